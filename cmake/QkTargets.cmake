@@ -1,0 +1,55 @@
+# libqk.a is one relocatable object in which only qk_* is global: a static library exports every
+# symbol of every object otherwise. --force-group-allocation dissolves COMDAT groups: a C++ program
+# with the same inline function would make its linker drop ours, by a name that is now local.
+# Tests that look inside link the objects themselves.
+set_property(GLOBAL PROPERTY QK_OBJECT_TARGETS "")
+
+# qk_add_objects(NAME SOURCES...): a part of libqk.a
+function(qk_add_objects name)
+  add_library(${name} OBJECT ${ARGN})
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/include
+                             ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/kernels)
+  target_compile_options(${name} PRIVATE ${QK_LIBRARY_FLAGS})
+  set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  set_property(GLOBAL APPEND PROPERTY QK_OBJECT_TARGETS ${name})
+endfunction()
+
+# Merges the objects of `targets` into lib<archive>.a with only qk_* global.
+function(qk_merge_archive archive)
+  set(objects "")
+  foreach(target IN LISTS ARGN)
+    list(APPEND objects $<TARGET_OBJECTS:${target}>)
+  endforeach()
+  set(merged ${PROJECT_BINARY_DIR}/${archive}_merged.o)
+  set(output ${PROJECT_BINARY_DIR}/lib${archive}.a)
+  add_custom_command(
+    OUTPUT ${output}
+    COMMAND ${CMAKE_LINKER} -r --force-group-allocation -o ${merged} ${objects}
+    COMMAND ${CMAKE_OBJCOPY} --wildcard --keep-global-symbol=qk_* ${merged}
+    COMMAND ${CMAKE_COMMAND} -E rm -f ${output}
+    COMMAND ${CMAKE_AR} crs ${output} ${merged}
+    DEPENDS ${ARGN} ${objects}
+    COMMAND_EXPAND_LISTS VERBATIM
+    COMMENT "Merging lib${archive}.a")
+  add_custom_target(${archive}_archive ALL DEPENDS ${output})
+  add_library(${archive} STATIC IMPORTED GLOBAL)
+  set_target_properties(${archive} PROPERTIES IMPORTED_LOCATION ${output})
+  target_include_directories(${archive} INTERFACE ${PROJECT_SOURCE_DIR}/include)
+  add_dependencies(${archive} ${archive}_archive)
+endfunction()
+
+function(qk_make_archive)
+  get_property(targets GLOBAL PROPERTY QK_OBJECT_TARGETS)
+  qk_merge_archive(qk ${targets})
+  target_link_libraries(qk INTERFACE Threads::Threads m)
+  # The same objects with every symbol visible: for tests of the inside.
+  add_library(qk_inside INTERFACE)
+  foreach(target IN LISTS targets)
+    target_sources(qk_inside INTERFACE $<TARGET_OBJECTS:${target}>)
+  endforeach()
+  target_include_directories(qk_inside INTERFACE ${PROJECT_SOURCE_DIR}/include
+                             ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/kernels)
+  target_link_libraries(qk_inside INTERFACE Threads::Threads m)
+endfunction()
+
+find_package(Threads REQUIRED)

@@ -1,0 +1,112 @@
+// How CPU kernels read dense values, scales and zeros. Planes may lie at any address, so loads and
+// stores go through memcpy, which costs nothing where the machine allows unaligned access.
+#pragma once
+#include <string.h>
+
+#include "backend/arguments.hpp"
+#include "base/half.hpp"
+
+namespace qk::cpu {
+namespace {
+
+template <class T>
+inline T load_as(const void *data, int64_t index) {
+    T value;
+    memcpy(&value, static_cast<const char *>(data) + index * int64_t(sizeof(T)), sizeof(T));
+    return value;
+}
+
+template <class T>
+inline void store_as(void *data, int64_t index, T value) {
+    memcpy(static_cast<char *>(data) + index * int64_t(sizeof(T)), &value, sizeof(T));
+}
+
+inline float load_float(qk_format format, const void *data, int64_t index) {
+    switch (format) {
+        case QK_FORMAT_F16: return f32_from_f16(load_as<uint16_t>(data, index));
+        case QK_FORMAT_BF16: return f32_from_bf16(load_as<uint16_t>(data, index));
+        default: return load_as<float>(data, index);
+    }
+}
+
+inline void load_floats(qk_format format, const void *data, int64_t first, int64_t count,
+                        float *values) {
+    for (int64_t i = 0; i < count; ++i) values[i] = load_float(format, data, first + i);
+}
+
+inline void store_float(qk_format format, void *data, int64_t index, float value) {
+    switch (format) {
+        case QK_FORMAT_F16: return store_as(data, index, f16_from_f32(value));
+        case QK_FORMAT_BF16: return store_as(data, index, bf16_from_f32(value));
+        default: return store_as(data, index, value);
+    }
+}
+
+inline void store_floats(qk_format format, void *data, int64_t first, int64_t count,
+                         const float *values) {
+    for (int64_t i = 0; i < count; ++i) store_float(format, data, first + i, values[i]);
+}
+
+inline bool is_nested(const Weight &w) { return w.scale.format->id == QK_FORMAT_LUT8; }
+
+inline int64_t second_count(const Weight &w) {
+    return ceil_div(w.geometry.group_count, w.scale.second_group);
+}
+
+// The scale of a group. Nested: two fp32 roundings, as bitsandbytes computes it.
+inline float scale_of(const Weight &w, GroupIndex group) {
+    const int64_t at = w.layout->scale_at(w.geometry, group);
+    const ScalePlane &scale = w.scale;
+    if (!is_nested(w)) return load_float(scale.format->id, scale.data, at);
+    const uint8_t code = load_as<uint8_t>(scale.data, at);
+    const int64_t second = group_number(w.geometry, group) / scale.second_group;
+    const float product = load_as<float>(scale.code, code) * load_as<float>(scale.second, second);
+    return product + load_as<float>(scale.bias, 0);
+}
+
+inline int zero_of(const Weight &w, GroupIndex group) {
+    if (w.zero == nullptr) return 8;
+    const int64_t at = w.layout->zero_at(w.geometry, group);
+    const int stored = load_as<uint8_t>(w.zero, at >> 1) >> (at & 1) * 4 & 15;
+    return (stored + w.layout->zero_offset) & 15;
+}
+
+// Nibble planes are zeroed before they are filled.
+inline void store_zero(const Weight &w, GroupIndex group, int zero) {
+    const int64_t at = w.layout->zero_at(w.geometry, group);
+    const int stored = (zero - w.layout->zero_offset) & 15;
+    const uint8_t byte = load_as<uint8_t>(w.zero, at >> 1);
+    store_as(w.zero, at >> 1, uint8_t(byte | stored << (at & 1) * 4));
+}
+
+// Zeroes what is stored nibble by nibble, and padding with it.
+inline void clear_planes(const Weight &w) {
+    const int64_t scale_bytes = w.layout->scale_count(w.geometry) * (w.scale.format->bits / 8);
+    memset(w.data, 0, size_t(w.layout->data_bytes(w.geometry)));
+    memset(w.scale.data, 0, size_t(scale_bytes));
+    if (w.zero != nullptr) memset(w.zero, 0, size_t(w.layout->zero_bytes(w.geometry)));
+}
+
+// What each code of a weight stands for before the scale.
+struct Entries {
+    float value[256];
+
+    explicit Entries(const Weight &w) {
+        switch (w.format->kind) {
+            case FormatKind::kTable:
+                for (int code = 0; code < 16; ++code) value[code] = w.format->value(code);
+                break;
+            case FormatKind::kStored: memcpy(value, w.table, sizeof(value)); break;
+            case FormatKind::kSigned:
+                for (int code = 0; code < 256; ++code) value[code] = float(int8_t(code));
+                break;
+            default: set_zero(8);
+        }
+    }
+    void set_zero(int zero) {
+        for (int code = 0; code < 16; ++code) value[code] = float(code - zero);
+    }
+};
+
+}  // namespace
+}  // namespace qk::cpu

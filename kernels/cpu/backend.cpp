@@ -1,0 +1,43 @@
+// The CPU backend's row: memory is the context's own, nothing is asynchronous.
+#include <string.h>
+
+#include "backend/registry.hpp"
+#include "cpu/lists.hpp"
+
+namespace qk {
+namespace {
+
+int32_t device_count() { return 1; }
+
+Status synchronize(const Launch &) { return QK_OK; }
+
+qk_layout packed_layout(const Format &format) {
+    return format.bits == 4 ? kLayoutRows8 : QK_LAYOUT_ROW;
+}
+
+Status copy(const Launch &, void *to, const void *from, size_t bytes) {
+    memcpy(to, from, bytes);
+    return QK_OK;
+}
+
+constexpr Kernel<DequantizeArgs> const *kDequantize[] = {&cpu::kDequantizeGeneric};
+constexpr Kernel<QuantizeArgs> const *kQuantize[] = {&cpu::kQuantizeGeneric};
+constexpr Kernel<RepackArgs> const *kRepack[] = {&cpu::kRepackGeneric};
+constexpr Kernel<LinearArgs> const *kLinear[] = {&cpu::kLinearGeneric};
+
+}  // namespace
+
+constinit const Backend kCpuBackend = {
+    QK_DEVICE_CPU,
+    "cpu",
+    device_count,
+    synchronize,
+    packed_layout,
+    {nullptr, nullptr, copy, copy},
+    kDequantize,
+    kQuantize,
+    kRepack,
+    kLinear,
+};
+
+}  // namespace qk

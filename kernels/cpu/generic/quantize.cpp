@@ -1,0 +1,254 @@
+// Quantize, any dtype -> any format x layout x scale kind; the rules are docs/formats.md's
+// ("Quantizing"). Three passes, so that nothing is allocated: nested scales first need the mean of
+// all scales, then each block's largest deviation, and only then are codes stored. Plain scales
+// are stored with their codes. Scales are computed anew in each pass.
+#include "base/torch_sum.hpp"
+#include "cpu/access.hpp"
+#include "cpu/lists.hpp"
+#include "cpu/split.hpp"
+#include "format/quantizer.hpp"
+
+namespace qk::cpu {
+namespace {
+
+constexpr int64_t kBlock = 256;
+
+// What the codes of one group are chosen with.
+struct GroupScale {
+    float scale;       // as computed, before it is rounded to the scale format
+    float multiplier;  // s = x * multiplier, or x / divisor where multiplier is 0
+    float divisor;
+    int zero;
+};
+
+struct Range {
+    float low, high, absmax;
+    bool nan;
+};
+
+// The elements of a group as (row, column, count) in row-major order.
+template <class Body>
+void for_each_run(const Geometry &s, int64_t number, const Body &body) {
+    const GroupIndex group = group_from_number(s, number);
+    int64_t at = s.flat ? number * s.group_size : group.row * s.k + group.group * s.group_size;
+    int64_t end = at + s.group_size;
+    const int64_t limit = s.flat ? s.n * s.k : (group.row + 1) * s.k;
+    end = min64(end, limit);
+    while (at < end) {
+        const int64_t row = at / s.k, column = at % s.k;
+        const int64_t count = min64(min64(end - at, s.k - column), kBlock);
+        body(row, column, count);
+        at += count;
+    }
+}
+
+Range scan_group(const QuantizeArgs &args, int64_t number, int64_t *size) {
+    Range range = {0, 0, 0, false};
+    *size = 0;
+    for_each_run(args.to.geometry, number, [&](int64_t row, int64_t column, int64_t count) {
+        float x[kBlock];
+        load_floats(args.from.format->id, args.from.data, row * args.to.geometry.k + column, count,
+                    x);
+        for (int64_t i = 0; i < count; ++i) {
+            const float magnitude = __builtin_fabsf(x[i]);
+            if (x[i] < range.low) range.low = x[i];
+            if (x[i] > range.high) range.high = x[i];
+            if (magnitude > range.absmax) range.absmax = magnitude;
+            range.nan |= !(x[i] == x[i]);
+        }
+        *size += count;
+    });
+    return range;
+}
+
+// Plain scales are rounded to their format before they divide; nested ones are not.
+float rounded_scale(const Weight &w, float scale) {
+    switch (w.scale.format->id) {
+        case QK_FORMAT_F16: return f32_from_f16(f16_from_f32(scale));
+        case QK_FORMAT_BF16: return f32_from_bf16(bf16_from_f32(scale));
+        default: return scale;
+    }
+}
+
+// NF4 and FP4: bitsandbytes multiplies whole blocks by 1 / absmax and divides the shorter last one.
+GroupScale absmax_scale(const Weight &w, const Range &range, int64_t size) {
+    const float absmax = range.nan ? f32_from_bits(0x7fc00000u) : range.absmax;
+    const float guarded = absmax < kSmallestAbsmax ? kSmallestAbsmax : absmax;
+    if (size == w.geometry.group_size) return {absmax, 1.0f / guarded, 0, 0};
+    return {guarded, 0, guarded, 0};
+}
+
+GroupScale affine_scale(const Weight &w, const Range &range) {
+    if (range.nan) return {f32_from_bits(0x7fc00000u), 0, 0, w.zero == nullptr ? 8 : 0};
+    if (w.zero == nullptr) {
+        const float scale = rounded_scale(w, range.absmax / 7.5f);
+        return {scale, 0, scale, 8};
+    }
+    const float width = range.high - range.low;
+    const float scale =
+        rounded_scale(w, (width > kAffineRangeFloor ? width : kAffineRangeFloor) / 15.0f);
+    const int zero = clamp_to_int(-round_half_even(range.low / scale), 0, 15);
+    return {scale, 0, scale, zero};
+}
+
+GroupScale divided_scale(const Weight &w, const Range &range, float largest) {
+    if (range.nan) return {f32_from_bits(0x7fc00000u), 0, 0, 0};
+    const float scale = rounded_scale(w, range.absmax / largest);
+    return {scale, 0, scale, 0};
+}
+
+GroupScale group_scale(const QuantizeArgs &args, int64_t number) {
+    const Weight &w = args.to;
+    int64_t size = 0;
+    const Range range = scan_group(args, number, &size);
+    switch (w.format->kind) {
+        case FormatKind::kAffine: return affine_scale(w, range);
+        case FormatKind::kSigned: return divided_scale(w, range, w.format->largest);
+        case FormatKind::kStored: return {range.absmax, 1.0f / range.absmax, 0, 0};
+        default:
+            return w.format->largest == 1 ? absmax_scale(w, range, size)
+                                          : divided_scale(w, range, w.format->largest);
+    }
+}
+
+float clamp_to_one(float s) { return s < -1.0f ? -1.0f : s > 1.0f ? 1.0f : s; }
+
+struct Coder {
+    const Weight &w;
+    float table[256];
+
+    explicit Coder(const Weight &weight) : w(weight) {
+        if (w.table != nullptr) memcpy(table, w.table, sizeof(table));
+    }
+
+    uint8_t code(float x, const GroupScale &group) const {
+        // A scale of 0 or NaN cannot divide: every value counts as a zero of x's sign.
+        const bool divides = group.divisor != 0 && group.divisor == group.divisor;
+        const float quotient = divides ? x / group.divisor : __builtin_copysignf(0.0f, x);
+        switch (w.format->kind) {
+            case FormatKind::kAffine: return affine_code(quotient, group);
+            case FormatKind::kSigned:
+                return uint8_t(int8_t(clamp_to_int(round_half_even(quotient), -127, 127)));
+            case FormatKind::kStored:
+                return group.scale == 0 ? 0 : lut8_code(clamp_to_one(x * group.multiplier), table);
+            default: return table_value_code(x, quotient, group);
+        }
+    }
+
+    uint8_t affine_code(float quotient, const GroupScale &group) const {
+        if (w.zero == nullptr) {
+            return uint8_t(clamp_to_int(round_half_even(quotient), -8, 7) + 8);
+        }
+        return uint8_t(clamp_to_int(round_half_even(quotient) + float(group.zero), 0, 15));
+    }
+
+    uint8_t table_value_code(float x, float quotient, const GroupScale &group) const {
+        if (w.format->largest != 1) {
+            const bool nan = !(group.scale == group.scale);
+            return nan ? 0 : table_code(w.format->id, quotient);
+        }
+        if (!(group.scale == group.scale)) return table_code(w.format->id, group.scale);
+        const float s = group.divisor != 0 ? quotient : x * group.multiplier;
+        return table_code(w.format->id, clamp_to_one(s));
+    }
+};
+
+void store_codes(const QuantizeArgs &args, const Coder &coder, int64_t number) {
+    const Weight &w = args.to;
+    const GroupScale group = group_scale(args, number);
+    const GroupIndex index = group_from_number(w.geometry, number);
+    if (!is_nested(w)) {
+        store_float(w.scale.format->id, w.scale.data, w.layout->scale_at(w.geometry, index),
+                    group.scale);
+    }
+    if (w.zero != nullptr) store_zero(w, index, group.zero);
+    for_each_run(w.geometry, number, [&](int64_t row, int64_t column, int64_t count) {
+        float x[kBlock];
+        uint8_t codes[kBlock];
+        load_floats(args.from.format->id, args.from.data, row * w.geometry.k + column, count, x);
+        for (int64_t i = 0; i < count; ++i) codes[i] = coder.code(x[i], group);
+        w.layout->store(w.geometry, static_cast<uint8_t *>(w.data), row, column, count, codes);
+    });
+}
+
+// bitsandbytes fills the spare nibble of an odd run with the code of 0.
+void store_pad(const QuantizeArgs &args) {
+    const Weight &w = args.to;
+    const Geometry &s = w.geometry;
+    if (w.layout->id != QK_LAYOUT_ROW_HIGH || s.n * s.k % 2 == 0) return;
+    if (w.format->kind != FormatKind::kTable) return;
+    const uint8_t code = table_code(w.format->id, 0.0f);
+    w.layout->store(s, static_cast<uint8_t *>(w.data), s.n - 1, s.k, 1, &code);
+}
+
+// The mean of all scales, in bitsandbytes' (PyTorch's) order of summation.
+float mean_scale(const QuantizeArgs &args, const Parallel &parallel) {
+    constexpr int64_t kBatch = 2048;
+    const int64_t count = args.to.geometry.group_count;
+    TorchSum sum(count);
+    float scales[kBatch];
+    for (int64_t first = 0; first < count; first += kBatch) {
+        const int64_t size = min64(kBatch, count - first);
+        parallel_ranges(parallel, size, 16, [&](int64_t begin, int64_t end) {
+            for (int64_t i = begin; i < end; ++i) scales[i] = group_scale(args, first + i).scale;
+        });
+        for (int64_t i = 0; i < size; ++i) sum.add(scales[i]);
+    }
+    return sum.total() / float(count);
+}
+
+// One second scale and its codes: the 8-bit blockwise rule over (scale - mean).
+void nest_block(const QuantizeArgs &args, const float *table, float mean, int64_t block) {
+    const Weight &w = args.to;
+    const int64_t first = block * w.scale.second_group;
+    const int64_t last = min64(first + w.scale.second_group, w.geometry.group_count);
+    float deviations[4096];  // the largest second group
+    float absmax = 0;
+    for (int64_t number = first; number < last; ++number) {
+        const float deviation = group_scale(args, number).scale - mean;
+        if (__builtin_fabsf(deviation) > absmax) absmax = __builtin_fabsf(deviation);
+        deviations[number - first] = deviation;
+    }
+    store_as(w.scale.second, block, absmax);
+    const float multiplier = 1.0f / absmax;
+    for (int64_t number = first; number < last; ++number) {
+        const float s = clamp_to_one(deviations[number - first] * multiplier);
+        const uint8_t code = absmax == 0 ? 0 : lut8_code(s, table);
+        store_as(w.scale.data, w.layout->scale_at(w.geometry, group_from_number(w.geometry, number)),
+                 code);
+    }
+}
+
+void nest_scales(const QuantizeArgs &args, const Parallel &parallel) {
+    const Weight &w = args.to;
+    const float mean = mean_scale(args, parallel);
+    store_as(w.scale.bias, 0, mean);
+    float table[256];
+    memcpy(table, w.scale.code, sizeof(table));
+    parallel_ranges(parallel, second_count(w), 1, [&](int64_t first, int64_t last) {
+        for (int64_t block = first; block < last; ++block) nest_block(args, table, mean, block);
+    });
+}
+
+Status run(const QuantizeArgs &args, const Launch &launch) {
+    const Geometry &s = args.to.geometry;
+    const Coder coder(args.to);
+    clear_planes(args.to);
+    if (is_nested(args.to)) nest_scales(args, launch.parallel);
+    // Flat groups share bytes with neighbours in every layout but the one made for them.
+    const bool shared = s.flat && args.to.layout->id != QK_LAYOUT_ROW_HIGH;
+    const int64_t block = s.flat ? (shared ? s.group_count : 2) : kRowBlock * s.groups_per_row;
+    parallel_ranges(launch.parallel, s.group_count, block, [&](int64_t first, int64_t last) {
+        for (int64_t number = first; number < last; ++number) store_codes(args, coder, number);
+    });
+    store_pad(args);
+    return QK_OK;
+}
+
+bool can_run(const QuantizeArgs &, int32_t) { return true; }
+
+}  // namespace
+
+const Kernel<QuantizeArgs> kQuantizeGeneric = {"generic", can_run, nullptr, run};
+
+}  // namespace qk::cpu

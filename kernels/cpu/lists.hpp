@@ -1,0 +1,13 @@
+// Every kernel of the CPU backend, by the folder that builds it. Lists are ordered best first;
+// the generic kernel ends each one. kernels/cpu/backend.cpp strings them together.
+#pragma once
+#include "backend/backend.hpp"
+
+namespace qk::cpu {
+
+extern const Kernel<DequantizeArgs> kDequantizeGeneric;
+extern const Kernel<QuantizeArgs> kQuantizeGeneric;
+extern const Kernel<RepackArgs> kRepackGeneric;
+extern const Kernel<LinearArgs> kLinearGeneric;
+
+}  // namespace qk::cpu

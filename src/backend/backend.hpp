@@ -1,0 +1,85 @@
+// The contract that kernels fulfil and operations call through. A backend is a row of data: its
+// device's memory functions and an ordered list of kernels for each operation. The first kernel
+// that accepts a case runs it; the portable one ends every list. Nothing registers itself: the
+// linker drops such objects from a static library.
+#pragma once
+#include "backend/arguments.hpp"
+#include "base/status.hpp"
+
+namespace qk {
+
+// Runs task(argument, 0 .. task_count - 1) on the context's threads and waits.
+struct Parallel {
+    void (*run)(void *pool, int32_t task_count, void (*task)(void *argument, int32_t index),
+                void *argument);
+    void *pool;
+    int32_t concurrency;
+};
+
+// What one call runs with.
+struct Launch {
+    Parallel parallel;  // CPU
+    void *stream;       // CUDA
+    int32_t device_index;
+    void *workspace;
+    size_t workspace_bytes;
+    ErrorText *error;
+};
+
+template <class Args>
+struct Kernel {
+    const char *name;
+    bool (*can_run)(const Args &, int32_t device_index);  // the case and the device's features
+    size_t (*workspace_bytes)(const Args &, int32_t device_index);  // null: none
+    Status (*run)(const Args &, const Launch &);
+};
+
+template <class Args>
+struct KernelList {
+    const Kernel<Args> *const *kernels;
+    int32_t count;
+
+    constexpr KernelList() : kernels(nullptr), count(0) {}
+    template <int32_t size>
+    constexpr KernelList(const Kernel<Args> *const (&list)[size]) : kernels(list), count(size) {}
+};
+
+struct DeviceMemory {
+    void *(*allocate)(int32_t device_index, size_t bytes);  // null: use the context's allocator
+    void (*release)(int32_t device_index, void *pointer);
+    Status (*upload)(const Launch &, void *device, const void *host, size_t bytes);
+    Status (*download)(const Launch &, void *host, const void *device, size_t bytes);
+};
+
+struct Backend {
+    qk_device device;
+    const char *name;
+    int32_t (*device_count)();
+    Status (*synchronize)(const Launch &);
+    qk_layout (*packed_layout)(const Format &);  // what QK_LAYOUT_PACKED means here
+    DeviceMemory memory;
+    KernelList<DequantizeArgs> dequantize;
+    KernelList<QuantizeArgs> quantize;
+    KernelList<RepackArgs> repack;
+    KernelList<LinearArgs> linear;
+};
+
+// The backends of this build, CPU first; null past the last.
+const Backend *backend_at(int32_t index);
+const Backend *find_backend(qk_device device);
+
+// The first kernel of the list that accepts the case, or null.
+template <class Args>
+const Kernel<Args> *pick(const KernelList<Args> &list, const Args &args, int32_t device_index) {
+    for (int32_t i = 0; i < list.count; ++i) {
+        if (list.kernels[i]->can_run(args, device_index)) return list.kernels[i];
+    }
+    return nullptr;
+}
+
+template <class Args>
+size_t workspace_of(const Kernel<Args> &kernel, const Args &args, int32_t device_index) {
+    return kernel.workspace_bytes == nullptr ? 0 : kernel.workspace_bytes(args, device_index);
+}
+
+}  // namespace qk

@@ -1,0 +1,36 @@
+// Overflow-safe arithmetic on sizes that come from outside.
+#pragma once
+#include <stdint.h>
+
+#include "base/hd.hpp"
+
+namespace qk {
+
+// A product or sum that fails for good once it leaves [0, 2^63).
+struct Checked {
+    int64_t value;
+    bool ok;
+
+    constexpr Checked(int64_t v) : value(v), ok(v >= 0) {}
+    constexpr Checked operator*(Checked other) const {
+        Checked result(0);
+        result.ok = ok && other.ok && !__builtin_mul_overflow(value, other.value, &result.value);
+        return result;
+    }
+    constexpr Checked operator+(Checked other) const {
+        Checked result(0);
+        result.ok = ok && other.ok && !__builtin_add_overflow(value, other.value, &result.value);
+        return result;
+    }
+};
+
+QK_HD static constexpr int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); }
+QK_HD static constexpr int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
+QK_HD static constexpr int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
+
+constexpr Checked checked_ceil_div(Checked a, int64_t b) {
+    a.value = ceil_div(a.value, b);
+    return a;
+}
+
+}  // namespace qk

@@ -1,0 +1,143 @@
+#include "format/describe.hpp"
+
+namespace qk {
+namespace {
+
+using ll = long long;
+
+Status check_header(const qk_tensor_desc &desc, ErrorText *error) {
+    QK_CHECK(desc.struct_size == sizeof(qk_tensor_desc), error, ABI,
+             "desc: struct_size is %u, this library knows %zu", desc.struct_size,
+             sizeof(qk_tensor_desc));
+    QK_CHECK((desc.flags & ~(QK_TENSOR_READ_ONLY | QK_TENSOR_SYMMETRIC)) == 0, error, ARGUMENT,
+             "desc: flags 0x%x has unknown bits", desc.flags);
+    QK_CHECK(desc.reserved == 0, error, ARGUMENT, "desc: reserved is %u, must be 0", desc.reserved);
+    return QK_OK;
+}
+
+// Rows and columns in int64, with room to count bytes.
+Status check_shape(const qk_tensor_desc &desc, Shape *shape, ErrorText *error) {
+    QK_CHECK(desc.rank >= 1 && desc.rank <= QK_MAX_RANK, error, SHAPE,
+             "desc: rank is %d, accepted are 1 to %d", desc.rank, QK_MAX_RANK);
+    Checked rows(1);
+    for (int32_t i = 0; i < desc.rank; ++i) {
+        QK_CHECK(desc.shape[i] >= 1, error, SHAPE, "desc: shape[%d] is %lld, must be at least 1", i,
+                 ll(desc.shape[i]));
+        if (i < desc.rank - 1) rows = rows * desc.shape[i];
+    }
+    shape->columns = desc.shape[desc.rank - 1];
+    shape->rows = rows.value;
+    QK_CHECK(rows.ok && (rows * shape->columns * 8).ok, error, SHAPE,
+             "desc: the shape's element count overflows 64-bit sizes");
+    return QK_OK;
+}
+
+Status check_dense(const qk_tensor_desc &desc, Shape *shape, ErrorText *error) {
+    QK_CHECK(desc.layout == QK_LAYOUT_ROW || desc.layout == QK_LAYOUT_PACKED, error, FORMAT,
+             "desc: a dense tensor has layout row, not %d", desc.layout);
+    QK_CHECK(desc.scale_format == 0 && desc.group_size == 0 && desc.scale_group_size == 0 &&
+                 desc.grouping == QK_GROUPING_DEFAULT && (desc.flags & QK_TENSOR_SYMMETRIC) == 0,
+             error, FORMAT, "desc: %s is dense and has no scales, groups or zeros",
+             shape->format->name);
+    shape->plane_bytes[QK_PLANE_DATA] = shape->rows * shape->columns * (shape->format->bits / 8);
+    return QK_OK;
+}
+
+Status check_groups(const qk_tensor_desc &desc, Shape *shape, ErrorText *error) {
+    const Layout &layout = *shape->layout;
+    QK_CHECK(desc.grouping >= QK_GROUPING_DEFAULT && desc.grouping <= QK_GROUPING_FLAT, error,
+             ARGUMENT, "desc: grouping is %d, accepted are 0 to 2", desc.grouping);
+    const bool row_group = desc.group_size == QK_GROUP_ROW;
+    QK_CHECK(row_group || (desc.group_size >= 16 && desc.group_size <= 4096), error, SHAPE,
+             "desc: group_size is %d, accepted are 16 to 4096 and QK_GROUP_ROW", desc.group_size);
+    const bool flat_default = layout.flat_default || shape->format->id == QK_FORMAT_LUT8;
+    const bool flat = desc.grouping == QK_GROUPING_FLAT ||
+                      (desc.grouping == QK_GROUPING_DEFAULT && flat_default && !row_group);
+    QK_CHECK(!flat || !row_group, error, SHAPE,
+             "desc: groups over the flattened tensor need a group_size, not QK_GROUP_ROW");
+    QK_CHECK(!flat || layout.flat_allowed, error, FORMAT,
+             "desc: layout %s cannot hold groups over the flattened tensor", layout.name);
+    QK_CHECK(make_geometry(shape->rows, shape->columns, desc.group_size, flat, &shape->geometry),
+             error, SHAPE, "desc: %lld x %lld codes overflow 64-bit sizes", ll(shape->rows),
+             ll(shape->columns));
+    return QK_OK;
+}
+
+Status check_scales(const qk_tensor_desc &desc, Shape *shape, ErrorText *error) {
+    shape->scale_format = find_format(desc.scale_format);
+    const bool nested = desc.scale_format == QK_FORMAT_LUT8;
+    QK_CHECK(shape->scale_format != nullptr && (nested || is_float(*shape->scale_format)), error,
+             FORMAT, "desc: scale_format is %d, accepted are f32, f16, bf16 and lut8 (nested)",
+             desc.scale_format);
+    QK_CHECK(nested || desc.scale_group_size == 0, error, FORMAT,
+             "desc: scale_group_size is %d, but only nested scales (lut8) have one",
+             desc.scale_group_size);
+    QK_CHECK(desc.scale_group_size == 0 ||
+                 (desc.scale_group_size >= 16 && desc.scale_group_size <= 4096),
+             error, SHAPE, "desc: scale_group_size is %d, accepted are 0 (256) and 16 to 4096",
+             desc.scale_group_size);
+    if (nested) {
+        shape->second_group = desc.scale_group_size != 0 ? desc.scale_group_size
+                                                         : kDefaultSecondGroup;
+    }
+    return QK_OK;
+}
+
+void count_planes(Shape *shape) {
+    const Layout &layout = *shape->layout;
+    const Geometry &geometry = shape->geometry;
+    int64_t *const bytes = shape->plane_bytes;
+    bytes[QK_PLANE_DATA] = layout.data_bytes(geometry);
+    bytes[QK_PLANE_SCALE] = layout.scale_count(geometry) * (shape->scale_format->bits / 8);
+    if (shape->has_zero) bytes[QK_PLANE_ZERO] = layout.zero_bytes(geometry);
+    if (shape->second_group != 0) {
+        bytes[QK_PLANE_SCALE2] = ceil_div(geometry.group_count, shape->second_group) * 4;
+        bytes[QK_PLANE_SCALE_CODE] = 256 * 4;
+        bytes[QK_PLANE_SCALE_BIAS] = 4;
+    }
+    if (shape->format->kind == FormatKind::kStored) bytes[QK_PLANE_TABLE] = 256 * 4;
+}
+
+Status check_quantized(const qk_tensor_desc &desc, qk_layout packed, Shape *shape,
+                       ErrorText *error) {
+    const Format &format = *shape->format;
+    const qk_layout id = desc.layout == QK_LAYOUT_PACKED ? packed : desc.layout;
+    QK_CHECK(id != QK_LAYOUT_PACKED, error, UNSUPPORTED,
+             "desc: layout packed has no byte counts of its own; only a device gives it a meaning");
+    const bool known = id >= 0 && layout_exists(id) &&
+                       (id < QK_LAYOUT_PACKED || desc.layout == QK_LAYOUT_PACKED);
+    QK_CHECK(known, error, FORMAT, "desc: layout %d is unknown", desc.layout);
+    shape->layout = find_layout(id, format.bits);
+    QK_CHECK(shape->layout != nullptr, error, FORMAT, "desc: layout %d does not hold %d-bit codes",
+             desc.layout, format.bits);
+    const bool affine = format.kind == FormatKind::kAffine;
+    const bool symmetric = (desc.flags & QK_TENSOR_SYMMETRIC) != 0;
+    QK_CHECK(affine || !symmetric, error, FORMAT,
+             "desc: %s has no zeros, so QK_TENSOR_SYMMETRIC means nothing", format.name);
+    shape->has_zero = affine && !symmetric;
+    QK_TRY(check_scales(desc, shape, error));
+    QK_TRY(check_groups(desc, shape, error));
+    count_planes(shape);
+    return QK_OK;
+}
+
+}  // namespace
+
+Status resolve_format(const qk_tensor_desc &desc, const Format **format, ErrorText *error) {
+    QK_TRY(check_header(desc, error));
+    *format = find_format(desc.format);
+    QK_CHECK(*format != nullptr, error, FORMAT, "desc: format %d is unknown", desc.format);
+    return QK_OK;
+}
+
+Status resolve(const qk_tensor_desc &desc, qk_layout packed, Shape *out, ErrorText *error) {
+    Shape shape = {};
+    QK_TRY(resolve_format(desc, &shape.format, error));
+    QK_TRY(check_shape(desc, &shape, error));
+    QK_TRY(is_dense(*shape.format) ? check_dense(desc, &shape, error)
+                                   : check_quantized(desc, packed, &shape, error));
+    *out = shape;
+    return QK_OK;
+}
+
+}  // namespace qk

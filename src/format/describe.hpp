@@ -1,0 +1,30 @@
+// From a caller's description to checked sizes: the one place that decides whether a description
+// makes sense and how many bytes each plane has.
+#pragma once
+#include "base/status.hpp"
+#include "format/formats.hpp"
+#include "format/layouts.hpp"
+
+namespace qk {
+
+struct Shape {
+    const Format *format;
+    const Format *scale_format;  // null for dense
+    const Layout *layout;        // null for dense
+    Geometry geometry;           // quantized: rows x columns and groups
+    int64_t rows, columns;       // leading dimensions multiplied, last dimension
+    int64_t second_group;        // nested scales: scales per second scale, else 0
+    bool has_zero;
+    int64_t plane_bytes[QK_PLANE_COUNT];
+};
+
+constexpr int64_t kDefaultSecondGroup = 256;  // bitsandbytes' nested block
+
+// Checks `desc` and fills `shape`. `packed` is the layout that QK_LAYOUT_PACKED stands for, or
+// QK_LAYOUT_PACKED itself where it has no meaning (no device): then it is refused.
+Status resolve(const qk_tensor_desc &desc, qk_layout packed, Shape *shape, ErrorText *error);
+
+// As resolve, for the layout of a format chosen only after the format is known.
+Status resolve_format(const qk_tensor_desc &desc, const Format **format, ErrorText *error);
+
+}  // namespace qk

@@ -1,0 +1,33 @@
+// The format table: what the codes of a plane mean, one row a format. Adding a format is a row
+// here, its enum in qk.h, its codebook, and a function in tests/reference (docs/adding.md).
+#pragma once
+#include "format/codebook.hpp"
+#include "qk.h"
+
+namespace qk {
+
+enum class FormatKind : uint8_t {
+    kFloat,    // dense, takes part in arithmetic
+    kInteger,  // dense, stored and moved only
+    kAffine,   // (code - zero) * scale
+    kTable,    // value(code) * scale
+    kStored,   // TABLE[code] * scale: the table is a plane
+    kSigned    // int8(code) * scale
+};
+
+struct Format {
+    qk_format id;
+    const char *name;
+    FormatKind kind;
+    uint8_t bits;
+    float (*value)(int code);  // kTable: the codebook
+    float largest;             // kTable, kSigned: the magnitude that absmax maps to
+};
+
+// nullptr for an unknown id.
+const Format *find_format(qk_format id);
+
+constexpr bool is_dense(const Format &format) { return format.kind <= FormatKind::kInteger; }
+constexpr bool is_float(const Format &format) { return format.kind == FormatKind::kFloat; }
+
+}  // namespace qk

@@ -1,0 +1,47 @@
+// The layout table: where codes, scales and zeros are stored, one row a layout. A place is an
+// index: of a nibble (nibble 2b is the low half of byte b, so little-endian 32-bit words need no
+// special care) or of a byte for 8-bit codes; of an element for scales; of a nibble for zeros.
+#pragma once
+#include <stdint.h>
+
+#include "format/geometry.hpp"
+#include "qk.h"
+
+namespace qk {
+
+// Layouts that qk_repack chooses behind QK_LAYOUT_PACKED; never in a file, never in the ABI.
+constexpr qk_layout kLayoutRows8 = 1000;
+
+struct Layout {
+    qk_layout id;
+    const char *name;
+    uint8_t bits;        // of a code: 4 or 8
+    uint8_t zero_offset; // zeros are stored as (zero - zero_offset) & 15
+    bool flat_allowed;   // can hold groups that straddle rows
+    bool flat_default;   // QK_GROUPING_DEFAULT means flat here
+
+    // Counts include padding.
+    int64_t (*data_bytes)(const Geometry &);
+    int64_t (*scale_count)(const Geometry &);
+    int64_t (*zero_bytes)(const Geometry &);
+    int64_t (*scale_at)(const Geometry &, GroupIndex);
+    int64_t (*zero_at)(const Geometry &, GroupIndex);
+
+    // `count` codes of one row from `column` on, to and from one byte each. `store` ORs into
+    // planes that were zeroed before, so that neighbours in a byte may be stored by turns.
+    void (*load)(const Geometry &, const uint8_t *data, int64_t row, int64_t column,
+                 int64_t count, uint8_t *codes);
+    void (*store)(const Geometry &, uint8_t *data, int64_t row, int64_t column, int64_t count,
+                  const uint8_t *codes);
+};
+
+// Blocks of this many rows, counted from row 0, never share a byte of any plane with rows outside
+// (groups along k): what one task may store without a lock.
+constexpr int64_t kRowBlock = 8;
+
+// nullptr where no such layout stores codes of that width.
+const Layout *find_layout(qk_layout id, int bits);
+// Whether any width of code has this layout (tells an unknown layout from a wrong pairing).
+bool layout_exists(qk_layout id);
+
+}  // namespace qk

@@ -1,0 +1,44 @@
+// What a qk_context points to: a device, its stream and workspace, threads, and the last sentence.
+#pragma once
+#include <atomic>
+
+#include "backend/backend.hpp"
+#include "base/status.hpp"
+#include "object/thread_pool.hpp"
+
+struct qk_context {
+    uint32_t magic;
+    std::atomic<int64_t> references;  // the handle itself, and every child
+    const qk::Backend *backend;
+    int32_t device_index;
+    void *stream;
+    qk_allocator allocator;
+    qk_executor executor;   // the caller's, where `pool` is null
+    qk::ThreadPool *pool;
+    qk::Parallel parallel;
+    void *workspace;
+    size_t workspace_bytes;
+    qk::ErrorText error;
+};
+
+namespace qk {
+
+constexpr uint32_t kContextMagic = 0x716b4358;  // 'qkCX'
+constexpr uint32_t kDestroyedMagic = 0xdead716b;
+
+Status context_create(const qk_context_options *options, qk_context **out);
+// Children keep the context's memory alive; the last one to let go frees it.
+void context_destroy(qk_context *context);
+void context_retain(qk_context *context);
+void context_release(qk_context *context);
+
+// QK_OK for a live handle. A destroyed one is caught as long as something keeps its memory alive.
+Status check_context(const qk_context *context);
+
+Launch make_launch(qk_context *context);
+
+// Host memory through the context's allocator.
+void *host_allocate(qk_context *context, size_t bytes);
+void host_release(qk_context *context, void *pointer);
+
+}  // namespace qk

@@ -1,0 +1,178 @@
+#include "object/thread_pool.hpp"
+
+#include <pthread.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <atomic>
+
+namespace qk {
+namespace {
+
+// Spinning bridges the gap between two products of one token; sleeping spares the machine.
+constexpr int32_t kSpins = 2000;
+
+inline void relax() {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    asm volatile("yield");
+#endif
+}
+
+using Task = void (*)(void *argument, int32_t index);
+
+}  // namespace
+
+// A ticket is (job number << 32 | next task). Claiming compares and swaps the whole word after the
+// job's fields were read, and the ticket is closed before those fields change, so a worker that
+// wakes late can never run a task with another job's fields.
+struct ThreadPool {
+    std::atomic<uint64_t> ticket;
+    std::atomic<Task> task;
+    std::atomic<void *> argument;
+    std::atomic<int32_t> task_count;
+    std::atomic<int32_t> unfinished;
+    std::atomic<bool> stopping;
+    std::atomic<int32_t> sleepers;
+    pthread_mutex_t mutex;
+    pthread_cond_t job_posted, job_done;
+    int32_t worker_count;
+    pthread_t *workers;  // behind this struct, in the same allocation
+};
+
+namespace {
+
+uint32_t job_of(uint64_t ticket) { return uint32_t(ticket >> 32); }
+
+constexpr uint32_t kClosed = INT32_MAX;  // as next task: not below any task count
+
+// Runs tasks of job number `job` until none is left to claim.
+void work(ThreadPool *pool, uint32_t job) {
+    for (;;) {
+        uint64_t ticket = pool->ticket.load(std::memory_order_acquire);
+        const int32_t index = int32_t(uint32_t(ticket));
+        const Task task = pool->task.load(std::memory_order_acquire);
+        void *const argument = pool->argument.load(std::memory_order_acquire);
+        const int32_t count = pool->task_count.load(std::memory_order_acquire);
+        if (job_of(ticket) != job || index >= count) return;
+        if (!pool->ticket.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel)) {
+            continue;
+        }
+        task(argument, index);
+        if (pool->unfinished.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+            pthread_mutex_lock(&pool->mutex);
+            pthread_cond_signal(&pool->job_done);
+            pthread_mutex_unlock(&pool->mutex);
+        }
+    }
+}
+
+// Returns the number of a job other than `seen`, or `seen` when the pool stops.
+uint32_t wait_for_job(ThreadPool *pool, uint32_t seen) {
+    for (int32_t spin = 0; spin < kSpins; ++spin) {
+        const uint32_t job = job_of(pool->ticket.load(std::memory_order_acquire));
+        if (job != seen) return job;
+        relax();
+    }
+    pthread_mutex_lock(&pool->mutex);
+    pool->sleepers.fetch_add(1);
+    uint32_t job = seen;
+    while ((job = job_of(pool->ticket.load())) == seen && !pool->stopping.load()) {
+        pthread_cond_wait(&pool->job_posted, &pool->mutex);
+    }
+    pool->sleepers.fetch_sub(1);
+    pthread_mutex_unlock(&pool->mutex);
+    return job;
+}
+
+void *worker_main(void *argument) {
+    ThreadPool *const pool = static_cast<ThreadPool *>(argument);
+    uint32_t seen = 0;
+    while (!pool->stopping.load(std::memory_order_acquire)) {
+        const uint32_t job = wait_for_job(pool, seen);
+        if (job == seen) continue;
+        work(pool, job);
+        seen = job;
+    }
+    return nullptr;
+}
+
+void run(void *opaque, int32_t task_count, Task task, void *argument) {
+    ThreadPool *const pool = static_cast<ThreadPool *>(opaque);
+    if (task_count <= 0) return;
+    if (pool->worker_count == 0 || task_count == 1) {
+        for (int32_t i = 0; i < task_count; ++i) task(argument, i);
+        return;
+    }
+    const uint64_t last = pool->ticket.load(std::memory_order_relaxed);
+    // Jobs are numbered from 1 on; 0 is what workers have seen at their start.
+    const uint32_t job = job_of(last) == UINT32_MAX ? 1 : job_of(last) + 1;
+    pool->ticket.store(uint64_t(job_of(last)) << 32 | kClosed, std::memory_order_relaxed);
+    pool->task.store(task, std::memory_order_release);
+    pool->argument.store(argument, std::memory_order_release);
+    pool->task_count.store(task_count, std::memory_order_release);
+    pool->unfinished.store(task_count, std::memory_order_relaxed);
+    pool->ticket.store(uint64_t(job) << 32);  // sequentially consistent with `sleepers` below
+    if (pool->sleepers.load() > 0) {
+        pthread_mutex_lock(&pool->mutex);
+        pthread_cond_broadcast(&pool->job_posted);
+        pthread_mutex_unlock(&pool->mutex);
+    }
+    work(pool, job);
+    for (int32_t spin = 0; spin < kSpins && pool->unfinished.load() > 0; ++spin) relax();
+    if (pool->unfinished.load(std::memory_order_acquire) == 0) return;
+    pthread_mutex_lock(&pool->mutex);
+    while (pool->unfinished.load(std::memory_order_acquire) > 0) {
+        pthread_cond_wait(&pool->job_done, &pool->mutex);
+    }
+    pthread_mutex_unlock(&pool->mutex);
+}
+
+}  // namespace
+
+ThreadPool *thread_pool_create(const qk_allocator &allocator, int32_t threads) {
+    const size_t bytes = sizeof(ThreadPool) + sizeof(pthread_t) * size_t(threads - 1);
+    void *const memory = allocator.allocate(allocator.user, bytes, 64);
+    if (memory == nullptr) return nullptr;
+    ThreadPool *const pool = static_cast<ThreadPool *>(memory);
+    __builtin_memset(memory, 0, bytes);
+    pool->workers = reinterpret_cast<pthread_t *>(pool + 1);
+    pthread_mutex_init(&pool->mutex, nullptr);
+    pthread_cond_init(&pool->job_posted, nullptr);
+    pthread_cond_init(&pool->job_done, nullptr);
+    while (pool->worker_count < threads - 1 &&
+           pthread_create(&pool->workers[pool->worker_count], nullptr, worker_main, pool) == 0) {
+        ++pool->worker_count;
+    }
+    return pool;
+}
+
+void thread_pool_destroy(const qk_allocator &allocator, ThreadPool *pool) {
+    if (pool == nullptr) return;
+    pthread_mutex_lock(&pool->mutex);
+    pool->stopping.store(true);
+    pthread_cond_broadcast(&pool->job_posted);
+    pthread_mutex_unlock(&pool->mutex);
+    for (int32_t i = 0; i < pool->worker_count; ++i) pthread_join(pool->workers[i], nullptr);
+    pthread_cond_destroy(&pool->job_done);
+    pthread_cond_destroy(&pool->job_posted);
+    pthread_mutex_destroy(&pool->mutex);
+    allocator.release(allocator.user, pool);
+}
+
+Parallel thread_pool_parallel(ThreadPool *pool) { return {run, pool, pool->worker_count + 1}; }
+
+int32_t usable_cores() {
+#if defined(__linux__)
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof(set), &set) == 0) {
+        const int32_t count = CPU_COUNT(&set);
+        if (count >= 1) return count;
+    }
+#endif
+    const long online = sysconf(_SC_NPROCESSORS_ONLN);
+    return online >= 1 && online <= 1024 ? int32_t(online) : 1;
+}
+
+}  // namespace qk

@@ -1,0 +1,33 @@
+// Checks that several operations share. Each fails with the argument's name in the sentence.
+#pragma once
+#include "object/tensor.hpp"
+
+namespace qk {
+
+// A live tensor on the context's device.
+Status check_operand(qk_context *context, const qk_tensor *tensor, const char *name);
+// ... that may be written, and shares no byte with `input`.
+Status check_output(qk_context *context, const qk_tensor *tensor, const char *name);
+Status check_disjoint(qk_context *context, const qk_tensor *output, const char *output_name,
+                      const qk_tensor *input, const char *input_name);
+
+Status check_dense_float(qk_context *context, const qk_tensor *tensor, const char *name);
+Status check_quantized_format(qk_context *context, const qk_tensor *tensor, const char *name);
+Status check_same_shape(qk_context *context, const qk_tensor *a, const char *a_name,
+                        const qk_tensor *b, const char *b_name);
+
+// Picks the first kernel of the list that takes the case, checks the workspace and runs it.
+template <class Args>
+Status run_kernel(qk_context *context, const KernelList<Args> &list, const Args &args,
+                  const char *operation) {
+    const Kernel<Args> *const kernel = pick(list, args, context->device_index);
+    QK_CHECK(kernel != nullptr, &context->error, UNSUPPORTED, "%s: no kernel on %s for this case",
+             operation, context->backend->name);
+    const size_t needed = workspace_of(*kernel, args, context->device_index);
+    QK_CHECK(needed <= context->workspace_bytes, &context->error, WORKSPACE,
+             "%s: needs %zu bytes of workspace, the context has %zu", operation, needed,
+             context->workspace_bytes);
+    return kernel->run(args, make_launch(context));
+}
+
+}  // namespace qk

@@ -1,0 +1,66 @@
+// quantize, dequantize and repack.
+#include "op/checks.hpp"
+#include "op/operations.hpp"
+
+namespace qk {
+
+Status dequantize(qk_context *context, const qk_tensor *quantized, qk_tensor *dense) {
+    QK_TRY(check_operand(context, quantized, "quantized"));
+    QK_TRY(check_output(context, dense, "dense"));
+    QK_TRY(check_quantized_format(context, quantized, "quantized"));
+    QK_TRY(check_dense_float(context, dense, "dense"));
+    QK_TRY(check_same_shape(context, quantized, "quantized", dense, "dense"));
+    QK_TRY(check_disjoint(context, dense, "dense", quantized, "quantized"));
+    const DequantizeArgs args = {weight_view(*quantized), dense_view(*dense)};
+    return run_kernel(context, context->backend->dequantize, args, "qk_dequantize");
+}
+
+Status quantize(qk_context *context, const qk_tensor *dense, qk_tensor *quantized) {
+    QK_TRY(check_operand(context, dense, "dense"));
+    QK_TRY(check_output(context, quantized, "quantized"));
+    QK_TRY(check_dense_float(context, dense, "dense"));
+    QK_TRY(check_quantized_format(context, quantized, "quantized"));
+    QK_TRY(check_same_shape(context, dense, "dense", quantized, "quantized"));
+    QK_TRY(check_disjoint(context, quantized, "quantized", dense, "dense"));
+    const QuantizeArgs args = {dense_view(*dense), weight_view(*quantized)};
+    return run_kernel(context, context->backend->quantize, args, "qk_quantize");
+}
+
+static Status check_same_values(qk_context *context, const qk_tensor *from, const qk_tensor *to) {
+    ErrorText *const error = &context->error;
+    const Shape &a = from->shape, &b = to->shape;
+    QK_CHECK(a.format == b.format, error, FORMAT, "from is %s, to is %s: repack keeps the format",
+             a.format->name, b.format->name);
+    QK_CHECK(a.scale_format == b.scale_format, error, FORMAT,
+             "from has %s scales, to has %s: repack keeps them", a.scale_format->name,
+             b.scale_format->name);
+    QK_CHECK(a.geometry.group_count == b.geometry.group_count &&
+                 a.geometry.groups_per_row == b.geometry.groups_per_row &&
+                 a.geometry.flat == b.geometry.flat &&
+                 (a.geometry.group_size == b.geometry.group_size || a.geometry.group_count == a.rows),
+             error, SHAPE,
+             "from has %lld groups of %lld%s, to has %lld of %lld%s: repack keeps the groups",
+             (long long)a.geometry.group_count, (long long)a.geometry.group_size,
+             a.geometry.flat ? " (flat)" : "", (long long)b.geometry.group_count,
+             (long long)b.geometry.group_size, b.geometry.flat ? " (flat)" : "");
+    QK_CHECK(a.second_group == b.second_group, error, SHAPE,
+             "from nests %lld scales, to nests %lld: repack keeps them", (long long)a.second_group,
+             (long long)b.second_group);
+    QK_CHECK(!a.has_zero || b.has_zero, error, FORMAT,
+             "from has zeros, to is symmetric and could not keep them");
+    return QK_OK;
+}
+
+Status repack(qk_context *context, const qk_tensor *from, qk_tensor *to) {
+    QK_TRY(check_operand(context, from, "from"));
+    QK_TRY(check_output(context, to, "to"));
+    QK_TRY(check_quantized_format(context, from, "from"));
+    QK_TRY(check_quantized_format(context, to, "to"));
+    QK_TRY(check_same_shape(context, from, "from", to, "to"));
+    QK_TRY(check_same_values(context, from, to));
+    QK_TRY(check_disjoint(context, to, "to", from, "from"));
+    const RepackArgs args = {weight_view(*from), weight_view(*to)};
+    return run_kernel(context, context->backend->repack, args, "qk_repack");
+}
+
+}  // namespace qk

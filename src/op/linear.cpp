@@ -1,0 +1,91 @@
+// y = x . transpose(w) + bias.
+#include <initializer_list>
+
+#include "op/checks.hpp"
+#include "op/operations.hpp"
+
+namespace qk {
+namespace {
+
+using ll = long long;
+
+Status check_weight(qk_context *context, const qk_tensor *w) {
+    QK_TRY(check_operand(context, w, "w"));
+    QK_CHECK(w->shape.format->kind != FormatKind::kInteger, &context->error, FORMAT,
+             "w: is %s, accepted are float and quantized formats", w->shape.format->name);
+    return QK_OK;
+}
+
+Status check_shapes(qk_context *context, const qk_tensor *x, const qk_tensor *w,
+                    const qk_tensor *y) {
+    ErrorText *const error = &context->error;
+    const Shape &a = x->shape, &b = w->shape, &c = y->shape;
+    QK_CHECK(b.columns == a.columns, error, SHAPE, "w: k is %lld, x has k %lld", ll(b.columns),
+             ll(a.columns));
+    QK_CHECK(c.rows == a.rows, error, SHAPE, "y: m is %lld, x has m %lld", ll(c.rows), ll(a.rows));
+    QK_CHECK(c.columns == b.rows, error, SHAPE, "y: n is %lld, w has n %lld", ll(c.columns),
+             ll(b.rows));
+    QK_CHECK(c.format == a.format, error, FORMAT, "y: is %s, x is %s: they must be equal",
+             c.format->name, a.format->name);
+    return QK_OK;
+}
+
+Status check_bias(qk_context *context, const qk_tensor *bias, const qk_tensor *y) {
+    QK_TRY(check_operand(context, bias, "bias"));
+    QK_TRY(check_dense_float(context, bias, "bias"));
+    QK_CHECK(bias->shape.rows == 1 && bias->shape.columns == y->shape.columns, &context->error,
+             SHAPE, "bias: is %lld x %lld, y has n %lld", ll(bias->shape.rows),
+             ll(bias->shape.columns), ll(y->shape.columns));
+    return check_disjoint(context, y, "y", bias, "bias");
+}
+
+size_t workspace_at(const KernelList<LinearArgs> &list, const qk_tensor &w, const Format *format,
+                    int64_t m, int32_t device_index) {
+    const LinearArgs args = {{format, m, w.shape.columns, nullptr},
+                             weight_view(w),
+                             nullptr,
+                             {format, m, w.shape.rows, nullptr}};
+    const Kernel<LinearArgs> *const kernel = pick(list, args, device_index);
+    return kernel == nullptr ? 0 : workspace_of(*kernel, args, device_index);
+}
+
+}  // namespace
+
+Status linear(qk_context *context, const qk_tensor *x, const qk_tensor *w, const qk_tensor *bias,
+              qk_tensor *y) {
+    QK_TRY(check_operand(context, x, "x"));
+    QK_TRY(check_weight(context, w));
+    QK_TRY(check_output(context, y, "y"));
+    QK_TRY(check_dense_float(context, x, "x"));
+    QK_TRY(check_dense_float(context, y, "y"));
+    QK_TRY(check_shapes(context, x, w, y));
+    QK_TRY(check_disjoint(context, y, "y", x, "x"));
+    QK_TRY(check_disjoint(context, y, "y", w, "w"));
+    Dense bias_view = {};
+    if (bias != nullptr) {
+        QK_TRY(check_bias(context, bias, y));
+        bias_view = dense_view(*bias);
+    }
+    const LinearArgs args = {dense_view(*x), weight_view(*w),
+                             bias != nullptr ? &bias_view : nullptr, dense_view(*y)};
+    return run_kernel(context, context->backend->linear, args, "qk_linear");
+}
+
+Status linear_workspace(qk_context *context, const qk_tensor *w, int64_t m_max, size_t *bytes) {
+    QK_TRY(check_weight(context, w));
+    QK_CHECK(m_max >= 1, &context->error, SHAPE, "m_max: is %lld, must be at least 1", ll(m_max));
+    const KernelList<LinearArgs> &list = context->backend->linear;
+    size_t largest = 0;
+    // Which kernel runs depends on m and x's type; a kernel's own need grows with m.
+    for (int64_t m = 1;; m = m > m_max / 2 ? m_max : m * 2) {
+        for (const qk_format id : {QK_FORMAT_F32, QK_FORMAT_F16, QK_FORMAT_BF16}) {
+            const size_t needed = workspace_at(list, *w, find_format(id), m, context->device_index);
+            if (needed > largest) largest = needed;
+        }
+        if (m == m_max) break;
+    }
+    *bytes = largest;
+    return QK_OK;
+}
+
+}  // namespace qk
