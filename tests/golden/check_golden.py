@@ -1,0 +1,154 @@
+"""Proves tests/golden/data consistent with the rules in README.md; numpy and safetensors only.
+
+Every committed truth must follow from the committed checkpoint, and every answer in
+bnb_quantize_oracle from its input, bit for bit, by code that shares nothing with the packages.
+"""
+import json
+import sys
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+import bnb_model as bnb
+from golden_read import nibbles, read, read_checkpoint, round_to, same_bits
+
+DATA = Path(__file__).resolve().parent / "data"
+MAX_FILE_BYTES, MAX_TOTAL_BYTES = 1_000_000, 3_000_000
+results = {"passed": 0, "failed": 0}
+
+
+def check(ok, what):
+    results["passed" if ok else "failed"] += 1
+    if not ok:
+        print(f"FAILED {what}")
+
+
+def dequantize_bnb(tensors, layer):
+    prefix = f"{layer}.weight."
+    (state_key,) = [key for key in tensors if key.startswith(prefix + "quant_state.")]
+    state = json.loads(tensors[state_key].bits.tobytes())
+    absmax = tensors[prefix + "absmax"].bits
+    if absmax.dtype == np.uint8:
+        absmax = bnb.unnest(absmax, tensors[prefix + "nested_quant_map"].bits,
+                            tensors[prefix + "nested_absmax"].bits, state["nested_offset"],
+                            state["nested_blocksize"])
+    n, k = state["shape"]
+    codes = bnb.unpack(tensors[f"{layer}.weight"].bits)[:n * k]
+    table = tensors[prefix + "quant_map"].bits
+    return bnb.dequantize(codes, table, absmax, state["blocksize"]).reshape(n, k)
+
+
+def affine(codes, zeros, scales):
+    """(code - zero) * scale with an exact difference and one fp32 product."""
+    return (codes - zeros).astype(np.float32) * scales
+
+
+def dequantize_awq(tensors, layer, config):
+    words, zero_words = tensors[f"{layer}.qweight"].bits, tensors[f"{layer}.qzeros"].bits
+    scales = tensors[f"{layer}.scales"].f32()
+    if config["version"] == "gemm":
+        order = [0, 4, 1, 5, 2, 6, 3, 7]
+        codes, zeros = nibbles(words, order), nibbles(zero_words, order)
+        group = codes.shape[0] // zeros.shape[0]
+        return affine(codes, np.repeat(zeros, group, 0), np.repeat(scales, group, 0)).T
+    codes, zeros, group = nibbles(words), nibbles(zero_words), config["group_size"]
+    column = np.arange(codes.shape[1]) // group
+    return affine(codes, zeros[:, column], scales[:, column])
+
+
+def dequantize_gptq(tensors, layer, config):
+    codes = nibbles(tensors[f"{layer}.qweight"].bits.T).T
+    zeros = nibbles(tensors[f"{layer}.qzeros"].bits)
+    if config.get("checkpoint_format", "gptq") == "gptq":
+        zeros = (zeros + 1) & 15
+    group = tensors[f"{layer}.g_idx"].bits
+    return affine(codes, zeros[group], tensors[f"{layer}.scales"].f32()[group]).T
+
+
+def dequantize_compressed(tensors, layer):
+    n, k = tensors[f"{layer}.weight_shape"].bits
+    codes = nibbles(tensors[f"{layer}.weight_packed"].bits)[:, :k]
+    scales = tensors[f"{layer}.weight_scale"].f32()
+    group = -(-k // scales.shape[1])
+    zeros = np.full((n, scales.shape[1]), 8)
+    if f"{layer}.weight_zero_point" in tensors:
+        zeros = nibbles(tensors[f"{layer}.weight_zero_point"].bits.T).T[:n]
+    column = np.arange(k) // group
+    return affine(codes, zeros[:, column], scales[:, column])
+
+
+def check_checkpoint(folder):
+    tensors, config = read_checkpoint(folder)
+    method = config["quant_method"]
+    for name, truth in read(folder / "truth.safetensors").items():
+        layer = name.removesuffix(".weight")
+        if method == "bitsandbytes":
+            values = dequantize_bnb(tensors, layer)
+        elif method == "compressed-tensors":
+            values = dequantize_compressed(tensors, layer)
+        else:
+            values = {"awq": dequantize_awq, "gptq": dequantize_gptq}[method](tensors, layer,
+                                                                              config)
+        check(same_bits(round_to(truth.dtype, values), truth.bits), f"{folder.name} {layer}")
+
+
+def check_blockwise(folder):
+    tensors, truths = read(folder / "model.safetensors"), read(folder / "truth.safetensors")
+    for name, truth in truths.items():
+        layer = name.removesuffix(".weight")
+        values = bnb.dequantize(tensors[f"{layer}.data"].bits.reshape(-1),
+                                tensors[f"{layer}.code"].bits, tensors[f"{layer}.absmax"].bits,
+                                int(layer.rpartition("bs")[2])).reshape(truth.bits.shape)
+        check(same_bits(round_to(truth.dtype, values), truth.bits), f"{folder.name} {layer}")
+
+
+def check_tables(expected):
+    code = bnb.dynamic_map()
+    check(zlib.crc32(code.tobytes()) == 0x1B137AEB, "crc32 of the dynamic map")
+    check(same_bits(code, expected["dynamic_map"].bits), "dynamic map")
+    for quant_type, table in bnb.TABLES.items():
+        check(same_bits(table, expected[f"{quant_type}_table"].bits), f"{quant_type} table")
+    return code
+
+
+def check_oracle(folder):
+    inputs, expected = read(folder / "inputs.safetensors"), read(folder / "expected.safetensors")
+    code = check_tables(expected)
+    for key, answer in expected.items():
+        if key.endswith("_table") or key == "dynamic_map":
+            continue
+        case, kind, blocksize, plane = key.split(".", 3)
+        dense, blocksize = inputs[case].f32(), int(blocksize[2:])
+        if kind == "8bit":
+            data, absmax = bnb.quantize_8bit(dense, code, blocksize)
+            planes = {"data": data, "absmax": absmax}
+        else:
+            packed, absmax = bnb.quantize_4bit(dense, kind, blocksize)
+            planes = {"packed": packed, "absmax": absmax}
+            if plane.startswith("nested."):
+                codes, second, offset = bnb.nest(absmax, code)
+                planes = {"nested.absmax": codes, "nested.nested_absmax": second,
+                          "nested.offset": np.array([offset], np.float32)}
+        check(same_bits(planes[plane], answer.bits), f"{folder.name} {key}")
+
+
+def main():
+    files = [path for path in DATA.rglob("*") if path.is_file()]
+    check(all(path.stat().st_size < MAX_FILE_BYTES for path in files), "every file is small")
+    check(sum(path.stat().st_size for path in files) < MAX_TOTAL_BYTES, "the data is small")
+    for folder in sorted(DATA.iterdir()):
+        if folder.name == "bnb_quantize_oracle":
+            check_oracle(folder)
+        elif folder.name == "bnb_8bit_blockwise":
+            check_blockwise(folder)
+        elif (folder / "truth.safetensors").exists():
+            check_checkpoint(folder)
+        else:
+            check(folder.name.endswith("_refused"), f"{folder.name} has a truth")
+    print(f"{results['passed']} passed, {results['failed']} failed")
+    return 1 if results["failed"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
