@@ -1,0 +1,44 @@
+# What `cmake --install` puts where, and how others find it: find_package(qk) and pkg-config.
+# Everything is relocatable: both kinds of file locate the prefix from their own place.
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+
+set(qk_cmake_dir ${CMAKE_INSTALL_LIBDIR}/cmake/qk)
+set(qk_pkgconfig_dir ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+
+# The CUDA runtime is inside no archive of ours: who links libqk.a links it too.
+get_target_property(qk_link_libraries qk INTERFACE_LINK_LIBRARIES)
+set(QK_USES_CUDA OFF)
+set(QK_PRIVATE_LIBS "-lpthread -lm")
+if("CUDA::cudart_static" IN_LIST qk_link_libraries)
+  set(QK_USES_CUDA ON)
+  set(QK_PRIVATE_LIBS "-L${CUDAToolkit_LIBRARY_DIR} -lcudart_static -ldl -lrt -lpthread -lm")
+endif()
+
+install(FILES include/qk.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(FILES $<TARGET_FILE:qk> DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+
+configure_package_config_file(cmake/qkConfig.cmake.in ${PROJECT_BINARY_DIR}/qkConfig.cmake
+  INSTALL_DESTINATION ${qk_cmake_dir} PATH_VARS CMAKE_INSTALL_INCLUDEDIR CMAKE_INSTALL_LIBDIR
+  NO_CHECK_REQUIRED_COMPONENTS_MACRO)
+# Until 1.0 a minor version may break its users.
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/qkConfigVersion.cmake
+  COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/qkConfig.cmake ${PROJECT_BINARY_DIR}/qkConfigVersion.cmake
+  DESTINATION ${qk_cmake_dir})
+
+file(RELATIVE_PATH QK_PC_TO_PREFIX /prefix/${qk_pkgconfig_dir} /prefix)
+string(REGEX REPLACE "/$" "" QK_PC_TO_PREFIX ${QK_PC_TO_PREFIX})
+configure_file(cmake/qk.pc.in ${PROJECT_BINARY_DIR}/qk.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/qk.pc DESTINATION ${qk_pkgconfig_dir})
+
+if(TARGET qk_io)
+  install(FILES include/qk_io.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+  install(FILES $<TARGET_FILE:qk_io> DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  configure_file(cmake/qk_io.pc.in ${PROJECT_BINARY_DIR}/qk_io.pc @ONLY)
+  install(FILES ${PROJECT_BINARY_DIR}/qk_io.pc DESTINATION ${qk_pkgconfig_dir})
+endif()
+if(TARGET qk_command)
+  install(TARGETS qk_command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+endif()

@@ -1,0 +1,65 @@
+#!/bin/sh
+# run.sh SOURCE_DIR BUILD_DIR CC: installs the build into a fresh prefix with a blank in its name,
+# moves it, and builds a C99 project against it with find_package and with pkg-config.
+set -eu
+source=$1 build=$2 cc=$3
+work="$(mktemp -d)/a b"
+mkdir "$work"
+trap 'rm -rf "${work%/*}"' EXIT INT TERM
+
+cmake --install "$build" --prefix "$work/first" > "$work/install.log"
+prefix=$work/prefix
+mv "$work/first" "$prefix"
+libdir=$(dirname "$(find "$prefix" -name libqk.a)")
+io=OFF
+if [ -e "$libdir/libqk_io.a" ]; then io=ON; fi
+if grep -rl "$build" "$libdir/cmake" "$libdir/pkgconfig"; then
+    echo "FAIL: the files above name the build directory"
+    exit 1
+fi
+
+# needs PROGRAM LIBRARY...: PROGRAM's shared libraries are among these and no others.
+needs() {
+    program=$1
+    shift
+    ldd "$program" | sed 's/^[[:space:]]*//; s/ .*//; s/.*\///; s/\.so.*//' | sort -u > "$work/ldd"
+    for found in $(cat "$work/ldd"); do
+        case " linux-vdso ld-linux-x86-64 ld-linux-aarch64 $* " in
+            *" $found "*) ;;
+            *) echo "FAIL: $program needs $found, only these are accepted: $*"; exit 1 ;;
+        esac
+    done
+    echo "$(basename "$program") needs $(tr '\n' ' ' < "$work/ldd")and nothing else"
+}
+
+echo "== find_package"
+cmake -S "$source/tests/consumer/project" -B "$work/cmake" -DCMAKE_C_COMPILER="$cc" \
+    -DCMAKE_PREFIX_PATH="$prefix" -DCONSUMER_IO=$io > "$work/configure.log"
+cmake --build "$work/cmake" > "$work/build.log" || { cat "$work/build.log"; exit 1; }
+if grep -q CMAKE_CXX_COMPILER: "$work/cmake/CMakeCache.txt"; then
+    echo "FAIL: a C project was made to look for a C++ compiler"
+    exit 1
+fi
+"$work/cmake/multiply"
+needs "$work/cmake/multiply" libc libm
+if [ $io = ON ]; then
+    "$work/cmake/list"
+    needs "$work/cmake/list" libc libm libjansson
+fi
+
+echo "== pkg-config"
+PKG_CONFIG_PATH=$libdir/pkgconfig
+export PKG_CONFIG_PATH
+# by_hand PROGRAM PACKAGE: eval because pkg-config quotes the blank in the prefix for a shell.
+by_hand() {
+    flags=$(pkg-config --static --cflags --libs "$2")
+    eval "\"$cc\" -std=c99 -Wall -Wextra -Wpedantic -Werror -o \"$work/$1\" \
+        \"$source/tests/consumer/project/$1.c\" $flags"
+    "$work/$1"
+}
+by_hand multiply qk
+needs "$work/multiply" libc libm
+if [ $io = ON ]; then
+    by_hand list qk_io
+    needs "$work/list" libc libm libjansson
+fi
