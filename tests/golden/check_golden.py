@@ -8,10 +8,14 @@ import sys
 import zlib
 from pathlib import Path
 
-import numpy as np
+try:
+    import numpy as np
 
-import bnb_model as bnb
-from golden_read import nibbles, read, read_checkpoint, round_to, same_bits
+    import bnb_model as bnb
+    from golden_read import nibbles, read, read_checkpoint, round_to, same_bits
+except ImportError as error:
+    print(f"skipped: {error}; see requirements-check.txt")
+    sys.exit(77)
 
 DATA = Path(__file__).resolve().parent / "data"
 MAX_FILE_BYTES, MAX_TOTAL_BYTES = 1_000_000, 3_000_000
@@ -78,6 +82,25 @@ def dequantize_compressed(tensors, layer):
     return affine(codes, zeros[:, column], scales[:, column])
 
 
+def check_dense(folder):
+    """Ties each bnb_ checkpoint to the dense weights it was quantized from."""
+    dense, code = read(folder / "model.safetensors"), bnb.dynamic_map()
+    for name in ("bnb_nf4", "bnb_fp4", "bnb_nf4_nested", "bnb_fp4_nested"):
+        tensors, _ = read_checkpoint(DATA / name)
+        for key in [key for key in tensors if ".quant_state." in key]:
+            weight = key.partition(".quant_state.")[0]
+            state = json.loads(tensors[key].bits.tobytes())
+            values = dense[weight].f32().reshape(-1)
+            packed, absmax = bnb.quantize_4bit(values, state["quant_type"], state["blocksize"])
+            planes = {weight: packed.reshape(-1, 1), f"{weight}.absmax": absmax}
+            if "nested_offset" in state:
+                codes, second, offset = bnb.nest(absmax, code)
+                planes |= {f"{weight}.absmax": codes, f"{weight}.nested_absmax": second}
+                check(float(offset) == state["nested_offset"], f"{name} {weight} offset")
+            for plane, bits in planes.items():
+                check(same_bits(bits, tensors[plane].bits), f"{name} {plane}")
+
+
 def check_checkpoint(folder):
     tensors, config = read_checkpoint(folder)
     method = config["quant_method"]
@@ -138,7 +161,9 @@ def main():
     check(all(path.stat().st_size < MAX_FILE_BYTES for path in files), "every file is small")
     check(sum(path.stat().st_size for path in files) < MAX_TOTAL_BYTES, "the data is small")
     for folder in sorted(DATA.iterdir()):
-        if folder.name == "bnb_quantize_oracle":
+        if folder.name == "dense":
+            check_dense(folder)
+        elif folder.name == "bnb_quantize_oracle":
             check_oracle(folder)
         elif folder.name == "bnb_8bit_blockwise":
             check_blockwise(folder)

@@ -22,6 +22,19 @@ LAYERS = [
 ]
 
 
+SEED = 100  # every 4-bit folder quantizes the same dense weights
+
+
+def write_dense(name):
+    """The weights that all bnb_ folders start from, as an ordinary checkpoint."""
+    tensors = {}
+    for index, (layer, n, k, dtype, _, bias) in enumerate(LAYERS):
+        dense = linear(SEED + index, n, k, dtype, bias)
+        tensors.update({f"{layer}.{key}": value for key, value in dense.state_dict().items()})
+    save_tensors(name, "model.safetensors", tensors)
+    save_json(name, "config.json", {"architectures": ["LlamaForCausalLM"], "model_type": "llama"})
+
+
 def quantized_linear(seed, n, k, dtype, blocksize, bias, quant_type, nested, storage):
     dense = linear(seed, n, k, dtype, bias)
     layer = bnb.nn.Linear4bit(k, n, bias=bias, compute_dtype=dtype, quant_type=quant_type,
@@ -43,12 +56,12 @@ def dequantize_default(packed, state):
                                     state.blocksize, state.shape, state.dtype)
 
 
-def write_4bit(name, quant_type, nested, storage, seed):
+def write_4bit(name, quant_type, nested, storage):
     tensors, truth = {}, {}
     for index, (layer, n, k, dtype, blocksize, bias) in enumerate(LAYERS):
         if storage != torch.uint8 and (n * k) % 4:
             continue  # such a storage type cannot hold half an element
-        module = quantized_linear(seed + index, n, k, dtype, blocksize, bias, quant_type, nested,
+        module = quantized_linear(SEED + index, n, k, dtype, blocksize, bias, quant_type, nested,
                                   storage)
         tensors.update({f"{layer}.{key}": value for key, value in module.state_dict().items()})
         weight = dequantize_default(module.weight.data, module.weight.quant_state)
@@ -200,11 +213,12 @@ def write_sharded(name, seed, folder):
 
 
 def write_all(folder):
-    write_4bit("bnb_nf4", "nf4", False, torch.uint8, 100)
-    write_4bit("bnb_nf4_nested", "nf4", True, torch.uint8, 200)
-    write_4bit("bnb_fp4", "fp4", False, torch.uint8, 300)
-    write_4bit("bnb_fp4_nested", "fp4", True, torch.uint8, 400)
-    write_4bit("bnb_nf4_nested_bf16_storage", "nf4", True, BF16, 500)
+    write_dense("dense")
+    write_4bit("bnb_nf4", "nf4", False, torch.uint8)
+    write_4bit("bnb_nf4_nested", "nf4", True, torch.uint8)
+    write_4bit("bnb_fp4", "fp4", False, torch.uint8)
+    write_4bit("bnb_fp4_nested", "fp4", True, torch.uint8)
+    write_4bit("bnb_nf4_nested_bf16_storage", "nf4", True, BF16)
     write_blockwise_8bit("bnb_8bit_blockwise", 600)
     write_sharded("bnb_sharded", 700, folder)
     write_oracle("bnb_quantize_oracle", 800)
