@@ -10,6 +10,8 @@ function(qk_add_objects name)
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/include
                              ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/kernels)
   target_compile_options(${name} PRIVATE ${QK_LIBRARY_FLAGS})
+  # Visible, so that the archive can be linked whole into somebody's shared library.
+  target_compile_definitions(${name} PRIVATE "QK_API=__attribute__((visibility(\"default\")))")
   set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
   set_property(GLOBAL APPEND PROPERTY QK_OBJECT_TARGETS ${name})
 endfunction()
