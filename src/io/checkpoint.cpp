@@ -1,0 +1,91 @@
+// Lists: tensors, metadata, layers.
+#include "checkpoint.hpp"
+
+#include "dialect.hpp"
+
+namespace qk_io {
+namespace {
+
+void describe(const qk_checkpoint *c, const Tensor &t, qk_file_tensor *out) {
+    *out = qk_file_tensor{t.name, t.dtype_name, t.dtype, t.rank,
+                          t.shape, t.bytes,     t.data,  c->files.items[t.file].name};
+}
+
+qk_status describe(const Layer &layer, qk_layer *out, size_t bytes) {
+    qk_layer full = {layer.name,
+                     layer.dialect,
+                     layer.status,
+                     layer.reason,
+                     layer.bias != nullptr,
+                     layer.dense_format,
+                     layer.bytes,
+                     layer.desc};
+    memcpy(out, &full, bytes < sizeof full ? bytes : sizeof full);
+    return QK_OK;
+}
+
+// A caller with an older, smaller description at the end gets what it knows.
+constexpr size_t kSmallestLayer = sizeof(qk_layer);
+
+}  // namespace
+}  // namespace qk_io
+
+using namespace qk_io;
+
+const char *qk_dtype_name(qk_dtype dtype) {
+    const DtypeRow *row = dtype_by_code(dtype);
+    return row == nullptr ? "unknown" : row->name;
+}
+
+int64_t qk_checkpoint_tensor_count(const qk_checkpoint *c) {
+    return c == nullptr ? 0 : c->tensors.count;
+}
+
+qk_status qk_checkpoint_tensor(const qk_checkpoint *c, int64_t index, qk_file_tensor *tensor) {
+    if (c == nullptr || tensor == nullptr) return QK_ERROR_NULL;
+    if (index < 0 || index >= c->tensors.count) return QK_ERROR_ARGUMENT;
+    describe(c, c->tensors.items[index], tensor);
+    return QK_OK;
+}
+
+qk_status qk_checkpoint_find_tensor(const qk_checkpoint *c, const char *name,
+                                    qk_file_tensor *tensor) {
+    if (c == nullptr || name == nullptr || tensor == nullptr) return QK_ERROR_NULL;
+    const Tensor *found = find_tensor(c, name);
+    if (found == nullptr) return QK_ERROR_ARGUMENT;
+    describe(c, *found, tensor);
+    return QK_OK;
+}
+
+int64_t qk_checkpoint_metadata_count(const qk_checkpoint *c) {
+    return c == nullptr ? 0 : c->metadata.count;
+}
+
+qk_status qk_checkpoint_metadata(const qk_checkpoint *c, int64_t index, const char **key,
+                                 const char **value) {
+    if (c == nullptr || key == nullptr || value == nullptr) return QK_ERROR_NULL;
+    if (index < 0 || index >= c->metadata.count) return QK_ERROR_ARGUMENT;
+    *key = c->metadata.items[index].key;
+    *value = c->metadata.items[index].value;
+    return QK_OK;
+}
+
+int64_t qk_checkpoint_layer_count(const qk_checkpoint *c) {
+    return c == nullptr ? 0 : c->layers.count;
+}
+
+qk_status qk_checkpoint_layer(const qk_checkpoint *c, int64_t index, qk_layer *layer,
+                              size_t layer_bytes) {
+    if (c == nullptr || layer == nullptr) return QK_ERROR_NULL;
+    if (layer_bytes < kSmallestLayer) return QK_ERROR_ABI;
+    if (index < 0 || index >= c->layers.count) return QK_ERROR_ARGUMENT;
+    return describe(*c->layers.items[index], layer, layer_bytes);
+}
+
+qk_status qk_checkpoint_find_layer(const qk_checkpoint *c, const char *name, qk_layer *layer,
+                                   size_t layer_bytes) {
+    if (c == nullptr || name == nullptr || layer == nullptr) return QK_ERROR_NULL;
+    if (layer_bytes < kSmallestLayer) return QK_ERROR_ABI;
+    const Layer *found = find_layer(c, name);
+    return found == nullptr ? QK_ERROR_ARGUMENT : describe(*found, layer, layer_bytes);
+}

@@ -1,0 +1,174 @@
+// Three files, four methods, two generations of key names; anything of an unexpected type is
+// refused, anything unknown is left to the dialects to refuse by name.
+#include "config.hpp"
+
+#include <cstdio>
+
+#include "checkpoint.hpp"
+
+namespace qk_io {
+namespace {
+
+struct Reader {
+    const char *what;
+    qk_io_message *message;
+};
+
+const json_t *get(const json_t *object, const char *key) {
+    const json_t *value = json_object_get(object, key);
+    return json_is_null(value) ? nullptr : value;
+}
+
+qk_status wrong_type(const Reader &r, const char *key, const char *wanted) {
+    return fail(r.message, QK_ERROR_CORRUPT, "%.128s: \"%s\" must be %s", r.what, key, wanted);
+}
+
+qk_status get_int(const Reader &r, const json_t *object, const char *key, int64_t *out) {
+    const json_t *value = get(object, key);
+    if (value == nullptr) return QK_OK;
+    if (!json_is_integer(value)) return wrong_type(r, key, "an integer");
+    *out = json_integer_value(value);
+    return QK_OK;
+}
+
+qk_status get_bool(const Reader &r, const json_t *object, const char *key, bool *out) {
+    const json_t *value = get(object, key);
+    if (value == nullptr) return QK_OK;
+    if (!json_is_boolean(value)) return wrong_type(r, key, "true or false");
+    *out = json_is_true(value);
+    return QK_OK;
+}
+
+// Lower case: AutoAWQ has written "GEMM" and "gemm".
+qk_status get_word(const Reader &r, const json_t *object, const char *key, char *out,
+                   size_t size) {
+    const json_t *value = get(object, key);
+    if (value == nullptr) return QK_OK;
+    if (!json_is_string(value)) return wrong_type(r, key, "a string");
+    snprintf(out, size, "%s", json_string_value(value));
+    for (char *c = out; *c != 0; ++c) {
+        if (*c >= 'A' && *c <= 'Z') *c = static_cast<char>(*c - 'A' + 'a');
+    }
+    return QK_OK;
+}
+
+// actorder is a word, null, or in old files a boolean.
+qk_status get_actorder(const Reader &r, const json_t *weights, Scheme *scheme) {
+    const json_t *value = get(weights, "actorder");
+    if (json_is_boolean(value)) {
+        snprintf(scheme->actorder, sizeof scheme->actorder, "%s",
+                 json_is_true(value) ? "group" : "");
+        return QK_OK;
+    }
+    return get_word(r, weights, "actorder", scheme->actorder, sizeof scheme->actorder);
+}
+
+qk_status read_scheme(const Reader &r, const json_t *group, const Config &config, Scheme *scheme) {
+    *scheme = Scheme{};
+    scheme->symmetric = true;
+    snprintf(scheme->format, sizeof scheme->format, "%s", config.checkpoint_format);
+    if (!json_is_object(group)) return wrong_type(r, "config_groups", "an object of objects");
+    QK_IO_TRY(get_word(r, group, "format", scheme->format, sizeof scheme->format));
+    const json_t *weights = get(group, "weights");
+    if (weights == nullptr) return QK_OK;  // a group that leaves its weights alone: bits 0
+    if (!json_is_object(weights)) return wrong_type(r, "weights", "an object");
+    QK_IO_TRY(get_int(r, weights, "num_bits", &scheme->bits));
+    QK_IO_TRY(get_int(r, weights, "group_size", &scheme->group_size));
+    QK_IO_TRY(get_bool(r, weights, "symmetric", &scheme->symmetric));
+    QK_IO_TRY(get_word(r, weights, "type", scheme->type, sizeof scheme->type));
+    QK_IO_TRY(get_word(r, weights, "strategy", scheme->strategy, sizeof scheme->strategy));
+    return get_actorder(r, weights, scheme);
+}
+
+qk_status read_schemes(qk_checkpoint *c, const Reader &r, const json_t *section, Config *config) {
+    json_t *groups = json_object_get(section, "config_groups");
+    if (groups == nullptr || json_is_null(groups)) return QK_OK;
+    if (!json_is_object(groups)) return wrong_type(r, "config_groups", "an object of objects");
+    const size_t count = json_object_size(groups);
+    Scheme *schemes =
+        static_cast<Scheme *>(c->arena.take(&c->memory, count * sizeof(Scheme)));
+    if (schemes == nullptr) return out_of_memory(r.message);
+    for (void *at = json_object_iter(groups); at != nullptr;
+         at = json_object_iter_next(groups, at)) {
+        QK_IO_TRY(read_scheme(r, json_object_iter_value(at), *config,
+                              &schemes[config->scheme_count]));
+        ++config->scheme_count;
+    }
+    config->schemes = schemes;
+    return QK_OK;
+}
+
+struct MethodRow {
+    const char *name;
+    Method method;
+};
+constexpr MethodRow kMethods[] = {{"awq", Method::kAwq},
+                                  {"gptq", Method::kGptq},
+                                  {"compressed-tensors", Method::kCompressedTensors},
+                                  {"bitsandbytes", Method::kBitsandbytes}};
+
+// Old files do not name their method; their keys do.
+const char *guess_method(const json_t *section) {
+    if (get(section, "config_groups") != nullptr) return "compressed-tensors";
+    if (get(section, "load_in_4bit") != nullptr || get(section, "load_in_8bit") != nullptr) {
+        return "bitsandbytes";
+    }
+    if (get(section, "desc_act") != nullptr) return "gptq";
+    const bool awq = get(section, "w_bit") != nullptr || get(section, "q_group_size") != nullptr ||
+                     get(section, "zero_point") != nullptr;
+    return awq ? "awq" : "";
+}
+
+qk_status read_section(qk_checkpoint *c, const Reader &r, const json_t *section, bool *found) {
+    Config config = {};
+    snprintf(config.method_name, sizeof config.method_name, "%s", guess_method(section));
+    QK_IO_TRY(get_word(r, section, "quant_method", config.method_name, sizeof config.method_name));
+    if (config.method_name[0] == 0) return QK_OK;
+    config.method = Method::kOther;
+    for (const MethodRow &row : kMethods) {
+        if (same(row.name, config.method_name)) config.method = row.method;
+    }
+    QK_IO_TRY(get_int(r, section, "w_bit", &config.bits));
+    QK_IO_TRY(get_int(r, section, "q_group_size", &config.group_size));
+    if (config.method == Method::kAwq || config.method == Method::kGptq) {
+        QK_IO_TRY(get_int(r, section, "bits", &config.bits));
+        QK_IO_TRY(get_int(r, section, "group_size", &config.group_size));
+        QK_IO_TRY(get_bool(r, section, "desc_act", &config.desc_act));
+        QK_IO_TRY(get_word(r, section, "version", config.version, sizeof config.version));
+        QK_IO_TRY(get_word(r, section, "checkpoint_format", config.checkpoint_format,
+                           sizeof config.checkpoint_format));
+        bool marlin = false;
+        QK_IO_TRY(get_bool(r, section, "is_marlin_format", &marlin));
+        if (marlin) snprintf(config.checkpoint_format, sizeof config.checkpoint_format, "marlin");
+    }
+    if (config.method == Method::kCompressedTensors) {
+        QK_IO_TRY(get_word(r, section, "format", config.checkpoint_format,
+                           sizeof config.checkpoint_format));
+        QK_IO_TRY(read_schemes(c, r, section, &config));
+    }
+    c->config = config;
+    *found = true;
+    return QK_OK;
+}
+
+}  // namespace
+
+qk_status read_config(qk_checkpoint *c, const char *text, size_t bytes, const char *what,
+                      bool *found, qk_io_message *message) {
+    qk_status status = QK_OK;
+    json_t *root = json_parse(Text{text, bytes}, c->limits.json_depth, kMaxJsonValues, what,
+                              message, &status);
+    if (root == nullptr) return status;
+    const Reader reader{what, message};
+    const json_t *section = get(root, "quantization_config");
+    if (section == nullptr) section = get(root, "compression_config");
+    if (section == nullptr) section = root;
+    status = json_is_object(section)
+                 ? read_section(c, reader, section, found)
+                 : fail(message, QK_ERROR_CORRUPT,
+                        "%.128s: the quantization configuration must be an object", what);
+    json_decref(root);
+    return status;
+}
+
+}  // namespace qk_io

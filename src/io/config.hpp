@@ -1,0 +1,34 @@
+// What a model's configuration says about its quantization, as far as reading needs it.
+#pragma once
+#include "memory.hpp"
+#include "message.hpp"
+
+struct qk_checkpoint;
+
+namespace qk_io {
+
+enum class Method { kNone, kAwq, kGptq, kCompressedTensors, kBitsandbytes, kOther };
+
+struct Scheme {  // weights of one compressed-tensors config group
+    int64_t bits, group_size;  // group_size 0: not given
+    bool symmetric;
+    char type[16], strategy[16], actorder[16], format[32];
+};
+
+struct Config {
+    Method method;
+    char method_name[48];
+    int64_t bits, group_size;  // 0: not given
+    bool desc_act;
+    char version[32];            // AutoAWQ
+    char checkpoint_format[32];  // GPTQ; format of compressed-tensors
+    const Scheme *schemes;
+    int64_t scheme_count;
+};
+
+// text: one of the three files; `what` names it in sentences. Leaves *found alone when the text
+// says nothing about quantization.
+qk_status read_config(qk_checkpoint *checkpoint, const char *text, size_t bytes, const char *what,
+                      bool *found, qk_io_message *message);
+
+}  // namespace qk_io

@@ -1,0 +1,197 @@
+// The table of dialects, and what they share.
+#include "dialect.hpp"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+namespace qk_io {
+namespace {
+
+// The first that claims a module gets it.
+const Dialect *const kDialects[] = {&kAwq,          &kGptq, &kUnknownWords, &kCompressedTensors,
+                                    &kBitsandbytes, &kDense};
+
+// What the library itself says about the description decides, so that no rule about sizes is
+// written twice.
+qk_status check_planes(const Layer &layer, qk_io_message *message) {
+    for (qk_plane plane = 0; plane < QK_PLANE_COUNT; ++plane) {
+        size_t bytes = 0;
+        if (qk_tensor_plane_bytes(&layer.desc, plane, &bytes) != QK_OK) {
+            return fail(message, QK_ERROR_UNSUPPORTED,
+                        "no qk tensor is [%lld,%lld] with groups of %d",
+                        static_cast<long long>(layer.desc.shape[0]),
+                        static_cast<long long>(layer.desc.shape[1]),
+                        static_cast<int>(layer.desc.group_size));
+        }
+        if (bytes != layer.plane_bytes[plane]) {
+            static constexpr const char *kPlanes[QK_PLANE_COUNT] = {
+                "codes", "scales", "zeros", "second scales", "scale table", "scale offset",
+                "code table"};
+            return fail(message, QK_ERROR_CORRUPT, "%s: the file has %lld bytes, [%lld,%lld] needs %lld",
+                        kPlanes[plane], static_cast<long long>(layer.plane_bytes[plane]),
+                        static_cast<long long>(layer.desc.shape[0]),
+                        static_cast<long long>(layer.desc.shape[1]),
+                        static_cast<long long>(bytes));
+        }
+    }
+    return QK_OK;
+}
+
+qk_status add_layer(qk_checkpoint *c, const Dialect &dialect, const Module &module,
+                    qk_io_message *message) {
+    Layer *layer = static_cast<Layer *>(c->arena.take(&c->memory, sizeof(Layer)));
+    if (layer == nullptr) return out_of_memory(message);
+    *layer = Layer{};
+    layer->name = module.name;
+    layer->bytes = module.anchor->bytes;
+    layer->desc.struct_size = sizeof layer->desc;
+    qk_io_message why = {};
+    layer->status = dialect.describe(c, module, layer, &why);
+    if (layer->status == QK_ERROR_MEMORY) return out_of_memory(message);
+    if (layer->status == QK_OK) layer->status = check_planes(*layer, &why);
+    if (layer->status != QK_OK) {
+        const uint32_t size = sizeof layer->desc;
+        layer->desc = qk_tensor_desc{};
+        layer->desc.struct_size = size;
+    }
+    layer->reason = c->arena.copy(&c->memory, why.text, strlen(why.text));
+    if (layer->reason == nullptr || !c->layers.push(&c->memory, layer)) {
+        return out_of_memory(message);
+    }
+    return QK_OK;
+}
+
+qk_status add_layer_of(qk_checkpoint *c, const Tensor &tensor, qk_io_message *message) {
+    for (const Dialect *dialect : kDialects) {
+        if (!ends_with(tensor.name, dialect->anchor)) continue;
+        const size_t length = strlen(tensor.name) - strlen(dialect->anchor);
+        char name[kMaxNameBytes + 1];
+        memcpy(name, tensor.name, length);
+        name[length] = 0;
+        Module module = {c, name, &tensor};
+        if (!dialect->claims(module)) continue;
+        module.name = c->arena.copy(&c->memory, name, length);
+        if (module.name == nullptr) return out_of_memory(message);
+        return add_layer(c, *dialect, module, message);
+    }
+    return QK_OK;
+}
+
+int by_name(const void *a, const void *b) {
+    const Layer *x = *static_cast<Layer *const *>(a), *y = *static_cast<Layer *const *>(b);
+    const int order = strcmp(x->name, y->name);
+    // A quantized layer before a dense leftover of the same name.
+    return order != 0 ? order : y->dialect - x->dialect;
+}
+
+}  // namespace
+
+qk_status find_layers(qk_checkpoint *c, qk_io_message *message) {
+    for (int64_t i = 0; i < c->tensors.count; ++i) {
+        QK_IO_TRY(add_layer_of(c, c->tensors.items[i], message));
+    }
+    if (c->layers.count > 1) {
+        qsort(c->layers.items, static_cast<size_t>(c->layers.count), sizeof(Layer *), by_name);
+    }
+    return QK_OK;
+}
+
+const Layer *find_layer(const qk_checkpoint *c, const char *name) {
+    int64_t low = 0, high = c->layers.count;
+    while (low < high) {  // the first that is not before name
+        const int64_t middle = low + (high - low) / 2;
+        if (strcmp(c->layers.items[middle]->name, name) < 0) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    if (low == c->layers.count || !same(c->layers.items[low]->name, name)) return nullptr;
+    return c->layers.items[low];
+}
+
+const Tensor *sibling(const Module &module, const char *suffix) {
+    char name[kMaxNameBytes + 64];
+    const int written = snprintf(name, sizeof name, "%s%s", module.name, suffix);
+    if (written < 0 || static_cast<size_t>(written) >= sizeof name) return nullptr;
+    return find_tensor(module.checkpoint, name);
+}
+
+const Tensor *use(const Module &module, const char *suffix, Layer *layer) {
+    const Tensor *tensor = sibling(module, suffix);
+    if (tensor != nullptr) layer->bytes += tensor->bytes;
+    return tensor;
+}
+
+void set_plane(Layer *layer, qk_plane plane, const Tensor *tensor) {
+    layer->planes[plane] = tensor->data;
+    layer->plane_bytes[plane] = static_cast<size_t>(tensor->bytes);
+}
+
+bool is(const Tensor *tensor, qk_dtype dtype, int32_t rank) {
+    return tensor != nullptr && tensor->dtype == dtype && tensor->rank == rank;
+}
+
+qk_format float_format(const Tensor *tensor) {
+    if (tensor == nullptr) return 0;
+    const bool dense = tensor->dtype == QK_DTYPE_F32 || tensor->dtype == QK_DTYPE_F16 ||
+                       tensor->dtype == QK_DTYPE_BF16;
+    return dense ? dtype_by_code(tensor->dtype)->format : 0;
+}
+
+int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); }
+
+ShapeText shape_text(const Tensor *tensor) {
+    ShapeText result = {"absent"};
+    if (tensor == nullptr) return result;
+    int at = snprintf(result.text, sizeof result.text, "%.16s [", tensor->dtype_name);
+    for (int32_t i = 0; i < tensor->rank && at < 60; ++i) {
+        at += snprintf(result.text + at, sizeof result.text - static_cast<size_t>(at), "%s%lld",
+                       i == 0 ? "" : ",", static_cast<long long>(tensor->shape[i]));
+    }
+    if (at < 79) snprintf(result.text + at, sizeof result.text - static_cast<size_t>(at), "]");
+    return result;
+}
+
+void describe_weight(Layer *layer, qk_format format, qk_layout layout, int64_t group_size,
+                     qk_format scale_format, int64_t n, int64_t k) {
+    qk_tensor_desc &d = layer->desc;
+    d.format = format;
+    d.layout = layout;
+    d.group_size = static_cast<int32_t>(group_size);
+    d.scale_format = scale_format;
+    d.rank = 2;
+    d.shape[0] = n;
+    d.shape[1] = k;
+}
+
+qk_status normal_group(int64_t given, int64_t k, int64_t *group, qk_io_message *message) {
+    if (given != QK_GROUP_ROW && given <= 0) {
+        return fail(message, QK_ERROR_CORRUPT, "group_size %lld in the configuration; -1 or > 0",
+                    static_cast<long long>(given));
+    }
+    // A given size is kept even when one group covers the row: AWQ gemv pads by it.
+    *group = given > 4096 && given >= k ? QK_GROUP_ROW : given;
+    if (*group == QK_GROUP_ROW || (given >= 16 && given <= 4096)) return QK_OK;
+    return fail(message, QK_ERROR_UNSUPPORTED, "groups of %lld; qk takes 16..4096 or whole rows",
+                static_cast<long long>(given));
+}
+
+qk_status take_bias(const Module &module, int64_t n, Layer *layer, qk_io_message *message) {
+    const Tensor *bias = use(module, ".bias", layer);
+    if (bias == nullptr) return QK_OK;
+    if (float_format(bias) == 0 || bias->rank != 1 || bias->shape[0] != n) {
+        return fail(message, QK_ERROR_CORRUPT, "bias is %s; expected F32, F16 or BF16 [%lld]",
+                    shape_text(bias).text, static_cast<long long>(n));
+    }
+    layer->bias = bias;
+    return QK_OK;
+}
+
+}  // namespace qk_io
+
+const char *qk_dialect_name(qk_dialect dialect) {
+    static constexpr const char *kNames[] = {"unknown", "dense",   "AutoAWQ gemm",       "AutoAWQ gemv",
+                                             "GPTQ v1", "GPTQ v2", "compressed-tensors", "bitsandbytes"};
+    return dialect < 0 || dialect > QK_DIALECT_BITSANDBYTES ? kNames[0] : kNames[dialect];
+}

@@ -1,0 +1,49 @@
+// A dialect is one file and one line of the table in dialect.cpp.
+#pragma once
+#include "checkpoint.hpp"
+
+namespace qk_io {
+
+// A module that ends in a dialect's anchor tensor: "X" of "X.qweight".
+struct Module {
+    const qk_checkpoint *checkpoint;
+    const char *name;
+    const Tensor *anchor;
+};
+
+struct Dialect {
+    const char *anchor;  // suffix of the tensor that announces a layer
+    bool (*claims)(const Module &module);
+    // Fills dialect, planes, description and bytes of a layer, or says why it cannot be loaded.
+    qk_status (*describe)(qk_checkpoint *checkpoint, const Module &module, Layer *layer,
+                          qk_io_message *message);
+};
+
+extern const Dialect kAwq, kGptq, kUnknownWords, kCompressedTensors, kBitsandbytes, kDense;
+
+const Layer *find_layer(const qk_checkpoint *checkpoint, const char *name);
+
+// module.name + suffix, NULL when there is no such tensor. `use` also counts its bytes.
+const Tensor *sibling(const Module &module, const char *suffix);
+const Tensor *use(const Module &module, const char *suffix, Layer *layer);
+void set_plane(Layer *layer, qk_plane plane, const Tensor *tensor);
+
+bool is(const Tensor *tensor, qk_dtype dtype, int32_t rank);
+// Its dense format when it is F32, F16 or BF16; otherwise 0.
+qk_format float_format(const Tensor *tensor);
+int64_t ceil_div(int64_t a, int64_t b);
+
+struct ShapeText {
+    char text[80];
+};
+ShapeText shape_text(const Tensor *tensor);  // "I32 [128,16]", "absent"
+
+// The description of a quantized layer [n,k].
+void describe_weight(Layer *layer, qk_format format, qk_layout layout, int64_t group_size,
+                     qk_format scale_format, int64_t n, int64_t k);
+// A configuration's group_size as qk takes it: 16..4096 or QK_GROUP_ROW.
+qk_status normal_group(int64_t given, int64_t k, int64_t *group, qk_io_message *message);
+// X.bias, when there is one: F32, F16 or BF16 [n].
+qk_status take_bias(const Module &module, int64_t n, Layer *layer, qk_io_message *message);
+
+}  // namespace qk_io

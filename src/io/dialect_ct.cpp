@@ -1,0 +1,205 @@
+// compressed-tensors pack-quantized: X.weight_packed I32 [n,ceil(k/8)], X.weight_scale [n,groups],
+// X.weight_shape [2], and for asymmetric weights X.weight_zero_point I32 [ceil(n/8),groups].
+// Source: vllm-project/compressed-tensors src/compressed_tensors/compressors/pack_quantized/.
+#include "dialect.hpp"
+
+namespace qk_io {
+namespace {
+
+struct Parts {
+    const Tensor *packed, *scale, *shape, *zero, *g_idx;
+    int64_t n, k, groups;
+};
+
+bool claims(const Module &) { return true; }  // nobody else names a tensor so
+
+qk_status read_shape(Parts *p, qk_io_message *message) {
+    const Tensor *shape = p->shape;
+    const bool typed = shape != nullptr && shape->rank == 1 && shape->shape[0] == 2 &&
+                       (shape->dtype == QK_DTYPE_I64 || shape->dtype == QK_DTYPE_I32);
+    if (!typed) {
+        return fail(message, QK_ERROR_CORRUPT, "weight_shape is %s; expected I64 [2]",
+                    shape_text(shape).text);
+    }
+    int64_t sizes[2] = {0, 0};
+    for (int i = 0; i < 2; ++i) {
+        int32_t narrow = 0;
+        if (shape->dtype == QK_DTYPE_I64) {
+            memcpy(&sizes[i], shape->data + i * 8, 8);
+        } else {
+            memcpy(&narrow, shape->data + i * 4, 4);
+            sizes[i] = narrow;
+        }
+    }
+    p->n = sizes[0];
+    p->k = sizes[1];
+    if (p->n > 0 && p->k > 0) return QK_OK;
+    return fail(message, QK_ERROR_CORRUPT, "weight_shape says [%lld,%lld]; sizes are at least 1",
+                static_cast<long long>(p->n), static_cast<long long>(p->k));
+}
+
+qk_status check_packed(const Parts &p, qk_io_message *message) {
+    if (!is(p.packed, QK_DTYPE_I32, 2)) {
+        return fail(message, QK_ERROR_UNSUPPORTED,
+                    "weight_packed is %s; I32 of rank 2 (pack-quantized) is supported",
+                    shape_text(p.packed).text);
+    }
+    if (p.packed->shape[0] != p.n || p.packed->shape[1] != ceil_div(p.k, 8)) {
+        return fail(message, QK_ERROR_CORRUPT,
+                    "weight_packed is %s, which is not 4 bits of weight_shape [%lld,%lld]",
+                    shape_text(p.packed).text, static_cast<long long>(p.n),
+                    static_cast<long long>(p.k));
+    }
+    return QK_OK;
+}
+
+int64_t groups_of(const Scheme &scheme, int64_t k) {
+    if (same(scheme.strategy, "channel") || same(scheme.strategy, "tensor")) return 1;
+    if (scheme.group_size == QK_GROUP_ROW) return 1;
+    return scheme.group_size > 0 ? ceil_div(k, scheme.group_size) : 0;
+}
+
+bool fits(const Scheme &scheme, const Parts &p) {
+    return scheme.bits == 4 && (scheme.type[0] == 0 || same(scheme.type, "int")) &&
+           (scheme.format[0] == 0 || same(scheme.format, "pack-quantized")) &&
+           scheme.symmetric == (p.zero == nullptr) && groups_of(scheme, p.k) == p.groups;
+}
+
+// Config groups say which layers they are for by patterns of module types; the tensors say it
+// better. Of the groups that fit them, all must agree on what the tensors leave open.
+qk_status pick_group(const Config &config, const Parts &p, int64_t *group,
+                     qk_io_message *message) {
+    const Scheme *found = nullptr;
+    for (int64_t i = 0; i < config.scheme_count; ++i) {
+        const Scheme &scheme = config.schemes[i];
+        if (!fits(scheme, p)) continue;
+        if (found != nullptr && found->group_size != scheme.group_size && p.groups > 1) {
+            return fail(message, QK_ERROR_UNSUPPORTED,
+                        "groups of %lld and of %lld both give %lld groups a row",
+                        static_cast<long long>(found->group_size),
+                        static_cast<long long>(scheme.group_size),
+                        static_cast<long long>(p.groups));
+        }
+        if (found == nullptr) found = &scheme;
+    }
+    if (found == nullptr) {
+        return fail(message, QK_ERROR_UNSUPPORTED,
+                    "no config group is %s 4-bit int pack-quantized with %lld groups a row of %lld",
+                    p.zero == nullptr ? "symmetric" : "asymmetric",
+                    static_cast<long long>(p.groups), static_cast<long long>(p.k));
+    }
+    if (same(found->actorder, "group") && p.g_idx == nullptr) {
+        return fail(message, QK_ERROR_CORRUPT, "actorder is \"group\" without a weight_g_idx");
+    }
+    if (p.groups == 1) {
+        *group = QK_GROUP_ROW;
+        return QK_OK;
+    }
+    return normal_group(found->group_size, p.k, group, message);
+}
+
+qk_status group_of(const Config &config, const Parts &p, int64_t *group, qk_io_message *message) {
+    if (config.method == Method::kCompressedTensors) {
+        return pick_group(config, p, group, message);
+    }
+    if (config.method != Method::kNone) {
+        return fail(message, QK_ERROR_UNSUPPORTED,
+                    "weight_packed belongs to compressed-tensors, quant_method is \"%s\"",
+                    config.method_name);
+    }
+    if (p.groups > 0 && p.k % p.groups == 0) {
+        return normal_group(p.groups == 1 ? QK_GROUP_ROW : p.k / p.groups, p.k, group, message);
+    }
+    return fail(message, QK_ERROR_UNSUPPORTED,
+                "no configuration gives a group_size, and %lld groups do not divide %lld",
+                static_cast<long long>(p.groups), static_cast<long long>(p.k));
+}
+
+qk_status check_order(const Parts &p, int64_t group, qk_io_message *message) {
+    if (p.g_idx == nullptr) return QK_OK;
+    if (!is(p.g_idx, QK_DTYPE_I32, 1) || p.g_idx->shape[0] != p.k) {
+        return fail(message, QK_ERROR_CORRUPT, "weight_g_idx is %s; expected I32 [%lld]",
+                    shape_text(p.g_idx).text, static_cast<long long>(p.k));
+    }
+    for (int64_t row = 0; row < p.k; ++row) {
+        int32_t index;
+        memcpy(&index, p.g_idx->data + row * 4, sizeof index);
+        if (index == (group == QK_GROUP_ROW ? 0 : row / group)) continue;
+        return fail(message, QK_ERROR_UNSUPPORTED,
+                    "actorder \"group\": weight_g_idx puts column %lld into group %d, out of order",
+                    static_cast<long long>(row), static_cast<int>(index));
+    }
+    return QK_OK;
+}
+
+// One scale for the whole tensor (strategy "tensor") becomes one a row; everything else is used
+// as it lies in the file.
+qk_status set_scales(qk_checkpoint *c, const Parts &p, bool whole, Layer *layer,
+                     qk_io_message *message) {
+    if (!whole) {
+        set_plane(layer, QK_PLANE_SCALE, p.scale);
+        return QK_OK;
+    }
+    const size_t one = static_cast<size_t>(p.scale->bytes), rows = static_cast<size_t>(p.n);
+    uint8_t *scales = static_cast<uint8_t *>(c->arena.take(&c->memory, one * rows));
+    if (scales == nullptr) return out_of_memory(message);
+    for (size_t row = 0; row < rows; ++row) memcpy(scales + row * one, p.scale->data, one);
+    layer->planes[QK_PLANE_SCALE] = scales;
+    layer->plane_bytes[QK_PLANE_SCALE] = one * rows;
+    return QK_OK;
+}
+
+qk_status check_scales(Parts *p, bool *whole, qk_io_message *message) {
+    const Tensor *scale = p->scale;
+    const bool scalar = scale != nullptr && (scale->rank == 0 || (scale->rank == 1 && scale->shape[0] == 1));
+    *whole = scalar && p->n != 1;
+    const bool rows = scale != nullptr && scale->rank == 2 && scale->shape[0] == p->n;
+    if (float_format(scale) == 0 || (!scalar && !rows) || (*whole && p->zero != nullptr)) {
+        return fail(message, QK_ERROR_CORRUPT, "weight_scale is %s; expected F16 [%lld,groups]",
+                    shape_text(scale).text, static_cast<long long>(p->n));
+    }
+    p->groups = scalar ? 1 : scale->shape[1];
+    if (p->zero == nullptr) return QK_OK;
+    const bool zeros = is(p->zero, QK_DTYPE_I32, 2) && p->zero->shape[0] == ceil_div(p->n, 8) &&
+                       p->zero->shape[1] == p->groups;
+    if (zeros) return QK_OK;
+    return fail(message, QK_ERROR_CORRUPT, "weight_zero_point is %s; expected I32 [%lld,%lld]",
+                shape_text(p->zero).text, static_cast<long long>(ceil_div(p->n, 8)),
+                static_cast<long long>(p->groups));
+}
+
+qk_status describe(qk_checkpoint *checkpoint, const Module &module, Layer *layer,
+                   qk_io_message *message) {
+    layer->dialect = QK_DIALECT_COMPRESSED_TENSORS;
+    Parts p = {module.anchor,
+               use(module, ".weight_scale", layer),
+               use(module, ".weight_shape", layer),
+               use(module, ".weight_zero_point", layer),
+               use(module, ".weight_g_idx", layer),
+               0, 0, 0};
+    if (p.packed->dtype != QK_DTYPE_I32) return check_packed(p, message);
+    bool whole = false;
+    int64_t group = 0;
+    QK_IO_TRY(read_shape(&p, message));
+    QK_IO_TRY(check_packed(p, message));
+    QK_IO_TRY(check_scales(&p, &whole, message));
+    QK_IO_TRY(group_of(checkpoint->config, p, &group, message));
+    QK_IO_TRY(check_order(p, group, message));
+    set_plane(layer, QK_PLANE_DATA, p.packed);
+    QK_IO_TRY(set_scales(checkpoint, p, whole, layer, message));
+    if (p.zero != nullptr) {
+        set_plane(layer, QK_PLANE_ZERO, p.zero);
+    } else {
+        layer->desc.flags |= QK_TENSOR_SYMMETRIC;
+    }
+    layer->dense_format = float_format(p.scale);
+    describe_weight(layer, QK_FORMAT_U4_AFFINE, QK_LAYOUT_WORD, group, float_format(p.scale), p.n,
+                    p.k);
+    return take_bias(module, p.n, layer, message);
+}
+
+}  // namespace
+
+extern const Dialect kCompressedTensors = {".weight_packed", claims, describe};
+
+}  // namespace qk_io

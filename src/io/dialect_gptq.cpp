@@ -1,0 +1,146 @@
+// GPTQ: X.qweight I32 [k/8,n], X.qzeros I32 [groups,n/8], X.scales [groups,n], X.g_idx I32 [k].
+// Source: AutoGPTQ/AutoGPTQ auto_gptq/nn_modules/qlinear/qlinear_cuda_old.py,
+// ModelCloud/GPTQModel gptqmodel/nn_modules/qlinear/__init__.py.
+#include "dialect.hpp"
+
+namespace qk_io {
+namespace {
+
+bool claims(const Module &module) {
+    const Method method = module.checkpoint->config.method;
+    return method == Method::kGptq ||
+           (method == Method::kNone && sibling(module, ".g_idx") != nullptr);
+}
+
+int32_t load_i32(const uint8_t *at) {
+    int32_t value;
+    memcpy(&value, at, sizeof value);
+    return value;
+}
+
+// Act-order files permute the rows of W; qk multiplies them as they are stored.
+qk_status check_order(const Tensor *g_idx, int64_t k, int64_t group, qk_io_message *message) {
+    if (!is(g_idx, QK_DTYPE_I32, 1) || g_idx->shape[0] != k) {
+        return fail(message, QK_ERROR_CORRUPT, "g_idx is %s; qweight asks for I32 [%lld]",
+                    shape_text(g_idx).text, static_cast<long long>(k));
+    }
+    const int64_t groups = group == QK_GROUP_ROW ? 1 : ceil_div(k, group);
+    int64_t first_moved = -1;
+    for (int64_t row = 0; row < k; ++row) {
+        const int64_t index = load_i32(g_idx->data + row * 4);
+        if (index < 0 || index >= groups) {
+            return fail(message, QK_ERROR_CORRUPT, "g_idx[%lld] is %lld; there are %lld groups",
+                        static_cast<long long>(row), static_cast<long long>(index),
+                        static_cast<long long>(groups));
+        }
+        const int64_t expected = group == QK_GROUP_ROW ? 0 : row / group;
+        if (index != expected && first_moved < 0) first_moved = row;
+    }
+    if (first_moved < 0) return QK_OK;
+    return fail(message, QK_ERROR_UNSUPPORTED,
+                "act-order (desc_act): g_idx puts row %lld into group %lld, out of order; quantize "
+                "with desc_act=false to load it",
+                static_cast<long long>(first_moved),
+                static_cast<long long>(load_i32(g_idx->data + first_moved * 4)));
+}
+
+qk_status pick_version(const Config &config, Layer *layer, qk_io_message *message) {
+    const char *format = config.checkpoint_format;
+    if (config.method == Method::kNone) {
+        layer->dialect = QK_DIALECT_UNKNOWN;
+        return fail(message, QK_ERROR_UNSUPPORTED,
+                    "a GPTQ layer without a configuration: nothing says whether zeros are stored "
+                    "minus one (gptq) or as they are (gptq_v2)");
+    }
+    // Files from before the key existed are all version 1.
+    if (format[0] == 0 || same(format, "gptq")) {
+        layer->dialect = QK_DIALECT_GPTQ_V1;
+        return QK_OK;
+    }
+    if (same(format, "gptq_v2")) {
+        layer->dialect = QK_DIALECT_GPTQ_V2;
+        return QK_OK;
+    }
+    return fail(message, QK_ERROR_UNSUPPORTED,
+                "GPTQ checkpoint_format \"%s\" is not supported; gptq and gptq_v2 are", format);
+}
+
+qk_status check_types(const Module &module, const Tensor *scales, const Tensor *qzeros,
+                      qk_io_message *message) {
+    const Config &config = module.checkpoint->config;
+    if (config.bits != 4) {
+        return fail(message, QK_ERROR_UNSUPPORTED, "GPTQ with %lld bits; 4 are supported",
+                    static_cast<long long>(config.bits));
+    }
+    const bool typed = is(module.anchor, QK_DTYPE_I32, 2) && is(qzeros, QK_DTYPE_I32, 2) &&
+                       float_format(scales) != 0 && scales->rank == 2;
+    if (typed) return QK_OK;
+    return fail(message, QK_ERROR_CORRUPT,
+                "qweight %s, scales %s, qzeros %s; expected I32, F16, I32 of rank 2",
+                shape_text(module.anchor).text, shape_text(scales).text, shape_text(qzeros).text);
+}
+
+qk_status describe(qk_checkpoint *checkpoint, const Module &module, Layer *layer,
+                   qk_io_message *message) {
+    const Config &config = checkpoint->config;
+    const Tensor *qweight = module.anchor;
+    const Tensor *scales = use(module, ".scales", layer);
+    const Tensor *qzeros = use(module, ".qzeros", layer);
+    const Tensor *g_idx = use(module, ".g_idx", layer);
+    QK_IO_TRY(pick_version(config, layer, message));
+    QK_IO_TRY(check_types(module, scales, qzeros, message));
+    int64_t k = 0, group = 0;
+    const int64_t n = qweight->shape[1];
+    if (__builtin_mul_overflow(qweight->shape[0], 8, &k) || n % 8 != 0) {
+        return fail(message, QK_ERROR_CORRUPT, "qweight is %s; columns come in eights",
+                    shape_text(qweight).text);
+    }
+    QK_IO_TRY(normal_group(config.group_size == 0 ? QK_GROUP_ROW : config.group_size, k, &group,
+                           message));
+    const int64_t groups = group == QK_GROUP_ROW ? 1 : ceil_div(k, group);
+    const bool fits = scales->shape[0] == groups && scales->shape[1] == n &&
+                      qzeros->shape[0] == groups && qzeros->shape[1] == n / 8;
+    if (!fits) {
+        return fail(message, QK_ERROR_CORRUPT,
+                    "GPTQ, 4 bits, group_size %lld: qweight %s, scales %s, qzeros %s do not fit "
+                    "together",
+                    static_cast<long long>(group), shape_text(qweight).text,
+                    shape_text(scales).text, shape_text(qzeros).text);
+    }
+    if (g_idx != nullptr) {
+        QK_IO_TRY(check_order(g_idx, k, group, message));
+    } else if (config.desc_act) {
+        return fail(message, QK_ERROR_CORRUPT, "desc_act is true, but there is no g_idx");
+    }
+    set_plane(layer, QK_PLANE_DATA, qweight);
+    set_plane(layer, QK_PLANE_SCALE, scales);
+    set_plane(layer, QK_PLANE_ZERO, qzeros);
+    layer->dense_format = float_format(scales);
+    const bool v1 = layer->dialect == QK_DIALECT_GPTQ_V1;
+    describe_weight(layer, QK_FORMAT_U4_AFFINE, v1 ? QK_LAYOUT_GPTQ_V1 : QK_LAYOUT_GPTQ, group,
+                    float_format(scales), n, k);
+    return take_bias(module, n, layer, message);
+}
+
+// X.qweight that nobody claims.
+bool claims_any(const Module &) { return true; }
+
+qk_status describe_unknown(qk_checkpoint *checkpoint, const Module &module, Layer *layer,
+                           qk_io_message *message) {
+    use(module, ".scales", layer);
+    use(module, ".qzeros", layer);
+    if (checkpoint->config.method == Method::kNone) {
+        return fail(message, QK_ERROR_UNSUPPORTED,
+                    "no configuration says whose qweight this is, and its shapes do not either");
+    }
+    return fail(message, QK_ERROR_UNSUPPORTED,
+                "quant_method \"%s\" is not supported for qweight tensors; awq and gptq are",
+                checkpoint->config.method_name);
+}
+
+}  // namespace
+
+extern const Dialect kGptq = {".qweight", claims, describe};
+extern const Dialect kUnknownWords = {".qweight", claims_any, describe_unknown};
+
+}  // namespace qk_io

@@ -1,0 +1,201 @@
+#include "files.hpp"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace qk_io {
+namespace {
+
+// strerror_r has two signatures; each overload takes one library's.
+[[maybe_unused]] const char *described(int, const char *buffer) { return buffer; }
+[[maybe_unused]] const char *described(const char *result, const char *) { return result; }
+
+// O_NONBLOCK: a pipe with a model's name must not hang the caller; it is refused below.
+int open_regular(const char *path, size_t *size, const char **why) {
+    *why = nullptr;
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) return -1;
+    struct stat status;
+    if (fstat(fd, &status) != 0) {
+        close(fd);
+        return -1;
+    }
+    if (!S_ISREG(status.st_mode)) *why = "it is not a regular file";
+    if (static_cast<uint64_t>(status.st_size) > SIZE_MAX / 2) *why = "it is too large";
+    *size = static_cast<size_t>(status.st_size);
+    if (*why == nullptr) return fd;
+    close(fd);
+    return -1;
+}
+
+qk_status open_failed(qk_io_message *message, const char *path, const char *why) {
+    if (why == nullptr) return file_error(message, path, "open");
+    return fail(message, QK_ERROR_FILE, "%.300s: cannot open: %s", path, why);
+}
+
+qk_status read_all(int fd, uint8_t *to, size_t size, const char *path, qk_io_message *message) {
+    size_t done = 0;
+    while (done < size) {
+        const size_t rest = size - done, most = size_t{1} << 30;
+        const ssize_t got = read(fd, to + done, rest < most ? rest : most);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) return file_error(message, path, "read");
+        if (got == 0) {
+            return fail(message, QK_ERROR_FILE, "%.300s: it shrank while it was being read", path);
+        }
+        done += static_cast<size_t>(got);
+    }
+    return QK_OK;
+}
+
+qk_status map_or_read(qk_checkpoint *c, int fd, const char *path, File *file,
+                      qk_io_message *message) {
+    if (!c->read_whole && file->size > 0) {
+        void *map = mmap(nullptr, file->size, PROT_READ, MAP_PRIVATE, fd, 0);
+        if (map == MAP_FAILED) return file_error(message, path, "map");
+        file->bytes = static_cast<const uint8_t *>(map);
+        file->kind = File::kMapped;
+        return QK_OK;
+    }
+    uint8_t *bytes = static_cast<uint8_t *>(c->memory.allocate(file->size, 8));
+    if (bytes == nullptr) return out_of_memory(message);
+    file->bytes = bytes;
+    file->kind = File::kOwned;
+    const qk_status status = read_all(fd, bytes, file->size, path, message);
+    if (status != QK_OK) c->memory.release(bytes);
+    return status;
+}
+
+}  // namespace
+
+qk_status file_error(qk_io_message *message, const char *path, const char *verb) {
+    const int error = errno;
+    char buffer[96] = "";
+    return fail(message, QK_ERROR_FILE, "%.300s: cannot %s: %s", path, verb,
+                described(strerror_r(error, buffer, sizeof buffer), buffer));
+}
+
+qk_status add_file(qk_checkpoint *c, const char *path, const char *name, qk_io_message *message) {
+    File file = {};
+    file.name = c->arena.copy(&c->memory, name, strlen(name));
+    if (file.name == nullptr) return out_of_memory(message);
+    const char *why = nullptr;
+    const int fd = open_regular(path, &file.size, &why);
+    if (fd < 0) return open_failed(message, path, why);
+    qk_status status = map_or_read(c, fd, path, &file, message);
+    close(fd);
+    QK_IO_TRY(status);
+    if (c->files.push(&c->memory, file)) return QK_OK;
+    release_file(c, file);
+    return out_of_memory(message);
+}
+
+void release_file(qk_checkpoint *c, const File &file) {
+    void *bytes = const_cast<uint8_t *>(file.bytes);
+    if (file.kind == File::kMapped) munmap(bytes, file.size);
+    if (file.kind == File::kOwned) c->memory.release(bytes);
+}
+
+qk_status read_text(qk_checkpoint *c, const char *path, Text *text, qk_io_message *message) {
+    size_t size = 0;
+    const char *why = nullptr;
+    const int fd = open_regular(path, &size, &why);
+    if (fd < 0 && why == nullptr && errno == ENOENT) return QK_OK;
+    if (fd < 0) return open_failed(message, path, why);
+    qk_status status = QK_OK;
+    uint8_t *bytes = nullptr;
+    if (size > static_cast<size_t>(kMaxJsonFileBytes)) {
+        status = fail(message, QK_ERROR_CORRUPT, "%.300s: %lld bytes; at most %lld", path,
+                      static_cast<long long>(size), static_cast<long long>(kMaxJsonFileBytes));
+    } else {
+        bytes = static_cast<uint8_t *>(c->arena.take(&c->memory, size));
+        status = bytes == nullptr ? out_of_memory(message)
+                                  : read_all(fd, bytes, size, path, message);
+    }
+    close(fd);
+    QK_IO_TRY(status);
+    *text = Text{reinterpret_cast<const char *>(bytes), size};
+    return QK_OK;
+}
+
+qk_status join_path(char *path, const char *directory, const char *name, qk_io_message *message) {
+    const size_t length = strlen(directory);
+    const bool slash = length > 0 && directory[length - 1] != '/';
+    const int written =
+        snprintf(path, kPathBytes, "%s%s%s", directory, slash ? "/" : "", name);
+    if (written >= 0 && static_cast<size_t>(written) < kPathBytes) return QK_OK;
+    return fail(message, QK_ERROR_FILE, "%.300s...: a path of more than %lld bytes", directory,
+                static_cast<long long>(kPathBytes - 1));
+}
+
+qk_status directory_of(char *directory, const char *path, qk_io_message *message) {
+    QK_IO_TRY(join_path(directory, "", path, message));
+    directory[base_name(path) - path] = 0;
+    return QK_OK;
+}
+
+const char *base_name(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash == nullptr ? path : slash + 1;
+}
+
+qk_status replacement_open(Replacement *file, const char *path, qk_io_message *message) {
+    file->fd = -1;
+    QK_IO_TRY(join_path(file->path, "", path, message));
+    for (int attempt = 0; attempt < 100; ++attempt) {
+        const int written = snprintf(file->name, kPathBytes, "%s.%ld-%d.tmp", path,
+                                     static_cast<long>(getpid()), attempt);
+        if (written < 0 || static_cast<size_t>(written) >= kPathBytes) {
+            return fail(message, QK_ERROR_FILE, "%.300s...: too long a path to write beside",
+                        path);
+        }
+        // The final mode at once: 0666 under the caller's umask, as fopen would.
+        file->fd = open(file->name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        if (file->fd >= 0) return QK_OK;
+        if (errno != EEXIST) break;
+    }
+    return file_error(message, file->name, "create");
+}
+
+qk_status replacement_write(Replacement *file, int64_t offset, const void *data, size_t bytes,
+                            qk_io_message *message) {
+    const uint8_t *from = static_cast<const uint8_t *>(data);
+    while (bytes > 0) {
+        const size_t most = size_t{1} << 30;
+        const ssize_t done =
+            pwrite(file->fd, from, bytes < most ? bytes : most, static_cast<off_t>(offset));
+        if (done < 0 && errno == EINTR) continue;
+        if (done < 0) return file_error(message, file->name, "write");
+        from += done;
+        offset += done;
+        bytes -= static_cast<size_t>(done);
+    }
+    return QK_OK;
+}
+
+qk_status replacement_keep(Replacement *file, qk_io_message *message) {
+    // On disk before it has the name: a crash leaves the old file or the new one, never half.
+    if (fsync(file->fd) != 0) return file_error(message, file->name, "write");
+    const int closed = close(file->fd);
+    file->fd = -1;
+    if (closed != 0 || rename(file->name, file->path) != 0) {
+        const qk_status status = file_error(message, file->path, "replace");
+        unlink(file->name);
+        return status;
+    }
+    return QK_OK;
+}
+
+void replacement_drop(Replacement *file) {
+    if (file->fd < 0) return;
+    close(file->fd);
+    unlink(file->name);
+    file->fd = -1;
+}
+
+}  // namespace qk_io

@@ -1,0 +1,167 @@
+// A layer as tensors of a context, in place or copied; and reading what opening does not read.
+#include "dialect.hpp"
+
+namespace qk_io {
+namespace {
+
+qk_status from_context(const qk_context *context, qk_status status, const char *layer,
+                       qk_io_message *message) {
+    return fail(message, status, "layer \"%.200s\": %.250s", layer, qk_context_error(context));
+}
+
+qk_status make(qk_context *context, const char *name, qk_tensor_desc desc,
+               const void *const *planes, const size_t *bytes, bool in_place, qk_tensor **out,
+               qk_io_message *message) {
+    if (in_place) {
+        void *borrowed[QK_PLANE_COUNT];
+        // READ_ONLY is what makes casting const away true.
+        for (int i = 0; i < QK_PLANE_COUNT; ++i) borrowed[i] = const_cast<void *>(planes[i]);
+        desc.flags |= QK_TENSOR_READ_ONLY;
+        const qk_status status = qk_tensor_wrap(context, &desc, borrowed, QK_PLANE_COUNT, out);
+        return status == QK_OK ? QK_OK : from_context(context, status, name, message);
+    }
+    qk_tensor *tensor = nullptr;
+    qk_status status = qk_tensor_create(context, &desc, &tensor);
+    for (qk_plane plane = 0; status == QK_OK && plane < QK_PLANE_COUNT; ++plane) {
+        if (bytes[plane] == 0) continue;
+        status = qk_tensor_upload(context, tensor, plane, planes[plane], bytes[plane]);
+    }
+    if (status == QK_OK) {
+        *out = tensor;
+        return QK_OK;
+    }
+    status = from_context(context, status, name, message);
+    qk_tensor_destroy(tensor);
+    return status;
+}
+
+qk_status make_bias(qk_context *context, const Layer &layer, bool in_place, qk_tensor **out,
+                    qk_io_message *message) {
+    qk_tensor_desc desc = QK_TENSOR_DESC_INIT;
+    desc.format = float_format(layer.bias);
+    desc.shape[0] = layer.bias->shape[0];
+    const void *planes[QK_PLANE_COUNT] = {layer.bias->data};
+    const size_t bytes[QK_PLANE_COUNT] = {static_cast<size_t>(layer.bias->bytes)};
+    return make(context, layer.name, desc, planes, bytes, in_place, out, message);
+}
+
+qk_status loadable(const qk_checkpoint *c, const char *name, const Layer **out,
+                   qk_io_message *message) {
+    const Layer *layer = find_layer(c, name);
+    if (layer == nullptr) {
+        return fail(message, QK_ERROR_ARGUMENT, "layer: there is no \"%.200s\" in the checkpoint",
+                    name);
+    }
+    if (layer->status != QK_OK) {
+        return fail(message, layer->status, "layer \"%.200s\": %s", name, layer->reason);
+    }
+    *out = layer;
+    return QK_OK;
+}
+
+// Exponent bits all ones: NaN or infinite, in any of the three float formats.
+bool finite(const uint8_t *at, qk_format format) {
+    uint32_t wide = 0;
+    uint16_t narrow = 0;
+    if (format == QK_FORMAT_F32) {
+        memcpy(&wide, at, sizeof wide);
+        return (wide & 0x7f800000u) != 0x7f800000u;
+    }
+    memcpy(&narrow, at, sizeof narrow);
+    const uint16_t exponent = format == QK_FORMAT_F16 ? 0x7c00 : 0x7f80;
+    return (narrow & exponent) != exponent;
+}
+
+qk_status check_finite(const char *layer, const char *what, const void *data, size_t bytes,
+                       qk_format format, qk_io_message *message) {
+    const size_t width = format == QK_FORMAT_F32 ? 4 : 2;
+    const uint8_t *at = static_cast<const uint8_t *>(data);
+    for (size_t i = 0; i + width <= bytes; i += width) {
+        if (finite(at + i, format)) continue;
+        return fail(message, QK_ERROR_CORRUPT, "layer \"%.200s\": %s %lld is not a finite number",
+                    layer, what, static_cast<long long>(i / width));
+    }
+    return QK_OK;
+}
+
+int64_t count_stored_15(const uint8_t *zeros, size_t bytes) {
+    int64_t count = 0;
+    for (size_t i = 0; i < bytes; ++i) count += ((zeros[i] & 15) == 15) + ((zeros[i] >> 4) == 15);
+    return count;
+}
+
+}  // namespace
+}  // namespace qk_io
+
+using namespace qk_io;
+
+qk_status qk_checkpoint_load(const qk_checkpoint *checkpoint, qk_context *context,
+                             const char *layer_name, uint32_t flags, qk_tensor **weight,
+                             qk_tensor **bias, qk_io_message *message) {
+    clear(message);
+    const char *missing = checkpoint == nullptr   ? "checkpoint"
+                          : context == nullptr    ? "context"
+                          : layer_name == nullptr ? "layer"
+                          : weight == nullptr     ? "weight"
+                                                  : nullptr;
+    if (missing != nullptr) return fail(message, QK_ERROR_NULL, "%s: NULL", missing);
+    if ((flags & ~QK_LOAD_IN_PLACE) != 0) {
+        return fail(message, QK_ERROR_ARGUMENT, "flags: 0x%x; only 0x%x is defined", flags,
+                    QK_LOAD_IN_PLACE);
+    }
+    const Layer *layer = nullptr;
+    QK_IO_TRY(loadable(checkpoint, layer_name, &layer, message));
+    const bool in_place = (flags & QK_LOAD_IN_PLACE) != 0;
+    qk_tensor *new_weight = nullptr, *new_bias = nullptr;
+    QK_IO_TRY(make(context, layer->name, layer->desc, layer->planes, layer->plane_bytes, in_place,
+                   &new_weight, message));
+    if (bias != nullptr && layer->bias != nullptr) {
+        const qk_status status = make_bias(context, *layer, in_place, &new_bias, message);
+        if (status != QK_OK) {
+            qk_tensor_destroy(new_weight);
+            return status;
+        }
+    }
+    *weight = new_weight;
+    if (bias != nullptr) *bias = new_bias;
+    return QK_OK;
+}
+
+qk_status qk_checkpoint_verify_layer(const qk_checkpoint *checkpoint, const char *layer_name,
+                                     qk_io_message *message) {
+    clear(message);
+    if (checkpoint == nullptr || layer_name == nullptr) {
+        return fail(message, QK_ERROR_NULL, "%s: NULL",
+                    checkpoint == nullptr ? "checkpoint" : "layer");
+    }
+    const Layer *layer = nullptr;
+    QK_IO_TRY(loadable(checkpoint, layer_name, &layer, message));
+    struct Part {
+        const char *what;
+        qk_plane plane;
+        qk_format format;
+    };
+    const qk_format scale = layer->desc.scale_format;
+    const Part parts[] = {{"scale", QK_PLANE_SCALE, scale == QK_FORMAT_LUT8 ? 0 : scale},
+                          {"second scale", QK_PLANE_SCALE2, QK_FORMAT_F32},
+                          {"entry of the scale table", QK_PLANE_SCALE_CODE, QK_FORMAT_F32},
+                          {"scale offset", QK_PLANE_SCALE_BIAS, QK_FORMAT_F32}};
+    for (const Part &part : parts) {
+        if (part.format == 0) continue;  // 8-bit codes of nested scales
+        QK_IO_TRY(check_finite(layer->name, part.what, layer->planes[part.plane],
+                               layer->plane_bytes[part.plane], part.format, message));
+    }
+    if (layer->bias != nullptr) {
+        QK_IO_TRY(check_finite(layer->name, "bias", layer->bias->data,
+                               static_cast<size_t>(layer->bias->bytes), float_format(layer->bias),
+                               message));
+    }
+    if (layer->dialect != QK_DIALECT_GPTQ_V1) return QK_OK;
+    const int64_t odd = count_stored_15(static_cast<const uint8_t *>(layer->planes[QK_PLANE_ZERO]),
+                                        layer->plane_bytes[QK_PLANE_ZERO]);
+    if (odd == 0) return QK_OK;
+    return fail(message, QK_OK,
+                "layer \"%.200s\": %lld zeros are stored as 0xF, on which readers of GPTQ v1 "
+                "differ; they are read as 0",
+                layer->name, static_cast<long long>(odd));
+}
