@@ -7,19 +7,14 @@ namespace qk_io {
 namespace {
 
 void describe(const qk_checkpoint *c, const Tensor &t, qk_file_tensor *out) {
-    *out = qk_file_tensor{t.name, t.dtype_name, t.dtype, t.rank,
-                          t.shape, t.bytes,     t.data,  c->files.items[t.file].name};
+    *out = qk_file_tensor{t.name,  t.dtype_name, t.dtype, t.rank,
+                          t.shape, t.bytes,      t.data,  c->files.items[t.file].name};
 }
 
 qk_status describe(const Layer &layer, qk_layer *out, size_t bytes) {
-    qk_layer full = {layer.name,
-                     layer.dialect,
-                     layer.status,
-                     layer.reason,
-                     layer.bias != nullptr,
-                     layer.dense_format,
-                     layer.bytes,
-                     layer.desc};
+    qk_layer full = {
+        layer.name,         layer.dialect, layer.status, layer.reason, layer.bias != nullptr,
+        layer.dense_format, layer.bytes,   layer.desc};
     memcpy(out, &full, bytes < sizeof full ? bytes : sizeof full);
     return QK_OK;
 }

@@ -40,8 +40,7 @@ qk_status get_bool(const Reader &r, const json_t *object, const char *key, bool 
 }
 
 // Lower case: AutoAWQ has written "GEMM" and "gemm".
-qk_status get_word(const Reader &r, const json_t *object, const char *key, char *out,
-                   size_t size) {
+qk_status get_word(const Reader &r, const json_t *object, const char *key, char *out, size_t size) {
     const json_t *value = get(object, key);
     if (value == nullptr) return QK_OK;
     if (!json_is_string(value)) return wrong_type(r, key, "a string");
@@ -85,13 +84,12 @@ qk_status read_schemes(qk_checkpoint *c, const Reader &r, const json_t *section,
     if (groups == nullptr || json_is_null(groups)) return QK_OK;
     if (!json_is_object(groups)) return wrong_type(r, "config_groups", "an object of objects");
     const size_t count = json_object_size(groups);
-    Scheme *schemes =
-        static_cast<Scheme *>(c->arena.take(&c->memory, count * sizeof(Scheme)));
+    Scheme *schemes = static_cast<Scheme *>(c->arena.take(&c->memory, count * sizeof(Scheme)));
     if (schemes == nullptr) return out_of_memory(r.message);
     for (void *at = json_object_iter(groups); at != nullptr;
          at = json_object_iter_next(groups, at)) {
-        QK_IO_TRY(read_scheme(r, json_object_iter_value(at), *config,
-                              &schemes[config->scheme_count]));
+        QK_IO_TRY(
+            read_scheme(r, json_object_iter_value(at), *config, &schemes[config->scheme_count]));
         ++config->scheme_count;
     }
     config->schemes = schemes;
@@ -156,8 +154,8 @@ qk_status read_section(qk_checkpoint *c, const Reader &r, const json_t *section,
 qk_status read_config(qk_checkpoint *c, const char *text, size_t bytes, const char *what,
                       bool *found, qk_io_message *message) {
     qk_status status = QK_OK;
-    json_t *root = json_parse(Text{text, bytes}, c->limits.json_depth, kMaxJsonValues, what,
-                              message, &status);
+    json_t *root =
+        json_parse(Text{text, bytes}, c->limits.json_depth, kMaxJsonValues, what, message, &status);
     if (root == nullptr) return status;
     const Reader reader{what, message};
     const json_t *section = get(root, "quantization_config");

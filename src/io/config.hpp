@@ -9,7 +9,7 @@ namespace qk_io {
 
 enum class Method { kNone, kAwq, kGptq, kCompressedTensors, kBitsandbytes, kOther };
 
-struct Scheme {  // weights of one compressed-tensors config group
+struct Scheme {                // weights of one compressed-tensors config group
     int64_t bits, group_size;  // group_size 0: not given
     bool symmetric;
     char type[16], strategy[16], actorder[16], format[32];

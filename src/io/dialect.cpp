@@ -25,13 +25,13 @@ qk_status check_planes(const Layer &layer, qk_io_message *message) {
         }
         if (bytes != layer.plane_bytes[plane]) {
             static constexpr const char *kPlanes[QK_PLANE_COUNT] = {
-                "codes", "scales", "zeros", "second scales", "scale table", "scale offset",
-                "code table"};
-            return fail(message, QK_ERROR_CORRUPT, "%s: the file has %lld bytes, [%lld,%lld] needs %lld",
-                        kPlanes[plane], static_cast<long long>(layer.plane_bytes[plane]),
+                "codes",       "scales",       "zeros",     "second scales",
+                "scale table", "scale offset", "code table"};
+            return fail(message, QK_ERROR_CORRUPT,
+                        "%s: the file has %lld bytes, [%lld,%lld] needs %lld", kPlanes[plane],
+                        static_cast<long long>(layer.plane_bytes[plane]),
                         static_cast<long long>(layer.desc.shape[0]),
-                        static_cast<long long>(layer.desc.shape[1]),
-                        static_cast<long long>(bytes));
+                        static_cast<long long>(layer.desc.shape[1]), static_cast<long long>(bytes));
         }
     }
     return QK_OK;
@@ -139,7 +139,9 @@ qk_format float_format(const Tensor *tensor) {
     return dense ? dtype_by_code(tensor->dtype)->format : 0;
 }
 
-int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); }
+int64_t ceil_div(int64_t a, int64_t b) {
+    return a / b + (a % b != 0);
+}
 
 ShapeText shape_text(const Tensor *tensor) {
     ShapeText result = {"absent"};
@@ -191,7 +193,8 @@ qk_status take_bias(const Module &module, int64_t n, Layer *layer, qk_io_message
 }  // namespace qk_io
 
 const char *qk_dialect_name(qk_dialect dialect) {
-    static constexpr const char *kNames[] = {"unknown", "dense",   "AutoAWQ gemm",       "AutoAWQ gemv",
-                                             "GPTQ v1", "GPTQ v2", "compressed-tensors", "bitsandbytes"};
+    static constexpr const char *kNames[] = {
+        "unknown", "dense",   "AutoAWQ gemm",       "AutoAWQ gemv",
+        "GPTQ v1", "GPTQ v2", "compressed-tensors", "bitsandbytes"};
     return dialect < 0 || dialect > QK_DIALECT_BITSANDBYTES ? kNames[0] : kNames[dialect];
 }

@@ -96,8 +96,8 @@ qk_status describe_gemv(const Module &module, const Tensor *scales, const Tensor
     }
     QK_IO_TRY(group_of(module, k, 0, &group, message));
     // How wide the padded zeros are is checked in bytes, by the description.
-    const bool fits = scales->shape[0] == n && qzeros->shape[0] == n &&
-                      scales->shape[1] % 8 == 0 && qzeros->shape[1] == scales->shape[1] / 8;
+    const bool fits = scales->shape[0] == n && qzeros->shape[0] == n && scales->shape[1] % 8 == 0 &&
+                      qzeros->shape[1] == scales->shape[1] / 8;
     if (!fits) return shapes_differ("gemv", qweight, scales, qzeros, group, message);
     describe_weight(layer, QK_FORMAT_U4_AFFINE, QK_LAYOUT_AWQ_GEMV, group, float_format(scales), n,
                     k);

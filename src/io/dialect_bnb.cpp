@@ -23,14 +23,17 @@ const Tensor *state_of(const Module &module) {
     return state != nullptr ? state : sibling(module, ".weight.quant_state.bitsandbytes__fp4");
 }
 
-bool claims(const Module &module) { return state_of(module) != nullptr; }
+bool claims(const Module &module) {
+    return state_of(module) != nullptr;
+}
 
 qk_status word(const json_t *root, const char *key, char *out, size_t size,
                qk_io_message *message) {
     const char *value = json_string_value(json_object_get(root, key));
     if (value == nullptr || strlen(value) >= size) {
-        return fail(message, QK_ERROR_CORRUPT, "quant_state: %s must be a string of at most %d bytes",
-                    key, static_cast<int>(size - 1));
+        return fail(message, QK_ERROR_CORRUPT,
+                    "quant_state: %s must be a string of at most %d bytes", key,
+                    static_cast<int>(size - 1));
     }
     memcpy(out, value, strlen(value) + 1);
     return QK_OK;
@@ -85,8 +88,8 @@ qk_status read_nested(const json_t *root, State *state, qk_io_message *message) 
 qk_status read_fields(const json_t *root, State *state, qk_io_message *message) {
     QK_IO_TRY(word(root, "quant_type", state->quant_type, sizeof state->quant_type, message));
     QK_IO_TRY(word(root, "dtype", state->dtype, sizeof state->dtype, message));
-    QK_IO_TRY(positive(json_object_get(root, "blocksize"), "blocksize", &state->blocksize,
-                       message));
+    QK_IO_TRY(
+        positive(json_object_get(root, "blocksize"), "blocksize", &state->blocksize, message));
     const int64_t block = state->blocksize;
     if (block < 32 || block > 4096 || (block & (block - 1)) != 0) {
         return fail(message, QK_ERROR_CORRUPT,
@@ -106,8 +109,8 @@ qk_status read_state(const qk_checkpoint *c, const Tensor *tensor, State *state,
     const Text text{reinterpret_cast<const char *>(tensor->data),
                     static_cast<size_t>(tensor->bytes)};
     qk_status status = QK_OK;
-    json_t *root = json_parse(text, c->limits.json_depth, kMaxStateValues, "quant_state", message,
-                              &status);
+    json_t *root =
+        json_parse(text, c->limits.json_depth, kMaxStateValues, "quant_state", message, &status);
     if (root == nullptr) return status;
     status = read_fields(root, state, message);
     json_decref(root);
@@ -127,8 +130,8 @@ qk_status check_table(const Tensor *map, const float *table, const char *name,
         const bool zeros = stored == 0.0f && table[code] == 0.0f;  // FP4's code 8 is -0 or 0
         if (zeros || memcmp(&stored, &table[code], sizeof stored) == 0) continue;
         return fail(message, QK_ERROR_UNSUPPORTED,
-                    "quant_map[%d] is %.9g; %s has %.9g: a table of its own is not supported",
-                    code, static_cast<double>(stored), name, static_cast<double>(table[code]));
+                    "quant_map[%d] is %.9g; %s has %.9g: a table of its own is not supported", code,
+                    static_cast<double>(stored), name, static_cast<double>(table[code]));
     }
     return QK_OK;
 }
@@ -176,8 +179,7 @@ qk_status set_codes(const Tensor *weight, const State &state, Layer *layer,
     return QK_OK;
 }
 
-qk_status set_format(const State &state, qk_format *format, Layer *layer,
-                     qk_io_message *message) {
+qk_status set_format(const State &state, qk_format *format, Layer *layer, qk_io_message *message) {
     *format = same(state.quant_type, "nf4")   ? QK_FORMAT_NF4
               : same(state.quant_type, "fp4") ? QK_FORMAT_FP4_BNB
                                               : 0;

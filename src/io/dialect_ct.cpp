@@ -11,7 +11,9 @@ struct Parts {
     int64_t n, k, groups;
 };
 
-bool claims(const Module &) { return true; }  // nobody else names a tensor so
+bool claims(const Module &) {
+    return true;
+}  // nobody else names a tensor so
 
 qk_status read_shape(Parts *p, qk_io_message *message) {
     const Tensor *shape = p->shape;
@@ -67,8 +69,7 @@ bool fits(const Scheme &scheme, const Parts &p) {
 
 // Config groups say which layers they are for by patterns of module types; the tensors say it
 // better. Of the groups that fit them, all must agree on what the tensors leave open.
-qk_status pick_group(const Config &config, const Parts &p, int64_t *group,
-                     qk_io_message *message) {
+qk_status pick_group(const Config &config, const Parts &p, int64_t *group, qk_io_message *message) {
     const Scheme *found = nullptr;
     for (int64_t i = 0; i < config.scheme_count; ++i) {
         const Scheme &scheme = config.schemes[i];
@@ -151,7 +152,8 @@ qk_status set_scales(qk_checkpoint *c, const Parts &p, bool whole, Layer *layer,
 
 qk_status check_scales(Parts *p, bool *whole, qk_io_message *message) {
     const Tensor *scale = p->scale;
-    const bool scalar = scale != nullptr && (scale->rank == 0 || (scale->rank == 1 && scale->shape[0] == 1));
+    const bool scalar =
+        scale != nullptr && (scale->rank == 0 || (scale->rank == 1 && scale->shape[0] == 1));
     *whole = scalar && p->n != 1;
     const bool rows = scale != nullptr && scale->rank == 2 && scale->shape[0] == p->n;
     if (float_format(scale) == 0 || (!scalar && !rows) || (*whole && p->zero != nullptr)) {
@@ -176,7 +178,9 @@ qk_status describe(qk_checkpoint *checkpoint, const Module &module, Layer *layer
                use(module, ".weight_shape", layer),
                use(module, ".weight_zero_point", layer),
                use(module, ".weight_g_idx", layer),
-               0, 0, 0};
+               0,
+               0,
+               0};
     if (p.packed->dtype != QK_DTYPE_I32) return check_packed(p, message);
     bool whole = false;
     int64_t group = 0;

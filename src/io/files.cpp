@@ -12,8 +12,12 @@ namespace qk_io {
 namespace {
 
 // strerror_r has two signatures; each overload takes one library's.
-[[maybe_unused]] const char *described(int, const char *buffer) { return buffer; }
-[[maybe_unused]] const char *described(const char *result, const char *) { return result; }
+[[maybe_unused]] const char *described(int, const char *buffer) {
+    return buffer;
+}
+[[maybe_unused]] const char *described(const char *result, const char *) {
+    return result;
+}
 
 // O_NONBLOCK: a pipe with a model's name must not hang the caller; it is refused below.
 int open_regular(const char *path, size_t *size, const char **why) {
@@ -114,8 +118,8 @@ qk_status read_text(qk_checkpoint *c, const char *path, Text *text, qk_io_messag
                       static_cast<long long>(size), static_cast<long long>(kMaxJsonFileBytes));
     } else {
         bytes = static_cast<uint8_t *>(c->arena.take(&c->memory, size));
-        status = bytes == nullptr ? out_of_memory(message)
-                                  : read_all(fd, bytes, size, path, message);
+        status =
+            bytes == nullptr ? out_of_memory(message) : read_all(fd, bytes, size, path, message);
     }
     close(fd);
     QK_IO_TRY(status);
@@ -126,8 +130,7 @@ qk_status read_text(qk_checkpoint *c, const char *path, Text *text, qk_io_messag
 qk_status join_path(char *path, const char *directory, const char *name, qk_io_message *message) {
     const size_t length = strlen(directory);
     const bool slash = length > 0 && directory[length - 1] != '/';
-    const int written =
-        snprintf(path, kPathBytes, "%s%s%s", directory, slash ? "/" : "", name);
+    const int written = snprintf(path, kPathBytes, "%s%s%s", directory, slash ? "/" : "", name);
     if (written >= 0 && static_cast<size_t>(written) < kPathBytes) return QK_OK;
     return fail(message, QK_ERROR_FILE, "%.300s...: a path of more than %lld bytes", directory,
                 static_cast<long long>(kPathBytes - 1));
@@ -151,8 +154,7 @@ qk_status replacement_open(Replacement *file, const char *path, qk_io_message *m
         const int written = snprintf(file->name, kPathBytes, "%s.%ld-%d.tmp", path,
                                      static_cast<long>(getpid()), attempt);
         if (written < 0 || static_cast<size_t>(written) >= kPathBytes) {
-            return fail(message, QK_ERROR_FILE, "%.300s...: too long a path to write beside",
-                        path);
+            return fail(message, QK_ERROR_FILE, "%.300s...: too long a path to write beside", path);
         }
         // The final mode at once: 0666 under the caller's umask, as fopen would.
         file->fd = open(file->name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);

@@ -26,9 +26,9 @@ const char *base_name(const char *path);
 
 // A new file beside path: open, write anywhere, then keep it (it takes path's place) or drop it.
 struct Replacement {
-    int fd;                // -1: none open
-    char path[kPathBytes]; // what it will replace
-    char name[kPathBytes]; // its own until then
+    int fd;                 // -1: none open
+    char path[kPathBytes];  // what it will replace
+    char name[kPathBytes];  // its own until then
 };
 qk_status replacement_open(Replacement *file, const char *path, qk_io_message *message);
 qk_status replacement_write(Replacement *file, int64_t offset, const void *data, size_t bytes,

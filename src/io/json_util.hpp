@@ -15,7 +15,9 @@ struct Text {
     size_t size;
 };
 
-inline bool same(const char *a, const char *b) { return strcmp(a, b) == 0; }
+inline bool same(const char *a, const char *b) {
+    return strcmp(a, b) == 0;
+}
 inline bool ends_with(const char *text, const char *suffix) {
     const size_t a = strlen(text), b = strlen(suffix);
     return a >= b && same(text + (a - b), suffix);
@@ -25,7 +27,7 @@ struct JsonMembers {
     const char *at, *end;
     int32_t max_depth;
     bool started;
-    const char *error; // static text, once a call returned -1
+    const char *error;  // static text, once a call returned -1
 };
 
 // {text} must be one object; spaces may follow it.
@@ -41,4 +43,4 @@ json_t *json_parse(Text text, int32_t max_depth, int64_t max_values, const char 
 // A '-' outside strings: jansson reads -0 as the integer 0, the format does not allow it.
 bool json_has_minus(Text text);
 
-} // namespace qk_io
+}  // namespace qk_io

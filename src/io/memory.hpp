@@ -60,8 +60,8 @@ struct Arena {
     };
     Chunk *head;
 
-    void *take(Memory *memory, size_t bytes); // aligned to 8; NULL when out of memory
-    const char *copy(Memory *memory, const char *text, size_t bytes); // and a terminating 0
+    void *take(Memory *memory, size_t bytes);  // aligned to 8; NULL when out of memory
+    const char *copy(Memory *memory, const char *text, size_t bytes);  // and a terminating 0
     void release(Memory *memory);
 };
 

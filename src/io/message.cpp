@@ -15,7 +15,8 @@ void make_printable(char *text) {
         const unsigned char c = static_cast<unsigned char>(text[i]);
         if (c < 0x20 || c == 0x7f) text[i] = '?';
         // U+0080..U+009F are control characters too: C2 80 .. C2 9F.
-        if (c == 0xc2 && static_cast<unsigned char>(text[i + 1]) < 0xa0) text[i] = text[i + 1] = '?';
+        if (c == 0xc2 && static_cast<unsigned char>(text[i + 1]) < 0xa0)
+            text[i] = text[i + 1] = '?';
     }
     size_t tail = 0;  // continuation bytes at the end
     while (tail < length && tail < 4 && (text[length - 1 - tail] & 0xc0) == 0x80) ++tail;

@@ -13,8 +13,8 @@ void clear(qk_io_message *message);
 }  // namespace qk_io
 
 // Hands a failure on unchanged.
-#define QK_IO_TRY(expression)                                      \
-    do {                                                           \
-        const qk_status qk_io_try_status = (expression);           \
-        if (qk_io_try_status != QK_OK) return qk_io_try_status;    \
+#define QK_IO_TRY(expression)                                   \
+    do {                                                        \
+        const qk_status qk_io_try_status = (expression);        \
+        if (qk_io_try_status != QK_OK) return qk_io_try_status; \
     } while (0)

@@ -23,8 +23,7 @@ qk_status limit(const char *name, int64_t value, int64_t standard, int64_t most,
     return QK_OK;
 }
 
-qk_status create(const qk_checkpoint_options *given, qk_checkpoint **out,
-                 qk_io_message *message) {
+qk_status create(const qk_checkpoint_options *given, qk_checkpoint **out, qk_io_message *message) {
     const qk_checkpoint_options standard = QK_CHECKPOINT_OPTIONS_INIT;
     const qk_checkpoint_options &o = given == nullptr ? standard : *given;
     if (o.struct_size < sizeof o || o.abi_version != QK_ABI_VERSION) {
@@ -46,10 +45,10 @@ qk_status create(const qk_checkpoint_options *given, qk_checkpoint **out,
                     &limits.json_depth, message));
     QK_IO_TRY(limit("max_header_bytes", o.max_header_bytes, kMaxHeaderBytes, kMaxHeaderBytes,
                     &limits.header_bytes, message));
-    QK_IO_TRY(limit("max_tensors", o.max_tensors, kDefaultTensors, INT32_MAX, &limits.tensors,
-                    message));
-    qk_checkpoint *c =
-        static_cast<qk_checkpoint *>(memory.allocate(sizeof(qk_checkpoint), alignof(qk_checkpoint)));
+    QK_IO_TRY(
+        limit("max_tensors", o.max_tensors, kDefaultTensors, INT32_MAX, &limits.tensors, message));
+    qk_checkpoint *c = static_cast<qk_checkpoint *>(
+        memory.allocate(sizeof(qk_checkpoint), alignof(qk_checkpoint)));
     if (c == nullptr) return out_of_memory(message);
     *c = qk_checkpoint{};
     c->memory = memory;
@@ -131,8 +130,7 @@ qk_status open_memory(qk_checkpoint *c, const void *bytes, size_t size, Text con
     bool found = false;
     if (config.size > static_cast<size_t>(kMaxJsonFileBytes)) {
         return fail(message, QK_ERROR_CORRUPT, "config: %lld bytes; at most %lld",
-                    static_cast<long long>(config.size),
-                    static_cast<long long>(kMaxJsonFileBytes));
+                    static_cast<long long>(config.size), static_cast<long long>(kMaxJsonFileBytes));
     }
     if (config.data != nullptr) {
         // A copy: the text is needed after this call, and only `bytes` is borrowed.

@@ -9,17 +9,26 @@ namespace {
 
 // In the reference writer's order: widest last.
 constexpr DtypeRow kDtypes[] = {
-    {"BOOL", QK_DTYPE_BOOL, 8, 0},       {"F4", QK_DTYPE_F4, 4, 0},
-    {"F6_E2M3", QK_DTYPE_F6_E2M3, 6, 0}, {"F6_E3M2", QK_DTYPE_F6_E3M2, 6, 0},
-    {"U8", QK_DTYPE_U8, 8, 0},           {"I8", QK_DTYPE_I8, 8, QK_FORMAT_I8},
-    {"F8_E5M2", QK_DTYPE_F8_E5M2, 8, 0}, {"F8_E4M3", QK_DTYPE_F8_E4M3, 8, 0},
-    {"F8_E8M0", QK_DTYPE_F8_E8M0, 8, 0}, {"I16", QK_DTYPE_I16, 16, QK_FORMAT_I16},
-    {"U16", QK_DTYPE_U16, 16, 0},        {"F16", QK_DTYPE_F16, 16, QK_FORMAT_F16},
+    {"BOOL", QK_DTYPE_BOOL, 8, 0},
+    {"F4", QK_DTYPE_F4, 4, 0},
+    {"F6_E2M3", QK_DTYPE_F6_E2M3, 6, 0},
+    {"F6_E3M2", QK_DTYPE_F6_E3M2, 6, 0},
+    {"U8", QK_DTYPE_U8, 8, 0},
+    {"I8", QK_DTYPE_I8, 8, QK_FORMAT_I8},
+    {"F8_E5M2", QK_DTYPE_F8_E5M2, 8, 0},
+    {"F8_E4M3", QK_DTYPE_F8_E4M3, 8, 0},
+    {"F8_E8M0", QK_DTYPE_F8_E8M0, 8, 0},
+    {"I16", QK_DTYPE_I16, 16, QK_FORMAT_I16},
+    {"U16", QK_DTYPE_U16, 16, 0},
+    {"F16", QK_DTYPE_F16, 16, QK_FORMAT_F16},
     {"BF16", QK_DTYPE_BF16, 16, QK_FORMAT_BF16},
-    {"I32", QK_DTYPE_I32, 32, 0},        {"U32", QK_DTYPE_U32, 32, 0},
+    {"I32", QK_DTYPE_I32, 32, 0},
+    {"U32", QK_DTYPE_U32, 32, 0},
     {"F32", QK_DTYPE_F32, 32, QK_FORMAT_F32},
-    {"C64", QK_DTYPE_C64, 64, 0},        {"F64", QK_DTYPE_F64, 64, 0},
-    {"I64", QK_DTYPE_I64, 64, 0},        {"U64", QK_DTYPE_U64, 64, 0},
+    {"C64", QK_DTYPE_C64, 64, 0},
+    {"F64", QK_DTYPE_F64, 64, 0},
+    {"I64", QK_DTYPE_I64, 64, 0},
+    {"U64", QK_DTYPE_U64, 64, 0},
 };
 
 constexpr int64_t kMaxEntryValues = 1024;
@@ -89,15 +98,14 @@ qk_status check_bytes(const Tensor &t, int32_t bits, const char *file, qk_io_mes
     return QK_OK;
 }
 
-qk_status read_offsets(const json_t *offsets, const char *file, Tensor *t,
-                       qk_io_message *message) {
+qk_status read_offsets(const json_t *offsets, const char *file, Tensor *t, qk_io_message *message) {
     if (!json_is_array(offsets) || json_array_size(offsets) != 2) {
         return fail(message, QK_ERROR_CORRUPT,
                     "%s: tensor \"%.200s\": data_offsets must be [begin, end]", file, t->name);
     }
     int64_t end = 0;
-    QK_IO_TRY(read_size(json_array_get(offsets, 0), file, t->name, "data_offsets", &t->begin,
-                        message));
+    QK_IO_TRY(
+        read_size(json_array_get(offsets, 0), file, t->name, "data_offsets", &t->begin, message));
     QK_IO_TRY(read_size(json_array_get(offsets, 1), file, t->name, "data_offsets", &end, message));
     if (end < t->begin) {
         return fail(message, QK_ERROR_CORRUPT,
@@ -219,8 +227,8 @@ qk_status read_members(qk_checkpoint *c, int32_t file, Text header, qk_io_messag
         QK_IO_TRY(read_entry(c, file, name, value, message));
     }
     if (next < 0) {
-        return fail(message, QK_ERROR_CORRUPT, "%s: the header is not a JSON object: %s",
-                    file_name, members.error);
+        return fail(message, QK_ERROR_CORRUPT, "%s: the header is not a JSON object: %s", file_name,
+                    members.error);
     }
     return QK_OK;
 }
@@ -346,9 +354,8 @@ const Tensor *find_tensor(const qk_checkpoint *c, const char *name) {
     Tensor key = {};
     key.name = name;
     if (c->tensors.count == 0) return nullptr;
-    return static_cast<const Tensor *>(bsearch(&key, c->tensors.items,
-                                               static_cast<size_t>(c->tensors.count),
-                                               sizeof(Tensor), by_name));
+    return static_cast<const Tensor *>(bsearch(
+        &key, c->tensors.items, static_cast<size_t>(c->tensors.count), sizeof(Tensor), by_name));
 }
 
 }  // namespace qk_io

@@ -1,0 +1,141 @@
+// Checkpoints that the real packages wrote: every layer is recognised, loads both ways, and
+// dequantizes to the packages' own bits.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "qk_io.h"
+
+namespace {
+
+struct Folder {
+    const char *name;
+    qk_dialect dialect;
+    qk_status status;
+    const char *reason;  // a piece of it
+};
+
+const Folder kFolders[] = {
+    {"dense", QK_DIALECT_DENSE, QK_OK, ""},
+    {"awq_gemm_channel", QK_DIALECT_AWQ_GEMM, QK_OK, ""},
+    {"awq_gemm_g128", QK_DIALECT_AWQ_GEMM, QK_OK, ""},
+    {"awq_gemm_g64", QK_DIALECT_AWQ_GEMM, QK_OK, ""},
+    {"awq_gemv_fast_refused", QK_DIALECT_UNKNOWN, QK_ERROR_UNSUPPORTED, "gemv_fast"},
+    {"awq_gemv_g128", QK_DIALECT_AWQ_GEMV, QK_OK, ""},
+    {"awq_gemv_g32", QK_DIALECT_AWQ_GEMV, QK_OK, ""},
+    {"awq_gemv_g64", QK_DIALECT_AWQ_GEMV, QK_OK, ""},
+    {"awq_marlin_refused", QK_DIALECT_UNKNOWN, QK_ERROR_UNSUPPORTED, "marlin"},
+    {"bnb_fp4", QK_DIALECT_BITSANDBYTES, QK_OK, ""},
+    {"bnb_fp4_nested", QK_DIALECT_BITSANDBYTES, QK_OK, ""},
+    {"bnb_nf4", QK_DIALECT_BITSANDBYTES, QK_OK, ""},
+    {"bnb_nf4_nested", QK_DIALECT_BITSANDBYTES, QK_OK, ""},
+    {"bnb_nf4_nested_bf16_storage", QK_DIALECT_BITSANDBYTES, QK_OK, ""},
+    {"bnb_sharded", QK_DIALECT_BITSANDBYTES, QK_OK, ""},
+    {"ct_int4_asym_channel", QK_DIALECT_COMPRESSED_TENSORS, QK_OK, ""},
+    {"ct_int4_asym_g32", QK_DIALECT_COMPRESSED_TENSORS, QK_OK, ""},
+    {"ct_int4_sym_channel", QK_DIALECT_COMPRESSED_TENSORS, QK_OK, ""},
+    {"ct_int4_sym_g128", QK_DIALECT_COMPRESSED_TENSORS, QK_OK, ""},
+    {"ct_int4_sym_g32", QK_DIALECT_COMPRESSED_TENSORS, QK_OK, ""},
+    {"gptq_act_order_refused", QK_DIALECT_GPTQ_V1, QK_ERROR_UNSUPPORTED, "act-order"},
+    {"gptq_v1_asym_g32", QK_DIALECT_GPTQ_V1, QK_OK, ""},
+    {"gptq_v1_asym_g64", QK_DIALECT_GPTQ_V1, QK_OK, ""},
+    {"gptq_v1_sym_g128", QK_DIALECT_GPTQ_V1, QK_OK, ""},
+    {"gptq_v2_asym_g128", QK_DIALECT_GPTQ_V2, QK_OK, ""},
+    {"gptq_v2_sym_g32", QK_DIALECT_GPTQ_V2, QK_OK, ""},
+};
+
+std::string folder_path(const char *name) {
+    return std::string(QK_GOLDEN_DATA) + "/" + name;
+}
+
+qk_format format_of(qk_dtype dtype) {
+    return dtype == QK_DTYPE_F32   ? QK_FORMAT_F32
+           : dtype == QK_DTYPE_F16 ? QK_FORMAT_F16
+                                   : QK_FORMAT_BF16;
+}
+
+class Golden : public testing::TestWithParam<Folder> {
+  protected:
+    void SetUp() override {
+        ASSERT_EQ(QK_OK, qk_context_create(nullptr, &context));
+        const std::string path = folder_path(GetParam().name);
+        ASSERT_EQ(QK_OK, qk_checkpoint_open(path.c_str(), nullptr, &checkpoint, &message))
+            << message.text;
+    }
+    void TearDown() override {
+        qk_checkpoint_destroy(truth);
+        qk_checkpoint_destroy(checkpoint);
+        qk_context_destroy(context);
+    }
+
+    // The layer's weights as the packages' own dequantized tensor, bit for bit.
+    void compare(const qk_layer &layer, qk_tensor *weight) {
+        qk_file_tensor expected;
+        const std::string name = std::string(layer.name) + ".weight";
+        ASSERT_EQ(QK_OK, qk_checkpoint_find_tensor(truth, name.c_str(), &expected)) << name;
+        ASSERT_EQ(2, expected.rank);
+        qk_tensor_desc desc = QK_TENSOR_DESC_INIT;
+        desc.format = format_of(expected.dtype);
+        desc.rank = 2;
+        desc.shape[0] = layer.desc.shape[0];
+        desc.shape[1] = layer.desc.shape[1];
+        ASSERT_EQ(expected.shape[0], desc.shape[0]);
+        ASSERT_EQ(expected.shape[1], desc.shape[1]);
+        qk_tensor *dense = nullptr;
+        ASSERT_EQ(QK_OK, qk_tensor_create(context, &desc, &dense));
+        EXPECT_EQ(QK_OK, qk_dequantize(context, weight, dense)) << qk_context_error(context);
+        std::vector<char> bytes(static_cast<size_t>(expected.bytes));
+        EXPECT_EQ(QK_OK,
+                  qk_tensor_download(context, dense, QK_PLANE_DATA, bytes.data(), bytes.size()));
+        EXPECT_EQ(0, memcmp(bytes.data(), expected.data, bytes.size())) << name;
+        qk_tensor_destroy(dense);
+    }
+
+    void load_and_compare(const qk_layer &layer, uint32_t flags) {
+        qk_tensor *weight = nullptr, *bias = nullptr;
+        ASSERT_EQ(QK_OK, qk_checkpoint_load(checkpoint, context, layer.name, flags, &weight, &bias,
+                                            &message))
+            << message.text;
+        EXPECT_EQ(layer.has_bias != 0, bias != nullptr);
+        compare(layer, weight);
+        qk_tensor_destroy(weight);
+        qk_tensor_destroy(bias);
+    }
+
+    qk_context *context = nullptr;
+    qk_checkpoint *checkpoint = nullptr, *truth = nullptr;
+    qk_io_message message = {};
+};
+
+TEST_P(Golden, LayersAreTheirPackagesBits) {
+    const Folder &folder = GetParam();
+    if (folder.status == QK_OK && folder.dialect != QK_DIALECT_DENSE) {
+        const std::string path = folder_path(folder.name) + "/truth.safetensors";
+        ASSERT_EQ(QK_OK, qk_checkpoint_open(path.c_str(), nullptr, &truth, &message))
+            << message.text;
+    }
+    int64_t of_dialect = 0;
+    for (int64_t i = 0; i < qk_checkpoint_layer_count(checkpoint); ++i) {
+        qk_layer layer;
+        ASSERT_EQ(QK_OK, qk_checkpoint_layer(checkpoint, i, &layer, sizeof layer));
+        if (layer.dialect == QK_DIALECT_DENSE && folder.dialect != QK_DIALECT_DENSE) continue;
+        ++of_dialect;
+        EXPECT_EQ(folder.dialect, layer.dialect) << layer.name;
+        ASSERT_EQ(folder.status, layer.status) << layer.name << ": " << layer.reason;
+        EXPECT_NE(nullptr, strstr(layer.reason, folder.reason)) << layer.reason;
+        EXPECT_EQ(layer.status, qk_checkpoint_verify_layer(checkpoint, layer.name, &message));
+        EXPECT_EQ(layer.status == QK_OK, message.text[0] == 0) << message.text;
+        if (layer.status != QK_OK) continue;
+        if (truth == nullptr) continue;
+        load_and_compare(layer, 0);
+        load_and_compare(layer, QK_LOAD_IN_PLACE);
+    }
+    EXPECT_GT(of_dialect, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Golden, testing::ValuesIn(kFolders),
+                         [](const auto &info) { return std::string(info.param.name); });
+
+}  // namespace
