@@ -1,0 +1,96 @@
+// Checkpoints written by the real packages, repacked to every layout that can hold them: the bits
+// stay those of the packages. (tests/io/golden.cpp loads them in their own layout.)
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+
+#include "golden/golden_files.hpp"
+
+namespace {
+
+using golden::Checkpoint;
+using golden::Context;
+using golden::Tensor;
+
+struct GoldenRepack : testing::TestWithParam<std::string> {
+    Context context = golden::make_context();
+};
+
+std::vector<std::string> folders() {
+    std::vector<std::string> names;
+    for (const auto &entry : std::filesystem::directory_iterator(QK_GOLDEN_DATA)) {
+        const std::string name = entry.path().filename();
+        const bool layers = std::filesystem::exists(entry.path() / "truth.safetensors") &&
+                            name != "bnb_8bit_blockwise";  // no dialect: golden_quantize_test
+        if (layers && name.find("refused") == std::string::npos) names.push_back(name);
+    }
+    std::sort(names.begin(), names.end());
+    return names;
+}
+
+std::string layer_of(const char *tensor) {
+    const std::string name = tensor;
+    return name.substr(0, name.size() - std::strlen(".weight"));
+}
+
+void expect_same_bits(const Context &context, const Tensor &weight, const qk_file_tensor &truth,
+                      const std::string &what) {
+    const qk_tensor_desc desc = golden::dense_desc(golden::dense_format(truth.dtype),
+                                                   truth.shape[0], truth.shape[1]);
+    const Tensor dense = golden::create(context, desc);
+    ASSERT_EQ(qk_dequantize(context.get(), weight.get(), dense.get()), QK_OK)
+        << what << ": " << qk_context_error(context.get());
+    const auto bytes = golden::download(context, dense, QK_PLANE_DATA, size_t(truth.bytes));
+    EXPECT_EQ(std::memcmp(bytes.data(), truth.data, bytes.size()), 0) << what;
+}
+
+// Repacks to every layout that can hold the weight and compares again.
+int expect_every_layout(const Context &context, const Tensor &weight, const qk_file_tensor &truth,
+                        const std::string &what) {
+    qk_tensor_desc desc = QK_TENSOR_DESC_INIT;
+    EXPECT_EQ(qk_tensor_describe(weight.get(), &desc), QK_OK);
+    desc.flags &= ~QK_TENSOR_READ_ONLY;
+    int held = 0;
+    for (qk_layout layout : {0, 1, 2, 3, 4, 5, 6, int(QK_LAYOUT_PACKED)}) {
+        qk_tensor_desc other = desc;
+        other.layout = layout;
+        qk_tensor *raw = nullptr;
+        if (qk_tensor_create(context.get(), &other, &raw) != QK_OK) {
+            // Only layouts without flat groups may refuse a tensor whose groups straddle rows.
+            EXPECT_EQ(desc.grouping, QK_GROUPING_FLAT) << what << " layout " << layout;
+            continue;
+        }
+        const Tensor repacked(raw, qk_tensor_destroy);
+        const bool same_layout = layout == desc.layout;
+        EXPECT_EQ(qk_repack(context.get(), weight.get(), repacked.get()), QK_OK)
+            << what << " layout " << layout << ": " << qk_context_error(context.get());
+        expect_same_bits(context, repacked, truth, what + " layout " + std::to_string(layout));
+        held += same_layout ? 0 : 1;
+    }
+    return held;
+}
+
+TEST_P(GoldenRepack, KeepsThePackagesBits) {
+    const Checkpoint checkpoint = golden::open(GetParam());
+    const Checkpoint truths = golden::open(GetParam() + "/truth.safetensors");
+    const int64_t count = qk_checkpoint_tensor_count(truths.get());
+    ASSERT_GT(count, 0);
+    for (int64_t i = 0; i < count; ++i) {
+        qk_file_tensor truth = {};
+        ASSERT_EQ(qk_checkpoint_tensor(truths.get(), i, &truth), QK_OK);
+        const std::string layer = layer_of(truth.name);
+        qk_tensor *raw = nullptr;
+        qk_io_message message = {};
+        ASSERT_EQ(qk_checkpoint_load(checkpoint.get(), context.get(), layer.c_str(),
+                                     QK_LOAD_IN_PLACE, &raw, nullptr, &message),
+                  QK_OK)
+            << message.text;
+        const Tensor weight(raw, qk_tensor_destroy);
+        EXPECT_GE(expect_every_layout(context, weight, truth, layer), 2) << layer;
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Packages, GoldenRepack, testing::ValuesIn(folders()),
+                         [](const auto &info) { return info.param; });
+
+}  // namespace
