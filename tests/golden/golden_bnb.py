@@ -4,9 +4,9 @@ import bitsandbytes.functional as F
 import numpy as np
 import torch
 from bitsandbytes.backends.default.ops import _dequantize_4bit_compute
-from transformers import BitsAndBytesConfig
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig, LlamaConfig, LlamaForCausalLM
 
-from golden_common import linear, save_checkpoint, save_json, save_tensors, weights
+from golden_common import DATA, linear, save_checkpoint, save_json, save_tensors, weights
 
 F16, BF16, F32 = torch.float16, torch.bfloat16, torch.float32
 
@@ -188,23 +188,23 @@ def write_oracle(name, seed):
     save_tensors(name, "expected.safetensors", answers)
 
 
-def write_sharded(name, seed, folder):
-    """A tiny Llama quantized on load and saved in shards by transformers itself."""
-    from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
-
+def save_dense_llama(folder, seed):
     config = LlamaConfig(vocab_size=64, hidden_size=64, intermediate_size=96, num_hidden_layers=1,
                          num_attention_heads=4, num_key_value_heads=2, tie_word_embeddings=False)
     model = LlamaForCausalLM(config).to(BF16)
-    for index, (key, value) in enumerate(sorted(model.state_dict().items())):
+    for index, (_, value) in enumerate(sorted(model.state_dict().items())):
         if value.ndim == 2:
             value.copy_(weights(seed + index, *value.shape, BF16))
-    source = folder / "dense"
-    model.save_pretrained(source)
+    model.save_pretrained(folder)
+
+
+def write_sharded(name, seed, folder):
+    """A tiny Llama quantized on load and saved in shards by transformers itself."""
+    save_dense_llama(folder, seed)
     quantization = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4",
                                       bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=BF16)
-    loaded = AutoModelForCausalLM.from_pretrained(source, quantization_config=quantization,
+    loaded = AutoModelForCausalLM.from_pretrained(folder, quantization_config=quantization,
                                                   dtype=BF16, device_map="cpu")
-    from golden_common import DATA
     loaded.save_pretrained(DATA / name, max_shard_size="24KB")
     truth = {f"{layer}.weight": dequantize_default(module.weight.data, module.weight.quant_state)
              .reshape(module.out_features, module.in_features)
