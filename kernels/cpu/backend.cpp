@@ -23,7 +23,12 @@ Status copy(const Launch &, void *to, const void *from, size_t bytes) {
 constexpr Kernel<DequantizeArgs> const *kDequantize[] = {&cpu::kDequantizeGeneric};
 constexpr Kernel<QuantizeArgs> const *kQuantize[] = {&cpu::kQuantizeGeneric};
 constexpr Kernel<RepackArgs> const *kRepack[] = {&cpu::kRepackGeneric};
-constexpr Kernel<LinearArgs> const *kLinear[] = {&cpu::kLinearGeneric};
+constexpr Kernel<LinearArgs> const *kLinear[] = {
+#if defined(__x86_64__)
+    &cpu::kLinearGemvAvx512,
+#endif
+    &cpu::kLinearGeneric,
+};
 
 }  // namespace
 

@@ -10,4 +10,8 @@ extern const Kernel<QuantizeArgs> kQuantizeGeneric;
 extern const Kernel<RepackArgs> kRepackGeneric;
 extern const Kernel<LinearArgs> kLinearGeneric;
 
+#if defined(__x86_64__)
+extern const Kernel<LinearArgs> kLinearGemvAvx512;
+#endif
+
 }  // namespace qk::cpu

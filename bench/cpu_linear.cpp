@@ -1,0 +1,194 @@
+// qk_linear on the CPU: weights in DRAM (rotated, so that no cache holds them), or resident in L2
+// or L3; ratio to the read-only floor in the same run.
+//
+//     qk_bench_cpu_linear [--filter TEXT] [--threads N] [--seconds S] [--m M] [--place dram|l2|l3]
+#include <string.h>
+
+#include <memory>
+#include <random>
+
+#include "measure.hpp"
+
+namespace {
+
+struct Options {
+    std::string filter, place = "dram";
+    int threads = 1, m = 1;
+    double seconds = 1;
+};
+
+struct Case {
+    const char *name;
+    qk_format format, scale_format;
+    int32_t group_size;
+    qk_format x_format;
+};
+
+constexpr Case kCases[] = {
+    {"nf4 b64 f32", QK_FORMAT_NF4, QK_FORMAT_F32, 64, QK_FORMAT_F32},
+    {"fp4 b64 f32", QK_FORMAT_FP4_BNB, QK_FORMAT_F32, 64, QK_FORMAT_F32},
+    {"nf4 b64 nested", QK_FORMAT_NF4, QK_FORMAT_LUT8, 64, QK_FORMAT_F32},
+    {"nf4 b64 bf16 x", QK_FORMAT_NF4, QK_FORMAT_F32, 64, QK_FORMAT_BF16},
+    {"e2m1 g32 f16", QK_FORMAT_FP4_E2M1, QK_FORMAT_F16, 32, QK_FORMAT_F32},
+    {"u4 g128 f16", QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, 128, QK_FORMAT_F32},
+    {"u4 g128 f16 f16 x", QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, 128, QK_FORMAT_F16},
+    {"u4 g32 f16", QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, 32, QK_FORMAT_F32},
+};
+
+void check(qk_status status, const qk_context *context) {
+    if (status == QK_OK) return;
+    fprintf(stderr, "%s: %s\n", qk_status_string(status), qk_context_error(context));
+    exit(1);
+}
+
+qk_tensor *create(qk_context *context, qk_format format, qk_layout layout, int64_t rows,
+                  int64_t columns, const Case *c) {
+    qk_tensor_desc desc = QK_TENSOR_DESC_INIT;
+    desc.format = format;
+    desc.layout = layout;
+    desc.rank = 2;
+    desc.shape[0] = rows;
+    desc.shape[1] = columns;
+    if (c != nullptr) {
+        desc.scale_format = c->scale_format;
+        desc.group_size = c->group_size;
+        desc.grouping = QK_GROUPING_ALONG_K;
+    }
+    qk_tensor *tensor = nullptr;
+    check(qk_tensor_create(context, &desc, &tensor), context);
+    return tensor;
+}
+
+// A dense tensor of normal values, rounded to bf16, which every type holds.
+qk_tensor *create_x(qk_context *context, qk_format format, int64_t rows, int64_t columns) {
+    qk_tensor *const tensor = create(context, format, QK_LAYOUT_ROW, rows, columns, nullptr);
+    std::mt19937 random(3);
+    std::normal_distribution<float> normal;
+    std::vector<float> values(size_t(rows * columns));
+    for (float &value : values) value = float(int(normal(random) * 32)) / 32;
+    if (format == QK_FORMAT_F32) {
+        check(qk_tensor_upload(context, tensor, QK_PLANE_DATA, values.data(), values.size() * 4),
+              context);
+        return tensor;
+    }
+    std::vector<uint16_t> halves;
+    for (const float value : values) {
+        const _Float16 f16 = _Float16(value);
+        uint16_t bits = 0;
+        uint32_t wide = 0;
+        memcpy(&bits, &f16, 2);
+        memcpy(&wide, &value, 4);
+        halves.push_back(format == QK_FORMAT_F16 ? bits : uint16_t(wide >> 16));
+    }
+    check(qk_tensor_upload(context, tensor, QK_PLANE_DATA, halves.data(), halves.size() * 2),
+          context);
+    return tensor;
+}
+
+// Bytes that a product reads: codes, scales, zeros; as in the checkpoint's own layout.
+double weight_bytes(const Case &c, int64_t n, int64_t k) {
+    const double groups = double(n) * double((k + c.group_size - 1) / c.group_size);
+    const double scale = c.scale_format == QK_FORMAT_F32 ? 4 : c.scale_format == QK_FORMAT_F16 ? 2 : 1;
+    return double(n) * double(k) / 2 + groups * scale +
+           (c.format == QK_FORMAT_U4_AFFINE ? groups / 2 : 0);
+}
+
+qk_tensor *create_w(qk_context *context, const Case &c, int64_t n, int64_t k) {
+    qk_tensor *const row = create(context, c.format, QK_LAYOUT_ROW, n, k, &c);
+    qk_tensor *const dense = create_x(context, QK_FORMAT_F32, n, k);
+    if (c.scale_format == QK_FORMAT_LUT8) {
+        float table[256];
+        qk_dynamic_table(table);
+        check(qk_tensor_upload(context, row, QK_PLANE_SCALE_CODE, table, sizeof(table)), context);
+    }
+    check(qk_quantize(context, dense, row), context);
+    qk_tensor *const packed = create(context, c.format, QK_LAYOUT_PACKED, n, k, &c);
+    check(qk_repack(context, row, packed), context);
+    qk_tensor_destroy(row);
+    qk_tensor_destroy(dense);
+    return packed;
+}
+
+void run_case(const Options &options, const Case &c, int64_t n, int64_t k) {
+    bench::Threads threads(options.threads);
+    const qk_executor executor = threads.executor();
+    qk_context_options context_options = QK_CONTEXT_OPTIONS_INIT;
+    if (options.threads > 1) context_options.executor = &executor;
+    context_options.thread_count = 1;
+    bench::Arena arena(size_t(1) << 31);
+    const qk_allocator allocator = arena.allocator();
+    context_options.allocator = &allocator;
+    qk_context *context = nullptr;
+    check(qk_context_create(&context_options, &context), nullptr);
+    const double bytes = weight_bytes(c, n, k);
+    const bool dram = options.place == "dram";
+    const int copies = dram ? std::max(2, int(3.2e8 / bytes) + 1) : 1;
+    const int calls = dram ? copies : std::max(4, int(6.4e7 / bytes));
+    std::vector<qk_tensor *> weights = {create_w(context, c, n, k)};
+    while (int(weights.size()) < copies) {
+        qk_tensor *const copy = create(context, c.format, QK_LAYOUT_PACKED, n, k, &c);
+        check(qk_repack(context, weights[0], copy), context);
+        weights.push_back(copy);
+    }
+    qk_tensor *const x = create_x(context, c.x_format, options.m, k);
+    qk_tensor *const y = create(context, c.x_format, QK_LAYOUT_ROW, options.m, n, nullptr);
+
+    static bench::Buffer floor_buffer(size_t{256} << 20);
+    static const bool touched = memset(floor_buffer.data, 7, floor_buffer.bytes) != nullptr;
+    const size_t pass = dram ? size_t{64} << 20 : size_t(bytes) / 8192 * 8192;
+    const int passes = dram ? 1 : int(6.4e7 / double(pass)) + 1;
+    size_t offset = 0;
+    const auto floor = [&] {
+        for (int i = 0; i < passes; ++i) {
+            const size_t share = pass / 4096 / size_t(options.threads) * 4096;
+            threads.run(options.threads, [&](int t) {
+                bench::read_stream(floor_buffer.data + offset + size_t(t) * share, share);
+            });
+        }
+        if (dram && touched) offset = (offset + pass) % floor_buffer.bytes;
+    };
+    const auto kernel = [&] {
+        for (int i = 0; i < calls; ++i) {
+            check(qk_linear(context, x, weights[size_t(i % copies)], nullptr, y), context);
+        }
+    };
+    const bench::Result r = bench::measure_pairs(options.threads, options.seconds,
+                                                 double(pass) * passes, floor, bytes * calls, kernel);
+    const double flops = 2.0 * double(options.m) * double(n) * double(k) / bytes * r.gigabytes;
+    printf("{\"bench\": \"linear\", \"case\": \"%s\", \"m\": %d, \"n\": %lld, \"k\": %lld, "
+           "\"place\": \"%s\", \"threads\": %d, \"GB/s\": %.2f, \"GFLOP/s\": %.1f, "
+           "\"floor GB/s\": %.2f, \"ratio\": %.3f, \"p10\": %.3f, \"p90\": %.3f, "
+           "\"samples\": %d}\n",
+           c.name, options.m, (long long)n, (long long)k, options.place.c_str(), options.threads,
+           r.gigabytes, flops, r.floor, r.ratio, r.low, r.high, r.samples);
+    fflush(stdout);
+    for (qk_tensor *const tensor : weights) qk_tensor_destroy(tensor);
+    qk_tensor_destroy(x);
+    qk_tensor_destroy(y);
+    qk_context_destroy(context);
+}
+
+}  // namespace
+
+int main(int argc, char **argv) {
+    Options options;
+    for (int i = 1; i + 1 < argc; i += 2) {
+        const std::string name = argv[i];
+        if (name == "--filter") options.filter = argv[i + 1];
+        if (name == "--place") options.place = argv[i + 1];
+        if (name == "--threads") options.threads = atoi(argv[i + 1]);
+        if (name == "--m") options.m = atoi(argv[i + 1]);
+        if (name == "--seconds") options.seconds = atof(argv[i + 1]);
+    }
+    constexpr int64_t large[][2] = {{4096, 4096}, {4096, 14336}, {14336, 4096}};
+    for (const Case &c : kCases) {
+        if (std::string(c.name).find(options.filter) == std::string::npos) continue;
+        if (options.place == "l2") {
+            run_case(options, c, 1024, 1024);
+        } else if (options.place == "l3") {
+            run_case(options, c, 4096, 4096);
+        } else {
+            for (const auto &shape : large) run_case(options, c, shape[0], shape[1]);
+        }
+    }
+}

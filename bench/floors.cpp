@@ -1,0 +1,29 @@
+#include <immintrin.h>
+
+#include "measure.hpp"
+
+namespace bench {
+
+__attribute__((target("avx512f"))) void read_stream(const uint8_t *data, size_t bytes) {
+    __m512i sum[8] = {};
+    for (size_t i = 0; i + 512 <= bytes; i += 512) {
+        for (size_t j = 0; j < 8; ++j) {
+            _mm_prefetch(reinterpret_cast<const char *>(data + i + 4096 + 64 * j), _MM_HINT_T0);
+        }
+        for (size_t j = 0; j < 8; ++j) {
+            sum[j] = _mm512_xor_si512(sum[j], _mm512_loadu_si512(data + i + 64 * j));
+        }
+    }
+    for (size_t j = 1; j < 8; ++j) sum[0] = _mm512_xor_si512(sum[0], sum[j]);
+    asm volatile("" : : "v"(sum[0]));
+}
+
+__attribute__((target("avx512f"))) void write_stream(uint8_t *data, size_t bytes) {
+    const __m512i value = _mm512_set1_epi32(7);
+    for (size_t i = 0; i + 64 <= bytes; i += 64) {
+        _mm512_stream_si512(reinterpret_cast<__m512i *>(data + i), value);
+    }
+    _mm_sfence();
+}
+
+}  // namespace bench

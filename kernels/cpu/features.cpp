@@ -1,0 +1,70 @@
+#include "cpu/features.hpp"
+
+#include <atomic>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#elif defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
+#endif
+
+namespace qk::cpu {
+namespace {
+
+constexpr uint32_t kKnown = 1u << 31;
+
+constexpr bool has(uint32_t word, uint32_t bits) { return (word & bits) == bits; }
+
+#if defined(__x86_64__)
+// The register sets that the operating system saves: without it wide registers fault.
+uint64_t saved_state() {
+    uint32_t low, high;
+    asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return uint64_t(high) << 32 | low;
+}
+
+// Bit numbers: Intel SDM volume 2, CPUID leaves 1 and 7.
+uint32_t detect() {
+    uint32_t a, b, c, d;
+    if (!__get_cpuid(1, &a, &b, &c, &d)) return 0;
+    const bool avx = has(c, 1u << 28 | 1u << 27 | 1u << 29 | 1u << 12);  // AVX OSXSAVE F16C FMA
+    if (!avx || (saved_state() & 0x6) != 0x6) return 0;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !has(b, 1u << 5)) return 0;
+    uint32_t found = kAvx2;
+    const uint32_t base = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31;  // F DQ BW VL
+    if (!has(b, base) || (saved_state() & 0xe6) != 0xe6) return found;
+    found |= kAvx512;
+    if (has(c, 1u << 1)) found |= kAvx512Vbmi;
+    if (has(c, 1u << 11)) found |= kAvx512Vnni;
+    if (__get_cpuid_count(7, 1, &a, &b, &c, &d) && has(a, 1u << 5)) found |= kAvx512Bf16;
+    return found;
+}
+#elif defined(__aarch64__) && defined(__linux__)
+// Bit numbers: the kernel's arch/arm64 hwcap.h.
+uint32_t detect() {
+    uint32_t found = kNeon;
+    if (getauxval(AT_HWCAP) & 1ul << 20) found |= kNeonDot;
+    if (getauxval(AT_HWCAP2) & 1ul << 13) found |= kNeonI8mm;
+    return found;
+}
+#elif defined(__aarch64__)
+uint32_t detect() { return kNeon; }
+#else
+uint32_t detect() { return 0; }
+#endif
+
+// Two threads that ask first at once find the same answer.
+std::atomic<uint32_t> g_features;
+
+}  // namespace
+
+uint32_t features() {
+    uint32_t found = g_features.load(std::memory_order_relaxed);
+    if (found == 0) {  // CPUID is slow, and traps in a virtual machine
+        found = detect() | kKnown;
+        g_features.store(found, std::memory_order_relaxed);
+    }
+    return found;
+}
+
+}  // namespace qk::cpu

@@ -1,0 +1,101 @@
+// Every linear kernel of the CPU against the generic one, bit for bit: the order of the sum is part
+// of the contract (kernels/cpu/generic/linear.cpp), so no tolerance is needed.
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "kernel/weights.hpp"
+
+namespace {
+
+std::vector<uint8_t> run(const qk::Kernel<qk::LinearArgs> &kernel, const TestDense &x,
+                         const TestWeight &w, const TestDense *bias, int64_t n, int32_t threads) {
+    const qk::Dense bias_view = bias != nullptr ? bias->view() : qk::Dense{};
+    const TestDense y(x.view().format->id, x.view().rows, n, 99);
+    const qk::LinearArgs args = {x.view(), w.view(), bias != nullptr ? &bias_view : nullptr,
+                                 y.view()};
+    EXPECT_EQ(kernel.run(args, test_launch(threads)), QK_OK);
+    return std::vector<uint8_t>(y.data(), y.data() + y.bytes());
+}
+
+// Returns how many kernels took the case.
+int compare(const WeightCase &c, qk_format x_format, int64_t m, bool with_bias) {
+    const auto &list = qk::kCpuBackend.linear;
+    const TestWeight w(c, uint32_t(c.k * 31 + c.n));
+    if (!w.valid()) return 0;
+    const TestDense x(x_format, m, c.k, 5), bias(QK_FORMAT_F32, 1, c.n, 6);
+    const TestDense *const b = with_bias ? &bias : nullptr;
+    const TestDense y(x_format, m, c.n, 7);
+    const qk::LinearArgs args = {x.view(), w.view(), nullptr, y.view()};
+    const qk::Kernel<qk::LinearArgs> &generic = *list.kernels[list.count - 1];
+    const std::vector<uint8_t> expected = run(generic, x, w, b, c.n, 1);
+    int taken = 0;
+    for (int32_t i = 0; i < list.count - 1; ++i) {
+        if (!list.kernels[i]->can_run(args, 0)) continue;
+        ++taken;
+        for (const int32_t threads : {1, 3}) {
+            EXPECT_EQ(run(*list.kernels[i], x, w, b, c.n, threads), expected)
+                << list.kernels[i]->name << ": " << describe(c) << " m " << m << " x "
+                << x.view().format->name << " threads " << threads;
+        }
+    }
+    return taken;
+}
+
+constexpr qk_format kFormats4[] = {QK_FORMAT_NF4, QK_FORMAT_FP4_BNB, QK_FORMAT_FP4_E2M1,
+                                   QK_FORMAT_U4_AFFINE};
+constexpr qk_format kScales[] = {QK_FORMAT_F32, QK_FORMAT_F16, QK_FORMAT_BF16, QK_FORMAT_LUT8};
+constexpr qk_format kDense[] = {QK_FORMAT_F32, QK_FORMAT_F16, QK_FORMAT_BF16};
+
+// Prints how much was compared: a machine without the instruction set compares nothing.
+struct Count {
+    int taken = 0, cases = 0;
+    void add(int kernels) {
+        taken += kernels;
+        ++cases;
+    }
+    ~Count() { printf("%d cases, %d runs of specialised kernels\n", cases, taken); }
+};
+
+TEST(CpuLinear, PackedEqualsGeneric) {
+    Count count;
+    for (const qk_format format : kFormats4) {
+        for (const qk_format scale : kScales) {
+            for (const int32_t group : {16, 32, 48, 64, 128, 256, QK_GROUP_ROW}) {
+                for (const int64_t k : {1, 15, 64, 100, 127, 128, 129, 200, 384, 2177}) {
+                    const qk_format x = kDense[(k + group) % 3];
+                    const WeightCase c = {format, scale, qk::kLayoutRows8, 1 + k % 19, k, group};
+                    count.add(compare(c, x, 1, k % 2 == 0));
+                }
+            }
+        }
+    }
+}
+
+TEST(CpuLinear, PackedSymmetricAndNestedSizes) {
+    Count count;
+    for (const int64_t k : {96, 640, 1000, 4096}) {
+        count.add(compare({QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, qk::kLayoutRows8, 9, k, 32, true},
+                          QK_FORMAT_F32, 1, true));
+        for (const int32_t second : {16, 17, 64, 256, 1000}) {
+            count.add(compare({QK_FORMAT_NF4, QK_FORMAT_LUT8, qk::kLayoutRows8, 21, k, 64, false,
+                               QK_GROUPING_ALONG_K, second},
+                              QK_FORMAT_F32, 1, false));
+        }
+    }
+}
+
+TEST(CpuLinear, ManyRowsOfX) {
+    Count count;
+    for (const int64_t m : {2, 3, 4, 5, 7, 8, 16, 17, 33}) {
+        for (const qk_format format : kFormats4) {
+            for (const int32_t group : {32, 64, 128, QK_GROUP_ROW}) {
+                const int64_t k = 300 + 7 * m, n = 5 + m;
+                count.add(compare({format, kScales[m % 4], qk::kLayoutRows8, n, k, group},
+                                  kDense[m % 3], m, true));
+            }
+        }
+    }
+}
+
+}  // namespace

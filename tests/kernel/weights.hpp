@@ -1,0 +1,136 @@
+// Weights with random planes for tests of the kernels' contract, every plane between guard pages.
+#pragma once
+#include <string.h>
+
+#include <random>
+#include <string>
+
+#include "backend/backend.hpp"
+#include "backend/registry.hpp"
+#include "base/half.hpp"
+#include "format/describe.hpp"
+#include "kernel/guarded.hpp"
+
+struct WeightCase {
+    qk_format format, scale_format;
+    qk_layout layout;
+    int64_t n, k;
+    int32_t group_size;
+    bool symmetric = false;
+    qk_grouping grouping = QK_GROUPING_DEFAULT;
+    int32_t scale_group_size = 0;
+};
+
+inline std::string describe(const WeightCase &c) {
+    return std::string(qk::find_format(c.format)->name) + " scales " +
+           qk::find_format(c.scale_format)->name + " layout " + std::to_string(c.layout) + " " +
+           std::to_string(c.n) + "x" + std::to_string(c.k) + " group " +
+           std::to_string(c.group_size) + (c.symmetric ? " symmetric" : "") + " nest " +
+           std::to_string(c.scale_group_size);
+}
+
+class TestWeight {
+  public:
+    TestWeight(const WeightCase &c, uint32_t seed) {
+        std::mt19937 random(seed);
+        qk_tensor_desc desc = QK_TENSOR_DESC_INIT;
+        desc.format = c.format;
+        desc.scale_format = c.scale_format;
+        desc.layout = c.layout == qk::kLayoutRows8 ? QK_LAYOUT_PACKED : c.layout;
+        desc.group_size = c.group_size;
+        desc.grouping = c.grouping;
+        desc.scale_group_size = c.scale_group_size;
+        desc.rank = 2;
+        desc.shape[0] = c.n;
+        desc.shape[1] = c.k;
+        desc.flags = c.symmetric ? QK_TENSOR_SYMMETRIC : 0;
+        qk::ErrorText error;
+        valid_ = qk::resolve(desc, qk::kLayoutRows8, &shape_, &error) == QK_OK;
+        if (!valid_) return;
+        for (int plane = 0; plane < QK_PLANE_COUNT; ++plane) {
+            const size_t bytes = size_t(shape_.plane_bytes[plane]);
+            planes_[plane] = Guarded(bytes);
+            for (size_t i = 0; i < bytes; ++i) planes_[plane].data()[i] = uint8_t(random());
+        }
+        fill_floats(random);
+    }
+
+    bool valid() const { return valid_; }
+
+    qk::Weight view() const {
+        const auto plane = [&](qk_plane p) -> void * {
+            return shape_.plane_bytes[p] == 0 ? nullptr : planes_[p].data();
+        };
+        return {shape_.format,
+                shape_.layout,
+                shape_.geometry,
+                plane(QK_PLANE_DATA),
+                {shape_.scale_format, plane(QK_PLANE_SCALE), plane(QK_PLANE_SCALE2),
+                 plane(QK_PLANE_SCALE_CODE), plane(QK_PLANE_SCALE_BIAS), shape_.second_group},
+                plane(QK_PLANE_ZERO),
+                plane(QK_PLANE_TABLE)};
+    }
+
+  private:
+    void fill_floats(std::mt19937 &random) {
+        std::uniform_real_distribution<float> scale(-0.02f, 0.03f), table(-1.0f, 1.0f);
+        const auto fill = [&](qk_plane plane, qk_format format, auto &&draw) {
+            const int64_t size = format == QK_FORMAT_F32 ? 4 : 2;
+            for (int64_t i = 0; i < shape_.plane_bytes[plane] / size; ++i) {
+                const float value = draw();
+                const uint16_t half = format == QK_FORMAT_F16 ? qk::f16_from_f32(value)
+                                                              : qk::bf16_from_f32(value);
+                uint8_t *const to = planes_[plane].data() + i * size;
+                size == 4 ? memcpy(to, &value, 4) : memcpy(to, &half, 2);
+            }
+        };
+        const qk_format id = shape_.scale_format->id;
+        if (id != QK_FORMAT_LUT8) fill(QK_PLANE_SCALE, id, [&] { return scale(random); });
+        fill(QK_PLANE_SCALE2, QK_FORMAT_F32, [&] { return scale(random); });
+        fill(QK_PLANE_SCALE_CODE, QK_FORMAT_F32, [&] { return table(random); });
+        fill(QK_PLANE_SCALE_BIAS, QK_FORMAT_F32, [&] { return scale(random); });
+        fill(QK_PLANE_TABLE, QK_FORMAT_F32, [&] { return table(random); });
+    }
+
+    qk::Shape shape_ = {};
+    Guarded planes_[QK_PLANE_COUNT];
+    bool valid_ = false;
+};
+
+// A dense matrix whose last element ends at a guard page. Values: random, the odd zero among them.
+class TestDense {
+  public:
+    TestDense(qk_format format, int64_t rows, int64_t columns, uint32_t seed)
+        : format_(qk::find_format(format)), rows_(rows), columns_(columns),
+          memory_(size_t(rows * columns * format_->bits / 8)) {
+        std::mt19937 random(seed);
+        std::normal_distribution<float> normal;
+        for (int64_t i = 0; i < rows * columns; ++i) {
+            const float value = random() % 16 == 0 ? 0.0f : normal(random);
+            const uint16_t half = format == QK_FORMAT_F16 ? qk::f16_from_f32(value)
+                                                          : qk::bf16_from_f32(value);
+            uint8_t *const to = memory_.data() + i * format_->bits / 8;
+            format == QK_FORMAT_F32 ? memcpy(to, &value, 4) : memcpy(to, &half, 2);
+        }
+    }
+
+    qk::Dense view() const { return {format_, rows_, columns_, memory_.data()}; }
+    size_t bytes() const { return size_t(rows_ * columns_ * format_->bits / 8); }
+    uint8_t *data() const { return memory_.data(); }
+
+  private:
+    const qk::Format *format_;
+    int64_t rows_, columns_;
+    Guarded memory_;
+};
+
+// Tasks one after the other, last first: a result that depends on the order shows.
+inline void run_backwards(void *, int32_t count, void (*task)(void *, int32_t), void *argument) {
+    for (int32_t i = count; i-- > 0;) task(argument, i);
+}
+
+inline qk::Launch test_launch(int32_t threads) {
+    qk::Launch launch = {};
+    launch.parallel = {run_backwards, nullptr, threads};
+    return launch;
+}
