@@ -88,12 +88,13 @@ inline void add_rows(const Chunk &chunk, int first_row, const Codes &codes, cons
         constexpr int group = step / steps;
         constexpr bool first = kSteps != 0 && step % steps == 0;
         constexpr bool last = step % steps == steps - 1;
+        if (tail && kSteps != 0 && group >= chunk.groups) return;  // neither zeros nor scales
         QK_UNROLL
         for (int i = 0; i < kTogether; ++i) {
             const __m512 entries = codes.entries(chunk.zeros + 4 * group, first_row + i);
             part[i] = add_step<step, first, tail>(bytes[i], entries, x, mask, part[i]);
         }
-        if (!last || (kSteps == 0 ? !chunk.ends : tail && group >= chunk.groups)) return;
+        if (!last || (kSteps == 0 && !chunk.ends)) return;
         QK_UNROLL
         for (int i = 0; i < kTogether; ++i) {
             const int row = first_row + i;
