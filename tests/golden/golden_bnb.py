@@ -188,9 +188,10 @@ def write_oracle(name, seed):
     save_tensors(name, "expected.safetensors", answers)
 
 
-def save_dense_llama(folder, seed):
-    config = LlamaConfig(vocab_size=64, hidden_size=64, intermediate_size=96, num_hidden_layers=1,
-                         num_attention_heads=4, num_key_value_heads=2, tie_word_embeddings=False)
+def save_dense_llama(folder, seed, intermediate_size):
+    config = LlamaConfig(vocab_size=64, hidden_size=64, intermediate_size=intermediate_size,
+                         num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2,
+                         tie_word_embeddings=False)
     model = LlamaForCausalLM(config).to(BF16)
     for index, (_, value) in enumerate(sorted(model.state_dict().items())):
         if value.ndim == 2:
@@ -200,7 +201,7 @@ def save_dense_llama(folder, seed):
 
 def write_sharded(name, seed, folder):
     """A tiny Llama quantized on load and saved in shards by transformers itself."""
-    save_dense_llama(folder, seed)
+    save_dense_llama(folder, seed, 96)
     quantization = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4",
                                       bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=BF16)
     loaded = AutoModelForCausalLM.from_pretrained(folder, quantization_config=quantization,
