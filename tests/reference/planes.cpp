@@ -1,0 +1,102 @@
+// Weights to bytes and back, through the lists of owners.
+#include <cstring>
+
+#include "reference.hpp"
+
+namespace reference {
+namespace {
+
+std::vector<uint8_t> float_bytes(const std::vector<float> &values) {
+    std::vector<uint8_t> bytes(values.size() * 4);
+    if (!bytes.empty()) std::memcpy(bytes.data(), values.data(), bytes.size());
+    return bytes;
+}
+
+std::vector<float> bytes_float(const std::vector<uint8_t> &bytes) {
+    std::vector<float> values(bytes.size() / 4);
+    if (!values.empty()) std::memcpy(values.data(), bytes.data(), values.size() * 4);
+    return values;
+}
+
+std::vector<uint8_t> nibbles_to_bytes(const std::vector<int64_t> &owners,
+                                      const std::vector<uint8_t> &codes, uint32_t padding) {
+    std::vector<uint8_t> bytes(owners.size() / 2);
+    for (size_t i = 0; i < owners.size(); ++i) {
+        const uint32_t code = owners[i] == kPadding ? padding % 16 : codes[size_t(owners[i])];
+        bytes[i / 2] = uint8_t(bytes[i / 2] | (i % 2 == 0 ? code : code * 16));
+    }
+    return bytes;
+}
+
+std::vector<uint8_t> bytes_to_nibbles(const std::vector<int64_t> &owners,
+                                      const std::vector<uint8_t> &bytes, size_t count) {
+    std::vector<uint8_t> codes(count);
+    for (size_t i = 0; i < owners.size(); ++i) {
+        if (owners[i] == kPadding) continue;
+        codes[size_t(owners[i])] = i % 2 == 0 ? bytes[i / 2] % 16 : bytes[i / 2] / 16;
+    }
+    return codes;
+}
+
+// GPTQ files of the first version store a zero one lower, modulo 16.
+std::vector<uint8_t> shifted(const Spec &spec, std::vector<uint8_t> zeros, int by) {
+    if (spec.layout != Layout::gptq_v1) return zeros;
+    for (uint8_t &zero : zeros) zero = uint8_t((zero + 16 + by) % 16);
+    return zeros;
+}
+
+int scale_bytes(const Spec &spec) {
+    return spec.nested ? 1 : bytes_of(spec.scale_format);
+}
+
+}  // namespace
+
+Planes pack(const Weight &weight, uint32_t padding) {
+    const Spec &spec = weight.spec;
+    const Groups groups = groups_of(spec);
+    Planes planes;
+    planes.data = eight_bit(spec.format)
+                      ? weight.codes
+                      : nibbles_to_bytes(code_owners(spec), weight.codes, padding);
+    for (const int64_t owner : scale_owners(spec, groups)) {
+        const uint32_t bits = owner == kPadding ? padding : weight.scales[size_t(owner)];
+        for (int i = 0; i < scale_bytes(spec); ++i) {
+            planes.scale.push_back(uint8_t(bits >> 8 * i));
+        }
+    }
+    planes.zero =
+        nibbles_to_bytes(zero_owners(spec, groups), shifted(spec, weight.zeros, -1), padding);
+    planes.second_scale = float_bytes(weight.second_scales);
+    planes.scale_code = float_bytes(weight.scale_code);
+    if (spec.nested) planes.scale_bias = float_bytes({weight.scale_bias});
+    planes.table = float_bytes(weight.table);
+    return planes;
+}
+
+Weight unpack(const Spec &spec, const Planes &planes) {
+    const Groups groups = groups_of(spec);
+    Weight weight;
+    weight.spec = spec;
+    weight.codes = eight_bit(spec.format)
+                       ? planes.data
+                       : bytes_to_nibbles(code_owners(spec), planes.data, size_t(spec.n * spec.k));
+    weight.scales.resize(size_t(groups.count));
+    size_t at = 0;
+    for (const int64_t owner : scale_owners(spec, groups)) {
+        uint32_t bits = 0;
+        for (int i = 0; i < scale_bytes(spec); ++i) bits |= uint32_t(planes.scale[at++]) << 8 * i;
+        if (owner != kPadding) weight.scales[size_t(owner)] = bits;
+    }
+    if (spec.zeros) {
+        weight.zeros = shifted(
+            spec, bytes_to_nibbles(zero_owners(spec, groups), planes.zero, size_t(groups.count)),
+            1);
+    }
+    weight.second_scales = bytes_float(planes.second_scale);
+    weight.scale_code = bytes_float(planes.scale_code);
+    if (spec.nested) weight.scale_bias = bytes_float(planes.scale_bias)[0];
+    weight.table = bytes_float(planes.table);
+    return weight;
+}
+
+}  // namespace reference

@@ -1,0 +1,145 @@
+// The reference: docs/formats.md as naive code. It shares no line with the library and includes
+// nothing of it, so that a mistake has to be made twice to go unseen. Slow and plain on purpose:
+// places are listed by walking a file's words as its dialect describes them, never computed in
+// closed form, and sums that bounds are checked against run in double.
+#pragma once
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace reference {
+
+using std::size_t;
+
+enum class Format { f32, f16, bf16, u4, nf4, fp4_bnb, fp4_e2m1, lut8, s8 };
+enum class Layout { row, row_high, awq_gemm, awq_gemv, gptq, gptq_v1, word };
+
+constexpr int64_t kPadding = -1;  // owner of a stored place that holds nothing
+
+const char *name(Format format);
+const char *name(Layout layout);
+
+// ---- numbers ---------------------------------------------------------------------------------
+
+float decode_f16(uint16_t bits);
+float decode_bf16(uint16_t bits);
+uint16_t encode_f16(double value);  // one rounding, to nearest even; NaN stays a NaN
+uint16_t encode_bf16(double value);
+
+float decode(Format format, uint32_t bits);  // f32, f16, bf16
+uint32_t encode(Format format, float value);
+int bytes_of(Format format);  // of one number: 4 or 2
+
+// Equal bits, or both NaN: NaN payloads are not promised.
+bool same(Format format, uint32_t a, uint32_t b);
+
+// ---- weights ---------------------------------------------------------------------------------
+
+struct Spec {
+    Format format = Format::u4;
+    Format scale_format = Format::f16;  // ignored where nested
+    bool nested = false;
+    Layout layout = Layout::row;
+    int64_t n = 1, k = 1;
+    int64_t group_size = -1;  // codes per scale, or -1: one group a row
+    bool flat = false;        // groups over the flattened tensor
+    int64_t second_group = 256;
+    bool zeros = false;  // u4 only: has a zero for each group; otherwise every zero is 8
+};
+
+bool eight_bit(Format format);
+
+// Sizes of groups as docs/formats.md cuts them.
+struct Groups {
+    bool flat;                     // false too where flat groups happen to end with the rows
+    int64_t size;                  // codes of a full group
+    int64_t per_row;               // where not flat
+    int64_t count;                 // of the whole weight
+    std::vector<int64_t> of_code;  // group number of code r * k + c
+};
+Groups groups_of(const Spec &spec);
+
+// What a weight means, free of any layout.
+struct Weight {
+    Spec spec;
+    std::vector<uint8_t> codes;        // n * k; s8 as its two's complement byte
+    std::vector<uint32_t> scales;      // a group: bits in scale_format, or the 8-bit scale code
+    std::vector<uint8_t> zeros;        // a group
+    std::vector<float> second_scales;  // nested: one a second_group groups
+    std::vector<float> scale_code;     // nested: 256
+    float scale_bias = 0;              // nested
+    std::vector<float> table;          // lut8: 256
+};
+
+// The bytes of a weight, plane by plane; planes the format does not have are empty.
+struct Planes {
+    std::vector<uint8_t> data, scale, zero, second_scale, scale_code, scale_bias, table;
+};
+
+// Owners of every stored place, in storage order. Codes: index r * k + c of each nibble (nibble 2b
+// is the low half of byte b) or byte. Scales and zeros: group number of each element or nibble.
+std::vector<int64_t> code_owners(const Spec &spec);
+std::vector<int64_t> scale_owners(const Spec &spec, const Groups &groups);
+std::vector<int64_t> zero_owners(const Spec &spec, const Groups &groups);
+
+// `padding` fills every place that holds nothing: 0 is what writers must write, and readers must
+// not care.
+Planes pack(const Weight &weight, uint32_t padding = 0);
+Weight unpack(const Spec &spec, const Planes &planes);
+
+// ---- values ----------------------------------------------------------------------------------
+
+std::array<float, 16> codebook(Format format);  // nf4, fp4_bnb, fp4_e2m1
+std::vector<float> dynamic_table();             // bitsandbytes' signed dynamic map
+
+std::vector<float> scale_values(const Weight &weight);  // f32 scale of each group
+std::vector<float> entries(const Weight &weight);       // what each code multiplies its scale by
+std::vector<uint32_t> dequantize(const Weight &weight, Format to);
+
+// ---- linear ----------------------------------------------------------------------------------
+
+struct Product {
+    std::vector<float> x;  // m * k
+    int64_t m = 0, n = 0, k = 0;
+    std::vector<float> entries;  // n * k
+    std::vector<float> scales;   // a group; dense weights: one, 1
+    Groups groups;
+    std::vector<float> bias;  // n, or empty
+};
+// A dense weight is entries in one group of scale 1.
+Groups dense_groups(int64_t n, int64_t k);
+
+struct Bounded {
+    std::vector<double> value;  // m * n
+    std::vector<double> bound;  // of |f32 result - value|, before the last rounding
+};
+Bounded linear_exact(const Product &product);
+
+// The documented order of sums, in f32.
+std::vector<float> linear_ordered(const Product &product);
+
+// Whether `bits` can be the rounding to `format` of a number within `bound` of `value`.
+bool within(Format format, uint32_t bits, double value, double bound);
+
+// ---- quantize --------------------------------------------------------------------------------
+
+struct Quantized {
+    Weight weight;
+    uint8_t tail_nibble;  // of an odd row_high run
+};
+// x: n * k numbers. table: lut8's; scale_code: nested scales'. Both ascending.
+Quantized quantize(const Spec &spec, const std::vector<float> &x, const std::vector<float> &table,
+                   const std::vector<float> &scale_code);
+
+// bitsandbytes' 8-bit blockwise codes of one block, and its absmax.
+struct Block8 {
+    float absmax;
+    std::vector<uint8_t> codes;
+};
+Block8 quantize_block8(const float *x, int64_t count, const std::vector<float> &table);
+
+// Sum in the order of PyTorch's reduction on one thread (8 lanes, cascaded).
+float cascade_sum(const std::vector<float> &x);
+
+}  // namespace reference

@@ -1,0 +1,82 @@
+// The reference's products: the documented order on numbers that show it, and its error bound.
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <random>
+
+#include "reference.hpp"
+
+namespace {
+
+using namespace reference;
+
+Product dense(std::vector<float> x, std::vector<float> w) {
+    const int64_t k = int64_t(x.size());
+    return {std::move(x), 1, 1, k, std::move(w), {1.0f}, dense_groups(1, k), {}};
+}
+
+TEST(ReferenceLinear, LanesAndFold) {
+    // Column c is in lane c mod 16. Lane 0: 2^24 + 1 (column 16) rounds to 2^24; were the columns
+    // added one after the other, or folded with other neighbours, the 1s would not be lost alike.
+    std::vector<float> x(32, 0.0f), w(32, 1.0f);
+    x[0] = 16777216.0f, x[16] = 1, x[8] = -16777216.0f, x[1] = 1;
+    EXPECT_EQ(linear_ordered(dense(x, w))[0], 1.0f);  // (lane 0 + lane 8) + ... + lane 1
+    x[17] = 16777216.0f, x[9] = 0;                    // lane 1 = 2^24 + 1 rounds away its 1
+    EXPECT_EQ(linear_ordered(dense(x, w))[0], 16777216.0f);
+}
+
+TEST(ReferenceLinear, ScaleAtTheGroupsEnd) {
+    Spec spec;
+    spec.k = 32;
+    spec.group_size = 16;
+    Product product = dense(std::vector<float>(32, 1.0f), std::vector<float>(32, 3.0f));
+    product.groups = groups_of(spec);
+    product.scales = {0.5f, 0.25f};
+    product.bias = {100.0f};
+    EXPECT_EQ(linear_ordered(product)[0], 16 * 1.5f + 16 * 0.75f + 100.0f);
+    EXPECT_EQ(linear_exact(product).value[0], 136.0);
+    product.scales[1] = INFINITY;
+    product.k = 17;  // the second group has one column; every other lane is 0 * infinity
+    product.x.resize(17), product.entries.resize(17), product.groups.of_code.resize(17);
+    EXPECT_TRUE(std::isnan(linear_ordered(product)[0]));
+}
+
+TEST(ReferenceLinear, OrderStaysWithinTheBound) {
+    std::mt19937 random(7);
+    std::normal_distribution<float> normal;
+    double worst = 0;
+    for (int round = 0; round < 200; ++round) {
+        Spec spec;
+        spec.k = 1 + int64_t(random() % 400);
+        spec.n = 3;
+        spec.group_size = 16;
+        spec.flat = round % 2 == 0;
+        Product product;
+        product.m = 2, product.n = 3, product.k = spec.k;
+        product.groups = groups_of(spec);
+        for (int64_t i = 0; i < 2 * spec.k; ++i) product.x.push_back(normal(random));
+        for (int64_t i = 0; i < 3 * spec.k; ++i) product.entries.push_back(normal(random));
+        for (int64_t g = 0; g < product.groups.count; ++g) product.scales.push_back(normal(random));
+        product.bias = {1.0f, -2.0f, 0.5f};
+        const Bounded exact = linear_exact(product);
+        const std::vector<float> y = linear_ordered(product);
+        for (size_t i = 0; i < y.size(); ++i) {
+            const double error = std::fabs(double(y[i]) - exact.value[i]);
+            ASSERT_LE(error, exact.bound[i]);
+            worst = std::max(worst, error / exact.bound[i]);
+        }
+    }
+    EXPECT_GT(worst, 0.001);  // a bound that nothing comes near would prove nothing
+}
+
+TEST(ReferenceLinear, Within) {
+    EXPECT_TRUE(within(Format::f32, std::bit_cast<uint32_t>(1.0f), 1.0 + 1e-9, 0));
+    EXPECT_FALSE(within(Format::f32, std::bit_cast<uint32_t>(1.0f), 1.0 + 1e-6, 0));
+    EXPECT_TRUE(within(Format::f16, 0x3C00, 1.0 + 0.0004, 0));
+    EXPECT_FALSE(within(Format::f16, 0x3C00, 1.0 + 0.0006, 0));
+    EXPECT_TRUE(within(Format::f16, 0x3C00, 1.0 + 0.0006, 0.0002));
+    EXPECT_FALSE(within(Format::f32, 0x7FC00000, 1.0, 0.5));
+}
+
+}  // namespace
