@@ -43,13 +43,13 @@ QK_HD static constexpr uint8_t fp4_bnb_code(float s) {
     return fp4_bnb_order(rank);
 }
 
-// Ties to the even mantissa, the sign bit kept.
+// Ties to the even mantissa, the sign bit kept; NaN (infinity by an infinite scale) to 7.
 QK_HD static constexpr uint8_t fp4_e2m1_code(float s) {
     const uint8_t sign = uint8_t(f32_bits(s) >> 28 & 8);
     const float magnitude = f32_from_bits(f32_bits(s) & 0x7fffffffu);
-    const int code = (magnitude > 0.25f) + (magnitude >= 0.75f) + (magnitude > 1.25f) +
-                     (magnitude >= 1.75f) + (magnitude > 2.5f) + (magnitude >= 3.5f) +
-                     (magnitude > 5.0f);
+    const int code = !(magnitude <= 0.25f) + !(magnitude < 0.75f) + !(magnitude <= 1.25f) +
+                     !(magnitude < 1.75f) + !(magnitude <= 2.5f) + !(magnitude < 3.5f) +
+                     !(magnitude <= 5.0f);
     return uint8_t(sign | code);
 }
 

@@ -145,7 +145,8 @@ struct Coder {
     uint8_t table_value_code(float x, float quotient, const GroupScale &group) const {
         if (w.format->largest != 1) {
             const bool nan = !(group.scale == group.scale);
-            return nan ? 0 : table_code(w.format->id, quotient);
+            // infinity / infinity: a NaN whose sign is the machine's choice, so x gives it
+            return nan ? 0 : table_code(w.format->id, __builtin_copysignf(quotient, x));
         }
         if (!(group.scale == group.scale)) return table_code(w.format->id, group.scale);
         const float s = group.divisor != 0 ? quotient : x * group.multiplier;
