@@ -1,0 +1,220 @@
+#include "harness/specs.hpp"
+
+#include <bit>
+
+namespace harness {
+
+using reference::Format;
+using reference::Layout;
+using reference::Spec;
+using reference::Weight;
+
+qk_format code(Format format) {
+    switch (format) {
+        case Format::f32:
+            return QK_FORMAT_F32;
+        case Format::f16:
+            return QK_FORMAT_F16;
+        case Format::bf16:
+            return QK_FORMAT_BF16;
+        case Format::u4:
+            return QK_FORMAT_U4_AFFINE;
+        case Format::nf4:
+            return QK_FORMAT_NF4;
+        case Format::fp4_bnb:
+            return QK_FORMAT_FP4_BNB;
+        case Format::fp4_e2m1:
+            return QK_FORMAT_FP4_E2M1;
+        case Format::lut8:
+            return QK_FORMAT_LUT8;
+        case Format::s8:
+            return QK_FORMAT_S8;
+    }
+    return 0;
+}
+
+qk_layout code(Layout layout) {
+    switch (layout) {
+        case Layout::row:
+            return QK_LAYOUT_ROW;
+        case Layout::row_high:
+            return QK_LAYOUT_ROW_HIGH;
+        case Layout::awq_gemm:
+            return QK_LAYOUT_AWQ_GEMM;
+        case Layout::awq_gemv:
+            return QK_LAYOUT_AWQ_GEMV;
+        case Layout::gptq:
+            return QK_LAYOUT_GPTQ;
+        case Layout::gptq_v1:
+            return QK_LAYOUT_GPTQ_V1;
+        case Layout::word:
+            return QK_LAYOUT_WORD;
+    }
+    return 0;
+}
+
+qk_tensor_desc describe_dense(Format format, int64_t rows, int64_t columns) {
+    qk_tensor_desc desc = QK_TENSOR_DESC_INIT;
+    desc.format = code(format);
+    desc.rank = 2;
+    desc.shape[0] = rows;
+    desc.shape[1] = columns;
+    return desc;
+}
+
+qk_tensor_desc describe(const Spec &spec) {
+    qk_tensor_desc desc = describe_dense(spec.format, spec.n, spec.k);
+    desc.scale_format = spec.nested ? QK_FORMAT_LUT8 : code(spec.scale_format);
+    desc.layout = code(spec.layout);
+    desc.group_size = int32_t(spec.group_size);
+    const bool flat = spec.flat && spec.group_size > 0;
+    desc.grouping = flat ? QK_GROUPING_FLAT : QK_GROUPING_ALONG_K;
+    desc.scale_group_size = spec.nested ? int32_t(spec.second_group) : 0;
+    if (spec.format == Format::u4 && !spec.zeros) desc.flags = QK_TENSOR_SYMMETRIC;
+    return desc;
+}
+
+static void add_scale_kinds(Spec spec, std::vector<Spec> *list) {
+    for (const Format scale : kFloats) {
+        spec.scale_format = scale;
+        list->push_back(spec);
+    }
+    spec.nested = true;
+    spec.scale_format = Format::f32;
+    for (const int64_t second : {int64_t(256), int64_t(16)}) {
+        spec.second_group = second;
+        list->push_back(spec);
+    }
+}
+
+std::vector<Spec> kinds_of(Format format) {
+    std::vector<Spec> list;
+    for (const bool zeros : {false, true}) {
+        if (zeros && format != Format::u4) continue;
+        for (const Layout layout :
+             {Layout::row, Layout::row_high, Layout::awq_gemm, Layout::awq_gemv, Layout::gptq,
+              Layout::gptq_v1, Layout::word}) {
+            if (reference::eight_bit(format) && layout != Layout::row) continue;
+            for (const bool flat : {false, true}) {
+                if (flat && layout != Layout::row && layout != Layout::row_high) continue;
+                Spec spec;
+                spec.format = format;
+                spec.layout = layout;
+                spec.flat = flat;
+                spec.zeros = zeros;
+                add_scale_kinds(spec, &list);
+            }
+        }
+    }
+    return list;
+}
+
+std::vector<Spec> kinds() {
+    std::vector<Spec> list;
+    for (const Format format :
+         {Format::u4, Format::nf4, Format::fp4_bnb, Format::fp4_e2m1, Format::lut8, Format::s8}) {
+        for (const Spec &spec : kinds_of(format)) list.push_back(spec);
+    }
+    return list;
+}
+
+const char *scale_name(const Spec &spec) {
+    return spec.nested ? "nested" : reference::name(spec.scale_format);
+}
+
+std::string title(const Spec &spec) {
+    return std::string(reference::name(spec.format)) + (spec.zeros ? "+zeros " : " ") +
+           reference::name(spec.layout) + (spec.flat ? " flat " : " ") + scale_name(spec) + " n " +
+           std::to_string(spec.n) + " k " + std::to_string(spec.k) + " group " +
+           std::to_string(spec.group_size);
+}
+
+const std::vector<Shape> &shapes() {
+    static const std::vector<Shape> list = [] {
+        const int64_t rows[] = {1, 2, 3, 4, 5, 7, 8, 9, 11, 13, 15, 16, 17, 23, 31, 33, 64, 65};
+        const int64_t columns[] = {1,   2,   3,   5,   7,   8,   9,   13,  15,  16,  17,  24,
+                                   31,  32,  33,  47,  48,  49,  63,  64,  65,  79,  96,  97,
+                                   127, 128, 129, 191, 255, 256, 257, 300, 511, 513, 1021};
+        const int64_t groups[] = {16, -1, 32, 17, 64, 48, 128, 100, 256, 512, 33, 1024, 4096};
+        std::vector<Shape> made;
+        size_t turn = 0;
+        for (const int64_t n : rows) {
+            for (const int64_t k : columns) {
+                if (n * k > 2600) continue;
+                made.push_back({n, k, groups[turn++ % 13]});
+            }
+        }
+        for (const int64_t group : groups) {  // long rows with every group
+            for (const int64_t k : {4096, 4097, 5003}) made.push_back({1, k, group});
+            made.push_back({3, 1537, group});
+            made.push_back({9, 321, group});
+        }
+        for (int64_t k = 1; k <= 65; ++k) made.push_back({k % 5 + 1, k, k % 2 == 0 ? 16 : -1});
+        return made;
+    }();
+    return list;
+}
+
+bool has_integer_data(Format format) {
+    return format == Format::u4 || format == Format::s8 || format == Format::fp4_e2m1 ||
+           format == Format::lut8;
+}
+
+static uint32_t random_scale(const Spec &spec, Data data, Random *random) {
+    if (spec.nested) return uint32_t(random->below(256));
+    if (data == Data::wild) {
+        const uint32_t bits = uint32_t(random->next());
+        return spec.scale_format == Format::f32 ? bits : bits & 0xffffu;
+    }
+    float scale = float(0.02 * (0.1 + random->unit()));
+    if (data == Data::real && random->one_in(50)) scale = -scale;
+    if (data == Data::integer) scale = float(2 << random->below(2));  // 2 or 4: E2M1 in halves
+    return reference::encode(spec.scale_format, scale);
+}
+
+// Nested scales that come out as 2 or 4 whatever the code: the table holds 0 and 1 alone.
+static void fill_nested(const Spec &spec, Data data, int64_t groups, Random *random,
+                        Weight *weight) {
+    const int64_t blocks = (groups + spec.second_group - 1) / spec.second_group;
+    const bool integer = data == Data::integer;
+    for (int64_t i = 0; i < blocks; ++i) {
+        weight->second_scales.push_back(integer ? 2.0f : float(0.01 * random->unit()));
+    }
+    if (integer) {
+        for (int i = 0; i < 256; ++i) weight->scale_code.push_back(float(i % 2));
+    } else {
+        weight->scale_code = reference::dynamic_table();
+    }
+    weight->scale_bias = integer ? 2.0f : float(0.02 * random->unit());
+    if (data == Data::wild) {
+        for (float &second : weight->second_scales) {
+            second = std::bit_cast<float>(uint32_t(random->next()));
+        }
+    }
+}
+
+Weight random_weight(const Spec &spec, Data data, Random *random) {
+    const int64_t groups = reference::groups_of(spec).count;
+    Weight weight;
+    weight.spec = spec;
+    weight.codes.resize(size_t(spec.n * spec.k));
+    const bool wide = reference::eight_bit(spec.format);
+    for (uint8_t &code : weight.codes) {
+        code = uint8_t(random->next() >> 40) & (wide ? 255 : 15);
+        if (data == Data::integer && wide) code = uint8_t(int(code % 31) - 15);
+    }
+    for (int64_t g = 0; g < groups; ++g) {
+        weight.scales.push_back(random_scale(spec, data, random));
+        if (spec.zeros) weight.zeros.push_back(uint8_t(random->below(16)));
+    }
+    if (spec.nested) fill_nested(spec, data, groups, random, &weight);
+    if (spec.format == Format::lut8) {
+        for (int i = 0; i < 256; ++i) {
+            weight.table.push_back(data == Data::integer ? float(i < 128 ? i % 16 : i % 16 - 16)
+                                                         : random->weight_like());
+        }
+    }
+    return weight;
+}
+
+}  // namespace harness

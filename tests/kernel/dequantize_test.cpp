@@ -1,0 +1,112 @@
+// Every dequantize kernel x every format x layout x grouping x scale kind x shape x output type,
+// compared in every bit.
+#include "kernel/rig.hpp"
+
+namespace {
+
+using namespace sweep;
+using harness::Data;
+using harness::Random;
+using reference::Format;
+using reference::Spec;
+using reference::Weight;
+
+class Dequantize : public ::testing::TestWithParam<Format> {
+  protected:
+    std::vector<std::unique_ptr<Home>> homes_ = homes();
+    Tally tally_{"dequantize"};
+
+    void expect(Home *home, const Weight &weight, const qk::Weight &from, Format to,
+                uint64_t turn) {
+        const Spec &spec = weight.spec;
+        const std::vector<uint32_t> expected = reference::dequantize(weight, to);
+        void *const output =
+            home->memory.space(kY, expected.size() * size_t(reference::bytes_of(to)), turn / 3);
+        const qk::DequantizeArgs args = {from, dense(to, spec.n, spec.k, output)};
+        for_each_kernel(home, home->backend.dequantize, args, &tally_, [&](const auto &kernel) {
+            ASSERT_EQ(run(home, kernel, args, turn), QK_OK);
+            const std::vector<uint32_t> got = dense_bits(to, home->memory.get(kY));
+            for (size_t i = 0; i < got.size(); ++i) {
+                ASSERT_TRUE(reference::same(to, got[i], expected[i]))
+                    << kernel.name << " " << harness::title(spec) << " -> " << name(to) << ": code "
+                    << i << " is " << std::hex << got[i] << ", expected " << expected[i];
+            }
+            ASSERT_TRUE(home->memory.intact()) << kernel.name << " " << harness::title(spec);
+        });
+    }
+
+    // The same weight in the layout that the backend likes best.
+    void expect_packed(Home *home, const Weight &weight, const qk::Weight &from, Format to,
+                       uint64_t turn) {
+        const qk::Weight packed = place_packed(home, kSecond, weight.spec, turn);
+        const qk::RepackArgs args = {from, packed};
+        const qk::Kernel<qk::RepackArgs> *repack = qk::pick(home->backend.repack, args, 0);
+        ASSERT_NE(repack, nullptr);
+        ASSERT_EQ(run(home, *repack, args, turn), QK_OK);
+        expect(home, weight, packed, to, turn);
+    }
+};
+
+TEST_P(Dequantize, EveryLayoutAndShape) {
+    Random random(1);
+    uint64_t turn = 0;
+    for (Spec spec : harness::kinds_of(GetParam())) {
+        for (const harness::Shape &shape : harness::shapes()) {
+            spec.n = shape.n, spec.k = shape.k, spec.group_size = shape.group_size;
+            const Data data = turn % 5 == 0 ? Data::wild : Data::real;
+            const Weight weight = random_weight(spec, data, &random);
+            const reference::Planes planes = pack(weight, uint32_t(random.next()));
+            const Format to = harness::kFloats[turn % 3];
+            for (const auto &home : homes_) {
+                const qk::Weight from = place(home.get(), kFirst, spec, &planes, turn);
+                expect(home.get(), weight, from, to, turn);
+                if (spec.layout == reference::Layout::row && has_packed(*home, spec.format)) {
+                    expect_packed(home.get(), weight, from, to, turn);
+                }
+            }
+            ++turn;
+            if (enough()) return;
+        }
+    }
+}
+
+// Every code under every 16-bit scale, u4 with every zero: group g of 16 codes has scale g mod
+// 65536 and zero g / 65536.
+class EveryScale : public Dequantize {};
+
+TEST_P(EveryScale, BitForBit) {
+    const bool wide = reference::eight_bit(GetParam());
+    for (const Format scale_format : {Format::f16, Format::bf16}) {
+        Spec spec;
+        spec.format = GetParam();
+        spec.scale_format = scale_format;
+        spec.zeros = spec.format == Format::u4;
+        spec.group_size = wide ? 256 : 16;
+        spec.n = spec.zeros ? 16 : 1;
+        spec.k = 65536 * spec.group_size;
+        Weight weight;
+        weight.spec = spec;
+        for (int64_t i = 0; i < spec.n * spec.k; ++i) {
+            weight.codes.push_back(uint8_t(i % spec.group_size));
+        }
+        for (int64_t g = 0; g < 65536 * spec.n; ++g) {
+            weight.scales.push_back(uint32_t(g % 65536));
+            if (spec.zeros) weight.zeros.push_back(uint8_t(g / 65536));
+        }
+        if (spec.format == Format::lut8) weight.table = reference::dynamic_table();
+        const reference::Planes planes = pack(weight);
+        for (const auto &home : homes_) {
+            const qk::Weight from = place(home.get(), kFirst, spec, &planes, 0);
+            expect(home.get(), weight, from, scale_format, 1);
+        }
+    }
+}
+
+const Format kQuantized[] = {Format::u4,       Format::nf4,  Format::fp4_bnb,
+                             Format::fp4_e2m1, Format::lut8, Format::s8};
+const auto kFormatName = [](const auto &info) { return std::string(reference::name(info.param)); };
+
+INSTANTIATE_TEST_SUITE_P(Kernels, Dequantize, ::testing::ValuesIn(kQuantized), kFormatName);
+INSTANTIATE_TEST_SUITE_P(Kernels, EveryScale, ::testing::ValuesIn(kQuantized), kFormatName);
+
+}  // namespace

@@ -1,0 +1,258 @@
+#include "kernel/rig.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+
+namespace sweep {
+
+using harness::Placement;
+using reference::Format;
+using reference::Spec;
+
+namespace {
+
+constexpr size_t kMargin = 256;  // poison around a device buffer
+
+bool on_host(const qk::Backend &backend) {
+    return backend.memory.allocate == nullptr;
+}
+
+}  // namespace
+
+// ---- memory ----------------------------------------------------------------------------------
+
+Memory::~Memory() {
+    for (auto &entry : buffers_) {
+        if (entry.second->device != nullptr) backend_.memory.release(0, entry.second->device);
+    }
+}
+
+Memory::Buffer &Memory::buffer(int slot) {
+    std::unique_ptr<Buffer> &found = buffers_[slot];
+    if (found == nullptr) found = std::make_unique<Buffer>();
+    return *found;
+}
+
+void *Memory::put_device(Buffer *buffer, const Bytes *bytes, size_t size, uint64_t turn) {
+    const size_t needed = size + 2 * kMargin + 64;
+    if (needed > buffer->capacity) {
+        if (buffer->device != nullptr) backend_.memory.release(0, buffer->device);
+        buffer->capacity = needed * 2;
+        buffer->device = backend_.memory.allocate(0, buffer->capacity);
+        if (buffer->device == nullptr) std::abort();
+    }
+    buffer->bytes = size;
+    buffer->offset = kMargin + turn % 64;
+    Bytes staged(buffer->capacity, harness::kPoison);
+    if (bytes != nullptr) std::copy(bytes->begin(), bytes->end(), staged.begin() + buffer->offset);
+    backend_.memory.upload({}, buffer->device, staged.data(), staged.size());
+    return static_cast<uint8_t *>(buffer->device) + buffer->offset;
+}
+
+Bytes Memory::whole(const Buffer &buffer) {
+    Bytes bytes(buffer.capacity);
+    backend_.memory.download({}, bytes.data(), buffer.device, bytes.size());
+    return bytes;
+}
+
+void *Memory::put(int slot, const Bytes &bytes, uint64_t turn) {
+    Buffer &to = buffer(slot);
+    if (!on_host(backend_)) return put_device(&to, &bytes, bytes.size(), turn);
+    uint8_t *const data = to.guarded.place(bytes.size(), Placement::turn(turn));
+    if (!bytes.empty()) std::memcpy(data, bytes.data(), bytes.size());
+    return data;
+}
+
+void *Memory::space(int slot, size_t bytes, uint64_t turn) {
+    Buffer &to = buffer(slot);
+    if (!on_host(backend_)) return put_device(&to, nullptr, bytes, turn);
+    return to.guarded.place(bytes, Placement::turn(turn));
+}
+
+Bytes Memory::get(int slot) {
+    const Buffer &from = buffer(slot);
+    if (on_host(backend_)) {
+        return Bytes(from.guarded.data(), from.guarded.data() + from.guarded.bytes());
+    }
+    const Bytes all = whole(from);
+    const auto first = all.begin() + int64_t(from.offset);
+    return Bytes(first, first + int64_t(from.bytes));
+}
+
+bool Memory::intact() {
+    for (const auto &entry : buffers_) {
+        const Buffer &each = *entry.second;
+        if (on_host(backend_)) {
+            if (!each.guarded.intact()) return false;
+            continue;
+        }
+        const Bytes all = whole(each);
+        const auto poisoned = [](uint8_t byte) { return byte == harness::kPoison; };
+        const auto first = all.begin() + int64_t(each.offset);
+        if (!std::all_of(all.begin(), first, poisoned) ||
+            !std::all_of(first + int64_t(each.bytes), all.end(), poisoned)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+std::vector<std::unique_ptr<Home>> homes() {
+    std::vector<std::unique_ptr<Home>> list;
+    for (int32_t i = 0; qk::backend_at(i) != nullptr; ++i) {
+        const qk::Backend &backend = *qk::backend_at(i);
+        if (backend.device_count() > 0) {
+            list.push_back(std::make_unique<Home>(backend));
+        } else {
+            std::printf("skipped: backend %s: no device on this machine\n", backend.name);
+        }
+    }
+    return list;
+}
+
+// ---- operands --------------------------------------------------------------------------------
+
+static qk::Weight weight_of(const qk::Shape &shape) {
+    qk::Weight weight = {};
+    weight.format = shape.format;
+    weight.layout = shape.layout;
+    weight.geometry = shape.geometry;
+    weight.scale.format = shape.scale_format;
+    weight.scale.second_group = shape.second_group;
+    return weight;
+}
+
+static void **pointer(qk::Weight *weight, int plane) {
+    switch (plane) {
+        case QK_PLANE_SCALE:
+            return &weight->scale.data;
+        case QK_PLANE_ZERO:
+            return &weight->zero;
+        case QK_PLANE_SCALE2:
+            return &weight->scale.second;
+        case QK_PLANE_SCALE_CODE:
+            return &weight->scale.code;
+        case QK_PLANE_SCALE_BIAS:
+            return &weight->scale.bias;
+        case QK_PLANE_TABLE:
+            return &weight->table;
+        default:
+            return &weight->data;
+    }
+}
+
+static qk::Weight place_as(Home *home, int first_slot, const qk_tensor_desc &desc,
+                           const reference::Planes *planes, uint64_t turn) {
+    const qk::Format &format = *qk::find_format(desc.format);
+    qk::Shape shape;
+    qk::ErrorText error = {};
+    const qk::Status status =
+        qk::resolve(desc, home->backend.packed_layout(format), &shape, &error);
+    EXPECT_EQ(status, QK_OK) << error.text;
+    qk::Weight weight = weight_of(shape);
+    for (int plane = 0; plane < QK_PLANE_COUNT; ++plane) {
+        const size_t size = size_t(shape.plane_bytes[plane]);
+        if (planes != nullptr) {
+            const Bytes &bytes = harness::plane_of(*planes, plane);
+            EXPECT_EQ(bytes.size(), size)
+                << "plane " << plane << " of format " << desc.format << " layout " << desc.layout
+                << " group " << desc.group_size << " k " << desc.shape[1];
+        }
+        if (size == 0) continue;
+        *pointer(&weight, plane) =
+            planes != nullptr
+                ? home->memory.put(first_slot + plane, harness::plane_of(*planes, plane),
+                                   turn + uint64_t(plane))
+                : home->memory.space(first_slot + plane, size, turn + uint64_t(plane));
+    }
+    return weight;
+}
+
+qk::Weight place(Home *home, int first_slot, const Spec &spec, const reference::Planes *planes,
+                 uint64_t turn) {
+    return place_as(home, first_slot, harness::describe(spec), planes, turn);
+}
+
+qk::Weight place_packed(Home *home, int first_slot, const Spec &spec, uint64_t turn) {
+    qk_tensor_desc desc = harness::describe(spec);
+    desc.layout = QK_LAYOUT_PACKED;
+    return place_as(home, first_slot, desc, nullptr, turn);
+}
+
+bool has_packed(const Home &home, Format format) {
+    const qk::Format &found = *qk::find_format(harness::code(format));
+    return home.backend.packed_layout(found) > QK_LAYOUT_PACKED;
+}
+
+reference::Planes planes_of(Home *home, int first_slot, const Spec &spec) {
+    reference::Planes planes;
+    for (int plane = 0; plane < QK_PLANE_COUNT; ++plane) {
+        const bool nested = plane == QK_PLANE_SCALE2 || plane == QK_PLANE_SCALE_CODE ||
+                            plane == QK_PLANE_SCALE_BIAS;
+        if ((nested && !spec.nested) || (plane == QK_PLANE_ZERO && !spec.zeros) ||
+            (plane == QK_PLANE_TABLE && spec.format != Format::lut8)) {
+            continue;
+        }
+        harness::plane_of(planes, plane) = home->memory.get(first_slot + plane);
+    }
+    return planes;
+}
+
+Bytes dense_bytes(Format format, const std::vector<float> &values) {
+    const size_t size = size_t(reference::bytes_of(format));
+    Bytes bytes(values.size() * size);
+    for (size_t i = 0; i < values.size(); ++i) {
+        const uint32_t bits = reference::encode(format, values[i]);
+        std::memcpy(&bytes[i * size], &bits, size);
+    }
+    return bytes;
+}
+
+std::vector<float> rounded(Format format, std::vector<float> values) {
+    if (format == Format::f32) return values;
+    for (float &value : values) value = reference::decode(format, reference::encode(format, value));
+    return values;
+}
+
+std::vector<uint32_t> dense_bits(Format format, const Bytes &bytes) {
+    const size_t size = size_t(reference::bytes_of(format));
+    std::vector<uint32_t> bits(bytes.size() / size);
+    for (size_t i = 0; i < bits.size(); ++i) std::memcpy(&bits[i], &bytes[i * size], size);
+    return bits;
+}
+
+qk::Dense dense(Format format, int64_t rows, int64_t columns, void *data) {
+    return {qk::find_format(harness::code(format)), rows, columns, data};
+}
+
+// ---- running ---------------------------------------------------------------------------------
+
+Tally::~Tally() {
+    for (const auto &entry : counts_) {
+        const auto [ran, refused] = entry.second;
+        if (ran == 0) {
+            std::printf("skipped: %s %s: takes none of these cases on this machine\n", operation_,
+                        entry.first.c_str());
+        } else {
+            std::printf("%s %s: %lld cases\n", operation_, entry.first.c_str(), (long long)ran);
+        }
+    }
+}
+
+// A pool of one thread that pretends to be three: last task first, every other one skipped once.
+static void shuffled(void *, int32_t count, void (*task)(void *, int32_t), void *argument) {
+    for (int32_t i = count - 1; i >= 0; i -= 2) task(argument, i);
+    for (int32_t i = count - 2; i >= 0; i -= 2) task(argument, i);
+}
+
+static void in_order(void *, int32_t count, void (*task)(void *, int32_t), void *argument) {
+    for (int32_t i = 0; i < count; ++i) task(argument, i);
+}
+
+qk::Parallel parallel_of(uint64_t turn) {
+    if (turn % 2 == 0) return {in_order, nullptr, 1};
+    return {shuffled, nullptr, 3};
+}
+
+}  // namespace sweep

@@ -1,0 +1,128 @@
+// What the kernel sweeps stand on: every kernel of every backend's lists, run on guarded memory
+// with tasks in an awkward order.
+#pragma once
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "backend/backend.hpp"
+#include "format/describe.hpp"
+#include "harness/guarded.hpp"
+#include "harness/specs.hpp"
+#include "harness/tensor.hpp"
+
+namespace sweep {
+
+using Bytes = std::vector<uint8_t>;
+
+// Numbered buffers that kernels of one backend may touch. On the CPU they are guarded; elsewhere
+// they are device memory with poison on both sides.
+class Memory {
+  public:
+    explicit Memory(const qk::Backend &backend) : backend_(backend) {}
+    ~Memory();
+    Memory(const Memory &) = delete;
+    Memory &operator=(const Memory &) = delete;
+
+    void *put(int slot, const Bytes &bytes, uint64_t turn);
+    void *space(int slot, size_t bytes, uint64_t turn);  // poisoned
+    Bytes get(int slot);
+    bool intact();  // no byte around any buffer was written
+
+  private:
+    struct Buffer {
+        harness::Guarded guarded;  // CPU; elsewhere the staging copy is `whole`
+        void *device = nullptr;
+        size_t capacity = 0, bytes = 0, offset = 0;
+    };
+    Buffer &buffer(int slot);
+    void *put_device(Buffer *buffer, const Bytes *bytes, size_t size, uint64_t turn);
+    Bytes whole(const Buffer &buffer);
+
+    const qk::Backend &backend_;
+    std::map<int, std::unique_ptr<Buffer>> buffers_;
+};
+
+// One backend that has a device here.
+struct Home {
+    const qk::Backend &backend;
+    Memory memory;
+
+    explicit Home(const qk::Backend &b) : backend(b), memory(b) {}
+};
+// The backends to test; those without a device are named, once, as skipped.
+std::vector<std::unique_ptr<Home>> homes();
+
+// Slots: planes of the first and second weight, then the dense operands.
+constexpr int kFirst = 0, kSecond = 10, kX = 20, kY = 21, kBias = 22, kWorkspace = 23;
+
+// A weight over fresh slots, holding `planes`, or poisoned where that is null. `layout` replaces
+// the spec's where it is a product's own (packed).
+qk::Weight place(Home *home, int first_slot, const reference::Spec &spec,
+                 const reference::Planes *planes, uint64_t turn);
+qk::Weight place_packed(Home *home, int first_slot, const reference::Spec &spec, uint64_t turn);
+// Whether QK_LAYOUT_PACKED is a layout of its own for this format there.
+bool has_packed(const Home &home, reference::Format format);
+reference::Planes planes_of(Home *home, int first_slot, const reference::Spec &spec);
+
+Bytes dense_bytes(reference::Format format, const std::vector<float> &values);
+std::vector<float> rounded(reference::Format format, std::vector<float> values);
+std::vector<uint32_t> dense_bits(reference::Format format, const Bytes &bytes);
+qk::Dense dense(reference::Format format, int64_t rows, int64_t columns, void *data);
+
+// How often each kernel ran; printed at a sweep's end.
+class Tally {
+  public:
+    explicit Tally(const char *operation) : operation_(operation) {}
+    ~Tally();
+    void ran(const Home &home, const char *kernel) { ++counts_[key(home, kernel)].first; }
+    void refused(const Home &home, const char *kernel) { ++counts_[key(home, kernel)].second; }
+
+  private:
+    static std::string key(const Home &home, const char *kernel) {
+        return std::string(home.backend.name) + "/" + kernel;
+    }
+    const char *operation_;
+    std::map<std::string, std::pair<int64_t, int64_t>> counts_;
+};
+
+qk::Parallel parallel_of(uint64_t turn);  // serial, or three at once in a shuffled order
+
+template <class Args>
+qk::Status run(Home *home, const qk::Kernel<Args> &kernel, const Args &args, uint64_t turn) {
+    const size_t workspace = qk::workspace_of(kernel, args, 0);
+    qk::ErrorText error = {};
+    qk::Launch launch = {parallel_of(turn), nullptr, 0, nullptr, workspace, &error};
+    if (workspace > 0) launch.workspace = home->memory.space(kWorkspace, workspace, 2);
+    qk::Status status = kernel.run(args, launch);
+    if (status == QK_OK) status = home->backend.synchronize(launch);
+    return status;
+}
+
+// Calls body(kernel) for every kernel of `list` that takes the case. Some kernel must.
+template <class Args, class Body>
+void for_each_kernel(Home *home, const qk::KernelList<Args> &list, const Args &args, Tally *tally,
+                     const Body &body) {
+    bool any = false;
+    for (int32_t i = 0; i < list.count; ++i) {
+        const qk::Kernel<Args> &kernel = *list.kernels[i];
+        if (!kernel.can_run(args, 0)) {
+            tally->refused(*home, kernel.name);
+            continue;
+        }
+        any = true;
+        tally->ran(*home, kernel.name);
+        body(kernel);
+    }
+    if (!any) ADD_FAILURE() << home->backend.name << ": no kernel takes this case";
+}
+
+// After this many failures a sweep has said enough.
+inline bool enough() {
+    return ::testing::UnitTest::GetInstance()->current_test_info()->result()->total_part_count() >
+           8;
+}
+
+}  // namespace sweep
