@@ -74,8 +74,8 @@ typedef struct qk_allocator { /* host memory; allocate returns NULL on failure, 
 } qk_allocator;
 
 typedef struct qk_executor { /* the caller's own threads; run all tasks, return when all are done */
-    void (*parallel_for)(void *user, int32_t task_count, void (*task)(void *argument, int32_t index),
-                         void *argument);
+    void (*parallel_for)(void *user, int32_t task_count,
+                         void (*task)(void *argument, int32_t index), void *argument);
     void *user;
     int32_t concurrency; /* how many tasks can run at once, >= 1 */
 } qk_executor;
@@ -153,7 +153,7 @@ enum {
 typedef struct qk_tensor_desc {
     uint32_t struct_size;       /* sizeof(qk_tensor_desc) */
     qk_format format;
-    qk_format scale_format;     /* F32, F16, BF16, or LUT8 when the scales are nested; 0 for dense */
+    qk_format scale_format;     /* F32, F16, BF16; LUT8 when the scales are nested; 0 for dense */
     qk_layout layout;
     int32_t group_size;         /* codes per scale: 16..4096 or QK_GROUP_ROW; 0 for dense */
     qk_grouping grouping;

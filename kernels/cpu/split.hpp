@@ -23,7 +23,8 @@ template <class Body>
 inline void parallel_ranges(const Parallel &parallel, int64_t count, int64_t block,
                             const Body &body) {
     const int64_t blocks = ceil_div(count, block);
-    const int64_t tasks = min64(blocks, int64_t(parallel.concurrency) * 4);
+    const int64_t most = min64(int64_t(parallel.concurrency) * 4, INT32_MAX);
+    const int64_t tasks = min64(blocks, most);
     if (parallel.concurrency <= 1 || tasks <= 1) return body(int64_t{0}, count);
     Split<Body> split{&body, count, ceil_div(blocks, tasks) * block};
     parallel.run(parallel.pool, int32_t(ceil_div(count, split.per_task)), Split<Body>::task,

@@ -21,6 +21,7 @@ extern "C" {
 qk_status qk_tensor_plane_bytes(const qk_tensor_desc *desc, qk_plane plane, size_t *bytes) {
     if (desc == nullptr || bytes == nullptr) return QK_ERROR_NULL;
     if (plane < 0 || plane >= QK_PLANE_COUNT) return QK_ERROR_ARGUMENT;
+    if (desc->struct_size != sizeof(qk_tensor_desc)) return QK_ERROR_ABI;
     if (desc->layout == QK_LAYOUT_PACKED) return QK_ERROR_UNSUPPORTED;
     qk::Shape shape;
     QK_TRY(qk::resolve(*desc, QK_LAYOUT_PACKED, &shape, nullptr));

@@ -33,4 +33,12 @@ constexpr Checked checked_ceil_div(Checked a, int64_t b) {
     return a;
 }
 
+// Whether two runs of bytes share one. No sum, so memory at the end of the address space is fine.
+static inline bool overlap(const void *a, int64_t a_bytes, const void *b, int64_t b_bytes) {
+    if (a_bytes == 0 || b_bytes == 0) return false;
+    const uintptr_t first = uintptr_t(a), second = uintptr_t(b);
+    return first <= second ? second - first < uintptr_t(a_bytes)
+                           : first - second < uintptr_t(b_bytes);
+}
+
 }  // namespace qk

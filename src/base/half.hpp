@@ -7,8 +7,12 @@
 
 namespace qk {
 
-QK_HD static constexpr uint32_t f32_bits(float value) { return __builtin_bit_cast(uint32_t, value); }
-QK_HD static constexpr float f32_from_bits(uint32_t bits) { return __builtin_bit_cast(float, bits); }
+QK_HD static constexpr uint32_t f32_bits(float value) {
+    return __builtin_bit_cast(uint32_t, value);
+}
+QK_HD static constexpr float f32_from_bits(uint32_t bits) {
+    return __builtin_bit_cast(float, bits);
+}
 
 QK_HD static constexpr float f32_from_f16(uint16_t half) {
     const uint32_t sign = uint32_t(half & 0x8000u) << 16;
@@ -33,7 +37,9 @@ QK_HD static constexpr uint16_t f16_from_f32(float value) {
     return uint16_t(sign | (f32_bits(shifted) - 0x3f000000u));
 }
 
-QK_HD static constexpr float f32_from_bf16(uint16_t bf16) { return f32_from_bits(uint32_t(bf16) << 16); }
+QK_HD static constexpr float f32_from_bf16(uint16_t bf16) {
+    return f32_from_bits(uint32_t(bf16) << 16);
+}
 
 QK_HD static constexpr uint16_t bf16_from_f32(float value) {
     const uint32_t bits = f32_bits(value);

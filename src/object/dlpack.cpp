@@ -131,7 +131,8 @@ Status tensor_from_dlpack(qk_context *context, DLManagedTensorVersioned *managed
     desc.format = 0;
     QK_TRY(describe_dlpack(context, *managed, &desc));
     QK_TRY(check_compact(context, managed->dl_tensor));
-    void *const data = static_cast<char *>(managed->dl_tensor.data) + managed->dl_tensor.byte_offset;
+    const DLTensor &tensor = managed->dl_tensor;
+    void *const data = static_cast<char *>(tensor.data) + tensor.byte_offset;
     QK_TRY(tensor_wrap(context, desc, &data, 1, out));
     (*out)->borrowed_from = managed;
     (*out)->release_borrowed = release_managed;

@@ -43,7 +43,8 @@ void free_tensor(qk_tensor *tensor) {
     context_release(context);
 }
 
-Status check_transfer(qk_context *context, const qk_tensor *tensor, qk_plane plane, size_t bytes) {
+Status check_transfer(qk_context *context, const qk_tensor *tensor, qk_plane plane,
+                      const void *host, size_t bytes) {
     QK_CHECK(tensor->context->backend == context->backend &&
                  tensor->context->device_index == context->device_index,
              &context->error, DEVICE_MIX, "tensor: lives on %s:%d, the context on %s:%d",
@@ -56,6 +57,8 @@ Status check_transfer(qk_context *context, const qk_tensor *tensor, qk_plane pla
              tensor->shape.format->name, plane);
     QK_CHECK(bytes == size_t(expected), &context->error, BUFFER_SIZE,
              "bytes: is %zu, plane %d has %lld", bytes, plane, (long long)expected);
+    QK_CHECK(!overlap(host, expected, tensor->planes[plane], expected), &context->error, STATE,
+             "host: overlaps plane %d of the tensor", plane);
     return QK_OK;
 }
 
@@ -168,7 +171,7 @@ Weight weight_view(const qk_tensor &tensor) {
 
 Status tensor_upload(qk_context *context, qk_tensor *tensor, qk_plane plane, const void *host,
                      size_t bytes) {
-    QK_TRY(check_transfer(context, tensor, plane, bytes));
+    QK_TRY(check_transfer(context, tensor, plane, host, bytes));
     QK_CHECK((tensor->desc.flags & QK_TENSOR_READ_ONLY) == 0, &context->error, STATE,
              "tensor: is read-only");
     return context->backend->memory.upload(make_launch(context), tensor->planes[plane], host,
@@ -177,7 +180,7 @@ Status tensor_upload(qk_context *context, qk_tensor *tensor, qk_plane plane, con
 
 Status tensor_download(qk_context *context, const qk_tensor *tensor, qk_plane plane, void *host,
                        size_t bytes) {
-    QK_TRY(check_transfer(context, tensor, plane, bytes));
+    QK_TRY(check_transfer(context, tensor, plane, host, bytes));
     return context->backend->memory.download(make_launch(context), host, tensor->planes[plane],
                                              bytes);
 }

@@ -5,11 +5,6 @@ namespace {
 
 using ll = long long;
 
-bool overlap(const void *a, int64_t a_bytes, const void *b, int64_t b_bytes) {
-    const uintptr_t first = uintptr_t(a), second = uintptr_t(b);
-    return first < second + uintptr_t(b_bytes) && second < first + uintptr_t(a_bytes);
-}
-
 }  // namespace
 
 Status check_operand(qk_context *context, const qk_tensor *tensor, const char *name) {
@@ -28,6 +23,13 @@ Status check_output(qk_context *context, const qk_tensor *tensor, const char *na
     QK_TRY(check_operand(context, tensor, name));
     QK_CHECK((tensor->desc.flags & QK_TENSOR_READ_ONLY) == 0, &context->error, STATE,
              "%s: is read-only", name);
+    for (int32_t i = 0; i < QK_PLANE_COUNT; ++i) {
+        for (int32_t j = 0; j < i; ++j) {
+            QK_CHECK(!overlap(tensor->planes[i], tensor->shape.plane_bytes[i], tensor->planes[j],
+                              tensor->shape.plane_bytes[j]),
+                     &context->error, STATE, "%s: its planes %d and %d overlap", name, j, i);
+        }
+    }
     return QK_OK;
 }
 

@@ -34,10 +34,12 @@ static Status check_same_values(qk_context *context, const qk_tensor *from, cons
     QK_CHECK(a.scale_format == b.scale_format, error, FORMAT,
              "from has %s scales, to has %s: repack keeps them", a.scale_format->name,
              b.scale_format->name);
+    // Any size of at least k means one group a row, unless groups straddle rows.
+    const bool one_a_row = !a.geometry.flat && a.geometry.groups_per_row == 1;
     QK_CHECK(a.geometry.group_count == b.geometry.group_count &&
                  a.geometry.groups_per_row == b.geometry.groups_per_row &&
                  a.geometry.flat == b.geometry.flat &&
-                 (a.geometry.group_size == b.geometry.group_size || a.geometry.group_count == a.rows),
+                 (a.geometry.group_size == b.geometry.group_size || one_a_row),
              error, SHAPE,
              "from has %lld groups of %lld%s, to has %lld of %lld%s: repack keeps the groups",
              (long long)a.geometry.group_count, (long long)a.geometry.group_size,

@@ -61,7 +61,8 @@ struct Tile {
 void load_x(Tile &tile, int64_t column, int64_t count) {
     const Dense &x = tile.args->x;
     for (int64_t i = 0; i < tile.x_rows; ++i) {
-        load_floats(x.format->id, x.data, (tile.x_first + i) * x.columns + column, count, tile.x[i]);
+        const int64_t first = (tile.x_first + i) * x.columns + column;
+        load_floats(x.format->id, x.data, first, count, tile.x[i]);
     }
 }
 

@@ -215,8 +215,8 @@ void nest_block(const QuantizeArgs &args, const float *table, float mean, int64_
     for (int64_t number = first; number < last; ++number) {
         const float s = clamp_to_one(deviations[number - first] * multiplier);
         const uint8_t code = absmax == 0 ? 0 : lut8_code(s, table);
-        store_as(w.scale.data, w.layout->scale_at(w.geometry, group_from_number(w.geometry, number)),
-                 code);
+        const GroupIndex group = group_from_number(w.geometry, number);
+        store_as(w.scale.data, w.layout->scale_at(w.geometry, group), code);
     }
 }
 

@@ -23,12 +23,12 @@ void move_codes(const RepackArgs &args, int64_t row) {
 void move_group(const RepackArgs &args, GroupIndex group) {
     const int64_t from = args.from.layout->scale_at(args.from.geometry, group);
     const int64_t to = args.to.layout->scale_at(args.to.geometry, group);
+    void *const out = args.to.scale.data;
+    const void *const in = args.from.scale.data;
     switch (args.from.scale.format->bits) {
-        case 8: store_as(args.to.scale.data, to, load_as<uint8_t>(args.from.scale.data, from)); break;
-        case 16:
-            store_as(args.to.scale.data, to, load_as<uint16_t>(args.from.scale.data, from));
-            break;
-        default: store_as(args.to.scale.data, to, load_as<uint32_t>(args.from.scale.data, from));
+        case 8: store_as(out, to, load_as<uint8_t>(in, from)); break;
+        case 16: store_as(out, to, load_as<uint16_t>(in, from)); break;
+        default: store_as(out, to, load_as<uint32_t>(in, from));
     }
     if (args.to.zero != nullptr) store_zero(args.to, group, zero_of(args.from, group));
 }

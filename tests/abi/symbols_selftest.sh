@@ -1,0 +1,49 @@
+#!/bin/sh
+# tools/check_symbols refuses each kind of planted mistake and accepts a clean archive.
+#     symbols_selftest.sh CHECK CXX WORKING_FOLDER
+set -eu
+check=$1
+cxx=$2
+folder=$3
+failures=0
+rm -rf "$folder"
+mkdir -p "$folder"
+cd "$folder"
+echo qk_f > list
+
+try() { # NAME WANTED_TEXT SOURCE: text "" means the archive must pass
+    printf '%s\n' "$3" > "$1.cpp"
+    # shellcheck disable=SC2086 # the compiler may carry flags
+    $cxx -std=c++20 -O0 -fno-exceptions -fno-asynchronous-unwind-tables -c "$1.cpp" -o "$1.o"
+    rm -f "$1.a"
+    "${AR:-ar}" crs "$1.a" "$1.o"
+    status=0
+    said=$("$check" "$1.a" list 2>&1) || status=$?
+    if [ -z "$2" ]; then
+        [ $status -eq 0 ] && return 0
+    else
+        case $status$said in 1*"$2"*) return 0 ;; esac
+    fi
+    echo "$1: exit $status, said: $said"
+    failures=$((failures + 1))
+}
+
+f='extern "C" int qk_f() { return 1; }'
+try clean '' "$f"
+try libc_calls '' '#include <string.h>
+extern "C" int qk_f(char *a) { memset(a, 0, 9000); return 0; }'
+try extra 'not listed' "$f int stray() { return 2; }"
+try missing 'but missing' 'extern "C" int qk_g() { return 1; }'
+try runtime 'libc, libm and pthreads' 'extern "C" int *qk_f() { return new int(3); }'
+try prints 'libc, libm and pthreads' '#include <stdio.h>
+extern "C" int qk_f() { return puts("x"); }'
+try aborts 'libc, libm and pthreads' '#include <stdlib.h>
+extern "C" int qk_f() { abort(); }'
+try before_main 'code before main' "$f extern \"C\" int getauxval(int);
+static int start = getauxval(3); extern \"C\" int *qk_h() { return &start; }"
+try thread_local 'thread-local' 'static __thread int t; extern "C" int qk_f() { return ++t; }'
+try weak 'weak' 'template <class T> __attribute__((noinline)) T twice(T x) { return x + x; }
+extern "C" int qk_f() { return twice(2); }'
+try comdat 'COMDAT' 'inline int counter = 0; extern "C" int qk_f() { return ++counter; }'
+echo "$failures failed"
+[ "$failures" -eq 0 ]
