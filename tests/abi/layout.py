@@ -22,7 +22,7 @@ def names_of(header):
     for body in re.findall(r"\benum\s*{(.*?)}", text, flags=re.S):
         constants += [part.split("=")[0].strip() for part in body.split(",") if part.strip()]
     structs = {}
-    for body, name in re.findall(r"typedef\s+struct\s+\w+\s*{(.*?)}\s*(\w+)\s*;", text, flags=re.S):
+    for body, name in re.findall(r"typedef\s+struct\s+\w+\s*{(.*?)}\s*(\w+)\s*;", text, re.S):
         structs[name] = []
         for member in filter(None, map(str.strip, body.split(";"))):
             function = re.search(r"\(\s*\*\s*(\w+)\s*\)", member)  # the first one is the member
@@ -86,7 +86,8 @@ def main(mode, header, expected, compiler, folder, *runner):
     here, there = text.splitlines(), expected.read_text().splitlines()
     print(*[f"header only: {x}" for x in here if x not in there], sep="\n")
     print(*[f"json only: {x}" for x in there if x not in here], sep="\n")
-    print(f"{expected} or {symbols.name} differs. Only additions are allowed; then run layout.py --update")
+    print(f"{expected} or {symbols.name} differs. Only additions are allowed; then run "
+          "layout.py --update")
     return 1
 
 

@@ -45,5 +45,10 @@ try thread_local 'thread-local' 'static __thread int t; extern "C" int qk_f() { 
 try weak 'weak' 'template <class T> __attribute__((noinline)) T twice(T x) { return x + x; }
 extern "C" int qk_f() { return twice(2); }'
 try comdat 'COMDAT' 'inline int counter = 0; extern "C" int qk_f() { return ++counter; }'
+try state 'writable data' 'static int calls = 1; extern "C" int qk_f() { return ++calls; }'
+try zero_state 'writable data' 'static int calls; extern "C" int qk_f() { return ++calls; }'
+try tables '' 'extern "C" const void *qk_f(int i);
+static const void *(*const table[2])(int) = {qk_f, qk_f};
+extern "C" const void *qk_f(int i) { return table + i; }'
 echo "$failures failed"
 [ "$failures" -eq 0 ]

@@ -1,0 +1,15 @@
+# Cross build for 64-bit ARM with Debian's g++-aarch64-linux-gnu; tests run under qemu-user. All
+# processor features are on, so that kernels for optional ones are picked and tested.
+set(CMAKE_SYSTEM_NAME Linux)
+set(CMAKE_SYSTEM_PROCESSOR aarch64)
+set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)
+set(CMAKE_CXX_COMPILER aarch64-linux-gnu-g++)
+set(CMAKE_FIND_ROOT_PATH /usr/aarch64-linux-gnu)
+set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
+set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)
+set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)
+set(CMAKE_FIND_ROOT_PATH_MODE_PACKAGE ONLY)
+find_program(QK_QEMU NAMES qemu-aarch64 qemu-aarch64-static)
+if(QK_QEMU)
+  set(CMAKE_CROSSCOMPILING_EMULATOR ${QK_QEMU} -cpu max -L /usr/aarch64-linux-gnu)
+endif()
