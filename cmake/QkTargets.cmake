@@ -4,6 +4,15 @@
 # Tests that look inside link the objects themselves.
 set_property(GLOBAL PROPERTY QK_OBJECT_TARGETS "")
 
+# GNU binutils do the merging for clang too: lld has no --force-group-allocation.
+if(CMAKE_CROSSCOMPILING)
+  set(QK_LD ${CMAKE_LINKER})
+  set(QK_OBJCOPY ${CMAKE_OBJCOPY})
+else()
+  find_program(QK_LD NAMES ld.bfd ld REQUIRED)
+  find_program(QK_OBJCOPY NAMES objcopy REQUIRED)
+endif()
+
 # qk_add_objects(NAME SOURCES...): a part of libqk.a
 function(qk_add_objects name)
   add_library(${name} OBJECT ${ARGN})
@@ -26,8 +35,8 @@ function(qk_merge_archive archive)
   set(output ${PROJECT_BINARY_DIR}/lib${archive}.a)
   add_custom_command(
     OUTPUT ${output}
-    COMMAND ${CMAKE_LINKER} -r --force-group-allocation -o ${merged} ${objects}
-    COMMAND ${CMAKE_OBJCOPY} --wildcard --keep-global-symbol=qk_* ${merged}
+    COMMAND ${QK_LD} -r --force-group-allocation -o ${merged} ${objects}
+    COMMAND ${QK_OBJCOPY} --wildcard --keep-global-symbol=qk_* ${merged}
     COMMAND ${CMAKE_COMMAND} -E rm -f ${output}
     COMMAND ${CMAKE_AR} crs ${output} ${merged}
     DEPENDS ${ARGN} ${objects}
