@@ -106,11 +106,10 @@ Status tensor_create(qk_context *context, const qk_tensor_desc &desc, qk_tensor 
 Status tensor_wrap(qk_context *context, const qk_tensor_desc &desc, void *const *planes,
                    int32_t plane_count, qk_tensor **out) {
     Shape shape;
-    QK_CHECK(desc.layout != QK_LAYOUT_PACKED || find_format(desc.format) == nullptr ||
-                 is_dense(*find_format(desc.format)),
-             &context->error, UNSUPPORTED,
-             "desc: layout packed cannot be wrapped; create the tensor and repack into it");
     QK_TRY(resolve_on(context, desc, &shape));
+    QK_CHECK(desc.layout != QK_LAYOUT_PACKED || is_dense(*shape.format), &context->error,
+             UNSUPPORTED,
+             "desc: layout packed cannot be wrapped; create the tensor and repack into it");
     QK_CHECK(plane_count >= 1 && plane_count <= QK_PLANE_COUNT, &context->error, ARGUMENT,
              "plane_count: is %d, accepted are 1 to %d", plane_count, QK_PLANE_COUNT);
     for (int32_t i = 0; i < QK_PLANE_COUNT; ++i) {

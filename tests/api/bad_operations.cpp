@@ -180,8 +180,9 @@ TEST(BadArguments, Repack) {
 
 TEST(BadArguments, Linear) {
     std::vector<Cell> cells;
-    add_context_cells(&cells,
-                      [](World &o, qk_context *c) { return qk_linear(c, o.x, o.nf4, o.bias, o.y); });
+    add_context_cells(&cells, [](World &o, qk_context *c) {
+        return qk_linear(c, o.x, o.nf4, o.bias, o.y);
+    });
     add_handle_cells(&cells, "x", [](World &o, qk_context *c, qk_tensor *t) {
         return qk_linear(c, t, o.nf4, o.bias, o.y);
     });

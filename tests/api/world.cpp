@@ -105,7 +105,7 @@ void World::expect_untouched() const {
 void run_cells(const std::vector<Cell> &cells, const std::function<qk_status(World &)> &good) {
     {
         World world;
-        ASSERT_EQ(good(world), QK_OK) << "the valid call fails: " << qk_context_error(world.context);
+        ASSERT_EQ(good(world), QK_OK) << "the valid call: " << qk_context_error(world.context);
     }
     for (const Cell &cell : cells) {
         SCOPED_TRACE(cell.wrong);
