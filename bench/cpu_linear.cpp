@@ -88,7 +88,8 @@ qk_tensor *create_x(qk_context *context, qk_format format, int64_t rows, int64_t
 // Bytes that a product reads: codes, scales, zeros; as in the checkpoint's own layout.
 double weight_bytes(const Case &c, int64_t n, int64_t k) {
     const double groups = double(n) * double((k + c.group_size - 1) / c.group_size);
-    const double scale = c.scale_format == QK_FORMAT_F32 ? 4 : c.scale_format == QK_FORMAT_F16 ? 2 : 1;
+    const bool half = c.scale_format == QK_FORMAT_F16;
+    const double scale = c.scale_format == QK_FORMAT_F32 ? 4 : half ? 2 : 1;
     return double(n) * double(k) / 2 + groups * scale +
            (c.format == QK_FORMAT_U4_AFFINE ? groups / 2 : 0);
 }
@@ -152,8 +153,9 @@ void run_case(const Options &options, const Case &c, int64_t n, int64_t k) {
             check(qk_linear(context, x, weights[size_t(i % copies)], nullptr, y), context);
         }
     };
-    const bench::Result r = bench::measure_pairs(options.threads, options.seconds,
-                                                 double(pass) * passes, floor, bytes * calls, kernel);
+    const bench::Result r =
+        bench::measure_pairs(options.threads, options.seconds, double(pass) * passes, floor,
+                             bytes * calls, kernel);
     const double flops = 2.0 * double(options.m) * double(n) * double(k) / bytes * r.gigabytes;
     printf("{\"bench\": \"linear\", \"case\": \"%s\", \"m\": %d, \"n\": %lld, \"k\": %lld, "
            "\"place\": \"%s\", \"threads\": %d, \"GB/s\": %.2f, \"GFLOP/s\": %.1f, "

@@ -34,8 +34,8 @@ struct GoldenQuantize : testing::Test {
         if (std::memcmp(bytes.data(), file.data, bytes.size()) == 0) return;
         const auto *truth = static_cast<const uint8_t *>(file.data);
         const auto at = std::mismatch(bytes.begin(), bytes.end(), truth).first - bytes.begin();
-        ADD_FAILURE() << name << ": byte " << at << " is " << int(bytes[size_t(at)]) << ", expected "
-                      << int(truth[at]);
+        ADD_FAILURE() << name << ": byte " << at << " is " << int(bytes[size_t(at)])
+                      << ", expected " << int(truth[at]);
     }
 };
 
@@ -80,7 +80,8 @@ TEST_F(GoldenQuantize, EqualsBitsandbytes) {
         if (nested) golden::upload(context, q, QK_PLANE_SCALE_CODE, dynamic, sizeof(dynamic));
         ASSERT_EQ(qk_quantize(context.get(), x.get(), q.get()), QK_OK)
             << name << ": " << qk_context_error(context.get());
-        const std::string stem = test.input + "." + test.format + ".bs" + std::to_string(test.block);
+        const std::string stem =
+            test.input + "." + test.format + ".bs" + std::to_string(test.block);
         if (nested) {
             expect_plane(q, QK_PLANE_SCALE_BIAS, stem + ".nested.offset");
             expect_plane(q, QK_PLANE_SCALE2, stem + ".nested.nested_absmax");
@@ -119,7 +120,8 @@ TEST_F(GoldenQuantize, BlockwiseDequantizesToThePackagesBits) {
         const std::pair<qk_plane, const char *> planes[] = {
             {QK_PLANE_DATA, ".data"}, {QK_PLANE_SCALE, ".absmax"}, {QK_PLANE_TABLE, ".code"}};
         for (const auto &[plane, suffix] : planes) {
-            ASSERT_EQ(qk_checkpoint_find_tensor(model.get(), (layer + suffix).c_str(), &part), QK_OK);
+            const std::string name = layer + suffix;
+            ASSERT_EQ(qk_checkpoint_find_tensor(model.get(), name.c_str(), &part), QK_OK);
             golden::upload(context, q, plane, part.data, size_t(part.bytes));
         }
         const Tensor dense = golden::create(

@@ -19,7 +19,8 @@ class Guarded {
         base_ = static_cast<uint8_t *>(
             mmap(nullptr, length_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
         if (base_ == MAP_FAILED) __builtin_trap();
-        if (body != 0 && mprotect(base_ + page, body, PROT_READ | PROT_WRITE) != 0) __builtin_trap();
+        constexpr int kOpen = PROT_READ | PROT_WRITE;
+        if (body != 0 && mprotect(base_ + page, body, kOpen) != 0) __builtin_trap();
         data_ = base_ + page + (side == kEnd ? body - bytes : 0);
     }
     Guarded(Guarded &&other) noexcept { *this = std::move(other); }

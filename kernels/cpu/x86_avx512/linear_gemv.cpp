@@ -166,7 +166,8 @@ class RowBlocks {
         const int64_t group = first * 128 / size;
         const int64_t group_last = ceil_div(min64(last * 128, s.k), size);
         Chunk chunk = {};
-        chunk.codes = static_cast<const uint8_t *>(args_.w.data) + (row_block * chunks + first) * 512;
+        const int64_t first_chunk = row_block * chunks + first;
+        chunk.codes = static_cast<const uint8_t *>(args_.w.data) + first_chunk * 512;
         chunk.scales = scales_.load(row_block, group, group_last - group);
         if (args_.w.zero != nullptr) {
             chunk.zeros = static_cast<const uint8_t *>(args_.w.zero) +
