@@ -92,7 +92,7 @@ typedef struct qk_file_tensor { /* one entry of a file; pointers live as long as
     const int64_t *shape;   /* rank sizes, slowest first; any may be 0 */
     int64_t bytes;
     const void *data;       /* bytes bytes at any alignment, little-endian, read-only */
-    const char *file;       /* base name of the file that holds it; "" when opened from memory */
+    const char *file;       /* base name of the file that holds it; "memory" from memory */
 } qk_file_tensor;
 
 QK_API int64_t qk_checkpoint_tensor_count(const qk_checkpoint *checkpoint); /* NULL: 0 */

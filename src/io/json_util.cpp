@@ -66,6 +66,24 @@ int finish(JsonMembers *m) {
 
 }  // namespace
 
+bool is_utf8(const char *text) {
+    const unsigned char *at = reinterpret_cast<const unsigned char *>(text);
+    while (*at != 0) {
+        const unsigned char lead = *at++;
+        if (lead < 0x80) continue;
+        const int tail = lead >= 0xf0 ? 3 : lead >= 0xe0 ? 2 : 1;
+        if (lead < 0xc2 || lead > 0xf4) return false;
+        uint32_t code = lead & (0x3fu >> tail);
+        for (int i = 0; i < tail; ++i, ++at) {
+            if ((*at & 0xc0) != 0x80) return false;  // the terminating 0 included
+            code = code << 6 | (*at & 0x3fu);
+        }
+        const bool overlong = (tail == 2 && code < 0x800) || (tail == 3 && code < 0x10000);
+        if (overlong || code > 0x10ffff || (code >= 0xd800 && code <= 0xdfff)) return false;
+    }
+    return true;
+}
+
 JsonMembers json_members(Text text, int32_t max_depth) {
     return JsonMembers{text.data, text.data + text.size, max_depth, false, ""};
 }

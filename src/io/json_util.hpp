@@ -23,6 +23,9 @@ inline bool ends_with(const char *text, const char *suffix) {
     return a >= b && same(text + (a - b), suffix);
 }
 
+// Text that a JSON string can hold: UTF-8 without overlong forms and surrogates.
+bool is_utf8(const char *text);
+
 struct JsonMembers {
     const char *at, *end;
     int32_t max_depth;

@@ -126,7 +126,7 @@ qk_status open_path(qk_checkpoint *c, const char *path, qk_io_message *message) 
 
 qk_status open_memory(qk_checkpoint *c, const void *bytes, size_t size, Text config,
                       qk_io_message *message) {
-    const File file = {"", static_cast<const uint8_t *>(bytes), size, File::kBorrowed};
+    const File file = {"memory", static_cast<const uint8_t *>(bytes), size, File::kBorrowed};
     bool found = false;
     if (config.size > static_cast<size_t>(kMaxJsonFileBytes)) {
         return fail(message, QK_ERROR_CORRUPT, "config: %lld bytes; at most %lld",

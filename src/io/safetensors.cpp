@@ -1,5 +1,6 @@
 // The safetensors header: u64 length, JSON, data. Every rule of the format is enforced here, so
 // that all other files may trust a Tensor.
+#include <cstdio>
 #include <cstdlib>
 
 #include "checkpoint.hpp"
@@ -173,6 +174,8 @@ int by_key(const void *a, const void *b) {
 
 qk_status read_metadata(qk_checkpoint *c, const char *file, Text text, qk_io_message *message) {
     const int64_t first = c->metadata.count;
+    char what[320];
+    snprintf(what, sizeof what, "%.255s: a string of __metadata__", file);
     JsonMembers members = json_members(text, c->limits.json_depth);
     Text key, value;
     int next = 0;
@@ -182,8 +185,8 @@ qk_status read_metadata(qk_checkpoint *c, const char *file, Text text, qk_io_mes
             return fail(message, QK_ERROR_CORRUPT, "%s: __metadata__ must map strings to strings",
                         file);
         }
-        QK_IO_TRY(decode_string(c, key, "a key of __metadata__", &pair.key, message));
-        QK_IO_TRY(decode_string(c, value, "a value of __metadata__", &pair.value, message));
+        QK_IO_TRY(decode_string(c, key, what, &pair.key, message));
+        QK_IO_TRY(decode_string(c, value, what, &pair.value, message));
         if (!c->metadata.push(&c->memory, pair)) return out_of_memory(message);
     }
     if (next < 0) {
@@ -208,9 +211,11 @@ qk_status read_members(qk_checkpoint *c, int32_t file, Text header, qk_io_messag
     Text key, value;
     int next = 0;
     bool metadata_seen = false;
+    char what[320];
+    snprintf(what, sizeof what, "%.255s: a tensor's name", file_name);
     while ((next = json_next(&members, &key, &value)) == 1) {
         const char *name = nullptr;
-        QK_IO_TRY(decode_string(c, key, "a tensor's name", &name, message));
+        QK_IO_TRY(decode_string(c, key, what, &name, message));
         if (same(name, "__metadata__")) {
             if (metadata_seen) {
                 return fail(message, QK_ERROR_CORRUPT, "%s: the header has __metadata__ twice",

@@ -1,5 +1,6 @@
 // model.safetensors.index.json: {"metadata": ..., "weight_map": {tensor: file}}. The names of
 // files are untrusted: base names only, so that an index cannot reach out of its directory.
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "files.hpp"
@@ -10,6 +11,7 @@ namespace {
 struct Shards {
     qk_checkpoint *checkpoint;
     const char *index_name;
+    char what[320];  // "index_name: a string"
     qk_io_message *message;
     Array<Pair> map;            // tensor -> file
     Array<const char *> names;  // distinct files, sorted
@@ -27,8 +29,8 @@ qk_status read_weight_map(Shards *s, Text text) {
     int next = 0;
     while ((next = json_next(&members, &key, &value)) == 1) {
         Pair pair = {};
-        QK_IO_TRY(decode_string(c, key, "a tensor's name in weight_map", &pair.key, s->message));
-        QK_IO_TRY(decode_string(c, value, "a file's name in weight_map", &pair.value, s->message));
+        QK_IO_TRY(decode_string(c, key, s->what, &pair.key, s->message));
+        QK_IO_TRY(decode_string(c, value, s->what, &pair.value, s->message));
         if (!is_base_name(pair.value)) {
             return fail(s->message, QK_ERROR_CORRUPT,
                         "%s: \"%.200s\" is not a shard's name; only *.safetensors base names in "
@@ -54,7 +56,7 @@ qk_status read_index(Shards *s, Text text) {
     bool found = false;
     while ((next = json_next(&members, &key, &value)) == 1) {
         const char *name = nullptr;
-        QK_IO_TRY(decode_string(c, key, "a key of the index", &name, s->message));
+        QK_IO_TRY(decode_string(c, key, s->what, &name, s->message));
         if (same(name, "weight_map")) {
             if (found) {
                 return fail(s->message, QK_ERROR_CORRUPT, "%s: weight_map is there twice",
@@ -152,7 +154,8 @@ qk_status open_shards(Shards *s, const char *index_path) {
 }  // namespace
 
 qk_status read_shards(qk_checkpoint *checkpoint, const char *index_path, qk_io_message *message) {
-    Shards shards = {checkpoint, base_name(index_path), message, {}, {}};
+    Shards shards = {checkpoint, base_name(index_path), {}, message, {}, {}};
+    snprintf(shards.what, sizeof shards.what, "%.255s: a string", shards.index_name);
     const qk_status status = open_shards(&shards, index_path);
     shards.map.release(&checkpoint->memory);
     shards.names.release(&checkpoint->memory);

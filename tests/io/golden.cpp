@@ -56,7 +56,9 @@ qk_format format_of(qk_dtype dtype) {
                                    : QK_FORMAT_BF16;
 }
 
-void PrintTo(const Folder &folder, std::ostream *out) { *out << folder.name; }
+void PrintTo(const Folder &folder, std::ostream *out) {
+    *out << folder.name;
+}
 
 class Golden : public testing::TestWithParam<Folder> {
   protected:

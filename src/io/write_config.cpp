@@ -1,0 +1,155 @@
+// config.json for what the writer wrote: the source's, with the quantization_config that
+// transformers and vLLM look for.
+#include "writer.hpp"
+
+namespace qk_io {
+namespace {
+
+struct Request {
+    qk_dialect dialect;
+    const qk_tensor_desc *desc;
+    qk_format dense_format;
+    const char *const *kept;
+    int64_t kept_count;
+};
+
+json_t *names(const Request &r) {
+    json_t *list = json_array();
+    for (int64_t i = 0; i < r.kept_count; ++i) {
+        if (json_array_append_new(list, json_string(r.kept[i])) == 0) continue;
+        json_decref(list);
+        return nullptr;
+    }
+    return list;
+}
+
+// The keys of transformers' BitsAndBytesConfig.to_dict(), in its order.
+json_t *bnb_section(const Request &r) {
+    const char *type = r.desc->format == QK_FORMAT_NF4 ? "nf4" : "fp4";
+    const char *compute = r.dense_format == QK_FORMAT_F32   ? "float32"
+                          : r.dense_format == QK_FORMAT_F16 ? "float16"
+                                                            : "bfloat16";
+    json_t *kept = r.kept_count == 0 ? json_null() : names(r);
+    return json_pack(
+        "{s:b, s:b, s:s, s:s, s:s, s:b, s:b, s:b, s:o, s:f, s:b, s:b, s:s}",          //
+        "_load_in_4bit", 1, "_load_in_8bit", 0, "bnb_4bit_compute_dtype", compute,    //
+        "bnb_4bit_quant_storage", "uint8", "bnb_4bit_quant_type", type,               //
+        "bnb_4bit_use_double_quant", r.desc->scale_format == QK_FORMAT_LUT8 ? 1 : 0,  //
+        "llm_int8_enable_fp32_cpu_offload", 0, "llm_int8_has_fp16_weight", 0,         //
+        "llm_int8_skip_modules", kept, "llm_int8_threshold", 6.0, "load_in_4bit", 1,  //
+        "load_in_8bit", 0, "quant_method", "bitsandbytes");
+}
+
+// The keys of compressed-tensors' QuantizationConfig with one group for all Linear modules.
+json_t *ct_section(const Request &r) {
+    const bool rows = r.desc->group_size == QK_GROUP_ROW;
+    json_t *weights =
+        json_pack("{s:n, s:n, s:b, s:o, s:i, s:s, s:{}, s:s, s:b, s:s}",                //
+                  "actorder", "block_structure", "dynamic", 0,                          //
+                  "group_size", rows ? json_null() : json_integer(r.desc->group_size),  //
+                  "num_bits", 4, "observer", "minmax", "observer_kwargs",               //
+                  "strategy", rows ? "channel" : "group",                               //
+                  "symmetric", (r.desc->flags & QK_TENSOR_SYMMETRIC) != 0 ? 1 : 0, "type", "int");
+    return json_pack("{s:{s:{s:n, s:n, s:[s], s:o}}, s:s, s:n, s:o, s:n, s:s, s:s}",  //
+                     "config_groups", "group_0", "input_activations",                 //
+                     "output_activations", "targets", "Linear", "weights", weights,   //
+                     "format", "pack-quantized", "global_compression_ratio",          //
+                     "ignore", names(r), "kv_cache_scheme",                           //
+                     "quant_method", "compressed-tensors",                            //
+                     "quantization_status", "compressed");
+}
+
+json_t *section_of(const Request &r) {
+    return r.dialect == QK_DIALECT_BITSANDBYTES ? bnb_section(r) : ct_section(r);
+}
+
+qk_status check(const Request &r, const char *path, qk_io_message *message) {
+    if (path == nullptr || r.desc == nullptr || (r.kept == nullptr && r.kept_count > 0)) {
+        return fail(message, QK_ERROR_NULL, "%s: NULL",
+                    path == nullptr     ? "path"
+                    : r.desc == nullptr ? "desc"
+                                        : "kept");
+    }
+    if (r.dialect != QK_DIALECT_BITSANDBYTES && r.dialect != QK_DIALECT_COMPRESSED_TENSORS) {
+        return fail(message, QK_ERROR_UNSUPPORTED,
+                    "dialect: %s; bitsandbytes and compressed-tensors have configurations here",
+                    qk_dialect_name(r.dialect));
+    }
+    if (r.kept_count < 0) {
+        return fail(message, QK_ERROR_ARGUMENT, "kept_count: %lld; at least 0",
+                    static_cast<long long>(r.kept_count));
+    }
+    for (int64_t i = 0; i < r.kept_count; ++i) {
+        if (r.kept[i] == nullptr) {
+            return fail(message, QK_ERROR_NULL, "kept[%lld]: NULL", static_cast<long long>(i));
+        }
+        if (!is_utf8(r.kept[i])) {
+            return fail(message, QK_ERROR_ARGUMENT, "kept[%lld]: not UTF-8",
+                        static_cast<long long>(i));
+        }
+    }
+    return QK_OK;
+}
+
+qk_status base_of(const qk_checkpoint *from, json_t **root, qk_io_message *message) {
+    qk_status status = QK_ERROR_MEMORY;
+    if (from == nullptr || from->config_json.data == nullptr) {
+        *root = json_object();
+    } else {
+        *root = json_parse(from->config_json, from->limits.json_depth, kMaxJsonValues,
+                           "config.json", message, &status);
+        if (*root == nullptr) return status;
+    }
+    if (*root == nullptr) return out_of_memory(message);
+    if (!json_is_object(*root)) {
+        json_decref(*root);
+        return fail(message, QK_ERROR_CORRUPT, "config.json is not an object");
+    }
+    json_object_del(*root, "compression_config");  // the older name of the same section
+    return QK_OK;
+}
+
+qk_status replace(const char *path, const char *text, size_t bytes, qk_io_message *message) {
+    Replacement file;
+    QK_IO_TRY(replacement_open(&file, path, message));
+    qk_status status = replacement_write(&file, 0, text, bytes, message);
+    if (status == QK_OK) {
+        status = replacement_write(&file, static_cast<int64_t>(bytes), "\n", 1, message);
+    }
+    if (status == QK_OK) status = replacement_keep(&file, message);
+    replacement_drop(&file);
+    return status;
+}
+
+}  // namespace
+}  // namespace qk_io
+
+using namespace qk_io;
+
+qk_status qk_checkpoint_write_config(const qk_checkpoint *from, const char *path,
+                                     qk_dialect dialect, const qk_tensor_desc *desc,
+                                     qk_format dense_format, const char *const *kept,
+                                     int64_t kept_count, qk_io_message *message) {
+    clear(message);
+    const Request request = {dialect, desc, dense_format, kept, kept_count};
+    QK_IO_TRY(check(request, path, message));
+    json_t *root = nullptr;
+    QK_IO_TRY(base_of(from, &root, message));
+    Memory memory = {};
+    memory_from(from == nullptr ? nullptr : &from->memory.allocator, &memory);
+    char *text = nullptr;
+    size_t bytes = 0;
+    const size_t flags = JSON_INDENT(2);
+    if (json_object_set_new(root, "quantization_config", section_of(request)) == 0) {
+        bytes = json_dumpb(root, nullptr, 0, flags);
+    }
+    if (bytes > 0) text = static_cast<char *>(memory.allocate(bytes, 1));
+    qk_status status = text == nullptr ? out_of_memory(message) : QK_OK;
+    if (status == QK_OK) {
+        json_dumpb(root, text, bytes, flags);
+        status = replace(path, text, bytes, message);
+    }
+    memory.release(text);
+    json_decref(root);
+    return status;
+}
