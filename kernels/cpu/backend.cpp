@@ -26,6 +26,9 @@ constexpr Kernel<RepackArgs> const *kRepack[] = {&cpu::kRepackGeneric};
 constexpr Kernel<LinearArgs> const *kLinear[] = {
 #if defined(__x86_64__)
     &cpu::kLinearGemvAvx512,
+    &cpu::kLinearGemvAvx2,
+#elif defined(__aarch64__)
+    &cpu::kLinearGemvNeon,
 #endif
     &cpu::kLinearGeneric,
 };

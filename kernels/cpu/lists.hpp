@@ -11,7 +11,10 @@ extern const Kernel<RepackArgs> kRepackGeneric;
 extern const Kernel<LinearArgs> kLinearGeneric;
 
 #if defined(__x86_64__)
+extern const Kernel<LinearArgs> kLinearGemvAvx2;
 extern const Kernel<LinearArgs> kLinearGemvAvx512;
+#elif defined(__aarch64__)
+extern const Kernel<LinearArgs> kLinearGemvNeon;
 #endif
 
 }  // namespace qk::cpu

@@ -9,13 +9,11 @@
 //     registers:              x of the chunk (8), sums of the 8 rows (8), the 16 entries (1)
 //
 // Weights are read once, front to back, in one stream; scales of the 8 rows lie side by side.
-#include <immintrin.h>
-
-#include "cpu/access.hpp"
+#pragma once
 #include "cpu/features.hpp"
 #include "cpu/lists.hpp"
 #include "cpu/split.hpp"
-#include "cpu/x86_avx512/panel.hpp"
+#include "cpu/vector/panel.hpp"
 
 namespace qk::cpu {
 namespace {
@@ -24,36 +22,31 @@ namespace {
 
 constexpr int64_t kAhead = 8192;  // bytes of weights fetched ahead of use
 
-inline __m512 load_x(const float *x, __mmask16 mask) { return _mm512_maskz_loadu_ps(mask, x); }
-inline __m512 load_x(const F16 *x, __mmask16 mask) {
-    return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, x));
-}
-inline __m512 load_x(const BF16 *x, __mmask16 mask) {
-    const __m256i half = _mm256_maskz_loadu_epi16(mask, x);
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
-}
-
-// A weight's bytes stay in the register they were loaded to: compilers would fold the load into
-// each of the eight shifts and fetch the line eight times.
-inline __m512i load_chunk(const uint8_t *codes) {
-    __m512i chunk = _mm512_loadu_si512(codes);
-    asm volatile("" : "+v"(chunk));
-    return chunk;
-}
+// Types of x, each with its way into lanes.
+struct F32 {
+    static Lanes load(const char *x, Mask mask) { return load_f32(x, mask); }
+    static constexpr int64_t kBytes = 4;
+};
+struct F16 {
+    static Lanes load(const char *x, Mask mask) { return load_f16(x, mask); }
+    static constexpr int64_t kBytes = 2;
+};
+struct BF16 {
+    static Lanes load(const char *x, Mask mask) { return load_bf16(x, mask); }
+    static constexpr int64_t kBytes = 2;
+};
 
 struct Sums {
-    __m512 acc[8], part[8];
+    Lanes acc[8], part[8];
 };
 
 // One step, 16 columns; `first` of its group.
 template <int step, bool first, bool tail>
-inline __m512 add_step(__m512i chunk, __m512 entries, const __m512 (&x)[8],
-                       const __mmask16 (&mask)[8], __m512 part) {
-    const __m512i index = step == 0 ? chunk : _mm512_srli_epi32(chunk, 4 * step);
-    const __m512 entry = _mm512_permutexvar_ps(index, entries);
-    const __m512 sum = first ? _mm512_setzero_ps() : part;
-    if (tail) return _mm512_mask3_fmadd_ps(x[step], entry, sum, mask[step]);
-    return _mm512_fmadd_ps(entry, x[step], sum);
+inline Lanes add_step(const Words &codes, const Table &table, const Lanes (&x)[8],
+                      const Mask (&mask)[8], Lanes part) {
+    const Lanes entry = look_up<step>(table, codes);
+    const Lanes sum = first ? zero_lanes() : part;
+    return tail ? fma_where(mask[step], x[step], entry, sum) : fma(entry, x[step], sum);
 }
 
 // What a chunk of 8 rows is added with. Groups of at most 128 columns start with the chunk; wider
@@ -66,23 +59,21 @@ struct Chunk {
     bool starts, ends;     // a wide group
 };
 
-// Rows go kTogether at a time, step by step: their sums are independent, and a processor's window
-// is shorter than the chain of eight additions of one row.
-constexpr int kTogether = 4;
-
+// Rows go kRowsTogether at a time, step by step: their sums are independent, and a processor's
+// window is shorter than the chain of eight additions of one row.
 template <int kSteps, class Codes, bool tail>
-inline void add_rows(const Chunk &chunk, int first_row, const Codes &codes, const __m512 (&x)[8],
-                     const __mmask16 (&mask)[8], Sums &sums) {
+inline void add_rows(const Chunk &chunk, int first_row, const Codes &codes, const Lanes (&x)[8],
+                     const Mask (&mask)[8], Sums &sums) {
     constexpr int steps = kSteps == 0 ? 8 : kSteps;
-    __m512i bytes[kTogether];
-    __m512 part[kTogether];
+    Words words[kRowsTogether];
+    Lanes part[kRowsTogether];
+    Table table[kRowsTogether];
     QK_UNROLL
-    for (int i = 0; i < kTogether; ++i) {
+    for (int i = 0; i < kRowsTogether; ++i) {
         const uint8_t *const row = chunk.codes + 64 * (first_row + i);
-        _mm_prefetch(reinterpret_cast<const char *>(row + kAhead), _MM_HINT_T0);
-        bytes[i] = load_chunk(row);
-        part[i] = sums.part[first_row + i];
-        if (kSteps == 0 && chunk.starts) part[i] = _mm512_setzero_ps();
+        prefetch(row + kAhead);
+        words[i] = load_words(row);
+        part[i] = kSteps == 0 && !chunk.starts ? sums.part[first_row + i] : zero_lanes();
     }
     const auto add = [&]<int step>() {
         constexpr int group = step / steps;
@@ -90,16 +81,16 @@ inline void add_rows(const Chunk &chunk, int first_row, const Codes &codes, cons
         constexpr bool last = step % steps == steps - 1;
         if (tail && kSteps != 0 && group >= chunk.groups) return;  // neither zeros nor scales
         QK_UNROLL
-        for (int i = 0; i < kTogether; ++i) {
-            const __m512 entries = codes.entries(chunk.zeros + 4 * group, first_row + i);
-            part[i] = add_step<step, first, tail>(bytes[i], entries, x, mask, part[i]);
+        for (int i = 0; i < kRowsTogether; ++i) {
+            if (step % steps == 0) table[i] = codes.table(chunk.zeros + 4 * group, first_row + i);
+            part[i] = add_step<step, first, tail>(words[i], table[i], x, mask, part[i]);
         }
         if (!last || (kSteps == 0 && !chunk.ends)) return;
         QK_UNROLL
-        for (int i = 0; i < kTogether; ++i) {
+        for (int i = 0; i < kRowsTogether; ++i) {
             const int row = first_row + i;
-            const __m512 scale = _mm512_set1_ps(load_as<float>(chunk.scales, group * 8 + row));
-            sums.acc[row] = _mm512_fmadd_ps(part[i], scale, sums.acc[row]);
+            const Lanes scale = splat(load_as<float>(chunk.scales, group * 8 + row));
+            sums.acc[row] = fma(part[i], scale, sums.acc[row]);
         }
     };
     add.template operator()<0>();
@@ -112,24 +103,16 @@ inline void add_rows(const Chunk &chunk, int first_row, const Codes &codes, cons
     add.template operator()<7>();
     if (kSteps != 0) return;
     QK_UNROLL
-    for (int i = 0; i < kTogether; ++i) sums.part[first_row + i] = part[i];
+    for (int i = 0; i < kRowsTogether; ++i) sums.part[first_row + i] = part[i];
 }
 
 template <int kSteps, class Codes, bool tail>
-inline void add_chunk(const Chunk &chunk, const Codes &codes, const __m512 (&x)[8],
-                      const __mmask16 (&mask)[8], Sums &sums) {
+inline void add_chunk(const Chunk &chunk, const Codes &codes, const Lanes (&x)[8],
+                      const Mask (&mask)[8], Sums &sums) {
     QK_UNROLL
-    for (int row = 0; row < 8; row += kTogether) {
+    for (int row = 0; row < 8; row += kRowsTogether) {
         add_rows<kSteps, Codes, tail>(chunk, row, codes, x, mask, sums);
     }
-}
-
-float fold_lanes(__m512 lanes) {
-    const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(lanes),
-                                       _mm512_extractf32x8_ps(lanes, 1));
-    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
-    const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
 }
 
 void store_rows(const LinearArgs &args, int64_t row_block, const Sums &sums) {
@@ -151,7 +134,9 @@ class RowBlocks {
     void run(int64_t row_block) {
         const Geometry &s = args_.w.geometry;
         const int64_t chunks = ceil_div(s.k, 128);
-        Sums sums = {};
+        Sums sums;
+        for (Lanes &lanes : sums.acc) lanes = zero_lanes();
+        for (Lanes &lanes : sums.part) lanes = zero_lanes();
         for (int64_t chunk = 0; chunk < chunks; chunk += kPanelChunks) {
             run_panel(row_block, chunk, min64(chunk + kPanelChunks, chunks), sums);
         }
@@ -173,10 +158,10 @@ class RowBlocks {
             chunk.zeros = static_cast<const uint8_t *>(args_.w.zero) +
                           (row_block * s.groups_per_row + group) * 4;
         }
-        const X *x = static_cast<const X *>(args_.x.data) + first * 128;
+        const char *x = static_cast<const char *>(args_.x.data) + first * 128 * X::kBytes;
         const int64_t full = min64(last, s.k / 128);
         int64_t column = first * 128, group_start = group * size;
-        for (int64_t i = first; i < full; ++i, column += 128, x += 128) {
+        for (int64_t i = first; i < full; ++i, column += 128, x += 128 * X::kBytes) {
             set_wide(chunk, column, group_start);
             add<false>(chunk, x, 128, sums);
             advance(chunk, group_start);
@@ -206,15 +191,13 @@ class RowBlocks {
     }
 
     template <bool tail>
-    void add(const Chunk &chunk, const X *x, int64_t columns, Sums &sums) const {
-        __mmask16 mask[8];
-        __m512 values[8];
+    void add(const Chunk &chunk, const char *x, int64_t columns, Sums &sums) const {
+        Mask mask[8];
+        Lanes values[8];
         QK_UNROLL
         for (int step = 0; step < 8; ++step) {
-            const int64_t left = columns - 16 * step;
-            mask[step] = !tail || left >= 16 ? 0xffff
-                                             : left <= 0 ? 0 : __mmask16((1u << left) - 1);
-            values[step] = load_x(x + 16 * step, mask[step]);
+            mask[step] = first_lanes(tail ? columns - 16 * step : 16);
+            values[step] = X::load(x + 16 * step * X::kBytes, mask[step]);
         }
         add_chunk<kSteps, Codes, tail>(chunk, codes_, values, mask, sums);
     }
@@ -252,25 +235,22 @@ void run_codes(const LinearArgs &args, const Launch &launch) {
                            : run_groups<TableCodes, X>(args, launch);
 }
 
-Status run(const LinearArgs &args, const Launch &launch) {
+Status run_gemv(const LinearArgs &args, const Launch &launch) {
     switch (args.x.format->id) {
         case QK_FORMAT_F16: run_codes<F16>(args, launch); break;
         case QK_FORMAT_BF16: run_codes<BF16>(args, launch); break;
-        default: run_codes<float>(args, launch);
+        default: run_codes<F32>(args, launch);
     }
     return QK_OK;
 }
 
-bool can_run(const LinearArgs &args, int32_t) {
+bool can_run_gemv(const LinearArgs &args, int32_t) {
     const Geometry &s = args.w.geometry;
-    if ((features() & kAvx512) == 0 || args.x.rows != 1) return false;
+    if ((features() & kLanesFeature) == 0 || args.x.rows != 1) return false;
     if (args.w.layout == nullptr || args.w.layout->id != kLayoutRows8 || s.flat) return false;
     const int64_t size = s.group_size;
     return size >= s.k || size == 16 || size == 32 || size == 64 || size % 128 == 0;
 }
 
 }  // namespace
-
-const Kernel<LinearArgs> kLinearGemvAvx512 = {"avx512 gemv", can_run, nullptr, run};
-
 }  // namespace qk::cpu

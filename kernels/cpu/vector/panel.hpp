@@ -1,0 +1,100 @@
+// What the kernels over the packed layout share: the scales of 8 rows as f32, a run of groups at a
+// time, and the entries that codes stand for. Included after an instruction set's lanes.hpp.
+#pragma once
+#include "cpu/access.hpp"
+
+namespace qk::cpu {
+namespace {
+
+constexpr int64_t kPanelChunks = 16;                // chunks of 128 columns
+constexpr int64_t kPanelGroups = kPanelChunks * 8;  // of 16 columns, the smallest group
+
+// The scales of one block of 8 rows, groups first .. first + count, as f32 [group][row]. Plain f32
+// scales are read where they lie.
+class ScalePanel {
+  public:
+    explicit ScalePanel(const Weight &w) : w_(w) {
+        if (!is_nested(w)) return;
+        memcpy(code_, w.scale.code, sizeof(code_));
+        bias_ = load_as<float>(w.scale.bias, 0);
+    }
+
+    const char *load(int64_t row_block, int64_t first, int64_t count) {
+        const int64_t at = (row_block * w_.geometry.groups_per_row + first) * 8;
+        const char *const data = static_cast<const char *>(w_.scale.data);
+        switch (w_.scale.format->id) {
+            case QK_FORMAT_F32: return data + at * 4;
+            case QK_FORMAT_F16:
+                for (int64_t i = 0; i < count; ++i) widen_f16(data + (at + i * 8) * 2, scales_[i]);
+                break;
+            case QK_FORMAT_BF16:
+                for (int64_t i = 0; i < count; ++i) widen_bf16(data + (at + i * 8) * 2, scales_[i]);
+                break;
+            default: load_nested(data + at, row_block, first, count);
+        }
+        return reinterpret_cast<const char *>(scales_);
+    }
+
+  private:
+    // Second scales go by the running number of the scale, which differs from row to row: runs of
+    // groups over which no row changes its second scale.
+    void load_nested(const char *from, int64_t row_block, int64_t first, int64_t count) {
+        const int64_t per_row = w_.geometry.groups_per_row, size = w_.scale.second_group;
+        const int64_t limit = ceil_div(w_.geometry.group_count, size) - 1;
+        for (int64_t i = 0; i < count;) {
+            float second[8];
+            int64_t run = count - i;
+            for (int64_t row = 0; row < 8; ++row) {
+                const int64_t number = (row_block * 8 + row) * per_row + first + i;
+                // Padding rows lie past the end: any second scale will do.
+                second[row] = load_as<float>(w_.scale.second, min64(number / size, limit));
+                run = min64(run, size - number % size);
+            }
+            for (const int64_t end = i + run; i < end; ++i) {
+                widen_nested(from + i * 8, code_, second, bias_, scales_[i]);
+            }
+        }
+    }
+
+    const Weight &w_;
+    float bias_ = 0;
+    float code_[256];
+    float scales_[kPanelGroups][8];
+};
+
+// A format whose entries are the same for every group.
+class TableCodes {
+  public:
+    explicit TableCodes(const Weight &w) {
+        float entries[16];
+        for (int code = 0; code < 16; ++code) {
+            entries[code] = w.format->kind == FormatKind::kTable ? w.format->value(code)
+                                                                 : float(code - 8);
+        }
+        table_ = load_table(entries);
+    }
+    Table table(const uint8_t *, int) const { return table_; }
+
+  private:
+    Table table_;
+};
+
+// code - zero, for the 16 zeros.
+class AffineCodes {
+  public:
+    explicit AffineCodes(const Weight &) {
+        for (int zero = 0; zero < 16; ++zero) {
+            for (int code = 0; code < 16; ++code) entries_[zero][code] = float(code - zero);
+        }
+    }
+    // `zeros`: a nibble a row.
+    Table table(const uint8_t *zeros, int row) const {
+        return load_table(entries_[zeros[row >> 1] >> (row & 1) * 4 & 15]);
+    }
+
+  private:
+    alignas(64) float entries_[16][16];
+};
+
+}  // namespace
+}  // namespace qk::cpu
