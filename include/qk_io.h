@@ -195,8 +195,9 @@ QK_API qk_status qk_writer_write_layer(qk_writer *writer, qk_context *context, c
                                        const qk_tensor *tensor, qk_io_message *message);
 
 /* Writes a config.json at path: that of `from` (NULL: an empty one) with the quantization_config
- * that Python's loaders need for layers of this dialect and description. kept: names of the
- * layers that stayed dense. Replaces the file at path at once or not at all. [allocates] */
+ * that Python's loaders need for layers of this dialect and description, or without one for
+ * QK_DIALECT_DENSE. kept: names of the layers that stayed dense. Replaces the file at path at
+ * once or not at all. [allocates] */
 QK_API qk_status qk_checkpoint_write_config(const qk_checkpoint *from, const char *path,
                                             qk_dialect dialect, const qk_tensor_desc *desc,
                                             qk_format dense_format, const char *const *kept,

@@ -59,8 +59,14 @@ json_t *ct_section(const Request &r) {
                      "quantization_status", "compressed");
 }
 
-json_t *section_of(const Request &r) {
-    return r.dialect == QK_DIALECT_BITSANDBYTES ? bnb_section(r) : ct_section(r);
+bool put_section(json_t *root, const Request &r) {
+    constexpr const char *kKey = "quantization_config";
+    if (r.dialect == QK_DIALECT_DENSE) {
+        json_object_del(root, kKey);
+        return true;
+    }
+    json_t *section = r.dialect == QK_DIALECT_BITSANDBYTES ? bnb_section(r) : ct_section(r);
+    return json_object_set_new(root, kKey, section) == 0;
 }
 
 qk_status check(const Request &r, const char *path, qk_io_message *message) {
@@ -70,9 +76,10 @@ qk_status check(const Request &r, const char *path, qk_io_message *message) {
                     : r.desc == nullptr ? "desc"
                                         : "kept");
     }
-    if (r.dialect != QK_DIALECT_BITSANDBYTES && r.dialect != QK_DIALECT_COMPRESSED_TENSORS) {
+    if (r.dialect != QK_DIALECT_BITSANDBYTES && r.dialect != QK_DIALECT_COMPRESSED_TENSORS &&
+        r.dialect != QK_DIALECT_DENSE) {
         return fail(message, QK_ERROR_UNSUPPORTED,
-                    "dialect: %s; bitsandbytes and compressed-tensors have configurations here",
+                    "dialect: %s; bitsandbytes, compressed-tensors and dense have configurations",
                     qk_dialect_name(r.dialect));
     }
     if (r.kept_count < 0) {
@@ -140,9 +147,7 @@ qk_status qk_checkpoint_write_config(const qk_checkpoint *from, const char *path
     char *text = nullptr;
     size_t bytes = 0;
     const size_t flags = JSON_INDENT(2);
-    if (json_object_set_new(root, "quantization_config", section_of(request)) == 0) {
-        bytes = json_dumpb(root, nullptr, 0, flags);
-    }
+    if (put_section(root, request)) bytes = json_dumpb(root, nullptr, 0, flags);
     if (bytes > 0) text = static_cast<char *>(memory.allocate(bytes, 1));
     qk_status status = text == nullptr ? out_of_memory(message) : QK_OK;
     if (status == QK_OK) {

@@ -277,6 +277,17 @@ TEST_P(Rewrite, TheConfigurationReadsBack) {
     qk_checkpoint_destroy(again);
 }
 
+// The configuration of dequantized weights is the source's without the section.
+TEST_P(Rewrite, TheDenseConfigurationHasNoQuantization) {
+    const std::string config = folder.path("config.json");
+    qk_tensor_desc desc = QK_TENSOR_DESC_INIT;
+    ASSERT_EQ(QK_OK, qk_checkpoint_write_config(checkpoint, config.c_str(), QK_DIALECT_DENSE, &desc,
+                                                QK_FORMAT_F16, nullptr, 0, &message))
+        << message.text;
+    EXPECT_EQ(std::string::npos, read_file(config).find("quantization_config"));
+    EXPECT_NE(std::string::npos, read_file(config).find("\"architectures\""));
+}
+
 INSTANTIATE_TEST_SUITE_P(Golden, Rewrite,
                          testing::Values("bnb_nf4", "bnb_fp4", "bnb_nf4_nested", "bnb_fp4_nested",
                                          "bnb_sharded", "ct_int4_sym_g128", "ct_int4_sym_g32",

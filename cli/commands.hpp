@@ -1,0 +1,47 @@
+// One struct of options and one function a sub-command; main.cpp fills the former.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "common.hpp"
+
+struct InspectOptions {
+    std::string file;
+    bool tensors = false;
+};
+struct VerifyOptions {
+    std::string file;
+};
+struct DequantizeOptions {
+    std::string input, output;
+    std::vector<std::string> layers;  // patterns; empty: everything
+    std::string dtype;                // "": what the weights were before
+    bool force = false;
+};
+struct QuantizeOptions {
+    std::string input, output;
+    std::string format = "nf4";
+    std::string dialect;  // "": the format's own
+    std::string group;    // "": 64 for nf4 and fp4, 128 for int4
+    std::string scales;   // int4; "": the type of the weights
+    bool nested = false, asymmetric = false, force = false;
+    std::vector<std::string> include;
+    std::vector<std::string> exclude;
+};
+struct MultiplyOptions {
+    std::string file, layer;  // layer "": the first quantized one
+    int64_t rows = 1;
+    std::string dtype = "f32";
+    std::string device = "cpu";
+    int repeat = 0;  // 0: as often as fits into a quarter of a second
+};
+
+// Layers that quantize leaves dense unless told otherwise: Python's loaders do, too.
+std::vector<std::string> default_excludes();
+
+ExitCode run_info(const CommonOptions &common);
+ExitCode run_inspect(const CommonOptions &common, const InspectOptions &options);
+ExitCode run_verify(const CommonOptions &common, const VerifyOptions &options);
+ExitCode run_dequantize(const CommonOptions &common, const DequantizeOptions &options);
+ExitCode run_quantize(const CommonOptions &common, const QuantizeOptions &options);
+ExitCode run_multiply(const CommonOptions &common, const MultiplyOptions &options);

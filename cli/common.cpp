@@ -1,0 +1,184 @@
+#include "common.hpp"
+
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+
+ExitCode exit_code(qk_status status) {
+    switch (status) {
+        case QK_OK: return kOk;
+        case QK_ERROR_CORRUPT:
+        case QK_ERROR_FILE: return kFile;
+        case QK_ERROR_UNSUPPORTED:
+        case QK_ERROR_NO_DEVICE: return kUnsupported;
+        default: return kFailed;
+    }
+}
+
+void check(qk_status status, const std::string &subject, const char *why) {
+    if (status == QK_OK) return;
+    const bool said = why != nullptr && why[0] != 0;
+    const std::string sentence = said ? why : qk_status_string(status);
+    throw Failure(exit_code(status), subject.empty() ? sentence : subject + ": " + sentence);
+}
+
+Checkpoint open_checkpoint(const std::string &path) {
+    qk_checkpoint *checkpoint = nullptr;
+    qk_io_message message = {};
+    check(qk_checkpoint_open(path.c_str(), nullptr, &checkpoint, &message), "", message.text);
+    return Checkpoint(checkpoint);
+}
+
+Context create_context(int threads, qk_device device, int device_index, size_t workspace_bytes) {
+    qk_context_options options = QK_CONTEXT_OPTIONS_INIT;
+    options.device = device;
+    options.device_index = device_index;
+    options.thread_count = threads;
+    options.workspace_bytes = workspace_bytes;
+    qk_context *context = nullptr;
+    check(qk_context_create(&options, &context), "cannot use the device", nullptr);
+    return Context(context);
+}
+
+LoadedLayer load_layer(const Checkpoint &checkpoint, const Context &context,
+                       const std::string &name, uint32_t flags) {
+    qk_tensor *weight = nullptr, *bias = nullptr;
+    qk_io_message message = {};
+    check(qk_checkpoint_load(checkpoint.get(), context.get(), name.c_str(), flags, &weight, &bias,
+                             &message),
+          name, message.text);
+    return {Tensor(weight), Tensor(bias)};
+}
+
+namespace {
+
+qk_tensor_desc dense_desc(qk_format format, int64_t rows, int64_t columns) {
+    qk_tensor_desc desc = QK_TENSOR_DESC_INIT;
+    desc.format = format;
+    desc.rank = 2;
+    desc.shape[0] = rows;
+    desc.shape[1] = columns;
+    return desc;
+}
+
+}  // namespace
+
+Tensor create_dense(const Context &context, qk_format format, int64_t rows, int64_t columns) {
+    const qk_tensor_desc desc = dense_desc(format, rows, columns);
+    qk_tensor *tensor = nullptr;
+    check(qk_tensor_create(context.get(), &desc, &tensor), "cannot create a tensor",
+          qk_context_error(context.get()));
+    return Tensor(tensor);
+}
+
+Tensor wrap_dense(const Context &context, qk_format format, int64_t rows, int64_t columns,
+                  void *data) {
+    const qk_tensor_desc desc = dense_desc(format, rows, columns);
+    qk_tensor *tensor = nullptr;
+    check(qk_tensor_wrap(context.get(), &desc, &data, 1, &tensor), "cannot wrap a tensor",
+          qk_context_error(context.get()));
+    return Tensor(tensor);
+}
+
+std::string printable(const std::string &text) {
+    std::string result;
+    for (size_t i = 0; i < text.size(); ++i) {
+        const unsigned char byte = static_cast<unsigned char>(text[i]);
+        // C2 80 to C2 9F are the C1 controls, which some terminals obey like escape sequences.
+        const bool c1 = byte == 0xc2 && i + 1 < text.size() &&
+                        static_cast<unsigned char>(text[i + 1]) < 0xa0;
+        if (c1) ++i;
+        result += byte < 0x20 || byte == 0x7f || c1 ? '?' : text[i];
+    }
+    return result;
+}
+
+std::string human_bytes(double bytes) {
+    static const char *const kUnits[] = {"B", "kB", "MB", "GB", "TB"};
+    size_t unit = 0;
+    while (bytes >= 1000 && unit < 4) {
+        bytes /= 1000;
+        ++unit;
+    }
+    char text[32];
+    std::snprintf(text, sizeof text, unit == 0 ? "%.0f %s" : "%.1f %s", bytes, kUnits[unit]);
+    return text;
+}
+
+std::string plural(int64_t count, const char *noun) {
+    return std::to_string(count) + " " + noun + (count == 1 ? "" : "s");
+}
+
+const char *format_name(qk_format format) {
+    switch (format) {
+        case QK_FORMAT_F32: return "f32";
+        case QK_FORMAT_F16: return "f16";
+        case QK_FORMAT_BF16: return "bf16";
+        case QK_FORMAT_I8: return "i8";
+        case QK_FORMAT_I16: return "i16";
+        case QK_FORMAT_U4_AFFINE: return "int4";
+        case QK_FORMAT_NF4: return "nf4";
+        case QK_FORMAT_FP4_BNB: return "fp4";
+        case QK_FORMAT_FP4_E2M1: return "e2m1";
+        case QK_FORMAT_LUT8: return "lut8";
+        case QK_FORMAT_S8: return "int8";
+        default: return "unknown";
+    }
+}
+
+const char *layout_name(qk_layout layout) {
+    switch (layout) {
+        case QK_LAYOUT_ROW: return "row";
+        case QK_LAYOUT_ROW_HIGH: return "row_high";
+        case QK_LAYOUT_AWQ_GEMM: return "awq_gemm";
+        case QK_LAYOUT_AWQ_GEMV: return "awq_gemv";
+        case QK_LAYOUT_GPTQ: return "gptq";
+        case QK_LAYOUT_GPTQ_V1: return "gptq_v1";
+        case QK_LAYOUT_WORD: return "word";
+        default: return "unknown";
+    }
+}
+
+std::string group_name(const qk_tensor_desc &desc) {
+    if (desc.group_size == 0) return "-";
+    return desc.group_size == QK_GROUP_ROW ? "row" : std::to_string(desc.group_size);
+}
+
+std::string shape_name(const int64_t *shape, int32_t rank) {
+    std::string text;
+    for (int32_t i = 0; i < rank; ++i) text += (i == 0 ? "" : " x ") + std::to_string(shape[i]);
+    return rank == 0 ? "scalar" : text;
+}
+
+int32_t element_bytes(qk_format format) { return format == QK_FORMAT_F32 ? 4 : 2; }
+
+qk_dtype dtype_of(qk_format format) {
+    if (format == QK_FORMAT_F32) return QK_DTYPE_F32;
+    return format == QK_FORMAT_F16 ? QK_DTYPE_F16 : QK_DTYPE_BF16;
+}
+
+qk_format float_format_of(const std::string &name) {
+    if (name == "f32") return QK_FORMAT_F32;
+    return name == "f16" ? QK_FORMAT_F16 : QK_FORMAT_BF16;
+}
+
+double float_value(qk_format format, const void *element) {
+    if (format == QK_FORMAT_F32) {
+        float value;
+        std::memcpy(&value, element, 4);
+        return value;
+    }
+    uint16_t bits;
+    std::memcpy(&bits, element, 2);
+    if (format == QK_FORMAT_BF16) {
+        const uint32_t wide = static_cast<uint32_t>(bits) << 16;
+        float value;
+        std::memcpy(&value, &wide, 4);
+        return value;
+    }
+    const int exponent = bits >> 10 & 31, mantissa = bits & 1023;
+    double value = exponent == 0 ? std::ldexp(mantissa, -24)
+                                 : std::ldexp(1024 + mantissa, exponent - 25);
+    if (exponent == 31) value = mantissa != 0 ? NAN : INFINITY;
+    return (bits & 0x8000) != 0 ? -value : value;
+}

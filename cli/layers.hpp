@@ -1,0 +1,22 @@
+// The contents of a checkpoint as lists, and which tensors hold which layer.
+#pragma once
+#include <set>
+#include <string>
+#include <vector>
+
+#include "common.hpp"
+
+std::vector<qk_layer> all_layers(const Checkpoint &checkpoint);
+std::vector<qk_file_tensor> all_tensors(const Checkpoint &checkpoint);
+inline bool is_quantized(const qk_layer &layer) { return layer.dialect != QK_DIALECT_DENSE; }
+inline bool is_loadable(const qk_layer &layer) { return layer.status == QK_OK; }
+
+// Adds the names of the tensors that hold the layer's weight: all but its bias.
+void add_weight_tensors(const Checkpoint &checkpoint, const qk_layer &layer,
+                        std::set<std::string> *names);
+
+// Shell patterns (* ? [...]); '*' also crosses dots.
+bool matches(const std::vector<std::string> &patterns, const std::string &name);
+// The layers that match; throws when a pattern matches none.
+std::vector<qk_layer> select_layers(const std::vector<qk_layer> &layers,
+                                    const std::vector<std::string> &patterns);

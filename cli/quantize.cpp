@@ -1,0 +1,258 @@
+#include <cstdio>
+#include <cstdlib>
+
+#include "commands.hpp"
+#include "json.hpp"
+#include "layers.hpp"
+#include "output.hpp"
+#include "scan.hpp"
+
+namespace {
+
+struct Scheme {
+    qk_dialect dialect;
+    const char *dialect_name;
+    qk_format format;
+    int32_t group;
+};
+
+[[noreturn]] void usage(const std::string &sentence) { throw Failure(kUsage, sentence); }
+
+int32_t parse_group(const std::string &text, bool int4) {
+    if (text.empty()) return int4 ? 128 : 64;
+    if (int4 && text == "row") return QK_GROUP_ROW;
+    char *end = nullptr;
+    const long value = std::strtol(text.c_str(), &end, 10);
+    const bool number = end != text.c_str() && *end == 0;
+    const bool power = (value & (value - 1)) == 0;
+    if (number && int4 && value >= 16 && value <= 4096) return static_cast<int32_t>(value);
+    if (number && !int4 && power && value >= 32 && value <= 4096) {
+        return static_cast<int32_t>(value);
+    }
+    usage("--group " + text + ": accepted are " +
+          (int4 ? "16 to 4096 and row" : "powers of two from 32 to 4096"));
+}
+
+Scheme choose_scheme(const QuantizeOptions &options) {
+    const bool int4 = options.format == "int4";
+    const char *own = int4 ? "compressed-tensors" : "bitsandbytes";
+    if (!options.dialect.empty() && options.dialect != own) {
+        usage(options.dialect + " has no " + options.format + "; " + own + " has");
+    }
+    if (int4 && options.nested) usage("--nested is for nf4 and fp4");
+    if (!int4 && options.asymmetric) usage("--asymmetric is for int4");
+    if (!int4 && !options.scales.empty()) usage("--scales is for int4");
+    const qk_format format = int4                      ? QK_FORMAT_U4_AFFINE
+                             : options.format == "nf4" ? QK_FORMAT_NF4
+                                                       : QK_FORMAT_FP4_BNB;
+    return {int4 ? QK_DIALECT_COMPRESSED_TENSORS : QK_DIALECT_BITSANDBYTES, own, format,
+            parse_group(options.group, int4)};
+}
+
+qk_tensor_desc describe(const QuantizeOptions &options, const Scheme &scheme,
+                        const qk_layer &layer) {
+    qk_tensor_desc desc = QK_TENSOR_DESC_INIT;
+    desc.format = scheme.format;
+    desc.rank = 2;
+    desc.shape[0] = layer.desc.shape[0];
+    desc.shape[1] = layer.desc.shape[1];
+    desc.group_size = scheme.group;
+    if (scheme.format == QK_FORMAT_U4_AFFINE) {
+        desc.layout = QK_LAYOUT_WORD;
+        desc.scale_format =
+            options.scales.empty() ? layer.dense_format : float_format_of(options.scales);
+        desc.flags = options.asymmetric ? 0 : QK_TENSOR_SYMMETRIC;
+    } else {
+        desc.layout = QK_LAYOUT_ROW_HIGH;
+        desc.grouping = QK_GROUPING_FLAT;
+        desc.scale_format = options.nested ? QK_FORMAT_LUT8 : QK_FORMAT_F32;
+    }
+    return desc;
+}
+
+// Why Python could not load the layer in this dialect; "" when it can.
+std::string unfit(const Scheme &scheme, const qk_layer &layer) {
+    const int64_t k = layer.desc.shape[1];
+    if (scheme.dialect != QK_DIALECT_COMPRESSED_TENSORS || scheme.group == QK_GROUP_ROW ||
+        k % scheme.group == 0) {
+        return "";
+    }
+    return "its rows of " + std::to_string(k) + " are no multiple of the group of " +
+           std::to_string(scheme.group);
+}
+
+// What the file says the weights were: compressed-tensors knows only the type of the scales.
+qk_format written_type(const qk_layer &layer, const qk_tensor_desc &desc) {
+    return desc.format == QK_FORMAT_U4_AFFINE ? desc.scale_format : layer.dense_format;
+}
+
+struct Job {
+    qk_layer layer;
+    qk_tensor_desc desc;
+};
+struct Plan {
+    std::vector<Job> jobs;
+    std::vector<std::string> kept;
+    std::vector<qk_file_tensor> copy;
+    int64_t bytes_in = 0;
+};
+
+void note_kept(const CommonOptions &common, const qk_layer &layer, const std::string &why) {
+    if (common.quiet || common.json) return;
+    std::fprintf(stderr, "qk: %s stays dense: %s\n", printable(layer.name).c_str(), why.c_str());
+}
+
+// Declares every layer that is to be quantized.
+void plan_layers(const CommonOptions &common, const QuantizeOptions &options,
+                 const Scheme &scheme, const Checkpoint &checkpoint, const Output &output,
+                 Plan *plan) {
+    std::set<std::string> replaced;
+    const std::vector<qk_layer> layers = all_layers(checkpoint);
+    select_layers(layers, options.include);  // a pattern that matches nothing is a mistake
+    for (const qk_layer &layer : layers) {
+        const bool included = options.include.empty() || matches(options.include, layer.name);
+        if (!included || matches(options.exclude, layer.name)) {
+            plan->kept.push_back(layer.name);
+            continue;
+        }
+        const std::string why = unfit(scheme, layer);
+        if (!why.empty()) {
+            note_kept(common, layer, why);
+            plan->kept.push_back(layer.name);
+            continue;
+        }
+        const qk_tensor_desc desc = describe(options, scheme, layer);
+        qk_io_message message = {};
+        check(qk_writer_declare_layer(output.writer(), scheme.dialect, layer.name, &desc,
+                                      written_type(layer, desc), &message),
+              "", message.text);
+        plan->jobs.push_back({layer, desc});
+        add_weight_tensors(checkpoint, layer, &replaced);
+    }
+    if (plan->jobs.empty()) throw Failure(kFailed, "nothing to do: no layer can be quantized");
+    for (const qk_file_tensor &tensor : all_tensors(checkpoint)) {
+        plan->bytes_in += tensor.bytes;
+        if (replaced.count(tensor.name) == 0) plan->copy.push_back(tensor);
+    }
+}
+
+void refuse_quantized(const Checkpoint &checkpoint) {
+    for (const qk_layer &layer : all_layers(checkpoint)) {
+        if (is_quantized(layer) || !is_loadable(layer)) {
+            const std::string why = is_loadable(layer) ? "is quantized already" : layer.reason;
+            throw Failure(kUnsupported, std::string(layer.name) + ": " + why +
+                                            "; only dense checkpoints can be quantized");
+        }
+    }
+}
+
+void refuse_not_finite(const Checkpoint &checkpoint, const qk_layer &layer) {
+    const std::string name = std::string(layer.name) + ".weight";
+    qk_file_tensor tensor;
+    check(qk_checkpoint_find_tensor(checkpoint.get(), name.c_str(), &tensor), name, nullptr);
+    const ValueCounts counts = count_values(tensor.dtype, tensor.data, tensor.bytes);
+    if (counts.nan + counts.infinite == 0) return;
+    throw Failure(kFailed, name + ": " + std::to_string(counts.nan + counts.infinite) +
+                               " values are NaN or infinite, which no scale can hold");
+}
+
+void quantize_layer(const Checkpoint &checkpoint, const Context &context, const Job &job,
+                    const Output &output) {
+    refuse_not_finite(checkpoint, job.layer);
+    const LoadedLayer dense = load_layer(checkpoint, context, job.layer.name, QK_LOAD_IN_PLACE);
+    qk_tensor *created = nullptr;
+    check(qk_tensor_create(context.get(), &job.desc, &created), job.layer.name,
+          qk_context_error(context.get()));
+    const Tensor quantized(created);
+    if (job.desc.scale_format == QK_FORMAT_LUT8) {
+        float table[256];
+        check(qk_dynamic_table(table), "table", nullptr);
+        check(qk_tensor_upload(context.get(), created, QK_PLANE_SCALE_CODE, table, sizeof table),
+              job.layer.name, qk_context_error(context.get()));
+    }
+    check(qk_quantize(context.get(), dense.weight.get(), created), job.layer.name,
+          qk_context_error(context.get()));
+    qk_io_message message = {};
+    check(qk_writer_write_layer(output.writer(), context.get(), job.layer.name, created, &message),
+          "", message.text);
+}
+
+void write_config(const Scheme &scheme, const Checkpoint &checkpoint, const Plan &plan,
+                  const Output &output) {
+    std::vector<const char *> kept;
+    for (const std::string &name : plan.kept) kept.push_back(name.c_str());
+    qk_io_message message = {};
+    check(qk_checkpoint_write_config(checkpoint.get(), output.config_draft().c_str(),
+                                     scheme.dialect, &plan.jobs[0].desc,
+                                     written_type(plan.jobs[0].layer, plan.jobs[0].desc),
+                                     kept.data(),
+                                     static_cast<int64_t>(kept.size()), &message),
+          "", message.text);
+}
+
+int64_t file_bytes(const std::string &path) {
+    int64_t bytes = 0;
+    for (const qk_file_tensor &tensor : all_tensors(open_checkpoint(path))) bytes += tensor.bytes;
+    return bytes;
+}
+
+void report(const CommonOptions &common, const QuantizeOptions &options, const Scheme &scheme,
+            const Plan &plan, int64_t bytes_out) {
+    if (common.json) {
+        const Json root = json_new_object();
+        json_set(root, "input", options.input);
+        json_set(root, "output", options.output);
+        json_set(root, "dialect", scheme.dialect_name);
+        json_set(root, "format", options.format);
+        json_set(root, "group_size", scheme.group);
+        json_set(root, "quantized_layers", static_cast<int64_t>(plan.jobs.size()));
+        json_set(root, "copied_tensors", static_cast<int64_t>(plan.copy.size()));
+        json_set(root, "input_bytes", plan.bytes_in);
+        json_set(root, "output_bytes", bytes_out);
+        Json kept = json_new_array();
+        for (const std::string &name : plan.kept) {
+            json_append(kept, Json(json_string(name.c_str())));
+        }
+        json_set(root, "dense_layers", std::move(kept));
+        json_print(root);
+    } else if (!common.quiet) {
+        std::printf("%s: %s as %s for %s, %zu left dense, %s before, %s now\n",
+                    printable(options.output).c_str(),
+                    plural(static_cast<int64_t>(plan.jobs.size()), "layer").c_str(),
+                    options.format.c_str(), scheme.dialect_name, plan.kept.size(),
+                    human_bytes(double(plan.bytes_in)).c_str(),
+                    human_bytes(double(bytes_out)).c_str());
+    }
+}
+
+}  // namespace
+
+std::vector<std::string> default_excludes() {
+    return {"*embed*", "*lm_head*", "*wte", "*wpe", "*shared"};
+}
+
+ExitCode run_quantize(const CommonOptions &common, const QuantizeOptions &given) {
+    QuantizeOptions options = given;
+    if (options.exclude.empty()) options.exclude = default_excludes();
+    const Scheme scheme = choose_scheme(options);
+    const Checkpoint checkpoint = open_checkpoint(options.input);
+    refuse_quantized(checkpoint);
+    const Context context = create_context(common.threads);
+    Output output(options.output, options.force);
+    Plan plan;
+    declare_metadata(checkpoint, output);
+    plan_layers(common, options, scheme, checkpoint, output, &plan);
+    for (const qk_file_tensor &tensor : plan.copy) declare_copy(output, tensor);
+    {
+        Progress progress(common, plan.bytes_in);
+        for (const qk_file_tensor &tensor : plan.copy) write_copy(output, tensor, &progress);
+        for (const Job &job : plan.jobs) {
+            progress.advance(job.layer.bytes, job.layer.name);
+            quantize_layer(checkpoint, context, job, output);
+        }
+        if (output.has_config()) write_config(scheme, checkpoint, plan, output);
+        output.commit();
+    }
+    report(common, options, scheme, plan, file_bytes(output.model()));
+    return kOk;
+}

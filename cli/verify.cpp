@@ -1,0 +1,209 @@
+#include <cstdio>
+
+#include "commands.hpp"
+#include "json.hpp"
+#include "layers.hpp"
+#include "progress.hpp"
+#include "scan.hpp"
+
+namespace {
+
+enum class Finding { kFault, kRefused, kNote };
+
+struct Line {
+    Finding finding;
+    std::string name, sentence;
+};
+struct Result {
+    std::vector<Line> lines;
+    int64_t tensors = 0, quantized_layers = 0, decoded_layers = 0, zero_scales = 0;
+    ValueCounts dense, decoded;
+    void add(Finding finding, const std::string &name, const std::string &sentence) {
+        lines.push_back({finding, name, sentence});
+    }
+    int64_t count(Finding finding) const {
+        int64_t total = 0;
+        for (const Line &line : lines) total += line.finding == finding;
+        return total;
+    }
+};
+
+std::string times(int64_t count, const char *what) {
+    return std::to_string(count) + (count == 1 ? " value is " : " values are ") + what;
+}
+
+// Scales are checked with their layer: there they have a meaning.
+void verify_tensor(const qk_file_tensor &tensor, bool of_quantized_layer, Result *result) {
+    const ValueCounts counts = count_values(tensor.dtype, tensor.data, tensor.bytes);
+    ++result->tensors;
+    if (of_quantized_layer) return;
+    result->dense.add(counts);
+    if (counts.nan > 0) result->add(Finding::kFault, tensor.name, times(counts.nan, "NaN"));
+    // Attention masks are stored with infinities on purpose.
+    if (counts.infinite > 0) {
+        result->add(Finding::kNote, tensor.name, times(counts.infinite, "infinite"));
+    }
+}
+
+// Groups whose scale is 0: legal, a pruned row has them, but worth a number. AWQ_GEMV's rows are
+// padded with zeros, which are no groups.
+int64_t count_zero_scales(const Context &context, const qk_tensor *tensor,
+                          const qk_tensor_desc &desc) {
+    if (desc.scale_format == QK_FORMAT_LUT8) return 0;
+    size_t bytes = 0;
+    check(qk_tensor_plane_bytes(&desc, QK_PLANE_SCALE, &bytes), "scales", nullptr);
+    std::vector<char> scales(bytes);
+    check(qk_tensor_download(context.get(), tensor, QK_PLANE_SCALE, scales.data(), bytes),
+          "scales", qk_context_error(context.get()));
+    const qk_dtype dtype = dtype_of(desc.scale_format);
+    if (desc.layout != QK_LAYOUT_AWQ_GEMV) {
+        return count_values(dtype, scales.data(), static_cast<int64_t>(bytes)).zero;
+    }
+    const int64_t n = desc.shape[0], k = desc.shape[1];
+    const int64_t group = desc.group_size == QK_GROUP_ROW ? k : desc.group_size;
+    const int64_t used = (k + group - 1) / group * element_bytes(desc.scale_format);
+    const int64_t stride = static_cast<int64_t>(bytes) / n;
+    int64_t zeros = 0;
+    for (int64_t row = 0; row < n; ++row) {
+        zeros += count_values(dtype, &scales[static_cast<size_t>(row * stride)], used).zero;
+    }
+    return zeros;
+}
+
+void decode_layer(const Checkpoint &checkpoint, const Context &context, const qk_layer &layer,
+                  Result *result) {
+    const LoadedLayer loaded = load_layer(checkpoint, context, layer.name, QK_LOAD_IN_PLACE);
+    const int64_t n = layer.desc.shape[0], k = layer.desc.shape[1];
+    std::vector<float> values(static_cast<size_t>(n * k));
+    const Tensor dense = wrap_dense(context, QK_FORMAT_F32, n, k, values.data());
+    check(qk_dequantize(context.get(), loaded.weight.get(), dense.get()), layer.name,
+          qk_context_error(context.get()));
+    const ValueCounts counts = count_values(QK_DTYPE_F32, values.data(), n * k * 4);
+    result->decoded.add(counts);
+    ++result->decoded_layers;
+    result->zero_scales += count_zero_scales(context, loaded.weight.get(), layer.desc);
+    const int64_t bad = counts.nan + counts.infinite;
+    if (bad > 0) {
+        result->add(Finding::kFault, layer.name, times(bad, "NaN or infinite when decoded"));
+    }
+}
+
+void verify_layer(const Checkpoint &checkpoint, const Context &context, const qk_layer &layer,
+                  Result *result) {
+    result->quantized_layers += is_quantized(layer);
+    if (layer.status == QK_ERROR_UNSUPPORTED) {
+        result->add(Finding::kRefused, layer.name, layer.reason);
+        return;
+    }
+    if (layer.status != QK_OK) {
+        result->add(Finding::kFault, layer.name, layer.reason);
+        return;
+    }
+    if (!is_quantized(layer)) return;  // its values were read as a tensor
+    qk_io_message message = {};
+    const qk_status status = qk_checkpoint_verify_layer(checkpoint.get(), layer.name, &message);
+    if (status == QK_ERROR_CORRUPT) {
+        result->add(Finding::kFault, layer.name, message.text);
+        return;
+    }
+    check(status, layer.name, message.text);
+    if (message.text[0] != 0) result->add(Finding::kNote, layer.name, message.text);
+    decode_layer(checkpoint, context, layer, result);
+}
+
+const char *finding_name(Finding finding) {
+    if (finding == Finding::kFault) return "fault";
+    return finding == Finding::kRefused ? "refused" : "note";
+}
+
+Json counts_json(const ValueCounts &counts) {
+    Json object = json_new_object();
+    json_set(object, "values", counts.values);
+    json_set(object, "zero", counts.zero);
+    json_set(object, "nan", counts.nan);
+    json_set(object, "infinite", counts.infinite);
+    return object;
+}
+
+void print_json(const VerifyOptions &options, const Result &result) {
+    const Json root = json_new_object();
+    json_set(root, "file", options.file);
+    json_set(root, "sound", result.count(Finding::kFault) == 0);
+    json_set(root, "tensors", result.tensors);
+    json_set(root, "quantized_layers", result.quantized_layers);
+    json_set(root, "decoded_layers", result.decoded_layers);
+    json_set(root, "refused_layers", result.count(Finding::kRefused));
+    json_set(root, "zero_scales", result.zero_scales);
+    json_set(root, "dense", counts_json(result.dense));
+    json_set(root, "decoded", counts_json(result.decoded));
+    Json findings = json_new_array();
+    for (const Line &line : result.lines) {
+        Json object = json_new_object();
+        json_set(object, "kind", finding_name(line.finding));
+        json_set(object, "name", line.name);
+        json_set(object, "text", line.sentence);
+        json_append(findings, std::move(object));
+    }
+    json_set(root, "findings", std::move(findings));
+    json_print(root);
+}
+
+void print_text(const CommonOptions &common, const Result &result) {
+    for (const Line &line : result.lines) {
+        if (common.quiet && line.finding == Finding::kNote) continue;
+        std::printf("%s: %s: %s\n", finding_name(line.finding), printable(line.name).c_str(),
+                    printable(line.sentence).c_str());
+    }
+    const double decoded = double(result.decoded.values);
+    std::printf("%s read, %lld of %s decoded: %s, %.2f%% zero, %s\n",
+                plural(result.tensors, "tensor").c_str(),
+                static_cast<long long>(result.decoded_layers),
+                plural(result.quantized_layers, "quantized layer").c_str(),
+                plural(result.decoded.values, "weight").c_str(),
+                decoded > 0 ? 100 * double(result.decoded.zero) / decoded : 0.0,
+                plural(result.zero_scales, "zero scale").c_str());
+    const int64_t faults = result.count(Finding::kFault);
+    const int64_t refused = result.count(Finding::kRefused);
+    if (faults > 0) {
+        std::printf("%s\n", plural(faults, "fault").c_str());
+    } else if (refused > 0) {
+        std::printf("no faults, but %s that qk cannot load\n", plural(refused, "layer").c_str());
+    } else {
+        std::printf("sound\n");
+    }
+}
+
+}  // namespace
+
+ExitCode run_verify(const CommonOptions &common, const VerifyOptions &options) {
+    const Checkpoint checkpoint = open_checkpoint(options.file);
+    const Context context = create_context(common.threads);
+    const std::vector<qk_layer> layers = all_layers(checkpoint);
+    const std::vector<qk_file_tensor> tensors = all_tensors(checkpoint);
+    std::set<std::string> of_quantized_layers;
+    int64_t total = 0;
+    for (const qk_file_tensor &tensor : tensors) total += tensor.bytes;
+    for (const qk_layer &layer : layers) {
+        total += layer.bytes;
+        if (is_quantized(layer)) add_weight_tensors(checkpoint, layer, &of_quantized_layers);
+    }
+    Result result;
+    {
+        Progress progress(common, total);
+        for (const qk_file_tensor &tensor : tensors) {
+            progress.advance(tensor.bytes, tensor.name);
+            verify_tensor(tensor, of_quantized_layers.count(tensor.name) != 0, &result);
+        }
+        for (const qk_layer &layer : layers) {
+            progress.advance(layer.bytes, layer.name);
+            verify_layer(checkpoint, context, layer, &result);
+        }
+    }
+    if (common.json) {
+        print_json(options, result);
+    } else {
+        print_text(common, result);
+    }
+    if (result.count(Finding::kFault) > 0) return kFailed;
+    return result.count(Finding::kRefused) > 0 ? kUnsupported : kOk;
+}
