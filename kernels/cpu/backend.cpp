@@ -26,9 +26,12 @@ constexpr Kernel<RepackArgs> const *kRepack[] = {&cpu::kRepackGeneric};
 constexpr Kernel<LinearArgs> const *kLinear[] = {
 #if defined(__x86_64__)
     &cpu::kLinearGemvAvx512,
+    &cpu::kLinearBatchAvx512,
     &cpu::kLinearGemvAvx2,
+    &cpu::kLinearBatchAvx2,
 #elif defined(__aarch64__)
     &cpu::kLinearGemvNeon,
+    &cpu::kLinearBatchNeon,
 #endif
     &cpu::kLinearGeneric,
 };

@@ -11,10 +11,10 @@ extern const Kernel<RepackArgs> kRepackGeneric;
 extern const Kernel<LinearArgs> kLinearGeneric;
 
 #if defined(__x86_64__)
-extern const Kernel<LinearArgs> kLinearGemvAvx2;
-extern const Kernel<LinearArgs> kLinearGemvAvx512;
+extern const Kernel<LinearArgs> kLinearGemvAvx2, kLinearBatchAvx2;
+extern const Kernel<LinearArgs> kLinearGemvAvx512, kLinearBatchAvx512;
 #elif defined(__aarch64__)
-extern const Kernel<LinearArgs> kLinearGemvNeon;
+extern const Kernel<LinearArgs> kLinearGemvNeon, kLinearBatchNeon;
 #endif
 
 }  // namespace qk::cpu

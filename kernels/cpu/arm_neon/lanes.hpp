@@ -9,6 +9,7 @@ namespace {
 
 constexpr uint32_t kLanesFeature = 1u << 16;  // kNeon
 constexpr int kRowsTogether = 1;
+constexpr int kTileRows = 2, kTileBatch = 2;  // sums that fit the registers
 
 #define QK_QUARTERS _Pragma("GCC unroll 4") for (int q = 0; q < 4; ++q)
 

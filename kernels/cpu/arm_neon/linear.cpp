@@ -1,8 +1,10 @@
 #include "cpu/arm_neon/lanes.hpp"
+#include "cpu/vector/linear_batch.hpp"
 #include "cpu/vector/linear_gemv.hpp"
 
 namespace qk::cpu {
 
 const Kernel<LinearArgs> kLinearGemvNeon = {"neon gemv", can_run_gemv, nullptr, run_gemv};
+const Kernel<LinearArgs> kLinearBatchNeon = {"neon batch", can_run_batch, nullptr, run_batch};
 
 }  // namespace qk::cpu

@@ -18,23 +18,7 @@
 namespace qk::cpu {
 namespace {
 
-#define QK_UNROLL _Pragma("GCC unroll 8")
-
 constexpr int64_t kAhead = 8192;  // bytes of weights fetched ahead of use
-
-// Types of x, each with its way into lanes.
-struct F32 {
-    static Lanes load(const char *x, Mask mask) { return load_f32(x, mask); }
-    static constexpr int64_t kBytes = 4;
-};
-struct F16 {
-    static Lanes load(const char *x, Mask mask) { return load_f16(x, mask); }
-    static constexpr int64_t kBytes = 2;
-};
-struct BF16 {
-    static Lanes load(const char *x, Mask mask) { return load_bf16(x, mask); }
-    static constexpr int64_t kBytes = 2;
-};
 
 struct Sums {
     Lanes acc[8], part[8];

@@ -6,6 +6,22 @@
 namespace qk::cpu {
 namespace {
 
+#define QK_UNROLL _Pragma("GCC unroll 8")
+
+// Types of x, each with its way into lanes.
+struct F32 {
+    static Lanes load(const char *x, Mask mask) { return load_f32(x, mask); }
+    static constexpr int64_t kBytes = 4;
+};
+struct F16 {
+    static Lanes load(const char *x, Mask mask) { return load_f16(x, mask); }
+    static constexpr int64_t kBytes = 2;
+};
+struct BF16 {
+    static Lanes load(const char *x, Mask mask) { return load_bf16(x, mask); }
+    static constexpr int64_t kBytes = 2;
+};
+
 constexpr int64_t kPanelChunks = 16;                // chunks of 128 columns
 constexpr int64_t kPanelGroups = kPanelChunks * 8;  // of 16 columns, the smallest group
 

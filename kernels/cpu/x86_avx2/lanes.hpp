@@ -8,6 +8,7 @@ namespace {
 
 constexpr uint32_t kLanesFeature = 1u << 0;  // kAvx2
 constexpr int kRowsTogether = 1;  // 16 registers hold the x of a step and little else
+constexpr int kTileRows = 2, kTileBatch = 2;  // sums that fit the registers
 
 struct Lanes {  // 16 floats
     __m256 low, high;

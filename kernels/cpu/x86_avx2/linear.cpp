@@ -1,8 +1,10 @@
 #include "cpu/x86_avx2/lanes.hpp"
+#include "cpu/vector/linear_batch.hpp"
 #include "cpu/vector/linear_gemv.hpp"
 
 namespace qk::cpu {
 
 const Kernel<LinearArgs> kLinearGemvAvx2 = {"avx2 gemv", can_run_gemv, nullptr, run_gemv};
+const Kernel<LinearArgs> kLinearBatchAvx2 = {"avx2 batch", can_run_batch, nullptr, run_batch};
 
 }  // namespace qk::cpu

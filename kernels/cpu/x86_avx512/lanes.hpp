@@ -8,6 +8,7 @@ namespace {
 
 constexpr uint32_t kLanesFeature = 1u << 1;  // kAvx512
 constexpr int kRowsTogether = 4;  // independent sums in flight that fit the registers
+constexpr int kTileRows = 4, kTileBatch = 6;  // sums that fit the registers
 
 struct Lanes {  // 16 floats
     __m512 v;

@@ -1,8 +1,10 @@
 #include "cpu/x86_avx512/lanes.hpp"
+#include "cpu/vector/linear_batch.hpp"
 #include "cpu/vector/linear_gemv.hpp"
 
 namespace qk::cpu {
 
 const Kernel<LinearArgs> kLinearGemvAvx512 = {"avx512 gemv", can_run_gemv, nullptr, run_gemv};
+const Kernel<LinearArgs> kLinearBatchAvx512 = {"avx512 batch", can_run_batch, nullptr, run_batch};
 
 }  // namespace qk::cpu
