@@ -21,6 +21,10 @@ Plan make_plan(const Checkpoint &checkpoint, const std::vector<std::string> &pat
     Plan plan;
     std::set<std::string> replaced, wanted;
     for (const qk_layer &layer : select_layers(all_layers(checkpoint), patterns)) {
+        if (is_plain_data(checkpoint, layer)) {
+            wanted.insert(std::string(layer.name) + ".weight");
+            continue;
+        }
         if (!is_loadable(layer)) refuse(layer);
         wanted.insert(std::string(layer.name) + ".bias");
         if (is_quantized(layer)) {

@@ -23,6 +23,18 @@ std::vector<qk_file_tensor> all_tensors(const Checkpoint &checkpoint) {
     return tensors;
 }
 
+bool is_plain_data(const Checkpoint &checkpoint, const qk_layer &layer) {
+    qk_file_tensor tensor;
+    const std::string name = std::string(layer.name) + ".weight";
+    if (layer.dialect != QK_DIALECT_UNKNOWN ||
+        qk_checkpoint_find_tensor(checkpoint.get(), name.c_str(), &tensor) != QK_OK) {
+        return false;
+    }
+    return tensor.dtype == QK_DTYPE_BOOL || tensor.dtype == QK_DTYPE_I64 ||
+           tensor.dtype == QK_DTYPE_U64 || tensor.dtype == QK_DTYPE_F64 ||
+           tensor.dtype == QK_DTYPE_C64;
+}
+
 void add_weight_tensors(const Checkpoint &checkpoint, const qk_layer &layer,
                         std::set<std::string> *names) {
     static const char *const kWords[] = {".qweight", ".qzeros", ".scales", ".g_idx", nullptr};

@@ -110,6 +110,7 @@ void plan_layers(const CommonOptions &common, const QuantizeOptions &options,
     const std::vector<qk_layer> layers = all_layers(checkpoint);
     select_layers(layers, options.include);  // a pattern that matches nothing is a mistake
     for (const qk_layer &layer : layers) {
+        if (is_plain_data(checkpoint, layer)) continue;
         const bool included = options.include.empty() || matches(options.include, layer.name);
         if (!included || matches(options.exclude, layer.name)) {
             plan->kept.push_back(layer.name);
@@ -138,10 +139,11 @@ void plan_layers(const CommonOptions &common, const QuantizeOptions &options,
 
 void refuse_quantized(const Checkpoint &checkpoint) {
     for (const qk_layer &layer : all_layers(checkpoint)) {
-        if (is_quantized(layer) || !is_loadable(layer)) {
-            const std::string why = is_loadable(layer) ? "is quantized already" : layer.reason;
-            throw Failure(kUnsupported, std::string(layer.name) + ": " + why +
-                                            "; only dense checkpoints can be quantized");
+        if (is_plain_data(checkpoint, layer)) continue;
+        if (!is_loadable(layer)) check(layer.status, layer.name, layer.reason);
+        if (is_quantized(layer)) {
+            throw Failure(kUnsupported, std::string(layer.name) +
+                                            " is quantized already; qk dequantize undoes that");
         }
     }
 }

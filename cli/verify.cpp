@@ -90,6 +90,7 @@ void decode_layer(const Checkpoint &checkpoint, const Context &context, const qk
 
 void verify_layer(const Checkpoint &checkpoint, const Context &context, const qk_layer &layer,
                   Result *result) {
+    if (is_plain_data(checkpoint, layer)) return;  // its values were read as a tensor
     result->quantized_layers += is_quantized(layer);
     if (layer.status == QK_ERROR_UNSUPPORTED) {
         result->add(Finding::kRefused, layer.name, layer.reason);
@@ -99,7 +100,7 @@ void verify_layer(const Checkpoint &checkpoint, const Context &context, const qk
         result->add(Finding::kFault, layer.name, layer.reason);
         return;
     }
-    if (!is_quantized(layer)) return;  // its values were read as a tensor
+    if (!is_quantized(layer)) return;  // its values, too, were read as a tensor
     qk_io_message message = {};
     const qk_status status = qk_checkpoint_verify_layer(checkpoint.get(), layer.name, &message);
     if (status == QK_ERROR_CORRUPT) {

@@ -1,0 +1,204 @@
+"""qk info, inspect, verify and multiply: results, exit codes, damaged files."""
+import itertools
+import json
+import math
+import struct
+import unittest
+
+from harness import GOLDEN, LOADABLE, REFUSED, Case, floats, pack, read, safetensors
+
+Q = "model.layers.0.self_attn.q_proj"
+
+
+class Usage(Case):
+    def test_info(self):
+        info = self.run_json("info")
+        self.assertRegex(info["version"], r"^\d+\.\d+\.\d+$")
+        self.assertEqual(info["cpu_devices"], 1)
+        self.assertIn(info["version"], self.run_qk("info").stdout)
+        self.assertIn(info["build"], self.run_qk("--version").stdout)
+
+    def test_help(self):
+        self.assertIn("Exit codes", self.run_qk("--help").stdout)
+        for command in ("inspect", "verify", "dequantize", "quantize", "multiply"):
+            self.assertIn("Example", self.run_qk(command, "--help").stdout)
+
+    def test_wrong_command_lines(self):
+        for arguments in ([], ["nonsense"], ["inspect"], ["inspect", "a", "b"], ["info", "--nope"],
+                          ["verify", "a", "--threads", "-1"], ["dequantize", "a"],
+                          ["dequantize", "a", "b", "--dtype", "f8"],
+                          ["quantize", "a", "b", "--format", "int3"],
+                          ["multiply", "a", "--rows", "0"]):
+            done = self.run_qk(*arguments, code=2)
+            self.assertEqual(done.stdout, "", arguments)
+            self.assertNotEqual(done.stderr, "", arguments)
+
+    def test_full_disk_behind_stdout(self):
+        with open("/dev/full", "w") as full:
+            done = self.run_qk("inspect", GOLDEN / LOADABLE[0], code=3, stdout=full)
+        self.assertEqual(done.stderr, "qk: cannot write to standard output\n")
+
+
+class Inspect(Case):
+    def test_golden(self):
+        self.assertGreater(len(LOADABLE), 15)
+        for name in LOADABLE:
+            found = self.run_json("inspect", "--tensors", GOLDEN / name)
+            tensors = read(GOLDEN / name)
+            self.assertEqual({t["name"]: (t["dtype"], t["shape"], t["bytes"])
+                              for t in found["tensors"]},
+                             {n: (d, s, len(b)) for n, (d, s, b) in tensors.items()})
+            truth = read(GOLDEN / name / "truth.safetensors")
+            layers = {layer["name"]: layer for layer in found["layers"]}
+            for weight, (_, shape, _) in truth.items():
+                layer = layers[weight.removesuffix(".weight")]
+                self.assertTrue(layer["loadable"], layer)
+                self.assertEqual(layer["shape"], shape)
+            table = self.run_qk("inspect", GOLDEN / name).stdout
+            for layer in layers:
+                self.assertIn(layer, table)
+
+    def test_refused_layers_have_a_reason(self):
+        self.assertGreater(len(REFUSED), 2)
+        for name in REFUSED:
+            layer, = self.run_json("inspect", GOLDEN / name)["layers"]
+            self.assertFalse(layer["loadable"])
+            self.assertIn(layer["reason"], self.run_qk("inspect", GOLDEN / name).stdout)
+
+    def test_control_characters_stay_in_the_file(self):
+        name = "a\x1b[31m\x07\u009b2J.weight"
+        path = self.write("a.safetensors", safetensors({name: ("F32", [1, 1], floats([1]))}))
+        for options in ([], ["--tensors"]):
+            shown = self.run_qk("inspect", path, *options).stdout
+            self.assertIn("a?[31m??2J", shown)
+            self.assertFalse(any(ord(c) < 32 and c != "\n" or 127 <= ord(c) < 160 for c in shown))
+        self.assertEqual(self.run_json("inspect", path)["layers"][0]["name"] + ".weight", name)
+
+
+class Hostile(Case):
+    def test_files(self):
+        one = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
+        bad = {
+            "empty": b"",
+            "short": b"\x01\x02",
+            "no_header": struct.pack("<Q", 1 << 60),
+            "header_past_the_end": struct.pack("<Q", 100) + b"{}",
+            "not_json": pack(b"hello world"),
+            "not_an_object": pack(b"[1]"),
+            "bad_utf8": pack(b'{"\xff":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}', b"1234"),
+            "twice": pack(b'{"a":%s,"a":%s}' % ((json.dumps(one).encode(),) * 2), b"1234"),
+            "deep": pack(b'{"a":' * 5000 + b"1" + b"}" * 5000),
+            "past_the_data": pack({"a": one}),
+            "left_over": pack({"a": one}, b"12345678"),
+            "hole": pack({"a": dict(one, data_offsets=[4, 8])}, b"12345678"),
+            "wrong_size": pack({"a": dict(one, shape=[2])}, b"1234"),
+            "huge": pack({"a": dict(one, shape=[1 << 40, 1 << 40])}, b"1234"),
+            "negative": pack({"a": dict(one, shape=[-1])}, b"1234"),
+            "fraction": pack({"a": dict(one, shape=[1.5])}, b"1234"),
+        }
+        for name, content in bad.items():
+            path = self.write(name + ".safetensors", content)
+            for command in (["inspect", path], ["verify", path], ["multiply", path],
+                            ["dequantize", path, self.folder / "out"],
+                            ["quantize", path, self.folder / "out.safetensors"]):
+                self.fails(3, *command)
+
+    def test_missing(self):
+        self.fails(3, "inspect", self.folder / "nothing.safetensors")
+        self.fails(3, "verify", self.folder)
+        self.fails(3, "quantize", self.folder / "nothing", self.folder / "out")
+
+    def test_damaged_bitsandbytes_layer(self):
+        tensors = read(GOLDEN / "bnb_nf4")
+        state = f"{Q}.weight.quant_state.bitsandbytes__nf4"
+        for text in (b"", b"{", b"{}", b'{"quant_type":"nf4","blocksize":63}', b"[" * 4000):
+            tensors[state] = ("U8", [len(text)], text)
+            path = self.write("damaged.safetensors", safetensors(tensors))
+            self.run_qk("inspect", path)
+            self.run_qk("verify", path, code=1)
+            self.fails(3, "multiply", path, Q)
+            self.fails(3, "dequantize", path, self.folder / "out.safetensors")
+
+
+class Verify(Case):
+    def test_golden(self):
+        for name in LOADABLE:
+            found = self.run_json("verify", GOLDEN / name)
+            self.assertTrue(found["sound"], name)
+            truth = read(GOLDEN / name / "truth.safetensors")
+            self.assertEqual(found["decoded_layers"], len(truth))
+            self.assertEqual(found["decoded"]["values"],
+                             sum(math.prod(shape) for _, shape, _ in truth.values()))
+            self.assertEqual(found["tensors"], len(read(GOLDEN / name)))
+
+    def test_refused(self):
+        for name in REFUSED:
+            found = self.run_json("verify", GOLDEN / name, code=4)
+            self.assertEqual([f["kind"] for f in found["findings"]], ["refused"])
+
+    def test_dense_values(self):
+        values = [0.0, -0.0, 1.0, math.inf, math.nan, 2.0]
+        path = self.write("a.safetensors", safetensors({"a": ("F32", [6], floats(values))}))
+        found = self.run_json("verify", path, code=1)
+        self.assertEqual(found["dense"], {"values": 6, "zero": 2, "nan": 1, "infinite": 1})
+        self.assertEqual([(f["kind"], f["name"]) for f in found["findings"]],
+                         [("fault", "a"), ("note", "a")])
+        path = self.write("b.safetensors", safetensors({"a": ("F32", [2], floats([1, math.inf]))}))
+        self.assertEqual(len(self.run_json("verify", path)["findings"]), 1)
+        halves = struct.pack("<4H", 0x7c01, 0x7c00, 0x8000, 0x3c00)
+        path = self.write("c.safetensors", safetensors({"a": ("F16", [4], halves)}))
+        self.assertEqual(self.run_json("verify", path, code=1)["dense"],
+                         {"values": 4, "zero": 1, "nan": 1, "infinite": 1})
+
+    def test_scales(self):
+        tensors = read(GOLDEN / "bnb_nf4")
+        dtype, shape, content = tensors[f"{Q}.weight.absmax"]
+        for value, code in ((math.nan, 1), (math.inf, 1), (0.0, 0)):
+            tensors[f"{Q}.weight.absmax"] = (dtype, shape, floats([value]) + content[4:])
+            path = self.write("a.safetensors", safetensors(tensors))
+            found = self.run_json("verify", path, code=code)
+            self.assertEqual([f["name"] for f in found["findings"]], [Q] * code)
+            if code == 0:
+                self.assertEqual(found["zero_scales"], 1)
+
+    def test_another_table_is_refused(self):
+        tensors = read(GOLDEN / "bnb_nf4")
+        dtype, shape, content = tensors[f"{Q}.weight.quant_map"]
+        tensors[f"{Q}.weight.quant_map"] = (dtype, shape, content[:-4] + floats([2]))
+        path = self.write("a.safetensors", safetensors(tensors))
+        finding, = self.run_json("verify", path, code=4)["findings"]
+        self.assertEqual((finding["kind"], finding["name"]), ("refused", Q))
+
+
+class Multiply(Case):
+    def test_golden(self):
+        dtypes = itertools.cycle(("f32", "f16", "bf16"))
+        for name in LOADABLE:
+            for layer in self.run_json("inspect", GOLDEN / name)["layers"]:
+                done = self.run_json("multiply", GOLDEN / name, layer["name"], "--dtype",
+                                     next(dtypes), "--rows", 3, "--repeat", 1, "--threads", 2)
+                self.assertLessEqual(done["share_of_bound"], 1)
+                self.assertEqual((done["shape"], done["runs"]), (layer["shape"], 1))
+
+    def test_checksum(self):
+        # One row of ones times scale 1: y is the sum of x, a multiple of 1/64.
+        path = self.write("a.safetensors", safetensors({"a.weight": ("F32", [1, 8],
+                                                                     floats([1.0] * 8))}))
+        done = self.run_json("multiply", path, "a", "--repeat", 2)
+        self.assertEqual(done["checksum"] * 64, round(done["checksum"] * 64))
+        self.assertEqual((done["worst_error"], done["runs"]), (0, 2))
+        self.assertIn("within its bound", self.run_qk("multiply", path, "a").stdout)
+
+    def test_failures(self):
+        golden = GOLDEN / "bnb_nf4"
+        self.fails(2, "multiply", golden, "nope")
+        self.fails(2, "multiply", golden, "--device", "tpu")
+        self.fails(2, "multiply", golden, "--device", "cuda:x")
+        self.fails(4, "multiply", GOLDEN / "dense")
+        for name in REFUSED:
+            self.fails(4, "multiply", GOLDEN / name)
+            self.fails(4, "multiply", GOLDEN / name, Q)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,241 @@
+"""qk dequantize and quantize: the bytes they write, and what is left when they fail."""
+import json
+import math
+import os
+import pty
+import resource
+import select
+import shutil
+import signal
+import subprocess
+import unittest
+
+from harness import COMMAND, GOLDEN, LOADABLE, REFUSED, Case, floats, pack, read, safetensors
+
+Q = "model.layers.0.self_attn.q_proj"
+
+
+class Dequantize(Case):
+    def test_golden_bits(self):
+        for name in LOADABLE:
+            out = self.folder / name
+            self.run_qk("dequantize", GOLDEN / name, out)
+            self.assertEqual(sorted(os.listdir(out)), ["config.json", "model.safetensors"])
+            self.assertNotIn("quantization_config", json.loads((out / "config.json").read_text()))
+            written = read(out)
+            truth = read(GOLDEN / name / "truth.safetensors")
+            for weight, expected in truth.items():
+                self.assertEqual(written[weight], expected, f"{name} {weight}")
+            for other in set(written) - set(truth):
+                self.assertEqual(written[other], read(GOLDEN / name)[other])
+            found = self.run_json("inspect", out)
+            self.assertEqual((found["quantized_layers"], found["refused_layers"]), (0, 0))
+
+    def test_one_layer_as_f32(self):
+        out = self.folder / "one.safetensors"
+        done = self.run_json("dequantize", GOLDEN / "bnb_nf4", out, "--layer", "*.q_proj",
+                             "--dtype", "f32")
+        self.assertEqual((done["decoded_layers"], done["copied_tensors"]), (1, 1))
+        written = read(out)
+        self.assertEqual(sorted(written), [f"{Q}.bias", f"{Q}.weight"])
+        self.assertEqual(written[f"{Q}.weight"][:2], ("F32", [96, 128]))
+        self.assertEqual(os.listdir(self.folder), ["one.safetensors"])
+
+    def test_refusals_leave_nothing(self):
+        golden = GOLDEN / "bnb_nf4"
+        self.fails(2, "dequantize", golden, self.folder / "out", "--layer", "nope*")
+        self.fails(1, "dequantize", GOLDEN / "dense", self.folder / "out")
+        for name in REFUSED:
+            self.fails(4, "dequantize", GOLDEN / name, self.folder / "out")
+        self.fails(3, "dequantize", golden, self.folder / "no" / "such.safetensors")
+        self.fails(3, "dequantize", golden, self.folder / "no" / "such")
+        self.fails(3, "dequantize", golden, "/dev/null")
+        # A dense tensor of the name that the decoded layer would get.
+        tensors = read(GOLDEN / "awq_gemm_g128")
+        tensors["model.layers.0.mlp.down_proj.weight"] = ("F16", [1, 1], bytes(2))
+        (self.folder / "in").mkdir()
+        self.write("in/model.safetensors", safetensors(tensors))
+        shutil.copy(GOLDEN / "awq_gemm_g128" / "config.json", self.folder / "in")
+        self.fails(1, "dequantize", self.folder / "in", self.folder / "out")
+
+    def test_full_disk(self):
+        def small_files():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))
+
+        # Python ignores SIGXFSZ, and restore_signals=False lets the command inherit that.
+        for command in (["dequantize", GOLDEN / "bnb_nf4"], ["quantize", GOLDEN / "dense"]):
+            for out in ("out", "out.safetensors"):
+                done = subprocess.run([*COMMAND, *map(str, command), str(self.folder / out)],
+                                      capture_output=True, text=True, preexec_fn=small_files,
+                                      restore_signals=False, timeout=120)
+                self.assertEqual((done.returncode, done.stdout), (3, ""), done.stderr)
+                self.assertRegex(done.stderr, r"\Aqk: [^\n]+\n\Z")
+                self.assertEqual(os.listdir(self.folder), [])
+
+    def test_existing_files(self):
+        for existing in ("model.safetensors", "config.json"):
+            out = self.folder / existing.split(".")[0]
+            out.mkdir()
+            (out / existing).write_text("mine")
+            self.fails(1, "dequantize", GOLDEN / "bnb_nf4", out)
+            self.assertEqual((out / existing).read_text(), "mine")
+            self.run_qk("dequantize", GOLDEN / "bnb_nf4", out, "--force", "-q")
+            self.assertEqual(sorted(os.listdir(out)), ["config.json", "model.safetensors"])
+            self.assertEqual(len(read(out)), 8)
+
+    def test_in_place(self):
+        place = self.folder / "model"
+        shutil.copytree(GOLDEN / "dense", place)
+        os.chmod(place, 0o755)
+        self.run_qk("quantize", place, place, "--force")
+        self.assertEqual(self.run_json("verify", place)["decoded_layers"], 6)
+        self.run_qk("dequantize", place, place, "--force")
+        self.assertEqual({n: s for n, (_, s, _) in read(place).items()},
+                         {n: s for n, (_, s, _) in read(GOLDEN / "dense").items()})
+
+
+class Quantize(Case):
+    def layers(self, golden):
+        """Block size and nesting of the golden file's layers."""
+        for name, (_, _, content) in read(GOLDEN / golden).items():
+            if ".quant_state." in name:
+                state = json.loads(content)
+                yield name.split(".weight.")[0], state["blocksize"], "nested_blocksize" in state
+
+    def test_bitsandbytes_bytes(self):
+        for golden in ("bnb_nf4", "bnb_fp4", "bnb_nf4_nested", "bnb_fp4_nested"):
+            expected = read(GOLDEN / golden)
+            for layer, block, nested in self.layers(golden):
+                out = self.folder / f"{golden}.{layer}.safetensors"
+                self.run_qk("quantize", GOLDEN / "dense", out, "--include", layer, "--block",
+                            block, "--format", golden[4:7], *(["--nested"] if nested else []))
+                written = read(out)
+                for name in (n for n in expected if n.startswith(layer + ".")):
+                    if ".quant_state." in name:
+                        self.assertEqual(json.loads(written[name][2]),
+                                         json.loads(expected[name][2]), name)
+                    else:
+                        self.assertEqual(written[name], expected[name], name)
+
+    def test_directory_round_trip(self):
+        dense = read(GOLDEN / "dense")
+        for number, options in enumerate((["--format", "nf4"], ["--format", "fp4", "--nested"],
+                                          ["--format", "int4", "--group", "16"],
+                                          ["--format", "int4", "--group", "row", "--asymmetric"],
+                                          ["--format", "int4", "--scales", "f32", "-q"])):
+            out, back = self.folder / f"out{number}", self.folder / f"back{number}"
+            done = self.run_qk("quantize", GOLDEN / "dense", out, *options)
+            self.assertEqual(sorted(os.listdir(out)), ["config.json", "model.safetensors"])
+            if "-q" in options:
+                self.assertEqual((done.stdout, done.stderr), ("", ""))
+            found = self.run_json("inspect", out)
+            self.assertGreater(found["quantized_layers"], 0)
+            self.assertEqual(found["refused_layers"], 0)
+            self.assertTrue(self.run_json("verify", out)["sound"])
+            self.run_qk("dequantize", out, back)
+            again = read(back)
+            self.assertEqual({n: s for n, (_, s, _) in again.items()},
+                             {n: s for n, (_, s, _) in dense.items()})
+            for layer in found["layers"]:
+                self.run_qk("multiply", out, layer["name"], "--repeat", 1)
+
+    def test_configuration(self):
+        out = self.folder / "out"
+        self.run_qk("quantize", GOLDEN / "dense", out, "--exclude", "*mlp*", "--nested")
+        config = json.loads((out / "config.json").read_text())
+        self.assertEqual(config["model_type"], "llama")
+        config = config["quantization_config"]
+        self.assertEqual((config["quant_method"], config["load_in_4bit"]), ("bitsandbytes", True))
+        self.assertEqual((config["bnb_4bit_quant_type"], config["bnb_4bit_use_double_quant"]),
+                         ("nf4", True))
+        out = self.folder / "words"
+        done = self.run_qk("quantize", GOLDEN / "dense", out, "--format", "int4", "--group", "32")
+        self.assertIn("stays dense", done.stderr)  # rows that are no multiple of 32
+        config = json.loads((out / "config.json").read_text())["quantization_config"]
+        self.assertEqual((config["quant_method"], config["format"]),
+                         ("compressed-tensors", "pack-quantized"))
+        group, = config["config_groups"].values()
+        self.assertEqual(group["weights"]["group_size"], 32)
+        kept = {layer["name"] for layer in self.run_json("inspect", out)["layers"]
+                if layer["dialect"] == "dense"}
+        self.assertTrue(kept)
+        self.assertLessEqual(kept, set(config["ignore"]))
+
+    def test_what_is_left_dense(self):
+        weight = ("F32", [2, 16], floats([i / 8 for i in range(32)]))
+        tensors = {f"{n}.weight": weight for n in ("model.embed_tokens", "lm_head", "a", "b")}
+        tensors["norm.weight"] = ("F32", [3], floats([1, 2, 3]))
+        tensors["conv.weight"] = ("F32", [1, 1, 2], floats([1, 2]))
+        tensors["table.weight"] = ("I64", [1, 2], bytes(16))  # rank 2, but nobody's weights
+        path = self.write("in.safetensors", safetensors(tensors, {"format": "np", "by": "me"}))
+        done = self.run_json("quantize", path, self.folder / "out.safetensors")
+        self.assertEqual((done["quantized_layers"], done["copied_tensors"]), (2, 5))
+        self.assertEqual(done["dense_layers"], ["lm_head", "model.embed_tokens"])
+        written = read(self.folder / "out.safetensors")
+        for name in set(tensors) - {"a.weight", "b.weight"}:
+            self.assertEqual(written[name], tensors[name])
+        self.assertEqual(written["a.weight"][:2], ("U8", [16, 1]))
+        self.assertTrue(self.run_json("verify", self.folder / "out.safetensors")["sound"])
+        self.run_qk("dequantize", self.folder / "out.safetensors", self.folder / "back.safetensors")
+        back = read(self.folder / "back.safetensors")
+        self.assertEqual(sorted(back), sorted(tensors))
+        self.assertEqual(back["table.weight"], tensors["table.weight"])
+        tensors["half.weight"] = ("F8_E4M3", [1, 2], bytes(2))  # somebody's quantized weights
+        path = self.write("eight.safetensors", safetensors(tensors))
+        self.assertIn("half", self.fails(4, "quantize", path, self.folder / "eight"))
+
+    def test_refusals_leave_nothing(self):
+        dense, out = GOLDEN / "dense", self.folder / "out"
+        for options in (["--format", "int4", "--nested"], ["--asymmetric"], ["--scales", "f16"],
+                        ["--format", "int4", "--dialect", "bitsandbytes"],
+                        ["--dialect", "compressed-tensors"], ["--group", "48"],
+                        ["--group", "row"], ["--group", "8192"], ["--group", "64x"],
+                        ["--format", "int4", "--group", "8"], ["--include", "nope"]):
+            self.fails(2, "quantize", dense, out, *options)
+        self.fails(1, "quantize", dense, out, "--exclude", "*")
+        self.fails(4, "quantize", GOLDEN / "bnb_nf4", out)
+        weight = floats([1.0] * 31 + [math.nan])
+        path = self.write("nan.safetensors", safetensors({"a.weight": ("F32", [2, 16], weight)}))
+        self.assertIn("a.weight", self.fails(1, "quantize", path, out))
+        self.fails(1, "quantize", path, self.folder / "out.safetensors")
+
+
+class Terminal(Case):
+    """A bar on a terminal, and Ctrl-C in the middle of long work."""
+
+    def start(self, *options):
+        size = 1 << 20  # holes in the file: a gigabyte that takes no disk
+        header = {f"layer{i}.weight": {"dtype": "F32", "shape": [256, 1024],
+                                       "data_offsets": [i * size, (i + 1) * size]}
+                  for i in range(1024)}
+        path = self.write("in.safetensors", pack(header))
+        os.truncate(path, path.stat().st_size + 1024 * size)
+        master, slave = pty.openpty()
+        self.addCleanup(os.close, master)
+        process = subprocess.Popen([*COMMAND, "quantize", str(path), str(self.folder / "out"),
+                                    *options], stdout=subprocess.DEVNULL, stderr=slave)
+        self.addCleanup(process.kill)
+        os.close(slave)
+        return process, master
+
+    def interrupt(self, process):
+        self.assertTrue((self.folder / "out").exists())
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(process.wait(timeout=60), -signal.SIGINT)
+        self.assertEqual(os.listdir(self.folder), ["in.safetensors"])
+
+    def test_bar_and_interrupt(self):
+        process, master = self.start()
+        self.assertTrue(select.select([master], [], [], 60)[0], "no bar within a minute")
+        self.assertRegex(os.read(master, 100).decode(), r"^\r\[[#.]{30}\] +\d+% layer\d+")
+        self.interrupt(process)
+
+    def test_no_bar_when_quiet(self):
+        for option in ("--quiet", "--json"):
+            process, master = self.start(option)
+            self.assertEqual(select.select([master], [], [], 1)[0], [])
+            self.interrupt(process)
+
+
+if __name__ == "__main__":
+    unittest.main()
