@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <thread>
 
 namespace sweep {
 
@@ -250,9 +251,20 @@ static void in_order(void *, int32_t count, void (*task)(void *, int32_t), void 
     for (int32_t i = 0; i < count; ++i) task(argument, i);
 }
 
+// Real threads, for ThreadSanitizer's eyes: each takes every third task.
+static void threaded(void *, int32_t count, void (*task)(void *, int32_t), void *argument) {
+    std::vector<std::thread> threads;
+    for (int32_t first = 0; first < 3; ++first) {
+        threads.emplace_back([=] {
+            for (int32_t i = first; i < count; i += 3) task(argument, i);
+        });
+    }
+    for (std::thread &thread : threads) thread.join();
+}
+
 qk::Parallel parallel_of(uint64_t turn) {
     if (turn % 2 == 0) return {in_order, nullptr, 1};
-    return {shuffled, nullptr, 3};
+    return {turn % 32 == 1 ? threaded : shuffled, nullptr, 3};
 }
 
 }  // namespace sweep

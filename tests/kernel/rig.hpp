@@ -88,7 +88,8 @@ class Tally {
     std::map<std::string, std::pair<int64_t, int64_t>> counts_;
 };
 
-qk::Parallel parallel_of(uint64_t turn);  // serial, or three at once in a shuffled order
+// Serial, three at once in a shuffled order, or now and then on real threads.
+qk::Parallel parallel_of(uint64_t turn);
 
 template <class Args>
 qk::Status run(Home *home, const qk::Kernel<Args> &kernel, const Args &args, uint64_t turn) {
