@@ -20,11 +20,20 @@ Status copy(const Launch &, void *to, const void *from, size_t bytes) {
     return QK_OK;
 }
 
-constexpr Kernel<DequantizeArgs> const *kDequantize[] = {&cpu::kDequantizeGeneric};
+constexpr Kernel<DequantizeArgs> const *kDequantize[] = {
+#if defined(__x86_64__)
+    &cpu::kDequantizeAvx512,
+    &cpu::kDequantizeAvx2,
+#elif defined(__aarch64__)
+    &cpu::kDequantizeNeon,
+#endif
+    &cpu::kDequantizeGeneric,
+};
 constexpr Kernel<QuantizeArgs> const *kQuantize[] = {&cpu::kQuantizeGeneric};
 constexpr Kernel<RepackArgs> const *kRepack[] = {&cpu::kRepackGeneric};
 constexpr Kernel<LinearArgs> const *kLinear[] = {
 #if defined(__x86_64__)
+    &cpu::kLinearGemvAvx512Vbmi,
     &cpu::kLinearGemvAvx512,
     &cpu::kLinearBatchAvx512,
     &cpu::kLinearGemvAvx2,

@@ -11,9 +11,13 @@ extern const Kernel<RepackArgs> kRepackGeneric;
 extern const Kernel<LinearArgs> kLinearGeneric;
 
 #if defined(__x86_64__)
+extern const Kernel<DequantizeArgs> kDequantizeAvx2;
 extern const Kernel<LinearArgs> kLinearGemvAvx2, kLinearBatchAvx2;
+extern const Kernel<DequantizeArgs> kDequantizeAvx512;
 extern const Kernel<LinearArgs> kLinearGemvAvx512, kLinearBatchAvx512;
+extern const Kernel<LinearArgs> kLinearGemvAvx512Vbmi;
 #elif defined(__aarch64__)
+extern const Kernel<DequantizeArgs> kDequantizeNeon;
 extern const Kernel<LinearArgs> kLinearGemvNeon, kLinearBatchNeon;
 #endif
 

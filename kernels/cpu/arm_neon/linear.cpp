@@ -1,4 +1,6 @@
 #include "cpu/arm_neon/lanes.hpp"
+#include "cpu/vector/nested.hpp"
+
 #include "cpu/vector/linear_batch.hpp"
 #include "cpu/vector/linear_gemv.hpp"
 

@@ -1,5 +1,6 @@
 // What the kernels over the packed layout share: the scales of 8 rows as f32, a run of groups at a
-// time, and the entries that codes stand for. Included after an instruction set's lanes.hpp.
+// time, and the entries that codes stand for. Included after an instruction set's lanes.hpp and its
+// NestedTable.
 #pragma once
 #include "cpu/access.hpp"
 
@@ -31,7 +32,9 @@ class ScalePanel {
   public:
     explicit ScalePanel(const Weight &w) : w_(w) {
         if (!is_nested(w)) return;
-        memcpy(code_, w.scale.code, sizeof(code_));
+        nested_.load(w.scale.code);
+        const int64_t size = w.scale.second_group;
+        if ((size & (size - 1)) == 0) shift_ = __builtin_ctzll(uint64_t(size));
         bias_ = load_as<float>(w.scale.bias, 0);
     }
 
@@ -52,29 +55,35 @@ class ScalePanel {
     }
 
   private:
+    // Which second scale a scale has; 256 scales share one as a rule, and divisions take time.
+    int64_t second_of(int64_t number) const {
+        return shift_ >= 0 ? number >> shift_ : number / w_.scale.second_group;
+    }
+
     // Second scales go by the running number of the scale, which differs from row to row: runs of
     // groups over which no row changes its second scale.
     void load_nested(const char *from, int64_t row_block, int64_t first, int64_t count) {
         const int64_t per_row = w_.geometry.groups_per_row, size = w_.scale.second_group;
-        const int64_t limit = ceil_div(w_.geometry.group_count, size) - 1;
+        const int64_t limit = second_of(w_.geometry.group_count - 1);
         for (int64_t i = 0; i < count;) {
             float second[8];
             int64_t run = count - i;
             for (int64_t row = 0; row < 8; ++row) {
                 const int64_t number = (row_block * 8 + row) * per_row + first + i;
+                const int64_t index = second_of(number);
                 // Padding rows lie past the end: any second scale will do.
-                second[row] = load_as<float>(w_.scale.second, min64(number / size, limit));
-                run = min64(run, size - number % size);
+                second[row] = load_as<float>(w_.scale.second, min64(index, limit));
+                run = min64(run, (index + 1) * size - number);
             }
-            for (const int64_t end = i + run; i < end; ++i) {
-                widen_nested(from + i * 8, code_, second, bias_, scales_[i]);
-            }
+            nested_.widen(from + i * 8, run, second, bias_, scales_ + i);
+            i += run;
         }
     }
 
     const Weight &w_;
+    int64_t shift_ = -1;  // log2 of second_group, where it has one
     float bias_ = 0;
-    float code_[256];
+    NestedTable nested_;
     float scales_[kPanelGroups][8];
 };
 

@@ -1,4 +1,6 @@
 #include "cpu/x86_avx2/lanes.hpp"
+#include "cpu/vector/nested.hpp"
+
 #include "cpu/vector/linear_batch.hpp"
 #include "cpu/vector/linear_gemv.hpp"
 

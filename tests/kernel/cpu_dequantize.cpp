@@ -1,0 +1,80 @@
+// Every dequantize kernel of the CPU against the generic one, byte for byte.
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "kernel/weights.hpp"
+
+namespace {
+
+std::vector<uint8_t> run(const qk::Kernel<qk::DequantizeArgs> &kernel, const TestWeight &w,
+                         qk_format to, int64_t n, int64_t k, int32_t threads) {
+    const TestDense dense(to, n, k, 99);
+    EXPECT_EQ(kernel.run({w.view(), dense.view()}, test_launch(threads)), QK_OK);
+    return std::vector<uint8_t>(dense.data(), dense.data() + dense.bytes());
+}
+
+int g_taken = 0;
+
+void compare(const WeightCase &c) {
+    const auto &list = qk::kCpuBackend.dequantize;
+    const TestWeight w(c, uint32_t(c.k * 31 + c.n));
+    if (!w.valid()) return;
+    for (const qk_format to : {QK_FORMAT_F32, QK_FORMAT_F16, QK_FORMAT_BF16}) {
+        const TestDense dense(to, 1, 1, 0);
+        qk::DequantizeArgs args = {w.view(), dense.view()};
+        const auto expected = run(*list.kernels[list.count - 1], w, to, c.n, c.k, 1);
+        for (int32_t i = 0; i < list.count - 1; ++i) {
+            if (!list.kernels[i]->can_run(args, 0)) continue;
+            ++g_taken;
+            for (const int32_t threads : {1, 3}) {
+                ASSERT_EQ(run(*list.kernels[i], w, to, c.n, c.k, threads), expected)
+                    << list.kernels[i]->name << " to " << dense.view().format->name << ": "
+                    << describe(c);
+            }
+        }
+    }
+}
+
+constexpr qk_layout kLayouts[] = {QK_LAYOUT_ROW,      QK_LAYOUT_ROW_HIGH, QK_LAYOUT_AWQ_GEMM,
+                                  QK_LAYOUT_AWQ_GEMV, QK_LAYOUT_GPTQ,     QK_LAYOUT_GPTQ_V1,
+                                  QK_LAYOUT_WORD,     qk::kLayoutRows8};
+
+constexpr qk_layout kPacked = qk::kLayoutRows8;
+constexpr qk_layout kRunsAndPacked[] = {QK_LAYOUT_ROW, QK_LAYOUT_ROW_HIGH, kPacked};
+
+TEST(CpuDequantize, EqualsGeneric) {
+    for (const qk_layout layout : kLayouts) {
+        for (const qk_format format : {QK_FORMAT_NF4, QK_FORMAT_FP4_E2M1, QK_FORMAT_U4_AFFINE}) {
+            for (const qk_format scale : {QK_FORMAT_F32, QK_FORMAT_F16, QK_FORMAT_LUT8}) {
+                for (const int32_t group : {16, 32, 50, 64, 128, QK_GROUP_ROW}) {
+                    for (const int64_t k : {1, 17, 64, 95, 128, 320, 513}) {
+                        compare({format, scale, layout, 1 + k % 11, k, group});
+                    }
+                }
+            }
+        }
+    }
+    printf("%d runs of specialised kernels\n", g_taken);
+}
+
+TEST(CpuDequantize, FlatGroupsThatStraddleRows) {
+    for (const qk_layout layout : kRunsAndPacked) {
+        for (const int64_t k : {33, 100, 191}) {
+            for (const qk_format scale : {QK_FORMAT_BF16, QK_FORMAT_LUT8}) {
+                compare({QK_FORMAT_NF4, scale, layout, 13, k, 64, false, QK_GROUPING_FLAT, 0});
+                compare({QK_FORMAT_U4_AFFINE, QK_FORMAT_F32, layout, 7, k, 32, false,
+                         QK_GROUPING_FLAT, 0});
+            }
+        }
+    }
+}
+
+// Large enough for the stores that go past the caches.
+TEST(CpuDequantize, Streamed) {
+    for (const qk_layout layout : {qk_layout{QK_LAYOUT_ROW_HIGH}, kPacked}) {
+        compare({QK_FORMAT_FP4_BNB, QK_FORMAT_F32, layout, 1011, 2080, 32});
+    }
+}
+
+}  // namespace
