@@ -215,6 +215,61 @@ QK_API qk_status qk_linear_workspace(qk_context *context, const qk_tensor *w, in
  * (SCALE_CODE) are filled with when a file does not bring its own. table has 256 floats. */
 QK_API qk_status qk_dynamic_table(float *table);
 
+/* ---- GRU: every scale is a power of two, so inference multiplies, adds and shifts ----------
+ * The result is defined as integers (docs/gru.md): equal models and inputs give equal bits on
+ * every backend, however a sequence or a batch is cut into calls. */
+
+enum { QK_GRU_ORDER_RZN = 0 /* PyTorch */, QK_GRU_ORDER_ZRN = 1 /* Keras, Haste, ONNX */ };
+
+typedef int32_t qk_gru_tensor; /* the quantized tensors inside the cell */
+enum {
+    QK_GRU_X = 0, QK_GRU_H, QK_GRU_W, QK_GRU_R, QK_GRU_BW, QK_GRU_BR,
+    QK_GRU_IH, QK_GRU_HH, /* W x + bw and R h + br */
+    QK_GRU_UPDATE_IN, QK_GRU_UPDATE_OUT, QK_GRU_RESET_IN, QK_GRU_RESET_OUT,
+    QK_GRU_NEW_IN, QK_GRU_NEW_OUT, QK_GRU_TENSOR_COUNT
+};
+typedef struct qk_gru_quant { /* how one of them is quantized */
+    int32_t bits;         /* 4..16; BW and BR 4..32 */
+    int32_t is_unsigned;  /* never X, H, W, R, BW, BR */
+    int32_t is_symmetric; /* zero point 0; always so for W, R, BW, BR */
+    int32_t granularity;  /* W, R, BW, BR: 0 one scale a tensor, 1 a gate, 2 a channel; else 0 */
+} qk_gru_quant;
+
+typedef int32_t qk_gru_table_kind;
+enum {
+    QK_GRU_TABLE_KNOTS = 1,  /* 16 segments between given knots: the seed flow */
+    QK_GRU_TABLE_UNIFORM = 2 /* segments 2^width_log2 codes wide: monotone, no search */
+};
+typedef struct qk_gru_table { /* sigmoid or tanh as data: lines from input code to output code */
+    qk_gru_table_kind kind;
+    int32_t count;            /* segments: KNOTS 1..256, UNIFORM 1..4096 */
+    int32_t shift;            /* binary places: KNOTS of slope * x, UNIFORM of the sum */
+    int32_t width_log2;       /* UNIFORM: 0..15; KNOTS: 0 */
+    int32_t first;            /* UNIFORM: input code minus zero point where segment 0 starts */
+    int32_t reserved;         /* 0 */
+    const int32_t *threshold; /* KNOTS: [count], ascending; a segment ends below its own */
+    const int32_t *slope;     /* [count] */
+    const int32_t *intercept; /* [count], the output's zero point included */
+} qk_gru_table;
+
+#define QK_GRU_MODEL_CLAMP_TYPE 1u /* gate outputs clamp to their type alone, not to 0..1, -1..1 */
+
+typedef struct qk_gru_model {   /* a frozen GRU: integers only, gates in the order u (z), r, n */
+    uint32_t struct_size;       /* sizeof(qk_gru_model) */
+    uint32_t flags;             /* QK_GRU_MODEL_... */
+    int32_t input_size;         /* c: 1..65535 */
+    int32_t hidden_size;        /* h: 1..65535 */
+    int32_t h_view_shift;       /* R multiplies h >> this, rounded; 0..8, divides H's zero point */
+    int32_t reserved;           /* 0 */
+    qk_gru_quant quant[QK_GRU_TENSOR_COUNT];
+    int32_t shift[QK_GRU_TENSOR_COUNT];      /* real = (code - zero_point) * 2^-shift */
+    int32_t zero_point[QK_GRU_TENSOR_COUNT]; /* both 0 for W, R, BW, BR, whose shifts follow */
+    const int8_t *w_shift, *r_shift, *bw_shift, *br_shift; /* [3h] each */
+    const void *w, *r;          /* [3h,c] and [3h,h]: int8_t up to 8 bits, else int16_t */
+    const int32_t *bw, *br;     /* [3h] */
+    qk_gru_table update, reset, candidate; /* sigmoid, sigmoid, tanh */
+} qk_gru_model;
+
 #ifdef __cplusplus
 }
 #endif

@@ -1,0 +1,47 @@
+// A qk_gru_model that owns its arrays, and random valid ones for the tests.
+#pragma once
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include "qk.h"
+
+namespace gru_test {
+
+struct OwnedTable {
+    std::vector<std::int32_t> threshold, slope, intercept;
+};
+
+class OwnedModel {
+  public:
+    OwnedModel(int c, int h);
+    OwnedModel(const OwnedModel &) = delete;
+
+    void set_all_bits(int bits);
+
+    // `model` with its pointers set.
+    const qk_gru_model &view();
+
+    qk_gru_model model;
+    std::vector<std::int8_t> w_shift, r_shift, bw_shift, br_shift;
+    std::vector<std::int32_t> w, r, bw, br;
+    OwnedTable tables[3];
+
+  private:
+    std::vector<std::int8_t> w8_, r8_;
+    std::vector<std::int16_t> w16_, r16_;
+};
+
+struct RandomOptions {
+    int c = 4, h = 5;
+    bool extreme = false;  // codes at the ends of their types
+};
+
+// Random widths, shifts, zero points, tables and codes; retried by the caller where the proof of
+// no overflow refuses the draw.
+void randomize(OwnedModel &model, std::mt19937_64 &random, const RandomOptions &options);
+
+std::vector<std::int64_t> random_codes(const qk_gru_quant &quant, std::int64_t count,
+                                       std::mt19937_64 &random, bool extreme);
+
+}  // namespace gru_test

@@ -1,0 +1,113 @@
+// Random models over many shapes and widths: the library's step against the naive reference,
+// code by code, for every gate and state.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+#include "gru/image.hpp"
+#include "gru/step.hpp"
+#include "gru_reference.hpp"
+#include "owned_model.hpp"
+
+namespace {
+
+using gru_test::OwnedModel;
+using gru_test::RandomOptions;
+using qk::gru::Fault;
+
+struct Counts {
+    std::int64_t steps = 0, models = 0, refused = 0, narrow = 0, wide_dot = 0;
+};
+
+void run_one(std::mt19937_64 &random, const RandomOptions &options, int steps, Counts &counts) {
+    OwnedModel owned(options.c, options.h);
+    gru_test::randomize(owned, random, options);
+    const qk_gru_model &model = owned.view();
+    ASSERT_EQ(qk::gru::check_model(model), Fault::kNone);
+    std::vector<std::int64_t> ih_offset(3 * options.h), hh_offset(3 * options.h);
+    qk::gru::Cell cell;
+    Fault fault = qk::gru::compute_offsets(model, ih_offset.data(), hh_offset.data());
+    if (fault == Fault::kNone)
+        fault = qk::gru::derive(model, ih_offset.data(), hh_offset.data(), &cell);
+    if (fault != Fault::kNone) {
+        ASSERT_TRUE(fault == Fault::kShift || fault == Fault::kOverflow);
+        ++counts.refused;
+        return;
+    }
+    ++counts.models;
+    if (cell.cell_is_32) ++counts.narrow;
+    if (!cell.dot_is_32) ++counts.wide_dot;
+
+    auto x = gru_test::random_codes(model.quant[QK_GRU_X], std::int64_t{steps} * options.c, random,
+                                    options.extreme);
+    auto state = gru_test::random_codes(model.quant[QK_GRU_H], options.h, random, options.extreme);
+    std::vector<std::int16_t> old(options.h), next(options.h), codes(options.c), scratch(options.h);
+    for (int j = 0; j < options.h; ++j)
+        qk::gru::store_code(old.data(), cell.h_bytes, j, static_cast<std::int32_t>(state[j]));
+    reference::GruTrace trace = reference::run_gru(model, x, state, steps, 1);
+    std::vector<qk::gru::Gates> gates(options.h);
+    for (int step = 0; step < steps; ++step) {
+        for (int k = 0; k < options.c; ++k)
+            qk::gru::store_code(codes.data(), cell.x_bytes, k,
+                                static_cast<std::int32_t>(x[std::size_t(step) * options.c + k]));
+        qk::gru::step(cell, codes.data(), old.data(), next.data(), scratch.data(), gates.data());
+        for (int j = 0; j < options.h; ++j) {
+            const std::int64_t *expected = trace.gates.data() + std::size_t(step) * 4 * options.h;
+            ASSERT_EQ(gates[j].hh_n, expected[3 * options.h + j]);
+            ASSERT_EQ(gates[j].u, expected[j]);
+            ASSERT_EQ(gates[j].r, expected[options.h + j]);
+            ASSERT_EQ(gates[j].n, expected[2 * options.h + j]);
+            ASSERT_EQ(qk::gru::load_code(next.data(), cell.h_bytes, j),
+                      trace.h[std::size_t(step) * options.h + j]);
+        }
+        old.swap(next);
+        ++counts.steps;
+    }
+}
+
+// QK_GRU_RANDOM_STEPS in the environment asks for more, as before a release.
+std::int64_t steps_wanted(std::int64_t usual) {
+    const char *set = std::getenv("QK_GRU_RANDOM_STEPS");
+    return set != nullptr ? std::atoll(set) : usual;
+}
+
+void run_many(bool extreme, std::int64_t wanted, std::uint64_t seed) {
+    std::mt19937_64 random(seed);
+    Counts counts;
+    while (counts.steps < wanted && !testing::Test::HasFatalFailure()) {
+        RandomOptions options;
+        options.extreme = extreme;
+        options.c = 1 + static_cast<int>(random() % 12);
+        options.h = 1 + static_cast<int>(random() % 12);
+        run_one(random, options, 64, counts);
+    }
+    // The draw must reach every path: all in 32 bits, dots in 64 bits, and refused models.
+    EXPECT_GT(counts.narrow, 0);
+    EXPECT_GT(counts.models, counts.narrow);
+    EXPECT_LT(counts.refused, counts.models);
+    std::printf("%lld steps, %lld models (%lld all 32-bit, %lld with 64-bit dots), %lld refused\n",
+                static_cast<long long>(counts.steps), static_cast<long long>(counts.models),
+                static_cast<long long>(counts.narrow), static_cast<long long>(counts.wide_dot),
+                static_cast<long long>(counts.refused));
+}
+
+TEST(GruRandom, StepsAtTheEndsOfEveryType) {
+    run_many(true, steps_wanted(100000), 1);
+}
+
+TEST(GruRandom, StepsOverManyShapesAndWidths) {
+    run_many(false, steps_wanted(900000), 2);
+}
+
+TEST(GruRandom, LargerShapes) {
+    std::mt19937_64 random(3);
+    Counts counts;
+    for (int c : {1, 17, 64, 129})
+        for (int h : {1, 31, 64, 100})
+            for (int repeat = 0; repeat < 4; ++repeat)
+                run_one(random, RandomOptions{c, h, repeat % 2 == 1}, 8, counts);
+    EXPECT_GT(counts.models, 8);
+}
+
+}  // namespace
