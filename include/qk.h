@@ -235,6 +235,26 @@ typedef struct qk_gru_quant { /* how one of them is quantized */
     int32_t granularity;  /* W, R, BW, BR: 0 one scale a tensor, 1 a gate, 2 a channel; else 0 */
 } qk_gru_quant;
 
+typedef int32_t qk_gru_preset;
+enum {
+    QK_GRU_W8A8 = 0,  /* everything 8-bit: the seed flow */
+    QK_GRU_W8H16 = 1, /* 8-bit weights and x, 16-bit state and gates, R multiplies h rounded to 8
+                         bits; implies UNIFORM_TABLES, BIAS_CORRECTION and H_VIEW_8 */
+    QK_GRU_W8A16 = 2,
+    QK_GRU_W16A16 = 3
+};
+typedef int32_t qk_gru_calibration;
+enum {
+    QK_GRU_CALIBRATE_MIN_MAX = 0,
+    QK_GRU_CALIBRATE_MOVING = 1, /* x and h: 0.9 old + 0.1 new at every step; order matters */
+    QK_GRU_CALIBRATE_MSE = 2     /* least squared error of each tensor */
+};
+#define QK_GRU_UNIFORM_TABLES  1u /* gate tables of the second kind: smoother, finer */
+#define QK_GRU_BIAS_CORRECTION 2u /* biases take back what rounding the weights lost on average */
+#define QK_GRU_HEADROOM        4u /* twice the seen range for x, W x + bw and gate inputs, where
+                                     they have more than 8 bits */
+#define QK_GRU_H_VIEW_8        8u /* R multiplies the 8 high bits of a wider h */
+
 typedef int32_t qk_gru_table_kind;
 enum {
     QK_GRU_TABLE_KNOTS = 1,  /* 16 segments between given knots: the seed flow */

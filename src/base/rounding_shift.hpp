@@ -8,14 +8,14 @@ namespace qk {
 
 // x * 2^-n rounded half to even (what rint does). n <= 0 multiplies. Callers keep |x| and
 // |x| * 2^-n below 2^62; from n = 63 on every such x rounds to 0.
-QK_HD inline int64_t rounding_shift(int64_t x, int32_t n) {
+QK_HD static constexpr int64_t rounding_shift(int64_t x, int32_t n) {
     if (n <= 0) return x * (int64_t{1} << -n);
     if (n >= 63) return 0;
     return (x + (int64_t{1} << (n - 1)) - 1 + ((x >> n) & 1)) >> n;
 }
 
 // The same in 32 bits, for cores without 64-bit registers: |x| and |x| * 2^-n below 2^30.
-QK_HD inline int32_t rounding_shift(int32_t x, int32_t n) {
+QK_HD static constexpr int32_t rounding_shift(int32_t x, int32_t n) {
     if (n <= 0) return x * (int32_t{1} << -n);
     if (n >= 31) return 0;
     return (x + (int32_t{1} << (n - 1)) - 1 + ((x >> n) & 1)) >> n;

@@ -46,14 +46,14 @@ struct Gates {  // codes, for those who train or debug
 
 // Rules 7 and 8: accumulator plus offset, one shift, zero point, clamp to the type.
 template <class Int>
-QK_HD inline int32_t ih_code(const Cell &cell, int32_t row, Int accumulator) {
+QK_HD static constexpr int32_t ih_code(const Cell &cell, int32_t row, Int accumulator) {
     Int sum = accumulator + Int(cell.ih_offset[row]);
     Int code = rounding_shift(sum, cell.w_shift[row] + cell.ih_shift) + cell.ih_zero;
     return int32_t(clamp<Int>(code, cell.ih_min, cell.ih_max));
 }
 
 template <class Int>
-QK_HD inline int32_t hh_code(const Cell &cell, int32_t row, Int accumulator) {
+QK_HD static constexpr int32_t hh_code(const Cell &cell, int32_t row, Int accumulator) {
     Int sum = accumulator + Int(cell.hh_offset[row]);
     Int code = rounding_shift(sum, cell.r_shift[row] + cell.hh_shift) + cell.hh_zero;
     return int32_t(clamp<Int>(code, cell.hh_min, cell.hh_max));
@@ -61,8 +61,8 @@ QK_HD inline int32_t hh_code(const Cell &cell, int32_t row, Int accumulator) {
 
 // C-1 to C-4 from the clamped linear outputs; each addend is rounded by itself (rule 10).
 template <class Int>
-QK_HD inline int32_t gates_to_h(const Cell &cell, const int32_t ih[3], const int32_t hh[3],
-                                int32_t h_old, Gates *gates) {
+QK_HD static constexpr int32_t gates_to_h(const Cell &cell, const int32_t ih[3],
+                                          const int32_t hh[3], int32_t h_old, Gates *gates) {
     Int ih_u = Int(ih[kUpdate]) - cell.ih_zero, hh_u = Int(hh[kUpdate]) - cell.hh_zero;
     Int ih_r = Int(ih[kReset]) - cell.ih_zero, hh_r = Int(hh[kReset]) - cell.hh_zero;
     Int ih_n = Int(ih[kNew]) - cell.ih_zero, hh_n = Int(hh[kNew]) - cell.hh_zero;
@@ -90,8 +90,8 @@ QK_HD inline int32_t gates_to_h(const Cell &cell, const int32_t ih[3], const int
 
 // One unit: accumulators are exact sums of products of codes, zero points not yet removed.
 template <class Int>
-QK_HD inline int32_t gru_unit(const Cell &cell, int32_t unit, const Int ih_sum[3],
-                              const Int hh_sum[3], int32_t h_old, Gates *gates) {
+QK_HD static constexpr int32_t gru_unit(const Cell &cell, int32_t unit, const Int ih_sum[3],
+                                        const Int hh_sum[3], int32_t h_old, Gates *gates) {
     int32_t ih[3], hh[3];
     for (int32_t gate = 0; gate < 3; ++gate) {
         int32_t row = gate * cell.hidden_size + unit;
@@ -102,7 +102,7 @@ QK_HD inline int32_t gru_unit(const Cell &cell, int32_t unit, const Int ih_sum[3
 }
 
 // What R multiplies: h itself, or h rounded to its high bits.
-QK_HD inline int32_t view_of_h(const Cell &cell, int32_t h) {
+QK_HD static constexpr int32_t view_of_h(const Cell &cell, int32_t h) {
     return clamp(rounding_shift(h, cell.view_shift), cell.view_min, cell.view_max);
 }
 

@@ -37,7 +37,7 @@ struct CodeRange {
     int32_t min, max;
 };
 CodeRange code_range(const qk_gru_quant &quant);
-inline int32_t code_bytes(int32_t bits) {
+static inline int32_t code_bytes(int32_t bits) {
     return bits <= 8 ? 1 : 2;
 }
 

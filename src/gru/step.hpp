@@ -8,8 +8,8 @@
 namespace qk::gru {
 
 template <class Weight, class Code, class Sum>
-inline void dot_three(const Weight *row, int64_t gate_stride, const Code *vector, int32_t count,
-                      Sum sums[3]) {
+static inline void dot_three(const Weight *row, int64_t gate_stride, const Code *vector,
+                             int32_t count, Sum sums[3]) {
     const Weight *u = row, *r = row + gate_stride, *n = row + 2 * gate_stride;
     Sum sum_u = 0, sum_r = 0, sum_n = 0;
     for (int32_t k = 0; k < count; ++k) {
@@ -24,8 +24,9 @@ inline void dot_three(const Weight *row, int64_t gate_stride, const Code *vector
 }
 
 template <class Sum>
-inline void dot_three(int32_t weight_bytes, int32_t code_bytes, const void *weights, int64_t unit,
-                      int64_t gate_stride, const void *vector, int32_t count, Sum sums[3]) {
+static inline void dot_three(int32_t weight_bytes, int32_t code_bytes, const void *weights,
+                             int64_t unit, int64_t gate_stride, const void *vector, int32_t count,
+                             Sum sums[3]) {
     int64_t first = unit * count;
     const int8_t *w8 = static_cast<const int8_t *>(weights) + first;
     const int16_t *w16 = static_cast<const int16_t *>(weights) + first;
@@ -37,12 +38,12 @@ inline void dot_three(int32_t weight_bytes, int32_t code_bytes, const void *weig
     if (weight_bytes == 2 && code_bytes == 2) dot_three(w16, gate_stride, v16, count, sums);
 }
 
-inline int32_t load_code(const void *codes, int32_t bytes, int64_t index) {
+static inline int32_t load_code(const void *codes, int32_t bytes, int64_t index) {
     return bytes == 1 ? static_cast<const int8_t *>(codes)[index]
                       : static_cast<const int16_t *>(codes)[index];
 }
 
-inline void store_code(void *codes, int32_t bytes, int64_t index, int32_t value) {
+static inline void store_code(void *codes, int32_t bytes, int64_t index, int32_t value) {
     if (bytes == 1)
         static_cast<int8_t *>(codes)[index] = int8_t(value);
     else
@@ -50,8 +51,8 @@ inline void store_code(void *codes, int32_t bytes, int64_t index, int32_t value)
 }
 
 template <class Dot, class Int>
-inline void units(const Cell &cell, const void *x, const void *h, const void *view, void *h_next,
-                  Gates *gates) {
+static inline void units(const Cell &cell, const void *x, const void *h, const void *view,
+                         void *h_next, Gates *gates) {
     int32_t c = cell.input_size, n = cell.hidden_size;
     for (int32_t unit = 0; unit < n; ++unit) {
         Dot ih_dot[3], hh_dot[3];
@@ -66,14 +67,14 @@ inline void units(const Cell &cell, const void *x, const void *h, const void *vi
 }
 
 // Scratch of one step: a view of h where R reads another width than the state has.
-inline int64_t step_scratch_bytes(const Cell &cell) {
+static inline int64_t step_scratch_bytes(const Cell &cell) {
     return cell.view_shift == 0 ? 0 : int64_t(cell.hidden_size) * cell.view_bytes;
 }
 
 // x [c] and h [h] in their stored widths -> h_next [h], which must not overlap h.
 // gates: NULL or [h].
-inline void step(const Cell &cell, const void *x, const void *h, void *h_next, void *scratch,
-                 Gates *gates) {
+static inline void step(const Cell &cell, const void *x, const void *h, void *h_next, void *scratch,
+                        Gates *gates) {
     const void *view = h;
     if (cell.view_shift != 0) {
         for (int32_t unit = 0; unit < cell.hidden_size; ++unit)

@@ -23,13 +23,13 @@ struct Table {
 };
 
 template <class Int>
-QK_HD inline Int clamp(Int value, Int low, Int high) {
+QK_HD static constexpr Int clamp(Int value, Int low, Int high) {
     return value < low ? low : value > high ? high : value;
 }
 
 // sum: the gate input, not yet clamped to its type (rule 9).
 template <class Int>
-QK_HD inline int32_t table_value(const Table &table, Int sum) {
+QK_HD static constexpr int32_t table_value(const Table &table, Int sum) {
     Int code = clamp<Int>(sum, table.input_min, table.input_max);
     Int value;
     if (table.kind == QK_GRU_TABLE_UNIFORM) {

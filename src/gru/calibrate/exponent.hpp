@@ -1,0 +1,21 @@
+// From a range of real numbers to a power-of-two scale and a zero point. Host only.
+#pragma once
+#include <stdint.h>
+
+#include "qk.h"
+
+namespace qk::gru {
+
+struct Exponent {
+    int32_t shift, zero;
+};
+
+int32_t floor_log2(double value);  // value > 0
+
+// 2^b steps over the range widened to hold 0 (rules 1, 19, 20).
+Exponent exponent_of_range(const qk_gru_quant &quant, double min, double max);
+
+// real -> code; ties to even, clamped to the type.
+int32_t quantize(double real, const qk_gru_quant &quant, Exponent exponent);
+
+}  // namespace qk::gru
