@@ -7,8 +7,8 @@
  *             call refused with 1xx or 2xx has changed nothing. qk_context_error() explains it.
  *   Handles   qk_X_create fills *out, and only on QK_OK; qk_X_destroy(NULL) is a no-op. Children
  *             keep their context alive, so destroy in any order (a garbage collector will).
- *   Threads   One context serves one thread at a time. Tensors that nobody writes may be read
- *             through any number of contexts of the same device at once.
+ *   Threads   One context serves one thread at a time. Tensors that nobody writes and frozen GRUs
+ *             may be read through any number of contexts of the same device at once.
  *   Streams   Device work is queued on the context's stream in call order and the call returns
  *             before it is done. Only functions marked [waits] block.
  *   Memory    Only [allocates] functions allocate; the rest can sit in a real-time loop or a
@@ -34,6 +34,8 @@ extern "C" {
 
 typedef struct qk_context qk_context; /* one device, one stream, one workspace */
 typedef struct qk_tensor  qk_tensor;  /* shape + format + layout + storage on one device */
+typedef struct qk_gru qk_gru;             /* a GRU layer's weights; read-only once frozen */
+typedef struct qk_gru_state qk_gru_state; /* the hidden state of one batch of sequences */
 
 /* Fixed-width codes, not C enums: the width of an enum is the compiler's choice (1 byte on
  * arm-none-eabi). Values are never reused; treat an unknown value as its hundred. */
@@ -289,6 +291,73 @@ typedef struct qk_gru_model {   /* a frozen GRU: integers only, gates in the ord
     const int32_t *bw, *br;     /* [3h] */
     qk_gru_table update, reset, candidate; /* sigmoid, sigmoid, tanh */
 } qk_gru_model;
+
+typedef struct qk_gru_config {
+    uint32_t struct_size;            /* sizeof(qk_gru_config) */
+    uint32_t flags;                  /* QK_GRU_UNIFORM_TABLES ... QK_GRU_H_VIEW_8 */
+    int32_t input_size, hidden_size; /* c, h: 1..65535 */
+    int32_t gate_order;              /* QK_GRU_ORDER_... of the arrays given */
+    qk_gru_preset preset;
+    qk_gru_calibration calibration;
+    int32_t reserved;                /* 0 */
+} qk_gru_config;
+#define QK_GRU_CONFIG_INIT \
+    {sizeof(qk_gru_config), 0, 0, 0, QK_GRU_ORDER_RZN, QK_GRU_W8A8, QK_GRU_CALIBRATE_MIN_MAX, 0}
+
+/* Host f32: w_ih [3h,c], w_hh [3h,h], b_ih [3h], b_hh [3h]; biases may be NULL; copied; values
+ * within +-1e15. n = tanh(Wx + b + r*(Rh + b)), h' = (1-z)*n + z*h. [allocates] */
+QK_API qk_status qk_gru_create(qk_context *context, const qk_gru_config *config, const float *w_ih,
+                               const float *w_hh, const float *b_ih, const float *b_hh,
+                               qk_gru **out);
+/* Overrides the preset for one tensor; before qk_gru_freeze. */
+QK_API qk_status qk_gru_set_quant(qk_gru *gru, qk_gru_tensor which, const qk_gru_quant *quant);
+/* Runs x [t,b,c] f32 (within +-1e15) through the float GRU from a state of zeros and widens the
+ * recorded ranges; call as often as there is data, before qk_gru_freeze. [allocates] [waits] */
+QK_API qk_status qk_gru_calibrate(qk_context *context, qk_gru *gru, const qk_tensor *x);
+/* The float GRU itself, from a state of zeros: x [t,b,c] f32 to y [t,b,h] f32; before
+ * qk_gru_freeze. The reference to measure a frozen GRU against. [allocates] [waits] */
+QK_API qk_status qk_gru_run_float(qk_context *context, const qk_gru *gru, const qk_tensor *x,
+                                  qk_tensor *y);
+/* Picks the exponents, quantizes, drops the f32 weights. The GRU is read-only after.
+ * [allocates] [waits] */
+QK_API qk_status qk_gru_freeze(qk_context *context, qk_gru *gru);
+/* A frozen GRU from integers made elsewhere (another quantizer, QAT): every claim of the model is
+ * checked and overflow is proven impossible, or the call is refused. Copies. [allocates] [waits] */
+QK_API qk_status qk_gru_create_from_model(qk_context *context, const qk_gru_model *model,
+                                          qk_gru **out);
+/* A frozen GRU's integers; model->struct_size says how much the caller can take. The arrays are
+ * host memory and live as long as the GRU. */
+QK_API qk_status qk_gru_describe(const qk_gru *gru, qk_gru_model *model);
+/* real = (code - zero_point) * 2^-shift. W, R, BW, BR: channel 0..3h-1 in the order u, r, n; else
+ * channel is 0. Frozen only. */
+QK_API qk_status qk_gru_scale(const qk_gru *gru, qk_gru_tensor which, int32_t channel,
+                              int32_t *shift, int32_t *zero_point);
+
+/* Hidden state for `batch` sequences, at zero; one per stream of data; frozen only. [allocates] */
+QK_API qk_status qk_gru_state_create(qk_context *context, const qk_gru *gru, int32_t batch,
+                                     qk_gru_state **out);
+QK_API qk_status qk_gru_state_reset(qk_context *context, qk_gru_state *state); /* to zero */
+/* h [b,h] as host f32; a written value is rounded to the state's grid, NaN to zero. [waits] */
+QK_API qk_status qk_gru_state_write(qk_context *context, qk_gru_state *state, const float *h);
+QK_API qk_status qk_gru_state_read(qk_context *context, const qk_gru_state *state, float *h);
+QK_API void qk_gru_state_destroy(qk_gru_state *state);
+/* Advances state by t steps: x [t,b,c], y [t,b,h] (or [t,c], [t,h] where b is 1); t = 1 streams.
+ * x and y are f32 (quantized and dequantized at the border, NaN as zero) or the codes themselves:
+ * I8 up to 8 bits, else I16. An x code beyond its bits is clamped. y must not overlap x. */
+QK_API qk_status qk_gru_run(qk_context *context, const qk_gru *gru, qk_gru_state *state,
+                            const qk_tensor *x, qk_tensor *y);
+/* The same, and what the gates were: gates [t,b,4h] f32 holds u, r, n and R_n h + b, dequantized
+ * (the codes are exact in f32). */
+QK_API qk_status qk_gru_run_gates(qk_context *context, const qk_gru *gru, qk_gru_state *state,
+                                  const qk_tensor *x, qk_tensor *y, qk_tensor *gates);
+/* Scratch qk_gru_run needs for up to t_max steps; give the largest to qk_context_options. */
+QK_API qk_status qk_gru_workspace(qk_context *context, const qk_gru *gru, int32_t batch,
+                                  int64_t t_max, size_t *bytes);
+/* Little-endian, versioned, checksummed; docs/gru.md lists the bytes. buffer NULL: only sets
+ * *bytes. Frozen only. Load trusts nothing. [allocates] (load) */
+QK_API qk_status qk_gru_save(const qk_gru *gru, void *buffer, size_t capacity, size_t *bytes);
+QK_API qk_status qk_gru_load(qk_context *context, const void *data, size_t bytes, qk_gru **out);
+QK_API void qk_gru_destroy(qk_gru *gru);
 
 #ifdef __cplusplus
 }

@@ -44,6 +44,7 @@ constexpr Kernel<LinearArgs> const *kLinear[] = {
 #endif
     &cpu::kLinearGeneric,
 };
+constexpr Kernel<GruArgs> const *kGru[] = {&cpu::kGruGeneric};
 
 }  // namespace
 
@@ -58,6 +59,7 @@ constinit const Backend kCpuBackend = {
     kQuantize,
     kRepack,
     kLinear,
+    kGru,
 };
 
 }  // namespace qk

@@ -9,6 +9,7 @@ extern const Kernel<DequantizeArgs> kDequantizeGeneric;
 extern const Kernel<QuantizeArgs> kQuantizeGeneric;
 extern const Kernel<RepackArgs> kRepackGeneric;
 extern const Kernel<LinearArgs> kLinearGeneric;
+extern const Kernel<GruArgs> kGruGeneric;
 
 #if defined(__x86_64__)
 extern const Kernel<DequantizeArgs> kDequantizeAvx2;

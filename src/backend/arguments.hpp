@@ -4,8 +4,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/checked.hpp"
 #include "format/formats.hpp"
 #include "format/layouts.hpp"
+#include "gru/cell.hpp"
 #include "qk.h"
 
 namespace qk {
@@ -58,5 +60,25 @@ struct LinearArgs {
     const Dense *bias; // [1, n] or null
     Dense y;           // [m, n], x's format
 };
+
+// Steps of a frozen GRU. Everything but x, y and gates is aligned; h and scratch belong to the
+// state.
+struct GruArgs {
+    const gru::Cell *cell;      // its arrays are on the device
+    int64_t steps, batch;
+    const Format *x_format;     // f32, or i8/i16 as the cell stores x
+    const void *x;              // [steps,batch,c]
+    const Format *y_format;     // f32, or i8/i16 as the cell stores h
+    void *y;                    // [steps,batch,h]
+    void *gates;                // f32 [steps,batch,4h] or null
+    void *h;                    // [batch,h] codes, advanced in place
+    void *scratch;              // batch * gru_scratch_bytes
+};
+
+// Room of one sequence: x, the next h and the view of h as codes, the gates of a step.
+static inline int64_t gru_scratch_bytes(const gru::Cell &cell) {
+    const int64_t h = cell.hidden_size;
+    return round_up(int64_t(sizeof(gru::Gates)) * h + 2 * (cell.input_size + 2 * h), 64);
+}
 
 }  // namespace qk

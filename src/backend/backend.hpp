@@ -62,6 +62,7 @@ struct Backend {
     KernelList<QuantizeArgs> quantize;
     KernelList<RepackArgs> repack;
     KernelList<LinearArgs> linear;
+    KernelList<GruArgs> gru;
 };
 
 // The backends of this build, CPU first; null past the last.

@@ -35,7 +35,8 @@ struct Cell {
     int32_t u_one;  // the code of u = 1
 
     int32_t ih_to_u, hh_to_u, ih_to_r, hh_to_r, ih_to_n, rhh_to_n, n_to_h, u_shift;
-    int32_t dot_is_32;   // both dot products fit int32_t
+    int32_t x_scale, h_scale, r_scale, n_scale, hh_scale;  // real = (code - zero) * 2^-scale
+    int32_t dot_is_32;                                     // both dot products fit int32_t
     int32_t cell_is_32;  // so does everything after them, with room for the rounding
     Table update, reset, candidate;
 };

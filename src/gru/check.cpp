@@ -46,23 +46,19 @@ CodeRange code_range(const qk_gru_quant &quant) {
     return {int32_t(-half), int32_t(half - 1)};
 }
 
-namespace {
+static bool is_weight(int32_t which) { return which >= QK_GRU_W && which <= QK_GRU_BR; }
 
-bool is_weight(int32_t which) {
-    return which >= QK_GRU_W && which <= QK_GRU_BR;
-}
-
-Fault check_quant(int32_t which, const qk_gru_quant &quant) {
+bool quant_is_valid(int32_t which, const qk_gru_quant &quant) {
     bool bias = which == QK_GRU_BW || which == QK_GRU_BR;
     bool stored = which <= QK_GRU_BR;
-    if (quant.bits < 4 || quant.bits > (bias ? 32 : 16)) return Fault::kQuant;
-    if ((quant.is_unsigned | 1) != 1 || (quant.is_symmetric | 1) != 1) return Fault::kQuant;
-    if (stored && quant.is_unsigned != 0) return Fault::kQuant;
-    if (is_weight(which) && quant.is_symmetric == 0) return Fault::kQuant;
-    if (quant.granularity < 0 || quant.granularity > (is_weight(which) ? 2 : 0))
-        return Fault::kQuant;
-    return Fault::kNone;
+    if (quant.bits < 4 || quant.bits > (bias ? 32 : 16)) return false;
+    if ((quant.is_unsigned | 1) != 1 || (quant.is_symmetric | 1) != 1) return false;
+    if (stored && quant.is_unsigned != 0) return false;
+    if (is_weight(which) && quant.is_symmetric == 0) return false;
+    return quant.granularity >= 0 && quant.granularity <= (is_weight(which) ? 2 : 0);
 }
+
+namespace {
 
 Fault check_table_header(const qk_gru_table &table) {
     if (table.reserved != 0) return Fault::kFlags;
@@ -115,10 +111,9 @@ Fault check_header(const qk_gru_model &model) {
     if (model.hidden_size < 1 || model.hidden_size > kMaxSize) return Fault::kSize;
     for (int32_t which = 0; which < QK_GRU_TENSOR_COUNT; ++which) {
         const qk_gru_quant &quant = model.quant[which];
-        Fault fault = check_quant(which, quant);
-        if (fault != Fault::kNone) return fault;
+        if (!quant_is_valid(which, quant)) return Fault::kQuant;
         int32_t zero = model.zero_point[which], shift = model.shift[which];
-        if (shift < -127 || shift > 127) return Fault::kShift;
+        if (shift < -126 || shift > 126) return Fault::kShift;  // 2^shift is a normal f32
         if (is_weight(which)) {
             if (zero != 0) return Fault::kZeroPoint;
             if (shift != 0) return Fault::kShift;

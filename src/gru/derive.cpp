@@ -214,6 +214,9 @@ void fill_shifts(const qk_gru_model &model, Cell *cell) {
     cell->rhh_to_n = shift[QK_GRU_RESET_OUT] + shift[QK_GRU_HH] - shift[QK_GRU_NEW_IN];
     cell->n_to_h = shift[QK_GRU_NEW_OUT] - shift[QK_GRU_H];
     cell->u_shift = shift[QK_GRU_UPDATE_OUT];
+    cell->x_scale = shift[QK_GRU_X], cell->h_scale = shift[QK_GRU_H];
+    cell->r_scale = shift[QK_GRU_RESET_OUT], cell->n_scale = shift[QK_GRU_NEW_OUT];
+    cell->hh_scale = shift[QK_GRU_HH];
 }
 
 }  // namespace

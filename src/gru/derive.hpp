@@ -41,6 +41,8 @@ static inline int32_t code_bytes(int32_t bits) {
     return bits <= 8 ? 1 : 2;
 }
 
+// Whether `quant` may describe tensor `which`.
+bool quant_is_valid(int32_t which, const qk_gru_quant &quant);
 // Everything that can be said without reading an array.
 Fault check_header(const qk_gru_model &model);
 // The header, the tables, and every weight and bias against its bits.

@@ -2,35 +2,20 @@
 #include <gtest/gtest.h>
 #include <jansson.h>
 
-#include <cstdlib>
-#include <fstream>
 #include <string>
 
 #include "gru/image.hpp"
 #include "gru/step.hpp"
-#include "gru_reference.hpp"
+#include "network.hpp"
 #include "owned_model.hpp"
-
-#ifndef QK_SHARED_DATA_DEFAULT
-#define QK_SHARED_DATA_DEFAULT "../shared/data"
-#endif
+#include "reference/gru/gru_reference.hpp"
 
 namespace {
 
 using gru_test::OwnedModel;
 
-std::string data_folder() {
-    const char *set = std::getenv("QK_SHARED_DATA");
-    return set != nullptr ? set : QK_SHARED_DATA_DEFAULT;
-}
-
-std::vector<std::int32_t> read_i32(const std::string &path) {
-    std::ifstream file(path, std::ios::binary);
-    std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-    std::vector<std::int32_t> values(bytes.size() / 4);
-    std::copy(bytes.begin(), bytes.end(), reinterpret_cast<char *>(values.data()));
-    return values;
-}
+using gru_test::data_folder;
+using gru_test::read_i32;
 
 int integer(json_t *object, const char *key) {
     return static_cast<int>(json_integer_value(json_object_get(object, key)));

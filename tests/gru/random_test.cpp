@@ -7,8 +7,8 @@
 
 #include "gru/image.hpp"
 #include "gru/step.hpp"
-#include "gru_reference.hpp"
 #include "owned_model.hpp"
+#include "reference/gru/gru_reference.hpp"
 
 namespace {
 

@@ -1,0 +1,120 @@
+// The hidden state of a batch: codes on the device, a copy's room on the host.
+#include <string.h>
+
+#include "backend/arguments.hpp"
+#include "base/checked.hpp"
+#include "gru/border.hpp"
+#include "gru/step.hpp"
+#include "object/gru.hpp"
+
+namespace qk {
+namespace {
+
+int64_t h_count(const qk_gru_state &state) {
+    return int64_t{state.batch} * state.gru->hidden_size;
+}
+
+size_t h_bytes(const qk_gru_state &state) {
+    return size_t(h_count(state) * state.gru->cell.h_bytes);
+}
+
+void free_state(qk_gru_state *state) {
+    qk_context *const context = state->context;
+    device_release(context, state->memory);
+    if (state->staging != nullptr) host_release(context, state->staging);
+    gru_release(const_cast<qk_gru *>(state->gru));
+    state->magic = kDestroyedMagic;
+    host_release(context, state);
+    context_release(context);
+}
+
+Status check_home(qk_context *context, const qk_gru_state *state) {
+    const qk_context *const home = state->context;
+    QK_CHECK(home->backend == context->backend && home->device_index == context->device_index,
+             &context->error, DEVICE_MIX, "state: lives on %s:%d, the context on %s:%d",
+             home->backend->name, home->device_index, context->backend->name,
+             context->device_index);
+    return QK_OK;
+}
+
+Status upload_staging(qk_context *context, qk_gru_state *state) {
+    return context->backend->memory.upload(make_launch(context), state->h, state->staging,
+                                           h_bytes(*state));
+}
+
+}  // namespace
+
+Status check_gru_state(const qk_gru_state *state) {
+    if (state == nullptr) return QK_ERROR_NULL;
+    return state->magic == kGruStateMagic ? QK_OK : QK_ERROR_STATE;
+}
+
+Status gru_state_create(qk_context *context, const qk_gru *gru, int32_t batch, qk_gru_state **out) {
+    void *const handle = host_allocate(context, sizeof(qk_gru_state));
+    QK_CHECK(handle != nullptr, &context->error, MEMORY, "state: no memory for a handle");
+    memset(handle, 0, sizeof(qk_gru_state));
+    qk_gru_state *const state = static_cast<qk_gru_state *>(handle);
+    state->magic = kGruStateMagic;
+    state->context = context;
+    state->gru = gru;
+    state->batch = batch;
+    context_retain(context);
+    const_cast<qk_gru *>(gru)->references.fetch_add(1, std::memory_order_relaxed);
+    // batch and h are below 2^31 and 2^16, a sequence's scratch below 2^22: no overflow.
+    const int64_t codes = round_up(int64_t(h_bytes(*state)), 64);
+    const int64_t bytes = codes + int64_t{batch} * gru_scratch_bytes(gru->cell);
+    if (uint64_t(bytes) <= SIZE_MAX) {
+        state->memory = device_allocate(context, size_t(bytes));
+        state->staging = host_allocate(context, h_bytes(*state));
+    }
+    if (state->memory == nullptr || state->staging == nullptr) {
+        free_state(state);
+        return fail(&context->error, QK_ERROR_MEMORY, "state: no memory for %lld bytes",
+                    (long long)bytes);
+    }
+    state->h = state->memory;
+    state->scratch = static_cast<char *>(state->memory) + codes;
+    const Status status = gru_state_reset(context, state);
+    if (status != QK_OK) {
+        free_state(state);
+        return status;
+    }
+    *out = state;
+    return QK_OK;
+}
+
+Status gru_state_reset(qk_context *context, qk_gru_state *state) {
+    QK_TRY(check_home(context, state));
+    const gru::Cell &cell = state->gru->cell;
+    for (int64_t i = 0; i < h_count(*state); ++i)
+        gru::store_code(state->staging, cell.h_bytes, i, cell.h_zero);
+    return upload_staging(context, state);
+}
+
+Status gru_state_write(qk_context *context, qk_gru_state *state, const float *h) {
+    QK_TRY(check_home(context, state));
+    const gru::Cell &cell = state->gru->cell;
+    const float factor = gru::power_of_two(cell.h_scale);
+    for (int64_t i = 0; i < h_count(*state); ++i)
+        gru::store_code(state->staging, cell.h_bytes, i,
+                        gru::real_to_code(h[i], factor, cell.h_zero, cell.h_min, cell.h_max));
+    return upload_staging(context, state);
+}
+
+Status gru_state_read(qk_context *context, const qk_gru_state *state, float *h) {
+    QK_TRY(check_home(context, state));
+    QK_TRY(context->backend->memory.download(make_launch(context), state->staging, state->h,
+                                             h_bytes(*state)));
+    const gru::Cell &cell = state->gru->cell;
+    const float factor = gru::power_of_two(-cell.h_scale);
+    for (int64_t i = 0; i < h_count(*state); ++i)
+        h[i] =
+            gru::code_to_real(gru::load_code(state->staging, cell.h_bytes, i), factor, cell.h_zero);
+    return QK_OK;
+}
+
+void gru_state_destroy(qk_gru_state *state) {
+    if (check_gru_state(state) == QK_OK) free_state(state);
+}
+
+}  // namespace qk
