@@ -311,13 +311,15 @@ QK_API qk_status qk_gru_create(qk_context *context, const qk_gru_config *config,
                                qk_gru **out);
 /* Overrides the preset for one tensor; before qk_gru_freeze. */
 QK_API qk_status qk_gru_set_quant(qk_gru *gru, qk_gru_tensor which, const qk_gru_quant *quant);
-/* Runs x [t,b,c] f32 (within +-1e15) through the float GRU from a state of zeros and widens the
- * recorded ranges; call as often as there is data, before qk_gru_freeze. [allocates] [waits] */
-QK_API qk_status qk_gru_calibrate(qk_context *context, qk_gru *gru, const qk_tensor *x);
-/* The float GRU itself, from a state of zeros: x [t,b,c] f32 to y [t,b,h] f32; before
- * qk_gru_freeze. The reference to measure a frozen GRU against. [allocates] [waits] */
+/* Runs x [t,b,c] f32 (within +-1e15) through the float GRU and widens the recorded ranges; call
+ * as often as there is data, before qk_gru_freeze. h0: host f32 [b,h], NULL for zeros.
+ * [allocates] [waits] */
+QK_API qk_status qk_gru_calibrate(qk_context *context, qk_gru *gru, const qk_tensor *x,
+                                  const float *h0);
+/* The float GRU itself: x [t,b,c] f32 to y [t,b,h] f32, h0 as above; before qk_gru_freeze. The
+ * reference to measure a frozen GRU against. [allocates] [waits] */
 QK_API qk_status qk_gru_run_float(qk_context *context, const qk_gru *gru, const qk_tensor *x,
-                                  qk_tensor *y);
+                                  const float *h0, qk_tensor *y);
 /* Picks the exponents, quantizes, drops the f32 weights. The GRU is read-only after.
  * [allocates] [waits] */
 QK_API qk_status qk_gru_freeze(qk_context *context, qk_gru *gru);

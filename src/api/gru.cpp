@@ -40,15 +40,15 @@ qk_status qk_gru_set_quant(qk_gru *gru, qk_gru_tensor which, const qk_gru_quant 
     return qk::gru_set_quant(gru, which, *quant);
 }
 
-qk_status qk_gru_calibrate(qk_context *context, qk_gru *gru, const qk_tensor *x) {
+qk_status qk_gru_calibrate(qk_context *context, qk_gru *gru, const qk_tensor *x, const float *h0) {
     QK_API_CONTEXT(context);
-    return qk::gru_calibrate(context, gru, x);
+    return qk::gru_calibrate(context, gru, x, h0);
 }
 
 qk_status qk_gru_run_float(qk_context *context, const qk_gru *gru, const qk_tensor *x,
-                           qk_tensor *y) {
+                           const float *h0, qk_tensor *y) {
     QK_API_CONTEXT(context);
-    return qk::gru_run_float(context, gru, x, y);
+    return qk::gru_run_float(context, gru, x, h0, y);
 }
 
 qk_status qk_gru_freeze(qk_context *context, qk_gru *gru) {

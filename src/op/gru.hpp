@@ -12,8 +12,10 @@ struct GruWeights {  // host f32, gates in the caller's order; biases may be nul
 Status gru_create(qk_context *context, const qk_gru_config &config, const GruWeights &weights,
                   qk_gru **out);
 Status gru_set_quant(qk_gru *gru, qk_gru_tensor which, const qk_gru_quant &quant);
-Status gru_calibrate(qk_context *context, qk_gru *gru, const qk_tensor *x);
-Status gru_run_float(qk_context *context, const qk_gru *gru, const qk_tensor *x, qk_tensor *y);
+// h0: host [b,h] or null for zeros.
+Status gru_calibrate(qk_context *context, qk_gru *gru, const qk_tensor *x, const float *h0);
+Status gru_run_float(qk_context *context, const qk_gru *gru, const qk_tensor *x, const float *h0,
+                     qk_tensor *y);
 Status gru_freeze(qk_context *context, qk_gru *gru);
 Status gru_create_from_model(qk_context *context, const qk_gru_model &model, qk_gru **out);
 Status gru_load(qk_context *context, const void *data, size_t bytes, qk_gru **out);

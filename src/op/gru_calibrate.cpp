@@ -78,9 +78,9 @@ class HostBlock {
     void *memory_ = nullptr;
 };
 
-// Runs x through the float GRU from zeros; each_step(x of the step, old states, traces).
+// Runs x through the float GRU; each_step(x of the step, old states, traces).
 template <class EachStep>
-Status run_steps(qk_context *context, const gru::FloatGru &weights, const float *x,
+Status run_steps(qk_context *context, const gru::FloatGru &weights, const float *x, const float *h0,
                  GruExtent extent, const EachStep &each_step) {
     const int64_t n = weights.hidden_size, batch = extent.batch;
     const int64_t trace_floats = gru::float_trace_floats(weights.hidden_size);
@@ -91,7 +91,10 @@ Status run_steps(qk_context *context, const gru::FloatGru &weights, const float 
              "gru: no memory to run %lld sequences in f32", ll(batch));
     float *const h = block.floats() + batch * trace_floats;
     gru::FloatTrace *const traces = static_cast<gru::FloatTrace *>(traces_block.get());
-    memset(h, 0, size_t(batch * n) * 4);
+    if (h0 != nullptr)
+        memcpy(h, h0, size_t(batch * n) * 4);
+    else
+        memset(h, 0, size_t(batch * n) * 4);
     for (int64_t b = 0; b < batch; ++b)
         traces[b] = gru::float_trace(block.floats() + b * trace_floats, weights.hidden_size);
     for (int64_t t = 0; t < extent.steps; ++t) {
@@ -157,22 +160,24 @@ Status gru_set_quant(qk_gru *gru, qk_gru_tensor which, const qk_gru_quant &quant
     return QK_OK;
 }
 
-Status gru_calibrate(qk_context *context, qk_gru *gru, const qk_tensor *x) {
+Status gru_calibrate(qk_context *context, qk_gru *gru, const qk_tensor *x, const float *h0) {
     QK_TRY(check_float(context, gru));
     GruExtent extent;
     QK_TRY(check_float_input(context, gru, x, &extent));
     HostBlock host(context, x->shape.plane_bytes[QK_PLANE_DATA]);
     QK_TRY(fetch_input(context, x, host));
+    if (h0 != nullptr) QK_TRY(check_values(context, h0, extent.batch * gru->hidden_size, "h0"));
     GruTraining &training = gru->training;
     return run_steps(
-        context, training.weights, host.floats(), extent,
+        context, training.weights, host.floats(), h0, extent,
         [&](int64_t, const float *x_step, const float *h, const gru::FloatTrace *traces) {
             gru::observe_step(&training.ranges, training.weights, training.options.calibration,
                               extent.batch, x_step, h, traces);
         });
 }
 
-Status gru_run_float(qk_context *context, const qk_gru *gru, const qk_tensor *x, qk_tensor *y) {
+Status gru_run_float(qk_context *context, const qk_gru *gru, const qk_tensor *x, const float *h0,
+                     qk_tensor *y) {
     QK_TRY(check_float(context, gru));
     GruExtent extent;
     QK_TRY(check_float_input(context, gru, x, &extent));
@@ -181,11 +186,12 @@ Status gru_run_float(qk_context *context, const qk_gru *gru, const qk_tensor *x,
              "y: is %s, accepted is f32", y->shape.format->name);
     HostBlock host(context, x->shape.plane_bytes[QK_PLANE_DATA]);
     QK_TRY(fetch_input(context, x, host));
+    if (h0 != nullptr) QK_TRY(check_values(context, h0, extent.batch * gru->hidden_size, "h0"));
     const int64_t n = gru->hidden_size;
     const size_t y_bytes = size_t(y->shape.plane_bytes[QK_PLANE_DATA]);
     HostBlock result(context, y->shape.plane_bytes[QK_PLANE_DATA]);
     QK_CHECK(result.get() != nullptr, &context->error, MEMORY, "gru: no memory for y");
-    QK_TRY(run_steps(context, gru->training.weights, host.floats(), extent,
+    QK_TRY(run_steps(context, gru->training.weights, host.floats(), h0, extent,
                      [&](int64_t t, const float *, const float *, const gru::FloatTrace *traces) {
                          for (int64_t b = 0; b < extent.batch; ++b)
                              memcpy(result.floats() + (t * extent.batch + b) * n, traces[b].h,

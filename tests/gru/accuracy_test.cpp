@@ -150,9 +150,7 @@ std::vector<float> embed(const std::vector<float> &table, int id) {
     return {row, row + kUnits};
 }
 
-// Calibration sequences have their own lengths: one call a word. The decoder keeps the ranges of
-// its own runs, each from the encoder's last state; qk calibrates from zeros, so the words of the
-// encoder and the phonemes of the decoder are both given as sequences from zero.
+// Sequences have their own lengths: one call a word.
 std::vector<float> word_input(const Words &words, const std::vector<std::int32_t> &ids, int word,
                               int length) {
     std::vector<float> x;
@@ -171,12 +169,13 @@ Agreement run_words(const Words &words, const Setting &setting, int count) {
     Session session;
     qk_gru *encoder = session.create(words.encoder, setting);
     qk_gru *decoder = session.create(words.decoder, setting);
-    for (int word = 0; word < 100; ++word) {
+    for (int word = 0; word < 400; ++word) {
         std::vector<float> x = word_input(words, words.calib_ids, word, words.calib_len[word]);
         session.calibrate(encoder, x, 1, kUnits);
         std::vector<float> h(kUnits), sequence;
         for (std::size_t t = 0; t < x.size(); t += kUnits)
             float_step(words.encoder, x.data() + t, h);
+        std::vector<float> h0(h);
         int phoneme = kStart;
         for (int t = 0; t < kPhonemes && phoneme != kEnd; ++t) {
             std::vector<float> row = embed(words.decoder_table, phoneme);
@@ -184,7 +183,7 @@ Agreement run_words(const Words &words, const Setting &setting, int count) {
             float_step(words.decoder, row.data(), h);
             phoneme = best_phoneme(words, h.data());
         }
-        session.calibrate(decoder, sequence, 1, kUnits);
+        session.calibrate(decoder, sequence, 1, kUnits, h0.data());
     }
     session.freeze(encoder);
     session.freeze(decoder);

@@ -99,11 +99,12 @@ qk_tensor *Session::wrap(void *data, qk_format format, std::int64_t t, std::int6
     return tensor;
 }
 
-void Session::calibrate(qk_gru *gru, const std::vector<float> &x, int batch, int c) {
+void Session::calibrate(qk_gru *gru, const std::vector<float> &x, int batch, int c,
+                        const float *h0) {
     std::vector<float> copy(x);
     qk_tensor *tensor =
         wrap(copy.data(), QK_FORMAT_F32, static_cast<std::int64_t>(x.size()) / batch / c, batch, c);
-    EXPECT_EQ(qk_gru_calibrate(context, gru, tensor), QK_OK) << qk_context_error(context);
+    EXPECT_EQ(qk_gru_calibrate(context, gru, tensor, h0), QK_OK) << qk_context_error(context);
     qk_tensor_destroy(tensor);
 }
 

@@ -40,7 +40,8 @@ class Session {
     Session(const Session &) = delete;
 
     qk_gru *create(const Network &network, const Setting &setting);
-    void calibrate(qk_gru *gru, const std::vector<float> &x, int batch, int c);
+    void calibrate(qk_gru *gru, const std::vector<float> &x, int batch, int c,
+                   const float *h0 = nullptr);
     void freeze(qk_gru *gru);
     qk_gru *frozen(const Network &network, const Setting &setting);
     // x [t,b,c] f32 through one call of `chunk` steps each; h [t,b,h] f32.
