@@ -286,16 +286,24 @@ typedef struct qk_gru_model {   /* a frozen GRU: integers only, gates in the ord
     qk_gru_quant quant[QK_GRU_TENSOR_COUNT];
     int32_t shift[QK_GRU_TENSOR_COUNT];      /* real = (code - zero_point) * 2^-shift */
     int32_t zero_point[QK_GRU_TENSOR_COUNT]; /* both 0 for W, R, BW, BR, whose shifts follow */
-    const int8_t *w_shift, *r_shift, *bw_shift, *br_shift; /* [3h] each */
-    const void *w, *r;          /* [3h,c] and [3h,h]: int8_t up to 8 bits, else int16_t */
-    const int32_t *bw, *br;     /* [3h] */
-    qk_gru_table update, reset, candidate; /* sigmoid, sigmoid, tanh */
+    const int8_t *w_shift;      /* [3h], as all four */
+    const int8_t *r_shift;
+    const int8_t *bw_shift;
+    const int8_t *br_shift;
+    const void *w;              /* [3h,c]: int8_t up to 8 bits, else int16_t */
+    const void *r;              /* [3h,h]: the same */
+    const int32_t *bw;          /* [3h] */
+    const int32_t *br;          /* [3h] */
+    qk_gru_table update;        /* sigmoid */
+    qk_gru_table reset;         /* sigmoid */
+    qk_gru_table candidate;     /* tanh */
 } qk_gru_model;
 
 typedef struct qk_gru_config {
     uint32_t struct_size;            /* sizeof(qk_gru_config) */
     uint32_t flags;                  /* QK_GRU_UNIFORM_TABLES ... QK_GRU_H_VIEW_8 */
-    int32_t input_size, hidden_size; /* c, h: 1..65535 */
+    int32_t input_size;              /* c: 1..65535 */
+    int32_t hidden_size;             /* h: 1..65535 */
     int32_t gate_order;              /* QK_GRU_ORDER_... of the arrays given */
     qk_gru_preset preset;
     qk_gru_calibration calibration;

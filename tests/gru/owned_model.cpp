@@ -153,4 +153,47 @@ void randomize(OwnedModel &m, std::mt19937_64 &random, const RandomOptions &opti
     for (int gate = 0; gate < 3; ++gate) random_table(m, gate, random);
 }
 
+reference::GruTable reference_table(const qk_gru_table &table) {
+    reference::GruTable result;
+    result.uniform = table.kind == QK_GRU_TABLE_UNIFORM;
+    result.shift = table.shift, result.width_log2 = table.width_log2, result.first = table.first;
+    if (!result.uniform) result.threshold.assign(table.threshold, table.threshold + table.count);
+    result.slope.assign(table.slope, table.slope + table.count);
+    result.intercept.assign(table.intercept, table.intercept + table.count);
+    return result;
+}
+
+reference::GruModel reference_model(const qk_gru_model &model) {
+    reference::GruModel result;
+    result.c = model.input_size, result.h = model.hidden_size;
+    result.view_shift = model.h_view_shift;
+    result.clamp_to_type = (model.flags & QK_GRU_MODEL_CLAMP_TYPE) != 0;
+    for (int which = 0; which < QK_GRU_TENSOR_COUNT; ++which) {
+        result.bits[which] = model.quant[which].bits;
+        result.is_unsigned[which] = model.quant[which].is_unsigned != 0;
+        result.shift[which] = model.shift[which];
+        result.zero[which] = model.zero_point[which];
+    }
+    std::int64_t rows = std::int64_t{3} * model.hidden_size;
+    auto weights = [&](const void *codes, int which, std::int64_t count) {
+        std::vector<std::int64_t> wide(static_cast<std::size_t>(count));
+        for (std::int64_t i = 0; i < count; ++i)
+            wide[static_cast<std::size_t>(i)] = model.quant[which].bits <= 8
+                                                    ? static_cast<const std::int8_t *>(codes)[i]
+                                                    : static_cast<const std::int16_t *>(codes)[i];
+        return wide;
+    };
+    result.w = weights(model.w, QK_GRU_W, rows * model.input_size);
+    result.r = weights(model.r, QK_GRU_R, rows * model.hidden_size);
+    result.bw.assign(model.bw, model.bw + rows), result.br.assign(model.br, model.br + rows);
+    result.w_shift.assign(model.w_shift, model.w_shift + rows);
+    result.r_shift.assign(model.r_shift, model.r_shift + rows);
+    result.bw_shift.assign(model.bw_shift, model.bw_shift + rows);
+    result.br_shift.assign(model.br_shift, model.br_shift + rows);
+    result.update = reference_table(model.update);
+    result.reset = reference_table(model.reset);
+    result.candidate = reference_table(model.candidate);
+    return result;
+}
+
 }  // namespace gru_test

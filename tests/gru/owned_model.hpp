@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "qk.h"
+#include "reference/gru/gru_reference.hpp"
 
 namespace gru_test {
 
@@ -43,5 +44,9 @@ void randomize(OwnedModel &model, std::mt19937_64 &random, const RandomOptions &
 
 std::vector<std::int64_t> random_codes(const qk_gru_quant &quant, std::int64_t count,
                                        std::mt19937_64 &random, bool extreme);
+
+// The same model in the reference's words.
+reference::GruTable reference_table(const qk_gru_table &table);
+reference::GruModel reference_model(const qk_gru_model &model);
 
 }  // namespace gru_test

@@ -45,7 +45,8 @@ void run_one(std::mt19937_64 &random, const RandomOptions &options, int steps, C
     std::vector<std::int16_t> old(options.h), next(options.h), codes(options.c), scratch(options.h);
     for (int j = 0; j < options.h; ++j)
         qk::gru::store_code(old.data(), cell.h_bytes, j, static_cast<std::int32_t>(state[j]));
-    reference::GruTrace trace = reference::run_gru(model, x, state, steps, 1);
+    reference::GruTrace trace =
+        reference::run_gru(gru_test::reference_model(model), x, state, steps, 1);
     std::vector<qk::gru::Gates> gates(options.h);
     for (int step = 0; step < steps; ++step) {
         for (int k = 0; k < options.c; ++k)

@@ -8,21 +8,14 @@ namespace {
 
 using Wide = __int128;
 
-std::int64_t weight_at(const void *codes, const qk_gru_quant &quant, std::int64_t index) {
-    if (quant.bits <= 8) return static_cast<const std::int8_t *>(codes)[index];
-    return static_cast<const std::int16_t *>(codes)[index];
+std::int64_t to_type(int bits, bool is_unsigned, std::int64_t value) {
+    std::int64_t low = is_unsigned ? 0 : -(std::int64_t{1} << (bits - 1));
+    std::int64_t high = (std::int64_t{1} << (is_unsigned ? bits : bits - 1)) - 1;
+    return std::min(std::max(value, low), high);
 }
 
-std::int64_t lowest(const qk_gru_quant &quant) {
-    return quant.is_unsigned ? 0 : -(std::int64_t{1} << (quant.bits - 1));
-}
-
-std::int64_t highest(const qk_gru_quant &quant) {
-    return (std::int64_t{1} << (quant.is_unsigned ? quant.bits : quant.bits - 1)) - 1;
-}
-
-std::int64_t to_type(const qk_gru_quant &quant, std::int64_t value) {
-    return std::min(std::max(value, lowest(quant)), highest(quant));
+std::int64_t to_type(const GruModel &m, int which, std::int64_t value) {
+    return to_type(m.bits[which], m.is_unsigned[which], value);
 }
 
 }  // namespace
@@ -39,14 +32,14 @@ std::int64_t divide_by_power(std::int64_t x, int n) {
     return static_cast<std::int64_t>(quotient);
 }
 
-std::int64_t gate_value(const qk_gru_model &model, const qk_gru_table &table, int in, int out,
-                        bool is_tanh, std::int64_t sum) {
-    std::int64_t code = to_type(model.quant[in], sum);
-    std::int64_t from_zero = code - model.zero_point[in];
+std::int64_t gate_value(const GruModel &model, const GruTable &table, int in, int out, bool is_tanh,
+                        std::int64_t sum) {
+    std::int64_t code = to_type(model, in, sum);
+    std::int64_t from_zero = code - model.zero[in];
     std::int64_t value = 0;
-    if (table.kind == QK_GRU_TABLE_KNOTS) {
-        int segment = table.count - 1;
-        for (int i = 0; i < table.count; ++i) {
+    if (!table.uniform) {
+        int count = static_cast<int>(table.slope.size()), segment = count - 1;
+        for (int i = 0; i < count; ++i) {
             if (code < table.threshold[i]) {
                 segment = i;
                 break;
@@ -57,29 +50,27 @@ std::int64_t gate_value(const qk_gru_model &model, const qk_gru_table &table, in
     } else {
         std::int64_t width = std::int64_t{1} << table.width_log2;
         std::int64_t position = from_zero - table.first;
-        position = std::max<std::int64_t>(0, std::min(position, table.count * width - 1));
+        position = std::max<std::int64_t>(
+            0, std::min(position, static_cast<std::int64_t>(table.slope.size()) * width - 1));
         std::int64_t segment = position / width, offset = position % width;
         value =
             divide_by_power(table.slope[segment] * offset + table.intercept[segment], table.shift);
     }
-    value = to_type(model.quant[out], value);
-    if (model.flags & QK_GRU_MODEL_CLAMP_TYPE) return value;
+    value = to_type(model, out, value);
+    if (model.clamp_to_type) return value;
     double one = std::ldexp(1.0, model.shift[out]);
-    double real_code = static_cast<double>(value - model.zero_point[out]);
-    if (real_code > one) value = model.zero_point[out] + static_cast<std::int64_t>(one);
+    double real_code = static_cast<double>(value - model.zero[out]);
+    if (real_code > one) value = model.zero[out] + static_cast<std::int64_t>(one);
     double floor_code = is_tanh ? -one : 0.0;
-    if (real_code < floor_code)
-        value = model.zero_point[out] + static_cast<std::int64_t>(floor_code);
+    if (real_code < floor_code) value = model.zero[out] + static_cast<std::int64_t>(floor_code);
     return value;
 }
 
-GruTrace run_gru(const qk_gru_model &m, const std::vector<std::int64_t> &x,
+GruTrace run_gru(const GruModel &m, const std::vector<std::int64_t> &x,
                  std::vector<std::int64_t> &h, int t, int b) {
-    int c = m.input_size, n = m.hidden_size;
-    const std::int32_t *s = m.shift, *z = m.zero_point;
-    int view = m.h_view_shift;
-    qk_gru_quant view_quant = m.quant[QK_GRU_H];
-    view_quant.bits -= view;
+    int c = m.c, n = m.h, view = m.view_shift;
+    const int *s = m.shift;
+    const std::int64_t *z = m.zero;
     GruTrace trace;
     for (int step = 0; step < t * b; ++step) {
         int sequence = step % b;
@@ -90,51 +81,40 @@ GruTrace run_gru(const qk_gru_model &m, const std::vector<std::int64_t> &x,
         for (int row = 0; row < 3 * n; ++row) {
             Wide sum_x = 0, sum_h = 0;
             for (int k = 0; k < c; ++k)
-                sum_x += Wide{weight_at(m.w, m.quant[QK_GRU_W], std::int64_t{row} * c + k)} *
-                         (xs[k] - z[QK_GRU_X]);
+                sum_x += Wide{m.w[std::int64_t{row} * c + k]} * (xs[k] - z[X]);
             for (int k = 0; k < n; ++k) {
-                std::int64_t seen = to_type(view_quant, divide_by_power(old[k], view));
-                sum_h += Wide{weight_at(m.r, m.quant[QK_GRU_R], std::int64_t{row} * n + k)} *
-                         (seen - z[QK_GRU_H] / (1 << view));
+                std::int64_t seen = to_type(m.bits[H] - view, false, divide_by_power(old[k], view));
+                sum_h += Wide{m.r[std::int64_t{row} * n + k]} * (seen - z[H] / (1 << view));
             }
-            int scale_x = m.w_shift[row] + s[QK_GRU_X];
-            int scale_h = m.r_shift[row] + s[QK_GRU_H] - view;
+            int scale_x = m.w_shift[row] + s[X];
+            int scale_h = m.r_shift[row] + s[H] - view;
             sum_x += divide_by_power(m.bw[row], m.bw_shift[row] - scale_x);
             sum_h += divide_by_power(m.br[row], m.br_shift[row] - scale_h);
             std::int64_t code_x = static_cast<std::int64_t>(sum_x);
             std::int64_t code_h = static_cast<std::int64_t>(sum_h);
-            ih[row] = to_type(m.quant[QK_GRU_IH],
-                              divide_by_power(code_x, scale_x - s[QK_GRU_IH]) + z[QK_GRU_IH]);
-            hh[row] = to_type(m.quant[QK_GRU_HH],
-                              divide_by_power(code_h, scale_h - s[QK_GRU_HH]) + z[QK_GRU_HH]);
+            ih[row] = to_type(m, IH, divide_by_power(code_x, scale_x - s[IH]) + z[IH]);
+            hh[row] = to_type(m, HH, divide_by_power(code_h, scale_h - s[HH]) + z[HH]);
         }
         for (int j = 0; j < n; ++j) {
             auto from_ih = [&](int gate, int in) {
-                return divide_by_power(ih[gate * n + j] - z[QK_GRU_IH], s[QK_GRU_IH] - s[in]);
+                return divide_by_power(ih[gate * n + j] - z[IH], s[IH] - s[in]);
             };
             auto from_hh = [&](int gate, int in) {
-                return divide_by_power(hh[gate * n + j] - z[QK_GRU_HH], s[QK_GRU_HH] - s[in]);
+                return divide_by_power(hh[gate * n + j] - z[HH], s[HH] - s[in]);
             };
-            std::int64_t u = gate_value(
-                m, m.update, QK_GRU_UPDATE_IN, QK_GRU_UPDATE_OUT, false,
-                from_ih(0, QK_GRU_UPDATE_IN) + from_hh(0, QK_GRU_UPDATE_IN) + z[QK_GRU_UPDATE_IN]);
-            std::int64_t r = gate_value(
-                m, m.reset, QK_GRU_RESET_IN, QK_GRU_RESET_OUT, false,
-                from_ih(1, QK_GRU_RESET_IN) + from_hh(1, QK_GRU_RESET_IN) + z[QK_GRU_RESET_IN]);
-            std::int64_t product = (r - z[QK_GRU_RESET_OUT]) * (hh[2 * n + j] - z[QK_GRU_HH]);
-            std::int64_t reset_hidden =
-                divide_by_power(product, s[QK_GRU_RESET_OUT] + s[QK_GRU_HH] - s[QK_GRU_NEW_IN]);
-            std::int64_t nn =
-                gate_value(m, m.candidate, QK_GRU_NEW_IN, QK_GRU_NEW_OUT, true,
-                           from_ih(2, QK_GRU_NEW_IN) + reset_hidden + z[QK_GRU_NEW_IN]);
-            std::int64_t aligned =
-                divide_by_power(nn - z[QK_GRU_NEW_OUT], s[QK_GRU_NEW_OUT] - s[QK_GRU_H]) +
-                z[QK_GRU_H];
-            std::int64_t one = (std::int64_t{1} << s[QK_GRU_UPDATE_OUT]) + z[QK_GRU_UPDATE_OUT];
-            std::int64_t combined = (u - z[QK_GRU_UPDATE_OUT]) * (old[j] - z[QK_GRU_H]) +
-                                    (one - u) * (aligned - z[QK_GRU_H]);
-            h[std::int64_t{sequence} * n + j] = to_type(
-                m.quant[QK_GRU_H], divide_by_power(combined, s[QK_GRU_UPDATE_OUT]) + z[QK_GRU_H]);
+            std::int64_t u = gate_value(m, m.update, U_IN, U_OUT, false,
+                                        from_ih(0, U_IN) + from_hh(0, U_IN) + z[U_IN]);
+            std::int64_t r = gate_value(m, m.reset, R_IN, R_OUT, false,
+                                        from_ih(1, R_IN) + from_hh(1, R_IN) + z[R_IN]);
+            std::int64_t product = (r - z[R_OUT]) * (hh[2 * n + j] - z[HH]);
+            std::int64_t reset_hidden = divide_by_power(product, s[R_OUT] + s[HH] - s[N_IN]);
+            std::int64_t nn = gate_value(m, m.candidate, N_IN, N_OUT, true,
+                                         from_ih(2, N_IN) + reset_hidden + z[N_IN]);
+            std::int64_t aligned = divide_by_power(nn - z[N_OUT], s[N_OUT] - s[H]) + z[H];
+            std::int64_t one = (std::int64_t{1} << s[U_OUT]) + z[U_OUT];
+            std::int64_t combined = (u - z[U_OUT]) * (old[j] - z[H]) + (one - u) * (aligned - z[H]);
+            h[std::int64_t{sequence} * n + j] =
+                to_type(m, H, divide_by_power(combined, s[U_OUT]) + z[H]);
             gates[j] = u, gates[n + j] = r, gates[2 * n + j] = nn, gates[3 * n + j] = hh[2 * n + j];
         }
         trace.ih.insert(trace.ih.end(), ih.begin(), ih.end());

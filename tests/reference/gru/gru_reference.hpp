@@ -4,9 +4,26 @@
 #include <cstdint>
 #include <vector>
 
-#include "qk.h"
-
 namespace reference {
+
+enum GruTensor { X, H, W, R, BW, BR, IH, HH, U_IN, U_OUT, R_IN, R_OUT, N_IN, N_OUT, GRU_TENSORS };
+
+struct GruTable {
+    bool uniform = false;  // else between knots
+    int shift = 0, width_log2 = 0, first = 0;
+    std::vector<std::int64_t> threshold, slope, intercept;
+};
+
+struct GruModel {
+    int c = 0, h = 0, view_shift = 0;
+    bool clamp_to_type = false;
+    int bits[GRU_TENSORS] = {}, shift[GRU_TENSORS] = {};
+    bool is_unsigned[GRU_TENSORS] = {};
+    std::int64_t zero[GRU_TENSORS] = {};
+    std::vector<std::int64_t> w, r, bw, br;  // gates u, r, n
+    std::vector<int> w_shift, r_shift, bw_shift, br_shift;
+    GruTable update, reset, candidate;
+};
 
 // x / 2^n rounded to nearest, ties to even; n <= 0 multiplies.
 std::int64_t divide_by_power(std::int64_t x, int n);
@@ -18,12 +35,12 @@ struct GruTrace {
 };
 
 // x [t,b,c] codes; h [b,h] codes, replaced by the last state.
-GruTrace run_gru(const qk_gru_model &model, const std::vector<std::int64_t> &x,
+GruTrace run_gru(const GruModel &model, const std::vector<std::int64_t> &x,
                  std::vector<std::int64_t> &h, int t, int b);
 
 // One gate: input code (not yet clamped) to output code.
-std::int64_t gate_value(const qk_gru_model &model, const qk_gru_table &table, int in, int out,
-                        bool is_tanh, std::int64_t sum);
+std::int64_t gate_value(const GruModel &model, const GruTable &table, int in, int out, bool is_tanh,
+                        std::int64_t sum);
 
 // Float GRU with reset after the product, in double; weights in the order u, r, n; x [t,b,c].
 // Returns h [t,b,h]; state [b,h] is updated.
