@@ -1,0 +1,17 @@
+// Counts every allocation of the process, whoever asks and on whatever thread.
+#pragma once
+#include <cstdint>
+
+namespace api {
+
+class MallocCount {
+  public:
+    MallocCount() : start_(now()) {}
+    int64_t since() const { return now() - start_; }
+
+  private:
+    static int64_t now();
+    int64_t start_;
+};
+
+}  // namespace api
