@@ -115,7 +115,8 @@ template <int step>
 inline Lanes look_up(const Table &table, const Words &words) {
     Lanes r;
     QK_QUARTERS {
-        const uint32x4_t shifted = step == 0 ? words.v[q] : vshrq_n_u32(words.v[q], step * 4 | !step);
+        const uint32x4_t word = words.v[q];
+        const uint32x4_t shifted = step == 0 ? word : vshrq_n_u32(word, step * 4 | !step);
         const uint32x4_t code = vandq_u32(shifted, vdupq_n_u32(15));
         const uint32x4_t index =
             vmlaq_u32(vdupq_n_u32(0x03020100), code, vdupq_n_u32(0x04040404));
