@@ -23,7 +23,8 @@ inline void narrow_bf16(Lanes a, uint16_t *to) {
 }
 
 inline void put_lanes(char *to, const Lanes &lanes) {
-    QK_QUARTERS vst1q_u8(reinterpret_cast<uint8_t *>(to) + 16 * q, vreinterpretq_u8_f32(lanes.v[q]));
+    uint8_t *const bytes = reinterpret_cast<uint8_t *>(to);
+    QK_QUARTERS vst1q_u8(bytes + 16 * q, vreinterpretq_u8_f32(lanes.v[q]));
 }
 // 8 bytes, 16 codes in order -> 16 floats.
 template <bool high_first, bool stream>
