@@ -98,4 +98,23 @@ TEST(CpuLinear, ManyRowsOfX) {
     }
 }
 
+TEST(CpuLinear, CheckpointLayouts) {
+    Count count;
+    for (const qk_layout layout :
+         {qk_layout{QK_LAYOUT_ROW}, qk_layout{QK_LAYOUT_ROW_HIGH}, qk_layout{QK_LAYOUT_AWQ_GEMM},
+          qk_layout{QK_LAYOUT_AWQ_GEMV}, qk_layout{QK_LAYOUT_GPTQ}, qk_layout{QK_LAYOUT_GPTQ_V1},
+          qk_layout{QK_LAYOUT_WORD}}) {
+        for (const qk_format format : kFormats4) {
+            for (const int64_t k : {1, 9, 64, 129, 520, 1100}) {
+                for (const int32_t group : {16, 48, 128, QK_GROUP_ROW}) {
+                    const int64_t m = 1 + k % 3 * 4, n = 1 + (k + group) % 21;
+                    const qk_format scale = kScales[(k + group) % 4];
+                    count.add(compare({format, scale, layout, n, k, group}, kDense[k % 3], m,
+                                      true));
+                }
+            }
+        }
+    }
+}
+
 }  // namespace

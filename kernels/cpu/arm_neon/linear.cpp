@@ -1,4 +1,4 @@
-#include "cpu/arm_neon/lanes.hpp"
+#include "cpu/arm_neon/codes.hpp"
 #include "cpu/vector/nested.hpp"
 
 #include "cpu/vector/linear_batch.hpp"

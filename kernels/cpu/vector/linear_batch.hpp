@@ -1,4 +1,5 @@
-// y = x . transpose(w) + bias for several rows of x, over the packed layout, any 4-bit format.
+// y = x . transpose(w) + bias for several rows of x over any layout of 4-bit codes, and for one row
+// where no other kernel takes it (checkpoint layouts, unusual groups).
 // Each sum has the generic kernel's order, so a row of y does not depend on how many others are
 // computed with it.
 //
@@ -12,13 +13,13 @@
 #include "cpu/features.hpp"
 #include "cpu/lists.hpp"
 #include "cpu/split.hpp"
+#include "cpu/vector/decode.hpp"
 #include "cpu/vector/panel.hpp"
 
 namespace qk::cpu {
 namespace {
 
 constexpr int64_t kBatch = 24;       // rows of x whose sums a task keeps
-constexpr int64_t kPanelSteps = 32;  // of 16 columns
 
 // Columns of a panel that lie in one group.
 struct Segment {
@@ -31,7 +32,9 @@ struct Segment {
 template <class Codes, class X>
 class BatchBlock {
   public:
-    explicit BatchBlock(const LinearArgs &args) : args_(args), scales_(args.w), codes_(args.w) {}
+    explicit BatchBlock(const LinearArgs &args)
+        : args_(args), packed_(args.w.layout->id == kLayoutRows8), scales_(args.w),
+          decoder_(args.w) {}
 
     void run(int64_t row_block) {
         row_block_ = row_block;
@@ -55,9 +58,10 @@ class BatchBlock {
         column_ = column;
         const int64_t group = column / s.group_size;
         const int64_t groups = ceil_div(end, s.group_size) - group;
-        row_scales_ = scales_.load(row_block_, group, groups);
+        row_scales_ = packed_ ? scales_.load(row_block_, group, groups)
+                              : decoder_.scales(row_block_ * 8, group, groups);
         cut(column, end);
-        decode(column, end);
+        decoder_.decode(row_block_ * 8, column, end, entries_);
         int64_t first = 0;
         for (; first + kTileBatch <= x_rows_; first += kTileBatch) add_rows<kTileBatch>(first);
         switch (x_rows_ - first) {
@@ -85,42 +89,6 @@ class BatchBlock {
                                            last == group_end};
             at = last;
         }
-    }
-
-    void decode(int64_t column, int64_t end) {
-        const Geometry &s = args_.w.geometry;
-        const int64_t chunks = ceil_div(s.k, 128);
-        const uint8_t *const codes = static_cast<const uint8_t *>(args_.w.data) +
-                                     (row_block_ * chunks + column / 128) * 512;
-        const uint8_t *zeros = static_cast<const uint8_t *>(args_.w.zero);
-        if (zeros != nullptr) zeros += row_block_ * s.groups_per_row * 4;
-        for (int64_t at = column; at < end; at += 128) {
-            const uint8_t *const chunk = codes + (at - column) * 4;
-            for (int row = 0; row < 8; ++row) {
-                prefetch(chunk + row * 64 + 2048);
-                const Words words = load_words(chunk + row * 64);
-                float *const to = entries_[(at - column) / 16][row];
-                decode_chunk(words, zeros, at, min64(end - at, 128), row, to);
-            }
-        }
-    }
-
-    void decode_chunk(const Words &words, const uint8_t *zeros, int64_t column, int64_t columns,
-                      int row, float *to) const {
-        const auto step = [&]<int i>() {
-            if (16 * i >= columns) return;
-            const int64_t group = (column + 16 * i) / args_.w.geometry.group_size;
-            const Table table = codes_.table(zeros + (zeros != nullptr ? group * 4 : 0), row);
-            store_f32(to + i * 8 * 16, look_up<i>(table, words));
-        };
-        step.template operator()<0>();
-        step.template operator()<1>();
-        step.template operator()<2>();
-        step.template operator()<3>();
-        step.template operator()<4>();
-        step.template operator()<5>();
-        step.template operator()<6>();
-        step.template operator()<7>();
     }
 
     template <int kCount>
@@ -204,8 +172,9 @@ class BatchBlock {
     }
 
     const LinearArgs &args_;
+    bool packed_;
     ScalePanel scales_;
-    Codes codes_;
+    Decoder<Codes> decoder_;
     int64_t row_block_ = 0, x_first_ = 0, x_rows_ = 0, column_ = 0, segment_count_ = 0;
     const char *row_scales_ = nullptr;
     Segment segments_[kPanelSteps + 1];
@@ -240,7 +209,7 @@ Status run_batch(const LinearArgs &args, const Launch &launch) {
 bool can_run_batch(const LinearArgs &args, int32_t) {
     const Geometry &s = args.w.geometry;
     if ((features() & kLanesFeature) == 0) return false;
-    if (args.w.layout == nullptr || args.w.layout->id != kLayoutRows8 || s.flat) return false;
+    if (args.w.layout == nullptr || args.w.layout->bits != 4 || s.flat) return false;
     return s.group_size >= s.k || s.group_size % 16 == 0;
 }
 

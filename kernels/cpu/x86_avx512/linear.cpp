@@ -1,4 +1,4 @@
-#include "cpu/x86_avx512/lanes.hpp"
+#include "cpu/x86_avx512/codes.hpp"
 #include "cpu/vector/nested.hpp"
 
 #include "cpu/vector/linear_batch.hpp"

@@ -1,0 +1,170 @@
+// A panel of 8 rows and up to 512 columns, from codes to entries (before the scale) in f32, out of
+// any layout of 4-bit codes. Included after an instruction set's codes.hpp and NestedTable.
+#pragma once
+#include "cpu/vector/panel.hpp"
+#include "cpu/vector/row_scales.hpp"
+
+namespace qk::cpu {
+namespace {
+
+constexpr int64_t kPanelSteps = 32;  // of 16 columns
+
+using Entries8 = float[8][16];  // 8 rows of a step
+
+template <class Codes>
+class Decoder {
+  public:
+    explicit Decoder(const Weight &w)
+        : w_(w), codes_(w), row_scales_(w), data_(static_cast<const uint8_t *>(w.data)) {}
+
+    // Scales of groups first .. first + count as f32 [group][row]; 0 for rows past the last.
+    const char *scales(int64_t row, int64_t first, int64_t count) {
+        for (int64_t i = 0; i < 8; ++i) {
+            const bool real = row + i < w_.geometry.n;
+            if (real) row_scales_.start(row + i);
+            for (int64_t g = 0; g < count; ++g) {
+                scales_[g][i] = real ? row_scales_.at(first + g) : 0.0f;
+            }
+        }
+        return reinterpret_cast<const char *>(scales_);
+    }
+
+    // Columns column .. end, from a multiple of 512 on; entries [step][row].
+    void decode(int64_t row, int64_t column, int64_t end, Entries8 *entries) {
+        load_zeros(row, column, end);
+        first_group_ = column / w_.geometry.group_size;
+        switch (w_.layout->id) {
+            case kLayoutRows8: return decode_packed(row, column, end, entries);
+            case QK_LAYOUT_AWQ_GEMM: return decode_words_of_rows(row, column, end, entries);
+            case QK_LAYOUT_GPTQ:
+            case QK_LAYOUT_GPTQ_V1: return decode_words_of_columns(row, column, end, entries);
+            case QK_LAYOUT_ROW_HIGH:
+                return decode_runs<true>(row, w_.geometry.k, column, end, entries);
+            case QK_LAYOUT_ROW:
+                return decode_runs<false>(row, round_up(w_.geometry.k, 2), column, end, entries);
+            default:
+                return decode_runs<false>(row, round_up(w_.geometry.k, 8), column, end, entries);
+        }
+    }
+
+  private:
+    // A nibble a row, 4 bytes a group, from the panel's first group on.
+    void load_zeros(int64_t row, int64_t column, int64_t end) {
+        if (w_.zero == nullptr) return;
+        const Geometry &s = w_.geometry;
+        const int64_t first = column / s.group_size, last = ceil_div(end, s.group_size);
+        memset(zeros_, 0, sizeof(zeros_));
+        for (int64_t group = first; group < last; ++group) {
+            for (int64_t i = 0; i < min64(8, s.n - row); ++i) {
+                const int zero = zero_of(w_, {row + i, group});
+                zeros_[group - first][i >> 1] |= uint8_t(zero << (i & 1) * 4);
+            }
+        }
+    }
+
+    Table table(int64_t column, int64_t row) const {
+        return codes_.table(zeros_[column / w_.geometry.group_size - first_group_], int(row));
+    }
+
+    // 16 columns or fewer, one at a time.
+    void decode_slowly(int64_t row, int64_t column, int64_t count, float *to) const {
+        uint8_t codes[16];
+        float entries[16];
+        w_.layout->load(w_.geometry, data_, row, column, count, codes);
+        uint8_t bytes[8] = {};
+        for (int64_t i = 0; i < count; ++i) {
+            bytes[i >> 1] = uint8_t(bytes[i >> 1] | codes[i] << (i & 1) * 4);
+        }
+        emit_floats<false, false>(bytes, table(column, row & 7), reinterpret_cast<char *>(entries));
+        memcpy(to, entries, sizeof(entries));
+    }
+
+    // Rows of nibbles in order, `stride` nibbles apart.
+    template <bool high_first>
+    void decode_runs(int64_t row, int64_t stride, int64_t column, int64_t end, Entries8 *entries) {
+        for (int64_t i = 0; i < min64(8, w_.geometry.n - row); ++i) {
+            const int64_t run = (row + i) * stride;
+            for (int64_t at = column; at < end; at += 16) {
+                float *const to = entries[(at - column) / 16][i];
+                if (end - at < 16 || (run & 1) != 0) {
+                    decode_slowly(row + i, at, min64(16, end - at), to);
+                    continue;
+                }
+                emit_floats<high_first, false>(data_ + ((run + at) >> 1), table(at, i),
+                                               reinterpret_cast<char *>(to));
+            }
+        }
+    }
+
+    // GPTQ: a word holds 8 columns of a row; the words of a row lie n words apart.
+    void decode_words_of_columns(int64_t row, int64_t column, int64_t end, Entries8 *entries) {
+        const int64_t n = w_.geometry.n;
+        for (int64_t at = column; at < end; at += 16) {
+            for (int64_t i = 0; i < min64(8, n - row); ++i) {
+                uint8_t bytes[8] = {};
+                const uint8_t *const word = data_ + (at / 8 * n + row + i) * 4;
+                memcpy(bytes, word, 4);
+                if (end - at > 8) memcpy(bytes + 4, word + n * 4, 4);
+                emit_floats<false, false>(bytes, table(at, i),
+                                          reinterpret_cast<char *>(entries[(at - column) / 16][i]));
+            }
+        }
+    }
+
+    // AWQ: a word holds 8 rows of a column, rows 0, 2, 4, 6, 1, 3, 5, 7 in its nibbles.
+    void decode_words_of_rows(int64_t row, int64_t column, int64_t end, Entries8 *entries) {
+        const int64_t words_per_column = ceil_div(w_.geometry.n, 8);
+        const uint8_t *const data = data_ + row / 8 * 4;
+        for (int64_t at = column; at < end; at += 16) {
+            uint8_t bytes[64] = {};
+            for (int64_t i = 0; i < min64(16, end - at); ++i) {
+                memcpy(bytes + 4 * i, data + (at + i) * words_per_column * 4, 4);
+            }
+            const Words words = load_words(bytes);
+            float(*const to)[16] = entries[(at - column) / 16];
+            store_f32(to[0], look_up<0>(table(at, 0), words));
+            store_f32(to[2], look_up<1>(table(at, 2), words));
+            store_f32(to[4], look_up<2>(table(at, 4), words));
+            store_f32(to[6], look_up<3>(table(at, 6), words));
+            store_f32(to[1], look_up<4>(table(at, 1), words));
+            store_f32(to[3], look_up<5>(table(at, 3), words));
+            store_f32(to[5], look_up<6>(table(at, 5), words));
+            store_f32(to[7], look_up<7>(table(at, 7), words));
+        }
+    }
+
+    void decode_packed(int64_t row, int64_t column, int64_t end, Entries8 *entries) {
+        const int64_t chunks = ceil_div(w_.geometry.k, 128);
+        const uint8_t *const codes = data_ + (row / 8 * chunks + column / 128) * 512;
+        for (int64_t at = column; at < end; at += 128) {
+            const uint8_t *const chunk = codes + (at - column) * 4;
+            for (int i = 0; i < 8; ++i) {
+                prefetch(chunk + i * 64 + 2048);
+                decode_steps<0>(load_words(chunk + i * 64), at, end, i,
+                                entries + (at - column) / 16);
+            }
+        }
+    }
+
+    template <int step>
+    void decode_steps(const Words &words, int64_t column, int64_t end, int row,
+                      Entries8 *entries) const {
+        if constexpr (step < 8) {
+            const int64_t at = column + 16 * step;
+            if (at >= end) return;
+            store_f32(entries[step][row], look_up<step>(table(at, row), words));
+            decode_steps<step + 1>(words, column, end, row, entries);
+        }
+    }
+
+    const Weight &w_;
+    Codes codes_;
+    RowScales row_scales_;
+    const uint8_t *data_;
+    int64_t first_group_ = 0;
+    uint8_t zeros_[kPanelSteps + 1][4];
+    float scales_[kPanelSteps + 1][8];
+};
+
+}  // namespace
+}  // namespace qk::cpu
