@@ -12,6 +12,7 @@ static inline void dot_three(const Weight *row, int64_t gate_stride, const Code 
                              int32_t count, Sum sums[3]) {
     const Weight *u = row, *r = row + gate_stride, *n = row + 2 * gate_stride;
     Sum sum_u = 0, sum_r = 0, sum_n = 0;
+#pragma GCC unroll 8  // a microcontroller pays for every branch
     for (int32_t k = 0; k < count; ++k) {
         Sum value = vector[k];
         sum_u += value * u[k];

@@ -10,3 +10,16 @@ if(QK_JANSSON AND NOT CMAKE_CROSSCOMPILING)
   target_sources(test_gru PRIVATE gru/golden_test.cpp)
   target_link_libraries(test_gru PRIVATE ${QK_JANSSON})
 endif()
+
+# Cortex-M4 and M55 under qemu against the host's digest; examples/mcu/run says what it does.
+find_program(QK_ARM_NONE_EABI arm-none-eabi-g++)
+find_program(QK_QEMU_ARM qemu-system-arm)
+if(QK_ARM_NONE_EABI AND QK_QEMU_ARM AND NOT CMAKE_CROSSCOMPILING AND NOT QK_SANITIZE)
+  add_executable(mcu_make_model ${PROJECT_SOURCE_DIR}/examples/mcu/make_model.c)
+  target_link_libraries(mcu_make_model PRIVATE qk)
+  add_test(NAME gru.mcu COMMAND ${PROJECT_SOURCE_DIR}/examples/mcu/run
+                                $<TARGET_FILE:mcu_make_model> ${CMAKE_CURRENT_BINARY_DIR}/mcu)
+elseif(NOT CMAKE_CROSSCOMPILING)
+  message(STATUS "tests/gru: Cortex-M not run: it needs arm-none-eabi-g++, qemu-system-arm and "
+                 "no sanitizer")
+endif()

@@ -1,0 +1,88 @@
+// A Cortex-M program without a C library: vectors, semihosting, and the GRU from flash.
+#include "digest.hpp"
+
+extern "C" {
+extern const uint8_t model_begin[], model_end[];
+extern uint32_t stack_top;
+
+// The compiler may call these even in freestanding code.
+void *memcpy(void *to, const void *from, size_t count) {
+    for (size_t i = 0; i < count; ++i)
+        static_cast<char *>(to)[i] = static_cast<const char *>(from)[i];
+    return to;
+}
+void *memset(void *to, int value, size_t count) {
+    for (size_t i = 0; i < count; ++i) static_cast<char *>(to)[i] = char(value);
+    return to;
+}
+}
+
+namespace {
+
+void semihost(uint32_t operation, const void *argument) {
+    register uint32_t r0 __asm__("r0") = operation;
+    register const void *r1 __asm__("r1") = argument;
+    __asm__ volatile("bkpt 0xab" : "+r"(r0) : "r"(r1) : "memory");
+}
+
+void print(const char *text) {
+    semihost(0x04, text);
+}
+
+void print_number(uint64_t value, uint32_t base) {
+    char text[24];
+    int at = 23;
+    text[at] = '\0';
+    do {
+        text[--at] = "0123456789abcdef"[value % base];
+        value /= base;
+    } while (value != 0);
+    print(text + at);
+}
+
+// SysTick counts down from 2^24 - 1.
+volatile uint32_t *const kSysTick = reinterpret_cast<volatile uint32_t *>(0xe000e010);
+uint32_t ticks() {
+    return (0u - kSysTick[2]) & 0xffffffu;
+}
+
+[[noreturn]] void finish(bool ok) {
+    semihost(0x18, reinterpret_cast<const void *>(ok ? 0x20026 : 0x20023));
+    for (;;) {
+    }
+}
+
+[[noreturn]] void fault() {
+    print("fault\n");
+    finish(false);
+}
+
+[[noreturn]] void reset() {
+    kSysTick[1] = 0xffffff;
+    kSysTick[2] = 0;
+    kSysTick[0] = 5;
+    mcu::Digest digest;
+    uint32_t elapsed = 0;
+    const bool ok =
+        mcu::run(model_begin, size_t(model_end - model_begin), ticks, &digest, &elapsed);
+    if (!ok) fault();
+    print("digest ");
+    print_number(digest.value, 16);
+    print("\nticks ");
+    print_number(elapsed / mcu::kSteps, 10);
+    print(" a step\n");
+    finish(true);
+}
+
+}  // namespace
+
+extern "C" {
+extern void *const vectors[];
+}
+__attribute__((section(".vectors"))) void *const vectors[] = {&stack_top,
+                                                              reinterpret_cast<void *>(reset),
+                                                              reinterpret_cast<void *>(fault),
+                                                              reinterpret_cast<void *>(fault),
+                                                              reinterpret_cast<void *>(fault),
+                                                              reinterpret_cast<void *>(fault),
+                                                              reinterpret_cast<void *>(fault)};

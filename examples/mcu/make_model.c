@@ -1,0 +1,59 @@
+/* Makes a GRU of the size of a small microcontroller task (c 32, h 64), freezes it and writes its
+ * file. The weights are made up: what counts here is their number.
+ *
+ *   make_model PRESET FILE      0 W8A8, 1 W8H16, 2 W8A16, 3 W16A16 */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "qk.h"
+
+enum { C = 32, H = 64, T = 200 };
+
+static float next_value(void) {
+    static uint32_t random = 7;
+    random = random * 1664525u + 1013904223u;
+    return (float)(int32_t)random / 2147483648.0f;
+}
+
+static int check(qk_context *context, qk_status status) {
+    if (status != QK_OK)
+        fprintf(stderr, "%s: %s\n", qk_status_string(status), qk_context_error(context));
+    return status == QK_OK;
+}
+
+int main(int argc, char **argv) {
+    static float w[3 * H * C], r[3 * H * H], b[3 * H], x[T * C];
+    static char file[1 << 20];
+    size_t i, bytes = 0;
+    qk_context *context = NULL;
+    qk_gru *gru = NULL;
+    qk_tensor *input = NULL;
+    qk_tensor_desc desc = QK_TENSOR_DESC_INIT;
+    qk_gru_config config = QK_GRU_CONFIG_INIT;
+    void *planes[1];
+    FILE *out;
+    if (argc != 3) return 2;
+    for (i = 0; i < sizeof(w) / sizeof(*w); ++i) w[i] = next_value() * 0.3f;
+    for (i = 0; i < sizeof(r) / sizeof(*r); ++i) r[i] = next_value() * 0.2f;
+    for (i = 0; i < sizeof(b) / sizeof(*b); ++i) b[i] = next_value() * 0.1f;
+    for (i = 0; i < sizeof(x) / sizeof(*x); ++i) x[i] = next_value();
+    config.input_size = C;
+    config.hidden_size = H;
+    config.preset = atoi(argv[1]);
+    desc.rank = 2;
+    desc.shape[0] = T;
+    desc.shape[1] = C;
+    planes[0] = x;
+    if (qk_context_create(NULL, &context) != QK_OK) return 1;
+    if (!check(context, qk_tensor_wrap(context, &desc, planes, 1, &input))) return 1;
+    if (!check(context, qk_gru_create(context, &config, w, r, b, b, &gru))) return 1;
+    if (!check(context, qk_gru_calibrate(context, gru, input, NULL))) return 1;
+    if (!check(context, qk_gru_freeze(context, gru))) return 1;
+    if (!check(context, qk_gru_save(gru, file, sizeof(file), &bytes))) return 1;
+    out = fopen(argv[2], "wb");
+    if (out == NULL || fwrite(file, 1, bytes, out) != bytes || fclose(out) != 0) return 1;
+    qk_gru_destroy(gru);
+    qk_tensor_destroy(input);
+    qk_context_destroy(context);
+    return 0;
+}
