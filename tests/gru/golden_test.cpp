@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <jansson.h>
 
+#include <memory>
 #include <string>
 
 #include "gru/image.hpp"
@@ -58,16 +59,13 @@ void load_tables(json_t *root, OwnedModel &owned) {
     }
 }
 
-class Golden : public testing::TestWithParam<const char *> {};
-
-TEST_P(Golden, EveryCodeOfEveryStepIsTheExpectedOne) {
-    std::string folder = data_folder() + "/gru_vectors/" + GetParam();
+std::unique_ptr<OwnedModel> load_golden(const std::string &folder, int &t, int &b) {
     json_error_t error;
     json_t *root = json_load_file((folder + "/vector.json").c_str(), 0, &error);
-    if (root == nullptr) GTEST_SKIP() << "no golden vectors at " << folder;
-    int c = integer(root, "C"), h = integer(root, "H"), t = integer(root, "T");
-    int b = integer(root, "B");
-    OwnedModel owned(c, h);
+    if (root == nullptr) return nullptr;
+    t = integer(root, "T"), b = integer(root, "B");
+    auto result = std::make_unique<OwnedModel>(integer(root, "C"), integer(root, "H"));
+    OwnedModel &owned = *result;
     load_types(root, owned);
     load_tables(root, owned);
     json_decref(root);
@@ -81,7 +79,18 @@ TEST_P(Golden, EveryCodeOfEveryStepIsTheExpectedOne) {
     owned.w_shift = shifts("/shift_W.i32"), owned.r_shift = shifts("/shift_R.i32");
     owned.bw_shift = shifts("/shift_bw.i32"), owned.br_shift = shifts("/shift_br.i32");
 
-    const qk_gru_model &model = owned.view();
+    return result;
+}
+
+class Golden : public testing::TestWithParam<const char *> {};
+
+TEST_P(Golden, EveryCodeOfEveryStepIsTheExpectedOne) {
+    std::string folder = data_folder() + "/gru_vectors/" + GetParam();
+    int t = 0, b = 0;
+    std::unique_ptr<OwnedModel> owned = load_golden(folder, t, b);
+    if (owned == nullptr) GTEST_SKIP() << "no golden vectors at " << folder;
+    int c = owned->model.input_size, h = owned->model.hidden_size;
+    const qk_gru_model &model = owned->view();
     std::vector<std::uint64_t> image(static_cast<std::size_t>(qk::gru::image_bytes(model)) / 8);
     ASSERT_STREQ(qk::gru::fault_text(qk::gru::image_write(model, image.data())), "no fault");
     qk_gru_model loaded;
@@ -121,5 +130,44 @@ TEST_P(Golden, EveryCodeOfEveryStepIsTheExpectedOne) {
 INSTANTIATE_TEST_SUITE_P(Networks, Golden,
                          testing::Values("ulunas_enc3_H64_w8a8", "ulunas_enc3_H64_w8a16",
                                          "ulunas_enc3_H64_w16a16", "g2p_enc_H256_w8a16"));
+
+// The seed's 8-bit parameters of a trained network, from its float weights and its calibration
+// data: every shift, zero point, table entry and weight.
+TEST(GruFreeze, FindsTheSeedFlowsParameters) {
+    gru_test::Network network;
+    int t = 0, b = 0;
+    auto golden = load_golden(data_folder() + "/gru_vectors/ulunas_enc3_H64_w8a8", t, b);
+    if (golden == nullptr ||
+        !gru_test::load_ulunas("encoder_en_convs_3_pconv2_2_ta_gru", 1, network))
+        GTEST_SKIP() << "no golden vectors or networks at " << data_folder();
+    gru_test::Session session;
+    qk_gru_model model;
+    model.struct_size = sizeof(model);
+    ASSERT_EQ(qk_gru_describe(session.frozen(network, {}), &model), QK_OK);
+    for (int which = 0; which < QK_GRU_TENSOR_COUNT; ++which) {
+        EXPECT_EQ(model.shift[which], golden->model.shift[which]) << which;
+        EXPECT_EQ(model.zero_point[which], golden->model.zero_point[which]) << which;
+    }
+    const qk_gru_table *tables[] = {&model.update, &model.reset, &model.candidate};
+    const qk_gru_table *golden_tables[] = {&golden->model.update, &golden->model.reset,
+                                           &golden->model.candidate};
+    for (int gate = 0; gate < 3; ++gate) {
+        EXPECT_EQ(tables[gate]->shift, golden_tables[gate]->shift);
+        for (int i = 0; i < 16; ++i) {
+            EXPECT_EQ(tables[gate]->threshold[i], golden->tables[gate].threshold[i]);
+            EXPECT_EQ(tables[gate]->slope[i], golden->tables[gate].slope[i]);
+            EXPECT_EQ(tables[gate]->intercept[i], golden->tables[gate].intercept[i]);
+        }
+    }
+    auto equal = [](const auto *codes, const auto &expected) {
+        return std::equal(expected.begin(), expected.end(), codes);
+    };
+    EXPECT_TRUE(equal(static_cast<const std::int8_t *>(model.w), golden->w));
+    EXPECT_TRUE(equal(static_cast<const std::int8_t *>(model.r), golden->r));
+    EXPECT_TRUE(equal(model.bw, golden->bw));
+    EXPECT_TRUE(equal(model.br, golden->br));
+    EXPECT_TRUE(equal(model.w_shift, golden->w_shift));
+    EXPECT_TRUE(equal(model.br_shift, golden->br_shift));
+}
 
 }  // namespace

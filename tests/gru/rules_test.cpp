@@ -4,6 +4,7 @@
 #include <climits>
 #include <cmath>
 
+#include "gru/calibrate/curve.hpp"
 #include "gru/image.hpp"
 #include "gru/split.hpp"
 #include "gru/step.hpp"
@@ -278,6 +279,46 @@ TEST(GruRule, 15_UpdatesBelowHalfAStepVanish) {
     h = 32512;
     for (int t = 0; t < 2000; ++t) h = tiny.step(0, h);
     EXPECT_LT(h, 256);
+}
+
+// The example of docs/gru.md, number by number.
+TEST(GruDocs, WorkedExample) {
+    Tiny tiny;
+    tiny.model.flags = 0;
+    const int shifts[] = {6, 7, 0, 0, 0, 0, 5, 6, 5, 8, 5, 8, 5, 7};
+    const int zeros[] = {-28, 0, 0, 0, 0, 0, 10, -4, 3, 0, 0, 0, -6, 0};
+    for (int which = 0; which < QK_GRU_TENSOR_COUNT; ++which) {
+        tiny.model.shift[which] = shifts[which];
+        tiny.model.zero_point[which] = zeros[which];
+    }
+    tiny.w = {96, -64, 80}, tiny.r = {50, -30, 100};
+    tiny.bw = {25, -13, 77}, tiny.br = {-51, 20, 9};
+    tiny.w_shift = {7, 7, 6}, tiny.r_shift = {7, 7, 7};
+    tiny.bw_shift = {8, 8, 8}, tiny.br_shift = {9, 9, 9};
+    tiny.model.quant[QK_GRU_UPDATE_OUT].is_unsigned = 1;
+    tiny.model.quant[QK_GRU_RESET_OUT].is_unsigned = 1;
+    qk_gru_table *tables[] = {&tiny.model.update, &tiny.model.reset, &tiny.model.candidate};
+    for (int gate = 0; gate < 3; ++gate) {
+        int in = QK_GRU_UPDATE_IN + 2 * gate, out = in + 1;
+        g::TableStorage storage;
+        *tables[gate] = g::build_uniform({gate == 2 ? g::Curve::kTanh : g::Curve::kSigmoid,
+                                          tiny.model.quant[in],
+                                          tiny.model.quant[out],
+                                          {shifts[in], zeros[in]},
+                                          {shifts[out], zeros[out]}},
+                                         &storage);
+        int count = tables[gate]->count;
+        tiny.tables[gate].slope.assign(storage.slope, storage.slope + count);
+        tiny.tables[gate].intercept.assign(storage.intercept, storage.intercept + count);
+    }
+    EXPECT_EQ(tiny.step(20, -40), 17);
+    EXPECT_EQ(tiny.gates.u, 156);
+    EXPECT_EQ(tiny.gates.r, 108);
+    EXPECT_EQ(tiny.gates.n, 105);
+    EXPECT_EQ(tiny.gates.hh_n, -18);
+    EXPECT_EQ(g::ih_code<std::int64_t>(tiny.cell, 0, 1920), 31);
+    EXPECT_EQ(g::ih_code<std::int64_t>(tiny.cell, 1, -1280), -4);
+    EXPECT_EQ(g::ih_code<std::int64_t>(tiny.cell, 2, 1600), 50);
 }
 
 }  // namespace
