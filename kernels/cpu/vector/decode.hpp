@@ -1,5 +1,5 @@
 // A panel of 8 rows and up to 512 columns, from codes to entries (before the scale) in f32, out of
-// any layout of 4-bit codes. Included after an instruction set's codes.hpp and NestedTable.
+// any layout. Included after an instruction set's codes.hpp and NestedTable.
 #pragma once
 #include "cpu/vector/panel.hpp"
 #include "cpu/vector/row_scales.hpp"
@@ -11,14 +11,13 @@ constexpr int64_t kPanelSteps = 32;  // of 16 columns
 
 using Entries8 = float[8][16];  // 8 rows of a step
 
-template <class Codes>
-class Decoder {
+// The scales of 8 rows in any layout.
+class ScaleBlock {
   public:
-    explicit Decoder(const Weight &w)
-        : w_(w), codes_(w), row_scales_(w), data_(static_cast<const uint8_t *>(w.data)) {}
+    explicit ScaleBlock(const Weight &w) : w_(w), row_scales_(w) {}
 
-    // Scales of groups first .. first + count as f32 [group][row]; 0 for rows past the last.
-    const char *scales(int64_t row, int64_t first, int64_t count) {
+    // Groups first .. first + count as f32 [group][row]; 0 for rows past the last.
+    const char *load(int64_t row, int64_t first, int64_t count) {
         for (int64_t i = 0; i < 8; ++i) {
             const bool real = row + i < w_.geometry.n;
             if (real) row_scales_.start(row + i);
@@ -28,6 +27,47 @@ class Decoder {
         }
         return reinterpret_cast<const char *>(scales_);
     }
+
+  private:
+    const Weight &w_;
+    RowScales row_scales_;
+    float scales_[kPanelSteps + 1][8];
+};
+
+// 8-bit codes, rows of bytes.
+class ByteDecoder {
+  public:
+    explicit ByteDecoder(const Weight &w)
+        : w_(w), entries_(w), data_(static_cast<const uint8_t *>(w.data)) {}
+
+    void decode(int64_t row, int64_t column, int64_t end, Entries8 *entries) const {
+        for (int64_t i = 0; i < min64(8, w_.geometry.n - row); ++i) {
+            const uint8_t *const codes = data_ + (row + i) * w_.geometry.k;
+            for (int64_t at = column; at < end; at += 16) {
+                float *const to = entries[(at - column) / 16][i];
+                const int64_t count = min64(16, end - at);
+                if (w_.format->kind == FormatKind::kSigned) {
+                    for (int64_t j = 0; j < count; ++j) to[j] = float(int8_t(codes[at + j]));
+                } else {
+                    for (int64_t j = 0; j < count; ++j) to[j] = entries_.value[codes[at + j]];
+                }
+                for (int64_t j = count; j < 16; ++j) to[j] = 0;
+            }
+        }
+    }
+
+  private:
+    const Weight &w_;
+    Entries entries_;
+    const uint8_t *data_;
+};
+
+// 4-bit codes in any layout.
+template <class Codes>
+class Decoder {
+  public:
+    explicit Decoder(const Weight &w)
+        : w_(w), codes_(w), data_(static_cast<const uint8_t *>(w.data)) {}
 
     // Columns column .. end, from a multiple of 512 on; entries [step][row].
     void decode(int64_t row, int64_t column, int64_t end, Entries8 *entries) {
@@ -159,11 +199,9 @@ class Decoder {
 
     const Weight &w_;
     Codes codes_;
-    RowScales row_scales_;
     const uint8_t *data_;
     int64_t first_group_ = 0;
     uint8_t zeros_[kPanelSteps + 1][4];
-    float scales_[kPanelSteps + 1][8];
 };
 
 }  // namespace

@@ -62,17 +62,24 @@ template <class Values>
 class RowWriter {
   public:
     explicit RowWriter(const DequantizeArgs &args)
-        : args_(args), scales_(args.from), entries_(args.from),
-          affine_(args.from.format->kind == FormatKind::kAffine) {}
+        : args_(args), scales_(args.from),
+          affine_(args.from.format->kind == FormatKind::kAffine) {
+        Entries entries(args.from);
+        for (int zero = 0; zero < 16; ++zero) {
+            if (affine_) entries.set_zero(zero);
+            memcpy(entries_[zero], entries.value, sizeof(entries_[zero]));
+        }
+    }
 
     // Rows that are runs of nibbles; `run` is the nibble at which the row starts.
     template <bool high_first, bool stream>
     void write_run(int64_t row, int64_t run) {
         const Geometry &s = args_.from.geometry;
         scales_.start(row);
-        for (int64_t column = 0; column < s.k;) {
-            const int64_t end = group_end(s, row, column);
-            set_group(group_of(s, row, column).group);
+        int64_t group = group_of(s, row, 0).group, next = group_end(s, row, 0);
+        for (int64_t column = 0; column < s.k; next += s.group_size) {
+            const int64_t end = min64(next, s.k);
+            set_group(group++);
             write_segment<high_first, stream>(run + column, run + end, place(row, column));
             column = end;
         }
@@ -100,8 +107,8 @@ class RowWriter {
     }
 
     void set_group(int64_t group) {
-        if (affine_) entries_.set_zero(zero_of(args_.from, {scales_.row(), group}));
-        values_.set(mul(load_f32(entries_.value), splat(scales_.at(group))));
+        const int zero = affine_ ? zero_of(args_.from, {scales_.row(), group}) : 0;
+        values_.set(mul(load_f32(entries_[zero]), splat(scales_.at(group))));
     }
 
     template <bool high_first>
@@ -147,9 +154,9 @@ class RowWriter {
 
     const DequantizeArgs &args_;
     RowScales scales_;
-    Entries entries_;
-    Values values_;
     bool affine_;
+    float entries_[16][16];  // by zero; where there are none, all the same
+    Values values_;
     int64_t next_group_ = 0, next_column_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// y = x . transpose(w) + bias for several rows of x over any layout of 4-bit codes, and for one row
+// y = x . transpose(w) + bias for several rows of x over any quantized layout, and for one row
 // where no other kernel takes it (checkpoint layouts, unusual groups).
 // Each sum has the generic kernel's order, so a row of y does not depend on how many others are
 // computed with it.
@@ -29,12 +29,12 @@ struct Segment {
     bool starts, ends;     // the group
 };
 
-template <class Codes, class X>
+template <class AnyDecoder, class X>
 class BatchBlock {
   public:
     explicit BatchBlock(const LinearArgs &args)
         : args_(args), packed_(args.w.layout->id == kLayoutRows8), scales_(args.w),
-          decoder_(args.w) {}
+          any_scales_(args.w), decoder_(args.w) {}
 
     void run(int64_t row_block) {
         row_block_ = row_block;
@@ -59,7 +59,7 @@ class BatchBlock {
         const int64_t group = column / s.group_size;
         const int64_t groups = ceil_div(end, s.group_size) - group;
         row_scales_ = packed_ ? scales_.load(row_block_, group, groups)
-                              : decoder_.scales(row_block_ * 8, group, groups);
+                              : any_scales_.load(row_block_ * 8, group, groups);
         cut(column, end);
         decoder_.decode(row_block_ * 8, column, end, entries_);
         int64_t first = 0;
@@ -173,8 +173,9 @@ class BatchBlock {
 
     const LinearArgs &args_;
     bool packed_;
-    ScalePanel scales_;
-    Decoder<Codes> decoder_;
+    ScalePanel scales_;      // packed
+    ScaleBlock any_scales_;  // every other layout
+    AnyDecoder decoder_;
     int64_t row_block_ = 0, x_first_ = 0, x_rows_ = 0, column_ = 0, segment_count_ = 0;
     const char *row_scales_ = nullptr;
     Segment segments_[kPanelSteps + 1];
@@ -182,19 +183,20 @@ class BatchBlock {
     alignas(64) float entries_[kPanelSteps][8][16];
 };
 
-template <class Codes, class X>
+template <class AnyDecoder, class X>
 void run_batch_blocks(const LinearArgs &args, const Launch &launch) {
     const int64_t blocks = ceil_div(args.w.geometry.n, 8);
     parallel_ranges(launch.parallel, blocks, 1, [&](int64_t first, int64_t last) {
-        BatchBlock<Codes, X> block(args);
+        BatchBlock<AnyDecoder, X> block(args);
         for (int64_t i = first; i < last; ++i) block.run(i);
     });
 }
 
 template <class X>
 void run_batch_codes(const LinearArgs &args, const Launch &launch) {
-    args.w.zero != nullptr ? run_batch_blocks<AffineCodes, X>(args, launch)
-                           : run_batch_blocks<TableCodes, X>(args, launch);
+    if (args.w.layout->bits == 8) return run_batch_blocks<ByteDecoder, X>(args, launch);
+    args.w.zero != nullptr ? run_batch_blocks<Decoder<AffineCodes>, X>(args, launch)
+                           : run_batch_blocks<Decoder<TableCodes>, X>(args, launch);
 }
 
 Status run_batch(const LinearArgs &args, const Launch &launch) {
@@ -209,7 +211,7 @@ Status run_batch(const LinearArgs &args, const Launch &launch) {
 bool can_run_batch(const LinearArgs &args, int32_t) {
     const Geometry &s = args.w.geometry;
     if ((features() & kLanesFeature) == 0) return false;
-    if (args.w.layout == nullptr || args.w.layout->bits != 4 || s.flat) return false;
+    if (args.w.layout == nullptr || s.flat) return false;
     return s.group_size >= s.k || s.group_size % 16 == 0;
 }
 
