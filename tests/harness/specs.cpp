@@ -1,6 +1,8 @@
 #include "harness/specs.hpp"
 
 #include <bit>
+#include <cstdio>
+#include <cstdlib>
 
 namespace harness {
 
@@ -153,6 +155,16 @@ const std::vector<Shape> &shapes() {
         return made;
     }();
     return list;
+}
+
+bool thinned(uint64_t number) {
+    static const uint64_t every = [] {
+        const char *const text = std::getenv("QK_SWEEP_EVERY");
+        const uint64_t value = text != nullptr ? std::strtoull(text, nullptr, 10) : 1;
+        if (value > 1) std::printf("QK_SWEEP_EVERY=%llu\n", (unsigned long long)value);
+        return value > 1 ? value : 1;
+    }();
+    return every > 1 && Random(number).next() % every != 0;
 }
 
 bool has_integer_data(Format format) {

@@ -28,6 +28,10 @@ struct Shape {
 // long rows. About `count` of them.
 const std::vector<Shape> &shapes();
 
+// Slow builds (sanitizers, emulators) run one case of QK_SWEEP_EVERY, spread over the table.
+// Whether this build leaves case `number` out.
+bool thinned(uint64_t number);
+
 constexpr reference::Format kFloats[] = {reference::Format::f32, reference::Format::f16,
                                          reference::Format::bf16};
 

@@ -43,19 +43,24 @@ class Linear : public ::testing::TestWithParam<Format> {
         Product &product = c->product;
         product.m = m, product.n = n, product.k = k;
         c->turn = turn_;
-        c->x_format = harness::kFloats[turn_ % 3];
-        c->bias_format = harness::kFloats[turn_ / 3 % 3];
+        c->x_format = harness::kFloats[random_.below(3)];
+        c->bias_format = harness::kFloats[random_.below(3)];
         for (int64_t i = 0; i < m * k; ++i) product.x.push_back(number(c->data));
         product.x = rounded(c->x_format, product.x);
-        if (turn_ % 2 == 0) return;
+        if (random_.one_in(2)) return;
         for (int64_t i = 0; i < n; ++i) product.bias.push_back(number(c->data));
         product.bias = rounded(c->bias_format, product.bias);
+    }
+
+    Data pick_data(bool integers) {
+        if (random_.one_in(11)) return Data::wild;
+        return integers && random_.one_in(3) ? Data::integer : Data::real;
     }
 
     // One row, which has kernels of its own, in two cases of five; else every m up to 33 for small
     // products and a few rows for large ones.
     int64_t rows(int64_t n, int64_t k) {
-        const int64_t m = turn_ % 5 < 2 ? 1 : int64_t(turn_ / 5 % 33) + 1;
+        const int64_t m = random_.below(5) < 2 ? 1 : random_.between(1, 33);
         return m * n * k <= 40000 ? m : m % 3 + 1;
     }
 
@@ -134,12 +139,10 @@ TEST_P(Linear, EveryLayoutAndShape) {
     const bool integers = harness::has_integer_data(GetParam());
     for (Spec spec : harness::kinds_of(GetParam())) {
         for (const harness::Shape &shape : harness::shapes()) {
+            if (harness::thinned(++turn_)) continue;
             spec.n = shape.n, spec.k = shape.k, spec.group_size = shape.group_size;
-            const Data data = turn_ % 11 == 0              ? Data::wild
-                              : turn_ % 3 == 0 && integers ? Data::integer
-                                                           : Data::real;
+            const Data data = pick_data(integers);
             run_case(spec, data, rows(spec.n, spec.k));
-            ++turn_;
             if (enough()) return;
         }
     }
@@ -150,9 +153,9 @@ TEST_P(Linear, LargerProducts) {
     for (Spec spec : harness::kinds_of(GetParam())) {
         if (spec.second_group == 16) continue;
         for (const int64_t m : {1, 2, 4, 7, 8, 9, 16, 33}) {
+            if (harness::thinned(++turn_)) continue;
             spec.n = 41, spec.k = 515 - int64_t(turn_ % 4), spec.group_size = 64;
             run_case(spec, Data::real, m);
-            ++turn_;
             if (enough()) return;
         }
     }
@@ -164,9 +167,10 @@ TEST_P(LinearDense, EveryShape) {
     const Format format = GetParam();
     for (int round = 0; round < 9; ++round) {
         for (const harness::Shape &shape : harness::shapes()) {
+            if (harness::thinned(++turn_)) continue;
             const int64_t n = shape.n, k = shape.k;
             Case c;
-            c.data = turn_ % 11 == 0 ? Data::wild : turn_ % 3 == 0 ? Data::integer : Data::real;
+            c.data = pick_data(true);
             c.title = std::string("dense ") + reference::name(format) + " n " + std::to_string(n) +
                       " k " + std::to_string(k);
             fill_dense(&c, rows(n, k), n, k);
@@ -182,7 +186,6 @@ TEST_P(LinearDense, EveryShape) {
                 w.data = home->memory.put(kFirst, dense_bytes(format, c.product.entries), turn_);
                 expect(home.get(), c, expected, w);
             }
-            ++turn_;
             if (enough()) return;
         }
     }

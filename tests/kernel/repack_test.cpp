@@ -65,6 +65,7 @@ class Repack : public ::testing::TestWithParam<Format> {
     }
 
     void run_pair(Spec spec, Layout from_layout, Layout to_layout) {
+        if (harness::thinned(++turn_)) return;
         spec.layout = from_layout;
         const Weight from = random_weight(spec, Data::wild, &random_);
         Weight to = from;
@@ -80,7 +81,6 @@ class Repack : public ::testing::TestWithParam<Format> {
                 expect_packed_round_trip(home.get(), from, to);
             }
         }
-        ++turn_;
     }
 };
 

@@ -263,8 +263,9 @@ static void threaded(void *, int32_t count, void (*task)(void *, int32_t), void 
 }
 
 qk::Parallel parallel_of(uint64_t turn) {
-    if (turn % 2 == 0) return {in_order, nullptr, 1};
-    return {turn % 32 == 1 ? threaded : shuffled, nullptr, 3};
+    const uint64_t pick = harness::Random(turn).next() % 32;
+    if (pick < 15) return {in_order, nullptr, 1};
+    return {pick == 15 ? threaded : shuffled, nullptr, 3};
 }
 
 }  // namespace sweep
