@@ -39,3 +39,7 @@ set(QK_LIBRARY_FLAGS
     ${QK_NUMERIC_FLAGS} -fvisibility=hidden -ffunction-sections -fdata-sections
     $<$<COMPILE_LANGUAGE:CXX>:-fno-exceptions$<SEMICOLON>-fno-rtti$<SEMICOLON>-fno-threadsafe-statics>
     -fno-asynchronous-unwind-tables -fno-unwind-tables)
+# Atomics in line: gcc would call libgcc, which asks for the processor's features before main.
+if(CMAKE_SYSTEM_PROCESSOR STREQUAL "aarch64")
+  list(APPEND QK_LIBRARY_FLAGS -mno-outline-atomics)
+endif()

@@ -4,7 +4,8 @@
  * every function below; a function's own comment only says what differs.
  *
  *   Failure   Anything that can fail returns qk_status. qk never aborts, throws or prints, and a
- *             call refused with 1xx or 2xx has changed nothing. qk_context_error() explains it.
+ *             call refused with 1xx, 2xx or 3xx has changed nothing and may be repeated.
+ *             qk_context_error() explains it where the call has a live context.
  *   Handles   qk_X_create fills *out, and only on QK_OK; qk_X_destroy(NULL) is a no-op. Children
  *             keep their context alive, so destroy in any order (a garbage collector will).
  *   Threads   One context serves one thread at a time. Tensors that nobody writes and frozen GRUs
@@ -79,7 +80,7 @@ typedef struct qk_executor { /* the caller's own threads; run all tasks, return 
     void (*parallel_for)(void *user, int32_t task_count,
                          void (*task)(void *argument, int32_t index), void *argument);
     void *user;
-    int32_t concurrency; /* how many tasks can run at once, >= 1 */
+    int32_t concurrency; /* how many tasks can run at once, >= 1; any order is fine */
 } qk_executor;
 
 typedef struct qk_context_options {
@@ -87,9 +88,9 @@ typedef struct qk_context_options {
     uint32_t abi_version;          /* QK_ABI_VERSION */
     qk_device device;
     int32_t device_index;          /* 0 .. qk_device_count() - 1 */
-    int32_t thread_count;          /* CPU: 0 all cores, 1 the caller's thread alone, at most 1024 */
+    int32_t thread_count;          /* CPU without executor: 0 all cores, 1 the caller's, <= 1024 */
     uint32_t flags;                /* 0 */
-    void *stream;                  /* cudaStream_t as void*, borrowed; NULL: the default stream */
+    void *stream;                  /* cudaStream_t, borrowed; NULL: the default; CPU: not used */
     size_t workspace_bytes;        /* scratch allocated once at creation */
     const qk_allocator *allocator; /* copied; NULL: the C library's */
     const qk_executor *executor;   /* copied; NULL: qk's own threads, owned by the context */
@@ -136,7 +137,8 @@ enum {
 };
 typedef int32_t qk_grouping; /* which codes share a scale */
 enum {
-    QK_GROUPING_DEFAULT = 0, /* flat for ROW_HIGH and for LUT8 (bitsandbytes), along k otherwise */
+    QK_GROUPING_DEFAULT = 0, /* flat for ROW_HIGH and for LUT8 (bitsandbytes), along k otherwise
+                                and for QK_GROUP_ROW; dense: the only one */
     QK_GROUPING_ALONG_K = 1, /* each row is cut into ceil(k/group_size) groups */
     QK_GROUPING_FLAT    = 2  /* groups run over the flattened tensor and may straddle rows */
 };
@@ -183,12 +185,14 @@ struct DLManagedTensorVersioned;
 QK_API qk_status qk_tensor_from_dlpack(qk_context *context,
                                        struct DLManagedTensorVersioned *managed, qk_tensor **out);
 /* One plane, shared not copied: dense data with the tensor's shape and type, any other plane as a
- * run of its elements (codes as bytes). The consumer's deleter call releases it. [allocates] */
+ * run of its elements (codes as bytes). The consumer's deleter call releases it, on any thread.
+ * Counts as a call on the tensor's own context, which also explains a failure. [allocates] */
 QK_API qk_status qk_tensor_to_dlpack(qk_tensor *tensor, qk_plane plane,
                                      struct DLManagedTensorVersioned **out);
 /* desc->struct_size says how much the caller can take; grouping comes back resolved. */
 QK_API qk_status qk_tensor_describe(const qk_tensor *tensor, qk_tensor_desc *desc);
-/* Whole planes, host to device and back; bytes must equal qk_tensor_plane_bytes. [waits] */
+/* Whole planes, host to device and back; bytes must equal qk_tensor_plane_bytes, and host must not
+ * overlap the plane (104). [waits] */
 QK_API qk_status qk_tensor_upload(qk_context *context, qk_tensor *tensor, qk_plane plane,
                                   const void *host, size_t bytes);
 QK_API qk_status qk_tensor_download(qk_context *context, const qk_tensor *tensor, qk_plane plane,
@@ -201,7 +205,8 @@ QK_API void qk_tensor_destroy(qk_tensor *tensor);
  * LUT8 reads the TABLE plane, nested scales read SCALE_CODE: fill those two first. */
 QK_API qk_status qk_quantize(qk_context *context, const qk_tensor *dense, qk_tensor *quantized);
 QK_API qk_status qk_dequantize(qk_context *context, const qk_tensor *quantized, qk_tensor *dense);
-/* Same format and values, other layout (lossless); do it once, when loading. */
+/* Same format and values, other layout (lossless); do it once, when loading. Scale format, groups
+ * and second groups must be equal; symmetric may go to zeros (all 8), not back. */
 QK_API qk_status qk_repack(qk_context *context, const qk_tensor *from, qk_tensor *to);
 
 /* y = x . transpose(w) + bias.  x [m,k] dense; w [n,k] any format; bias [n] dense or NULL;

@@ -27,6 +27,8 @@ void *default_allocate(void *, size_t size_bytes, size_t align_bytes) {
 
 void default_release(void *, void *pointer) { free(pointer); }
 
+constexpr qk_allocator kStandardAllocator = {default_allocate, default_release, nullptr};
+
 void call_executor(void *opaque, int32_t task_count, void (*task)(void *, int32_t),
                    void *argument) {
     const qk_executor &executor = *static_cast<qk_executor *>(opaque);
@@ -101,8 +103,8 @@ Status context_create(const qk_context_options *given, qk_context **out) {
     const qk_context_options defaults = QK_CONTEXT_OPTIONS_INIT;
     const qk_context_options &options = given != nullptr ? *given : defaults;
     QK_TRY(check_options(options));
-    const qk_allocator standard = {default_allocate, default_release, nullptr};
-    const qk_allocator allocator = options.allocator != nullptr ? *options.allocator : standard;
+    const qk_allocator allocator =
+        options.allocator != nullptr ? *options.allocator : kStandardAllocator;
     void *const memory = allocator.allocate(allocator.user, sizeof(qk_context), kAlignment);
     if (memory == nullptr) return QK_ERROR_MEMORY;
     memset(memory, 0, sizeof(qk_context));

@@ -95,7 +95,7 @@ Status gru_run(qk_context *context, const qk_gru *gru, qk_gru_state *state, cons
                qk_tensor *y, qk_tensor *gates) {
     QK_TRY(check_live(context, gru));
     QK_TRY(check_state(context, gru, state));
-    GruExtent extent;
+    GruExtent extent = {};
     QK_TRY(check_operands(context, gru, state, x, y, gates, &extent));
     GruArgs args = make_args(*gru, extent);
     args.x_format = x->shape.format;
