@@ -56,7 +56,7 @@ static inline void units(const Cell &cell, const void *x, const void *h, const v
                          void *h_next, Gates *gates) {
     int32_t c = cell.input_size, n = cell.hidden_size;
     for (int32_t unit = 0; unit < n; ++unit) {
-        Dot ih_dot[3], hh_dot[3];
+        Dot ih_dot[3] = {}, hh_dot[3] = {};
         dot_three(cell.w_bytes, cell.x_bytes, cell.w, unit, int64_t(n) * c, x, c, ih_dot);
         dot_three(cell.r_bytes, cell.view_bytes, cell.r, unit, int64_t(n) * n, view, n, hh_dot);
         Int ih[3] = {Int(ih_dot[0]), Int(ih_dot[1]), Int(ih_dot[2])};
