@@ -26,7 +26,7 @@ struct Sums {
 
 // One step, 16 columns; `first` of its group.
 template <int step, bool first, bool tail>
-inline Lanes add_step(const Words &codes, const Table &table, const Lanes (&x)[8],
+QK_INLINE inline Lanes add_step(const Words &codes, const Table &table, const Lanes (&x)[8],
                       const Mask (&mask)[8], Lanes part) {
     const Lanes entry = look_up<step>(table, codes);
     const Lanes sum = first ? zero_lanes() : part;
@@ -46,8 +46,8 @@ struct Chunk {
 // Rows go kRowsTogether at a time, step by step: their sums are independent, and a processor's
 // window is shorter than the chain of eight additions of one row.
 template <int kSteps, class Codes, bool tail>
-inline void add_rows(const Chunk &chunk, int first_row, const Codes &codes, const Lanes (&x)[8],
-                     const Mask (&mask)[8], Sums &sums) {
+QK_INLINE inline void add_rows(const Chunk &chunk, int first_row, const Codes &codes,
+                               const Lanes (&x)[8], const Mask (&mask)[8], Sums &sums) {
     constexpr int steps = kSteps == 0 ? 8 : kSteps;
     Words words[kRowsTogether];
     Lanes part[kRowsTogether];
@@ -59,7 +59,7 @@ inline void add_rows(const Chunk &chunk, int first_row, const Codes &codes, cons
         words[i] = load_words(row);
         part[i] = kSteps == 0 && !chunk.starts ? sums.part[first_row + i] : zero_lanes();
     }
-    const auto add = [&]<int step>() {
+    const auto add = [&]<int step>() QK_INLINE {
         constexpr int group = step / steps;
         constexpr bool first = kSteps != 0 && step % steps == 0;
         constexpr bool last = step % steps == steps - 1;
@@ -91,7 +91,7 @@ inline void add_rows(const Chunk &chunk, int first_row, const Codes &codes, cons
 }
 
 template <int kSteps, class Codes, bool tail>
-inline void add_chunk(const Chunk &chunk, const Codes &codes, const Lanes (&x)[8],
+QK_INLINE inline void add_chunk(const Chunk &chunk, const Codes &codes, const Lanes (&x)[8],
                       const Mask (&mask)[8], Sums &sums) {
     QK_UNROLL
     for (int row = 0; row < 8; row += kRowsTogether) {

@@ -8,6 +8,8 @@ namespace qk::cpu {
 namespace {
 
 #define QK_UNROLL _Pragma("GCC unroll 8")
+// Where a call would cost more than the work: 16 lanes do not travel in registers.
+#define QK_INLINE __attribute__((always_inline))
 
 // Types of x, each with its way into lanes.
 struct F32 {
