@@ -23,23 +23,69 @@ if(CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
 endif()
 
-add_compile_options(-Wall -Wextra)
+set(QK_HOST_LANGUAGES "$<COMPILE_LANGUAGE:C,CXX>")
+add_compile_options("$<${QK_HOST_LANGUAGES}:-Wall;-Wextra>")
 if(QK_WERROR)
-  add_compile_options(-Werror)
+  add_compile_options("$<${QK_HOST_LANGUAGES}:-Werror>")
 endif()
 if(QK_SANITIZE)
-  add_compile_options(-fsanitize=${QK_SANITIZE} -fno-omit-frame-pointer
-                      -fno-sanitize-recover=all)
+  add_compile_options("$<${QK_HOST_LANGUAGES}:-fsanitize=${QK_SANITIZE}>"
+                      "$<${QK_HOST_LANGUAGES}:-fno-omit-frame-pointer>"
+                      "$<${QK_HOST_LANGUAGES}:-fno-sanitize-recover=all>")
   add_link_options(-fsanitize=${QK_SANITIZE})
 endif()
 
 # Fused only where the source says fma: results must not depend on the compiler.
 set(QK_NUMERIC_FLAGS -ffp-contract=off)
-set(QK_LIBRARY_FLAGS
-    ${QK_NUMERIC_FLAGS} -fvisibility=hidden -ffunction-sections -fdata-sections
-    $<$<COMPILE_LANGUAGE:CXX>:-fno-exceptions$<SEMICOLON>-fno-rtti$<SEMICOLON>-fno-threadsafe-statics>
+set(qk_c_flags -fvisibility=hidden -ffunction-sections -fdata-sections
     -fno-asynchronous-unwind-tables -fno-unwind-tables)
 # Atomics in line: gcc would call libgcc, which asks for the processor's features before main.
 if(CMAKE_SYSTEM_PROCESSOR STREQUAL "aarch64")
-  list(APPEND QK_LIBRARY_FLAGS -mno-outline-atomics)
+  list(APPEND qk_c_flags -mno-outline-atomics)
+endif()
+set(qk_cxx_flags -fno-exceptions -fno-rtti -fno-threadsafe-statics)
+# nvcc hands its host half of each file to the C++ compiler with the same flags.
+list(JOIN qk_c_flags "," qk_joined_c_flags)
+list(JOIN qk_cxx_flags "," qk_joined_cxx_flags)
+set(QK_LIBRARY_FLAGS
+    "$<${QK_HOST_LANGUAGES}:${QK_NUMERIC_FLAGS};${qk_c_flags}>"
+    "$<$<COMPILE_LANGUAGE:CXX>:${qk_cxx_flags}>"
+    "$<$<COMPILE_LANGUAGE:CUDA>:-fmad=false;-Xcompiler=${qk_joined_c_flags},${qk_joined_cxx_flags}>"
+    "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=${QK_NUMERIC_FLAGS},-Wall,-Wno-unknown-pragmas>")
+
+# CUDA: AUTO builds it where nvcc is found, the target is this machine and nothing is sanitized (the
+# GPU's code cannot be). Day-to-day builds take one architecture; a release
+# takes "all" (every GPU that qk supports, and PTX for the ones to come).
+set(QK_CUDA AUTO CACHE STRING "the CUDA backend: ON, OFF, or AUTO (where nvcc is found)")
+set(QK_CUDA_ARCHITECTURES 90a CACHE STRING "GPU architectures to build for, or all")
+set(QK_WITH_CUDA OFF)
+set(qk_wants_cuda ${QK_CUDA})
+if(QK_CUDA STREQUAL "AUTO" AND (CMAKE_CROSSCOMPILING OR QK_SANITIZE))
+  set(qk_wants_cuda OFF)
+endif()
+if(NOT qk_wants_cuda STREQUAL "OFF")
+  include(CheckLanguage)
+  check_language(CUDA)
+  if(CMAKE_CUDA_COMPILER)
+    set(QK_WITH_CUDA ON)
+  elseif(NOT QK_CUDA STREQUAL "AUTO")
+    message(FATAL_ERROR "QK_CUDA=${QK_CUDA}, but no nvcc was found")
+  endif()
+endif()
+if(QK_WITH_CUDA)
+  set(CMAKE_CUDA_RUNTIME_LIBRARY None)  # who links libqk.a links cudart_static, once
+  if(CCACHE)
+    set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
+  endif()
+  set(CMAKE_CUDA_ARCHITECTURES ${QK_CUDA_ARCHITECTURES})
+  if(QK_CUDA_ARCHITECTURES STREQUAL "all")
+    set(CMAKE_CUDA_ARCHITECTURES 75-real 80-real 86-real 87-real 89-real 90a-real 100-real 103-real
+        110-real 120-real 121-real 120-virtual)
+  endif()
+  enable_language(CUDA)
+  if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25.1 does not know nvcc's flag
+    set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+    set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+  endif()
+  find_package(CUDAToolkit REQUIRED)
 endif()

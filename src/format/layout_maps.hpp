@@ -138,6 +138,39 @@ struct MapRows8 {
     }
 };
 
+// The GPU's packed layout: 16 rows x 64 columns a tile of 512 bytes, tiles of 16 rows in sequence
+// along k. Lane 4 (r mod 8) + c / 16 of a warp loads its 16 bytes of a tile at once and holds, in
+// word s, the codes of rows r and r + 8, columns 16 (lane mod 4) + 4 s + 0..3: its share of the
+// matrix operand of mma.m16n8k16. Pairs: neighbours in k share a byte, for a look-up by bytes;
+// else they sit 16 bits apart, where one mask isolates both. Scales and zeros: the rows of a tile
+// side by side, r and r + 8 adjacent. Rows and columns are padded.
+template <bool pairs>
+struct MapTiles {
+    QK_HD static constexpr int64_t code_count(const Geometry &s) {
+        return round_up(s.n, 16) * round_up(s.k, 64);
+    }
+    QK_HD static constexpr int64_t code_at(const Geometry &s, int64_t r, int64_t c) {
+        const int64_t tile = (r >> 4) * ceil_div(s.k, 64) + (c >> 6);
+        const int64_t word = ((r & 7) * 4 + (c >> 4 & 3)) * 4 + (c >> 2 & 3);
+        const int64_t quarter = (c & 2) + (r >> 3 & 1);
+        const int64_t nibble = pairs ? quarter * 2 + (c & 1) : quarter + (c & 1) * 4;
+        return (tile * 128 + word) * 8 + nibble;
+    }
+    QK_HD static constexpr int64_t scale_count(const Geometry &s) {
+        return s.flat ? s.group_count : round_up(s.n, 16) * s.groups_per_row;
+    }
+    QK_HD static constexpr int64_t scale_at(const Geometry &s, GroupIndex i) {
+        if (s.flat) return i.group;
+        return ((i.row >> 4) * s.groups_per_row + i.group) * 16 + (i.row & 7) * 2 + (i.row >> 3 & 1);
+    }
+    QK_HD static constexpr int64_t zero_count(const Geometry &s) {
+        return round_up(scale_count(s), 32);  // whole 16-byte copies
+    }
+    QK_HD static constexpr int64_t zero_at(const Geometry &s, GroupIndex i) {
+        return scale_at(s, i);
+    }
+};
+
 // 8-bit codes, one byte each. They have no zeros.
 struct MapRowBytes : ScalesByRow {
     QK_HD static constexpr int64_t code_count(const Geometry &s) { return s.n * s.k; }

@@ -73,6 +73,8 @@ constexpr Layout kLayouts[] = {
     make_layout<MapGptq, 4>(QK_LAYOUT_GPTQ_V1, "gptq_v1", kZeroMinusOne),
     make_layout<MapWord, 4>(QK_LAYOUT_WORD, "word"),
     make_layout<MapRows8, 4>(kLayoutRows8, "rows8", kFlatAllowed),
+    make_layout<MapTiles<false>, 4>(kLayoutTiles, "tiles", kFlatAllowed),
+    make_layout<MapTiles<true>, 4>(kLayoutTilesPairs, "tiles_pairs", kFlatAllowed),
 };
 
 }  // namespace

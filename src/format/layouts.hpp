@@ -10,7 +10,9 @@
 namespace qk {
 
 // Layouts that qk_repack chooses behind QK_LAYOUT_PACKED; never in a file, never in the ABI.
-constexpr qk_layout kLayoutRows8 = 1000;
+constexpr qk_layout kLayoutRows8 = 1000;       // the CPU's
+constexpr qk_layout kLayoutTiles = 1001;       // CUDA's, for codes that are numbers
+constexpr qk_layout kLayoutTilesPairs = 1002;  // CUDA's, for codes that are looked up
 
 struct Layout {
     qk_layout id;

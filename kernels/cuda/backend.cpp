@@ -1,0 +1,80 @@
+// The CUDA backend's row. Memory comes from cudaMalloc; transfers are queued on the context's
+// stream and waited for.
+#include "backend/registry.hpp"
+#include "cuda/lists.hpp"
+#include "cuda/runtime.hpp"
+
+namespace qk {
+namespace {
+
+// 0 without a driver: a binary with this backend serves the CPU anywhere.
+int32_t device_count() {
+    int count = 0;
+    if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
+    cudaGetLastError();
+    return 0;
+}
+
+Status synchronize(const Launch &launch) {
+    const cuda::DeviceGuard device(launch.device_index);
+    QK_TRY(cuda::check(device.error(), launch.error, "synchronize"));
+    return cuda::check(cudaStreamSynchronize(cuda::stream_of(launch)), launch.error,
+                       "synchronize");
+}
+
+qk_layout packed_layout(const Format &format) {
+    if (format.bits != 4) return QK_LAYOUT_ROW;
+    return format.kind == FormatKind::kAffine ? kLayoutTiles : kLayoutTilesPairs;
+}
+
+void *allocate(int32_t device_index, size_t bytes) {
+    const cuda::DeviceGuard device(device_index);
+    void *pointer = nullptr;
+    if (device.error() == cudaSuccess && cudaMalloc(&pointer, bytes) == cudaSuccess) return pointer;
+    cudaGetLastError();
+    return nullptr;
+}
+
+void release(int32_t device_index, void *pointer) {
+    const cuda::DeviceGuard device(device_index);
+    if (device.error() != cudaSuccess || cudaFree(pointer) != cudaSuccess) cudaGetLastError();
+}
+
+Status copy(const Launch &launch, void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
+            const char *what) {
+    const cuda::DeviceGuard device(launch.device_index);
+    QK_TRY(cuda::check(device.error(), launch.error, what));
+    const cudaStream_t stream = cuda::stream_of(launch);
+    QK_TRY(cuda::check(cudaMemcpyAsync(to, from, bytes, kind, stream), launch.error, what));
+    return cuda::check(cudaStreamSynchronize(stream), launch.error, what);
+}
+
+Status upload(const Launch &launch, void *device, const void *host, size_t bytes) {
+    return copy(launch, device, host, bytes, cudaMemcpyHostToDevice, "upload");
+}
+
+Status download(const Launch &launch, void *host, const void *device, size_t bytes) {
+    return copy(launch, host, device, bytes, cudaMemcpyDeviceToHost, "download");
+}
+
+constexpr Kernel<DequantizeArgs> const *kDequantize[] = {
+    &cuda::kDequantizeStream, &cuda::kDequantizeAwq, &cuda::kDequantizeGeneric};
+constexpr Kernel<RepackArgs> const *kRepack[] = {&cuda::kRepackGeneric};
+constexpr Kernel<LinearArgs> const *kLinear[] = {&cuda::kLinearMatvec, &cuda::kLinearGeneric};
+
+}  // namespace
+
+constinit const Backend kCudaBackend = {
+    QK_DEVICE_CUDA,
+    "cuda",
+    device_count,
+    synchronize,
+    packed_layout,
+    {allocate, release, upload, download},
+    kDequantize,
+    {},  // quantize: not yet, an op without a kernel is QK_ERROR_UNSUPPORTED
+    kRepack,
+    kLinear,
+};
+
+}  // namespace qk

@@ -1,0 +1,40 @@
+// Dequantize, any format x layout x scale kind x type: value = entry * scale as one fp32 product,
+// rounded once. One thread an element; right everywhere, fast nowhere.
+#include "cuda/lists.hpp"
+#include "cuda/runtime.hpp"
+#include "cuda/view.cuh"
+
+namespace qk::cuda {
+namespace {
+
+constexpr int32_t kThreads = 256;
+
+__global__ void dequantize_elements(const __grid_constant__ WeightView w, qk_format to, void *out) {
+    __shared__ float entries[256];
+    fill_entries(w, entries);
+    const Geometry &s = w.geometry;
+    const int64_t count = s.n * s.k, stride = int64_t(gridDim.x) * blockDim.x;
+    for (int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += stride) {
+        const int64_t row = i / s.k, column = i % s.k;
+        const GroupIndex group = group_of(s, row, column);
+        const int code = code_of(w, row, column);
+        const float zero = w.kind == FormatKind::kAffine ? float(zero_of(w, group)) : 0.0f;
+        const float entry = w.kind == FormatKind::kAffine ? float(code) - zero : entries[code];
+        store_float(to, out, i, __fmul_rn(entry, scale_of(w, group)));
+    }
+}
+
+Status run(const DequantizeArgs &args, const Launch &launch) {
+    const int64_t count = args.from.geometry.n * args.from.geometry.k;
+    return launch_kernel(launch, "dequantize", dequantize_elements,
+                         {dim3(blocks_for(count, kThreads)), kThreads}, view_of(args.from),
+                         args.to.format->id, args.to.data);
+}
+
+bool can_run(const DequantizeArgs &, int32_t) { return true; }
+
+}  // namespace
+
+const Kernel<DequantizeArgs> kDequantizeGeneric = {"generic", can_run, nullptr, run};
+
+}  // namespace qk::cuda

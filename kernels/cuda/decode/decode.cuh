@@ -1,0 +1,121 @@
+// A word of 8 codes to 4 matrix-operand registers (8 values as pairs), two ways.
+//
+// Numbers (U4): a half in [1024, 2048) has its unit at 1, so 0x6400 | q is 1024 + q, and a nibble
+// at bits 4..7 is 1024 + 16 q (src/base/int_to_half.hpp): one lop3 and one subtraction or fma a
+// pair, exact. The zero point rides along in the constant. A bfloat16 has 7 mantissa bits: 0x4300
+// is 128, and only nibbles at bits 0..3 fit, so bf16 shifts three times.
+//
+// Look-ups (NF4, FP4, E2M1): a byte holds two codes; a table of 256 pairs turns it into a register.
+// The table is copied 32 times, one for each bank of shared memory: lane l reads bank l whatever
+// its byte is, so no two lanes ever wait for each other. Entry b of lane l lies at byte
+// 256 b + 4 l: one prmt builds the address.
+#pragma once
+#include <type_traits>
+
+#include "cuda/prim/copy.cuh"
+#include "cuda/prim/mma.cuh"
+#include "cuda/view.cuh"
+
+namespace qk::cuda {
+namespace {
+
+constexpr size_t kPairTableBytes = 256 * 256;
+
+// Constants that take a group's zero points off: one pair for row r, one for row r + 8.
+struct Zeros {
+    uint32_t low[2];   // subtracted from nibbles at bits 0..3
+    uint32_t high[2];  // f16: added by the fma that scales nibbles at bits 4..7
+};
+
+template <class T>
+struct DecodeNumbers;
+
+template <>
+struct DecodeNumbers<F16> {
+    static constexpr bool kPairs = false;
+    static __device__ void prepare(const WeightView &, uint8_t *) {}
+    static __device__ Zeros zeros(uint32_t byte) {
+        const uint32_t z0 = byte & 15, z1 = byte >> 4 & 15;
+        return {{0x64006400u + z0 * 0x00010001u, 0x64006400u + z1 * 0x00010001u},
+                {0xd400d400u + z0 * 0x00100010u, 0xd400d400u + z1 * 0x00100010u}};
+    }
+    static __device__ uint32_t subtract(uint32_t a, uint32_t b) {
+        uint32_t r;
+        asm("sub.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+        return r;
+    }
+    static __device__ uint32_t scale_down(uint32_t a, uint32_t b) {  // a / 16 + b
+        uint32_t r;
+        asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(0x2c002c00u), "r"(b));
+        return r;
+    }
+    static __device__ void decode(uint32_t word, const Zeros &z, uint32_t, uint32_t,
+                                  uint32_t (&a)[4]) {
+        const uint32_t upper = word >> 8;
+        a[0] = subtract(and_or(word, 0x000f000fu, 0x64006400u), z.low[0]);
+        a[1] = scale_down(and_or(word, 0x00f000f0u, 0x64006400u), z.high[1]);
+        a[2] = subtract(and_or(upper, 0x000f000fu, 0x64006400u), z.low[0]);
+        a[3] = scale_down(and_or(upper, 0x00f000f0u, 0x64006400u), z.high[1]);
+    }
+};
+
+template <>
+struct DecodeNumbers<BF16> {
+    static constexpr bool kPairs = false;
+    static __device__ void prepare(const WeightView &, uint8_t *) {}
+    static __device__ Zeros zeros(uint32_t byte) {
+        const uint32_t z0 = byte & 15, z1 = byte >> 4 & 15;
+        return {{0x43004300u + z0 * 0x00010001u, 0x43004300u + z1 * 0x00010001u}, {0, 0}};
+    }
+    static __device__ uint32_t subtract(uint32_t a, uint32_t b) {
+        const __nv_bfloat162 r = __hsub2(*reinterpret_cast<__nv_bfloat162 *>(&a),
+                                         *reinterpret_cast<__nv_bfloat162 *>(&b));
+        return *reinterpret_cast<const uint32_t *>(&r);
+    }
+    static __device__ void decode(uint32_t word, const Zeros &z, uint32_t, uint32_t,
+                                  uint32_t (&a)[4]) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            a[i] = subtract(and_or(word >> 4 * i, 0x000f000fu, 0x43004300u), z.low[i & 1]);
+        }
+    }
+};
+
+template <class T>
+struct DecodePairs {
+    static constexpr bool kPairs = true;
+
+    static __device__ uint32_t pair(float low, float high) {
+        typename T::Pair p;
+        if constexpr (std::is_same_v<T, F16>) {
+            p = __floats2half2_rn(low, high);
+        } else {
+            p = __floats2bfloat162_rn(low, high);
+        }
+        return *reinterpret_cast<uint32_t *>(&p);
+    }
+    // Every thread of the block calls it; a barrier must follow.
+    static __device__ void prepare(const WeightView &w, uint8_t *table) {
+        constexpr int kVectors = 8;  // of 16 bytes, 32 copies of an entry
+        for (int i = int(threadIdx.x); i < 256 * kVectors; i += int(blockDim.x)) {
+            const int byte = i / kVectors;
+            const uint32_t entry =
+                pair(w.entries[byte & 15], w.entries[byte >> 4]);
+            *reinterpret_cast<uint4 *>(table + byte * 256 + i % kVectors * 16) = {entry, entry,
+                                                                                  entry, entry};
+        }
+    }
+    static __device__ Zeros zeros(uint32_t) { return {}; }
+    static __device__ void decode(uint32_t word, const Zeros &, uint32_t table,
+                                  uint32_t lane_offset, uint32_t (&a)[4]) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            // Byte 0: the lane's bank; byte 1: the codes; bytes 2, 3: zeros of lane_offset.
+            const uint32_t at = __byte_perm(word, lane_offset, 0x5504u | uint32_t(i) << 4);
+            a[i] = shared_load_4(table + at);
+        }
+    }
+};
+
+}  // namespace
+}  // namespace qk::cuda

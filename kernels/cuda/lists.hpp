@@ -1,0 +1,15 @@
+// Every kernel of the CUDA backend, by the folder that builds it. Lists are ordered best first;
+// the generic kernel ends each one. kernels/cuda/backend.cpp strings them together.
+#pragma once
+#include "backend/backend.hpp"
+
+namespace qk::cuda {
+
+extern const Kernel<DequantizeArgs> kDequantizeStream;   // convert/dequantize_stream.cu
+extern const Kernel<DequantizeArgs> kDequantizeAwq;      // convert/dequantize_awq.cu
+extern const Kernel<DequantizeArgs> kDequantizeGeneric;  // convert/dequantize.cu
+extern const Kernel<RepackArgs> kRepackGeneric;          // convert/repack.cu
+extern const Kernel<LinearArgs> kLinearMatvec;           // decode/matvec.cu
+extern const Kernel<LinearArgs> kLinearGeneric;          // linear/generic.cu
+
+}  // namespace qk::cuda

@@ -1,0 +1,145 @@
+// Copies from global to shared memory that run by themselves. From sm_90 on one lane orders a whole
+// stage from the bulk copy engine and an mbarrier counts its bytes in; before, every lane orders 16
+// bytes at a time (cp.async). Either way data skips the registers, so as much can be in flight as
+// shared memory holds: a ring of registers cannot, the hardware has six scoreboards a warp.
+#pragma once
+#include <stdint.h>
+
+namespace qk::cuda {
+namespace {
+
+__device__ inline uint32_t shared_address(const void *pointer) {
+    return uint32_t(__cvta_generic_to_shared(pointer));
+}
+
+#if __CUDA_ARCH__ >= 900
+constexpr bool kBulkCopies = true;
+#else
+constexpr bool kBulkCopies = false;
+#endif
+
+// One arrival (the lane that orders the copies) completes a phase once the bytes are in.
+__device__ inline void barrier_init(uint32_t barrier) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(barrier));
+#endif
+}
+
+__device__ inline void barrier_init_fence() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+}
+
+__device__ inline void barrier_expect(uint32_t barrier, uint32_t bytes) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier),
+                 "r"(bytes)
+                 : "memory");
+#endif
+}
+
+__device__ inline void barrier_wait(uint32_t barrier, uint32_t parity) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile(
+        "{\n\t.reg .pred done;\n"
+        "again:\n\t"
+        "mbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n\t"
+        "@!done bra again;\n\t}" ::"r"(barrier),
+        "r"(parity)
+        : "memory");
+#endif
+}
+
+// True in one lane of the warp. Unlike a test of the lane's number it tells the compiler so: operands
+// of the branch stay in uniform registers.
+__device__ inline bool elect_one() {
+#if __CUDA_ARCH__ >= 900
+    uint32_t elected;
+    asm volatile(
+        "{\n\t.reg .pred p;\n\t"
+        "elect.sync _|p, 0xffffffff;\n\t"
+        "selp.u32 %0, 1, 0, p;\n\t}"
+        : "=r"(elected));
+    return elected != 0;
+#else
+    return threadIdx.x % 32 == 0;
+#endif
+}
+
+// `bytes`, both addresses: multiples of 16. Ordered by one lane.
+__device__ inline void copy_bulk(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+            "r"(to),
+        "l"(from), "r"(bytes), "r"(barrier)
+        : "memory");
+#endif
+}
+
+// The same by all lanes of a warp, 16 bytes each at a time.
+__device__ inline void copy_by_lanes(uint32_t to, const uint8_t *from, uint32_t bytes) {
+#if __CUDA_ARCH__ >= 800
+    for (uint32_t at = threadIdx.x % 32 * 16; at < bytes; at += 512) {
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + at),
+                     "l"(from + at)
+                     : "memory");
+    }
+#endif
+}
+
+__device__ inline void copies_commit() {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+
+__device__ inline void copies_wait() {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
+
+// Waits until at most one committed group is still under way.
+__device__ inline void copies_wait_but_one() {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_group 1;" ::: "memory");
+#endif
+}
+
+// Loads by shared-memory address: 32-bit arithmetic, and a constant base goes into the instruction.
+__device__ inline uint32_t shared_load_1(uint32_t address) {
+    uint32_t v;
+    asm volatile("ld.shared.u8 %0, [%1];" : "=r"(v) : "r"(address));
+    return v;
+}
+
+__device__ inline uint32_t shared_load_2(uint32_t address) {
+    uint16_t v;
+    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(address));
+    return v;
+}
+
+__device__ inline uint32_t shared_load_4(uint32_t address) {
+    uint32_t v;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(address));
+    return v;
+}
+
+__device__ inline uint2 shared_load_8(uint32_t address) {
+    uint2 v;
+    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(address));
+    return v;
+}
+
+__device__ inline uint4 shared_load_16(uint32_t address) {
+    uint4 v;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(address));
+    return v;
+}
+
+}  // namespace
+}  // namespace qk::cuda

@@ -1,0 +1,62 @@
+// The host side that every CUDA kernel shares: errors as status, the caller's device kept, launches
+// that leave no error behind. Nothing here allocates, waits, or touches the default stream.
+#pragma once
+#include <cuda_runtime_api.h>
+
+#include <type_traits>
+
+#include "backend/backend.hpp"
+
+namespace qk::cuda {
+
+// Makes `device_index` current for the calling thread and restores what was current before.
+class DeviceGuard {
+  public:
+    explicit DeviceGuard(int32_t device_index);
+    ~DeviceGuard();
+    DeviceGuard(const DeviceGuard &) = delete;
+    DeviceGuard &operator=(const DeviceGuard &) = delete;
+    cudaError_t error() const { return error_; }
+
+  private:
+    int previous_ = -1;  // -1: nothing to restore
+    cudaError_t error_;
+};
+
+// QK_OK, or the status of a failed runtime call with a sentence. Takes the error out of the
+// runtime's memory, so that no later call of anyone reports it again.
+Status check(cudaError_t error, ErrorText *text, const char *what);
+
+inline cudaStream_t stream_of(const Launch &launch) {
+    return static_cast<cudaStream_t>(launch.stream);
+}
+
+int32_t compute_capability(int32_t device_index);  // 10 * major + minor, 0 where unknown
+int32_t multiprocessors(int32_t device_index);
+int32_t shared_memory(int32_t device_index);  // bytes that a block can ask for
+
+// The grid of one launch.
+struct Shape3 {
+    dim3 blocks;
+    int32_t threads;
+    size_t shared_bytes = 0;
+    bool overlaps = false;  // may start while the kernel before it still runs; it waits on its own
+};
+
+Status launch_untyped(const Launch &launch, const void *kernel, const Shape3 &shape,
+                      void **arguments, const char *name);
+
+template <class... Parameters>
+Status launch_kernel(const Launch &launch, const char *name, void (*kernel)(Parameters...),
+                     const Shape3 &shape, std::type_identity_t<Parameters>... given) {
+    void *arguments[] = {const_cast<void *>(static_cast<const void *>(&given))...};
+    return launch_untyped(launch, reinterpret_cast<const void *>(kernel), shape, arguments, name);
+}
+
+// Blocks of `threads` for `count` items in loops of stride gridDim: enough to fill any GPU.
+inline uint32_t blocks_for(int64_t count, int32_t threads) {
+    const int64_t blocks = ceil_div(count, threads);
+    return uint32_t(min64(blocks, int64_t{1} << 20));
+}
+
+}  // namespace qk::cuda

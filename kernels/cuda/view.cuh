@@ -1,0 +1,155 @@
+// A weight as device code sees it: host tables hold host function pointers, so formats and layouts
+// travel as numbers and are switched on. Planes may lie at any address: loads go through memcpy,
+// which the compiler splits into bytes; fast kernels check alignment first and load vectors.
+#pragma once
+#include <string.h>
+
+#include "backend/arguments.hpp"
+#include "base/half.hpp"
+#include "format/layout_maps.hpp"
+
+namespace qk::cuda {
+
+struct WeightView {
+    Geometry geometry;
+    qk_format format;
+    FormatKind kind;
+    uint8_t bits;
+    qk_layout layout;
+    int32_t zero_offset;
+    uint8_t *data;
+    qk_format scale_format;
+    uint8_t *scale;
+    const uint8_t *second, *code, *bias;
+    int64_t second_group;
+    uint8_t *zero;
+    const uint8_t *table;
+    float entries[16];  // kTable: the codebook, which device code would keep in slow local memory
+};
+
+inline WeightView view_of(const Weight &w) {
+    const bool dense = is_dense(*w.format);
+    const auto bytes = [](void *plane) { return static_cast<uint8_t *>(plane); };
+    WeightView view = {w.geometry,
+            w.format->id,
+            w.format->kind,
+            w.format->bits,
+            dense ? QK_LAYOUT_ROW : w.layout->id,
+            dense ? 0 : w.layout->zero_offset,
+            bytes(w.data),
+            dense ? QK_FORMAT_F32 : w.scale.format->id,
+            bytes(w.scale.data),
+            bytes(w.scale.second),
+            bytes(w.scale.code),
+            bytes(w.scale.bias),
+            w.scale.second_group,
+            bytes(w.zero),
+            bytes(w.table),
+            {}};
+    for (int code = 0; w.format->kind == FormatKind::kTable && code < 16; ++code) {
+        view.entries[code] = w.format->value(code);
+    }
+    return view;
+}
+
+inline bool is_nested(const Weight &w) { return w.scale.format->id == QK_FORMAT_LUT8; }
+
+#if defined(__CUDACC__)
+namespace {
+
+template <class T>
+__device__ inline T load_as(const void *data, int64_t index) {
+    T value;
+    memcpy(&value, static_cast<const char *>(data) + index * int64_t(sizeof(T)), sizeof(T));
+    return value;
+}
+
+template <class T>
+__device__ inline void store_as(void *data, int64_t index, T value) {
+    memcpy(static_cast<char *>(data) + index * int64_t(sizeof(T)), &value, sizeof(T));
+}
+
+__device__ inline float load_float(qk_format format, const void *data, int64_t index) {
+    switch (format) {
+        case QK_FORMAT_F16: return f32_from_f16(load_as<uint16_t>(data, index));
+        case QK_FORMAT_BF16: return f32_from_bf16(load_as<uint16_t>(data, index));
+        default: return load_as<float>(data, index);
+    }
+}
+
+__device__ inline void store_float(qk_format format, void *data, int64_t index, float value) {
+    switch (format) {
+        case QK_FORMAT_F16: return store_as(data, index, f16_from_f32(value));
+        case QK_FORMAT_BF16: return store_as(data, index, bf16_from_f32(value));
+        default: return store_as(data, index, value);
+    }
+}
+
+// Calls body(map) with the closed forms of a layout.
+template <class Body>
+__device__ inline auto with_map(qk_layout layout, int bits, const Body &body) {
+    switch (layout) {
+        case QK_LAYOUT_ROW_HIGH: return body(MapRowHigh{});
+        case QK_LAYOUT_AWQ_GEMM: return body(MapAwqGemm{});
+        case QK_LAYOUT_AWQ_GEMV: return body(MapAwqGemv{});
+        case QK_LAYOUT_GPTQ:
+        case QK_LAYOUT_GPTQ_V1: return body(MapGptq{});
+        case QK_LAYOUT_WORD: return body(MapWord{});
+        case kLayoutTiles: return body(MapTiles<false>{});
+        case kLayoutTilesPairs: return body(MapTiles<true>{});
+        default: return bits == 8 ? body(MapRowBytes{}) : body(MapRow{});
+    }
+}
+
+__device__ inline int64_t code_at(const WeightView &w, int64_t row, int64_t column) {
+    return with_map(w.layout, w.bits,
+                    [&](auto map) { return map.code_at(w.geometry, row, column); });
+}
+
+__device__ inline int64_t scale_at(const WeightView &w, GroupIndex group) {
+    return with_map(w.layout, w.bits, [&](auto map) { return map.scale_at(w.geometry, group); });
+}
+
+__device__ inline int64_t zero_at(const WeightView &w, GroupIndex group) {
+    return with_map(w.layout, w.bits, [&](auto map) { return map.zero_at(w.geometry, group); });
+}
+
+__device__ inline int code_of(const WeightView &w, int64_t row, int64_t column) {
+    const int64_t at = code_at(w, row, column);
+    return w.bits == 8 ? w.data[at] : w.data[at >> 1] >> (at & 1) * 4 & 15;
+}
+
+// Nested: two fp32 roundings, as bitsandbytes computes it.
+__device__ inline float scale_of(const WeightView &w, GroupIndex group) {
+    const int64_t at = scale_at(w, group);
+    if (w.scale_format != QK_FORMAT_LUT8) return load_float(w.scale_format, w.scale, at);
+    const int64_t second = group_number(w.geometry, group) / w.second_group;
+    const float product = __fmul_rn(load_as<float>(w.code, w.scale[at]),
+                                    load_as<float>(w.second, second));
+    return __fadd_rn(product, load_as<float>(w.bias, 0));
+}
+
+__device__ inline int zero_of(const WeightView &w, GroupIndex group) {
+    if (w.zero == nullptr) return 8;
+    const int64_t at = zero_at(w, group);
+    return ((w.zero[at >> 1] >> (at & 1) * 4 & 15) + w.zero_offset) & 15;
+}
+
+// What each code stands for before the scale (affine: before its zero is taken off), in shared
+// memory. Every thread of the block calls it; ends with a barrier.
+__device__ inline void fill_entries(const WeightView &w, float *entries) {
+    for (int code = int(threadIdx.x); code < (1 << w.bits) && w.bits <= 8; code += int(blockDim.x)) {
+        switch (w.kind) {
+            case FormatKind::kTable: entries[code] = w.entries[code]; break;
+            case FormatKind::kStored: entries[code] = load_as<float>(w.table, code); break;
+            case FormatKind::kSigned: entries[code] = float(int8_t(code)); break;
+            default: entries[code] = float(code);
+        }
+    }
+    __syncthreads();
+}
+
+}  // namespace
+#endif
+
+}  // namespace qk::cuda

@@ -1,0 +1,51 @@
+// The choices of the CUDA backend as pure functions: no GPU needed.
+#include "cuda/choose/matvec.hpp"
+
+#include <gtest/gtest.h>
+
+namespace {
+
+constexpr qk::cuda::MatvecDevice kDevices[] = {{1, false}, {8, true}, {132, true}, {40, false}};
+
+TEST(CudaChoose, AnH200RunsOneFullBlockAMultiprocessor) {
+    const qk::cuda::MatvecPlan plan = qk::cuda::plan_matvec(4096, 4096, {132, true});
+    EXPECT_EQ(plan.blocks, 132);
+    EXPECT_EQ(plan.warps, 24);
+    EXPECT_EQ(plan.row_tiles, 256);
+    EXPECT_EQ(plan.row_stages, 16);
+    EXPECT_EQ(qk::cuda::plan_matvec(17, 64, {132, true}).blocks, 2);
+}
+
+// Blocks take runs of rows, warps runs of their block's stages: every stage once, in order, and
+// nobody has more than one more than another of its kind.
+TEST(CudaChoose, EveryStageBelongsToOneWarp) {
+    for (int64_t n = 1; n < 3000; n += 37) {
+        for (int64_t k = 1; k < 20000; k += 1211) {
+            for (const qk::cuda::MatvecDevice device : kDevices) {
+                const qk::cuda::MatvecPlan plan = qk::cuda::plan_matvec(n, k, device);
+                ASSERT_GE(int64_t(plan.row_tiles) * 16, n);
+                ASSERT_GE(int64_t(plan.row_stages) * qk::cuda::kStageTiles * 64, k);
+                int32_t row = 0;
+                for (int32_t b = 0; b < plan.blocks; ++b) {
+                    const qk::cuda::Run rows = plan.rows.part(b);
+                    ASSERT_EQ(rows.first, row);
+                    ASSERT_GT(rows.last, rows.first);
+                    ASSERT_LE(rows.last - rows.first, plan.row_tiles / plan.blocks + 1);
+                    row = rows.last;
+                    const int64_t stages = int64_t(rows.last - rows.first) * plan.row_stages;
+                    int32_t stage = 0;
+                    for (int32_t w = 0; w < plan.warps; ++w) {
+                        const qk::cuda::Run run = plan.stages(rows, w);
+                        ASSERT_EQ(run.first, stage);
+                        ASSERT_LE(run.last - run.first, stages / plan.warps + 1);
+                        stage = run.last;
+                    }
+                    ASSERT_EQ(stage, stages);
+                }
+                ASSERT_EQ(row, plan.row_tiles);
+            }
+        }
+    }
+}
+
+}  // namespace

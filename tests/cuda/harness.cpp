@@ -1,0 +1,171 @@
+#include "cuda/harness.hpp"
+
+namespace cuda_test {
+
+static constexpr uint8_t kCanaryByte = 0xa5;
+
+DeviceBuffer::DeviceBuffer(const std::vector<uint8_t> &bytes, size_t offset)
+    : bytes_(bytes.size()), offset_(offset) {
+    if (bytes.empty()) return;
+    std::vector<uint8_t> all(bytes.size() + offset + 2 * kCanary, kCanaryByte);
+    std::copy(bytes.begin(), bytes.end(), all.begin() + long(kCanary + offset));
+    void *pointer = nullptr;
+    EXPECT_EQ(cudaMalloc(&pointer, all.size()), cudaSuccess);
+    base_ = static_cast<uint8_t *>(pointer);
+    EXPECT_EQ(cudaMemcpy(base_, all.data(), all.size(), cudaMemcpyHostToDevice), cudaSuccess);
+}
+
+std::vector<uint8_t> DeviceBuffer::read() const {
+    if (base_ == nullptr) return {};
+    std::vector<uint8_t> all(bytes_ + offset_ + 2 * kCanary);
+    EXPECT_EQ(cudaMemcpy(all.data(), base_, all.size(), cudaMemcpyDeviceToHost), cudaSuccess);
+    const size_t first = kCanary + offset_;
+    for (size_t i = 0; i < first; ++i) {
+        EXPECT_EQ(all[i], kCanaryByte) << first - i << " bytes before the plane";
+    }
+    for (size_t i = first + bytes_; i < all.size(); ++i) {
+        EXPECT_EQ(all[i], kCanaryByte) << i - first - bytes_ << " bytes past the plane";
+    }
+    return {all.begin() + long(first), all.begin() + long(first + bytes_)};
+}
+
+static qk::Weight view_of(const qk::Shape &shape, void *const (&planes)[QK_PLANE_COUNT]) {
+    return {shape.format,
+            shape.layout,
+            shape.geometry,
+            planes[QK_PLANE_DATA],
+            {shape.scale_format, planes[QK_PLANE_SCALE], planes[QK_PLANE_SCALE2],
+             planes[QK_PLANE_SCALE_CODE], planes[QK_PLANE_SCALE_BIAS], shape.second_group},
+            planes[QK_PLANE_ZERO],
+            planes[QK_PLANE_TABLE]};
+}
+
+qk::Weight HostWeight::view() {
+    void *pointers[QK_PLANE_COUNT];
+    for (int i = 0; i < QK_PLANE_COUNT; ++i) {
+        pointers[i] = planes[i].empty() ? nullptr : planes[i].data();
+    }
+    return view_of(shape, pointers);
+}
+
+DeviceWeight::DeviceWeight(const HostWeight &from, size_t offset) : shape(from.shape) {
+    for (int i = 0; i < QK_PLANE_COUNT; ++i) planes[i] = DeviceBuffer(from.planes[i], offset);
+}
+
+qk::Weight DeviceWeight::view() const {
+    void *pointers[QK_PLANE_COUNT];
+    for (int i = 0; i < QK_PLANE_COUNT; ++i) pointers[i] = planes[i].data();
+    return view_of(shape, pointers);
+}
+
+qk_tensor_desc weight_desc(qk_format format, qk_format scale, qk_layout layout, int32_t group,
+                           int64_t n, int64_t k, bool symmetric, bool flat) {
+    qk_tensor_desc desc = QK_TENSOR_DESC_INIT;
+    desc.format = format;
+    desc.scale_format = scale;
+    desc.layout = layout;
+    desc.group_size = group;
+    desc.grouping = flat ? QK_GROUPING_FLAT : QK_GROUPING_ALONG_K;
+    desc.flags = symmetric ? QK_TENSOR_SYMMETRIC : 0;
+    desc.rank = 2;
+    desc.shape[0] = n;
+    desc.shape[1] = k;
+    return desc;
+}
+
+HostWeight empty_weight(const qk_tensor_desc &desc, qk_layout packed, uint8_t fill) {
+    HostWeight w;
+    qk::ErrorText error;
+    EXPECT_EQ(qk::resolve(desc, packed, &w.shape, &error), QK_OK) << error.text;
+    for (int i = 0; i < QK_PLANE_COUNT; ++i) {
+        w.planes[i].assign(size_t(w.shape.plane_bytes[i]), fill);
+    }
+    return w;
+}
+
+static void put(qk_format format, std::vector<uint8_t> &data, int64_t index, float value) {
+    if (format == QK_FORMAT_F32) {
+        memcpy(data.data() + index * 4, &value, 4);
+        return;
+    }
+    const uint16_t bits = format == QK_FORMAT_F16 ? qk::f16_from_f32(value)
+                                                  : qk::bf16_from_f32(value);
+    memcpy(data.data() + index * 2, &bits, 2);
+}
+
+static int64_t size_of(qk_format format) { return format == QK_FORMAT_F32 ? 4 : 2; }
+
+std::vector<uint8_t> random_floats(qk_format format, int64_t count, Rng &rng) {
+    std::vector<uint8_t> data(size_t(count * size_of(format)));
+    std::normal_distribution<float> normal;
+    for (int64_t i = 0; i < count; ++i) put(format, data, i, normal(rng));
+    return data;
+}
+
+float float_at(qk_format format, const std::vector<uint8_t> &data, int64_t index) {
+    if (format == QK_FORMAT_F32) {
+        float value;
+        memcpy(&value, data.data() + index * 4, 4);
+        return value;
+    }
+    uint16_t bits;
+    memcpy(&bits, data.data() + index * 2, 2);
+    return format == QK_FORMAT_F16 ? qk::f32_from_f16(bits) : qk::f32_from_bf16(bits);
+}
+
+static void fill_scales(qk_format format, std::vector<uint8_t> &plane, float size, Rng &rng) {
+    std::lognormal_distribution<float> positive(0, 1);
+    for (int64_t i = 0; i < int64_t(plane.size()) / size_of(format); ++i) {
+        const uint64_t kind = rng() % 64;
+        const float value = kind == 0 ? 0.0f : positive(rng) * size * (kind == 1 ? -1.0f : 1.0f);
+        put(format, plane, i, value);
+    }
+}
+
+HostWeight random_weight(const qk_tensor_desc &desc, Rng &rng) {
+    HostWeight w = empty_weight(desc, QK_LAYOUT_PACKED, 0);
+    for (const qk_plane plane : {QK_PLANE_DATA, QK_PLANE_ZERO, QK_PLANE_SCALE}) {
+        for (uint8_t &byte : w.planes[plane]) byte = uint8_t(rng());
+    }
+    if (desc.scale_format != QK_FORMAT_LUT8) {
+        fill_scales(desc.scale_format, w.planes[QK_PLANE_SCALE], 0.05f, rng);
+    }
+    fill_scales(QK_FORMAT_F32, w.planes[QK_PLANE_SCALE2], 0.05f, rng);
+    fill_scales(QK_FORMAT_F32, w.planes[QK_PLANE_SCALE_BIAS], 0.1f, rng);
+    for (const qk_plane plane : {QK_PLANE_TABLE, QK_PLANE_SCALE_CODE}) {
+        if (!w.planes[plane].empty()) {
+            EXPECT_EQ(qk_dynamic_table(reinterpret_cast<float *>(w.planes[plane].data())), QK_OK);
+        }
+    }
+    return w;
+}
+
+static void run_here(void *, int32_t count, void (*task)(void *, int32_t), void *argument) {
+    for (int32_t i = 0; i < count; ++i) task(argument, i);
+}
+
+qk::Launch host_launch() { return {{run_here, nullptr, 1}, nullptr, 0, nullptr, 0, nullptr}; }
+
+qk::Launch device_launch(qk::ErrorText *error) {
+    return {{run_here, nullptr, 1}, nullptr, 0, nullptr, 0, error};
+}
+
+bool no_device() { return qk::kCudaBackend.device_count() == 0; }
+
+::testing::AssertionResult same_values(qk_format format, const std::vector<uint8_t> &expected,
+                                       const std::vector<uint8_t> &actual) {
+    if (expected.size() != actual.size()) return ::testing::AssertionFailure() << "sizes differ";
+    if (expected == actual) return ::testing::AssertionSuccess();
+    const int64_t bytes = size_of(format);
+    for (int64_t i = 0; i < int64_t(expected.size()) / bytes; ++i) {
+        const float a = float_at(format, expected, i), b = float_at(format, actual, i);
+        if (memcmp(&expected[size_t(i * bytes)], &actual[size_t(i * bytes)], size_t(bytes)) == 0) {
+            continue;
+        }
+        if (std::isnan(a) && std::isnan(b)) continue;
+        return ::testing::AssertionFailure() << "element " << i << ": expected " << a << ", is " << b;
+    }
+    return ::testing::AssertionSuccess();
+}
+
+}  // namespace cuda_test

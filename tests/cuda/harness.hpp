@@ -1,0 +1,90 @@
+// What the CUDA tests share: weights of random bytes on the host, the same weights on the device,
+// and the generic CPU kernels as the reference. Kernels are called through their lists, every entry
+// that accepts a case, not only the first.
+#pragma once
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "backend/backend.hpp"
+#include "backend/registry.hpp"
+#include "base/half.hpp"
+#include "cpu/lists.hpp"
+#include "format/describe.hpp"
+
+namespace cuda_test {
+
+using Rng = std::mt19937_64;
+
+// Device memory with canaries on both sides; `offset` bytes past a 256-byte boundary.
+class DeviceBuffer {
+  public:
+    DeviceBuffer() = default;
+    explicit DeviceBuffer(const std::vector<uint8_t> &bytes, size_t offset = 0);
+    DeviceBuffer(DeviceBuffer &&other) noexcept { *this = std::move(other); }
+    DeviceBuffer &operator=(DeviceBuffer &&other) noexcept {
+        std::swap(base_, other.base_);
+        std::swap(bytes_, other.bytes_);
+        std::swap(offset_, other.offset_);
+        return *this;
+    }
+    ~DeviceBuffer() { cudaFree(base_); }
+    void *data() const { return base_ == nullptr ? nullptr : base_ + kCanary + offset_; }
+    std::vector<uint8_t> read() const;  // fails the test where a canary has changed
+
+  private:
+    static constexpr size_t kCanary = 256;
+    uint8_t *base_ = nullptr;
+    size_t bytes_ = 0, offset_ = 0;
+};
+
+struct HostWeight {
+    qk::Shape shape;
+    std::vector<uint8_t> planes[QK_PLANE_COUNT];
+
+    qk::Weight view();
+};
+
+struct DeviceWeight {
+    qk::Shape shape;
+    DeviceBuffer planes[QK_PLANE_COUNT];
+
+    DeviceWeight(const HostWeight &from, size_t offset = 0);
+    qk::Weight view() const;
+};
+
+// `packed`: the internal layout that QK_LAYOUT_PACKED stands for.
+HostWeight empty_weight(const qk_tensor_desc &desc, qk_layout packed, uint8_t fill);
+// Random codes, zeros and finite scales (some 0, some negative); tables ascend.
+HostWeight random_weight(const qk_tensor_desc &desc, Rng &rng);
+
+std::vector<uint8_t> random_floats(qk_format format, int64_t count, Rng &rng);
+float float_at(qk_format format, const std::vector<uint8_t> &data, int64_t index);
+
+qk_tensor_desc weight_desc(qk_format format, qk_format scale, qk_layout layout, int32_t group,
+                           int64_t n, int64_t k, bool symmetric = false, bool flat = false);
+
+qk::Launch host_launch();
+qk::Launch device_launch(qk::ErrorText *error);
+
+// Whether a GPU is there; prints the reason for skipping once where it is not.
+bool no_device();
+
+// Bytes equal, but any NaN equals any NaN.
+::testing::AssertionResult same_values(qk_format format, const std::vector<uint8_t> &expected,
+                                       const std::vector<uint8_t> &actual);
+
+struct Format4 {
+    qk_format format;
+    bool symmetric;
+};
+
+}  // namespace cuda_test
+
+#define QK_NEEDS_DEVICE() \
+    if (cuda_test::no_device()) GTEST_SKIP() << "no CUDA device on this machine"

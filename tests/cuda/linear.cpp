@@ -1,0 +1,211 @@
+// Linear on the GPU: the generic kernel against the CPU's bits, the fast ones against the exact
+// result within the bound that their order of sums gives, and every kernel against itself: repeated
+// runs and other batches must not change a bit.
+#include "cuda/harness.hpp"
+#include "cuda/lists.hpp"
+
+namespace cuda_test {
+namespace {
+
+struct Problem {
+    HostWeight w;       // layout ROW
+    qk_format type;     // of x and y
+    int64_t m;
+    std::vector<uint8_t> x, bias;
+
+    int64_t n() const { return w.shape.rows; }
+    int64_t k() const { return w.shape.columns; }
+    size_t y_bytes() const { return size_t(m * n() * (type == QK_FORMAT_F32 ? 4 : 2)); }
+};
+
+Problem make_problem(const qk_tensor_desc &desc, qk_format type, int64_t m, Rng &rng) {
+    Problem p = {random_weight(desc, rng), type, m, {}, {}};
+    p.x = random_floats(type, m * p.k(), rng);
+    p.bias = random_floats(QK_FORMAT_F32, p.n(), rng);
+    return p;
+}
+
+// The weight in the device's packed layout.
+DeviceWeight packed_weight(HostWeight &w) {
+    const qk::Geometry &s = w.shape.geometry;
+    qk_tensor_desc desc = weight_desc(
+        w.shape.format->id, w.shape.scale_format->id, QK_LAYOUT_PACKED,
+        s.groups_per_row == 1 ? QK_GROUP_ROW : int32_t(s.group_size), w.shape.rows,
+        w.shape.columns,
+        w.shape.format->id == QK_FORMAT_U4_AFFINE && w.planes[QK_PLANE_ZERO].empty(), s.flat);
+    desc.scale_group_size = int32_t(w.shape.second_group);
+    HostWeight to = empty_weight(desc, qk::kCudaBackend.packed_layout(*w.shape.format), 0);
+    EXPECT_EQ(qk::cpu::kRepackGeneric.run({w.view(), to.view()}, host_launch()), QK_OK);
+    return DeviceWeight(to);
+}
+
+// Rows [first, first + rows) of x.
+std::vector<uint8_t> run_on_device(const qk::Kernel<qk::LinearArgs> &kernel, const Problem &p,
+                                   const DeviceWeight &w, int64_t first, int64_t rows) {
+    const size_t row_bytes = p.x.size() / size_t(p.m);
+    const DeviceBuffer x({p.x.begin() + long(size_t(first) * row_bytes),
+                          p.x.begin() + long(size_t(first + rows) * row_bytes)});
+    const DeviceBuffer bias(p.bias), y(std::vector<uint8_t>(p.y_bytes() / size_t(p.m) * size_t(rows),
+                                                            0xff));
+    const qk::Format *const type = qk::find_format(p.type);
+    const qk::Dense b = {qk::find_format(QK_FORMAT_F32), 1, p.n(), bias.data()};
+    const qk::LinearArgs args = {{type, rows, p.k(), x.data()}, w.view(), &b,
+                                 {type, rows, p.n(), y.data()}};
+    qk::ErrorText error = {};
+    EXPECT_TRUE(kernel.can_run(args, 0));
+    EXPECT_EQ(kernel.run(args, device_launch(&error)), QK_OK) << error.text;
+    return y.read();
+}
+
+std::vector<uint8_t> run_on_host(Problem &p) {
+    std::vector<uint8_t> y(p.y_bytes(), 0xff);
+    const qk::Format *const type = qk::find_format(p.type);
+    const qk::Dense bias = {qk::find_format(QK_FORMAT_F32), 1, p.n(), p.bias.data()};
+    const qk::LinearArgs args = {{type, p.m, p.k(), p.x.data()}, p.w.view(), &bias,
+                                 {type, p.m, p.n(), y.data()}};
+    EXPECT_EQ(qk::cpu::kLinearGeneric.run(args, host_launch()), QK_OK);
+    return y;
+}
+
+std::string describe(const Problem &p) {
+    const qk::Shape &s = p.w.shape;
+    return std::string(s.format->name) + " scale " + s.scale_format->name + " group " +
+           std::to_string(s.geometry.group_size) + " n " + std::to_string(p.n()) + " k " +
+           std::to_string(p.k()) + " m " + std::to_string(p.m) + " type " + std::to_string(p.type);
+}
+
+TEST(CudaLinear, GenericEqualsTheCpu) {
+    QK_NEEDS_DEVICE();
+    Rng rng(5);
+    const qk_format types[] = {QK_FORMAT_F32, QK_FORMAT_F16, QK_FORMAT_BF16};
+    int at = 0;
+    for (const qk_layout layout : {QK_LAYOUT_ROW, QK_LAYOUT_AWQ_GEMM, QK_LAYOUT_AWQ_GEMV,
+                                   QK_LAYOUT_GPTQ_V1, QK_LAYOUT_WORD}) {
+        for (const qk_format scale : {QK_FORMAT_F32, QK_FORMAT_F16, QK_FORMAT_LUT8}) {
+            for (const int64_t k : {1, 15, 77, 300}) {
+                const int64_t m = 1 + at % 11, n = 1 + at % 23;
+                Problem p = make_problem(weight_desc(QK_FORMAT_U4_AFFINE, scale, layout, 32, n, k),
+                                         types[at++ % 3], m, rng);
+                SCOPED_TRACE(describe(p));
+                const DeviceWeight w(p.w);
+                EXPECT_TRUE(same_values(p.type, run_on_host(p),
+                                        run_on_device(qk::cuda::kLinearGeneric, p, w, 0, m)));
+            }
+        }
+    }
+    const qk_tensor_desc others[] = {
+        weight_desc(QK_FORMAT_NF4, QK_FORMAT_LUT8, QK_LAYOUT_ROW_HIGH, 64, 9, 77, false, true),
+        weight_desc(QK_FORMAT_LUT8, QK_FORMAT_F32, QK_LAYOUT_ROW, 64, 9, 200),
+        weight_desc(QK_FORMAT_S8, QK_FORMAT_F32, QK_LAYOUT_ROW, QK_GROUP_ROW, 9, 200)};
+    for (const qk_tensor_desc &desc : others) {
+        Problem p = make_problem(desc, QK_FORMAT_F32, 3, rng);
+        SCOPED_TRACE(describe(p));
+        const DeviceWeight w(p.w);
+        EXPECT_TRUE(same_values(p.type, run_on_host(p),
+                                run_on_device(qk::cuda::kLinearGeneric, p, w, 0, p.m)));
+    }
+}
+
+// The bound of the small-batch kernel (decode/matvec.cu). Products of 16-bit operands are exact in
+// f32. A tensor-core product adds 17 terms; its additions may truncate, so each of the 68 of a tile
+// costs at most 2^-23 of the sum of magnitudes; so does each fold (a product's and a sum's rounding
+// count as two), each slice and the bias. Table entries are first rounded to x's type: 2^-11 (f16)
+// or 2^-8 (bf16) of each term. The result is rounded once to y's type, the same 2^-11 or 2^-8.
+void expect_within_bound(Problem &p, const std::vector<uint8_t> &y) {
+    std::vector<float> w(size_t(p.n() * p.k()));
+    const qk::Geometry &s = p.w.shape.geometry;
+    const qk::Weight weight = p.w.view();
+    std::vector<uint8_t> dense(w.size() * 4);
+    const qk::DequantizeArgs args = {weight,
+                                     {qk::find_format(QK_FORMAT_F32), s.n, s.k, dense.data()}};
+    ASSERT_EQ(qk::cpu::kDequantizeGeneric.run(args, host_launch()), QK_OK);
+    memcpy(w.data(), dense.data(), dense.size());
+    const double unit = p.type == QK_FORMAT_F16 ? 0x1p-11 : 0x1p-8;
+    const bool table = p.w.shape.format->kind == qk::FormatKind::kTable;
+    const double additions = 68 + 2 * double((s.k + 63) / 64) + 8 + 1;
+    for (int64_t i = 0; i < p.m; ++i) {
+        for (int64_t r = 0; r < s.n; ++r) {
+            double exact = float_at(QK_FORMAT_F32, p.bias, r), magnitude = std::fabs(exact);
+            for (int64_t c = 0; c < s.k; ++c) {
+                const double term =
+                    double(float_at(p.type, p.x, i * s.k + c)) * double(w[size_t(r * s.k + c)]);
+                exact += term;
+                magnitude += std::fabs(term);
+            }
+            // w itself was rounded to f32 once: 2^-24 of each term.
+            const double sum = magnitude * (additions * 0x1p-23 + 0x1p-24 + (table ? unit : 0));
+            const double bound = sum + unit * (std::fabs(exact) + sum) + 0x1p-25;
+            const double actual = float_at(p.type, y, i * s.n + r);
+            ASSERT_LE(std::fabs(actual - exact), bound) << "row " << i << " column " << r;
+        }
+    }
+}
+
+TEST(CudaLinear, MatvecIsWithinItsBound) {
+    QK_NEEDS_DEVICE();
+    Rng rng(6);
+    const int64_t shapes[][2] = {{1, 16}, {15, 64}, {16, 80}, {17, 128}, {64, 512}, {130, 1040},
+                                 {33, 4096}};
+    const int64_t batches[] = {1, 2, 7, 8, 9, 16, 17, 33};
+    int at = 0;
+    for (const qk_format format : {QK_FORMAT_U4_AFFINE, QK_FORMAT_NF4, QK_FORMAT_FP4_BNB,
+                                   QK_FORMAT_FP4_E2M1}) {
+        for (const qk_format scale :
+             {QK_FORMAT_F16, QK_FORMAT_BF16, QK_FORMAT_F32, QK_FORMAT_LUT8}) {
+            for (const int32_t group : {64, 128, 256, QK_GROUP_ROW}) {
+                for (const auto &[n, k] : shapes) {
+                    const bool symmetric = format == QK_FORMAT_U4_AFFINE && at % 3 == 0;
+                    qk_tensor_desc desc =
+                        weight_desc(format, scale, QK_LAYOUT_ROW, group, n, k, symmetric);
+                    if (scale == QK_FORMAT_LUT8) desc.scale_group_size = 16;
+                    Problem p = make_problem(desc, at % 2 == 0 ? QK_FORMAT_F16 : QK_FORMAT_BF16,
+                                             batches[at % 8], rng);
+                    ++at;
+                    SCOPED_TRACE(describe(p));
+                    const DeviceWeight w = packed_weight(p.w);
+                    const auto y = run_on_device(qk::cuda::kLinearMatvec, p, w, 0, p.m);
+                    expect_within_bound(p, y);
+                    if (HasFailure()) return;
+                }
+            }
+        }
+    }
+}
+
+TEST(CudaLinear, GenericTakesThePackedLayoutToo) {
+    QK_NEEDS_DEVICE();
+    Rng rng(7);
+    for (const qk_format format : {QK_FORMAT_U4_AFFINE, QK_FORMAT_NF4}) {
+        Problem p = make_problem(weight_desc(format, QK_FORMAT_F16, QK_LAYOUT_ROW, 32, 19, 100),
+                                 QK_FORMAT_F32, 5, rng);
+        const DeviceWeight w = packed_weight(p.w);
+        EXPECT_TRUE(same_values(p.type, run_on_host(p),
+                                run_on_device(qk::cuda::kLinearGeneric, p, w, 0, p.m)));
+    }
+}
+
+TEST(CudaLinear, RepeatsBitForBitAndKnowsNoBatch) {
+    QK_NEEDS_DEVICE();
+    Rng rng(8);
+    for (const qk_format format : {QK_FORMAT_U4_AFFINE, QK_FORMAT_NF4}) {
+        Problem p = make_problem(
+            weight_desc(format, QK_FORMAT_F16, QK_LAYOUT_ROW, 64, 144, 2048), QK_FORMAT_F16, 33, rng);
+        const DeviceWeight packed = packed_weight(p.w), row(p.w);
+        for (const auto *kernel : {&qk::cuda::kLinearMatvec, &qk::cuda::kLinearGeneric}) {
+            const DeviceWeight &w = kernel == &qk::cuda::kLinearMatvec ? packed : row;
+            const auto all = run_on_device(*kernel, p, w, 0, p.m);
+            for (int repeat = 0; repeat < 20; ++repeat) {
+                ASSERT_EQ(run_on_device(*kernel, p, w, 0, p.m), all) << kernel->name;
+            }
+            const size_t row_bytes = all.size() / size_t(p.m);
+            for (int64_t i = 0; i < p.m; ++i) {
+                const auto one = run_on_device(*kernel, p, w, i, 1);
+                ASSERT_EQ(memcmp(one.data(), all.data() + size_t(i) * row_bytes, row_bytes), 0)
+                    << kernel->name << " row " << i;
+            }
+        }
+    }
+}
+
+}  // namespace
+}  // namespace cuda_test
