@@ -1,6 +1,6 @@
-// Dequantize and the matrix-vector product on a GPU against the floors of the same machine, measured
-// in the same run.  bench_cuda [out.json] [section ...]; sections: dequantize matvec batch chain
-// (and nofloors: without the floors; probe: one call of each kernel).
+// Dequantize and the matrix-vector product on a GPU against the floors of the same machine,
+// measured in the same run.  bench_cuda [out.json] [section ...]; sections: dequantize matvec batch
+// chain (and nofloors: without the floors; probe: one call of each kernel).
 #include <cstdint>
 #include <cstring>
 
@@ -9,14 +9,14 @@
 
 namespace bench {
 
-#define QK_BENCH(context, call)                                                            \
-    do {                                                                                   \
-        const qk_status status_ = (call);                                                  \
-        if (status_ != QK_OK) {                                                            \
-            std::printf("%s: %s: %s\n", #call, qk_status_string(status_),                  \
-                        qk_context_error(context));                                        \
-            std::exit(1);                                                                  \
-        }                                                                                  \
+#define QK_BENCH(context, call)                                           \
+    do {                                                                  \
+        const qk_status status_ = (call);                                 \
+        if (status_ != QK_OK) {                                           \
+            std::printf("%s: %s: %s\n", #call, qk_status_string(status_), \
+                        qk_context_error(context));                       \
+            std::exit(1);                                                 \
+        }                                                                 \
     } while (0)
 
 constexpr int64_t kPool = int64_t{1} << 31;
@@ -62,7 +62,8 @@ struct Kind {
 
 constexpr Kind kAwq = {"u4 g128 f16", QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, QK_LAYOUT_AWQ_GEMM, 128};
 constexpr Kind kNf4 = {"nf4 b64 f32", QK_FORMAT_NF4, QK_FORMAT_F32, QK_LAYOUT_ROW_HIGH, 64};
-constexpr Kind kNf4Nested = {"nf4 b64 nested", QK_FORMAT_NF4, QK_FORMAT_LUT8, QK_LAYOUT_ROW_HIGH, 64};
+constexpr Kind kNf4Nested = {"nf4 b64 nested", QK_FORMAT_NF4, QK_FORMAT_LUT8, QK_LAYOUT_ROW_HIGH,
+                             64};
 constexpr Kind kFp4 = {"fp4 b64 f32", QK_FORMAT_FP4_BNB, QK_FORMAT_F32, QK_LAYOUT_ROW_HIGH, 64};
 constexpr Kind kLut8 = {"lut8 b256 f32", QK_FORMAT_LUT8, QK_FORMAT_F32, QK_LAYOUT_ROW, 256};
 
@@ -97,7 +98,8 @@ Weight make_weight(Bench &b, const Kind &kind, int64_t n, int64_t k) {
         uint32_t mask = ~0u, bits = 0;
         if (plane == QK_PLANE_SCALE && kind.scale == QK_FORMAT_F16) {
             mask = 0x03ff03ffu, bits = 0x20002000u;
-        } else if (plane == QK_PLANE_SCALE2 || (plane == QK_PLANE_SCALE && kind.scale == QK_FORMAT_F32) ||
+        } else if (plane == QK_PLANE_SCALE2 ||
+                   (plane == QK_PLANE_SCALE && kind.scale == QK_FORMAT_F32) ||
                    plane == QK_PLANE_SCALE_BIAS) {
             mask = 0x007fffffu, bits = 0x3c000000u;
         }
@@ -107,10 +109,12 @@ Weight make_weight(Bench &b, const Kind &kind, int64_t n, int64_t k) {
         if (plane == QK_PLANE_TABLE || plane == QK_PLANE_SCALE_CODE) {
             float table[256];
             QK_BENCH(b.context, qk_dynamic_table(table));
-            BENCH_CHECK(cudaMemcpy(w.planes[size_t(plane)], table, sizeof(table), cudaMemcpyHostToDevice));
+            BENCH_CHECK(
+                cudaMemcpy(w.planes[size_t(plane)], table, sizeof(table), cudaMemcpyHostToDevice));
         }
     }
-    QK_BENCH(b.context, qk_tensor_wrap(b.context, &desc, w.planes.data(), QK_PLANE_COUNT, &w.tensor));
+    QK_BENCH(b.context,
+             qk_tensor_wrap(b.context, &desc, w.planes.data(), QK_PLANE_COUNT, &w.tensor));
     return w;
 }
 
@@ -147,8 +151,8 @@ void bench_dequantize(Bench &b) {
                 std::vector<Weight> weights;
                 std::vector<qk_tensor *> outs;
                 std::vector<Call> calls;
-                const int copies = int(std::min<int64_t>(copies_for(2.5 * double(codes)),
-                                                         kPool / out_bytes));
+                const int copies =
+                    int(std::min<int64_t>(copies_for(2.5 * double(codes)), kPool / out_bytes));
                 for (int i = 0; i < copies; ++i) {
                     weights.push_back(make_weight(b, kind, n, k));
                     outs.push_back(wrap_dense(b, to, n, k, b.out + i * out_bytes));
@@ -160,9 +164,11 @@ void bench_dequantize(Bench &b) {
                 const double bytes = weights[0].bytes + double(out_bytes);
                 // The ceiling's rate, over the bytes that this format must move.
                 const double ceiling = floor * bytes / (2.5 * double(codes));
-                const char *type = to == QK_FORMAT_F16 ? "f16" : to == QK_FORMAT_BF16 ? "bf16" : "f32";
-                b.report.add(std::string("dequantize ") + kind.name + " to " + type, n, k, 0, us, bytes,
-                             ceiling / us);
+                const char *type = to == QK_FORMAT_F16    ? "f16"
+                                   : to == QK_FORMAT_BF16 ? "bf16"
+                                                          : "f32";
+                b.report.add(std::string("dequantize ") + kind.name + " to " + type, n, k, 0, us,
+                             bytes, ceiling / us);
                 for (qk_tensor *tensor : outs) qk_tensor_destroy(tensor);
                 destroy(weights);
             }
@@ -206,11 +212,12 @@ double time_linear(Bench &b, const std::vector<qk_tensor *> &weights, qk_format 
 }
 
 void bench_matvec(Bench &b, bool all_batches) {
-    const int64_t shapes[][2] = {{4096, 4096},  {6144, 4096},  {28672, 4096}, {4096, 14336},
+    const int64_t shapes[][2] = {{4096, 4096}, {6144, 4096},  {28672, 4096}, {4096, 14336},
                                  {8192, 8192}, {57344, 8192}, {8192, 28672}};
     for (const auto &[n, k] : shapes) {
         for (const Kind &kind : {kAwq, kNf4, kNf4Nested, kFp4}) {
-            if (all_batches && (kind.scale == QK_FORMAT_LUT8 || kind.format == QK_FORMAT_FP4_BNB)) continue;
+            if (all_batches && (kind.scale == QK_FORMAT_LUT8 || kind.format == QK_FORMAT_FP4_BNB))
+                continue;
             double bytes = 0;
             const int64_t estimate = n * k / 2;
             std::vector<qk_tensor *> weights =
@@ -228,7 +235,8 @@ void bench_matvec(Bench &b, bool all_batches) {
                                  bytes, floor / us);
                 }
                 if (m > 1) continue;
-                const double us = time_linear(b, weights, QK_FORMAT_F16, n, k, m, Edges::kAsCaptured);
+                const double us =
+                    time_linear(b, weights, QK_FORMAT_F16, n, k, m, Edges::kAsCaptured);
                 b.report.add(name + " x f16 overlapped", n, k, m, us, bytes, floor / us);
             }
             for (qk_tensor *w : weights) qk_tensor_destroy(w);
@@ -246,7 +254,8 @@ void bench_chain(Bench &b) {
                 make_packed(b, kind, n, n, copies_for(double(n * n / 2)) / 2 * 2 + 2, &bytes);
             qk_tensor *const a = wrap_dense(b, QK_FORMAT_F16, 1, n, b.out);
             qk_tensor *const c = wrap_dense(b, QK_FORMAT_F16, 1, n, b.out + (1 << 20));
-            fill<<<256, 256>>>(reinterpret_cast<uint32_t *>(b.out), n / 2, 0x83ff83ffu, 0x38003800u, 3);
+            fill<<<256, 256>>>(reinterpret_cast<uint32_t *>(b.out), n / 2, 0x83ff83ffu, 0x38003800u,
+                               3);
             BENCH_CHECK(cudaDeviceSynchronize());
             std::vector<Call> calls;
             for (size_t i = 0; i < weights.size(); ++i) {
@@ -297,7 +306,8 @@ int main(int argc, char **argv) {
     b.floors = argc <= 2 || !wanted("nofloors");
     cudaDeviceProp device = {};
     BENCH_CHECK(cudaGetDeviceProperties(&device, 0));
-    std::printf("%s, %d multiprocessors, %s\n", device.name, device.multiProcessorCount, qk_build_info());
+    std::printf("%s, %d multiprocessors, %s\n", device.name, device.multiProcessorCount,
+                qk_build_info());
     if (argc > 2 && wanted("probe")) bench::probe(b);
     if (wanted("dequantize")) bench::bench_dequantize(b);
     if (wanted("chain")) bench::bench_chain(b);

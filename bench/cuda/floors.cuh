@@ -55,8 +55,8 @@ inline double read_floor(Timer &timer, const uint8_t *pool, int64_t pool_bytes, 
     for (const auto &[kernel, units] : kernels) {
         for (const int threads : {128, 256, 512}) {
             const int64_t full = (bytes / 16 + threads * units - 1) / (threads * units);
-            for (const int64_t limit : {int64_t(132 * 2048 / threads), int64_t(132 * 1024 / threads),
-                                        full}) {
+            for (const int64_t limit :
+                 {int64_t(132 * 2048 / threads), int64_t(132 * 1024 / threads), full}) {
                 std::vector<Call> calls;
                 for (int i = 0; i < copies; ++i) {
                     const uint4 *p = reinterpret_cast<const uint4 *>(pool + i * bytes);
@@ -78,8 +78,8 @@ inline double expand_floor(Timer &timer, const uint8_t *in, int64_t in_bytes, ui
     const struct {
         ExpandKernel kernel;
         int units;
-    } kernels[] = {{expand_only<1>, 1}, {expand_only<2>, 2}, {expand_only<4>, 4},
-                   {expand_only<8>, 8}};
+    } kernels[] = {
+        {expand_only<1>, 1}, {expand_only<2>, 2}, {expand_only<4>, 4}, {expand_only<8>, 8}};
     const int64_t room = std::min(in_bytes / bytes, out_bytes / (4 * bytes));
     const int copies = int(std::min<int64_t>(copies_for(5.0 * double(bytes)), room));
     double best = 1e30;
@@ -91,9 +91,8 @@ inline double expand_floor(Timer &timer, const uint8_t *in, int64_t in_bytes, ui
                 auto *o = reinterpret_cast<uint4 *>(out + i * bytes * 4);
                 const unsigned grid =
                     unsigned((bytes / 4 + threads * units - 1) / (threads * units));
-                calls.push_back([=](cudaStream_t s) {
-                    kernel<<<grid, threads, 0, s>>>(p, o, bytes / 4);
-                });
+                calls.push_back(
+                    [=](cudaStream_t s) { kernel<<<grid, threads, 0, s>>>(p, o, bytes / 4); });
             }
             best = std::min(best, timer.run(calls, 1e-3, 5));
         }

@@ -14,19 +14,19 @@
 
 namespace bench {
 
-#define BENCH_CHECK(call)                                                                \
-    do {                                                                                 \
-        const cudaError_t error_ = (call);                                               \
-        if (error_ != cudaSuccess) {                                                     \
-            std::printf("%s: %s\n", #call, cudaGetErrorString(error_));                  \
-            std::exit(1);                                                                \
-        }                                                                                \
+#define BENCH_CHECK(call)                                               \
+    do {                                                                \
+        const cudaError_t error_ = (call);                              \
+        if (error_ != cudaSuccess) {                                    \
+            std::printf("%s: %s\n", #call, cudaGetErrorString(error_)); \
+            std::exit(1);                                               \
+        }                                                               \
     } while (0)
 
 using Call = std::function<void(cudaStream_t)>;
 
-// Whether a kernel may start while the one before it runs (programmatic dependent launch), as it was
-// captured, or each launch stands alone.
+// Whether a kernel may start while the one before it runs (programmatic dependent launch), as it
+// was captured, or each launch stands alone.
 enum class Edges { kAsCaptured, kFull };
 
 inline void replace_edges(cudaGraph_t graph) {
@@ -68,7 +68,8 @@ class Timer {
             replay(graph);
         }
         std::vector<double> times;
-        for (int i = 0; i < replays; ++i) times.push_back(replay(graph) / double(std::max(many, once)));
+        for (int i = 0; i < replays; ++i)
+            times.push_back(replay(graph) / double(std::max(many, once)));
         BENCH_CHECK(cudaGraphExecDestroy(graph));
         std::sort(times.begin(), times.end());
         return times[times.size() / 2] * 1e6;
@@ -120,8 +121,8 @@ class Report {
         std::fprintf(file_,
                      "%s{\"what\": \"%s\", \"n\": %lld, \"k\": %lld, \"m\": %lld, \"us\": %.4f, "
                      "\"bytes\": %.0f, \"share\": %.4f}",
-                     first_ ? "" : ",\n", what.c_str(), (long long)n, (long long)k, (long long)m, us,
-                     bytes, share);
+                     first_ ? "" : ",\n", what.c_str(), (long long)n, (long long)k, (long long)m,
+                     us, bytes, share);
         first_ = false;
     }
 

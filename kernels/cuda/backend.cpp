@@ -72,9 +72,10 @@ constinit const Backend kCudaBackend = {
     packed_layout,
     {allocate, release, upload, download},
     kDequantize,
-    {},  // quantize: not yet, an op without a kernel is QK_ERROR_UNSUPPORTED
+    {},  // quantize: on the CPU only; an operation without a kernel is QK_ERROR_UNSUPPORTED
     kRepack,
     kLinear,
+    {},  // gru: on the CPU only
 };
 
 }  // namespace qk

@@ -31,28 +31,30 @@ inline WeightView view_of(const Weight &w) {
     const bool dense = is_dense(*w.format);
     const auto bytes = [](void *plane) { return static_cast<uint8_t *>(plane); };
     WeightView view = {w.geometry,
-            w.format->id,
-            w.format->kind,
-            w.format->bits,
-            dense ? QK_LAYOUT_ROW : w.layout->id,
-            dense ? 0 : w.layout->zero_offset,
-            bytes(w.data),
-            dense ? QK_FORMAT_F32 : w.scale.format->id,
-            bytes(w.scale.data),
-            bytes(w.scale.second),
-            bytes(w.scale.code),
-            bytes(w.scale.bias),
-            w.scale.second_group,
-            bytes(w.zero),
-            bytes(w.table),
-            {}};
+                       w.format->id,
+                       w.format->kind,
+                       w.format->bits,
+                       dense ? QK_LAYOUT_ROW : w.layout->id,
+                       dense ? 0 : w.layout->zero_offset,
+                       bytes(w.data),
+                       dense ? QK_FORMAT_F32 : w.scale.format->id,
+                       bytes(w.scale.data),
+                       bytes(w.scale.second),
+                       bytes(w.scale.code),
+                       bytes(w.scale.bias),
+                       w.scale.second_group,
+                       bytes(w.zero),
+                       bytes(w.table),
+                       {}};
     for (int code = 0; w.format->kind == FormatKind::kTable && code < 16; ++code) {
         view.entries[code] = w.format->value(code);
     }
     return view;
 }
 
-inline bool is_nested(const Weight &w) { return w.scale.format->id == QK_FORMAT_LUT8; }
+inline bool is_nested(const Weight &w) {
+    return w.scale.format->id == QK_FORMAT_LUT8;
+}
 
 #if defined(__CUDACC__)
 namespace {
@@ -71,17 +73,23 @@ __device__ inline void store_as(void *data, int64_t index, T value) {
 
 __device__ inline float load_float(qk_format format, const void *data, int64_t index) {
     switch (format) {
-        case QK_FORMAT_F16: return f32_from_f16(load_as<uint16_t>(data, index));
-        case QK_FORMAT_BF16: return f32_from_bf16(load_as<uint16_t>(data, index));
-        default: return load_as<float>(data, index);
+        case QK_FORMAT_F16:
+            return f32_from_f16(load_as<uint16_t>(data, index));
+        case QK_FORMAT_BF16:
+            return f32_from_bf16(load_as<uint16_t>(data, index));
+        default:
+            return load_as<float>(data, index);
     }
 }
 
 __device__ inline void store_float(qk_format format, void *data, int64_t index, float value) {
     switch (format) {
-        case QK_FORMAT_F16: return store_as(data, index, f16_from_f32(value));
-        case QK_FORMAT_BF16: return store_as(data, index, bf16_from_f32(value));
-        default: return store_as(data, index, value);
+        case QK_FORMAT_F16:
+            return store_as(data, index, f16_from_f32(value));
+        case QK_FORMAT_BF16:
+            return store_as(data, index, bf16_from_f32(value));
+        default:
+            return store_as(data, index, value);
     }
 }
 
@@ -89,15 +97,23 @@ __device__ inline void store_float(qk_format format, void *data, int64_t index, 
 template <class Body>
 __device__ inline auto with_map(qk_layout layout, int bits, const Body &body) {
     switch (layout) {
-        case QK_LAYOUT_ROW_HIGH: return body(MapRowHigh{});
-        case QK_LAYOUT_AWQ_GEMM: return body(MapAwqGemm{});
-        case QK_LAYOUT_AWQ_GEMV: return body(MapAwqGemv{});
+        case QK_LAYOUT_ROW_HIGH:
+            return body(MapRowHigh{});
+        case QK_LAYOUT_AWQ_GEMM:
+            return body(MapAwqGemm{});
+        case QK_LAYOUT_AWQ_GEMV:
+            return body(MapAwqGemv{});
         case QK_LAYOUT_GPTQ:
-        case QK_LAYOUT_GPTQ_V1: return body(MapGptq{});
-        case QK_LAYOUT_WORD: return body(MapWord{});
-        case kLayoutTiles: return body(MapTiles<false>{});
-        case kLayoutTilesPairs: return body(MapTiles<true>{});
-        default: return bits == 8 ? body(MapRowBytes{}) : body(MapRow{});
+        case QK_LAYOUT_GPTQ_V1:
+            return body(MapGptq{});
+        case QK_LAYOUT_WORD:
+            return body(MapWord{});
+        case kLayoutTiles:
+            return body(MapTiles<false>{});
+        case kLayoutTilesPairs:
+            return body(MapTiles<true>{});
+        default:
+            return bits == 8 ? body(MapRowBytes{}) : body(MapRow{});
     }
 }
 
@@ -124,8 +140,8 @@ __device__ inline float scale_of(const WeightView &w, GroupIndex group) {
     const int64_t at = scale_at(w, group);
     if (w.scale_format != QK_FORMAT_LUT8) return load_float(w.scale_format, w.scale, at);
     const int64_t second = group_number(w.geometry, group) / w.second_group;
-    const float product = __fmul_rn(load_as<float>(w.code, w.scale[at]),
-                                    load_as<float>(w.second, second));
+    const float product =
+        __fmul_rn(load_as<float>(w.code, w.scale[at]), load_as<float>(w.second, second));
     return __fadd_rn(product, load_as<float>(w.bias, 0));
 }
 
@@ -138,12 +154,20 @@ __device__ inline int zero_of(const WeightView &w, GroupIndex group) {
 // What each code stands for before the scale (affine: before its zero is taken off), in shared
 // memory. Every thread of the block calls it; ends with a barrier.
 __device__ inline void fill_entries(const WeightView &w, float *entries) {
-    for (int code = int(threadIdx.x); code < (1 << w.bits) && w.bits <= 8; code += int(blockDim.x)) {
+    for (int code = int(threadIdx.x); code < (1 << w.bits) && w.bits <= 8;
+         code += int(blockDim.x)) {
         switch (w.kind) {
-            case FormatKind::kTable: entries[code] = w.entries[code]; break;
-            case FormatKind::kStored: entries[code] = load_as<float>(w.table, code); break;
-            case FormatKind::kSigned: entries[code] = float(int8_t(code)); break;
-            default: entries[code] = float(code);
+            case FormatKind::kTable:
+                entries[code] = w.entries[code];
+                break;
+            case FormatKind::kStored:
+                entries[code] = load_as<float>(w.table, code);
+                break;
+            case FormatKind::kSigned:
+                entries[code] = float(int8_t(code));
+                break;
+            default:
+                entries[code] = float(code);
         }
     }
     __syncthreads();

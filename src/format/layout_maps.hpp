@@ -161,7 +161,8 @@ struct MapTiles {
     }
     QK_HD static constexpr int64_t scale_at(const Geometry &s, GroupIndex i) {
         if (s.flat) return i.group;
-        return ((i.row >> 4) * s.groups_per_row + i.group) * 16 + (i.row & 7) * 2 + (i.row >> 3 & 1);
+        const int64_t tile = (i.row >> 4) * s.groups_per_row + i.group;
+        return tile * 16 + (i.row & 7) * 2 + (i.row >> 3 & 1);
     }
     QK_HD static constexpr int64_t zero_count(const Geometry &s) {
         return round_up(scale_count(s), 32);  // whole 16-byte copies

@@ -63,13 +63,14 @@ struct Layer {
         options.stream = stream;
         ASSERT_EQ(qk_context_create(&options, &context), QK_OK);
         cuda_test::Rng rng(9);
-        qk_tensor_desc desc = cuda_test::weight_desc(QK_FORMAT_NF4, QK_FORMAT_F32,
-                                                     QK_LAYOUT_ROW_HIGH, 64, n, k);
+        qk_tensor_desc desc =
+            cuda_test::weight_desc(QK_FORMAT_NF4, QK_FORMAT_F32, QK_LAYOUT_ROW_HIGH, 64, n, k);
         const cuda_test::HostWeight host = cuda_test::random_weight(desc, rng);
         ASSERT_EQ(qk_tensor_create(context, &desc, &w), QK_OK) << qk_context_error(context);
         for (const qk_plane plane : {QK_PLANE_DATA, QK_PLANE_SCALE}) {
             ASSERT_EQ(qk_tensor_upload(context, w, plane, host.planes[plane].data(),
-                                       host.planes[plane].size()), QK_OK);
+                                       host.planes[plane].size()),
+                      QK_OK);
         }
         desc.layout = QK_LAYOUT_PACKED;
         ASSERT_EQ(qk_tensor_create(context, &desc, &packed), QK_OK) << qk_context_error(context);
@@ -88,11 +89,10 @@ struct Layer {
         ASSERT_EQ(qk_tensor_create(context, &desc, out), QK_OK) << qk_context_error(context);
     }
     qk_status run_all() {
-        const qk_status statuses[] = {qk_repack(context, w, packed),
-                                      qk_dequantize(context, packed, dense),
-                                      qk_dequantize(context, w, dense),
-                                      qk_linear(context, x, w, nullptr, y),
-                                      qk_linear(context, x, packed, nullptr, y)};
+        const qk_status statuses[] = {
+            qk_repack(context, w, packed), qk_dequantize(context, packed, dense),
+            qk_dequantize(context, w, dense), qk_linear(context, x, w, nullptr, y),
+            qk_linear(context, x, packed, nullptr, y)};
         for (const qk_status status : statuses) {
             if (status != QK_OK) return status;
         }
@@ -100,7 +100,8 @@ struct Layer {
     }
     std::vector<uint16_t> read(qk_tensor *tensor, size_t count) {
         std::vector<uint16_t> values(count);
-        EXPECT_EQ(qk_tensor_download(context, tensor, QK_PLANE_DATA, values.data(), count * 2), QK_OK);
+        EXPECT_EQ(qk_tensor_download(context, tensor, QK_PLANE_DATA, values.data(), count * 2),
+                  QK_OK);
         return values;
     }
     ~Layer() {
@@ -124,8 +125,10 @@ TEST(CudaApi, EveryOperationCanBeCaptured) {
     ASSERT_EQ(cudaGraphInstantiate(&executable, graph, 0), cudaSuccess);
     const std::vector<uint16_t> poison(96 * 256, 0xffff);
     ASSERT_EQ(qk_tensor_upload(layer.context, layer.dense, QK_PLANE_DATA, poison.data(),
-                               poison.size() * 2), QK_OK);
-    ASSERT_EQ(qk_tensor_upload(layer.context, layer.y, QK_PLANE_DATA, poison.data(), 96 * 2), QK_OK);
+                               poison.size() * 2),
+              QK_OK);
+    ASSERT_EQ(qk_tensor_upload(layer.context, layer.y, QK_PLANE_DATA, poison.data(), 96 * 2),
+              QK_OK);
     ASSERT_EQ(cudaGraphLaunch(executable, layer.stream), cudaSuccess);
     ASSERT_EQ(qk_context_synchronize(layer.context), QK_OK);
     EXPECT_EQ(layer.read(layer.y, 96), y);
@@ -144,7 +147,8 @@ TEST(CudaApi, ADependentChainRepeatsBitForBit) {
     const auto start = layer.read(layer.x, 512);
     std::vector<uint16_t> first;
     for (int repeat = 0; repeat < 50; ++repeat) {
-        ASSERT_EQ(qk_tensor_upload(layer.context, layer.x, QK_PLANE_DATA, start.data(), 1024), QK_OK);
+        ASSERT_EQ(qk_tensor_upload(layer.context, layer.x, QK_PLANE_DATA, start.data(), 1024),
+                  QK_OK);
         for (int step = 0; step < 20; ++step) {
             ASSERT_EQ(qk_linear(layer.context, layer.x, layer.packed, nullptr, layer.y), QK_OK);
             ASSERT_EQ(qk_linear(layer.context, layer.y, layer.packed, nullptr, layer.x), QK_OK);

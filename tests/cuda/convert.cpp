@@ -31,8 +31,9 @@ void add_cases(qk_format format, bool symmetric, qk_layout layout, bool flat,
 
 std::vector<Case> all_cases() {
     std::vector<Case> cases;
-    const qk_layout any[] = {QK_LAYOUT_ROW,  QK_LAYOUT_ROW_HIGH, QK_LAYOUT_AWQ_GEMM,
-                             QK_LAYOUT_AWQ_GEMV, QK_LAYOUT_GPTQ, QK_LAYOUT_GPTQ_V1, QK_LAYOUT_WORD};
+    const qk_layout any[] = {QK_LAYOUT_ROW,      QK_LAYOUT_ROW_HIGH, QK_LAYOUT_AWQ_GEMM,
+                             QK_LAYOUT_AWQ_GEMV, QK_LAYOUT_GPTQ,     QK_LAYOUT_GPTQ_V1,
+                             QK_LAYOUT_WORD};
     for (const qk_layout layout : any) {
         const bool flat_too = layout == QK_LAYOUT_ROW || layout == QK_LAYOUT_ROW_HIGH;
         for (int flat = 0; flat <= int(flat_too); ++flat) {
@@ -123,11 +124,11 @@ TEST(CudaConvert, EveryScaleOfNf4) {  // all 65,536 bit patterns of an f16 scale
 }
 
 void check_repack(HostWeight &w, qk_layout layout, qk_layout packed) {
-    qk_tensor_desc desc = weight_desc(w.shape.format->id, w.shape.scale_format->id, layout,
-                                      int32_t(w.shape.geometry.group_size), w.shape.rows,
-                                      w.shape.columns, w.planes[QK_PLANE_ZERO].empty() &&
-                                      w.shape.format->id == QK_FORMAT_U4_AFFINE,
-                                      w.shape.geometry.flat);
+    qk_tensor_desc desc =
+        weight_desc(w.shape.format->id, w.shape.scale_format->id, layout,
+                    int32_t(w.shape.geometry.group_size), w.shape.rows, w.shape.columns,
+                    w.planes[QK_PLANE_ZERO].empty() && w.shape.format->id == QK_FORMAT_U4_AFFINE,
+                    w.shape.geometry.flat);
     desc.scale_group_size = int32_t(w.shape.second_group);
     HostWeight expected = empty_weight(desc, packed, 0x5a);
     const DeviceWeight from(w), to(expected);
@@ -147,24 +148,25 @@ void check_repack(HostWeight &w, qk_layout layout, qk_layout packed) {
 TEST(CudaConvert, RepackEqualsTheCpu) {
     QK_NEEDS_DEVICE();
     Rng rng(4);
-    const qk_layout layouts[] = {QK_LAYOUT_ROW,  QK_LAYOUT_ROW_HIGH, QK_LAYOUT_AWQ_GEMM,
-                                 QK_LAYOUT_AWQ_GEMV, QK_LAYOUT_GPTQ, QK_LAYOUT_GPTQ_V1,
+    const qk_layout layouts[] = {QK_LAYOUT_ROW,      QK_LAYOUT_ROW_HIGH, QK_LAYOUT_AWQ_GEMM,
+                                 QK_LAYOUT_AWQ_GEMV, QK_LAYOUT_GPTQ,     QK_LAYOUT_GPTQ_V1,
                                  QK_LAYOUT_WORD};
     for (const qk_layout source : layouts) {
         for (const qk_format scale : {QK_FORMAT_F32, QK_FORMAT_F16, QK_FORMAT_LUT8}) {
-            HostWeight w = random_weight(
-                weight_desc(QK_FORMAT_U4_AFFINE, scale, source, 32, 21, 77), rng);
+            HostWeight w =
+                random_weight(weight_desc(QK_FORMAT_U4_AFFINE, scale, source, 32, 21, 77), rng);
             for (const qk_layout target : layouts) check_repack(w, target, QK_LAYOUT_PACKED);
             check_repack(w, QK_LAYOUT_PACKED, qk::kLayoutTiles);
             check_repack(w, QK_LAYOUT_PACKED, qk::kLayoutTilesPairs);
         }
     }
-    HostWeight flat = random_weight(weight_desc(QK_FORMAT_NF4, QK_FORMAT_LUT8, QK_LAYOUT_ROW_HIGH,
-                                                64, 21, 77, false, true), rng);
+    HostWeight flat = random_weight(
+        weight_desc(QK_FORMAT_NF4, QK_FORMAT_LUT8, QK_LAYOUT_ROW_HIGH, 64, 21, 77, false, true),
+        rng);
     check_repack(flat, QK_LAYOUT_ROW, QK_LAYOUT_PACKED);
     check_repack(flat, QK_LAYOUT_PACKED, qk::kLayoutTilesPairs);
-    HostWeight bytes = random_weight(
-        weight_desc(QK_FORMAT_S8, QK_FORMAT_F32, QK_LAYOUT_ROW, 32, 21, 77), rng);
+    HostWeight bytes =
+        random_weight(weight_desc(QK_FORMAT_S8, QK_FORMAT_F32, QK_LAYOUT_ROW, 32, 21, 77), rng);
     check_repack(bytes, QK_LAYOUT_PACKED, QK_LAYOUT_ROW);
 }
 

@@ -88,12 +88,14 @@ static void put(qk_format format, std::vector<uint8_t> &data, int64_t index, flo
         memcpy(data.data() + index * 4, &value, 4);
         return;
     }
-    const uint16_t bits = format == QK_FORMAT_F16 ? qk::f16_from_f32(value)
-                                                  : qk::bf16_from_f32(value);
+    const uint16_t bits =
+        format == QK_FORMAT_F16 ? qk::f16_from_f32(value) : qk::bf16_from_f32(value);
     memcpy(data.data() + index * 2, &bits, 2);
 }
 
-static int64_t size_of(qk_format format) { return format == QK_FORMAT_F32 ? 4 : 2; }
+static int64_t size_of(qk_format format) {
+    return format == QK_FORMAT_F32 ? 4 : 2;
+}
 
 std::vector<uint8_t> random_floats(qk_format format, int64_t count, Rng &rng) {
     std::vector<uint8_t> data(size_t(count * size_of(format)));
@@ -144,13 +146,17 @@ static void run_here(void *, int32_t count, void (*task)(void *, int32_t), void 
     for (int32_t i = 0; i < count; ++i) task(argument, i);
 }
 
-qk::Launch host_launch() { return {{run_here, nullptr, 1}, nullptr, 0, nullptr, 0, nullptr}; }
+qk::Launch host_launch() {
+    return {{run_here, nullptr, 1}, nullptr, 0, nullptr, 0, nullptr};
+}
 
 qk::Launch device_launch(qk::ErrorText *error) {
     return {{run_here, nullptr, 1}, nullptr, 0, nullptr, 0, error};
 }
 
-bool no_device() { return qk::kCudaBackend.device_count() == 0; }
+bool no_device() {
+    return qk::kCudaBackend.device_count() == 0;
+}
 
 ::testing::AssertionResult same_values(qk_format format, const std::vector<uint8_t> &expected,
                                        const std::vector<uint8_t> &actual) {
@@ -163,7 +169,8 @@ bool no_device() { return qk::kCudaBackend.device_count() == 0; }
             continue;
         }
         if (std::isnan(a) && std::isnan(b)) continue;
-        return ::testing::AssertionFailure() << "element " << i << ": expected " << a << ", is " << b;
+        return ::testing::AssertionFailure()
+               << "element " << i << ": expected " << a << ", is " << b;
     }
     return ::testing::AssertionSuccess();
 }

@@ -8,8 +8,8 @@ namespace cuda_test {
 namespace {
 
 struct Problem {
-    HostWeight w;       // layout ROW
-    qk_format type;     // of x and y
+    HostWeight w;    // layout ROW
+    qk_format type;  // of x and y
     int64_t m;
     std::vector<uint8_t> x, bias;
 
@@ -30,8 +30,7 @@ DeviceWeight packed_weight(HostWeight &w) {
     const qk::Geometry &s = w.shape.geometry;
     qk_tensor_desc desc = weight_desc(
         w.shape.format->id, w.shape.scale_format->id, QK_LAYOUT_PACKED,
-        s.groups_per_row == 1 ? QK_GROUP_ROW : int32_t(s.group_size), w.shape.rows,
-        w.shape.columns,
+        s.groups_per_row == 1 ? QK_GROUP_ROW : int32_t(s.group_size), w.shape.rows, w.shape.columns,
         w.shape.format->id == QK_FORMAT_U4_AFFINE && w.planes[QK_PLANE_ZERO].empty(), s.flat);
     desc.scale_group_size = int32_t(w.shape.second_group);
     HostWeight to = empty_weight(desc, qk::kCudaBackend.packed_layout(*w.shape.format), 0);
@@ -45,12 +44,12 @@ std::vector<uint8_t> run_on_device(const qk::Kernel<qk::LinearArgs> &kernel, con
     const size_t row_bytes = p.x.size() / size_t(p.m);
     const DeviceBuffer x({p.x.begin() + long(size_t(first) * row_bytes),
                           p.x.begin() + long(size_t(first + rows) * row_bytes)});
-    const DeviceBuffer bias(p.bias), y(std::vector<uint8_t>(p.y_bytes() / size_t(p.m) * size_t(rows),
-                                                            0xff));
+    const DeviceBuffer bias(p.bias),
+        y(std::vector<uint8_t>(p.y_bytes() / size_t(p.m) * size_t(rows), 0xff));
     const qk::Format *const type = qk::find_format(p.type);
     const qk::Dense b = {qk::find_format(QK_FORMAT_F32), 1, p.n(), bias.data()};
-    const qk::LinearArgs args = {{type, rows, p.k(), x.data()}, w.view(), &b,
-                                 {type, rows, p.n(), y.data()}};
+    const qk::LinearArgs args = {
+        {type, rows, p.k(), x.data()}, w.view(), &b, {type, rows, p.n(), y.data()}};
     qk::ErrorText error = {};
     EXPECT_TRUE(kernel.can_run(args, 0));
     EXPECT_EQ(kernel.run(args, device_launch(&error)), QK_OK) << error.text;
@@ -61,8 +60,8 @@ std::vector<uint8_t> run_on_host(Problem &p) {
     std::vector<uint8_t> y(p.y_bytes(), 0xff);
     const qk::Format *const type = qk::find_format(p.type);
     const qk::Dense bias = {qk::find_format(QK_FORMAT_F32), 1, p.n(), p.bias.data()};
-    const qk::LinearArgs args = {{type, p.m, p.k(), p.x.data()}, p.w.view(), &bias,
-                                 {type, p.m, p.n(), y.data()}};
+    const qk::LinearArgs args = {
+        {type, p.m, p.k(), p.x.data()}, p.w.view(), &bias, {type, p.m, p.n(), y.data()}};
     EXPECT_EQ(qk::cpu::kLinearGeneric.run(args, host_launch()), QK_OK);
     return y;
 }
@@ -144,12 +143,12 @@ void expect_within_bound(Problem &p, const std::vector<uint8_t> &y) {
 TEST(CudaLinear, MatvecIsWithinItsBound) {
     QK_NEEDS_DEVICE();
     Rng rng(6);
-    const int64_t shapes[][2] = {{1, 16}, {15, 64}, {16, 80}, {17, 128}, {64, 512}, {130, 1040},
-                                 {33, 4096}};
+    const int64_t shapes[][2] = {{1, 16},   {15, 64},    {16, 80},  {17, 128},
+                                 {64, 512}, {130, 1040}, {33, 4096}};
     const int64_t batches[] = {1, 2, 7, 8, 9, 16, 17, 33};
     int at = 0;
-    for (const qk_format format : {QK_FORMAT_U4_AFFINE, QK_FORMAT_NF4, QK_FORMAT_FP4_BNB,
-                                   QK_FORMAT_FP4_E2M1}) {
+    for (const qk_format format :
+         {QK_FORMAT_U4_AFFINE, QK_FORMAT_NF4, QK_FORMAT_FP4_BNB, QK_FORMAT_FP4_E2M1}) {
         for (const qk_format scale :
              {QK_FORMAT_F16, QK_FORMAT_BF16, QK_FORMAT_F32, QK_FORMAT_LUT8}) {
             for (const int32_t group : {64, 128, 256, QK_GROUP_ROW}) {
@@ -188,8 +187,8 @@ TEST(CudaLinear, RepeatsBitForBitAndKnowsNoBatch) {
     QK_NEEDS_DEVICE();
     Rng rng(8);
     for (const qk_format format : {QK_FORMAT_U4_AFFINE, QK_FORMAT_NF4}) {
-        Problem p = make_problem(
-            weight_desc(format, QK_FORMAT_F16, QK_LAYOUT_ROW, 64, 144, 2048), QK_FORMAT_F16, 33, rng);
+        Problem p = make_problem(weight_desc(format, QK_FORMAT_F16, QK_LAYOUT_ROW, 64, 144, 2048),
+                                 QK_FORMAT_F16, 33, rng);
         const DeviceWeight packed = packed_weight(p.w), row(p.w);
         for (const auto *kernel : {&qk::cuda::kLinearMatvec, &qk::cuda::kLinearGeneric}) {
             const DeviceWeight &w = kernel == &qk::cuda::kLinearMatvec ? packed : row;

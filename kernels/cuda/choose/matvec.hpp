@@ -31,16 +31,16 @@ static constexpr Deal deal(int64_t count, int32_t parts) {
     return {int32_t(count / parts), int32_t(count % parts)};
 }
 
-// Every block takes a run of rows of tiles, and its warps take equal runs of the stages in it, across
-// the ends of rows: nobody has more than one stage more than its neighbour. The divisions are done
-// here: on the device they would delay the first load by a microsecond.
+// Every block takes a run of rows of tiles, and its warps take equal runs of the stages in it,
+// across the ends of rows: nobody has more than one stage more than its neighbour. The divisions
+// are done here: on the device they would delay the first load by a microsecond.
 struct MatvecPlan {
     int32_t warps;       // of a block
     int32_t row_tiles;   // of the weight
     int32_t row_stages;  // of a row of tiles
     int32_t blocks;
-    Deal rows;           // to blocks
-    Deal few, many;      // stages to warps, in blocks of rows.each and rows.each + 1 rows
+    Deal rows;       // to blocks
+    Deal few, many;  // stages to warps, in blocks of rows.each and rows.each + 1 rows
 
     QK_HD constexpr Run stages(Run block, int32_t warp) const {
         return block.last - block.first == rows.each ? few.part(warp) : many.part(warp);

@@ -1,7 +1,8 @@
 // Dequantize AWQ_GEMM: codes lie [k, n / 8] in words along n, the output is [n, k], so the tile is
 // turned in registers. A lane loads 8 columns x 2 words (16 rows) and stores 16 bytes of each row:
 // 4 lanes read 32 neighbouring bytes, 8 lanes store 128 neighbouring ones. A warp turns
-// 64 columns x 64 rows, a block 128 columns x 256 rows: whole 128-byte lines of codes. (code - zero) * scale is one fp32 product, rounded once.
+// 64 columns x 64 rows, a block 128 columns x 256 rows: whole 128-byte lines of codes. (code -
+// zero) * scale is one fp32 product, rounded once.
 #include "cuda/lists.hpp"
 #include "cuda/prim/pack.cuh"
 #include "cuda/runtime.hpp"
@@ -11,7 +12,7 @@ namespace qk::cuda {
 namespace {
 
 constexpr int32_t kThreads = 256;
-constexpr int64_t kTile = 64;  // rows and columns a warp
+constexpr int64_t kTile = 64;                // rows and columns a warp
 constexpr int64_t kAlongK = 2, kAlongN = 4;  // warps of a block
 
 struct Problem {
@@ -58,14 +59,16 @@ __global__ void __launch_bounds__(kThreads) turn(const __grid_constant__ Problem
     uint2 words[8];
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-        words[i] = __ldg(reinterpret_cast<const uint2 *>(
-            p.w.data + ((column + i) * row_words + row / 8) * 4));
+        words[i] = __ldg(
+            reinterpret_cast<const uint2 *>(p.w.data + ((column + i) * row_words + row / 8) * 4));
     }
-    const uint4 *const scales = reinterpret_cast<const uint4 *>(p.w.scale + (group * s.n + row) * 2);
+    const uint4 *const scales =
+        reinterpret_cast<const uint4 *>(p.w.scale + (group * s.n + row) * 2);
     const uint4 scale[2] = {__ldg(scales), __ldg(scales + 1)};
     uint2 zeros = {0x88888888u, 0x88888888u};
     if (p.w.zero != nullptr) {
-        zeros = __ldg(reinterpret_cast<const uint2 *>(p.w.zero + (group * row_words + row / 8) * 4));
+        zeros =
+            __ldg(reinterpret_cast<const uint2 *>(p.w.zero + (group * row_words + row / 8) * 4));
     }
 #pragma unroll
     for (int r = 0; r < 16; ++r) {
@@ -88,14 +91,18 @@ Status run(const DequantizeArgs &args, const Launch &launch) {
     const Problem problem = {view_of(args.from), args.to.data, along_k};
     const Shape3 shape = {dim3(uint32_t(along_k * ceil_div(s.n, kTile * kAlongN))), kThreads};
     switch (args.to.format->id) {
-        case QK_FORMAT_F16: return launch_kernel(launch, "dequantize", turn<__half>, shape, problem);
+        case QK_FORMAT_F16:
+            return launch_kernel(launch, "dequantize", turn<__half>, shape, problem);
         case QK_FORMAT_BF16:
             return launch_kernel(launch, "dequantize", turn<__nv_bfloat16>, shape, problem);
-        default: return launch_kernel(launch, "dequantize", turn<float>, shape, problem);
+        default:
+            return launch_kernel(launch, "dequantize", turn<float>, shape, problem);
     }
 }
 
-bool aligned(const void *pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
+bool aligned(const void *pointer) {
+    return reinterpret_cast<uintptr_t>(pointer) % 16 == 0;
+}
 
 bool can_run(const DequantizeArgs &args, int32_t) {
     const Weight &w = args.from;

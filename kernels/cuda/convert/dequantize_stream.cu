@@ -1,6 +1,6 @@
 // Dequantize layouts whose codes run in the order of the output: ROW_HIGH, ROW, WORD, and 8-bit
-// codes. value = (entry - zero) * scale as one fp32 product, rounded once; nested scales are decoded
-// on the way, in the same launch.
+// codes. value = (entry - zero) * scale as one fp32 product, rounded once; nested scales are
+// decoded on the way, in the same launch.
 //
 // A thread turns 8 codes (4 for f32 outputs) into one 16-byte store; neighbours store side by side.
 // kUnits of them are loaded, with their scales, before
@@ -56,21 +56,27 @@ struct RawScale {
 
 __device__ RawScale load_scale(const Problem &p, int64_t number) {
     switch (p.w.scale_format) {
-        case QK_FORMAT_F32: return {reinterpret_cast<const uint32_t *>(p.w.scale)[number], 0};
+        case QK_FORMAT_F32:
+            return {reinterpret_cast<const uint32_t *>(p.w.scale)[number], 0};
         case QK_FORMAT_LUT8:
             return {p.w.scale[number],
                     reinterpret_cast<const float *>(p.w.second)[number >> p.second_shift]};
-        default: return {reinterpret_cast<const uint16_t *>(p.w.scale)[number], 0};
+        default:
+            return {reinterpret_cast<const uint16_t *>(p.w.scale)[number], 0};
     }
 }
 
 // Nested: two fp32 roundings, as bitsandbytes computes it.
 __device__ float scale_value(const Problem &p, RawScale raw, const float *scale_codes, float bias) {
     switch (p.w.scale_format) {
-        case QK_FORMAT_F32: return __uint_as_float(raw.bits);
-        case QK_FORMAT_F16: return __half2float(__ushort_as_half(uint16_t(raw.bits)));
-        case QK_FORMAT_BF16: return __uint_as_float(raw.bits << 16);
-        default: return __fadd_rn(__fmul_rn(scale_codes[raw.bits], raw.second), bias);
+        case QK_FORMAT_F32:
+            return __uint_as_float(raw.bits);
+        case QK_FORMAT_F16:
+            return __half2float(__ushort_as_half(uint16_t(raw.bits)));
+        case QK_FORMAT_BF16:
+            return __uint_as_float(raw.bits << 16);
+        default:
+            return __fadd_rn(__fmul_rn(scale_codes[raw.bits], raw.second), bias);
     }
 }
 
@@ -101,8 +107,8 @@ __device__ void finish(const Problem &p, const float *entries, const float *scal
 }
 
 template <class Out, Codes order>
-__global__ void __launch_bounds__(kThreads) expand(const __grid_constant__ Problem p,
-                                                   qk_format to) {
+__global__ void __launch_bounds__(kThreads)
+    expand(const __grid_constant__ Problem p, qk_format to) {
     constexpr int kCodes = Store<Out>::kCodes;
     using Bits = typename Word<kCodes *(order == Codes::kBytes ? 8 : 4)>::Type;
     __shared__ float entries[256], scale_codes[256];
@@ -159,9 +165,12 @@ Status run(const DequantizeArgs &args, const Launch &launch) {
                              __builtin_ctzll(uint64_t(s.group_size)),
                              second > 0 ? __builtin_ctzll(uint64_t(second)) : 0};
     switch (args.to.format->id) {
-        case QK_FORMAT_F16: return run_order<__half>(problem, QK_FORMAT_F16, launch);
-        case QK_FORMAT_BF16: return run_order<__nv_bfloat16>(problem, QK_FORMAT_BF16, launch);
-        default: return run_order<float>(problem, QK_FORMAT_F32, launch);
+        case QK_FORMAT_F16:
+            return run_order<__half>(problem, QK_FORMAT_F16, launch);
+        case QK_FORMAT_BF16:
+            return run_order<__nv_bfloat16>(problem, QK_FORMAT_BF16, launch);
+        default:
+            return run_order<float>(problem, QK_FORMAT_F32, launch);
     }
 }
 
@@ -169,15 +178,21 @@ bool aligned(const void *pointer, uintptr_t bytes) {
     return reinterpret_cast<uintptr_t>(pointer) % bytes == 0;
 }
 
-bool power_of_two(int64_t value) { return (value & (value - 1)) == 0; }
+bool power_of_two(int64_t value) {
+    return (value & (value - 1)) == 0;
+}
 
 // Whether code number r * k + c lies at place r * k + c (but for the order inside a byte).
 bool runs_in_order(const Weight &w) {
     switch (w.layout->id) {
-        case QK_LAYOUT_ROW_HIGH: return true;
-        case QK_LAYOUT_ROW: return w.format->bits == 8 || w.geometry.k % 2 == 0;
-        case QK_LAYOUT_WORD: return w.geometry.k % 8 == 0;
-        default: return false;
+        case QK_LAYOUT_ROW_HIGH:
+            return true;
+        case QK_LAYOUT_ROW:
+            return w.format->bits == 8 || w.geometry.k % 2 == 0;
+        case QK_LAYOUT_WORD:
+            return w.geometry.k % 8 == 0;
+        default:
+            return false;
     }
 }
 

@@ -36,9 +36,14 @@ __global__ void move_codes(const __grid_constant__ WeightView from,
 __device__ void move_scale(const WeightView &from, const WeightView &to, GroupIndex group) {
     const int64_t source = scale_at(from, group), target = scale_at(to, group);
     switch (from.scale_format) {
-        case QK_FORMAT_LUT8: to.scale[target] = from.scale[source]; break;
-        case QK_FORMAT_F32: store_as(to.scale, target, load_as<uint32_t>(from.scale, source)); break;
-        default: store_as(to.scale, target, load_as<uint16_t>(from.scale, source));
+        case QK_FORMAT_LUT8:
+            to.scale[target] = from.scale[source];
+            break;
+        case QK_FORMAT_F32:
+            store_as(to.scale, target, load_as<uint32_t>(from.scale, source));
+            break;
+        default:
+            store_as(to.scale, target, load_as<uint16_t>(from.scale, source));
     }
 }
 
@@ -49,7 +54,8 @@ __global__ void move_groups(const __grid_constant__ WeightView from,
         const GroupIndex group = group_from_number(from.geometry, i);
         if (half == 0) move_scale(from, to, group);
         if (to.zero == nullptr) continue;
-        store_nibble(to.zero, zero_at(to, group), (zero_of(from, group) - to.zero_offset) & 15, half);
+        store_nibble(to.zero, zero_at(to, group), (zero_of(from, group) - to.zero_offset) & 15,
+                     half);
     }
 }
 
@@ -59,9 +65,9 @@ Status fill_zero(const Launch &launch, void *plane, int64_t bytes) {
 }
 
 Status copy_plane(const Launch &launch, void *to, const void *from, int64_t bytes) {
-    return check(cudaMemcpyAsync(to, from, size_t(bytes), cudaMemcpyDeviceToDevice,
-                                 stream_of(launch)),
-                 launch.error, "repack");
+    return check(
+        cudaMemcpyAsync(to, from, size_t(bytes), cudaMemcpyDeviceToDevice, stream_of(launch)),
+        launch.error, "repack");
 }
 
 Status prepare_planes(const RepackArgs &args, const Launch &launch) {
@@ -70,7 +76,8 @@ Status prepare_planes(const RepackArgs &args, const Launch &launch) {
     const Weight &to = args.to, &from = args.from;
     const Geometry &s = to.geometry;
     QK_TRY(fill_zero(launch, to.data, to.layout->data_bytes(s)));
-    QK_TRY(fill_zero(launch, to.scale.data, to.layout->scale_count(s) * (to.scale.format->bits / 8)));
+    QK_TRY(
+        fill_zero(launch, to.scale.data, to.layout->scale_count(s) * (to.scale.format->bits / 8)));
     if (to.zero != nullptr) QK_TRY(fill_zero(launch, to.zero, to.layout->zero_bytes(s)));
     if (is_nested(from)) {
         const int64_t seconds = ceil_div(s.group_count, from.scale.second_group);
@@ -98,7 +105,9 @@ Status run(const RepackArgs &args, const Launch &launch) {
     return QK_OK;
 }
 
-bool can_run(const RepackArgs &, int32_t) { return true; }
+bool can_run(const RepackArgs &, int32_t) {
+    return true;
+}
 
 }  // namespace
 

@@ -1,9 +1,9 @@
 // y = x . transpose(w) + bias for up to 16 rows of x (more in passes), from the packed tiles.
 //
 // A warp streams tiles of 16 rows x 64 columns (512 bytes) through a ring of stages in shared
-// memory, turns each into matrix operands in registers and multiplies it by 8 or 16 rows of x on the
-// tensor cores: f32 sums, one tile at a time, folded into the row's sum with the group's scale in
-// f32. A warp's run of stages may start and end inside a row of tiles; such partial sums meet in
+// memory, turns each into matrix operands in registers and multiplies it by 8 or 16 rows of x on
+// the tensor cores: f32 sums, one tile at a time, folded into the row's sum with the group's scale
+// in f32. A warp's run of stages may start and end inside a row of tiles; such partial sums meet in
 // shared memory and are added in warp order. The order of every sum depends on n, k and the device
 // alone, so results repeat bit for bit and a row of y does not depend on its batch.
 //
@@ -12,24 +12,13 @@
 // kernel that computes x still runs. That is safe because weights are only written by kernels that
 // never let their successors start early (docs/decisions.md).
 #include "cuda/decode/decode.cuh"
+#include "cuda/decode/output.cuh"
 #include "cuda/decode/stream.cuh"
 #include "cuda/lists.hpp"
 #include "cuda/runtime.hpp"
 
 namespace qk::cuda {
 namespace {
-
-struct Problem {
-    WeightView w;
-    const void *x;
-    int64_t m;
-    qk_format bias_type;
-    const void *bias;  // may be null
-    void *y;
-    MatvecPlan plan;
-    int32_t group_shift;   // log2 of the tiles a group
-    int32_t second_shift;  // nested: log2 of second_group
-};
 
 // The two second scales a lane needs; they change once in `second_group` groups. Group numbers fit
 // 32 bits: can_run saw to it.
@@ -76,8 +65,8 @@ __device__ void tile_scales(const Tile<kind> &t, const float *codes, float bias,
     }
 }
 
-// A lane's 16 columns of a row of x, two registers a matrix step; 0 past the end of k. Lanes without
-// a row load nothing: their columns of the product are never stored.
+// A lane's 16 columns of a row of x, two registers a matrix step; 0 past the end of k. Lanes
+// without a row load nothing: their columns of the product are never stored.
 template <int kBatches>
 struct XRows {
     const uint8_t *x;
@@ -111,8 +100,8 @@ struct XRows {
 };
 
 template <class T, class Decode, ScaleKind kind, int kBatches, bool full>
-__device__ void multiply_tile(const Tile<kind> &t, const float (&scale)[2], int32_t first, int index,
-                              const XRows<kBatches> &x, uint32_t table,
+__device__ void multiply_tile(const Tile<kind> &t, const float (&scale)[2], int32_t first,
+                              int index, const XRows<kBatches> &x, uint32_t table,
                               float (&acc)[kBatches][4]) {
     const uint32_t lane_offset = threadIdx.x % 32 * 4;
     const Zeros zeros = Decode::zeros(t.zeros);
@@ -134,83 +123,6 @@ __device__ void multiply_tile(const Tile<kind> &t, const float (&scale)[2], int3
     for (int b = 0; b < kBatches; ++b) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) acc[b][i] = __fmaf_rn(part[b][i], scale[i / 2], acc[b][i]);
-    }
-}
-
-template <class T>
-__device__ void store_y(const Problem &p, int64_t row, int64_t x_row, float y) {
-    if (row >= p.w.geometry.n || x_row >= p.m) return;
-    if (p.bias != nullptr) y = __fadd_rn(y, load_float(p.bias_type, p.bias, row));
-    const qk_format type = std::is_same_v<T, F16> ? QK_FORMAT_F16 : QK_FORMAT_BF16;
-    store_float(type, p.y, x_row * p.w.geometry.n + row, y);
-}
-
-// A row of tiles that one warp has summed alone.
-template <class T, int kBatches>
-__device__ void store_whole(const Problem &p, int32_t row_tile, int64_t x_first,
-                            const float (&acc)[kBatches][4]) {
-    const int lane = int(threadIdx.x) & 31;
-#pragma unroll
-    for (int b = 0; b < kBatches; ++b) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            store_y<T>(p, int64_t(row_tile) * 16 + lane / 4 + i / 2 * 8,
-                       x_first + b * 8 + lane % 4 * 2 + i % 2, acc[b][i]);
-        }
-    }
-}
-
-// Partial sums: at most two a warp, of the rows of tiles that its run starts and ends in.
-template <int kBatches>
-struct Partials {
-    float sum[2][kBatches][4];
-    int32_t row_tile[2] = {-1, -1};
-};
-
-// Adds the partial sums of every row of tiles in warp order. Called by the whole block once the
-// rings are free: sums go to [warp][piece][batch][column of 8][row], their rows of tiles behind.
-template <class T, int kBatches>
-__device__ void store_partials(const Problem &p, float *sums, Run rows, int64_t x_first,
-                               const Partials<kBatches> &partials) {
-    constexpr int kOutputs = kBatches * 128;
-    const int lane = int(threadIdx.x) & 31, warp = int(threadIdx.x) >> 5;
-    const int pieces = p.plan.warps * 2;
-    int32_t *const owners = reinterpret_cast<int32_t *>(sums + pieces * kOutputs);
-#pragma unroll
-    for (int piece = 0; piece < 2; ++piece) {
-        float *const to = sums + (warp * 2 + piece) * kOutputs;
-        if (lane == 0) owners[warp * 2 + piece] = partials.row_tile[piece];
-#pragma unroll
-        for (int b = 0; b < kBatches; ++b) {
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                const int row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
-                to[(b * 8 + column) * 16 + row] = partials.sum[piece][b][i];
-            }
-        }
-    }
-    __syncthreads();
-    for (int32_t row_tile = rows.first + warp; row_tile < rows.last; row_tile += p.plan.warps) {
-        const bool there = lane < p.plan.warps;
-        const uint32_t heads = __ballot_sync(~0u, there && owners[lane * 2] == row_tile);
-        const uint32_t tails = __ballot_sync(~0u, there && owners[lane * 2 + 1] == row_tile);
-        float y[kOutputs / 32];
-        bool first = true;
-        for (uint32_t left = heads | tails; left != 0; left &= left - 1) {
-            const int owner = __ffs(int(left)) - 1;
-            const float *const from = sums + (owner * 2 + !(heads >> owner & 1)) * kOutputs + lane;
-#pragma unroll
-            for (int j = 0; j < kOutputs / 32; ++j) {
-                y[j] = first ? from[j * 32] : __fadd_rn(y[j], from[j * 32]);
-            }
-            first = false;
-        }
-        if (first) continue;  // one warp had it whole
-#pragma unroll
-        for (int j = 0; j < kOutputs / 32; ++j) {
-            const int at = j * 32 + lane;
-            store_y<T>(p, int64_t(row_tile) * 16 + at % 16, x_first + at / 16, y[j]);
-        }
     }
 }
 
@@ -251,8 +163,8 @@ __device__ void multiply_run(const Problem &p, Stream<kind, Decode::kPairs> &str
     for (uint32_t i = 0; i < stream.count; ++i) {
         const uint32_t slot = stream.wait(i);
         if ((place.stage + 1) * (kStageTiles * 64) <= p.w.geometry.k) {
-            multiply_stage<T, Decode, kind, kBatches, true>(p, stream, slot, place, x, table, nested,
-                                                            acc);
+            multiply_stage<T, Decode, kind, kBatches, true>(p, stream, slot, place, x, table,
+                                                            nested, acc);
         } else {
             multiply_stage<T, Decode, kind, kBatches, false>(p, stream, slot, place, x, table,
                                                              nested, acc);
@@ -301,11 +213,18 @@ __global__ void __launch_bounds__(768, 1) multiply(const __grid_constant__ Probl
     const Place first = {rows.first + rows_before, run.first - rows_before * plan.row_stages};
     const int32_t tiles = int32_t(ceil_div(p.w.geometry.k, 64));
     const int64_t first_tile = int64_t(first.row_tile) * tiles + first.stage * kStageTiles;
-    Stream<kind, Decode::kPairs> stream = {
-        p.w.data + first_tile * 512, p.w.scale, Decode::kPairs ? nullptr : p.w.zero, tiles,
-        int32_t(p.w.geometry.groups_per_row), plan.row_stages, p.group_shift,
-        shared_address(rings) + warp * (kSlots * kStageBytes),
-        shared_address(full + warp * kSlots), first, 0, uint32_t(run.last - run.first)};
+    Stream<kind, Decode::kPairs> stream = {p.w.data + first_tile * 512,
+                                           p.w.scale,
+                                           Decode::kPairs ? nullptr : p.w.zero,
+                                           tiles,
+                                           int32_t(p.w.geometry.groups_per_row),
+                                           plan.row_stages,
+                                           p.group_shift,
+                                           shared_address(rings) + warp * (kSlots * kStageBytes),
+                                           shared_address(full + warp * kSlots),
+                                           first,
+                                           0,
+                                           uint32_t(run.last - run.first)};
     if (threadIdx.x % 32 == 0) {
         for (int32_t i = 0; i < kSlots; ++i) barrier_init(stream.full + i * 8);
         barrier_init_fence();
@@ -326,8 +245,8 @@ __global__ void __launch_bounds__(768, 1) multiply(const __grid_constant__ Probl
     __syncthreads();
     const int64_t x_first = int64_t(blockIdx.y) * (8 * kBatches);
     Partials<kBatches> partials;
-    multiply_run<T, Decode, kind, kBatches>(p, stream, first, x_first, shared_address(table), nested,
-                                            partials);
+    multiply_run<T, Decode, kind, kBatches>(p, stream, first, x_first, shared_address(table),
+                                            nested, partials);
     __syncthreads();  // the rings are free
     store_partials<T, kBatches>(p, reinterpret_cast<float *>(rings), rows, x_first, partials);
 }
@@ -335,7 +254,8 @@ __global__ void __launch_bounds__(768, 1) multiply(const __grid_constant__ Probl
 size_t shared_bytes(const MatvecPlan &plan, bool pairs) {
     return (pairs ? kPairTableBytes : 0) + size_t(plan.warps) * (kSlots * kStageBytes);
 }
-static_assert(kSlots * kStageBytes >= 2 * (2 * 128 * 4 + 4), "the partial sums fit where the rings were");
+static_assert(kSlots * kStageBytes >= 2 * (2 * 128 * 4 + 4),
+              "the partial sums fit where the rings were");
 
 template <class T, class Decode, ScaleKind kind>
 Status run_batches(const Problem &p, const Launch &launch) {
@@ -344,18 +264,21 @@ Status run_batches(const Problem &p, const Launch &launch) {
                     p.plan.warps * 32};
     shape.shared_bytes = shared_bytes(p.plan, Decode::kPairs);
     shape.overlaps = compute_capability(launch.device_index) >= 90;
-    return batches == 1
-               ? launch_kernel(launch, "linear", multiply<T, Decode, kind, 1>, shape, p)
-               : launch_kernel(launch, "linear", multiply<T, Decode, kind, 2>, shape, p);
+    return batches == 1 ? launch_kernel(launch, "linear", multiply<T, Decode, kind, 1>, shape, p)
+                        : launch_kernel(launch, "linear", multiply<T, Decode, kind, 2>, shape, p);
 }
 
 template <class T, class Decode>
 Status run_scales(const Problem &p, const Launch &launch) {
     switch (p.w.scale_format) {
-        case QK_FORMAT_F16: return run_batches<T, Decode, ScaleKind::kF16>(p, launch);
-        case QK_FORMAT_BF16: return run_batches<T, Decode, ScaleKind::kBF16>(p, launch);
-        case QK_FORMAT_F32: return run_batches<T, Decode, ScaleKind::kF32>(p, launch);
-        default: return run_batches<T, Decode, ScaleKind::kNested>(p, launch);
+        case QK_FORMAT_F16:
+            return run_batches<T, Decode, ScaleKind::kF16>(p, launch);
+        case QK_FORMAT_BF16:
+            return run_batches<T, Decode, ScaleKind::kBF16>(p, launch);
+        case QK_FORMAT_F32:
+            return run_batches<T, Decode, ScaleKind::kF32>(p, launch);
+        default:
+            return run_batches<T, Decode, ScaleKind::kNested>(p, launch);
     }
 }
 
@@ -373,22 +296,27 @@ Status run(const LinearArgs &args, const Launch &launch) {
     const Geometry &s = args.w.geometry;
     const Dense *const bias = args.bias;
     const int64_t second_group = args.w.scale.second_group;
-    const Problem problem = {view_of(args.w),
-                             args.x.data,
-                             args.x.rows,
-                             bias != nullptr ? bias->format->id : QK_FORMAT_F32,
-                             bias != nullptr ? bias->data : nullptr,
-                             args.y.data,
-                             plan_matvec(s.n, s.k, describe_device(launch.device_index)),
-                             s.groups_per_row == 1 ? 31 : __builtin_ctzll(uint64_t(s.group_size)) - 6,
-                             second_group > 0 ? __builtin_ctzll(uint64_t(second_group)) : 0};
+    const Problem problem = {
+        view_of(args.w),
+        args.x.data,
+        args.x.rows,
+        bias != nullptr ? bias->format->id : QK_FORMAT_F32,
+        bias != nullptr ? bias->data : nullptr,
+        args.y.data,
+        plan_matvec(s.n, s.k, describe_device(launch.device_index)),
+        s.groups_per_row == 1 ? 31 : __builtin_ctzll(uint64_t(s.group_size)) - 6,
+        second_group > 0 ? __builtin_ctzll(uint64_t(second_group)) : 0};
     return args.x.format->id == QK_FORMAT_F16 ? run_type<F16>(problem, launch)
                                               : run_type<BF16>(problem, launch);
 }
 
-bool power_of_two(int64_t value) { return (value & (value - 1)) == 0; }
+bool power_of_two(int64_t value) {
+    return (value & (value - 1)) == 0;
+}
 
-bool aligned(const void *pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
+bool aligned(const void *pointer) {
+    return reinterpret_cast<uintptr_t>(pointer) % 16 == 0;
+}
 
 bool can_run(const LinearArgs &args, int32_t device_index) {
     const Weight &w = args.w;
@@ -400,9 +328,9 @@ bool can_run(const LinearArgs &args, int32_t device_index) {
     const size_t shared = shared_bytes(plan_matvec(s.n, s.k, describe_device(device_index)),
                                        w.layout->id == kLayoutTilesPairs);
     return packed && !s.flat && shared <= size_t(shared_memory(device_index)) &&
-           s.group_count < (int64_t{1} << 32) && (one_group || (s.group_size % 64 == 0 && power_of_two(s.group_size))) && s.k % 16 == 0 &&
-           args.x.format->id != QK_FORMAT_F32 && power_of_two(second) &&
-           s.k < (int64_t{1} << 30) &&
+           s.group_count < (int64_t{1} << 32) &&
+           (one_group || (s.group_size % 64 == 0 && power_of_two(s.group_size))) && s.k % 16 == 0 &&
+           args.x.format->id != QK_FORMAT_F32 && power_of_two(second) && s.k < (int64_t{1} << 30) &&
            args.x.rows <= 65535 * 8 && ceil_div(s.n, 16) <= 2147483647 && aligned(args.x.data) &&
            aligned(w.data) && aligned(w.scale.data) && aligned(w.zero) && aligned(w.scale.second) &&
            aligned(w.scale.code) && aligned(w.scale.bias) && compute_capability(device_index) >= 80;

@@ -33,8 +33,7 @@ __device__ inline void barrier_init_fence() {
 
 __device__ inline void barrier_expect(uint32_t barrier, uint32_t bytes) {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier),
-                 "r"(bytes)
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                  : "memory");
 #endif
 }
@@ -51,8 +50,8 @@ __device__ inline void barrier_wait(uint32_t barrier, uint32_t parity) {
 #endif
 }
 
-// True in one lane of the warp. Unlike a test of the lane's number it tells the compiler so: operands
-// of the branch stay in uniform registers.
+// True in one lane of the warp. Unlike a test of the lane's number it tells the compiler so:
+// operands of the branch stay in uniform registers.
 __device__ inline bool elect_one() {
 #if __CUDA_ARCH__ >= 900
     uint32_t elected;
@@ -82,8 +81,7 @@ __device__ inline void copy_bulk(uint32_t to, const void *from, uint32_t bytes, 
 __device__ inline void copy_by_lanes(uint32_t to, const uint8_t *from, uint32_t bytes) {
 #if __CUDA_ARCH__ >= 800
     for (uint32_t at = threadIdx.x % 32 * 16; at < bytes; at += 512) {
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + at),
-                     "l"(from + at)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + at), "l"(from + at)
                      : "memory");
     }
 #endif
