@@ -53,17 +53,23 @@ set(QK_LIBRARY_FLAGS
     "$<$<COMPILE_LANGUAGE:CUDA>:-fmad=false;-Xcompiler=${qk_joined_c_flags},${qk_joined_cxx_flags}>"
     "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=${QK_NUMERIC_FLAGS},-Wall,-Wno-unknown-pragmas>")
 
-# CUDA: AUTO builds it where nvcc is found, the target is this machine and nothing is sanitized (the
-# GPU's code cannot be). Day-to-day builds take one architecture; a release
-# takes "all" (every GPU that qk supports, and PTX for the ones to come).
-set(QK_CUDA AUTO CACHE STRING "the CUDA backend: ON, OFF, or AUTO (where nvcc is found)")
+# CUDA changes what a program must link (cudart), so it is asked for: OFF says when it could be had.
+# AUTO builds it where nvcc is found, the target is this machine and nothing is sanitized (the GPU's
+# code cannot be). Day-to-day builds take one architecture; a release takes "all" (every GPU that qk
+# supports, and PTX for the ones to come).
+set(QK_CUDA OFF CACHE STRING "the CUDA backend: ON, OFF, or AUTO (where nvcc is found)")
 set(QK_CUDA_ARCHITECTURES 90a CACHE STRING "GPU architectures to build for, or all")
 set(QK_WITH_CUDA OFF)
 set(qk_wants_cuda ${QK_CUDA})
 if(QK_CUDA STREQUAL "AUTO" AND (CMAKE_CROSSCOMPILING OR QK_SANITIZE))
   set(qk_wants_cuda OFF)
 endif()
-if(NOT qk_wants_cuda STREQUAL "OFF")
+if(NOT qk_wants_cuda)
+  find_program(QK_NVCC nvcc PATHS /usr/local/cuda/bin)
+  if(QK_NVCC)
+    message(STATUS "nvcc is here: -DQK_CUDA=ON, or the preset cuda, builds the CUDA backend")
+  endif()
+else()
   include(CheckLanguage)
   check_language(CUDA)
   if(CMAKE_CUDA_COMPILER)
