@@ -146,7 +146,9 @@ TEST_F(Shared, PoolsStartAndStop) {
         }
         qk_context_destroy(context);
     }
-    EXPECT_EQ(measure().threads, before.threads) << "a worker outlives its context";
+    // The kernel lists a joined thread until it has finished with it: a moment, not for good.
+    for (int wait = 0; wait < 1000 && measure().threads > before.threads; ++wait) usleep(1000);
+    EXPECT_LE(measure().threads, before.threads) << "a worker outlives its context";
     EXPECT_EQ(measure().descriptors, before.descriptors);
 }
 
@@ -169,7 +171,7 @@ TEST_F(Shared, CreateAndDestroyKeepsNothing) {
     cycle(100000 / kScale);
     const Resources after = measure();
     EXPECT_EQ(after.descriptors, before.descriptors);
-    EXPECT_EQ(after.threads, before.threads);
+    EXPECT_LE(after.threads, before.threads);
     if (kSanitized) {
         std::printf("resident memory not compared: the sanitizer keeps freed blocks\n");
     } else {  // the smallest block kept a cycle would be 32 bytes x 10^5

@@ -110,7 +110,6 @@ TEST(GruRule, 03_ShiftsBeyondTheProofAreRefusedAndFarOnesGiveZero) {
 // All-extreme rows of 4096: the sum must be exact whatever its width.
 void extreme_rows(int weight_bits, int x_bits, bool fits_32) {
     OwnedModel m(4096, 1);
-    gru_test::RandomOptions options;
     m.model.quant[QK_GRU_W].bits = weight_bits;
     m.model.quant[QK_GRU_X].bits = x_bits;
     m.model.quant[QK_GRU_IH].bits = 16;
