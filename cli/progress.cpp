@@ -21,6 +21,8 @@ int terminal_columns() {
 }  // namespace
 
 void catch_signals() {
+    // A write past the file size limit then fails like one to a full disk, and is cleaned up.
+    std::signal(SIGXFSZ, SIG_IGN);
     for (int signal : {SIGINT, SIGTERM, SIGHUP}) {
         if (std::signal(signal, remember) == SIG_IGN) std::signal(signal, SIG_IGN);
     }

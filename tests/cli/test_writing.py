@@ -62,12 +62,11 @@ class Dequantize(Case):
         def small_files():
             resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))
 
-        # Python ignores SIGXFSZ, and restore_signals=False lets the command inherit that.
         for command in (["dequantize", GOLDEN / "bnb_nf4"], ["quantize", GOLDEN / "dense"]):
             for out in ("out", "out.safetensors"):
                 done = subprocess.run([*COMMAND, *map(str, command), str(self.folder / out)],
                                       capture_output=True, text=True, preexec_fn=small_files,
-                                      restore_signals=False, timeout=120)
+                                      timeout=120)
                 self.assertEqual((done.returncode, done.stdout), (3, ""), done.stderr)
                 self.assertRegex(done.stderr, r"\Aqk: [^\n]+\n\Z")
                 self.assertEqual(os.listdir(self.folder), [])
