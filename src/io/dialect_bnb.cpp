@@ -18,9 +18,12 @@ struct State {  // the JSON text
     bool nested;
 };
 
+constexpr const char *kNf4State = ".weight.quant_state.bitsandbytes__nf4";
+constexpr const char *kFp4State = ".weight.quant_state.bitsandbytes__fp4";
+
 const Tensor *state_of(const Module &module) {
-    const Tensor *state = sibling(module, ".weight.quant_state.bitsandbytes__nf4");
-    return state != nullptr ? state : sibling(module, ".weight.quant_state.bitsandbytes__fp4");
+    const Tensor *state = sibling(module, kNf4State);
+    return state != nullptr ? state : sibling(module, kFp4State);
 }
 
 bool claims(const Module &module) {
@@ -203,6 +206,10 @@ qk_status describe(qk_checkpoint *c, const Module &module, Layer *layer, qk_io_m
     const Tensor *absmax = use(module, ".weight.absmax", layer);
     const Tensor *map = use(module, ".weight.quant_map", layer);
     layer->bytes += blob->bytes;
+    if (sibling(module, kNf4State) != nullptr && sibling(module, kFp4State) != nullptr) {
+        return fail(message, QK_ERROR_CORRUPT,
+                    "there are two quant_states, bitsandbytes__nf4 and bitsandbytes__fp4");
+    }
     State state = {};
     qk_format format = 0;
     QK_IO_TRY(read_state(c, blob, &state, message));

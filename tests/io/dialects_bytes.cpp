@@ -57,6 +57,9 @@ TEST_F(Dialects, BitsandbytesStates) {
     Parts p = bnb(5, 33, 64);
     set_state(&p, p["x.weight.quant_state.bitsandbytes__nf4"].bytes + std::string(4096, ' '));
     refuses(p, "", QK_ERROR_CORRUPT, "at most 4096");
+    p = bnb(5, 33, 64);
+    p.set("x.weight.quant_state.bitsandbytes__fp4", "U8", {2}, "{}");
+    refuses(p, "", QK_ERROR_CORRUPT, "two quant_states");
 }
 
 TEST_F(Dialects, BitsandbytesNestedStates) {
