@@ -161,7 +161,7 @@ typedef struct qk_tensor_desc {
     qk_layout layout;
     int32_t group_size;         /* codes per scale: 16..4096 or QK_GROUP_ROW; 0 for dense */
     qk_grouping grouping;
-    int32_t scale_group_size;   /* nested scales: scales per second scale, 0 means 256; else 0 */
+    int32_t scale_group_size;   /* nested: scales per second scale, 16..4096, 0 means 256 */
     int32_t rank;               /* 1..QK_MAX_RANK; leading dimensions of a weight count as rows */
     uint32_t flags;             /* QK_TENSOR_... */
     uint32_t reserved;          /* 0 */
