@@ -47,6 +47,16 @@ if [ $io = ON ]; then
     needs "$work/cmake/list" libc libm libjansson
 fi
 
+echo "== add_subdirectory"
+# The same target names; built elsewhere often enough, so this only shows that they are found.
+cmake -S "$source/tests/consumer/project" -B "$work/sub" -DCMAKE_C_COMPILER="$cc" \
+    -DCONSUMER_SUBDIRECTORY="$source" -DCONSUMER_IO=$io > "$work/sub.log" 2>&1 ||
+    { cat "$work/sub.log"; exit 1; }
+if [ -e "$work/sub/qk/tests" ]; then
+    echo "FAIL: a project that contains qk was made to build its tests"
+    exit 1
+fi
+
 echo "== pkg-config"
 PKG_CONFIG_PATH=$libdir/pkgconfig
 export PKG_CONFIG_PATH
