@@ -35,6 +35,25 @@ struct MultiplyOptions {
     std::string device = "cpu";
     int repeat = 0;  // 0: as often as fits into a quarter of a second
 };
+struct GruInfoOptions {
+    std::string file;
+};
+struct GruQuantizeOptions {
+    std::string input, output;
+    std::string name;           // of the module; "": the only GRU in the file
+    std::string cell = "l0";    // PyTorch's suffix: l0, l1_reverse
+    std::string preset = "w8h16";
+    std::string ranges = "minmax";
+    std::vector<std::string> calibration;
+    std::string test;           // "": measured on the calibration data alone
+    int64_t batch = 0;          // of .f32 files; 0: [t,c]
+    bool uniform_tables = false, bias_correction = false, headroom = false, force = false;
+};
+struct GruRunOptions {
+    std::string file, input, output;
+    int64_t batch = 0;
+    bool force = false;
+};
 
 // Layers that quantize leaves dense unless told otherwise: Python's loaders do, too.
 std::vector<std::string> default_excludes();
@@ -45,3 +64,6 @@ ExitCode run_verify(const CommonOptions &common, const VerifyOptions &options);
 ExitCode run_dequantize(const CommonOptions &common, const DequantizeOptions &options);
 ExitCode run_quantize(const CommonOptions &common, const QuantizeOptions &options);
 ExitCode run_multiply(const CommonOptions &common, const MultiplyOptions &options);
+ExitCode run_gru_info(const CommonOptions &common, const GruInfoOptions &options);
+ExitCode run_gru_quantize(const CommonOptions &common, const GruQuantizeOptions &options);
+ExitCode run_gru_run(const CommonOptions &common, const GruRunOptions &options);

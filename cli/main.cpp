@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 
 #include "commands.hpp"
+#include "gru_options.hpp"
 #include "progress.hpp"
 
 namespace {
@@ -17,6 +18,7 @@ struct AllOptions {
     DequantizeOptions dequantize;
     QuantizeOptions quantize;
     MultiplyOptions multiply;
+    GruOptions gru;
 };
 
 const char *const kFileHelp =
@@ -24,16 +26,6 @@ const char *const kFileHelp =
 const char *const kOutHelp =
     "a file named *.safetensors, or a directory (made when missing) that gets "
     "model.safetensors and config.json";
-
-void add_common(CLI::App *command, CommonOptions *common) {
-    command->add_flag("--json", common->json, "print one JSON object to stdout");
-    command->add_flag("-q,--quiet", common->quiet, "no notes and no progress bar on stderr");
-}
-
-void add_threads(CLI::App *command, CommonOptions *common) {
-    command->add_option("--threads", common->threads, "CPU threads; 0: all cores")
-        ->check(CLI::Range(0, 1024));
-}
 
 void add_reading(CLI::App *app, AllOptions *all) {
     CLI::App *info = app->add_subcommand("info", "version, build, devices");
@@ -131,6 +123,7 @@ ExitCode dispatch(const CLI::App &app, const AllOptions &all) {
     if (app.got_subcommand("verify")) return run_verify(all.common, all.verify);
     if (app.got_subcommand("dequantize")) return run_dequantize(all.common, all.dequantize);
     if (app.got_subcommand("quantize")) return run_quantize(all.common, all.quantize);
+    if (app.got_subcommand("gru")) return run_gru(app, all.common, all.gru);
     return run_multiply(all.common, all.multiply);
 }
 
@@ -161,7 +154,7 @@ int run(const CLI::App &app, const AllOptions &all) {
 }  // namespace
 
 int main(int argc, char **argv) {
-    CLI::App app{"4-bit checkpoints: inspect, verify, dequantize, quantize, multiply", "qk"};
+    CLI::App app{"4-bit checkpoints and integer GRUs", "qk"};
     app.require_subcommand(1);
     app.set_version_flag("--version", qk_build_info());
     app.footer("Exit codes: 0 done, 1 failed or faults found, 2 wrong command line, 3 file "
@@ -171,6 +164,7 @@ int main(int argc, char **argv) {
     add_dequantize(&app, &all);
     add_quantize(&app, &all);
     add_multiply(&app, &all);
+    add_gru(&app, &all.common, &all.gru);
     try {
         app.parse(argc, argv);
     } catch (const CLI::ParseError &error) {
