@@ -1,4 +1,5 @@
 #include <cstdio>
+#include <cstring>
 
 #include "commands.hpp"
 #include "json.hpp"
@@ -30,6 +31,21 @@ struct Result {
 
 std::string times(int64_t count, const char *what) {
     return std::to_string(count) + (count == 1 ? " value is " : " values are ") + what;
+}
+
+// A layer is found by its codes: without them nothing else would miss it.
+void verify_has_codes(const Checkpoint &checkpoint, const std::string &name, Result *result) {
+    static const char *const kPairs[][2] = {{".qzeros", ".qweight"},
+                                            {".weight_shape", ".weight_packed"},
+                                            {".weight.quant_map", ".weight"}};
+    for (const auto &[part, codes] : kPairs) {
+        const size_t size = std::strlen(part);
+        if (name.size() < size || name.compare(name.size() - size, size, part) != 0) continue;
+        const std::string wanted = name.substr(0, name.size() - size) + codes;
+        qk_file_tensor found;
+        if (qk_checkpoint_find_tensor(checkpoint.get(), wanted.c_str(), &found) == QK_OK) continue;
+        result->add(Finding::kFault, name, "belongs to " + wanted + ", which is missing");
+    }
 }
 
 // Scales are checked with their layer: there they have a meaning.
@@ -194,6 +210,7 @@ ExitCode run_verify(const CommonOptions &common, const VerifyOptions &options) {
         for (const qk_file_tensor &tensor : tensors) {
             progress.advance(tensor.bytes, tensor.name);
             verify_tensor(tensor, of_quantized_layers.count(tensor.name) != 0, &result);
+            verify_has_codes(checkpoint, tensor.name, &result);
         }
         for (const qk_layer &layer : layers) {
             progress.advance(layer.bytes, layer.name);

@@ -136,6 +136,18 @@ class Verify(Case):
             found = self.run_json("verify", GOLDEN / name, code=4)
             self.assertEqual([f["kind"] for f in found["findings"]], ["refused"])
 
+    def test_codes_missing(self):
+        for name, codes in (("gptq_v2_sym_g32", ".qweight"), ("bnb_nf4", ".weight"),
+                            ("ct_int4_asym_g32", ".weight_packed")):
+            tensors = read(GOLDEN / name)
+            marks = (".qzeros", ".weight.quant_map", ".weight_shape")
+            mark = next(t for t in tensors if t.endswith(marks))
+            del tensors[mark[:-len(next(m for m in marks if mark.endswith(m)))] + codes]
+            found = self.run_json("verify", self.write("a.safetensors", safetensors(tensors)),
+                                  code=1)
+            self.assertEqual([f["name"] for f in found["findings"] if f["kind"] == "fault"],
+                             [mark])
+
     def test_dense_values(self):
         values = [0.0, -0.0, 1.0, math.inf, math.nan, 2.0]
         path = self.write("a.safetensors", safetensors({"a": ("F32", [6], floats(values))}))
