@@ -158,6 +158,21 @@ void refuse_not_finite(const Checkpoint &checkpoint, const qk_layer &layer) {
                                " values are NaN or infinite, which no scale can hold");
 }
 
+// Finite weights can still be too large for the type of the scales, or for their mean.
+void refuse_overflow(const Context &context, const Job &job, const qk_tensor *quantized) {
+    const bool nested = job.desc.scale_format == QK_FORMAT_LUT8;
+    const qk_plane plane = nested ? QK_PLANE_SCALE_BIAS : QK_PLANE_SCALE;
+    size_t bytes = 0;
+    check(qk_tensor_plane_bytes(&job.desc, plane, &bytes), job.layer.name, nullptr);
+    std::vector<char> scales(bytes);
+    check(qk_tensor_download(context.get(), quantized, plane, scales.data(), bytes),
+          job.layer.name, qk_context_error(context.get()));
+    const qk_dtype dtype = nested ? QK_DTYPE_F32 : dtype_of(job.desc.scale_format);
+    if (count_values(dtype, scales.data(), static_cast<int64_t>(bytes)).infinite == 0) return;
+    throw Failure(kFailed, std::string(job.layer.name) +
+                               ": weights so large that their scales overflow to infinity");
+}
+
 void quantize_layer(const Checkpoint &checkpoint, const Context &context, const Job &job,
                     const Output &output) {
     refuse_not_finite(checkpoint, job.layer);
@@ -174,6 +189,7 @@ void quantize_layer(const Checkpoint &checkpoint, const Context &context, const 
     }
     check(qk_quantize(context.get(), dense.weight.get(), created), job.layer.name,
           qk_context_error(context.get()));
+    refuse_overflow(context, job, created);
     qk_io_message message = {};
     check(qk_writer_write_layer(output.writer(), context.get(), job.layer.name, created, &message),
           "", message.text);

@@ -197,6 +197,12 @@ class Quantize(Case):
         path = self.write("nan.safetensors", safetensors({"a.weight": ("F32", [2, 16], weight)}))
         self.assertIn("a.weight", self.fails(1, "quantize", path, out))
         self.fails(1, "quantize", path, self.folder / "out.safetensors")
+        # 7.5e5 / 7.5 is more than f16 holds; two absmax of 3e38 sum to infinity.
+        for value, *options in ((7.5e5, "--format", "int4", "--group", "row", "--scales", "f16"),
+                                (3e38, "--group", "32", "--nested")):
+            weight = floats([value] * 64)
+            path = self.write("a.safetensors", safetensors({"a.weight": ("F32", [2, 32], weight)}))
+            self.assertIn("overflow", self.fails(1, "quantize", path, out, *options))
 
 
 class Terminal(Case):
