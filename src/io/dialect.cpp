@@ -17,6 +17,12 @@ qk_status check_planes(const Layer &layer, qk_io_message *message) {
     for (qk_plane plane = 0; plane < QK_PLANE_COUNT; ++plane) {
         size_t bytes = 0;
         if (qk_tensor_plane_bytes(&layer.desc, plane, &bytes) != QK_OK) {
+            if (layer.desc.group_size == 0) {
+                return fail(message, QK_ERROR_UNSUPPORTED,
+                            "weight is [%lld,%lld]; a tensor of qk has at least 1 of each",
+                            static_cast<long long>(layer.desc.shape[0]),
+                            static_cast<long long>(layer.desc.shape[1]));
+            }
             return fail(message, QK_ERROR_UNSUPPORTED,
                         "no qk tensor is [%lld,%lld] with groups of %d",
                         static_cast<long long>(layer.desc.shape[0]),
