@@ -74,8 +74,8 @@ ExitCode run_gru_info(const CommonOptions &common, const GruInfoOptions &options
     std::printf("\n\n%-12s%-8s%-10s%s\n", "tensor", "type", "shift", "zero point");
     for (int i = 0; i < QK_GRU_TENSOR_COUNT; ++i) {
         const Shifts shifts = shifts_of(model, i);
-        const std::string type =
-            (model.quant[i].is_unsigned != 0 ? "u" : "i") + std::to_string(model.quant[i].bits);
+        std::string type = model.quant[i].is_unsigned != 0 ? "u" : "i";
+        type += std::to_string(model.quant[i].bits);
         std::string shift = std::to_string(shifts.least);
         if (shifts.most != shifts.least) shift += ".." + std::to_string(shifts.most);
         std::printf("%-12s%-8s%-10s%d\n", kTensors[i], type.c_str(), shift.c_str(),
