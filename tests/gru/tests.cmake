@@ -4,6 +4,9 @@ qk_test(test_gru gru/accuracy_test.cpp gru/api_test.cpp gru/network.cpp gru/owne
         LIBRARIES qk_inside)
 target_compile_definitions(
   test_gru PRIVATE QK_SHARED_DATA_DEFAULT="${PROJECT_SOURCE_DIR}/../shared/data")
+if(CMAKE_CROSSCOMPILING)
+  target_compile_definitions(test_gru PRIVATE QK_EMULATED)
+endif()
 # The golden runs are described in JSON.
 find_library(QK_JANSSON jansson)
 if(QK_JANSSON AND NOT CMAKE_CROSSCOMPILING)
