@@ -17,6 +17,15 @@ option(QK_FUZZ "libFuzzer targets (need clang)" OFF)
 option(QK_WERROR "warnings are errors" OFF)
 set(QK_SANITIZE "" CACHE STRING "sanitizers for everything: address,undefined or thread")
 
+# A sanitizer's runtime belongs to the program; a shared library would ask for it in vain.
+set(qk_shared_default ${PROJECT_IS_TOP_LEVEL})
+if(QK_SANITIZE)
+  set(qk_shared_default OFF)
+endif()
+option(QK_BUILD_SHARED "libqk.so and libqk_io.so beside the archives" ${qk_shared_default})
+option(QK_STATIC_JANSSON "jansson inside libqk_io.so: where no package manager brings it" OFF)
+set(QK_SHARED_RPATH "$ORIGIN" CACHE STRING "where libqk_io.so looks for libqk.so; may be empty")
+
 find_program(CCACHE ccache)
 if(CCACHE)
   set(CMAKE_C_COMPILER_LAUNCHER ${CCACHE})

@@ -35,7 +35,7 @@ function(qk_merge_archive archive)
   set(merged ${PROJECT_BINARY_DIR}/${archive}_merged.o)
   set(output ${PROJECT_BINARY_DIR}/lib${archive}.a)
   add_custom_command(
-    OUTPUT ${output}
+    OUTPUT ${output} ${merged}
     COMMAND ${QK_LD} -r --force-group-allocation -o ${merged} ${objects}
     COMMAND ${QK_OBJCOPY} --wildcard --keep-global-symbol=qk_* ${merged}
     COMMAND ${CMAKE_COMMAND} -E rm -f ${output}

@@ -1,12 +1,19 @@
-"""The binary interface as data: every constant, and size and offset of every struct and field.
+"""The binary interface as data: layout.json, which C, Python, Rust and Go check themselves against.
 
-    layout.py --check HEADER LAYOUT.json CC FOLDER [RUNNER...]   compares; exit 1 where they differ
-    layout.py --update HEADER LAYOUT.json CC FOLDER              writes the json from the header
+    layout.py --check INCLUDE_FOLDER LAYOUT.json CC FOLDER [RUNNER...]   exit 1 where they differ
+    layout.py --update INCLUDE_FOLDER LAYOUT.json CC FOLDER              writes it from the headers
 
-symbols*.txt beside layout*.json lists the functions; it is compared and written along.
+    pointer_bytes   of the machine that wrote it
+    handles         opaque structs, only ever behind a pointer
+    types           {"qk_status": "int32_t", ...}: the widths of the codes
+    constants       {"QK_OK": 0, ...}
+    structs         {name: {"bytes", "fields": {name: {"offset", "bytes", "type"}}}}
+    functions       {name: {"header", "returns", "arguments": [[name, type], ...]}}
 
-The names come from the header's text; their values from a C program that is generated, compiled
-with CC and run, so they are the compiler's own. Bindings check themselves against the same json.
+Names and types come from the headers' text; values, sizes and offsets from a C program that is
+generated, compiled with CC and run, so they are the compiler's own; and the same program asserts
+that every function and field has the type that is written down. symbols.txt and symbols_io.txt
+beside it list the functions of qk.h and qk_io.h for the linker's eyes.
 """
 import json
 import pathlib
@@ -14,81 +21,140 @@ import re
 import subprocess
 import sys
 
+HEADERS = {"qk.h": "symbols.txt", "qk_io.h": "symbols_io.txt"}
+SORTED = {"constants", "types", "functions"}  # handles and structs stay in the headers' order
 
-def names_of(header):
-    """Constants and {struct: [fields]} that a header declares."""
+
+def squeeze(text):
+    """One blank between words, none elsewhere than before a pointer's stars."""
+    text = re.sub(r"\s+", " ", text).strip()
+    return re.sub(r"\s*(\*+)\s*(?=[^\w]|$)", r" \1", text)
+
+
+def typed_name(declaration):
+    """[name, type] of "const float *w_ih" or "int32_t shift[N]" or "void (*release)(void *p)"."""
+    declaration = squeeze(declaration)
+    function = re.match(r"(.*?)\(\s*\*\s*(\w+)\s*\)\s*(\(.*\))$", declaration)
+    if function:
+        return [function[2], f"{squeeze(function[1])} (*){function[3]}"]
+    plain = re.match(r"(.*?)(\w+)\s*(\[[^]]*\])?$", declaration)
+    return [plain[2], squeeze(plain[1]) + (plain[3] or "")]
+
+
+def read(header):
+    """What one header declares, without numbers."""
     text = re.sub(r"/\*.*?\*/", " ", header.read_text(), flags=re.S)
     constants = re.findall(r"^#define\s+(Q[A-Z0-9_]+)[ \t]+[^\s{\\]", text, flags=re.M)
     for body in re.findall(r"\benum\s*{(.*?)}", text, flags=re.S):
         constants += [part.split("=")[0].strip() for part in body.split(",") if part.strip()]
     structs = {}
     for body, name in re.findall(r"typedef\s+struct\s+\w+\s*{(.*?)}\s*(\w+)\s*;", text, re.S):
-        structs[name] = []
-        for member in filter(None, map(str.strip, body.split(";"))):
-            function = re.search(r"\(\s*\*\s*(\w+)\s*\)", member)  # the first one is the member
-            plain = re.search(r"(\w+)\s*(\[[^]]*\])?$", member)
-            structs[name].append((function or plain)[1])
+        members = filter(None, map(str.strip, body.split(";")))
+        structs[name] = dict(typed_name(member) for member in members)
     opened = len(re.findall(r"struct\s+\w+\s*{", text))
     if opened != len(structs):
         sys.exit(f"{header}: {opened} structs have a body, {len(structs)} were understood")
-    functions = re.findall(r"QK(?:_IO)?_API\b[^;]*?\b(qk_\w+)\s*\(", text)
-    return sorted(set(constants) - {"QK_API", "QK_H"}), structs, sorted(functions)
+    functions = {}
+    for returns, name, inside in re.findall(r"\bQK_API\b([^;()]*?)\b(qk_\w+)\s*\(([^;()]*)\)\s*;",
+                                            re.sub(r"^#.*", "", text, flags=re.M)):
+        arguments = [] if inside.strip() == "void" else list(map(typed_name, inside.split(",")))
+        functions[name] = {"header": header.name, "returns": squeeze(returns),
+                           "arguments": arguments}
+    declared = len(re.findall(r"^QK_API\b", text, flags=re.M))
+    if declared != len(functions):
+        sys.exit(f"{header}: {declared} functions, {len(functions)} were understood")
+    return {"handles": re.findall(r"typedef\s+struct\s+(\w+)\s+\1\s*;", text),
+            "types": {name: base for base, name in
+                      re.findall(r"typedef\s+(u?int\d+_t)\s+(\w+)\s*;", text)},
+            "constants": dict.fromkeys(set(constants) - {"QK_API", "QK_H", "QK_IO_H"}, 0),
+            "structs": structs, "functions": functions}
 
 
-def measure(header, compiler, folder, runner):
-    """What the compiler makes of the names, by running a generated program."""
-    constants, structs, functions = names_of(header)
-    lines = ["#include <stdio.h>", f'#include "{header.name}"', "int main(void) {"]
+def program(layout):
+    """The C program that prints every number and asserts every type."""
+    lines = ["#include <stdio.h>", *(f'#include "{name}"' for name in HEADERS)]
+    same = "_Static_assert(__builtin_types_compatible_p(__typeof__({}), {}), \"type of {}\");"
+    for name, function in layout["functions"].items():
+        types = ", ".join(kind for _, kind in function["arguments"]) or "void"
+        lines.append(same.format("&" + name, f"{function['returns']} (*)({types})", name))
+    for name, base in layout["types"].items():
+        lines.append(same.format(f"({name})0", base, name))
+    lines.append("int main(void) {")
     show = '    printf("%s %lld\\n", "{}", (long long)({}));'
-    lines += [show.format(f"constant {name}", name) for name in constants]
-    for struct, fields in structs.items():
-        lines.append(show.format(f"size {struct}", f"sizeof({struct})"))
-        for field in fields:
-            offset, size = f"offsetof({struct}, {field})", f"sizeof((({struct} *)0)->{field})"
-            lines.append(show.format(f"offset {struct} {field}", offset))
-            lines.append(show.format(f"width {struct} {field}", size))
-    lines += [show.format("pointer", "sizeof(void *)"), "    return 0;", "}", ""]
-    source, program = folder / "layout.c", folder / "layout_program"
+    lines += [show.format(f"constants {name}", name) for name in layout["constants"]]
+    for struct, fields in layout["structs"].items():
+        lines.append(show.format(f"structs {struct}", f"sizeof({struct})"))
+        for field, kind in fields.items():
+            member = f"(({struct} *)0)->{field}"
+            lines.append("    " + same.format(member, kind, f"{struct}.{field}"))
+            lines.append(show.format(f"offset {struct} {field}", f"offsetof({struct}, {field})"))
+            lines.append(show.format(f"bytes {struct} {field}", f"sizeof({member})"))
+    return "\n".join([*lines, show.format("pointer", "sizeof(void *)"), "    return 0;", "}", ""])
+
+
+def measure(include, compiler, folder, runner):
+    layout = {"pointer_bytes": 0, "handles": [], "types": {}, "constants": {}, "structs": {},
+              "functions": {}}
+    for header in HEADERS:
+        for kind, found in read(include / header).items():
+            layout[kind] = layout[kind] + found if kind == "handles" else layout[kind] | found
+    for kind in SORTED:
+        layout[kind] = dict(sorted(layout[kind].items()))
+    source, binary = folder / "layout.c", folder / "layout_program"
     folder.mkdir(parents=True, exist_ok=True)
-    source.write_text("\n".join(lines))
-    subprocess.run([*compiler.split(), "-std=c99", f"-I{header.parent}", source, "-o", program],
+    source.write_text(program(layout))
+    subprocess.run([*compiler.split(), "-std=c11", f"-I{include}", source, "-o", binary],
                    check=True)
-    output = subprocess.run([*runner, program], check=True, capture_output=True, text=True).stdout
-    layout = {"pointer_bytes": 0, "constants": {}, "structs": {}, "functions": functions}
+    output = subprocess.run([*runner, binary], check=True, capture_output=True, text=True).stdout
+    layout["structs"] = {
+        struct: {"bytes": 0, "fields": {field: {"offset": 0, "bytes": 0, "type": kind}
+                                        for field, kind in fields.items()}}
+        for struct, fields in layout["structs"].items()}
     for line in output.splitlines():
         kind, *where, value = line.split()
         if kind == "pointer":
             layout["pointer_bytes"] = int(value)
-        elif kind == "constant":
+        elif kind == "constants":
             layout["constants"][where[0]] = int(value)
-        elif kind == "size":
-            layout["structs"][where[0]] = {"bytes": int(value), "fields": {}}
+        elif kind == "structs":
+            layout["structs"][where[0]]["bytes"] = int(value)
         else:
-            field = layout["structs"][where[0]]["fields"].setdefault(where[1], {})
-            field["offset" if kind == "offset" else "bytes"] = int(value)
+            layout["structs"][where[0]]["fields"][where[1]][kind] = int(value)
     return layout
 
 
-def main(mode, header, expected, compiler, folder, *runner):
-    header, expected = pathlib.Path(header), pathlib.Path(expected)
-    layout = measure(header, compiler, pathlib.Path(folder), runner)
-    text = json.dumps(layout, indent=1) + "\n"
-    symbols = expected.with_name(expected.stem.replace("layout", "symbols") + ".txt")
-    listed = "\n".join(layout["functions"]) + "\n"
+def as_text(value, depth=0):
+    """JSON with one constant, field or function a line: differences read well."""
+    if depth < 4 and isinstance(value, dict) and "offset" not in value and "returns" not in value:
+        inside = (f"{' ' * (depth + 1)}{json.dumps(key)}: {as_text(item, depth + 1)}"
+                  for key, item in value.items())
+        return "{\n" + ",\n".join(inside) + "\n" + " " * depth + "}"
+    return json.dumps(value)
+
+
+def main(mode, include, expected, compiler, folder, *runner):
+    include, expected = pathlib.Path(include), pathlib.Path(expected)
+    layout = measure(include, compiler, pathlib.Path(folder), runner)
+    files = {expected: as_text(layout) + "\n"}
+    for header, symbols in HEADERS.items():
+        files[expected.with_name(symbols)] = "".join(
+            f"{name}\n" for name in layout["functions"]
+            if layout["functions"][name]["header"] == header)
     if mode == "--update":
-        expected.write_text(text)
-        symbols.write_text(listed)
+        for path, text in files.items():
+            path.write_text(text)
         return 0
-    if text == expected.read_text() and listed == symbols.read_text():
-        print(*[f"{len(layout[kind])} {kind}" for kind in ("constants", "structs", "functions")],
-              "as pinned")
-        return 0
-    here, there = text.splitlines(), expected.read_text().splitlines()
-    print(*[f"header only: {x}" for x in here if x not in there], sep="\n")
-    print(*[f"json only: {x}" for x in there if x not in here], sep="\n")
-    print(f"{expected} or {symbols.name} differs. Only additions are allowed; then run "
-          "layout.py --update")
-    return 1
+    different = [path for path, text in files.items() if text != path.read_text()]
+    for path in different:
+        here, there = files[path].splitlines(), path.read_text().splitlines()
+        print(*[f"headers only: {x}" for x in here if x not in there], sep="\n")
+        print(*[f"{path.name} only: {x}" for x in there if x not in here], sep="\n")
+    if different:
+        print("Only additions are allowed; then run layout.py --update")
+        return 1
+    print(*[f"{len(layout[kind])} {kind}" for kind in ("constants", "structs", "functions")],
+          "as pinned")
+    return 0
 
 
 if __name__ == "__main__":

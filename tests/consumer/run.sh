@@ -13,6 +13,8 @@ mv "$work/first" "$prefix"
 libdir=$(dirname "$(find "$prefix" -name libqk.a)")
 io=OFF
 if [ -e "$libdir/libqk_io.a" ]; then io=ON; fi
+shared=OFF
+if [ -e "$libdir/libqk.so" ]; then shared=ON; fi
 if grep -rl "$build" "$libdir/cmake" "$libdir/pkgconfig"; then
     echo "FAIL: the files above name the build directory"
     exit 1
@@ -34,7 +36,8 @@ needs() {
 
 echo "== find_package"
 cmake -S "$source/tests/consumer/project" -B "$work/cmake" -DCMAKE_C_COMPILER="$cc" \
-    -DCMAKE_PREFIX_PATH="$prefix" -DCONSUMER_IO=$io > "$work/configure.log"
+    -DCMAKE_PREFIX_PATH="$prefix" -DCONSUMER_IO=$io \
+    -DCONSUMER_SHARED=$shared > "$work/configure.log"
 cmake --build "$work/cmake" > "$work/build.log" || { cat "$work/build.log"; exit 1; }
 if grep -q CMAKE_CXX_COMPILER: "$work/cmake/CMakeCache.txt"; then
     echo "FAIL: a C project was made to look for a C++ compiler"
@@ -72,4 +75,24 @@ needs "$work/multiply" libc libm
 if [ $io = ON ]; then
     by_hand list qk_io
     needs "$work/list" libc libm libjansson
+fi
+
+[ $shared = ON ] || { echo "skipped: this build has no shared library"; exit 0; }
+echo "== shared"
+LD_LIBRARY_PATH=$libdir # the prefix moved; a system's own folder needs no path
+export LD_LIBRARY_PATH
+# dynamic PROGRAM PACKAGE: without --static, by the package of the shared library
+dynamic() {
+    flags=$(pkg-config --cflags --libs "$2")
+    eval "\"$cc\" -std=c99 -o \"$work/$1_shared\" \"$source/tests/consumer/project/$1.c\" $flags"
+    "$work/$1_shared"
+}
+dynamic multiply qk-shared
+needs "$work/multiply_shared" libc libm libqk
+"$work/cmake/multiply_shared"
+needs "$work/cmake/multiply_shared" libc libm libqk
+if [ $io = ON ]; then
+    dynamic list qk_io-shared
+    needs "$work/list_shared" libc libm libqk libqk_io libjansson
+    "$work/cmake/list_shared"
 fi
