@@ -33,7 +33,6 @@ constexpr Kernel<QuantizeArgs> const *kQuantize[] = {&cpu::kQuantizeGeneric};
 constexpr Kernel<RepackArgs> const *kRepack[] = {&cpu::kRepackGeneric};
 constexpr Kernel<LinearArgs> const *kLinear[] = {
 #if defined(__x86_64__)
-    &cpu::kLinearGemvAvx512Vbmi,
     &cpu::kLinearGemvAvx512,
     &cpu::kLinearBatchAvx512,
     &cpu::kLinearGemvAvx2,

@@ -2,6 +2,7 @@
 // the generic kernel ends each one. kernels/cpu/backend.cpp strings them together.
 #pragma once
 #include "backend/backend.hpp"
+#include "cpu/nested.hpp"
 
 namespace qk::cpu {
 
@@ -16,7 +17,7 @@ extern const Kernel<DequantizeArgs> kDequantizeAvx2;
 extern const Kernel<LinearArgs> kLinearGemvAvx2, kLinearBatchAvx2;
 extern const Kernel<DequantizeArgs> kDequantizeAvx512;
 extern const Kernel<LinearArgs> kLinearGemvAvx512, kLinearBatchAvx512;
-extern const Kernel<LinearArgs> kLinearGemvAvx512Vbmi;
+extern const WidenNested kWidenNestedVbmi;
 #elif defined(__aarch64__)
 extern const Kernel<DequantizeArgs> kDequantizeNeon;
 extern const Kernel<LinearArgs> kLinearGemvNeon, kLinearBatchNeon;

@@ -1,5 +1,5 @@
 // A panel of 8 rows and up to 512 columns, from codes to entries (before the scale) in f32, out of
-// any layout. Included after an instruction set's codes.hpp and NestedTable.
+// any layout. Included after an instruction set's codes.hpp.
 #pragma once
 #include "cpu/vector/panel.hpp"
 #include "cpu/vector/row_scales.hpp"
@@ -34,43 +34,15 @@ class ScaleBlock {
     float scales_[kPanelSteps + 1][8];
 };
 
-// 8-bit codes, rows of bytes.
-class ByteDecoder {
-  public:
-    explicit ByteDecoder(const Weight &w)
-        : w_(w), entries_(w), data_(static_cast<const uint8_t *>(w.data)) {}
-
-    void decode(int64_t row, int64_t column, int64_t end, Entries8 *entries) const {
-        for (int64_t i = 0; i < min64(8, w_.geometry.n - row); ++i) {
-            const uint8_t *const codes = data_ + (row + i) * w_.geometry.k;
-            for (int64_t at = column; at < end; at += 16) {
-                float *const to = entries[(at - column) / 16][i];
-                const int64_t count = min64(16, end - at);
-                if (w_.format->kind == FormatKind::kSigned) {
-                    for (int64_t j = 0; j < count; ++j) to[j] = float(int8_t(codes[at + j]));
-                } else {
-                    for (int64_t j = 0; j < count; ++j) to[j] = entries_.value[codes[at + j]];
-                }
-                for (int64_t j = count; j < 16; ++j) to[j] = 0;
-            }
-        }
-    }
-
-  private:
-    const Weight &w_;
-    Entries entries_;
-    const uint8_t *data_;
-};
-
-// 4-bit codes in any layout.
-template <class Codes>
+// Codes of any format in any layout.
 class Decoder {
   public:
     explicit Decoder(const Weight &w)
-        : w_(w), codes_(w), data_(static_cast<const uint8_t *>(w.data)) {}
+        : w_(w), bytes_(w), codes_(w), data_(static_cast<const uint8_t *>(w.data)) {}
 
     // Columns column .. end, from a multiple of 512 on; entries [step][row].
-    void decode(int64_t row, int64_t column, int64_t end, Entries8 *entries) {
+    QK_NOINLINE void decode(int64_t row, int64_t column, int64_t end, Entries8 *entries) {
+        if (w_.layout->bits == 8) return decode_bytes(row, column, end, entries);
         load_zeros(row, column, end);
         first_group_ = column / w_.geometry.group_size;
         switch (w_.layout->id) {
@@ -88,6 +60,19 @@ class Decoder {
     }
 
   private:
+    // 8-bit codes, rows of bytes.
+    void decode_bytes(int64_t row, int64_t column, int64_t end, Entries8 *entries) const {
+        for (int64_t i = 0; i < min64(8, w_.geometry.n - row); ++i) {
+            const uint8_t *const codes = data_ + (row + i) * w_.geometry.k;
+            for (int64_t at = column; at < end; at += 16) {
+                float *const to = entries[(at - column) / 16][i];
+                const int64_t count = min64(16, end - at);
+                for (int64_t j = 0; j < count; ++j) to[j] = bytes_.value[codes[at + j]];
+                for (int64_t j = count; j < 16; ++j) to[j] = 0;
+            }
+        }
+    }
+
     // A nibble a row, 4 bytes a group, from the panel's first group on.
     void load_zeros(int64_t row, int64_t column, int64_t end) {
         if (w_.zero == nullptr) return;
@@ -198,10 +183,11 @@ class Decoder {
     }
 
     const Weight &w_;
-    Codes codes_;
+    Entries bytes_;      // 8-bit codes
+    AffineCodes codes_;  // 4-bit codes
     const uint8_t *data_;
     int64_t first_group_ = 0;
-    uint8_t zeros_[kPanelSteps + 1][4];
+    uint8_t zeros_[kPanelSteps + 1][4] = {};  // all 0 where the format has none
 };
 
 }  // namespace

@@ -29,11 +29,11 @@ struct Segment {
     bool starts, ends;     // the group
 };
 
-template <class AnyDecoder, class X>
 class BatchBlock {
   public:
     explicit BatchBlock(const LinearArgs &args)
-        : args_(args), packed_(args.w.layout->id == kLayoutRows8), scales_(args.w),
+        : args_(args), wide_(args.x.format->id == QK_FORMAT_F32),
+          packed_(args.w.layout->id == kLayoutRows8), scales_(args.w),
           any_scales_(args.w), decoder_(args.w) {}
 
     void run(int64_t row_block) {
@@ -62,6 +62,7 @@ class BatchBlock {
                               : any_scales_.load(row_block_ * 8, group, groups);
         cut(column, end);
         decoder_.decode(row_block_ * 8, column, end, entries_);
+        load_x(column, end);
         int64_t first = 0;
         for (; first + kTileBatch <= x_rows_; first += kTileBatch) add_rows<kTileBatch>(first);
         switch (x_rows_ - first) {
@@ -71,6 +72,17 @@ class BatchBlock {
             case 2: return add_rows<2>(first);
             case 1: return add_rows<1>(first);
             default: return;
+        }
+    }
+
+    // f32 is read where it lies.
+    void load_x(int64_t column, int64_t end) {
+        for (int64_t i = 0; i < x_rows_; ++i) {
+            const int64_t at = (x_first_ + i) * args_.x.columns + column;
+            x_[i] = static_cast<const char *>(args_.x.data) + at * 4;
+            if (wide_) continue;
+            widen_x(args_.x, at, end - column, widened_[i]);
+            x_[i] = reinterpret_cast<const char *>(widened_[i]);
         }
     }
 
@@ -92,22 +104,17 @@ class BatchBlock {
     }
 
     template <int kCount>
-    void add_rows(int64_t first) {
-        const char *x[kCount];
-        for (int64_t j = 0; j < kCount; ++j) {
-            const int64_t at = (x_first_ + first + j) * args_.x.columns + column_;
-            x[j] = static_cast<const char *>(args_.x.data) + at * X::kBytes;
-        }
+    QK_NOINLINE void add_rows(int64_t first) {
         for (int row = 0; row < 8; row += kTileRows) {
             for (int64_t i = 0; i < segment_count_; ++i) {
-                add_segment<kCount>(segments_[i], row, x, first);
+                add_segment<kCount>(segments_[i], row, first);
             }
         }
     }
 
     template <int kCount>
-    void add_segment(const Segment &segment, int row, const char *const (&x)[kCount],
-                     int64_t first) {
+    void add_segment(const Segment &segment, int row, int64_t first) {
+        const char *const *const x = x_ + first;
         Lanes part[kTileRows][kCount];
         QK_UNROLL
         for (int i = 0; i < kTileRows; ++i) {
@@ -122,12 +129,12 @@ class BatchBlock {
             for (int i = 0; i < kTileRows; ++i) entry[i] = load_f32(entries_[step][row + i]);
             QK_UNROLL
             for (int j = 0; j < kCount; ++j) {
-                const Lanes value = X::load(x[j] + step * 16 * X::kBytes, first_lanes(16));
+                const Lanes value = load_f32(x[j] + step * 64);
                 QK_UNROLL
                 for (int i = 0; i < kTileRows; ++i) part[i][j] = fma(entry[i], value, part[i][j]);
             }
         }
-        if (segment.partial != 0) add_partial<kCount>(segment, row, x, part);
+        if (segment.partial != 0) add_partial(segment, row, x, kCount, part[0]);
         QK_UNROLL
         for (int i = 0; i < kTileRows; ++i) {
             const Lanes scale = splat(load_as<float>(row_scales_, segment.group * 8 + row + i));
@@ -144,15 +151,14 @@ class BatchBlock {
     }
 
     // The last columns of a row: fewer than 16.
-    template <int kCount>
-    void add_partial(const Segment &segment, int row, const char *const (&x)[kCount],
-                     Lanes (&part)[kTileRows][kCount]) {
+    QK_NOINLINE void add_partial(const Segment &segment, int row, const char *const *x, int count,
+                                 Lanes *part) {
         const Mask mask = first_lanes(segment.partial);
-        for (int j = 0; j < kCount; ++j) {
-            const Lanes value = X::load(x[j] + segment.last * 16 * X::kBytes, mask);
-            for (int i = 0; i < kTileRows; ++i) {
-                const Lanes entry = load_f32(entries_[segment.last][row + i]);
-                part[i][j] = fma_where(mask, value, entry, part[i][j]);
+        for (int i = 0; i < kTileRows; ++i) {
+            const Lanes entry = load_f32(entries_[segment.last][row + i]);
+            for (int j = 0; j < count; ++j) {
+                const Lanes value = load_f32(x[j] + segment.last * 64, mask);
+                part[i * count + j] = fma_where(mask, value, entry, part[i * count + j]);
             }
         }
     }
@@ -172,39 +178,25 @@ class BatchBlock {
     }
 
     const LinearArgs &args_;
-    bool packed_;
+    bool wide_, packed_;
     ScalePanel scales_;      // packed
     ScaleBlock any_scales_;  // every other layout
-    AnyDecoder decoder_;
+    Decoder decoder_;
     int64_t row_block_ = 0, x_first_ = 0, x_rows_ = 0, column_ = 0, segment_count_ = 0;
     const char *row_scales_ = nullptr;
     Segment segments_[kPanelSteps + 1];
+    const char *x_[kBatch];  // f32, from the panel's first column on
     Lanes acc_[8][kBatch], part_[8][kBatch];
+    float widened_[kBatch][kPanelSteps * 16];
     alignas(64) float entries_[kPanelSteps][8][16];
 };
 
-template <class AnyDecoder, class X>
-void run_batch_blocks(const LinearArgs &args, const Launch &launch) {
+Status run_batch(const LinearArgs &args, const Launch &launch) {
     const int64_t blocks = ceil_div(args.w.geometry.n, 8);
     parallel_ranges(launch.parallel, blocks, 1, [&](int64_t first, int64_t last) {
-        BatchBlock<AnyDecoder, X> block(args);
+        BatchBlock block(args);
         for (int64_t i = first; i < last; ++i) block.run(i);
     });
-}
-
-template <class X>
-void run_batch_codes(const LinearArgs &args, const Launch &launch) {
-    if (args.w.layout->bits == 8) return run_batch_blocks<ByteDecoder, X>(args, launch);
-    args.w.zero != nullptr ? run_batch_blocks<Decoder<AffineCodes>, X>(args, launch)
-                           : run_batch_blocks<Decoder<TableCodes>, X>(args, launch);
-}
-
-Status run_batch(const LinearArgs &args, const Launch &launch) {
-    switch (args.x.format->id) {
-        case QK_FORMAT_F16: run_batch_codes<F16>(args, launch); break;
-        case QK_FORMAT_BF16: run_batch_codes<BF16>(args, launch); break;
-        default: run_batch_codes<F32>(args, launch);
-    }
     return QK_OK;
 }
 

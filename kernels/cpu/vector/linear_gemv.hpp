@@ -24,30 +24,21 @@ struct Sums {
     Lanes acc[8], part[8];
 };
 
-// One step, 16 columns; `first` of its group.
-template <int step, bool first, bool tail>
-QK_INLINE inline Lanes add_step(const Words &codes, const Table &table, const Lanes (&x)[8],
-                      const Mask (&mask)[8], Lanes part) {
-    const Lanes entry = look_up<step>(table, codes);
-    const Lanes sum = first ? zero_lanes() : part;
-    return tail ? fma_where(mask[step], x[step], entry, sum) : fma(entry, x[step], sum);
-}
-
 // What a chunk of 8 rows is added with. Groups of at most 128 columns start with the chunk; wider
 // ones (kSteps 0) begin and end with some chunk.
 struct Chunk {
     const uint8_t *codes;  // row 0's
     const char *scales;    // f32 [group of the chunk][8 rows]
     const uint8_t *zeros;  // 4 bytes a group: a nibble a row
-    int64_t groups;        // that have a column
+    const char *x;         // f32
     bool starts, ends;     // a wide group
 };
 
 // Rows go kRowsTogether at a time, step by step: their sums are independent, and a processor's
 // window is shorter than the chain of eight additions of one row.
-template <int kSteps, class Codes, bool tail>
+template <int kSteps, class Codes>
 QK_INLINE inline void add_rows(const Chunk &chunk, int first_row, const Codes &codes,
-                               const Lanes (&x)[8], const Mask (&mask)[8], Sums &sums) {
+                               const Lanes (&x)[8], Sums &sums) {
     constexpr int steps = kSteps == 0 ? 8 : kSteps;
     Words words[kRowsTogether];
     Lanes part[kRowsTogether];
@@ -63,11 +54,11 @@ QK_INLINE inline void add_rows(const Chunk &chunk, int first_row, const Codes &c
         constexpr int group = step / steps;
         constexpr bool first = kSteps != 0 && step % steps == 0;
         constexpr bool last = step % steps == steps - 1;
-        if (tail && kSteps != 0 && group >= chunk.groups) return;  // neither zeros nor scales
         QK_UNROLL
         for (int i = 0; i < kRowsTogether; ++i) {
             if (step % steps == 0) table[i] = codes.table(chunk.zeros + 4 * group, first_row + i);
-            part[i] = add_step<step, first, tail>(words[i], table[i], x, mask, part[i]);
+            const Lanes entry = look_up<step>(table[i], words[i]);
+            part[i] = fma(entry, x[step], first ? zero_lanes() : part[i]);
         }
         if (!last || (kSteps == 0 && !chunk.ends)) return;
         QK_UNROLL
@@ -90,16 +81,58 @@ QK_INLINE inline void add_rows(const Chunk &chunk, int first_row, const Codes &c
     for (int i = 0; i < kRowsTogether; ++i) sums.part[first_row + i] = part[i];
 }
 
-template <int kSteps, class Codes, bool tail>
-QK_INLINE inline void add_chunk(const Chunk &chunk, const Codes &codes, const Lanes (&x)[8],
-                      const Mask (&mask)[8], Sums &sums) {
+template <int kSteps, class Codes>
+QK_INLINE inline void add_chunk(const Chunk &chunk, const Codes &codes, Sums &sums) {
+    Lanes x[8];
+    QK_UNROLL
+    for (int step = 0; step < 8; ++step) x[step] = load_f32(chunk.x + 64 * step);
+    if (kRowsTogether == 1) {  // the sums are in memory anyway
+        _Pragma("GCC unroll 1") for (int row = 0; row < 8; ++row) {
+            add_rows<kSteps, Codes>(chunk, row, codes, x, sums);
+        }
+        return;
+    }
     QK_UNROLL
     for (int row = 0; row < 8; row += kRowsTogether) {
-        add_rows<kSteps, Codes, tail>(chunk, row, codes, x, mask, sums);
+        add_rows<kSteps, Codes>(chunk, row, codes, x, sums);
     }
 }
 
-void store_rows(const LinearArgs &args, int64_t row_block, const Sums &sums) {
+template <int step>
+inline void look_up_steps(const Words &words, const Table *tables, float (*entries)[16]) {
+    if constexpr (step < 8) {
+        store_f32(entries[step], look_up<step>(tables[step], words));
+        look_up_steps<step + 1>(words, tables, entries);
+    }
+}
+
+// The last chunk of a row, which ends `columns` after its start; a group has `steps` steps.
+template <class Codes>
+QK_NOINLINE void add_tail(const Chunk &chunk, const Codes &codes, int64_t steps, int64_t columns,
+                          Sums &sums) {
+    const int64_t count = ceil_div(columns, 16);
+    for (int row = 0; row < 8; ++row) {
+        Table tables[8];
+        float entries[8][16];
+        for (int64_t step = 0; step < 8; ++step) {
+            const int64_t group = min64(step, count - 1) / steps;
+            tables[step] = codes.table(chunk.zeros + 4 * group, row);
+        }
+        look_up_steps<0>(load_words(chunk.codes + 64 * row), tables, entries);
+        Lanes part = chunk.starts ? zero_lanes() : sums.part[row];
+        for (int64_t step = 0; step < count; ++step) {
+            const Mask mask = first_lanes(columns - 16 * step);
+            const Lanes x = load_f32(chunk.x + 64 * step, mask);
+            part = fma_where(mask, x, load_f32(entries[step]), part);
+            if ((step + 1) % steps != 0 && step + 1 < count) continue;
+            const Lanes scale = splat(load_as<float>(chunk.scales, step / steps * 8 + row));
+            sums.acc[row] = fma(part, scale, sums.acc[row]);
+            part = zero_lanes();
+        }
+    }
+}
+
+QK_NOINLINE void store_rows(const LinearArgs &args, int64_t row_block, const Sums &sums) {
     const int64_t first = row_block * 8, rows = min64(8, args.w.geometry.n - first);
     for (int64_t row = 0; row < rows; ++row) {
         float y = fold_lanes(sums.acc[row]);
@@ -110,14 +143,35 @@ void store_rows(const LinearArgs &args, int64_t row_block, const Sums &sums) {
     }
 }
 
-template <int kSteps, class Codes, class X>
+// The row of x as f32: where it lies, or widened, whole if it is short and else a panel at a time.
+class RowOfX {
+  public:
+    explicit RowOfX(const Dense &x)
+        : x_(x), lies_(x.format->id == QK_FORMAT_F32), whole_(x.columns <= kWidened) {
+        if (!lies_ && whole_) widen_x(x, 0, x.columns, widened_);
+    }
+    const char *panel(int64_t column) {
+        if (lies_) return static_cast<const char *>(x_.data) + column * 4;
+        if (whole_) return reinterpret_cast<const char *>(widened_ + column);
+        widen_x(x_, column, min64(kPanelChunks * 128, x_.columns - column), widened_);
+        return reinterpret_cast<const char *>(widened_);
+    }
+
+  private:
+    static constexpr int64_t kWidened = 16384;
+    const Dense &x_;
+    bool lies_, whole_;
+    float widened_[kWidened];
+};
+
+template <class Codes>
 class RowBlocks {
   public:
-    explicit RowBlocks(const LinearArgs &args) : args_(args), scales_(args.w), codes_(args.w) {}
+    explicit RowBlocks(const LinearArgs &args)
+        : args_(args), x_(args.x), scales_(args.w), codes_(args.w) {}
 
     void run(int64_t row_block) {
-        const Geometry &s = args_.w.geometry;
-        const int64_t chunks = ceil_div(s.k, 128);
+        const int64_t chunks = ceil_div(args_.w.geometry.k, 128);
         Sums sums;
         for (Lanes &lanes : sums.acc) lanes = zero_lanes();
         for (Lanes &lanes : sums.part) lanes = zero_lanes();
@@ -128,103 +182,81 @@ class RowBlocks {
     }
 
   private:
-    void run_panel(int64_t row_block, int64_t first, int64_t last, Sums &total) {
+    void run_panel(int64_t row_block, int64_t first, int64_t last, Sums &sums) {
         const Geometry &s = args_.w.geometry;
         const int64_t chunks = ceil_div(s.k, 128), size = s.group_size;
-        Sums sums = total;  // a copy that nothing points to stays in registers
         const int64_t group = first * 128 / size;
         const int64_t group_last = ceil_div(min64(last * 128, s.k), size);
         Chunk chunk = {};
         const int64_t first_chunk = row_block * chunks + first;
         chunk.codes = static_cast<const uint8_t *>(args_.w.data) + first_chunk * 512;
         chunk.scales = scales_.load(row_block, group, group_last - group);
+        chunk.x = x_.panel(first * 128);
         if (args_.w.zero != nullptr) {
             chunk.zeros = static_cast<const uint8_t *>(args_.w.zero) +
                           (row_block * s.groups_per_row + group) * 4;
         }
-        const char *x = static_cast<const char *>(args_.x.data) + first * 128 * X::kBytes;
-        const int64_t full = min64(last, s.k / 128);
-        int64_t column = first * 128, group_start = group * size;
-        for (int64_t i = first; i < full; ++i, column += 128, x += 128 * X::kBytes) {
-            set_wide(chunk, column, group_start);
-            add<false>(chunk, x, 128, sums);
-            advance(chunk, group_start);
+        const int64_t count = min64(last, s.k / 128) - first;
+        switch (size < s.k ? size : 0) {
+            case 16: run_chunks<1>(chunk, count, first * 128, sums); break;
+            case 32: run_chunks<2>(chunk, count, first * 128, sums); break;
+            case 64: run_chunks<4>(chunk, count, first * 128, sums); break;
+            case 128: run_chunks<8>(chunk, count, first * 128, sums); break;
+            default: run_chunks<0>(chunk, count, first * 128, sums);
         }
-        if (full < last) {
-            chunk.groups = ceil_div(s.k - column, size);
-            set_wide(chunk, column, group_start);
-            add<true>(chunk, x, s.k - column, sums);
+        const int64_t column = (first + count) * 128;
+        if (first + count == last) return;
+        set_wide(chunk, column, column / size * size);
+        const int64_t steps = size < s.k ? min64(size, 128) / 16 : 8;
+        add_tail(chunk, codes_, steps, s.k - column, sums);
+    }
+
+    // Advances `chunk` past the full ones it adds.
+    template <int kSteps>
+    QK_NOINLINE void run_chunks(Chunk &chunk, int64_t count, int64_t column, Sums &total) const {
+        constexpr int64_t groups = kSteps == 0 ? 1 : 8 / kSteps;
+        const int64_t size = args_.w.geometry.group_size, stride = args_.w.zero != nullptr ? 4 : 0;
+        int64_t group_start = column / size * size;
+        Sums sums = total;  // a copy that nothing points to stays in registers
+        Chunk at = chunk;
+        for (int64_t i = 0; i < count; ++i, column += 128) {
+            if (kSteps == 0) set_wide(at, column, group_start);
+            add_chunk<kSteps, Codes>(at, codes_, sums);
+            at.codes += 512;
+            at.x += 512;
+            if (kSteps == 0 && !at.ends) continue;
+            group_start += size;
+            at.scales += groups * 32;
+            at.zeros += groups * stride;
         }
         total = sums;
+        chunk = at;
     }
 
     void set_wide(Chunk &chunk, int64_t column, int64_t group_start) const {
-        if (kSteps != 0) return;
         const Geometry &s = args_.w.geometry;
         chunk.starts = column == group_start;
         chunk.ends = column + 128 >= min64(group_start + s.group_size, s.k);
     }
 
-    void advance(Chunk &chunk, int64_t &group_start) const {
-        constexpr int groups = kSteps == 0 ? 1 : 8 / kSteps;
-        chunk.codes += 512;
-        if (kSteps == 0 && !chunk.ends) return;
-        group_start += args_.w.geometry.group_size;
-        chunk.scales += groups * 8 * 4;
-        chunk.zeros += args_.w.zero != nullptr ? groups * 4 : 0;
-    }
-
-    template <bool tail>
-    void add(const Chunk &chunk, const char *x, int64_t columns, Sums &sums) const {
-        Mask mask[8];
-        Lanes values[8];
-        QK_UNROLL
-        for (int step = 0; step < 8; ++step) {
-            mask[step] = first_lanes(tail ? columns - 16 * step : 16);
-            values[step] = X::load(x + 16 * step * X::kBytes, mask[step]);
-        }
-        add_chunk<kSteps, Codes, tail>(chunk, codes_, values, mask, sums);
-    }
-
     const LinearArgs &args_;
+    RowOfX x_;
     ScalePanel scales_;
     Codes codes_;
 };
 
-template <int kSteps, class Codes, class X>
-void run_all(const LinearArgs &args, const Launch &launch) {
+template <class Codes>
+void run_rows(const LinearArgs &args, const Launch &launch) {
     const int64_t blocks = ceil_div(args.w.geometry.n, 8);
     parallel_ranges(launch.parallel, blocks, 1, [&](int64_t first, int64_t last) {
-        RowBlocks<kSteps, Codes, X> rows(args);
+        RowBlocks<Codes> rows(args);
         for (int64_t block = first; block < last; ++block) rows.run(block);
     });
 }
 
-template <class Codes, class X>
-void run_groups(const LinearArgs &args, const Launch &launch) {
-    const Geometry &s = args.w.geometry;
-    if (s.group_size >= s.k) return run_all<0, Codes, X>(args, launch);
-    switch (s.group_size) {
-        case 16: return run_all<1, Codes, X>(args, launch);
-        case 32: return run_all<2, Codes, X>(args, launch);
-        case 64: return run_all<4, Codes, X>(args, launch);
-        case 128: return run_all<8, Codes, X>(args, launch);
-        default: return run_all<0, Codes, X>(args, launch);
-    }
-}
-
-template <class X>
-void run_codes(const LinearArgs &args, const Launch &launch) {
-    args.w.zero != nullptr ? run_groups<AffineCodes, X>(args, launch)
-                           : run_groups<TableCodes, X>(args, launch);
-}
-
 Status run_gemv(const LinearArgs &args, const Launch &launch) {
-    switch (args.x.format->id) {
-        case QK_FORMAT_F16: run_codes<F16>(args, launch); break;
-        case QK_FORMAT_BF16: run_codes<BF16>(args, launch); break;
-        default: run_codes<F32>(args, launch);
-    }
+    args.w.zero != nullptr ? run_rows<AffineCodes>(args, launch)
+                           : run_rows<TableCodes>(args, launch);
     return QK_OK;
 }
 

@@ -1,24 +1,18 @@
-// Nested scales, one look-up in memory each. Included after an instruction set's lanes.hpp.
+// Nested scales of 8 rows: how a run of groups is widened. Included after an instruction set's
+// lanes.hpp.
 #pragma once
-#include <string.h>
+#include "cpu/nested.hpp"
 
 namespace qk::cpu {
 namespace {
 
-class NestedTable {
-  public:
-    void load(const void *code) { memcpy(code_, code, sizeof(code_)); }
-    // `count` groups of 8 rows: code * second + bias.
-    void widen(const char *from, int64_t count, const float (&second)[8], float bias,
-               float (*to)[8]) const {
-        for (int64_t i = 0; i < count; ++i) {
-            widen_nested(from + i * 8, code_, second, bias, to[i]);
-        }
+// One look-up in memory each.
+void widen_gathering(const NestedCode &code, const char *from, int64_t count, const float *second,
+                     float bias, float (*to)[8]) {
+    for (int64_t i = 0; i < count; ++i) {
+        widen_nested(from + i * 8, code.value, second, bias, to[i]);
     }
-
-  private:
-    float code_[256];
-};
+}
 
 }  // namespace
 }  // namespace qk::cpu

@@ -1,6 +1,6 @@
 // What the kernels over the packed layout share: the scales of 8 rows as f32, a run of groups at a
-// time, and the entries that codes stand for. Included after an instruction set's lanes.hpp and its
-// NestedTable.
+// time, and the entries that codes stand for. Included after an instruction set's lanes.hpp and
+// its nested_widener().
 #pragma once
 #include "cpu/access.hpp"
 
@@ -11,19 +11,18 @@ namespace {
 // Where a call would cost more than the work: 16 lanes do not travel in registers.
 #define QK_INLINE __attribute__((always_inline))
 
-// Types of x, each with its way into lanes.
-struct F32 {
-    static Lanes load(const char *x, Mask mask) { return load_f32(x, mask); }
-    static constexpr int64_t kBytes = 4;
-};
-struct F16 {
-    static Lanes load(const char *x, Mask mask) { return load_f16(x, mask); }
-    static constexpr int64_t kBytes = 2;
-};
-struct BF16 {
-    static Lanes load(const char *x, Mask mask) { return load_bf16(x, mask); }
-    static constexpr int64_t kBytes = 2;
-};
+#define QK_NOINLINE __attribute__((noinline))
+
+// Columns first .. first + count of x, counted from its first element, as f32 and with zeros up to
+// a multiple of 16.
+QK_NOINLINE void widen_x(const Dense &x, int64_t first, int64_t count, float *to) {
+    const char *const from = static_cast<const char *>(x.data) + first * 2;
+    const bool f16 = x.format->id == QK_FORMAT_F16;
+    for (int64_t i = 0; i < count; i += 16) {
+        const Mask mask = first_lanes(count - i);
+        store_f32(to + i, f16 ? load_f16(from + 2 * i, mask) : load_bf16(from + 2 * i, mask));
+    }
+}
 
 constexpr int64_t kPanelChunks = 16;                // chunks of 128 columns
 constexpr int64_t kPanelGroups = kPanelChunks * 8;  // of 16 columns, the smallest group
@@ -34,7 +33,7 @@ class ScalePanel {
   public:
     explicit ScalePanel(const Weight &w) : w_(w) {
         if (!is_nested(w)) return;
-        nested_.load(w.scale.code);
+        load_nested_code(w.scale.code, &nested_);
         const int64_t size = w.scale.second_group;
         if ((size & (size - 1)) == 0) shift_ = __builtin_ctzll(uint64_t(size));
         bias_ = load_as<float>(w.scale.bias, 0);
@@ -77,7 +76,7 @@ class ScalePanel {
                 second[row] = load_as<float>(w_.scale.second, min64(index, limit));
                 run = min64(run, (index + 1) * size - number);
             }
-            nested_.widen(from + i * 8, run, second, bias_, scales_ + i);
+            widen_(nested_, from + i * 8, run, second, bias_, scales_ + i);
             i += run;
         }
     }
@@ -85,7 +84,8 @@ class ScalePanel {
     const Weight &w_;
     int64_t shift_ = -1;  // log2 of second_group, where it has one
     float bias_ = 0;
-    NestedTable nested_;
+    NestedCode nested_;
+    const WidenNested widen_ = nested_widener();
     float scales_[kPanelGroups][8];
 };
 
@@ -106,12 +106,16 @@ class TableCodes {
     Table table_;
 };
 
-// code - zero, for the 16 zeros.
+// Entries by zero: code - zero, or 16 times the same where there are no zeros (which read as 0).
 class AffineCodes {
   public:
-    explicit AffineCodes(const Weight &) {
+    explicit AffineCodes(const Weight &w) {
+        const bool table = w.format->kind == FormatKind::kTable;
         for (int zero = 0; zero < 16; ++zero) {
-            for (int code = 0; code < 16; ++code) entries_[zero][code] = float(code - zero);
+            const int minus = w.zero != nullptr ? zero : 8;
+            for (int code = 0; code < 16; ++code) {
+                entries_[zero][code] = table ? w.format->value(code) : float(code - minus);
+            }
         }
     }
     // `zeros`: a nibble a row.

@@ -1,5 +1,17 @@
 #include "cpu/x86_avx2/codes.hpp"
+#include "cpu/features.hpp"
+#include "cpu/lists.hpp"
 #include "cpu/vector/nested.hpp"
+
+namespace qk::cpu {
+namespace {
+
+inline WidenNested nested_widener() {
+    return widen_gathering;
+}
+
+}  // namespace
+}  // namespace qk::cpu
 
 #include "cpu/vector/linear_batch.hpp"
 #include "cpu/vector/linear_gemv.hpp"

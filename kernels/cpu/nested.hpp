@@ -1,0 +1,29 @@
+// The table of nested scales, and what a function that widens them looks like.
+#pragma once
+#include <stdint.h>
+#include <string.h>
+
+namespace qk::cpu {
+
+struct NestedCode {
+    alignas(64) uint8_t plane[4][256];  // byte p of each value
+    float value[256];
+};
+
+// `count` groups of 8 rows: to = value[from] * second + bias, two roundings.
+using WidenNested = void (*)(const NestedCode &code, const char *from, int64_t count,
+                             const float *second, float bias, float (*to)[8]);
+
+namespace {
+
+inline void load_nested_code(const void *from, NestedCode *code) {
+    memcpy(code->value, from, sizeof(code->value));
+    for (int64_t i = 0; i < 256; ++i) {
+        for (int64_t p = 0; p < 4; ++p) {
+            code->plane[p][i] = static_cast<const uint8_t *>(from)[4 * i + p];
+        }
+    }
+}
+
+}  // namespace
+}  // namespace qk::cpu
