@@ -134,7 +134,12 @@ class BatchBlock {
                 for (int i = 0; i < kTileRows; ++i) part[i][j] = fma(entry[i], value, part[i][j]);
             }
         }
-        if (segment.partial != 0) add_partial(segment, row, x, kCount, part[0]);
+        if (segment.partial != 0) {  // through a copy: what a pointer sees leaves the registers
+            Lanes copy[kTileRows][kCount];
+            memcpy(copy, part, sizeof(copy));
+            add_partial(segment, row, x, kCount, copy[0]);
+            memcpy(part, copy, sizeof(copy));
+        }
         QK_UNROLL
         for (int i = 0; i < kTileRows; ++i) {
             const Lanes scale = splat(load_as<float>(row_scales_, segment.group * 8 + row + i));
