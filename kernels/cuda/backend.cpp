@@ -36,8 +36,8 @@ void *allocate(int32_t device_index, size_t bytes) {
 }
 
 void release(int32_t device_index, void *pointer) {
-    const cuda::DeviceGuard device(device_index);
-    if (device.error() != cudaSuccess || cudaFree(pointer) != cudaSuccess) cudaGetLastError();
+    const cuda::DeviceGuard device(device_index);  // where it fails: a pointer knows its device
+    if (cudaFree(pointer) != cudaSuccess || device.error() != cudaSuccess) cudaGetLastError();
 }
 
 Status copy(const Launch &launch, void *to, const void *from, size_t bytes, cudaMemcpyKind kind,

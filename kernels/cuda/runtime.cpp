@@ -11,7 +11,7 @@ DeviceGuard::DeviceGuard(int32_t device_index) {
 }
 
 DeviceGuard::~DeviceGuard() {
-    if (previous_ >= 0) cudaSetDevice(previous_);
+    if (previous_ >= 0 && cudaSetDevice(previous_) != cudaSuccess) cudaGetLastError();
 }
 
 static Status status_of(cudaError_t error) {
@@ -56,27 +56,34 @@ int32_t shared_memory(int32_t device_index) {
     return attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device_index);
 }
 
-Status launch_untyped(const Launch &launch, const void *kernel, const Shape3 &shape,
-                      void **arguments, const char *name) {
+Status configure(const Launch &launch, const void *kernel, const Shape3 &shape, const char *name,
+                 Configuration *out) {
     constexpr size_t kStaticLimit = 48 * 1024;  // beyond it a kernel must be told
-    const DeviceGuard device(launch.device_index);
-    QK_TRY(check(device.error(), launch.error, name));
     if (shape.shared_bytes > kStaticLimit) {
         QK_TRY(check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                           int(shape.shared_bytes)),
                      launch.error, name));
     }
-    cudaLaunchAttribute overlap = {};
-    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    overlap.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = shape.blocks;
-    config.blockDim = dim3(uint32_t(shape.threads));
-    config.dynamicSmemBytes = shape.shared_bytes;
-    config.stream = stream_of(launch);
-    config.attrs = &overlap;
-    config.numAttrs = shape.overlaps ? 1 : 0;
-    return check(cudaLaunchKernelExC(&config, kernel, arguments), launch.error, name);
+    *out = {};
+    unsigned count = 0;
+    if (shape.overlaps) {
+        cudaLaunchAttribute &a = out->attributes[count++];
+        a.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        a.val.programmaticStreamSerializationAllowed = 1;
+    }
+    if (shape.cluster > 1) {
+        cudaLaunchAttribute &a = out->attributes[count++];
+        a.id = cudaLaunchAttributeClusterDimension;
+        a.val.clusterDim.x = unsigned(shape.cluster);
+        a.val.clusterDim.y = a.val.clusterDim.z = 1;
+    }
+    out->config.gridDim = shape.blocks;
+    out->config.blockDim = dim3(uint32_t(shape.threads));
+    out->config.dynamicSmemBytes = shape.shared_bytes;
+    out->config.stream = stream_of(launch);
+    out->config.attrs = out->attributes;
+    out->config.numAttrs = count;
+    return QK_OK;
 }
 
 }  // namespace qk::cuda

@@ -1,7 +1,7 @@
 // The host side that every CUDA kernel shares: errors as status, the caller's device kept, launches
 // that leave no error behind. Nothing here allocates, waits, or touches the default stream.
 #pragma once
-#include <cuda_runtime_api.h>
+#include <cuda_runtime.h>
 
 #include <type_traits>
 
@@ -41,16 +41,26 @@ struct Shape3 {
     int32_t threads;
     size_t shared_bytes = 0;
     bool overlaps = false;  // may start while the kernel before it still runs; it waits on its own
+    int32_t cluster = 1;    // blocks along x that share their memory
 };
 
-Status launch_untyped(const Launch &launch, const void *kernel, const Shape3 &shape,
-                      void **arguments, const char *name);
+struct Configuration {
+    cudaLaunchConfig_t config;
+    cudaLaunchAttribute attributes[2];
+};
+
+// Fills `out` for a launch on the current device.
+Status configure(const Launch &launch, const void *kernel, const Shape3 &shape, const char *name,
+                 Configuration *out);
 
 template <class... Parameters>
 Status launch_kernel(const Launch &launch, const char *name, void (*kernel)(Parameters...),
-                     const Shape3 &shape, std::type_identity_t<Parameters>... given) {
-    void *arguments[] = {const_cast<void *>(static_cast<const void *>(&given))...};
-    return launch_untyped(launch, reinterpret_cast<const void *>(kernel), shape, arguments, name);
+                     const Shape3 &shape, const std::type_identity_t<Parameters> &...given) {
+    const DeviceGuard device(launch.device_index);
+    QK_TRY(check(device.error(), launch.error, name));
+    Configuration c;
+    QK_TRY(configure(launch, reinterpret_cast<const void *>(kernel), shape, name, &c));
+    return check(cudaLaunchKernelEx(&c.config, kernel, given...), launch.error, name);
 }
 
 // Blocks of `threads` for `count` items in loops of stride gridDim: enough to fill any GPU.

@@ -1,0 +1,30 @@
+// What a test asks of the mock runtime, and what it tells.
+#pragma once
+#include "cuda/mock/cuda_runtime.h"
+
+namespace mock {
+
+struct Machine {
+    int devices = 2;
+    cudaError_t no_devices = cudaErrorNoDevice;  // what the count says where there are none
+    int capability = 90, multiprocessors = 4, shared_bytes = 227 * 1024;
+};
+
+enum class Fault {
+    kOnce,    // the call fails, the next ones do not
+    kSticky,  // every later call fails too, as after an illegal access
+    kLate     // the call succeeds; the next that waits finds the device dead
+};
+
+void reset(const Machine &machine = {});
+// The `call`-th call of the runtime from now on (1 is the next; 0: none) fails. Asking for the last
+// error, or for its text, is no call that can fail.
+void fail(int call, cudaError_t error, Fault fault = Fault::kOnce);
+
+int calls();                  // since reset
+const char *failed_call();    // the name of the call that failed, "" while none has
+int64_t live_allocations();
+int current_device();         // of the calling thread
+void set_current_device(int device);
+
+}  // namespace mock

@@ -1,0 +1,182 @@
+#include "cuda/mock/simulator.hpp"
+
+#include <ucontext.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <random>
+#include <vector>
+
+#if defined(__SANITIZE_ADDRESS__)
+#define QK_FIBERS_KNOWN 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define QK_FIBERS_KNOWN 1
+#endif
+#endif
+#if defined(QK_FIBERS_KNOWN)
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+dim3 threadIdx, blockIdx, blockDim, gridDim;
+
+namespace simulator {
+namespace {
+
+constexpr size_t kStackBytes = 64 * 1024;
+
+struct Barrier {
+    uint32_t arrived = 0, generation = 0;
+};
+
+struct Warp {
+    Barrier barrier;
+    uint32_t live = 0, calls[32] = {}, words[2][32] = {};
+};
+
+struct Fiber {
+    ucontext_t context;
+    std::unique_ptr<char[]> stack{new char[kStackBytes]};  // not zeroed: most of it is not touched
+    void *fake_stack = nullptr;  // AddressSanitizer's
+    bool done = false;
+};
+
+// One block on its way; the process simulates one at a time.
+struct Block {
+    ucontext_t scheduler;
+    const void *stack_of_scheduler = nullptr;
+    size_t stack_bytes_of_scheduler = 0;
+    const std::function<void()> *thread = nullptr;
+    std::vector<Fiber> fibers;
+    std::vector<Warp> warps;
+    Barrier barrier;
+    uint32_t live = 0, current = 0;
+    uint64_t progress = 0;
+    std::mt19937 order{1};
+};
+
+Block *running;
+
+void leave_stack([[maybe_unused]] void **fake, [[maybe_unused]] const void *to,
+                 [[maybe_unused]] size_t bytes) {
+#if defined(QK_FIBERS_KNOWN)
+    __sanitizer_start_switch_fiber(fake, to, bytes);
+#endif
+}
+
+void enter_stack([[maybe_unused]] void *fake, [[maybe_unused]] const void **from,
+                 [[maybe_unused]] size_t *bytes) {
+#if defined(QK_FIBERS_KNOWN)
+    __sanitizer_finish_switch_fiber(fake, from, bytes);
+#endif
+}
+
+void yield() {
+    Block &b = *running;
+    Fiber &fiber = b.fibers[b.current];
+    leave_stack(fiber.done ? nullptr : &fiber.fake_stack, b.stack_of_scheduler,
+                b.stack_bytes_of_scheduler);
+    swapcontext(&fiber.context, &b.scheduler);
+    enter_stack(fiber.fake_stack, &b.stack_of_scheduler, &b.stack_bytes_of_scheduler);
+}
+
+void fiber_main() {
+    Block &b = *running;
+    enter_stack(nullptr, &b.stack_of_scheduler, &b.stack_bytes_of_scheduler);
+    (*b.thread)();
+    b.fibers[b.current].done = true;
+    --b.live;
+    --b.warps[b.current / 32].live;
+    ++b.progress;
+    yield();
+}
+
+void resume(uint32_t index) {
+    Block &b = *running;
+    Fiber &fiber = b.fibers[index];
+    b.current = index;
+    threadIdx = {index, 0, 0};
+    void *fake = nullptr;
+    leave_stack(&fake, fiber.stack.get(), kStackBytes);
+    swapcontext(&b.scheduler, &fiber.context);
+    enter_stack(fake, nullptr, nullptr);
+}
+
+// Threads that have ended do not take part, as on a GPU.
+void wait(Barrier &barrier, const uint32_t &live) {
+    Block &b = *running;
+    const uint32_t generation = barrier.generation;
+    ++barrier.arrived;
+    ++b.progress;
+    while (barrier.generation == generation) {
+        if (barrier.arrived >= live) {
+            barrier.arrived = 0;
+            ++barrier.generation;
+            ++b.progress;
+        } else {
+            yield();
+        }
+    }
+}
+
+void run_block(Block &b, uint32_t threads) {
+    b.barrier = {};
+    b.live = threads;
+    b.warps.assign((threads + 31) / 32, Warp());
+    for (uint32_t i = 0; i < threads; ++i) {
+        Fiber &fiber = b.fibers[i];
+        fiber.done = false;
+        getcontext(&fiber.context);
+        fiber.context.uc_stack.ss_sp = fiber.stack.get();
+        fiber.context.uc_stack.ss_size = kStackBytes;
+        fiber.context.uc_link = nullptr;
+        makecontext(&fiber.context, fiber_main, 0);
+        ++b.warps[i / 32].live;
+    }
+    std::vector<uint32_t> turn(threads);
+    for (uint32_t i = 0; i < threads; ++i) turn[i] = i;
+    while (b.live > 0) {
+        const uint64_t before = b.progress;
+        std::shuffle(turn.begin(), turn.end(), b.order);
+        for (const uint32_t i : turn) {
+            if (!b.fibers[i].done) resume(i);
+        }
+        if (b.progress != before) continue;
+        std::fprintf(stderr, "simulator: %u threads wait at barriers that nobody else reaches\n",
+                     b.live);
+        std::abort();
+    }
+}
+
+}  // namespace
+
+void run(dim3 grid, dim3 block, const std::function<void()> &thread) {
+    static Block b;  // keeps its stacks from launch to launch
+    b.thread = &thread;
+    if (b.fibers.size() < block.x) b.fibers = std::vector<Fiber>(block.x);
+    running = &b;
+    gridDim = grid;
+    blockDim = block;
+    for (blockIdx.z = 0; blockIdx.z < grid.z; ++blockIdx.z) {
+        for (blockIdx.y = 0; blockIdx.y < grid.y; ++blockIdx.y) {
+            for (blockIdx.x = 0; blockIdx.x < grid.x; ++blockIdx.x) run_block(b, block.x);
+        }
+    }
+    running = nullptr;
+}
+
+void block_barrier() { wait(running->barrier, running->live); }
+
+// Two sets of words: who is a call ahead writes the other one, and cannot be two ahead.
+uint32_t exchange(uint32_t word, uint32_t source) {
+    const uint32_t lane = running->current % 32;
+    Warp &warp = running->warps[running->current / 32];
+    uint32_t *const words = warp.words[warp.calls[lane]++ % 2];
+    words[lane] = word;
+    wait(warp.barrier, warp.live);
+    return words[source];
+}
+
+}  // namespace simulator

@@ -1,0 +1,23 @@
+// Runs a kernel on the CPU: the threads of a block are fibers that take turns in a random order,
+// from barrier to barrier; blocks run one after the other.
+#pragma once
+#include <stdint.h>
+
+#include <functional>
+
+struct dim3 {
+    uint32_t x = 1, y = 1, z = 1;
+    constexpr dim3(uint32_t x_ = 1, uint32_t y_ = 1, uint32_t z_ = 1) : x(x_), y(y_), z(z_) {}
+};
+
+extern dim3 threadIdx, blockIdx, blockDim, gridDim;  // of the fiber that runs
+
+namespace simulator {
+
+// Aborts, saying so, where threads wait for each other forever.
+void run(dim3 grid, dim3 block, const std::function<void()> &thread);
+void block_barrier();
+// Every live thread of the warp calls it; returns the word that lane `source` gave.
+uint32_t exchange(uint32_t word, uint32_t source);
+
+}  // namespace simulator

@@ -1,0 +1,13 @@
+// Kernels that need instructions of a GPU: in their lists, but taking no case.
+#include "cuda/lists.hpp"
+
+namespace qk::cuda {
+
+template <class Args>
+static bool never(const Args &, int32_t) {
+    return false;
+}
+
+const Kernel<LinearArgs> kLinearMatvec = {"matvec", never, nullptr, nullptr};
+
+}  // namespace qk::cuda

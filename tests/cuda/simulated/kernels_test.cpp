@@ -1,0 +1,146 @@
+// The simple kernels on simulated threads against the generic CPU kernels, bit for bit. Under
+// AddressSanitizer every access past a plane is caught: the mock's memory is the heap's.
+#include "cuda/harness.hpp"
+#include "cuda/lists.hpp"
+#include "cuda/mock/mock.hpp"
+
+namespace cuda_test {
+namespace {
+
+class CudaSimulated : public ::testing::Test {
+  protected:
+    CudaSimulated() { mock::reset(); }
+};
+
+std::string name_of(const qk_tensor_desc &d, size_t offset) {
+    std::string name = "format ";
+    for (const int64_t part : {int64_t(d.format), int64_t(d.scale_format), int64_t(d.layout),
+                               int64_t(d.group_size), d.shape[0], d.shape[1], int64_t(offset)}) {
+        name.append(std::to_string(part)).append(" ");
+    }
+    return name;
+}
+
+// Every kernel of the list that takes the case; returns how many did.
+int check_dequantize(const qk_tensor_desc &desc, qk_format to, size_t offset, Rng &rng) {
+    SCOPED_TRACE(name_of(desc, offset));
+    HostWeight w = random_weight(desc, rng);
+    const int64_t n = w.shape.rows, k = w.shape.columns;
+    std::vector<uint8_t> expected(size_t(n * k * (to == QK_FORMAT_F32 ? 4 : 2)), 0xcd);
+    EXPECT_EQ(qk::cpu::kDequantizeGeneric.run(
+                  {w.view(), {qk::find_format(to), n, k, expected.data()}}, host_launch()),
+              QK_OK);
+    const DeviceWeight device(w, offset);
+    const auto &list = qk::kCudaBackend.dequantize;
+    int ran = 0;
+    for (int32_t i = 0; i < list.count; ++i) {
+        const DeviceBuffer out(std::vector<uint8_t>(expected.size(), 0xcd), offset);
+        const qk::DequantizeArgs args = {device.view(), {qk::find_format(to), n, k, out.data()}};
+        if (!list.kernels[i]->can_run(args, 0)) continue;
+        qk::ErrorText error = {};
+        EXPECT_EQ(list.kernels[i]->run(args, device_launch(&error)), QK_OK) << error.text;
+        EXPECT_TRUE(same_values(to, expected, out.read())) << list.kernels[i]->name;
+        ++ran;
+    }
+    return ran;
+}
+
+TEST_F(CudaSimulated, DequantizeEqualsTheCpu) {
+    const qk_layout layouts[] = {QK_LAYOUT_ROW,      QK_LAYOUT_ROW_HIGH, QK_LAYOUT_AWQ_GEMM,
+                                 QK_LAYOUT_AWQ_GEMV, QK_LAYOUT_GPTQ,     QK_LAYOUT_GPTQ_V1,
+                                 QK_LAYOUT_WORD};
+    const qk_format scales[] = {QK_FORMAT_F32, QK_FORMAT_F16, QK_FORMAT_BF16, QK_FORMAT_LUT8};
+    const qk_format types[] = {QK_FORMAT_F16, QK_FORMAT_BF16, QK_FORMAT_F32};
+    const int64_t shapes[][2] = {{1, 16}, {3, 70}, {17, 129}, {32, 64}};
+    Rng rng(1);
+    int ran = 0, cases = 0;
+    for (const qk_layout layout : layouts) {
+        for (const qk_format scale : scales) {
+            for (const auto &[n, k] : shapes) {
+                qk_tensor_desc desc =
+                    weight_desc(cases % 3 == 0 ? QK_FORMAT_NF4 : QK_FORMAT_U4_AFFINE, scale, layout,
+                                cases % 2 == 0 ? 16 : 64, n, k, cases % 5 == 1,
+                                layout == QK_LAYOUT_ROW_HIGH && cases % 2 == 0);
+                if (scale == QK_FORMAT_LUT8) desc.scale_group_size = 16;
+                if (desc.format == QK_FORMAT_NF4) desc.flags = 0;
+                ran += check_dequantize(desc, types[cases % 3], cases % 4 == 3 ? 5 : 0, rng);
+                ++cases;
+            }
+        }
+    }
+    for (const qk_format format : {QK_FORMAT_LUT8, QK_FORMAT_S8}) {
+        ran += check_dequantize(weight_desc(format, QK_FORMAT_F32, QK_LAYOUT_ROW, 64, 5, 136),
+                                QK_FORMAT_F16, 0, rng);
+        ++cases;
+    }
+    EXPECT_GT(ran, cases + cases / 8);  // the fast kernels took their share
+}
+
+TEST_F(CudaSimulated, RepackEqualsTheCpu) {
+    const qk_layout layouts[] = {QK_LAYOUT_ROW, QK_LAYOUT_ROW_HIGH, QK_LAYOUT_AWQ_GEMM,
+                                 QK_LAYOUT_AWQ_GEMV, QK_LAYOUT_GPTQ_V1, QK_LAYOUT_WORD,
+                                 QK_LAYOUT_PACKED};
+    Rng rng(2);
+    for (const qk_format scale : {QK_FORMAT_F16, QK_FORMAT_LUT8}) {
+        HostWeight w = random_weight(
+            weight_desc(QK_FORMAT_U4_AFFINE, scale, QK_LAYOUT_AWQ_GEMM, 32, 11, 45), rng);
+        const DeviceWeight from(w);
+        for (const qk_layout layout : layouts) {
+            SCOPED_TRACE(layout);
+            qk_tensor_desc desc = weight_desc(QK_FORMAT_U4_AFFINE, scale, layout, 32, 11, 45);
+            desc.scale_group_size = int32_t(w.shape.second_group);
+            HostWeight expected = empty_weight(desc, qk::kLayoutTiles, 0x5a);
+            const DeviceWeight to(expected);
+            ASSERT_EQ(qk::cpu::kRepackGeneric.run({w.view(), expected.view()}, host_launch()),
+                      QK_OK);
+            qk::ErrorText error = {};
+            ASSERT_EQ(qk::cuda::kRepackGeneric.run({from.view(), to.view()}, device_launch(&error)),
+                      QK_OK)
+                << error.text;
+            for (int plane = 0; plane < QK_PLANE_COUNT; ++plane) {
+                EXPECT_EQ(to.planes[plane].read(), expected.planes[plane]) << "plane " << plane;
+            }
+        }
+    }
+}
+
+TEST_F(CudaSimulated, LinearEqualsTheCpu) {
+    const qk_format types[] = {QK_FORMAT_F32, QK_FORMAT_F16, QK_FORMAT_BF16};
+    const qk_tensor_desc weights[] = {
+        weight_desc(QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, QK_LAYOUT_AWQ_GEMM, 32, 9, 77),
+        weight_desc(QK_FORMAT_NF4, QK_FORMAT_F32, QK_LAYOUT_ROW_HIGH, 64, 17, 100, false, true),
+        weight_desc(QK_FORMAT_S8, QK_FORMAT_F32, QK_LAYOUT_ROW, QK_GROUP_ROW, 8, 31)};
+    Rng rng(3);
+    int at = 0;
+    for (const qk_tensor_desc &desc : weights) {
+        for (const int64_t m : {1, 9}) {
+            SCOPED_TRACE(name_of(desc, 0));
+            const qk::Format *const type = qk::find_format(types[at++ % 3]);
+            HostWeight w = random_weight(desc, rng);
+            const int64_t n = desc.shape[0], k = desc.shape[1];
+            std::vector<uint8_t> x = random_floats(type->id, m * k, rng);
+            std::vector<uint8_t> bias = random_floats(QK_FORMAT_F32, n, rng);
+            std::vector<uint8_t> y(size_t(m * n * type->bits / 8), 0xff);
+            const DeviceBuffer device_x(x), device_bias(bias), device_y(y);
+            const DeviceWeight device_w(w);
+            qk::Dense b = {qk::find_format(QK_FORMAT_F32), 1, n, bias.data()};
+            ASSERT_EQ(qk::cpu::kLinearGeneric.run(
+                          {{type, m, k, x.data()}, w.view(), &b, {type, m, n, y.data()}},
+                          host_launch()),
+                      QK_OK);
+            b.data = device_bias.data();
+            qk::ErrorText error = {};
+            ASSERT_EQ(qk::cuda::kLinearGeneric.run({{type, m, k, device_x.data()},
+                                                    device_w.view(),
+                                                    &b,
+                                                    {type, m, n, device_y.data()}},
+                                                   device_launch(&error)),
+                      QK_OK)
+                << error.text;
+            EXPECT_TRUE(same_values(type->id, y, device_y.read()));
+        }
+    }
+}
+
+}  // namespace
+}  // namespace cuda_test
