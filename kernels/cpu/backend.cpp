@@ -21,10 +21,10 @@ Status copy(const Launch &, void *to, const void *from, size_t bytes) {
 }
 
 constexpr Kernel<DequantizeArgs> const *kDequantize[] = {
-#if defined(__x86_64__)
+#if defined(QK_CPU_X86)
     &cpu::kDequantizeAvx512,
     &cpu::kDequantizeAvx2,
-#elif defined(__aarch64__)
+#elif defined(QK_CPU_ARM)
     &cpu::kDequantizeNeon,
 #endif
     &cpu::kDequantizeGeneric,
@@ -32,12 +32,12 @@ constexpr Kernel<DequantizeArgs> const *kDequantize[] = {
 constexpr Kernel<QuantizeArgs> const *kQuantize[] = {&cpu::kQuantizeGeneric};
 constexpr Kernel<RepackArgs> const *kRepack[] = {&cpu::kRepackGeneric};
 constexpr Kernel<LinearArgs> const *kLinear[] = {
-#if defined(__x86_64__)
+#if defined(QK_CPU_X86)
     &cpu::kLinearGemvAvx512,
     &cpu::kLinearBatchAvx512,
     &cpu::kLinearGemvAvx2,
     &cpu::kLinearBatchAvx2,
-#elif defined(__aarch64__)
+#elif defined(QK_CPU_ARM)
     &cpu::kLinearGemvNeon,
     &cpu::kLinearBatchNeon,
 #endif
