@@ -64,3 +64,17 @@ endif()
 if(TARGET qk_command)
   install(TARGETS qk_command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
+if(SKBUILD)  # the wheel of ffi/python: libraries by the names they are loaded by
+  foreach(library qk qk_io)
+    install(FILES $<TARGET_FILE:${library}_shared> DESTINATION . COMPONENT python
+            RENAME lib${library}.so.${QK_ABI_VERSION})
+  endforeach()
+  install(FILES tests/abi/layout.json DESTINATION . COMPONENT python)
+  # No package manager will bring jansson: it travels along, by the name libqk_io.so asks for.
+  file(REAL_PATH ${QK_JANSSON_LIBRARY} jansson)
+  get_filename_component(jansson_name ${jansson} NAME)
+  string(REGEX REPLACE "(\\.so\\.[0-9]+).*" "\\1" jansson_name ${jansson_name})
+  install(FILES ${jansson} DESTINATION . COMPONENT python RENAME ${jansson_name})
+  install(FILES /usr/share/doc/libjansson4/copyright DESTINATION . COMPONENT python OPTIONAL
+          RENAME LICENSE.jansson)
+endif()

@@ -24,7 +24,6 @@ if(QK_SANITIZE)
   set(qk_shared_default OFF)
 endif()
 option(QK_BUILD_SHARED "libqk.so and libqk_io.so beside the archives" ${qk_shared_default})
-option(QK_STATIC_JANSSON "jansson inside libqk_io.so: where no package manager brings it" OFF)
 set(QK_SHARED_RPATH "$ORIGIN" CACHE STRING "where libqk_io.so looks for libqk.so; may be empty")
 
 find_program(CCACHE ccache)

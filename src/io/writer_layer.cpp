@@ -95,8 +95,11 @@ qk_status check_bnb(const OutgoingLayer &layer, qk_io_message *message) {
     const qk_tensor_desc &d = layer.desc;
     const bool power =
         d.group_size >= 32 && d.group_size <= 4096 && (d.group_size & (d.group_size - 1)) == 0;
+    // Groups along k that fill their rows are flat ones, and are described as either.
+    const bool flat = d.grouping != QK_GROUPING_ALONG_K ||
+                      (power && d.rank >= 2 && d.shape[d.rank - 1] % d.group_size == 0);
     const bool fits = (d.format == QK_FORMAT_NF4 || d.format == QK_FORMAT_FP4_BNB) &&
-                      d.layout == QK_LAYOUT_ROW_HIGH && d.grouping != QK_GROUPING_ALONG_K &&
+                      d.layout == QK_LAYOUT_ROW_HIGH && flat &&
                       (d.scale_format == QK_FORMAT_F32 || nested(layer)) && power && d.rank >= 2;
     if (fits) return QK_OK;
     return fail(message, QK_ERROR_UNSUPPORTED,

@@ -334,6 +334,14 @@ TEST_F(Writer, RefusesLayersThatADialectCannotHold) {
     qk_tensor_desc other = nf4;
     other.layout = QK_LAYOUT_ROW;
     EXPECT_EQ(QK_ERROR_UNSUPPORTED, refused(QK_DIALECT_BITSANDBYTES, other, QK_FORMAT_F16));
+    other = nf4; /* groups that end inside a row lie elsewhere when they are flat */
+    other.shape[1] = 96;
+    other.grouping = QK_GROUPING_ALONG_K;
+    EXPECT_EQ(QK_ERROR_UNSUPPORTED, refused(QK_DIALECT_BITSANDBYTES, other, QK_FORMAT_F16));
+    other.shape[1] = 128; /* and where they fill the rows, a tensor is described as along k */
+    EXPECT_EQ(QK_OK, qk_writer_declare_layer(writer, QK_DIALECT_BITSANDBYTES, "along", &other,
+                                             QK_FORMAT_F16, &message))
+        << message.text;
     other = nf4;
     other.group_size = 16;
     EXPECT_EQ(QK_ERROR_UNSUPPORTED, refused(QK_DIALECT_BITSANDBYTES, other, QK_FORMAT_F16));

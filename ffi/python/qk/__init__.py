@@ -1,0 +1,26 @@
+"""4-bit weights and integer GRUs: qk's C library for numpy, PyTorch, CuPy and JAX.
+
+    import qk
+    y = qk.load("model.safetensors")["model.layers.0.mlp.down_proj"] @ x
+    w = qk.quantize(weights, "nf4", group_size=64)          # any array [n,k]
+    gru = qk.GRU.from_torch(module).calibrate(x).freeze()   # integers from here on
+
+Arrays go in and out without a copy, on their own device and stream. What the library refuses is
+an exception by the hundred of its status, with the library's sentence.
+"""
+from ._checkpoint import Checkpoint, Layer, LayerInfo, load, save
+from ._context import Context, build_info, current_context, device_count, version
+from ._errors import (CallError, DeviceError, Error, InternalError, ResourceError, StorageError,
+                      UnsupportedError)
+from ._gru import GRU, GRUState
+from ._linear import PreparedLinear, linear, prepare
+from ._tensor import Tensor, asarray, dequantize, dynamic_table, quantize, repack
+
+__version__ = version()
+__all__ = [
+    "CallError", "Checkpoint", "Context", "DeviceError", "Error", "GRU", "GRUState",
+    "InternalError", "Layer", "LayerInfo", "PreparedLinear", "ResourceError", "StorageError",
+    "Tensor", "UnsupportedError", "asarray", "build_info", "current_context", "dequantize",
+    "device_count", "dynamic_table", "linear", "load", "prepare", "quantize", "repack", "save",
+    "version",
+]

@@ -1,0 +1,257 @@
+"""Arrays of other packages, in and out without a copy: numpy, DLPack, __cuda_array_interface__."""
+from __future__ import annotations
+
+import ctypes
+import functools
+import sys
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ._abi import CONSTANTS, FORMATS, STRUCTS, lib
+from ._errors import refuse
+
+_api = ctypes.pythonapi
+_api.PyCapsule_IsValid.argtypes = [ctypes.py_object, ctypes.c_char_p]
+_api.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+_api.PyCapsule_GetPointer.restype = ctypes.c_void_p
+_api.PyCapsule_SetName.argtypes = [ctypes.py_object, ctypes.c_char_p]
+_api.PyCapsule_New.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+_api.PyCapsule_New.restype = ctypes.py_object
+VERSIONED, USED = b"dltensor_versioned", b"used_dltensor_versioned"  # capsules keep the address
+DEVICE_NAMES = {1: "cpu", 2: "cuda"}  # DLPack's numbers, and qk's
+
+_FORMAT_OF: dict[np.dtype[Any], str] = {np.dtype(np.float32): "f32", np.dtype(np.float16): "f16",
+              np.dtype(np.int8): "i8", np.dtype(np.int16): "i16"}
+_DTYPE_OF: dict[str, np.dtype[Any]] = {name: dtype for dtype, name in _FORMAT_OF.items()}
+_DLPACK_TYPES = {(2, 32): "f32", (2, 16): "f16", (4, 16): "bf16", (0, 8): "i8", (0, 16): "i16"}
+
+
+class _DLTensor(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("device_type", ctypes.c_int32),
+                ("device_id", ctypes.c_int32), ("ndim", ctypes.c_int32),
+                ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
+                ("shape", ctypes.POINTER(ctypes.c_int64)),
+                ("strides", ctypes.POINTER(ctypes.c_int64)), ("byte_offset", ctypes.c_uint64)]
+
+
+class Memory(NamedTuple):
+    """A dense array as its address; `keep` holds it alive."""
+
+    pointer: int
+    shape: tuple[int, ...]
+    format: str
+    device: str
+    device_index: int
+    read_only: bool
+    keep: Any
+
+
+def numpy_dtype(format: str) -> np.dtype[Any]:
+    """numpy's type for a dense format; bf16 needs the package ml_dtypes."""
+    if format in _DTYPE_OF:
+        return np.dtype(_DTYPE_OF[format])
+    if format == "bf16":
+        try:
+            import ml_dtypes
+            return np.dtype(ml_dtypes.bfloat16)  # type: ignore[no-any-return]
+        except ImportError:
+            raise TypeError("numpy has no bfloat16: install ml_dtypes, take dtype='f32', or "
+                            "Tensor.plane('data') for the bits") from None
+    raise TypeError(f"{format} is not dense")
+
+
+def format_of(dtype: Any) -> str | None:
+    """"f32" of np.float32, torch.float32, "float32" or "f32"; None where qk has no such type."""
+    if isinstance(dtype, str) and dtype in FORMATS:
+        return dtype
+    text = str(dtype).rsplit(".", 1)[-1]
+    if text in ("bfloat16", "<class 'bfloat16'>"):
+        return "bf16"
+    try:
+        return _FORMAT_OF.get(np.dtype(dtype if isinstance(dtype, (type, np.dtype)) else text))
+    except TypeError:
+        return None
+
+
+@functools.lru_cache(maxsize=4096)
+def dense_desc(format: str, shape: tuple[int, ...], read_only: bool = False) -> Any:
+    """The description of a dense tensor; shared, so nobody writes it."""
+    if not 1 <= len(shape) <= CONSTANTS["QK_MAX_RANK"]:
+        raise refuse("SHAPE", f"rank is {len(shape)}, accepted are 1 to 4")
+    desc = STRUCTS["qk_tensor_desc"](
+        struct_size=ctypes.sizeof(STRUCTS["qk_tensor_desc"]), format=FORMATS[format],
+        rank=len(shape), flags=CONSTANTS["QK_TENSOR_READ_ONLY"] if read_only else 0)
+    desc.shape[:len(shape)] = shape
+    return desc
+
+
+def from_numpy(array: np.ndarray[Any, Any], name: str, output: bool) -> Memory:
+    format = _FORMAT_OF.get(array.dtype) or format_of(array.dtype)
+    if format is None:
+        raise refuse("FORMAT", f"{name}: is {array.dtype}, accepted are float32, float16, bfloat16, "
+                     "int8 and int16")
+    if not array.flags.c_contiguous:
+        if output:
+            raise refuse("SHAPE", f"{name}: is not compact and row-major")
+        array = np.ascontiguousarray(array)
+    facts = array.__array_interface__
+    return Memory(facts["data"][0], array.shape, format, "cpu", 0, facts["data"][1], array)
+
+
+def _from_cuda_interface(array: Any, name: str) -> Memory:
+    facts = array.__cuda_array_interface__
+    format = _FORMAT_OF.get(np.dtype(facts["typestr"]))
+    if format is None:
+        raise refuse("FORMAT", f"{name}: is {facts['typestr']}, accepted are <f4, <f2, |i1, <i2")
+    if facts.get("strides") is not None:
+        size = np.dtype(facts["typestr"]).itemsize
+        for extent, stride in zip(reversed(facts["shape"]), reversed(facts["strides"])):
+            if extent != 1 and stride != size:
+                raise refuse("SHAPE", f"{name}: is not compact and row-major")
+            size *= extent
+    device = getattr(getattr(array, "device", None), "id", 0)
+    return Memory(facts["data"][0], tuple(facts["shape"]), format, "cuda",
+                  device if isinstance(device, int) else 0, bool(facts["data"][1]), array)
+
+
+def _from_old_dlpack(capsule: Any, name: str) -> Memory:
+    """DLPack before 1.0: the capsule stays the owner and is kept with the tensor."""
+    tensor = _DLTensor.from_address(_api.PyCapsule_GetPointer(capsule, b"dltensor"))
+    format = _DLPACK_TYPES.get((tensor.code, tensor.bits))
+    shape = tuple(tensor.shape[:tensor.ndim])
+    if format is None or tensor.lanes != 1:
+        raise refuse("FORMAT", f"{name}: DLPack type (code {tensor.code}, {tensor.bits} bits) is "
+                     "not f32, f16, bf16, i8 or i16")
+    size = 1
+    for i in reversed(range(tensor.ndim)):
+        if tensor.strides and shape[i] != 1 and tensor.strides[i] != size:
+            raise refuse("SHAPE", f"{name}: is not compact and row-major")
+        size *= shape[i]
+    return Memory((tensor.data or 0) + tensor.byte_offset, shape, format,
+                  DEVICE_NAMES.get(tensor.device_type, "unknown"), tensor.device_id, False,
+                  capsule)
+
+
+def device_of(array: Any) -> tuple[str, int]:
+    """("cuda", 0) of any array-like."""
+    if isinstance(array, np.ndarray):
+        return "cpu", 0
+    if hasattr(array, "__dlpack_device__"):
+        kind, index = array.__dlpack_device__()
+        return DEVICE_NAMES.get(int(kind), "unknown"), int(index)
+    if hasattr(array, "__cuda_array_interface__"):
+        return "cuda", _from_cuda_interface(array, "x").device_index
+    return "cpu", 0
+
+
+def stream_of(array: Any, index: int) -> int | None:
+    """The stream that the array's package queues its work on; None: the default stream."""
+    package = type(array).__module__.split(".")[0]
+    if package == "torch":
+        return sys.modules["torch"].cuda.current_stream(index).cuda_stream or None
+    if package == "cupy":
+        return sys.modules["cupy"].cuda.get_current_stream().ptr or None
+    stream = getattr(array, "__cuda_array_interface__", {}).get("stream")
+    return None if stream in (None, 1) else int(stream)
+
+
+def export(array: Any, name: str, stream: int | None, output: bool) -> Memory | Any:
+    """A DLPack capsule (1.x) of the array, ready on the stream; or its memory where older."""
+    if not hasattr(array, "__dlpack__"):
+        if hasattr(array, "__cuda_array_interface__"):
+            return _from_cuda_interface(array, name)
+        return from_numpy(np.asarray(array), name, output)
+    if getattr(array, "requires_grad", False):
+        array = array.detach()
+    if not output and hasattr(array, "is_contiguous"):
+        array = array.contiguous()
+    options: dict[str, Any] = {}
+    if array.__dlpack_device__()[0] == 2:  # CUDA: 1 is DLPack's word for the default stream
+        options["stream"] = stream or 1
+    try:
+        capsule = array.__dlpack__(max_version=(1, 0), **options)
+    except TypeError:  # a producer from before DLPack 1.0
+        capsule = array.__dlpack__(**options)
+    return capsule if _api.PyCapsule_IsValid(capsule, VERSIONED) else _from_old_dlpack(capsule, name)
+
+
+def capsule_pointer(capsule: Any) -> int:
+    return _api.PyCapsule_GetPointer(capsule, VERSIONED)  # type: ignore[no-any-return]
+
+
+def mark_used(capsule: Any) -> None:
+    """The library owns what was inside from now on."""
+    _api.PyCapsule_SetName(capsule, USED)
+
+
+def _drop_unused(capsule: int) -> None:
+    """A capsule nobody consumed calls the deleter that DLPack says lies after the version."""
+    pointer = _get_pointer(capsule, VERSIONED) if _is_valid(capsule, VERSIONED) else None
+    if pointer:
+        call_deleter(pointer)
+
+
+_destructor = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(_drop_unused)
+# The capsule is being destroyed: no Python reference to it may be made any more.
+_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(
+    ("PyCapsule_IsValid", _api))
+_get_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", _api))
+
+
+def call_deleter(pointer: int) -> None:
+    """DLManagedTensorVersioned: {u32 major, u32 minor; void *manager; void (*deleter)(self)}."""
+    deleter = ctypes.c_void_p.from_address(pointer + 16).value
+    if deleter:
+        ctypes.CFUNCTYPE(None, ctypes.c_void_p)(deleter)(pointer)
+
+
+def make_capsule(pointer: int) -> Any:
+    return _api.PyCapsule_New(pointer, VERSIONED, ctypes.cast(_destructor, ctypes.c_void_p))
+
+
+def empty_like(array: Any, shape: tuple[int, ...]) -> Any:
+    """A new array of the same package, type and device; None where its arrays cannot be written."""
+    if isinstance(array, np.ndarray):
+        return np.empty(shape, array.dtype)
+    if hasattr(array, "new_empty"):  # torch
+        return array.new_empty(shape)
+    if type(array).__module__.split(".")[0] == "cupy":
+        return sys.modules["cupy"].empty(shape, array.dtype)
+    return None
+
+
+def hand_over(array: Any, tensor: Any) -> Any:
+    """A tensor of ours as an array of the package that `array` is of (jax: immutable arrays)."""
+    package = type(array).__module__.split(".")[0]
+    if package in ("jax", "jaxlib"):
+        return sys.modules["jax"].numpy.from_dlpack(tensor)
+    if hasattr(array, "__array_namespace__"):
+        return array.__array_namespace__().from_dlpack(tensor)
+    return tensor
+
+
+def convert(bits: np.ndarray[Any, Any], source: str, target: str) -> np.ndarray[Any, Any]:
+    """Stored floats in another dense format, to nearest even; bf16 as uint16 bits."""
+    if source == target:
+        return bits
+    wide = bits.astype(np.float32) if source != "bf16" else (
+        bits.astype(np.uint32) << 16).view(np.float32)
+    if target == "f32":
+        return wide
+    if target == "f16":
+        with np.errstate(over="ignore"):
+            return wide.astype(np.float16)
+    raw = wide.view(np.uint32)
+    rounded = ((raw.astype(np.uint64) + 0x7FFF + ((raw >> 16) & 1)) >> 16).astype(np.uint16)
+    return np.where(np.isnan(wide), np.uint16(0x7FC0), rounded)
+
+
+def plane_bytes(desc: Any, plane: int) -> int:
+    from ._errors import make_error
+    out = ctypes.c_size_t()
+    status = lib.qk_tensor_plane_bytes(ctypes.byref(desc), plane, ctypes.byref(out))
+    if status:
+        raise make_error(status)
+    return out.value

@@ -1,0 +1,322 @@
+"""Checkpoint files: layers in, layers out."""
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from . import _arrays
+from ._abi import CONSTANTS, DIALECTS, DTYPES, FORMATS, FORMAT_NAMES, STRUCTS, lib
+from ._context import Context, current_context
+from ._errors import make_error, refuse
+from ._linear import linear
+from ._tensor import Tensor, asarray, lookup
+
+_byref = ctypes.byref
+_DTYPE_NAMES = {value: name for name, value in DTYPES.items()}
+_DIALECT_NAMES = {value: name for name, value in DIALECTS.items()}
+_NUMPY = {"bool": np.bool_, "u8": np.uint8, "i8": np.int8, "i16": np.int16, "u16": np.uint16,
+          "f16": np.float16, "bf16": np.uint16, "i32": np.int32, "u32": np.uint32,
+          "f32": np.float32, "c64": np.complex64, "f64": np.float64, "i64": np.int64,
+          "u64": np.uint64}
+_STORED = {np.dtype(kind): name for name, kind in _NUMPY.items() if name != "bf16"}
+
+
+class _Message:
+    """A qk_io_message and the exception it becomes."""
+
+    def __init__(self) -> None:
+        self.struct = STRUCTS["qk_io_message"]()
+        self.reference = _byref(self.struct)
+
+    def call(self, function: Any, *arguments: Any) -> str:
+        """Returns the note that a successful call may leave."""
+        status = function(*arguments, self.reference)
+        if status:
+            raise make_error(status, self.struct.text)
+        return self.struct.text.decode("utf-8", "replace")  # type: ignore[no-any-return]
+
+
+class LayerInfo(NamedTuple):
+    """A linear layer of a file, loadable or not."""
+
+    name: str
+    dialect: str  #: "bitsandbytes", "awq_gemm", "gptq_v2", "compressed_tensors", "dense", ...
+    status: int  #: 0: Checkpoint[name] takes it
+    reason: str  #: why not, one sentence
+    has_bias: bool
+    dense_format: str | None  #: what the weights were before, or what the scales are in
+    nbytes: int  #: of the layer's tensors in the file
+    shape: tuple[int, ...]  #: (n, k); () where it cannot be loaded
+
+
+class Layer:
+    """A weight [n,k] and perhaps a bias [n].
+
+    `layer(x)` is x . transpose(weight) + bias for x [..., k]; `layer @ x` is weight @ x alone.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | Any = None, *, name: str = "",
+                 dense_format: str | None = None) -> None:
+        self.weight, self.bias, self.name = weight, bias, name
+        self.dense_format = dense_format
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.weight.shape
+
+    def __matmul__(self, x: Any) -> Any:
+        return self.weight @ x
+
+    __array_ufunc__ = None
+
+    def __call__(self, x: Any, *, out: Any = None) -> Any:
+        return linear(x, self.weight, self.bias, out=out)
+
+    def repack(self, layout: str = "packed") -> Layer:
+        """The same layer in another layout: "packed" for the fastest products."""
+        return Layer(self.weight.repack(layout), self.bias, name=self.name,
+                     dense_format=self.dense_format)
+
+    def dequantize(self, dtype: Any = "f32") -> Any:
+        """The weight [n,k]; see Tensor.dequantize."""
+        return self.weight.dequantize(dtype)
+
+    def close(self) -> None:
+        self.weight.close()
+        if isinstance(self.bias, Tensor):
+            self.bias.close()
+
+    def __enter__(self) -> Layer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<qk.Layer {self.name!r} {self.weight!r}{' + bias' if self.bias else ''}>"
+
+
+class Checkpoint(Mapping[str, Layer]):
+    """An open checkpoint: a mapping from names of layers to layers, read when asked for.
+
+    Iterating gives every layer of the files, loadable or not; `layers` says which. Each
+    checkpoint[name] loads anew: keep what you use often.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, context: Context | None = None,
+                 in_place: bool = False, read: bool = False) -> None:
+        self._handle: int | None = None
+        options = STRUCTS["qk_checkpoint_options"](
+            struct_size=ctypes.sizeof(STRUCTS["qk_checkpoint_options"]),
+            abi_version=CONSTANTS["QK_ABI_VERSION"],
+            flags=CONSTANTS["QK_CHECKPOINT_READ"] if read else 0)
+        out = ctypes.c_void_p()
+        _Message().call(lib.qk_checkpoint_open, os.fsencode(path), _byref(options), _byref(out))
+        self._handle, self._context = out.value, context
+        self._flags = CONSTANTS["QK_LOAD_IN_PLACE"] if in_place else 0
+        self.path = os.fspath(path)
+
+    @property
+    def handle(self) -> int:
+        if self._handle is None:
+            raise refuse("STATE", f"checkpoint {self.path}: is closed")
+        return self._handle
+
+    @property
+    def layers(self) -> list[LayerInfo]:
+        """Every linear layer, in order of names."""
+        found = []
+        for i in range(lib.qk_checkpoint_layer_count(self.handle)):
+            raw = STRUCTS["qk_layer"]()
+            status = lib.qk_checkpoint_layer(self.handle, i, _byref(raw), ctypes.sizeof(raw))
+            if status:
+                raise make_error(status)
+            found.append(_info(raw))
+        return found
+
+    def layer(self, name: str) -> LayerInfo:
+        """What the file says of one layer; KeyError where it has none of that name."""
+        raw = STRUCTS["qk_layer"]()
+        if lib.qk_checkpoint_find_layer(self.handle, name.encode(), _byref(raw),
+                                        ctypes.sizeof(raw)):
+            raise KeyError(name)
+        return _info(raw)
+
+    def __getitem__(self, name: str) -> Layer:
+        """Loads one layer to the context's device; raises with the reason where it cannot."""
+        info = self.layer(name)
+        context = self._context or current_context()
+        weight, bias = ctypes.c_void_p(), ctypes.c_void_p()
+        with context._lock:
+            _Message().call(lib.qk_checkpoint_load, self.handle, context._handle, name.encode(),
+                            self._flags, _byref(weight), _byref(bias))
+        keep = self if self._flags else None
+        return Layer(Tensor(weight.value or 0, context, keep),
+                     Tensor(bias.value, context, keep) if bias.value else None, name=name,
+                     dense_format=info.dense_format)
+
+    def __iter__(self) -> Iterator[str]:
+        return (layer.name for layer in self.layers)
+
+    def __len__(self) -> int:
+        return lib.qk_checkpoint_layer_count(self.handle)  # type: ignore[no-any-return]
+
+    def __contains__(self, name: object) -> bool:
+        raw = STRUCTS["qk_layer"]()
+        return isinstance(name, str) and not lib.qk_checkpoint_find_layer(
+            self.handle, name.encode(), _byref(raw), ctypes.sizeof(raw))
+
+    def verify(self, name: str) -> str:
+        """Raises where a scale, offset or bias is not finite; returns a note, mostly ""."""
+        return _Message().call(lib.qk_checkpoint_verify_layer, self.handle, name.encode())
+
+    def tensor(self, name: str) -> np.ndarray[Any, Any]:
+        """One raw tensor of the files as a read-only view (bf16 as uint16 bits)."""
+        raw = STRUCTS["qk_file_tensor"]()
+        if lib.qk_checkpoint_find_tensor(self.handle, name.encode(), _byref(raw)):
+            raise KeyError(name)
+        kind = _DTYPE_NAMES.get(raw.dtype, "unknown")
+        if kind not in _NUMPY:
+            raise refuse("FORMAT", f"{name}: numpy has no {raw.dtype_name.decode()}")
+        shape = (ctypes.c_int64 * raw.rank).from_address(raw.shape)[:] if raw.rank else []
+        if not raw.bytes:
+            return np.empty(shape, _NUMPY[kind])
+        memory = (ctypes.c_uint8 * raw.bytes).from_address(raw.data)
+        memory._checkpoint = self  # the view's base keeps the file open
+        view = np.frombuffer(memory, np.uint8).view(_NUMPY[kind]).reshape(shape)
+        view.flags.writeable = False
+        return view
+
+    @property
+    def tensors(self) -> list[str]:
+        """Names of all raw tensors."""
+        names = []
+        for i in range(lib.qk_checkpoint_tensor_count(self.handle)):
+            raw = STRUCTS["qk_file_tensor"]()
+            if status := lib.qk_checkpoint_tensor(self.handle, i, _byref(raw)):
+                raise make_error(status)
+            names.append(raw.name.decode())
+        return names
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        pairs = {}
+        for i in range(lib.qk_checkpoint_metadata_count(self.handle)):
+            key, value = ctypes.c_char_p(), ctypes.c_char_p()
+            if status := lib.qk_checkpoint_metadata(self.handle, i, _byref(key), _byref(value)):
+                raise make_error(status)
+            pairs[(key.value or b"").decode()] = (value.value or b"").decode()
+        return pairs
+
+    def close(self) -> None:
+        """Closes the files. Not while views of tensor() or layers loaded in place are in use."""
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            lib.qk_checkpoint_destroy(handle)
+
+    def __enter__(self) -> Checkpoint:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None) is not None and lib is not None:
+            self.close()
+
+
+def _info(raw: Any) -> LayerInfo:
+    return LayerInfo(raw.name.decode(), _DIALECT_NAMES.get(raw.dialect, "unknown"), raw.status,
+                     raw.reason.decode(), bool(raw.has_bias), FORMAT_NAMES.get(raw.dense_format),
+                     raw.bytes, tuple(raw.desc.shape[:raw.desc.rank]))
+
+
+def load(path: str | os.PathLike[str], *, device: str = "cpu", index: int = 0,
+         context: Context | None = None, in_place: bool = False,
+         read: bool = False) -> Checkpoint:
+    """Opens a .safetensors file, an index.json or a folder with either.
+
+    in_place (CPU): layers point into the mapped file instead of being copied. read: copy the file
+    into memory at opening, immune against others truncating it.
+    """
+    if context is None and (device, index) != ("cpu", 0):
+        context = current_context(device, index)
+    return Checkpoint(path, context=context, in_place=in_place, read=read)
+
+
+def _dialect_of(tensor: Tensor) -> str:
+    return {"nf4": "bitsandbytes", "fp4_bnb": "bitsandbytes", "u4_affine": "compressed_tensors"
+            }.get(tensor.format, "dense")
+
+
+def _declare(writer: int, name: str, array: np.ndarray[Any, Any], format: str | None) -> None:
+    dtype = format or _STORED.get(array.dtype)
+    if dtype is None:
+        raise refuse("FORMAT", f"{name}: safetensors files of qk hold no {array.dtype}")
+    shape = (ctypes.c_int64 * max(1, array.ndim))(*array.shape)
+    _Message().call(lib.qk_writer_declare, writer, name.encode(), DTYPES[dtype], array.ndim, shape)
+
+
+def save(path: str | os.PathLike[str], layers: Mapping[str, Any], *,
+         dense_format: str | None = None, metadata: Mapping[str, str] | None = None,
+         config: bool = False) -> None:
+    """Writes layers to a safetensors file, as bitsandbytes and compressed-tensors store them.
+
+    layers: {"model.layers.0.mlp.up_proj": Layer or quantized Tensor, ...}; other arrays are
+    stored under the name given. dense_format: what the file says the weights were ("f16" unless a
+    Layer knows). config: also config.json beside it, as Python's loaders need it. The file at
+    path changes at the end, at once, or not at all.
+    """
+    out = ctypes.c_void_p()
+    message = _Message()
+    message.call(lib.qk_writer_create, os.fsencode(path), None, _byref(out))
+    writer = out.value or 0
+    plain: dict[str, tuple[np.ndarray[Any, Any], str | None]] = {}
+    whole: dict[str, Tensor] = {}
+    described: tuple[int, Any, int] | None = None
+    try:
+        for key, value in (metadata or {}).items():
+            message.call(lib.qk_writer_metadata, writer, key.encode(), value.encode())
+        for name, item in layers.items():
+            weight = item.weight if isinstance(item, Layer) else item
+            if isinstance(item, Layer) and item.bias is not None:
+                bias = asarray(item.bias, name=f"{name}.bias")
+                plain[f"{name}.bias"] = bias.plane("data"), bias.format
+            if not isinstance(weight, Tensor):
+                dense = asarray(weight, name=name)
+                plain[name] = dense.plane("data"), dense.format
+                continue
+            known = getattr(item, "dense_format", None) or dense_format
+            before = lookup(FORMATS, known or (weight.format if weight.is_dense else "f16"),
+                            "dense_format")
+            dialect = DIALECTS[_dialect_of(weight)]
+            message.call(lib.qk_writer_declare_layer, writer, dialect, name.encode(),
+                         _byref(weight.desc), before)
+            whole[name] = weight
+            if described is None or not weight.is_dense:
+                described = dialect, weight.desc, before
+        for name, (array, format) in plain.items():
+            _declare(writer, name, array, format)
+        for name, weight in whole.items():
+            with weight.context._lock:
+                message.call(lib.qk_writer_write_layer, writer, weight.context._handle,
+                             name.encode(), weight.handle)
+        for name, (array, _) in plain.items():
+            message.call(lib.qk_writer_write, writer, name.encode(), array.ctypes.data,
+                         array.nbytes)
+        message.call(lib.qk_writer_finish, writer)
+    finally:
+        lib.qk_writer_destroy(writer)
+    if config and described is not None:
+        kept = [name.encode() for name, weight in whole.items() if weight.is_dense]
+        names = (ctypes.c_char_p * max(1, len(kept)))(*kept)
+        target = os.path.join(os.path.dirname(os.fspath(path)), "config.json")
+        message.call(lib.qk_checkpoint_write_config, None, os.fsencode(target), described[0],
+                     _byref(described[1]), described[2], names, len(kept))

@@ -1,0 +1,166 @@
+"""Contexts: one device, one stream, one workspace. Most programs never name one."""
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from ._abi import CONSTANTS, STRUCTS, lib, names
+from ._errors import ResourceError, make_error, refuse
+
+DEVICES = names("DEVICE")
+_current = threading.local()  # .stack: contexts entered by `with`; .defaults: {(device, index): c}
+
+
+class Context:
+    """Device, stream, threads and scratch memory of the calls made through it.
+
+    device: "cpu" or "cuda". threads: CPU, 0 for all cores. stream: a cudaStream_t as an integer
+    (torch.cuda.current_stream().cuda_stream), borrowed; None for the default stream.
+    workspace_bytes: scratch allocated once; Tensor.workspace_bytes() says how much.
+
+    `with context:` makes it this thread's current one for its device. A context runs one call at
+    a time: a second thread waits, so give each thread its own (the implicit ones are).
+    """
+
+    __slots__ = ("_handle", "_lock", "device", "index", "_stream", "workspace_bytes",
+                 "_fixed_stream")
+
+    def __init__(self, device: str = "cpu", index: int = 0, *, threads: int = 0,
+                 stream: int | None = None, workspace_bytes: int = 0) -> None:
+        self._handle: int | None = None
+        if device not in DEVICES:
+            raise refuse("ARGUMENT", f"device: is {device!r}, accepted are {', '.join(DEVICES)}")
+        options = STRUCTS["qk_context_options"](
+            struct_size=ctypes.sizeof(STRUCTS["qk_context_options"]),
+            abi_version=CONSTANTS["QK_ABI_VERSION"], device=DEVICES[device], device_index=index,
+            thread_count=threads, stream=stream, workspace_bytes=workspace_bytes)
+        out = ctypes.c_void_p()
+        status = lib.qk_context_create(ctypes.byref(options), ctypes.byref(out))
+        if status:
+            raise make_error(status, f"context on {device}:{index}: "
+                             + lib.qk_status_string(status).decode())
+        self._handle, self._lock = out.value, threading.Lock()
+        self.device, self.index, self._stream = device, index, stream
+        self.workspace_bytes, self._fixed_stream = workspace_bytes, stream is not None
+
+    def call(self, function: Any, *arguments: Any) -> None:
+        """A function whose first argument is the context; raises with the context's sentence."""
+        with self._lock:
+            status = function(self._handle, *arguments)
+            if status:
+                raise make_error(status, lib.qk_context_error(self._handle))
+
+    def call_for(self, function: Any, *arguments: Any) -> None:
+        """A function of a child (a tensor, a GRU), which this context explains."""
+        with self._lock:
+            status = function(*arguments)
+            if status:
+                raise make_error(status, lib.qk_context_error(self._handle))
+
+    @property
+    def stream(self) -> int | None:
+        """The cudaStream_t that calls are queued on; None: the default stream."""
+        return self._stream
+
+    def set_stream(self, stream: int | None) -> None:
+        """Queues later calls on another stream; joining the two is the caller's work."""
+        self.call(lib.qk_context_set_stream, stream)
+        self._stream, self._fixed_stream = stream, True
+
+    def follow_stream(self, stream: int | None) -> None:
+        """The caller's current stream, unless the context was given one of its own."""
+        if not self._fixed_stream and stream != self._stream:
+            self.call(lib.qk_context_set_stream, stream)
+            self._stream = stream
+
+    def synchronize(self) -> None:
+        """Waits for all queued work and raises what it ran into."""
+        self.call(lib.qk_context_synchronize)
+
+    def close(self) -> None:
+        """Gives the handle back; tensors made with it live on until they are closed."""
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            lib.qk_context_destroy(handle)
+
+    def __enter__(self) -> Context:
+        _stack().append(self)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        _stack().remove(self)
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None) is not None and lib is not None:
+            self.close()
+
+    def __repr__(self) -> str:
+        return f"<qk.Context {self.device}:{self.index}>"
+
+
+def _stack() -> list[Context]:
+    if not hasattr(_current, "stack"):
+        _current.stack, _current.defaults = [], {}
+    return _current.stack  # type: ignore[no-any-return]
+
+
+def current_context(device: str = "cpu", index: int = 0) -> Context:
+    """The innermost `with` context of the device, else this thread's own for it."""
+    for context in reversed(_stack()):
+        if context.device == device and context.index == index:
+            return context
+    context = _current.defaults.get((device, index))
+    if context is None:
+        context = _current.defaults[device, index] = Context(device, index)
+    return context
+
+
+def workspace(context: Context, function: Any, *arguments: Any) -> int:
+    """Bytes, of a function that ends in `size_t *bytes`."""
+    out = ctypes.c_size_t()
+    context.call(function, *arguments, ctypes.byref(out))
+    return out.value
+
+
+def call_growing(context: Context, need: Callable[[], int], function: Any,
+                 *arguments: Any) -> None:
+    """context.call; this thread's own context gets more scratch when it has too little.
+
+    What the smaller one made stays valid: contexts of a device may share tensors.
+    """
+    try:
+        context.call(function, *arguments)
+    except ResourceError as error:
+        _stack()
+        place = context.device, context.index
+        own = _current.defaults.get(place) is context
+        if error.status != CONSTANTS["QK_ERROR_WORKSPACE"] or not own:
+            raise
+        grown = Context(*place, workspace_bytes=need())
+        grown.follow_stream(context.stream)
+        _current.defaults[place] = grown
+        grown.call(function, *arguments)
+
+
+def device_count(device: str = "cpu") -> int:
+    """How many devices of a kind there are; 0 where this build has none."""
+    count = ctypes.c_int32()
+    status = lib.qk_device_count(DEVICES.get(device, 0), ctypes.byref(count))
+    if status:
+        raise make_error(status)
+    return count.value
+
+
+def version() -> str:
+    """Of the library: "0.1.0"."""
+    number = lib.qk_version()
+    return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
+
+
+def build_info() -> str:
+    """Backends, architectures and compiler of the library, for bug reports."""
+    return lib.qk_build_info().decode()  # type: ignore[no-any-return]

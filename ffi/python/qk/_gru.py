@@ -1,0 +1,292 @@
+"""GRUs of integers: calibrate a trained one, freeze it, stream through it."""
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from . import _arrays
+from ._abi import CONSTANTS, STRUCTS, lib
+from ._context import Context, call_growing, current_context
+from ._errors import refuse
+from ._tensor import Tensor, asarray, context_for, lookup
+
+_byref = ctypes.byref
+_CONFIG = STRUCTS["qk_gru_config"]
+_ORDERS = {"rzn": CONSTANTS["QK_GRU_ORDER_RZN"], "zrn": CONSTANTS["QK_GRU_ORDER_ZRN"]}
+_PRESETS = {name[7:].lower(): value for name, value in CONSTANTS.items()
+            if name.startswith("QK_GRU_W") and name[8:9].isdigit()}
+_CALIBRATIONS = {name[17:].lower(): value for name, value in CONSTANTS.items()
+                 if name.startswith("QK_GRU_CALIBRATE_")}
+_OPTIONS = {name: CONSTANTS[f"QK_GRU_{name.upper()}"]
+            for name in ("uniform_tables", "bias_correction", "headroom", "h_view_8")}
+
+
+def _host(values: Any, name: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any] | None:
+    """A weight as host f32 of that shape, from any package; None stays None."""
+    if values is None:
+        return None
+    if hasattr(values, "detach"):  # torch
+        values = values.detach().cpu()
+    array = np.ascontiguousarray(values, dtype=np.float32)
+    if array.shape != shape:
+        raise refuse("SHAPE", f"{name}: is {list(array.shape)}, must be {list(shape)}")
+    return array
+
+
+def _address(array: np.ndarray[Any, Any] | None) -> int | None:
+    return None if array is None else array.ctypes.data
+
+
+class GRU:
+    """One GRU layer, input size c, hidden size h; read-only once frozen.
+
+    w_ih [3h,c], w_hh [3h,h], b_ih [3h], b_hh [3h]: any array package, copied as f32. order: gates
+    as "rzn" (PyTorch) or "zrn" (Keras, Haste, ONNX). preset: "w8a8", "w8h16" (8-bit weights, 16-bit
+    state; the best small one), "w8a16", "w16a16". calibration: "min_max", "moving", "mse".
+    options: any of "uniform_tables", "bias_correction", "headroom", "h_view_8".
+
+        gru = qk.GRU.from_torch(module).calibrate(x).freeze()
+        y = gru(x)                  # from a zero state; x [t,b,c] or [t,c]
+    """
+
+    def __init__(self, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: Any = None, *,
+                 order: str = "rzn", preset: str = "w8h16", calibration: str = "min_max",
+                 options: tuple[str, ...] = (), context: Context | None = None) -> None:
+        self._handle: int | None = None
+        hidden, inputs = int(w_hh.shape[1]), int(w_ih.shape[1])
+        arrays = (_host(w_ih, "w_ih", (3 * hidden, inputs)),
+                  _host(w_hh, "w_hh", (3 * hidden, hidden)),
+                  _host(b_ih, "b_ih", (3 * hidden,)), _host(b_hh, "b_hh", (3 * hidden,)))
+        config = _CONFIG(
+            struct_size=ctypes.sizeof(_CONFIG), input_size=inputs, hidden_size=hidden,
+            flags=sum(lookup(_OPTIONS, option, "options") for option in options),
+            gate_order=lookup(_ORDERS, order, "order"), preset=lookup(_PRESETS, preset, "preset"),
+            calibration=lookup(_CALIBRATIONS, calibration, "calibration"))
+        out = ctypes.c_void_p()
+        self.context = context or current_context()
+        self.context.call(lib.qk_gru_create, _byref(config), *map(_address, arrays), _byref(out))
+        self._adopt(out.value, inputs, hidden, False)
+
+    def _adopt(self, handle: int | None, inputs: int, hidden: int, frozen: bool) -> None:
+        self._handle, self.input_size, self.hidden_size = handle, inputs, hidden
+        self.is_frozen = frozen
+
+    @classmethod
+    def from_torch(cls, module: Any, *, layer: int = 0, reverse: bool = False,
+                   **options: Any) -> GRU:
+        """The weights of one layer and direction of a torch.nn.GRU; options as for GRU()."""
+        suffix = f"_l{layer}{'_reverse' if reverse else ''}"
+        if not hasattr(module, f"weight_ih{suffix}"):
+            raise refuse("ARGUMENT", f"module: has no weight_ih{suffix}")
+        parts = (getattr(module, name + suffix, None)
+                 for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
+        return cls(*parts, **options)
+
+    @classmethod
+    def load(cls, source: str | os.PathLike[str] | bytes, *,
+             context: Context | None = None) -> GRU:
+        """A frozen GRU from a file that save() wrote, or from its bytes."""
+        data = source if isinstance(source, bytes) else Path(source).read_bytes()
+        gru = cls.__new__(cls)
+        gru._handle, gru.context = None, context or current_context()
+        out = ctypes.c_void_p()
+        gru.context.call(lib.qk_gru_load, data, len(data), _byref(out))
+        gru._handle = out.value
+        model = gru.describe()
+        gru._adopt(out.value, model.input_size, model.hidden_size, True)
+        return gru
+
+    @property
+    def handle(self) -> int:
+        if self._handle is None:
+            raise refuse("STATE", "gru: is closed")
+        return self._handle
+
+    @property
+    def _as_parameter_(self) -> int | None:
+        return self._handle
+
+    def set_quant(self, tensor: str, *, bits: int, unsigned: bool = False,
+                  symmetric: bool = False, granularity: int = 0) -> GRU:
+        """Overrides the preset for one tensor of the cell ("x", "h", "w", "update_in", ...)."""
+        quant = STRUCTS["qk_gru_quant"](bits, unsigned, symmetric, granularity)
+        which = CONSTANTS.get(f"QK_GRU_{tensor.upper()}", -1)
+        self.context.call_for(lib.qk_gru_set_quant, self.handle, which, _byref(quant))
+        return self
+
+    def calibrate(self, x: Any, h0: Any = None) -> GRU:
+        """Widens the recorded ranges by x [t,b,c] (or [t,c]) f32; call as often as there is data.
+
+        h0: the state to start from, [b,h] f32, None for zeros.
+        """
+        x = self._sequence(x)
+        state = _host(h0, "h0", (x.shape[1], self.hidden_size))
+        self.context.call(lib.qk_gru_calibrate, self, x, _address(state))
+        return self
+
+    def run_float(self, x: Any, h0: Any = None) -> np.ndarray[Any, Any]:
+        """The float GRU before freeze(): x [t,b,c] or [t,c] gives [t,b,h] or [t,h]."""
+        tx = self._sequence(x)
+        shape = (*x.shape[:-1], self.hidden_size)
+        state = _host(h0, "h0", (tx.shape[1], self.hidden_size))
+        y = Tensor.from_desc(_arrays.dense_desc("f32", (*tx.shape[:2], self.hidden_size)),
+                             self.context)
+        self.context.call(lib.qk_gru_run_float, self, tx, _address(state), y)
+        return y.numpy().reshape(shape)
+
+    def _sequence(self, x: Any) -> Tensor:
+        """x as the Tensor [t,b,c] that calibration takes, on the context's device."""
+        if len(x.shape) == 2:
+            x = x.reshape(x.shape[0], 1, x.shape[1])
+        return asarray(x, context=self.context)
+
+    def freeze(self) -> GRU:
+        """Picks the exponents, quantizes, drops the f32 weights; read-only from here on."""
+        self.context.call(lib.qk_gru_freeze, self)
+        self.is_frozen = True
+        return self
+
+    def describe(self) -> Any:
+        """The frozen integers as a qk_gru_model; its arrays live as long as the GRU."""
+        model = STRUCTS["qk_gru_model"](struct_size=ctypes.sizeof(STRUCTS["qk_gru_model"]))
+        self.context.call_for(lib.qk_gru_describe, self.handle, _byref(model))
+        return model
+
+    def scale(self, tensor: str, channel: int = 0) -> tuple[int, int]:
+        """(shift, zero_point): real = (code - zero_point) * 2**-shift."""
+        shift, zero_point = ctypes.c_int32(), ctypes.c_int32()
+        self.context.call_for(lib.qk_gru_scale, self.handle,
+                              CONSTANTS.get(f"QK_GRU_{tensor.upper()}", -1), channel,
+                              _byref(shift), _byref(zero_point))
+        return shift.value, zero_point.value
+
+    def stream(self, batch: int = 1, *, context: Context | None = None) -> GRUState:
+        """A hidden state at zero for `batch` sequences; call it with x as it arrives.
+
+        context: whose thread, stream and scratch the calls use; by default the current one.
+        """
+        return GRUState(self, batch, context)
+
+    def workspace_bytes(self, batch: int = 1, t_max: int = 1) -> int:
+        """Scratch that running up to t_max steps takes, for Context(workspace_bytes=...)."""
+        out = ctypes.c_size_t()
+        self.context.call(lib.qk_gru_workspace, self, batch, t_max, _byref(out))
+        return out.value
+
+    def __call__(self, x: Any) -> Any:
+        """x [t,b,c] or [t,c] through a fresh state: y [t,b,h] or [t,h] in x's type."""
+        with self.stream(x.shape[1] if len(x.shape) == 3 else 1) as state:
+            return state(x)
+
+    def tobytes(self) -> bytes:
+        """The frozen GRU: little-endian, versioned, checksummed (docs/gru.md)."""
+        size = ctypes.c_size_t()
+        self.context.call_for(lib.qk_gru_save, self.handle, None, 0, _byref(size))
+        buffer = ctypes.create_string_buffer(size.value)
+        self.context.call_for(lib.qk_gru_save, self.handle, buffer, size.value, _byref(size))
+        return buffer.raw
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """tobytes() to a file."""
+        Path(path).write_bytes(self.tobytes())
+
+    def close(self) -> None:
+        """Gives the handle back; states made from it live on."""
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            lib.qk_gru_destroy(handle)
+
+    def __enter__(self) -> GRU:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None) is not None and lib is not None:
+            self.close()
+
+    def __repr__(self) -> str:
+        how = "frozen" if self.is_frozen else "float"
+        return f"<qk.GRU {self.input_size} -> {self.hidden_size}, {how}>"
+
+
+class GRUState:
+    """The hidden state of `batch` sequences; made by GRU.stream().
+
+    state(x) advances it: x [t,b,c], or where batch is 1 [t,c], or [c] for one step; y has h in c's
+    place. x and y are f32, or integer codes (int8, or int16 above 8 bits).
+    """
+
+    def __init__(self, gru: GRU, batch: int, context: Context | None = None) -> None:
+        self._handle: int | None = None
+        self.gru, self.batch, self._default = gru, batch, context is None
+        self.context = context or current_context(gru.context.device, gru.context.index)
+        out = ctypes.c_void_p()
+        self.context.call(lib.qk_gru_state_create, gru, batch, _byref(out))
+        self._handle = out.value
+
+    @property
+    def handle(self) -> int:
+        if self._handle is None:
+            raise refuse("STATE", "state: is closed")
+        return self._handle
+
+    @property
+    def _as_parameter_(self) -> int | None:
+        return self._handle
+
+    def __call__(self, x: Any, *, out: Any = None) -> Any:
+        """Advances by the steps of x and returns y; out: where y goes instead of a new array."""
+        if isinstance(x, (list, tuple)):
+            x = np.asarray(x, np.float32)
+        size = self.gru.hidden_size
+        y = out if out is not None else _arrays.empty_like(x, (*x.shape[:-1], size))
+        if y is None:
+            raise refuse("ARGUMENT", "out: is None, and arrays of x's package cannot be written")
+        steps, results = (x, y) if len(x.shape) > 1 else (x.reshape(1, -1), y.reshape(1, -1))
+        context = current_context(self.context.device, self.context.index) \
+            if self._default else self.context
+        if context.device == "cuda":
+            context.follow_stream(context_for(x).stream)
+        call_growing(context, lambda: self.gru.workspace_bytes(self.batch, steps.shape[0]),
+                     lib.qk_gru_run, self.gru, self, asarray(steps, context=context),
+                     asarray(results, context=context, name="y", output=True))
+        return y
+
+    def reset(self) -> None:
+        """Back to zero."""
+        self.context.call(lib.qk_gru_state_reset, self)
+
+    def read(self) -> np.ndarray[Any, Any]:
+        """h [b,h] f32."""
+        h = np.empty((self.batch, self.gru.hidden_size), np.float32)
+        self.context.call(lib.qk_gru_state_read, self, h.ctypes.data)
+        return h
+
+    def write(self, h: Any) -> None:
+        """h [b,h] f32, rounded to the state's grid; NaN as zero."""
+        array = _host(h, "h", (self.batch, self.gru.hidden_size))
+        self.context.call(lib.qk_gru_state_write, self, _address(array))
+
+    def close(self) -> None:
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            lib.qk_gru_state_destroy(handle)
+
+    def __enter__(self) -> GRUState:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None) is not None and lib is not None:
+            self.close()

@@ -1,0 +1,353 @@
+"""Tensors: shape, format, layout and storage on one device."""
+from __future__ import annotations
+
+import ctypes
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from . import _arrays
+from ._abi import (CONSTANTS, FORMAT_NAMES, FORMATS, GROUPINGS, LAYOUT_NAMES, LAYOUTS, PLANES,
+                   STRUCTS, lib)
+from ._context import Context, current_context
+from ._errors import refuse
+
+_DESC = STRUCTS["qk_tensor_desc"]
+_DENSE = ("f32", "f16", "bf16", "i8", "i16")
+_PLANE_ARRAY = ctypes.c_void_p * CONSTANTS["QK_PLANE_COUNT"]
+_byref = ctypes.byref
+
+
+def lookup(table: dict[str, int], value: str | int, name: str) -> int:
+    """A code by its name in qk.h, lower case: "nf4", "row_high"."""
+    if isinstance(value, int):
+        return value
+    if value not in table:
+        raise refuse("ARGUMENT", f"{name}: is {value!r}, accepted are {', '.join(table)}")
+    return table[value]
+
+
+class Tensor:
+    """A dense array or a quantized weight [n,k], on the CPU or a GPU.
+
+    Made by asarray, quantize, load, repack or Tensor.empty. Dense ones export themselves by
+    DLPack and, on a GPU, __cuda_array_interface__, so `torch.from_dlpack(t)` shares the memory.
+    `with tensor:` closes it at the end; a garbage-collected one closes itself.
+    """
+
+    __slots__ = ("_handle", "_desc", "context", "_keep", "__weakref__")
+    __array_ufunc__ = None  # numpy steps back: array @ tensor is an error, not an object array
+
+    def __init__(self, handle: int, context: Context, keep: Any = None, desc: Any = None) -> None:
+        self._handle: int | None = handle
+        self.context, self._keep = context, keep
+        if desc is None:
+            desc = _DESC(struct_size=ctypes.sizeof(_DESC))
+            context.call_for(lib.qk_tensor_describe, handle, _byref(desc))
+        self._desc = desc
+
+    @classmethod
+    def empty(cls, shape: tuple[int, ...], format: str = "f32", *, scale: str | None = None,
+              layout: str = "row", group_size: int = 0, grouping: str = "default",
+              scale_group_size: int = 0, symmetric: bool = False,
+              context: Context | None = None) -> Tensor:
+        """Uninitialised storage of the context's device; a weight's shape is (n, k).
+
+        scale: "f32", "f16", "bf16" or "lut8" (nested); group_size: codes a scale, -1 for a row.
+        """
+        desc = _DESC(struct_size=ctypes.sizeof(_DESC), format=lookup(FORMATS, format, "format"),
+                     scale_format=lookup(FORMATS, scale, "scale") if scale else 0,
+                     layout=lookup(LAYOUTS, layout, "layout"), group_size=group_size,
+                     grouping=lookup(GROUPINGS, grouping, "grouping"),
+                     scale_group_size=scale_group_size, rank=len(shape),
+                     flags=CONSTANTS["QK_TENSOR_SYMMETRIC"] if symmetric else 0)
+        if len(shape) > CONSTANTS["QK_MAX_RANK"]:
+            raise refuse("SHAPE", f"shape: rank is {len(shape)}, accepted are 1 to 4")
+        desc.shape[:len(shape)] = shape
+        return cls.from_desc(desc, context)
+
+    @classmethod
+    def from_desc(cls, desc: Any, context: Context | None = None) -> Tensor:
+        """Uninitialised storage for a qk_tensor_desc, as Checkpoint.layers hands them out."""
+        context = context or current_context()
+        out = ctypes.c_void_p()
+        context.call(lib.qk_tensor_create, _byref(desc), _byref(out))
+        return cls(out.value or 0, context)
+
+    # ---- what it is
+
+    @property
+    def handle(self) -> int:
+        """The qk_tensor *; raises where the tensor is closed."""
+        if self._handle is None:
+            raise refuse("STATE", "tensor: is closed")
+        return self._handle
+
+    @property
+    def _as_parameter_(self) -> int | None:
+        """What ctypes passes for the Tensor, which a call then keeps alive; closed: NULL."""
+        return self._handle
+
+    @property
+    def desc(self) -> Any:
+        """The qk_tensor_desc, grouping resolved; read it only."""
+        return self._desc
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Logical elements; (n, k) of a weight."""
+        return tuple(self._desc.shape[:self._desc.rank])
+
+    @property
+    def format(self) -> str:
+        """"f32", "nf4", "u4_affine", ..."""
+        return FORMAT_NAMES[self._desc.format]
+
+    @property
+    def layout(self) -> str:
+        """"row", "row_high", "awq_gemm", ..., "packed"."""
+        return LAYOUT_NAMES[self._desc.layout]
+
+    @property
+    def group_size(self) -> int:
+        """Codes a scale; -1 for one group a row, 0 where dense."""
+        return int(self._desc.group_size)
+
+    @property
+    def scale_format(self) -> str | None:
+        return FORMAT_NAMES.get(self._desc.scale_format)
+
+    @property
+    def is_dense(self) -> bool:
+        return self.format in _DENSE
+
+    @property
+    def nbytes(self) -> int:
+        """Of all planes; not known of a packed tensor, whose form is the device's own."""
+        return sum(_arrays.plane_bytes(self._desc, plane) for plane in PLANES.values())
+
+    def workspace_bytes(self, m: int = 1) -> int:
+        """Scratch that multiplying up to m rows takes, for Context(workspace_bytes=...)."""
+        out = ctypes.c_size_t()
+        self.context.call(lib.qk_linear_workspace, self, m, _byref(out))
+        return out.value
+
+    # ---- its bytes
+
+    def plane(self, plane: str) -> np.ndarray[Any, Any]:
+        """A copy of one plane on the host: bytes as uint8, scales as stored (bf16: uint16 bits)."""
+        index = lookup(PLANES, plane, "plane")
+        raw = np.empty(_arrays.plane_bytes(self._desc, index), np.uint8)
+        self.context.call(lib.qk_tensor_download, self, index, raw.ctypes.data, raw.size)
+        format = self.format if index == PLANES["data"] else {
+            PLANES["scale"]: self.scale_format, PLANES["zero"]: None}.get(index, "f32")
+        types = {"f32": np.float32, "f16": np.float16, "bf16": np.uint16, "i8": np.int8,
+                 "i16": np.int16, "s8": np.int8}
+        typed = raw.view(types.get(format or "", np.uint8))
+        return typed.reshape(self.shape) if self.is_dense else typed
+
+    def set_plane(self, plane: str, values: np.ndarray[Any, Any]) -> None:
+        """Fills one plane from host memory: exactly its bytes, any dtype."""
+        values = np.ascontiguousarray(values)
+        self.context.call(lib.qk_tensor_upload, self, lookup(PLANES, plane, "plane"),
+                          values.ctypes.data, values.nbytes)
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """A dense tensor as a new numpy array (bf16 needs ml_dtypes)."""
+        return self.plane("data").view(_arrays.numpy_dtype(self.format))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        if not self.is_dense:
+            raise TypeError(f"{self.format} is quantized; dequantize() makes it an array")
+        return self.numpy() if dtype is None else self.numpy().astype(dtype)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return CONSTANTS[f"QK_DEVICE_{self.context.device.upper()}"], self.context.index
+
+    def __dlpack__(self, *, stream: Any = None, max_version: tuple[int, int] | None = None,
+                   dl_device: Any = None, copy: bool | None = None, plane: str = "data") -> Any:
+        """The memory of one plane, shared: dense data, or codes and scales as runs."""
+        if max_version is None or max_version[0] < 1:
+            raise BufferError("qk exports DLPack 1.x; this consumer asks for an older one")
+        if copy or dl_device not in (None, self.__dlpack_device__()):
+            raise BufferError("qk exports its own memory, without a copy")
+        if self.context.device == "cuda" and (self.context.stream or 1) != (stream or 1):
+            self.context.synchronize()  # the consumer's stream knows nothing of ours
+        out = ctypes.c_void_p()
+        self.context.call_for(lib.qk_tensor_to_dlpack, self.handle, lookup(PLANES, plane, "plane"),
+                              _byref(out))
+        return _arrays.make_capsule(out.value or 0)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        if self.context.device != "cuda" or not self.is_dense or self.format == "bf16":
+            raise AttributeError("__cuda_array_interface__")
+        out = ctypes.c_void_p()
+        self.context.call_for(lib.qk_tensor_to_dlpack, self.handle, 0, _byref(out))
+        # The view names the address; the tensor itself keeps the memory, as the protocol has it.
+        pointer = ctypes.c_void_p.from_address((out.value or 0) + 32).value
+        _arrays.call_deleter(out.value or 0)
+        return {"shape": self.shape, "typestr": _arrays.numpy_dtype(self.format).str, "version": 3,
+                "data": (pointer, bool(self._desc.flags & CONSTANTS["QK_TENSOR_READ_ONLY"])),
+                "stream": self.context.stream or 1}
+
+    # ---- operations
+
+    def repack(self, layout: str = "packed") -> Tensor:
+        """The same values in another layout; "packed" is the device's fastest for products."""
+        return repack(self, layout)
+
+    def to(self, dtype: Any = "f32") -> Tensor:
+        """The values as a new dense tensor on the same device: dequantized, or converted."""
+        format = _float_format(dtype)
+        out = Tensor.from_desc(_arrays.dense_desc(format, self.shape), self.context)
+        if self.is_dense:
+            out.set_plane("data", _arrays.convert(self.plane("data"), self.format, format))
+        else:
+            self.context.call(lib.qk_dequantize, self, out)
+        return out
+
+    def dequantize(self, dtype: Any = "f32", *, out: Any = None) -> Any:
+        """The values [n,k] as numpy array (CPU) or dense Tensor (GPU), or written to `out`."""
+        if out is None:
+            if self.is_dense or self.context.device != "cpu":
+                dense = self.to(dtype)
+                return dense.numpy() if self.context.device == "cpu" else dense
+            out = np.empty(self.shape, _arrays.numpy_dtype(_float_format(dtype)))
+        self.context.call(lib.qk_dequantize, self,
+                          asarray(out, context=self.context, name="out", output=True))
+        return out
+
+    def __matmul__(self, x: Any) -> Any:
+        """w @ x as in numpy: w [n,k], x [k] gives [n], x [k,m] gives [n,m]."""
+        from ._linear import linear
+        if getattr(x, "ndim", 1) == 1:
+            return linear(x, self)
+        if x.ndim != 2:
+            raise refuse("SHAPE", f"x: has {x.ndim} dimensions, w @ x takes 1 or 2")
+        transposed = x.T if hasattr(x, "T") else x
+        return linear(transposed, self).T
+
+    def close(self) -> None:
+        """Gives the storage back; views exported before stay valid."""
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            lib.qk_tensor_destroy(handle)
+        self._keep = None
+
+    def __enter__(self) -> Tensor:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None) is not None and lib is not None:
+            lib.qk_tensor_destroy(self._handle)
+
+    def __repr__(self) -> str:
+        how = "" if self.is_dense else f", {self.layout}, groups of {self.group_size}"
+        return f"<qk.Tensor {self.format}{list(self.shape)}{how}, {self.context.device}>"
+
+
+def _float_format(dtype: Any) -> str:
+    format = _arrays.format_of(dtype)
+    if format not in ("f32", "f16", "bf16"):
+        raise refuse("FORMAT", f"dtype: is {dtype!r}, accepted are f32, f16 and bf16")
+    return format
+
+
+def context_for(array: Any) -> Context:
+    """The current context of the array's device, on the stream of the array's package."""
+    if isinstance(array, Tensor):
+        return array.context
+    device, index = _arrays.device_of(array)
+    context = current_context(device, index)
+    if device == "cuda":
+        context.follow_stream(_arrays.stream_of(array, index))
+    return context
+
+
+def wrap_memory(context: Context, memory: _arrays.Memory, name: str) -> Tensor:
+    if (memory.device, memory.device_index) != (context.device, context.index):
+        raise refuse("DEVICE_MIX", f"{name}: lives on {memory.device}:{memory.device_index}, the context "
+                     f"on {context.device}:{context.index}")
+    desc = _arrays.dense_desc(memory.format, memory.shape, memory.read_only)
+    out = ctypes.c_void_p()
+    planes = ctypes.c_void_p(memory.pointer)
+    context.call(lib.qk_tensor_wrap, _byref(desc), _byref(planes), 1, _byref(out))
+    return Tensor(out.value or 0, context, memory.keep, desc)
+
+
+def asarray(array: Any, *, context: Context | None = None, name: str = "x",
+            output: bool = False) -> Tensor:
+    """Any array as a dense Tensor over the same memory: numpy, DLPack, __cuda_array_interface__.
+
+    A numpy or torch array that is not compact is copied first, except as an output.
+    """
+    if isinstance(array, Tensor):
+        return array
+    context = context or context_for(array)
+    if isinstance(array, np.ndarray):
+        return wrap_memory(context, _arrays.from_numpy(array, name, output), name)
+    exported = _arrays.export(array, name, context.stream, output)
+    if isinstance(exported, _arrays.Memory):
+        return wrap_memory(context, exported, name)
+    out = ctypes.c_void_p()
+    pointer = _arrays.capsule_pointer(exported)
+    context.call(lib.qk_tensor_from_dlpack, pointer, _byref(out))
+    _arrays.mark_used(exported)
+    return Tensor(out.value or 0, context)
+
+
+def dynamic_table() -> np.ndarray[Any, Any]:
+    """bitsandbytes' signed 256-entry code, ascending, f32 [256]."""
+    table = np.empty(256, np.float32)
+    lib.qk_dynamic_table(table.ctypes.data)
+    return table
+
+
+_ALIASES = {"int4": "u4_affine", "fp4": "fp4_bnb", "int8": "s8"}
+_USUAL_LAYOUT = {"nf4": "row_high", "fp4_bnb": "row_high", "u4_affine": "word"}
+
+
+def quantize(array: Any, format: str = "nf4", *, group_size: int = 64, scale: str = "f32",
+             nested: bool = False, symmetric: bool = True, layout: str | None = None,
+             context: Context | None = None) -> Tensor:
+    """A weight [n,k] of any array package as a quantized Tensor on the same device.
+
+    format: "nf4", "fp4" (bitsandbytes), "fp4_e2m1", "int4" ((code - zero) * scale), "int8",
+    "lut8". group_size: codes that share a scale, 16..4096, or -1 for a whole row. scale: how
+    scales are stored, "f32", "f16" or "bf16"; nested: as 8-bit codes (bitsandbytes' double
+    quantization). symmetric: int4 without zero points. layout: by default what the file dialects
+    store (row_high for nf4 and fp4, word for int4, else row); pick the fast one with repack().
+    """
+    format = _ALIASES.get(format, format)
+    with_context = context or context_for(array)
+    dense = asarray(array, context=with_context)
+    out = Tensor.empty(dense.shape, format, scale="lut8" if nested else scale,
+                       layout=layout or _USUAL_LAYOUT.get(format, "row"), group_size=group_size,
+                       symmetric=symmetric and format == "u4_affine", context=with_context)
+    if format == "lut8":
+        out.set_plane("table", dynamic_table())
+    if nested:
+        out.set_plane("scale_code", dynamic_table())
+    with_context.call(lib.qk_quantize, dense, out)
+    return out
+
+
+def dequantize(tensor: Tensor, dtype: Any = "f32", *, out: Any = None) -> Any:
+    """tensor.dequantize(dtype, out=out)"""
+    return tensor.dequantize(dtype, out=out)
+
+
+def repack(tensor: Tensor, layout: str = "packed") -> Tensor:
+    """The same values in another layout, lossless; do it once, when loading."""
+    desc = _DESC.from_buffer_copy(tensor.desc)
+    desc.layout = lookup(LAYOUTS, layout, "layout")
+    desc.flags &= ~CONSTANTS["QK_TENSOR_READ_ONLY"]
+    out = Tensor.from_desc(desc, tensor.context)
+    tensor.context.call(lib.qk_repack, tensor, out)
+    return out

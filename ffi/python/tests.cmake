@@ -1,0 +1,17 @@
+# The Python package on this build's shared libraries; the wheel is tools/check_wheel's.
+if(NOT TARGET qk_io_shared OR CMAKE_CROSSCOMPILING)
+  message(STATUS "ffi/python: not tested, this build has no libqk.so and libqk_io.so to load")
+elseif(NOT QK_PYTHON)
+  message(STATUS "ffi/python: not tested, no Python 3")
+else()
+  set(environment "QK_LIBRARY_DIR=${PROJECT_BINARY_DIR}" PYTHONDONTWRITEBYTECODE=1
+      "PYTHONPATH=${PROJECT_SOURCE_DIR}/ffi/python")
+  foreach(name abi errors golden arrays gru examples dropin)
+    add_test(NAME python.${name}
+             COMMAND ${QK_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/tests/test_${name}.py)
+    set_tests_properties(python.${name} PROPERTIES LABELS fast SKIP_RETURN_CODE 77 TIMEOUT 120
+                         ENVIRONMENT "${environment}")
+  endforeach()
+  # Before a release: a transformers model; needs PyTorch and transformers.
+  set_tests_properties(python.dropin PROPERTIES LABELS release TIMEOUT 900)
+endif()

@@ -1,0 +1,117 @@
+"""GRUs: calibrate, freeze, stream, save; against PyTorch where it is installed."""
+import tempfile
+
+from common import DENOISER, np, os, qk, torch, unittest
+
+C, H, STEPS = 16, 64, 512
+
+
+def signal(name):
+    return np.fromfile(DENOISER / name, "f").reshape(STEPS, C)
+
+
+def denoiser(**options):
+    file = qk.load(DENOISER / "denoiser.safetensors")
+    return qk.GRU(*(file.tensor(f"gru.{name}_l0") for name in
+                    ("weight_ih", "weight_hh", "bias_ih", "bias_hh")), **options)
+
+
+class Gru(unittest.TestCase):
+    def test_every_preset_reaches_its_accuracy(self):
+        x = signal("test.f32")
+        # docs/gru.md's floors for any network, per preset
+        for preset, floor in (("w8h16", 29.5), ("w8a16", 29.5), ("w16a16", 29.5)):
+            gru = denoiser(preset=preset).calibrate(signal("calibration.f32"))
+            exact = gru.run_float(x)
+            y = gru.freeze()(x)
+            sqnr = 10 * np.log10((exact ** 2).sum() / ((exact - y) ** 2).sum())
+            self.assertGreaterEqual(sqnr, floor, preset)
+
+    def test_streams_batches_and_files_give_the_same_bits(self):
+        x = signal("test.f32")
+        gru = denoiser().calibrate(signal("calibration.f32")).freeze()
+        y = gru(x)
+        self.assertEqual((y.shape, y.dtype), ((STEPS, H), np.float32))
+        with gru.stream() as state:
+            np.testing.assert_array_equal(np.stack([state(frame) for frame in x[:64]]), y[:64])
+            np.testing.assert_array_equal(state.read()[0], y[63])
+            out = np.empty((STEPS - 64, H), "f")
+            self.assertIs(state(x[64:], out=out), out)
+            np.testing.assert_array_equal(out, y[64:])
+            state.write(y[63][None])
+            np.testing.assert_array_equal(state(x[64:80]), y[64:80])
+            state.reset()
+            np.testing.assert_array_equal(state(x[:9]), y[:9])
+        batch = np.stack([x[:100], x[100:200], x[200:300]], axis=1)
+        together = gru(batch)
+        for i in range(3):
+            np.testing.assert_array_equal(together[:, i],
+                                          gru(np.ascontiguousarray(batch[:, i])))
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "gru.qkg")
+            gru.save(path)
+            again = qk.GRU.load(path)
+        self.assertEqual((again.input_size, again.hidden_size, again.is_frozen), (C, H, True))
+        np.testing.assert_array_equal(again(x), y)
+        self.assertEqual(again.tobytes(), gru.tobytes())
+
+    def test_codes_and_scales(self):
+        gru = denoiser(preset="w8a8").set_quant("x", bits=8, symmetric=True)
+        gru.calibrate(signal("calibration.f32")).freeze()
+        x = signal("test.f32")[:32]
+        shift, zero = gru.scale("x")
+        codes = np.clip(np.rint(x * 2.0 ** shift) + zero, -128, 127).astype(np.int8)
+        y = gru(codes)
+        self.assertEqual(y.dtype, np.int8)
+        shift, zero = gru.scale("h")
+        np.testing.assert_array_equal((y.astype("f") - zero) * np.float32(2.0 ** -shift), gru(
+            np.ascontiguousarray(x)))
+
+    def test_misuse_is_refused_in_words(self):
+        gru = denoiser()
+        with self.assertRaisesRegex(qk.CallError, "calibrat"):
+            gru.freeze()
+        with self.assertRaisesRegex(qk.CallError, "frozen"):
+            gru.stream()
+        with self.assertRaisesRegex(qk.CallError, r"h0: is \[1, 3\], must be \[1, 64\]"):
+            gru.calibrate(signal("test.f32"), np.zeros((1, 3)))
+        with self.assertRaisesRegex(qk.CallError, "preset: is 'w4'"):
+            denoiser(preset="w4")
+        gru.close()
+        with self.assertRaisesRegex(qk.CallError, "closed"):
+            gru.tobytes()
+
+    def test_from_torch_is_the_module(self):
+        t = torch()
+        t.manual_seed(1)
+        module = t.nn.GRU(12, 20, num_layers=2, bidirectional=True)
+        x = t.randn(40, 3, 12)
+        with t.no_grad():
+            exact = module(x)[0].numpy()
+            single = t.nn.GRU(12, 20)
+            for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
+                getattr(single, name + "_l0").copy_(getattr(module, name + "_l0_reverse"))
+            backward = single(x.flip(0))[0].flip(0)
+        gru = qk.GRU.from_torch(module, reverse=True, preset="w8h16")
+        flipped = x.flip(0).contiguous()
+        gru.calibrate(flipped)
+        np.testing.assert_allclose(gru.run_float(flipped)[::-1], backward.numpy(), atol=1e-5)
+        y = gru.freeze()(flipped)
+        self.assertIsInstance(y, t.Tensor)
+        forward = qk.GRU.from_torch(module).calibrate(x)
+        self.assertEqual(exact.shape[-1], 40)
+        np.testing.assert_allclose(forward.run_float(x), single_layer(t, module, x), atol=1e-5)
+        with self.assertRaisesRegex(qk.CallError, "weight_ih_l2"):
+            qk.GRU.from_torch(module, layer=2)
+
+
+def single_layer(t, module, x):
+    single = t.nn.GRU(12, 20)
+    with t.no_grad():
+        for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
+            getattr(single, name + "_l0").copy_(getattr(module, name + "_l0"))
+        return single(x)[0].numpy()
+
+
+if __name__ == "__main__":
+    unittest.main()
