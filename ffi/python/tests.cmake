@@ -1,4 +1,7 @@
 # The Python package on this build's shared libraries; the wheel is tools/check_wheel's.
+if(DEFINED ENV{QK_PYTHON})
+  set(QK_PYTHON "$ENV{QK_PYTHON}") # with numpy: what tools/test prepared
+endif()
 if(NOT TARGET qk_io_shared OR CMAKE_CROSSCOMPILING)
   message(STATUS "ffi/python: not tested, this build has no libqk.so and libqk_io.so to load")
 elseif(NOT QK_PYTHON)

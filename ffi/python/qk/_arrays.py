@@ -89,8 +89,8 @@ def dense_desc(format: str, shape: tuple[int, ...], read_only: bool = False) -> 
 def from_numpy(array: np.ndarray[Any, Any], name: str, output: bool) -> Memory:
     format = _FORMAT_OF.get(array.dtype) or format_of(array.dtype)
     if format is None:
-        raise refuse("FORMAT", f"{name}: is {array.dtype}, accepted are float32, float16, bfloat16, "
-                     "int8 and int16")
+        raise refuse("FORMAT", f"{name}: is {array.dtype}, accepted are float32, float16, "
+                     "bfloat16, int8 and int16")
     if not array.flags.c_contiguous:
         if output:
             raise refuse("SHAPE", f"{name}: is not compact and row-major")
@@ -173,7 +173,9 @@ def export(array: Any, name: str, stream: int | None, output: bool) -> Memory | 
         capsule = array.__dlpack__(max_version=(1, 0), **options)
     except TypeError:  # a producer from before DLPack 1.0
         capsule = array.__dlpack__(**options)
-    return capsule if _api.PyCapsule_IsValid(capsule, VERSIONED) else _from_old_dlpack(capsule, name)
+    if _api.PyCapsule_IsValid(capsule, VERSIONED):
+        return capsule
+    return _from_old_dlpack(capsule, name)
 
 
 def capsule_pointer(capsule: Any) -> int:

@@ -272,8 +272,8 @@ def context_for(array: Any) -> Context:
 
 def wrap_memory(context: Context, memory: _arrays.Memory, name: str) -> Tensor:
     if (memory.device, memory.device_index) != (context.device, context.index):
-        raise refuse("DEVICE_MIX", f"{name}: lives on {memory.device}:{memory.device_index}, the context "
-                     f"on {context.device}:{context.index}")
+        raise refuse("DEVICE_MIX", f"{name}: lives on {memory.device}:{memory.device_index}, the "
+                     f"context on {context.device}:{context.index}")
     desc = _arrays.dense_desc(memory.format, memory.shape, memory.read_only)
     out = ctypes.c_void_p()
     planes = ctypes.c_void_p(memory.pointer)
