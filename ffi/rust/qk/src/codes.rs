@@ -1,0 +1,54 @@
+//! The header's codes as types. Each holds its number, so that a number that this crate does not
+//! know reaches libqk and is answered with a status.
+use crate::sys;
+
+macro_rules! code {
+    ($(#[$doc:meta])* $name:ident { $($constant:ident = $value:ident),* $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        pub struct $name(pub i32);
+
+        #[allow(missing_docs)] // qk.h explains them
+        impl $name {
+            $(pub const $constant: $name = $name(sys::$value);)*
+        }
+    };
+}
+pub(crate) use code;
+
+code!(
+    /// Where a context computes.
+    Device { CPU = QK_DEVICE_CPU, CUDA = QK_DEVICE_CUDA }
+);
+code!(
+    /// What a stored code means.
+    Format {
+        F32 = QK_FORMAT_F32, F16 = QK_FORMAT_F16, BF16 = QK_FORMAT_BF16,
+        I8 = QK_FORMAT_I8, I16 = QK_FORMAT_I16,
+        U4_AFFINE = QK_FORMAT_U4_AFFINE, NF4 = QK_FORMAT_NF4, FP4_BNB = QK_FORMAT_FP4_BNB,
+        FP4_E2M1 = QK_FORMAT_FP4_E2M1, LUT8 = QK_FORMAT_LUT8, S8 = QK_FORMAT_S8,
+    }
+);
+code!(
+    /// Where a code is stored.
+    Layout {
+        ROW = QK_LAYOUT_ROW, ROW_HIGH = QK_LAYOUT_ROW_HIGH,
+        AWQ_GEMM = QK_LAYOUT_AWQ_GEMM, AWQ_GEMV = QK_LAYOUT_AWQ_GEMV,
+        GPTQ = QK_LAYOUT_GPTQ, GPTQ_V1 = QK_LAYOUT_GPTQ_V1, WORD = QK_LAYOUT_WORD,
+        PACKED = QK_LAYOUT_PACKED,
+    }
+);
+code!(
+    /// Which codes share a scale.
+    Grouping {
+        DEFAULT = QK_GROUPING_DEFAULT, ALONG_K = QK_GROUPING_ALONG_K, FLAT = QK_GROUPING_FLAT,
+    }
+);
+code!(
+    /// One array of a tensor.
+    Plane {
+        DATA = QK_PLANE_DATA, SCALE = QK_PLANE_SCALE, ZERO = QK_PLANE_ZERO,
+        SCALE2 = QK_PLANE_SCALE2, SCALE_CODE = QK_PLANE_SCALE_CODE,
+        SCALE_BIAS = QK_PLANE_SCALE_BIAS, TABLE = QK_PLANE_TABLE,
+    }
+);

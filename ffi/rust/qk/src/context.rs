@@ -1,0 +1,162 @@
+use std::ffi::c_void;
+use std::ptr::{null, null_mut, NonNull};
+
+use crate::error::{text, Error, Result, Status};
+use crate::{sys, Device, Tensor};
+
+/// How a context is made. Memory comes from the C library and threads are libqk's own; an
+/// allocator or an executor of the caller's is given through [`crate::sys`].
+#[derive(Clone, Copy)]
+pub struct ContextOptions {
+    /// [`Device::CPU`] by default.
+    pub device: Device,
+    /// Which device of that kind.
+    pub device_index: i32,
+    /// 0: one a core. 1: the calling thread alone.
+    pub thread_count: i32,
+    /// Scratch, allocated once; see [`Context::linear_workspace`] and [`crate::Gru::workspace`].
+    pub workspace_bytes: usize,
+    /// What [`ContextOptions::on_stream`] sets.
+    pub stream: Stream,
+}
+
+/// A `cudaStream_t`; the default stream unless [`ContextOptions::on_stream`] says otherwise.
+#[derive(Clone, Copy)]
+pub struct Stream(*mut c_void);
+
+impl Default for ContextOptions {
+    fn default() -> ContextOptions {
+        ContextOptions {
+            device: Device::CPU,
+            device_index: 0,
+            thread_count: 0,
+            workspace_bytes: 0,
+            stream: Stream(null_mut()),
+        }
+    }
+}
+
+impl ContextOptions {
+    /// The `cudaStream_t` that device work is queued on.
+    ///
+    /// # Safety
+    /// The stream belongs to the device and outlives the context.
+    pub unsafe fn on_stream(mut self, stream: *mut c_void) -> ContextOptions {
+        self.stream = Stream(stream);
+        self
+    }
+}
+
+/// One device, one stream, one workspace; serves one thread at a time.
+///
+/// ```compile_fail
+/// fn shared<T: Sync>() {}
+/// shared::<qk::Context>();
+/// ```
+pub struct Context {
+    raw: NonNull<sys::qk_context>,
+    device: Device,
+}
+
+// A context may move between calls; NonNull keeps it from being shared.
+unsafe impl Send for Context {}
+
+impl Context {
+    /// The CPU with default options.
+    pub fn new() -> Result<Context> {
+        Context::with_options(&ContextOptions::default())
+    }
+
+    /// A context as described.
+    pub fn with_options(options: &ContextOptions) -> Result<Context> {
+        let raw_options = sys::qk_context_options {
+            struct_size: std::mem::size_of::<sys::qk_context_options>() as u32,
+            abi_version: sys::QK_ABI_VERSION as u32,
+            device: options.device.0,
+            device_index: options.device_index,
+            thread_count: options.thread_count,
+            flags: 0,
+            stream: options.stream.0,
+            workspace_bytes: options.workspace_bytes,
+            allocator: null(),
+            executor: null(),
+        };
+        let mut out = null_mut();
+        crate::error::check(unsafe { sys::qk_context_create(&raw_options, &mut out) })?;
+        let raw = NonNull::new(out).expect("libqk sets *out on QK_OK");
+        Ok(Context { raw, device: options.device })
+    }
+
+    /// The handle, for calls through [`crate::sys`]; it stays this context's.
+    pub fn as_raw(&self) -> *mut sys::qk_context {
+        self.raw.as_ptr()
+    }
+
+    pub(crate) fn device(&self) -> Device {
+        self.device
+    }
+
+    /// A status of a call on this context as a result, with the sentence.
+    pub(crate) fn check(&self, status: sys::qk_status) -> Result<()> {
+        match status {
+            sys::QK_OK => Ok(()),
+            _ => Err(self.explain(status)),
+        }
+    }
+
+    #[cold]
+    fn explain(&self, status: sys::qk_status) -> Error {
+        let sentence = unsafe { text(sys::qk_context_error(self.as_raw())) };
+        Error::new(Status(status), sentence)
+    }
+
+    /// Waits for queued device work; reports its faults.
+    pub fn synchronize(&self) -> Result<()> {
+        self.check(unsafe { sys::qk_context_synchronize(self.as_raw()) })
+    }
+
+    /// The codes nearest to `dense`, in the format of `quantized`.
+    pub fn quantize(&self, dense: &Tensor<'_>, quantized: &mut Tensor<'_>) -> Result<()> {
+        self.check(unsafe { sys::qk_quantize(self.as_raw(), dense.as_raw(), quantized.as_raw()) })
+    }
+
+    /// The values of `quantized`, in the dense format of `dense`.
+    pub fn dequantize(&self, quantized: &Tensor<'_>, dense: &mut Tensor<'_>) -> Result<()> {
+        self.check(unsafe { sys::qk_dequantize(self.as_raw(), quantized.as_raw(), dense.as_raw()) })
+    }
+
+    /// The same values in another layout.
+    pub fn repack(&self, from: &Tensor<'_>, to: &mut Tensor<'_>) -> Result<()> {
+        self.check(unsafe { sys::qk_repack(self.as_raw(), from.as_raw(), to.as_raw()) })
+    }
+
+    /// `y = x . transpose(w) + bias`: x `[m,k]`, w `[n,k]` in any format, bias `[n]`, y `[m,n]`.
+    #[inline]
+    pub fn linear(
+        &self,
+        x: &Tensor<'_>,
+        w: &Tensor<'_>,
+        bias: Option<&Tensor<'_>>,
+        y: &mut Tensor<'_>,
+    ) -> Result<()> {
+        let bias = bias.map_or(null(), |bias| bias.as_raw() as *const _);
+        self.check(unsafe {
+            sys::qk_linear(self.as_raw(), x.as_raw(), w.as_raw(), bias, y.as_raw())
+        })
+    }
+
+    /// Workspace bytes that [`Context::linear`] needs for up to `m_max` rows of x.
+    pub fn linear_workspace(&self, w: &Tensor<'_>, m_max: i64) -> Result<usize> {
+        let mut bytes = 0;
+        self.check(unsafe {
+            sys::qk_linear_workspace(self.as_raw(), w.as_raw(), m_max, &mut bytes)
+        })?;
+        Ok(bytes)
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        unsafe { sys::qk_context_destroy(self.as_raw()) }
+    }
+}

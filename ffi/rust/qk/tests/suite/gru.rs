@@ -1,0 +1,170 @@
+//! A GRU's life: float, ranges, integers, bytes, and back; streaming equals one call.
+use crate::common::{one_thread, weights};
+use qk::{
+    Calibration, Codes, Context, Error, Gru, GruConfig, GruQuant, GruTensor, Preset, Status,
+    Tensor, TrainedGru,
+};
+
+const C: usize = 5;
+const H: usize = 7;
+const STEPS: usize = 40;
+const BATCH: usize = 2;
+
+fn trained(context: &Context, preset: Preset) -> TrainedGru {
+    let config = GruConfig {
+        calibration: Calibration::MSE,
+        flags: GruConfig::UNIFORM_TABLES,
+        ..GruConfig::new(C as i32, H as i32, preset)
+    };
+    let (w_ih, w_hh) = (weights(3 * H * C, 1), weights(3 * H * H, 2));
+    let (b_ih, b_hh) = (weights(3 * H, 3), weights(3 * H, 4));
+    TrainedGru::new(context, &config, &w_ih, &w_hh, Some(&b_ih), Some(&b_hh)).unwrap()
+}
+
+fn signal<'a>(context: &Context, data: &'a [f32], steps: usize) -> Tensor<'a> {
+    Tensor::borrow(context, &[steps as i64, BATCH as i64, C as i64], data).unwrap()
+}
+
+fn frozen(context: &Context, preset: Preset) -> Gru {
+    let data = weights(STEPS * BATCH * C, 5);
+    let mut gru = trained(context, preset);
+    gru.calibrate(context, &signal(context, &data, STEPS), None).unwrap();
+    gru.freeze(context).unwrap()
+}
+
+/// y of all steps, run in calls of `chunk` steps.
+fn run(context: &Context, gru: &Gru, data: &[f32], chunk: usize) -> Vec<f32> {
+    let mut y = vec![0f32; STEPS * BATCH * H];
+    let mut state = gru.state(context, BATCH as i32).unwrap();
+    let parts = data.chunks(chunk * BATCH * C).zip(y.chunks_mut(chunk * BATCH * H));
+    for (x, y) in parts {
+        let steps = x.len() / (BATCH * C);
+        let shape = [steps as i64, BATCH as i64, H as i64];
+        let mut out = Tensor::borrow_mut(context, &shape, y).unwrap();
+        gru.run(context, &mut state, &signal(context, x, steps), &mut out).unwrap();
+    }
+    y
+}
+
+#[test]
+fn streaming_equals_one_call_and_survives_saving() {
+    let context = one_thread();
+    let data = weights(STEPS * BATCH * C, 6);
+    for preset in [Preset::W8A8, Preset::W8H16, Preset::W16A16] {
+        let gru = frozen(&context, preset);
+        let whole = run(&context, &gru, &data, STEPS);
+        assert!(whole.iter().any(|value| *value != 0.0));
+        assert_eq!(run(&context, &gru, &data, 1), whole);
+        assert_eq!(run(&context, &gru, &data, 7), whole);
+        let loaded = Gru::load(&context, &gru.save().unwrap()).unwrap();
+        assert_eq!(run(&context, &loaded, &data, STEPS), whole);
+    }
+}
+
+#[test]
+fn integers_out_and_in() {
+    let context = one_thread();
+    for (preset, wide) in [(Preset::W8H16, false), (Preset::W16A16, true)] {
+        let gru = frozen(&context, preset);
+        let model = gru.model().unwrap();
+        assert_eq!((model.input_size, model.hidden_size), (C as i32, H as i32));
+        assert_eq!(matches!(model.w, Codes::I16(_)), wide);
+        let again = Gru::from_model(&context, &model).unwrap();
+        assert_eq!(again.model().unwrap(), model);
+        assert_eq!(again.save().unwrap(), gru.save().unwrap());
+
+        let x = GruTensor::X.0 as usize;
+        let scale = gru.scale(GruTensor::X, 0).unwrap();
+        assert_eq!(scale, (model.shift[x], model.zero_point[x]));
+        let (shift, _) = gru.scale(GruTensor::W, 3 * H as i32 - 1).unwrap();
+        assert_eq!(shift, model.w_shift[3 * H - 1].into());
+
+        let mut short = model;
+        short.bw = &model.bw[1..];
+        let error = Gru::from_model(&context, &short).err().unwrap();
+        assert_eq!(error.status(), Status::BUFFER_SIZE);
+        assert_eq!(error.message(), "bw: has 20 elements, must have 21");
+        let mut other = model;
+        other.w = Codes::I8(&[1; 3 * H * C]);
+        if wide {
+            let error = Gru::from_model(&context, &other).err().unwrap();
+            assert_eq!(error.status(), Status::FORMAT, "{error}");
+        }
+    }
+}
+
+#[test]
+fn gates_and_float_agree() {
+    let context = one_thread();
+    let data = weights(STEPS * BATCH * C, 5);
+    let x = signal(&context, &data, STEPS);
+    let mut gru = trained(&context, Preset::W16A16);
+    gru.calibrate(&context, &x, None).unwrap();
+    let shape = [STEPS as i64, BATCH as i64, H as i64];
+    let (mut exact, mut y) = (vec![0f32; STEPS * BATCH * H], vec![0f32; STEPS * BATCH * H]);
+    let mut gates = vec![0f32; STEPS * BATCH * 4 * H];
+    let mut out = Tensor::borrow_mut(&context, &shape, &mut exact).unwrap();
+    gru.run_float(&context, &x, None, &mut out).unwrap();
+    drop(out);
+    let gru = gru.freeze(&context).unwrap();
+    let mut state = gru.state(&context, BATCH as i32).unwrap();
+    {
+        let wide = [STEPS as i64, BATCH as i64, 4 * H as i64];
+        let mut y = Tensor::borrow_mut(&context, &shape, &mut y).unwrap();
+        let mut gates = Tensor::borrow_mut(&context, &wide, &mut gates).unwrap();
+        gru.run_gates(&context, &mut state, &x, &mut y, &mut gates).unwrap();
+    }
+    let sum = |values: &mut dyn Iterator<Item = f32>| values.map(|v| v * v).sum::<f32>();
+    let noise = sum(&mut exact.iter().zip(&y).map(|(a, b)| a - b));
+    let power = sum(&mut exact.iter().copied());
+    // docs/gru.md: W16A16 is at least 40 dB above its noise on any network.
+    assert!(noise < power * 1e-4, "noise {noise}, power {power}");
+    assert!(gates.chunks(4 * H).all(|row| row[..2 * H].iter().all(|g| (0.0..=1.0).contains(g))));
+
+    let mut h = vec![0f32; BATCH * H];
+    state.read(&context, &mut h).unwrap();
+    assert_eq!(h, y[(STEPS - 1) * BATCH * H..]);
+    state.reset(&context).unwrap();
+    state.write(&context, &h).unwrap();
+    let mut again = vec![1f32; BATCH * H];
+    state.read(&context, &mut again).unwrap();
+    assert_eq!(again, h);
+    assert_eq!(state.read(&context, &mut [0f32; 3]).unwrap_err().status(), Status::BUFFER_SIZE);
+}
+
+#[test]
+fn a_refused_freeze_gives_the_gru_back() {
+    let context = one_thread();
+    let mut gru = trained(&context, Preset::W8A8);
+    let quant = GruQuant { bits: 6, is_unsigned: false, is_symmetric: true, granularity: 2 };
+    gru.set_quant(GruTensor::W, quant).unwrap();
+    let bad = GruQuant { bits: 40, ..quant };
+    assert_eq!(gru.set_quant(GruTensor::W, bad).unwrap_err().status(), Status::ARGUMENT);
+    let refused = gru.freeze(&context).err().expect("no calibration, no freeze");
+    assert_eq!(refused.error.status(), Status::STATE);
+    let mut gru = refused.gru;
+    let data = weights(STEPS * BATCH * C, 5);
+    let x = signal(&context, &data, STEPS);
+    assert_eq!(
+        gru.calibrate(&context, &x, Some(&[0.0; 3])).unwrap_err().status(),
+        Status::BUFFER_SIZE
+    );
+    gru.calibrate(&context, &x, Some(&[0.0; BATCH * H])).unwrap();
+    let gru = gru.freeze(&context).unwrap();
+    assert_eq!(gru.model().unwrap().quant[GruTensor::W.0 as usize], quant);
+    assert_eq!(gru.workspace(&context, BATCH as i32, 8).map(|_| ()), Ok::<(), Error>(()));
+}
+
+#[test]
+fn lengths_are_checked_before_anything_is_read() {
+    let context = one_thread();
+    let config = GruConfig::new(C as i32, H as i32, Preset::W8A8);
+    let (w_ih, w_hh) = (weights(3 * H * C, 1), weights(3 * H * H, 2));
+    let short = TrainedGru::new(&context, &config, &w_ih[1..], &w_hh, None, None);
+    assert_eq!(short.err().unwrap().message(), "w_ih: has 104 elements, must have 105");
+    let bias = TrainedGru::new(&context, &config, &w_ih, &w_hh, Some(&[0.0]), None);
+    assert_eq!(bias.err().unwrap().message(), "b_ih: has 1 elements, must have 21");
+    let negative = GruConfig { hidden_size: -1, ..config };
+    let error = TrainedGru::new(&context, &negative, &w_ih, &w_hh, None, None).err().unwrap();
+    assert_eq!(error.status(), Status::SHAPE);
+}

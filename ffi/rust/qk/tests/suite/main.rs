@@ -1,0 +1,7 @@
+//! One program for all tests: they link once.
+mod common;
+#[cfg(feature = "io")]
+mod golden;
+mod gru;
+mod shared;
+mod status;
