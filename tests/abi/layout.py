@@ -2,6 +2,7 @@
 
     layout.py --check INCLUDE_FOLDER LAYOUT.json CC FOLDER [RUNNER...]   exit 1 where they differ
     layout.py --update INCLUDE_FOLDER LAYOUT.json CC FOLDER              writes it from the headers
+    layout.py --since RELEASED.json LAYOUT.json     exit 1 where a program of then would break now
 
     pointer_bytes   of the machine that wrote it
     handles         opaque structs, only ever behind a pointer
@@ -22,6 +23,10 @@ import subprocess
 import sys
 
 HEADERS = {"qk.h": "symbols.txt", "qk_io.h": "symbols_io.txt"}
+VERSIONS = {"QK_VERSION_MAJOR", "QK_VERSION_MINOR", "QK_VERSION_PATCH"}
+# The caller says how large its own is: fields may be appended.
+GROWING = {"qk_context_options", "qk_tensor_desc", "qk_gru_model", "qk_gru_config",
+           "qk_checkpoint_options", "qk_layer"}
 SORTED = {"constants", "types", "functions"}  # handles and structs stay in the headers' order
 
 
@@ -132,7 +137,33 @@ def as_text(value, depth=0):
     return json.dumps(value)
 
 
-def main(mode, include, expected, compiler, folder, *runner):
+def broken(old, new):
+    """What a program built against `old` relies on and `new` does not keep."""
+    for kind in ("constants", "types", "functions"):
+        for name, value in old[kind].items():
+            if new[kind].get(name) != value and name not in VERSIONS:
+                yield f"{name} was {value}, is {new[kind].get(name)}"
+    for name, then in old["structs"].items():
+        now = new["structs"].get(name, {"bytes": 0, "fields": {}})
+        if now["bytes"] != then["bytes"] and not (name in GROWING and now["bytes"] > then["bytes"]):
+            yield f"{name} had {then['bytes']} bytes, has {now['bytes']}"
+        for field, where in then["fields"].items():
+            if now["fields"].get(field) != where:
+                yield f"{name}.{field} was {where}, is {now['fields'].get(field)}"
+
+
+def compare(released, current):
+    faults = list(broken(*(json.loads(pathlib.Path(path).read_text())
+                           for path in (released, current))))
+    print(*faults, sep="\n", end="\n" if faults else "")
+    return 1 if faults else 0
+
+
+def main(mode, include, expected, *rest):
+    return compare(include, expected) if mode == "--since" else pin(mode, include, expected, *rest)
+
+
+def pin(mode, include, expected, compiler, folder, *runner):
     include, expected = pathlib.Path(include), pathlib.Path(expected)
     layout = measure(include, compiler, pathlib.Path(folder), runner)
     files = {expected: as_text(layout) + "\n"}

@@ -1,0 +1,209 @@
+/* qk_io.h - checkpoint files in, qk tensors out, and back.
+ *
+ * Reads safetensors files and recognises the 4-bit dialects people store in them: AutoAWQ (gemm,
+ * gemv), GPTQ (v1, v2), compressed-tensors pack-quantized int4 and bitsandbytes NF4/FP4. Writes
+ * safetensors in the dialects of bitsandbytes and compressed-tensors. A second library,
+ * libqk_io.a, so that programs without files never link a JSON parser.
+ *
+ * qk.h's rules hold here, with these four more:
+ *
+ *   Messages   A message parameter may be NULL. On failure it receives one sentence: the file or
+ *              argument, the value, what was accepted. On QK_OK its text is "" unless a function
+ *              says that it leaves a note. There is no hidden error state anywhere.
+ *   Hostility  Files are untrusted. Whatever their bytes are, opening them ends in QK_OK or in a
+ *              status, reads nothing outside them, and takes memory in proportion to their size.
+ *              QK_ERROR_CORRUPT: a rule of the format or one of the limits below is broken.
+ *              QK_ERROR_FILE: the system refused to open or read. QK_ERROR_UNSUPPORTED: intact,
+ *              but not something qk can load.
+ *   Threads    A checkpoint never changes once it is open: any number of threads may read it.
+ *              A writer serves one thread at a time.
+ *   Files      While a mapped checkpoint is open its files must not be truncated by anybody: the
+ *              system answers reads past the new end with SIGBUS. QK_CHECKPOINT_READ copies the
+ *              files at opening instead and is immune.
+ */
+#ifndef QK_IO_H
+#define QK_IO_H
+#include "qk.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct qk_checkpoint qk_checkpoint; /* one model: its files, tensors and layers */
+typedef struct qk_writer     qk_writer;     /* one safetensors file being written */
+
+typedef struct qk_io_message {
+    char text[512]; /* UTF-8, always terminated; control characters of the file become '?' */
+} qk_io_message;
+
+/* Element types of safetensors. Values are qk's own; names are the file's. */
+typedef int32_t qk_dtype;
+enum {
+    QK_DTYPE_UNKNOWN = 0, /* listed by name, never loaded */
+    QK_DTYPE_BOOL = 1,
+    QK_DTYPE_F4 = 2, QK_DTYPE_F6_E2M3 = 3, QK_DTYPE_F6_E3M2 = 4, /* 4, 6 and 6 bits */
+    QK_DTYPE_U8 = 5, QK_DTYPE_I8 = 6,
+    QK_DTYPE_F8_E5M2 = 7, QK_DTYPE_F8_E4M3 = 8, QK_DTYPE_F8_E8M0 = 9,
+    QK_DTYPE_I16 = 10, QK_DTYPE_U16 = 11, QK_DTYPE_F16 = 12, QK_DTYPE_BF16 = 13,
+    QK_DTYPE_I32 = 14, QK_DTYPE_U32 = 15, QK_DTYPE_F32 = 16,
+    QK_DTYPE_C64 = 17, QK_DTYPE_F64 = 18, QK_DTYPE_I64 = 19, QK_DTYPE_U64 = 20
+};
+QK_API const char *qk_dtype_name(qk_dtype dtype); /* "F16"; "unknown" for others; never NULL */
+
+/* ---- opening ------------------------------------------------------------------------------ */
+
+#define QK_CHECKPOINT_READ 1u /* copy whole files into memory at opening; default: map them */
+
+typedef struct qk_checkpoint_options {
+    uint32_t struct_size;          /* sizeof(qk_checkpoint_options); fields are only appended */
+    uint32_t abi_version;          /* QK_ABI_VERSION */
+    uint32_t flags;                /* QK_CHECKPOINT_... */
+    int32_t max_json_depth;        /* nesting of any JSON text; 0: 32, at most 256 */
+    int64_t max_header_bytes;      /* of one file; 0: 100000000, which is also the most */
+    int64_t max_tensors;           /* of all files together; 0: 1048576 */
+    const qk_allocator *allocator; /* copied; NULL: the C library's. The JSON parser's short-lived
+                                      trees always come from the C library */
+} qk_checkpoint_options;
+#define QK_CHECKPOINT_OPTIONS_INIT \
+    {sizeof(qk_checkpoint_options), QK_ABI_VERSION, 0, 0, 0, 0, NULL}
+
+/* path: a .safetensors file, a model.safetensors.index.json, or a directory with one of
+ * model.safetensors, model.safetensors.index.json or exactly one other *.safetensors.
+ * config.json, quantize_config.json and quant_config.json beside it are read when present.
+ * Also refused as corrupt: names over 1024 bytes, ranks over 32, more than 4096 shards, JSON
+ * texts beside the model over 64 MiB. options may be NULL. [allocates] */
+QK_API qk_status qk_checkpoint_open(const char *path, const qk_checkpoint_options *options,
+                                    qk_checkpoint **out, qk_io_message *message);
+/* One safetensors file in memory, borrowed until qk_checkpoint_destroy. config: the text of its
+ * config.json (or of either other file), NULL for none. [allocates] */
+QK_API qk_status qk_checkpoint_open_memory(const void *bytes, size_t size_bytes,
+                                           const char *config, size_t config_bytes,
+                                           const qk_checkpoint_options *options,
+                                           qk_checkpoint **out, qk_io_message *message);
+QK_API void qk_checkpoint_destroy(qk_checkpoint *checkpoint);
+
+/* ---- raw contents -------------------------------------------------------------------------- */
+
+typedef struct qk_file_tensor { /* one entry of a file; pointers live as long as the checkpoint */
+    const char *name;
+    const char *dtype_name; /* as the file spells it, also when unknown */
+    qk_dtype dtype;
+    int32_t rank;           /* 0: a scalar */
+    const int64_t *shape;   /* rank sizes, slowest first; any may be 0 */
+    int64_t bytes;
+    const void *data;       /* bytes bytes at any alignment, little-endian, read-only */
+    const char *file;       /* base name of the file that holds it; "memory" from memory */
+} qk_file_tensor;
+
+QK_API int64_t qk_checkpoint_tensor_count(const qk_checkpoint *checkpoint); /* NULL: 0 */
+/* In order of names (byte by byte). QK_ERROR_ARGUMENT: no such index, or no such name. */
+QK_API qk_status qk_checkpoint_tensor(const qk_checkpoint *checkpoint, int64_t index,
+                                      qk_file_tensor *tensor);
+QK_API qk_status qk_checkpoint_find_tensor(const qk_checkpoint *checkpoint, const char *name,
+                                           qk_file_tensor *tensor);
+/* The __metadata__ pairs of all files, in file order. */
+QK_API int64_t qk_checkpoint_metadata_count(const qk_checkpoint *checkpoint); /* NULL: 0 */
+QK_API qk_status qk_checkpoint_metadata(const qk_checkpoint *checkpoint, int64_t index,
+                                        const char **key, const char **value);
+
+/* ---- linear layers ------------------------------------------------------------------------- */
+
+typedef int32_t qk_dialect; /* whose way of storing a layer */
+enum {
+    QK_DIALECT_UNKNOWN = 0,
+    QK_DIALECT_DENSE = 1,              /* X.weight F32, F16 or BF16 [n,k] */
+    QK_DIALECT_AWQ_GEMM = 2,           /* X.qweight I32 [k,n/8] */
+    QK_DIALECT_AWQ_GEMV = 3,           /* X.qweight I32 [n,k/8] */
+    QK_DIALECT_GPTQ_V1 = 4,            /* X.qweight I32 [k/8,n], zeros minus one */
+    QK_DIALECT_GPTQ_V2 = 5,            /* the same, zeros as they are */
+    QK_DIALECT_COMPRESSED_TENSORS = 6, /* X.weight_packed I32 [n,ceil(k/8)] */
+    QK_DIALECT_BITSANDBYTES = 7        /* X.weight U8 and X.weight.quant_state.bitsandbytes__... */
+};
+QK_API const char *qk_dialect_name(qk_dialect dialect); /* "AutoAWQ gemm"; never NULL */
+
+typedef struct qk_layer {
+    const char *name;       /* the module's: "model.layers.0.mlp.up_proj" */
+    qk_dialect dialect;
+    qk_status status;       /* QK_OK: qk_checkpoint_load takes it */
+    const char *reason;     /* why not, one sentence; "" when it does */
+    int32_t has_bias;
+    qk_format dense_format; /* F32, F16 or BF16: what the weights were before, or scales are in */
+    int64_t bytes;          /* of the layer's tensors in the file, bias included */
+    qk_tensor_desc desc;    /* what it loads as, with flags as qk_tensor_create takes them; rank 0
+                               when the status is not QK_OK. Last, so that it can grow */
+} qk_layer;
+
+QK_API int64_t qk_checkpoint_layer_count(const qk_checkpoint *checkpoint); /* NULL: 0 */
+/* Layers in order of names: the dense weights of rank 2 named X.weight, and whatever looks like a
+ * quantized layer, loadable or not. layer_bytes: sizeof(qk_layer). */
+QK_API qk_status qk_checkpoint_layer(const qk_checkpoint *checkpoint, int64_t index,
+                                     qk_layer *layer, size_t layer_bytes);
+QK_API qk_status qk_checkpoint_find_layer(const qk_checkpoint *checkpoint, const char *name,
+                                          qk_layer *layer, size_t layer_bytes);
+
+#define QK_LOAD_IN_PLACE 1u /* CPU contexts only: planes point into the checkpoint, which must
+                               outlive the tensors; they are QK_TENSOR_READ_ONLY */
+
+/* One layer as a tensor [n,k], and its bias as a dense tensor [n]. Without QK_LOAD_IN_PLACE the
+ * planes are copied to the context's device and the checkpoint may go. bias may be NULL;
+ * otherwise *bias is NULL when the layer has none. A layer whose status is not QK_OK fails with
+ * it and its reason. Nothing is set on failure. [allocates] [waits] */
+QK_API qk_status qk_checkpoint_load(const qk_checkpoint *checkpoint, qk_context *context,
+                                    const char *layer, uint32_t flags, qk_tensor **weight,
+                                    qk_tensor **bias, qk_io_message *message);
+/* Reads what opening does not: every scale, offset and bias must be finite (QK_ERROR_CORRUPT).
+ * Leaves a note on QK_OK when a GPTQ v1 layer stores a zero as 0xF, on which readers disagree:
+ * qk and AutoGPTQ take it as 0, others as 16. */
+QK_API qk_status qk_checkpoint_verify_layer(const qk_checkpoint *checkpoint, const char *layer,
+                                            qk_io_message *message);
+
+/* ---- writing ------------------------------------------------------------------------------- */
+
+/* Declare everything, then write data in pieces, in any order of tensors, then finish. The bytes
+ * go to a new file beside path, which takes path's place in qk_writer_finish and not before:
+ * whatever fails, the file that was at path is intact. allocator: copied, NULL for the C
+ * library's. [allocates] */
+QK_API qk_status qk_writer_create(const char *path, const qk_allocator *allocator,
+                                  qk_writer **out, qk_io_message *message);
+/* Deletes the unfinished file, if any. */
+QK_API void qk_writer_destroy(qk_writer *writer);
+/* QK_ERROR_STATE once data has been written; QK_ERROR_ARGUMENT for a name declared twice.
+ * The order of declarations does not matter: the file is sorted as the reference writer's,
+ * widest dtype first, then by name. [allocates] */
+QK_API qk_status qk_writer_metadata(qk_writer *writer, const char *key, const char *value,
+                                    qk_io_message *message);
+QK_API qk_status qk_writer_declare(qk_writer *writer, const char *name, qk_dtype dtype,
+                                   int32_t rank, const int64_t *shape, qk_io_message *message);
+/* Appends to one tensor. QK_ERROR_BUFFER_SIZE: more than was declared. */
+QK_API qk_status qk_writer_write(qk_writer *writer, const char *name, const void *data,
+                                 size_t bytes, qk_io_message *message);
+/* QK_ERROR_STATE when a tensor is not complete. After QK_OK only destroy is left. [waits] */
+QK_API qk_status qk_writer_finish(qk_writer *writer, qk_io_message *message);
+
+/* A quantized layer in the tensors of a dialect: declare by description, write from a tensor of
+ * that description.
+ *   QK_DIALECT_BITSANDBYTES        NF4 or FP4_BNB in ROW_HIGH, flat groups, F32 or nested scales
+ *   QK_DIALECT_COMPRESSED_TENSORS  U4_AFFINE in WORD, scales F32, F16 or BF16
+ *   QK_DIALECT_DENSE               F32, F16, BF16
+ * dense_format (F32, F16, BF16): what the file says the weights were. Others are
+ * QK_ERROR_UNSUPPORTED, with the reason. [allocates] */
+QK_API qk_status qk_writer_declare_layer(qk_writer *writer, qk_dialect dialect, const char *layer,
+                                         const qk_tensor_desc *desc, qk_format dense_format,
+                                         qk_io_message *message);
+/* [allocates] [waits] */
+QK_API qk_status qk_writer_write_layer(qk_writer *writer, qk_context *context, const char *layer,
+                                       const qk_tensor *tensor, qk_io_message *message);
+
+/* Writes a config.json at path: that of `from` (NULL: an empty one) with the quantization_config
+ * that Python's loaders need for layers of this dialect and description, or without one for
+ * QK_DIALECT_DENSE. kept: names of the layers that stayed dense. Replaces the file at path at
+ * once or not at all. [allocates] */
+QK_API qk_status qk_checkpoint_write_config(const qk_checkpoint *from, const char *path,
+                                            qk_dialect dialect, const qk_tensor_desc *desc,
+                                            qk_format dense_format, const char *const *kept,
+                                            int64_t kept_count, qk_io_message *message);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* QK_IO_H */
