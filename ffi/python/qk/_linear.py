@@ -87,7 +87,7 @@ class PreparedLinear:
     captured in a CUDA graph.
     """
 
-    __slots__ = ("_call", "_operands", "y")
+    __slots__ = ("_call", "_operands", "_context", "y")
 
     def __init__(self, x: Any, w: Tensor, bias: Any = None, out: Any = None) -> None:
         context = context_for(x)
@@ -97,11 +97,15 @@ class PreparedLinear:
         dy = asarray(out, context=context, name="out", output=True)
         db = None if bias is None else asarray(bias, context=context, name="bias")
         self._operands, self.y = (dx, w, db, dy, x, out), out
+        self._context = context if context.device == "cuda" else None
         context.call(_linear, dx, w, db, dy)
         self._call = _bind(context, dx, w, db, dy)
 
     def __call__(self) -> Any:
         """Multiplies what x holds now; returns y, the array given as out."""
+        if self._context is not None:
+            x = self._operands[4]
+            self._context.follow_stream(_arrays.stream_of(x, self._context.index))
         self._call()
         return self.y
 

@@ -208,6 +208,16 @@ class Tensor:
             self.context.call(lib.qk_dequantize, self, out)
         return out
 
+    def to_device(self, device: str, index: int = 0, *, context: Context | None = None) -> Tensor:
+        """A copy on another device (by way of the host); not of a packed tensor. [waits]"""
+        desc = _DESC.from_buffer_copy(self._desc)
+        desc.flags &= ~CONSTANTS["QK_TENSOR_READ_ONLY"]
+        out = Tensor.from_desc(desc, context or current_context(device, index))
+        for plane, number in PLANES.items():
+            if _arrays.plane_bytes(desc, number):
+                out.set_plane(plane, self.plane(plane))
+        return out
+
     def dequantize(self, dtype: Any = "f32", *, out: Any = None) -> Any:
         """The values [n,k] as numpy array (CPU) or dense Tensor (GPU), or written to `out`."""
         if out is None:
@@ -323,10 +333,15 @@ def quantize(array: Any, format: str = "nf4", *, group_size: int = 64, scale: st
     scales are stored, "f32", "f16" or "bf16"; nested: as 8-bit codes (bitsandbytes' double
     quantization). symmetric: int4 without zero points. layout: by default what the file dialects
     store (row_high for nf4 and fp4, word for int4, else row); pick the fast one with repack().
+    The arithmetic is the CPU's: what lies on a GPU is copied there and back.
     """
     format = _ALIASES.get(format, format)
     with_context = context or context_for(array)
     dense = asarray(array, context=with_context)
+    if with_context.device != "cpu":
+        return quantize(dense.to_device("cpu"), format, group_size=group_size, scale=scale,
+                        nested=nested, symmetric=symmetric, layout=layout).to_device(
+                            with_context.device, context=with_context)
     out = Tensor.empty(dense.shape, format, scale="lut8" if nested else scale,
                        layout=layout or _USUAL_LAYOUT.get(format, "row"), group_size=group_size,
                        symmetric=symmetric and format == "u4_affine", context=with_context)
