@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,15 @@ from ._errors import make_error
 from ._tensor import Tensor, asarray, context_for
 
 _linear = lib.qk_linear
-_wrap, _destroy = lib.qk_tensor_wrap, lib.qk_tensor_destroy
+_wrap, _destroy, _why = lib.qk_tensor_wrap, lib.qk_tensor_destroy, lib.qk_context_error
 _FORMAT_OF = {np.dtype(np.float32): "f32", np.dtype(np.float16): "f16"}
-_byref, _pointer, _desc = ctypes.byref, ctypes.c_void_p, _arrays.dense_desc
+_byref, _pointer, _addressof = ctypes.byref, ctypes.c_void_p, ctypes.addressof
+_at: Any = ctypes.c_char.from_buffer  # of an array's memory; ndarray.ctypes takes ten times as long
+
+
+@functools.lru_cache(maxsize=4096)
+def _desc(dtype: Any, shape: tuple[int, ...]) -> Any:
+    return _byref(_arrays.dense_desc(_FORMAT_OF[dtype], shape))
 
 
 def linear(x: Any, w: Tensor, bias: Any = None, *, out: Any = None) -> Any:
@@ -48,14 +55,14 @@ def _small(x: Any, w: Tensor, out: Any) -> Any:
 
     None where anything is unusual; the general way then says what.
     """
-    format = _FORMAT_OF.get(x.dtype)
-    shape = x.shape
-    if format is None or not shape or len(shape) > 4 or not x.flags.c_contiguous:
+    dtype, shape = x.dtype, x.shape
+    if dtype not in _FORMAT_OF or not 0 < len(shape) <= 4 or not x.flags.carray or not x.size:
         return None
     wanted = (*shape[:-1], w._desc.shape[0])
     if out is None:
-        y = np.empty(wanted, x.dtype)
-    elif type(out) is np.ndarray and out.flags.carray and out.shape == wanted:
+        y = np.empty(wanted, dtype)
+    elif type(out) is np.ndarray and out.flags.carray and out.shape == wanted \
+            and out.dtype == dtype:
         y = out
     else:
         return None
@@ -63,14 +70,14 @@ def _small(x: Any, w: Tensor, out: Any) -> Any:
     dx, dy = _pointer(), _pointer()
     with context._lock:
         handle = context._handle
-        status = _wrap(handle, _byref(_desc(format, shape)),
-                       _byref(_pointer(x.__array_interface__["data"][0])), 1, _byref(dx))
+        status = _wrap(handle, _desc(dtype, shape), _byref(_pointer(_addressof(_at(x)))), 1,
+                       _byref(dx))
         if not status:
-            status = _wrap(handle, _byref(_desc(_FORMAT_OF.get(y.dtype, "f32"), wanted)),
-                           _byref(_pointer(y.__array_interface__["data"][0])), 1, _byref(dy))
+            status = _wrap(handle, _desc(dtype, wanted), _byref(_pointer(_addressof(_at(y)))), 1,
+                           _byref(dy))
         if not status:
             status = _linear(handle, dx, w._handle, None, dy)
-        sentence = lib.qk_context_error(handle) if status else b""
+        sentence = _why(handle) if status else b""
         _destroy(dx)
         _destroy(dy)
     if status == CONSTANTS["QK_ERROR_WORKSPACE"]:
