@@ -2,6 +2,9 @@
 # Everything is relocatable: both kinds of file locate the prefix from their own place.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
+# Three parts, so that packages can carry what runs apart from what links: runtime (the shared
+# libraries), tools (the command), development (all else).
+set(CMAKE_INSTALL_DEFAULT_COMPONENT_NAME development)
 
 set(qk_cmake_dir ${CMAKE_INSTALL_LIBDIR}/cmake/qk)
 set(qk_pkgconfig_dir ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
@@ -47,7 +50,6 @@ if(TARGET qk_io)
   configure_file(cmake/qk_io.pc.in ${PROJECT_BINARY_DIR}/qk_io.pc @ONLY)
   install(FILES ${PROJECT_BINARY_DIR}/qk_io.pc DESTINATION ${qk_pkgconfig_dir})
 endif()
-# Two parts, so that packages can carry what runs apart from what links.
 function(qk_install_shared target package)
   install(TARGETS ${target}
     LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT runtime
@@ -62,7 +64,7 @@ if(TARGET qk_io_shared)
   qk_install_shared(qk_io_shared qk_io-shared)
 endif()
 if(TARGET qk_command)
-  install(TARGETS qk_command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+  install(TARGETS qk_command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT tools)
 endif()
 if(SKBUILD)  # the wheel of ffi/python: libraries by the names they are loaded by
   foreach(library qk qk_io)
