@@ -246,19 +246,20 @@ class GRUState:
         """Advances by the steps of x and returns y; out: where y goes instead of a new array."""
         if isinstance(x, (list, tuple)):
             x = np.asarray(x, np.float32)
-        size = self.gru.hidden_size
-        y = out if out is not None else _arrays.empty_like(x, (*x.shape[:-1], size))
-        if y is None:
-            raise refuse("ARGUMENT", "out: is None, and arrays of x's package cannot be written")
-        steps, results = (x, y) if len(x.shape) > 1 else (x.reshape(1, -1), y.reshape(1, -1))
+        steps = x if len(x.shape) > 1 else x.reshape(1, -1)
+        shape = (*x.shape[:-1], self.gru.hidden_size)
+        y = out if out is not None else _arrays.empty_like(x, shape)
         context = current_context(self.context.device, self.context.index) \
             if self._default else self.context
         if context.device == "cuda":
             context.follow_stream(context_for(x).stream)
+        tx = asarray(steps, context=context)
+        whole = (*steps.shape[:-1], shape[-1])
+        ty = (Tensor.from_desc(_arrays.dense_desc(tx.format, whole), context) if y is None else
+              asarray(y.reshape(whole), context=context, name="y", output=True))
         call_growing(context, lambda: self.gru.workspace_bytes(self.batch, steps.shape[0]),
-                     lib.qk_gru_run, self.gru, self, asarray(steps, context=context),
-                     asarray(results, context=context, name="y", output=True))
-        return y
+                     lib.qk_gru_run, self.gru, self, tx, ty)
+        return _arrays.hand_over(x, ty).reshape(shape) if y is None else y
 
     def reset(self) -> None:
         """Back to zero."""

@@ -168,8 +168,9 @@ class Tensor:
     def __dlpack__(self, *, stream: Any = None, max_version: tuple[int, int] | None = None,
                    dl_device: Any = None, copy: bool | None = None, plane: str = "data") -> Any:
         """The memory of one plane, shared: dense data, or codes and scales as runs."""
-        if max_version is None or max_version[0] < 1:
-            raise BufferError("qk exports DLPack 1.x; this consumer asks for an older one")
+        old = max_version is None or max_version[0] < 1
+        if old and self._desc.flags & CONSTANTS["QK_TENSOR_READ_ONLY"]:
+            raise BufferError("only DLPack 1.x can say that this tensor is read-only")
         if copy or dl_device not in (None, self.__dlpack_device__()):
             raise BufferError("qk exports its own memory, without a copy")
         if self.context.device == "cuda" and (self.context.stream or 1) != (stream or 1):
@@ -177,7 +178,7 @@ class Tensor:
         out = ctypes.c_void_p()
         self.context.call_for(lib.qk_tensor_to_dlpack, self.handle, lookup(PLANES, plane, "plane"),
                               _byref(out))
-        return _arrays.make_capsule(out.value or 0)
+        return _arrays.make_capsule(out.value or 0, old)
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:

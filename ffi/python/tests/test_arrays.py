@@ -5,6 +5,8 @@ import weakref
 
 from common import np, qk, torch, unittest
 
+from qk import _arrays
+
 RANDOM = np.random.default_rng(3)
 
 
@@ -110,8 +112,31 @@ class Lifetimes(unittest.TestCase):
         for _ in range(64):  # 256 MiB if they leaked
             tensor = qk.Tensor.empty((1 << 20,), "f32", context=context)
             tensor.__dlpack__(max_version=(1, 0))
-        with self.assertRaises(BufferError):
-            tensor.__dlpack__()
+            tensor.__dlpack__()  # as before DLPack 1.0
+        self.assertEqual(_arrays._handed_out, {})
+
+    def test_consumers_from_before_dlpack_1(self):
+        tensor = qk.Tensor.empty((3, 5), "f32")
+        tensor.set_plane("data", np.arange(15, dtype="f"))
+
+        class Old:  # asks without a version, as they do
+            __dlpack_device__ = tensor.__dlpack_device__
+
+            def __dlpack__(self, tensor=tensor, **options):
+                return tensor.__dlpack__()
+
+        view = np.from_dlpack(Old())
+        tensor.close()
+        del tensor
+        gc.collect()
+        np.testing.assert_array_equal(view, np.arange(15, dtype="f").reshape(3, 5))
+        again = qk.asarray(OldProducer(np.array(view)))  # numpy's views of old capsules are const
+        np.testing.assert_array_equal(again.numpy(), view)
+        self.assertEqual(len(_arrays._handed_out), 1)
+        again.close()
+        del view, again, Old
+        gc.collect()
+        self.assertEqual(_arrays._handed_out, {})
 
     def test_context_managers_close(self):
         with weight() as w:
@@ -140,6 +165,19 @@ class Lifetimes(unittest.TestCase):
         for thread in threads:
             thread.join()
         self.assertEqual(wrong, [])
+
+
+class OldProducer:
+    """A producer from before DLPack 1.0: knows no max_version."""
+
+    def __init__(self, array):
+        self.array, self.shape = array, array.shape
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+    def __dlpack__(self, stream=None):
+        return self.array.__dlpack__()
 
 
 class Torch(unittest.TestCase):
