@@ -83,13 +83,19 @@ typedef struct qk_executor { /* the caller's own threads; run all tasks, return 
     int32_t concurrency; /* how many tasks can run at once, >= 1; any order is fine */
 } qk_executor;
 
+/* qk_linear on the CPU computes exactly what it says, unless its context allows one of these. What
+ * they do to the bit, and how far off they can be: docs/formats.md, "Modes of qk_linear". */
+#define QK_CONTEXT_BF16_PRODUCTS    1u /* x and entries of 4-bit weights may be rounded to bf16 */
+#define QK_CONTEXT_INT8_ACTIVATIONS 2u /* x in blocks of 8-bit integers, integer products; needs the
+                                          workspace that qk_linear_workspace names */
+
 typedef struct qk_context_options {
     uint32_t struct_size;          /* sizeof(qk_context_options); fields are only ever appended */
     uint32_t abi_version;          /* QK_ABI_VERSION */
     qk_device device;
     int32_t device_index;          /* 0 .. qk_device_count() - 1 */
     int32_t thread_count;          /* CPU without executor: 0 all cores, 1 the caller's, <= 1024 */
-    uint32_t flags;                /* 0 */
+    uint32_t flags;                /* 0 or one QK_CONTEXT_... (CPU) */
     void *stream;                  /* cudaStream_t, borrowed; NULL: the default; CPU: not used */
     size_t workspace_bytes;        /* scratch allocated once at creation */
     const qk_allocator *allocator; /* copied; NULL: the C library's */

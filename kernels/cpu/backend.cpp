@@ -43,6 +43,8 @@ constexpr Kernel<LinearArgs> const *kLinear[] = {
 #endif
     &cpu::kLinearGeneric,
 };
+// The modes; what they do not take, the exact kernels do.
+constexpr Kernel<LinearArgs> const *kLinearInt8[] = {&cpu::kLinearInt8Generic};
 constexpr Kernel<GruArgs> const *kGru[] = {&cpu::kGruGeneric};
 
 }  // namespace
@@ -59,6 +61,9 @@ constinit const Backend kCpuBackend = {
     kRepack,
     kLinear,
     kGru,
+    true,
+    {},
+    kLinearInt8,
 };
 
 }  // namespace qk

@@ -10,6 +10,7 @@ extern const Kernel<DequantizeArgs> kDequantizeGeneric;
 extern const Kernel<QuantizeArgs> kQuantizeGeneric;
 extern const Kernel<RepackArgs> kRepackGeneric;
 extern const Kernel<LinearArgs> kLinearGeneric;
+extern const Kernel<LinearArgs> kLinearInt8Generic;
 extern const Kernel<GruArgs> kGruGeneric;
 
 #if defined(__x86_64__)

@@ -76,6 +76,9 @@ constinit const Backend kCudaBackend = {
     kRepack,
     kLinear,
     {},  // gru: on the CPU only
+    false,
+    {},
+    {},
 };
 
 }  // namespace qk

@@ -63,6 +63,9 @@ struct Backend {
     KernelList<RepackArgs> repack;
     KernelList<LinearArgs> linear;
     KernelList<GruArgs> gru;
+    // Modes of a context (QK_CONTEXT_...). Cases that a list does not take run exact.
+    bool has_modes;
+    KernelList<LinearArgs> linear_bf16, linear_int8;
 };
 
 // The backends of this build, CPU first; null past the last.

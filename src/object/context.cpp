@@ -40,9 +40,9 @@ Status check_options(const qk_context_options &options) {
         options.abi_version != QK_ABI_VERSION) {
         return QK_ERROR_ABI;
     }
-    if (options.flags != 0 || options.thread_count < 0 || options.thread_count > kMaxThreads) {
-        return QK_ERROR_ARGUMENT;
-    }
+    constexpr uint32_t modes = QK_CONTEXT_BF16_PRODUCTS | QK_CONTEXT_INT8_ACTIVATIONS;
+    if ((options.flags & ~modes) != 0 || options.flags == modes) return QK_ERROR_ARGUMENT;
+    if (options.thread_count < 0 || options.thread_count > kMaxThreads) return QK_ERROR_ARGUMENT;
     const qk_allocator *const allocator = options.allocator;
     if (allocator != nullptr && (allocator->allocate == nullptr || allocator->release == nullptr)) {
         return QK_ERROR_NULL;
@@ -55,6 +55,7 @@ Status check_options(const qk_context_options &options) {
     }
     const Backend *const backend = find_backend(options.device);
     if (backend == nullptr) return QK_ERROR_UNSUPPORTED;
+    if (options.flags != 0 && !backend->has_modes) return QK_ERROR_UNSUPPORTED;
     if (options.device_index < 0 || options.device_index >= backend->device_count()) {
         return QK_ERROR_NO_DEVICE;
     }
@@ -113,6 +114,7 @@ Status context_create(const qk_context_options *given, qk_context **out) {
     context->references.store(1);
     context->backend = find_backend(options.device);
     context->device_index = options.device_index;
+    context->flags = options.flags;
     context->stream = options.stream;
     context->allocator = allocator;
     Status status = make_threads(context, options);

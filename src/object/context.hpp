@@ -11,6 +11,7 @@ struct qk_context {
     std::atomic<int64_t> references;  // the handle itself, and every child
     const qk::Backend *backend;
     int32_t device_index;
+    uint32_t flags;  // QK_CONTEXT_...
     void *stream;
     qk_allocator allocator;
     qk_executor executor;   // the caller's, where `pool` is null

@@ -39,13 +39,24 @@ Status check_bias(qk_context *context, const qk_tensor *bias, const qk_tensor *y
     return check_disjoint(context, y, "y", bias, "bias");
 }
 
-size_t workspace_at(const KernelList<LinearArgs> &list, const qk_tensor &w, const Format *format,
-                    int64_t m, int32_t device_index) {
+// The kernels of the context's mode where they take the case, else the exact ones.
+const KernelList<LinearArgs> &list_of(const qk_context &context, const LinearArgs &args) {
+    const Backend &backend = *context.backend;
+    const KernelList<LinearArgs> *mode = nullptr;
+    if (context.flags & QK_CONTEXT_BF16_PRODUCTS) mode = &backend.linear_bf16;
+    if (context.flags & QK_CONTEXT_INT8_ACTIVATIONS) mode = &backend.linear_int8;
+    const bool taken = mode != nullptr && pick(*mode, args, context.device_index) != nullptr;
+    return taken ? *mode : backend.linear;
+}
+
+size_t workspace_at(const qk_context &context, const qk_tensor &w, const Format *format,
+                    int64_t m) {
     const LinearArgs args = {{format, m, w.shape.columns, nullptr},
                              weight_view(w),
                              nullptr,
                              {format, m, w.shape.rows, nullptr}};
-    const Kernel<LinearArgs> *const kernel = pick(list, args, device_index);
+    const int32_t device_index = context.device_index;
+    const Kernel<LinearArgs> *const kernel = pick(list_of(context, args), args, device_index);
     return kernel == nullptr ? 0 : workspace_of(*kernel, args, device_index);
 }
 
@@ -68,18 +79,17 @@ Status linear(qk_context *context, const qk_tensor *x, const qk_tensor *w, const
     }
     const LinearArgs args = {dense_view(*x), weight_view(*w),
                              bias != nullptr ? &bias_view : nullptr, dense_view(*y)};
-    return run_kernel(context, context->backend->linear, args, "qk_linear");
+    return run_kernel(context, list_of(*context, args), args, "qk_linear");
 }
 
 Status linear_workspace(qk_context *context, const qk_tensor *w, int64_t m_max, size_t *bytes) {
     QK_TRY(check_weight(context, w));
     QK_CHECK(m_max >= 1, &context->error, SHAPE, "m_max: is %lld, must be at least 1", ll(m_max));
-    const KernelList<LinearArgs> &list = context->backend->linear;
     size_t largest = 0;
     // Which kernel runs depends on m and x's type; a kernel's own need grows with m.
     for (int64_t m = 1;; m = m > m_max / 2 ? m_max : m * 2) {
         for (const qk_format id : {QK_FORMAT_F32, QK_FORMAT_F16, QK_FORMAT_BF16}) {
-            const size_t needed = workspace_at(list, *w, find_format(id), m, context->device_index);
+            const size_t needed = workspace_at(*context, *w, find_format(id), m);
             if (needed > largest) largest = needed;
         }
         if (m == m_max) break;

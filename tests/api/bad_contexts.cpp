@@ -41,7 +41,7 @@ TEST(BadArguments, ContextCreate) {
     for (const int32_t threads : {-1, 1025, INT32_MIN, INT32_MAX}) {
         add("thread_count", QK_ERROR_ARGUMENT, [=](auto &o) { o.thread_count = threads; });
     }
-    for (const uint32_t flags : {1u, 0x80000000u, UINT32_MAX}) {
+    for (const uint32_t flags : {3u, 4u, 0x80000000u, UINT32_MAX}) {
         add("flags", QK_ERROR_ARGUMENT, [=](auto &o) { o.flags = flags; });
     }
     for (const size_t bytes : {(size_t{1} << 30) + 1, SIZE_MAX, SIZE_MAX - 63}) {

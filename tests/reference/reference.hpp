@@ -119,6 +119,12 @@ Bounded linear_exact(const Product &product);
 // The documented order of sums, in f32.
 std::vector<float> linear_ordered(const Product &product);
 
+// The modes. int8: to the bit, for formats that have integers (not lut8, no flat groups), and how
+// far from linear_exact.value it may be. bf16: x and entries rounded, then as exact as any order.
+std::vector<float> linear_int8(const Weight &weight, const Product &product);
+Bounded linear_int8_bound(const Weight &weight, const Product &product);
+Bounded linear_bf16(const Weight &weight, const Product &product);
+
 // Whether `bits` can be the rounding to `format` of a number within `bound` of `value`.
 bool within(Format format, uint32_t bits, double value, double bound);
 

@@ -1,0 +1,101 @@
+// y = x . transpose(w) + bias with x as int8: what the mode means, for any layout, scale kind and
+// dtype. Integer sums are exact, so only the last lines have an order (docs/formats.md):
+//
+//     for each block, ascending     factor = fl(x scale * w scale)
+//                                   acc    = fma(float(integer sum), factor, acc)
+#include "cpu/int8.hpp"
+#include "cpu/lists.hpp"
+#include "cpu/split.hpp"
+
+namespace qk::cpu {
+namespace {
+
+constexpr int64_t kRows = 8;  // rows of w, and rows of x, in a tile
+
+class Tile {
+  public:
+    explicit Tile(const LinearArgs &args)
+        : args_(args), entries_(args.w), unit_(1.0f / int8_steps(*args.w.format)) {}
+
+    void run(int64_t row, int64_t row_end, int64_t x_row) {
+        const Geometry &s = args_.w.geometry;
+        x_row_ = x_row;
+        x_rows_ = min64(kRows, args_.x.rows - x_row);
+        memset(acc_, 0, sizeof(acc_));
+        for (int64_t column = 0; column < s.k;) {
+            const int64_t chunk_end = (column / kInt8Block + 1) * kInt8Block;
+            const int64_t end = min64(group_end(s, 0, column), chunk_end);
+            load_x(column, end - column);
+            for (int64_t r = row; r < row_end; ++r) add(r, column, end - column, acc_[r - row]);
+            column = end;
+        }
+        for (int64_t r = row; r < row_end; ++r) store(r, acc_[r - row]);
+    }
+
+  private:
+    void load_x(int64_t column, int64_t count) {
+        float x[kInt8Block];
+        for (int64_t i = 0; i < x_rows_; ++i) {
+            const int64_t first = (x_row_ + i) * args_.x.columns + column;
+            load_floats(args_.x.format->id, args_.x.data, first, count, x);
+            scale_[i] = int8_block(x, count, unit_, x_[i]);
+        }
+    }
+
+    void add(int64_t row, int64_t column, int64_t count, float *acc) {
+        const Weight &w = args_.w;
+        uint8_t codes[kInt8Block];
+        int8_t integers[kInt8Block];
+        w.layout->load(w.geometry, static_cast<const uint8_t *>(w.data), row, column, count, codes);
+        const bool bytes = w.format->kind == FormatKind::kSigned;
+        for (int64_t c = 0; c < count; ++c) {
+            integers[c] = bytes ? int8_t(codes[c]) : entries_.value[codes[c]];
+        }
+        const GroupIndex group = group_of(w.geometry, row, column);
+        const int32_t zero = w.format->kind == FormatKind::kAffine ? zero_of(w, group) : 0;
+        const float scale = scale_of(w, group);
+        for (int64_t i = 0; i < x_rows_; ++i) {
+            int32_t sum = -zero * scale_[i].sum;
+            for (int64_t c = 0; c < count; ++c) sum += integers[c] * x_[i][c];
+            acc[i] = __builtin_fmaf(float(sum), scale_[i].scale * scale, acc[i]);
+        }
+    }
+
+    void store(int64_t row, const float *acc) const {
+        for (int64_t i = 0; i < x_rows_; ++i) {
+            float y = acc[i];
+            if (args_.bias != nullptr) {
+                y += load_float(args_.bias->format->id, args_.bias->data, row);
+            }
+            store_float(args_.y.format->id, args_.y.data, (x_row_ + i) * args_.y.columns + row, y);
+        }
+    }
+
+    const LinearArgs &args_;
+    Int8Entries entries_;
+    float unit_;
+    int64_t x_row_ = 0, x_rows_ = 0;
+    Int8Scale scale_[kRows];
+    int8_t x_[kRows][kInt8Block];
+    float acc_[kRows][kRows];  // [row of w][row of x]
+};
+
+Status run(const LinearArgs &args, const Launch &launch) {
+    parallel_ranges(launch.parallel, args.w.geometry.n, kRows, [&](int64_t first, int64_t last) {
+        Tile tile(args);
+        for (int64_t row = first; row < last; row += kRows) {
+            for (int64_t m = 0; m < args.x.rows; m += kRows) {
+                tile.run(row, min64(row + kRows, last), m);
+            }
+        }
+    });
+    return QK_OK;
+}
+
+bool can_run(const LinearArgs &args, int32_t) { return int8_mode_takes(args.w); }
+
+}  // namespace
+
+const Kernel<LinearArgs> kLinearInt8Generic = {"generic int8", can_run, nullptr, run};
+
+}  // namespace qk::cpu

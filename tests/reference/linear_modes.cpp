@@ -1,0 +1,183 @@
+// int8 activations and bf16 products, as docs/formats.md has them ("Modes of qk_linear").
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "reference.hpp"
+
+namespace reference {
+namespace {
+
+double gamma(double roundings) {
+    const double u = std::ldexp(1.0, -24);
+    return roundings * u / (1 - roundings * u);
+}
+
+// What a code counts for, in units of 1 / steps.
+struct Integers {
+    float steps;
+    double error;  // largest |entry - integer / steps|
+    int of(const Weight &weight, int64_t code, int64_t group) const {
+        static const int nf4[] = {-127, -88, -67, -50, -36, -23, -12, 0,
+                                  10,   20,  31,  43,  56,  71,  92,  127};
+        static const int fp4[] = {0, 0, 64, 96, 32, 48, 16, 24};
+        static const int e2m1[] = {0, 1, 2, 3, 4, 6, 8, 12};
+        const int half = int(code & 7), sign = code & 8 ? -1 : 1;
+        switch (weight.spec.format) {
+            case Format::nf4:
+                return nf4[code];
+            case Format::fp4_bnb:
+                return sign * fp4[half];
+            case Format::fp4_e2m1:
+                return sign * e2m1[half];
+            case Format::s8:
+                return code < 128 ? int(code) : int(code) - 256;
+            default:
+                return int(code) - (weight.spec.zeros ? weight.zeros[size_t(group)] : 8);
+        }
+    }
+};
+
+Integers integers_of(Format format) {
+    if (format == Format::nf4) return {127, 0.5 / 127};
+    if (format == Format::fp4_bnb) return {96, 0.5 / 96 * (1 + std::ldexp(1.0, -20))};
+    return {format == Format::fp4_e2m1 ? 2.0f : 1.0f, 0};
+}
+
+// The blocks of a row: columns of one group in one run of 128.
+struct Block {
+    int64_t first, last;
+};
+std::vector<Block> blocks_of(const Product &product) {
+    std::vector<Block> blocks;
+    for (int64_t c = 0; c < product.k; ++c) {
+        const int64_t *group = &product.groups.of_code[size_t(c)];
+        if (c % 128 == 0 || group[0] != group[-1]) blocks.push_back({c, c});
+        blocks.back().last = c + 1;
+    }
+    return blocks;
+}
+
+// One block of a row of x.
+struct Activations {
+    std::vector<int> q;
+    float scale;
+    float largest;
+};
+Activations quantize_x(const float *x, Block block) {
+    Activations result;
+    result.largest = 0;
+    bool finite = true;
+    for (int64_t c = block.first; c < block.last; ++c) {
+        finite = finite && std::isfinite(x[c]);
+        result.largest = std::max(result.largest, std::fabs(x[c]));
+    }
+    const bool tiny = result.largest < std::ldexp(1.0f, -119);
+    const float inverse = 127.0f / result.largest;
+    for (int64_t c = block.first; c < block.last; ++c) {
+        const float scaled = x[c] * inverse;
+        result.q.push_back(!finite || tiny ? 0 : int(std::nearbyint(scaled)));
+    }
+    result.scale = !finite ? std::numeric_limits<float>::quiet_NaN()
+                   : tiny  ? 0.0f
+                           : result.largest / 127.0f;
+    return result;
+}
+
+}  // namespace
+
+std::vector<float> linear_int8(const Weight &weight, const Product &product) {
+    const int64_t m = product.m, n = product.n, k = product.k;
+    const Integers integers = integers_of(weight.spec.format);
+    const float unit = 1.0f / integers.steps;
+    std::vector<float> y(size_t(m * n));
+    for (int64_t i = 0; i < m; ++i) {
+        for (const Block &block : blocks_of(product)) {
+            const Activations x = quantize_x(&product.x[size_t(i * k)], block);
+            const float x_scale = x.scale * unit;
+            for (int64_t row = 0; row < n; ++row) {
+                int64_t sum = 0;
+                const int64_t group = product.groups.of_code[size_t(row * k + block.first)];
+                for (int64_t c = block.first; c < block.last; ++c) {
+                    const int64_t code = weight.codes[size_t(row * k + c)];
+                    sum += integers.of(weight, code, group) * x.q[size_t(c - block.first)];
+                }
+                float &acc = y[size_t(i * n + row)];
+                const float factor = x_scale * product.scales[size_t(group)];
+                acc = std::fma(float(sum), factor, acc);
+            }
+        }
+        for (int64_t row = 0; row < n && !product.bias.empty(); ++row) {
+            y[size_t(i * n + row)] = y[size_t(i * n + row)] + product.bias[size_t(row)];
+        }
+    }
+    return y;
+}
+
+Bounded linear_int8_bound(const Weight &weight, const Product &product) {
+    Bounded result = linear_exact(product);
+    const int64_t n = product.n, k = product.k;
+    const double off = integers_of(weight.spec.format).error;
+    const std::vector<Block> blocks = blocks_of(product);
+    for (int64_t i = 0; i < product.m; ++i) {
+        for (int64_t row = 0; row < n; ++row) {
+            double error = 0, size = 0;
+            for (const Block &block : blocks) {
+                const float *x = &product.x[size_t(i * k)];
+                const double largest = quantize_x(x, block).largest;
+                const bool tiny = largest < std::ldexp(1.0, -119);
+                const double step = tiny ? largest : largest / 127 * (0.5 + std::ldexp(1.0, -16));
+                const int64_t group = product.groups.of_code[size_t(row * k + block.first)];
+                const double scale = std::fabs(product.scales[size_t(group)]);
+                for (int64_t c = block.first; c < block.last; ++c) {
+                    const double entry = std::fabs(product.entries[size_t(row * k + c)]);
+                    const double magnitude = std::fabs(x[c]);
+                    error += scale * (entry * step + off * (magnitude + step));
+                    size += scale * (entry + off) * (magnitude + step);
+                }
+                error += std::ldexp(scale + 1, -126);  // factors that underflow, times the sum
+            }
+            const double bias = product.bias.empty() ? 0 : std::fabs(product.bias[size_t(row)]);
+            result.bound[size_t(i * n + row)] =
+                error + gamma(double(blocks.size()) + 6) * (size + bias);
+        }
+    }
+    return result;
+}
+
+Bounded linear_bf16(const Weight &weight, const Product &product) {
+    Product rounded = product;
+    const auto round = [](float value) { return decode_bf16(encode_bf16(value)); };
+    std::transform(product.x.begin(), product.x.end(), rounded.x.begin(), round);
+    const bool table = weight.spec.format != Format::u4;
+    if (table) {
+        std::transform(product.entries.begin(), product.entries.end(), rounded.entries.begin(),
+                       round);
+    }
+    Bounded result = linear_exact(rounded);
+    const int64_t n = product.n, k = product.k;
+    for (int64_t i = 0; i < product.m; ++i) {
+        for (int64_t row = 0; row < n; ++row) {
+            // Affine codes are multiplied as they are and the zero's share is taken off the sum.
+            double size = product.bias.empty() ? 0 : std::fabs(product.bias[size_t(row)]);
+            double largest = 0;
+            for (int64_t c = 0; c < k; ++c) {
+                const size_t at = size_t(row * k + c);
+                const int64_t group = product.groups.of_code[at];
+                const double scale = std::fabs(product.scales[size_t(group)]);
+                const double zero = table ? 0 : weight.spec.zeros ? weight.zeros[size_t(group)] : 8;
+                const double entry = table ? std::fabs(rounded.entries[at])
+                                           : double(weight.codes[at]) + zero;
+                size += std::fabs(rounded.x[size_t(i * k + c)]) * entry * scale;
+                largest = std::max(largest, scale);
+            }
+            // Machines may take numbers below 2^-126 for zero, as factors, terms and sums.
+            const double flushed = double(2 * k) * std::ldexp(1 + 16 * largest, -126);
+            result.bound[size_t(i * n + row)] = gamma(double(k + 8)) * size + flushed;
+        }
+    }
+    return result;
+}
+
+}  // namespace reference
