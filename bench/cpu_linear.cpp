@@ -2,6 +2,7 @@
 // or L3; ratio to the read-only floor in the same run.
 //
 //     qk_bench_cpu_linear [--filter TEXT] [--threads N] [--seconds S] [--m M] [--place dram|l2|l3]
+//                         [--mode exact|bf16|int8]
 #include <string.h>
 
 #include <memory>
@@ -12,7 +13,7 @@
 namespace {
 
 struct Options {
-    std::string filter, place = "dram";
+    std::string filter, place = "dram", mode = "exact";
     int threads = 1, m = 1;
     double seconds = 1;
 };
@@ -119,6 +120,9 @@ void run_case(const Options &options, const Case &c, int64_t n, int64_t k) {
     bench::Arena arena(size_t(1) << 31);
     const qk_allocator allocator = arena.allocator();
     context_options.allocator = &allocator;
+    if (options.mode == "bf16") context_options.flags = QK_CONTEXT_BF16_PRODUCTS;
+    if (options.mode == "int8") context_options.flags = QK_CONTEXT_INT8_ACTIVATIONS;
+    context_options.workspace_bytes = size_t(options.m) * size_t(k) * 2 + 4096;  // more than any
     qk_context *context = nullptr;
     check(qk_context_create(&context_options, &context), nullptr);
     const double bytes = weight_bytes(c, n, k);
@@ -157,12 +161,12 @@ void run_case(const Options &options, const Case &c, int64_t n, int64_t k) {
         bench::measure_pairs(options.threads, options.seconds, double(pass) * passes, floor,
                              bytes * calls, kernel);
     const double flops = 2.0 * double(options.m) * double(n) * double(k) / bytes * r.gigabytes;
-    printf("{\"bench\": \"linear\", \"case\": \"%s\", \"m\": %d, \"n\": %lld, \"k\": %lld, "
-           "\"place\": \"%s\", \"threads\": %d, \"GB/s\": %.2f, \"GFLOP/s\": %.1f, "
+    printf("{\"bench\": \"linear\", \"case\": \"%s\", \"mode\": \"%s\", \"m\": %d, "
+           "\"n\": %lld, \"k\": %lld, \"place\": \"%s\", \"threads\": %d, \"GB/s\": %.2f, \"GFLOP/s\": %.1f, "
            "\"floor GB/s\": %.2f, \"ratio\": %.3f, \"p10\": %.3f, \"p90\": %.3f, "
            "\"samples\": %d}\n",
-           c.name, options.m, (long long)n, (long long)k, options.place.c_str(), options.threads,
-           r.gigabytes, flops, r.floor, r.ratio, r.low, r.high, r.samples);
+           c.name, options.mode.c_str(), options.m, (long long)n, (long long)k,
+           options.place.c_str(), options.threads, r.gigabytes, flops, r.floor, r.ratio, r.low, r.high, r.samples);
     fflush(stdout);
     for (qk_tensor *const tensor : weights) qk_tensor_destroy(tensor);
     qk_tensor_destroy(x);
@@ -178,6 +182,7 @@ int main(int argc, char **argv) {
         const std::string name = argv[i];
         if (name == "--filter") options.filter = argv[i + 1];
         if (name == "--place") options.place = argv[i + 1];
+        if (name == "--mode") options.mode = argv[i + 1];
         if (name == "--threads") options.threads = atoi(argv[i + 1]);
         if (name == "--m") options.m = atoi(argv[i + 1]);
         if (name == "--seconds") options.seconds = atof(argv[i + 1]);

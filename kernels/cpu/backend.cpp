@@ -44,7 +44,12 @@ constexpr Kernel<LinearArgs> const *kLinear[] = {
     &cpu::kLinearGeneric,
 };
 // The modes; what they do not take, the exact kernels do.
-constexpr Kernel<LinearArgs> const *kLinearInt8[] = {&cpu::kLinearInt8Generic};
+constexpr Kernel<LinearArgs> const *kLinearInt8[] = {
+#if defined(QK_CPU_X86)
+    &cpu::kLinearInt8Vnni,
+#endif
+    &cpu::kLinearInt8Generic,
+};
 constexpr Kernel<GruArgs> const *kGru[] = {&cpu::kGruGeneric};
 
 }  // namespace

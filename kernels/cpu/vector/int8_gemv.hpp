@@ -1,0 +1,137 @@
+// y = x . transpose(w) + bias in int8 mode over the packed layout (rows8), a row of x at a time.
+// Included after an instruction set's int8_lanes.hpp and its NestedTable.
+//
+// A block of 8 rows walks along k in chunks of 64 bytes a row: integer dot products of a chunk's
+// blocks (ChunkDots), folded into 8 floats a block, one a row:
+//
+//     acc[row] = fma(float(dot[row] - zero[row] * sum of x), x scale * scale[row], acc[row])
+#pragma once
+#include "cpu/features.hpp"
+#include "cpu/lists.hpp"
+#include "cpu/vector/int8_x.hpp"
+#include "cpu/vector/panel.hpp"
+
+namespace qk::cpu {
+namespace {
+
+template <int kBlocks, bool table>
+class Int8Rows {
+  public:
+    Int8Rows(const LinearArgs &args, const XChunk *x)
+        : args_(args), x_(x), scales_(args.w), dots_(Int8Entries(args.w)) {}
+
+    void run(int64_t row_block) {
+        const int64_t chunks = int8_chunks(args_);
+        for (int64_t i = 0; i < args_.x.rows; ++i) {
+            Floats8 acc = zero_floats8();
+            for (int64_t chunk = 0; chunk < chunks; chunk += kPanelChunks) {
+                acc = run_panel(row_block, x_ + i * chunks, chunk,
+                                min64(chunk + kPanelChunks, chunks), acc);
+            }
+            store(row_block, i, acc);
+        }
+    }
+
+  private:
+    Floats8 run_panel(int64_t row_block, const XChunk *x, int64_t first, int64_t last,
+                      Floats8 acc) {
+        const Geometry &s = args_.w.geometry;
+        const int64_t size = s.group_size, chunks = int8_chunks(args_);
+        const int64_t group = first * 128 / size;
+        const int64_t group_last = ceil_div(min64(last * 128, s.k), size);
+        const char *const scales = scales_.load(row_block, group, group_last - group);
+        const uint8_t *zeros = nullptr;
+        if (args_.w.zero != nullptr) {
+            zeros = static_cast<const uint8_t *>(args_.w.zero) +
+                    (row_block * s.groups_per_row + group) * 4;
+        }
+        const uint8_t *codes =
+            static_cast<const uint8_t *>(args_.w.data) + (row_block * chunks + first) * 512;
+        int64_t at = 0, next = (group + 1) * size;  // wide groups: where the next one starts
+        for (int64_t i = first; i < last; ++i, codes += 512) {
+            if (kBlocks == 1 && i * 128 >= next) ++at, next += size;
+            const bool whole = kBlocks == 1 || (i + 1) * 128 <= s.k;
+            add(codes, x[i], scales + at * 32, zeros == nullptr ? zeros : zeros + at * 4,
+                whole ? kBlocks : ceil_div(s.k - i * 128, size), &acc);
+            if (kBlocks > 1) at += kBlocks;
+        }
+        return acc;
+    }
+
+    // `blocks`: those that have a column; past them lie neither scales nor zeros.
+    QK_INLINE void add(const uint8_t *codes, const XChunk &x, const char *scales,
+                       const uint8_t *zeros, int64_t blocks, Floats8 *acc) const {
+        Sums8 dots[kBlocks];
+        dots_.run(codes, x.low, x.high, dots);
+        QK_UNROLL
+        for (int b = 0; b < kBlocks; ++b) {
+            if (b >= blocks) return;
+            const Sums8 zero = table             ? splat_sums8(kTableOffset)
+                               : zeros == nullptr ? splat_sums8(8)
+                                                  : load_zeros8(zeros + 4 * b);
+            const Sums8 sums = take_zeros(dots[b], zero, x.sum[b]);
+            *acc = fold8(sums, x.scale[b], load_floats8(scales + 32 * b), *acc);
+        }
+    }
+
+    void store(int64_t row_block, int64_t x_row, Floats8 acc) const {
+        float values[8];
+        store_floats8(values, acc);
+        const int64_t first = row_block * 8, rows = min64(8, args_.w.geometry.n - first);
+        if (rows == 8 && args_.bias == nullptr && args_.y.format->id == QK_FORMAT_F32) {
+            const int64_t at = x_row * args_.y.columns + first;
+            memcpy(static_cast<char *>(args_.y.data) + at * 4, values, sizeof(values));
+            return;
+        }
+        for (int64_t row = 0; row < rows; ++row) {
+            float y = values[row];
+            if (args_.bias != nullptr) {
+                y += load_float(args_.bias->format->id, args_.bias->data, first + row);
+            }
+            store_float(args_.y.format->id, args_.y.data, x_row * args_.y.columns + first + row, y);
+        }
+    }
+
+    const LinearArgs &args_;
+    const XChunk *x_;
+    ScalePanel scales_;
+    ChunkDots<kBlocks, table> dots_;
+};
+
+template <int kBlocks, bool table>
+__attribute__((noinline)) void run_int8_rows(const LinearArgs &args, const Launch &launch,
+                                             const XChunk *x) {
+    const int64_t blocks = ceil_div(args.w.geometry.n, 8);
+    parallel_ranges(launch.parallel, blocks, 1, [&](int64_t first, int64_t last) {
+        Int8Rows<kBlocks, table> rows(args, x);
+        for (int64_t block = first; block < last; ++block) rows.run(block);
+    });
+}
+
+template <bool table>
+void run_int8_blocks(const LinearArgs &args, const Launch &launch, const XChunk *x) {
+    switch (int8_blocks(args.w.geometry)) {
+        case 8: return run_int8_rows<8, table>(args, launch, x);
+        case 4: return run_int8_rows<4, table>(args, launch, x);
+        case 2: return run_int8_rows<2, table>(args, launch, x);
+        default: return run_int8_rows<1, table>(args, launch, x);
+    }
+}
+
+Status run_int8_gemv(const LinearArgs &args, const Launch &launch) {
+    const XChunk *const x = quantize_x(args, launch, int8_blocks(args.w.geometry) > 1);
+    args.w.format->kind == FormatKind::kTable ? run_int8_blocks<true>(args, launch, x)
+                                              : run_int8_blocks<false>(args, launch, x);
+    return QK_OK;
+}
+
+bool can_run_int8_gemv(const LinearArgs &args, int32_t) {
+    const Geometry &s = args.w.geometry;
+    if ((features() & kInt8Feature) == 0 || !int8_mode_takes(args.w)) return false;
+    const int64_t size = s.group_size;
+    return args.w.layout->id == kLayoutRows8 &&
+           (size >= s.k || size == 16 || size == 32 || size == 64 || size % 128 == 0);
+}
+
+}  // namespace
+}  // namespace qk::cpu

@@ -1,0 +1,24 @@
+// int8 mode on machines with VNNI.
+#include "cpu/features.hpp"
+#include "cpu/lists.hpp"
+#include "cpu/x86_avx512/int8_lanes.hpp"
+#include "cpu/vector/nested.hpp"
+
+namespace qk::cpu {
+namespace {
+
+inline WidenNested nested_widener() {
+    return (features() & kAvx512Vbmi) != 0 ? kWidenNestedVbmi : widen_gathering;
+}
+
+}  // namespace
+}  // namespace qk::cpu
+
+#include "cpu/vector/int8_gemv.hpp"
+
+namespace qk::cpu {
+
+const Kernel<LinearArgs> kLinearInt8Vnni = {"avx512 vnni int8", can_run_int8_gemv, int8_x_bytes,
+                                            run_int8_gemv};
+
+}  // namespace qk::cpu
