@@ -162,11 +162,13 @@ void run_case(const Options &options, const Case &c, int64_t n, int64_t k) {
                              bytes * calls, kernel);
     const double flops = 2.0 * double(options.m) * double(n) * double(k) / bytes * r.gigabytes;
     printf("{\"bench\": \"linear\", \"case\": \"%s\", \"mode\": \"%s\", \"m\": %d, "
-           "\"n\": %lld, \"k\": %lld, \"place\": \"%s\", \"threads\": %d, \"GB/s\": %.2f, \"GFLOP/s\": %.1f, "
+           "\"n\": %lld, \"k\": %lld, \"place\": \"%s\", \"threads\": %d, "
+           "\"GB/s\": %.2f, \"GFLOP/s\": %.1f, "
            "\"floor GB/s\": %.2f, \"ratio\": %.3f, \"p10\": %.3f, \"p90\": %.3f, "
            "\"samples\": %d}\n",
            c.name, options.mode.c_str(), options.m, (long long)n, (long long)k,
-           options.place.c_str(), options.threads, r.gigabytes, flops, r.floor, r.ratio, r.low, r.high, r.samples);
+           options.place.c_str(), options.threads, r.gigabytes, flops,
+           r.floor, r.ratio, r.low, r.high, r.samples);
     fflush(stdout);
     for (qk_tensor *const tensor : weights) qk_tensor_destroy(tensor);
     qk_tensor_destroy(x);

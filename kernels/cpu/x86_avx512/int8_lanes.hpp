@@ -7,6 +7,8 @@
 namespace qk::cpu {
 namespace {
 
+#define QK_INT8_INLINE __attribute__((always_inline))
+
 constexpr uint32_t kInt8Feature = 1u << 3;  // kAvx512Vnni
 constexpr int32_t kTableOffset = 128;       // vpdpbusd multiplies unsigned by signed
 
@@ -74,7 +76,7 @@ class NibbleDecoder {
         for (int i = 0; i < 16; ++i) bytes[i] = uint8_t(entries.value[i] + kTableOffset);
         table_ = _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i *>(bytes)));
     }
-    __attribute__((always_inline)) Nibbles load(const uint8_t *codes) const {
+    QK_INT8_INLINE Nibbles load(const uint8_t *codes) const {
         const __m512i mask = _mm512_set1_epi8(15);
         __m512i words = load_words(codes).v;
         if (in_order) {  // dword b of every 128 bits: the b-th bytes of the four
@@ -97,7 +99,7 @@ class ChunkDots {
   public:
     explicit ChunkDots(const Int8Entries &entries) : decoder_(entries) {}
 
-    __attribute__((always_inline)) void run(const uint8_t *codes, const int8_t *x_low, const int8_t *x_high,
+    QK_INT8_INLINE void run(const uint8_t *codes, const int8_t *x_low, const int8_t *x_high,
                       Sums8 (&to)[kBlocks]) const {
         __m512i low = _mm512_loadu_si512(x_low), high = _mm512_loadu_si512(x_high);
         asm volatile("" : "+v"(low), "+v"(high));
