@@ -1,19 +1,21 @@
 // qk_linear on the CPU: weights in DRAM (rotated, so that no cache holds them), or resident in L2
-// or L3; ratio to the read-only floor in the same run.
+// or L3; ratio to a floor in the same run: a loop that only reads the weights, the processor's
+// peak of multiplications and additions, or OpenBLAS's sgemm on the weights as dense f32.
 //
 //     qk_bench_cpu_linear [--filter TEXT] [--threads N] [--seconds S] [--m M] [--place dram|l2|l3]
-//                         [--mode exact|bf16|int8]
+//                         [--against read|peak|sgemm] [--mode exact|bf16|int8]
 #include <string.h>
 
 #include <memory>
 #include <random>
 
 #include "measure.hpp"
+#include "peers.hpp"
 
 namespace {
 
 struct Options {
-    std::string filter, place = "dram", mode = "exact";
+    std::string filter, place = "dram", against = "read", mode = "exact";
     int threads = 1, m = 1;
     double seconds = 1;
 };
@@ -111,6 +113,35 @@ qk_tensor *create_w(qk_context *context, const Case &c, int64_t n, int64_t k) {
     return packed;
 }
 
+// What a case is compared with: `work` bytes or operations a call.
+struct Floor {
+    std::function<void()> call;
+    double work;
+};
+
+Floor sgemm_floor(const Options &options, int64_t n, int64_t k) {
+    static const bench::Sgemm sgemm(options.threads);
+    if (!sgemm.found()) {
+        fprintf(stderr, "libopenblas.so.0 is not installed\n");
+        exit(77);
+    }
+    const auto x = std::make_shared<std::vector<float>>(size_t(options.m * k), 0.5f);
+    const auto w = std::make_shared<std::vector<float>>(size_t(n * k), 0.25f);
+    const auto y = std::make_shared<std::vector<float>>(size_t(options.m * n));
+    const auto call = [=, m = options.m] {
+        sgemm.multiply(m, int(n), int(k), x->data(), w->data(), y->data());
+    };
+    return {call, 2.0 * options.m * double(n) * double(k)};
+}
+
+Floor peak_floor(const Options &options, bench::Threads *threads) {
+    constexpr int64_t rounds = 1 << 18;
+    const auto call = [threads, count = options.threads] {
+        threads->run(count, [](int) { bench::multiply_and_add(rounds); });
+    };
+    return {call, double(options.threads) * double(rounds) * bench::kFlopsPerRound};
+}
+
 void run_case(const Options &options, const Case &c, int64_t n, int64_t k) {
     bench::Threads threads(options.threads);
     const qk_executor executor = threads.executor();
@@ -128,7 +159,7 @@ void run_case(const Options &options, const Case &c, int64_t n, int64_t k) {
     const double bytes = weight_bytes(c, n, k);
     const bool dram = options.place == "dram";
     const int copies = dram ? std::max(2, int(3.2e8 / bytes) + 1) : 1;
-    const int calls = dram ? copies : std::max(4, int(6.4e7 / bytes));
+    const int calls = options.m >= 64 ? 1 : dram ? copies : std::max(4, int(6.4e7 / bytes));
     std::vector<qk_tensor *> weights = {create_w(context, c, n, k)};
     while (int(weights.size()) < copies) {
         qk_tensor *const copy = create(context, c.format, QK_LAYOUT_PACKED, n, k, &c);
@@ -157,18 +188,24 @@ void run_case(const Options &options, const Case &c, int64_t n, int64_t k) {
             check(qk_linear(context, x, weights[size_t(i % copies)], nullptr, y), context);
         }
     };
+    const bool reads = options.against == "read";
+    const Floor other = reads ? Floor{floor, double(pass) * passes}
+                        : options.against == "sgemm" ? sgemm_floor(options, n, k)
+                                                     : peak_floor(options, &threads);
+    const double flops = 2.0 * double(options.m) * double(n) * double(k);
     const bench::Result r =
-        bench::measure_pairs(options.threads, options.seconds, double(pass) * passes, floor,
-                             bytes * calls, kernel);
-    const double flops = 2.0 * double(options.m) * double(n) * double(k) / bytes * r.gigabytes;
+        bench::measure_pairs(options.threads, options.seconds, other.work, other.call,
+                             (reads ? bytes : flops) * calls, kernel);
+    const double calls_per_ns = r.gigabytes / (reads ? bytes : flops);
     printf("{\"bench\": \"linear\", \"case\": \"%s\", \"mode\": \"%s\", \"m\": %d, "
-           "\"n\": %lld, \"k\": %lld, \"place\": \"%s\", \"threads\": %d, "
-           "\"GB/s\": %.2f, \"GFLOP/s\": %.1f, "
-           "\"floor GB/s\": %.2f, \"ratio\": %.3f, \"p10\": %.3f, \"p90\": %.3f, "
-           "\"samples\": %d}\n",
+           "\"n\": %lld, \"k\": %lld, "
+           "\"place\": \"%s\", \"threads\": %d, \"GB/s\": %.2f, \"GFLOP/s\": %.1f, "
+           "\"against\": \"%s\", \"floor %s\": %.2f, \"ratio\": %.3f, \"p10\": %.3f, "
+           "\"p90\": %.3f, \"samples\": %d}\n",
            c.name, options.mode.c_str(), options.m, (long long)n, (long long)k,
-           options.place.c_str(), options.threads, r.gigabytes, flops,
-           r.floor, r.ratio, r.low, r.high, r.samples);
+           options.place.c_str(), options.threads, calls_per_ns * bytes, calls_per_ns * flops,
+           options.against.c_str(), reads ? "GB/s" : "GFLOP/s", r.floor, r.ratio, r.low, r.high,
+           r.samples);
     fflush(stdout);
     for (qk_tensor *const tensor : weights) qk_tensor_destroy(tensor);
     qk_tensor_destroy(x);
@@ -185,6 +222,7 @@ int main(int argc, char **argv) {
         if (name == "--filter") options.filter = argv[i + 1];
         if (name == "--place") options.place = argv[i + 1];
         if (name == "--mode") options.mode = argv[i + 1];
+        if (name == "--against") options.against = argv[i + 1];
         if (name == "--threads") options.threads = atoi(argv[i + 1]);
         if (name == "--m") options.m = atoi(argv[i + 1]);
         if (name == "--seconds") options.seconds = atof(argv[i + 1]);

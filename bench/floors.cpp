@@ -26,4 +26,16 @@ __attribute__((target("avx512f"))) void write_stream(uint8_t *data, size_t bytes
     _mm_sfence();
 }
 
+__attribute__((target("avx512f"))) void multiply_and_add(int64_t rounds) {
+    __m512 sum[24], factor = _mm512_set1_ps(0.5f), other = _mm512_set1_ps(0.25f);
+    asm volatile("" : "+v"(factor), "+v"(other));
+    _Pragma("GCC unroll 24") for (int j = 0; j < 24; ++j) sum[j] = _mm512_set1_ps(float(j));
+    for (int64_t i = 0; i < rounds; ++i) {
+        _Pragma("GCC unroll 24") for (int j = 0; j < 24; ++j) {
+            sum[j] = _mm512_fmadd_ps(sum[j], factor, other);
+        }
+    }
+    _Pragma("GCC unroll 24") for (int j = 0; j < 24; ++j) asm volatile("" : : "v"(sum[j]));
+}
+
 }  // namespace bench

@@ -166,5 +166,8 @@ inline Result measure_pairs(int threads, double run_seconds, double floor_bytes,
 // The floors (bench/floors.cpp): one stream, read only or written past the caches.
 void read_stream(const uint8_t *data, size_t bytes);   // bytes: a multiple of 512
 void write_stream(uint8_t *data, size_t bytes);
+// Fused multiplications and additions in registers, as many as the processor does.
+constexpr int kFlopsPerRound = 24 * 16 * 2;
+void multiply_and_add(int64_t rounds);
 
 }  // namespace bench

@@ -26,7 +26,7 @@ TEST(ReferenceLinear, LanesAndFold) {
     EXPECT_EQ(linear_ordered(dense(x, w))[0], 16777216.0f);
 }
 
-TEST(ReferenceLinear, ScaleAtTheGroupsEnd) {
+TEST(ReferenceLinear, WeightsAreRoundedBeforeTheyMultiply) {
     Spec spec;
     spec.k = 32;
     spec.group_size = 16;
@@ -37,9 +37,13 @@ TEST(ReferenceLinear, ScaleAtTheGroupsEnd) {
     EXPECT_EQ(linear_ordered(product)[0], 16 * 1.5f + 16 * 0.75f + 100.0f);
     EXPECT_EQ(linear_exact(product).value[0], 136.0);
     product.scales[1] = INFINITY;
-    product.k = 17;  // the second group has one column; every other lane is 0 * infinity
-    product.x.resize(17), product.entries.resize(17), product.groups.of_code.resize(17);
+    EXPECT_EQ(linear_ordered(product)[0], INFINITY);
+    product.entries[31] = 0;  // 0 * infinity
     EXPECT_TRUE(std::isnan(linear_ordered(product)[0]));
+    // fl(3 * (1 + 2^-23)) = 3 + 2^-21, and 3 times that is 9 + 2^-19. Scaled last: 9 + 2^-20.
+    product = dense({3.0f}, {3.0f});
+    product.scales = {1.0f + 0x1p-23f};
+    EXPECT_EQ(linear_ordered(product)[0], 9.0f + 0x1p-19f);
 }
 
 TEST(ReferenceLinear, OrderStaysWithinTheBound) {

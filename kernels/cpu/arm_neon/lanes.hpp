@@ -110,6 +110,14 @@ inline Table load_table(const float *entries) {
     QK_QUARTERS r.bytes.val[q] = vreinterpretq_u8_f32(vld1q_f32(entries + 4 * q));
     return r;
 }
+inline Table scale_table(const Table &table, float scale) {
+    Table r;
+    QK_QUARTERS {
+        const float32x4_t entries = vreinterpretq_f32_u8(table.bytes.val[q]);
+        r.bytes.val[q] = vreinterpretq_u8_f32(vmulq_n_f32(entries, scale));
+    }
+    return r;
+}
 // Nibble `step` of each word: entry c is bytes 4 c .. 4 c + 3.
 template <int step>
 inline Lanes look_up(const Table &table, const Words &words) {
@@ -131,6 +139,10 @@ inline float fold_lanes(const Lanes &lanes) {
                                        vaddq_f32(lanes.v[1], lanes.v[3]));
     const float32x2_t two = vadd_f32(vget_low_f32(four), vget_high_f32(four));
     return vget_lane_f32(two, 0) + vget_lane_f32(two, 1);
+}
+
+inline void fold_rows(const Lanes *rows, float *to) {
+    for (int row = 0; row < 8; ++row) to[row] = fold_lanes(rows[row]);
 }
 
 // 8 scales, one a row.

@@ -3,13 +3,13 @@
 // The order of the sum is part of the contract (docs/formats.md, "Order of sums"), so that kernels
 // for other instruction sets can give the same bits:
 //
+//     w[c] = entry * scale, rounded to f32: what dequantizing gives; a dense weight is itself
 //     16 lanes, column c belongs to lane c mod 16
-//     within a group   part[lane] = fma(x[c], entry[c], part[lane])      c ascending
-//     at a group's end acc[lane]  = fma(part[lane], scale, acc[lane]), part = 0
+//     sum[lane] = fma(x[c], w[c], sum[lane])                             c ascending
 //     at the row's end lanes fold 16 -> 8 -> 4 -> 2 -> 1, lane i with lane i + half
 //     then + bias, then one rounding to y's type
 //
-// Dense weights are one group with scale 1. A tile of 8 rows of w and 8 rows of x shares each
+// A tile of 8 rows of w and 8 rows of x shares each
 // conversion of x to f32; columns advance 256 at a time.
 #include "cpu/access.hpp"
 #include "cpu/lists.hpp"
@@ -23,21 +23,13 @@ constexpr int64_t kChunk = 256;  // columns, a multiple of kLanes
 constexpr int64_t kRows = 8;     // rows of w, and rows of x, in a tile
 
 struct Sum {
-    float part[kLanes], acc[kLanes];
+    float lane[kLanes];
 };
 
-// A segment of one group inside the chunk: columns [first, last) relative to the chunk's start.
-void accumulate(const float *x, const float *entries, int64_t first, int64_t last, Sum *sum) {
-    for (int64_t c = first; c < last; ++c) {
-        float &part = sum->part[c % kLanes];
-        part = __builtin_fmaf(x[c], entries[c], part);
-    }
-}
-
-void fold_group(Sum *sum, float scale) {
-    for (int64_t lane = 0; lane < kLanes; ++lane) {
-        sum->acc[lane] = __builtin_fmaf(sum->part[lane], scale, sum->acc[lane]);
-        sum->part[lane] = 0;
+void accumulate(const float *x, const float *w, int64_t count, Sum *sum) {
+    for (int64_t c = 0; c < count; ++c) {
+        float &lane = sum->lane[c % kLanes];
+        lane = __builtin_fmaf(x[c], w[c], lane);
     }
 }
 
@@ -66,45 +58,30 @@ void load_x(Tile &tile, int64_t column, int64_t count) {
     }
 }
 
-void add_dense_row(Tile &tile, int64_t row, int64_t column, int64_t count, Sum *sums) {
-    const Weight &w = tile.args->w;
-    const int64_t k = w.geometry.k;
-    float entries[kChunk];
-    load_floats(w.format->id, w.data, row * k + column, count, entries);
-    for (int64_t i = 0; i < tile.x_rows; ++i) {
-        accumulate(tile.x[i], entries, 0, count, &sums[i]);
-        if (column + count == k) fold_group(&sums[i], 1.0f);
-    }
-}
-
-void add_row(Tile &tile, int64_t row, int64_t column, int64_t count, Sum *sums) {
+// The chunk's weights of a row.
+void load_row(Tile &tile, int64_t row, int64_t column, int64_t count, float *values) {
     const Weight &w = tile.args->w;
     const Geometry &s = w.geometry;
+    if (is_dense(*w.format)) {
+        return load_floats(w.format->id, w.data, row * s.k + column, count, values);
+    }
     uint8_t codes[kChunk];
-    float entries[kChunk];
     w.layout->load(s, static_cast<const uint8_t *>(w.data), row, column, count, codes);
     for (int64_t at = column; at < column + count;) {
         const GroupIndex group = group_of(s, row, at);
-        const int64_t end = group_end(s, row, at), last = min64(end, column + count);
+        const int64_t last = min64(group_end(s, row, at), column + count);
         if (w.format->kind == FormatKind::kAffine) tile.entries.set_zero(zero_of(w, group));
-        for (int64_t c = at; c < last; ++c) {
-            entries[c - column] = tile.entries.value[codes[c - column]];
+        const float scale = scale_of(w, group);
+        for (; at < last; ++at) {
+            values[at - column] = tile.entries.value[codes[at - column]] * scale;
         }
-        for (int64_t i = 0; i < tile.x_rows; ++i) {
-            accumulate(tile.x[i], entries, at - column, last - column, &sums[i]);
-        }
-        if (last == end) {
-            const float scale = scale_of(w, group);
-            for (int64_t i = 0; i < tile.x_rows; ++i) fold_group(&sums[i], scale);
-        }
-        at = last;
     }
 }
 
 void store_row(Tile &tile, int64_t row, Sum *sums) {
     const LinearArgs &args = *tile.args;
     for (int64_t i = 0; i < tile.x_rows; ++i) {
-        float y = fold_lanes(sums[i].acc);
+        float y = fold_lanes(sums[i].lane);
         if (args.bias != nullptr) y += load_float(args.bias->format->id, args.bias->data, row);
         store_float(args.y.format->id, args.y.data, (tile.x_first + i) * args.y.columns + row, y);
     }
@@ -112,15 +89,16 @@ void store_row(Tile &tile, int64_t row, Sum *sums) {
 
 void run_rows(Tile &tile, int64_t first, int64_t last) {
     const Weight &w = tile.args->w;
-    const bool dense = is_dense(*w.format);
     memset(tile.sum, 0, sizeof(tile.sum));
     for (int64_t column = 0; column < w.geometry.k; column += kChunk) {
         const int64_t count = min64(kChunk, w.geometry.k - column);
         load_x(tile, column, count);
         for (int64_t row = first; row < last; ++row) {
-            Sum *sums = tile.sum[row - first];
-            dense ? add_dense_row(tile, row, column, count, sums)
-                  : add_row(tile, row, column, count, sums);
+            float values[kChunk];
+            load_row(tile, row, column, count, values);
+            for (int64_t i = 0; i < tile.x_rows; ++i) {
+                accumulate(tile.x[i], values, count, &tile.sum[row - first][i]);
+            }
         }
     }
     for (int64_t row = first; row < last; ++row) store_row(tile, row, tile.sum[row - first]);

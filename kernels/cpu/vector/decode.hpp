@@ -1,5 +1,5 @@
-// A panel of 8 rows and up to 512 columns, from codes to entries (before the scale) in f32, out of
-// any layout. Included after an instruction set's codes.hpp.
+// A panel of 8 rows and up to 512 columns, from codes to weights in f32, out of any layout.
+// Included after an instruction set's codes.hpp.
 #pragma once
 #include "cpu/vector/panel.hpp"
 #include "cpu/vector/row_scales.hpp"
@@ -9,7 +9,7 @@ namespace {
 
 constexpr int64_t kPanelSteps = 32;  // of 16 columns
 
-using Entries8 = float[8][16];  // 8 rows of a step
+using Weights8 = float[8][16];  // 8 rows of a step
 
 // The scales of 8 rows in any layout.
 class ScaleBlock {
@@ -40,35 +40,37 @@ class Decoder {
     explicit Decoder(const Weight &w)
         : w_(w), bytes_(w), codes_(w), data_(static_cast<const uint8_t *>(w.data)) {}
 
-    // Columns column .. end, from a multiple of 512 on; entries [step][row].
-    QK_NOINLINE void decode(int64_t row, int64_t column, int64_t end, Entries8 *entries) {
-        if (w_.layout->bits == 8) return decode_bytes(row, column, end, entries);
+    // Columns column .. end, from a multiple of 512 on, as [step][row]; `scales`: f32 [group][row].
+    QK_NOINLINE void decode(int64_t row, int64_t column, int64_t end, const char *scales,
+                            Weights8 *to) {
+        scales_ = scales;
+        number_groups(column, end);
+        if (w_.layout->bits == 8) return decode_bytes(row, column, end, to);
         load_zeros(row, column, end);
-        first_group_ = column / w_.geometry.group_size;
         switch (w_.layout->id) {
-            case kLayoutRows8: return decode_packed(row, column, end, entries);
-            case QK_LAYOUT_AWQ_GEMM: return decode_words_of_rows(row, column, end, entries);
+            case kLayoutRows8: return decode_packed(row, column, end, to);
+            case QK_LAYOUT_AWQ_GEMM: return decode_words_of_rows(row, column, end, to);
             case QK_LAYOUT_GPTQ:
-            case QK_LAYOUT_GPTQ_V1: return decode_words_of_columns(row, column, end, entries);
+            case QK_LAYOUT_GPTQ_V1: return decode_words_of_columns(row, column, end, to);
             case QK_LAYOUT_ROW_HIGH:
-                return decode_runs<true>(row, w_.geometry.k, column, end, entries);
+                return decode_runs<true>(row, w_.geometry.k, column, end, to);
             case QK_LAYOUT_ROW:
-                return decode_runs<false>(row, round_up(w_.geometry.k, 2), column, end, entries);
-            default:
-                return decode_runs<false>(row, round_up(w_.geometry.k, 8), column, end, entries);
+                return decode_runs<false>(row, round_up(w_.geometry.k, 2), column, end, to);
+            default: return decode_runs<false>(row, round_up(w_.geometry.k, 8), column, end, to);
         }
     }
 
   private:
     // 8-bit codes, rows of bytes.
-    void decode_bytes(int64_t row, int64_t column, int64_t end, Entries8 *entries) const {
+    void decode_bytes(int64_t row, int64_t column, int64_t end, Weights8 *to) const {
         for (int64_t i = 0; i < min64(8, w_.geometry.n - row); ++i) {
             const uint8_t *const codes = data_ + (row + i) * w_.geometry.k;
-            for (int64_t at = column; at < end; at += 16) {
-                float *const to = entries[(at - column) / 16][i];
+            for (int64_t at = column, step = 0; at < end; at += 16, ++step) {
+                float *const weights = to[step][i];
                 const int64_t count = min64(16, end - at);
-                for (int64_t j = 0; j < count; ++j) to[j] = bytes_.value[codes[at + j]];
-                for (int64_t j = count; j < 16; ++j) to[j] = 0;
+                for (int64_t j = 0; j < count; ++j) weights[j] = bytes_.value[codes[at + j]];
+                for (int64_t j = count; j < 16; ++j) weights[j] = 0;
+                store_f32(weights, mul(load_f32(weights), splat(scale(step, i))));
             }
         }
     }
@@ -82,103 +84,135 @@ class Decoder {
         for (int64_t group = first; group < last; ++group) {
             for (int64_t i = 0; i < min64(8, s.n - row); ++i) {
                 const int zero = zero_of(w_, {row + i, group});
-                zeros_[group - first][i >> 1] |= uint8_t(zero << (i & 1) * 4);
+                zeros_[(group - first) * 4 + (i >> 1)] |= uint8_t(zero << (i & 1) * 4);
             }
         }
     }
 
-    Table table(int64_t column, int64_t row) const {
-        return codes_.table(zeros_[column / w_.geometry.group_size - first_group_], int(row));
+    // Groups of the panel's steps, from 0.
+    void number_groups(int64_t column, int64_t end) {
+        const int64_t size = w_.geometry.group_size;
+        int64_t group = 0, next = (column / size + 1) * size;
+        for (int64_t at = column, step = 0; at < end; at += 16, ++step) {
+            if (at >= next) {
+                ++group;
+                next += size;
+            }
+            group_[step] = uint8_t(group);
+        }
+    }
+
+    float scale(int64_t step, int64_t row) const {
+        return load_as<float>(scales_, group_[step] * 8 + row);
+    }
+    // The weights of a row's codes in a step.
+    Table table(int64_t step, int64_t row) const {
+        return scale_table(codes_.table(zeros_, group_[step], int(row)), scale(step, row));
     }
 
     // 16 columns or fewer, one at a time.
-    void decode_slowly(int64_t row, int64_t column, int64_t count, float *to) const {
+    void decode_slowly(int64_t row, int64_t column, int64_t count, const Table &table,
+                       float *to) const {
         uint8_t codes[16];
-        float entries[16];
         w_.layout->load(w_.geometry, data_, row, column, count, codes);
         uint8_t bytes[8] = {};
         for (int64_t i = 0; i < count; ++i) {
             bytes[i >> 1] = uint8_t(bytes[i >> 1] | codes[i] << (i & 1) * 4);
         }
-        emit_floats<false, false>(bytes, table(column, row & 7), reinterpret_cast<char *>(entries));
-        memcpy(to, entries, sizeof(entries));
+        emit_floats<false, false>(bytes, table, reinterpret_cast<char *>(to));
     }
 
     // Rows of nibbles in order, `stride` nibbles apart.
     template <bool high_first>
-    void decode_runs(int64_t row, int64_t stride, int64_t column, int64_t end, Entries8 *entries) {
+    void decode_runs(int64_t row, int64_t stride, int64_t column, int64_t end, Weights8 *to) {
         for (int64_t i = 0; i < min64(8, w_.geometry.n - row); ++i) {
             const int64_t run = (row + i) * stride;
-            for (int64_t at = column; at < end; at += 16) {
-                float *const to = entries[(at - column) / 16][i];
+            for (int64_t at = column, step = 0; at < end; at += 16, ++step) {
+                float *const weights = to[step][i];
                 if (end - at < 16 || (run & 1) != 0) {
-                    decode_slowly(row + i, at, min64(16, end - at), to);
+                    decode_slowly(row + i, at, min64(16, end - at), table(step, i), weights);
                     continue;
                 }
-                emit_floats<high_first, false>(data_ + ((run + at) >> 1), table(at, i),
-                                               reinterpret_cast<char *>(to));
+                emit_floats<high_first, false>(data_ + ((run + at) >> 1), table(step, i),
+                                               reinterpret_cast<char *>(weights));
             }
         }
     }
 
     // GPTQ: a word holds 8 columns of a row; the words of a row lie n words apart.
-    void decode_words_of_columns(int64_t row, int64_t column, int64_t end, Entries8 *entries) {
+    void decode_words_of_columns(int64_t row, int64_t column, int64_t end, Weights8 *to) {
         const int64_t n = w_.geometry.n;
-        for (int64_t at = column; at < end; at += 16) {
+        for (int64_t at = column, step = 0; at < end; at += 16, ++step) {
             for (int64_t i = 0; i < min64(8, n - row); ++i) {
                 uint8_t bytes[8] = {};
                 const uint8_t *const word = data_ + (at / 8 * n + row + i) * 4;
                 memcpy(bytes, word, 4);
                 if (end - at > 8) memcpy(bytes + 4, word + n * 4, 4);
-                emit_floats<false, false>(bytes, table(at, i),
-                                          reinterpret_cast<char *>(entries[(at - column) / 16][i]));
+                emit_floats<false, false>(bytes, table(step, i),
+                                          reinterpret_cast<char *>(to[step][i]));
             }
         }
     }
 
     // AWQ: a word holds 8 rows of a column, rows 0, 2, 4, 6, 1, 3, 5, 7 in its nibbles.
-    void decode_words_of_rows(int64_t row, int64_t column, int64_t end, Entries8 *entries) {
+    void decode_words_of_rows(int64_t row, int64_t column, int64_t end, Weights8 *to) {
         const int64_t words_per_column = ceil_div(w_.geometry.n, 8);
         const uint8_t *const data = data_ + row / 8 * 4;
-        for (int64_t at = column; at < end; at += 16) {
+        for (int64_t at = column, step = 0; at < end; at += 16, ++step) {
             uint8_t bytes[64] = {};
             for (int64_t i = 0; i < min64(16, end - at); ++i) {
                 memcpy(bytes + 4 * i, data + (at + i) * words_per_column * 4, 4);
             }
             const Words words = load_words(bytes);
-            float(*const to)[16] = entries[(at - column) / 16];
-            store_f32(to[0], look_up<0>(table(at, 0), words));
-            store_f32(to[2], look_up<1>(table(at, 2), words));
-            store_f32(to[4], look_up<2>(table(at, 4), words));
-            store_f32(to[6], look_up<3>(table(at, 6), words));
-            store_f32(to[1], look_up<4>(table(at, 1), words));
-            store_f32(to[3], look_up<5>(table(at, 3), words));
-            store_f32(to[5], look_up<6>(table(at, 5), words));
-            store_f32(to[7], look_up<7>(table(at, 7), words));
+            float(*const weights)[16] = to[step];
+            store_f32(weights[0], look_up<0>(table(step, 0), words));
+            store_f32(weights[2], look_up<1>(table(step, 2), words));
+            store_f32(weights[4], look_up<2>(table(step, 4), words));
+            store_f32(weights[6], look_up<3>(table(step, 6), words));
+            store_f32(weights[1], look_up<4>(table(step, 1), words));
+            store_f32(weights[3], look_up<5>(table(step, 3), words));
+            store_f32(weights[5], look_up<6>(table(step, 5), words));
+            store_f32(weights[7], look_up<7>(table(step, 7), words));
         }
     }
 
-    void decode_packed(int64_t row, int64_t column, int64_t end, Entries8 *entries) {
-        const int64_t chunks = ceil_div(w_.geometry.k, 128);
+    void decode_packed(int64_t row, int64_t column, int64_t end, Weights8 *to) {
+        const int64_t chunks = ceil_div(w_.geometry.k, 128), steps = ceil_div(end - column, 16);
         const uint8_t *const codes = data_ + (row / 8 * chunks + column / 128) * 512;
-        for (int64_t at = column; at < end; at += 128) {
-            const uint8_t *const chunk = codes + (at - column) * 4;
+        const int64_t size = w_.geometry.group_size < w_.geometry.k ? w_.geometry.group_size : 128;
+        if (size % 128 == 0) return decode_chunks<8>(codes, steps, to);
+        if (size % 64 == 0) return decode_chunks<4>(codes, steps, to);
+        decode_chunks<1>(codes, steps, to);
+    }
+
+    // kSteps steps share a group.
+    template <int kSteps>
+    QK_NOINLINE void decode_chunks(const uint8_t *codes, int64_t steps, Weights8 *to) const {
+        for (int64_t first = 0; first < steps; first += 8, codes += 512, to += 8) {
             for (int i = 0; i < 8; ++i) {
-                prefetch(chunk + i * 64 + 2048);
-                decode_steps<0>(load_words(chunk + i * 64), at, end, i,
-                                entries + (at - column) / 16);
+                prefetch(codes + i * 64 + 2048);
+                decode_groups<0, kSteps>(load_words(codes + i * 64), first, steps, i, to);
             }
         }
     }
 
-    template <int step>
-    void decode_steps(const Words &words, int64_t column, int64_t end, int row,
-                      Entries8 *entries) const {
+    // Groups of a chunk that starts with step `first` of the panel. Where k ends inside it, the
+    // rest is decoded too, with the last group's scale, and not looked at.
+    template <int step, int kSteps>
+    QK_INLINE void decode_groups(const Words &words, int64_t first, int64_t steps, int row,
+                                 Weights8 *to) const {
         if constexpr (step < 8) {
-            const int64_t at = column + 16 * step;
-            if (at >= end) return;
-            store_f32(entries[step][row], look_up<step>(table(at, row), words));
-            decode_steps<step + 1>(words, column, end, row, entries);
+            const Table weights = table(min64(first + step, steps - 1), row);
+            decode_steps<step, step + kSteps>(words, weights, row, to);
+            decode_groups<step + kSteps, kSteps>(words, first, steps, row, to);
+        }
+    }
+    template <int step, int last>
+    QK_INLINE static void decode_steps(const Words &words, const Table &weights, int row,
+                                       Weights8 *to) {
+        if constexpr (step < last) {
+            store_f32(to[step][row], look_up<step>(weights, words));
+            decode_steps<step + 1, last>(words, weights, row, to);
         }
     }
 
@@ -186,8 +220,9 @@ class Decoder {
     Entries bytes_;      // 8-bit codes
     AffineCodes codes_;  // 4-bit codes
     const uint8_t *data_;
-    int64_t first_group_ = 0;
-    uint8_t zeros_[kPanelSteps + 1][4] = {};  // all 0 where the format has none
+    uint8_t group_[kPanelSteps];
+    uint8_t zeros_[(kPanelSteps + 1) * 4] = {};  // all 0 where the format has none
+    const char *scales_ = nullptr;
 };
 
 }  // namespace

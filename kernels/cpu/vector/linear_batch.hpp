@@ -3,12 +3,12 @@
 // Each sum has the generic kernel's order, so a row of y does not depend on how many others are
 // computed with it.
 //
-// A task owns blocks of 8 rows of w. For a block and up to kBatch rows of x it walks k in panels
-// of 512 columns: decodes the panel's entries once (16 KB, the first cache), then multiplies them
-// in register tiles of kTileRows rows of w and kTileBatch rows of x:
+// A task takes up to kBatch rows of x and as many blocks of 8 rows of w as it has room for sums (16
+// lanes each), which it keeps while it walks k in panels of 512 columns:
 //
-//     for each group in the panel      part[row][x] += entry[row] * x     16 lanes each
-//                                      acc[row][x]  += part[row][x] * scale[row]
+//     x of the panel, packed in tiles of kTileBatch rows as f32        at most 96 KB, second cache
+//     for 8 rows of w at a time: their weights as f32                  16 KB, first cache
+//         for tiles of kTileRows rows of w and kTileBatch rows of x:   sums in registers
 #pragma once
 #include "cpu/features.hpp"
 #include "cpu/lists.hpp"
@@ -19,188 +19,163 @@
 namespace qk::cpu {
 namespace {
 
-constexpr int64_t kBatch = 24;       // rows of x whose sums a task keeps
+constexpr int64_t kBatch = 48;         // rows of x, at most
+constexpr int64_t kSums = kBatch * 4;  // rows of x times blocks of 8 rows of w
+constexpr int64_t kPanelColumns = kPanelSteps * 16;
 
-// Columns of a panel that lie in one group.
-struct Segment {
-    int64_t first, last;   // full steps
-    int64_t partial;       // columns of the step `last` before k ends, 0: none
-    int64_t group;         // counted from the panel's first
-    bool starts, ends;     // the group
-};
+// One tile over the full steps of a panel: w [step][8 rows], x [step][kCount rows], sums
+// [kCount rows of x][8 rows of w]. `ahead`: a line a step that is wanted soon.
+template <int kCount>
+QK_NOINLINE void add_tile(const float *w, const float *x, int64_t steps, const uint8_t *ahead,
+                          Lanes *sums) {
+    Lanes sum[kTileRows][kCount];
+    QK_UNROLL
+    for (int j = 0; j < kCount; ++j) {
+        QK_UNROLL
+        for (int i = 0; i < kTileRows; ++i) sum[i][j] = sums[j * 8 + i];
+    }
+    for (int64_t step = 0; step < steps; ++step, w += 8 * 16, x += kCount * 16) {
+        prefetch(ahead + 64 * step);
+        Lanes weight[kTileRows];
+        QK_UNROLL
+        for (int i = 0; i < kTileRows; ++i) weight[i] = load_f32(w + 16 * i);
+        QK_UNROLL
+        for (int j = 0; j < kCount; ++j) {
+            const Lanes value = load_f32(x + 16 * j);
+            QK_UNROLL
+            for (int i = 0; i < kTileRows; ++i) sum[i][j] = fma(weight[i], value, sum[i][j]);
+        }
+    }
+    QK_UNROLL
+    for (int j = 0; j < kCount; ++j) {
+        QK_UNROLL
+        for (int i = 0; i < kTileRows; ++i) sums[j * 8 + i] = sum[i][j];
+    }
+}
 
-class BatchBlock {
+// The last columns of a row, fewer than 16, for `count` rows of x and 8 of w.
+QK_NOINLINE void add_last(const float *w, const float *x, int64_t columns, int64_t count,
+                          Lanes *sums) {
+    const Mask mask = first_lanes(columns);
+    for (int64_t j = 0; j < count; ++j) {
+        const Lanes value = load_f32(x + 16 * j);
+        for (int64_t i = 0; i < 8; ++i) {
+            Lanes &sum = sums[j * 8 + i];
+            sum = fma_where(mask, value, load_f32(w + 16 * i), sum);
+        }
+    }
+}
+
+void add_tiles(const float *w, const float *x, int64_t steps, int64_t count,
+               const uint8_t *ahead, Lanes *sums) {
+    const int64_t line = count * 8 * int64_t(sizeof(Lanes)) / (8 / kTileRows);
+    for (int row = 0; row < 8; row += kTileRows, w += kTileRows * 16, sums += kTileRows) {
+        switch (count) {
+            case 1: add_tile<1>(w, x, steps, ahead, sums); break;
+            case 2: add_tile<2>(w, x, steps, ahead, sums); break;
+            case 3: add_tile<3>(w, x, steps, ahead, sums); break;
+            case 4: add_tile<4>(w, x, steps, ahead, sums); break;
+            case 5: add_tile<5>(w, x, steps, ahead, sums); break;
+            default: add_tile<6>(w, x, steps, ahead, sums);
+        }
+        ahead += line;
+    }
+}
+
+class BatchBlocks {
   public:
-    explicit BatchBlock(const LinearArgs &args)
-        : args_(args), wide_(args.x.format->id == QK_FORMAT_F32),
-          packed_(args.w.layout->id == kLayoutRows8), scales_(args.w),
+    explicit BatchBlocks(const LinearArgs &args)
+        : args_(args), packed_(args.w.layout->id == kLayoutRows8), scales_(args.w),
           any_scales_(args.w), decoder_(args.w) {}
 
-    void run(int64_t row_block) {
-        row_block_ = row_block;
-        for (int64_t first = 0; first < args_.x.rows; first += kBatch) {
-            x_first_ = first;
-            x_rows_ = min64(kBatch, args_.x.rows - first);
-            for (auto &row : acc_) {
-                for (Lanes &lanes : row) lanes = zero_lanes();
+    // At most kBatch rows of x and, times blocks, kSums.
+    void run(int64_t first_block, int64_t blocks, int64_t x_first, int64_t x_rows) {
+        const int64_t k = args_.w.geometry.k;
+        x_first_ = x_first;
+        x_rows_ = x_rows;
+        for (int64_t i = 0; i < blocks * x_rows * 8; ++i) sums_[i] = zero_lanes();
+        for (int64_t column = 0; column < k; column += kPanelColumns) {
+            const int64_t end = min64(column + kPanelColumns, k);
+            pack_x(column, end);
+            for (int64_t i = 0; i < blocks; ++i) {
+                add_panel(first_block + i, column, end, sums_ + i * x_rows * 8);
             }
-            const int64_t columns = kPanelSteps * 16;
-            for (int64_t column = 0; column < args_.w.geometry.k; column += columns) {
-                run_panel(column, min64(column + columns, args_.w.geometry.k));
-            }
-            store();
         }
+        for (int64_t i = 0; i < blocks; ++i) store(first_block + i, sums_ + i * x_rows * 8);
     }
 
   private:
-    void run_panel(int64_t column, int64_t end) {
-        const Geometry &s = args_.w.geometry;
-        column_ = column;
-        const int64_t group = column / s.group_size;
-        const int64_t groups = ceil_div(end, s.group_size) - group;
-        row_scales_ = packed_ ? scales_.load(row_block_, group, groups)
-                              : any_scales_.load(row_block_ * 8, group, groups);
-        cut(column, end);
-        decoder_.decode(row_block_ * 8, column, end, entries_);
-        load_x(column, end);
-        int64_t first = 0;
-        for (; first + kTileBatch <= x_rows_; first += kTileBatch) add_rows<kTileBatch>(first);
-        switch (x_rows_ - first) {
-            case 5: return add_rows<5>(first);
-            case 4: return add_rows<4>(first);
-            case 3: return add_rows<3>(first);
-            case 2: return add_rows<2>(first);
-            case 1: return add_rows<1>(first);
-            default: return;
-        }
-    }
+    int64_t tile_rows(int64_t first) const { return min64(kTileBatch, x_rows_ - first); }
 
-    // f32 is read where it lies.
-    void load_x(int64_t column, int64_t end) {
-        for (int64_t i = 0; i < x_rows_; ++i) {
-            const int64_t at = (x_first_ + i) * args_.x.columns + column;
-            x_[i] = static_cast<const char *>(args_.x.data) + at * 4;
-            if (wide_) continue;
-            widen_x(args_.x, at, end - column, widened_[i]);
-            x_[i] = reinterpret_cast<const char *>(widened_[i]);
-        }
-    }
-
-    void cut(int64_t column, int64_t end) {
-        const Geometry &s = args_.w.geometry;
-        segment_count_ = 0;
-        for (int64_t at = column; at < end;) {
-            const int64_t group = at / s.group_size;
-            const int64_t group_end = min64((group + 1) * s.group_size, s.k);
-            const int64_t last = min64(group_end, end);
-            segments_[segment_count_++] = {(at - column) / 16,
-                                           (last - column) / 16,
-                                           (last - column) % 16,
-                                           group - column / s.group_size,
-                                           at == group * s.group_size,
-                                           last == group_end};
-            at = last;
-        }
-    }
-
-    template <int kCount>
-    QK_NOINLINE void add_rows(int64_t first) {
-        for (int row = 0; row < 8; row += kTileRows) {
-            for (int64_t i = 0; i < segment_count_; ++i) {
-                add_segment<kCount>(segments_[i], row, first);
+    // [tile][step][row]; every step but the last of k is full.
+    void pack_x(int64_t column, int64_t end) {
+        const int64_t steps = ceil_div(end - column, 16);
+        for (int64_t first = 0; first < x_rows_; first += kTileBatch) {
+            const int64_t count = tile_rows(first);
+            float *const tile = x_ + first * steps * 16;
+            for (int64_t j = 0; j < count; ++j) {
+                const int64_t at = (x_first_ + first + j) * args_.x.columns + column;
+                widen_x(args_.x, at, end - column, tile + j * 16, count * 16);
             }
         }
     }
 
-    template <int kCount>
-    void add_segment(const Segment &segment, int row, int64_t first) {
-        const char *const *const x = x_ + first;
-        Lanes part[kTileRows][kCount];
-        QK_UNROLL
-        for (int i = 0; i < kTileRows; ++i) {
-            QK_UNROLL
-            for (int j = 0; j < kCount; ++j) {
-                part[i][j] = segment.starts ? zero_lanes() : part_[row + i][first + j];
-            }
-        }
-        for (int64_t step = segment.first; step < segment.last; ++step) {
-            Lanes entry[kTileRows];
-            QK_UNROLL
-            for (int i = 0; i < kTileRows; ++i) entry[i] = load_f32(entries_[step][row + i]);
-            QK_UNROLL
-            for (int j = 0; j < kCount; ++j) {
-                const Lanes value = load_f32(x[j] + step * 64);
-                QK_UNROLL
-                for (int i = 0; i < kTileRows; ++i) part[i][j] = fma(entry[i], value, part[i][j]);
-            }
-        }
-        if (segment.partial != 0) {  // through a copy: what a pointer sees leaves the registers
-            Lanes copy[kTileRows][kCount];
-            memcpy(copy, part, sizeof(copy));
-            add_partial(segment, row, x, kCount, copy[0]);
-            memcpy(part, copy, sizeof(copy));
-        }
-        QK_UNROLL
-        for (int i = 0; i < kTileRows; ++i) {
-            const Lanes scale = splat(load_as<float>(row_scales_, segment.group * 8 + row + i));
-            QK_UNROLL
-            for (int j = 0; j < kCount; ++j) {
-                Lanes &acc = acc_[row + i][first + j];
-                if (segment.ends) {
-                    acc = fma(part[i][j], scale, acc);
-                } else {
-                    part_[row + i][first + j] = part[i][j];
-                }
-            }
+    void add_panel(int64_t block, int64_t column, int64_t end, Lanes *sums) {
+        const int64_t size = args_.w.geometry.group_size, group = column / size;
+        const int64_t groups = ceil_div(end, size) - group;
+        const char *const scales = packed_ ? scales_.load(block, group, groups)
+                                           : any_scales_.load(block * 8, group, groups);
+        decoder_.decode(block * 8, column, end, scales, weights_);
+        const int64_t full = (end - column) / 16, steps = ceil_div(end - column, 16);
+        for (int64_t first = 0; first < x_rows_; first += kTileBatch) {
+            const int64_t count = tile_rows(first);
+            const float *const x = x_ + first * steps * 16;
+            // The next block's sums: they have gone to the second cache.
+            Lanes *const here = sums + first * 8;
+            const uint8_t *const ahead =
+                reinterpret_cast<const uint8_t *>(here + x_rows_ * 8);
+            add_tiles(weights_[0][0], x, full, count, ahead, here);
+            if (full == steps) continue;
+            add_last(weights_[full][0], x + full * count * 16, end - column - full * 16, count,
+                     here);
         }
     }
 
-    // The last columns of a row: fewer than 16.
-    QK_NOINLINE void add_partial(const Segment &segment, int row, const char *const *x, int count,
-                                 Lanes *part) {
-        const Mask mask = first_lanes(segment.partial);
-        for (int i = 0; i < kTileRows; ++i) {
-            const Lanes entry = load_f32(entries_[segment.last][row + i]);
-            for (int j = 0; j < count; ++j) {
-                const Lanes value = load_f32(x[j] + segment.last * 64, mask);
-                part[i * count + j] = fma_where(mask, value, entry, part[i * count + j]);
-            }
+    void store(int64_t block, const Lanes *sums) const {
+        const int64_t first = block * 8, rows = min64(8, args_.w.geometry.n - first);
+        float bias[8] = {}, y[8];
+        if (args_.bias != nullptr) {
+            load_floats(args_.bias->format->id, args_.bias->data, first, rows, bias);
         }
-    }
-
-    void store() const {
-        const int64_t first = row_block_ * 8, rows = min64(8, args_.w.geometry.n - first);
-        for (int64_t row = 0; row < rows; ++row) {
-            for (int64_t j = 0; j < x_rows_; ++j) {
-                float y = fold_lanes(acc_[row][j]);
-                if (args_.bias != nullptr) {
-                    y += load_float(args_.bias->format->id, args_.bias->data, first + row);
-                }
-                const int64_t at = (x_first_ + j) * args_.y.columns + first + row;
-                store_float(args_.y.format->id, args_.y.data, at, y);
-            }
+        for (int64_t j = 0; j < x_rows_; ++j) {
+            fold_rows(sums + j * 8, y);
+            for (int64_t row = 0; row < rows && args_.bias != nullptr; ++row) y[row] += bias[row];
+            const int64_t at = (x_first_ + j) * args_.y.columns + first;
+            store_floats(args_.y.format->id, args_.y.data, at, rows, y);
         }
     }
 
     const LinearArgs &args_;
-    bool wide_, packed_;
+    bool packed_;
     ScalePanel scales_;      // packed
     ScaleBlock any_scales_;  // every other layout
     Decoder decoder_;
-    int64_t row_block_ = 0, x_first_ = 0, x_rows_ = 0, column_ = 0, segment_count_ = 0;
-    const char *row_scales_ = nullptr;
-    Segment segments_[kPanelSteps + 1];
-    const char *x_[kBatch];  // f32, from the panel's first column on
-    Lanes acc_[8][kBatch], part_[8][kBatch];
-    float widened_[kBatch][kPanelSteps * 16];
-    alignas(64) float entries_[kPanelSteps][8][16];
+    int64_t x_first_ = 0, x_rows_ = 0;
+    alignas(64) float weights_[kPanelSteps][8][16];
+    alignas(64) float x_[kBatch * kPanelColumns];
+    Lanes sums_[kSums * 8];  // [block][row of x][row of w]
 };
 
 Status run_batch(const LinearArgs &args, const Launch &launch) {
     const int64_t blocks = ceil_div(args.w.geometry.n, 8);
     parallel_ranges(launch.parallel, blocks, 1, [&](int64_t first, int64_t last) {
-        BatchBlock block(args);
-        for (int64_t i = first; i < last; ++i) block.run(i);
+        BatchBlocks task(args);
+        const int64_t together = kSums / min64(kBatch, args.x.rows);
+        for (int64_t i = first; i < last; i += together) {
+            for (int64_t m = 0; m < args.x.rows; m += kBatch) {
+                task.run(i, min64(together, last - i), m, min64(kBatch, args.x.rows - m));
+            }
+        }
     });
     return QK_OK;
 }

@@ -21,51 +21,45 @@ namespace {
 constexpr int64_t kAhead = 8192;  // bytes of weights fetched ahead of use
 
 struct Sums {
-    Lanes acc[8], part[8];
+    Lanes row[8];
 };
 
-// What a chunk of 8 rows is added with. Groups of at most 128 columns start with the chunk; wider
-// ones (kSteps 0) begin and end with some chunk.
+// What a chunk of 8 rows is added with: at most 128 columns a group here, wider ones are taken
+// 128 at a time.
 struct Chunk {
     const uint8_t *codes;  // row 0's
     const char *scales;    // f32 [group of the chunk][8 rows]
     const uint8_t *zeros;  // 4 bytes a group: a nibble a row
     const char *x;         // f32
-    bool starts, ends;     // a wide group
 };
+
+// The 16 weights that the codes of a row stand for in group `group` of the chunk.
+template <class Codes>
+QK_INLINE inline Table weights_of(const Chunk &chunk, const Codes &codes, int64_t group, int row) {
+    const float scale = load_as<float>(chunk.scales, group * 8 + row);
+    return scale_table(codes.table(chunk.zeros, group, row), scale);
+}
 
 // Rows go kRowsTogether at a time, step by step: their sums are independent, and a processor's
 // window is shorter than the chain of eight additions of one row.
 template <int kSteps, class Codes>
 QK_INLINE inline void add_rows(const Chunk &chunk, int first_row, const Codes &codes,
                                const Lanes (&x)[8], Sums &sums) {
-    constexpr int steps = kSteps == 0 ? 8 : kSteps;
     Words words[kRowsTogether];
-    Lanes part[kRowsTogether];
     Table table[kRowsTogether];
     QK_UNROLL
     for (int i = 0; i < kRowsTogether; ++i) {
         const uint8_t *const row = chunk.codes + 64 * (first_row + i);
         prefetch(row + kAhead);
         words[i] = load_words(row);
-        part[i] = kSteps == 0 && !chunk.starts ? sums.part[first_row + i] : zero_lanes();
     }
     const auto add = [&]<int step>() QK_INLINE {
-        constexpr int group = step / steps;
-        constexpr bool first = kSteps != 0 && step % steps == 0;
-        constexpr bool last = step % steps == steps - 1;
-        QK_UNROLL
-        for (int i = 0; i < kRowsTogether; ++i) {
-            if (step % steps == 0) table[i] = codes.table(chunk.zeros + 4 * group, first_row + i);
-            const Lanes entry = look_up<step>(table[i], words[i]);
-            part[i] = fma(entry, x[step], first ? zero_lanes() : part[i]);
-        }
-        if (!last || (kSteps == 0 && !chunk.ends)) return;
         QK_UNROLL
         for (int i = 0; i < kRowsTogether; ++i) {
             const int row = first_row + i;
-            const Lanes scale = splat(load_as<float>(chunk.scales, group * 8 + row));
-            sums.acc[row] = fma(part[i], scale, sums.acc[row]);
+            if (step % kSteps == 0) table[i] = weights_of(chunk, codes, step / kSteps, row);
+            const Lanes weight = look_up<step>(table[i], words[i]);
+            sums.row[row] = fma(weight, x[step], sums.row[row]);
         }
     };
     add.template operator()<0>();
@@ -76,9 +70,6 @@ QK_INLINE inline void add_rows(const Chunk &chunk, int first_row, const Codes &c
     add.template operator()<5>();
     add.template operator()<6>();
     add.template operator()<7>();
-    if (kSteps != 0) return;
-    QK_UNROLL
-    for (int i = 0; i < kRowsTogether; ++i) sums.part[first_row + i] = part[i];
 }
 
 template <int kSteps, class Codes>
@@ -99,10 +90,10 @@ QK_INLINE inline void add_chunk(const Chunk &chunk, const Codes &codes, Sums &su
 }
 
 template <int step>
-inline void look_up_steps(const Words &words, const Table *tables, float (*entries)[16]) {
+inline void look_up_steps(const Words &words, const Table *tables, float (*weights)[16]) {
     if constexpr (step < 8) {
-        store_f32(entries[step], look_up<step>(tables[step], words));
-        look_up_steps<step + 1>(words, tables, entries);
+        store_f32(weights[step], look_up<step>(tables[step], words));
+        look_up_steps<step + 1>(words, tables, weights);
     }
 }
 
@@ -113,21 +104,15 @@ QK_NOINLINE void add_tail(const Chunk &chunk, const Codes &codes, int64_t steps,
     const int64_t count = ceil_div(columns, 16);
     for (int row = 0; row < 8; ++row) {
         Table tables[8];
-        float entries[8][16];
+        float weights[8][16];
         for (int64_t step = 0; step < 8; ++step) {
-            const int64_t group = min64(step, count - 1) / steps;
-            tables[step] = codes.table(chunk.zeros + 4 * group, row);
+            tables[step] = weights_of(chunk, codes, min64(step, count - 1) / steps, row);
         }
-        look_up_steps<0>(load_words(chunk.codes + 64 * row), tables, entries);
-        Lanes part = chunk.starts ? zero_lanes() : sums.part[row];
+        look_up_steps<0>(load_words(chunk.codes + 64 * row), tables, weights);
         for (int64_t step = 0; step < count; ++step) {
             const Mask mask = first_lanes(columns - 16 * step);
             const Lanes x = load_f32(chunk.x + 64 * step, mask);
-            part = fma_where(mask, x, load_f32(entries[step]), part);
-            if ((step + 1) % steps != 0 && step + 1 < count) continue;
-            const Lanes scale = splat(load_as<float>(chunk.scales, step / steps * 8 + row));
-            sums.acc[row] = fma(part, scale, sums.acc[row]);
-            part = zero_lanes();
+            sums.row[row] = fma_where(mask, x, load_f32(weights[step]), sums.row[row]);
         }
     }
 }
@@ -135,7 +120,7 @@ QK_NOINLINE void add_tail(const Chunk &chunk, const Codes &codes, int64_t steps,
 QK_NOINLINE void store_rows(const LinearArgs &args, int64_t row_block, const Sums &sums) {
     const int64_t first = row_block * 8, rows = min64(8, args.w.geometry.n - first);
     for (int64_t row = 0; row < rows; ++row) {
-        float y = fold_lanes(sums.acc[row]);
+        float y = fold_lanes(sums.row[row]);
         if (args.bias != nullptr) {
             y += load_float(args.bias->format->id, args.bias->data, first + row);
         }
@@ -173,8 +158,7 @@ class RowBlocks {
     void run(int64_t row_block) {
         const int64_t chunks = ceil_div(args_.w.geometry.k, 128);
         Sums sums;
-        for (Lanes &lanes : sums.acc) lanes = zero_lanes();
-        for (Lanes &lanes : sums.part) lanes = zero_lanes();
+        for (Lanes &lanes : sums.row) lanes = zero_lanes();
         for (int64_t chunk = 0; chunk < chunks; chunk += kPanelChunks) {
             run_panel(row_block, chunk, min64(chunk + kPanelChunks, chunks), sums);
         }
@@ -197,46 +181,38 @@ class RowBlocks {
                           (row_block * s.groups_per_row + group) * 4;
         }
         const int64_t count = min64(last, s.k / 128) - first;
-        switch (size < s.k ? size : 0) {
-            case 16: run_chunks<1>(chunk, count, first * 128, sums); break;
-            case 32: run_chunks<2>(chunk, count, first * 128, sums); break;
-            case 64: run_chunks<4>(chunk, count, first * 128, sums); break;
-            case 128: run_chunks<8>(chunk, count, first * 128, sums); break;
-            default: run_chunks<0>(chunk, count, first * 128, sums);
+        const int64_t steps = min64(size, 128) / 16;
+        switch (size < s.k ? steps : 8) {
+            case 1: run_chunks<1>(chunk, count, first * 128, sums); break;
+            case 2: run_chunks<2>(chunk, count, first * 128, sums); break;
+            case 4: run_chunks<4>(chunk, count, first * 128, sums); break;
+            default: run_chunks<8>(chunk, count, first * 128, sums);
         }
         const int64_t column = (first + count) * 128;
         if (first + count == last) return;
-        set_wide(chunk, column, column / size * size);
-        const int64_t steps = size < s.k ? min64(size, 128) / 16 : 8;
-        add_tail(chunk, codes_, steps, s.k - column, sums);
+        add_tail(chunk, codes_, size < s.k ? steps : 8, s.k - column, sums);
     }
 
     // Advances `chunk` past the full ones it adds.
     template <int kSteps>
     QK_NOINLINE void run_chunks(Chunk &chunk, int64_t count, int64_t column, Sums &total) const {
-        constexpr int64_t groups = kSteps == 0 ? 1 : 8 / kSteps;
+        constexpr int64_t groups = 8 / kSteps;
         const int64_t size = args_.w.geometry.group_size, stride = args_.w.zero != nullptr ? 4 : 0;
-        int64_t group_start = column / size * size;
+        int64_t group_end = kSteps == 8 ? (column / size + 1) * size : 0;
         Sums sums = total;  // a copy that nothing points to stays in registers
         Chunk at = chunk;
-        for (int64_t i = 0; i < count; ++i, column += 128) {
-            if (kSteps == 0) set_wide(at, column, group_start);
+        for (int64_t i = 0; i < count; ++i) {
             add_chunk<kSteps, Codes>(at, codes_, sums);
             at.codes += 512;
             at.x += 512;
-            if (kSteps == 0 && !at.ends) continue;
-            group_start += size;
+            column += 128;
+            if (kSteps == 8 && column < group_end) continue;
+            group_end += size;
             at.scales += groups * 32;
             at.zeros += groups * stride;
         }
         total = sums;
         chunk = at;
-    }
-
-    void set_wide(Chunk &chunk, int64_t column, int64_t group_start) const {
-        const Geometry &s = args_.w.geometry;
-        chunk.starts = column == group_start;
-        chunk.ends = column + 128 >= min64(group_start + s.group_size, s.k);
     }
 
     const LinearArgs &args_;

@@ -13,14 +13,19 @@ namespace {
 
 #define QK_NOINLINE __attribute__((noinline))
 
-// Columns first .. first + count of x, counted from its first element, as f32 and with zeros up to
-// a multiple of 16.
-QK_NOINLINE void widen_x(const Dense &x, int64_t first, int64_t count, float *to) {
-    const char *const from = static_cast<const char *>(x.data) + first * 2;
-    const bool f16 = x.format->id == QK_FORMAT_F16;
-    for (int64_t i = 0; i < count; i += 16) {
+// Columns first .. first + count of x, counted from its first element, as f32: 16 at a time,
+// `stride` floats apart, the last ones followed by zeros.
+QK_NOINLINE void widen_x(const Dense &x, int64_t first, int64_t count, float *to,
+                         int64_t stride = 16) {
+    const int64_t size = x.format->bits / 8;
+    const char *from = static_cast<const char *>(x.data) + first * size;
+    for (int64_t i = 0; i < count; i += 16, from += 16 * size, to += stride) {
         const Mask mask = first_lanes(count - i);
-        store_f32(to + i, f16 ? load_f16(from + 2 * i, mask) : load_bf16(from + 2 * i, mask));
+        switch (x.format->id) {
+            case QK_FORMAT_F16: store_f32(to, load_f16(from, mask)); break;
+            case QK_FORMAT_BF16: store_f32(to, load_bf16(from, mask)); break;
+            default: store_f32(to, load_f32(from, mask));
+        }
     }
 }
 
@@ -100,7 +105,7 @@ class TableCodes {
         }
         table_ = load_table(entries);
     }
-    Table table(const uint8_t *, int) const { return table_; }
+    Table table(const uint8_t *, int64_t, int) const { return table_; }
 
   private:
     Table table_;
@@ -118,9 +123,9 @@ class AffineCodes {
             }
         }
     }
-    // `zeros`: a nibble a row.
-    Table table(const uint8_t *zeros, int row) const {
-        return load_table(entries_[zeros[row >> 1] >> (row & 1) * 4 & 15]);
+    // `zeros`: 4 bytes a group, a nibble a row.
+    Table table(const uint8_t *zeros, int64_t group, int row) const {
+        return load_table(entries_[zeros[group * 4 + (row >> 1)] >> (row & 1) * 4 & 15]);
     }
 
   private:

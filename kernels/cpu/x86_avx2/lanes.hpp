@@ -101,6 +101,10 @@ struct Table {  // 16 floats, to be indexed
 inline Table load_table(const float *entries) {
     return {_mm256_loadu_ps(entries), _mm256_loadu_ps(entries + 8)};
 }
+inline Table scale_table(const Table &table, float scale) {
+    const __m256 factor = _mm256_set1_ps(scale);
+    return {_mm256_mul_ps(table.low, factor), _mm256_mul_ps(table.high, factor)};
+}
 // A permute takes the index's low 3 bits; bit 3, moved to the sign, selects the table's half.
 template <int step>
 inline __m256 look_up_8(const Table &table, __m256i words) {
@@ -121,6 +125,10 @@ inline float fold_lanes(Lanes lanes) {
     const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
     const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+
+inline void fold_rows(const Lanes *rows, float *to) {
+    for (int row = 0; row < 8; ++row) to[row] = fold_lanes(rows[row]);
 }
 
 // 8 scales, one a row.

@@ -64,6 +64,9 @@ struct Table {  // 16 floats, to be indexed
     __m512 v;
 };
 inline Table load_table(const float *entries) { return {_mm512_loadu_ps(entries)}; }
+inline Table scale_table(const Table &table, float scale) {
+    return {_mm512_mul_ps(table.v, _mm512_set1_ps(scale))};
+}
 // Nibble `step` of each word. The permute ignores the bits above.
 template <int step>
 inline Lanes look_up(const Table &table, const Words &words) {
@@ -78,6 +81,24 @@ inline float fold_lanes(Lanes lanes) {
     const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
     const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+
+// The sums of 8 rows' lanes, in the same order: halves of two vectors share one addition.
+inline void fold_rows(const Lanes *rows, float *to) {
+    const auto pair = [](__m512 a, __m512 b) {  // 16 -> 8 lanes of each
+        return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+    };
+    const auto quad = [](__m512 a, __m512 b) {  // 8 -> 4: rows in the 128-bit quarters
+        return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+    };
+    const __m512 low = quad(pair(rows[0].v, rows[1].v), pair(rows[2].v, rows[3].v));
+    const __m512 high = quad(pair(rows[4].v, rows[5].v), pair(rows[6].v, rows[7].v));
+    const __m512 two = _mm512_add_ps(_mm512_shuffle_ps(low, high, 0x44),
+                                     _mm512_shuffle_ps(low, high, 0xee));
+    const __m512 one = _mm512_add_ps(two, _mm512_movehdup_ps(two));
+    // Quarter q: row q at 0, row q + 4 at 2.
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 2, 6, 10, 14, 0, 0, 0, 0, 0, 0, 0, 0);
+    _mm256_storeu_ps(to, _mm512_castps512_ps256(_mm512_permutexvar_ps(order, one)));
 }
 
 // 8 scales, one a row.

@@ -2,8 +2,7 @@
 // of sums that docs/formats.md states, so that the bits equal the CPU's:
 //
 //     16 lanes of half a warp, column c belongs to lane c mod 16
-//     within a group   part = fma(x[c], entry[c], part), c ascending
-//     at a group's end acc = fma(part, scale, acc), part = 0
+//     sum = fma(x[c], w[c], sum), c ascending; w[c] = entry * scale, rounded
 //     at the row's end lanes fold 16 -> 8 -> 4 -> 2 -> 1, then + bias, then one rounding
 //
 // Half a warp computes one row of w against 8 rows of x.
@@ -28,37 +27,30 @@ struct Operands {
 };
 
 struct Sums {
-    float part[kRowsOfX], acc[kRowsOfX];
+    float x[kRowsOfX];  // a row of x each
 };
 
 // Columns [first, last) of one group.
 __device__ void add_group(const Operands &o, const float *entries, int64_t row, int64_t x_first,
-                          int64_t first, int64_t last, float zero, Sums *sums) {
+                          int64_t first, int64_t last, float zero, float scale, Sums *sums) {
     const int lane = int(threadIdx.x) % kLanes;
     const int64_t k = o.w.geometry.k;
     const bool dense = o.w.kind == FormatKind::kFloat;
     for (int64_t c = first + ((lane - first) & (kLanes - 1)); c < last; c += kLanes) {
-        float entry;
+        float weight;
         if (dense) {
-            entry = load_float(o.w.format, o.w.data, row * k + c);
+            weight = load_float(o.w.format, o.w.data, row * k + c);
         } else {
             const int code = code_of(o.w, row, c);
-            entry = o.w.kind == FormatKind::kAffine ? float(code) - zero : entries[code];
+            const bool affine = o.w.kind == FormatKind::kAffine;
+            weight = __fmul_rn(affine ? float(code) - zero : entries[code], scale);
         }
 #pragma unroll
         for (int i = 0; i < kRowsOfX; ++i) {
             if (x_first + i >= o.m) break;
             const float x = load_float(o.type, o.x, (x_first + i) * k + c);
-            sums->part[i] = __fmaf_rn(x, entry, sums->part[i]);
+            sums->x[i] = __fmaf_rn(x, weight, sums->x[i]);
         }
-    }
-}
-
-__device__ void fold_group(float scale, Sums *sums) {
-#pragma unroll
-    for (int i = 0; i < kRowsOfX; ++i) {
-        sums->acc[i] = __fmaf_rn(sums->part[i], scale, sums->acc[i]);
-        sums->part[i] = 0;
     }
 }
 
@@ -66,16 +58,14 @@ __device__ void add_row(const Operands &o, const float *entries, int64_t row, in
                         Sums *sums) {
     const Geometry &s = o.w.geometry;
     if (o.w.kind == FormatKind::kFloat) {
-        add_group(o, entries, row, x_first, 0, s.k, 0, sums);
-        fold_group(1.0f, sums);
+        add_group(o, entries, row, x_first, 0, s.k, 0, 1, sums);
         return;
     }
     for (int64_t c = 0; c < s.k;) {
         const GroupIndex group = group_of(s, row, c);
         const int64_t end = group_end(s, row, c);
         const float zero = o.w.kind == FormatKind::kAffine ? float(zero_of(o.w, group)) : 0.0f;
-        add_group(o, entries, row, x_first, c, end, zero, sums);
-        fold_group(scale_of(o.w, group), sums);
+        add_group(o, entries, row, x_first, c, end, zero, scale_of(o.w, group), sums);
         c = end;
     }
 }
@@ -93,7 +83,7 @@ __global__ void __launch_bounds__(kThreads) multiply(const __grid_constant__ Ope
         if (inside) add_row(o, entries, row, x_first, &sums);
 #pragma unroll
         for (int i = 0; i < kRowsOfX; ++i) {
-            float y = sums.acc[i];
+            float y = sums.x[i];
             for (int half = kLanes / 2; half > 0; half /= 2) {
                 y = __fadd_rn(y, __shfl_down_sync(~0u, y, half, kLanes));
             }
