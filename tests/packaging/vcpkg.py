@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The vcpkg port against the build it drives: same version, same options, features that both know."""
+"""The vcpkg port against the build it drives: same version, options and features."""
 import json
 import pathlib
 import re
