@@ -50,6 +50,11 @@ constexpr Kernel<LinearArgs> const *kLinearInt8[] = {
 #endif
     &cpu::kLinearInt8Generic,
 };
+#if defined(QK_CPU_X86)
+constexpr Kernel<LinearArgs> const *kLinearBf16[] = {&cpu::kLinearBf16};
+#else
+constexpr KernelList<LinearArgs> kLinearBf16;  // none: the mode runs exact
+#endif
 constexpr Kernel<GruArgs> const *kGru[] = {&cpu::kGruGeneric};
 
 }  // namespace
@@ -67,7 +72,7 @@ constinit const Backend kCpuBackend = {
     kLinear,
     kGru,
     true,
-    {},
+    kLinearBf16,
     kLinearInt8,
 };
 

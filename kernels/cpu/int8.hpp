@@ -49,7 +49,8 @@ constexpr uint32_t kNotFinite = 0x7f800000;
 constexpr float kInt8Smallest = 0x1p-119f;  // below it 127 / largest or its inverse is not normal
 
 // x to integers. A block with a NaN or an infinity has the scale NaN, one of tiny numbers is zero.
-inline Int8Scale int8_block(const float *x, int64_t count, float unit, int8_t *to) {
+inline Int8Scale int8_block(const float *__restrict x, int64_t count, float unit,
+                            int8_t *__restrict to) {
     uint32_t bits = 0;
     for (int64_t i = 0; i < count; ++i) {
         const uint32_t magnitude = f32_bits(x[i]) & 0x7fffffffu;

@@ -19,7 +19,7 @@ extern const Kernel<LinearArgs> kLinearGemvAvx2, kLinearBatchAvx2;
 extern const Kernel<DequantizeArgs> kDequantizeAvx512;
 extern const Kernel<LinearArgs> kLinearGemvAvx512, kLinearBatchAvx512;
 extern const WidenNested kWidenNestedVbmi;
-extern const Kernel<LinearArgs> kLinearInt8Vnni;
+extern const Kernel<LinearArgs> kLinearInt8Vnni, kLinearBf16;
 #elif defined(__aarch64__)
 extern const Kernel<DequantizeArgs> kDequantizeNeon;
 extern const Kernel<LinearArgs> kLinearGemvNeon, kLinearBatchNeon;

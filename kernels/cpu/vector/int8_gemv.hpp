@@ -18,10 +18,11 @@ template <int kBlocks, bool table>
 class Int8Rows {
   public:
     Int8Rows(const LinearArgs &args, const XChunk *x)
-        : args_(args), x_(x), scales_(args.w), dots_(Int8Entries(args.w)) {}
+        : args_(args), chunks_(chunk_count(args.w.geometry)), x_(x), scales_(args.w),
+          dots_(Int8Entries(args.w)) {}
 
     void run(int64_t row_block) {
-        const int64_t chunks = int8_chunks(args_);
+        const int64_t chunks = chunks_;
         for (int64_t i = 0; i < args_.x.rows; ++i) {
             Floats8 acc = zero_floats8();
             for (int64_t chunk = 0; chunk < chunks; chunk += kPanelChunks) {
@@ -36,23 +37,21 @@ class Int8Rows {
     Floats8 run_panel(int64_t row_block, const XChunk *x, int64_t first, int64_t last,
                       Floats8 acc) {
         const Geometry &s = args_.w.geometry;
-        const int64_t size = s.group_size, chunks = int8_chunks(args_);
-        const int64_t group = first * 128 / size;
-        const int64_t group_last = ceil_div(min64(last * 128, s.k), size);
-        const char *const scales = scales_.load(row_block, group, group_last - group);
+        const int64_t size = s.group_size;
+        const auto [group, groups] = groups_of_run<kBlocks>(s, first, last);
+        const char *const scales = scales_.load(row_block, group, groups);
         const uint8_t *zeros = nullptr;
         if (args_.w.zero != nullptr) {
             zeros = static_cast<const uint8_t *>(args_.w.zero) +
                     (row_block * s.groups_per_row + group) * 4;
         }
         const uint8_t *codes =
-            static_cast<const uint8_t *>(args_.w.data) + (row_block * chunks + first) * 512;
+            static_cast<const uint8_t *>(args_.w.data) + (row_block * chunks_ + first) * 512;
         int64_t at = 0, next = (group + 1) * size;  // wide groups: where the next one starts
         for (int64_t i = first; i < last; ++i, codes += 512) {
             if (kBlocks == 1 && i * 128 >= next) ++at, next += size;
-            const bool whole = kBlocks == 1 || (i + 1) * 128 <= s.k;
             add(codes, x[i], scales + at * 32, zeros == nullptr ? zeros : zeros + at * 4,
-                whole ? kBlocks : ceil_div(s.k - i * 128, size), &acc);
+                groups - at, &acc);
             if (kBlocks > 1) at += kBlocks;
         }
         return acc;
@@ -93,6 +92,7 @@ class Int8Rows {
     }
 
     const LinearArgs &args_;
+    const int64_t chunks_;
     const XChunk *x_;
     ScalePanel scales_;
     ChunkDots<kBlocks, table> dots_;
@@ -110,7 +110,7 @@ __attribute__((noinline)) void run_int8_rows(const LinearArgs &args, const Launc
 
 template <bool table>
 void run_int8_blocks(const LinearArgs &args, const Launch &launch, const XChunk *x) {
-    switch (int8_blocks(args.w.geometry)) {
+    switch (groups_of_chunk(args.w.geometry)) {
         case 8: return run_int8_rows<8, table>(args, launch, x);
         case 4: return run_int8_rows<4, table>(args, launch, x);
         case 2: return run_int8_rows<2, table>(args, launch, x);
@@ -119,18 +119,14 @@ void run_int8_blocks(const LinearArgs &args, const Launch &launch, const XChunk 
 }
 
 Status run_int8_gemv(const LinearArgs &args, const Launch &launch) {
-    const XChunk *const x = quantize_x(args, launch, int8_blocks(args.w.geometry) > 1);
+    const XChunk *const x = quantize_x(args, launch, groups_of_chunk(args.w.geometry) > 1);
     args.w.format->kind == FormatKind::kTable ? run_int8_blocks<true>(args, launch, x)
                                               : run_int8_blocks<false>(args, launch, x);
     return QK_OK;
 }
 
 bool can_run_int8_gemv(const LinearArgs &args, int32_t) {
-    const Geometry &s = args.w.geometry;
-    if ((features() & kInt8Feature) == 0 || !int8_mode_takes(args.w)) return false;
-    const int64_t size = s.group_size;
-    return args.w.layout->id == kLayoutRows8 &&
-           (size >= s.k || size == 16 || size == 32 || size == 64 || size % 128 == 0);
+    return (features() & kInt8Feature) != 0 && int8_mode_takes(args.w) && has_whole_chunks(args.w);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #pragma once
 #include "cpu/int8.hpp"
 #include "cpu/split.hpp"
+#include "cpu/vector/chunks.hpp"
 #include "cpu/vector/panel.hpp"
 
 namespace qk::cpu {
@@ -19,10 +20,8 @@ struct XChunk {
     int32_t sum[8];            // of a block's integers
 };
 
-inline int64_t int8_chunks(const LinearArgs &args) { return ceil_div(args.w.geometry.k, 128); }
-
 inline size_t int8_x_bytes(const LinearArgs &args, int32_t) {
-    return size_t(args.x.rows * int8_chunks(args)) * sizeof(XChunk) + 64;
+    return size_t(args.x.rows * chunk_count(args.w.geometry)) * sizeof(XChunk) + 64;
 }
 
 inline XChunk *int8_x_of(const Launch &launch) {
@@ -30,15 +29,10 @@ inline XChunk *int8_x_of(const Launch &launch) {
     return reinterpret_cast<XChunk *>(at);
 }
 
-// Blocks of a chunk: 8, 4, 2 or 1.
-inline int64_t int8_blocks(const Geometry &s) {
-    return s.group_size >= s.k || s.group_size >= 128 ? 1 : 128 / s.group_size;
-}
-
 class XQuantizer {
   public:
     XQuantizer(const LinearArgs &args, bool in_order)
-        : args_(args), in_order_(in_order), blocks_(int8_blocks(args.w.geometry)),
+        : args_(args), in_order_(in_order), blocks_(groups_of_chunk(args.w.geometry)),
           unit_(1.0f / int8_steps(*args.w.format)) {}
 
     void run(int64_t row, XChunk *to) const {
@@ -102,7 +96,7 @@ class XQuantizer {
 // Every row of x, on every thread where there are several.
 inline const XChunk *quantize_x(const LinearArgs &args, const Launch &launch, bool in_order) {
     XChunk *const to = int8_x_of(launch);
-    const int64_t chunks = int8_chunks(args);
+    const int64_t chunks = chunk_count(args.w.geometry);
     parallel_ranges(launch.parallel, args.x.rows, 1, [&](int64_t first, int64_t last) {
         const XQuantizer quantizer(args, in_order);
         for (int64_t row = first; row < last; ++row) quantizer.run(row, to + row * chunks);

@@ -1,0 +1,265 @@
+// bf16 products of packed weights (rows8): entries of a table format, or the codes of an affine
+// one, times x rounded to bf16, two products a lane and instruction, sums in f32.
+//
+// Word 2 j + h of a chunk holds the nibbles 4 h .. 4 h + 3 of dword j; step s looks nibble s + 4 h
+// of every word up, columns 16 (s + 4 h) + j. Lanes add the two words of a dword, which lie 64 columns
+// apart; where groups are narrower, words change places so that a lane adds neighbours:
+//
+//     part p = steps of one group: lane 2 e + h adds columns of group p + h * (groups / 2)
+#include "cpu/features.hpp"
+#include "cpu/lists.hpp"
+#include "cpu/split.hpp"
+#include "cpu/x86_avx512/lanes.hpp"
+#include "cpu/vector/nested.hpp"
+
+namespace qk::cpu {
+namespace {
+
+inline WidenNested nested_widener() {
+    return (features() & kAvx512Vbmi) != 0 ? kWidenNestedVbmi : widen_gathering;
+}
+
+}  // namespace
+}  // namespace qk::cpu
+
+#include "cpu/vector/chunks.hpp"
+#include "cpu/vector/panel.hpp"
+
+namespace qk::cpu {
+namespace {
+
+constexpr int64_t kAhead = 8192;  // bytes of weights fetched ahead of use
+
+struct XChunk {
+    alignas(64) uint16_t x[4][32];  // of step s, in the order of the words
+    float sum[8];                   // of a group's numbers, as rounded
+};
+
+void prepare_chunk(const float *x, int64_t blocks, XChunk *to) {
+    uint16_t half[128];
+    for (int i = 0; i < 128; ++i) half[i] = bf16_from_f32(x[i]);
+    for (int s = 0; s < 4; ++s) {
+        const uint16_t *const low = half + 16 * s, *const high = half + 16 * (s + 4);
+        uint16_t *const words = to->x[s];
+        for (int j = 0; j < 16 && blocks == 1; ++j) {
+            words[2 * j] = low[j];
+            words[2 * j + 1] = high[j];
+        }
+        for (int e = 0; e < 8 && blocks != 1; ++e) {
+            memcpy(words + 4 * e, low + 2 * e, 4);
+            memcpy(words + 4 * e + 2, high + 2 * e, 4);
+        }
+    }
+    const int64_t size = 128 / blocks;
+    for (int64_t b = 0; b < blocks; ++b) {
+        float lanes[16] = {};
+        for (int64_t i = 0; i < size; ++i) lanes[i % 16] += f32_from_bf16(half[b * size + i]);
+        to->sum[b] = fold_lanes(load_f32(lanes));
+    }
+}
+
+// Every row of x, in the workspace.
+const XChunk *prepare(const LinearArgs &args, const Launch &launch) {
+    const uintptr_t at = (uintptr_t(launch.workspace) + 63) / 64 * 64;
+    XChunk *const to = reinterpret_cast<XChunk *>(at);
+    const int64_t k = args.x.columns, chunks = chunk_count(args.w.geometry);
+    const int64_t blocks = groups_of_chunk(args.w.geometry);
+    parallel_ranges(launch.parallel, args.x.rows, 1, [&](int64_t first, int64_t last) {
+        for (int64_t i = first * chunks; i < last * chunks; ++i) {
+            const int64_t column = i % chunks * 128, count = min64(128, k - column);
+            float x[128] = {};
+            const int64_t from = i / chunks * k + column;
+            if (args.x.format->id == QK_FORMAT_F32) {
+                memcpy(x, static_cast<const char *>(args.x.data) + from * 4, size_t(count) * 4);
+            } else {
+                widen_x(args.x, from, count, x);
+            }
+            prepare_chunk(x, blocks, to + i);
+        }
+    });
+    return to;
+}
+
+size_t workspace_bytes(const LinearArgs &args, int32_t) {
+    return size_t(args.x.rows * chunk_count(args.w.geometry)) * sizeof(XChunk) + 64;
+}
+
+struct Sums {
+    __m512 row[8];
+    __m256 zeros;  // what the zeros take off, a row each
+};
+
+template <int kBlocks>
+class Rows {
+  public:
+    Rows(const LinearArgs &args, const XChunk *x)
+        : args_(args), chunks_(chunk_count(args.w.geometry)), x_(x), scales_(args.w) {
+        uint16_t entries[32];
+        for (int i = 0; i < 32; ++i) {
+            const bool table = args.w.format->kind == FormatKind::kTable;
+            entries[i] = bf16_from_f32(table ? args.w.format->value(i & 15) : float(i & 15));
+        }
+        table_ = _mm512_loadu_si512(entries);
+    }
+
+    void run(int64_t row_block) {
+        const int64_t chunks = chunks_;
+        for (int64_t i = 0; i < args_.x.rows; ++i) {
+            Sums sums;
+            for (__m512 &row : sums.row) row = _mm512_setzero_ps();
+            sums.zeros = _mm256_setzero_ps();
+            for (int64_t chunk = 0; chunk < chunks; chunk += kPanelChunks) {
+                run_panel(row_block, x_ + i * chunks, chunk, min64(chunk + kPanelChunks, chunks),
+                          &sums);
+            }
+            store(row_block, i, sums);
+        }
+    }
+
+  private:
+    static constexpr int kParts = kBlocks == 1 ? 1 : kBlocks / 2;
+
+    void run_panel(int64_t row_block, const XChunk *x, int64_t first, int64_t last, Sums *total) {
+        const Geometry &s = args_.w.geometry;
+        const int64_t size = s.group_size;
+        const auto [group, groups] = groups_of_run<kBlocks>(s, first, last);
+        const char *const scales = scales_.load(row_block, group, groups);
+        const uint8_t *codes =
+            static_cast<const uint8_t *>(args_.w.data) + (row_block * chunks_ + first) * 512;
+        Sums sums = *total;  // a copy that nothing points to stays in registers
+        int64_t at = 0, next = (group + 1) * size;
+        for (int64_t i = first; i < last; ++i, codes += 512) {
+            if (kBlocks == 1 && i * 128 >= next) ++at, next += size;
+            float scale[kBlocks][8] = {};
+            const int64_t blocks = min64(kBlocks, groups - at);
+            memcpy(scale, scales + at * 32, size_t(blocks) * 32);
+            if (args_.w.format->kind == FormatKind::kAffine) {
+                take_zeros(row_block, group + at, blocks, scale, x[i], &sums.zeros);
+            }
+            add(codes, x[i], scale, sums.row);
+            if (kBlocks > 1) at += kBlocks;
+        }
+        *total = sums;
+    }
+
+    void take_zeros(int64_t row_block, int64_t group, int64_t blocks, const float (*scale)[8],
+                    const XChunk &x, __m256 *total) const {
+        const __m256i shift = _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28);
+        const int64_t at = row_block * args_.w.geometry.groups_per_row + group;
+        for (int64_t b = 0; b < blocks; ++b) {
+            const bool symmetric = args_.w.zero == nullptr;
+            const int32_t nibbles =
+                symmetric ? int32_t(0x88888888) : load_as<int32_t>(args_.w.zero, at + b);
+            const __m256i all = _mm256_srlv_epi32(_mm256_set1_epi32(nibbles), shift);
+            const __m256 zero = _mm256_cvtepi32_ps(_mm256_and_si256(all, _mm256_set1_epi32(15)));
+            const __m256 share = _mm256_mul_ps(zero, _mm256_loadu_ps(scale[b]));
+            *total = _mm256_fmadd_ps(share, _mm256_set1_ps(x.sum[b]), *total);
+        }
+    }
+
+    QK_INLINE void add(const uint8_t *codes, const XChunk &x, const float (&scale)[kBlocks][8],
+                       __m512 (&acc)[8]) const {
+        alignas(64) float pairs[kParts][16];  // [row][lane mod 2]
+        for (int p = 0; p < kParts && kBlocks > 1; ++p) {
+            const __m512i order = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22,
+                                                    7, 23);
+            const __m512 low = _mm512_castps256_ps512(_mm256_loadu_ps(scale[p]));
+            const __m512 high =
+                _mm512_castps256_ps512(_mm256_loadu_ps(scale[(p + kParts) % kBlocks]));
+            _mm512_store_ps(pairs[p], _mm512_permutex2var_ps(low, order, high));
+        }
+        __m512i x0 = _mm512_load_si512(x.x[0]), x1 = _mm512_load_si512(x.x[1]);
+        __m512i x2 = _mm512_load_si512(x.x[2]), x3 = _mm512_load_si512(x.x[3]);
+        asm volatile("" : "+v"(x0), "+v"(x1), "+v"(x2), "+v"(x3));
+        QK_UNROLL
+        for (int row = 0; row < 8; ++row) {
+            prefetch(codes + 64 * row + kAhead);
+            __m512i words = load_words(codes + 64 * row).v;
+            if (kBlocks > 1) words = neighbours(words);
+            const __m512 zero = _mm512_setzero_ps();
+            __m512 part[4];
+            part[0] = multiply<0>(words, x0, zero);
+            part[1] = multiply<1>(words, x1, kParts == 4 ? zero : part[0]);
+            part[2] = multiply<2>(words, x2, zero);
+            part[3] = multiply<3>(words, x3, kParts == 4 ? zero : part[2]);
+            if (kParts == 1) {
+                const __m512 sum = _mm512_add_ps(part[1], part[3]);
+                const __m512 factor =
+                    kBlocks == 1 ? _mm512_set1_ps(scale[0][row]) : pair(pairs[0] + 2 * row);
+                acc[row] = _mm512_fmadd_ps(sum, factor, acc[row]);
+                continue;
+            }
+            QK_UNROLL
+            for (int p = 0; p < kParts; ++p) {
+                const __m512 sum = kParts == 2 ? part[2 * p + 1] : part[p];
+                acc[row] = _mm512_fmadd_ps(sum, pair(pairs[p] + 2 * row), acc[row]);
+            }
+        }
+    }
+
+    // Words of two dwords: the low ones, then the high ones.
+    static __m512i neighbours(__m512i words) {
+        const __m128i order = _mm_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15);
+        return _mm512_shuffle_epi8(words, _mm512_broadcast_i32x4(order));
+    }
+    static __m512 pair(const float *from) {
+        return _mm512_castpd_ps(_mm512_broadcastsd_pd(_mm_load_sd(
+            reinterpret_cast<const double *>(from))));
+    }
+    // The permute ignores the index's bits above 5, and the table repeats after 16.
+    template <int step>
+    QK_INLINE __m512 multiply(__m512i words, __m512i x, __m512 sum) const {
+        const __m512i index = step == 0 ? words : _mm512_srli_epi16(words, 4 * step);
+        const __m512i entry = _mm512_permutexvar_epi16(index, table_);
+        return _mm512_dpbf16_ps(sum, __m512bh(entry), __m512bh(x));
+    }
+
+    void store(int64_t row_block, int64_t x_row, const Sums &sums) const {
+        float zeros[8];
+        _mm256_storeu_ps(zeros, sums.zeros);
+        const int64_t first = row_block * 8, rows = min64(8, args_.w.geometry.n - first);
+        for (int64_t row = 0; row < rows; ++row) {
+            float y = fold_lanes({sums.row[row]}) - zeros[row];
+            if (args_.bias != nullptr) {
+                y += load_float(args_.bias->format->id, args_.bias->data, first + row);
+            }
+            store_float(args_.y.format->id, args_.y.data, x_row * args_.y.columns + first + row, y);
+        }
+    }
+
+    const LinearArgs &args_;
+    const int64_t chunks_;
+    const XChunk *x_;
+    ScalePanel scales_;
+    __m512i table_;
+};
+
+template <int kBlocks>
+QK_NOINLINE void run_rows(const LinearArgs &args, const Launch &launch) {
+    const XChunk *const x = prepare(args, launch);
+    const int64_t blocks = ceil_div(args.w.geometry.n, 8);
+    parallel_ranges(launch.parallel, blocks, 1, [&](int64_t first, int64_t last) {
+        Rows<kBlocks> rows(args, x);
+        for (int64_t block = first; block < last; ++block) rows.run(block);
+    });
+}
+
+Status run(const LinearArgs &args, const Launch &launch) {
+    switch (groups_of_chunk(args.w.geometry)) {
+        case 8: run_rows<8>(args, launch); break;
+        case 4: run_rows<4>(args, launch); break;
+        case 2: run_rows<2>(args, launch); break;
+        default: run_rows<1>(args, launch);
+    }
+    return QK_OK;
+}
+
+bool can_run(const LinearArgs &args, int32_t) {
+    return (features() & kAvx512Bf16) != 0 && has_whole_chunks(args.w);
+}
+
+}  // namespace
+
+const Kernel<LinearArgs> kLinearBf16 = {"avx512 bf16", can_run, workspace_bytes, run};
+
+}  // namespace qk::cpu
