@@ -18,14 +18,19 @@ namespace {
 QK_NOINLINE void widen_x(const Dense &x, int64_t first, int64_t count, float *to,
                          int64_t stride = 16) {
     const int64_t size = x.format->bits / 8;
-    const char *from = static_cast<const char *>(x.data) + first * size;
-    for (int64_t i = 0; i < count; i += 16, from += 16 * size, to += stride) {
-        const Mask mask = first_lanes(count - i);
-        switch (x.format->id) {
-            case QK_FORMAT_F16: store_f32(to, load_f16(from, mask)); break;
-            case QK_FORMAT_BF16: store_f32(to, load_bf16(from, mask)); break;
-            default: store_f32(to, load_f32(from, mask));
+    const char *const from = static_cast<const char *>(x.data) + first * size;
+    const auto widen = [=](auto load) QK_INLINE {
+        int64_t i = 0;
+        for (; i + 16 <= count; i += 16) {
+            store_f32(to + i / 16 * stride, load(from + i * size, first_lanes(16)));
         }
+        if (i == count) return;
+        store_f32(to + i / 16 * stride, load(from + i * size, first_lanes(count - i)));
+    };
+    switch (x.format->id) {
+        case QK_FORMAT_F16: return widen([](const char *at, Mask m) { return load_f16(at, m); });
+        case QK_FORMAT_BF16: return widen([](const char *at, Mask m) { return load_bf16(at, m); });
+        default: return widen([](const char *at, Mask m) { return load_f32(at, m); });
     }
 }
 
