@@ -1,0 +1,97 @@
+package qk
+
+// #include <qk.h>
+import "C"
+
+// The header's codes. Values that this package does not name reach libqk and are answered there.
+type (
+	Status   int32 // see qk.h; 0 is no error
+	Kind     int32 // the hundred of a status
+	Device   int32
+	Format   int32
+	Layout   int32
+	Grouping int32
+	Plane    int32
+)
+
+const (
+	StatusNull        Status = C.QK_ERROR_NULL
+	StatusShape       Status = C.QK_ERROR_SHAPE
+	StatusFormat      Status = C.QK_ERROR_FORMAT
+	StatusState       Status = C.QK_ERROR_STATE
+	StatusDeviceMix   Status = C.QK_ERROR_DEVICE_MIX
+	StatusBufferSize  Status = C.QK_ERROR_BUFFER_SIZE
+	StatusABI         Status = C.QK_ERROR_ABI
+	StatusArgument    Status = C.QK_ERROR_ARGUMENT
+	StatusUnsupported Status = C.QK_ERROR_UNSUPPORTED
+	StatusNoDevice    Status = C.QK_ERROR_NO_DEVICE
+	StatusMemory      Status = C.QK_ERROR_MEMORY
+	StatusWorkspace   Status = C.QK_ERROR_WORKSPACE
+	StatusDeviceFault Status = C.QK_ERROR_DEVICE_FAULT
+	StatusCorrupt     Status = C.QK_ERROR_CORRUPT
+	StatusFile        Status = C.QK_ERROR_FILE
+	StatusInternal    Status = C.QK_ERROR_INTERNAL
+)
+
+const (
+	KindCall        Kind = 1 // the call is wrong; fix the caller
+	KindUnsupported Kind = 2 // valid, but not in this build or on this device
+	KindExhausted   Kind = 3 // out of memory or workspace
+	KindDevice      Kind = 4 // the device failed; close the context
+	KindStored      Kind = 5 // damaged bytes, or a file that cannot be read or written
+	KindInternal    Kind = 9 // a bug in qk; please report it
+)
+
+const (
+	DeviceCPU  Device = C.QK_DEVICE_CPU
+	DeviceCUDA Device = C.QK_DEVICE_CUDA
+)
+
+const (
+	FormatF32      Format = C.QK_FORMAT_F32
+	FormatF16      Format = C.QK_FORMAT_F16
+	FormatBF16     Format = C.QK_FORMAT_BF16
+	FormatI8       Format = C.QK_FORMAT_I8
+	FormatI16      Format = C.QK_FORMAT_I16
+	FormatU4Affine Format = C.QK_FORMAT_U4_AFFINE
+	FormatNF4      Format = C.QK_FORMAT_NF4
+	FormatFP4BNB   Format = C.QK_FORMAT_FP4_BNB
+	FormatFP4E2M1  Format = C.QK_FORMAT_FP4_E2M1
+	FormatLUT8     Format = C.QK_FORMAT_LUT8
+	FormatS8       Format = C.QK_FORMAT_S8
+)
+
+const (
+	LayoutRow     Layout = C.QK_LAYOUT_ROW
+	LayoutRowHigh Layout = C.QK_LAYOUT_ROW_HIGH
+	LayoutAWQGemm Layout = C.QK_LAYOUT_AWQ_GEMM
+	LayoutAWQGemv Layout = C.QK_LAYOUT_AWQ_GEMV
+	LayoutGPTQ    Layout = C.QK_LAYOUT_GPTQ
+	LayoutGPTQV1  Layout = C.QK_LAYOUT_GPTQ_V1
+	LayoutWord    Layout = C.QK_LAYOUT_WORD
+	LayoutPacked  Layout = C.QK_LAYOUT_PACKED
+)
+
+const (
+	GroupingDefault Grouping = C.QK_GROUPING_DEFAULT
+	GroupingAlongK  Grouping = C.QK_GROUPING_ALONG_K
+	GroupingFlat    Grouping = C.QK_GROUPING_FLAT
+)
+
+const (
+	PlaneData      Plane = C.QK_PLANE_DATA
+	PlaneScale     Plane = C.QK_PLANE_SCALE
+	PlaneZero      Plane = C.QK_PLANE_ZERO
+	PlaneScale2    Plane = C.QK_PLANE_SCALE2
+	PlaneScaleCode Plane = C.QK_PLANE_SCALE_CODE
+	PlaneScaleBias Plane = C.QK_PLANE_SCALE_BIAS
+	PlaneTable     Plane = C.QK_PLANE_TABLE
+)
+
+const (
+	GroupRow   = C.QK_GROUP_ROW // GroupSize: one group a row
+	MaxRank    = C.QK_MAX_RANK
+	ReadOnly   = uint32(C.QK_TENSOR_READ_ONLY)
+	Symmetric  = uint32(C.QK_TENSOR_SYMMETRIC) // U4Affine without zeros: every zero is 8
+	planeCount = C.QK_PLANE_COUNT
+)

@@ -1,0 +1,3 @@
+module qk
+
+go 1.19

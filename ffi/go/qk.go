@@ -1,0 +1,204 @@
+// Package qk is libqk for Go: 4-bit weights and integer GRUs.
+//
+// The names and rules are those of qk.h; its comments say what each function does. What Go adds:
+//
+//   - A refused call is an *Error with its Status and libqk's one sentence.
+//   - Every handle has a Close and, for those who forget it, a finalizer. Any order is fine.
+//   - libqk may keep a plane's address, which cgo forbids for Go's memory, so tensors lie in C's
+//     memory: their own, or that of a Memory. Slices are copied to and from planes.
+//   - Threads are as in the header: one goroutine at a time uses a Context; tensors that nobody
+//     writes and frozen GRUs may be read through any number of contexts at once.
+package qk
+
+/*
+#cgo pkg-config: --static qk
+#include <qk.h>
+
+static qk_status go_context(qk_device device, int32_t index, int32_t threads, size_t workspace,
+                            void *stream, qk_context **out) {
+    qk_context_options options = QK_CONTEXT_OPTIONS_INIT;
+    options.device = device;
+    options.device_index = index;
+    options.thread_count = threads;
+    options.workspace_bytes = workspace;
+    options.stream = stream;
+    return qk_context_create(&options, out);
+}
+*/
+import "C"
+
+import (
+	"fmt"
+	"runtime"
+	"unsafe"
+)
+
+// Version is major*10000 + minor*100 + patch of the linked library.
+func Version() uint32 { return uint32(C.qk_version()) }
+
+// BuildInfo names backends, architectures and compiler, for bug reports.
+func BuildInfo() string { return C.GoString(C.qk_build_info()) }
+
+// DeviceCount is how many devices of this kind there are; 0 where the backend is not built in.
+func DeviceCount(device Device) (int, error) {
+	var count C.int32_t
+	status := C.qk_device_count(C.qk_device(device), &count)
+	return int(count), plain(status)
+}
+
+// DynamicTable is bitsandbytes' code of 256 values, for PlaneTable and PlaneScaleCode.
+func DynamicTable() ([]float32, error) {
+	table := make([]float32, 256)
+	err := plain(C.qk_dynamic_table((*C.float)(unsafe.Pointer(&table[0]))))
+	return table, err
+}
+
+// Error is a refused or failed call.
+type Error struct {
+	Status  Status
+	Message string // libqk's sentence; the status in words where the call has none
+}
+
+func (e *Error) Error() string { return e.Message }
+
+// Is makes errors.Is(err, qk.StatusShape) work.
+func (e *Error) Is(target error) bool {
+	status, ok := target.(Status)
+	return ok && status == e.Status
+}
+
+// NewError is an Error with this sentence, or with the status in words where it is empty.
+func NewError(status Status, message string) *Error {
+	if message == "" {
+		message = status.String()
+	}
+	return &Error{status, message}
+}
+
+// String is the status in words.
+func (s Status) String() string { return C.GoString(C.qk_status_string(C.qk_status(s))) }
+
+// Error makes a Status a target for errors.Is.
+func (s Status) Error() string { return s.String() }
+
+// Kind is whose fault a failure is: the hundred of the status, 1 to 9.
+func (s Status) Kind() Kind { return Kind(s / 100) }
+
+// plain is for the calls that have no context, and so no sentence.
+func plain(status C.qk_status) error {
+	if status == C.QK_OK {
+		return nil
+	}
+	return NewError(Status(status), "")
+}
+
+func wrongLength(what string, found int, needed int64) error {
+	return NewError(StatusBufferSize,
+		fmt.Sprintf("%s: has %d elements, must have %d", what, found, needed))
+}
+
+// Options say how a context is made; the zero value is the CPU with a thread a core.
+type Options struct {
+	Device         Device // 0: the CPU
+	DeviceIndex    int
+	Threads        int // 0: one a core; 1: the caller's alone
+	WorkspaceBytes int
+	Stream         unsafe.Pointer // a cudaStream_t that outlives the context; nil: the default
+}
+
+// Context is one device, one stream and one workspace; one goroutine at a time.
+type Context struct {
+	handle *C.qk_context
+	device Device
+}
+
+// NewContext makes a context.
+func NewContext(options Options) (*Context, error) {
+	if options.Device == 0 {
+		options.Device = DeviceCPU
+	}
+	if options.WorkspaceBytes < 0 {
+		return nil, NewError(StatusArgument, "WorkspaceBytes: is negative")
+	}
+	c := &Context{device: options.Device}
+	status := C.go_context(C.qk_device(options.Device), C.int32_t(options.DeviceIndex),
+		C.int32_t(options.Threads), C.size_t(options.WorkspaceBytes), options.Stream, &c.handle)
+	if status != C.QK_OK {
+		return nil, plain(status)
+	}
+	runtime.SetFinalizer(c, (*Context).Close)
+	return c, nil
+}
+
+// Close gives the context back. Its tensors and GRUs stay valid; calls on it are refused.
+func (c *Context) Close() error {
+	C.qk_context_destroy(c.handle)
+	c.handle = nil
+	runtime.SetFinalizer(c, nil)
+	return nil
+}
+
+// Handle is the qk_context, for packages that call C themselves; keep c alive meanwhile.
+func (c *Context) Handle() unsafe.Pointer { return unsafe.Pointer(c.handle) }
+
+// check makes an error of a call's status. The caller keeps c alive.
+func (c *Context) check(status C.qk_status) error {
+	if status == C.QK_OK {
+		return nil
+	}
+	return NewError(Status(status), C.GoString(C.qk_context_error(c.handle)))
+}
+
+// Synchronize waits for queued device work and reports its faults.
+func (c *Context) Synchronize() error {
+	err := c.check(C.qk_context_synchronize(c.handle))
+	runtime.KeepAlive(c)
+	return err
+}
+
+// Quantize finds the codes nearest to dense, in the format of quantized.
+func (c *Context) Quantize(dense, quantized *Tensor) error {
+	err := c.check(C.qk_quantize(c.handle, dense.raw(), quantized.raw()))
+	keep3(c, dense, quantized)
+	return err
+}
+
+// Dequantize gives the values of quantized in the dense format of dense.
+func (c *Context) Dequantize(quantized, dense *Tensor) error {
+	err := c.check(C.qk_dequantize(c.handle, quantized.raw(), dense.raw()))
+	keep3(c, quantized, dense)
+	return err
+}
+
+// Repack writes the same values in another layout.
+func (c *Context) Repack(from, to *Tensor) error {
+	err := c.check(C.qk_repack(c.handle, from.raw(), to.raw()))
+	keep3(c, from, to)
+	return err
+}
+
+// Linear is y = x . transpose(w) + bias: x [m,k], w [n,k] in any format, bias [n] or nil, y [m,n].
+func (c *Context) Linear(x, w, bias, y *Tensor) error {
+	err := c.check(C.qk_linear(c.handle, x.raw(), w.raw(), bias.raw(), y.raw()))
+	keep3(c, x, w)
+	runtime.KeepAlive(bias)
+	runtime.KeepAlive(y)
+	return err
+}
+
+// LinearWorkspace is the workspace bytes that Linear needs for up to mMax rows of x.
+func (c *Context) LinearWorkspace(w *Tensor, mMax int64) (int, error) {
+	var bytes C.size_t
+	err := c.check(C.qk_linear_workspace(c.handle, w.raw(), C.int64_t(mMax), &bytes))
+	runtime.KeepAlive(c)
+	runtime.KeepAlive(w)
+	return int(bytes), err
+}
+
+// keep3 holds a call's operands until it is over: a finalizer may run as soon as nothing else
+// will touch an object, which can be while C still reads it.
+func keep3(c *Context, a, b *Tensor) {
+	runtime.KeepAlive(c)
+	runtime.KeepAlive(a)
+	runtime.KeepAlive(b)
+}

@@ -1,0 +1,48 @@
+#!/bin/sh
+# go.sh tests SOURCE_DIR PREFIX WORKING_FOLDER: gofmt, go vet, the packages' tests under the race
+# detector, the examples.
+set -eu
+source=$2 prefix=$3 work=$4
+module=$source/ffi/go
+
+for tool in go gcc pkg-config; do
+    command -v $tool > /dev/null || {
+        echo "skipped: $tool is not installed"
+        exit 77
+    }
+done
+cd "$module"
+PKG_CONFIG_PATH=$(dirname "$(find "$prefix" -name qk.pc)")
+export PKG_CONFIG_PATH
+# Nothing is fetched: the module needs nothing but Go itself.
+export GOPROXY=off GOFLAGS="-mod=readonly -p=2" GOTOOLCHAIN=local CGO_ENABLED=1 \
+    GOCACHE="$work/go_cache"
+go version
+unformatted=$(gofmt -l .)
+if [ -n "$unformatted" ]; then
+    echo "FAIL: gofmt would change: $unformatted"
+    exit 1
+fi
+# The package of the ABI has no goroutines for the race detector to watch.
+go test -vet=all ./internal/...
+go test -race -vet=all . ./checkpoint
+
+echo "== examples"
+mkdir -p "$work/go_examples"
+go build -o "$work/go_examples" ./examples/...
+examples=$work/go_examples
+"$examples/load_and_multiply" "$source/tests/golden/data/bnb_nf4_nested"
+"$examples/load_and_multiply" "$source/tests/golden/data/awq_gemm_g128" \
+    model.layers.0.self_attn.q_proj
+if "$examples/load_and_multiply" "$source/tests/golden/data/gptq_act_order_refused"; then
+    echo "FAIL: a layer that qk cannot load was loaded"
+    exit 1
+fi
+"$examples/quantize_and_save" "$work/quantized_by_go.safetensors"
+(cd "$source/examples/gru" &&
+    "$examples/gru_stream" denoiser.safetensors calibration.f32 test.f32)
+"$examples/call_overhead" 1000
+if ldd "$examples/call_overhead" | grep -E 'libqk|jansson'; then
+    echo "FAIL: libqk.a alone was asked for"
+    exit 1
+fi
