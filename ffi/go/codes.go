@@ -94,4 +94,7 @@ const (
 	ReadOnly   = uint32(C.QK_TENSOR_READ_ONLY)
 	Symmetric  = uint32(C.QK_TENSOR_SYMMETRIC) // U4Affine without zeros: every zero is 8
 	planeCount = C.QK_PLANE_COUNT
+
+	BF16Products    = uint32(C.QK_CONTEXT_BF16_PRODUCTS) // may round x and 4-bit entries
+	Int8Activations = uint32(C.QK_CONTEXT_INT8_ACTIVATIONS)
 )

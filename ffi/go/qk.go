@@ -15,12 +15,13 @@ package qk
 #include <qk.h>
 
 static qk_status go_context(qk_device device, int32_t index, int32_t threads, size_t workspace,
-                            void *stream, qk_context **out) {
+                            uint32_t flags, void *stream, qk_context **out) {
     qk_context_options options = QK_CONTEXT_OPTIONS_INIT;
     options.device = device;
     options.device_index = index;
     options.thread_count = threads;
     options.workspace_bytes = workspace;
+    options.flags = flags;
     options.stream = stream;
     return qk_context_create(&options, out);
 }
@@ -103,6 +104,7 @@ type Options struct {
 	DeviceIndex    int
 	Threads        int // 0: one a core; 1: the caller's alone
 	WorkspaceBytes int
+	Flags          uint32         // 0, or what Linear may do on the CPU: BF16Products, ...
 	Stream         unsafe.Pointer // a cudaStream_t that outlives the context; nil: the default
 }
 
@@ -122,7 +124,8 @@ func NewContext(options Options) (*Context, error) {
 	}
 	c := &Context{device: options.Device}
 	status := C.go_context(C.qk_device(options.Device), C.int32_t(options.DeviceIndex),
-		C.int32_t(options.Threads), C.size_t(options.WorkspaceBytes), options.Stream, &c.handle)
+		C.int32_t(options.Threads), C.size_t(options.WorkspaceBytes),
+		C.uint32_t(options.Flags), options.Stream, &c.handle)
 	if status != C.QK_OK {
 		return nil, plain(status)
 	}

@@ -117,6 +117,18 @@ func TestUnsupportedAndAbsent(t *testing.T) {
 	}
 }
 
+func TestModesOfAContext(t *testing.T) {
+	for _, flags := range []uint32{BF16Products, Int8Activations} {
+		_, err := NewContext(Options{Threads: 1, Flags: flags})
+		must(t, err)
+	}
+	_, err := NewContext(Options{Flags: 1 << 31})
+	var why *Error
+	if !errors.As(err, &why) || why.Status.Kind() != KindCall {
+		t.Fatal(err)
+	}
+}
+
 func TestExhausted(t *testing.T) {
 	c := oneThread(t)
 	_, err := NewTensor(c, Desc{Format: FormatF32, Shape: []int64{1 << 46, 1 << 10}})

@@ -287,7 +287,8 @@ func (c *Checkpoint) Load(context *qk.Context, layer string) (w, bias *qk.Tensor
 
 // LoadInPlace is Load with planes that stay in the checkpoint, which the tensors keep: CPU
 // contexts only, read-only.
-func (c *Checkpoint) LoadInPlace(context *qk.Context, layer string) (w, bias *qk.Tensor, err error) {
+func (c *Checkpoint) LoadInPlace(context *qk.Context, layer string) (
+	w, bias *qk.Tensor, err error) {
 	return c.load(context, layer, C.QK_LOAD_IN_PLACE, c)
 }
 

@@ -1,5 +1,6 @@
-// Package abi is what cgo makes of the headers, for the test beside it: every constant, struct and
-// function of tests/abi/layout.json.
+// Made by tests/ffi/lists.py from tests/abi/layout.json; do not edit.
+
+// Package abi is what cgo makes of the headers, for the test beside it.
 package abi
 
 /*
@@ -17,6 +18,8 @@ import (
 var Constants = map[string]int64{
 	"QK_ABI_VERSION":                C.QK_ABI_VERSION,
 	"QK_CHECKPOINT_READ":            C.QK_CHECKPOINT_READ,
+	"QK_CONTEXT_BF16_PRODUCTS":      C.QK_CONTEXT_BF16_PRODUCTS,
+	"QK_CONTEXT_INT8_ACTIVATIONS":   C.QK_CONTEXT_INT8_ACTIVATIONS,
 	"QK_DEVICE_CPU":                 C.QK_DEVICE_CPU,
 	"QK_DEVICE_CUDA":                C.QK_DEVICE_CUDA,
 	"QK_DIALECT_AWQ_GEMM":           C.QK_DIALECT_AWQ_GEMM,

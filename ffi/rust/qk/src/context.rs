@@ -16,6 +16,8 @@ pub struct ContextOptions {
     pub thread_count: i32,
     /// Scratch, allocated once; see [`Context::linear_workspace`] and [`crate::Gru::workspace`].
     pub workspace_bytes: usize,
+    /// 0 or one of the modes below: what `linear` may do on the CPU.
+    pub flags: u32,
     /// What [`ContextOptions::on_stream`] sets.
     pub stream: Stream,
 }
@@ -31,12 +33,18 @@ impl Default for ContextOptions {
             device_index: 0,
             thread_count: 0,
             workspace_bytes: 0,
+            flags: 0,
             stream: Stream(null_mut()),
         }
     }
 }
 
 impl ContextOptions {
+    /// x and entries of 4-bit weights may be rounded to bf16.
+    pub const BF16_PRODUCTS: u32 = sys::QK_CONTEXT_BF16_PRODUCTS as u32;
+    /// x in blocks of 8-bit integers; needs the workspace that `linear_workspace` names.
+    pub const INT8_ACTIVATIONS: u32 = sys::QK_CONTEXT_INT8_ACTIVATIONS as u32;
+
     /// The `cudaStream_t` that device work is queued on.
     ///
     /// # Safety
@@ -75,7 +83,7 @@ impl Context {
             device: options.device.0,
             device_index: options.device_index,
             thread_count: options.thread_count,
-            flags: 0,
+            flags: options.flags,
             stream: options.stream.0,
             workspace_bytes: options.workspace_bytes,
             allocator: null(),

@@ -78,6 +78,16 @@ fn unsupported_and_absent() {
 }
 
 #[test]
+fn modes_of_a_context() {
+    let modes = |flags| {
+        Context::with_options(&ContextOptions { flags, thread_count: 1, ..Default::default() })
+    };
+    modes(ContextOptions::INT8_ACTIVATIONS).unwrap();
+    modes(ContextOptions::BF16_PRODUCTS).unwrap();
+    assert_eq!(modes(1 << 31).err().unwrap().status().kind(), Kind::Call);
+}
+
+#[test]
 fn exhausted() {
     let context = one_thread();
     let huge = Desc::new(Format::F32, &[1 << 46, 1 << 10]); // 2^58 bytes
