@@ -60,8 +60,10 @@ fn words(text: &str) -> Vec<String> {
 /// Turns linker flags into cargo's. Our own archives are linked statically whatever lies beside
 /// them; the others are the system's choice.
 fn link(flags: &[String]) {
+    let mut folders = Vec::new();
     for flag in flags {
         if let Some(folder) = flag.strip_prefix("-L") {
+            folders.push(Path::new(folder));
             println!("cargo:rustc-link-search=native={folder}");
         } else if let Some(folder) = flag.strip_prefix("-I") {
             println!("cargo:include={folder}");
@@ -71,19 +73,23 @@ fn link(flags: &[String]) {
             let name = file.unwrap_or(name);
             let kind = if matches!(name, "qk" | "qk_io") { "static" } else { "dylib" };
             println!("cargo:rustc-link-lib={kind}={name}");
+            // A new library under an old name is linked again.
+            let archives = folders.iter().map(|folder| folder.join(format!("lib{name}.a")));
+            for archive in archives.filter(|archive| kind == "static" && archive.is_file()) {
+                println!("cargo:rerun-if-changed={}", archive.display());
+            }
         }
     }
 }
 
 fn link_folder(folder: &Path, io: bool) {
-    println!("cargo:rerun-if-changed={}", folder.join("libqk.a").display());
-    println!("cargo:rustc-link-search=native={}", folder.display());
+    let mut flags = vec![format!("-L{}", folder.display())];
     if io {
-        println!("cargo:rustc-link-lib=static=qk_io");
-        let jansson = pkg_config_of_jansson();
-        link(&jansson);
+        flags.push("-lqk_io".to_string());
+        flags.extend(pkg_config_of_jansson());
     }
-    link(&["-lqk", "-lpthread", "-lm"].map(String::from));
+    flags.extend(["-lqk", "-lpthread", "-lm"].map(String::from));
+    link(&flags);
 }
 
 fn pkg_config_of_jansson() -> Vec<String> {

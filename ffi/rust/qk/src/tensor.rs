@@ -115,7 +115,8 @@ impl<'a> Tensor<'a> {
     ///
     /// # Safety
     /// Each plane is NULL or has [`Desc::plane_bytes`] bytes on the context's device, which nobody
-    /// else writes, or reads while libqk writes, as long as the tensor lives.
+    /// else writes, or reads while libqk writes, as long as the tensor lives and until work queued
+    /// with it is done.
     pub unsafe fn wrap(
         context: &Context,
         desc: &Desc,
