@@ -1,11 +1,12 @@
 """Arrays in and out: numpy, torch on the CPU, DLPack, shapes, threads, lifetimes."""
+import ctypes
 import gc
 import threading
 import weakref
 
 from common import np, qk, torch, unittest
 
-from qk import _arrays
+from qk import _arrays, _context
 
 RANDOM = np.random.default_rng(3)
 
@@ -66,12 +67,20 @@ class Products(unittest.TestCase):
         with self.assertRaises(TypeError):
             np.ones(24) @ w
 
-    def test_a_small_context_is_refused_and_the_implicit_one_grows(self):
-        w, x = weight(256, 512).repack(), RANDOM.standard_normal((64, 512)).astype("f")
-        need = w.workspace_bytes(64)
-        with qk.Context(workspace_bytes=need):
-            exact = qk.linear(x, w)
-        np.testing.assert_array_equal(qk.linear(x, w), exact)
+    def test_the_implicit_context_grows_and_a_chosen_one_does_not(self):
+        answers = []  # the CPU's kernels need no scratch: a function that does stands in
+        wants = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)(lambda _: answers.pop())
+        own, chosen = qk.current_context(), qk.Context()
+        for context in (own, chosen):
+            answers[:] = [0, 302]
+            if context is chosen:
+                with self.assertRaises(qk.ResourceError):
+                    _context.call_growing(context, lambda: 4096, wants)
+                self.assertEqual(answers, [0])
+            else:
+                _context.call_growing(context, lambda: 4096, wants)
+                self.assertEqual(answers, [])
+        self.assertEqual(qk.current_context().workspace_bytes, 4096)
 
 
 class Lifetimes(unittest.TestCase):

@@ -2,8 +2,8 @@
 // one, times x rounded to bf16, two products a lane and instruction, sums in f32.
 //
 // Word 2 j + h of a chunk holds the nibbles 4 h .. 4 h + 3 of dword j; step s looks nibble s + 4 h
-// of every word up, columns 16 (s + 4 h) + j. Lanes add the two words of a dword, which lie 64 columns
-// apart; where groups are narrower, words change places so that a lane adds neighbours:
+// of every word up, columns 16 (s + 4 h) + j. Lanes add the two words of a dword, which lie 64
+// columns apart; where groups are narrower, words change places so that a lane adds neighbours:
 //
 //     part p = steps of one group: lane 2 e + h adds columns of group p + h * (groups / 2)
 #include "cpu/features.hpp"
