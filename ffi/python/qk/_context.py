@@ -11,6 +11,8 @@ from ._abi import CONSTANTS, STRUCTS, lib, names
 from ._errors import ResourceError, make_error, refuse
 
 DEVICES = names("DEVICE")
+MODES: dict[str | None, int] = {None: 0}
+MODES.update(names("CONTEXT"))
 _current = threading.local()  # .stack: contexts entered by `with`; .defaults: {(device, index): c}
 
 
@@ -19,32 +21,57 @@ class Context:
 
     device: "cpu" or "cuda". threads: CPU, 0 for all cores. stream: a cudaStream_t as an integer
     (torch.cuda.current_stream().cuda_stream), borrowed; None for the default stream.
-    workspace_bytes: scratch allocated once; Tensor.workspace_bytes() says how much.
+    workspace_bytes: scratch allocated once, as much as Tensor.workspace_bytes() says, and calls
+    that need more are refused; None: it grows with what is called, which then allocates.
+    mode: CPU, "bf16_products" or "int8_activations" let linear() be less exact and faster
+    (docs/formats.md, "Modes of qk_linear"); None: exact.
 
     `with context:` makes it this thread's current one for its device. A context runs one call at
     a time: a second thread waits, so give each thread its own (the implicit ones are).
     """
 
-    __slots__ = ("_handle", "_lock", "device", "index", "_stream", "workspace_bytes",
-                 "_fixed_stream")
+    __slots__ = ("_handle", "_lock", "_fixed_stream", "_stream", "_options", "device", "index",
+                 "mode", "workspace_bytes")
 
     def __init__(self, device: str = "cpu", index: int = 0, *, threads: int = 0,
-                 stream: int | None = None, workspace_bytes: int = 0) -> None:
+                 stream: int | None = None, workspace_bytes: int | None = None,
+                 mode: str | None = None) -> None:
         self._handle: int | None = None
-        if device not in DEVICES:
-            raise refuse("ARGUMENT", f"device: is {device!r}, accepted are {', '.join(DEVICES)}")
+        for name, value, table in (("device", device, DEVICES), ("mode", mode, MODES)):
+            if value not in table:
+                accepted = ", ".join(map(str, table))
+                raise refuse("ARGUMENT", f"{name}: is {value!r}, accepted are {accepted}")
+        self._options = {"thread_count": threads, "flags": MODES[mode], "device_index": index}
+        self._lock = threading.Lock()
+        self.device, self.index, self._stream, self.mode = device, index, stream, mode
+        self.workspace_bytes, self._fixed_stream = workspace_bytes, stream is not None
+        self._handle = self._create(workspace_bytes or 0)
+
+    def _create(self, workspace_bytes: int) -> int | None:
         options = STRUCTS["qk_context_options"](
             struct_size=ctypes.sizeof(STRUCTS["qk_context_options"]),
-            abi_version=CONSTANTS["QK_ABI_VERSION"], device=DEVICES[device], device_index=index,
-            thread_count=threads, stream=stream, workspace_bytes=workspace_bytes)
+            abi_version=CONSTANTS["QK_ABI_VERSION"], device=DEVICES[self.device],
+            stream=self._stream, workspace_bytes=workspace_bytes, **self._options)
         out = ctypes.c_void_p()
         status = lib.qk_context_create(ctypes.byref(options), ctypes.byref(out))
         if status:
-            raise make_error(status, f"context on {device}:{index}: "
+            raise make_error(status, f"context on {self.device}:{self.index}: "
                              + lib.qk_status_string(status).decode())
-        self._handle, self._lock = out.value, threading.Lock()
-        self.device, self.index, self._stream = device, index, stream
-        self.workspace_bytes, self._fixed_stream = workspace_bytes, stream is not None
+        return out.value
+
+    def call_growing(self, need: Callable[[], int], function: Any, *arguments: Any) -> None:
+        """call(), with as much more scratch as need() says where that was left open."""
+        try:
+            self.call(function, *arguments)
+        except ResourceError as error:
+            if error.status != CONSTANTS["QK_ERROR_WORKSPACE"] or self.workspace_bytes is not None:
+                raise
+            self.synchronize()
+            handle = self._create(need())
+            with self._lock:  # what the smaller one made stays valid: children keep it
+                lib.qk_context_destroy(self._handle)
+                self._handle = handle
+            self.call(function, *arguments)
 
     def call(self, function: Any, *arguments: Any) -> None:
         """A function whose first argument is the context; raises with the context's sentence."""
@@ -124,26 +151,6 @@ def workspace(context: Context, function: Any, *arguments: Any) -> int:
     out = ctypes.c_size_t()
     context.call(function, *arguments, ctypes.byref(out))
     return out.value
-
-
-def call_growing(context: Context, need: Callable[[], int], function: Any,
-                 *arguments: Any) -> None:
-    """context.call; this thread's own context gets more scratch when it has too little.
-
-    What the smaller one made stays valid: contexts of a device may share tensors.
-    """
-    try:
-        context.call(function, *arguments)
-    except ResourceError as error:
-        _stack()
-        place = context.device, context.index
-        own = _current.defaults.get(place) is context
-        if error.status != CONSTANTS["QK_ERROR_WORKSPACE"] or not own:
-            raise
-        grown = Context(*place, workspace_bytes=need())
-        grown.follow_stream(context.stream)
-        _current.defaults[place] = grown
-        grown.call(function, *arguments)
 
 
 def device_count(device: str = "cpu") -> int:

@@ -11,7 +11,7 @@ import numpy as np
 
 from . import _arrays
 from ._abi import CONSTANTS, STRUCTS, lib
-from ._context import Context, call_growing, current_context
+from ._context import Context, current_context
 from ._errors import refuse
 from ._tensor import Tensor, asarray, context_for, lookup
 
@@ -257,8 +257,8 @@ class GRUState:
         whole = (*steps.shape[:-1], shape[-1])
         ty = (Tensor.from_desc(_arrays.dense_desc(tx.format, whole), context) if y is None else
               asarray(y.reshape(whole), context=context, name="y", output=True))
-        call_growing(context, lambda: self.gru.workspace_bytes(self.batch, steps.shape[0]),
-                     lib.qk_gru_run, self.gru, self, tx, ty)
+        context.call_growing(lambda: self.gru.workspace_bytes(self.batch, steps.shape[0]),
+                             lib.qk_gru_run, self.gru, self, tx, ty)
         return _arrays.hand_over(x, ty).reshape(shape) if y is None else y
 
     def reset(self) -> None:

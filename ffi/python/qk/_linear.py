@@ -9,7 +9,7 @@ import numpy as np
 
 from . import _arrays
 from ._abi import CONSTANTS, lib
-from ._context import call_growing, current_context, workspace
+from ._context import current_context, workspace
 from ._errors import make_error
 from ._tensor import Tensor, asarray, context_for
 
@@ -45,8 +45,8 @@ def linear(x: Any, w: Tensor, bias: Any = None, *, out: Any = None) -> Any:
           else asarray(y, context=context, name="out", output=True))
     db = None if bias is None else asarray(bias, context=context, name="bias")
     rows = max(1, int(np.prod(shape[:-1], dtype=np.int64)))
-    call_growing(context, lambda: workspace(context, lib.qk_linear_workspace, w, rows),
-                 _linear, dx, w, db, dy)
+    context.call_growing(lambda: workspace(context, lib.qk_linear_workspace, w, rows),
+                         _linear, dx, w, db, dy)
     return _arrays.hand_over(x, dy) if fresh else y
 
 
@@ -105,7 +105,9 @@ class PreparedLinear:
         db = None if bias is None else asarray(bias, context=context, name="bias")
         self._operands, self.y = (dx, w, db, dy, x, out), out
         self._context = context if context.device == "cuda" else None
-        context.call(_linear, dx, w, db, dy)
+        rows = max(1, int(np.prod(x.shape[:-1], dtype=np.int64)))
+        context.call_growing(lambda: workspace(context, lib.qk_linear_workspace, w, rows),
+                             _linear, dx, w, db, dy)
         self._call = _bind(context, dx, w, db, dy)
 
     def __call__(self) -> Any:
@@ -119,13 +121,13 @@ class PreparedLinear:
 
 def _bind(context: Any, x: Tensor, w: Tensor, bias: Tensor | None, y: Tensor) -> Any:
     """The call as a closure over addresses: no look-ups are left in it."""
-    arguments = (_pointer(context._handle), _pointer(x.handle), _pointer(w.handle),
+    arguments = (_pointer(x.handle), _pointer(w.handle),
                  _pointer(bias.handle if bias is not None else None), _pointer(y.handle))
     acquire, release = context._lock.acquire, context._lock.release
 
     def run() -> None:
         acquire()
-        status = _linear(*arguments)
+        status = _linear(context._handle, *arguments)  # a context that grows changes its handle
         if status:
             sentence = lib.qk_context_error(context._handle)
             release()

@@ -128,9 +128,10 @@ class Tensor:
         return sum(_arrays.plane_bytes(self._desc, plane) for plane in PLANES.values())
 
     def workspace_bytes(self, m: int = 1) -> int:
-        """Scratch that multiplying up to m rows takes, for Context(workspace_bytes=...)."""
+        """Scratch that multiplying up to m rows takes in the current context (and its mode)."""
         out = ctypes.c_size_t()
-        self.context.call(lib.qk_linear_workspace, self, m, _byref(out))
+        context = current_context(self.context.device, self.context.index)
+        context.call(lib.qk_linear_workspace, self, m, _byref(out))
         return out.value
 
     # ---- its bytes

@@ -1,12 +1,11 @@
 """Arrays in and out: numpy, torch on the CPU, DLPack, shapes, threads, lifetimes."""
-import ctypes
 import gc
 import threading
 import weakref
 
 from common import np, qk, torch, unittest
 
-from qk import _arrays, _context
+from qk import _arrays
 
 RANDOM = np.random.default_rng(3)
 
@@ -67,20 +66,27 @@ class Products(unittest.TestCase):
         with self.assertRaises(TypeError):
             np.ones(24) @ w
 
-    def test_the_implicit_context_grows_and_a_chosen_one_does_not(self):
-        answers = []  # the CPU's kernels need no scratch: a function that does stands in
-        wants = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)(lambda _: answers.pop())
-        own, chosen = qk.current_context(), qk.Context()
-        for context in (own, chosen):
-            answers[:] = [0, 302]
-            if context is chosen:
-                with self.assertRaises(qk.ResourceError):
-                    _context.call_growing(context, lambda: 4096, wants)
-                self.assertEqual(answers, [0])
-            else:
-                _context.call_growing(context, lambda: 4096, wants)
-                self.assertEqual(answers, [])
-        self.assertEqual(qk.current_context().workspace_bytes, 4096)
+    def test_scratch_grows_where_it_was_left_open(self):
+        w, x = weight(64, 512).repack(), RANDOM.standard_normal((9, 512)).astype("f")
+        exact = qk.linear(x, w)
+        with qk.Context(mode="int8_activations") as context:
+            need = w.workspace_bytes(9)
+            self.assertGreater(need, 0)
+            call = qk.prepare(x[:1], w)
+            first = call().copy()
+            rounded = qk.linear(x, w)
+            np.testing.assert_array_equal(call(), first)  # the context has grown since
+            self.assertIsNone(context.workspace_bytes)
+        self.assertTrue((rounded != exact).any())
+        self.assertLess(np.abs(rounded - exact).max(), 0.05 * np.abs(exact).max())
+        with qk.Context(mode="int8_activations", workspace_bytes=need):
+            np.testing.assert_array_equal(qk.linear(x, w), rounded)
+        with qk.Context(mode="int8_activations", workspace_bytes=need - 1):
+            with self.assertRaisesRegex(qk.ResourceError, "workspace") as caught:
+                qk.linear(x, w)
+            self.assertEqual(caught.exception.name, "QK_ERROR_WORKSPACE")
+        with self.assertRaisesRegex(qk.CallError, "mode: is 'fast'"):
+            qk.Context(mode="fast")
 
 
 class Lifetimes(unittest.TestCase):
