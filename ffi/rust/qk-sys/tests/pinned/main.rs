@@ -14,7 +14,7 @@ macro_rules! pinned {
      functions { $($function:ident),* $(,)? }
      $(struct $name:ident { $($field:ident),* $(,)? })*) => {
         $($facts.insert(format!("constant {}", stringify!($constant)), i64::from($constant));)*
-        $(assert_ne!($function as usize, 0);
+        $(assert_ne!($function as *const () as usize, 0);
           $facts.insert(format!("function {}", stringify!($function)), 0);)*
         $({
             // All of these are made of integers and of pointers that may be null.
