@@ -85,6 +85,20 @@ TEST(CpuLinear, PackedSymmetricAndNestedSizes) {
     }
 }
 
+// Rows longer than one panel of scales and of widened x.
+TEST(CpuLinear, PackedLongRows) {
+    Count count;
+    for (const qk_format format : {QK_FORMAT_NF4, QK_FORMAT_U4_AFFINE}) {
+        for (const int32_t group : {32, 64, 128, 384, QK_GROUP_ROW}) {
+            for (const qk_format scale : kScales) {
+                const qk_format x = kDense[(group + scale) & 1];
+                count.add(compare({format, scale, qk::kLayoutRows8, 9, 16384 + 130, group}, x, 1,
+                                  true));
+            }
+        }
+    }
+}
+
 TEST(CpuLinear, ManyRowsOfX) {
     Count count;
     for (const int64_t m : {2, 3, 4, 5, 7, 8, 16, 17, 33}) {

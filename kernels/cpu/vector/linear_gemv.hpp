@@ -119,13 +119,17 @@ QK_NOINLINE void add_tail(const Chunk &chunk, const Codes &codes, int64_t steps,
 
 QK_NOINLINE void store_rows(const LinearArgs &args, int64_t row_block, const Sums &sums) {
     const int64_t first = row_block * 8, rows = min64(8, args.w.geometry.n - first);
-    for (int64_t row = 0; row < rows; ++row) {
-        float y = fold_lanes(sums.row[row]);
-        if (args.bias != nullptr) {
-            y += load_float(args.bias->format->id, args.bias->data, first + row);
-        }
-        store_float(args.y.format->id, args.y.data, first + row, y);
+    float y[8];
+    fold_rows(sums.row, y);
+    for (int64_t row = 0; row < rows && args.bias != nullptr; ++row) {
+        y[row] += load_float(args.bias->format->id, args.bias->data, first + row);
     }
+    store_floats(args.y.format->id, args.y.data, first, rows, y);
+}
+
+// Chunks whose groups fill the scale panel, at most: starting one takes time.
+inline int64_t chunks_of_panel(const Geometry &s) {
+    return min64(min64(s.group_size, s.k) >= 128 ? 128 : s.group_size, kPanelGroups);
 }
 
 // The row of x as f32: where it lies, or widened, whole if it is short and else a panel at a time.
@@ -138,12 +142,12 @@ class RowOfX {
     const char *panel(int64_t column) {
         if (lies_) return static_cast<const char *>(x_.data) + column * 4;
         if (whole_) return reinterpret_cast<const char *>(widened_ + column);
-        widen_x(x_, column, min64(kPanelChunks * 128, x_.columns - column), widened_);
+        widen_x(x_, column, min64(kWidened, x_.columns - column), widened_);
         return reinterpret_cast<const char *>(widened_);
     }
 
   private:
-    static constexpr int64_t kWidened = 16384;
+    static constexpr int64_t kWidened = kPanelGroups * 128;  // the longest panel
     const Dense &x_;
     bool lies_, whole_;
     float widened_[kWidened];
@@ -159,8 +163,9 @@ class RowBlocks {
         const int64_t chunks = ceil_div(args_.w.geometry.k, 128);
         Sums sums;
         for (Lanes &lanes : sums.row) lanes = zero_lanes();
-        for (int64_t chunk = 0; chunk < chunks; chunk += kPanelChunks) {
-            run_panel(row_block, chunk, min64(chunk + kPanelChunks, chunks), sums);
+        const int64_t panel = chunks_of_panel(args_.w.geometry);
+        for (int64_t chunk = 0; chunk < chunks; chunk += panel) {
+            run_panel(row_block, chunk, min64(chunk + panel, chunks), sums);
         }
         store_rows(args_, row_block, sums);
     }
@@ -203,6 +208,7 @@ class RowBlocks {
         Chunk at = chunk;
         for (int64_t i = 0; i < count; ++i) {
             add_chunk<kSteps, Codes>(at, codes_, sums);
+            prefetch(reinterpret_cast<const uint8_t *>(at.scales) + kAhead / 8);
             at.codes += 512;
             at.x += 512;
             column += 128;

@@ -56,16 +56,27 @@ class ScalePanel {
             case QK_FORMAT_F32: return data + at * 4;
             case QK_FORMAT_F16:
                 for (int64_t i = 0; i < count; ++i) widen_f16(data + (at + i * 8) * 2, scales_[i]);
+                fetch(data + (at + count * 8) * 2, count * 16);
                 break;
             case QK_FORMAT_BF16:
                 for (int64_t i = 0; i < count; ++i) widen_bf16(data + (at + i * 8) * 2, scales_[i]);
+                fetch(data + (at + count * 8) * 2, count * 16);
                 break;
-            default: load_nested(data + at, row_block, first, count);
+            default:
+                load_nested(data + at, row_block, first, count);
+                fetch(data + at + count * 8, count * 8);
         }
         return reinterpret_cast<const char *>(scales_);
     }
 
   private:
+    // What the next panel will want all at once.
+    static void fetch(const char *from, int64_t bytes) {
+        for (int64_t i = 0; i < bytes; i += 64) {
+            prefetch(reinterpret_cast<const uint8_t *>(from) + i);
+        }
+    }
+
     // Which second scale a scale has; 256 scales share one as a rule, and divisions take time.
     int64_t second_of(int64_t number) const {
         return shift_ >= 0 ? number >> shift_ : number / w_.scale.second_group;
