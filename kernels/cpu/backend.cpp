@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "backend/registry.hpp"
+#include "cpu/gru_pack.hpp"
 #include "cpu/lists.hpp"
 
 namespace qk {
@@ -55,7 +56,16 @@ constexpr Kernel<LinearArgs> const *kLinearBf16[] = {&cpu::kLinearBf16};
 #else
 constexpr KernelList<LinearArgs> kLinearBf16;  // none: the mode runs exact
 #endif
-constexpr Kernel<GruArgs> const *kGru[] = {&cpu::kGruGeneric};
+constexpr Kernel<GruArgs> const *kGru[] = {
+#if defined(QK_CPU_X86)
+    &cpu::kGruAvx512Vnni,
+    &cpu::kGruAvx2,
+#elif defined(QK_CPU_ARM)
+    &cpu::kGruNeonDot,
+    &cpu::kGruNeon,
+#endif
+    &cpu::kGruGeneric,
+};
 
 }  // namespace
 
@@ -74,6 +84,7 @@ constinit const Backend kCpuBackend = {
     true,
     kLinearBf16,
     kLinearInt8,
+    {cpu::gru_pack_bytes, cpu::gru_pack_make, cpu::gru_room_bytes},
 };
 
 }  // namespace qk

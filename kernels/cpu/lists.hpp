@@ -20,9 +20,11 @@ extern const Kernel<DequantizeArgs> kDequantizeAvx512;
 extern const Kernel<LinearArgs> kLinearGemvAvx512, kLinearBatchAvx512;
 extern const WidenNested kWidenNestedVbmi;
 extern const Kernel<LinearArgs> kLinearInt8Vnni, kLinearBf16;
+extern const Kernel<GruArgs> kGruAvx512Vnni, kGruAvx2;
 #elif defined(__aarch64__)
 extern const Kernel<DequantizeArgs> kDequantizeNeon;
 extern const Kernel<LinearArgs> kLinearGemvNeon, kLinearBatchNeon;
+extern const Kernel<GruArgs> kGruNeonDot, kGruNeon;
 #endif
 
 }  // namespace qk::cpu

@@ -72,7 +72,8 @@ struct GruArgs {
     void *y;                    // [steps,batch,h]
     void *gates;                // f32 [steps,batch,4h] or null
     void *h;                    // [batch,h] codes, advanced in place
-    void *scratch;              // batch * gru_scratch_bytes
+    void *scratch;              // batch * gru_scratch_bytes, then GruPacking's
+    const void *packed;         // what GruPacking::make left, or null
 };
 
 // Room of one sequence: x, the next h and the view of h as codes, the gates of a step.

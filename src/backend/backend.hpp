@@ -51,6 +51,14 @@ struct DeviceMemory {
     Status (*download)(const Launch &, void *host, const void *device, size_t bytes);
 };
 
+// A second copy of a frozen GRU's weights in an order that the backend's kernels like better.
+// It is made in host memory when the GRU is frozen or loaded, and lives as long as the GRU.
+struct GruPacking {
+    int64_t (*bytes)(const gru::Cell &) = nullptr;  // 0: none for this cell; null: never
+    void (*make)(const gru::Cell &, void *memory) = nullptr;  // 64-byte aligned memory
+    int64_t (*scratch_bytes)(const gru::Cell &, int64_t batch) = nullptr;  // of a state
+};
+
 struct Backend {
     qk_device device;
     const char *name;
@@ -66,6 +74,7 @@ struct Backend {
     // Modes of a context (QK_CONTEXT_...). Cases that a list does not take run exact.
     bool has_modes;
     KernelList<LinearArgs> linear_bf16, linear_int8;
+    GruPacking gru_packing = {};
 };
 
 // The backends of this build, CPU first; null past the last.

@@ -46,6 +46,7 @@ void free_gru(qk_gru *gru) {
     qk_context *const context = gru->context;
     drop_training(gru);
     device_release(context, gru->device_image);
+    if (gru->packed != nullptr) host_release(context, gru->packed);
     if (gru->image != nullptr) host_release(context, gru->image);
     gru->magic = kDestroyedMagic;
     host_release(context, gru);
@@ -109,6 +110,18 @@ void move_cell(gru::Cell *cell, const void *from, const void *to) {
     }
 }
 
+Status make_packed(qk_context *context, const gru::Cell &cell, void **packed) {
+    const GruPacking &packing = context->backend->gru_packing;
+    *packed = nullptr;
+    const int64_t bytes = packing.bytes == nullptr ? 0 : packing.bytes(cell);
+    if (bytes == 0) return QK_OK;
+    if (uint64_t(bytes) <= SIZE_MAX) *packed = host_allocate(context, size_t(bytes));
+    QK_CHECK(*packed != nullptr, &context->error, MEMORY,
+             "gru: no memory for %lld bytes of packed weights", (long long)bytes);
+    packing.make(cell, *packed);
+    return QK_OK;
+}
+
 }  // namespace
 
 Status check_gru(const qk_gru *gru) {
@@ -162,7 +175,14 @@ Status gru_adopt_image(qk_context *context, qk_gru *gru, void *image, size_t byt
         }
         move_cell(&cell, image, device_image);
     }
+    void *packed = nullptr;
+    const Status status = make_packed(context, cell, &packed);
+    if (status != QK_OK) {
+        device_release(context, device_image);
+        return status;
+    }
     drop_training(gru);
+    gru->packed = packed;
     gru->image = image;
     gru->image_bytes = bytes;
     gru->device_image = device_image;

@@ -60,9 +60,12 @@ Status gru_state_create(qk_context *context, const qk_gru *gru, int32_t batch, q
     state->batch = batch;
     context_retain(context);
     const_cast<qk_gru *>(gru)->references.fetch_add(1, std::memory_order_relaxed);
-    // batch and h are below 2^31 and 2^16, a sequence's scratch below 2^22: no overflow.
+    // batch and h are below 2^31 and 2^16, a sequence's scratch below 2^25: no overflow.
     const int64_t codes = round_up(int64_t(h_bytes(*state)), 64);
-    const int64_t bytes = codes + int64_t{batch} * gru_scratch_bytes(gru->cell);
+    int64_t scratch = int64_t{batch} * gru_scratch_bytes(gru->cell);
+    if (gru->packed != nullptr)
+        scratch += context->backend->gru_packing.scratch_bytes(gru->cell, batch);
+    const int64_t bytes = codes + scratch;
     if (uint64_t(bytes) <= SIZE_MAX) {
         state->memory = device_allocate(context, size_t(bytes));
         state->staging = host_allocate(context, h_bytes(*state));
@@ -74,6 +77,7 @@ Status gru_state_create(qk_context *context, const qk_gru *gru, int32_t batch, q
     }
     state->h = state->memory;
     state->scratch = static_cast<char *>(state->memory) + codes;
+    if (gru->packed != nullptr) memset(state->scratch, 0, size_t(scratch));  // kernels count there
     const Status status = gru_state_reset(context, state);
     if (status != QK_OK) {
         free_state(state);

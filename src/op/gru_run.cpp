@@ -59,6 +59,7 @@ Status check_operands(qk_context *context, const qk_gru *gru, const qk_gru_state
 GruArgs make_args(const qk_gru &gru, GruExtent extent) {
     GruArgs args = {};
     args.cell = &gru.cell;
+    args.packed = gru.packed;
     args.steps = extent.steps;
     args.batch = extent.batch;
     return args;

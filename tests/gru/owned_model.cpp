@@ -119,7 +119,9 @@ void randomize(OwnedModel &m, std::mt19937_64 &random, const RandomOptions &opti
         qk_gru_quant &q = model.quant[which];
         bool weight = which >= QK_GRU_W && which <= QK_GRU_BR;
         bool bias = which == QK_GRU_BW || which == QK_GRU_BR;
-        q = {pick(random, 4, bias ? 32 : 16), 0, weight ? 1 : pick(random, 0, 1), 0};
+        const int most = bias ? 32 : weight ? options.weight_bits : 16;
+        q = {pick(random, weight ? 4 : options.inside_bits, most), 0, 0, 0};
+        q.is_symmetric = weight ? 1 : pick(random, 0, 1);
         if (!weight && which > QK_GRU_HH) q.is_unsigned = pick(random, 0, 1);
         model.shift[which] = weight ? 0 : q.bits - pick(random, 1, 4);
         model.zero_point[which] = 0;

@@ -36,6 +36,8 @@ class OwnedModel {
 struct RandomOptions {
     int c = 4, h = 5;
     bool extreme = false;  // codes at the ends of their types
+    int weight_bits = 16;  // at most
+    int inside_bits = 4;   // of activations, at least
 };
 
 // Random widths, shifts, zero points, tables and codes; retried by the caller where the proof of

@@ -14,6 +14,17 @@ if(QK_JANSSON AND NOT CMAKE_CROSSCOMPILING)
   target_link_libraries(test_gru PRIVATE ${QK_JANSSON})
 endif()
 
+# Every vector kernel against the generic one.
+add_library(gru_kernel_case OBJECT gru/kernel_case.cpp gru/owned_model.cpp
+                                   reference/gru/gru_reference.cpp)
+target_include_directories(gru_kernel_case PRIVATE ${PROJECT_SOURCE_DIR}/tests)
+target_link_libraries(gru_kernel_case PUBLIC qk_inside GTest::gtest)
+qk_test(test_gru_kernels gru/kernels_test.cpp LIBRARIES gru_kernel_case)
+if(CMAKE_CROSSCOMPILING)
+  target_compile_definitions(test_gru_kernels PRIVATE QK_EMULATED)
+endif()
+qk_test(test_gru_kernels_release gru/kernels_release_test.cpp LIBRARIES gru_kernel_case LABEL release)
+
 # Cortex-M4 and M55 under qemu against the host's digest; examples/mcu/run says what it does.
 find_program(QK_ARM_NONE_EABI arm-none-eabi-g++)
 find_program(QK_QEMU_ARM qemu-system-arm)

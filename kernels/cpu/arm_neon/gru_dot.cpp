@@ -1,0 +1,50 @@
+// The GRU on NEON with the dot product instructions (armv8.2).
+#include "cpu/arm_neon/gru_lanes.hpp"
+#include "cpu/features.hpp"
+#include "cpu/lists.hpp"
+
+namespace qk::cpu {
+namespace {
+
+constexpr uint32_t kGruFeatures = kNeon | kNeonDot;
+constexpr int kGruTile = 2;  // 24 sums in 32 registers
+
+// One block of 48 weight rows times `rows` rows of codes, four columns at a time.
+template <int rows>
+__attribute__((noinline)) void dot(const int8_t *weights, int64_t groups,
+                                   const uint8_t *const *codes, int32_t (*sums)[3][kGruUnits]) {
+    int32x4_t acc[rows][3][4];
+    for (auto &row : acc)
+        for (auto &gate : row)
+            for (int32x4_t &sum : gate) sum = vdupq_n_s32(0);
+    for (int64_t group = 0; group < groups; ++group) {
+        int8x16_t x[rows];
+        for (int row = 0; row < rows; ++row) {
+            int32_t four;
+            memcpy(&four, codes[row] + 4 * group, 4);
+            x[row] = vreinterpretq_s8_s32(vdupq_n_s32(four));
+        }
+        for (int gate = 0; gate < 3; ++gate) {
+            const int8_t *const at = weights + (group * 3 + gate) * kGruUnits * 4;
+            QK_QUARTERS {
+                const int8x16_t w = load_signed(at + 16 * q);
+                for (int row = 0; row < rows; ++row)
+                    acc[row][gate][q] = vdotq_s32(acc[row][gate][q], w, x[row]);
+            }
+        }
+    }
+    for (int row = 0; row < rows; ++row)
+        for (int gate = 0; gate < 3; ++gate)
+            QK_QUARTERS vst1q_s32(sums[row][gate] + 4 * q, acc[row][gate][q]);
+}
+
+}  // namespace
+}  // namespace qk::cpu
+
+#include "cpu/vector/gru_run.hpp"
+
+namespace qk::cpu {
+
+const Kernel<GruArgs> kGruNeonDot = {"neon dotprod", can_run_gru, nullptr, run_gru};
+
+}  // namespace qk::cpu

@@ -1,0 +1,304 @@
+#include "cpu/gru_pack.hpp"
+
+#include <string.h>
+
+#include "cpu/features.hpp"
+
+namespace qk::cpu {
+namespace {
+
+int64_t magnitude(int64_t value) { return value < 0 ? -value : value; }
+
+int64_t widest(int32_t min, int32_t max, int32_t zero) {
+    const int64_t low = magnitude(int64_t{min} - zero), high = magnitude(int64_t{max} - zero);
+    return low > high ? low : high;
+}
+
+// Whether 32-bit lanes hold each value on the way, given what it can reach. derive() has proven
+// less: it asks for a bit of room everywhere, and knows two widths only.
+struct Reach {
+    bool fits = true;
+
+    int64_t value(int64_t bound) {
+        if (bound > INT32_MAX) fits = false;
+        return bound > INT32_MAX ? INT32_MAX : bound;
+    }
+    // A rounding shift whose operand is computed in 64 bits: the result alone must fit.
+    int64_t long_shift(int64_t bound, int32_t n) {
+        if (n <= 0) return value(bound > INT32_MAX ? bound : bound << -n);
+        return value((bound >> n) + 1);
+    }
+    // All of it in 32 bits: beyond 31 the shift is 31, which rounds such operands to 0 as well.
+    int64_t shift(int64_t bound, int32_t n) {
+        if (n > 31 && bound > INT32_MAX / 2) fits = false;
+        if (n > 0) value(bound + (int64_t{1} << ((n < 31 ? n : 31) - 1)));
+        return long_shift(bound, n);
+    }
+};
+
+GruShift make_shift(int32_t n) {
+    if (n <= 0) return {-n, 0};
+    return {0, n < 31 ? n : 31};
+}
+GruShift make_long_shift(int32_t n) { return n <= 0 ? GruShift{-n, 0} : GruShift{0, n}; }
+
+bool is_direct(const gru::Table &table) {
+    return table.input_max - table.input_min <= 255 && table.output_max - table.output_min <= 255;
+}
+
+void reach_table(const gru::Table &table, int64_t sum, Reach *reach) {
+    reach->value(sum + (1 << 17) + magnitude(table.first));
+    if (is_direct(table)) return;
+    if (table.kind == QK_GRU_TABLE_UNIFORM) {
+        const int64_t last = (int64_t{1} << table.width_log2) - 1;
+        for (int32_t i = 0; i < table.count; ++i) {
+            const int64_t line = int64_t{table.slope[i]} * last;
+            reach->value(magnitude(line));
+            reach->shift(magnitude(line) + magnitude(table.intercept[i]), table.shift);
+        }
+        return;
+    }
+    if (table.count > 16) reach->fits = false;
+    const int64_t code = widest(table.input_min, table.input_max, table.input_zero);
+    for (int32_t i = 0; i < table.count; ++i) {
+        const int64_t line = magnitude(table.slope[i]) * code;
+        reach->value(reach->long_shift(line, table.shift) + magnitude(table.intercept[i]));
+    }
+}
+
+// Everything between the clamped linear outputs and the next h but the two sums of products.
+void reach_gates(const gru::Cell &cell, Reach *reach) {
+    const int64_t ih = widest(cell.ih_min, cell.ih_max, cell.ih_zero);
+    const int64_t hh = widest(cell.hh_min, cell.hh_max, cell.hh_zero);
+    reach_table(cell.update, reach->shift(ih, cell.ih_to_u) + reach->shift(hh, cell.hh_to_u),
+                reach);
+    reach_table(cell.reset, reach->shift(ih, cell.ih_to_r) + reach->shift(hh, cell.hh_to_r), reach);
+    const int64_t r = widest(cell.reset.output_min, cell.reset.output_max, cell.r_zero);
+    reach_table(cell.candidate,
+                reach->shift(ih, cell.ih_to_n) + reach->long_shift(r * hh, cell.rhh_to_n), reach);
+}
+
+int64_t reach_of_h(const gru::Cell &cell, Reach *reach) {
+    const int64_t n = widest(cell.candidate.output_min, cell.candidate.output_max, cell.n_zero);
+    const int64_t u = widest(cell.update.output_min, cell.update.output_max, cell.u_zero);
+    const int64_t rest = widest(cell.update.output_min, cell.update.output_max, cell.u_one);
+    const int64_t h = widest(cell.h_min, cell.h_max, cell.h_zero);
+    const int64_t sum = u * h + reach->value(rest) * reach->shift(n, cell.n_to_h);
+    reach->value(reach->long_shift(sum, cell.u_shift) + (1 << 17));
+    return sum;
+}
+
+bool is_wide(const gru::Cell &cell) {
+    const int64_t hh = widest(cell.hh_min, cell.hh_max, cell.hh_zero);
+    const int64_t r = widest(cell.reset.output_min, cell.reset.output_max, cell.r_zero);
+    Reach reach;
+    reach.shift(r * hh, cell.rhh_to_n);
+    reach.shift(reach_of_h(cell, &reach), cell.u_shift);
+    return !reach.fits;
+}
+
+struct Source {  // a linear part as the cell has it
+    const int8_t *weights;
+    const int64_t *offset;
+    const int8_t *row_shift;
+    int32_t shift, columns, code_bound, bytes;
+    int32_t min, max, zero;
+};
+
+Source x_source(const gru::Cell &cell) {
+    return {static_cast<const int8_t *>(cell.w),
+            cell.ih_offset,  cell.w_shift, cell.ih_shift,
+            cell.input_size, -cell.x_min,  cell.x_bytes,
+            cell.ih_min,     cell.ih_max,  cell.ih_zero};
+}
+Source h_source(const gru::Cell &cell) {
+    return {static_cast<const int8_t *>(cell.r),
+            cell.hh_offset,   cell.r_shift,   cell.hh_shift,
+            cell.hidden_size, -cell.view_min, cell.view_bytes,
+            cell.hh_min,      cell.hh_max,    cell.hh_zero};
+}
+
+bool rows_fit(const Source &source, int64_t rows) {
+    Reach reach;
+    for (int64_t row = 0; row < rows && reach.fits; ++row) {
+        const int32_t n = source.row_shift[row] + source.shift;
+        if (n < 1) return false;
+        int64_t sum = 0;
+        for (int64_t k = 0; k < source.columns; ++k)
+            sum += magnitude(source.weights[row * source.columns + k]);
+        reach.shift(sum * source.code_bound + magnitude(source.offset[row]), n);
+    }
+    return reach.fits;
+}
+
+// The least that the vector kernels of this build ask for.
+bool has_vectors() {
+#if defined(QK_CPU_X86) || defined(QK_CPU_ARM)
+    return (features() & (kAvx2 | kNeon)) != 0;
+#else
+    return false;
+#endif
+}
+
+bool is_packed(const gru::Cell &cell) {
+    if (!has_vectors() || cell.w_bytes != 1 || cell.r_bytes != 1) return false;
+    Reach reach;
+    reach_gates(cell, &reach);
+    reach_of_h(cell, &reach);
+    const int64_t rows = int64_t{3} * cell.hidden_size;
+    return reach.fits && rows_fit(x_source(cell), rows) && rows_fit(h_source(cell), rows);
+}
+
+struct Carver {
+    char *memory;  // null while counting
+    int64_t used = 0;
+
+    template <class T>
+    T *take(int64_t count) {
+        char *const piece = memory == nullptr ? nullptr : memory + used;
+        used = round_up(used + count * int64_t{sizeof(T)}, 64);
+        return reinterpret_cast<T *>(piece);
+    }
+};
+
+void pack_rows(const Source &source, int64_t units, GruRows *rows, Carver *carver) {
+    const int64_t blocks = ceil_div(units, kGruUnits), groups = ceil_div(source.columns, 4);
+    int8_t *const weights = carver->take<int8_t>(blocks * groups * 3 * kGruUnits * 4);
+    int32_t *const offset = carver->take<int32_t>(blocks * 3 * kGruUnits);
+    int32_t *const plane_offset = carver->take<int32_t>(blocks * 3 * kGruUnits);
+    int32_t *const half = carver->take<int32_t>(blocks * 3 * kGruUnits);
+    uint8_t *const shift = carver->take<uint8_t>(blocks * 3 * kGruUnits);
+    if (carver->memory == nullptr) return;
+    memset(shift, 1, size_t(blocks * 3 * kGruUnits));
+    for (int64_t gate = 0; gate < 3; ++gate) {
+        for (int64_t unit = 0; unit < units; ++unit) {
+            const int64_t row = gate * units + unit, lane = unit % kGruUnits;
+            const int64_t at = (unit / kGruUnits * 3 + gate) * kGruUnits + lane;
+            int8_t *const to = weights + unit / kGruUnits * groups * 3 * kGruUnits * 4;
+            int64_t sum = 0;
+            for (int64_t k = 0; k < source.columns; ++k) {
+                const int8_t weight = source.weights[row * source.columns + k];
+                to[((k / 4 * 3 + gate) * kGruUnits + lane) * 4 + k % 4] = weight;
+                sum += weight;
+            }
+            offset[at] = int32_t(source.offset[row]);
+            plane_offset[at] = int32_t(source.offset[row] + sum * kPlaneShift[source.bytes - 1]);
+            shift[at] = uint8_t(make_shift(source.row_shift[row] + source.shift).right);
+            half[at] = int32_t((1u << (shift[at] - 1)) - 1);
+        }
+    }
+    *rows = {weights, offset, plane_offset, half, shift, groups,
+             source.min - source.zero, source.max - source.zero, {}};
+}
+
+void pack_table(const gru::Table &table, GruTable *to, Carver *carver) {
+    to->width_log2 = table.width_log2;
+    to->zero = table.input_zero;
+    to->output_min = table.output_min;
+    to->output_max = table.output_max;
+    to->bias = table.input_zero;
+    to->low = table.input_min;
+    to->high = table.input_max;
+    if (is_direct(table)) {
+        to->curve = GruCurve::kDirect;
+        to->bias -= table.input_min;
+        to->low = 0;
+        to->high = table.input_max - table.input_min;
+        uint8_t *const direct = carver->take<uint8_t>(256 + 4);
+        if (carver->memory == nullptr) return;
+        for (int32_t i = 0; i <= to->high; ++i) {
+            const int32_t value = gru::table_value<int64_t>(table, int64_t{table.input_min} + i);
+            direct[i] = uint8_t(value - table.output_min);
+        }
+        to->direct = direct;
+    } else if (table.kind == QK_GRU_TABLE_UNIFORM) {
+        to->curve = GruCurve::kUniform;
+        to->shift = make_shift(table.shift);
+        // The clamp to the type and the clamp to the table are one: both are monotone.
+        const int64_t last = (int64_t{table.count} << table.width_log2) - 1;
+        const int64_t first = int64_t{table.input_zero} + table.first;
+        to->bias = -table.first;
+        to->low = int32_t(gru::clamp<int64_t>(table.input_min - first, 0, last));
+        to->high = int32_t(gru::clamp<int64_t>(table.input_max - first, 0, last));
+        int32_t *const pairs = carver->take<int32_t>(int64_t{2} * table.count);
+        if (carver->memory == nullptr) return;
+        for (int32_t i = 0; i < table.count; ++i) {
+            pairs[2 * i] = table.slope[i];
+            pairs[2 * i + 1] = table.intercept[i];
+        }
+        to->pairs = pairs;
+    } else {
+        to->curve = GruCurve::kKnots;
+        to->shift = make_long_shift(table.shift);
+        int32_t *const knots = carver->take<int32_t>(48);
+        if (carver->memory == nullptr) return;
+        for (int32_t i = 0; i < 16; ++i) {
+            knots[i] = i < table.count - 1 ? table.threshold[i] : INT32_MAX;
+            knots[16 + i] = i < table.count ? table.slope[i] : 0;
+            knots[32 + i] = i < table.count ? table.intercept[i] : 0;
+        }
+        to->threshold = knots;
+        to->slope = knots + 16;
+        to->intercept = knots + 32;
+    }
+}
+
+void pack(const gru::Cell &cell, GruPack *to, Carver *carver) {
+    carver->take<GruPack>(1);
+    pack_rows(x_source(cell), cell.hidden_size, &to->x, carver);
+    pack_rows(h_source(cell), cell.hidden_size, &to->h, carver);
+    pack_table(cell.update, &to->update, carver);
+    pack_table(cell.reset, &to->reset, carver);
+    pack_table(cell.candidate, &to->candidate, carver);
+    to->x.to_gate[gru::kUpdate] = make_shift(cell.ih_to_u);
+    to->x.to_gate[gru::kReset] = make_shift(cell.ih_to_r);
+    to->x.to_gate[gru::kNew] = make_shift(cell.ih_to_n);
+    to->h.to_gate[gru::kUpdate] = make_shift(cell.hh_to_u);
+    to->h.to_gate[gru::kReset] = make_shift(cell.hh_to_r);
+    to->is_wide = is_wide(cell);
+    to->reset_shift = to->is_wide ? make_long_shift(cell.rhh_to_n) : make_shift(cell.rhh_to_n);
+    to->u_shift = to->is_wide ? make_long_shift(cell.u_shift) : make_shift(cell.u_shift);
+    to->n_shift = make_shift(cell.n_to_h);
+    to->view_shift = make_shift(cell.view_shift);
+    to->blocks = ceil_div(cell.hidden_size, kGruUnits);
+    to->bytes = carver->used;
+}
+
+}  // namespace
+
+int64_t gru_pack_bytes(const gru::Cell &cell) {
+    if (!is_packed(cell)) return 0;
+    GruPack none = {};
+    Carver counter = {nullptr};
+    pack(cell, &none, &counter);
+    return counter.used;
+}
+
+void gru_pack_make(const gru::Cell &cell, void *memory) {
+    memset(memory, 0, size_t(gru_pack_bytes(cell)));
+    Carver carver = {static_cast<char *>(memory)};
+    pack(cell, static_cast<GruPack *>(memory), &carver);
+}
+
+GruRoom gru_room(const gru::Cell &cell, int64_t batch) {
+    GruRoom room = {};
+    // Enough rows for W x to be a product of matrices; their results should stay in the caches.
+    room.steps = batch < 16 ? 16 / batch : 1;
+    room.units = round_up(cell.hidden_size, kGruUnits);
+    room.h_stride = round_up(2 * room.units, 64);  // two bytes a code, or two planes of one
+    room.x_stride = round_up(2 * round_up(cell.input_size, kGruUnits), 64);
+    const int64_t sums = 3 * room.units * 4;
+    room.h_at = 64;  // before it: counters
+    room.view_at = round_up(room.h_at + room.units * 4, 64);
+    room.x_at = room.view_at + room.h_stride;
+    room.ih_at = room.x_at + room.steps * room.x_stride;
+    room.hh_at = room.ih_at + room.steps * sums;
+    room.bytes = round_up(room.hh_at + sums, 64);
+    return room;
+}
+
+int64_t gru_room_bytes(const gru::Cell &cell, int64_t batch) {
+    return batch * gru_room(cell, batch).bytes + 64;
+}
+
+}  // namespace qk::cpu

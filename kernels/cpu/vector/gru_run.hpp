@@ -1,0 +1,167 @@
+// Steps of a frozen GRU on vectors: W x for a run of steps as one product of matrices, then the
+// recurrence step by step. Integers throughout: no split of steps or sequences leaves a trace.
+// Included after gru_rows.hpp.
+#pragma once
+#include "cpu/split.hpp"
+#include "cpu/vector/gru_rows.hpp"
+#include "gru/border.hpp"
+
+namespace qk::cpu {
+namespace {
+
+// A range of sequences, worked on by one thread.
+class GruPart {
+  public:
+    GruPart(const GruArgs &args, int64_t first, int64_t last)
+        : args_(args),
+          cell_(*args.cell),
+          pack_(*static_cast<const GruPack *>(args.packed)),
+          room_(gru_room(cell_, args.batch)),
+          first_(first),
+          last_(last) {}
+
+    void run() {
+        for (int64_t s = first_; s < last_; ++s) read_state(s);
+        for (int64_t t = 0; t < args_.steps; t += room_.steps) {
+            const int64_t count = min64(room_.steps, args_.steps - t);
+            run_inputs(t, count);
+            for (int64_t i = 0; i < count; ++i) run_step(t + i, i);
+        }
+        for (int64_t s = first_; s < last_; ++s) write_state(s);
+    }
+
+  private:
+    char *room(int64_t sequence) const {
+        char *const rooms = static_cast<char *>(args_.scratch) +
+                            args_.batch * gru_scratch_bytes(cell_);
+        return rooms + sequence * room_.bytes;
+    }
+    int32_t *h(int64_t s) const { return reinterpret_cast<int32_t *>(room(s) + room_.h_at); }
+    uint8_t *view(int64_t s) const { return reinterpret_cast<uint8_t *>(room(s) + room_.view_at); }
+    int32_t *hh(int64_t s) const { return reinterpret_cast<int32_t *>(room(s) + room_.hh_at); }
+    int32_t *ih(int64_t s, int64_t i) const {
+        return reinterpret_cast<int32_t *>(room(s) + room_.ih_at) + i * 3 * room_.units;
+    }
+    bool turn(int which) { return (reinterpret_cast<uint32_t *>(room(first_))[which]++ & 1) != 0; }
+
+    void read_state(int64_t s) {
+        const char *const from =
+            static_cast<const char *>(args_.h) + s * cell_.hidden_size * cell_.h_bytes;
+        const Round round(pack_.view_shift);
+        for (int64_t j = 0; j < room_.units; j += kGruUnits) {
+            const int64_t count = min64(kGruUnits, cell_.hidden_size - j);
+            const Ints code = load_codes(from + j * cell_.h_bytes, cell_.h_bytes, count);
+            store(h(s) + j, sub(code, splat(cell_.h_zero)));
+            store_view(view(s), room_.h_stride / 2, j,
+                       clamp(round(code), cell_.view_min, cell_.view_max),
+                       planes_of(cell_.view_bytes));
+        }
+    }
+
+    void write_codes(const int32_t *from, char *to) {
+        for (int64_t j = 0; j < cell_.hidden_size; j += kGruUnits) {
+            const Ints code = add(load(from + j), splat(cell_.h_zero));
+            store_codes(to + j * cell_.h_bytes, cell_.h_bytes,
+                        min64(kGruUnits, cell_.hidden_size - j), code);
+        }
+    }
+
+    void write_state(int64_t s) {
+        write_codes(h(s),
+                    static_cast<char *>(args_.h) + s * cell_.hidden_size * cell_.h_bytes);
+    }
+
+    uint8_t *read_x(int64_t s, int64_t t, int64_t i) {
+        uint8_t *const to = reinterpret_cast<uint8_t *>(room(s) + room_.x_at) + i * room_.x_stride;
+        const int64_t row = (t + i) * args_.batch + s, c = cell_.input_size;
+        const bool is_real = args_.x_format->id == QK_FORMAT_F32;
+        const int64_t bytes = is_real ? 4 : cell_.x_bytes;
+        const char *const from = static_cast<const char *>(args_.x) + row * c * bytes;
+        const float factor = gru::power_of_two(cell_.x_scale);
+        for (int64_t k = 0; k < c; k += kGruUnits) {
+            const int64_t count = min64(kGruUnits, c - k);
+            const Ints code =
+                is_real ? add(to_integers(from + k * 4, count, factor,
+                                          float(cell_.x_min - cell_.x_zero),
+                                          float(cell_.x_max - cell_.x_zero)),
+                              splat(cell_.x_zero))
+                        : clamp(load_codes(from + k * bytes, cell_.x_bytes, count), cell_.x_min,
+                                cell_.x_max);
+            store_view(to, room_.x_stride / 2, k, code, planes_of(cell_.x_bytes));
+        }
+        return to;
+    }
+
+    // W x of `count` steps from t on.
+    void run_inputs(int64_t t, int64_t count) {
+        const int planes = planes_of(cell_.x_bytes);
+        const bool backward = turn(0);
+        RowTask tasks[8];
+        int64_t waiting = 0, left = count * (last_ - first_);
+        for (int64_t s = first_; s < last_; ++s) {
+            for (int64_t i = 0; i < count; ++i) {
+                tasks[waiting++] = {read_x(s, t, i), ih(s, i)};
+                --left;
+                if (waiting * planes < kGruTile && left != 0) continue;
+                run_rows(pack_.x, pack_.blocks, tasks, waiting * planes, planes,
+                         room_.x_stride / 2, backward);
+                waiting = 0;
+            }
+        }
+    }
+
+    void run_step(int64_t t, int64_t i) {
+        const int planes = planes_of(cell_.view_bytes);
+        const int64_t most = kGruTile > planes ? kGruTile / planes : 1;
+        const bool backward = turn(1);
+        for (int64_t s = first_; s < last_; s += most) {
+            const int64_t count = min64(most, last_ - s);
+            RowTask tasks[8];
+            GateRow rows[8];
+            for (int64_t k = 0; k < count; ++k) {
+                tasks[k] = {view(s + k), hh(s + k)};
+                rows[k] = {ih(s + k, i), hh(s + k), h(s + k), view(s + k)};
+            }
+            run_rows(pack_.h, pack_.blocks, tasks, count * planes, planes, room_.h_stride / 2,
+                     backward);
+            if (pack_.is_wide != 0)
+                run_gates<true>(cell_, pack_, rows, count, room_.h_stride / 2);
+            else
+                run_gates<false>(cell_, pack_, rows, count, room_.h_stride / 2);
+        }
+        for (int64_t s = first_; s < last_; ++s) write_y(s, t);
+    }
+
+    void write_y(int64_t s, int64_t t) {
+        const int64_t at = (t * args_.batch + s) * cell_.hidden_size;
+        if (args_.y_format->id != QK_FORMAT_F32)
+            return write_codes(h(s), static_cast<char *>(args_.y) + at * cell_.h_bytes);
+        const float factor = gru::power_of_two(-cell_.h_scale);
+        for (int64_t j = 0; j < cell_.hidden_size; j += kGruUnits)
+            store_reals(static_cast<char *>(args_.y) + (at + j) * 4,
+                        min64(kGruUnits, cell_.hidden_size - j), load(h(s) + j), factor);
+    }
+
+    const GruArgs &args_;
+    const gru::Cell &cell_;
+    const GruPack &pack_;
+    const GruRoom room_;
+    const int64_t first_, last_;
+};
+
+bool can_run_gru(const GruArgs &args, int32_t) {
+    return (features() & kGruFeatures) == kGruFeatures && args.packed != nullptr &&
+           args.gates == nullptr;
+}
+
+Status run_gru(const GruArgs &args, const Launch &launch) {
+    const int64_t threads = launch.parallel.concurrency < 1 ? 1 : launch.parallel.concurrency;
+    const int64_t share = ceil_div(args.batch, threads);
+    parallel_ranges(launch.parallel, args.batch, share, [&](int64_t first, int64_t last) {
+        GruPart(args, first, last).run();
+    });
+    return QK_OK;
+}
+
+}  // namespace
+}  // namespace qk::cpu

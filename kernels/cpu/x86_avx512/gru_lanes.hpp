@@ -1,0 +1,137 @@
+// 16 int32 as one AVX-512 register: what the GRU (kernels/cpu/vector/gru_*.hpp) is written in.
+// VNNI multiplies unsigned codes by signed weights, so codes are stored 128 higher.
+#pragma once
+#include <immintrin.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "cpu/gru_pack.hpp"
+
+namespace qk::cpu {
+namespace {
+
+#define QK_GRU_INLINE __attribute__((always_inline))
+
+struct Ints {
+    __m512i v;
+};
+struct Longs {  // of the even lanes, of the odd lanes
+    __m512i even, odd;
+};
+
+inline Ints splat(int32_t value) { return {_mm512_set1_epi32(value)}; }
+inline Ints load(const int32_t *from) { return {_mm512_loadu_si512(from)}; }
+inline void store(int32_t *to, Ints a) { _mm512_storeu_si512(to, a.v); }
+inline Ints load_bytes(const uint8_t *from) {
+    return {_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i *>(from)))};
+}
+inline Ints add(Ints a, Ints b) { return {_mm512_add_epi32(a.v, b.v)}; }
+inline Ints sub(Ints a, Ints b) { return {_mm512_sub_epi32(a.v, b.v)}; }
+inline Ints mul(Ints a, Ints b) { return {_mm512_mullo_epi32(a.v, b.v)}; }
+inline Ints both(Ints a, Ints b) { return {_mm512_and_si512(a.v, b.v)}; }
+inline Ints larger(Ints a, Ints b) { return {_mm512_max_epi32(a.v, b.v)}; }
+inline Ints smaller(Ints a, Ints b) { return {_mm512_min_epi32(a.v, b.v)}; }
+inline Ints shift_left(Ints a, Ints n) { return {_mm512_sllv_epi32(a.v, n.v)}; }
+inline Ints shift_right(Ints a, Ints n) { return {_mm512_srav_epi32(a.v, n.v)}; }
+// All bits where a >= b.
+inline Ints not_below(Ints a, Ints b) {
+    return {_mm512_movm_epi32(_mm512_cmpge_epi32_mask(a.v, b.v))};
+}
+
+inline Longs products(Ints a, Ints b) {
+    return {_mm512_mul_epi32(a.v, b.v),
+            _mm512_mul_epi32(_mm512_srli_epi64(a.v, 32), _mm512_srli_epi64(b.v, 32))};
+}
+inline Longs add(Longs a, Longs b) {
+    return {_mm512_add_epi64(a.even, b.even), _mm512_add_epi64(a.odd, b.odd)};
+}
+struct LongShift {  // rounding half to even; the result fits 32 bits
+    __m512i left, half, one, right;
+
+    LongShift(int32_t to_left, int32_t to_right)
+        : left(_mm512_set1_epi64(to_left)),
+          half(_mm512_set1_epi64(to_right == 0 ? 0 : (int64_t{1} << (to_right - 1)) - 1)),
+          one(_mm512_set1_epi64(to_right != 0)),
+          right(_mm512_set1_epi64(to_right)) {}
+    __m512i shift(__m512i x) const {
+        x = _mm512_sllv_epi64(x, left);
+        const __m512i odd = _mm512_and_si512(_mm512_srav_epi64(x, right), one);
+        return _mm512_srav_epi64(_mm512_add_epi64(_mm512_add_epi64(x, half), odd), right);
+    }
+    Ints operator()(Longs x) const {
+        return {_mm512_mask_blend_epi32(0xaaaa, shift(x.even),
+                                        _mm512_slli_epi64(shift(x.odd), 32))};
+    }
+};
+
+// 256 bytes in four registers.
+struct DirectTable {
+    __m512i part[4];
+
+    explicit DirectTable(const uint8_t *bytes) {
+        for (int i = 0; i < 4; ++i)
+            part[i] = bytes == nullptr ? __m512i{} : _mm512_loadu_si512(bytes + 64 * i);
+    }
+    Ints look_up(Ints index) const {
+        constexpr __mmask64 lowest = 0x1111111111111111;  // byte of each lane
+        const __m512i low = _mm512_maskz_permutex2var_epi8(lowest, part[0], index.v, part[1]);
+        const __m512i high = _mm512_maskz_permutex2var_epi8(lowest, part[2], index.v, part[3]);
+        return {_mm512_mask_blend_epi8(_mm512_movepi8_mask(index.v), low, high)};
+    }
+};
+
+inline Ints pick_16(const int32_t *table, Ints index) {
+    return {_mm512_permutexvar_epi32(index.v, _mm512_loadu_si512(table))};
+}
+inline void gather_pairs(const int32_t *pairs, Ints index, Ints *first, Ints *second) {
+    const __m512i low = _mm512_i32gather_epi64(_mm512_castsi512_si256(index.v), pairs, 8);
+    const __m512i high = _mm512_i32gather_epi64(_mm512_extracti32x8_epi32(index.v, 1), pairs, 8);
+    const __m512i even =
+        _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+    first->v = _mm512_permutex2var_epi32(low, even, high);
+    second->v = _mm512_permutex2var_epi32(low, _mm512_add_epi32(even, _mm512_set1_epi32(1)), high);
+}
+
+inline __mmask16 first_lanes(int64_t count) { return __mmask16((1u << count) - 1); }
+
+inline Ints load_codes(const char *from, int32_t bytes, int64_t count) {
+    if (bytes == 1) return {_mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(first_lanes(count), from))};
+    return {_mm512_cvtepi16_epi32(_mm256_maskz_loadu_epi16(first_lanes(count), from))};
+}
+inline void store_codes(char *to, int32_t bytes, int64_t count, Ints a) {
+    if (bytes == 1)
+        _mm_mask_storeu_epi8(to, first_lanes(count), _mm512_cvtepi32_epi8(a.v));
+    else
+        _mm256_mask_storeu_epi16(to, first_lanes(count), _mm512_cvtepi32_epi16(a.v));
+}
+// gru::real_to_code without the zero point.
+inline Ints to_integers(const char *from, int64_t count, float factor, float low, float high) {
+    const __m512 real = _mm512_maskz_loadu_ps(first_lanes(count), from);
+    __m512 x = _mm512_mul_ps(real, _mm512_set1_ps(factor));
+    x = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, x, _CMP_ORD_Q), x);  // NaN to 0
+    x = _mm512_min_ps(_mm512_max_ps(x, _mm512_set1_ps(low)), _mm512_set1_ps(high));
+    return {_mm512_cvt_roundps_epi32(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
+}
+inline void store_reals(char *to, int64_t count, Ints a, float factor) {
+    _mm512_mask_storeu_ps(to, first_lanes(count),
+                          _mm512_mul_ps(_mm512_cvtepi32_ps(a.v), _mm512_set1_ps(factor)));
+}
+
+// Codes as VNNI reads them: one plane of code + 128, or (code >> 8) + 128 and code & 255.
+inline int planes_of(int32_t code_bytes) { return code_bytes; }
+constexpr bool kInPlanes = true;
+inline void store_view(uint8_t *row, int64_t plane_stride, int64_t index, Ints code, int planes) {
+    const __m512i offset = _mm512_set1_epi32(128);
+    __m128i *const to = reinterpret_cast<__m128i *>(row + index);
+    if (planes == 1) {
+        _mm_storeu_si128(to, _mm512_cvtepi32_epi8(_mm512_add_epi32(code.v, offset)));
+        return;
+    }
+    const __m512i high = _mm512_add_epi32(_mm512_srai_epi32(code.v, 8), offset);
+    _mm_storeu_si128(to, _mm512_cvtepi32_epi8(high));
+    _mm_storeu_si128(reinterpret_cast<__m128i *>(row + plane_stride + index),
+                     _mm512_cvtepi32_epi8(code.v));
+}
+
+}  // namespace
+}  // namespace qk::cpu
