@@ -23,7 +23,7 @@ DOCS = pathlib.Path(__file__).resolve().parent.parent / "docs"
 
 def accuracy_table():
     """{setting: [dB of each network]} and the networks' names."""
-    text = (DOCS / "gru.md").read_text(encoding="utf-8").split("## Accuracy")[1]
+    text = (DOCS / "gru.md").read_text(encoding="utf-8").split("## Accuracy")[1].split("\n## ")[0]
     rows = [[cell.strip() for cell in line.strip("|").split("|")]
             for line in text.splitlines() if line.startswith("|")]
     return {row[0]: [float(cell) for cell in row[1:-1]] for row in rows[2:]}, rows[0][1:-1]
