@@ -217,7 +217,8 @@ QK_API qk_status qk_repack(qk_context *context, const qk_tensor *from, qk_tensor
 
 /* y = x . transpose(w) + bias.  x [m,k] dense; w [n,k] any format; bias [n] dense or NULL;
  * y [m,n] in x's format. m = 1 runs as matrix-vector. Sums are kept in f32. y must not overlap
- * an input. More leading dimensions of x and y count as rows. */
+ * an input. More leading dimensions of x and y count as rows. Equal calls give equal bits; so does
+ * a row of x in any batch, but on CUDA a packed weight's m = 1 has an order of sums of its own. */
 QK_API qk_status qk_linear(qk_context *context, const qk_tensor *x, const qk_tensor *w,
                            const qk_tensor *bias, qk_tensor *y);
 /* Scratch qk_linear needs for up to m_max rows of x; give the largest to qk_context_options. */

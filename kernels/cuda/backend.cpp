@@ -60,7 +60,8 @@ Status download(const Launch &launch, void *host, const void *device, size_t byt
 constexpr Kernel<DequantizeArgs> const *kDequantize[] = {
     &cuda::kDequantizeStream, &cuda::kDequantizeAwq, &cuda::kDequantizeGeneric};
 constexpr Kernel<RepackArgs> const *kRepack[] = {&cuda::kRepackGeneric};
-constexpr Kernel<LinearArgs> const *kLinear[] = {&cuda::kLinearMatvec, &cuda::kLinearGeneric};
+constexpr Kernel<LinearArgs> const *kLinear[] = {&cuda::kLinearVector, &cuda::kLinearMatvec,
+                                                 &cuda::kLinearGeneric};
 
 }  // namespace
 

@@ -9,6 +9,7 @@ extern const Kernel<DequantizeArgs> kDequantizeStream;   // convert/dequantize_s
 extern const Kernel<DequantizeArgs> kDequantizeAwq;      // convert/dequantize_awq.cu
 extern const Kernel<DequantizeArgs> kDequantizeGeneric;  // convert/dequantize.cu
 extern const Kernel<RepackArgs> kRepackGeneric;          // convert/repack.cu
+extern const Kernel<LinearArgs> kLinearVector;           // decode/vector.cu
 extern const Kernel<LinearArgs> kLinearMatvec;           // decode/matvec.cu
 extern const Kernel<LinearArgs> kLinearGeneric;          // linear/generic.cu
 

@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include <initializer_list>
+
 #include "backend/arguments.hpp"
 #include "base/checked.hpp"
 

@@ -2,6 +2,8 @@
 #include <math.h>
 #include <string.h>
 
+#include <initializer_list>
+
 #include "base/checked.hpp"
 #include "gru/calibrate/build.hpp"
 #include "op/checks.hpp"

@@ -1,6 +1,8 @@
 // Running a frozen GRU, and making one from bytes or integers.
 #include <string.h>
 
+#include <initializer_list>
+
 #include "gru/image.hpp"
 #include "op/checks.hpp"
 #include "op/gru.hpp"

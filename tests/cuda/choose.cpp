@@ -1,5 +1,6 @@
 // The choices of the CUDA backend as pure functions: no GPU needed.
 #include "cuda/choose/matvec.hpp"
+#include "cuda/choose/ring.hpp"
 
 #include <gtest/gtest.h>
 
@@ -43,6 +44,42 @@ TEST(CudaChoose, EveryStageBelongsToOneWarp) {
                     ASSERT_EQ(stage, stages);
                 }
                 ASSERT_EQ(row, plan.row_tiles);
+            }
+        }
+    }
+}
+
+TEST(CudaChoose, TheRingOfAnH200) {
+    const qk::cuda::RingPlan small = qk::cuda::plan_ring(4096, 4096, 132, 8);
+    EXPECT_EQ(small.blocks, 132);
+    EXPECT_EQ(small.chunks, 16);
+    EXPECT_EQ(small.row_stages, 1);
+    EXPECT_EQ(small.panel, 2);
+    EXPECT_EQ(small.buffers, 1);
+    const qk::cuda::RingPlan large = qk::cuda::plan_ring(57344, 14336, 132, 8);
+    EXPECT_EQ(large.row_stages, 4);
+    EXPECT_EQ(large.panel, 7);  // 28 rows of tiles in 4 panels
+    EXPECT_EQ(large.buffers, 2);
+    EXPECT_EQ(qk::cuda::plan_ring(17, 256, 132, 8).blocks, 2);
+}
+
+TEST(CudaChoose, EveryRowOfTilesBelongsToOneBlockAndFitsAPanel) {
+    for (int64_t n = 1; n < 90000; n += 1237) {
+        for (const int32_t multiprocessors : {1, 8, 132}) {
+            for (const int32_t room : {1, 2, 8}) {
+                const qk::cuda::RingPlan plan = qk::cuda::plan_ring(n, 4096, multiprocessors, room);
+                ASSERT_LE(plan.panel, room);
+                ASSERT_GE(plan.panel, 1);
+                int32_t row = 0;
+                for (int32_t b = 0; b < plan.blocks; ++b) {
+                    const qk::cuda::Run rows = plan.rows.part(b);
+                    ASSERT_EQ(rows.first, row);
+                    ASSERT_GT(rows.last, rows.first);
+                    ASSERT_TRUE(plan.buffers == 2 || rows.last - rows.first <= plan.panel);
+                    row = rows.last;
+                }
+                ASSERT_EQ(row, plan.row_tiles);
+                ASSERT_GE(int64_t(row) * 16, n);
             }
         }
     }

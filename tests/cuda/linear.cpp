@@ -171,6 +171,40 @@ TEST(CudaLinear, MatvecIsWithinItsBound) {
     }
 }
 
+// One row of x on the kernel for it: chunks that do not fill the warps, more panels of rows than
+// one, every scale format with both sizes of groups.
+TEST(CudaLinear, VectorIsWithinItsBound) {
+    QK_NEEDS_DEVICE();
+    Rng rng(9);
+    const int64_t shapes[][2] = {{1, 256},   {17, 512},   {130, 1024},
+                                 {33, 4096}, {300, 4352}, {16 * 132 * 9 + 5, 256}};
+    int at = 0;
+    for (const qk_format format : {QK_FORMAT_U4_AFFINE, QK_FORMAT_NF4, QK_FORMAT_FP4_BNB}) {
+        for (const qk_format scale :
+             {QK_FORMAT_F16, QK_FORMAT_BF16, QK_FORMAT_F32, QK_FORMAT_LUT8}) {
+            for (const int32_t group : {64, 128}) {
+                for (const auto &[n, k] : shapes) {
+                    const bool symmetric = format == QK_FORMAT_U4_AFFINE && at % 3 == 0;
+                    qk_tensor_desc desc =
+                        weight_desc(format, scale, QK_LAYOUT_ROW, group, n, k, symmetric);
+                    if (scale == QK_FORMAT_LUT8) desc.scale_group_size = at % 2 == 0 ? 256 : 16;
+                    Problem p =
+                        make_problem(desc, at % 5 < 3 ? QK_FORMAT_F16 : QK_FORMAT_BF16, 1, rng);
+                    ++at;
+                    SCOPED_TRACE(describe(p));
+                    const DeviceWeight w = packed_weight(p.w);
+                    const auto y = run_on_device(qk::cuda::kLinearVector, p, w, 0, 1);
+                    expect_within_bound(p, y);
+                    for (int repeat = 0; repeat < 3; ++repeat) {
+                        ASSERT_EQ(run_on_device(qk::cuda::kLinearVector, p, w, 0, 1), y);
+                    }
+                    if (HasFailure()) return;
+                }
+            }
+        }
+    }
+}
+
 TEST(CudaLinear, GenericTakesThePackedLayoutToo) {
     QK_NEEDS_DEVICE();
     Rng rng(7);

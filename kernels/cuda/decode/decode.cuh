@@ -1,9 +1,9 @@
 // A word of 8 codes to 4 matrix-operand registers (8 values as pairs), two ways.
 //
-// Numbers (U4): a half in [1024, 2048) has its unit at 1, so 0x6400 | q is 1024 + q, and a nibble
-// at bits 4..7 is 1024 + 16 q (src/base/int_to_half.hpp): one lop3 and one subtraction or fma a
-// pair, exact. The zero point rides along in the constant. A bfloat16 has 7 mantissa bits: 0x4300
-// is 128, and only nibbles at bits 0..3 fit, so bf16 shifts three times.
+// Numbers (U4): a half in [1024, 2048) has its unit at bit 0, so 0x6400 | q is 1024 + q; one in
+// [64, 128) has it at bit 4, so 0x5400 | q << 4 is 64 + q (src/base/int_to_half.hpp): one lop3 and
+// one subtraction a pair, exact. The zero point rides along in the constant. A bfloat16 has 7
+// mantissa bits: 0x4300 is 128, and only nibbles at bits 0..3 fit, so bf16 shifts three times.
 //
 // Look-ups (NF4, FP4, E2M1): a byte holds two codes; a table of 256 pairs turns it into a register.
 // The table is copied 32 times, one for each bank of shared memory: lane l reads bank l whatever
@@ -21,10 +21,9 @@ namespace {
 
 constexpr size_t kPairTableBytes = 256 * 256;
 
-// Constants that take a group's zero points off: one pair for row r, one for row r + 8.
+// Constants that take a group's zero points off, of row r (low nibbles) and of row r + 8 (high).
 struct Zeros {
-    uint32_t low[2];   // subtracted from nibbles at bits 0..3
-    uint32_t high[2];  // f16: added by the fma that scales nibbles at bits 4..7
+    uint32_t low, high;
 };
 
 template <class T>
@@ -35,27 +34,21 @@ struct DecodeNumbers<F16> {
     static constexpr bool kPairs = false;
     static __device__ void prepare(const WeightView &, uint8_t *) {}
     static __device__ Zeros zeros(uint32_t byte) {
-        const uint32_t z0 = byte & 15, z1 = byte >> 4 & 15;
-        return {{0x64006400u + z0 * 0x00010001u, 0x64006400u + z1 * 0x00010001u},
-                {0xd400d400u + z0 * 0x00100010u, 0xd400d400u + z1 * 0x00100010u}};
+        return {0x64006400u + (byte & 0x0f) * 0x00010001u,
+                0x54005400u + (byte & 0xf0) * 0x00010001u};
     }
     static __device__ uint32_t subtract(uint32_t a, uint32_t b) {
         uint32_t r;
         asm("sub.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
         return r;
     }
-    static __device__ uint32_t scale_down(uint32_t a, uint32_t b) {  // a / 16 + b
-        uint32_t r;
-        asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(0x2c002c00u), "r"(b));
-        return r;
-    }
     static __device__ void decode(uint32_t word, const Zeros &z, uint32_t, uint32_t,
                                   uint32_t (&a)[4]) {
         const uint32_t upper = word >> 8;
-        a[0] = subtract(and_or(word, 0x000f000fu, 0x64006400u), z.low[0]);
-        a[1] = scale_down(and_or(word, 0x00f000f0u, 0x64006400u), z.high[1]);
-        a[2] = subtract(and_or(upper, 0x000f000fu, 0x64006400u), z.low[0]);
-        a[3] = scale_down(and_or(upper, 0x00f000f0u, 0x64006400u), z.high[1]);
+        a[0] = subtract(and_or(word, 0x000f000fu, 0x64006400u), z.low);
+        a[1] = subtract(and_or(word, 0x00f000f0u, 0x54005400u), z.high);
+        a[2] = subtract(and_or(upper, 0x000f000fu, 0x64006400u), z.low);
+        a[3] = subtract(and_or(upper, 0x00f000f0u, 0x54005400u), z.high);
     }
 };
 
@@ -64,8 +57,7 @@ struct DecodeNumbers<BF16> {
     static constexpr bool kPairs = false;
     static __device__ void prepare(const WeightView &, uint8_t *) {}
     static __device__ Zeros zeros(uint32_t byte) {
-        const uint32_t z0 = byte & 15, z1 = byte >> 4 & 15;
-        return {{0x43004300u + z0 * 0x00010001u, 0x43004300u + z1 * 0x00010001u}, {0, 0}};
+        return {0x43004300u + (byte & 15) * 0x00010001u, 0x43004300u + (byte >> 4) * 0x00010001u};
     }
     static __device__ uint32_t subtract(uint32_t a, uint32_t b) {
         const __nv_bfloat162 r = __hsub2(*reinterpret_cast<__nv_bfloat162 *>(&a),
@@ -76,7 +68,8 @@ struct DecodeNumbers<BF16> {
                                   uint32_t (&a)[4]) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-            a[i] = subtract(and_or(word >> 4 * i, 0x000f000fu, 0x43004300u), z.low[i & 1]);
+            a[i] = subtract(and_or(word >> 4 * i, 0x000f000fu, 0x43004300u),
+                            i % 2 == 0 ? z.low : z.high);
         }
     }
 };
@@ -99,8 +92,7 @@ struct DecodePairs {
         constexpr int kVectors = 8;  // of 16 bytes, 32 copies of an entry
         for (int i = int(threadIdx.x); i < 256 * kVectors; i += int(blockDim.x)) {
             const int byte = i / kVectors;
-            const uint32_t entry =
-                pair(w.entries[byte & 15], w.entries[byte >> 4]);
+            const uint32_t entry = pair(w.entries[byte & 15], w.entries[byte >> 4]);
             *reinterpret_cast<uint4 *>(table + byte * 256 + i % kVectors * 16) = {entry, entry,
                                                                                   entry, entry};
         }
@@ -114,6 +106,43 @@ struct DecodePairs {
             const uint32_t at = __byte_perm(word, lane_offset, 0x5504u | uint32_t(i) << 4);
             a[i] = shared_load_4(table + at);
         }
+    }
+};
+
+// The same look-up with the table in 32 KiB at a fixed address: entry b of lane l lies at byte
+// 256 (b mod 128) + 128 (b / 128) + 4 l. Two operations a word put the top bit of each byte beside
+// the lane; prmt replicates the sign of a byte whose top bit is now clear for the upper half of the
+// address.
+template <class T, uint32_t kTable>
+struct DecodeTable {
+    static constexpr bool kPairs = true;
+
+    // By `threads` threads; a barrier must follow.
+    static __device__ void prepare(const float (&entries)[16], uint32_t threads) {
+        for (uint32_t i = threadIdx.x; i < 256 * 8; i += threads) {
+            const uint32_t byte = i / 8;
+            const uint32_t e = DecodePairs<T>::pair(entries[byte & 15], entries[byte >> 4]);
+            const uint32_t to = kTable + byte % 128 * 256 + byte / 128 * 128 + i % 8 * 16;
+            shared_store_16(to, {e, e, e, e});
+        }
+    }
+    static __device__ uint32_t lanes() { return threadIdx.x % 32 * 0x04040404u; }
+    static __device__ Zeros zeros(uint32_t) { return {}; }
+    template <uint32_t i>
+    static __device__ uint32_t look_up(uint32_t low, uint32_t high) {
+        uint32_t at, value;
+        asm("prmt.b32 %0, %1, %2, %3;"
+            : "=r"(at)
+            : "r"(low), "r"(high), "n"(0x8804u + 0x1111u * i));
+        asm("ld.shared.u32 %0, [%1 + %2];" : "=r"(value) : "r"(at), "n"(kTable));
+        return value;
+    }
+    static __device__ void decode(uint32_t word, const Zeros &, uint32_t lanes, uint32_t (&a)[4]) {
+        const uint32_t low = word & 0x7f7f7f7fu, high = (word & 0x80808080u) | lanes;
+        a[0] = look_up<0>(low, high);
+        a[1] = look_up<1>(low, high);
+        a[2] = look_up<2>(low, high);
+        a[3] = look_up<3>(low, high);
     }
 };
 

@@ -226,7 +226,7 @@ __global__ void __launch_bounds__(768, 1) multiply(const __grid_constant__ Probl
                                            0,
                                            uint32_t(run.last - run.first)};
     if (threadIdx.x % 32 == 0) {
-        for (int32_t i = 0; i < kSlots; ++i) barrier_init(stream.full + i * 8);
+        for (int32_t i = 0; i < kSlots; ++i) barrier_init(stream.full + i * 8, 1);
         barrier_init_fence();
     }
     __syncwarp();

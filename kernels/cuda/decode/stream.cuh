@@ -2,17 +2,12 @@
 // stage is kStageTiles tiles of one row of tiles: their codes, their scales, their zeros.
 #pragma once
 #include "cuda/choose/matvec.hpp"
+#include "cuda/decode/scale.cuh"
 #include "cuda/prim/copy.cuh"
 #include "cuda/view.cuh"
 
 namespace qk::cuda {
 namespace {
-
-enum class ScaleKind { kF16, kBF16, kF32, kNested };
-
-// Bytes of the scales of rows r and r + 8.
-template <ScaleKind kind>
-constexpr uint32_t kPairBytes = kind == ScaleKind::kF32 ? 8 : kind == ScaleKind::kNested ? 2 : 4;
 
 // A stage in shared memory: codes, then scales, then zeros. Groups of 64 columns need most room.
 constexpr uint32_t kCodeBytes = kStageTiles * 512;
@@ -36,13 +31,13 @@ struct Place {
 
 template <ScaleKind kind, bool pairs>
 struct Stream {
-    const uint8_t *codes;                 // of the next stage: stages lie one after the other
-    const uint8_t *scale, *zero;          // the planes; zero is null where every zero is 8
-    int32_t tiles, groups, row_stages;    // of a row of tiles
-    int32_t group_shift;                  // log2 of the tiles a group
-    uint32_t ring, full;                  // shared memory: the slots and their barriers
-    Place next;                           // to be ordered
-    uint32_t ordered, count;              // stages ordered so far, and of this warp
+    const uint8_t *codes;               // of the next stage: stages lie one after the other
+    const uint8_t *scale, *zero;        // the planes; zero is null where every zero is 8
+    int32_t tiles, groups, row_stages;  // of a row of tiles
+    int32_t group_shift;                // log2 of the tiles a group
+    uint32_t ring, full;                // shared memory: the slots and their barriers
+    Place next;                         // to be ordered
+    uint32_t ordered, count;            // stages ordered so far, and of this warp
 
     __device__ uint32_t slot(uint32_t i) const { return ring + i % kSlots * kStageBytes; }
 

@@ -18,10 +18,16 @@ constexpr bool kBulkCopies = true;
 constexpr bool kBulkCopies = false;
 #endif
 
-// One arrival (the lane that orders the copies) completes a phase once the bytes are in.
-__device__ inline void barrier_init(uint32_t barrier) {
+// A phase is complete once so many arrivals, and all bytes they announced, are in.
+__device__ inline void barrier_init(uint32_t barrier, uint32_t arrivals) {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(barrier));
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
+#endif
+}
+
+__device__ inline void barrier_arrive(uint32_t barrier) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(barrier) : "memory");
 #endif
 }
 
@@ -137,6 +143,21 @@ __device__ inline uint4 shared_load_16(uint32_t address) {
                  : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                  : "r"(address));
     return v;
+}
+
+__device__ inline void shared_store_4(uint32_t address, uint32_t v) {
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
+}
+
+__device__ inline void shared_store_8(uint32_t address, uint2 v) {
+    asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(address), "r"(v.x), "r"(v.y)
+                 : "memory");
+}
+
+__device__ inline void shared_store_16(uint32_t address, uint4 v) {
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(v.x), "r"(v.y),
+                 "r"(v.z), "r"(v.w)
+                 : "memory");
 }
 
 }  // namespace

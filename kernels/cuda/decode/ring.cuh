@@ -1,0 +1,276 @@
+// What the kernels for sm_90 and later share (decode/vector.cu, decode/rows.cu): a packed weight as
+// a ring of stages in shared memory, filled by one thread and read by the other warps.
+//
+//     row of tiles    |  chunk 0  |  chunk 1  | ... | chunk 15 || chunk 16 | ...      16 rows of w
+//                     |<------------- stage ------------------>|
+//     warp                  0           1              15           0
+//
+// A chunk is 16 rows x 256 columns: 2 KiB of codes that lie in one piece, and so do the codes, the
+// scales and the zeros of all chunks of a stage. So a stage of 32 KiB is two or three bulk copies,
+// and the warps spend no instruction on addresses of global memory. A full barrier a slot counts
+// bytes in, an empty one counts warps out.
+//
+// Shared memory is addressed absolutely: these kernels have no static shared memory, so their
+// dynamic part starts at kSharedStart or (on other architectures) below. Addresses become constants
+// in the instructions; a look-up would need an addition for each load otherwise.
+#pragma once
+#include "cuda/choose/ring.hpp"
+#include "cuda/decode/decode.cuh"
+#include "cuda/decode/scale.cuh"
+#include "cuda/prim/copy.cuh"
+#include "cuda/prim/mma.cuh"
+#include "cuda/runtime.hpp"
+#include "cuda/view.cuh"
+
+namespace qk::cuda {
+namespace {
+
+constexpr uint32_t kSharedStart = 1024;
+constexpr int32_t kRingThreads = (kRingWarps + 1) * 32;
+constexpr uint32_t kChunkBytes = kChunkTiles * 512;
+constexpr uint32_t kTableBytes = 32 * 1024;
+
+template <class T>
+struct RingNumbers : DecodeNumbers<T> {
+    static __device__ void prepare(const float (&)[16], uint32_t) {}
+    static __device__ uint32_t lanes() { return 0; }
+    static __device__ void decode(uint32_t word, const Zeros &zeros, uint32_t, uint32_t (&a)[4]) {
+        DecodeNumbers<T>::decode(word, zeros, 0, 0, a);
+    }
+};
+template <class T>
+using RingTable = DecodeTable<T, kSharedStart>;
+
+struct RingProblem {
+    const uint8_t *codes, *scale, *zero;  // zero: null where every zero is 8
+    const float *second, *scale_code, *scale_bias;
+    const void *x, *bias;  // bias may be null
+    void *y;
+    int64_t m, n;
+    int32_t k;
+    uint32_t groups;        // of a row
+    int32_t second_shift;   // nested: log2 of second_group
+    uint32_t second_bytes;  // nested: of the second scales of a block's rows, at most
+    qk_format bias_type;
+    RingPlan plan;
+    float entries[16];  // what codes stand for, where they are looked up
+};
+
+// Where things lie in shared memory: [table] [slots] [scale codes] [barriers] and then what the
+// kernel adds. kGroupTiles: tiles of 64 columns a group.
+template <class Decode, ScaleKind kind, int kGroupTiles, int kDepth>
+struct RingMap {
+    static constexpr uint32_t kSlots = kDepth;
+    static constexpr uint32_t kGroups = kChunkTiles / kGroupTiles;  // of a chunk
+    static constexpr uint32_t kGroupScales = 8 * kPairBytes<kind>;
+    static constexpr uint32_t kChunkScales = kGroups * kGroupScales;
+    static constexpr uint32_t kChunkZeros = Decode::kPairs ? 0 : kGroups * 8;
+    static constexpr uint32_t kScaleAt = kRingWarps * kChunkBytes;
+    static constexpr uint32_t kZeroAt = kScaleAt + kRingWarps * kChunkScales;
+    static constexpr uint32_t kStage = (kZeroAt + kRingWarps * kChunkZeros + 127) / 128 * 128;
+
+    static constexpr uint32_t kTable = kSharedStart;
+    static constexpr uint32_t kRing = kTable + (Decode::kPairs ? kTableBytes : 0);
+    static constexpr uint32_t kScaleCodes = kRing + kDepth * kStage;
+    static constexpr uint32_t kBarriers = kScaleCodes + (kind == ScaleKind::kNested ? 256 * 4 : 0);
+    static constexpr uint32_t kEnd = kBarriers + kDepth * 16;
+    QK_HD static constexpr uint32_t full(uint32_t slot) { return kBarriers + slot * 16; }
+    QK_HD static constexpr uint32_t empty(uint32_t slot) { return full(slot) + 8; }
+};
+
+// A place in the ring; the parity of its round starts at 0.
+template <uint32_t slots>
+struct Slot {
+    uint32_t index = 0, parity = 0;
+
+    __device__ void advance() {
+        if (++index == slots) {
+            index = 0;
+            parity ^= 1;
+        }
+    }
+};
+
+// The order of a block's stages: rows of tiles one after the other (kByRows), or panel by panel,
+// and in a panel all rows of its first column of stages before the second column.
+template <bool kByRows>
+struct StageOrder {
+    int32_t rows, row_stages, panel;
+    int32_t row = 0, stage = 0, panel_first = 0;
+
+    __device__ void advance() {
+        if (kByRows) {
+            if (++stage == row_stages) {
+                stage = 0;
+                ++row;
+            }
+        } else if (++row == min(rows, panel_first + panel)) {
+            if (++stage == row_stages) {
+                stage = 0;
+                panel_first = row;
+            }
+            row = panel_first;
+        }
+    }
+};
+
+// Run by one thread, which computes nothing.
+template <class Map, bool kByRows>
+__device__ void produce(const RingProblem &p, Run rows) {
+    const int64_t first = int64_t(rows.first) * p.plan.chunks;
+    const uint8_t *const codes = p.codes + first * kChunkBytes;
+    const uint8_t *const scale = p.scale + first * Map::kChunkScales;
+    const bool zeros = Map::kChunkZeros != 0 && p.zero != nullptr;
+    const uint8_t *const zero = zeros ? p.zero + first * Map::kChunkZeros : nullptr;
+    const uint32_t chunk_bytes = kChunkBytes + Map::kChunkScales + (zeros ? Map::kChunkZeros : 0);
+    StageOrder<kByRows> next = {rows.last - rows.first, p.plan.row_stages, p.plan.panel};
+    Slot<Map::kSlots> slot;
+    bool first_round = true;
+    for (int32_t left = next.rows * p.plan.row_stages; left > 0; --left) {
+        if (!first_round) barrier_wait(Map::empty(slot.index), slot.parity ^ 1);
+        const int32_t chunk = next.stage * kRingWarps;
+        const uint32_t count = uint32_t(min(kRingWarps, p.plan.chunks - chunk));
+        const int64_t at = int64_t(next.row) * p.plan.chunks + chunk;
+        const uint32_t to = Map::kRing + slot.index * Map::kStage, full = Map::full(slot.index);
+        barrier_expect(full, count * chunk_bytes);
+        copy_bulk(to, codes + at * kChunkBytes, count * kChunkBytes, full);
+        copy_bulk(to + Map::kScaleAt, scale + at * Map::kChunkScales, count * Map::kChunkScales,
+                  full);
+        if (zeros) {
+            copy_bulk(to + Map::kZeroAt, zero + at * Map::kChunkZeros, count * Map::kChunkZeros,
+                      full);
+        }
+        next.advance();
+        slot.advance();
+        if (slot.index == 0) first_round = false;
+    }
+}
+
+// The barriers, by one thread.
+template <class Map>
+__device__ void init_barriers() {
+    for (uint32_t i = 0; i < Map::kSlots; ++i) {
+        barrier_init(Map::full(i), 1);
+        barrier_init(Map::empty(i), kRingWarps);
+    }
+    barrier_init_fence();
+}
+
+// Zeros of 8 in every slot, for weights without a plane of zeros: nothing overwrites them. By all
+// threads that multiply, as the next two.
+template <class Map>
+__device__ void fill_zeros() {
+    for (uint32_t slot = 0; slot < Map::kSlots; ++slot) {
+        const uint32_t to = Map::kRing + slot * Map::kStage + Map::kZeroAt;
+        constexpr uint32_t kWords = kRingWarps * Map::kChunkZeros / 4;
+        for (uint32_t i = threadIdx.x; i < kWords; i += kRingWarps * 32) {
+            shared_store_4(to + i * 4, 0x88888888u);
+        }
+    }
+}
+
+template <class Map>
+__device__ void fill_scale_codes(const RingProblem &p) {
+    for (uint32_t i = threadIdx.x; i < 256; i += kRingWarps * 32) {
+        shared_store_4(Map::kScaleCodes + i * 4, __float_as_uint(__ldg(p.scale_code + i)));
+    }
+}
+
+// Nested scales: the second scales of a block's rows, those from number `first` on.
+template <class Map>
+struct Seconds {
+    uint32_t at, first;
+
+    __device__ void fill(const RingProblem &p, Run rows) {
+        const uint32_t end = uint32_t(min64(int64_t(rows.last) * 16, p.n)) * p.groups;
+        first = uint32_t(rows.first) * 16 * p.groups >> p.second_shift;
+        const uint32_t last = (end - 1) >> p.second_shift;
+        for (uint32_t i = threadIdx.x; i <= last - first; i += kRingWarps * 32) {
+            shared_store_4(at + i * 4, __float_as_uint(__ldg(p.second + first + i)));
+        }
+    }
+    // The scale of `row` and `group`, whose 8-bit code is `code`.
+    __device__ float scale(const RingProblem &p, uint32_t code, int64_t row, int32_t group,
+                           float bias) const {
+        const uint32_t number = uint32_t(min64(row, p.n - 1)) * p.groups + uint32_t(group);
+        const uint32_t second = shared_load_4(at + ((number >> p.second_shift) - first) * 4);
+        const uint32_t value = shared_load_4(Map::kScaleCodes + code * 4);
+        return __fadd_rn(__fmul_rn(__uint_as_float(value), __uint_as_float(second)), bias);
+    }
+};
+
+__device__ inline void wait_for_all() {
+    asm volatile("bar.sync 0, %0;" ::"n"(kRingThreads) : "memory");
+}
+
+__device__ inline void wait_for_consumers() {
+    asm volatile("bar.sync 1, %0;" ::"n"(kRingWarps * 32) : "memory");
+}
+
+// One value of y, its bias added.
+template <class T>
+__device__ void store_output(const RingProblem &p, int64_t row, int64_t x_row, float y) {
+    if (row >= p.n) return;
+    if (p.bias != nullptr) y = __fadd_rn(y, load_float(p.bias_type, p.bias, row));
+    const qk_format type = std::is_same_v<T, F16> ? QK_FORMAT_F16 : QK_FORMAT_BF16;
+    store_float(type, p.y, x_row * p.n + row, y);
+}
+
+// The host side: what every kernel on the ring asks of a problem.
+
+inline uint32_t second_bytes(const Weight &w, const RingPlan &plan) {
+    if (w.scale.second_group == 0) return 0;
+    const int64_t rows = int64_t(plan.rows.each + 1) * 16;
+    return uint32_t(rows * w.geometry.groups_per_row / w.scale.second_group + 2) * 4;
+}
+
+inline RingProblem ring_problem(const LinearArgs &args, const RingPlan &plan) {
+    const Weight &w = args.w;
+    const auto bytes = [](const void *plane) { return static_cast<const uint8_t *>(plane); };
+    const auto floats = [](const void *plane) { return static_cast<const float *>(plane); };
+    const int64_t second = w.scale.second_group;
+    RingProblem p = {bytes(w.data),
+                     bytes(w.scale.data),
+                     bytes(w.zero),
+                     floats(w.scale.second),
+                     floats(w.scale.code),
+                     floats(w.scale.bias),
+                     args.x.data,
+                     args.bias != nullptr ? args.bias->data : nullptr,
+                     args.y.data,
+                     args.x.rows,
+                     w.geometry.n,
+                     int32_t(w.geometry.k),
+                     uint32_t(w.geometry.groups_per_row),
+                     second > 0 ? __builtin_ctzll(uint64_t(second)) : 0,
+                     second_bytes(w, plan),
+                     args.bias != nullptr ? args.bias->format->id : QK_FORMAT_F32,
+                     plan,
+                     {}};
+    for (int code = 0; w.layout->id == kLayoutTilesPairs && code < 16; ++code) {
+        p.entries[code] = w.format->value(code);
+    }
+    return p;
+}
+
+inline bool aligned_to_16(const void *pointer) {
+    return reinterpret_cast<uintptr_t>(pointer) % 16 == 0;
+}
+
+inline bool fits_ring(const LinearArgs &args, int32_t device_index) {
+    const Weight &w = args.w;
+    if (is_dense(*w.format)) return false;
+    const Geometry &s = w.geometry;
+    const bool packed = w.layout->id == kLayoutTiles || w.layout->id == kLayoutTilesPairs;
+    const int64_t second = w.scale.second_group;
+    const bool groups = s.groups_per_row * 64 == s.k || s.groups_per_row * 128 == s.k;
+    return packed && !s.flat && groups && s.k % kChunkColumns == 0 && s.k < (int64_t{1} << 24) &&
+           (second & (second - 1)) == 0 && s.group_count < (int64_t{1} << 32) &&
+           ceil_div(s.n, 16) <= 2147483647 && args.x.format->id != QK_FORMAT_F32 &&
+           aligned_to_16(args.x.data) && aligned_to_16(w.data) && aligned_to_16(w.scale.data) &&
+           aligned_to_16(w.zero) && aligned_to_16(w.scale.second) && aligned_to_16(w.scale.code) &&
+           aligned_to_16(w.scale.bias) && compute_capability(device_index) >= 90;
+}
+
+}  // namespace
+}  // namespace qk::cuda
