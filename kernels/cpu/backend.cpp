@@ -48,6 +48,10 @@ constexpr Kernel<LinearArgs> const *kLinear[] = {
 constexpr Kernel<LinearArgs> const *kLinearInt8[] = {
 #if defined(QK_CPU_X86)
     &cpu::kLinearInt8Vnni,
+    &cpu::kLinearInt8Avx2,
+#elif defined(QK_CPU_ARM)
+    &cpu::kLinearInt8Dotprod,
+    &cpu::kLinearInt8Neon,
 #endif
     &cpu::kLinearInt8Generic,
 };

@@ -1,0 +1,22 @@
+// int8 mode, AVX2.
+#include "cpu/features.hpp"
+#include "cpu/lists.hpp"
+#include "cpu/x86_avx2/int8_lanes.hpp"
+#include "cpu/vector/nested.hpp"
+
+namespace qk::cpu {
+namespace {
+
+inline WidenNested nested_widener() { return widen_gathering; }
+
+}  // namespace
+}  // namespace qk::cpu
+
+#include "cpu/vector/int8_gemv.hpp"
+
+namespace qk::cpu {
+
+const Kernel<LinearArgs> kLinearInt8Avx2 = {"avx2 int8", can_run_int8_gemv, int8_x_bytes,
+                                            run_int8_gemv};
+
+}  // namespace qk::cpu
