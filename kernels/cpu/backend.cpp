@@ -47,6 +47,7 @@ constexpr Kernel<LinearArgs> const *kLinear[] = {
 // The modes; what they do not take, the exact kernels do.
 constexpr Kernel<LinearArgs> const *kLinearInt8[] = {
 #if defined(QK_CPU_X86)
+    &cpu::kLinearInt8VnniBatch,
     &cpu::kLinearInt8Vnni,
     &cpu::kLinearInt8Avx2,
 #elif defined(QK_CPU_ARM)

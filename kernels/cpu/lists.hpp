@@ -19,7 +19,8 @@ extern const Kernel<LinearArgs> kLinearGemvAvx2, kLinearBatchAvx2;
 extern const Kernel<DequantizeArgs> kDequantizeAvx512;
 extern const Kernel<LinearArgs> kLinearGemvAvx512, kLinearBatchAvx512;
 extern const WidenNested kWidenNestedVbmi;
-extern const Kernel<LinearArgs> kLinearInt8Vnni, kLinearInt8Avx2, kLinearBf16;
+extern const Kernel<LinearArgs> kLinearInt8VnniBatch, kLinearInt8Vnni, kLinearInt8Avx2;
+extern const Kernel<LinearArgs> kLinearBf16;
 extern const Kernel<GruArgs> kGruAvx512Vnni, kGruAvx2;
 #elif defined(__aarch64__)
 extern const Kernel<DequantizeArgs> kDequantizeNeon;

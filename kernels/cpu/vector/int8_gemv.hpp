@@ -119,7 +119,8 @@ void run_int8_blocks(const LinearArgs &args, const Launch &launch, const XChunk 
 }
 
 Status run_int8_gemv(const LinearArgs &args, const Launch &launch) {
-    const XChunk *const x = quantize_x(args, launch, groups_of_chunk(args.w.geometry) > 1);
+    const bool turned = groups_of_chunk(args.w.geometry) > 1;
+    const XChunk *const x = quantize_x(args, launch, turned ? XOrder::kTurned : XOrder::kStored);
     args.w.format->kind == FormatKind::kTable ? run_int8_blocks<true>(args, launch, x)
                                               : run_int8_blocks<false>(args, launch, x);
     return QK_OK;

@@ -2,9 +2,10 @@
 // (rows8: 128 columns of a row in 64 bytes). Bytes 4 j .. 4 j + 3 of a chunk of codes hold columns
 // 32 b + j in the low and 32 b + 16 + j in the high nibble of byte b:
 //
-//     in_order = false   dword j: columns j, 32 + j, 64 + j, 96 + j       as codes are stored
-//     in_order = true    dword 4 t + b: columns 32 b + 4 t + 0..3         after the bytes of four
-//                        dwords were transposed, so that dwords belong to one group of 32
+//     kStored    dword j: columns j, 32 + j, 64 + j, 96 + j       as codes are stored
+//     kTurned    dword 4 t + b: columns 32 b + 4 t + 0..3         after the bytes of four dwords
+//                changed places, so that dwords belong to one group of 32
+//     kColumns   low and high together are the 128 columns in their order
 #pragma once
 #include "cpu/int8.hpp"
 #include "cpu/split.hpp"
@@ -29,10 +30,12 @@ inline XChunk *int8_x_of(const Launch &launch) {
     return reinterpret_cast<XChunk *>(at);
 }
 
+enum class XOrder { kStored, kTurned, kColumns };
+
 class XQuantizer {
   public:
-    XQuantizer(const LinearArgs &args, bool in_order)
-        : args_(args), in_order_(in_order), blocks_(groups_of_chunk(args.w.geometry)),
+    XQuantizer(const LinearArgs &args, XOrder order)
+        : args_(args), order_(order), blocks_(groups_of_chunk(args.w.geometry)),
           unit_(1.0f / int8_steps(*args.w.format)) {}
 
     void run(int64_t row, XChunk *to) const {
@@ -48,7 +51,11 @@ class XQuantizer {
                 to->scale[b] = s.scale;
                 to->sum[b] = s.sum;
             }
-            in_order_ ? place_in_order(q, to) : place_as_stored(q, to);
+            switch (order_) {
+                case XOrder::kStored: place_as_stored(q, to); break;
+                case XOrder::kTurned: place_turned(q, to); break;
+                case XOrder::kColumns: memcpy(to->low, q, 64), memcpy(to->high, q + 64, 64);
+            }
         }
     }
 
@@ -63,7 +70,7 @@ class XQuantizer {
         memcpy(x, static_cast<const char *>(args_.x.data) + first * 4, size_t(count) * 4);
         for (int64_t i = count; i < 128; ++i) x[i] = 0;
     }
-    static void place_in_order(const int8_t *q, XChunk *to) {
+    static void place_turned(const int8_t *q, XChunk *to) {
         for (int t = 0; t < 4; ++t) {
             for (int b = 0; b < 4; ++b) {
                 memcpy(to->low + 16 * t + 4 * b, q + 32 * b + 4 * t, 4);
@@ -73,7 +80,7 @@ class XQuantizer {
     }
     // The order of four times four bytes turned round is its own inverse.
     static void place_as_stored(const int8_t *q, XChunk *to) {
-        place_in_order(q, to);
+        place_turned(q, to);
         for (int i = 0; i < 64; i += 16) {
             turn_bytes(to->low + i);
             turn_bytes(to->high + i);
@@ -88,17 +95,17 @@ class XQuantizer {
     }
 
     const LinearArgs &args_;
-    bool in_order_;
+    XOrder order_;
     int64_t blocks_;
     float unit_;
 };
 
 // Every row of x, on every thread where there are several.
-inline const XChunk *quantize_x(const LinearArgs &args, const Launch &launch, bool in_order) {
+inline const XChunk *quantize_x(const LinearArgs &args, const Launch &launch, XOrder order) {
     XChunk *const to = int8_x_of(launch);
     const int64_t chunks = chunk_count(args.w.geometry);
     parallel_ranges(launch.parallel, args.x.rows, 1, [&](int64_t first, int64_t last) {
-        const XQuantizer quantizer(args, in_order);
+        const XQuantizer quantizer(args, order);
         for (int64_t row = first; row < last; ++row) quantizer.run(row, to + row * chunks);
     });
     return to;

@@ -1,7 +1,7 @@
 // Integer dot products of a chunk of 8 rows, AVX2. Included after lanes.hpp.
 //
 // Products of bytes add up in pairs of 16 bits (vpmaddubsw), unsigned times signed. Affine codes
-// are unsigned as they are. Table entries take the sign of x, and the magnitude of x is the unsigned
+// are unsigned as they are. Table entries take the sign of x, whose magnitude is the unsigned
 // factor: 2 * 127 * 127 fits 15 bits, so nothing saturates.
 #pragma once
 #include "cpu/int8.hpp"

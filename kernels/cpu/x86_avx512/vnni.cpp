@@ -15,10 +15,13 @@ inline WidenNested nested_widener() {
 }  // namespace qk::cpu
 
 #include "cpu/vector/int8_gemv.hpp"
+#include "cpu/x86_avx512/int8_batch.hpp"
 
 namespace qk::cpu {
 
 const Kernel<LinearArgs> kLinearInt8Vnni = {"avx512 vnni int8", can_run_int8_gemv, int8_x_bytes,
                                             run_int8_gemv};
+const Kernel<LinearArgs> kLinearInt8VnniBatch = {"avx512 vnni int8 batch", can_run_int8_batch,
+                                                 int8_x_bytes, run_int8_batch};
 
 }  // namespace qk::cpu
