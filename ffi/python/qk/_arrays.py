@@ -1,6 +1,7 @@
 """Arrays of other packages, in and out without a copy: numpy, DLPack, __cuda_array_interface__."""
 from __future__ import annotations
 
+import collections
 import ctypes
 import functools
 import sys
@@ -219,19 +220,33 @@ def mark_used(capsule: Any) -> None:
     _api.PyCapsule_SetName(capsule, USED)
 
 
-def _drop_unused(capsule: int) -> None:
-    """A capsule nobody consumed calls the deleter of what it holds."""
-    for name, deleter_at in ((VERSIONED, 16), (OLD, ctypes.sizeof(_DLTensor) + 8)):
-        if _is_valid(capsule, name):
-            call_deleter(_get_pointer(capsule, name), deleter_at)
+# Capsules handed out. A destructor would be Python code that runs while the exception of a consumer
+# that refused is on its way, and would replace it; so the next export frees what nobody took.
+_exported: collections.deque[Any] = collections.deque()
 
 
-_destructor = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(_drop_unused)
-# The capsule is being destroyed: no Python reference to it may be made any more.
-_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(
-    ("PyCapsule_IsValid", _api))
-_get_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
-    ("PyCapsule_GetPointer", _api))
+def _references_of_a_local() -> int:
+    probe = object()
+    return sys.getrefcount(probe)
+
+
+_ALONE = _references_of_a_local()
+
+
+def drop_unused() -> None:
+    """Frees the views in capsules that nobody consumed and nobody holds any more."""
+    for _ in range(len(_exported)):
+        try:
+            capsule = _exported.popleft()
+        except IndexError:  # another thread took the last one
+            return
+        for name, deleter_at in ((VERSIONED, 16), (OLD, ctypes.sizeof(_DLTensor) + 8)):
+            if not _api.PyCapsule_IsValid(capsule, name):
+                continue
+            if sys.getrefcount(capsule) > _ALONE:
+                _exported.append(capsule)
+            else:
+                call_deleter(_api.PyCapsule_GetPointer(capsule, name), deleter_at)
 
 
 def call_deleter(pointer: int, deleter_at: int = 16) -> None:
@@ -259,13 +274,16 @@ _old_deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(_delete_old)
 
 def make_capsule(pointer: int, old: bool = False) -> Any:
     """A capsule of the library's view; old: as consumers from before DLPack 1.0 want it."""
+    drop_unused()
     name = VERSIONED
     if old:
         managed = _OldManaged(_DLTensor.from_address(pointer + 32), pointer,
                               ctypes.cast(_old_deleter, ctypes.c_void_p))
         name, pointer = OLD, ctypes.addressof(managed)
         _handed_out[pointer] = managed
-    return _api.PyCapsule_New(pointer, name, ctypes.cast(_destructor, ctypes.c_void_p))
+    capsule = _api.PyCapsule_New(pointer, name, None)
+    _exported.append(capsule)
+    return capsule
 
 
 def empty_like(array: Any, shape: tuple[int, ...]) -> Any:

@@ -196,7 +196,7 @@ class GRU:
         Path(path).write_bytes(self.tobytes())
 
     def close(self) -> None:
-        """Gives the handle back; states made from it live on."""
+        """Gives the handle back; states made from it can be read and written, but not run."""
         handle, self._handle = self._handle, None
         if handle is not None:
             lib.qk_gru_destroy(handle)
@@ -248,6 +248,8 @@ class GRUState:
             x = np.asarray(x, np.float32)
         steps = x if len(x.shape) > 1 else x.reshape(1, -1)
         shape = (*x.shape[:-1], self.gru.hidden_size)
+        if out is not None and tuple(out.shape) != shape:  # reshape() could make a copy of it
+            raise refuse("SHAPE", f"out: is {list(out.shape)}, must be {list(shape)}")
         y = out if out is not None else _arrays.empty_like(x, shape)
         context = current_context(self.context.device, self.context.index) \
             if self._default else self.context

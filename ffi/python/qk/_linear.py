@@ -90,8 +90,8 @@ def _small(x: Any, w: Tensor, out: Any) -> Any:
 class PreparedLinear:
     """One product over fixed arrays: `call()` reads x and writes y, and allocates nothing.
 
-    For loops that reuse their buffers. x, w, bias and y stay alive with it; on a GPU it can be
-    captured in a CUDA graph.
+    For loops that reuse their buffers, so x and bias must be compact. x, w, bias and y stay alive
+    with it, and are not to be closed before; on a GPU it can be captured in a CUDA graph.
     """
 
     __slots__ = ("_call", "_operands", "_context", "y")
@@ -100,9 +100,9 @@ class PreparedLinear:
         context = context_for(x)
         if out is None:
             out = _arrays.empty_like(x, (*x.shape[:-1], w.shape[0]))
-        dx = asarray(x, context=context)
+        dx = asarray(x, context=context, output=True)  # a copy would not see what x holds later
         dy = asarray(out, context=context, name="out", output=True)
-        db = None if bias is None else asarray(bias, context=context, name="bias")
+        db = None if bias is None else asarray(bias, context=context, name="bias", output=True)
         self._operands, self.y = (dx, w, db, dy, x, out), out
         self._context = context if context.device == "cuda" else None
         rows = max(1, int(np.prod(x.shape[:-1], dtype=np.int64)))

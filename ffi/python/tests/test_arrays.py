@@ -44,6 +44,14 @@ class Products(unittest.TestCase):
         self.assertIs(call(), y)
         np.testing.assert_array_equal(y, qk.linear(x, w, bias))
 
+    def test_prepared_calls_refuse_what_they_would_have_to_copy(self):
+        w, wide = weight(), RANDOM.standard_normal((3, 128)).astype("f")
+        bias = RANDOM.standard_normal(48).astype("f")
+        with self.assertRaisesRegex(qk.CallError, "x: is not compact"):
+            qk.prepare(wide[:, ::2], w)
+        with self.assertRaisesRegex(qk.CallError, "bias: is not compact"):
+            qk.prepare(wide[:, :64].copy(), w, bias[::2])
+
     def test_packed_weights_give_the_same_bits(self):
         for options in ({}, {"format": "int4", "group_size": 32}, {"nested": True},
                         {"format": "int8"}, {"format": "lut8"}, {"format": "fp4_e2m1"}):
@@ -128,7 +136,17 @@ class Lifetimes(unittest.TestCase):
             tensor = qk.Tensor.empty((1 << 20,), "f32", context=context)
             tensor.__dlpack__(max_version=(1, 0))
             tensor.__dlpack__()  # as before DLPack 1.0
+            self.assertLessEqual(len(_arrays._exported), 2)
+        _arrays.drop_unused()
         self.assertEqual(_arrays._handed_out, {})
+
+    def test_a_consumer_that_refuses_raises_its_own_error(self):
+        for old in (None, (1, 0)):
+            tensor = qk.Tensor.empty((1 << 20,), "f32")
+            with self.assertRaisesRegex(TypeError, "int"):
+                int(tensor.__dlpack__(max_version=old))
+        _arrays.drop_unused()
+        self.assertEqual((len(_arrays._exported), _arrays._handed_out), (0, {}))
 
     def test_consumers_from_before_dlpack_1(self):
         tensor = qk.Tensor.empty((3, 5), "f32")

@@ -67,6 +67,14 @@ class Gru(unittest.TestCase):
         np.testing.assert_array_equal((y.astype("f") - zero) * np.float32(2.0 ** -shift), gru(
             np.ascontiguousarray(x)))
 
+    def test_y_of_another_shape_is_refused(self):
+        gru = denoiser()
+        gru.calibrate(signal("calibration.f32")).freeze()
+        x = signal("test.f32")[:4]
+        turned = np.zeros((64, 4), np.float32).T.reshape(2, 2, 64).transpose(2, 0, 1)
+        with self.assertRaisesRegex(qk.CallError, r"out: is \[64, 2, 2\], must be \[4, 64\]"):
+            gru.stream()(x, out=turned)
+
     def test_misuse_is_refused_in_words(self):
         gru = denoiser()
         with self.assertRaisesRegex(qk.CallError, "calibrat"):
