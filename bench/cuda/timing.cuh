@@ -75,6 +75,17 @@ class Timer {
         return times[times.size() / 2] * 1e6;
     }
 
+    // Median microseconds of a graph that holds one call.
+    double run_alone(const Call &call, int replays = 201) {
+        call(stream_);
+        cudaGraphExec_t graph = capture({call}, 1, Edges::kFull);
+        std::vector<double> times;
+        for (int i = 0; i < replays; ++i) times.push_back(replay(graph));
+        BENCH_CHECK(cudaGraphExecDestroy(graph));
+        std::sort(times.begin(), times.end());
+        return times[times.size() / 2] * 1e6;
+    }
+
   private:
     cudaGraphExec_t capture(const std::vector<Call> &calls, size_t count, Edges edges) {
         cudaGraph_t graph = nullptr;

@@ -62,6 +62,8 @@ constexpr Kernel<DequantizeArgs> const *kDequantize[] = {
 constexpr Kernel<RepackArgs> const *kRepack[] = {&cuda::kRepackGeneric};
 constexpr Kernel<LinearArgs> const *kLinear[] = {&cuda::kLinearVector, &cuda::kLinearMatvec,
                                                  &cuda::kLinearGeneric};
+constexpr Kernel<GruArgs> const *kGru[] = {&cuda::kGruStep, &cuda::kGruCluster,
+                                           &cuda::kGruGeneric};
 
 }  // namespace
 
@@ -76,7 +78,7 @@ constinit const Backend kCudaBackend = {
     {},  // quantize: on the CPU only; an operation without a kernel is QK_ERROR_UNSUPPORTED
     kRepack,
     kLinear,
-    {},  // gru: on the CPU only
+    kGru,
     false,
     {},
     {},

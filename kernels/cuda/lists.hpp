@@ -12,5 +12,8 @@ extern const Kernel<RepackArgs> kRepackGeneric;          // convert/repack.cu
 extern const Kernel<LinearArgs> kLinearVector;           // decode/vector.cu
 extern const Kernel<LinearArgs> kLinearMatvec;           // decode/matvec.cu
 extern const Kernel<LinearArgs> kLinearGeneric;          // linear/generic.cu
+extern const Kernel<GruArgs> kGruStep;                   // gru/step.cu
+extern const Kernel<GruArgs> kGruCluster;                // gru/cluster.cu
+extern const Kernel<GruArgs> kGruGeneric;                // gru/generic.cu
 
 }  // namespace qk::cuda

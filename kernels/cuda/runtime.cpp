@@ -64,6 +64,12 @@ Status configure(const Launch &launch, const void *kernel, const Shape3 &shape, 
                                           int(shape.shared_bytes)),
                      launch.error, name));
     }
+    constexpr int32_t kPortableCluster = 8;  // the same for larger clusters
+    if (shape.cluster > kPortableCluster) {
+        QK_TRY(check(
+            cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1),
+            launch.error, name));
+    }
     *out = {};
     unsigned count = 0;
     if (shape.overlaps) {

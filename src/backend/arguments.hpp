@@ -71,10 +71,19 @@ struct GruArgs {
     const Format *y_format;     // f32, or i8/i16 as the cell stores h
     void *y;                    // [steps,batch,h]
     void *gates;                // f32 [steps,batch,4h] or null
-    void *h;                    // [batch,h] codes, advanced in place
+    uint32_t *turns;            // says which of two states is the current one
+    void *h;                    // 2 * [batch,h] codes, gru_state_bytes apart, advanced in place
     void *scratch;              // batch * gru_scratch_bytes, then GruPacking's
     const void *packed;         // what GruPacking::make left, or null
 };
+
+// State (turns / kTurn) % 2 is the current one. A kernel whose blocks all read the whole state
+// writes the other one, and its blocks add kTurn to turns between them; the others leave it alone.
+constexpr uint32_t kTurn = 128;
+
+static inline int64_t gru_state_bytes(const gru::Cell &cell, int64_t batch) {
+    return round_up(batch * cell.hidden_size * cell.h_bytes, 64);
+}
 
 // Room of one sequence: x, the next h and the view of h as codes, the gates of a step.
 static inline int64_t gru_scratch_bytes(const gru::Cell &cell) {

@@ -1,7 +1,8 @@
 // One unit of the GRU cell in integers: rules 7 to 13 of docs/gru.md and nothing else. Every
 // backend forms the two exact dot products of a gate its own way and then calls gru_unit.
 //
-// Int is int64_t, or int32_t where derive() has proven that no intermediate reaches 2^30.
+// Int is int64_t, or int32_t where derive() has proven that no intermediate reaches 2^30. Wide, of
+// products and of lines, may be int64_t where Int is int32_t.
 #pragma once
 #include <stdint.h>
 
@@ -36,8 +37,13 @@ struct Cell {
 
     int32_t ih_to_u, hh_to_u, ih_to_r, hh_to_r, ih_to_n, rhh_to_n, n_to_h, u_shift;
     int32_t x_scale, h_scale, r_scale, n_scale, hh_scale;  // real = (code - zero) * 2^-scale
-    int32_t dot_is_32;                                     // both dot products fit int32_t
-    int32_t cell_is_32;  // so does everything after them, with room for the rounding
+    // What int32_t holds, with room for the rounding where there is any.
+    int32_t dot_is_32;     // both dot products
+    int32_t linear_is_32;  // and all that makes ih and hh of them
+    int32_t sums_is_32;    // and the gates' arguments and n in h's scale, but no product of codes
+    int32_t cell_is_32;    // and everything else
+    int32_t lines_is_32;   // the lines of the tables, whatever else does not
+    int32_t ih_shifts_right, hh_shifts_right;  // every row's shift to ih, to hh is 1..31
     Table update, reset, candidate;
 };
 
@@ -47,46 +53,81 @@ struct Gates {  // codes, for those who train or debug
 
 // Rules 7 and 8: accumulator plus offset, one shift, zero point, clamp to the type.
 template <class Int>
+QK_HD static constexpr int32_t linear_code(Int sum, int32_t shift, int32_t zero, int32_t min,
+                                           int32_t max) {
+    return int32_t(clamp<Int>(rounding_shift(sum, shift) + zero, min, max));
+}
+
+template <class Int>
 QK_HD static constexpr int32_t ih_code(const Cell &cell, int32_t row, Int accumulator) {
-    Int sum = accumulator + Int(cell.ih_offset[row]);
-    Int code = rounding_shift(sum, cell.w_shift[row] + cell.ih_shift) + cell.ih_zero;
-    return int32_t(clamp<Int>(code, cell.ih_min, cell.ih_max));
+    return linear_code(accumulator + Int(cell.ih_offset[row]), cell.w_shift[row] + cell.ih_shift,
+                       cell.ih_zero, cell.ih_min, cell.ih_max);
 }
 
 template <class Int>
 QK_HD static constexpr int32_t hh_code(const Cell &cell, int32_t row, Int accumulator) {
-    Int sum = accumulator + Int(cell.hh_offset[row]);
-    Int code = rounding_shift(sum, cell.r_shift[row] + cell.hh_shift) + cell.hh_zero;
-    return int32_t(clamp<Int>(code, cell.hh_min, cell.hh_max));
+    return linear_code(accumulator + Int(cell.hh_offset[row]), cell.r_shift[row] + cell.hh_shift,
+                       cell.hh_zero, cell.hh_min, cell.hh_max);
+}
+
+// How gates_to_h shifts and looks up, as the cell says it; a kernel may bring rules of its own that
+// give the same integers faster. Everything is a difference from its zero point.
+template <class Int_, class Wide_>
+struct CellRules {
+    using Int = Int_;
+    using Wide = Wide_;
+    const Cell &cell;
+
+    QK_HD constexpr Int ih_to_u(Int ih) const { return rounding_shift(ih, cell.ih_to_u); }
+    QK_HD constexpr Int ih_to_r(Int ih) const { return rounding_shift(ih, cell.ih_to_r); }
+    QK_HD constexpr Int ih_to_n(Int ih) const { return rounding_shift(ih, cell.ih_to_n); }
+    QK_HD constexpr Int hh_to_u(Int hh) const { return rounding_shift(hh, cell.hh_to_u); }
+    QK_HD constexpr Int hh_to_r(Int hh) const { return rounding_shift(hh, cell.hh_to_r); }
+    QK_HD constexpr Wide rhh_to_n(Wide rhh) const { return rounding_shift(rhh, cell.rhh_to_n); }
+    QK_HD constexpr Int n_to_h(Int n) const { return rounding_shift(n, cell.n_to_h); }
+    QK_HD constexpr int32_t update(Int sum) const {
+        return table_value<Wide>(cell.update, sum + cell.u_in_zero) - cell.u_zero;
+    }
+    QK_HD constexpr int32_t reset(Int sum) const {
+        return table_value<Wide>(cell.reset, sum + cell.r_in_zero) - cell.r_zero;
+    }
+    QK_HD constexpr int32_t candidate(Wide sum) const {
+        return table_value<Wide>(cell.candidate, sum + cell.n_in_zero) - cell.n_zero;
+    }
+    QK_HD constexpr int32_t one() const { return cell.u_one - cell.u_zero; }
+    QK_HD constexpr int32_t to_h(Wide product) const {
+        return int32_t(clamp<Wide>(rounding_shift(product, cell.u_shift), cell.h_min - cell.h_zero,
+                                   cell.h_max - cell.h_zero));
+    }
+};
+
+// W x + bw in the scales of the gates' arguments: all of a step that does not wait for h.
+template <class Int>
+struct InputSums {
+    Int u, r, n;
+};
+
+template <class Rules>
+QK_HD static constexpr InputSums<typename Rules::Int> input_sums(const Rules &rules,
+                                                                 const int32_t ih[3]) {
+    return {rules.ih_to_u(ih[kUpdate]), rules.ih_to_r(ih[kReset]), rules.ih_to_n(ih[kNew])};
 }
 
 // C-1 to C-4 from the clamped linear outputs; each addend is rounded by itself (rule 10).
-template <class Int>
-QK_HD static constexpr int32_t gates_to_h(const Cell &cell, const int32_t ih[3],
+// Arguments, result and gates are differences from their zero points.
+template <class Rules>
+QK_HD static constexpr int32_t gates_to_h(const Rules &rules,
+                                          const InputSums<typename Rules::Int> &input,
                                           const int32_t hh[3], int32_t h_old, Gates *gates) {
-    Int ih_u = Int(ih[kUpdate]) - cell.ih_zero, hh_u = Int(hh[kUpdate]) - cell.hh_zero;
-    Int ih_r = Int(ih[kReset]) - cell.ih_zero, hh_r = Int(hh[kReset]) - cell.hh_zero;
-    Int ih_n = Int(ih[kNew]) - cell.ih_zero, hh_n = Int(hh[kNew]) - cell.hh_zero;
-
-    int32_t u =
-        table_value<Int>(cell.update, rounding_shift(ih_u, cell.ih_to_u) +
-                                          rounding_shift(hh_u, cell.hh_to_u) + cell.u_in_zero);
-    int32_t r =
-        table_value<Int>(cell.reset, rounding_shift(ih_r, cell.ih_to_r) +
-                                         rounding_shift(hh_r, cell.hh_to_r) + cell.r_in_zero);
-    Int reset_hidden = (Int(r) - cell.r_zero) * hh_n;
-    int32_t n = table_value<Int>(cell.candidate, rounding_shift(ih_n, cell.ih_to_n) +
-                                                     rounding_shift(reset_hidden, cell.rhh_to_n) +
-                                                     cell.n_in_zero);
-
+    using Int = typename Rules::Int;
+    using Wide = typename Rules::Wide;
+    int32_t u = rules.update(input.u + rules.hh_to_u(Int(hh[kUpdate])));
+    int32_t r = rules.reset(input.r + rules.hh_to_r(Int(hh[kReset])));
+    int32_t n = rules.candidate(input.n + rules.rhh_to_n(Wide(r) * hh[kNew]));
+    if (gates != nullptr) *gates = Gates{u, r, n, hh[kNew]};
     // Rule 11: h's zero point, added and subtracted in the prose, cancels. Rule 12: u's does not
     // enter 1 - u twice.
-    Int n_aligned = rounding_shift(Int(n) - cell.n_zero, cell.n_to_h);
-    Int kept = (Int(u) - cell.u_zero) * (Int(h_old) - cell.h_zero);
-    Int replaced = (Int(cell.u_one) - u) * n_aligned;
-    Int h = rounding_shift(kept + replaced, cell.u_shift) + cell.h_zero;
-    if (gates != nullptr) *gates = Gates{u, r, n, hh[kNew]};
-    return int32_t(clamp<Int>(h, cell.h_min, cell.h_max));
+    return rules.to_h(Wide(u) * h_old + Wide(rules.one() - u) * rules.n_to_h(n));
 }
 
 // One unit: accumulators are exact sums of products of codes, zero points not yet removed.
@@ -96,10 +137,18 @@ QK_HD static constexpr int32_t gru_unit(const Cell &cell, int32_t unit, const In
     int32_t ih[3], hh[3];
     for (int32_t gate = 0; gate < 3; ++gate) {
         int32_t row = gate * cell.hidden_size + unit;
-        ih[gate] = ih_code<Int>(cell, row, ih_sum[gate]);
-        hh[gate] = hh_code<Int>(cell, row, hh_sum[gate]);
+        ih[gate] = ih_code<Int>(cell, row, ih_sum[gate]) - cell.ih_zero;
+        hh[gate] = hh_code<Int>(cell, row, hh_sum[gate]) - cell.hh_zero;
     }
-    return gates_to_h<Int>(cell, ih, hh, h_old, gates);
+    CellRules<Int, Int> rules = {cell};
+    int32_t h = gates_to_h(rules, input_sums(rules, ih), hh, h_old - cell.h_zero, gates);
+    if (gates != nullptr) {
+        gates->u += cell.u_zero;
+        gates->r += cell.r_zero;
+        gates->n += cell.n_zero;
+        gates->hh_n += cell.hh_zero;
+    }
+    return h + cell.h_zero;
 }
 
 // What R multiplies: h itself, or h rounded to its high bits.

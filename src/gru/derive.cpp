@@ -136,6 +136,23 @@ Table make_table(const qk_gru_model &model, const qk_gru_table &table, int32_t i
     return result;
 }
 
+// Whether int32_t holds every line of a table before its shift, with the half that rounding adds.
+bool lines_fit_32(const Table &table) {
+    if (table.shift < 0 || table.shift > 31) return false;
+    int64_t reach = (int64_t{1} << table.width_log2) - 1, half = (int64_t{1} << table.shift) / 2;
+    for (int32_t i = 0; i < table.count; ++i) {
+        int64_t line = magnitude(table.slope[i]) * reach + magnitude(table.intercept[i]);
+        if (line + half > INT32_MAX) return false;
+    }
+    return table.kind == QK_GRU_TABLE_UNIFORM;
+}
+
+bool all_go_right(const int8_t *row_shift, int64_t rows, int32_t shift) {
+    for (int64_t row = 0; row < rows; ++row)
+        if (row_shift[row] + shift < 1 || row_shift[row] + shift > 31) return false;
+    return true;
+}
+
 int64_t widest(int32_t min, int32_t max, int32_t zero) {
     return larger(magnitude(int64_t{min} - zero), magnitude(int64_t{max} - zero));
 }
@@ -156,28 +173,29 @@ void prove_table(const Table &table, Proof *proof) {
     }
 }
 
-void prove_gates(const Cell &cell, Proof *proof) {
+// sums: what gates_to_h computes in Int; products: in Wide.
+void prove_gates(const Cell &cell, Proof *sums, Proof *products) {
     int64_t ih = widest(cell.ih_min, cell.ih_max, cell.ih_zero);
     int64_t hh = widest(cell.hh_min, cell.hh_max, cell.hh_zero);
     int64_t zero_bound = 1 << 16;
-    proof->sum(proof->sum(proof->shifted(ih, cell.ih_to_u), proof->shifted(hh, cell.hh_to_u)),
-               zero_bound);
-    proof->sum(proof->sum(proof->shifted(ih, cell.ih_to_r), proof->shifted(hh, cell.hh_to_r)),
-               zero_bound);
+    sums->sum(sums->sum(sums->shifted(ih, cell.ih_to_u), sums->shifted(hh, cell.hh_to_u)),
+              zero_bound);
+    sums->sum(sums->sum(sums->shifted(ih, cell.ih_to_r), sums->shifted(hh, cell.hh_to_r)),
+              zero_bound);
     int64_t r = widest(cell.reset.output_min, cell.reset.output_max, cell.r_zero);
-    int64_t rh = proof->shifted(proof->product(r, hh), cell.rhh_to_n);
-    proof->sum(proof->sum(proof->shifted(ih, cell.ih_to_n), rh), zero_bound);
+    int64_t rh = products->shifted(products->product(r, hh), cell.rhh_to_n);
+    products->sum(products->sum(sums->shifted(ih, cell.ih_to_n), rh), zero_bound);
 
     int64_t n = widest(cell.candidate.output_min, cell.candidate.output_max, cell.n_zero);
     int64_t u = widest(cell.update.output_min, cell.update.output_max, cell.u_zero);
     int64_t rest = widest(cell.update.output_min, cell.update.output_max, cell.u_one);
     int64_t h = widest(cell.h_min, cell.h_max, cell.h_zero);
-    int64_t kept = proof->product(u, h);
-    int64_t replaced = proof->product(rest, proof->shifted(n, cell.n_to_h));
-    proof->sum(proof->shifted(proof->sum(kept, replaced), cell.u_shift), zero_bound);
-    prove_table(cell.update, proof);
-    prove_table(cell.reset, proof);
-    prove_table(cell.candidate, proof);
+    int64_t kept = products->product(u, h);
+    int64_t replaced = products->product(rest, sums->shifted(n, cell.n_to_h));
+    products->sum(products->shifted(products->sum(kept, replaced), cell.u_shift), zero_bound);
+    prove_table(cell.update, products);
+    prove_table(cell.reset, products);
+    prove_table(cell.candidate, products);
 }
 
 void fill_types(const qk_gru_model &model, Cell *cell) {
@@ -254,14 +272,21 @@ Fault derive(const qk_gru_model &model, const int64_t *ih_offset, const int64_t 
     cell->reset = make_table(model, model.reset, QK_GRU_RESET_IN, QK_GRU_RESET_OUT, 0);
     cell->candidate = make_table(model, model.candidate, QK_GRU_NEW_IN, QK_GRU_NEW_OUT, 1);
 
-    Proof proof;
+    Proof linear, sums, products;
     int64_t rows = int64_t{3} * model.hidden_size;
-    bool input_32 = prove_rows(input_linear(model), rows, ih_offset, cell->ih_shift, &proof);
-    bool hidden_32 = prove_rows(hidden_linear(model), rows, hh_offset, cell->hh_shift, &proof);
-    prove_gates(*cell, &proof);
+    bool input_32 = prove_rows(input_linear(model), rows, ih_offset, cell->ih_shift, &linear);
+    bool hidden_32 = prove_rows(hidden_linear(model), rows, hh_offset, cell->hh_shift, &linear);
+    prove_gates(*cell, &sums, &products);
     cell->dot_is_32 = input_32 && hidden_32;
-    cell->cell_is_32 = cell->dot_is_32 != 0 && proof.fits_32;
-    return proof.fault;
+    cell->linear_is_32 = cell->dot_is_32 != 0 && linear.fits_32;
+    cell->sums_is_32 = cell->linear_is_32 != 0 && sums.fits_32;
+    cell->cell_is_32 = cell->sums_is_32 != 0 && products.fits_32;
+    cell->lines_is_32 = lines_fit_32(cell->update) && lines_fit_32(cell->reset) &&
+                        lines_fit_32(cell->candidate);
+    cell->ih_shifts_right = all_go_right(cell->w_shift, rows, cell->ih_shift);
+    cell->hh_shifts_right = all_go_right(cell->r_shift, rows, cell->hh_shift);
+    if (linear.fault != Fault::kNone) return linear.fault;
+    return sums.fault != Fault::kNone ? sums.fault : products.fault;
 }
 
 }  // namespace qk::gru

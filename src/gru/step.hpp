@@ -12,7 +12,9 @@ static inline void dot_three(const Weight *row, int64_t gate_stride, const Code 
                              int32_t count, Sum sums[3]) {
     const Weight *u = row, *r = row + gate_stride, *n = row + 2 * gate_stride;
     Sum sum_u = 0, sum_r = 0, sum_n = 0;
+#if !defined(__CUDACC__)
 #pragma GCC unroll 8  // a microcontroller pays for every branch
+#endif
     for (int32_t k = 0; k < count; ++k) {
         Sum value = vector[k];
         sum_u += value * u[k];
@@ -39,12 +41,12 @@ static inline void dot_three(int32_t weight_bytes, int32_t code_bytes, const voi
     if (weight_bytes == 2 && code_bytes == 2) dot_three(w16, gate_stride, v16, count, sums);
 }
 
-static inline int32_t load_code(const void *codes, int32_t bytes, int64_t index) {
+QK_HD static inline int32_t load_code(const void *codes, int32_t bytes, int64_t index) {
     return bytes == 1 ? static_cast<const int8_t *>(codes)[index]
                       : static_cast<const int16_t *>(codes)[index];
 }
 
-static inline void store_code(void *codes, int32_t bytes, int64_t index, int32_t value) {
+QK_HD static inline void store_code(void *codes, int32_t bytes, int64_t index, int32_t value) {
     if (bytes == 1)
         static_cast<int8_t *>(codes)[index] = int8_t(value);
     else

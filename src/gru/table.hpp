@@ -27,26 +27,31 @@ QK_HD static constexpr Int clamp(Int value, Int low, Int high) {
     return value < low ? low : value > high ? high : value;
 }
 
-// sum: the gate input, not yet clamped to its type (rule 9).
-template <class Int>
-QK_HD static constexpr int32_t table_value(const Table &table, Int sum) {
-    Int code = clamp<Int>(sum, table.input_min, table.input_max);
-    Int value;
-    if (table.kind == QK_GRU_TABLE_UNIFORM) {
-        // Outside the table the curve is flat, so the ends stand for everything beyond them.
-        Int last = (Int(table.count) << table.width_log2) - 1;
-        Int position = clamp<Int>(code - table.input_zero - table.first, 0, last);
-        Int segment = position >> table.width_log2;
-        Int offset = position - (segment << table.width_log2);
-        value =
-            rounding_shift(table.slope[segment] * offset + table.intercept[segment], table.shift);
-    } else {
+// The value of a KNOTS line at a code.
+template <class Wide>
+QK_HD static constexpr int32_t knots_value(const Table &table, int32_t slope, int32_t intercept,
+                                           int32_t code) {
+    Wide value = rounding_shift(Wide(slope) * (code - table.input_zero), table.shift) + intercept;
+    return int32_t(clamp<Wide>(value, table.output_min, table.output_max));
+}
+
+// sum: the gate input, not yet clamped to its type (rule 9). Wide holds a line's value.
+template <class Wide, class Sum>
+QK_HD static constexpr int32_t table_value(const Table &table, Sum sum) {
+    int32_t code = int32_t(clamp<Sum>(sum, table.input_min, table.input_max));
+    if (table.kind == QK_GRU_TABLE_KNOTS) {
         int32_t segment = 0;
         while (segment < table.count - 1 && code >= table.threshold[segment]) ++segment;
-        value = rounding_shift(table.slope[segment] * (code - table.input_zero), table.shift) +
-                table.intercept[segment];
+        return knots_value<Wide>(table, table.slope[segment], table.intercept[segment], code);
     }
-    return int32_t(clamp<Int>(value, table.output_min, table.output_max));
+    // Outside the table the curve is flat, so the ends stand for everything beyond them.
+    int32_t last = (table.count << table.width_log2) - 1;
+    int32_t position = clamp(code - table.input_zero - table.first, 0, last);
+    int32_t segment = position >> table.width_log2;
+    int32_t offset = position - (segment << table.width_log2);
+    Wide value = rounding_shift(Wide(table.slope[segment]) * offset + table.intercept[segment],
+                                table.shift);
+    return int32_t(clamp<Wide>(value, table.output_min, table.output_max));
 }
 
 }  // namespace qk::gru

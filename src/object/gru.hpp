@@ -37,10 +37,9 @@ struct qk_gru_state {
     qk_context *context;
     const qk_gru *gru;
     int32_t batch;
-    void *memory;  // device memory: h, then the kernel's scratch
-    void *h;       // [batch,h] codes
+    void *memory;  // device memory: turns, two states, the kernel's scratch
     void *scratch;
-    void *staging;  // host memory of the size of h
+    void *staging;  // host memory for turns and both states
 };
 
 namespace qk {
@@ -62,7 +61,11 @@ Status gru_adopt_image(qk_context *context, qk_gru *gru, void *image, size_t byt
 void gru_release(qk_gru *gru);
 void gru_destroy(qk_gru *gru);
 
+constexpr int64_t kTurnsBytes = 64;  // what precedes the states
+
 Status gru_state_create(qk_context *context, const qk_gru *gru, int32_t batch, qk_gru_state **out);
+// What a kernel is given of a state.
+void gru_state_fill(const qk_gru_state &state, GruArgs *args);
 Status gru_state_reset(qk_context *context, qk_gru_state *state);
 Status gru_state_write(qk_context *context, qk_gru_state *state, const float *h);
 Status gru_state_read(qk_context *context, const qk_gru_state *state, float *h);

@@ -14,8 +14,13 @@ int64_t h_count(const qk_gru_state &state) {
     return int64_t{state.batch} * state.gru->hidden_size;
 }
 
-size_t h_bytes(const qk_gru_state &state) {
-    return size_t(h_count(state) * state.gru->cell.h_bytes);
+int64_t state_bytes(const qk_gru_state &state) {
+    return gru_state_bytes(state.gru->cell, state.batch);
+}
+
+// State `index` of two in the host's copy.
+void *staged(const qk_gru_state &state, int64_t index) {
+    return static_cast<char *>(state.staging) + kTurnsBytes + index * state_bytes(state);
 }
 
 void free_state(qk_gru_state *state) {
@@ -38,8 +43,9 @@ Status check_home(qk_context *context, const qk_gru_state *state) {
 }
 
 Status upload_staging(qk_context *context, qk_gru_state *state) {
-    return context->backend->memory.upload(make_launch(context), state->h, state->staging,
-                                           h_bytes(*state));
+    memset(state->staging, 0, size_t(kTurnsBytes));  // the first of the two is the current one
+    return context->backend->memory.upload(make_launch(context), state->memory, state->staging,
+                                           size_t(kTurnsBytes + state_bytes(*state)));
 }
 
 }  // namespace
@@ -61,23 +67,23 @@ Status gru_state_create(qk_context *context, const qk_gru *gru, int32_t batch, q
     context_retain(context);
     const_cast<qk_gru *>(gru)->references.fetch_add(1, std::memory_order_relaxed);
     // batch and h are below 2^31 and 2^16, a sequence's scratch below 2^25: no overflow.
-    const int64_t codes = round_up(int64_t(h_bytes(*state)), 64);
+    const int64_t codes = kTurnsBytes + 2 * state_bytes(*state);
     int64_t scratch = int64_t{batch} * gru_scratch_bytes(gru->cell);
     if (gru->packed != nullptr)
         scratch += context->backend->gru_packing.scratch_bytes(gru->cell, batch);
     const int64_t bytes = codes + scratch;
     if (uint64_t(bytes) <= SIZE_MAX) {
         state->memory = device_allocate(context, size_t(bytes));
-        state->staging = host_allocate(context, h_bytes(*state));
+        state->staging = host_allocate(context, size_t(codes));
     }
     if (state->memory == nullptr || state->staging == nullptr) {
         free_state(state);
         return fail(&context->error, QK_ERROR_MEMORY, "state: no memory for %lld bytes",
                     (long long)bytes);
     }
-    state->h = state->memory;
     state->scratch = static_cast<char *>(state->memory) + codes;
     if (gru->packed != nullptr) memset(state->scratch, 0, size_t(scratch));  // kernels count there
+    memset(state->staging, 0, size_t(codes));
     const Status status = gru_state_reset(context, state);
     if (status != QK_OK) {
         free_state(state);
@@ -87,11 +93,17 @@ Status gru_state_create(qk_context *context, const qk_gru *gru, int32_t batch, q
     return QK_OK;
 }
 
+void gru_state_fill(const qk_gru_state &state, GruArgs *args) {
+    args->turns = static_cast<uint32_t *>(state.memory);
+    args->h = static_cast<char *>(state.memory) + kTurnsBytes;
+    args->scratch = state.scratch;
+}
+
 Status gru_state_reset(qk_context *context, qk_gru_state *state) {
     QK_TRY(check_home(context, state));
     const gru::Cell &cell = state->gru->cell;
     for (int64_t i = 0; i < h_count(*state); ++i)
-        gru::store_code(state->staging, cell.h_bytes, i, cell.h_zero);
+        gru::store_code(staged(*state, 0), cell.h_bytes, i, cell.h_zero);
     return upload_staging(context, state);
 }
 
@@ -100,20 +112,22 @@ Status gru_state_write(qk_context *context, qk_gru_state *state, const float *h)
     const gru::Cell &cell = state->gru->cell;
     const float factor = gru::power_of_two(cell.h_scale);
     for (int64_t i = 0; i < h_count(*state); ++i)
-        gru::store_code(state->staging, cell.h_bytes, i,
+        gru::store_code(staged(*state, 0), cell.h_bytes, i,
                         gru::real_to_code(h[i], factor, cell.h_zero, cell.h_min, cell.h_max));
     return upload_staging(context, state);
 }
 
 Status gru_state_read(qk_context *context, const qk_gru_state *state, float *h) {
     QK_TRY(check_home(context, state));
-    QK_TRY(context->backend->memory.download(make_launch(context), state->staging, state->h,
-                                             h_bytes(*state)));
+    QK_TRY(context->backend->memory.download(make_launch(context), state->staging, state->memory,
+                                             size_t(kTurnsBytes + 2 * state_bytes(*state))));
+    uint32_t turns = 0;
+    memcpy(&turns, state->staging, sizeof(turns));
+    const void *const codes = staged(*state, turns / kTurn % 2);
     const gru::Cell &cell = state->gru->cell;
     const float factor = gru::power_of_two(-cell.h_scale);
     for (int64_t i = 0; i < h_count(*state); ++i)
-        h[i] =
-            gru::code_to_real(gru::load_code(state->staging, cell.h_bytes, i), factor, cell.h_zero);
+        h[i] = gru::code_to_real(gru::load_code(codes, cell.h_bytes, i), factor, cell.h_zero);
     return QK_OK;
 }
 

@@ -106,8 +106,7 @@ Status gru_run(qk_context *context, const qk_gru *gru, qk_gru_state *state, cons
     args.y_format = y->shape.format;
     args.y = y->planes[QK_PLANE_DATA];
     args.gates = gates == nullptr ? nullptr : gates->planes[QK_PLANE_DATA];
-    args.h = state->h;
-    args.scratch = state->scratch;
+    gru_state_fill(*state, &args);
     return run_kernel(context, context->backend->gru, args, "gru_run");
 }
 

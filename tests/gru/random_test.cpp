@@ -17,8 +17,26 @@ using gru_test::RandomOptions;
 using qk::gru::Fault;
 
 struct Counts {
-    std::int64_t steps = 0, models = 0, refused = 0, narrow = 0, wide_dot = 0;
+    std::int64_t steps = 0, models = 0, refused = 0, narrow = 0, mixed = 0, wide_dot = 0;
 };
+
+// A unit whose sums are in 32 bits and whose products are in 64, as a GPU computes it.
+int mixed_unit(const qk::gru::Cell &cell, int unit, const void *x, const void *view, int h_old) {
+    const int c = cell.input_size, h = cell.hidden_size;
+    std::int32_t ih_sum[3], hh_sum[3], ih[3], hh[3];
+    qk::gru::dot_three(cell.w_bytes, cell.x_bytes, cell.w, unit, std::int64_t{h} * c, x, c, ih_sum);
+    qk::gru::dot_three(cell.r_bytes, cell.view_bytes, cell.r, unit, std::int64_t{h} * h, view, h,
+                       hh_sum);
+    for (int gate = 0; gate < 3; ++gate) {
+        ih[gate] =
+            qk::gru::ih_code<std::int32_t>(cell, gate * h + unit, ih_sum[gate]) - cell.ih_zero;
+        hh[gate] =
+            qk::gru::hh_code<std::int32_t>(cell, gate * h + unit, hh_sum[gate]) - cell.hh_zero;
+    }
+    qk::gru::CellRules<std::int32_t, std::int64_t> rules = {cell};
+    return cell.h_zero + qk::gru::gates_to_h(rules, qk::gru::input_sums(rules, ih), hh,
+                                             h_old - cell.h_zero, nullptr);
+}
 
 void run_one(std::mt19937_64 &random, const RandomOptions &options, int steps, Counts &counts) {
     OwnedModel owned(options.c, options.h);
@@ -38,6 +56,8 @@ void run_one(std::mt19937_64 &random, const RandomOptions &options, int steps, C
     ++counts.models;
     if (cell.cell_is_32) ++counts.narrow;
     if (!cell.dot_is_32) ++counts.wide_dot;
+    bool is_mixed = cell.sums_is_32 && !cell.cell_is_32;
+    if (is_mixed) ++counts.mixed;
 
     auto x = gru_test::random_codes(model.quant[QK_GRU_X], std::int64_t{steps} * options.c, random,
                                     options.extreme);
@@ -53,6 +73,7 @@ void run_one(std::mt19937_64 &random, const RandomOptions &options, int steps, C
             qk::gru::store_code(codes.data(), cell.x_bytes, k,
                                 static_cast<std::int32_t>(x[std::size_t(step) * options.c + k]));
         qk::gru::step(cell, codes.data(), old.data(), next.data(), scratch.data(), gates.data());
+        const void *view = cell.view_shift != 0 ? scratch.data() : old.data();
         for (int j = 0; j < options.h; ++j) {
             const std::int64_t *expected = trace.gates.data() + std::size_t(step) * 4 * options.h;
             ASSERT_EQ(gates[j].hh_n, expected[3 * options.h + j]);
@@ -60,6 +81,10 @@ void run_one(std::mt19937_64 &random, const RandomOptions &options, int steps, C
             ASSERT_EQ(gates[j].r, expected[options.h + j]);
             ASSERT_EQ(gates[j].n, expected[2 * options.h + j]);
             ASSERT_EQ(qk::gru::load_code(next.data(), cell.h_bytes, j),
+                      trace.h[std::size_t(step) * options.h + j]);
+            if (!is_mixed) continue;
+            ASSERT_EQ(mixed_unit(cell, j, codes.data(), view,
+                                 qk::gru::load_code(old.data(), cell.h_bytes, j)),
                       trace.h[std::size_t(step) * options.h + j]);
         }
         old.swap(next);
@@ -88,11 +113,14 @@ void run_many(bool extreme, std::int64_t wanted, std::uint64_t seed) {
     }
     // The draw must reach every path: all in 32 bits, dots in 64 bits, and refused models.
     EXPECT_GT(counts.narrow, 0);
+    EXPECT_GT(counts.mixed, 0);
     EXPECT_GT(counts.models, counts.narrow);
     EXPECT_LT(counts.refused, counts.models);
-    std::printf("%lld steps, %lld models (%lld all 32-bit, %lld with 64-bit dots), %lld refused\n",
+    std::printf("%lld steps, %lld models (%lld all 32-bit, %lld but for products, "
+                "%lld with 64-bit dots), %lld refused\n",
                 static_cast<long long>(counts.steps), static_cast<long long>(counts.models),
-                static_cast<long long>(counts.narrow), static_cast<long long>(counts.wide_dot),
+                static_cast<long long>(counts.narrow), static_cast<long long>(counts.mixed),
+                static_cast<long long>(counts.wide_dot),
                 static_cast<long long>(counts.refused));
 }
 

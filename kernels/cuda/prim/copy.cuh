@@ -93,6 +93,13 @@ __device__ inline void copy_by_lanes(uint32_t to, const uint8_t *from, uint32_t 
 #endif
 }
 
+// 16 bytes by this lane.
+__device__ inline void copy_16(uint32_t to, const void *from) {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+#endif
+}
+
 __device__ inline void copies_commit() {
 #if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.commit_group;" ::: "memory");

@@ -43,6 +43,19 @@ __device__ inline void mma_16x8x16<BF16>(float (&d)[4], const uint32_t (&a)[4], 
 #endif
 }
 
+// d += a . b in 8-bit integers: a is 16 x 32, b is 32 x 8, d is 16 x 8. Of the 32 columns of a row,
+// lane l % 4 holds four in the first word and four in the second; which ones is the caller's
+// affair, as long as a and b agree.
+__device__ inline void mma_16x8x32(int32_t (&d)[4], const uint32_t (&a)[4], uint32_t b0,
+                                   uint32_t b1) {
+#if __CUDA_ARCH__ >= 800
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+        "{%0,%1,%2,%3};"
+        : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+#endif
+}
+
 // (word & mask) | bits in one instruction.
 __device__ inline uint32_t and_or(uint32_t word, uint32_t mask, uint32_t bits) {
     uint32_t result;

@@ -37,7 +37,10 @@ enum cudaDeviceAttr {
     cudaDevAttrComputeCapabilityMinor = 76,
     cudaDevAttrMaxSharedMemoryPerBlockOptin = 97
 };
-enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+enum cudaFuncAttribute {
+    cudaFuncAttributeMaxDynamicSharedMemorySize = 8,
+    cudaFuncAttributeNonPortableClusterSizeAllowed = 14
+};
 enum cudaLaunchAttributeID {
     cudaLaunchAttributeClusterDimension = 4,
     cudaLaunchAttributeProgrammaticStreamSerialization = 6
@@ -117,6 +120,17 @@ T __shfl_down_sync(unsigned, T value, unsigned delta, int width) {
     const unsigned lane = threadIdx.x % 32, end = (lane / unsigned(width) + 1) * unsigned(width);
     bits = simulator::exchange(bits, lane + delta < end ? lane + delta : lane);
     memcpy(&value, &bits, 4);
+    return value;
+}
+
+template <class T>
+T __shfl_xor_sync(unsigned, T value, int mask) {
+    static_assert(sizeof(T) % 4 == 0);
+    uint32_t words[sizeof(T) / 4];
+    memcpy(words, &value, sizeof(T));
+    const unsigned source = threadIdx.x % 32 ^ unsigned(mask);
+    for (uint32_t &word : words) word = simulator::exchange(word, source);
+    memcpy(&value, words, sizeof(T));
     return value;
 }
 

@@ -1,0 +1,133 @@
+// Which way a GRU runs on a device: pure functions of the problem and the device.
+#pragma once
+#include <initializer_list>
+
+#include "backend/arguments.hpp"
+
+namespace qk::cuda {
+
+// The recurrence on clusters: R lies in the registers of a cluster's blocks, which advance up to
+// `batch_tile` sequences; h goes from block to block through shared memory.
+struct GruPlan {
+    int32_t hidden;      // the size the kernel is built for, at least the GRU's
+    int32_t batch_tile;  // 1, 8 or 16
+    int32_t limbs;       // bytes of x
+    int64_t columns;     // of x and W, padded to whole tiles
+    int64_t units;       // of W, the same
+    int64_t chunk;       // steps of one launch
+};
+
+constexpr int32_t kInputColumns = 64, kInputUnits = 32, kInputRows = 128;  // a tile of W x
+constexpr int32_t kDirectCodes = 256;  // gates of at most so many input codes are tabulated
+constexpr int32_t kPlainLines = 512;   // of a uniform table
+constexpr int64_t kChunkBytes = int64_t{1} << 27;
+
+// How the recurrence computes gates. Direct: 8-bit ones, by a table of all codes in 32 bits; lines:
+// 16-bit ones by uniform tables, products in 64 bits; any: as the cell says, slowly.
+enum class PlainKind { kAny, kDirect, kLines };
+
+inline bool goes_right(int32_t shift) {
+    return shift >= 0 && shift <= 31;
+}
+
+// Whether 32 bits hold what lies behind the shifts of 64-bit products.
+inline bool shifted_is_32(const gru::Cell &cell) {
+    constexpr int64_t kCode = int64_t{1} << 17;  // beyond any difference of two codes
+    const int64_t n = cell.n_to_h < 0 ? kCode << -cell.n_to_h : kCode;
+    const int64_t one = (int64_t{cell.u_one} + kCode) + kCode;
+    const int64_t rhh = kCode * kCode >> cell.rhh_to_n;
+    return rhh < int64_t{1} << 30 && (kCode * kCode + one * n) >> cell.u_shift < int64_t{1} << 30;
+}
+
+inline PlainKind plain_kind(const gru::Cell &cell) {
+    const int32_t shifts[] = {cell.ih_to_u, cell.ih_to_r, cell.ih_to_n,
+                              cell.hh_to_u, cell.hh_to_r, cell.rhh_to_n};
+    for (const int32_t shift : shifts) {
+        if (!goes_right(shift)) return PlainKind::kAny;
+    }
+    if (cell.hh_shifts_right == 0 || cell.n_to_h < -15 || cell.n_to_h > 31) return PlainKind::kAny;
+    bool direct = cell.cell_is_32 != 0, lines = cell.lines_is_32 != 0 && shifted_is_32(cell);
+    for (const gru::Table *table : {&cell.update, &cell.reset, &cell.candidate}) {
+        if (table->input_max - table->input_min >= kDirectCodes) direct = false;
+        if (table->kind != QK_GRU_TABLE_UNIFORM || table->count > kPlainLines) lines = false;
+    }
+    return direct ? PlainKind::kDirect : lines ? PlainKind::kLines : PlainKind::kAny;
+}
+
+// What both fast ways ask for: 8-bit weights and an 8-bit view of h, sums that 32 bits hold, codes
+// and results at natural addresses, whole 8-byte words a row.
+inline bool is_fast_gru(const GruArgs &args) {
+    const gru::Cell &cell = *args.cell;
+    const auto aligned = [](const void *plane, const Format &format, int32_t code_bytes) {
+        const uintptr_t bytes = format.id == QK_FORMAT_F32 ? 4 : uintptr_t(code_bytes);
+        return reinterpret_cast<uintptr_t>(plane) % bytes == 0;
+    };
+    return args.gates == nullptr && cell.hidden_size <= 1024 && cell.hidden_size % 8 == 0 &&
+           cell.w_bytes == 1 && cell.r_bytes == 1 && cell.view_bytes == 1 && cell.sums_is_32 != 0 &&
+           aligned(args.x, *args.x_format, cell.x_bytes) &&
+           aligned(args.y, *args.y_format, cell.h_bytes);
+}
+
+// Few steps of few sequences: a launch each costs less than packing x and W first.
+constexpr int32_t kStepColumns = 1024, kStepBatch = 4;
+constexpr int64_t kMaxSteps = 3;
+
+// A step's own forms of tables: knots that the lanes of a warp hold, or uniform lines.
+constexpr int32_t kLaneKnots = 32;
+
+inline bool has_lane_knots(const gru::Cell &cell) {
+    if (plain_kind(cell) != PlainKind::kDirect) return false;
+    for (const gru::Table *table : {&cell.update, &cell.reset, &cell.candidate}) {
+        if (table->kind != QK_GRU_TABLE_KNOTS || table->count > kLaneKnots) return false;
+        if (!goes_right(table->shift)) return false;
+    }
+    return true;
+}
+
+inline bool runs_by_steps(const GruArgs &args, int32_t capability) {
+    const gru::Cell &cell = *args.cell;
+    return capability >= 80 && is_fast_gru(args) && args.steps <= kMaxSteps &&
+           args.batch <= kStepBatch && cell.x_bytes == 1 && cell.input_size % 8 == 0 &&
+           cell.input_size <= kStepColumns && cell.ih_shifts_right != 0 &&
+           (has_lane_knots(cell) || plain_kind(cell) == PlainKind::kLines);
+}
+
+inline bool plan_gru(const GruArgs &args, int32_t capability, GruPlan *plan) {
+    const gru::Cell &cell = *args.cell;
+    const int32_t h = cell.hidden_size;
+    if (capability < 90 || !is_fast_gru(args)) return false;
+    plan->hidden = h <= 256 ? 256 : h <= 512 ? 512 : 1024;
+    // Of 16 blocks, seven clusters fit an H200 at once; an eighth would run after them.
+    constexpr int64_t kLargeClusters = 7;
+    const bool crowded = plan->hidden == 1024 && args.batch > 8 * kLargeClusters;
+    plan->batch_tile = args.batch == 1 ? 1 : crowded ? 16 : 8;
+    plan->limbs = cell.x_bytes;
+    plan->columns = round_up(cell.input_size, kInputColumns);
+    plan->units = round_up(h, kInputUnits);
+    const int64_t step_bytes = args.batch * (8 * int64_t{h} + plan->limbs * plan->columns);
+    const int64_t fitting = kChunkBytes / step_bytes;
+    plan->chunk = fitting < 1 ? 1 : min64(fitting, args.steps);
+    return true;
+}
+
+// The workspace, piece by piece.
+struct GruPieces {
+    int64_t w, w_sum, x, ih, bytes;
+};
+
+inline GruPieces pieces_of(const GruPlan &plan, const GruArgs &args) {
+    const int64_t rows = plan.chunk * args.batch;
+    GruPieces pieces = {};
+    const auto take = [&](int64_t bytes) {
+        const int64_t at = pieces.bytes;
+        pieces.bytes += round_up(bytes, 256);
+        return at;
+    };
+    pieces.w = take(3 * plan.units * plan.columns);
+    pieces.w_sum = take(3 * plan.units * 4);
+    pieces.x = take(plan.limbs * rows * plan.columns);
+    pieces.ih = take(rows * args.cell->hidden_size * 8);
+    return pieces;
+}
+
+}  // namespace qk::cuda

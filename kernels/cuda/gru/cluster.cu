@@ -1,0 +1,92 @@
+// The recurrence on clusters: which instance, chunks of steps, the workspace.
+#include "cuda/gru/cluster.cuh"
+#include "cuda/lists.hpp"
+#include "cuda/runtime.hpp"
+
+namespace qk::cuda {
+namespace {
+
+template <class S, class Rules>
+Status launch_rules(const Recurrence &r, const Launch &launch) {
+    Shape3 shape = {dim3(uint32_t(ceil_div(r.v.batch, S::kBatch) * S::kBlocks)), S::kThreads,
+                    sizeof(Shared<S, Rules>)};
+    shape.cluster = S::kBlocks;
+    return launch_kernel(launch, "gru", advance<S, Rules>, shape, r);
+}
+
+template <class S>
+Status launch_shape(const Recurrence &r, const Launch &launch) {
+    switch (plain_kind(r.v.cell)) {
+        case PlainKind::kDirect:
+            return launch_rules<S, PlainRules<int32_t, ValueTables>>(r, launch);
+        case PlainKind::kLines:
+            return launch_rules<S, PlainRules<int64_t, LineTables>>(r, launch);
+        default:
+            return launch_rules<S, AnyRules>(r, launch);
+    }
+}
+
+Status launch_recurrence(const GruPlan &plan, const Recurrence &r, const Launch &launch) {
+    const bool one = plan.batch_tile == 1;
+    switch (plan.hidden) {
+        case 256:
+            return one ? launch_shape<Shape<256, 8, 4, 0>>(r, launch)
+                       : launch_shape<Shape<256, 8, 4, 1>>(r, launch);
+        case 512:
+            return one ? launch_shape<Shape<512, 16, 2, 0>>(r, launch)
+                       : launch_shape<Shape<512, 8, 4, 1>>(r, launch);
+        default:
+            if (one) return launch_shape<Shape<1024, 16, 2, 0>>(r, launch);
+            return plan.batch_tile == 8 ? launch_shape<Shape<1024, 16, 2, 1>>(r, launch)
+                                        : launch_shape<Shape<1024, 16, 2, 2>>(r, launch);
+    }
+}
+
+bool can_run(const GruArgs &args, int32_t device_index) {
+    GruPlan plan;
+    return plan_gru(args, compute_capability(device_index), &plan);
+}
+
+size_t workspace_bytes(const GruArgs &args, int32_t device_index) {
+    GruPlan plan;
+    return plan_gru(args, compute_capability(device_index), &plan)
+               ? size_t(pieces_of(plan, args).bytes)
+               : 0;
+}
+
+Status run(const GruArgs &args, const Launch &launch) {
+    GruPlan plan;
+    if (!plan_gru(args, compute_capability(launch.device_index), &plan)) return QK_ERROR_INTERNAL;
+    const GruPieces pieces = pieces_of(plan, args);
+    char *const workspace = static_cast<char *>(launch.workspace);
+    const auto piece = [&](int64_t at) { return static_cast<void *>(workspace + at); };
+    GruView v = view_of(args);
+    const PlainKind kind = plain_kind(v.cell);
+    PlainCell plain = {};
+    if (kind == PlainKind::kDirect) plain = plain_cell(v.cell, TableForm::kValues);
+    if (kind == PlainKind::kLines) plain = plain_cell(v.cell, TableForm::kLines);
+    const int64_t x_row = args.batch * args.cell->input_size * (v.x_is_float ? 4 : plan.limbs);
+    const int64_t y_row =
+        args.batch * args.cell->hidden_size * (v.y_is_float ? 4 : int64_t{args.cell->h_bytes});
+    for (int64_t first = 0; first < args.steps; first += plan.chunk) {
+        v.steps = min64(plan.chunk, args.steps - first);
+        v.x = static_cast<const char *>(args.x) + first * x_row;
+        v.y = static_cast<char *>(args.y) + first * y_row;
+        const InputRun input = {v,
+                                plan,
+                                v.steps * args.batch,
+                                static_cast<int8_t *>(piece(pieces.w)),
+                                static_cast<int32_t *>(piece(pieces.w_sum)),
+                                static_cast<int8_t *>(piece(pieces.x)),
+                                static_cast<InputCodes *>(piece(pieces.ih))};
+        QK_TRY(run_input(input, first == 0, launch));
+        QK_TRY(launch_recurrence(plan, {v, plain, input.ih}, launch));
+    }
+    return QK_OK;
+}
+
+}  // namespace
+
+const Kernel<GruArgs> kGruCluster = {"cluster", can_run, workspace_bytes, run};
+
+}  // namespace qk::cuda
