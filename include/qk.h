@@ -217,11 +217,17 @@ QK_API qk_status qk_repack(qk_context *context, const qk_tensor *from, qk_tensor
 
 /* y = x . transpose(w) + bias.  x [m,k] dense; w [n,k] any format; bias [n] dense or NULL;
  * y [m,n] in x's format. m = 1 runs as matrix-vector. Sums are kept in f32. y must not overlap
- * an input. More leading dimensions of x and y count as rows. Equal calls give equal bits; so does
- * a row of x in any batch, but on CUDA a packed weight's m = 1 has an order of sums of its own. */
+ * an input. More leading dimensions of x and y count as rows.
+ * Equal calls give equal bits. On the CPU a row of y does not depend on its batch; on CUDA it does
+ * not among m = 2..32, 33..64, 65..128, and every 128 rows more to 1024, from packed w (m = 1 has
+ * an order of its own); beyond, and where cuBLASLt multiplies weights of other layouts, the order
+ * of sums is the library's. */
 QK_API qk_status qk_linear(qk_context *context, const qk_tensor *x, const qk_tensor *w,
                            const qk_tensor *bias, qk_tensor *y);
-/* Scratch qk_linear needs for up to m_max rows of x; give the largest to qk_context_options. */
+/* Scratch with which qk_linear runs at its best for up to m_max rows of x; give the largest to
+ * qk_context_options. With less, other kernels run where there are any. On CUDA it is a slab of
+ * dequantized rows of w (64 MiB, at least 256 rows, at most all), a bias, and 32 MiB for cuBLASLt,
+ * which a context with that much loads when it is created. */
 QK_API qk_status qk_linear_workspace(qk_context *context, const qk_tensor *w, int64_t m_max,
                                      size_t *bytes);
 

@@ -1,6 +1,7 @@
 // The CUDA backend's row. Memory comes from cudaMalloc; transfers are queued on the context's
 // stream and waited for.
 #include "backend/registry.hpp"
+#include "cuda/blas/lt.hpp"
 #include "cuda/lists.hpp"
 #include "cuda/runtime.hpp"
 
@@ -58,10 +59,13 @@ Status download(const Launch &launch, void *host, const void *device, size_t byt
 }
 
 constexpr Kernel<DequantizeArgs> const *kDequantize[] = {
-    &cuda::kDequantizeStream, &cuda::kDequantizeAwq, &cuda::kDequantizeGeneric};
+    &cuda::kDequantizeStream, &cuda::kDequantizeAwq, &cuda::kDequantizeTiles,
+    &cuda::kDequantizeGeneric};
+constexpr Kernel<QuantizeArgs> const *kQuantize[] = {&cuda::kQuantizeGeneric};
 constexpr Kernel<RepackArgs> const *kRepack[] = {&cuda::kRepackGeneric};
-constexpr Kernel<LinearArgs> const *kLinear[] = {&cuda::kLinearVector, &cuda::kLinearMatvec,
-                                                 &cuda::kLinearGeneric};
+constexpr Kernel<LinearArgs> const *kLinear[] = {
+    &cuda::kLinearPrefill, &cuda::kLinearGemm, &cuda::kLinearVector, &cuda::kLinearMatvec,
+    &cuda::kLinearGeneric};
 constexpr Kernel<GruArgs> const *kGru[] = {&cuda::kGruStep, &cuda::kGruCluster,
                                            &cuda::kGruGeneric};
 
@@ -75,13 +79,15 @@ constinit const Backend kCudaBackend = {
     packed_layout,
     {allocate, release, upload, download},
     kDequantize,
-    {},  // quantize: on the CPU only; an operation without a kernel is QK_ERROR_UNSUPPORTED
+    kQuantize,
     kRepack,
     kLinear,
     kGru,
     false,
     {},
     {},
+    {},  // gru: no packing
+    {cuda::lt_open, cuda::lt_close},
 };
 
 }  // namespace qk

@@ -7,10 +7,14 @@ namespace qk::cuda {
 
 extern const Kernel<DequantizeArgs> kDequantizeStream;   // convert/dequantize_stream.cu
 extern const Kernel<DequantizeArgs> kDequantizeAwq;      // convert/dequantize_awq.cu
+extern const Kernel<DequantizeArgs> kDequantizeTiles;    // convert/dequantize_tiles.cu
 extern const Kernel<DequantizeArgs> kDequantizeGeneric;  // convert/dequantize.cu
+extern const Kernel<QuantizeArgs> kQuantizeGeneric;      // convert/quantize.cu
 extern const Kernel<RepackArgs> kRepackGeneric;          // convert/repack.cu
 extern const Kernel<LinearArgs> kLinearVector;           // decode/vector.cu
 extern const Kernel<LinearArgs> kLinearMatvec;           // decode/matvec.cu
+extern const Kernel<LinearArgs> kLinearGemm;             // gemm/gemm.cpp
+extern const Kernel<LinearArgs> kLinearPrefill;          // linear/prefill.cu
 extern const Kernel<LinearArgs> kLinearGeneric;          // linear/generic.cu
 extern const Kernel<GruArgs> kGruStep;                   // gru/step.cu
 extern const Kernel<GruArgs> kGruCluster;                // gru/cluster.cu

@@ -43,6 +43,7 @@ struct Weight {
 struct DequantizeArgs {
     Weight from;
     Dense to;
+    int64_t first_row = 0;  // of `from`, that goes to row 0 of `to`; inside backends only
 };
 
 struct QuantizeArgs {

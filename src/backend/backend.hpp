@@ -24,6 +24,7 @@ struct Launch {
     void *workspace;
     size_t workspace_bytes;
     ErrorText *error;
+    void *session = nullptr;  // the backend's, of this context
 };
 
 template <class Args>
@@ -59,6 +60,12 @@ struct GruPacking {
     int64_t (*scratch_bytes)(const gru::Cell &, int64_t batch) = nullptr;  // of a state
 };
 
+// What a backend keeps for a context, null where it keeps nothing. `open` may allocate and wait.
+struct Session {
+    void *(*open)(int32_t device_index, size_t workspace_bytes) = nullptr;
+    void (*close)(int32_t device_index, void *session) = nullptr;
+};
+
 struct Backend {
     qk_device device;
     const char *name;
@@ -75,6 +82,7 @@ struct Backend {
     bool has_modes;
     KernelList<LinearArgs> linear_bf16, linear_int8;
     GruPacking gru_packing = {};
+    Session session = {};
 };
 
 // The backends of this build, CPU first; null past the last.
@@ -93,6 +101,20 @@ const Kernel<Args> *pick(const KernelList<Args> &list, const Args &args, int32_t
 template <class Args>
 size_t workspace_of(const Kernel<Args> &kernel, const Args &args, int32_t device_index) {
     return kernel.workspace_bytes == nullptr ? 0 : kernel.workspace_bytes(args, device_index);
+}
+
+// The first that also finds the workspace large enough, or null.
+template <class Args>
+const Kernel<Args> *pick_within(const KernelList<Args> &list, const Args &args,
+                                int32_t device_index, size_t workspace_bytes) {
+    for (int32_t i = 0; i < list.count; ++i) {
+        const Kernel<Args> &kernel = *list.kernels[i];
+        if (kernel.can_run(args, device_index) &&
+            workspace_of(kernel, args, device_index) <= workspace_bytes) {
+            return &kernel;
+        }
+    }
+    return nullptr;
 }
 
 }  // namespace qk

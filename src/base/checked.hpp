@@ -27,6 +27,7 @@ struct Checked {
 QK_HD static constexpr int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 QK_HD static constexpr int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
 QK_HD static constexpr int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
+QK_HD static constexpr int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
 
 constexpr Checked checked_ceil_div(Checked a, int64_t b) {
     a.value = ceil_div(a.value, b);

@@ -76,7 +76,7 @@ QK_HD static constexpr int clamp_to_int(float value, int low, int high) {
 
 // bitsandbytes' 8-bit blockwise code: the value is first rounded to a grid of 65,536 points in
 // [-1, 1], then the thresholds below that point are counted. `table` ascends.
-static inline uint8_t lut8_code(float s, const float *table) {
+QK_HD static constexpr uint8_t lut8_code(float s, const float *table) {
     if (!(s == s)) return 0;
     const int32_t grid = int32_t((s + 1.0f) * 0.5f * 65535.0f + 0.5f);
     const float value = -1.0f + float(2 * grid) / 65535.0f;

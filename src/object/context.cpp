@@ -88,6 +88,9 @@ Status make_workspace(qk_context *context, size_t bytes) {
 
 void free_context(qk_context *context) {
     thread_pool_destroy(context->allocator, context->pool);
+    if (context->session != nullptr) {
+        context->backend->session.close(context->device_index, context->session);
+    }
     if (context->workspace != nullptr) {
         const DeviceMemory &memory = context->backend->memory;
         memory.release != nullptr ? memory.release(context->device_index, context->workspace)
@@ -123,6 +126,10 @@ Status context_create(const qk_context_options *given, qk_context **out) {
         free_context(context);
         return status;
     }
+    const Session &session = context->backend->session;
+    if (session.open != nullptr) {
+        context->session = session.open(context->device_index, context->workspace_bytes);
+    }
     *out = context;
     return QK_OK;
 }
@@ -147,8 +154,8 @@ Status check_context(const qk_context *context) {
 }
 
 Launch make_launch(qk_context *context) {
-    return {context->parallel,  context->stream,          context->device_index,
-            context->workspace, context->workspace_bytes, &context->error};
+    return {context->parallel,        context->stream, context->device_index, context->workspace,
+            context->workspace_bytes, &context->error, context->session};
 }
 
 void *host_allocate(qk_context *context, size_t bytes) {

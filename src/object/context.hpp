@@ -19,6 +19,7 @@ struct qk_context {
     qk::Parallel parallel;
     void *workspace;
     size_t workspace_bytes;
+    void *session;          // the backend's, null where it keeps nothing
     qk::ErrorText error;
 };
 

@@ -16,18 +16,19 @@ Status check_quantized_format(qk_context *context, const qk_tensor *tensor, cons
 Status check_same_shape(qk_context *context, const qk_tensor *a, const char *a_name,
                         const qk_tensor *b, const char *b_name);
 
-// Picks the first kernel of the list that takes the case, checks the workspace and runs it.
+// Runs the first kernel of the list that takes the case and fits the context's workspace.
 template <class Args>
 Status run_kernel(qk_context *context, const KernelList<Args> &list, const Args &args,
                   const char *operation) {
-    const Kernel<Args> *const kernel = pick(list, args, context->device_index);
-    QK_CHECK(kernel != nullptr, &context->error, UNSUPPORTED, "%s: no kernel on %s for this case",
+    const int32_t device = context->device_index;
+    const Kernel<Args> *const kernel = pick_within(list, args, device, context->workspace_bytes);
+    if (kernel != nullptr) return kernel->run(args, make_launch(context));
+    const Kernel<Args> *const best = pick(list, args, device);
+    QK_CHECK(best != nullptr, &context->error, UNSUPPORTED, "%s: no kernel on %s for this case",
              operation, context->backend->name);
-    const size_t needed = workspace_of(*kernel, args, context->device_index);
-    QK_CHECK(needed <= context->workspace_bytes, &context->error, WORKSPACE,
-             "%s: needs %zu bytes of workspace, the context has %zu", operation, needed,
-             context->workspace_bytes);
-    return kernel->run(args, make_launch(context));
+    return fail(&context->error, QK_ERROR_WORKSPACE,
+                "%s: needs %zu bytes of workspace, the context has %zu", operation,
+                workspace_of(*best, args, device), context->workspace_bytes);
 }
 
 }  // namespace qk

@@ -6,25 +6,12 @@
 #include "cpu/access.hpp"
 #include "cpu/lists.hpp"
 #include "cpu/split.hpp"
-#include "format/quantizer.hpp"
+#include "format/group_scale.hpp"
 
 namespace qk::cpu {
 namespace {
 
 constexpr int64_t kBlock = 256;
-
-// What the codes of one group are chosen with.
-struct GroupScale {
-    float scale;       // as computed, before it is rounded to the scale format
-    float multiplier;  // s = x * multiplier, or x / divisor where multiplier is 0
-    float divisor;
-    int zero;
-};
-
-struct Range {
-    float low, high, absmax;
-    bool nan;
-};
 
 // The elements of a group as (row, column, count) in row-major order.
 template <class Body>
@@ -42,115 +29,40 @@ void for_each_run(const Geometry &s, int64_t number, const Body &body) {
     }
 }
 
-Range scan_group(const QuantizeArgs &args, int64_t number, int64_t *size) {
-    Range range = {0, 0, 0, false};
+GroupRange scan_group(const QuantizeArgs &args, int64_t number, int64_t *size) {
+    GroupRange range;
     *size = 0;
     for_each_run(args.to.geometry, number, [&](int64_t row, int64_t column, int64_t count) {
         float x[kBlock];
         load_floats(args.from.format->id, args.from.data, row * args.to.geometry.k + column, count,
                     x);
-        for (int64_t i = 0; i < count; ++i) {
-            const float magnitude = __builtin_fabsf(x[i]);
-            if (x[i] < range.low) range.low = x[i];
-            if (x[i] > range.high) range.high = x[i];
-            if (magnitude > range.absmax) range.absmax = magnitude;
-            range.nan |= !(x[i] == x[i]);
-        }
+        for (int64_t i = 0; i < count; ++i) range.add(x[i]);
         *size += count;
     });
     return range;
 }
 
-// Plain scales are rounded to their format before they divide; nested ones are not.
-float rounded_scale(const Weight &w, float scale) {
-    switch (w.scale.format->id) {
-        case QK_FORMAT_F16: return f32_from_f16(f16_from_f32(scale));
-        case QK_FORMAT_BF16: return f32_from_bf16(bf16_from_f32(scale));
-        default: return scale;
-    }
-}
-
-// NF4 and FP4: bitsandbytes multiplies whole blocks by 1 / absmax and divides the shorter last one.
-GroupScale absmax_scale(const Weight &w, const Range &range, int64_t size) {
-    const float absmax = range.nan ? f32_from_bits(0x7fc00000u) : range.absmax;
-    const float guarded = absmax < kSmallestAbsmax ? kSmallestAbsmax : absmax;
-    if (size == w.geometry.group_size) return {absmax, 1.0f / guarded, 0, 0};
-    return {guarded, 0, guarded, 0};
-}
-
-GroupScale affine_scale(const Weight &w, const Range &range) {
-    if (range.nan) return {f32_from_bits(0x7fc00000u), 0, 0, w.zero == nullptr ? 8 : 0};
-    if (w.zero == nullptr) {
-        const float scale = rounded_scale(w, range.absmax / 7.5f);
-        return {scale, 0, scale, 8};
-    }
-    const float width = range.high - range.low;
-    const float scale =
-        rounded_scale(w, (width > kAffineRangeFloor ? width : kAffineRangeFloor) / 15.0f);
-    const int zero = clamp_to_int(-round_half_even(range.low / scale), 0, 15);
-    return {scale, 0, scale, zero};
-}
-
-GroupScale divided_scale(const Weight &w, const Range &range, float largest) {
-    if (range.nan) return {f32_from_bits(0x7fc00000u), 0, 0, 0};
-    const float scale = rounded_scale(w, range.absmax / largest);
-    return {scale, 0, scale, 0};
+QuantizeRule rule_of(const Weight &w) {
+    return {w.format->id,        w.format->kind,    w.format->largest,
+            w.scale.format->id, w.zero != nullptr, w.geometry.group_size};
 }
 
 GroupScale group_scale(const QuantizeArgs &args, int64_t number) {
-    const Weight &w = args.to;
     int64_t size = 0;
-    const Range range = scan_group(args, number, &size);
-    switch (w.format->kind) {
-        case FormatKind::kAffine: return affine_scale(w, range);
-        case FormatKind::kSigned: return divided_scale(w, range, w.format->largest);
-        case FormatKind::kStored: return {range.absmax, 1.0f / range.absmax, 0, 0};
-        default:
-            return w.format->largest == 1 ? absmax_scale(w, range, size)
-                                          : divided_scale(w, range, w.format->largest);
-    }
+    const GroupRange range = scan_group(args, number, &size);
+    return scale_of_range(rule_of(args.to), range, size);
 }
 
-float clamp_to_one(float s) { return s < -1.0f ? -1.0f : s > 1.0f ? 1.0f : s; }
-
 struct Coder {
-    const Weight &w;
+    QuantizeRule rule;
     float table[256];
 
-    explicit Coder(const Weight &weight) : w(weight) {
+    explicit Coder(const Weight &w) : rule(rule_of(w)) {
         if (w.table != nullptr) memcpy(table, w.table, sizeof(table));
     }
 
     uint8_t code(float x, const GroupScale &group) const {
-        // A scale of 0 or NaN cannot divide: every value counts as a zero of x's sign.
-        const bool divides = group.divisor != 0 && group.divisor == group.divisor;
-        const float quotient = divides ? x / group.divisor : __builtin_copysignf(0.0f, x);
-        switch (w.format->kind) {
-            case FormatKind::kAffine: return affine_code(quotient, group);
-            case FormatKind::kSigned:
-                return uint8_t(int8_t(clamp_to_int(round_half_even(quotient), -127, 127)));
-            case FormatKind::kStored:
-                return group.scale == 0 ? 0 : lut8_code(clamp_to_one(x * group.multiplier), table);
-            default: return table_value_code(x, quotient, group);
-        }
-    }
-
-    uint8_t affine_code(float quotient, const GroupScale &group) const {
-        if (w.zero == nullptr) {
-            return uint8_t(clamp_to_int(round_half_even(quotient), -8, 7) + 8);
-        }
-        return uint8_t(clamp_to_int(round_half_even(quotient) + float(group.zero), 0, 15));
-    }
-
-    uint8_t table_value_code(float x, float quotient, const GroupScale &group) const {
-        if (w.format->largest != 1) {
-            const bool nan = !(group.scale == group.scale);
-            // infinity / infinity: a NaN whose sign is the machine's choice, so x gives it
-            return nan ? 0 : table_code(w.format->id, __builtin_copysignf(quotient, x));
-        }
-        if (!(group.scale == group.scale)) return table_code(w.format->id, group.scale);
-        const float s = group.divisor != 0 ? quotient : x * group.multiplier;
-        return table_code(w.format->id, clamp_to_one(s));
+        return code_of_value(rule, x, group, table);
     }
 };
 

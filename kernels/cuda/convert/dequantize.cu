@@ -9,13 +9,14 @@ namespace {
 
 constexpr int32_t kThreads = 256;
 
-__global__ void dequantize_elements(const __grid_constant__ WeightView w, qk_format to, void *out) {
+__global__ void dequantize_elements(const __grid_constant__ WeightView w, qk_format to, void *out,
+                                    int64_t first_row, int64_t rows) {
     __shared__ float entries[256];
     fill_entries(w, entries);
     const Geometry &s = w.geometry;
-    const int64_t count = s.n * s.k, stride = int64_t(gridDim.x) * blockDim.x;
+    const int64_t count = rows * s.k, stride = int64_t(gridDim.x) * blockDim.x;
     for (int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += stride) {
-        const int64_t row = i / s.k, column = i % s.k;
+        const int64_t row = first_row + i / s.k, column = i % s.k;
         const GroupIndex group = group_of(s, row, column);
         const int code = code_of(w, row, column);
         const float zero = w.kind == FormatKind::kAffine ? float(zero_of(w, group)) : 0.0f;
@@ -25,10 +26,10 @@ __global__ void dequantize_elements(const __grid_constant__ WeightView w, qk_for
 }
 
 Status run(const DequantizeArgs &args, const Launch &launch) {
-    const int64_t count = args.from.geometry.n * args.from.geometry.k;
+    const int64_t count = args.to.rows * args.from.geometry.k;
     return launch_kernel(launch, "dequantize", dequantize_elements,
                          {dim3(blocks_for(count, kThreads)), kThreads}, view_of(args.from),
-                         args.to.format->id, args.to.data);
+                         args.to.format->id, args.to.data, args.first_row, args.to.rows);
 }
 
 bool can_run(const DequantizeArgs &, int32_t) { return true; }

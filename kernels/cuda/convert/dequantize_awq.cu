@@ -17,8 +17,8 @@ constexpr int64_t kAlongK = 2, kAlongN = 4;  // warps of a block
 
 struct Problem {
     WeightView w;
-    void *out;
-    int64_t blocks_along_k;
+    void *out;  // rows [first_row, end_row) of w
+    int64_t blocks_along_k, first_row, end_row;
 };
 
 // Columns at .. at + 7 of the output.
@@ -53,8 +53,9 @@ __global__ void __launch_bounds__(kThreads) turn(const __grid_constant__ Problem
     const Geometry &s = p.w.geometry;
     const int64_t tile_k = blockIdx.x % p.blocks_along_k * kAlongK + warp / kAlongN;
     const int64_t tile_n = blockIdx.x / p.blocks_along_k * kAlongN + warp % kAlongN;
-    const int64_t column = tile_k * kTile + lane / 4 * 8, row = tile_n * kTile + lane % 4 * 16;
-    if (column >= s.k || row >= s.n) return;
+    const int64_t column = tile_k * kTile + lane / 4 * 8;
+    const int64_t row = p.first_row + tile_n * kTile + lane % 4 * 16;
+    if (column >= s.k || row >= p.end_row) return;
     const int64_t row_words = s.n / 8, group = uint32_t(column) / uint32_t(s.group_size);
     uint2 words[8];
 #pragma unroll
@@ -81,15 +82,17 @@ __global__ void __launch_bounds__(kThreads) turn(const __grid_constant__ Problem
             const float code = biased(r < 8 ? words[i].x : words[i].y, nibble);
             values[i] = __fmul_rn(__fadd_rn(code, -zero), factor);
         }
-        store_columns<Out>(p.out, (row + r) * s.k + column, values);
+        store_columns<Out>(p.out, (row - p.first_row + r) * s.k + column, values);
     }
 }
 
 Status run(const DequantizeArgs &args, const Launch &launch) {
     const Geometry &s = args.from.geometry;
     const int64_t along_k = ceil_div(s.k, kTile * kAlongK);
-    const Problem problem = {view_of(args.from), args.to.data, along_k};
-    const Shape3 shape = {dim3(uint32_t(along_k * ceil_div(s.n, kTile * kAlongN))), kThreads};
+    const Problem problem = {view_of(args.from), args.to.data, along_k, args.first_row,
+                             args.first_row + args.to.rows};
+    const int64_t along_n = ceil_div(args.to.rows, kTile * kAlongN);
+    const Shape3 shape = {dim3(uint32_t(along_k * along_n)), kThreads};
     switch (args.to.format->id) {
         case QK_FORMAT_F16:
             return launch_kernel(launch, "dequantize", turn<__half>, shape, problem);
@@ -108,7 +111,8 @@ bool can_run(const DequantizeArgs &args, int32_t) {
     const Weight &w = args.from;
     const Geometry &s = w.geometry;
     return w.layout->id == QK_LAYOUT_AWQ_GEMM && w.format->kind == FormatKind::kAffine &&
-           w.scale.format->bits == 16 && s.n % 16 == 0 && s.k % 8 == 0 &&
+           w.scale.format->bits == 16 && s.n % 16 == 0 && args.first_row % 16 == 0 &&
+           args.to.rows % 16 == 0 && s.k % 8 == 0 &&
            (s.group_size % 8 == 0 || s.groups_per_row == 1) && s.k < (int64_t{1} << 31) &&
            ceil_div(s.k, kTile) * ceil_div(s.n, kTile) < (int64_t{1} << 31) && aligned(w.data) &&
            aligned(w.scale.data) && aligned(w.zero) && aligned(args.to.data);

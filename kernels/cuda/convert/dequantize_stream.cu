@@ -22,6 +22,7 @@ enum class Codes { kHighFirst, kLowFirst, kBytes };
 struct Problem {
     WeightView w;
     void *out;
+    int64_t skipped;       // codes before the first
     int64_t count;         // of codes
     int32_t group_shift;   // log2 of group_size
     int32_t second_shift;  // nested: log2 of second_group
@@ -100,7 +101,7 @@ __device__ void finish(const Problem &p, const float *entries, const float *scal
     if (blockIdx.x != 0 || i >= p.count) return;
     const int64_t at = order == Codes::kHighFirst ? i ^ 1 : i;
     const int code = order == Codes::kBytes ? p.w.data[i] : p.w.data[at >> 1] >> (at & 1) * 4 & 15;
-    const int64_t number = i >> p.group_shift;
+    const int64_t number = (p.skipped + i) >> p.group_shift;
     const float entry = entries[code] - group_zero(p, number);
     const float scale = scale_value(p, load_scale(p, number), scale_codes, bias);
     store_float(to, p.out, i, __fmul_rn(entry, scale));
@@ -126,7 +127,7 @@ __global__ void __launch_bounds__(kThreads)
         const int64_t unit = first + u * kThreads;
         if (unit >= units) break;
         words[u] = __ldcs(reinterpret_cast<const Bits *>(p.w.data) + unit);
-        raw[u] = load_scale(p, unit * kCodes >> p.group_shift);
+        raw[u] = load_scale(p, (p.skipped + unit * kCodes) >> p.group_shift);
     }
     fill_entries(p.w, entries);
 #pragma unroll
@@ -134,7 +135,7 @@ __global__ void __launch_bounds__(kThreads)
         const int64_t unit = first + u * kThreads;
         if (unit >= units) break;
         const float scale = scale_value(p, raw[u], scale_codes, bias);
-        const float zero = group_zero(p, unit * kCodes >> p.group_shift);
+        const float zero = group_zero(p, (p.skipped + unit * kCodes) >> p.group_shift);
         float values[kCodes];
 #pragma unroll
         for (int i = 0; i < kCodes; ++i) {
@@ -161,9 +162,11 @@ Status run_order(const Problem &p, qk_format to, const Launch &launch) {
 Status run(const DequantizeArgs &args, const Launch &launch) {
     const Geometry &s = args.from.geometry;
     const int64_t second = args.from.scale.second_group;
-    const Problem problem = {view_of(args.from), args.to.data, s.n * s.k,
+    const int64_t skipped = args.first_row * s.k;
+    Problem problem = {view_of(args.from), args.to.data, skipped, args.to.rows * s.k,
                              __builtin_ctzll(uint64_t(s.group_size)),
                              second > 0 ? __builtin_ctzll(uint64_t(second)) : 0};
+    problem.w.data += problem.w.bits == 8 ? skipped : skipped / 2;
     switch (args.to.format->id) {
         case QK_FORMAT_F16:
             return run_order<__half>(problem, QK_FORMAT_F16, launch);
@@ -200,7 +203,8 @@ bool can_run(const DequantizeArgs &args, int32_t) {
     const Weight &w = args.from;
     const Geometry &s = w.geometry;
     const bool numbered = s.flat || s.k % s.group_size == 0;  // group = place / group_size
-    return runs_in_order(w) && numbered && s.group_size % 8 == 0 && power_of_two(s.group_size) &&
+    return runs_in_order(w) && numbered && args.first_row % 16 == 0 && s.group_size % 8 == 0 &&
+           power_of_two(s.group_size) &&
            power_of_two(w.scale.second_group) && s.group_count < (int64_t{1} << 31) &&
            ceil_div(s.n * s.k, 4 * kThreads * kUnits) < (int64_t{1} << 31) && aligned(w.data, 8) &&
            aligned(w.scale.data, 4) && aligned(w.scale.second, 4) && aligned(w.scale.code, 4) &&

@@ -106,11 +106,24 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config, void (*kernel)(
 struct alignas(8) uint2 {
     uint32_t x, y;
 };
+struct alignas(8) float2 {
+    float x, y;
+};
 struct alignas(16) uint4 {
     uint32_t x, y, z, w;
 };
 
 inline void __syncthreads() { simulator::block_barrier(); }
+
+template <class T>
+T __shfl_xor_sync(unsigned, T value, unsigned lanes) {
+    static_assert(sizeof(T) == 4);
+    uint32_t bits;
+    memcpy(&bits, &value, 4);
+    bits = simulator::exchange(bits, threadIdx.x % 32 ^ lanes);
+    memcpy(&value, &bits, 4);
+    return value;
+}
 
 template <class T>
 T __shfl_down_sync(unsigned, T value, unsigned delta, int width) {
@@ -147,6 +160,7 @@ inline uint32_t __float_as_uint(float value) {
     memcpy(&bits, &value, 4);
     return bits;
 }
+inline int min(int a, int b) { return a < b ? a : b; }
 template <class T>
 T __ldg(const T *from) {
     return *from;

@@ -22,20 +22,21 @@ std::string name_of(const qk_tensor_desc &d, size_t offset) {
 }
 
 // Every kernel of the list that takes the case; returns how many did.
-int check_dequantize(const qk_tensor_desc &desc, qk_format to, size_t offset, Rng &rng) {
-    SCOPED_TRACE(name_of(desc, offset));
-    HostWeight w = random_weight(desc, rng);
+int check_weight(HostWeight &w, qk_format to, size_t offset, int64_t first_row) {
     const int64_t n = w.shape.rows, k = w.shape.columns;
     std::vector<uint8_t> expected(size_t(n * k * (to == QK_FORMAT_F32 ? 4 : 2)), 0xcd);
     EXPECT_EQ(qk::cpu::kDequantizeGeneric.run(
                   {w.view(), {qk::find_format(to), n, k, expected.data()}}, host_launch()),
               QK_OK);
+    expected.erase(expected.begin(),
+                   expected.begin() + long(expected.size() / size_t(n) * size_t(first_row)));
     const DeviceWeight device(w, offset);
     const auto &list = qk::kCudaBackend.dequantize;
     int ran = 0;
     for (int32_t i = 0; i < list.count; ++i) {
         const DeviceBuffer out(std::vector<uint8_t>(expected.size(), 0xcd), offset);
-        const qk::DequantizeArgs args = {device.view(), {qk::find_format(to), n, k, out.data()}};
+        const qk::DequantizeArgs args = {
+            device.view(), {qk::find_format(to), n - first_row, k, out.data()}, first_row};
         if (!list.kernels[i]->can_run(args, 0)) continue;
         qk::ErrorText error = {};
         EXPECT_EQ(list.kernels[i]->run(args, device_launch(&error)), QK_OK) << error.text;
@@ -43,6 +44,13 @@ int check_dequantize(const qk_tensor_desc &desc, qk_format to, size_t offset, Rn
         ++ran;
     }
     return ran;
+}
+
+int check_dequantize(const qk_tensor_desc &desc, qk_format to, size_t offset, Rng &rng,
+                     int64_t first_row = 0) {
+    SCOPED_TRACE(name_of(desc, offset));
+    HostWeight w = random_weight(desc, rng);
+    return check_weight(w, to, offset, first_row);
 }
 
 TEST_F(CudaSimulated, DequantizeEqualsTheCpu) {
@@ -74,6 +82,46 @@ TEST_F(CudaSimulated, DequantizeEqualsTheCpu) {
         ++cases;
     }
     EXPECT_GT(ran, cases + cases / 8);  // the fast kernels took their share
+}
+
+TEST_F(CudaSimulated, PackedTilesEqualTheCpu) {
+    const qk_format types[] = {QK_FORMAT_F16, QK_FORMAT_BF16, QK_FORMAT_F32};
+    const int64_t shapes[][2] = {{1, 16}, {17, 80}, {40, 320}};
+    Rng rng(4);
+    int at = 0, ran = 0;
+    for (const qk_format scale : {QK_FORMAT_F32, QK_FORMAT_F16, QK_FORMAT_BF16, QK_FORMAT_LUT8}) {
+        for (const auto &[n, k] : shapes) {
+            const bool pairs = at % 4 == 3;
+            qk_tensor_desc desc = weight_desc(pairs ? QK_FORMAT_NF4 : QK_FORMAT_U4_AFFINE, scale,
+                                              QK_LAYOUT_ROW, at % 2 == 0 ? 16 : 128, n, k,
+                                              !pairs && at % 3 == 2);
+            if (scale == QK_FORMAT_LUT8) desc.scale_group_size = 16;
+            SCOPED_TRACE(name_of(desc, 0));
+            HostWeight w = random_weight(desc, rng);
+            desc.layout = QK_LAYOUT_PACKED;
+            HostWeight packed =
+                empty_weight(desc, pairs ? qk::kLayoutTilesPairs : qk::kLayoutTiles, 0);
+            ASSERT_EQ(qk::cpu::kRepackGeneric.run({w.view(), packed.view()}, host_launch()), QK_OK);
+            ran += check_weight(packed, types[at % 3], 0, n > 32 ? 16 : 0);
+            ++at;
+        }
+    }
+    EXPECT_EQ(ran, 2 * at);  // the fast kernel took each
+}
+
+TEST_F(CudaSimulated, ASlabOfRowsEqualsItsRows) {
+    Rng rng(5);
+    const qk_tensor_desc weights[] = {
+        weight_desc(QK_FORMAT_NF4, QK_FORMAT_LUT8, QK_LAYOUT_ROW_HIGH, 64, 48, 128, false, true),
+        weight_desc(QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, QK_LAYOUT_WORD, 32, 37, 64),
+        weight_desc(QK_FORMAT_U4_AFFINE, QK_FORMAT_BF16, QK_LAYOUT_AWQ_GEMM, 64, 48, 64),
+        weight_desc(QK_FORMAT_U4_AFFINE, QK_FORMAT_F32, QK_LAYOUT_GPTQ, 32, 37, 64),
+        weight_desc(QK_FORMAT_LUT8, QK_FORMAT_F32, QK_LAYOUT_ROW, 64, 40, 128)};
+    for (qk_tensor_desc desc : weights) {
+        if (desc.scale_format == QK_FORMAT_LUT8) desc.scale_group_size = 16;
+        EXPECT_GE(check_dequantize(desc, QK_FORMAT_F16, 0, rng, 16), 1);
+        EXPECT_GE(check_dequantize(desc, QK_FORMAT_F32, 0, rng, 32), 1);
+    }
 }
 
 TEST_F(CudaSimulated, RepackEqualsTheCpu) {

@@ -1,0 +1,29 @@
+// cuBLASLt for one context, loaded at run time: linking it would add 540 MB to every program.
+#pragma once
+#include "backend/backend.hpp"
+
+namespace qk::cuda {
+
+// A context with less workspace than this has no use for the library, and is spared loading it.
+constexpr size_t kLtWorkspaceBytes = size_t{32} << 20;
+
+// Loads the library and makes a handle on `device_index`; null where there is none or it fails.
+// libcublasLt.so.13 first, then .12. The library itself stays loaded.
+void *lt_open(int32_t device_index, size_t workspace_bytes);
+void lt_close(int32_t device_index, void *state);
+
+// d[m, n] = x[m, k] . transpose(w[n, k]) + bias[n], all of one type (f32, f16, bf16) with f32 sums;
+// rows of d are `d_stride` elements apart. bias may be null. x, w, d, bias: multiples of 16.
+struct LtProduct {
+    qk_format type;
+    int64_t m, n, k, d_stride;
+    const void *x, *w, *bias;
+    void *d;
+    void *workspace;  // kLtWorkspaceBytes
+};
+
+// Queues it on the launch's stream, on the current device. UNSUPPORTED where the library has no
+// algorithm for the case.
+Status lt_multiply(void *state, const LtProduct &product, const Launch &launch);
+
+}  // namespace qk::cuda

@@ -1,0 +1,53 @@
+// Which kernel multiplies: a pure function of the problem and the device. The thresholds are
+// crossovers measured on an H200 (docs/performance-cuda.md).
+#pragma once
+#include <stdint.h>
+
+#include "base/checked.hpp"
+
+namespace qk::cuda {
+
+enum class LinearPath {
+    kGeneric,  // any case; the CPU's bits
+    kMatvec,   // packed tiles, small batches: decode/
+    kGemm,     // packed tiles, middle batches: gemm/
+    kPrefill   // dequantize, then cuBLASLt: blas/
+};
+
+struct LinearCase {
+    int64_t m;
+    bool tiles;    // packed, and what the tile kernels take: alignment, groups, 16-bit x
+    bool wgmma;    // sm_90
+    bool library;  // cuBLASLt and its workspace are there
+};
+
+constexpr int64_t kMatvecRows = 32;    // more rows of x go to the matrix kernels
+constexpr int64_t kGemmRows = 1024;  // more go to cuBLASLt, where it is there
+constexpr int64_t kTilesLibraryRows = 48;  // where gemm/ does not run
+constexpr int64_t kLibraryRows = 8;        // not packed: the generic kernel is slow
+
+constexpr LinearPath choose_linear(const LinearCase &c) {
+    if (c.tiles && c.m <= kMatvecRows) return LinearPath::kMatvec;
+    if (c.tiles && c.wgmma && (c.m <= kGemmRows || !c.library)) return LinearPath::kGemm;
+    if (c.library && c.m > (c.tiles ? kTilesLibraryRows : kLibraryRows)) {
+        return LinearPath::kPrefill;
+    }
+    return c.tiles ? LinearPath::kMatvec : LinearPath::kGeneric;
+}
+
+// How prefill cuts a weight: rows [0, slab_rows), then the next, each dequantized and multiplied.
+struct PrefillPlan {
+    int64_t slab_rows;
+    int64_t slab_bytes, bias_bytes;  // of the workspace, before the library's own part
+};
+
+constexpr int64_t kSlabBytes = int64_t{64} << 20;
+
+// Slabs are multiples of 256 rows: whole tiles of every layout and of the library's kernels.
+constexpr PrefillPlan plan_prefill(int64_t n, int64_t k, int64_t value_bytes) {
+    const int64_t fit = round_up(ceil_div(kSlabBytes, k * value_bytes), 256);
+    const int64_t rows = min64(n, fit);
+    return {rows, round_up(rows * k * value_bytes, 256), round_up(n * value_bytes, 256)};
+}
+
+}  // namespace qk::cuda

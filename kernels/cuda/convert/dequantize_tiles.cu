@@ -1,0 +1,180 @@
+// Dequantize the GPU's packed tiles (16 rows x 64 columns): value = (entry - zero) * scale as one
+// fp32 product, rounded once.
+//
+// A lane holds 16 columns of rows r and r + 8 of a tile, 16 bytes of codes, as decode/matvec.cu
+// does; a quad writes 128 neighbouring bytes of each row. For 16-bit outputs neighbouring lanes
+// exchange halves first, so that every store of a pair of lanes covers whole 32-byte sectors.
+// kTiles tiles along k are loaded before the first is used.
+#include "cuda/lists.hpp"
+#include "cuda/prim/pack.cuh"
+#include "cuda/runtime.hpp"
+#include "cuda/view.cuh"
+
+namespace qk::cuda {
+namespace {
+
+constexpr int32_t kThreads = 256;
+constexpr int kTiles = 4;  // of a warp, along k
+
+struct Problem {
+    WeightView w;
+    void *out;
+    int64_t first_row, rows;  // of w, that go to rows 0 .. of out
+    int32_t tiles, runs;      // of a row of tiles; of kTiles tiles
+    int64_t warps;
+};
+
+// Scales of rows r and r + 8, decoded.
+__device__ float2 row_scales(const Problem &p, int64_t row_tile, int quad, int64_t group) {
+    const WeightView &w = p.w;
+    const int64_t at = (row_tile * w.geometry.groups_per_row + group) * 16 + quad * 2;
+    switch (w.scale_format) {
+        case QK_FORMAT_F32:
+            return reinterpret_cast<const float2 *>(w.scale)[at / 2];
+        case QK_FORMAT_F16: {
+            const uint32_t both = reinterpret_cast<const uint32_t *>(w.scale)[at / 2];
+            return {__half2float(__ushort_as_half(uint16_t(both))),
+                    __half2float(__ushort_as_half(uint16_t(both >> 16)))};
+        }
+        case QK_FORMAT_BF16: {
+            const uint32_t both = reinterpret_cast<const uint32_t *>(w.scale)[at / 2];
+            return {__uint_as_float(both << 16), __uint_as_float(both & 0xffff0000u)};
+        }
+        default: {
+            const int64_t row = row_tile * 16 + quad, last = w.geometry.n - 1;
+            return {scale_of(w, {min64(row, last), group}),
+                    scale_of(w, {min64(row + 8, last), group})};
+        }
+    }
+}
+
+// The 16 codes of row r (`high` 0) or r + 8 (1) in a lane's words, in the order of columns.
+template <bool pairs>
+__device__ uint32_t code_in(const uint4 &words, int high, int column) {
+    const uint32_t word[4] = {words.x, words.y, words.z, words.w};
+    const int quarter = (column & 2) + high, odd = column & 1;
+    const int nibble = pairs ? quarter * 2 + odd : quarter + odd * 4;
+    return word[column / 4] >> 4 * nibble & 15;
+}
+
+// Stores 16 columns that start at element `at` of a row of out; `inside`: whether they exist.
+template <class Out>
+__device__ void store_row(void *out, int64_t at, const float (&v)[16], bool inside) {
+    const float low[8] = {v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7]};
+    const float high[8] = {v[8], v[9], v[10], v[11], v[12], v[13], v[14], v[15]};
+    const uint4 first = Store<Out>::pack(low), second = Store<Out>::pack(high);
+    const bool odd = threadIdx.x & 1;
+    const uint4 give = odd ? first : second;
+    const uint4 got = {__shfl_xor_sync(~0u, give.x, 1), __shfl_xor_sync(~0u, give.y, 1),
+                       __shfl_xor_sync(~0u, give.z, 1), __shfl_xor_sync(~0u, give.w, 1)};
+    const bool other = __shfl_xor_sync(~0u, int(inside), 1) != 0;
+    uint4 *const to = static_cast<uint4 *>(out) + at / 8;
+    // The even lane's columns, then the odd lane's: each lane writes the half of its own number.
+    if (odd) {
+        if (other) to[-1] = got;
+        if (inside) to[1] = second;
+    } else {
+        if (inside) to[0] = first;
+        if (other) to[2] = got;
+    }
+}
+
+template <>
+__device__ void store_row<float>(void *out, int64_t at, const float (&v)[16], bool inside) {
+    if (!inside) return;
+    uint4 *const to = static_cast<uint4 *>(out) + at / 4;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        to[i] = Store<float>::pack({v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]});
+    }
+}
+
+template <class Out, bool pairs>
+__global__ void __launch_bounds__(kThreads) expand_tiles(const __grid_constant__ Problem p) {
+    __shared__ float entries[256];
+    fill_entries(p.w, entries);
+    const Geometry &s = p.w.geometry;
+    const int lane = int(threadIdx.x) & 31, quad = lane / 4;
+    const int64_t warp = (int64_t(blockIdx.x) * kThreads + threadIdx.x) / 32;
+    if (warp >= p.warps) return;
+    const int64_t row_tile = p.first_row / 16 + warp / p.runs;
+    const int32_t first = int32_t(warp % p.runs) * kTiles;
+    uint4 words[kTiles];
+    float2 scales[kTiles];
+    uint32_t zeros[kTiles];
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+        const int32_t tile = min(first + i, p.tiles - 1);
+        words[i] = __ldcs(reinterpret_cast<const uint4 *>(p.w.data) +
+                          (row_tile * p.tiles + tile) * 32 + lane);
+        const int64_t column = min64(tile * 64 + lane % 4 * 16, s.k - 1);
+        const int64_t group = uint32_t(column) / uint32_t(s.group_size);
+        scales[i] = row_scales(p, row_tile, quad, group);
+        zeros[i] = p.w.zero == nullptr
+                       ? 0x88
+                       : p.w.zero[(row_tile * s.groups_per_row + group) * 8 + quad];
+    }
+    const int64_t end = p.first_row + p.rows;
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+        const int64_t column = (first + i) * 64 + lane % 4 * 16;
+#pragma unroll
+        for (int high = 0; high < 2; ++high) {
+            const int64_t row = row_tile * 16 + quad + 8 * high;
+            const float zero =
+                p.w.kind == FormatKind::kAffine ? float(zeros[i] >> 4 * high & 15) : 0.0f;
+            const float scale = high == 0 ? scales[i].x : scales[i].y;
+            float values[16];
+#pragma unroll
+            for (int c = 0; c < 16; ++c) {
+                const float entry = entries[code_in<pairs>(words[i], high, c)];
+                values[c] = __fmul_rn(__fadd_rn(entry, -zero), scale);
+            }
+            store_row<Out>(p.out, (row - p.first_row) * s.k + column, values,
+                           row < end && column < s.k);
+        }
+    }
+}
+
+template <class Out>
+Status run_type(const Problem &p, const Launch &launch) {
+    const Shape3 shape = {dim3(uint32_t(ceil_div(p.warps, kThreads / 32))), kThreads};
+    return p.w.layout == kLayoutTilesPairs
+               ? launch_kernel(launch, "dequantize", expand_tiles<Out, true>, shape, p)
+               : launch_kernel(launch, "dequantize", expand_tiles<Out, false>, shape, p);
+}
+
+Status run(const DequantizeArgs &args, const Launch &launch) {
+    const int32_t tiles = int32_t(ceil_div(args.from.geometry.k, 64));
+    const int32_t runs = int32_t(ceil_div(tiles, kTiles));
+    const Problem problem = {view_of(args.from), args.to.data, args.first_row, args.to.rows, tiles,
+                             runs, ceil_div(args.to.rows, 16) * runs};
+    switch (args.to.format->id) {
+        case QK_FORMAT_F16:
+            return run_type<__half>(problem, launch);
+        case QK_FORMAT_BF16:
+            return run_type<__nv_bfloat16>(problem, launch);
+        default:
+            return run_type<float>(problem, launch);
+    }
+}
+
+bool aligned(const void *pointer) {
+    return reinterpret_cast<uintptr_t>(pointer) % 16 == 0;
+}
+
+bool can_run(const DequantizeArgs &args, int32_t) {
+    const Weight &w = args.from;
+    const Geometry &s = w.geometry;
+    return (w.layout->id == kLayoutTiles || w.layout->id == kLayoutTilesPairs) && !s.flat &&
+           s.k % 16 == 0 && (s.group_size % 16 == 0 || s.groups_per_row == 1) &&
+           s.k < (int64_t{1} << 30) && args.first_row % 16 == 0 &&
+           ceil_div(args.to.rows, 16) * ceil_div(s.k, 64 * kTiles) < (int64_t{1} << 31) &&
+           aligned(w.data) && aligned(w.scale.data) && aligned(args.to.data);
+}
+
+}  // namespace
+
+const Kernel<DequantizeArgs> kDequantizeTiles = {"tiles", can_run, nullptr, run};
+
+}  // namespace qk::cuda

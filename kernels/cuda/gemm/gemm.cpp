@@ -1,0 +1,118 @@
+// The host side of the matrix kernel (gemm/warpgroup.cuh): which cases it takes, what it tells the
+// copy engine.
+#include "cuda/choose/linear.hpp"
+#include "cuda/gemm/problem.hpp"
+#include "cuda/lists.hpp"
+#include "cuda/runtime.hpp"
+
+namespace qk::cuda {
+namespace {
+
+using Encode = decltype(&::cuTensorMapEncodeTiled);
+
+// The driver's function, without linking the driver's library.
+Encode find_encode() {
+    void *function = nullptr;
+    cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+#if CUDART_VERSION >= 12050
+    const cudaError_t error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function,
+                                                               12000, cudaEnableDefault, &found);
+#else
+    const cudaError_t error =
+        cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &function, cudaEnableDefault, &found);
+#endif
+    if (error != cudaSuccess) cudaGetLastError();
+    if (error != cudaSuccess || found != cudaDriverEntryPointSuccess) return nullptr;
+    return reinterpret_cast<Encode>(function);
+}
+
+bool aligned(const void *pointer) {
+    return reinterpret_cast<uintptr_t>(pointer) % 16 == 0;
+}
+
+bool power_of_two(int64_t value) { return (value & (value - 1)) == 0; }
+
+bool takes_tiles(const LinearArgs &args) {
+    const Weight &w = args.w;
+    if (is_dense(*w.format)) return false;
+    const Geometry &s = w.geometry;
+    const int64_t limit = int64_t{1} << 30;
+    return (w.layout->id == kLayoutTiles || w.layout->id == kLayoutTilesPairs) && !s.flat &&
+           (s.groups_per_row == 1 || (s.group_size % 64 == 0 && power_of_two(s.group_size))) &&
+           s.k % 16 == 0 && s.k < limit && s.n < limit && args.x.rows < int64_t{65535} * 64 &&
+           ceil_div(s.n, 64) <= 65535 && s.group_count < (int64_t{1} << 32) &&
+           power_of_two(w.scale.second_group) && args.x.format->id != QK_FORMAT_F32 &&
+           aligned(args.x.data) && aligned(w.data) && aligned(w.scale.data) && aligned(w.zero);
+}
+
+// The machine code needs sm_90a; a build without it has empty kernels.
+#if defined(QK_CUDA_SM90A)
+constexpr bool kBuilt = true;
+#else
+constexpr bool kBuilt = false;
+#endif
+
+bool can_run(const LinearArgs &args, int32_t device_index) {
+    constexpr int32_t kShared = 200 * 1024;
+    if (!kBuilt || !takes_tiles(args)) return false;
+    const bool wgmma =
+        compute_capability(device_index) == 90 && shared_memory(device_index) >= kShared;
+    const LinearCase c = {args.x.rows, true, wgmma, false};
+    return choose_linear(c) == LinearPath::kGemm;
+}
+
+Status run(const LinearArgs &args, const Launch &launch) {
+    const Geometry &s = args.w.geometry;
+    const bool pairs = args.w.layout->id == kLayoutTilesPairs;
+    const bool f16 = args.x.format->id == QK_FORMAT_F16;
+    const GemmPlan plan =
+        plan_gemm(pairs, args.x.rows, s.n, s.k, multiprocessors(launch.device_index));
+    const Dense *const bias = args.bias;
+    const int64_t second_group = args.w.scale.second_group;
+    GemmProblem p = {};
+    p.w = view_of(args.w);
+    p.m = args.x.rows;
+    p.bias_type = bias != nullptr ? bias->format->id : QK_FORMAT_F32;
+    p.bias = bias != nullptr ? bias->data : nullptr;
+    p.y = args.y.data;
+    p.row_tiles = int32_t(ceil_div(s.n, 16));
+    p.tiles = int32_t(ceil_div(s.k, 64));
+    p.group_shift = s.groups_per_row == 1 ? 31 : __builtin_ctzll(uint64_t(s.group_size)) - 6;
+    p.second_shift = second_group > 0 ? __builtin_ctzll(uint64_t(second_group)) : 0;
+    p.split = plan.split;
+    RunGemm *const run_gemm = pairs ? (f16 ? run_gemm_pairs_f16 : run_gemm_pairs_bf16)
+                                    : (f16 ? run_gemm_numbers_f16 : run_gemm_numbers_bf16);
+    return run_gemm(plan.cut, args, launch, &p);
+}
+
+}  // namespace
+
+Status describe_planes(const LinearArgs &args, int32_t row_tiles, int32_t x_rows,
+                       ErrorText *error, GemmProblem *p) {
+    const Encode encode = find_encode();
+    QK_CHECK(encode != nullptr, error, UNSUPPORTED, "linear: the driver has no tensor maps");
+    const cuuint32_t one[3] = {1, 1, 1};
+    // Codes: 64 bytes for each of 8 rows of a tile, the tiles of a row of tiles, the rows of tiles.
+    const cuuint64_t tiles = cuuint64_t(p->tiles);
+    const cuuint64_t code_sizes[3] = {16, tiles * 8, cuuint64_t(p->row_tiles)};
+    const cuuint64_t code_strides[2] = {64, tiles * 512};
+    const cuuint32_t code_box[3] = {16, 8, cuuint32_t(row_tiles)};
+    const CUresult codes =
+        encode(&p->codes, CU_TENSOR_MAP_DATA_TYPE_UINT32, 3, args.w.data, code_sizes, code_strides,
+               code_box, one, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_64B,
+               CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    const cuuint64_t x_sizes[2] = {cuuint64_t(args.x.columns), cuuint64_t(args.x.rows)};
+    const cuuint64_t x_strides[1] = {cuuint64_t(args.x.columns) * 2};
+    const cuuint32_t x_box[2] = {64, cuuint32_t(x_rows)};
+    const CUresult x =
+        encode(&p->x, CU_TENSOR_MAP_DATA_TYPE_UINT16, 2, args.x.data, x_sizes, x_strides, x_box,
+               one, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+               CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    QK_CHECK(codes == CUDA_SUCCESS && x == CUDA_SUCCESS, error, INTERNAL,
+             "linear: tensor maps were refused (driver errors %d, %d)", int(codes), int(x));
+    return QK_OK;
+}
+
+const Kernel<LinearArgs> kLinearGemm = {"gemm", can_run, nullptr, run};
+
+}  // namespace qk::cuda

@@ -1,0 +1,33 @@
+// The matrix kernel's problem, and its instances: one file each, so that they compile side by side.
+#pragma once
+#include <cuda.h>
+
+#include "backend/backend.hpp"
+#include "cuda/choose/gemm.hpp"
+#include "cuda/view.cuh"
+
+namespace qk::cuda {
+
+struct GemmProblem {
+    CUtensorMap codes, x;
+    WeightView w;
+    int64_t m;
+    qk_format bias_type;
+    const void *bias;  // may be null
+    void *y;
+    int32_t row_tiles, tiles;  // of 16 rows; of 64 columns
+    int32_t group_shift;       // log2 of the tiles a group
+    int32_t second_shift;      // nested: log2 of second_group
+    int32_t split;             // blocks of a cluster
+    int32_t slots;             // stages in the ring
+};
+
+// Describes the planes of `args` to the copy engine: boxes of row_tiles x 16 rows of w, and of
+// x_rows rows of x, by 64 columns.
+Status describe_planes(const LinearArgs &args, int32_t row_tiles, int32_t x_rows,
+                       ErrorText *error, GemmProblem *p);
+
+using RunGemm = Status(GemmCut cut, const LinearArgs &args, const Launch &launch, GemmProblem *p);
+RunGemm run_gemm_numbers_f16, run_gemm_numbers_bf16, run_gemm_pairs_f16, run_gemm_pairs_bf16;
+
+}  // namespace qk::cuda

@@ -1,0 +1,51 @@
+// How gemm/warpgroup.cuh cuts a product: what a block owns, and where the parts of a stage lie in
+// its shared memory.
+#pragma once
+#include "cuda/decode/decode.cuh"
+#include "cuda/decode/stream.cuh"
+#include "cuda/gemm/problem.hpp"
+
+namespace qk::cuda {
+namespace {
+
+constexpr int32_t kMaxSlots = 16;
+
+template <class T_, class Decode_, ScaleKind kKind, int kN, int kR, int kQ, int kTiles_,
+          bool kScaled_, bool kOrdered_ = true>
+struct GemmShape {
+    using T = T_;
+    using Decode = Decode_;
+    static constexpr ScaleKind kind = kKind;
+    static constexpr int N = kN, R = kR, Q = kQ, kTiles = kTiles_;  // tiles of a stage
+    static constexpr bool kScaled = kScaled_, kOrdered = kOrdered_ && kR * kQ > 1;
+    static constexpr int kRows = 64 * R, kRowTiles = 4 * R, kConsumers = R * Q;  // warpgroups
+    static constexpr int kThreads = (kConsumers + 1) * 128;  // one more warpgroup produces
+    // Registers a thread, from what the producers leave of the 65536.
+    static constexpr int kProducerRegisters = 24;
+    static constexpr int kConsumerRegisters = kConsumers == 4   ? 112
+                                              : kConsumers == 3 ? 160
+                                              : kConsumers == 2 ? 240
+                                                                : 248;
+
+    // A stage in shared memory.
+    static constexpr uint32_t kX = N * 128 * kTiles;
+    static constexpr uint32_t kCodes = kRowTiles * 512 * kTiles;
+    static constexpr uint32_t kScale = kRowTiles * 8 * kPairBytes<kind> * kTiles;
+    static constexpr uint32_t kZero = kRowTiles * 8 * kTiles;
+    static constexpr uint32_t kStage = (kX + kCodes + kScale + kZero + 1023) / 1024 * 1024;
+    static constexpr uint32_t kTable = Decode::kPairs ? kPairTableBytes : 0;
+    // The sums of a warpgroup row: N columns of y, kRows long, padded against bank conflicts.
+    static constexpr uint32_t kColumn = (kRows + 4) * 4;
+    static constexpr uint32_t kSums = N * kColumn;
+
+    static constexpr int32_t slots(uint32_t shared) {
+        return int32_t(min64((shared - 1024 - kTable) / kStage, kMaxSlots));
+    }
+    static constexpr uint32_t shared_bytes(int32_t slots) {
+        const uint32_t ring = uint32_t(slots) * kStage, sums = Q * kSums;
+        return 1024 + kTable + (ring > sums ? ring : sums);
+    }
+};
+
+}  // namespace
+}  // namespace qk::cuda

@@ -1,0 +1,106 @@
+// Copies of boxes out of tensors by the copy engine (sm_90), barriers that many threads arrive at,
+// and what the blocks of a cluster share.
+#pragma once
+#include <cuda.h>
+#include <stdint.h>
+
+#include "cuda/prim/copy.cuh"
+
+namespace qk::cuda {
+namespace {
+
+// Arrives once every earlier cp.async of this thread is in.
+__device__ inline void barrier_arrive_after_copies(uint32_t barrier) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
+#endif
+}
+
+__device__ inline void prefetch_map(const CUtensorMap &map) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+#endif
+}
+
+__device__ inline void tensor_copy(uint32_t to, const CUtensorMap &map, int32_t c0, int32_t c1,
+                                   uint32_t barrier) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+        "[%0], [%1, {%2, %3}], [%4];" ::"r"(to),
+        "l"(&map), "r"(c0), "r"(c1), "r"(barrier)
+        : "memory");
+#endif
+}
+
+__device__ inline void tensor_copy(uint32_t to, const CUtensorMap &map, int32_t c0, int32_t c1,
+                                   int32_t c2, uint32_t barrier) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+        "[%0], [%1, {%2, %3, %4}], [%5];" ::"r"(to),
+        "l"(&map), "r"(c0), "r"(c1), "r"(c2), "r"(barrier)
+        : "memory");
+#endif
+}
+
+// `bytes` (8 or 16) by one thread; zeros where `there` is false.
+template <int bytes>
+__device__ inline void copy_piece(uint32_t to, const void *from, bool there) {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(bytes),
+                 "r"(there ? bytes : 0)
+                 : "memory");
+#endif
+}
+
+__device__ inline uint32_t cluster_rank() {
+    uint32_t rank = 0;
+#if __CUDA_ARCH__ >= 900
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+#endif
+    return rank;
+}
+
+__device__ inline void cluster_arrive() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+#endif
+}
+
+__device__ inline void cluster_wait() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+}
+
+// 16 bytes at `address` of the shared memory of block `rank` of the cluster.
+__device__ inline float4 cluster_load(uint32_t address, uint32_t rank) {
+    float4 v = {};
+#if __CUDA_ARCH__ >= 900
+    asm volatile(
+        "{\n\t.reg .b32 there;\n\t"
+        "mapa.shared::cluster.u32 there, %4, %5;\n\t"
+        "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [there];\n\t}"
+        : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+        : "r"(address), "r"(rank)
+        : "memory");
+#endif
+    return v;
+}
+
+template <int count>
+__device__ inline void more_registers() {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(count));
+#endif
+}
+template <int count>
+__device__ inline void fewer_registers() {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(count));
+#endif
+}
+
+}  // namespace
+}  // namespace qk::cuda

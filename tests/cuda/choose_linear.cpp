@@ -1,0 +1,87 @@
+// Which kernel multiplies, and how it cuts the product: tables, no GPU needed.
+#include <gtest/gtest.h>
+
+#include "cuda/choose/gemm.hpp"
+#include "cuda/choose/linear.hpp"
+
+namespace {
+
+using qk::cuda::GemmCut;
+using qk::cuda::GemmPlan;
+using qk::cuda::LinearCase;
+using qk::cuda::LinearPath;
+
+TEST(CudaChoose, WhichKernelMultiplies) {
+    const struct {
+        LinearCase c;
+        LinearPath path;
+    } rows[] = {
+        // m, tiles, wgmma, library
+        {{1, true, true, true}, LinearPath::kMatvec},
+        {{32, true, true, true}, LinearPath::kMatvec},
+        {{33, true, true, true}, LinearPath::kGemm},
+        {{1024, true, true, true}, LinearPath::kGemm},
+        {{1025, true, true, true}, LinearPath::kPrefill},
+        {{100000, true, true, false}, LinearPath::kGemm},
+        {{48, true, false, true}, LinearPath::kMatvec},
+        {{49, true, false, true}, LinearPath::kPrefill},
+        {{4096, true, false, false}, LinearPath::kMatvec},
+        {{8, false, true, true}, LinearPath::kGeneric},
+        {{9, false, true, true}, LinearPath::kPrefill},
+        {{4096, false, true, false}, LinearPath::kGeneric},
+    };
+    for (const auto &[c, path] : rows) {
+        EXPECT_EQ(qk::cuda::choose_linear(c), path)
+            << c.m << " " << c.tiles << c.wgmma << c.library;
+    }
+}
+
+TEST(CudaChoose, HowTheMatrixKernelCutsAnH200) {
+    const struct {
+        int64_t m, n, k;
+        GemmCut cut;
+        int32_t split;
+    } rows[] = {
+        {64, 4096, 4096, GemmCut::kThinNarrow, 2},   {64, 4096, 14336, GemmCut::kThinNarrow, 2},
+        {33, 8192, 8192, GemmCut::kThinNarrow, 1},   {64, 28672, 4096, GemmCut::kTallNarrow, 1},
+        {128, 4096, 4096, GemmCut::kThinWide, 2},    {128, 8192, 8192, GemmCut::kThinWide, 1},
+        {128, 28672, 4096, GemmCut::kTallWide, 1},   {256, 4096, 4096, GemmCut::kThinWide, 1},
+        {256, 8192, 8192, GemmCut::kTallWide, 2},    {512, 28672, 4096, GemmCut::kTallWide, 1},
+    };
+    for (const auto &row : rows) {
+        const GemmPlan plan = qk::cuda::plan_gemm(false, row.m, row.n, row.k, 132);
+        EXPECT_EQ(plan.cut, row.cut) << row.m << ": " << row.n << " x " << row.k;
+        EXPECT_EQ(plan.split, row.split) << row.m << ": " << row.n << " x " << row.k;
+    }
+}
+
+TEST(CudaChoose, NoClusterHasMoreBlocksThanStages) {
+    for (const int64_t k : {16, 64, 128, 300, 1000}) {
+        for (const int64_t m : {33, 65, 1000}) {
+            for (const bool pairs : {false, true}) {
+                const GemmPlan plan = qk::cuda::plan_gemm(pairs, m, 500, k, 132);
+                const int64_t tiles = qk::cuda::cost_of(plan.cut, pairs).stage_tiles;
+                EXPECT_LE(plan.split, (k + 64 * tiles - 1) / (64 * tiles)) << m << " " << k;
+            }
+        }
+    }
+}
+
+TEST(CudaChoose, SlabsOfPrefill) {
+    for (const int64_t n : {1, 255, 4096, 57344}) {
+        for (const int64_t k : {16, 4096, 28672, 1 << 26}) {
+            for (const int64_t bytes : {2, 4}) {
+                const qk::cuda::PrefillPlan plan = qk::cuda::plan_prefill(n, k, bytes);
+                EXPECT_GE(plan.slab_rows, 1);
+                EXPECT_LE(plan.slab_rows, n);
+                EXPECT_TRUE(plan.slab_rows == n || plan.slab_rows % 256 == 0);
+                EXPECT_GE(plan.slab_bytes, plan.slab_rows * k * bytes);
+                // A slab, and what rounds it up to 256 rows.
+                EXPECT_LE(plan.slab_bytes, qk::cuda::kSlabBytes + 256 * k * bytes + 256);
+                EXPECT_EQ(plan.slab_bytes % 256, 0);
+            }
+        }
+    }
+}
+
+}  // namespace

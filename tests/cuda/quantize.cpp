@@ -1,0 +1,89 @@
+// Quantize on the GPU against the CPU, byte for byte: every format, layout and type, tails, and
+// values that are no numbers. The same tests run on simulated threads.
+#include "cuda/harness.hpp"
+#include "cuda/lists.hpp"
+
+namespace cuda_test {
+namespace {
+
+// Normal values, and now and then a zero, an infinity, a NaN or a group of zeros.
+std::vector<uint8_t> awkward_floats(qk_format format, int64_t count, Rng &rng) {
+    std::vector<uint8_t> data = random_floats(format, count, rng);
+    const int64_t bytes = format == QK_FORMAT_F32 ? 4 : 2;
+    const uint32_t infinity = format == QK_FORMAT_F16 ? 0x7c00 : 0x7f80;
+    for (int64_t i = 0; i < count; ++i) {
+        const uint64_t kind = rng() % 512;
+        uint32_t bits = kind == 0 ? infinity + 1 : infinity;
+        if (format == QK_FORMAT_F32) bits <<= 16;
+        if (kind < 2) memcpy(data.data() + i * bytes, &bits, size_t(bytes));
+        if (kind == 2) memset(data.data() + i * bytes, 0, size_t(bytes));
+    }
+    for (int64_t i = 0; i < std::min<int64_t>(count, 70); ++i) {
+        memset(data.data() + i * bytes, 0, size_t(bytes));
+    }
+    return data;
+}
+
+void check_quantize(const qk_tensor_desc &desc, qk_format from, Rng &rng) {
+    HostWeight expected = random_weight(desc, rng);
+    const int64_t n = desc.shape[0], k = desc.shape[1];
+    std::vector<uint8_t> dense = awkward_floats(from, n * k, rng);
+    const DeviceWeight to(expected);  // a table, and bytes that must all be replaced
+    const DeviceBuffer device_dense(dense);
+    const qk::Format *const type = qk::find_format(from);
+    ASSERT_EQ(qk::cpu::kQuantizeGeneric.run({{type, n, k, dense.data()}, expected.view()},
+                                            host_launch()),
+              QK_OK);
+    const qk::QuantizeArgs args = {{type, n, k, device_dense.data()}, to.view()};
+    qk::ErrorText error = {};
+    ASSERT_TRUE(qk::cuda::kQuantizeGeneric.can_run(args, 0));
+    ASSERT_EQ(qk::cuda::kQuantizeGeneric.run(args, device_launch(&error)), QK_OK) << error.text;
+    for (const qk_plane plane : {QK_PLANE_DATA, QK_PLANE_ZERO}) {
+        EXPECT_EQ(to.planes[plane].read(), expected.planes[plane]) << "plane " << plane;
+    }
+    EXPECT_TRUE(same_values(desc.scale_format, expected.planes[QK_PLANE_SCALE],
+                            to.planes[QK_PLANE_SCALE].read()));
+}
+
+TEST(CudaQuantize, EqualsTheCpu) {
+    QK_NEEDS_DEVICE();
+    const qk_layout layouts[] = {QK_LAYOUT_ROW,      QK_LAYOUT_ROW_HIGH, QK_LAYOUT_AWQ_GEMM,
+                                 QK_LAYOUT_AWQ_GEMV, QK_LAYOUT_GPTQ_V1,  QK_LAYOUT_WORD};
+    const qk_format types[] = {QK_FORMAT_F32, QK_FORMAT_F16, QK_FORMAT_BF16};
+    const int64_t shapes[][2] = {{1, 16}, {9, 101}, {16, 64}};
+    Rng rng(31);
+    int at = 0;
+    for (const qk_layout layout : layouts) {
+        for (const qk_format format :
+             {QK_FORMAT_U4_AFFINE, QK_FORMAT_NF4, QK_FORMAT_FP4_BNB, QK_FORMAT_FP4_E2M1}) {
+            for (const auto &[n, k] : shapes) {
+                const bool flat = layout == QK_LAYOUT_ROW_HIGH || (layout == 0 && at % 2 == 0);
+                const bool symmetric = format == QK_FORMAT_U4_AFFINE && at % 2 == 1;
+                SCOPED_TRACE(std::to_string(format).append(" ").append(std::to_string(layout)));
+                check_quantize(weight_desc(format, types[at % 3], layout, at % 4 == 0 ? 16 : 64, n,
+                                           k, symmetric, flat),
+                               types[at / 3 % 3], rng);
+                ++at;
+                if (HasFailure()) return;
+            }
+        }
+    }
+    for (const qk_format format : {QK_FORMAT_LUT8, QK_FORMAT_S8}) {
+        check_quantize(weight_desc(format, QK_FORMAT_F32, QK_LAYOUT_ROW, 64, 7, 150),
+                       QK_FORMAT_F32, rng);
+    }
+}
+
+TEST(CudaQuantize, NestedScalesAreTheCpus) {
+    QK_NEEDS_DEVICE();
+    Rng rng(32);
+    qk_tensor_desc desc =
+        weight_desc(QK_FORMAT_NF4, QK_FORMAT_LUT8, QK_LAYOUT_ROW_HIGH, 64, 4, 64, false, true);
+    const HostWeight w = random_weight(desc, rng);
+    const DeviceWeight to(w);
+    const qk::Dense dense = {qk::find_format(QK_FORMAT_F32), 4, 64, nullptr};
+    EXPECT_FALSE(qk::cuda::kQuantizeGeneric.can_run({dense, to.view()}, 0));
+}
+
+}  // namespace
+}  // namespace cuda_test

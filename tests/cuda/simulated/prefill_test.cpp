@@ -1,0 +1,148 @@
+// Dequantize and multiply, with a library that stands in for cuBLASLt: through qk.h, with and
+// without the library, the workspace, and an algorithm. Small integers: every sum is exact, so any
+// order gives the same bits.
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "base/half.hpp"
+#include "cuda/mock/mock.hpp"
+#include "cuda/simulated/fake_library.hpp"
+#include "qk.h"
+
+namespace {
+
+constexpr int64_t kM = 64, kN = 40, kK = 64;
+
+class CudaPrefill : public ::testing::Test {
+  protected:
+    CudaPrefill() {
+        mock::reset();
+        fake_library::state = {};
+    }
+    ~CudaPrefill() override {
+        for (qk_tensor *tensor : tensors_) qk_tensor_destroy(tensor);
+        qk_context_destroy(context_);
+        EXPECT_EQ(fake_library::state.open, 0);
+        EXPECT_EQ(mock::live_allocations(), 0);
+        mock::reset();
+    }
+
+    void open(size_t workspace) {
+        qk_context_options options = QK_CONTEXT_OPTIONS_INIT;
+        options.device = QK_DEVICE_CUDA;
+        options.workspace_bytes = workspace;
+        ASSERT_EQ(qk_context_create(&options, &context_), QK_OK);
+    }
+
+    qk_tensor *make(qk_format format, int64_t rows, int64_t columns) {
+        qk_tensor_desc desc = QK_TENSOR_DESC_INIT;
+        desc.format = format;
+        desc.rank = 2;
+        desc.shape[0] = rows;
+        desc.shape[1] = columns;
+        if (format == QK_FORMAT_U4_AFFINE) {
+            desc.scale_format = QK_FORMAT_F16;
+            desc.group_size = 32;
+            desc.flags = QK_TENSOR_SYMMETRIC;
+        }
+        qk_tensor *tensor = nullptr;
+        EXPECT_EQ(qk_tensor_create(context_, &desc, &tensor), QK_OK) << qk_context_error(context_);
+        tensors_.push_back(tensor);
+        return tensor;
+    }
+
+    template <class T>
+    void upload(qk_tensor *tensor, qk_plane plane, const std::vector<T> &values) {
+        const size_t bytes = values.size() * sizeof(T);
+        ASSERT_EQ(qk_tensor_upload(context_, tensor, plane, values.data(), bytes), QK_OK);
+    }
+
+    // w[r, c] = (code - 8) * 2, x[i, c] = i % 3 - 1, bias[r] = r: y is a sum of small integers.
+    qk_status multiply(std::vector<uint16_t> *y) {
+        qk_tensor *const x = make(QK_FORMAT_F16, kM, kK);
+        qk_tensor *const w = make(QK_FORMAT_U4_AFFINE, kN, kK);
+        qk_tensor *const bias = make(QK_FORMAT_F32, 1, kN);
+        qk_tensor *const out = make(QK_FORMAT_F16, kM, kN);
+        std::vector<uint16_t> values(kM * kK), scales(kN * kK / 32, qk::f16_from_f32(2.0f));
+        std::vector<uint8_t> codes(kN * kK / 2);
+        std::vector<float> biases(kN);
+        for (int64_t i = 0; i < kM * kK; ++i) values[i] = qk::f16_from_f32(float(i / kK % 3 - 1));
+        for (int64_t i = 0; i < kN * kK / 2; ++i) codes[i] = uint8_t(i * 37);
+        for (int64_t i = 0; i < kN; ++i) biases[i] = float(i);
+        upload(x, QK_PLANE_DATA, values);
+        upload(w, QK_PLANE_DATA, codes);
+        upload(w, QK_PLANE_SCALE, scales);
+        upload(bias, QK_PLANE_DATA, biases);
+        const qk_status status = qk_linear(context_, x, w, bias, out);
+        if (status != QK_OK) return status;
+        y->assign(kM * kN, 0);
+        EXPECT_EQ(qk_tensor_download(context_, out, QK_PLANE_DATA, y->data(), kM * kN * 2), QK_OK);
+        for (int64_t i = 0; i < kM; ++i) {
+            for (int64_t r = 0; r < kN; ++r) {
+                int sum = int(r);
+                for (int64_t c = 0; c < kK; ++c) {
+                    const int64_t at = r * kK + c;
+                    sum += ((codes[at / 2] >> at % 2 * 4 & 15) - 8) * 2 * int(i % 3 - 1);
+                }
+                EXPECT_EQ(qk::f32_from_f16((*y)[i * kN + r]), float(sum)) << i << " " << r;
+                if (HasFailure()) return QK_OK;
+            }
+        }
+        return QK_OK;
+    }
+
+    qk_context *context_ = nullptr;
+    std::vector<qk_tensor *> tensors_;
+};
+
+constexpr size_t kEnough = (size_t{32} << 20) + (size_t{1} << 16);
+
+TEST_F(CudaPrefill, LargeBatchesGoThroughTheLibrary) {
+    open(kEnough);
+    std::vector<uint16_t> y;
+    EXPECT_EQ(multiply(&y), QK_OK);
+    EXPECT_EQ(fake_library::state.products, 1);
+}
+
+TEST_F(CudaPrefill, TheWorkspaceQueryIsWhatItTakes) {
+    open(kEnough);
+    size_t bytes = 0;
+    EXPECT_EQ(qk_linear_workspace(context_, make(QK_FORMAT_U4_AFFINE, kN, kK), kM, &bytes), QK_OK);
+    // f32 x: the slab is the whole weight here, then a bias, then the library's part.
+    EXPECT_EQ(bytes, size_t(kN * kK * 4 + 256) + (size_t{32} << 20));
+    EXPECT_EQ(qk_linear_workspace(context_, tensors_[0], 1, &bytes), QK_OK);
+    EXPECT_EQ(bytes, 0u);
+}
+
+TEST_F(CudaPrefill, WithoutTheLibraryTheGenericKernelRuns) {
+    fake_library::state.present = false;
+    open(kEnough);
+    std::vector<uint16_t> y;
+    EXPECT_EQ(multiply(&y), QK_OK);
+    EXPECT_EQ(fake_library::state.products, 0);
+}
+
+TEST_F(CudaPrefill, WithoutAWorkspaceTheGenericKernelRuns) {
+    open(0);
+    std::vector<uint16_t> y;
+    EXPECT_EQ(multiply(&y), QK_OK);
+    EXPECT_EQ(fake_library::state.products, 0);
+}
+
+TEST_F(CudaPrefill, WithoutAnAlgorithmTheGenericKernelRuns) {
+    fake_library::state.refuses = true;
+    open(kEnough);
+    std::vector<uint16_t> y;
+    EXPECT_EQ(multiply(&y), QK_OK);
+    EXPECT_EQ(fake_library::state.products, 0);
+}
+
+TEST_F(CudaPrefill, AFailedProductIsReported) {
+    fake_library::state.status = QK_ERROR_DEVICE_FAULT;
+    open(kEnough);
+    std::vector<uint16_t> y;
+    EXPECT_EQ(multiply(&y), QK_ERROR_DEVICE_FAULT);
+}
+
+}  // namespace
