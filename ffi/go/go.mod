@@ -1,3 +1,3 @@
 module qk
 
-go 1.19
+go 1.18

@@ -206,10 +206,10 @@ func NewGruFromModel(c *Context, m *GruModel) (*Gru, error) {
 	raw.r_shift = (*C.int8_t)(put(b, m.RShift))
 	raw.bw_shift = (*C.int8_t)(put(b, m.BWShift))
 	raw.br_shift = (*C.int8_t)(put(b, m.BRShift))
-	if raw.w = put(b, m.W8); m.W16 != nil {
+	if raw.w = put(b, m.W8); len(m.W16) != 0 {
 		raw.w = put(b, m.W16)
 	}
-	if raw.r = put(b, m.R8); m.R16 != nil {
+	if raw.r = put(b, m.R8); len(m.R16) != 0 {
 		raw.r = put(b, m.R16)
 	}
 	raw.bw = (*C.int32_t)(put(b, m.BW))

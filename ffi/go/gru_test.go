@@ -93,6 +93,15 @@ func TestIntegersOutAndIn(t *testing.T) {
 		if !bytes.Equal(one, two) {
 			t.Errorf("preset %d: other bytes", preset)
 		}
+		model.W16 = append([]int16{}, model.W16...) // empty instead of nil means absent as well
+		model.R16 = append([]int16{}, model.R16...)
+		again, err = NewGruFromModel(c, model)
+		must(t, err)
+		two, err = again.Save()
+		must(t, err)
+		if !bytes.Equal(one, two) {
+			t.Errorf("preset %d: other bytes where absent weights are empty", preset)
+		}
 		shift, zero, err := g.Scale(GruX, 0)
 		must(t, err)
 		if shift != model.Shift[GruX] || zero != model.ZeroPoint[GruX] {
