@@ -94,7 +94,7 @@ class PreparedLinear:
     with it, and are not to be closed before; on a GPU it can be captured in a CUDA graph.
     """
 
-    __slots__ = ("_call", "_operands", "_context", "y")
+    __slots__ = ("_call", "_operands", "_context", "_workspace", "y")
 
     def __init__(self, x: Any, w: Tensor, bias: Any = None, out: Any = None) -> None:
         context = context_for(x)
@@ -108,6 +108,8 @@ class PreparedLinear:
         rows = max(1, int(np.prod(x.shape[:-1], dtype=np.int64)))
         context.call_growing(lambda: workspace(context, lib.qk_linear_workspace, w, rows),
                              _linear, dx, w, db, dy)
+        # A captured graph holds the scratch of now: a child keeps it when the context grows again.
+        self._workspace = None if context.device == "cpu" else Tensor.empty((1,), context=context)
         self._call = _bind(context, dx, w, db, dy)
 
     def __call__(self) -> Any:
