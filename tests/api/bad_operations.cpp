@@ -266,5 +266,32 @@ TEST(BadArguments, LinearWorkspace) {
     });
 }
 
+// A mode's workspace grows with the rows: for those that no memory holds it is more than any
+// context has, and not what is left of it modulo 2^64.
+TEST(LinearWorkspace, OfTooManyRowsIsTooMuch) {
+    for (const uint32_t mode : {0u, QK_CONTEXT_BF16_PRODUCTS, QK_CONTEXT_INT8_ACTIVATIONS}) {
+        qk_context_options options = QK_CONTEXT_OPTIONS_INIT;
+        options.thread_count = 1;
+        options.flags = mode;
+        qk_context *context = nullptr;
+        ASSERT_EQ(qk_context_create(&options, &context), QK_OK);
+        qk_tensor_desc desc = QK_TENSOR_DESC_INIT;
+        desc.format = QK_FORMAT_NF4;
+        desc.scale_format = QK_FORMAT_F32;
+        desc.layout = QK_LAYOUT_PACKED;
+        desc.group_size = 64;
+        desc.rank = 2;
+        desc.shape[0] = 8, desc.shape[1] = 512;
+        qk_tensor *w = nullptr;
+        ASSERT_EQ(qk_tensor_create(context, &desc, &w), QK_OK);
+        size_t one = 1, all = 1;
+        EXPECT_EQ(qk_linear_workspace(context, w, 1, &one), QK_OK);
+        EXPECT_EQ(qk_linear_workspace(context, w, INT64_MAX, &all), QK_OK);
+        EXPECT_EQ(all, one == 0 ? 0 : SIZE_MAX) << "mode " << mode;
+        qk_tensor_destroy(w);
+        qk_context_destroy(context);
+    }
+}
+
 }  // namespace
 }  // namespace api

@@ -1,11 +1,20 @@
 // The packed layout's chunks of 128 columns, for kernels that fold sums a chunk at a time.
 #pragma once
+#include "base/checked.hpp"
 #include "cpu/access.hpp"
 
 namespace qk::cpu {
 namespace {
 
 inline int64_t chunk_count(const Geometry &s) { return ceil_div(s.k, 128); }
+
+// Workspace for `bytes` a chunk of every row of x, aligned to 64. Rows may be as many as
+// qk_linear_workspace is asked about; where no memory could hold them, no context has enough.
+inline size_t chunk_workspace(const LinearArgs &args, size_t bytes) {
+    const Checked total =
+        Checked(args.x.rows) * chunk_count(args.w.geometry) * int64_t(bytes) + 64;
+    return total.ok && uint64_t(total.value) <= SIZE_MAX ? size_t(total.value) : SIZE_MAX;
+}
 
 // Groups that a chunk has: 8, 4, 2, or 1 where groups are whole chunks.
 inline int64_t groups_of_chunk(const Geometry &s) {

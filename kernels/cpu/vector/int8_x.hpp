@@ -22,7 +22,7 @@ struct XChunk {
 };
 
 inline size_t int8_x_bytes(const LinearArgs &args, int32_t) {
-    return size_t(args.x.rows * chunk_count(args.w.geometry)) * sizeof(XChunk) + 64;
+    return chunk_workspace(args, sizeof(XChunk));
 }
 
 inline XChunk *int8_x_of(const Launch &launch) {

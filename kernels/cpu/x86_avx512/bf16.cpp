@@ -81,7 +81,7 @@ const XChunk *prepare(const LinearArgs &args, const Launch &launch) {
 }
 
 size_t workspace_bytes(const LinearArgs &args, int32_t) {
-    return size_t(args.x.rows * chunk_count(args.w.geometry)) * sizeof(XChunk) + 64;
+    return chunk_workspace(args, sizeof(XChunk));
 }
 
 struct Sums {
