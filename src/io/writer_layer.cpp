@@ -328,6 +328,12 @@ qk_status qk_writer_declare_layer(qk_writer *w, qk_dialect dialect, const char *
         return fail(message, QK_ERROR_ABI, "desc->struct_size: %u; at least %u", desc->struct_size,
                     static_cast<unsigned>(sizeof *desc));
     }
+    if (desc->layout == QK_LAYOUT_PACKED) {
+        return fail(message, QK_ERROR_UNSUPPORTED,
+                    "layer \"%.200s\": layout PACKED is the device's own; qk_repack it to a layout "
+                    "that the file stores",
+                    layer);
+    }
     const qk_status described = qk_tensor_plane_bytes(desc, QK_PLANE_DATA, &bytes);
     if (described != QK_OK) {
         return fail(message, described, "desc: not a tensor: %s", qk_status_string(described));

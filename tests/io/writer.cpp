@@ -3,6 +3,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstring>
+
 #include "maker.hpp"
 #include "qk_io.h"
 
@@ -334,6 +336,9 @@ TEST_F(Writer, RefusesLayersThatADialectCannotHold) {
     qk_tensor_desc other = nf4;
     other.layout = QK_LAYOUT_ROW;
     EXPECT_EQ(QK_ERROR_UNSUPPORTED, refused(QK_DIALECT_BITSANDBYTES, other, QK_FORMAT_F16));
+    other.layout = QK_LAYOUT_PACKED;
+    EXPECT_EQ(QK_ERROR_UNSUPPORTED, refused(QK_DIALECT_BITSANDBYTES, other, QK_FORMAT_F16));
+    EXPECT_NE(nullptr, std::strstr(message.text, "qk_repack")) << message.text;
     other = nf4; /* groups that end inside a row lie elsewhere when they are flat */
     other.shape[1] = 96;
     other.grouping = QK_GROUPING_ALONG_K;
