@@ -225,9 +225,10 @@ QK_API qk_status qk_repack(qk_context *context, const qk_tensor *from, qk_tensor
 QK_API qk_status qk_linear(qk_context *context, const qk_tensor *x, const qk_tensor *w,
                            const qk_tensor *bias, qk_tensor *y);
 /* Scratch with which qk_linear runs at its best for up to m_max rows of x; give the largest to
- * qk_context_options. With less, other kernels run where there are any. On CUDA it is a slab of
- * dequantized rows of w (64 MiB, at least 256 rows, at most all), a bias, and 32 MiB for cuBLASLt,
- * which a context with that much loads when it is created. */
+ * qk_context_options. With less, other kernels run where there are any, but a mode of the context
+ * is refused (302). On CUDA it is a slab of dequantized rows of w (64 MiB, at least 256 rows, at
+ * most all), a bias, and 32 MiB for cuBLASLt, which a context with that much loads when it is
+ * created. */
 QK_API qk_status qk_linear_workspace(qk_context *context, const qk_tensor *w, int64_t m_max,
                                      size_t *bytes);
 

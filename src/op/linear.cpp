@@ -79,7 +79,11 @@ Status linear(qk_context *context, const qk_tensor *x, const qk_tensor *w, const
     }
     const LinearArgs args = {dense_view(*x), weight_view(*w),
                              bias != nullptr ? &bias_view : nullptr, dense_view(*y)};
-    return run_kernel(context, list_of(*context, args), args, "qk_linear");
+    const KernelList<LinearArgs> &list = list_of(*context, args);
+    if (&list == &context->backend->linear) return run_kernel(context, list, args, "qk_linear");
+    // Who allows a mode wants its speed: a slower kernel does not stand in for a workspace.
+    const Kernel<LinearArgs> *const best[] = {pick(list, args, context->device_index)};
+    return run_kernel(context, KernelList<LinearArgs>(best), args, "qk_linear");
 }
 
 Status linear_workspace(qk_context *context, const qk_tensor *w, int64_t m_max, size_t *bytes) {

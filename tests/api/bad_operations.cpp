@@ -268,7 +268,7 @@ TEST(BadArguments, LinearWorkspace) {
 
 // A mode's workspace grows with the rows: for those that no memory holds it is more than any
 // context has, and not what is left of it modulo 2^64.
-TEST(LinearWorkspace, OfTooManyRowsIsTooMuch) {
+TEST(LinearWorkspace, OfModesIsNeverTooLittle) {
     for (const uint32_t mode : {0u, QK_CONTEXT_BF16_PRODUCTS, QK_CONTEXT_INT8_ACTIVATIONS}) {
         qk_context_options options = QK_CONTEXT_OPTIONS_INIT;
         options.thread_count = 1;
@@ -288,6 +288,19 @@ TEST(LinearWorkspace, OfTooManyRowsIsTooMuch) {
         EXPECT_EQ(qk_linear_workspace(context, w, 1, &one), QK_OK);
         EXPECT_EQ(qk_linear_workspace(context, w, INT64_MAX, &all), QK_OK);
         EXPECT_EQ(all, one == 0 ? 0 : SIZE_MAX) << "mode " << mode;
+        // Without it a mode is refused: no slower kernel stands in.
+        qk_tensor_desc row = QK_TENSOR_DESC_INIT;
+        float x_values[512] = {}, y_values[8] = {};
+        void *planes[] = {x_values, y_values};
+        qk_tensor *x = nullptr, *y = nullptr;
+        row.shape[0] = 512;
+        ASSERT_EQ(qk_tensor_wrap(context, &row, &planes[0], 1, &x), QK_OK);
+        row.shape[0] = 8;
+        ASSERT_EQ(qk_tensor_wrap(context, &row, &planes[1], 1, &y), QK_OK);
+        EXPECT_EQ(qk_linear(context, x, w, nullptr, y), one == 0 ? QK_OK : QK_ERROR_WORKSPACE)
+            << "mode " << mode;
+        qk_tensor_destroy(x);
+        qk_tensor_destroy(y);
         qk_tensor_destroy(w);
         qk_context_destroy(context);
     }

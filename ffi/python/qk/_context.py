@@ -22,7 +22,8 @@ class Context:
     device: "cpu" or "cuda". threads: CPU, 0 for all cores. stream: a cudaStream_t as an integer
     (torch.cuda.current_stream().cuda_stream), borrowed; None for the default stream.
     workspace_bytes: scratch allocated once, as much as Tensor.workspace_bytes() says, and calls
-    that need more are refused; None: it grows with what is called, which then allocates.
+    that need more are refused, or run slower kernels where there are any (CUDA); None: calls that
+    would be refused allocate it. Large batches on CUDA want a context that names it.
     mode: CPU, "bf16_products" or "int8_activations" let linear() be less exact and faster
     (docs/formats.md, "Modes of qk_linear"); None: exact.
 

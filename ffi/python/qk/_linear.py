@@ -108,7 +108,7 @@ class PreparedLinear:
         rows = max(1, int(np.prod(x.shape[:-1], dtype=np.int64)))
         context.call_growing(lambda: workspace(context, lib.qk_linear_workspace, w, rows),
                              _linear, dx, w, db, dy)
-        # A captured graph holds the scratch of now: a child keeps it when the context grows again.
+        # A captured graph holds the scratch of now: a child keeps it if the context grows again.
         self._workspace = None if context.device == "cpu" else Tensor.empty((1,), context=context)
         self._call = _bind(context, dx, w, db, dy)
 
