@@ -1,4 +1,4 @@
-// What the kernels for sm_90 and later share (decode/vector.cu, decode/rows.cu): a packed weight as
+// What the kernels for sm_90 and later share (decode/vector.cu): a packed weight as
 // a ring of stages in shared memory, filled by one thread and read by the other warps.
 //
 //     row of tiles    |  chunk 0  |  chunk 1  | ... | chunk 15 || chunk 16 | ...      16 rows of w
@@ -27,8 +27,8 @@ namespace {
 
 constexpr uint32_t kSharedStart = 1024;
 constexpr int32_t kRingThreads = (kRingWarps + 1) * 32;
-constexpr uint32_t kChunkBytes = kChunkTiles * 512;
 constexpr uint32_t kTableBytes = 32 * 1024;
+constexpr int64_t kOrderClocks = 600;  // between the first orders of a block
 
 template <class T>
 struct RingNumbers : DecodeNumbers<T> {
@@ -61,6 +61,7 @@ struct RingProblem {
 template <class Decode, ScaleKind kind, int kGroupTiles, int kDepth>
 struct RingMap {
     static constexpr uint32_t kSlots = kDepth;
+    static constexpr uint32_t kChunkBytes = kChunkTiles * 512;
     static constexpr uint32_t kGroups = kChunkTiles / kGroupTiles;  // of a chunk
     static constexpr uint32_t kGroupScales = 8 * kPairBytes<kind>;
     static constexpr uint32_t kChunkScales = kGroups * kGroupScales;
@@ -91,92 +92,88 @@ struct Slot {
     }
 };
 
-// The order of a block's stages: rows of tiles one after the other (kByRows), or panel by panel,
-// and in a panel all rows of its first column of stages before the second column.
-template <bool kByRows>
-struct StageOrder {
-    int32_t rows, row_stages, panel;
-    int32_t row = 0, stage = 0, panel_first = 0;
+// The thread that orders the stages of a block, row of tiles after row of tiles: one run of memory.
+template <class Map>
+struct Producer {
+    const RingProblem &p;
+    const uint8_t *codes, *scale, *zero;  // of the next stage
+    int32_t chunk = 0;                    // of its row of tiles
+    int32_t left;                         // stages
+    Slot<Map::kSlots> slot;
 
-    __device__ void advance() {
-        if (kByRows) {
-            if (++stage == row_stages) {
-                stage = 0;
-                ++row;
-            }
-        } else if (++row == min(rows, panel_first + panel)) {
-            if (++stage == row_stages) {
-                stage = 0;
-                panel_first = row;
-            }
-            row = panel_first;
+    __device__ Producer(const RingProblem &problem, Run run) : p(problem) {
+        const int64_t first = int64_t(run.first) * p.plan.chunks;
+        codes = p.codes + first * Map::kChunkBytes;
+        scale = p.scale + first * Map::kChunkScales;
+        zero = p.zero == nullptr ? nullptr : p.zero + first * Map::kChunkZeros;
+        left = (run.last - run.first) * p.plan.row_stages;
+    }
+    __device__ void init_barriers() const {
+        for (uint32_t i = 0; i < Map::kSlots; ++i) {
+            barrier_init(Map::full(i), 1);
+            barrier_init(Map::empty(i), kRingWarps);
+        }
+        barrier_init_fence();
+    }
+    __device__ void order() {
+        const uint32_t count = uint32_t(min(kRingWarps, p.plan.chunks - chunk));
+        const uint32_t to = Map::kRing + slot.index * Map::kStage, full = Map::full(slot.index);
+        const bool zeros = Map::kChunkZeros != 0 && zero != nullptr;
+        barrier_expect(
+            full, count * (Map::kChunkBytes + Map::kChunkScales + (zeros ? Map::kChunkZeros : 0)));
+        copy_bulk(to, codes, count * Map::kChunkBytes, full);
+        copy_bulk(to + Map::kScaleAt, scale, count * Map::kChunkScales, full);
+        if (zeros) copy_bulk(to + Map::kZeroAt, zero, count * Map::kChunkZeros, full);
+        const auto chunks = int64_t(int32_t(count));
+        codes += chunks * Map::kChunkBytes;
+        scale += chunks * Map::kChunkScales;
+        if (zeros) zero += chunks * Map::kChunkZeros;
+        chunk = chunk + kRingWarps < p.plan.chunks ? chunk + kRingWarps : 0;
+        slot.advance();
+        --left;
+    }
+    // Everything but the first stage. The memory serves what is asked of it in no strict order: the
+    // first round is spread over time, so that its first stage is there well before its last.
+    __device__ void order_rest() {
+#pragma unroll 1
+        for (uint32_t i = 1; i < Map::kSlots && left > 0; ++i) {
+            const int64_t start = clock64();
+            while (clock64() - start < kOrderClocks) continue;
+            order();
+        }
+#pragma unroll 1
+        while (left > 0) {
+            barrier_wait(Map::empty(slot.index), slot.parity ^ 1);
+            order();
         }
     }
 };
-
-// Run by one thread, which computes nothing.
-template <class Map, bool kByRows>
-__device__ void produce(const RingProblem &p, Run rows) {
-    const int64_t first = int64_t(rows.first) * p.plan.chunks;
-    const uint8_t *const codes = p.codes + first * kChunkBytes;
-    const uint8_t *const scale = p.scale + first * Map::kChunkScales;
-    const bool zeros = Map::kChunkZeros != 0 && p.zero != nullptr;
-    const uint8_t *const zero = zeros ? p.zero + first * Map::kChunkZeros : nullptr;
-    const uint32_t chunk_bytes = kChunkBytes + Map::kChunkScales + (zeros ? Map::kChunkZeros : 0);
-    StageOrder<kByRows> next = {rows.last - rows.first, p.plan.row_stages, p.plan.panel};
-    Slot<Map::kSlots> slot;
-    bool first_round = true;
-    for (int32_t left = next.rows * p.plan.row_stages; left > 0; --left) {
-        if (!first_round) barrier_wait(Map::empty(slot.index), slot.parity ^ 1);
-        const int32_t chunk = next.stage * kRingWarps;
-        const uint32_t count = uint32_t(min(kRingWarps, p.plan.chunks - chunk));
-        const int64_t at = int64_t(next.row) * p.plan.chunks + chunk;
-        const uint32_t to = Map::kRing + slot.index * Map::kStage, full = Map::full(slot.index);
-        barrier_expect(full, count * chunk_bytes);
-        copy_bulk(to, codes + at * kChunkBytes, count * kChunkBytes, full);
-        copy_bulk(to + Map::kScaleAt, scale + at * Map::kChunkScales, count * Map::kChunkScales,
-                  full);
-        if (zeros) {
-            copy_bulk(to + Map::kZeroAt, zero + at * Map::kChunkZeros, count * Map::kChunkZeros,
-                      full);
-        }
-        next.advance();
-        slot.advance();
-        if (slot.index == 0) first_round = false;
-    }
-}
-
-// The barriers, by one thread.
-template <class Map>
-__device__ void init_barriers() {
-    for (uint32_t i = 0; i < Map::kSlots; ++i) {
-        barrier_init(Map::full(i), 1);
-        barrier_init(Map::empty(i), kRingWarps);
-    }
-    barrier_init_fence();
-}
 
 // Zeros of 8 in every slot, for weights without a plane of zeros: nothing overwrites them. By all
 // threads that multiply, as the next two.
 template <class Map>
 __device__ void fill_zeros() {
+#pragma unroll 1
     for (uint32_t slot = 0; slot < Map::kSlots; ++slot) {
         const uint32_t to = Map::kRing + slot * Map::kStage + Map::kZeroAt;
         constexpr uint32_t kWords = kRingWarps * Map::kChunkZeros / 4;
+#pragma unroll 1
         for (uint32_t i = threadIdx.x; i < kWords; i += kRingWarps * 32) {
             shared_store_4(to + i * 4, 0x88888888u);
         }
     }
 }
 
+// Under way until copies_wait.
 template <class Map>
 __device__ void fill_scale_codes(const RingProblem &p) {
     for (uint32_t i = threadIdx.x; i < 256; i += kRingWarps * 32) {
-        shared_store_4(Map::kScaleCodes + i * 4, __float_as_uint(__ldg(p.scale_code + i)));
+        copy_word(Map::kScaleCodes + i * 4, p.scale_code + i);
     }
 }
 
-// Nested scales: the second scales of a block's rows, those from number `first` on.
+// Nested scales: the second scales of a block's rows, those from number `first` on; they come in as
+// the codes do.
 template <class Map>
 struct Seconds {
     uint32_t at, first;
@@ -185,8 +182,9 @@ struct Seconds {
         const uint32_t end = uint32_t(min64(int64_t(rows.last) * 16, p.n)) * p.groups;
         first = uint32_t(rows.first) * 16 * p.groups >> p.second_shift;
         const uint32_t last = (end - 1) >> p.second_shift;
+#pragma unroll 1
         for (uint32_t i = threadIdx.x; i <= last - first; i += kRingWarps * 32) {
-            shared_store_4(at + i * 4, __float_as_uint(__ldg(p.second + first + i)));
+            copy_word(at + i * 4, p.second + first + i);
         }
     }
     // The scale of `row` and `group`, whose 8-bit code is `code`.
@@ -198,6 +196,11 @@ struct Seconds {
         return __fadd_rn(__fmul_rn(__uint_as_float(value), __uint_as_float(second)), bias);
     }
 };
+
+// By the warp that orders: it waits for nobody.
+__device__ inline void announce_barriers() {
+    asm volatile("bar.arrive 0, %0;" ::"n"(kRingThreads) : "memory");
+}
 
 __device__ inline void wait_for_all() {
     asm volatile("bar.sync 0, %0;" ::"n"(kRingThreads) : "memory");

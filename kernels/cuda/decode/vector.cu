@@ -19,9 +19,9 @@
 namespace qk::cuda {
 namespace {
 
-constexpr int32_t kDepth = 3;               // slots of the ring
-constexpr int32_t kPanelRoom = 8;           // rows of tiles a panel
-constexpr uint32_t kPartialBytes = 16 * 4;  // of a warp and a row of tiles
+constexpr int32_t kDepth = 3;                   // slots of the ring
+constexpr int32_t kPanelRoom = 8;               // rows of tiles a panel
+constexpr uint32_t kPartialBytes = 16 * 4 * 4;  // of a warp and a row of tiles: [row][lane mod 4]
 
 // Where x, the partial sums and the second scales lie behind the Map.
 struct VectorShared {
@@ -41,6 +41,13 @@ struct Sums {
     float low, high;
 };
 
+// What the four lanes of a row have added up.
+__device__ float lanes_sum(uint32_t from) {
+    const uint4 v = shared_load_16(from);
+    return __fadd_rn(__fadd_rn(__uint_as_float(v.x), __uint_as_float(v.y)),
+                     __fadd_rn(__uint_as_float(v.z), __uint_as_float(v.w)));
+}
+
 template <class T, class Decode, ScaleKind kind, int kGroupTiles>
 struct Consumer {
     using Map = RingMap<Decode, kind, kGroupTiles, kDepth>;
@@ -57,7 +64,7 @@ struct Consumer {
         : p(problem), shared(places), seconds{places.seconds, 0}, scale_bias(0) {
         lane = threadIdx.x % 32;
         warp = threadIdx.x / 32;
-        codes = Map::kRing + warp * kChunkBytes + lane * 16;
+        codes = Map::kRing + warp * Map::kChunkBytes + lane * 16;
         scales = Map::kRing + Map::kScaleAt + warp * Map::kChunkScales +
                  lane % 4 / kGroupTiles * Map::kGroupScales + lane / 4 * kPairBytes<kind>;
         zeros = Map::kRing + Map::kZeroAt + warp * Map::kChunkZeros + lane / 4;
@@ -104,7 +111,7 @@ struct Consumer {
         }
     }
 
-    // This warp's chunks of one row of tiles; `to`: 16 floats.
+    // This warp's chunks of one row of tiles.
     __device__ void add_row(int32_t row_tile, uint32_t to) {
         Sums sums = {0, 0};
         for (int32_t stage = 0; stage < p.plan.row_stages; ++stage) {
@@ -115,26 +122,19 @@ struct Consumer {
             if (lane == 0) barrier_arrive(Map::empty(slot.index));
             slot.advance();
         }
-#pragma unroll
-        for (int other = 1; other < 4; other *= 2) {
-            sums.low = __fadd_rn(sums.low, __shfl_xor_sync(~0u, sums.low, other));
-            sums.high = __fadd_rn(sums.high, __shfl_xor_sync(~0u, sums.high, other));
-        }
-        if (lane % 4 != 0) return;
-        shared_store_4(to + lane, __float_as_uint(sums.low));
-        shared_store_4(to + lane + 32, __float_as_uint(sums.high));
+        shared_store_4(to + lane * 4, __float_as_uint(sums.low));
+        shared_store_4(to + lane * 4 + 128, __float_as_uint(sums.high));
     }
 
     __device__ void store_panel(int32_t first, int32_t last, uint32_t partials) const {
         const int32_t warps = min(kRingWarps, p.plan.chunks);  // that had a chunk of every row
         for (int32_t i = int32_t(threadIdx.x); i < (last - first) * 16; i += kRingWarps * 32) {
-            const uint32_t from = partials + uint32_t(i) * 4;
+            const uint32_t from = partials + uint32_t(i) * 16;
             const uint32_t stride = uint32_t(p.plan.panel) * kPartialBytes;
-            float y = __uint_as_float(shared_load_4(from));
+            float y = lanes_sum(from);
 #pragma unroll
             for (int w = 1; w < kRingWarps; ++w) {
-                if (w >= warps) break;
-                y = __fadd_rn(y, __uint_as_float(shared_load_4(from + w * stride)));
+                if (w < warps) y = __fadd_rn(y, lanes_sum(from + w * stride));
             }
             store_output<T>(p, int64_t(first) * 16 + i, 0, y);
         }
@@ -142,7 +142,9 @@ struct Consumer {
 
     // Before x is known.
     __device__ void prepare(Run rows) {
-        if (!Decode::kPairs && p.zero == nullptr) fill_zeros<Map>();
+        if constexpr (!Decode::kPairs) {
+            if (p.zero == nullptr) fill_zeros<Map>();
+        }
         if constexpr (kind == ScaleKind::kNested) {
             fill_scale_codes<Map>(p);
             seconds.fill(p, rows);
@@ -152,9 +154,11 @@ struct Consumer {
     }
 
     __device__ void run(Run rows) {
+#pragma unroll 2
         for (int32_t i = int32_t(threadIdx.x); i < p.k / 8; i += kRingWarps * 32) {
             shared_store_16(shared.x + uint32_t(i) * 16, static_cast<const uint4 *>(p.x)[i]);
         }
+        if (kind == ScaleKind::kNested) copies_wait();
         wait_for_all();
         const uint32_t warp_bytes = uint32_t(p.plan.panel) * kPartialBytes;
         uint32_t buffer = 0;
@@ -179,11 +183,17 @@ __global__ void __launch_bounds__(kRingThreads, 1) multiply(const __grid_constan
 #if __CUDA_ARCH__ >= 900
     allow_next_kernel();
     const Run rows = p.plan.rows.part(int32_t(blockIdx.x));
-    if (threadIdx.x >= kRingWarps * 32) {
-        if (threadIdx.x == kRingWarps * 32) init_barriers<Map>();
+    // Expected, so that its code comes first: cold instructions are what delays the first order.
+    if (__builtin_expect(threadIdx.x >= kRingWarps * 32, 1)) {
+        const bool first = threadIdx.x == kRingWarps * 32;
+        Producer<Map> producer(p, rows);
+        if (first) {
+            producer.init_barriers();
+            producer.order();
+        }
         __syncwarp();
-        asm volatile("bar.arrive 0, %0;" ::"n"(kRingThreads) : "memory");
-        if (threadIdx.x == kRingWarps * 32) produce<Map, true>(p, rows);
+        announce_barriers();
+        if (first) producer.order_rest();
         return;
     }
     const VectorShared shared(Map::kEnd, p.k, p.plan, p.second_bytes);

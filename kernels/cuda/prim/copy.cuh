@@ -100,6 +100,13 @@ __device__ inline void copy_16(uint32_t to, const void *from) {
 #endif
 }
 
+// One 4-byte word, by one lane.
+__device__ inline void copy_word(uint32_t to, const void *from) {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
+#endif
+}
+
 __device__ inline void copies_commit() {
 #if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.commit_group;" ::: "memory");
