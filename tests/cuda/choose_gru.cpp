@@ -75,7 +75,13 @@ TEST(CudaChooseGru, ShapeAndDeviceDecide) {
     ASSERT_TRUE(f.plan(&plan));
     EXPECT_EQ(plan.hidden, 256);
     EXPECT_EQ(plan.batch_tile, 1);
+    EXPECT_TRUE(plan.wide);
+    ASSERT_TRUE(f.plan(&plan, 100));
+    EXPECT_FALSE(plan.wide);  // products of a warpgroup are sm_90's alone
     f.args.batch = 64;
+    ASSERT_TRUE(f.plan(&plan));
+    EXPECT_EQ(plan.batch_tile, 3);  // over thirty clusters
+    f.args.batch = 1000;
     ASSERT_TRUE(f.plan(&plan));
     EXPECT_EQ(plan.batch_tile, 8);
     const auto refused = [&](auto change) {
@@ -94,7 +100,7 @@ TEST(CudaChooseGru, ShapeAndDeviceDecide) {
 }
 
 TEST(CudaChooseGru, FewStepsOfFewSequencesAreLaunchedOneByOne) {
-    Frozen f(QK_GRU_W8A8, 16, 24);
+    Frozen f(QK_GRU_W8H16, 16, 24);
     EXPECT_FALSE(qk::cuda::runs_by_steps(f.args, 90));
     f.args.steps = 1;
     EXPECT_TRUE(qk::cuda::runs_by_steps(f.args, 90));
@@ -106,7 +112,7 @@ TEST(CudaChooseGru, MoreStepsNeverNeedLessWorkspace) {
     Frozen f(QK_GRU_W8A8, 40, 48);
     for (const int64_t batch : {1, 3, 64, 100000}) {
         int64_t before = 0;
-        for (const int64_t steps : {1, 2, 7, 100, 5000, 1000000}) {
+        for (const int64_t steps : {1, 2, 7, 100, 511, 512, 513, 5000, 1000000}) {
             f.args.steps = steps;
             f.args.batch = batch;
             qk::cuda::GruPlan plan;

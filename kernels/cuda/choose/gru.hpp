@@ -6,18 +6,21 @@
 
 namespace qk::cuda {
 
-// The recurrence on clusters: R lies in the registers of a cluster's blocks, which advance up to
+// The recurrence on clusters: R lies in the registers of a cluster's blocks, which advance
 // `batch_tile` sequences; h goes from block to block through shared memory.
 struct GruPlan {
     int32_t hidden;      // the size the kernel is built for, at least the GRU's
-    int32_t batch_tile;  // 1, 8 or 16
+    int32_t batch_tile;  // sequences of a cluster
     int32_t limbs;       // bytes of x
+    bool wide;           // W x by the warpgroups' matrix units
     int64_t columns;     // of x and W, padded to whole tiles
     int64_t units;       // of W, the same
     int64_t chunk;       // steps of one launch
 };
 
 constexpr int32_t kInputColumns = 64, kInputUnits = 32, kInputRows = 128;  // a tile of W x
+constexpr int32_t kWideColumns = 128, kWideUnits = 64, kWideRows = 128;    // the same, if wide
+constexpr int64_t kWideAtLeast = 512;                                      // rows of x
 constexpr int32_t kDirectCodes = 256;  // gates of at most so many input codes are tabulated
 constexpr int32_t kPlainLines = 512;   // of a uniform table
 constexpr int64_t kChunkBytes = int64_t{1} << 27;
@@ -28,6 +31,9 @@ enum class PlainKind { kAny, kDirect, kLines };
 
 inline bool goes_right(int32_t shift) {
     return shift >= 0 && shift <= 31;
+}
+inline bool goes_any_way(int32_t shift) {  // a little left, too
+    return shift >= -15 && shift <= 31;
 }
 
 // Whether 32 bits hold what lies behind the shifts of 64-bit products.
@@ -41,12 +47,13 @@ inline bool shifted_is_32(const gru::Cell &cell) {
 
 inline PlainKind plain_kind(const gru::Cell &cell) {
     const int32_t shifts[] = {cell.ih_to_u, cell.ih_to_r, cell.ih_to_n,
-                              cell.hh_to_u, cell.hh_to_r, cell.rhh_to_n};
+                              cell.hh_to_u, cell.hh_to_r, cell.n_to_h};
     for (const int32_t shift : shifts) {
-        if (!goes_right(shift)) return PlainKind::kAny;
+        if (!goes_any_way(shift)) return PlainKind::kAny;
     }
-    if (cell.hh_shifts_right == 0 || cell.n_to_h < -15 || cell.n_to_h > 31) return PlainKind::kAny;
-    bool direct = cell.cell_is_32 != 0, lines = cell.lines_is_32 != 0 && shifted_is_32(cell);
+    if (cell.hh_shifts_right == 0 || !goes_right(cell.rhh_to_n)) return PlainKind::kAny;
+    bool direct = cell.cell_is_32 != 0 && cell.view_shift == 0,
+         lines = cell.lines_is_32 != 0 && shifted_is_32(cell);
     for (const gru::Table *table : {&cell.update, &cell.reset, &cell.candidate}) {
         if (table->input_max - table->input_min >= kDirectCodes) direct = false;
         if (table->kind != QK_GRU_TABLE_UNIFORM || table->count > kPlainLines) lines = false;
@@ -97,13 +104,14 @@ inline bool plan_gru(const GruArgs &args, int32_t capability, GruPlan *plan) {
     const int32_t h = cell.hidden_size;
     if (capability < 90 || !is_fast_gru(args)) return false;
     plan->hidden = h <= 256 ? 256 : h <= 512 ? 512 : 1024;
-    // Of 16 blocks, seven clusters fit an H200 at once; an eighth would run after them.
-    constexpr int64_t kLargeClusters = 7;
-    const bool crowded = plan->hidden == 1024 && args.batch > 8 * kLargeClusters;
-    plan->batch_tile = args.batch == 1 ? 1 : crowded ? 16 : 8;
+    // What an H200 holds at once; clusters beyond them would run after these.
+    const int64_t clusters = plan->hidden == 256 ? 30 : plan->hidden == 512 ? 15 : 7;
+    const int64_t most = plan->hidden == 1024 ? 16 : 8, even = ceil_div(args.batch, clusters);
+    plan->batch_tile = int32_t(min64(even, most));
     plan->limbs = cell.x_bytes;
-    plan->columns = round_up(cell.input_size, kInputColumns);
-    plan->units = round_up(h, kInputUnits);
+    plan->wide = capability == 90 && plan->limbs == 1 && args.steps * args.batch >= kWideAtLeast;
+    plan->columns = round_up(cell.input_size, plan->wide ? kWideColumns : kInputColumns);
+    plan->units = round_up(h, plan->wide ? kWideUnits : kInputUnits);
     const int64_t step_bytes = args.batch * (8 * int64_t{h} + plan->limbs * plan->columns);
     const int64_t fitting = kChunkBytes / step_bytes;
     plan->chunk = fitting < 1 ? 1 : min64(fitting, args.steps);

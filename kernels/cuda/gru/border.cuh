@@ -43,6 +43,16 @@ inline GruView view_of(const GruArgs &args) {
 #if defined(__CUDACC__)
 namespace {
 
+// The sum over a warp, in every lane.
+__device__ inline int32_t warp_sum(int32_t x) {
+#if __CUDA_ARCH__ >= 800
+    return __reduce_add_sync(~0u, x);
+#else
+    for (int half = 16; half > 0; half /= 2) x += __shfl_xor_sync(~0u, x, half);
+    return x;
+#endif
+}
+
 // Code `index` of a plane of 1- or 2-byte codes at any address.
 __device__ inline int32_t load_code_anywhere(const void *codes, int32_t bytes, int64_t index) {
     return bytes == 1 ? load_as<int8_t>(codes, index) : load_as<int16_t>(codes, index);
@@ -70,6 +80,15 @@ __device__ inline void write_y(const GruView &v, int64_t index, int32_t code) {
         store_as(v.y, index, int8_t(code));
     } else {
         store_as(v.y, index, int16_t(code));
+    }
+}
+
+// The same where y lies at a natural address.
+__device__ inline void write_aligned_y(const GruView &v, int64_t index, int32_t code) {
+    if (v.y_is_float) {
+        static_cast<float *>(v.y)[index] = gru::code_to_real(code, v.h_factor, v.cell.h_zero);
+    } else {
+        gru::store_code(v.y, v.cell.h_bytes, index, code);
     }
 }
 

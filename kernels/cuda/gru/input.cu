@@ -1,5 +1,6 @@
 #include "cuda/gru/input.cuh"
 
+#include "cuda/gru/input_wide.cuh"
 #include "cuda/prim/copy.cuh"
 #include "cuda/prim/mma.cuh"
 #include "cuda/runtime.hpp"
@@ -10,6 +11,37 @@ namespace {
 
 constexpr int32_t kPackThreads = 256;
 
+// Four codes of x from column k on, zeros past the last. x lies at a natural address; floats that
+// lie at multiples of 16 are read four at a time.
+__device__ int4 codes_of_x(const GruView &v, int64_t row, int32_t k, bool by_fours) {
+    const gru::Cell &cell = v.cell;
+    const int64_t first = row * cell.input_size + k;
+    float4 real = {};
+    int32_t codes[4] = {};
+    if (by_fours && k < cell.input_size) {
+        real = __ldcs(reinterpret_cast<const float4 *>(static_cast<const float *>(v.x) + first));
+    }
+    const float reals[4] = {real.x, real.y, real.z, real.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        if (k + i >= cell.input_size) continue;
+        if (v.x_is_float) {
+            const float value = by_fours ? reals[i] : static_cast<const float *>(v.x)[first + i];
+            codes[i] = gru::real_to_code(value, v.x_factor, cell.x_zero, cell.x_min, cell.x_max);
+        } else {
+            codes[i] =
+                gru::clamp(gru::load_code(v.x, cell.x_bytes, first + i), cell.x_min, cell.x_max);
+        }
+    }
+    return {codes[0], codes[1], codes[2], codes[3]};
+}
+
+template <class Part>
+__device__ char4 parts(const int4 &codes, const Part &part) {
+    return {static_cast<signed char>(part(codes.x)), static_cast<signed char>(part(codes.y)),
+            static_cast<signed char>(part(codes.z)), static_cast<signed char>(part(codes.w))};
+}
+
 // One warp a row: first the rows of x, then, where wanted, those of W.
 __global__ void __launch_bounds__(kPackThreads)
     pack(const __grid_constant__ InputRun run, int64_t rows_of_w) {
@@ -18,14 +50,18 @@ __global__ void __launch_bounds__(kPackThreads)
     const int32_t lane = int32_t(threadIdx.x) % 32, c = cell.input_size;
     const int64_t columns = run.plan.columns;
     if (row < run.rows) {
+        const bool by_fours =
+            run.v.x_is_float && c % 4 == 0 && reinterpret_cast<uintptr_t>(run.v.x) % 16 == 0;
         int8_t *const to = run.x + row * columns;
-        for (int32_t k = lane; k < columns; k += 32) {
-            const int32_t code = k < c ? read_x(run.v, row * c + k) : 0;
+        for (int32_t k = lane * 4; k < columns; k += 128) {
+            const int4 codes = codes_of_x(run.v, row, k, by_fours);
             if (run.plan.limbs == 1) {
-                to[k] = int8_t(code);
+                *reinterpret_cast<char4 *>(to + k) = parts(codes, [](int32_t x) { return x; });
             } else {
-                to[k] = int8_t(gru::split_high(code));
-                to[run.rows * columns + k] = int8_t(gru::split_low(code));
+                *reinterpret_cast<char4 *>(to + k) =
+                    parts(codes, [](int32_t x) { return gru::split_high(x); });
+                *reinterpret_cast<char4 *>(to + run.rows * columns + k) =
+                    parts(codes, [](int32_t x) { return gru::split_low(x); });
             }
         }
     } else if (row < run.rows + rows_of_w) {
@@ -39,7 +75,7 @@ __global__ void __launch_bounds__(kPackThreads)
             run.w[padded * columns + k] = code;
             sum += code;
         }
-        sum = __reduce_add_sync(~0u, sum);
+        sum = warp_sum(sum);
         if (lane == 0) run.w_sum[padded] = sum;
     }
 }
@@ -175,6 +211,12 @@ Status run_input(const InputRun &run, bool with_weights, const Launch &launch) {
     const int64_t rows_of_w = with_weights ? 3 * run.plan.units : 0;
     const uint32_t blocks = uint32_t(ceil_div(run.rows + rows_of_w, kPackThreads / 32));
     QK_TRY(launch_kernel(launch, "gru input", pack, {dim3(blocks), kPackThreads}, run, rows_of_w));
+    if (run.plan.wide) {
+        const Shape3 shape = {
+            dim3(uint32_t(ceil_div(run.rows, kWideRows)), uint32_t(run.plan.units / kWideUnits)),
+            kWideThreads, size_t(kWideStages * kWideStage)};
+        return launch_kernel(launch, "gru input", multiply_wide, shape, run);
+    }
     const Shape3 shape = {
         dim3(uint32_t(ceil_div(run.rows, kInputRows)), uint32_t(run.plan.units / kInputUnits)),
         kThreads, size_t(kStages * (run.plan.limbs * kTileX + kTileW))};

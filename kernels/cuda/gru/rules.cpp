@@ -32,14 +32,13 @@ PlainTable plain_table(const gru::Table &table, TableForm form, int32_t zero) {
 
 PlainCell plain_cell(const gru::Cell &cell, TableForm form) {
     PlainCell p = {};
-    p.ih_to_u = right_shift(cell.ih_to_u);
-    p.ih_to_r = right_shift(cell.ih_to_r);
-    p.ih_to_n = right_shift(cell.ih_to_n);
-    p.hh_to_u = right_shift(cell.hh_to_u);
-    p.hh_to_r = right_shift(cell.hh_to_r);
+    p.ih_to_u = scale_of(cell.ih_to_u);
+    p.ih_to_r = scale_of(cell.ih_to_r);
+    p.ih_to_n = scale_of(cell.ih_to_n);
+    p.hh_to_u = scale_of(cell.hh_to_u);
+    p.hh_to_r = scale_of(cell.hh_to_r);
     p.rhh_to_n = right_shift(cell.rhh_to_n);
-    p.n_to_h = right_shift(cell.n_to_h < 0 ? 0 : cell.n_to_h);
-    p.n_left = cell.n_to_h < 0 ? -cell.n_to_h : 0;
+    p.n_to_h = scale_of(cell.n_to_h);
     p.u_to_h = right_shift(cell.u_shift);
     p.h_to_view = right_shift(cell.view_shift);
     p.table[0] = plain_table(cell.update, form, cell.u_zero);

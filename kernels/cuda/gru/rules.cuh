@@ -11,9 +11,17 @@ namespace qk::cuda {
 struct RightShift {  // by 0..31, half to even
     int32_t count, odd_mask, half;
 };
+struct Scale {  // a shift left, then one right; one of them by 0
+    int32_t left;
+    RightShift right;
+};
 
 inline RightShift right_shift(int32_t count) {
     return {count, count > 0 ? 1 : 0, count > 0 ? int32_t((1u << (count - 1)) - 1) : 0};
+}
+
+inline Scale scale_of(int32_t shift) {
+    return {shift < 0 ? -shift : 0, right_shift(shift < 0 ? 0 : shift)};
 }
 
 // How a kernel keeps a gate's table: a value for each code, uniform lines, lines between knots.
@@ -29,8 +37,8 @@ struct PlainTable {
 };
 
 struct PlainCell {
-    RightShift ih_to_u, ih_to_r, ih_to_n, hh_to_u, hh_to_r, rhh_to_n, n_to_h, u_to_h, h_to_view;
-    int32_t n_left;  // before n_to_h
+    Scale ih_to_u, ih_to_r, ih_to_n, hh_to_u, hh_to_r, n_to_h;
+    RightShift rhh_to_n, u_to_h, h_to_view;
     PlainTable table[3];
     int32_t one, hh_low, hh_high, h_low, h_high, h_zero, view_low, view_high;
 };
@@ -42,6 +50,10 @@ namespace {
 
 __device__ inline int32_t shifted(int32_t x, const RightShift &s) {
     return (x + s.half + ((x >> s.count) & s.odd_mask)) >> s.count;
+}
+
+__device__ inline int32_t shifted(int32_t x, const Scale &s) {
+    return shifted(x << s.left, s.right);
 }
 
 // The result fits 32 bits.
@@ -124,7 +136,7 @@ struct PlainRules {
     __device__ int32_t hh_to_r(int32_t hh) const { return shifted(hh, cell.hh_to_r); }
     __device__ int32_t rhh_to_n(Wide rhh) const { return shifted(rhh, cell.rhh_to_n); }
     __device__ int32_t n_to_h(int32_t n) const {
-        return Tables::kAligned ? n : shifted(n << cell.n_left, cell.n_to_h);
+        return Tables::kAligned ? n : shifted(n, cell.n_to_h);
     }
     __device__ int32_t update(int32_t sum) const { return look_up(gru::kUpdate, sum); }
     __device__ int32_t reset(int32_t sum) const { return look_up(gru::kReset, sum); }
@@ -139,6 +151,7 @@ struct PlainRules {
         return clamped(row_shifted(sum, shift), cell.hh_low, cell.hh_high);
     }
     __device__ int32_t view(int32_t h) const {  // of a difference from the zero point
+        if constexpr (sizeof(Wide) == 4) return h + cell.h_zero;  // plain_kind knows: all of it
         return clamped(shifted(h + cell.h_zero, cell.h_to_view), cell.view_low, cell.view_high);
     }
 };

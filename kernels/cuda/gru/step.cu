@@ -10,7 +10,6 @@ namespace qk::cuda {
 namespace {
 
 constexpr int32_t kThreads = 256, kUnits = kThreads / 32;  // of a block
-constexpr int32_t kChunks = kStepColumns / 256;            // 8 bytes a lane each
 
 struct StepArgs {
     GruView v;
@@ -18,6 +17,8 @@ struct StepArgs {
     int32_t ih_low, ih_high;  // differences from the zero point
 };
 
+// kChunks: of 256 columns, 8 bytes a lane.
+template <int kChunks>
 struct Rows {
     uint2 at[3][kChunks];
 
@@ -53,7 +54,7 @@ struct Rows {
             }
         }
 #pragma unroll
-        for (int gate = 0; gate < 3; ++gate) sums[gate] = __reduce_add_sync(~0u, sums[gate]);
+        for (int gate = 0; gate < 3; ++gate) sums[gate] = warp_sum(sums[gate]);
     }
 };
 
@@ -165,10 +166,10 @@ __device__ int32_t next_h(const StepArgs &a, const Rules &rules, const Constants
 }
 
 // kBatches: sequences at most.
-template <class Wide, class Tables, bool kSharesTables, int kBatches>
+template <class Wide, class Tables, bool kSharesTables, int kBatches, int kChunks>
 __global__ void __launch_bounds__(kThreads) advance_one(const __grid_constant__ StepArgs a) {
-    __shared__ __align__(16) uint32_t x_codes[kBatches][kStepColumns / 4];
-    __shared__ __align__(16) uint32_t h_codes[kBatches][kStepColumns / 4];
+    __shared__ __align__(16) uint32_t x_codes[kBatches][kChunks * 64];
+    __shared__ __align__(16) uint32_t h_codes[kBatches][kChunks * 64];
     __shared__ std::conditional_t<kSharesTables, Tables, int> shared_tables;
     const GruView &v = a.v;
     const gru::Cell &cell = v.cell;
@@ -191,7 +192,7 @@ __global__ void __launch_bounds__(kThreads) advance_one(const __grid_constant__ 
                               : 0;
         }
     }
-    Rows w = {}, r = {};
+    Rows<kChunks> w = {}, r = {};
     Constants constants = {};
     if (active) {
         w.load(static_cast<const int8_t *>(cell.w) + int64_t(unit) * c, int64_t(h) * c, c);
@@ -231,9 +232,21 @@ __global__ void __launch_bounds__(kThreads) advance_one(const __grid_constant__ 
         if (lane == 0) {
             gru::store_code(static_cast<char *>(v.h) + (current ^ 1) * v.state_bytes, cell.h_bytes,
                             int64_t(b) * h + unit, code);
-            write_y(v, int64_t(b) * h + unit, code);
+            write_aligned_y(v, int64_t(b) * h + unit, code);
         }
     }
+}
+
+using Instance = void (*)(StepArgs);
+
+template <int kChunks>
+Instance instance(bool knots, bool one) {
+    if (knots) {
+        return one ? advance_one<int32_t, LaneTables, false, 1, kChunks>
+                   : advance_one<int32_t, LaneTables, false, kStepBatch, kChunks>;
+    }
+    return one ? advance_one<int64_t, LineTables, true, 1, kChunks>
+               : advance_one<int64_t, LineTables, true, kStepBatch, kChunks>;
 }
 
 bool can_run(const GruArgs &args, int32_t device_index) {
@@ -246,10 +259,10 @@ Status run(const GruArgs &args, const Launch &launch) {
     StepArgs a = {view_of(args), plain_cell(cell, knots ? TableForm::kKnots : TableForm::kLines),
                   cell.ih_min - cell.ih_zero, cell.ih_max - cell.ih_zero};
     const bool one = args.batch == 1;
-    const auto kernel = knots ? (one ? advance_one<int32_t, LaneTables, false, 1>
-                                     : advance_one<int32_t, LaneTables, false, kStepBatch>)
-                              : (one ? advance_one<int64_t, LineTables, true, 1>
-                                     : advance_one<int64_t, LineTables, true, kStepBatch>);
+    const int32_t columns = cell.input_size > cell.hidden_size ? cell.input_size : cell.hidden_size;
+    const auto kernel = columns <= 256   ? instance<1>(knots, one)
+                        : columns <= 512 ? instance<2>(knots, one)
+                                         : instance<kStepColumns / 256>(knots, one);
     uint32_t blocks = 1;
     while (int64_t{blocks} * kUnits < cell.hidden_size) blocks *= 2;
     const int64_t x_step = args.batch * cell.input_size * (a.v.x_is_float ? 4 : 1);

@@ -23,6 +23,15 @@ __device__ inline uint32_t remote_address(uint32_t address, uint32_t rank) {
     return remote;
 }
 
+__device__ inline void remote_store_4(uint32_t address, uint32_t value, uint32_t barrier) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile(
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(address),
+        "r"(value), "r"(barrier)
+        : "memory");
+#endif
+}
+
 __device__ inline void remote_store_16(uint32_t address, const uint4 &value, uint32_t barrier) {
 #if __CUDA_ARCH__ >= 900
     asm volatile(
@@ -31,33 +40,6 @@ __device__ inline void remote_store_16(uint32_t address, const uint4 &value, uin
         "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w), "r"(barrier)
         : "memory");
 #endif
-}
-
-// Eight bytes that arrive together, and a look at 16 that may be arriving.
-__device__ inline void remote_store_8(uint32_t address, uint32_t low, uint32_t high) {
-#if __CUDA_ARCH__ >= 900
-    asm volatile(
-        "{\n\t.reg .b64 pair;\n\t"
-        "mov.b64 pair, {%1, %2};\n\t"
-        "st.relaxed.cluster.shared::cluster.b64 [%0], pair;\n\t}" ::"r"(address),
-        "r"(low), "r"(high)
-        : "memory");
-#endif
-}
-
-__device__ inline uint4 peek_16(uint32_t address) {
-    uint4 v = {};
-#if __CUDA_ARCH__ >= 900
-    asm volatile(
-        "{\n\t.reg .b64 first, second;\n\t"
-        "ld.volatile.shared.v2.b64 {first, second}, [%4];\n\t"
-        "mov.b64 {%0, %1}, first;\n\t"
-        "mov.b64 {%2, %3}, second;\n\t}"
-        : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-        : "r"(address)
-        : "memory");
-#endif
-    return v;
 }
 
 __device__ inline void cluster_sync() {
