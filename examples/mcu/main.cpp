@@ -42,8 +42,29 @@ void print_number(uint64_t value, uint32_t base) {
 
 // SysTick counts down from 2^24 - 1.
 volatile uint32_t *const kSysTick = reinterpret_cast<volatile uint32_t *>(0xe000e010);
-uint32_t ticks() {
+uint32_t now() {
     return (0u - kSysTick[2]) & 0xffffffu;
+}
+
+constexpr uint32_t kPaint = 0xa5a5a5a5u;
+constexpr int kPainted = 512;  // words below the caller of the step
+int stack_words = 0;
+
+// Called before and after a step, from the frame that calls the step: paints what lies below that
+// frame, then looks how deep the paint is gone.
+__attribute__((noinline)) uint32_t ticks() {
+    static bool in_step = false;
+    const uint32_t before = now();
+    volatile uint32_t *const top = static_cast<uint32_t *>(__builtin_dwarf_cfa());
+    in_step = !in_step;
+    if (in_step) {
+        for (int i = 16; i <= kPainted; ++i) top[-i] = kPaint;  // above: this function's own frame
+        return now();
+    }
+    int deepest = kPainted;
+    while (deepest > stack_words && top[-deepest] == kPaint) --deepest;
+    stack_words = deepest;
+    return before;
 }
 
 [[noreturn]] void finish(bool ok) {
@@ -58,6 +79,10 @@ uint32_t ticks() {
 }
 
 [[noreturn]] void reset() {
+#if defined(__ARM_FEATURE_MVE)
+    *reinterpret_cast<volatile uint32_t *>(0xe000ed88) |= 0xf00000;  // CPACR: the vector registers
+    __asm__ volatile("dsb\nisb");
+#endif
     kSysTick[1] = 0xffffff;
     kSysTick[2] = 0;
     kSysTick[0] = 5;
@@ -70,7 +95,9 @@ uint32_t ticks() {
     print_number(digest.value, 16);
     print("\nticks ");
     print_number(elapsed / mcu::kSteps, 10);
-    print(" a step\n");
+    print(" a step\nstack ");
+    print_number(uint64_t(stack_words) * 4, 10);
+    print(" bytes\n");
     finish(true);
 }
 

@@ -1,13 +1,14 @@
 /* Makes a GRU of the size of a small microcontroller task (c 32, h 64), freezes it and writes its
  * file. The weights are made up: what counts here is their number.
  *
- *   make_model PRESET FILE      0 W8A8, 1 W8H16, 2 W8A16, 3 W16A16 */
+ *   make_model PRESET FILE [C H]      0 W8A8, 1 W8H16, 2 W8A16, 3 W16A16, 4 W8A8 with uniform
+ *                                     tables; C at most 32, H at most 64 */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "qk.h"
 
-enum { C = 32, H = 64, T = 200 };
+enum { MAX_C = 32, MAX_H = 64, T = 200, W8A8_UNIFORM = 4 };
 
 static float next_value(void) {
     static uint32_t random = 7;
@@ -22,7 +23,7 @@ static int check(qk_context *context, qk_status status) {
 }
 
 int main(int argc, char **argv) {
-    static float w[3 * H * C], r[3 * H * H], b[3 * H], x[T * C];
+    static float w[3 * MAX_H * MAX_C], r[3 * MAX_H * MAX_H], b[3 * MAX_H], x[T * MAX_C];
     static char file[1 << 20];
     size_t i, bytes = 0;
     qk_context *context = NULL;
@@ -32,17 +33,23 @@ int main(int argc, char **argv) {
     qk_gru_config config = QK_GRU_CONFIG_INIT;
     void *planes[1];
     FILE *out;
-    if (argc != 3) return 2;
+    int preset, c, h;
+    if (argc != 3 && argc != 5) return 2;
+    preset = atoi(argv[1]);
+    c = argc == 5 ? atoi(argv[3]) : MAX_C;
+    h = argc == 5 ? atoi(argv[4]) : MAX_H;
+    if (c < 1 || c > MAX_C || h < 1 || h > MAX_H) return 2;
     for (i = 0; i < sizeof(w) / sizeof(*w); ++i) w[i] = next_value() * 0.3f;
     for (i = 0; i < sizeof(r) / sizeof(*r); ++i) r[i] = next_value() * 0.2f;
     for (i = 0; i < sizeof(b) / sizeof(*b); ++i) b[i] = next_value() * 0.1f;
     for (i = 0; i < sizeof(x) / sizeof(*x); ++i) x[i] = next_value();
-    config.input_size = C;
-    config.hidden_size = H;
-    config.preset = atoi(argv[1]);
+    config.input_size = c;
+    config.hidden_size = h;
+    config.preset = preset == W8A8_UNIFORM ? QK_GRU_W8A8 : preset;
+    if (preset == W8A8_UNIFORM) config.flags |= QK_GRU_UNIFORM_TABLES;
     desc.rank = 2;
     desc.shape[0] = T;
-    desc.shape[1] = C;
+    desc.shape[1] = c;
     planes[0] = x;
     if (qk_context_create(NULL, &context) != QK_OK) return 1;
     if (!check(context, qk_tensor_wrap(context, &desc, planes, 1, &input))) return 1;

@@ -47,6 +47,11 @@ struct Cell {
     Table update, reset, candidate;
 };
 
+// 8 bits everywhere, and nothing that 32 bits do not hold: the case for microcontrollers.
+QK_HD static constexpr bool is_small(const Cell &cell) {
+    return cell.cell_is_32 != 0 && (cell.w_bytes | cell.r_bytes | cell.x_bytes | cell.h_bytes) == 1;
+}
+
 struct Gates {  // codes, for those who train or debug
     int32_t u, r, n, hh_n;
 };

@@ -36,6 +36,8 @@ const char *fault_text(Fault fault) {
             return "the file's length is not what its header says";
         case Fault::kChecksum:
             return "the checksum does not match";
+        case Fault::kWide:
+            return "this build runs 8-bit models alone";
     }
     return "unknown fault";
 }
@@ -46,7 +48,9 @@ CodeRange code_range(const qk_gru_quant &quant) {
     return {int32_t(-half), int32_t(half - 1)};
 }
 
-static bool is_weight(int32_t which) { return which >= QK_GRU_W && which <= QK_GRU_BR; }
+static bool is_weight(int32_t which) {
+    return which >= QK_GRU_W && which <= QK_GRU_BR;
+}
 
 bool quant_is_valid(int32_t which, const qk_gru_quant &quant) {
     bool bias = which == QK_GRU_BW || which == QK_GRU_BR;

@@ -29,12 +29,13 @@ struct Proof {
     // Operands are below 2^62 each, so their sum fits int64_t before it is judged.
     int64_t sum(int64_t a, int64_t b) { return clipped(seen(a + b)); }
     int64_t product(int64_t a, int64_t b) {
-        if (a != 0 && b > (kLimit - 1) / a) {
+        int64_t exact = 0;
+        if (__builtin_mul_overflow(a, b, &exact) || exact >= kLimit) {
             fits_32 = false;
             fail(Fault::kOverflow);
             return kLimit - 1;
         }
-        return seen(a * b);
+        return seen(exact);
     }
     int64_t shifted(int64_t bound, int32_t n) {
         seen(bound);
@@ -122,10 +123,22 @@ bool prove_rows(const Linear &linear, int64_t rows, const int64_t *offset, int32
 Table make_table(const qk_gru_model &model, const qk_gru_table &table, int32_t in, int32_t out,
                  int32_t one_below) {
     CodeRange input = code_range(model.quant[in]), output = code_range(model.quant[out]);
-    Table result = {
-        table.threshold, table.slope,      table.intercept, table.kind,           table.count,
-        table.shift,     table.width_log2, table.first,     model.zero_point[in], input.min,
-        input.max,       output.min,       output.max};
+    Table result = {table.threshold,
+                    table.slope,
+                    table.intercept,
+                    table.kind,
+                    table.count,
+                    table.shift,
+                    table.width_log2,
+                    table.first,
+                    model.zero_point[in],
+                    input.min,
+                    input.max,
+                    output.min,
+                    output.max,
+                    1};
+    while (result.half * 2 < table.count) result.half *= 2;
+    if (table.count == 1) result.half = 0;
     if ((model.flags & QK_GRU_MODEL_CLAMP_TYPE) != 0) return result;
     int32_t shift = model.shift[out];
     int64_t zero = model.zero_point[out], one = shift < 0 ? 0 : int64_t{1} << shift;
@@ -281,12 +294,17 @@ Fault derive(const qk_gru_model &model, const int64_t *ih_offset, const int64_t 
     cell->linear_is_32 = cell->dot_is_32 != 0 && linear.fits_32;
     cell->sums_is_32 = cell->linear_is_32 != 0 && sums.fits_32;
     cell->cell_is_32 = cell->sums_is_32 != 0 && products.fits_32;
-    cell->lines_is_32 = lines_fit_32(cell->update) && lines_fit_32(cell->reset) &&
-                        lines_fit_32(cell->candidate);
+    cell->lines_is_32 =
+        lines_fit_32(cell->update) && lines_fit_32(cell->reset) && lines_fit_32(cell->candidate);
     cell->ih_shifts_right = all_go_right(cell->w_shift, rows, cell->ih_shift);
     cell->hh_shifts_right = all_go_right(cell->r_shift, rows, cell->hh_shift);
     if (linear.fault != Fault::kNone) return linear.fault;
-    return sums.fault != Fault::kNone ? sums.fault : products.fault;
+    if (sums.fault != Fault::kNone || products.fault != Fault::kNone)
+        return sums.fault != Fault::kNone ? sums.fault : products.fault;
+#if defined(QK_GRU_8_BIT)
+    if (!is_small(*cell)) return Fault::kWide;
+#endif
+    return Fault::kNone;
 }
 
 }  // namespace qk::gru

@@ -20,11 +20,22 @@ struct Table {
     int32_t first;
     int32_t input_zero, input_min, input_max;  // the gate input's type
     int32_t output_min, output_max;            // the clamp of rule 13
+    int32_t half;                              // KNOTS: the largest power of two below count
 };
 
 template <class Int>
 QK_HD static constexpr Int clamp(Int value, Int low, Int high) {
     return value < low ? low : value > high ? high : value;
+}
+
+// The number of thresholds (one less than segments) not above the code. Bisection by powers of two:
+// a first step beyond the middle leaves the upper `half` segments, whatever the count.
+QK_HD static constexpr int32_t knot_segment(const Table &table, int32_t code) {
+    const int32_t *below = table.threshold - 1;  // its neighbours above are still to be asked
+    int32_t advance = table.count - table.half;
+    for (int32_t half = table.half; half > 0; advance = half >>= 1)
+        if (code >= below[half]) below += advance;
+    return int32_t(below + 1 - table.threshold);
 }
 
 // The value of a KNOTS line at a code.
@@ -40,17 +51,16 @@ template <class Wide, class Sum>
 QK_HD static constexpr int32_t table_value(const Table &table, Sum sum) {
     int32_t code = int32_t(clamp<Sum>(sum, table.input_min, table.input_max));
     if (table.kind == QK_GRU_TABLE_KNOTS) {
-        int32_t segment = 0;
-        while (segment < table.count - 1 && code >= table.threshold[segment]) ++segment;
+        const int32_t segment = knot_segment(table, code);
         return knots_value<Wide>(table, table.slope[segment], table.intercept[segment], code);
     }
     // Outside the table the curve is flat, so the ends stand for everything beyond them.
     int32_t last = (table.count << table.width_log2) - 1;
-    int32_t position = clamp(code - table.input_zero - table.first, 0, last);
+    int32_t position = clamp<int32_t>(code - table.input_zero - table.first, 0, last);
     int32_t segment = position >> table.width_log2;
     int32_t offset = position - (segment << table.width_log2);
-    Wide value = rounding_shift(Wide(table.slope[segment]) * offset + table.intercept[segment],
-                                table.shift);
+    Wide value =
+        rounding_shift(Wide(table.slope[segment]) * offset + table.intercept[segment], table.shift);
     return int32_t(clamp<Wide>(value, table.output_min, table.output_max));
 }
 

@@ -1,0 +1,126 @@
+// Sums of products for the three rows (u, r, n) of one unit, walked together so that each code of
+// the vector is loaded once. Every instruction set forms the same exact integers.
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+
+#include "gru/cell.hpp"
+#if defined(__ARM_FEATURE_MVE)
+#include <arm_mve.h>
+#elif defined(__ARM_FEATURE_DSP)
+#include <arm_acle.h>
+#endif
+
+namespace qk::gru {
+
+template <class Weight, class Code, class Sum>
+static inline void dot_rest(const Weight *row, ptrdiff_t gate_stride, const Code *vector,
+                            int32_t count, Sum sums[3]) {
+    const Weight *u = row, *r = row + gate_stride, *n = row + 2 * gate_stride;
+    Sum sum_u = sums[kUpdate], sum_r = sums[kReset], sum_n = sums[kNew];
+    for (int32_t k = 0; k < count; ++k) {
+        Sum value = vector[k];
+        sum_u += value * u[k];
+        sum_r += value * r[k];
+        sum_n += value * n[k];
+    }
+    sums[kUpdate] = sum_u;
+    sums[kReset] = sum_r;
+    sums[kNew] = sum_n;
+}
+
+template <class Weight, class Code, class Sum>
+static inline void dot_three(const Weight *row, ptrdiff_t gate_stride, const Code *vector,
+                             int32_t count, Sum sums[3]) {
+    sums[kUpdate] = sums[kReset] = sums[kNew] = 0;
+    dot_rest(row, gate_stride, vector, count, sums);
+}
+
+#if defined(__ARM_FEATURE_MVE)
+
+__attribute__((noinline, unused)) static void dot_three(const int8_t *u, ptrdiff_t gate_stride,
+                                                        const int8_t *vector, int32_t count,
+                                                        int32_t sums[3]) {
+    const int8_t *r = u + gate_stride, *n = r + gate_stride;
+    int32_t sum_u = 0, sum_r = 0, sum_n = 0;
+    for (int32_t blocks = count >> 4; blocks > 0; --blocks) {
+        const int8x16_t value = vldrbq_s8(vector);
+        sum_u = vmladavaq_s8(sum_u, value, vldrbq_s8(u));
+        sum_r = vmladavaq_s8(sum_r, value, vldrbq_s8(r));
+        sum_n = vmladavaq_s8(sum_n, value, vldrbq_s8(n));
+        vector += 16, u += 16, r += 16, n += 16;
+    }
+    if ((count & 15) != 0) {
+        const mve_pred16_t rest = vctp8q(uint32_t(count & 15));
+        const int8x16_t value = vldrbq_z_s8(vector, rest);  // zeros beyond the end
+        sum_u = vmladavaq_s8(sum_u, value, vldrbq_z_s8(u, rest));
+        sum_r = vmladavaq_s8(sum_r, value, vldrbq_z_s8(r, rest));
+        sum_n = vmladavaq_s8(sum_n, value, vldrbq_z_s8(n, rest));
+    }
+    sums[kUpdate] = sum_u;
+    sums[kReset] = sum_r;
+    sums[kNew] = sum_n;
+}
+
+#elif defined(__ARM_FEATURE_DSP)
+
+// The compiler adds to each pointer by an instruction of its own.
+static inline int32_t next_four(const int8_t *&codes) {
+    int32_t word;
+    __asm__ volatile("ldr %0, [%1], #4" : "=r"(word), "+r"(codes) : : "memory");
+    return word;
+}
+// Bytes 0 and 2, or 1 and 3, as two 16-bit halves.
+static inline int16x2_t even_codes(int32_t word) {
+    return __sxtb16(int8x4_t(word));
+}
+static inline int16x2_t odd_codes(int32_t word) {
+    int16x2_t halves;
+    __asm__("sxtb16 %0, %1, ror #8" : "=r"(halves) : "r"(word));
+    return halves;
+}
+
+static inline int32_t add_four(int32_t sum, int16x2_t even, int16x2_t odd, int32_t four) {
+    return __smlad(odd, odd_codes(four), __smlad(even, even_codes(four), sum));
+}
+
+__attribute__((noinline, unused)) static void dot_three(const int8_t *u, ptrdiff_t gate_stride,
+                                                        const int8_t *vector, int32_t count,
+                                                        int32_t sums[3]) {
+    const int8_t *r = u + gate_stride, *n = r + gate_stride;
+    int32_t sum_u = 0, sum_r = 0, sum_n = 0;
+    const auto add_fours = [&]() __attribute__((always_inline)) {
+        const int32_t four = next_four(vector);
+        const int16x2_t even = even_codes(four), odd = odd_codes(four);
+        sum_u = add_four(sum_u, even, odd, next_four(u));
+        sum_r = add_four(sum_r, even, odd, next_four(r));
+        sum_n = add_four(sum_n, even, odd, next_four(n));
+    };
+    for (const int8_t *end = vector + (count & ~7); vector != end;) {
+        add_fours();
+        add_fours();
+    }
+    sums[kUpdate] = sum_u;
+    sums[kReset] = sum_r;
+    sums[kNew] = sum_n;
+    if ((count & 7) != 0) dot_rest(u, gate_stride, vector, count & 7, sums);
+}
+
+#endif
+
+template <class Sum>
+static inline void dot_three(int32_t weight_bytes, int32_t code_bytes, const void *weights,
+                             int32_t unit, ptrdiff_t gate_stride, const void *vector, int32_t count,
+                             Sum sums[3]) {
+    const ptrdiff_t first = ptrdiff_t(unit) * count;
+    const int8_t *w8 = static_cast<const int8_t *>(weights) + first;
+    const int8_t *v8 = static_cast<const int8_t *>(vector);
+    const int16_t *w16 = static_cast<const int16_t *>(weights) + first;
+    const int16_t *v16 = static_cast<const int16_t *>(vector);
+    if (weight_bytes == 1 && code_bytes == 1) dot_three(w8, gate_stride, v8, count, sums);
+    if (weight_bytes == 1 && code_bytes == 2) dot_three(w8, gate_stride, v16, count, sums);
+    if (weight_bytes == 2 && code_bytes == 1) dot_three(w16, gate_stride, v8, count, sums);
+    if (weight_bytes == 2 && code_bytes == 2) dot_three(w16, gate_stride, v16, count, sums);
+}
+
+}  // namespace qk::gru
