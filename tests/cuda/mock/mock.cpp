@@ -8,6 +8,7 @@ namespace {
 
 struct State {
     Machine machine;
+    bool runs_kernels = true;
     int calls = 0, fail_at = 0;
     cudaError_t error = cudaSuccess;
     Fault fault = Fault::kOnce;
@@ -56,6 +57,8 @@ void fail(int call, cudaError_t error, Fault fault) {
     state.failed = "";
 }
 
+void run_kernels(bool run) { state.runs_kernels = run; }
+bool runs_kernels() { return state.runs_kernels; }
 int calls() { return state.calls; }
 const char *failed_call() { return state.failed; }
 int64_t live_allocations() { return int64_t(state.memory.size()); }

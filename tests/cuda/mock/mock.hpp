@@ -21,6 +21,9 @@ void reset(const Machine &machine = {});
 // error, or for its text, is no call that can fail.
 void fail(int call, cudaError_t error, Fault fault = Fault::kOnce);
 
+// Whether launches run (they do after reset): where only statuses matter, they need not.
+void run_kernels(bool run);
+
 int calls();                  // since reset
 const char *failed_call();    // the name of the call that failed, "" while none has
 int64_t live_allocations();

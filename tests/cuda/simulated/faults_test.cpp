@@ -122,7 +122,9 @@ class CudaFaults : public ::testing::Test {
 
     void expect_retry_succeeds(const std::string &after) {
         mock::set_current_device(1);
+        mock::run_kernels(true);
         const Outcome again = Session().run();
+        mock::run_kernels(false);
         EXPECT_EQ(again.status, QK_OK) << after << ": " << again.sentence;
         EXPECT_EQ(again.dense, dense_) << after;
         EXPECT_EQ(again.y, y_) << after;
@@ -157,6 +159,7 @@ TEST_F(CudaFaults, EachCallFailsInTurn) {
                   {cudaErrorLaunchOutOfResources, QK_ERROR_INTERNAL},
                   {cudaErrorUnknown, QK_ERROR_DEVICE_FAULT}};
     std::vector<std::string> seen;
+    mock::run_kernels(false);
     for (const auto &[error, status] : errors) {
         bool failed = true;
         for (int call = 1; failed; ++call) {
