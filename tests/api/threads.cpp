@@ -15,6 +15,9 @@ namespace {
 #if defined(QK_SANITIZED)
 constexpr bool kSanitized = true;
 constexpr int kScale = 10;  // everything takes ten times as long
+#elif defined(QK_EMULATED)
+constexpr bool kSanitized = false;
+constexpr int kScale = 10;  // so does it in an emulator
 #else
 constexpr bool kSanitized = false;
 constexpr int kScale = 1;

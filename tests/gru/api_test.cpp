@@ -200,6 +200,7 @@ TEST(GruApi, ModelsThatCannotBeProvenAreRefused) {
     refused(QK_ERROR_ARGUMENT, [](qk_gru_model &b) { b.zero_point[QK_GRU_X] = 40000; });
     refused(QK_ERROR_ARGUMENT, [](qk_gru_model &b) { b.zero_point[QK_GRU_W] = 1; });
     refused(QK_ERROR_ARGUMENT, [](qk_gru_model &b) { b.shift[QK_GRU_UPDATE_OUT] = -1; });
+    refused(QK_ERROR_ARGUMENT, [](qk_gru_model &b) { b.shift[QK_GRU_UPDATE_OUT] = 72; });
     refused(QK_ERROR_ARGUMENT, [](qk_gru_model &b) { b.shift[QK_GRU_IH] = 120; });
     refused(QK_ERROR_ARGUMENT, [](qk_gru_model &b) { b.h_view_shift = 9; });
     refused(QK_ERROR_ARGUMENT, [](qk_gru_model &b) { b.update.count = 0; });

@@ -4,9 +4,6 @@ qk_test(test_gru gru/accuracy_test.cpp gru/api_test.cpp gru/network.cpp gru/owne
         LIBRARIES qk_inside)
 target_compile_definitions(
   test_gru PRIVATE QK_SHARED_DATA_DEFAULT="${PROJECT_SOURCE_DIR}/../shared/data")
-if(CMAKE_CROSSCOMPILING)
-  target_compile_definitions(test_gru PRIVATE QK_EMULATED)
-endif()
 # The golden runs are described in JSON.
 find_library(QK_JANSSON jansson)
 if(QK_JANSSON AND NOT CMAKE_CROSSCOMPILING)
@@ -20,9 +17,6 @@ add_library(gru_kernel_case OBJECT gru/kernel_case.cpp gru/owned_model.cpp
 target_include_directories(gru_kernel_case PRIVATE ${PROJECT_SOURCE_DIR}/tests)
 target_link_libraries(gru_kernel_case PUBLIC qk_inside GTest::gtest)
 qk_test(test_gru_kernels gru/kernels_test.cpp LIBRARIES gru_kernel_case)
-if(CMAKE_CROSSCOMPILING)
-  target_compile_definitions(test_gru_kernels PRIVATE QK_EMULATED)
-endif()
 qk_test(test_gru_kernels_release gru/kernels_release_test.cpp LIBRARIES gru_kernel_case LABEL release)
 
 # Cortex-M4 and M55 under qemu against the host's digest; examples/mcu/run says what it does.
