@@ -10,17 +10,7 @@
 #include "cpu/lists.hpp"
 #include "cpu/split.hpp"
 #include "cpu/x86_avx512/lanes.hpp"
-#include "cpu/vector/nested.hpp"
-
-namespace qk::cpu {
-namespace {
-
-inline WidenNested nested_widener() {
-    return (features() & kAvx512Vbmi) != 0 ? kWidenNestedVbmi : widen_gathering;
-}
-
-}  // namespace
-}  // namespace qk::cpu
+#include "cpu/x86_avx512/nested_widener.hpp"
 
 #include "cpu/vector/chunks.hpp"
 #include "cpu/vector/panel.hpp"

@@ -1,17 +1,7 @@
 #include "cpu/x86_avx512/codes.hpp"
 #include "cpu/features.hpp"
 #include "cpu/lists.hpp"
-#include "cpu/vector/nested.hpp"
-
-namespace qk::cpu {
-namespace {
-
-inline WidenNested nested_widener() {
-    return (features() & kAvx512Vbmi) != 0 ? kWidenNestedVbmi : widen_gathering;
-}
-
-}  // namespace
-}  // namespace qk::cpu
+#include "cpu/x86_avx512/nested_widener.hpp"
 
 #include "cpu/vector/linear_batch.hpp"
 #include "cpu/vector/linear_gemv.hpp"

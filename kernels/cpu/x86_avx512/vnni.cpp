@@ -2,17 +2,7 @@
 #include "cpu/features.hpp"
 #include "cpu/lists.hpp"
 #include "cpu/x86_avx512/int8_lanes.hpp"
-#include "cpu/vector/nested.hpp"
-
-namespace qk::cpu {
-namespace {
-
-inline WidenNested nested_widener() {
-    return (features() & kAvx512Vbmi) != 0 ? kWidenNestedVbmi : widen_gathering;
-}
-
-}  // namespace
-}  // namespace qk::cpu
+#include "cpu/x86_avx512/nested_widener.hpp"
 
 #include "cpu/vector/int8_gemv.hpp"
 #include "cpu/x86_avx512/int8_batch.hpp"
