@@ -1,7 +1,7 @@
 // The sums of a block, or of the blocks of a cluster, become y.
 #pragma once
 #include "cuda/gemm/shape.cuh"
-#include "cuda/prim/tensor_copy.cuh"
+#include "cuda/prim/cluster.cuh"
 
 namespace qk::cuda {
 namespace {

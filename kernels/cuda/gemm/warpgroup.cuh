@@ -15,6 +15,7 @@
 // to x's type, multiplies the weights first, as if they had been dequantized to x's type.
 #pragma once
 #include "cuda/gemm/output.cuh"
+#include "cuda/prim/cluster.cuh"
 #include "cuda/prim/tensor_copy.cuh"
 #include "cuda/prim/wgmma.cuh"
 
@@ -296,8 +297,7 @@ __device__ void prepare_shared(const GemmProblem &p, uint8_t *shared, uint32_t f
 // Every thread of the block, or of the cluster.
 __device__ inline void meet(const GemmProblem &p) {
     if (p.split == 1) return __syncthreads();
-    cluster_arrive();
-    cluster_wait();
+    cluster_sync();
 }
 
 template <class S>

@@ -42,13 +42,36 @@ __device__ inline void remote_store_16(uint32_t address, const uint4 &value, uin
 #endif
 }
 
+__device__ inline void cluster_arrive() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+#endif
+}
+
+__device__ inline void cluster_wait() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+}
+
 __device__ inline void cluster_sync() {
+    cluster_arrive();
+    cluster_wait();
+}
+
+// 16 bytes at `address` of the shared memory of block `rank` of the cluster.
+__device__ inline float4 cluster_load(uint32_t address, uint32_t rank) {
+    float4 v = {};
 #if __CUDA_ARCH__ >= 900
     asm volatile(
-        "barrier.cluster.arrive.release.aligned;\n\t"
-        "barrier.cluster.wait.acquire.aligned;" ::
-            : "memory");
+        "{\n\t.reg .b32 there;\n\t"
+        "mapa.shared::cluster.u32 there, %4, %5;\n\t"
+        "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [there];\n\t}"
+        : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+        : "r"(address), "r"(rank)
+        : "memory");
 #endif
+    return v;
 }
 
 // A barrier among `threads` threads of a block, id 1..15: some wait at it, others only pass by.

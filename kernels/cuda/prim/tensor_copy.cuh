@@ -1,5 +1,4 @@
-// Copies of boxes out of tensors by the copy engine (sm_90), barriers that many threads arrive at,
-// and what the blocks of a cluster share.
+// Copies of boxes out of tensors by the copy engine (sm_90), barriers that many threads arrive at.
 #pragma once
 #include <cuda.h>
 #include <stdint.h>
@@ -52,41 +51,6 @@ __device__ inline void copy_piece(uint32_t to, const void *from, bool there) {
                  "r"(there ? bytes : 0)
                  : "memory");
 #endif
-}
-
-__device__ inline uint32_t cluster_rank() {
-    uint32_t rank = 0;
-#if __CUDA_ARCH__ >= 900
-    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-#endif
-    return rank;
-}
-
-__device__ inline void cluster_arrive() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-#endif
-}
-
-__device__ inline void cluster_wait() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-#endif
-}
-
-// 16 bytes at `address` of the shared memory of block `rank` of the cluster.
-__device__ inline float4 cluster_load(uint32_t address, uint32_t rank) {
-    float4 v = {};
-#if __CUDA_ARCH__ >= 900
-    asm volatile(
-        "{\n\t.reg .b32 there;\n\t"
-        "mapa.shared::cluster.u32 there, %4, %5;\n\t"
-        "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [there];\n\t}"
-        : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-        : "r"(address), "r"(rank)
-        : "memory");
-#endif
-    return v;
 }
 
 template <int count>
