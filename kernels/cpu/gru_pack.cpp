@@ -98,24 +98,29 @@ bool is_wide(const gru::Cell &cell) {
 }
 
 struct Source {  // a linear part as the cell has it
-    const int8_t *weights;
+    const void *weights;
+    int32_t weight_bytes;
     const int64_t *offset;
     const int8_t *row_shift;
     int32_t shift, columns, code_bound, bytes;
     int32_t min, max, zero;
+
+    int32_t weight(int64_t row, int64_t column) const {
+        const int64_t at = row * columns + column;
+        return weight_bytes == 1 ? static_cast<const int8_t *>(weights)[at]
+                                 : static_cast<const int16_t *>(weights)[at];
+    }
 };
 
 Source x_source(const gru::Cell &cell) {
-    return {static_cast<const int8_t *>(cell.w),
-            cell.ih_offset,  cell.w_shift, cell.ih_shift,
-            cell.input_size, -cell.x_min,  cell.x_bytes,
-            cell.ih_min,     cell.ih_max,  cell.ih_zero};
+    return {cell.w,           cell.w_bytes, cell.ih_offset, cell.w_shift, cell.ih_shift,
+            cell.input_size,  -cell.x_min,  cell.x_bytes,   cell.ih_min,  cell.ih_max,
+            cell.ih_zero};
 }
 Source h_source(const gru::Cell &cell) {
-    return {static_cast<const int8_t *>(cell.r),
-            cell.hh_offset,   cell.r_shift,   cell.hh_shift,
-            cell.hidden_size, -cell.view_min, cell.view_bytes,
-            cell.hh_min,      cell.hh_max,    cell.hh_zero};
+    return {cell.r,           cell.r_bytes,   cell.hh_offset,  cell.r_shift, cell.hh_shift,
+            cell.hidden_size, -cell.view_min, cell.view_bytes, cell.hh_min,  cell.hh_max,
+            cell.hh_zero};
 }
 
 bool rows_fit(const Source &source, int64_t rows) {
@@ -123,9 +128,9 @@ bool rows_fit(const Source &source, int64_t rows) {
     for (int64_t row = 0; row < rows && reach.fits; ++row) {
         const int32_t n = source.row_shift[row] + source.shift;
         if (n < 1) return false;
+        if (source.weight_bytes == 2) continue;  // in 64 bits, as derive() has proven
         int64_t sum = 0;
-        for (int64_t k = 0; k < source.columns; ++k)
-            sum += magnitude(source.weights[row * source.columns + k]);
+        for (int64_t k = 0; k < source.columns; ++k) sum += magnitude(source.weight(row, k));
         reach.shift(sum * source.code_bound + magnitude(source.offset[row]), n);
     }
     return reach.fits;
@@ -141,7 +146,7 @@ bool has_vectors() {
 }
 
 bool is_packed(const gru::Cell &cell) {
-    if (!has_vectors() || cell.w_bytes != 1 || cell.r_bytes != 1) return false;
+    if (!has_vectors()) return false;
     Reach reach;
     reach_gates(cell, &reach);
     reach_of_h(cell, &reach);
@@ -161,7 +166,39 @@ struct Carver {
     }
 };
 
+void pack_words(const Source &source, int64_t units, GruRows *rows, Carver *carver) {
+    const int64_t blocks = ceil_div(units, kGruUnits), groups = ceil_div(source.columns, 2);
+    int16_t *const weights = carver->take<int16_t>(blocks * groups * 3 * kGruUnits * 2);
+    int64_t *const offset = carver->take<int64_t>(blocks * 3 * kGruUnits);
+    uint8_t *const shift = carver->take<uint8_t>(blocks * 3 * kGruUnits);
+    if (carver->memory == nullptr) return;
+    memset(shift, 1, size_t(blocks * 3 * kGruUnits));
+    for (int64_t gate = 0; gate < 3; ++gate) {
+        for (int64_t unit = 0; unit < units; ++unit) {
+            const int64_t row = gate * units + unit, lane = unit % kGruUnits;
+            const int64_t at = (unit / kGruUnits * 3 + gate) * kGruUnits + lane;
+            int16_t *const to = weights + unit / kGruUnits * groups * 3 * kGruUnits * 2;
+            int64_t sum = 0;
+            for (int64_t k = 0; k < source.columns; ++k) {
+                const int32_t weight = source.weight(row, k);
+                to[((k / 2 * 3 + gate) * kGruUnits + lane) * 2 + k % 2] = int16_t(weight);
+                sum += weight;
+            }
+            // The low bytes of codes are stored 128 lower.
+            offset[at] = source.offset[row] + (source.bytes == 2 ? 128 * sum : 0);
+            shift[at] = uint8_t(source.row_shift[row] + source.shift);
+        }
+    }
+    rows->weights = reinterpret_cast<const int8_t *>(weights);
+    rows->word_offset = offset;
+    rows->shift = shift;
+    rows->groups = groups;
+    rows->min = source.min - source.zero;
+    rows->max = source.max - source.zero;
+}
+
 void pack_rows(const Source &source, int64_t units, GruRows *rows, Carver *carver) {
+    if (source.weight_bytes == 2) return pack_words(source, units, rows, carver);
     const int64_t blocks = ceil_div(units, kGruUnits), groups = ceil_div(source.columns, 4);
     int8_t *const weights = carver->take<int8_t>(blocks * groups * 3 * kGruUnits * 4);
     int32_t *const offset = carver->take<int32_t>(blocks * 3 * kGruUnits);
@@ -177,8 +214,8 @@ void pack_rows(const Source &source, int64_t units, GruRows *rows, Carver *carve
             int8_t *const to = weights + unit / kGruUnits * groups * 3 * kGruUnits * 4;
             int64_t sum = 0;
             for (int64_t k = 0; k < source.columns; ++k) {
-                const int8_t weight = source.weights[row * source.columns + k];
-                to[((k / 4 * 3 + gate) * kGruUnits + lane) * 4 + k % 4] = weight;
+                const int32_t weight = source.weight(row, k);
+                to[((k / 4 * 3 + gate) * kGruUnits + lane) * 4 + k % 4] = int8_t(weight);
                 sum += weight;
             }
             offset[at] = int32_t(source.offset[row]);
@@ -187,7 +224,7 @@ void pack_rows(const Source &source, int64_t units, GruRows *rows, Carver *carve
             half[at] = int32_t((1u << (shift[at] - 1)) - 1);
         }
     }
-    *rows = {weights, offset, plane_offset, half, shift, groups,
+    *rows = {weights, offset, plane_offset, half, shift, nullptr, groups,
              source.min - source.zero, source.max - source.zero, {}};
 }
 
@@ -285,8 +322,9 @@ GruRoom gru_room(const gru::Cell &cell, int64_t batch) {
     // Enough rows for W x to be a product of matrices; their results should stay in the caches.
     room.steps = batch < 16 ? 16 / batch : 1;
     room.units = round_up(cell.hidden_size, kGruUnits);
-    room.h_stride = round_up(2 * room.units, 64);  // two bytes a code, or two planes of one
-    room.x_stride = round_up(2 * round_up(cell.input_size, kGruUnits), 64);
+    // Two bytes a code, or two planes of one; weights of 16 bits take two planes of two.
+    room.h_stride = round_up(2 * cell.r_bytes * room.units, 64);
+    room.x_stride = round_up(2 * cell.w_bytes * round_up(cell.input_size, kGruUnits), 64);
     const int64_t sums = 3 * room.units * 4;
     room.h_at = 64;  // before it: counters
     room.view_at = round_up(room.h_at + room.units * 4, 64);

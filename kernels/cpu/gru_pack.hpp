@@ -3,6 +3,7 @@
 //
 // Weights stand in blocks of 16 units, in the order of use, so that a step reads one stream:
 //     [block][4 columns][gate u, r, n][unit of the block][column]      one byte each, zero padded
+//     [block][2 columns][gate u, r, n][unit of the block][column]      weights of 16 bits
 #pragma once
 #include "backend/arguments.hpp"
 
@@ -30,10 +31,13 @@ struct GruRows {
     const int32_t *offset;        // Cell::ih_offset, modulo 2^32
     const int32_t *plane_offset;  // the same for codes in planes of bytes, shifted as kPlaneShift
     const int32_t *half;          // 2^(shift - 1) - 1
-    const uint8_t *shift;         // 1..31
-    int64_t groups;               // of 4 columns
-    int32_t min, max;           // the output's type, zero point taken off
-    GruShift to_gate[3];        // what the gates do first; none for n of R h + br
+    const uint8_t *shift;         // 1..31; of weights of 16 bits 1..62
+    const int64_t *word_offset;   // weights of 16 bits have this one alone; others have none
+    int64_t groups;               // of 4 columns, of 2 where weights have 16 bits
+    int32_t min, max;             // the output's type, zero point taken off
+    GruShift to_gate[3];          // what the gates do first; none for n of R h + br
+
+    bool has_words() const { return word_offset != nullptr; }
 };
 
 enum class GruCurve : int32_t { kDirect, kUniform, kKnots };

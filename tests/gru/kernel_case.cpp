@@ -79,10 +79,12 @@ std::uint64_t digest_of(const Guarded &memory, std::size_t bytes, std::uint64_t 
 bool has_vector_kernels() { return qk::kCpuBackend.gru.count > 1; }
 
 void KernelCounts::print() const {
-    std::printf("%lld models (%lld refused, %lld packed, %lld of them with 64-bit gates), "
+    std::printf("%lld models (%lld refused, %lld packed, of them %lld with "
+                "64-bit gates and %lld with 16-bit weights), "
                 "%lld steps in %lld comparisons, digest %016llx\n",
                 static_cast<long long>(models), static_cast<long long>(refused),
                 static_cast<long long>(packed), static_cast<long long>(wide),
+                static_cast<long long>(words),
                 static_cast<long long>(steps), static_cast<long long>(compared),
                 static_cast<unsigned long long>(digest));
 }
@@ -103,6 +105,7 @@ void run_case(OwnedModel &owned, std::mt19937_64 &random, bool extreme, const Ke
     if (fault != Fault::kNone) ++counts.refused;
     if (pack_bytes == 0) return;
     ++counts.packed;
+    if (cell.w_bytes + cell.r_bytes > 2) ++counts.words;
 
     Buffers buffers;
     buffers.packed = Guarded(rounded(pack_bytes));
@@ -171,7 +174,7 @@ void run_random_cases(std::uint64_t seed, bool extreme, std::int64_t wanted, int
         options.extreme = extreme;
         options.c = below(largest);
         options.h = below(largest);
-        options.weight_bits = 8;
+        options.weight_bits = random() % 3 == 0 ? 16 : 8;
         if (random() % 2 == 0) options.inside_bits = 14;
         KernelRun run;
         run.batch = random() % 2 == 0 ? 1 : below(20);

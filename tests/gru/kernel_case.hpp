@@ -17,7 +17,8 @@ struct KernelRun {
 };
 
 struct KernelCounts {
-    std::int64_t models = 0, refused = 0, packed = 0, wide = 0, steps = 0, compared = 0;
+    std::int64_t models = 0, refused = 0, packed = 0, wide = 0, words = 0, steps = 0;
+    std::int64_t compared = 0;
     std::uint64_t digest = 14695981039346656037u;  // FNV-1a of every generic output
     void print() const;
 };

@@ -20,6 +20,7 @@ void expect_reached(const KernelCounts &counts) {
     counts.print();
     EXPECT_GT(counts.packed, counts.wide);
     EXPECT_GT(counts.wide, 0);
+    EXPECT_GT(counts.words, 0);
     EXPECT_GE(counts.compared, counts.packed);  // who packs has a kernel that takes it
 }
 
@@ -45,7 +46,7 @@ TEST(GruKernels, LargerShapes) {
                 options.c = c;
                 options.h = h;
                 options.extreme = batch == 2;
-                options.weight_bits = 8;
+                options.weight_bits = h % 2 == 0 ? 16 : 8;
                 options.inside_bits = c % 2 == 0 ? 15 : 4;
                 gru_test::run_random_case(random, options, KernelRun{3, batch, 1, batch == 5},
                                           counts);
@@ -53,6 +54,34 @@ TEST(GruKernels, LargerShapes) {
         }
     }
     expect_reached(counts);
+}
+
+// More columns than 32 bits hold products of 16-bit weights, every product at its end.
+TEST(GruKernels, SumsOfWordsBeyondARunOfColumns) {
+    KernelCounts counts;
+    std::mt19937_64 random(4);
+    for (const int c : {503, 504, 505, 507, 1008, 1009, 2100}) {
+        for (const std::int64_t batch : {1, 3}) {
+            gru_test::OwnedModel owned(c, 520);
+            RandomOptions options;
+            options.c = c;
+            options.h = 520;
+            options.inside_bits = 15;
+            gru_test::randomize(owned, random, options);
+            for (const int which : {QK_GRU_W, QK_GRU_R}) owned.model.quant[which].bits = 16;
+            owned.model.quant[QK_GRU_X].bits = batch == 3 ? 8 : 16;
+            owned.model.zero_point[QK_GRU_X] = 0;
+            for (auto *weights : {&owned.w, &owned.r})
+                for (std::size_t i = 0; i < weights->size(); ++i)
+                    (*weights)[i] = random() % 16 == 0 ? 32767 : -32768;
+            for (auto *shifts : {&owned.w_shift, &owned.r_shift, &owned.bw_shift, &owned.br_shift})
+                for (std::int8_t &shift : *shifts) shift = 22;
+            gru_test::run_case(owned, random, true, KernelRun{2, batch, 1, false}, counts);
+        }
+    }
+    if (!gru_test::has_vector_kernels()) GTEST_SKIP() << "QK_CPU_SIMD is OFF";
+    counts.print();
+    EXPECT_EQ(counts.words, counts.models);
 }
 
 }  // namespace

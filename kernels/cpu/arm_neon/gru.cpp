@@ -1,5 +1,5 @@
 // The GRU on plain NEON: 8-bit products as 16 bits, added in pairs to 32.
-#include "cpu/arm_neon/gru_lanes.hpp"
+#include "cpu/arm_neon/gru_words.hpp"
 #include "cpu/features.hpp"
 #include "cpu/lists.hpp"
 

@@ -1,5 +1,5 @@
 // The GRU on NEON with the dot product instructions (armv8.2).
-#include "cpu/arm_neon/gru_lanes.hpp"
+#include "cpu/arm_neon/gru_words.hpp"
 #include "cpu/features.hpp"
 #include "cpu/lists.hpp"
 

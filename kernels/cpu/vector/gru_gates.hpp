@@ -1,7 +1,7 @@
 // Everything of the integer GRU cell but the sums of products, 16 units at a time: rules 7 to 13
 // of docs/gru.md on vectors of int32. Included after an instruction set's gru_lanes.hpp.
 #pragma once
-#include "cpu/gru_pack.hpp"
+#include "cpu/vector/gru_operands.hpp"
 
 namespace qk::cpu {
 namespace {
@@ -101,7 +101,7 @@ __attribute__((noinline)) void run_gates(const gru::Cell &cell, const GruPack &p
     const RoundProducts<wide> reset_round(pack.reset_shift), u_round(pack.u_shift);
     const Round n_round(pack.n_shift), view_round(pack.view_shift);
     const int64_t units = pack.blocks * kGruUnits;
-    const int planes = planes_of(cell.view_bytes);
+    const int planes = planes_for(pack.h, cell.view_bytes);
     const Ints one = splat(cell.u_one - cell.u_zero), h_zero = splat(cell.h_zero);
     for (; rows-- > 0; ++row) {
         for (int64_t j = 0; j < units; j += kGruUnits) {
@@ -116,7 +116,7 @@ __attribute__((noinline)) void run_gates(const gru::Cell &cell, const GruPack &p
             const Ints h = clamp(next, cell.h_min - cell.h_zero, cell.h_max - cell.h_zero);
             store(row->h + j, h);
             const Ints view = clamp(view_round(add(h, h_zero)), cell.view_min, cell.view_max);
-            store_view(row->view, view_stride, j, view, planes);
+            store_for(pack.h, row->view, view_stride, j, view, planes);
         }
     }
 }

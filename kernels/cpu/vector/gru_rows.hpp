@@ -13,21 +13,32 @@ struct RowTask {
 };
 
 // dot<rows>(weights, groups, codes, sums): one block of 48 weight rows times `rows` rows of codes.
+// dot_words<rows>: the same, of weights of 16 bits.
+template <int rows, bool words>
+inline void dot_rows(const int8_t *weights, int64_t groups, const uint8_t *const *codes,
+                     int32_t (*sums)[3][kGruUnits]) {
+    if constexpr (words)
+        dot_words<rows>(weights, groups, codes, sums);
+    else
+        dot<rows>(weights, groups, codes, sums);
+}
+
+template <bool words>
 inline void dot_tile(int64_t count, const int8_t *weights, int64_t groups,
                      const uint8_t *const *codes, int32_t (*sums)[3][kGruUnits]) {
     while (count > 0) {
         int64_t done = 1;
         if (kGruTile >= 8 && count >= 8) {
-            dot<kGruTile >= 8 ? 8 : 1>(weights, groups, codes, sums);
+            dot_rows<kGruTile >= 8 ? 8 : 1, words>(weights, groups, codes, sums);
             done = 8;
         } else if (kGruTile >= 4 && count >= 4) {
-            dot<kGruTile >= 4 ? 4 : 1>(weights, groups, codes, sums);
+            dot_rows<kGruTile >= 4 ? 4 : 1, words>(weights, groups, codes, sums);
             done = 4;
         } else if (kGruTile >= 2 && count >= 2) {
-            dot<kGruTile >= 2 ? 2 : 1>(weights, groups, codes, sums);
+            dot_rows<kGruTile >= 2 ? 2 : 1, words>(weights, groups, codes, sums);
             done = 2;
         } else {
-            dot<1>(weights, groups, codes, sums);
+            dot_rows<1, words>(weights, groups, codes, sums);
         }
         count -= done;
         codes += done;
@@ -65,7 +76,7 @@ __attribute__((noinline)) void run_rows(const GruRows &rows, int64_t blocks, con
     const int64_t block_bytes = rows.groups * 3 * kGruUnits * 4;
     for (int64_t i = 0; i < blocks; ++i) {
         const int64_t block = backward ? blocks - 1 - i : i;
-        dot_tile(count, rows.weights + block * block_bytes, rows.groups, codes, sums);
+        dot_tile<false>(count, rows.weights + block * block_bytes, rows.groups, codes, sums);
         for (int64_t task = 0; task < count / planes; ++task)
             rescale(rows, block, blocks * kGruUnits, planes, sums + task * planes, tasks[task].to);
     }

@@ -1,9 +1,9 @@
 // Steps of a frozen GRU on vectors: W x for a run of steps as one product of matrices, then the
 // recurrence step by step. Integers throughout: no split of steps or sequences leaves a trace.
-// Included after gru_rows.hpp.
+// Included after dot() and dot_words().
 #pragma once
 #include "cpu/split.hpp"
-#include "cpu/vector/gru_rows.hpp"
+#include "cpu/vector/gru_words.hpp"
 #include "gru/border.hpp"
 
 namespace qk::cpu {
@@ -52,9 +52,9 @@ class GruPart {
             const int64_t count = min64(kGruUnits, cell_.hidden_size - j);
             const Ints code = load_codes(from + j * cell_.h_bytes, cell_.h_bytes, count);
             store(h(s) + j, sub(code, splat(cell_.h_zero)));
-            store_view(view(s), room_.h_stride / 2, j,
-                       clamp(round(code), cell_.view_min, cell_.view_max),
-                       planes_of(cell_.view_bytes));
+            store_for(pack_.h, view(s), room_.h_stride / 2, j,
+                      clamp(round(code), cell_.view_min, cell_.view_max),
+                      planes_for(pack_.h, cell_.view_bytes));
         }
     }
 
@@ -87,14 +87,15 @@ class GruPart {
                               splat(cell_.x_zero))
                         : clamp(load_codes(from + k * bytes, cell_.x_bytes, count), cell_.x_min,
                                 cell_.x_max);
-            store_view(to, room_.x_stride / 2, k, code, planes_of(cell_.x_bytes));
+            store_for(pack_.x, to, room_.x_stride / 2, k, code,
+                      planes_for(pack_.x, cell_.x_bytes));
         }
         return to;
     }
 
     // W x of `count` steps from t on.
     void run_inputs(int64_t t, int64_t count) {
-        const int planes = planes_of(cell_.x_bytes);
+        const int planes = planes_for(pack_.x, cell_.x_bytes);
         const bool backward = turn(0);
         RowTask tasks[8];
         int64_t waiting = 0, left = count * (last_ - first_);
@@ -103,15 +104,15 @@ class GruPart {
                 tasks[waiting++] = {read_x(s, t, i), ih(s, i)};
                 --left;
                 if (waiting * planes < kGruTile && left != 0) continue;
-                run_rows(pack_.x, pack_.blocks, tasks, waiting * planes, planes,
-                         room_.x_stride / 2, backward);
+                run_linear(pack_.x, pack_.blocks, tasks, waiting * planes, planes,
+                           room_.x_stride / 2, backward);
                 waiting = 0;
             }
         }
     }
 
     void run_step(int64_t t, int64_t i) {
-        const int planes = planes_of(cell_.view_bytes);
+        const int planes = planes_for(pack_.h, cell_.view_bytes);
         const int64_t most = kGruTile > planes ? kGruTile / planes : 1;
         const bool backward = turn(1);
         for (int64_t s = first_; s < last_; s += most) {
@@ -122,8 +123,8 @@ class GruPart {
                 tasks[k] = {view(s + k), hh(s + k)};
                 rows[k] = {ih(s + k, i), hh(s + k), h(s + k), view(s + k)};
             }
-            run_rows(pack_.h, pack_.blocks, tasks, count * planes, planes, room_.h_stride / 2,
-                     backward);
+            run_linear(pack_.h, pack_.blocks, tasks, count * planes, planes, room_.h_stride / 2,
+                       backward);
             if (pack_.is_wide != 0)
                 run_gates<true>(cell_, pack_, rows, count, room_.h_stride / 2);
             else

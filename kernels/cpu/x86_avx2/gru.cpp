@@ -58,6 +58,29 @@ __attribute__((noinline)) void dot(const int8_t *weights, int64_t groups,
     }
 }
 
+// The same of weights of 16 bits: a dword holds two columns of a row, a register eight rows.
+template <int rows>
+__attribute__((noinline)) void dot_words(const int8_t *weights, int64_t groups,
+                                         const uint8_t *const *codes,
+                                         int32_t (*sums)[3][kGruUnits]) {
+    __m256i acc[rows][6];
+    for (auto &row : acc)
+        for (__m256i &sum : row) sum = _mm256_setzero_si256();
+    for (int64_t group = 0; group < groups; ++group, weights += 3 * kGruUnits * 4) {
+        for (int row = 0; row < rows; ++row) {
+            int32_t pair;
+            memcpy(&pair, codes[row] + 4 * group, 4);
+            const __m256i x = _mm256_set1_epi32(pair);
+#pragma GCC unroll 6
+            for (int part = 0; part < 6; ++part)
+                acc[row][part] = add_rows(acc[row][part], load_256(weights + 32 * part), x);
+        }
+    }
+    for (int row = 0; row < rows; ++row)
+        for (int part = 0; part < 6; ++part)
+            store_256(&sums[row][0][0] + 8 * part, acc[row][part]);
+}
+
 }  // namespace
 }  // namespace qk::cpu
 

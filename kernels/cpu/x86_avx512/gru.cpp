@@ -12,9 +12,9 @@ constexpr int kGruTile = 8;  // 24 sums, 3 weights and a code fit the registers
 // One block of 48 weight rows times `rows` rows of codes. The fewer rows, the more columns at a
 // time: twelve sums in flight hide the unit's latency. Every loop over sums is unrolled: what is
 // indexed at run time does not stay in registers.
-template <int rows>
-__attribute__((noinline)) void dot(const int8_t *weights, int64_t groups,
-                                   const uint8_t *const *codes, int32_t (*sums)[3][kGruUnits]) {
+template <int rows, bool words>
+QK_GRU_INLINE inline void dot_groups(const int8_t *weights, int64_t groups,
+                                     const uint8_t *const *codes, int32_t (*sums)[3][kGruUnits]) {
     constexpr int together = rows >= 4 ? 1 : 4 / rows;
     __m512i acc[together * rows * 3];
 #pragma GCC unroll 24
@@ -30,7 +30,9 @@ __attribute__((noinline)) void dot(const int8_t *weights, int64_t groups,
             const __m512i x = _mm512_set1_epi32(four);
 #pragma GCC unroll 3
             for (int gate = 0; gate < 3; ++gate)
-                to[row * 3 + gate] = _mm512_dpbusd_epi32(to[row * 3 + gate], x, w[gate]);
+                to[row * 3 + gate] =
+                    words ? _mm512_dpwssd_epi32(to[row * 3 + gate], x, w[gate])
+                          : _mm512_dpbusd_epi32(to[row * 3 + gate], x, w[gate]);
         }
     };
     int64_t group = 0;
@@ -46,6 +48,19 @@ __attribute__((noinline)) void dot(const int8_t *weights, int64_t groups,
         for (int i = 1; i < together; ++i) sum = _mm512_add_epi32(sum, acc[i * rows * 3 + row]);
         _mm512_store_si512(&sums[0][0][0] + row * kGruUnits, sum);
     }
+}
+
+template <int rows>
+__attribute__((noinline)) void dot(const int8_t *weights, int64_t groups,
+                                   const uint8_t *const *codes, int32_t (*sums)[3][kGruUnits]) {
+    dot_groups<rows, false>(weights, groups, codes, sums);
+}
+// Two columns of 16 bits a group instead of four of 8.
+template <int rows>
+__attribute__((noinline)) void dot_words(const int8_t *weights, int64_t groups,
+                                         const uint8_t *const *codes,
+                                         int32_t (*sums)[3][kGruUnits]) {
+    dot_groups<rows, true>(weights, groups, codes, sums);
 }
 
 }  // namespace
