@@ -76,7 +76,35 @@ std::uint64_t digest_of(const Guarded &memory, std::size_t bytes, std::uint64_t 
 
 }  // namespace
 
-bool has_vector_kernels() { return qk::kCpuBackend.gru.count > 1; }
+namespace {
+
+// QEMU 7.2 takes a gather's index register 4 for none at all, as that number means in the addresses
+// of every other instruction: each lane then reads element 0. No processor does.
+bool gathers_ignore_their_index() {
+#if defined(__x86_64__)
+    if (!__builtin_cpu_supports("avx2")) return false;
+    const std::int32_t table[8] = {0, 1, 2, 3, 4, 5, 6, 7};
+    std::int32_t lanes[8] = {7, 6, 5, 4, 3, 2, 1, 0};
+    __asm__ volatile(
+        "vmovdqu (%1), %%ymm4\n\tvpcmpeqd %%ymm5, %%ymm5, %%ymm5\n\t"
+        "vpgatherdd %%ymm5, (%0,%%ymm4,4), %%ymm6\n\tvmovdqu %%ymm6, (%1)\n\tvzeroupper"
+        :
+        : "r"(table), "r"(lanes)
+        : "memory", "xmm4", "xmm5", "xmm6");
+    return lanes[0] != 7;
+#else
+    return false;
+#endif
+}
+
+}  // namespace
+
+const char *why_no_vector_kernels() {
+    if (qk::kCpuBackend.gru.count < 2) return "QK_CPU_SIMD is OFF";
+    if (gathers_ignore_their_index())
+        return "this emulator's vpgatherdd ignores an index in ymm4 (a fault of QEMU 7.2)";
+    return nullptr;
+}
 
 void KernelCounts::print() const {
     std::printf("%lld models (%lld refused, %lld packed, of them %lld with "
@@ -169,7 +197,7 @@ void run_random_cases(std::uint64_t seed, bool extreme, std::int64_t wanted, int
         return 1 + static_cast<int>(random() % std::uint64_t(limit));
     };
     for (const std::int64_t target = counts.steps + wanted;
-         counts.steps < target && has_vector_kernels() && !testing::Test::HasFatalFailure();) {
+         counts.steps < target && !testing::Test::HasFatalFailure();) {
         RandomOptions options;
         options.extreme = extreme;
         options.c = below(largest);

@@ -23,8 +23,9 @@ struct KernelCounts {
     void print() const;
 };
 
-// Whether this build has any; without them nothing is packed.
-bool has_vector_kernels();
+// Why there is nothing to compare: this build has no vector kernels, or the machine under it is an
+// emulator that errs. Null where there is.
+const char *why_no_vector_kernels();
 
 // randomize() and a run; counts what became of it. Fails the test on any difference.
 void run_random_case(std::mt19937_64 &random, const RandomOptions &options, const KernelRun &run,

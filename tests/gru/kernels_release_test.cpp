@@ -8,7 +8,7 @@ namespace {
 class GruKernelsRelease : public testing::TestWithParam<int> {};
 
 TEST_P(GruKernelsRelease, FiveMillionSteps) {
-    if (!gru_test::has_vector_kernels()) GTEST_SKIP() << "QK_CPU_SIMD is OFF";
+    if (const char *why = gru_test::why_no_vector_kernels()) GTEST_SKIP() << why;
     gru_test::KernelCounts counts;
     const auto seed = static_cast<std::uint64_t>(100 + 3 * GetParam());
     gru_test::run_random_cases(seed, true, 1000000, 12, counts);

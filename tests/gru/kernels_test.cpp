@@ -15,8 +15,14 @@ constexpr std::int64_t kSteps = 30000;
 constexpr std::int64_t kSteps = 1000000;
 #endif
 
+class GruKernels : public testing::Test {
+  protected:
+    void SetUp() override {
+        if (const char *why = gru_test::why_no_vector_kernels()) GTEST_SKIP() << why;
+    }
+};
+
 void expect_reached(const KernelCounts &counts) {
-    if (!gru_test::has_vector_kernels()) GTEST_SKIP() << "QK_CPU_SIMD is OFF";
     counts.print();
     EXPECT_GT(counts.packed, counts.wide);
     EXPECT_GT(counts.wide, 0);
@@ -24,19 +30,19 @@ void expect_reached(const KernelCounts &counts) {
     EXPECT_GE(counts.compared, counts.packed);  // who packs has a kernel that takes it
 }
 
-TEST(GruKernels, CodesAtTheEndsOfEveryType) {
+TEST_F(GruKernels, CodesAtTheEndsOfEveryType) {
     KernelCounts counts;
     gru_test::run_random_cases(1, true, kSteps / 10, 20, counts);
     expect_reached(counts);
 }
 
-TEST(GruKernels, StepsOverManyShapesAndWidths) {
+TEST_F(GruKernels, StepsOverManyShapesAndWidths) {
     KernelCounts counts;
     gru_test::run_random_cases(2, false, kSteps * 9 / 10, 20, counts);
     expect_reached(counts);
 }
 
-TEST(GruKernels, LargerShapes) {
+TEST_F(GruKernels, LargerShapes) {
     KernelCounts counts;
     std::mt19937_64 random(3);
     for (const int c : {1, 33, 64, 129, 300}) {
@@ -57,7 +63,7 @@ TEST(GruKernels, LargerShapes) {
 }
 
 // More columns than 32 bits hold products of 16-bit weights, every product at its end.
-TEST(GruKernels, SumsOfWordsBeyondARunOfColumns) {
+TEST_F(GruKernels, SumsOfWordsBeyondARunOfColumns) {
     KernelCounts counts;
     std::mt19937_64 random(4);
     for (const int c : {503, 504, 505, 507, 1008, 1009, 2100}) {
@@ -79,7 +85,6 @@ TEST(GruKernels, SumsOfWordsBeyondARunOfColumns) {
             gru_test::run_case(owned, random, true, KernelRun{2, batch, 1, false}, counts);
         }
     }
-    if (!gru_test::has_vector_kernels()) GTEST_SKIP() << "QK_CPU_SIMD is OFF";
     counts.print();
     EXPECT_EQ(counts.words, counts.models);
 }
