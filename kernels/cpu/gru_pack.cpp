@@ -128,7 +128,10 @@ bool rows_fit(const Source &source, int64_t rows) {
     for (int64_t row = 0; row < rows && reach.fits; ++row) {
         const int32_t n = source.row_shift[row] + source.shift;
         if (n < 1) return false;
-        if (source.weight_bytes == 2) continue;  // in 64 bits, as derive() has proven
+        if (source.weight_bytes == 2) {  // in 64 bits, as derive() has proven
+            if (magnitude(source.offset[row]) >> (30 + kWordOffsetBits) != 0) return false;
+            continue;
+        }
         int64_t sum = 0;
         for (int64_t k = 0; k < source.columns; ++k) sum += magnitude(source.weight(row, k));
         reach.shift(sum * source.code_bound + magnitude(source.offset[row]), n);
@@ -169,7 +172,7 @@ struct Carver {
 void pack_words(const Source &source, int64_t units, GruRows *rows, Carver *carver) {
     const int64_t blocks = ceil_div(units, kGruUnits), groups = ceil_div(source.columns, 2);
     int16_t *const weights = carver->take<int16_t>(blocks * groups * 3 * kGruUnits * 2);
-    int64_t *const offset = carver->take<int64_t>(blocks * 3 * kGruUnits);
+    int32_t *const offset = carver->take<int32_t>(blocks * 3 * kGruUnits * 2);
     uint8_t *const shift = carver->take<uint8_t>(blocks * 3 * kGruUnits);
     if (carver->memory == nullptr) return;
     memset(shift, 1, size_t(blocks * 3 * kGruUnits));
@@ -185,7 +188,10 @@ void pack_words(const Source &source, int64_t units, GruRows *rows, Carver *carv
                 sum += weight;
             }
             // The low bytes of codes are stored 128 lower.
-            offset[at] = source.offset[row] + (source.bytes == 2 ? 128 * sum : 0);
+            sum = source.offset[row] + (source.bytes == 2 ? 128 * sum : 0);
+            offset[at + at / kGruUnits * kGruUnits] = int32_t(sum >> kWordOffsetBits);
+            offset[at + at / kGruUnits * kGruUnits + kGruUnits] =
+                int32_t(sum & ((1 << kWordOffsetBits) - 1));
             shift[at] = uint8_t(source.row_shift[row] + source.shift);
         }
     }

@@ -21,6 +21,8 @@ constexpr int32_t kPlaneShift[2] = {-128, -128 * 256};  // one plane, two planes
 constexpr int32_t kPlaneShift[2] = {0, 128};
 #endif
 
+constexpr int kWordOffsetBits = 24;
+
 struct GruShift {  // rounding_shift by right - left; one of them is 0
     int32_t left, right;
 };
@@ -32,7 +34,9 @@ struct GruRows {
     const int32_t *plane_offset;  // the same for codes in planes of bytes, shifted as kPlaneShift
     const int32_t *half;          // 2^(shift - 1) - 1
     const uint8_t *shift;         // 1..31; of weights of 16 bits 1..62
-    const int64_t *word_offset;   // weights of 16 bits have this one alone; others have none
+    // Weights of 16 bits have this one instead, others have none: per 16 rows the high parts, then
+    // kWordOffsetBits low ones.
+    const int32_t *word_offset;
     int64_t groups;               // of 4 columns, of 2 where weights have 16 bits
     int32_t min, max;             // the output's type, zero point taken off
     GruShift to_gate[3];          // what the gates do first; none for n of R h + br

@@ -27,10 +27,12 @@ void run_in_threads(void *, std::int32_t tasks, void (*task)(void *, std::int32_
 std::size_t rounded(std::int64_t bytes) { return static_cast<std::size_t>((bytes + 63) / 64 * 64); }
 
 // Codes as bytes, or f32 that round to any code, NaN and beyond among them.
-void fill_x(std::mt19937_64 &random, const qk_gru_model &model, bool f32, bool extreme,
+void fill_x(std::mt19937_64 &random, const qk_gru_model &model, const KernelRun &run, bool extreme,
             std::int64_t count, std::uint8_t *to) {
     const qk_gru_quant &quant = model.quant[QK_GRU_X];
-    const auto codes = random_codes(quant, count, random, extreme);
+    const bool f32 = run.f32;
+    auto codes = random_codes(quant, count, random, extreme);
+    if (run.lowest) codes.assign(codes.size(), qk::gru::code_range(quant).min);
     const int bytes = qk::gru::code_bytes(quant.bits);
     for (std::int64_t i = 0; i < count; ++i) {
         const auto code = static_cast<std::int32_t>(codes[static_cast<std::size_t>(i)]);
@@ -143,13 +145,14 @@ void run_case(OwnedModel &owned, std::mt19937_64 &random, bool extreme, const Ke
     const std::int64_t y_count = run.steps * run.batch * model.hidden_size;
     const std::int64_t h_count = run.batch * model.hidden_size;
     buffers.x = Guarded(static_cast<std::size_t>(x_count * (run.f32 ? 4 : cell.x_bytes)));
-    fill_x(random, model, run.f32, extreme, x_count, buffers.x.data());
+    fill_x(random, model, run, extreme, x_count, buffers.x.data());
     buffers.h_bytes = static_cast<std::size_t>(h_count * cell.h_bytes);
     buffers.y_bytes = static_cast<std::size_t>(y_count * (run.f32 ? 4 : cell.h_bytes));
     buffers.scratch_bytes = rounded(run.batch * qk::gru_scratch_bytes(cell) +
                                     packing.scratch_bytes(cell, run.batch));
     Guarded h0(buffers.h_bytes);
-    const auto state = random_codes(model.quant[QK_GRU_H], h_count, random, extreme);
+    auto state = random_codes(model.quant[QK_GRU_H], h_count, random, extreme);
+    if (run.lowest) state.assign(state.size(), cell.h_min);
     for (std::int64_t i = 0; i < h_count; ++i)
         qk::gru::store_code(h0.data(), cell.h_bytes, i,
                             static_cast<std::int32_t>(state[static_cast<std::size_t>(i)]));

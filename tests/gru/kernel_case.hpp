@@ -13,7 +13,8 @@ namespace gru_test {
 struct KernelRun {
     std::int64_t steps = 8, batch = 1;
     int threads = 1;
-    bool f32 = false;  // x and y
+    bool f32 = false;     // x and y
+    bool lowest = false;  // every code of x and of the first state at the low end
 };
 
 struct KernelCounts {

@@ -62,27 +62,33 @@ TEST_F(GruKernels, LargerShapes) {
     expect_reached(counts);
 }
 
-// More columns than 32 bits hold products of 16-bit weights, every product at its end.
+// More columns than 32 bits hold products of 16-bit weights, every product at its end and, for
+// `lowest`, of one sign.
 TEST_F(GruKernels, SumsOfWordsBeyondARunOfColumns) {
     KernelCounts counts;
     std::mt19937_64 random(4);
-    for (const int c : {503, 504, 505, 507, 1008, 1009, 2100}) {
+    for (const int c : {503, 504, 505, 528, 1009, 2100}) {
         for (const std::int64_t batch : {1, 3}) {
-            gru_test::OwnedModel owned(c, 520);
-            RandomOptions options;
-            options.c = c;
-            options.h = 520;
-            options.inside_bits = 15;
-            gru_test::randomize(owned, random, options);
-            for (const int which : {QK_GRU_W, QK_GRU_R}) owned.model.quant[which].bits = 16;
-            owned.model.quant[QK_GRU_X].bits = batch == 3 ? 8 : 16;
-            owned.model.zero_point[QK_GRU_X] = 0;
-            for (auto *weights : {&owned.w, &owned.r})
-                for (std::size_t i = 0; i < weights->size(); ++i)
-                    (*weights)[i] = random() % 16 == 0 ? 32767 : -32768;
-            for (auto *shifts : {&owned.w_shift, &owned.r_shift, &owned.bw_shift, &owned.br_shift})
-                for (std::int8_t &shift : *shifts) shift = 22;
-            gru_test::run_case(owned, random, true, KernelRun{2, batch, 1, false}, counts);
+            for (const bool lowest : {true, false}) {
+                gru_test::OwnedModel owned(c, 520);
+                RandomOptions options;
+                options.c = c;
+                options.h = 520;
+                options.inside_bits = 15;
+                gru_test::randomize(owned, random, options);
+                for (const int which : {QK_GRU_W, QK_GRU_R}) owned.model.quant[which].bits = 16;
+                owned.model.quant[QK_GRU_X].bits = batch == 3 ? 8 : 16;
+                owned.model.zero_point[QK_GRU_X] = 0;
+                for (auto *weights : {&owned.w, &owned.r})
+                    for (std::int32_t &weight : *weights)
+                        weight = !lowest && random() % 16 == 0 ? 32767 : -32768;
+                const std::int8_t shift = lowest ? 26 : 22;
+                for (auto *rows :
+                     {&owned.w_shift, &owned.r_shift, &owned.bw_shift, &owned.br_shift})
+                    rows->assign(rows->size(), shift);
+                gru_test::run_case(owned, random, true, KernelRun{2, batch, 1, false, lowest},
+                                   counts);
+            }
         }
     }
     counts.print();

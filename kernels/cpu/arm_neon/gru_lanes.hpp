@@ -103,6 +103,24 @@ struct LongShift {  // rounding half to even; the result fits 32 bits
     }
 };
 
+// Each lane by its own shift of 1..62, half to even, then clamped: what is left fits 32 bits.
+inline Ints round_lanes(const Longs &x, const Ints &shift, int32_t min, int32_t max) {
+    const int64x2_t one = vdupq_n_s64(1), low = vdupq_n_s64(min), high = vdupq_n_s64(max);
+    const auto round = [&](int64x2_t v, int64x2_t n) QK_GRU_INLINE {
+        const int64x2_t half = vsubq_s64(vshlq_s64(one, vsubq_s64(n, one)), one);
+        const int64x2_t right = vnegq_s64(n), odd = vandq_s64(vshlq_s64(v, right), one);
+        v = vshlq_s64(vaddq_s64(vaddq_s64(v, half), odd), right);
+        v = vbslq_s64(vcgtq_s64(low, v), low, v);
+        return vbslq_s64(vcgtq_s64(v, high), high, v);
+    };
+    Ints r;
+    QK_QUARTERS {
+        const int32x2_t first = vmovn_s64(round(x.low[q], vmovl_s32(vget_low_s32(shift.v[q]))));
+        r.v[q] = vmovn_high_s64(first, round(x.high[q], vmovl_high_s32(shift.v[q])));
+    }
+    return r;
+}
+
 struct DirectTable {  // 64 bytes a look-up; what lies beyond leaves the lane alone
     const uint8_t *bytes;
 

@@ -1,5 +1,4 @@
-// Sums of products of weights of 16 bits on NEON, with or without dot product instructions. Included
-// after gru_lanes.hpp.
+// Sums of products of weights of 16 bits on NEON, with or without dot product instructions.
 #pragma once
 #include "cpu/arm_neon/gru_lanes.hpp"
 

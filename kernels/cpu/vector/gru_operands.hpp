@@ -7,15 +7,10 @@ namespace {
 
 // Codes for rows of weights, in planes where they have more than one.
 inline void store_words(uint8_t *row, int64_t plane_stride, int64_t index, Ints code, int planes) {
-    alignas(64) int32_t codes[kGruUnits];
-    alignas(64) int16_t high[kGruUnits], low[kGruUnits];
-    store(codes, code);
-    for (int64_t i = 0; i < kGruUnits; ++i) {
-        high[i] = int16_t(planes == 1 ? codes[i] : codes[i] >> 8);
-        low[i] = int16_t((codes[i] & 255) - 128);
-    }
-    memcpy(row + 2 * index, high, sizeof(high));
-    if (planes == 2) memcpy(row + plane_stride + 2 * index, low, sizeof(low));
+    char *const to = reinterpret_cast<char *>(row + 2 * index);
+    if (planes == 1) return store_codes(to, 2, kGruUnits, code);
+    store_codes(to, 2, kGruUnits, shift_right(code, splat(8)));
+    store_codes(to + plane_stride, 2, kGruUnits, sub(both(code, splat(255)), splat(128)));
 }
 
 inline int planes_for(const GruRows &rows, int32_t code_bytes) {

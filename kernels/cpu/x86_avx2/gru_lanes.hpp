@@ -98,6 +98,32 @@ struct LongShift {  // rounding half to even; the result fits 32 bits
     }
 };
 
+// Each lane by its own shift of 1..62, half to even, then clamped: what is left fits 32 bits. AVX2
+// has no arithmetic shift of 64 bits: |x| < 2^62, so 2^62 more is positive.
+inline Ints round_lanes(Longs x, Ints shift, int32_t min, int32_t max) {
+    const __m256i one = _mm256_set1_epi64x(1), lift = _mm256_set1_epi64x(int64_t{1} << 62);
+    const __m256i low = _mm256_set1_epi64x(min), high = _mm256_set1_epi64x(max);
+    const auto round = [&](__m256i v, __m256i n) QK_GRU_INLINE {
+        const __m256i top = _mm256_sllv_epi64(one, _mm256_sub_epi64(n, one));
+        const __m256i half = _mm256_sub_epi64(top, one);
+        const __m256i zero = _mm256_srlv_epi64(lift, n);
+        v = _mm256_add_epi64(v, lift);
+        const __m256i odd = _mm256_sub_epi64(_mm256_srlv_epi64(v, n), zero);
+        v = _mm256_add_epi64(_mm256_add_epi64(v, half), _mm256_and_si256(odd, one));
+        v = _mm256_sub_epi64(_mm256_srlv_epi64(v, n), zero);
+        v = _mm256_blendv_epi8(v, low, _mm256_cmpgt_epi64(low, v));
+        return _mm256_blendv_epi8(v, high, _mm256_cmpgt_epi64(v, high));
+    };
+    const __m256i word = _mm256_set1_epi64x(0xffffffff);
+    Ints r;
+    QK_HALVES {
+        const __m256i even = round(x.even[q], _mm256_and_si256(shift.v[q], word));
+        const __m256i odd = round(x.odd[q], _mm256_srli_epi64(shift.v[q], 32));
+        r.v[q] = _mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xaa);
+    }
+    return r;
+}
+
 inline Ints pick_16(const int32_t *table, Ints index) {
     Ints r;
     QK_HALVES r.v[q] = _mm256_i32gather_epi32(table, index.v[q], 4);

@@ -64,6 +64,23 @@ struct LongShift {  // rounding half to even; the result fits 32 bits
     }
 };
 
+// Each lane by its own shift of 1..62, half to even, then clamped: what is left fits 32 bits.
+inline Ints round_lanes(Longs x, Ints shift, int32_t min, int32_t max) {
+    const __m512i one = _mm512_set1_epi64(1);
+    const auto round = [&](__m512i v, __m512i n) QK_GRU_INLINE {
+        const __m512i top = _mm512_sllv_epi64(one, _mm512_sub_epi64(n, one));
+        const __m512i half = _mm512_sub_epi64(top, one);
+        const __m512i odd = _mm512_and_si512(_mm512_srav_epi64(v, n), one);
+        v = _mm512_srav_epi64(_mm512_add_epi64(_mm512_add_epi64(v, half), odd), n);
+        v = _mm512_max_epi64(v, _mm512_set1_epi64(min));
+        return _mm512_min_epi64(v, _mm512_set1_epi64(max));
+    };
+    const __m512i even = _mm512_and_si512(shift.v, _mm512_set1_epi64(0xffffffff));
+    const __m512i odd = _mm512_srli_epi64(shift.v, 32);
+    return {_mm512_mask_blend_epi32(0xaaaa, round(x.even, even),
+                                    _mm512_slli_epi64(round(x.odd, odd), 32))};
+}
+
 // 256 bytes in four registers.
 struct DirectTable {
     __m512i part[4];
