@@ -24,8 +24,14 @@ class GruPart {
         for (int64_t s = first_; s < last_; ++s) read_state(s);
         for (int64_t t = 0; t < args_.steps; t += room_.steps) {
             const int64_t count = min64(room_.steps, args_.steps - t);
-            run_inputs(t, count);
-            for (int64_t i = 0; i < count; ++i) run_step(t + i, i);
+            const bool backward = turn();
+            // A stream reads W and R once a step: every other time in the opposite order, so that
+            // it begins with what the caches still hold.
+            const bool is_stream = count == 1;
+            if (is_stream && backward) run_states(first_, last_, true);
+            run_inputs(t, count, backward);
+            if (is_stream && !backward) run_states(first_, last_, false);
+            for (int64_t i = 0; i < count; ++i) run_step(t + i, i, is_stream);
         }
         for (int64_t s = first_; s < last_; ++s) write_state(s);
     }
@@ -42,7 +48,8 @@ class GruPart {
     int32_t *ih(int64_t s, int64_t i) const {
         return reinterpret_cast<int32_t *>(room(s) + room_.ih_at) + i * 3 * room_.units;
     }
-    bool turn(int which) { return (reinterpret_cast<uint32_t *>(room(first_))[which]++ & 1) != 0; }
+    // Whether the next walk over weights goes backward.
+    bool turn() { return (reinterpret_cast<uint32_t *>(room(first_))[0]++ & 1) != 0; }
 
     void read_state(int64_t s) {
         const char *const from =
@@ -94,9 +101,8 @@ class GruPart {
     }
 
     // W x of `count` steps from t on.
-    void run_inputs(int64_t t, int64_t count) {
+    void run_inputs(int64_t t, int64_t count, bool backward) {
         const int planes = planes_for(pack_.x, cell_.x_bytes);
-        const bool backward = turn(0);
         RowTask tasks[8];
         int64_t waiting = 0, left = count * (last_ - first_);
         for (int64_t s = first_; s < last_; ++s) {
@@ -111,20 +117,33 @@ class GruPart {
         }
     }
 
-    void run_step(int64_t t, int64_t i) {
+    // Sequences whose R h is one product.
+    int64_t together() const {
         const int planes = planes_for(pack_.h, cell_.view_bytes);
-        const int64_t most = kGruTile > planes ? kGruTile / planes : 1;
-        const bool backward = turn(1);
-        for (int64_t s = first_; s < last_; s += most) {
-            const int64_t count = min64(most, last_ - s);
+        return kGruTile > planes ? kGruTile / planes : 1;
+    }
+
+    void run_states(int64_t first, int64_t last, bool backward) {
+        const int planes = planes_for(pack_.h, cell_.view_bytes);
+        const int64_t most = together();
+        for (int64_t s = first; s < last; s += most) {
+            const int64_t count = min64(most, last - s);
             RowTask tasks[8];
-            GateRow rows[8];
-            for (int64_t k = 0; k < count; ++k) {
-                tasks[k] = {view(s + k), hh(s + k)};
-                rows[k] = {ih(s + k, i), hh(s + k), h(s + k), view(s + k)};
-            }
+            for (int64_t k = 0; k < count; ++k) tasks[k] = {view(s + k), hh(s + k)};
             run_linear(pack_.h, pack_.blocks, tasks, count * planes, planes, room_.h_stride / 2,
                        backward);
+        }
+    }
+
+    void run_step(int64_t t, int64_t i, bool has_states) {
+        const int64_t most = together();
+        const bool backward = has_states ? false : turn();
+        for (int64_t s = first_; s < last_; s += most) {
+            const int64_t count = min64(most, last_ - s);
+            GateRow rows[8];
+            for (int64_t k = 0; k < count; ++k)
+                rows[k] = {ih(s + k, i), hh(s + k), h(s + k), view(s + k)};
+            if (!has_states) run_states(s, s + count, backward);
             if (pack_.is_wide != 0)
                 run_gates<true>(cell_, pack_, rows, count, room_.h_stride / 2);
             else
