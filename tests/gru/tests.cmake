@@ -1,5 +1,6 @@
 # The quantized GRU. Networks and golden runs lie outside the repository; their tests skip without.
-qk_test(test_gru gru/accuracy_test.cpp gru/api_test.cpp gru/network.cpp gru/owned_model.cpp
+qk_test(test_gru gru/accuracy_test.cpp gru/api_test.cpp gru/network.cpp gru/options_test.cpp
+        gru/owned_model.cpp
         gru/random_test.cpp gru/rules_of_life_test.cpp gru/rules_test.cpp reference/gru/gru_reference.cpp
         LIBRARIES qk_inside)
 target_compile_definitions(

@@ -85,8 +85,23 @@ int64_t rows_per_scale(const Matrix &matrix) {
     return matrix.quant.granularity == 1 ? matrix.rows / 3 : 1;
 }
 
+// Shifts that a group of rows may not pass; null where nothing limits them.
+struct ShiftLimit {
+    const int8_t *bias_shifts;
+    int32_t code_shift;
+
+    // A bias moved up by 31 places stands 2^31 above the finest product: what a coarser scale of
+    // the weights loses there is nothing. Two places are left for the bias to move in.
+    int32_t of(int64_t first, int64_t count) const {
+        int32_t least = bias_shifts[first];
+        for (int64_t row = first; row < first + count; ++row)
+            if (bias_shifts[row] < least) least = bias_shifts[row];
+        return least + 29 - code_shift;
+    }
+};
+
 template <class Code>
-void quantize_matrix(const Matrix &matrix, int8_t *shifts, Code *codes) {
+void quantize_matrix(const Matrix &matrix, const ShiftLimit *limit, int8_t *shifts, Code *codes) {
     int64_t together = rows_per_scale(matrix);
     for (int64_t first = 0; first < matrix.rows; first += together) {
         int64_t begin = first * matrix.count, end = (first + together) * matrix.count;
@@ -96,6 +111,8 @@ void quantize_matrix(const Matrix &matrix, int8_t *shifts, Code *codes) {
             max = fmax(max, matrix.values[i]);
         }
         Exponent exponent = exponent_of_range(matrix.quant, min, max);
+        if (limit != nullptr && limit->of(first, together) < exponent.shift)
+            exponent.shift = limit->of(first, together);
         for (int64_t row = first; row < first + together; ++row)
             shifts[row] = int8_t(exponent.shift);
         for (int64_t i = begin; i < end; ++i)
@@ -103,11 +120,11 @@ void quantize_matrix(const Matrix &matrix, int8_t *shifts, Code *codes) {
     }
 }
 
-void quantize_weights(const Matrix &matrix, int8_t *shifts, void *codes) {
+void quantize_weights(const Matrix &matrix, const ShiftLimit *limit, int8_t *shifts, void *codes) {
     if (code_bytes(matrix.quant.bits) == 1)
-        quantize_matrix(matrix, shifts, static_cast<int8_t *>(codes));
+        quantize_matrix(matrix, limit, shifts, static_cast<int8_t *>(codes));
     else
-        quantize_matrix(matrix, shifts, static_cast<int16_t *>(codes));
+        quantize_matrix(matrix, limit, shifts, static_cast<int16_t *>(codes));
 }
 
 // What rounding the weights takes from a row on average: (w - code * 2^-shift) . mean
@@ -133,8 +150,7 @@ struct Side {  // the input's half of the cell, or the state's
     int32_t *bias_codes;
 };
 
-void quantize_side(const Side &side, const Ranges &ranges, bool correct) {
-    quantize_weights(side.matrix, side.shifts, side.codes);
+void quantize_biases(const Side &side, const Ranges &ranges, bool correct) {
     // A corrected bias is a double of its own; one row at a time needs no array, except that a
     // shared scale must see all rows first.
     Matrix bias = {side.bias, side.matrix.rows, 1, side.bias_quant};
@@ -155,6 +171,19 @@ void quantize_side(const Side &side, const Ranges &ranges, bool correct) {
                 side.bias_codes[row] = quantize(value, bias.quant, exponent);
             }
         }
+    }
+}
+
+// code_shift: of x, or of the view of h.
+void quantize_side(const Side &side, const Ranges &ranges, bool correct, int32_t code_shift) {
+    quantize_weights(side.matrix, nullptr, side.shifts, side.codes);
+    quantize_biases(side, ranges, correct);
+    // Rows of zeros, or nearly so, have scales far finer than their biases (rule 3).
+    for (int64_t row = 0; row < side.matrix.rows; ++row) {
+        if (side.bias_shifts[row] - (side.shifts[row] + code_shift) >= -31) continue;
+        const ShiftLimit limit = {side.bias_shifts, code_shift};
+        quantize_weights(side.matrix, &limit, side.shifts, side.codes);
+        return quantize_biases(side, ranges, correct);
     }
 }
 
@@ -217,8 +246,8 @@ void build_model(const FloatGru &gru, const Ranges &ranges, const BuildOptions &
                   storage->br_shift,
                   storage->r,
                   storage->br};
-    quantize_side(input, ranges, correct);
-    quantize_side(state, ranges, correct);
+    quantize_side(input, ranges, correct, model->shift[QK_GRU_X]);
+    quantize_side(state, ranges, correct, model->shift[QK_GRU_H] - model->h_view_shift);
     model->w_shift = storage->w_shift, model->r_shift = storage->r_shift;
     model->bw_shift = storage->bw_shift, model->br_shift = storage->br_shift;
     model->w = storage->w, model->r = storage->r;
