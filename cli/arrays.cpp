@@ -83,11 +83,16 @@ std::string read_npy_header(std::FILE *file, const std::string &path) {
     return header;
 }
 
-SequenceShape npy_shape(const std::string &header, const std::string &path) {
+Element npy_element(const std::string &header, const std::string &path) {
     const std::string type = value_of(header, "descr", path);
-    if (type != "'<f4'") {
-        throw Failure(kUnsupported, path + ": its type is " + type + ", qk reads '<f4' (float32)");
-    }
+    if (type == "'<f4'") return Element::kF32;
+    if (type == "'|i1'" || type == "'<i1'") return Element::kI8;
+    if (type == "'<i2'") return Element::kI16;
+    throw Failure(kUnsupported, path + ": its type is " + type +
+                                    ", qk reads '<f4' (float32), '|i1' and '<i2' (codes)");
+}
+
+SequenceShape npy_shape(const std::string &header, const std::string &path) {
     if (value_of(header, "fortran_order", path) != "False") {
         throw Failure(kUnsupported, path + ": its order is Fortran's, qk reads C's");
     }
@@ -100,9 +105,10 @@ SequenceShape npy_shape(const std::string &header, const std::string &path) {
     return {numbers[0], numbers[1], numbers[2], 3};
 }
 
-std::string npy_header(const SequenceShape &shape) {
-    std::string text =
-        "{'descr': '<f4', 'fortran_order': False, 'shape': (" + std::to_string(shape.steps) + ", ";
+std::string npy_header(const SequenceShape &shape, Element element) {
+    std::string text = "{'descr': '";
+    text += element == Element::kF32 ? "<f4" : element == Element::kI8 ? "|i1" : "<i2";
+    text += "', 'fortran_order': False, 'shape': (" + std::to_string(shape.steps) + ", ";
     if (shape.rank == 3) text += std::to_string(shape.batch) + ", ";
     text += std::to_string(shape.size) + "), }";
     text.append(63 - (10 + text.size()) % 64, ' ');  // data starts at a multiple of 64
@@ -115,10 +121,27 @@ std::string npy_header(const SequenceShape &shape) {
 
 }  // namespace
 
+int64_t bytes_of(Element element) {
+    return element == Element::kF32 ? 4 : element == Element::kI16 ? 2 : 1;
+}
+
+qk_format format_of(Element element) {
+    return element == Element::kF32   ? QK_FORMAT_F32
+           : element == Element::kI16 ? QK_FORMAT_I16
+                                      : QK_FORMAT_I8;
+}
+
 bool is_npy(const std::string &path) {
     if (ends_with(path, ".npy")) return true;
-    if (ends_with(path, ".f32")) return false;
-    throw Failure(kUsage, path + ": arrays are files named *.npy or *.f32");
+    raw_element(path);
+    return false;
+}
+
+Element raw_element(const std::string &path) {
+    if (ends_with(path, ".f32")) return Element::kF32;
+    if (ends_with(path, ".i8")) return Element::kI8;
+    if (ends_with(path, ".i16")) return Element::kI16;
+    throw Failure(kUsage, path + ": arrays are files named *.npy, *.f32, *.i8 or *.i16");
 }
 
 File open_file(const std::string &path) {
@@ -174,13 +197,16 @@ SequenceReader::SequenceReader(const std::string &path, int64_t batch, int64_t s
     const int64_t bytes = file_bytes(file_.get(), path);
     int64_t data_bytes = bytes;
     if (npy) {
-        shape_ = npy_shape(read_npy_header(file_.get(), path), path);
+        const std::string header = read_npy_header(file_.get(), path);
+        element_ = npy_element(header, path);
+        shape_ = npy_shape(header, path);
         data_bytes -= std::ftell(file_.get());
         if (batch != 0 && shape_.batch != batch) {
             throw Failure(kUsage, path + " has a batch of " + std::to_string(shape_.batch) +
                                       ", --batch says " + std::to_string(batch));
         }
     } else {
+        element_ = raw_element(path);
         shape_ = {0, batch == 0 ? 1 : batch, size, batch == 0 ? 2 : 3};
     }
     if (shape_.size != size) {
@@ -190,7 +216,7 @@ SequenceReader::SequenceReader(const std::string &path, int64_t batch, int64_t s
     if (shape_.batch < 1 || shape_.batch > 65535) {
         fail_damaged(path, "a batch of " + std::to_string(shape_.batch) + ", accepted 1..65535");
     }
-    const int64_t step_bytes = shape_.batch * size * 4;  // at most 2^34
+    const int64_t step_bytes = shape_.batch * size * bytes_of(element_);  // at most 2^34
     if (!npy) shape_.steps = data_bytes / step_bytes;
     if (shape_.steps == 0) fail_damaged(path, "no complete step in it");
     if (data_bytes % step_bytes != 0 || data_bytes / step_bytes != shape_.steps) {
@@ -201,24 +227,29 @@ SequenceReader::SequenceReader(const std::string &path, int64_t batch, int64_t s
     }
 }
 
-void SequenceReader::read(float *values, int64_t steps) {
+void SequenceReader::read(void *values, int64_t steps) {
     read_exactly(file_.get(), path_, values,
-                 static_cast<size_t>(steps * shape_.batch * shape_.size) * sizeof(float));
+                 static_cast<size_t>(steps * shape_.batch * shape_.size * bytes_of(element_)));
 }
 
-std::vector<float> SequenceReader::read_all() {
+std::vector<float> SequenceReader::read_floats() {
+    if (element_ != Element::kF32) {
+        throw Failure(kUnsupported, path_ + ": holds codes, float32 values are asked for");
+    }
     std::vector<float> values(static_cast<size_t>(shape_.steps * shape_.batch * shape_.size));
     read(values.data(), shape_.steps);
     return values;
 }
 
-SequenceWriter::SequenceWriter(const std::string &path, const SequenceShape &shape, bool force)
-    : shape_(shape), is_npy_(is_npy(path)), file_(path, force) {
-    if (!is_npy_) return;
-    const std::string header = npy_header(shape);
+SequenceWriter::SequenceWriter(const std::string &path, const SequenceShape &shape,
+                               Element element, bool force)
+    : shape_(shape), element_(element), file_(path, force) {
+    if (!is_npy(path)) return;
+    const std::string header = npy_header(shape, element);
     file_.write(header.data(), header.size());
 }
 
-void SequenceWriter::write(const float *values, int64_t steps) {
-    file_.write(values, static_cast<size_t>(steps * shape_.batch * shape_.size) * sizeof(float));
+void SequenceWriter::write(const void *values, int64_t steps) {
+    file_.write(values,
+                static_cast<size_t>(steps * shape_.batch * shape_.size * bytes_of(element_)));
 }

@@ -1,4 +1,5 @@
-// Arrays of f32 in files, piece by piece: .npy (NumPy, versions 1 to 3) and .f32 (values alone).
+// Arrays in files, piece by piece: .npy (NumPy, versions 1 to 3), and .f32, .i8, .i16, the values
+// alone.
 #pragma once
 #include <cstdint>
 #include <cstdio>
@@ -28,6 +29,11 @@ class NewFile {
     File file_;
 };
 
+// What an array's values are: reals, or the codes that a GRU works on.
+enum class Element { kF32, kI8, kI16 };
+int64_t bytes_of(Element element);
+qk_format format_of(Element element);
+
 // Sequences x [t,b,c]. A .npy holds [t,c] (b is 1) or [t,b,c]; of a .f32 the caller says b and c.
 struct SequenceShape {
     int64_t steps = 0, batch = 1, size = 0;
@@ -38,28 +44,34 @@ class SequenceReader {
   public:
     SequenceReader(const std::string &path, int64_t batch, int64_t size);
     const SequenceShape &shape() const { return shape_; }
-    void read(float *values, int64_t steps);
-    std::vector<float> read_all();
+    Element element() const { return element_; }
+    // As the library wraps them: elements in a row.
+    void read(void *values, int64_t steps);
+    std::vector<float> read_floats();  // all; throws unless they are f32
 
   private:
     std::string path_;
     File file_;
     SequenceShape shape_;
+    Element element_ = Element::kF32;
 };
 
 class SequenceWriter {
   public:
-    SequenceWriter(const std::string &path, const SequenceShape &shape, bool force);
-    void write(const float *values, int64_t steps);
+    SequenceWriter(const std::string &path, const SequenceShape &shape, Element element,
+                   bool force);
+    void write(const void *values, int64_t steps);
     void commit() { file_.commit(); }
 
   private:
     SequenceShape shape_;
-    bool is_npy_;
+    Element element_;
     NewFile file_;
 };
 
-// Throws kUsage unless the name ends in .npy or .f32.
+// Throws kUsage unless the name ends in .npy, .f32, .i8 or .i16.
 bool is_npy(const std::string &path);
+// What a name other than *.npy says.
+Element raw_element(const std::string &path);
 File open_file(const std::string &path);
 std::vector<char> read_file(const std::string &path);

@@ -47,11 +47,15 @@ struct GruQuantizeOptions {
     std::vector<std::string> calibration;
     std::string test;           // "": measured on the calibration data alone
     int64_t batch = 0;          // of .f32 files; 0: [t,c]
-    bool uniform_tables = false, bias_correction = false, headroom = false, force = false;
+    std::vector<std::string> bits;           // TENSOR=BITS
+    std::string granularity = "channel";     // of weights and biases
+    bool uniform_tables = false, bias_correction = false, headroom = false, h_view_8 = false;
+    bool force = false;
 };
 struct GruRunOptions {
-    std::string file, input, output;
+    std::string file, input, output, initial_state, final_state;
     int64_t batch = 0;
+    bool codes = false;
     bool force = false;
 };
 

@@ -2,6 +2,10 @@
 
 #include "arrays.hpp"
 
+const char *const kGruTensors[QK_GRU_TENSOR_COUNT] = {
+    "x",  "h",         "w",          "r",        "bw",        "br",     "ih",
+    "hh", "update_in", "update_out", "reset_in", "reset_out", "new_in", "new_out"};
+
 qk_gru_model describe(const Gru &gru) {
     qk_gru_model model = {};
     model.struct_size = sizeof model;
@@ -20,15 +24,15 @@ LoadedGru load_gru(const Context &context, const std::string &path) {
 }
 
 Tensor wrap_sequence(const Context &context, int64_t steps, int64_t batch, int64_t size,
-                     float *values) {
+                     void *values, qk_format format) {
     qk_tensor_desc desc = QK_TENSOR_DESC_INIT;
+    desc.format = format;
     desc.rank = 3;
     desc.shape[0] = steps;
     desc.shape[1] = batch;
     desc.shape[2] = size;
-    void *data = values;
     qk_tensor *tensor = nullptr;
-    check(qk_tensor_wrap(context.get(), &desc, &data, 1, &tensor), "cannot wrap a tensor",
+    check(qk_tensor_wrap(context.get(), &desc, &values, 1, &tensor), "cannot wrap a tensor",
           qk_context_error(context.get()));
     return Tensor(tensor);
 }

@@ -13,6 +13,8 @@ struct DestroyGru {
 using Gru = std::unique_ptr<qk_gru, DestroyGru>;
 using GruState = std::unique_ptr<qk_gru_state, DestroyGru>;
 
+extern const char *const kGruTensors[QK_GRU_TENSOR_COUNT];  // names, as the command shows them
+
 struct LoadedGru {
     int64_t bytes = 0;  // of the file
     Gru gru;
@@ -20,6 +22,6 @@ struct LoadedGru {
 };
 LoadedGru load_gru(const Context &context, const std::string &path);
 qk_gru_model describe(const Gru &gru);
-// f32 [t,b,size] over memory of the caller.
+// [t,b,size] over memory of the caller.
 Tensor wrap_sequence(const Context &context, int64_t steps, int64_t batch, int64_t size,
-                     float *values);
+                     void *values, qk_format format = QK_FORMAT_F32);

@@ -7,10 +7,6 @@
 
 namespace {
 
-const char *const kTensors[QK_GRU_TENSOR_COUNT] = {
-    "x",  "h",         "w",          "r",        "bw",        "br",     "ih",
-    "hh", "update_in", "update_out", "reset_in", "reset_out", "new_in", "new_out"};
-
 const char *table_name(const qk_gru_table &table) {
     return table.kind == QK_GRU_TABLE_KNOTS ? "knots" : "uniform";
 }
@@ -45,7 +41,7 @@ void print_json(const std::string &file, const LoadedGru &loaded) {
     for (int i = 0; i < QK_GRU_TENSOR_COUNT; ++i) {
         Json tensor = json_new_object();
         const Shifts shifts = shifts_of(model, i);
-        json_set(tensor, "name", kTensors[i]);
+        json_set(tensor, "name", kGruTensors[i]);
         json_set(tensor, "bits", model.quant[i].bits);
         json_set(tensor, "unsigned", model.quant[i].is_unsigned != 0);
         json_set(tensor, "shift_min", shifts.least);
@@ -78,7 +74,7 @@ ExitCode run_gru_info(const CommonOptions &common, const GruInfoOptions &options
         type += std::to_string(model.quant[i].bits);
         std::string shift = std::to_string(shifts.least);
         if (shifts.most != shifts.least) shift += ".." + std::to_string(shifts.most);
-        std::printf("%-12s%-8s%-10s%d\n", kTensors[i], type.c_str(), shift.c_str(),
+        std::printf("%-12s%-8s%-10s%d\n", kGruTensors[i], type.c_str(), shift.c_str(),
                     model.zero_point[i]);
     }
     return kOk;

@@ -4,7 +4,7 @@ namespace {
 
 const char *const kArrayHelp =
     "float32 sequences: .npy [t,c] or [t,b,c], or .f32, the values alone";
-const char *const kBatchHelp = "sequences side by side in .f32 files: [t,b,c]; default: [t,c]";
+const char *const kBatchHelp = "sequences side by side in files of values alone: [t,b,c]; default: [t,c]";
 
 void add_info(CLI::App *gru, CommonOptions *common, GruInfoOptions *options) {
     CLI::App *command = gru->add_subcommand("info", "sizes, widths, scales and tables");
@@ -41,6 +41,16 @@ void add_quantize(CLI::App *gru, CommonOptions *common, GruQuantizeOptions *opti
     command->add_flag("--bias-correction", options->bias_correction,
                       "biases take back the mean error of the weights; w8h16 has it");
     command->add_flag("--headroom", options->headroom, "twice the seen ranges, beyond 8 bits");
+    command->add_flag("--h-view-8", options->h_view_8,
+                      "R multiplies the high 8 bits of a wider state; w8h16 has it");
+    command
+        ->add_option("--bits", options->bits,
+                     "TENSOR=BITS, 4 to 16, of biases to 32: one of 'qk gru info' by its name; may "
+                     "be given again")
+        ->allow_extra_args(false);
+    command->add_option("--granularity", options->granularity,
+                        "scales of weights and biases; default: channel")
+        ->check(CLI::IsMember({"tensor", "gate", "channel"}));
     command->add_option("--batch", options->batch, kBatchHelp)->check(CLI::Range(1, 65535));
     command->add_flag("--force", options->force, "replace an existing file");
     add_common(command, common);
@@ -54,16 +64,30 @@ void add_quantize(CLI::App *gru, CommonOptions *common, GruQuantizeOptions *opti
 void add_run(CLI::App *gru, CommonOptions *common, GruRunOptions *options) {
     CLI::App *command = gru->add_subcommand("run", "sequences in, hidden states out");
     command->add_option("file", options->file, "a .qkg file")->required();
-    command->add_option("input", options->input, kArrayHelp)->required();
-    command->add_option("output", options->output, "a .npy or .f32 to write: [t,h] or [t,b,h]")
+    command
+        ->add_option("input", options->input,
+                     "sequences, .npy [t,c] or [t,b,c], or the values alone: float32 (.f32) or the "
+                     "GRU's codes (.i8, .i16)")
         ->required();
+    command
+        ->add_option("output", options->output,
+                     "a .npy, .f32, .i8 or .i16 to write: [t,h] or [t,b,h]")
+        ->required();
+    command->add_option("--initial-state", options->initial_state,
+                        "float32 states to start from, .npy or .f32 [b,h]; default: zero");
+    command->add_option("--final-state", options->final_state,
+                        "a .npy or .f32 to write the last states to, [b,h]");
+    command->add_flag("--codes", options->codes, "write a .npy of codes instead of float32");
     command->add_option("--batch", options->batch, kBatchHelp)->check(CLI::Range(1, 65535));
-    command->add_flag("--force", options->force, "replace an existing file");
+    command->add_flag("--force", options->force, "replace existing files");
     add_common(command, common);
     add_threads(command, common);
     command->footer(
         "Reads and writes piece by piece: memory does not grow with the length.\n"
-        "Example:\n  qk gru run gru.qkg x.npy h.npy");
+        "Examples:\n  qk gru run gru.qkg x.npy h.npy\n"
+        "  qk gru run gru.qkg monday.f32 h1.f32 --final-state s.f32\n"
+        "  qk gru run gru.qkg tuesday.f32 h2.f32 --initial-state s.f32\n"
+        "  qk gru run gru.qkg x.i8 h.i8");
 }
 
 }  // namespace

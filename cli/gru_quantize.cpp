@@ -110,6 +110,55 @@ Weights load_weights(const GruQuantizeOptions &options) {
     return weights;
 }
 
+struct Width {
+    int32_t tensor, bits;
+};
+
+// "new_in=12"
+Width width_of(const std::string &text) {
+    const size_t equals = text.find('=');
+    for (int32_t i = 0; i < QK_GRU_TENSOR_COUNT && equals != std::string::npos; ++i) {
+        if (text.substr(0, equals) != kGruTensors[i]) continue;
+        const std::string digits = text.substr(equals + 1);
+        const bool is_number = !digits.empty() && digits.size() < 3 &&
+                               digits.find_first_not_of("0123456789") == std::string::npos;
+        const int32_t bits = is_number ? std::stoi(digits) : 0;
+        const bool is_bias = i == QK_GRU_BW || i == QK_GRU_BR;
+        if (bits >= 4 && bits <= (is_bias ? 32 : 16)) return {i, bits};
+        throw Failure(kUsage, "--bits " + text + ": " + kGruTensors[i] + " has 4 to " +
+                                  (is_bias ? "32" : "16") + " bits");
+    }
+    throw Failure(kUsage, "--bits " + text + ": write TENSOR=BITS with one of the names that "
+                                             "'qk gru info' shows");
+}
+
+// What the preset says, with the widths and the granularity asked for.
+void set_quants(const Gru &gru, const GruQuantizeOptions &options) {
+    for (int32_t i = 0; i < QK_GRU_TENSOR_COUNT; ++i) {
+        const bool is_weight = i == QK_GRU_W || i == QK_GRU_R;
+        const bool is_bias = i == QK_GRU_BW || i == QK_GRU_BR;
+        qk_gru_quant quant = {};
+        // The preset's, of what --granularity sets; all else is set by --bits alone.
+        quant.bits = is_bias ? (options.preset == "w8a8" ? 8 : 16)
+                             : (options.preset == "w16a16" ? 16 : 8);
+        quant.is_unsigned = i == QK_GRU_UPDATE_OUT || i == QK_GRU_RESET_OUT;
+        quant.is_symmetric = is_weight || is_bias || i == QK_GRU_NEW_OUT;
+        if (is_weight || is_bias) {
+            quant.granularity = options.granularity == "tensor" ? 0
+                                : options.granularity == "gate" ? 1
+                                                                : 2;
+        }
+        bool is_set = options.granularity != "channel" && (is_weight || is_bias);
+        for (const std::string &text : options.bits) {
+            const Width width = width_of(text);
+            if (width.tensor != i) continue;
+            quant.bits = width.bits;
+            is_set = true;
+        }
+        if (is_set) check(qk_gru_set_quant(gru.get(), i, &quant), kGruTensors[i], nullptr);
+    }
+}
+
 Gru create_gru(const Context &context, const Weights &weights, const GruQuantizeOptions &options) {
     qk_gru_config config = QK_GRU_CONFIG_INIT;
     config.input_size = static_cast<int32_t>(weights.input_size);
@@ -124,6 +173,7 @@ Gru create_gru(const Context &context, const Weights &weights, const GruQuantize
     if (options.uniform_tables) config.flags |= QK_GRU_UNIFORM_TABLES;
     if (options.bias_correction) config.flags |= QK_GRU_BIAS_CORRECTION;
     if (options.headroom) config.flags |= QK_GRU_HEADROOM;
+    if (options.h_view_8) config.flags |= QK_GRU_H_VIEW_8;
     const auto pointer = [](const std::vector<float> &values) {
         return values.empty() ? nullptr : values.data();
     };
@@ -131,7 +181,9 @@ Gru create_gru(const Context &context, const Weights &weights, const GruQuantize
     check(qk_gru_create(context.get(), &config, weights.w_ih.data(), weights.w_hh.data(),
                         pointer(weights.b_ih), pointer(weights.b_hh), &gru),
           options.input, qk_context_error(context.get()));
-    return Gru(gru);
+    Gru created(gru);
+    set_quants(created, options);
+    return created;
 }
 
 // One file of sequences and what the float GRU makes of them.
@@ -144,7 +196,7 @@ struct Sequences {
 Sequences run_float(const Context &context, const Gru &gru, const Weights &weights,
                     const std::string &path, int64_t batch) {
     SequenceReader reader(path, batch, weights.input_size);
-    Sequences data{path, reader.shape(), reader.read_all(), {}};
+    Sequences data{path, reader.shape(), reader.read_floats(), {}};
     data.y.resize(static_cast<size_t>(data.shape.steps * data.shape.batch * weights.hidden_size));
     const Tensor x =
         wrap_sequence(context, data.shape.steps, data.shape.batch, data.shape.size, data.x.data());

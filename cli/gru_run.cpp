@@ -36,15 +36,71 @@ void report(const CommonOptions &common, const GruRunOptions &options, const Seq
                 hidden_size, seconds / double(shape.steps) * 1e6);
 }
 
+Element code_element(int32_t bits) { return bits <= 8 ? Element::kI8 : Element::kI16; }
+
+const char *ending_of(Element element) { return element == Element::kI8 ? "i8" : "i16"; }
+
+void check_codes(const std::string &path, Element element, const char *what, int32_t bits) {
+    if (element == Element::kF32 || element == code_element(bits)) return;
+    throw Failure(kFailed, path + ": the GRU's " + what + " has codes of " + std::to_string(bits) +
+                               " bits, which qk keeps as " + ending_of(code_element(bits)));
+}
+
+Element output_element(const GruRunOptions &options, const qk_gru_model &model) {
+    const int32_t bits = model.quant[QK_GRU_H].bits;
+    if (is_npy(options.output)) return options.codes ? code_element(bits) : Element::kF32;
+    const Element element = raw_element(options.output);
+    if (options.codes && element == Element::kF32) {
+        throw Failure(kUsage, options.output + ": --codes writes *.npy, *.i8 or *.i16");
+    }
+    check_codes(options.output, element, "state", bits);
+    return element;
+}
+
+// States are [b,h], f32: what the state's codes stand for is exact there.
+void write_initial_state(const Context &context, const std::string &path, qk_gru_state *state,
+                         int64_t batch, int64_t hidden_size) {
+    SequenceReader reader(path, 0, hidden_size);
+    const std::vector<float> h = reader.read_floats();
+    if (static_cast<int64_t>(h.size()) != batch * hidden_size) {
+        throw Failure(kFailed, path + ": holds " + std::to_string(h.size()) +
+                                   " values, states of " + plural(batch, "sequence") + " are " +
+                                   std::to_string(batch * hidden_size));
+    }
+    check(qk_gru_state_write(context.get(), state, h.data()), path,
+          qk_context_error(context.get()));
+}
+
+void write_final_state(const Context &context, const GruRunOptions &options,
+                       const qk_gru_state *state, int64_t batch, int64_t hidden_size) {
+    std::vector<float> h(static_cast<size_t>(batch * hidden_size));
+    check(qk_gru_state_read(context.get(), state, h.data()), options.final_state,
+          qk_context_error(context.get()));
+    SequenceWriter writer(options.final_state, {batch, 1, hidden_size, 2}, Element::kF32,
+                          options.force);
+    writer.write(h.data(), batch);
+    writer.commit();
+}
+
+void check_final_state(const GruRunOptions &options) {
+    if (options.final_state.empty() || is_npy(options.final_state)) return;
+    if (raw_element(options.final_state) != Element::kF32) {
+        throw Failure(kUsage, options.final_state + ": states are written to *.npy or *.f32");
+    }
+}
+
 }  // namespace
 
 ExitCode run_gru_run(const CommonOptions &common, const GruRunOptions &options) {
     using Clock = std::chrono::steady_clock;
+    check_final_state(options);
     Context context = create_context(common.threads);
     const LoadedGru loaded = load_gru(context, options.file);
     const int32_t hidden_size = loaded.model.hidden_size;
     SequenceReader reader(options.input, options.batch, loaded.model.input_size);
     SequenceShape shape = reader.shape();
+    check_codes(options.input, reader.element(), "input", loaded.model.quant[QK_GRU_X].bits);
+    const Element out_element = output_element(options, loaded.model);
     const int32_t batch = static_cast<int32_t>(shape.batch);
     const int64_t piece = piece_steps(shape, hidden_size);
 
@@ -56,24 +112,33 @@ ExitCode run_gru_run(const CommonOptions &common, const GruRunOptions &options) 
     check(qk_gru_state_create(context.get(), loaded.gru.get(), batch, &created), options.file,
           qk_context_error(context.get()));
     const GruState state(created);
+    if (!options.initial_state.empty()) {
+        write_initial_state(context, options.initial_state, state.get(), batch, hidden_size);
+    }
 
     shape.size = hidden_size;
-    SequenceWriter writer(options.output, shape, options.force);
-    std::vector<float> x(static_cast<size_t>(piece * batch * loaded.model.input_size));
-    std::vector<float> y(static_cast<size_t>(piece * batch * hidden_size));
+    SequenceWriter writer(options.output, shape, out_element, options.force);
+    const int64_t x_values = piece * batch * loaded.model.input_size;
+    std::vector<char> x(static_cast<size_t>(x_values * bytes_of(reader.element())));
+    std::vector<char> y(static_cast<size_t>(piece * batch * hidden_size * bytes_of(out_element)));
     Progress progress(common, shape.steps);
     Clock::duration elapsed{};
     for (int64_t at = 0; at < shape.steps; at += piece) {
         const int64_t steps = std::min(piece, shape.steps - at);
         progress.advance(steps, options.output);
         reader.read(x.data(), steps);
-        const Tensor in = wrap_sequence(context, steps, batch, loaded.model.input_size, x.data());
-        const Tensor out = wrap_sequence(context, steps, batch, hidden_size, y.data());
+        const Tensor in = wrap_sequence(context, steps, batch, loaded.model.input_size, x.data(),
+                                        format_of(reader.element()));
+        const Tensor out = wrap_sequence(context, steps, batch, hidden_size, y.data(),
+                                         format_of(out_element));
         const Clock::time_point start = Clock::now();
         check(qk_gru_run(context.get(), loaded.gru.get(), state.get(), in.get(), out.get()),
               options.input, qk_context_error(context.get()));
         elapsed += Clock::now() - start;
         writer.write(y.data(), steps);
+    }
+    if (!options.final_state.empty()) {
+        write_final_state(context, options, state.get(), batch, hidden_size);
     }
     writer.commit();
     report(common, options, reader.shape(), hidden_size,

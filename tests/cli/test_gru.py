@@ -40,9 +40,10 @@ def read_npy(path):
     size, = struct.unpack("<H", content[8:10])
     assert (10 + size) % 64 == 0 and content[9 + size:10 + size] == b"\n"
     header = eval(content[10:10 + size], {"__builtins__": {}})
-    assert header["descr"] == "<f4" and not header["fortran_order"]
+    assert not header["fortran_order"]
+    kind = {"<f4": "f", "|i1": "b", "<i2": "h"}[header["descr"]]
     count = math.prod(header["shape"])
-    return header["shape"], list(struct.unpack(f"<{count}f", content[10 + size:]))
+    return header["shape"], list(struct.unpack(f"<{count}{kind}", content[10 + size:]))
 
 
 def gru(weights, x, batch=1):
@@ -185,6 +186,30 @@ class GruQuantize(GruCase):
         fails(3, self.model, self.data, "--force")
 
 
+    def test_widths_and_granularity(self):
+        """What is asked for is what the file has; the rest is the preset's."""
+        usual = {"x": 8, "h": 16, "w": 8, "r": 8, "bw": 16, "br": 16}
+        for asked, changed, granularity in (([], {}, "tensor"), (["w=4", "x=12"], {"w": 4, "x": 12},
+                                                                 "gate"),
+                                            (["r=16", "bw=32", "new_in=9"],
+                                             {"r": 16, "bw": 32, "new_in": 9}, "channel")):
+            more = [word for text in asked for word in ("--bits", text)]
+            report = self.quantize(*more, "--granularity", granularity)
+            found = {t["name"]: t for t in self.run_json("gru", "info", self.out)["tensors"]}
+            for name, bits in {**usual, **changed}.items():
+                self.assertEqual(found[name]["bits"], bits, name)
+            if granularity == "tensor":
+                for name in ("w", "r", "bw", "br"):
+                    self.assertEqual(found[name]["shift_min"], found[name]["shift_max"])
+            self.assertGreater(report["calibration"]["sqnr_db"], 8)
+        self.out.unlink()
+        for bits in ("w=3", "w=17", "bw=33", "w", "=8", "w=", "w=8x", "weights=8", "h=-8"):
+            self.fails(2, "gru", "quantize", self.model, self.out, "--calibrate", self.data,
+                       "--bits", bits)
+        self.run_qk("gru", "quantize", self.model, self.out, "--calibrate", self.data,
+                    "--granularity", "row", code=2)
+
+
 class GruInfo(GruCase):
     def test_presets(self):
         for preset, bits in zip(PRESETS, ([8, 8, 8], [8, 16, 8], [16, 16, 8], [16, 16, 16])):
@@ -272,6 +297,71 @@ class GruRun(GruCase):
         self.assertEqual(report, {"file": str(self.out), "input": str(self.data),
                                   "output": str(self.folder / "h.npy"), "steps": STEPS,
                                   "batch": 1, "input_size": C, "hidden_size": H})
+
+    def test_states_carry_over(self):
+        """Two halves, the second from the first's last state, are the whole."""
+        for preset in PRESETS:
+            self.quantize("--preset", preset)
+            states = self.run_gru(self.data)
+            half = STEPS // 2
+            first = self.write("first.f32", floats(self.x[:half * C]))
+            second = self.write("second.f32", floats(self.x[half * C:]))
+            for name in ("s.f32", "s.npy"):
+                state = self.folder / name
+                begin = self.run_gru(first, "--final-state", state)
+                end = self.run_gru(second, "--initial-state", state)
+                self.assertEqual(begin + end, states)
+                self.assertNotEqual(self.run_gru(second), end)
+                if name == "s.npy":
+                    shape, found = read_npy(state)
+                    self.assertEqual((shape, floats(found)), ((1, H), begin[-4 * H:]))
+                state.unlink()
+        both = floats(self.x[:2 * C])
+        two = floats([0.5] * H + [-0.25] * H)
+        for name, content in (("two.f32", two), ("two.npy", npy((2, H), two))):
+            self.run_gru(self.write("x2.f32", both), "--batch", 2, "--initial-state",
+                         self.write(name, content))
+        for code, name, content in ((1, "three.f32", two + two[:4 * H]),
+                                    (3, "odd.f32", two[:-4]), (3, "none.f32", b""),
+                                    (4, "codes.i8", bytes(2 * H)), (2, "h.bin", two),
+                                    (1, "wide.npy", npy((2, H + 1), two + b"12345678"))):
+            self.fails(code, "gru", "run", self.out, self.folder / "x2.f32",
+                       self.folder / "y.f32", "--batch", 2, "--initial-state",
+                       self.write(name, content))
+        self.fails(2, "gru", "run", self.out, self.data, self.folder / "y.f32", "--final-state",
+                   self.folder / "s.i8")
+
+    def test_codes(self):
+        """Integers in and out are the same run: real = (code - zero) * 2^-shift."""
+        for preset, x_kind, h_kind in (("w8a8", "b", "b"), ("w8h16", "b", "h"),
+                                       ("w16a16", "h", "h")):
+            self.quantize("--preset", preset)
+            states = struct.unpack(f"<{STEPS * H}f", self.run_gru(self.data))
+            tensors = {t["name"]: t for t in self.run_json("gru", "info", self.out)["tensors"]}
+            ends = {"b": ("i8", "|i1", 127), "h": ("i16", "<i2", 32767)}
+
+            def grid(name):
+                return tensors[name]["zero_point"], 2.0 ** tensors[name]["shift_min"]
+
+            zero, scale = grid("x")
+            name, descr, most = ends[x_kind]
+            codes = [max(-most - 1, min(most, round(v * scale) + zero)) for v in self.x]
+            raw = struct.pack(f"<{len(codes)}{x_kind}", *codes)
+            zero, scale = grid("h")
+            wanted = [round(v * scale) + zero for v in states]
+            packed = struct.pack(f"<{len(wanted)}{h_kind}", *wanted)
+            for data in (self.data, self.write(f"x.{name}", raw),
+                         self.write("x.npy", npy((STEPS, C), raw, descr=descr))):
+                self.assertEqual(self.run_gru(data, to=f"h.{ends[h_kind][0]}"), packed)
+                self.run_gru(data, "--codes", to="h.npy")
+                self.assertEqual(read_npy(self.folder / "h.npy"), ((STEPS, H), wanted))
+                self.assertEqual(self.run_gru(data), floats(states))
+            wrong = "i16" if x_kind == "b" else "i8"
+            self.fails(1, "gru", "run", self.out, self.write(f"y.{wrong}", 2 * raw),
+                       self.folder / "none.f32")
+            wrong = "i16" if h_kind == "b" else "i8"
+            self.fails(1, "gru", "run", self.out, self.data, self.folder / f"none.{wrong}")
+        self.fails(2, "gru", "run", self.out, self.data, self.folder / "none.f32", "--codes")
 
     def test_refusals_leave_nothing(self):
         content = floats(self.x)
