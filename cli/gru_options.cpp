@@ -4,7 +4,8 @@ namespace {
 
 const char *const kArrayHelp =
     "float32 sequences: .npy [t,c] or [t,b,c], or .f32, the values alone";
-const char *const kBatchHelp = "sequences side by side in files of values alone: [t,b,c]; default: [t,c]";
+const char *const kBatchHelp =
+    "sequences side by side in files of values alone: [t,b,c]; default: [t,c]";
 
 void add_info(CLI::App *gru, CommonOptions *common, GruInfoOptions *options) {
     CLI::App *command = gru->add_subcommand("info", "sizes, widths, scales and tables");
