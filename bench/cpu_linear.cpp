@@ -153,7 +153,7 @@ void run_case(const Options &options, const Case &c, int64_t n, int64_t k) {
     context_options.allocator = &allocator;
     if (options.mode == "bf16") context_options.flags = QK_CONTEXT_BF16_PRODUCTS;
     if (options.mode == "int8") context_options.flags = QK_CONTEXT_INT8_ACTIVATIONS;
-    context_options.workspace_bytes = size_t(options.m) * size_t(k) * 2 + 4096;  // more than any
+    context_options.workspace_bytes = size_t(options.m + 8) * size_t(k + 128) * 4;  // more than any
     qk_context *context = nullptr;
     check(qk_context_create(&context_options, &context), nullptr);
     const double bytes = weight_bytes(c, n, k);

@@ -8,11 +8,10 @@ namespace {
 
 inline int64_t chunk_count(const Geometry &s) { return ceil_div(s.k, 128); }
 
-// Workspace for `bytes` a chunk of every row of x, aligned to 64. Rows may be as many as
+// Workspace for `bytes` a chunk of `rows` rows of x, aligned to 64. Rows may be as many as
 // qk_linear_workspace is asked about; where no memory could hold them, no context has enough.
-inline size_t chunk_workspace(const LinearArgs &args, size_t bytes) {
-    const Checked total =
-        Checked(args.x.rows) * chunk_count(args.w.geometry) * int64_t(bytes) + 64;
+inline size_t chunk_workspace(const Geometry &s, int64_t rows, size_t bytes) {
+    const Checked total = Checked(rows) * chunk_count(s) * int64_t(bytes) + 64;
     return total.ok && uint64_t(total.value) <= SIZE_MAX ? size_t(total.value) : SIZE_MAX;
 }
 

@@ -1,5 +1,5 @@
 // y = x . transpose(w) + bias in int8 mode over the packed layout (rows8), a row of x at a time.
-// Included after an instruction set's int8_lanes.hpp and its NestedTable.
+// Included after an instruction set's int8_lanes.hpp and its nested_widener().
 //
 // A block of 8 rows walks along k in chunks of 64 bytes a row: integer dot products of a chunk's
 // blocks (ChunkDots), folded into 8 floats a block, one a row:
@@ -61,14 +61,12 @@ class Int8Rows {
     QK_INLINE void add(const uint8_t *codes, const XChunk &x, const char *scales,
                        const uint8_t *zeros, int64_t blocks, Floats8 *acc) const {
         Sums8 dots[kBlocks];
-        dots_.run(codes, x.low, x.high, dots);
+        dots_.run(codes, x, dots);
         QK_UNROLL
         for (int b = 0; b < kBlocks; ++b) {
             if (b >= blocks) return;
-            const Sums8 zero = table             ? splat_sums8(kTableOffset)
-                               : zeros == nullptr ? splat_sums8(8)
-                                                  : load_zeros8(zeros + 4 * b);
-            const Sums8 sums = take_zeros(dots[b], zero, x.sum[b]);
+            const Sums8 zero = zeros == nullptr ? splat_sums8(8) : load_zeros8(zeros + 4 * b);
+            const Sums8 sums = table ? dots[b] : take_zeros(dots[b], zero, x.sum[b]);
             *acc = fold8(sums, x.scale[b], load_floats8(scales + 32 * b), *acc);
         }
     }
@@ -119,15 +117,15 @@ void run_int8_blocks(const LinearArgs &args, const Launch &launch, const XChunk 
 }
 
 Status run_int8_gemv(const LinearArgs &args, const Launch &launch) {
-    const bool turned = groups_of_chunk(args.w.geometry) > 1;
-    const XChunk *const x = quantize_x(args, launch, turned ? XOrder::kTurned : XOrder::kStored);
+    const XChunk *const x = quantize_x(args, launch);
     args.w.format->kind == FormatKind::kTable ? run_int8_blocks<true>(args, launch, x)
                                               : run_int8_blocks<false>(args, launch, x);
     return QK_OK;
 }
 
 bool can_run_int8_gemv(const LinearArgs &args, int32_t) {
-    return (features() & kInt8Feature) != 0 && int8_mode_takes(args.w) && has_whole_chunks(args.w);
+    const bool runs = (features() & kInt8Feature) == kInt8Feature;
+    return runs && int8_mode_takes(args.w) && has_whole_chunks(args.w);
 }
 
 }  // namespace

@@ -3,12 +3,11 @@
 #pragma once
 #include <arm_neon.h>
 
-#include "cpu/int8.hpp"
+#include "cpu/vector/int8_x_portable.hpp"
 
 namespace qk::cpu {
 namespace {
 
-constexpr int32_t kTableOffset = 0;
 #define QK_INT8_INLINE __attribute__((always_inline))
 
 struct Sums8 {  // 8 integers, one a row
@@ -80,8 +79,7 @@ class ChunkDots {
   public:
     explicit ChunkDots(const Int8Entries &entries) : table_(vld1q_s8(entries.value)) {}
 
-    QK_INT8_INLINE void run(const uint8_t *codes, const int8_t *x_low, const int8_t *x_high,
-                            Sums8 (&to)[kBlocks]) const {
+    QK_INT8_INLINE void run(const uint8_t *codes, const XChunk &x, Sums8 (&to)[kBlocks]) const {
         int32x4_t d[8], e[8];
         for (int row = 0; row < 8; ++row) {
             __builtin_prefetch(codes + 64 * row + 8192, 0, 3);
@@ -92,8 +90,8 @@ class ChunkDots {
                 const int8x16_t low = entry(vandq_u8(words, vdupq_n_u8(15)));
                 const int8x16_t high = entry(vshrq_n_u8(words, 4));
                 int32x4_t &other = kBlocks == 8 ? e[row] : d[row];
-                d[row] = add_dots(d[row], low, vld1q_s8(x_low + quarter));
-                other = add_dots(other, high, vld1q_s8(x_high + quarter));
+                d[row] = add_dots(d[row], low, vld1q_s8(x.low + quarter));
+                other = add_dots(other, high, vld1q_s8(x.high + quarter));
             }
         }
         for (int half = 0; half < 2; ++half) {

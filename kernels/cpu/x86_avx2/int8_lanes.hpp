@@ -4,7 +4,7 @@
 // are unsigned as they are. Table entries take the sign of x, whose magnitude is the unsigned
 // factor: 2 * 127 * 127 fits 15 bits, so nothing saturates.
 #pragma once
-#include "cpu/int8.hpp"
+#include "cpu/vector/int8_x_portable.hpp"
 #include "cpu/vector/int8_ymm.hpp"
 #include "cpu/x86_avx2/lanes.hpp"
 
@@ -12,7 +12,6 @@ namespace qk::cpu {
 namespace {
 
 constexpr uint32_t kInt8Feature = 1u << 0;  // kAvx2
-constexpr int32_t kTableOffset = 0;
 #define QK_INT8_INLINE __attribute__((always_inline))
 
 inline __m256i add_unpacked_32(__m256i a, __m256i b) {
@@ -73,8 +72,7 @@ class ChunkDots {
         table_ = _mm256_broadcastsi128_si256(bytes);
     }
 
-    QK_INT8_INLINE void run(const uint8_t *codes, const int8_t *x_low, const int8_t *x_high,
-                            Sums8 (&to)[kBlocks]) const {
+    QK_INT8_INLINE void run(const uint8_t *codes, const XChunk &x, Sums8 (&to)[kBlocks]) const {
         __m256i d[8], e[8];
         for (int row = 0; row < 8; ++row) {
             prefetch(codes + 64 * row + 8192);
@@ -82,9 +80,9 @@ class ChunkDots {
             for (int half = 0; half < 2; ++half) {
                 const __m256i mask = _mm256_set1_epi8(15);
                 const __m256i words = load(codes + 64 * row + 32 * half);
-                low[half] = multiply(_mm256_and_si256(words, mask), load(x_low + 32 * half));
+                low[half] = multiply(_mm256_and_si256(words, mask), load(x.low + 32 * half));
                 high[half] = multiply(_mm256_and_si256(_mm256_srli_epi16(words, 4), mask),
-                                      load(x_high + 32 * half));
+                                      load(x.high + 32 * half));
             }
             if (kBlocks == 8) {
                 d[row] = _mm256_add_epi32(widen(low[0]), widen(low[1]));

@@ -25,26 +25,30 @@ struct XChunk {
     float sum[8];                   // of a group's numbers, as rounded
 };
 
-void prepare_chunk(const float *x, int64_t blocks, XChunk *to) {
-    uint16_t half[128];
-    for (int i = 0; i < 128; ++i) half[i] = bf16_from_f32(x[i]);
-    for (int s = 0; s < 4; ++s) {
-        const uint16_t *const low = half + 16 * s, *const high = half + 16 * (s + 4);
-        uint16_t *const words = to->x[s];
-        for (int j = 0; j < 16 && blocks == 1; ++j) {
-            words[2 * j] = low[j];
-            words[2 * j + 1] = high[j];
-        }
-        for (int e = 0; e < 8 && blocks != 1; ++e) {
-            memcpy(words + 4 * e, low + 2 * e, 4);
-            memcpy(words + 4 * e + 2, high + 2 * e, 4);
-        }
+// Of 128 numbers. Sums are what zeros are multiplied by.
+void prepare_chunk(const float *x, int64_t blocks, bool sums, XChunk *to) {
+    alignas(64) uint16_t order[32];  // of 16 low and 16 high numbers
+    for (int i = 0; i < 32; ++i) {
+        const int one = i / 2 + i % 2 * 16, neighbours = i / 4 * 2 + i % 2 + i / 2 % 2 * 16;
+        order[i] = uint16_t(blocks == 1 ? one : neighbours);
     }
-    const int64_t size = 128 / blocks;
+    Lanes rounded[8];
+    for (int s = 0; s < 4; ++s) {
+        const __m512 low = _mm512_loadu_ps(x + 16 * s), high = _mm512_loadu_ps(x + 16 * (s + 4));
+        const __m512i half = __m512i(_mm512_cvtne2ps_pbh(high, low));
+        _mm512_store_si512(to->x[s], _mm512_permutexvar_epi16(_mm512_load_si512(order), half));
+        const auto widen = [](__m256i v) {
+            return Lanes{_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(v), 16))};
+        };
+        rounded[s] = widen(_mm512_castsi512_si256(half));
+        rounded[s + 4] = widen(_mm512_extracti64x4_epi64(half, 1));
+    }
+    if (!sums) return;
+    float of_16[8];
+    fold_rows(rounded, of_16);
     for (int64_t b = 0; b < blocks; ++b) {
-        float lanes[16] = {};
-        for (int64_t i = 0; i < size; ++i) lanes[i % 16] += f32_from_bf16(half[b * size + i]);
-        to->sum[b] = fold_lanes(load_f32(lanes));
+        to->sum[b] = 0;
+        for (int64_t i = 0; i < 8 / blocks; ++i) to->sum[b] += of_16[b * (8 / blocks) + i];
     }
 }
 
@@ -54,24 +58,27 @@ const XChunk *prepare(const LinearArgs &args, const Launch &launch) {
     XChunk *const to = reinterpret_cast<XChunk *>(at);
     const int64_t k = args.x.columns, chunks = chunk_count(args.w.geometry);
     const int64_t blocks = groups_of_chunk(args.w.geometry);
+    const bool affine = args.w.format->kind == FormatKind::kAffine;
     parallel_ranges(launch.parallel, args.x.rows, 1, [&](int64_t first, int64_t last) {
         for (int64_t i = first * chunks; i < last * chunks; ++i) {
             const int64_t column = i % chunks * 128, count = min64(128, k - column);
-            float x[128] = {};
             const int64_t from = i / chunks * k + column;
-            if (args.x.format->id == QK_FORMAT_F32) {
-                memcpy(x, static_cast<const char *>(args.x.data) + from * 4, size_t(count) * 4);
+            const char *const data = static_cast<const char *>(args.x.data) + from * 4;
+            float x[128];
+            if (args.x.format->id == QK_FORMAT_F32 && count == 128) {
+                memcpy(x, data, sizeof(x));
             } else {
+                memset(x, 0, sizeof(x));
                 widen_x(args.x, from, count, x);
             }
-            prepare_chunk(x, blocks, to + i);
+            prepare_chunk(x, blocks, affine, to + i);
         }
     });
     return to;
 }
 
 size_t workspace_bytes(const LinearArgs &args, int32_t) {
-    return chunk_workspace(args, sizeof(XChunk));
+    return chunk_workspace(args.w.geometry, args.x.rows, sizeof(XChunk));
 }
 
 struct Sums {
@@ -116,23 +123,22 @@ class Rows {
         const char *const scales = scales_.load(row_block, group, groups);
         const uint8_t *codes =
             static_cast<const uint8_t *>(args_.w.data) + (row_block * chunks_ + first) * 512;
+        const bool affine = args_.w.format->kind == FormatKind::kAffine;
         Sums sums = *total;  // a copy that nothing points to stays in registers
         int64_t at = 0, next = (group + 1) * size;
+        if (kBlocks > 1) pair_scales(scales, last - first, groups);
         for (int64_t i = first; i < last; ++i, codes += 512) {
             if (kBlocks == 1 && i * 128 >= next) ++at, next += size;
-            float scale[kBlocks][8] = {};
+            const char *const scale = scales + at * 32;
             const int64_t blocks = min64(kBlocks, groups - at);
-            memcpy(scale, scales + at * 32, size_t(blocks) * 32);
-            if (args_.w.format->kind == FormatKind::kAffine) {
-                take_zeros(row_block, group + at, blocks, scale, x[i], &sums.zeros);
-            }
-            add(codes, x[i], scale, sums.row);
+            if (affine) take_zeros(row_block, group + at, blocks, scale, x[i], &sums.zeros);
+            add(codes, x[i], scale, pairs_[i - first], sums.row);
             if (kBlocks > 1) at += kBlocks;
         }
         *total = sums;
     }
 
-    void take_zeros(int64_t row_block, int64_t group, int64_t blocks, const float (*scale)[8],
+    void take_zeros(int64_t row_block, int64_t group, int64_t blocks, const char *scale,
                     const XChunk &x, __m256 *total) const {
         const __m256i shift = _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28);
         const int64_t at = row_block * args_.w.geometry.groups_per_row + group;
@@ -142,22 +148,33 @@ class Rows {
                 symmetric ? int32_t(0x88888888) : load_as<int32_t>(args_.w.zero, at + b);
             const __m256i all = _mm256_srlv_epi32(_mm256_set1_epi32(nibbles), shift);
             const __m256 zero = _mm256_cvtepi32_ps(_mm256_and_si256(all, _mm256_set1_epi32(15)));
-            const __m256 share = _mm256_mul_ps(zero, _mm256_loadu_ps(scale[b]));
+            const __m256 share = _mm256_mul_ps(zero, scale8(scale, b));
             *total = _mm256_fmadd_ps(share, _mm256_set1_ps(x.sum[b]), *total);
         }
     }
 
-    QK_INLINE void add(const uint8_t *codes, const XChunk &x, const float (&scale)[kBlocks][8],
-                       __m512 (&acc)[8]) const {
-        alignas(64) float pairs[kParts][16];  // [row][lane mod 2]
-        for (int p = 0; p < kParts && kBlocks > 1; ++p) {
-            const __m512i order = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22,
-                                                    7, 23);
-            const __m512 low = _mm512_castps256_ps512(_mm256_loadu_ps(scale[p]));
-            const __m512 high =
-                _mm512_castps256_ps512(_mm256_loadu_ps(scale[(p + kParts) % kBlocks]));
-            _mm512_store_ps(pairs[p], _mm512_permutex2var_ps(low, order, high));
+    static __m256 scale8(const char *scales, int64_t block) {
+        return _mm256_loadu_ps(reinterpret_cast<const float *>(scales + 32 * block));
+    }
+
+    // A panel's scales as [row][lane mod 2]; past the last group lie none.
+    void pair_scales(const char *scales, int64_t chunks, int64_t groups) {
+        const __m512i order = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7,
+                                                23);
+        const auto load = [&](int64_t group) {
+            const __m256 eight = group < groups ? scale8(scales, group) : _mm256_setzero_ps();
+            return _mm512_castps256_ps512(eight);
+        };
+        for (int64_t i = 0; i < chunks; ++i) {
+            for (int64_t p = 0; p < kParts; ++p) {
+                const __m512 low = load(i * kBlocks + p), high = load(i * kBlocks + p + kParts);
+                _mm512_store_ps(pairs_[i][p], _mm512_permutex2var_ps(low, order, high));
+            }
         }
+    }
+
+    QK_INLINE void add(const uint8_t *codes, const XChunk &x, const char *scale,
+                       const float (&pairs)[kParts][16], __m512 (&acc)[8]) const {
         __m512i x0 = _mm512_load_si512(x.x[0]), x1 = _mm512_load_si512(x.x[1]);
         __m512i x2 = _mm512_load_si512(x.x[2]), x3 = _mm512_load_si512(x.x[3]);
         asm volatile("" : "+v"(x0), "+v"(x1), "+v"(x2), "+v"(x3));
@@ -175,7 +192,8 @@ class Rows {
             if (kParts == 1) {
                 const __m512 sum = _mm512_add_ps(part[1], part[3]);
                 const __m512 factor =
-                    kBlocks == 1 ? _mm512_set1_ps(scale[0][row]) : pair(pairs[0] + 2 * row);
+                    kBlocks == 1 ? _mm512_set1_ps(load_as<float>(scale, row))
+                                 : pair(pairs[0] + 2 * row);
                 acc[row] = _mm512_fmadd_ps(sum, factor, acc[row]);
                 continue;
             }
@@ -222,6 +240,7 @@ class Rows {
     const XChunk *x_;
     ScalePanel scales_;
     __m512i table_;
+    alignas(64) float pairs_[kPanelChunks][kParts][16];
 };
 
 template <int kBlocks>

@@ -15,51 +15,21 @@ constexpr int64_t kBatchChunks = 4;                 // of a panel
 constexpr int64_t kSlab = 64;                       // rows of x whose sums a task keeps
 constexpr int kTile = 8;                            // rows of x in a tile
 
-// Dword i of 16 rows into vector i.
-inline void transpose_dwords(__m512i (&v)[16]) {
-    __m512i t[16];
-    for (int i = 0; i < 16; i += 2) {
-        t[i] = _mm512_unpacklo_epi32(v[i], v[i + 1]);
-        t[i + 1] = _mm512_unpackhi_epi32(v[i], v[i + 1]);
-    }
-    for (int i = 0; i < 16; i += 4) {  // v[i + d]: dword d of each 128 bits, rows i .. i + 3
-        v[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
-        v[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
-        v[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
-        v[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
-    }
-    for (int d = 0; d < 4; ++d) {
-        const __m512i a = _mm512_shuffle_i32x4(v[d], v[4 + d], 0x88);  // quarters 0, 2
-        const __m512i b = _mm512_shuffle_i32x4(v[d], v[4 + d], 0xdd);  // quarters 1, 3
-        const __m512i c = _mm512_shuffle_i32x4(v[8 + d], v[12 + d], 0x88);
-        const __m512i e = _mm512_shuffle_i32x4(v[8 + d], v[12 + d], 0xdd);
-        t[d] = _mm512_shuffle_i32x4(a, c, 0x88);
-        t[8 + d] = _mm512_shuffle_i32x4(a, c, 0xdd);
-        t[4 + d] = _mm512_shuffle_i32x4(b, e, 0x88);
-        t[12 + d] = _mm512_shuffle_i32x4(b, e, 0xdd);
-    }
-    for (int i = 0; i < 16; ++i) v[i] = t[i];
-}
-
-// In place: GCC 12 copies the sum before and after its intrinsic.
-QK_INLINE inline void add_dots(__m512i &sum, __m512i w, __m512i x) {
-    asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(w), "v"(x));
-}
+// 128 columns of a tile's rows of x, so that a step reads one run of memory.
+struct XTile {
+    int32_t x[32][kTile];     // 4 columns each
+    float scale[8][kTile];    // by block; the unit of entries is in it
+    int32_t minus[8][kTile];  // minus a block's sum, times the zero where all have the same
+};
 
 class Int8Batch {
   public:
-    Int8Batch(const LinearArgs &args, const XChunk *x)
+    Int8Batch(const LinearArgs &args, const XTile *x)
         : args_(args), x_(x), chunks_(chunk_count(args.w.geometry)),
-          groups_(groups_of_chunk(args.w.geometry)),
+          groups_(groups_of_chunk(args.w.geometry)), columns_(32 / groups_),
           is_table_(args.w.format->kind == FormatKind::kTable),
-          scales_{ScalePanel(args.w), ScalePanel(args.w), ScalePanel(args.w), ScalePanel(args.w)} {
-        const Int8Entries entries(args.w);
-        uint8_t bytes[16];
-        for (int i = 0; i < 16; ++i) {
-            bytes[i] = uint8_t(entries.value[i] + (is_table_ ? kTableOffset : 0));
-        }
-        table_ = _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i *>(bytes)));
-    }
+          table_(Int8Entries(args.w), is_table_),
+          scales_{ScalePanel(args.w), ScalePanel(args.w), ScalePanel(args.w), ScalePanel(args.w)} {}
 
     void run(int64_t task) {
         first_block_ = task * kTaskBlocks;
@@ -82,32 +52,64 @@ class Int8Batch {
             decode(chunk, 0, entries_[chunk - first]);
             decode(chunk, 1, entries_[chunk - first]);
         }
+        const Geometry &s = args_.w.geometry;
+        int64_t group[kBatchChunks], blocks[kBatchChunks];
+        for (int64_t chunk = first; chunk < last; ++chunk) {
+            const int64_t at = chunk * 128 / s.group_size;
+            group[chunk - first] = at - first_group_;
+            blocks[chunk - first] = min64(groups_, s.groups_per_row - at);
+        }
         for (int64_t row = 0; row < x_rows_; row += kTile) {
-            for (int64_t chunk = first; chunk < last; ++chunk) add(row, chunk, chunk - first);
+            const XTile *const x = x_ + (x_first_ + row) / kTile * chunks_ + first;
+            for (int64_t i = 0; i < last - first; ++i) {
+                add(x[i], entries_[i], group[i], blocks[i], acc_ + row);
+            }
         }
     }
 
-    // 16 of the task's rows. Bytes of four dwords change places, so that a dword holds neighbours:
-    // columns 32 b + 4 t .. + 3 in the low nibbles of dword 4 t + b, 16 further in the high ones.
+    // 16 of the task's rows: lane r of vector d gets columns 4 d .. 4 d + 3 of row r. A quarter of
+    // the chunk at a time; 128 bits of a vector hold 4 rows. Rows past the last repeat others.
     void decode(int64_t chunk, int64_t half, __m512i (*to)[2]) const {
-        const __m128i order = _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-        const __m512i turn = _mm512_broadcast_i32x4(order), mask = _mm512_set1_epi8(15);
-        __m512i v[16];
-        for (int64_t i = 0; i < 16; ++i) {
-            const int64_t block = half * 2 + i / 8;
-            const uint8_t *const codes = static_cast<const uint8_t *>(args_.w.data) +
-                                         ((first_block_ + block) * chunks_ + chunk) * 512;
-            v[i] = _mm512_setzero_si512();
-            if (block >= blocks_) continue;
-            prefetch(codes + 64 * (i % 8) + 2048);
-            v[i] = _mm512_shuffle_epi8(load_words(codes + 64 * (i % 8)).v, turn);
+        const uint8_t *block[2];
+        for (int64_t i = 0; i < 2; ++i) {
+            const int64_t index = first_block_ + min64(half * 2 + i, blocks_ - 1);
+            block[i] = static_cast<const uint8_t *>(args_.w.data) + (index * chunks_ + chunk) * 512;
         }
-        transpose_dwords(v);
-        for (int i = 0; i < 16; ++i) {
-            const int at = i % 4 * 8 + i / 4;
-            const __m512i high = _mm512_and_si512(_mm512_srli_epi16(v[i], 4), mask);
-            to[at][half] = _mm512_shuffle_epi8(table_, _mm512_and_si512(v[i], mask));
-            to[at + 4][half] = _mm512_shuffle_epi8(table_, high);
+        for (int quarter = 0; quarter < 4; ++quarter) {
+            __m512i v[4];
+            for (int i = 0; i < 4; ++i) {
+                prefetch(block[i & 1] + 64 * (2 * quarter + (i >> 1)) + 2048);
+                const auto row = [&](int r) {
+                    return _mm_loadu_si128(reinterpret_cast<const __m128i *>(
+                        block[r >> 3] + 64 * (r & 7) + 16 * quarter));
+                };
+                v[i] = _mm512_castsi128_si512(row(i));
+                v[i] = _mm512_mask_broadcast_i32x4(v[i], 0x00f0, row(4 + i));
+                v[i] = _mm512_mask_broadcast_i32x4(v[i], 0x0f00, row(8 + i));
+                v[i] = _mm512_mask_broadcast_i32x4(v[i], 0xf000, row(12 + i));
+            }
+            put_quarter(v, to + quarter, half);
+        }
+    }
+
+    // Byte b of each of a row's four dwords belongs to columns 32 b + 4 quarter .. + 3 (low) and 16
+    // further (high nibbles).
+    QK_INLINE void put_quarter(const __m512i (&v)[4], __m512i (*to)[2], int64_t half) const {
+        __m512i t[4];  // dwords [a b0, b b0, a b1, b b1], [a b2, b b2, a b3, b b3]
+        for (int i = 0; i < 4; i += 2) {
+            const __m512i a = turn_bytes<4>(v[i]), b = turn_bytes<4>(v[i + 1]);
+            t[i] = _mm512_unpacklo_epi32(a, b);
+            t[i + 1] = _mm512_unpackhi_epi32(a, b);
+        }
+        const __m512i by_byte[4] = {
+            _mm512_unpacklo_epi64(t[0], t[2]), _mm512_unpackhi_epi64(t[0], t[2]),
+            _mm512_unpacklo_epi64(t[1], t[3]), _mm512_unpackhi_epi64(t[1], t[3])};
+        const __m512i mask = _mm512_set1_epi8(15);
+        const bool table = is_table_;
+        for (int b = 0; b < 4; ++b) {
+            const __m512i low = by_byte[b], high = _mm512_srli_epi16(low, 4);
+            to[8 * b][half] = table ? table_.look_up(low) : _mm512_and_si512(low, mask);
+            to[8 * b + 4][half] = table ? table_.look_up(high) : _mm512_and_si512(high, mask);
         }
     }
 
@@ -128,53 +130,60 @@ class Int8Batch {
                 memcpy(&zero_[g][8 * block], &eight, 32);
             }
         }
-        if (args_.w.zero != nullptr) return;
-        for (int64_t g = 0; g < count; ++g) {
-            for (int32_t &zero : zero_[g]) zero = is_table_ ? kTableOffset : 8;
-        }
     }
 
-    // A tile: rows row .. row + 8 of the slab (the last one again where there are fewer).
-    QK_NOINLINE void add(int64_t row, int64_t chunk, int64_t at) {
-        const Geometry &s = args_.w.geometry;
-        const XChunk *x[kTile];
-        for (int j = 0; j < kTile; ++j) {
-            x[j] = x_ + (x_first_ + min64(row + j, x_rows_ - 1)) * chunks_ + chunk;
-        }
-        const int64_t columns = 32 / groups_;  // of 4
-        for (int64_t b = 0; b < groups_; ++b) {
-            const int64_t column = chunk * 128 + b * 4 * columns;
-            if (column >= s.k) return;
+    // A tile of x times a chunk of 32 rows, whose groups start at `group` of the panel.
+    QK_NOINLINE void add(const XTile &x, const __m512i (*entries)[2], int64_t group, int64_t blocks,
+                         float (*acc)[kTaskRows]) const {
+        const int64_t columns = columns_;
+        for (int64_t b = 0; b < blocks; ++b, ++group) {
             __m512i sum[kTile][2];
-            multiply(entries_[at] + b * columns, x, b * columns, columns, sum);
-            const int64_t group = column / s.group_size - first_group_;
-            for (int half = 0; half < 2; ++half) {
-                const __m512i zero = _mm512_loadu_si512(zero_[group] + 16 * half);
-                const __m512 scale = _mm512_loadu_ps(scale_[group] + 16 * half);
-                QK_UNROLL
-                for (int j = 0; j < kTile; ++j) {
-                    float *const acc = acc_[row + j] + 16 * half;
-                    const __m512i off = _mm512_madd_epi16(zero, _mm512_set1_epi32(x[j]->sum[b]));
-                    const __m512 whole = _mm512_cvtepi32_ps(_mm512_sub_epi32(sum[j][half], off));
-                    const __m512 factor = _mm512_mul_ps(_mm512_set1_ps(x[j]->scale[b]), scale);
-                    _mm512_storeu_ps(acc, _mm512_fmadd_ps(whole, factor, _mm512_loadu_ps(acc)));
+            start(x.minus[b], zero_[group], sum);
+            multiply(entries + b * columns, x.x + b * columns, columns, sum);
+            const __m512 scale[2] = {_mm512_loadu_ps(scale_[group]),
+                                     _mm512_loadu_ps(scale_[group] + 16)};
+            asm volatile("" ::: "memory");  // or sums in acc would stay on the stack meanwhile
+            QK_UNROLL
+            for (int j = 0; j < kTile; ++j) {
+                const __m512 x_scale = _mm512_set1_ps(x.scale[b][j]);
+                for (int half = 0; half < 2; ++half) {
+                    float *const to = acc[j] + 16 * half;
+                    const __m512 factor = _mm512_mul_ps(x_scale, scale[half]);
+                    const __m512 whole = _mm512_cvtepi32_ps(sum[j][half]);
+                    _mm512_storeu_ps(to, _mm512_fmadd_ps(whole, factor, _mm512_loadu_ps(to)));
                 }
             }
         }
     }
 
-    QK_INLINE static void multiply(const __m512i (*w)[2], const XChunk *const (&x)[kTile],
-                                   int64_t first, int64_t columns, __m512i (&sum)[kTile][2]) {
+    // What zeros take off: minus the zero times the sum of x, both of which fit 16 bits.
+    QK_INLINE void start(const int32_t *minus, const int32_t *zero, __m512i (&sum)[kTile][2]) const {
+        const bool zeros = args_.w.zero != nullptr;
+        QK_UNROLL
+        for (int j = 0; j < kTile; ++j) {
+            const __m512i off = _mm512_set1_epi32(minus[j]);
+            for (int half = 0; half < 2; ++half) {
+                const __m512i each = _mm512_loadu_si512(zero + 16 * half);
+                sum[j][half] = zeros ? _mm512_madd_epi16(each, off) : off;
+            }
+        }
+    }
+
+    QK_INLINE static void multiply(const __m512i (*w)[2], const int32_t (*x)[kTile],
+                                   int64_t columns, __m512i (&sum)[kTile][2]) {
         __m512i total[kTile][2];
         QK_UNROLL
-        for (int j = 0; j < kTile; ++j) total[j][0] = total[j][1] = _mm512_setzero_si512();
-        for (int64_t i = 0; i < columns; ++i) {
-            const __m512i low = w[i][0], high = w[i][1];
+        for (int j = 0; j < kTile; ++j) total[j][0] = sum[j][0], total[j][1] = sum[j][1];
+        for (int64_t i = 0; i < columns; i += 4) {  // a group has 4, 8, 16 or 32
             QK_UNROLL
-            for (int j = 0; j < kTile; ++j) {
-                const __m512i four = _mm512_set1_epi32(load_as<int32_t>(x[j]->low, first + i));
-                add_dots(total[j][0], low, four);
-                add_dots(total[j][1], high, four);
+            for (int64_t d = i; d < i + 4; ++d) {
+                const __m512i low = w[d][0], high = w[d][1];
+                QK_UNROLL
+                for (int j = 0; j < kTile; ++j) {
+                    const __m512i four = _mm512_set1_epi32(x[d][j]);
+                    add_dots(total[j][0], low, four);
+                    add_dots(total[j][1], high, four);
+                }
             }
         }
         QK_UNROLL
@@ -197,11 +206,12 @@ class Int8Batch {
     }
 
     const LinearArgs &args_;
-    const XChunk *const x_;
+    const XTile *const x_;
     const int64_t chunks_, groups_;
+    const int64_t columns_;  // of 4, in a group
     const bool is_table_;
+    const ByteTable table_;
     ScalePanel scales_[kTaskBlocks];
-    __m512i table_;
     int64_t first_block_ = 0, blocks_ = 0, x_first_ = 0, x_rows_ = 0, first_group_ = 0;
     __m512i entries_[kBatchChunks][32][2];          // [4 columns][16 rows]
     float scale_[kBatchChunks * 8][kTaskRows] = {};  // [group][row]
@@ -209,8 +219,55 @@ class Int8Batch {
     float acc_[kSlab][kTaskRows];
 };
 
+// The factor of sums of x where all zeros are the same.
+inline int32_t one_zero(const Weight &w) {
+    if (w.format->kind == FormatKind::kTable) return kTableOffset;
+    return w.zero == nullptr ? 8 : 1;
+}
+
+// One row's share of a tile.
+void put_row(const float *x, int64_t blocks, float unit, int32_t zero, int64_t j, XTile *to) {
+    const ChunkQuantizer quantizer(x, blocks);
+    float scale[8];
+    int32_t sum[8];
+    alignas(64) int32_t dwords[32];
+    quantizer.store_scales(unit, scale);
+    const XBytes bytes = quantizer.integers(sum);
+    const __m512i order = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    _mm512_store_si512(dwords, place(bytes, order));
+    _mm512_store_si512(dwords + 16, place(bytes, _mm512_add_epi32(order, _mm512_set1_epi32(16))));
+    for (int i = 0; i < 32; ++i) to->x[i][j] = dwords[i];
+    for (int b = 0; b < 8; ++b) {
+        to->scale[b][j] = scale[b];
+        to->minus[b][j] = -zero * sum[b];
+    }
+}
+
+size_t int8_tiles_bytes(const LinearArgs &args, int32_t) {
+    return chunk_workspace(args.w.geometry, ceil_div(args.x.rows, kTile), sizeof(XTile));
+}
+
+// Rows that fill the last tile are read as the last row, and never stored.
+const XTile *quantize_tiles(const LinearArgs &args, const Launch &launch) {
+    XTile *const tiles = reinterpret_cast<XTile *>(aligned_workspace(launch));
+    const int64_t chunks = chunk_count(args.w.geometry);
+    const int64_t blocks = groups_of_chunk(args.w.geometry);
+    const float unit = 1.0f / int8_steps(*args.w.format);
+    const int32_t zero = one_zero(args.w);
+    parallel_ranges(launch.parallel, round_up(args.x.rows, kTile), 1,
+                    [&](int64_t first, int64_t last) {
+        for (int64_t row = first; row < last; ++row) {
+            XTile *const to = tiles + row / kTile * chunks;
+            for_each_chunk(args.x, min64(row, args.x.rows - 1), [&](int64_t chunk, const float *x) {
+                put_row(x, blocks, unit, zero, row % kTile, to + chunk);
+            });
+        }
+    });
+    return tiles;
+}
+
 Status run_int8_batch(const LinearArgs &args, const Launch &launch) {
-    const XChunk *const x = quantize_x(args, launch, XOrder::kColumns);
+    const XTile *const x = quantize_tiles(args, launch);
     const int64_t tasks = ceil_div(args.w.geometry.n, kTaskRows);
     parallel_ranges(launch.parallel, tasks, 1, [&](int64_t first, int64_t last) {
         Int8Batch batch(args, x);

@@ -1,4 +1,4 @@
-// int8 mode on machines with VNNI.
+// int8 mode on machines with VNNI and VBMI.
 #include "cpu/features.hpp"
 #include "cpu/lists.hpp"
 #include "cpu/x86_avx512/int8_lanes.hpp"
@@ -12,6 +12,6 @@ namespace qk::cpu {
 const Kernel<LinearArgs> kLinearInt8Vnni = {"avx512 vnni int8", can_run_int8_gemv, int8_x_bytes,
                                             run_int8_gemv};
 const Kernel<LinearArgs> kLinearInt8VnniBatch = {"avx512 vnni int8 batch", can_run_int8_batch,
-                                                 int8_x_bytes, run_int8_batch};
+                                                 int8_tiles_bytes, run_int8_batch};
 
 }  // namespace qk::cpu
