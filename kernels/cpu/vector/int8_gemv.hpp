@@ -50,6 +50,7 @@ class Int8Rows {
         int64_t at = 0, next = (group + 1) * size;  // wide groups: where the next one starts
         for (int64_t i = first; i < last; ++i, codes += 512) {
             if (kBlocks == 1 && i * 128 >= next) ++at, next += size;
+            fetch_scales(scales + at * 32);
             add(codes, x[i], scales + at * 32, zeros == nullptr ? zeros : zeros + at * 4,
                 groups - at, &acc);
             if (kBlocks > 1) at += kBlocks;

@@ -130,6 +130,7 @@ class Rows {
         for (int64_t i = first; i < last; ++i, codes += 512) {
             if (kBlocks == 1 && i * 128 >= next) ++at, next += size;
             const char *const scale = scales + at * 32;
+            fetch_scales(scale);
             const int64_t blocks = min64(kBlocks, groups - at);
             if (affine) take_zeros(row_block, group + at, blocks, scale, x[i], &sums.zeros);
             add(codes, x[i], scale, pairs_[i - first], sums.row);

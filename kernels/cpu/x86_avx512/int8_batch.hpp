@@ -157,7 +157,8 @@ class Int8Batch {
     }
 
     // What zeros take off: minus the zero times the sum of x, both of which fit 16 bits.
-    QK_INLINE void start(const int32_t *minus, const int32_t *zero, __m512i (&sum)[kTile][2]) const {
+    QK_INLINE void start(const int32_t *minus, const int32_t *zero,
+                         __m512i (&sum)[kTile][2]) const {
         const bool zeros = args_.w.zero != nullptr;
         QK_UNROLL
         for (int j = 0; j < kTile; ++j) {
