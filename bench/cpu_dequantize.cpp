@@ -1,6 +1,7 @@
-// qk_dequantize on the CPU against the floor of writing its output past the caches.
+// qk_dequantize on the CPU against the floor of moving its bytes: reading as many as the codes take
+// and writing the output past the caches, or (--against write) writing alone.
 //
-//     qk_bench_cpu_dequantize [--threads N] [--seconds S]
+//     qk_bench_cpu_dequantize [--filter TEXT] [--threads N] [--seconds S] [--against move|write]
 #include <string.h>
 
 #include "measure.hpp"
@@ -26,6 +27,16 @@ constexpr Case kCases[] = {
     {"fp4 b64 packed", QK_FORMAT_FP4_BNB, QK_FORMAT_F32, QK_LAYOUT_PACKED, 64},
     {"u4 g128 word", QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, QK_LAYOUT_WORD, 128},
     {"u4 g128 packed", QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, QK_LAYOUT_PACKED, 128},
+    {"u4 g128 awq_gemm", QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, QK_LAYOUT_AWQ_GEMM, 128},
+    {"u4 g128 gptq", QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, QK_LAYOUT_GPTQ, 128},
+    {"s8 row", QK_FORMAT_S8, QK_FORMAT_F32, QK_LAYOUT_ROW, QK_GROUP_ROW},
+    {"lut8 b256", QK_FORMAT_LUT8, QK_FORMAT_F32, QK_LAYOUT_ROW, 256},
+};
+
+struct Options {
+    std::string filter, against = "move";
+    int threads = 1;
+    double seconds = 1;
 };
 
 qk_tensor *create(qk_context *context, qk_tensor_desc desc, int64_t n, int64_t k) {
@@ -37,7 +48,8 @@ qk_tensor *create(qk_context *context, qk_tensor_desc desc, int64_t n, int64_t k
     return tensor;
 }
 
-void run_case(const Case &c, qk_format to, int thread_count, double run_seconds) {
+void run_case(const Options &run, const Case &c, qk_format to) {
+    const int thread_count = run.threads;
     constexpr int64_t n = 4096, k = 4096;
     bench::Threads threads(thread_count);
     const qk_executor executor = threads.executor();
@@ -61,6 +73,11 @@ void run_case(const Case &c, qk_format to, int thread_count, double run_seconds)
     desc.group_size = c.group_size;
     desc.layout = c.layout;
     qk_tensor *const weight = create(context, desc, n, k);
+    if (c.format == QK_FORMAT_LUT8) {
+        float table[256];
+        qk_dynamic_table(table);
+        check(qk_tensor_upload(context, weight, QK_PLANE_TABLE, table, sizeof(table)), context);
+    }
     if (c.scale_format == QK_FORMAT_LUT8) {
         float table[256];
         qk_dynamic_table(table);
@@ -73,24 +90,32 @@ void run_case(const Case &c, qk_format to, int thread_count, double run_seconds)
     qk_tensor *const output = create(context, dense, n, k);
 
     const size_t bytes = size_t(n * k) * (to == QK_FORMAT_F32 ? 4 : 2);
-    bench::Buffer floor_buffer(bytes);
+    const bool four_bits = c.format != QK_FORMAT_S8 && c.format != QK_FORMAT_LUT8;
+    const size_t read_bytes =
+        run.against == "write" ? 0 : size_t(n * k) / (four_bits ? 2 : 1);
+    bench::Buffer floor_buffer(bytes), codes_buffer(size_t(n * k));
+    memset(codes_buffer.data, 7, codes_buffer.bytes);
     const auto floor = [&] {
-        const size_t share = bytes / size_t(threads.count());
+        const size_t count = size_t(threads.count());
+        const size_t share = bytes / count, read = read_bytes / count;
         threads.run(threads.count(), [&](int t) {
-            bench::write_stream(floor_buffer.data + size_t(t) * share, share);
+            bench::move_stream(codes_buffer.data + size_t(t) * read, read,
+                               floor_buffer.data + size_t(t) * share, share);
         });
     };
     floor();
     const auto kernel = [&] { check(qk_dequantize(context, weight, output), context); };
-    const bench::Result r = bench::measure_pairs(thread_count, run_seconds, double(bytes), floor,
+    const bench::Result r = bench::measure_pairs(thread_count, run.seconds, double(bytes), floor,
                                                  double(bytes), kernel);
     printf("{\"bench\": \"dequantize\", \"case\": \"%s\", \"to\": \"%s\", \"n\": %lld, "
            "\"k\": %lld, \"threads\": %d, \"written GB/s\": %.2f, \"packed GB/s\": %.2f, "
+           "\"against\": \"%s\", "
            "\"floor GB/s\": %.2f, \"ratio\": %.3f, \"p10\": %.3f, \"p90\": %.3f, "
            "\"samples\": %d}\n",
            c.name, to == QK_FORMAT_F32 ? "f32" : to == QK_FORMAT_F16 ? "f16" : "bf16",
            (long long)n, (long long)k, thread_count, r.gigabytes,
-           r.gigabytes * double(n * k) / 2 / double(bytes), r.floor, r.ratio, r.low, r.high,
+           r.gigabytes * double(n * k) / (four_bits ? 2 : 1) / double(bytes), run.against.c_str(),
+           r.floor, r.ratio, r.low, r.high,
            r.samples);
     fflush(stdout);
     for (qk_tensor *const tensor : {source, weight, output}) qk_tensor_destroy(tensor);
@@ -100,15 +125,16 @@ void run_case(const Case &c, qk_format to, int thread_count, double run_seconds)
 }  // namespace
 
 int main(int argc, char **argv) {
-    int threads = 1;
-    double run_seconds = 1;
+    Options run;
     for (int i = 1; i + 1 < argc; i += 2) {
-        if (std::string(argv[i]) == "--threads") threads = atoi(argv[i + 1]);
-        if (std::string(argv[i]) == "--seconds") run_seconds = atof(argv[i + 1]);
+        const std::string name = argv[i];
+        if (name == "--filter") run.filter = argv[i + 1];
+        if (name == "--against") run.against = argv[i + 1];
+        if (name == "--threads") run.threads = atoi(argv[i + 1]);
+        if (name == "--seconds") run.seconds = atof(argv[i + 1]);
     }
     for (const Case &c : kCases) {
-        for (const qk_format to : {QK_FORMAT_F32, QK_FORMAT_BF16}) {
-            run_case(c, to, threads, run_seconds);
-        }
+        if (std::string(c.name).find(run.filter) == std::string::npos) continue;
+        for (const qk_format to : {QK_FORMAT_F32, QK_FORMAT_BF16}) run_case(run, c, to);
     }
 }

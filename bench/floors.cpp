@@ -26,6 +26,22 @@ __attribute__((target("avx512f"))) void write_stream(uint8_t *data, size_t bytes
     _mm_sfence();
 }
 
+__attribute__((target("avx512f"))) void move_stream(const uint8_t *from, size_t from_bytes,
+                                                    uint8_t *to, size_t to_bytes) {
+    if (from_bytes == 0) return write_stream(to, to_bytes);
+    const size_t lines = to_bytes / from_bytes;  // written for a line that is read
+    const __m512i one = _mm512_set1_epi32(1);
+    for (size_t i = 0; i + 64 <= from_bytes; i += 64) {
+        _mm_prefetch(reinterpret_cast<const char *>(from + i + 4096), _MM_HINT_T0);
+        __m512i value = _mm512_loadu_si512(from + i);
+        for (size_t j = 0; j < lines; ++j, to += 64) {
+            value = _mm512_add_epi32(value, one);
+            _mm512_stream_si512(reinterpret_cast<__m512i *>(to), value);
+        }
+    }
+    _mm_sfence();
+}
+
 __attribute__((target("avx512f"))) void multiply_and_add(int64_t rounds) {
     __m512 sum[24], factor = _mm512_set1_ps(0.5f), other = _mm512_set1_ps(0.25f);
     asm volatile("" : "+v"(factor), "+v"(other));

@@ -70,6 +70,28 @@ TEST(CpuDequantize, FlatGroupsThatStraddleRows) {
     }
 }
 
+// More rows and columns than a tile of the layouts that store columns, and tails of both.
+TEST(CpuDequantize, LayoutsThatStoreColumns) {
+    for (const qk_layout layout : {QK_LAYOUT_AWQ_GEMM, QK_LAYOUT_GPTQ, QK_LAYOUT_GPTQ_V1}) {
+        compare({QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, layout, 130, 1043, 128});
+        compare({QK_FORMAT_U4_AFFINE, QK_FORMAT_F32, layout, 289, 31, 16});
+        compare({QK_FORMAT_NF4, QK_FORMAT_F32, layout, 161, 530, 20});
+    }
+    compare({QK_FORMAT_NF4, QK_FORMAT_BF16, QK_LAYOUT_AWQ_GEMM, 1032, 1056, 32});  // streamed
+}
+
+TEST(CpuDequantize, EightBits) {
+    for (const qk_format format : {QK_FORMAT_LUT8, QK_FORMAT_S8}) {
+        for (const int64_t k : {1, 15, 64, 255, 256, 700}) {
+            for (const int32_t group : {16, 50, 256, QK_GROUP_ROW}) {
+                compare({format, QK_FORMAT_F32, QK_LAYOUT_ROW, 5, k, group});
+                compare({format, QK_FORMAT_LUT8, QK_LAYOUT_ROW, 5, k, group});
+            }
+        }
+    }
+    compare({QK_FORMAT_S8, QK_FORMAT_F32, QK_LAYOUT_ROW, 1024, 2080, 64});  // streamed
+}
+
 // Large enough for the stores that go past the caches.
 TEST(CpuDequantize, Streamed) {
     for (const qk_layout layout : {qk_layout{QK_LAYOUT_ROW_HIGH}, kPacked}) {

@@ -5,6 +5,7 @@
 namespace qk::cpu {
 namespace {
 
+inline void stream_64(const char *from, char *to) { memcpy(to, from, 64); }
 inline void end_stream() {}
 
 // 16 lanes as bits of the output type.
@@ -82,6 +83,18 @@ inline void emit_step_halves(const Words &words, const HalfTable &table, char *t
     put_halves(to, step_codes<step>(words), table);
     put_halves(to + 32, step_codes<step + 1>(words), table);
 }
+
+// 256 floats in memory, to be indexed by bytes.
+struct WideTable {
+    const float *entries;
+
+    explicit WideTable(const float *from) : entries(from) {}
+    Lanes look_up(const uint8_t *codes) const {
+        float values[16];
+        for (int i = 0; i < 16; ++i) values[i] = entries[codes[i]];
+        return load_f32(values);
+    }
+};
 
 }  // namespace
 }  // namespace qk::cpu

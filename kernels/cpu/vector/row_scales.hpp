@@ -31,6 +31,21 @@ class RowScales {
         const float product = code_[load_as<uint8_t>(w_.scale.data, place)] * second_;
         return product + bias_;
     }
+    // Of groups first .. first + count.
+    void read(int64_t first, int64_t count, float *to) {
+        const qk_format format = w_.scale.format->id;
+        const char *const data = static_cast<const char *>(w_.scale.data);
+        const int64_t place = base_ + first * stride_;
+        if (nested_) {
+            for (int64_t i = 0; i < count; ++i) to[i] = at(first + i);
+        } else if (format == QK_FORMAT_F32) {
+            for (int64_t i = 0; i < count; ++i) to[i] = load_as<float>(data, place + i * stride_);
+        } else {
+            for (int64_t i = 0; i < count; ++i) {
+                to[i] = load_float(format, data, place + i * stride_);
+            }
+        }
+    }
     int64_t row() const { return row_; }
 
   private:

@@ -10,6 +10,10 @@ inline void put(char *to, __m256i value) {
     __m256i *const at = reinterpret_cast<__m256i *>(to);
     stream ? _mm256_stream_si256(at, value) : _mm256_storeu_si256(at, value);
 }
+inline void stream_64(const char *from, char *to) {
+    put<true>(to, _mm256_loadu_si256(reinterpret_cast<const __m256i *>(from)));
+    put<true>(to + 32, _mm256_loadu_si256(reinterpret_cast<const __m256i *>(from + 32)));
+}
 inline void end_stream() { _mm_sfence(); }
 
 // 16 lanes as bits of the output type.
@@ -98,6 +102,20 @@ inline void emit_step_halves(const Words &words, const HalfTable &table, char *t
     put_halves<stream>(to, step_codes<step>(words), table);
     put_halves<stream>(to + 32, step_codes<step + 1>(words), table);
 }
+
+// 256 floats in memory, to be indexed by bytes.
+struct WideTable {
+    const float *entries;
+
+    explicit WideTable(const float *from) : entries(from) {}
+    Lanes look_up(const uint8_t *codes) const {
+        const auto eight = [&](const uint8_t *at) {
+            const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i *>(at));
+            return _mm256_i32gather_ps(entries, _mm256_cvtepu8_epi32(bytes), 4);
+        };
+        return {eight(codes), eight(codes + 8)};
+    }
+};
 
 }  // namespace
 }  // namespace qk::cpu

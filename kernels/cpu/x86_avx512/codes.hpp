@@ -10,6 +10,7 @@ inline void put(char *to, __m512i value) {
     stream ? _mm512_stream_si512(reinterpret_cast<__m512i *>(to), value)
            : _mm512_storeu_si512(to, value);
 }
+inline void stream_64(const char *from, char *to) { put<true>(to, _mm512_loadu_si512(from)); }
 inline void end_stream() { _mm_sfence(); }
 
 // 16 lanes as bits of the output type.
@@ -77,6 +78,30 @@ inline void emit_step_halves(const Words &words, const HalfTable &table, char *t
     const __m512i index = _mm512_srlv_epi16(_mm512_permutexvar_epi16(pick, words.v), shift);
     put<stream>(to, _mm512_permutexvar_epi16(index, table.v));
 }
+
+// 256 floats in registers, to be indexed by bytes: pairs of registers by five bits, then the pairs.
+struct WideTable {
+    __m512 v[16];
+
+    explicit WideTable(const float *entries) {
+        for (int i = 0; i < 16; ++i) v[i] = _mm512_loadu_ps(entries + 16 * i);
+    }
+    __attribute__((always_inline)) Lanes look_up(const uint8_t *codes) const {
+        const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i *>(codes));
+        const __m512i index = _mm512_cvtepu8_epi32(bytes);
+        const __mmask16 bit5 = _mm512_test_epi32_mask(index, _mm512_set1_epi32(32));
+        const __mmask16 bit6 = _mm512_test_epi32_mask(index, _mm512_set1_epi32(64));
+        const __mmask16 bit7 = _mm512_test_epi32_mask(index, _mm512_set1_epi32(128));
+        const auto pick = [&](int i) __attribute__((always_inline)) {
+            const __m512 low = _mm512_permutex2var_ps(v[i], index, v[i + 1]);
+            const __m512 high = _mm512_permutex2var_ps(v[i + 2], index, v[i + 3]);
+            return _mm512_mask_blend_ps(bit5, low, high);
+        };
+        const __m512 low = _mm512_mask_blend_ps(bit6, pick(0), pick(4));
+        const __m512 high = _mm512_mask_blend_ps(bit6, pick(8), pick(12));
+        return {_mm512_mask_blend_ps(bit7, low, high)};
+    }
+};
 
 }  // namespace
 }  // namespace qk::cpu
