@@ -92,7 +92,8 @@ void run_one(std::mt19937_64 &random, const RandomOptions &options, int steps, C
     }
 }
 
-// QK_GRU_RANDOM_STEPS in the environment asks for more, as before a release.
+// QK_GRU_RANDOM_STEPS in the environment asks for more, as before a release; QK_GRU_RANDOM_SEED for
+// others, so that such a run can be made in parts.
 std::int64_t steps_wanted(std::int64_t usual) {
     const char *set = std::getenv("QK_GRU_RANDOM_STEPS");
 #if defined(QK_SANITIZED) || defined(QK_EMULATED)
@@ -102,7 +103,8 @@ std::int64_t steps_wanted(std::int64_t usual) {
 }
 
 void run_many(bool extreme, std::int64_t wanted, std::uint64_t seed) {
-    std::mt19937_64 random(seed);
+    const char *part = std::getenv("QK_GRU_RANDOM_SEED");
+    std::mt19937_64 random(seed + (part != nullptr ? 1000 * std::strtoull(part, nullptr, 10) : 0));
     Counts counts;
     while (counts.steps < wanted && !testing::Test::HasFatalFailure()) {
         RandomOptions options;
