@@ -91,6 +91,55 @@ TEST(GruAccuracy, MseRangesStayWithinADecibelOfMinMax) {
     EXPECT_GT(mean(mse), mean(measure(Setting{})) - 1.0);
 }
 
+// Rows of `size` floats a step, last step first.
+std::vector<float> reversed(const std::vector<float> &sequence, std::size_t size) {
+    std::vector<float> result;
+    for (std::size_t at = sequence.size(); at > 0; at -= size)
+        result.insert(result.end(), sequence.begin() + std::ptrdiff_t(at - size),
+                      sequence.begin() + std::ptrdiff_t(at));
+    return result;
+}
+
+// Both directions of a trained bidirectional GRU: a second cell over the sequence from its end.
+// Returns dB against the network's own recorded states, forward and backward side by side.
+double bidirectional_db(const Setting &setting) {
+    const std::string name = "dpgrnn_1_intra_rnn_rnn1";
+    const int batch = 79;
+    const auto golden =
+        gru_test::read_f32(gru_test::data_folder() + "/ulunas/io_" + name + "_test_h.f32");
+    double signal = 0, noise = 0;
+    for (const int side : {0, 1}) {
+        Network network;
+        if (!gru_test::load_ulunas(name, batch, network, side == 0 ? "" : "_reverse")) return 0;
+        const std::size_t x_row = std::size_t(batch) * network.c, h = network.h;
+        if (side == 1) {
+            network.calib = reversed(network.calib, x_row);
+            network.test = reversed(network.test, x_row);
+        }
+        Session session;
+        auto found = session.run(session.frozen(network, setting), network.test, batch);
+        if (side == 1) found = reversed(found, batch * h);
+        for (std::size_t i = 0; i < found.size(); ++i) {
+            const double truth = golden[i / h * 2 * h + side * h + i % h];
+            signal += truth * truth;
+            noise += (truth - found[i]) * (truth - found[i]);
+        }
+    }
+    std::printf("%-36s %6.2f dB, both directions\n", name.c_str(), 10 * std::log10(signal / noise));
+    return 10 * std::log10(signal / noise);
+}
+
+TEST(GruAccuracy, BothDirectionsOfATrainedLayer) {
+    if (kSlowBuild) GTEST_SKIP() << kWhySlow;
+    const double w8a8 = bidirectional_db({QK_GRU_W8A8});
+    if (w8a8 == 0) GTEST_SKIP() << "no networks at " << gru_test::data_folder();
+    // The least of docs/gru.md's networks at each preset: a swapped direction gives about 0 dB.
+    EXPECT_GE(w8a8, 17);
+    EXPECT_GE(bidirectional_db({QK_GRU_W8H16}), 29.5);
+    EXPECT_GE(bidirectional_db({QK_GRU_W8A16, kCorrected}), 38.5);
+    EXPECT_GE(bidirectional_db({QK_GRU_W16A16, kUniform}), 62);
+}
+
 // A grapheme-to-phoneme network, 1000 words end to end: encoder and greedy decoder quantized,
 // compared with the phonemes of the float network.
 struct Words {

@@ -35,12 +35,14 @@ std::vector<std::int32_t> read_i32(const std::string &path) {
     return read_file<std::int32_t>(path);
 }
 
-bool load_ulunas(const std::string &name, int batch, Network &network) {
+bool load_ulunas(const std::string &name, int batch, Network &network,
+                 const std::string &direction) {
     std::string folder = data_folder() + "/ulunas/", weights = folder + "w_" + name;
-    network.w = read_f32(weights + "_weight_ih_l0.f32");
-    network.r = read_f32(weights + "_weight_hh_l0.f32");
-    network.bw = read_f32(weights + "_bias_ih_l0.f32");
-    network.br = read_f32(weights + "_bias_hh_l0.f32");
+    std::string cell = "_l0" + direction + ".f32";
+    network.w = read_f32(weights + "_weight_ih" + cell);
+    network.r = read_f32(weights + "_weight_hh" + cell);
+    network.bw = read_f32(weights + "_bias_ih" + cell);
+    network.br = read_f32(weights + "_bias_hh" + cell);
     if (network.br.empty()) return false;
     network.h = static_cast<int>(network.br.size() / 3);
     network.c = static_cast<int>(network.w.size() / network.br.size());

@@ -19,8 +19,9 @@ std::string data_folder();
 std::vector<float> read_f32(const std::string &path);
 std::vector<std::int32_t> read_i32(const std::string &path);
 
-// False where the data is missing.
-bool load_ulunas(const std::string &name, int batch, Network &network);
+// False where the data is missing. direction: "" or "_reverse".
+bool load_ulunas(const std::string &name, int batch, Network &network,
+                 const std::string &direction = "");
 
 // Rows of gates from r, z, n to u, r, n, in double.
 std::vector<double> in_model_order(const std::vector<float> &rows);
