@@ -2,6 +2,7 @@
 // input codes, and one number over every state on the way. Equal numbers mean equal bits.
 #pragma once
 #include "gru/image.hpp"
+#include "gru/small_image.hpp"
 #include "gru/step.hpp"
 #include "step.hpp"
 
@@ -17,9 +18,13 @@ struct Digest {
 
 inline bool run(const void *image, size_t bytes, uint32_t (*clock)(), Digest *digest,
                 uint32_t *elapsed) {
-    qk_gru_model model;
     qk::gru::Cell cell;
+#if defined(QK_GRU_8_BIT)
+    if (!qk::gru::small_image_read(image, bytes, &cell)) return false;
+#else
+    qk_gru_model model;
     if (qk::gru::image_read(image, bytes, &model, &cell) != qk::gru::Fault::kNone) return false;
+#endif
     if (cell.input_size > kMaxSize || cell.hidden_size > kMaxSize) return false;
     alignas(4) static int16_t x[kMaxSize], h[kMaxSize], next[kMaxSize], scratch[kMaxSize];
     for (int32_t j = 0; j < cell.hidden_size; ++j)

@@ -36,8 +36,6 @@ const char *fault_text(Fault fault) {
             return "the file's length is not what its header says";
         case Fault::kChecksum:
             return "the checksum does not match";
-        case Fault::kWide:
-            return "this build runs 8-bit models alone";
     }
     return "unknown fault";
 }

@@ -301,9 +301,6 @@ Fault derive(const qk_gru_model &model, const int64_t *ih_offset, const int64_t 
     if (linear.fault != Fault::kNone) return linear.fault;
     if (sums.fault != Fault::kNone || products.fault != Fault::kNone)
         return sums.fault != Fault::kNone ? sums.fault : products.fault;
-#if defined(QK_GRU_8_BIT)
-    if (!is_small(*cell)) return Fault::kWide;
-#endif
     return Fault::kNone;
 }
 

@@ -25,7 +25,6 @@ enum class Fault : int32_t {
     kHeader,     // not a GRU file, or from a newer version
     kLength,     // the file is cut or padded
     kChecksum,
-    kWide,  // a build for 8 bits alone (QK_GRU_8_BIT) met another model
 };
 const char *fault_text(Fault fault);  // one clause, lower case, static
 

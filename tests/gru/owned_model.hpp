@@ -38,6 +38,7 @@ struct RandomOptions {
     bool extreme = false;  // codes at the ends of their types
     int weight_bits = 16;  // at most
     int inside_bits = 4;   // of activations, at least
+    int most_bits = 16;    // of activations
 };
 
 // Random widths, shifts, zero points, tables and codes; retried by the caller where the proof of
