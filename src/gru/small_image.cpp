@@ -105,7 +105,7 @@ void check_tensors(const File &file, Words *words, Proof *proof) {
         const int32_t shifts = is_weight ? 0 : 126;
         proof->within(tensor.shift, -shifts, shifts);
         int32_t max = int32_t((1u << ((tensor.bits - 1) & 31)) - 1), min = ~max;
-        if (tensor.is_unsigned != 0) max -= min, min = 0;
+        if (tensor.is_unsigned != 0) max = int32_t(uint32_t(max) * 2 + 1), min = 0;
         words->tensor[i] = {tensor.shift, tensor.zero, min, max};
         if (tensor.is_symmetric != 0) min = max = 0;
         proof->within(tensor.zero, min, max);

@@ -1,6 +1,6 @@
-// The loader of 8-bit microcontroller builds accepts what image_read() accepts and is_small() takes,
-// fills the same cell, and nothing else: random models, and each damaged in one place with its
-// checksum put right.
+// The loader of 8-bit microcontroller builds accepts what image_read() accepts and is_small()
+// takes, fills the same cell, and nothing else: random models, and each damaged in one place with
+// its checksum put right.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -82,7 +82,7 @@ void compare(Image &image, std::size_t bytes, Counts &counts) {
 // One place of the header, of a shift, an offset or any byte, to something else.
 void damage(Image &image, std::mt19937_64 &random) {
     const std::size_t words = (464 - 32) / 4;
-    const auto below = [&](std::size_t limit) { return static_cast<std::size_t>(random() % limit); };
+    const auto below = [&](std::size_t limit) -> std::size_t { return random() % limit; };
     if (random() % 4 == 0) {
         bytes_of(image)[32 + below(image.size() * 8 - 32)] = static_cast<std::uint8_t>(random());
         return;
