@@ -219,7 +219,7 @@ QK_API qk_status qk_repack(qk_context *context, const qk_tensor *from, qk_tensor
  * y [m,n] in x's format. m = 1 runs as matrix-vector. Sums are kept in f32. y must not overlap
  * an input. More leading dimensions of x and y count as rows.
  * Equal calls give equal bits. On the CPU a row of y does not depend on its batch; on CUDA it does
- * not among m = 2..32, 33..64, 65..128, and every 128 rows more to 1024, from packed w (m = 1 has
+ * not among m = 2..16, 17..64, 65..128, and every 128 rows more to 1024, from packed w (m = 1 has
  * an order of its own); beyond, and where cuBLASLt multiplies weights of other layouts, the order
  * of sums is the library's. */
 QK_API qk_status qk_linear(qk_context *context, const qk_tensor *x, const qk_tensor *w,

@@ -18,7 +18,9 @@ TEST(CudaChoose, WhichKernelMultiplies) {
     } rows[] = {
         // m, tiles, wgmma, library
         {{1, true, true, true}, LinearPath::kMatvec},
-        {{32, true, true, true}, LinearPath::kMatvec},
+        {{16, true, true, true}, LinearPath::kMatvec},
+        {{17, true, true, true}, LinearPath::kGemm},
+        {{32, true, false, true}, LinearPath::kMatvec},
         {{33, true, true, true}, LinearPath::kGemm},
         {{1024, true, true, true}, LinearPath::kGemm},
         {{1025, true, true, true}, LinearPath::kPrefill},

@@ -171,14 +171,12 @@ TEST(CudaLinear, MatvecIsWithinItsBound) {
     }
 }
 
-// One row of x on the kernel for it: chunks that do not fill the warps, more panels of rows than
-// one, every scale format with both sizes of groups.
-TEST(CudaLinear, VectorIsWithinItsBound) {
-    QK_NEEDS_DEVICE();
-    Rng rng(9);
-    const int64_t shapes[][2] = {{1, 256},   {17, 512},   {130, 1024},
-                                 {33, 4096}, {300, 4352}, {16 * 132 * 9 + 5, 256}};
-    int at = 0;
+// The kernels on a ring: chunks that do not fill the warps, every scale format with both sizes of
+// groups.
+void check_ring_kernel(const qk::Kernel<qk::LinearArgs> &kernel,
+                       const std::vector<std::pair<int64_t, int64_t>> &shapes,
+                       const std::vector<int64_t> &batches, Rng &rng) {
+    size_t at = 0;
     for (const qk_format format : {QK_FORMAT_U4_AFFINE, QK_FORMAT_NF4, QK_FORMAT_FP4_BNB}) {
         for (const qk_format scale :
              {QK_FORMAT_F16, QK_FORMAT_BF16, QK_FORMAT_F32, QK_FORMAT_LUT8}) {
@@ -188,19 +186,123 @@ TEST(CudaLinear, VectorIsWithinItsBound) {
                     qk_tensor_desc desc =
                         weight_desc(format, scale, QK_LAYOUT_ROW, group, n, k, symmetric);
                     if (scale == QK_FORMAT_LUT8) desc.scale_group_size = at % 2 == 0 ? 256 : 16;
+                    const int64_t m = batches[at % batches.size()];
                     Problem p =
-                        make_problem(desc, at % 5 < 3 ? QK_FORMAT_F16 : QK_FORMAT_BF16, 1, rng);
+                        make_problem(desc, at % 5 < 3 ? QK_FORMAT_F16 : QK_FORMAT_BF16, m, rng);
                     ++at;
                     SCOPED_TRACE(describe(p));
                     const DeviceWeight w = packed_weight(p.w);
-                    const auto y = run_on_device(qk::cuda::kLinearVector, p, w, 0, 1);
+                    const auto y = run_on_device(kernel, p, w, 0, m);
                     expect_within_bound(p, y);
                     for (int repeat = 0; repeat < 3; ++repeat) {
-                        ASSERT_EQ(run_on_device(qk::cuda::kLinearVector, p, w, 0, 1), y);
+                        ASSERT_EQ(run_on_device(kernel, p, w, 0, m), y);
                     }
-                    if (HasFailure()) return;
+                    if (::testing::Test::HasFailure()) return;
                 }
             }
+        }
+    }
+}
+
+// More panels of rows than one, too.
+TEST(CudaLinear, VectorIsWithinItsBound) {
+    QK_NEEDS_DEVICE();
+    Rng rng(9);
+    check_ring_kernel(qk::cuda::kLinearVector,
+                      {{1, 256},
+                       {17, 512},
+                       {130, 1024},
+                       {33, 4096},
+                       {300, 4352},
+                       {16 * 132 * 9 + 5, 256}},
+                      {1}, rng);
+}
+
+// One row of tiles a stage and more, odd numbers of chunks (their zeros end inside 16 bytes), one
+// pass over k and more, blocks whose last stage is not full.
+TEST(CudaLinear, RowsAreWithinTheirBound) {
+    QK_NEEDS_DEVICE();
+    Rng rng(10);
+    check_ring_kernel(qk::cuda::kLinearRows,
+                      {{1, 256},
+                       {17, 768},
+                       {130, 1280},
+                       {16 * 132 + 21, 512},
+                       {33, 4096},
+                       {47, 5120},
+                       {100, 8448}},
+                      {2, 8, 9, 16, 17, 3, 16, 33, 5}, rng);
+}
+
+// A row of y does not depend on its batch: 8 rows of x and 16 have kernels of their own, more take
+// passes.
+TEST(CudaLinear, RowsKnowNoBatch) {
+    QK_NEEDS_DEVICE();
+    Rng rng(11);
+    // Blocks of one panel, and of more for the larger batches only.
+    for (const auto &[format, n] : {std::pair<qk_format, int64_t>{QK_FORMAT_U4_AFFINE, 144},
+                                    {QK_FORMAT_NF4, 132 * 16 * 8 + 9}}) {
+        Problem p = make_problem(weight_desc(format, QK_FORMAT_F16, QK_LAYOUT_ROW, 64, n, 2304),
+                                 QK_FORMAT_F16, 35, rng);
+        const DeviceWeight w = packed_weight(p.w);
+        const auto all = run_on_device(qk::cuda::kLinearRows, p, w, 0, p.m);
+        const size_t row_bytes = all.size() / size_t(p.m);
+        for (const int64_t batch : {2, 3, 8, 9, 16, 25}) {
+            for (int64_t i = 0; i + batch <= p.m; ++i) {
+                const auto some = run_on_device(qk::cuda::kLinearRows, p, w, i, batch);
+                ASSERT_EQ(memcmp(some.data(), all.data() + size_t(i) * row_bytes,
+                                 size_t(batch) * row_bytes),
+                          0)
+                    << batch << " rows from row " << i;
+            }
+        }
+    }
+}
+
+// A weight whose blocks have several panels, as its parts of one panel give it, bit for bit.
+TEST(CudaLinear, RowsInPanels) {
+    QK_NEEDS_DEVICE();
+    Rng rng(12);
+    const int64_t part = 132 * 16 * 4, parts = 5, k = 4352, m = 16;
+    const auto weight = [&](int64_t n) {
+        return empty_weight(
+            weight_desc(QK_FORMAT_NF4, QK_FORMAT_F16, QK_LAYOUT_PACKED, 128, n, k),
+            qk::kCudaBackend.packed_layout(*qk::find_format(QK_FORMAT_NF4)), 0);
+    };
+    HostWeight whole = weight(part * parts), some = weight(part);
+    std::vector<uint8_t> &codes = whole.planes[QK_PLANE_DATA];
+    std::vector<uint8_t> &scale = whole.planes[QK_PLANE_SCALE];
+    for (size_t i = 0; i + 8 <= codes.size(); i += 8) {
+        const uint64_t word = rng();
+        memcpy(&codes[i], &word, 8);
+    }
+    for (size_t i = 0; i < scale.size(); ++i) scale[i] = i % 2 == 0 ? uint8_t(rng()) : 0x20;
+    const DeviceBuffer x(random_floats(QK_FORMAT_F16, m * k, rng));
+    const qk::Format *const type = qk::find_format(QK_FORMAT_F16);
+    const auto run = [&](const HostWeight &host) {
+        const DeviceWeight w(host);
+        const int64_t n = host.shape.rows;
+        const DeviceBuffer y(std::vector<uint8_t>(size_t(m * n * 2), 0xff));
+        const qk::LinearArgs args = {
+            {type, m, k, x.data()}, w.view(), nullptr, {type, m, n, y.data()}};
+        qk::ErrorText error = {};
+        EXPECT_TRUE(qk::cuda::kLinearRows.can_run(args, 0));
+        EXPECT_EQ(qk::cuda::kLinearRows.run(args, device_launch(&error)), QK_OK) << error.text;
+        return y.read();
+    };
+    const std::vector<uint8_t> all = run(whole);
+    for (int64_t i = 0; i < parts; ++i) {
+        for (const qk_plane plane : {QK_PLANE_DATA, QK_PLANE_SCALE}) {
+            const long bytes = long(some.planes[plane].size());
+            const auto from = whole.planes[plane].begin() + long(i) * bytes;
+            some.planes[plane].assign(from, from + bytes);
+        }
+        const std::vector<uint8_t> y = run(some);
+        for (int64_t row = 0; row < m; ++row) {
+            ASSERT_EQ(memcmp(y.data() + row * part * 2, all.data() + (row * parts + i) * part * 2,
+                             size_t(part * 2)),
+                      0)
+                << "row of x " << row << ", part " << i;
         }
     }
 }

@@ -21,7 +21,7 @@ struct LinearCase {
     bool library;  // cuBLASLt and its workspace are there
 };
 
-constexpr int64_t kMatvecRows = 32;    // more rows of x go to the matrix kernels
+constexpr int64_t kMatvecRows = 16;  // more rows of x go to the matrix kernel, where it runs
 constexpr int64_t kGemmRows = 1024;  // more go to cuBLASLt, where it is there
 constexpr int64_t kTilesLibraryRows = 48;  // where gemm/ does not run
 constexpr int64_t kLibraryRows = 8;        // not packed: the generic kernel is slow

@@ -1,0 +1,13 @@
+// The kernel for small batches (decode/rows_kernel.cuh), by what decodes the weight and the type of
+// x: each is compiled on its own.
+#pragma once
+#include "backend/backend.hpp"
+
+namespace qk::cuda {
+
+Status run_rows_numbers_f16(const LinearArgs &args, const Launch &launch);
+Status run_rows_numbers_bf16(const LinearArgs &args, const Launch &launch);
+Status run_rows_pairs_f16(const LinearArgs &args, const Launch &launch);
+Status run_rows_pairs_bf16(const LinearArgs &args, const Launch &launch);
+
+}  // namespace qk::cuda
