@@ -74,16 +74,16 @@ TEST(CudaChooseGru, ShapeAndDeviceDecide) {
     EXPECT_FALSE(f.plan(&plan, 89));  // no clusters
     ASSERT_TRUE(f.plan(&plan));
     EXPECT_EQ(plan.hidden, 256);
-    EXPECT_EQ(plan.batch_tile, 1);
+    EXPECT_EQ(plan.sequences, 1);
     EXPECT_TRUE(plan.wide);
     ASSERT_TRUE(f.plan(&plan, 100));
     EXPECT_FALSE(plan.wide);  // products of a warpgroup are sm_90's alone
     f.args.batch = 64;
     ASSERT_TRUE(f.plan(&plan));
-    EXPECT_EQ(plan.batch_tile, 3);  // over thirty clusters
+    EXPECT_EQ(plan.sequences, 8);  // a full tile
     f.args.batch = 1000;
     ASSERT_TRUE(f.plan(&plan));
-    EXPECT_EQ(plan.batch_tile, 8);
+    EXPECT_EQ(plan.sequences, 16);  // more than thirty clusters of one tile
     const auto refused = [&](auto change) {
         const qk::GruArgs before = f.args;
         change(f.args);

@@ -169,18 +169,38 @@ GruRun GruPair::run_cuda(const qk::Kernel<qk::GruArgs> &kernel, qk::GruArgs args
     return run;
 }
 
-int GruPair::check(const GruCase &c, Rng &rng) {
+qk::GruArgs GruPair::arguments(const GruCase &c) const {
     const qk::gru::Cell &cell = cuda_gru->cell;
-    const int64_t count = int64_t{c.steps} * c.batch * cell.input_size;
-    const std::vector<uint8_t> x = random_x(cell, c.x_is_float, count, rng);
-    const std::vector<float> h = random_h(cell, c.batch, rng);
-    const GruRun expected = run_cpu(c, x, h);
     qk::GruArgs args = {};
     args.cell = &cell;
     args.steps = c.steps;
     args.batch = c.batch;
     args.x_format = qk::find_format(c.x_is_float ? QK_FORMAT_F32 : code_format(cell.x_bytes));
     args.y_format = qk::find_format(c.y_is_float ? QK_FORMAT_F32 : code_format(cell.h_bytes));
+    return args;
+}
+
+int GruPair::check_codes(const GruCase &c, const std::vector<uint8_t> &x,
+                         const std::vector<uint8_t> &y) {
+    const qk::GruArgs args = arguments(c);
+    const std::vector<float> h(size_t(c.batch) * size_t(cuda_gru->cell.hidden_size), 0.0f);
+    const auto &list = qk::kCudaBackend.gru;
+    int ran = 0;
+    for (int32_t i = 0; i < list.count; ++i) {
+        if (!list.kernels[i]->can_run(args, 0)) continue;
+        EXPECT_TRUE(run_cuda(*list.kernels[i], args, c, x, h).y == y) << list.kernels[i]->name;
+        ++ran;
+    }
+    return ran;
+}
+
+int GruPair::check(const GruCase &c, Rng &rng) {
+    const qk::gru::Cell &cell = cuda_gru->cell;
+    const int64_t count = int64_t{c.steps} * c.batch * cell.input_size;
+    const std::vector<uint8_t> x = random_x(cell, c.x_is_float, count, rng);
+    const std::vector<float> h = random_h(cell, c.batch, rng);
+    const GruRun expected = run_cpu(c, x, h);
+    qk::GruArgs args = arguments(c);
     uint8_t some = 0;
     args.gates = c.with_gates ? &some : nullptr;  // can_run asks whether there are gates
     const auto &list = qk::kCudaBackend.gru;

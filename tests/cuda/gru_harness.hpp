@@ -33,12 +33,16 @@ class GruPair {
     // Random x and first h; every kernel of the CUDA list that takes the case gives the CPU's
     // bits. Returns how many kernels ran.
     int check(const GruCase &c, Rng &rng);
+    // The same against codes of y that are known, from the first h of zeros.
+    int check_codes(const GruCase &c, const std::vector<uint8_t> &x,
+                    const std::vector<uint8_t> &y);
 
     qk_context *cpu = nullptr, *cuda = nullptr;
     qk_gru *cpu_gru = nullptr, *cuda_gru = nullptr;
 
   private:
     void clear();
+    qk::GruArgs arguments(const GruCase &c) const;
     GruRun run_cpu(const GruCase &c, std::vector<uint8_t> x, const std::vector<float> &h);
     GruRun run_cuda(const qk::Kernel<qk::GruArgs> &kernel, qk::GruArgs args, const GruCase &c,
                     const std::vector<uint8_t> &x, const std::vector<float> &h);

@@ -10,7 +10,7 @@ target_compile_definitions(
 # The golden runs are described in JSON.
 find_library(QK_JANSSON jansson)
 if(QK_JANSSON AND NOT CMAKE_CROSSCOMPILING)
-  target_sources(test_gru PRIVATE gru/golden_test.cpp)
+  target_sources(test_gru PRIVATE gru/golden.cpp gru/golden_test.cpp)
   target_link_libraries(test_gru PRIVATE ${QK_JANSSON})
 endif()
 

@@ -9,13 +9,15 @@ namespace qk::cuda {
 // The recurrence on clusters: R lies in the registers of a cluster's blocks, which advance
 // `batch_tile` sequences; h goes from block to block through shared memory.
 struct GruPlan {
-    int32_t hidden;      // the size the kernel is built for, at least the GRU's
-    int32_t batch_tile;  // sequences of a cluster
-    int32_t limbs;       // bytes of x
-    bool wide;           // W x by the warpgroups' matrix units
-    int64_t columns;     // of x and W, padded to whole tiles
-    int64_t units;       // of W, the same
-    int64_t chunk;       // steps of one launch
+    int32_t hidden;     // the size the kernel is built for, at least the GRU's
+    int32_t tiles;      // of sequences, that take turns in a cluster; 0: it has one sequence
+    int32_t tile;       // sequences of a tile, up to 8
+    int32_t sequences;  // of a cluster
+    int32_t limbs;      // bytes of x
+    bool wide;          // W x by the warpgroups' matrix units
+    int64_t columns;    // of x and W, padded to whole tiles
+    int64_t units;      // of W, the same
+    int64_t chunk;      // steps of one launch
 };
 
 constexpr int32_t kInputColumns = 64, kInputUnits = 32, kInputRows = 128;  // a tile of W x
@@ -57,6 +59,7 @@ inline PlainKind plain_kind(const gru::Cell &cell) {
     for (const gru::Table *table : {&cell.update, &cell.reset, &cell.candidate}) {
         if (table->input_max - table->input_min >= kDirectCodes) direct = false;
         if (table->kind != QK_GRU_TABLE_UNIFORM || table->count > kPlainLines) lines = false;
+        if (table->input_min - table->input_zero > table->first) lines = false;  // from line 0 on
     }
     return direct ? PlainKind::kDirect : lines ? PlainKind::kLines : PlainKind::kAny;
 }
@@ -106,10 +109,14 @@ inline bool plan_gru(const GruArgs &args, int32_t capability, GruPlan *plan) {
     plan->hidden = h <= 256 ? 256 : h <= 512 ? 512 : 1024;
     // What an H200 holds at once; clusters beyond them would run after these.
     const int64_t clusters = plan->hidden == 256 ? 30 : plan->hidden == 512 ? 15 : 7;
-    const int64_t most = plan->hidden == 1024 ? 16 : 8, even = ceil_div(args.batch, clusters);
-    plan->batch_tile = int32_t(min64(even, most));
+    // One sequence a cluster is the fastest; then as many as a tile holds, for fewer clusters leave
+    // more of the memory's time to each; two tiles take less than two rounds of one.
+    plan->tiles = args.batch <= clusters ? 0 : args.batch <= 8 * clusters ? 1 : 2;
+    plan->tile = plan->tiles == 0 ? 1 : 8;
+    plan->sequences = plan->tiles == 2 ? 16 : plan->tile;
     plan->limbs = cell.x_bytes;
-    plan->wide = capability == 90 && plan->limbs == 1 && args.steps * args.batch >= kWideAtLeast;
+    plan->wide = capability == 90 && plan->limbs == 1 && cell.ih_shifts_right != 0 &&
+                 args.steps * args.batch >= kWideAtLeast;
     plan->columns = round_up(cell.input_size, plan->wide ? kWideColumns : kInputColumns);
     plan->units = round_up(h, plan->wide ? kWideUnits : kInputUnits);
     const int64_t step_bytes = args.batch * (8 * int64_t{h} + plan->limbs * plan->columns);

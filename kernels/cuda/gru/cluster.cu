@@ -8,7 +8,7 @@ namespace {
 
 template <class S, class Rules>
 Status launch_rules(const Recurrence &r, const Launch &launch) {
-    Shape3 shape = {dim3(uint32_t(ceil_div(r.v.batch, r.tile) * S::kBlocks)), S::kThreads,
+    Shape3 shape = {dim3(uint32_t(ceil_div(r.v.batch, r.sequences) * S::kBlocks)), S::kThreads,
                     sizeof(Shared<S, Rules>)};
     shape.cluster = S::kBlocks;
     return launch_kernel(launch, "gru", advance<S, Rules>, shape, r);
@@ -26,19 +26,24 @@ Status launch_shape(const Recurrence &r, const Launch &launch) {
     }
 }
 
+template <int kHidden, int kBlocks, int kSlices>
+Status launch_tiles(const GruPlan &plan, const Recurrence &r, const Launch &launch) {
+    return plan.tiles == 1 ? launch_shape<Shape<kHidden, kBlocks, kSlices, 1>>(r, launch)
+                           : launch_shape<Shape<kHidden, kBlocks, kSlices, 2>>(r, launch);
+}
+
 Status launch_recurrence(const GruPlan &plan, const Recurrence &r, const Launch &launch) {
-    const bool one = plan.batch_tile == 1;
+    const bool one = plan.tiles == 0;
     switch (plan.hidden) {
         case 256:
-            return one ? launch_shape<Shape<256, 16, 4, 0>>(r, launch)
-                       : launch_shape<Shape<256, 8, 4, 1>>(r, launch);
+            return one ? launch_shape<Shape<256, 16, 2, 0>>(r, launch)
+                       : launch_tiles<256, 8, 4>(plan, r, launch);
         case 512:
             return one ? launch_shape<Shape<512, 16, 2, 0>>(r, launch)
-                       : launch_shape<Shape<512, 8, 4, 1>>(r, launch);
+                       : launch_tiles<512, 8, 4>(plan, r, launch);
         default:
-            if (one) return launch_shape<Shape<1024, 16, 2, 0>>(r, launch);
-            return plan.batch_tile <= 8 ? launch_shape<Shape<1024, 16, 2, 1>>(r, launch)
-                                        : launch_shape<Shape<1024, 16, 2, 2>>(r, launch);
+            return one ? launch_shape<Shape<1024, 16, 2, 0>>(r, launch)
+                       : launch_tiles<1024, 16, 2>(plan, r, launch);
     }
 }
 
@@ -80,7 +85,8 @@ Status run(const GruArgs &args, const Launch &launch) {
                                 static_cast<int8_t *>(piece(pieces.x)),
                                 static_cast<InputCodes *>(piece(pieces.ih))};
         QK_TRY(run_input(input, first == 0, launch));
-        QK_TRY(launch_recurrence(plan, {v, plain, input.ih, plan.batch_tile}, launch));
+        QK_TRY(launch_recurrence(
+            plan, recurrence_of(v, plain, input.ih, plan.tile, plan.sequences), launch));
     }
     return QK_OK;
 }

@@ -214,7 +214,7 @@ Status run_input(const InputRun &run, bool with_weights, const Launch &launch) {
     if (run.plan.wide) {
         const Shape3 shape = {
             dim3(uint32_t(ceil_div(run.rows, kWideRows)), uint32_t(run.plan.units / kWideUnits)),
-            kWideThreads, size_t(kWideStages * kWideStage)};
+            kWideThreads, sizeof(WideShared)};
         return launch_kernel(launch, "gru input", multiply_wide, shape, run);
     }
     const Shape3 shape = {

@@ -1,15 +1,21 @@
 // W x on the matrix units of sm_90: a warpgroup multiplies 64 rows of x with 64 units of all gates,
 // both from shared memory, in rows of 128 bytes whose 16-byte pieces are exchanged by the row's
-// number.
+// number. Two blocks a multiprocessor: one multiplies while the other stores.
 #pragma once
 #include "cuda/gru/input.cuh"
+#include "cuda/gru/rules.cuh"
 #include "cuda/prim/copy.cuh"
 
 namespace qk::cuda {
 namespace {
 
-constexpr int kWideThreads = 256, kWideStages = 4, kWideX = kWideRows * kWideColumns;
+constexpr int kWideThreads = 256, kWideStages = 2, kWideX = kWideRows * kWideColumns;
 constexpr int kWideStage = kWideX + 3 * kWideUnits * kWideColumns;
+
+struct WideShared {
+    alignas(1024) uint8_t stages[kWideStages][kWideStage];
+    alignas(16) int2 rows[3][kWideUnits];  // offset, with the half of the shift, and the shift
+};
 
 __device__ inline uint64_t rows_of_128(uint32_t address) {
     return uint64_t(1) << 62 | uint64_t(64) << 32 | uint64_t(1) << 16 | (address & 0x3ffff) >> 4;
@@ -46,17 +52,16 @@ __device__ inline void wgmma_64x192x32(int32_t (&d)[96], uint64_t x, uint64_t w)
 #endif
 }
 
-// What the warpgroup has ordered may run; all but the last order are done.
+// What the warpgroup orders from here on may read its registers; all that was ordered is done.
 __device__ inline void wgmma_begin() {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #endif
 }
-template <int kPending>
 __device__ inline void wgmma_end(int32_t (&d)[96]) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
 #pragma unroll
     for (int i = 0; i < 96; ++i) asm volatile("" : "+r"(d[i])::"memory");
 #endif
@@ -64,84 +69,106 @@ __device__ inline void wgmma_end(int32_t (&d)[96]) {
 
 __device__ inline void wide_load(const InputRun &run, uint32_t stage, int64_t column) {
     const int64_t columns = run.plan.columns, first_row = int64_t(blockIdx.x) * kWideRows;
-    const int64_t first_unit = int64_t(blockIdx.y) * kWideUnits;
-    for (int i = int(threadIdx.x); i < kWideStage / 16; i += kWideThreads) {
-        const int row = i / 8, piece = i % 8;
-        const int8_t *from;
-        if (row < kWideRows) {
-            from = run.x + min64(first_row + row, run.rows - 1) * columns;
-        } else {
-            const int w_row = row - kWideRows;
-            const int64_t unit = first_unit + w_row % kWideUnits;
-            from = run.w + (w_row / kWideUnits * run.plan.units + unit) * columns;
-        }
-        copy_16(stage + uint32_t(row * kWideColumns + (piece ^ (row & 7)) * 16),
-                from + column + piece * 16);
+    const int row = int(threadIdx.x) / 8, piece = int(threadIdx.x) % 8;
+    constexpr int kRows = kWideThreads / 8;  // at a time; the exchange of pieces repeats with them
+    const uint32_t to = stage + uint32_t(row * kWideColumns + (piece ^ (row & 7)) * 16);
+    column += piece * 16;
+#pragma unroll 1
+    for (int i = 0; i < kWideRows; i += kRows) {
+        copy_16(to + uint32_t(i * kWideColumns),
+                run.x + min64(first_row + row + i, run.rows - 1) * columns + column);
+    }
+    const int8_t *w = run.w + (int64_t(blockIdx.y) * kWideUnits + row) * columns + column;
+#pragma unroll 1
+    for (int i = 0; i < 3 * kWideUnits; i += 2 * kRows, w += run.plan.units * columns) {
+        static_assert(kWideUnits == 2 * kRows);
+        copy_16(to + uint32_t(kWideX + i * kWideColumns), w);
+        copy_16(to + uint32_t(kWideX + (i + kRows) * kWideColumns), w + kRows * columns);
     }
 }
 
-__device__ inline void wide_store(const InputRun &run, const int32_t (&d)[96]) {
+__device__ inline void wide_rows(const InputRun &run, int2 (&rows)[3][kWideUnits]) {
+    const gru::Cell &cell = run.v.cell;
+    const int i = int(threadIdx.x), gate = i / kWideUnits;
+    const int32_t unit = int32_t(blockIdx.y) * kWideUnits + i % kWideUnits;
+    if (i >= 3 * kWideUnits || unit >= cell.hidden_size) return;
+    const int32_t row = gate * cell.hidden_size + unit;
+    const int32_t shift = cell.w_shift[row] + cell.ih_shift;
+    rows[gate][i % kWideUnits] = {int32_t(cell.ih_offset[row]) + row_half(shift), shift};
+}
+
+__device__ inline void wide_store(const InputRun &run, const int2 (&rows)[3][kWideUnits],
+                                  const int32_t (&d)[96]) {
     const gru::Cell &cell = run.v.cell;
     const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32;
-    const int32_t h = cell.hidden_size;
+    const int32_t h = cell.hidden_size, up = cell.ih_zero - cell.ih_min;
+    const int32_t most = cell.ih_max - cell.ih_min;
     const int64_t row = int64_t(blockIdx.x) * kWideRows + warp * 16 + lane / 4;
+    const int32_t first_unit = int32_t(blockIdx.y) * kWideUnits + lane % 4 * 2;
+    InputCodes *const to = run.ih + row * h + first_unit;
 #pragma unroll
-    for (int part = 0; part < 16; ++part) {
-        const int eight = part / 2, column = part % 2;
-        const int64_t unit = int64_t(blockIdx.y) * kWideUnits + eight * 8 + lane % 4 * 2 + column;
-        if (unit >= h) continue;
+    for (int eight = 0; eight < 8; ++eight) {
+        if (first_unit + eight * 8 >= h) break;  // h is a multiple of 8
+        uint32_t codes[2][2][3];
+#pragma unroll
+        for (int gate = 0; gate < 3; ++gate) {
+            const int4 of_two =
+                *reinterpret_cast<const int4 *>(&rows[gate][eight * 8 + lane % 4 * 2]);
+#pragma unroll
+            for (int part = 0; part < 4; ++part) {
+                const bool second = part % 2 != 0;
+                const int32_t sum = d[(gate * 8 + eight) * 4 + part];
+                const int32_t value = row_shifted(sum + (second ? of_two.z : of_two.x),
+                                                  second ? of_two.w : of_two.y);
+                codes[part / 2][part % 2][gate] =
+                    uint32_t(__viaddmin_s32_relu(value, up, most));
+            }
+        }
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            uint16_t codes[3];
-#pragma unroll
-            for (int gate = 0; gate < 3; ++gate) {
-                const int32_t sum = d[(gate * 8 + eight) * 4 + half * 2 + column];
-                codes[gate] = uint16_t(gru::ih_code<int32_t>(cell, int32_t(gate * h + unit), sum) -
-                                       cell.ih_min);
-            }
             if (row + half * 8 >= run.rows) continue;
-            run.ih[(row + half * 8) * h + unit] = {codes[0], codes[1], codes[2], 0};
+            const uint32_t(&two)[2][3] = codes[half];
+            *reinterpret_cast<uint4 *>(to + int64_t(half * 8) * h + eight * 8) = {
+                two[0][0] | two[0][1] << 16, two[0][2], two[1][0] | two[1][1] << 16, two[1][2]};
         }
     }
 }
 
-// A stage is loaded two ahead of its use into the place of the one that all had finished with when
-// they met: each waits for its products but the last, and meets after that.
-__global__ void __launch_bounds__(kWideThreads, 1)
+// A stage is loaded while the one before it is multiplied: all meet once the copy of a stage has
+// arrived and the products of the one before are done.
+__global__ void __launch_bounds__(kWideThreads, 2)
     multiply_wide(const __grid_constant__ InputRun run) {
-    extern __shared__ __align__(1024) char shared[];
-    const uint32_t base = shared_address(shared);
+    extern __shared__ __align__(1024) char memory[];
+    WideShared &shared = *reinterpret_cast<WideShared *>(memory);
+    const uint32_t base = shared_address(shared.stages);
     const uint32_t own_rows = threadIdx.x / 128 * 64 * kWideColumns;
     const int64_t count = run.plan.columns / kWideColumns;
-    const auto stage_at = [&](int64_t i) {
-        return base + uint32_t(i % kWideStages) * uint32_t(kWideStage);
-    };
     int32_t sums[96];
 #pragma unroll
     for (int i = 0; i < 96; ++i) sums[i] = 0;
-    for (int64_t i = 0; i < 2; ++i) {
-        if (i < count) wide_load(run, stage_at(i), i * kWideColumns);
-        copies_commit();
-    }
+    wide_load(run, base, 0);
+    copies_commit();
+    wide_rows(run, shared.rows);
     for (int64_t i = 0; i < count; ++i) {
-        copies_wait_but_one();
+        const uint32_t stage = base + uint32_t(i & 1) * uint32_t(kWideStage);
+        copies_wait();
 #if __CUDA_ARCH__ >= 900
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
         __syncthreads();
-        if (i + 2 < count) wide_load(run, stage_at(i + 2), (i + 2) * kWideColumns);
+        if (i + 1 < count) {
+            wide_load(run, base + uint32_t(~i & 1) * uint32_t(kWideStage), (i + 1) * kWideColumns);
+        }
         copies_commit();
         wgmma_begin();
-        const uint32_t stage = stage_at(i);
 #pragma unroll
         for (uint32_t k = 0; k < kWideColumns; k += 32) {
             wgmma_64x192x32(sums, rows_of_128(stage + own_rows + k),
                             rows_of_128(stage + uint32_t(kWideX) + k));
         }
-        wgmma_end<1>(sums);
+        wgmma_end(sums);
     }
-    wgmma_end<0>(sums);
-    wide_store(run, sums);
+    wide_store(run, shared.rows, sums);
 }
 
 }  // namespace

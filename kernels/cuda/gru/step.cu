@@ -60,7 +60,7 @@ struct Rows {
 
 // Lines between knots, one a lane: the whole warp looks a value up together.
 struct LaneTables {
-    static constexpr bool kAligned = false;
+    static constexpr bool kAligned = false, kFromZero = false;
     int32_t knot[3], slope[3], intercept[3];
 
     __device__ void fill(const gru::Cell &cell) {
@@ -135,17 +135,17 @@ struct BothStates {
     }
 };
 
-struct Constants {  // of a unit's three rows
+struct Constants {  // of a unit's three rows; offsets hold the half of the shift, too
     int32_t ih_offset[3], hh_offset[3], ih_shift[3], hh_shift[3];
 
     __device__ void load(const gru::Cell &cell, int32_t unit) {
 #pragma unroll
         for (int gate = 0; gate < 3; ++gate) {
             const int32_t row = gate * cell.hidden_size + unit;
-            ih_offset[gate] = int32_t(cell.ih_offset[row]);
-            hh_offset[gate] = int32_t(cell.hh_offset[row]);
             ih_shift[gate] = cell.w_shift[row] + cell.ih_shift;
             hh_shift[gate] = cell.r_shift[row] + cell.hh_shift;
+            ih_offset[gate] = int32_t(cell.ih_offset[row]) + row_half(ih_shift[gate]);
+            hh_offset[gate] = int32_t(cell.hh_offset[row]) + row_half(hh_shift[gate]);
         }
     }
 };
@@ -161,8 +161,7 @@ __device__ int32_t next_h(const StepArgs &a, const Rules &rules, const Constants
                     a.ih_low, a.ih_high);
         hh[gate] = rules.hidden(hh_sum[gate] + constants.hh_offset[gate], constants.hh_shift[gate]);
     }
-    return a.plain.h_zero +
-           gru::gates_to_h(rules, gru::input_sums(rules, ih), hh, h_old - a.plain.h_zero, nullptr);
+    return a.plain.h_zero + rules.next(rules.input(ih), hh, h_old - a.plain.h_zero);
 }
 
 // kBatches: sequences at most.

@@ -32,12 +32,15 @@ __device__ inline void remote_store_4(uint32_t address, uint32_t value, uint32_t
 #endif
 }
 
-__device__ inline void remote_store_16(uint32_t address, const uint4 &value, uint32_t barrier) {
+// Where `sends`, by a predicate: no branch lies between several of them.
+__device__ inline void remote_store_16(bool sends, uint32_t address, const uint4 &value,
+                                       uint32_t barrier) {
 #if __CUDA_ARCH__ >= 900
     asm volatile(
-        "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1,%2,%3,%4}, [%5];" ::
-            "r"(address),
-        "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w), "r"(barrier)
+        "{\n\t.reg .pred sends;\n\tsetp.ne.b32 sends, %6, 0;\n\t"
+        "@sends st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 "
+        "[%0], {%1,%2,%3,%4}, [%5];\n\t}" ::"r"(address),
+        "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w), "r"(barrier), "r"(int(sends))
         : "memory");
 #endif
 }

@@ -100,6 +100,13 @@ __device__ inline void copy_16(uint32_t to, const void *from) {
 #endif
 }
 
+// 8 bytes, by one lane.
+__device__ inline void copy_8(uint32_t to, const void *from) {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(to), "l"(from) : "memory");
+#endif
+}
+
 // One 4-byte word, by one lane.
 __device__ inline void copy_word(uint32_t to, const void *from) {
 #if __CUDA_ARCH__ >= 800
@@ -119,11 +126,15 @@ __device__ inline void copies_wait() {
 #endif
 }
 
-// Waits until at most one committed group is still under way.
-__device__ inline void copies_wait_but_one() {
+// Waits until at most so many committed groups are still under way.
+template <int kGroups>
+__device__ inline void copies_wait_but() {
 #if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.wait_group 1;" ::: "memory");
+    asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
 #endif
+}
+__device__ inline void copies_wait_but_one() {
+    copies_wait_but<1>();
 }
 
 // Loads by shared-memory address: 32-bit arithmetic, and a constant base goes into the instruction.
@@ -159,6 +170,9 @@ __device__ inline uint4 shared_load_16(uint32_t address) {
     return v;
 }
 
+__device__ inline void shared_store_1(uint32_t address, uint32_t v) {
+    asm volatile("st.shared.u8 [%0], %1;" ::"r"(address), "r"(v) : "memory");
+}
 __device__ inline void shared_store_4(uint32_t address, uint32_t v) {
     asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
 }
