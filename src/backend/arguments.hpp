@@ -80,7 +80,7 @@ struct GruArgs {
 
 // State (turns / kTurn) % 2 is the current one. A kernel whose blocks all read the whole state
 // writes the other one, and its blocks add kTurn to turns between them; the others leave it alone.
-constexpr uint32_t kTurn = 128;
+constexpr uint32_t kTurn = 4096;  // as many blocks at most
 
 static inline int64_t gru_state_bytes(const gru::Cell &cell, int64_t batch) {
     return round_up(batch * cell.hidden_size * cell.h_bytes, 64);

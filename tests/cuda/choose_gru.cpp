@@ -108,6 +108,15 @@ TEST(CudaChooseGru, FewStepsOfFewSequencesAreLaunchedOneByOne) {
     EXPECT_FALSE(qk::cuda::runs_by_steps(f.args, 90));
 }
 
+TEST(CudaChooseGru, StatesBeyondAClusterGoStepByStep) {
+    Frozen f(QK_GRU_W8A8, 16, 1032);
+    qk::cuda::GruPlan plan;
+    EXPECT_FALSE(f.plan(&plan));
+    EXPECT_TRUE(qk::cuda::runs_by_steps(f.args, 90));
+    f.args.batch = qk::cuda::kMaxWideBatch + 1;
+    EXPECT_FALSE(qk::cuda::runs_by_steps(f.args, 90));
+}
+
 TEST(CudaChooseGru, MoreStepsNeverNeedLessWorkspace) {
     Frozen f(QK_GRU_W8A8, 40, 48);
     for (const int64_t batch : {1, 3, 64, 100000}) {

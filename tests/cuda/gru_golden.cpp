@@ -28,8 +28,7 @@ TEST_P(CudaGruGolden, EveryCodeOfEveryStepIsTheExpectedOne) {
     const std::vector<uint8_t> x = narrowed(read_i32(folder + "/qx.i32"), cell.x_bytes);
     const std::vector<uint8_t> expected =
         narrowed(read_i32(folder + "/qh_expected.i32"), cell.h_bytes);
-    ASSERT_EQ(expected.size(),
-              size_t(int64_t{t} * b * cell.hidden_size) * size_t(cell.h_bytes));
+    ASSERT_EQ(expected.size(), size_t(int64_t{t} * b * cell.hidden_size) * size_t(cell.h_bytes));
     EXPECT_GE(pair.check_codes({t, b}, x, expected), 1);
 }
 

@@ -34,8 +34,7 @@ class GruPair {
     // bits. Returns how many kernels ran.
     int check(const GruCase &c, Rng &rng);
     // The same against codes of y that are known, from the first h of zeros.
-    int check_codes(const GruCase &c, const std::vector<uint8_t> &x,
-                    const std::vector<uint8_t> &y);
+    int check_codes(const GruCase &c, const std::vector<uint8_t> &x, const std::vector<uint8_t> &y);
 
     qk_context *cpu = nullptr, *cuda = nullptr;
     qk_gru *cpu_gru = nullptr, *cuda_gru = nullptr;

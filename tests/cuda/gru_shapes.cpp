@@ -9,8 +9,15 @@ TEST(CudaGru, AnyWidthEqualsTheCpu) {
     GruPair pair;
     Rng rng(21);
     for (const qk_gru_preset preset : {QK_GRU_W8A8, QK_GRU_W8H16, QK_GRU_W16A16}) {
-        for (const auto &[c, h] : {std::pair{5, 1}, {1, 3}, {31, 17}, {7, 100}, {129, 264}, {33, 504},
-                                   {3, 1000}, {15, 1025}, {16, 1500}}) {
+        for (const auto &[c, h] : {std::pair{5, 1},
+                                   {1, 3},
+                                   {31, 17},
+                                   {7, 100},
+                                   {129, 264},
+                                   {33, 504},
+                                   {3, 1000},
+                                   {15, 1025},
+                                   {16, 1500}}) {
             SCOPED_TRACE("preset " + std::to_string(preset) + " c " + std::to_string(c) + " h " +
                          std::to_string(h));
             pair.create(preset, 0, c, h, rng);
@@ -36,7 +43,26 @@ TEST(CudaGru, AnyNumberOfSequencesEqualsTheCpu) {
                 if (int64_t{batch} * h * h > int64_t{70} * 1000 * 1000) continue;
                 SCOPED_TRACE("preset " + std::to_string(preset) + " h " + std::to_string(h) +
                              " batch " + std::to_string(batch));
-                EXPECT_GE(pair.check({batch % 2 + 3, batch, batch % 3 == 0, batch % 2 == 0}, rng), 2);
+                EXPECT_GE(pair.check({batch % 2 + 3, batch, batch % 3 == 0, batch % 2 == 0}, rng),
+                          2);
+            }
+        }
+    }
+}
+
+TEST(CudaGru, StatesBeyondAClusterEqualTheCpu) {
+    QK_NEEDS_DEVICE();
+    GruPair pair;
+    Rng rng(24);
+    for (const qk_gru_preset preset : {QK_GRU_W8A8, QK_GRU_W8H16}) {
+        for (const auto &[c, h] : {std::pair{40, 1032}, {1032, 1504}, {24, 2048}, {8, 2056}}) {
+            pair.create(preset, 0, c, h, rng);
+            for (const int batch : {1, 4, 9}) {
+                if (HasFailure()) return;
+                SCOPED_TRACE("preset " + std::to_string(preset) + " h " + std::to_string(h) +
+                             " batch " + std::to_string(batch));
+                EXPECT_GE(pair.check({3 + batch % 2, batch, batch > 1, batch < 9, false, 0}, rng),
+                          h > 2048 ? 1 : 2);
             }
         }
     }
@@ -58,9 +84,9 @@ TEST(CudaGru, RandomModelsOfEightBitsEqualTheCpu) {
         gru_test::OwnedModel owned(options.c, options.h);
         gru_test::randomize(owned, rng, options);
         if (!pair.create(owned.view())) continue;
-        const int kernels = pair.check({1 + int(rng() % 9), 1 + int(rng() % 20), rng() % 2 == 0,
-                                        rng() % 2 == 0, false, 0},
-                                       rng);
+        const int kernels = pair.check(
+            {1 + int(rng() % 9), 1 + int(rng() % 20), rng() % 2 == 0, rng() % 2 == 0, false, 0},
+            rng);
         ran += 1;
         fast += kernels > 1;
     }

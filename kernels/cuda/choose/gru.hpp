@@ -64,6 +64,8 @@ inline PlainKind plain_kind(const gru::Cell &cell) {
     return direct ? PlainKind::kDirect : lines ? PlainKind::kLines : PlainKind::kAny;
 }
 
+constexpr int32_t kClusterUnits = 1024;  // whose R the registers of a cluster hold
+
 // What both fast ways ask for: 8-bit weights and an 8-bit view of h, sums that 32 bits hold, codes
 // and results at natural addresses, whole 8-byte words a row.
 inline bool is_fast_gru(const GruArgs &args) {
@@ -72,15 +74,16 @@ inline bool is_fast_gru(const GruArgs &args) {
         const uintptr_t bytes = format.id == QK_FORMAT_F32 ? 4 : uintptr_t(code_bytes);
         return reinterpret_cast<uintptr_t>(plane) % bytes == 0;
     };
-    return args.gates == nullptr && cell.hidden_size <= 1024 && cell.hidden_size % 8 == 0 &&
+    return args.gates == nullptr && cell.hidden_size % 8 == 0 &&
            cell.w_bytes == 1 && cell.r_bytes == 1 && cell.view_bytes == 1 && cell.sums_is_32 != 0 &&
            aligned(args.x, *args.x_format, cell.x_bytes) &&
            aligned(args.y, *args.y_format, cell.h_bytes);
 }
 
-// Few steps of few sequences: a launch each costs less than packing x and W first.
-constexpr int32_t kStepColumns = 1024, kStepBatch = 4;
-constexpr int64_t kMaxSteps = 3;
+// Few steps of few sequences: a launch each costs less than packing x and W first. States beyond a
+// cluster go step by step, whatever their number, unless sequences are many.
+constexpr int32_t kStepColumns = 2048, kStepBatch = 4;
+constexpr int64_t kMaxSteps = 3, kMaxWideBatch = 64;
 
 // A step's own forms of tables: knots that the lanes of a warp hold, or uniform lines.
 constexpr int32_t kLaneKnots = 32;
@@ -96,8 +99,11 @@ inline bool has_lane_knots(const gru::Cell &cell) {
 
 inline bool runs_by_steps(const GruArgs &args, int32_t capability) {
     const gru::Cell &cell = *args.cell;
-    return capability >= 80 && is_fast_gru(args) && args.steps <= kMaxSteps &&
-           args.batch <= kStepBatch && cell.x_bytes == 1 && cell.input_size % 8 == 0 &&
+    const bool wide = cell.hidden_size > kClusterUnits;
+    return capability >= 80 && is_fast_gru(args) &&
+           (wide ? args.batch <= kMaxWideBatch
+                 : args.steps <= kMaxSteps && args.batch <= kStepBatch) &&
+           cell.hidden_size <= kStepColumns && cell.x_bytes == 1 && cell.input_size % 8 == 0 &&
            cell.input_size <= kStepColumns && cell.ih_shifts_right != 0 &&
            (has_lane_knots(cell) || plain_kind(cell) == PlainKind::kLines);
 }
@@ -105,7 +111,7 @@ inline bool runs_by_steps(const GruArgs &args, int32_t capability) {
 inline bool plan_gru(const GruArgs &args, int32_t capability, GruPlan *plan) {
     const gru::Cell &cell = *args.cell;
     const int32_t h = cell.hidden_size;
-    if (capability < 90 || !is_fast_gru(args)) return false;
+    if (capability < 90 || !is_fast_gru(args) || h > kClusterUnits) return false;
     plan->hidden = h <= 256 ? 256 : h <= 512 ? 512 : 1024;
     // What an H200 holds at once; clusters beyond them would run after these.
     const int64_t clusters = plan->hidden == 256 ? 30 : plan->hidden == 512 ? 15 : 7;

@@ -85,8 +85,8 @@ Status run(const GruArgs &args, const Launch &launch) {
                                 static_cast<int8_t *>(piece(pieces.x)),
                                 static_cast<InputCodes *>(piece(pieces.ih))};
         QK_TRY(run_input(input, first == 0, launch));
-        QK_TRY(launch_recurrence(
-            plan, recurrence_of(v, plain, input.ih, plan.tile, plan.sequences), launch));
+        QK_TRY(launch_recurrence(plan, recurrence_of(v, plain, input.ih, plan.tile, plan.sequences),
+                                 launch));
     }
     return QK_OK;
 }

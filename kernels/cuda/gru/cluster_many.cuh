@@ -34,8 +34,8 @@ __device__ void multiply_tile(const Place<S> &at, const Fragments<S> &weights,
                               SharedMany<S, Rules> &shared, const uint8_t *h,
                               int32_t (&own)[S::kOwned][3]) {
     const int32_t column = at.slice * S::kColumns + at.lane % 4 * 16;
-    const uint32_t from = shared_address(h) + uint32_t(column * 8) +
-                          uint32_t((at.lane / 4 ^ exchange(column)) * 16);
+    const uint32_t from =
+        shared_address(h) + uint32_t(column * 8) + uint32_t((at.lane / 4 ^ exchange(column)) * 16);
     int32_t sums[3][4] = {};
 #pragma unroll
     for (int pair = 0; pair < S::kPairs; ++pair) {
@@ -67,8 +67,8 @@ __device__ void multiply_tile(const Place<S> &at, const Fragments<S> &weights,
     for (int i = 0; i < S::kOwned; ++i) {
 #pragma unroll
         for (int s = 0; s < (S::kSlices == 2 ? 1 : S::kSlices); ++s) {
-            const int4 part = S::kSlices == 2 ? partial[at.slice ^ 1][i][at.lane]
-                                              : partial[s][at.slice][at.lane];
+            const int4 part =
+                S::kSlices == 2 ? partial[at.slice ^ 1][i][at.lane] : partial[s][at.slice][at.lane];
             own[i][0] += part.x, own[i][1] += part.y, own[i][2] += part.z;
         }
     }
@@ -204,8 +204,7 @@ __device__ void advance_tile(const Recurrence &r, const Place<S> &at, const Frag
                              const Unit &unit, SharedMany<S, Rules> &shared, const Rules &rules,
                              int tile, int32_t t, int first_slot, int32_t (&h)[S::kOwned]) {
     int32_t sums[S::kOwned][3];
-    wait_for_h(shared.barrier[t & 1][tile], t, uint32_t(r.tile * S::kHidden),
-               threadIdx.x == 0);
+    wait_for_h(shared.barrier[t & 1][tile], t, uint32_t(r.tile * S::kHidden), threadIdx.x == 0);
     multiply_tile(at, weights, shared, shared.h[t & 1][tile], sums);
     // All that is read comes before anything is written, so that two cells can run side by side.
     gru::InputSums<int32_t> input[S::kOwned];

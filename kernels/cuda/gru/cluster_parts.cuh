@@ -26,10 +26,11 @@ inline Recurrence recurrence_of(const GruView &v, const PlainCell &plain, const 
     const int64_t h = v.cell.hidden_size;
     const int64_t y_bytes = h * (v.y_is_float ? 4 : v.cell.h_bytes);
     const int64_t ih_bytes = h * int64_t(sizeof(InputCodes));
-    return {v,       plain,   ih,
-            tile,    sequences, int32_t(v.steps),
-            y_bytes, y_bytes * v.batch,
-            ih_bytes, ih_bytes * v.batch};
+    return {v,         plain,
+            ih,        tile,
+            sequences, int32_t(v.steps),
+            y_bytes,   y_bytes * v.batch,
+            ih_bytes,  ih_bytes * v.batch};
 }
 
 // One instance's geometry: a cluster's kBlocks blocks own kUnits units each, by groups of 16; the

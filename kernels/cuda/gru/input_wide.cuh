@@ -118,10 +118,9 @@ __device__ inline void wide_store(const InputRun &run, const int2 (&rows)[3][kWi
             for (int part = 0; part < 4; ++part) {
                 const bool second = part % 2 != 0;
                 const int32_t sum = d[(gate * 8 + eight) * 4 + part];
-                const int32_t value = row_shifted(sum + (second ? of_two.z : of_two.x),
-                                                  second ? of_two.w : of_two.y);
-                codes[part / 2][part % 2][gate] =
-                    uint32_t(__viaddmin_s32_relu(value, up, most));
+                const int32_t value =
+                    row_shifted(sum + (second ? of_two.z : of_two.x), second ? of_two.w : of_two.y);
+                codes[part / 2][part % 2][gate] = uint32_t(__viaddmin_s32_relu(value, up, most));
             }
         }
 #pragma unroll

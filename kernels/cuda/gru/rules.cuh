@@ -8,8 +8,8 @@
 
 namespace qk::cuda {
 
-// By 0..31, half to even: of x + half, the floor, made even where the bits that fall off (`mask`) were
-// all zero, for these are the ties. By 0 only 0 looks like one, and is even.
+// By 0..31, half to even: of x + half, the floor, made even where the bits that fall off (`mask`)
+// were all zero, for these are the ties. By 0 only 0 looks like one, and is even.
 struct RightShift {
     int32_t count, mask, half;
 };
@@ -157,8 +157,7 @@ struct PlainRules {
                             int32_t h) const {
         const int32_t r = look_up(gru::kReset, in.r, shifted(hh[gru::kReset], cell.hh_to_r));
         const int32_t u = look_up(gru::kUpdate, in.u, shifted(hh[gru::kUpdate], cell.hh_to_u));
-        const int32_t n =
-            look_up(gru::kNew, in.n, shifted(Wide(r) * hh[gru::kNew], cell.rhh_to_n));
+        const int32_t n = look_up(gru::kNew, in.n, shifted(Wide(r) * hh[gru::kNew], cell.rhh_to_n));
         const int32_t aligned = Tables::kAligned ? n : shifted(n, cell.n_to_h);
         const Wide kept = Wide(u) * h + cell.u_to_h.half;
         const Wide mixed = Wide(cell.one - u) * aligned + kept;

@@ -1,5 +1,5 @@
-// A step or two on their own, as streaming asks for them: one launch a step over the whole GPU, for
-// which loading the weights once is the work. A warp owns a unit; its six rows are on their way
+// A step or two on their own, as streaming asks for them, and all steps of states that no cluster
+// holds: one launch a step over the whole GPU, for which loading the weights once is the work. A warp owns a unit; its six rows are on their way
 // before x and h are read. All blocks read the whole state, so the next one goes elsewhere.
 #include "cuda/gru/border.cuh"
 #include "cuda/gru/rules.cuh"
@@ -10,6 +10,7 @@ namespace qk::cuda {
 namespace {
 
 constexpr int32_t kThreads = 256, kUnits = kThreads / 32;  // of a block
+constexpr int kStepChunks = kStepColumns / 256;
 
 struct StepArgs {
     GruView v;
@@ -164,7 +165,7 @@ __device__ int32_t next_h(const StepArgs &a, const Rules &rules, const Constants
     return a.plain.h_zero + rules.next(rules.input(ih), hh, h_old - a.plain.h_zero);
 }
 
-// kBatches: sequences at most.
+// kBatches: sequences of a block at most; the widest kernel has as many rows of blocks as it takes.
 template <class Wide, class Tables, bool kSharesTables, int kBatches, int kChunks>
 __global__ void __launch_bounds__(kThreads) advance_one(const __grid_constant__ StepArgs a) {
     __shared__ __align__(16) uint32_t x_codes[kBatches][kChunks * 64];
@@ -176,18 +177,25 @@ __global__ void __launch_bounds__(kThreads) advance_one(const __grid_constant__ 
     const int32_t unit = int32_t(blockIdx.x) * kUnits + int32_t(threadIdx.x) / 32;
     const bool active = unit < h;
     const uint32_t turns = *static_cast<volatile uint32_t *>(v.turns);
+    const int32_t first = kChunks == kStepChunks ? int32_t(blockIdx.y) * kBatches : 0;
+    const int32_t count = int32_t(v.batch) - first;
+    constexpr int kWords = ceil_div(kChunks * 64, kThreads);  // of four codes, a thread
     const int32_t at = int32_t(threadIdx.x) * 4;
-    BothStates states[kBatches];
+    BothStates states[kBatches][kWords];
     int32_t h_old[kBatches][2];
 #pragma unroll
     for (int b = 0; b < kBatches; ++b) {
-        if (b >= v.batch) break;
-        if (at < h) states[b].load(v, int64_t(b) * h + at);
+        if (b >= count) break;
+        const int64_t row = int64_t(first + b) * h;
+#pragma unroll
+        for (int i = 0; i < kWords; ++i) {
+            if (at + i * kThreads * 4 < h) states[b][i].load(v, row + at + i * kThreads * 4);
+        }
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
             h_old[b][i] = active
                               ? gru::load_code(static_cast<const char *>(v.h) + i * v.state_bytes,
-                                               cell.h_bytes, int64_t(b) * h + unit)
+                                               cell.h_bytes, row + unit)
                               : 0;
         }
     }
@@ -204,25 +212,35 @@ __global__ void __launch_bounds__(kThreads) advance_one(const __grid_constant__ 
     } else {
         own_tables.fill(cell);
     }
-#pragma unroll
-    for (int b = 0; b < kBatches; ++b) {
-        if (b < v.batch && at < c) x_codes[b][threadIdx.x] = load_x(v, int64_t(b) * c + at);
-    }
     const uint32_t current = turns / kTurn % 2;
 #pragma unroll
     for (int b = 0; b < kBatches; ++b) {
-        if (b < v.batch && at < h) h_codes[b][threadIdx.x] = states[b].view(v, a.plain, current);
+        if (b >= count) break;
+#pragma unroll
+        for (int i = 0; i < kWords; ++i) {
+            const int32_t word = int32_t(threadIdx.x) + i * kThreads;
+            if (word * 4 < c) x_codes[b][word] = load_x(v, int64_t(first + b) * c + word * 4);
+        }
+    }
+#pragma unroll
+    for (int b = 0; b < kBatches; ++b) {
+        if (b >= count) break;
+#pragma unroll
+        for (int i = 0; i < kWords; ++i) {
+            const int32_t word = int32_t(threadIdx.x) + i * kThreads;
+            if (word * 4 < h) h_codes[b][word] = states[b][i].view(v, a.plain, current);
+        }
     }
     __syncthreads();
     // After this block has read what it needs of turns: the sum over the grid is kTurn.
-    if (threadIdx.x == 0) atomicAdd(v.turns, kTurn / gridDim.x);
+    if (threadIdx.x == 0) atomicAdd(v.turns, kTurn / (gridDim.x * gridDim.y));
     if (!active) return;
     const Tables *tables = &own_tables;
     if constexpr (kSharesTables) tables = &shared_tables;
     const PlainRules<Wide, Tables> rules = {a.plain, *tables};
 #pragma unroll
     for (int b = 0; b < kBatches; ++b) {
-        if (b >= v.batch) break;
+        if (b >= count) break;
         int32_t ih[3], hh[3];
         w.dot(x_codes[b], c, ih);
         r.dot(h_codes[b], h, hh);
@@ -230,8 +248,8 @@ __global__ void __launch_bounds__(kThreads) advance_one(const __grid_constant__ 
             next_h(a, rules, constants, ih, hh, current == 0 ? h_old[b][0] : h_old[b][1]);
         if (lane == 0) {
             gru::store_code(static_cast<char *>(v.h) + (current ^ 1) * v.state_bytes, cell.h_bytes,
-                            int64_t(b) * h + unit, code);
-            write_aligned_y(v, int64_t(b) * h + unit, code);
+                            int64_t(first + b) * h + unit, code);
+            write_aligned_y(v, int64_t(first + b) * h + unit, code);
         }
     }
 }
@@ -259,18 +277,21 @@ Status run(const GruArgs &args, const Launch &launch) {
                   cell.ih_min - cell.ih_zero, cell.ih_max - cell.ih_zero};
     const bool one = args.batch == 1;
     const int32_t columns = cell.input_size > cell.hidden_size ? cell.input_size : cell.hidden_size;
-    const auto kernel = columns <= 256   ? instance<1>(knots, one)
-                        : columns <= 512 ? instance<2>(knots, one)
-                                         : instance<kStepColumns / 256>(knots, one);
-    uint32_t blocks = 1;
+    const auto kernel = columns <= 256    ? instance<1>(knots, one)
+                        : columns <= 512  ? instance<2>(knots, one)
+                        : columns <= 1024 ? instance<4>(knots, one)
+                        : knots           ? advance_one<int32_t, LaneTables, false, 4, kStepChunks>
+                                          : advance_one<int64_t, LineTables, true, 4, kStepChunks>;
+    uint32_t blocks = 1, rows = 1;  // powers of two, for their turn
     while (int64_t{blocks} * kUnits < cell.hidden_size) blocks *= 2;
+    while (columns > 1024 && int64_t{rows} * kStepBatch < args.batch) rows *= 2;
     const int64_t x_step = args.batch * cell.input_size * (a.v.x_is_float ? 4 : 1);
     const int64_t y_step =
         args.batch * cell.hidden_size * (a.v.y_is_float ? 4 : int64_t{cell.h_bytes});
     for (int64_t t = 0; t < args.steps; ++t) {
         a.v.x = static_cast<const char *>(args.x) + t * x_step;
         a.v.y = static_cast<char *>(args.y) + t * y_step;
-        QK_TRY(launch_kernel(launch, "gru step", kernel, {dim3(blocks), kThreads}, a));
+        QK_TRY(launch_kernel(launch, "gru step", kernel, {dim3(blocks, rows), kThreads}, a));
     }
     return QK_OK;
 }

@@ -178,8 +178,7 @@ __device__ inline void shared_store_4(uint32_t address, uint32_t v) {
 }
 
 __device__ inline void shared_store_8(uint32_t address, uint2 v) {
-    asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(address), "r"(v.x), "r"(v.y)
-                 : "memory");
+    asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(address), "r"(v.x), "r"(v.y) : "memory");
 }
 
 __device__ inline void shared_store_16(uint32_t address, uint4 v) {
