@@ -171,24 +171,22 @@ __device__ void store_y(const GruView &v, char *to, int32_t h) {
     }
 }
 
-// The barriers of even and of odd steps count the bytes of h that arrive, phase by phase; of step 0
-// it is there from the beginning.
+// The barriers of even and of odd steps count the bytes of h that arrive, phase by phase. That of
+// even steps begins with step 2: for step 0, whose h is there, the wait is for the phase before its
+// first.
 __device__ void begin_barriers(uint64_t *barriers, uint32_t tiles, uint32_t bytes) {
     if (threadIdx.x != 0) return;
     const uint32_t at = shared_address(barriers);
     for (uint32_t i = 0; i < 2 * tiles; ++i) barrier_init(at + i * 8, 1);
     barrier_init_fence();
-    for (uint32_t i = 0; i < tiles; ++i) {
-        barrier_arrive(at + i * 8);
-        barrier_expect(at + (tiles + i) * 8, bytes);
-    }
+    for (uint32_t i = tiles; i < 2 * tiles; ++i) barrier_expect(at + i * 8, bytes);
 }
 
 // Until all of h of step t is here; then the barrier may count that of step t + 2.
 // `expects`: in one thread of the block.
 __device__ void wait_for_h(const uint64_t &barrier, int32_t t, uint32_t bytes, bool expects) {
     const uint32_t at = shared_address(&barrier);
-    barrier_wait(at, uint32_t(t) >> 1 & 1);
+    barrier_wait(at, (uint32_t(t) >> 1 ^ uint32_t(~t)) & 1);
     if (expects) barrier_expect(at, bytes);
 }
 

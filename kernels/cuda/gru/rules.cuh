@@ -113,13 +113,34 @@ struct LineTables {
     static constexpr bool kAligned = false, kFromZero = true;
     int2 lines[3][kPlainLines];  // slope, intercept and the half of the shift
 
+    // All tables are on their way before the first is stored.
     __device__ void fill(const gru::Cell &cell) {
         const gru::Table *const all[] = {&cell.update, &cell.reset, &cell.candidate};
-        for (int gate = 0; gate < 3; ++gate) {
-            const gru::Table &table = *all[gate];
-            for (int32_t i = int32_t(threadIdx.x); i < table.count; i += int32_t(blockDim.x)) {
+        constexpr int kAtOnce = 2;
+        const int32_t threads = int32_t(blockDim.x);
+        for (int32_t first = int32_t(threadIdx.x); first < kPlainLines;
+             first += kAtOnce * threads) {
+            int2 line[3][kAtOnce];
+#pragma unroll
+            for (int gate = 0; gate < 3; ++gate) {
+                const gru::Table &table = *all[gate];
                 const int32_t half = table.shift > 0 ? row_half(table.shift) : 0;
-                lines[gate][i] = {table.slope[i], table.intercept[i] + half};
+#pragma unroll
+                for (int k = 0; k < kAtOnce; ++k) {
+                    const int32_t i = first + k * threads;
+                    line[gate][k] = {};
+                    if (i < table.count) {
+                        line[gate][k] = {table.slope[i], table.intercept[i] + half};
+                    }
+                }
+            }
+#pragma unroll
+            for (int gate = 0; gate < 3; ++gate) {
+#pragma unroll
+                for (int k = 0; k < kAtOnce; ++k) {
+                    const int32_t i = first + k * threads;
+                    if (i < kPlainLines) lines[gate][i] = line[gate][k];
+                }
             }
         }
     }

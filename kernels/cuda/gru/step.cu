@@ -1,6 +1,7 @@
 // A step or two on their own, as streaming asks for them, and all steps of states that no cluster
-// holds: one launch a step over the whole GPU, for which loading the weights once is the work. A warp owns a unit; its six rows are on their way
-// before x and h are read. All blocks read the whole state, so the next one goes elsewhere.
+// holds: one launch a step over the whole GPU, for which loading the weights once is the work. A
+// warp owns a unit; its six rows are on their way before x and h are read. All blocks read the
+// whole state, so the next one goes elsewhere.
 #include "cuda/gru/border.cuh"
 #include "cuda/gru/rules.cuh"
 #include "cuda/lists.hpp"
