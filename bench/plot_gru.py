@@ -2,8 +2,10 @@
 """Draws docs/images/gru_speed.svg and gru_accuracy.svg.
 
     plot_gru.py SPEED.jsonl OUT_FOLDER
+    plot_gru.py cuda BENCH.json CUDNN.json OUT_FOLDER     gru_speed_cuda.svg alone
 
-SPEED.jsonl: lines of qk_bench_cpu_gru and gru_onnxruntime.py. The accuracy figures are the table of
+SPEED.jsonl: lines of qk_bench_cpu_gru and gru_onnxruntime.py. BENCH.json, CUDNN.json: what
+bench_cuda_gru and cuda/gru_cudnn.py wrote. The accuracy figures are the table of
 docs/gru.md, which is read from there. Says so and leaves with 77 where matplotlib is missing.
 """
 import json
@@ -71,12 +73,41 @@ def plot_speed(lines, path):
     save(figure, path)
 
 
+def plot_cuda(lines, peers, path):
+    figure, panels = plt.subplots(1, 2, figsize=(8, 3.6))
+    for panel, batch in zip(panels, (1, 64)):
+        series = {}
+        for line in lines:
+            if line["batch"] == batch and line["steps"] > 100:
+                series.setdefault(line["preset"], {})[line["h"]] = line["us_step"]
+        best = series.setdefault("cuDNN f16, best", {})
+        for line in peers:
+            if line["batch"] == batch and line["steps"] > 1:
+                best[line["h"]] = min(best.get(line["h"], float("inf")), line["us_step"])
+        for name, points in series.items():
+            panel.plot(*zip(*sorted(points.items())), marker="o", markersize=3, label=name,
+                       linestyle="-" if name.startswith("W") else "--")
+        sizes = sorted({line["h"] for line in lines})
+        panel.set_xscale("log", base=2)
+        panel.set_xticks(sizes, [str(size) for size in sizes])
+        panel.set_ylim(bottom=0)
+        panel.set(xlabel="h = c", title=f"batch {batch}")
+        panel.grid(True, which="major", alpha=0.3)
+    panels[0].set_ylabel("us a step")
+    panels[0].legend(fontsize=7)
+    save(figure, path)
+
+
 def save(figure, path):
     figure.tight_layout()
     figure.savefig(path, metadata={"Date": None})
 
 
 def main():
+    if len(sys.argv) == 5 and sys.argv[1] == "cuda":
+        bench, cudnn = (json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
+                        for path in sys.argv[2:4])
+        return plot_cuda(bench, cudnn, pathlib.Path(sys.argv[4]) / "gru_speed_cuda.svg")
     if len(sys.argv) != 3:
         sys.exit(__doc__)
     lines = [json.loads(line) for line in open(sys.argv[1], encoding="utf-8")]
