@@ -22,8 +22,8 @@ class Context:
     device: "cpu" or "cuda". threads: CPU, 0 for all cores. stream: a cudaStream_t as an integer
     (torch.cuda.current_stream().cuda_stream), borrowed; None for the default stream.
     workspace_bytes: scratch allocated once, as much as Tensor.workspace_bytes() says, and calls
-    that need more are refused, or run slower kernels where there are any (CUDA); None: calls that
-    would be refused allocate it. Large batches on CUDA want a context that names it.
+    that need more are refused, or run slower kernels where there are any (CUDA); None: it grows to
+    what calls need or, on CUDA, are faster with (up to some 100 MB for large batches).
     mode: CPU, "bf16_products" or "int8_activations" let linear() be less exact and faster
     (docs/formats.md, "Modes of qk_linear"); None: exact.
 
@@ -32,7 +32,7 @@ class Context:
     """
 
     __slots__ = ("_handle", "_lock", "_fixed_stream", "_stream", "_options", "device", "index",
-                 "mode", "workspace_bytes")
+                 "mode", "workspace_bytes", "_scratch")
 
     def __init__(self, device: str = "cpu", index: int = 0, *, threads: int = 0,
                  stream: int | None = None, workspace_bytes: int | None = None,
@@ -46,7 +46,8 @@ class Context:
         self._lock = threading.Lock()
         self.device, self.index, self._stream, self.mode = device, index, stream, mode
         self.workspace_bytes, self._fixed_stream = workspace_bytes, stream is not None
-        self._handle = self._create(workspace_bytes or 0)
+        self._scratch = workspace_bytes or 0  # what the handle has
+        self._handle = self._create(self._scratch)
 
     def _create(self, workspace_bytes: int) -> int | None:
         options = STRUCTS["qk_context_options"](
@@ -67,12 +68,23 @@ class Context:
         except ResourceError as error:
             if error.status != CONSTANTS["QK_ERROR_WORKSPACE"] or self.workspace_bytes is not None:
                 raise
-            self.synchronize()
-            handle = self._create(need())
-            with self._lock:  # what the smaller one made stays valid: children keep it
-                lib.qk_context_destroy(self._handle)
-                self._handle = handle
+            self._grow(need())
             self.call(function, *arguments)
+
+    def grow_for_speed(self, need: int) -> None:
+        """Scratch that kernels are faster with, where its size was left open and memory allows."""
+        if self.workspace_bytes is None and need > self._scratch:
+            try:
+                self._grow(need)
+            except ResourceError:
+                pass  # slower kernels do without
+
+    def _grow(self, scratch: int) -> None:
+        self.synchronize()
+        handle = self._create(scratch)
+        with self._lock:  # what the smaller one made stays valid: children keep it
+            lib.qk_context_destroy(self._handle)
+            self._handle, self._scratch = handle, scratch
 
     def call(self, function: Any, *arguments: Any) -> None:
         """A function whose first argument is the context; raises with the context's sentence."""

@@ -45,9 +45,18 @@ def linear(x: Any, w: Tensor, bias: Any = None, *, out: Any = None) -> Any:
           else asarray(y, context=context, name="out", output=True))
     db = None if bias is None else asarray(bias, context=context, name="bias")
     rows = max(1, int(np.prod(shape[:-1], dtype=np.int64)))
-    context.call_growing(lambda: workspace(context, lib.qk_linear_workspace, w, rows),
-                         _linear, dx, w, db, dy)
+    _multiply(context, rows, dx, w, db, dy)
     return _arrays.hand_over(x, dy) if fresh else y
+
+
+def _multiply(context: Any, rows: int, x: Tensor, w: Tensor, bias: Tensor | None,
+              y: Tensor) -> None:
+    def need() -> int:
+        return workspace(context, lib.qk_linear_workspace, w, rows)
+
+    if context.device == "cuda" and context.workspace_bytes is None:
+        context.grow_for_speed(need())
+    context.call_growing(need, _linear, x, w, bias, y)
 
 
 def _small(x: Any, w: Tensor, out: Any) -> Any:
@@ -106,8 +115,7 @@ class PreparedLinear:
         self._operands, self.y = (dx, w, db, dy, x, out), out
         self._context = context if context.device == "cuda" else None
         rows = max(1, int(np.prod(x.shape[:-1], dtype=np.int64)))
-        context.call_growing(lambda: workspace(context, lib.qk_linear_workspace, w, rows),
-                             _linear, dx, w, db, dy)
+        _multiply(context, rows, dx, w, db, dy)
         # A captured graph holds the scratch of now: a child keeps it if the context grows again.
         self._workspace = None if context.device == "cpu" else Tensor.empty((1,), context=context)
         self._call = _bind(context, dx, w, db, dy)

@@ -96,6 +96,19 @@ class Products(unittest.TestCase):
         with self.assertRaisesRegex(qk.CallError, "mode: is 'fast'"):
             qk.Context(mode="fast")
 
+    def test_scratch_for_speed_grows_where_it_was_left_open_and_memory_allows(self):
+        w, x = weight(64, 512), RANDOM.standard_normal((9, 512)).astype("f")
+        with qk.Context() as context:
+            tensor = qk.asarray(x)
+            y = qk.linear(tensor, w).numpy()
+            for need, scratch in ((1 << 16, 1 << 16), (1 << 12, 1 << 16), (1 << 60, 1 << 16)):
+                context.grow_for_speed(need)
+                self.assertEqual(context._scratch, scratch)
+                np.testing.assert_array_equal(qk.linear(tensor, w).numpy(), y)
+        with qk.Context(workspace_bytes=0) as context:
+            context.grow_for_speed(1 << 16)
+            self.assertEqual(context._scratch, 0)
+
 
 class Lifetimes(unittest.TestCase):
     def test_arrays_live_as_long_as_tensors_over_them(self):

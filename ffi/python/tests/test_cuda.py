@@ -56,6 +56,18 @@ class Cuda(unittest.TestCase):
                         self.assertIs(qk.linear(x, w, out=out), out)
                         self.assertTrue(torch.equal(out, y))
 
+    def test_large_batches_get_the_scratch_they_are_faster_with(self):
+        w = qk.quantize(torch.randn(256, 512) / 16, format="nf4").to_device("cuda")
+        x = torch.randn(64, 512, dtype=torch.float16, device="cuda")
+        need = w.workspace_bytes(64)
+        self.assertGreater(need, 32 << 20)
+        with qk.Context("cuda") as context:
+            self.check(x, qk.linear(x, w), w)
+            self.assertGreaterEqual(context._scratch, need)
+        with qk.Context("cuda", workspace_bytes=0) as context:
+            self.check(x, qk.linear(x, w), w)
+            self.assertEqual(context._scratch, 0)
+
     def test_dequantized_bits_are_the_cpu_s(self):
         for folder in ("bnb_nf4_nested", "awq_gemm_g64", "gptq_v2_asym_g128", "ct_int4_asym_g32"):
             there, here = qk.load(GOLDEN / folder, device="cuda"), qk.load(GOLDEN / folder)
