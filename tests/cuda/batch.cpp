@@ -146,6 +146,31 @@ TEST(CudaBatch, TheMatrixKernelIsWithinItsBound) {
     EXPECT_EQ(ran, at);
 }
 
+// Between them these take every cut of choose/gemm.hpp on an H200, alone and in clusters; every
+// size has a tail.
+TEST(CudaBatch, EveryCutIsWithinItsBound) {
+    QK_NEEDS_DEVICE();
+    Rng rng(25);
+    const int64_t cases[][3] = {  // m, n, k
+        {33, 12300, 16},  {61, 12300, 528}, {70, 8200, 1040}, {101, 6100, 1040}, {127, 50, 2064},
+        {129, 12300, 80}, {500, 8200, 80},  {300, 2050, 2064}};
+    for (const qk_format format : {QK_FORMAT_U4_AFFINE, QK_FORMAT_NF4}) {
+        for (const auto &[m, n, k] : cases) {
+            Case c = make_case(weight_desc(format, QK_FORMAT_F16, QK_LAYOUT_ROW, 64, n, k),
+                               QK_FORMAT_F16, m, rng);
+            SCOPED_TRACE(std::to_string(m) + ": " + std::to_string(n) + " x " + std::to_string(k));
+            const DeviceWeight w(packed(c.w));
+            const qk::Format *const type = qk::find_format(c.type);
+            if (!qk::cuda::kLinearGemm.can_run(
+                    {{type, m, k, nullptr}, w.view(), nullptr, {type, m, n, nullptr}}, 0)) {
+                GTEST_SKIP() << "the matrix kernel needs sm_90 and a build for sm_90a";
+            }
+            expect_within(c, run(qk::cuda::kLinearGemm, c, w, m), m, of_gemm(c, m));
+            if (HasFailure()) return;
+        }
+    }
+}
+
 TEST(CudaBatch, TheMatrixKernelRepeatsBitForBit) {
     QK_NEEDS_DEVICE();
     Rng rng(22);
@@ -199,7 +224,7 @@ TEST(CudaBatch, PrefillIsWithinItsBound) {
     qk::kCudaBackend.session.close(0, session);
 }
 
-// Captured and replayed: the matrix kernel (m = 40) and prefill (m = 2000).
+// Captured and replayed: the matrix kernels (m = 40 and 300) and prefill (unpacked weights).
 TEST(CudaBatch, LargeBatchesCanBeCaptured) {
     QK_NEEDS_DEVICE();
     cudaStream_t stream = nullptr;
@@ -207,7 +232,7 @@ TEST(CudaBatch, LargeBatchesCanBeCaptured) {
     qk_context_options options = QK_CONTEXT_OPTIONS_INIT;
     options.device = QK_DEVICE_CUDA;
     options.stream = stream;
-    options.workspace_bytes = size_t{64} << 20;
+    options.workspace_bytes = size_t{64} << 20;  // cuBLASLt and a slab
     qk_context *context = nullptr;
     ASSERT_EQ(qk_context_create(&options, &context), QK_OK);
     Rng rng(24);
@@ -223,7 +248,8 @@ TEST(CudaBatch, LargeBatchesCanBeCaptured) {
     desc.layout = QK_LAYOUT_PACKED;
     ASSERT_EQ(qk_tensor_create(context, &desc, &packed), QK_OK);
     ASSERT_EQ(qk_repack(context, w, packed), QK_OK);
-    for (const int64_t m : {40, 2000}) {
+    for (const int64_t m : {40, 300, 2000}) {
+        const qk_tensor *const weight = m == 2000 ? w : packed;
         qk_tensor_desc dense = QK_TENSOR_DESC_INIT;
         dense.format = QK_FORMAT_F16;
         dense.rank = 2;
@@ -235,7 +261,7 @@ TEST(CudaBatch, LargeBatchesCanBeCaptured) {
         ASSERT_EQ(qk_tensor_create(context, &dense, &y), QK_OK);
         const auto values = random_floats(QK_FORMAT_F16, m * 1024, rng);
         ASSERT_EQ(qk_tensor_upload(context, x, QK_PLANE_DATA, values.data(), values.size()), QK_OK);
-        ASSERT_EQ(qk_linear(context, x, packed, nullptr, y), QK_OK) << qk_context_error(context);
+        ASSERT_EQ(qk_linear(context, x, weight, nullptr, y), QK_OK) << qk_context_error(context);
         const size_t bytes = size_t(m) * 512 * 2;
         std::vector<uint8_t> first(bytes), again(bytes, 0xff);
         ASSERT_EQ(qk_tensor_download(context, y, QK_PLANE_DATA, first.data(), bytes), QK_OK);
@@ -243,7 +269,7 @@ TEST(CudaBatch, LargeBatchesCanBeCaptured) {
         cudaGraph_t graph = nullptr;
         cudaGraphExec_t executable = nullptr;
         ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
-        EXPECT_EQ(qk_linear(context, x, packed, nullptr, y), QK_OK) << qk_context_error(context);
+        EXPECT_EQ(qk_linear(context, x, weight, nullptr, y), QK_OK) << qk_context_error(context);
         ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
         ASSERT_EQ(cudaGraphInstantiate(&executable, graph, 0), cudaSuccess);
         ASSERT_EQ(cudaGraphLaunch(executable, stream), cudaSuccess);

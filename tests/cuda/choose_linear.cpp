@@ -22,8 +22,7 @@ TEST(CudaChoose, WhichKernelMultiplies) {
         {{17, true, true, true}, LinearPath::kGemm},
         {{32, true, false, true}, LinearPath::kMatvec},
         {{33, true, true, true}, LinearPath::kGemm},
-        {{1024, true, true, true}, LinearPath::kGemm},
-        {{1025, true, true, true}, LinearPath::kPrefill},
+        {{100000, true, true, true}, LinearPath::kGemm},
         {{100000, true, true, false}, LinearPath::kGemm},
         {{48, true, false, true}, LinearPath::kMatvec},
         {{49, true, false, true}, LinearPath::kPrefill},
@@ -46,9 +45,11 @@ TEST(CudaChoose, HowTheMatrixKernelCutsAnH200) {
     } rows[] = {
         {64, 4096, 4096, GemmCut::kThinNarrow, 2},   {64, 4096, 14336, GemmCut::kThinNarrow, 2},
         {33, 8192, 8192, GemmCut::kThinNarrow, 1},   {64, 28672, 4096, GemmCut::kTallNarrow, 1},
-        {128, 4096, 4096, GemmCut::kThinWide, 2},    {128, 8192, 8192, GemmCut::kThinWide, 1},
-        {128, 28672, 4096, GemmCut::kTallWide, 1},   {256, 4096, 4096, GemmCut::kThinWide, 1},
-        {256, 8192, 8192, GemmCut::kTallWide, 2},    {512, 28672, 4096, GemmCut::kTallWide, 1},
+        {128, 4096, 4096, GemmCut::k128x128, 3},     {128, 8192, 8192, GemmCut::k128x128, 2},
+        {128, 28672, 4096, GemmCut::k128x128, 1},    {256, 4096, 4096, GemmCut::k128x128, 2},
+        {256, 6144, 4096, GemmCut::k192x128, 2},     {512, 6144, 4096, GemmCut::k192x128, 1},
+        {256, 8192, 8192, GemmCut::k128x256, 2},     {512, 28672, 4096, GemmCut::k128x256, 1},
+        {4096, 4096, 4096, GemmCut::k128x256, 1},
     };
     for (const auto &row : rows) {
         const GemmPlan plan = qk::cuda::plan_gemm(false, row.m, row.n, row.k, 132);

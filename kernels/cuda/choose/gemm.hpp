@@ -6,8 +6,8 @@
 
 namespace qk::cuda {
 
-// A block of `thin` owns 64 rows of w, one of `tall` 256; of x 64 rows (narrow) or 128 (wide).
-enum class GemmCut { kThinNarrow, kTallNarrow, kThinWide, kTallWide };
+// What a block owns: rows of w x rows of x. Narrow: 64 or 256 x 64.
+enum class GemmCut { kThinNarrow, kTallNarrow, k128x128, k192x128, k128x256 };
 
 struct GemmPlan {
     GemmCut cut;
@@ -15,20 +15,20 @@ struct GemmPlan {
 };
 
 struct GemmCost {
-    int32_t rows, x_rows;      // of a block
-    int32_t stage_tiles;       // tiles of 64 columns that k is cut by
-    int32_t tile, start, meet;  // nanoseconds: of a tile; of a block; more where a cluster adds up
+    int32_t rows, x_rows;       // of a block
+    int32_t stage_tiles;        // tiles of 64 columns that k is cut by
+    int32_t tile, item, start;  // nanoseconds: of a tile; of an item's end; of the launch
+    int32_t meet;               // more where a cluster adds up
 };
 
 // Measured on an H200; on another card of its kind the ratios hold.
 constexpr GemmCost cost_of(GemmCut cut, bool pairs) {
     switch (cut) {
-        case GemmCut::kThinNarrow: return {64, 64, 4, 148, 5000, 500};
-        case GemmCut::kTallNarrow: return {256, 64, 2, 560, 6000, 1500};
-        case GemmCut::kThinWide:
-            return pairs ? GemmCost{128, 128, 2, 400, 6000, 2000}
-                         : GemmCost{64, 128, 4, 215, 6000, 2000};
-        default: return {256, 128, 2, 720, 7000, 1500};
+        case GemmCut::kThinNarrow: return {64, 64, 4, 148, 5000, 0, 500};
+        case GemmCut::kTallNarrow: return {256, 64, 2, 560, 6000, 0, 1500};
+        case GemmCut::k128x128: return {128, 128, 2, pairs ? 480 : 420, 900, 2100, 3200};
+        case GemmCut::k192x128: return {192, 128, 2, pairs ? 660 : 590, 1100, 2100, 3600};
+        default: return {128, 256, 1, 690, 1900, 2100, 4600};
     }
 }
 
@@ -47,16 +47,19 @@ constexpr int64_t gemm_nanoseconds(GemmPlan plan, bool pairs, int64_t m, int64_t
     const int64_t clusters = ceil_div(n, c.rows) * ceil_div(m, c.x_rows);
     const int64_t waves = ceil_div(clusters, clusters_at_once(plan.split, multiprocessors));
     const int64_t stages = ceil_div(ceil_div(k, 64 * c.stage_tiles), plan.split);
-    return waves * (stages * c.stage_tiles * c.tile + c.start + (plan.split > 1 ? c.meet : 0));
+    const int64_t item = stages * c.stage_tiles * c.tile + c.item + (plan.split > 1 ? c.meet : 0);
+    return waves * item + c.start;
 }
 
 // The cheapest cut; the first of equals.
 constexpr GemmPlan plan_gemm(bool pairs, int64_t m, int64_t n, int64_t k, int32_t multiprocessors) {
+    constexpr GemmCut cuts[] = {GemmCut::kThinNarrow, GemmCut::kTallNarrow, GemmCut::k128x128,
+                                GemmCut::k192x128, GemmCut::k128x256};
     const bool narrow = m <= 64;
-    GemmPlan best = {narrow ? GemmCut::kThinNarrow : GemmCut::kThinWide, 1};
-    int64_t least = gemm_nanoseconds(best, pairs, m, n, k, multiprocessors);
-    const GemmCut cuts[] = {best.cut, narrow ? GemmCut::kTallNarrow : GemmCut::kTallWide};
+    GemmPlan best = {};
+    int64_t least = INT64_MAX;
     for (const GemmCut cut : cuts) {
+        if (narrow != (cost_of(cut, pairs).x_rows == 64)) continue;
         for (int32_t split = 1; split <= kMaxSplit; ++split) {
             const GemmPlan plan = {cut, split};
             const int64_t cost = gemm_nanoseconds(plan, pairs, m, n, k, multiprocessors);

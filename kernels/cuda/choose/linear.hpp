@@ -10,7 +10,7 @@ namespace qk::cuda {
 enum class LinearPath {
     kGeneric,  // any case; the CPU's bits
     kMatvec,   // packed tiles, small batches: decode/
-    kGemm,     // packed tiles, middle batches: gemm/
+    kGemm,     // packed tiles, larger batches: gemm/
     kPrefill   // dequantize, then cuBLASLt: blas/
 };
 
@@ -22,13 +22,12 @@ struct LinearCase {
 };
 
 constexpr int64_t kMatvecRows = 16;  // more rows of x go to the matrix kernel, where it runs
-constexpr int64_t kGemmRows = 1024;  // more go to cuBLASLt, where it is there
 constexpr int64_t kTilesLibraryRows = 48;  // where gemm/ does not run
 constexpr int64_t kLibraryRows = 8;        // not packed: the generic kernel is slow
 
 constexpr LinearPath choose_linear(const LinearCase &c) {
     if (c.tiles && c.m <= kMatvecRows) return LinearPath::kMatvec;
-    if (c.tiles && c.wgmma && (c.m <= kGemmRows || !c.library)) return LinearPath::kGemm;
+    if (c.tiles && c.wgmma) return LinearPath::kGemm;
     if (c.library && c.m > (c.tiles ? kTilesLibraryRows : kLibraryRows)) {
         return LinearPath::kPrefill;
     }

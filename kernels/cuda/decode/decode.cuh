@@ -87,10 +87,14 @@ struct DecodePairs {
         }
         return *reinterpret_cast<uint32_t *>(&p);
     }
-    // Every thread of the block calls it; a barrier must follow.
+    // Every thread of the block calls it, or some of them with a number below `threads` each; a
+    // barrier must follow.
     static __device__ void prepare(const WeightView &w, uint8_t *table) {
+        prepare(w, table, int(threadIdx.x), int(blockDim.x));
+    }
+    static __device__ void prepare(const WeightView &w, uint8_t *table, int thread, int threads) {
         constexpr int kVectors = 8;  // of 16 bytes, 32 copies of an entry
-        for (int i = int(threadIdx.x); i < 256 * kVectors; i += int(blockDim.x)) {
+        for (int i = thread; i < 256 * kVectors; i += threads) {
             const int byte = i / kVectors;
             const uint32_t entry = pair(w.entries[byte & 15], w.entries[byte >> 4]);
             *reinterpret_cast<uint4 *>(table + byte * 256 + i % kVectors * 16) = {entry, entry,

@@ -1,5 +1,5 @@
-// The host side of the matrix kernel (gemm/warpgroup.cuh): which cases it takes, what it tells the
-// copy engine.
+// The host side of the matrix kernels (gemm/narrow.cuh, gemm/wide.cuh): which cases they take, what
+// they tell the copy engine.
 #include "cuda/choose/linear.hpp"
 #include "cuda/gemm/problem.hpp"
 #include "cuda/lists.hpp"

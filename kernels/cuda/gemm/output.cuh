@@ -26,10 +26,7 @@ struct GemmOutput {
     }
 
     __device__ float4 sum_of(uint32_t address, uint32_t rank) const {
-        if (p.split > 1) return cluster_load(address, rank);
-        const uint4 v = shared_load_16(address);
-        return {__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z),
-                __uint_as_float(v.w)};
+        return p.split > 1 ? cluster_load(address, rank) : shared_load_floats(address);
     }
 
     // The blocks of a cluster share the outputs.

@@ -18,6 +18,8 @@ struct GemmProblem {
     int32_t row_tiles, tiles;  // of 16 rows; of 64 columns
     int32_t group_shift;       // log2 of the tiles a group
     int32_t second_shift;      // nested: log2 of second_group
+    int32_t row_blocks, x_blocks;  // wide: that the outputs are cut into
+    int32_t step_rows, step_x;     // wide: from a block's item to its next
     int32_t split;             // blocks of a cluster
     int32_t slots;             // stages in the ring
 };

@@ -1,15 +1,17 @@
 // Launches the shapes of one type of x and one way to decode.
 #pragma once
-#include "cuda/gemm/warpgroup.cuh"
+#include "cuda/gemm/narrow.cuh"
+#include "cuda/gemm/wide.cuh"
 #include "cuda/runtime.hpp"
 
 namespace qk::cuda {
 namespace {
 
+constexpr uint32_t kStaticShared = 2048;  // barriers and the table of nested scales
+
 template <class S>
-Status run_shape(const LinearArgs &args, const Launch &launch, GemmProblem *p) {
-    constexpr uint32_t kStatic = 2048;  // barriers and the table of nested scales
-    p->slots = S::slots(uint32_t(shared_memory(launch.device_index)) - kStatic);
+Status run_narrow(const LinearArgs &args, const Launch &launch, GemmProblem *p) {
+    p->slots = S::slots(uint32_t(shared_memory(launch.device_index)) - kStaticShared);
     QK_TRY(describe_planes(args, S::kRowTiles, S::N, launch.error, p));
     Shape3 shape = {dim3(uint32_t(p->split), uint32_t(ceil_div(p->m, S::N)),
                          uint32_t(ceil_div(p->row_tiles, S::kRowTiles))),
@@ -17,24 +19,41 @@ Status run_shape(const LinearArgs &args, const Launch &launch, GemmProblem *p) {
     shape.shared_bytes = S::shared_bytes(p->slots);
     shape.overlaps = true;
     shape.cluster = p->split;
-    return launch_kernel(launch, "linear", multiply_middle<S>, shape, *p);
+    return launch_kernel(launch, "linear", multiply_narrow<S>, shape, *p);
+}
+
+// Alone, a block takes one item after the other; a cluster has one.
+template <class S>
+Status run_wide(const LinearArgs &args, const Launch &launch, GemmProblem *p) {
+    p->slots = S::slots(uint32_t(shared_memory(launch.device_index)) - kStaticShared);
+    QK_TRY(describe_planes(args, S::kRowTiles, S::N, launch.error, p));
+    p->x_blocks = int32_t(ceil_div(p->m, S::N));
+    p->row_blocks = int32_t(ceil_div(p->row_tiles, S::kRowTiles));
+    const int64_t items = int64_t(p->x_blocks) * p->row_blocks;
+    const int64_t at_once = p->split > 1 ? items : multiprocessors(launch.device_index);
+    const int32_t groups = int32_t(min64(items, at_once));
+    p->step_rows = groups / p->x_blocks;
+    p->step_x = groups % p->x_blocks;
+    Shape3 shape = {dim3(uint32_t(groups * p->split)), S::kThreads};
+    shape.shared_bytes = S::shared_bytes(p->slots);
+    shape.overlaps = true;
+    shape.cluster = p->split;
+    return launch_kernel(launch, "linear", multiply_wide<S>, shape, *p);
 }
 
 template <class T, class Decode, ScaleKind kind>
 Status run_cut(GemmCut cut, const LinearArgs &args, const Launch &launch, GemmProblem *p) {
-    constexpr bool pairs = Decode::kPairs;  // their table takes room from the ring
-    constexpr int thin = pairs ? 2 : 1, turns = pairs ? 2 : 4;
     switch (cut) {
         case GemmCut::kThinNarrow:
-            return run_shape<GemmShape<T, Decode, kind, 64, 1, 2, 4, false>>(args, launch, p);
+            return run_narrow<GemmShape<T, Decode, kind, 64, 1, 2, 4>>(args, launch, p);
         case GemmCut::kTallNarrow:
-            return run_shape<GemmShape<T, Decode, kind, 64, 4, 1, 2, false>>(args, launch, p);
-        case GemmCut::kThinWide:
-            return run_shape<GemmShape<T, Decode, kind, 128, thin, turns, turns, true>>(args,
-                                                                                       launch, p);
+            return run_narrow<GemmShape<T, Decode, kind, 64, 4, 1, 2>>(args, launch, p);
+        case GemmCut::k128x128:
+            return run_wide<GemmShape<T, Decode, kind, 128, 2, 1, 2>>(args, launch, p);
+        case GemmCut::k192x128:
+            return run_wide<GemmShape<T, Decode, kind, 128, 3, 1, 2>>(args, launch, p);
         default:
-            return run_shape<GemmShape<T, Decode, kind, 128, 4, 1, pairs ? 1 : 2, true>>(
-                args, launch, p);
+            return run_wide<GemmShape<T, Decode, kind, 256, 2, 1, 1>>(args, launch, p);
     }
 }
 

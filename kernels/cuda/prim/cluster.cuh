@@ -14,6 +14,15 @@ __device__ inline uint32_t cluster_rank() {
     return rank;
 }
 
+// The number of this cluster in a grid along x.
+__device__ inline uint32_t cluster_id() {
+    uint32_t id = 0;
+#if __CUDA_ARCH__ >= 900
+    asm volatile("mov.u32 %0, %%clusterid.x;" : "=r"(id));
+#endif
+    return id;
+}
+
 // The place in block `rank` of this block's shared address.
 __device__ inline uint32_t remote_address(uint32_t address, uint32_t rank) {
     uint32_t remote = 0;
@@ -75,6 +84,15 @@ __device__ inline float4 cluster_load(uint32_t address, uint32_t rank) {
         : "memory");
 #endif
     return v;
+}
+
+// The same, written; cluster_sync makes it seen.
+__device__ inline void cluster_store_16(uint32_t remote, float4 v) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(remote), "f"(v.x),
+                 "f"(v.y), "f"(v.z), "f"(v.w)
+                 : "memory");
+#endif
 }
 
 // A barrier among `threads` threads of a block, id 1..15: some wait at it, others only pass by.

@@ -32,6 +32,22 @@ __device__ inline void keep(float (&d)[count]) {
     for (int i = 0; i < count; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
+// Four 8 x 8 matrices of 16-bit values, as products leave them, turned over: lane 8 i + j gives the
+// address of row j (16 bytes) of matrix i.
+__device__ inline void matrices_store_transposed(uint32_t to, const uint32_t (&m)[4]) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to),
+                 "r"(m[0]), "r"(m[1]), "r"(m[2]), "r"(m[3])
+                 : "memory");
+#endif
+}
+
+template <int steps>
+__device__ inline void keep(uint32_t (&a)[steps][4]) {
+#pragma unroll
+    for (int i = 0; i < steps * 4; ++i) asm volatile("" : "+r"(a[i / 4][i % 4])::"memory");
+}
+
 // The sums d[i] .. d[i + 31], read and written.
 #define QK_SUMS_8(i)                                                                              \
     "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]),                   \
@@ -56,6 +72,23 @@ __device__ inline void keep(float (&d)[count]) {
              "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "  \
              "{%64, %65, %66, %67}, %68, p, 1, 1, 0;\n\t}"                                        \
              : QK_SUMS_32(0), QK_SUMS_32(32)                                                      \
+             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add))
+
+#define QK_WGMMA_256(type)                                                                        \
+    QK_WGMMA("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %133, 0;\n\t"                                  \
+             "wgmma.mma_async.sync.aligned.m64n256k16.f32." type "." type " "                     \
+             "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, "                           \
+             "%13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, "                  \
+             "%26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, "                  \
+             "%39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, "                  \
+             "%52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, %64, "                  \
+             "%65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, "                  \
+             "%78, %79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, "                  \
+             "%91, %92, %93, %94, %95, %96, %97, %98, %99, %100, %101, %102, %103, "              \
+             "%104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, "     \
+             "%117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, "                \
+             "{%128, %129, %130, %131}, %132, p, 1, 1, 0;\n\t}"                                   \
+             : QK_SUMS_32(0), QK_SUMS_32(32), QK_SUMS_32(64), QK_SUMS_32(96)                      \
              : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add))
 
 template <class T, int n>
@@ -89,6 +122,21 @@ struct Wgmma<BF16, 128> {
     }
 };
 
+template <>
+struct Wgmma<F16, 256> {
+    static __device__ void run(float (&d)[128], const uint32_t (&a)[4], uint64_t b, int add) {
+        QK_WGMMA_256("f16");
+    }
+};
+
+template <>
+struct Wgmma<BF16, 256> {
+    static __device__ void run(float (&d)[128], const uint32_t (&a)[4], uint64_t b, int add) {
+        QK_WGMMA_256("bf16");
+    }
+};
+
+#undef QK_WGMMA_256
 #undef QK_WGMMA_128
 #undef QK_WGMMA_64
 #undef QK_SUMS_32

@@ -1,0 +1,241 @@
+// What the matrix kernels share: the producers that fill the ring, and how a consumer's lane reads
+// a tile and turns it into operands.
+//
+//               64 R rows x 64 codes a tile        64 columns x N rows of x
+//   producer: [ tensor copy, swizzled by 64 B ]  [ tensor copy, swizzled by 128 B ]  scales, zeros
+//   consumer:   word -> 4 registers (decode)  ->  wgmma D[64 x N] += A[64 x 16] . B[16 x N]
+#pragma once
+#include "cuda/gemm/shape.cuh"
+#include "cuda/prim/cluster.cuh"
+#include "cuda/prim/tensor_copy.cuh"
+#include "cuda/prim/wgmma.cuh"
+
+namespace qk::cuda {
+namespace {
+
+// The part of the product that a block computes next.
+struct Item {
+    int32_t row_tile, x_first, first, last;  // first, last: tiles of k, whole stages
+};
+
+// Of the ring.
+struct Turn {
+    uint32_t slot = 0, parity;
+    __device__ explicit Turn(uint32_t first_parity) : parity(first_parity) {}
+    __device__ void next(int32_t slots) {
+        if (++slot == uint32_t(slots)) slot = 0, parity ^= 1;
+    }
+};
+
+template <class S>
+struct Gemm {
+    using T = typename S::T;
+    using Decode = typename S::Decode;
+    static constexpr ScaleKind kind = S::kind;
+    static constexpr int N = S::N, kTiles = S::kTiles, kAcc = N / 2;
+    static constexpr uint32_t kScales = S::kX + S::kCodes, kZeros = kScales + S::kScale;
+
+    const GemmProblem &p;
+    uint32_t ring, full, empty, table;
+    const float *scale_codes;
+    float second_bias;
+    __device__ uint32_t slot(uint32_t i) const { return ring + i * S::kStage; }
+
+    // ---- producers: one lane orders the boxes, one warp the scales and zeros
+
+    __device__ void order_boxes(const Item &it, Turn &turn) const {
+        for (int32_t tile = it.first; tile < it.last; tile += kTiles, turn.next(p.slots)) {
+            barrier_wait(empty + turn.slot * 8, turn.parity);
+            const uint32_t to = slot(turn.slot), barrier = full + turn.slot * 8;
+            barrier_expect(barrier, S::kX + S::kCodes);
+#pragma unroll
+            for (int t = 0; t < kTiles; ++t) {
+                tensor_copy(to + S::kX + t * (S::kCodes / kTiles), p.codes, 0, (tile + t) * 8,
+                            it.row_tile, barrier);
+                tensor_copy(to + t * (S::kX / kTiles), p.x, (tile + t) * 64, it.x_first,
+                            barrier);
+            }
+        }
+    }
+
+    // `bytes` of each group of the stage's tiles, `piece` bytes a copy.
+    template <int bytes, int piece>
+    __device__ void order_groups(uint32_t to, const uint8_t *plane, int32_t row_tile,
+                                 int32_t tile) const {
+        constexpr int kPieces = bytes / piece;
+        for (int i = int(threadIdx.x) & 31; i < S::kRowTiles * kTiles * kPieces; i += 32) {
+            const int t = i / kPieces % kTiles, r = row_tile + i / kPieces / kTiles;
+            const bool there = r < p.row_tiles && tile + t < p.tiles;
+            const int64_t group =
+                there ? r * p.w.geometry.groups_per_row + ((tile + t) >> p.group_shift) : 0;
+            copy_piece<piece>(to + i * piece, plane + group * bytes + i % kPieces * piece, there);
+        }
+    }
+
+    __device__ void order_scales(const Item &it, Turn &turn) const {
+        const bool zeros = !Decode::kPairs && p.w.zero != nullptr;
+        for (int32_t tile = it.first; tile < it.last; tile += kTiles, turn.next(p.slots)) {
+            barrier_wait(empty + turn.slot * 8, turn.parity);
+            const uint32_t to = slot(turn.slot);
+            order_groups<8 * kPairBytes<kind>, 16>(to + kScales, p.w.scale, it.row_tile, tile);
+            if (zeros) order_groups<8, 8>(to + kZeros, p.w.zero, it.row_tile, tile);
+            barrier_arrive_after_copies(full + turn.slot * 8);
+        }
+    }
+
+    // ---- consumers
+
+    // What a lane adds to a slot to find its codes, scales and zeros.
+    struct Places {
+        uint32_t codes, scale, zero;
+        uint32_t number[2];  // nested: of the rows' group 0
+
+        __device__ Places(const Gemm &g, int32_t row_tile) {
+            const uint32_t lane = threadIdx.x & 31, quad = lane >> 2;
+            const uint32_t r = (threadIdx.x >> 7) / S::Q * 4 + (threadIdx.x >> 5 & 3);
+            codes = S::kX + r * 512 + quad * 64 + (quad >> 1) * 16;
+            if (S::kConsumers == 4) codes += (lane & 2) * 2;
+            const uint32_t at = r * kTiles * 8 + quad;
+            scale = kScales + at * kPairBytes<kind>;
+            zero = kZeros + at;
+            if constexpr (kind == ScaleKind::kNested) {
+#pragma unroll
+                for (int i = 0; i < 2; ++i) {
+                    const int64_t row = int64_t(row_tile + r) * 16 + quad + i * 8;
+                    const Geometry &s = g.p.w.geometry;
+                    number[i] = uint32_t(min64(row, s.n - 1) * s.groups_per_row);
+                }
+            }
+        }
+    };
+
+    // A lane's share of a tile as it is stored.
+    struct Raw {
+        uint32_t words[4], zero, scale[kind == ScaleKind::kF32 ? 2 : 1];
+        float second[kind == ScaleKind::kNested ? 2 : 1];
+    };
+
+    // The codes of one step of 16 columns lie in two words of the tile: those of the lane's columns
+    // 2 i, 2 i + 1 and 8 + 2 i, 9 + 2 i, halves of either.
+    __device__ void read(const Places &at, uint32_t slot_at, int32_t tile, int t, Raw &raw) const {
+        const uint32_t stage = slot(slot_at);
+        const bool odd = threadIdx.x & 1, upper = threadIdx.x & 2;
+        const uint32_t pick =
+            Decode::kPairs ? (odd ? 0x7632u : 0x5410u) : (odd ? 0x7351u : 0x6240u);
+        const uint32_t codes = stage + at.codes + t * (S::kCodes / kTiles);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+            const uint32_t from = codes ^ j * 16;
+            if constexpr (S::kConsumers == 4) {  // no registers for all four words
+                raw.words[j] = __byte_perm(shared_load_4(from), shared_load_4(from + 8), pick);
+            } else {
+                const uint4 v = shared_load_16(from);
+                raw.words[j] = __byte_perm(upper ? v.y : v.x, upper ? v.w : v.z, pick);
+            }
+        }
+        if constexpr (!Decode::kPairs) raw.zero = shared_load_1(stage + at.zero + t * 8);
+        const uint32_t from = stage + at.scale + t * 8 * kPairBytes<kind>;
+        if constexpr (kind == ScaleKind::kF32) {
+            const uint2 both = shared_load_8(from);
+            raw.scale[0] = both.x;
+            raw.scale[1] = both.y;
+        } else if constexpr (kind == ScaleKind::kNested) {
+            raw.scale[0] = shared_load_2(from);
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                const uint32_t number = at.number[i] + ((tile + t) >> p.group_shift);
+                raw.second[i] =
+                    __ldg(reinterpret_cast<const float *>(p.w.second) + (number >> p.second_shift));
+            }
+        } else {
+            raw.scale[0] = shared_load_4(from);
+        }
+    }
+
+    // Of rows r and r + 8.
+    __device__ void scales(const Raw &raw, float (&scale)[2]) const {
+        if constexpr (kind == ScaleKind::kF32) {
+            scale[0] = __uint_as_float(raw.scale[0]);
+            scale[1] = __uint_as_float(raw.scale[1]);
+        } else if constexpr (kind == ScaleKind::kNested) {
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                const float code = scale_codes[raw.scale[0] >> 8 * i & 255];
+                scale[i] = __fadd_rn(__fmul_rn(code, raw.second[i]), second_bias);
+            }
+        } else if constexpr (kind == ScaleKind::kBF16) {
+            scale[0] = __uint_as_float(raw.scale[0] << 16);
+            scale[1] = __uint_as_float(raw.scale[0] & 0xffff0000u);
+        } else {
+            const float2 both = __half22float2(*reinterpret_cast<const __half2 *>(&raw.scale[0]));
+            scale[0] = both.x;
+            scale[1] = both.y;
+        }
+    }
+
+    __device__ static uint32_t times(uint32_t a, uint32_t b) {
+        using Pair = typename T::Pair;
+        const Pair c = __hmul2(*reinterpret_cast<Pair *>(&a), *reinterpret_cast<Pair *>(&b));
+        return *reinterpret_cast<const uint32_t *>(&c);
+    }
+
+    __device__ void decode(const Raw &raw, uint32_t (&a)[4][4], float (&scale)[2]) const {
+        Zeros z = {};
+        if constexpr (!Decode::kPairs) z = Decode::zeros(raw.zero);
+        scales(raw, scale);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+            Decode::decode(raw.words[j], z, table, (threadIdx.x & 31) * 4, a[j]);
+        }
+        if constexpr (S::kScaled) {
+            const uint32_t both[2] = {DecodePairs<T>::pair(scale[0], scale[0]),
+                                      DecodePairs<T>::pair(scale[1], scale[1])};
+#pragma unroll
+            for (int i = 0; i < 16; ++i) a[i / 4][i % 4] = times(a[i / 4][i % 4], both[i & 1]);
+        }
+    }
+};
+
+// One warp calls it; a barrier must follow.
+template <class S>
+__device__ void prepare_barriers(const GemmProblem &p, uint32_t full, uint32_t empty) {
+    if (elect_one()) {
+        prefetch_map(p.codes);
+        prefetch_map(p.x);
+        for (int i = 0; i < p.slots; ++i) {
+            barrier_init(full + i * 8, 1 + 32);
+            barrier_init(empty + i * 8, S::kConsumers * 4);
+        }
+        barrier_init_fence();
+    }
+}
+
+// The table of look-ups, zeros that no copy brings, the table of nested scales, by every thread but
+// those of the warp that prepares the barriers; a barrier must follow.
+template <class S>
+__device__ void prepare_shared(const GemmProblem &p, uint8_t *shared, float *scale_codes) {
+    using G = Gemm<S>;
+    constexpr int kOthers = S::kThreads - 32, kWarp = S::kConsumers * 128;
+    const int thread = int(threadIdx.x) - (int(threadIdx.x) > kWarp ? 32 : 0);
+    if constexpr (S::Decode::kPairs) {
+        S::Decode::prepare(p.w, shared, thread, kOthers);
+    } else if (p.w.zero == nullptr) {  // every zero is 8
+        for (uint32_t i = uint32_t(thread); i < p.slots * S::kZero; i += kOthers) {
+            shared[S::kTable + i / S::kZero * S::kStage + G::kZeros + i % S::kZero] = 0x88;
+        }
+    }
+    if constexpr (S::kind == ScaleKind::kNested) {
+        for (int i = thread; i < 256; i += kOthers) {
+            scale_codes[i] = load_as<float>(p.w.code, i);
+        }
+    }
+}
+
+// Every thread of the block, or of the cluster.
+__device__ inline void meet(const GemmProblem &p) {
+    if (p.split == 1) return __syncthreads();
+    cluster_sync();
+}
+
+}  // namespace
+}  // namespace qk::cuda

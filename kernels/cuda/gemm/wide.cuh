@@ -1,0 +1,213 @@
+// y = x . transpose(w) + bias for more than 64 rows of x on sm_90a: the weights are the matrix
+// operand in registers, x the one in shared memory (gemm/parts.cuh).
+//
+//   warpgroup r of R:      [ decode tile 1 ]     [ decode tile 2 ]     [ decode tile 3 ]
+//   tensor cores:    [ multiply tile 0        ][ multiply tile 1     ][ multiply tile 2     ]
+//
+// A block owns 64 R rows of w and N rows of x: 64 x N sums a warpgroup. Operands are decoded into
+// one of two sets of registers while the products of the other run, so a warpgroup always has
+// products queued. f32 registers for a tile's sums beside the running ones do not exist: the scale,
+// rounded to x's type, multiplies the weights first, as if they had been dequantized to x's type.
+//
+// Blocks go on from product to product (the producers fill the ring for the next one while sums are
+// stored), or, where there are fewer products than multiprocessors, those of a cluster cut k and
+// add their sums in a fixed order (gemm/wide_output.cuh).
+//
+// After a change look for C7514 in what `nvcc -Xptxas -v` says: where ptxas finds the sums in use
+// between products it waits after each of them, and a tile takes 1400 clocks instead of 1060.
+#pragma once
+#include "cuda/gemm/parts.cuh"
+#include "cuda/gemm/wide_output.cuh"
+
+namespace qk::cuda {
+namespace {
+
+template <class S>
+struct WideGemm : Gemm<S> {
+    using Base = Gemm<S>;
+    using typename Base::Places;
+    using typename Base::Raw;
+    using T = typename S::T;
+    using Operands = uint32_t[4][4];
+    static constexpr int N = S::N, kTiles = S::kTiles;
+    using Sums = float[N / 2];
+    // How many tiles before its products a tile's codes are read: where products are short, the
+    // latency would show; where they are long, the ring has no room for it.
+    static constexpr int kAhead = N == 256 ? 1 : 2;
+    static_assert(S::Q == 1 && 2 % kTiles == 0);
+
+    // Where a consumer stands: the tile whose products come next, how many are left with it, and
+    // the stage whose codes are read next.
+    struct Cursor {
+        int32_t left;
+        int32_t tile;  // of k: the first of the stage that is read next
+        Turn turn, reads;
+        uint32_t before;  // the slot of the tile before
+        Raw raw;          // of the tile that is decoded next
+    };
+
+    __device__ void multiply(uint32_t slot_at, int t, const Operands &a, bool add,
+                             Sums &sums) const {
+        const uint64_t x = wgmma_descriptor(this->slot(slot_at) + t * (S::kX / kTiles));
+        wgmma_fence();
+#pragma unroll
+        for (int j = 0; j < 4; ++j) Wgmma<T, N>::run(sums, a[j], x + 2 * j, add || j > 0);
+        wgmma_commit();
+    }
+
+    // Tile t of the next stage to be read; its first tile waits for it.
+    __device__ void read_next(const Places &at, Cursor &c, int t) const {
+        if (t == 0) barrier_wait(this->full + c.reads.slot * 8, c.reads.parity);
+        this->read(at, c.reads.slot, c.tile, t, c.raw);
+        if (t + 1 == kTiles) {
+            c.reads.next(this->p.slots);
+            c.tile += kTiles;
+        }
+    }
+
+    // Multiplies a tile, which is tile t of its stage, and meanwhile decodes the next one.
+    __device__ void step(const Places &at, Cursor &c, int t, Operands &now, Operands &next,
+                         Sums &sums, bool add, bool after) const {
+        const uint32_t here = c.turn.slot;
+        multiply(here, t, now, add, sums);
+        if (t + 1 == kTiles) c.turn.next(this->p.slots);
+        if (kAhead == 1 && c.left > 1) read_next(at, c, (t + 1) % kTiles);
+        wgmma_wait<1>();  // the products of the tile before are done
+        keep(next);
+        if (t == 0 && after && (threadIdx.x & 31) == 0) {
+            barrier_arrive(this->empty + c.before * 8);
+        }
+        float scale[2];
+        this->decode(c.raw, next, scale);  // of an old tile at the end: nobody multiplies it
+        if (kAhead == 2 && c.left > 2) read_next(at, c, t);
+        c.before = here;
+        --c.left;
+    }
+
+    __device__ void consume(const Item &it, Turn &turn, Sums &sums) const {
+        if (it.first >= it.last) return;
+        const Places at(*this, it.row_tile);
+        Operands even, odd = {};
+        float scale[2];
+        Cursor c = {it.last - it.first, it.first, turn, turn, 0, {}};
+        read_next(at, c, 0);
+        this->decode(c.raw, even, scale);
+        if (kAhead == 2 && c.left > 1) read_next(at, c, 1 % kTiles);
+        bool add = false;
+        do {
+            step(at, c, 0, even, odd, sums, add, add);
+            if (kTiles == 1 && c.left == 0) break;
+            step(at, c, kTiles - 1, odd, even, sums, true, true);
+            add = true;
+        } while (c.left > 0);
+        wgmma_wait<0>();
+        keep(sums);
+        if ((threadIdx.x & 31) == 0) barrier_arrive(this->empty + c.before * 8);
+        turn = c.turn;
+    }
+};
+
+// The items of a block, or of a cluster, which cut k: every gridDim-th, rows of x first.
+struct Items {
+    int32_t row, x;  // of the next
+    int32_t first, last;
+
+    template <class S>
+    __device__ static Items of(const GemmProblem &p, uint32_t rank, S) {
+        const uint32_t begin = p.split == 1 ? blockIdx.x : cluster_id();
+        const uint32_t stages = uint32_t(p.tiles + S::kTiles - 1) / S::kTiles;
+        Items i = {int32_t(begin / uint32_t(p.x_blocks)), int32_t(begin % uint32_t(p.x_blocks)), 0,
+                   int32_t(stages) * S::kTiles};
+        if (p.split > 1) {
+            i.first = int32_t(stages * rank / p.split) * S::kTiles;
+            i.last = int32_t(stages * (rank + 1) / p.split) * S::kTiles;
+        }
+        return i;
+    }
+    __device__ bool there(const GemmProblem &p) const { return row < p.row_blocks; }
+    template <class S>
+    __device__ Item item(S) const {
+        return {row * S::kRowTiles, x * S::N, first, last};
+    }
+    __device__ void next(const GemmProblem &p) {
+        row += p.step_rows;
+        x += p.step_x;
+        if (x >= p.x_blocks) x -= p.x_blocks, ++row;
+    }
+};
+
+// The producer warps. The first copies are ordered as soon as the barriers stand.
+template <class S>
+__device__ void produce(const WideGemm<S> &g, Items items) {
+    Turn turn(1);
+    if (int(threadIdx.x) >> 5 == S::kConsumers * 4) {
+        wait_for_previous_kernel();  // x may be its y
+        if (elect_one()) {
+            for (; items.there(g.p); items.next(g.p)) g.order_boxes(items.item(S()), turn);
+        }
+        __syncwarp();
+    } else if (int(threadIdx.x) >> 5 == S::kConsumers * 4 + 1) {
+        for (; items.there(g.p); items.next(g.p)) g.order_scales(items.item(S()), turn);
+    }
+}
+
+template <class S>
+__device__ void store(const GemmProblem &p, const Item &item, uint32_t base, uint32_t turns,
+                      uint32_t rank, const typename WideGemm<S>::Sums &sums) {
+    const WideOutput<S> output(p, item, turns);
+    if (p.split == 1) return output.store(sums);
+    cluster_sync();  // every ring is free: a cluster has one item
+    output.send_sums(base, rank, sums);
+    cluster_sync();
+    output.store_own_parts(base, rank, sums);
+}
+
+template <class S>
+__global__ void __launch_bounds__(S::kThreads, 1)
+    multiply_wide(const __grid_constant__ GemmProblem p) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    extern __shared__ uint8_t unaligned[];
+    __shared__ uint64_t full[kMaxSlots], empty[kMaxSlots];
+    __shared__ float scale_codes[S::kind == ScaleKind::kNested ? 256 : 1];
+    const uint32_t base = (shared_address(unaligned) + 1023) / 1024 * 1024;
+    uint8_t *const shared = unaligned + (base - shared_address(unaligned));
+    const uint32_t rank = p.split == 1 ? 0 : cluster_rank();
+    const int warp = int(threadIdx.x) >> 5;
+    allow_next_kernel();
+    if (warp == S::kConsumers * 4) {
+        prepare_barriers<S>(p, shared_address(full), shared_address(empty));
+        __syncwarp();
+        asm volatile("bar.arrive 1, %0;" ::"n"(S::kThreads) : "memory");
+    } else {
+        prepare_shared<S>(p, shared, scale_codes);
+        asm volatile("bar.sync 1, %0;" ::"n"(S::kThreads) : "memory");
+    }
+    const WideGemm<S> g = {{p,
+                            base + S::kTable,
+                            shared_address(full),
+                            shared_address(empty),
+                            base,
+                            scale_codes,
+                            S::kind == ScaleKind::kNested ? load_as<float>(p.w.bias, 0) : 0.0f}};
+    Items items = Items::of(p, rank, S());
+    if (warp >= S::kConsumers * 4) {
+        fewer_registers<S::kProducerRegisters>();
+        produce(g, items);
+        if (p.split > 1) cluster_sync();
+        if (p.split > 1) cluster_sync();
+    } else {
+        more_registers<S::kConsumerRegisters>();
+        typename WideGemm<S>::Sums sums = {};
+        Turn turn(0);
+        const uint32_t turns = base + S::kTable + uint32_t(p.slots) * S::kStage;
+        for (; items.there(p); items.next(p)) {
+            const Item item = items.item(S());
+            g.consume(item, turn, sums);
+            store<S>(p, item, base, turns, rank, sums);
+        }
+    }
+#endif
+}
+
+}  // namespace
+}  // namespace qk::cuda
