@@ -226,7 +226,7 @@ void bench_matvec(Bench &b, bool all_batches) {
                 b.floors ? read_floor(b.timer, b.pool, kPool, int64_t(bytes), b.sink) : 0;
             const std::string name = std::string("linear ") + kind.name;
             b.report.add(std::string("floor: read ") + kind.name, n, k, 1, floor, bytes, 1);
-            for (const int64_t m : {1, 2, 4, 8, 16}) {
+            for (const int64_t m : {1, 2, 4, 8, 16, 32}) {
                 if (!all_batches && m > 1) break;
                 for (const qk_format type : {QK_FORMAT_F16, QK_FORMAT_BF16}) {
                     if (m > 1 && type != QK_FORMAT_F16) continue;

@@ -33,7 +33,7 @@ struct RowsConsumer {
     uint32_t lane, warp;
     int32_t down, across;           // the place of this warp's chunk in a stage
     uint32_t codes, scales, zeros;  // this lane's places in slot 0
-    uint32_t lanes;
+    uint32_t kept, lanes;
     Slot<Map::kSlots> slot;
     uint32_t team, column, sums;      // what this lane adds up: rows of tiles, row of x
     uint32_t x[kBatches][kTiles][8];  // two registers a step of 16 columns
@@ -53,6 +53,9 @@ struct RowsConsumer {
         team = warp / (Map::kColumns / 2);
         column = warp % 4 + warp % (Map::kColumns / 2) / 4 * 8 + lane / 16 * 4;
         sums = Map::kSums + column * kColumnBytes + lane % 16 * 4;
+        kept = Map::kSums + warp * Map::kWarpSums + lane % 4 * (2 * kColumnBytes) + lane / 4 * 4;
+        // Keep them: the compiler would compute them anew for every chunk.
+        asm("" : "+r"(codes), "+r"(scales), "+r"(zeros), "+r"(kept), "+r"(lane));
         seconds.at = Map::kSums + uint32_t(p.plan.panel_stages()) * Map::kStageSums;
     }
 
@@ -98,7 +101,8 @@ struct RowsConsumer {
         }
     }
 
-    // Two tiles side by side: a product waits for the one before it on the same sum.
+    // Adds the products of a chunk to `sum`. Two tiles side by side: a product waits for the one
+    // before it on the same sum.
     __device__ void multiply_chunk(int32_t row_tile, int32_t chunk,
                                    float (&sum)[kBatches][4]) const {
         const uint32_t offset = slot.index * Map::kStage;
@@ -133,30 +137,27 @@ struct RowsConsumer {
             }
         }
 #pragma unroll
-        for (int b = 0; b < kBatches; ++b) {
-#pragma unroll
-            for (int j = 0; j < 4; ++j) {
-                const float first = __fmul_rn(part[0][b][j], j < 2 ? scale[0].x : scale[0].y);
-                sum[b][j] = __fmaf_rn(part[1][b][j], j < 2 ? scale[1].x : scale[1].y, first);
-            }
+        for (int i = 0; i < kTiles * kBatches * 4; ++i) {
+            const int tile = i / (kBatches * 4), b = i / 4 % kBatches, j = i % 4;
+            const float by = j < 2 ? scale[tile].x : scale[tile].y;
+            sum[b][j] = __fmaf_rn(part[tile][b][j], by, sum[b][j]);
         }
     }
 
-    // `stage`: of the panel; `more`: adds to what another pass has left.
-    __device__ void keep(const float (&sum)[kBatches][4], int32_t stage, bool more) const {
-        const uint32_t to = Map::kSums + uint32_t(stage) * Map::kStageSums +
-                            warp * Map::kWarpSums + lane % 4 * (2 * kColumnBytes) + lane / 4 * 4;
-        float old[kBatches][4] = {};
+    // The sums of a row of tiles, which other passes have left (`more`), with another chunk. `at`:
+    // this lane's place.
+    __device__ void add_chunk(int32_t row_tile, int32_t chunk, uint32_t at, bool more) const {
+        float sum[kBatches][4] = {};
         if (more) {
 #pragma unroll
             for (int i = 0; i < kBatches * 4; ++i) {
-                old[i / 4][i % 4] = __uint_as_float(shared_load_4(to + kept_at(i)));
+                sum[i / 4][i % 4] = __uint_as_float(shared_load_4(at + kept_at(i)));
             }
         }
+        multiply_chunk(row_tile, chunk, sum);
 #pragma unroll
         for (int i = 0; i < kBatches * 4; ++i) {
-            const float v = __fadd_rn(old[i / 4][i % 4], sum[i / 4][i % 4]);
-            shared_store_4(to + kept_at(i), __float_as_uint(v));
+            shared_store_4(at + kept_at(i), __float_as_uint(sum[i / 4][i % 4]));
         }
     }
     static __device__ constexpr uint32_t kept_at(int i) {
@@ -214,19 +215,15 @@ struct RowsConsumer {
         const int32_t chunk = done + across;
         const bool mine = down < p.plan.height && across < min(p.plan.width, p.plan.chunks - done);
         if (mine && new_x) load_x(chunk);
-        int32_t stage = 0;
+        uint32_t at = kept;
 #pragma unroll 1
         for (int32_t row = first; row < last; row += p.plan.height) {
             barrier_wait(Map::full(slot.index), slot.parity);
-            if (mine && row + down < last) {
-                float sum[kBatches][4];
-                multiply_chunk(row + down, chunk, sum);
-                keep(sum, stage, done > 0);
-            }
+            if (mine && row + down < last) add_chunk(row + down, chunk, at, done > 0);
             __syncwarp();
             if (lane == 0) barrier_arrive(Map::empty(slot.index));
             slot.advance();
-            ++stage;
+            at += Map::kStageSums;
         }
     }
 
