@@ -51,6 +51,7 @@ constexpr Kernel<LinearArgs> const *kLinearInt8[] = {
     &cpu::kLinearInt8Vnni,
     &cpu::kLinearInt8Avx2,
 #elif defined(QK_CPU_ARM)
+    &cpu::kLinearInt8I8mm,
     &cpu::kLinearInt8Dotprod,
     &cpu::kLinearInt8Neon,
 #endif

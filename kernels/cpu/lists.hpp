@@ -25,7 +25,7 @@ extern const Kernel<GruArgs> kGruAvx512Vnni, kGruAvx2;
 #elif defined(__aarch64__)
 extern const Kernel<DequantizeArgs> kDequantizeNeon;
 extern const Kernel<LinearArgs> kLinearGemvNeon, kLinearBatchNeon;
-extern const Kernel<LinearArgs> kLinearInt8Dotprod, kLinearInt8Neon;
+extern const Kernel<LinearArgs> kLinearInt8I8mm, kLinearInt8Dotprod, kLinearInt8Neon;
 extern const Kernel<GruArgs> kGruNeonDot, kGruNeon;
 #endif
 
