@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Peers of qk_linear and qk_dequantize on the CPU, one row of x and weights in memory: ONNX Runtime's
+"""Peers of qk_linear and qk_dequantize on the CPU, one row of x, weights in memory: ONNX Runtime's
 MatMulNBits and MatMulBnb4, bitsandbytes' 4-bit product and dequantize. Between their samples runs
 qk_bench_cpu_linear's case of the same shape, so that ratios to its floor are of one run.
 

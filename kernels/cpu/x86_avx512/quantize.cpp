@@ -1,0 +1,14 @@
+// The quantizer, compiled to AVX-512.
+#include "cpu/features.hpp"
+#include "cpu/quantize_all.hpp"
+
+namespace qk::cpu {
+namespace {
+
+bool can_run_quantize(const QuantizeArgs &, int32_t) { return (features() & kAvx512) != 0; }
+
+}  // namespace
+
+const Kernel<QuantizeArgs> kQuantizeAvx512 = {"avx512", can_run_quantize, nullptr, run_quantize};
+
+}  // namespace qk::cpu
