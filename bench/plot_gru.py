@@ -38,7 +38,7 @@ def plot_accuracy(path):
     for i, network in enumerate(networks):
         places = [at + (i - (len(networks) - 1) / 2) * width for at in range(len(table))]
         axes.bar(places, [row[i] for row in table.values()], width, label=network)
-    axes.set_xticks(range(len(table)), [name.replace(", ", ",\n", 1) for name in table], fontsize=7)
+    axes.set_xticks(range(len(table)), [name.replace(", ", ",\n") for name in table], fontsize=7)
     axes.set_ylabel("signal over error, dB")
     axes.legend(fontsize=7)
     save(figure, path)
@@ -53,8 +53,7 @@ def plot_speed(lines, path):
                 series.setdefault("ONNX Runtime, f32", []).append((line["h"], line["us"]))
             continue
         name = line["preset"]
-        if name != "W16A16":
-            series.setdefault(f"{name}, sequence", []).append((line["h"], line["sequence us"]))
+        series.setdefault(f"{name}, sequence", []).append((line["h"], line["sequence us"]))
         if name == "W8A8":
             series.setdefault("W8A8, streaming", []).append((line["h"], line["streaming us"]))
             for key in ("int8 float gates vnni", "int8 float gates avx2"):
