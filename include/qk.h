@@ -220,8 +220,8 @@ QK_API qk_status qk_repack(qk_context *context, const qk_tensor *from, qk_tensor
  * an input. More leading dimensions of x and y count as rows.
  * Equal calls give equal bits. On the CPU a row of y does not depend on its batch; on CUDA it does
  * not among m = 2..16, 17..64, 65..128, and every 128 rows more to 1024, from packed w (m = 1 has
- * an order of its own); beyond, and where cuBLASLt multiplies weights of other layouts, the order
- * of sums is the library's. */
+ * an order of its own), nor among m = 1..4 from other layouts; beyond, where cuBLASLt multiplies,
+ * the order of sums is the library's. */
 QK_API qk_status qk_linear(qk_context *context, const qk_tensor *x, const qk_tensor *w,
                            const qk_tensor *bias, qk_tensor *y);
 /* Scratch with which qk_linear runs at its best for up to m_max rows of x; give the largest to

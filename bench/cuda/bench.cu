@@ -1,6 +1,6 @@
 // Dequantize and the matrix-vector product on a GPU against the floors of the same machine,
 // measured in the same run.  bench_cuda [out.json] [section ...]; sections: dequantize matvec batch
-// chain (and nofloors: without the floors; probe: one call of each kernel).
+// layouts chain (and nofloors: without the floors; probe: one call of each kernel).
 #include <cstdint>
 #include <cstring>
 
@@ -65,6 +65,10 @@ constexpr Kind kNf4 = {"nf4 b64 f32", QK_FORMAT_NF4, QK_FORMAT_F32, QK_LAYOUT_RO
 constexpr Kind kNf4Nested = {"nf4 b64 nested", QK_FORMAT_NF4, QK_FORMAT_LUT8, QK_LAYOUT_ROW_HIGH,
                              64};
 constexpr Kind kFp4 = {"fp4 b64 f32", QK_FORMAT_FP4_BNB, QK_FORMAT_F32, QK_LAYOUT_ROW_HIGH, 64};
+constexpr Kind kGptq = {"u4 g128 GPTQ", QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, QK_LAYOUT_GPTQ, 128};
+constexpr Kind kGemv = {"u4 g128 AWQ_GEMV", QK_FORMAT_U4_AFFINE, QK_FORMAT_F16,
+                        QK_LAYOUT_AWQ_GEMV, 128};
+constexpr Kind kS8 = {"s8 g128 f32", QK_FORMAT_S8, QK_FORMAT_F32, QK_LAYOUT_ROW, 128};
 constexpr Kind kLut8 = {"lut8 b256 f32", QK_FORMAT_LUT8, QK_FORMAT_F32, QK_LAYOUT_ROW, 256};
 
 qk_tensor_desc describe(const Kind &kind, qk_layout layout, int64_t n, int64_t k) {
@@ -244,6 +248,36 @@ void bench_matvec(Bench &b, bool all_batches) {
     }
 }
 
+// Weights as checkpoints store them, not repacked.
+void bench_layouts(Bench &b) {
+    const int64_t shapes[][2] = {{4096, 4096}, {6144, 4096},  {28672, 4096}, {4096, 14336},
+                                 {8192, 8192}, {57344, 8192}, {8192, 28672}};
+    for (const auto &[n, k] : shapes) {
+        for (const Kind &kind : {kNf4, kNf4Nested, kAwq, kGptq, kGemv, kS8, kLut8}) {
+            std::vector<Weight> weights;
+            std::vector<qk_tensor *> tensors;
+            const double codes = double(n * k) / (kind.layout == QK_LAYOUT_ROW ? 1 : 2);
+            for (int i = 0; i < copies_for(codes); ++i) {
+                weights.push_back(make_weight(b, kind, n, k));
+                tensors.push_back(weights.back().tensor);
+            }
+            const double bytes = weights[0].bytes;
+            const double floor =
+                b.floors ? read_floor(b.timer, b.pool, kPool, int64_t(bytes), b.sink) : 0;
+            for (const int64_t m : {1, 4, 16}) {
+                for (const qk_format type : {QK_FORMAT_F16, QK_FORMAT_F32}) {
+                    if (type == QK_FORMAT_F32 && m > 1) continue;
+                    const double us = time_linear(b, tensors, type, n, k, m, Edges::kFull);
+                    b.report.add(std::string("layout ") + kind.name +
+                                     (type == QK_FORMAT_F16 ? " x f16" : " x f32"),
+                                 n, k, m, us, bytes, floor / us);
+                }
+            }
+            destroy(weights);
+        }
+    }
+}
+
 // y of one product is x of the next; share: of 4672 GB/s, this machine's streaming rate in
 // docs/performance.md.
 void bench_chain(Bench &b) {
@@ -313,5 +347,6 @@ int main(int argc, char **argv) {
     if (wanted("chain")) bench::bench_chain(b);
     if (wanted("matvec")) bench::bench_matvec(b, false);
     if (wanted("batch")) bench::bench_matvec(b, true);
+    if (wanted("layouts")) bench::bench_layouts(b);
     return 0;
 }

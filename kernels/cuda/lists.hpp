@@ -15,6 +15,10 @@ extern const Kernel<LinearArgs> kLinearVector;           // decode/vector.cu
 extern const Kernel<LinearArgs> kLinearRows;             // decode/rows.cu
 extern const Kernel<LinearArgs> kLinearMatvec;           // decode/matvec.cu
 extern const Kernel<LinearArgs> kLinearGemm;             // gemm/gemm.cpp
+extern const Kernel<LinearArgs> kLinearMiddle;           // middle/middle.cu
+extern const Kernel<LinearArgs> kLinearWords;            // direct/words.cu
+extern const Kernel<LinearArgs> kLinearColumns;          // direct/columns.cu
+extern const Kernel<LinearArgs> kLinearLanes;            // direct/lanes.cu
 extern const Kernel<LinearArgs> kLinearPrefill;          // linear/prefill.cu
 extern const Kernel<LinearArgs> kLinearGeneric;          // linear/generic.cu
 extern const Kernel<GruArgs> kGruStep;                   // gru/step.cu

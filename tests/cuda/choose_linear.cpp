@@ -16,24 +16,32 @@ TEST(CudaChoose, WhichKernelMultiplies) {
         LinearCase c;
         LinearPath path;
     } rows[] = {
-        // m, tiles, wgmma, library
+        // m, tiles, wgmma, library, direct, lanes
         {{1, true, true, true}, LinearPath::kMatvec},
         {{16, true, true, true}, LinearPath::kMatvec},
         {{17, true, true, true}, LinearPath::kGemm},
-        {{32, true, false, true}, LinearPath::kMatvec},
         {{33, true, true, true}, LinearPath::kGemm},
         {{100000, true, true, true}, LinearPath::kGemm},
         {{100000, true, true, false}, LinearPath::kGemm},
+        {{16, true, false, true}, LinearPath::kMatvec},
         {{48, true, false, true}, LinearPath::kMatvec},
         {{49, true, false, true}, LinearPath::kPrefill},
-        {{4096, true, false, false}, LinearPath::kMatvec},
+        {{64, true, false, false}, LinearPath::kMatvec},
+        {{65, true, false, false}, LinearPath::kMiddle},
+        {{4096, true, false, false}, LinearPath::kMiddle},
+        {{32, false, true, true, true, true}, LinearPath::kDirect},
+        {{33, false, true, true, true, true}, LinearPath::kPrefill},
+        {{4096, false, false, false, true, true}, LinearPath::kDirect},
+        {{4, false, true, true, false, true}, LinearPath::kLanes},
+        {{5, false, true, true, false, true}, LinearPath::kPrefill},
+        {{4096, false, false, false, false, true}, LinearPath::kLanes},
         {{8, false, true, true}, LinearPath::kGeneric},
         {{9, false, true, true}, LinearPath::kPrefill},
         {{4096, false, true, false}, LinearPath::kGeneric},
     };
     for (const auto &[c, path] : rows) {
         EXPECT_EQ(qk::cuda::choose_linear(c), path)
-            << c.m << " " << c.tiles << c.wgmma << c.library;
+            << c.m << " " << c.tiles << c.wgmma << c.library << c.direct << c.lanes;
     }
 }
 

@@ -11,6 +11,9 @@ enum class LinearPath {
     kGeneric,  // any case; the CPU's bits
     kMatvec,   // packed tiles, small batches: decode/
     kGemm,     // packed tiles, larger batches: gemm/
+    kMiddle,   // the same without wgmma and without cuBLASLt: middle/
+    kDirect,   // layouts of checkpoints, small batches: direct/words.cu, columns.cu
+    kLanes,    // what those do not take: direct/lanes.cu
     kPrefill   // dequantize, then cuBLASLt: blas/
 };
 
@@ -19,19 +22,26 @@ struct LinearCase {
     bool tiles;    // packed, and what the tile kernels take: alignment, groups, 16-bit x
     bool wgmma;    // sm_90
     bool library;  // cuBLASLt and its workspace are there
+    bool direct = false, lanes = false;  // what these kernels take
 };
 
 constexpr int64_t kMatvecRows = 16;  // more rows of x go to the matrix kernel, where it runs
 constexpr int64_t kTilesLibraryRows = 48;  // where gemm/ does not run
-constexpr int64_t kLibraryRows = 8;        // not packed: the generic kernel is slow
+constexpr int64_t kMiddleRows = 64;        // fewer are passes of 16 rows
+constexpr int64_t kDirectRows = 32;        // not packed: more go to cuBLASLt
+constexpr int64_t kLanesRows = 4;
+constexpr int64_t kGenericRows = 8;
 
 constexpr LinearPath choose_linear(const LinearCase &c) {
-    if (c.tiles && c.m <= kMatvecRows) return LinearPath::kMatvec;
-    if (c.tiles && c.wgmma) return LinearPath::kGemm;
-    if (c.library && c.m > (c.tiles ? kTilesLibraryRows : kLibraryRows)) {
-        return LinearPath::kPrefill;
+    if (c.tiles) {
+        if (c.m <= kMatvecRows) return LinearPath::kMatvec;
+        if (c.wgmma) return LinearPath::kGemm;
+        if (c.library && c.m > kTilesLibraryRows) return LinearPath::kPrefill;
+        return c.m <= kMiddleRows ? LinearPath::kMatvec : LinearPath::kMiddle;
     }
-    return c.tiles ? LinearPath::kMatvec : LinearPath::kGeneric;
+    const int64_t most = c.direct ? kDirectRows : c.lanes ? kLanesRows : kGenericRows;
+    if (c.library && c.m > most) return LinearPath::kPrefill;
+    return c.direct ? LinearPath::kDirect : c.lanes ? LinearPath::kLanes : LinearPath::kGeneric;
 }
 
 // How prefill cuts a weight: rows [0, slab_rows), then the next, each dequantized and multiplied.

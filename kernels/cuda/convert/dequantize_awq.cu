@@ -14,6 +14,7 @@ namespace {
 constexpr int32_t kThreads = 256;
 constexpr int64_t kTile = 64;                // rows and columns a warp
 constexpr int64_t kAlongK = 2, kAlongN = 4;  // warps of a block
+constexpr uint32_t kBands = 2;  // of blocks along n that advance along k together: longer reads
 
 struct Problem {
     WeightView w;
@@ -24,7 +25,7 @@ struct Problem {
 // Columns at .. at + 7 of the output.
 template <class Out>
 __device__ void store_columns(void *out, int64_t at, const float (&v)[8]) {
-    static_cast<uint4 *>(out)[at / 8] = Store<Out>::pack(v);
+    __stcs(static_cast<uint4 *>(out) + at / 8, Store<Out>::pack(v));
 }
 
 template <>
@@ -51,8 +52,11 @@ __global__ void __launch_bounds__(kThreads) turn(const __grid_constant__ Problem
     const int lane = int(threadIdx.x) & 31;
     const int warp = int(threadIdx.x) / 32;
     const Geometry &s = p.w.geometry;
-    const int64_t tile_k = blockIdx.x % p.blocks_along_k * kAlongK + warp / kAlongN;
-    const int64_t tile_n = blockIdx.x / p.blocks_along_k * kAlongN + warp % kAlongN;
+    const uint32_t along_k = uint32_t(p.blocks_along_k), bands = gridDim.x / along_k;
+    const uint32_t pass = blockIdx.x / (kBands * along_k), rest = blockIdx.x % (kBands * along_k);
+    const uint32_t together = min(bands - pass * kBands, kBands);
+    const int64_t tile_k = rest / together * kAlongK + warp / kAlongN;
+    const int64_t tile_n = (pass * kBands + rest % together) * kAlongN + warp % kAlongN;
     const int64_t column = tile_k * kTile + lane / 4 * 8;
     const int64_t row = p.first_row + tile_n * kTile + lane % 4 * 16;
     if (column >= s.k || row >= p.end_row) return;
@@ -60,7 +64,7 @@ __global__ void __launch_bounds__(kThreads) turn(const __grid_constant__ Problem
     uint2 words[8];
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-        words[i] = __ldg(
+        words[i] = __ldcs(
             reinterpret_cast<const uint2 *>(p.w.data + ((column + i) * row_words + row / 8) * 4));
     }
     const uint4 *const scales =

@@ -60,7 +60,10 @@ Status slab_of(const LinearArgs &args, const Launch &launch, int64_t first, int6
 }
 
 Status run_without_library(const LinearArgs &args, const Launch &launch) {
-    const Kernel<LinearArgs> *const kernels[] = {&kLinearGemm, &kLinearMatvec, &kLinearGeneric};
+    const Kernel<LinearArgs> *const kernels[] = {&kLinearGemm,    &kLinearMiddle,
+                                                 &kLinearMatvec,  &kLinearWords,
+                                                 &kLinearColumns, &kLinearLanes,
+                                                 &kLinearGeneric};
     return pick(KernelList<LinearArgs>(kernels), args, launch.device_index)->run(args, launch);
 }
 
@@ -105,8 +108,13 @@ bool can_run(const LinearArgs &args, int32_t device_index) {
     const int64_t bytes = value_bytes(args), last = int64_t{1} << 31;
     const bool dense = is_dense(*w.format);
     const bool direct = dense && w.format == args.x.format && aligned(w.data);
-    const LinearCase c = {args.x.rows, kLinearMatvec.can_run(args, device_index),
-                          kLinearGemm.can_run(args, device_index), true};
+    const LinearCase c = {args.x.rows,
+                          kLinearMatvec.can_run(args, device_index),
+                          kLinearGemm.can_run(args, device_index),
+                          true,
+                          kLinearWords.can_run(args, device_index) ||
+                              kLinearColumns.can_run(args, device_index),
+                          kLinearLanes.can_run(args, device_index)};
     return (direct || !dense) && choose_linear(c) == LinearPath::kPrefill &&
            w.geometry.k * bytes % 16 == 0 && w.geometry.n * bytes % 16 == 0 &&
            args.x.rows < last && w.geometry.n < last && w.geometry.k < last &&

@@ -1,10 +1,13 @@
 // One instruction a function: matrix products of 16-bit operands with f32 sums, 16-bit arithmetic
 // on pairs, and the controls of programmatic dependent launch. Needs sm_80; older architectures
-// compile empty bodies that no chooser selects.
+// compile empty bodies that no chooser selects. Off the GPU, where kernels run on simulated
+// threads, the same functions are C++.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <stdint.h>
+
+#include "base/half.hpp"
 
 namespace qk::cuda {
 namespace {
@@ -29,6 +32,8 @@ __device__ inline void mma_16x8x16<F16>(float (&d)[4], const uint32_t (&a)[4], u
         "{%0,%1,%2,%3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+#elif defined(QK_CUDA_SIMULATED)
+    simulator::multiply_16x8x16(d, a, b0, b1, f32_from_f16);
 #endif
 }
 
@@ -40,6 +45,8 @@ __device__ inline void mma_16x8x16<BF16>(float (&d)[4], const uint32_t (&a)[4], 
         "{%8,%9}, {%0,%1,%2,%3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+#elif defined(QK_CUDA_SIMULATED)
+    simulator::multiply_16x8x16(d, a, b0, b1, f32_from_bf16);
 #endif
 }
 
@@ -58,9 +65,56 @@ __device__ inline void mma_16x8x32(int32_t (&d)[4], const uint32_t (&a)[4], uint
 
 // (word & mask) | bits in one instruction.
 __device__ inline uint32_t and_or(uint32_t word, uint32_t mask, uint32_t bits) {
+#if defined(__CUDA_ARCH__)
     uint32_t result;
     asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(result) : "r"(word), "r"(mask), "r"(bits));
     return result;
+#else
+    return (word & mask) | bits;
+#endif
+}
+
+// Byte i of the result is byte (select >> 4 i) & 7 of the eight of b:a; with bit 3 of the selector
+// set, eight copies of its top bit.
+__device__ inline uint32_t byte_permute(uint32_t a, uint32_t b, uint32_t select) {
+#if defined(__CUDA_ARCH__)
+    uint32_t result;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(result) : "r"(a), "r"(b), "r"(select));
+    return result;
+#else
+    const uint64_t both = uint64_t(b) << 32 | a;
+    uint32_t result = 0;
+    for (int i = 0; i < 4; ++i) {
+        const uint32_t from = select >> 4 * i & 15, byte = uint32_t(both >> (from & 7) * 8) & 255;
+        result |= (from < 8 ? byte : (byte >> 7) * 255) << 8 * i;
+    }
+    return result;
+#endif
+}
+
+// a - b of pairs.
+__device__ inline uint32_t subtract_f16(uint32_t a, uint32_t b) {
+#if defined(__CUDA_ARCH__)
+    uint32_t result;
+    asm("sub.f16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
+    return result;
+#else
+    const float low = f32_from_f16(uint16_t(a)) - f32_from_f16(uint16_t(b));
+    const float high = f32_from_f16(uint16_t(a >> 16)) - f32_from_f16(uint16_t(b >> 16));
+    return uint32_t(f16_from_f32(high)) << 16 | f16_from_f32(low);
+#endif
+}
+
+__device__ inline uint32_t subtract_bf16(uint32_t a, uint32_t b) {
+#if defined(__CUDA_ARCH__)
+    const __nv_bfloat162 result = __hsub2(*reinterpret_cast<__nv_bfloat162 *>(&a),
+                                          *reinterpret_cast<__nv_bfloat162 *>(&b));
+    return *reinterpret_cast<const uint32_t *>(&result);
+#else
+    const float low = f32_from_bf16(uint16_t(a)) - f32_from_bf16(uint16_t(b));
+    const float high = f32_from_bf16(uint16_t(a >> 16)) - f32_from_bf16(uint16_t(b >> 16));
+    return uint32_t(bf16_from_f32(high)) << 16 | bf16_from_f32(low);
+#endif
 }
 
 // Lets the next kernel of the stream start where it may; it waits for this one on its own.

@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "cuda/mock/products.hpp"
 #include "cuda/mock/simulator.hpp"
 
 // ---- the runtime
@@ -102,6 +103,7 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config, void (*kernel)(
 #define __host__
 #define __shared__ static  // blocks run one after the other
 #define __grid_constant__
+#define __noinline__
 #define __launch_bounds__(...)
 
 struct alignas(8) uint2 {
@@ -162,6 +164,11 @@ inline uint32_t __float_as_uint(float value) {
     return bits;
 }
 inline int min(int a, int b) { return a < b ? a : b; }
+inline unsigned min(unsigned a, unsigned b) { return a < b ? a : b; }
+template <class T>
+void __stcs(T *to, const T &value) {
+    *to = value;
+}
 template <class T>
 T __ldg(const T *from) {
     return *from;

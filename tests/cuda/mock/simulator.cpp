@@ -34,6 +34,8 @@ struct Barrier {
 struct Warp {
     Barrier barrier;
     uint32_t live = 0, calls[32] = {}, words[2][32] = {};
+    uint32_t shares[32] = {};
+    Shared shared[2] = {};
 };
 
 struct Fiber {
@@ -177,6 +179,15 @@ uint32_t exchange(uint32_t word, uint32_t source) {
     words[lane] = word;
     wait(warp.barrier, warp.live);
     return words[source];
+}
+
+const Shared &share(const uint32_t (&words)[kShared]) {
+    const uint32_t lane = running->current % 32;
+    Warp &warp = running->warps[running->current / 32];
+    Shared &all = warp.shared[warp.shares[lane]++ % 2];
+    std::copy(words, words + kShared, all[lane]);
+    wait(warp.barrier, warp.live);
+    return all;
 }
 
 }  // namespace simulator

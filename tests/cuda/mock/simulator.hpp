@@ -19,5 +19,9 @@ void run(dim3 grid, dim3 block, const std::function<void()> &thread);
 void block_barrier();
 // Every live thread of the warp calls it; returns the word that lane `source` gave.
 uint32_t exchange(uint32_t word, uint32_t source);
+// The same for several words of all lanes at once: [lane][word], until the lane's next call.
+constexpr uint32_t kShared = 8;
+using Shared = uint32_t[32][kShared];
+const Shared &share(const uint32_t (&words)[kShared]);
 
 }  // namespace simulator

@@ -1,0 +1,77 @@
+// The host side that the kernels of this folder share: which cases their words and loads allow.
+#pragma once
+#include "cuda/direct/sums.cuh"
+#include "cuda/runtime.hpp"
+
+namespace qk::cuda {
+namespace {
+
+inline bool aligned(const void *pointer, uintptr_t bytes) {
+    return reinterpret_cast<uintptr_t>(pointer) % bytes == 0;
+}
+
+inline bool power_of_two(int64_t value) { return (value & (value - 1)) == 0; }
+
+inline bool whole_parts(const Geometry &s) {
+    return s.groups_per_row == 1 || s.group_size % kPart == 0;
+}
+
+// 4-bit codes in groups along k of whole parts, x in whole vectors, numbers that fit 32 bits.
+inline bool takes_words(const LinearArgs &args, int32_t device_index) {
+    const Weight &w = args.w;
+    if (is_dense(*w.format) || w.format->bits != 4 || w.geometry.flat) return false;
+    const Geometry &s = w.geometry;
+    const int64_t limit = int64_t{1} << 31;
+    return whole_parts(s) && s.k % 8 == 0 && s.k < (int64_t{1} << 30) && s.n < limit &&
+           w.layout->scale_count(s) < limit && w.layout->zero_bytes(s) < limit / 2 &&
+           power_of_two(w.scale.second_group) && args.x.rows <= 65535 * 2 &&
+           aligned(args.x.data, 16) && aligned(w.scale.data, 4) && aligned(w.scale.second, 4) &&
+           aligned(w.scale.bias, 4) &&
+           compute_capability(device_index) >= 80;
+}
+
+inline Problem problem_of(const LinearArgs &args, int64_t step_columns) {
+    const Weight &w = args.w;
+    const Geometry &s = w.geometry;
+    const Dense *const bias = args.bias;
+    const int64_t second = w.scale.second_group;
+    const bool one_group = s.groups_per_row == 1;
+    const GroupIndex first = {0, 0}, down = {s.n > 1, 0}, along = {0, !one_group};
+    const int64_t swap = w.layout->id == QK_LAYOUT_ROW_HIGH;  // of neighbours in the zeros
+    const auto scale = [&](GroupIndex at) { return uint32_t(w.layout->scale_at(s, at)); };
+    const auto zero = [&](GroupIndex at) { return uint32_t(w.layout->zero_at(s, at) ^ swap); };
+    return {view_of(w),
+            args.x.format->id,
+            args.x.data,
+            args.x.rows,
+            bias != nullptr ? bias->format->id : QK_FORMAT_F32,
+            bias != nullptr ? bias->data : nullptr,
+            args.y.data,
+            int32_t(ceil_div(s.k, step_columns)),
+            one_group ? int32_t{1} << 30 : int32_t(s.group_size / kPart),
+            scale(down) - scale(first),
+            scale(along) - scale(first),
+            zero(down) - zero(first),
+            zero(along) - zero(first),
+            w.scale.format->bits / 8,
+            second > 0 ? __builtin_ctzll(uint64_t(second)) : 0};
+}
+
+// Whether two blocks a multiprocessor are there, whatever the batch.
+inline bool fills_twice(const Problem &p, int64_t block_rows, int32_t device_index) {
+    return ceil_div(p.w.geometry.n, block_rows) >= 2 * multiprocessors(device_index);
+}
+
+// The grid of passes over x.
+template <class T>
+Shape3 shape_of(const Problem &p, int64_t block_rows, int warps, int batches,
+                int32_t device_index) {
+    Shape3 shape = {dim3(uint32_t(ceil_div(p.w.geometry.n, block_rows)),
+                         uint32_t(ceil_div(p.m, TypeOf<T>::kRows * batches))),
+                    warps * 32};
+    shape.overlaps = compute_capability(device_index) >= 90;
+    return shape;
+}
+
+}  // namespace
+}  // namespace qk::cuda
