@@ -25,18 +25,9 @@ struct NarrowGemm : Gemm<S> {
 
     // Warpgroups take turns at the tensor cores: products that share them all end late, and nobody
     // decodes behind the others' products.
-    // ptxas would decode behind the barrier, where others wait for this turn's end; that `a` is
-    // asked for in front of it keeps it there.
-    __device__ static void take_turn(int group, const uint32_t (&a)[4][4]) {
+    __device__ static void take_turn(int group) {
         if constexpr (S::kConsumers > 1) {
-            uint32_t all = 0;
-#pragma unroll
-            for (int i = 0; i < 16; ++i) all ^= a[i / 4][i % 4];
-            asm volatile(
-                "{\n\t.reg .pred p;\n\tsetp.eq.u32 p, %1, 0x9e3779b9;\n\t"
-                "@p nanosleep.u32 0;\n\tbar.sync %0, 256;\n\t}" ::"r"(2 + group),
-                "r"(all)
-                : "memory");
+            asm volatile("bar.sync %0, 256;" ::"r"(2 + group) : "memory");
         }
     }
     __device__ static void pass_turn(int group) {
@@ -49,7 +40,7 @@ struct NarrowGemm : Gemm<S> {
                              float (&sum)[kAcc]) const {
         const uint64_t x = wgmma_descriptor(this->slot(slot_at) + t * (S::kX / kTiles));
         const int group = int(threadIdx.x >> 7);
-        take_turn(group, a);
+        take_turn(group);
         wgmma_fence();
 #pragma unroll
         for (int j = 0; j < 4; ++j) Wgmma<T, N>::run(sum, a[j], x + 2 * j, j > 0);
