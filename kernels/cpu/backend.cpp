@@ -30,7 +30,13 @@ constexpr Kernel<DequantizeArgs> const *kDequantize[] = {
 #endif
     &cpu::kDequantizeGeneric,
 };
-constexpr Kernel<QuantizeArgs> const *kQuantize[] = {&cpu::kQuantizeGeneric};
+constexpr Kernel<QuantizeArgs> const *kQuantize[] = {
+#if defined(QK_CPU_X86)
+    &cpu::kQuantizeAvx512,
+    &cpu::kQuantizeAvx2,
+#endif
+    &cpu::kQuantizeGeneric,  // aarch64's base has vectors
+};
 constexpr Kernel<RepackArgs> const *kRepack[] = {&cpu::kRepackGeneric};
 constexpr Kernel<LinearArgs> const *kLinear[] = {
 #if defined(QK_CPU_X86)

@@ -15,6 +15,7 @@ extern const Kernel<GruArgs> kGruGeneric;
 
 #if defined(__x86_64__)
 extern const Kernel<DequantizeArgs> kDequantizeAvx2;
+extern const Kernel<QuantizeArgs> kQuantizeAvx2, kQuantizeAvx512;
 extern const Kernel<LinearArgs> kLinearGemvAvx2, kLinearBatchAvx2;
 extern const Kernel<DequantizeArgs> kDequantizeAvx512;
 extern const Kernel<LinearArgs> kLinearGemvAvx512, kLinearBatchAvx512;

@@ -26,7 +26,7 @@ char *place_of(const DequantizeArgs &args, int64_t row, int64_t column) {
 template <class Values>
 class RunWriter {
   public:
-    explicit RunWriter(const DequantizeArgs &args) : args_(args), groups_(args.from) {}
+    explicit RunWriter(const DequantizeArgs &args) : args_(args), groups_(args) {}
 
     // Columns first .. last, whose nibbles start at `run` of data.
     template <bool high_first, bool stream>
@@ -82,7 +82,7 @@ class RunWriter {
 template <class Values>
 class PackedWriter {
   public:
-    explicit PackedWriter(const DequantizeArgs &args) : args_(args), groups_(args.from) {}
+    explicit PackedWriter(const DequantizeArgs &args) : args_(args), groups_(args) {}
 
     template <bool stream>
     void write(int64_t first) {
@@ -209,8 +209,8 @@ void write_all(const DequantizeArgs &args, const Launch &launch) {
 Status run_dequantize(const DequantizeArgs &args, const Launch &launch) {
     if (args.from.layout->bits == 8) return dequantize_bytes(args, launch);
     switch (args.to.format->id) {
-        case QK_FORMAT_F16: write_all<HalfValues<narrow_f16>>(args, launch); break;
-        case QK_FORMAT_BF16: write_all<HalfValues<narrow_bf16>>(args, launch); break;
+        case QK_FORMAT_F16:
+        case QK_FORMAT_BF16: write_all<HalfValues>(args, launch); break;
         default: write_all<FloatValues>(args, launch);
     }
     return QK_OK;

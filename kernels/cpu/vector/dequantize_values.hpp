@@ -11,7 +11,7 @@ struct FloatValues {
     typedef float Value;
     static constexpr int kBytes = 4, kCodes = 16;
 
-    static void narrow(const Lanes &values, float *to) { store_f32(to, values); }
+    static void narrow(qk_format, const Lanes &values, float *to) { store_f32(to, values); }
     static Table load(const float *values) { return load_table(values); }
     template <bool high_first, bool stream>
     static void emit(const uint8_t *codes, const Table &table, char *to) {
@@ -25,12 +25,13 @@ struct FloatValues {
     }
 };
 
-template <void (*narrow_to)(Lanes, uint16_t *)>
 struct HalfValues {
     typedef uint16_t Value;
     static constexpr int kBytes = 2, kCodes = 32;
 
-    static void narrow(const Lanes &values, uint16_t *to) { narrow_to(values, to); }
+    static void narrow(qk_format format, const Lanes &values, uint16_t *to) {
+        format == QK_FORMAT_F16 ? narrow_f16(values, to) : narrow_bf16(values, to);
+    }
     static HalfTable load(const uint16_t *values) { return load_halves_table(values); }
     template <bool high_first, bool stream>
     static void emit(const uint8_t *codes, const HalfTable &table, char *to) {
@@ -81,9 +82,10 @@ class GroupValues {
     typedef typename Values::Value Value;
     static constexpr int64_t kMost = 32;  // groups
 
-    explicit GroupValues(const Weight &w)
-        : affine_(w.format->kind == FormatKind::kAffine), scales_(w), zeros_(w) {
-        Entries entries(w);
+    explicit GroupValues(const DequantizeArgs &args)
+        : to_(args.to.format->id), affine_(args.from.format->kind == FormatKind::kAffine),
+          scales_(args.from), zeros_(args.from) {
+        Entries entries(args.from);
         for (int zero = 0; zero < 16; ++zero) {
             if (affine_) entries.set_zero(zero);
             memcpy(entries_[zero], entries.value, sizeof(entries_[zero]));
@@ -100,11 +102,12 @@ class GroupValues {
         scales_.read(first, count, scale);
         if (affine_) zeros_.read(first, count, zero);
         for (int64_t i = 0; i < count; ++i) {
-            Values::narrow(mul(load_f32(entries_[zero[i]]), splat(scale[i])), to[i]);
+            Values::narrow(to_, mul(load_f32(entries_[zero[i]]), splat(scale[i])), to[i]);
         }
     }
 
   private:
+    qk_format to_;
     bool affine_;
     RowScales scales_;
     RowZeros zeros_;
