@@ -201,7 +201,7 @@ double time_linear(Bench &b, const std::vector<qk_tensor *> &weights, qk_format 
     qk_tensor *const x = wrap_dense(b, type, m, k, b.out);
     qk_tensor *const y = wrap_dense(b, type, m, n, b.out + (int64_t{1} << 28));
     // f16 and bf16 values of moderate size
-    fill<<<256, 256>>>(reinterpret_cast<uint32_t *>(b.out), m * k / 2, 0x83ff83ffu, 0x38003800u, 3);
+    fill<<<256, 256>>>(reinterpret_cast<uint32_t *>(b.out), m * k, 0x83ff83ffu, 0x38003800u, 3);
     BENCH_CHECK(cudaDeviceSynchronize());
     std::vector<Call> calls;
     for (qk_tensor *w : weights) {
@@ -232,11 +232,13 @@ void bench_matvec(Bench &b, bool all_batches) {
             b.report.add(std::string("floor: read ") + kind.name, n, k, 1, floor, bytes, 1);
             for (const int64_t m : {1, 2, 4, 8, 16, 32}) {
                 if (!all_batches && m > 1) break;
-                for (const qk_format type : {QK_FORMAT_F16, QK_FORMAT_BF16}) {
+                for (const qk_format type : {QK_FORMAT_F16, QK_FORMAT_BF16, QK_FORMAT_F32}) {
                     if (m > 1 && type != QK_FORMAT_F16) continue;
                     const double us = time_linear(b, weights, type, n, k, m, Edges::kFull);
-                    b.report.add(name + (type == QK_FORMAT_F16 ? " x f16" : " x bf16"), n, k, m, us,
-                                 bytes, floor / us);
+                    const char *x = type == QK_FORMAT_F16    ? " x f16"
+                                    : type == QK_FORMAT_BF16 ? " x bf16"
+                                                             : " x f32";
+                    b.report.add(name + x, n, k, m, us, bytes, floor / us);
                 }
                 if (m > 1) continue;
                 const double us =

@@ -64,9 +64,9 @@ constexpr Kernel<DequantizeArgs> const *kDequantize[] = {
 constexpr Kernel<QuantizeArgs> const *kQuantize[] = {&cuda::kQuantizeGeneric};
 constexpr Kernel<RepackArgs> const *kRepack[] = {&cuda::kRepackGeneric};
 constexpr Kernel<LinearArgs> const *kLinear[] = {
-    &cuda::kLinearPrefill, &cuda::kLinearGemm,   &cuda::kLinearMiddle, &cuda::kLinearVector,
-    &cuda::kLinearRows,    &cuda::kLinearMatvec, &cuda::kLinearWords,  &cuda::kLinearColumns,
-    &cuda::kLinearLanes,   &cuda::kLinearGeneric};
+    &cuda::kLinearPrefill, &cuda::kLinearGemm,  &cuda::kLinearMiddle, &cuda::kLinearVector,
+    &cuda::kLinearStages,  &cuda::kLinearRows,  &cuda::kLinearMatvec, &cuda::kLinearWords,
+    &cuda::kLinearColumns, &cuda::kLinearLanes, &cuda::kLinearGeneric};
 constexpr Kernel<GruArgs> const *kGru[] = {&cuda::kGruStep, &cuda::kGruCluster,
                                            &cuda::kGruGeneric};
 

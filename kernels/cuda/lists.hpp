@@ -12,6 +12,7 @@ extern const Kernel<DequantizeArgs> kDequantizeGeneric;  // convert/dequantize.c
 extern const Kernel<QuantizeArgs> kQuantizeGeneric;      // convert/quantize.cu
 extern const Kernel<RepackArgs> kRepackGeneric;          // convert/repack.cu
 extern const Kernel<LinearArgs> kLinearVector;           // decode/vector.cu
+extern const Kernel<LinearArgs> kLinearStages;           // decode/stages.cu
 extern const Kernel<LinearArgs> kLinearRows;             // decode/rows.cu
 extern const Kernel<LinearArgs> kLinearMatvec;           // decode/matvec.cu
 extern const Kernel<LinearArgs> kLinearGemm;             // gemm/gemm.cpp

@@ -1,6 +1,7 @@
 // The choices of the CUDA backend as pure functions: no GPU needed.
 #include "cuda/choose/matvec.hpp"
 #include "cuda/choose/ring.hpp"
+#include "cuda/choose/vector.hpp"
 
 #include <gtest/gtest.h>
 
@@ -80,6 +81,64 @@ TEST(CudaChoose, EveryRowOfTilesBelongsToOneBlockAndFitsAPanel) {
                 }
                 ASSERT_EQ(row, plan.row_tiles);
                 ASSERT_GE(int64_t(row) * 16, n);
+            }
+        }
+    }
+}
+
+TEST(CudaChoose, OneRowOfXOnAnH200) {
+    const qk::cuda::VectorPlan small = qk::cuda::plan_vector(4096, 4096, 132);
+    EXPECT_EQ(small.blocks, 132);
+    EXPECT_EQ(small.units, 8);
+    EXPECT_EQ(small.partials, 8);
+    EXPECT_EQ(small.sums_bytes, 2u * 8 * 64);  // two rows of tiles a block, a unit a warp
+    const qk::cuda::VectorPlan large = qk::cuda::plan_vector(57344, 8720, 132);
+    EXPECT_EQ(large.tiles, 137);
+    EXPECT_EQ(large.units, 18);
+    EXPECT_EQ(large.partials, 16);
+    EXPECT_EQ(qk::cuda::plan_vector(16 * 132 * 32 + 1, 64, 132).blocks, 264);
+}
+
+TEST(CudaChoose, LargeWeightsThatAreLookedUpGoInStages) {
+    EXPECT_FALSE(qk::cuda::prefers_stages(57344, 8192, false, false));
+    EXPECT_FALSE(qk::cuda::prefers_stages(8192, 8192, true, false));
+    EXPECT_TRUE(qk::cuda::prefers_stages(28672, 4096, true, false));
+    EXPECT_FALSE(qk::cuda::prefers_stages(4096, 4096, true, true));
+    EXPECT_TRUE(qk::cuda::prefers_stages(6144, 4096, false, true));
+}
+
+// What the kernel does with a plan: every unit of every row of tiles falls to one warp.
+TEST(CudaChoose, EveryUnitBelongsToOneWarp) {
+    constexpr int32_t kWarps = qk::cuda::kVectorWarps;
+    for (const int64_t n : {1, 16, 17, 4096, 5000}) {
+        for (int64_t k = 64; k < 20000; k += 448) {
+            for (const int32_t multiprocessors : {1, 8, 132}) {
+                const qk::cuda::VectorPlan plan = qk::cuda::plan_vector(n, k, multiprocessors);
+                ASSERT_GE(int64_t(plan.units) * 512, k);
+                int32_t row = 0;
+                for (int32_t b = 0; b < plan.blocks; ++b) {
+                    const qk::cuda::Run rows = plan.rows.part(b);
+                    ASSERT_EQ(rows.first, row);
+                    ASSERT_GT(rows.last, rows.first);
+                    ASSERT_LE(rows.last - rows.first, qk::cuda::kBlockRows);
+                    ASSERT_LE(uint32_t((rows.last - rows.first) * plan.partials * 64),
+                              plan.sums_bytes);
+                    row = rows.last;
+                }
+                ASSERT_GE(int64_t(row) * 16, n);
+                for (int32_t warp = 0; warp < kWarps; ++warp) {
+                    int32_t r = int32_t(uint32_t(warp) * plan.reciprocal >> 16);
+                    int32_t unit = warp - r * plan.units;
+                    for (int32_t j = warp; j < 5 * plan.units; j += kWarps) {
+                        ASSERT_EQ(r, j / plan.units);
+                        ASSERT_EQ(unit, j % plan.units);
+                        r += plan.row_step;
+                        unit += plan.unit_step;
+                        if (unit < plan.units) continue;
+                        unit -= plan.units;
+                        ++r;
+                    }
+                }
             }
         }
     }

@@ -121,11 +121,17 @@ template <class T, uint32_t kTable>
 struct DecodeTable {
     static constexpr bool kPairs = true;
 
-    // By `threads` threads; a barrier must follow.
+    // By `threads` threads, whole warps; a barrier must follow.
     static __device__ void prepare(const float (&entries)[16], uint32_t threads) {
+        prepare_own(entries[threadIdx.x & 15], threads);
+    }
+    // `mine`: the entry of this thread's number mod 16.
+    static __device__ void prepare_own(float mine, uint32_t threads) {
+        const uint32_t own = DecodePairs<T>::pair(mine, mine);
         for (uint32_t i = threadIdx.x; i < 256 * 8; i += threads) {
             const uint32_t byte = i / 8;
-            const uint32_t e = DecodePairs<T>::pair(entries[byte & 15], entries[byte >> 4]);
+            const uint32_t low = __shfl_sync(~0u, own, int(byte & 15));
+            const uint32_t e = __byte_perm(low, __shfl_sync(~0u, own, int(byte >> 4)), 0x5410);
             const uint32_t to = kTable + byte % 128 * 256 + byte / 128 * 128 + i % 8 * 16;
             shared_store_16(to, {e, e, e, e});
         }

@@ -56,6 +56,21 @@ __device__ inline void barrier_wait(uint32_t barrier, uint32_t parity) {
 #endif
 }
 
+// Whether a phase is complete.
+__device__ inline bool barrier_test(uint32_t barrier, uint32_t parity) {
+    uint32_t done = 1;
+#if __CUDA_ARCH__ >= 900
+    asm volatile(
+        "{\n\t.reg .pred done;\n\t"
+        "mbarrier.test_wait.parity.shared.b64 done, [%1], %2;\n\t"
+        "selp.u32 %0, 1, 0, done;\n\t}"
+        : "=r"(done)
+        : "r"(barrier), "r"(parity)
+        : "memory");
+#endif
+    return done != 0;
+}
+
 // True in one lane of the warp. Unlike a test of the lane's number it tells the compiler so:
 // operands of the branch stay in uniform registers.
 __device__ inline bool elect_one() {
@@ -111,6 +126,13 @@ __device__ inline void copy_8(uint32_t to, const void *from) {
 __device__ inline void copy_word(uint32_t to, const void *from) {
 #if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
+#endif
+}
+
+// Arrives at a barrier, which counts it among its arrivals, once this lane's copies are in.
+__device__ inline void copies_arrive(uint32_t barrier) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
 #endif
 }
 

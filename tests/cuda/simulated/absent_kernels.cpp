@@ -10,6 +10,7 @@ static bool never(const Args &, int32_t) {
 
 const Kernel<LinearArgs> kLinearGemm = {"gemm", never, nullptr, nullptr};
 const Kernel<LinearArgs> kLinearVector = {"vector", never, nullptr, nullptr};
+const Kernel<LinearArgs> kLinearStages = {"stages", never, nullptr, nullptr};
 const Kernel<LinearArgs> kLinearRows = {"rows", never, nullptr, nullptr};
 const Kernel<LinearArgs> kLinearMatvec = {"matvec", never, nullptr, nullptr};
 const Kernel<GruArgs> kGruStep = {"step", never, nullptr, nullptr};

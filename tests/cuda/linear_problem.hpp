@@ -1,0 +1,151 @@
+// A product from a packed weight in the tests of the CUDA kernels: the problem, its run on the
+// device, the exact result and its bound.
+#pragma once
+#include "cuda/harness.hpp"
+#include "cuda/lists.hpp"
+
+namespace cuda_test {
+namespace {
+
+struct Problem {
+    HostWeight w;    // layout ROW
+    qk_format type;  // of x and y
+    int64_t m;
+    std::vector<uint8_t> x, bias;
+
+    int64_t n() const { return w.shape.rows; }
+    int64_t k() const { return w.shape.columns; }
+    size_t y_bytes() const { return size_t(m * n() * (type == QK_FORMAT_F32 ? 4 : 2)); }
+};
+
+inline Problem make_problem(const qk_tensor_desc &desc, qk_format type, int64_t m, Rng &rng) {
+    Problem p = {random_weight(desc, rng), type, m, {}, {}};
+    p.x = random_floats(type, m * p.k(), rng);
+    p.bias = random_floats(QK_FORMAT_F32, p.n(), rng);
+    return p;
+}
+
+// The weight in the device's packed layout.
+inline DeviceWeight packed_weight(HostWeight &w) {
+    const qk::Geometry &s = w.shape.geometry;
+    qk_tensor_desc desc = weight_desc(
+        w.shape.format->id, w.shape.scale_format->id, QK_LAYOUT_PACKED,
+        s.groups_per_row == 1 ? QK_GROUP_ROW : int32_t(s.group_size), w.shape.rows, w.shape.columns,
+        w.shape.format->id == QK_FORMAT_U4_AFFINE && w.planes[QK_PLANE_ZERO].empty(), s.flat);
+    desc.scale_group_size = int32_t(w.shape.second_group);
+    HostWeight to = empty_weight(desc, qk::kCudaBackend.packed_layout(*w.shape.format), 0);
+    EXPECT_EQ(qk::cpu::kRepackGeneric.run({w.view(), to.view()}, host_launch()), QK_OK);
+    return DeviceWeight(to);
+}
+
+// Rows [first, first + rows) of x.
+inline std::vector<uint8_t> run_on_device(const qk::Kernel<qk::LinearArgs> &kernel,
+                                          const Problem &p, const DeviceWeight &w, int64_t first,
+                                          int64_t rows) {
+    const size_t row_bytes = p.x.size() / size_t(p.m);
+    const DeviceBuffer x({p.x.begin() + long(size_t(first) * row_bytes),
+                          p.x.begin() + long(size_t(first + rows) * row_bytes)});
+    const DeviceBuffer bias(p.bias),
+        y(std::vector<uint8_t>(p.y_bytes() / size_t(p.m) * size_t(rows), 0xff));
+    const qk::Format *const type = qk::find_format(p.type);
+    const qk::Dense b = {qk::find_format(QK_FORMAT_F32), 1, p.n(), bias.data()};
+    const qk::LinearArgs args = {
+        {type, rows, p.k(), x.data()}, w.view(), &b, {type, rows, p.n(), y.data()}};
+    qk::ErrorText error = {};
+    EXPECT_TRUE(kernel.can_run(args, 0));
+    EXPECT_EQ(kernel.run(args, device_launch(&error)), QK_OK) << error.text;
+    return y.read();
+}
+
+inline std::vector<uint8_t> run_on_host(Problem &p) {
+    std::vector<uint8_t> y(p.y_bytes(), 0xff);
+    const qk::Format *const type = qk::find_format(p.type);
+    const qk::Dense bias = {qk::find_format(QK_FORMAT_F32), 1, p.n(), p.bias.data()};
+    const qk::LinearArgs args = {
+        {type, p.m, p.k(), p.x.data()}, p.w.view(), &bias, {type, p.m, p.n(), y.data()}};
+    EXPECT_EQ(qk::cpu::kLinearGeneric.run(args, host_launch()), QK_OK);
+    return y;
+}
+
+inline std::string describe(const Problem &p) {
+    const qk::Shape &s = p.w.shape;
+    return std::string(s.format->name) + " scale " + s.scale_format->name + " group " +
+           std::to_string(s.geometry.group_size) + " n " + std::to_string(p.n()) + " k " +
+           std::to_string(p.k()) + " m " + std::to_string(p.m) + " type " + std::to_string(p.type);
+}
+
+// The bound of the small-batch kernel (decode/matvec.cu). Products of 16-bit operands are exact in
+// f32. A tensor-core product adds 17 terms; its additions may truncate, so each of the 68 of a tile
+// costs at most 2^-23 of the sum of magnitudes; so does each fold (a product's and a sum's rounding
+// count as two), each slice and the bias. Table entries are first rounded to x's type: 2^-11 (f16)
+// or 2^-8 (bf16) of each term. The result is rounded once to y's type, the same 2^-11 or 2^-8.
+// f32 (decode/vector_f32.cu): x and entries are sums of three terms, so up to six products stand
+// for one, and what is left out of them is below 2^-24 of it; as much for the rounding of y.
+inline void expect_within_bound(Problem &p, const std::vector<uint8_t> &y) {
+    std::vector<float> w(size_t(p.n() * p.k()));
+    const qk::Geometry &s = p.w.shape.geometry;
+    const qk::Weight weight = p.w.view();
+    std::vector<uint8_t> dense(w.size() * 4);
+    const qk::DequantizeArgs args = {weight,
+                                     {qk::find_format(QK_FORMAT_F32), s.n, s.k, dense.data()}};
+    ASSERT_EQ(qk::cpu::kDequantizeGeneric.run(args, host_launch()), QK_OK);
+    memcpy(w.data(), dense.data(), dense.size());
+    const double unit = p.type == QK_FORMAT_F16    ? 0x1p-11
+                        : p.type == QK_FORMAT_BF16 ? 0x1p-8
+                                                   : 0x1p-24;
+    const bool table = p.w.shape.format->kind == qk::FormatKind::kTable;
+    const double products = p.type == QK_FORMAT_F32 ? 6 : 1;
+    const double additions = products * 68 + 2 * double((s.k + 63) / 64) + 8 + 1;
+    for (int64_t i = 0; i < p.m; ++i) {
+        for (int64_t r = 0; r < s.n; ++r) {
+            double exact = float_at(QK_FORMAT_F32, p.bias, r), magnitude = std::fabs(exact);
+            for (int64_t c = 0; c < s.k; ++c) {
+                const double term =
+                    double(float_at(p.type, p.x, i * s.k + c)) * double(w[size_t(r * s.k + c)]);
+                exact += term;
+                magnitude += std::fabs(term);
+            }
+            // w itself was rounded to f32 once: 2^-24 of each term.
+            const double sum = magnitude * (additions * 0x1p-23 + 0x1p-24 + (table ? unit : 0));
+            const double bound = sum + unit * (std::fabs(exact) + sum) + 0x1p-25;
+            const double actual = float_at(p.type, y, i * s.n + r);
+            ASSERT_LE(std::fabs(actual - exact), bound) << "row " << i << " column " << r;
+        }
+    }
+}
+
+// A kernel from packed weights at shapes and batches: every scale format, groups of some widths.
+inline void check_packed_kernel(const qk::Kernel<qk::LinearArgs> &kernel,
+                                const std::vector<std::pair<int64_t, int64_t>> &shapes,
+                                const std::vector<int64_t> &batches,
+                                const std::vector<int32_t> &groups,
+                                const std::vector<qk_format> &types, Rng &rng) {
+    size_t at = 0;
+    for (const qk_format format : {QK_FORMAT_U4_AFFINE, QK_FORMAT_NF4, QK_FORMAT_FP4_BNB}) {
+        for (const qk_format scale :
+             {QK_FORMAT_F16, QK_FORMAT_BF16, QK_FORMAT_F32, QK_FORMAT_LUT8}) {
+            for (const int32_t group : groups) {
+                for (const auto &[n, k] : shapes) {
+                    const bool symmetric = format == QK_FORMAT_U4_AFFINE && at % 3 == 0;
+                    qk_tensor_desc desc =
+                        weight_desc(format, scale, QK_LAYOUT_ROW, group, n, k, symmetric);
+                    if (scale == QK_FORMAT_LUT8) desc.scale_group_size = at % 2 == 0 ? 256 : 16;
+                    const int64_t m = batches[at % batches.size()];
+                    Problem p = make_problem(desc, types[at % types.size()], m, rng);
+                    ++at;
+                    SCOPED_TRACE(describe(p));
+                    const DeviceWeight w = packed_weight(p.w);
+                    const auto y = run_on_device(kernel, p, w, 0, m);
+                    expect_within_bound(p, y);
+                    for (int repeat = 0; repeat < 3; ++repeat) {
+                        ASSERT_EQ(run_on_device(kernel, p, w, 0, m), y);
+                    }
+                    if (::testing::Test::HasFailure()) return;
+                }
+            }
+        }
+    }
+}
+
+}  // namespace
+}  // namespace cuda_test
