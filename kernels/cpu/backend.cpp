@@ -40,12 +40,16 @@ constexpr Kernel<QuantizeArgs> const *kQuantize[] = {
 constexpr Kernel<RepackArgs> const *kRepack[] = {&cpu::kRepackGeneric};
 constexpr Kernel<LinearArgs> const *kLinear[] = {
 #if defined(QK_CPU_X86)
+    &cpu::kLinearIntegersVnni,
     &cpu::kLinearGemvAvx512,
+    &cpu::kLinearSingleAvx512,
     &cpu::kLinearBatchAvx512,
     &cpu::kLinearGemvAvx2,
+    &cpu::kLinearSingleAvx2,
     &cpu::kLinearBatchAvx2,
 #elif defined(QK_CPU_ARM)
     &cpu::kLinearGemvNeon,
+    &cpu::kLinearSingleNeon,
     &cpu::kLinearBatchNeon,
 #endif
     &cpu::kLinearGeneric,

@@ -16,16 +16,17 @@ extern const Kernel<GruArgs> kGruGeneric;
 #if defined(__x86_64__)
 extern const Kernel<DequantizeArgs> kDequantizeAvx2;
 extern const Kernel<QuantizeArgs> kQuantizeAvx2, kQuantizeAvx512;
-extern const Kernel<LinearArgs> kLinearGemvAvx2, kLinearBatchAvx2;
+extern const Kernel<LinearArgs> kLinearGemvAvx2, kLinearSingleAvx2, kLinearBatchAvx2;
 extern const Kernel<DequantizeArgs> kDequantizeAvx512;
-extern const Kernel<LinearArgs> kLinearGemvAvx512, kLinearBatchAvx512;
+extern const Kernel<LinearArgs> kLinearGemvAvx512, kLinearSingleAvx512, kLinearBatchAvx512;
+extern const Kernel<LinearArgs> kLinearIntegersVnni;
 extern const WidenNested kWidenNestedVbmi;
 extern const Kernel<LinearArgs> kLinearInt8VnniBatch, kLinearInt8Vnni, kLinearInt8Avx2;
 extern const Kernel<LinearArgs> kLinearBf16;
 extern const Kernel<GruArgs> kGruAvx512Vnni, kGruAvx2;
 #elif defined(__aarch64__)
 extern const Kernel<DequantizeArgs> kDequantizeNeon;
-extern const Kernel<LinearArgs> kLinearGemvNeon, kLinearBatchNeon;
+extern const Kernel<LinearArgs> kLinearGemvNeon, kLinearSingleNeon, kLinearBatchNeon;
 extern const Kernel<LinearArgs> kLinearInt8I8mm, kLinearInt8Dotprod, kLinearInt8Neon;
 extern const Kernel<GruArgs> kGruNeonDot, kGruNeon;
 #endif

@@ -10,9 +10,17 @@ struct NestedCode {
     float value[256];
 };
 
-// `count` groups of 8 rows: to = value[from] * second + bias, two roundings.
+// Second scales of 8 rows over a run of groups: row r's is first[r], and last[r] from group
+// change[r] of the run on.
+struct SecondScales {
+    float first[8], last[8];
+    int32_t change[8];
+};
+
+// `count` groups of 8 rows: to = value[from] * second + bias, two roundings. `to` has room for a
+// multiple of 8 groups.
 using WidenNested = void (*)(const NestedCode &code, const char *from, int64_t count,
-                             const float *second, float bias, float (*to)[8]);
+                             const SecondScales &second, float bias, float (*to)[8]);
 
 namespace {
 

@@ -1,4 +1,5 @@
 // y = x . transpose(w) + bias: in double with its error bound, and in the documented f32 order.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -8,6 +9,7 @@ namespace reference {
 namespace {
 
 constexpr int kLanes = 16;
+constexpr int64_t kBlock = 128;
 
 // gamma(n) = n u / (1 - n u), u = 2^-24: the relative error of n roundings in a chain.
 double gamma(double roundings) {
@@ -15,16 +17,132 @@ double gamma(double roundings) {
     return roundings * u / (1 - roundings * u);
 }
 
+// x of a block of columns as integers times 2^exponent.
+struct Integers {
+    bool fit = true;
+    int exponent = 0;
+    std::vector<int64_t> value;
+};
+
+Integers integers_of(const float *x, int64_t count) {
+    Integers result;
+    double largest = 0;
+    for (int64_t c = 0; c < count; ++c) {
+        if (!std::isfinite(x[c])) result.fit = false;
+        largest = std::max(largest, std::fabs(double(x[c])));
+    }
+    if (largest != 0 && (largest < std::ldexp(1.0, -64) || largest >= std::ldexp(1.0, 64))) {
+        result.fit = false;
+    }
+    if (!result.fit) return result;
+    // 2^23 - 2^16 units hold every x, and half as many do not unless nothing smaller is left.
+    const double limit = std::ldexp(1.0, 23) - std::ldexp(1.0, 16);
+    result.exponent = -126 - 23;
+    while (std::ldexp(largest, -result.exponent) >= limit) ++result.exponent;
+    for (int64_t c = 0; c < count; ++c) {
+        const double q = std::nearbyint(std::ldexp(double(x[c]), -result.exponent));
+        result.value.push_back(int64_t(q));
+    }
+    return result;
+}
+
+// Of row i of x, block after block; empty where floats are summed.
+std::vector<Integers> integer_blocks(const Product &product, int64_t i) {
+    const bool groups = !product.groups.flat && product.groups.size % kBlock == 0;
+    if (!product.u4 || product.m != 1 || !groups) return {};
+    std::vector<Integers> blocks;
+    for (int64_t c = 0; c < product.k; c += kBlock) {
+        const int64_t count = std::min(kBlock, product.k - c);
+        blocks.push_back(integers_of(&product.x[size_t(i * product.k + c)], count));
+        if (!blocks.back().fit) return {};
+    }
+    return blocks;
+}
+
+float fold(float (&sum)[kLanes]) {
+    for (int distance = kLanes / 2; distance >= 1; distance /= 2) {
+        for (int l = 0; l < distance; ++l) sum[l] = sum[l] + sum[l + distance];
+    }
+    return sum[0];
+}
+
+float weight_of(const Product &product, int64_t row, int64_t c) {
+    const size_t at = size_t(row * product.k + c);
+    return product.entries[at] * product.scales[size_t(product.groups.of_code[at])];
+}
+
+// One row of x, lane by lane.
+float sum_lanes(const Product &product, int64_t i, int64_t row) {
+    float sum[kLanes] = {};
+    for (int64_t c = 0; c < product.k; ++c) {
+        const float x = product.x[size_t(i * product.k + c)];
+        sum[c % kLanes] = std::fma(x, weight_of(product, row, c), sum[c % kLanes]);
+    }
+    return fold(sum);
+}
+
+// Several rows of x, block by block.
+float sum_blocks(const Product &product, int64_t i, int64_t row) {
+    float sum = 0;
+    for (int64_t first = 0; first < product.k; first += kBlock) {
+        float block = 0;
+        for (int64_t c = first; c < std::min(first + kBlock, product.k); ++c) {
+            const float x = product.x[size_t(i * product.k + c)];
+            block = std::fma(x, weight_of(product, row, c), block);
+        }
+        sum = sum + block;
+    }
+    return sum;
+}
+
+// One row of x as integers, lane by lane of each block.
+float sum_integers(const Product &product, const std::vector<Integers> &x, int64_t row) {
+    float sum[kLanes] = {};
+    for (size_t b = 0; b < x.size(); ++b) {
+        const size_t first = size_t(row * product.k) + b * size_t(kBlock);
+        const float scale = product.scales[size_t(product.groups.of_code[first])];
+        // A block of zeros has no exponent; its unit is 0.
+        bool zeros = true;
+        int64_t dot[kLanes] = {};
+        for (size_t c = 0; c < x[b].value.size(); ++c) {
+            zeros = zeros && x[b].value[c] == 0;
+            dot[c % kLanes] += int64_t(product.entries[first + c]) * x[b].value[c];
+        }
+        const float factor = (zeros ? 0.0f : std::ldexp(1.0f, x[b].exponent)) * scale;
+        for (int l = 0; l < kLanes; ++l) sum[l] = std::fma(float(dot[l]), factor, sum[l]);
+    }
+    return fold(sum);
+}
+
+// What rounding x to integers and underflowing factors can change.
+double integer_error(const Product &product, const std::vector<Integers> &x, int64_t row) {
+    double error = 0;
+    for (int64_t c = 0; c < product.k; ++c) {
+        const double half = std::ldexp(1.0, x[size_t(c / kBlock)].exponent - 1);
+        error += half * std::fabs(double(product.entries[size_t(row * product.k + c)])) *
+                 std::fabs(double(product.scales[size_t(
+                     product.groups.of_code[size_t(row * product.k + c)])]));
+    }
+    return error + std::ldexp(double(product.k), -123);
+}
+
+// Roundings that a term passes at most.
+double roundings(const Product &product, bool integers) {
+    const double blocks = double((product.k + kBlock - 1) / kBlock);
+    if (integers) return 1 + blocks + 4 + 1;
+    if (product.m > 1) return 1 + double(std::min(kBlock, product.k)) + blocks + 1;
+    return 1 + double((product.k + kLanes - 1) / kLanes) + 4 + 1;
+}
+
 }  // namespace
 
 Bounded linear_exact(const Product &product) {
     const int64_t m = product.m, n = product.n, k = product.k;
     Bounded result = {std::vector<double>(size_t(m * n)), std::vector<double>(size_t(m * n))};
-    for (int64_t row = 0; row < n; ++row) {
-        const double bias = product.bias.empty() ? 0.0 : double(product.bias[size_t(row)]);
-        // Rounding the weight, a lane's additions, the fold, the bias.
-        const double chain = double(1 + (k + kLanes - 1) / kLanes + 4 + 1);
-        for (int64_t i = 0; i < m; ++i) {
+    for (int64_t i = 0; i < m; ++i) {
+        const std::vector<Integers> integers = integer_blocks(product, i);
+        for (int64_t row = 0; row < n; ++row) {
+            const double bias = product.bias.empty() ? 0.0 : double(product.bias[size_t(row)]);
             double sum = bias, magnitudes = std::fabs(bias), of_x = 0;
             for (int64_t c = 0; c < k; ++c) {
                 const size_t at = size_t(row * k + c);
@@ -35,32 +153,31 @@ Bounded linear_exact(const Product &product) {
                 magnitudes += std::fabs(term);
                 of_x += std::fabs(double(product.x[size_t(i * k + c)]));
             }
-            const double underflow = std::ldexp(of_x + double(k), -149);
+            double error = std::ldexp(of_x + double(k), -149);  // what underflows
+            if (!integers.empty()) {
+                error = integer_error(product, integers, row);
+                magnitudes += error;  // of the rounded x
+            }
             const double of_double = double(k + 3) * std::ldexp(magnitudes, -52);
             result.value[size_t(i * n + row)] = sum;
-            result.bound[size_t(i * n + row)] = gamma(chain) * magnitudes + underflow + of_double;
+            result.bound[size_t(i * n + row)] =
+                gamma(roundings(product, !integers.empty())) * magnitudes + error + of_double;
         }
     }
     return result;
 }
 
 std::vector<float> linear_ordered(const Product &product) {
-    const int64_t m = product.m, n = product.n, k = product.k;
+    const int64_t m = product.m, n = product.n;
     std::vector<float> y(size_t(m * n));
     for (int64_t i = 0; i < m; ++i) {
+        const std::vector<Integers> integers = integer_blocks(product, i);
         for (int64_t row = 0; row < n; ++row) {
-            float sum[kLanes] = {};
-            for (int64_t c = 0; c < k; ++c) {
-                const size_t at = size_t(row * k + c);
-                const float scale = product.scales[size_t(product.groups.of_code[at])];
-                const float w = product.entries[at] * scale;
-                sum[c % kLanes] = std::fma(product.x[size_t(i * k + c)], w, sum[c % kLanes]);
-            }
-            for (int distance = kLanes / 2; distance >= 1; distance /= 2) {
-                for (int l = 0; l < distance; ++l) sum[l] = sum[l] + sum[l + distance];
-            }
+            const float sum = !integers.empty() ? sum_integers(product, integers, row)
+                              : m > 1           ? sum_blocks(product, i, row)
+                                                : sum_lanes(product, i, row);
             y[size_t(i * n + row)] =
-                product.bias.empty() ? sum[0] : sum[0] + product.bias[size_t(row)];
+                product.bias.empty() ? sum : sum + product.bias[size_t(row)];
         }
     }
     return y;

@@ -106,6 +106,7 @@ struct Product {
     std::vector<float> scales;   // a group; dense weights: one, 1
     Groups groups;
     std::vector<float> bias;  // n, or empty
+    bool u4 = false;          // entries are code - zero
 };
 // A dense weight is entries in one group of scale 1.
 Groups dense_groups(int64_t n, int64_t k);
@@ -116,7 +117,7 @@ struct Bounded {
 };
 Bounded linear_exact(const Product &product);
 
-// The documented order of sums, in f32.
+// The documented order of sums, in f32: one of three.
 std::vector<float> linear_ordered(const Product &product);
 
 // The modes. int8: to the bit, for formats that have integers (not lut8, no flat groups), and how

@@ -9,7 +9,7 @@ namespace {
 
 constexpr uint32_t kLanesFeature = 1u << 16;  // kNeon
 constexpr int kRowsTogether = 1;
-constexpr int kTileRows = 2, kTileBatch = 2;  // sums that fit the registers
+constexpr int kTileVectors = 1, kTileBatch = 6;  // sums that fit the registers
 
 #define QK_QUARTERS _Pragma("GCC unroll 4") for (int q = 0; q < 4; ++q)
 
@@ -130,6 +130,12 @@ inline Lanes look_up(const Table &table, const Words &words) {
             vmlaq_u32(vdupq_n_u32(0x03020100), code, vdupq_n_u32(0x04040404));
         r.v[q] = vreinterpretq_f32_u8(vqtbl4q_u8(table.bytes, vreinterpretq_u8_u32(index)));
     }
+    return r;
+}
+// Every word's next nibble becomes its lowest.
+inline Words next_nibbles(const Words &words) {
+    Words r;
+    QK_QUARTERS r.v[q] = vshrq_n_u32(words.v[q], 4);
     return r;
 }
 

@@ -1,32 +1,34 @@
 // y = x . transpose(w) + bias, any format x layout x scale kind x dtype, any m, n, k.
 //
 // The order of the sum is part of the contract (docs/formats.md, "Order of sums"), so that kernels
-// for other instruction sets can give the same bits:
+// for other instruction sets can give the same bits. w[c] = entry * scale, rounded to f32: what
+// dequantizing gives; a dense weight is itself.
 //
-//     w[c] = entry * scale, rounded to f32: what dequantizing gives; a dense weight is itself
-//     16 lanes, column c belongs to lane c mod 16
-//     sum[lane] = fma(x[c], w[c], sum[lane])                             c ascending
-//     at the row's end lanes fold 16 -> 8 -> 4 -> 2 -> 1, lane i with lane i + half
+//     two rows of x and more: blocks of 128 columns, a chain each
+//         block = fma(x[c], w[c], block), c ascending;  sum = sum + block
+//     one row: 16 lanes, column c belongs to lane c mod 16
+//         sum[lane] = fma(x[c], w[c], sum[lane]), c ascending
+//         at the row's end lanes fold 16 -> 8 -> 4 -> 2 -> 1, lane i with lane i + half
+//     one row and U4_AFFINE in groups of a multiple of 128: the same lanes, a block at a time, of
+//         integers: sum[lane] = fma(sum of integer * (code - zero), unit * scale, sum[lane])
 //     then + bias, then one rounding to y's type
 //
-// A tile of 8 rows of w and 8 rows of x shares each
-// conversion of x to f32; columns advance 256 at a time.
-#include "cpu/access.hpp"
+// A tile of 8 rows of w and 8 rows of x shares each conversion of x to f32.
 #include "cpu/lists.hpp"
+#include "cpu/order.hpp"
 #include "cpu/split.hpp"
 
 namespace qk::cpu {
 namespace {
 
 constexpr int64_t kLanes = 16;
-constexpr int64_t kChunk = 256;  // columns, a multiple of kLanes
 constexpr int64_t kRows = 8;     // rows of w, and rows of x, in a tile
 
 struct Sum {
-    float lane[kLanes];
+    float lane[kLanes];  // the first alone where rows of x are several
 };
 
-void accumulate(const float *x, const float *w, int64_t count, Sum *sum) {
+void add_lanes(const float *x, const float *w, int64_t count, Sum *sum) {
     for (int64_t c = 0; c < count; ++c) {
         float &lane = sum->lane[c % kLanes];
         lane = __builtin_fmaf(x[c], w[c], lane);
@@ -44,11 +46,21 @@ struct Tile {
     const LinearArgs *args;
     Entries entries;
     int64_t x_first, x_rows;
-    float x[kRows][kChunk];
+    float x[kRows][kBlock];
     Sum sum[kRows][kRows];  // [row of w][row of x]
 
     explicit Tile(const LinearArgs &linear) : args(&linear), entries(linear.w) {}
 };
+
+void add_block(const Tile &tile, const float *w, int64_t count, Sum *sums) {
+    float block[kRows] = {};
+    for (int64_t c = 0; c < count; ++c) {
+        for (int64_t i = 0; i < tile.x_rows; ++i) {
+            block[i] = __builtin_fmaf(tile.x[i][c], w[c], block[i]);
+        }
+    }
+    for (int64_t i = 0; i < tile.x_rows; ++i) sums[i].lane[0] += block[i];
+}
 
 void load_x(Tile &tile, int64_t column, int64_t count) {
     const Dense &x = tile.args->x;
@@ -65,7 +77,7 @@ void load_row(Tile &tile, int64_t row, int64_t column, int64_t count, float *val
     if (is_dense(*w.format)) {
         return load_floats(w.format->id, w.data, row * s.k + column, count, values);
     }
-    uint8_t codes[kChunk];
+    uint8_t codes[kBlock];
     w.layout->load(s, static_cast<const uint8_t *>(w.data), row, column, count, codes);
     for (int64_t at = column; at < column + count;) {
         const GroupIndex group = group_of(s, row, at);
@@ -81,7 +93,7 @@ void load_row(Tile &tile, int64_t row, int64_t column, int64_t count, float *val
 void store_row(Tile &tile, int64_t row, Sum *sums) {
     const LinearArgs &args = *tile.args;
     for (int64_t i = 0; i < tile.x_rows; ++i) {
-        float y = fold_lanes(sums[i].lane);
+        float y = args.x.rows == 1 ? fold_lanes(sums[i].lane) : sums[i].lane[0];
         if (args.bias != nullptr) y += load_float(args.bias->format->id, args.bias->data, row);
         store_float(args.y.format->id, args.y.data, (tile.x_first + i) * args.y.columns + row, y);
     }
@@ -90,14 +102,41 @@ void store_row(Tile &tile, int64_t row, Sum *sums) {
 void run_rows(Tile &tile, int64_t first, int64_t last) {
     const Weight &w = tile.args->w;
     memset(tile.sum, 0, sizeof(tile.sum));
-    for (int64_t column = 0; column < w.geometry.k; column += kChunk) {
-        const int64_t count = min64(kChunk, w.geometry.k - column);
+    for (int64_t column = 0; column < w.geometry.k; column += kBlock) {
+        const int64_t count = min64(kBlock, w.geometry.k - column);
         load_x(tile, column, count);
         for (int64_t row = first; row < last; ++row) {
-            float values[kChunk];
+            float values[kBlock];
             load_row(tile, row, column, count, values);
-            for (int64_t i = 0; i < tile.x_rows; ++i) {
-                accumulate(tile.x[i], values, count, &tile.sum[row - first][i]);
+            Sum *const sums = tile.sum[row - first];
+            tile.args->x.rows == 1 ? add_lanes(tile.x[0], values, count, sums)
+                                   : add_block(tile, values, count, sums);
+        }
+    }
+    for (int64_t row = first; row < last; ++row) store_row(tile, row, tile.sum[row - first]);
+}
+
+// Rows of codes that are integers against one row of x as integers.
+void run_integers(Tile &tile, int64_t first, int64_t last) {
+    const Weight &w = tile.args->w;
+    const Geometry &s = w.geometry;
+    memset(tile.sum, 0, sizeof(tile.sum));
+    for (int64_t column = 0; column < s.k; column += kBlock) {
+        const int64_t count = min64(kBlock, s.k - column);
+        load_x(tile, column, count);
+        int32_t q[kBlock];
+        const float unit = integers_of(tile.x[0], count, q);
+        for (int64_t row = first; row < last; ++row) {
+            uint8_t codes[kBlock];
+            w.layout->load(s, static_cast<const uint8_t *>(w.data), row, column, count, codes);
+            const GroupIndex group = group_of(s, row, column);
+            const int zero = zero_of(w, group);
+            int64_t dot[kLanes] = {};
+            for (int64_t c = 0; c < count; ++c) dot[c % kLanes] += int64_t(codes[c] - zero) * q[c];
+            const float factor = unit * scale_of(w, group);
+            float *const lane = tile.sum[row - first][0].lane;
+            for (int64_t i = 0; i < kLanes; ++i) {
+                lane[i] = __builtin_fmaf(float(dot[i]), factor, lane[i]);
             }
         }
     }
@@ -105,13 +144,17 @@ void run_rows(Tile &tile, int64_t first, int64_t last) {
 }
 
 Status run(const LinearArgs &args, const Launch &launch) {
+    const bool integers = sums_integers(args, [&](int64_t column, int64_t count, float *x) {
+        load_floats(args.x.format->id, args.x.data, column, count, x);
+    });
     parallel_ranges(launch.parallel, args.w.geometry.n, kRows, [&](int64_t first, int64_t last) {
         Tile tile(args);
         for (int64_t row = first; row < last; row += kRows) {
             for (int64_t m = 0; m < args.x.rows; m += kRows) {
                 tile.x_first = m;
                 tile.x_rows = min64(kRows, args.x.rows - m);
-                run_rows(tile, row, min64(row + kRows, last));
+                const int64_t end = min64(row + kRows, last);
+                integers ? run_integers(tile, row, end) : run_rows(tile, row, end);
             }
         }
     });

@@ -179,56 +179,21 @@ class Decoder {
     void decode_packed(int64_t row, int64_t column, int64_t end, Weights8 *to) {
         const int64_t chunks = ceil_div(w_.geometry.k, 128), steps = ceil_div(end - column, 16);
         const uint8_t *const codes = data_ + (row / 8 * chunks + column / 128) * 512;
-        const int64_t size = w_.geometry.group_size < w_.geometry.k ? w_.geometry.group_size : 128;
-        const bool zeros = w_.zero != nullptr;
-        if (size % 128 == 0) {
-            zeros ? decode_chunks<8, true>(codes, steps, to)
-                  : decode_chunks<8, false>(codes, steps, to);
-        } else if (size % 64 == 0) {
-            zeros ? decode_chunks<4, true>(codes, steps, to)
-                  : decode_chunks<4, false>(codes, steps, to);
-        } else {
-            decode_chunks<1, true>(codes, steps, to);
-        }
-    }
-
-    // kSteps steps share a group. Entries that no zero changes stay in a register: read again, they
-    // would wait for stores to addresses that look alike.
-    template <int kSteps, bool zeros>
-    QK_NOINLINE void decode_chunks(const uint8_t *codes, int64_t steps, Weights8 *to) const {
-        const Table entries = codes_.table(zeros_, 0, 0);
-        for (int64_t first = 0; first < steps; first += 8, codes += 512, to += 8) {
-            const char *scales[8];
-            for (int64_t step = 0; step < 8; step += kSteps) {
-                scales[step] = scales_ + group_[min64(first + step, steps - 1)] * 32;
-            }
+        for (int64_t first = 0; first < steps; first += 8, to += 8) {
+            const uint8_t *const chunk = codes + first * 64;
             for (int row = 0; row < 8; ++row) {
-                prefetch(codes + row * 64 + 2048);
-                const Words words = load_words(codes + row * 64);
-                decode_groups<0, kSteps, zeros>(words, entries, scales, row, to);
+                decode_steps<0>(load_words(chunk + row * 64), first, steps - 1, row, to);
             }
         }
     }
-
-    // Groups of a chunk, whose scales are given. Where k ends inside it, the rest is decoded too,
-    // with the last group's scale, and not looked at.
-    template <int step, int kSteps, bool zeros>
-    QK_INLINE void decode_groups(const Words &words, const Table &entries,
-                                 const char *const (&scales)[8], int row, Weights8 *to) const {
+    // Where k ends inside a chunk, the rest is decoded too and not looked at.
+    template <int step>
+    QK_INLINE void decode_steps(const Words &words, int64_t first, int64_t last, int row,
+                                Weights8 *to) const {
         if constexpr (step < 8) {
-            const int64_t group = (scales[step] - scales_) / 32;
-            const Table weights = scale_table(zeros ? codes_.table(zeros_, group, row) : entries,
-                                              load_as<float>(scales[step], row));
-            decode_steps<step, step + kSteps>(words, weights, row, to);
-            decode_groups<step + kSteps, kSteps, zeros>(words, entries, scales, row, to);
-        }
-    }
-    template <int step, int last>
-    QK_INLINE static void decode_steps(const Words &words, const Table &weights, int row,
-                                       Weights8 *to) {
-        if constexpr (step < last) {
+            const Table weights = table(min64(first + step, last), row);
             store_f32(to[step][row], look_up<step>(weights, words));
-            decode_steps<step + 1, last>(words, weights, row, to);
+            decode_steps<step + 1>(words, first, last, row, to);
         }
     }
 

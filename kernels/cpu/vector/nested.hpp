@@ -7,10 +7,14 @@ namespace qk::cpu {
 namespace {
 
 // One look-up in memory each.
-void widen_gathering(const NestedCode &code, const char *from, int64_t count, const float *second,
-                     float bias, float (*to)[8]) {
+void widen_gathering(const NestedCode &code, const char *from, int64_t count,
+                     const SecondScales &second, float bias, float (*to)[8]) {
     for (int64_t i = 0; i < count; ++i) {
-        widen_nested(from + i * 8, code.value, second, bias, to[i]);
+        float of_group[8];
+        for (int64_t row = 0; row < 8; ++row) {
+            of_group[row] = i < second.change[row] ? second.first[row] : second.last[row];
+        }
+        widen_nested(from + i * 8, code.value, of_group, bias, to[i]);
     }
 }
 

@@ -83,19 +83,21 @@ class ScalePanel {
     }
 
     // Second scales go by the running number of the scale, which differs from row to row: runs of
-    // groups over which no row changes its second scale.
+    // groups over which every row changes its second scale once at most.
     void load_nested(const char *from, int64_t row_block, int64_t first, int64_t count) {
         const int64_t per_row = w_.geometry.groups_per_row, size = w_.scale.second_group;
         const int64_t limit = second_of(w_.geometry.group_count - 1);
         for (int64_t i = 0; i < count;) {
-            float second[8];
+            SecondScales second;
             int64_t run = count - i;
             for (int64_t row = 0; row < 8; ++row) {
                 const int64_t number = (row_block * 8 + row) * per_row + first + i;
-                const int64_t index = second_of(number);
+                const int64_t index = second_of(number), change = (index + 1) * size - number;
                 // Padding rows lie past the end: any second scale will do.
-                second[row] = load_as<float>(w_.scale.second, min64(index, limit));
-                run = min64(run, (index + 1) * size - number);
+                second.first[row] = load_as<float>(w_.scale.second, min64(index, limit));
+                second.last[row] = load_as<float>(w_.scale.second, min64(index + 1, limit));
+                second.change[row] = int32_t(min64(change, INT32_MAX));
+                run = min64(run, change + size);
             }
             widen_(nested_, from + i * 8, run, second, bias_, scales_ + i);
             i += run;
@@ -107,7 +109,7 @@ class ScalePanel {
     float bias_ = 0;
     NestedCode nested_;
     const WidenNested widen_ = nested_widener();
-    float scales_[kPanelGroups][8];
+    float scales_[kPanelGroups + 8][8];  // the last ones for who writes 8 groups at a time
 };
 
 // Scales that lie in memory as f32 are a second stream, which the processor does not follow by

@@ -8,7 +8,7 @@ namespace {
 
 constexpr uint32_t kLanesFeature = 1u << 0;  // kAvx2
 constexpr int kRowsTogether = 1;  // 16 registers hold the x of a step and little else
-constexpr int kTileRows = 2, kTileBatch = 2;  // sums that fit the registers
+constexpr int kTileVectors = 1, kTileBatch = 6;  // sums that fit the registers
 
 struct Lanes {  // 16 floats
     __m256 low, high;
@@ -117,6 +117,10 @@ inline __m256 look_up_8(const Table &table, __m256i words) {
 template <int step>
 inline Lanes look_up(const Table &table, const Words &words) {
     return {look_up_8<step>(table, words.low), look_up_8<step>(table, words.high)};
+}
+// Every word's next nibble becomes its lowest.
+inline Words next_nibbles(const Words &words) {
+    return {_mm256_srli_epi32(words.low, 4), _mm256_srli_epi32(words.high, 4)};
 }
 
 // 16 -> 8 -> 4 -> 2 -> 1, lane i with lane i + half.

@@ -8,7 +8,7 @@ namespace {
 
 constexpr uint32_t kLanesFeature = 1u << 1;  // kAvx512
 constexpr int kRowsTogether = 4;  // independent sums in flight that fit the registers
-constexpr int kTileRows = 4, kTileBatch = 6;  // sums that fit the registers
+constexpr int kTileVectors = 2, kTileBatch = 12;  // sums that fit the registers
 
 struct Lanes {  // 16 floats
     __m512 v;
@@ -73,6 +73,8 @@ inline Lanes look_up(const Table &table, const Words &words) {
     const __m512i index = step == 0 ? words.v : _mm512_srli_epi32(words.v, 4 * step);
     return {_mm512_permutexvar_ps(index, table.v)};
 }
+// Every word's next nibble becomes its lowest.
+inline Words next_nibbles(const Words &words) { return {_mm512_srli_epi32(words.v, 4)}; }
 
 // 16 -> 8 -> 4 -> 2 -> 1, lane i with lane i + half.
 inline float fold_lanes(Lanes lanes) {

@@ -6,51 +6,69 @@
 namespace qk::cpu {
 namespace {
 
-__m512i look_up_plane(const uint8_t *at, __m512i codes, __mmask64 upper) {
-    const __m512i low = _mm512_permutex2var_epi8(_mm512_load_si512(at), codes,
-                                                 _mm512_load_si512(at + 64));
-    const __m512i high = _mm512_permutex2var_epi8(_mm512_load_si512(at + 128), codes,
-                                                  _mm512_load_si512(at + 192));
+struct Plane {
+    __m512i quarter[4];
+};
+inline Plane load_plane(const uint8_t *at) {
+    return {{_mm512_load_si512(at), _mm512_load_si512(at + 64), _mm512_load_si512(at + 128),
+             _mm512_load_si512(at + 192)}};
+}
+inline __m512i look_up_plane(const Plane &plane, __m512i codes, __mmask64 upper) {
+    const __m512i low = _mm512_permutex2var_epi8(plane.quarter[0], codes, plane.quarter[1]);
+    const __m512i high = _mm512_permutex2var_epi8(plane.quarter[2], codes, plane.quarter[3]);
     return _mm512_mask_blend_epi8(upper, low, high);
 }
 
-// Interleaving bytes leaves 4 neighbouring codes in each 128 bits: half the rows of a group.
-void put(__m512i bits, int quarter, __m512 second, __m512 bias, float (*to)[8]) {
-    const __m512 product = _mm512_mul_ps(_mm512_castsi512_ps(bits), second);
-    const __m512 scale = _mm512_add_ps(product, bias);
-    float *const at = &to[quarter >> 1][4 * (quarter & 1)];
-    _mm_storeu_ps(at, _mm512_castps512_ps128(scale));
-    _mm_storeu_ps(at + 16, _mm512_extractf32x4_ps(scale, 1));
-    _mm_storeu_ps(at + 32, _mm512_extractf32x4_ps(scale, 2));
-    _mm_storeu_ps(at + 48, _mm512_extractf32x4_ps(scale, 3));
+struct Second16 {  // of 2 groups of 8 rows
+    __m512 first, last;
+    __m512i change;
+};
+
+// Groups `group` and `group` + 1, counted from the start of the run.
+inline void put(__m512i bits, int64_t group, const Second16 &second, __m512 bias, float *to) {
+    const __m512i half = _mm512_inserti64x4(_mm512_setzero_si512(), _mm256_set1_epi32(1), 1);
+    const __m512i number = _mm512_add_epi32(half, _mm512_set1_epi32(int(group)));
+    const __mmask16 before = _mm512_cmplt_epi32_mask(number, second.change);
+    const __m512 factor = _mm512_mask_blend_ps(before, second.last, second.first);
+    const __m512 product = _mm512_mul_ps(_mm512_castsi512_ps(bits), factor);
+    _mm512_storeu_ps(to, _mm512_add_ps(product, bias));
 }
 
-void widen_64(const NestedCode &code, const char *from, const float *second, float bias,
-              float (*to)[8]) {
-    const __m512i codes = _mm512_loadu_si512(from);
+// 8 groups. The codes change places first, so that interleaving their bytes leaves them in order.
+inline void widen_64(const Plane (&plane)[4], __m512i in_order, int64_t group,
+                     const Second16 &second, __m512 bias, float *to) {
+    const __m512i first_of_quarters = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3,
+                                                        7, 11, 15);
+    const __m512i codes = _mm512_permutexvar_epi32(first_of_quarters, in_order);
     const __mmask64 upper = _mm512_movepi8_mask(codes);
-    const __m512i b0 = look_up_plane(code.plane[0], codes, upper);
-    const __m512i b1 = look_up_plane(code.plane[1], codes, upper);
-    const __m512i b2 = look_up_plane(code.plane[2], codes, upper);
-    const __m512i b3 = look_up_plane(code.plane[3], codes, upper);
+    const __m512i b0 = look_up_plane(plane[0], codes, upper);
+    const __m512i b1 = look_up_plane(plane[1], codes, upper);
+    const __m512i b2 = look_up_plane(plane[2], codes, upper);
+    const __m512i b3 = look_up_plane(plane[3], codes, upper);
     const __m512i low_even = _mm512_unpacklo_epi8(b0, b1);
     const __m512i low_odd = _mm512_unpackhi_epi8(b0, b1);
     const __m512i high_even = _mm512_unpacklo_epi8(b2, b3);
     const __m512i high_odd = _mm512_unpackhi_epi8(b2, b3);
-    const __m512 first = _mm512_broadcast_f32x4(_mm_loadu_ps(second));
-    const __m512 last = _mm512_broadcast_f32x4(_mm_loadu_ps(second + 4));
-    const __m512 offset = _mm512_set1_ps(bias);
-    put(_mm512_unpacklo_epi16(low_even, high_even), 0, first, offset, to);
-    put(_mm512_unpackhi_epi16(low_even, high_even), 1, last, offset, to);
-    put(_mm512_unpacklo_epi16(low_odd, high_odd), 2, first, offset, to);
-    put(_mm512_unpackhi_epi16(low_odd, high_odd), 3, last, offset, to);
+    put(_mm512_unpacklo_epi16(low_even, high_even), group, second, bias, to);
+    put(_mm512_unpackhi_epi16(low_even, high_even), group + 2, second, bias, to + 16);
+    put(_mm512_unpacklo_epi16(low_odd, high_odd), group + 4, second, bias, to + 32);
+    put(_mm512_unpackhi_epi16(low_odd, high_odd), group + 6, second, bias, to + 48);
 }
 
-void widen(const NestedCode &code, const char *from, int64_t count, const float *second,
+void widen(const NestedCode &code, const char *from, int64_t count, const SecondScales &second,
            float bias, float (*to)[8]) {
-    int64_t i = 0;
-    for (; i + 8 <= count; i += 8) widen_64(code, from + i * 8, second, bias, to + i);
-    for (; i < count; ++i) widen_nested(from + i * 8, code.value, second, bias, to[i]);
+    const __m256i change = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(second.change));
+    const Second16 both = {_mm512_broadcast_f32x8(_mm256_loadu_ps(second.first)),
+                           _mm512_broadcast_f32x8(_mm256_loadu_ps(second.last)),
+                           _mm512_broadcast_i64x4(change)};
+    Plane planes[4];  // they stay in registers, past the stores
+    for (int p = 0; p < 4; ++p) planes[p] = load_plane(code.plane[p]);
+    for (int64_t i = 0; i < count; i += 8) {
+        const int64_t codes = (count - i) * 8;
+        const __mmask64 mask = codes >= 64 ? ~__mmask64(0) : (__mmask64(1) << codes) - 1;
+        widen_64(planes, _mm512_maskz_loadu_epi8(mask, from + i * 8), i, both, _mm512_set1_ps(bias),
+                 to[i]);
+    }
 }
 
 }  // namespace

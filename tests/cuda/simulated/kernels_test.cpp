@@ -173,10 +173,15 @@ TEST_F(CudaSimulated, LinearEqualsTheCpu) {
             const DeviceBuffer device_x(x), device_bias(bias), device_y(y);
             const DeviceWeight device_w(w);
             qk::Dense b = {qk::find_format(QK_FORMAT_F32), 1, n, bias.data()};
-            ASSERT_EQ(qk::cpu::kLinearGeneric.run(
-                          {{type, m, k, x.data()}, w.view(), &b, {type, m, n, y.data()}},
-                          host_launch()),
-                      QK_OK);
+            const int64_t bytes = type->bits / 8;
+            for (int64_t i = 0; i < m; ++i) {  // the CPU's order for one row of x
+                ASSERT_EQ(qk::cpu::kLinearGeneric.run({{type, 1, k, x.data() + i * k * bytes},
+                                                       w.view(),
+                                                       &b,
+                                                       {type, 1, n, y.data() + i * n * bytes}},
+                                                      host_launch()),
+                          QK_OK);
+            }
             b.data = device_bias.data();
             qk::ErrorText error = {};
             ASSERT_EQ(qk::cuda::kLinearGeneric.run({{type, m, k, device_x.data()},

@@ -1,0 +1,66 @@
+// Which order of sums a product has (docs/formats.md, "Order of sums"), and x as the integers that
+// one of them takes.
+#pragma once
+#include "cpu/access.hpp"
+
+namespace qk::cpu {
+namespace {
+
+constexpr int64_t kBlock = 128;  // columns that are summed on their own
+
+// Whether one row of x meets codes that are integers, with the same scale and zero over a block.
+inline bool may_sum_integers(const LinearArgs &args) {
+    const Weight &w = args.w;
+    return args.x.rows == 1 && w.format->kind == FormatKind::kAffine && !w.geometry.flat &&
+           w.geometry.group_size % kBlock == 0;
+}
+
+inline uint32_t largest_bits(const float *__restrict x, int64_t count) {
+    uint32_t bits = 0;
+    for (int64_t i = 0; i < count; ++i) {
+        const uint32_t magnitude = f32_bits(x[i]) & 0x7fffffffu;
+        bits = magnitude > bits ? magnitude : bits;
+    }
+    return bits;
+}
+
+// Blocks of zeros, and of numbers whose largest lies in [2^-64, 2^64).
+inline bool fits_integers(uint32_t largest) {
+    return largest == 0 || (largest >= (127u - 64) << 23 && largest < (127u + 64) << 23);
+}
+
+// load(column, count, x): x as f32.
+template <class Load>
+inline bool sums_integers(const LinearArgs &args, const Load &load) {
+    if (!may_sum_integers(args)) return false;
+    for (int64_t column = 0; column < args.x.columns; column += kBlock) {
+        alignas(64) float x[kBlock];
+        const int64_t count = min64(kBlock, args.x.columns - column);
+        load(column, count, x);
+        if (!fits_integers(largest_bits(x, count))) return false;
+    }
+    return true;
+}
+
+// x of a block as integers times the returned power of two: below 2^23 - 2^16, so that three signed
+// bytes hold one.
+inline float integers_of(const float *__restrict x, int64_t count, int32_t *__restrict q) {
+    const uint32_t largest = largest_bits(x, count);
+    if (largest == 0) {
+        memset(q, 0, size_t(count) * sizeof(q[0]));
+        return 0;
+    }
+    const uint32_t exponent = (largest + 0x20000) >> 23;  // of the largest, or one more
+    const float unit = f32_from_bits((exponent - 22) << 23);
+    const float inverse = f32_from_bits((2 * 127 + 22 - exponent) << 23);
+    for (int64_t i = 0; i < count; ++i) {  // rounds to the nearest, ties to even
+        const double shifted = double(x[i] * inverse) + 0x1.8p52;
+        uint64_t bits;
+        memcpy(&bits, &shifted, sizeof(bits));
+        q[i] = int32_t(uint32_t(bits));
+    }
+    return unit;
+}
+
+}  // namespace
+}  // namespace qk::cpu

@@ -1,0 +1,214 @@
+// y = x . transpose(w) + bias for one row of x, over the packed layout (rows8), any 4-bit format.
+// The sum has the generic kernel's order, so the bits are the same.
+//
+// A chunk is one 64-byte vector: 128 columns of one row. Nibble i of dword j is column 16 i + j, so
+// that step i of a chunk shifts the vector right by 4 i, looks 16 entries up with one permute
+// (which ignores the higher bits) and adds 16 products to the 16 lanes of the row's sum:
+//
+//     stream of a row block:  [row 0: columns 0..127][row 1]...[row 7][row 0: columns 128..255]...
+//     registers:              x of the chunk (8), sums of the 8 rows (8), the 16 entries (1)
+//
+// Weights are read once, front to back, in one stream; scales of the 8 rows lie side by side.
+#pragma once
+#include "cpu/features.hpp"
+#include "cpu/lists.hpp"
+#include "cpu/split.hpp"
+#include "cpu/vector/row_of_x.hpp"
+
+namespace qk::cpu {
+namespace {
+
+constexpr int64_t kAhead = 12288;  // bytes of weights fetched ahead of use
+
+struct Sums {
+    Lanes row[8];
+};
+
+// What a chunk of 8 rows is added with: at most 128 columns a group here, wider ones are taken
+// 128 at a time.
+struct Chunk {
+    const uint8_t *codes;  // row 0's
+    const char *scales;    // f32 [group of the chunk][8 rows]
+    const uint8_t *zeros;  // 4 bytes a group: a nibble a row
+    const char *x;         // f32
+};
+
+// The 16 weights that the codes of a row stand for in group `group` of the chunk.
+template <class Codes>
+QK_INLINE inline Table weights_of(const Chunk &chunk, const Codes &codes, int64_t group, int row) {
+    const float scale = load_as<float>(chunk.scales, group * 8 + row);
+    return scale_table(codes.table(chunk.zeros, group, row), scale);
+}
+
+// Rows go kRowsTogether at a time, step by step: their sums are independent, and a processor's
+// window is shorter than the chain of eight additions of one row.
+template <int kSteps, class Codes>
+QK_INLINE inline void add_rows(const Chunk &chunk, int first_row, const Codes &codes,
+                               const Lanes (&x)[8], Sums &sums) {
+    Words words[kRowsTogether];
+    Table table[kRowsTogether];
+    QK_UNROLL
+    for (int i = 0; i < kRowsTogether; ++i) {
+        const uint8_t *const row = chunk.codes + 64 * (first_row + i);
+        prefetch(row + kAhead);
+        words[i] = load_words(row);
+    }
+    const auto add = [&]<int step>() QK_INLINE {
+        QK_UNROLL
+        for (int i = 0; i < kRowsTogether; ++i) {
+            const int row = first_row + i;
+            if (step % kSteps == 0) table[i] = weights_of(chunk, codes, step / kSteps, row);
+            const Lanes weight = look_up<step>(table[i], words[i]);
+            sums.row[row] = fma(weight, x[step], sums.row[row]);
+        }
+    };
+    add.template operator()<0>();
+    add.template operator()<1>();
+    add.template operator()<2>();
+    add.template operator()<3>();
+    add.template operator()<4>();
+    add.template operator()<5>();
+    add.template operator()<6>();
+    add.template operator()<7>();
+}
+
+template <int kSteps, class Codes>
+QK_INLINE inline void add_chunk(const Chunk &chunk, const Codes &codes, Sums &sums) {
+    Lanes x[8];
+    QK_UNROLL
+    for (int step = 0; step < 8; ++step) x[step] = load_f32(chunk.x + 64 * step);
+    if (kRowsTogether == 1) {  // the sums are in memory anyway
+        _Pragma("GCC unroll 1") for (int row = 0; row < 8; ++row) {
+            add_rows<kSteps, Codes>(chunk, row, codes, x, sums);
+        }
+        return;
+    }
+    QK_UNROLL
+    for (int row = 0; row < 8; row += kRowsTogether) {
+        add_rows<kSteps, Codes>(chunk, row, codes, x, sums);
+    }
+}
+
+template <int step>
+inline void look_up_steps(const Words &words, const Table *tables, float (*weights)[16]) {
+    if constexpr (step < 8) {
+        store_f32(weights[step], look_up<step>(tables[step], words));
+        look_up_steps<step + 1>(words, tables, weights);
+    }
+}
+
+// The last chunk of a row, which ends `columns` after its start; a group has `steps` steps.
+template <class Codes>
+QK_NOINLINE void add_tail(const Chunk &chunk, const Codes &codes, int64_t steps, int64_t columns,
+                          Sums &sums) {
+    const int64_t count = ceil_div(columns, 16);
+    for (int row = 0; row < 8; ++row) {
+        Table tables[8];
+        float weights[8][16];
+        for (int64_t step = 0; step < 8; ++step) {
+            tables[step] = weights_of(chunk, codes, min64(step, count - 1) / steps, row);
+        }
+        look_up_steps<0>(load_words(chunk.codes + 64 * row), tables, weights);
+        for (int64_t step = 0; step < count; ++step) {
+            const Mask mask = first_lanes(columns - 16 * step);
+            const Lanes x = load_f32(chunk.x + 64 * step, mask);
+            sums.row[row] = fma_where(mask, x, load_f32(weights[step]), sums.row[row]);
+        }
+    }
+}
+
+QK_NOINLINE void store_rows(const LinearArgs &args, int64_t row_block, const Sums &sums) {
+    const int64_t first = row_block * 8, rows = min64(8, args.w.geometry.n - first);
+    float y[8];
+    fold_rows(sums.row, y);
+    if (rows == 8 && args.bias == nullptr && args.y.format->id == QK_FORMAT_F32) {
+        memcpy(static_cast<char *>(args.y.data) + first * 4, y, sizeof(y));
+        return;
+    }
+    for (int64_t row = 0; row < rows && args.bias != nullptr; ++row) {
+        y[row] += load_float(args.bias->format->id, args.bias->data, first + row);
+    }
+    store_floats(args.y.format->id, args.y.data, first, rows, y);
+}
+
+// Chunks whose groups fill the scale panel, at most: starting one takes time.
+inline int64_t chunks_of_panel(const Geometry &s) {
+    return min64(min64(s.group_size, s.k) >= 128 ? 128 : s.group_size, kPanelGroups);
+}
+
+template <class Codes>
+class RowBlocks {
+  public:
+    explicit RowBlocks(const LinearArgs &args)
+        : args_(args), x_(args.x), scales_(args.w), codes_(args.w) {}
+
+    void run(int64_t row_block) {
+        const int64_t chunks = ceil_div(args_.w.geometry.k, 128);
+        Sums sums;
+        for (Lanes &lanes : sums.row) lanes = zero_lanes();
+        const int64_t panel = chunks_of_panel(args_.w.geometry);
+        for (int64_t chunk = 0; chunk < chunks; chunk += panel) {
+            run_panel(row_block, chunk, min64(chunk + panel, chunks), sums);
+        }
+        store_rows(args_, row_block, sums);
+    }
+
+  private:
+    void run_panel(int64_t row_block, int64_t first, int64_t last, Sums &sums) {
+        const Geometry &s = args_.w.geometry;
+        const int64_t chunks = ceil_div(s.k, 128), size = s.group_size;
+        const int64_t group = first * 128 / size;
+        const int64_t group_last = ceil_div(min64(last * 128, s.k), size);
+        Chunk chunk = {};
+        const int64_t first_chunk = row_block * chunks + first;
+        chunk.codes = static_cast<const uint8_t *>(args_.w.data) + first_chunk * 512;
+        chunk.scales = scales_.load(row_block, group, group_last - group);
+        chunk.x = x_.panel(first * 128);
+        if (args_.w.zero != nullptr) {
+            chunk.zeros = static_cast<const uint8_t *>(args_.w.zero) +
+                          (row_block * s.groups_per_row + group) * 4;
+        }
+        const int64_t count = min64(last, s.k / 128) - first;
+        const int64_t steps = min64(size, 128) / 16;
+        switch (size < s.k ? steps : 8) {
+            case 1: run_chunks<1>(chunk, count, first * 128, sums); break;
+            case 2: run_chunks<2>(chunk, count, first * 128, sums); break;
+            case 4: run_chunks<4>(chunk, count, first * 128, sums); break;
+            default: run_chunks<8>(chunk, count, first * 128, sums);
+        }
+        const int64_t column = (first + count) * 128;
+        if (first + count == last) return;
+        add_tail(chunk, codes_, size < s.k ? steps : 8, s.k - column, sums);
+    }
+
+    // Advances `chunk` past the full ones it adds.
+    template <int kSteps>
+    QK_NOINLINE void run_chunks(Chunk &chunk, int64_t count, int64_t column, Sums &total) const {
+        constexpr int64_t groups = 8 / kSteps;
+        const int64_t size = args_.w.geometry.group_size, stride = args_.w.zero != nullptr ? 4 : 0;
+        int64_t group_end = kSteps == 8 ? (column / size + 1) * size : 0;
+        Sums sums = total;  // a copy that nothing points to stays in registers
+        Chunk at = chunk;
+        for (int64_t i = 0; i < count; ++i) {
+            add_chunk<kSteps, Codes>(at, codes_, sums);
+            prefetch(reinterpret_cast<const uint8_t *>(at.scales) + kAhead / 8);
+            at.codes += 512;
+            at.x += 512;
+            column += 128;
+            if (kSteps == 8 && column < group_end) continue;
+            group_end += size;
+            at.scales += groups * 32;
+            at.zeros += groups * stride;
+        }
+        total = sums;
+        chunk = at;
+    }
+
+    const LinearArgs &args_;
+    RowOfX x_;
+    ScalePanel scales_;
+    Codes codes_;
+};
+
+}  // namespace
+}  // namespace qk::cpu

@@ -1,0 +1,78 @@
+// One row of x for kernels that walk along k: as f32, or as integers in two halves.
+#pragma once
+#include "cpu/order.hpp"
+#include "cpu/vector/panel.hpp"
+
+namespace qk::cpu {
+namespace {
+
+constexpr int64_t kPanelOfX = kPanelGroups * 128;  // the longest panel, in columns
+
+// The row of x as f32: where it lies, or widened, whole if it is short and else a panel at a time.
+class RowOfX {
+  public:
+    explicit RowOfX(const Dense &x)
+        : x_(x), lies_(x.format->id == QK_FORMAT_F32), whole_(x.columns <= kPanelOfX) {
+        if (!lies_ && whole_) widen_x(x, 0, x.columns, widened_);
+    }
+    const char *panel(int64_t column) {
+        if (lies_) return static_cast<const char *>(x_.data) + column * 4;
+        if (whole_) return reinterpret_cast<const char *>(widened_ + column);
+        widen_x(x_, column, min64(kPanelOfX, x_.columns - column), widened_);
+        return reinterpret_cast<const char *>(widened_);
+    }
+
+  private:
+    const Dense &x_;
+    bool lies_, whole_;
+    float widened_[kPanelOfX];
+};
+
+inline bool sums_integers(const LinearArgs &args) {
+    return sums_integers(args, [&](int64_t column, int64_t count, float *x) QK_INLINE {
+        widen_x(args.x, column, count, x);
+    });
+}
+
+// The row of x as integers q = 4096 * high + low, whose products with codes are exact in f32 and so
+// are the sums of 8: every machine that multiplies floats has this order. Zeros follow the last.
+class IntegersOfX {
+  public:
+    struct Block {
+        alignas(64) float high[kBlock], low[kBlock];
+        float unit;
+    };
+
+    explicit IntegersOfX(const Dense &x) : x_(x), whole_(x.columns <= kPanelOfX) {
+        if (whole_) fill(0);
+    }
+    // Up to kPanelOfX columns from `column` on, a multiple of kBlock.
+    const Block *panel(int64_t column) {
+        if (whole_) return blocks_ + column / kBlock;
+        fill(column);
+        return blocks_;
+    }
+
+  private:
+    QK_NOINLINE void fill(int64_t column) {
+        const int64_t end = min64(x_.columns, column + kPanelOfX);
+        for (Block *to = blocks_; column < end; column += kBlock, ++to) {
+            alignas(64) float x[kBlock] = {};
+            alignas(64) int32_t q[kBlock];
+            widen_x(x_, column, min64(kBlock, end - column), x);
+            to->unit = integers_of(x, kBlock, q);
+            for (int64_t i = 0; i < kBlock; ++i) {
+                const int32_t high = (q[i] + 2048) >> 12;
+                to->high[i] = float(high);
+                to->low[i] = float(q[i] - high * 4096);
+            }
+        }
+    }
+
+    const Dense &x_;
+    bool whole_;
+    Block blocks_[kPanelOfX / kBlock];
+};
+
+}  // namespace
+}  // namespace qk::cpu
