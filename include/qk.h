@@ -218,8 +218,10 @@ QK_API qk_status qk_repack(qk_context *context, const qk_tensor *from, qk_tensor
 /* y = x . transpose(w) + bias.  x [m,k] dense; w [n,k] any format; bias [n] dense or NULL;
  * y [m,n] in x's format. m = 1 runs as matrix-vector. Sums are kept in f32. y must not overlap
  * an input. More leading dimensions of x and y count as rows.
- * Equal calls give equal bits. On the CPU a row of y does not depend on its batch; on CUDA it does
- * not among m = 2..16, 17..64, 65..128, and every 128 rows more to 1024, from packed w (m = 1 has
+ * Equal calls give equal bits. On the CPU a row of y does not depend on how many rows x has, from
+ * 2 on; m = 1 has orders of sums of its own (docs/formats.md), the same on every processor, for any
+ * number of threads and any layout. On CUDA it does not depend on its batch
+ * among m = 2..16, 17..64, 65..128, and every 128 rows more to 1024, from packed w (m = 1 has
  * an order of its own), nor among m = 1..4 from other layouts; beyond, where cuBLASLt multiplies,
  * the order of sums is the library's. */
 QK_API qk_status qk_linear(qk_context *context, const qk_tensor *x, const qk_tensor *w,

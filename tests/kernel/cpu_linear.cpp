@@ -18,13 +18,28 @@ std::vector<uint8_t> run(const qk::Kernel<qk::LinearArgs> &kernel, const TestDen
     return std::vector<uint8_t>(y.data(), y.data() + y.bytes());
 }
 
-// Returns how many kernels took the case.
-int compare(const WeightCase &c, qk_format x_format, int64_t m, bool with_bias) {
+// Equal bits, or both NaN, whose bits are not promised.
+bool same(qk_format format, const std::vector<uint8_t> &a, const std::vector<uint8_t> &b) {
+    if (format != QK_FORMAT_F32) return a == b;
+    for (size_t i = 0; i < a.size(); i += 4) {
+        float values[2];
+        memcpy(&values[0], &a[i], 4);
+        memcpy(&values[1], &b[i], 4);
+        const bool numbers = values[0] == values[0] || values[1] == values[1];
+        if (numbers && memcmp(&a[i], &b[i], 4) != 0) return false;
+    }
+    return a.size() == b.size();
+}
+
+// Returns how many kernels took the case. `odd`: a number put into the middle of x, which is f32.
+int compare(const WeightCase &c, qk_format x_format, int64_t m, bool with_bias,
+            const float *odd = nullptr) {
     const auto &list = qk::kCpuBackend.linear;
     const TestWeight w(c, uint32_t(c.k * 31 + c.n));
     if (!w.valid()) return 0;
     const TestDense x(x_format, m, c.k, 5), bias(QK_FORMAT_F32, 1, c.n, 6);
     const TestDense *const b = with_bias ? &bias : nullptr;
+    if (odd != nullptr) memcpy(static_cast<char *>(x.view().data) + c.k / 2 * 4, odd, 4);
     const TestDense y(x_format, m, c.n, 7);
     const qk::LinearArgs args = {x.view(), w.view(), nullptr, y.view()};
     const qk::Kernel<qk::LinearArgs> &generic = *list.kernels[list.count - 1];
@@ -34,7 +49,7 @@ int compare(const WeightCase &c, qk_format x_format, int64_t m, bool with_bias) 
         if (!list.kernels[i]->can_run(args, 0)) continue;
         ++taken;
         for (const int32_t threads : {1, 3}) {
-            EXPECT_EQ(run(*list.kernels[i], x, w, b, c.n, threads), expected)
+            EXPECT_TRUE(same(x_format, run(*list.kernels[i], x, w, b, c.n, threads), expected))
                 << list.kernels[i]->name << ": " << describe(c) << " m " << m << " x "
                 << x.view().format->name << " threads " << threads;
         }
@@ -127,6 +142,37 @@ TEST(CpuLinear, CheckpointLayouts) {
                                       true));
                 }
             }
+        }
+    }
+}
+
+// One row of x on codes that are summed as integers, and x that is not.
+TEST(CpuLinear, IntegersAndWhatDoesNotFit) {
+    Count count;
+    const float nan = __builtin_nanf(""), infinity = __builtin_inff();
+    const float odd[] = {0.0f, -0.0f, 0x1p-64f, 0x1p-65f, 0x1.fffffep63f, 0x1p64f, 1e-40f, nan,
+                         infinity, -infinity, 0x1.fc0000p1f, 0x1.fbfffep1f, -0x1.fffffep3f, 1e30f};
+    for (const qk_layout layout : {qk_layout{qk::kLayoutRows8}, qk_layout{QK_LAYOUT_ROW},
+                                   qk_layout{QK_LAYOUT_AWQ_GEMM}, qk_layout{QK_LAYOUT_GPTQ}}) {
+        for (const int64_t k : {1, 128, 300, 1024}) {
+            for (const float value : odd) {
+                for (const bool symmetric : {false, true}) {
+                    const WeightCase c = {QK_FORMAT_U4_AFFINE, kScales[k % 4], layout, 11, k, 128,
+                                          symmetric};
+                    count.add(compare(c, QK_FORMAT_F32, 1, true, &value));
+                }
+            }
+        }
+    }
+}
+
+// More columns than a task keeps of x at once.
+TEST(CpuLinear, IntegersOfLongRows) {
+    Count count;
+    for (const int64_t k : {16384, 16384 + 128, 40000}) {
+        for (const int32_t group : {128, 256, 3968, 4096}) {
+            count.add(compare({QK_FORMAT_U4_AFFINE, kScales[group % 3], qk::kLayoutRows8, 9, k, group},
+                              kDense[k % 3], 1, false));
         }
     }
 }

@@ -46,6 +46,35 @@ TEST(ReferenceLinear, WeightsAreRoundedBeforeTheyMultiply) {
     EXPECT_EQ(linear_ordered(product)[0], 9.0f + 0x1p-19f);
 }
 
+// Several rows: a chain a block of 128 columns.
+TEST(ReferenceLinear, BlocksOfColumns) {
+    std::vector<float> x(2 * 200, 0.0f), w(200, 1.0f);
+    x[0] = 16777216.0f, x[1] = 1, x[2] = 1;  // each 1 is lost at once
+    x[128] = 1, x[129] = 1;                  // together they are not
+    Product product = dense(x, w);
+    product.m = 2, product.k = 200;
+    product.groups = dense_groups(1, 200);
+    EXPECT_EQ(linear_ordered(product)[0], 16777218.0f);
+    EXPECT_EQ(linear_ordered(product)[1], 0.0f);
+}
+
+// One row on integers: products are summed exactly, x is cut to a grid.
+TEST(ReferenceLinear, IntegersOfBlocks) {
+    std::vector<float> x(128, 0.0f), w(128, 1.0f);
+    x[0] = 1, x[16] = 0x1p-22f, x[32] = 0x1p-23f, x[48] = 0x1.8p-23f;  // unit 2^-22; ties to even
+    Product product = dense(x, w);
+    product.u4 = true;
+    EXPECT_EQ(linear_ordered(product)[0], 1.0f + 0x1p-22f + 0x1p-22f);
+    x[0] = 0x1.fbfffep0f;  // just below 2^23 - 2^16 units
+    product.x = x;
+    product.x[16] = product.x[32] = product.x[48] = 0;
+    EXPECT_EQ(linear_ordered(product)[0], 0x1.fcp0f);  // half a unit, to even
+    product.x[1] = INFINITY;
+    EXPECT_EQ(linear_ordered(product)[0], INFINITY);
+    product.x[1] = 0x1p64f;  // floats again
+    EXPECT_EQ(linear_ordered(product)[0], 0x1p64f);
+}
+
 TEST(ReferenceLinear, OrderStaysWithinTheBound) {
     std::mt19937 random(7);
     std::normal_distribution<float> normal;
@@ -57,9 +86,9 @@ TEST(ReferenceLinear, OrderStaysWithinTheBound) {
         spec.group_size = 16;
         spec.flat = round % 2 == 0;
         Product product;
-        product.m = 2, product.n = 3, product.k = spec.k;
+        product.m = 1 + round % 2, product.n = 3, product.k = spec.k;
         product.groups = groups_of(spec);
-        for (int64_t i = 0; i < 2 * spec.k; ++i) product.x.push_back(normal(random));
+        for (int64_t i = 0; i < product.m * spec.k; ++i) product.x.push_back(normal(random));
         for (int64_t i = 0; i < 3 * spec.k; ++i) product.entries.push_back(normal(random));
         for (int64_t g = 0; g < product.groups.count; ++g) product.scales.push_back(normal(random));
         product.bias = {1.0f, -2.0f, 0.5f};

@@ -1,5 +1,5 @@
 // y = x . transpose(w) + bias, any format x layout x scale kind x type, any m, n, k, in the order
-// of sums that docs/formats.md states, so that the bits equal the CPU's:
+// of sums that docs/formats.md states for one row of floats, so that its bits equal the CPU's:
 //
 //     16 lanes of half a warp, column c belongs to lane c mod 16
 //     sum = fma(x[c], w[c], sum), c ascending; w[c] = entry * scale, rounded
