@@ -1,6 +1,7 @@
 // Every linear kernel of the CPU against the generic one, bit for bit: the order of the sum is part
 // of the contract (kernels/cpu/generic/linear.cpp), so no tolerance is needed.
 #include <gtest/gtest.h>
+#include <string.h>
 
 #include <vector>
 
@@ -171,7 +172,8 @@ TEST(CpuLinear, IntegersOfLongRows) {
     Count count;
     for (const int64_t k : {16384, 16384 + 128, 40000}) {
         for (const int32_t group : {128, 256, 3968, 4096}) {
-            count.add(compare({QK_FORMAT_U4_AFFINE, kScales[group % 3], qk::kLayoutRows8, 9, k, group},
+            const qk_format scale = kScales[group % 3];
+            count.add(compare({QK_FORMAT_U4_AFFINE, scale, qk::kLayoutRows8, 9, k, group},
                               kDense[k % 3], 1, false));
         }
     }
