@@ -17,7 +17,7 @@ class ScaleBlock {
     explicit ScaleBlock(const Weight &w) : w_(w), row_scales_(w) {}
 
     // Groups first .. first + count as f32 [group][row]; 0 for rows past the last.
-    const char *load(int64_t row, int64_t first, int64_t count) {
+    QK_NOINLINE const char *load(int64_t row, int64_t first, int64_t count) {
         for (int64_t i = 0; i < 8; ++i) {
             const bool real = row + i < w_.geometry.n;
             if (real) row_scales_.start(row + i);
@@ -37,7 +37,7 @@ class ScaleBlock {
 // Codes of any format in any layout.
 class Decoder {
   public:
-    explicit Decoder(const Weight &w)
+    QK_NOINLINE explicit Decoder(const Weight &w)
         : w_(w), bytes_(w), codes_(w), data_(static_cast<const uint8_t *>(w.data)) {}
 
     // Columns column .. end, from a multiple of 512 on, as [step][row]; `scales`: f32 [group][row].

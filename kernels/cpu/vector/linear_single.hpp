@@ -13,7 +13,7 @@ namespace {
 // A block of 8 rows after the other, in panels of 512 columns.
 class SingleRow {
   public:
-    explicit SingleRow(const LinearArgs &args)
+    QK_NOINLINE explicit SingleRow(const LinearArgs &args)
         : args_(args), packed_(args.w.layout->id == kLayoutRows8), scales_(args.w),
           any_scales_(args.w), decoder_(args.w) {}
 
@@ -24,7 +24,7 @@ class SingleRow {
         int64_t row, column, end;
         const char *scales;  // f32 [group][row]
     };
-    Panel panel(int64_t row, int64_t column) {
+    QK_NOINLINE Panel panel(int64_t row, int64_t column) {
         const int64_t size = args_.w.geometry.group_size, group = column / size;
         const int64_t end = min64(column + kColumns, args_.w.geometry.k);
         const int64_t groups = ceil_div(end, size) - group;
@@ -33,7 +33,7 @@ class SingleRow {
                         : any_scales_.load(row, group, groups)};
     }
 
-    void store(int64_t first, const Lanes *sums) const {
+    QK_NOINLINE void store(int64_t first, const Lanes *sums) const {
         const int64_t rows = min64(8, args_.w.geometry.n - first);
         float y[8];
         fold_rows(sums, y);

@@ -41,7 +41,7 @@ constexpr int64_t kPanelGroups = kPanelChunks * 8;  // of 16 columns, the smalle
 // scales are read where they lie.
 class ScalePanel {
   public:
-    explicit ScalePanel(const Weight &w) : w_(w) {
+    QK_NOINLINE explicit ScalePanel(const Weight &w) : w_(w) {
         if (!is_nested(w)) return;
         load_nested_code(w.scale.code, &nested_);
         const int64_t size = w.scale.second_group;
@@ -49,7 +49,7 @@ class ScalePanel {
         bias_ = load_as<float>(w.scale.bias, 0);
     }
 
-    const char *load(int64_t row_block, int64_t first, int64_t count) {
+    QK_NOINLINE const char *load(int64_t row_block, int64_t first, int64_t count) {
         const int64_t at = (row_block * w_.geometry.groups_per_row + first) * 8;
         const char *const data = static_cast<const char *>(w_.scale.data);
         switch (w_.scale.format->id) {
@@ -138,7 +138,7 @@ class TableCodes {
 // Entries by zero: code - zero, or 16 times the same where there are no zeros (which read as 0).
 class AffineCodes {
   public:
-    explicit AffineCodes(const Weight &w) {
+    QK_NOINLINE explicit AffineCodes(const Weight &w) {
         const bool table = w.format->kind == FormatKind::kTable;
         for (int zero = 0; zero < 16; ++zero) {
             const int minus = w.zero != nullptr ? zero : 8;
