@@ -220,8 +220,7 @@ struct RowsConsumer {
         for (int32_t row = first; row < last; row += p.plan.height) {
             barrier_wait(Map::full(slot.index), slot.parity);
             if (mine && row + down < last) add_chunk(row + down, chunk, at, done > 0);
-            __syncwarp();
-            if (lane == 0) barrier_arrive(Map::empty(slot.index));
+            barrier_arrive(Map::empty(slot.index));
             slot.advance();
             at += Map::kStageSums;
         }
