@@ -11,7 +11,8 @@ import json
 import pathlib
 import sys
 
-KINDS = {"u4 g128 packed": "linear awq g128 x f16", "nf4 b64 packed": "linear nf4 b64 x f16"}
+# What bench_cuda_rows calls a kind of weights, and what bench_cuda does, for up to 32 rows.
+KINDS = {"u4 g128 packed": "linear u4 g128 f16 x f16", "nf4 b64 packed": "linear nf4 b64 f32 x f16"}
 SHAPES = [(4096, 4096), (8192, 8192), (28672, 4096)]
 
 
@@ -42,7 +43,7 @@ def table(results, what):
 
 def plot_rows(plt, results, path):
     """Time over m, a panel for each shape."""
-    figure, panels = plt.subplots(1, len(SHAPES), figsize=(12, 4), sharex=True)
+    figure, panels = plt.subplots(1, len(SHAPES), figsize=(12, 4.6), sharex=True)
     for panel, shape in zip(panels, SHAPES):
         for what, small in KINDS.items():
             points = {**results[small][shape], **results[what][shape]}
@@ -54,8 +55,8 @@ def plot_rows(plt, results, path):
         panel.set(xscale="log", yscale="log", xlabel="m, rows of x", title="{} x {}".format(*shape))
         panel.grid(True, which="major", alpha=0.3)
     panels[0].set_ylabel("us")
-    panels[0].legend(fontsize=7)
-    save(plt, figure, path)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="lower center", ncols=4, fontsize=8)
+    save(plt, figure, path, below=0.12)
 
 
 def draw(panel, points, label, style):
@@ -71,9 +72,10 @@ def plot_share(plt, results, path):
         shares = sorted((line["bytes"] / 1e6, line["share"]) for shape in results[what].values()
                         for m, line in shape.items() if m <= 1 and line.get("share"))
         if what.startswith("linear ") and what.endswith("x f16"):
-            panels[0].plot(*zip(*shares), marker="o", markersize=3, label=what.split(" x ")[0])
-        elif what.startswith("dequantize") and shares:
-            panels[1].plot(*zip(*shares), marker="o", markersize=3, label=what)
+            panels[0].plot(*zip(*shares), marker="o", markersize=3, label=what.removeprefix("linear ").removesuffix(" x f16"))
+        elif what.startswith("dequantize") and what.endswith("to f16"):
+            panels[1].plot(*zip(*shares), marker="o", markersize=3,
+                           label=what.removeprefix("dequantize ").removesuffix(" to f16"))
     for panel, title in zip(panels, ("qk_linear, m = 1: share of the read floor",
                                      "qk_dequantize: share of the expand ceiling")):
         panel.set(xscale="log", xlabel="MB moved", title=title, ylim=(0, 1.02))
@@ -82,8 +84,8 @@ def plot_share(plt, results, path):
     save(plt, figure, path)
 
 
-def save(plt, figure, path):
-    figure.tight_layout()
+def save(plt, figure, path, below=0.0):
+    figure.tight_layout(rect=(0, below, 1, 1))
     figure.savefig(path, metadata={"Date": None})
     plt.close(figure)
 
