@@ -72,7 +72,8 @@ def plot_share(plt, results, path):
         shares = sorted((line["bytes"] / 1e6, line["share"]) for shape in results[what].values()
                         for m, line in shape.items() if m <= 1 and line.get("share"))
         if what.startswith("linear ") and what.endswith("x f16"):
-            panels[0].plot(*zip(*shares), marker="o", markersize=3, label=what.removeprefix("linear ").removesuffix(" x f16"))
+            panels[0].plot(*zip(*shares), marker="o", markersize=3,
+                           label=what.removeprefix("linear ").removesuffix(" x f16"))
         elif what.startswith("dequantize") and what.endswith("to f16"):
             panels[1].plot(*zip(*shares), marker="o", markersize=3,
                            label=what.removeprefix("dequantize ").removesuffix(" to f16"))
