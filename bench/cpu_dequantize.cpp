@@ -4,6 +4,8 @@
 //     qk_bench_cpu_dequantize [--filter TEXT] [--threads N] [--seconds S] [--against move|write]
 #include <string.h>
 
+#include <CLI/CLI.hpp>
+
 #include "measure.hpp"
 
 namespace {
@@ -126,13 +128,13 @@ void run_case(const Options &run, const Case &c, qk_format to) {
 
 int main(int argc, char **argv) {
     Options run;
-    for (int i = 1; i + 1 < argc; i += 2) {
-        const std::string name = argv[i];
-        if (name == "--filter") run.filter = argv[i + 1];
-        if (name == "--against") run.against = argv[i + 1];
-        if (name == "--threads") run.threads = atoi(argv[i + 1]);
-        if (name == "--seconds") run.seconds = atof(argv[i + 1]);
-    }
+    CLI::App app{"qk_dequantize on the CPU beside a floor; one JSON object a line"};
+    app.add_option("--filter", run.filter, "only cases whose name contains this text");
+    app.add_option("--against", run.against, "the floor: reads and writes, or only writes")
+        ->check(CLI::IsMember({"move", "write"}));
+    app.add_option("--threads", run.threads)->check(CLI::Range(1, 1024));
+    app.add_option("--seconds", run.seconds, "of samples, a case")->check(CLI::PositiveNumber);
+    CLI11_PARSE(app, argc, argv);
     for (const Case &c : kCases) {
         if (std::string(c.name).find(run.filter) == std::string::npos) continue;
         for (const qk_format to : {QK_FORMAT_F32, QK_FORMAT_BF16}) run_case(run, c, to);

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <string.h>
 
+#include <CLI/CLI.hpp>
 #include <random>
 
 #include "gru_peer.hpp"
@@ -13,7 +14,8 @@
 namespace {
 
 struct Options {
-    std::string sizes = "64,128,256,512,1024", preset;
+    std::vector<int> sizes = {64, 128, 256, 512, 1024};
+    std::string preset;
     int threads = 1, batch = 1;
     double seconds = 0.5;
 };
@@ -182,21 +184,19 @@ void run_case(const Options &options, const Preset &preset, int h) {
 
 int main(int argc, char **argv) {
     Options options;
-    for (int i = 1; i + 1 < argc; i += 2) {
-        const std::string name = argv[i];
-        if (name == "--h") options.sizes = argv[i + 1];
-        if (name == "--preset") options.preset = argv[i + 1];
-        if (name == "--batch") options.batch = atoi(argv[i + 1]);
-        if (name == "--threads") options.threads = atoi(argv[i + 1]);
-        if (name == "--seconds") options.seconds = atof(argv[i + 1]);
-    }
-    for (const char *at = options.sizes.c_str(); *at != 0;) {
-        char *end = nullptr;
-        const int h = int(strtol(at, &end, 10));
-        for (const Preset &preset : kPresets)
+    CLI::App app{"A GRU step on the CPU beside int8 GRUs with float gates; one JSON object a line"};
+    app.add_option("--h", options.sizes, "sizes: h = c, separated by commas")
+        ->delimiter(',')
+        ->check(CLI::Range(1, 1 << 16));
+    app.add_option("--preset", options.preset, "W8A8, W8H16, W8A16 or W16A16; none: all");
+    app.add_option("--batch", options.batch)->check(CLI::Range(1, 1 << 16));
+    app.add_option("--threads", options.threads)->check(CLI::Range(1, 1024));
+    app.add_option("--seconds", options.seconds, "of samples, a case")->check(CLI::PositiveNumber);
+    CLI11_PARSE(app, argc, argv);
+    for (const int h : options.sizes) {
+        for (const Preset &preset : kPresets) {
             if (options.preset.empty() || options.preset == preset.name)
                 run_case(options, preset, h);
-        at = *end == ',' ? end + 1 : end;
-        if (h < 1) break;
+        }
     }
 }

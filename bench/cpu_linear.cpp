@@ -6,6 +6,7 @@
 //                         [--against read|peak|sgemm] [--mode exact|bf16|int8]
 #include <string.h>
 
+#include <CLI/CLI.hpp>
 #include <memory>
 #include <random>
 
@@ -217,16 +218,17 @@ void run_case(const Options &options, const Case &c, int64_t n, int64_t k) {
 
 int main(int argc, char **argv) {
     Options options;
-    for (int i = 1; i + 1 < argc; i += 2) {
-        const std::string name = argv[i];
-        if (name == "--filter") options.filter = argv[i + 1];
-        if (name == "--place") options.place = argv[i + 1];
-        if (name == "--mode") options.mode = argv[i + 1];
-        if (name == "--against") options.against = argv[i + 1];
-        if (name == "--threads") options.threads = atoi(argv[i + 1]);
-        if (name == "--m") options.m = atoi(argv[i + 1]);
-        if (name == "--seconds") options.seconds = atof(argv[i + 1]);
-    }
+    CLI::App app{"qk_linear on the CPU beside a floor; one JSON object a line"};
+    app.add_option("--filter", options.filter, "only cases whose name contains this text");
+    app.add_option("--place", options.place, "where the weights are")
+        ->check(CLI::IsMember({"dram", "l2", "l3"}));
+    app.add_option("--mode", options.mode)->check(CLI::IsMember({"exact", "bf16", "int8"}));
+    app.add_option("--against", options.against, "the floor")
+        ->check(CLI::IsMember({"read", "peak", "sgemm"}));
+    app.add_option("--threads", options.threads)->check(CLI::Range(1, 1024));
+    app.add_option("--m", options.m, "rows of x")->check(CLI::Range(1, 1 << 20));
+    app.add_option("--seconds", options.seconds, "of samples, a case")->check(CLI::PositiveNumber);
+    CLI11_PARSE(app, argc, argv);
     constexpr int64_t large[][2] = {{4096, 4096}, {4096, 14336}, {14336, 4096}};
     for (const Case &c : kCases) {
         if (std::string(c.name).find(options.filter) == std::string::npos) continue;
