@@ -60,7 +60,8 @@ set(QK_LIBRARY_FLAGS
     "$<${QK_HOST_LANGUAGES}:${QK_NUMERIC_FLAGS};${qk_c_flags}>"
     "$<$<COMPILE_LANGUAGE:CXX>:${qk_cxx_flags}>"
     "$<$<COMPILE_LANGUAGE:CUDA>:-fmad=false;-Xcompiler=${qk_joined_c_flags},${qk_joined_cxx_flags}>"
-    "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=${QK_NUMERIC_FLAGS},-Wall,-Wno-unknown-pragmas>")
+    "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=${QK_NUMERIC_FLAGS},-Wall,-Wno-unknown-pragmas>"
+    "$<$<COMPILE_LANGUAGE:CUDA>:-Xfatbin=-compress-all>")  # machine code in a third of the bytes
 
 # CUDA changes what a program must link (cudart), so it is asked for: OFF says when it could be had.
 # AUTO builds it where nvcc is found, the target is this machine and nothing is sanitized (the GPU's
