@@ -169,6 +169,20 @@ struct Carver {
     }
 };
 
+// Row `row` becomes row `at` of the packed ones, `columns` neighbours side by side; its sum.
+template <int columns, class Weight>
+int64_t pack_row(const Source &source, int64_t row, int64_t at, int64_t groups, Weight *weights) {
+    constexpr int64_t block_rows = 3 * kGruUnits;
+    Weight *const to = weights + at / block_rows * groups * block_rows * columns;
+    int64_t sum = 0;
+    for (int64_t k = 0; k < source.columns; ++k) {
+        const int32_t weight = source.weight(row, k);
+        to[(k / columns * block_rows + at % block_rows) * columns + k % columns] = Weight(weight);
+        sum += weight;
+    }
+    return sum;
+}
+
 void pack_words(const Source &source, int64_t units, GruRows *rows, Carver *carver) {
     const int64_t blocks = ceil_div(units, kGruUnits), groups = ceil_div(source.columns, 2);
     int16_t *const weights = carver->take<int16_t>(blocks * groups * 3 * kGruUnits * 2);
@@ -178,15 +192,9 @@ void pack_words(const Source &source, int64_t units, GruRows *rows, Carver *carv
     memset(shift, 1, size_t(blocks * 3 * kGruUnits));
     for (int64_t gate = 0; gate < 3; ++gate) {
         for (int64_t unit = 0; unit < units; ++unit) {
-            const int64_t row = gate * units + unit, lane = unit % kGruUnits;
-            const int64_t at = (unit / kGruUnits * 3 + gate) * kGruUnits + lane;
-            int16_t *const to = weights + unit / kGruUnits * groups * 3 * kGruUnits * 2;
-            int64_t sum = 0;
-            for (int64_t k = 0; k < source.columns; ++k) {
-                const int32_t weight = source.weight(row, k);
-                to[((k / 2 * 3 + gate) * kGruUnits + lane) * 2 + k % 2] = int16_t(weight);
-                sum += weight;
-            }
+            const int64_t row = gate * units + unit;
+            const int64_t at = (unit / kGruUnits * 3 + gate) * kGruUnits + unit % kGruUnits;
+            int64_t sum = pack_row<2>(source, row, at, groups, weights);
             // The low bytes of codes are stored 128 lower.
             sum = source.offset[row] + (source.bytes == 2 ? 128 * sum : 0);
             offset[at + at / kGruUnits * kGruUnits] = int32_t(sum >> kWordOffsetBits);
@@ -215,15 +223,9 @@ void pack_rows(const Source &source, int64_t units, GruRows *rows, Carver *carve
     memset(shift, 1, size_t(blocks * 3 * kGruUnits));
     for (int64_t gate = 0; gate < 3; ++gate) {
         for (int64_t unit = 0; unit < units; ++unit) {
-            const int64_t row = gate * units + unit, lane = unit % kGruUnits;
-            const int64_t at = (unit / kGruUnits * 3 + gate) * kGruUnits + lane;
-            int8_t *const to = weights + unit / kGruUnits * groups * 3 * kGruUnits * 4;
-            int64_t sum = 0;
-            for (int64_t k = 0; k < source.columns; ++k) {
-                const int32_t weight = source.weight(row, k);
-                to[((k / 4 * 3 + gate) * kGruUnits + lane) * 4 + k % 4] = int8_t(weight);
-                sum += weight;
-            }
+            const int64_t row = gate * units + unit;
+            const int64_t at = (unit / kGruUnits * 3 + gate) * kGruUnits + unit % kGruUnits;
+            const int64_t sum = pack_row<4>(source, row, at, groups, weights);
             offset[at] = int32_t(source.offset[row]);
             plane_offset[at] = int32_t(source.offset[row] + sum * kPlaneShift[source.bytes - 1]);
             shift[at] = uint8_t(make_shift(source.row_shift[row] + source.shift).right);
