@@ -52,6 +52,28 @@ inline WeightView view_of(const Weight &w) {
     return view;
 }
 
+// The operands of a product.
+struct LinearView {
+    WeightView w;
+    qk_format type;  // of x and y
+    const void *x;
+    int64_t m;
+    qk_format bias_type;
+    const void *bias;  // may be null
+    void *y;
+};
+
+inline LinearView view_of(const LinearArgs &args) {
+    const Dense *const bias = args.bias;
+    return {view_of(args.w),
+            args.x.format->id,
+            args.x.data,
+            args.x.rows,
+            bias != nullptr ? bias->format->id : QK_FORMAT_F32,
+            bias != nullptr ? bias->data : nullptr,
+            args.y.data};
+}
+
 inline bool is_nested(const Weight &w) {
     return w.scale.format->id == QK_FORMAT_LUT8;
 }

@@ -3,6 +3,7 @@
 // 4 lanes read 32 neighbouring bytes, 8 lanes store 128 neighbouring ones. A warp turns
 // 64 columns x 64 rows, a block 128 columns x 256 rows: whole 128-byte lines of codes. (code -
 // zero) * scale is one fp32 product, rounded once.
+#include "cuda/conditions.hpp"
 #include "cuda/lists.hpp"
 #include "cuda/prim/pack.cuh"
 #include "cuda/runtime.hpp"
@@ -105,10 +106,6 @@ Status run(const DequantizeArgs &args, const Launch &launch) {
         default:
             return launch_kernel(launch, "dequantize", turn<float>, shape, problem);
     }
-}
-
-bool aligned(const void *pointer) {
-    return reinterpret_cast<uintptr_t>(pointer) % 16 == 0;
 }
 
 bool can_run(const DequantizeArgs &args, int32_t) {

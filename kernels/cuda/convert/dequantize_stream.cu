@@ -6,6 +6,7 @@
 // kUnits of them are loaded, with their scales, before
 // the first is used. Bytes per output: the code, its share of the
 // scale, and the output, each moved once. 16 table entries lie in 16 banks: no conflicts.
+#include "cuda/conditions.hpp"
 #include "cuda/lists.hpp"
 #include "cuda/prim/pack.cuh"
 #include "cuda/runtime.hpp"
@@ -164,8 +165,8 @@ Status run(const DequantizeArgs &args, const Launch &launch) {
     const int64_t second = args.from.scale.second_group;
     const int64_t skipped = args.first_row * s.k;
     Problem problem = {view_of(args.from), args.to.data, skipped, args.to.rows * s.k,
-                             __builtin_ctzll(uint64_t(s.group_size)),
-                             second > 0 ? __builtin_ctzll(uint64_t(second)) : 0};
+                             log2_of(s.group_size),
+                             log2_of(second)};
     problem.w.data += problem.w.bits == 8 ? skipped : skipped / 2;
     switch (args.to.format->id) {
         case QK_FORMAT_F16:
@@ -175,14 +176,6 @@ Status run(const DequantizeArgs &args, const Launch &launch) {
         default:
             return run_order<float>(problem, QK_FORMAT_F32, launch);
     }
-}
-
-bool aligned(const void *pointer, uintptr_t bytes) {
-    return reinterpret_cast<uintptr_t>(pointer) % bytes == 0;
-}
-
-bool power_of_two(int64_t value) {
-    return (value & (value - 1)) == 0;
 }
 
 // Whether code number r * k + c lies at place r * k + c (but for the order inside a byte).
@@ -208,7 +201,7 @@ bool can_run(const DequantizeArgs &args, int32_t) {
            power_of_two(w.scale.second_group) && s.group_count < (int64_t{1} << 31) &&
            ceil_div(s.n * s.k, 4 * kThreads * kUnits) < (int64_t{1} << 31) && aligned(w.data, 8) &&
            aligned(w.scale.data, 4) && aligned(w.scale.second, 4) && aligned(w.scale.code, 4) &&
-           aligned(w.scale.bias, 4) && aligned(args.to.data, 16);
+           aligned(w.scale.bias, 4) && aligned(args.to.data);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 // does; a quad writes 128 neighbouring bytes of each row. For 16-bit outputs neighbouring lanes
 // exchange halves first, so that every store of a pair of lanes covers whole 32-byte sectors.
 // kTiles tiles along k are loaded before the first is used.
+#include "cuda/conditions.hpp"
 #include "cuda/lists.hpp"
 #include "cuda/prim/pack.cuh"
 #include "cuda/runtime.hpp"
@@ -157,10 +158,6 @@ Status run(const DequantizeArgs &args, const Launch &launch) {
         default:
             return run_type<float>(problem, launch);
     }
-}
-
-bool aligned(const void *pointer) {
-    return reinterpret_cast<uintptr_t>(pointer) % 16 == 0;
 }
 
 bool can_run(const DequantizeArgs &args, int32_t) {

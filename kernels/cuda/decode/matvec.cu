@@ -11,6 +11,7 @@
 // before x is known: with programmatic dependent launch the stream of weights starts while the
 // kernel that computes x still runs. That is safe because weights are only written by kernels that
 // never let their successors start early (docs/decisions.md).
+#include "cuda/conditions.hpp"
 #include "cuda/decode/decode.cuh"
 #include "cuda/decode/output.cuh"
 #include "cuda/decode/stream.cuh"
@@ -270,16 +271,9 @@ Status run_batches(const Problem &p, const Launch &launch) {
 
 template <class T, class Decode>
 Status run_scales(const Problem &p, const Launch &launch) {
-    switch (p.w.scale_format) {
-        case QK_FORMAT_F16:
-            return run_batches<T, Decode, ScaleKind::kF16>(p, launch);
-        case QK_FORMAT_BF16:
-            return run_batches<T, Decode, ScaleKind::kBF16>(p, launch);
-        case QK_FORMAT_F32:
-            return run_batches<T, Decode, ScaleKind::kF32>(p, launch);
-        default:
-            return run_batches<T, Decode, ScaleKind::kNested>(p, launch);
-    }
+    return with_scale_kind(p.w.scale_format, [&](auto kind) {
+        return run_batches<T, Decode, kind.value>(p, launch);
+    });
 }
 
 template <class T>
@@ -304,18 +298,10 @@ Status run(const LinearArgs &args, const Launch &launch) {
         bias != nullptr ? bias->data : nullptr,
         args.y.data,
         plan_matvec(s.n, s.k, describe_device(launch.device_index)),
-        s.groups_per_row == 1 ? 31 : __builtin_ctzll(uint64_t(s.group_size)) - 6,
-        second_group > 0 ? __builtin_ctzll(uint64_t(second_group)) : 0};
+        group_tiles_shift(s),
+        log2_of(second_group)};
     return args.x.format->id == QK_FORMAT_F16 ? run_type<F16>(problem, launch)
                                               : run_type<BF16>(problem, launch);
-}
-
-bool power_of_two(int64_t value) {
-    return (value & (value - 1)) == 0;
-}
-
-bool aligned(const void *pointer) {
-    return reinterpret_cast<uintptr_t>(pointer) % 16 == 0;
 }
 
 bool can_run(const LinearArgs &args, int32_t device_index) {

@@ -15,6 +15,7 @@
 // in the instructions; a look-up would need an addition for each load otherwise.
 #pragma once
 #include "cuda/choose/ring.hpp"
+#include "cuda/conditions.hpp"
 #include "cuda/decode/decode.cuh"
 #include "cuda/decode/scale.cuh"
 #include "cuda/prim/copy.cuh"
@@ -245,7 +246,7 @@ inline RingProblem ring_problem(const LinearArgs &args, const RingPlan &plan) {
                      w.geometry.n,
                      int32_t(w.geometry.k),
                      uint32_t(w.geometry.groups_per_row),
-                     second > 0 ? __builtin_ctzll(uint64_t(second)) : 0,
+                     log2_of(second),
                      second_bytes(w, plan),
                      args.bias != nullptr ? args.bias->format->id : QK_FORMAT_F32,
                      plan,
@@ -256,10 +257,6 @@ inline RingProblem ring_problem(const LinearArgs &args, const RingPlan &plan) {
     return p;
 }
 
-inline bool aligned_to_16(const void *pointer) {
-    return reinterpret_cast<uintptr_t>(pointer) % 16 == 0;
-}
-
 inline bool fits_ring(const LinearArgs &args, int32_t device_index) {
     const Weight &w = args.w;
     if (is_dense(*w.format)) return false;
@@ -268,11 +265,11 @@ inline bool fits_ring(const LinearArgs &args, int32_t device_index) {
     const int64_t second = w.scale.second_group;
     const bool groups = s.groups_per_row * 64 == s.k || s.groups_per_row * 128 == s.k;
     return packed && !s.flat && groups && s.k % kChunkColumns == 0 && s.k < (int64_t{1} << 24) &&
-           (second & (second - 1)) == 0 && s.group_count < (int64_t{1} << 32) &&
+           power_of_two(second) && s.group_count < (int64_t{1} << 32) &&
            ceil_div(s.n, 16) <= 2147483647 && args.x.format->id != QK_FORMAT_F32 &&
-           aligned_to_16(args.x.data) && aligned_to_16(w.data) && aligned_to_16(w.scale.data) &&
-           aligned_to_16(w.zero) && aligned_to_16(w.scale.second) && aligned_to_16(w.scale.code) &&
-           aligned_to_16(w.scale.bias) && compute_capability(device_index) >= 90;
+           aligned(args.x.data) && aligned(w.data) && aligned(w.scale.data) &&
+           aligned(w.zero) && aligned(w.scale.second) && aligned(w.scale.code) &&
+           aligned(w.scale.bias) && compute_capability(device_index) >= 90;
 }
 
 }  // namespace

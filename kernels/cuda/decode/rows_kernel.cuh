@@ -325,16 +325,9 @@ Status run_groups(const LinearArgs &args, const Launch &launch) {
 
 template <class T, class Decode>
 Status run_scales(const LinearArgs &args, const Launch &launch) {
-    switch (args.w.scale.format->id) {
-        case QK_FORMAT_F16:
-            return run_groups<T, Decode, ScaleKind::kF16>(args, launch);
-        case QK_FORMAT_BF16:
-            return run_groups<T, Decode, ScaleKind::kBF16>(args, launch);
-        case QK_FORMAT_F32:
-            return run_groups<T, Decode, ScaleKind::kF32>(args, launch);
-        default:
-            return run_groups<T, Decode, ScaleKind::kNested>(args, launch);
-    }
+    return with_scale_kind(args.w.scale.format->id, [&](auto kind) {
+        return run_groups<T, Decode, kind.value>(args, launch);
+    });
 }
 
 }  // namespace

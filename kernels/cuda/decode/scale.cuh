@@ -2,6 +2,8 @@
 #pragma once
 #include <cuda_fp16.h>
 
+#include <type_traits>
+
 #include "cuda/prim/copy.cuh"
 #include "cuda/view.cuh"
 
@@ -9,6 +11,21 @@ namespace qk::cuda {
 namespace {
 
 enum class ScaleKind { kF16, kBF16, kF32, kNested };
+
+// run(kind), the kind of a scale format as a constant.
+template <class Run>
+auto with_scale_kind(qk_format scale, Run run) {
+    switch (scale) {
+        case QK_FORMAT_F16:
+            return run(std::integral_constant<ScaleKind, ScaleKind::kF16>());
+        case QK_FORMAT_BF16:
+            return run(std::integral_constant<ScaleKind, ScaleKind::kBF16>());
+        case QK_FORMAT_F32:
+            return run(std::integral_constant<ScaleKind, ScaleKind::kF32>());
+        default:
+            return run(std::integral_constant<ScaleKind, ScaleKind::kNested>());
+    }
+}
 
 // Bytes of the scales of rows r and r + 8.
 template <ScaleKind kind>

@@ -1,5 +1,6 @@
 // The kernel for one row of x (decode/vector.cuh): which problems it takes, and its
 // instances for f16 and bf16 (f32: decode/vector_f32.cu).
+#include "cuda/conditions.hpp"
 #include "cuda/decode/vector_run.cuh"
 #include "cuda/lists.hpp"
 
@@ -36,8 +37,8 @@ VectorProblem vector_problem(const LinearArgs &args, int32_t device_index) {
         s.n,
         int32_t(s.k),
         uint32_t(s.groups_per_row),
-        s.groups_per_row == 1 ? 31 : __builtin_ctzll(uint64_t(s.group_size)) - 6,
-        second > 0 ? __builtin_ctzll(uint64_t(second)) : 0,
+        group_tiles_shift(s),
+        log2_of(second),
         0,
         args.bias != nullptr ? args.bias->format->id : QK_FORMAT_F32,
         plan_vector(s.n, s.k, multiprocessors(device_index)),
@@ -64,10 +65,6 @@ Status run(const LinearArgs &args, const Launch &launch) {
     }
 }
 
-bool power_of_two(int64_t value) {
-    return (value & (value - 1)) == 0;
-}
-
 bool can_run(const LinearArgs &args, int32_t device_index) {
     const Weight &w = args.w;
     if (args.x.rows != 1 || is_dense(*w.format)) return false;
@@ -88,10 +85,10 @@ bool can_run(const LinearArgs &args, int32_t device_index) {
     const VectorProblem p = vector_problem(args, device_index);
     const int64_t shared =
         int64_t(Largest::kSums - kSharedStart) + p.plan.sums_bytes + seconds_bytes(p);
-    return power_of_two(w.scale.second_group) && aligned_to_16(args.x.data) &&
-           aligned_to_16(w.data) && aligned_to_16(w.scale.data) &&
-           aligned_to_16(w.zero) && aligned_to_16(w.scale.second) && aligned_to_16(w.scale.code) &&
-           aligned_to_16(w.scale.bias) && compute_capability(device_index) >= 90 &&
+    return power_of_two(w.scale.second_group) && aligned(args.x.data) &&
+           aligned(w.data) && aligned(w.scale.data) &&
+           aligned(w.zero) && aligned(w.scale.second) && aligned(w.scale.code) &&
+           aligned(w.scale.bias) && compute_capability(device_index) >= 90 &&
            shared <= shared_memory(device_index);
 }
 

@@ -28,16 +28,9 @@ Status run_groups(const VectorProblem &p, const Launch &launch) {
 
 template <class T, class Decode>
 Status run_scales(qk_format scale, const VectorProblem &p, const Launch &launch) {
-    switch (scale) {
-        case QK_FORMAT_F16:
-            return run_groups<T, Decode, ScaleKind::kF16>(p, launch);
-        case QK_FORMAT_BF16:
-            return run_groups<T, Decode, ScaleKind::kBF16>(p, launch);
-        case QK_FORMAT_F32:
-            return run_groups<T, Decode, ScaleKind::kF32>(p, launch);
-        default:
-            return run_groups<T, Decode, ScaleKind::kNested>(p, launch);
-    }
+    return with_scale_kind(scale, [&](auto kind) {
+        return run_groups<T, Decode, kind.value>(p, launch);
+    });
 }
 
 }  // namespace

@@ -1,16 +1,11 @@
 // The host side that the kernels of this folder share: which cases their words and loads allow.
 #pragma once
+#include "cuda/conditions.hpp"
 #include "cuda/direct/sums.cuh"
 #include "cuda/runtime.hpp"
 
 namespace qk::cuda {
 namespace {
-
-inline bool aligned(const void *pointer, uintptr_t bytes) {
-    return reinterpret_cast<uintptr_t>(pointer) % bytes == 0;
-}
-
-inline bool power_of_two(int64_t value) { return (value & (value - 1)) == 0; }
 
 inline bool whole_parts(const Geometry &s) {
     return s.groups_per_row == 1 || s.group_size % kPart == 0;
@@ -25,7 +20,7 @@ inline bool takes_words(const LinearArgs &args, int32_t device_index) {
     return whole_parts(s) && s.k % 8 == 0 && s.k < (int64_t{1} << 30) && s.n < limit &&
            w.layout->scale_count(s) < limit && w.layout->zero_bytes(s) < limit / 2 &&
            power_of_two(w.scale.second_group) && args.x.rows <= 65535 * 2 &&
-           aligned(args.x.data, 16) && aligned(w.scale.data, 4) && aligned(w.scale.second, 4) &&
+           aligned(args.x.data) && aligned(w.scale.data, 4) && aligned(w.scale.second, 4) &&
            aligned(w.scale.bias, 4) &&
            compute_capability(device_index) >= 80;
 }
@@ -33,20 +28,13 @@ inline bool takes_words(const LinearArgs &args, int32_t device_index) {
 inline Problem problem_of(const LinearArgs &args, int64_t step_columns) {
     const Weight &w = args.w;
     const Geometry &s = w.geometry;
-    const Dense *const bias = args.bias;
     const int64_t second = w.scale.second_group;
     const bool one_group = s.groups_per_row == 1;
     const GroupIndex first = {0, 0}, down = {s.n > 1, 0}, along = {0, !one_group};
     const int64_t swap = w.layout->id == QK_LAYOUT_ROW_HIGH;  // of neighbours in the zeros
     const auto scale = [&](GroupIndex at) { return uint32_t(w.layout->scale_at(s, at)); };
     const auto zero = [&](GroupIndex at) { return uint32_t(w.layout->zero_at(s, at) ^ swap); };
-    return {view_of(w),
-            args.x.format->id,
-            args.x.data,
-            args.x.rows,
-            bias != nullptr ? bias->format->id : QK_FORMAT_F32,
-            bias != nullptr ? bias->data : nullptr,
-            args.y.data,
+    return {view_of(args),
             int32_t(ceil_div(s.k, step_columns)),
             one_group ? int32_t{1} << 30 : int32_t(s.group_size / kPart),
             scale(down) - scale(first),
@@ -54,7 +42,7 @@ inline Problem problem_of(const LinearArgs &args, int64_t step_columns) {
             zero(down) - zero(first),
             zero(along) - zero(first),
             w.scale.format->bits / 8,
-            second > 0 ? __builtin_ctzll(uint64_t(second)) : 0};
+            log2_of(second)};
 }
 
 // Whether two blocks a multiprocessor are there, whatever the batch.

@@ -12,6 +12,7 @@
 // scales and zeros, once for 4 rows of x.
 #include <cuda_fp16.h>
 
+#include "cuda/conditions.hpp"
 #include "cuda/lists.hpp"
 #include "cuda/runtime.hpp"
 #include "cuda/view.cuh"
@@ -23,14 +24,7 @@ constexpr int kRowsOfW = 2, kUnits = 4, kUnit = 8;
 constexpr int32_t kThreads = 256;
 constexpr int64_t kBlockRows = kThreads / 32 * kRowsOfW;
 
-struct Problem {
-    WeightView w;
-    qk_format type;  // of x and y
-    const void *x;
-    int64_t m;
-    qk_format bias_type;
-    const void *bias;  // may be null
-    void *y;
+struct Problem : LinearView {
     int32_t group_shift;   // log2 of group_size, or -1
     int32_t second_shift;  // nested: log2 of second_group
 };
@@ -263,33 +257,20 @@ Status run_rows(const Problem &p, bool whole, const Launch &launch) {
                : launch_kernel(launch, "linear", multiply_lanes<bits, table, kMany, true>, many, p);
 }
 
-bool aligned(const void *pointer, uintptr_t bytes) {
-    return reinterpret_cast<uintptr_t>(pointer) % bytes == 0;
-}
-
-bool power_of_two(int64_t value) { return (value & (value - 1)) == 0; }
-
 int32_t group_shift(const Geometry &s) {
     if (s.groups_per_row == 1 && !s.flat) return 62;
-    return power_of_two(s.group_size) ? __builtin_ctzll(uint64_t(s.group_size)) : -1;
+    return power_of_two(s.group_size) ? log2_of(s.group_size) : -1;
 }
 
 Status run(const LinearArgs &args, const Launch &launch) {
     const Geometry &s = args.w.geometry;
-    const Dense *const bias = args.bias;
     const int64_t second = args.w.scale.second_group;
     const bool eight = args.w.format->bits == 8;
-    const Problem p = {view_of(args.w),
-                       args.x.format->id,
-                       args.x.data,
-                       args.x.rows,
-                       bias != nullptr ? bias->format->id : QK_FORMAT_F32,
-                       bias != nullptr ? bias->data : nullptr,
-                       args.y.data,
+    const Problem p = {view_of(args),
                        group_shift(s),
-                       second > 0 ? __builtin_ctzll(uint64_t(second)) : 0};
+                       log2_of(second)};
     const bool whole =
-        s.k % kUnit == 0 && aligned(args.x.data, 16) && aligned(args.w.data, eight ? 8 : 4);
+        s.k % kUnit == 0 && aligned(args.x.data) && aligned(args.w.data, eight ? 8 : 4);
     const bool table = args.w.format->kind == FormatKind::kTable ||
                        args.w.format->kind == FormatKind::kStored;
     if (eight) {

@@ -16,14 +16,7 @@ constexpr int min_blocks(int warps, int batches) {
 constexpr int kPart = 32;  // columns that always share a group
 
 // Places of scales and zeros are linear: row * .._row + group * .._step (but for WORD's zeros).
-struct Problem {
-    WeightView w;
-    qk_format type;  // of x and y
-    const void *x;
-    int64_t m;
-    qk_format bias_type;
-    const void *bias;     // may be null
-    void *y;
+struct Problem : LinearView {
     int32_t steps;        // that k is cut by
     int32_t group_parts;  // parts a group
     uint32_t scale_row, scale_step, zero_row, zero_step;

@@ -1,6 +1,7 @@
 // The host side of the matrix kernels (gemm/narrow.cuh, gemm/wide.cuh): which cases they take, what
 // they tell the copy engine.
 #include "cuda/choose/linear.hpp"
+#include "cuda/conditions.hpp"
 #include "cuda/gemm/problem.hpp"
 #include "cuda/lists.hpp"
 #include "cuda/runtime.hpp"
@@ -25,12 +26,6 @@ Encode find_encode() {
     if (error != cudaSuccess || found != cudaDriverEntryPointSuccess) return nullptr;
     return reinterpret_cast<Encode>(function);
 }
-
-bool aligned(const void *pointer) {
-    return reinterpret_cast<uintptr_t>(pointer) % 16 == 0;
-}
-
-bool power_of_two(int64_t value) { return (value & (value - 1)) == 0; }
 
 bool takes_tiles(const LinearArgs &args) {
     const Weight &w = args.w;
@@ -77,8 +72,8 @@ Status run(const LinearArgs &args, const Launch &launch) {
     p.y = args.y.data;
     p.row_tiles = int32_t(ceil_div(s.n, 16));
     p.tiles = int32_t(ceil_div(s.k, 64));
-    p.group_shift = s.groups_per_row == 1 ? 31 : __builtin_ctzll(uint64_t(s.group_size)) - 6;
-    p.second_shift = second_group > 0 ? __builtin_ctzll(uint64_t(second_group)) : 0;
+    p.group_shift = group_tiles_shift(s);
+    p.second_shift = log2_of(second_group);
     p.split = plan.split;
     RunGemm *const run_gemm = pairs ? (f16 ? run_gemm_pairs_f16 : run_gemm_pairs_bf16)
                                     : (f16 ? run_gemm_numbers_f16 : run_gemm_numbers_bf16);

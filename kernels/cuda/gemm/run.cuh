@@ -59,16 +59,9 @@ Status run_cut(GemmCut cut, const LinearArgs &args, const Launch &launch, GemmPr
 
 template <class T, class Decode>
 Status run_scales(GemmCut cut, const LinearArgs &args, const Launch &launch, GemmProblem *p) {
-    switch (p->w.scale_format) {
-        case QK_FORMAT_F16:
-            return run_cut<T, Decode, ScaleKind::kF16>(cut, args, launch, p);
-        case QK_FORMAT_BF16:
-            return run_cut<T, Decode, ScaleKind::kBF16>(cut, args, launch, p);
-        case QK_FORMAT_F32:
-            return run_cut<T, Decode, ScaleKind::kF32>(cut, args, launch, p);
-        default:
-            return run_cut<T, Decode, ScaleKind::kNested>(cut, args, launch, p);
-    }
+    return with_scale_kind(p->w.scale_format, [&](auto kind) {
+        return run_cut<T, Decode, kind.value>(cut, args, launch, p);
+    });
 }
 
 }  // namespace

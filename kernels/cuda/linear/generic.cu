@@ -16,22 +16,12 @@ namespace {
 constexpr int kLanes = 16, kRowsOfX = 8, kRowsOfW = 8;  // of a block
 constexpr int32_t kThreads = kLanes * kRowsOfW;
 
-struct Operands {
-    WeightView w;
-    qk_format type;  // of x and y
-    const void *x;
-    int64_t m;
-    qk_format bias_type;
-    const void *bias;  // may be null
-    void *y;
-};
-
 struct Sums {
     float x[kRowsOfX];  // a row of x each
 };
 
 // Columns [first, last) of one group.
-__device__ void add_group(const Operands &o, const float *entries, int64_t row, int64_t x_first,
+__device__ void add_group(const LinearView &o, const float *entries, int64_t row, int64_t x_first,
                           int64_t first, int64_t last, float zero, float scale, Sums *sums) {
     const int lane = int(threadIdx.x) % kLanes;
     const int64_t k = o.w.geometry.k;
@@ -54,7 +44,7 @@ __device__ void add_group(const Operands &o, const float *entries, int64_t row, 
     }
 }
 
-__device__ void add_row(const Operands &o, const float *entries, int64_t row, int64_t x_first,
+__device__ void add_row(const LinearView &o, const float *entries, int64_t row, int64_t x_first,
                         Sums *sums) {
     const Geometry &s = o.w.geometry;
     if (o.w.kind == FormatKind::kFloat) {
@@ -70,7 +60,7 @@ __device__ void add_row(const Operands &o, const float *entries, int64_t row, in
     }
 }
 
-__global__ void __launch_bounds__(kThreads) multiply(const __grid_constant__ Operands o) {
+__global__ void __launch_bounds__(kThreads) multiply(const __grid_constant__ LinearView o) {
     __shared__ float entries[256];
     fill_entries(o.w, entries);
     const int64_t n = o.w.geometry.n;
@@ -96,18 +86,11 @@ __global__ void __launch_bounds__(kThreads) multiply(const __grid_constant__ Ope
 
 Status run(const LinearArgs &args, const Launch &launch) {
     constexpr int64_t kMaxGridY = 65535;
-    const Dense *const bias = args.bias;
-    const Operands operands = {view_of(args.w),
-                               args.x.format->id,
-                               args.x.data,
-                               args.x.rows,
-                               bias != nullptr ? bias->format->id : QK_FORMAT_F32,
-                               bias != nullptr ? bias->data : nullptr,
-                               args.y.data};
     // The hardware's limit on gridDim.x is 2^31 - 1 blocks: 17e9 rows.
     const uint32_t rows = uint32_t(ceil_div(args.w.geometry.n, kRowsOfW));
     const uint32_t columns = uint32_t(min64(ceil_div(args.x.rows, kRowsOfX), kMaxGridY));
-    return launch_kernel(launch, "linear", multiply, {dim3(rows, columns), kThreads}, operands);
+    return launch_kernel(launch, "linear", multiply, {dim3(rows, columns), kThreads},
+                         view_of(args));
 }
 
 bool can_run(const LinearArgs &args, int32_t) {

@@ -7,6 +7,7 @@
 #include "backend/registry.hpp"
 #include "cuda/blas/lt.hpp"
 #include "cuda/choose/linear.hpp"
+#include "cuda/conditions.hpp"
 #include "cuda/lists.hpp"
 #include "cuda/runtime.hpp"
 #include "cuda/view.cuh"
@@ -21,10 +22,6 @@ __global__ void convert(qk_format from, const void *in, qk_format to, void *out,
     for (int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += stride) {
         store_float(to, out, i, load_float(from, in, i));
     }
-}
-
-bool aligned(const void *pointer) {
-    return reinterpret_cast<uintptr_t>(pointer) % 16 == 0;
 }
 
 int64_t value_bytes(const LinearArgs &args) { return args.x.format->bits / 8; }

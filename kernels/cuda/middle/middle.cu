@@ -1,5 +1,6 @@
 // The host side of middle/middle.cuh.
 #include "cuda/choose/linear.hpp"
+#include "cuda/conditions.hpp"
 #include "cuda/lists.hpp"
 #include "cuda/middle/middle.cuh"
 #include "cuda/runtime.hpp"
@@ -35,27 +36,13 @@ Status run_type(const Problem &p, const Launch &launch) {
 
 Status run(const LinearArgs &args, const Launch &launch) {
     const Geometry &s = args.w.geometry;
-    const Dense *const bias = args.bias;
     const int64_t second_group = args.w.scale.second_group;
-    const Problem p = {view_of(args.w),
-                       args.x.format->id,
-                       args.x.data,
-                       args.x.rows,
-                       bias != nullptr ? bias->format->id : QK_FORMAT_F32,
-                       bias != nullptr ? bias->data : nullptr,
-                       args.y.data,
+    const Problem p = {view_of(args),
                        int32_t(ceil_div(s.n, 16)),
                        int32_t(ceil_div(s.k, kStepColumns)),
-                       s.groups_per_row == 1 ? 31
-                                             : __builtin_ctzll(uint64_t(s.group_size)) - 6,
-                       second_group > 0 ? __builtin_ctzll(uint64_t(second_group)) : 0};
+                       group_tiles_shift(s),
+                       log2_of(second_group)};
     return p.type == QK_FORMAT_F16 ? run_type<F16>(p, launch) : run_type<BF16>(p, launch);
-}
-
-bool power_of_two(int64_t value) { return (value & (value - 1)) == 0; }
-
-bool aligned(const void *pointer) {
-    return reinterpret_cast<uintptr_t>(pointer) % 16 == 0;
 }
 
 bool can_run(const LinearArgs &args, int32_t device_index) {

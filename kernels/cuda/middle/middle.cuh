@@ -26,14 +26,7 @@ constexpr int32_t kThreads = 128;
 constexpr int kXTiles = 4;  // of 8 rows of x, of a warp
 constexpr uint32_t kTileBytes = 512, kXBytes = kXBlock * kStepColumns * 2;
 
-struct Problem {
-    WeightView w;
-    qk_format type;  // of x and y
-    const void *x;
-    int64_t m;
-    qk_format bias_type;
-    const void *bias;  // may be null
-    void *y;
+struct Problem : LinearView {
     int32_t row_tiles, steps;
     int32_t group_shift;   // log2 of the steps a group
     int32_t second_shift;  // nested: log2 of second_group
