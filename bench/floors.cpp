@@ -26,15 +26,20 @@ __attribute__((target("avx512f"))) void write_stream(uint8_t *data, size_t bytes
     _mm_sfence();
 }
 
+// Lines out of fewer lines (dequantize), or fewer lines out of lines (quantize).
 __attribute__((target("avx512f"))) void move_stream(const uint8_t *from, size_t from_bytes,
                                                     uint8_t *to, size_t to_bytes) {
     if (from_bytes == 0) return write_stream(to, to_bytes);
-    const size_t lines = to_bytes / from_bytes;  // written for a line that is read
+    const size_t written = to_bytes > from_bytes ? to_bytes / from_bytes : 1;
+    const size_t read = from_bytes > to_bytes ? from_bytes / to_bytes : 1;
     const __m512i one = _mm512_set1_epi32(1);
-    for (size_t i = 0; i + 64 <= from_bytes; i += 64) {
-        _mm_prefetch(reinterpret_cast<const char *>(from + i + 4096), _MM_HINT_T0);
-        __m512i value = _mm512_loadu_si512(from + i);
-        for (size_t j = 0; j < lines; ++j, to += 64) {
+    for (size_t i = 0; i + 64 * read <= from_bytes; i += 64 * read) {
+        __m512i value = one;
+        for (size_t j = 0; j < 64 * read; j += 64) {
+            _mm_prefetch(reinterpret_cast<const char *>(from + i + j + 4096), _MM_HINT_T0);
+            value = _mm512_xor_si512(value, _mm512_loadu_si512(from + i + j));
+        }
+        for (size_t j = 0; j < written; ++j, to += 64) {
             value = _mm512_add_epi32(value, one);
             _mm512_stream_si512(reinterpret_cast<__m512i *>(to), value);
         }

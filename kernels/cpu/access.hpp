@@ -9,6 +9,9 @@
 namespace qk::cpu {
 namespace {
 
+// Outputs above this are not read back from the caches: write past them.
+constexpr int64_t kStreamBytes = int64_t{4} << 20;
+
 template <class T>
 inline T load_as(const void *data, int64_t index) {
     T value;
@@ -80,11 +83,14 @@ inline void store_zero(const Weight &w, GroupIndex group, int zero) {
 }
 
 // Zeroes what is stored nibble by nibble, and padding with it.
-inline void clear_planes(const Weight &w) {
+inline void clear_scales_and_zeros(const Weight &w) {
     const int64_t scale_bytes = w.layout->scale_count(w.geometry) * (w.scale.format->bits / 8);
-    memset(w.data, 0, size_t(w.layout->data_bytes(w.geometry)));
     memset(w.scale.data, 0, size_t(scale_bytes));
     if (w.zero != nullptr) memset(w.zero, 0, size_t(w.layout->zero_bytes(w.geometry)));
+}
+inline void clear_planes(const Weight &w) {
+    memset(w.data, 0, size_t(w.layout->data_bytes(w.geometry)));
+    clear_scales_and_zeros(w);
 }
 
 // What each code of a weight stands for before the scale.

@@ -37,7 +37,15 @@ constexpr Kernel<QuantizeArgs> const *kQuantize[] = {
 #endif
     &cpu::kQuantizeGeneric,  // aarch64's base has vectors
 };
-constexpr Kernel<RepackArgs> const *kRepack[] = {&cpu::kRepackGeneric};
+constexpr Kernel<RepackArgs> const *kRepack[] = {
+#if defined(QK_CPU_X86)
+    &cpu::kRepackAvx512,
+    &cpu::kRepackAvx2,
+#elif defined(QK_CPU_ARM)
+    &cpu::kRepackNeon,
+#endif
+    &cpu::kRepackGeneric,
+};
 constexpr Kernel<LinearArgs> const *kLinear[] = {
 #if defined(QK_CPU_X86)
     &cpu::kLinearIntegersVnni,

@@ -21,11 +21,14 @@ extern const Kernel<DequantizeArgs> kDequantizeAvx512;
 extern const Kernel<LinearArgs> kLinearGemvAvx512, kLinearSingleAvx512, kLinearBatchAvx512;
 extern const Kernel<LinearArgs> kLinearIntegersVnni;
 extern const WidenNested kWidenNestedVbmi;
+extern const LookUpBytes kLookUpBytesVbmi;
+extern const Kernel<RepackArgs> kRepackAvx2, kRepackAvx512;
 extern const Kernel<LinearArgs> kLinearInt8VnniBatch, kLinearInt8Vnni, kLinearInt8Avx2;
 extern const Kernel<LinearArgs> kLinearBf16;
 extern const Kernel<GruArgs> kGruAvx512Vnni, kGruAvx2;
 #elif defined(__aarch64__)
 extern const Kernel<DequantizeArgs> kDequantizeNeon;
+extern const Kernel<RepackArgs> kRepackNeon;
 extern const Kernel<LinearArgs> kLinearGemvNeon, kLinearSingleNeon, kLinearBatchNeon;
 extern const Kernel<LinearArgs> kLinearInt8I8mm, kLinearInt8Dotprod, kLinearInt8Neon;
 extern const Kernel<GruArgs> kGruNeonDot, kGruNeon;

@@ -1,4 +1,5 @@
-// The table of nested scales, and what a function that widens them looks like.
+// Tables of 256 numbers that bytes index (of nested scales, of LUT8), and what functions that look
+// many up at once are like.
 #pragma once
 #include <stdint.h>
 #include <string.h>
@@ -21,6 +22,10 @@ struct SecondScales {
 // multiple of 8 groups.
 using WidenNested = void (*)(const NestedCode &code, const char *from, int64_t count,
                              const SecondScales &second, float bias, float (*to)[8]);
+
+// to[i] = value[from[i]] * scale.
+using LookUpBytes = void (*)(const NestedCode &code, const uint8_t *from, int64_t count,
+                             float scale, float *to);
 
 namespace {
 

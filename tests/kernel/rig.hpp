@@ -55,8 +55,9 @@ struct Home {
 // The backends to test; those without a device are named, once, as skipped.
 std::vector<std::unique_ptr<Home>> homes();
 
-// Slots: planes of the first and second weight, then the dense operands.
-constexpr int kFirst = 0, kSecond = 10, kX = 20, kY = 21, kBias = 22, kWorkspace = 23;
+// Slots: planes of three weights, then the dense operands.
+constexpr int kFirst = 0, kSecond = 10, kThird = 30;
+constexpr int kX = 20, kY = 21, kBias = 22, kWorkspace = 23;
 
 // A weight over fresh slots, holding `planes`, or poisoned where that is null. `layout` replaces
 // the spec's where it is a product's own (packed).

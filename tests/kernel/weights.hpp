@@ -4,6 +4,7 @@
 
 #include <random>
 #include <string>
+#include <vector>
 
 #include "backend/backend.hpp"
 #include "backend/registry.hpp"
@@ -69,6 +70,16 @@ class TestWeight {
                  plane(QK_PLANE_SCALE_CODE), plane(QK_PLANE_SCALE_BIAS), shape_.second_group},
                 plane(QK_PLANE_ZERO),
                 plane(QK_PLANE_TABLE)};
+    }
+
+    // Every byte of every plane.
+    std::vector<uint8_t> contents() const {
+        std::vector<uint8_t> all;
+        for (int plane = 0; plane < QK_PLANE_COUNT; ++plane) {
+            const uint8_t *const data = planes_[plane].data();
+            all.insert(all.end(), data, data + shape_.plane_bytes[plane]);
+        }
+        return all;
     }
 
   private:

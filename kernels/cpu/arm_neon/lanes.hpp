@@ -8,6 +8,7 @@ namespace qk::cpu {
 namespace {
 
 constexpr uint32_t kLanesFeature = 1u << 16;  // kNeon
+constexpr int kVectorBytes = 16;
 constexpr int kRowsTogether = 1;
 constexpr int kTileVectors = 1, kTileBatch = 6;  // sums that fit the registers
 
@@ -92,6 +93,14 @@ inline Lanes load_halves(const void *from, Mask mask) {
 }
 inline Lanes load_f16(const void *from, Mask mask) { return load_halves<f16_to_f32>(from, mask); }
 inline Lanes load_bf16(const void *from, Mask mask) { return load_halves<bf16_to_f32>(from, mask); }
+inline Lanes load_signed(const uint8_t *from) {  // 16 bytes
+    const int8x16_t bytes = vreinterpretq_s8_u8(vld1q_u8(from));
+    const int16x8_t low = vmovl_s8(vget_low_s8(bytes)), high = vmovl_s8(vget_high_s8(bytes));
+    return {{vcvtq_f32_s32(vmovl_s16(vget_low_s16(low))),
+             vcvtq_f32_s32(vmovl_s16(vget_high_s16(low))),
+             vcvtq_f32_s32(vmovl_s16(vget_low_s16(high))),
+             vcvtq_f32_s32(vmovl_s16(vget_high_s16(high)))}};
+}
 inline void store_f32(float *to, const Lanes &a) { QK_QUARTERS vst1q_f32(to + 4 * q, a.v[q]); }
 
 inline void prefetch(const uint8_t *address) { __builtin_prefetch(address, 0, 3); }

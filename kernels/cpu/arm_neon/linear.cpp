@@ -1,22 +1,7 @@
 #include "cpu/arm_neon/codes.hpp"
 #include "cpu/features.hpp"
 #include "cpu/lists.hpp"
-#include "cpu/vector/nested.hpp"
-#include "cpu/vector/turn.hpp"
-
-namespace qk::cpu {
-namespace {
-
-inline WidenNested nested_widener() {
-    return widen_gathering;
-}
-
-inline void turn_words(const uint8_t *low, const uint8_t *high, Words (&words)[16]) {
-    turn_words_in_memory(low, high, words);
-}
-
-}  // namespace
-}  // namespace qk::cpu
+#include "cpu/vector/defaults.hpp"
 
 #include "cpu/vector/linear_batch.hpp"
 #include "cpu/vector/linear_gemv.hpp"

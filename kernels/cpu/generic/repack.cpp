@@ -2,7 +2,9 @@
 // nothing is decoded.
 #include "cpu/access.hpp"
 #include "cpu/lists.hpp"
+#include "cpu/repack_planes.hpp"
 #include "cpu/split.hpp"
+#include "cpu/zero_words.hpp"
 
 namespace qk::cpu {
 namespace {
@@ -33,28 +35,63 @@ void move_group(const RepackArgs &args, GroupIndex group) {
     if (args.to.zero != nullptr) store_zero(args.to, group, zero_of(args.from, group));
 }
 
-void copy_shared_planes(const RepackArgs &args) {
-    const ScalePlane &from = args.from.scale, &to = args.to.scale;
-    if (is_nested(args.from)) {
-        memcpy(to.second, from.second, size_t(second_count(args.from)) * sizeof(float));
-        memcpy(to.code, from.code, 256 * sizeof(float));
-        memcpy(to.bias, from.bias, sizeof(float));
+// Places within 8 rows grow evenly, by row and by group.
+struct ScalePlaces {
+    int64_t first, by_row, by_group;
+
+    ScalePlaces(const Weight &w, int64_t row, int64_t rows)
+        : first(w.layout->scale_at(w.geometry, {row, 0})),
+          by_row(rows > 1 ? w.layout->scale_at(w.geometry, {row + 1, 0}) - first : 1),
+          by_group(w.geometry.groups_per_row > 1
+                       ? w.layout->scale_at(w.geometry, {row, 1}) - first
+                       : 0) {}
+};
+
+template <class T>
+void move_scales(const RepackArgs &args, int64_t row, int64_t rows) {
+    const ScalePlaces from(args.from, row, rows), to(args.to, row, rows);
+    const int64_t groups = args.from.geometry.groups_per_row;
+    const char *const in = static_cast<const char *>(args.from.scale.data);
+    char *const out = static_cast<char *>(args.to.scale.data);
+    constexpr int64_t size = sizeof(T);
+    if (rows == kRowBlock && from.by_row == 1 && to.by_row == 1) {
+        for (int64_t g = 0; g < groups; ++g) {
+            memcpy(out + (to.first + g * to.by_group) * size,
+                   in + (from.first + g * from.by_group) * size, kRowBlock * size);
+        }
+        return;
     }
-    if (args.from.table != nullptr) memcpy(args.to.table, args.from.table, 256 * sizeof(float));
+    for (int64_t r = 0; r < rows; ++r) {
+        const int64_t at = from.first + r * from.by_row, place = to.first + r * to.by_row;
+        for (int64_t g = 0; g < groups; ++g) {
+            store_as(out, place + g * to.by_group, load_as<T>(in, at + g * from.by_group));
+        }
+    }
+}
+
+// Codes of a byte have one layout.
+void copy_bytes(const RepackArgs &args, const Launch &launch) {
+    const Weight &from = args.from, &to = args.to;
+    const int64_t scales = from.layout->scale_count(from.geometry);
+    memcpy(to.scale.data, from.scale.data, size_t(scales * from.scale.format->bits / 8));
+    parallel_ranges(launch.parallel, from.layout->data_bytes(from.geometry), int64_t{1} << 20,
+                    [&](int64_t first, int64_t last) {
+                        memcpy(static_cast<char *>(to.data) + first,
+                               static_cast<const char *>(from.data) + first, size_t(last - first));
+                    });
 }
 
 Status run(const RepackArgs &args, const Launch &launch) {
     const Geometry &s = args.from.geometry;
-    clear_planes(args.to);
-    copy_shared_planes(args);
+    start_repacking_planes(args);
+    if (args.from.layout->bits == 8) {
+        copy_bytes(args, launch);
+        return QK_OK;
+    }
+    memset(args.to.data, 0, size_t(args.to.layout->data_bytes(args.to.geometry)));
     parallel_ranges(launch.parallel, s.n, kRowBlock, [&](int64_t first, int64_t last) {
-        for (int64_t row = first; row < last; ++row) {
-            move_codes(args, row);
-            if (s.flat) continue;
-            for (int64_t group = 0; group < s.groups_per_row; ++group) {
-                move_group(args, {row, group});
-            }
-        }
+        for (int64_t row = first; row < last; ++row) move_codes(args, row);
+        if (!s.flat) repack_scales_and_zeros(args, first, last);
     });
     if (s.flat) {
         for (int64_t group = 0; group < s.group_count; ++group) move_group(args, {0, group});
@@ -65,6 +102,33 @@ Status run(const RepackArgs &args, const Launch &launch) {
 bool can_run(const RepackArgs &, int32_t) { return true; }
 
 }  // namespace
+
+void start_repacking_planes(const RepackArgs &args) {
+    const ScalePlane &from = args.from.scale, &to = args.to.scale;
+    clear_scales_and_zeros(args.to);
+    if (is_nested(args.from)) {
+        memcpy(to.second, from.second, size_t(second_count(args.from)) * sizeof(float));
+        memcpy(to.code, from.code, 256 * sizeof(float));
+        memcpy(to.bias, from.bias, sizeof(float));
+    }
+    if (args.from.table != nullptr) memcpy(args.to.table, args.from.table, 256 * sizeof(float));
+}
+
+void repack_scales_and_zeros(const RepackArgs &args, int64_t first, int64_t last) {
+    const ZeroWords from(args.from), to(args.to);
+    for (int64_t row = first; row < last; row += kRowBlock) {
+        const int64_t rows = min64(kRowBlock, last - row);
+        switch (args.from.scale.format->bits) {
+            case 8: move_scales<uint8_t>(args, row, rows); break;
+            case 16: move_scales<uint16_t>(args, row, rows); break;
+            default: move_scales<uint32_t>(args, row, rows);
+        }
+        if (args.to.zero == nullptr) continue;
+        for (int64_t g = 0; g < args.from.geometry.groups_per_row; ++g) {
+            to.write(row / kRowBlock, g, from.read(row / kRowBlock, g));
+        }
+    }
+}
 
 const Kernel<RepackArgs> kRepackGeneric = {"generic", can_run, nullptr, run};
 

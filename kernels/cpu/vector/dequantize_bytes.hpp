@@ -1,5 +1,5 @@
 // Dequantize 8-bit codes (layout row): a run of columns as f32 first, then rounded and written.
-// Included after an instruction set's codes.hpp.
+// Included after an instruction set's codes.hpp and its byte_looker().
 #pragma once
 #include "cpu/access.hpp"
 #include "cpu/split.hpp"
@@ -8,28 +8,22 @@
 namespace qk::cpu {
 namespace {
 
-// Outputs above this are not read back from the caches: write past them.
-constexpr int64_t kStreamBytes = int64_t{4} << 20;
-
 class ByteWriter {
   public:
     explicit ByteWriter(const DequantizeArgs &args)
-        : args_(args), scales_(args.from), entries_(args.from),
-          is_signed_(args.from.format->kind == FormatKind::kSigned) {}
+        : args_(args), scales_(args.from),
+          is_signed_(args.from.format->kind == FormatKind::kSigned) {
+        if (!is_signed_) load_nested_code(args.from.table, &entries_);
+    }
 
-    void write(int64_t row, bool stream) {
+    QK_NOINLINE void write(int64_t row, bool stream) {
         const int64_t k = args_.from.geometry.k, size = args_.to.format->bits / 8;
         scales_.start(row);
         for (int64_t column = 0; column < k; column += kRun) {
             const int64_t count = min64(kRun, k - column);
             read(row, column, count);
             char *const to = static_cast<char *>(args_.to.data) + (row * k + column) * size;
-            const char *const from = narrow(count);
-            if (!stream) {
-                memcpy(to, from, size_t(count * size));
-                continue;
-            }
-            for (int64_t i = 0; i < count * size; i += 64) stream_64(from + i, to + i);
+            size == 4 ? put(value_, count, to, stream) : narrow(count, to, stream);
         }
     }
 
@@ -40,44 +34,50 @@ class ByteWriter {
         const Geometry &s = args_.from.geometry;
         const uint8_t *const data =
             static_cast<const uint8_t *>(args_.from.data) + row * s.k + column;
+        for (int64_t i = 0; i < kRun; i += 64) prefetch(data + i + 4096);
         int64_t group = group_of(s, row, column).group;
         int64_t next = group_end(s, row, column) - column;
         for (int64_t i = 0; i < count; next += s.group_size) {
             const int64_t end = min64(next, count);
             const float scale = scales_.at(group++);
             if (!is_signed_) {
-                const WideTable table(entries_.value);
-                for (; i + 16 <= end; i += 16) {
-                    store_f32(value_ + i, mul(table.look_up(data + i), splat(scale)));
-                }
-                for (; i < end; ++i) value_[i] = entries_.value[data[i]] * scale;
-                continue;
+                look_up_(entries_, data + i, end - i, scale, value_ + i);
+                i = end;
+            }
+            for (; i + 16 <= end; i += 16) {
+                store_f32(value_ + i, mul(load_signed(data + i), splat(scale)));
             }
             for (; i < end; ++i) value_[i] = float(int8_t(data[i])) * scale;
         }
     }
 
-    const char *narrow(int64_t count) {
-        switch (args_.to.format->id) {
-            case QK_FORMAT_F16:
-                for (int64_t i = 0; i < count; i += 16) narrow_f16(load_f32(value_ + i), half_ + i);
-                break;
-            case QK_FORMAT_BF16:
-                for (int64_t i = 0; i < count; i += 16) {
-                    narrow_bf16(load_f32(value_ + i), half_ + i);
-                }
-                break;
-            default: return reinterpret_cast<const char *>(value_);
+    void narrow(int64_t count, char *to, bool stream) const {
+        const bool is_f16 = args_.to.format->id == QK_FORMAT_F16;
+        int64_t i = 0;
+        for (; i + 32 <= count; i += 32, to += 64) {
+            const Lanes low = load_f32(value_ + i), high = load_f32(value_ + i + 16);
+            is_f16 ? put_f16(low, high, to, stream) : put_bf16(low, high, to, stream);
         }
-        return reinterpret_cast<const char *>(half_);
+        if (i < count) {
+            store_floats(args_.to.format->id, to, 0, count - i, value_ + i);
+        }
+    }
+
+    static void put(const float *from, int64_t count, char *to, bool stream) {
+        if (!stream) {
+            memcpy(to, from, size_t(count) * 4);
+            return;
+        }
+        const char *const at = reinterpret_cast<const char *>(from);
+        for (int64_t i = 0; i < count * 4; i += 64) stream_64(at + i, to + i);
     }
 
     const DequantizeArgs &args_;
     RowScales scales_;
-    Entries entries_;
+    NestedCode entries_;  // of the table, where there is one
+    const LookUpBytes look_up_ = byte_looker();
     const bool is_signed_;
     alignas(64) float value_[kRun] = {};
-    alignas(64) uint16_t half_[kRun];
 };
 
 Status dequantize_bytes(const DequantizeArgs &args, const Launch &launch) {

@@ -1,18 +1,20 @@
 // A group has 16 different values at most: they are computed once, rounded once to the output type,
 // and then only looked up. Included after an instruction set's codes.hpp.
 #pragma once
-#include "cpu/access.hpp"
 #include "cpu/vector/row_scales.hpp"
+#include "cpu/vector/widen.hpp"
 
 namespace qk::cpu {
 namespace {
 
+constexpr int64_t kSlot = 64;  // bytes for the values of a group
+
 struct FloatValues {
-    typedef float Value;
     static constexpr int kBytes = 4, kCodes = 16;
 
-    static void narrow(qk_format, const Lanes &values, float *to) { store_f32(to, values); }
-    static Table load(const float *values) { return load_table(values); }
+    static Table load(const char *slot) {
+        return load_table(reinterpret_cast<const float *>(slot));
+    }
     template <bool high_first, bool stream>
     static void emit(const uint8_t *codes, const Table &table, char *to) {
         emit_floats<high_first, stream>(codes, table, to);
@@ -26,13 +28,11 @@ struct FloatValues {
 };
 
 struct HalfValues {
-    typedef uint16_t Value;
     static constexpr int kBytes = 2, kCodes = 32;
 
-    static void narrow(qk_format format, const Lanes &values, uint16_t *to) {
-        format == QK_FORMAT_F16 ? narrow_f16(values, to) : narrow_bf16(values, to);
+    static HalfTable load(const char *slot) {
+        return load_halves_table(reinterpret_cast<const uint16_t *>(slot));
     }
-    static HalfTable load(const uint16_t *values) { return load_halves_table(values); }
     template <bool high_first, bool stream>
     static void emit(const uint8_t *codes, const HalfTable &table, char *to) {
         emit_halves<high_first, stream>(codes, table, to);
@@ -75,42 +75,40 @@ class RowZeros {
     int64_t flip_, base_ = 0, stride_ = 0;
 };
 
-// The values of a run of a row's groups, 16 a group.
-template <class Values>
+// From the scales and zeros of groups to their values.
 class GroupValues {
   public:
-    typedef typename Values::Value Value;
-    static constexpr int64_t kMost = 32;  // groups
-
-    explicit GroupValues(const DequantizeArgs &args)
-        : to_(args.to.format->id), affine_(args.from.format->kind == FormatKind::kAffine),
-          scales_(args.from), zeros_(args.from) {
-        Entries entries(args.from);
+    GroupValues(const Weight &w, qk_format to) : to_(to) {
+        Entries entries(w);
         for (int zero = 0; zero < 16; ++zero) {
-            if (affine_) entries.set_zero(zero);
+            if (w.format->kind == FormatKind::kAffine) entries.set_zero(zero);
             memcpy(entries_[zero], entries.value, sizeof(entries_[zero]));
         }
     }
-    void start(int64_t row) {
-        scales_.start(row);
-        zeros_.start(row);
-    }
-    void make(int64_t first, int64_t count, Value (*to)[16]) {
-        float scale[kMost];
-        uint8_t zero[kMost];
-        memset(zero, 8, sizeof(zero));
-        scales_.read(first, count, scale);
-        if (affine_) zeros_.read(first, count, zero);
-        for (int64_t i = 0; i < count; ++i) {
-            Values::narrow(to_, mul(load_f32(entries_[zero[i]]), splat(scale[i])), to[i]);
+    // Of `count` groups, whose scales (f32) and zeros lie `stride` elements apart, a slot each.
+    QK_NOINLINE void make(const char *scales, const uint8_t *zeros, int64_t stride, int64_t count,
+                          char *to) const {
+        const auto values = [&](int64_t i) QK_INLINE {
+            const float scale = load_as<float>(scales, i * stride);
+            return mul(load_f32(entries_[zeros[i * stride]]), splat(scale));
+        };
+        const auto half = [&](int64_t i) { return reinterpret_cast<uint16_t *>(to + i * kSlot); };
+        switch (to_) {
+            case QK_FORMAT_F16:
+                for (int64_t i = 0; i < count; ++i) narrow_f16(values(i), half(i));
+                break;
+            case QK_FORMAT_BF16:
+                for (int64_t i = 0; i < count; ++i) narrow_bf16(values(i), half(i));
+                break;
+            default:
+                for (int64_t i = 0; i < count; ++i) {
+                    store_f32(reinterpret_cast<float *>(to + i * kSlot), values(i));
+                }
         }
     }
 
   private:
     qk_format to_;
-    bool affine_;
-    RowScales scales_;
-    RowZeros zeros_;
     alignas(64) float entries_[16][16];  // by zero; where there are none, all the same
 };
 

@@ -2,37 +2,10 @@
 // time, and the entries that codes stand for. Included after an instruction set's lanes.hpp and
 // its nested_widener().
 #pragma once
-#include "cpu/access.hpp"
+#include "cpu/vector/widen.hpp"
 
 namespace qk::cpu {
 namespace {
-
-#define QK_UNROLL _Pragma("GCC unroll 8")
-// Where a call would cost more than the work: 16 lanes do not travel in registers.
-#define QK_INLINE __attribute__((always_inline))
-
-#define QK_NOINLINE __attribute__((noinline))
-
-// Columns first .. first + count of x, counted from its first element, as f32: 16 at a time,
-// `stride` floats apart, the last ones followed by zeros.
-QK_NOINLINE void widen_x(const Dense &x, int64_t first, int64_t count, float *to,
-                         int64_t stride = 16) {
-    const int64_t size = x.format->bits / 8;
-    const char *const from = static_cast<const char *>(x.data) + first * size;
-    const auto widen = [=](auto load) QK_INLINE {
-        int64_t i = 0;
-        for (; i + 16 <= count; i += 16) {
-            store_f32(to + i / 16 * stride, load(from + i * size, first_lanes(16)));
-        }
-        if (i == count) return;
-        store_f32(to + i / 16 * stride, load(from + i * size, first_lanes(count - i)));
-    };
-    switch (x.format->id) {
-        case QK_FORMAT_F16: return widen([](const char *at, Mask m) { return load_f16(at, m); });
-        case QK_FORMAT_BF16: return widen([](const char *at, Mask m) { return load_bf16(at, m); });
-        default: return widen([](const char *at, Mask m) { return load_f32(at, m); });
-    }
-}
 
 constexpr int64_t kPanelChunks = 16;                // chunks of 128 columns
 constexpr int64_t kPanelGroups = kPanelChunks * 8;  // of 16 columns, the smallest group

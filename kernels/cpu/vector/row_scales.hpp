@@ -1,6 +1,6 @@
-// Scales of one row after the other, in any layout.
+// Scales of one row after the other, in any layout. Included after an instruction set's lanes.hpp.
 #pragma once
-#include "cpu/access.hpp"
+#include "cpu/vector/widen.hpp"
 
 namespace qk::cpu {
 namespace {
@@ -31,18 +31,17 @@ class RowScales {
         const float product = code_[load_as<uint8_t>(w_.scale.data, place)] * second_;
         return product + bias_;
     }
-    // Of groups first .. first + count.
+    // Of groups first .. first + count, into whole runs of 16.
     void read(int64_t first, int64_t count, float *to) {
         const qk_format format = w_.scale.format->id;
-        const char *const data = static_cast<const char *>(w_.scale.data);
         const int64_t place = base_ + first * stride_;
         if (nested_) {
             for (int64_t i = 0; i < count; ++i) to[i] = at(first + i);
-        } else if (format == QK_FORMAT_F32) {
-            for (int64_t i = 0; i < count; ++i) to[i] = load_as<float>(data, place + i * stride_);
+        } else if (stride_ == 1) {
+            widen_x({w_.scale.format, 1, count, w_.scale.data}, place, count, to);
         } else {
             for (int64_t i = 0; i < count; ++i) {
-                to[i] = load_float(format, data, place + i * stride_);
+                to[i] = load_float(format, w_.scale.data, place + i * stride_);
             }
         }
     }

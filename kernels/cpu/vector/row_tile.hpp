@@ -1,9 +1,10 @@
-// Rows out of layouts that store columns one after the other: a tile of codes of awq_gemm, gptq or
-// gptq_v1 as runs of nibbles, a row each, low nibble first. Words are moved by vectors that every
-// instruction set has.
+// A tile of codes as runs of nibbles, a row each, low nibble first, out of layouts that store
+// columns one after the other (awq_gemm, gptq, gptq_v1) and into them. 16 x 16 words are turned
+// round at a time; awq_gemm's nibbles besides, 8 words of as many columns against each other.
+// Included after an instruction set's lanes.hpp and its turn_block().
 #pragma once
 #include "base/checked.hpp"
-#include "cpu/access.hpp"
+#include "cpu/vector/widen.hpp"
 
 namespace qk::cpu {
 namespace {
@@ -13,78 +14,89 @@ inline bool stores_columns(const Weight &w) {
     return id == QK_LAYOUT_AWQ_GEMM || id == QK_LAYOUT_GPTQ || id == QK_LAYOUT_GPTQ_V1;
 }
 
-typedef uint32_t Words4 __attribute__((vector_size(16)));
+typedef uint32_t NativeWords __attribute__((vector_size(kVectorBytes)));
 
-// The first `count` of four words.
-inline Words4 load_words4(const char *from, int64_t count) {
-    Words4 words = {};
-    if (count >= 4) {
-        memcpy(&words, from, sizeof(words));
-    } else {
-        memcpy(&words, from, size_t(count) * 4);
-    }
-    return words;
-}
-
-// Dword j of vector i becomes dword i of vector j.
-inline void transpose4(Words4 (&v)[4]) {
-    const Words4 a = __builtin_shufflevector(v[0], v[1], 0, 4, 1, 5);
-    const Words4 b = __builtin_shufflevector(v[2], v[3], 0, 4, 1, 5);
-    const Words4 c = __builtin_shufflevector(v[0], v[1], 2, 6, 3, 7);
-    const Words4 d = __builtin_shufflevector(v[2], v[3], 2, 6, 3, 7);
-    v[0] = __builtin_shufflevector(a, b, 0, 1, 4, 5);
-    v[1] = __builtin_shufflevector(a, b, 2, 3, 6, 7);
-    v[2] = __builtin_shufflevector(c, d, 0, 1, 4, 5);
-    v[3] = __builtin_shufflevector(c, d, 2, 3, 6, 7);
-}
-
-// Nibble j of word i becomes nibble i of word j, in four words side by side.
-inline void transpose_nibbles(Words4 (&v)[8]) {
-    const auto swap = [](Words4 &a, Words4 &b, int bits, uint32_t low) {
-        const Words4 t = ((a >> bits) ^ b) & low;
+// Nibble j of word i becomes nibble i of word j, in words side by side.
+QK_INLINE inline void transpose_nibbles(NativeWords (&v)[8]) {
+    const auto swap = [](NativeWords &a, NativeWords &b, int bits, uint32_t low) QK_INLINE {
+        const NativeWords t = ((a >> bits) ^ b) & low;
         b ^= t;
         a ^= t << bits;
     };
-    for (int i = 0; i < 8; i += 2) swap(v[i], v[i + 1], 4, 0x0f0f0f0f);
-    for (int i = 0; i < 8; i += 4) swap(v[i], v[i + 2], 8, 0x00ff00ff);
-    for (int i = 1; i < 8; i += 4) swap(v[i], v[i + 2], 8, 0x00ff00ff);
-    for (int i = 0; i < 4; ++i) swap(v[i], v[i + 4], 16, 0x0000ffff);
+    QK_UNROLL for (int i = 0; i < 8; i += 2) swap(v[i], v[i + 1], 4, 0x0f0f0f0f);
+    QK_UNROLL for (int i = 0; i < 8; i += 4) swap(v[i], v[i + 2], 8, 0x00ff00ff);
+    QK_UNROLL for (int i = 1; i < 8; i += 4) swap(v[i], v[i + 2], 8, 0x00ff00ff);
+    QK_UNROLL for (int i = 0; i < 4; ++i) swap(v[i], v[i + 4], 16, 0x0000ffff);
 }
+
+// awq_gemm's row of a word's nibble.
+constexpr int64_t awq_row(int64_t nibble) { return nibble < 4 ? 2 * nibble : 2 * nibble - 7; }
 
 class RowTile {
   public:
     static constexpr int64_t kRows = 128, kColumns = 512;
 
-    // Rows and columns first .. last; the first of each a multiple of kRows and kColumns.
-    void load(const Weight &w, int64_t row, int64_t row_end, int64_t column, int64_t column_end) {
+    // Rows and columns first .. last; the first of each a multiple of kRows and kColumns. What lies
+    // past the last is anything.
+    QK_NOINLINE void load(const Weight &w, int64_t row, int64_t row_end, int64_t column,
+                          int64_t column_end) {
         w.layout->id == QK_LAYOUT_AWQ_GEMM ? load_awq(w, row, row_end, column, column_end)
                                            : load_gptq(w, row, row_end, column, column_end);
     }
-    const uint8_t *row(int64_t index) const {
-        return reinterpret_cast<const uint8_t *>(words_[index]);
+    uint8_t *row(int64_t index) { return reinterpret_cast<uint8_t *>(words_[index]); }
+
+    QK_NOINLINE void store(const Weight &w, int64_t row, int64_t row_end, int64_t column,
+                           int64_t column_end) const {
+        w.layout->id == QK_LAYOUT_AWQ_GEMM ? store_awq(w, row, row_end, column, column_end)
+                                           : store_gptq(w, row, row_end, column, column_end);
     }
 
   private:
-    static constexpr int64_t kLines = kColumns / 8;  // words of a row
-    static constexpr int64_t kPitch = kLines + 4;    // rows apart, so that columns share no set
+    static constexpr int64_t kPitch = kColumns / 8 + 16;  // words: an odd number of cache lines
+    static constexpr int64_t kBytes = kPitch * 4;
 
     // A word is 8 columns of a row; a line has a word of each row.
     void load_gptq(const Weight &w, int64_t row, int64_t row_end, int64_t column,
                    int64_t column_end) {
-        const Geometry &s = w.geometry;
         const int64_t first = column / 8, lines = ceil_div(column_end, 8) - first;
+        const int64_t stride = w.geometry.n * 4;
         const char *const data = static_cast<const char *>(w.data);
-        for (int64_t line = 0; line < lines; line += 4) {
-            const char *from = data + ((first + line) * s.n + row) * 4;
-            for (int64_t r = 0; r < row_end - row; r += 4, from += 16) {
-                Words4 v[4] = {};
-                for (int64_t i = 0; i < min64(4, lines - line); ++i) {
-                    const char *const at = from + i * s.n * 4;
-                    __builtin_prefetch(at + 4 * s.n * 4, 0, 3);
-                    v[i] = load_words4(at, row_end - row - r);
+        for (int64_t line = 0; line < lines; line += 16) {
+            const char *from = data + (first + line) * stride + row * 4;
+            for (int64_t r = 0; r < row_end - row; r += 16, from += 64) {
+                const int64_t rows = min64(16, row_end - row - r), some = min64(16, lines - line);
+                fetch(from + 16 * stride, stride, 16);
+                if (rows == 16 && some == 16) {
+                    turn_block(from, stride, words_[r] + line, kBytes);
+                    continue;
                 }
-                transpose4(v);
-                for (int64_t i = 0; i < 4; ++i) memcpy(words_[r + i] + line, &v[i], 16);
+                uint32_t corner[16][16] = {};
+                for (int64_t i = 0; i < some; ++i) {
+                    memcpy(corner[i], from + i * stride, size_t(rows) * 4);
+                }
+                turn_block(corner, 64, words_[r] + line, kBytes);
+            }
+        }
+    }
+
+    void store_gptq(const Weight &w, int64_t row, int64_t row_end, int64_t column,
+                    int64_t column_end) const {
+        const int64_t first = column / 8, lines = ceil_div(column_end, 8) - first;
+        const int64_t stride = w.geometry.n * 4;
+        char *const data = static_cast<char *>(w.data);
+        for (int64_t line = 0; line < lines; line += 16) {
+            char *to = data + (first + line) * stride + row * 4;
+            for (int64_t r = 0; r < row_end - row; r += 16, to += 64) {
+                const int64_t rows = min64(16, row_end - row - r), some = min64(16, lines - line);
+                if (rows == 16 && some == 16) {
+                    turn_block(words_[r] + line, kBytes, to, stride);
+                    continue;
+                }
+                uint32_t corner[16][16];
+                turn_block(words_[r] + line, kBytes, corner, 64);
+                for (int64_t i = 0; i < some; ++i) {
+                    memcpy(to + i * stride, corner[i], size_t(rows) * 4);
+                }
             }
         }
     }
@@ -92,27 +104,88 @@ class RowTile {
     // A word is 8 rows of a column (their order: see the layout), a line all rows of a column.
     void load_awq(const Weight &w, int64_t row, int64_t row_end, int64_t column,
                   int64_t column_end) {
-        const int64_t pitch = ceil_div(w.geometry.n, 8), words = ceil_div(row_end - row, 8);
+        const int64_t stride = ceil_div(w.geometry.n, 8) * 4, words = ceil_div(row_end - row, 8);
         const char *const data = static_cast<const char *>(w.data) + row / 8 * 4;
-        for (int64_t c = column; c < column_end; c += 32) {
-            for (int64_t word = 0; word < words; word += 4) {
-                Words4 v[4][8] = {};  // of 8 columns each
-                for (int64_t i = 0; i < min64(32, column_end - c); ++i) {
-                    const char *const at = data + ((c + i) * pitch + word) * 4;
-                    if (word == 0) __builtin_prefetch(at + 32 * pitch * 4, 0, 3);
-                    v[i >> 3][i & 7] = load_words4(at, words - word);
-                }
-                for (Words4(&eight)[8] : v) transpose_nibbles(eight);
-                for (int64_t nibble = 0; nibble < 8; ++nibble) {
-                    Words4 four[4] = {v[0][nibble], v[1][nibble], v[2][nibble], v[3][nibble]};
-                    transpose4(four);
-                    const int64_t r = nibble < 4 ? 2 * nibble : 2 * nibble - 7;
-                    for (int64_t i = 0; i < 4; ++i) {
-                        memcpy(words_[(word + i) * 8 + r] + (c - column) / 8, &four[i], 16);
-                    }
-                }
+        uint32_t turned[8][16][16];  // by nibble and 8 columns
+        for (int64_t c = column; c < column_end; c += 128) {
+            for (int64_t i = 0; i < 16; ++i) {
+                load_columns(data + (c + 8 * i) * stride, stride, words, column_end - c - 8 * i,
+                             turned[0][i]);
+            }
+            for (int64_t i = 0; i < 8; ++i) {
+                turn_block(turned[i], 64, words_[awq_row(i)] + (c - column) / 8, 8 * kBytes);
             }
         }
+    }
+
+    // 8 columns of 16 words, or fewer; word j's nibble i goes to to[256 * i + j].
+    void load_columns(const char *from, int64_t stride, int64_t words, int64_t columns,
+                      uint32_t *to) {
+        constexpr int64_t kNative = kVectorBytes / 4;
+        uint32_t corner[8][16] = {};
+        fetch(from + kAhead * stride, stride, 8);
+        if (words < 16 || columns < 8) {
+            for (int64_t i = 0; i < min64(columns, 8); ++i) {
+                memcpy(corner[i], from + i * stride, size_t(words) * 4);
+            }
+            from = reinterpret_cast<const char *>(corner);
+            stride = 64;
+        }
+        for (int64_t part = 0; part < 16; part += kNative) {
+            NativeWords v[8];
+            QK_UNROLL for (int i = 0; i < 8; ++i) {
+                memcpy(&v[i], from + i * stride + part * 4, kVectorBytes);
+            }
+            transpose_nibbles(v);
+            QK_UNROLL for (int i = 0; i < 8; ++i) {
+                memcpy(to + 256 * i + part, &v[i], kVectorBytes);
+            }
+        }
+    }
+
+    void store_awq(const Weight &w, int64_t row, int64_t row_end, int64_t column,
+                   int64_t column_end) const {
+        const int64_t stride = ceil_div(w.geometry.n, 8) * 4, words = ceil_div(row_end - row, 8);
+        char *const data = static_cast<char *>(w.data) + row / 8 * 4;
+        uint32_t turned[8][16][16];
+        for (int64_t c = column; c < column_end; c += 128) {
+            for (int64_t i = 0; i < 8; ++i) {
+                turn_block(words_[awq_row(i)] + (c - column) / 8, 8 * kBytes, turned[i], 64);
+            }
+            for (int64_t i = 0; i < 16 && c + 8 * i < column_end; ++i) {
+                store_columns(turned[0][i], words, column_end - c - 8 * i,
+                              data + (c + 8 * i) * stride, stride);
+            }
+        }
+    }
+
+    // The other way round.
+    static void store_columns(const uint32_t *from, int64_t words, int64_t columns, char *to,
+                              int64_t stride) {
+        constexpr int64_t kNative = kVectorBytes / 4;
+        uint32_t corner[8][16];
+        const bool whole = words == 16 && columns >= 8;
+        char *const out = whole ? to : reinterpret_cast<char *>(corner);
+        const int64_t out_stride = whole ? stride : 64;
+        for (int64_t part = 0; part < 16; part += kNative) {
+            NativeWords v[8];
+            QK_UNROLL for (int i = 0; i < 8; ++i) {
+                memcpy(&v[i], from + 256 * i + part, kVectorBytes);
+            }
+            transpose_nibbles(v);
+            QK_UNROLL for (int i = 0; i < 8; ++i) {
+                memcpy(out + i * out_stride + part * 4, &v[i], kVectorBytes);
+            }
+        }
+        for (int64_t i = 0; i < min64(columns, 8) && !whole; ++i) {
+            memcpy(to + i * stride, corner[i], size_t(words) * 4);
+        }
+    }
+
+    static constexpr int64_t kAhead = 64;  // columns
+
+    static void fetch(const char *from, int64_t stride, int64_t count) {
+        for (int64_t i = 0; i < count; ++i) __builtin_prefetch(from + i * stride, 0, 3);
     }
 
     alignas(64) uint32_t words_[kRows][kPitch];

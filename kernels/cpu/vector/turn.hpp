@@ -32,6 +32,18 @@ inline __attribute__((always_inline)) void turn_4x4(const void *from, int64_t fr
     memcpy(out + 3 * to_stride, &d, 16);
 }
 
+// The same for 16 x 16.
+inline void turn_in_memory(const void *from, int64_t from_stride, void *to, int64_t to_stride) {
+    const char *const in = static_cast<const char *>(from);
+    char *const out = static_cast<char *>(to);
+    for (int64_t i = 0; i < 16; i += 4) {
+        for (int64_t j = 0; j < 16; j += 4) {
+            turn_4x4(in + j * from_stride + i * 4, from_stride, out + i * to_stride + j * 4,
+                     to_stride);
+        }
+    }
+}
+
 // words[j] lane r: dword j of row r; `low` has rows 0..7, `high` rows 8..15, 64 bytes each.
 template <class Words>
 inline void turn_words_in_memory(const uint8_t *low, const uint8_t *high, Words (&words)[16]) {

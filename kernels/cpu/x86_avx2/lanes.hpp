@@ -7,6 +7,7 @@ namespace qk::cpu {
 namespace {
 
 constexpr uint32_t kLanesFeature = 1u << 0;  // kAvx2
+constexpr int kVectorBytes = 32;
 constexpr int kRowsTogether = 1;  // 16 registers hold the x of a step and little else
 constexpr int kTileVectors = 1, kTileBatch = 6;  // sums that fit the registers
 
@@ -82,6 +83,11 @@ inline __m256 bf16_to_f32(__m128i halves) {
 inline Lanes load_bf16(const void *from, Mask mask) {
     const Halves halves = load_halves(from, mask);
     return {bf16_to_f32(halves.low), bf16_to_f32(halves.high)};
+}
+inline Lanes load_signed(const uint8_t *from) {  // 16 bytes
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i *>(from));
+    return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)),
+            _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(bytes, 8)))};
 }
 inline void store_f32(float *to, Lanes a) {
     _mm256_storeu_ps(to, a.low);

@@ -18,15 +18,32 @@ inline void narrow_f16(Lanes a, uint16_t *to) {
     const __m256i half = _mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
     _mm256_storeu_si256(reinterpret_cast<__m256i *>(to), half);
 }
-inline void narrow_bf16(Lanes a, uint16_t *to) {
-    const __m512i bits = _mm512_castps_si512(a.v);
+inline __m512i round_bf16(__m512 a) {  // each in the upper half of its 32 bits
+    const __m512i bits = _mm512_castps_si512(a);
     const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-    const __m512i round = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
-    const __mmask16 nan = _mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q);
-    const __m512i quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x7fc00000));
-    const __m512i sum = _mm512_mask_mov_epi32(_mm512_add_epi32(bits, round), nan, quiet);
-    const __m256i half = _mm512_cvtepi32_epi16(_mm512_srli_epi32(sum, 16));
+    const __m512i sum = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+    const __mmask16 nan = _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q);
+    return _mm512_mask_or_epi32(sum, nan, bits, _mm512_set1_epi32(0x7fc00000));
+}
+inline void narrow_bf16(Lanes a, uint16_t *to) {
+    const __m256i half = _mm512_cvtepi32_epi16(_mm512_srli_epi32(round_bf16(a.v), 16));
     _mm256_storeu_si256(reinterpret_cast<__m256i *>(to), half);
+}
+
+inline void put_halves(__m512i halves, char *to, bool stream) {
+    stream ? put<true>(to, halves) : put<false>(to, halves);
+}
+// 32 numbers.
+inline void put_f16(Lanes a, Lanes b, char *to, bool stream) {
+    constexpr int nearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+    const __m512i low = _mm512_castsi256_si512(_mm512_cvtps_ph(a.v, nearest));
+    put_halves(_mm512_inserti64x4(low, _mm512_cvtps_ph(b.v, nearest), 1), to, stream);
+}
+inline void put_bf16(Lanes a, Lanes b, char *to, bool stream) {
+    const __m512i odd = _mm512_set_epi16(63, 61, 59, 57, 55, 53, 51, 49, 47, 45, 43, 41, 39, 37, 35,
+                                         33, 31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3,
+                                         1);
+    put_halves(_mm512_permutex2var_epi16(round_bf16(a.v), odd, round_bf16(b.v)), to, stream);
 }
 
 // 8 bytes, 16 codes in order -> 16 floats. A permute ignores index bits above its own, so nothing

@@ -7,6 +7,7 @@ namespace qk::cpu {
 namespace {
 
 constexpr uint32_t kLanesFeature = 1u << 1;  // kAvx512
+constexpr int kVectorBytes = 64;
 constexpr int kRowsTogether = 4;  // independent sums in flight that fit the registers
 constexpr int kTileVectors = 2, kTileBatch = 12;  // sums that fit the registers
 
@@ -48,6 +49,10 @@ inline Lanes load_bf16(const void *from, Mask mask) {
     return {_mm512_castsi512_ps(_mm512_slli_epi32(wide, 16))};
 }
 inline Lanes load_f32(const void *from) { return {_mm512_loadu_ps(from)}; }
+inline Lanes load_signed(const uint8_t *from) {  // 16 bytes
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i *>(from));
+    return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes))};
+}
 inline void store_f32(float *to, Lanes a) { _mm512_storeu_ps(to, a.v); }
 
 inline void prefetch(const uint8_t *address) { __builtin_prefetch(address, 0, 3); }

@@ -5,14 +5,10 @@
 namespace qk::cpu {
 namespace {
 
-// words[j] lane r: dword j of row r; `low` has rows 0..7, `high` rows 8..15, 64 bytes each.
-inline __attribute__((always_inline)) void turn_words(const uint8_t *low, const uint8_t *high,
-                                                      Words (&words)[16]) {
-    __m512i a[16], b[16];
-    _Pragma("GCC unroll 16") for (int i = 0; i < 8; ++i) {
-        a[i] = _mm512_loadu_si512(low + 64 * i);
-        a[i + 8] = _mm512_loadu_si512(high + 64 * i);
-    }
+// a[i] lane j becomes turned(j) lane i.
+template <class Turned>
+inline __attribute__((always_inline)) void turn_registers(__m512i (&a)[16], const Turned &turned) {
+    __m512i b[16];
     // Within 128 bits: dwords of two rows, then of four.
     _Pragma("GCC unroll 16") for (int i = 0; i < 16; i += 2) {
         b[i] = _mm512_unpacklo_epi32(a[i], a[i + 1]);
@@ -30,11 +26,35 @@ inline __attribute__((always_inline)) void turn_words(const uint8_t *low, const 
         const __m512i odd_low = _mm512_shuffle_i32x4(a[i], a[4 + i], 0xdd);
         const __m512i even_high = _mm512_shuffle_i32x4(a[8 + i], a[12 + i], 0x88);
         const __m512i odd_high = _mm512_shuffle_i32x4(a[8 + i], a[12 + i], 0xdd);
-        words[i].v = _mm512_shuffle_i32x4(even_low, even_high, 0x88);
-        words[8 + i].v = _mm512_shuffle_i32x4(even_low, even_high, 0xdd);
-        words[4 + i].v = _mm512_shuffle_i32x4(odd_low, odd_high, 0x88);
-        words[12 + i].v = _mm512_shuffle_i32x4(odd_low, odd_high, 0xdd);
+        turned(i, _mm512_shuffle_i32x4(even_low, even_high, 0x88));
+        turned(8 + i, _mm512_shuffle_i32x4(even_low, even_high, 0xdd));
+        turned(4 + i, _mm512_shuffle_i32x4(odd_low, odd_high, 0x88));
+        turned(12 + i, _mm512_shuffle_i32x4(odd_low, odd_high, 0xdd));
     }
+}
+
+// words[j] lane r: dword j of row r; `low` has rows 0..7, `high` rows 8..15, 64 bytes each.
+inline __attribute__((always_inline)) void turn_words(const uint8_t *low, const uint8_t *high,
+                                                      Words (&words)[16]) {
+    __m512i a[16];
+    _Pragma("GCC unroll 16") for (int i = 0; i < 8; ++i) {
+        a[i] = _mm512_loadu_si512(low + 64 * i);
+        a[i + 8] = _mm512_loadu_si512(high + 64 * i);
+    }
+    turn_registers(a, [&](int j, __m512i word) __attribute__((always_inline)) {
+        words[j].v = word;
+    });
+}
+
+// to[i * to_stride][j] = from[j * from_stride][i] for 16 x 16 dwords, strides in bytes.
+inline void turn_block(const void *from, int64_t from_stride, void *to, int64_t to_stride) {
+    __m512i a[16];
+    _Pragma("GCC unroll 16") for (int i = 0; i < 16; ++i) {
+        a[i] = _mm512_loadu_si512(static_cast<const char *>(from) + i * from_stride);
+    }
+    turn_registers(a, [&](int j, __m512i word) __attribute__((always_inline)) {
+        _mm512_storeu_si512(static_cast<char *>(to) + j * to_stride, word);
+    });
 }
 
 }  // namespace

@@ -1,0 +1,116 @@
+// The inner loops of dequantize: codes in, values out of their groups' slots, past the caches
+// (stream) or not. 32 halves, or 16 floats, are a load, two or three instructions and a store.
+// Included after an instruction set's codes.hpp.
+#pragma once
+#include "cpu/vector/dequantize_values.hpp"
+
+namespace qk::cpu {
+namespace {
+
+// A run of nibbles through a row's groups.
+struct CodeRun {
+    const uint8_t *data;
+    int64_t at, count;    // nibbles
+    int64_t first, size;  // codes until the next group, codes of a group
+    const char *slots;    // from the first code's group on
+    char *to;
+};
+
+template <class Values, bool high_first>
+QK_NOINLINE void emit_one_by_one(const uint8_t *data, int64_t at, int64_t end, const char *slot,
+                                 char *to) {
+    for (; at < end; ++at, to += Values::kBytes) {
+        const int code = data[at >> 1] >> ((at & 1) != int64_t{high_first} ? 4 : 0) & 15;
+        memcpy(to, slot + code * Values::kBytes, Values::kBytes);
+    }
+}
+
+template <class Values, bool high_first, bool stream>
+QK_NOINLINE void emit_run(const CodeRun &run) {
+    constexpr int kCodes = Values::kCodes, kBytes = Values::kBytes;
+    const uint8_t *const data = run.data;
+    char *to = run.to;
+    int64_t at = run.at, next = at + run.first;
+    const int64_t last = at + run.count;
+    for (const char *slot = run.slots; at < last; slot += kSlot, next += run.size) {
+        const int64_t end = min64(next, last);
+        if ((at & 1) != 0) {
+            emit_one_by_one<Values, high_first>(data, at, at + 1, slot, to);
+            ++at;
+            to += kBytes;
+        }
+        const auto table = Values::load(slot);
+        for (; end - at >= kCodes; at += kCodes, to += kCodes * kBytes) {
+            prefetch(data + (at >> 1) + 4096);
+            Values::template emit<high_first, stream>(data + (at >> 1), table, to);
+        }
+        if (at < end) {
+            emit_one_by_one<Values, high_first>(data, at, end, slot, to);
+            to += (end - at) * kBytes;
+            at = end;
+        }
+    }
+}
+
+// A row of packed chunks, 512 bytes apart. `unit`: each 32 columns' group. `ahead`: what to fetch
+// meanwhile, 64 bytes a chunk, in the order in which it lies.
+struct ChunkRun {
+    const uint8_t *chunk, *ahead;
+    int64_t columns;
+    const char *slots;
+    const uint8_t *unit;
+    char *to;
+
+    const char *slot(int64_t i) const { return slots + unit[i] * kSlot; }
+};
+
+template <class Values>
+QK_NOINLINE void emit_some(const ChunkRun &run, int64_t count) {
+    char *to = run.to;
+    for (int64_t i = 0; i < count; ++i, to += Values::kBytes) {
+        const int64_t nibble = (i & 15) * 8 + (i >> 4);
+        const int code = run.chunk[nibble >> 1] >> (nibble & 1) * 4 & 15;
+        memcpy(to, run.slot(i / 32) + code * Values::kBytes, Values::kBytes);
+    }
+}
+
+template <class Values, bool stream>
+QK_NOINLINE void emit_chunks(ChunkRun run) {
+    constexpr int64_t kUnit = 32 * Values::kBytes;
+    for (; run.columns >= 128; run.columns -= 128, run.chunk += 512, run.unit += 4) {
+        prefetch(run.ahead);
+        run.ahead += 64;
+        const Words words = load_words(run.chunk);
+        char *const to = run.to;
+        Values::template emit_packed<0, stream>(words, Values::load(run.slot(0)), to);
+        Values::template emit_packed<1, stream>(words, Values::load(run.slot(1)), to + kUnit);
+        Values::template emit_packed<2, stream>(words, Values::load(run.slot(2)), to + 2 * kUnit);
+        Values::template emit_packed<3, stream>(words, Values::load(run.slot(3)), to + 3 * kUnit);
+        run.to += 4 * kUnit;
+    }
+    if (run.columns > 0) emit_some<Values>(run, run.columns);
+}
+
+// What a call writes with.
+struct Emitters {
+    void (*run)(const CodeRun &);
+    void (*chunks)(ChunkRun);
+};
+
+template <class Values, bool stream>
+Emitters emitters_of(bool high_first) {
+    return {high_first ? emit_run<Values, true, stream> : emit_run<Values, false, stream>,
+            emit_chunks<Values, stream>};
+}
+
+inline Emitters find_emitters(int64_t bytes, bool high_first, bool stream) {
+    if (bytes == 4) {
+        return stream ? emitters_of<FloatValues, true>(high_first)
+                      : emitters_of<FloatValues, false>(high_first);
+    }
+    return stream ? emitters_of<HalfValues, true>(high_first)
+                  : emitters_of<HalfValues, false>(high_first);
+}
+
+}  // namespace
+}  // namespace qk::cpu

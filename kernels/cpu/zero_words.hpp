@@ -1,0 +1,88 @@
+// Zeros of 8 rows at a time, as a word: nibble i is row 8 * block + i. Most layouts store such
+// words, in one order or another.
+#pragma once
+#include "cpu/access.hpp"
+
+namespace qk::cpu {
+namespace {
+
+// Nibbles 0, 2, 4, 6, 1, 3, 5, 7 in order (awq_gemm's rows), and back.
+inline uint32_t spread_nibbles(uint32_t x) {
+    x = (x | x << 8) & 0x00ff00ffu;
+    return (x | x << 4) & 0x0f0f0f0fu;
+}
+inline uint32_t gather_nibbles(uint32_t x) {
+    x = (x | x >> 4) & 0x00ff00ffu;
+    return (x | x >> 8) & 0x0000ffffu;
+}
+inline uint32_t from_awq_order(uint32_t x) {
+    return spread_nibbles(x & 0xffffu) | spread_nibbles(x >> 16) << 4;
+}
+inline uint32_t to_awq_order(uint32_t x) {
+    return gather_nibbles(x & 0x0f0f0f0fu) | gather_nibbles(x >> 4 & 0x0f0f0f0fu) << 16;
+}
+// Every nibble plus or minus 1, modulo 16.
+inline uint32_t nibbles_plus_one(uint32_t x) {
+    return ((x & 0x77777777u) + 0x11111111u) ^ (x & 0x88888888u);
+}
+inline uint32_t nibbles_minus_one(uint32_t x) {
+    return ((x | 0x88888888u) - 0x11111111u) ^ (~x & 0x88888888u);
+}
+
+class ZeroWords {
+  public:
+    explicit ZeroWords(const Weight &w) : w_(w) {
+        const int64_t groups = w.geometry.groups_per_row, words = ceil_div(w.geometry.n, 8);
+        switch (w.layout->id) {
+            case QK_LAYOUT_AWQ_GEMM:
+            case QK_LAYOUT_GPTQ:
+            case QK_LAYOUT_GPTQ_V1: block_stride_ = 1, group_stride_ = words; break;
+            case QK_LAYOUT_WORD:
+            case kLayoutRows8: block_stride_ = groups, group_stride_ = 1; break;
+            default: break;  // a nibble at a time
+        }
+    }
+
+    // Rows past the last are 0.
+    uint32_t read(int64_t block, int64_t group) const {
+        const int64_t rows = min64(8, w_.geometry.n - block * 8);
+        const uint32_t real = uint32_t((uint64_t{1} << rows * 4) - 1);
+        if (w_.zero == nullptr) return 0x88888888u & real;
+        if (group_stride_ == 0) {
+            uint32_t word = 0;
+            for (int64_t r = 0; r < rows; ++r) {
+                word |= uint32_t(zero_of(w_, {block * 8 + r, group})) << 4 * r;
+            }
+            return word;
+        }
+        uint32_t word = load_as<uint32_t>(w_.zero, place(block, group));
+        if (w_.layout->id == QK_LAYOUT_AWQ_GEMM) word = from_awq_order(word);
+        if (w_.layout->zero_offset != 0) word = nibbles_plus_one(word);
+        return word & real;
+    }
+    // Into a plane that is 0.
+    void write(int64_t block, int64_t group, uint32_t word) const {
+        const int64_t rows = min64(8, w_.geometry.n - block * 8);
+        if (group_stride_ == 0) {
+            for (int64_t r = 0; r < rows; ++r) {
+                store_zero(w_, {block * 8 + r, group}, int(word >> 4 * r & 15));
+            }
+            return;
+        }
+        if (w_.layout->zero_offset != 0) word = nibbles_minus_one(word);
+        word &= uint32_t((uint64_t{1} << rows * 4) - 1);
+        if (w_.layout->id == QK_LAYOUT_AWQ_GEMM) word = to_awq_order(word);
+        store_as(w_.zero, place(block, group), word);
+    }
+
+  private:
+    int64_t place(int64_t block, int64_t group) const {
+        return block * block_stride_ + group * group_stride_;
+    }
+
+    const Weight &w_;
+    int64_t block_stride_ = 0, group_stride_ = 0;
+};
+
+}  // namespace
+}  // namespace qk::cpu
