@@ -56,6 +56,7 @@ TEST(CpuRepack, EqualsGeneric) {
     printf("%lld runs of specialised kernels\n", (long long)g_taken);
 }
 
+#if defined(__x86_64__)  // elsewhere nothing is different
 // Large enough for the stores that go past the caches.
 TEST(CpuRepack, Streamed) {
     const qk_layout packed = qk::kLayoutRows8;
@@ -64,6 +65,7 @@ TEST(CpuRepack, Streamed) {
         compare({QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, packed, 2065, 4224, 128}, layout);
     }
 }
+#endif
 
 TEST(CpuRepack, BytesAreCopied) {
     const WeightCase c = {QK_FORMAT_LUT8, QK_FORMAT_F32, QK_LAYOUT_ROW, 33, 101, 50};
