@@ -152,8 +152,9 @@ TEST(CudaBatch, EveryCutIsWithinItsBound) {
     QK_NEEDS_DEVICE();
     Rng rng(25);
     const int64_t cases[][3] = {  // m, n, k
-        {33, 12300, 16},  {61, 12300, 528}, {70, 8200, 1040}, {101, 6100, 1040}, {127, 50, 2064},
-        {129, 12300, 80}, {500, 8200, 80},  {300, 2050, 2064}};
+        {17, 12300, 144}, {32, 28700, 272}, {33, 12300, 16},  {61, 12300, 528},
+        {70, 8200, 1040}, {101, 6100, 1040}, {127, 50, 2064}, {129, 12300, 80},
+        {500, 8200, 80},  {300, 2050, 2064}};
     for (const qk_format format : {QK_FORMAT_U4_AFFINE, QK_FORMAT_NF4}) {
         for (const auto &[m, n, k] : cases) {
             Case c = make_case(weight_desc(format, QK_FORMAT_F16, QK_LAYOUT_ROW, 64, n, k),
@@ -171,6 +172,30 @@ TEST(CudaBatch, EveryCutIsWithinItsBound) {
     }
 }
 
+// Each number of rows has copies of its own height.
+TEST(CudaBatch, EveryBatchTo64IsWithinItsBoundAndOfOneMind) {
+    QK_NEEDS_DEVICE();
+    Rng rng(26);
+    for (const qk_format format : {QK_FORMAT_U4_AFFINE, QK_FORMAT_NF4}) {
+        Case c = make_case(weight_desc(format, QK_FORMAT_F16, QK_LAYOUT_ROW, 64, 200, 1040),
+                           QK_FORMAT_BF16, 64, rng);
+        const DeviceWeight w(packed(c.w));
+        const qk::Format *const type = qk::find_format(c.type);
+        if (!qk::cuda::kLinearGemm.can_run(
+                {{type, c.m, c.k(), nullptr}, w.view(), nullptr, {type, c.m, c.n(), nullptr}}, 0)) {
+            GTEST_SKIP() << "the matrix kernel needs sm_90 and a build for sm_90a";
+        }
+        const auto all = run(qk::cuda::kLinearGemm, c, w, 64);
+        for (int64_t rows = 17; rows <= 64; ++rows) {
+            SCOPED_TRACE(rows);
+            const auto y = run(qk::cuda::kLinearGemm, c, w, rows);
+            expect_within(c, y, rows, of_gemm(c, rows));
+            ASSERT_TRUE(std::equal(y.begin(), y.end(), all.begin()));
+            if (HasFailure()) return;
+        }
+    }
+}
+
 TEST(CudaBatch, TheMatrixKernelRepeatsBitForBit) {
     QK_NEEDS_DEVICE();
     Rng rng(22);
@@ -183,7 +208,7 @@ TEST(CudaBatch, TheMatrixKernelRepeatsBitForBit) {
                 {{type, c.m, c.k(), nullptr}, w.view(), nullptr, {type, c.m, c.n(), nullptr}}, 0)) {
             GTEST_SKIP() << "the matrix kernel needs sm_90 and a build for sm_90a";
         }
-        for (const int64_t rows : {40, 128, 200}) {
+        for (const int64_t rows : {20, 40, 128, 200}) {
             const auto first = run(qk::cuda::kLinearGemm, c, w, rows);
             for (int repeat = 0; repeat < 20; ++repeat) {
                 ASSERT_EQ(run(qk::cuda::kLinearGemm, c, w, rows), first) << rows;

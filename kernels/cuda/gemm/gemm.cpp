@@ -87,14 +87,14 @@ Status describe_planes(const LinearArgs &args, int32_t row_tiles, int32_t x_rows
     const Encode encode = find_encode();
     QK_CHECK(encode != nullptr, error, UNSUPPORTED, "linear: the driver has no tensor maps");
     const cuuint32_t one[3] = {1, 1, 1};
-    // Codes: 64 bytes for each of 8 rows of a tile, the tiles of a row of tiles, the rows of tiles.
+    // Codes: the 4 lines of 128 bytes of a tile, the tiles of a row of tiles, the rows of tiles.
     const cuuint64_t tiles = cuuint64_t(p->tiles);
-    const cuuint64_t code_sizes[3] = {16, tiles * 8, cuuint64_t(p->row_tiles)};
-    const cuuint64_t code_strides[2] = {64, tiles * 512};
-    const cuuint32_t code_box[3] = {16, 8, cuuint32_t(row_tiles)};
+    const cuuint64_t code_sizes[3] = {32, tiles * 4, cuuint64_t(p->row_tiles)};
+    const cuuint64_t code_strides[2] = {128, tiles * 512};
+    const cuuint32_t code_box[3] = {32, 4, cuuint32_t(row_tiles)};
     const CUresult codes =
         encode(&p->codes, CU_TENSOR_MAP_DATA_TYPE_UINT32, 3, args.w.data, code_sizes, code_strides,
-               code_box, one, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_64B,
+               code_box, one, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     const cuuint64_t x_sizes[2] = {cuuint64_t(args.x.columns), cuuint64_t(args.x.rows)};
     const cuuint64_t x_strides[1] = {cuuint64_t(args.x.columns) * 2};

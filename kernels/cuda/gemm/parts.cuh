@@ -2,7 +2,7 @@
 // a tile and turns it into operands.
 //
 //               64 R rows x 64 codes a tile        64 columns x N rows of x
-//   producer: [ tensor copy, swizzled by 64 B ]  [ tensor copy, swizzled by 128 B ]  scales, zeros
+//   producer: [ tensor copy ]     [ tensor copy ]     swizzled by 128 bytes      scales, zeros
 //   consumer:   word -> 4 registers (decode)  ->  wgmma D[64 x N] += A[64 x 16] . B[16 x N]
 #pragma once
 #include "cuda/gemm/shape.cuh"
@@ -47,10 +47,10 @@ struct Gemm {
         for (int32_t tile = it.first; tile < it.last; tile += kTiles, turn.next(p.slots)) {
             barrier_wait(empty + turn.slot * 8, turn.parity);
             const uint32_t to = slot(turn.slot), barrier = full + turn.slot * 8;
-            barrier_expect(barrier, S::kX + S::kCodes);
+            barrier_expect(barrier, (S::kScaled ? S::kX : p.stage_x) + S::kCodes);
 #pragma unroll
             for (int t = 0; t < kTiles; ++t) {
-                tensor_copy(to + S::kX + t * (S::kCodes / kTiles), p.codes, 0, (tile + t) * 8,
+                tensor_copy(to + S::kX + t * (S::kCodes / kTiles), p.codes, 0, (tile + t) * 4,
                             it.row_tile, barrier);
                 tensor_copy(to + t * (S::kX / kTiles), p.x, (tile + t) * 64, it.x_first,
                             barrier);
@@ -58,52 +58,74 @@ struct Gemm {
         }
     }
 
-    // `bytes` of each group of the stage's tiles, `piece` bytes a copy.
+    // Copies `bytes` of each group of a stage's tiles, `piece` bytes at a time. Every lane has a
+    // piece of one tile of k, in every kStep-th row of tiles: little is left to compute a stage.
     template <int bytes, int piece>
-    __device__ void order_groups(uint32_t to, const uint8_t *plane, int32_t row_tile,
-                                 int32_t tile) const {
-        constexpr int kPieces = bytes / piece;
-        for (int i = int(threadIdx.x) & 31; i < S::kRowTiles * kTiles * kPieces; i += 32) {
-            const int t = i / kPieces % kTiles, r = row_tile + i / kPieces / kTiles;
-            const bool there = r < p.row_tiles && tile + t < p.tiles;
-            const int64_t group =
-                there ? r * p.w.geometry.groups_per_row + ((tile + t) >> p.group_shift) : 0;
-            copy_piece<piece>(to + i * piece, plane + group * bytes + i % kPieces * piece, there);
+    struct Groups {
+        static constexpr int kPieces = bytes / piece, kOfRow = kPieces * kTiles;
+        static constexpr int kAll = S::kRowTiles * kOfRow, kStep = 32 / kOfRow;
+        static_assert(32 % kOfRow == 0);
+        const uint8_t *from;  // of group 0
+        int64_t step;
+        int32_t rows, tile;  // of tiles that are there; of the stage
+        uint32_t to;
+
+        __device__ Groups(const GemmProblem &p, const uint8_t *plane, int32_t row_tile,
+                          uint32_t at) {
+            const int32_t lane = int32_t(threadIdx.x & 31), row = row_tile + lane / kOfRow;
+            const int64_t row_bytes = p.w.geometry.groups_per_row * bytes;
+            rows = lane < kAll ? p.row_tiles - row : 0;
+            from = plane + (rows > 0 ? row * row_bytes : 0) + lane % kPieces * piece;
+            step = kStep * row_bytes;
+            tile = lane / kPieces % kTiles;
+            to = at + uint32_t(lane * piece);
         }
-    }
+        __device__ void order(const GemmProblem &p, uint32_t slot_at, int32_t first) const {
+            const bool in = first + tile < p.tiles;
+            const uint8_t *at = from + (in ? int64_t((first + tile) >> p.group_shift) * bytes : 0);
+#pragma unroll
+            for (int i = 0; i < (kAll + 31) / 32; ++i, at += step) {
+                if (kAll % 32 != 0 && int(threadIdx.x & 31) + i * 32 >= kAll) break;
+                const bool there = in && i * kStep < rows;
+                copy_piece<piece>(slot_at + to + i * 32 * piece, there ? at : from, there);
+            }
+        }
+    };
 
     __device__ void order_scales(const Item &it, Turn &turn) const {
         const bool zeros = !Decode::kPairs && p.w.zero != nullptr;
+        const Groups<8 * kPairBytes<kind>, 16> scale(p, p.w.scale, it.row_tile, kScales);
+        const Groups<8, 8> zero(p, zeros ? p.w.zero : p.w.scale, it.row_tile, kZeros);
         for (int32_t tile = it.first; tile < it.last; tile += kTiles, turn.next(p.slots)) {
             barrier_wait(empty + turn.slot * 8, turn.parity);
             const uint32_t to = slot(turn.slot);
-            order_groups<8 * kPairBytes<kind>, 16>(to + kScales, p.w.scale, it.row_tile, tile);
-            if (zeros) order_groups<8, 8>(to + kZeros, p.w.zero, it.row_tile, tile);
+            scale.order(p, to, tile);
+            if (zeros) zero.order(p, to, tile);
             barrier_arrive_after_copies(full + turn.slot * 8);
         }
     }
 
     // ---- consumers
 
-    // What a lane adds to a slot to find its codes, scales and zeros.
+    // What a lane adds to a slot to find its codes, scales and zeros, in the first unit.
     struct Places {
         uint32_t codes, scale, zero;
-        uint32_t number[2];  // nested: of the rows' group 0
+        uint32_t number[S::U][2];  // nested: of the rows' group 0
 
         __device__ Places(const Gemm &g, int32_t row_tile) {
             const uint32_t lane = threadIdx.x & 31, quad = lane >> 2;
-            const uint32_t r = (threadIdx.x >> 7) / S::Q * 4 + (threadIdx.x >> 5 & 3);
-            codes = S::kX + r * 512 + quad * 64 + (quad >> 1) * 16;
-            if (S::kConsumers == 4) codes += (lane & 2) * 2;
+            const uint32_t r = (threadIdx.x >> 7) / S::Q * (4 * S::U) + (threadIdx.x >> 5 & 3);
+            const uint32_t line = r * 4 + (quad >> 1);  // of 128 bytes
+            codes = S::kX + line * 128 + ((quad & 1) * 4 ^ (line & 7)) * 16 + (lane & 2) * 2;
             const uint32_t at = r * kTiles * 8 + quad;
             scale = kScales + at * kPairBytes<kind>;
             zero = kZeros + at;
             if constexpr (kind == ScaleKind::kNested) {
 #pragma unroll
-                for (int i = 0; i < 2; ++i) {
-                    const int64_t row = int64_t(row_tile + r) * 16 + quad + i * 8;
+                for (int i = 0; i < S::U * 2; ++i) {
+                    const int64_t row = int64_t(row_tile + r + i / 2 * 4) * 16 + quad + i % 2 * 8;
                     const Geometry &s = g.p.w.geometry;
-                    number[i] = uint32_t(min64(row, s.n - 1) * s.groups_per_row);
+                    number[i / 2][i % 2] = uint32_t(min64(row, s.n - 1) * s.groups_per_row);
                 }
             }
         }
@@ -111,30 +133,27 @@ struct Gemm {
 
     // A lane's share of a tile as it is stored.
     struct Raw {
-        uint32_t words[4], zero, scale[kind == ScaleKind::kF32 ? 2 : 1];
+        uint32_t words[4][2], zero, scale[kind == ScaleKind::kF32 ? 2 : 1];
         float second[kind == ScaleKind::kNested ? 2 : 1];
     };
 
-    // The codes of one step of 16 columns lie in two words of the tile: those of the lane's columns
-    // 2 i, 2 i + 1 and 8 + 2 i, 9 + 2 i, halves of either.
-    __device__ void read(const Places &at, uint32_t slot_at, int32_t tile, int t, Raw &raw) const {
+    // Unit u of tile t of a stage, whose first tile is number `tile` of k. The codes of one step of
+    // 16 columns lie in two words: those of the lane's columns 2 i, 2 i + 1 and 8 + 2 i, 9 + 2 i,
+    // halves of either. Nothing is done to what is loaded before `decode`, so that nobody waits for
+    // it here.
+    __device__ void read(const Places &at, uint32_t slot_at, int32_t tile, int t, int u,
+                         Raw &raw) const {
         const uint32_t stage = slot(slot_at);
-        const bool odd = threadIdx.x & 1, upper = threadIdx.x & 2;
-        const uint32_t pick =
-            Decode::kPairs ? (odd ? 0x7632u : 0x5410u) : (odd ? 0x7351u : 0x6240u);
-        const uint32_t codes = stage + at.codes + t * (S::kCodes / kTiles);
+        const uint32_t codes = stage + at.codes + t * (S::kCodes / kTiles) + u * 2048;
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
             const uint32_t from = codes ^ j * 16;
-            if constexpr (S::kConsumers == 4) {  // no registers for all four words
-                raw.words[j] = __byte_perm(shared_load_4(from), shared_load_4(from + 8), pick);
-            } else {
-                const uint4 v = shared_load_16(from);
-                raw.words[j] = __byte_perm(upper ? v.y : v.x, upper ? v.w : v.z, pick);
-            }
+            raw.words[j][0] = shared_load_4(from);
+            raw.words[j][1] = shared_load_4(from + 8);
         }
-        if constexpr (!Decode::kPairs) raw.zero = shared_load_1(stage + at.zero + t * 8);
-        const uint32_t from = stage + at.scale + t * 8 * kPairBytes<kind>;
+        const uint32_t group = uint32_t(u * 4 * kTiles + t) * 8;
+        if constexpr (!Decode::kPairs) raw.zero = shared_load_1(stage + at.zero + group);
+        const uint32_t from = stage + at.scale + group * kPairBytes<kind>;
         if constexpr (kind == ScaleKind::kF32) {
             const uint2 both = shared_load_8(from);
             raw.scale[0] = both.x;
@@ -143,7 +162,7 @@ struct Gemm {
             raw.scale[0] = shared_load_2(from);
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
-                const uint32_t number = at.number[i] + ((tile + t) >> p.group_shift);
+                const uint32_t number = at.number[u][i] + ((tile + t) >> p.group_shift);
                 raw.second[i] =
                     __ldg(reinterpret_cast<const float *>(p.w.second) + (number >> p.second_shift));
             }
@@ -180,12 +199,16 @@ struct Gemm {
     }
 
     __device__ void decode(const Raw &raw, uint32_t (&a)[4][4], float (&scale)[2]) const {
+        const bool odd = threadIdx.x & 1;
+        const uint32_t pick =
+            Decode::kPairs ? (odd ? 0x7632u : 0x5410u) : (odd ? 0x7351u : 0x6240u);
         Zeros z = {};
         if constexpr (!Decode::kPairs) z = Decode::zeros(raw.zero);
         scales(raw, scale);
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
-            Decode::decode(raw.words[j], z, table, (threadIdx.x & 31) * 4, a[j]);
+            const uint32_t word = __byte_perm(raw.words[j][0], raw.words[j][1], pick);
+            Decode::decode(word, z, table, (threadIdx.x & 31) * 4, a[j]);
         }
         if constexpr (S::kScaled) {
             const uint32_t both[2] = {DecodePairs<T>::pair(scale[0], scale[0]),

@@ -22,6 +22,7 @@ struct GemmProblem {
     int32_t step_rows, step_x;     // wide: from a block's item to its next
     int32_t split;             // blocks of a cluster
     int32_t slots;             // stages in the ring
+    uint32_t stage_x;          // bytes of x that a stage brings
 };
 
 // Describes the planes of `args` to the copy engine: boxes of row_tiles x 16 rows of w, and of

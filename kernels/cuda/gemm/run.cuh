@@ -12,9 +12,9 @@ constexpr uint32_t kStaticShared = 2048;  // barriers and the table of nested sc
 template <class S>
 Status run_narrow(const LinearArgs &args, const Launch &launch, GemmProblem *p) {
     p->slots = S::slots(uint32_t(shared_memory(launch.device_index)) - kStaticShared);
-    QK_TRY(describe_planes(args, S::kRowTiles, S::N, launch.error, p));
-    Shape3 shape = {dim3(uint32_t(p->split), uint32_t(ceil_div(p->m, S::N)),
-                         uint32_t(ceil_div(p->row_tiles, S::kRowTiles))),
+    p->stage_x = uint32_t(p->m) * 128 * S::kTiles;
+    QK_TRY(describe_planes(args, S::kRowTiles, int32_t(p->m), launch.error, p));
+    Shape3 shape = {dim3(uint32_t(p->split), uint32_t(ceil_div(p->row_tiles, S::kRowTiles))),
                     S::kThreads};
     shape.shared_bytes = S::shared_bytes(p->slots);
     shape.overlaps = true;
@@ -45,9 +45,15 @@ template <class T, class Decode, ScaleKind kind>
 Status run_cut(GemmCut cut, const LinearArgs &args, const Launch &launch, GemmProblem *p) {
     switch (cut) {
         case GemmCut::kThinNarrow:
+            if (p->m <= 32) {
+                return run_narrow<GemmShape<T, Decode, kind, 32, 1, 2, 4>>(args, launch, p);
+            }
             return run_narrow<GemmShape<T, Decode, kind, 64, 1, 2, 4>>(args, launch, p);
         case GemmCut::kTallNarrow:
-            return run_narrow<GemmShape<T, Decode, kind, 64, 4, 1, 2>>(args, launch, p);
+            if (p->m <= 32) {
+                return run_narrow<GemmShape<T, Decode, kind, 32, 2, 1, 2, 2>>(args, launch, p);
+            }
+            return run_narrow<GemmShape<T, Decode, kind, 64, 2, 1, 2, 2>>(args, launch, p);
         case GemmCut::k128x128:
             return run_wide<GemmShape<T, Decode, kind, 128, 2, 1, 2>>(args, launch, p);
         case GemmCut::k192x128:

@@ -54,6 +54,14 @@ __device__ inline void keep(uint32_t (&a)[steps][4]) {
         "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
 #define QK_SUMS_32(i) QK_SUMS_8(i), QK_SUMS_8(i + 8), QK_SUMS_8(i + 16), QK_SUMS_8(i + 24)
 
+#define QK_WGMMA_32(type)                                                                         \
+    QK_WGMMA("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %21, 0;\n\t"                                   \
+             "wgmma.mma_async.sync.aligned.m64n32k16.f32." type "." type " "                      \
+             "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "           \
+             "{%16, %17, %18, %19}, %20, p, 1, 1, 0;\n\t}"                                        \
+             : QK_SUMS_8(0), QK_SUMS_8(8)                                                         \
+             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add))
+
 #define QK_WGMMA_64(type)                                                                         \
     QK_WGMMA("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %37, 0;\n\t"                                   \
              "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " "                      \
@@ -95,6 +103,13 @@ template <class T, int n>
 struct Wgmma;
 
 template <>
+struct Wgmma<F16, 32> {
+    static __device__ void run(float (&d)[16], const uint32_t (&a)[4], uint64_t b, int add) {
+        QK_WGMMA_32("f16");
+    }
+};
+
+template <>
 struct Wgmma<F16, 64> {
     static __device__ void run(float (&d)[32], const uint32_t (&a)[4], uint64_t b, int add) {
         QK_WGMMA_64("f16");
@@ -105,6 +120,13 @@ template <>
 struct Wgmma<F16, 128> {
     static __device__ void run(float (&d)[64], const uint32_t (&a)[4], uint64_t b, int add) {
         QK_WGMMA_128("f16");
+    }
+};
+
+template <>
+struct Wgmma<BF16, 32> {
+    static __device__ void run(float (&d)[16], const uint32_t (&a)[4], uint64_t b, int add) {
+        QK_WGMMA_32("bf16");
     }
 };
 
@@ -139,6 +161,7 @@ struct Wgmma<BF16, 256> {
 #undef QK_WGMMA_256
 #undef QK_WGMMA_128
 #undef QK_WGMMA_64
+#undef QK_WGMMA_32
 #undef QK_SUMS_32
 #undef QK_SUMS_8
 #undef QK_WGMMA
