@@ -68,6 +68,44 @@ TEST(CudaVector, F32TermsKeepSpecialValues) {
     }
 }
 
+// f32 x whose magnitudes span all that f32 has, where large ones meet weights of 0: small ones must
+// count as if they were alone.
+TEST(CudaVector, F32KeepsSmallValuesBesideLargeOnes) {
+    QK_NEEDS_DEVICE();
+    Rng rng(15);
+    for (const qk_format format : {QK_FORMAT_U4_AFFINE, QK_FORMAT_NF4, QK_FORMAT_FP4_BNB}) {
+        for (const int64_t k : {64, 528, 4096, 8720}) {
+            for (const int spread : {20, 60, 240}) {
+                const auto desc = weight_desc(format, QK_FORMAT_F32, QK_LAYOUT_ROW, 64, 37, k);
+                Problem p = make_problem(desc, QK_FORMAT_F32, 1, rng);
+                const int zero_code = format == QK_FORMAT_NF4         ? 7
+                                      : format == QK_FORMAT_U4_AFFINE ? 5
+                                                                      : 0;
+                for (uint8_t &byte : p.w.planes[QK_PLANE_ZERO]) byte = 0x55;
+                for (int64_t c = 0; c < k; ++c) {
+                    // 2^-130 to 2^110: subnormal ones among them
+                    const int exponent = int(rng() % uint64_t(spread)) - spread * 13 / 24;
+                    const float x = std::ldexp(float_at(QK_FORMAT_F32, p.x, c), exponent);
+                    memcpy(p.x.data() + c * 4, &x, 4);
+                    // Weights of columns of large x: 0 in three rows of four.
+                    for (int64_t r = 0; exponent > -spread / 3 && r < p.n(); ++r) {
+                        uint8_t &byte = p.w.planes[QK_PLANE_DATA][size_t((r * k + c) / 2)];
+                        if (r % 4 == 3) continue;
+                        byte = uint8_t(c % 2 == 0 ? (byte & 0xf0) | zero_code
+                                                  : (byte & 0x0f) | zero_code << 4);
+                    }
+                }
+                std::fill(p.bias.begin(), p.bias.end(), uint8_t{0});
+                SCOPED_TRACE(describe(p) + " spread " + std::to_string(spread));
+                const DeviceWeight w = packed_weight(p.w);
+                const auto y = run_on_device(qk::cuda::kLinearVector, p, w, 0, 1);
+                expect_within_bound(p, y, 1 + spread / 28);
+                EXPECT_EQ(run_on_device(qk::cuda::kLinearVector, p, w, 0, 1), y);
+            }
+        }
+    }
+}
+
 // More rows of tiles than one round of blocks takes, and many a block.
 TEST(CudaVector, TakesManyRows) {
     QK_NEEDS_DEVICE();

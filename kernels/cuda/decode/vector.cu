@@ -42,7 +42,8 @@ VectorProblem vector_problem(const LinearArgs &args, int32_t device_index) {
         0,
         args.bias != nullptr ? args.bias->format->id : QK_FORMAT_F32,
         plan_vector(s.n, s.k, multiprocessors(device_index)),
-        {}};
+        {},
+        1};
     if (second > 0) {
         const int64_t rows = p.plan.rows.each + (p.plan.rows.rest > 0);
         p.last_second = uint32_t(rows * 16 * s.groups_per_row / second + 1);
@@ -73,7 +74,7 @@ bool can_run(const LinearArgs &args, int32_t device_index) {
     const bool groups =
         s.groups_per_row == 1 || (s.group_size % 64 == 0 && power_of_two(s.group_size));
     // The instance with the most shared memory.
-    using Largest = VectorWarp<F32, TableTerms, ScaleKind::kNested, 1>;
+    using Largest = VectorWarp<F32, SplitTable, ScaleKind::kNested, 1>;
     const bool fits = packed && !s.flat && groups && s.k % 16 == 0 && s.k < (int64_t{1} << 24) &&
                       s.group_count < (int64_t{1} << 32) && ceil_div(s.n, 16) <= 2147483647;
     if (!fits || multiprocessors(device_index) < 1) return false;

@@ -34,12 +34,11 @@ struct Sums {
 
 template <class T, class Decode, ScaleKind kind, int kGroupTiles>
 struct VectorWarp {
-    using Terms = XTerms<T>;
-    using Operand = typename Terms::Operand;
+    using X = XColumns<T>;
+    using Operand = typename X::Operand;
     static constexpr uint32_t kTiles = kGroupTiles == 1 ? 2 : 1;  // of a lane, with own scales
     using Map = SlotMap<kind, Decode::kPairs, kTiles>;
-    static constexpr uint32_t kTables = Decode::kPairs ? Terms::kCount * kTableBytes : 0;
-    static constexpr uint32_t kCodes = kSharedStart + kTables;
+    static constexpr uint32_t kCodes = kSharedStart + (Decode::kPairs ? kTableBytes : 0);
     static constexpr uint32_t kSlots = kCodes + (kind == ScaleKind::kNested ? 256 * 4 : 0);
     static constexpr uint32_t kBarriers = kSlots + kVectorWarps * Map::kBytes;
     static constexpr uint32_t kXKnown = kBarriers + kVectorWarps * 16;
@@ -50,7 +49,7 @@ struct VectorWarp {
     struct Lane {
         float2 scale[kTiles];
         Zeros zero[kTiles];
-        uint32_t b[Terms::kOperands][8];
+        X x;
     };
 
     const VectorProblem &p;
@@ -156,19 +155,6 @@ struct VectorWarp {
         }
     }
 
-    // A lane's 16 columns of tile `row` of the unit; 0 past the end of k.
-    __device__ void load_x(Lane *v) const {
-        const int32_t column = unit.column * int32_t(kUnitColumns) + int32_t(row * 64 + pair * 16);
-        constexpr int kVectors = Terms::kBytes;  // of 16 bytes, for 16 columns
-        uint4 q[kVectors] = {};
-        if (column < p.k) {
-            const auto *const x = static_cast<const uint8_t *>(p.x) + int64_t(column) * kVectors;
-#pragma unroll
-            for (int i = 0; i < kVectors; ++i) q[i] = reinterpret_cast<const uint4 *>(x)[i];
-        }
-        Terms::split(q, v->b);
-    }
-
     // Tile i's zeros, from the lane that has them.
     __device__ Zeros zero_of(const Lane &v, int i) const {
         if constexpr (Decode::kPairs) return {};
@@ -193,22 +179,42 @@ struct VectorWarp {
 
     __device__ void fold(int i, const float (&d)[4], const Lane &v, Sums *sums) const {
         if (pair != uint32_t(i) / 2) return;
-        sums->low = __fmaf_rn(d[i % 2], v.scale[i % int(kTiles)].x, sums->low);
-        sums->high = __fmaf_rn(d[2 + i % 2], v.scale[i % int(kTiles)].y, sums->high);
+        float low = d[i % 2], high = d[2 + i % 2];
+        if constexpr (X::kOfTile == 2) {
+            low = __fmul_rn(__fmaf_rn(d[1], 0x1p-12f, d[0]), v.x.unit[i % 2]);
+            high = __fmul_rn(__fmaf_rn(d[3], 0x1p-12f, d[2]), v.x.unit[i % 2]);
+        }
+        sums->low = __fmaf_rn(low, v.scale[i % int(kTiles)].x, sums->low);
+        sums->high = __fmaf_rn(high, v.scale[i % int(kTiles)].y, sums->high);
     }
 
-    // Terms of a weight by terms of x, but for those below an ulp of the product.
-    __device__ void multiply_terms(uint32_t word, const Zeros &zero, const Lane &v, int j,
-                                   float (&d)[4]) const {
+    // Tile i of the slot, whose codes are here, to the sums.
+    __device__ void add_tile(int i, const uint4 &codes, const Zeros &zero, const Lane &v,
+                             Sums *sums) const {
+        const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
+        const auto &b = v.x.b[i % X::kOfTile];
+        if constexpr (two_terms<Decode>) {
+            float d[2][4] = {};
 #pragma unroll
-        for (int e = 0; e < Decode::kTerms; ++e) {
-            uint32_t a[4];
-            Decode::decode_term(e, word, zero, lanes, a);
+            for (int j = 0; j < 4; ++j) {
+                uint32_t a[2][4];
+                Decode::decode_two(words[j], lanes, a);
+                mma_16x8x16<Operand>(d[0], a[0], b[2 * j], b[2 * j + 1]);
+                mma_16x8x16<Operand>(d[1], a[1], b[2 * j], b[2 * j + 1]);
+            }
+            const auto second = [](const float (&s)[4]) {  // second halves have 2^-12 each
+                return __fmaf_rn(s[3], 0x1p-12f, __fadd_rn(s[1], s[2]));
+            };
+            fold(i, {d[0][0], second(d[0]), d[1][0], second(d[1])}, v, sums);
+        } else {
+            float d[4] = {};
 #pragma unroll
-            for (int t = 0; t < Terms::kCount - e; ++t) {
-                const auto &b = v.b[e > 0 && t == 0 ? Terms::kFinite : t];
+            for (int j = 0; j < 4; ++j) {
+                uint32_t a[4];
+                Decode::decode(words[j], zero, lanes, a);
                 mma_16x8x16<Operand>(d, a, b[2 * j], b[2 * j + 1]);
             }
+            fold(i, d, v, sums);
         }
     }
 
@@ -222,20 +228,8 @@ struct VectorWarp {
         for (int i = first; i < last; ++i) {
             if (!Decode::kPairs && (i % kGroupTiles == 0 || i == first)) zero = zero_of(v, i);
             const uint4 now = q[i % 2];
-            const uint32_t words[4] = {now.x, now.y, now.z, now.w};
             if (i + 2 < last) q[i % 2] = shared_load_16(codes + (i + 2) * 512);
-            float d[4] = {};
-#pragma unroll
-            for (int j = 0; j < 4; ++j) {
-                if constexpr (Terms::kCount == 1) {
-                    uint32_t a[4];
-                    Decode::decode(words[j], zero, lanes, a);
-                    mma_16x8x16<T>(d, a, v.b[0][2 * j], v.b[0][2 * j + 1]);
-                } else {
-                    multiply_terms(words[j], zero, v, j, d);
-                }
-            }
-            fold(i, d, v, sums);
+            add_tile(i, now, zero, v, sums);
         }
     }
 
@@ -285,14 +279,17 @@ struct VectorWarp {
     }
 
     // Waits for x; the bias comes in beside it.
-    __device__ void await_x(int32_t y_rows, Lane *v) const {
+    __device__ void await_x(int32_t y_rows) const {
         wait_for_previous_kernel();
-        if (count > 0) load_x(v);
         if (p.bias != nullptr && int32_t(threadIdx.x) < y_rows) {
             const int64_t y_row = int64_t(first_row) * 16 + threadIdx.x;
             shared_store_4(kBias + threadIdx.x * 4,
                            __float_as_uint(load_float(p.bias_type, p.bias, y_row)));
         }
+    }
+
+    __device__ typename X::Raw load_x(Lane *v) const {
+        return v->x.load(p.x, p.k, unit.column * int32_t(kUnitColumns), row, pair);
     }
 
     // Whether x is known already, so that a launch of its own asks for x before the rest of its
@@ -317,19 +314,30 @@ struct VectorWarp {
         uint32_t parity = 0;
         const bool last = threadIdx.x >= kVectorThreads - 32;
         if (last && count > 0) order_codes(1);
-        const bool early = x_comes_first();
-        if (early) await_x(y_rows(rows), &v);
+        const bool early = X::kOfTile > 1 || x_comes_first();
+        if (early) await_x(y_rows(rows));
         if (threadIdx.x == kVectorThreads - 32) barrier_arrive(kXKnown);
-        if (count > 0) {
-            if (!last) order_codes(1);
-            barrier_wait(barrier, 0);
-            begin_unit(&v);
+        if (!early) {
+            if (count > 0 && !last) order_codes(1);
+            if (count > 0) barrier_wait(barrier, 0);
+            if (count > 0) begin_unit(&v);
+            await_x(y_rows(rows));
+            if (count > 0) v.x.split(load_x(&v), false, lane);
         }
-        if (!early) await_x(y_rows(rows), &v);
+        bool begun = !early, asks = true, orders = !last, again = false;
 #pragma unroll 1
-        for (int32_t left = count; left > 0; --left) {
+        for (int32_t left = count; left > 0;) {
+            if (!begun) {
+                typename X::Raw raw;
+                if (asks) raw = load_x(&v);
+                if (orders) order_codes(1);
+                if (asks) v.x.split(raw, again, lane);
+                barrier_wait(barrier, parity);
+                begin_unit(&v);
+            }
+            begun = false;
             add_tiles<0, kUnitTiles / 2>(v, &sums);
-            if (__builtin_expect(left > 1, 0)) {
+            if (__builtin_expect(left > 1 && !v.x.rest, 0)) {
                 ahead.advance(p.plan);
                 __syncwarp();
                 order_codes(0);
@@ -337,19 +345,16 @@ struct VectorWarp {
             }
             barrier_wait(barrier + 8, parity);
             add_tiles<kUnitTiles / 2, kUnitTiles>(v, &sums);
+            asks = v.x.rest || again || p.plan.unit_step != 0;
+            again = v.x.rest;
+            orders = !again;
+            if (again) continue;  // the same unit, what is left of x
+            if (--left == 0) break;
             const Unit now = unit;
             unit.advance(p.plan);
-            if (left == 1) {
-                unit = now;  // its sums are the block's to store
-                break;
-            }
             if (unit.row != now.row) store_partial(now, &sums);
             __syncwarp();
-            order_codes(1);
             parity ^= 1;
-            load_x(&v);
-            barrier_wait(barrier, parity);
-            begin_unit(&v);
         }
     }
 
@@ -364,8 +369,9 @@ struct VectorWarp {
         for (int32_t i = 1; i < p.plan.partials; ++i) {
             y = __fadd_rn(y, __uint_as_float(shared_load_4(from + uint32_t(i) * kRowBytes)));
         }
+        if constexpr (X::kOfTile == 2 && Decode::kPairs) y = __fmul_rn(y, p.entry_unit);
         if (p.bias != nullptr) y = __fadd_rn(y, __uint_as_float(shared_load_4(kBias + at * 4)));
-        if constexpr (Terms::kCount == 3) {
+        if constexpr (std::is_same_v<T, F32>) {
             store_as(p.y, y_row, y);
         } else {
             const uint32_t bits = DecodePairs<T>::pair(y, 0);
@@ -379,22 +385,6 @@ struct VectorWarp {
         }
     }
 };
-
-template <class T, class Decode, ScaleKind kind, int kGroupTiles>
-__global__ void __launch_bounds__(kVectorThreads, XTerms<T>::kBlocks)
-    multiply(const __grid_constant__ VectorProblem p) {
-#if __CUDA_ARCH__ >= 900
-    allow_next_kernel();
-    const Run rows = p.plan.rows.part(int32_t(blockIdx.x));
-    VectorWarp<T, Decode, kind, kGroupTiles> work(p, rows);
-    work.prepare(rows);
-    __syncthreads();
-    work.run(rows);
-    if (work.count > 0) work.store_partial(work.unit, &work.sums);
-    __syncthreads();
-    work.store_rows(rows);
-#endif
-}
 
 }  // namespace
 }  // namespace qk::cuda

@@ -1,4 +1,4 @@
-// Launches of the kernel for one row of x, by the formats of a weight.
+// The kernel for one row of x (decode/vector.cuh) and its launches, by the formats of a weight.
 #pragma once
 #include "cuda/decode/vector.cuh"
 #include "cuda/runtime.hpp"
@@ -6,6 +6,22 @@
 namespace qk::cuda {
 
 namespace {
+
+template <class T, class Decode, ScaleKind kind, int kGroupTiles>
+__global__ void __launch_bounds__(kVectorThreads, XColumns<T>::kBlocks)
+    multiply(const __grid_constant__ VectorProblem p) {
+#if __CUDA_ARCH__ >= 900
+    allow_next_kernel();
+    const Run rows = p.plan.rows.part(int32_t(blockIdx.x));
+    VectorWarp<T, Decode, kind, kGroupTiles> work(p, rows);
+    work.prepare(rows);
+    __syncthreads();
+    work.run(rows);
+    if (work.count > 0) work.store_partial(work.unit, &work.sums);
+    __syncthreads();
+    work.store_rows(rows);
+#endif
+}
 
 inline uint32_t seconds_bytes(const VectorProblem &p) {
     return p.second == nullptr ? 0 : (p.last_second + 1) * 4;
