@@ -100,11 +100,10 @@ TEST(CudaChoose, OneRowOfXOnAnH200) {
 }
 
 TEST(CudaChoose, LargeWeightsThatAreLookedUpGoInStages) {
-    EXPECT_FALSE(qk::cuda::prefers_stages(57344, 8192, false, false));
-    EXPECT_FALSE(qk::cuda::prefers_stages(8192, 8192, true, false));
-    EXPECT_TRUE(qk::cuda::prefers_stages(28672, 4096, true, false));
-    EXPECT_FALSE(qk::cuda::prefers_stages(4096, 4096, true, true));
-    EXPECT_TRUE(qk::cuda::prefers_stages(6144, 4096, false, true));
+    EXPECT_FALSE(qk::cuda::prefers_stages(57344, 8192, false));
+    EXPECT_FALSE(qk::cuda::prefers_stages(28672, 4096, true));
+    EXPECT_TRUE(qk::cuda::prefers_stages(8192, 28672, true));
+    EXPECT_TRUE(qk::cuda::prefers_stages(57344, 8192, true));
 }
 
 // What the kernel does with a plan: every unit of every row of tiles falls to one warp.

@@ -85,9 +85,9 @@ inline std::string describe(const Problem &p) {
 // costs at most 2^-23 of the sum of magnitudes; so does each fold (a product's and a sum's rounding
 // count as two), each slice and the bias. Table entries are first rounded to x's type: 2^-11 (f16)
 // or 2^-8 (bf16) of each term. The result is rounded once to y's type, the same 2^-11 or 2^-8.
-// f32 (decode/vector_terms.cuh): x is two halves, to 2^-23 of it, and an entry is two, to 2^-22;
-// what they add up to is put together by 8 operations. x whose magnitudes span more than 28 powers
-// of two takes several `rounds`.
+// f32 (decode/vector_terms.cuh): x is two halves, to 2^-23 of it, and so is an entry of NF4; what
+// they add up to is put together by 8 operations (one more for FP4's twelfths). x whose magnitudes
+// span more than 28 powers of two takes several `rounds`.
 inline void expect_within_bound(Problem &p, const std::vector<uint8_t> &y, int rounds = 1) {
     std::vector<float> w(size_t(p.n() * p.k()));
     const qk::Geometry &s = p.w.shape.geometry;
@@ -102,8 +102,9 @@ inline void expect_within_bound(Problem &p, const std::vector<uint8_t> &y, int r
                                                    : 0x1p-24;
     const bool table = p.w.shape.format->kind == qk::FormatKind::kTable;
     const bool wide = p.type == QK_FORMAT_F32;
-    const double terms = (wide ? 0x1p-23 : 0) + (table ? (wide ? 0x1p-22 : unit) : 0);
-    const double folds = 2 * double((s.k + 63) / 64) + 8 + (wide ? 8 : 0);
+    const double terms = (wide ? 0x1p-23 : 0) + (table ? (wide ? 0x1p-23 : unit) : 0);
+    const int64_t fold = s.groups_per_row > 1 && s.group_size == 32 ? 32 : 64;  // columns
+    const double folds = 2 * double((s.k + fold - 1) / fold) + 8 + (wide ? 9 : 0);
     const double additions = rounds * (68 + folds) + 1;
     for (int64_t i = 0; i < p.m; ++i) {
         for (int64_t r = 0; r < s.n; ++r) {

@@ -24,6 +24,23 @@ TEST(CudaVector, IsWithinItsBound) {
                         {QK_FORMAT_F16, QK_FORMAT_BF16, QK_FORMAT_F32}, rng);
 }
 
+// Groups that end inside a tile of 64 columns, the last one alone in its tile or not.
+TEST(CudaVector, GroupsOf32AreWithinTheirBound) {
+    QK_NEEDS_DEVICE();
+    Rng rng(16);
+    check_packed_kernel(qk::cuda::kLinearVector,
+                        {{1, 64},
+                         {9, 96},
+                         {17, 48},
+                         {16, 16},
+                         {33, 528},
+                         {7, 1040},
+                         {40, 4096},
+                         {5, 8736},
+                         {16 * 132 * 2 + 3, 160}},
+                        {1}, {32}, {QK_FORMAT_F16, QK_FORMAT_BF16}, rng);
+}
+
 // Large weights whose codes are looked up: chunks that do not fill the warps, more panels than one.
 TEST(CudaVector, StagesAreWithinTheirBound) {
     QK_NEEDS_DEVICE();

@@ -28,12 +28,9 @@ struct VectorPlan {
 };
 
 // Whether a weight is for decode/stages.cu where that can run: it is the faster one for large
-// weights whose codes are looked up, with nested scales from smaller sizes on
-// (docs/performance-cuda.md).
-static constexpr bool prefers_stages(int64_t n, int64_t k, bool looked_up, bool nested) {
-    const int64_t codes = n * k;
-    if (nested) return codes > int64_t{1} << 24;
-    return looked_up && codes > int64_t{1} << 26;
+// weights whose codes are looked up (docs/performance-cuda.md).
+static constexpr bool prefers_stages(int64_t n, int64_t k, bool looked_up) {
+    return looked_up && n * k > int64_t{1} << 27;
 }
 
 static constexpr VectorPlan plan_vector(int64_t n, int64_t k, int64_t most_blocks) {

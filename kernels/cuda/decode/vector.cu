@@ -71,21 +71,22 @@ bool can_run(const LinearArgs &args, int32_t device_index) {
     if (args.x.rows != 1 || is_dense(*w.format)) return false;
     const Geometry &s = w.geometry;
     const bool packed = w.layout->id == kLayoutTiles || w.layout->id == kLayoutTilesPairs;
+    const bool halves = s.group_size == 32 && args.x.format->id != QK_FORMAT_F32;
     const bool groups =
-        s.groups_per_row == 1 || (s.group_size % 64 == 0 && power_of_two(s.group_size));
-    // The instance with the most shared memory.
-    using Largest = VectorWarp<F32, SplitTable, ScaleKind::kNested, 1>;
+        s.groups_per_row == 1 || halves || (s.group_size % 64 == 0 && power_of_two(s.group_size));
+    // The instance with the most shared memory, and what nested scales need besides.
+    using Largest = VectorWarp<F16, RingTable<F16>, ScaleKind::kF32, 0>;
+    constexpr uint32_t kFixed = Largest::kSums - kSharedStart + 256 * 4;
     const bool fits = packed && !s.flat && groups && s.k % 16 == 0 && s.k < (int64_t{1} << 24) &&
                       s.group_count < (int64_t{1} << 32) && ceil_div(s.n, 16) <= 2147483647;
     if (!fits || multiprocessors(device_index) < 1) return false;
     const bool looked_up = w.layout->id == kLayoutTilesPairs;
-    if (prefers_stages(s.n, s.k, looked_up, w.scale.second_group > 0) &&
-        kLinearStages.can_run(args, device_index)) {
+    if (prefers_stages(s.n, s.k, looked_up) && kLinearStages.can_run(args, device_index)) {
         return false;
     }
     const VectorProblem p = vector_problem(args, device_index);
     const int64_t shared =
-        int64_t(Largest::kSums - kSharedStart) + p.plan.sums_bytes + seconds_bytes(p);
+        int64_t(kFixed) + p.plan.sums_bytes + seconds_bytes(p);
     return power_of_two(w.scale.second_group) && aligned(args.x.data) &&
            aligned(w.data) && aligned(w.scale.data) &&
            aligned(w.zero) && aligned(w.scale.second) && aligned(w.scale.code) &&

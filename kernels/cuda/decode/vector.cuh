@@ -7,7 +7,8 @@
 //     product of tile j by all 8 columns:   only column j is kept
 //
 // and a lane loads 32 bytes of x a unit instead of 256. Columns 2 i and 2 i + 1 sit with the lanes
-// whose number mod 4 is i, and such a lane needs the scales of tiles 2 i and 2 i + 1 alone.
+// whose number mod 4 is i, and such a lane needs the scales of tiles 2 i and 2 i + 1 alone. Where
+// x is f32 or groups have 32 columns, a tile keeps two columns (decode/vector_terms.cuh).
 //
 //     row of tiles   |  unit 0  |  unit 1  | ... | unit 15 | unit 16 | ...      16 rows of w
 //     warp                0          1              15          0
@@ -26,36 +27,32 @@
 namespace qk::cuda {
 namespace {
 
-constexpr int32_t kVectorThreads = kVectorWarps * 32;
-// What a lane adds up: rows r and r + 8, r its number / 4.
-struct Sums {
-    float low, high;
-};
-
 template <class T, class Decode, ScaleKind kind, int kGroupTiles>
 struct VectorWarp {
-    using X = XColumns<T>;
+    using X = XColumns<T, kGroupTiles == 0>;
     using Operand = typename X::Operand;
-    static constexpr uint32_t kTiles = kGroupTiles == 1 ? 2 : 1;  // of a lane, with own scales
-    using Map = SlotMap<kind, Decode::kPairs, kTiles>;
+    // Of a lane's two tiles of a unit. Groups of 32 columns (kGroupTiles 0) are half a tile.
+    static constexpr uint32_t kGroups = kGroupTiles == 0 ? 4 : kGroupTiles == 1 ? 2 : 1;
+    using Map = SlotMap<kind, Decode::kPairs, kGroups>;
     static constexpr uint32_t kCodes = kSharedStart + (Decode::kPairs ? kTableBytes : 0);
     static constexpr uint32_t kSlots = kCodes + (kind == ScaleKind::kNested ? 256 * 4 : 0);
     static constexpr uint32_t kBarriers = kSlots + kVectorWarps * Map::kBytes;
     static constexpr uint32_t kXKnown = kBarriers + kVectorWarps * 16;
-    static constexpr uint32_t kBias = kXKnown + 16;
+    static constexpr uint32_t kTablesKnown = kXKnown + 8;  // of nested scales
+    static constexpr uint32_t kScaleBias = kXKnown + 16;
+    static constexpr uint32_t kBias = kScaleBias + 16;
     static constexpr uint32_t kSums = kBias + kBlockRows * 16 * 4;
 
     // What a lane knows of the unit in the slot.
     struct Lane {
-        float2 scale[kTiles];
-        Zeros zero[kTiles];
+        float2 scale[kGroups];
+        Zeros zero[kGroups];  // groups of 32: their bytes, in the first one's `low`
         X x;
     };
 
     const VectorProblem &p;
     uint32_t lane, pair, row;  // pair of tiles of a unit: lane % 4; row: lane / 4
     uint32_t slot, barrier, partials, lanes;
-    float scale_bias = 0;
     uint32_t first_second = 0;
     int32_t first_row;  // of tiles
     int32_t count;     // of this warp's units
@@ -96,13 +93,23 @@ struct VectorWarp {
         if (tiles > 0) copy_bulk(to, p.codes + at * 512, uint32_t(tiles) * 512, full);
     }
 
+    // The lane's i-th group in a unit's column; false where w ends before it.
+    __device__ bool find_group(int32_t column, uint32_t i, uint32_t *group) const {
+        if constexpr (kGroupTiles == 0) {
+            *group = uint32_t(column) * (2 * kUnitTiles) + pair * 4 + i;
+            return *group < p.groups;
+        }
+        const int32_t tile = column * kUnitTiles + int32_t(pair * 2 + i);
+        *group = uint32_t(tile) >> p.group_shift;
+        return tile < p.plan.tiles;
+    }
+
     // The scales and zeros of the next unit; they arrive with the first half of its codes.
     __device__ void order_scales() const {
 #pragma unroll
-        for (uint32_t i = 0; i < kTiles; ++i) {
-            const int32_t tile = ahead.column * kUnitTiles + int32_t(pair * 2 + i);
-            if (tile >= p.plan.tiles) continue;
-            const uint32_t group = uint32_t(tile) >> p.group_shift;
+        for (uint32_t i = 0; i < kGroups; ++i) {
+            uint32_t group;
+            if (!find_group(ahead.column, i, &group)) continue;
             const uint64_t at = uint64_t(uint32_t(ahead.row)) * p.groups + group;
             const uint32_t to = slot + Map::kScales + i * Map::kScaleStride;
             const uint32_t mine = pair * 8 + row;
@@ -126,7 +133,7 @@ struct VectorWarp {
         return __uint_as_float(shared_load_4(kSums + p.plan.sums_bytes + at * 4));
     }
 
-    // Those of the block's rows, under way until copies_wait.
+    // Those of the block's rows.
     __device__ void order_seconds(Run rows) {
         const uint32_t end = uint32_t(min64(int64_t(rows.last) * 16, p.n)) * p.groups;
         first_second = uint32_t(rows.first) * 16 * p.groups >> p.second_shift;
@@ -137,19 +144,18 @@ struct VectorWarp {
         }
     }
 
-    __device__ float2 scales(uint32_t i) const {
+    __device__ float2 scales(uint32_t i, uint32_t group) const {
         const uint32_t at = slot + Map::kScales + i * Map::kScaleStride;
         const uint32_t mine = pair * 8 + row;
         if constexpr (kind == ScaleKind::kNested) {
             const uint32_t both = shared_load_2(at + mine * 2);
             const uint32_t low = shared_load_4(kCodes + (both & 255) * 4);
             const uint32_t high = shared_load_4(kCodes + (both >> 8) * 4);
-            const uint32_t group =
-                uint32_t(unit.column * kUnitTiles + int32_t(pair * 2 + i)) >> p.group_shift;
             const uint32_t number = (uint32_t(unit.row) * 16 + row) * p.groups + group;
-            return {__fadd_rn(__fmul_rn(__uint_as_float(low), second(number)), scale_bias),
-                    __fadd_rn(__fmul_rn(__uint_as_float(high), second(number + 8 * p.groups)),
-                              scale_bias)};
+            const float bias = __uint_as_float(shared_load_4(kScaleBias));
+            const float above = second(number), below = second(number + 8 * p.groups);
+            return {__fadd_rn(__fmul_rn(__uint_as_float(low), above), bias),
+                    __fadd_rn(__fmul_rn(__uint_as_float(high), below), bias)};
         } else {
             return scale_pair<kind>(at + mine * kPairBytes<kind>);
         }
@@ -158,37 +164,51 @@ struct VectorWarp {
     // Tile i's zeros, from the lane that has them.
     __device__ Zeros zero_of(const Lane &v, int i) const {
         if constexpr (Decode::kPairs) return {};
-        const Zeros &own = v.zero[i % int(kTiles)];
         const uint32_t from = (lane & 28) + uint32_t(i) / 2;
+        if constexpr (kGroupTiles == 0) {
+            const uint32_t bytes = from_lane(v.zero[0].low, from);
+            return Decode::zeros(bytes >> (i % 2 * 16 + pair / 2 * 8) & 255);
+        }
+        const Zeros &own = v.zero[i % int(kGroups)];
         return {from_lane(own.low, from), from_lane(own.high, from)};
     }
 
     // The scales and zeros of the unit in the slot.
     __device__ void begin_unit(Lane *v) const {
+        uint32_t bytes = 0;
 #pragma unroll
-        for (uint32_t i = 0; i < kTiles; ++i) {
-            v->scale[i] = scales(i);
-            const bool there = unit.column * kUnitTiles + int32_t(pair * 2 + i) < p.plan.tiles;
+        for (uint32_t i = 0; i < kGroups; ++i) {
+            uint32_t group;
+            const bool there = find_group(unit.column, i, &group);
+            v->scale[i] = scales(i, group);
             if (!there) v->scale[i] = {0, 0};
             if constexpr (!Decode::kPairs) {
-                v->zero[i] =
-                    Decode::zeros(shared_load_1(slot + Map::kZeros + i * 32 + pair * 8 + row));
+                const uint32_t byte = shared_load_1(slot + Map::kZeros + i * 32 + pair * 8 + row);
+                if (kGroupTiles > 0) v->zero[i] = Decode::zeros(byte);
+                bytes |= byte << i * 8;
             }
         }
+        if (kGroupTiles == 0) v->zero[0].low = bytes;
     }
 
     __device__ void fold(int i, const float (&d)[4], const Lane &v, Sums *sums) const {
         if (pair != uint32_t(i) / 2) return;
-        float low = d[i % 2], high = d[2 + i % 2];
-        if constexpr (X::kOfTile == 2) {
-            low = __fmul_rn(__fmaf_rn(d[1], 0x1p-12f, d[0]), v.x.unit[i % 2]);
-            high = __fmul_rn(__fmaf_rn(d[3], 0x1p-12f, d[2]), v.x.unit[i % 2]);
+        if constexpr (kGroupTiles == 0) {
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                sums->add(d[half], d[2 + half], v.scale[i % 2 * 2 + half]);
+            }
+        } else if constexpr (X::kOfTile == 2) {
+            const float unit = v.x.unit[i % 2];
+            sums->add(__fmul_rn(__fmaf_rn(d[1], 0x1p-12f, d[0]), unit),
+                      __fmul_rn(__fmaf_rn(d[3], 0x1p-12f, d[2]), unit),
+                      v.scale[i % int(kGroups)]);
+        } else {
+            sums->add(d[i % 2], d[2 + i % 2], v.scale[i % int(kGroups)]);
         }
-        sums->low = __fmaf_rn(low, v.scale[i % int(kTiles)].x, sums->low);
-        sums->high = __fmaf_rn(high, v.scale[i % int(kTiles)].y, sums->high);
     }
 
-    // Tile i of the slot, whose codes are here, to the sums.
+    // Tile i of the slot to the sums.
     __device__ void add_tile(int i, const uint4 &codes, const Zeros &zero, const Lane &v,
                              Sums *sums) const {
         const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
@@ -202,10 +222,7 @@ struct VectorWarp {
                 mma_16x8x16<Operand>(d[0], a[0], b[2 * j], b[2 * j + 1]);
                 mma_16x8x16<Operand>(d[1], a[1], b[2 * j], b[2 * j + 1]);
             }
-            const auto second = [](const float (&s)[4]) {  // second halves have 2^-12 each
-                return __fmaf_rn(s[3], 0x1p-12f, __fadd_rn(s[1], s[2]));
-            };
-            fold(i, {d[0][0], second(d[0]), d[1][0], second(d[1])}, v, sums);
+            fold(i, {d[0][0], Decode::rest(d[0]), d[1][0], Decode::rest(d[1])}, v, sums);
         } else {
             float d[4] = {};
 #pragma unroll
@@ -226,7 +243,7 @@ struct VectorWarp {
         Zeros zero = {};
 #pragma unroll
         for (int i = first; i < last; ++i) {
-            if (!Decode::kPairs && (i % kGroupTiles == 0 || i == first)) zero = zero_of(v, i);
+            if (!Decode::kPairs && (kGroupTiles < 2 || i % 2 == 0)) zero = zero_of(v, i);
             const uint4 now = q[i % 2];
             if (i + 2 < last) q[i % 2] = shared_load_16(codes + (i + 2) * 512);
             add_tile(i, now, zero, v, sums);
@@ -251,6 +268,7 @@ struct VectorWarp {
     // Before x is known, and without waiting for another warp's copies.
     __device__ void prepare(Run rows) {
         if (threadIdx.x == 0) barrier_init(kXKnown, 1);
+        if (threadIdx.x == 0) barrier_init(kTablesKnown, kVectorThreads);
         if (lane == 0) {
             barrier_init(barrier, 33);  // who orders codes, and every lane's scales
             barrier_init(barrier + 8, 1);
@@ -259,37 +277,36 @@ struct VectorWarp {
         __syncwarp();
         if (count > 0) {
             order_codes(0);
-            if (!Decode::kPairs && p.zero == nullptr && lane < kTiles * 8) {
+            if (!Decode::kPairs && p.zero == nullptr && lane < kGroups * 8) {
                 shared_store_4(slot + Map::kZeros + lane * 4, 0x88888888u);
             }
             __syncwarp();
             order_scales();
         }
         if constexpr (kind == ScaleKind::kNested) {
-            for (uint32_t i = threadIdx.x; i < 256; i += kVectorThreads) {
-                copy_word(kCodes + i * 4, p.scale_code + i);
-            }
+            const uint32_t i = threadIdx.x;
+            if (i < 256) copy_word(kCodes + i * 4, p.scale_code + i);
             order_seconds(rows);
-            scale_bias = __ldg(p.scale_bias);
+            if (i == 0) copy_word(kScaleBias, p.scale_bias);
         }
         Decode::prepare(p.entries, kVectorThreads);
         // A first look at a parameter costs hundreds of clocks.
         asm volatile("" ::"l"(p.x), "l"(p.y), "l"(p.bias), "l"(p.n), "r"(p.k), "r"(p.bias_type));
-        if (kind == ScaleKind::kNested) copies_wait();
-    }
-
-    // Waits for x; the bias comes in beside it.
-    __device__ void await_x(int32_t y_rows) const {
-        wait_for_previous_kernel();
-        if (p.bias != nullptr && int32_t(threadIdx.x) < y_rows) {
-            const int64_t y_row = int64_t(first_row) * 16 + threadIdx.x;
-            shared_store_4(kBias + threadIdx.x * 4,
-                           __float_as_uint(load_float(p.bias_type, p.bias, y_row)));
-        }
     }
 
     __device__ typename X::Raw load_x(Lane *v) const {
         return v->x.load(p.x, p.k, unit.column * int32_t(kUnitColumns), row, pair);
+    }
+
+    // Waits for x and asks for the first unit's; the bias comes in beside it.
+    __device__ typename X::Raw await_x(int32_t y_rows, Lane *v) const {
+        wait_for_previous_kernel();
+        const bool biased = p.bias != nullptr && int32_t(threadIdx.x) < y_rows;
+        const int64_t y_row = int64_t(first_row) * 16 + threadIdx.x;
+        const float bias = biased ? load_float(p.bias_type, p.bias, y_row) : 0;
+        const typename X::Raw x = load_x(v);
+        if (biased) shared_store_4(kBias + threadIdx.x * 4, __float_as_uint(bias));
+        return x;
     }
 
     // Whether x is known already, so that a launch of its own asks for x before the rest of its
@@ -311,27 +328,28 @@ struct VectorWarp {
     // Returns with the sums of the last unit's row in `sums`.
     __device__ void run(Run rows) {
         Lane v;
-        uint32_t parity = 0;
+        typename X::Raw x;
         const bool last = threadIdx.x >= kVectorThreads - 32;
         if (last && count > 0) order_codes(1);
+        if (kind == ScaleKind::kNested) copies_arrive(kTablesKnown);
         const bool early = X::kOfTile > 1 || x_comes_first();
-        if (early) await_x(y_rows(rows));
+        if (early) x = await_x(y_rows(rows), &v);
         if (threadIdx.x == kVectorThreads - 32) barrier_arrive(kXKnown);
+        if (!last && count > 0) order_codes(1);
+        if (kind == ScaleKind::kNested) barrier_wait(kTablesKnown, 0);
         if (!early) {
-            if (count > 0 && !last) order_codes(1);
-            if (count > 0) barrier_wait(barrier, 0);
-            if (count > 0) begin_unit(&v);
-            await_x(y_rows(rows));
-            if (count > 0) v.x.split(load_x(&v), false, lane);
+            if (count > 0) {
+                barrier_wait(barrier, 0);
+                begin_unit(&v);
+            }
+            x = await_x(y_rows(rows), &v);
         }
-        bool begun = !early, asks = true, orders = !last, again = false;
+        uint32_t parity = 0;
+        bool begun = !early, asked = true, again = false;
 #pragma unroll 1
         for (int32_t left = count; left > 0;) {
+            if (asked) v.x.split(x, again, lane);
             if (!begun) {
-                typename X::Raw raw;
-                if (asks) raw = load_x(&v);
-                if (orders) order_codes(1);
-                if (asks) v.x.split(raw, again, lane);
                 barrier_wait(barrier, parity);
                 begin_unit(&v);
             }
@@ -345,16 +363,18 @@ struct VectorWarp {
             }
             barrier_wait(barrier + 8, parity);
             add_tiles<kUnitTiles / 2, kUnitTiles>(v, &sums);
-            asks = v.x.rest || again || p.plan.unit_step != 0;
+            asked = v.x.rest || again || p.plan.unit_step != 0;
             again = v.x.rest;
-            orders = !again;
-            if (again) continue;  // the same unit, what is left of x
-            if (--left == 0) break;
-            const Unit now = unit;
-            unit.advance(p.plan);
-            if (unit.row != now.row) store_partial(now, &sums);
-            __syncwarp();
-            parity ^= 1;
+            if (!again) {  // else the same unit, what is left of x
+                if (--left == 0) break;
+                const Unit now = unit;
+                unit.advance(p.plan);
+                if (unit.row != now.row) store_partial(now, &sums);
+                __syncwarp();
+                order_codes(1);
+                parity ^= 1;
+            }
+            if (asked) x = load_x(&v);
         }
     }
 
@@ -371,18 +391,7 @@ struct VectorWarp {
         }
         if constexpr (X::kOfTile == 2 && Decode::kPairs) y = __fmul_rn(y, p.entry_unit);
         if (p.bias != nullptr) y = __fadd_rn(y, __uint_as_float(shared_load_4(kBias + at * 4)));
-        if constexpr (std::is_same_v<T, F32>) {
-            store_as(p.y, y_row, y);
-        } else {
-            const uint32_t bits = DecodePairs<T>::pair(y, 0);
-            auto *const to = static_cast<uint8_t *>(p.y) + y_row * 2;
-            if ((reinterpret_cast<uintptr_t>(p.y) & 1) == 0) {
-                *reinterpret_cast<uint16_t *>(to) = uint16_t(bits);
-            } else {
-                to[0] = uint8_t(bits);
-                to[1] = uint8_t(bits >> 8);
-            }
-        }
+        store_y<T>(p.y, y_row, y);
     }
 };
 

@@ -7,6 +7,7 @@
 namespace qk::cuda {
 namespace {
 
+constexpr int32_t kVectorThreads = kVectorWarps * 32;
 constexpr uint32_t kRowBytes = 16 * 4;  // of a partial sum of 16 rows
 
 struct VectorProblem {
@@ -17,7 +18,7 @@ struct VectorProblem {
     int64_t n;
     int32_t k;
     uint32_t groups;       // of a row
-    int32_t group_shift;   // log2 of the tiles a group; 31: one group a row
+    int32_t group_shift;   // log2 of the tiles a group; -1: half a tile; 31: one group a row
     int32_t second_shift;  // nested: log2 of second_group
     uint32_t last_second;  // nested: of the second scales that a block has room for
     qk_format bias_type;
@@ -40,16 +41,42 @@ struct Unit {
     }
 };
 
-// A warp's slot: the codes of a unit, then for its lanes' tiles (2 i and 2 i + 1, or the first of
-// them where groups are wider): scales and zeros.
-template <ScaleKind kind, bool pairs, uint32_t kTiles>
+// A warp's slot: the codes of a unit, then scales and zeros, of each lane's groups in turn.
+template <ScaleKind kind, bool pairs, uint32_t kGroups>
 struct SlotMap {
     static constexpr uint32_t kScales = kUnitBytes;
     static constexpr uint32_t kScaleStride = 32 * kPairBytes<kind>;
-    static constexpr uint32_t kZeros = kScales + kTiles * kScaleStride;
-    static constexpr uint32_t kBytes = kZeros + (pairs ? 0 : kTiles * 32);
+    static constexpr uint32_t kZeros = kScales + kGroups * kScaleStride;
+    static constexpr uint32_t kBytes = kZeros + (pairs ? 0 : kGroups * 32);
     static_assert(kBytes % 16 == 0);
 };
+
+// What a lane adds up: rows r and r + 8, r its number / 4.
+struct Sums {
+    float low, high;
+
+    __device__ void add(float of_low, float of_high, const float2 &scale) {
+        low = __fmaf_rn(of_low, scale.x, low);
+        high = __fmaf_rn(of_high, scale.y, high);
+    }
+};
+
+// y may lie anywhere.
+template <class T>
+__device__ void store_y(void *data, int64_t index, float y) {
+    if constexpr (std::is_same_v<T, F32>) {
+        store_as(data, index, y);
+    } else {
+        const uint32_t bits = DecodePairs<T>::pair(y, 0);
+        auto *const to = static_cast<uint8_t *>(data) + index * 2;
+        if ((reinterpret_cast<uintptr_t>(data) & 1) == 0) {
+            *reinterpret_cast<uint16_t *>(to) = uint16_t(bits);
+        } else {
+            to[0] = uint8_t(bits);
+            to[1] = uint8_t(bits >> 8);
+        }
+    }
+}
 
 __device__ inline uint32_t from_lane(uint32_t v, uint32_t lane) {
     return __shfl_sync(~0u, v, int(lane));

@@ -8,7 +8,7 @@ namespace qk::cuda {
 namespace {
 
 template <class T, class Decode, ScaleKind kind, int kGroupTiles>
-__global__ void __launch_bounds__(kVectorThreads, XColumns<T>::kBlocks)
+__global__ void __launch_bounds__(kVectorThreads, XColumns<T, kGroupTiles == 0>::kBlocks)
     multiply(const __grid_constant__ VectorProblem p) {
 #if __CUDA_ARCH__ >= 900
     allow_next_kernel();
@@ -38,6 +38,9 @@ Status launch_vector(const VectorProblem &p, const Launch &launch) {
 
 template <class T, class Decode, ScaleKind kind>
 Status run_groups(const VectorProblem &p, const Launch &launch) {
+    if constexpr (!std::is_same_v<T, F32>) {
+        if (p.group_shift < 0) return launch_vector<T, Decode, kind, 0>(p, launch);
+    }
     return p.group_shift == 0 ? launch_vector<T, Decode, kind, 1>(p, launch)
                               : launch_vector<T, Decode, kind, 2>(p, launch);
 }

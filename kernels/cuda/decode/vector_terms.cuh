@@ -6,31 +6,38 @@
 namespace qk::cuda {
 namespace {
 
-// x of 16 bits. Column j of the operands holds x for tile j of the unit.
-template <class T>
+// x of 16 bits. Column j of the operands holds x for tile j of the unit; or, where groups are half
+// a tile, columns 2 i and 2 i + 1 hold one half each of tile 2 i in the first set of operands, of
+// tile 2 i + 1 in the second, and zeros for the other half.
+template <class T, bool kHalves>
 struct XColumns {
     using Operand = T;
     // Columns a tile, blocks a multiprocessor.
-    static constexpr int kOfTile = 1, kBlocks = 2;
+    static constexpr int kOfTile = kHalves ? 2 : 1, kBlocks = kHalves ? 1 : 2;
     static constexpr bool rest = false;  // whether x is more than the operands
     struct Raw {};
-    uint32_t b[1][8];
+    uint32_t b[kOfTile][8];
 
-    // A lane's 16 columns of tile `row` of the unit that starts at column `first`; 0 past the end.
+    // A lane's 16 columns of its tiles of the unit that starts at column `first`; 0 past the end.
     __device__ Raw load(const void *x, int32_t k, int32_t first, uint32_t row, uint32_t pair) {
-        const int32_t column = first + int32_t(row * 64 + pair * 16);
-        uint4 q[2] = {};
-        if (column < k) {
-            const auto *const from = static_cast<const uint4 *>(x) + int64_t(column) / 8;
-            q[0] = from[0];
-            q[1] = from[1];
-        }
 #pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            b[0][4 * i] = q[i].x;
-            b[0][4 * i + 1] = q[i].y;
-            b[0][4 * i + 2] = q[i].z;
-            b[0][4 * i + 3] = q[i].w;
+        for (uint32_t s = 0; s < kOfTile; ++s) {
+            const uint32_t tile = kHalves ? row / 2 * 2 + s : row;
+            const bool own = !kHalves || pair / 2 == row % 2;
+            const int32_t column = first + int32_t(tile * 64 + pair * 16);
+            uint4 q[2] = {};
+            if (own && column < k) {
+                const auto *const from = static_cast<const uint4 *>(x) + int64_t(column) / 8;
+                q[0] = from[0];
+                q[1] = from[1];
+            }
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                b[s][4 * i] = q[i].x;
+                b[s][4 * i + 1] = q[i].y;
+                b[s][4 * i + 2] = q[i].z;
+                b[s][4 * i + 3] = q[i].w;
+            }
         }
         return {};
     }
@@ -50,7 +57,7 @@ struct F32 {};
 // 2 i and 2 i + 1 hold first and second halves: of tile 2 i of the unit in the first set of
 // operands, of tile 2 i + 1 in the second.
 template <>
-struct XColumns<F32> {
+struct XColumns<F32, false> {
     using Operand = F16;
     static constexpr int kOfTile = 2, kBlocks = 1;
     static constexpr uint32_t kInfinity = 0x7f800000u;
@@ -124,7 +131,7 @@ struct XColumns<F32> {
             least = __viaddmin_u32(size, ~0u, least);
         }
         const bool special = __any_sync(~0u, top >= *below);
-        if (special) top = largest_below(*below, x);
+        if (__builtin_expect(special, 0)) top = largest_below(*below, x);
 #pragma unroll
         for (int i = 1; i < 8; i *= 2) top = max(top, __shfl_xor_sync(~0u, top, i));
         const int32_t exponent = max(int32_t(top >> 23), kWindow);
@@ -132,30 +139,35 @@ struct XColumns<F32> {
         *unit = __int_as_float((exponent - 14) << 23);
         *below = uint32_t(exponent - kWindow) << 23;
         const bool left = __any_sync(~0u, least + 1 < *below && least != ~0u);
-        if (left) {
+        if (__builtin_expect(left, 0)) {
 #pragma unroll
-            for (int i = 0; i < 8; ++i) {
-                if ((x[i] & 0x7fffffffu) < *below) x[i] = 0;
-            }
+            for (int i = 0; i < 8; ++i) x[i] = (x[i] & 0x7fffffffu) < *below ? 0 : x[i];
+            asm volatile("");  // a branch: most tiles have nothing left
+        }
+        uint32_t firsts[4];
+        float seconds[8];
+#pragma unroll
+        for (int i = 0; i < 8; i += 2) {
+            const float low = __fmul_rn(__uint_as_float(x[i]), inverse);
+            const float high = __fmul_rn(__uint_as_float(x[i + 1]), inverse);
+            const __half2 first = __floats2half2_rn(low, high);
+            const float2 back = __half22float2(first);
+            firsts[i / 2] = *reinterpret_cast<const uint32_t *>(&first);
+            seconds[i] = __fmul_rn(__fadd_rn(low, -back.x), 4096);
+            seconds[i + 1] = __fmul_rn(__fadd_rn(high, -back.y), 4096);
+        }
+        if (__builtin_expect(special, 0)) {  // infinity less itself is not a number
+#pragma unroll
+            for (int i = 0; i < 8; ++i) seconds[i] = isnan(seconds[i]) ? 0 : seconds[i];
+            asm volatile("");
         }
         const bool odd = (lane & 4) != 0;
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-            const float low = __fmul_rn(__uint_as_float(x[2 * i]), inverse);
-            const float high = __fmul_rn(__uint_as_float(x[2 * i + 1]), inverse);
-            const __half2 first = __floats2half2_rn(low, high);
-            const float2 back = __half22float2(first);
-            float low_left = __fmul_rn(__fadd_rn(low, -back.x), 4096);
-            float high_left = __fmul_rn(__fadd_rn(high, -back.y), 4096);
-            if (special) {  // infinity less itself is not a number
-                low_left = isfinite(low) ? low_left : 0;
-                high_left = isfinite(high) ? high_left : 0;
-            }
-            const uint32_t firsts = *reinterpret_cast<const uint32_t *>(&first);
-            const uint32_t seconds = DecodePairs<F16>::pair(low_left, high_left);
+            const uint32_t second = DecodePairs<F16>::pair(seconds[2 * i], seconds[2 * i + 1]);
             // The other lane of the tile wants what this one does not keep.
-            const uint32_t own = odd ? seconds : firsts;
-            const uint32_t other = __shfl_xor_sync(~0u, odd ? firsts : seconds, 4);
+            const uint32_t own = odd ? second : firsts[i];
+            const uint32_t other = __shfl_xor_sync(~0u, odd ? firsts[i] : second, 4);
             b[i] = odd ? other : own;
             b[4 + i] = odd ? own : other;
         }
@@ -193,6 +205,11 @@ struct SplitTable : RingTable<F16> {
         }
     }
     static __device__ uint32_t lanes() { return threadIdx.x % 16 * 0x08080808u; }
+    // Of a sum by {first w, first x}, {first w, second x}, {second w, first x}, {second, second}:
+    // what second halves add to the first number.
+    static __device__ float rest(const float (&d)[4]) {
+        return __fmaf_rn(d[3], 0x1p-12f, __fadd_rn(d[1], d[2]));
+    }
     template <uint32_t i>
     static __device__ void look_up(uint32_t low, uint32_t high, uint32_t *first,
                                    uint32_t *second) {
