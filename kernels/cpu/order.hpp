@@ -42,24 +42,27 @@ inline bool sums_integers(const LinearArgs &args, const Load &load) {
     return true;
 }
 
-// x of a block as integers times the returned power of two: below 2^23 - 2^16, so that three signed
-// bytes hold one.
-inline float integers_of(const float *__restrict x, int64_t count, int32_t *__restrict q) {
-    const uint32_t largest = largest_bits(x, count);
-    if (largest == 0) {
-        memset(q, 0, size_t(count) * sizeof(q[0]));
-        return 0;
-    }
+// The grid of a block: a power of two below which x is as many units as three signed bytes hold,
+// less than 2^23 - 2^16.
+struct Grid {
+    float unit, inverse;
+};
+inline Grid grid_of(uint32_t largest) {
+    if (largest == 0) return {0, 0};
     const uint32_t exponent = (largest + 0x20000) >> 23;  // of the largest, or one more
-    const float unit = f32_from_bits((exponent - 22) << 23);
-    const float inverse = f32_from_bits((2 * 127 + 22 - exponent) << 23);
+    return {f32_from_bits((exponent - 22) << 23), f32_from_bits((2 * 127 + 22 - exponent) << 23)};
+}
+
+// x of a block as integers times the returned unit.
+inline float integers_of(const float *__restrict x, int64_t count, int32_t *__restrict q) {
+    const Grid grid = grid_of(largest_bits(x, count));
     for (int64_t i = 0; i < count; ++i) {  // rounds to the nearest, ties to even
-        const double shifted = double(x[i] * inverse) + 0x1.8p52;
+        const double shifted = double(x[i] * grid.inverse) + 0x1.8p52;
         uint64_t bits;
         memcpy(&bits, &shifted, sizeof(bits));
         q[i] = int32_t(uint32_t(bits));
     }
-    return unit;
+    return grid.unit;
 }
 
 }  // namespace

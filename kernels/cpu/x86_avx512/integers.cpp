@@ -2,10 +2,12 @@
 // "Order of sums"). An integer of x is three signed bytes, 65536 * [2] + 256 * [1] + [0]; codes are
 // multiplied as they lie, unsigned, and zero times the sum of x is taken off each lane:
 //
-//     high = sum of code * [2] - zero * sum of [2]
-//     low  = sum of code * (256 * [1] + [0]) - zero * (256 * sum of [1] + sum of [0])
+//     ((codes . [2]) * 256 + codes . [1]) * 256 + codes . [0] - zero * sum of x
 //
-// Both are exact in f32, so one fused 65536 * high + low rounds the lane's sum once.
+// That is exact in 32 bits (8 * 15 * 2^23 < 2^30; what is on the way wraps around), so converting
+// it rounds the lane's sum once. 64 bytes of codes cost 6 byte products, a 16-bit one for the zero,
+// 3 shifts, 2 masks, an addition, a conversion and a multiply-add: 8 of these go to the two
+// multipliers, which makes 4 cycles.
 #include "cpu/x86_avx512/lanes.hpp"
 #include "cpu/x86_avx512/nested_widener.hpp"
 
@@ -16,154 +18,181 @@ namespace {
 
 // x of a chunk. Bytes 4 j .. 4 j + 3 hold the columns whose codes lie there: 32 b + j in the low
 // nibble of byte b, 32 b + 16 + j in the high one.
-struct XBytes {
-    alignas(64) uint32_t low[3][16], high[3][16];
-    alignas(64) uint32_t sum_low[16];   // of a lane: sum of [1], sum of [0] as 16-bit halves
-    alignas(64) uint32_t sum_high[16];  // 0, sum of [2]
+struct alignas(64) XBytes {
+    uint32_t low[3][16], high[3][16];
+    uint32_t sum[16];  // of a lane, 2048 * upper half + lower half
     float unit;
 };
-
-// Signed byte by signed byte, from the lowest.
-struct Bytes3 {
-    __m512i of[3];
-};
-inline Bytes3 split_bytes(__m512i q) {
-    Bytes3 bytes;
-    for (int i = 0; i < 3; ++i) {
-        bytes.of[i] = _mm512_srai_epi32(_mm512_slli_epi32(q, 24), 24);
-        q = _mm512_srai_epi32(_mm512_sub_epi32(q, bytes.of[i]), 8);
-    }
-    return bytes;
+// What an XBytes::sum is multiplied by, half by half: minus the zero.
+inline uint32_t minus_zero_halves(int32_t zero) {
+    return uint32_t(-2048 * zero) << 16 | (uint32_t(-zero) & 0xffff);
 }
 
-QK_NOINLINE void place_bytes(const int32_t *q, XBytes *to) {
-    __m512i low[3], high[3], sum[3];
-    for (int i = 0; i < 3; ++i) low[i] = high[i] = sum[i] = _mm512_setzero_si512();
-    const __m512i byte = _mm512_set1_epi32(255);
-    for (int b = 3; b >= 0; --b) {
-        const Bytes3 even = split_bytes(_mm512_loadu_si512(q + 32 * b));
-        const Bytes3 odd = split_bytes(_mm512_loadu_si512(q + 32 * b + 16));
-        for (int i = 0; i < 3; ++i) {
-            low[i] = _mm512_or_si512(_mm512_slli_epi32(low[i], 8),
-                                     _mm512_and_si512(even.of[i], byte));
-            high[i] = _mm512_or_si512(_mm512_slli_epi32(high[i], 8),
-                                      _mm512_and_si512(odd.of[i], byte));
-            sum[i] = _mm512_add_epi32(sum[i], _mm512_add_epi32(even.of[i], odd.of[i]));
-        }
-    }
-    for (int i = 0; i < 3; ++i) {
-        _mm512_store_si512(to->low[i], low[i]);
-        _mm512_store_si512(to->high[i], high[i]);
-    }
-    const __m512i half = _mm512_set1_epi32(0xffff);
-    const __m512i upper = _mm512_slli_epi32(sum[0], 16);
-    _mm512_store_si512(to->sum_low, _mm512_or_si512(upper, _mm512_and_si512(sum[1], half)));
-    _mm512_store_si512(to->sum_high, _mm512_slli_epi32(sum[2], 16));
+// Byte i of four vectors' dwords, side by side in a dword: to[i].
+inline void turn_three_bytes(const __m512i (&v)[4], uint32_t (&to)[3][16]) {
+    constexpr __mmask64 odd = 0xaaaaaaaaaaaaaaaa;
+    constexpr __mmask32 upper = 0xaaaaaaaa;
+    const auto even_bytes = [](__m512i a, __m512i b) {
+        return _mm512_mask_blend_epi8(odd, a, _mm512_slli_epi32(b, 8));
+    };
+    const auto odd_bytes = [](__m512i a, __m512i b) {
+        return _mm512_mask_blend_epi8(odd, _mm512_srli_epi32(a, 8), b);
+    };
+    const __m512i low = even_bytes(v[0], v[1]), high = even_bytes(v[2], v[3]);
+    const __m512i low_1 = odd_bytes(v[0], v[1]), high_1 = odd_bytes(v[2], v[3]);
+    const auto join = [](__m512i a, __m512i b) { return _mm512_mask_blend_epi16(upper, a, b); };
+    _mm512_store_si512(to[0], join(low, _mm512_slli_epi32(high, 16)));
+    _mm512_store_si512(to[1], join(low_1, _mm512_slli_epi32(high_1, 16)));
+    _mm512_store_si512(to[2], join(_mm512_srli_epi32(low, 16), high));
 }
 
-// The row of x, whole if it is short and else a panel at a time.
-class BytesOfX {
-  public:
-    explicit BytesOfX(const Dense &x) : x_(x), whole_(x.columns <= kPanelOfX) {
-        if (whole_) fill(0);
+// What integers_of gives, in bytes. False where the block is none of the order's.
+QK_NOINLINE bool place_bytes(const void *from, XBytes *to) {
+    __m512 x[8];
+    __m512i most = _mm512_setzero_si512();
+    for (int i = 0; i < 8; ++i) {
+        x[i] = _mm512_loadu_ps(static_cast<const char *>(from) + 64 * i);
+        const __m512i bits = _mm512_castps_si512(x[i]);
+        most = _mm512_max_epu32(most, _mm512_and_si512(bits, _mm512_set1_epi32(0x7fffffff)));
     }
-    const XBytes *panel(int64_t column) {
-        if (whole_) return blocks_ + column / kBlock;
-        fill(column);
-        return blocks_;
+    const uint32_t largest = _mm512_reduce_max_epu32(most);
+    if (!fits_integers(largest)) return false;
+    const Grid grid = grid_of(largest);
+    to->unit = grid.unit;
+    // Added to an integer, 128 for every byte leaves bytes without a sign.
+    const __m512i offset = _mm512_set1_epi32(0x808080);
+    __m512i even[4], odd[4], sum = _mm512_setzero_si512();
+    for (int i = 0; i < 8; ++i) {
+        const __m512 value = _mm512_mul_ps(x[i], _mm512_set1_ps(grid.inverse));
+        const __m512i q = _mm512_cvt_roundps_epi32(
+            value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+        sum = _mm512_add_epi32(sum, q);
+        const __m512i bytes = _mm512_xor_si512(_mm512_add_epi32(q, offset), offset);
+        (i % 2 == 0 ? even : odd)[i / 2] = bytes;
     }
+    turn_three_bytes(even, to->low);
+    turn_three_bytes(odd, to->high);
+    const __m512i upper = _mm512_srai_epi32(_mm512_add_epi32(sum, _mm512_set1_epi32(1024)), 11);
+    const __m512i lower = _mm512_sub_epi32(sum, _mm512_slli_epi32(upper, 11));
+    _mm512_store_si512(to->sum, _mm512_mask_blend_epi16(0xaaaaaaaa, lower,
+                                                        _mm512_slli_epi32(upper, 16)));
+    return true;
+}
 
-  private:
-    void fill(int64_t column) {
-        const int64_t end = min64(x_.columns, column + kPanelOfX);
-        for (XBytes *to = blocks_; column < end; column += kBlock, ++to) {
-            alignas(64) float x[kBlock] = {};
-            alignas(64) int32_t q[kBlock];
-            widen_x(x_, column, min64(kBlock, end - column), x);
-            to->unit = integers_of(x, kBlock, q);
-            place_bytes(q, to);
+// Columns column .. end; false where a block is none of the order's.
+bool place_row(const Dense &x, int64_t column, int64_t end, XBytes *to) {
+    for (; column < end; column += kBlock, ++to) {
+        const int64_t count = min64(kBlock, end - column);
+        const void *from = static_cast<const char *>(x.data) + column * 4;
+        alignas(64) float widened[kBlock];
+        if (x.format->id != QK_FORMAT_F32 || count < kBlock) {
+            memset(widened, 0, sizeof(widened));
+            widen_x(x, column, count, widened);
+            from = widened;
         }
+        if (!place_bytes(from, to)) return false;
     }
+    return true;
+}
 
-    const Dense &x_;
-    bool whole_;
-    XBytes blocks_[kPanelOfX / kBlock];
-};
+constexpr int64_t kRowOfBytes = kPanelOfX / kBlock;  // blocks of the longest panel
 
 // Compilers copy the sum of the intrinsics in and out of another register.
 QK_INLINE inline void add_bytes(__m512i &sum, __m512i a, __m512i b) {
     asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
 }
-QK_INLINE inline void add_halves(__m512i &sum, __m512i a, __m512i b) {
-    asm("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+QK_INLINE inline void add_halves(__m512i &sum, __m512i a, const uint32_t &b) {
+    asm("vpdpwssd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(a), "m"(b));
 }
 
 class ByteRowBlocks {
   public:
-    explicit ByteRowBlocks(const LinearArgs &args) : args_(args), x_(args.x), scales_(args.w) {
-        for (int32_t zero = 0; zero < 16; ++zero) {
-            minus_zero_[zero] = uint32_t(-zero) << 16 | (uint32_t(-256 * zero) & 0xffff);
-        }
+    // One of both: the row of x, or room for kRowOfBytes blocks, a panel of a longer one.
+    ByteRowBlocks(const LinearArgs &args, const XBytes *row_of_x, XBytes *room)
+        : args_(args), row_of_x_(row_of_x), room_(room), scales_(args.w),
+          chunks_(ceil_div(args.w.geometry.k, kBlock)),
+          halves_(args.w.scale.format->id == QK_FORMAT_F16) {
+        const int64_t width = chunks_of_panel(args.w.geometry);
+        for (int32_t zero = 0; zero < 16; ++zero) minus_zero_[zero] = minus_zero_halves(zero);
+        first_ = panel(0, min64(width, chunks_));
     }
 
     void run(int64_t row_block) {
-        const Geometry &s = args_.w.geometry;
-        const int64_t chunks = ceil_div(s.k, kBlock), panel = chunks_of_panel(s);
         Sums sums;
         for (Lanes &lanes : sums.row) lanes = zero_lanes();
-        for (int64_t first = 0; first < chunks; first += panel) {
-            run_panel(row_block, first, min64(first + panel, chunks), sums);
+        const int64_t width = first_.last;
+        run_panel(row_block, first_, sums);
+        for (int64_t at = width; at < chunks_; at += width) {
+            run_panel(row_block, panel(at, min64(at + width, chunks_)), sums);
         }
         store_rows(args_, row_block, sums);
     }
 
   private:
+    struct Panel {
+        int64_t first, last;    // chunks
+        int64_t group, groups;  // from the first chunk's on
+        int64_t left;           // columns of the first group
+    };
+    Panel panel(int64_t first, int64_t last) const {
+        const Geometry &s = args_.w.geometry;
+        const int64_t column = first * kBlock, group = column / s.group_size;
+        return {first, last, group, ceil_div(min64(last * kBlock, s.k), s.group_size) - group,
+                (group + 1) * s.group_size - column};
+    }
+
+    const XBytes *x_of(const Panel &panel) {
+        if (row_of_x_ != nullptr) return row_of_x_ + panel.first;
+        const int64_t end = min64(panel.last * kBlock, args_.x.columns);
+        place_row(args_.x, panel.first * kBlock, end, room_);
+        return room_;
+    }
+
     // Scales and zeros of a chunk's 8 rows, as they are multiplied.
     struct Factors {
         alignas(32) float scale[8];
         alignas(32) uint32_t minus_zero[8];
     };
 
-    QK_NOINLINE void run_panel(int64_t row_block, int64_t first, int64_t last, Sums &total) {
+    QK_NOINLINE void run_panel(int64_t row_block, const Panel &panel, Sums &total) {
         const Geometry &s = args_.w.geometry;
-        const int64_t chunks = ceil_div(s.k, kBlock), size = s.group_size;
-        const int64_t group = first * kBlock / size;
-        const int64_t groups = ceil_div(min64(last * kBlock, s.k), size) - group;
-        const bool halves = args_.w.scale.format->id == QK_FORMAT_F16;
-        const char *scales = halves ? static_cast<const char *>(args_.w.scale.data) +
-                                          (row_block * s.groups_per_row + group) * 16
-                                    : scales_.load(row_block, group, groups);
-        const uint8_t *codes =
-            static_cast<const uint8_t *>(args_.w.data) + (row_block * chunks + first) * 512;
-        const uint8_t *zeros = nullptr;
+        const bool halves = halves_;
+        const int64_t at = row_block * s.groups_per_row + panel.group;
+        const char *scales = halves ? static_cast<const char *>(args_.w.scale.data) + at * 16
+                                    : scales_.load(row_block, panel.group, panel.groups);
+        const uint8_t *codes = static_cast<const uint8_t *>(args_.w.data) +
+                               (row_block * chunks_ + panel.first) * 512;
+        const uint8_t *zeros = reinterpret_cast<const uint8_t *>(&kEights);
+        int64_t zeros_step = 0;
         if (args_.w.zero != nullptr) {
-            zeros = static_cast<const uint8_t *>(args_.w.zero) +
-                    (row_block * s.groups_per_row + group) * 4;
-            for (int64_t i = 0; i < groups * 4; i += 64) prefetch(zeros + groups * 4 + i);
+            zeros = static_cast<const uint8_t *>(args_.w.zero) + at * 4;
+            zeros_step = 4;
         }
-        const XBytes *x = x_.panel(first * kBlock);
+        const XBytes *x = x_of(panel);
         const __m512i minus_zero = _mm512_loadu_si512(minus_zero_);
         Sums sums = total;  // a copy that nothing points to stays in registers
-        int64_t left = (group + 1) * size - first * kBlock;  // of the group's columns
-        for (int64_t i = first; i < last; ++i, codes += 512, ++x) {
+        int64_t left = panel.left;
+        for (int64_t i = panel.first; i < panel.last; ++i, codes += 512, ++x) {
             Factors factors;
             const __m256 scale = load_scales(scales, halves);
             _mm256_store_ps(factors.scale, _mm256_mul_ps(scale, _mm256_set1_ps(x->unit)));
-            const uint32_t nibbles = zeros != nullptr ? load_as<uint32_t>(zeros, 0) : 0x88888888u;
-            const __m256i zero = _mm256_srlv_epi32(_mm256_set1_epi32(int32_t(nibbles)),
+            const __m256i nibbles = _mm256_set1_epi32(load_as<int32_t>(zeros, 0));
+            const __m256i zero = _mm256_srlv_epi32(nibbles,
                                                    _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28));
             // The permute ignores the bits above.
             const __m512i factor = _mm512_permutexvar_epi32(_mm512_castsi256_si512(zero),
                                                             minus_zero);
             _mm256_store_si256(reinterpret_cast<__m256i *>(factors.minus_zero),
                                _mm512_castsi512_si256(factor));
+            asm volatile("" : "+m"(factors));  // broadcast where it is used, not by shuffles
             add_chunk_of(codes, *x, factors, sums);
             left -= kBlock;
             if (left > 0) continue;
-            left = size;
+            left = s.group_size;
             scales += halves ? 16 : 32;
+            zeros += zeros_step;
             prefetch(reinterpret_cast<const uint8_t *>(scales) + kAhead / 16);
-            zeros += zeros != nullptr ? 4 : 0;
+            prefetch(zeros + kAhead / 64);
         }
         total = sums;
     }
@@ -180,8 +209,7 @@ class ByteRowBlocks {
             low[i] = _mm512_load_si512(x.low[i]);
             high[i] = _mm512_load_si512(x.high[i]);
         }
-        const __m512i sum_low = _mm512_load_si512(x.sum_low);
-        const __m512i sum_high = _mm512_load_si512(x.sum_high);
+        const __m512i sum = _mm512_load_si512(x.sum);
         const __m512i nibble = _mm512_set1_epi8(15);
         QK_UNROLL
         for (int row = 0; row < 8; ++row) {
@@ -189,38 +217,66 @@ class ByteRowBlocks {
             const __m512i words = load_words(codes + 64 * row).v;
             const __m512i even = _mm512_and_si512(words, nibble);
             const __m512i odd = _mm512_and_si512(_mm512_srli_epi16(words, 4), nibble);
-            const __m512i minus_zero = _mm512_set1_epi32(int32_t(factors.minus_zero[row]));
-            __m512i least = _mm512_setzero_si512(), middle = least, most = least;
-            add_halves(least, minus_zero, sum_low);
-            add_halves(most, minus_zero, sum_high);
+            // Two chains: one would be long for what is in flight.
+            __m512i dot = _mm512_setzero_si512(), least = dot;
+            add_bytes(dot, even, low[2]);
+            add_halves(least, sum, factors.minus_zero[row]);
+            add_bytes(dot, odd, high[2]);
             add_bytes(least, even, low[0]);
-            add_bytes(middle, even, low[1]);
-            add_bytes(most, even, low[2]);
+            dot = _mm512_slli_epi32(dot, 8);
             add_bytes(least, odd, high[0]);
-            add_bytes(middle, odd, high[1]);
-            add_bytes(most, odd, high[2]);
-            least = _mm512_add_epi32(least, _mm512_slli_epi32(middle, 8));
-            const __m512 dot = _mm512_fmadd_ps(_mm512_cvtepi32_ps(most), _mm512_set1_ps(65536),
-                                               _mm512_cvtepi32_ps(least));
-            sums.row[row].v = _mm512_fmadd_ps(dot, _mm512_set1_ps(factors.scale[row]),
+            add_bytes(dot, even, low[1]);
+            add_bytes(dot, odd, high[1]);
+            dot = _mm512_add_epi32(least, _mm512_slli_epi32(dot, 8));
+            sums.row[row].v = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot),
+                                              _mm512_set1_ps(factors.scale[row]),
                                               sums.row[row].v);
         }
     }
 
+    static constexpr uint32_t kEights = 0x88888888;  // the zeros where there are none
+
     const LinearArgs &args_;
-    BytesOfX x_;
+    const XBytes *const row_of_x_;
+    XBytes *const room_;
     ScalePanel scales_;
-    uint32_t minus_zero_[16];  // -256 zero and -zero as 16-bit halves
+    const int64_t chunks_;
+    const bool halves_;
+    Panel first_;
+    uint32_t minus_zero_[16];
 };
 
-Status run(const LinearArgs &args, const Launch &launch) {
-    if (!sums_integers(args)) return kLinearGemvAvx512.run(args, launch);
+QK_NOINLINE void run_blocks(const LinearArgs &args, const XBytes *row_of_x, XBytes *room,
+                            int64_t first, int64_t last) {
+    ByteRowBlocks rows(args, row_of_x, room);
+    for (int64_t block = first; block < last; ++block) rows.run(block);
+}
+
+// The row of x at once, for all tasks. False where it is none of the order's.
+QK_NOINLINE bool run_row(const LinearArgs &args, const Launch &launch) {
+    XBytes row_of_x[kRowOfBytes];
+    if (!place_row(args.x, 0, args.x.columns, row_of_x)) return false;
     const int64_t blocks = ceil_div(args.w.geometry.n, 8);
     parallel_ranges(launch.parallel, blocks, 1, [&](int64_t first, int64_t last) {
-        ByteRowBlocks rows(args);
-        for (int64_t block = first; block < last; ++block) rows.run(block);
+        run_blocks(args, row_of_x, nullptr, first, last);
     });
-    return QK_OK;
+    return true;
+}
+
+QK_NOINLINE bool run_panels(const LinearArgs &args, const Launch &launch) {
+    if (!sums_integers(args)) return false;
+    const int64_t blocks = ceil_div(args.w.geometry.n, 8);
+    parallel_ranges(launch.parallel, blocks, 1, [&](int64_t first, int64_t last) {
+        XBytes room[kRowOfBytes];
+        run_blocks(args, nullptr, room, first, last);
+    });
+    return true;
+}
+
+Status run(const LinearArgs &args, const Launch &launch) {
+    const bool whole = args.x.columns <= kPanelOfX;
+    if (whole ? run_row(args, launch) : run_panels(args, launch)) return QK_OK;
+    return kLinearGemvAvx512.run(args, launch);
 }
 
 bool can_run(const LinearArgs &args, int32_t) {
