@@ -11,17 +11,22 @@ struct NestedCode {
     float value[256];
 };
 
-// Second scales of 8 rows over a run of groups: row r's is first[r], and last[r] from group
-// change[r] of the run on.
-struct SecondScales {
-    float first[8], last[8];
-    int32_t change[8];
+// Which second scales 8 rows have from a group on. They go by the running number of the scale,
+// which differs from row to row.
+struct SecondRun {
+    const void *plane;  // f32
+    int64_t last;       // of the plane: padding rows lie past it, any second scale will do for them
+    int64_t size;       // scales that share one
+    int32_t shift;      // log2 of it, or -1 where it is no power of two
+    int64_t number;     // of row 0's first scale
+    int64_t per_row;    // scales
 };
 
-// `count` groups of 8 rows: to = value[from] * second + bias, two roundings. `to` has room for a
-// multiple of 8 groups.
-using WidenNested = void (*)(const NestedCode &code, const char *from, int64_t count,
-                             const SecondScales &second, float bias, float (*to)[8]);
+// Up to `count` groups of 8 rows: to = value[from] * second + bias, two roundings. `to` has room
+// for a multiple of 8 groups. Returns how many it took, those over which every row changes its
+// second scale once at most.
+using WidenNested = int64_t (*)(const NestedCode &code, const char *from, int64_t count,
+                                const SecondRun &run, float bias, float (*to)[8]);
 
 // to[i] = value[from[i]] * scale.
 using LookUpBytes = void (*)(const NestedCode &code, const uint8_t *from, int64_t count,
@@ -36,6 +41,30 @@ inline void load_nested_code(const void *from, NestedCode *code) {
             code->plane[p][i] = static_cast<const uint8_t *>(from)[4 * i + p];
         }
     }
+}
+
+// Second scales of 8 rows over a run of groups: row r's is first[r], and last[r] from group
+// change[r] of the run on.
+struct SecondScales {
+    float first[8], last[8];
+    int32_t change[8];
+    int64_t count;  // of groups
+};
+inline __attribute__((noinline)) SecondScales second_scales(const SecondRun &run,
+                                                            int64_t count) {
+    SecondScales second;
+    for (int64_t row = 0; row < 8; ++row) {
+        const int64_t number = run.number + row * run.per_row;
+        const int64_t index = run.shift >= 0 ? number >> run.shift : number / run.size;
+        const int64_t change = (index + 1) * run.size - number;
+        const char *const plane = static_cast<const char *>(run.plane);
+        memcpy(&second.first[row], plane + 4 * (index < run.last ? index : run.last), 4);
+        memcpy(&second.last[row], plane + 4 * (index + 1 < run.last ? index + 1 : run.last), 4);
+        second.change[row] = int32_t(change < INT32_MAX ? change : INT32_MAX);
+        count = count < change + run.size ? count : change + run.size;
+    }
+    second.count = count;
+    return second;
 }
 
 }  // namespace

@@ -44,7 +44,7 @@ QK_INLINE inline Table weights_of(const Chunk &chunk, const Codes &codes, int64_
 // window is shorter than the chain of eight additions of one row.
 template <int kSteps, class Codes>
 QK_INLINE inline void add_rows(const Chunk &chunk, int first_row, const Codes &codes,
-                               const Lanes (&x)[8], Sums &sums) {
+                               Sums &sums) {
     Words words[kRowsTogether];
     Table table[kRowsTogether];
     QK_UNROLL
@@ -54,12 +54,13 @@ QK_INLINE inline void add_rows(const Chunk &chunk, int first_row, const Codes &c
         words[i] = load_words(row);
     }
     const auto add = [&]<int step>() QK_INLINE {
+        const Lanes x = load_f32(chunk.x + 64 * step);
         QK_UNROLL
         for (int i = 0; i < kRowsTogether; ++i) {
             const int row = first_row + i;
             if (step % kSteps == 0) table[i] = weights_of(chunk, codes, step / kSteps, row);
             const Lanes weight = look_up<step>(table[i], words[i]);
-            sums.row[row] = fma(weight, x[step], sums.row[row]);
+            sums.row[row] = fma(weight, x, sums.row[row]);
         }
     };
     add.template operator()<0>();
@@ -74,18 +75,15 @@ QK_INLINE inline void add_rows(const Chunk &chunk, int first_row, const Codes &c
 
 template <int kSteps, class Codes>
 QK_INLINE inline void add_chunk(const Chunk &chunk, const Codes &codes, Sums &sums) {
-    Lanes x[8];
-    QK_UNROLL
-    for (int step = 0; step < 8; ++step) x[step] = load_f32(chunk.x + 64 * step);
     if (kRowsTogether == 1) {  // the sums are in memory anyway
         _Pragma("GCC unroll 1") for (int row = 0; row < 8; ++row) {
-            add_rows<kSteps, Codes>(chunk, row, codes, x, sums);
+            add_rows<kSteps, Codes>(chunk, row, codes, sums);
         }
         return;
     }
     QK_UNROLL
     for (int row = 0; row < 8; row += kRowsTogether) {
-        add_rows<kSteps, Codes>(chunk, row, codes, x, sums);
+        add_rows<kSteps, Codes>(chunk, row, codes, sums);
     }
 }
 
@@ -131,83 +129,95 @@ QK_NOINLINE void store_rows(const LinearArgs &args, int64_t row_block, const Sum
     store_floats(args.y.format->id, args.y.data, first, rows, y);
 }
 
-// Chunks whose groups fill the scale panel, at most: starting one takes time.
-inline int64_t chunks_of_panel(const Geometry &s) {
-    return min64(min64(s.group_size, s.k) >= 128 ? 128 : s.group_size, kPanelGroups);
+// A run of chunks whose groups fill the scale panel, at most. Divisions take time, so the first
+// panel, which is the only one of most rows, is worked out once for all row blocks.
+struct Panel {
+    int64_t first, last;    // chunks
+    int64_t full;           // of them, those that k fills
+    int64_t group, groups;  // that the chunks have
+    int64_t left;           // columns of the first group
+};
+inline Panel panel_from(const Geometry &s, int64_t first) {
+    const int64_t width = min64(min64(s.group_size, s.k) >= 128 ? 128 : s.group_size, kPanelGroups);
+    const int64_t chunks = ceil_div(s.k, 128), last = min64(first + width, chunks);
+    const int64_t column = first * 128, group = column / s.group_size;
+    return {first, last, min64(last, s.k / 128) - first, group,
+            ceil_div(min64(last * 128, s.k), s.group_size) - group,
+            (group + 1) * s.group_size - column};
 }
 
 template <class Codes>
 class RowBlocks {
   public:
     explicit RowBlocks(const LinearArgs &args)
-        : args_(args), x_(args.x), scales_(args.w), codes_(args.w) {}
+        : args_(args), x_(args.x), scales_(args.w), codes_(args.w),
+          chunks_(ceil_div(args.w.geometry.k, 128)), first_(panel_from(args.w.geometry, 0)) {}
 
     void run(int64_t row_block) {
-        const int64_t chunks = ceil_div(args_.w.geometry.k, 128);
         Sums sums;
         for (Lanes &lanes : sums.row) lanes = zero_lanes();
-        const int64_t panel = chunks_of_panel(args_.w.geometry);
-        for (int64_t chunk = 0; chunk < chunks; chunk += panel) {
-            run_panel(row_block, chunk, min64(chunk + panel, chunks), sums);
+        run_panel(row_block, first_, sums);
+        for (int64_t at = first_.last; at < chunks_; at += first_.last) {
+            run_panel(row_block, panel_from(args_.w.geometry, at), sums);
         }
         store_rows(args_, row_block, sums);
     }
 
   private:
-    void run_panel(int64_t row_block, int64_t first, int64_t last, Sums &sums) {
+    void run_panel(int64_t row_block, const Panel &panel, Sums &sums) {
         const Geometry &s = args_.w.geometry;
-        const int64_t chunks = ceil_div(s.k, 128), size = s.group_size;
-        const int64_t group = first * 128 / size;
-        const int64_t group_last = ceil_div(min64(last * 128, s.k), size);
-        Chunk chunk = {};
-        const int64_t first_chunk = row_block * chunks + first;
-        chunk.codes = static_cast<const uint8_t *>(args_.w.data) + first_chunk * 512;
-        chunk.scales = scales_.load(row_block, group, group_last - group);
-        chunk.x = x_.panel(first * 128);
+        const uint8_t *const codes = static_cast<const uint8_t *>(args_.w.data) +
+                                     (row_block * chunks_ + panel.first) * 512;
+        const char *const scales = scales_.load(row_block, panel.group, panel.groups);
+        const char *const x = x_.panel(panel.first * 128);
+        const uint8_t *zeros = nullptr;
         if (args_.w.zero != nullptr) {
-            chunk.zeros = static_cast<const uint8_t *>(args_.w.zero) +
-                          (row_block * s.groups_per_row + group) * 4;
+            zeros = static_cast<const uint8_t *>(args_.w.zero) +
+                    (row_block * s.groups_per_row + panel.group) * 4;
         }
-        const int64_t count = min64(last, s.k / 128) - first;
-        const int64_t steps = min64(size, 128) / 16;
-        switch (size < s.k ? steps : 8) {
-            case 1: run_chunks<1>(chunk, count, first * 128, sums); break;
-            case 2: run_chunks<2>(chunk, count, first * 128, sums); break;
-            case 4: run_chunks<4>(chunk, count, first * 128, sums); break;
-            default: run_chunks<8>(chunk, count, first * 128, sums);
+        const int64_t steps = s.group_size < s.k ? min64(s.group_size, 128) / 16 : 8;
+        switch (steps) {
+            case 1: run_chunks<1>(codes, scales, zeros, x, panel, sums); break;
+            case 2: run_chunks<2>(codes, scales, zeros, x, panel, sums); break;
+            case 4: run_chunks<4>(codes, scales, zeros, x, panel, sums); break;
+            default: run_chunks<8>(codes, scales, zeros, x, panel, sums);
         }
-        const int64_t column = (first + count) * 128;
-        if (first + count == last) return;
-        add_tail(chunk, codes_, size < s.k ? steps : 8, s.k - column, sums);
+        if (panel.first + panel.full == panel.last) return;
+        const int64_t groups = (panel.first + panel.full) * 128 / s.group_size - panel.group;
+        const Chunk chunk = {codes + panel.full * 512, scales + groups * 32,
+                             zeros != nullptr ? zeros + groups * 4 : zeros, x + panel.full * 512};
+        add_tail(chunk, codes_, steps, s.k - (panel.first + panel.full) * 128, sums);
     }
 
-    // Advances `chunk` past the full ones it adds.
+    // One by one, because a processor waits where a vector is loaded that was stored in parts.
     template <int kSteps>
-    QK_NOINLINE void run_chunks(Chunk &chunk, int64_t count, int64_t column, Sums &total) const {
+    QK_NOINLINE void run_chunks(const uint8_t *codes, const char *scales, const uint8_t *zeros,
+                                const char *x, const Panel &panel, Sums &total) const {
         constexpr int64_t groups = 8 / kSteps;
         const int64_t size = args_.w.geometry.group_size, stride = args_.w.zero != nullptr ? 4 : 0;
-        int64_t group_end = kSteps == 8 ? (column / size + 1) * size : 0;
+        int64_t left = panel.left;
         Sums sums = total;  // a copy that nothing points to stays in registers
-        Chunk at = chunk;
-        for (int64_t i = 0; i < count; ++i) {
+        Chunk at = {codes, scales, zeros, x};
+        for (int64_t i = 0; i < panel.full; ++i) {
             add_chunk<kSteps, Codes>(at, codes_, sums);
             prefetch(reinterpret_cast<const uint8_t *>(at.scales) + kAhead / 8);
             at.codes += 512;
             at.x += 512;
-            column += 128;
-            if (kSteps == 8 && column < group_end) continue;
-            group_end += size;
+            left -= 128;
+            if (kSteps == 8 && left > 0) continue;
+            left = size;
             at.scales += groups * 32;
             at.zeros += groups * stride;
         }
         total = sums;
-        chunk = at;
     }
 
     const LinearArgs &args_;
     RowOfX x_;
     ScalePanel scales_;
     Codes codes_;
+    const int64_t chunks_;
+    const Panel first_;
 };
 
 }  // namespace

@@ -10,38 +10,39 @@ namespace {
 class IntegerRowBlocks {
   public:
     explicit IntegerRowBlocks(const LinearArgs &args)
-        : args_(args), x_(args.x), scales_(args.w), codes_(args.w) {}
+        : args_(args), x_(args.x), scales_(args.w), codes_(args.w),
+          chunks_(ceil_div(args.w.geometry.k, kBlock)), first_(panel_from(args.w.geometry, 0)) {}
 
     void run(int64_t row_block) {
-        const Geometry &s = args_.w.geometry;
-        const int64_t chunks = ceil_div(s.k, kBlock), panel = chunks_of_panel(s);
         Sums sums;
         for (Lanes &lanes : sums.row) lanes = zero_lanes();
-        for (int64_t first = 0; first < chunks; first += panel) {
-            run_panel(row_block, first, min64(first + panel, chunks), sums);
+        run_panel(row_block, first_, sums);
+        for (int64_t at = first_.last; at < chunks_; at += first_.last) {
+            run_panel(row_block, panel_from(args_.w.geometry, at), sums);
         }
         store_rows(args_, row_block, sums);
     }
 
   private:
-    QK_NOINLINE void run_panel(int64_t row_block, int64_t first, int64_t last, Sums &sums) {
+    QK_NOINLINE void run_panel(int64_t row_block, const Panel &panel, Sums &sums) {
         const Geometry &s = args_.w.geometry;
-        const int64_t chunks = ceil_div(s.k, kBlock), size = s.group_size;
-        const int64_t group = first * kBlock / size;
-        const int64_t groups = ceil_div(min64(last * kBlock, s.k), size) - group;
         Chunk chunk = {};
-        chunk.codes =
-            static_cast<const uint8_t *>(args_.w.data) + (row_block * chunks + first) * 512;
-        chunk.scales = scales_.load(row_block, group, groups);
+        chunk.codes = static_cast<const uint8_t *>(args_.w.data) +
+                      (row_block * chunks_ + panel.first) * 512;
+        chunk.scales = scales_.load(row_block, panel.group, panel.groups);
         chunk.zeros = no_zeros_;
         if (args_.w.zero != nullptr) {
             chunk.zeros = static_cast<const uint8_t *>(args_.w.zero) +
-                          (row_block * s.groups_per_row + group) * 4;
+                          (row_block * s.groups_per_row + panel.group) * 4;
         }
-        const IntegersOfX::Block *x = x_.panel(first * kBlock);
-        for (int64_t i = first; i < last; ++i, chunk.codes += 512, ++x) {
-            const int64_t at = i * kBlock / size - group;
-            for (int row = 0; row < 8; ++row) add_row(chunk, *x, at, row, sums.row[row]);
+        const IntegersOfX::Block *x = x_.panel(panel.first * kBlock);
+        int64_t left = panel.left, group = 0;
+        for (int64_t i = panel.first; i < panel.last; ++i, chunk.codes += 512, ++x) {
+            for (int row = 0; row < 8; ++row) add_row(chunk, *x, group, row, sums.row[row]);
+            left -= kBlock;
+            if (left > 0) continue;
+            left = s.group_size;
+            ++group;
         }
     }
 
@@ -70,6 +71,8 @@ class IntegerRowBlocks {
     IntegersOfX x_;
     ScalePanel scales_;
     AffineCodes codes_;
+    const int64_t chunks_;
+    const Panel first_;
     uint8_t no_zeros_[kPanelGroups * 4] = {};
 };
 

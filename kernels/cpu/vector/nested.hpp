@@ -7,15 +7,17 @@ namespace qk::cpu {
 namespace {
 
 // One look-up in memory each.
-void widen_gathering(const NestedCode &code, const char *from, int64_t count,
-                     const SecondScales &second, float bias, float (*to)[8]) {
-    for (int64_t i = 0; i < count; ++i) {
+int64_t widen_gathering(const NestedCode &code, const char *from, int64_t count,
+                        const SecondRun &run, float bias, float (*to)[8]) {
+    const SecondScales second = second_scales(run, count);
+    for (int64_t i = 0; i < second.count; ++i) {
         float of_group[8];
         for (int64_t row = 0; row < 8; ++row) {
             of_group[row] = i < second.change[row] ? second.first[row] : second.last[row];
         }
         widen_nested(from + i * 8, code.value, of_group, bias, to[i]);
     }
+    return second.count;
 }
 
 }  // namespace

@@ -18,7 +18,10 @@ class ScalePanel {
         if (!is_nested(w)) return;
         load_nested_code(w.scale.code, &nested_);
         const int64_t size = w.scale.second_group;
-        if ((size & (size - 1)) == 0) shift_ = __builtin_ctzll(uint64_t(size));
+        const bool power = (size & (size - 1)) == 0;
+        second_ = {w.scale.second, (w.geometry.group_count - 1) / size, size,
+                   power ? int32_t(__builtin_ctzll(uint64_t(size))) : -1, 0,
+                   w.geometry.groups_per_row};
         bias_ = load_as<float>(w.scale.bias, 0);
     }
 
@@ -50,35 +53,18 @@ class ScalePanel {
         }
     }
 
-    // Which second scale a scale has; 256 scales share one as a rule, and divisions take time.
-    int64_t second_of(int64_t number) const {
-        return shift_ >= 0 ? number >> shift_ : number / w_.scale.second_group;
-    }
-
-    // Second scales go by the running number of the scale, which differs from row to row: runs of
-    // groups over which every row changes its second scale once at most.
     void load_nested(const char *from, int64_t row_block, int64_t first, int64_t count) {
-        const int64_t per_row = w_.geometry.groups_per_row, size = w_.scale.second_group;
-        const int64_t limit = second_of(w_.geometry.group_count - 1);
+        SecondRun run = second_;
+        run.number = row_block * 8 * run.per_row + first;
         for (int64_t i = 0; i < count;) {
-            SecondScales second;
-            int64_t run = count - i;
-            for (int64_t row = 0; row < 8; ++row) {
-                const int64_t number = (row_block * 8 + row) * per_row + first + i;
-                const int64_t index = second_of(number), change = (index + 1) * size - number;
-                // Padding rows lie past the end: any second scale will do.
-                second.first[row] = load_as<float>(w_.scale.second, min64(index, limit));
-                second.last[row] = load_as<float>(w_.scale.second, min64(index + 1, limit));
-                second.change[row] = int32_t(min64(change, INT32_MAX));
-                run = min64(run, change + size);
-            }
-            widen_(nested_, from + i * 8, run, second, bias_, scales_ + i);
-            i += run;
+            const int64_t taken = widen_(nested_, from + i * 8, count - i, run, bias_, scales_ + i);
+            run.number += taken;
+            i += taken;
         }
     }
 
     const Weight &w_;
-    int64_t shift_ = -1;  // log2 of second_group, where it has one
+    SecondRun second_;
     float bias_ = 0;
     NestedCode nested_;
     const WidenNested widen_ = nested_widener();

@@ -111,36 +111,22 @@ class ByteRowBlocks {
     ByteRowBlocks(const LinearArgs &args, const XBytes *row_of_x, XBytes *room)
         : args_(args), row_of_x_(row_of_x), room_(room), scales_(args.w),
           chunks_(ceil_div(args.w.geometry.k, kBlock)),
-          halves_(args.w.scale.format->id == QK_FORMAT_F16) {
-        const int64_t width = chunks_of_panel(args.w.geometry);
+          halves_(args.w.scale.format->id == QK_FORMAT_F16),
+          first_(panel_from(args.w.geometry, 0)) {
         for (int32_t zero = 0; zero < 16; ++zero) minus_zero_[zero] = minus_zero_halves(zero);
-        first_ = panel(0, min64(width, chunks_));
     }
 
     void run(int64_t row_block) {
         Sums sums;
         for (Lanes &lanes : sums.row) lanes = zero_lanes();
-        const int64_t width = first_.last;
         run_panel(row_block, first_, sums);
-        for (int64_t at = width; at < chunks_; at += width) {
-            run_panel(row_block, panel(at, min64(at + width, chunks_)), sums);
+        for (int64_t at = first_.last; at < chunks_; at += first_.last) {
+            run_panel(row_block, panel_from(args_.w.geometry, at), sums);
         }
         store_rows(args_, row_block, sums);
     }
 
   private:
-    struct Panel {
-        int64_t first, last;    // chunks
-        int64_t group, groups;  // from the first chunk's on
-        int64_t left;           // columns of the first group
-    };
-    Panel panel(int64_t first, int64_t last) const {
-        const Geometry &s = args_.w.geometry;
-        const int64_t column = first * kBlock, group = column / s.group_size;
-        return {first, last, group, ceil_div(min64(last * kBlock, s.k), s.group_size) - group,
-                (group + 1) * s.group_size - column};
-    }
-
     const XBytes *x_of(const Panel &panel) {
         if (row_of_x_ != nullptr) return row_of_x_ + panel.first;
         const int64_t end = min64(panel.last * kBlock, args_.x.columns);
@@ -242,7 +228,7 @@ class ByteRowBlocks {
     ScalePanel scales_;
     const int64_t chunks_;
     const bool halves_;
-    Panel first_;
+    const Panel first_;
     uint32_t minus_zero_[16];
 };
 

@@ -8,7 +8,7 @@ namespace {
 
 constexpr uint32_t kLanesFeature = 1u << 1;  // kAvx512
 constexpr int kVectorBytes = 64;
-constexpr int kRowsTogether = 4;  // independent sums in flight that fit the registers
+constexpr int kRowsTogether = 8;  // codes, weights and sums of so many rows fit the registers
 constexpr int kTileVectors = 2, kTileBatch = 12;  // sums that fit the registers
 
 struct Lanes {  // 16 floats

@@ -42,37 +42,85 @@ inline __attribute__((always_inline)) void look_up_64(const Plane (&plane)[4], _
     put(_mm512_unpackhi_epi16(low_odd, high_odd), 3);
 }
 
+// Second scales of 8 rows, in 64-bit lanes, as second_scales() has them.
+struct Second8 {
+    __m256 first, last;
+    __m256i change;
+    int64_t lowest;  // of change
+    int64_t count;   // of groups
+
+    Second8(const SecondRun &run, int64_t groups) {
+        const __m512i row = _mm512_setr_epi64(0, 1, 2, 3, 4, 5, 6, 7);
+        const __m512i number = _mm512_add_epi64(
+            _mm512_set1_epi64(run.number), _mm512_mullo_epi64(row, _mm512_set1_epi64(run.per_row)));
+        const __m128i shift = _mm_cvtsi32_si128(run.shift);
+        const __m512i index = _mm512_srl_epi64(number, shift);
+        const __m512i next = _mm512_add_epi64(index, _mm512_set1_epi64(1));
+        const __m512i left = _mm512_sub_epi64(_mm512_sll_epi64(next, shift), number);
+        first = gather(run, index);
+        last = first;
+        change = _mm512_cvtsepi64_epi32(left);
+        lowest = _mm512_reduce_min_epi64(left);
+        count = min64(groups, lowest + run.size);
+        if (lowest < groups) last = gather(run, next);
+    }
+    explicit Second8(const SecondScales &second) {
+        first = _mm256_loadu_ps(second.first);
+        last = _mm256_loadu_ps(second.last);
+        change = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(second.change));
+        lowest = 0;
+        count = second.count;
+    }
+
+  private:
+    static __m256 gather(const SecondRun &run, __m512i index) {
+        const __m512i at = _mm512_min_epi64(index, _mm512_set1_epi64(run.last));
+        return _mm512_i64gather_ps(at, run.plane, 4);
+    }
+};
+
+// Where a scale stands against its row's change decides which factor it has.
 struct Second16 {  // of 2 groups of 8 rows
     __m512 first, last;
     __m512i change;
+
+    explicit Second16(const Second8 &second)
+        : first(_mm512_broadcast_f32x8(second.first)), last(_mm512_broadcast_f32x8(second.last)),
+          change(_mm512_broadcast_i64x4(second.change)) {}
+
+    // Groups `group` and `group` + 1, counted from the start of the run.
+    __m512 at(int64_t group) const {
+        const __m512i half = _mm512_inserti64x4(_mm512_setzero_si512(), _mm256_set1_epi32(1), 1);
+        const __m512i number = _mm512_add_epi32(half, _mm512_set1_epi32(int(group)));
+        return _mm512_mask_blend_ps(_mm512_cmplt_epi32_mask(number, change), last, first);
+    }
 };
 
-// Groups `group` and `group` + 1, counted from the start of the run.
-inline void put(__m512i bits, int64_t group, const Second16 &second, __m512 bias, float *to) {
-    const __m512i half = _mm512_inserti64x4(_mm512_setzero_si512(), _mm256_set1_epi32(1), 1);
-    const __m512i number = _mm512_add_epi32(half, _mm512_set1_epi32(int(group)));
-    const __mmask16 before = _mm512_cmplt_epi32_mask(number, second.change);
-    const __m512 factor = _mm512_mask_blend_ps(before, second.last, second.first);
-    const __m512 product = _mm512_mul_ps(_mm512_castsi512_ps(bits), factor);
-    _mm512_storeu_ps(to, _mm512_add_ps(product, bias));
-}
-
-void widen(const NestedCode &code, const char *from, int64_t count, const SecondScales &second,
-           float bias, float (*to)[8]) {
-    const __m256i change = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(second.change));
-    const Second16 both = {_mm512_broadcast_f32x8(_mm256_loadu_ps(second.first)),
-                           _mm512_broadcast_f32x8(_mm256_loadu_ps(second.last)),
-                           _mm512_broadcast_i64x4(change)};
+int64_t widen(const NestedCode &code, const char *from, int64_t groups, const SecondRun &run,
+              float bias, float (*to)[8]) {
+    const Second8 second = run.shift >= 0 ? Second8(run, groups)
+                                          : Second8(second_scales(run, groups));
+    const Second16 both(second);
     Plane planes[4];  // they stay in registers, past the stores
     for (int p = 0; p < 4; ++p) planes[p] = load_plane(code.plane[p]);
-    for (int64_t i = 0; i < count; i += 8) {
-        const int64_t codes = (count - i) * 8;
+    for (int64_t i = 0; i < second.count; i += 8) {
+        const int64_t codes = (second.count - i) * 8;
         const __mmask64 mask = codes >= 64 ? ~__mmask64(0) : (__mmask64(1) << codes) - 1;
         const __m512i some = _mm512_maskz_loadu_epi8(mask, from + i * 8);
-        look_up_64(planes, some, [&](__m512i bits, int quarter) {
-            put(bits, i + 2 * quarter, both, _mm512_set1_ps(bias), to[i] + 16 * quarter);
-        });
+        const auto put = [&](__m512i bits, int quarter, __m512 factor) {
+            const __m512 product = _mm512_mul_ps(_mm512_castsi512_ps(bits), factor);
+            _mm512_storeu_ps(to[i] + 16 * quarter, _mm512_add_ps(product, _mm512_set1_ps(bias)));
+        };
+        if (i + 8 <= second.lowest) {
+            look_up_64(planes, some,
+                       [&](__m512i bits, int quarter) { put(bits, quarter, both.first); });
+        } else {
+            look_up_64(planes, some, [&](__m512i bits, int quarter) {
+                put(bits, quarter, both.at(i + 2 * quarter));
+            });
+        }
     }
+    return second.count;
 }
 
 void look_up(const NestedCode &code, const uint8_t *from, int64_t count, float scale, float *to) {
