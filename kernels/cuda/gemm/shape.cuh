@@ -24,8 +24,8 @@ struct GemmShape {
     static constexpr int kConsumers = R * Q;  // warpgroups
     static constexpr int kThreads = (kConsumers + 1) * 128;  // one more warpgroup produces
     // Registers a thread, from what the producers leave of the 65536.
-    static constexpr int kProducerRegisters = kConsumers == 4 ? 24 : kConsumers == 3 ? 32 : 40;
-    static constexpr int kConsumerRegisters = kConsumers == 4 ? 112 : kConsumers == 3 ? 160 : 232;
+    static constexpr int kProducerRegisters = kConsumers == 4 ? 24 : 40;
+    static constexpr int kConsumerRegisters = kConsumers == 4 ? 112 : kConsumers == 3 ? 152 : 232;
 
     // A stage in shared memory.
     static constexpr uint32_t kX = N * 128 * kTiles;

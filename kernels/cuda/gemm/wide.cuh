@@ -36,14 +36,13 @@ struct WideGemm : Gemm<S> {
     static constexpr int kAhead = N == 256 ? 1 : 2;
     static_assert(S::Q == 1 && 2 % kTiles == 0);
 
-    // Where a consumer stands: the tile whose products come next, how many are left with it, and
-    // the stage whose codes are read next.
+    // Where a consumer stands: how many tiles are left, the stages of the tile whose products come
+    // next, of the one before, and of the one that is read next, and the first tile of the latter.
     struct Cursor {
-        int32_t left;
-        int32_t tile;  // of k: the first of the stage that is read next
+        int32_t left, tile;
         Turn turn, reads;
-        uint32_t before;  // the slot of the tile before
-        Raw raw;          // of the tile that is decoded next
+        uint32_t before;
+        Raw raw;  // of the tile that is decoded next
     };
 
     __device__ void multiply(uint32_t slot_at, int t, const Operands &a, bool add,
@@ -65,23 +64,26 @@ struct WideGemm : Gemm<S> {
         }
     }
 
-    // Multiplies a tile, which is tile t of its stage, and meanwhile decodes the next one.
+    // Multiplies a tile, which is tile t of its stage, and meanwhile decodes the next one. `more`:
+    // one follows that, to be read.
     __device__ void step(const Places &at, Cursor &c, int t, Operands &now, Operands &next,
-                         Sums &sums, bool add, bool after) const {
+                         Sums &sums, bool add, bool more) const {
         const uint32_t here = c.turn.slot;
         multiply(here, t, now, add, sums);
         if (t + 1 == kTiles) c.turn.next(this->p.slots);
-        if (kAhead == 1 && c.left > 1) read_next(at, c, (t + 1) % kTiles);
+        if (kAhead == 1) read_next(at, c, (t + 1) % kTiles);
         wgmma_wait<1>();  // the products of the tile before are done
         keep(next);
-        if (t == 0 && after && (threadIdx.x & 31) == 0) {
-            barrier_arrive(this->empty + c.before * 8);
-        }
+        if (t == 0 && add) release(c.before);
         float scale[2];
-        this->decode(c.raw, next, scale);  // of an old tile at the end: nobody multiplies it
-        if (kAhead == 2 && c.left > 2) read_next(at, c, t);
+        this->decode(c.raw, next, scale);
+        if (kAhead == 2 && more) read_next(at, c, t);
         c.before = here;
         --c.left;
+    }
+
+    __device__ void release(uint32_t slot_at) const {
+        if ((threadIdx.x & 31) == 0) barrier_arrive(this->empty + slot_at * 8);
     }
 
     __device__ void consume(const Item &it, Turn &turn, Sums &sums) const {
@@ -94,15 +96,22 @@ struct WideGemm : Gemm<S> {
         this->decode(c.raw, even, scale);
         if (kAhead == 2 && c.left > 1) read_next(at, c, 1 % kTiles);
         bool add = false;
-        do {
-            step(at, c, 0, even, odd, sums, add, add);
-            if (kTiles == 1 && c.left == 0) break;
-            step(at, c, kTiles - 1, odd, even, sums, true, true);
+        while (c.left > 2) {
+            step(at, c, 0, even, odd, sums, add, true);
+            step(at, c, kTiles - 1, odd, even, sums, true, kTiles == 2 || c.left > 2);
             add = true;
-        } while (c.left > 0);
+        }
+        if (kTiles == 2 || c.left == 2) {
+            step(at, c, 0, even, odd, sums, add, false);
+            multiply(c.turn.slot, kTiles - 1, odd, true, sums);
+        } else {
+            multiply(c.turn.slot, 0, even, add, sums);
+        }
         wgmma_wait<0>();
         keep(sums);
-        if ((threadIdx.x & 31) == 0) barrier_arrive(this->empty + c.before * 8);
+        if (kTiles == 1 && it.last - it.first > 1) release(c.before);
+        release(c.turn.slot);
+        c.turn.next(this->p.slots);
         turn = c.turn;
     }
 };
@@ -151,12 +160,12 @@ __device__ void produce(const WideGemm<S> &g, Items items) {
     }
 }
 
+// Adds the sums of a cluster's blocks up and stores them.
 template <class S>
-__device__ void store(const GemmProblem &p, const Item &item, uint32_t base, uint32_t turns,
-                      uint32_t rank, const typename WideGemm<S>::Sums &sums) {
-    const WideOutput<S> output(p, item, turns);
-    if (p.split == 1) return output.store(sums);
-    cluster_sync();  // every ring is free: a cluster has one item
+__device__ void store_together(const WideOutput<S> &output, uint32_t base, uint32_t rank,
+                               const typename WideGemm<S>::Sums &sums) {
+    cluster_arrive_relaxed();
+    cluster_wait();  // every ring is free: a cluster has one item
     output.send_sums(base, rank, sums);
     cluster_sync();
     output.store_own_parts(base, rank, sums);
@@ -182,10 +191,12 @@ __global__ void __launch_bounds__(S::kThreads, 1)
         prepare_shared<S>(p, shared, scale_codes);
         asm volatile("bar.sync 1, %0;" ::"n"(S::kThreads) : "memory");
     }
+    // Through a shuffle: else ptxas computes them anew wherever they are used, from a slow register.
+    const auto keep_address = [](uint32_t a) { return __shfl_sync(~0u, a, 0); };
     const WideGemm<S> g = {{p,
-                            base + S::kTable,
-                            shared_address(full),
-                            shared_address(empty),
+                            keep_address(base + S::kTable),
+                            keep_address(shared_address(full)),
+                            keep_address(shared_address(empty)),
                             base,
                             scale_codes,
                             S::kind == ScaleKind::kNested ? load_as<float>(p.w.bias, 0) : 0.0f}};
@@ -193,8 +204,11 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     if (warp >= S::kConsumers * 4) {
         fewer_registers<S::kProducerRegisters>();
         produce(g, items);
-        if (p.split > 1) cluster_sync();
-        if (p.split > 1) cluster_sync();
+        if (p.split > 1) {
+            cluster_arrive_relaxed();
+            cluster_wait();
+            cluster_sync();
+        }
     } else {
         more_registers<S::kConsumerRegisters>();
         typename WideGemm<S>::Sums sums = {};
@@ -203,7 +217,12 @@ __global__ void __launch_bounds__(S::kThreads, 1)
         for (; items.there(p); items.next(p)) {
             const Item item = items.item(S());
             g.consume(item, turn, sums);
-            store<S>(p, item, base, turns, rank, sums);
+            const WideOutput<S> output(p, item, turns);
+            if (p.split > 1) {
+                store_together(output, base, rank, sums);
+                break;
+            }
+            output.store(sums);
         }
     }
 #endif

@@ -60,6 +60,13 @@ __device__ inline void cluster_arrive() {
 #endif
 }
 
+// Orders no memory: for a thread whose loads have all returned, and that has written nothing.
+__device__ inline void cluster_arrive_relaxed() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+#endif
+}
+
 __device__ inline void cluster_wait() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
