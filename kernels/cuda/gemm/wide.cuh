@@ -191,7 +191,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
         prepare_shared<S>(p, shared, scale_codes);
         asm volatile("bar.sync 1, %0;" ::"n"(S::kThreads) : "memory");
     }
-    // Through a shuffle: else ptxas computes them anew wherever they are used, from a slow register.
+    // Through a shuffle: else ptxas computes them anew at every use, from a slow register.
     const auto keep_address = [](uint32_t a) { return __shfl_sync(~0u, a, 0); };
     const WideGemm<S> g = {{p,
                             keep_address(base + S::kTable),
