@@ -294,8 +294,8 @@ struct VectorWarp {
         asm volatile("" ::"l"(p.x), "l"(p.y), "l"(p.bias), "l"(p.n), "r"(p.k), "r"(p.bias_type));
     }
 
-    __device__ typename X::Raw load_x(Lane *v) const {
-        return v->x.load(p.x, p.k, unit.column * int32_t(kUnitColumns), row, pair);
+    __device__ typename X::Raw load_x(const Unit &of, Lane *v) const {
+        return v->x.load(p.x, p.k, of.column * int32_t(kUnitColumns), row, pair);
     }
 
     // Waits for x and asks for the first unit's; the bias comes in beside it.
@@ -304,7 +304,7 @@ struct VectorWarp {
         const bool biased = p.bias != nullptr && int32_t(threadIdx.x) < y_rows;
         const int64_t y_row = int64_t(first_row) * 16 + threadIdx.x;
         const float bias = biased ? load_float(p.bias_type, p.bias, y_row) : 0;
-        const typename X::Raw x = load_x(v);
+        const typename X::Raw x = load_x(unit, v);
         if (biased) shared_store_4(kBias + threadIdx.x * 4, __float_as_uint(bias));
         return x;
     }
@@ -361,10 +361,11 @@ struct VectorWarp {
                 order_codes(0);
                 order_scales();
             }
-            barrier_wait(barrier + 8, parity);
-            add_tiles<kUnitTiles / 2, kUnitTiles>(v, &sums);
             asked = v.x.rest || again || p.plan.unit_step != 0;
             again = v.x.rest;
+            if (X::kAhead && asked) x = load_x(again ? unit : ahead, &v);
+            barrier_wait(barrier + 8, parity);
+            add_tiles<kUnitTiles / 2, kUnitTiles>(v, &sums);
             if (!again) {  // else the same unit, what is left of x
                 if (--left == 0) break;
                 const Unit now = unit;
@@ -374,7 +375,7 @@ struct VectorWarp {
                 order_codes(1);
                 parity ^= 1;
             }
-            if (asked) x = load_x(&v);
+            if (!X::kAhead && asked) x = load_x(unit, &v);
         }
     }
 

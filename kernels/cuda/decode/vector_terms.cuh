@@ -14,7 +14,8 @@ struct XColumns {
     using Operand = T;
     // Columns a tile, blocks a multiprocessor.
     static constexpr int kOfTile = kHalves ? 2 : 1, kBlocks = kHalves ? 1 : 2;
-    static constexpr bool rest = false;  // whether x is more than the operands
+    static constexpr bool kAhead = false;  // whether x may be asked for before it has its place
+    static constexpr bool rest = false;    // whether x is more than the operands
     struct Raw {};
     uint32_t b[kOfTile][8];
 
@@ -60,6 +61,7 @@ template <>
 struct XColumns<F32, false> {
     using Operand = F16;
     static constexpr int kOfTile = 2, kBlocks = 1;
+    static constexpr bool kAhead = true;
     static constexpr uint32_t kInfinity = 0x7f800000u;
     static constexpr int32_t kWindow = 28;  // powers of two below the largest magnitude
     struct Raw {
@@ -92,14 +94,45 @@ struct XColumns<F32, false> {
         return raw;
     }
 
-    // `again`: what is left of the same tiles.
+    // `again`: what is left of the same tiles. Both tiles go together, since each step waits for
+    // the one before.
     __device__ void split(Raw raw, bool again, uint32_t lane) {
-        rest = false;
+        uint32_t top[2] = {}, least[2] = {~0u, ~0u};  // least: less 1, so that zeros are largest
+        bool special = false, left = false;
 #pragma unroll
         for (int s = 0; s < 2; ++s) {
             if (!again) below[s] = kInfinity;
-            rest |= split_tile(raw.x[s], lane, b[s], &unit[s], &below[s]);
+#pragma unroll
+            for (int i = 0; i < 8; ++i) {
+                const uint32_t size = raw.x[s][i] & 0x7fffffffu;
+                top[s] = max(top[s], size);
+                least[s] = __viaddmin_u32(size, ~0u, least[s]);
+            }
+            special |= top[s] >= below[s];
         }
+        special = __any_sync(~0u, special);
+        if (__builtin_expect(special, 0)) {
+#pragma unroll
+            for (int s = 0; s < 2; ++s) top[s] = largest_below(below[s], raw.x[s]);
+        }
+        float inverse[2];
+#pragma unroll
+        for (int s = 0; s < 2; ++s) {
+#pragma unroll
+            for (int i = 1; i < 8; i *= 2) top[s] = max(top[s], __shfl_xor_sync(~0u, top[s], i));
+            const int32_t exponent = max(int32_t(top[s] >> 23), kWindow);
+            inverse[s] = __int_as_float((268 - exponent) << 23);
+            unit[s] = __int_as_float((exponent - 14) << 23);
+            below[s] = uint32_t(exponent - kWindow) << 23;
+            left |= least[s] + 1 < below[s] && least[s] != ~0u;
+        }
+        rest = __any_sync(~0u, left);
+        if (__builtin_expect(rest, 0)) {
+            keep_from(below[0], raw.x[0]);
+            keep_from(below[1], raw.x[1]);
+        }
+#pragma unroll
+        for (int s = 0; s < 2; ++s) halve(raw.x[s], inverse[s], special, lane, b[s]);
         // From a lane of rows 2 i and 2 i + 1 to the lanes that add tiles 2 i and 2 i + 1 up.
 #pragma unroll
         for (int s = 0; s < 2; ++s) unit[s] = __shfl_sync(~0u, unit[s], int(lane % 4 * 8));
@@ -121,29 +154,15 @@ struct XColumns<F32, false> {
         return top;
     }
 
-    static __device__ bool split_tile(uint32_t (&x)[8], uint32_t lane, uint32_t (&b)[8],
-                                      float *unit, uint32_t *below) {
-        uint32_t top = 0, least = ~0u;  // least: less 1, so that zeros are largest
+    // What is below becomes 0.
+    static __device__ void keep_from(uint32_t bound, uint32_t (&x)[8]) {
 #pragma unroll
-        for (int i = 0; i < 8; ++i) {
-            const uint32_t size = x[i] & 0x7fffffffu;
-            top = max(top, size);
-            least = __viaddmin_u32(size, ~0u, least);
-        }
-        const bool special = __any_sync(~0u, top >= *below);
-        if (__builtin_expect(special, 0)) top = largest_below(*below, x);
-#pragma unroll
-        for (int i = 1; i < 8; i *= 2) top = max(top, __shfl_xor_sync(~0u, top, i));
-        const int32_t exponent = max(int32_t(top >> 23), kWindow);
-        const float inverse = __int_as_float((268 - exponent) << 23);
-        *unit = __int_as_float((exponent - 14) << 23);
-        *below = uint32_t(exponent - kWindow) << 23;
-        const bool left = __any_sync(~0u, least + 1 < *below && least != ~0u);
-        if (__builtin_expect(left, 0)) {
-#pragma unroll
-            for (int i = 0; i < 8; ++i) x[i] = (x[i] & 0x7fffffffu) < *below ? 0 : x[i];
-            asm volatile("");  // a branch: most tiles have nothing left
-        }
+        for (int i = 0; i < 8; ++i) x[i] = (x[i] & 0x7fffffffu) < bound ? 0 : x[i];
+        asm volatile("");  // a branch goes around it: most tiles have nothing below
+    }
+
+    static __device__ void halve(const uint32_t (&x)[8], float inverse, bool special,
+                                 uint32_t lane, uint32_t (&b)[8]) {
         uint32_t firsts[4];
         float seconds[8];
 #pragma unroll
@@ -171,7 +190,6 @@ struct XColumns<F32, false> {
             b[i] = odd ? other : own;
             b[4 + i] = odd ? own : other;
         }
-        return left;
     }
 };
 
