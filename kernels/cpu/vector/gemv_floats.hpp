@@ -115,18 +115,10 @@ QK_NOINLINE void add_tail(const Chunk &chunk, const Codes &codes, int64_t steps,
     }
 }
 
-QK_NOINLINE void store_rows(const LinearArgs &args, int64_t row_block, const Sums &sums) {
-    const int64_t first = row_block * 8, rows = min64(8, args.w.geometry.n - first);
+inline void store_rows(const LinearArgs &args, int64_t row_block, const Sums &sums) {
     float y[8];
     fold_rows(sums.row, y);
-    if (rows == 8 && args.bias == nullptr && args.y.format->id == QK_FORMAT_F32) {
-        memcpy(static_cast<char *>(args.y.data) + first * 4, y, sizeof(y));
-        return;
-    }
-    for (int64_t row = 0; row < rows && args.bias != nullptr; ++row) {
-        y[row] += load_float(args.bias->format->id, args.bias->data, first + row);
-    }
-    store_floats(args.y.format->id, args.y.data, first, rows, y);
+    store_8(args, 0, row_block, y);
 }
 
 // A run of chunks whose groups fill the scale panel, at most. Divisions take time, so the first

@@ -29,7 +29,9 @@ class Int8Rows {
                 acc = run_panel(row_block, x_ + i * chunks, chunk,
                                 min64(chunk + kPanelChunks, chunks), acc);
             }
-            store(row_block, i, acc);
+            float y[8];
+            store_floats8(y, acc);
+            store_8(args_, i, row_block, y);
         }
     }
 
@@ -69,24 +71,6 @@ class Int8Rows {
             const Sums8 zero = zeros == nullptr ? splat_sums8(8) : load_zeros8(zeros + 4 * b);
             const Sums8 sums = table ? dots[b] : take_zeros(dots[b], zero, x.sum[b]);
             *acc = fold8(sums, x.scale[b], load_floats8(scales + 32 * b), *acc);
-        }
-    }
-
-    void store(int64_t row_block, int64_t x_row, Floats8 acc) const {
-        float values[8];
-        store_floats8(values, acc);
-        const int64_t first = row_block * 8, rows = min64(8, args_.w.geometry.n - first);
-        if (rows == 8 && args_.bias == nullptr && args_.y.format->id == QK_FORMAT_F32) {
-            const int64_t at = x_row * args_.y.columns + first;
-            memcpy(static_cast<char *>(args_.y.data) + at * 4, values, sizeof(values));
-            return;
-        }
-        for (int64_t row = 0; row < rows; ++row) {
-            float y = values[row];
-            if (args_.bias != nullptr) {
-                y += load_float(args_.bias->format->id, args_.bias->data, first + row);
-            }
-            store_float(args_.y.format->id, args_.y.data, x_row * args_.y.columns + first + row, y);
         }
     }
 

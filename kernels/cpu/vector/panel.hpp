@@ -7,6 +7,21 @@
 namespace qk::cpu {
 namespace {
 
+// Sums of a block of 8 rows, plus the bias, rounded to y's type; y itself is changed.
+QK_NOINLINE inline void store_8(const LinearArgs &args, int64_t x_row, int64_t row_block,
+                                float *y) {
+    const int64_t first = row_block * 8, rows = min64(8, args.w.geometry.n - first);
+    const int64_t at = x_row * args.y.columns + first;
+    if (rows == 8 && args.bias == nullptr && args.y.format->id == QK_FORMAT_F32) {
+        memcpy(static_cast<char *>(args.y.data) + at * 4, y, 8 * sizeof(y[0]));
+        return;
+    }
+    for (int64_t row = 0; row < rows && args.bias != nullptr; ++row) {
+        y[row] += load_float(args.bias->format->id, args.bias->data, first + row);
+    }
+    store_floats(args.y.format->id, args.y.data, at, rows, y);
+}
+
 constexpr int64_t kPanelChunks = 16;                // chunks of 128 columns
 constexpr int64_t kPanelGroups = kPanelChunks * 8;  // of 16 columns, the smallest group
 

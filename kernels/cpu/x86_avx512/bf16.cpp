@@ -224,16 +224,13 @@ class Rows {
     }
 
     void store(int64_t row_block, int64_t x_row, const Sums &sums) const {
-        float zeros[8];
-        _mm256_storeu_ps(zeros, sums.zeros);
-        const int64_t first = row_block * 8, rows = min64(8, args_.w.geometry.n - first);
-        for (int64_t row = 0; row < rows; ++row) {
-            float y = fold_lanes({sums.row[row]}) - zeros[row];
-            if (args_.bias != nullptr) {
-                y += load_float(args_.bias->format->id, args_.bias->data, first + row);
-            }
-            store_float(args_.y.format->id, args_.y.data, x_row * args_.y.columns + first + row, y);
-        }
+        Lanes lanes[8];
+        QK_UNROLL
+        for (int row = 0; row < 8; ++row) lanes[row].v = sums.row[row];
+        float y[8];
+        fold_rows(lanes, y);
+        _mm256_storeu_ps(y, _mm256_sub_ps(_mm256_loadu_ps(y), sums.zeros));
+        store_8(args_, x_row, row_block, y);
     }
 
     const LinearArgs &args_;
