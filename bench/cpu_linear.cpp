@@ -4,7 +4,9 @@
 //
 //     qk_bench_cpu_linear [--filter TEXT] [--threads N] [--seconds S] [--m M] [--place dram|l2|l3]
 //                         [--against read|peak|sgemm] [--mode exact|bf16|int8]
+//     qk_bench_cpu_linear --fork-join [--threads N]
 #include <string.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <memory>
@@ -19,6 +21,7 @@ struct Options {
     std::string filter, place = "dram", against = "read", mode = "exact";
     int threads = 1, m = 1;
     double seconds = 1;
+    bool fork_join = false;
 };
 
 struct Case {
@@ -214,6 +217,44 @@ void run_case(const Options &options, const Case &c, int64_t n, int64_t k) {
     qk_context_destroy(context);
 }
 
+// Microseconds of a call whose work is next to nothing: 32 rows of 32 columns, 4 tasks. Median of
+// calls one after the other, and of calls after a pause, in which qk's threads fall asleep.
+struct CallTimes {
+    double at_once, after_pause;
+};
+CallTimes time_calls(int threads) {
+    qk_context_options options = QK_CONTEXT_OPTIONS_INIT;
+    options.thread_count = threads;
+    qk_context *context = nullptr;
+    check(qk_context_create(&options, &context), nullptr);
+    qk_tensor *const w = create_w(context, kCases[0], 32, 32);
+    qk_tensor *const x = create_x(context, QK_FORMAT_F32, 1, 32);
+    qk_tensor *const y = create(context, QK_FORMAT_F32, QK_LAYOUT_ROW, 1, 32, nullptr);
+    const auto median = [&](int samples, int calls, int pause_us) {
+        std::vector<double> times;
+        for (int i = 0; i < samples; ++i) {
+            if (pause_us > 0) usleep(useconds_t(pause_us));
+            const double start = bench::seconds(CLOCK_MONOTONIC);
+            for (int j = 0; j < calls; ++j) check(qk_linear(context, x, w, nullptr, y), context);
+            times.push_back((bench::seconds(CLOCK_MONOTONIC) - start) / calls * 1e6);
+        }
+        return bench::quantile(times, 0.5);
+    };
+    const CallTimes times = {median(2000, 100, 0), median(500, 1, 2000)};
+    for (qk_tensor *const tensor : {w, x, y}) qk_tensor_destroy(tensor);
+    qk_context_destroy(context);
+    return times;
+}
+
+// What splitting a product among qk's own threads and waiting for the last one costs.
+void run_fork_join(int threads) {
+    const CallTimes one = time_calls(1), many = time_calls(threads);
+    printf("{\"bench\": \"fork-join\", \"threads\": %d, \"us\": %.2f, \"us after a pause\": %.2f, "
+           "\"call on one thread, us\": %.2f, \"after a pause\": %.2f}\n",
+           threads, many.at_once - one.at_once, many.after_pause - one.after_pause, one.at_once,
+           one.after_pause);
+}
+
 }  // namespace
 
 int main(int argc, char **argv) {
@@ -228,7 +269,12 @@ int main(int argc, char **argv) {
     app.add_option("--threads", options.threads)->check(CLI::Range(1, 1024));
     app.add_option("--m", options.m, "rows of x")->check(CLI::Range(1, 1 << 20));
     app.add_option("--seconds", options.seconds, "of samples, a case")->check(CLI::PositiveNumber);
+    app.add_flag("--fork-join", options.fork_join, "what splitting work among threads costs");
     CLI11_PARSE(app, argc, argv);
+    if (options.fork_join) {
+        run_fork_join(std::max(2, options.threads));
+        return 0;
+    }
     constexpr int64_t large[][2] = {{4096, 4096}, {4096, 14336}, {14336, 4096}};
     for (const Case &c : kCases) {
         if (std::string(c.name).find(options.filter) == std::string::npos) continue;
