@@ -222,15 +222,17 @@ QK_API qk_status qk_repack(qk_context *context, const qk_tensor *from, qk_tensor
  * 2 on; m = 1 has orders of sums of its own (docs/formats.md), the same on every processor, for any
  * number of threads and any layout. On CUDA it does not depend on its batch
  * among m = 2..16, 17..64, 65..128, and every 128 rows more to 1024, from packed w (m = 1 has
- * an order of its own), nor among m = 1..4 from other layouts; beyond, where cuBLASLt multiplies,
- * the order of sums is the library's. */
+ * an order of its own), nor among m = 1..4 from other layouts. Where more rows repack 4-bit w into
+ * the workspace, bits are those of packed w; where cuBLASLt multiplies, the order of sums is the
+ * library's. */
 QK_API qk_status qk_linear(qk_context *context, const qk_tensor *x, const qk_tensor *w,
                            const qk_tensor *bias, qk_tensor *y);
 /* Scratch with which qk_linear runs at its best for up to m_max rows of x; give the largest to
  * qk_context_options. With less, other kernels run where there are any, but a mode of the context
- * is refused (302). On CUDA it is a slab of dequantized rows of w (64 MiB, at least 256 rows, at
- * most all), a bias, and 32 MiB for cuBLASLt, which a context with that much loads when it is
- * created. */
+ * is refused (302). On CUDA it is a slab of rows of w. Repacked, where GPUs have wgmma and x 16
+ * bits: their codes, scales and zeros as packed w has them (256 MiB, at least 768 rows, at most
+ * all). Dequantized, otherwise: 64 MiB, at least 256 rows, at most all, a bias, and 32 MiB for
+ * cuBLASLt, which a context with that much loads when it is created. */
 QK_API qk_status qk_linear_workspace(qk_context *context, const qk_tensor *w, int64_t m_max,
                                      size_t *bytes);
 

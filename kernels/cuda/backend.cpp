@@ -62,11 +62,11 @@ constexpr Kernel<DequantizeArgs> const *kDequantize[] = {
     &cuda::kDequantizeStream, &cuda::kDequantizeAwq, &cuda::kDequantizeTiles,
     &cuda::kDequantizeGeneric};
 constexpr Kernel<QuantizeArgs> const *kQuantize[] = {&cuda::kQuantizeGeneric};
-constexpr Kernel<RepackArgs> const *kRepack[] = {&cuda::kRepackGeneric};
+constexpr Kernel<RepackArgs> const *kRepack[] = {&cuda::kRepackTiles, &cuda::kRepackGeneric};
 constexpr Kernel<LinearArgs> const *kLinear[] = {
-    &cuda::kLinearPrefill, &cuda::kLinearGemm,  &cuda::kLinearMiddle, &cuda::kLinearVector,
-    &cuda::kLinearStages,  &cuda::kLinearRows,  &cuda::kLinearMatvec, &cuda::kLinearWords,
-    &cuda::kLinearColumns, &cuda::kLinearLanes, &cuda::kLinearGeneric};
+    &cuda::kLinearRepacked, &cuda::kLinearPrefill, &cuda::kLinearGemm,    &cuda::kLinearMiddle,
+    &cuda::kLinearVector,   &cuda::kLinearStages,  &cuda::kLinearRows,    &cuda::kLinearMatvec,
+    &cuda::kLinearWords,    &cuda::kLinearColumns, &cuda::kLinearLanes,   &cuda::kLinearGeneric};
 constexpr Kernel<GruArgs> const *kGru[] = {&cuda::kGruStep, &cuda::kGruCluster,
                                            &cuda::kGruGeneric};
 

@@ -10,6 +10,7 @@ extern const Kernel<DequantizeArgs> kDequantizeAwq;      // convert/dequantize_a
 extern const Kernel<DequantizeArgs> kDequantizeTiles;    // convert/dequantize_tiles.cu
 extern const Kernel<DequantizeArgs> kDequantizeGeneric;  // convert/dequantize.cu
 extern const Kernel<QuantizeArgs> kQuantizeGeneric;      // convert/quantize.cu
+extern const Kernel<RepackArgs> kRepackTiles;            // convert/repack_tiles.cu
 extern const Kernel<RepackArgs> kRepackGeneric;          // convert/repack.cu
 extern const Kernel<LinearArgs> kLinearVector;           // decode/vector.cu
 extern const Kernel<LinearArgs> kLinearStages;           // decode/stages.cu
@@ -20,6 +21,7 @@ extern const Kernel<LinearArgs> kLinearMiddle;           // middle/middle.cu
 extern const Kernel<LinearArgs> kLinearWords;            // direct/words.cu
 extern const Kernel<LinearArgs> kLinearColumns;          // direct/columns.cu
 extern const Kernel<LinearArgs> kLinearLanes;            // direct/lanes.cu
+extern const Kernel<LinearArgs> kLinearRepacked;         // linear/repacked.cpp
 extern const Kernel<LinearArgs> kLinearPrefill;          // linear/prefill.cu
 extern const Kernel<LinearArgs> kLinearGeneric;          // linear/generic.cu
 extern const Kernel<GruArgs> kGruStep;                   // gru/step.cu

@@ -72,7 +72,7 @@ Status configure(const Launch &launch, const void *kernel, const Shape3 &shape, 
     }
     *out = {};
     unsigned count = 0;
-    if (shape.overlaps) {
+    if (shape.overlaps && !launch.in_order) {
         cudaLaunchAttribute &a = out->attributes[count++];
         a.id = cudaLaunchAttributeProgrammaticStreamSerialization;
         a.val.programmaticStreamSerializationAllowed = 1;

@@ -53,13 +53,15 @@ struct QuantizeArgs {
 
 struct RepackArgs {
     Weight from, to;  // same format, scale format and geometry
+    int64_t first_row = 0;  // of `from`, that goes to row 0 of `to`, which may have fewer rows;
+                            // inside backends only
 };
 
 struct LinearArgs {
     Dense x;           // [m, k]
     Weight w;          // [n, k]
     const Dense *bias; // [1, n] or null
-    Dense y;           // [m, n], x's format
+    Dense y;           // [m, n], x's format; inside backends `columns` may be more than n
 };
 
 // Steps of a frozen GRU. Everything but x, y and gates is aligned; h and scratch belong to the

@@ -25,6 +25,7 @@ struct Launch {
     size_t workspace_bytes;
     ErrorText *error;
     void *session = nullptr;  // the backend's, of this context
+    bool in_order = false;    // CUDA: starts after all in front, which may write its weights
 };
 
 template <class Args>

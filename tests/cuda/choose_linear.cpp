@@ -38,10 +38,19 @@ TEST(CudaChoose, WhichKernelMultiplies) {
         {{8, false, true, true}, LinearPath::kGeneric},
         {{9, false, true, true}, LinearPath::kPrefill},
         {{4096, false, true, false}, LinearPath::kGeneric},
+        // .., repacks
+        {{32, false, true, true, true, true, true}, LinearPath::kDirect},
+        {{33, false, true, true, true, true, true}, LinearPath::kRepack},
+        {{33, false, true, false, true, true, true}, LinearPath::kRepack},
+        {{4096, false, true, true, true, true, true}, LinearPath::kRepack},
+        {{16, false, true, true, false, true, true}, LinearPath::kPrefill},
+        {{17, false, true, true, false, true, true}, LinearPath::kRepack},
+        {{16, false, true, false, false, false, true}, LinearPath::kGeneric},
+        {{17, false, true, false, false, false, true}, LinearPath::kRepack},
     };
     for (const auto &[c, path] : rows) {
         EXPECT_EQ(qk::cuda::choose_linear(c), path)
-            << c.m << " " << c.tiles << c.wgmma << c.library << c.direct << c.lanes;
+            << c.m << " " << c.tiles << c.wgmma << c.library << c.direct << c.lanes << c.repacks;
     }
 }
 
@@ -75,6 +84,24 @@ TEST(CudaChoose, NoClusterHasMoreBlocksThanStages) {
                 EXPECT_LE(plan.split, (k + 64 * tiles - 1) / (64 * tiles)) << m << " " << k;
             }
         }
+    }
+}
+
+TEST(CudaChoose, SlabsToRepack) {
+    const struct {
+        int64_t n, step_bytes, rows;
+    } rows[] = {
+        {1, 1 << 20, 1},          {4096, 1622016, 4096},       {57344, 3244032, 57344},
+        {64000, 3244032, 32256},  {128256, 3244032, 43008},    {1536, int64_t{1} << 30, 768},
+        {769, int64_t{1} << 30, 768},
+    };
+    for (const auto &row : rows) {
+        EXPECT_EQ(qk::cuda::plan_repack(row.n, row.step_bytes), row.rows) << row.n;
+    }
+    // Blocks of every cut fit a slab.
+    for (const GemmCut cut : {GemmCut::kThinNarrow, GemmCut::kTallNarrow, GemmCut::k128x128,
+                              GemmCut::k192x128, GemmCut::k128x256}) {
+        EXPECT_EQ(qk::cuda::kRepackStep % qk::cuda::cost_of(cut, false).rows, 0);
     }
 }
 

@@ -14,6 +14,7 @@ enum class LinearPath {
     kMiddle,   // the same without wgmma and without cuBLASLt: middle/
     kDirect,   // layouts of checkpoints, small batches: direct/words.cu, columns.cu
     kLanes,    // what those do not take: direct/lanes.cu
+    kRepack,   // repack, then gemm/: linear/repacked.cpp
     kPrefill   // dequantize, then cuBLASLt: blas/
 };
 
@@ -23,12 +24,13 @@ struct LinearCase {
     bool wgmma;    // sm_90
     bool library;  // cuBLASLt and its workspace are there
     bool direct = false, lanes = false;  // what these kernels take
+    bool repacks = false;  // packed into the workspace, the matrix kernel takes it
 };
 
 constexpr int64_t kMatvecRows = 16;  // more rows of x go to the matrix kernel, where it runs
 constexpr int64_t kTilesLibraryRows = 48;  // where gemm/ does not run
 constexpr int64_t kMiddleRows = 64;        // fewer are passes of 16 rows
-constexpr int64_t kDirectRows = 32;        // not packed: more go to cuBLASLt
+constexpr int64_t kDirectRows = 32;  // not packed: more are repacked, or go to cuBLASLt
 constexpr int64_t kLanesRows = 4;
 constexpr int64_t kGenericRows = 8;
 
@@ -39,9 +41,21 @@ constexpr LinearPath choose_linear(const LinearCase &c) {
         if (c.library && c.m > kTilesLibraryRows) return LinearPath::kPrefill;
         return c.m <= kMiddleRows ? LinearPath::kMatvec : LinearPath::kMiddle;
     }
+    if (c.repacks && c.m > (c.direct ? kDirectRows : kMatvecRows)) return LinearPath::kRepack;
     const int64_t most = c.direct ? kDirectRows : c.lanes ? kLanesRows : kGenericRows;
     if (c.library && c.m > most) return LinearPath::kPrefill;
     return c.direct ? LinearPath::kDirect : c.lanes ? LinearPath::kLanes : LinearPath::kGeneric;
+}
+
+// A slab's rows are whole blocks of every cut of gemm/ (choose/gemm.hpp).
+constexpr int64_t kRepackStep = 768;
+constexpr int64_t kRepackBytes = int64_t{256} << 20;
+
+// Rows of a slab; slabs are of about one size. `step_bytes`: what kRepackStep rows take packed.
+constexpr int64_t plan_repack(int64_t n, int64_t step_bytes) {
+    const int64_t steps = ceil_div(n, kRepackStep), fit = max64(kRepackBytes / step_bytes, 1);
+    const int64_t slabs = ceil_div(steps, fit);
+    return min64(n, ceil_div(steps, slabs) * kRepackStep);
 }
 
 // How prefill cuts a weight: rows [0, slab_rows), then the next, each dequantized and multiplied.

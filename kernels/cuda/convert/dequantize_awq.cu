@@ -1,9 +1,11 @@
-// Dequantize AWQ_GEMM: codes lie [k, n / 8] in words along n, the output is [n, k], so the tile is
-// turned in registers. A lane loads 8 columns x 2 words (16 rows) and stores 16 bytes of each row:
-// 4 lanes read 32 neighbouring bytes, 8 lanes store 128 neighbouring ones. A warp turns
-// 64 columns x 64 rows, a block 128 columns x 256 rows: whole 128-byte lines of codes. (code -
-// zero) * scale is one fp32 product, rounded once.
+// Dequantize AWQ_GEMM: codes lie [k, n / 8] in words along n, the output is [n, k]. A block takes
+// 256 rows x 128 columns: it copies 128-byte lines of codes to shared memory (awq_stage.cuh), from
+// where a lane takes a word of 8 rows for 8 columns and stores 16 bytes of each row (f32: 32); 16
+// lanes store 256 neighbouring bytes. Blocks in a row write on where the one before ends.
+// (code - zero) * scale is one fp32 product, rounded once. Bytes per output: half a code, the
+// output, a share of scale and zero, each moved once.
 #include "cuda/conditions.hpp"
+#include "cuda/convert/awq_stage.cuh"
 #include "cuda/lists.hpp"
 #include "cuda/prim/pack.cuh"
 #include "cuda/runtime.hpp"
@@ -12,15 +14,15 @@
 namespace qk::cuda {
 namespace {
 
-constexpr int32_t kThreads = 256;
-constexpr int64_t kTile = 64;                // rows and columns a warp
-constexpr int64_t kAlongK = 2, kAlongN = 4;  // warps of a block
-constexpr uint32_t kBands = 2;  // of blocks along n that advance along k together: longer reads
+constexpr uint32_t kColumns = 128;
 
 struct Problem {
-    WeightView w;
-    void *out;  // rows [first_row, end_row) of w
-    int64_t blocks_along_k, first_row, end_row;
+    AwqCodes codes;
+    const uint8_t *scale, *zero;  // of the first row; zero may be null
+    qk_format scale_format;
+    int64_t n;
+    uint32_t group_size, blocks_along_k;
+    void *out;
 };
 
 // Columns at .. at + 7 of the output.
@@ -48,63 +50,78 @@ __device__ float scale_in(uint4 four, int i, qk_format format) {
     return __half2float(__ushort_as_half(uint16_t(bits)));
 }
 
+// 8 rows x 8 columns of the block.
 template <class Out>
-__global__ void __launch_bounds__(kThreads) turn(const __grid_constant__ Problem p) {
-    const int lane = int(threadIdx.x) & 31;
-    const int warp = int(threadIdx.x) / 32;
-    const Geometry &s = p.w.geometry;
-    const uint32_t along_k = uint32_t(p.blocks_along_k), bands = gridDim.x / along_k;
-    const uint32_t pass = blockIdx.x / (kBands * along_k), rest = blockIdx.x % (kBands * along_k);
-    const uint32_t together = min(bands - pass * kBands, kBands);
-    const int64_t tile_k = rest / together * kAlongK + warp / kAlongN;
-    const int64_t tile_n = (pass * kBands + rest % together) * kAlongN + warp % kAlongN;
-    const int64_t column = tile_k * kTile + lane / 4 * 8;
-    const int64_t row = p.first_row + tile_n * kTile + lane % 4 * 16;
-    if (column >= s.k || row >= p.end_row) return;
-    const int64_t row_words = s.n / 8, group = uint32_t(column) / uint32_t(s.group_size);
-    uint2 words[8];
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-        words[i] = __ldcs(
-            reinterpret_cast<const uint2 *>(p.w.data + ((column + i) * row_words + row / 8) * 4));
+__device__ void expand(const Problem &p, const uint32_t *shared, uint32_t row, uint32_t column,
+                       uint32_t word, uint32_t first) {
+    const int64_t group = column / p.group_size;
+    const uint4 scales =
+        __ldg(reinterpret_cast<const uint4 *>(p.scale + (group * p.n + row) * 2));
+    uint32_t zeros = 0x88888888u;
+    if (p.zero != nullptr) {
+        zeros = __ldg(reinterpret_cast<const uint32_t *>(p.zero + (group * p.n + row) / 2));
     }
-    const uint4 *const scales =
-        reinterpret_cast<const uint4 *>(p.w.scale + (group * s.n + row) * 2);
-    const uint4 scale[2] = {__ldg(scales), __ldg(scales + 1)};
-    uint2 zeros = {0x88888888u, 0x88888888u};
-    if (p.w.zero != nullptr) {
-        zeros =
-            __ldg(reinterpret_cast<const uint2 *>(p.w.zero + (group * row_words + row / 8) * 4));
-    }
+    uint32_t words[8];
 #pragma unroll
-    for (int r = 0; r < 16; ++r) {
-        const int nibble = (r & 1) * 4 + (r >> 1 & 3);
-        const float zero = biased(r < 8 ? zeros.x : zeros.y, nibble);
-        const float factor = scale_in(scale[r / 8], r % 8, p.w.scale_format);
+    for (uint32_t i = 0; i < 8; ++i) words[i] = shared[awq_place(first + i, word)];
+#pragma unroll
+    for (int r = 0; r < 8; ++r) {
+        const int nibble = (r & 1) * 4 + r / 2;
+        const float zero = biased(zeros, nibble), factor = scale_in(scales, r, p.scale_format);
         float values[8];
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
-            const float code = biased(r < 8 ? words[i].x : words[i].y, nibble);
-            values[i] = __fmul_rn(__fadd_rn(code, -zero), factor);
+            values[i] = __fmul_rn(__fadd_rn(biased(words[i], nibble), -zero), factor);
         }
-        store_columns<Out>(p.out, (row - p.first_row + r) * s.k + column, values);
+        store_columns<Out>(p.out, (int64_t(row) + r) * p.codes.k + column, values);
     }
 }
 
+template <class Out>
+__global__ void __launch_bounds__(kAwqThreads) turn(const __grid_constant__ Problem p) {
+    __shared__ uint2 room[kColumns * kAwqRows / 16];  // for its alignment
+    uint32_t *const shared = &room[0].x;
+    const uint32_t band = blockIdx.x / p.blocks_along_k;
+    const uint32_t first_row = band * kAwqRows;
+    const uint32_t first_column = (blockIdx.x - band * p.blocks_along_k) * kColumns;
+    stage_awq<kColumns>(p.codes, first_row, first_column, shared);
+    constexpr uint32_t kEights = kColumns / 8, kStep = kAwqThreads / kEights;
+    const uint32_t first = threadIdx.x % kEights * 8, column = first_column + first;
+#pragma unroll
+    for (uint32_t word = threadIdx.x / kEights; word < kAwqRows / 8; word += kStep) {
+        const uint32_t row = first_row + word * 8;
+        if (row >= p.codes.rows || column >= p.codes.k) continue;
+        expand<Out>(p, shared, row, column, word, first);
+    }
+}
+
+Problem problem_of(const DequantizeArgs &args) {
+    const Weight &w = args.from;
+    const Geometry &s = w.geometry;
+    const auto plane = [&](void *data, int64_t bytes) {
+        return data == nullptr ? nullptr : static_cast<const uint8_t *>(data) + bytes;
+    };
+    return {{plane(w.data, args.first_row / 2), s.n / 2, uint32_t(args.to.rows), uint32_t(s.k)},
+            plane(w.scale.data, args.first_row * 2),
+            plane(w.zero, args.first_row / 2),
+            w.scale.format->id,
+            s.n,
+            uint32_t(min64(s.group_size, s.k)),
+            uint32_t(ceil_div(s.k, kColumns)),
+            args.to.data};
+}
+
 Status run(const DequantizeArgs &args, const Launch &launch) {
-    const Geometry &s = args.from.geometry;
-    const int64_t along_k = ceil_div(s.k, kTile * kAlongK);
-    const Problem problem = {view_of(args.from), args.to.data, along_k, args.first_row,
-                             args.first_row + args.to.rows};
-    const int64_t along_n = ceil_div(args.to.rows, kTile * kAlongN);
-    const Shape3 shape = {dim3(uint32_t(along_k * along_n)), kThreads};
+    const Problem p = problem_of(args);
+    const uint32_t bands = uint32_t(ceil_div(args.to.rows, kAwqRows));
+    const Shape3 shape = {dim3(p.blocks_along_k * bands), kAwqThreads};
     switch (args.to.format->id) {
         case QK_FORMAT_F16:
-            return launch_kernel(launch, "dequantize", turn<__half>, shape, problem);
+            return launch_kernel(launch, "dequantize", turn<__half>, shape, p);
         case QK_FORMAT_BF16:
-            return launch_kernel(launch, "dequantize", turn<__nv_bfloat16>, shape, problem);
+            return launch_kernel(launch, "dequantize", turn<__nv_bfloat16>, shape, p);
         default:
-            return launch_kernel(launch, "dequantize", turn<float>, shape, problem);
+            return launch_kernel(launch, "dequantize", turn<float>, shape, p);
     }
 }
 
@@ -115,8 +132,10 @@ bool can_run(const DequantizeArgs &args, int32_t) {
            w.scale.format->bits == 16 && s.n % 16 == 0 && args.first_row % 16 == 0 &&
            args.to.rows % 16 == 0 && s.k % 8 == 0 &&
            (s.group_size % 8 == 0 || s.groups_per_row == 1) && s.k < (int64_t{1} << 31) &&
-           ceil_div(s.k, kTile) * ceil_div(s.n, kTile) < (int64_t{1} << 31) && aligned(w.data) &&
-           aligned(w.scale.data) && aligned(w.zero) && aligned(args.to.data);
+           s.n < (int64_t{1} << 31) &&
+           ceil_div(s.k, kColumns) * ceil_div(s.n, kAwqRows) < (int64_t{1} << 31) &&
+           aligned(w.data, 8) && aligned(w.scale.data) && aligned(w.zero, 4) &&
+           aligned(args.to.data);
 }
 
 }  // namespace

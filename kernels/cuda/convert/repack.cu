@@ -3,6 +3,7 @@
 // Two nibbles share a byte and any layout may give them to different threads, so codes move in two
 // launches: first every code whose place is a low nibble stores its byte whole, then every other
 // code adds its high nibble. Within a launch each byte has one owner. Zeros go the same way.
+#include "cuda/convert/repack.hpp"
 #include "cuda/lists.hpp"
 #include "cuda/runtime.hpp"
 #include "cuda/view.cuh"
@@ -64,28 +65,16 @@ Status fill_zero(const Launch &launch, void *plane, int64_t bytes) {
                  "repack");
 }
 
-Status copy_plane(const Launch &launch, void *to, const void *from, int64_t bytes) {
-    return check(
-        cudaMemcpyAsync(to, from, size_t(bytes), cudaMemcpyDeviceToDevice, stream_of(launch)),
-        launch.error, "repack");
-}
-
 Status prepare_planes(const RepackArgs &args, const Launch &launch) {
     const DeviceGuard device(launch.device_index);
     QK_TRY(check(device.error(), launch.error, "repack"));
-    const Weight &to = args.to, &from = args.from;
+    const Weight &to = args.to;
     const Geometry &s = to.geometry;
     QK_TRY(fill_zero(launch, to.data, to.layout->data_bytes(s)));
     QK_TRY(
         fill_zero(launch, to.scale.data, to.layout->scale_count(s) * (to.scale.format->bits / 8)));
     if (to.zero != nullptr) QK_TRY(fill_zero(launch, to.zero, to.layout->zero_bytes(s)));
-    if (is_nested(from)) {
-        const int64_t seconds = ceil_div(s.group_count, from.scale.second_group);
-        QK_TRY(copy_plane(launch, to.scale.second, from.scale.second, seconds * 4));
-        QK_TRY(copy_plane(launch, to.scale.code, from.scale.code, 256 * 4));
-        QK_TRY(copy_plane(launch, to.scale.bias, from.scale.bias, 4));
-    }
-    return from.table == nullptr ? QK_OK : copy_plane(launch, to.table, from.table, 256 * 4);
+    return copy_shared_planes(args, launch);
 }
 
 Status run(const RepackArgs &args, const Launch &launch) {

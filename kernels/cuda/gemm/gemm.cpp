@@ -61,7 +61,7 @@ Status run(const LinearArgs &args, const Launch &launch) {
     const bool pairs = args.w.layout->id == kLayoutTilesPairs;
     const bool f16 = args.x.format->id == QK_FORMAT_F16;
     const GemmPlan plan =
-        plan_gemm(pairs, args.x.rows, s.n, s.k, multiprocessors(launch.device_index));
+        plan_gemm(pairs, args.x.rows, args.y.columns, s.k, multiprocessors(launch.device_index));
     const Dense *const bias = args.bias;
     const int64_t second_group = args.w.scale.second_group;
     GemmProblem p = {};
@@ -70,6 +70,7 @@ Status run(const LinearArgs &args, const Launch &launch) {
     p.bias_type = bias != nullptr ? bias->format->id : QK_FORMAT_F32;
     p.bias = bias != nullptr ? bias->data : nullptr;
     p.y = args.y.data;
+    p.y_pitch = args.y.columns;
     p.row_tiles = int32_t(ceil_div(s.n, 16));
     p.tiles = int32_t(ceil_div(s.k, 64));
     p.group_shift = group_tiles_shift(s);

@@ -60,7 +60,7 @@ struct GemmOutput {
     };
 
     __device__ void store_four(int64_t x_row, int64_t row, Four y) const {
-        const int64_t n = p.w.geometry.n, at = x_row * n + row;
+        const int64_t n = p.w.geometry.n, at = x_row * p.y_pitch + row;
         const int count = int(min64(n - row, 4));
 #pragma unroll
         for (int i = 0; i < 4; ++i) {

@@ -15,6 +15,7 @@ struct GemmProblem {
     qk_format bias_type;
     const void *bias;  // may be null
     void *y;
+    int64_t y_pitch;           // elements from a row to the next
     int32_t row_tiles, tiles;  // of 16 rows; of 64 columns
     int32_t group_shift;       // log2 of the tiles a group
     int32_t second_shift;      // nested: log2 of second_group

@@ -36,7 +36,7 @@ struct WideOutput {
         row = first + thread % 8 * 8;
         bias[0] = bias_of(first + warp * 16 + lane / 4);
         bias[1] = bias_of(first + warp * 16 + lane / 4 + 8);
-        lines = p.w.geometry.n % 8 == 0 && reinterpret_cast<uintptr_t>(p.y) % 16 == 0;
+        lines = p.y_pitch % 8 == 0 && reinterpret_cast<uintptr_t>(p.y) % 16 == 0;
     }
 
     __device__ float bias_of(int64_t r) const {
@@ -57,7 +57,7 @@ struct WideOutput {
         named_barrier_wait(2 + int(threadIdx.x >> 7), 128);
         const int64_t x_row = x_first + piece * 16 + int32_t(threadIdx.x & 127) / 8;
         if (x_row >= p.m || row >= p.w.geometry.n) return;
-        uint16_t *const y = static_cast<uint16_t *>(p.y) + x_row * p.w.geometry.n + row;
+        uint16_t *const y = static_cast<uint16_t *>(p.y) + x_row * p.y_pitch + row;
         const uint4 v = shared_load_16(from + buffer);
         if (lines) {
             global_store_16(y, v);

@@ -8,7 +8,6 @@ static bool never(const Args &, int32_t) {
     return false;
 }
 
-const Kernel<LinearArgs> kLinearGemm = {"gemm", never, nullptr, nullptr};
 const Kernel<LinearArgs> kLinearVector = {"vector", never, nullptr, nullptr};
 const Kernel<LinearArgs> kLinearStages = {"stages", never, nullptr, nullptr};
 const Kernel<LinearArgs> kLinearRows = {"rows", never, nullptr, nullptr};

@@ -1,4 +1,5 @@
-// Stands in for cuBLASLt: multiplies on the CPU, in f32 sums of ascending k.
+// Stands in for cuBLASLt (multiplies on the CPU, in f32 sums of ascending k), and what
+// fake_gemm.cpp does in the place of wgmma.
 #pragma once
 #include "cuda/blas/lt.hpp"
 
@@ -9,6 +10,8 @@ struct State {
     bool refuses = false;      // ... which has no algorithm for the case
     qk::Status status = QK_OK;  // of a product
     int open = 0, products = 0;
+    bool tiles = false;  // packed weights have a matrix kernel
+    int tile_products = 0, early_products = 0;  // launched; so that they may start early
 };
 extern State state;
 

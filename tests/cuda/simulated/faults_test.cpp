@@ -9,16 +9,17 @@
 #include <vector>
 
 #include "cuda/mock/mock.hpp"
+#include "cuda/simulated/fake_library.hpp"
 #include "qk.h"
 
 namespace {
 
-constexpr int64_t kN = 8, kK = 32;
+constexpr int64_t kN = 8, kK = 32, kMany = 17;  // rows of x: few, many
 
 struct Outcome {
     qk_status status = QK_OK;
     std::string sentence;
-    std::vector<uint16_t> dense, y;
+    std::vector<uint16_t> dense, y, y_many;
 };
 
 // A context on device 0 and everything done with it once. Stops at the first failure.
@@ -66,31 +67,40 @@ class Session {
     qk_status work(Outcome *outcome) {
         qk_context_options options = QK_CONTEXT_OPTIONS_INIT;
         options.device = QK_DEVICE_CUDA;
-        options.workspace_bytes = 1000;
+        options.workspace_bytes = 1024;  // the packed weight fits
         QK_STEP(qk_context_create(&options, &context_));
-        qk_tensor *w, *packed, *x, *y, *dense;
+        qk_tensor *w, *packed, *x, *y, *many, *y_many, *dense, *row;
         QK_STEP(make(QK_FORMAT_NF4, QK_LAYOUT_ROW_HIGH, kN, kK, &w));
         QK_STEP(make(QK_FORMAT_NF4, QK_LAYOUT_PACKED, kN, kK, &packed));
+        QK_STEP(make(QK_FORMAT_NF4, QK_LAYOUT_ROW, kN, kK, &row));
         QK_STEP(make(QK_FORMAT_F16, QK_LAYOUT_ROW, 2, kK, &x));
         QK_STEP(make(QK_FORMAT_F16, QK_LAYOUT_ROW, 2, kN, &y));
+        QK_STEP(make(QK_FORMAT_F16, QK_LAYOUT_ROW, kMany, kK, &many));
+        QK_STEP(make(QK_FORMAT_F16, QK_LAYOUT_ROW, kMany, kN, &y_many));
         QK_STEP(make(QK_FORMAT_F16, QK_LAYOUT_ROW, kN, kK, &dense));
         const std::vector<uint8_t> codes(kN * kK / 2, 0x7e), scales(kN * kK / 16, 3);
-        const std::vector<uint16_t> ones(2 * kK, 0x3c00);
+        const std::vector<uint16_t> ones(kMany * kK, 0x3c00);
         QK_STEP(qk_tensor_upload(context_, w, QK_PLANE_DATA, codes.data(), codes.size()));
         QK_STEP(qk_tensor_upload(context_, w, QK_PLANE_SCALE, scales.data(), scales.size()));
         QK_STEP(fill(w, QK_PLANE_SCALE2, 1, 0.5f));
         QK_STEP(fill(w, QK_PLANE_SCALE_CODE, 256, 2.0f));
         QK_STEP(fill(w, QK_PLANE_SCALE_BIAS, 1, 0.25f));
-        QK_STEP(qk_tensor_upload(context_, x, QK_PLANE_DATA, ones.data(), ones.size() * 2));
+        QK_STEP(qk_tensor_upload(context_, x, QK_PLANE_DATA, ones.data(), 2 * kK * 2));
+        QK_STEP(qk_tensor_upload(context_, many, QK_PLANE_DATA, ones.data(), ones.size() * 2));
         QK_STEP(qk_repack(context_, w, packed));
+        QK_STEP(qk_repack(context_, w, row));
         QK_STEP(qk_dequantize(context_, packed, dense));
         QK_STEP(qk_dequantize(context_, w, dense));
         QK_STEP(qk_linear(context_, x, packed, nullptr, y));
+        QK_STEP(qk_linear(context_, many, w, nullptr, y_many));  // repacks first
         QK_STEP(qk_context_synchronize(context_));
         outcome->dense.assign(kN * kK, 0);
         outcome->y.assign(2 * kN, 0);
+        outcome->y_many.assign(kMany * kN, 0);
         QK_STEP(qk_tensor_download(context_, dense, QK_PLANE_DATA, outcome->dense.data(),
                                    kN * kK * 2));
+        QK_STEP(qk_tensor_download(context_, y_many, QK_PLANE_DATA, outcome->y_many.data(),
+                                   kMany * kN * 2));
         return qk_tensor_download(context_, y, QK_PLANE_DATA, outcome->y.data(), 2 * kN * 2);
     }
 #undef QK_STEP
@@ -104,15 +114,23 @@ class CudaFaults : public ::testing::Test {
     void SetUp() override {
         mock::reset();
         mock::set_current_device(1);  // the caller's; qk works on device 0
+        fake_library::state = {};
+        fake_library::state.tiles = true;
         const Outcome good = Session().run();
         ASSERT_EQ(good.status, QK_OK) << good.sentence;
+        EXPECT_EQ(fake_library::state.tile_products, 1);
+        y_many_ = good.y_many;
+        EXPECT_EQ(y_many_, std::vector<uint16_t>(kMany * kN, good.y[0]));
         dense_ = good.dense;
         y_ = good.y;
         EXPECT_EQ(dense_[0], dense_[2]);
         EXPECT_NE(dense_[0], dense_[1]);  // two codes take turns
         expect_clean("a good run");
     }
-    ~CudaFaults() override { mock::reset(); }
+    ~CudaFaults() override {
+        fake_library::state = {};
+        mock::reset();
+    }
 
     static void expect_clean(const std::string &after) {
         EXPECT_EQ(mock::live_allocations(), 0) << after;
@@ -128,10 +146,11 @@ class CudaFaults : public ::testing::Test {
         EXPECT_EQ(again.status, QK_OK) << after << ": " << again.sentence;
         EXPECT_EQ(again.dense, dense_) << after;
         EXPECT_EQ(again.y, y_) << after;
+        EXPECT_EQ(again.y_many, y_many_) << after;
         expect_clean(after);
     }
 
-    std::vector<uint16_t> dense_, y_;
+    std::vector<uint16_t> dense_, y_, y_many_;
 };
 
 bool is(const char *name, const char *other) { return std::strcmp(name, other) == 0; }

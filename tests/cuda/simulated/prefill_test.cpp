@@ -96,6 +96,8 @@ class CudaPrefill : public ::testing::Test {
     std::vector<qk_tensor *> tensors_;
 };
 
+// 48 rows of 64 codes, their f16 scales in groups of 32; both planes a multiple of 256 bytes.
+constexpr size_t kPackedBytes = 48 * 64 / 2 + 256;
 constexpr size_t kEnough = (size_t{32} << 20) + (size_t{1} << 16);
 
 TEST_F(CudaPrefill, LargeBatchesGoThroughTheLibrary) {
@@ -136,6 +138,24 @@ TEST_F(CudaPrefill, WithoutAnAlgorithmTheGenericKernelRuns) {
     std::vector<uint16_t> y;
     EXPECT_EQ(multiply(&y), QK_OK);
     EXPECT_EQ(fake_library::state.products, 0);
+}
+
+TEST_F(CudaPrefill, WithAKernelForPackedWeightsALittleRoomIsEnough) {
+    fake_library::state.tiles = true;
+    fake_library::state.present = false;
+    open(kPackedBytes);
+    std::vector<uint16_t> y;
+    EXPECT_EQ(multiply(&y), QK_OK);
+    EXPECT_EQ(fake_library::state.tile_products, 1);
+    EXPECT_EQ(fake_library::state.early_products, 0);
+}
+
+TEST_F(CudaPrefill, WithLessThanThatTheGenericKernelRuns) {
+    fake_library::state.tiles = true;
+    open(kPackedBytes - 1);
+    std::vector<uint16_t> y;
+    EXPECT_EQ(multiply(&y), QK_OK);
+    EXPECT_EQ(fake_library::state.tile_products, 0);
 }
 
 TEST_F(CudaPrefill, AFailedProductIsReported) {

@@ -1,0 +1,382 @@
+// Repack the layouts of checkpoints into the GPU's tiles (16 rows x 64 columns, 512 bytes): the
+// codes, scales and zeros of rows [first_row, first_row + to.n) in one launch, nothing decoded.
+//
+//   a block takes                          reads lines of   writes runs of
+//     ROW, ROW_HIGH,    32 rows x 1024       512 bytes         8 KiB
+//       WORD, AWQ_GEMV
+//     GPTQ             128 rows x 256        512 bytes         2 KiB
+//     AWQ_GEMM         256 rows x 256        128 bytes         2 KiB
+//
+// of the codes into shared memory, whole lines, every load under way before the first is used. From
+// there a lane takes 16 columns of rows r and r + 8 of a tile, lane / 4 = r, and weaves them into
+// its 16 bytes of it. AWQ_GEMM has its words along n: a thread takes 16 rows x 16 columns and turns
+// 8 words of 8 nibbles a time, 32 instructions. Places in shared memory are shifted so that no two
+// lanes meet in a bank. Bytes per code: half in, half out, each moved once. The first blocks move
+// scales and zeros, two rows of a group a thread.
+#include "cuda/conditions.hpp"
+#include "cuda/convert/awq_stage.cuh"
+#include "cuda/convert/repack.hpp"
+#include "cuda/lists.hpp"
+#include "cuda/prim/mma.cuh"
+#include "cuda/runtime.hpp"
+#include "cuda/view.cuh"
+
+namespace qk::cuda {
+namespace {
+
+constexpr int32_t kThreads = 256;
+
+enum class Source { kLowFirst, kHighFirst, kAlongK, kAlongN };
+
+// Where the scale (and the zero) of a row and a group lies: sums of strides.
+struct Groups {
+    const uint8_t *scale, *zero;  // zero: null where every zero is 8
+    uint8_t *to_scale, *to_zero;  // to_zero: may be null
+    int64_t scale_row, scale_group;         // elements
+    int64_t zero_rows, zero_row, zero_group;  // nibbles: of 8 rows, of a row, of a group
+    int32_t scale_bytes, zero_offset;
+    bool zero_high, zero_awq;  // the order inside a byte, inside a word
+    uint32_t groups, blocks;   // of a row; of the grid
+    int64_t zero_bytes;        // of to_zero, whole
+};
+
+struct Problem {
+    const uint8_t *codes;
+    uint4 *to;
+    int64_t pitch;  // bytes of a row of codes, or of words
+    int64_t rows;
+    uint32_t k, tiles, row_tiles, runs;  // runs: blocks along k
+    Groups g;
+};
+
+template <class T>
+__device__ void move_scale_pair(const Groups &g, int64_t at, int64_t row, int64_t group,
+                                int64_t rows) {
+    const T *const from = reinterpret_cast<const T *>(g.scale) + group * g.scale_group;
+    T *const to = reinterpret_cast<T *>(g.to_scale) + at * 2;
+    to[0] = row < rows ? from[row * g.scale_row] : T(0);
+    to[1] = row + 8 < rows ? from[(row + 8) * g.scale_row] : T(0);
+}
+
+__device__ uint32_t zero_at(const Groups &g, int64_t row, int64_t group, int64_t rows) {
+    if (row >= rows) return 0;
+    if (g.zero == nullptr) return 8;
+    const int64_t in_word = g.zero_awq ? awq_nibble(row & 7) : row & 7;
+    const int64_t at = (row >> 3) * g.zero_rows + in_word * g.zero_row + group * g.zero_group;
+    const uint32_t byte = g.zero[at >> 1];
+    return ((byte >> ((at & 1) ^ int64_t(g.zero_high)) * 4) + uint32_t(g.zero_offset)) & 15;
+}
+
+// A thread a pair of rows, r and r + 8, of a group.
+__device__ void move_groups(const Groups &g, int64_t rows, int64_t pairs) {
+    const int64_t first = int64_t(blockIdx.x) * kThreads + threadIdx.x;
+    for (int64_t at = first; at < max64(pairs, g.zero_bytes); at += int64_t(g.blocks) * kThreads) {
+        if (at >= pairs) {
+            g.to_zero[at] = 0;
+            continue;
+        }
+        const uint32_t number = uint32_t(at >> 3), tile = number / g.groups;
+        const int64_t group = number - tile * g.groups;
+        const int64_t row = int64_t(tile) * 16 + (at & 7);
+        switch (g.scale_bytes) {
+            case 1: move_scale_pair<uint8_t>(g, at, row, group, rows); break;
+            case 2: move_scale_pair<uint16_t>(g, at, row, group, rows); break;
+            default: move_scale_pair<uint32_t>(g, at, row, group, rows);
+        }
+        if (g.to_zero == nullptr) continue;
+        g.to_zero[at] = uint8_t(zero_at(g, row, group, rows) | zero_at(g, row + 8, group, rows)
+                                                                   << 4);
+    }
+}
+
+constexpr uint32_t kLow = 0x0f0f0f0fu, kHigh = 0xf0f0f0f0u;
+
+// Words of 8 columns of rows r and r + 8 (even columns in low nibbles) to two words of a tile.
+template <bool pairs>
+__device__ uint2 weave(uint32_t r, uint32_t r8) {
+    if (pairs) return {byte_permute(r, r8, 0x5140u), byte_permute(r, r8, 0x7362u)};
+    const uint32_t even = (r & kLow) | (r8 << 4 & kHigh), odd = (r >> 4 & kLow) | (r8 & kHigh);
+    return {byte_permute(even, odd, 0x5410u), byte_permute(even, odd, 0x7632u)};
+}
+
+// What a block stages: kLines of codes, each kPieces loads long, kPitch words apart.
+template <Source source>
+struct Stage {  // rows of codes
+    static constexpr uint32_t kRows = 32, kColumns = 1024, kPitch = 128 + 8;
+    static constexpr uint32_t kLines = kRows, kPieces = 64;
+    using Piece = uint2;
+};
+template <>
+struct Stage<Source::kAlongK> {  // words [k / 8][n]
+    static constexpr uint32_t kRows = 128, kColumns = 256, kPitch = 128 + 4;
+    static constexpr uint32_t kLines = kColumns / 8, kPieces = 128;
+    using Piece = uint32_t;
+};
+template <>
+struct Stage<Source::kAlongN> {  // words [k][n / 8]: awq_stage.cuh
+    static constexpr uint32_t kRows = kAwqRows, kColumns = 256, kPitch = kRows / 8;
+    static constexpr uint32_t kLines = kColumns;
+};
+
+// The block's codes into shared memory; zeros past the last row and column.
+template <Source source>
+__device__ void stage_codes(const Problem &p, uint32_t first_row, uint32_t first_column,
+                            uint32_t *shared) {
+    using S = Stage<source>;
+    using Piece = typename S::Piece;
+    constexpr uint32_t kLoads = S::kLines * S::kPieces / kThreads;
+    constexpr uint32_t kStep = kThreads / S::kPieces;  // lines
+    const uint32_t line = threadIdx.x / S::kPieces, piece = threadIdx.x % S::kPieces;
+    uint32_t row = first_row, column = first_column, down, end;  // of the first line; all lines
+    int64_t along;                                               // bytes
+    if (source == Source::kAlongK) {
+        row += piece, along = int64_t(row) * 4;
+        down = column / 8 + line, end = p.k / 8;
+    } else {
+        column += piece * 16, along = column / 2;
+        down = row + line, end = uint32_t(p.rows);
+    }
+    const bool there = row < p.rows && column < p.k;
+    const uint8_t *const from = p.codes + down * p.pitch + along;
+    Piece pieces[kLoads] = {};
+#pragma unroll
+    for (uint32_t i = 0; i < kLoads; ++i) {
+        if (!there || down + i * kStep >= end) continue;
+        pieces[i] = __ldcs(reinterpret_cast<const Piece *>(from + int64_t(i * kStep) * p.pitch));
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < kLoads; ++i) {
+        Piece *const to = reinterpret_cast<Piece *>(shared + (line + i * kStep) * S::kPitch);
+        to[piece] = pieces[i];
+    }
+    __syncthreads();
+}
+
+// 16 columns of a row of the block.
+template <Source source>
+__device__ uint2 staged(const uint32_t *shared, uint32_t row, uint32_t column) {
+    constexpr uint32_t kPitch = Stage<source>::kPitch;
+    if (source == Source::kAlongK) {
+        const uint32_t *const at = shared + column / 8 * kPitch + row;
+        return {at[0], at[kPitch]};
+    }
+    const uint2 v = *reinterpret_cast<const uint2 *>(shared + row * kPitch + column / 8);
+    if (source != Source::kHighFirst) return v;
+    return {(v.x >> 4 & kLow) | (v.x << 4 & kHigh), (v.y >> 4 & kLow) | (v.y << 4 & kHigh)};
+}
+
+template <Source source, bool pairs>
+__device__ void weave_codes(const Problem &p, uint32_t block, uint32_t *shared) {
+    using S = Stage<source>;
+    constexpr uint32_t kTiles = S::kColumns / 64, kAll = S::kRows / 16 * kTiles;
+    const uint32_t line = block / p.runs, run = block - line * p.runs;
+    stage_codes<source>(p, line * S::kRows, run * S::kColumns, shared);
+    const uint32_t lane = threadIdx.x & 31;
+#pragma unroll
+    for (uint32_t i = threadIdx.x / 32; i < kAll; i += kThreads / 32) {
+        const uint32_t row = i / kTiles * 16 + lane / 4, column = i % kTiles * 64 + lane % 4 * 16;
+        const uint32_t row_tile = line * (S::kRows / 16) + i / kTiles;
+        const uint32_t tile = run * kTiles + i % kTiles;
+        if (row_tile >= p.row_tiles || tile >= p.tiles) continue;
+        const uint2 above = staged<source>(shared, row, column);
+        const uint2 below = staged<source>(shared, row + 8, column);
+        const uint2 left = weave<pairs>(above.x, below.x), right = weave<pairs>(above.y, below.y);
+        p.to[(int64_t(row_tile) * p.tiles + tile) * 32 + lane] = {left.x, left.y, right.x, right.y};
+    }
+}
+
+// Nibble i of out[j] = nibble j of in[i].
+__device__ void turn_nibbles(const uint32_t (&in)[8], uint32_t (&out)[8]) {
+    uint32_t twos[2][4], fours[2][4];  // [odd j][..]: bytes of two i's, half-words of four
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        const uint32_t a = in[i * 2], b = in[i * 2 + 1];
+        twos[0][i] = (a & kLow) | (b << 4 & kHigh);
+        twos[1][i] = (a >> 4 & kLow) | (b & kHigh);
+    }
+#pragma unroll
+    for (int odd = 0; odd < 2; ++odd) {
+        const uint32_t(&w)[4] = twos[odd];
+        uint32_t(&f)[4] = fours[odd];
+        f[0] = byte_permute(w[0], w[1], 0x5140u);
+        f[1] = byte_permute(w[0], w[1], 0x7362u);
+        f[2] = byte_permute(w[2], w[3], 0x5140u);
+        f[3] = byte_permute(w[2], w[3], 0x7362u);
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+            out[j * 4 + odd] = byte_permute(f[j], f[j + 2], 0x5410u);
+            out[j * 4 + 2 + odd] = byte_permute(f[j], f[j + 2], 0x7632u);
+        }
+    }
+}
+
+template <bool pairs>
+__device__ void turn_codes(const Problem &p, uint32_t block, uint32_t *shared) {
+    using S = Stage<Source::kAlongN>;
+    constexpr uint32_t kRowTiles = S::kRows / 16, kTiles = S::kColumns / 64;
+    const uint32_t line = block / p.runs, run = block - line * p.runs;
+    stage_awq<S::kColumns>({p.codes, p.pitch, uint32_t(p.rows), p.k}, line * S::kRows,
+                           run * S::kColumns, shared);
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x & 31, quarter = lane / 8;
+    const uint32_t piece = warp % 2 * 8 + lane % 8;  // 16 rows
+    const uint32_t row_tile = line * kRowTiles + piece, tile = run * kTiles + warp / 2;
+    if (tile >= p.tiles || row_tile >= p.row_tiles) return;
+    uint2 words[16];  // of a column each: rows 0..7 and 8..15
+#pragma unroll
+    for (uint32_t i = 0; i < 16; ++i) {
+        const uint32_t column = warp / 2 * 64 + quarter * 16 + i;
+        words[i] = *reinterpret_cast<const uint2 *>(shared + awq_place(column, piece * 2));
+    }
+    uint32_t turned[4][8];  // [word of the tile][nibble of the row]
+#pragma unroll
+    for (int s = 0; s < 4; ++s) {
+        const uint2 *const w = words + s * 4;
+        const uint32_t numbers[8] = {w[0].x, w[0].y, w[2].x, w[2].y,
+                                     w[1].x, w[1].y, w[3].x, w[3].y};
+        const uint32_t looked_up[8] = {w[0].x, w[1].x, w[0].y, w[1].y,
+                                       w[2].x, w[3].x, w[2].y, w[3].y};
+        turn_nibbles(pairs ? looked_up : numbers, turned[s]);
+    }
+    uint4 *const to = p.to + (int64_t(row_tile) * p.tiles + tile) * 32 + quarter;
+#pragma unroll
+    for (int r = 0; r < 8; ++r) {
+        const int j = (r & 1) * 4 + r / 2;
+        to[r * 4] = {turned[0][j], turned[1][j], turned[2][j], turned[3][j]};
+    }
+}
+
+template <Source source, bool pairs>
+__global__ void __launch_bounds__(kThreads) repack_tiles(const __grid_constant__ Problem p) {
+    using S = Stage<source>;
+    __shared__ uint2 shared[S::kLines * S::kPitch / 2];  // for its alignment
+    if (blockIdx.x < p.g.blocks) {
+        move_groups(p.g, p.rows, int64_t(p.row_tiles) * p.g.groups * 8);
+    } else if constexpr (source == Source::kAlongN) {
+        turn_codes<pairs>(p, blockIdx.x - p.g.blocks, &shared[0].x);
+    } else {
+        weave_codes<source, pairs>(p, blockIdx.x - p.g.blocks, &shared[0].x);
+    }
+}
+
+Source source_of(const Weight &w) {
+    switch (w.layout->id) {
+        case QK_LAYOUT_ROW_HIGH: return Source::kHighFirst;
+        case QK_LAYOUT_GPTQ:
+        case QK_LAYOUT_GPTQ_V1: return Source::kAlongK;
+        case QK_LAYOUT_AWQ_GEMM: return Source::kAlongN;
+        default: return Source::kLowFirst;
+    }
+}
+
+// Bytes from a row of codes (of words: GPTQ, AWQ_GEMM) to the next, and from a row of the weight to
+// 8 rows further down.
+struct CodeSteps {
+    int64_t pitch, rows8;
+};
+
+CodeSteps code_steps(const Weight &w) {
+    const Geometry &s = w.geometry;
+    switch (source_of(w)) {
+        case Source::kAlongK: return {s.n * 4, 32};
+        case Source::kAlongN: return {s.n / 2, 4};
+        default: return {s.k / 2, s.k * 4};
+    }
+}
+
+Groups groups_of(const RepackArgs &args) {
+    const Weight &w = args.from, &to = args.to;
+    const Geometry &s = w.geometry;
+    const int64_t high = w.layout->id == QK_LAYOUT_ROW_HIGH, rows8 = args.first_row / 8;
+    const auto scale = [&](int64_t row, int64_t group) {
+        return w.layout->scale_at(s, {row, group});
+    };
+    const auto zero = [&](int64_t row, int64_t group) {
+        return w.layout->zero_at(s, {row, group}) ^ high;
+    };
+    const bool awq = w.layout->id == QK_LAYOUT_AWQ_GEMM;
+    Groups g = {};
+    g.scale_bytes = w.scale.format->bits / 8;
+    g.scale_row = scale(1, 0) - scale(0, 0);
+    g.scale_group = scale(0, 1) - scale(0, 0);
+    g.zero_rows = zero(8, 0) - zero(0, 0);
+    g.zero_row = awq ? 1 : zero(1, 0) - zero(0, 0);
+    g.zero_group = zero(0, 1) - zero(0, 0);
+    g.zero_offset = w.layout->zero_offset;
+    g.zero_high = high != 0;
+    g.zero_awq = awq;
+    g.scale = static_cast<const uint8_t *>(w.scale.data) +
+              args.first_row * g.scale_row * g.scale_bytes;
+    g.zero = w.zero == nullptr ? nullptr
+                               : static_cast<const uint8_t *>(w.zero) + rows8 * g.zero_rows / 2;
+    g.to_scale = static_cast<uint8_t *>(to.scale.data);
+    g.to_zero = static_cast<uint8_t *>(to.zero);
+    g.zero_bytes = to.zero == nullptr ? 0 : to.layout->zero_bytes(to.geometry);
+    g.groups = uint32_t(s.groups_per_row);
+    const int64_t pairs = round_up(to.geometry.n, 16) / 2 * s.groups_per_row;
+    g.blocks = uint32_t(min64(ceil_div(pairs, kThreads), 1024));
+    return g;
+}
+
+template <Source source>
+Status run_source(const RepackArgs &args, const Launch &launch, Problem p) {
+    using S = Stage<source>;
+    p.runs = uint32_t(ceil_div(p.k, S::kColumns));
+    const int64_t blocks = ceil_div(p.rows, S::kRows) * p.runs;
+    const Shape3 shape = {dim3(p.g.blocks + uint32_t(blocks)), kThreads};
+    return args.to.layout->id == kLayoutTilesPairs
+               ? launch_kernel(launch, "repack", repack_tiles<source, true>, shape, p)
+               : launch_kernel(launch, "repack", repack_tiles<source, false>, shape, p);
+}
+
+Status run(const RepackArgs &args, const Launch &launch) {
+    const CodeSteps steps = code_steps(args.from);
+    Problem p = {};
+    p.codes = static_cast<const uint8_t *>(args.from.data) + args.first_row / 8 * steps.rows8;
+    p.to = static_cast<uint4 *>(args.to.data);
+    p.pitch = steps.pitch;
+    p.rows = args.to.geometry.n;
+    p.k = uint32_t(args.to.geometry.k);
+    p.tiles = uint32_t(ceil_div(args.to.geometry.k, 64));
+    p.row_tiles = uint32_t(ceil_div(p.rows, 16));
+    p.g = groups_of(args);
+    // A packed weight in a workspace shares what belongs to nested scales.
+    if (args.to.scale.code != args.from.scale.code) QK_TRY(copy_shared_planes(args, launch));
+    switch (source_of(args.from)) {
+        case Source::kHighFirst: return run_source<Source::kHighFirst>(args, launch, p);
+        case Source::kAlongK: return run_source<Source::kAlongK>(args, launch, p);
+        case Source::kAlongN: return run_source<Source::kAlongN>(args, launch, p);
+        default: return run_source<Source::kLowFirst>(args, launch, p);
+    }
+}
+
+bool takes_layout(const Weight &w) {
+    switch (w.layout->id) {
+        case QK_LAYOUT_ROW:
+        case QK_LAYOUT_ROW_HIGH:
+        case QK_LAYOUT_AWQ_GEMV:
+        case QK_LAYOUT_WORD: return aligned(w.data, 8);
+        case QK_LAYOUT_GPTQ:
+        case QK_LAYOUT_GPTQ_V1: return aligned(w.data, 4);
+        case QK_LAYOUT_AWQ_GEMM: return w.geometry.n % 16 == 0 && aligned(w.data, 8);
+        default: return false;
+    }
+}
+
+bool can_run(const RepackArgs &args, int32_t) {
+    const Weight &w = args.from, &to = args.to;
+    const Geometry &s = to.geometry;
+    const uintptr_t scale_bytes = w.scale.format->bits / 8;
+    const bool tiles = to.layout->id == kLayoutTiles || to.layout->id == kLayoutTilesPairs;
+    const int64_t limit = int64_t{1} << 28;
+    return tiles && !s.flat && w.format->bits == 4 && takes_layout(w) && s.k % 16 == 0 &&
+           s.k < limit && s.n < limit && args.first_row % 16 == 0 &&
+           ceil_div(s.n, 16) * ceil_div(s.k, 64) < limit && s.group_count < limit &&
+           aligned(to.data) && aligned(w.scale.data, scale_bytes) &&
+           aligned(to.scale.data, scale_bytes);
+}
+
+}  // namespace
+
+const Kernel<RepackArgs> kRepackTiles = {"tiles", can_run, nullptr, run};
+
+}  // namespace qk::cuda

@@ -1,0 +1,133 @@
+// y = x . transpose(w) + bias for weights as checkpoints store them, from more rows of x than the
+// kernels of direct/ like: a slab of rows is repacked into the workspace, 4 bits in, 4 bits out,
+// and the matrix kernel for packed weights multiplies it; next slab. The workspace holds what one
+// slab has as codes, scales and zeros; tables and second scales stay where they are.
+//
+// A row of y has the bits that the packed weight would give: the cut follows from all of n, and
+// slabs are whole numbers of every block of it. The product may not start early, as it may behind
+// kernels that write no weights (docs/decisions.md, 17): its launch waits for the repacking.
+#include "backend/registry.hpp"
+#include "cuda/choose/linear.hpp"
+#include "cuda/conditions.hpp"
+#include "cuda/lists.hpp"
+#include "cuda/runtime.hpp"
+#include "cuda/view.cuh"
+
+namespace qk::cuda {
+namespace {
+
+struct Slab {
+    int64_t first, rows;
+};
+
+// Where the planes of a packed slab lie in the workspace.
+struct Planes {
+    int64_t scale, zero, end;
+};
+
+Geometry rows_of(const Geometry &s, int64_t rows) {
+    Geometry slab = s;
+    slab.n = rows;
+    slab.group_count = rows * s.groups_per_row;
+    return slab;
+}
+
+const Layout *packed_layout(const Weight &w) {
+    return find_layout(kCudaBackend.packed_layout(*w.format), w.format->bits);
+}
+
+Planes planes_of(const Weight &w, int64_t rows) {
+    const Layout &to = *packed_layout(w);
+    const Geometry s = rows_of(w.geometry, rows);
+    const int64_t scale = round_up(to.data_bytes(s), 256);
+    const int64_t zero = scale + round_up(to.scale_count(s) * w.scale.format->bits / 8, 256);
+    return {scale, zero, zero + (w.zero != nullptr ? round_up(to.zero_bytes(s), 256) : 0)};
+}
+
+int64_t slab_rows(const Weight &w) {
+    return plan_repack(w.geometry.n, planes_of(w, kRepackStep).end);
+}
+
+// Rows of w as they will lie in the workspace. `room` may be null: only asked about.
+Weight packed_slab(const Weight &w, Slab slab, void *room) {
+    const Planes planes = planes_of(w, slab.rows);
+    const auto plane = [&](int64_t at) {
+        return reinterpret_cast<void *>(reinterpret_cast<uintptr_t>(room) + uintptr_t(at));
+    };
+    Weight to = w;
+    to.layout = packed_layout(w);
+    to.geometry = rows_of(w.geometry, slab.rows);
+    to.data = plane(0);
+    to.scale.data = plane(planes.scale);
+    to.zero = w.zero == nullptr ? nullptr : plane(planes.zero);
+    if (is_nested(w)) {
+        const int64_t seconds = slab.first * w.geometry.groups_per_row / w.scale.second_group;
+        to.scale.second = static_cast<float *>(w.scale.second) + seconds;
+    }
+    return to;
+}
+
+// The product with packed rows; y's rows stay as far apart as they are.
+LinearArgs slab_product(const LinearArgs &args, Slab slab, void *room, Dense *bias) {
+    LinearArgs product = args;
+    product.w = packed_slab(args.w, slab, room);
+    product.y.data = static_cast<uint16_t *>(args.y.data) + slab.first;
+    if (args.bias != nullptr) {
+        *bias = *args.bias;
+        bias->data = static_cast<uint8_t *>(bias->data) + slab.first * (bias->format->bits / 8);
+        product.bias = bias;
+    }
+    return product;
+}
+
+Status run(const LinearArgs &args, const Launch &launch) {
+    const int64_t n = args.w.geometry.n, step = slab_rows(args.w);
+    Launch behind = launch;
+    behind.in_order = true;
+    for (int64_t first = 0; first < n; first += step) {
+        Dense bias = {};
+        const Slab slab = {first, min64(step, n - first)};
+        const LinearArgs product = slab_product(args, slab, launch.workspace, &bias);
+        QK_TRY(kRepackTiles.run({args.w, product.w, first}, launch));
+        QK_TRY(kLinearGemm.run(product, behind));
+    }
+    return QK_OK;
+}
+
+size_t workspace_bytes(const LinearArgs &args, int32_t) {
+    return size_t(planes_of(args.w, slab_rows(args.w)).end);
+}
+
+// Whether the repacking kernel and the product's take the case, by the first slab.
+bool takes(const LinearArgs &args, int32_t device_index) {
+    const Weight &w = args.w;
+    if (is_dense(*w.format) || w.format->bits != 4 || w.geometry.flat ||
+        args.x.format->id == QK_FORMAT_F32 || args.x.rows <= kMatvecRows) {
+        return false;
+    }
+    const int64_t rows = slab_rows(w);
+    const bool cut = rows < w.geometry.n;
+    if (cut && is_nested(w) && rows * w.geometry.groups_per_row % w.scale.second_group != 0) {
+        return false;
+    }
+    Dense bias = {};
+    const LinearArgs product = slab_product(args, {0, rows}, nullptr, &bias);
+    return kRepackTiles.can_run({w, product.w}, device_index) &&
+           kLinearGemm.can_run(product, device_index);
+}
+
+bool can_run(const LinearArgs &args, int32_t device_index) {
+    if (!takes(args, device_index)) return false;
+    LinearCase c = {args.x.rows, false, true, true};
+    c.direct = kLinearWords.can_run(args, device_index) ||
+               kLinearColumns.can_run(args, device_index);
+    c.lanes = kLinearLanes.can_run(args, device_index);
+    c.repacks = true;
+    return choose_linear(c) == LinearPath::kRepack;
+}
+
+}  // namespace
+
+const Kernel<LinearArgs> kLinearRepacked = {"repacked", can_run, workspace_bytes, run};
+
+}  // namespace qk::cuda
