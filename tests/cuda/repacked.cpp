@@ -1,5 +1,5 @@
-// Repacking into the GPU's tiles against the CPU, byte for byte, and products that repack first: the
-// bits of the packed weight. The same tests run on simulated threads, with a kernel for packed
+// Repacking into the GPU's tiles against the CPU, byte for byte, and products that repack first:
+// the bits of the packed weight. The same tests run on simulated threads, with a kernel for packed
 // weights that stands in for wgmma.
 #include <algorithm>
 
@@ -193,7 +193,9 @@ TEST_F(CudaRepacked, ProductsHaveThePackedWeightsBits) {
                 if (y.empty()) continue;
                 ++ran;
                 EXPECT_EQ(y, multiply(qk::cuda::kLinearGemm, p, packed));
-                if (kSimulated || p.m * n * k > 30000000) continue;
+                if (HasFailure()) return;
+                // More rows round weights to x's type (tests/cuda/batch.cpp has their bound).
+                if (kSimulated || p.m > 64 || p.m * n * k > 30000000) continue;
                 if (p.m % 2 != 0) p.bias.assign(p.bias.size(), 0);
                 expect_within_bound(p, y);
                 if (HasFailure()) return;

@@ -1,5 +1,5 @@
-// Stands in for the matrix kernel on wgmma: takes packed tiles where a test says so, and adds in f32
-// along k.
+// Stands in for the matrix kernel on wgmma: takes packed tiles where a test says so, and adds in
+// f32 along k.
 #include "cuda/lists.hpp"
 #include "cuda/runtime.hpp"
 #include "cuda/simulated/fake_library.hpp"
