@@ -1,6 +1,6 @@
-// Products of 33 to 4096 rows of x: packed weights, weights as a checkpoint stores them, and dense
+// Products of 17 to 4096 rows of x: packed weights, weights as a checkpoint stores them, and dense
 // f16 weights of the same shape through cuBLASLt (its own first choice), in one run.
-//   bench_cuda_rows [out.json] [largest weight, in millions of codes]
+//   bench_cuda_rows [out.json] [largest weight, in millions of codes] [most rows]
 // share: dense time / time.
 #include <cstdint>
 #include <cstdlib>
@@ -134,9 +134,9 @@ double time_products(Bench &b, const std::vector<qk_tensor *> &weights, qk_tenso
     return b.timer.run(calls, 2e-3, 7);
 }
 
-constexpr int64_t kRows[] = {33, 64, 128, 256, 512, 1024, 2048, 4096};
+constexpr int64_t kRows[] = {17, 32, 33, 48, 64, 128, 256, 512, 1024, 2048, 4096};
 
-void run_shape(Bench &b, int64_t n, int64_t k) {
+void run_shape(Bench &b, int64_t n, int64_t k, int64_t most_rows) {
     std::vector<qk_tensor *> xs, ys;
     for (const int64_t m : kRows) {
         xs.push_back(make_dense(b, m, k, 3));
@@ -152,7 +152,7 @@ void run_shape(Bench &b, int64_t n, int64_t k) {
         }
         // The clock falls while weights are made: bring it up again.
         for (int i = 0; i < 5; ++i) time_products(b, weights, xs[4], ys[4]);
-        for (size_t i = 0; i < std::size(kRows); ++i) {
+        for (size_t i = 0; i < std::size(kRows) && kRows[i] <= most_rows; ++i) {
             const double us = time_products(b, weights, xs[i], ys[i]);
             if (kind < 0) dense[i] = us;
             b.report.add(kind < 0 ? "dense f16 cuBLASLt" : kKinds[kind].name, n, k, kRows[i], us,
@@ -170,6 +170,7 @@ void run_shape(Bench &b, int64_t n, int64_t k) {
 int main(int argc, char **argv) {
     bench::Bench b(argc > 1 ? argv[1] : nullptr);
     const double most = (argc > 2 ? std::atof(argv[2]) : 1000) * 1e6;
+    const int64_t most_rows = argc > 3 ? std::atoi(argv[3]) : INT64_MAX;
     cudaDeviceProp device = {};
     BENCH_CHECK(cudaGetDeviceProperties(&device, 0));
     std::printf("%s, %d multiprocessors, %s\n", device.name, device.multiProcessorCount,
@@ -177,7 +178,7 @@ int main(int argc, char **argv) {
     const int64_t shapes[][2] = {{4096, 4096}, {6144, 4096},  {4096, 14336}, {8192, 8192},
                                  {28672, 4096}, {8192, 28672}, {57344, 8192}};
     for (const auto &[n, k] : shapes) {
-        if (double(n) * double(k) <= most) bench::run_shape(b, n, k);
+        if (double(n) * double(k) <= most) bench::run_shape(b, n, k, most_rows);
     }
     qk_context_destroy(b.context);
     return 0;

@@ -4,8 +4,8 @@
 //   a warpgroup:   [ decode 1  load 2  fold 0 ] [ decode 2  load 3  fold 1 ]
 //   tensor cores:  [ multiply tile 0 ]          [ multiply tile 1 ]
 //
-// A block owns 64 R U rows of w and all rows of x; of its R x Q warpgroups R share the rows, U
-// units of 64 each, and Q take turns at the tiles. The Q sums, and those of the blocks of a cluster
+// A block owns 64 R rows of w and all rows of x; of its R x Q warpgroups R share the rows, and Q
+// take turns at the tiles. The Q sums, and those of the blocks of a cluster
 // (which cut k), meet in shared memory and are added in a fixed order. The products of one tile are
 // summed from zero and folded with the group's scale in f32, as in decode/matvec.cu.
 //
@@ -30,89 +30,102 @@ struct NarrowGemm : Gemm<S> {
     using typename Base::Raw;
     using T = typename S::T;
     using Operands = uint32_t[4][4];
-    static constexpr int N = S::N, kTiles = S::kTiles, kAcc = N / 2, U = S::U;
-    static constexpr int kSteps = kTiles / S::Q * U;  // of a warpgroup in a stage
-    static constexpr ScaleKind kind = S::kind;
-    using Sums = float[U][kAcc];
+    static constexpr int N = S::N, kTiles = S::kTiles, kAcc = N / 2;
+    static constexpr int kSteps = kTiles / S::Q;  // of a warpgroup in a stage
+    // Whether registers hold two tiles. Where not, four warpgroups decode behind each other's
+    // products.
+    static constexpr bool kAhead = N == 32 || S::kConsumers < 4;
+    using Sums = float[kAcc];
+    static_assert(kTiles % S::Q == 0 && (!kAhead || kSteps == 2));
 
-    __device__ void multiply(uint32_t slot_at, int t, const Operands &a,
-                             float (&sum)[kAcc]) const {
-        const uint64_t x = wgmma_descriptor(this->slot(slot_at) + t * (S::kX / kTiles));
+    // Where a consumer stands.
+    struct Cursor {
+        const Places at;
+        int32_t tile;      // of k: the first of this stage
+        int q;             // which of its tiles are this warpgroup's
+        Turn turn;         // of the next stage
+        uint32_t here = 0; // this stage's slot
+        bool more = false; // whether there is a next stage
+    };
+
+    __device__ void multiply(const Cursor &c, int s, const Operands &a, Sums &part) const {
+        const uint32_t tile = uint32_t(s * S::Q + c.q) * (S::kX / kTiles);
+        const uint64_t x = wgmma_descriptor(this->slot(c.here) + tile);
         wgmma_fence();
 #pragma unroll
-        for (int j = 0; j < 4; ++j) Wgmma<T, N>::run(sum, a[j], x + 2 * j, j > 0);
+        for (int j = 0; j < 4; ++j) Wgmma<T, N>::run(part, a[j], x + 2 * j, j > 0);
         wgmma_commit();
     }
 
-    __device__ static void fold(const float (&part)[kAcc], const float (&scale)[2],
-                                float (&acc)[kAcc]) {
+    // Reads the codes of step s of this stage, or, from kSteps on, of the next.
+    __device__ void read_step(const Cursor &c, int s, Raw &raw) const {
+        if (s < kSteps) return this->read(c.at, c.here, c.tile, s * S::Q + c.q, raw);
+        if (s == kSteps && c.more) barrier_wait(this->full + c.turn.slot * 8, c.turn.parity);
+        const int32_t tile = c.more ? c.tile + kTiles : c.tile;  // else nobody uses what it reads
+        this->read(c.at, c.turn.slot, tile, (s - kSteps) * S::Q + c.q, raw);
+    }
+
+    __device__ static void fold(const Sums &part, const float (&scale)[2], Sums &acc) {
 #pragma unroll
         for (int i = 0; i < kAcc; ++i) acc[i] = __fmaf_rn(part[i], scale[i / 2 & 1], acc[i]);
     }
 
-    // Where a consumer stands: the stage that is multiplied, the next one, whether it is there.
-    struct Cursor {
-        Turn turn;  // of the next stage
-        uint32_t here;
-        int32_t tile;  // of k: the first of this stage
-        int q;
-        bool more;
-    };
-
-    template <int s>
-    __device__ void load_step(const Places &at, uint32_t slot_at, int32_t tile, int q,
-                              Raw &to) const {
-        this->read(at, slot_at, tile, s / U * S::Q + q, s % U, to);
+    // While the products of a tile run, the next one is decoded, the one after it read, and the
+    // sums of the one before folded.
+    __device__ void stage(const Cursor &c, Raw &raw, Operands (&a)[2], float (&scale)[2],
+                          Sums &acc) const {
+        Sums even, odd;
+        float odd_scale[2], next_scale[2];
+        multiply(c, 0, a[0], even);
+        this->decode(raw, a[1], odd_scale);
+        read_step(c, 2, raw);
+        wgmma_wait<0>();
+        keep(even);
+        multiply(c, 1, a[1], odd);
+        this->decode(raw, a[0], next_scale);
+        read_step(c, 3, raw);
+        fold(even, scale, acc);
+        scale[0] = next_scale[0];
+        scale[1] = next_scale[1];
+        wgmma_wait<0>();
+        keep(odd);
+        fold(odd, odd_scale, acc);
     }
 
-    // Step s of a stage: its products start; meanwhile the operands of the next are decoded, the
-    // codes of the one after it are loaded, the sums of the step before are folded.
-    template <int s>
-    __device__ void steps(const Places &at, const Cursor &c, Raw &raw, Operands (&a)[2],
-                          float (&scale)[2][2], float (&part)[2][kAcc], Sums &acc) const {
-        constexpr int now = s % 2, next = 1 - now;
-        multiply(c.here, s / U * S::Q + c.q, a[now], part[now]);
-        float next_scale[2];
-        this->decode(raw, a[next], next_scale);
-        if constexpr (s + 2 < kSteps) {
-            load_step<s + 2>(at, c.here, c.tile, c.q, raw);
-        } else {
-            if (s + 2 == kSteps && c.more) {
-                barrier_wait(this->full + c.turn.slot * 8, c.turn.parity);
-            }
-            load_step<s + 2 - kSteps>(at, c.turn.slot, c.more ? c.tile + kTiles : c.tile, c.q,
-                                      raw);
-        }
-        if constexpr (s > 0) fold(part[next], scale[next], acc[(s - 1) % U]);
-        scale[next][0] = next_scale[0];
-        scale[next][1] = next_scale[1];
-        wgmma_wait<0>();
-        keep(part[now]);
-        if constexpr (s + 1 == kSteps) {
-            fold(part[now], scale[now], acc[s % U]);
-        } else {
-            steps<s + 1>(at, c, raw, a, scale, part, acc);
+    // Without registers for two.
+    __device__ void short_stage(const Cursor &c, Raw &raw, Operands &a, float (&scale)[2],
+                                Sums &acc) const {
+#pragma unroll
+        for (int s = 0; s < kSteps; ++s) {
+            Sums part;
+            multiply(c, s, a, part);
+            read_step(c, s + 1, raw);
+            wgmma_wait<0>();
+            keep(part);
+            fold(part, scale, acc);
+            this->decode(raw, a, scale);
         }
     }
 
     __device__ void consume(const Item &it, int group, Sums &acc) const {
-        static_assert(kTiles % S::Q == 0 && kSteps % 2 == 0);
         if (it.first >= it.last) return;
-        const Places at(*this, it.row_tile);
+        Cursor c = {Places(*this, it.row_tile), it.first, group % S::Q, Turn(0)};
         Raw raw;
-        Operands a[2];
-        float scale[2][2];
-        Cursor c = {Turn(0), 0, it.first, group % S::Q, false};
+        Operands a[kAhead ? 2 : 1];
+        float scale[2];
         barrier_wait(this->full, 0);
-        load_step<0>(at, 0, it.first, c.q, raw);
-        this->decode(raw, a[0], scale[0]);
-        load_step<1>(at, 0, it.first, c.q, raw);
+        read_step(c, 0, raw);
+        this->decode(raw, a[0], scale);
+        if constexpr (kAhead) read_step(c, 1, raw);
         for (; c.tile < it.last; c.tile += kTiles) {
             c.here = c.turn.slot;
             c.turn.next(this->p.slots);
             c.more = c.tile + kTiles < it.last;
-            float part[2][kAcc];
-            steps<0>(at, c, raw, a, scale, part, acc);
+            if constexpr (kAhead) {
+                stage(c, raw, a, scale, acc);
+            } else {
+                short_stage(c, raw, a[0], scale, acc);
+            }
             __syncwarp();
             if ((threadIdx.x & 31) == 0) barrier_arrive(this->empty + c.here * 8);
         }

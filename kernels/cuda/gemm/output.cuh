@@ -14,15 +14,9 @@ struct GemmOutput {
     const GemmProblem &p;
     int32_t row_tile, x_first;
 
-    __device__ void store_sums(uint8_t *sums, const float (&acc)[S::U][kAcc]) const {
-#pragma unroll
-        for (int u = 0; u < S::U; ++u) store_unit(sums, u, acc[u]);
-    }
-
-    __device__ void store_unit(uint8_t *sums, int u, const float (&acc)[kAcc]) const {
+    __device__ void store_sums(uint8_t *sums, const float (&acc)[kAcc]) const {
         const uint32_t lane = threadIdx.x & 31, group = threadIdx.x >> 7;
-        const uint32_t row =
-            (group / S::Q * S::U + u) * 64 + (threadIdx.x >> 5 & 3) * 16 + lane / 4;
+        const uint32_t row = group / S::Q * 64 + (threadIdx.x >> 5 & 3) * 16 + lane / 4;
         float *const to = reinterpret_cast<float *>(sums + group % S::Q * S::kSums) + row +
                           lane % 4 * 2 * (S::kColumn / 4);
 #pragma unroll

@@ -107,14 +107,14 @@ struct Gemm {
 
     // ---- consumers
 
-    // What a lane adds to a slot to find its codes, scales and zeros, in the first unit.
+    // What a lane adds to a slot to find its codes, scales and zeros.
     struct Places {
         uint32_t codes, scale, zero;
-        uint32_t number[S::U][2];  // nested: of the rows' group 0
+        uint32_t number[2];  // nested: of the rows' group 0
 
         __device__ Places(const Gemm &g, int32_t row_tile) {
             const uint32_t lane = threadIdx.x & 31, quad = lane >> 2;
-            const uint32_t r = (threadIdx.x >> 7) / S::Q * (4 * S::U) + (threadIdx.x >> 5 & 3);
+            const uint32_t r = (threadIdx.x >> 7) / S::Q * 4 + (threadIdx.x >> 5 & 3);
             const uint32_t line = r * 4 + (quad >> 1);  // of 128 bytes
             codes = S::kX + line * 128 + ((quad & 1) * 4 ^ (line & 7)) * 16 + (lane & 2) * 2;
             const uint32_t at = r * kTiles * 8 + quad;
@@ -122,10 +122,10 @@ struct Gemm {
             zero = kZeros + at;
             if constexpr (kind == ScaleKind::kNested) {
 #pragma unroll
-                for (int i = 0; i < S::U * 2; ++i) {
-                    const int64_t row = int64_t(row_tile + r + i / 2 * 4) * 16 + quad + i % 2 * 8;
+                for (int i = 0; i < 2; ++i) {
+                    const int64_t row = int64_t(row_tile + r) * 16 + quad + i * 8;
                     const Geometry &s = g.p.w.geometry;
-                    number[i / 2][i % 2] = uint32_t(min64(row, s.n - 1) * s.groups_per_row);
+                    number[i] = uint32_t(min64(row, s.n - 1) * s.groups_per_row);
                 }
             }
         }
@@ -137,23 +137,21 @@ struct Gemm {
         float second[kind == ScaleKind::kNested ? 2 : 1];
     };
 
-    // Unit u of tile t of a stage, whose first tile is number `tile` of k. The codes of one step of
+    // Tile t of a stage, whose first tile is number `tile` of k. The codes of one step of
     // 16 columns lie in two words: those of the lane's columns 2 i, 2 i + 1 and 8 + 2 i, 9 + 2 i,
     // halves of either. Nothing is done to what is loaded before `decode`, so that nobody waits for
     // it here.
-    __device__ void read(const Places &at, uint32_t slot_at, int32_t tile, int t, int u,
-                         Raw &raw) const {
+    __device__ void read(const Places &at, uint32_t slot_at, int32_t tile, int t, Raw &raw) const {
         const uint32_t stage = slot(slot_at);
-        const uint32_t codes = stage + at.codes + t * (S::kCodes / kTiles) + u * 2048;
+        const uint32_t codes = stage + at.codes + t * (S::kCodes / kTiles);
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
             const uint32_t from = codes ^ j * 16;
             raw.words[j][0] = shared_load_4(from);
             raw.words[j][1] = shared_load_4(from + 8);
         }
-        const uint32_t group = uint32_t(u * 4 * kTiles + t) * 8;
-        if constexpr (!Decode::kPairs) raw.zero = shared_load_1(stage + at.zero + group);
-        const uint32_t from = stage + at.scale + group * kPairBytes<kind>;
+        if constexpr (!Decode::kPairs) raw.zero = shared_load_1(stage + at.zero + t * 8);
+        const uint32_t from = stage + at.scale + t * 8 * kPairBytes<kind>;
         if constexpr (kind == ScaleKind::kF32) {
             const uint2 both = shared_load_8(from);
             raw.scale[0] = both.x;
@@ -162,7 +160,7 @@ struct Gemm {
             raw.scale[0] = shared_load_2(from);
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
-                const uint32_t number = at.number[u][i] + ((tile + t) >> p.group_shift);
+                const uint32_t number = at.number[i] + ((tile + t) >> p.group_shift);
                 raw.second[i] =
                     __ldg(reinterpret_cast<const float *>(p.w.second) + (number >> p.second_shift));
             }

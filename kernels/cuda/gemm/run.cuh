@@ -51,9 +51,9 @@ Status run_cut(GemmCut cut, const LinearArgs &args, const Launch &launch, GemmPr
             return run_narrow<GemmShape<T, Decode, kind, 64, 1, 2, 4>>(args, launch, p);
         case GemmCut::kTallNarrow:
             if (p->m <= 32) {
-                return run_narrow<GemmShape<T, Decode, kind, 32, 2, 1, 2, 2>>(args, launch, p);
+                return run_narrow<GemmShape<T, Decode, kind, 32, 4, 1, 2>>(args, launch, p);
             }
-            return run_narrow<GemmShape<T, Decode, kind, 64, 2, 1, 2, 2>>(args, launch, p);
+            return run_narrow<GemmShape<T, Decode, kind, 64, 4, 1, 2>>(args, launch, p);
         case GemmCut::k128x128:
             return run_wide<GemmShape<T, Decode, kind, 128, 2, 1, 2>>(args, launch, p);
         case GemmCut::k192x128:

@@ -10,18 +10,15 @@ namespace {
 
 constexpr int32_t kMaxSlots = 16;
 
-template <class T_, class Decode_, ScaleKind kKind, int kN, int kR, int kQ, int kTiles_,
-          int kU = 1>
+template <class T_, class Decode_, ScaleKind kKind, int kN, int kR, int kQ, int kTiles_>
 struct GemmShape {
     using T = T_;
     using Decode = Decode_;
     static constexpr ScaleKind kind = kKind;
-    static constexpr int N = kN, R = kR, Q = kQ, U = kU;
-    static constexpr int kTiles = kTiles_;  // of a stage
+    static constexpr int N = kN, R = kR, Q = kQ, kTiles = kTiles_;  // tiles of a stage
     // Wide: the scale, rounded to x's type, multiplies the weights; else the sums of a tile.
     static constexpr bool kScaled = kN > 64;
-    static constexpr int kRows = 64 * R * U, kRowTiles = 4 * R * U;
-    static constexpr int kConsumers = R * Q;  // warpgroups
+    static constexpr int kRows = 64 * R, kRowTiles = 4 * R, kConsumers = R * Q;  // warpgroups
     static constexpr int kThreads = (kConsumers + 1) * 128;  // one more warpgroup produces
     // Registers a thread, from what the producers leave of the 65536.
     static constexpr int kProducerRegisters = kConsumers == 4 ? 24 : 40;

@@ -57,7 +57,7 @@ struct WideGemm : Gemm<S> {
     // Tile t of the next stage to be read; its first tile waits for it.
     __device__ void read_next(const Places &at, Cursor &c, int t) const {
         if (t == 0) barrier_wait(this->full + c.reads.slot * 8, c.reads.parity);
-        this->read(at, c.reads.slot, c.tile, t, 0, c.raw);
+        this->read(at, c.reads.slot, c.tile, t, c.raw);
         if (t + 1 == kTiles) {
             c.reads.next(this->p.slots);
             c.tile += kTiles;
