@@ -143,6 +143,9 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     uint8_t *const shared = unaligned + (base - shared_address(unaligned));
     const uint32_t rank = p.split == 1 ? 0 : cluster_rank();
     allow_next_kernel();
+    // In flight while the barriers are prepared.
+    const float second_bias = S::kind == ScaleKind::kNested ? load_as<float>(p.w.bias, 0) : 0.0f;
+    // As a broadcast the compiler knows it to be the same in a warp: addresses stay uniform.
     const int warp = __shfl_sync(~0u, int(threadIdx.x) >> 5, 0);
     if (warp == S::kConsumers * 4) {
         prepare_barriers<S>(p, shared_address(full), shared_address(empty));
@@ -158,7 +161,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
                               shared_address(empty),
                               base,
                               scale_codes,
-                              S::kind == ScaleKind::kNested ? load_as<float>(p.w.bias, 0) : 0.0f}};
+                              second_bias}};
     const int64_t stages = ceil_div(p.tiles, S::kTiles);
     const Item item = {int32_t(blockIdx.y) * S::kRowTiles, 0,
                        int32_t(stages * rank / p.split) * S::kTiles,
