@@ -82,6 +82,17 @@ inline void store_zero(const Weight &w, GroupIndex group, int zero) {
     store_as(w.zero, at >> 1, uint8_t(byte | stored << (at & 1) * 4));
 }
 
+// Where rows are runs of nibbles: what their length is rounded up to; else 0.
+inline int64_t run_pad(const Weight &w) {
+    switch (w.layout->id) {
+        case QK_LAYOUT_ROW: return 2;
+        case QK_LAYOUT_ROW_HIGH: return 1;
+        case QK_LAYOUT_AWQ_GEMV:
+        case QK_LAYOUT_WORD: return 8;
+        default: return 0;
+    }
+}
+
 // Zeroes what is stored nibble by nibble, and padding with it.
 inline void clear_scales_and_zeros(const Weight &w) {
     const int64_t scale_bytes = w.layout->scale_count(w.geometry) * (w.scale.format->bits / 8);

@@ -1,47 +1,63 @@
 // Quantize, any dtype -> any format x layout x scale kind; the rules are docs/formats.md's
 // ("Quantizing"). Three passes, so that nothing is allocated: nested scales first need the mean of
 // all scales, then each block's largest deviation, and only then are codes stored. Plain scales
-// are stored with their codes. Scales are computed anew in each pass.
+// are stored with their codes. Scales are computed anew in each pass. Included after widen_run()
+// and rank_run().
 #pragma once
 #include "base/torch_sum.hpp"
 #include "cpu/lists.hpp"
 #include "cpu/quantize_runs.hpp"
+#include "cpu/quantize_store.hpp"
 #include "cpu/split.hpp"
 
 namespace qk::cpu {
 namespace {
 
+// One copy of what many lambdas call.
+#define QK_APART __attribute__((noinline))
+
 // The elements of a group as (row, column, count) in row-major order.
 template <class Body>
-void for_each_run(const Geometry &s, int64_t number, const Body &body) {
-    const GroupIndex group = group_from_number(s, number);
-    int64_t at = s.flat ? number * s.group_size : group.row * s.k + group.group * s.group_size;
-    int64_t end = at + s.group_size;
-    const int64_t limit = s.flat ? s.n * s.k : (group.row + 1) * s.k;
-    end = min64(end, limit);
-    while (at < end) {
-        const int64_t row = at / s.k, column = at % s.k;
-        const int64_t count = min64(min64(end - at, s.k - column), kQuantizeBlock);
+void for_each_run(const Geometry &s, GroupIndex group, const Body &body) {
+    int64_t row = group.row, column = group.group * s.group_size;
+    int64_t left = min64(s.group_size, s.flat ? s.n * s.k - column : s.k - column);
+    if (s.flat) {
+        row = column / s.k;
+        column %= s.k;
+    }
+    while (left > 0) {
+        const int64_t count = min64(min64(left, s.k - column), kQuantizeBlock);
         body(row, column, count);
-        at += count;
+        left -= count;
+        column += count;
+        if (column == s.k) {
+            ++row;
+            column = 0;
+        }
     }
 }
 
-inline void load_run(const Dense &from, int64_t first, int64_t count, float *x) {
-    if (from.format->id == QK_FORMAT_F32) {
-        memcpy(x, static_cast<const char *>(from.data) + first * 4, size_t(count) * 4);
-    } else {
-        load_floats(from.format->id, from.data, first, count, x);
+// `count` numbers from `first` on as f32, where they lie or in `room`.
+QK_APART const float *load_run(const Dense &from, int64_t first, int64_t count, float *room) {
+    const char *const data = static_cast<const char *>(from.data);
+    const int64_t size = from.format->bits / 8;
+    for (int64_t i = 0; i < count * size; i += 64) {  // long before it is wanted
+        __builtin_prefetch(data + first * size + i + 4096, 0, 3);
     }
+    if (from.format->id == QK_FORMAT_F32 && uintptr_t(data) % sizeof(float) == 0) {
+        return reinterpret_cast<const float *>(data) + first;
+    }
+    widen_run(from, first, count, room);
+    return room;
 }
 
-GroupRange scan_group(const QuantizeArgs &args, int64_t number, int64_t *size) {
+GroupRange scan_group(const QuantizeArgs &args, GroupIndex group, int64_t *size) {
     GroupRange range;
     *size = 0;
-    for_each_run(args.to.geometry, number, [&](int64_t row, int64_t column, int64_t count) {
-        float x[kQuantizeBlock];
-        load_run(args.from, row * args.to.geometry.k + column, count, x);
-        scan_run(x, count, &range);
+    for_each_run(args.to.geometry, group, [&](int64_t row, int64_t column, int64_t count) {
+        float room[kQuantizeBlock];
+        scan_run(load_run(args.from, row * args.to.geometry.k + column, count, room), count,
+                 &range);
         *size += count;
     });
     return range;
@@ -52,37 +68,149 @@ QuantizeRule rule_of(const Weight &w) {
             w.scale.format->id, w.zero != nullptr, w.geometry.group_size};
 }
 
-GroupScale group_scale(const QuantizeArgs &args, int64_t number) {
+QK_APART GroupScale group_scale(const QuantizeArgs &args, GroupIndex group) {
     int64_t size = 0;
-    const GroupRange range = scan_group(args, number, &size);
+    const GroupRange range = scan_group(args, group, &size);
     return scale_of_range(rule_of(args.to), range, size);
 }
 
-struct Coder {
-    QuantizeRule rule;
-    float table[256];
-
-    explicit Coder(const Weight &w) : rule(rule_of(w)) {
-        if (w.table != nullptr) memcpy(table, w.table, sizeof(table));
+Coder coder_of(const Weight &w) {
+    Coder coder = {rule_of(w), {}, {}};
+    if (w.table != nullptr) {
+        memcpy(coder.table, w.table, sizeof(coder.table));
+        coder.bisection.load(coder.table);
     }
-};
+    return coder;
+}
 
-void store_codes(const QuantizeArgs &args, const Coder &coder, int64_t number) {
-    const Weight &w = args.to;
-    const GroupScale group = group_scale(args, number);
-    const GroupIndex index = group_from_number(w.geometry, number);
+QK_APART void store_plain_scale(const Weight &w, GroupIndex index, const GroupScale &group) {
     if (!is_nested(w)) {
         store_float(w.scale.format->id, w.scale.data, w.layout->scale_at(w.geometry, index),
                     group.scale);
     }
     if (w.zero != nullptr) store_zero(w, index, group.zero);
-    for_each_run(w.geometry, number, [&](int64_t row, int64_t column, int64_t count) {
-        float x[kQuantizeBlock];
+}
+
+QK_APART void store_codes(const QuantizeArgs &args, const Coder &coder, GroupIndex index,
+                          const GroupScale &group) {
+    const Weight &w = args.to;
+    for_each_run(w.geometry, index, [&](int64_t row, int64_t column, int64_t count) {
+        float room[kQuantizeBlock];
         uint8_t codes[kQuantizeBlock];
-        load_run(args.from, row * w.geometry.k + column, count, x);
-        code_run(coder.rule, group, coder.table, x, count, codes);
-        w.layout->store(w.geometry, static_cast<uint8_t *>(w.data), row, column, count, codes);
+        const float *const x = load_run(args.from, row * w.geometry.k + column, count, room);
+        code_run(coder, group, x, count, codes);
+        const int64_t done = store_run(w, row, column, count, codes);
+        if (done == count) return;
+        w.layout->store(w.geometry, static_cast<uint8_t *>(w.data), row, column + done,
+                        count - done, codes + done);
     });
+}
+
+// Scales of many groups before their codes: a scale waits for two divisions and roundings, but not
+// for other scales.
+QK_APART void store_groups(const QuantizeArgs &args, const Coder &coder, GroupIndex first,
+                           int64_t last) {
+    constexpr int64_t kTogether = 8;
+    for (; first.group < last; first.group += kTogether) {
+        GroupScale scales[kTogether];
+        const int64_t count = min64(kTogether, last - first.group);
+        for (int64_t i = 0; i < count; ++i) {
+            scales[i] = group_scale(args, {first.row, first.group + i});
+        }
+        for (int64_t i = 0; i < count; ++i) {
+            store_plain_scale(args.to, {first.row, first.group + i}, scales[i]);
+            store_codes(args, coder, {first.row, first.group + i}, scales[i]);
+        }
+    }
+}
+
+// Layouts that store columns: a line of the plane has a word of every row (gptq, 8 columns) or of
+// every 8 rows (awq_gemm, a column). 16 words of a line, which are 64 bytes, are made at a time.
+bool has_word_lines(const Weight &w) {
+    const qk_layout id = w.layout->id;
+    if (id == QK_LAYOUT_AWQ_GEMM) return true;
+    const bool whole = w.geometry.group_size % 8 == 0 || w.geometry.groups_per_row == 1;
+    return (id == QK_LAYOUT_GPTQ || id == QK_LAYOUT_GPTQ_V1) && whole;
+}
+int64_t rows_of_word(const Weight &w) { return w.layout->id == QK_LAYOUT_AWQ_GEMM ? 8 : 1; }
+
+class WordLines {
+  public:
+    explicit WordLines(const Weight &w) : w_(w), awq_(w.layout->id == QK_LAYOUT_AWQ_GEMM) {}
+
+    void clear() { memset(word_, 0, sizeof(word_)); }
+    // A run of a row, counted from the first one's; `codes` may be written past `count`.
+    void add(int64_t row, int64_t count, uint8_t *codes) {
+        if (!awq_) {
+            memset(codes + count, 0, 8);
+            for (int64_t i = 0; i < count; i += 8) word_[row][i / 8] = join_eight(codes + i);
+            return;
+        }
+        const int64_t shift = ((row & 1) << 2 | (row & 7) >> 1) * 4;  // rows 0 2 4 6 1 3 5 7
+        uint32_t *const to = word_[row / 8];
+        for (int64_t i = 0; i < count; ++i) to[i] |= uint32_t(codes[i]) << shift;
+    }
+    void store(int64_t row, int64_t rows, int64_t column, int64_t count) const {
+        const int64_t per_word = awq_ ? 8 : 1, columns = awq_ ? 1 : 8;
+        const int64_t pitch = ceil_div(w_.geometry.n, per_word), words = ceil_div(rows, per_word);
+        char *to = static_cast<char *>(w_.data) + (column / columns * pitch + row / per_word) * 4;
+        for (int64_t i = 0; i < ceil_div(count, columns); ++i, to += pitch * 4) {
+            uint32_t line[16];
+            for (int64_t j = 0; j < 16; ++j) line[j] = word_[j][i];
+            memcpy(to, line, size_t(words) * 4);
+        }
+    }
+
+  private:
+    const Weight &w_;
+    const bool awq_;
+    uint32_t word_[16][kQuantizeBlock];
+};
+
+QK_APART void store_word_lines(const QuantizeArgs &args, const Coder &coder, int64_t row,
+                               int64_t rows) {
+    const Geometry &s = args.to.geometry;
+    WordLines lines(args.to);
+    for (int64_t g = 0; g < s.groups_per_row; ++g) {
+        GroupScale scales[128];
+        for (int64_t r = 0; r < rows; ++r) scales[r] = group_scale(args, {row + r, g});
+        for (int64_t r = 0; r < rows; ++r) store_plain_scale(args.to, {row + r, g}, scales[r]);
+        const int64_t end = min64((g + 1) * s.group_size, s.k);
+        for (int64_t column = g * s.group_size; column < end; column += kQuantizeBlock) {
+            const int64_t count = min64(kQuantizeBlock, end - column);
+            lines.clear();
+            for (int64_t r = 0; r < rows; ++r) {
+                float room[kQuantizeBlock];
+                uint8_t codes[kQuantizeBlock + 8];
+                const float *const x = load_run(args.from, (row + r) * s.k + column, count, room);
+                code_run(coder, scales[r], x, count, codes);
+                lines.add(r, count, codes);
+            }
+            lines.store(row, rows, column, count);
+        }
+    }
+}
+
+// Nibbles of a row of layouts that keep 8 rows' codes together; else 0.
+int64_t row_pitch(const Weight &w) {
+    if (w.geometry.flat || w.layout->bits == 8) return 0;
+    if (w.layout->id == kLayoutRows8) return round_up(w.geometry.k, 128);
+    return run_pad(w) > 0 ? round_up(w.geometry.k, run_pad(w)) : 0;
+}
+
+// Rows first .. last, groups along k; `first` a multiple of kRowBlock.
+QK_APART void store_rows(const QuantizeArgs &args, const Coder &coder, int64_t first, int64_t last) {
+    const Weight &w = args.to;
+    const Geometry &s = w.geometry;
+    const int64_t pitch = row_pitch(w);
+    for (int64_t row = first; row < last; row += kRowBlock) {
+        const int64_t end = min64(row + kRowBlock, s.n), from = row * pitch / 2;
+        const int64_t to = end == s.n ? w.layout->data_bytes(s) : end * pitch / 2;
+        if (pitch > 0) memset(static_cast<char *>(w.data) + from, 0, size_t(to - from));
+        for (int64_t r = row; r < end; ++r) {
+            store_groups(args, coder, {r, 0}, s.groups_per_row);
+        }
+    }
 }
 
 // bitsandbytes fills the spare nibble of an odd run with the code of 0.
@@ -104,7 +232,10 @@ float mean_scale(const QuantizeArgs &args, const Parallel &parallel) {
     for (int64_t first = 0; first < count; first += kBatch) {
         const int64_t size = min64(kBatch, count - first);
         parallel_ranges(parallel, size, 16, [&](int64_t begin, int64_t end) {
-            for (int64_t i = begin; i < end; ++i) scales[i] = group_scale(args, first + i).scale;
+            for (int64_t i = begin; i < end; ++i) {
+                const GroupIndex group = group_from_number(args.to.geometry, first + i);
+                scales[i] = group_scale(args, group).scale;
+            }
         });
         for (int64_t i = 0; i < size; ++i) sum.add(scales[i]);
     }
@@ -119,7 +250,8 @@ void nest_block(const QuantizeArgs &args, const float *table, float mean, int64_
     float deviations[4096];  // the largest second group
     float absmax = 0;
     for (int64_t number = first; number < last; ++number) {
-        const float deviation = group_scale(args, number).scale - mean;
+        const GroupIndex group = group_from_number(w.geometry, number);
+        const float deviation = group_scale(args, group).scale - mean;
         if (__builtin_fabsf(deviation) > absmax) absmax = __builtin_fabsf(deviation);
         deviations[number - first] = deviation;
     }
@@ -145,16 +277,31 @@ void nest_scales(const QuantizeArgs &args, const Parallel &parallel) {
 }
 
 Status run_quantize(const QuantizeArgs &args, const Launch &launch) {
-    const Geometry &s = args.to.geometry;
-    const Coder coder(args.to);
-    clear_planes(args.to);
-    if (is_nested(args.to)) nest_scales(args, launch.parallel);
-    // Flat groups share bytes with neighbours in every layout but the one made for them.
-    const bool shared = s.flat && args.to.layout->id != QK_LAYOUT_ROW_HIGH;
-    const int64_t block = s.flat ? (shared ? s.group_count : 2) : kRowBlock * s.groups_per_row;
-    parallel_ranges(launch.parallel, s.group_count, block, [&](int64_t first, int64_t last) {
-        for (int64_t number = first; number < last; ++number) store_codes(args, coder, number);
-    });
+    const Weight &w = args.to;
+    const Geometry &s = w.geometry;
+    const Coder coder = coder_of(w);
+    const bool lines = has_word_lines(w);
+    if (row_pitch(w) == 0 && !lines) memset(w.data, 0, size_t(w.layout->data_bytes(s)));
+    clear_scales_and_zeros(w);
+    if (is_nested(w)) nest_scales(args, launch.parallel);
+    if (lines) {
+        const int64_t rows = 16 * rows_of_word(w);
+        parallel_ranges(launch.parallel, s.n, rows, [&](int64_t first, int64_t last) {
+            for (int64_t row = first; row < last; row += rows) {
+                store_word_lines(args, coder, row, min64(rows, last - row));
+            }
+        });
+    } else if (!s.flat) {
+        parallel_ranges(launch.parallel, s.n, kRowBlock, [&](int64_t first, int64_t last) {
+            store_rows(args, coder, first, last);
+        });
+    } else {
+        // Flat groups share bytes with neighbours in every layout but the one made for them.
+        const int64_t block = w.layout->id == QK_LAYOUT_ROW_HIGH ? 2 : s.group_count;
+        parallel_ranges(launch.parallel, s.group_count, block, [&](int64_t first, int64_t last) {
+            store_groups(args, coder, {0, first}, last);
+        });
+    }
     store_pad(args);
     return QK_OK;
 }

@@ -1,98 +1,117 @@
 // How a run of numbers is scanned and coded. The same arithmetic for every instruction set
 // (format/group_scale.hpp): folders that include this compile loops without branches, which their
-// compilers turn into vectors, so the bytes are the generic kernel's.
+// compilers turn into vectors, so the bytes are the generic kernel's. Included after scan_run(),
+// rank_run() and affine_run().
 #pragma once
 #include "cpu/access.hpp"
-#include "format/group_scale.hpp"
+#include "cpu/quantize_round.hpp"
 
 namespace qk::cpu {
 namespace {
 
 constexpr int64_t kQuantizeBlock = 256;
 
-// Largest, smallest and largest magnitude by 16 lanes; no order changes them.
-inline void scan_run(const float *__restrict x, int64_t count, GroupRange *range) {
-    float low[16] = {}, high[16] = {};
-    uint32_t most[16] = {}, nan[16] = {};
-    int64_t i = 0;
-    for (; i + 16 <= count; i += 16) {
-        for (int lane = 0; lane < 16; ++lane) {
-            const float value = x[i + lane];
-            const uint32_t magnitude = f32_bits(value) & 0x7fffffffu;
-            low[lane] = value < low[lane] ? value : low[lane];
-            high[lane] = value > high[lane] ? value : high[lane];
-            const bool number = magnitude <= 0x7f800000u;
-            most[lane] = number && magnitude > most[lane] ? magnitude : most[lane];
-            nan[lane] |= number ? 0u : 1u;
-        }
-    }
-    for (int lane = 0; lane < 16; ++lane) {
-        range->add(low[lane]);
-        range->add(high[lane]);
-        const float magnitude = f32_from_bits(most[lane]);
-        range->absmax = magnitude > range->absmax ? magnitude : range->absmax;
-        range->nan |= nan[lane] != 0;
-    }
-    for (; i < count; ++i) range->add(x[i]);
-}
-
-template <class Code>
-__attribute__((always_inline)) inline void code_each(const float *__restrict x, int64_t count,
-                                                     uint8_t *__restrict codes, const Code &code) {
-    for (int64_t i = 0; i < count; ++i) codes[i] = code(x[i]);
-}
-
-// Counts thresholds below, as nf4_code and fp4_bnb_code do.
-struct Thresholds {
-    float value[15];
+// Thresholds below, as nf4_code and fp4_bnb_code count them, and the codes of the counts.
+struct Ranks {
+    float threshold[16];  // the last one is not looked at
+    uint8_t code[16];
 };
-template <float threshold(int)>
-constexpr Thresholds thresholds() {
-    Thresholds all = {};
-    for (int i = 0; i < 15; ++i) all.value[i] = threshold(i);
-    return all;
+constexpr Ranks nf4_ranks() {
+    Ranks ranks = {};
+    for (int i = 0; i < 16; ++i) ranks.code[i] = uint8_t(i);
+    for (int i = 0; i < 15; ++i) ranks.threshold[i] = nf4_threshold(i);
+    return ranks;
 }
+constexpr Ranks fp4_bnb_ranks() {
+    Ranks ranks = {};
+    for (int i = 0; i < 16; ++i) ranks.code[i] = fp4_bnb_order(i);
+    for (int i = 0; i < 15; ++i) ranks.threshold[i] = fp4_bnb_threshold(i);
+    return ranks;
+}
+constexpr Ranks kNf4Ranks = nf4_ranks(), kFp4BnbRanks = fp4_bnb_ranks();
 
-template <float threshold(int)>
-__attribute__((noinline)) void rank_each(const float *__restrict x, int64_t count, float multiplier,
-                                         float divisor, uint8_t *__restrict codes) {
+__attribute__((noinline)) void rank_each(const Ranks &ranks, const float *__restrict x,
+                                         int64_t count, const GroupScale &group,
+                                         uint8_t *__restrict codes) {
     float s[kQuantizeBlock];
+    const float multiplier = group.multiplier, divisor = group.divisor;
     if (divisor != 0) {
         for (int64_t i = 0; i < count; ++i) s[i] = clamp_to_one(x[i] / divisor);
     } else {
         for (int64_t i = 0; i < count; ++i) s[i] = clamp_to_one(x[i] * multiplier);
     }
-    constexpr Thresholds all = thresholds<threshold>();
-    for (int64_t i = 0; i < count; ++i) {
-        int32_t rank = 0;
-        _Pragma("GCC unroll 15") for (int t = 0; t < 15; ++t) rank += !(s[i] <= all.value[t]);
-        codes[i] = uint8_t(rank);
-    }
+    rank_run(ranks.threshold, ranks.code, s, count, codes);
 }
 
-// code_of_value for `count` numbers, at most kQuantizeBlock.
-inline void code_run(const QuantizeRule &rule, const GroupScale &group, const float *table,
-                     const float *__restrict x, int64_t count, uint8_t *__restrict codes) {
-    const bool usual = group.scale == group.scale && group.divisor == group.divisor;
-    if (usual && rule.kind == FormatKind::kTable && rule.largest == 1) {
-        if (rule.format == QK_FORMAT_NF4) {
-            return rank_each<nf4_threshold>(x, count, group.multiplier, group.divisor, codes);
+// Numbers in order as integers in order; -0 is 0.
+inline int32_t ordered_bits(float value) {
+    const int32_t bits = int32_t(f32_bits(value + 0.0f));
+    return bits ^ ((bits >> 31) & 0x7fffffff);
+}
+
+// lut8_code by thresholds: the same steps, which are eight for any value.
+struct Bisection {
+    int32_t middle[256];
+
+    void load(const float *table) {
+        for (int i = 0; i < 255; ++i) {
+            const float value = 0.5f * (table[i] + table[i + 1]);
+            middle[i] = value == value ? ordered_bits(value) : INT32_MAX;  // NaN is below nothing
         }
-        rank_each<fp4_bnb_threshold>(x, count, group.multiplier, group.divisor, codes);
-        for (int64_t i = 0; i < count; ++i) codes[i] = fp4_bnb_order(codes[i]);
-        return;
     }
-    if (usual && rule.kind == FormatKind::kAffine && group.divisor != 0) {
-        const float zero = float(group.zero), divisor = group.divisor;
-        const int low = rule.has_zero ? 0 : -8, high = low + 15, add = -low;
-        const float offset = rule.has_zero ? zero : 0.0f;
-        return code_each(x, count, codes, [=](float value) {
-            const float rounded = round_half_even(value / divisor) + offset;
-            return uint8_t(clamp_to_int(rounded, low, high) + add);
+    uint8_t code(float s) const {
+        const bool number = s == s;
+        const int32_t grid = int32_t(((number ? s : 0.0f) + 1.0f) * 0.5f * 65535.0f + 0.5f);
+        const int64_t value = ordered_bits(-1.0f + float(2 * grid) / 65535.0f);
+        int64_t low = 0;
+        _Pragma("GCC unroll 8") for (int64_t half = 128; half > 0; half /= 2) {
+            low += (middle[low + half - 1] - value) >> 63 & half;  // half where it is below
+            asm("" : "+r"(low));  // as vectors these would be gathers, which are slower
+        }
+        return uint8_t(number ? low : 0);
+    }
+};
+
+struct Coder {
+    QuantizeRule rule;
+    float table[256];
+    Bisection bisection;
+};
+
+// code_of_value for `count` numbers, at most kQuantizeBlock.
+__attribute__((noinline)) void code_run(const Coder &coder, const GroupScale &group,
+                                        const float *__restrict x, int64_t count,
+                                        uint8_t *__restrict codes) {
+    const QuantizeRule &rule = coder.rule;
+    const bool usual = group.scale == group.scale && group.divisor == group.divisor;
+    const float divisor = group.divisor;
+    if (usual && rule.kind == FormatKind::kTable && rule.largest == 1) {
+        return rank_each(rule.format == QK_FORMAT_NF4 ? kNf4Ranks : kFp4BnbRanks, x, count, group,
+                         codes);
+    }
+    if (usual && rule.kind == FormatKind::kStored && group.scale != 0) {
+        const float multiplier = group.multiplier;
+        return code_each(x, count, codes, [&](float value) {
+            return coder.bisection.code(clamp_to_one(value * multiplier));
         });
     }
-    code_each(x, count, codes,
-              [&](float value) { return code_of_value(rule, value, group, table); });
+    if (!usual || divisor == 0) {
+        return code_each(x, count, codes, [&](float value) {
+            return code_of_value(rule, value, group, coder.table);
+        });
+    }
+    switch (rule.kind) {
+        case FormatKind::kAffine:
+            return affine_run(x, count, divisor, rule.has_zero ? group.zero : -1, codes);
+        case FormatKind::kSigned:
+            return code_each(x, count, codes, [=](float value) {
+                return uint8_t(round_and_clamp(value / divisor, 0.0f, -127.0f, 127.0f));
+            });
+        default:
+            return code_each(x, count, codes, [=](float value) {
+                return fp4_e2m1_code(with_sign_of(value / divisor, value));
+            });
+    }
 }
 
 }  // namespace

@@ -211,10 +211,9 @@ void write_rows(const Writing &writing, int64_t first, int64_t last) {
         }
     } else {
         RunWriter writer(writing);
-        const int64_t pad = w.layout->id == QK_LAYOUT_ROW_HIGH ? 1
-                            : w.layout->id == QK_LAYOUT_ROW    ? 2
-                                                               : 8;
-        for (int64_t row = first; row < last; ++row) writer.write(row * round_up(k, pad), row);
+        for (int64_t row = first; row < last; ++row) {
+            writer.write(row * round_up(k, run_pad(w)), row);
+        }
     }
 }
 

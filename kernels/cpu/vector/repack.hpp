@@ -14,11 +14,6 @@
 namespace qk::cpu {
 namespace {
 
-// Nibbles of a row, rounded up to what the layout's rows are.
-inline int64_t run_pad(const Weight &w) {
-    return w.layout->id == QK_LAYOUT_ROW_HIGH ? 1 : w.layout->id == QK_LAYOUT_ROW ? 2 : 8;
-}
-
 inline void swap_nibbles(const uint8_t *from, int64_t bytes, uint8_t *to) {
     for (int64_t i = 0; i < bytes; ++i) to[i] = uint8_t(from[i] >> 4 | from[i] << 4);
 }

@@ -1,5 +1,9 @@
 // The quantizer, compiled to AVX2.
+#include "cpu/x86_avx2/lanes.hpp"
 #include "cpu/features.hpp"
+#include "cpu/quantize_plain.hpp"
+#include "cpu/vector/quantize_widen.hpp"
+
 #include "cpu/quantize_all.hpp"
 
 namespace qk::cpu {

@@ -1,5 +1,9 @@
 // The quantizer, compiled to AVX-512.
+#include "cpu/x86_avx512/lanes.hpp"
 #include "cpu/features.hpp"
+#include "cpu/vector/quantize_widen.hpp"
+#include "cpu/x86_avx512/quantize_lanes.hpp"
+
 #include "cpu/quantize_all.hpp"
 
 namespace qk::cpu {

@@ -1,0 +1,64 @@
+// Parts of the quantizer for machines without AVX-512. Included after kVectorBytes.
+#pragma once
+#include "cpu/access.hpp"
+#include "cpu/quantize_round.hpp"
+
+namespace qk::cpu {
+namespace {
+
+typedef float ScanFloats __attribute__((vector_size(kVectorBytes)));
+typedef int32_t ScanBits __attribute__((vector_size(kVectorBytes)));
+
+// Largest, smallest and largest magnitude by lanes; no order changes them.
+inline void scan_run(const float *x, int64_t count, GroupRange *range) {
+    constexpr int kLanes = kVectorBytes / 4;
+    ScanFloats low = {}, high = {};
+    ScanBits most = {}, nan = {};
+    int64_t i = 0;
+    for (; i + kLanes <= count; i += kLanes) {
+        ScanFloats value;
+        memcpy(&value, x + i, sizeof(value));
+        const ScanBits magnitude = ScanBits(value) & 0x7fffffff, bad = magnitude > 0x7f800000;
+        low = value < low ? value : low;
+        high = value > high ? value : high;
+        const ScanBits number = magnitude & ~bad;
+        most = number > most ? number : most;
+        nan |= bad;
+    }
+    for (int lane = 0; lane < kLanes; ++lane) {
+        range->add(low[lane]);
+        range->add(high[lane]);
+        const float magnitude = f32_from_bits(uint32_t(most[lane]));
+        range->absmax = magnitude > range->absmax ? magnitude : range->absmax;
+        range->nan |= nan[lane] != 0;
+    }
+    for (; i < count; ++i) range->add(x[i]);
+}
+
+// Codes by the number of thresholds below (not at or above) each of `count` numbers; NaN is above
+// all of them.
+inline void rank_run(const float *thresholds, const uint8_t *code, const float *__restrict s,
+                     int64_t count, uint8_t *__restrict codes) {
+    float all[15];
+    memcpy(all, thresholds, sizeof(all));
+    for (int64_t i = 0; i < count; ++i) {
+        int32_t rank = 0;
+        _Pragma("GCC unroll 15") for (int t = 0; t < 15; ++t) rank += !(s[i] <= all[t]);
+        codes[i] = uint8_t(rank);
+    }
+    for (int64_t i = 0; i < count; ++i) codes[i] = code[codes[i]];
+}
+
+// Codes of U4; `zero` is -1 where the tensor is symmetric.
+inline void affine_run(const float *__restrict x, int64_t count, float divisor, int zero,
+                       uint8_t *__restrict codes) {
+    const float low = zero >= 0 ? 0.0f : -8.0f, high = low + 15;
+    const float offset = zero >= 0 ? float(zero) : 0.0f;
+    const int32_t add = zero >= 0 ? 0 : 8;
+    code_each(x, count, codes, [=](float value) {
+        return uint8_t(round_and_clamp(value / divisor, offset, low, high) + add);
+    });
+}
+
+}  // namespace
+}  // namespace qk::cpu
