@@ -199,7 +199,8 @@ int64_t row_pitch(const Weight &w) {
 }
 
 // Rows first .. last, groups along k; `first` a multiple of kRowBlock.
-QK_APART void store_rows(const QuantizeArgs &args, const Coder &coder, int64_t first, int64_t last) {
+QK_APART void store_rows(const QuantizeArgs &args, const Coder &coder, int64_t first,
+                         int64_t last) {
     const Weight &w = args.to;
     const Geometry &s = w.geometry;
     const int64_t pitch = row_pitch(w);
