@@ -29,6 +29,7 @@ struct LinearCase {
 
 constexpr int64_t kMatvecRows = 16;  // more rows of x go to the matrix kernel, where it runs
 constexpr int64_t kTilesLibraryRows = 48;  // where gemm/ does not run
+constexpr int64_t kSlicesRows = 32;        // and decode/matvec.cu does not either
 constexpr int64_t kMiddleRows = 64;        // fewer are passes of 16 rows
 constexpr int64_t kDirectRows = 32;  // not packed: more are repacked, or go to cuBLASLt
 constexpr int64_t kLanesRows = 4;

@@ -121,38 +121,41 @@ template <class T, uint32_t kTable>
 struct DecodeTable {
     static constexpr bool kPairs = true;
 
-    // By `threads` threads, whole warps; a barrier must follow.
-    static __device__ void prepare(const float (&entries)[16], uint32_t threads) {
-        prepare_own(entries[threadIdx.x & 15], threads);
+    // By `threads` threads, whole warps; a barrier must follow. `own`: what addresses of a block's
+    // memory begin with in a cluster.
+    static __device__ void prepare(const float (&entries)[16], uint32_t threads,
+                                   uint32_t own = 0) {
+        prepare_own(entries[threadIdx.x & 15], threads, own);
     }
     // `mine`: the entry of this thread's number mod 16.
-    static __device__ void prepare_own(float mine, uint32_t threads) {
-        const uint32_t own = DecodePairs<T>::pair(mine, mine);
+    static __device__ void prepare_own(float mine, uint32_t threads, uint32_t own = 0) {
+        const uint32_t both = DecodePairs<T>::pair(mine, mine);
         for (uint32_t i = threadIdx.x; i < 256 * 8; i += threads) {
             const uint32_t byte = i / 8;
-            const uint32_t low = __shfl_sync(~0u, own, int(byte & 15));
-            const uint32_t e = __byte_perm(low, __shfl_sync(~0u, own, int(byte >> 4)), 0x5410);
-            const uint32_t to = kTable + byte % 128 * 256 + byte / 128 * 128 + i % 8 * 16;
+            const uint32_t low = __shfl_sync(~0u, both, int(byte & 15));
+            const uint32_t e = __byte_perm(low, __shfl_sync(~0u, both, int(byte >> 4)), 0x5410);
+            const uint32_t to = own + kTable + byte % 128 * 256 + byte / 128 * 128 + i % 8 * 16;
             shared_store_16(to, {e, e, e, e});
         }
     }
     static __device__ uint32_t lanes() { return threadIdx.x % 32 * 0x04040404u; }
     static __device__ Zeros zeros(uint32_t) { return {}; }
     template <uint32_t i>
-    static __device__ uint32_t look_up(uint32_t low, uint32_t high) {
+    static __device__ uint32_t look_up(uint32_t low, uint32_t high, uint32_t own) {
         uint32_t at, value;
         asm("prmt.b32 %0, %1, %2, %3;"
             : "=r"(at)
             : "r"(low), "r"(high), "n"(0x8804u + 0x1111u * i));
-        asm("ld.shared.u32 %0, [%1 + %2];" : "=r"(value) : "r"(at), "n"(kTable));
+        asm("ld.shared.u32 %0, [%1 + %2];" : "=r"(value) : "r"(at + own), "n"(kTable));
         return value;
     }
-    static __device__ void decode(uint32_t word, const Zeros &, uint32_t lanes, uint32_t (&a)[4]) {
+    // There are no zeros to take off: their place is for `own`.
+    static __device__ void decode(uint32_t word, const Zeros &z, uint32_t lanes, uint32_t (&a)[4]) {
         const uint32_t low = word & 0x7f7f7f7fu, high = (word & 0x80808080u) | lanes;
-        a[0] = look_up<0>(low, high);
-        a[1] = look_up<1>(low, high);
-        a[2] = look_up<2>(low, high);
-        a[3] = look_up<3>(low, high);
+        a[0] = look_up<0>(low, high, z.low);
+        a[1] = look_up<1>(low, high, z.low);
+        a[2] = look_up<2>(low, high, z.low);
+        a[3] = look_up<3>(low, high, z.low);
     }
 };
 

@@ -33,7 +33,7 @@ constexpr int64_t kOrderClocks = 600;  // between the first orders of a block
 
 template <class T>
 struct RingNumbers : DecodeNumbers<T> {
-    static __device__ void prepare(const float (&)[16], uint32_t) {}
+    static __device__ void prepare(const float (&)[16], uint32_t, uint32_t = 0) {}
     static __device__ uint32_t lanes() { return 0; }
     static __device__ void decode(uint32_t word, const Zeros &zeros, uint32_t, uint32_t (&a)[4]) {
         DecodeNumbers<T>::decode(word, zeros, 0, 0, a);
@@ -166,10 +166,10 @@ __device__ void fill_zeros() {
 }
 
 // Under way until copies_wait.
-template <class Map>
-__device__ void fill_scale_codes(const RingProblem &p) {
+template <class Map, class Problem>
+__device__ void fill_scale_codes(const Problem &p, uint32_t to = Map::kScaleCodes) {
     for (uint32_t i = threadIdx.x; i < 256; i += kRingWarps * 32) {
-        copy_word(Map::kScaleCodes + i * 4, p.scale_code + i);
+        copy_word(to + i * 4, p.scale_code + i);
     }
 }
 
@@ -177,9 +177,10 @@ __device__ void fill_scale_codes(const RingProblem &p) {
 // the codes do.
 template <class Map>
 struct Seconds {
-    uint32_t at, first;
+    uint32_t at, first, codes = Map::kScaleCodes;
 
-    __device__ void fill(const RingProblem &p, Run rows) {
+    template <class Problem>
+    __device__ void fill(const Problem &p, Run rows) {
         const uint32_t end = uint32_t(min64(int64_t(rows.last) * 16, p.n)) * p.groups;
         first = uint32_t(rows.first) * 16 * p.groups >> p.second_shift;
         const uint32_t last = (end - 1) >> p.second_shift;
@@ -189,11 +190,12 @@ struct Seconds {
         }
     }
     // The scale of `row` and `group`, whose 8-bit code is `code`.
-    __device__ float scale(const RingProblem &p, uint32_t code, int64_t row, int32_t group,
+    template <class Problem>
+    __device__ float scale(const Problem &p, uint32_t code, int64_t row, int32_t group,
                            float bias) const {
         const uint32_t number = uint32_t(min64(row, p.n - 1)) * p.groups + uint32_t(group);
         const uint32_t second = shared_load_4(at + ((number >> p.second_shift) - first) * 4);
-        const uint32_t value = shared_load_4(Map::kScaleCodes + code * 4);
+        const uint32_t value = shared_load_4(codes + code * 4);
         return __fadd_rn(__fmul_rn(__uint_as_float(value), __uint_as_float(second)), bias);
     }
 };

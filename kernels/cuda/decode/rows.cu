@@ -1,4 +1,5 @@
 // The host side of the kernel for small batches (decode/rows_kernel.cuh): which cases it takes.
+#include "cuda/choose/slices.hpp"
 #include "cuda/decode/rows.cuh"
 #include "cuda/decode/rows_run.hpp"
 #include "cuda/lists.hpp"
@@ -17,6 +18,10 @@ Status run(const LinearArgs &args, const Launch &launch) {
 bool can_run(const LinearArgs &args, int32_t device_index) {
     if (args.x.rows < 2 || args.x.rows > 65535 * 8 || !fits_ring(args, device_index)) return false;
     if (reinterpret_cast<uintptr_t>(args.y.data) % 2 != 0) return false;
+    if (prefers_slices(args.w.geometry.n, args.w.geometry.k, multiprocessors(device_index)) &&
+        kLinearSlices.can_run(args, device_index)) {
+        return false;
+    }
     // Room for the sums of one stage beside the largest of all maps.
     using Largest = RowsMap<RingTable<F16>, ScaleKind::kF32, 1, 2>;
     const Geometry &s = args.w.geometry;

@@ -58,7 +58,7 @@ Status slab_of(const LinearArgs &args, const Launch &launch, int64_t first, int6
 
 Status run_without_library(const LinearArgs &args, const Launch &launch) {
     const Kernel<LinearArgs> *const kernels[] = {&kLinearGemm,    &kLinearMiddle,
-                                                 &kLinearMatvec,  &kLinearWords,
+                                                 &kLinearSlices,  &kLinearMatvec,  &kLinearWords,
                                                  &kLinearColumns, &kLinearLanes,
                                                  &kLinearGeneric};
     return pick(KernelList<LinearArgs>(kernels), args, launch.device_index)->run(args, launch);
@@ -105,8 +105,10 @@ bool can_run(const LinearArgs &args, int32_t device_index) {
     const int64_t bytes = value_bytes(args), last = int64_t{1} << 31;
     const bool dense = is_dense(*w.format);
     const bool direct = dense && w.format == args.x.format && aligned(w.data);
+    // Passes of slices: groups of 32 columns, f32 x.
+    const bool slices = args.x.rows <= kSlicesRows && kLinearSlices.can_run(args, device_index);
     const LinearCase c = {args.x.rows,
-                          kLinearMatvec.can_run(args, device_index),
+                          slices || kLinearMatvec.can_run(args, device_index),
                           kLinearGemm.can_run(args, device_index),
                           true,
                           kLinearWords.can_run(args, device_index) ||

@@ -60,7 +60,8 @@ __device__ inline void cluster_arrive() {
 #endif
 }
 
-// Orders no memory: for a thread whose loads have all returned, and that has written nothing.
+// Orders no memory: for a thread whose loads have all returned and that has written nothing, or
+// nothing but barriers (whose initialisation has a fence of its own).
 __device__ inline void cluster_arrive_relaxed() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");

@@ -115,6 +115,15 @@ __device__ inline void copy_16(uint32_t to, const void *from) {
 #endif
 }
 
+// The same, or 16 bytes of zeros.
+__device__ inline void copy_16_or_zeros(uint32_t to, const void *from, bool there) {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+                 "r"(there ? 16 : 0)
+                 : "memory");
+#endif
+}
+
 // 8 bytes, by one lane.
 __device__ inline void copy_8(uint32_t to, const void *from) {
 #if __CUDA_ARCH__ >= 800

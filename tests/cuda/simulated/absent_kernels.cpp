@@ -11,6 +11,7 @@ static bool never(const Args &, int32_t) {
 const Kernel<LinearArgs> kLinearVector = {"vector", never, nullptr, nullptr};
 const Kernel<LinearArgs> kLinearStages = {"stages", never, nullptr, nullptr};
 const Kernel<LinearArgs> kLinearRows = {"rows", never, nullptr, nullptr};
+const Kernel<LinearArgs> kLinearSlices = {"slices", never, nullptr, nullptr};
 const Kernel<LinearArgs> kLinearMatvec = {"matvec", never, nullptr, nullptr};
 const Kernel<GruArgs> kGruStep = {"step", never, nullptr, nullptr};
 const Kernel<GruArgs> kGruCluster = {"cluster", never, nullptr, nullptr};

@@ -1,0 +1,64 @@
+// Launches of the kernel for small batches (decode/slices_kernel.cuh), by the formats of a weight.
+#pragma once
+#include "cuda/decode/slices_kernel.cuh"
+#include "cuda/runtime.hpp"
+
+namespace qk::cuda {
+namespace {
+
+template <class T, class Decode, ScaleKind kind, int kGroup, int kBatches>
+Status launch_slices(const LinearArgs &args, const Launch &launch) {
+    using Work = SlicesConsumer<T, Decode, kind, kGroup, kBatches>;
+    SlicesProblem p = slices_problem(args);
+    const SlicesCut cut = cut_slices(args, launch.device_index);
+    p.plan = cut.plan;
+    p.second_bytes = cut.second_bytes;
+    p.stage = slices_stage(cut.plan.pairs, cut.plan.slices, Work::kColumns, cut.sizes);
+    p.groups_magic = 0xffffffffu / uint32_t(p.stage.groups) + 1;
+    p.pieces_magic = 0xffffffffu / (uint32_t(p.stage.groups) * Work::Map::kGroupScales / 16) + 1;
+    p.slices_magic = uint32_t(ceil_div(65536, cut.plan.slices));
+    p.cluster_shift = log2_of(cut.plan.cluster);
+    Shape3 shape = {dim3(uint32_t(cut.plan.clusters * cut.plan.cluster),
+                         uint32_t(ceil_div(p.m, int64_t{Work::kColumns}))),
+                    kSlicesThreads};
+    shape.shared_bytes = Work::Map::kRing - kSharedStart + uint32_t(p.stage.slots * p.stage.bytes) +
+                         p.second_bytes + cut.received_bytes;
+    shape.overlaps = true;
+    shape.cluster = cut.plan.cluster;
+    return launch_kernel(launch, "linear", multiply_slices<T, Decode, kind, kGroup, kBatches>,
+                         shape, p);
+}
+
+template <class T, class Decode, ScaleKind kind, int kGroup>
+Status run_batches(const LinearArgs &args, const Launch &launch) {
+    // f32 x: 16 rows would not fit the registers.
+    if constexpr (std::is_same_v<T, F32>) {
+        return launch_slices<T, Decode, kind, kGroup, 1>(args, launch);
+    } else {
+        return args.x.rows <= kSlicesBatch
+                   ? launch_slices<T, Decode, kind, kGroup, 1>(args, launch)
+                   : launch_slices<T, Decode, kind, kGroup, 2>(args, launch);
+    }
+}
+
+template <class T, class Decode, ScaleKind kind>
+Status run_groups(const LinearArgs &args, const Launch &launch) {
+    switch (slices_group_shift(args.w.geometry)) {
+        case 5:
+            return run_batches<T, Decode, kind, 32>(args, launch);
+        case 6:
+            return run_batches<T, Decode, kind, 64>(args, launch);
+        default:
+            return run_batches<T, Decode, kind, 128>(args, launch);
+    }
+}
+
+template <class T, class Decode>
+Status run_scales(const LinearArgs &args, const Launch &launch) {
+    return with_scale_kind(args.w.scale.format->id, [&](auto kind) {
+        return run_groups<T, Decode, kind.value>(args, launch);
+    });
+}
+
+}  // namespace
+}  // namespace qk::cuda

@@ -1,0 +1,11 @@
+// Small batches: U4 codes, f16 x.
+#include "cuda/decode/slices_launch.cuh"
+#include "cuda/decode/slices_run.hpp"
+
+namespace qk::cuda {
+
+Status run_slices_numbers_f16(const LinearArgs &args, const Launch &launch) {
+    return run_scales<F16, RingNumbers<F16>>(args, launch);
+}
+
+}  // namespace qk::cuda

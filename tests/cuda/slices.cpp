@@ -1,0 +1,158 @@
+// The kernel for small batches that adds k up in registers (decode/slices.cu): groups, types of x,
+// cuts of every kind.
+#include "cuda/linear_problem.hpp"
+
+namespace cuda_test {
+namespace {
+
+// Parts of a tile, of a chunk of 128 columns and of a stage at the end of k; groups of every kind.
+TEST(CudaSlices, IsWithinItsBound) {
+    QK_NEEDS_DEVICE();
+    Rng rng(10);
+    check_packed_kernel(
+        qk::cuda::kLinearSlices,
+        {{1, 16}, {17, 80}, {130, 1280}, {16 * 132 + 21, 144}, {33, 4096}, {47, 2096}, {100, 8448}},
+        {2, 8, 9, 16, 17, 3, 16, 33, 5}, {64, 128, 32, 256, QK_GROUP_ROW, 1024},
+        {QK_FORMAT_F16, QK_FORMAT_F16, QK_FORMAT_BF16}, rng);
+}
+
+// Clusters of 1 and 2 blocks, with 1 to 16 pairs of rows of tiles, and more than one wave.
+TEST(CudaSlices, EveryCut) {
+    QK_NEEDS_DEVICE();
+    Rng rng(13);
+    const std::pair<int64_t, int64_t> shapes[] = {
+        {132 * 16 * 2 - 7, 4112}, {132 * 16 * 3 + 5, 1104}, {132 * 16 * 8 - 3, 1024},
+        {132 * 16 * 9 + 1, 400},  {132 * 16 * 14, 336},     {132 * 16 * 21 + 9, 208},
+        {132 * 16 * 31 + 2, 144}, {132 * 16 * 33 + 7, 80},
+    };
+    int at = 0;
+    for (const auto &[n, k] : shapes) {
+        for (const qk_format format : {QK_FORMAT_U4_AFFINE, QK_FORMAT_NF4}) {
+            const int32_t group = at % 3 == 0 ? 32 : at % 3 == 1 ? 64 : 128;
+            Problem p = make_problem(
+                weight_desc(format, format == QK_FORMAT_NF4 ? QK_FORMAT_LUT8 : QK_FORMAT_F16,
+                            QK_LAYOUT_ROW, group, n, k),
+                at % 2 == 0 ? QK_FORMAT_F16 : QK_FORMAT_BF16, at % 4 < 2 ? 9 : 4, rng);
+            ++at;
+            SCOPED_TRACE(describe(p));
+            const DeviceWeight w = packed_weight(p.w);
+            const auto y = run_on_device(qk::cuda::kLinearSlices, p, w, 0, p.m);
+            expect_within_bound(p, y);
+            for (int repeat = 0; repeat < 3; ++repeat) {
+                ASSERT_EQ(run_on_device(qk::cuda::kLinearSlices, p, w, 0, p.m), y);
+            }
+        }
+    }
+}
+
+TEST(CudaSlices, F32IsWithinItsBound) {
+    QK_NEEDS_DEVICE();
+    Rng rng(14);
+    check_packed_kernel(
+        qk::cuda::kLinearSlices,
+        {{1, 16}, {17, 80}, {130, 1280}, {16 * 132 + 21, 144}, {33, 4096}, {100, 2096}},
+        {2, 8, 9, 16, 5, 3, 17}, {64, 128, 32, 256, QK_GROUP_ROW}, {QK_FORMAT_F32}, rng);
+}
+
+// Infinite and undefined values of x stay in their row; y and the bias may lie anywhere, x may not.
+TEST(CudaSlices, OddPlacesAndOddValues) {
+    QK_NEEDS_DEVICE();
+    Rng rng(15);
+    for (const qk_format type : {QK_FORMAT_F16, QK_FORMAT_BF16, QK_FORMAT_F32}) {
+        Problem p = make_problem(
+            weight_desc(QK_FORMAT_NF4, QK_FORMAT_F16, QK_LAYOUT_ROW, 32, 37, 592), type, 5, rng);
+        const DeviceWeight w = packed_weight(p.w);
+        const size_t bytes = type == QK_FORMAT_F32 ? 4 : 2, row = size_t(p.n()) * bytes;
+        const auto expected = run_on_device(qk::cuda::kLinearSlices, p, w, 0, p.m);
+        for (size_t i = 0; i < bytes; ++i) p.x[size_t(2 * p.k()) * bytes + i] = 0xff;  // NaN
+        const qk::Format *const format = qk::find_format(type);
+        const DeviceBuffer x(p.x, 8), aligned_x(p.x), bias(p.bias, 1),
+            y(std::vector<uint8_t>(expected.size(), 0xff), bytes);
+        const qk::Dense b = {qk::find_format(QK_FORMAT_F32), 1, p.n(), bias.data()};
+        qk::LinearArgs args = {
+            {format, p.m, p.k(), x.data()}, w.view(), &b, {format, p.m, p.n(), y.data()}};
+        EXPECT_FALSE(qk::cuda::kLinearSlices.can_run(args, 0));
+        args.x.data = aligned_x.data();
+        ASSERT_TRUE(qk::cuda::kLinearSlices.can_run(args, 0));
+        qk::ErrorText error = {};
+        ASSERT_EQ(qk::cuda::kLinearSlices.run(args, device_launch(&error)), QK_OK) << error.text;
+        const auto actual = y.read();
+        for (size_t i = 0; i < size_t(p.m); ++i) {
+            if (i == 2) continue;
+            EXPECT_EQ(memcmp(&actual[i * row], &expected[i * row], row), 0) << "row " << i;
+        }
+        for (int64_t c = 0; c < p.n(); ++c) {
+            EXPECT_TRUE(std::isnan(float_at(type, actual, 2 * p.n() + c))) << "column " << c;
+        }
+    }
+}
+
+// Products queued one behind the other, y of one being x of the next: they overlap, and give the
+// bits of products that wait.
+TEST(CudaSlices, AChainKeepsItsBits) {
+    QK_NEEDS_DEVICE();
+    Rng rng(16);
+    const int64_t n = 4112, m = 9;
+    for (const qk_format format : {QK_FORMAT_U4_AFFINE, QK_FORMAT_NF4}) {
+        Problem p = make_problem(weight_desc(format, QK_FORMAT_F16, QK_LAYOUT_ROW, 128, n, n),
+                                 QK_FORMAT_BF16, m, rng);
+        const DeviceWeight w = packed_weight(p.w);
+        const DeviceBuffer first(p.x), second(p.x);
+        void *const buffers[2] = {first.data(), second.data()};
+        const qk::Format *const type = qk::find_format(p.type);
+        qk::ErrorText error = {};
+        const auto chain = [&](bool wait) {
+            EXPECT_EQ(cudaMemcpy(buffers[0], p.x.data(), p.x.size(), cudaMemcpyHostToDevice),
+                      cudaSuccess);
+            for (int i = 0; i < 5; ++i) {
+                const qk::LinearArgs args = {{type, m, n, buffers[i % 2]},
+                                             w.view(),
+                                             nullptr,
+                                             {type, m, n, buffers[(i + 1) % 2]}};
+                EXPECT_EQ(qk::cuda::kLinearSlices.run(args, device_launch(&error)), QK_OK);
+                if (wait) cudaDeviceSynchronize();
+            }
+            return second.read();
+        };
+        const auto expected = chain(true);
+        for (int repeat = 0; repeat < 20; ++repeat) ASSERT_EQ(chain(false), expected);
+    }
+}
+
+// A row of y does not depend on its batch: 8 rows of x and 16 have kernels of their own, more take
+// passes.
+TEST(CudaSlices, KnowsNoBatch) {
+    QK_NEEDS_DEVICE();
+    Rng rng(11);
+    const struct {
+        qk_format format, type;
+        int32_t group;
+        int64_t n, k;
+    } cases[] = {
+        // clusters of blocks, and blocks alone
+        {QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, 64, 144, 4368},
+        {QK_FORMAT_NF4, QK_FORMAT_F16, 64, 132 * 16 * 9 + 9, 2304},
+        {QK_FORMAT_NF4, QK_FORMAT_BF16, 32, 132 * 16 * 3 + 9, 1168},
+        {QK_FORMAT_NF4, QK_FORMAT_BF16, 32, 2120, 4096},
+        {QK_FORMAT_U4_AFFINE, QK_FORMAT_F32, 128, 144, 2304},
+    };
+    for (const auto &[format, type, group, n, k] : cases) {
+        Problem p = make_problem(weight_desc(format, QK_FORMAT_F16, QK_LAYOUT_ROW, group, n, k),
+                                 type, 35, rng);
+        const DeviceWeight w = packed_weight(p.w);
+        const auto all = run_on_device(qk::cuda::kLinearSlices, p, w, 0, p.m);
+        const size_t row_bytes = all.size() / size_t(p.m);
+        for (const int64_t batch : {2, 3, 8, 9, 16, 25}) {
+            for (int64_t i = 0; i + batch <= p.m; ++i) {
+                const auto some = run_on_device(qk::cuda::kLinearSlices, p, w, i, batch);
+                ASSERT_EQ(memcmp(some.data(), all.data() + size_t(i) * row_bytes,
+                                 size_t(batch) * row_bytes),
+                          0)
+                    << batch << " rows from row " << i;
+            }
+        }
+    }
+}
+
+}  // namespace
+}  // namespace cuda_test
