@@ -123,6 +123,34 @@ TEST(CudaVector, F32KeepsSmallValuesBesideLargeOnes) {
     }
 }
 
+// f32 x of blocks with several rows of tiles, whose units of x are kept in shared memory, and of
+// tiles that are multiplied twice and more, whose units are not.
+TEST(CudaVector, F32KeepsUnitsOfX) {
+    QK_NEEDS_DEVICE();
+    Rng rng(17);
+    for (const qk_format format : {QK_FORMAT_U4_AFFINE, QK_FORMAT_NF4, QK_FORMAT_FP4_BNB}) {
+        for (const int64_t k : {1040, 8720}) {
+            for (const int spread : {1, 60}) {
+                const int64_t n = 16 * 132 * 2 + 5;
+                const auto desc = weight_desc(format, QK_FORMAT_F16, QK_LAYOUT_ROW, 64, n, k);
+                Problem p = make_problem(desc, QK_FORMAT_F32, 1, rng);
+                for (int64_t c = 0; c < 512; ++c) {  // the first unit's; the others have one round
+                    const int exponent = int(rng() % uint64_t(spread));
+                    const float x = std::ldexp(float_at(QK_FORMAT_F32, p.x, c), -exponent);
+                    memcpy(p.x.data() + c * 4, &x, 4);
+                }
+                SCOPED_TRACE(describe(p) + " spread " + std::to_string(spread));
+                const DeviceWeight w = packed_weight(p.w);
+                const auto y = run_on_device(qk::cuda::kLinearVector, p, w, 0, 1);
+                expect_within_bound(p, y, 1 + spread / 28);
+                for (int repeat = 0; repeat < 5; ++repeat) {
+                    ASSERT_EQ(run_on_device(qk::cuda::kLinearVector, p, w, 0, 1), y);
+                }
+            }
+        }
+    }
+}
+
 // More rows of tiles than one round of blocks takes, and many a block.
 TEST(CudaVector, TakesManyRows) {
     QK_NEEDS_DEVICE();

@@ -43,7 +43,8 @@ VectorProblem vector_problem(const LinearArgs &args, int32_t device_index) {
         args.bias != nullptr ? args.bias->format->id : QK_FORMAT_F32,
         plan_vector(s.n, s.k, multiprocessors(device_index)),
         {},
-        1};
+        1,
+        0};
     if (second > 0) {
         const int64_t rows = p.plan.rows.each + (p.plan.rows.rest > 0);
         p.last_second = uint32_t(rows * 16 * s.groups_per_row / second + 1);

@@ -18,9 +18,8 @@
 // again once it is multiplied. No warp waits for another before the sums of a row meet.
 //
 // A chain (docs/decisions.md tells why it is safe): a block takes half of a multiprocessor, so the
-// next kernel's blocks stand beside this one's. They order their weights and look at every
-// parameter; what is left once x is there are products, sums and y. A unit is about 470
-// instructions, 15 for 8 weights a lane; the memory of an H200 waits for 27.
+// next kernel's blocks stand beside this one's. What is left to do once x is there are products,
+// sums and y. A unit is 600 instructions, 19 for 8 weights a lane; an H200's memory waits for 27.
 #pragma once
 #include "cuda/decode/vector_problem.cuh"
 
@@ -68,12 +67,7 @@ struct VectorWarp {
         barrier = kBarriers + warp * 16;
         partials = kSums + row * 4 - uint32_t(rows.first * p.plan.partials) * kRowBytes;
         lanes = Decode::lanes();
-        keep(lane);
-        keep(pair);
-        keep(row);
-        keep(slot);
-        keep(barrier);
-        keep(partials);
+        keep(lane, pair, row, slot, barrier, partials);
         first_row = rows.first;
         const int32_t first = int32_t(warp * p.plan.reciprocal >> 16);
         unit = {rows.first + first, int32_t(warp) - first * p.plan.units};
@@ -208,7 +202,6 @@ struct VectorWarp {
         }
     }
 
-    // Tile i of the slot to the sums.
     __device__ void add_tile(int i, const uint4 &codes, const Zeros &zero, const Lane &v,
                              Sums *sums) const {
         const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
@@ -289,6 +282,10 @@ struct VectorWarp {
             order_seconds(rows);
             if (i == 0) copy_word(kScaleBias, p.scale_bias);
         }
+        if constexpr (X::kAhead) {
+            const uint32_t known = kSums + p.x_places + threadIdx.x * X::kPlaceBytes + X::kKnown;
+            if (p.x_places != 0 && int32_t(threadIdx.x) < p.plan.units) barrier_init(known, 1);
+        }
         Decode::prepare(p.entries, kVectorThreads);
         // A first look at a parameter costs hundreds of clocks.
         asm volatile("" ::"l"(p.x), "l"(p.y), "l"(p.bias), "l"(p.n), "r"(p.k), "r"(p.bias_type));
@@ -307,6 +304,24 @@ struct VectorWarp {
         const typename X::Raw x = load_x(unit, v);
         if (biased) shared_store_4(kBias + threadIdx.x * 4, __float_as_uint(bias));
         return x;
+    }
+
+    // f32 x: whether the first row of tiles has left a unit of x in shared memory.
+    __device__ bool is_kept(const Unit &of) const {
+        return X::kAhead && p.x_places != 0 && of.row != first_row;
+    }
+
+    // x of the unit, or (again) what is left of it, to the operands.
+    __device__ void place_x(typename X::Raw x, bool again, Lane *v) const {
+        if constexpr (X::kAhead) {
+            const uint32_t at = kSums + p.x_places + uint32_t(unit.column) * X::kPlaceBytes;
+            if (!again && is_kept(unit)) {
+                if (v->x.recall(at, lane)) return;
+                x = load_x(unit, v);
+            }
+            v->x.split(x, again, lane);
+            if (!again && p.x_places != 0 && unit.row == first_row) v->x.publish(at, lane);
+        }
     }
 
     // Whether x is known already, so that a launch of its own asks for x before the rest of its
@@ -348,7 +363,7 @@ struct VectorWarp {
         bool begun = !early, asked = true, again = false;
 #pragma unroll 1
         for (int32_t left = count; left > 0;) {
-            if (asked) v.x.split(x, again, lane);
+            if (asked) place_x(x, again, &v);
             if (!begun) {
                 barrier_wait(barrier, parity);
                 begin_unit(&v);
@@ -363,7 +378,8 @@ struct VectorWarp {
             }
             asked = v.x.rest || again || p.plan.unit_step != 0;
             again = v.x.rest;
-            if (X::kAhead && asked) x = load_x(again ? unit : ahead, &v);
+            const Unit &next = again ? unit : ahead;
+            if (X::kAhead && asked && (again || !is_kept(next))) x = load_x(next, &v);
             barrier_wait(barrier + 8, parity);
             add_tiles<kUnitTiles / 2, kUnitTiles>(v, &sums);
             if (!again) {  // else the same unit, what is left of x
@@ -377,22 +393,6 @@ struct VectorWarp {
             }
             if (!X::kAhead && asked) x = load_x(unit, &v);
         }
-    }
-
-    // Partial sums of a row, in their order, to y.
-    __device__ void store_rows(Run rows) const {
-        const uint32_t at = threadIdx.x;
-        if (int32_t(at) >= y_rows(rows)) return;
-        const int64_t y_row = int64_t(rows.first) * 16 + at;
-        uint32_t from = kSums + at / 16 * uint32_t(p.plan.partials) * kRowBytes + at % 16 * 4;
-        float y = __uint_as_float(shared_load_4(from));
-#pragma unroll 4
-        for (int32_t i = 1; i < p.plan.partials; ++i) {
-            y = __fadd_rn(y, __uint_as_float(shared_load_4(from + uint32_t(i) * kRowBytes)));
-        }
-        if constexpr (X::kOfTile == 2 && Decode::kPairs) y = __fmul_rn(y, p.entry_unit);
-        if (p.bias != nullptr) y = __fadd_rn(y, __uint_as_float(shared_load_4(kBias + at * 4)));
-        store_y<T>(p.y, y_row, y);
     }
 };
 

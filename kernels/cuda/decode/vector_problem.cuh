@@ -25,6 +25,7 @@ struct VectorProblem {
     VectorPlan plan;
     float entries[16];  // what codes stand for, where they are looked up
     float entry_unit;   // f32 x: of the entries
+    uint32_t x_places;  // f32 x: bytes behind the sums where units of x are kept; 0: nowhere
 };
 
 // A unit of the weight.
@@ -82,9 +83,10 @@ __device__ inline uint32_t from_lane(uint32_t v, uint32_t lane) {
     return __shfl_sync(~0u, v, int(lane));
 }
 
-// The compiler shall neither compute v anew nor later.
-__device__ inline void keep(uint32_t &v) {
-    asm volatile("" : "+r"(v));
+// The compiler shall neither compute these anew nor later.
+template <class... V>
+__device__ void keep(V &...v) {
+    (..., ([](uint32_t &one) { asm volatile("" : "+r"(one)); }(v)));
 }
 
 }  // namespace

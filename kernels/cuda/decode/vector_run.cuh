@@ -7,6 +7,23 @@ namespace qk::cuda {
 
 namespace {
 
+// Partial sums of a row, in their order, to y.
+template <class T, class Decode, class Warp>
+__device__ void store_rows(const Warp &warp, const VectorProblem &p, Run rows) {
+    const uint32_t at = threadIdx.x;
+    if (int32_t(at) >= warp.y_rows(rows)) return;
+    const int64_t y_row = int64_t(rows.first) * 16 + at;
+    uint32_t from = Warp::kSums + at / 16 * uint32_t(p.plan.partials) * kRowBytes + at % 16 * 4;
+    float y = __uint_as_float(shared_load_4(from));
+#pragma unroll 4
+    for (int32_t i = 1; i < p.plan.partials; ++i) {
+        y = __fadd_rn(y, __uint_as_float(shared_load_4(from + uint32_t(i) * kRowBytes)));
+    }
+    if constexpr (std::is_same_v<T, F32> && Decode::kPairs) y = __fmul_rn(y, p.entry_unit);
+    if (p.bias != nullptr) y = __fadd_rn(y, __uint_as_float(shared_load_4(Warp::kBias + at * 4)));
+    store_y<T>(p.y, y_row, y);
+}
+
 template <class T, class Decode, ScaleKind kind, int kGroupTiles>
 __global__ void __launch_bounds__(kVectorThreads, XColumns<T, kGroupTiles == 0>::kBlocks)
     multiply(const __grid_constant__ VectorProblem p) {
@@ -19,7 +36,7 @@ __global__ void __launch_bounds__(kVectorThreads, XColumns<T, kGroupTiles == 0>:
     work.run(rows);
     if (work.count > 0) work.store_partial(work.unit, &work.sums);
     __syncthreads();
-    work.store_rows(rows);
+    store_rows<T, Decode>(work, p, rows);
 #endif
 }
 
@@ -33,7 +50,18 @@ Status launch_vector(const VectorProblem &p, const Launch &launch) {
     Shape3 shape = {dim3(uint32_t(p.plan.blocks)), kVectorThreads};
     shape.shared_bytes = Warp::kSums - kSharedStart + p.plan.sums_bytes + seconds_bytes(p);
     shape.overlaps = true;
-    return launch_kernel(launch, "linear", multiply<T, Decode, kind, kGroupTiles>, shape, p);
+    VectorProblem problem = p;
+    if constexpr (std::is_same_v<T, F32>) {
+        // Units of x that a warp does not keep in registers are kept here, where there is room.
+        const uint32_t behind = round_up(p.plan.sums_bytes + seconds_bytes(p), 16);
+        const uint32_t end = Warp::kSums - kSharedStart + behind +
+                             uint32_t(p.plan.units) * Warp::X::kPlaceBytes;
+        if (p.plan.unit_step != 0 && int64_t(end) <= shared_memory(launch.device_index)) {
+            problem.x_places = behind;
+            shape.shared_bytes = end;
+        }
+    }
+    return launch_kernel(launch, "linear", multiply<T, Decode, kind, kGroupTiles>, shape, problem);
 }
 
 template <class T, class Decode, ScaleKind kind>

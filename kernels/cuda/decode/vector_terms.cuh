@@ -138,6 +138,46 @@ struct XColumns<F32, false> {
         for (int s = 0; s < 2; ++s) unit[s] = __shfl_sync(~0u, unit[s], int(lane % 4 * 8));
     }
 
+    // A unit's place in shared memory: the operands, 2^e of 8 tiles, whether there is a rest, and a
+    // barrier that says that they are there.
+    static constexpr uint32_t kUnits = 2048, kRest = kUnits + 32, kKnown = kRest + 8;
+    static constexpr uint32_t kPlaceBytes = kKnown + 8;
+
+    __device__ void publish(uint32_t place, uint32_t lane) const {
+#pragma unroll
+        for (uint32_t i = 0; i < 4; ++i) {
+            const uint32_t *const from = &b[i / 2][i % 2 * 4];
+            shared_store_16(place + i * 512 + lane * 16, {from[0], from[1], from[2], from[3]});
+        }
+        if (lane < 4) {
+            shared_store_8(place + kUnits + lane * 8,
+                           {__float_as_uint(unit[0]), __float_as_uint(unit[1])});
+            shared_store_4(place + kRest, rest);
+        }
+        __syncwarp();
+        if (lane == 0) barrier_arrive(place + kKnown);
+    }
+
+    // False where there is a rest, which only x itself tells.
+    __device__ bool recall(uint32_t place, uint32_t lane) {
+        barrier_wait(place + kKnown, 0);
+        rest = false;
+        if (shared_load_4(place + kRest) != 0) return false;
+#pragma unroll
+        for (uint32_t i = 0; i < 4; ++i) {
+            const uint4 q = shared_load_16(place + i * 512 + lane * 16);
+            uint32_t *const to = &b[i / 2][i % 2 * 4];
+            to[0] = q.x;
+            to[1] = q.y;
+            to[2] = q.z;
+            to[3] = q.w;
+        }
+        const uint2 units = shared_load_8(place + kUnits + lane % 4 * 8);
+        unit[0] = __uint_as_float(units.x);
+        unit[1] = __uint_as_float(units.y);
+        return true;
+    }
+
     // Largest magnitude below a bound; what is not below becomes 0, but not in the first round,
     // where it is infinite or NaN.
     static __device__ uint32_t largest_below(uint32_t bound, uint32_t (&x)[8]) {
