@@ -291,8 +291,8 @@ struct VectorWarp {
         asm volatile("" ::"l"(p.x), "l"(p.y), "l"(p.bias), "l"(p.n), "r"(p.k), "r"(p.bias_type));
     }
 
-    __device__ typename X::Raw load_x(const Unit &of, Lane *v) const {
-        return v->x.load(p.x, p.k, of.column * int32_t(kUnitColumns), row, pair);
+    __device__ typename X::Raw load_x(int32_t column, Lane *v) const {
+        return v->x.load(p.x, p.k, column * int32_t(kUnitColumns), row, pair);
     }
 
     // Waits for x and asks for the first unit's; the bias comes in beside it.
@@ -301,23 +301,23 @@ struct VectorWarp {
         const bool biased = p.bias != nullptr && int32_t(threadIdx.x) < y_rows;
         const int64_t y_row = int64_t(first_row) * 16 + threadIdx.x;
         const float bias = biased ? load_float(p.bias_type, p.bias, y_row) : 0;
-        const typename X::Raw x = load_x(unit, v);
+        const typename X::Raw x = load_x(unit.column, v);
         if (biased) shared_store_4(kBias + threadIdx.x * 4, __float_as_uint(bias));
         return x;
     }
 
-    // f32 x: whether the first row of tiles has left a unit of x in shared memory.
-    __device__ bool is_kept(const Unit &of) const {
-        return X::kAhead && p.x_places != 0 && of.row != first_row;
+    // f32 x: whether the first row of tiles has left units of x in shared memory.
+    __device__ bool is_kept(int32_t row_tile) const {
+        return X::kAhead && p.x_places != 0 && row_tile != first_row;
     }
 
     // x of the unit, or (again) what is left of it, to the operands.
     __device__ void place_x(typename X::Raw x, bool again, Lane *v) const {
         if constexpr (X::kAhead) {
             const uint32_t at = kSums + p.x_places + uint32_t(unit.column) * X::kPlaceBytes;
-            if (!again && is_kept(unit)) {
+            if (!again && is_kept(unit.row)) {
                 if (v->x.recall(at, lane)) return;
-                x = load_x(unit, v);
+                x = load_x(unit.column, v);
             }
             v->x.split(x, again, lane);
             if (!again && p.x_places != 0 && unit.row == first_row) v->x.publish(at, lane);
@@ -378,8 +378,8 @@ struct VectorWarp {
             }
             asked = v.x.rest || again || p.plan.unit_step != 0;
             again = v.x.rest;
-            const Unit &next = again ? unit : ahead;
-            if (X::kAhead && asked && (again || !is_kept(next))) x = load_x(next, &v);
+            const bool here = asked && (again || !is_kept(ahead.row));
+            if (X::kAhead && here) x = load_x(again ? unit.column : ahead.column, &v);
             barrier_wait(barrier + 8, parity);
             add_tiles<kUnitTiles / 2, kUnitTiles>(v, &sums);
             if (!again) {  // else the same unit, what is left of x
@@ -391,7 +391,7 @@ struct VectorWarp {
                 order_codes(1);
                 parity ^= 1;
             }
-            if (!X::kAhead && asked) x = load_x(unit, &v);
+            if (!X::kAhead && asked) x = load_x(unit.column, &v);
         }
     }
 };
