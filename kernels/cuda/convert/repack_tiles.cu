@@ -5,14 +5,14 @@
 //     ROW, ROW_HIGH,    32 rows x 1024       512 bytes         8 KiB
 //       WORD, AWQ_GEMV
 //     GPTQ             128 rows x 256        512 bytes         2 KiB
-//     AWQ_GEMM         256 rows x 256        128 bytes         2 KiB
+//     AWQ_GEMM         256 rows x 128        128 bytes         1 KiB
 //
 // of the codes into shared memory, whole lines, every load under way before the first is used. From
 // there a lane takes 16 columns of rows r and r + 8 of a tile, lane / 4 = r, and weaves them into
-// its 16 bytes of it. AWQ_GEMM has its words along n: a thread takes 16 rows x 16 columns and turns
-// 8 words of 8 nibbles a time, 32 instructions. Places in shared memory are shifted so that no two
-// lanes meet in a bank. Bytes per code: half in, half out, each moved once. The first blocks move
-// scales and zeros, two rows of a group a thread.
+// its 16 bytes of it. AWQ_GEMM has its words along n: a thread takes 16 rows x 8 columns and turns
+// 8 words of 8 nibbles a time, 32 instructions; what it has goes through shared memory once more.
+// Places there are shifted so that no two lanes meet in a bank. Bytes per code: half in, half out,
+// each moved once. The first blocks move scales and zeros, two rows of a group a thread.
 #include "cuda/conditions.hpp"
 #include "cuda/convert/awq_stage.cuh"
 #include "cuda/convert/repack.hpp"
@@ -114,7 +114,7 @@ struct Stage<Source::kAlongK> {  // words [k / 8][n]
 };
 template <>
 struct Stage<Source::kAlongN> {  // words [k][n / 8]: awq_stage.cuh
-    static constexpr uint32_t kRows = kAwqRows, kColumns = 256, kPitch = kRows / 8;
+    static constexpr uint32_t kRows = kAwqRows, kColumns = 128, kPitch = kRows / 8;
     static constexpr uint32_t kLines = kColumns;
 };
 
@@ -210,6 +210,7 @@ __device__ void turn_nibbles(const uint32_t (&in)[8], uint32_t (&out)[8]) {
     }
 }
 
+// A thread turns 16 rows x 8 columns; tiles leave whole.
 template <bool pairs>
 __device__ void turn_codes(const Problem &p, uint32_t block, uint32_t *shared) {
     using S = Stage<Source::kAlongN>;
@@ -217,19 +218,17 @@ __device__ void turn_codes(const Problem &p, uint32_t block, uint32_t *shared) {
     const uint32_t line = block / p.runs, run = block - line * p.runs;
     stage_awq<S::kColumns>({p.codes, p.pitch, uint32_t(p.rows), p.k}, line * S::kRows,
                            run * S::kColumns, shared);
-    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x & 31, quarter = lane / 8;
-    const uint32_t piece = warp % 2 * 8 + lane % 8;  // 16 rows
-    const uint32_t row_tile = line * kRowTiles + piece, tile = run * kTiles + warp / 2;
-    if (tile >= p.tiles || row_tile >= p.row_tiles) return;
-    uint2 words[16];  // of a column each: rows 0..7 and 8..15
+    const uint32_t eight = threadIdx.x % 16, piece = threadIdx.x / 16;
+    uint2 words[8];  // of a column each: rows 0..7 and 8..15
 #pragma unroll
-    for (uint32_t i = 0; i < 16; ++i) {
-        const uint32_t column = warp / 2 * 64 + quarter * 16 + i;
-        words[i] = *reinterpret_cast<const uint2 *>(shared + awq_place(column, piece * 2));
+    for (uint32_t i = 0; i < 8; ++i) {
+        const uint32_t at = awq_place(eight * 8 + i, piece * 2);
+        words[i] = *reinterpret_cast<const uint2 *>(shared + at);
     }
-    uint32_t turned[4][8];  // [word of the tile][nibble of the row]
+    __syncthreads();
+    uint32_t turned[2][8];  // [word of the tile][nibble of the row]
 #pragma unroll
-    for (int s = 0; s < 4; ++s) {
+    for (int s = 0; s < 2; ++s) {
         const uint2 *const w = words + s * 4;
         const uint32_t numbers[8] = {w[0].x, w[0].y, w[2].x, w[2].y,
                                      w[1].x, w[1].y, w[3].x, w[3].y};
@@ -237,18 +236,30 @@ __device__ void turn_codes(const Problem &p, uint32_t block, uint32_t *shared) {
                                        w[2].x, w[3].x, w[2].y, w[3].y};
         turn_nibbles(pairs ? looked_up : numbers, turned[s]);
     }
-    uint4 *const to = p.to + (int64_t(row_tile) * p.tiles + tile) * 32 + quarter;
+    // Every second tile has its rows swapped in pairs, or its lanes would meet the first's.
+    const uint32_t half = eight / 8;
+    uint32_t *const to = shared + (piece * kTiles + half) * 128 + eight % 8 * 2;
 #pragma unroll
-    for (int r = 0; r < 8; ++r) {
-        const int j = (r & 1) * 4 + r / 2;
-        to[r * 4] = {turned[0][j], turned[1][j], turned[2][j], turned[3][j]};
+    for (uint32_t r = 0; r < 8; ++r) {
+        const uint32_t j = (r & 1) * 4 + r / 2;
+        *reinterpret_cast<uint2 *>(to + ((r ^ half) * 16)) = {turned[0][j], turned[1][j]};
+    }
+    __syncthreads();
+    const uint32_t lane = threadIdx.x & 31;
+#pragma unroll
+    for (uint32_t i = threadIdx.x / 32; i < kRowTiles * kTiles; i += kThreads / 32) {
+        const uint32_t row_tile = line * kRowTiles + i / kTiles, tile = run * kTiles + i % kTiles;
+        if (row_tile >= p.row_tiles || tile >= p.tiles) continue;
+        const uint32_t at = i * 128 + (lane * 4 ^ i % kTiles * 16);
+        p.to[(int64_t(row_tile) * p.tiles + tile) * 32 + lane] =
+            *reinterpret_cast<const uint4 *>(shared + at);
     }
 }
 
 template <Source source, bool pairs>
 __global__ void __launch_bounds__(kThreads) repack_tiles(const __grid_constant__ Problem p) {
     using S = Stage<source>;
-    __shared__ uint2 shared[S::kLines * S::kPitch / 2];  // for its alignment
+    __shared__ uint4 shared[S::kLines * S::kPitch / 4];  // for its alignment
     if (blockIdx.x < p.g.blocks) {
         move_groups(p.g, p.rows, int64_t(p.row_tiles) * p.g.groups * 8);
     } else if constexpr (source == Source::kAlongN) {
