@@ -49,7 +49,8 @@ constexpr Kind kKinds[] = {
     {"u4 g128 packed", QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, QK_LAYOUT_AWQ_GEMM, 128, true},
     {"nf4 b64 packed", QK_FORMAT_NF4, QK_FORMAT_F32, QK_LAYOUT_ROW_HIGH, 64, true},
     {"nf4 b64 nested packed", QK_FORMAT_NF4, QK_FORMAT_LUT8, QK_LAYOUT_ROW_HIGH, 64, true},
-    {"u4 g128 AWQ_GEMM", QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, QK_LAYOUT_AWQ_GEMM, 128, false}};
+    {"u4 g128 AWQ_GEMM", QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, QK_LAYOUT_AWQ_GEMM, 128, false},
+    {"nf4 b64 ROW_HIGH", QK_FORMAT_NF4, QK_FORMAT_F32, QK_LAYOUT_ROW_HIGH, 64, false}};
 
 struct Bench {
     Timer timer;

@@ -39,9 +39,9 @@ TEST(CudaChoose, WhichKernelMultiplies) {
         {{9, false, true, true}, LinearPath::kPrefill},
         {{4096, false, true, false}, LinearPath::kGeneric},
         // .., repacks
-        {{32, false, true, true, true, true, true}, LinearPath::kDirect},
-        {{33, false, true, true, true, true, true}, LinearPath::kRepack},
-        {{33, false, true, false, true, true, true}, LinearPath::kRepack},
+        {{16, false, true, true, true, true, true}, LinearPath::kDirect},
+        {{17, false, true, true, true, true, true}, LinearPath::kRepack},
+        {{17, false, true, false, true, true, true}, LinearPath::kRepack},
         {{4096, false, true, true, true, true, true}, LinearPath::kRepack},
         {{16, false, true, true, false, true, true}, LinearPath::kPrefill},
         {{17, false, true, true, false, true, true}, LinearPath::kRepack},

@@ -31,7 +31,7 @@ constexpr int64_t kMatvecRows = 16;  // more rows of x go to the matrix kernel, 
 constexpr int64_t kTilesLibraryRows = 48;  // where gemm/ does not run
 constexpr int64_t kSlicesRows = 32;        // and decode/matvec.cu does not either
 constexpr int64_t kMiddleRows = 64;        // fewer are passes of 16 rows
-constexpr int64_t kDirectRows = 32;  // not packed: more are repacked, or go to cuBLASLt
+constexpr int64_t kDirectRows = 32;        // not packed: more go to cuBLASLt
 constexpr int64_t kLanesRows = 4;
 constexpr int64_t kGenericRows = 8;
 
@@ -42,7 +42,7 @@ constexpr LinearPath choose_linear(const LinearCase &c) {
         if (c.library && c.m > kTilesLibraryRows) return LinearPath::kPrefill;
         return c.m <= kMiddleRows ? LinearPath::kMatvec : LinearPath::kMiddle;
     }
-    if (c.repacks && c.m > (c.direct ? kDirectRows : kMatvecRows)) return LinearPath::kRepack;
+    if (c.repacks && c.m > kMatvecRows) return LinearPath::kRepack;
     const int64_t most = c.direct ? kDirectRows : c.lanes ? kLanesRows : kGenericRows;
     if (c.library && c.m > most) return LinearPath::kPrefill;
     return c.direct ? LinearPath::kDirect : c.lanes ? LinearPath::kLanes : LinearPath::kGeneric;
