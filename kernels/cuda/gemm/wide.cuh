@@ -160,15 +160,15 @@ __device__ void produce(const WideGemm<S> &g, Items items) {
     }
 }
 
-// Adds the sums of a cluster's blocks up and stores them.
 template <class S>
-__device__ void store_together(const WideOutput<S> &output, uint32_t base, uint32_t rank,
-                               const typename WideGemm<S>::Sums &sums) {
+__device__ void store(const WideOutput<S> &output, uint32_t base, uint32_t rank,
+                      const typename WideGemm<S>::Sums &sums) {
+    if (output.p.split == 1) return output.store(sums);
     cluster_arrive_relaxed();
     cluster_wait();  // every ring is free: a cluster has one item
     output.send_sums(base, rank, sums);
     cluster_sync();
-    output.store_own_parts(base, rank, sums);
+    output.store_own_pieces(base, rank);
 }
 
 template <class S>
@@ -218,11 +218,8 @@ __global__ void __launch_bounds__(S::kThreads, 1)
             const Item item = items.item(S());
             g.consume(item, turn, sums);
             const WideOutput<S> output(p, item, turns);
-            if (p.split > 1) {
-                store_together(output, base, rank, sums);
-                break;
-            }
-            output.store(sums);
+            store(output, base, rank, sums);
+            if (p.split > 1) break;
         }
     }
 #endif

@@ -2,8 +2,8 @@
 // 16 of x over in shared memory, so that whole lines of 128 bytes of y leave: a store that touches
 // 16 lines takes four times as long as one that touches four.
 //
-// Blocks of a cluster hold sums of the same outputs. A part is 32 rows of x; part q belongs to
-// block q mod split: the others write their sums of it into that block's shared memory, from the
+// Blocks of a cluster hold sums of the same outputs. Piece q of 16 rows of x belongs to block
+// q mod split: the others write their sums of it into that block's shared memory, from the
 // registers of a thread for the thread with the same number, and it adds those of block 0, 1, ..
 #pragma once
 #include "cuda/gemm/parts.cuh"
@@ -14,7 +14,7 @@ namespace {
 template <class S>
 struct WideOutput {
     using T = typename S::T;
-    static constexpr int N = S::N, kAcc = N / 2, kParts = N / 32;
+    static constexpr int N = S::N, kAcc = N / 2, kPieces = N / 16;
     static constexpr uint32_t kFour = S::kConsumers * 128 * 16;  // bytes: 4 sums of every thread
 
     const GemmProblem &p;
@@ -44,9 +44,9 @@ struct WideOutput {
         return load_float(p.bias_type, p.bias, r);
     }
 
-    // Pieces take turns at the two buffers, so one barrier a piece keeps them apart.
-    __device__ void store_piece(int piece, const float (&d)[8]) const {
-        const uint32_t buffer = piece % 2 * S::kTurnBytes;
+    // `turn`: 0 and 1 alternate, so one barrier a piece keeps them apart.
+    __device__ void store_piece(int piece, uint32_t turn, const float (&d)[8]) const {
+        const uint32_t buffer = turn * S::kTurnBytes;
         uint32_t pairs[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
@@ -74,68 +74,63 @@ struct WideOutput {
 
     __device__ void store(const float (&acc)[kAcc]) const {
 #pragma unroll
-        for (int piece = 0; piece < N / 16; ++piece) {
+        for (int piece = 0; piece < kPieces; ++piece) {
             float d[8];
 #pragma unroll
             for (int i = 0; i < 8; ++i) d[i] = acc[piece * 8 + i];
-            store_piece(piece, d);
+            store_piece(piece, piece % 2, d);
         }
     }
 
-    // The owner of a part, and where the sums of block `rank` for it lie there.
-    struct Part {
-        uint32_t owner = 0, round = 0;
-        __device__ void next(uint32_t split) {
-            if (++owner == split) owner = 0, round += split;
-        }
-        __device__ uint32_t place(uint32_t rank) const {
-            return (round + rank) * 4 * kFour + threadIdx.x * 16;
-        }
-    };
+    // Where the sums of block 0 for a piece lie in its owner's memory; the others' follow. An
+    // owner has one piece of `split` in a row: `round` is the first of these.
+    __device__ static uint32_t landing(uint32_t shared, uint32_t round) {
+        return shared + round * 2 * kFour + threadIdx.x * 16;
+    }
 
+    // To the owners, this block among them: what follows is a loop, with sums in memory.
     __device__ void send_sums(uint32_t shared, uint32_t rank, const float (&acc)[kAcc]) const {
-        Part part;
+        const uint32_t split = uint32_t(p.split);
+        uint32_t owner = 0, round = 0;
 #pragma unroll
-        for (int q = 0; q < kParts; ++q, part.next(uint32_t(p.split))) {
-            if (part.owner == rank) continue;
-            const uint32_t there = remote_address(shared, part.owner) + part.place(rank);
+        for (uint32_t q = 0; q < kPieces; ++q) {
+            const uint32_t there = landing(remote_address(shared, owner), round + rank);
 #pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                const float *const v = acc + q * 16 + i * 4;
+            for (int i = 0; i < 2; ++i) {
+                const float *const v = acc + q * 8 + i * 4;
                 cluster_store_16(there + i * kFour, {v[0], v[1], v[2], v[3]});
             }
+            if (++owner == split) owner = 0;
+            if (q + 1 == round + split) round += split;
         }
     }
 
-    __device__ void store_own_parts(uint32_t shared, uint32_t rank,
-                                    const float (&acc)[kAcc]) const {
-        Part part;
+    __device__ void store_own_pieces(uint32_t shared, uint32_t rank) const {
+        const uint32_t split = uint32_t(p.split);
+        uint32_t turn = 0, round = 0;
+#pragma unroll 1
+        for (uint32_t q = rank; q < kPieces; q += split) {
+            float sum[8];
+            uint32_t from_block = landing(shared, round);
+            load_sums(from_block, sum);
+#pragma unroll 1
+            for (uint32_t r = 1; r < split; ++r) {
+                float more[8];
+                load_sums(from_block += 2 * kFour, more);
 #pragma unroll
-        for (int q = 0; q < kParts; ++q, part.next(uint32_t(p.split))) {
-            if (part.owner != rank) continue;
-#pragma unroll
-            for (int half = 0; half < 2; ++half) {
-                float sum[8] = {};
-                for (uint32_t r = 0; r < uint32_t(p.split); ++r) {
-                    add_sums(shared + part.place(r) + half * 2 * kFour, r == rank,
-                             acc + q * 16 + half * 8, r == 0, sum);
-                }
-                store_piece(q * 2 + half, sum);
+                for (int i = 0; i < 8; ++i) sum[i] = __fadd_rn(sum[i], more[i]);
             }
+            store_piece(int(q), turn, sum);
+            turn ^= 1;
+            round += split;
         }
     }
 
-    __device__ static void add_sums(uint32_t at, bool own, const float *mine, bool first,
-                                    float (&sum)[8]) {
+    __device__ static void load_sums(uint32_t at, float (&sums)[8]) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-            float4 v = {mine[i * 4], mine[i * 4 + 1], mine[i * 4 + 2], mine[i * 4 + 3]};
-            if (!own) v = shared_load_floats(at + i * kFour);
-            float *const s = sum + i * 4;
-            s[0] = first ? v.x : __fadd_rn(s[0], v.x);
-            s[1] = first ? v.y : __fadd_rn(s[1], v.y);
-            s[2] = first ? v.z : __fadd_rn(s[2], v.z);
-            s[3] = first ? v.w : __fadd_rn(s[3], v.w);
+            const float4 v = shared_load_floats(at + i * kFour);
+            sums[i * 4] = v.x, sums[i * 4 + 1] = v.y, sums[i * 4 + 2] = v.z, sums[i * 4 + 3] = v.w;
         }
     }
 };
