@@ -154,7 +154,8 @@ TEST(CudaBatch, EveryCutIsWithinItsBound) {
     const int64_t cases[][3] = {  // m, n, k
         {17, 12300, 144}, {32, 28700, 272}, {33, 12300, 16},  {61, 12300, 528},
         {70, 8200, 1040}, {101, 6100, 1040}, {127, 50, 2064}, {129, 12300, 80},
-        {500, 8200, 80},  {300, 2050, 2064}};
+        {500, 8200, 80},  {300, 2050, 2064},
+        {100, 12300, 1040}, {500, 2050, 2064}};
     for (const qk_format format : {QK_FORMAT_U4_AFFINE, QK_FORMAT_NF4}) {
         for (const auto &[m, n, k] : cases) {
             Case c = make_case(weight_desc(format, QK_FORMAT_F16, QK_LAYOUT_ROW, 64, n, k),

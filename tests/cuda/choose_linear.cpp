@@ -65,7 +65,8 @@ TEST(CudaChoose, HowTheMatrixKernelCutsAnH200) {
         {128, 4096, 4096, GemmCut::k128x128, 3},     {128, 8192, 8192, GemmCut::k128x128, 2},
         {128, 28672, 4096, GemmCut::k128x128, 1},    {256, 4096, 4096, GemmCut::k128x128, 2},
         {256, 6144, 4096, GemmCut::k192x128, 2},     {512, 6144, 4096, GemmCut::k192x128, 1},
-        {256, 8192, 8192, GemmCut::k128x256, 2},     {512, 28672, 4096, GemmCut::k128x256, 1},
+        {256, 8192, 8192, GemmCut::k128x128, 1},     {256, 28672, 4096, GemmCut::k128x256, 1},
+        {512, 28672, 4096, GemmCut::k128x128, 1},    {1024, 6144, 4096, GemmCut::k192x128, 1},
         {4096, 4096, 4096, GemmCut::k128x256, 1},
     };
     for (const auto &row : rows) {

@@ -26,9 +26,15 @@ constexpr GemmCost cost_of(GemmCut cut, bool pairs) {
     switch (cut) {
         case GemmCut::kThinNarrow: return {64, 64, 4, pairs ? 145 : 130, 3000, 2500, 500};
         case GemmCut::kTallNarrow: return {256, 64, 2, 490, 3500, 2500, 1500};
-        case GemmCut::k128x128: return {128, 128, 2, pairs ? 480 : 420, 900, 2100, 3200};
-        case GemmCut::k192x128: return {192, 128, 2, pairs ? 660 : 590, 1100, 2100, 3600};
-        default: return {128, 256, 1, 690, 1900, 2100, 4600};
+        case GemmCut::k128x128:
+            if (pairs) return {128, 128, 2, 440, 1740, 2100, 2830};
+            return {128, 128, 2, 370, 1020, 2100, 2240};
+        case GemmCut::k192x128:
+            if (pairs) return {192, 128, 2, 600, 1900, 2100, 2480};
+            return {192, 128, 2, 550, 1300, 2100, 1780};
+        default:
+            if (pairs) return {128, 256, 1, 710, 1880, 2100, 2240};
+            return {128, 256, 1, 700, 1680, 2100, 1990};
     }
 }
 
