@@ -4,6 +4,7 @@
 //
 //     qk_bench_cpu_linear [--filter TEXT] [--threads N] [--seconds S] [--m M] [--place dram|l2|l3]
 //                         [--against read|peak|sgemm] [--mode exact|bf16|int8]
+//                         [--isa all|avx512|avx2|generic]
 //     qk_bench_cpu_linear --fork-join [--threads N]
 #include <string.h>
 #include <unistd.h>
@@ -12,13 +13,14 @@
 #include <memory>
 #include <random>
 
+#include "instruction_set.hpp"
 #include "measure.hpp"
 #include "peers.hpp"
 
 namespace {
 
 struct Options {
-    std::string filter, place = "dram", against = "read", mode = "exact";
+    std::string filter, place = "dram", against = "read", mode = "exact", isa = "all";
     int threads = 1, m = 1;
     double seconds = 1;
     bool fork_join = false;
@@ -201,12 +203,12 @@ void run_case(const Options &options, const Case &c, int64_t n, int64_t k) {
         bench::measure_pairs(options.threads, options.seconds, other.work, other.call,
                              (reads ? bytes : flops) * calls, kernel);
     const double calls_per_ns = r.gigabytes / (reads ? bytes : flops);
-    printf("{\"bench\": \"linear\", \"case\": \"%s\", \"mode\": \"%s\", \"m\": %d, "
+    printf("{\"bench\": \"linear\", \"case\": \"%s\", \"mode\": \"%s\", \"isa\": \"%s\", \"m\": %d, "
            "\"n\": %lld, \"k\": %lld, "
            "\"place\": \"%s\", \"threads\": %d, \"GB/s\": %.2f, \"GFLOP/s\": %.1f, "
            "\"against\": \"%s\", \"floor %s\": %.2f, \"ratio\": %.3f, \"p10\": %.3f, "
            "\"p90\": %.3f, \"samples\": %d}\n",
-           c.name, options.mode.c_str(), options.m, (long long)n, (long long)k,
+           c.name, options.mode.c_str(), options.isa.c_str(), options.m, (long long)n, (long long)k,
            options.place.c_str(), options.threads, calls_per_ns * bytes, calls_per_ns * flops,
            options.against.c_str(), reads ? "GB/s" : "GFLOP/s", r.floor, r.ratio, r.low, r.high,
            r.samples);
@@ -269,8 +271,11 @@ int main(int argc, char **argv) {
     app.add_option("--threads", options.threads)->check(CLI::Range(1, 1024));
     app.add_option("--m", options.m, "rows of x")->check(CLI::Range(1, 1 << 20));
     app.add_option("--seconds", options.seconds, "of samples, a case")->check(CLI::PositiveNumber);
+    app.add_option("--isa", options.isa, "instruction sets that qk may use")
+        ->check(CLI::IsMember(bench::instruction_sets()));
     app.add_flag("--fork-join", options.fork_join, "what splitting work among threads costs");
     CLI11_PARSE(app, argc, argv);
+    bench::allow_instruction_set(options.isa);
     if (options.fork_join) {
         run_fork_join(std::max(2, options.threads));
         return 0;

@@ -7,9 +7,9 @@
 namespace qk::cpu {
 namespace {
 
-class IntegerRowBlocks {
+class IntegerRows {
   public:
-    explicit IntegerRowBlocks(const LinearArgs &args)
+    explicit IntegerRows(const LinearArgs &args)
         : args_(args), x_(args.x), scales_(args.w), codes_(args.w),
           chunks_(ceil_div(args.w.geometry.k, kBlock)), first_(panel_from(args.w.geometry, 0)) {}
 

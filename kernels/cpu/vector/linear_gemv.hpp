@@ -1,6 +1,7 @@
 // y = x . transpose(w) + bias for one row of x over the packed layout (rows8), any 4-bit format.
+// Included after an instruction set's IntegerRows.
 #pragma once
-#include "cpu/vector/gemv_integers.hpp"
+#include "cpu/vector/gemv_floats.hpp"
 
 namespace qk::cpu {
 namespace {
@@ -16,7 +17,7 @@ void run_rows(const LinearArgs &args, const Launch &launch) {
 
 Status run_gemv(const LinearArgs &args, const Launch &launch) {
     if (sums_integers(args)) {
-        run_rows<IntegerRowBlocks>(args, launch);
+        run_rows<IntegerRows>(args, launch);
     } else if (args.w.zero != nullptr) {
         run_rows<RowBlocks<AffineCodes>>(args, launch);
     } else {

@@ -4,6 +4,7 @@
 #include "cpu/x86_avx512/nested_widener.hpp"
 #include "cpu/x86_avx512/turn.hpp"
 
+#include "cpu/vector/gemv_integers.hpp"
 #include "cpu/vector/linear_batch.hpp"
 #include "cpu/vector/linear_gemv.hpp"
 #include "cpu/vector/linear_single.hpp"

@@ -1,0 +1,191 @@
+// One row of x as integers over packed U4 codes in groups of a multiple of 128 (docs/formats.md,
+// "Order of sums"), AVX2. Included after lanes.hpp.
+//
+// An integer of x is three signed bytes, 65536 * [2] + 256 * [1] + [0], and codes are unsigned
+// bytes: vpmaddubsw multiplies 32 of either and adds neighbours. Four products of one dword's codes
+// fit 16 bits (4 * 15 * 128), so low and high nibbles are added first and then widened:
+//
+//     words -> 32 low codes, 32 high codes                      3 instructions
+//     for each of 3 bytes: 2 products, their sum, widened       4
+//     [0] + 256 * [1] + 65536 * [2] - zero * sum of x           5
+//     sum = fma(that as f32, unit * scale, sum)                 2
+//
+// 22 instructions for 64 codes, where f32 products of two halves of x take 56. 32 bits hold a
+// lane's 8 products: 8 * 15 * 2^23 < 2^30; turning their sum into f32 rounds it once.
+#pragma once
+#include "cpu/vector/gemv_floats.hpp"
+
+namespace qk::cpu {
+namespace {
+
+// x of a chunk. Dword j has the columns whose codes lie in dword j of a row: byte b is column
+// 32 b + j in `low`, the low nibbles' one, and 32 b + 16 + j in `high`.
+struct XBytes {
+    alignas(64) uint32_t low[3][16], high[3][16];
+    alignas(64) uint32_t sum[16];  // of a lane
+    float unit;
+};
+
+inline void place_bytes(const int32_t *__restrict q, XBytes *__restrict to) {
+    for (int j = 0; j < 16; ++j) {
+        uint32_t low[3] = {}, high[3] = {}, sum = 0;
+        for (int b = 0; b < 4; ++b) {
+            int32_t even = q[32 * b + j], odd = q[32 * b + 16 + j];
+            sum += uint32_t(even) + uint32_t(odd);
+            for (int place = 0; place < 3; ++place) {  // signed bytes, from the lowest
+                low[place] |= uint32_t(even & 255) << 8 * b;
+                high[place] |= uint32_t(odd & 255) << 8 * b;
+                even = (even - int8_t(even)) >> 8;
+                odd = (odd - int8_t(odd)) >> 8;
+            }
+        }
+        to->sum[j] = sum;
+        for (int place = 0; place < 3; ++place) {
+            to->low[place][j] = low[place];
+            to->high[place][j] = high[place];
+        }
+    }
+}
+
+// The row of x, whole if it is short and else a panel at a time.
+class BytesOfX {
+  public:
+    explicit BytesOfX(const Dense &x) : x_(x), whole_(x.columns <= kPanelOfX) {
+        if (whole_) fill(0);
+    }
+    const XBytes *panel(int64_t column) {
+        if (whole_) return blocks_ + column / kBlock;
+        fill(column);
+        return blocks_;
+    }
+
+  private:
+    QK_NOINLINE void fill(int64_t column) {
+        const int64_t end = min64(x_.columns, column + kPanelOfX);
+        for (XBytes *to = blocks_; column < end; column += kBlock, ++to) {
+            alignas(64) float x[kBlock] = {};
+            alignas(64) int32_t q[kBlock];
+            widen_x(x_, column, min64(kBlock, end - column), x);
+            to->unit = integers_of(x, kBlock, q);
+            place_bytes(q, to);
+        }
+    }
+
+    const Dense &x_;
+    bool whole_;
+    XBytes blocks_[kPanelOfX / kBlock];
+};
+
+class IntegerRows {
+  public:
+    explicit IntegerRows(const LinearArgs &args)
+        : args_(args), x_(args.x), scales_(args.w), chunks_(ceil_div(args.w.geometry.k, kBlock)),
+          first_(panel_from(args.w.geometry, 0)) {}
+
+    void run(int64_t row_block) {
+        Sums sums;
+        for (Lanes &lanes : sums.row) lanes = zero_lanes();
+        run_panel(row_block, first_, sums);
+        for (int64_t at = first_.last; at < chunks_; at += first_.last) {
+            run_panel(row_block, panel_from(args_.w.geometry, at), sums);
+        }
+        store_rows(args_, row_block, sums);
+    }
+
+  private:
+    // Of a chunk's 8 rows, as they are multiplied.
+    struct Factors {
+        alignas(32) float scale[8];
+        alignas(32) int32_t zero[8];
+    };
+
+    QK_NOINLINE void run_panel(int64_t row_block, const Panel &panel, Sums &total) {
+        const Geometry &s = args_.w.geometry;
+        const char *scales = scales_.load(row_block, panel.group, panel.groups);
+        const uint8_t *codes = static_cast<const uint8_t *>(args_.w.data) +
+                               (row_block * chunks_ + panel.first) * 512;
+        const uint8_t *zeros = nullptr;
+        if (args_.w.zero != nullptr) {
+            zeros = static_cast<const uint8_t *>(args_.w.zero) +
+                    (row_block * s.groups_per_row + panel.group) * 4;
+        }
+        const XBytes *x = x_.panel(panel.first * kBlock);
+        Sums sums = total;  // a copy that nothing else points to
+        int64_t left = panel.left;
+        for (int64_t i = panel.first; i < panel.last; ++i, codes += 512, ++x) {
+            Factors factors;
+            const __m256 scale = _mm256_loadu_ps(reinterpret_cast<const float *>(scales));
+            _mm256_store_ps(factors.scale, _mm256_mul_ps(scale, _mm256_set1_ps(x->unit)));
+            split_zeros(zeros != nullptr ? load_as<uint32_t>(zeros, 0) : 0x88888888u,
+                        factors.zero);
+            add_chunk_of(codes, *x, factors, sums);
+            left -= kBlock;
+            if (left > 0) continue;
+            left = s.group_size;
+            scales += 32;
+            zeros += zeros != nullptr ? 4 : 0;
+        }
+        total = sums;
+    }
+
+    QK_INLINE static void add_chunk_of(const uint8_t *codes, const XBytes &x,
+                                       const Factors &factors, Sums &sums) {
+        // Broadcast from memory: compilers shuffle what they still have in a register.
+        asm volatile("" : : "r"(&factors) : "memory");
+        QK_UNROLL
+        for (int row = 0; row < 8; ++row) {
+            prefetch(codes + 64 * row + kAhead);
+            const __m256i zero = _mm256_set1_epi32(factors.zero[row]);
+            const __m256 scale = _mm256_set1_ps(factors.scale[row]);
+            Lanes &sum = sums.row[row];
+            sum.low = add_half<0>(codes + 64 * row, x, zero, scale, sum.low);
+            sum.high = add_half<1>(codes + 64 * row, x, zero, scale, sum.high);
+        }
+    }
+
+    static void split_zeros(uint32_t nibbles, int32_t (&to)[8]) {  // a nibble a row
+        const __m256i all = _mm256_srlv_epi32(_mm256_set1_epi32(int32_t(nibbles)),
+                                              _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28));
+        _mm256_store_si256(reinterpret_cast<__m256i *>(to),
+                           _mm256_and_si256(all, _mm256_set1_epi32(15)));
+    }
+
+    static __m256i load(const uint32_t *from) {
+        return _mm256_load_si256(reinterpret_cast<const __m256i *>(from));
+    }
+    template <int place, int half>
+    QK_INLINE static __m256i products(__m256i even, __m256i odd, const XBytes &x) {
+        return _mm256_add_epi16(_mm256_maddubs_epi16(even, load(x.low[place] + 8 * half)),
+                                _mm256_maddubs_epi16(odd, load(x.high[place] + 8 * half)));
+    }
+
+    // 8 lanes of a row's sum.
+    template <int half>
+    QK_INLINE static __m256 add_half(const uint8_t *codes, const XBytes &x, __m256i zero,
+                                     __m256 factor, __m256 sum) {
+        const __m256i nibble = _mm256_set1_epi8(15);
+        __m256i words = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(codes + 32 * half));
+        asm("" : "+x"(words));  // loaded once, not by each who uses it
+        const __m256i even = _mm256_and_si256(words, nibble);
+        const __m256i odd = _mm256_and_si256(_mm256_srli_epi16(words, 4), nibble);
+        const __m256i first = products<0, half>(even, odd, x);
+        const __m256i middle = products<1, half>(even, odd, x);
+        const __m256i last = products<2, half>(even, odd, x);
+        const __m256i low = _mm256_add_epi32(_mm256_madd_epi16(first, _mm256_set1_epi16(1)),
+                                             _mm256_madd_epi16(middle, _mm256_set1_epi16(256)));
+        const __m256i high = _mm256_madd_epi16(last, _mm256_set1_epi16(1));
+        const __m256i all = _mm256_add_epi32(low, _mm256_slli_epi32(high, 16));
+        const __m256i dot =
+            _mm256_sub_epi32(all, _mm256_mullo_epi32(zero, load(x.sum + 8 * half)));
+        return _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), factor, sum);
+    }
+
+    const LinearArgs &args_;
+    BytesOfX x_;
+    ScalePanel scales_;
+    const int64_t chunks_;
+    const Panel first_;
+};
+
+}  // namespace
+}  // namespace qk::cpu
