@@ -109,11 +109,7 @@ struct WideTable {
 
     explicit WideTable(const float *from) : entries(from) {}
     Lanes look_up(const uint8_t *codes) const {
-        const auto eight = [&](const uint8_t *at) {
-            const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i *>(at));
-            return _mm256_i32gather_ps(entries, _mm256_cvtepu8_epi32(bytes), 4);
-        };
-        return {eight(codes), eight(codes + 8)};
+        return {look_up_bytes(entries, codes), look_up_bytes(entries, codes + 8)};
     }
 };
 
