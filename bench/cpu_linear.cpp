@@ -203,8 +203,8 @@ void run_case(const Options &options, const Case &c, int64_t n, int64_t k) {
         bench::measure_pairs(options.threads, options.seconds, other.work, other.call,
                              (reads ? bytes : flops) * calls, kernel);
     const double calls_per_ns = r.gigabytes / (reads ? bytes : flops);
-    printf("{\"bench\": \"linear\", \"case\": \"%s\", \"mode\": \"%s\", \"isa\": \"%s\", \"m\": %d, "
-           "\"n\": %lld, \"k\": %lld, "
+    printf("{\"bench\": \"linear\", \"case\": \"%s\", \"mode\": \"%s\", \"isa\": \"%s\", "
+           "\"m\": %d, \"n\": %lld, \"k\": %lld, "
            "\"place\": \"%s\", \"threads\": %d, \"GB/s\": %.2f, \"GFLOP/s\": %.1f, "
            "\"against\": \"%s\", \"floor %s\": %.2f, \"ratio\": %.3f, \"p10\": %.3f, "
            "\"p90\": %.3f, \"samples\": %d}\n",

@@ -1,6 +1,7 @@
 // Nested scales of 8 rows: how a run of groups is widened. Included after an instruction set's
 // lanes.hpp.
 #pragma once
+#include "base/checked.hpp"
 #include "cpu/nested.hpp"
 
 namespace qk::cpu {
