@@ -115,10 +115,9 @@ __global__ void __launch_bounds__(kThreads)
     using Bits = typename Word<kCodes *(order == Codes::kBytes ? 8 : 4)>::Type;
     __shared__ float entries[256], scale_codes[256];
     const bool nested = p.w.scale_format == QK_FORMAT_LUT8;
-    float bias = 0, scale_code = 0;
+    const float bias = nested ? *reinterpret_cast<const float *>(p.w.bias) : 0.0f;
     if (nested) {
-        bias = *reinterpret_cast<const float *>(p.w.bias);
-        scale_code = reinterpret_cast<const float *>(p.w.code)[threadIdx.x];
+        scale_codes[threadIdx.x] = reinterpret_cast<const float *>(p.w.code)[threadIdx.x];
     }
     const int64_t units = p.count / kCodes;
     const int64_t first = int64_t(blockIdx.x) * (kThreads * kUnits) + threadIdx.x;
@@ -131,7 +130,6 @@ __global__ void __launch_bounds__(kThreads)
         words[u] = __ldcs(reinterpret_cast<const Bits *>(p.w.data) + unit);
         raw[u] = load_scale(p, (p.skipped + unit * kCodes) >> p.group_shift);
     }
-    scale_codes[threadIdx.x] = scale_code;  // not earlier: a store waits for its value
     fill_entries(p.w, entries);
 #pragma unroll
     for (int u = 0; u < kUnits; ++u) {
