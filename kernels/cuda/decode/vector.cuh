@@ -284,7 +284,7 @@ struct VectorWarp {
         }
         if constexpr (X::kAhead) {
             const uint32_t known = kSums + p.x_places + threadIdx.x * X::kPlaceBytes + X::kKnown;
-            if (p.x_places != 0 && int32_t(threadIdx.x) < p.plan.units) barrier_init(known, 1);
+            if (p.x_places != 0 && int32_t(threadIdx.x) < p.plan.units) barrier_init(known, 32);
         }
         Decode::prepare(p.entries, kVectorThreads);
         // A first look at a parameter costs hundreds of clocks.

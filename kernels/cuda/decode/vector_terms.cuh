@@ -154,8 +154,7 @@ struct XColumns<F32, false> {
                            {__float_as_uint(unit[0]), __float_as_uint(unit[1])});
             shared_store_4(place + kRest, rest);
         }
-        __syncwarp();
-        if (lane == 0) barrier_arrive(place + kKnown);
+        barrier_arrive(place + kKnown);
     }
 
     // False where there is a rest, which only x itself tells.

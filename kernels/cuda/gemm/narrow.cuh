@@ -127,7 +127,7 @@ struct NarrowGemm : Gemm<S> {
                 short_stage(c, raw, a[0], scale, acc);
             }
             __syncwarp();
-            if ((threadIdx.x & 31) == 0) barrier_arrive(this->empty + c.here * 8);
+            barrier_arrive(this->empty + c.here * 8);
         }
     }
 };

@@ -225,7 +225,7 @@ __device__ void prepare_barriers(const GemmProblem &p, uint32_t full, uint32_t e
         prefetch_map(p.x);
         for (int i = 0; i < p.slots; ++i) {
             barrier_init(full + i * 8, 1 + 32);
-            barrier_init(empty + i * 8, S::kConsumers * 4);
+            barrier_init(empty + i * 8, S::kConsumers * 128);  // every lane of the readers
         }
         barrier_init_fence();
     }

@@ -83,7 +83,7 @@ struct WideGemm : Gemm<S> {
     }
 
     __device__ void release(uint32_t slot_at) const {
-        if ((threadIdx.x & 31) == 0) barrier_arrive(this->empty + slot_at * 8);
+        barrier_arrive(this->empty + slot_at * 8);
     }
 
     __device__ void consume(const Item &it, Turn &turn, Sums &sums) const {
