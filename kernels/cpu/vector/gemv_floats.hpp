@@ -138,6 +138,20 @@ inline Panel panel_from(const Geometry &s, int64_t first) {
             (group + 1) * s.group_size - column};
 }
 
+// y of 8 rows: add_panel(panel, sums) adds the panels up in order.
+template <class AddPanel>
+QK_INLINE inline void sum_panels(const LinearArgs &args, const Panel &first, int64_t row_block,
+                                 const AddPanel &add_panel) {
+    const int64_t chunks = ceil_div(args.w.geometry.k, 128);
+    Sums sums;
+    for (Lanes &lanes : sums.row) lanes = zero_lanes();
+    add_panel(first, sums);
+    for (int64_t at = first.last; at < chunks; at += first.last) {
+        add_panel(panel_from(args.w.geometry, at), sums);
+    }
+    store_rows(args, row_block, sums);
+}
+
 template <class Codes>
 class RowBlocks {
   public:
@@ -146,13 +160,9 @@ class RowBlocks {
           chunks_(ceil_div(args.w.geometry.k, 128)), first_(panel_from(args.w.geometry, 0)) {}
 
     void run(int64_t row_block) {
-        Sums sums;
-        for (Lanes &lanes : sums.row) lanes = zero_lanes();
-        run_panel(row_block, first_, sums);
-        for (int64_t at = first_.last; at < chunks_; at += first_.last) {
-            run_panel(row_block, panel_from(args_.w.geometry, at), sums);
-        }
-        store_rows(args_, row_block, sums);
+        sum_panels(args_, first_, row_block, [&](const Panel &panel, Sums &sums) QK_INLINE {
+            run_panel(row_block, panel, sums);
+        });
     }
 
   private:

@@ -14,13 +14,9 @@ class IntegerRows {
           chunks_(ceil_div(args.w.geometry.k, kBlock)), first_(panel_from(args.w.geometry, 0)) {}
 
     void run(int64_t row_block) {
-        Sums sums;
-        for (Lanes &lanes : sums.row) lanes = zero_lanes();
-        run_panel(row_block, first_, sums);
-        for (int64_t at = first_.last; at < chunks_; at += first_.last) {
-            run_panel(row_block, panel_from(args_.w.geometry, at), sums);
-        }
-        store_rows(args_, row_block, sums);
+        sum_panels(args_, first_, row_block, [&](const Panel &panel, Sums &sums) QK_INLINE {
+            run_panel(row_block, panel, sums);
+        });
     }
 
   private:
@@ -35,7 +31,7 @@ class IntegerRows {
             chunk.zeros = static_cast<const uint8_t *>(args_.w.zero) +
                           (row_block * s.groups_per_row + panel.group) * 4;
         }
-        const IntegersOfX::Block *x = x_.panel(panel.first * kBlock);
+        const XHalves *x = x_.panel(panel.first * kBlock);
         int64_t left = panel.left, group = 0;
         for (int64_t i = panel.first; i < panel.last; ++i, chunk.codes += 512, ++x) {
             for (int row = 0; row < 8; ++row) add_row(chunk, *x, group, row, sums.row[row]);
@@ -46,7 +42,7 @@ class IntegerRows {
         }
     }
 
-    QK_INLINE void add_row(const Chunk &chunk, const IntegersOfX::Block &x, int64_t group, int row,
+    QK_INLINE void add_row(const Chunk &chunk, const XHalves &x, int64_t group, int row,
                            Lanes &sum) const {
         prefetch(chunk.codes + 64 * row + kAhead);
         const Words words = load_words(chunk.codes + 64 * row);
@@ -58,7 +54,7 @@ class IntegerRows {
     }
     template <int step>
     QK_INLINE static void add_steps(const Words &words, const Table &table,
-                                    const IntegersOfX::Block &x, Lanes &high, Lanes &low) {
+                                    const XHalves &x, Lanes &high, Lanes &low) {
         if constexpr (step < 8) {
             const Lanes entry = look_up<step>(table, words);
             high = fma(entry, load_f32(x.high + 16 * step), high);
@@ -68,7 +64,7 @@ class IntegerRows {
     }
 
     const LinearArgs &args_;
-    IntegersOfX x_;
+    BlocksOfX<XHalves> x_;
     ScalePanel scales_;
     AffineCodes codes_;
     const int64_t chunks_;

@@ -107,7 +107,7 @@ class SingleIntegers : SingleRow {
 
   private:
     // The entries alone are decoded, padding past the last column too: x is 0 there.
-    QK_NOINLINE void add(const Panel &p, const IntegersOfX::Block *x, Lanes *sums) {
+    QK_NOINLINE void add(const Panel &p, const XHalves *x, Lanes *sums) {
         const int64_t size = args_.w.geometry.group_size, first_group = p.column / size;
         const int64_t count = p.end - p.column;
         decoder_.decode(p.row, p.column, p.end, reinterpret_cast<const char *>(ones_), weights_);
@@ -127,8 +127,8 @@ class SingleIntegers : SingleRow {
         }
     }
 
-    IntegersOfX x_;
-    const IntegersOfX::Block *x_panel_ = nullptr;
+    BlocksOfX<XHalves> x_;
+    const XHalves *x_panel_ = nullptr;
     float ones_[kPanelSteps + 1][8];
 };
 

@@ -34,16 +34,12 @@ inline bool sums_integers(const LinearArgs &args) {
     });
 }
 
-// The row of x as integers q = 4096 * high + low, whose products with codes are exact in f32 and so
-// are the sums of 8: every machine that multiplies floats has this order. Zeros follow the last.
-class IntegersOfX {
+// The row of x as integers, in blocks of the form that a kernel multiplies: Block::place(q) takes
+// 128 of them, zeros behind the last. The whole row if it is short, else a panel at a time.
+template <class Block>
+class BlocksOfX {
   public:
-    struct Block {
-        alignas(64) float high[kBlock], low[kBlock];
-        float unit;
-    };
-
-    explicit IntegersOfX(const Dense &x) : x_(x), whole_(x.columns <= kPanelOfX) {
+    explicit BlocksOfX(const Dense &x) : x_(x), whole_(x.columns <= kPanelOfX) {
         if (whole_) fill(0);
     }
     // Up to kPanelOfX columns from `column` on, a multiple of kBlock.
@@ -61,17 +57,28 @@ class IntegersOfX {
             alignas(64) int32_t q[kBlock];
             widen_x(x_, column, min64(kBlock, end - column), x);
             to->unit = integers_of(x, kBlock, q);
-            for (int64_t i = 0; i < kBlock; ++i) {
-                const int32_t high = (q[i] + 2048) >> 12;
-                to->high[i] = float(high);
-                to->low[i] = float(q[i] - high * 4096);
-            }
+            to->place(q);
         }
     }
 
     const Dense &x_;
     bool whole_;
     Block blocks_[kPanelOfX / kBlock];
+};
+
+// q = 4096 * high + low, whose products with codes are exact in f32 and so are the sums of 8: every
+// machine that multiplies floats has this order.
+struct XHalves {
+    alignas(64) float high[kBlock], low[kBlock];
+    float unit;
+
+    void place(const int32_t *q) {
+        for (int64_t i = 0; i < kBlock; ++i) {
+            const int32_t upper = (q[i] + 2048) >> 12;
+            high[i] = float(upper);
+            low[i] = float(q[i] - upper * 4096);
+        }
+    }
 };
 
 }  // namespace

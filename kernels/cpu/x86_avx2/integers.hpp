@@ -24,56 +24,27 @@ struct XBytes {
     alignas(64) uint32_t low[3][16], high[3][16];
     alignas(64) uint32_t sum[16];  // of a lane
     float unit;
-};
 
-inline void place_bytes(const int32_t *__restrict q, XBytes *__restrict to) {
-    for (int j = 0; j < 16; ++j) {
-        uint32_t low[3] = {}, high[3] = {}, sum = 0;
-        for (int b = 0; b < 4; ++b) {
-            int32_t even = q[32 * b + j], odd = q[32 * b + 16 + j];
-            sum += uint32_t(even) + uint32_t(odd);
-            for (int place = 0; place < 3; ++place) {  // signed bytes, from the lowest
-                low[place] |= uint32_t(even & 255) << 8 * b;
-                high[place] |= uint32_t(odd & 255) << 8 * b;
-                even = (even - int8_t(even)) >> 8;
-                odd = (odd - int8_t(odd)) >> 8;
+    void place(const int32_t *__restrict q) {
+        for (int j = 0; j < 16; ++j) {
+            uint32_t even_bytes[3] = {}, odd_bytes[3] = {}, all = 0;
+            for (int b = 0; b < 4; ++b) {
+                int32_t even = q[32 * b + j], odd = q[32 * b + 16 + j];
+                all += uint32_t(even) + uint32_t(odd);
+                for (int i = 0; i < 3; ++i) {  // signed bytes, from the lowest
+                    even_bytes[i] |= uint32_t(even & 255) << 8 * b;
+                    odd_bytes[i] |= uint32_t(odd & 255) << 8 * b;
+                    even = (even - int8_t(even)) >> 8;
+                    odd = (odd - int8_t(odd)) >> 8;
+                }
+            }
+            sum[j] = all;
+            for (int i = 0; i < 3; ++i) {
+                low[i][j] = even_bytes[i];
+                high[i][j] = odd_bytes[i];
             }
         }
-        to->sum[j] = sum;
-        for (int place = 0; place < 3; ++place) {
-            to->low[place][j] = low[place];
-            to->high[place][j] = high[place];
-        }
     }
-}
-
-// The row of x, whole if it is short and else a panel at a time.
-class BytesOfX {
-  public:
-    explicit BytesOfX(const Dense &x) : x_(x), whole_(x.columns <= kPanelOfX) {
-        if (whole_) fill(0);
-    }
-    const XBytes *panel(int64_t column) {
-        if (whole_) return blocks_ + column / kBlock;
-        fill(column);
-        return blocks_;
-    }
-
-  private:
-    QK_NOINLINE void fill(int64_t column) {
-        const int64_t end = min64(x_.columns, column + kPanelOfX);
-        for (XBytes *to = blocks_; column < end; column += kBlock, ++to) {
-            alignas(64) float x[kBlock] = {};
-            alignas(64) int32_t q[kBlock];
-            widen_x(x_, column, min64(kBlock, end - column), x);
-            to->unit = integers_of(x, kBlock, q);
-            place_bytes(q, to);
-        }
-    }
-
-    const Dense &x_;
-    bool whole_;
-    XBytes blocks_[kPanelOfX / kBlock];
 };
 
 class IntegerRows {
@@ -83,13 +54,9 @@ class IntegerRows {
           first_(panel_from(args.w.geometry, 0)) {}
 
     void run(int64_t row_block) {
-        Sums sums;
-        for (Lanes &lanes : sums.row) lanes = zero_lanes();
-        run_panel(row_block, first_, sums);
-        for (int64_t at = first_.last; at < chunks_; at += first_.last) {
-            run_panel(row_block, panel_from(args_.w.geometry, at), sums);
-        }
-        store_rows(args_, row_block, sums);
+        sum_panels(args_, first_, row_block, [&](const Panel &panel, Sums &sums) QK_INLINE {
+            run_panel(row_block, panel, sums);
+        });
     }
 
   private:
@@ -181,7 +148,7 @@ class IntegerRows {
     }
 
     const LinearArgs &args_;
-    BytesOfX x_;
+    BlocksOfX<XBytes> x_;
     ScalePanel scales_;
     const int64_t chunks_;
     const Panel first_;

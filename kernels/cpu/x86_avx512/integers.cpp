@@ -117,13 +117,9 @@ class ByteRowBlocks {
     }
 
     void run(int64_t row_block) {
-        Sums sums;
-        for (Lanes &lanes : sums.row) lanes = zero_lanes();
-        run_panel(row_block, first_, sums);
-        for (int64_t at = first_.last; at < chunks_; at += first_.last) {
-            run_panel(row_block, panel_from(args_.w.geometry, at), sums);
-        }
-        store_rows(args_, row_block, sums);
+        sum_panels(args_, first_, row_block, [&](const Panel &panel, Sums &sums) QK_INLINE {
+            run_panel(row_block, panel, sums);
+        });
     }
 
   private:
