@@ -146,6 +146,14 @@ TEST(CudaBatch, TheMatrixKernelIsWithinItsBound) {
     EXPECT_EQ(ran, at);
 }
 
+constexpr char kNoGemm[] = "the matrix kernel needs sm_90 and a build for sm_90a";
+
+bool gemm_runs(const Case &c, const DeviceWeight &w) {
+    const qk::Format *const type = qk::find_format(c.type);
+    return qk::cuda::kLinearGemm.can_run(
+        {{type, c.m, c.k(), nullptr}, w.view(), nullptr, {type, c.m, c.n(), nullptr}}, 0);
+}
+
 // Between them these take every cut of choose/gemm.hpp on an H200, alone and in clusters; every
 // size has a tail.
 TEST(CudaBatch, EveryCutIsWithinItsBound) {
@@ -162,11 +170,7 @@ TEST(CudaBatch, EveryCutIsWithinItsBound) {
                                QK_FORMAT_F16, m, rng);
             SCOPED_TRACE(std::to_string(m) + ": " + std::to_string(n) + " x " + std::to_string(k));
             const DeviceWeight w(packed(c.w));
-            const qk::Format *const type = qk::find_format(c.type);
-            if (!qk::cuda::kLinearGemm.can_run(
-                    {{type, m, k, nullptr}, w.view(), nullptr, {type, m, n, nullptr}}, 0)) {
-                GTEST_SKIP() << "the matrix kernel needs sm_90 and a build for sm_90a";
-            }
+            if (!gemm_runs(c, w)) GTEST_SKIP() << kNoGemm;
             expect_within(c, run(qk::cuda::kLinearGemm, c, w, m), m, of_gemm(c, m));
             if (HasFailure()) return;
         }
@@ -181,11 +185,7 @@ TEST(CudaBatch, EveryBatchTo64IsWithinItsBoundAndOfOneMind) {
         Case c = make_case(weight_desc(format, QK_FORMAT_F16, QK_LAYOUT_ROW, 64, 200, 1040),
                            QK_FORMAT_BF16, 64, rng);
         const DeviceWeight w(packed(c.w));
-        const qk::Format *const type = qk::find_format(c.type);
-        if (!qk::cuda::kLinearGemm.can_run(
-                {{type, c.m, c.k(), nullptr}, w.view(), nullptr, {type, c.m, c.n(), nullptr}}, 0)) {
-            GTEST_SKIP() << "the matrix kernel needs sm_90 and a build for sm_90a";
-        }
+        if (!gemm_runs(c, w)) GTEST_SKIP() << kNoGemm;
         const auto all = run(qk::cuda::kLinearGemm, c, w, 64);
         for (int64_t rows = 17; rows <= 64; ++rows) {
             SCOPED_TRACE(rows);
@@ -204,11 +204,7 @@ TEST(CudaBatch, TheMatrixKernelRepeatsBitForBit) {
         Case c = make_case(weight_desc(format, QK_FORMAT_F16, QK_LAYOUT_ROW, 64, 1024, 4096),
                            QK_FORMAT_F16, 200, rng);
         const DeviceWeight w(packed(c.w));
-        const qk::Format *const type = qk::find_format(c.type);
-        if (!qk::cuda::kLinearGemm.can_run(
-                {{type, c.m, c.k(), nullptr}, w.view(), nullptr, {type, c.m, c.n(), nullptr}}, 0)) {
-            GTEST_SKIP() << "the matrix kernel needs sm_90 and a build for sm_90a";
-        }
+        if (!gemm_runs(c, w)) GTEST_SKIP() << kNoGemm;
         for (const int64_t rows : {20, 40, 128, 200}) {
             const auto first = run(qk::cuda::kLinearGemm, c, w, rows);
             for (int repeat = 0; repeat < 20; ++repeat) {

@@ -57,6 +57,22 @@ inline std::vector<uint8_t> run_on_device(const qk::Kernel<qk::LinearArgs> &kern
     return y.read();
 }
 
+// Rows of y have the same bits whatever batch they come in.
+inline void expect_rows_know_no_batch(const qk::Kernel<qk::LinearArgs> &kernel, const Problem &p,
+                                      const DeviceWeight &w) {
+    const auto all = run_on_device(kernel, p, w, 0, p.m);
+    const size_t row_bytes = all.size() / size_t(p.m);
+    for (const int64_t batch : {2, 3, 8, 9, 16, 25}) {
+        for (int64_t i = 0; i + batch <= p.m; ++i) {
+            const auto some = run_on_device(kernel, p, w, i, batch);
+            ASSERT_EQ(memcmp(some.data(), all.data() + size_t(i) * row_bytes,
+                             size_t(batch) * row_bytes),
+                      0)
+                << batch << " rows from row " << i;
+        }
+    }
+}
+
 // Row by row: the CPU's order for one row of x is the generic kernel's for any number.
 inline std::vector<uint8_t> run_on_host(Problem &p) {
     std::vector<uint8_t> y(p.y_bytes(), 0xff);
