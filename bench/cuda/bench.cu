@@ -1,6 +1,6 @@
 // Dequantize and the matrix-vector product on a GPU against the floors of the same machine,
 // measured in the same run.  bench_cuda [out.json] [section ...]; sections: dequantize matvec batch
-// layouts chain (and nofloors: without the floors; probe: one call of each kernel).
+// layouts bytes chain (and nofloors: without the floors; probe: one call of each kernel).
 #include <cstdint>
 #include <cstring>
 
@@ -44,6 +44,7 @@ struct Bench {
         qk_context_options options = QK_CONTEXT_OPTIONS_INIT;
         options.device = QK_DEVICE_CUDA;
         options.stream = timer.stream();
+        options.workspace_bytes = size_t{256} << 20;
         QK_BENCH(context, qk_context_create(&options, &context));
         BENCH_CHECK(cudaMalloc(&pool, kPool));
         BENCH_CHECK(cudaMalloc(&out, kPool));
@@ -69,6 +70,7 @@ constexpr Kind kGptq = {"u4 g128 GPTQ", QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, QK_L
 constexpr Kind kGemv = {"u4 g128 AWQ_GEMV", QK_FORMAT_U4_AFFINE, QK_FORMAT_F16,
                         QK_LAYOUT_AWQ_GEMV, 128};
 constexpr Kind kS8 = {"s8 g128 f32", QK_FORMAT_S8, QK_FORMAT_F32, QK_LAYOUT_ROW, 128};
+constexpr Kind kS8Row = {"s8 row f16", QK_FORMAT_S8, QK_FORMAT_F16, QK_LAYOUT_ROW, QK_GROUP_ROW};
 constexpr Kind kLut8 = {"lut8 b256 f32", QK_FORMAT_LUT8, QK_FORMAT_F32, QK_LAYOUT_ROW, 256};
 
 qk_tensor_desc describe(const Kind &kind, qk_layout layout, int64_t n, int64_t k) {
@@ -255,11 +257,10 @@ void bench_layouts(Bench &b) {
     const int64_t shapes[][2] = {{4096, 4096}, {6144, 4096},  {28672, 4096}, {4096, 14336},
                                  {8192, 8192}, {57344, 8192}, {8192, 28672}};
     for (const auto &[n, k] : shapes) {
-        for (const Kind &kind : {kNf4, kNf4Nested, kAwq, kGptq, kGemv, kS8, kLut8}) {
+        for (const Kind &kind : {kNf4, kNf4Nested, kAwq, kGptq, kGemv}) {
             std::vector<Weight> weights;
             std::vector<qk_tensor *> tensors;
-            const double codes = double(n * k) / (kind.layout == QK_LAYOUT_ROW ? 1 : 2);
-            for (int i = 0; i < copies_for(codes); ++i) {
+            for (int i = 0; i < copies_for(double(n * k / 2)); ++i) {
                 weights.push_back(make_weight(b, kind, n, k));
                 tensors.push_back(weights.back().tensor);
             }
@@ -273,6 +274,38 @@ void bench_layouts(Bench &b) {
                     b.report.add(std::string("layout ") + kind.name +
                                      (type == QK_FORMAT_F16 ? " x f16" : " x f32"),
                                  n, k, m, us, bytes, floor / us);
+                }
+            }
+            destroy(weights);
+        }
+    }
+}
+
+// 8-bit codes, which have one layout.
+void bench_bytes(Bench &b) {
+    const int64_t shapes[][2] = {{4096, 4096}, {6144, 4096},  {28672, 4096}, {4096, 14336},
+                                 {8192, 8192}, {57344, 8192}, {8192, 28672}};
+    for (const auto &[n, k] : shapes) {
+        for (const Kind &kind : {kS8, kS8Row, kLut8}) {
+            std::vector<Weight> weights;
+            std::vector<qk_tensor *> tensors;
+            for (int i = 0; i < copies_for(double(n * k)); ++i) {
+                weights.push_back(make_weight(b, kind, n, k));
+                tensors.push_back(weights.back().tensor);
+            }
+            const double bytes = weights[0].bytes;
+            const double floor =
+                b.floors ? read_floor(b.timer, b.pool, kPool, int64_t(bytes), b.sink) : 0;
+            b.report.add(std::string("floor: read ") + kind.name, n, k, 1, floor, bytes, 1);
+            for (const int64_t m : {1, 2, 4, 8, 16, 17, 32, 64, 128}) {
+                for (const qk_format type : {QK_FORMAT_F16, QK_FORMAT_BF16, QK_FORMAT_F32}) {
+                    if (type != QK_FORMAT_F16 && m != 1 && m != 16) continue;
+                    const double us = time_linear(b, tensors, type, n, k, m, Edges::kFull);
+                    const char *x = type == QK_FORMAT_F16    ? " x f16"
+                                    : type == QK_FORMAT_BF16 ? " x bf16"
+                                                             : " x f32";
+                    b.report.add(std::string("bytes ") + kind.name + x, n, k, m, us, bytes,
+                                 floor / us);
                 }
             }
             destroy(weights);
@@ -350,5 +383,6 @@ int main(int argc, char **argv) {
     if (wanted("matvec")) bench::bench_matvec(b, false);
     if (wanted("batch")) bench::bench_matvec(b, true);
     if (wanted("layouts")) bench::bench_layouts(b);
+    if (wanted("bytes")) bench::bench_bytes(b);
     return 0;
 }

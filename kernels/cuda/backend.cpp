@@ -66,8 +66,8 @@ constexpr Kernel<RepackArgs> const *kRepack[] = {&cuda::kRepackTiles, &cuda::kRe
 constexpr Kernel<LinearArgs> const *kLinear[] = {
     &cuda::kLinearRepacked, &cuda::kLinearPrefill, &cuda::kLinearGemm,    &cuda::kLinearMiddle,
     &cuda::kLinearVector,   &cuda::kLinearStages,  &cuda::kLinearRows,    &cuda::kLinearSlices,
-    &cuda::kLinearMatvec,   &cuda::kLinearWords,   &cuda::kLinearColumns, &cuda::kLinearLanes,
-    &cuda::kLinearGeneric};
+    &cuda::kLinearMatvec,   &cuda::kLinearBytes,   &cuda::kLinearWords,   &cuda::kLinearColumns,
+    &cuda::kLinearLanes,    &cuda::kLinearGeneric};
 constexpr Kernel<GruArgs> const *kGru[] = {&cuda::kGruStep, &cuda::kGruCluster,
                                            &cuda::kGruGeneric};
 

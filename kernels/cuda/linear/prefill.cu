@@ -57,10 +57,9 @@ Status slab_of(const LinearArgs &args, const Launch &launch, int64_t first, int6
 }
 
 Status run_without_library(const LinearArgs &args, const Launch &launch) {
-    const Kernel<LinearArgs> *const kernels[] = {&kLinearGemm,    &kLinearMiddle,
-                                                 &kLinearSlices,  &kLinearMatvec,  &kLinearWords,
-                                                 &kLinearColumns, &kLinearLanes,
-                                                 &kLinearGeneric};
+    const Kernel<LinearArgs> *const kernels[] = {
+        &kLinearGemm,  &kLinearMiddle,  &kLinearSlices, &kLinearMatvec, &kLinearBytes,
+        &kLinearWords, &kLinearColumns, &kLinearLanes,  &kLinearGeneric};
     return pick(KernelList<LinearArgs>(kernels), args, launch.device_index)->run(args, launch);
 }
 
@@ -111,7 +110,8 @@ bool can_run(const LinearArgs &args, int32_t device_index) {
                           slices || kLinearMatvec.can_run(args, device_index),
                           kLinearGemm.can_run(args, device_index),
                           true,
-                          kLinearWords.can_run(args, device_index) ||
+                          kLinearBytes.can_run(args, device_index) ||
+                              kLinearWords.can_run(args, device_index) ||
                               kLinearColumns.can_run(args, device_index),
                           kLinearLanes.can_run(args, device_index)};
     return (direct || !dense) && choose_linear(c) == LinearPath::kPrefill &&

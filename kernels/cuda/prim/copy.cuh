@@ -201,6 +201,19 @@ __device__ inline uint4 shared_load_16(uint32_t address) {
     return v;
 }
 
+// Four 8 x 8 matrices of 16-bit elements: lane l gives the address of row l mod 8 of matrix l / 8,
+// and gets elements 2 (l mod 4) and the next of row l / 4 of each.
+__device__ inline uint4 shared_load_matrices(uint32_t address) {
+    uint4 v = {};
+#if __CUDA_ARCH__ >= 750
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(address)
+                 : "memory");
+#endif
+    return v;
+}
+
 __device__ inline void shared_store_1(uint32_t address, uint32_t v) {
     asm volatile("st.shared.u8 [%0], %1;" ::"r"(address), "r"(v) : "memory");
 }

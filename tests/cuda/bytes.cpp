@@ -1,0 +1,164 @@
+// 8-bit codes straight from their rows (direct/bytes.cu): groups, tails, cuts, addresses, bits that
+// repeat and do not know the batch.
+#include "cuda/linear_problem.hpp"
+
+namespace cuda_test {
+namespace {
+
+const qk_format kScales[] = {QK_FORMAT_F32, QK_FORMAT_F16, QK_FORMAT_LUT8, QK_FORMAT_BF16};
+
+// Products of 16-bit operands are exact in f32. 128 columns are added on tensor cores (17 additions
+// for 16 of them) from zero and folded with their scale (a product's and a sum's rounding), in
+// slices; then at most 16 warps are added, and the bias. Additions may truncate: 2^-23 of the sum
+// of magnitudes each. f32 x is three bfloat16 terms, each a product of its own.
+void expect_bytes_within_bound(Problem &p, const std::vector<uint8_t> &y) {
+    const qk::Geometry &s = p.w.shape.geometry;
+    std::vector<float> w(size_t(s.n * s.k));
+    const qk::DequantizeArgs args = {p.w.view(),
+                                     {qk::find_format(QK_FORMAT_F32), s.n, s.k, w.data()}};
+    ASSERT_EQ(qk::cpu::kDequantizeGeneric.run(args, host_launch()), QK_OK);
+    const double unit = p.type == QK_FORMAT_F16    ? 0x1p-11
+                        : p.type == QK_FORMAT_BF16 ? 0x1p-8
+                                                   : 0x1p-24;
+    const int64_t parts = s.group_size % 128 == 0 || s.groups_per_row == 1 ? 128 : 16;
+    const double chain = 17 * double(std::min<int64_t>(parts, s.k)) / 16;
+    const double folds = 2 * (double(s.k) / double(parts) + 1) + 16 + 1;
+    const double additions = chain * (p.type == QK_FORMAT_F32 ? 3 : 1) + folds;
+    const int64_t step = 1 + s.n / 400;
+    for (int64_t i = 0; i < p.m; ++i) {
+        for (int64_t r = i % step; r < s.n; r += step) {
+            double exact = float_at(QK_FORMAT_F32, p.bias, r), magnitude = std::fabs(exact);
+            for (int64_t c = 0; c < s.k; ++c) {
+                const double term =
+                    double(float_at(p.type, p.x, i * s.k + c)) * double(w[size_t(r * s.k + c)]);
+                exact += term;
+                magnitude += std::fabs(term);
+            }
+            // w itself was rounded to f32 once: 2^-24 of each term.
+            const double sum = magnitude * (additions * 0x1p-23 + 0x1p-24);
+            const double least = p.type == QK_FORMAT_F16 ? 0x1p-25 : 0x1p-133;
+            const double bound = sum + unit * (std::fabs(exact) + sum) + least;
+            ASSERT_LE(std::fabs(float_at(p.type, y, i * s.n + r) - exact), bound)
+                << "row " << i << " column " << r;
+        }
+    }
+}
+
+Problem bytes_problem(qk_format format, qk_format scale, int32_t group, int64_t n, int64_t k,
+                      qk_format type, int64_t m, Rng &rng) {
+    qk_tensor_desc desc = weight_desc(format, scale, QK_LAYOUT_ROW, group, n, k);
+    if (scale == QK_FORMAT_LUT8) desc.scale_group_size = n % 2 == 0 ? 16 : 256;
+    return make_problem(desc, type, m, rng);
+}
+
+void check(Problem &p, int repeats) {
+    SCOPED_TRACE(describe(p));
+    const DeviceWeight w(p.w);
+    const auto y = run_on_device(qk::cuda::kLinearBytes, p, w, 0, p.m);
+    expect_bytes_within_bound(p, y);
+    for (int i = 0; i < repeats; ++i) {
+        ASSERT_EQ(run_on_device(qk::cuda::kLinearBytes, p, w, 0, p.m), y);
+    }
+}
+
+// Rows and columns around every edge: tiles of 16 rows, parts of 16 columns, slices of 128, warps
+// that divide k or rows, panels.
+TEST(CudaBytes, IsWithinItsBound) {
+    QK_NEEDS_DEVICE();
+    Rng rng(50);
+    const std::pair<int64_t, int64_t> shapes[] = {
+        {1, 16},  {7, 128}, {17, 144},   {16, 2048},  {33, 400},          {40, 4096},
+        {64, 1040}, {5, 8720}, {300, 272}, {16 * 132 * 5 + 3, 528}, {16 * 132 * 9 + 16, 112}};
+    const int64_t batches[] = {1, 2, 8, 16, 3, 9, 17, 1, 40};
+    const int32_t groups[] = {128, QK_GROUP_ROW, 64, 256, 32, 16, 48, 1024, 384, 176};
+    size_t at = 0;
+    for (const qk_format scale : kScales) {
+        for (const int32_t group : groups) {
+            for (const auto &[n, k] : shapes) {
+                ++at;
+                if (n > 1000 && at % 3 != 0) continue;
+                const qk_format type = at % 2 == 0 ? QK_FORMAT_F16 : QK_FORMAT_BF16;
+                Problem p = bytes_problem(QK_FORMAT_S8, scale, group, n, k, type,
+                                          batches[at % std::size(batches)], rng);
+                check(p, 2);
+                if (HasFailure()) return;
+            }
+        }
+    }
+}
+
+// A row of y does not depend on its batch: 8 rows of x and 16 have kernels of their own, more take
+// passes.
+TEST(CudaBytes, RowsKnowNoBatch) {
+    QK_NEEDS_DEVICE();
+    Rng rng(51);
+    const struct {
+        qk_format format, type;
+        int32_t group;
+        int64_t n, k;
+    } cases[] = {{QK_FORMAT_S8, QK_FORMAT_F16, 128, 144, 4368},
+                 {QK_FORMAT_S8, QK_FORMAT_BF16, 64, 300, 528},
+                 {QK_FORMAT_S8, QK_FORMAT_F16, QK_GROUP_ROW, 16 * 132 * 5 + 9, 400}};
+    for (const auto &[format, type, group, n, k] : cases) {
+        Problem p = bytes_problem(format, QK_FORMAT_F32, group, n, k, type, 35, rng);
+        SCOPED_TRACE(describe(p));
+        const DeviceWeight w(p.w);
+        ASSERT_NO_FATAL_FAILURE(expect_rows_know_no_batch(qk::cuda::kLinearBytes, p, w));
+        const auto all = run_on_device(qk::cuda::kLinearBytes, p, w, 0, p.m);
+        const size_t row_bytes = all.size() / size_t(p.m);
+        for (int64_t i = 0; i < p.m; i += 3) {
+            const auto one = run_on_device(qk::cuda::kLinearBytes, p, w, i, 1);
+            ASSERT_EQ(memcmp(one.data(), all.data() + size_t(i) * row_bytes, row_bytes), 0) << i;
+        }
+    }
+}
+
+// NaN stays in its row of x, and behind k's end lies nothing; what the kernel does not take.
+TEST(CudaBytes, OddPlacesAndOddValues) {
+    QK_NEEDS_DEVICE();
+    Rng rng(52);
+    for (const qk_format type : {QK_FORMAT_F16, QK_FORMAT_BF16}) {
+        Problem p = bytes_problem(QK_FORMAT_S8, QK_FORMAT_F32, 48, 37, 592, type, 5, rng);
+        const DeviceWeight w(p.w);
+        const size_t row = size_t(p.n()) * 2;
+        const auto expected = run_on_device(qk::cuda::kLinearBytes, p, w, 0, p.m);
+        for (size_t i = 0; i < 2; ++i) p.x[size_t(2 * p.k()) * 2 + i] = 0xff;
+        const auto actual = run_on_device(qk::cuda::kLinearBytes, p, w, 0, p.m);
+        for (size_t i = 0; i < size_t(p.m); ++i) {
+            if (i == 2) continue;
+            EXPECT_EQ(memcmp(&actual[i * row], &expected[i * row], row), 0) << "row " << i;
+        }
+        for (int64_t c = 0; c < p.n(); ++c) {
+            EXPECT_TRUE(std::isnan(float_at(type, actual, 2 * p.n() + c))) << "column " << c;
+        }
+        const qk::Format *const format = qk::find_format(type);
+        const DeviceBuffer x(p.x, 8), odd_x(p.x, 4), bias(p.bias, 1),
+            y(std::vector<uint8_t>(expected.size(), 0xff), 2);
+        const DeviceWeight odd(p.w, 8);
+        const qk::Dense b = {qk::find_format(QK_FORMAT_F32), 1, p.n(), bias.data()};
+        qk::LinearArgs args = {
+            {format, p.m, p.k(), x.data()}, w.view(), &b, {format, p.m, p.n(), y.data()}};
+        ASSERT_TRUE(qk::cuda::kLinearBytes.can_run(args, 0));
+        qk::ErrorText error = {};
+        ASSERT_EQ(qk::cuda::kLinearBytes.run(args, device_launch(&error)), QK_OK) << error.text;
+        EXPECT_TRUE(same_values(type, actual, y.read()));
+        args.w = odd.view();
+        EXPECT_FALSE(qk::cuda::kLinearBytes.can_run(args, 0));
+        args.w = w.view();
+        args.x.data = odd_x.data();
+        EXPECT_FALSE(qk::cuda::kLinearBytes.can_run(args, 0));
+    }
+    for (const auto &[k, group] : {std::pair{600, 40}, {584, 128}}) {
+        Problem p = bytes_problem(QK_FORMAT_S8, QK_FORMAT_F32, group, 8, k, QK_FORMAT_F16, 1, rng);
+        const DeviceWeight w(p.w);
+        const DeviceBuffer x(p.x), y(std::vector<uint8_t>(16));
+        const qk::Format *const format = qk::find_format(p.type);
+        const qk::LinearArgs args = {
+            {format, 1, k, x.data()}, w.view(), nullptr, {format, 1, 8, y.data()}};
+        EXPECT_FALSE(qk::cuda::kLinearBytes.can_run(args, 0));
+        EXPECT_TRUE(qk::cuda::kLinearLanes.can_run(args, 0));
+    }
+}
+
+}  // namespace
+}  // namespace cuda_test
