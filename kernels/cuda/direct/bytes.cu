@@ -31,7 +31,8 @@ Status run_type(const BytesProblem &p, const Launch &launch) {
 
 Status run(const LinearArgs &args, const Launch &launch) {
     const Geometry &s = args.w.geometry;
-    const BytesProblem p = {view_of(args), plan_bytes(s.n, s.k, multiprocessors(launch.device_index)),
+    const BytesProblem p = {view_of(args),
+                            plan_bytes(s.n, s.k, multiprocessors(launch.device_index)),
                             uint32_t(s.groups_per_row == 1 ? s.k : s.group_size),
                             log2_of(args.w.scale.second_group)};
     return p.type == QK_FORMAT_F16 ? run_type<F16>(p, launch) : run_type<BF16>(p, launch);
