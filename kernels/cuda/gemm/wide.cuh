@@ -181,7 +181,8 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     const uint32_t base = (shared_address(unaligned) + 1023) / 1024 * 1024;
     uint8_t *const shared = unaligned + (base - shared_address(unaligned));
     const uint32_t rank = p.split == 1 ? 0 : cluster_rank();
-    const int warp = int(threadIdx.x) >> 5;
+    // As a broadcast the compiler knows it to be the same in a warp: addresses stay uniform.
+    const int warp = __shfl_sync(~0u, int(threadIdx.x) >> 5, 0);
     allow_next_kernel();
     if (warp == S::kConsumers * 4) {
         prepare_barriers<S>(p, shared_address(full), shared_address(empty));
