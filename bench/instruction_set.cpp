@@ -20,9 +20,12 @@ namespace bench {
 
 void allow_instruction_set(const std::string &name) {
     using namespace qk::cpu;
+    if (name == "all" || name == "i8mm") g_allowed = ~0u;
     if (name == "generic") g_allowed = 0;
     if (name == "avx2") g_allowed = kAvx2;
     if (name == "avx512") g_allowed = kAvx2 | kAvx512;
+    if (name == "neon") g_allowed = kNeon;
+    if (name == "dotprod") g_allowed = kNeon | kNeonDot;
 }
 
 }  // namespace bench

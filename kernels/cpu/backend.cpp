@@ -56,6 +56,7 @@ constexpr Kernel<LinearArgs> const *kLinear[] = {
     &cpu::kLinearSingleAvx2,
     &cpu::kLinearBatchAvx2,
 #elif defined(QK_CPU_ARM)
+    &cpu::kLinearIntegersDotprod,
     &cpu::kLinearGemvNeon,
     &cpu::kLinearSingleNeon,
     &cpu::kLinearBatchNeon,

@@ -30,6 +30,7 @@ extern const Kernel<GruArgs> kGruAvx512Vnni, kGruAvx2;
 extern const Kernel<DequantizeArgs> kDequantizeNeon;
 extern const Kernel<RepackArgs> kRepackNeon;
 extern const Kernel<LinearArgs> kLinearGemvNeon, kLinearSingleNeon, kLinearBatchNeon;
+extern const Kernel<LinearArgs> kLinearIntegersDotprod;
 extern const Kernel<LinearArgs> kLinearInt8I8mm, kLinearInt8Dotprod, kLinearInt8Neon;
 extern const Kernel<GruArgs> kGruNeonDot, kGruNeon;
 #endif

@@ -27,23 +27,26 @@ inline void put_lanes(char *to, const Lanes &lanes) {
     uint8_t *const bytes = reinterpret_cast<uint8_t *>(to);
     QK_QUARTERS vst1q_u8(bytes + 16 * q, vreinterpretq_u8_f32(lanes.v[q]));
 }
+using FloatTable = TableBytes;
+inline FloatTable load_floats_table(const float *values) {
+    const uint8x16x4_t part = vld4q_u8(reinterpret_cast<const uint8_t *>(values));
+    return {{part.val[0], part.val[1], part.val[2], part.val[3]}};
+}
 // 8 bytes, 16 codes in order -> 16 floats.
 template <bool high_first, bool stream>
+inline void emit_floats(const uint8_t *codes, const FloatTable &table, char *to) {
+    const uint8x8_t bytes = vld1_u8(codes), low = vand_u8(bytes, vdup_n_u8(15));
+    const uint8x8_t high = vshr_n_u8(bytes, 4);
+    const uint8x8x2_t both = high_first ? vzip_u8(high, low) : vzip_u8(low, high);
+    put_lanes(to, look_up_codes(table, vcombine_u8(both.val[0], both.val[1])));
+}
+template <bool high_first, bool stream>
 inline void emit_floats(const uint8_t *codes, const Table &table, char *to) {
-    const int32_t low[8] = {0, -4, -8, -12, -16, -20, -24, -28};
-    const int32_t high[8] = {-4, 0, -12, -8, -20, -16, -28, -24};
-    uint32_t word[2];
-    memcpy(word, codes, 8);
-    Words words;
-    QK_QUARTERS {
-        const int32x4_t shift = vld1q_s32((high_first ? high : low) + q % 2 * 4);
-        words.v[q] = vshlq_u32(vdupq_n_u32(word[q / 2]), shift);
-    }
-    put_lanes(to, look_up<0>(table, words));
+    emit_floats<high_first, stream>(codes, part_table(table), to);
 }
 template <int step, bool stream>
-inline void emit_step(const Words &words, const Table &table, char *to) {
-    put_lanes(to, look_up<step>(table, words));
+inline void emit_step(const Words &words, const FloatTable &table, char *to) {
+    put_lanes(to, look_up_codes(table, step_codes<step>(words)));
 }
 
 struct HalfTable {  // 16 16-bit values as low and high bytes
@@ -55,8 +58,9 @@ inline HalfTable load_halves_table(const uint16_t *values) {
 }
 // 16 codes, one a byte.
 inline void put_halves(char *to, uint8x16_t codes, const HalfTable &table) {
-    const uint8x16x2_t halves = {{vqtbl1q_u8(table.low, codes), vqtbl1q_u8(table.high, codes)}};
-    vst2q_u8(reinterpret_cast<uint8_t *>(to), halves);
+    const uint8x16_t low = vqtbl1q_u8(table.low, codes), high = vqtbl1q_u8(table.high, codes);
+    vst1q_u8(reinterpret_cast<uint8_t *>(to), vzip1q_u8(low, high));
+    vst1q_u8(reinterpret_cast<uint8_t *>(to) + 16, vzip2q_u8(low, high));
 }
 // 16 bytes, 32 codes in order -> 32 halves.
 template <bool high_first, bool stream>
@@ -66,16 +70,6 @@ inline void emit_halves(const uint8_t *codes, const HalfTable &table, char *to) 
     const uint8x16_t even = high_first ? high : low, odd = high_first ? low : high;
     put_halves(to, vzip1q_u8(even, odd), table);
     put_halves(to + 32, vzip2q_u8(even, odd), table);
-}
-template <int step>
-inline uint8x16_t step_codes(const Words &words) {  // nibble `step` of 16 words, one a byte
-    uint16x4_t half[4];
-    QK_QUARTERS {
-        const uint32x4_t code = vshlq_u32(words.v[q], vdupq_n_s32(-4 * step));
-        half[q] = vmovn_u32(vandq_u32(code, vdupq_n_u32(15)));
-    }
-    return vcombine_u8(vmovn_u16(vcombine_u16(half[0], half[1])),
-                       vmovn_u16(vcombine_u16(half[2], half[3])));
 }
 // Nibbles `step` and `step` + 1 of 16 words -> 32 halves.
 template <int step, bool stream>

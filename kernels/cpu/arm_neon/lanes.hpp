@@ -17,8 +17,8 @@ constexpr int kTileVectors = 1, kTileBatch = 6;  // sums that fit the registers
 struct Lanes {  // 16 floats
     float32x4_t v[4];
 };
-struct Words {  // 16 32-bit words: a chunk of packed codes
-    uint32x4_t v[4];
+struct Words {  // 16 32-bit words, a chunk of packed codes: byte b of each
+    uint8x16_t v[4];
 };
 struct Mask {
     int64_t count;  // of lanes that are on, from the first; may be more or less than there are
@@ -106,46 +106,61 @@ inline void store_f32(float *to, const Lanes &a) { QK_QUARTERS vst1q_f32(to + 4 
 inline void prefetch(const uint8_t *address) { __builtin_prefetch(address, 0, 3); }
 
 inline Words load_words(const uint8_t *from) {
-    Words r;
-    QK_QUARTERS r.v[q] = vreinterpretq_u32_u8(vld1q_u8(from + 16 * q));
-    return r;
+    const uint8x16x4_t bytes = vld4q_u8(from);
+    return {{bytes.val[0], bytes.val[1], bytes.val[2], bytes.val[3]}};
+}
+// Nibble `step` of each word, a byte each.
+template <int step>
+inline uint8x16_t step_codes(const Words &words) {
+    const uint8x16_t bytes = words.v[step / 2];
+    return step % 2 == 0 ? vandq_u8(bytes, vdupq_n_u8(15)) : vshrq_n_u8(bytes, 4);
 }
 
-struct Table {  // 16 floats as 64 bytes, which one instruction looks up
-    uint8x16x4_t bytes;
+struct Table {  // 16 floats
+    float32x4_t v[4];
 };
 inline Table load_table(const float *entries) {
     Table r;
-    QK_QUARTERS r.bytes.val[q] = vreinterpretq_u8_f32(vld1q_f32(entries + 4 * q));
+    QK_QUARTERS r.v[q] = vld1q_f32(entries + 4 * q);
     return r;
 }
 inline Table scale_table(const Table &table, float scale) {
     Table r;
-    QK_QUARTERS {
-        const float32x4_t entries = vreinterpretq_f32_u8(table.bytes.val[q]);
-        r.bytes.val[q] = vreinterpretq_u8_f32(vmulq_n_f32(entries, scale));
-    }
+    QK_QUARTERS r.v[q] = vmulq_n_f32(table.v[q], scale);
     return r;
 }
-// Nibble `step` of each word: entry c is bytes 4 c .. 4 c + 3.
+// Byte p of each entry. Compilers part a table once where it stays.
+struct TableBytes {
+    uint8x16_t v[4];
+};
+inline TableBytes part_table(const Table &table) {
+    uint16x8_t v[4];
+    QK_QUARTERS v[q] = vreinterpretq_u16_f32(table.v[q]);
+    const uint8x16_t low[2] = {vreinterpretq_u8_u16(vuzp1q_u16(v[0], v[1])),
+                               vreinterpretq_u8_u16(vuzp1q_u16(v[2], v[3]))};
+    const uint8x16_t high[2] = {vreinterpretq_u8_u16(vuzp2q_u16(v[0], v[1])),
+                                vreinterpretq_u8_u16(vuzp2q_u16(v[2], v[3]))};
+    return {{vuzp1q_u8(low[0], low[1]), vuzp2q_u8(low[0], low[1]), vuzp1q_u8(high[0], high[1]),
+             vuzp2q_u8(high[0], high[1])}};
+}
+// 16 codes, one a byte, to 16 floats: a byte of each at a time, 12 instructions. One table of 64
+// bytes wants an index of every byte, 16 instructions, and most processors look up in pieces there.
+__attribute__((always_inline)) inline Lanes look_up_codes(const TableBytes &table,
+                                                          uint8x16_t codes) {
+    uint8x16_t part[4];
+    QK_QUARTERS part[q] = vqtbl1q_u8(table.v[q], codes);
+    const uint16x8_t low[2] = {vreinterpretq_u16_u8(vzip1q_u8(part[0], part[1])),
+                               vreinterpretq_u16_u8(vzip2q_u8(part[0], part[1]))};
+    const uint16x8_t high[2] = {vreinterpretq_u16_u8(vzip1q_u8(part[2], part[3])),
+                                vreinterpretq_u16_u8(vzip2q_u8(part[2], part[3]))};
+    return {{vreinterpretq_f32_u16(vzip1q_u16(low[0], high[0])),
+             vreinterpretq_f32_u16(vzip2q_u16(low[0], high[0])),
+             vreinterpretq_f32_u16(vzip1q_u16(low[1], high[1])),
+             vreinterpretq_f32_u16(vzip2q_u16(low[1], high[1]))}};
+}
 template <int step>
-inline Lanes look_up(const Table &table, const Words &words) {
-    Lanes r;
-    QK_QUARTERS {
-        const uint32x4_t word = words.v[q];
-        const uint32x4_t shifted = step == 0 ? word : vshrq_n_u32(word, step * 4 | !step);
-        const uint32x4_t code = vandq_u32(shifted, vdupq_n_u32(15));
-        const uint32x4_t index =
-            vmlaq_u32(vdupq_n_u32(0x03020100), code, vdupq_n_u32(0x04040404));
-        r.v[q] = vreinterpretq_f32_u8(vqtbl4q_u8(table.bytes, vreinterpretq_u8_u32(index)));
-    }
-    return r;
-}
-// Every word's next nibble becomes its lowest.
-inline Words next_nibbles(const Words &words) {
-    Words r;
-    QK_QUARTERS r.v[q] = vshrq_n_u32(words.v[q], 4);
-    return r;
+__attribute__((always_inline)) inline Lanes look_up(const Table &table, const Words &words) {
+    return look_up_codes(part_table(table), step_codes<step>(words));
 }
 
 // 16 -> 8 -> 4 -> 2 -> 1, lane i with lane i + half.

@@ -3,7 +3,7 @@
 #include "cpu/lists.hpp"
 #include "cpu/vector/defaults.hpp"
 
-#include "cpu/vector/gemv_integers.hpp"
+#include "cpu/arm_neon/integers.hpp"
 #include "cpu/vector/linear_batch.hpp"
 #include "cpu/vector/linear_gemv.hpp"
 #include "cpu/vector/linear_single.hpp"

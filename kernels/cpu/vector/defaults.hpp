@@ -27,8 +27,31 @@ inline void put_bf16(const Lanes &a, const Lanes &b, char *to, bool stream) {
     put_halves(a, b, to, stream, narrow_bf16);
 }
 
-inline void turn_words(const uint8_t *low, const uint8_t *high, Words (&words)[16]) {
-    turn_words_in_memory(low, high, words);
+// Weights of 16 rows' codes: nibble `step` of dword j of every row is column 16 * step + j, which
+// goes to to[column * pitch]. `codes`: of rows 0..7 and 8..15; scales (and zeros, negated) by step.
+template <bool zeros>
+inline void look_up_turned(const uint8_t *const (&codes)[2], const Table &entries,
+                           const float *const *scales, const float *const *minus_zeros, float *to,
+                           int64_t pitch) {
+    uint8_t turned[16][64];
+    turn_rows(codes[0], codes[1], turned);
+    const Table table = entries;  // a copy that nothing points to
+    for (int64_t j = 0; j < 16; ++j, to += pitch) {
+        const Words words = load_words(turned[j]);
+        const auto put = [&]<int step>() __attribute__((always_inline)) {
+            Lanes entry = look_up<step>(table, words);
+            if (zeros) entry = add(entry, load_f32(minus_zeros[step]));
+            store_f32(to + 16 * step * pitch, mul(entry, load_f32(scales[step])));
+        };
+        put.template operator()<0>();
+        put.template operator()<1>();
+        put.template operator()<2>();
+        put.template operator()<3>();
+        put.template operator()<4>();
+        put.template operator()<5>();
+        put.template operator()<6>();
+        put.template operator()<7>();
+    }
 }
 
 // to[i * to_stride][j] = from[j * from_stride][i] for 16 x 16 dwords, strides in bytes.

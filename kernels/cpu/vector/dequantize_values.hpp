@@ -12,16 +12,16 @@ constexpr int64_t kSlot = 64;  // bytes for the values of a group
 struct FloatValues {
     static constexpr int kBytes = 4, kCodes = 16;
 
-    static Table load(const char *slot) {
-        return load_table(reinterpret_cast<const float *>(slot));
+    static FloatTable load(const char *slot) {
+        return load_floats_table(reinterpret_cast<const float *>(slot));
     }
     template <bool high_first, bool stream>
-    static void emit(const uint8_t *codes, const Table &table, char *to) {
+    static void emit(const uint8_t *codes, const FloatTable &table, char *to) {
         emit_floats<high_first, stream>(codes, table, to);
     }
     // Steps 2 * unit and 2 * unit + 1 of a packed chunk.
     template <int unit, bool stream>
-    static void emit_packed(const Words &words, const Table &table, char *to) {
+    static void emit_packed(const Words &words, const FloatTable &table, char *to) {
         emit_step<2 * unit, stream>(words, table, to);
         emit_step<2 * unit + 1, stream>(words, table, to + 64);
     }

@@ -222,5 +222,14 @@ class RowBlocks {
     const Panel first_;
 };
 
+template <class Rows>
+void run_rows(const LinearArgs &args, const Launch &launch) {
+    const int64_t blocks = ceil_div(args.w.geometry.n, 8);
+    parallel_ranges(launch.parallel, blocks, 1, [&](int64_t first, int64_t last) {
+        Rows rows(args);
+        for (int64_t block = first; block < last; ++block) rows.run(block);
+    });
+}
+
 }  // namespace
 }  // namespace qk::cpu

@@ -1,16 +1,19 @@
 // One row of x as integers over packed U4 codes in groups of a multiple of 128 (docs/formats.md,
-// "Order of sums"), in floats that are exact: 4096 * high + low. For machines without integer dot
-// products of their own.
+// "Order of sums"). How a row's integers are multiplied is an instruction set's:
+//
+//     Products(weight); Products::X, a block of x;
+//     Lanes dot(codes, x, zeros, group, row)    the lanes' sums of (code - zero) * integer of x
 #pragma once
 #include "cpu/vector/gemv_floats.hpp"
 
 namespace qk::cpu {
 namespace {
 
-class IntegerRows {
+template <class Products>
+class RowsOfIntegers {
   public:
-    explicit IntegerRows(const LinearArgs &args)
-        : args_(args), x_(args.x), scales_(args.w), codes_(args.w),
+    explicit RowsOfIntegers(const LinearArgs &args)
+        : args_(args), x_(args.x), scales_(args.w), products_(args.w),
           chunks_(ceil_div(args.w.geometry.k, kBlock)), first_(panel_from(args.w.geometry, 0)) {}
 
     void run(int64_t row_block) {
@@ -31,10 +34,16 @@ class IntegerRows {
             chunk.zeros = static_cast<const uint8_t *>(args_.w.zero) +
                           (row_block * s.groups_per_row + panel.group) * 4;
         }
-        const XHalves *x = x_.panel(panel.first * kBlock);
+        const typename Products::X *x = x_.panel(panel.first * kBlock);
         int64_t left = panel.left, group = 0;
         for (int64_t i = panel.first; i < panel.last; ++i, chunk.codes += 512, ++x) {
-            for (int row = 0; row < 8; ++row) add_row(chunk, *x, group, row, sums.row[row]);
+            for (int row = 0; row < 8; ++row) {
+                const uint8_t *const codes = chunk.codes + 64 * row;
+                prefetch(codes + kAhead);
+                const Lanes dot = products_.dot(codes, *x, chunk.zeros, group, row);
+                const float factor = x->unit * load_as<float>(chunk.scales, group * 8 + row);
+                sums.row[row] = fma(dot, splat(factor), sums.row[row]);
+            }
             left -= kBlock;
             if (left > 0) continue;
             left = s.group_size;
@@ -42,19 +51,35 @@ class IntegerRows {
         }
     }
 
-    QK_INLINE void add_row(const Chunk &chunk, const XHalves &x, int64_t group, int row,
-                           Lanes &sum) const {
-        prefetch(chunk.codes + 64 * row + kAhead);
-        const Words words = load_words(chunk.codes + 64 * row);
-        const Table table = codes_.table(chunk.zeros, group, row);
+    const LinearArgs &args_;
+    BlocksOfX<typename Products::X> x_;
+    ScalePanel scales_;
+    Products products_;
+    const int64_t chunks_;
+    const Panel first_;
+    uint8_t no_zeros_[kPanelGroups * 4] = {};
+};
+
+// In floats that are exact: 4096 * high + low. For machines without integer products of their own.
+class FloatProducts {
+  public:
+    using X = XHalves;
+
+    explicit FloatProducts(const Weight &w) : codes_(w) {}
+
+    QK_INLINE Lanes dot(const uint8_t *codes, const X &x, const uint8_t *zeros, int64_t group,
+                        int row) const {
+        const Words words = load_words(codes);
+        const Table table = codes_.table(zeros, group, row);
         Lanes high = zero_lanes(), low = zero_lanes();
         add_steps<0>(words, table, x, high, low);
-        const float factor = x.unit * load_as<float>(chunk.scales, group * 8 + row);
-        sum = fma(fma(high, splat(4096), low), splat(factor), sum);
+        return fma(high, splat(4096), low);
     }
+
+  private:
     template <int step>
     QK_INLINE static void add_steps(const Words &words, const Table &table,
-                                    const XHalves &x, Lanes &high, Lanes &low) {
+                                    const X &x, Lanes &high, Lanes &low) {
         if constexpr (step < 8) {
             const Lanes entry = look_up<step>(table, words);
             high = fma(entry, load_f32(x.high + 16 * step), high);
@@ -63,13 +88,7 @@ class IntegerRows {
         }
     }
 
-    const LinearArgs &args_;
-    BlocksOfX<XHalves> x_;
-    ScalePanel scales_;
     AffineCodes codes_;
-    const int64_t chunks_;
-    const Panel first_;
-    uint8_t no_zeros_[kPanelGroups * 4] = {};
 };
 
 }  // namespace

@@ -48,16 +48,43 @@ inline Floats8 fold8(const Sums8 &sums, float x_scale, const Floats8 &scale, con
     return r;
 }
 
-// Four sums of four products each, added to `sum`.
-inline int32x4_t add_dots(int32x4_t sum, int8x16_t a, int8x16_t b) {
+// Four sums of products of bytes: lane i has bytes 4 i .. 4 i + 3 of all that was added.
 #if defined(__ARM_FEATURE_DOTPROD)
-    return vdotq_s32(sum, a, b);
+class FourDots {
+  public:
+    void add(int8x16_t a, int8x16_t b) { sum_ = vdotq_s32(sum_, a, b); }
+    void add(int8x16_t a, int8x16_t b, int8x16_t c, int8x16_t d) {
+        add(a, b);
+        add(c, d);
+    }
+    int32x4_t get() const { return sum_; }
+
+  private:
+    int32x4_t sum_ = vdupq_n_s32(0);
+};
 #else
-    const int16x8_t low = vmull_s8(vget_low_s8(a), vget_low_s8(b));
-    const int16x8_t high = vmull_high_s8(a, b);
-    return vaddq_s32(sum, vpaddq_s32(vpaddlq_s16(low), vpaddlq_s16(high)));
+class FourDots {
+  public:
+    void add(int8x16_t a, int8x16_t b) {
+        add_pairs(vmull_s8(vget_low_s8(a), vget_low_s8(b)), vmull_high_s8(a, b));
+    }
+    // Two products fit 16 bits: none of the bytes is -128.
+    void add(int8x16_t a, int8x16_t b, int8x16_t c, int8x16_t d) {
+        const int16x8_t low = vmull_s8(vget_low_s8(a), vget_low_s8(b));
+        const int16x8_t high = vmull_high_s8(a, b);
+        add_pairs(vmlal_s8(low, vget_low_s8(c), vget_low_s8(d)), vmlal_high_s8(high, c, d));
+    }
+    int32x4_t get() const { return vpaddq_s32(low_, high_); }
+
+  private:
+    void add_pairs(int16x8_t low, int16x8_t high) {
+        low_ = vpadalq_s16(low_, low);
+        high_ = vpadalq_s16(high_, high);
+    }
+
+    int32x4_t low_ = vdupq_n_s32(0), high_ = vdupq_n_s32(0);  // of bytes 0..7, 8..15
+};
 #endif
-}
 
 // Rows d[0..3] of four partial sums -> four sums; of two blocks; of four.
 inline int32x4_t fold_1(const int32x4_t *d) {
@@ -83,16 +110,23 @@ class ChunkDots {
         int32x4_t d[8], e[8];
         for (int row = 0; row < 8; ++row) {
             __builtin_prefetch(codes + 64 * row + 8192, 0, 3);
-            d[row] = e[row] = vdupq_n_s32(0);
+            FourDots of_low, of_high;
             for (int quarter = 0; quarter < 64; quarter += 16) {
                 uint8x16_t words = vld1q_u8(codes + 64 * row + quarter);
                 if (kBlocks > 1) words = turn(words);
                 const int8x16_t low = entry(vandq_u8(words, vdupq_n_u8(15)));
                 const int8x16_t high = entry(vshrq_n_u8(words, 4));
-                int32x4_t &other = kBlocks == 8 ? e[row] : d[row];
-                d[row] = add_dots(d[row], low, vld1q_s8(x.low + quarter));
-                other = add_dots(other, high, vld1q_s8(x.high + quarter));
+                const int8x16_t x_low = vld1q_s8(x.low + quarter);
+                const int8x16_t x_high = vld1q_s8(x.high + quarter);
+                if (kBlocks == 8) {
+                    of_low.add(low, x_low);
+                    of_high.add(high, x_high);
+                } else {
+                    of_low.add(low, x_low, high, x_high);
+                }
             }
+            d[row] = of_low.get();
+            e[row] = of_high.get();
         }
         for (int half = 0; half < 2; ++half) {
             for (int b = 0; b < kBlocks; ++b) {

@@ -6,15 +6,6 @@
 namespace qk::cpu {
 namespace {
 
-template <class Rows>
-void run_rows(const LinearArgs &args, const Launch &launch) {
-    const int64_t blocks = ceil_div(args.w.geometry.n, 8);
-    parallel_ranges(launch.parallel, blocks, 1, [&](int64_t first, int64_t last) {
-        Rows rows(args);
-        for (int64_t block = first; block < last; ++block) rows.run(block);
-    });
-}
-
 Status run_gemv(const LinearArgs &args, const Launch &launch) {
     if (sums_integers(args)) {
         run_rows<IntegerRows>(args, launch);

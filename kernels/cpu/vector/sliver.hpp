@@ -1,5 +1,5 @@
 // A sliver of w: 128 columns of kSliver rows as f32, a column's rows side by side, from any layout.
-// Included after an instruction set's codes.hpp and its turn_words().
+// Included after an instruction set's codes.hpp and its look_up_turned().
 #pragma once
 #include "cpu/vector/decode.hpp"
 #include "cpu/vector/turn.hpp"
@@ -98,20 +98,7 @@ class SliverDecoder {
 
     template <bool zeros>
     QK_NOINLINE void decode_words(const uint8_t *const (&codes)[2], float *to) const {
-        Words words[16];
-        turn_words(codes[0], codes[1], words);
-        const Table entries = entries_;
-        for (int64_t step = 0; step < 8; ++step) {
-            const Lanes scale = load_f32(scale_of_step_[step]);
-            const Lanes minus_zero = zeros ? load_f32(zero_of_step_[step]) : zero_lanes();
-            _Pragma("GCC unroll 16")
-            for (int64_t j = 0; j < 16; ++j, to += kSliver) {
-                Lanes entry = look_up<0>(entries, words[j]);
-                if (zeros) entry = add(entry, minus_zero);
-                store_f32(to, mul(entry, scale));
-                words[j] = next_nibbles(words[j]);
-            }
-        }
+        look_up_turned<zeros>(codes, entries_, scale_of_step_, zero_of_step_, to, kSliver);
     }
 
     const Weight &w_;

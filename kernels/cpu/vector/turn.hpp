@@ -44,17 +44,14 @@ inline void turn_in_memory(const void *from, int64_t from_stride, void *to, int6
     }
 }
 
-// words[j] lane r: dword j of row r; `low` has rows 0..7, `high` rows 8..15, 64 bytes each.
-template <class Words>
-inline void turn_words_in_memory(const uint8_t *low, const uint8_t *high, Words (&words)[16]) {
-    uint8_t turned[16][64];
+// turned[j], dword r: dword j of row r; `low` has rows 0..7, `high` rows 8..15, 64 bytes each.
+inline void turn_rows(const uint8_t *low, const uint8_t *high, uint8_t (&turned)[16][64]) {
     for (int64_t i = 0; i < 4; ++i) {
         for (int64_t rows = 0; rows < 8; rows += 4) {
             turn_4x4(low + 64 * rows + 16 * i, 64, turned[4 * i] + 4 * rows, 64);
             turn_4x4(high + 64 * rows + 16 * i, 64, turned[4 * i] + 4 * rows + 32, 64);
         }
     }
-    for (int64_t j = 0; j < 16; ++j) words[j] = load_words(turned[j]);
 }
 
 }  // namespace

@@ -61,6 +61,8 @@ inline void emit_step(const Words &words, const Table &table, char *to) {
     put_lanes<stream>(to, look_up<step>(table, words));
 }
 
+using FloatTable = Table;
+inline FloatTable load_floats_table(const float *values) { return load_table(values); }
 struct HalfTable {  // 16 16-bit values as low and high bytes
     __m128i low, high;
 };

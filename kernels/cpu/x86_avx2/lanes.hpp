@@ -124,10 +124,6 @@ template <int step>
 inline Lanes look_up(const Table &table, const Words &words) {
     return {look_up_8<step>(table, words.low), look_up_8<step>(table, words.high)};
 }
-// Every word's next nibble becomes its lowest.
-inline Words next_nibbles(const Words &words) {
-    return {_mm256_srli_epi32(words.low, 4), _mm256_srli_epi32(words.high, 4)};
-}
 
 // 16 -> 8 -> 4 -> 2 -> 1, lane i with lane i + half.
 inline float fold_lanes(Lanes lanes) {

@@ -64,6 +64,8 @@ inline void emit_step(const Words &words, const Table &table, char *to) {
     put<stream>(to, _mm512_castps_si512(look_up<step>(table, words).v));
 }
 
+using FloatTable = Table;
+inline FloatTable load_floats_table(const float *values) { return load_table(values); }
 struct HalfTable {  // 16 16-bit values, twice: the index's bit above does no harm
     __m512i v;
 };

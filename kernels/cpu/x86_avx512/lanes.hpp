@@ -78,8 +78,6 @@ inline Lanes look_up(const Table &table, const Words &words) {
     const __m512i index = step == 0 ? words.v : _mm512_srli_epi32(words.v, 4 * step);
     return {_mm512_permutexvar_ps(index, table.v)};
 }
-// Every word's next nibble becomes its lowest.
-inline Words next_nibbles(const Words &words) { return {_mm512_srli_epi32(words.v, 4)}; }
 
 // 16 -> 8 -> 4 -> 2 -> 1, lane i with lane i + half.
 inline float fold_lanes(Lanes lanes) {

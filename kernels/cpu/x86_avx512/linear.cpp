@@ -5,6 +5,15 @@
 #include "cpu/x86_avx512/turn.hpp"
 
 #include "cpu/vector/gemv_integers.hpp"
+
+namespace qk::cpu {
+namespace {
+
+using IntegerRows = RowsOfIntegers<FloatProducts>;
+
+}  // namespace
+}  // namespace qk::cpu
+
 #include "cpu/vector/linear_batch.hpp"
 #include "cpu/vector/linear_gemv.hpp"
 #include "cpu/vector/linear_single.hpp"

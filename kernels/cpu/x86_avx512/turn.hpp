@@ -46,6 +46,27 @@ inline __attribute__((always_inline)) void turn_words(const uint8_t *low, const 
     });
 }
 
+// Weights of 16 rows' codes (vector/defaults.hpp).
+template <bool zeros>
+inline __attribute__((always_inline)) void look_up_turned(
+    const uint8_t *const (&codes)[2], const Table &table, const float *const *scales,
+    const float *const *minus_zeros, float *to, int64_t pitch) {
+    Words words[16];
+    turn_words(codes[0], codes[1], words);
+    const Table entries = table;
+    for (int64_t step = 0; step < 8; ++step) {
+        const Lanes scale = load_f32(scales[step]);
+        const Lanes minus_zero = zeros ? load_f32(minus_zeros[step]) : zero_lanes();
+        _Pragma("GCC unroll 16")
+        for (int64_t j = 0; j < 16; ++j, to += pitch) {
+            Lanes entry = look_up<0>(entries, words[j]);
+            if (zeros) entry = add(entry, minus_zero);
+            store_f32(to, mul(entry, scale));
+            words[j] = {_mm512_srli_epi32(words[j].v, 4)};
+        }
+    }
+}
+
 // to[i * to_stride][j] = from[j * from_stride][i] for 16 x 16 dwords, strides in bytes.
 inline void turn_block(const void *from, int64_t from_stride, void *to, int64_t to_stride) {
     __m512i a[16];
