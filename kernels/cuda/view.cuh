@@ -20,7 +20,9 @@ struct WeightView {
     uint8_t *data;
     qk_format scale_format;
     uint8_t *scale;
-    const uint8_t *second, *code, *bias;
+    uint8_t *second;
+    const uint8_t *code;
+    uint8_t *bias;
     int64_t second_group;
     uint8_t *zero;
     const uint8_t *table;

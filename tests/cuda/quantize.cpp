@@ -30,10 +30,10 @@ std::vector<uint8_t> awkward_floats(qk_format format, int64_t count, Rng &rng) {
     return data;
 }
 
-void check_quantize(const qk_tensor_desc &desc, qk_format from, Rng &rng) {
+void check_quantize(const qk_tensor_desc &desc, qk_format from, std::vector<uint8_t> dense,
+                    Rng &rng) {
     HostWeight expected = random_weight(desc, rng);
     const int64_t n = desc.shape[0], k = desc.shape[1];
-    std::vector<uint8_t> dense = awkward_floats(from, n * k, rng);
     const DeviceWeight to(expected);  // a table, and bytes that must all be replaced
     const DeviceBuffer device_dense(dense);
     const qk::Format *const type = qk::find_format(from);
@@ -44,11 +44,19 @@ void check_quantize(const qk_tensor_desc &desc, qk_format from, Rng &rng) {
     qk::ErrorText error = {};
     ASSERT_TRUE(qk::cuda::kQuantizeGeneric.can_run(args, 0));
     ASSERT_EQ(qk::cuda::kQuantizeGeneric.run(args, device_launch(&error)), QK_OK) << error.text;
-    for (const qk_plane plane : {QK_PLANE_DATA, QK_PLANE_ZERO}) {
+    for (const qk_plane plane : {QK_PLANE_DATA, QK_PLANE_ZERO, QK_PLANE_SCALE_CODE}) {
         EXPECT_EQ(to.planes[plane].read(), expected.planes[plane]) << "plane " << plane;
     }
-    EXPECT_TRUE(same_values(desc.scale_format, expected.planes[QK_PLANE_SCALE],
-                            to.planes[QK_PLANE_SCALE].read()));
+    if (desc.scale_format != QK_FORMAT_LUT8) {
+        EXPECT_TRUE(same_values(desc.scale_format, expected.planes[QK_PLANE_SCALE],
+                                to.planes[QK_PLANE_SCALE].read()));
+        return;
+    }
+    EXPECT_EQ(to.planes[QK_PLANE_SCALE].read(), expected.planes[QK_PLANE_SCALE]);
+    for (const qk_plane plane : {QK_PLANE_SCALE2, QK_PLANE_SCALE_BIAS}) {
+        EXPECT_TRUE(same_values(QK_FORMAT_F32, expected.planes[plane], to.planes[plane].read()))
+            << "plane " << plane;
+    }
 }
 
 TEST(CudaQuantize, EqualsTheCpu) {
@@ -69,7 +77,8 @@ TEST(CudaQuantize, EqualsTheCpu) {
                 SCOPED_TRACE(std::to_string(format).append(" ").append(std::to_string(layout)));
                 check_quantize(weight_desc(format, types[at % 3], layout, at % 4 == 0 ? 16 : 64, n,
                                            k, symmetric, flat),
-                               types[at / 3 % 3], rng);
+                               types[at / 3 % 3],
+                               awkward_floats(types[at / 3 % 3], n * k, rng), rng);
                 ++at;
                 if (HasFailure()) return;
             }
@@ -77,19 +86,52 @@ TEST(CudaQuantize, EqualsTheCpu) {
     }
     for (const qk_format format : {QK_FORMAT_LUT8, QK_FORMAT_S8}) {
         check_quantize(weight_desc(format, QK_FORMAT_F32, QK_LAYOUT_ROW, 64, 7, 150),
-                       QK_FORMAT_F32, rng);
+                       QK_FORMAT_F32, awkward_floats(QK_FORMAT_F32, 7 * 150, rng), rng);
     }
 }
 
+// Group counts on either side of what the order of the mean's sum distinguishes: vectors of 8, rows of
+// 32, chunks of 512, 16 and 256 chunks (whose sums climb a level), chunks of 1024.
 TEST(CudaQuantize, NestedScalesAreTheCpus) {
     QK_NEEDS_DEVICE();
+    struct Case {
+        int64_t n, k;
+        int32_t group, second;
+        qk_layout layout;
+        bool flat;
+    };
+    const Case cases[] = {{1, 5, 16, 256, QK_LAYOUT_ROW, false},
+                          {7, 16, 16, 16, QK_LAYOUT_ROW_HIGH, false},
+                          {9, 101, 16, 64, QK_LAYOUT_AWQ_GEMV, false},
+                          {8, 1033, 16, 256, QK_LAYOUT_ROW_HIGH, true},
+                          {515, 32, 16, 4096, QK_LAYOUT_WORD, false},
+#if !defined(QK_CUDA_SIMULATED)
+                          {1031, 130, 16, 256, QK_LAYOUT_GPTQ, false},
+                          {2051, 1040, 16, 300, QK_LAYOUT_AWQ_GEMM, false},
+                          {4099, 4000, 64, 256, QK_LAYOUT_ROW_HIGH, true},
+                          {8192, 6400, 16, 256, QK_LAYOUT_ROW, false},
+#endif
+    };
+    const qk_format formats[] = {QK_FORMAT_NF4, QK_FORMAT_U4_AFFINE, QK_FORMAT_FP4_BNB,
+                                 QK_FORMAT_FP4_E2M1};
+    const qk_format types[] = {QK_FORMAT_F32, QK_FORMAT_F16, QK_FORMAT_BF16};
     Rng rng(32);
-    qk_tensor_desc desc =
-        weight_desc(QK_FORMAT_NF4, QK_FORMAT_LUT8, QK_LAYOUT_ROW_HIGH, 64, 4, 64, false, true);
-    const HostWeight w = random_weight(desc, rng);
-    const DeviceWeight to(w);
-    const qk::Dense dense = {qk::find_format(QK_FORMAT_F32), 4, 64, nullptr};
-    EXPECT_FALSE(qk::cuda::kQuantizeGeneric.can_run({dense, to.view()}, 0));
+    int at = 0;
+    for (const Case &c : cases) {
+        for (const bool awkward : {false, true}) {
+            if (awkward && c.n * c.k > 10000) continue;
+            qk_tensor_desc desc = weight_desc(formats[at % 4], QK_FORMAT_LUT8, c.layout, c.group,
+                                              c.n, c.k, false, c.flat);
+            desc.scale_group_size = c.second;
+            const qk_format from = types[at++ % 3];
+            SCOPED_TRACE(std::to_string(c.n).append(" x ").append(std::to_string(c.k)));
+            check_quantize(desc, from,
+                           awkward ? awkward_floats(from, c.n * c.k, rng)
+                                   : random_floats(from, c.n * c.k, rng),
+                           rng);
+            if (HasFailure()) return;
+        }
+    }
 }
 
 }  // namespace

@@ -1,41 +1,20 @@
-// Quantize, any dtype -> any format x layout with plain scales, by docs/formats.md's rules: the
-// bytes are the CPU's. (Nested scales need the mean of all scales in one fixed order: on the CPU.)
+// Quantize, any dtype -> any format x layout x scale kind, by docs/formats.md's rules: the bytes are
+// the CPU's. Nested scales come first (quantize_nested.cu); codes do not depend on them.
 //
 // A warp takes a group: it reads it for its range, agrees on the scale, and reads it again for the
 // codes. Two codes share a byte and may belong to different groups, so codes and zeros go in two
 // launches: low nibbles store their byte whole, high ones are added.
+#include "cuda/convert/quantize.cuh"
 #include "cuda/lists.hpp"
-#include "cuda/runtime.hpp"
-#include "cuda/view.cuh"
-#include "format/group_scale.hpp"
 
 namespace qk::cuda {
 namespace {
 
 constexpr int32_t kThreads = 256;
 
-struct Problem {
-    WeightView w;
-    QuantizeRule rule;
-    qk_format from_format;
-    const void *from;
-    int half;  // which nibbles this launch stores
-};
-
-struct Span {
-    int64_t first, last;  // elements, row-major
-};
-
-__device__ Span elements_of(const Geometry &s, GroupIndex group) {
-    const int64_t first =
-        s.flat ? group.group * s.group_size : group.row * s.k + group.group * s.group_size;
-    const int64_t limit = s.flat ? s.n * s.k : (group.row + 1) * s.k;
-    return {first, min64(first + s.group_size, limit)};
-}
-
 __device__ float larger(float a, float b) { return a > b ? a : b; }
 
-__device__ GroupRange range_of(const Problem &p, Span span) {
+__device__ GroupRange range_of(const QuantizeProblem &p, Span span) {
     GroupRange range;
     for (int64_t i = span.first + threadIdx.x % 32; i < span.last; i += 32) {
         range.add(load_float(p.from_format, p.from, i));
@@ -54,7 +33,7 @@ __device__ void store_nibble(uint8_t *plane, int64_t at, int value, int half) {
     plane[at >> 1] = half == 0 ? uint8_t(value) : uint8_t(plane[at >> 1] | value << 4);
 }
 
-__global__ void quantize_groups(const __grid_constant__ Problem p) {
+__global__ void quantize_groups(const __grid_constant__ QuantizeProblem p) {
     __shared__ float entries[256];
     fill_entries(p.w, entries);
     const Geometry &s = p.w.geometry;
@@ -66,7 +45,7 @@ __global__ void quantize_groups(const __grid_constant__ Problem p) {
         const GroupScale group =
             scale_of_range(p.rule, range_of(p, span), span.last - span.first);
         if (threadIdx.x % 32 == 0) {
-            if (p.half == 0) {
+            if (p.half == 0 && p.w.scale_format != QK_FORMAT_LUT8) {
                 store_float(p.w.scale_format, p.w.scale, scale_at(p.w, index), group.scale);
             }
             if (p.w.zero != nullptr) {
@@ -90,7 +69,7 @@ __global__ void quantize_groups(const __grid_constant__ Problem p) {
 }
 
 // bitsandbytes fills the spare nibble of an odd run with the code of 0.
-__global__ void store_pad(const __grid_constant__ Problem p) {
+__global__ void store_pad(const __grid_constant__ QuantizeProblem p) {
     const int64_t count = p.w.geometry.n * p.w.geometry.k;
     if (threadIdx.x == 0) p.w.data[count / 2] |= table_code(p.w.format, 0.0f);
 }
@@ -113,12 +92,8 @@ Status run(const QuantizeArgs &args, const Launch &launch) {
     const Weight &w = args.to;
     const Geometry &s = w.geometry;
     QK_TRY(clear_planes(w, launch));
-    Problem problem = {view_of(w),
-                       {w.format->id, w.format->kind, w.format->largest, w.scale.format->id,
-                        w.zero != nullptr, s.group_size},
-                       args.from.format->id,
-                       args.from.data,
-                       0};
+    if (is_nested(w)) QK_TRY(nest_scales(args, launch));
+    QuantizeProblem problem = problem_of(args);
     const Shape3 shape = {dim3(blocks_for(s.group_count, kThreads / 32)), kThreads};
     for (problem.half = 0; problem.half < (w.format->bits == 8 ? 1 : 2); ++problem.half) {
         QK_TRY(launch_kernel(launch, "quantize", quantize_groups, shape, problem));
@@ -128,7 +103,7 @@ Status run(const QuantizeArgs &args, const Launch &launch) {
     return pads ? launch_kernel(launch, "quantize", store_pad, {dim3(1), 32}, problem) : QK_OK;
 }
 
-bool can_run(const QuantizeArgs &args, int32_t) { return !is_nested(args.to); }
+bool can_run(const QuantizeArgs &, int32_t) { return true; }
 
 }  // namespace
 

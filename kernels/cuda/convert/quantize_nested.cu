@@ -1,0 +1,183 @@
+// Nested scales of the quantizer (docs/formats.md, rule 6): the CPU's bytes. The mean of all scales is
+// an f32 sum in one fixed order, 32 columns of numbers each added up by a cascade of four levels:
+//
+//     group numbers       column 0    1    2  ...  31
+//     row 0                      0    1    2  ...  31
+//     row 1                     32   33   34  ...  63
+//     ...                                                 a chunk: `step` rows, 16 or more
+//
+// The first level starts anew in every chunk, so chunks are summed side by side (a warp a chunk, a
+// lane a column, the scale of a group computed where it is added) and 32 sums a chunk are all that
+// the three levels above read, in order, by one warp. 512 groups or more have 512 bytes or more of
+// SCALE plane and 128 bytes of sums, which lie there until the codes do: nothing is allocated.
+//
+// Then a block takes a second group: deviations from the mean into shared memory, the largest, codes.
+// The numbers are read three times in all (with the codes); a lane reads its group alone, so that
+// a warp's 32 groups are lines that stay in the L1 until they are used up.
+#include "cuda/convert/quantize.cuh"
+
+namespace qk::cuda {
+namespace {
+
+constexpr int kColumns = 32;
+constexpr int kLanes = 8;       // of PyTorch's vectors: columns are 4 streams of 8 lanes
+constexpr int kLevels = 4;
+constexpr int kThreads = 256;
+constexpr int kLargestSecondGroup = 4096;
+
+// src/base/torch_sum.hpp's numbers, for `count` of 8 or more.
+struct Order {
+    int64_t count, vectors, rows, chunks;
+    int power;
+
+    explicit Order(int64_t groups) : count(groups), vectors(groups / kLanes) {
+        rows = vectors / (kColumns / kLanes);
+        int64_t log2 = 0;
+        while (log2 < 62 && (int64_t{1} << log2) < rows) ++log2;
+        power = log2 / kLevels > 4 ? int(log2 / kLevels) : 4;
+        chunks = rows >> power;
+    }
+};
+
+__device__ float first_scale(const QuantizeProblem &p, int64_t number) {
+    const Span span = elements_of(p.w.geometry, group_from_number(p.w.geometry, number));
+    GroupRange range;
+    for (int64_t i = span.first; i < span.last; ++i) {
+        range.add(load_float(p.from_format, p.from, i));
+    }
+    return scale_of_range(p.rule, range, span.last - span.first).scale;
+}
+
+__global__ void sum_chunks(const __grid_constant__ QuantizeProblem p,
+                           const __grid_constant__ Order order) {
+    const int64_t lane = threadIdx.x % 32, warps = int64_t(gridDim.x) * (blockDim.x / 32);
+    for (int64_t chunk = int64_t(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
+         chunk < order.chunks; chunk += warps) {
+        float sum = 0;
+        for (int64_t row = chunk << order.power; row < (chunk + 1) << order.power; ++row) {
+            sum += first_scale(p, row * kColumns + lane);
+        }
+        store_as(p.w.scale, chunk * kColumns + lane, sum);
+    }
+}
+
+// One column's cascade over the sums of chunks and the rows that fill none.
+__device__ float sum_column(const QuantizeProblem &p, const Order &order, int64_t column) {
+    float level[kLevels] = {};
+    const int64_t mask = (int64_t{1} << order.power) - 1;
+    for (int64_t chunk = 0; chunk < order.chunks; ++chunk) {
+        level[0] += load_as<float>(p.w.scale, chunk * kColumns + column);
+        const int64_t rows = (chunk + 1) << order.power;
+        bool goes_on = true;
+#pragma unroll
+        for (int at = 1; at < kLevels; ++at) {
+            if (!goes_on) continue;
+            level[at] += level[at - 1];
+            level[at - 1] = 0;
+            goes_on = (rows & mask << at * order.power) == 0;
+        }
+    }
+    for (int64_t row = order.chunks << order.power; row < order.rows; ++row) {
+        level[0] += first_scale(p, row * kColumns + column);
+    }
+    float sum = level[0];
+#pragma unroll
+    for (int at = 1; at < kLevels; ++at) sum += level[at];
+    return sum;
+}
+
+// The last step of the order: left-over vectors, streams, left-over numbers, lanes. One warp.
+__global__ void store_mean(const __grid_constant__ QuantizeProblem p,
+                           const __grid_constant__ Order order) {
+    __shared__ float sums[kColumns], left[kColumns];
+    const int64_t lane = threadIdx.x, first = order.rows * kColumns;
+    sums[lane] = sum_column(p, order, lane);
+    left[lane] = first + lane < order.count ? first_scale(p, first + lane) : 0;
+    __syncthreads();
+    if (lane != 0) return;
+    const int vectors = int(order.vectors - order.rows * (kColumns / kLanes));
+    float total = 0;
+    for (int64_t i = order.vectors * kLanes; i < order.count; ++i) total += left[i - first];
+    for (int i = 0; i < kLanes; ++i) {
+        float sum = sums[i];
+        for (int vector = 0; vector < vectors; ++vector) sum += left[vector * kLanes + i];
+        for (int stream = kLanes; stream < kColumns; stream += kLanes) sum += sums[stream + i];
+        total += sum;
+    }
+    store_as(p.w.bias, 0, total / float(order.count));
+}
+
+// Fewer than 8 groups: vectors of one lane.
+__global__ void store_mean_of_few(const __grid_constant__ QuantizeProblem p) {
+    if (threadIdx.x != 0) return;
+    const int64_t count = p.w.geometry.group_count, rows = count / 4;
+    float sums[4] = {};
+    for (int64_t i = 0; i < rows * 4; ++i) sums[i] += first_scale(p, i);
+    for (int64_t i = rows * 4; i < count; ++i) sums[0] += first_scale(p, i);
+    for (int stream = 1; stream < 4; ++stream) sums[0] += sums[stream];
+    store_as(p.w.bias, 0, sums[0] / float(count));
+}
+
+// A block a second group.
+__global__ void nest(const __grid_constant__ QuantizeProblem p, int64_t blocks) {
+    __shared__ float deviations[kLargestSecondGroup], table[256], largest[kThreads / 32];
+    for (int i = int(threadIdx.x); i < 256; i += kThreads) table[i] = load_as<float>(p.w.code, i);
+    const float mean = load_as<float>(p.w.bias, 0);
+    const Geometry &s = p.w.geometry;
+    for (int64_t block = blockIdx.x; block < blocks; block += gridDim.x) {
+        const int64_t first = block * p.w.second_group;
+        const int64_t count = min64(p.w.second_group, s.group_count - first);
+        float absmax = 0;
+        for (int64_t i = threadIdx.x; i < count; i += kThreads) {
+            const float deviation = first_scale(p, first + i) - mean;
+            const float magnitude = magnitude_of(deviation);
+            if (magnitude > absmax) absmax = magnitude;
+            deviations[i] = deviation;
+        }
+        for (unsigned lanes = 16; lanes > 0; lanes /= 2) {
+            const float other = __shfl_xor_sync(~0u, absmax, lanes);
+            if (other > absmax) absmax = other;
+        }
+        if (threadIdx.x % 32 == 0) largest[threadIdx.x / 32] = absmax;
+        __syncthreads();
+        for (const float other : largest) absmax = other > absmax ? other : absmax;
+        if (threadIdx.x == 0) store_as(p.w.second, block, absmax);
+        const float multiplier = 1.0f / absmax;
+        for (int64_t i = threadIdx.x; i < count; i += kThreads) {
+            const float scaled = clamp_to_one(deviations[i] * multiplier);
+            p.w.scale[scale_at(p.w, group_from_number(s, first + i))] =
+                absmax == 0 ? uint8_t(0) : lut8_code(scaled, table);
+        }
+        __syncthreads();  // before the next second group's largest
+    }
+}
+
+}  // namespace
+
+Status nest_scales(const QuantizeArgs &args, const Launch &launch) {
+    const Weight &w = args.to;
+    const QuantizeProblem problem = problem_of(args);
+    const int64_t groups = w.geometry.group_count;
+    const int64_t blocks = ceil_div(groups, w.scale.second_group);
+    if (groups < kLanes) {
+        QK_TRY(launch_kernel(launch, "quantize", store_mean_of_few, {dim3(1), 32}, problem));
+    } else {
+        const Order order(groups);
+        if (order.chunks > 0) {
+            const Shape3 shape = {dim3(blocks_for(order.chunks, 4)), 4 * 32};
+            QK_TRY(launch_kernel(launch, "quantize", sum_chunks, shape, problem, order));
+        }
+        QK_TRY(launch_kernel(launch, "quantize", store_mean, {dim3(1), 32}, problem, order));
+    }
+    {
+        const DeviceGuard device(launch.device_index);
+        QK_TRY(check(device.error(), launch.error, "quantize"));
+        QK_TRY(check(cudaMemsetAsync(w.scale.data, 0, size_t(w.layout->scale_count(w.geometry)),
+                                     stream_of(launch)),
+                     launch.error, "quantize"));
+    }
+    const Shape3 shape = {dim3(blocks_for(blocks, 1)), kThreads};
+    return launch_kernel(launch, "quantize", nest, shape, problem, blocks);
+}
+
+}  // namespace qk::cuda
