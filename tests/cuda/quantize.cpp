@@ -90,8 +90,8 @@ TEST(CudaQuantize, EqualsTheCpu) {
     }
 }
 
-// Group counts on either side of what the order of the mean's sum distinguishes: vectors of 8, rows of
-// 32, chunks of 512, 16 and 256 chunks (whose sums climb a level), chunks of 1024.
+// Group counts on either side of what the order of the mean's sum distinguishes: vectors of 8, rows
+// of 32, chunks of 512, 16 and 256 chunks (whose sums climb a level), chunks of 1024.
 TEST(CudaQuantize, NestedScalesAreTheCpus) {
     QK_NEEDS_DEVICE();
     struct Case {

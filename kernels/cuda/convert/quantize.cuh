@@ -6,7 +6,7 @@
 
 namespace qk::cuda {
 
-// SCALE, SCALE2 and SCALE_BIAS of nested scales. The SCALE plane holds the sums of chunks meanwhile.
+// SCALE, SCALE2 and SCALE_BIAS of nested scales. SCALE holds the sums of chunks meanwhile.
 Status nest_scales(const QuantizeArgs &args, const Launch &launch);
 
 namespace {

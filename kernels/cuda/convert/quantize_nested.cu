@@ -1,5 +1,5 @@
-// Nested scales of the quantizer (docs/formats.md, rule 6): the CPU's bytes. The mean of all scales is
-// an f32 sum in one fixed order, 32 columns of numbers each added up by a cascade of four levels:
+// Nested scales of the quantizer (docs/formats.md, rule 6): the CPU's bytes. The mean of all scales
+// is an f32 sum in one fixed order, 32 columns of numbers each added up by a cascade of four levels:
 //
 //     group numbers       column 0    1    2  ...  31
 //     row 0                      0    1    2  ...  31
@@ -7,11 +7,11 @@
 //     ...                                                 a chunk: `step` rows, 16 or more
 //
 // The first level starts anew in every chunk, so chunks are summed side by side (a warp a chunk, a
-// lane a column, the scale of a group computed where it is added) and 32 sums a chunk are all that
-// the three levels above read, in order, by one warp. 512 groups or more have 512 bytes or more of
-// SCALE plane and 128 bytes of sums, which lie there until the codes do: nothing is allocated.
+// lane a column, the scale of a group computed where it is added). Only 32 sums a chunk are left for
+// the three levels above, which one warp walks in order. A chunk's 512 groups or more have as many
+// bytes of the SCALE plane, where 128 bytes of sums lie until the codes do: nothing allocated.
 //
-// Then a block takes a second group: deviations from the mean into shared memory, the largest, codes.
+// Then a block takes a second group: deviations from the mean in shared memory, the largest, codes.
 // The numbers are read three times in all (with the codes); a lane reads its group alone, so that
 // a warp's 32 groups are lines that stay in the L1 until they are used up.
 #include "cuda/convert/quantize.cuh"
