@@ -7,7 +7,7 @@
 //     ...                                                 a chunk: `step` rows, 16 or more
 //
 // The first level starts anew in every chunk, so chunks are summed side by side (a warp a chunk, a
-// lane a column, the scale of a group computed where it is added). Only 32 sums a chunk are left for
+// lane a column, a scale computed where it is added). Only 32 sums a chunk are left for
 // the three levels above, which one warp walks in order. A chunk's 512 groups or more have as many
 // bytes of the SCALE plane, where 128 bytes of sums lie until the codes do: nothing allocated.
 //
