@@ -1,5 +1,5 @@
 // Nested scales of the quantizer (docs/formats.md, rule 6): the CPU's bytes. The mean of all scales
-// is an f32 sum in one fixed order, 32 columns of numbers each added up by a cascade of four levels:
+// is an f32 sum in one fixed order, 32 columns of numbers each added up by a cascade of 4 levels:
 //
 //     group numbers       column 0    1    2  ...  31
 //     row 0                      0    1    2  ...  31
