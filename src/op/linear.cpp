@@ -49,15 +49,33 @@ const KernelList<LinearArgs> &list_of(const qk_context &context, const LinearArg
     return taken ? *mode : backend.linear;
 }
 
-size_t workspace_at(const qk_context &context, const qk_tensor &w, const Format *format,
-                    int64_t m) {
+struct Need {
+    const Kernel<LinearArgs> *kernel;
+    size_t bytes;
+};
+
+Need need_at(const qk_context &context, const qk_tensor &w, const Format *format, int64_t m) {
     const LinearArgs args = {{format, m, w.shape.columns, nullptr},
                              weight_view(w),
                              nullptr,
                              {format, m, w.shape.rows, nullptr}};
     const int32_t device_index = context.device_index;
     const Kernel<LinearArgs> *const kernel = pick(list_of(context, args), args, device_index);
-    return kernel == nullptr ? 0 : workspace_of(*kernel, args, device_index);
+    return {kernel, kernel == nullptr ? 0 : workspace_of(*kernel, args, device_index)};
+}
+
+// The largest need of low .. high rows. A kernel's own grows with m; where the next one takes over
+// it may fall, so the last m of each counts.
+size_t largest_need(const qk_context &context, const qk_tensor &w, const Format *format,
+                    int64_t low, int64_t high) {
+    const Need first = need_at(context, w, format, low), last = need_at(context, w, format, high);
+    if (first.kernel == last.kernel || high - low < 2) {
+        return first.bytes > last.bytes ? first.bytes : last.bytes;
+    }
+    const int64_t middle = low + (high - low) / 2;
+    const size_t below = largest_need(context, w, format, low, middle);
+    const size_t above = largest_need(context, w, format, middle, high);
+    return below > above ? below : above;
 }
 
 }  // namespace
@@ -90,13 +108,13 @@ Status linear_workspace(qk_context *context, const qk_tensor *w, int64_t m_max, 
     QK_TRY(check_weight(context, w));
     QK_CHECK(m_max >= 1, &context->error, SHAPE, "m_max: is %lld, must be at least 1", ll(m_max));
     size_t largest = 0;
-    // Which kernel runs depends on m and x's type; a kernel's own need grows with m.
-    for (int64_t m = 1;; m = m > m_max / 2 ? m_max : m * 2) {
-        for (const qk_format id : {QK_FORMAT_F32, QK_FORMAT_F16, QK_FORMAT_BF16}) {
-            const size_t needed = workspace_at(*context, *w, find_format(id), m);
+    for (const qk_format id : {QK_FORMAT_F32, QK_FORMAT_F16, QK_FORMAT_BF16}) {
+        const Format *const format = find_format(id);
+        for (int64_t low = 1, high = 1;; low = high, high = low > m_max / 2 ? m_max : low * 2) {
+            const size_t needed = largest_need(*context, *w, format, low, high);
             if (needed > largest) largest = needed;
+            if (high == m_max) break;
         }
-        if (m == m_max) break;
     }
     *bytes = largest;
     return QK_OK;

@@ -288,6 +288,11 @@ TEST(LinearWorkspace, OfModesIsNeverTooLittle) {
         EXPECT_EQ(qk_linear_workspace(context, w, 1, &one), QK_OK);
         EXPECT_EQ(qk_linear_workspace(context, w, INT64_MAX, &all), QK_OK);
         EXPECT_EQ(all, one == 0 ? 0 : SIZE_MAX) << "mode " << mode;
+        size_t before = 0, needed = 0;
+        for (int64_t m = 1; m <= 40; ++m, before = needed) {  // up to m rows: fewer fit too
+            EXPECT_EQ(qk_linear_workspace(context, w, m, &needed), QK_OK);
+            EXPECT_GE(needed, before) << "mode " << mode << ", up to " << m << " rows";
+        }
         // Without it a mode is refused: no slower kernel stands in.
         qk_tensor_desc row = QK_TENSOR_DESC_INIT;
         float x_values[512] = {}, y_values[8] = {};

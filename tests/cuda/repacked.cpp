@@ -206,6 +206,21 @@ TEST_F(CudaRepacked, ProductsHaveThePackedWeightsBits) {
 }
 
 #if !defined(QK_CUDA_SIMULATED)
+// The product reads second scales where the caller has them: an odd address is for other kernels.
+TEST_F(CudaRepacked, SecondScalesAtOddAddressesAreLeftToOthers) {
+    QK_NEEDS_DEVICE();
+    Rng rng(65);
+    qk_tensor_desc desc = weight_desc(QK_FORMAT_NF4, QK_FORMAT_LUT8, QK_LAYOUT_WORD, 64, 32, 128);
+    desc.scale_group_size = 16;
+    Problem p = make_problem(desc, QK_FORMAT_F16, 40, rng);
+    DeviceWeight w(p.w);
+    if (multiply(qk::cuda::kLinearRepacked, p, w).empty()) GTEST_SKIP() << "needs sm_90a";
+    for (const size_t offset : {1, 2, 3}) {
+        w.planes[QK_PLANE_SCALE2] = DeviceBuffer(p.w.planes[QK_PLANE_SCALE2], offset);
+        EXPECT_TRUE(multiply(qk::cuda::kLinearRepacked, p, w).empty()) << offset;
+    }
+}
+
 // A weight of more than one slab, its last one smaller.
 TEST_F(CudaRepacked, SlabsHaveThePackedWeightsBits) {
     QK_NEEDS_DEVICE();

@@ -37,22 +37,16 @@ void Guarded::reserve(size_t bytes) {
     area_ = pages_ + page;
     capacity_ = needed;
     if (mprotect(area_, capacity_, PROT_READ | PROT_WRITE) != 0) std::abort();
-    std::memset(area_, kPoison, capacity_);
-    data_ = area_;
-    bytes_ = 0;
 }
 
 Guarded::~Guarded() {
     if (pages_ != nullptr) munmap(pages_, mapped_);
 }
 
-uint8_t *Guarded::place(size_t bytes, Placement placement) {
+uint8_t *Guarded::place(size_t bytes, Placement placement, uint8_t poison) {
     reserve(bytes);
-    // What the last user may have written: its data, and what intact() would have complained of.
-    uint8_t *const dirty = std::max(area_, data_ - kBorder);
-    uint8_t *const dirty_end = std::min(area_ + capacity_, data_ + bytes_ + kBorder);
-    std::memset(dirty, kPoison, size_t(dirty_end - dirty));
     bytes_ = bytes;
+    poison_ = poison;
     switch (placement.kind) {
         case Placement::at_end:
             data_ = area_ + capacity_ - bytes;
@@ -64,12 +58,15 @@ uint8_t *Guarded::place(size_t bytes, Placement placement) {
             data_ = area_ + kBorder + placement.offset;
             break;
     }
+    uint8_t *const first = std::max(area_, data_ - kBorder);
+    uint8_t *const last = std::min(area_ + capacity_, data_ + bytes + kBorder);
+    std::memset(first, poison, size_t(last - first));
     return data_;
 }
 
 bool Guarded::intact() const {
-    const auto poisoned = [](const uint8_t *first, const uint8_t *last) {
-        return std::all_of(first, last, [](uint8_t byte) { return byte == kPoison; });
+    const auto poisoned = [this](const uint8_t *first, const uint8_t *last) {
+        return std::all_of(first, last, [this](uint8_t byte) { return byte == poison_; });
     };
     if (data_ == nullptr) return true;
     return poisoned(std::max<const uint8_t *>(area_, data_ - kBorder), data_) &&

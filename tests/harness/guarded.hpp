@@ -7,6 +7,9 @@
 namespace harness {
 
 constexpr uint8_t kPoison = 0xA5;
+// Around inputs: as floats of any width NaN, so that a stray read shows even where it is multiplied
+// by zero.
+constexpr uint8_t kPoisonNan = 0xFF;
 
 // Where data lies in its area: flush against the page after it, or the page before it, or at an
 // address that is `offset` modulo 64.
@@ -26,7 +29,7 @@ class Guarded {
     Guarded &operator=(const Guarded &) = delete;
 
     // Room for `bytes` poisoned bytes. Earlier contents of this area are gone.
-    uint8_t *place(size_t bytes, Placement placement);
+    uint8_t *place(size_t bytes, Placement placement, uint8_t poison = kPoison);
     uint8_t *data() const { return data_; }
     size_t bytes() const { return bytes_; }
     // Whether the poison around the data is whole.
@@ -37,6 +40,7 @@ class Guarded {
 
     uint8_t *pages_ = nullptr, *area_ = nullptr, *data_ = nullptr;
     size_t mapped_ = 0, capacity_ = 0, bytes_ = 0;
+    uint8_t poison_ = kPoison;
 };
 
 }  // namespace harness

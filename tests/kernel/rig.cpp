@@ -45,14 +45,17 @@ void *Memory::put_device(Buffer *buffer, const Bytes *bytes, size_t size, uint64
     }
     buffer->bytes = size;
     buffer->offset = kMargin + turn % 64;
-    Bytes staged(buffer->capacity, harness::kPoison);
-    if (bytes != nullptr) std::copy(bytes->begin(), bytes->end(), staged.begin() + buffer->offset);
+    buffer->poison = bytes != nullptr ? harness::kPoisonNan : harness::kPoison;
+    Bytes staged(needed, buffer->poison);
+    if (bytes != nullptr) {
+        std::copy(bytes->begin(), bytes->end(), staged.begin() + int64_t(buffer->offset));
+    }
     backend_.memory.upload({}, buffer->device, staged.data(), staged.size());
     return static_cast<uint8_t *>(buffer->device) + buffer->offset;
 }
 
 Bytes Memory::whole(const Buffer &buffer) {
-    Bytes bytes(buffer.capacity);
+    Bytes bytes(buffer.bytes + 2 * kMargin + 64);
     backend_.memory.download({}, bytes.data(), buffer.device, bytes.size());
     return bytes;
 }
@@ -60,7 +63,8 @@ Bytes Memory::whole(const Buffer &buffer) {
 void *Memory::put(int slot, const Bytes &bytes, uint64_t turn) {
     Buffer &to = buffer(slot);
     if (!on_host(backend_)) return put_device(&to, &bytes, bytes.size(), turn);
-    uint8_t *const data = to.guarded.place(bytes.size(), Placement::turn(turn));
+    uint8_t *const data =
+        to.guarded.place(bytes.size(), Placement::turn(turn), harness::kPoisonNan);
     if (!bytes.empty()) std::memcpy(data, bytes.data(), bytes.size());
     return data;
 }
@@ -89,7 +93,7 @@ bool Memory::intact() {
             continue;
         }
         const Bytes all = whole(each);
-        const auto poisoned = [](uint8_t byte) { return byte == harness::kPoison; };
+        const auto poisoned = [&each](uint8_t byte) { return byte == each.poison; };
         const auto first = all.begin() + int64_t(each.offset);
         if (!std::all_of(all.begin(), first, poisoned) ||
             !std::all_of(first + int64_t(each.bytes), all.end(), poisoned)) {

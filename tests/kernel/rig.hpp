@@ -26,7 +26,7 @@ class Memory {
     Memory(const Memory &) = delete;
     Memory &operator=(const Memory &) = delete;
 
-    void *put(int slot, const Bytes &bytes, uint64_t turn);
+    void *put(int slot, const Bytes &bytes, uint64_t turn);  // amid NaNs
     void *space(int slot, size_t bytes, uint64_t turn);  // poisoned
     Bytes get(int slot);
     bool intact();  // no byte around any buffer was written
@@ -36,6 +36,7 @@ class Memory {
         harness::Guarded guarded;  // CPU; elsewhere the staging copy is `whole`
         void *device = nullptr;
         size_t capacity = 0, bytes = 0, offset = 0;
+        uint8_t poison = 0;
     };
     Buffer &buffer(int slot);
     void *put_device(Buffer *buffer, const Bytes *bytes, size_t size, uint64_t turn);

@@ -37,7 +37,8 @@ bool takes_tiles(const LinearArgs &args) {
            s.k % 16 == 0 && s.k < limit && s.n < limit && args.x.rows < int64_t{65535} * 64 &&
            ceil_div(s.n, 64) <= 65535 && s.group_count < (int64_t{1} << 32) &&
            power_of_two(w.scale.second_group) && args.x.format->id != QK_FORMAT_F32 &&
-           aligned(args.x.data) && aligned(w.data) && aligned(w.scale.data) && aligned(w.zero);
+           aligned(args.x.data) && aligned(w.data) && aligned(w.scale.data) && aligned(w.zero) &&
+           aligned(w.scale.second, 4);  // the caller's, where the rest was repacked
 }
 
 // The machine code needs sm_90a; a build without it has empty kernels.
