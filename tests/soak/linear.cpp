@@ -48,7 +48,7 @@ struct Class {
 Class class_of(const Case &c, bool cuda, bool library) {
     const bool int8 = (c.flags & QK_CONTEXT_INT8_ACTIVATIONS) != 0;
     if (!cuda) {
-        if (int8) return {2, c.m};
+        if (int8) return {c.m == 1 ? 1 : 2, c.m};
         return c.m == 1 ? Class{1, 1} : Class{2, c.m};
     }
     const bool packed = c.packed && !c.dense_weight && !reference::eight_bit(c.spec.format);
@@ -97,7 +97,8 @@ bool repacks(const Case &c) {
     const int64_t group = c.spec.group_size == -1 ? c.spec.k : c.spec.group_size;
     const bool one = group >= c.spec.k;
     const bool fits = one || (group % 64 == 0 && (group & (group - 1)) == 0);
-    return !c.dense_weight && !reference::eight_bit(c.spec.format) && fits &&
+    const bool whole = c.spec.layout != Layout::awq_gemm || c.spec.n % 16 == 0;
+    return !c.dense_weight && !reference::eight_bit(c.spec.format) && fits && whole &&
            c.spec.k % 16 == 0 && c.x_format != Format::f32 && !c.spec.flat && c.m > 16;
 }
 

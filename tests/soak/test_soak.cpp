@@ -1,7 +1,8 @@
 // Draws cases until its time is over, and prints each failure with the line that repeats it.
 //
 //   test_soak [--backend cpu|cuda] [--isa all|avx512|avx2|neon|generic] [--seconds S | --cases N]
-//             [--seed N] [--only dequantize|repack|quantize|linear|queue|refuse] [--case NUMBER]
+//             [--seed N] [--only dequantize|repack|quantize|linear|queue|refuse]
+//             [--case NUMBER [--repeat N]] [--verbose]
 //
 // Exit code: 0, 1 where a case failed, 77 where the backend has no device here.
 #include <chrono>
@@ -22,7 +23,7 @@ using namespace soak;
 struct Options {
     std::string backend = "cpu", isa = "all", only;
     double seconds = 5;
-    int64_t cases = 0;
+    int64_t cases = 0, repeat = 1;
     uint64_t seed = 0, number = 0;
     bool one = false, verbose = false;
 };
@@ -48,6 +49,7 @@ Options parse(int count, char **arguments) {
         else if (name == "--only") options.only = value;
         else if (name == "--seconds") options.seconds = std::atof(value);
         else if (name == "--cases") options.cases = std::atoll(value);
+        else if (name == "--repeat") options.repeat = std::atoll(value);
         else if (name == "--seed") options.seed = std::strtoull(value, nullptr, 0);
         else if (name == "--case") options.number = std::strtoull(value, nullptr, 0);
         else usage(name.c_str());
@@ -105,7 +107,12 @@ int main(int count, char **arguments) {
     }
     bench::allow_instruction_set(options.isa);
     World world(*backend);
-    if (options.one) return attempt(&world, options, draw(options.number, device)) ? 0 : 1;
+    if (options.one) {
+        int64_t failed = 0;
+        const Case c = draw(options.number, device);
+        for (int64_t i = 0; i < options.repeat; ++i) failed += !attempt(&world, options, c);
+        return failed == 0 ? 0 : 1;
+    }
     std::printf("test_soak --backend %s --isa %s --seed %" PRIu64 "\n", options.backend.c_str(),
                 options.isa.c_str(), options.seed);
     Random numbers(options.seed);

@@ -158,9 +158,11 @@ struct Gemm {
             raw.scale[1] = both.y;
         } else if constexpr (kind == ScaleKind::kNested) {
             raw.scale[0] = shared_load_2(from);
+            // A stage's last tiles may not be there: nor are second scales of theirs.
+            const int32_t there = min(tile + t, p.tiles - 1);
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
-                const uint32_t number = at.number[i] + ((tile + t) >> p.group_shift);
+                const uint32_t number = at.number[i] + (there >> p.group_shift);
                 raw.second[i] =
                     __ldg(reinterpret_cast<const float *>(p.w.second) + (number >> p.second_shift));
             }

@@ -186,7 +186,7 @@ __device__ void store_tile(const Recurrence &r, const Cells<S> &cells, int tile,
 template <class S, class Rules>
 __device__ void begin_tiles(const Recurrence &r, const Place<S> &at, const void *state,
                             SharedMany<S, Rules> &shared) {
-    begin_barriers(&shared.barrier[0][0], S::kTiles, uint32_t(r.tile * S::kHidden));
+    begin_barriers(&shared.barrier[0][0], S::kTiles);
     for (int32_t i = int32_t(threadIdx.x); i < S::kTiles * S::kTileBytes; i += S::kThreads) {
         const int32_t tile = i / S::kTileBytes, s = i / S::kHidden % 8, unit = i % S::kHidden;
         const int32_t n = at.first_sequence + tile * r.tile + s;
@@ -204,7 +204,8 @@ __device__ void advance_tile(const Recurrence &r, const Place<S> &at, const Frag
                              const Unit &unit, SharedMany<S, Rules> &shared, const Rules &rules,
                              int tile, int32_t t, int first_slot, int32_t (&h)[S::kOwned]) {
     int32_t sums[S::kOwned][3];
-    wait_for_h(shared.barrier[t & 1][tile], t, uint32_t(r.tile * S::kHidden), threadIdx.x == 0);
+    wait_for_h(shared.barrier[t & 1][tile], t, uint32_t(r.tile * S::kHidden),
+               threadIdx.x == 0 && t + 2 < r.steps);
     multiply_tile(at, weights, shared, shared.h[t & 1][tile], sums);
     // All that is read comes before anything is written, so that two cells can run side by side.
     gru::InputSums<int32_t> input[S::kOwned];
@@ -247,6 +248,7 @@ __device__ void run_steps(const Recurrence &r, SharedMany<S, Rules> &shared, con
     char *y = y_of(r.v, cells.index(r, at, 0, 0));
     __syncthreads();
     cluster_sync();
+    expect_first_h(&shared.barrier[0][0], S::kTiles, uint32_t(r.tile * S::kHidden), r.steps);
 #pragma unroll
     for (int tile = 0; tile < S::kTiles; ++tile) ih.order(r, tile, 0);
     for (int32_t t = 0; t < r.steps; ++t) {

@@ -81,7 +81,7 @@ __device__ void run_steps(const Recurrence &r, SharedOne<S, Rules> &shared, cons
     const gru::Cell &cell = r.v.cell;
     const Place<S> at = {int32_t(blockIdx.x) / S::kBlocks};
     void *const state = current_state(r.v);
-    begin_barriers(shared.barrier, 1, S::kHidden);
+    begin_barriers(shared.barrier, 1);
     for (int32_t i = int32_t(threadIdx.x); i < S::kHidden; i += S::kThreads) {
         shared.h[0][i] = first_view(r, state, at.first_sequence, i);
     }
@@ -110,14 +110,15 @@ __device__ void run_steps(const Recurrence &r, SharedOne<S, Rules> &shared, cons
     for (int i = 0; i < kAhead; ++i) shared.ih[i][threadIdx.x] = 0;
     __syncthreads();
     cluster_sync();
+    expect_first_h(shared.barrier, 1, S::kHidden, r.steps);
     for (int32_t step = 0; step < kAhead - 1; ++step) order_ih(step);
     gru::InputSums<int32_t> input = take_ih(0);
     const Sender<S> sender(at, shared);
     // Of the lanes that have the same cell, one.
     const bool stores = active && at.lane % 4 == 0;
-    const bool expects = threadIdx.x == 0;
+    const int32_t expects = threadIdx.x == 0 ? r.steps - 2 : 0;  // so many steps
     for (int32_t t = 0; t < r.steps; ++t) {
-        wait_for_h(shared.barrier[t & 1], t, S::kHidden, expects);
+        wait_for_h(shared.barrier[t & 1], t, S::kHidden, t < expects);
         int32_t sums[3];
         multiply_one(at, weights, shared, t, sums);
         h = unit.next_h(rules, input, sums, h);

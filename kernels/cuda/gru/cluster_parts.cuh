@@ -171,19 +171,24 @@ __device__ void store_y(const GruView &v, char *to, int32_t h) {
     }
 }
 
-// The barriers of even and of odd steps count the bytes of h that arrive, phase by phase. That of
-// even steps begins with step 2: for step 0, whose h is there, the wait is for the phase before its
-// first.
-__device__ void begin_barriers(uint64_t *barriers, uint32_t tiles, uint32_t bytes) {
+// The barriers of even and of odd steps count the bytes of h that arrive, phase by phase. Blocks must
+// meet before any of h is sent.
+__device__ void begin_barriers(uint64_t *barriers, uint32_t tiles) {
     if (threadIdx.x != 0) return;
-    const uint32_t at = shared_address(barriers);
-    for (uint32_t i = 0; i < 2 * tiles; ++i) barrier_init(at + i * 8, 1);
+    for (uint32_t i = 0; i < 2 * tiles; ++i) barrier_init(shared_address(barriers + i), 1);
     barrier_init_fence();
-    for (uint32_t i = tiles; i < 2 * tiles; ++i) barrier_expect(at + i * 8, bytes);
+}
+
+// Step 1's, once blocks have met: what arrives before is counted too. That of even steps begins with
+// step 2: for step 0, whose h is there, the wait is for the phase before its first. No barrier
+// expects what nobody will wait for.
+__device__ void expect_first_h(uint64_t *barriers, uint32_t tiles, uint32_t bytes, int32_t steps) {
+    if (threadIdx.x != 0 || steps < 2) return;
+    for (uint32_t i = tiles; i < 2 * tiles; ++i) barrier_expect(shared_address(barriers + i), bytes);
 }
 
 // Until all of h of step t is here; then the barrier may count that of step t + 2.
-// `expects`: in one thread of the block.
+// `expects`: in one thread of the block, where there is such a step.
 __device__ void wait_for_h(const uint64_t &barrier, int32_t t, uint32_t bytes, bool expects) {
     const uint32_t at = shared_address(&barrier);
     barrier_wait(at, (uint32_t(t) >> 1 ^ uint32_t(~t)) & 1);
