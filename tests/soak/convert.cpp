@@ -105,7 +105,7 @@ void check_repack(World *world, const Case &c, Random *random) {
         packed_desc.layout = QK_LAYOUT_PACKED;
         const Tensor packed(context, packed_desc);
         context.expect_ok(qk_repack(context.get(), from.get(), packed.get()), "qk_repack");
-        context.expect_ok(qk_repack(context.get(), packed.get(), to.get()), "qk_repack from packed");
+        context.expect_ok(qk_repack(context.get(), packed.get(), to.get()), "from packed");
         context.synchronize();
     } else {
         context.expect_ok(qk_repack(context.get(), from.get(), to.get()), "qk_repack");

@@ -150,7 +150,8 @@ Case draw(uint64_t number, qk_device device) {
 }
 
 const char *name(Op op) {
-    constexpr const char *names[] = {"dequantize", "repack", "quantize", "linear", "queue", "refuse"};
+    constexpr const char *names[] = {"dequantize", "repack", "quantize",
+                                     "linear",     "queue",  "refuse"};
     return names[int(op)];
 }
 

@@ -189,9 +189,9 @@ void expect_on_cpu(const Problem &p, const Bytes &y) {
 
 // u is one rounding to x's type. Weights are taken as they are up to 64 rows without a workspace
 // (entries of tables rounded once); else scale, entry and product may be rounded, each to half of
-// 2^-24 at least in f16, entries up to 15, and the bias. A sum adds up k terms in f32, each addition
-// off by at most 2^-23 (tensor cores truncate); f32 x is up to three terms of a value, so six
-// products stand for one, each pair of terms complete to 2^-22.
+// 2^-24 at least in f16, entries up to 15, and the bias. A sum adds up k terms in f32, each
+// addition off by at most 2^-23 (tensor cores truncate); f32 x is up to three terms of a value, so
+// six products stand for one, each pair of terms complete to 2^-22.
 void expect_on_cuda(const Problem &p, const Bytes &y) {
     const Case &c = *p.c;
     const int64_t n = c.spec.n, k = c.spec.k;

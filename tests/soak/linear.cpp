@@ -41,6 +41,16 @@ struct Call {
     }
 };
 
+// Whether a matrix kernel takes packed w, so that cuBLASLt never does: groups of `least` codes
+// times a power of two, or the row.
+bool tiles(const Case &c, int64_t least) {
+    const int64_t group = c.spec.group_size == -1 ? c.spec.k : c.spec.group_size;
+    const bool fits =
+        group >= c.spec.k || (group % least == 0 && (group & (group - 1)) == 0);
+    return !c.dense_weight && !reference::eight_bit(c.spec.format) && !c.spec.flat && fits &&
+           c.spec.k % 16 == 0 && c.x_format != Format::f32;
+}
+
 // Batches of one class give a row the same bits (qk.h); [low, high] of m's class.
 struct Class {
     int64_t low, high;
@@ -53,7 +63,7 @@ Class class_of(const Case &c, bool cuda, bool library) {
     }
     const bool packed = c.packed && !c.dense_weight && !reference::eight_bit(c.spec.format);
     if (!packed) return {1, std::min<int64_t>(c.m, 4)};
-    if (library && c.x_format == Format::f32) return {c.m, c.m};
+    if (library && !(c.m <= 16 ? tiles(c, 32) : tiles(c, 64))) return {c.m, c.m};
     if (c.m <= 16) return c.m == 1 ? Class{1, 1} : Class{2, c.m};
     if (c.m <= 64) return {17, c.m};
     if (c.m > 1024) return {c.m, c.m};
@@ -94,12 +104,7 @@ void check_batches(Call *call, const Context &context, qk_tensor *w, const Bytes
 
 // Whether more than 16 rows are repacked into a workspace that is large enough.
 bool repacks(const Case &c) {
-    const int64_t group = c.spec.group_size == -1 ? c.spec.k : c.spec.group_size;
-    const bool one = group >= c.spec.k;
-    const bool fits = one || (group % 64 == 0 && (group & (group - 1)) == 0);
-    const bool whole = c.spec.layout != Layout::awq_gemm || c.spec.n % 16 == 0;
-    return !c.dense_weight && !reference::eight_bit(c.spec.format) && fits && whole &&
-           c.spec.k % 16 == 0 && c.x_format != Format::f32 && !c.spec.flat && c.m > 16;
+    return tiles(c, 64) && c.m > 16 && (c.spec.layout != Layout::awq_gemm || c.spec.n % 16 == 0);
 }
 
 size_t workspace_for(const Case &c, const Context &context, const qk_tensor *w, Random *random) {

@@ -1,5 +1,5 @@
-// A random walk over qk.h: each case is drawn from one number and checked against the reference, the
-// derived bounds and the promises of the header. What a case is and what it stands on.
+// A random walk over qk.h: each case is drawn from one number and checked against the reference,
+// the derived bounds and the promises of the header. What a case is and what it stands on.
 #pragma once
 #include <memory>
 #include <stdexcept>

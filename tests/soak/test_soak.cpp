@@ -84,9 +84,9 @@ bool attempt(World *world, const Options &options, const Case &c) {
         run_case(world, c);
         return true;
     } catch (const Failure &failure) {
-        std::printf("FAILED: test_soak --backend %s --isa %s --case 0x%016" PRIx64 "\n    %s\n    %s\n",
-                    options.backend.c_str(), options.isa.c_str(), c.number, describe(c).c_str(),
-                    failure.what());
+        std::printf("FAILED: test_soak --backend %s --isa %s --case 0x%016" PRIx64 "\n",
+                    options.backend.c_str(), options.isa.c_str(), c.number);
+        std::printf("    %s\n    %s\n", describe(c).c_str(), failure.what());
         std::fflush(stdout);
         if (dynamic_cast<const Fault *>(&failure) != nullptr) std::_Exit(1);
         return false;

@@ -171,20 +171,21 @@ __device__ void store_y(const GruView &v, char *to, int32_t h) {
     }
 }
 
-// The barriers of even and of odd steps count the bytes of h that arrive, phase by phase. Blocks must
-// meet before any of h is sent.
+// The barriers of even and of odd steps count the bytes of h that arrive, phase by phase. Blocks
+// must meet before any of h is sent.
 __device__ void begin_barriers(uint64_t *barriers, uint32_t tiles) {
     if (threadIdx.x != 0) return;
     for (uint32_t i = 0; i < 2 * tiles; ++i) barrier_init(shared_address(barriers + i), 1);
     barrier_init_fence();
 }
 
-// Step 1's, once blocks have met: what arrives before is counted too. That of even steps begins with
-// step 2: for step 0, whose h is there, the wait is for the phase before its first. No barrier
+// Step 1's, once blocks have met: what arrives before is counted too. That of even steps begins
+// with step 2: for step 0, whose h is there, the wait is for the phase before its first. No barrier
 // expects what nobody will wait for.
 __device__ void expect_first_h(uint64_t *barriers, uint32_t tiles, uint32_t bytes, int32_t steps) {
     if (threadIdx.x != 0 || steps < 2) return;
-    for (uint32_t i = tiles; i < 2 * tiles; ++i) barrier_expect(shared_address(barriers + i), bytes);
+    const uint32_t odd = shared_address(barriers + tiles);
+    for (uint32_t i = 0; i < tiles; ++i) barrier_expect(odd + i * 8, bytes);
 }
 
 // Until all of h of step t is here; then the barrier may count that of step t + 2.
