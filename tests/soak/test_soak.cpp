@@ -1,8 +1,8 @@
 // Draws cases until its time is over, and prints each failure with the line that repeats it.
 //
-//   test_soak [--backend cpu|cuda] [--isa all|avx512|avx2|neon|generic] [--seconds S | --cases N]
-//             [--seed N] [--only dequantize|repack|quantize|linear|queue|refuse]
-//             [--case NUMBER [--repeat N]] [--verbose]
+//   test_soak [--backend cpu|cuda] [--isa all|avx512|avx2|dotprod|neon|generic]
+//             [--seconds S | --cases N] [--seed N] [--case NUMBER [--repeat N]]
+//             [--only dequantize|repack|quantize|linear|queue|refuse] [--verbose]
 //
 // Exit code: 0, 1 where a case failed, 77 where the backend has no device here.
 #include <chrono>
