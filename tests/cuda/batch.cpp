@@ -154,8 +154,8 @@ bool gemm_runs(const Case &c, const DeviceWeight &w) {
         {{type, c.m, c.k(), nullptr}, w.view(), nullptr, {type, c.m, c.n(), nullptr}}, 0);
 }
 
-// Between them these take every cut of choose/gemm.hpp on an H200, alone and in clusters; every
-// size has a tail.
+// Between them these take every cut of choose/gemm.hpp on an H200, alone and in clusters, and last
+// waves that are cut; every size has a rest.
 TEST(CudaBatch, EveryCutIsWithinItsBound) {
     QK_NEEDS_DEVICE();
     Rng rng(25);
@@ -163,7 +163,7 @@ TEST(CudaBatch, EveryCutIsWithinItsBound) {
         {17, 12300, 144}, {32, 28700, 272}, {33, 12300, 16},  {61, 12300, 528},
         {70, 8200, 1040}, {101, 6100, 1040}, {127, 50, 2064}, {129, 12300, 80},
         {500, 8200, 80},  {300, 2050, 2064},
-        {100, 12300, 1040}, {500, 2050, 2064}};
+        {100, 12300, 1040}, {500, 2050, 2064}, {129, 16910, 656}, {500, 20010, 528}};
     for (const qk_format format : {QK_FORMAT_U4_AFFINE, QK_FORMAT_NF4}) {
         for (const auto &[m, n, k] : cases) {
             Case c = make_case(weight_desc(format, QK_FORMAT_F16, QK_LAYOUT_ROW, 64, n, k),

@@ -59,30 +59,59 @@ TEST(CudaChoose, HowTheMatrixKernelCutsAnH200) {
         int64_t m, n, k;
         GemmCut cut;
         int32_t split;
+        int32_t tail = 0;
     } rows[] = {
         {64, 4096, 4096, GemmCut::kThinNarrow, 2},   {64, 4096, 14336, GemmCut::kThinNarrow, 2},
         {33, 8192, 8192, GemmCut::kThinNarrow, 1},   {64, 28672, 4096, GemmCut::kTallNarrow, 1},
         {128, 4096, 4096, GemmCut::k128x128, 3},     {128, 8192, 8192, GemmCut::k128x128, 2},
         {128, 28672, 4096, GemmCut::k128x128, 1},    {256, 4096, 4096, GemmCut::k128x128, 2},
         {256, 6144, 4096, GemmCut::k192x128, 2},     {512, 6144, 4096, GemmCut::k192x128, 1},
-        {256, 8192, 8192, GemmCut::k128x128, 1},     {256, 28672, 4096, GemmCut::k128x256, 1},
-        {512, 28672, 4096, GemmCut::k128x128, 1},    {1024, 6144, 4096, GemmCut::k192x128, 1},
+        {256, 8192, 8192, GemmCut::k128x128, 1},     {256, 28672, 4096, GemmCut::k128x128, 1, 26},
+        {512, 28672, 4096, GemmCut::k128x256, 1, 26}, {1024, 6144, 4096, GemmCut::k128x256, 1, 15},
         {4096, 4096, 4096, GemmCut::k128x256, 1},
     };
     for (const auto &row : rows) {
         const GemmPlan plan = qk::cuda::plan_gemm(false, row.m, row.n, row.k, 132);
         EXPECT_EQ(plan.cut, row.cut) << row.m << ": " << row.n << " x " << row.k;
         EXPECT_EQ(plan.split, row.split) << row.m << ": " << row.n << " x " << row.k;
+        EXPECT_EQ(plan.tail, row.tail) << row.m << ": " << row.n << " x " << row.k;
+        EXPECT_EQ(qk::cuda::plan_gemm(false, row.m, row.n, row.k, 132, false).tail, 0);
     }
+}
+
+// What is left for whole blocks fills waves, and the tail finds room at once, two blocks an item.
+TEST(CudaChoose, ATailTakesTheLastWavesPlace) {
+    int tails = 0;
+    for (const GemmCut cut : {GemmCut::k128x128, GemmCut::k192x128, GemmCut::k128x256}) {
+        const qk::cuda::GemmCost c = qk::cuda::cost_of(cut, false);
+        for (int64_t m = 65; m < 5000; m += 123) {
+            for (int64_t n = 1; n < 60000; n += 677) {
+                for (const int32_t multiprocessors : {1, 2, 78, 132}) {
+                    const int64_t tail = qk::cuda::tail_of(cut, m, n, multiprocessors);
+                    if (tail == 0) continue;
+                    ++tails;
+                    const int64_t x_blocks = qk::ceil_div(m, c.x_rows);
+                    const int64_t whole = (qk::ceil_div(n, c.rows) - tail) * x_blocks;
+                    const int64_t at_once = 2 * qk::cuda::clusters_at_once(2, multiprocessors);
+                    ASSERT_GT(whole, 0);
+                    ASSERT_LE(tail * x_blocks * 2, at_once);
+                    ASSERT_LE(whole, (whole + tail * x_blocks) / at_once * at_once);
+                }
+            }
+        }
+    }
+    EXPECT_GT(tails, 1000);
 }
 
 TEST(CudaChoose, NoClusterHasMoreBlocksThanStages) {
     for (const int64_t k : {16, 64, 128, 300, 1000}) {
-        for (const int64_t m : {33, 65, 1000}) {
+        for (const auto &[m, n] : {std::pair<int64_t, int64_t>{33, 500}, {65, 500}, {1000, 500},
+                                   {500, 20000}, {129, 17000}}) {
             for (const bool pairs : {false, true}) {
-                const GemmPlan plan = qk::cuda::plan_gemm(pairs, m, 500, k, 132);
+                const GemmPlan plan = qk::cuda::plan_gemm(pairs, m, n, k, 132);
                 const int64_t tiles = qk::cuda::cost_of(plan.cut, pairs).stage_tiles;
-                EXPECT_LE(plan.split, (k + 64 * tiles - 1) / (64 * tiles)) << m << " " << k;
+                const int64_t stages = (k + 64 * tiles - 1) / (64 * tiles);
+                EXPECT_LE(plan.tail > 0 ? 2 : plan.split, stages) << m << " " << k;
             }
         }
     }

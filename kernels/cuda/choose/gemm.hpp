@@ -11,7 +11,8 @@ enum class GemmCut { kThinNarrow, kTallNarrow, k128x128, k192x128, k128x256 };
 
 struct GemmPlan {
     GemmCut cut;
-    int32_t split;  // blocks of a cluster, which share k
+    int32_t split;     // blocks of a cluster, which share k
+    int32_t tail = 0;  // with split 1: the last blocks of rows of w, whose k two blocks share
 };
 
 struct GemmCost {
@@ -27,10 +28,10 @@ constexpr GemmCost cost_of(GemmCut cut, bool pairs) {
         case GemmCut::kThinNarrow: return {64, 64, 4, pairs ? 145 : 130, 3000, 2500, 500};
         case GemmCut::kTallNarrow: return {256, 64, 2, 490, 3500, 2500, 1500};
         case GemmCut::k128x128:
-            if (pairs) return {128, 128, 2, 440, 1740, 2100, 2830};
+            if (pairs) return {128, 128, 2, 410, 1740, 2100, 2830};
             return {128, 128, 2, 370, 1020, 2100, 2240};
         case GemmCut::k192x128:
-            if (pairs) return {192, 128, 2, 600, 1900, 2100, 2480};
+            if (pairs) return {192, 128, 2, 580, 1900, 2100, 2480};
             return {192, 128, 2, 550, 1300, 2100, 1780};
         default:
             if (pairs) return {128, 256, 1, 710, 1880, 2100, 2240};
@@ -47,18 +48,33 @@ constexpr int64_t clusters_at_once(int32_t size, int32_t multiprocessors) {
     return max64(int64_t{on_132[size]} * multiprocessors / 132, 1);
 }
 
+// Blocks of rows of w for a last wave of half the length, where all multiprocessors in pairs hold
+// it: it takes the place of a wave that most of them would be idle in. 0: there is none.
+constexpr int32_t tail_of(GemmCut cut, int64_t m, int64_t n, int32_t multiprocessors) {
+    const GemmCost c = cost_of(cut, false);
+    const int64_t row_blocks = ceil_div(n, c.rows), x_blocks = ceil_div(m, c.x_rows);
+    const int64_t at_once = 2 * clusters_at_once(2, multiprocessors);
+    const int64_t items = row_blocks * x_blocks, left = items % at_once;
+    const int64_t rows = ceil_div(left, x_blocks);
+    return items > at_once && rows * x_blocks * 2 <= at_once ? int32_t(rows) : 0;
+}
+
 constexpr int64_t gemm_nanoseconds(GemmPlan plan, bool pairs, int64_t m, int64_t n, int64_t k,
                                    int32_t multiprocessors) {
     const GemmCost c = cost_of(plan.cut, pairs);
-    const int64_t clusters = ceil_div(n, c.rows) * ceil_div(m, c.x_rows);
+    const int64_t clusters = (ceil_div(n, c.rows) - plan.tail) * ceil_div(m, c.x_rows);
     const int64_t waves = ceil_div(clusters, clusters_at_once(plan.split, multiprocessors));
-    const int64_t stages = ceil_div(ceil_div(k, 64 * c.stage_tiles), plan.split);
-    const int64_t item = stages * c.stage_tiles * c.tile + c.item + (plan.split > 1 ? c.meet : 0);
-    return waves * item + c.start;
+    const auto item = [&](int64_t split) {
+        const int64_t stages = ceil_div(ceil_div(k, 64 * c.stage_tiles), split);
+        return stages * c.stage_tiles * c.tile + c.item + (split > 1 ? c.meet : 0);
+    };
+    return waves * item(plan.split) + (plan.tail > 0 ? item(2) : 0) + c.start;
 }
 
-// The cheapest cut; the first of equals.
-constexpr GemmPlan plan_gemm(bool pairs, int64_t m, int64_t n, int64_t k, int32_t multiprocessors) {
+// The cheapest cut; the first of equals. `one_slab`: all rows of w are there at once (a tail would
+// be elsewhere in each slab).
+constexpr GemmPlan plan_gemm(bool pairs, int64_t m, int64_t n, int64_t k, int32_t multiprocessors,
+                             bool one_slab = true) {
     constexpr GemmCut cuts[] = {GemmCut::kThinNarrow, GemmCut::kTallNarrow, GemmCut::k128x128,
                                 GemmCut::k192x128, GemmCut::k128x256};
     const bool narrow = m <= 64;
@@ -66,11 +82,13 @@ constexpr GemmPlan plan_gemm(bool pairs, int64_t m, int64_t n, int64_t k, int32_
     int64_t least = INT64_MAX;
     for (const GemmCut cut : cuts) {
         if (narrow != (cost_of(cut, pairs).x_rows == 64)) continue;
-        for (int32_t split = 1; split <= kMaxSplit; ++split) {
-            const GemmPlan plan = {cut, split};
+        const auto consider = [&](GemmPlan plan) {
             const int64_t cost = gemm_nanoseconds(plan, pairs, m, n, k, multiprocessors);
             if (cost < least) best = plan, least = cost;
-        }
+        };
+        for (int32_t split = 1; split <= kMaxSplit; ++split) consider({cut, split});
+        const int32_t tail = tail_of(cut, m, n, multiprocessors);
+        if (tail > 0 && one_slab && !narrow) consider({cut, 1, tail});
     }
     return best;
 }

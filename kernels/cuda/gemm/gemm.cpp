@@ -57,12 +57,26 @@ bool can_run(const LinearArgs &args, int32_t device_index) {
     return choose_linear(c) == LinearPath::kGemm;
 }
 
+// Whether weights of this size and kind would be repacked in one slab (linear/repacked.cpp),
+// however many rows of them are here: if not, no cut may depend on where a row is.
+bool one_slab(const LinearArgs &args, bool pairs) {
+    const Layout &layout = *args.w.layout;
+    Geometry s = args.w.geometry;
+    s.n = kRepackStep;
+    s.group_count = s.n * s.groups_per_row;
+    const int64_t scales = layout.scale_count(s) * args.w.scale.format->bits / 8;
+    const int64_t bytes = round_up(layout.data_bytes(s), 256) + round_up(scales, 256) +
+                          (pairs ? 0 : round_up(layout.zero_bytes(s), 256));
+    return plan_repack(args.y.columns, bytes) == args.y.columns;
+}
+
 Status run(const LinearArgs &args, const Launch &launch) {
     const Geometry &s = args.w.geometry;
     const bool pairs = args.w.layout->id == kLayoutTilesPairs;
     const bool f16 = args.x.format->id == QK_FORMAT_F16;
     const GemmPlan plan =
-        plan_gemm(pairs, args.x.rows, args.y.columns, s.k, multiprocessors(launch.device_index));
+        plan_gemm(pairs, args.x.rows, args.y.columns, s.k, multiprocessors(launch.device_index),
+                  one_slab(args, pairs));
     const Dense *const bias = args.bias;
     const int64_t second_group = args.w.scale.second_group;
     GemmProblem p = {};
@@ -76,7 +90,8 @@ Status run(const LinearArgs &args, const Launch &launch) {
     p.tiles = int32_t(ceil_div(s.k, 64));
     p.group_shift = group_tiles_shift(s);
     p.second_shift = log2_of(second_group);
-    p.split = plan.split;
+    p.split = plan.tail > 0 ? 2 : plan.split;
+    p.cut_rows = plan.tail;
     RunGemm *const run_gemm = pairs ? (f16 ? run_gemm_pairs_f16 : run_gemm_pairs_bf16)
                                     : (f16 ? run_gemm_numbers_f16 : run_gemm_numbers_bf16);
     return run_gemm(plan.cut, args, launch, &p);

@@ -22,19 +22,22 @@ Status run_narrow(const LinearArgs &args, const Launch &launch, GemmProblem *p) 
     return launch_kernel(launch, "linear", multiply_narrow<S>, shape, *p);
 }
 
-// Alone, a block takes one item after the other; a cluster has one.
+// Alone, a block takes one item after the other; a cluster has one, after those of its blocks.
 template <class S>
 Status run_wide(const LinearArgs &args, const Launch &launch, GemmProblem *p) {
     p->slots = S::slots(uint32_t(shared_memory(launch.device_index)) - kStaticShared);
     QK_TRY(describe_planes(args, S::kRowTiles, S::N, launch.error, p));
     p->x_blocks = int32_t(ceil_div(p->m, S::N));
-    p->row_blocks = int32_t(ceil_div(p->row_tiles, S::kRowTiles));
-    const int64_t items = int64_t(p->x_blocks) * p->row_blocks;
-    const int64_t at_once = p->split > 1 ? items : multiprocessors(launch.device_index);
-    const int32_t groups = int32_t(min64(items, at_once));
-    p->step_rows = groups / p->x_blocks;
-    p->step_x = groups % p->x_blocks;
-    Shape3 shape = {dim3(uint32_t(groups * p->split)), S::kThreads};
+    const int32_t row_blocks = int32_t(ceil_div(p->row_tiles, S::kRowTiles));
+    if (p->split > 1 && p->cut_rows == 0) p->cut_rows = row_blocks;
+    p->whole_rows = row_blocks - p->cut_rows;
+    const int64_t whole = int64_t(p->x_blocks) * p->whole_rows;
+    const int64_t cut = int64_t(p->x_blocks) * p->cut_rows * p->split;
+    const int64_t at_once = multiprocessors(launch.device_index) / p->split * p->split;
+    const int32_t blocks = int32_t(max64(min64(whole, at_once), cut));
+    p->step_rows = blocks / p->x_blocks;
+    p->step_x = blocks % p->x_blocks;
+    Shape3 shape = {dim3(uint32_t(blocks)), S::kThreads};
     shape.shared_bytes = S::shared_bytes(p->slots);
     shape.overlaps = true;
     shape.cluster = p->split;

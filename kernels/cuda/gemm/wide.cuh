@@ -10,8 +10,9 @@
 // rounded to x's type, multiplies the weights first, as if they had been dequantized to x's type.
 //
 // Blocks go on from product to product (the producers fill the ring for the next one while sums are
-// stored), or, where there are fewer products than multiprocessors, those of a cluster cut k and
-// add their sums in a fixed order (gemm/wide_output.cuh).
+// stored). Where there are fewer products than multiprocessors, and in a last wave that would leave
+// half of them idle, the blocks of a cluster cut k and add their sums in a fixed order
+// (gemm/wide_output.cuh).
 //
 // After a change look for C7514 in what `nvcc -Xptxas -v` says: where ptxas finds the sums in use
 // between products it waits after each of them, and a tile takes 1400 clocks instead of 1060.
@@ -116,27 +117,31 @@ struct WideGemm : Gemm<S> {
     }
 };
 
-// The items of a block, or of a cluster, which cut k: every gridDim-th, rows of x first.
+// What a block multiplies, one after the other: items whose k it takes alone, every gridDim-th,
+// rows of x first; then, where its cluster has one, an item whose k the cluster's blocks share.
 struct Items {
     int32_t row, x;  // of the next
-    int32_t first, last;
+    int32_t cut;     // the shared item's number, less than 0 where there is none
+
+    __device__ explicit Items(const GemmProblem &p)
+        : row(int32_t(blockIdx.x) / p.x_blocks), x(int32_t(blockIdx.x) % p.x_blocks) {
+        const int32_t after = (int32_t(gridDim.x) - int32_t(blockIdx.x) - 1) / p.split;
+        cut = after < p.cut_rows * p.x_blocks ? after : -1;
+    }
+    __device__ bool whole(const GemmProblem &p) const { return row < p.whole_rows; }
 
     template <class S>
-    __device__ static Items of(const GemmProblem &p, uint32_t rank, S) {
-        const uint32_t begin = p.split == 1 ? blockIdx.x : cluster_id();
-        const uint32_t stages = uint32_t(p.tiles + S::kTiles - 1) / S::kTiles;
-        Items i = {int32_t(begin / uint32_t(p.x_blocks)), int32_t(begin % uint32_t(p.x_blocks)), 0,
-                   int32_t(stages) * S::kTiles};
-        if (p.split > 1) {
-            i.first = int32_t(stages * rank / p.split) * S::kTiles;
-            i.last = int32_t(stages * (rank + 1) / p.split) * S::kTiles;
-        }
-        return i;
+    __device__ Item item(const GemmProblem &p, S) const {
+        const int32_t stages = (p.tiles + S::kTiles - 1) / S::kTiles;
+        return {row * S::kRowTiles, x * S::N, 0, stages * S::kTiles};
     }
-    __device__ bool there(const GemmProblem &p) const { return row < p.row_blocks; }
     template <class S>
-    __device__ Item item(S) const {
-        return {row * S::kRowTiles, x * S::N, first, last};
+    __device__ Item cut_item(const GemmProblem &p, uint32_t rank, S) const {
+        const uint32_t stages = uint32_t(p.tiles + S::kTiles - 1) / S::kTiles;
+        const uint32_t split = uint32_t(p.split);
+        return {(p.whole_rows + cut / p.x_blocks) * S::kRowTiles, cut % p.x_blocks * S::N,
+                int32_t(stages * rank / split) * S::kTiles,
+                int32_t(stages * (rank + 1) / split) * S::kTiles};
     }
     __device__ void next(const GemmProblem &p) {
         row += p.step_rows;
@@ -147,28 +152,50 @@ struct Items {
 
 // The producer warps. The first copies are ordered as soon as the barriers stand.
 template <class S>
-__device__ void produce(const WideGemm<S> &g, Items items) {
-    Turn turn(1);
+__device__ void produce(const WideGemm<S> &g, Items items, uint32_t rank) {
+    const auto each_item = [&](auto order) {
+        Turn turn(1);
+        for (; items.whole(g.p); items.next(g.p)) order(items.item(g.p, S()), turn);
+        if (items.cut >= 0) order(items.cut_item(g.p, rank, S()), turn);
+    };
     if (int(threadIdx.x) >> 5 == S::kConsumers * 4) {
         wait_for_previous_kernel();  // x may be its y
         if (elect_one()) {
-            for (; items.there(g.p); items.next(g.p)) g.order_boxes(items.item(S()), turn);
+            each_item([&](const Item &it, Turn &turn) { g.order_boxes(it, turn); });
         }
         __syncwarp();
     } else if (int(threadIdx.x) >> 5 == S::kConsumers * 4 + 1) {
-        for (; items.there(g.p); items.next(g.p)) g.order_scales(items.item(S()), turn);
+        each_item([&](const Item &it, Turn &turn) { g.order_scales(it, turn); });
+    }
+    if (items.cut >= 0) {
+        cluster_arrive_relaxed();
+        cluster_wait();
+        cluster_sync();
     }
 }
 
+// The consumer warps.
 template <class S>
-__device__ void store(const WideOutput<S> &output, uint32_t base, uint32_t rank,
-                      const typename WideGemm<S>::Sums &sums) {
-    if (output.p.split == 1) return output.store(sums);
-    cluster_arrive_relaxed();
-    cluster_wait();  // every ring is free: a cluster has one item
-    output.send_sums(base, rank, sums);
-    cluster_sync();
-    output.store_own_pieces(base, rank);
+__device__ void multiply_items(const WideGemm<S> &g, Items items, uint32_t rank, uint32_t base) {
+    typename WideGemm<S>::Sums sums = {};
+    Turn turn(0);
+    const uint32_t turns = base + S::kTable + uint32_t(g.p.slots) * S::kStage;
+    while (true) {
+        const bool whole = items.whole(g.p);
+        if (!whole && items.cut < 0) return;
+        const Item item = whole ? items.item(g.p, S()) : items.cut_item(g.p, rank, S());
+        g.consume(item, turn, sums);
+        const WideOutput<S> output(g.p, item, turns);
+        if (!whole) {
+            cluster_arrive_relaxed();
+            cluster_wait();  // every ring is free: nothing follows
+            output.send_sums(base, rank, sums);
+            cluster_sync();
+            return output.store_own_pieces(base, rank);
+        }
+        output.store(sums);
+        items.next(g.p);
+    }
 }
 
 template <class S>
@@ -180,7 +207,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     __shared__ float scale_codes[S::kind == ScaleKind::kNested ? 256 : 1];
     const uint32_t base = (shared_address(unaligned) + 1023) / 1024 * 1024;
     uint8_t *const shared = unaligned + (base - shared_address(unaligned));
-    const uint32_t rank = p.split == 1 ? 0 : cluster_rank();
+    const uint32_t rank = cluster_rank();
     // As a broadcast the compiler knows it to be the same in a warp: addresses stay uniform.
     const int warp = __shfl_sync(~0u, int(threadIdx.x) >> 5, 0);
     allow_next_kernel();
@@ -201,27 +228,13 @@ __global__ void __launch_bounds__(S::kThreads, 1)
                             base,
                             scale_codes,
                             S::kind == ScaleKind::kNested ? load_as<float>(p.w.bias, 0) : 0.0f}};
-    Items items = Items::of(p, rank, S());
+    const Items items(p);
     if (warp >= S::kConsumers * 4) {
         fewer_registers<S::kProducerRegisters>();
-        produce(g, items);
-        if (p.split > 1) {
-            cluster_arrive_relaxed();
-            cluster_wait();
-            cluster_sync();
-        }
+        produce(g, items, rank);
     } else {
         more_registers<S::kConsumerRegisters>();
-        typename WideGemm<S>::Sums sums = {};
-        Turn turn(0);
-        const uint32_t turns = base + S::kTable + uint32_t(p.slots) * S::kStage;
-        for (; items.there(p); items.next(p)) {
-            const Item item = items.item(S());
-            g.consume(item, turn, sums);
-            const WideOutput<S> output(p, item, turns);
-            store(output, base, rank, sums);
-            if (p.split > 1) break;
-        }
+        multiply_items(g, items, rank, base);
     }
 #endif
 }
