@@ -5,6 +5,7 @@
 //     qk_bench_cpu_linear [--filter TEXT] [--threads N] [--seconds S] [--m M] [--place dram|l2|l3]
 //                         [--against read|peak|sgemm] [--mode exact|bf16|int8]
 //                         [--isa all|avx512|avx2|generic]
+//                         [--layout packed|row|row_high|gptq|awq_gemm|awq_gemv|word]
 //     qk_bench_cpu_linear --fork-join [--threads N]
 #include <string.h>
 #include <unistd.h>
@@ -20,7 +21,8 @@
 namespace {
 
 struct Options {
-    std::string filter, place = "dram", against = "read", mode = "exact", isa = "all";
+    std::string filter, place = "dram", against = "read", mode = "exact", isa = "all",
+                layout = "packed";
     int threads = 1, m = 1;
     double seconds = 1;
     bool fork_join = false;
@@ -42,7 +44,25 @@ constexpr Case kCases[] = {
     {"u4 g128 f16", QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, 128, QK_FORMAT_F32},
     {"u4 g128 f16 f16 x", QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, 128, QK_FORMAT_F16},
     {"u4 g32 f16", QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, 32, QK_FORMAT_F32},
+    {"s8 g128 f16", QK_FORMAT_S8, QK_FORMAT_F16, 128, QK_FORMAT_F32},
+    {"lut8 g256 f32", QK_FORMAT_LUT8, QK_FORMAT_F32, 256, QK_FORMAT_F32},
 };
+
+bool has_bytes(const Case &c) { return c.format == QK_FORMAT_S8 || c.format == QK_FORMAT_LUT8; }
+
+// Codes of 8 bits know one layout only.
+qk_layout layout_of(const Options &options, const Case &c) {
+    constexpr struct {
+        const char *name;
+        qk_layout layout;
+    } layouts[] = {{"row", QK_LAYOUT_ROW},           {"row_high", QK_LAYOUT_ROW_HIGH},
+                   {"gptq", QK_LAYOUT_GPTQ},         {"awq_gemm", QK_LAYOUT_AWQ_GEMM},
+                   {"awq_gemv", QK_LAYOUT_AWQ_GEMV}, {"word", QK_LAYOUT_WORD}};
+    for (const auto &each : layouts) {
+        if (options.layout == each.name) return has_bytes(c) ? QK_LAYOUT_ROW : each.layout;
+    }
+    return QK_LAYOUT_PACKED;
+}
 
 void check(qk_status status, const qk_context *context) {
     if (status == QK_OK) return;
@@ -99,24 +119,27 @@ double weight_bytes(const Case &c, int64_t n, int64_t k) {
     const double groups = double(n) * double((k + c.group_size - 1) / c.group_size);
     const bool half = c.scale_format == QK_FORMAT_F16;
     const double scale = c.scale_format == QK_FORMAT_F32 ? 4 : half ? 2 : 1;
-    return double(n) * double(k) / 2 + groups * scale +
+    return double(n) * double(k) / (has_bytes(c) ? 1 : 2) + groups * scale +
            (c.format == QK_FORMAT_U4_AFFINE ? groups / 2 : 0);
 }
 
-qk_tensor *create_w(qk_context *context, const Case &c, int64_t n, int64_t k) {
+qk_tensor *create_w(qk_context *context, const Case &c, int64_t n, int64_t k,
+                    qk_layout layout = QK_LAYOUT_PACKED) {
     qk_tensor *const row = create(context, c.format, QK_LAYOUT_ROW, n, k, &c);
     qk_tensor *const dense = create_x(context, QK_FORMAT_F32, n, k);
-    if (c.scale_format == QK_FORMAT_LUT8) {
+    const auto upload_table = [&](qk_plane plane) {
         float table[256];
         qk_dynamic_table(table);
-        check(qk_tensor_upload(context, row, QK_PLANE_SCALE_CODE, table, sizeof(table)), context);
-    }
+        check(qk_tensor_upload(context, row, plane, table, sizeof(table)), context);
+    };
+    if (c.scale_format == QK_FORMAT_LUT8) upload_table(QK_PLANE_SCALE_CODE);
+    if (c.format == QK_FORMAT_LUT8) upload_table(QK_PLANE_TABLE);
     check(qk_quantize(context, dense, row), context);
-    qk_tensor *const packed = create(context, c.format, QK_LAYOUT_PACKED, n, k, &c);
-    check(qk_repack(context, row, packed), context);
+    qk_tensor *const w = create(context, c.format, layout, n, k, &c);
+    check(qk_repack(context, row, w), context);
     qk_tensor_destroy(row);
     qk_tensor_destroy(dense);
-    return packed;
+    return w;
 }
 
 // What a case is compared with: `work` bytes or operations a call.
@@ -166,9 +189,10 @@ void run_case(const Options &options, const Case &c, int64_t n, int64_t k) {
     const bool dram = options.place == "dram";
     const int copies = dram ? std::max(2, int(3.2e8 / bytes) + 1) : 1;
     const int calls = options.m >= 64 ? 1 : dram ? copies : std::max(4, int(6.4e7 / bytes));
-    std::vector<qk_tensor *> weights = {create_w(context, c, n, k)};
+    const qk_layout layout = layout_of(options, c);
+    std::vector<qk_tensor *> weights = {create_w(context, c, n, k, layout)};
     while (int(weights.size()) < copies) {
-        qk_tensor *const copy = create(context, c.format, QK_LAYOUT_PACKED, n, k, &c);
+        qk_tensor *const copy = create(context, c.format, layout, n, k, &c);
         check(qk_repack(context, weights[0], copy), context);
         weights.push_back(copy);
     }
@@ -204,11 +228,12 @@ void run_case(const Options &options, const Case &c, int64_t n, int64_t k) {
                              (reads ? bytes : flops) * calls, kernel);
     const double calls_per_ns = r.gigabytes / (reads ? bytes : flops);
     printf("{\"bench\": \"linear\", \"case\": \"%s\", \"mode\": \"%s\", \"isa\": \"%s\", "
-           "\"m\": %d, \"n\": %lld, \"k\": %lld, "
+           "\"layout\": \"%s\", \"m\": %d, \"n\": %lld, \"k\": %lld, "
            "\"place\": \"%s\", \"threads\": %d, \"GB/s\": %.2f, \"GFLOP/s\": %.1f, "
            "\"against\": \"%s\", \"floor %s\": %.2f, \"ratio\": %.3f, \"p10\": %.3f, "
            "\"p90\": %.3f, \"samples\": %d}\n",
-           c.name, options.mode.c_str(), options.isa.c_str(), options.m, (long long)n, (long long)k,
+           c.name, options.mode.c_str(), options.isa.c_str(),
+           has_bytes(c) ? "row" : options.layout.c_str(), options.m, (long long)n, (long long)k,
            options.place.c_str(), options.threads, calls_per_ns * bytes, calls_per_ns * flops,
            options.against.c_str(), reads ? "GB/s" : "GFLOP/s", r.floor, r.ratio, r.low, r.high,
            r.samples);
@@ -273,6 +298,9 @@ int main(int argc, char **argv) {
     app.add_option("--seconds", options.seconds, "of samples, a case")->check(CLI::PositiveNumber);
     app.add_option("--isa", options.isa, "instruction sets that qk may use")
         ->check(CLI::IsMember(bench::instruction_sets()));
+    app.add_option("--layout", options.layout, "of 4-bit codes")
+        ->check(CLI::IsMember(
+            {"packed", "row", "row_high", "gptq", "awq_gemm", "awq_gemv", "word"}));
     app.add_flag("--fork-join", options.fork_join, "what splitting work among threads costs");
     CLI11_PARSE(app, argc, argv);
     bench::allow_instruction_set(options.isa);

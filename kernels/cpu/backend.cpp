@@ -50,6 +50,7 @@ constexpr Kernel<LinearArgs> const *kLinear[] = {
 #if defined(QK_CPU_X86)
     &cpu::kLinearIntegersVnni,
     &cpu::kLinearGemvAvx512,
+    &cpu::kLinearRowsAvx512,
     &cpu::kLinearSingleAvx512,
     &cpu::kLinearBatchAvx512,
     &cpu::kLinearGemvAvx2,

@@ -123,8 +123,9 @@ class AffineCodes {
     }
     // `zeros`: 4 bytes a group, a nibble a row.
     Table table(const uint8_t *zeros, int64_t group, int row) const {
-        return load_table(entries_[zeros[group * 4 + (row >> 1)] >> (row & 1) * 4 & 15]);
+        return of_zero(zeros[group * 4 + (row >> 1)] >> (row & 1) * 4 & 15);
     }
+    Table of_zero(int zero) const { return load_table(entries_[zero]); }
 
   private:
     alignas(64) float entries_[16][16];

@@ -1,0 +1,260 @@
+// y = x . transpose(w) + bias for one row of x over weights that lie row by row, as checkpoints
+// have them: S8 and LUT8, which have no other layout, and nibbles in order (row, row_high, word,
+// awq_gemv). The sums have the generic kernel's order, so the bits are the same.
+//
+// 8 rows are walked side by side, 16 columns at a time, each row with a sum of its own:
+//
+//     S8        16 bytes widened, converted, scaled, added              4 instructions
+//     nibbles   8 bytes in every 64 bits of a vector, each lane shifts its own nibble down and
+//               looks it up in the row's scaled entries                 3 and the addition
+//     LUT8      64 bytes of one row by byte permutes, 33 instructions: a row after the other
+//
+// So 64 bits have columns 0..7 in lane 2 j and 8..15 in lane 2 j + 1: x changes places with the
+// lanes and the sums change them back. Bytes per output: the row's codes and scales. The codes of 8
+// rows are one run of memory, which is fetched in order a block of rows ahead: walked as 8 streams
+// it would come in at two thirds of the speed.
+#include "cpu/x86_avx512/rows8.hpp"
+#include "cpu/x86_avx512/look_up_planes.hpp"
+
+namespace qk::cpu {
+namespace {
+
+class FloatRows8 : Rows8 {
+  public:
+    explicit FloatRows8(const LinearArgs &args)
+        : Rows8(args), x_(args.x), kind_(args.w.format->kind) {
+        if (kind_ == FormatKind::kStored) load_nested_code(args.w.table, &table_);
+    }
+
+    void run(int64_t block) {
+        sum_runs(block, [&](const Run &run, Sums &sums) QK_INLINE {
+            if (run.first % kPanelOfX == 0) x_panel_ = x_.panel(run.first);
+            const char *const x = x_panel_ + run.first % kPanelOfX * 4;
+            switch (kind_) {
+                case FormatKind::kStored: add_stored(run, x, sums); break;
+                case FormatKind::kSigned: add_signed(run, x, sums); break;
+                default: add_nibbles(run, x, sums);
+            }
+        });
+    }
+
+  private:
+    // Groups of a run, one after the other: body(group of the run, first, end of its columns),
+    // whole steps of 16.
+    template <class Body>
+    QK_INLINE void for_each_group(const Run &run, const Body &body) const {
+        const int64_t size = args_.w.geometry.group_size, last = run.last & ~int64_t{15};
+        int64_t end = (run.group + 1) * size;
+        for (int64_t column = run.first, group = 0; column < last; end += size, ++group) {
+            const int64_t here = min64(end, last);
+            body(group, column, here);
+            column = here;
+        }
+    }
+
+    QK_NOINLINE void add_signed(const Run &run, const char *x, Sums &total) const {
+        Codes8 codes(codes_at(run.row, run.first), stride_);
+        const uint8_t *ahead = codes_at(run.row + 8, run.first * 8);
+        Sums sums = total;  // a copy that nothing points to stays in registers
+        for_each_group(run, [&](int64_t group, int64_t column, int64_t end) QK_INLINE {
+            Lanes scale[8];
+            QK_UNROLL
+            for (int i = 0; i < 8; ++i) scale[i] = splat(groups_.scale[i][group]);
+            for (; column < end; column += 16, x += 64, ahead += 128) {
+                prefetch(ahead);
+                prefetch(ahead + 64);
+                const Lanes of_x = load_f32(x);
+                QK_UNROLL
+                for (int i = 0; i < 8; ++i) {
+                    const Lanes weight = mul(load_signed(codes.row(i)), scale[i]);
+                    sums.row[i] = fma(weight, of_x, sums.row[i]);
+                }
+                codes.advance(16);
+            }
+        });
+        total = sums;
+        if (run.last % 16 == 0) return;
+        const int64_t count = run.last % 16, group = last_group(run);
+        const Mask mask = first_lanes(count);
+        for (int i = 0; i < 8; ++i) {
+            uint8_t bytes[16] = {};
+            memcpy(bytes, codes.row(i), size_t(count));
+            const Lanes weight = mul(load_signed(bytes), splat(groups_.scale[i][group]));
+            total.row[i] = fma_where(mask, weight, load_f32(x, mask), total.row[i]);
+        }
+    }
+
+    QK_NOINLINE void add_nibbles(const Run &run, const char *x, Sums &total) const {
+        Codes8 codes(codes_at(run.row, run.first / 2), stride_);
+        const uint8_t *ahead = codes_at(run.row + 8, run.first * 4);
+        const NibbleOrder order = order_;
+        Sums sums = total;
+        for_each_group(run, [&](int64_t group, int64_t column, int64_t end) QK_INLINE {
+            Table table[8];
+            QK_UNROLL
+            for (int i = 0; i < 8; ++i) table[i] = weights_of(i, group);
+            for (; column < end; column += 16, x += 64, ahead += 64) {
+                prefetch(ahead);
+                const Lanes of_x = NibbleOrder::turn(load_f32(x));
+                QK_UNROLL
+                for (int i = 0; i < 8; ++i) {
+                    sums.row[i] = fma(order.look_up(table[i], codes.row(i)), of_x, sums.row[i]);
+                }
+                codes.advance(8);
+            }
+        });
+        total = sums;
+        if (run.last % 16 == 0) return;
+        const int64_t count = run.last % 16, group = last_group(run);
+        const Mask mask = NibbleOrder::mask(count);
+        const Lanes of_x = NibbleOrder::turn(load_f32(x, first_lanes(count)));
+        for (int i = 0; i < 8; ++i) {
+            uint8_t bytes[8] = {};
+            memcpy(bytes, codes.row(i), size_t(ceil_div(count, 2)));
+            const Lanes weight = order.look_up(weights_of(i, group), bytes);
+            total.row[i] = fma_where(mask, weight, of_x, total.row[i]);
+        }
+    }
+    QK_INLINE Table weights_of(int row, int64_t group) const {
+        return scale_table(codes_.of_zero(groups_.zero[row][group]), groups_.scale[row][group]);
+    }
+    int64_t last_group(const Run &run) const {
+        return (run.last - 1) / args_.w.geometry.group_size - run.group;
+    }
+
+    // A row after the other: the table fills the registers.
+    QK_NOINLINE void add_stored(const Run &run, const char *all_x, Sums &sums) const {
+        const int64_t size = args_.w.geometry.group_size;
+        int16_t group[kRun / 16];
+        const int64_t steps = round_up(run.last - run.first, 64) / 16;
+        for (int64_t step = 0; step < steps; ++step) {
+            const int64_t column = min64(run.first + step * 16, run.last - 1);
+            group[step] = int16_t(column / size - run.group);
+        }
+        Plane planes[4];
+        for (int p = 0; p < 4; ++p) planes[p] = load_plane(table_.plane[p]);
+        for (int i = 0; i < 8; ++i) {
+            const uint8_t *codes = codes_at(run.row + i, run.first);
+            Lanes sum = sums.row[i];
+            const char *x = all_x;
+            const int16_t *of_step = group;
+            for (int64_t left = run.last - run.first; left > 0;
+                 left -= 64, codes += 64, x += 256, of_step += 4) {
+                prefetch(codes + kAhead);
+                const __mmask64 mask = left >= 64 ? ~__mmask64(0) : (__mmask64(1) << left) - 1;
+                look_up_64(planes, _mm512_maskz_loadu_epi8(mask, codes),
+                           [&](__m512i bits, int quarter) QK_INLINE {
+                    const Mask some = {__mmask16(mask >> 16 * quarter)};
+                    const float scale = groups_.scale[i][of_step[quarter]];
+                    const Lanes weight = mul({_mm512_castsi512_ps(bits)}, splat(scale));
+                    const Lanes of_x = load_f32(x + 64 * quarter, some);
+                    sum = fma_where(some, weight, of_x, sum);
+                });
+            }
+            sums.row[i] = sum;
+        }
+    }
+
+    RowOfX x_;
+    const char *x_panel_ = nullptr;
+    const FormatKind kind_;
+    NestedCode table_;
+};
+
+// U4 in groups of a multiple of 128, x as integers (docs/formats.md, "Order of sums").
+class IntegerRows8 : Rows8 {
+  public:
+    explicit IntegerRows8(const LinearArgs &args) : Rows8(args), x_(args.x) {}
+
+    void run(int64_t block) {
+        sum_runs(block, [&](const Run &run, Sums &sums) QK_INLINE {
+            if (run.first % kPanelOfX == 0) x_panel_ = x_.panel(run.first);
+            add(run, x_panel_ + run.first % kPanelOfX / kBlock, sums);
+        });
+    }
+
+  private:
+    QK_NOINLINE void add(const Run &run, const TurnedHalves *x, Sums &sums) const {
+        const int64_t size = args_.w.geometry.group_size;
+        const uint8_t *codes = codes_at(run.row, run.first / 2);
+        const uint8_t *ahead = codes_at(run.row + 8, run.first * 4);
+        int64_t group = 0, next = (run.group + 1) * size;
+        for (int64_t at = run.first; at < run.last; at += kBlock, codes += 64, ahead += 512, ++x) {
+            if (at >= next) ++group, next += size;
+            for (int i = 0; i < 8; ++i) prefetch(ahead + 64 * i);
+            if (run.last - at >= kBlock) {
+                add_rows(codes, stride_, *x, group, 0, sums);
+                add_rows(codes + 4 * stride_, stride_, *x, group, 4, sums);
+                continue;
+            }
+            uint8_t rest[8][64] = {};  // x is 0 behind the last
+            for (int i = 0; i < 8; ++i) {
+                memcpy(rest[i], codes + i * stride_, size_t(ceil_div(run.last - at, 2)));
+            }
+            add_rows(rest[0], 64, *x, group, 0, sums);
+            add_rows(rest[4], 64, *x, group, 4, sums);
+        }
+    }
+    // A block of 4 rows: they share the loads of x.
+    QK_NOINLINE void add_rows(const uint8_t *from, int64_t stride, const TurnedHalves &x,
+                              int64_t group, int first, Sums &sums) const {
+        Lanes high[4], low[4];
+        Table table[4];
+        QK_UNROLL
+        for (int i = 0; i < 4; ++i) {
+            high[i] = low[i] = zero_lanes();
+            table[i] = codes_.of_zero(groups_.zero[first + i][group]);
+        }
+        QK_UNROLL
+        for (int step = 0; step < 8; ++step) {
+            const Lanes of_high = load_f32(x.high + 16 * step);
+            const Lanes of_low = load_f32(x.low + 16 * step);
+            QK_UNROLL
+            for (int i = 0; i < 4; ++i) {
+                const Lanes entry = order_.look_up(table[i], from + i * stride + 8 * step);
+                high[i] = fma(entry, of_high, high[i]);
+                low[i] = fma(entry, of_low, low[i]);
+            }
+        }
+        QK_UNROLL
+        for (int i = 0; i < 4; ++i) {
+            const Lanes factor = splat(x.unit * groups_.scale[first + i][group]);
+            Lanes &sum = sums.row[first + i];
+            sum = fma(fma(high[i], splat(4096), low[i]), factor, sum);
+        }
+    }
+
+    BlocksOfX<TurnedHalves> x_;
+    const TurnedHalves *x_panel_ = nullptr;
+};
+
+template <class Rows>
+QK_NOINLINE void run_blocks(const LinearArgs &args, const Launch &launch) {
+    parallel_ranges(launch.parallel, ceil_div(args.w.geometry.n, 8), 1,
+                    [&](int64_t first, int64_t last) {
+        Rows rows(args);
+        for (int64_t block = first; block < last; ++block) rows.run(block);
+    });
+}
+
+Status run(const LinearArgs &args, const Launch &launch) {
+    sums_integers(args) ? run_blocks<IntegerRows8>(args, launch)
+                        : run_blocks<FloatRows8>(args, launch);
+    return QK_OK;
+}
+
+bool can_run(const LinearArgs &args, int32_t) {
+    const Weight &w = args.w;
+    const Geometry &s = w.geometry;
+    if ((features() & kAvx512Vbmi) == 0 || args.x.rows != 1 || s.n < 8) return false;
+    if (w.layout == nullptr || s.flat) return false;
+    if (s.group_size < s.k && s.group_size % 16 != 0) return false;
+    if (w.layout->bits == 8) return true;
+    return run_pad(w) > 1 || (run_pad(w) == 1 && s.k % 2 == 0);  // rows are whole bytes
+}
+
+}  // namespace
+
+const Kernel<LinearArgs> kLinearRowsAvx512 = {"avx512 rows", can_run, nullptr, run};
+
+}  // namespace qk::cpu

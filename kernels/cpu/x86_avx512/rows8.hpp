@@ -1,0 +1,188 @@
+// 8 rows of w that lie row by row, and what every kernel over them needs: where their codes are,
+// scales and zeros as they are multiplied, nibbles in the lanes of a vector. Included by rows.cpp.
+#pragma once
+#include "cpu/x86_avx512/lanes.hpp"
+#include "cpu/x86_avx512/nested_widener.hpp"
+
+#include "cpu/vector/gemv_floats.hpp"
+
+namespace qk::cpu {
+namespace {
+
+constexpr int64_t kRun = 4096;               // columns whose scales are widened at once
+constexpr int64_t kRunGroups = kRun / 16 + 1;  // of 16 columns or more, one cut
+
+// The codes of 8 rows from a column on. Three places and a stride reach them all.
+struct Codes8 {
+    const uint8_t *third[3];
+    int64_t stride;
+
+    Codes8(const uint8_t *from, int64_t bytes)
+        : third{from, from + 3 * bytes, from + 6 * bytes}, stride(bytes) {}
+    QK_INLINE const uint8_t *row(int i) const { return third[i / 3] + i % 3 * stride; }
+    QK_INLINE void advance(int64_t bytes) {
+        for (const uint8_t *&at : third) at += bytes;
+    }
+};
+
+// Scales as f32 and zeros of 8 rows, a run of groups.
+class Groups8 {
+  public:
+    explicit Groups8(const Weight &w) : w_(w) {
+        if (is_nested(w)) load_nested_code(w.scale.code, &nested_);
+        if (w.zero == nullptr) memset(zero, 0, sizeof(zero));
+    }
+
+    // Of rows row .. row + 7; what the next call wants is fetched.
+    QK_NOINLINE void load(int64_t row, int64_t first, int64_t count) {
+        const bool ends = first + count >= w_.geometry.groups_per_row;
+        const GroupIndex next = {ends ? row + 8 : row, ends ? 0 : first + count};
+        for (int64_t i = 0; i < 8; ++i) {
+            const int64_t at = w_.layout->scale_at(w_.geometry, {row + i, first});
+            fetch(w_.layout->scale_at(w_.geometry, {next.row + i, next.group}), count);
+            if (is_nested(w_)) {
+                load_nested(row + i, first, count, at, scale[i]);
+            } else {
+                widen_x({w_.scale.format, 1, count, w_.scale.data}, at, count, scale[i]);
+            }
+            if (w_.zero != nullptr) load_zeros(row + i, first, count, zero[i]);
+        }
+    }
+
+    alignas(64) float scale[8][kRunGroups + 15];
+    uint8_t zero[8][kRunGroups];
+
+  private:
+    void load_nested(int64_t row, int64_t first, int64_t count, int64_t at, float *to) const {
+        const uint8_t *const from = static_cast<const uint8_t *>(w_.scale.data) + at;
+        int64_t number = group_number(w_.geometry, {row, first});
+        for (int64_t i = 0; i < count;) {
+            const int64_t second = number / w_.scale.second_group;
+            const int64_t end = min64(count, i + (second + 1) * w_.scale.second_group - number);
+            kLookUpBytesVbmi(nested_, from + i, end - i, load_as<float>(w_.scale.second, second),
+                             to + i);
+            number += end - i;
+            i = end;
+        }
+        const Lanes bias = splat(load_as<float>(w_.scale.bias, 0));
+        for (int64_t i = 0; i < count; i += 16) store_f32(to + i, add(load_f32(to + i), bias));
+    }
+
+    void fetch(int64_t at, int64_t count) const {
+        const int64_t size = w_.scale.format->bits / 8;
+        const uint8_t *const from = static_cast<const uint8_t *>(w_.scale.data) + at * size;
+        for (int64_t i = 0; i < count * size; i += 64) prefetch(from + i);
+    }
+
+    // Nibbles of a row's groups lie equally far apart, counted from either end of their bytes.
+    void load_zeros(int64_t row, int64_t first, int64_t count, uint8_t *to) const {
+        const Geometry &s = w_.geometry;
+        const int64_t high = w_.layout->id == QK_LAYOUT_ROW_HIGH ? 1 : 0;
+        const int64_t start = w_.layout->zero_at(s, {row, first}) ^ high;
+        const int64_t next = (w_.layout->zero_at(s, {row, first + 1}) ^ high) - start;
+        const uint8_t *const zeros = static_cast<const uint8_t *>(w_.zero);
+        int64_t g = 0;
+        if (next == 1 && start % 2 == 0) {  // two at a time, which compilers make vectors of
+            const uint8_t *const from = zeros + start / 2;
+            const int upper = high != 0 ? 0 : 4;
+            for (; g + 1 < count; g += 2) {
+                to[g] = from[g >> 1] >> (4 - upper) & 15;
+                to[g + 1] = from[g >> 1] >> upper & 15;
+            }
+        }
+        for (int64_t at = start + g * next; g < count; ++g, at += next) {
+            to[g] = uint8_t(zeros[at >> 1] >> ((at ^ high) & 1) * 4 & 15);
+        }
+    }
+
+    const Weight &w_;
+    NestedCode nested_;
+};
+
+// Which columns the lanes of 16 nibbles have, and where these stand in 32 bits.
+struct NibbleOrder {
+    __m512i shift;
+
+    explicit NibbleOrder(const Weight &w) {
+        const __m512i one = _mm512_set1_epi32(1), seven = _mm512_set1_epi32(7);
+        const __m512i nibble = _mm512_and_si512(columns(), seven);
+        const bool high = w.layout->id == QK_LAYOUT_ROW_HIGH;
+        shift = _mm512_slli_epi32(high ? _mm512_xor_si512(nibble, one) : nibble, 2);
+    }
+    static __m512i columns() {
+        return _mm512_setr_epi32(0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15);
+    }
+    static Lanes turn(Lanes x) { return {_mm512_permutexvar_ps(columns(), x.v)}; }
+    static Lanes turn_back(Lanes x) {
+        const __m512i lane = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13,
+                                               15);
+        return {_mm512_permutexvar_ps(lane, x.v)};
+    }
+    static Mask mask(int64_t count) {
+        return {_mm512_cmplt_epi32_mask(columns(), _mm512_set1_epi32(int(count)))};
+    }
+    QK_INLINE Lanes look_up(const Table &table, const uint8_t *from) const {
+        const __m512i words = _mm512_set1_epi64(load_as<int64_t>(from, 0));
+        return {_mm512_permutexvar_ps(_mm512_srlv_epi32(words, shift), table.v)};
+    }
+};
+
+// A row of x as integers, in the lanes of nibbles.
+struct TurnedHalves : XHalves {
+    void place(const int32_t *q) {
+        XHalves::place(q);
+        for (int64_t i = 0; i < kBlock; i += 16) {
+            store_f32(high + i, NibbleOrder::turn(load_f32(high + i)));
+            store_f32(low + i, NibbleOrder::turn(load_f32(low + i)));
+        }
+    }
+};
+
+// A run of columns of 8 rows.
+struct Run {
+    int64_t row, first, last;  // columns
+    int64_t group;             // of the first column
+};
+
+class Rows8 {
+  public:
+    explicit Rows8(const LinearArgs &args)
+        : args_(args), groups_(args.w), codes_(args.w), order_(args.w) {
+        const int64_t k = args.w.geometry.k;
+        stride_ = args.w.layout->bits == 8 ? k : round_up(k, run_pad(args.w)) / 2;
+    }
+
+  protected:
+    // y of 8 rows: add(run, sums) adds runs of columns up in order. The last block starts early
+    // enough to be whole.
+    template <class Add>
+    QK_INLINE void sum_runs(int64_t block, const Add &add) {
+        const Geometry &s = args_.w.geometry;
+        const int64_t row = min64(block * 8, s.n - 8);
+        Sums sums;
+        for (Lanes &sum : sums.row) sum = zero_lanes();
+        for (int64_t first = 0; first < s.k; first += kRun) {
+            const int64_t last = min64(first + kRun, s.k), group = first / s.group_size;
+            groups_.load(row, group, ceil_div(last, s.group_size) - group);
+            add(Run{row, first, last, group}, sums);
+        }
+        if (args_.w.layout->bits == 4) {
+            for (Lanes &sum : sums.row) sum = NibbleOrder::turn_back(sum);
+        }
+        float y[8];
+        fold_rows(sums.row, y);
+        store_8(args_, 0, block, y + (block * 8 - row));
+    }
+
+    const uint8_t *codes_at(int64_t row, int64_t byte) const {
+        return static_cast<const uint8_t *>(args_.w.data) + row * stride_ + byte;
+    }
+    const LinearArgs &args_;
+    Groups8 groups_;
+    AffineCodes codes_;
+    NibbleOrder order_;
+    int64_t stride_;  // bytes
+};
+
+}  // namespace
+}  // namespace qk::cpu
