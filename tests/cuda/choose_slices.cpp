@@ -23,12 +23,13 @@ SlicesPlan plan(int64_t n, int64_t k, const SlicesSizes &sizes) {
 TEST(CudaChoose, HowSlicesCutAnH200) {
     const struct {
         int64_t n, k;
-        int32_t cluster, clusters, pairs, slices, slots;
+        int32_t cluster, clusters, pairs, slices, halved, slots;
     } rows[] = {
-        {4096, 4096, 2, 66, 2, 8, 3},  {28672, 4096, 1, 132, 7, 2, 6},
-        {8192, 8192, 2, 66, 4, 4, 4},  {57344, 8192, 1, 132, 14, 1, 6},
-        {4096, 14336, 2, 66, 2, 8, 3}, {128256, 4096, 1, 264, 16, 1, 6},
-        {16, 4096, 2, 1, 1, 8, 4},     {1, 16, 1, 1, 1, 1, 8},
+        {4096, 4096, 2, 66, 2, 8, 0, 3},  {28672, 4096, 1, 132, 7, 2, 2, 6},
+        {8192, 8192, 2, 66, 4, 4, 0, 4},  {57344, 8192, 1, 132, 14, 1, 2, 6},
+        {4096, 14336, 2, 66, 2, 8, 0, 3}, {128256, 4096, 1, 264, 16, 1, 0, 6},
+        {16, 4096, 2, 1, 1, 8, 0, 4},     {1, 16, 1, 1, 1, 1, 0, 8},
+        {8192, 28672, 2, 66, 4, 4, 0, 4},
     };
     for (const auto &row : rows) {
         SCOPED_TRACE(std::to_string(row.n) + " x " + std::to_string(row.k));
@@ -37,23 +38,50 @@ TEST(CudaChoose, HowSlicesCutAnH200) {
         EXPECT_EQ(p.clusters, row.clusters);
         EXPECT_EQ(p.pairs, row.pairs);
         EXPECT_EQ(p.slices, row.slices);
+        EXPECT_EQ(p.halved, row.halved);
         EXPECT_EQ(qk::cuda::slices_stage(p.pairs, p.slices, 16, kSizes).slots, row.slots);
     }
 }
 
 TEST(CudaChoose, WhichSmallBatchesAreForSlices) {
-    EXPECT_FALSE(qk::cuda::prefers_slices(4096, 14336, 132));
-    EXPECT_FALSE(qk::cuda::prefers_slices(8192, 8192, 132));
-    EXPECT_FALSE(qk::cuda::prefers_slices(25344, 4096, 132));
-    EXPECT_TRUE(qk::cuda::prefers_slices(25345, 4096, 132));
-    EXPECT_TRUE(qk::cuda::prefers_slices(57344, 8192, 132));
-    EXPECT_TRUE(qk::cuda::prefers_slices(8192, 28672, 132));
+    const struct {
+        int64_t n, k;
+        bool single, nested;
+    } rows[] = {
+        {6144, 4096, false, false},  {4096, 14336, false, true}, {8192, 8192, false, true},
+        {25344, 1024, false, false}, {25345, 1024, true, true},  {57344, 8192, true, true},
+        {8448, 20480, true, true},   {8449, 20480, false, true},
+    };
+    for (const auto &row : rows) {
+        SCOPED_TRACE(std::to_string(row.n) + " x " + std::to_string(row.k));
+        EXPECT_EQ(qk::cuda::prefers_slices(row.n, row.k, false, 132), row.single);
+        EXPECT_EQ(qk::cuda::prefers_slices(row.n, row.k, true, 132), row.nested);
+    }
+}
+
+// Warps without a job of their own take half of another's: four schedulers have every fourth warp
+// each.
+TEST(CudaChoose, SlicesShareTheirWarps) {
+    const int32_t halved[] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 7, 6, 0, 0, 3, 2, 0, 0};
+    for (int32_t jobs = 1; jobs <= 16; ++jobs) {
+        EXPECT_EQ(qk::cuda::slices_halved(jobs), halved[jobs]) << jobs;
+        SlicesPlan p = {};
+        p.pairs = jobs;
+        p.slices = 1;
+        p.halved = qk::cuda::slices_halved(jobs);
+        EXPECT_EQ(p.warp_of(0), 0);
+        for (int32_t job = 0; job < jobs; ++job) {
+            EXPECT_EQ(p.warp_of(job + 1) - p.warp_of(job), job < jobs - p.halved ? 1 : 2);
+        }
+        EXPECT_EQ(p.warp_of(jobs), p.warps());
+        EXPECT_TRUE(p.halved == 0 || p.warps() == 16);
+    }
 }
 
 // Every row of tiles is of one cluster, every chunk of one of its blocks, no block has more than
 // its warps take, and the sums fit where the stages were.
 TEST(CudaChoose, SlicesMeetEveryChunkOnce) {
-    for (const int32_t group_shift : {5, 6, 7, 8, 30}) {
+    for (const int32_t group_shift : {4, 5, 6, 7, 8, 30}) {
         for (const int32_t x_bytes : {2, 4}) {
             const SlicesSizes sizes = {130 * 1024, group_shift, 64, 8, x_bytes, 32 / x_bytes};
             for (int64_t k = 16; k < 70000; k += k < 1500 ? 16 : 16 * 131) {
@@ -65,7 +93,7 @@ TEST(CudaChoose, SlicesMeetEveryChunkOnce) {
                     ASSERT_GE(p.slices, 1);
                     ASSERT_GE(p.pairs * 2, p.rows.each + (p.rows.rest > 0));
                     ASSERT_GE(most.slots, 2);
-                    ASSERT_GE(most.slots * most.bytes, p.pairs * 2 * p.slices * 16 * 80);
+                    ASSERT_GE(most.slots * most.bytes, p.warps() * 2 * (sizes.x_rows * 80 + 64));
                     ASSERT_LT(most.zeros, most.x);
                     ASSERT_EQ(most.x % 16, 0);
                     int32_t row = 0, chunk = 0;

@@ -120,7 +120,7 @@ inline void expect_within_bound(Problem &p, const std::vector<uint8_t> &y, int r
     const bool table = p.w.shape.format->kind == qk::FormatKind::kTable;
     const bool wide = p.type == QK_FORMAT_F32;
     const double terms = (wide ? 0x1p-23 : 0) + (table ? (wide ? 0x1p-23 : unit) : 0);
-    const int64_t fold = s.groups_per_row > 1 && s.group_size == 32 ? 32 : 64;  // columns
+    const int64_t fold = s.groups_per_row > 1 && s.group_size < 64 ? s.group_size : 64;  // columns
     const double folds = 2 * double((s.k + fold - 1) / fold) + 8 + (wide ? 9 : 0);
     const double additions = rounds * (68 + folds) + 1;
     for (int64_t i = 0; i < p.m; ++i) {

@@ -12,7 +12,7 @@ TEST(CudaSlices, IsWithinItsBound) {
     check_packed_kernel(
         qk::cuda::kLinearSlices,
         {{1, 16}, {17, 80}, {130, 1280}, {16 * 132 + 21, 144}, {33, 4096}, {47, 2096}, {100, 8448}},
-        {2, 8, 9, 16, 17, 3, 16, 33, 5}, {64, 128, 32, 256, QK_GROUP_ROW, 1024},
+        {2, 8, 9, 16, 17, 3, 16, 33, 5}, {64, 128, 32, 256, QK_GROUP_ROW, 1024, 16},
         {QK_FORMAT_F16, QK_FORMAT_F16, QK_FORMAT_BF16}, rng);
 }
 
@@ -28,7 +28,7 @@ TEST(CudaSlices, EveryCut) {
     int at = 0;
     for (const auto &[n, k] : shapes) {
         for (const qk_format format : {QK_FORMAT_U4_AFFINE, QK_FORMAT_NF4}) {
-            const int32_t group = at % 3 == 0 ? 32 : at % 3 == 1 ? 64 : 128;
+            const int32_t group = 16 << at % 4;
             Problem p = make_problem(
                 weight_desc(format, format == QK_FORMAT_NF4 ? QK_FORMAT_LUT8 : QK_FORMAT_F16,
                             QK_LAYOUT_ROW, group, n, k),
@@ -51,7 +51,7 @@ TEST(CudaSlices, F32IsWithinItsBound) {
     check_packed_kernel(
         qk::cuda::kLinearSlices,
         {{1, 16}, {17, 80}, {130, 1280}, {16 * 132 + 21, 144}, {33, 4096}, {100, 2096}},
-        {2, 8, 9, 16, 5, 3, 17}, {64, 128, 32, 256, QK_GROUP_ROW}, {QK_FORMAT_F32}, rng);
+        {2, 8, 9, 16, 5, 3, 17, 1}, {64, 128, 32, 256, QK_GROUP_ROW, 16}, {QK_FORMAT_F32}, rng);
 }
 
 // Infinite and undefined values of x stay in their row; y and the bias may lie anywhere, x may not.
@@ -134,6 +134,7 @@ TEST(CudaSlices, KnowsNoBatch) {
         {QK_FORMAT_NF4, QK_FORMAT_F16, 64, 132 * 16 * 9 + 9, 2304},
         {QK_FORMAT_NF4, QK_FORMAT_BF16, 32, 132 * 16 * 3 + 9, 1168},
         {QK_FORMAT_NF4, QK_FORMAT_BF16, 32, 2120, 4096},
+        {QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, 16, 132 * 16 * 2 + 9, 1168},
         {QK_FORMAT_U4_AFFINE, QK_FORMAT_F32, 128, 144, 2304},
     };
     for (const auto &[format, type, group, n, k] : cases) {

@@ -14,7 +14,8 @@ constexpr int32_t kSlicesMost = 16;      // rows of x that a launch multiplies a
 
 // A cluster of blocks takes a run of rows of tiles (16 rows of the weight each) and its blocks
 // divide k. In a block a warp takes a pair of rows of tiles, and `slices` warps share a pair:
-// warp s of them has chunks s, s + slices, ... of the block's.
+// warp s of them has chunks s, s + slices, ... of the block's. Where that leaves warps without
+// work, two of them may share a warp's: each has one of the two tiles of every chunk.
 struct SlicesPlan {
     int32_t cluster;   // blocks
     int32_t clusters;  // in all
@@ -22,7 +23,15 @@ struct SlicesPlan {
     int32_t share;     // chunks of a block, the last ones of a cluster may have fewer
     int32_t pairs;     // of rows of tiles of a block
     int32_t slices;    // chunks of a stage
+    int32_t halved;    // of the pairs * slices warps: the last ones, whose work two warps share
     Deal rows;         // rows of tiles to clusters
+
+    QK_HD constexpr int32_t warps() const { return pairs * slices + halved; }
+    // The first warp of job number `job`, of pairs * slices.
+    QK_HD constexpr int32_t warp_of(int32_t job) const {
+        const int32_t first = pairs * slices - halved;
+        return job <= first ? job : 2 * job - first;
+    }
 
     QK_HD constexpr Run part(int32_t rank) const {
         const int32_t first = rank * share < chunks ? rank * share : chunks;
@@ -67,19 +76,36 @@ static constexpr SlicesStage slices_stage(int32_t pairs, int32_t slices, int32_t
 }
 
 // Blocks a cluster: x crosses the L2 once for every block, n / 8448 times as much of it as of the
-// weight with 132 multiprocessors. Where rows are long, two blocks gain nothing.
+// weight with 132 multiprocessors.
 static constexpr int32_t slices_cluster(int64_t row_tiles, int64_t chunks,
                                         int32_t multiprocessors) {
-    const bool few = row_tiles <= 4 * int64_t{multiprocessors};
-    return few && chunks >= 32 && chunks < 160 ? 2 : 1;
+    return row_tiles <= 4 * int64_t{multiprocessors} && chunks >= 32 ? 2 : 1;
 }
 
 // Whether a weight is for decode/slices.cu though decode/rows.cu could take it: where rows of x
-// cross the L2 more than once a panel, or as often as the weight (docs/performance-cuda.md).
-static constexpr bool prefers_slices(int64_t n, int64_t k, int32_t multiprocessors) {
+// cross the L2 more than once a panel, or as often as the weight; where second scales make
+// decoding the longer part of it, from fewer codes on (docs/performance-cuda.md).
+static constexpr bool prefers_slices(int64_t n, int64_t k, bool nested, int32_t multiprocessors) {
     const int64_t row_tiles = ceil_div(n, 16);
     return row_tiles > 12 * int64_t{multiprocessors} ||
-           (k >= 20480 && row_tiles <= 4 * int64_t{multiprocessors});
+           (k >= 20480 && row_tiles <= 4 * int64_t{multiprocessors}) ||
+           (nested && n * k >= int64_t{3} << 24);
+}
+
+// A multiprocessor's warps share four schedulers, warp w has number w mod 4: how many jobs to halve,
+// so that every warp has one, if the busiest scheduler then has less to do.
+static constexpr int32_t slices_halved(int32_t jobs) {
+    const int32_t halved = kSlicesWarps - jobs;
+    if (halved > jobs) return 0;
+    int32_t busiest = 0;  // in halves of a job
+    for (int32_t scheduler = 0; scheduler < 4; ++scheduler) {
+        int32_t load = 0;
+        for (int32_t warp = scheduler; warp < kSlicesWarps; warp += 4) {
+            load += warp < jobs - halved ? 2 : 1;
+        }
+        busiest = load > busiest ? load : busiest;
+    }
+    return busiest < 2 * int32_t(ceil_div(jobs, 4)) ? halved : 0;
 }
 
 static constexpr SlicesPlan plan_slices(int64_t n, int64_t k, int32_t multiprocessors,
@@ -96,7 +122,8 @@ static constexpr SlicesPlan plan_slices(int64_t n, int64_t k, int32_t multiproce
     // must not depend on the batch.
     while (slices > 1 && slices_stage(pairs, slices, sizes.x_rows, sizes).slots < 3) --slices;
     slices = int32_t(ceil_div(share, ceil_div(share, slices)));  // stages of one size
-    return {cluster, clusters, int32_t(chunks), share, pairs, slices, rows};
+    return {cluster, clusters, int32_t(chunks), share, pairs, slices, slices_halved(pairs * slices),
+            rows};
 }
 
 }  // namespace qk::cuda

@@ -18,13 +18,13 @@ Status run(const LinearArgs &args, const Launch &launch) {
 bool can_run(const LinearArgs &args, int32_t device_index) {
     if (args.x.rows < 2 || args.x.rows > 65535 * 8 || !fits_ring(args, device_index)) return false;
     if (reinterpret_cast<uintptr_t>(args.y.data) % 2 != 0) return false;
-    if (prefers_slices(args.w.geometry.n, args.w.geometry.k, multiprocessors(device_index)) &&
+    const Geometry &s = args.w.geometry;
+    if (prefers_slices(s.n, s.k, is_nested(args.w), multiprocessors(device_index)) &&
         kLinearSlices.can_run(args, device_index)) {
         return false;
     }
     // Room for the sums of one stage beside the largest of all maps.
     using Largest = RowsMap<RingTable<F16>, ScaleKind::kF32, 1, 2>;
-    const Geometry &s = args.w.geometry;
     const RowsPlan plan =
         plan_rows(s.n, s.k / kRowsColumns, kRowsStep, multiprocessors(device_index), 1);
     return Largest::kSums + 1024 + Largest::kStageSums + second_bytes_of(args.w, plan) <=

@@ -18,11 +18,11 @@ Status run(const LinearArgs &args, const Launch &launch) {
 
 bool can_run(const LinearArgs &args, int32_t device_index) {
     const Weight &w = args.w;
-    if (args.x.rows < 2 || args.x.rows > 65535 * 8 || is_dense(*w.format)) return false;
+    if (args.x.rows > 65535 * 8 || is_dense(*w.format)) return false;
     const Geometry &s = w.geometry;
     const bool packed = w.layout->id == kLayoutTiles || w.layout->id == kLayoutTilesPairs;
     const bool groups =
-        s.groups_per_row == 1 || (s.group_size % 32 == 0 && power_of_two(s.group_size));
+        s.groups_per_row == 1 || (s.group_size % 16 == 0 && power_of_two(s.group_size));
     const bool fits = packed && !s.flat && groups && s.k % 16 == 0 && s.k < (int64_t{1} << 24) &&
                       s.group_count < (int64_t{1} << 32) && ceil_div(s.n, 16) <= 2147483647 / 32 &&
                       power_of_two(w.scale.second_group);

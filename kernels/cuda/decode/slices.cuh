@@ -106,7 +106,7 @@ struct SlicesProducer {
         if (role == 0 && lane == 0) {
             for (uint32_t i = 0; i < uint32_t(p.stage.slots); ++i) {
                 barrier_init(own + Map::full(i), kFullArrivals);
-                barrier_init(own + Map::empty(i), uint32_t(p.plan.pairs * p.plan.slices * 32));
+                barrier_init(own + Map::empty(i), uint32_t(p.plan.warps() * 32));
             }
             barrier_init(own + Map::kReceived, 1);
             barrier_init_fence();
@@ -245,7 +245,8 @@ inline SlicesCut cut_slices(const LinearArgs &args, int32_t device_index) {
     const SlicesPlan sketch = plan_slices(s.n, s.k, processors, cluster, cut.sizes);
     if (w.scale.second_group > 0) {
         const int64_t rows = int64_t(sketch.rows.each + (sketch.rows.rest > 0)) * 16;
-        cut.second_bytes = uint32_t(rows * s.groups_per_row / w.scale.second_group + 2) * 4;
+        cut.second_bytes =
+            uint32_t(round_up((rows * s.groups_per_row / w.scale.second_group + 2) * 4, 16));
     }
     // What the other blocks of a cluster send (decode/slices_sums.cuh).
     const int32_t owned = int32_t(ceil_div(2 * sketch.pairs, cluster));

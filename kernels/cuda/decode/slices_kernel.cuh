@@ -33,6 +33,9 @@ struct SlicesConsumer {
     using Operand = typename Terms::Operand;
     static constexpr int kColumns = kBatches * kSlicesBatch;
     static constexpr int kParts = kGroup < 64 ? 64 / kGroup : 1;  // of a tile, with own scales
+    // Copies of x for the parts of a tile, each with zeros outside of its part. Where registers
+    // lack, one, whose values are masked at every product.
+    static constexpr int kCopies = kParts == 4 || Terms::kCount > 1 ? 1 : kParts;
     static constexpr int kChunkGroups = kSlicesColumns / kGroup;
     static constexpr int kOwn = (2 * kChunkGroups + 3) / 4;
 
@@ -42,6 +45,8 @@ struct SlicesConsumer {
     float scale_bias = 0;
     uint32_t lane, quad, own;
     int32_t pair, slice;
+    bool works, half;  // half: of every chunk one tile
+    int32_t group_from;  // of a chunk: the first group of this warp
     uint32_t codes, scales, zeros, x;  // this lane's places in slot 0
     uint32_t next_codes, next_x;       // to the second row of tiles, the second batch
     int32_t last_column;               // of k, for this lane
@@ -55,22 +60,29 @@ struct SlicesConsumer {
         lane = threadIdx.x % 32;
         quad = lane % 4;
         own = own_memory(p);
-        pair = int32_t(uint32_t(warp) * p.slices_magic >> 16);
-        slice = warp - pair * p.plan.slices;
-        const uint32_t row = uint32_t(pair) * 2, groups = row * uint32_t(p.stage.groups);
+        works = warp < p.plan.warps();
+        const int32_t whole = p.plan.pairs * p.plan.slices - p.plan.halved;
+        half = warp >= whole && p.plan.halved > 0;
+        const int32_t job = half ? (warp + whole) / 2 : warp, tile = half ? (warp - whole) & 1 : 0;
+        pair = int32_t(uint32_t(job) * p.slices_magic >> 16);
+        slice = job - pair * p.plan.slices;
+        group_from = tile * (kChunkGroups / 2);
+        const uint32_t row = uint32_t(pair) * 2;
+        const uint32_t groups = row * uint32_t(p.stage.groups) + uint32_t(group_from);
         codes =
-            own + Map::kRing + (row * uint32_t(p.plan.slices) + uint32_t(slice)) * 1024 + lane * 16;
+            own + Map::kRing + (row * uint32_t(p.plan.slices) + uint32_t(slice)) * 1024 +
+                uint32_t(tile * 512) + lane * 16;
         scales = own + Map::kRing + uint32_t(p.stage.scales) + groups * Map::kGroupScales +
                  lane / 4 * kPairBytes<kind>;
         zeros = own + Map::kRing + uint32_t(p.stage.zeros) + groups * 8 + lane / 4;
         x = own + Map::kRing + uint32_t(p.stage.x) + lane / 4 * uint32_t(p.stage.x_stride) +
-            uint32_t(slice * kSlicesColumns + int32_t(quad * 16)) * Terms::kBytes;
+            uint32_t(slice * kSlicesColumns + tile * 64 + int32_t(quad * 16)) * Terms::kBytes;
         lanes = Decode::lanes();
         seconds.at = own + Map::kRing + uint32_t(p.stage.slots * p.stage.bytes);
         seconds.codes = own + Map::kScaleCodes;
         next_codes = uint32_t(p.plan.slices) * 1024;
         next_x = uint32_t(kSlicesBatch * p.stage.x_stride);
-        last_column = p.k - int32_t(quad * 16);
+        last_column = p.k - tile * 64 - int32_t(quad * 16);
         // Else the compiler would compute them anew, or load what they are made of, every time.
         asm("" : "+r"(next_codes), "+r"(next_x), "+r"(last_column));
         keep(codes);
@@ -105,7 +117,7 @@ struct SlicesConsumer {
                 const uint32_t both =
                     shared_load_2(scales + slot.at +
                                   (below * uint32_t(p.stage.groups) + in_run) * Map::kGroupScales);
-                const int32_t group = kGroup < 128 ? chunk * kChunkGroups + int32_t(at)
+                const int32_t group = kGroup < 128 ? chunk * kChunkGroups + group_from + int32_t(at)
                                                    : (chunk * kSlicesColumns) >> p.group_shift;
                 // A row that is not of this block has no second scale here.
                 const int64_t end = min64(int64_t(part.rows.last) * 16, p.n) - 1;
@@ -130,13 +142,16 @@ struct SlicesConsumer {
         }
     }
 
-    // x for a lane's 16 columns of tile i of the chunk, 0 past the end of k and, where a tile has
-    // more groups than one, outside of group `of`.
+    __device__ bool in_part(int of) const {
+        return kParts == 1 || quad / (4 / kParts) == uint32_t(of);
+    }
+    // x for a lane's 16 columns of tile i of the chunk, 0 past the end of k and, where there are
+    // copies, outside of part `of`.
     __device__ void load_x(int32_t chunk, int i, int of,
                            uint32_t (&b)[kBatches][Terms::kOperands][8]) const {
         const int32_t column = chunk * kSlicesColumns + i * 64;
         const bool there =
-            column < last_column && (kParts == 1 || quad / (4 / kParts) == uint32_t(of));
+            column < last_column && (kCopies == 1 || in_part(of));
 #pragma unroll
         for (int j = 0; j < kBatches; ++j) {
             const uint32_t from =
@@ -149,9 +164,16 @@ struct SlicesConsumer {
         }
     }
 
+    // d += a by x (b) in part h of a tile.
+    __device__ void multiply_part(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[8],
+                                  int s, int h) const {
+        const uint32_t there = kCopies == kParts || in_part(h) ? ~0u : 0;
+        mma_16x8x16<Operand>(d, a, b[2 * s] & there, b[2 * s + 1] & there);
+    }
+
     // Terms of a weight by terms of x, but for those below an ulp of the product.
     __device__ void multiply_word(uint32_t word, const Zeros &zero, int s,
-                                  const uint32_t (&b)[kParts][kBatches][Terms::kOperands][8],
+                                  const uint32_t (&b)[kCopies][kBatches][Terms::kOperands][8],
                                   float (&d)[kParts][kBatches][4]) const {
         if constexpr (Terms::kCount == 1) {
             uint32_t a[4];
@@ -160,7 +182,7 @@ struct SlicesConsumer {
             for (int h = 0; h < kParts; ++h) {
 #pragma unroll
                 for (int j = 0; j < kBatches; ++j) {
-                    mma_16x8x16<Operand>(d[h][j], a, b[h][j][0][2 * s], b[h][j][0][2 * s + 1]);
+                    multiply_part(d[h][j], a, b[h % kCopies][j][0], s, h);
                 }
             }
         } else {
@@ -175,8 +197,7 @@ struct SlicesConsumer {
                     for (int h = 0; h < kParts; ++h) {
 #pragma unroll
                         for (int j = 0; j < kBatches; ++j) {
-                            const auto &of = b[h][j][from];
-                            mma_16x8x16<Operand>(d[h][j], a, of[2 * s], of[2 * s + 1]);
+                            multiply_part(d[h][j], a, b[h % kCopies][j][from], s, h);
                         }
                     }
                 }
@@ -195,14 +216,14 @@ struct SlicesConsumer {
     // The products of tile i of the chunk with both rows of tiles.
     __device__ void multiply_tile(int32_t chunk, int i, const Zeros (&zero)[2],
                                   float (&d)[2][kParts][kBatches][4]) const {
-        uint32_t b[kParts][kBatches][Terms::kOperands][8];
+        uint32_t b[kCopies][kBatches][Terms::kOperands][8];
         uint4 q[2];
 #pragma unroll
         for (int u = 0; u < 2; ++u) {
             q[u] = shared_load_16(codes + slot.at + uint32_t(u) * next_codes + uint32_t(i * 512));
         }
 #pragma unroll
-        for (int h = 0; h < kParts; ++h) load_x(chunk, i, h, b[h]);
+        for (int h = 0; h < kCopies; ++h) load_x(chunk, i, h, b[h]);
 #pragma unroll
         for (int s = 0; s < 4; ++s) {
 #pragma unroll
@@ -222,11 +243,12 @@ struct SlicesConsumer {
     }
 
     // Groups of one tile or less: each tile is folded into the sums with its scales.
+    template <int kTiles>
     __device__ void add_tiles(int32_t chunk) {
         float2 mine[kOwn];
         own_scales(chunk, mine);
 #pragma unroll
-        for (int i = 0; i < 2; ++i) {
+        for (int i = 0; i < kTiles; ++i) {
             const Zeros zero[2] = {zero_of(0, chunk, i), zero_of(1, chunk, i)};
             float d[2][kParts][kBatches][4] = {};
             multiply_tile(chunk, i, zero, d);
@@ -241,35 +263,40 @@ struct SlicesConsumer {
     }
 
     // Wider groups: the tiles of a chunk are added first.
+    template <int kTiles>
     __device__ void add_chunk(int32_t chunk) {
         float2 mine[kOwn];
         own_scales(chunk, mine);
         const Zeros zero[2] = {zero_of(0, chunk, 0), zero_of(1, chunk, 0)};
-        float d[2][2][1][kBatches][4] = {};
+        float d[kTiles][2][1][kBatches][4] = {};
 #pragma unroll
-        for (int i = 0; i < 2; ++i) multiply_tile(chunk, i, zero, d[i]);
+        for (int i = 0; i < kTiles; ++i) multiply_tile(chunk, i, zero, d[i]);
 #pragma unroll
         for (int u = 0; u < 2; ++u) {
             float both[kBatches][4];
 #pragma unroll
             for (int i = 0; i < kBatches * 4; ++i) {
-                both[i / 4][i % 4] = __fadd_rn(d[0][u][0][i / 4][i % 4], d[1][u][0][i / 4][i % 4]);
+                both[i / 4][i % 4] = d[0][u][0][i / 4][i % 4];
+                if constexpr (kTiles == 2) {
+                    both[i / 4][i % 4] =
+                        __fadd_rn(both[i / 4][i % 4], d[1][u][0][i / 4][i % 4]);
+                }
             }
             fold(both, group_scales(u, chunk, 0, mine), u);
         }
     }
 
+    template <int kTiles>
     __device__ void add_stages() {
-        if (pair >= p.plan.pairs) return;
 #pragma unroll 1
         for (int32_t first = part.chunks.first; first < part.chunks.last; first += p.plan.slices) {
             const int32_t chunk = first + slice;
             barrier_wait(own + Map::full(slot.index), slot.parity);
             if (chunk < part.chunks.last) {
                 if constexpr (kGroup < 128) {
-                    add_tiles(chunk);
+                    add_tiles<kTiles>(chunk);
                 } else {
-                    add_chunk(chunk);
+                    add_chunk<kTiles>(chunk);
                 }
             }
             barrier_arrive(own + Map::empty(slot.index));
@@ -307,20 +334,21 @@ struct SlicesConsumer {
         __syncwarp();
         if (p.plan.cluster > 1) cluster_arrive_relaxed();
         named_barrier_wait(3, kSlicesThreads);
-        add_stages();
+        if (half) {
+            add_stages<1>();
+        } else if (works) {
+            add_stages<2>();
+        }
         wait_for_consumers();
         const SlicesSums<T, kBatches> sums(p, part, own + Map::kRing);
-        if (pair < p.plan.pairs) sums.keep(pair, slice, sum);
+        if (works) sums.keep(sum);
         wait_for_consumers();
-        const uint32_t received = seconds.at + p.second_bytes;
-        if (p.plan.cluster == 1) {
-            sums.template store<false>(0, 0);
-            return;
+        if (p.plan.cluster > 1) {
+            if (threadIdx.x == 0) barrier_expect(own + Map::kReceived, sums.received_bytes());
+            __syncwarp();
+            cluster_wait();  // others' barriers are there
         }
-        if (threadIdx.x == 0) barrier_expect(own + Map::kReceived, sums.received_bytes());
-        __syncwarp();
-        cluster_wait();  // others' barriers are there
-        sums.template store<true>(received, own + Map::kReceived);
+        sums.store(seconds.at + p.second_bytes, own + Map::kReceived);
     }
 };
 

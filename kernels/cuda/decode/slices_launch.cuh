@@ -31,8 +31,8 @@ Status launch_slices(const LinearArgs &args, const Launch &launch) {
 
 template <class T, class Decode, ScaleKind kind, int kGroup>
 Status run_batches(const LinearArgs &args, const Launch &launch) {
-    // f32 x: 16 rows would not fit the registers.
-    if constexpr (std::is_same_v<T, F32>) {
+    // Else 16 rows would not fit the registers.
+    if constexpr (std::is_same_v<T, F32> || kGroup == 16) {
         return launch_slices<T, Decode, kind, kGroup, 1>(args, launch);
     } else {
         return args.x.rows <= kSlicesBatch
@@ -44,6 +44,8 @@ Status run_batches(const LinearArgs &args, const Launch &launch) {
 template <class T, class Decode, ScaleKind kind>
 Status run_groups(const LinearArgs &args, const Launch &launch) {
     switch (slices_group_shift(args.w.geometry)) {
+        case 4:
+            return run_batches<T, Decode, kind, 16>(args, launch);
         case 5:
             return run_batches<T, Decode, kind, 32>(args, launch);
         case 6:

@@ -5,24 +5,31 @@
 namespace qk::cuda {
 namespace {
 
-// Where the ring was: [row of tiles][slice][row of x][row of w].
+// Where the ring was: [warp][row of tiles][row of x][row of w].
 template <class T, int kBatches>
 struct SlicesSums {
     static constexpr int kColumns = kBatches * kSlicesBatch;
     static constexpr uint32_t kColumnBytes = 20 * 4;  // of a row of x; lanes share no bank
-    static constexpr uint32_t kBytes = kColumns * kColumnBytes;  // of a row of tiles and a slice
+    // Of a row of tiles of a warp; two of them share no bank.
+    static constexpr uint32_t kBytes = kColumns * kColumnBytes + 64;
     const SlicesProblem &p;
     const SlicesPart &part;
     uint32_t at;
+    int64_t x_first;
+    int32_t x_rows, column;  // that are there; this warp's
 
     __device__ SlicesSums(const SlicesProblem &problem, const SlicesPart &mine, uint32_t address)
-        : p(problem), part(mine), at(address) {}
+        : p(problem), part(mine), at(address) {
+        x_first = int64_t(blockIdx.y) * kColumns;
+        x_rows = int32_t(min64(kColumns, p.m - x_first));
+        column = int32_t(threadIdx.x / 32 % kColumns);
+    }
 
-    __device__ void keep(int32_t pair, int32_t slice, const float (&sum)[2][kBatches][4]) const {
+    __device__ void keep(const float (&sum)[2][kBatches][4]) const {
         const uint32_t lane = threadIdx.x % 32;
 #pragma unroll
         for (int u = 0; u < 2; ++u) {
-            const uint32_t to = at + uint32_t((pair * 2 + u) * p.plan.slices + slice) * kBytes +
+            const uint32_t to = at + (threadIdx.x / 32 * 2 + uint32_t(u)) * kBytes +
                                 lane % 4 * (2 * kColumnBytes) + lane / 4 * 4;
 #pragma unroll
             for (int i = 0; i < kBatches * 4; ++i) {
@@ -33,39 +40,38 @@ struct SlicesSums {
         }
     }
 
-    // Half warps have the 16 rows of w of a row of x; those of a warp lie 4 rows of x apart, in
-    // different banks. The blocks of a cluster own the rows of tiles in turns: a block sends what
-    // it has of others' rows, then adds what others have of its own.
-    template <bool kCluster>
+    // A warp has a row of x, a lane 4 rows of w of every eighth row of tiles. The blocks of a
+    // cluster own the rows of tiles in turns: a block sends what it has of others' rows, then adds
+    // what others have of its own. `barrier` counts what comes to `received`.
     __device__ void store(uint32_t received, uint32_t barrier) const {
-        const auto rank = kCluster ? int32_t(cluster_rank()) : 0;
-        const int32_t blocks = kCluster ? p.plan.cluster : 1;
+        const int32_t blocks = p.plan.cluster;
+        const auto rank = blocks > 1 ? int32_t(cluster_rank()) : 0;
+        if (column >= x_rows) return;
+        const uint32_t mine = uint32_t(column) * 64 + threadIdx.x % 4 * 16;
+#pragma unroll 1
         for (int32_t i = 1; i < blocks; ++i) {
             const int32_t owner = (rank + i) & (blocks - 1);
-            const uint32_t to = remote_address(received, uint32_t(owner)) + place_of(rank, owner);
-            visit(owner, blocks, [&](int32_t row_tile, uint32_t row, uint32_t column, float y) {
-                const uint32_t at = uint32_t(row_tile >> p.cluster_shift) * kRowBytes;
-                remote_store_4(to + at + (column * 16 + row) * 4, __float_as_uint(y),
-                               remote_address(barrier, uint32_t(owner)));
+            const uint32_t to =
+                remote_address(received, uint32_t(owner)) + place_of(rank, owner) + mine;
+            const uint32_t counted = remote_address(barrier, uint32_t(owner));
+            visit(owner, blocks, [&](int32_t row_tile, const float4 &y) {
+                remote_store_16(true, to + uint32_t(row_tile >> p.cluster_shift) * kRowBytes,
+                                words_of(y), counted);
             });
         }
-        if (kCluster) barrier_wait(barrier, 0);
-        const int64_t x_first = int64_t(blockIdx.y) * kColumns;
-        visit(rank, blocks, [&](int32_t row_tile, uint32_t row, uint32_t column, float own) {
-            if (x_first + column >= p.m) return;
-            float y = own;
-            if (kCluster) {
-                const uint32_t at = received + uint32_t(row_tile >> p.cluster_shift) * kRowBytes +
-                                    (column * 16 + row) * 4;
-                y = -0.0f;  // -0 + a = a, whatever a
+        if (blocks > 1) barrier_wait(barrier, 0);
+        visit(rank, blocks, [&](int32_t row_tile, const float4 &own) {
+            float4 y = own;
+            if (blocks > 1) {
+                const uint32_t at =
+                    received + uint32_t(row_tile >> p.cluster_shift) * kRowBytes + mine;
+                y = nothing();
+#pragma unroll 1
                 for (int32_t block = 0; block < blocks; ++block) {
-                    const float more =
-                        block == rank ? own
-                                      : __uint_as_float(shared_load_4(at + place_of(block, rank)));
-                    y = __fadd_rn(y, more);
+                    add(y, block == rank ? own : shared_load_floats(at + place_of(block, rank)));
                 }
             }
-            store_one(int64_t(part.rows.first + row_tile) * 16 + row, x_first + column, y);
+            store_four(int64_t(part.rows.first + row_tile) * 16 + threadIdx.x % 4 * 4, y);
         });
     }
 
@@ -73,63 +79,87 @@ struct SlicesSums {
     __device__ uint32_t received_bytes() const {
         const int32_t rows = part.rows.last - part.rows.first, rank = int32_t(cluster_rank());
         const int32_t mine = (rows - rank + p.plan.cluster - 1) >> p.cluster_shift;
-        return uint32_t(max(0, mine) * (p.plan.cluster - 1)) * kRowBytes;
+        return uint32_t(max(0, mine) * (p.plan.cluster - 1) * x_rows) * 64;
     }
 
   private:
     static constexpr uint32_t kRowBytes = kColumns * 64;  // of a row of tiles that is sent
+    static constexpr int32_t kWarpTiles = 8;              // that a warp has at a time
+
+    // -0 + a = a, whatever a.
+    __device__ static float4 nothing() { return {-0.0f, -0.0f, -0.0f, -0.0f}; }
+    __device__ static void add(float4 &y, const float4 &more) {
+        y.x = __fadd_rn(y.x, more.x);
+        y.y = __fadd_rn(y.y, more.y);
+        y.z = __fadd_rn(y.z, more.z);
+        y.w = __fadd_rn(y.w, more.w);
+    }
+    __device__ static uint4 words_of(const float4 &y) {
+        return {__float_as_uint(y.x), __float_as_uint(y.y), __float_as_uint(y.z),
+                __float_as_uint(y.w)};
+    }
+
     // Of what block `from` sends to block `to`.
     __device__ uint32_t place_of(int32_t from, int32_t to) const {
         const int32_t most = (2 * p.plan.pairs + p.plan.cluster - 1) >> p.cluster_shift;
         return uint32_t((from < to ? from : from - 1) * most) * kRowBytes;
     }
 
-    // use(row of tiles, row of w, row of x, this block's sum) for the rows of tiles first, first +
-    // step, ..., some of them at a time.
+    // use(row of tiles, this block's sums) for the rows of tiles first, first + step, ...
     template <class Use>
     __device__ void visit(int32_t first, int32_t step, const Use &use) const {
-        constexpr int kAtOnce = 4, kStep = kSlicesWarps * 2 / kColumns;
-        const uint32_t row = threadIdx.x % 16;
-        const auto half = int32_t(threadIdx.x / 16), number = half % kColumns;
-        const int32_t column = number / 2 % 4 + number / 8 * 8 + number % 2 * 4;
+        const auto number = int32_t(threadIdx.x / 32 / kColumns * kWarpTiles + threadIdx.x % 32 / 4);
         const int32_t rows = part.rows.last - part.rows.first;
-        const uint32_t each = uint32_t(p.plan.slices) * kBytes;
-        const uint32_t from = at + uint32_t(column) * kColumnBytes + row * 4;
+        const uint32_t from = at + uint32_t(column) * kColumnBytes + threadIdx.x % 4 * 16;
 #pragma unroll 1
-        for (int32_t i = first + half / kColumns * step; i < rows; i += kAtOnce * kStep * step) {
-            float y[kAtOnce];
-            uint32_t place[kAtOnce];
-#pragma unroll
-            for (int j = 0; j < kAtOnce; ++j) {  // those past the end: again the last one
-                y[j] = -0.0f;
-                place[j] = from + uint32_t(min(i + j * kStep * step, rows - 1)) * each;
-            }
+        for (int32_t i = first + number * step; i < rows;
+             i += kSlicesWarps / kColumns * kWarpTiles * step) {
+            float4 y = nothing();
+            int32_t warp = p.plan.warp_of(i / 2 * p.plan.slices);
+            const int32_t end = p.plan.warp_of((i / 2 + 1) * p.plan.slices);
+            uint32_t place = from + uint32_t(warp * 2 + i % 2) * kBytes;
 #pragma unroll 2
-            for (int32_t slice = 0; slice < p.plan.slices; ++slice) {
-#pragma unroll
-                for (int j = 0; j < kAtOnce; ++j) {
-                    const uint32_t more = shared_load_4(place[j] + uint32_t(slice) * kBytes);
-                    y[j] = __fadd_rn(y[j], __uint_as_float(more));
-                }
-            }
-#pragma unroll
-            for (int j = 0; j < kAtOnce; ++j) {
-                const int32_t row_tile = i + j * kStep * step;
-                if (row_tile < rows) use(row_tile, row, uint32_t(column), y[j]);
-            }
+            for (; warp < end; ++warp, place += 2 * kBytes) add(y, shared_load_floats(place));
+            use(i, y);
         }
     }
 
-    __device__ void store_one(int64_t row, int64_t x_row, float y) const {
-        if (row >= p.n) return;
-        if (p.bias != nullptr) y = __fadd_rn(y, load_float(p.bias_type, p.bias, row));
-        const int64_t to = x_row * p.n + row;
-        if constexpr (std::is_same_v<T, F16>) {
-            static_cast<__half *>(p.y)[to] = __float2half_rn(y);
-        } else if constexpr (std::is_same_v<T, BF16>) {
-            static_cast<__nv_bfloat16 *>(p.y)[to] = __float2bfloat16_rn(y);
+    // Rows row .. row + 3 of w. Loops that are seldom run stay loops: code that is fetched to run
+    // once is what the end of this kernel takes longest for.
+    __device__ void store_four(int64_t row, float4 y) const {
+        using Value = std::conditional_t<std::is_same_v<T, F32>, float, uint16_t>;
+        auto *const at = static_cast<Value *>(p.y) + (x_first + column) * p.n + row;
+        const auto count = int32_t(min64(p.n - row, 4));
+        if (p.bias != nullptr) {
+#pragma unroll 1
+            for (int32_t i = 0; i < count; ++i) {
+                const float bias = load_float(p.bias_type, p.bias, row + i);
+                if (i == 0) y.x = __fadd_rn(y.x, bias);
+                if (i == 1) y.y = __fadd_rn(y.y, bias);
+                if (i == 2) y.z = __fadd_rn(y.z, bias);
+                if (i == 3) y.w = __fadd_rn(y.w, bias);
+            }
+        }
+        const bool whole = count == 4 && reinterpret_cast<uintptr_t>(at) % (4 * sizeof(Value)) == 0;
+        if constexpr (std::is_same_v<T, F32>) {
+            if (whole) {
+                *reinterpret_cast<float4 *>(at) = y;
+                return;
+            }
+#pragma unroll 1
+            for (int32_t i = 0; i < count; ++i) {
+                at[i] = i == 0 ? y.x : i == 1 ? y.y : i == 2 ? y.z : y.w;
+            }
         } else {
-            static_cast<float *>(p.y)[to] = y;
+            const uint2 both = {DecodePairs<T>::pair(y.x, y.y), DecodePairs<T>::pair(y.z, y.w)};
+            if (whole) {
+                *reinterpret_cast<uint2 *>(at) = both;
+                return;
+            }
+#pragma unroll 1
+            for (int32_t i = 0; i < count; ++i) {
+                at[i] = uint16_t((i < 2 ? both.x : both.y) >> i % 2 * 16);
+            }
         }
     }
 };
