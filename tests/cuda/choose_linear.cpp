@@ -117,6 +117,13 @@ TEST(CudaChoose, NoClusterHasMoreBlocksThanStages) {
     }
 }
 
+TEST(CudaChoose, PassesBeforeSlabs) {
+    EXPECT_EQ(qk::cuda::slices_rows(false, true, 1 << 24), 32);
+    EXPECT_EQ(qk::cuda::slices_rows(true, false, 1 << 24), 64);
+    EXPECT_EQ(qk::cuda::slices_rows(true, true, 1 << 24), 48);
+    EXPECT_EQ(qk::cuda::slices_rows(true, true, 1 << 25), 64);
+}
+
 TEST(CudaChoose, SlabsToRepack) {
     const struct {
         int64_t n, step_bytes, rows;

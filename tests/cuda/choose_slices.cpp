@@ -50,7 +50,7 @@ TEST(CudaChoose, WhichSmallBatchesAreForSlices) {
     } rows[] = {
         {6144, 4096, false, false},  {4096, 14336, false, true}, {8192, 8192, false, true},
         {25344, 1024, false, false}, {25345, 1024, true, true},  {57344, 8192, true, true},
-        {8448, 20480, true, true},   {8449, 20480, false, true},
+        {4096, 20480, true, true},   {24576, 4096, false, true}, {20480, 5120, true, true},
     };
     for (const auto &row : rows) {
         SCOPED_TRACE(std::to_string(row.n) + " x " + std::to_string(row.k));

@@ -35,6 +35,13 @@ constexpr int64_t kDirectRows = 32;        // not packed: more go to cuBLASLt
 constexpr int64_t kLanesRows = 4;
 constexpr int64_t kGenericRows = 8;
 
+// Rows of x up to which passes of decode/slices.cu are faster than slabs and cuBLASLt: of 8 rows
+// of f32 x, which the library multiplies without tensor cores, or of 16.
+constexpr int64_t slices_rows(bool f32, bool looked_up, int64_t codes) {
+    if (!f32) return kSlicesRows;
+    return looked_up && codes < int64_t{1} << 25 ? kTilesLibraryRows : 64;
+}
+
 constexpr LinearPath choose_linear(const LinearCase &c) {
     if (c.tiles) {
         if (c.m <= kMatvecRows) return LinearPath::kMatvec;

@@ -82,18 +82,18 @@ static constexpr int32_t slices_cluster(int64_t row_tiles, int64_t chunks,
     return row_tiles <= 4 * int64_t{multiprocessors} && chunks >= 32 ? 2 : 1;
 }
 
-// Whether a weight is for decode/slices.cu though decode/rows.cu could take it: where rows of x
-// cross the L2 more than once a panel, or as often as the weight; where second scales make
-// decoding the longer part of it, from fewer codes on (docs/performance-cuda.md).
+// Whether a weight is for decode/slices.cu though decode/rows.cu could take it: large ones, as they
+// outweigh a longer start and end; long rows, of which `rows` reads x as often as the weight; from
+// fewer codes on where second scales make decoding longer (docs/performance-cuda.md).
 static constexpr bool prefers_slices(int64_t n, int64_t k, bool nested, int32_t multiprocessors) {
     const int64_t row_tiles = ceil_div(n, 16);
-    return row_tiles > 12 * int64_t{multiprocessors} ||
-           (k >= 20480 && row_tiles <= 4 * int64_t{multiprocessors}) ||
-           (nested && n * k >= int64_t{3} << 24);
+    return n * k > (nested ? int64_t{3} << 24 : int64_t{3} << 25) ||
+           row_tiles > 12 * int64_t{multiprocessors} ||
+           (k >= 20480 && row_tiles <= 4 * int64_t{multiprocessors});
 }
 
-// A multiprocessor's warps share four schedulers, warp w has number w mod 4: how many jobs to halve,
-// so that every warp has one, if the busiest scheduler then has less to do.
+// Warp w of a block belongs to scheduler w mod 4 of its multiprocessor: how many jobs to halve, so
+// that every warp has one, if the busiest scheduler then has less to do.
 static constexpr int32_t slices_halved(int32_t jobs) {
     const int32_t halved = kSlicesWarps - jobs;
     if (halved > jobs) return 0;
@@ -122,8 +122,8 @@ static constexpr SlicesPlan plan_slices(int64_t n, int64_t k, int32_t multiproce
     // must not depend on the batch.
     while (slices > 1 && slices_stage(pairs, slices, sizes.x_rows, sizes).slots < 3) --slices;
     slices = int32_t(ceil_div(share, ceil_div(share, slices)));  // stages of one size
-    return {cluster, clusters, int32_t(chunks), share, pairs, slices, slices_halved(pairs * slices),
-            rows};
+    const int32_t halved = slices_halved(pairs * slices);
+    return {cluster, clusters, int32_t(chunks), share, pairs, slices, halved, rows};
 }
 
 }  // namespace qk::cuda

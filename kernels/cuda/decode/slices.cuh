@@ -103,12 +103,11 @@ struct SlicesProducer {
         x_rows = int32_t(min64(kColumns, p.m - x_first));
     }
     __device__ void init_barriers() const {
-        if (role == 0 && lane == 0) {
-            for (uint32_t i = 0; i < uint32_t(p.stage.slots); ++i) {
-                barrier_init(own + Map::full(i), kFullArrivals);
-                barrier_init(own + Map::empty(i), uint32_t(p.plan.warps() * 32));
-            }
-            barrier_init(own + Map::kReceived, 1);
+        // A lane each: one after the other they would delay the first order.
+        if (role == 0 && lane < uint32_t(p.stage.slots)) {
+            barrier_init(own + Map::full(lane), kFullArrivals);
+            barrier_init(own + Map::empty(lane), uint32_t(p.plan.warps() * 32));
+            if (lane == 0) barrier_init(own + Map::kReceived, 1);
             barrier_init_fence();
         }
         __syncwarp();

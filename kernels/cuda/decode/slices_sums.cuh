@@ -108,7 +108,8 @@ struct SlicesSums {
     // use(row of tiles, this block's sums) for the rows of tiles first, first + step, ...
     template <class Use>
     __device__ void visit(int32_t first, int32_t step, const Use &use) const {
-        const auto number = int32_t(threadIdx.x / 32 / kColumns * kWarpTiles + threadIdx.x % 32 / 4);
+        const auto number =
+            int32_t(threadIdx.x / 32 / kColumns * kWarpTiles + threadIdx.x % 32 / 4);
         const int32_t rows = part.rows.last - part.rows.first;
         const uint32_t from = at + uint32_t(column) * kColumnBytes + threadIdx.x % 4 * 16;
 #pragma unroll 1

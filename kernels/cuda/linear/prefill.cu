@@ -104,8 +104,13 @@ bool can_run(const LinearArgs &args, int32_t device_index) {
     const int64_t bytes = value_bytes(args), last = int64_t{1} << 31;
     const bool dense = is_dense(*w.format);
     const bool direct = dense && w.format == args.x.format && aligned(w.data);
-    // Passes of slices: groups of 32 columns, f32 x.
-    const bool slices = args.x.rows <= kSlicesRows && kLinearSlices.can_run(args, device_index);
+    // Passes of slices: groups of 16 and 32 columns, f32 x.
+    const bool f32 = args.x.format->id == QK_FORMAT_F32;
+    const bool looked_up = w.format->kind == FormatKind::kTable;
+    const int64_t codes = w.geometry.n * w.geometry.k;
+    const bool slices = args.x.rows <= slices_rows(f32, looked_up, codes) &&
+                        kLinearSlices.can_run(args, device_index);
+    if (f32 && slices) return false;
     const LinearCase c = {args.x.rows,
                           slices || kLinearMatvec.can_run(args, device_index),
                           kLinearGemm.can_run(args, device_index),
