@@ -105,7 +105,7 @@ TEST(CudaLinear, RowsKnowNoBatch) {
 TEST(CudaLinear, RowsInPanels) {
     QK_NEEDS_DEVICE();
     Rng rng(12);
-    const int64_t part = 132 * 16 * 4, parts = 3, k = 4352, m = 16;
+    const int64_t part = 132 * 16 * 4, parts = 3, k = 3840, m = 16;
     const auto weight = [&](int64_t n) {
         return empty_weight(weight_desc(QK_FORMAT_NF4, QK_FORMAT_F16, QK_LAYOUT_PACKED, 128, n, k),
                             qk::kCudaBackend.packed_layout(*qk::find_format(QK_FORMAT_NF4)), 0);
