@@ -27,18 +27,6 @@ Case make_case(const qk_tensor_desc &desc, qk_format type, int64_t m, Rng &rng) 
     return c;
 }
 
-HostWeight packed(HostWeight &w) {
-    const qk::Geometry &s = w.shape.geometry;
-    qk_tensor_desc desc = weight_desc(
-        w.shape.format->id, w.shape.scale_format->id, QK_LAYOUT_PACKED,
-        s.groups_per_row == 1 ? QK_GROUP_ROW : int32_t(s.group_size), w.shape.rows, w.shape.columns,
-        w.shape.format->id == QK_FORMAT_U4_AFFINE && w.planes[QK_PLANE_ZERO].empty(), s.flat);
-    desc.scale_group_size = int32_t(w.shape.second_group);
-    HostWeight to = empty_weight(desc, qk::kCudaBackend.packed_layout(*w.shape.format), 0);
-    EXPECT_EQ(qk::cpu::kRepackGeneric.run({w.view(), to.view()}, host_launch()), QK_OK);
-    return to;
-}
-
 std::vector<uint8_t> run(const qk::Kernel<qk::LinearArgs> &kernel, const Case &c,
                          const DeviceWeight &w, int64_t rows, void *session = nullptr) {
     const DeviceBuffer x({c.x.begin(), c.x.begin() + long(rows * c.k() * c.size())}), bias(c.bias),
@@ -68,13 +56,8 @@ struct Roundings {
 
 void expect_within(Case &c, const std::vector<uint8_t> &y, int64_t rows, const Roundings &r) {
     const qk::Geometry &s = c.w.shape.geometry;
-    std::vector<float> w(size_t(s.n * s.k));
-    const qk::Dense dense = {qk::find_format(QK_FORMAT_F32), s.n, s.k, w.data()};
-    const qk::DequantizeArgs args = {c.w.view(), dense};
-    ASSERT_EQ(qk::cpu::kDequantizeGeneric.run(args, host_launch()), QK_OK);
-    const double unit = c.type == QK_FORMAT_F16    ? 0x1p-11
-                        : c.type == QK_FORMAT_BF16 ? 0x1p-8
-                                                   : 0x1p-24;
+    const std::vector<float> w = values_of(c.w);
+    const double unit = rounding_of(c.type);
     std::vector<double> x(size_t(s.k));
     for (int64_t i = 0; i < rows; i += 1 + rows / 24) {
         for (int64_t j = 0; j < s.k; ++j) x[size_t(j)] = float_at(c.type, c.x, i * s.k + j);
@@ -130,7 +113,7 @@ TEST(CudaBatch, TheMatrixKernelIsWithinItsBound) {
                                    batches[at % 7], rng);
                 ++at;
                 SCOPED_TRACE(std::string(c.w.shape.format->name) + " case " + std::to_string(at));
-                const DeviceWeight w(packed(c.w));
+                const DeviceWeight w(packed_on_host(c.w));
                 const qk::Format *const type = qk::find_format(c.type);
                 if (!qk::cuda::kLinearGemm.can_run({{type, c.m, k, nullptr}, w.view(), nullptr,
                                                     {type, c.m, n, nullptr}}, 0)) {
@@ -169,7 +152,7 @@ TEST(CudaBatch, EveryCutIsWithinItsBound) {
             Case c = make_case(weight_desc(format, QK_FORMAT_F16, QK_LAYOUT_ROW, 64, n, k),
                                QK_FORMAT_F16, m, rng);
             SCOPED_TRACE(std::to_string(m) + ": " + std::to_string(n) + " x " + std::to_string(k));
-            const DeviceWeight w(packed(c.w));
+            const DeviceWeight w(packed_on_host(c.w));
             if (!gemm_runs(c, w)) GTEST_SKIP() << kNoGemm;
             expect_within(c, run(qk::cuda::kLinearGemm, c, w, m), m, of_gemm(c, m));
             if (HasFailure()) return;
@@ -184,7 +167,7 @@ TEST(CudaBatch, EveryBatchTo64IsWithinItsBoundAndOfOneMind) {
     for (const qk_format format : {QK_FORMAT_U4_AFFINE, QK_FORMAT_NF4}) {
         Case c = make_case(weight_desc(format, QK_FORMAT_F16, QK_LAYOUT_ROW, 64, 200, 1040),
                            QK_FORMAT_BF16, 64, rng);
-        const DeviceWeight w(packed(c.w));
+        const DeviceWeight w(packed_on_host(c.w));
         if (!gemm_runs(c, w)) GTEST_SKIP() << kNoGemm;
         const auto all = run(qk::cuda::kLinearGemm, c, w, 64);
         for (int64_t rows = 17; rows <= 64; ++rows) {
@@ -203,7 +186,7 @@ TEST(CudaBatch, TheMatrixKernelRepeatsBitForBit) {
     for (const qk_format format : {QK_FORMAT_U4_AFFINE, QK_FORMAT_NF4}) {
         Case c = make_case(weight_desc(format, QK_FORMAT_F16, QK_LAYOUT_ROW, 64, 1024, 4096),
                            QK_FORMAT_F16, 200, rng);
-        const DeviceWeight w(packed(c.w));
+        const DeviceWeight w(packed_on_host(c.w));
         if (!gemm_runs(c, w)) GTEST_SKIP() << kNoGemm;
         for (const int64_t rows : {20, 40, 128, 200}) {
             const auto first = run(qk::cuda::kLinearGemm, c, w, rows);

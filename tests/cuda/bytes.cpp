@@ -13,13 +13,8 @@ const qk_format kScales[] = {QK_FORMAT_F32, QK_FORMAT_F16, QK_FORMAT_LUT8, QK_FO
 // of magnitudes each. f32 x is three bfloat16 terms, each a product of its own.
 void expect_bytes_within_bound(Problem &p, const std::vector<uint8_t> &y) {
     const qk::Geometry &s = p.w.shape.geometry;
-    std::vector<float> w(size_t(s.n * s.k));
-    const qk::DequantizeArgs args = {p.w.view(),
-                                     {qk::find_format(QK_FORMAT_F32), s.n, s.k, w.data()}};
-    ASSERT_EQ(qk::cpu::kDequantizeGeneric.run(args, host_launch()), QK_OK);
-    const double unit = p.type == QK_FORMAT_F16    ? 0x1p-11
-                        : p.type == QK_FORMAT_BF16 ? 0x1p-8
-                                                   : 0x1p-24;
+    const std::vector<float> w = values_of(p.w);
+    const double unit = rounding_of(p.type);
     const int64_t parts = s.group_size % 128 == 0 || s.groups_per_row == 1 ? 128 : 16;
     const double chain = 17 * double(std::min<int64_t>(parts, s.k)) / 16;
     const double folds = 2 * (double(s.k) / double(parts) + 1) + 16 + 1;
@@ -27,13 +22,9 @@ void expect_bytes_within_bound(Problem &p, const std::vector<uint8_t> &y) {
     const int64_t step = 1 + s.n / 400;
     for (int64_t i = 0; i < p.m; ++i) {
         for (int64_t r = i % step; r < s.n; r += step) {
-            double exact = float_at(QK_FORMAT_F32, p.bias, r), magnitude = std::fabs(exact);
-            for (int64_t c = 0; c < s.k; ++c) {
-                const double term =
-                    double(float_at(p.type, p.x, i * s.k + c)) * double(w[size_t(r * s.k + c)]);
-                exact += term;
-                magnitude += std::fabs(term);
-            }
+            const auto [exact, magnitude] =
+                exact_sum(p.type, p.x, i, &w[size_t(r * s.k)], s.k,
+                          float_at(QK_FORMAT_F32, p.bias, r));
             // w itself was rounded to f32 once: 2^-24 of each term.
             const double sum = magnitude * (additions * 0x1p-23 + 0x1p-24);
             const double least = p.type == QK_FORMAT_F16 ? 0x1p-25 : 0x1p-133;

@@ -81,26 +81,16 @@ double additions_of(const Problem &p) {
 // at all), y once to its own, w itself was rounded to f32 in the reference.
 void expect_within_bound(Problem &p, const std::vector<uint8_t> &y, const char *kernel) {
     const qk::Geometry &s = p.w.shape.geometry;
-    std::vector<float> w(size_t(s.n * s.k));
-    const qk::DequantizeArgs args = {p.w.view(),
-                                     {qk::find_format(QK_FORMAT_F32), s.n, s.k, w.data()}};
-    ASSERT_EQ(qk::cpu::kDequantizeGeneric.run(args, host_launch()), QK_OK);
-    const double unit = p.type == QK_FORMAT_F16    ? 0x1p-11
-                        : p.type == QK_FORMAT_BF16 ? 0x1p-8
-                                                   : 0x1p-24;
+    const std::vector<float> w = values_of(p.w);
+    const double unit = rounding_of(p.type);
     const bool table = p.w.shape.format->kind == qk::FormatKind::kTable;
     const double tiny = p.type == QK_FORMAT_F16 ? 0x1p-25 : 0;
     const bool large = double(p.m) * double(s.n) * double(s.k) > 3e7;  // then samples of y
     for (int64_t i = 0; i < p.m; i += large ? 1 + p.m / 7 : 1) {
         for (int64_t r = 0; r < s.n; r += large ? 1 + s.n / 60 : 1) {
-            double exact = p.has_bias ? float_at(QK_FORMAT_F32, p.bias, r) : 0.0;
-            double magnitude = std::fabs(exact);
-            for (int64_t c = 0; c < s.k; ++c) {
-                const double term =
-                    double(float_at(p.type, p.x, i * s.k + c)) * double(w[size_t(r * s.k + c)]);
-                exact += term;
-                magnitude += std::fabs(term);
-            }
+            const double bias = p.has_bias ? float_at(QK_FORMAT_F32, p.bias, r) : 0.0;
+            const auto [exact, magnitude] =
+                exact_sum(p.type, p.x, i, &w[size_t(r * s.k)], s.k, bias);
             const double sum =
                 magnitude * (additions_of(p) * 0x1p-23 + 0x1p-24 + (table ? unit : 0));
             const double bound = sum + unit * (std::fabs(exact) + sum) + tiny;

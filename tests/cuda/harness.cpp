@@ -143,6 +143,41 @@ HostWeight random_weight(const qk_tensor_desc &desc, Rng &rng) {
     return w;
 }
 
+HostWeight packed_on_host(HostWeight &w) {
+    const qk::Geometry &s = w.shape.geometry;
+    qk_tensor_desc desc = weight_desc(
+        w.shape.format->id, w.shape.scale_format->id, QK_LAYOUT_PACKED,
+        s.groups_per_row == 1 ? QK_GROUP_ROW : int32_t(s.group_size), w.shape.rows, w.shape.columns,
+        w.shape.format->id == QK_FORMAT_U4_AFFINE && w.planes[QK_PLANE_ZERO].empty(), s.flat);
+    desc.scale_group_size = int32_t(w.shape.second_group);
+    HostWeight to = empty_weight(desc, qk::kCudaBackend.packed_layout(*w.shape.format), 0);
+    EXPECT_EQ(qk::cpu::kRepackGeneric.run({w.view(), to.view()}, host_launch()), QK_OK);
+    return to;
+}
+
+std::vector<float> values_of(HostWeight &w) {
+    const qk::Geometry &s = w.shape.geometry;
+    std::vector<float> values(size_t(s.n * s.k));
+    const qk::Dense to = {qk::find_format(QK_FORMAT_F32), s.n, s.k, values.data()};
+    EXPECT_EQ(qk::cpu::kDequantizeGeneric.run({w.view(), to}, host_launch()), QK_OK);
+    return values;
+}
+
+double rounding_of(qk_format type) {
+    return type == QK_FORMAT_F16 ? 0x1p-11 : type == QK_FORMAT_BF16 ? 0x1p-8 : 0x1p-24;
+}
+
+ExactSum exact_sum(qk_format type, const std::vector<uint8_t> &x, int64_t x_row, const float *w,
+                   int64_t k, double bias) {
+    ExactSum sum = {bias, std::fabs(bias)};
+    for (int64_t c = 0; c < k; ++c) {
+        const double term = double(float_at(type, x, x_row * k + c)) * double(w[c]);
+        sum.value += term;
+        sum.magnitude += std::fabs(term);
+    }
+    return sum;
+}
+
 static void run_here(void *, int32_t count, void (*task)(void *, int32_t), void *argument) {
     for (int32_t i = 0; i < count; ++i) task(argument, i);
 }

@@ -69,6 +69,20 @@ float float_at(qk_format format, const std::vector<uint8_t> &data, int64_t index
 qk_tensor_desc weight_desc(qk_format format, qk_format scale, qk_layout layout, int32_t group,
                            int64_t n, int64_t k, bool symmetric = false, bool flat = false);
 
+// The weight in the device's packed layout.
+HostWeight packed_on_host(HostWeight &w);
+// Its values in f32, by the CPU's generic kernel.
+std::vector<float> values_of(HostWeight &w);
+// Half a last place of a number next to 1.
+double rounding_of(qk_format type);
+
+// x . w + bias, exact but for double's own rounding; the magnitudes of its terms and the bias.
+struct ExactSum {
+    double value, magnitude;
+};
+ExactSum exact_sum(qk_format type, const std::vector<uint8_t> &x, int64_t x_row, const float *w,
+                   int64_t k, double bias);
+
 qk::Launch host_launch();
 qk::Launch device_launch(qk::ErrorText *error);
 

@@ -101,6 +101,24 @@ TEST(CudaLinear, RowsKnowNoBatch) {
     }
 }
 
+// The same in a few launches: racecheck takes seconds for each.
+TEST(CudaLinear, FewRowsKnowNoBatch) {
+    QK_NEEDS_DEVICE();
+    Rng rng(13);
+    for (const qk_format format : {QK_FORMAT_U4_AFFINE, QK_FORMAT_NF4}) {
+        Problem p = make_problem(weight_desc(format, QK_FORMAT_F16, QK_LAYOUT_ROW, 64, 40, 512),
+                                 QK_FORMAT_F16, 17, rng);
+        const DeviceWeight w = packed_weight(p.w);
+        const auto all = run_on_device(qk::cuda::kLinearRows, p, w, 0, p.m);
+        const size_t row_bytes = all.size() / size_t(p.m);
+        for (const int64_t batch : {2, 8, 9, 16}) {
+            const auto some = run_on_device(qk::cuda::kLinearRows, p, w, 1, batch);
+            EXPECT_EQ(memcmp(some.data(), all.data() + row_bytes, size_t(batch) * row_bytes), 0)
+                << batch << " rows";
+        }
+    }
+}
+
 // A weight whose blocks have several panels, as its parts of one panel give it, bit for bit.
 TEST(CudaLinear, RowsInPanels) {
     QK_NEEDS_DEVICE();

@@ -25,17 +25,8 @@ inline Problem make_problem(const qk_tensor_desc &desc, qk_format type, int64_t 
     return p;
 }
 
-// The weight in the device's packed layout.
 inline DeviceWeight packed_weight(HostWeight &w) {
-    const qk::Geometry &s = w.shape.geometry;
-    qk_tensor_desc desc = weight_desc(
-        w.shape.format->id, w.shape.scale_format->id, QK_LAYOUT_PACKED,
-        s.groups_per_row == 1 ? QK_GROUP_ROW : int32_t(s.group_size), w.shape.rows, w.shape.columns,
-        w.shape.format->id == QK_FORMAT_U4_AFFINE && w.planes[QK_PLANE_ZERO].empty(), s.flat);
-    desc.scale_group_size = int32_t(w.shape.second_group);
-    HostWeight to = empty_weight(desc, qk::kCudaBackend.packed_layout(*w.shape.format), 0);
-    EXPECT_EQ(qk::cpu::kRepackGeneric.run({w.view(), to.view()}, host_launch()), QK_OK);
-    return DeviceWeight(to);
+    return DeviceWeight(packed_on_host(w));
 }
 
 // Rows [first, first + rows) of x.
@@ -106,17 +97,9 @@ inline std::string describe(const Problem &p) {
 // span more than 28 powers of two takes several `rounds`; so do kernels with three bfloat16 terms
 // of a value, of which up to six products stand for one.
 inline void expect_within_bound(Problem &p, const std::vector<uint8_t> &y, int rounds = 1) {
-    std::vector<float> w(size_t(p.n() * p.k()));
     const qk::Geometry &s = p.w.shape.geometry;
-    const qk::Weight weight = p.w.view();
-    std::vector<uint8_t> dense(w.size() * 4);
-    const qk::DequantizeArgs args = {weight,
-                                     {qk::find_format(QK_FORMAT_F32), s.n, s.k, dense.data()}};
-    ASSERT_EQ(qk::cpu::kDequantizeGeneric.run(args, host_launch()), QK_OK);
-    memcpy(w.data(), dense.data(), dense.size());
-    const double unit = p.type == QK_FORMAT_F16    ? 0x1p-11
-                        : p.type == QK_FORMAT_BF16 ? 0x1p-8
-                                                   : 0x1p-24;
+    const std::vector<float> w = values_of(p.w);
+    const double unit = rounding_of(p.type);
     const bool table = p.w.shape.format->kind == qk::FormatKind::kTable;
     const bool wide = p.type == QK_FORMAT_F32;
     const double terms = (wide ? 0x1p-23 : 0) + (table ? (wide ? 0x1p-23 : unit) : 0);
@@ -125,13 +108,9 @@ inline void expect_within_bound(Problem &p, const std::vector<uint8_t> &y, int r
     const double additions = rounds * (68 + folds) + 1;
     for (int64_t i = 0; i < p.m; ++i) {
         for (int64_t r = 0; r < s.n; ++r) {
-            double exact = float_at(QK_FORMAT_F32, p.bias, r), magnitude = std::fabs(exact);
-            for (int64_t c = 0; c < s.k; ++c) {
-                const double term =
-                    double(float_at(p.type, p.x, i * s.k + c)) * double(w[size_t(r * s.k + c)]);
-                exact += term;
-                magnitude += std::fabs(term);
-            }
+            const auto [exact, magnitude] =
+                exact_sum(p.type, p.x, i, &w[size_t(r * s.k)], s.k,
+                          float_at(QK_FORMAT_F32, p.bias, r));
             // w itself was rounded to f32 once: 2^-24 of each term.
             const double sum = magnitude * (additions * 0x1p-23 + 0x1p-24 + terms);
             const double least = p.type == QK_FORMAT_F16 ? 0x1p-25 : 0x1p-133;
