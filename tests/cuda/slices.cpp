@@ -54,6 +54,41 @@ TEST(CudaSlices, F32IsWithinItsBound) {
         {2, 8, 9, 16, 5, 3, 17, 1}, {64, 128, 32, 256, QK_GROUP_ROW, 16}, {QK_FORMAT_F32}, rng);
 }
 
+// What no other kernel takes comes here: narrow groups from one row of x on, f32 x up to where
+// cuBLASLt is faster, which the generic kernel would take a hundred times as long for.
+TEST(CudaSlices, TakesWhatOthersLeave) {
+    QK_NEEDS_DEVICE();
+    Rng rng(17);
+    const struct {
+        qk_format format, type;
+        int32_t group;
+        int64_t m;
+        bool takes;
+    } cases[] = {
+        {QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, 16, 1, true},
+        {QK_FORMAT_NF4, QK_FORMAT_BF16, 16, 32, true},
+        {QK_FORMAT_NF4, QK_FORMAT_F32, 32, 1, true},
+        {QK_FORMAT_NF4, QK_FORMAT_F32, 64, 48, true},
+        {QK_FORMAT_NF4, QK_FORMAT_F32, 64, 49, false},
+        {QK_FORMAT_U4_AFFINE, QK_FORMAT_F32, 64, 64, true},
+        {QK_FORMAT_U4_AFFINE, QK_FORMAT_F32, 64, 65, false},
+        {QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, 32, 1, false},
+    };
+    for (const auto &[format, type, group, m, takes] : cases) {
+        Problem p = make_problem(weight_desc(format, QK_FORMAT_F16, QK_LAYOUT_ROW, group, 64, 256),
+                                 type, m, rng);
+        SCOPED_TRACE(describe(p));
+        const DeviceWeight w = packed_weight(p.w);
+        const DeviceBuffer x(p.x), y(std::vector<uint8_t>(p.y_bytes(), 0xff));
+        const qk::Format *const of = qk::find_format(type);
+        const qk::LinearArgs args = {
+            {of, m, p.k(), x.data()}, w.view(), nullptr, {of, m, p.n(), y.data()}};
+        const auto *const kernel = qk::pick(qk::kCudaBackend.linear, args, 0);
+        EXPECT_EQ(kernel == &qk::cuda::kLinearSlices, takes) << kernel->name;
+        EXPECT_NE(kernel, &qk::cuda::kLinearGeneric);
+    }
+}
+
 // Infinite and undefined values of x stay in their row; y and the bias may lie anywhere, x may not.
 TEST(CudaSlices, OddPlacesAndOddValues) {
     QK_NEEDS_DEVICE();
