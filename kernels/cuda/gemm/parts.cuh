@@ -105,6 +105,56 @@ struct Gemm {
         }
     }
 
+    // Nested scales of a stage, by one of the warps behind the first, which take turns: there is
+    // time for loads to come from afar. A lane makes those of rows r, r + 8, r + 1 and r + 9 of a
+    // row of tiles, and of other rows of tiles as far apart as a warp reaches.
+    __device__ void make_scales(const Item &it, Turn &turn, int32_t &others) const {
+        constexpr int kUnits = S::kRowTiles * kTiles * 4 / 32, kStep = 32 / (kTiles * 4);
+        const int32_t lane = threadIdx.x & 31, t = lane / 4 % kTiles;
+        const int32_t row_tile = it.row_tile + lane / (kTiles * 4);
+        const int64_t of_row = p.w.geometry.groups_per_row, groups = p.w.geometry.n * of_row;
+        const uint32_t number = uint32_t((int64_t(row_tile) * 16 + lane % 4 * 2) * of_row);
+        const bool zeros = !Decode::kPairs && p.w.zero != nullptr;
+        const Groups<8, 8> zero(p, zeros ? p.w.zero : p.w.scale, it.row_tile, kZeros);
+        for (int32_t tile = it.first; tile < it.last; tile += kTiles, turn.next(p.slots)) {
+            if (others > 0) {
+                --others;
+                continue;
+            }
+            others = S::kMakers - 1;
+            const int32_t group = tile + t < p.tiles ? (tile + t) >> p.group_shift : 0;
+            uint2 pairs[kUnits];
+#pragma unroll
+            for (int u = 0; u < kUnits; ++u) {
+                const int32_t row = row_tile + u * kStep;
+                const bool in = row < p.row_tiles && tile + t < p.tiles;
+                const int64_t at = in ? (row * of_row + group) * 16 + lane % 4 * 4 : 0;
+                const uint32_t codes = __ldg(reinterpret_cast<const uint32_t *>(p.w.scale + at));
+                float scale[4];
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {
+                    const int32_t r = u * kStep * 16 + i % 2 * 8 + i / 2;
+                    const int64_t g = min64(int64_t(number) + r * of_row + group, groups - 1);
+                    const float second =
+                        __ldg(reinterpret_cast<const float *>(p.w.second) + (g >> p.second_shift));
+                    const float code = scale_codes[codes >> 8 * i & 255];
+                    scale[i] = in ? __fadd_rn(__fmul_rn(code, second), second_bias) : 0.0f;
+                }
+                pairs[u] = {DecodePairs<T>::pair(scale[0], scale[1]),
+                            DecodePairs<T>::pair(scale[2], scale[3])};
+            }
+            barrier_wait(empty + turn.slot * 8, turn.parity);
+            const uint32_t to = slot(turn.slot), full_here = full + turn.slot * 8;
+#pragma unroll
+            for (int u = 0; u < kUnits; ++u) {
+                shared_store_8(to + kScales + (u * 32 + lane) * 8, pairs[u]);
+            }
+            if (zeros) zero.order(p, to, tile);
+            if (!Decode::kPairs) barrier_arrive_after_copies(full_here);
+            barrier_arrive(full_here);
+        }
+    }
+
     // ---- consumers
 
     // What a lane adds to a slot to find its codes, scales and zeros.
@@ -118,9 +168,9 @@ struct Gemm {
             const uint32_t line = r * 4 + (quad >> 1);  // of 128 bytes
             codes = S::kX + line * 128 + ((quad & 1) * 4 ^ (line & 7)) * 16 + (lane & 2) * 2;
             const uint32_t at = r * kTiles * 8 + quad;
-            scale = kScales + at * kPairBytes<kind>;
+            scale = kScales + at * S::kPair;
             zero = kZeros + at;
-            if constexpr (kind == ScaleKind::kNested) {
+            if constexpr (kind == ScaleKind::kNested && !S::kMade) {
 #pragma unroll
                 for (int i = 0; i < 2; ++i) {
                     const int64_t row = int64_t(row_tile + r) * 16 + quad + i * 8;
@@ -151,12 +201,12 @@ struct Gemm {
             raw.words[j][1] = shared_load_4(from + 8);
         }
         if constexpr (!Decode::kPairs) raw.zero = shared_load_1(stage + at.zero + t * 8);
-        const uint32_t from = stage + at.scale + t * 8 * kPairBytes<kind>;
+        const uint32_t from = stage + at.scale + t * 8 * S::kPair;
         if constexpr (kind == ScaleKind::kF32) {
             const uint2 both = shared_load_8(from);
             raw.scale[0] = both.x;
             raw.scale[1] = both.y;
-        } else if constexpr (kind == ScaleKind::kNested) {
+        } else if constexpr (kind == ScaleKind::kNested && !S::kMade) {
             raw.scale[0] = shared_load_2(from);
             // A stage's last tiles may not be there: nor are second scales of theirs.
             const int32_t there = min(tile + t, p.tiles - 1);
@@ -204,15 +254,21 @@ struct Gemm {
             Decode::kPairs ? (odd ? 0x7632u : 0x5410u) : (odd ? 0x7351u : 0x6240u);
         Zeros z = {};
         if constexpr (!Decode::kPairs) z = Decode::zeros(raw.zero);
-        scales(raw, scale);
+        if constexpr (!S::kMade) scales(raw, scale);
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
             const uint32_t word = __byte_perm(raw.words[j][0], raw.words[j][1], pick);
             Decode::decode(word, z, table, (threadIdx.x & 31) * 4, a[j]);
         }
         if constexpr (S::kScaled) {
-            const uint32_t both[2] = {DecodePairs<T>::pair(scale[0], scale[0]),
-                                      DecodePairs<T>::pair(scale[1], scale[1])};
+            uint32_t both[2];
+            if constexpr (S::kMade) {
+                both[0] = __byte_perm(raw.scale[0], 0, 0x1010);
+                both[1] = __byte_perm(raw.scale[0], 0, 0x3232);
+            } else {
+                both[0] = DecodePairs<T>::pair(scale[0], scale[0]);
+                both[1] = DecodePairs<T>::pair(scale[1], scale[1]);
+            }
 #pragma unroll
             for (int i = 0; i < 16; ++i) a[i / 4][i % 4] = times(a[i / 4][i % 4], both[i & 1]);
         }
@@ -226,7 +282,7 @@ __device__ void prepare_barriers(const GemmProblem &p, uint32_t full, uint32_t e
         prefetch_map(p.codes);
         prefetch_map(p.x);
         for (int i = 0; i < p.slots; ++i) {
-            barrier_init(full + i * 8, 1 + 32);
+            barrier_init(full + i * 8, S::kArrivals);
             barrier_init(empty + i * 8, S::kConsumers * 128);  // every lane of the readers
         }
         barrier_init_fence();
@@ -238,8 +294,12 @@ __device__ void prepare_barriers(const GemmProblem &p, uint32_t full, uint32_t e
 template <class S>
 __device__ void prepare_shared(const GemmProblem &p, uint8_t *shared, float *scale_codes) {
     using G = Gemm<S>;
+    constexpr bool nested = S::kind == ScaleKind::kNested;
     constexpr int kOthers = S::kThreads - 32, kWarp = S::kConsumers * 128;
     const int thread = int(threadIdx.x) - (int(threadIdx.x) > kWarp ? 32 : 0);
+    static_assert(kOthers >= 256);
+    // In flight while the table is written.
+    const float code = nested ? load_as<float>(p.w.code, thread & 255) : 0.0f;
     if constexpr (S::Decode::kPairs) {
         S::Decode::prepare(p.w, shared, thread, kOthers);
     } else if (p.w.zero == nullptr) {  // every zero is 8
@@ -247,10 +307,8 @@ __device__ void prepare_shared(const GemmProblem &p, uint8_t *shared, float *sca
             shared[S::kTable + i / S::kZero * S::kStage + G::kZeros + i % S::kZero] = 0x88;
         }
     }
-    if constexpr (S::kind == ScaleKind::kNested) {
-        for (int i = thread; i < 256; i += kOthers) {
-            scale_codes[i] = load_as<float>(p.w.code, i);
-        }
+    if constexpr (nested) {
+        if (thread < 256) scale_codes[thread] = code;
     }
 }
 

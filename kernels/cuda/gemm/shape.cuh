@@ -18,6 +18,12 @@ struct GemmShape {
     static constexpr int N = kN, R = kR, Q = kQ, kTiles = kTiles_;  // tiles of a stage
     // Wide: the scale, rounded to x's type, multiplies the weights; else the sums of a tile.
     static constexpr bool kScaled = kN > 64;
+    // Wide: nested scales are made by the producers, as pairs of x's type.
+    static constexpr bool kMade = kScaled && kind == ScaleKind::kNested;
+    static constexpr uint32_t kPair = kMade ? 4 : kPairBytes<kind>;  // bytes: of rows r and r + 8
+    static constexpr int kMakers = 3;                                // warps
+    // Who arrives at a full stage: who orders boxes, scales, and zeros where scales are made.
+    static constexpr int kArrivals = 1 + 32 + (kMade && !Decode::kPairs ? 32 : 0);
     static constexpr int kRows = 64 * R, kRowTiles = 4 * R, kConsumers = R * Q;  // warpgroups
     static constexpr int kThreads = (kConsumers + 1) * 128;  // one more warpgroup produces
     // Registers a thread, from what the producers leave of the 65536.
@@ -27,7 +33,7 @@ struct GemmShape {
     // A stage in shared memory.
     static constexpr uint32_t kX = N * 128 * kTiles;
     static constexpr uint32_t kCodes = kRowTiles * 512 * kTiles;
-    static constexpr uint32_t kScale = kRowTiles * 8 * kPairBytes<kind> * kTiles;
+    static constexpr uint32_t kScale = kRowTiles * 8 * kPair * kTiles;
     static constexpr uint32_t kZero = kRowTiles * 8 * kTiles;
     static constexpr uint32_t kStage = (kX + kCodes + kScale + kZero + 1023) / 1024 * 1024;
     static constexpr uint32_t kTable = Decode::kPairs ? kPairTableBytes : 0;

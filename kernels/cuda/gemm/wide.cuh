@@ -164,6 +164,9 @@ __device__ void produce(const WideGemm<S> &g, Items items, uint32_t rank) {
             each_item([&](const Item &it, Turn &turn) { g.order_boxes(it, turn); });
         }
         __syncwarp();
+    } else if (S::kMade) {
+        int32_t others = (int(threadIdx.x) >> 5) - S::kConsumers * 4 - 1;  // take stages before
+        each_item([&](const Item &it, Turn &turn) { g.make_scales(it, turn, others); });
     } else if (int(threadIdx.x) >> 5 == S::kConsumers * 4 + 1) {
         each_item([&](const Item &it, Turn &turn) { g.order_scales(it, turn); });
     }
@@ -208,6 +211,8 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     const uint32_t base = (shared_address(unaligned) + 1023) / 1024 * 1024;
     uint8_t *const shared = unaligned + (base - shared_address(unaligned));
     const uint32_t rank = cluster_rank();
+    // In flight while the barriers are prepared.
+    const float second_bias = S::kind == ScaleKind::kNested ? load_as<float>(p.w.bias, 0) : 0.0f;
     // As a broadcast the compiler knows it to be the same in a warp: addresses stay uniform.
     const int warp = __shfl_sync(~0u, int(threadIdx.x) >> 5, 0);
     allow_next_kernel();
@@ -227,7 +232,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
                             keep_address(shared_address(empty)),
                             base,
                             scale_codes,
-                            S::kind == ScaleKind::kNested ? load_as<float>(p.w.bias, 0) : 0.0f}};
+                            second_bias}};
     const Items items(p);
     if (warp >= S::kConsumers * 4) {
         fewer_registers<S::kProducerRegisters>();
