@@ -40,7 +40,10 @@ class Modes : public ::testing::TestWithParam<Format> {
         p.m = m, p.n = spec.n, p.k = spec.k;
         c->x_format = harness::kFloats[random_.below(3)];
         c->bias_format = harness::kFloats[random_.below(3)];
-        for (int64_t i = 0; i < m * p.k; ++i) p.x.push_back(number(c->data));
+        const bool loud = random_.one_in(4);  // every integer the largest, nearly all of one sign
+        for (int64_t i = 0; i < m * p.k; ++i) {
+            p.x.push_back(loud ? (random_.one_in(9) ? -20.0f : 20.0f) : number(c->data));
+        }
         if (c->data == Data::wild && random_.one_in(4)) p.x[0] = INFINITY;
         p.x = rounded(c->x_format, p.x);
         if (random_.one_in(2)) return;

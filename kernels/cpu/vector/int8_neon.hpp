@@ -10,6 +10,8 @@ namespace {
 
 #define QK_INT8_INLINE __attribute__((always_inline))
 
+using XChunk = PlainChunk;
+
 struct Sums8 {  // 8 integers, one a row
     int32x4_t v[2];
 };

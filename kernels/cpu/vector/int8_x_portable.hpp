@@ -11,7 +11,7 @@
 namespace qk::cpu {
 namespace {
 
-struct XChunk {
+struct PlainChunk {
     int8_t low[64], high[64];  // for the low and the high nibbles
     float scale[8];            // a block; the unit of entries is in it
     int32_t sum[8];            // of a block's integers
@@ -25,7 +25,7 @@ inline void turn_bytes_of_x(int8_t *at) {
     memcpy(at, &b, 16);
 }
 
-inline void quantize_chunk(const float *x, int64_t blocks, float unit, XChunk *to) {
+inline void quantize_chunk(const float *x, int64_t blocks, float unit, PlainChunk *to) {
     alignas(64) int8_t q[128];
     const int64_t size = 128 / blocks;
     for (int64_t b = 0; b < blocks; ++b) {

@@ -1,8 +1,16 @@
 // Integer dot products of a chunk of 8 rows, AVX2. Included after lanes.hpp.
 //
-// Products of bytes add up in pairs of 16 bits (vpmaddubsw), unsigned times signed. Affine codes
-// are unsigned as they are. Table entries take the sign of x, whose magnitude is the unsigned
-// factor: 2 * 127 * 127 fits 15 bits, so nothing saturates.
+// Products of bytes add up in pairs of 16 bits (vpmaddubsw), unsigned times signed, and saturate.
+// What is unsigned, and how many pairs fit 16 bits, depends on the entries:
+//
+//     affine codes      0..15 as they are; 8 products of a dword's nibbles fit
+//     small tables      -16..15 after a shift (both FP4): plus 16; 8 products fit
+//     wide tables       NF4: |x|. An entry takes the sign of x as its complement, ~e = -e - 1, and
+//                       what that leaves out is the same for every row; 2 products fit
+//
+// 64 bytes of NF4 are 29 instructions here and 3 in the folds. On AMD's fifth Zen, products and
+// signs (vpsignb) share two of four ports, byte shuffles and shifts the other two, and all else
+// runs anywhere; so complements instead of signs, and blends and unpacks where they will do.
 #pragma once
 #include "cpu/vector/int8_x_portable.hpp"
 #include "cpu/vector/int8_ymm.hpp"
@@ -14,115 +22,262 @@ namespace {
 constexpr uint32_t kInt8Feature = 1u << 0;  // kAvx2
 #define QK_INT8_INLINE __attribute__((always_inline))
 
-inline __m256i add_unpacked_32(__m256i a, __m256i b) {
-    return _mm256_add_epi32(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
+struct alignas(32) XChunk : PlainChunk {
+    uint8_t magnitude[2][64];  // of low, of high
+    uint8_t negative[2][64];   // 255 where x is below 0
+    int32_t below[8];          // what a block's negative integers come to, without the sign
+};
+
+inline __m256i load_256(const void *from) {
+    return _mm256_loadu_si256(static_cast<const __m256i *>(from));
 }
-inline __m256i add_unpacked_64(__m256i a, __m256i b) {
-    return _mm256_add_epi32(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
+struct Bytes {  // of a row's chunk
+    __m256i half[2];
+};
+// Bytes change places so that dwords belong to one block. Two blocks: dwords are of the first and
+// of the second in turn; four and eight: dword b of 128 bits has the b-th bytes of the four.
+template <int kBlocks>
+inline Bytes turn_bytes(Bytes b) {
+    if (kBlocks == 1) return b;
+    if (kBlocks == 2) {
+        return {_mm256_unpacklo_epi16(b.half[0], b.half[1]),
+                _mm256_unpackhi_epi16(b.half[0], b.half[1])};
+    }
+    const __m256i order = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+    return {_mm256_shuffle_epi8(b.half[0], order), _mm256_shuffle_epi8(b.half[1], order)};
+}
+
+// x as turn_bytes<2> leaves codes; it comes with dword b of 128 bits as the b-th bytes of the four.
+inline void turn_twos(int8_t *at) {
+    for (int i = 0; i < 64; i += 16) turn_bytes_of_x(at + i);
+    const Bytes turned = turn_bytes<2>({load_256(at), load_256(at + 32)});
+    _mm256_storeu_si256(reinterpret_cast<__m256i *>(at), turned.half[0]);
+    _mm256_storeu_si256(reinterpret_cast<__m256i *>(at + 32), turned.half[1]);
+}
+
+inline void quantize_chunk(const float *x, int64_t blocks, float unit, XChunk *to) {
+    quantize_chunk(x, blocks, unit, static_cast<PlainChunk *>(to));
+    if (blocks == 2) {
+        turn_twos(to->low);
+        turn_twos(to->high);
+    }
+    int32_t below[4][2] = {};  // of four dwords in turn, by nibble
+    for (int i = 0; i < 64; ++i) {
+        const int32_t low = to->low[i], high = to->high[i];
+        to->magnitude[0][i] = uint8_t(low < 0 ? -low : low);
+        to->magnitude[1][i] = uint8_t(high < 0 ? -high : high);
+        to->negative[0][i] = low < 0 ? 255 : 0;
+        to->negative[1][i] = high < 0 ? 255 : 0;
+        below[i / 4 % 4][0] += low < 0 ? -low : 0;
+        below[i / 4 % 4][1] += high < 0 ? -high : 0;
+    }
+    for (int32_t &sum : to->below) sum = 0;
+    for (int64_t i = 0; i < 4; ++i) {
+        const int64_t block = blocks == 2 ? i % 2 : blocks == 1 ? 0 : i * blocks / 4;
+        to->below[block] += below[i][0];
+        to->below[block + (blocks == 8)] += below[i][1];
+    }
+}
+
+template <int order>
+inline __m256i shuffle_dwords(__m256i a, __m256i b) {
+    return _mm256_castps_si256(
+        _mm256_shuffle_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b), order));
 }
 // [a0 + a1, a2 + a3, b0 + b1, b2 + b3] in both halves.
 inline __m256i add_neighbours(__m256i a, __m256i b) {
-    const __m256 x = _mm256_castsi256_ps(a), y = _mm256_castsi256_ps(b);
-    return _mm256_add_epi32(_mm256_castps_si256(_mm256_shuffle_ps(x, y, 0x88)),
-                            _mm256_castps_si256(_mm256_shuffle_ps(x, y, 0xdd)));
+    return _mm256_add_epi32(shuffle_dwords<0x88>(a, b), shuffle_dwords<0xdd>(a, b));
 }
-// The halves of a, then those of b.
+// The sum of a's halves, then of b's.
 inline __m256i add_halves(__m256i a, __m256i b) {
-    return _mm256_add_epi32(_mm256_permute2x128_si256(a, b, 0x20),
-                            _mm256_permute2x128_si256(a, b, 0x31));
+    return _mm256_add_epi32(_mm256_blend_epi32(a, b, 0xf0),
+                            _mm256_permute2x128_si256(a, b, 0x21));
 }
 
-// 8 rows of 8 partial sums -> 8 sums.
-inline void fold_rows_1(const __m256i (&d)[8], Sums8 *to) {
-    const __m256i low = add_unpacked_64(add_unpacked_32(d[0], d[1]), add_unpacked_32(d[2], d[3]));
-    const __m256i high = add_unpacked_64(add_unpacked_32(d[4], d[5]), add_unpacked_32(d[6], d[7]));
-    to->v = add_halves(low, high);
+template <class Row>
+QK_INT8_INLINE inline __m256i add_two(const Row &row, int i) {
+    const __m256i first = row(i);
+    return add_neighbours(first, row(i + 1));
 }
-// Dwords 0, 1 of both halves are block 0, dwords 2, 3 block 1.
-inline void fold_rows_2(const __m256i (&d)[8], Sums8 *to) {
-    const __m256i low = add_halves(add_neighbours(d[0], d[1]), add_neighbours(d[2], d[3]));
-    const __m256i high = add_halves(add_neighbours(d[4], d[5]), add_neighbours(d[6], d[7]));
-    const __m256 x = _mm256_castsi256_ps(low), y = _mm256_castsi256_ps(high);
-    const __m256i even = _mm256_castps_si256(_mm256_shuffle_ps(x, y, 0x88));
-    const __m256i odd = _mm256_castps_si256(_mm256_shuffle_ps(x, y, 0xdd));
-    to[0].v = _mm256_permute4x64_epi64(even, _MM_SHUFFLE(3, 1, 2, 0));
-    to[1].v = _mm256_permute4x64_epi64(odd, _MM_SHUFFLE(3, 1, 2, 0));
+
+// Sums of 8 rows out of 8 partial ones a row, `row(i)`. Rows go two by two, so that few of them
+// wait in registers.
+template <class Row>
+QK_INT8_INLINE inline void fold_rows_1(const Row &row, Sums8 *to) {
+    const auto four = [&](int i) QK_INT8_INLINE {
+        const __m256i low = add_two(row, i);
+        return add_neighbours(low, add_two(row, i + 2));
+    };
+    const __m256i low = four(0);
+    to->v = add_halves(low, four(4));
+}
+// Even dwords are block 0, odd ones block 1.
+template <class Row>
+QK_INT8_INLINE inline void fold_rows_2(const Row &row, Sums8 *to) {
+    struct Blocks {
+        __m256i even, odd;
+    };
+    const auto four = [&](int i) QK_INT8_INLINE -> Blocks {
+        const auto two = [&](int j) QK_INT8_INLINE {  // [a0, a1, b0, b1]
+            const __m256i a = row(j), b = row(j + 1);
+            return _mm256_add_epi32(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
+        };
+        const __m256i low = two(i), high = two(i + 2);
+        return {shuffle_dwords<0x88>(low, high), shuffle_dwords<0xdd>(low, high)};
+    };
+    const Blocks low = four(0), high = four(4);
+    to[0].v = add_halves(low.even, high.even);
+    to[1].v = add_halves(low.odd, high.odd);
 }
 // Dword b of both halves is block b: to[b * stride].
-inline void fold_rows_4(const __m256i (&d)[8], Sums8 *to, int stride) {
-    const __m256i ab = add_halves(d[0], d[1]), cd = add_halves(d[2], d[3]);
-    const __m256i ef = add_halves(d[4], d[5]), gh = add_halves(d[6], d[7]);
-    const __m256i first = _mm256_unpacklo_epi32(ab, cd), second = _mm256_unpacklo_epi32(ef, gh);
-    const __m256i third = _mm256_unpackhi_epi32(ab, cd), fourth = _mm256_unpackhi_epi32(ef, gh);
-    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-    const auto put = [&](int block, __m256i v) {
-        to[block * stride].v = _mm256_permutevar8x32_epi32(v, order);
+template <class Row>
+QK_INT8_INLINE inline void fold_rows_4(const Row &row, Sums8 *to, int stride) {
+    struct Quads {
+        __m256i v[4];
     };
-    put(0, _mm256_unpacklo_epi64(first, second));
-    put(1, _mm256_unpackhi_epi64(first, second));
-    put(2, _mm256_unpacklo_epi64(third, fourth));
-    put(3, _mm256_unpackhi_epi64(third, fourth));
+    const auto four = [&](int i) QK_INT8_INLINE -> Quads {  // 4 x 4 dwords turned, twice
+        const __m256i a = row(i), b = row(i + 1), c = row(i + 2), d = row(i + 3);
+        const __m256i ab = _mm256_unpacklo_epi32(a, b), ab_high = _mm256_unpackhi_epi32(a, b);
+        const __m256i cd = _mm256_unpacklo_epi32(c, d), cd_high = _mm256_unpackhi_epi32(c, d);
+        return {{_mm256_unpacklo_epi64(ab, cd), _mm256_unpackhi_epi64(ab, cd),
+                 _mm256_unpacklo_epi64(ab_high, cd_high),
+                 _mm256_unpackhi_epi64(ab_high, cd_high)}};
+    };
+    const Quads low = four(0), high = four(4);
+    for (int b = 0; b < 4; ++b) to[b * stride].v = add_halves(low.v[b], high.v[b]);
 }
+
+enum class Int8Factors { kCodes, kSmall, kWide };
 
 template <int kBlocks, bool table>
 class ChunkDots {
   public:
     explicit ChunkDots(const Int8Entries &entries) {
-        const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i *>(entries.value));
-        table_ = _mm256_broadcastsi128_si256(bytes);
+        int common = 0;
+        for (const int8_t value : entries.value) common |= value;
+        while ((common >> shift_ & 1) == 0) ++shift_;
+        for (const int8_t value : entries.value) {
+            const int small = value >> shift_;
+            small_ = small_ && small >= -kOffset && small < kOffset;
+        }
+        int8_t bytes[16];
+        for (int code = 0; code < 16; ++code) {
+            const int value = entries.value[code];
+            bytes[code] = int8_t(small_ ? (value >> shift_) + kOffset : value);
+        }
+        table_ = _mm256_broadcastsi128_si256(
+            _mm_loadu_si128(reinterpret_cast<const __m128i *>(bytes)));
     }
 
     QK_INT8_INLINE void run(const uint8_t *codes, const XChunk &x, Sums8 (&to)[kBlocks]) const {
-        __m256i d[8], e[8];
-        for (int row = 0; row < 8; ++row) {
-            prefetch(codes + 64 * row + 8192);
-            __m256i low[2], high[2];  // pairs of products, of the low and the high nibbles
-            for (int half = 0; half < 2; ++half) {
-                const __m256i mask = _mm256_set1_epi8(15);
-                const __m256i words = load(codes + 64 * row + 32 * half);
-                low[half] = multiply(_mm256_and_si256(words, mask), load(x.low + 32 * half));
-                high[half] = multiply(_mm256_and_si256(_mm256_srli_epi16(words, 4), mask),
-                                      load(x.high + 32 * half));
+        if (!table) return fold<Int8Factors::kCodes>(codes, x, to);
+        if (small_) {
+            fold<Int8Factors::kSmall>(codes, x, to);
+            const __m128i shift = _mm_cvtsi32_si128(shift_);
+            for (int b = 0; b < kBlocks; ++b) {
+                const __m256i offset = _mm256_slli_epi32(_mm256_set1_epi32(x.sum[b]), 4);
+                to[b].v = _mm256_sll_epi32(_mm256_sub_epi32(to[b].v, offset), shift);
             }
-            if (kBlocks == 8) {
-                d[row] = _mm256_add_epi32(widen(low[0]), widen(low[1]));
-                e[row] = _mm256_add_epi32(widen(high[0]), widen(high[1]));
-            } else if (table) {
-                d[row] = _mm256_add_epi32(_mm256_add_epi32(widen(low[0]), widen(low[1])),
-                                          _mm256_add_epi32(widen(high[0]), widen(high[1])));
-            } else {  // 8 products of at most 15 * 127 fit 16 bits
-                d[row] = widen(_mm256_add_epi16(_mm256_add_epi16(low[0], low[1]),
-                                                _mm256_add_epi16(high[0], high[1])));
+        } else {
+            fold<Int8Factors::kWide>(codes, x, to);
+            for (int b = 0; b < kBlocks; ++b) {
+                to[b].v = _mm256_add_epi32(to[b].v, _mm256_set1_epi32(x.below[b]));
             }
-        }
-        if (kBlocks == 1) fold_rows_1(d, to);
-        if (kBlocks == 2) fold_rows_2(d, to);
-        if (kBlocks == 4) fold_rows_4(d, to, 1);
-        if (kBlocks == 8) {  // low nibbles are the even blocks
-            fold_rows_4(d, to, 2);
-            fold_rows_4(e, to + 1, 2);
         }
     }
 
   private:
-    static __m256i load(const void *from) {
-        return _mm256_loadu_si256(static_cast<const __m256i *>(from));
-    }
-    __m256i multiply(__m256i code, __m256i x) const {
-        if (kBlocks > 1) {  // dword b of 128 bits: the b-th bytes of the four
-            code = _mm256_shuffle_epi8(code, _mm256_setr_epi8(
-                0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15,
-                0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+    static constexpr int kOffset = 16;
+
+    template <Int8Factors kind>
+    QK_INT8_INLINE void fold(const uint8_t *codes, const XChunk &x, Sums8 (&to)[kBlocks]) const {
+        Factors<kind> factors(x, table_);
+        if (kBlocks == 8) {  // low nibbles are the even blocks
+            __m256i d[8], e[8];
+            for (int i = 0; i < 8; ++i) {
+                const Products p = factors.products(codes + 64 * i);
+                d[i] = factors.add(p.low[0], p.low[1]);
+                e[i] = factors.add(p.high[0], p.high[1]);
+            }
+            fold_rows_4([&](int i) { return d[i]; }, to, 2);
+            fold_rows_4([&](int i) { return e[i]; }, to + 1, 2);
+            return;
         }
-        if (!table) return _mm256_maddubs_epi16(code, x);
-        const __m256i entry = _mm256_shuffle_epi8(table_, code);
-        return _mm256_maddubs_epi16(_mm256_abs_epi8(x), _mm256_sign_epi8(entry, x));
-    }
-    static __m256i widen(__m256i pairs) {
-        return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+        const auto row = [&](int i) QK_INT8_INLINE {
+            const Products p = factors.products(codes + 64 * i);
+            return factors.add_all(p);
+        };
+        if (kBlocks == 1) fold_rows_1(row, to);
+        if (kBlocks == 2) fold_rows_2(row, to);
+        if (kBlocks == 4) fold_rows_4(row, to, 1);
     }
 
+    struct Products {  // pairs, of the low and the high nibbles
+        __m256i low[2], high[2];
+    };
+
+    // What the rows of a chunk share.
+    template <Int8Factors kind>
+    struct Factors {
+        const XChunk &x;
+        __m256i table_of_entries, magnitude[4];
+
+        Factors(const XChunk &chunk, __m256i entries) : x(chunk), table_of_entries(entries) {
+            for (int i = 0; i < 4; ++i) {
+                magnitude[i] = load_256(chunk.magnitude[i / 2] + 32 * (i % 2));
+            }
+        }
+
+        QK_INT8_INLINE Products products(const uint8_t *codes) const {
+            prefetch(codes + 8192);
+            const Bytes words = turn_bytes<kBlocks>({load_words(codes), load_words(codes + 32)});
+            Products p;
+            _Pragma("GCC unroll 2")
+            for (int half = 0; half < 2; ++half) {
+                const __m256i high = _mm256_srli_epi16(words.half[half], 4);
+                p.low[half] = multiply<0>(nibbles(words.half[half]), half);
+                p.high[half] = multiply<1>(nibbles(high), half);
+            }
+            return p;
+        }
+        static __m256i load_words(const uint8_t *codes) {
+            __m256i words = load_256(codes);
+            asm("" : "+x"(words));  // loaded once, not by each who uses it
+            return words;
+        }
+        static __m256i nibbles(__m256i words) {
+            return _mm256_and_si256(words, _mm256_set1_epi8(15));
+        }
+        template <int nibble>
+        QK_INT8_INLINE __m256i multiply(__m256i code, int half) const {
+            const __m256i q = load_256((nibble == 0 ? x.low : x.high) + 32 * half);
+            if (kind == Int8Factors::kCodes) return _mm256_maddubs_epi16(code, q);
+            const __m256i entry = _mm256_shuffle_epi8(table_of_entries, code);
+            if (kind == Int8Factors::kSmall) return _mm256_maddubs_epi16(entry, q);
+            const __m256i negative = load_256(x.negative[nibble] + 32 * half);
+            return _mm256_maddubs_epi16(magnitude[2 * nibble + half],
+                                        _mm256_xor_si256(entry, negative));
+        }
+        QK_INT8_INLINE static __m256i add(__m256i a, __m256i b) {
+            if (kind == Int8Factors::kWide) return _mm256_add_epi32(widen(a), widen(b));
+            return widen(_mm256_add_epi16(a, b));
+        }
+        QK_INT8_INLINE static __m256i add_all(const Products &p) {
+            if (kind == Int8Factors::kWide) {
+                return _mm256_add_epi32(add(p.low[0], p.low[1]), add(p.high[0], p.high[1]));
+            }
+            return add(_mm256_add_epi16(p.low[0], p.low[1]),
+                       _mm256_add_epi16(p.high[0], p.high[1]));
+        }
+        static __m256i widen(__m256i pairs) {
+            return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+        }
+    };
+
     __m256i table_;
+    int shift_ = 0;
+    bool small_ = true;
 };
 
 }  // namespace
