@@ -16,14 +16,16 @@ TEST(CudaSlices, IsWithinItsBound) {
         {QK_FORMAT_F16, QK_FORMAT_F16, QK_FORMAT_BF16}, rng);
 }
 
-// Clusters of 1 and 2 blocks, with 1 to 16 pairs of rows of tiles, and more than one wave.
+// Clusters of 1 and 2 blocks, with 1 to 16 pairs of rows of tiles, and more than one wave; 7, 10 and
+// 14 pairs leave warps that share the work of others.
 TEST(CudaSlices, EveryCut) {
     QK_NEEDS_DEVICE();
     Rng rng(13);
     const std::pair<int64_t, int64_t> shapes[] = {
         {132 * 16 * 2 - 7, 4112}, {132 * 16 * 3 + 5, 1104}, {132 * 16 * 8 - 3, 1024},
         {132 * 16 * 9 + 1, 400},  {132 * 16 * 14, 336},     {132 * 16 * 21 + 9, 208},
-        {132 * 16 * 31 + 2, 144}, {132 * 16 * 33 + 7, 80},
+        {132 * 16 * 31 + 2, 144}, {132 * 16 * 33 + 7, 80},   {132 * 16 * 19 + 3, 144},
+        {132 * 16 * 27 + 5, 208},
     };
     int at = 0;
     for (const auto &[n, k] : shapes) {
