@@ -68,7 +68,7 @@ TEST(CudaChoose, HowTheMatrixKernelCutsAnH200) {
         {256, 6144, 4096, GemmCut::k192x128, 2},     {512, 6144, 4096, GemmCut::k192x128, 1},
         {256, 8192, 8192, GemmCut::k128x128, 1},     {256, 28672, 4096, GemmCut::k128x128, 1, 26},
         {512, 28672, 4096, GemmCut::k128x256, 1, 26}, {1024, 6144, 4096, GemmCut::k128x256, 1, 15},
-        {4096, 4096, 4096, GemmCut::k128x256, 1},
+        {4096, 4096, 4096, GemmCut::k128x256, 1},    {4096, 28672, 4096, GemmCut::k128x256, 1},
     };
     for (const auto &row : rows) {
         const GemmPlan plan = qk::cuda::plan_gemm(false, row.m, row.n, row.k, 132);

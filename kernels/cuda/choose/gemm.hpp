@@ -49,14 +49,16 @@ constexpr int64_t clusters_at_once(int32_t size, int32_t multiprocessors) {
 }
 
 // Blocks of rows of w for a last wave of half the length, where all multiprocessors in pairs hold
-// it: it takes the place of a wave that most of them would be idle in. 0: there is none.
+// it: it takes the place of a wave that most of them would be idle in. 0: there is none, or many
+// waves come before it: then the card is at its power limit, and what idles lets others run faster.
 constexpr int32_t tail_of(GemmCut cut, int64_t m, int64_t n, int32_t multiprocessors) {
     const GemmCost c = cost_of(cut, false);
     const int64_t row_blocks = ceil_div(n, c.rows), x_blocks = ceil_div(m, c.x_rows);
     const int64_t at_once = 2 * clusters_at_once(2, multiprocessors);
     const int64_t items = row_blocks * x_blocks, left = items % at_once;
     const int64_t rows = ceil_div(left, x_blocks);
-    return items > at_once && rows * x_blocks * 2 <= at_once ? int32_t(rows) : 0;
+    const bool few = items > at_once && items <= 8 * at_once;
+    return few && rows * x_blocks * 2 <= at_once ? int32_t(rows) : 0;
 }
 
 constexpr int64_t gemm_nanoseconds(GemmPlan plan, bool pairs, int64_t m, int64_t n, int64_t k,
