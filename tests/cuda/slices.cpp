@@ -16,8 +16,8 @@ TEST(CudaSlices, IsWithinItsBound) {
         {QK_FORMAT_F16, QK_FORMAT_F16, QK_FORMAT_BF16}, rng);
 }
 
-// Clusters of 1 and 2 blocks, with 1 to 16 pairs of rows of tiles, and more than one wave; 7, 10 and
-// 14 pairs leave warps that share the work of others.
+// Clusters of 1 and 2 blocks, with 1 to 16 pairs of rows of tiles, and more than one wave; 7, 10
+// and 14 pairs leave warps that share the work of others.
 TEST(CudaSlices, EveryCut) {
     QK_NEEDS_DEVICE();
     Rng rng(13);
