@@ -69,7 +69,7 @@ void check_dequantize(World *world, const Case &c, Random *random) {
     const Tensor from(world, context, describe_weight(c), &w.planes, kW, place(*world, random));
     qk_tensor_desc packed_desc = from.desc;
     packed_desc.layout = QK_LAYOUT_PACKED;
-    const Tensor packed(context, packed_desc);
+    const Tensor packed(*world, context, packed_desc);
     context.expect_ok(qk_repack(context.get(), from.get(), packed.get()), "qk_repack");
     for (const Format format : harness::kFloats) {
         const Bytes expected = to_bytes(format, dequantized(c, w, format));
@@ -103,7 +103,7 @@ void check_repack(World *world, const Case &c, Random *random) {
     if (random->one_in(2)) {  // by way of the packed layout
         qk_tensor_desc packed_desc = (random->one_in(2) ? from : to).desc;
         packed_desc.layout = QK_LAYOUT_PACKED;
-        const Tensor packed(context, packed_desc);
+        const Tensor packed(*world, context, packed_desc);
         context.expect_ok(qk_repack(context.get(), from.get(), packed.get()), "qk_repack");
         context.expect_ok(qk_repack(context.get(), packed.get(), to.get()), "from packed");
         context.synchronize();

@@ -134,7 +134,7 @@ void check_linear(World *world, const Case &c, Random *random) {
     if (c.packed && !c.dense_weight) {
         qk_tensor_desc desc = w.desc;
         desc.layout = QK_LAYOUT_PACKED;
-        packed = std::make_unique<Tensor>(small, desc);
+        packed = std::make_unique<Tensor>(*world, small, desc);
         small.expect_ok(qk_repack(small.get(), w.get(), packed->get()), "qk_repack");
         small.synchronize();
     }
@@ -191,7 +191,7 @@ void check_queue(World *world, const Case &drawn, Random *random) {
     const qk_tensor_desc rows = harness::describe_dense(c.x_format, c.m, c.spec.k);
     const uint64_t at = place(*world, random);
     const auto run = [&](bool wait, int steps) {
-        const Tensor packed(context, desc);
+        const Tensor packed(*world, context, desc);
         const Tensor x(world, context, rows, &x_planes, kX, at);
         const Tensor y(world, context, rows, nullptr, kY, at);
         const Tensor z(world, context, rows, nullptr, kRows, at);

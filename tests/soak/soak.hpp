@@ -96,7 +96,7 @@ class Tensor {
     Tensor(World *world, const Context &context, const qk_tensor_desc &desc,
            const reference::Planes *planes, int slot, uint64_t turn);
     // Packed: created.
-    Tensor(const Context &context, const qk_tensor_desc &desc);
+    Tensor(const World &world, const Context &context, const qk_tensor_desc &desc);
     ~Tensor() { qk_tensor_destroy(handle_); }
     Tensor(const Tensor &) = delete;
     Tensor &operator=(const Tensor &) = delete;

@@ -124,7 +124,11 @@ Tensor::Tensor(World *world, const Context &context, const qk_tensor_desc &d,
         "qk_tensor_wrap");
 }
 
-Tensor::Tensor(const Context &context, const qk_tensor_desc &d) : desc(d) {
+Tensor::Tensor(const World &world, const Context &context, const qk_tensor_desc &d) : desc(d) {
+    const size_t codes = size_t(desc.shape[0] * desc.shape[1]);
+    for (const size_t bytes : {codes / 2, codes, 2 * codes, 4 * codes}) {
+        poison_device(world, bytes);  // what planes and what lies between them is made of
+    }
     context.expect_ok(qk_tensor_create(context.get(), &desc, &handle_), "qk_tensor_create");
 }
 
