@@ -14,8 +14,8 @@
 //     warp                0          1              15          0
 //
 // Bytes per row of w: k / 2 of codes plus scales and zeros, read once. A warp's slot in shared
-// memory takes one unit: codes by two bulk copies, scales by 4 bytes a lane, and a half is ordered
-// again once it is multiplied. No warp waits for another before the sums of a row meet.
+// memory takes one unit: codes by two bulk copies, scales by another or, beside zeros, by 4 bytes a
+// lane; a half is ordered again once it is multiplied. No warp waits for another before sums meet.
 //
 // A chain (docs/decisions.md tells why it is safe): a block takes half of a multiprocessor, so the
 // next kernel's blocks stand beside this one's. What is left to do once x is there are products,
@@ -76,13 +76,20 @@ struct VectorWarp {
         count = (total - int32_t(warp) + kVectorWarps - 1) / kVectorWarps;
     }
 
-    // Half the codes of the next unit.
+    // Half the codes of the next unit; with the first half scales that lie as they do in memory.
     __device__ void order_codes(int32_t half) const {
         if (!elect_one()) return;
         const int32_t first = ahead.column * kUnitTiles + half * (kUnitTiles / 2);
         const int32_t tiles = max(0, min(kUnitTiles / 2, p.plan.tiles - first));
         const uint32_t to = slot + uint32_t(half) * (kUnitBytes / 2), full = barrier + half * 8;
-        barrier_expect(full, uint32_t(tiles) * 512);
+        if (Decode::kPairs && half == 0) {
+            const Groups of = unit_groups<kGroupTiles>(p, ahead);
+            const uint32_t bytes = of.count * Map::kGroupBytes;
+            barrier_expect(full, uint32_t(tiles) * 512 + bytes);
+            copy_bulk(slot + Map::kScales, p.scale + of.at * Map::kGroupBytes, bytes, full);
+        } else {
+            barrier_expect(full, uint32_t(tiles) * 512);
+        }
         const int64_t at = int64_t(ahead.row) * p.plan.tiles + first;
         if (tiles > 0) copy_bulk(to, p.codes + at * 512, uint32_t(tiles) * 512, full);
     }
@@ -100,6 +107,7 @@ struct VectorWarp {
 
     // The scales and zeros of the next unit; they arrive with the first half of its codes.
     __device__ void order_scales() const {
+        if constexpr (Decode::kPairs) return;
 #pragma unroll
         for (uint32_t i = 0; i < kGroups; ++i) {
             uint32_t group;
@@ -139,8 +147,9 @@ struct VectorWarp {
     }
 
     __device__ float2 scales(uint32_t i, uint32_t group) const {
-        const uint32_t at = slot + Map::kScales + i * Map::kScaleStride;
-        const uint32_t mine = pair * 8 + row;
+        const uint32_t at = slot + Map::kScales + (Decode::kPairs ? 0 : i * Map::kScaleStride);
+        const uint32_t first = unit_groups<kGroupTiles>(p, unit).first;
+        const uint32_t mine = (Decode::kPairs ? group - first : pair) * 8 + row;
         if constexpr (kind == ScaleKind::kNested) {
             const uint32_t both = shared_load_2(at + mine * 2);
             const uint32_t low = shared_load_4(kCodes + (both & 255) * 4);
@@ -245,16 +254,11 @@ struct VectorWarp {
 
     // Sums of 16 rows, each of its four lanes, to [row of tiles][partial][row].
     __device__ void store_partial(Unit from, Sums *sums) const {
-        float low = sums->low, high = sums->high;
-#pragma unroll
-        for (int i = 1; i < 4; i *= 2) {
-            low = __fadd_rn(low, __shfl_xor_sync(~0u, low, i));
-            high = __fadd_rn(high, __shfl_xor_sync(~0u, high, i));
-        }
-        const int32_t partial = from.row * p.plan.partials + from.column % kVectorWarps;
-        const uint32_t to = partials + uint32_t(partial) * kRowBytes;
-        if (pair == 0) shared_store_4(to, __float_as_uint(low));
-        if (pair == 1) shared_store_4(to + kRowBytes / 2, __float_as_uint(high));
+        sums->add_lanes();
+        const int32_t at = from.row * p.plan.partials + from.column % kVectorWarps;
+        const uint32_t to = partials + uint32_t(at) * kRowBytes;
+        if (pair == 0) shared_store_4(to, __float_as_uint(sums->low));
+        if (pair == 1) shared_store_4(to + kRowBytes / 2, __float_as_uint(sums->high));
         *sums = {0, 0};
     }
 
@@ -263,7 +267,7 @@ struct VectorWarp {
         if (threadIdx.x == 0) barrier_init(kXKnown, 1);
         if (threadIdx.x == 0) barrier_init(kTablesKnown, kVectorThreads);
         if (lane == 0) {
-            barrier_init(barrier, 33);  // who orders codes, and every lane's scales
+            barrier_init(barrier, Decode::kPairs ? 1 : 33);  // who orders codes; every lane's scales
             barrier_init(barrier + 8, 1);
             barrier_init_fence();
         }
@@ -335,11 +339,6 @@ struct VectorWarp {
         return false;
     }
 
-    // Rows of y that this block computes.
-    __device__ int32_t y_rows(Run rows) const {
-        return int32_t(min64(int64_t(rows.last) * 16, p.n) - int64_t(rows.first) * 16);
-    }
-
     // Returns with the sums of the last unit's row in `sums`.
     __device__ void run(Run rows) {
         Lane v;
@@ -348,7 +347,7 @@ struct VectorWarp {
         if (last && count > 0) order_codes(1);
         if (kind == ScaleKind::kNested) copies_arrive(kTablesKnown);
         const bool early = X::kOfTile > 1 || x_comes_first();
-        if (early) x = await_x(y_rows(rows), &v);
+        if (early) x = await_x(y_rows(p, rows), &v);
         if (threadIdx.x == kVectorThreads - 32) barrier_arrive(kXKnown);
         if (!last && count > 0) order_codes(1);
         if (kind == ScaleKind::kNested) barrier_wait(kTablesKnown, 0);
@@ -357,7 +356,7 @@ struct VectorWarp {
                 barrier_wait(barrier, 0);
                 begin_unit(&v);
             }
-            x = await_x(y_rows(rows), &v);
+            x = await_x(y_rows(p, rows), &v);
         }
         uint32_t parity = 0;
         bool begun = !early, asked = true, again = false;

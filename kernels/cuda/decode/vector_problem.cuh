@@ -28,6 +28,11 @@ struct VectorProblem {
     uint32_t x_places;  // f32 x: bytes behind the sums where units of x are kept; 0: nowhere
 };
 
+// Rows of y that a block computes.
+__device__ inline int32_t y_rows(const VectorProblem &p, Run rows) {
+    return int32_t(min64(int64_t(rows.last) * 16, p.n) - int64_t(rows.first) * 16);
+}
+
 // A unit of the weight.
 struct Unit {
     int32_t row, column;  // of tiles, of units
@@ -42,11 +47,28 @@ struct Unit {
     }
 };
 
-// A warp's slot: the codes of a unit, then scales and zeros, of each lane's groups in turn.
+// The groups of a unit's columns: the first of them in its row, and in the plane.
+struct Groups {
+    uint32_t first, count;
+    uint64_t at;
+};
+
+template <int kGroupTiles>
+__device__ inline Groups unit_groups(const VectorProblem &p, Unit unit) {
+    const uint32_t tile = uint32_t(unit.column) * kUnitTiles;
+    const uint32_t first = kGroupTiles == 0 ? tile * 2 : tile >> p.group_shift;
+    const uint32_t last = tile + kUnitTiles - 1;
+    const uint32_t end = (kGroupTiles == 0 ? last * 2 + 1 : last >> p.group_shift) + 1;
+    return {first, min(end, p.groups) - first, uint64_t(uint32_t(unit.row)) * p.groups + first};
+}
+
+// A warp's slot: the codes of a unit, then scales and zeros, of each lane's groups in turn; or, where
+// there are no zeros, the scales as they lie in memory, brought by one bulk copy. (With zeros, whose
+// copies would be small and start anywhere, that is slower.)
 template <ScaleKind kind, bool pairs, uint32_t kGroups>
 struct SlotMap {
     static constexpr uint32_t kScales = kUnitBytes;
-    static constexpr uint32_t kScaleStride = 32 * kPairBytes<kind>;
+    static constexpr uint32_t kScaleStride = 32 * kPairBytes<kind>, kGroupBytes = kScaleStride / 4;
     static constexpr uint32_t kZeros = kScales + kGroups * kScaleStride;
     static constexpr uint32_t kBytes = kZeros + (pairs ? 0 : kGroups * 32);
     static_assert(kBytes % 16 == 0);
@@ -59,6 +81,14 @@ struct Sums {
     __device__ void add(float of_low, float of_high, const float2 &scale) {
         low = __fmaf_rn(of_low, scale.x, low);
         high = __fmaf_rn(of_high, scale.y, high);
+    }
+    // In all four lanes of a row, what they have together.
+    __device__ void add_lanes() {
+#pragma unroll
+        for (int i = 1; i < 4; i *= 2) {
+            low = __fadd_rn(low, __shfl_xor_sync(~0u, low, i));
+            high = __fadd_rn(high, __shfl_xor_sync(~0u, high, i));
+        }
     }
 };
 

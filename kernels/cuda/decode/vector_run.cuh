@@ -9,9 +9,9 @@ namespace {
 
 // Partial sums of a row, in their order, to y.
 template <class T, class Decode, class Warp>
-__device__ void store_rows(const Warp &warp, const VectorProblem &p, Run rows) {
+__device__ void store_rows(const VectorProblem &p, Run rows) {
     const uint32_t at = threadIdx.x;
-    if (int32_t(at) >= warp.y_rows(rows)) return;
+    if (int32_t(at) >= y_rows(p, rows)) return;
     const int64_t y_row = int64_t(rows.first) * 16 + at;
     uint32_t from = Warp::kSums + at / 16 * uint32_t(p.plan.partials) * kRowBytes + at % 16 * 4;
     float y = __uint_as_float(shared_load_4(from));
@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(kVectorThreads, XColumns<T, kGroupTiles == 0>:
     work.run(rows);
     if (work.count > 0) work.store_partial(work.unit, &work.sums);
     __syncthreads();
-    store_rows<T, Decode>(work, p, rows);
+    store_rows<T, Decode, decltype(work)>(p, rows);
 #endif
 }
 
