@@ -105,9 +105,8 @@ struct VectorWarp {
         return tile < p.plan.tiles;
     }
 
-    // The scales and zeros of the next unit; they arrive with the first half of its codes.
+    // Scales beside zeros, and these; they arrive with the first half of the next unit's codes.
     __device__ void order_scales() const {
-        if constexpr (Decode::kPairs) return;
 #pragma unroll
         for (uint32_t i = 0; i < kGroups; ++i) {
             uint32_t group;
@@ -122,7 +121,7 @@ struct VectorWarp {
             } else {
                 copy_word(to + mine * 4, p.scale + at * 32 + row * 4);
             }
-            if (!Decode::kPairs && p.zero != nullptr && row % 4 == 0) {
+            if (p.zero != nullptr && row % 4 == 0) {
                 copy_word(slot + Map::kZeros + i * 32 + mine, p.zero + at * 8 + row);
             }
         }
@@ -278,7 +277,7 @@ struct VectorWarp {
                 shared_store_4(slot + Map::kZeros + lane * 4, 0x88888888u);
             }
             __syncwarp();
-            order_scales();
+            if constexpr (!Decode::kPairs) order_scales();
         }
         if constexpr (kind == ScaleKind::kNested) {
             const uint32_t i = threadIdx.x;
@@ -373,7 +372,7 @@ struct VectorWarp {
                 ahead.advance(p.plan);
                 __syncwarp();
                 order_codes(0);
-                order_scales();
+                if constexpr (!Decode::kPairs) order_scales();
             }
             asked = v.x.rest || again || p.plan.unit_step != 0;
             again = v.x.rest;
