@@ -266,7 +266,7 @@ struct VectorWarp {
         if (threadIdx.x == 0) barrier_init(kXKnown, 1);
         if (threadIdx.x == 0) barrier_init(kTablesKnown, kVectorThreads);
         if (lane == 0) {
-            barrier_init(barrier, Decode::kPairs ? 1 : 33);  // who orders codes; every lane's scales
+            barrier_init(barrier, Decode::kPairs ? 1 : 33);  // who orders, who copies scales
             barrier_init(barrier + 8, 1);
             barrier_init_fence();
         }

@@ -62,9 +62,9 @@ __device__ inline Groups unit_groups(const VectorProblem &p, Unit unit) {
     return {first, min(end, p.groups) - first, uint64_t(uint32_t(unit.row)) * p.groups + first};
 }
 
-// A warp's slot: the codes of a unit, then scales and zeros, of each lane's groups in turn; or, where
-// there are no zeros, the scales as they lie in memory, brought by one bulk copy. (With zeros, whose
-// copies would be small and start anywhere, that is slower.)
+// A warp's slot: the codes of a unit, then scales and zeros, of each lane's groups in turn; or,
+// where there are no zeros, the scales as they lie in memory, brought by one bulk copy. (With zeros,
+// whose copies would be small and start anywhere, that is slower.)
 template <ScaleKind kind, bool pairs, uint32_t kGroups>
 struct SlotMap {
     static constexpr uint32_t kScales = kUnitBytes;
