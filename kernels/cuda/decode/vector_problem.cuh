@@ -63,8 +63,8 @@ __device__ inline Groups unit_groups(const VectorProblem &p, Unit unit) {
 }
 
 // A warp's slot: the codes of a unit, then scales and zeros, of each lane's groups in turn; or,
-// where there are no zeros, the scales as they lie in memory, brought by one bulk copy. (With zeros,
-// whose copies would be small and start anywhere, that is slower.)
+// where there are no zeros, the scales as they lie in memory, brought by one bulk copy. (Copies of
+// zeros would be small and start anywhere: with them that is slower.)
 template <ScaleKind kind, bool pairs, uint32_t kGroups>
 struct SlotMap {
     static constexpr uint32_t kScales = kUnitBytes;
