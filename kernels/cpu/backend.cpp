@@ -69,6 +69,7 @@ constexpr Kernel<LinearArgs> const *kLinearInt8[] = {
 #if defined(QK_CPU_X86)
     &cpu::kLinearInt8VnniBatch,
     &cpu::kLinearInt8Vnni,
+    &cpu::kLinearInt8VnniRows,
     &cpu::kLinearInt8Avx2,
 #elif defined(QK_CPU_ARM)
     &cpu::kLinearInt8I8mm,

@@ -1,0 +1,122 @@
+// y = x . transpose(w) + bias in int8 mode for S8, whose rows are bytes: 128 columns of 8 rows are
+// 16 products of 64 bytes, the signed codes made unsigned by adding 128. Included after
+// int8_lanes.hpp and rows8.hpp.
+#pragma once
+#include "cpu/vector/int8_x.hpp"
+
+namespace qk::cpu {
+namespace {
+
+struct XColumns {  // 128 columns in order
+    __m512i half[2];
+    float scale;
+    int32_t minus;  // what the 128 of all codes add up to
+};
+
+class SignedRows8 : Rows8 {
+  public:
+    SignedRows8(const LinearArgs &args, const XColumns *x)
+        : Rows8(args), x_(x), chunks_(chunk_count(args.w.geometry)) {}
+
+    // The last block starts early enough to be whole.
+    void run(int64_t block) {
+        const Geometry &s = args_.w.geometry;
+        const int64_t row = min64(block * 8, s.n - 8);
+        for (int64_t i = 0; i < args_.x.rows; ++i) {
+            Floats8 acc = zero_floats8();
+            for (int64_t first = 0; first < s.k; first += kRun) {
+                const int64_t last = min64(first + kRun, s.k), group = first / s.group_size;
+                groups_.load(row, group, ceil_div(last, s.group_size) - group);
+                acc = add({row, first, last, group}, x_ + i * chunks_ + first / 128, acc);
+            }
+            float y[8];
+            store_floats8(y, acc);
+            store_8(args_, i, block, y + (block * 8 - row));
+        }
+    }
+
+  private:
+    QK_NOINLINE Floats8 add(const Run &run, const XColumns *x, Floats8 acc) const {
+        const int64_t size = args_.w.geometry.group_size;
+        const uint8_t *codes = codes_at(run.row, run.first);
+        const uint8_t *ahead = codes_at(run.row + 8, run.first * 8);
+        int64_t group = 0, next = (run.group + 1) * size;
+        for (int64_t at = run.first; at < run.last; at += 128, codes += 128, ahead += 1024, ++x) {
+            if (at >= next) ++group, next += size;
+            const int64_t count = run.last - at;
+            const __mmask64 low = count >= 64 ? ~__mmask64(0) : (__mmask64(1) << count) - 1;
+            const __mmask64 high = count >= 128  ? ~__mmask64(0)
+                                   : count <= 64 ? __mmask64(0)
+                                                 : (__mmask64(1) << (count - 64)) - 1;
+            const __m512i offset = _mm512_set1_epi8(char(kTableOffset));
+            __m512i d[8];
+            QK_UNROLL
+            for (int i = 0; i < 8; ++i) {
+                const uint8_t *const row = codes + i * stride_;
+                prefetch(ahead + 128 * i);
+                prefetch(ahead + 128 * i + 64);
+                d[i] = _mm512_setzero_si512();
+                add_dots(d[i], _mm512_xor_si512(_mm512_maskz_loadu_epi8(low, row), offset),
+                         x->half[0]);
+                add_dots(d[i], _mm512_xor_si512(_mm512_maskz_loadu_epi8(high, row + 64), offset),
+                         x->half[1]);
+            }
+            Sums8 sums;
+            fold_rows_1(d, &sums);
+            sums.v = _mm256_add_epi32(sums.v, _mm256_set1_epi32(x->minus));
+            const auto &scale = groups_.scale;
+            const __m256 scales = _mm256_setr_ps(scale[0][group], scale[1][group], scale[2][group],
+                                                 scale[3][group], scale[4][group], scale[5][group],
+                                                 scale[6][group], scale[7][group]);
+            acc = fold8(sums, x->scale, {scales}, acc);
+        }
+        return acc;
+    }
+
+    const XColumns *const x_;
+    const int64_t chunks_;
+};
+
+size_t int8_columns_bytes(const LinearArgs &args, int32_t) {
+    return chunk_workspace(args.w.geometry, args.x.rows, sizeof(XColumns));
+}
+
+Status run_int8_signed(const LinearArgs &args, const Launch &launch) {
+    XColumns *const x = reinterpret_cast<XColumns *>(aligned_workspace(launch));
+    const int64_t chunks = chunk_count(args.w.geometry);
+    parallel_ranges(launch.parallel, args.x.rows, 1, [&](int64_t first, int64_t last) {
+        for (int64_t row = first; row < last; ++row) {
+            for_each_chunk(args.x, row, [&](int64_t chunk, const float *values) {
+                const ChunkQuantizer quantizer(values, 1);
+                XColumns &to = x[row * chunks + chunk];
+                float scale[8];
+                int32_t sum[8];
+                quantizer.store_scales(1, scale);
+                const XBytes bytes = quantizer.integers(sum);
+                const __m512i order = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12,
+                                                        13, 14, 15);
+                to.half[0] = place(bytes, order);
+                to.half[1] = place(bytes, _mm512_add_epi32(order, _mm512_set1_epi32(16)));
+                to.scale = scale[0];
+                to.minus = -kTableOffset * sum[0];
+            });
+        }
+    });
+    parallel_ranges(launch.parallel, ceil_div(args.w.geometry.n, 8), 1,
+                    [&](int64_t first, int64_t last) {
+        SignedRows8 rows(args, x);
+        for (int64_t block = first; block < last; ++block) rows.run(block);
+    });
+    return QK_OK;
+}
+
+// Blocks are whole runs of 128 columns.
+bool can_run_int8_signed(const LinearArgs &args, int32_t) {
+    const Weight &w = args.w;
+    if ((features() & kInt8Feature) != kInt8Feature || !int8_mode_takes(w)) return false;
+    if (w.format->kind != FormatKind::kSigned || w.geometry.n < 8) return false;
+    return w.geometry.group_size >= w.geometry.k || w.geometry.group_size % 128 == 0;
+}
+
+}  // namespace
+}  // namespace qk::cpu
