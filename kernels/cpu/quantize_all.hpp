@@ -78,7 +78,7 @@ Coder coder_of(const Weight &w) {
     Coder coder = {rule_of(w), {}, {}};
     if (w.table != nullptr) {
         memcpy(coder.table, w.table, sizeof(coder.table));
-        coder.bisection.load(coder.table);
+        coder.middles.load(coder.table);
     }
     return coder;
 }

@@ -23,5 +23,11 @@ __attribute__((always_inline)) inline int32_t round_and_clamp(float value, float
     return int32_t(result > high ? high : result);
 }
 
+// Numbers in order as integers in order; -0 is 0.
+inline int32_t ordered_bits(float value) {
+    const int32_t bits = int32_t(f32_bits(value + 0.0f));
+    return bits ^ ((bits >> 31) & 0x7fffffff);
+}
+
 }  // namespace
 }  // namespace qk::cpu

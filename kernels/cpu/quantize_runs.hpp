@@ -1,7 +1,7 @@
 // How a run of numbers is scanned and coded. The same arithmetic for every instruction set
 // (format/group_scale.hpp): folders that include this compile loops without branches, which their
 // compilers turn into vectors, so the bytes are the generic kernel's. Included after scan_run(),
-// rank_run() and affine_run().
+// rank_run(), affine_run() and bisect_run().
 #pragma once
 #include "cpu/access.hpp"
 #include "cpu/quantize_round.hpp"
@@ -43,39 +43,26 @@ __attribute__((noinline)) void rank_each(const Ranks &ranks, const float *__rest
     rank_run(ranks.threshold, ranks.code, s, count, codes);
 }
 
-// Numbers in order as integers in order; -0 is 0.
-inline int32_t ordered_bits(float value) {
-    const int32_t bits = int32_t(f32_bits(value + 0.0f));
-    return bits ^ ((bits >> 31) & 0x7fffffff);
-}
-
-// lut8_code by thresholds: the same steps, which are eight for any value.
-struct Bisection {
-    int32_t middle[256];
+// Halfway between LUT8's neighbours: the thresholds of lut8_code's bisection, which has the same
+// eight steps for any value, as a tree: node i goes on to 2 i, or to 2 i + 1 where it is below.
+struct Middles {
+    alignas(64) int32_t node[256];  // from 1 on, ordered_bits
 
     void load(const float *table) {
-        for (int i = 0; i < 255; ++i) {
-            const float value = 0.5f * (table[i] + table[i + 1]);
-            middle[i] = value == value ? ordered_bits(value) : INT32_MAX;  // NaN is below nothing
+        node[0] = 0;
+        for (int i = 1; i < 256; ++i) {
+            const int level = 31 - __builtin_clz(unsigned(i)), half = 128 >> level;
+            const int at = (i - (1 << level)) * 2 * half + half - 1;
+            const float value = 0.5f * (table[at] + table[at + 1]);
+            node[i] = value == value ? ordered_bits(value) : INT32_MAX;  // NaN is below nothing
         }
-    }
-    uint8_t code(float s) const {
-        const bool number = s == s;
-        const int32_t grid = int32_t(((number ? s : 0.0f) + 1.0f) * 0.5f * 65535.0f + 0.5f);
-        const int64_t value = ordered_bits(-1.0f + float(2 * grid) / 65535.0f);
-        int64_t low = 0;
-        _Pragma("GCC unroll 8") for (int64_t half = 128; half > 0; half /= 2) {
-            low += (middle[low + half - 1] - value) >> 63 & half;  // half where it is below
-            asm("" : "+r"(low));  // as vectors these would be gathers, which are slower
-        }
-        return uint8_t(number ? low : 0);
     }
 };
 
 struct Coder {
     QuantizeRule rule;
     float table[256];
-    Bisection bisection;
+    Middles middles;
 };
 
 // code_of_value for `count` numbers, at most kQuantizeBlock.
@@ -90,10 +77,7 @@ __attribute__((noinline)) void code_run(const Coder &coder, const GroupScale &gr
                          codes);
     }
     if (usual && rule.kind == FormatKind::kStored && group.scale != 0) {
-        const float multiplier = group.multiplier;
-        return code_each(x, count, codes, [&](float value) {
-            return coder.bisection.code(clamp_to_one(value * multiplier));
-        });
+        return bisect_run(coder.middles.node, x, count, group.multiplier, codes);
     }
     if (!usual || divisor == 0) {
         return code_each(x, count, codes, [&](float value) {

@@ -29,6 +29,14 @@ inline uint32_t nibbles_minus_one(uint32_t x) {
     return ((x | 0x88888888u) - 0x11111111u) ^ (~x & 0x88888888u);
 }
 
+// A nibble a byte, in order.
+inline uint64_t bytes_of_nibbles(uint32_t word) {
+    uint64_t x = word;
+    x = (x | x << 16) & 0x0000ffff0000ffffu;
+    x = (x | x << 8) & 0x00ff00ff00ff00ffu;
+    return (x | x << 4) & 0x0f0f0f0f0f0f0f0fu;
+}
+
 class ZeroWords {
   public:
     explicit ZeroWords(const Weight &w) : w_(w) {

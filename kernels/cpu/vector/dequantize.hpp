@@ -116,8 +116,7 @@ class PackedWriter {
             unit_[i] = uint8_t(group);
         }
         for (int64_t i = 0; i <= group && w.zero != nullptr; ++i) {
-            const uint32_t word = zeros_.read(block, first + i);
-            for (int r = 0; r < 8; ++r) zero_[i * 8 + r] = uint8_t(word >> 4 * r & 15);
+            store_as(zero_, i, bytes_of_nibbles(zeros_.read(block, first + i)));
         }
         scale_ = scales_.load(block, first, group + 1);
         if (w.scale.format->id == QK_FORMAT_F32) {
@@ -145,16 +144,21 @@ class TileWriter {
         memset(zero_, 8, sizeof(zero_));
     }
 
-    QK_NOINLINE void write(int64_t row, int64_t row_end) {
+    // The next tile is fetched while this one is written: memory reads and writes at once.
+    QK_NOINLINE void write(int64_t row, int64_t row_end, int64_t last) {
         const Weight &w = writing_.args.from;
         const Geometry &s = w.geometry;
         for (int64_t column = 0; column < s.k; column += RowTile::kColumns) {
             const int64_t end = min64(column + RowTile::kColumns, s.k);
             const int64_t group = column / s.group_size;
             const int64_t count = ceil_div(end, s.group_size) - group;
+            const bool next_rows = end == s.k;
+            const TileFetch ahead(w, next_rows ? row_end : row, next_rows ? last : row_end,
+                                  next_rows ? 0 : end);
             tile_.load(w, row, row_end, column, end);
             load_scales(row, row_end - row, group, count);
             for (int64_t r = 0; r < row_end - row; ++r) {
+                ahead.fetch(r);
                 values_.make(reinterpret_cast<const char *>(scale_[0] + r), zero_[0] + r,
                              RowTile::kRows, count, slots_);
                 writing_.emit.run({tile_.row(r), 0, end - column,
@@ -183,7 +187,7 @@ class TileWriter {
             if (!is_nested(w)) widen_x(plane, at, rows, scale_[g]);
             for (int64_t r = 0; r < rows && w.zero != nullptr; r += 8) {
                 const uint32_t word = zeros_.read((row + r) / 8, group + g);
-                for (int i = 0; i < 8; ++i) zero_[g][r + i] = uint8_t(word >> 4 * i & 15);
+                store_as(zero_[g], r / 8, bytes_of_nibbles(word));
             }
         }
     }
@@ -207,7 +211,7 @@ void write_rows(const Writing &writing, int64_t first, int64_t last) {
     } else if (stores_columns(w)) {
         TileWriter writer(writing);
         for (int64_t row = first; row < last; row += RowTile::kRows) {
-            writer.write(row, min64(row + RowTile::kRows, last));
+            writer.write(row, min64(row + RowTile::kRows, last), last);
         }
     } else {
         RunWriter writer(writing);

@@ -191,5 +191,33 @@ class RowTile {
     alignas(64) uint32_t words_[kRows][kPitch];
 };
 
+// Fetches a tile's codes a 128th at a time. Rows start at `row`, columns at `column`; none where
+// there are no such rows before `last`.
+class TileFetch {
+  public:
+    TileFetch(const Weight &w, int64_t row, int64_t last, int64_t column) {
+        const Geometry &s = w.geometry;
+        const bool awq = w.layout->id == QK_LAYOUT_AWQ_GEMM;
+        const int64_t columns = awq ? 1 : 8, rows = awq ? 8 : 1;
+        stride_ = ceil_div(s.n, rows) * 4;
+        from_ = static_cast<const char *>(w.data) + column / columns * stride_ + row / rows * 4;
+        shift_ = awq ? 0 : 3;
+        end_ = row < last ? ceil_div(min64(s.k - column, RowTile::kColumns), columns) << shift_ : 0;
+    }
+    void fetch(int64_t part) const {
+        constexpr int64_t kParts = RowTile::kRows;
+        const int64_t count = RowTile::kColumns / kParts;  // lines of the cache, of either layout
+        for (int64_t i = part * count; i < min64((part + 1) * count, end_); ++i) {
+            const int64_t line = i >> shift_;
+            __builtin_prefetch(from_ + line * stride_ + (i - (line << shift_)) * 64, 0, 2);
+        }
+    }
+
+  private:
+    const char *from_;
+    int64_t stride_, end_;  // between the layout's lines; of a tile's lines of the cache
+    int shift_;             // log2 of a line's lines of the cache
+};
+
 }  // namespace
 }  // namespace qk::cpu
