@@ -38,7 +38,8 @@ class ScaleBlock {
 class Decoder {
   public:
     QK_NOINLINE explicit Decoder(const Weight &w)
-        : w_(w), bytes_(w), codes_(w), data_(static_cast<const uint8_t *>(w.data)) {}
+        : w_(w), bytes_(w), codes_(w), data_(static_cast<const uint8_t *>(w.data)),
+          is_signed_(w.format->kind == FormatKind::kSigned) {}
 
     // Columns column .. end, from a multiple of 512 on, as [step][row]; `scales`: f32 [group][row].
     QK_NOINLINE void decode(int64_t row, int64_t column, int64_t end, const char *scales,
@@ -65,9 +66,14 @@ class Decoder {
     void decode_bytes(int64_t row, int64_t column, int64_t end, Weights8 *to) const {
         for (int64_t i = 0; i < min64(8, w_.geometry.n - row); ++i) {
             const uint8_t *const codes = data_ + (row + i) * w_.geometry.k;
+            for (int64_t at = end; at < 2 * end - column; at += 64) prefetch(codes + at);
             for (int64_t at = column, step = 0; at < end; at += 16, ++step) {
                 float *const weights = to[step][i];
                 const int64_t count = min64(16, end - at);
+                if (is_signed_ && count == 16) {
+                    store_f32(weights, mul(load_signed(codes + at), splat(scale(step, i))));
+                    continue;
+                }
                 for (int64_t j = 0; j < count; ++j) weights[j] = bytes_.value[codes[at + j]];
                 for (int64_t j = count; j < 16; ++j) weights[j] = 0;
                 store_f32(weights, mul(load_f32(weights), splat(scale(step, i))));
@@ -201,6 +207,7 @@ class Decoder {
     Entries bytes_;      // 8-bit codes
     AffineCodes codes_;  // 4-bit codes
     const uint8_t *data_;
+    const bool is_signed_;
     uint8_t group_[kPanelSteps];
     uint8_t zeros_[(kPanelSteps + 1) * 4] = {};  // all 0 where the format has none
     const char *scales_ = nullptr;
