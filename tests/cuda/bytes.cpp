@@ -10,15 +10,18 @@ const qk_format kScales[] = {QK_FORMAT_F32, QK_FORMAT_F16, QK_FORMAT_LUT8, QK_FO
 // Products of 16-bit operands are exact in f32. 128 columns are added on tensor cores (17 additions
 // for 16 of them) from zero and folded with their scale (a product's and a sum's rounding), in
 // slices; then at most 16 warps are added, and the bias. Additions may truncate: 2^-23 of the sum
-// of magnitudes each. f32 x is three bfloat16 terms, each a product of its own.
+// of magnitudes each. Entries of a table are two terms of 16 bits, to 2^-17 of them; where they are
+// not, lanes add every 32nd column up.
 void expect_bytes_within_bound(Problem &p, const std::vector<uint8_t> &y) {
     const qk::Geometry &s = p.w.shape.geometry;
     const std::vector<float> w = values_of(p.w);
     const double unit = rounding_of(p.type);
+    const bool table = p.w.shape.format->kind == qk::FormatKind::kStored;
     const int64_t parts = s.group_size % 128 == 0 || s.groups_per_row == 1 ? 128 : 16;
     const double chain = 17 * double(std::min<int64_t>(parts, s.k)) / 16;
     const double folds = 2 * (double(s.k) / double(parts) + 1) + 16 + 1;
-    const double additions = chain * (p.type == QK_FORMAT_F32 ? 3 : 1) + folds;
+    const double lanes = table ? double(s.k) / 32 + 8 : 0;
+    const double additions = std::max(chain * (table ? 2 : 1) + folds, lanes);
     const int64_t step = 1 + s.n / 400;
     for (int64_t i = 0; i < p.m; ++i) {
         for (int64_t r = i % step; r < s.n; r += step) {
@@ -26,7 +29,7 @@ void expect_bytes_within_bound(Problem &p, const std::vector<uint8_t> &y) {
                 exact_sum(p.type, p.x, i, &w[size_t(r * s.k)], s.k,
                           float_at(QK_FORMAT_F32, p.bias, r));
             // w itself was rounded to f32 once: 2^-24 of each term.
-            const double sum = magnitude * (additions * 0x1p-23 + 0x1p-24);
+            const double sum = magnitude * (additions * 0x1p-23 + 0x1p-24 + (table ? 0x1p-17 : 0));
             const double least = p.type == QK_FORMAT_F16 ? 0x1p-25 : 0x1p-133;
             const double bound = sum + unit * (std::fabs(exact) + sum) + least;
             ASSERT_LE(std::fabs(float_at(p.type, y, i * s.n + r) - exact), bound)
@@ -69,10 +72,12 @@ TEST(CudaBytes, IsWithinItsBound) {
                 ++at;
                 if (n > 1000 && at % 3 != 0) continue;
                 const qk_format type = at % 2 == 0 ? QK_FORMAT_F16 : QK_FORMAT_BF16;
-                Problem p = bytes_problem(QK_FORMAT_S8, scale, group, n, k, type,
-                                          batches[at % std::size(batches)], rng);
-                check(p, 2);
-                if (HasFailure()) return;
+                for (const qk_format format : {QK_FORMAT_S8, QK_FORMAT_LUT8}) {
+                    Problem p = bytes_problem(format, scale, group, n, k, type,
+                                              batches[at % std::size(batches)], rng);
+                    check(p, 2);
+                    if (HasFailure()) return;
+                }
             }
         }
     }
@@ -88,6 +93,8 @@ TEST(CudaBytes, RowsKnowNoBatch) {
         int32_t group;
         int64_t n, k;
     } cases[] = {{QK_FORMAT_S8, QK_FORMAT_F16, 128, 144, 4368},
+                 {QK_FORMAT_LUT8, QK_FORMAT_F16, 256, 144, 4352},
+                 {QK_FORMAT_LUT8, QK_FORMAT_BF16, 32, 2120, 544},
                  {QK_FORMAT_S8, QK_FORMAT_BF16, 64, 300, 528},
                  {QK_FORMAT_S8, QK_FORMAT_F16, QK_GROUP_ROW, 16 * 132 * 5 + 9, 400}};
     for (const auto &[format, type, group, n, k] : cases) {
@@ -148,6 +155,94 @@ TEST(CudaBytes, OddPlacesAndOddValues) {
             {format, 1, k, x.data()}, w.view(), nullptr, {format, 1, 8, y.data()}};
         EXPECT_FALSE(qk::cuda::kLinearBytes.can_run(args, 0));
         EXPECT_TRUE(qk::cuda::kLinearLanes.can_run(args, 0));
+    }
+}
+
+// Ends of k inside a box, many times: a copy of zeros may not overtake the loads before it.
+TEST(CudaBytes, EndsOfRowsAreZeros) {
+    QK_NEEDS_DEVICE();
+    Rng rng(53);
+    for (const int64_t m : {3, 11}) {
+        for (const qk_format format : {QK_FORMAT_S8, QK_FORMAT_LUT8}) {
+            Problem p =
+                bytes_problem(format, QK_FORMAT_F16, 128, 2113, 8208, QK_FORMAT_F16, m, rng);
+            check(p, 20);
+        }
+    }
+}
+
+void set_table(Problem &p, int code, float value) {
+    memcpy(&p.w.planes[QK_PLANE_TABLE][size_t(code) * 4], &value, 4);
+}
+
+// Entries whose range two halves do not have: a row of small ones alone must come out right.
+TEST(CudaBytes, TablesOfAnyRange) {
+    QK_NEEDS_DEVICE();
+    Rng rng(54);
+    for (const qk_format type : {QK_FORMAT_F16, QK_FORMAT_BF16}) {
+        for (const int64_t m : {1, 11}) {
+            for (const int span : {20, 40, 120}) {
+                Problem p = bytes_problem(QK_FORMAT_LUT8, QK_FORMAT_F32, QK_GROUP_ROW, 37, 272,
+                                          type, m, rng);
+                for (int code = 0; code < 256; ++code) {
+                    const float digits = 1 + float(rng() % 65536) / 65536;
+                    set_table(p, code, std::ldexp(code % 2 == 0 ? digits : -digits,
+                                                  -span * (255 - code) / 255));
+                }
+                const float large = std::ldexp(1.0f, span - 4), small = 0.125f;
+                for (int64_t r = 0; r < p.n(); ++r) {
+                    const bool of_small = r % 4 == 1;
+                    memcpy(&p.w.planes[QK_PLANE_SCALE][size_t(r) * 4], of_small ? &large : &small,
+                           4);
+                    for (int64_t c = 0; of_small && c < p.k(); ++c) {
+                        p.w.planes[QK_PLANE_DATA][size_t(r * p.k() + c)] &= 7;
+                    }
+                }
+                SCOPED_TRACE("span " + std::to_string(span));
+                check(p, 2);
+                if (HasFailure()) return;
+            }
+        }
+    }
+}
+
+// Entries that are not finite stay in the rows that have them, also where the codes behind k's end
+// are those of such an entry.
+TEST(CudaBytes, TablesOfAnyValues) {
+    QK_NEEDS_DEVICE();
+    Rng rng(55);
+    for (const qk_format type : {QK_FORMAT_F16, QK_FORMAT_BF16}) {
+        for (const int64_t m : {2, 9}) {
+            Problem p =
+                bytes_problem(QK_FORMAT_LUT8, QK_FORMAT_F32, 48, 37, 400, type, m, rng);
+            for (uint8_t &code : p.w.planes[QK_PLANE_DATA]) code = uint8_t(3 + code % 250);
+            const DeviceWeight finite(p.w);
+            const auto expected = run_on_device(qk::cuda::kLinearBytes, p, finite, 0, m);
+            set_table(p, 0, INFINITY);
+            set_table(p, 1, NAN);
+            set_table(p, 2, -INFINITY);
+            const float one = 1;
+            for (const int64_t r : {4, 5}) {
+                p.w.planes[QK_PLANE_DATA][size_t(r * p.k() + 100)] = uint8_t(r - 4);
+                for (size_t g = 0; g < 9; ++g) {
+                    memcpy(&p.w.planes[QK_PLANE_SCALE][(size_t(r) * 9 + g) * 4], &one, 4);
+                }
+            }
+            const DeviceWeight w(p.w);
+            const auto y = run_on_device(qk::cuda::kLinearBytes, p, w, 0, m);
+            for (int64_t i = 0; i < m; ++i) {
+                for (int64_t r = 0; r < p.n(); ++r) {
+                    const float value = float_at(type, y, i * p.n() + r);
+                    if (r == 4) {
+                        EXPECT_TRUE(std::isinf(value) || std::isnan(value));
+                    } else if (r == 5) {
+                        EXPECT_TRUE(std::isnan(value));
+                    } else {
+                        EXPECT_EQ(value, float_at(type, expected, i * p.n() + r)) << r;
+                    }
+                }
+            }
+        }
     }
 }
 

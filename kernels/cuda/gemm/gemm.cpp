@@ -4,28 +4,11 @@
 #include "cuda/conditions.hpp"
 #include "cuda/gemm/problem.hpp"
 #include "cuda/lists.hpp"
+#include "cuda/prim/tensor_map.hpp"
 #include "cuda/runtime.hpp"
 
 namespace qk::cuda {
 namespace {
-
-using Encode = decltype(&::cuTensorMapEncodeTiled);
-
-// The driver's function, without linking the driver's library.
-Encode find_encode() {
-    void *function = nullptr;
-    cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
-#if CUDART_VERSION >= 12050
-    const cudaError_t error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function,
-                                                               12000, cudaEnableDefault, &found);
-#else
-    const cudaError_t error =
-        cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &function, cudaEnableDefault, &found);
-#endif
-    if (error != cudaSuccess) cudaGetLastError();
-    if (error != cudaSuccess || found != cudaDriverEntryPointSuccess) return nullptr;
-    return reinterpret_cast<Encode>(function);
-}
 
 bool takes_tiles(const LinearArgs &args) {
     const Weight &w = args.w;
@@ -101,7 +84,7 @@ Status run(const LinearArgs &args, const Launch &launch) {
 
 Status describe_planes(const LinearArgs &args, int32_t row_tiles, int32_t x_rows,
                        ErrorText *error, GemmProblem *p) {
-    const Encode encode = find_encode();
+    const EncodeTensorMap encode = find_tensor_map_encoder();
     QK_CHECK(encode != nullptr, error, UNSUPPORTED, "linear: the driver has no tensor maps");
     const cuuint32_t one[3] = {1, 1, 1};
     // Codes: the 4 lines of 128 bytes of a tile, the tiles of a row of tiles, the rows of tiles.
@@ -113,16 +96,10 @@ Status describe_planes(const LinearArgs &args, int32_t row_tiles, int32_t x_rows
         encode(&p->codes, CU_TENSOR_MAP_DATA_TYPE_UINT32, 3, args.w.data, code_sizes, code_strides,
                code_box, one, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    const cuuint64_t x_sizes[2] = {cuuint64_t(args.x.columns), cuuint64_t(args.x.rows)};
-    const cuuint64_t x_strides[1] = {cuuint64_t(args.x.columns) * 2};
-    const cuuint32_t x_box[2] = {64, cuuint32_t(x_rows)};
-    const CUresult x =
-        encode(&p->x, CU_TENSOR_MAP_DATA_TYPE_UINT16, 2, args.x.data, x_sizes, x_strides, x_box,
-               one, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-               CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    QK_CHECK(codes == CUDA_SUCCESS && x == CUDA_SUCCESS, error, INTERNAL,
-             "linear: tensor maps were refused (driver errors %d, %d)", int(codes), int(x));
-    return QK_OK;
+    QK_CHECK(codes == CUDA_SUCCESS, error, INTERNAL,
+             "linear: a tensor map was refused (driver error %d)", int(codes));
+    const TensorPlane x = {args.x.data, args.x.columns, args.x.rows, 2};
+    return describe_tensor(x, 64, x_rows, error, &p->x);
 }
 
 const Kernel<LinearArgs> kLinearGemm = {"gemm", can_run, nullptr, run};

@@ -15,6 +15,13 @@ __device__ inline void barrier_arrive_after_copies(uint32_t barrier) {
 #endif
 }
 
+// 0, once v is there: what uses it waits for the load of v, which no compiler sees through.
+__device__ inline uint32_t zero_after(uint32_t v) {
+    uint32_t bits;
+    asm volatile("popc.b32 %0, %1;" : "=r"(bits) : "r"(v));
+    return bits & 64;
+}
+
 __device__ inline void prefetch_map(const CUtensorMap &map) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");

@@ -1,0 +1,39 @@
+#include "cuda/prim/tensor_map.hpp"
+
+#include <cuda_runtime.h>
+
+namespace qk::cuda {
+
+EncodeTensorMap find_tensor_map_encoder() {
+    void *function = nullptr;
+    cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+#if CUDART_VERSION >= 12050
+    const cudaError_t error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function,
+                                                               12000, cudaEnableDefault, &found);
+#else
+    const cudaError_t error =
+        cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &function, cudaEnableDefault, &found);
+#endif
+    if (error != cudaSuccess) cudaGetLastError();
+    if (error != cudaSuccess || found != cudaDriverEntryPointSuccess) return nullptr;
+    return reinterpret_cast<EncodeTensorMap>(function);
+}
+
+Status describe_tensor(const TensorPlane &plane, int32_t columns, int32_t rows, ErrorText *error,
+                       CUtensorMap *map) {
+    const EncodeTensorMap encode = find_tensor_map_encoder();
+    QK_CHECK(encode != nullptr, error, UNSUPPORTED, "linear: the driver has no tensor maps");
+    const cuuint64_t sizes[2] = {cuuint64_t(plane.columns), cuuint64_t(plane.rows)};
+    const cuuint64_t strides[1] = {cuuint64_t(plane.columns) * cuuint64_t(plane.bytes)};
+    const cuuint32_t box[2] = {cuuint32_t(columns), cuuint32_t(rows)}, one[2] = {1, 1};
+    const CUresult result = encode(
+        map, plane.bytes == 1 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_UINT16, 2,
+        plane.data, sizes, strides, box, one, CU_TENSOR_MAP_INTERLEAVE_NONE,
+        CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    QK_CHECK(result == CUDA_SUCCESS, error, INTERNAL,
+             "linear: a tensor map was refused (driver error %d)", int(result));
+    return QK_OK;
+}
+
+}  // namespace qk::cuda

@@ -1,0 +1,23 @@
+// What the copy engine wants to know of a tensor: boxes out of rows of 8- or 16-bit elements.
+#pragma once
+#include <cuda.h>
+
+#include "backend/backend.hpp"
+
+namespace qk::cuda {
+
+// The driver's function, without linking the driver's library; null where it has none.
+using EncodeTensorMap = decltype(&::cuTensorMapEncodeTiled);
+EncodeTensorMap find_tensor_map_encoder();
+
+struct TensorPlane {
+    void *data;             // a multiple of 16
+    int64_t columns, rows;  // a row's bytes: a multiple of 16
+    int32_t bytes;          // of an element: 1 or 2
+};
+
+// Boxes whose rows are 128 bytes; their 16-byte pieces are swapped by the number of the row.
+Status describe_tensor(const TensorPlane &plane, int32_t columns, int32_t rows, ErrorText *error,
+                       CUtensorMap *map);
+
+}  // namespace qk::cuda
