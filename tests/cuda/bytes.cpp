@@ -130,7 +130,7 @@ TEST(CudaBytes, OddPlacesAndOddValues) {
             EXPECT_TRUE(std::isnan(float_at(type, actual, 2 * p.n() + c))) << "column " << c;
         }
         const qk::Format *const format = qk::find_format(type);
-        const DeviceBuffer x(p.x, 8), odd_x(p.x, 4), bias(p.bias, 1),
+        const DeviceBuffer x(p.x), odd_x(p.x, 8), bias(p.bias, 1),
             y(std::vector<uint8_t>(expected.size(), 0xff), 2);
         const DeviceWeight odd(p.w, 8);
         const qk::Dense b = {qk::find_format(QK_FORMAT_F32), 1, p.n(), bias.data()};
