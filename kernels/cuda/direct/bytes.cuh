@@ -135,11 +135,11 @@ struct BytesWarp {
     }
 
     // Of the lane's i-th scale of a slice: of row e, or of row e / 8 and part e mod 8 of the slice.
-    __device__ Scale load_scale(const BytesPlace &place, uint32_t group, int i) const {
+    __device__ Scale load_scale(int32_t first_tile, uint32_t group, int i) const {
         const WeightView &w = p.o.w;
-        const uint32_t e = lane + uint32_t(i) * 32, row_of = e / Map::kFolds;
-        if (int32_t(row_of / 16) >= place.tiles) return {0, 0};
-        const uint32_t row = min(uint32_t(place.first) * 16 + row_of, uint32_t(w.geometry.n - 1));
+        const uint32_t e = lane + uint32_t(i) * 32;
+        const uint32_t row =
+            min(uint32_t(first_tile) * 16 + e / Map::kFolds, uint32_t(w.geometry.n - 1));
         const uint64_t at = uint64_t(row) * uint32_t(w.geometry.groups_per_row) + group;
         switch (w.scale_format) {
             case QK_FORMAT_F32:
@@ -174,7 +174,7 @@ struct BytesWarp {
         }
         if (p.scale_groups != 1) group = __umulhi(group, p.scale_groups);
 #pragma unroll
-        for (int i = 0; i < kOwn; ++i) own[i] = load_scale(at, group, first + i);
+        for (int i = 0; i < kOwn; ++i) own[i] = load_scale(at.first, group, first + i);
     }
     // Those of the next slices.
     __device__ void load_gang(Scale (&own)[kGang][kOwn]) {
@@ -317,8 +317,6 @@ __global__ void __launch_bounds__(kBytesThreads, 1)
         work.order(0);
         work.slot = i + 1 < Map::kDepth ? i + 1 : 0;
     }
-    // A first look at a parameter costs hundreds of clocks.
-    asm volatile("" ::"l"(p.o.y), "l"(p.o.bias), "l"(p.o.w.geometry.n), "l"(p.o.m));
     if (p.o.w.scale_format == QK_FORMAT_LUT8) {
         if (threadIdx.x < 256) {
             const auto *const codes = reinterpret_cast<const uint32_t *>(p.o.w.code);
