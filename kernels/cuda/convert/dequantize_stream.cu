@@ -3,9 +3,10 @@
 // decoded on the way, in the same launch.
 //
 // A thread turns 8 codes (4 for f32 outputs) into one 16-byte store; neighbours store side by side.
-// kUnits of them are loaded, with their scales, before
-// the first is used. Bytes per output: the code, its share of the
-// scale, and the output, each moved once. 16 table entries lie in 16 banks: no conflicts.
+// kUnits of them are loaded, with their scales, before the first is used. Bytes per output: the
+// code, its share of the scale, and the output, each moved once. 16 table entries lie in 16 banks:
+// no conflicts. A group's number is the place of its first code divided by the group's size: a
+// shift, or, where a group is a row of any length, a division of 32 bits.
 #include "cuda/conditions.hpp"
 #include "cuda/lists.hpp"
 #include "cuda/prim/pack.cuh"
@@ -25,7 +26,8 @@ struct Problem {
     void *out;
     int64_t skipped;       // codes before the first
     int64_t count;         // of codes
-    int32_t group_shift;   // log2 of group_size
+    int32_t group_shift;   // log2 of group_size; < 0: it is no power of two
+    uint32_t group_units;  // group_size / 8
     int32_t second_shift;  // nested: log2 of second_group
 };
 
@@ -48,6 +50,12 @@ template <Codes order>
 __device__ uint32_t code_in(uint64_t word, int i) {
     if (order == Codes::kBytes) return uint32_t(word >> 8 * i) & 255;
     return uint32_t(word) >> 4 * (order == Codes::kHighFirst ? i ^ 1 : i) & 15;
+}
+
+template <bool shifts>
+__device__ int64_t group_of(const Problem &p, int64_t code) {
+    if (shifts) return code >> p.group_shift;
+    return uint32_t(code / 8) / p.group_units;  // 32 bits: can_run saw to it
 }
 
 // A scale as it is stored; nested: its code and its second scale.
@@ -95,20 +103,20 @@ __device__ float group_zero(const Problem &p, int64_t number) {
 }
 
 // The codes that are left over past the last whole unit.
-template <Codes order>
+template <Codes order, bool shifts>
 __device__ void finish(const Problem &p, const float *entries, const float *scale_codes, float bias,
                        qk_format to, int64_t first) {
     const int64_t i = first + threadIdx.x;
     if (blockIdx.x != 0 || i >= p.count) return;
     const int64_t at = order == Codes::kHighFirst ? i ^ 1 : i;
     const int code = order == Codes::kBytes ? p.w.data[i] : p.w.data[at >> 1] >> (at & 1) * 4 & 15;
-    const int64_t number = (p.skipped + i) >> p.group_shift;
+    const int64_t number = group_of<shifts>(p, p.skipped + i);
     const float entry = entries[code] - group_zero(p, number);
     const float scale = scale_value(p, load_scale(p, number), scale_codes, bias);
     store_float(to, p.out, i, __fmul_rn(entry, scale));
 }
 
-template <class Out, Codes order>
+template <class Out, Codes order, bool shifts>
 __global__ void __launch_bounds__(kThreads)
     expand(const __grid_constant__ Problem p, qk_format to) {
     constexpr int kCodes = Store<Out>::kCodes;
@@ -128,7 +136,7 @@ __global__ void __launch_bounds__(kThreads)
         const int64_t unit = first + u * kThreads;
         if (unit >= units) break;
         words[u] = __ldcs(reinterpret_cast<const Bits *>(p.w.data) + unit);
-        raw[u] = load_scale(p, (p.skipped + unit * kCodes) >> p.group_shift);
+        raw[u] = load_scale(p, group_of<shifts>(p, p.skipped + unit * kCodes));
     }
     fill_entries(p.w, entries);
 #pragma unroll
@@ -136,7 +144,7 @@ __global__ void __launch_bounds__(kThreads)
         const int64_t unit = first + u * kThreads;
         if (unit >= units) break;
         const float scale = scale_value(p, raw[u], scale_codes, bias);
-        const float zero = group_zero(p, (p.skipped + unit * kCodes) >> p.group_shift);
+        const float zero = group_zero(p, group_of<shifts>(p, p.skipped + unit * kCodes));
         float values[kCodes];
 #pragma unroll
         for (int i = 0; i < kCodes; ++i) {
@@ -145,36 +153,47 @@ __global__ void __launch_bounds__(kThreads)
         }
         static_cast<uint4 *>(p.out)[unit] = Store<Out>::pack(values);
     }
-    finish<order>(p, entries, scale_codes, bias, to, units * kCodes);
+    finish<order, shifts>(p, entries, scale_codes, bias, to, units * kCodes);
 }
 
-template <class Out>
+template <class Out, bool shifts>
 Status run_order(const Problem &p, qk_format to, const Launch &launch) {
     const int64_t units = ceil_div(p.count, Store<Out>::kCodes);
     const Shape3 shape = {dim3(uint32_t(ceil_div(units, kThreads * kUnits))), kThreads};
     if (p.w.bits == 8) {
-        return launch_kernel(launch, "dequantize", expand<Out, Codes::kBytes>, shape, p, to);
+        const auto kernel = expand<Out, Codes::kBytes, shifts>;
+        return launch_kernel(launch, "dequantize", kernel, shape, p, to);
     }
-    return p.w.layout == QK_LAYOUT_ROW_HIGH
-               ? launch_kernel(launch, "dequantize", expand<Out, Codes::kHighFirst>, shape, p, to)
-               : launch_kernel(launch, "dequantize", expand<Out, Codes::kLowFirst>, shape, p, to);
+    const auto kernel = p.w.layout == QK_LAYOUT_ROW_HIGH ? expand<Out, Codes::kHighFirst, shifts>
+                                                         : expand<Out, Codes::kLowFirst, shifts>;
+    return launch_kernel(launch, "dequantize", kernel, shape, p, to);
+}
+
+template <class Out>
+Status run_groups(const Problem &p, qk_format to, const Launch &launch) {
+    return p.group_shift >= 0 ? run_order<Out, true>(p, to, launch)
+                              : run_order<Out, false>(p, to, launch);
 }
 
 Status run(const DequantizeArgs &args, const Launch &launch) {
     const Geometry &s = args.from.geometry;
     const int64_t second = args.from.scale.second_group;
     const int64_t skipped = args.first_row * s.k;
-    Problem problem = {view_of(args.from), args.to.data, skipped, args.to.rows * s.k,
-                             log2_of(s.group_size),
-                             log2_of(second)};
+    Problem problem = {view_of(args.from),
+                       args.to.data,
+                       skipped,
+                       args.to.rows * s.k,
+                       power_of_two(s.group_size) ? log2_of(s.group_size) : -1,
+                       uint32_t(s.group_size / 8),
+                       log2_of(second)};
     problem.w.data += problem.w.bits == 8 ? skipped : skipped / 2;
     switch (args.to.format->id) {
         case QK_FORMAT_F16:
-            return run_order<__half>(problem, QK_FORMAT_F16, launch);
+            return run_groups<__half>(problem, QK_FORMAT_F16, launch);
         case QK_FORMAT_BF16:
-            return run_order<__nv_bfloat16>(problem, QK_FORMAT_BF16, launch);
+            return run_groups<__nv_bfloat16>(problem, QK_FORMAT_BF16, launch);
         default:
-            return run_order<float>(problem, QK_FORMAT_F32, launch);
+            return run_groups<float>(problem, QK_FORMAT_F32, launch);
     }
 }
 
@@ -196,9 +215,9 @@ bool can_run(const DequantizeArgs &args, int32_t) {
     const Weight &w = args.from;
     const Geometry &s = w.geometry;
     const bool numbered = s.flat || s.k % s.group_size == 0;  // group = place / group_size
+    const bool divides = power_of_two(s.group_size) || ceil_div(s.n * s.k, 8) < (int64_t{1} << 32);
     return runs_in_order(w) && numbered && args.first_row % 16 == 0 && s.group_size % 8 == 0 &&
-           power_of_two(s.group_size) &&
-           power_of_two(w.scale.second_group) && s.group_count < (int64_t{1} << 31) &&
+           divides && power_of_two(w.scale.second_group) && s.group_count < (int64_t{1} << 31) &&
            ceil_div(s.n * s.k, 4 * kThreads * kUnits) < (int64_t{1} << 31) && aligned(w.data, 8) &&
            aligned(w.scale.data, 4) && aligned(w.scale.second, 4) && aligned(w.scale.code, 4) &&
            aligned(w.scale.bias, 4) && aligned(args.to.data);

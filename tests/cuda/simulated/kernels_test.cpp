@@ -123,6 +123,17 @@ TEST_F(CudaSimulated, ASlabOfRowsEqualsItsRows) {
         EXPECT_GE(check_dequantize(desc, QK_FORMAT_F16, 0, rng, 16), 1);
         EXPECT_GE(check_dequantize(desc, QK_FORMAT_F32, 0, rng, 32), 1);
     }
+    const qk_tensor_desc divided[] = {  // groups of no power of two: numbers by division
+        weight_desc(QK_FORMAT_S8, QK_FORMAT_F16, QK_LAYOUT_ROW, QK_GROUP_ROW, 37, 136),
+        weight_desc(QK_FORMAT_NF4, QK_FORMAT_LUT8, QK_LAYOUT_ROW_HIGH, 48, 37, 101, false, true),
+        weight_desc(QK_FORMAT_U4_AFFINE, QK_FORMAT_F32, QK_LAYOUT_WORD, 24, 48, 72)};
+    for (qk_tensor_desc desc : divided) {
+        if (desc.scale_format == QK_FORMAT_LUT8) desc.scale_group_size = 16;
+        for (const qk_format to : {QK_FORMAT_F16, QK_FORMAT_BF16, QK_FORMAT_F32}) {
+            EXPECT_EQ(check_dequantize(desc, to, 0, rng, 0), 2);  // stream and generic
+            EXPECT_EQ(check_dequantize(desc, to, 0, rng, 16), 2);
+        }
+    }
 }
 
 TEST_F(CudaSimulated, RepackEqualsTheCpu) {
