@@ -8,6 +8,7 @@
 #include "base/checked.hpp"
 
 namespace qk {
+namespace {  // internal linkage: files built for one instruction set may not lend theirs to others
 
 class TorchSum {
   public:
@@ -85,4 +86,5 @@ class TorchSum {
     float sum_[kStreams][kLanes] = {};
 };
 
+}  // namespace
 }  // namespace qk

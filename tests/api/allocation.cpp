@@ -1,6 +1,8 @@
 // Memory: the n-th allocation fails and nothing leaks; what is not marked [allocates] does not.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
 #include "api/malloc_count.hpp"
 #include "api/scenario.hpp"
 
@@ -86,9 +88,9 @@ TEST(Allocation, OperationsDoNot) {
 
 TEST(Allocation, TheCounterCounts) {
     const MallocCount count;
-    const std::vector<char> some(1000);
+    void *volatile some = malloc(1000);  // volatile: or clang leaves the pair out
     EXPECT_GE(count.since(), 1) << "the test above would prove nothing";
-    EXPECT_EQ(some[999], 0);
+    free(some);
 }
 
 // With a caller's allocator, all memory of the library comes from it.
