@@ -110,11 +110,9 @@ TEST(CudaLinear, FewRowsKnowNoBatch) {
                                  QK_FORMAT_F16, 17, rng);
         const DeviceWeight w = packed_weight(p.w);
         const auto all = run_on_device(qk::cuda::kLinearRows, p, w, 0, p.m);
-        const size_t row_bytes = all.size() / size_t(p.m);
         for (const int64_t batch : {2, 8, 9, 16}) {
-            const auto some = run_on_device(qk::cuda::kLinearRows, p, w, 1, batch);
-            EXPECT_EQ(memcmp(some.data(), all.data() + row_bytes, size_t(batch) * row_bytes), 0)
-                << batch << " rows";
+            ASSERT_NO_FATAL_FAILURE(
+                expect_batch_of(all, qk::cuda::kLinearRows, p, w, 1, batch));
         }
     }
 }
@@ -191,11 +189,8 @@ TEST(CudaLinear, RepeatsBitForBitAndKnowsNoBatch) {
             for (int repeat = 0; repeat < 20; ++repeat) {
                 ASSERT_EQ(run_on_device(*kernel, p, w, 0, p.m), all) << kernel->name;
             }
-            const size_t row_bytes = all.size() / size_t(p.m);
             for (int64_t i = 0; i < p.m; ++i) {
-                const auto one = run_on_device(*kernel, p, w, i, 1);
-                ASSERT_EQ(memcmp(one.data(), all.data() + size_t(i) * row_bytes, row_bytes), 0)
-                    << kernel->name << " row " << i;
+                ASSERT_NO_FATAL_FAILURE(expect_batch_of(all, *kernel, p, w, i, 1));
             }
         }
     }

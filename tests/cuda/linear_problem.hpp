@@ -48,18 +48,25 @@ inline std::vector<uint8_t> run_on_device(const qk::Kernel<qk::LinearArgs> &kern
     return y.read();
 }
 
+// Rows [first, first + rows) of `all`, the y of all rows of x, as a batch of their own gives them.
+inline void expect_batch_of(const std::vector<uint8_t> &all,
+                            const qk::Kernel<qk::LinearArgs> &kernel, const Problem &p,
+                            const DeviceWeight &w, int64_t first, int64_t rows) {
+    const size_t row_bytes = all.size() / size_t(p.m);
+    const auto some = run_on_device(kernel, p, w, first, rows);
+    ASSERT_EQ(memcmp(some.data(), all.data() + size_t(first) * row_bytes,
+                     size_t(rows) * row_bytes),
+              0)
+        << kernel.name << ": " << rows << " rows from row " << first;
+}
+
 // Rows of y have the same bits whatever batch they come in.
 inline void expect_rows_know_no_batch(const qk::Kernel<qk::LinearArgs> &kernel, const Problem &p,
                                       const DeviceWeight &w) {
     const auto all = run_on_device(kernel, p, w, 0, p.m);
-    const size_t row_bytes = all.size() / size_t(p.m);
     for (const int64_t batch : {2, 3, 8, 9, 16, 25}) {
         for (int64_t i = 0; i + batch <= p.m; ++i) {
-            const auto some = run_on_device(kernel, p, w, i, batch);
-            ASSERT_EQ(memcmp(some.data(), all.data() + size_t(i) * row_bytes,
-                             size_t(batch) * row_bytes),
-                      0)
-                << batch << " rows from row " << i;
+            ASSERT_NO_FATAL_FAILURE(expect_batch_of(all, kernel, p, w, i, batch));
         }
     }
 }

@@ -2,15 +2,7 @@
 #include "cpu/arm_neon/lanes.hpp"
 #include "cpu/features.hpp"
 #include "cpu/lists.hpp"
-#include "cpu/vector/nested.hpp"
-
-namespace qk::cpu {
-namespace {
-
-inline WidenNested nested_widener() { return widen_gathering; }
-
-}  // namespace
-}  // namespace qk::cpu
+#include "cpu/vector/nested_gathering.hpp"
 
 #include "cpu/arm_neon/integers.hpp"
 

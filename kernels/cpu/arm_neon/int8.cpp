@@ -3,13 +3,12 @@
 #include "cpu/features.hpp"
 #include "cpu/lists.hpp"
 #include "cpu/vector/int8_neon.hpp"
-#include "cpu/vector/nested.hpp"
+#include "cpu/vector/nested_gathering.hpp"
 
 namespace qk::cpu {
 namespace {
 
 constexpr uint32_t kInt8Feature = kNeon;
-inline WidenNested nested_widener() { return widen_gathering; }
 
 }  // namespace
 }  // namespace qk::cpu

@@ -9,6 +9,7 @@
 //     the zero's, as floats, scaled 12         12
 #pragma once
 #include "cpu/vector/gemv_integers.hpp"
+#include "cpu/vector/steps.hpp"
 #include "cpu/vector/x_bytes.hpp"
 
 namespace qk::cpu {
@@ -75,14 +76,7 @@ struct IntegerDots {
             add_16(first, last, x.high + 16 * step, high);
             add_16(first, last, x.low + 16 * step, low);
         };
-        add.template operator()<0>();
-        add.template operator()<1>();
-        add.template operator()<2>();
-        add.template operator()<3>();
-        add.template operator()<4>();
-        add.template operator()<5>();
-        add.template operator()<6>();
-        add.template operator()<7>();
+        for_each_step(add);
         QK_QUARTERS to[q] = vmlaq_n_s32(low[q], high[q], 4096);
     }
 

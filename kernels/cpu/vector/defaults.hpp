@@ -2,13 +2,13 @@
 #pragma once
 #include "cpu/vector/chunk_bytes.hpp"
 #include "cpu/vector/look_up_bytes.hpp"
-#include "cpu/vector/nested.hpp"
+#include "cpu/vector/nested_gathering.hpp"
+#include "cpu/vector/steps.hpp"
 #include "cpu/vector/turn.hpp"
 
 namespace qk::cpu {
 namespace {
 
-inline WidenNested nested_widener() { return widen_gathering; }
 inline LookUpBytes byte_looker() { return look_up_wide; }
 
 // 32 numbers, 64 bytes.
@@ -43,14 +43,7 @@ inline void look_up_turned(const uint8_t *const (&codes)[2], const Table &entrie
             if (zeros) entry = add(entry, load_f32(minus_zeros[step]));
             store_f32(to + 16 * step * pitch, mul(entry, load_f32(scales[step])));
         };
-        put.template operator()<0>();
-        put.template operator()<1>();
-        put.template operator()<2>();
-        put.template operator()<3>();
-        put.template operator()<4>();
-        put.template operator()<5>();
-        put.template operator()<6>();
-        put.template operator()<7>();
+        for_each_step(put);
     }
 }
 

@@ -14,6 +14,7 @@
 #include "cpu/lists.hpp"
 #include "cpu/split.hpp"
 #include "cpu/vector/row_of_x.hpp"
+#include "cpu/vector/steps.hpp"
 
 namespace qk::cpu {
 namespace {
@@ -63,14 +64,7 @@ QK_INLINE inline void add_rows(const Chunk &chunk, int first_row, const Codes &c
             sums.row[row] = fma(weight, x, sums.row[row]);
         }
     };
-    add.template operator()<0>();
-    add.template operator()<1>();
-    add.template operator()<2>();
-    add.template operator()<3>();
-    add.template operator()<4>();
-    add.template operator()<5>();
-    add.template operator()<6>();
-    add.template operator()<7>();
+    for_each_step(add);
 }
 
 template <int kSteps, class Codes>

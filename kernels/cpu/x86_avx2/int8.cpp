@@ -2,15 +2,7 @@
 #include "cpu/features.hpp"
 #include "cpu/lists.hpp"
 #include "cpu/x86_avx2/int8_lanes.hpp"
-#include "cpu/vector/nested.hpp"
-
-namespace qk::cpu {
-namespace {
-
-inline WidenNested nested_widener() { return widen_gathering; }
-
-}  // namespace
-}  // namespace qk::cpu
+#include "cpu/vector/nested_gathering.hpp"
 
 #include "cpu/vector/int8_gemv.hpp"
 

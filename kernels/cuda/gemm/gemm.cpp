@@ -3,6 +3,7 @@
 #include "cuda/choose/linear.hpp"
 #include "cuda/conditions.hpp"
 #include "cuda/gemm/problem.hpp"
+#include "cuda/linear/packed_planes.hpp"
 #include "cuda/lists.hpp"
 #include "cuda/prim/tensor_map.hpp"
 #include "cuda/runtime.hpp"
@@ -43,14 +44,9 @@ bool can_run(const LinearArgs &args, int32_t device_index) {
 // Whether weights of this size and kind would be repacked in one slab (linear/repacked.cpp),
 // however many rows of them are here: if not, no cut may depend on where a row is.
 bool one_slab(const LinearArgs &args, bool pairs) {
-    const Layout &layout = *args.w.layout;
-    Geometry s = args.w.geometry;
-    s.n = kRepackStep;
-    s.group_count = s.n * s.groups_per_row;
-    const int64_t scales = layout.scale_count(s) * args.w.scale.format->bits / 8;
-    const int64_t bytes = round_up(layout.data_bytes(s), 256) + round_up(scales, 256) +
-                          (pairs ? 0 : round_up(layout.zero_bytes(s), 256));
-    return plan_repack(args.y.columns, bytes) == args.y.columns;
+    const int64_t n = args.y.columns;
+    return packed_slab_rows(*args.w.layout, args.w.geometry, n, args.w.scale.format->bits,
+                            !pairs) == n;
 }
 
 Status run(const LinearArgs &args, const Launch &launch) {

@@ -7,8 +7,8 @@
 // slabs are whole numbers of every block of it. The product may not start early, as it may behind
 // kernels that write no weights (docs/decisions.md, 17): its launch waits for the repacking.
 #include "backend/registry.hpp"
-#include "cuda/choose/linear.hpp"
 #include "cuda/conditions.hpp"
+#include "cuda/linear/packed_planes.hpp"
 #include "cuda/lists.hpp"
 #include "cuda/runtime.hpp"
 #include "cuda/view.cuh"
@@ -20,37 +20,23 @@ struct Slab {
     int64_t first, rows;
 };
 
-// Where the planes of a packed slab lie in the workspace.
-struct Planes {
-    int64_t scale, zero, end;
-};
-
-Geometry rows_of(const Geometry &s, int64_t rows) {
-    Geometry slab = s;
-    slab.n = rows;
-    slab.group_count = rows * s.groups_per_row;
-    return slab;
-}
-
 const Layout *packed_layout(const Weight &w) {
     return find_layout(kCudaBackend.packed_layout(*w.format), w.format->bits);
 }
 
-Planes planes_of(const Weight &w, int64_t rows) {
-    const Layout &to = *packed_layout(w);
-    const Geometry s = rows_of(w.geometry, rows);
-    const int64_t scale = round_up(to.data_bytes(s), 256);
-    const int64_t zero = scale + round_up(to.scale_count(s) * w.scale.format->bits / 8, 256);
-    return {scale, zero, zero + (w.zero != nullptr ? round_up(to.zero_bytes(s), 256) : 0)};
+PackedPlanes planes_of(const Weight &w, int64_t rows) {
+    return packed_planes(*packed_layout(w), w.geometry, rows, w.scale.format->bits,
+                         w.zero != nullptr);
 }
 
 int64_t slab_rows(const Weight &w) {
-    return plan_repack(w.geometry.n, planes_of(w, kRepackStep).end);
+    return packed_slab_rows(*packed_layout(w), w.geometry, w.geometry.n, w.scale.format->bits,
+                            w.zero != nullptr);
 }
 
 // Rows of w as they will lie in the workspace. `room` may be null: only asked about.
 Weight packed_slab(const Weight &w, Slab slab, void *room) {
-    const Planes planes = planes_of(w, slab.rows);
+    const PackedPlanes planes = planes_of(w, slab.rows);
     const auto plane = [&](int64_t at) {
         return reinterpret_cast<void *>(reinterpret_cast<uintptr_t>(room) + uintptr_t(at));
     };

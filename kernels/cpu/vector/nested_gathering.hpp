@@ -1,0 +1,11 @@
+// Nested scales where there is no better way: a look-up in memory each.
+#pragma once
+#include "cpu/vector/nested.hpp"
+
+namespace qk::cpu {
+namespace {
+
+inline WidenNested nested_widener() { return widen_gathering; }
+
+}  // namespace
+}  // namespace qk::cpu
