@@ -33,6 +33,8 @@ struct MultiplyOptions {
     int64_t rows = 1;
     std::string dtype = "f32";
     std::string device = "cpu";
+    std::string mode = "exact";
+    bool packed = false;
     int repeat = 0;  // 0: as often as fits into a quarter of a second
 };
 struct GruInfoOptions {

@@ -29,11 +29,13 @@ Checkpoint open_checkpoint(const std::string &path) {
     return Checkpoint(checkpoint);
 }
 
-Context create_context(int threads, qk_device device, int device_index, size_t workspace_bytes) {
+Context create_context(int threads, qk_device device, int device_index, size_t workspace_bytes,
+                       uint32_t flags) {
     qk_context_options options = QK_CONTEXT_OPTIONS_INIT;
     options.device = device;
     options.device_index = device_index;
     options.thread_count = threads;
+    options.flags = flags;
     options.workspace_bytes = workspace_bytes;
     qk_context *context = nullptr;
     check(qk_context_create(&options, &context), "cannot use the device", nullptr);

@@ -50,7 +50,7 @@ ExitCode exit_code(qk_status status);
 
 Checkpoint open_checkpoint(const std::string &path);
 Context create_context(int threads, qk_device device = QK_DEVICE_CPU, int device_index = 0,
-                       size_t workspace_bytes = 0);
+                       size_t workspace_bytes = 0, uint32_t flags = 0);
 struct LoadedLayer {
     Tensor weight, bias;
 };

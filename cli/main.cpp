@@ -110,11 +110,20 @@ void add_multiply(CLI::App *app, AllOptions *all) {
     command->add_option("--dtype", options->dtype, "type of x and y; default: f32")
         ->check(CLI::IsMember({"f16", "bf16", "f32"}));
     command->add_option("--device", options->device, "cpu (default), cuda or cuda:INDEX");
+    command
+        ->add_option("--mode", options->mode,
+                     "what the CPU may round: nothing (exact, the default), products to bf16, x to "
+                     "int8")
+        ->check(CLI::IsMember({"exact", "bf16", "int8"}));
+    command->add_flag("--packed", options->packed,
+                      "repack the weight first, as programs do once, when they load");
     command->add_option("--repeat", options->repeat, "runs to time; default: 0.25 s of them")
         ->check(CLI::Range(1, 1000000));
     add_common(command, &all->common);
     add_threads(command, &all->common);
-    command->footer("Example:\n  qk multiply model.safetensors model.layers.0.mlp.up_proj");
+    command->footer(
+        "Examples:\n  qk multiply model.safetensors model.layers.0.mlp.up_proj\n"
+        "  qk multiply model.safetensors --packed --mode int8");
 }
 
 ExitCode dispatch(const CLI::App &app, const AllOptions &all) {

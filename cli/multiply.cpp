@@ -8,6 +8,7 @@
 #include "commands.hpp"
 #include "json.hpp"
 #include "layers.hpp"
+#include "product.hpp"
 #include "progress.hpp"
 
 namespace {
@@ -94,14 +95,106 @@ std::vector<float> download_f32(const Context &context, const qk_tensor *tensor,
     return values;
 }
 
-// The weight decoded: dense layers are what they are.
-std::vector<float> decode(const Context &context, const qk_tensor *weight, const qk_layer &layer) {
+std::vector<float> dequantize(const Context &context, const qk_tensor *weight,
+                              const qk_layer &layer) {
     const int64_t n = layer.desc.shape[0], k = layer.desc.shape[1];
-    if (!is_quantized(layer)) return download_f32(context, weight, layer.desc.format, n * k);
     const Tensor dense = create_dense(context, QK_FORMAT_F32, n, k);
     check(qk_dequantize(context.get(), weight, dense.get()), layer.name,
           qk_context_error(context.get()));
     return download_f32(context, dense.get(), QK_FORMAT_F32, n * k);
+}
+
+// The weight decoded: dense layers are what they are.
+std::vector<float> decode(const Context &context, const qk_tensor *weight, const qk_layer &layer) {
+    if (is_quantized(layer)) return dequantize(context, weight, layer);
+    return download_f32(context, weight, layer.desc.format,
+                        layer.desc.shape[0] * layer.desc.shape[1]);
+}
+
+// What the weight would decode to if every byte of its codes were this one.
+std::vector<float> decode_filled(const Context &context, const qk_tensor *weight,
+                                 const qk_layer &layer, int byte) {
+    qk_tensor_desc desc = QK_TENSOR_DESC_INIT;
+    check(qk_tensor_describe(weight, &desc), layer.name, nullptr);
+    qk_tensor *made = nullptr;
+    check(qk_tensor_create(context.get(), &desc, &made), layer.name,
+          qk_context_error(context.get()));
+    const Tensor filled(made);
+    for (qk_plane plane = 0; plane < QK_PLANE_COUNT; ++plane) {
+        size_t bytes = 0;
+        check(qk_tensor_plane_bytes(&desc, plane, &bytes), layer.name, nullptr);
+        if (bytes == 0) continue;
+        std::vector<char> content(bytes, static_cast<char>(byte));
+        if (plane != QK_PLANE_DATA) {
+            check(qk_tensor_download(context.get(), weight, plane, content.data(), bytes),
+                  layer.name, qk_context_error(context.get()));
+        }
+        check(qk_tensor_upload(context.get(), made, plane, content.data(), bytes), layer.name,
+              qk_context_error(context.get()));
+    }
+    return dequantize(context, made, layer);
+}
+
+// |scale| of every weight, from codes that stand for 1; of affine ones from 0 and 15, whose values
+// are 15 scales apart, wherever the zero is.
+std::vector<float> decode_scales(const Context &context, const qk_tensor *weight,
+                                 const qk_layer &layer) {
+    int one = 0xff;  // two codes of NF4
+    if (layer.desc.format == QK_FORMAT_FP4_BNB) one = 0x33;
+    if (layer.desc.format == QK_FORMAT_FP4_E2M1) one = 0x22;
+    if (layer.desc.format == QK_FORMAT_S8) one = 0x01;
+    std::vector<float> scales = decode_filled(context, weight, layer, one);
+    if (layer.desc.format == QK_FORMAT_U4_AFFINE) {
+        const std::vector<float> low = decode_filled(context, weight, layer, 0);
+        for (size_t i = 0; i < scales.size(); ++i) scales[i] = (scales[i] - low[i]) / 15;
+    }
+    for (float &scale : scales) scale = std::fabs(scale);
+    return scales;
+}
+
+Mode parse_mode(const MultiplyOptions &options, const Device &device) {
+    const Mode mode = options.mode == "bf16"   ? Mode::bf16
+                      : options.mode == "int8" ? Mode::int8
+                                               : Mode::exact;
+    if (mode != Mode::exact && device.kind != QK_DEVICE_CPU) {
+        throw Failure(kUsage, "--mode " + options.mode + ": --device " + options.device +
+                                  " has no modes, accepted is exact");
+    }
+    return mode;
+}
+
+// docs/formats.md, "Modes of qk_linear": the library would compute such a layer exactly.
+void check_mode(Mode mode, const qk_layer &layer) {
+    if (mode == Mode::exact) return;
+    const qk_tensor_desc &desc = layer.desc;
+    const std::string start =
+        std::string(layer.name) + ": " + (mode == Mode::int8 ? "int8" : "bf16") + " mode takes no ";
+    const bool takes_format = desc.format == QK_FORMAT_U4_AFFINE || desc.format == QK_FORMAT_NF4 ||
+                              desc.format == QK_FORMAT_FP4_BNB ||
+                              desc.format == QK_FORMAT_FP4_E2M1 ||
+                              (mode == Mode::int8 && desc.format == QK_FORMAT_S8);
+    if (!takes_format) {
+        throw Failure(kUnsupported,
+                      start + format_name(desc.format) + " weights, only --mode exact");
+    }
+    const bool flat = desc.grouping == QK_GROUPING_FLAT ||
+                      (desc.grouping == QK_GROUPING_DEFAULT && desc.layout == QK_LAYOUT_ROW_HIGH);
+    if (flat && desc.group_size > 0 && desc.shape[1] % desc.group_size != 0) {
+        throw Failure(kUnsupported, start + "groups that straddle rows, only --mode exact");
+    }
+}
+
+// As programs do once, when they load.
+Tensor repack(const Context &context, const qk_tensor *weight, const qk_layer &layer) {
+    qk_tensor_desc desc = QK_TENSOR_DESC_INIT;
+    check(qk_tensor_describe(weight, &desc), layer.name, nullptr);
+    desc.layout = QK_LAYOUT_PACKED;
+    qk_tensor *made = nullptr;
+    check(qk_tensor_create(context.get(), &desc, &made), layer.name,
+          qk_context_error(context.get()));
+    Tensor packed(made);
+    check(qk_repack(context.get(), weight, made), layer.name, qk_context_error(context.get()));
+    return packed;
 }
 
 std::vector<float> download_bias(const Context &context, const qk_tensor *bias, int64_t n) {
@@ -110,57 +203,13 @@ std::vector<float> download_bias(const Context &context, const qk_tensor *bias, 
     return download_f32(context, bias, desc.format, n);
 }
 
-struct Product {
-    qk_format format = QK_FORMAT_F32;
-    int64_t m = 1, n = 0, k = 0;
-    std::vector<float> x, weights, bias, y;
-};
-struct Error {
-    double worst = 0;     // largest |y - exact|
-    double share = 0;     // largest part of its bound that an error takes
-    double checksum = 0;  // sum of y
-};
-
-// What rounding may do: k products and k sums in f32, a weight rounded to x's type before it is
-// multiplied, and y rounded to its own. Both relative to the sum of |x w|, but for the last.
-Error compare(const Product &p) {
-    const double unit_f32 = std::ldexp(1.0, -24);
-    const double unit = p.format == QK_FORMAT_F32   ? unit_f32
-                        : p.format == QK_FORMAT_F16 ? std::ldexp(1.0, -11)
-                                                    : std::ldexp(1.0, -8);
-    const double sums = double(p.k + 8) * unit_f32 / (1 - double(p.k + 8) * unit_f32);
-    const double smallest = p.format == QK_FORMAT_F16 ? std::ldexp(1.0, -25) : 0;
-    Error error;
-    for (int64_t row = 0; row < p.m; ++row) {
-        for (int64_t column = 0; column < p.n; ++column) {
-            const float *x = &p.x[static_cast<size_t>(row * p.k)];
-            const float *w = &p.weights[static_cast<size_t>(column * p.k)];
-            double exact = p.bias.empty() ? 0 : p.bias[static_cast<size_t>(column)];
-            double size = std::fabs(exact);
-            for (int64_t i = 0; i < p.k; ++i) {
-                exact += double(x[i]) * double(w[i]);
-                size += std::fabs(double(x[i]) * double(w[i]));
-            }
-            const double y = p.y[static_cast<size_t>(row * p.n + column)];
-            const double bound =
-                (sums + unit) * size * (1 + unit) + unit * std::fabs(exact) + smallest;
-            const double difference = std::fabs(y - exact);
-            error.worst = std::max(error.worst, difference);
-            error.share = std::max(error.share, difference <= bound ? difference / bound
-                                                                    : double(INFINITY));
-            error.checksum += y;
-        }
-    }
-    return error;
-}
-
 struct Timing {
     int64_t runs = 0;
     double best = 0, median = 0;
 };
 
-Timing run_timed(const Context &context, const qk_tensor *x, const LoadedLayer &layer, qk_tensor *y,
-                 int repeat) {
+Timing run_timed(const Context &context, const qk_tensor *x, const qk_tensor *weight,
+                 const qk_tensor *bias, qk_tensor *y, int repeat) {
     std::vector<double> seconds;
     const Clock::time_point start = Clock::now();
     const auto elapsed = [&] {
@@ -168,7 +217,7 @@ Timing run_timed(const Context &context, const qk_tensor *x, const LoadedLayer &
     };
     while (repeat > 0 ? int(seconds.size()) < repeat : seconds.empty() || elapsed() < 0.25) {
         const double before = elapsed();
-        check(qk_linear(context.get(), x, layer.weight.get(), layer.bias.get(), y), "multiply",
+        check(qk_linear(context.get(), x, weight, bias, y), "multiply",
               qk_context_error(context.get()));
         check(qk_context_synchronize(context.get()), "multiply", qk_context_error(context.get()));
         seconds.push_back(elapsed() - before);
@@ -189,6 +238,8 @@ void report(const CommonOptions &common, const MultiplyOptions &options, const q
         json_set(root, "rows", options.rows);
         json_set(root, "dtype", options.dtype);
         json_set(root, "device", options.device);
+        json_set(root, "mode", options.mode);
+        json_set(root, "packed", options.packed);
         json_set(root, "runs", timing.runs);
         json_set(root, "best_seconds", timing.best);
         json_set(root, "median_seconds", timing.median);
@@ -200,12 +251,13 @@ void report(const CommonOptions &common, const MultiplyOptions &options, const q
         json_print(root);
         return;
     }
-    std::printf("%s: %s %s, y [%lld,%lld] = x [%lld,%lld] . transpose(w), %s on %s\n",
+    std::printf("%s: %s %s%s, y [%lld,%lld] = x [%lld,%lld] . transpose(w), %s on %s%s\n",
                 printable(layer.name).c_str(), qk_dialect_name(layer.dialect),
-                format_name(layer.desc.format), static_cast<long long>(options.rows),
-                static_cast<long long>(layer.desc.shape[0]), static_cast<long long>(options.rows),
-                static_cast<long long>(layer.desc.shape[1]), options.dtype.c_str(),
-                options.device.c_str());
+                format_name(layer.desc.format), options.packed ? " repacked" : "",
+                static_cast<long long>(options.rows), static_cast<long long>(layer.desc.shape[0]),
+                static_cast<long long>(options.rows), static_cast<long long>(layer.desc.shape[1]),
+                options.dtype.c_str(), options.device.c_str(),
+                options.mode == "exact" ? "" : (", " + options.mode + " mode").c_str());
     std::printf("time      best %.1f us, median %.1f us of %lld runs, %.2f GB/s of weights\n",
                 timing.best * 1e6, timing.median * 1e6, static_cast<long long>(timing.runs), rate);
     std::printf("checksum  %.9g (sum of y)\n", error.checksum);
@@ -224,13 +276,24 @@ ExitCode run_multiply(const CommonOptions &common, const MultiplyOptions &option
     p.n = layer.desc.shape[0];
     p.k = layer.desc.shape[1];
     const Device device = parse_device(options.device);
-    Context context = create_context(common.threads, device.kind, device.index);
+    p.mode = parse_mode(options, device);
+    check_mode(p.mode, layer);
+    if (options.packed && !is_quantized(layer)) {
+        throw Failure(kUnsupported, std::string(layer.name) + ": dense weights are not repacked");
+    }
+    const uint32_t flags = p.mode == Mode::bf16   ? QK_CONTEXT_BF16_PRODUCTS
+                           : p.mode == Mode::int8 ? QK_CONTEXT_INT8_ACTIVATIONS
+                                                  : 0;
+    Context context = create_context(common.threads, device.kind, device.index, 0, flags);
     const LoadedLayer loaded = load_layer(checkpoint, context, layer.name, 0);
+    Tensor packed;
+    if (options.packed) packed = repack(context, loaded.weight.get(), layer);
+    const qk_tensor *const weight = options.packed ? packed.get() : loaded.weight.get();
     size_t workspace = 0;
-    check(qk_linear_workspace(context.get(), loaded.weight.get(), p.m, &workspace), layer.name,
+    check(qk_linear_workspace(context.get(), weight, p.m, &workspace), layer.name,
           qk_context_error(context.get()));
     if (workspace > 0) {
-        context = create_context(common.threads, device.kind, device.index, workspace);
+        context = create_context(common.threads, device.kind, device.index, workspace, flags);
     }
     const Tensor x = create_dense(context, p.format, p.m, p.k);
     const Tensor y = create_dense(context, p.format, p.m, p.n);
@@ -238,9 +301,13 @@ ExitCode run_multiply(const CommonOptions &common, const MultiplyOptions &option
     const std::vector<char> bytes = encode(p.format, p.x);
     check(qk_tensor_upload(context.get(), x.get(), QK_PLANE_DATA, bytes.data(), bytes.size()),
           "upload", qk_context_error(context.get()));
-    const Timing timing = run_timed(context, x.get(), loaded, y.get(), options.repeat);
+    const Timing timing =
+        run_timed(context, x.get(), weight, loaded.bias.get(), y.get(), options.repeat);
     p.y = download_f32(context, y.get(), p.format, p.m * p.n);
     p.weights = decode(context, loaded.weight.get(), layer);
+    p.weight_format = layer.desc.format;
+    p.group = layer.desc.group_size > 0 ? layer.desc.group_size : p.k;
+    if (p.mode != Mode::exact) p.scales = decode_scales(context, loaded.weight.get(), layer);
     if (loaded.bias != nullptr) p.bias = download_bias(context, loaded.bias.get(), p.n);
     const Error error = compare(p);
     report(common, options, layer, timing, error);

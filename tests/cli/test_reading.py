@@ -201,6 +201,39 @@ class Multiply(Case):
         self.assertEqual((done["worst_error"], done["runs"]), (0, 2))
         self.assertIn("within its bound", self.run_qk("multiply", path, "a").stdout)
 
+    def test_modes(self):
+        def run(layer, mode, *more):
+            done = self.run_json("multiply", *layer, "--mode", mode, "--rows", 3, "--repeat", 1,
+                                 *more)
+            self.assertLessEqual(done["share_of_bound"], 1)
+            self.assertEqual((done["mode"], done["packed"]), (mode, "--packed" in more))
+            return done
+        layers = [(GOLDEN / "awq_gemm_g128",), (GOLDEN / "gptq_v1_asym_g32",),
+                  (GOLDEN / "bnb_nf4", Q), (GOLDEN / "bnb_nf4_nested", Q), (GOLDEN / "bnb_fp4", Q)]
+        for layer in layers:
+            exact = run(layer, "exact", "--packed")
+            for mode in ("bf16", "int8"):
+                self.assertLessEqual(run(layer, mode)["worst_error"], 0.1)
+            int8 = run(layer, "int8", "--packed")
+            self.assertGreater(int8["worst_error"], 100 * exact["worst_error"])
+        self.assertIn("q_proj: bitsandbytes nf4 repacked, ",
+                      self.run_qk("multiply", *layers[2], "--packed").stdout)
+        self.assertIn(" f32 on cpu, int8 mode\n",
+                      self.run_qk("multiply", *layers[0], "--mode", "int8").stdout)
+
+    def test_modes_that_are_not_there(self):
+        rows = self.fails(4, "multiply", GOLDEN / "bnb_nf4", "--mode", "int8")
+        self.assertIn("down_proj: int8 mode takes no groups that straddle rows, only --mode exact",
+                      rows)
+        path = self.write("a.safetensors", safetensors({"a.weight": ("F32", [1, 8],
+                                                                     floats([1.0] * 8))}))
+        dense = self.fails(4, "multiply", path, "a", "--mode", "bf16")
+        self.assertIn("a: bf16 mode takes no f32 weights, only --mode exact", dense)
+        self.fails(4, "multiply", path, "a", "--packed")
+        cuda = self.fails(2, "multiply", path, "a", "--mode", "int8", "--device", "cuda")
+        self.assertIn("--mode int8: --device cuda has no modes, accepted is exact", cuda)
+        self.run_qk("multiply", path, "a", "--mode", "fp8", code=2)
+
     def test_failures(self):
         golden = GOLDEN / "bnb_nf4"
         self.fails(2, "multiply", golden, "nope")
