@@ -7,6 +7,7 @@ namespace qk::cuda {
 
 extern const Kernel<DequantizeArgs> kDequantizeStream;   // convert/dequantize_stream.cu
 extern const Kernel<DequantizeArgs> kDequantizeAwq;      // convert/dequantize_awq.cu
+extern const Kernel<DequantizeArgs> kDequantizeGptq;     // convert/dequantize_gptq.cu
 extern const Kernel<DequantizeArgs> kDequantizeTiles;    // convert/dequantize_tiles.cu
 extern const Kernel<DequantizeArgs> kDequantizeGeneric;  // convert/dequantize.cu
 extern const Kernel<QuantizeArgs> kQuantizeGeneric;      // convert/quantize.cu

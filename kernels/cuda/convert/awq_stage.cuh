@@ -22,11 +22,11 @@ __device__ inline uint32_t awq_place(uint32_t column, uint32_t word) {
     return column * (kAwqRows / 8) + (word ^ swap);
 }
 
-// Loads of 8 bytes, 16 rows; all are under way before the first is stored. Zeros past the last row
-// and column.
-template <uint32_t kColumns>
+// Loads of 8 bytes, 16 rows; all are under way, and meanwhile() done, before the first is stored.
+// Zeros past the last row and column.
+template <uint32_t kColumns, class Meanwhile>
 __device__ void stage_awq(const AwqCodes &from, uint32_t first_row, uint32_t first_column,
-                          uint32_t *shared) {
+                          uint32_t *shared, const Meanwhile &meanwhile) {
     constexpr uint32_t kPieces = kAwqRows / 16, kStep = kAwqThreads / kPieces;
     constexpr uint32_t kLoads = kColumns / kStep;
     const uint32_t piece = threadIdx.x % kPieces, line = threadIdx.x / kPieces;
@@ -38,6 +38,7 @@ __device__ void stage_awq(const AwqCodes &from, uint32_t first_row, uint32_t fir
         if (row >= from.rows || column + i * kStep >= from.k) continue;
         pieces[i] = __ldcs(reinterpret_cast<const uint2 *>(at + int64_t(i * kStep) * from.pitch));
     }
+    meanwhile();
 #pragma unroll
     for (uint32_t i = 0; i < kLoads; ++i) {
         *reinterpret_cast<uint2 *>(shared + awq_place(line + i * kStep, piece * 2)) = pieces[i];

@@ -50,24 +50,30 @@ __device__ float scale_in(uint4 four, int i, qk_format format) {
     return __half2float(__ushort_as_half(uint16_t(bits)));
 }
 
+// Scales and zeros of 8 rows.
+struct Eight {
+    uint4 scales;
+    uint32_t zeros;
+};
+
+__device__ Eight load_eight(const Problem &p, uint32_t row, int64_t group) {
+    const int64_t at = group * p.n + row;
+    Eight e = {__ldg(reinterpret_cast<const uint4 *>(p.scale + at * 2)), 0x88888888u};
+    if (p.zero != nullptr) e.zeros = __ldg(reinterpret_cast<const uint32_t *>(p.zero + at / 2));
+    return e;
+}
+
 // 8 rows x 8 columns of the block.
 template <class Out>
-__device__ void expand(const Problem &p, const uint32_t *shared, uint32_t row, uint32_t column,
-                       uint32_t word, uint32_t first) {
-    const int64_t group = column / p.group_size;
-    const uint4 scales =
-        __ldg(reinterpret_cast<const uint4 *>(p.scale + (group * p.n + row) * 2));
-    uint32_t zeros = 0x88888888u;
-    if (p.zero != nullptr) {
-        zeros = __ldg(reinterpret_cast<const uint32_t *>(p.zero + (group * p.n + row) / 2));
-    }
+__device__ void expand(const Problem &p, const uint32_t *shared, const Eight &e, uint32_t row,
+                       uint32_t column, uint32_t word, uint32_t first) {
     uint32_t words[8];
 #pragma unroll
     for (uint32_t i = 0; i < 8; ++i) words[i] = shared[awq_place(first + i, word)];
 #pragma unroll
     for (int r = 0; r < 8; ++r) {
         const int nibble = (r & 1) * 4 + r / 2;
-        const float zero = biased(zeros, nibble), factor = scale_in(scales, r, p.scale_format);
+        const float zero = biased(e.zeros, nibble), factor = scale_in(e.scales, r, p.scale_format);
         float values[8];
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
@@ -84,14 +90,24 @@ __global__ void __launch_bounds__(kAwqThreads) turn(const __grid_constant__ Prob
     const uint32_t band = blockIdx.x / p.blocks_along_k;
     const uint32_t first_row = band * kAwqRows;
     const uint32_t first_column = (blockIdx.x - band * p.blocks_along_k) * kColumns;
-    stage_awq<kColumns>(p.codes, first_row, first_column, shared);
     constexpr uint32_t kEights = kColumns / 8, kStep = kAwqThreads / kEights;
+    constexpr uint32_t kWords = kAwqRows / 8 / kStep;
     const uint32_t first = threadIdx.x % kEights * 8, column = first_column + first;
+    const uint32_t word = threadIdx.x / kEights;
+    Eight eights[kWords];
+    stage_awq<kColumns>(p.codes, first_row, first_column, shared, [&] {
 #pragma unroll
-    for (uint32_t word = threadIdx.x / kEights; word < kAwqRows / 8; word += kStep) {
-        const uint32_t row = first_row + word * 8;
-        if (row >= p.codes.rows || column >= p.codes.k) continue;
-        expand<Out>(p, shared, row, column, word, first);
+        for (uint32_t i = 0; i < kWords; ++i) {
+            const uint32_t row = first_row + (word + i * kStep) * 8;
+            if (row >= p.codes.rows || column >= p.codes.k) break;
+            eights[i] = load_eight(p, row, column / p.group_size);
+        }
+    });
+#pragma unroll
+    for (uint32_t i = 0; i < kWords; ++i) {
+        const uint32_t row = first_row + (word + i * kStep) * 8;
+        if (row >= p.codes.rows || column >= p.codes.k) break;
+        expand<Out>(p, shared, eights[i], row, column, word + i * kStep, first);
     }
 }
 

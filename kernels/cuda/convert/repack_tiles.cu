@@ -217,7 +217,7 @@ __device__ void turn_codes(const Problem &p, uint32_t block, uint32_t *shared) {
     constexpr uint32_t kRowTiles = S::kRows / 16, kTiles = S::kColumns / 64;
     const uint32_t line = block / p.runs, run = block - line * p.runs;
     stage_awq<S::kColumns>({p.codes, p.pitch, uint32_t(p.rows), p.k}, line * S::kRows,
-                           run * S::kColumns, shared);
+                           run * S::kColumns, shared, [] {});
     const uint32_t eight = threadIdx.x % 16, piece = threadIdx.x / 16;
     uint2 words[8];  // of a column each: rows 0..7 and 8..15
 #pragma unroll
