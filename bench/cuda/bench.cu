@@ -69,6 +69,7 @@ constexpr Kind kFp4 = {"fp4 b64 f32", QK_FORMAT_FP4_BNB, QK_FORMAT_F32, QK_LAYOU
 constexpr Kind kGptq = {"u4 g128 GPTQ", QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, QK_LAYOUT_GPTQ, 128};
 constexpr Kind kGemv = {"u4 g128 AWQ_GEMV", QK_FORMAT_U4_AFFINE, QK_FORMAT_F16,
                         QK_LAYOUT_AWQ_GEMV, 128};
+constexpr Kind kWord = {"u4 g128 WORD", QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, QK_LAYOUT_WORD, 128};
 constexpr Kind kS8 = {"s8 g128 f32", QK_FORMAT_S8, QK_FORMAT_F32, QK_LAYOUT_ROW, 128};
 constexpr Kind kS8Row = {"s8 row f16", QK_FORMAT_S8, QK_FORMAT_F16, QK_LAYOUT_ROW, QK_GROUP_ROW};
 constexpr Kind kLut8 = {"lut8 b256 f32", QK_FORMAT_LUT8, QK_FORMAT_F32, QK_LAYOUT_ROW, 256};
@@ -150,9 +151,12 @@ void bench_dequantize(Bench &b) {
         const double floor =
             b.floors ? expand_floor(b.timer, b.pool, kPool, b.out, kPool, codes / 2) : 0;
         b.report.add("floor: expand 4 to 16 bits", n, k, 0, floor, 2.5 * double(codes), 1);
-        for (const Kind &kind : {kNf4, kNf4Nested, kFp4, kAwq, kLut8}) {
+        for (const Kind &kind :
+             {kNf4, kNf4Nested, kFp4, kAwq, kGptq, kGemv, kWord, kS8Row, kLut8}) {
             for (const qk_format to : {QK_FORMAT_F16, QK_FORMAT_BF16, QK_FORMAT_F32}) {
-                if (to != QK_FORMAT_F16 && kind.format != QK_FORMAT_NF4) continue;
+                const bool every = kind.format == QK_FORMAT_NF4 || kind.layout == QK_LAYOUT_GPTQ ||
+                                   kind.layout == QK_LAYOUT_AWQ_GEMM;
+                if (to != QK_FORMAT_F16 && !every) continue;
                 const int64_t out_bytes = codes * (to == QK_FORMAT_F32 ? 4 : 2);
                 std::vector<Weight> weights;
                 std::vector<qk_tensor *> outs;

@@ -12,7 +12,8 @@ struct Case {
 
 void add_cases(qk_format format, bool symmetric, qk_layout layout, bool flat,
                std::vector<Case> *cases) {
-    const int64_t shapes[][2] = {{1, 16}, {3, 70}, {16, 64}, {17, 129}, {32, 256}, {70, 200}};
+    const int64_t shapes[][2] = {{1, 16},   {3, 70},   {16, 64},  {17, 129},
+                                 {32, 256}, {70, 200}, {288, 272}};
     for (const qk_format scale : {QK_FORMAT_F32, QK_FORMAT_F16, QK_FORMAT_BF16, QK_FORMAT_LUT8}) {
         for (const int32_t group : {16, 64, 128, 48, QK_GROUP_ROW}) {
             if (flat && group == QK_GROUP_ROW) continue;
@@ -95,7 +96,7 @@ TEST(CudaConvert, DequantizeAtAnyAddress) {
     QK_NEEDS_DEVICE();
     Rng rng(2);
     for (size_t offset = 1; offset < 32; offset += offset < 4 ? 1 : 4) {
-        for (const qk_layout layout : {QK_LAYOUT_ROW_HIGH, QK_LAYOUT_AWQ_GEMM}) {
+        for (const qk_layout layout : {QK_LAYOUT_ROW_HIGH, QK_LAYOUT_AWQ_GEMM, QK_LAYOUT_GPTQ}) {
             HostWeight w = random_weight(
                 weight_desc(QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, layout, 64, 32, 128), rng);
             const DeviceWeight device(w, offset);

@@ -1,7 +1,8 @@
 // Dequantize AWQ_GEMM: codes lie [k, n / 8] in words along n, the output is [n, k]. A block takes
 // 256 rows x 128 columns: it copies 128-byte lines of codes to shared memory (awq_stage.cuh), from
-// where a lane takes a word of 8 rows for 8 columns and stores 16 bytes of each row (f32: 32); 16
-// lanes store 256 neighbouring bytes. Blocks in a row write on where the one before ends.
+// where a lane takes a word of 8 rows for 8 columns (f32 out: 4) and stores 16 bytes of each row.
+// 16 lanes (f32: 32) store neighbouring bytes. Scales and zeros are asked for beside the codes, and
+// blocks in a row write on where the one before ends.
 // (code - zero) * scale is one fp32 product, rounded once. Bytes per output: half a code, the
 // output, a share of scale and zero, each moved once.
 #include "cuda/conditions.hpp"
@@ -24,19 +25,6 @@ struct Problem {
     uint32_t group_size, blocks_along_k;
     void *out;
 };
-
-// Columns at .. at + 7 of the output.
-template <class Out>
-__device__ void store_columns(void *out, int64_t at, const float (&v)[8]) {
-    __stcs(static_cast<uint4 *>(out) + at / 8, Store<Out>::pack(v));
-}
-
-template <>
-__device__ void store_columns<float>(void *out, int64_t at, const float (&v)[8]) {
-    uint4 *const to = static_cast<uint4 *>(out) + at / 4;
-    to[0] = Store<float>::pack({v[0], v[1], v[2], v[3]});
-    to[1] = Store<float>::pack({v[4], v[5], v[6], v[7]});
-}
 
 // 2^23 + code as a float, so that one subtraction gives code - zero, exactly.
 __device__ float biased(uint32_t word, int nibble) {
@@ -63,23 +51,25 @@ __device__ Eight load_eight(const Problem &p, uint32_t row, int64_t group) {
     return e;
 }
 
-// 8 rows x 8 columns of the block.
+// 8 rows x one store of columns, the first of them at `at` of the block.
 template <class Out>
 __device__ void expand(const Problem &p, const uint32_t *shared, const Eight &e, uint32_t row,
-                       uint32_t column, uint32_t word, uint32_t first) {
-    uint32_t words[8];
+                       uint32_t column, uint32_t word, uint32_t at) {
+    constexpr int kCodes = Store<Out>::kCodes;
+    uint32_t words[kCodes];
 #pragma unroll
-    for (uint32_t i = 0; i < 8; ++i) words[i] = shared[awq_place(first + i, word)];
+    for (int i = 0; i < kCodes; ++i) words[i] = shared[awq_place(at + uint32_t(i), word)];
 #pragma unroll
     for (int r = 0; r < 8; ++r) {
         const int nibble = (r & 1) * 4 + r / 2;
         const float zero = biased(e.zeros, nibble), factor = scale_in(e.scales, r, p.scale_format);
-        float values[8];
+        float values[kCodes];
 #pragma unroll
-        for (int i = 0; i < 8; ++i) {
+        for (int i = 0; i < kCodes; ++i) {
             values[i] = __fmul_rn(__fadd_rn(biased(words[i], nibble), -zero), factor);
         }
-        store_columns<Out>(p.out, (int64_t(row) + r) * p.codes.k + column, values);
+        const int64_t to = (int64_t(row) + r) * p.codes.k + column;
+        __stcs(static_cast<uint4 *>(p.out) + to / kCodes, Store<Out>::pack(values));
     }
 }
 
@@ -90,10 +80,10 @@ __global__ void __launch_bounds__(kAwqThreads) turn(const __grid_constant__ Prob
     const uint32_t band = blockIdx.x / p.blocks_along_k;
     const uint32_t first_row = band * kAwqRows;
     const uint32_t first_column = (blockIdx.x - band * p.blocks_along_k) * kColumns;
-    constexpr uint32_t kEights = kColumns / 8, kStep = kAwqThreads / kEights;
+    constexpr uint32_t kUnits = kColumns / Store<Out>::kCodes, kStep = kAwqThreads / kUnits;
     constexpr uint32_t kWords = kAwqRows / 8 / kStep;
-    const uint32_t first = threadIdx.x % kEights * 8, column = first_column + first;
-    const uint32_t word = threadIdx.x / kEights;
+    const uint32_t at = threadIdx.x % kUnits * Store<Out>::kCodes, column = first_column + at;
+    const uint32_t word = threadIdx.x / kUnits;
     Eight eights[kWords];
     stage_awq<kColumns>(p.codes, first_row, first_column, shared, [&] {
 #pragma unroll
@@ -107,7 +97,7 @@ __global__ void __launch_bounds__(kAwqThreads) turn(const __grid_constant__ Prob
     for (uint32_t i = 0; i < kWords; ++i) {
         const uint32_t row = first_row + (word + i * kStep) * 8;
         if (row >= p.codes.rows || column >= p.codes.k) break;
-        expand<Out>(p, shared, eights[i], row, column, word + i * kStep, first);
+        expand<Out>(p, shared, eights[i], row, column, word + i * kStep, at);
     }
 }
 

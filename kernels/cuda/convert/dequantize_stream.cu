@@ -124,8 +124,9 @@ __global__ void __launch_bounds__(kThreads)
     __shared__ float entries[256], scale_codes[256];
     const bool nested = p.w.scale_format == QK_FORMAT_LUT8;
     const float bias = nested ? *reinterpret_cast<const float *>(p.w.bias) : 0.0f;
-    const float scale_code =
-        nested ? reinterpret_cast<const float *>(p.w.code)[threadIdx.x] : 0.0f;
+    if (nested) {
+        scale_codes[threadIdx.x] = reinterpret_cast<const float *>(p.w.code)[threadIdx.x];
+    }
     const int64_t units = p.count / kCodes;
     const int64_t first = int64_t(blockIdx.x) * (kThreads * kUnits) + threadIdx.x;
     Bits words[kUnits];
@@ -137,7 +138,6 @@ __global__ void __launch_bounds__(kThreads)
         words[u] = __ldcs(reinterpret_cast<const Bits *>(p.w.data) + unit);
         raw[u] = load_scale(p, group_of<shifts>(p, p.skipped + unit * kCodes));
     }
-    if (nested) scale_codes[threadIdx.x] = scale_code;
     fill_entries(p.w, entries);
 #pragma unroll
     for (int u = 0; u < kUnits; ++u) {

@@ -110,6 +110,27 @@ TEST_F(CudaSimulated, PackedTilesEqualTheCpu) {
     EXPECT_EQ(ran, 2 * at);  // the fast kernel took each
 }
 
+// Blocks of 128 x 256 and what is left of them: 16 bytes at a time, or element by element.
+TEST_F(CudaSimulated, GptqEqualsTheCpu) {
+    const qk_format types[] = {QK_FORMAT_F16, QK_FORMAT_BF16, QK_FORMAT_F32};
+    const qk_format scales[] = {QK_FORMAT_F32, QK_FORMAT_F16, QK_FORMAT_BF16};
+    const int64_t shapes[][2] = {{4, 8}, {132, 72}, {36, 264}, {50, 41}};
+    const int32_t groups[] = {64, 16, 20, QK_GROUP_ROW};
+    Rng rng(6);
+    int at = 0;
+    for (const auto &[n, k] : shapes) {
+        for (const qk_format scale : scales) {
+            const qk_layout layout = at % 2 == 0 ? QK_LAYOUT_GPTQ : QK_LAYOUT_GPTQ_V1;
+            const qk_tensor_desc desc = weight_desc(QK_FORMAT_U4_AFFINE, scale, layout,
+                                                    groups[at % 4], n, k, at % 5 == 3);
+            const int64_t first_row = at % 2 == 0 && n > 32 ? 32 : 0;
+            EXPECT_EQ(check_dequantize(desc, types[at % 3], at % 4 == 3 ? 4 : 0, rng, first_row),
+                      2);  // gptq and generic
+            ++at;
+        }
+    }
+}
+
 TEST_F(CudaSimulated, ASlabOfRowsEqualsItsRows) {
     Rng rng(5);
     const qk_tensor_desc weights[] = {
