@@ -70,6 +70,7 @@ constexpr Kernel<LinearArgs> const *kLinearInt8[] = {
     &cpu::kLinearInt8VnniBatch,
     &cpu::kLinearInt8Vnni,
     &cpu::kLinearInt8VnniRows,
+    &cpu::kLinearInt8Avx2Batch,
     &cpu::kLinearInt8Avx2,
 #elif defined(QK_CPU_ARM)
     &cpu::kLinearInt8I8mm,

@@ -24,7 +24,7 @@ extern const WidenNested kWidenNestedVbmi;
 extern const LookUpBytes kLookUpBytesVbmi;
 extern const Kernel<RepackArgs> kRepackAvx2, kRepackAvx512;
 extern const Kernel<LinearArgs> kLinearInt8VnniBatch, kLinearInt8Vnni, kLinearInt8Avx2;
-extern const Kernel<LinearArgs> kLinearInt8VnniRows;
+extern const Kernel<LinearArgs> kLinearInt8VnniRows, kLinearInt8Avx2Batch;
 extern const Kernel<LinearArgs> kLinearBf16;
 extern const Kernel<GruArgs> kGruAvx512Vnni, kGruAvx2;
 #elif defined(__aarch64__)

@@ -148,33 +148,42 @@ QK_INT8_INLINE inline void fold_rows_4(const Row &row, Sums8 *to, int stride) {
     for (int b = 0; b < 4; ++b) to[b * stride].v = add_halves(low.v[b], high.v[b]);
 }
 
+// Entries of codes as bytes: those of tables that fit -16..15 after a shift as unsigned numbers.
+struct EntryBytes {
+    int shift = 0, offset = 0;  // of small ones
+    bool small = true;
+    __m256i table;
+
+    EntryBytes(const Int8Entries &entries, bool is_table) {
+        int common = 0;
+        for (const int8_t value : entries.value) common |= value;
+        while ((common >> shift & 1) == 0) ++shift;
+        for (const int8_t value : entries.value) {
+            small = small && value >> shift >= -16 && value >> shift < 16;
+        }
+        if (!small) shift = 0;
+        if (small && is_table) offset = 16;
+        int8_t bytes[16];
+        for (int code = 0; code < 16; ++code) {
+            bytes[code] = int8_t((entries.value[code] >> shift) + offset);
+        }
+        table = _mm256_broadcastsi128_si256(
+            _mm_loadu_si128(reinterpret_cast<const __m128i *>(bytes)));
+    }
+};
+
 enum class Int8Factors { kCodes, kSmall, kWide };
 
 template <int kBlocks, bool table>
 class ChunkDots {
   public:
-    explicit ChunkDots(const Int8Entries &entries) {
-        int common = 0;
-        for (const int8_t value : entries.value) common |= value;
-        while ((common >> shift_ & 1) == 0) ++shift_;
-        for (const int8_t value : entries.value) {
-            const int small = value >> shift_;
-            small_ = small_ && small >= -kOffset && small < kOffset;
-        }
-        int8_t bytes[16];
-        for (int code = 0; code < 16; ++code) {
-            const int value = entries.value[code];
-            bytes[code] = int8_t(small_ ? (value >> shift_) + kOffset : value);
-        }
-        table_ = _mm256_broadcastsi128_si256(
-            _mm_loadu_si128(reinterpret_cast<const __m128i *>(bytes)));
-    }
+    explicit ChunkDots(const Int8Entries &entries) : entries_(entries, table) {}
 
     QK_INT8_INLINE void run(const uint8_t *codes, const XChunk &x, Sums8 (&to)[kBlocks]) const {
         if (!table) return fold<Int8Factors::kCodes>(codes, x, to);
-        if (small_) {
+        if (entries_.small) {
             fold<Int8Factors::kSmall>(codes, x, to);
-            const __m128i shift = _mm_cvtsi32_si128(shift_);
+            const __m128i shift = _mm_cvtsi32_si128(entries_.shift);
             for (int b = 0; b < kBlocks; ++b) {
                 const __m256i offset = _mm256_slli_epi32(_mm256_set1_epi32(x.sum[b]), 4);
                 to[b].v = _mm256_sll_epi32(_mm256_sub_epi32(to[b].v, offset), shift);
@@ -188,11 +197,9 @@ class ChunkDots {
     }
 
   private:
-    static constexpr int kOffset = 16;
-
     template <Int8Factors kind>
     QK_INT8_INLINE void fold(const uint8_t *codes, const XChunk &x, Sums8 (&to)[kBlocks]) const {
-        Factors<kind> factors(x, table_);
+        Factors<kind> factors(x, entries_.table);
         if (kBlocks == 8) {  // low nibbles are the even blocks
             __m256i d[8], e[8];
             for (int i = 0; i < 8; ++i) {
@@ -275,9 +282,7 @@ class ChunkDots {
         }
     };
 
-    __m256i table_;
-    int shift_ = 0;
-    bool small_ = true;
+    EntryBytes entries_;
 };
 
 }  // namespace

@@ -5,7 +5,9 @@
 #include "cpu/x86_avx512/rows8.hpp"
 
 #include "cpu/vector/int8_gemv.hpp"
-#include "cpu/x86_avx512/int8_batch.hpp"
+#include "cpu/x86_avx512/int8_tile.hpp"
+
+#include "cpu/vector/int8_batch.hpp"
 #include "cpu/x86_avx512/int8_rows.hpp"
 
 namespace qk::cpu {

@@ -1,0 +1,148 @@
+// y = x . transpose(w) + bias in int8 mode over the packed layout (rows8) for several rows of x.
+// Lanes are rows of w, so that nothing is added across lanes, and codes are decoded once for all
+// rows of x. Included after an instruction set's XTile, TileRows and TileKernel, and panel.hpp.
+//
+//     a task: 32 rows of w; for slabs of 64 rows of x, whose sums it keeps (8 KB):
+//         for every chunk of 128 columns: its codes as integers, [columns][32 rows]   4 or 8 KB
+//             for every 8 rows of x: products, sums of a group in registers
+//
+// x is stored in the order in which a task reads it: chunks, and the slab's tiles of each.
+#pragma once
+#include "cpu/vector/int8_x.hpp"
+
+namespace qk::cpu {
+namespace {
+
+class Int8Batch {
+  public:
+    Int8Batch(const LinearArgs &args, const XTile *x)
+        : args_(args), x_(x), chunks_(chunk_count(args.w.geometry)),
+          groups_(groups_of_chunk(args.w.geometry)), kernel_(args.w),
+          scales_{ScalePanel(args.w), ScalePanel(args.w), ScalePanel(args.w), ScalePanel(args.w)} {
+        memset(factors_, 0, sizeof(factors_));
+    }
+
+    void run(int64_t task) {
+        first_block_ = task * kTaskBlocks;
+        blocks_ = min64(kTaskBlocks, ceil_div(args_.w.geometry.n, 8) - first_block_);
+        for (int64_t first = 0; first < args_.x.rows; first += kSlab) {
+            const int64_t rows = min64(kSlab, args_.x.rows - first);
+            const XTile *x = x_ + first / kTile * chunks_;
+            memset(acc_, 0, sizeof(acc_[0]) * size_t(round_up(rows, kTile)));
+            for (int64_t chunk = 0; chunk < chunks_; chunk += kScaleChunks) {
+                x = run_panel(chunk, min64(chunk + kScaleChunks, chunks_), x, rows);
+            }
+            store(first, rows);
+        }
+    }
+
+  private:
+    static constexpr int64_t kTaskBlocks = kTaskRows / 8;
+    static constexpr int64_t kScaleChunks = 4;  // whose scales are widened at once
+
+    const XTile *run_panel(int64_t first, int64_t last, const XTile *x, int64_t rows) {
+        const Geometry &s = args_.w.geometry;
+        const int64_t first_group = load_scales(first, last);
+        for (int64_t chunk = first; chunk < last; ++chunk) {
+            const uint8_t *codes[kTaskBlocks];  // blocks past the last repeat it
+            for (int64_t i = 0; i < kTaskBlocks; ++i) {
+                const int64_t block = first_block_ + min64(i, blocks_ - 1);
+                codes[i] = static_cast<const uint8_t *>(args_.w.data) +
+                           (block * chunks_ + chunk) * 512;
+            }
+            kernel_.decode(codes);
+            const int64_t group = chunk * 128 / s.group_size;
+            const int64_t count = min64(groups_, s.groups_per_row - group);
+            for (int64_t row = 0; row < rows; row += kTile, ++x) {
+                kernel_.add(*x, rows - row, factors_ + group - first_group, count, groups_,
+                            acc_ + row);
+            }
+        }
+        return x;
+    }
+
+    // Of the chunks' groups; returns the first's number.
+    int64_t load_scales(int64_t first, int64_t last) {
+        const Geometry &s = args_.w.geometry;
+        const int64_t group = first * 128 / s.group_size;
+        const int64_t count = ceil_div(min64(last * 128, s.k), s.group_size) - group;
+        for (int64_t block = 0; block < blocks_; ++block) {
+            const char *const from = scales_[block].load(first_block_ + block, group, count);
+            for (int64_t g = 0; g < count; ++g) {
+                memcpy(factors_[g].scale + 8 * block, from + 32 * g, 32);
+                prefetch(reinterpret_cast<const uint8_t *>(from + 32 * (g + count)));
+                if (args_.w.zero == nullptr) continue;
+                const uint8_t *const zeros =
+                    static_cast<const uint8_t *>(args_.w.zero) +
+                    ((first_block_ + block) * s.groups_per_row + group + g) * 4;
+                const Sums8 eight = load_zeros8(zeros);
+                memcpy(factors_[g].zero + 8 * block, &eight, sizeof(eight));
+            }
+        }
+        return group;
+    }
+
+    void store(int64_t x_first, int64_t x_rows) {
+        const int64_t first = first_block_ * 8;
+        const int64_t rows = min64(kTaskRows, args_.w.geometry.n - first);
+        float bias[kTaskRows];
+        if (args_.bias != nullptr) {
+            load_floats(args_.bias->format->id, args_.bias->data, first, rows, bias);
+        }
+        for (int64_t j = 0; j < x_rows; ++j) {
+            for (int64_t i = 0; i < rows && args_.bias != nullptr; ++i) acc_[j][i] += bias[i];
+            store_floats(args_.y.format->id, args_.y.data,
+                         (x_first + j) * args_.y.columns + first, rows, acc_[j]);
+        }
+    }
+
+    const LinearArgs &args_;
+    const XTile *const x_;
+    const int64_t chunks_, groups_;
+    TileKernel kernel_;
+    ScalePanel scales_[kTaskBlocks];
+    int64_t first_block_ = 0, blocks_ = 0;
+    TileFactors factors_[kScaleChunks * 8];
+    alignas(64) float acc_[kSlab][kTaskRows];
+};
+
+size_t int8_tiles_bytes(const LinearArgs &args, int32_t) {
+    return chunk_workspace(args.w.geometry, ceil_div(args.x.rows, kTile), sizeof(XTile));
+}
+
+// Rows that fill the last tile are read as the last row, and never stored.
+const XTile *quantize_tiles(const LinearArgs &args, const Launch &launch) {
+    XTile *const to = reinterpret_cast<XTile *>(aligned_workspace(launch));
+    const int64_t chunks = chunk_count(args.w.geometry);
+    const int64_t blocks = groups_of_chunk(args.w.geometry);
+    const float unit = 1.0f / int8_steps(*args.w.format);
+    const TileRows to_tile(args.w);
+    const int64_t rows = round_up(args.x.rows, kTile);
+    parallel_ranges(launch.parallel, rows, 1, [&](int64_t first, int64_t last) {
+        for (int64_t row = first; row < last; ++row) {
+            const int64_t slab = row / kSlab * kSlab, tiles = min64(kSlab, rows - slab) / kTile;
+            XTile *const tile = to + slab / kTile * chunks + (row - slab) / kTile;
+            for_each_chunk(args.x, min64(row, args.x.rows - 1), [&](int64_t chunk, const float *x) {
+                to_tile.put(x, blocks, unit, row % kTile, tile + chunk * tiles);
+            });
+        }
+    });
+    return to;
+}
+
+Status run_int8_batch(const LinearArgs &args, const Launch &launch) {
+    const XTile *const x = quantize_tiles(args, launch);
+    const int64_t tasks = ceil_div(args.w.geometry.n, kTaskRows);
+    parallel_ranges(launch.parallel, tasks, 1, [&](int64_t first, int64_t last) {
+        Int8Batch batch(args, x);
+        for (int64_t task = first; task < last; ++task) batch.run(task);
+    });
+    return QK_OK;
+}
+
+bool can_run_int8_batch(const LinearArgs &args, int32_t device_index) {
+    return args.x.rows >= batch_rows(args.w) && can_run_int8_gemv(args, device_index);
+}
+
+}  // namespace
+}  // namespace qk::cpu
