@@ -51,6 +51,8 @@ constexpr Kernel<LinearArgs> const *kLinear[] = {
     &cpu::kLinearIntegersVnni,
     &cpu::kLinearGemvAvx512,
     &cpu::kLinearRowsAvx512,
+    &cpu::kLinearColumnsVnni,
+    &cpu::kLinearColumnsAvx2,
     &cpu::kLinearSingleAvx512,
     &cpu::kLinearBatchAvx512,
     &cpu::kLinearGemvAvx2,

@@ -20,6 +20,7 @@ extern const Kernel<LinearArgs> kLinearGemvAvx2, kLinearSingleAvx2, kLinearBatch
 extern const Kernel<DequantizeArgs> kDequantizeAvx512;
 extern const Kernel<LinearArgs> kLinearGemvAvx512, kLinearSingleAvx512, kLinearBatchAvx512;
 extern const Kernel<LinearArgs> kLinearIntegersVnni, kLinearRowsAvx512;
+extern const Kernel<LinearArgs> kLinearColumnsVnni, kLinearColumnsAvx2;
 extern const WidenNested kWidenNestedVbmi;
 extern const LookUpBytes kLookUpBytesVbmi;
 extern const Kernel<RepackArgs> kRepackAvx2, kRepackAvx512;

@@ -147,6 +147,27 @@ TEST(CpuLinear, CheckpointLayouts) {
     }
 }
 
+// Layouts that store columns: tiles and strips that end anywhere, groups and blocks that are cut.
+TEST(CpuLinear, ColumnsOfCodes) {
+    Count count;
+    constexpr int64_t n_of[] = {7, 16, 31, 120, 128, 129, 250, 264, 1024, 1031, 2050};
+    constexpr int64_t k_of[] = {8, 100, 128, 130, 256, 385, 640, 144};
+    int64_t turn = 0;
+    for (const qk_layout layout :
+         {qk_layout{QK_LAYOUT_AWQ_GEMM}, qk_layout{QK_LAYOUT_GPTQ}, qk_layout{QK_LAYOUT_GPTQ_V1}}) {
+        for (const qk_format format : {QK_FORMAT_U4_AFFINE, QK_FORMAT_U4_AFFINE, QK_FORMAT_NF4}) {
+            for (const int32_t group : {16, 32, 48, 64, 128, 256, 128, QK_GROUP_ROW}) {
+                for (int64_t i = 0; i < 4; ++i, ++turn) {
+                    const int64_t n = n_of[turn % 11], k = k_of[turn % 8];
+                    count.add(compare({format, kScales[turn % 4], layout, n, k, group,
+                                       turn % 5 == 0},
+                                      kDense[turn % 3], 1, turn % 2 == 0));
+                }
+            }
+        }
+    }
+}
+
 // One row of x on codes that are summed as integers, and x that is not.
 TEST(CpuLinear, IntegersAndWhatDoesNotFit) {
     Count count;

@@ -1,0 +1,238 @@
+// y = x . transpose(w) + bias for one row of x over 4-bit codes that lie by columns: gptq, gptq_v1
+// (a line has a word of 8 columns for each row of w) and awq_gemm (a line is a column, a word 8
+// rows). Vectors run across the rows of w, and so memory is read in the order in which it lies:
+//
+//     for strips of up to kStripRows rows of w:
+//         16 sums of every row, one for each lane of the order of sums    64 KB, second cache
+//         for blocks of 128 columns (16 lines of gptq, 128 of awq_gemm):
+//             scales and zeros of the block's groups as they are multiplied
+//             for tiles of kWide words: lines of the block, each a vector of words
+//
+// A word is read once and a sum once a block, so a row of w costs its codes, scales and zeros of
+// memory. 64 bytes of codes take 17 vector instructions as integers (2 to turn bytes, 3 for
+// nibbles, 12 as in integers.hpp), 33 to 41 as floats. The sums have the generic kernel's order, so
+// the bits are the same.
+#pragma once
+#include "cpu/features.hpp"
+#include "cpu/lists.hpp"
+#include "cpu/split.hpp"
+#include "cpu/vector/columns_groups.hpp"
+
+namespace qk::cpu {
+namespace {
+
+template <class Words>
+class ColumnStrip {
+  public:
+    static constexpr int64_t kTileRows = kWide * Words::kRows, kLines = 8 * Words::kUnits;
+    static constexpr int64_t kSums = 16 * kTileRows;  // of a tile
+
+    explicit ColumnStrip(const LinearArgs &args)
+        : args_(args), groups_(args.w), pitch_(ceil_div(args.w.geometry.n, Words::kRows)),
+          lines_(Words::quads ? ceil_div(args.w.geometry.k, 8) : args.w.geometry.k) {}
+
+    // Rows first .. last of w, first a multiple of 128. add(column, end, tile, words): of a block.
+    template <class Add>
+    void run(int64_t first, int64_t last, const Add &add) {
+        const Geometry &s = args_.w.geometry;
+        first_word_ = first / Words::kRows;
+        tiles_ = ceil_div(last - first, kTileRows);
+        memset(sums_, 0, sizeof(float) * size_t(tiles_ * kSums));
+        groups_.start(first, last - first);
+        for (int64_t column = 0; column < s.k; column += kBlock) {
+            const int64_t end = min64(column + kBlock, s.k);
+            groups_.load(column, end);
+            add(column, end);
+        }
+        for (int64_t tile = 0; tile < tiles_; ++tile) {
+            store(first + tile * kTileRows, last, sums_ + tile * kSums);
+        }
+    }
+
+    void add_integer_block(int64_t column, const XBytes &x) {
+        for (int64_t tile = 0; tile < tiles_; ++tile) {
+            groups_.template turn<true>(tile, x.unit);
+            add_integers<Words>(place(column, tile), x, *groups_.tile_groups(), sums_ + tile * kSums);
+        }
+    }
+    template <bool cut, class Entries>
+    void add_float_block(int64_t column, const ColumnFloats<Words::quads> &x,
+                         const Entries &entries) {
+        for (int64_t tile = 0; tile < tiles_; ++tile) {
+            groups_.template turn<false>(tile, 0);
+            add_floats<Words, cut>(place(column, tile), x, groups_.tile_groups(), groups_.of_step(),
+                                   entries, sums_ + tile * kSums);
+        }
+    }
+
+  private:
+    static constexpr int64_t kTiles = kStripRows / kTileRows;
+    static constexpr int64_t kTilesAhead = Words::quads ? 8 : 1;
+
+    const uint8_t *words_at(int64_t line, int64_t word) const {
+        return static_cast<const uint8_t *>(args_.w.data) + (line * pitch_ + word) * 4;
+    }
+
+    WordTile place(int64_t column, int64_t tile) {
+        const int64_t line = column / kBlock * kLines, word = first_word_ + tile * kWide;
+        const int64_t next = tile + kTilesAhead, wraps = next >= tiles_ ? 1 : 0;
+        const uint8_t *const ahead =
+            words_at(line + wraps * kLines, first_word_ + (next - wraps * tiles_) * kWide);
+        if (word + kWide <= pitch_ && line + kLines <= lines_) {
+            return {words_at(line, word), ahead, pitch_ * 4, pitch_ * 4};
+        }
+        const int64_t lines = min64(kLines, lines_ - line), words = min64(kWide, pitch_ - word);
+        memset(corner_, 0, sizeof(corner_));
+        for (int64_t i = 0; i < lines; ++i) {
+            memcpy(corner_[i], words_at(line + i, word), size_t(words) * 4);
+        }
+        return {reinterpret_cast<const uint8_t *>(corner_), ahead, kWide * 4, pitch_ * 4};
+    }
+
+    QK_NOINLINE void store(int64_t row, int64_t last, float *sums) const {
+        alignas(64) float y[kTileRows];
+        Words::quads ? fold_columns(sums, y) : fold_rows(sums, y);
+        const int64_t rows = min64(kTileRows, last - row);
+        if (args_.bias != nullptr) {
+            const Dense &bias = *args_.bias;
+            for (int64_t i = 0; i < rows; ++i) {
+                y[i] += load_float(bias.format->id, bias.data, row + i);
+            }
+        }
+        store_floats(args_.y.format->id, args_.y.data, row, rows, y);
+    }
+
+    // A unit has a lane of every row.
+    static void fold_rows(float *sums, float *y) {
+        constexpr int64_t count = 8 * kWide;
+        for (int64_t half = 8; half > 0; half /= 2) {
+            for (int64_t i = 0; i < half * count; ++i) sums[i] += sums[half * count + i];
+        }
+        for (int64_t word = 0; word < kWide; ++word) {
+            const float *const from = sums + word % 4 * 2 * kWide + word / 4 * 4;
+            Quad low, high, a, b;
+            memcpy(&low, from, 16);
+            memcpy(&high, from + kWide, 16);
+            from_awq_quads(low, high, &a, &b);
+            memcpy(y + 8 * word, &a, 16);
+            memcpy(y + 8 * word + 4, &b, 16);
+        }
+    }
+
+    // A quad has 4 lanes of a row: lanes 2 b + half of a unit's 8.
+    static void fold_columns(float *sums, float *y) {
+        constexpr int64_t count = 8 * kWide;
+        for (int64_t i = 0; i < count; ++i) sums[i] += sums[count + i];
+        for (int64_t row = 0; row < kWide; row += 4) {
+            alignas(16) float lane[2][4][4];  // [half][lane][row]
+            for (int64_t half = 0; half < 2; ++half) {
+                turn_4x4(sums + half * kWide + row, 8 * kWide, lane[half], 16);
+            }
+            for (int64_t i = 0; i < 4; ++i) {
+                float sum[2];
+                for (int64_t half = 0; half < 2; ++half) {
+                    sum[half] = (lane[half][0][i] + lane[half][2][i]) +
+                                (lane[half][1][i] + lane[half][3][i]);
+                }
+                y[row + i] = sum[0] + sum[1];
+            }
+        }
+    }
+
+    const LinearArgs &args_;
+    StripGroups<Words> groups_;
+    const int64_t pitch_, lines_;  // words in a line
+    int64_t first_word_ = 0, tiles_ = 0;
+    alignas(64) uint32_t corner_[kLines][kWide];
+    alignas(64) float sums_[kTiles * kSums];
+};
+
+// Strips of a range of rows.
+template <class Words, class Body>
+QK_INLINE inline void for_each_strip(int64_t first, int64_t last, const Body &body) {
+    for (; first < last; first += kStripRows) body(first, min64(first + kStripRows, last));
+}
+
+template <class Words>
+QK_NOINLINE void run_integer_strips(const LinearArgs &args, BlocksOfX<ColumnBytes<Words::quads>> &x,
+                                    int64_t first, int64_t last) {
+    ColumnStrip<Words> strip(args);
+    for_each_strip<Words>(first, last, [&](int64_t from, int64_t to) {
+        const ColumnBytes<Words::quads> *blocks = nullptr;
+        strip.run(from, to, [&](int64_t column, int64_t) {
+            if (column % kPanelOfX == 0) blocks = x.panel(column);
+            strip.add_integer_block(column, blocks[column % kPanelOfX / kBlock]);
+        });
+    });
+}
+
+template <class Words, class Entries>
+QK_NOINLINE void run_float_strips(const LinearArgs &args, int64_t first, int64_t last) {
+    float values[16];
+    for (int code = 0; code < 16; ++code) {
+        const bool table = args.w.format->kind == FormatKind::kTable;
+        values[code] = table ? args.w.format->value(code) : float(code);
+    }
+    const Entries entries(values);
+    const TableEntries any(values);
+    ColumnStrip<Words> strip(args);
+    RowOfX x(args.x);
+    ColumnFloats<Words::quads> block;
+    for_each_strip<Words>(first, last, [&](int64_t from, int64_t to) {
+        const char *panel = nullptr;
+        strip.run(from, to, [&](int64_t column, int64_t end) {
+            if (column % kPanelOfX == 0) panel = x.panel(column);
+            block.place(panel + column % kPanelOfX * 4, end - column);
+            if (end - column == kBlock) {
+                strip.template add_float_block<false>(column, block, entries);
+            } else {
+                strip.template add_float_block<true>(column, block, any);
+            }
+        });
+    });
+}
+
+// Every thread has work where there is enough, and strips are as wide as that leaves them.
+inline int64_t rows_of_task(int64_t n, int32_t concurrency) {
+    const int64_t share = ceil_div(n, int64_t(concurrency) * 2);
+    return min64(kStripRows, round_up(share, 128));
+}
+
+template <class Words>
+QK_NOINLINE Status run_words(const LinearArgs &args, const Launch &launch) {
+    const int64_t n = args.w.geometry.n, block = rows_of_task(n, launch.parallel.concurrency);
+    using X = BlocksOfX<ColumnBytes<Words::quads>>;
+    if (sums_integers(args)) {
+        X whole(args.x);  // of a row that is short enough, for all tasks
+        parallel_ranges(launch.parallel, n, block, [&](int64_t first, int64_t last) {
+            if (args.x.columns <= kPanelOfX) return run_integer_strips<Words>(args, whole, first, last);
+            X x(args.x);
+            run_integer_strips<Words>(args, x, first, last);
+        });
+        return QK_OK;
+    }
+    const bool table = args.w.format->kind == FormatKind::kTable;
+    parallel_ranges(launch.parallel, n, block, [&](int64_t first, int64_t last) {
+        table ? run_float_strips<Words, TableEntries>(args, first, last)
+              : run_float_strips<Words, NumberEntries>(args, first, last);
+    });
+    return QK_OK;
+}
+
+Status run_columns(const LinearArgs &args, const Launch &launch) {
+    return args.w.layout->id == QK_LAYOUT_AWQ_GEMM ? run_words<WordsOfRows>(args, launch)
+                                                   : run_words<WordsOfColumns>(args, launch);
+}
+
+bool can_run_columns(const LinearArgs &args, int32_t) {
+    const Geometry &s = args.w.geometry;
+    if ((features() & kColumnsFeature) == 0 || args.x.rows != 1 || args.w.layout == nullptr) {
+        return false;
+    }
+    const qk_layout id = args.w.layout->id;
+    if (id != QK_LAYOUT_AWQ_GEMM && id != QK_LAYOUT_GPTQ && id != QK_LAYOUT_GPTQ_V1) return false;
+    return s.group_size >= s.k || s.group_size % 16 == 0;
+}
+
+}  // namespace
+}  // namespace qk::cpu

@@ -1,0 +1,177 @@
+// Scales and zeros of a strip of rows of w in layouts that store them group by group, and how a
+// tile multiplies them. Included after an instruction set's column_lanes.hpp.
+#pragma once
+#include "cpu/vector/columns_tile.hpp"
+#include "cpu/vector/turn.hpp"
+#include "cpu/zero_words.hpp"
+
+namespace qk::cpu {
+namespace {
+
+constexpr int64_t kStripRows = 1024;
+
+// Dwords of 8 rows in order, and as the bytes of an awq_gemm word have them: low and high nibbles.
+inline void to_awq_quads(Quad a, Quad b, Quad *low, Quad *high) {
+    *low = __builtin_shufflevector(a, b, 0, 4, 1, 5);
+    *high = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+}
+inline void from_awq_quads(Quad low, Quad high, Quad *a, Quad *b) {
+    *a = __builtin_shufflevector(low, high, 0, 2, 4, 6);
+    *b = __builtin_shufflevector(low, high, 1, 3, 5, 7);
+}
+
+template <class Words>
+class StripGroups {
+  public:
+    static constexpr int64_t kTileRows = kWide * Words::kRows;
+
+    explicit StripGroups(const Weight &w) : w_(w), nested_(is_nested(w)) {
+        zero_words_ = w.format->kind == FormatKind::kTable ? 0 : 0x88888888u;
+        if (nested_) memcpy(code_, w.scale.code, sizeof(code_));
+    }
+
+    void start(int64_t row, int64_t rows) {
+        row_ = row;
+        rows_ = rows;
+        first_ = count_ = 0;
+    }
+
+    // Those of columns column .. end, a block.
+    QK_NOINLINE void load(int64_t column, int64_t end) {
+        const int64_t size = w_.geometry.group_size, k = w_.geometry.k;
+        const int64_t first = column / size, count = ceil_div(end, size) - first;
+        for (int64_t i = 0; i < 8; ++i) {
+            of_step_[i] = min64(column + 16 * i, end - 1) / size - first;
+        }
+        if (first == first_ && count == count_) return;
+        first_ = first;
+        count_ = count;
+        for (int64_t g = 0; g < count; ++g) load_group(first + g, &group_[g]);
+        const int64_t next = min64(ceil_div(min64(end + kBlock, k), size), first + 2 * count);
+        for (int64_t g = first + count; g < next; ++g) fetch(g);
+    }
+
+    // Of the strip's tile: zeros as integers' operands and scales times `unit`, or as floats.
+    template <bool integers>
+    QK_NOINLINE void turn(int64_t tile, float unit) {
+        const int64_t row = tile * kTileRows;
+        for (int64_t g = 0; g < count_; ++g) {
+            if constexpr (Words::quads) {
+                turn_columns<integers>(group_[g].scale + row, group_[g].zero, row, unit, &tile_[g]);
+            } else {
+                turn_rows<integers>(group_[g].scale + row, group_[g].zero + row / 8, unit,
+                                    &tile_[g]);
+            }
+        }
+    }
+    const TileGroup<Words> *tile_groups() const { return tile_; }
+    const int64_t *of_step() const { return of_step_; }  // the group of each step of 16 columns
+
+  private:
+    // Of the strip, in order. One array of both: GCC 12 walks two by one counter where their strides
+    // let it, takes the base of 0 that this leaves for a null pointer and drops the code.
+    struct Group {
+        alignas(64) float scale[kStripRows + 128];
+        alignas(64) uint32_t zero[kStripRows / 8 + 16];
+    };
+
+    void load_group(int64_t group, Group *to) const {
+        const int64_t at = group * w_.geometry.n + row_;
+        if (nested_) {
+            load_nested(group, at, to->scale);
+        } else {
+            widen_x({w_.scale.format, 1, rows_, w_.scale.data}, at, rows_, to->scale);
+        }
+        const int64_t words = ceil_div(rows_, 8);
+        if (w_.zero == nullptr) {
+            for (int64_t i = 0; i < words; ++i) to->zero[i] = zero_words_;
+            return;
+        }
+        const int64_t from = group * ceil_div(w_.geometry.n, 8) + row_ / 8;
+        memcpy(to->zero, static_cast<const char *>(w_.zero) + from * 4, size_t(words) * 4);
+        if (w_.layout->zero_offset == 0) return;
+        for (int64_t i = 0; i < words; ++i) to->zero[i] = nibbles_plus_one(to->zero[i]);
+    }
+
+    // Second scales go by the group's number, which differs from row to row.
+    void load_nested(int64_t group, int64_t at, float *to) const {
+        const ScalePlane &s = w_.scale;
+        const int64_t step = w_.geometry.groups_per_row;
+        const int64_t number = group_number(w_.geometry, {row_, group});
+        int64_t second = number / s.second_group, rest = number % s.second_group;
+        const float bias = load_as<float>(s.bias, 0);
+        for (int64_t i = 0; i < rows_; ++i, rest += step) {
+            for (; rest >= s.second_group; rest -= s.second_group) ++second;
+            const float product =
+                code_[load_as<uint8_t>(s.data, at + i)] * load_as<float>(s.second, second);
+            to[i] = product + bias;
+        }
+    }
+
+    void fetch(int64_t group) const {
+        const int64_t size = w_.scale.format->bits / 8;
+        const uint8_t *const scales =
+            static_cast<const uint8_t *>(w_.scale.data) + (group * w_.geometry.n + row_) * size;
+        for (int64_t i = 0; i < rows_ * size; i += 64) prefetch(scales + i);
+        if (w_.zero == nullptr) return;
+        const uint8_t *const zeros = static_cast<const uint8_t *>(w_.zero) +
+                                     (group * ceil_div(w_.geometry.n, 8) + row_ / 8) * 4;
+        for (int64_t i = 0; i < rows_ / 2; i += 64) prefetch(zeros + i);
+    }
+
+    template <bool integers>
+    static void put(Floats scale, Bits zero, float unit, float *scale_to, float *zero_to) {
+        store_wide(scale_to, integers ? multiply(splat_wide(unit), scale) : scale);
+        integers ? store_bits(zero_to, minus_zero(zero)) : store_wide(zero_to, numbers(zero));
+    }
+
+    // gptq: every row four times.
+    template <bool integers>
+    static void turn_columns(const float *scales, const uint32_t *zeros, int64_t row, float unit,
+                             TileGroup<Words> *to) {
+        const Floats scale = load_wide(scales);
+        const Bits zero = nibbles_in_order(zeros, row);
+        put<integers>(repeat<0>(scale), repeat<0>(zero), unit, to->scale[0], to->zero[0]);
+        put<integers>(repeat<1>(scale), repeat<1>(zero), unit, to->scale[1], to->zero[1]);
+        put<integers>(repeat<2>(scale), repeat<2>(zero), unit, to->scale[2], to->zero[2]);
+        put<integers>(repeat<3>(scale), repeat<3>(zero), unit, to->scale[3], to->zero[3]);
+    }
+
+    // awq_gemm: word 4 q + i to quad q of vectors 2 i and 2 i + 1.
+    template <bool integers>
+    static void turn_rows(const float *scales, const uint32_t *zeros, float unit,
+                          TileGroup<Words> *to) {
+        for (int64_t word = 0; word < kWide; ++word) {
+            Quad a, b, low, high;
+            memcpy(&a, scales + 8 * word, 16);
+            memcpy(&b, scales + 8 * word + 4, 16);
+            to_awq_quads(a, b, &low, &high);
+            memcpy(to->scale[word % 4 * 2] + word / 4 * 4, &low, 16);
+            memcpy(to->scale[word % 4 * 2 + 1] + word / 4 * 4, &high, 16);
+        }
+        const Bits words = load_bits(zeros);
+        const auto put_word = [&]<int i>() QK_INLINE {
+            const Bits word = repeat<i>(words);
+            put<integers>(load_wide(to->scale[2 * i]), nibble_of_place<0>(word), unit,
+                          to->scale[2 * i], to->zero[2 * i]);
+            put<integers>(load_wide(to->scale[2 * i + 1]), nibble_of_place<1>(word), unit,
+                          to->scale[2 * i + 1], to->zero[2 * i + 1]);
+        };
+        put_word.template operator()<0>();
+        put_word.template operator()<1>();
+        put_word.template operator()<2>();
+        put_word.template operator()<3>();
+    }
+
+    const Weight &w_;
+    const bool nested_;
+    uint32_t zero_words_;  // where there are none
+    int64_t row_ = 0, rows_ = 0, first_ = 0, count_ = 0;
+    float code_[256];
+    Group group_[8] = {};
+    int64_t of_step_[8] = {};
+    TileGroup<Words> tile_[8];
+};
+
+}  // namespace
+}  // namespace qk::cpu

@@ -1,0 +1,132 @@
+// A tile of codes that lie by columns, and the sums of its rows of w: the two inner loops of
+// columns.hpp. Included after an instruction set's column_lanes.hpp.
+//
+// Words of 4 lines (8 columns apart for gptq, 32 for awq_gemm) are turned into dwords of 4 bytes of
+// one row, so that a dword has 4 columns of one lane in its low nibbles and 4 of one lane in its
+// high ones: 2 instructions for each vector of words.
+#pragma once
+#include "cpu/vector/columns_x.hpp"
+#include "cpu/vector/steps.hpp"
+
+namespace qk::cpu {
+namespace {
+
+// gptq: a word has 8 columns of a row. Dword b of a quad has lanes 2 b and 2 b + 1 of its row; a
+// unit is every other line, 8 of the 16 lanes.
+struct WordsOfColumns {
+    static constexpr bool quads = true;  // lanes side by side
+    static constexpr int64_t kUnits = 2, kRows = 1;
+    static constexpr int vectors = 4;  // of rows that differ: kWide / 4 rows each
+};
+// awq_gemm: a word has 8 rows, 0 2 4 6 1 3 5 7. Dword b of a quad has rows order[2 b] and
+// order[2 b + 1] of its word; a unit is a lane.
+struct WordsOfRows {
+    static constexpr bool quads = false;
+    static constexpr int64_t kUnits = 16, kRows = 8;
+    static constexpr int vectors = 8;
+};
+
+// Where a tile of words lies, and which tile to fetch meanwhile.
+struct WordTile {
+    const uint8_t *from, *ahead;
+    int64_t stride, ahead_stride;  // bytes from line to line
+};
+
+// Scales and zeros of a tile, one group: vector v is multiplied by [v].
+template <class Words>
+struct TileGroup {
+    alignas(64) float scale[Words::vectors][kWide];
+    alignas(64) float zero[Words::vectors][kWide];  // integers: bits
+};
+
+// Lines unit, unit + units, ...: 8 of them, even ones to turned[0], odd ones to turned[1].
+template <class Words>
+QK_INLINE inline void load_unit(const WordTile &tile, int64_t unit, Bits (&turned)[2][4]) {
+    const int64_t step = Words::kUnits * tile.stride, ahead_step = Words::kUnits * tile.ahead_stride;
+    const uint8_t *from = tile.from + unit * tile.stride;
+    const uint8_t *ahead = tile.ahead + unit * tile.ahead_stride;
+    Bits words[2][4];
+    QK_UNROLL for (int i = 0; i < 8; ++i, from += step, ahead += ahead_step) {
+        words[i % 2][i / 2] = load_bits(from);
+        prefetch(ahead);
+    }
+    turn_bytes(words[0], turned[0]);
+    turn_bytes(words[1], turned[1]);
+}
+
+template <bool quads>
+QK_INLINE inline void load_x(const XBytes &x, int64_t place, Bits (&to)[7]) {
+    QK_UNROLL for (int i = 0; i < 3; ++i) {
+        to[i] = spread_bits<quads>(x.low[i] + place);
+        to[i + 3] = spread_bits<quads>(x.high[i] + place);
+    }
+    to[6] = spread_bits<quads>(x.sum + place);
+}
+
+// sums[unit][2 i + half] of a block of integers.
+template <class Words>
+QK_NOINLINE void add_integers(const WordTile &tile, const XBytes &x, const TileGroup<Words> &group,
+                              float *sums) {
+    constexpr bool quads = Words::quads;
+    for (int64_t unit = 0; unit < Words::kUnits; ++unit) {
+        Bits turned[2][4];
+        load_unit<Words>(tile, unit, turned);
+        const auto add_half = [&]<int half>() QK_INLINE {
+            Bits operands[7];
+            load_x<quads>(x, quads ? 8 * unit + 4 * half : unit, operands);
+            QK_UNROLL for (int i = 0; i < 4; ++i) {
+                const int v = quads ? i : 2 * i + half;
+                float *const sum = sums + ((unit * 4 + i) * 2 + half) * kWide;
+                const Floats dot = dot_integers(nibbles<half>(turned[0][i]),
+                                                nibbles<half>(turned[1][i]), operands,
+                                                load_bits(group.zero[v]));
+                store_wide(sum, multiply_add(dot, load_wide(group.scale[v]), load_wide(sum)));
+            }
+        };
+        add_half.template operator()<0>();
+        add_half.template operator()<1>();
+    }
+}
+
+// The same of floats; step i of 16 columns has scales and zeros of groups[of_step[i]]. `cut`: the
+// block has not all of its columns.
+template <class Words, bool cut, class Entries>
+QK_NOINLINE void add_floats(const WordTile &tile, const ColumnFloats<Words::quads> &x,
+                            const TileGroup<Words> *groups, const int64_t *of_step, const Entries &entries,
+                            float *sums) {
+    constexpr bool quads = Words::quads;
+    const Entries table = entries;  // a copy that nothing points to
+    for (int64_t unit = 0; unit < Words::kUnits; ++unit) {
+        Bits turned[2][4];
+        load_unit<Words>(tile, unit, turned);
+        alignas(64) uint32_t codes[2][4][kWide];
+        QK_UNROLL for (int i = 0; i < 8; ++i) store_bits(codes[i / 4][i % 4], turned[i / 4][i % 4]);
+        for (int i = 0; i < 4; ++i) {
+            const Bits even = load_bits(codes[0][i]), odd = load_bits(codes[1][i]);
+            const auto add_half = [&]<int half>() QK_INLINE {
+                const int64_t place = quads ? 8 * unit + 4 * half : unit;
+                const int v = quads ? i : 2 * i + half;
+                float *const to = sums + ((unit * 4 + i) * 2 + half) * kWide;
+                Floats sum = load_wide(to);
+                for_each_step([&]<int step>() QK_INLINE {
+                    if (cut && step >= x.steps) return;
+                    const TileGroup<Words> &group = groups[of_step[step]];
+                    const Floats entry =
+                        table.template entry<step / 2 * 2 + half>(step % 2 == 0 ? even : odd);
+                    const Floats weight = multiply(subtract(entry, load_wide(group.zero[v])),
+                                                   load_wide(group.scale[v]));
+                    const Floats next =
+                        multiply_add(spread<quads>(x.x + 16 * step + place), weight, sum);
+                    sum = cut && step == x.cut ? where(spread_bits<quads>(x.mask + place), next, sum)
+                                               : next;
+                });
+                store_wide(to, sum);
+            };
+            add_half.template operator()<0>();
+            add_half.template operator()<1>();
+        }
+    }
+}
+
+}  // namespace
+}  // namespace qk::cpu
