@@ -41,6 +41,7 @@ class ColumnStrip {
         groups_.start(first, last - first);
         for (int64_t column = 0; column < s.k; column += kBlock) {
             const int64_t end = min64(column + kBlock, s.k);
+            start_fetching(end == s.k ? 0 : end, end == s.k ? last : first, last - first);
             groups_.load(column, end);
             add(column, end);
         }
@@ -52,7 +53,8 @@ class ColumnStrip {
     void add_integer_block(int64_t column, const XBytes &x) {
         for (int64_t tile = 0; tile < tiles_; ++tile) {
             groups_.template turn<true>(tile, x.unit);
-            add_integers<Words>(place(column, tile), x, *groups_.tile_groups(), sums_ + tile * kSums);
+            add_integers<Words>(place(column, tile), x, *groups_.tile_groups(), &ahead_,
+                                sums_ + tile * kSums);
         }
     }
     template <bool cut, class Entries>
@@ -61,32 +63,34 @@ class ColumnStrip {
         for (int64_t tile = 0; tile < tiles_; ++tile) {
             groups_.template turn<false>(tile, 0);
             add_floats<Words, cut>(place(column, tile), x, groups_.tile_groups(), groups_.of_step(),
-                                   entries, sums_ + tile * kSums);
+                                   entries, &ahead_, sums_ + tile * kSums);
         }
     }
 
   private:
     static constexpr int64_t kTiles = kStripRows / kTileRows;
-    static constexpr int64_t kTilesAhead = Words::quads ? 8 : 1;
 
     const uint8_t *words_at(int64_t line, int64_t word) const {
         return static_cast<const uint8_t *>(args_.w.data) + (line * pitch_ + word) * 4;
     }
 
+    void start_fetching(int64_t column, int64_t row, int64_t rows) {
+        const uint8_t *const at = words_at(column / kBlock * kLines, row / Words::kRows);
+        const int64_t width = ceil_div(rows, Words::kRows) * 4;
+        ahead_ = {at, at + width, width, pitch_ * 4};
+    }
+
     WordTile place(int64_t column, int64_t tile) {
         const int64_t line = column / kBlock * kLines, word = first_word_ + tile * kWide;
-        const int64_t next = tile + kTilesAhead, wraps = next >= tiles_ ? 1 : 0;
-        const uint8_t *const ahead =
-            words_at(line + wraps * kLines, first_word_ + (next - wraps * tiles_) * kWide);
         if (word + kWide <= pitch_ && line + kLines <= lines_) {
-            return {words_at(line, word), ahead, pitch_ * 4, pitch_ * 4};
+            return {words_at(line, word), pitch_ * 4};
         }
         const int64_t lines = min64(kLines, lines_ - line), words = min64(kWide, pitch_ - word);
         memset(corner_, 0, sizeof(corner_));
         for (int64_t i = 0; i < lines; ++i) {
             memcpy(corner_[i], words_at(line + i, word), size_t(words) * 4);
         }
-        return {reinterpret_cast<const uint8_t *>(corner_), ahead, kWide * 4, pitch_ * 4};
+        return {reinterpret_cast<const uint8_t *>(corner_), kWide * 4};
     }
 
     QK_NOINLINE void store(int64_t row, int64_t last, float *sums) const {
@@ -143,6 +147,7 @@ class ColumnStrip {
     StripGroups<Words> groups_;
     const int64_t pitch_, lines_;  // words in a line
     int64_t first_word_ = 0, tiles_ = 0;
+    Ahead ahead_;
     alignas(64) uint32_t corner_[kLines][kWide];
     alignas(64) float sums_[kTiles * kSums];
 };
@@ -205,7 +210,9 @@ QK_NOINLINE Status run_words(const LinearArgs &args, const Launch &launch) {
     if (sums_integers(args)) {
         X whole(args.x);  // of a row that is short enough, for all tasks
         parallel_ranges(launch.parallel, n, block, [&](int64_t first, int64_t last) {
-            if (args.x.columns <= kPanelOfX) return run_integer_strips<Words>(args, whole, first, last);
+            if (args.x.columns <= kPanelOfX) {
+                return run_integer_strips<Words>(args, whole, first, last);
+            }
             X x(args.x);
             run_integer_strips<Words>(args, x, first, last);
         });

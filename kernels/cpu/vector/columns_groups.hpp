@@ -57,10 +57,11 @@ class StripGroups {
         const int64_t row = tile * kTileRows;
         for (int64_t g = 0; g < count_; ++g) {
             if constexpr (Words::quads) {
-                turn_columns<integers>(group_[g].scale + row, group_[g].zero, row, unit, &tile_[g]);
+                turn_columns<integers>(group_[g].scale + row, group_[g].zero, row, unit,
+                                       &tile_[g]);
             } else {
-                turn_rows<integers>(group_[g].scale + row, group_[g].zero + row / 8, unit,
-                                    &tile_[g]);
+                turn_words<integers>(group_[g].scale + row, group_[g].zero + row / 8, unit,
+                                     &tile_[g]);
             }
         }
     }
@@ -68,8 +69,8 @@ class StripGroups {
     const int64_t *of_step() const { return of_step_; }  // the group of each step of 16 columns
 
   private:
-    // Of the strip, in order. One array of both: GCC 12 walks two by one counter where their strides
-    // let it, takes the base of 0 that this leaves for a null pointer and drops the code.
+    // Of the strip, in order. One array of both: GCC 12 walks two by one counter where strides let
+    // it, takes the base of 0 that this leaves for a null pointer and drops the code.
     struct Group {
         alignas(64) float scale[kStripRows + 128];
         alignas(64) uint32_t zero[kStripRows / 8 + 16];
@@ -139,8 +140,8 @@ class StripGroups {
 
     // awq_gemm: word 4 q + i to quad q of vectors 2 i and 2 i + 1.
     template <bool integers>
-    static void turn_rows(const float *scales, const uint32_t *zeros, float unit,
-                          TileGroup<Words> *to) {
+    static void turn_words(const float *scales, const uint32_t *zeros, float unit,
+                           TileGroup<Words> *to) {
         for (int64_t word = 0; word < kWide; ++word) {
             Quad a, b, low, high;
             memcpy(&a, scales + 8 * word, 16);

@@ -26,10 +26,27 @@ struct WordsOfRows {
     static constexpr int vectors = 8;
 };
 
-// Where a tile of words lies, and which tile to fetch meanwhile.
+// Where a tile of words lies.
 struct WordTile {
-    const uint8_t *from, *ahead;
-    int64_t stride, ahead_stride;  // bytes from line to line
+    const uint8_t *from;
+    int64_t stride;  // bytes from line to line
+};
+
+// Fetches the next block of a strip line after line, each a long run, while tiles take this one
+// across the lines: no processor expects an order like theirs, and one at a time misses come in at
+// half of memory's speed.
+struct Ahead {
+    const uint8_t *at, *end;  // of the line
+    int64_t width, pitch;     // bytes of a line, and from line to line
+
+    // As much as a unit reads.
+    QK_INLINE void fetch() {
+        QK_UNROLL for (int64_t i = 0; i < kWide * 32; i += 64) prefetch(at + i);
+        at += kWide * 32;
+        if (at < end) return;
+        end += pitch;
+        at = end - width;
+    }
 };
 
 // Scales and zeros of a tile, one group: vector v is multiplied by [v].
@@ -41,15 +58,13 @@ struct TileGroup {
 
 // Lines unit, unit + units, ...: 8 of them, even ones to turned[0], odd ones to turned[1].
 template <class Words>
-QK_INLINE inline void load_unit(const WordTile &tile, int64_t unit, Bits (&turned)[2][4]) {
-    const int64_t step = Words::kUnits * tile.stride, ahead_step = Words::kUnits * tile.ahead_stride;
+QK_INLINE inline void load_unit(const WordTile &tile, int64_t unit, Ahead &ahead,
+                                Bits (&turned)[2][4]) {
+    const int64_t step = Words::kUnits * tile.stride;
     const uint8_t *from = tile.from + unit * tile.stride;
-    const uint8_t *ahead = tile.ahead + unit * tile.ahead_stride;
     Bits words[2][4];
-    QK_UNROLL for (int i = 0; i < 8; ++i, from += step, ahead += ahead_step) {
-        words[i % 2][i / 2] = load_bits(from);
-        prefetch(ahead);
-    }
+    QK_UNROLL for (int i = 0; i < 8; ++i, from += step) words[i % 2][i / 2] = load_bits(from);
+    ahead.fetch();
     turn_bytes(words[0], turned[0]);
     turn_bytes(words[1], turned[1]);
 }
@@ -66,11 +81,12 @@ QK_INLINE inline void load_x(const XBytes &x, int64_t place, Bits (&to)[7]) {
 // sums[unit][2 i + half] of a block of integers.
 template <class Words>
 QK_NOINLINE void add_integers(const WordTile &tile, const XBytes &x, const TileGroup<Words> &group,
-                              float *sums) {
+                              Ahead *fetched, float *sums) {
     constexpr bool quads = Words::quads;
+    Ahead ahead = *fetched;  // a copy that nothing points to
     for (int64_t unit = 0; unit < Words::kUnits; ++unit) {
         Bits turned[2][4];
-        load_unit<Words>(tile, unit, turned);
+        load_unit<Words>(tile, unit, ahead, turned);
         const auto add_half = [&]<int half>() QK_INLINE {
             Bits operands[7];
             load_x<quads>(x, quads ? 8 * unit + 4 * half : unit, operands);
@@ -86,21 +102,26 @@ QK_NOINLINE void add_integers(const WordTile &tile, const XBytes &x, const TileG
         add_half.template operator()<0>();
         add_half.template operator()<1>();
     }
+    *fetched = ahead;
 }
 
 // The same of floats; step i of 16 columns has scales and zeros of groups[of_step[i]]. `cut`: the
 // block has not all of its columns.
 template <class Words, bool cut, class Entries>
 QK_NOINLINE void add_floats(const WordTile &tile, const ColumnFloats<Words::quads> &x,
-                            const TileGroup<Words> *groups, const int64_t *of_step, const Entries &entries,
-                            float *sums) {
+                            const TileGroup<Words> *groups, const int64_t *of_step,
+                            const Entries &entries, Ahead *fetched, float *sums) {
     constexpr bool quads = Words::quads;
+    Ahead ahead = *fetched;
     const Entries table = entries;  // a copy that nothing points to
     for (int64_t unit = 0; unit < Words::kUnits; ++unit) {
         Bits turned[2][4];
-        load_unit<Words>(tile, unit, turned);
+        load_unit<Words>(tile, unit, ahead, turned);
         alignas(64) uint32_t codes[2][4][kWide];
-        QK_UNROLL for (int i = 0; i < 8; ++i) store_bits(codes[i / 4][i % 4], turned[i / 4][i % 4]);
+        QK_UNROLL for (int i = 0; i < 4; ++i) {
+            store_bits(codes[0][i], turned[0][i]);
+            store_bits(codes[1][i], turned[1][i]);
+        }
         for (int i = 0; i < 4; ++i) {
             const Bits even = load_bits(codes[0][i]), odd = load_bits(codes[1][i]);
             const auto add_half = [&]<int half>() QK_INLINE {
@@ -117,8 +138,8 @@ QK_NOINLINE void add_floats(const WordTile &tile, const ColumnFloats<Words::quad
                                                    load_wide(group.scale[v]));
                     const Floats next =
                         multiply_add(spread<quads>(x.x + 16 * step + place), weight, sum);
-                    sum = cut && step == x.cut ? where(spread_bits<quads>(x.mask + place), next, sum)
-                                               : next;
+                    const bool some = cut && step == x.cut;
+                    sum = some ? where(spread_bits<quads>(x.mask + place), next, sum) : next;
                 });
                 store_wide(to, sum);
             };
@@ -126,6 +147,7 @@ QK_NOINLINE void add_floats(const WordTile &tile, const ColumnFloats<Words::quad
             add_half.template operator()<1>();
         }
     }
+    *fetched = ahead;
 }
 
 }  // namespace
