@@ -38,11 +38,13 @@ struct Warp {
     Shared shared[2] = {};
 };
 
+// Runs one thread after another and is never ended: AddressSanitizer maps a stack of its own for
+// each fiber, which takes longer than most blocks.
 struct Fiber {
     ucontext_t context;
     std::unique_ptr<char[]> stack{new char[kStackBytes]};  // not zeroed: most of it is not touched
     void *fake_stack = nullptr;  // AddressSanitizer's
-    bool done = false;
+    bool done = true;
 };
 
 // One block on its way; the process simulates one at a time.
@@ -51,7 +53,7 @@ struct Block {
     const void *stack_of_scheduler = nullptr;
     size_t stack_bytes_of_scheduler = 0;
     const std::function<void()> *thread = nullptr;
-    std::vector<Fiber> fibers;
+    std::vector<std::unique_ptr<Fiber>> fibers;  // a context may not move
     std::vector<Warp> warps;
     Barrier barrier;
     uint32_t live = 0, current = 0;
@@ -77,9 +79,8 @@ void enter_stack([[maybe_unused]] void *fake, [[maybe_unused]] const void **from
 
 void yield() {
     Block &b = *running;
-    Fiber &fiber = b.fibers[b.current];
-    leave_stack(fiber.done ? nullptr : &fiber.fake_stack, b.stack_of_scheduler,
-                b.stack_bytes_of_scheduler);
+    Fiber &fiber = *b.fibers[b.current];
+    leave_stack(&fiber.fake_stack, b.stack_of_scheduler, b.stack_bytes_of_scheduler);
     swapcontext(&fiber.context, &b.scheduler);
     enter_stack(fiber.fake_stack, &b.stack_of_scheduler, &b.stack_bytes_of_scheduler);
 }
@@ -87,17 +88,29 @@ void yield() {
 void fiber_main() {
     Block &b = *running;
     enter_stack(nullptr, &b.stack_of_scheduler, &b.stack_bytes_of_scheduler);
-    (*b.thread)();
-    b.fibers[b.current].done = true;
-    --b.live;
-    --b.warps[b.current / 32].live;
-    ++b.progress;
-    yield();
+    for (;;) {
+        (*b.thread)();
+        b.fibers[b.current]->done = true;
+        --b.live;
+        --b.warps[b.current / 32].live;
+        ++b.progress;
+        yield();
+    }
+}
+
+std::unique_ptr<Fiber> make_fiber() {
+    std::unique_ptr<Fiber> fiber = std::make_unique<Fiber>();
+    getcontext(&fiber->context);
+    fiber->context.uc_stack.ss_sp = fiber->stack.get();
+    fiber->context.uc_stack.ss_size = kStackBytes;
+    fiber->context.uc_link = nullptr;
+    makecontext(&fiber->context, fiber_main, 0);
+    return fiber;
 }
 
 void resume(uint32_t index) {
     Block &b = *running;
-    Fiber &fiber = b.fibers[index];
+    Fiber &fiber = *b.fibers[index];
     b.current = index;
     threadIdx = {index, 0, 0};
     void *fake = nullptr;
@@ -128,13 +141,7 @@ void run_block(Block &b, uint32_t threads) {
     b.live = threads;
     b.warps.assign((threads + 31) / 32, Warp());
     for (uint32_t i = 0; i < threads; ++i) {
-        Fiber &fiber = b.fibers[i];
-        fiber.done = false;
-        getcontext(&fiber.context);
-        fiber.context.uc_stack.ss_sp = fiber.stack.get();
-        fiber.context.uc_stack.ss_size = kStackBytes;
-        fiber.context.uc_link = nullptr;
-        makecontext(&fiber.context, fiber_main, 0);
+        b.fibers[i]->done = false;
         ++b.warps[i / 32].live;
     }
     std::vector<uint32_t> turn(threads);
@@ -143,7 +150,7 @@ void run_block(Block &b, uint32_t threads) {
         const uint64_t before = b.progress;
         std::shuffle(turn.begin(), turn.end(), b.order);
         for (const uint32_t i : turn) {
-            if (!b.fibers[i].done) resume(i);
+            if (!b.fibers[i]->done) resume(i);
         }
         if (b.progress != before) continue;
         std::fprintf(stderr, "simulator: %u threads wait at barriers that nobody else reaches\n",
@@ -157,7 +164,7 @@ void run_block(Block &b, uint32_t threads) {
 void run(dim3 grid, dim3 block, const std::function<void()> &thread) {
     static Block b;  // keeps its stacks from launch to launch
     b.thread = &thread;
-    if (b.fibers.size() < block.x) b.fibers = std::vector<Fiber>(block.x);
+    while (b.fibers.size() < block.x) b.fibers.push_back(make_fiber());
     running = &b;
     gridDim = grid;
     blockDim = block;
