@@ -56,6 +56,7 @@ struct Layer {
     qk_context *context = nullptr;
     cudaStream_t stream = nullptr;
     qk_tensor *w = nullptr, *packed = nullptr, *x = nullptr, *y = nullptr, *dense = nullptr;
+    qk_tensor *coded = nullptr, *nested = nullptr;  // dense, quantized again
 
     void create(int64_t n, int64_t k) {
         ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
@@ -72,6 +73,14 @@ struct Layer {
                                        host.planes[plane].size()),
                       QK_OK);
         }
+        ASSERT_EQ(qk_tensor_create(context, &desc, &coded), QK_OK) << qk_context_error(context);
+        desc.scale_format = QK_FORMAT_LUT8;
+        ASSERT_EQ(qk_tensor_create(context, &desc, &nested), QK_OK) << qk_context_error(context);
+        float table[256];
+        ASSERT_EQ(qk_dynamic_table(table), QK_OK);
+        ASSERT_EQ(qk_tensor_upload(context, nested, QK_PLANE_SCALE_CODE, table, sizeof table),
+                  QK_OK);
+        desc.scale_format = QK_FORMAT_F32;
         desc.layout = QK_LAYOUT_PACKED;
         ASSERT_EQ(qk_tensor_create(context, &desc, &packed), QK_OK) << qk_context_error(context);
         create_dense(1, k, &x);
@@ -89,10 +98,13 @@ struct Layer {
         ASSERT_EQ(qk_tensor_create(context, &desc, out), QK_OK) << qk_context_error(context);
     }
     qk_status run_all() {
-        const qk_status statuses[] = {
-            qk_repack(context, w, packed), qk_dequantize(context, packed, dense),
-            qk_dequantize(context, w, dense), qk_linear(context, x, w, nullptr, y),
-            qk_linear(context, x, packed, nullptr, y)};
+        const qk_status statuses[] = {qk_repack(context, w, packed),
+                                      qk_dequantize(context, packed, dense),
+                                      qk_dequantize(context, w, dense),
+                                      qk_linear(context, x, w, nullptr, y),
+                                      qk_linear(context, x, packed, nullptr, y),
+                                      qk_quantize(context, dense, coded),
+                                      qk_quantize(context, dense, nested)};
         for (const qk_status status : statuses) {
             if (status != QK_OK) return status;
         }
@@ -104,8 +116,14 @@ struct Layer {
                   QK_OK);
         return values;
     }
+    std::vector<uint8_t> read_codes(qk_tensor *tensor, int64_t count) {
+        std::vector<uint8_t> codes(size_t(count) / 2);
+        EXPECT_EQ(qk_tensor_download(context, tensor, QK_PLANE_DATA, codes.data(), codes.size()),
+                  QK_OK);
+        return codes;
+    }
     ~Layer() {
-        for (qk_tensor *tensor : {w, packed, x, y, dense}) qk_tensor_destroy(tensor);
+        for (qk_tensor *tensor : {w, packed, x, y, dense, coded, nested}) qk_tensor_destroy(tensor);
         qk_context_destroy(context);
         if (stream != nullptr) cudaStreamDestroy(stream);
     }
@@ -117,6 +135,8 @@ TEST(CudaApi, EveryOperationCanBeCaptured) {
     layer.create(96, 256);
     ASSERT_EQ(layer.run_all(), QK_OK) << qk_context_error(layer.context);
     const auto y = layer.read(layer.y, 96), dense = layer.read(layer.dense, 96 * 256);
+    const auto coded = layer.read_codes(layer.coded, 96 * 256);
+    const auto nested = layer.read_codes(layer.nested, 96 * 256);
     cudaGraph_t graph = nullptr;
     cudaGraphExec_t executable = nullptr;
     ASSERT_EQ(cudaStreamBeginCapture(layer.stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
@@ -129,8 +149,15 @@ TEST(CudaApi, EveryOperationCanBeCaptured) {
               QK_OK);
     ASSERT_EQ(qk_tensor_upload(layer.context, layer.y, QK_PLANE_DATA, poison.data(), 96 * 2),
               QK_OK);
+    for (qk_tensor *tensor : {layer.coded, layer.nested}) {
+        ASSERT_EQ(
+            qk_tensor_upload(layer.context, tensor, QK_PLANE_DATA, poison.data(), coded.size()),
+            QK_OK);
+    }
     ASSERT_EQ(cudaGraphLaunch(executable, layer.stream), cudaSuccess);
     ASSERT_EQ(qk_context_synchronize(layer.context), QK_OK);
+    EXPECT_EQ(layer.read_codes(layer.coded, 96 * 256), coded);
+    EXPECT_EQ(layer.read_codes(layer.nested, 96 * 256), nested);
     EXPECT_EQ(layer.read(layer.y, 96), y);
     EXPECT_EQ(layer.read(layer.dense, 96 * 256), dense);
     cudaGraphExecDestroy(executable);
