@@ -21,7 +21,7 @@
 namespace {
 
 struct Options {
-    std::string filter, place = "dram", against = "read", mode = "exact", isa = "all",
+    std::string filter, shape, place = "dram", against = "read", mode = "exact", isa = "all",
                 layout = "packed";
     int threads = 1, m = 1;
     double seconds = 1;
@@ -288,6 +288,7 @@ int main(int argc, char **argv) {
     Options options;
     CLI::App app{"qk_linear on the CPU beside a floor; one JSON object a line"};
     app.add_option("--filter", options.filter, "only cases whose name contains this text");
+    app.add_option("--shape", options.shape, "only this one of the shapes in dram: 4096x14336");
     app.add_option("--place", options.place, "where the weights are")
         ->check(CLI::IsMember({"dram", "l2", "l3"}));
     app.add_option("--mode", options.mode)->check(CLI::IsMember({"exact", "bf16", "int8"}));
@@ -316,7 +317,10 @@ int main(int argc, char **argv) {
         } else if (options.place == "l3") {
             run_case(options, c, 4096, 4096);
         } else {
-            for (const auto &shape : large) run_case(options, c, shape[0], shape[1]);
+            for (const auto &[n, k] : large) {
+                const std::string shape = std::to_string(n) + "x" + std::to_string(k);
+                if (options.shape.empty() || options.shape == shape) run_case(options, c, n, k);
+            }
         }
     }
 }

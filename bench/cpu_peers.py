@@ -4,10 +4,13 @@ MatMulNBits and MatMulBnb4, bitsandbytes' 4-bit product and dequantize. Between 
 qk_bench_cpu_linear's case of the same shape, so that ratios to its floor are of one run.
 
     cpu_peers.py QK_BENCH_CPU_LINEAR [--threads N] [--seconds S] [--shapes 4096x4096,14336x4096]
+                 [--package onnxruntime|bitsandbytes]
 
 One JSON object a line. A package that is missing is named and left out; 77 where all are.
 """
 import argparse
+import copy
+import itertools
 import json
 import os
 import subprocess
@@ -97,22 +100,29 @@ def bitsandbytes_calls(n, k, threads):
     x = torch.randn(1, k, dtype=torch.bfloat16)
     for kind in ("nf4", "fp4"):
         code, state = functional.quantize_4bit(dense, blocksize=64, quant_type=kind)
-        codes = [code.clone() for _ in range(count)]
-        at = {"at": 0}
 
-        def next_code(codes=codes, at=at):
-            at["at"] = (at["at"] + 1) % len(codes)
-            return codes[at["at"]]
-
-        def multiply(state=state, next_code=next_code):
-            bitsandbytes.matmul_4bit(x, next_code().t(), quant_state=state)
-
-        def dequantize(state=state, next_code=next_code):
-            functional.dequantize_4bit(next_code(), state)
+        def rotation(tensor):
+            copies = itertools.cycle([tensor.clone() for _ in range(count)])
+            return lambda: next(copies)
         version = f"bitsandbytes {bitsandbytes.__version__}"
         state.dtype = torch.bfloat16
-        yield f"{version}, matmul_4bit {kind}, bf16", multiply, size
-        yield f"{version}, dequantize {kind} to bf16", dequantize, size
+        next_code = rotation(code)
+        yield (f"{version}, matmul_4bit {kind}, bf16",
+               lambda: bitsandbytes.matmul_4bit(x, next_code().t(), quant_state=state), size)
+        yield (f"{version}, dequantize {kind} to bf16",
+               lambda: functional.dequantize_4bit(next_code(), state), size)
+        if not functional.has_avx512bf16():
+            missing(f"{version}, packed {kind}", "no AVX-512 BF16")
+            continue
+        # As Linear4bit does before its first product.
+        packed, packed_state = functional._convert_weight_packed_for_cpu(code, copy.copy(state))
+        next_packed = rotation(packed)
+        yield (f"{version}, matmul_4bit {kind} packed, AVX-512 BF16",
+               lambda: bitsandbytes.matmul_4bit(x, next_packed(), quant_state=packed_state),
+               size - n * k // 64 * 2)  # its scales are bf16
+
+
+SOURCES = {"onnxruntime": onnx_calls, "bitsandbytes": bitsandbytes_calls}
 
 
 def sample(call, seconds, threads):
@@ -128,13 +138,12 @@ def sample(call, seconds, threads):
 
 
 def qk_line(bench, n, k, arguments):
-    lines = subprocess.run([bench, "--filter", "nf4 b64 f32", "--threads", str(arguments.threads),
-                            "--seconds", "0.2"], check=True, capture_output=True, text=True).stdout
-    for line in lines.splitlines():
-        record = json.loads(line)
-        if (record["n"], record["k"]) == (n, k):
-            return record
-    sys.exit(f"{bench} has no shape {n}x{k}")
+    lines = subprocess.run([bench, "--filter", "nf4 b64 f32", "--shape", f"{n}x{k}", "--threads",
+                            str(arguments.threads), "--seconds", "0.2"],
+                           check=True, capture_output=True, text=True).stdout
+    if not lines:
+        sys.exit(f"{bench} has no shape {n}x{k}")
+    return json.loads(lines)
 
 
 def main():
@@ -143,12 +152,14 @@ def main():
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=1)
     parser.add_argument("--shapes", default="4096x4096")
+    parser.add_argument("--package", choices=SOURCES, help="only this one's")
     arguments = parser.parse_args()
+    sources = [SOURCES[arguments.package]] if arguments.package else SOURCES.values()
     os.environ["OMP_NUM_THREADS"] = str(arguments.threads)
     found = False
     for shape in arguments.shapes.split(","):
         n, k = map(int, shape.split("x"))
-        for source in (onnx_calls, bitsandbytes_calls):
+        for source in sources:
             for name, call, size in source(n, k, arguments.threads) or ():
                 found = True
                 floors, rates = [], []
