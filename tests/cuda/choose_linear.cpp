@@ -3,6 +3,7 @@
 
 #include "cuda/choose/gemm.hpp"
 #include "cuda/choose/linear.hpp"
+#include "cuda/choose/middle.hpp"
 
 namespace {
 
@@ -24,10 +25,10 @@ TEST(CudaChoose, WhichKernelMultiplies) {
         {{100000, true, true, true}, LinearPath::kGemm},
         {{100000, true, true, false}, LinearPath::kGemm},
         {{16, true, false, true}, LinearPath::kMatvec},
-        {{48, true, false, true}, LinearPath::kMatvec},
-        {{49, true, false, true}, LinearPath::kPrefill},
-        {{64, true, false, false}, LinearPath::kMatvec},
-        {{65, true, false, false}, LinearPath::kMiddle},
+        {{17, true, false, true}, LinearPath::kMiddle},
+        {{256, true, false, true}, LinearPath::kMiddle},
+        {{257, true, false, true}, LinearPath::kPrefill},
+        {{17, true, false, false}, LinearPath::kMiddle},
         {{4096, true, false, false}, LinearPath::kMiddle},
         {{32, false, true, true, true, true}, LinearPath::kDirect},
         {{33, false, true, true, true, true}, LinearPath::kPrefill},
@@ -112,6 +113,45 @@ TEST(CudaChoose, NoClusterHasMoreBlocksThanStages) {
                 const int64_t tiles = qk::cuda::cost_of(plan.cut, pairs).stage_tiles;
                 const int64_t stages = (k + 64 * tiles - 1) / (64 * tiles);
                 EXPECT_LE(plan.tail > 0 ? 2 : plan.split, stages) << m << " " << k;
+            }
+        }
+    }
+}
+
+TEST(CudaChoose, HowMiddleBatchesShareK) {
+    const struct {
+        int64_t m, n, k;
+        int32_t multiprocessors, split;
+    } rows[] = {
+        {64, 4096, 4096, 132, 4},  {128, 4096, 4096, 132, 4},   {256, 4096, 4096, 132, 2},
+        {64, 8192, 8192, 132, 4},  {64, 4096, 14336, 132, 8},   {64, 28672, 4096, 132, 1},
+        {64, 1024, 4096, 132, 16}, {64, 16384, 16384, 132, 2},  {64, 128, 256, 132, 1},
+        {64, 4096, 4096, 108, 6},  {64, 14336, 4096, 84, 3},    {64, 4096, 4096, 16, 1},
+    };
+    for (const auto &row : rows) {
+        const int64_t x_blocks = qk::ceil_div(row.m, qk::cuda::kMiddleBlockX);
+        EXPECT_EQ(qk::cuda::middle_split(x_blocks, row.n, row.k, row.multiprocessors), row.split)
+            << row.m << ": " << row.n << " x " << row.k << " on " << row.multiprocessors;
+    }
+}
+
+// Every part has stages, and who asks for the workspace of m rows has room for fewer.
+TEST(CudaChoose, PartsOfKFitTheWorkspaceOfMoreRows) {
+    for (const int32_t multiprocessors : {1, 16, 84, 132, 188}) {
+        for (const int64_t n : {1, 129, 1000, 4096, 28672}) {
+            for (const int64_t k : {16, 272, 4096, 28672}) {
+                int64_t before = 0;
+                for (int64_t m = 17; m < 2000; m += 47) {
+                    const int32_t split = qk::cuda::middle_split(
+                        qk::ceil_div(m, qk::cuda::kMiddleBlockX), n, k, multiprocessors);
+                    ASSERT_LE(split * 4, qk::max64(qk::ceil_div(k, 64), 4));
+                    const int64_t bytes = qk::cuda::middle_workspace(m, n, k, multiprocessors);
+                    ASSERT_GE(bytes, before);
+                    if (split > 1) {
+                        ASSERT_GE(bytes, split * m * n * 4);
+                    }
+                    before = bytes;
+                }
             }
         }
     }

@@ -45,7 +45,8 @@ struct OnDevice {
     }
 };
 
-// Rows [first, first + rows) of y; empty where the kernel does not take the case.
+// Rows [first, first + rows) of y; empty where the kernel does not take the case. The workspace it
+// asks for held NaNs.
 std::vector<uint8_t> run(const qk::Kernel<qk::LinearArgs> &kernel, const Problem &p,
                          const OnDevice &device, int64_t first, int64_t rows) {
     const DeviceBuffer y(std::vector<uint8_t>(size_t(rows * p.n() * p.size()), 0xff));
@@ -57,7 +58,13 @@ std::vector<uint8_t> run(const qk::Kernel<qk::LinearArgs> &kernel, const Problem
                                  {type, rows, p.n(), y.data()}};
     if (!kernel.can_run(args, 0)) return {};
     qk::ErrorText error = {};
-    EXPECT_EQ(kernel.run(args, device_launch(&error)), QK_OK) << error.text;
+    const size_t room = qk::workspace_of(kernel, args, 0);
+    const DeviceBuffer workspace(std::vector<uint8_t>(room, 0xff));
+    qk::Launch launch = device_launch(&error);
+    launch.workspace = workspace.data();
+    launch.workspace_bytes = room;
+    EXPECT_EQ(kernel.run(args, launch), QK_OK) << error.text;
+    workspace.read();  // its canaries
     return y.read();
 }
 
@@ -65,14 +72,14 @@ std::vector<uint8_t> run(const qk::Kernel<qk::LinearArgs> &kernel, const Problem
 // one warp of 8 or 16 sums a group, or its share of k, on the tensor cores (17 additions a product
 // of 16), folds it with the scale (2 a group), then warps are added; parts of an f32 x are sums of
 // their own: 3 more. lanes: 8 products, a fold, and so on through every 32nd unit, then 5 halvings.
-// middle: 64 columns on the tensor cores, a fold, and so on.
+// middle: 64 columns on the tensor cores, a fold, and so on; up to 16 parts of k.
 double additions_of(const Problem &p) {
     const qk::Geometry &s = p.w.shape.geometry;
     const double share = 64.0 * double((s.k + 511) / 512), group = double(s.group_size);
     const double chain = std::min(share, group) * 17 / 16 + 17;
     const double tensor = chain + 2 * (share / group + 2) + 16 + 3;
     const double lanes = 8 + 2 * (double(s.k) / 256 + 1) + 5;
-    const double middle = 68 + 2 * (double(s.k) / 64 + 1);
+    const double middle = 68 + 2 * (double(s.k) / 64 + 1) + 16;
     if (p.packed.shape.rows > 0) return middle + 1;
     return std::max(tensor, lanes) + 1;
 }
@@ -236,46 +243,85 @@ TEST(CudaDirect, EightBitsAndFlatGroups) {
     EXPECT_GT(ran, 5);
 }
 
-// The matrix kernel of GPUs without wgmma, wherever it can run.
+Problem packed_problem(qk_tensor_desc desc, qk_format type, int64_t m, Rng &rng) {
+    if (desc.scale_format == QK_FORMAT_LUT8) desc.scale_group_size = 16;
+    Problem p = make_problem(desc, type, m, rng);
+    desc.layout = QK_LAYOUT_PACKED;
+    p.packed = empty_weight(desc, qk::kCudaBackend.packed_layout(*p.w.shape.format), 0);
+    EXPECT_EQ(qk::cpu::kRepackGeneric.run({p.w.view(), p.packed.view()}, host_launch()), QK_OK);
+    return p;
+}
+
+// Rows [first, first + rows) of y, the whole, from a call of their own.
+void expect_rows_of(const std::vector<uint8_t> &y, const qk::Kernel<qk::LinearArgs> &kernel,
+                    const Problem &p, const OnDevice &device, int64_t first, int64_t rows) {
+    const auto some = run(kernel, p, device, first, rows);
+    if (some.empty()) return;  // at an address that it does not take
+    const size_t row_bytes = y.size() / size_t(p.m);
+    EXPECT_EQ(memcmp(some.data(), y.data() + size_t(first) * row_bytes, some.size()), 0)
+        << kernel.name << " rows from " << first;
+}
+
+// The matrix kernel of GPUs without wgmma, wherever it can run: with room for parts of k, without.
 TEST(CudaDirect, MiddleBatchesFromPackedTiles) {
     QK_NEEDS_DEVICE();
     Rng rng(45);
     int at = 0;
-    const Shapes shapes = kSimulated ? Shapes{{17, 80}, {70, 208}}
+    const Shapes shapes = kSimulated ? Shapes{{17, 80}, {70, 208}, {33, 528}}
                                      : Shapes{{1, 16}, {17, 80}, {130, 1040}, {256, 512},
-                                              {4400, 192}, {1000, 4096}};
-    const int64_t batches[] = {65, 66, 79, 100, 128, 129, 300};
+                                              {4400, 192}, {1000, 4096}, {33000, 128}};
+    const int64_t batches[] = {17, 66, 64, 100, 32, 129, 48, 300};
     for (const qk_format format :
          {QK_FORMAT_U4_AFFINE, QK_FORMAT_NF4, QK_FORMAT_FP4_BNB, QK_FORMAT_FP4_E2M1}) {
         for (const qk_format scale : kScales) {
             for (const auto &[n, k] : shapes) {
                 ++at;
-                if (kSimulated && at % 5 != 0) continue;
+                if (kSimulated && at % 7 != 0) continue;
                 const int32_t groups[] = {64, 128, 256, QK_GROUP_ROW};
-                const int32_t group = groups[at % 4];
                 const bool symmetric = format == QK_FORMAT_U4_AFFINE && at % 3 == 0;
-                qk_tensor_desc desc =
-                    weight_desc(format, scale, QK_LAYOUT_ROW, group, n, k, symmetric);
-                if (scale == QK_FORMAT_LUT8) desc.scale_group_size = 16;
-                const int64_t m = batches[kSimulated ? 0 : at % 7];
-                Problem p = make_problem(desc, kTypes[at % 2], m, rng);
-                desc.layout = QK_LAYOUT_PACKED;
-                p.packed = empty_weight(desc, qk::kCudaBackend.packed_layout(*p.w.shape.format), 0);
-                ASSERT_EQ(qk::cpu::kRepackGeneric.run({p.w.view(), p.packed.view()}, host_launch()),
-                          QK_OK);
-                SCOPED_TRACE(std::string(p.w.shape.format->name) + " n " + std::to_string(n) +
-                             " k " + std::to_string(k) + " m " + std::to_string(p.m) + " group " +
-                             std::to_string(group));
+                const int64_t m = batches[kSimulated ? at / 7 % 2 : at % 8];
+                const bool second = kSimulated ? format != QK_FORMAT_U4_AFFINE : at % 2 != 0;
+                Problem p = packed_problem(
+                    weight_desc(format, scale, QK_LAYOUT_ROW, groups[at % 4], n, k, symmetric),
+                    kTypes[second], m, rng);
+                SCOPED_TRACE(std::string(p.w.shape.format->name) + " scale " +
+                             p.w.shape.scale_format->name + " n " + std::to_string(n) + " k " +
+                             std::to_string(k) + " m " + std::to_string(p.m) + " group " +
+                             std::to_string(groups[at % 4]));
+                p.has_bias = at % 2 == 0;
                 const OnDevice device(p, 0);
-                const auto y = run(qk::cuda::kLinearMiddle, p, device, 0, p.m);
-                ASSERT_FALSE(y.empty());
-                expect_within_bound(p, y, "middle");
-                if (HasFailure()) return;
-                const size_t row_bytes = y.size() / size_t(p.m);
-                const auto last = run(qk::cuda::kLinearMiddle, p, device, p.m - 65, 65);
-                if (last.empty()) continue;  // at an address that it does not take
-                EXPECT_EQ(memcmp(last.data(), y.data() + size_t(p.m - 65) * row_bytes,
-                                 last.size()), 0);
+                for (const auto *kernel :
+                     {&qk::cuda::kLinearMiddle, &qk::cuda::kLinearMiddleWhole}) {
+                    const auto y = run(*kernel, p, device, 0, p.m);
+                    ASSERT_EQ(y.empty(), m <= 64 && kernel != &qk::cuda::kLinearMiddle);
+                    if (y.empty()) continue;
+                    expect_within_bound(p, y, kernel->name);
+                    if (HasFailure()) return;
+                    if (m <= 65 && m > 17) expect_rows_of(y, *kernel, p, device, m - 17, 17);
+                    for (int repeat = 0; repeat < (kSimulated ? 0 : 3); ++repeat) {
+                        EXPECT_EQ(run(*kernel, p, device, 0, p.m), y) << kernel->name;
+                    }
+                }
+            }
+        }
+    }
+}
+
+// Each number of rows to 64 gives a row the same bits: with parts of k and without.
+TEST(CudaDirect, MiddleRowsKnowNoBatch) {
+    QK_NEEDS_DEVICE();
+    if (kSimulated) GTEST_SKIP() << "takes minutes on simulated threads";
+    Rng rng(46);
+    for (const qk_format format : {QK_FORMAT_U4_AFFINE, QK_FORMAT_NF4}) {
+        for (const int64_t n : {200, 17000}) {
+            const Problem p =
+                packed_problem(weight_desc(format, QK_FORMAT_F16, QK_LAYOUT_ROW, 64, n, 1040),
+                               QK_FORMAT_F16, 64, rng);
+            const OnDevice device(p, 0);
+            const auto y = run(qk::cuda::kLinearMiddle, p, device, 0, 64);
+            for (int64_t rows = 17; rows < 64; rows += n > 1000 ? 9 : 1) {
+                expect_rows_of(y, qk::cuda::kLinearMiddle, p, device, 0, rows);
+                expect_rows_of(y, qk::cuda::kLinearMiddle, p, device, 64 - rows, rows);
             }
         }
     }

@@ -11,7 +11,7 @@ enum class LinearPath {
     kGeneric,  // any case; the CPU's bits
     kMatvec,   // packed tiles, small batches: decode/
     kGemm,     // packed tiles, larger batches: gemm/
-    kMiddle,   // the same without wgmma and without cuBLASLt: middle/
+    kMiddle,   // the same without wgmma: middle/
     kDirect,   // layouts of checkpoints, small batches: direct/words.cu, columns.cu
     kLanes,    // what those do not take: direct/lanes.cu
     kRepack,   // repack, then gemm/: linear/repacked.cpp
@@ -28,9 +28,10 @@ struct LinearCase {
 };
 
 constexpr int64_t kMatvecRows = 16;  // more rows of x go to the matrix kernel, where it runs
-constexpr int64_t kTilesLibraryRows = 48;  // where gemm/ does not run
-constexpr int64_t kSlicesRows = 32;        // and decode/matvec.cu does not either
-constexpr int64_t kMiddleRows = 64;        // fewer are passes of 16 rows
+constexpr int64_t kMiddleRows = 256;      // of middle/, where gemm/ does not run; more: cuBLASLt
+constexpr int64_t kMiddleWholeRows = 64;  // fewer without a workspace are passes of 16 rows
+constexpr int64_t kSlicesRows = 32;       // where decode/matvec.cu does not run either
+constexpr int64_t kTableSlicesRows = 48;  // f32 x, small weights
 constexpr int64_t kDirectRows = 32;        // not packed: more go to cuBLASLt
 constexpr int64_t kLanesRows = 4;
 constexpr int64_t kGenericRows = 8;
@@ -39,15 +40,14 @@ constexpr int64_t kGenericRows = 8;
 // of f32 x, which the library multiplies without tensor cores, or of 16.
 constexpr int64_t slices_rows(bool f32, bool looked_up, int64_t codes) {
     if (!f32) return kSlicesRows;
-    return looked_up && codes < int64_t{1} << 25 ? kTilesLibraryRows : 64;
+    return looked_up && codes < int64_t{1} << 25 ? kTableSlicesRows : 64;
 }
 
 constexpr LinearPath choose_linear(const LinearCase &c) {
     if (c.tiles) {
         if (c.m <= kMatvecRows) return LinearPath::kMatvec;
         if (c.wgmma) return LinearPath::kGemm;
-        if (c.library && c.m > kTilesLibraryRows) return LinearPath::kPrefill;
-        return c.m <= kMiddleRows ? LinearPath::kMatvec : LinearPath::kMiddle;
+        return c.library && c.m > kMiddleRows ? LinearPath::kPrefill : LinearPath::kMiddle;
     }
     if (c.repacks && c.m > kMatvecRows) return LinearPath::kRepack;
     const int64_t most = c.direct ? kDirectRows : c.lanes ? kLanesRows : kGenericRows;

@@ -1,69 +1,101 @@
-// The host side of middle/middle.cuh.
+// The host side of the matrix kernel on mma.sync (middle/middle.cuh), and what adds up the parts
+// where blocks share k.
 #include "cuda/choose/linear.hpp"
 #include "cuda/conditions.hpp"
 #include "cuda/lists.hpp"
-#include "cuda/middle/middle.cuh"
+#include "cuda/middle/output.cuh"
 #include "cuda/runtime.hpp"
 
 namespace qk::cuda {
 namespace {
 
-template <class T, class Decode, int kRowTiles>
-Status run_tiles(const Problem &p, const Launch &launch) {
-    using M = Middle<T, Decode, kRowTiles>;
-    Shape3 shape = {dim3(uint32_t(ceil_div(p.row_tiles, M::kBlockTiles)),
-                         uint32_t(ceil_div(p.m, kXBlock))),
-                    kThreads};
-    shape.shared_bytes = M::kShared;
+// y from the parts, in their order.
+constexpr int32_t kAddThreads = 128;
+
+__global__ void __launch_bounds__(kAddThreads)
+    add_middle_parts(const __grid_constant__ MiddleProblem p) {
+    allow_next_kernel();
+    wait_for_previous_kernel();
+    const int64_t pitch = int64_t(p.row_tiles) * 16;
+    const int64_t x_row = blockIdx.y, row = (int64_t(blockIdx.x) * kAddThreads + threadIdx.x) * 4;
+    if (row >= p.w.geometry.n) return;
+    const float4 *const from = reinterpret_cast<const float4 *>(p.parts + x_row * pitch + row);
+    float4 v = *from;
+    for (int32_t i = 1; i < p.split; ++i) v = add_four(v, from[p.m * pitch / 4 * i]);
+    store_four(p, x_row, row, v);
+}
+
+constexpr int32_t kLeastShared = 96 * 1024;  // every GPU from sm_80 on has more
+
+Status add_parts(const MiddleProblem &p, const Launch &launch) {
+    Shape3 shape = {dim3(uint32_t(ceil_div(p.w.geometry.n, kAddThreads * 4)), uint32_t(p.m)),
+                    kAddThreads};
     shape.overlaps = compute_capability(launch.device_index) >= 90;
-    return launch_kernel(launch, "linear", multiply_middle<T, Decode, kRowTiles>, shape, p);
+    return launch_kernel(launch, "linear", add_middle_parts, shape, p);
 }
 
-// Small blocks where large ones would leave multiprocessors idle.
-template <class T, class Decode>
-Status run_decode(const Problem &p, const Launch &launch) {
-    const int64_t blocks = ceil_div(p.row_tiles, 4) * ceil_div(p.m, kXBlock);
-    return blocks < 2 * multiprocessors(launch.device_index)
-               ? run_tiles<T, Decode, 1>(p, launch)
-               : run_tiles<T, Decode, 2>(p, launch);
+int32_t split_of(const LinearArgs &args, int32_t device_index) {
+    const Geometry &s = args.w.geometry;
+    return middle_split(ceil_div(args.x.rows, kMiddleBlockX), s.n, s.k,
+                        multiprocessors(device_index));
 }
 
-template <class T>
-Status run_type(const Problem &p, const Launch &launch) {
-    return p.w.layout == kLayoutTiles ? run_decode<T, Numbers<T>>(p, launch)
-                                      : run_decode<T, Pairs<T>>(p, launch);
+size_t workspace_bytes(const LinearArgs &args, int32_t device_index) {
+    const Geometry &s = args.w.geometry;
+    return size_t(
+        middle_workspace(args.x.rows, s.n, s.k, multiprocessors(device_index)));
 }
 
+// Without room for parts a block takes all of k.
 Status run(const LinearArgs &args, const Launch &launch) {
     const Geometry &s = args.w.geometry;
-    const int64_t second_group = args.w.scale.second_group;
-    const Problem p = {view_of(args),
+    const bool room = workspace_bytes(args, launch.device_index) <= launch.workspace_bytes;
+    MiddleProblem p = {view_of(args),
+                       args.y.columns,
                        int32_t(ceil_div(s.n, 16)),
-                       int32_t(ceil_div(s.k, kStepColumns)),
+                       int32_t(ceil_div(s.k, 64)),
                        group_tiles_shift(s),
-                       log2_of(second_group)};
-    return p.type == QK_FORMAT_F16 ? run_type<F16>(p, launch) : run_type<BF16>(p, launch);
+                       log2_of(args.w.scale.second_group),
+                       int32_t(ceil_div(args.x.rows, kMiddleBlockX)),
+                       room ? split_of(args, launch.device_index) : 1,
+                       0,
+                       static_cast<float *>(launch.workspace)};
+    const bool f16 = p.type == QK_FORMAT_F16;
+    RunMiddle *const run_middle = p.w.layout == kLayoutTiles
+                                      ? (f16 ? run_middle_numbers_f16 : run_middle_numbers_bf16)
+                                      : (f16 ? run_middle_pairs_f16 : run_middle_pairs_bf16);
+    QK_TRY(run_middle(launch, &p));
+    return p.split > 1 ? add_parts(p, launch) : QK_OK;
 }
 
-bool can_run(const LinearArgs &args, int32_t device_index) {
+bool takes(const LinearArgs &args, int32_t device_index) {
     const Weight &w = args.w;
-    if (is_dense(*w.format) || args.x.rows <= kMiddleRows) return false;
+    if (is_dense(*w.format)) return false;
     const Geometry &s = w.geometry;
-    const size_t shared = w.layout->id == kLayoutTiles ? Middle<F16, Numbers<F16>, 2>::kShared
-                                                       : Middle<F16, Pairs<F16>, 2>::kShared;
+    const int64_t blocks =
+        ceil_div(s.n, kMiddleBlockRows) * ceil_div(args.x.rows, kMiddleBlockX);
     return (w.layout->id == kLayoutTiles || w.layout->id == kLayoutTilesPairs) && !s.flat &&
            (s.groups_per_row == 1 || (s.group_size % 64 == 0 && power_of_two(s.group_size))) &&
            s.k % 16 == 0 && s.k < (int64_t{1} << 30) && s.n < (int64_t{1} << 34) &&
-           power_of_two(w.scale.second_group) && args.x.format->id != QK_FORMAT_F32 &&
-           args.x.rows <= int64_t{65535} * kXBlock && aligned(args.x.data) && aligned(w.data) &&
+           blocks < (int64_t{1} << 31) && power_of_two(w.scale.second_group) &&
+           args.x.format->id != QK_FORMAT_F32 && aligned(args.x.data) && aligned(w.data) &&
            aligned(w.scale.data) && aligned(w.zero) && aligned(w.scale.second) &&
            aligned(w.scale.code) && aligned(w.scale.bias) &&
-           compute_capability(device_index) >= 80 &&
-           shared <= size_t(shared_memory(device_index));
+           compute_capability(device_index) >= 80 && shared_memory(device_index) >= kLeastShared;
+}
+
+bool can_run(const LinearArgs &args, int32_t device_index) {
+    return args.x.rows > kMatvecRows && takes(args, device_index);
+}
+
+// Where the workspace has no room for parts.
+bool can_run_whole(const LinearArgs &args, int32_t device_index) {
+    return args.x.rows > kMiddleWholeRows && takes(args, device_index);
 }
 
 }  // namespace
 
-const Kernel<LinearArgs> kLinearMiddle = {"middle", can_run, nullptr, run};
+const Kernel<LinearArgs> kLinearMiddle = {"middle", can_run, workspace_bytes, run};
+const Kernel<LinearArgs> kLinearMiddleWhole = {"middle whole", can_run_whole, nullptr, run};
 
 }  // namespace qk::cuda

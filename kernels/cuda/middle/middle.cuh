@@ -1,151 +1,81 @@
-// y = x . transpose(w) + bias for 65 rows of x and more, from the packed tiles, on mma.sync: the
-// matrix kernel of every GPU from sm_80 on that has no wgmma (gemm/ has it), where cuBLASLt is not
-// there.
+// y = x . transpose(w) + bias for 17 rows of x and more, from the packed tiles, on mma.sync: the
+// matrix kernel of every GPU from sm_80 on that has no wgmma (gemm/ has it).
 //
-//   block: 64 (32) rows of w x 64 rows of x, 4 warps of 32 (16) x 32      k in steps of 64 columns
+//   block: 128 rows of w x 64 (32) rows of x, 4 warps of 32 x 64 (32)    k in stages of 64 columns
 //
-//      codes 4 (2) tiles of 512 B |            | slot 0 | slot 1 | .. | slot 5 |  <- cp.async, five
-//      x     64 rows of 128 B     |  a step ->                                       steps ahead
+//      codes  8 tiles of 512 B   |         | slot 0 | slot 1 | .. |   <- cp.async, all but one slot
+//      x      64 rows of 128 B   | a stage                                                   ahead
+//      scales, zeros             |
 //
-// A word of codes becomes one 16 x 16 operand of w in registers (as in decode/matvec.cu), for 4
+// A word of codes becomes one 16 x 16 operand of w in registers (as in decode/matvec.cu), for 8
 // products with x; a lane's 16 columns of a row of x are 2 loads of 16 bytes, whose places
-// alternate with the row so that 8 lanes meet 8 different banks. A step is summed from zero and
-// folded with the group's scale in f32. k is not cut: a row of y depends on k and the groups alone.
+// alternate with the row so that 8 lanes meet 8 different groups of banks: as much as ldmatrix
+// reads, in the order in which the packed codes lie. 64 columns are summed from zero and folded
+// with the group's scale in f32.
 //
-// Bytes per output: k / 2 / 64 of codes and 2 k / 64 of x (from L2 as a rule).
+// Where there are fewer blocks than multiprocessors, blocks share k (choose/middle.hpp); their sums
+// meet in the workspace and a second kernel adds them up, always in the same order.
+//
+// Bytes per output: k / 2 / 64 of codes and 2 k / 128 of x (from L2 as a rule). A 16 x 8 x 16
+// product costs a warp 1.1 instructions of decoding, one to fold, a quarter of one to read x. What
+// orders the next stage has no branches, so that it may stand between the products.
 #pragma once
-#include <string.h>
-
-#include "cuda/direct/operands.cuh"
+#include "cuda/middle/copies.cuh"
+#include "cuda/middle/output.cuh"
 
 namespace qk::cuda {
 namespace {
 
-constexpr int kXBlock = 64, kSlots = 6, kStepColumns = 64;
-constexpr int32_t kThreads = 128;
-constexpr int kXTiles = 4;  // of 8 rows of x, of a warp
-constexpr uint32_t kTileBytes = 512, kXBytes = kXBlock * kStepColumns * 2;
-
-struct Problem : LinearView {
-    int32_t row_tiles, steps;
-    int32_t group_shift;   // log2 of the steps a group
-    int32_t second_shift;  // nested: log2 of second_group
-};
-
-// 16 bytes, or zeros, that arrive by themselves.
-__device__ inline void copy_16_or_zeros(void *to, const void *from, bool there) {
-#if __CUDA_ARCH__ >= 800
-    const uint32_t address = uint32_t(__cvta_generic_to_shared(to));
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from),
-                 "r"(there ? 16 : 0)
-                 : "memory");
-#elif defined(QK_CUDA_SIMULATED)
-    if (there) memcpy(to, from, 16);
-    if (!there) memset(to, 0, 16);
-#endif
-}
-
-__device__ inline void end_of_copies() {
-#if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
-
-// Until the copies of all steps but the newest are in.
-__device__ inline void wait_for_copies() {
-#if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.wait_group %0;" ::"n"(kSlots - 2) : "memory");
-#endif
-}
-
-template <class T, class Decode, int kRowTiles>
+template <class S>
 struct Middle {
-    static constexpr int kBlockTiles = 2 * kRowTiles;  // of 16 rows
-    static constexpr uint32_t kCodeBytes = kBlockTiles * kTileBytes;
-    static constexpr uint32_t kSlotBytes = kCodeBytes + kXBytes;
-    static constexpr size_t kTable = Decode::kPairs ? kTableWords * 4 : 0;
-    static constexpr size_t kShared = kTable + kSlots * kSlotBytes;
+    using T = typename S::T;
+    using Decode = typename S::Decode;
+    using Sums = float[S::kR][S::kB][4];
 
-    const Problem &p;
+    const MiddleProblem &p;
     uint8_t *slots;
     const uint32_t *table;
-    int64_t first_tile, x_first;
-    int warp_row, warp_x;        // of the warp: its first tile and row of x in the block
-    float scale_bias;            // nested
-    float sum[kRowTiles][kXTiles][4] = {};
+    const float *scale_codes;  // nested
+    float scale_bias;
+    uint32_t words_at = 0, x_at = 0, scales_at = 0, zeros_at = 0;  // of this lane, in a stage
 
-    // Scales and zeros of rows r and r + 8 of the lane, as they are stored: whatever is done with
-    // them here would wait for them.
-    struct Group {
-        uint2 scale[kRowTiles];
-        uint32_t zero[kRowTiles];
-    };
-
-    __device__ void order(int32_t step) const {
-        if (step < p.steps) {
-            uint8_t *const slot = slots + step % kSlots * kSlotBytes;
-            for (uint32_t at = threadIdx.x * 16; at < kCodeBytes; at += kThreads * 16) {
-                const int64_t tile = first_tile + at / kTileBytes;
-                const bool there = tile < p.row_tiles;
-                const int64_t from = ((there ? tile : 0) * p.steps + step) * kTileBytes;
-                copy_16_or_zeros(slot + at, p.w.data + from + at % kTileBytes, there);
-            }
-            const int64_t k = p.w.geometry.k;
-            for (uint32_t i = threadIdx.x; i < kXBytes / 16; i += kThreads) {
-                const uint32_t row = i / 8, chunk = i % 8;
-                const int64_t column = int64_t(step) * kStepColumns + chunk * 8;
-                const bool there = x_first + row < p.m && column < k;
-                const int64_t from = there ? (x_first + row) * k + column : 0;
-                copy_16_or_zeros(slot + kCodeBytes + row * 128 + (chunk ^ (row & 1)) * 16,
-                                 static_cast<const uint8_t *>(p.x) + from * 2, there);
-            }
-        }
-        end_of_copies();
+    __device__ void place() {
+        const uint32_t lane = threadIdx.x % 32, tile = threadIdx.x / 32 * S::kR;
+        words_at = tile * 512 + lane * 16;
+        x_at = S::kXAt + lane / 4 * 128 + (lane % 4 * 2 ^ (lane / 4 & 1)) * 16;
+        scales_at = S::kScaleAt + tile * S::kScale + lane / 4 * kPairBytes<S::kind>;
+        zeros_at = S::kZeroAt + tile * 8 + lane / 4;
+        keep(words_at);
+        keep(x_at);
+        keep(scales_at);
+        keep(zeros_at);
     }
 
-    __device__ int64_t tile_of(int i) const { return first_tile + warp_row + i; }
-
-    __device__ Group load_group(int32_t step) const {
-        Group g = {};
-        const int64_t group = step >> p.group_shift;
-        const int quad = int(threadIdx.x) % 32 / 4;
-#pragma unroll
-        for (int i = 0; i < kRowTiles; ++i) {
-            const int64_t tile = min64(tile_of(i), p.row_tiles - 1);
-            const int64_t at = (tile * p.w.geometry.groups_per_row + group) * 16 + quad * 2;
-            g.zero[i] = 0x88;
-            if (p.w.zero != nullptr) g.zero[i] = p.w.zero[at / 2];
-            if (p.w.scale_format == QK_FORMAT_F32) {
-                g.scale[i] = reinterpret_cast<const uint2 *>(p.w.scale)[at / 2];
-            } else if (p.w.scale_format == QK_FORMAT_LUT8) {
-                g.scale[i].x = reinterpret_cast<const uint16_t *>(p.w.scale)[at / 2];
-            } else {
-                g.scale[i].x = reinterpret_cast<const uint32_t *>(p.w.scale)[at / 2];
-            }
+    // Every zero is 8: no copy will change that.
+    __device__ void fill_zeros() const {
+        for (uint32_t i = threadIdx.x; i < uint32_t(p.slots) * S::kRowTiles; i += S::kThreads) {
+            uint8_t *const at = slots + i / S::kRowTiles * S::kStage + S::kZeroAt;
+            reinterpret_cast<uint2 *>(at)[i % S::kRowTiles] = {0x88888888u, 0x88888888u};
         }
-        return g;
     }
-    __device__ float scale_of_row(const Group &g, int32_t step, int i, int high) const {
-        const uint32_t both = g.scale[i].x, half = both >> 16 * high & 0xffffu;
-        switch (p.w.scale_format) {
-            case QK_FORMAT_F32:
-                return __uint_as_float(high == 0 ? both : g.scale[i].y);
-            case QK_FORMAT_F16:
-                return __half2float(__ushort_as_half(uint16_t(half)));
-            case QK_FORMAT_BF16:
-                return __uint_as_float(half << 16);
-            default: {  // two fp32 roundings, as bitsandbytes computes it
-                const int64_t row = tile_of(i) * 16 + int(threadIdx.x) % 32 / 4 + high * 8;
-                const int64_t number = min64(row, p.w.geometry.n - 1) *
-                                           p.w.geometry.groups_per_row +
-                                       (step >> p.group_shift);
-                const float code = reinterpret_cast<const float *>(
-                    p.w.code)[both >> 8 * high & 255];
-                const float second =
-                    reinterpret_cast<const float *>(p.w.second)[number >> p.second_shift];
-                return __fadd_rn(__fmul_rn(code, second), scale_bias);
-            }
+
+    __device__ float2 scales(const uint8_t *scale) const {
+        if constexpr (S::kind == ScaleKind::kF32) {
+            return *reinterpret_cast<const float2 *>(scale);
+        } else if constexpr (S::kind == ScaleKind::kNested) {  // as bitsandbytes computes it
+            const uint32_t quad = threadIdx.x % 32 / 4;
+            const float2 second =
+                *reinterpret_cast<const float2 *>(scale + 16 + quad * (8 - kPairBytes<S::kind>));
+            const uint32_t both = *reinterpret_cast<const uint16_t *>(scale);
+            return {__fadd_rn(__fmul_rn(scale_codes[both & 255], second.x), scale_bias),
+                    __fadd_rn(__fmul_rn(scale_codes[both >> 8], second.y), scale_bias)};
         }
+        const uint32_t both = *reinterpret_cast<const uint32_t *>(scale);
+        if constexpr (S::kind == ScaleKind::kBF16) {
+            return {__uint_as_float(both << 16), __uint_as_float(both & 0xffff0000u)};
+        }
+        return {__half2float(__ushort_as_half(uint16_t(both))),
+                __half2float(__ushort_as_half(uint16_t(both >> 16)))};
     }
 
     __device__ void decode(uint32_t word, const uint32_t (&zeros)[2], uint32_t (&a)[4]) const {
@@ -158,113 +88,129 @@ struct Middle {
         }
     }
 
-    __device__ void multiply(int32_t step, const Group &g) {
-        const uint32_t lane = threadIdx.x % 32, t = lane % 4;
-        const uint8_t *const slot = slots + step % kSlots * kSlotBytes;
-        uint32_t words[kRowTiles][4], zeros[kRowTiles][2];
+    // The warp's share of the stage at `at`: two rows of tiles. `order_more` stands between halves.
+    template <class OrderMore>
+    __device__ void multiply(const uint8_t *at, Sums &sum, const OrderMore &order_more) const {
+        uint32_t words[S::kR][4], zeros[S::kR][2];
+        float2 scale[S::kR];
 #pragma unroll
-        for (int i = 0; i < kRowTiles; ++i) {
-            const uint4 v = reinterpret_cast<const uint4 *>(slot)[(warp_row + i) * 32 + lane];
+        for (uint32_t i = 0; i < S::kR; ++i) {
+            const uint4 v = *reinterpret_cast<const uint4 *>(at + words_at + i * 512);
             words[i][0] = v.x;
             words[i][1] = v.y;
             words[i][2] = v.z;
             words[i][3] = v.w;
+            scale[i] = scales(at + scales_at + i * S::kScale);
             if constexpr (!Decode::kPairs) {
                 uint32_t raw[4];
-                Decode::raw(g.zero[i] * 0x01010101u, raw);
+                Decode::raw(at[zeros_at + i * 8] * 0x01010101u, raw);
                 zeros[i][0] = raw[0];
                 zeros[i][1] = raw[1];
             }
         }
-        float part[kRowTiles][kXTiles][4] = {};
+        float part[S::kR][S::kB][4] = {};
 #pragma unroll
         for (uint32_t half = 0; half < 2; ++half) {
-            uint4 x[kXTiles];
+            const uint8_t *const x_from = at + (x_at ^ half * 16);
+            uint4 x[S::kB];
 #pragma unroll
-            for (uint32_t b = 0; b < kXTiles; ++b) {
-                const uint32_t row = uint32_t(warp_x) + b * 8 + lane / 4;
-                const uint32_t chunk = (t * 2 + half) ^ (row & 1);
-                x[b] = *reinterpret_cast<const uint4 *>(slot + kCodeBytes + row * 128 + chunk * 16);
+            for (int b = 0; b < S::kB; ++b) {
+                x[b] = *reinterpret_cast<const uint4 *>(x_from + b * 1024);
             }
+            if (half == 1) order_more();
 #pragma unroll
-            for (int i = 0; i < kRowTiles; ++i) {
+            for (int i = 0; i < S::kR; ++i) {
                 uint32_t a[2][4];
                 decode(words[i][half * 2], zeros[i], a[0]);
                 decode(words[i][half * 2 + 1], zeros[i], a[1]);
 #pragma unroll
-                for (int b = 0; b < kXTiles; ++b) {
+                for (int b = 0; b < S::kB; ++b) {
                     mma_16x8x16<T>(part[i][b], a[0], x[b].x, x[b].y);
+                }
+#pragma unroll
+                for (int b = 0; b < S::kB; ++b) {
                     mma_16x8x16<T>(part[i][b], a[1], x[b].z, x[b].w);
                 }
             }
         }
 #pragma unroll
-        for (int i = 0; i < kRowTiles; ++i) {
-            const float scale[2] = {scale_of_row(g, step, i, 0), scale_of_row(g, step, i, 1)};
+        for (int i = 0; i < S::kR; ++i) {
 #pragma unroll
-            for (int b = 0; b < kXTiles; ++b) {
+            for (int b = 0; b < S::kB; ++b) {
 #pragma unroll
                 for (int j = 0; j < 4; ++j) {
-                    sum[i][b][j] = __fmaf_rn(part[i][b][j], scale[j / 2], sum[i][b][j]);
+                    sum[i][b][j] = __fmaf_rn(part[i][b][j], j / 2 == 0 ? scale[i].x : scale[i].y,
+                                             sum[i][b][j]);
                 }
             }
         }
     }
 
-    __device__ void store() const {
-        const int lane = int(threadIdx.x) & 31;
-        const int64_t n = p.w.geometry.n;
-#pragma unroll
-        for (int i = 0; i < kRowTiles; ++i) {
-#pragma unroll
-            for (int b = 0; b < kXTiles; ++b) {
-#pragma unroll
-                for (int j = 0; j < 4; ++j) {
-                    const int64_t row = tile_of(i) * 16 + lane / 4 + j / 2 * 8;
-                    const int64_t x_row = x_first + warp_x + b * 8 + lane % 4 * 2 + j % 2;
-                    if (row >= n || x_row >= p.m) continue;
-                    float y = sum[i][b][j];
-                    if (p.bias != nullptr) y = __fadd_rn(y, load_float(p.bias_type, p.bias, row));
-                    store_float(p.type, p.y, x_row * n + row, y);
-                }
-            }
+    __device__ void run(int32_t row_tile, int64_t x_first, int32_t first, int32_t last,
+                        Sums &sum) const {
+        MiddleCopies<S> copies(p, row_tile, x_first, first, last);
+        MiddleCopies<S> x_copies = copies;
+        for (int32_t i = 0; i + 1 < p.slots; ++i, copies.advance()) {
+            copies.order_codes(slots + i * S::kStage);
+            copies.order_scales(slots + i * S::kStage);
+        }
+        wait_for_previous_kernel();  // x may be its y
+        for (int32_t i = 0; i + 1 < p.slots; ++i, x_copies.advance()) {
+            x_copies.order_x(slots + i * S::kStage);
+            end_of_stage();
+        }
+        uint32_t here = 0, next = uint32_t(p.slots - 1) * S::kStage;
+        const uint32_t ring = uint32_t(p.slots) * S::kStage;
+        for (int32_t tile = first; tile < last; ++tile) {
+            wait_for_stage(p.slots);
+            __syncthreads();  // the stage is there for all, and all have left the slot that is next
+            multiply(slots + here, sum, [&] {
+                copies.order_codes(slots + next);
+                copies.order_scales(slots + next);
+                copies.order_x(slots + next);
+                copies.advance();
+                end_of_stage();
+            });
+            here = here + S::kStage == ring ? 0 : here + S::kStage;
+            next = next + S::kStage == ring ? 0 : next + S::kStage;
         }
     }
 };
 
-template <class T, class Decode, int kRowTiles>
-__global__ void __launch_bounds__(kThreads) multiply_middle(const __grid_constant__ Problem p) {
-    using M = Middle<T, Decode, kRowTiles>;
+template <class S>
+__global__ void __launch_bounds__(S::kThreads, 2)
+    multiply_middle(const __grid_constant__ MiddleProblem p) {
 #if defined(QK_CUDA_SIMULATED)
-    __shared__ uint4 shared[M::kShared / 16];
+    __shared__ uint4 shared[S::shared_bytes(4) / 16];
 #else
     extern __shared__ uint4 shared[];
 #endif
-    uint32_t *const table = reinterpret_cast<uint32_t *>(shared);
-    uint8_t *const slots = reinterpret_cast<uint8_t *>(shared) + M::kTable;
-    const int warp = int(threadIdx.x) / 32;
+    uint8_t *const base = reinterpret_cast<uint8_t *>(shared);
     allow_next_kernel();
-    if constexpr (Decode::kPairs) Decode::prepare(p.w, table, false);
-    wait_for_previous_kernel();  // x may be its y
-    M product = {p,
-                 slots,
-                 table,
-                 int64_t(blockIdx.x) * M::kBlockTiles,
-                 int64_t(blockIdx.y) * kXBlock,
-                 warp % 2 * kRowTiles,
-                 warp / 2 * (kXTiles * 8),
-                 p.w.scale_format == QK_FORMAT_LUT8 ? load_as<float>(p.w.bias, 0) : 0.0f};
-    for (int32_t step = 0; step < kSlots - 1; ++step) product.order(step);
-    typename M::Group next = product.load_group(0);
-    for (int32_t step = 0; step < p.steps; ++step) {
-        const typename M::Group now = next;
-        if (step + 1 < p.steps) next = product.load_group(step + 1);
-        wait_for_copies();
-        __syncthreads();  // this step is there for all, and all have left the slot that is next
-        product.order(step + kSlots - 1);
-        product.multiply(step, now);
+    if constexpr (S::Decode::kPairs) {
+        S::Decode::prepare(p.w, reinterpret_cast<uint32_t *>(base), false);
     }
-    product.store();
+    float *const scale_codes = reinterpret_cast<float *>(base + S::kTable);
+    if constexpr (S::kNested) {
+        for (uint32_t i = threadIdx.x; i < 256; i += S::kThreads) {
+            scale_codes[i] = reinterpret_cast<const float *>(p.w.code)[i];
+        }
+    }
+    Middle<S> product = {p, base + S::kRing, reinterpret_cast<const uint32_t *>(base),
+                         scale_codes, S::kNested ? load_as<float>(p.w.bias, 0) : 0.0f};
+    product.place();
+    if (!S::Decode::kPairs && p.w.zero == nullptr) product.fill_zeros();
+    const int32_t row_tile = int32_t(blockIdx.x / uint32_t(p.x_blocks)) * S::kRowTiles;
+    const int64_t x_first = int64_t(blockIdx.x % uint32_t(p.x_blocks)) * S::kX;
+    const int32_t first = int32_t(int64_t(p.tiles) * blockIdx.y / p.split);
+    const int32_t last = int32_t(int64_t(p.tiles) * (blockIdx.y + 1) / p.split);
+    typename Middle<S>::Sums sum = {};
+    product.run(row_tile, x_first, first, last, sum);
+    __syncthreads();  // the ring is free
+    const MiddleOutput<S> output = {p, reinterpret_cast<float *>(shared), row_tile, x_first};
+    output.store_sums(sum);
+    __syncthreads();
+    output.store();
 }
 
 }  // namespace

@@ -1,0 +1,51 @@
+// How the matrix kernel on mma.sync cuts a product: a pure function of the problem and the device.
+#pragma once
+#include <stdint.h>
+
+#include "base/checked.hpp"
+
+namespace qk::cuda {
+
+constexpr int64_t kMiddleBlockRows = 128, kMiddleBlockX = 64;  // of w, of x (32: half a block)
+constexpr int32_t kMiddleMostSplit = 16;
+
+// Nanoseconds. Two blocks share a multiprocessor. Measured on an H200; on other cards the ratios
+// are others, but more blocks than multiprocessors, fewer than two each, is right everywhere.
+constexpr int64_t middle_nanoseconds(int64_t blocks, int64_t stages, int32_t split,
+                                     int32_t multiprocessors) {
+    constexpr int64_t kPair = 840, kAlone = 510;       // of a stage of two blocks, of one
+    constexpr int64_t kStart = 2500, kAdd = 1700;      // of a block; of the second kernel
+    constexpr int64_t kPart = kMiddleBlockRows * kMiddleBlockX * 8;  // bytes to write and read
+    const int64_t all = blocks * split, each = ceil_div(stages, split);
+    const int64_t load = ceil_div(all, multiprocessors);
+    const int64_t turns = load / 2 * (kPair * each + kStart) + load % 2 * (kAlone * each + kStart);
+    return turns + (split > 1 ? kAdd + all * kPart / 5000 : 0);
+}
+
+// Parts of k, a block each. The same for every number of rows of x that makes as many blocks.
+constexpr int32_t middle_split(int64_t x_blocks, int64_t n, int64_t k, int32_t multiprocessors) {
+    const int64_t blocks = ceil_div(n, kMiddleBlockRows) * x_blocks, stages = ceil_div(k, 64);
+    if (blocks >= 2 * multiprocessors) return 1;
+    int32_t best = 1;
+    int64_t least = middle_nanoseconds(blocks, stages, 1, multiprocessors);
+    for (int32_t split = 2; split <= kMiddleMostSplit && split * 4 <= stages; ++split) {
+        const int64_t cost = middle_nanoseconds(blocks, stages, split, multiprocessors);
+        if (cost < least) best = split, least = cost;
+    }
+    return best;
+}
+
+// f32 sums of all parts. Grows with m, as callers who ask once for the largest m must find, though
+// fewer rows of x may be cut into more parts.
+constexpr int64_t middle_workspace(int64_t m, int64_t n, int64_t k, int32_t multiprocessors) {
+    int64_t rows = 0;
+    for (int64_t x_blocks = 1; x_blocks <= ceil_div(m, kMiddleBlockX) &&
+                               ceil_div(n, kMiddleBlockRows) * x_blocks < 2 * multiprocessors;
+         ++x_blocks) {
+        const int32_t split = middle_split(x_blocks, n, k, multiprocessors);
+        if (split > 1) rows = max64(rows, split * min64(m, x_blocks * kMiddleBlockX));
+    }
+    return rows * round_up(n, 16) * 4;
+}
+
+}  // namespace qk::cuda

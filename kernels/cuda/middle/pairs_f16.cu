@@ -1,0 +1,10 @@
+// The matrix kernel on mma.sync: codes that are looked up, f16 x.
+#include "cuda/middle/run.cuh"
+
+namespace qk::cuda {
+
+Status run_middle_pairs_f16(const Launch &launch, MiddleProblem *p) {
+    return run_middle<F16, Pairs<F16>>(launch, p);
+}
+
+}  // namespace qk::cuda
