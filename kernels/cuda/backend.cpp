@@ -19,8 +19,7 @@ int32_t device_count() {
 Status synchronize(const Launch &launch) {
     const cuda::DeviceGuard device(launch.device_index);
     QK_TRY(cuda::check(device.error(), launch.error, "synchronize"));
-    return cuda::check(cudaStreamSynchronize(cuda::stream_of(launch)), launch.error,
-                       "synchronize");
+    return cuda::check(cudaStreamSynchronize(cuda::stream_of(launch)), launch.error, "synchronize");
 }
 
 qk_layout packed_layout(const Format &format) {
@@ -64,12 +63,13 @@ constexpr Kernel<DequantizeArgs> const *kDequantize[] = {
 constexpr Kernel<QuantizeArgs> const *kQuantize[] = {&cuda::kQuantizeGeneric};
 constexpr Kernel<RepackArgs> const *kRepack[] = {&cuda::kRepackTiles, &cuda::kRepackGeneric};
 constexpr Kernel<LinearArgs> const *kLinear[] = {
-    &cuda::kLinearRepacked,    &cuda::kLinearPrefill, &cuda::kLinearGemm,   &cuda::kLinearMiddle,
-    &cuda::kLinearMiddleWhole, &cuda::kLinearVector,  &cuda::kLinearStages, &cuda::kLinearRows,
-    &cuda::kLinearSlices,      &cuda::kLinearMatvec,  &cuda::kLinearBytes,  &cuda::kLinearWords,
-    &cuda::kLinearColumns,     &cuda::kLinearLanes,   &cuda::kLinearGeneric};
-constexpr Kernel<GruArgs> const *kGru[] = {&cuda::kGruStep, &cuda::kGruCluster,
-                                           &cuda::kGruGeneric};
+    &cuda::kLinearRepacked, &cuda::kLinearPrefill,     &cuda::kLinearGemm,
+    &cuda::kLinearMiddle,   &cuda::kLinearMiddleWhole, &cuda::kLinearManySlices,
+    &cuda::kLinearVector,   &cuda::kLinearStages,      &cuda::kLinearRows,
+    &cuda::kLinearSlices,   &cuda::kLinearMatvec,      &cuda::kLinearBytes,
+    &cuda::kLinearWords,    &cuda::kLinearColumns,     &cuda::kLinearLanes,
+    &cuda::kLinearGeneric};
+constexpr Kernel<GruArgs> const *kGru[] = {&cuda::kGruStep, &cuda::kGruCluster, &cuda::kGruGeneric};
 
 }  // namespace
 

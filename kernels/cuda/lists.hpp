@@ -17,6 +17,7 @@ extern const Kernel<LinearArgs> kLinearVector;           // decode/vector.cu
 extern const Kernel<LinearArgs> kLinearStages;           // decode/stages.cu
 extern const Kernel<LinearArgs> kLinearRows;             // decode/rows.cu
 extern const Kernel<LinearArgs> kLinearSlices;           // decode/slices.cu
+extern const Kernel<LinearArgs> kLinearManySlices;       // decode/slices.cu
 extern const Kernel<LinearArgs> kLinearMatvec;           // decode/matvec.cu
 extern const Kernel<LinearArgs> kLinearGemm;             // gemm/gemm.cpp
 extern const Kernel<LinearArgs> kLinearMiddle;           // middle/middle.cu

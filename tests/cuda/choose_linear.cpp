@@ -164,6 +164,29 @@ TEST(CudaChoose, PassesBeforeSlabs) {
     EXPECT_EQ(qk::cuda::slices_rows(true, true, 1 << 25), 64);
 }
 
+TEST(CudaChoose, WhichWeightsOf17To24RowsAreForSlices) {
+    const struct {
+        int64_t n, k;
+        bool numbers, single, nested;
+    } rows[] = {
+        {4096, 4096, false, false, false}, {6144, 4096, true, false, true},
+        {5120, 5120, true, false, true},   {4096, 14336, false, false, false},
+        {8192, 8192, true, false, true},   {28672, 4096, true, true, true},
+        {8192, 28672, true, true, true},   {57344, 8192, true, true, true},
+        {57344, 256, false, false, false}, {20480, 5120, true, true, true},
+    };
+    for (const auto &row : rows) {
+        SCOPED_TRACE(std::to_string(row.n) + " x " + std::to_string(row.k));
+        const auto prefers = [&](bool looked_up, bool nested) {
+            return qk::cuda::prefers_many_slices(row.n, row.k, looked_up, nested, 132);
+        };
+        EXPECT_EQ(prefers(false, false), row.numbers);
+        EXPECT_EQ(prefers(true, false), row.single);
+        EXPECT_EQ(prefers(true, true), row.nested);
+        EXPECT_EQ(prefers(false, true), row.nested);
+    }
+}
+
 TEST(CudaChoose, SlabsToRepack) {
     const struct {
         int64_t n, step_bytes, rows;

@@ -82,8 +82,10 @@ TEST(CudaChoose, SlicesShareTheirWarps) {
 // its warps take, and the sums fit where the stages were.
 TEST(CudaChoose, SlicesMeetEveryChunkOnce) {
     for (const int32_t group_shift : {4, 5, 6, 7, 8, 30}) {
-        for (const int32_t x_bytes : {2, 4}) {
-            const SlicesSizes sizes = {130 * 1024, group_shift, 64, 8, x_bytes, 32 / x_bytes};
+        for (const int32_t x_rows : {8, 16, 24}) {
+            if (x_rows > 16 && group_shift < 6) continue;
+            const int32_t x_bytes = x_rows == 8 ? 4 : 2;
+            const SlicesSizes sizes = {130 * 1024, group_shift, 64, 8, x_bytes, x_rows};
             for (int64_t k = 16; k < 70000; k += k < 1500 ? 16 : 16 * 131) {
                 for (const int64_t n : {1, 17, 2113, 17000, 60000, 200000}) {
                     const SlicesPlan p = plan(n, k, sizes);

@@ -1,6 +1,7 @@
 // The kernel for small batches that adds k up in registers (decode/slices.cu): groups, types of x,
 // cuts of every kind.
 #include "cuda/linear_problem.hpp"
+#include "cuda/runtime.hpp"
 
 namespace cuda_test {
 namespace {
@@ -43,6 +44,86 @@ TEST(CudaSlices, EveryCut) {
             for (int repeat = 0; repeat < 3; ++repeat) {
                 ASSERT_EQ(run_on_device(qk::cuda::kLinearSlices, p, w, 0, p.m), y);
             }
+        }
+    }
+}
+
+// 17 to 24 rows of x have a kernel of their own.
+TEST(CudaSlices, ManyRowsAreWithinTheirBound) {
+    QK_NEEDS_DEVICE();
+    Rng rng(18);
+    check_packed_kernel(
+        qk::cuda::kLinearManySlices,
+        {{1, 16}, {17, 80}, {130, 1280}, {16 * 132 + 21, 144}, {33, 4096}, {47, 2096}},
+        {17, 24, 23, 18, 20}, {64, 128, 256, QK_GROUP_ROW, 1024},
+        {QK_FORMAT_F16, QK_FORMAT_F16, QK_FORMAT_BF16}, rng);
+}
+
+TEST(CudaSlices, ManyRowsKnowNoBatch) {
+    QK_NEEDS_DEVICE();
+    Rng rng(19);
+    const struct {
+        qk_format format, type;
+        int32_t group;
+        int64_t n, k;
+    } cases[] = {
+        {QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, 128, 144, 4368},
+        {QK_FORMAT_NF4, QK_FORMAT_F16, 64, 132 * 16 * 9 + 9, 2304},
+        {QK_FORMAT_NF4, QK_FORMAT_BF16, 128, 2120, 4096},
+        {QK_FORMAT_U4_AFFINE, QK_FORMAT_BF16, 64, 132 * 16 * 14, 400},
+    };
+    for (const auto &[format, type, group, n, k] : cases) {
+        Problem p = make_problem(weight_desc(format, QK_FORMAT_F16, QK_LAYOUT_ROW, group, n, k),
+                                 type, 24, rng);
+        SCOPED_TRACE(describe(p));
+        const DeviceWeight w = packed_weight(p.w);
+        const auto all = run_on_device(qk::cuda::kLinearManySlices, p, w, 0, p.m);
+        expect_within_bound(p, all, 1, group == 64 ? 1 : 2);
+        for (const int64_t batch : {17, 18, 23}) {
+            for (int64_t i = 0; i + batch <= p.m; ++i) {
+                ASSERT_NO_FATAL_FAILURE(
+                    expect_batch_of(all, qk::cuda::kLinearManySlices, p, w, i, batch));
+            }
+        }
+    }
+}
+
+// Which kernel takes 16, 17, 24 and 25 rows of x; large weights are only asked about.
+TEST(CudaSlices, ManyRowsAreForLargeWeights) {
+    QK_NEEDS_DEVICE();
+    if (qk::cuda::compute_capability(0) != 90) GTEST_SKIP() << "the matrix kernel needs sm_90a";
+    Rng rng(20);
+    const struct {
+        qk_format format, scale;
+        int64_t n, k;
+        bool many;
+    } cases[] = {
+        {QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, 8192, 8192, true},
+        {QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, 4096, 14336, false},
+        {QK_FORMAT_NF4, QK_FORMAT_F32, 8192, 8192, false},
+        {QK_FORMAT_NF4, QK_FORMAT_F32, 28672, 4096, true},
+        {QK_FORMAT_NF4, QK_FORMAT_LUT8, 6144, 4096, true},
+        // more than the workspace holds of it when it is repacked
+        {QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, 128256, 4096, false},
+    };
+    for (const auto &[format, scale, n, k, many] : cases) {
+        Problem p = make_problem(
+            weight_desc(format, scale, QK_LAYOUT_ROW, 64, 64, 256), QK_FORMAT_F16, 1, rng);
+        const DeviceWeight small = packed_weight(p.w);
+        qk::Weight w = small.view();
+        w.geometry.n = n;
+        w.geometry.k = k;
+        w.geometry.groups_per_row = k / 64;
+        w.geometry.group_count = n * (k / 64);
+        const DeviceBuffer x(p.x), y(p.x);
+        const qk::Format *const type = qk::find_format(p.type);
+        for (const int64_t m : {16, 17, 24, 25}) {
+            SCOPED_TRACE(std::to_string(n) + " x " + std::to_string(k) + ", " + std::to_string(m));
+            const qk::LinearArgs args = {
+                {type, m, k, x.data()}, w, nullptr, {type, m, n, y.data()}};
+            const auto *const kernel = qk::pick(qk::kCudaBackend.linear, args, 0);
+            EXPECT_EQ(kernel == &qk::cuda::kLinearManySlices, many && m > 16 && m < 25);
+            EXPECT_EQ(kernel == &qk::cuda::kLinearGemm, m > 24 || (m > 16 && !many));
         }
     }
 }

@@ -65,7 +65,8 @@ Class class_of(const Case &c, bool cuda, bool library) {
     if (!packed) return {1, std::min<int64_t>(c.m, 4)};
     if (library && !(c.m <= 16 ? tiles(c, 32) : tiles(c, 64))) return {c.m, c.m};
     if (c.m <= 16) return c.m == 1 ? Class{1, 1} : Class{2, c.m};
-    if (c.m <= 64) return {17, c.m};
+    if (c.m <= 24) return {17, c.m};
+    if (c.m <= 64) return {25, c.m};
     if (c.m > 1024) return {c.m, c.m};
     return {std::max<int64_t>(65, (c.m - 1) / 128 * 128 + 1), c.m};
 }

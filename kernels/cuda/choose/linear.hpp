@@ -43,6 +43,15 @@ constexpr int64_t slices_rows(bool f32, bool looked_up, int64_t codes) {
     return looked_up && codes < int64_t{1} << 25 ? kTableSlicesRows : 64;
 }
 
+// Whether packed weights with 17 to 24 rows of x are for decode/slices.cu rather than gemm/: not
+// few rows of w, for which the former brings x too often; looked-up codes only of large weights, as
+// the former looks them up in shared memory, where x is too. Second scales cost gemm/ more.
+constexpr bool prefers_many_slices(int64_t n, int64_t k, bool looked_up, bool nested,
+                                   int32_t multiprocessors) {
+    return ceil_div(n, 16) > 2 * int64_t{multiprocessors} &&
+           n * k >= (looked_up && !nested ? int64_t{3} << 25 : int64_t{3} << 23);
+}
+
 constexpr LinearPath choose_linear(const LinearCase &c) {
     if (c.tiles) {
         if (c.m <= kMatvecRows) return LinearPath::kMatvec;

@@ -11,6 +11,7 @@ constexpr int32_t kSlicesWarps = 16;
 constexpr int32_t kSlicesColumns = 128;  // of a chunk: a warp's part of a stage along k
 constexpr int32_t kSlicesBatch = 8;      // rows of x of a matrix product
 constexpr int32_t kSlicesMost = 16;      // rows of x that a launch multiplies at once
+constexpr int32_t kSlicesMany = 24;      // the same from 17 rows on (decode/slices_many_*.cu)
 
 // A cluster of blocks takes a run of rows of tiles (16 rows of the weight each) and its blocks
 // divide k. In a block a warp takes a pair of rows of tiles, and `slices` warps share a pair:

@@ -16,9 +16,17 @@ Status run(const LinearArgs &args, const Launch &launch) {
     return numbers ? run_slices_numbers_bf16(args, launch) : run_slices_pairs_bf16(args, launch);
 }
 
-bool can_run(const LinearArgs &args, int32_t device_index) {
+Status run_many(const LinearArgs &args, const Launch &launch) {
+    const bool numbers = args.w.layout->id == kLayoutTiles;
+    if (args.x.format->id == QK_FORMAT_F16) {
+        return numbers ? run_many_numbers_f16(args, launch) : run_many_pairs_f16(args, launch);
+    }
+    return numbers ? run_many_numbers_bf16(args, launch) : run_many_pairs_bf16(args, launch);
+}
+
+// `most`: rows of x of a launch.
+bool takes(const LinearArgs &args, int32_t device_index, int32_t most) {
     const Weight &w = args.w;
-    if (args.x.rows > 65535 * 8 || is_dense(*w.format)) return false;
     const Geometry &s = w.geometry;
     const bool packed = w.layout->id == kLayoutTiles || w.layout->id == kLayoutTilesPairs;
     const bool groups =
@@ -27,16 +35,37 @@ bool can_run(const LinearArgs &args, int32_t device_index) {
                       s.group_count < (int64_t{1} << 32) && ceil_div(s.n, 16) <= 2147483647 / 32 &&
                       power_of_two(w.scale.second_group);
     const bool whole = aligned(args.x.data) && aligned(w.data) && aligned(w.scale.data) &&
-                       aligned(w.zero) && aligned(w.scale.second) && aligned(w.scale.code) &&
-                       aligned(w.scale.bias) &&
+                       aligned(w.zero) && aligned(w.scale.second, 4) &&
+                       aligned(w.scale.code, 4) && aligned(w.scale.bias, 4) &&
                        aligned(args.y.data, args.x.format->id == QK_FORMAT_F32 ? 4 : 2);
     if (!fits || !whole || compute_capability(device_index) < 90) return false;
-    const SlicesCut cut = cut_slices(args, device_index);
-    return slices_stage(cut.plan.pairs, cut.plan.slices, cut.sizes.x_rows, cut.sizes).slots >= 2;
+    const SlicesCut cut = cut_slices(args, device_index, most);
+    return slices_stage(cut.plan.pairs, cut.plan.slices, most, cut.sizes).slots >= 2;
+}
+
+bool can_run(const LinearArgs &args, int32_t device_index) {
+    return args.x.rows <= 65535 * 8 && !is_dense(*args.w.format) &&
+           takes(args, device_index, slices_most(args));
+}
+
+// Where gemm/ runs but leaves it the case (gemm/gemm.cpp); elsewhere there are passes of 16 rows.
+#if defined(QK_CUDA_SM90A)
+constexpr bool kMany = true;
+#else
+constexpr bool kMany = false;
+#endif
+
+bool can_run_many(const LinearArgs &args, int32_t device_index) {
+    const Geometry &s = args.w.geometry;
+    return kMany && args.x.rows > kSlicesMost && args.x.rows <= kSlicesMany &&
+           compute_capability(device_index) == 90 && !is_dense(*args.w.format) &&
+           args.x.format->id != QK_FORMAT_F32 && (s.groups_per_row == 1 || s.group_size >= 64) &&
+           takes(args, device_index, kSlicesMany);
 }
 
 }  // namespace
 
 const Kernel<LinearArgs> kLinearSlices = {"slices", can_run, nullptr, run};
+const Kernel<LinearArgs> kLinearManySlices = {"many slices", can_run_many, nullptr, run_many};
 
 }  // namespace qk::cuda

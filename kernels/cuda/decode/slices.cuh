@@ -221,13 +221,19 @@ inline int32_t slices_group_shift(const Geometry &s) {
     return s.groups_per_row == 1 ? 30 : log2_of(s.group_size);
 }
 
+// Rows of x of a launch of decode/slices.cu, at most.
+inline int32_t slices_most(const LinearArgs &args) {
+    return args.x.format->id == QK_FORMAT_F32 ? kSlicesBatch : kSlicesMost;
+}
+
 struct SlicesCut {
     SlicesPlan plan;
     SlicesSizes sizes;
     uint32_t second_bytes, received_bytes;  // behind the slots
 };
 
-inline SlicesCut cut_slices(const LinearArgs &args, int32_t device_index) {
+// `x_rows`: of x of a launch, at most.
+inline SlicesCut cut_slices(const LinearArgs &args, int32_t device_index, int32_t x_rows) {
     const Weight &w = args.w;
     const Geometry &s = w.geometry;
     const bool looked_up = w.layout->id == kLayoutTilesPairs;
@@ -240,7 +246,7 @@ inline SlicesCut cut_slices(const LinearArgs &args, int32_t device_index) {
     cut.sizes.scale_bytes = int32_t(2 * w.scale.format->bits);
     cut.sizes.zero_bytes = looked_up ? 0 : 8;
     cut.sizes.x_bytes = f32 ? 4 : 2;
-    cut.sizes.x_rows = f32 ? kSlicesBatch : kSlicesMost;
+    cut.sizes.x_rows = x_rows;
     const SlicesPlan sketch = plan_slices(s.n, s.k, processors, cluster, cut.sizes);
     if (w.scale.second_group > 0) {
         const int64_t rows = int64_t(sketch.rows.each + (sketch.rows.rest > 0)) * 16;

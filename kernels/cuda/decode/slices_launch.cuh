@@ -10,7 +10,8 @@ template <class T, class Decode, ScaleKind kind, int kGroup, int kBatches>
 Status launch_slices(const LinearArgs &args, const Launch &launch) {
     using Work = SlicesConsumer<T, Decode, kind, kGroup, kBatches>;
     SlicesProblem p = slices_problem(args);
-    const SlicesCut cut = cut_slices(args, launch.device_index);
+    const int32_t most = kBatches > 2 ? kSlicesMany : slices_most(args);
+    const SlicesCut cut = cut_slices(args, launch.device_index, most);
     p.plan = cut.plan;
     p.second_bytes = cut.second_bytes;
     p.stage = slices_stage(cut.plan.pairs, cut.plan.slices, Work::kColumns, cut.sizes);
@@ -53,6 +54,17 @@ Status run_groups(const LinearArgs &args, const Launch &launch) {
         default:
             return run_batches<T, Decode, kind, 128>(args, launch);
     }
+}
+
+// 17 to 24 rows of x. Groups of 16 and 32 columns would not fit the registers.
+template <class T, class Decode>
+Status run_many(const LinearArgs &args, const Launch &launch) {
+    constexpr int kBatches = kSlicesMany / kSlicesBatch;
+    return with_scale_kind(args.w.scale.format->id, [&](auto kind) {
+        return slices_group_shift(args.w.geometry) == 6
+                   ? launch_slices<T, Decode, kind.value, 64, kBatches>(args, launch)
+                   : launch_slices<T, Decode, kind.value, 128, kBatches>(args, launch);
+    });
 }
 
 template <class T, class Decode>

@@ -9,6 +9,11 @@ Status run_slices_numbers_f16(const LinearArgs &args, const Launch &launch);
 Status run_slices_numbers_bf16(const LinearArgs &args, const Launch &launch);
 Status run_slices_pairs_f16(const LinearArgs &args, const Launch &launch);
 Status run_slices_pairs_bf16(const LinearArgs &args, const Launch &launch);
+// 17 to 24 rows of x.
+Status run_many_numbers_f16(const LinearArgs &args, const Launch &launch);
+Status run_many_numbers_bf16(const LinearArgs &args, const Launch &launch);
+Status run_many_pairs_f16(const LinearArgs &args, const Launch &launch);
+Status run_many_pairs_bf16(const LinearArgs &args, const Launch &launch);
 Status run_slices_f32(const LinearArgs &args, const Launch &launch);
 
 }  // namespace qk::cuda

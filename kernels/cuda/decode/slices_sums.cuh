@@ -16,13 +16,12 @@ struct SlicesSums {
     const SlicesPart &part;
     uint32_t at;
     int64_t x_first;
-    int32_t x_rows, column;  // that are there; this warp's
+    int32_t x_rows;  // that are there
 
     __device__ SlicesSums(const SlicesProblem &problem, const SlicesPart &mine, uint32_t address)
         : p(problem), part(mine), at(address) {
         x_first = int64_t(blockIdx.y) * kColumns;
         x_rows = int32_t(min64(kColumns, p.m - x_first));
-        column = int32_t(threadIdx.x / 32 % kColumns);
     }
 
     __device__ void keep(const float (&sum)[2][kBatches][4]) const {
@@ -40,39 +39,22 @@ struct SlicesSums {
         }
     }
 
-    // A warp has a row of x, a lane 4 rows of w of every eighth row of tiles. The blocks of a
+    // A warp has a row of x or two, a lane 4 rows of w of every eighth row of tiles. Blocks of a
     // cluster own the rows of tiles in turns: a block sends what it has of others' rows, then adds
     // what others have of its own. `barrier` counts what comes to `received`.
     __device__ void store(uint32_t received, uint32_t barrier) const {
-        const int32_t blocks = p.plan.cluster;
-        const auto rank = blocks > 1 ? int32_t(cluster_rank()) : 0;
-        if (column >= x_rows) return;
-        const uint32_t mine = uint32_t(column) * 64 + threadIdx.x % 4 * 16;
+        const auto first = int32_t(threadIdx.x / 32 % uint32_t(kColumns));
+        if (p.plan.cluster > 1) {
 #pragma unroll 1
-        for (int32_t i = 1; i < blocks; ++i) {
-            const int32_t owner = (rank + i) & (blocks - 1);
-            const uint32_t to =
-                remote_address(received, uint32_t(owner)) + place_of(rank, owner) + mine;
-            const uint32_t counted = remote_address(barrier, uint32_t(owner));
-            visit(owner, blocks, [&](int32_t row_tile, const float4 &y) {
-                remote_store_16(true, to + uint32_t(row_tile >> p.cluster_shift) * kRowBytes,
-                                words_of(y), counted);
-            });
-        }
-        if (blocks > 1) barrier_wait(barrier, 0);
-        visit(rank, blocks, [&](int32_t row_tile, const float4 &own) {
-            float4 y = own;
-            if (blocks > 1) {
-                const uint32_t at =
-                    received + uint32_t(row_tile >> p.cluster_shift) * kRowBytes + mine;
-                y = nothing();
-#pragma unroll 1
-                for (int32_t block = 0; block < blocks; ++block) {
-                    add(y, block == rank ? own : shared_load_floats(at + place_of(block, rank)));
-                }
+            for (int32_t column = first; column < x_rows; column += kSlicesWarps) {
+                send(column, received, barrier);
             }
-            store_four(int64_t(part.rows.first + row_tile) * 16 + threadIdx.x % 4 * 4, y);
-        });
+            if (first < x_rows) barrier_wait(barrier, 0);
+        }
+#pragma unroll 1
+        for (int32_t column = first; column < x_rows; column += kSlicesWarps) {
+            finish(column, received);
+        }
     }
 
     // What this block gets of the rows it owns.
@@ -85,6 +67,9 @@ struct SlicesSums {
   private:
     static constexpr uint32_t kRowBytes = kColumns * 64;  // of a row of tiles that is sent
     static constexpr int32_t kWarpTiles = 8;              // that a warp has at a time
+    // That all warps of a row of x have.
+    static constexpr int32_t kAtOnce =
+        (kColumns < kSlicesWarps ? kSlicesWarps / kColumns : 1) * kWarpTiles;
 
     // -0 + a = a, whatever a.
     __device__ static float4 nothing() { return {-0.0f, -0.0f, -0.0f, -0.0f}; }
@@ -105,16 +90,54 @@ struct SlicesSums {
         return uint32_t((from < to ? from : from - 1) * most) * kRowBytes;
     }
 
+    // Of a row of tiles: this lane's 4 rows of w.
+    __device__ static uint32_t lane_place(int32_t column) {
+        return uint32_t(column) * 64 + threadIdx.x % 4 * 16;
+    }
+
+    __device__ void send(int32_t column, uint32_t received, uint32_t barrier) const {
+        const int32_t blocks = p.plan.cluster;
+        const auto rank = int32_t(cluster_rank());
+#pragma unroll 1
+        for (int32_t i = 1; i < blocks; ++i) {
+            const int32_t owner = (rank + i) & (blocks - 1);
+            const uint32_t to = remote_address(received, uint32_t(owner)) +
+                                place_of(rank, owner) + lane_place(column);
+            const uint32_t counted = remote_address(barrier, uint32_t(owner));
+            visit(column, owner, blocks, [&](int32_t row_tile, const float4 &y) {
+                remote_store_16(true, to + uint32_t(row_tile >> p.cluster_shift) * kRowBytes,
+                                words_of(y), counted);
+            });
+        }
+    }
+
+    __device__ void finish(int32_t column, uint32_t received) const {
+        const int32_t blocks = p.plan.cluster;
+        const auto rank = blocks > 1 ? int32_t(cluster_rank()) : 0;
+        visit(column, rank, blocks, [&](int32_t row_tile, const float4 &own) {
+            float4 y = own;
+            if (blocks > 1) {
+                const uint32_t at = received + lane_place(column) +
+                                    uint32_t(row_tile >> p.cluster_shift) * kRowBytes;
+                y = nothing();
+#pragma unroll 1
+                for (int32_t block = 0; block < blocks; ++block) {
+                    add(y, block == rank ? own : shared_load_floats(at + place_of(block, rank)));
+                }
+            }
+            store_four(column, int64_t(part.rows.first + row_tile) * 16 + threadIdx.x % 4 * 4, y);
+        });
+    }
+
     // use(row of tiles, this block's sums) for the rows of tiles first, first + step, ...
     template <class Use>
-    __device__ void visit(int32_t first, int32_t step, const Use &use) const {
+    __device__ void visit(int32_t column, int32_t first, int32_t step, const Use &use) const {
         const auto number =
             int32_t(threadIdx.x / 32 / kColumns * kWarpTiles + threadIdx.x % 32 / 4);
         const int32_t rows = part.rows.last - part.rows.first;
         const uint32_t from = at + uint32_t(column) * kColumnBytes + threadIdx.x % 4 * 16;
 #pragma unroll 1
-        for (int32_t i = first + number * step; i < rows;
-             i += kSlicesWarps / kColumns * kWarpTiles * step) {
+        for (int32_t i = first + number * step; i < rows; i += kAtOnce * step) {
             float4 y = nothing();
             int32_t warp = p.plan.warp_of(i / 2 * p.plan.slices);
             const int32_t end = p.plan.warp_of((i / 2 + 1) * p.plan.slices);
@@ -127,7 +150,7 @@ struct SlicesSums {
 
     // Rows row .. row + 3 of w. Loops that are seldom run stay loops: code that is fetched to run
     // once is what the end of this kernel takes longest for.
-    __device__ void store_four(int64_t row, float4 y) const {
+    __device__ void store_four(int32_t column, int64_t row, float4 y) const {
         using Value = std::conditional_t<std::is_same_v<T, F32>, float, uint16_t>;
         auto *const at = static_cast<Value *>(p.y) + (x_first + column) * p.n + row;
         const auto count = int32_t(min64(p.n - row, 4));

@@ -32,21 +32,29 @@ constexpr bool kBuilt = true;
 constexpr bool kBuilt = false;
 #endif
 
-bool can_run(const LinearArgs &args, int32_t device_index) {
-    constexpr int32_t kShared = 200 * 1024;
-    if (!kBuilt || !takes_tiles(args)) return false;
-    const bool wgmma =
-        compute_capability(device_index) == 90 && shared_memory(device_index) >= kShared;
-    const LinearCase c = {args.x.rows, true, wgmma, false};
-    return choose_linear(c) == LinearPath::kGemm;
-}
-
 // Whether weights of this size and kind would be repacked in one slab (linear/repacked.cpp),
 // however many rows of them are here: if not, no cut may depend on where a row is.
 bool one_slab(const LinearArgs &args, bool pairs) {
     const int64_t n = args.y.columns;
     return packed_slab_rows(*args.w.layout, args.w.geometry, n, args.w.scale.format->bits,
                             !pairs) == n;
+}
+
+// What is left to decode/slices.cu.
+bool for_slices(const LinearArgs &args, int32_t device_index) {
+    const Geometry &s = args.w.geometry;
+    const bool pairs = args.w.layout->id == kLayoutTilesPairs;
+    return prefers_many_slices(s.n, s.k, pairs, is_nested(args.w), multiprocessors(device_index)) &&
+           one_slab(args, pairs) && kLinearManySlices.can_run(args, device_index);
+}
+
+bool can_run(const LinearArgs &args, int32_t device_index) {
+    constexpr int32_t kShared = 200 * 1024;
+    if (!kBuilt || !takes_tiles(args)) return false;
+    const bool wgmma =
+        compute_capability(device_index) == 90 && shared_memory(device_index) >= kShared;
+    const LinearCase c = {args.x.rows, true, wgmma, false};
+    return choose_linear(c) == LinearPath::kGemm && !for_slices(args, device_index);
 }
 
 Status run(const LinearArgs &args, const Launch &launch) {

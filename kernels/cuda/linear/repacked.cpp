@@ -1,6 +1,6 @@
 // y = x . transpose(w) + bias for weights as checkpoints store them, from more rows of x than the
 // kernels of direct/ like: a slab of rows is repacked into the workspace, 4 bits in, 4 bits out,
-// and the matrix kernel for packed weights multiplies it; next slab. The workspace holds what one
+// and what multiplies packed weights does so with it; next slab. The workspace holds what one
 // slab has as codes, scales and zeros; tables and second scales stay where they are.
 //
 // A row of y has the bits that the packed weight would give: the cut follows from all of n, and
@@ -66,6 +66,13 @@ LinearArgs slab_product(const LinearArgs &args, Slab slab, void *room, Dense *bi
     return product;
 }
 
+// What multiplies packed weights of more than 16 rows of x; decode/ stores no part of a row of y.
+const Kernel<LinearArgs> *product_kernel(const LinearArgs &args, int32_t device_index) {
+    if (kLinearGemm.can_run(args, device_index)) return &kLinearGemm;
+    const bool whole = args.w.geometry.n == args.y.columns;
+    return whole && kLinearManySlices.can_run(args, device_index) ? &kLinearManySlices : nullptr;
+}
+
 Status run(const LinearArgs &args, const Launch &launch) {
     const int64_t n = args.w.geometry.n, step = slab_rows(args.w);
     Launch behind = launch;
@@ -75,7 +82,7 @@ Status run(const LinearArgs &args, const Launch &launch) {
         const Slab slab = {first, min64(step, n - first)};
         const LinearArgs product = slab_product(args, slab, launch.workspace, &bias);
         QK_TRY(kRepackTiles.run({args.w, product.w, first}, launch));
-        QK_TRY(kLinearGemm.run(product, behind));
+        QK_TRY(product_kernel(product, launch.device_index)->run(product, behind));
     }
     return QK_OK;
 }
@@ -99,7 +106,7 @@ bool takes(const LinearArgs &args, int32_t device_index) {
     Dense bias = {};
     const LinearArgs product = slab_product(args, {0, rows}, nullptr, &bias);
     return kRepackTiles.can_run({w, product.w}, device_index) &&
-           kLinearGemm.can_run(product, device_index);
+           product_kernel(product, device_index) != nullptr;
 }
 
 bool can_run(const LinearArgs &args, int32_t device_index) {

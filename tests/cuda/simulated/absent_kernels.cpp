@@ -13,6 +13,7 @@ const Kernel<LinearArgs> kLinearVector = {"vector", never, nullptr, nullptr};
 const Kernel<LinearArgs> kLinearStages = {"stages", never, nullptr, nullptr};
 const Kernel<LinearArgs> kLinearRows = {"rows", never, nullptr, nullptr};
 const Kernel<LinearArgs> kLinearSlices = {"slices", never, nullptr, nullptr};
+const Kernel<LinearArgs> kLinearManySlices = {"many slices", never, nullptr, nullptr};
 const Kernel<LinearArgs> kLinearMatvec = {"matvec", never, nullptr, nullptr};
 const Kernel<LinearArgs> kLinearBytes = {"bytes", never, nullptr, nullptr};
 // Its other two instances are there: they share every line.

@@ -1,0 +1,11 @@
+// 17 to 24 rows of x: U4 codes, bf16 x.
+#include "cuda/decode/slices_launch.cuh"
+#include "cuda/decode/slices_run.hpp"
+
+namespace qk::cuda {
+
+Status run_many_numbers_bf16(const LinearArgs &args, const Launch &launch) {
+    return run_many<BF16, RingNumbers<BF16>>(args, launch);
+}
+
+}  // namespace qk::cuda

@@ -1,0 +1,11 @@
+// 17 to 24 rows of x: U4 codes, f16 x.
+#include "cuda/decode/slices_launch.cuh"
+#include "cuda/decode/slices_run.hpp"
+
+namespace qk::cuda {
+
+Status run_many_numbers_f16(const LinearArgs &args, const Launch &launch) {
+    return run_many<F16, RingNumbers<F16>>(args, launch);
+}
+
+}  // namespace qk::cuda
