@@ -10,24 +10,11 @@
 #include "cpu/lists.hpp"
 #include "cpu/split.hpp"
 #include "cpu/vector/dequantize_bytes.hpp"
-#include "cpu/vector/dequantize_emit.hpp"
+#include "cpu/vector/dequantize_tiles.hpp"
 #include "cpu/vector/panel.hpp"
-#include "cpu/vector/row_tile.hpp"
-#include "cpu/zero_words.hpp"
 
 namespace qk::cpu {
 namespace {
-
-struct Writing {
-    const DequantizeArgs &args;
-    Emitters emit;
-    int64_t bytes;  // of a value
-
-    char *to(int64_t row, int64_t column) const {
-        const int64_t at = row * args.from.geometry.k + column;
-        return static_cast<char *>(args.to.data) + at * bytes;
-    }
-};
 
 // Rows that are runs of nibbles.
 class RunWriter {
@@ -135,73 +122,6 @@ class PackedWriter {
     alignas(64) char slots_[kGroups * kSlot];
 };
 
-// Layouts that store columns: codes, scales and zeros.
-class TileWriter {
-  public:
-    explicit TileWriter(const Writing &writing)
-        : writing_(writing), values_(writing.args.from, writing.args.to.format->id),
-          scales_(writing.args.from), zeros_(writing.args.from) {
-        memset(zero_, 8, sizeof(zero_));
-    }
-
-    // The next tile is fetched while this one is written: memory reads and writes at once.
-    QK_NOINLINE void write(int64_t row, int64_t row_end, int64_t last) {
-        const Weight &w = writing_.args.from;
-        const Geometry &s = w.geometry;
-        for (int64_t column = 0; column < s.k; column += RowTile::kColumns) {
-            const int64_t end = min64(column + RowTile::kColumns, s.k);
-            const int64_t group = column / s.group_size;
-            const int64_t count = ceil_div(end, s.group_size) - group;
-            const bool next_rows = end == s.k;
-            const TileFetch ahead(w, next_rows ? row_end : row, next_rows ? last : row_end,
-                                  next_rows ? 0 : end);
-            tile_.load(w, row, row_end, column, end);
-            load_scales(row, row_end - row, group, count);
-            for (int64_t r = 0; r < row_end - row; ++r) {
-                ahead.fetch(r);
-                values_.make(reinterpret_cast<const char *>(scale_[0] + r), zero_[0] + r,
-                             RowTile::kRows, count, slots_);
-                writing_.emit.run({tile_.row(r), 0, end - column,
-                                   (group + 1) * s.group_size - column, s.group_size, slots_,
-                                   writing_.to(row + r, column)});
-            }
-        }
-    }
-
-  private:
-    static constexpr int64_t kGroups = RowTile::kColumns / 16 + 1;
-
-    void load_scales(int64_t row, int64_t rows, int64_t group, int64_t count) {
-        const Weight &w = writing_.args.from;
-        const Dense plane = {w.scale.format, 1, 1, w.scale.data};
-        if (is_nested(w)) {
-            float some[kGroups];
-            for (int64_t r = 0; r < rows; ++r) {
-                scales_.start(row + r);
-                scales_.read(group, count, some);
-                for (int64_t g = 0; g < count; ++g) scale_[g][r] = some[g];
-            }
-        }
-        for (int64_t g = 0; g < count; ++g) {
-            const int64_t at = w.layout->scale_at(w.geometry, {row, group + g});
-            if (!is_nested(w)) widen_x(plane, at, rows, scale_[g]);
-            for (int64_t r = 0; r < rows && w.zero != nullptr; r += 8) {
-                const uint32_t word = zeros_.read((row + r) / 8, group + g);
-                store_as(zero_[g], r / 8, bytes_of_nibbles(word));
-            }
-        }
-    }
-
-    const Writing &writing_;
-    GroupValues values_;
-    RowScales scales_;
-    ZeroWords zeros_;
-    uint8_t zero_[kGroups][RowTile::kRows];
-    float scale_[kGroups][RowTile::kRows];
-    alignas(64) char slots_[kGroups * kSlot];
-    RowTile tile_;
-};
-
 void write_rows(const Writing &writing, int64_t first, int64_t last) {
     const Weight &w = writing.args.from;
     const int64_t k = w.geometry.k;
@@ -210,8 +130,8 @@ void write_rows(const Writing &writing, int64_t first, int64_t last) {
         for (int64_t row = first; row < last; row += 8) writer.write(row);
     } else if (stores_columns(w)) {
         TileWriter writer(writing);
-        for (int64_t row = first; row < last; row += RowTile::kRows) {
-            writer.write(row, min64(row + RowTile::kRows, last), last);
+        for (int64_t row = first; row < last; row += kTileRows) {
+            writer.write(row, min64(row + kTileRows, last), last);
         }
     } else {
         RunWriter writer(writing);
@@ -231,7 +151,7 @@ Status run_dequantize(const DequantizeArgs &args, const Launch &launch) {
     const bool stream = aligned && s.n * s.k * bytes >= kStreamBytes;
     const bool high_first = args.from.layout->id == QK_LAYOUT_ROW_HIGH;
     const Writing writing = {args, find_emitters(bytes, high_first, stream), bytes};
-    const int64_t block = stores_columns(args.from) ? RowTile::kRows : 8;
+    const int64_t block = stores_columns(args.from) ? kTileRows : 8;
     parallel_ranges(launch.parallel, s.n, block, [&](int64_t first, int64_t last) {
         write_rows(writing, first, last);
         if (stream) end_stream();

@@ -7,6 +7,27 @@
 namespace qk::cpu {
 namespace {
 
+// Lines of the cache, fetched one at a time: `across` side by side, then the next such run.
+class LineFetch {
+  public:
+    LineFetch(const char *from, int64_t stride, int64_t across, int64_t runs)
+        : at_(from), step_(stride - across * 64), across_(across), side_(across), left_(runs) {}
+
+    void fetch() {
+        if (left_ <= 0) return;
+        __builtin_prefetch(at_, 0, 3);
+        at_ += 64;
+        if (--side_ > 0) return;
+        side_ = across_;
+        at_ += step_;
+        --left_;
+    }
+
+  private:
+    const char *at_;
+    int64_t step_, across_, side_, left_;
+};
+
 // A run of nibbles through a row's groups.
 struct CodeRun {
     const uint8_t *data;
@@ -91,16 +112,49 @@ QK_NOINLINE void emit_chunks(ChunkRun run) {
     if (run.columns > 0) emit_some<Values>(run, run.columns);
 }
 
+// Rows of nibbles in order, whole units of 32 columns. `unit`: each one's group. Slots by group and
+// row, kBlockRows rows a group. Lines of the cache that are wanted later are fetched meanwhile.
+constexpr int64_t kBlockRows = 16;
+struct BlockRun {
+    const uint8_t *codes;
+    int64_t code_pitch, rows, units;
+    const char *slots;
+    const uint8_t *unit;
+    char *to;
+    int64_t pitch;
+    LineFetch *ahead;
+};
+
+template <class Values, bool stream>
+QK_NOINLINE void emit_block(const BlockRun &run) {
+    constexpr int kCodes = Values::kCodes, kBytes = Values::kBytes;
+    LineFetch ahead = *run.ahead;
+    for (int64_t r = 0; r < run.rows; ++r) {
+        const uint8_t *codes = run.codes + r * run.code_pitch;
+        char *to = run.to + r * run.pitch;
+        const char *const slots = run.slots + r * kSlot;
+        for (int64_t i = 0; i < run.units; ++i) {
+            if ((i & 3) == 0) ahead.fetch();
+            const auto table = Values::load(slots + run.unit[i] * (kBlockRows * kSlot));
+            for (int c = 0; c < 32; c += kCodes, codes += kCodes / 2, to += kCodes * kBytes) {
+                Values::template emit<false, stream>(codes, table, to);
+            }
+        }
+    }
+    *run.ahead = ahead;
+}
+
 // What a call writes with.
 struct Emitters {
     void (*run)(const CodeRun &);
     void (*chunks)(ChunkRun);
+    void (*block)(const BlockRun &);
 };
 
 template <class Values, bool stream>
 Emitters emitters_of(bool high_first) {
     return {high_first ? emit_run<Values, true, stream> : emit_run<Values, false, stream>,
-            emit_chunks<Values, stream>};
+            emit_chunks<Values, stream>, emit_block<Values, stream>};
 }
 
 inline Emitters find_emitters(int64_t bytes, bool high_first, bool stream) {
@@ -111,6 +165,17 @@ inline Emitters find_emitters(int64_t bytes, bool high_first, bool stream) {
     return stream ? emitters_of<HalfValues, true>(high_first)
                   : emitters_of<HalfValues, false>(high_first);
 }
+
+struct Writing {
+    const DequantizeArgs &args;
+    Emitters emit;
+    int64_t bytes;  // of a value
+
+    char *to(int64_t row, int64_t column) const {
+        const int64_t at = row * args.from.geometry.k + column;
+        return static_cast<char *>(args.to.data) + at * bytes;
+    }
+};
 
 }  // namespace
 }  // namespace qk::cpu

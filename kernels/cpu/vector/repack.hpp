@@ -21,7 +21,7 @@ inline void swap_nibbles(const uint8_t *from, int64_t bytes, uint8_t *to) {
 class Repacker {
   public:
     Repacker(const RepackArgs &args, bool stream)
-        : from_(args.from), to_(args.to), stream_(stream) {}
+        : from_(args.from), to_(args.to), stream_(stream), tile_(true) {}
 
     QK_NOINLINE void move(int64_t row, int64_t row_end) {
         const int64_t k = from_.geometry.k;

@@ -36,13 +36,19 @@ class RowTile {
   public:
     static constexpr int64_t kRows = 128, kColumns = 512;
 
-    // Rows and columns first .. last; the first of each a multiple of kRows and kColumns. What lies
-    // past the last is anything.
+    // `ahead`: fetches the codes beyond those that it loads.
+    explicit RowTile(bool ahead) : ahead_(ahead) {}
+
+    // Rows and columns first .. last, kRows and kColumns at most; the first row a multiple of 16
+    // (awq_gemm: kRows), the first column of 128. What lies past the last is anything.
     QK_NOINLINE void load(const Weight &w, int64_t row, int64_t row_end, int64_t column,
                           int64_t column_end) {
         w.layout->id == QK_LAYOUT_AWQ_GEMM ? load_awq(w, row, row_end, column, column_end)
                                            : load_gptq(w, row, row_end, column, column_end);
     }
+    static constexpr int64_t kPitch = kColumns / 8 + 16;  // words: an odd number of cache lines
+    static constexpr int64_t kBytes = kPitch * 4;         // from row to row
+
     uint8_t *row(int64_t index) { return reinterpret_cast<uint8_t *>(words_[index]); }
 
     QK_NOINLINE void store(const Weight &w, int64_t row, int64_t row_end, int64_t column,
@@ -52,9 +58,6 @@ class RowTile {
     }
 
   private:
-    static constexpr int64_t kPitch = kColumns / 8 + 16;  // words: an odd number of cache lines
-    static constexpr int64_t kBytes = kPitch * 4;
-
     // A word is 8 columns of a row; a line has a word of each row.
     void load_gptq(const Weight &w, int64_t row, int64_t row_end, int64_t column,
                    int64_t column_end) {
@@ -65,7 +68,7 @@ class RowTile {
             const char *from = data + (first + line) * stride + row * 4;
             for (int64_t r = 0; r < row_end - row; r += 16, from += 64) {
                 const int64_t rows = min64(16, row_end - row - r), some = min64(16, lines - line);
-                fetch(from + 16 * stride, stride, 16);
+                if (ahead_) fetch(from + 16 * stride, stride, 16);
                 if (rows == 16 && some == 16) {
                     turn_block(from, stride, words_[r] + line, kBytes);
                     continue;
@@ -123,7 +126,7 @@ class RowTile {
                       uint32_t *to) {
         constexpr int64_t kNative = kVectorBytes / 4;
         uint32_t corner[8][16] = {};
-        fetch(from + kAhead * stride, stride, 8);
+        if (ahead_) fetch(from + kAhead * stride, stride, 8);
         if (words < 16 || columns < 8) {
             for (int64_t i = 0; i < min64(columns, 8); ++i) {
                 memcpy(corner[i], from + i * stride, size_t(words) * 4);
@@ -188,35 +191,8 @@ class RowTile {
         for (int64_t i = 0; i < count; ++i) __builtin_prefetch(from + i * stride, 0, 3);
     }
 
+    const bool ahead_;
     alignas(64) uint32_t words_[kRows][kPitch];
-};
-
-// Fetches a tile's codes a 128th at a time. Rows start at `row`, columns at `column`; none where
-// there are no such rows before `last`.
-class TileFetch {
-  public:
-    TileFetch(const Weight &w, int64_t row, int64_t last, int64_t column) {
-        const Geometry &s = w.geometry;
-        const bool awq = w.layout->id == QK_LAYOUT_AWQ_GEMM;
-        const int64_t columns = awq ? 1 : 8, rows = awq ? 8 : 1;
-        stride_ = ceil_div(s.n, rows) * 4;
-        from_ = static_cast<const char *>(w.data) + column / columns * stride_ + row / rows * 4;
-        shift_ = awq ? 0 : 3;
-        end_ = row < last ? ceil_div(min64(s.k - column, RowTile::kColumns), columns) << shift_ : 0;
-    }
-    void fetch(int64_t part) const {
-        constexpr int64_t kParts = RowTile::kRows;
-        const int64_t count = RowTile::kColumns / kParts;  // lines of the cache, of either layout
-        for (int64_t i = part * count; i < min64((part + 1) * count, end_); ++i) {
-            const int64_t line = i >> shift_;
-            __builtin_prefetch(from_ + line * stride_ + (i - (line << shift_)) * 64, 0, 2);
-        }
-    }
-
-  private:
-    const char *from_;
-    int64_t stride_, end_;  // between the layout's lines; of a tile's lines of the cache
-    int shift_;             // log2 of a line's lines of the cache
 };
 
 }  // namespace
