@@ -23,6 +23,7 @@ extern const Kernel<LinearArgs> kLinearIntegersVnni, kLinearRowsAvx512;
 extern const Kernel<LinearArgs> kLinearColumnsVnni, kLinearColumnsAvx2;
 extern const WidenNested kWidenNestedVbmi;
 extern const LookUpBytes kLookUpBytesVbmi;
+extern const LookUpHalves kLookUpHalvesVbmi;
 extern const Kernel<RepackArgs> kRepackAvx2, kRepackAvx512;
 extern const Kernel<LinearArgs> kLinearInt8VnniBatch, kLinearInt8Vnni, kLinearInt8Avx2;
 extern const Kernel<LinearArgs> kLinearInt8VnniRows, kLinearInt8Avx2Batch;

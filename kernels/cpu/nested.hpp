@@ -31,6 +31,9 @@ using WidenNested = int64_t (*)(const NestedCode &code, const char *from, int64_
 // to[i] = value[from[i]] * scale.
 using LookUpBytes = void (*)(const NestedCode &code, const uint8_t *from, int64_t count,
                              float scale, float *to);
+// The same, rounded to bf16 or f16, a multiple of 64 numbers; `stream`: past the caches.
+using LookUpHalves = void (*)(const NestedCode &code, const uint8_t *from, int64_t count,
+                              float scale, bool is_f16, bool stream, char *to);
 
 namespace {
 

@@ -1,7 +1,7 @@
 // Quantize, any dtype -> any format x layout x scale kind; the rules are docs/formats.md's
-// ("Quantizing"). Three passes, so that nothing is allocated: nested scales first need the mean of
-// all scales, then each block's largest deviation, and only then are codes stored. Plain scales
-// are stored with their codes. Scales are computed anew in each pass. Included after widen_run()
+// ("Quantizing"). Three passes: nested scales first need the mean of all scales, then each block's
+// largest deviation, and only then are codes stored. Plain scales are stored with their codes.
+// Nothing is allocated: until codes come, scales lie where those will. Included after widen_run()
 // and rank_run().
 #pragma once
 #include "base/torch_sum.hpp"
@@ -54,6 +54,21 @@ QK_APART const float *load_run(const Dense &from, int64_t first, int64_t count, 
 GroupRange scan_group(const QuantizeArgs &args, GroupIndex group, int64_t *size) {
     GroupRange range;
     *size = 0;
+    if (args.to.zero == nullptr) {  // no need for the ends of the range, and rarely of NaN
+        uint32_t most = 0;
+        for_each_run(args.to.geometry, group, [&](int64_t row, int64_t column, int64_t count) {
+            float room[kQuantizeBlock];
+            const float *const x =
+                load_run(args.from, row * args.to.geometry.k + column, count, room);
+            const uint32_t of_run = scan_magnitudes(x, count);
+            most = of_run > most ? of_run : most;
+            *size += count;
+        });
+        range.absmax = f32_from_bits(most);
+        if (range.absmax == range.absmax) return range;
+        range.absmax = 0;
+        *size = 0;
+    }
     for_each_run(args.to.geometry, group, [&](int64_t row, int64_t column, int64_t count) {
         float room[kQuantizeBlock];
         scan_run(load_run(args.from, row * args.to.geometry.k + column, count, room), count,
@@ -224,35 +239,34 @@ void store_pad(const QuantizeArgs &args) {
     w.layout->store(s, static_cast<uint8_t *>(w.data), s.n - 1, s.k, 1, &code);
 }
 
+// Whether all scales fit the place of the codes, as f32.
+bool has_room_for_scales(const Weight &w) {
+    return w.geometry.group_count * 4 <= w.layout->data_bytes(w.geometry);
+}
+
+float nested_scale(const QuantizeArgs &args, int64_t number, bool stored) {
+    if (stored) return load_as<float>(args.to.data, number);
+    return group_scale(args, group_from_number(args.to.geometry, number)).scale;
+}
+
 // The mean of all scales, in bitsandbytes' (PyTorch's) order of summation.
-float mean_scale(const QuantizeArgs &args, const Parallel &parallel) {
-    constexpr int64_t kBatch = 2048;
+float mean_scale(const QuantizeArgs &args, bool stored) {
     const int64_t count = args.to.geometry.group_count;
     TorchSum sum(count);
-    float scales[kBatch];
-    for (int64_t first = 0; first < count; first += kBatch) {
-        const int64_t size = min64(kBatch, count - first);
-        parallel_ranges(parallel, size, 16, [&](int64_t begin, int64_t end) {
-            for (int64_t i = begin; i < end; ++i) {
-                const GroupIndex group = group_from_number(args.to.geometry, first + i);
-                scales[i] = group_scale(args, group).scale;
-            }
-        });
-        for (int64_t i = 0; i < size; ++i) sum.add(scales[i]);
-    }
+    for (int64_t i = 0; i < count; ++i) sum.add(nested_scale(args, i, stored));
     return sum.total() / float(count);
 }
 
 // One second scale and its codes: the 8-bit blockwise rule over (scale - mean).
-void nest_block(const QuantizeArgs &args, const float *table, float mean, int64_t block) {
+void nest_block(const QuantizeArgs &args, const float *table, float mean, int64_t block,
+                bool stored) {
     const Weight &w = args.to;
     const int64_t first = block * w.scale.second_group;
     const int64_t last = min64(first + w.scale.second_group, w.geometry.group_count);
     float deviations[4096];  // the largest second group
     float absmax = 0;
     for (int64_t number = first; number < last; ++number) {
-        const GroupIndex group = group_from_number(w.geometry, number);
-        const float deviation = group_scale(args, group).scale - mean;
+        const float deviation = nested_scale(args, number, stored) - mean;
         if (__builtin_fabsf(deviation) > absmax) absmax = __builtin_fabsf(deviation);
         deviations[number - first] = deviation;
     }
@@ -268,12 +282,19 @@ void nest_block(const QuantizeArgs &args, const float *table, float mean, int64_
 
 void nest_scales(const QuantizeArgs &args, const Parallel &parallel) {
     const Weight &w = args.to;
-    const float mean = mean_scale(args, parallel);
+    const bool stored = has_room_for_scales(w);
+    parallel_ranges(parallel, stored ? w.geometry.group_count : 0, 16,
+                    [&](int64_t first, int64_t last) {
+        for (int64_t i = first; i < last; ++i) store_as(w.data, i, nested_scale(args, i, false));
+    });
+    const float mean = mean_scale(args, stored);
     store_as(w.scale.bias, 0, mean);
     float table[256];
     memcpy(table, w.scale.code, sizeof(table));
     parallel_ranges(parallel, second_count(w), 1, [&](int64_t first, int64_t last) {
-        for (int64_t block = first; block < last; ++block) nest_block(args, table, mean, block);
+        for (int64_t block = first; block < last; ++block) {
+            nest_block(args, table, mean, block, stored);
+        }
     });
 }
 
@@ -282,9 +303,9 @@ Status run_quantize(const QuantizeArgs &args, const Launch &launch) {
     const Geometry &s = w.geometry;
     const Coder coder = coder_of(w);
     const bool lines = has_word_lines(w);
-    if (row_pitch(w) == 0 && !lines) memset(w.data, 0, size_t(w.layout->data_bytes(s)));
     clear_scales_and_zeros(w);
     if (is_nested(w)) nest_scales(args, launch.parallel);
+    if (row_pitch(w) == 0 && !lines) memset(w.data, 0, size_t(w.layout->data_bytes(s)));
     if (lines) {
         const int64_t rows = 16 * rows_of_word(w);
         parallel_ranges(launch.parallel, s.n, rows, [&](int64_t first, int64_t last) {

@@ -35,6 +35,26 @@ inline void scan_run(const float *x, int64_t count, GroupRange *range) {
     for (; i < count; ++i) range->add(x[i]);
 }
 
+// The largest magnitude as bits; those of a NaN are larger than any number's.
+inline uint32_t scan_magnitudes(const float *x, int64_t count) {
+    constexpr int kLanes = kVectorBytes / 4;
+    ScanBits most = {};
+    int64_t i = 0;
+    for (; i + kLanes <= count; i += kLanes) {
+        ScanBits value;
+        memcpy(&value, x + i, sizeof(value));
+        value &= 0x7fffffff;
+        most = value > most ? value : most;
+    }
+    int32_t largest = 0;
+    for (int lane = 0; lane < kLanes; ++lane) largest = most[lane] > largest ? most[lane] : largest;
+    for (; i < count; ++i) {
+        const int32_t value = int32_t(f32_bits(x[i]) & 0x7fffffff);
+        largest = value > largest ? value : largest;
+    }
+    return uint32_t(largest);
+}
+
 // Codes by the number of thresholds below (not at or above) each of `count` numbers; NaN is above
 // all of them.
 inline void rank_run(const float *thresholds, const uint8_t *code, const float *__restrict s,

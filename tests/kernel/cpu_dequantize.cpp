@@ -78,6 +78,7 @@ TEST(CpuDequantize, LayoutsThatStoreColumns) {
         compare({QK_FORMAT_NF4, QK_FORMAT_F32, layout, 161, 530, 20});
     }
     compare({QK_FORMAT_NF4, QK_FORMAT_BF16, QK_LAYOUT_AWQ_GEMM, 1032, 1056, 32});  // streamed
+    compare({QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, QK_LAYOUT_GPTQ, 1040, 2080, 96});
 }
 
 TEST(CpuDequantize, EightBits) {
@@ -89,7 +90,8 @@ TEST(CpuDequantize, EightBits) {
             }
         }
     }
-    compare({QK_FORMAT_S8, QK_FORMAT_F32, QK_LAYOUT_ROW, 1024, 2080, 64});  // streamed
+    compare({QK_FORMAT_S8, QK_FORMAT_F32, QK_LAYOUT_ROW, 1024, 2112, 64});  // streamed
+    compare({QK_FORMAT_LUT8, QK_FORMAT_F16, QK_LAYOUT_ROW, 1024, 2112, 192});
 }
 
 // Large enough for the stores that go past the caches.

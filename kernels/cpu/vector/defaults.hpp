@@ -10,6 +10,16 @@ namespace qk::cpu {
 namespace {
 
 inline LookUpBytes byte_looker() { return look_up_wide; }
+inline LookUpHalves halves_looker() { return nullptr; }
+
+inline void narrow_two_f16(const Lanes &a, const Lanes &b, uint16_t *to) {
+    narrow_f16(a, to);
+    narrow_f16(b, to + 16);
+}
+inline void narrow_two_bf16(const Lanes &a, const Lanes &b, uint16_t *to) {
+    narrow_bf16(a, to);
+    narrow_bf16(b, to + 16);
+}
 
 // 32 numbers, 64 bytes.
 template <class Narrow>

@@ -130,9 +130,7 @@ void write_rows(const Writing &writing, int64_t first, int64_t last) {
         for (int64_t row = first; row < last; row += 8) writer.write(row);
     } else if (stores_columns(w)) {
         TileWriter writer(writing);
-        for (int64_t row = first; row < last; row += kTileRows) {
-            writer.write(row, min64(row + kTileRows, last), last);
-        }
+        writer.write(first, last);
     } else {
         RunWriter writer(writing);
         for (int64_t row = first; row < last; ++row) {

@@ -13,12 +13,16 @@ class ByteWriter {
     explicit ByteWriter(const DequantizeArgs &args)
         : args_(args), scales_(args.from),
           is_signed_(args.from.format->kind == FormatKind::kSigned) {
+        const Geometry &s = args.from.geometry;
         if (!is_signed_) load_nested_code(args.from.table, &entries_);
+        whole_ = args.to.format->bits == 16 && s.k % 64 == 0 && s.group_size % 64 == 0 &&
+                 (is_signed_ || look_up_halves_ != nullptr);
     }
 
     QK_NOINLINE void write(int64_t row, bool stream) {
         const int64_t k = args_.from.geometry.k, size = args_.to.format->bits / 8;
         scales_.start(row);
+        if (whole_) return write_halves(row, stream);
         for (int64_t column = 0; column < k; column += kRun) {
             const int64_t count = min64(kRun, k - column);
             read(row, column, count);
@@ -29,6 +33,31 @@ class ByteWriter {
 
   private:
     static constexpr int64_t kRun = 256;
+
+    // To 16 bits, in registers from codes to output.
+    void write_halves(int64_t row, bool stream) {
+        const Geometry &s = args_.from.geometry;
+        const bool is_f16 = args_.to.format->id == QK_FORMAT_F16;
+        const uint8_t *const data = static_cast<const uint8_t *>(args_.from.data) + row * s.k;
+        char *const to = static_cast<char *>(args_.to.data) + row * s.k * 2;
+        int64_t group = group_of(s, row, 0).group;
+        for (int64_t column = 0; column < s.k; ++group) {
+            const int64_t end = min64(group_end(s, row, column), s.k);
+            const float scale = scales_.at(group);
+            if (!is_signed_) {
+                look_up_halves_(entries_, data + column, end - column, scale, is_f16, stream,
+                                to + column * 2);
+                column = end;
+            }
+            for (; column < end; column += 32) {
+                prefetch(data + column + 4096);
+                const Lanes low = mul(load_signed(data + column), splat(scale));
+                const Lanes high = mul(load_signed(data + column + 16), splat(scale));
+                is_f16 ? put_f16(low, high, to + column * 2, stream)
+                       : put_bf16(low, high, to + column * 2, stream);
+            }
+        }
+    }
 
     void read(int64_t row, int64_t column, int64_t count) {
         const Geometry &s = args_.from.geometry;
@@ -76,7 +105,9 @@ class ByteWriter {
     RowScales scales_;
     NestedCode entries_;  // of the table, where there is one
     const LookUpBytes look_up_ = byte_looker();
+    const LookUpHalves look_up_halves_ = halves_looker();
     const bool is_signed_;
+    bool whole_ = false;  // write_halves() can
     alignas(64) float value_[kRun] = {};
 };
 

@@ -22,6 +22,9 @@ class LineFetch {
         at_ += step_;
         --left_;
     }
+    void fetch_all() {
+        while (left_ > 0) fetch();
+    }
 
   private:
     const char *at_;
@@ -53,7 +56,7 @@ QK_NOINLINE void emit_run(const CodeRun &run) {
     char *to = run.to;
     int64_t at = run.at, next = at + run.first;
     const int64_t last = at + run.count;
-    for (const char *slot = run.slots; at < last; slot += kSlot, next += run.size) {
+    for (const char *slot = run.slots; at < last; slot += Values::kSlot, next += run.size) {
         const int64_t end = min64(next, last);
         if ((at & 1) != 0) {
             emit_one_by_one<Values, high_first>(data, at, at + 1, slot, to);
@@ -82,7 +85,10 @@ struct ChunkRun {
     const uint8_t *unit;
     char *to;
 
-    const char *slot(int64_t i) const { return slots + unit[i] * kSlot; }
+    template <class Values>
+    const char *slot(int64_t i) const {
+        return slots + unit[i] * Values::kSlot;
+    }
 };
 
 template <class Values>
@@ -91,7 +97,7 @@ QK_NOINLINE void emit_some(const ChunkRun &run, int64_t count) {
     for (int64_t i = 0; i < count; ++i, to += Values::kBytes) {
         const int64_t nibble = (i & 15) * 8 + (i >> 4);
         const int code = run.chunk[nibble >> 1] >> (nibble & 1) * 4 & 15;
-        memcpy(to, run.slot(i / 32) + code * Values::kBytes, Values::kBytes);
+        memcpy(to, run.template slot<Values>(i / 32) + code * Values::kBytes, Values::kBytes);
     }
 }
 
@@ -102,11 +108,14 @@ QK_NOINLINE void emit_chunks(ChunkRun run) {
         prefetch(run.ahead);
         run.ahead += 64;
         const Words words = load_words(run.chunk);
+        const auto table = [&](int i) QK_INLINE {
+            return Values::load(run.template slot<Values>(i));
+        };
         char *const to = run.to;
-        Values::template emit_packed<0, stream>(words, Values::load(run.slot(0)), to);
-        Values::template emit_packed<1, stream>(words, Values::load(run.slot(1)), to + kUnit);
-        Values::template emit_packed<2, stream>(words, Values::load(run.slot(2)), to + 2 * kUnit);
-        Values::template emit_packed<3, stream>(words, Values::load(run.slot(3)), to + 3 * kUnit);
+        Values::template emit_packed<0, stream>(words, table(0), to);
+        Values::template emit_packed<1, stream>(words, table(1), to + kUnit);
+        Values::template emit_packed<2, stream>(words, table(2), to + 2 * kUnit);
+        Values::template emit_packed<3, stream>(words, table(3), to + 3 * kUnit);
         run.to += 4 * kUnit;
     }
     if (run.columns > 0) emit_some<Values>(run, run.columns);
@@ -132,10 +141,10 @@ QK_NOINLINE void emit_block(const BlockRun &run) {
     for (int64_t r = 0; r < run.rows; ++r) {
         const uint8_t *codes = run.codes + r * run.code_pitch;
         char *to = run.to + r * run.pitch;
-        const char *const slots = run.slots + r * kSlot;
+        const char *const slots = run.slots + r * Values::kSlot;
         for (int64_t i = 0; i < run.units; ++i) {
             if ((i & 3) == 0) ahead.fetch();
-            const auto table = Values::load(slots + run.unit[i] * (kBlockRows * kSlot));
+            const auto table = Values::load(slots + run.unit[i] * (kBlockRows * Values::kSlot));
             for (int c = 0; c < 32; c += kCodes, codes += kCodes / 2, to += kCodes * kBytes) {
                 Values::template emit<false, stream>(codes, table, to);
             }

@@ -1,8 +1,8 @@
 // Dequantize layouts that store columns (awq_gemm, gptq, gptq_v1). Their codes are turned round a
 // small tile at a time (1 KB of gptq's, 8 KB of awq_gemm's), which the stores of the tile before
-// hide, and the lines of the tiles that come later are fetched one for each row that is written:
-// memory reads and writes all the time. Reads are runs of 128 bytes and more, as shorter ones take
-// memory as long; so 128 rows of gptq and 256 of awq_gemm are side by side.
+// hide, and a line of the next columns is fetched for each row that is written: memory reads and
+// writes all the time. Reads are runs of 128 bytes (awq_gemm, 256 rows) or 512 (gptq, 128 rows):
+// runs of 64 take memory as long as those of 128.
 #pragma once
 #include "cpu/vector/dequantize_emit.hpp"
 #include "cpu/vector/row_tile.hpp"
@@ -11,18 +11,29 @@
 namespace qk::cpu {
 namespace {
 
-constexpr int64_t kTileRows = 128, kTileColumns = 128;
+constexpr int64_t kTileRows = 256, kTileColumns = 128;
 
 class TileWriter {
   public:
     explicit TileWriter(const Writing &writing)
         : writing_(writing), values_(writing.args.from, writing.args.to.format->id),
           scales_(writing.args.from), zeros_(writing.args.from),
-          awq_(writing.args.from.layout->id == QK_LAYOUT_AWQ_GEMM), tile_(false) {
+          awq_(writing.args.from.layout->id == QK_LAYOUT_AWQ_GEMM), rows_(awq_ ? 256 : 128),
+          tile_(false) {
         memset(zero_, 8, sizeof(zero_));
     }
 
-    QK_NOINLINE void write(int64_t row, int64_t row_end, int64_t last) {
+    // Rows first .. last, the first a multiple of kTileRows.
+    void write(int64_t first, int64_t last) {
+        for (int64_t row = first; row < last; row += rows_) {
+            write_tiles(row, min64(row + rows_, last), last);
+        }
+    }
+
+  private:
+    static constexpr int64_t kGroups = kTileColumns / 16 + 1, kUnits = kTileColumns / 32;
+
+    QK_NOINLINE void write_tiles(int64_t row, int64_t row_end, int64_t last) {
         const Geometry &s = writing_.args.from.geometry;
         for (int64_t column = 0; column < s.k; column += kTileColumns) {
             const int64_t end = min64(column + kTileColumns, s.k);
@@ -30,6 +41,11 @@ class TileWriter {
             LineFetch ahead = fetch_codes(next_rows ? row_end : row, next_rows ? last : row_end,
                                           next_rows ? 0 : end);
             load_groups(row, row_end - row, column, end);
+            if (!next_rows) {
+                fetch_groups(row, row_end - row, end);
+            } else if (row_end < last) {
+                fetch_groups(row_end, min64(last - row_end, rows_), 0);
+            }
             const int64_t rows = awq_ ? RowTile::kRows : kBlockRows;
             for (int64_t r = row; r < row_end; r += rows) {
                 const int64_t r_end = min64(r + rows, row_end);
@@ -40,9 +56,6 @@ class TileWriter {
         }
     }
 
-  private:
-    static constexpr int64_t kGroups = kTileColumns / 16 + 1, kUnits = kTileColumns / 32;
-
     LineFetch fetch_codes(int64_t row, int64_t last, int64_t column) const {
         const Weight &w = writing_.args.from;
         const Geometry &s = w.geometry;
@@ -50,9 +63,27 @@ class TileWriter {
         const int64_t stride = ceil_div(s.n, rows) * 4;
         const char *const from = static_cast<const char *>(w.data) + column / columns * stride +
                                  row / rows * 4;
-        const int64_t across = ceil_div(min64(last - row, kTileRows), rows * 16);
+        const int64_t across = ceil_div(min64(last - row, rows_), rows * 16);
         const int64_t lines = ceil_div(min64(s.k - column, kTileColumns), columns);
         return {from, stride, across, row < last ? lines : 0};
+    }
+
+    // Scales and zeros of the tile that starts at `column`, long before they are wanted.
+    void fetch_groups(int64_t row, int64_t rows, int64_t column) const {
+        const Weight &w = writing_.args.from;
+        const Geometry &s = w.geometry;
+        const int64_t size = w.scale.format->bits / 8;
+        const int64_t end = ceil_div(min64(column + kTileColumns, s.k), s.group_size);
+        for (int64_t g = column / s.group_size; g < end; ++g) {
+            const int64_t at = w.layout->scale_at(s, {row, g}) * size;
+            LineFetch scales(static_cast<const char *>(w.scale.data) + at, 0,
+                             ceil_div(rows * size, 64) + 1, 1);
+            scales.fetch_all();
+            if (w.zero == nullptr) continue;
+            LineFetch zeros(static_cast<const char *>(w.zero) + w.layout->zero_at(s, {row, g}) / 2,
+                            0, ceil_div(rows, 128), 1);
+            zeros.fetch_all();
+        }
     }
 
     // Scales and zeros, and which group each 32 columns belong to, if they do to one.
@@ -105,7 +136,8 @@ class TileWriter {
             const int64_t rows = min64(kBlockRows, last - r);
             for (int64_t g = 0; g < count_; ++g) {
                 values_.make(reinterpret_cast<const char *>(scale_[g] + (r - row)),
-                             zero_[g] + (r - row), 1, rows, slots_ + g * kBlockRows * kSlot);
+                             zero_[g] + (r - row), 1, rows,
+                             slots_ + g * kBlockRows * 16 * writing_.bytes);
             }
             writing_.emit.block({tile_.row(r - first), RowTile::kBytes, rows, (end - column) / 32,
                                  slots_, unit_, writing_.to(r, column), k * writing_.bytes,
@@ -128,6 +160,7 @@ class TileWriter {
     RowScales scales_;
     ZeroWords zeros_;
     const bool awq_;
+    const int64_t rows_;  // of a tile
     bool whole_ = false;  // each 32 columns are of one group
     int64_t loaded_row_ = -1, group_ = -1, count_ = 0;  // the groups that are loaded
     int64_t first_next_ = 0;                            // columns of the first one

@@ -7,10 +7,10 @@
 namespace qk::cpu {
 namespace {
 
-constexpr int64_t kSlot = 64;  // bytes for the values of a group
+constexpr int64_t kSlot = 64;  // bytes for the values of a group, at most
 
 struct FloatValues {
-    static constexpr int kBytes = 4, kCodes = 16;
+    static constexpr int kBytes = 4, kCodes = 16, kSlot = 64;
 
     static FloatTable load(const char *slot) {
         return load_floats_table(reinterpret_cast<const float *>(slot));
@@ -28,7 +28,7 @@ struct FloatValues {
 };
 
 struct HalfValues {
-    static constexpr int kBytes = 2, kCodes = 32;
+    static constexpr int kBytes = 2, kCodes = 32, kSlot = 32;
 
     static HalfTable load(const char *slot) {
         return load_halves_table(reinterpret_cast<const uint16_t *>(slot));
@@ -85,25 +85,30 @@ class GroupValues {
             memcpy(entries_[zero], entries.value, sizeof(entries_[zero]));
         }
     }
-    // Of `count` groups, whose scales (f32) and zeros lie `stride` elements apart, a slot each.
+    // Of `count` groups, whose scales (f32) and zeros lie `stride` elements apart: 16 values each.
     QK_NOINLINE void make(const char *scales, const uint8_t *zeros, int64_t stride, int64_t count,
                           char *to) const {
         const auto values = [&](int64_t i) QK_INLINE {
             const float scale = load_as<float>(scales, i * stride);
             return mul(load_f32(entries_[zeros[i * stride]]), splat(scale));
         };
-        const auto half = [&](int64_t i) { return reinterpret_cast<uint16_t *>(to + i * kSlot); };
+        uint16_t *const half = reinterpret_cast<uint16_t *>(to);
+        int64_t i = 0;
         switch (to_) {
             case QK_FORMAT_F16:
-                for (int64_t i = 0; i < count; ++i) narrow_f16(values(i), half(i));
+                for (; i + 2 <= count; i += 2) {
+                    narrow_two_f16(values(i), values(i + 1), half + 16 * i);
+                }
+                if (i < count) narrow_f16(values(i), half + 16 * i);
                 break;
             case QK_FORMAT_BF16:
-                for (int64_t i = 0; i < count; ++i) narrow_bf16(values(i), half(i));
+                for (; i + 2 <= count; i += 2) {
+                    narrow_two_bf16(values(i), values(i + 1), half + 16 * i);
+                }
+                if (i < count) narrow_bf16(values(i), half + 16 * i);
                 break;
             default:
-                for (int64_t i = 0; i < count; ++i) {
-                    store_f32(reinterpret_cast<float *>(to + i * kSlot), values(i));
-                }
+                for (; i < count; ++i) store_f32(reinterpret_cast<float *>(to) + 16 * i, values(i));
         }
     }
 

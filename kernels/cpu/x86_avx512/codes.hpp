@@ -46,6 +46,13 @@ inline void put_bf16(Lanes a, Lanes b, char *to, bool stream) {
     put_halves(_mm512_permutex2var_epi16(round_bf16(a.v), odd, round_bf16(b.v)), to, stream);
 }
 
+inline void narrow_two_f16(Lanes a, Lanes b, uint16_t *to) {
+    put_f16(a, b, reinterpret_cast<char *>(to), false);
+}
+inline void narrow_two_bf16(Lanes a, Lanes b, uint16_t *to) {
+    put_bf16(a, b, reinterpret_cast<char *>(to), false);
+}
+
 // 8 bytes, 16 codes in order -> 16 floats. A permute ignores index bits above its own, so nothing
 // is masked.
 template <bool high_first, bool stream>

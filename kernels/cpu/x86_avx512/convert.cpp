@@ -12,6 +12,10 @@ inline LookUpBytes byte_looker() {
     return (features() & kAvx512Vbmi) != 0 ? kLookUpBytesVbmi : look_up_wide;
 }
 
+inline LookUpHalves halves_looker() {
+    return (features() & kAvx512Vbmi) != 0 ? kLookUpHalvesVbmi : nullptr;
+}
+
 }  // namespace
 }  // namespace qk::cpu
 

@@ -43,6 +43,18 @@ inline void scan_run(const float *x, int64_t count, GroupRange *range) {
     range->nan |= nan != 0;
 }
 
+// The largest magnitude as bits; those of a NaN are larger than any number's.
+inline uint32_t scan_magnitudes(const float *x, int64_t count) {
+    __m512i most = _mm512_setzero_si512();
+    for (int64_t i = 0; i < count; i += 16) {
+        const __mmask16 some = __mmask16(count - i >= 16 ? 0xffff : (1 << (count - i)) - 1);
+        const __m512i magnitude = _mm512_and_si512(_mm512_maskz_loadu_epi32(some, x + i),
+                                                   _mm512_set1_epi32(0x7fffffff));
+        most = _mm512_max_epu32(most, magnitude);
+    }
+    return _mm512_reduce_max_epu32(most);
+}
+
 // Codes by the number of thresholds below (not at or above) each of `count` numbers; NaN is above
 // all of them. `thresholds` ascend, 16 of which 15 count.
 inline void rank_run(const float *thresholds, const uint8_t *code, const float *s, int64_t count,
