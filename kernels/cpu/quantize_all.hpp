@@ -258,7 +258,7 @@ float mean_scale(const QuantizeArgs &args, bool stored) {
 }
 
 // One second scale and its codes: the 8-bit blockwise rule over (scale - mean).
-void nest_block(const QuantizeArgs &args, const float *table, float mean, int64_t block,
+void nest_block(const QuantizeArgs &args, const Middles &middles, float mean, int64_t block,
                 bool stored) {
     const Weight &w = args.to;
     const int64_t first = block * w.scale.second_group;
@@ -271,12 +271,13 @@ void nest_block(const QuantizeArgs &args, const float *table, float mean, int64_
         deviations[number - first] = deviation;
     }
     store_as(w.scale.second, block, absmax);
-    const float multiplier = 1.0f / absmax;
+    uint8_t codes[4096] = {};
+    if (absmax != 0) {
+        bisect_run(middles.node, deviations, last - first, 1.0f / absmax, codes);
+    }
     for (int64_t number = first; number < last; ++number) {
-        const float s = clamp_to_one(deviations[number - first] * multiplier);
-        const uint8_t code = absmax == 0 ? 0 : lut8_code(s, table);
         const GroupIndex group = group_from_number(w.geometry, number);
-        store_as(w.scale.data, w.layout->scale_at(w.geometry, group), code);
+        store_as(w.scale.data, w.layout->scale_at(w.geometry, group), codes[number - first]);
     }
 }
 
@@ -291,9 +292,11 @@ void nest_scales(const QuantizeArgs &args, const Parallel &parallel) {
     store_as(w.scale.bias, 0, mean);
     float table[256];
     memcpy(table, w.scale.code, sizeof(table));
+    Middles middles;
+    middles.load(table);
     parallel_ranges(parallel, second_count(w), 1, [&](int64_t first, int64_t last) {
         for (int64_t block = first; block < last; ++block) {
-            nest_block(args, table, mean, block, stored);
+            nest_block(args, middles, mean, block, stored);
         }
     });
 }
