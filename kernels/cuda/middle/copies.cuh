@@ -145,7 +145,8 @@ struct MiddleCopies {
         keep(scale_end);
         if constexpr (!S::Decode::kPairs) {
             item = S::kThreads - 1 - t;
-            zero = p.w.zero + (row_tile + item) * groups * 8;
+            const uint8_t *const plane = p.w.zero != nullptr ? p.w.zero : p.w.scale;
+            zero = plane + (row_tile + item) * groups * 8;
             zero_to = S::kZeroAt + uint32_t(item) * 8;
             zero_end = p.w.zero != nullptr && item < rows ? last : -1;
             keep(zero);
