@@ -54,6 +54,7 @@ constexpr Kernel<LinearArgs> const *kLinear[] = {
     &cpu::kLinearColumnsVnni,
     &cpu::kLinearColumnsAvx2,
     &cpu::kLinearSingleAvx512,
+    &cpu::kLinearFewAvx512,
     &cpu::kLinearBatchAvx512,
     &cpu::kLinearGemvAvx2,
     &cpu::kLinearSingleAvx2,

@@ -19,7 +19,7 @@ extern const Kernel<QuantizeArgs> kQuantizeAvx2, kQuantizeAvx512;
 extern const Kernel<LinearArgs> kLinearGemvAvx2, kLinearSingleAvx2, kLinearBatchAvx2;
 extern const Kernel<DequantizeArgs> kDequantizeAvx512;
 extern const Kernel<LinearArgs> kLinearGemvAvx512, kLinearSingleAvx512, kLinearBatchAvx512;
-extern const Kernel<LinearArgs> kLinearIntegersVnni, kLinearRowsAvx512;
+extern const Kernel<LinearArgs> kLinearIntegersVnni, kLinearRowsAvx512, kLinearFewAvx512;
 extern const Kernel<LinearArgs> kLinearColumnsVnni, kLinearColumnsAvx2;
 extern const WidenNested kWidenNestedVbmi;
 extern const LookUpBytes kLookUpBytesVbmi;

@@ -85,15 +85,7 @@ class Int8Batch {
     void store(int64_t x_first, int64_t x_rows) {
         const int64_t first = first_block_ * 8;
         const int64_t rows = min64(kTaskRows, args_.w.geometry.n - first);
-        float bias[kTaskRows];
-        if (args_.bias != nullptr) {
-            load_floats(args_.bias->format->id, args_.bias->data, first, rows, bias);
-        }
-        for (int64_t j = 0; j < x_rows; ++j) {
-            for (int64_t i = 0; i < rows && args_.bias != nullptr; ++i) acc_[j][i] += bias[i];
-            store_floats(args_.y.format->id, args_.y.data,
-                         (x_first + j) * args_.y.columns + first, rows, acc_[j]);
-        }
+        for (int64_t j = 0; j < x_rows; ++j) store_run(args_, x_first + j, first, rows, acc_[j]);
     }
 
     const LinearArgs &args_;

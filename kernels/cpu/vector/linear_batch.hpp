@@ -98,7 +98,9 @@ class BatchStrip {
                 add_sliver(end - column, x_rows, totals_[0] + row);
             }
         }
-        for (int64_t j = 0; j < x_rows; ++j) store(first, rows, x_first + j, totals_[j]);
+        for (int64_t j = 0; j < x_rows; ++j) {
+            store_run(args_, x_first + j, first, rows, totals_[j]);
+        }
     }
 
   private:
@@ -116,15 +118,6 @@ class BatchStrip {
             add_tile_of(count, weights_, x_[j], columns, totals + j * kStrip);
             j += count;
         }
-    }
-
-    void store(int64_t first, int64_t rows, int64_t x_row, float *y) const {
-        if (args_.bias != nullptr) {
-            float bias[kStrip];
-            load_floats(args_.bias->format->id, args_.bias->data, first, rows, bias);
-            for (int64_t i = 0; i < rows; ++i) y[i] += bias[i];
-        }
-        store_floats(args_.y.format->id, args_.y.data, x_row * args_.y.columns + first, rows, y);
     }
 
     const LinearArgs &args_;

@@ -22,6 +22,19 @@ QK_NOINLINE inline void store_8(const LinearArgs &args, int64_t x_row, int64_t r
     store_floats(args.y.format->id, args.y.data, at, rows, y);
 }
 
+// Sums of rows first .. first + rows of w, plus the bias, rounded to y's type; y itself is changed.
+QK_NOINLINE inline void store_run(const LinearArgs &args, int64_t x_row, int64_t first,
+                                  int64_t rows, float *y) {
+    constexpr int64_t kRun = 64;
+    for (int64_t i = 0; i < rows && args.bias != nullptr; i += kRun) {
+        float bias[kRun];
+        const int64_t count = min64(kRun, rows - i);
+        load_floats(args.bias->format->id, args.bias->data, first + i, count, bias);
+        for (int64_t r = 0; r < count; ++r) y[i + r] += bias[r];
+    }
+    store_floats(args.y.format->id, args.y.data, x_row * args.y.columns + first, rows, y);
+}
+
 constexpr int64_t kPanelChunks = 16;                // chunks of 128 columns
 constexpr int64_t kPanelGroups = kPanelChunks * 8;  // of 16 columns, the smallest group
 

@@ -10,18 +10,25 @@ namespace {
 constexpr int64_t kSliver = 16 * kTileVectors;  // rows
 constexpr int64_t kSliverColumns = 128;         // a chunk of packed codes
 
+// What the codes of packed weights are looked up in; zeros are added to it.
+inline Table packed_entries(const Weight &w) {
+    float entries[16];
+    for (int code = 0; code < 16; ++code) {
+        const bool table = w.format->kind == FormatKind::kTable;
+        entries[code] = table ? w.format->value(code) : float(code - (w.zero != nullptr ? 0 : 8));
+    }
+    return load_table(entries);
+}
+// 4 bytes, a nibble a row.
+inline void minus_zeros_8(const uint8_t *zeros, float *to) {
+    for (int64_t i = 0; i < 8; ++i) to[i] = -float(zeros[i >> 1] >> (i & 1) * 4 & 15);
+}
+
 class SliverDecoder {
   public:
     explicit SliverDecoder(const Weight &w)
-        : w_(w), packed_(w.layout->id == kLayoutRows8), scales_(w), any_scales_(w), decoder_(w) {
-        float entries[16];
-        for (int code = 0; code < 16; ++code) {
-            const bool table = w.format->kind == FormatKind::kTable;
-            entries[code] = table ? w.format->value(code)
-                                  : float(code - (w.zero != nullptr ? 0 : 8));
-        }
-        entries_ = load_table(entries);
-    }
+        : w_(w), packed_(w.layout->id == kLayoutRows8), scales_(w), any_scales_(w), decoder_(w),
+          entries_(packed_entries(w)) {}
 
     // Columns column .. end from a multiple of 128 on, to[column][row of the sliver]. Rows past the
     // last, and columns past `end` up to the next multiple of 16, are left as they are or anything.
@@ -89,11 +96,7 @@ class SliverDecoder {
         if (w_.zero == nullptr) return;
         const uint8_t *const zeros = static_cast<const uint8_t *>(w_.zero) +
                                      (block * w_.geometry.groups_per_row + group_) * 4;
-        for (int64_t g = 0; g < groups_; ++g) {
-            for (int64_t i = 0; i < 8; ++i) {
-                minus_zero_[g][place + i] = -float(zeros[g * 4 + (i >> 1)] >> (i & 1) * 4 & 15);
-            }
-        }
+        for (int64_t g = 0; g < groups_; ++g) minus_zeros_8(zeros + 4 * g, minus_zero_[g] + place);
     }
 
     template <bool zeros>
