@@ -222,9 +222,9 @@ QK_API qk_status qk_repack(qk_context *context, const qk_tensor *from, qk_tensor
  * 2 on; m = 1 has orders of sums of its own (docs/formats.md), the same on every processor, for any
  * number of threads and any layout. On CUDA it does not depend on its batch
  * among m = 2..16, 17..24, 25..64, 65..128, and every 128 rows more to 1024, from packed w (m = 1
- * has an order of its own), nor among m = 1..4 from other layouts. Where more rows repack 4-bit w
- * into the workspace, bits are those of packed w; where cuBLASLt multiplies, the order of sums is
- * the library's. */
+ * has an order of its own), nor among m = 1..4 from other layouts; 8-bit w in groups of whole 64s
+ * is as packed w from 17 rows on. Where more rows repack 4-bit w into the workspace, bits are those
+ * of packed w; where cuBLASLt multiplies (LUT8 from 513), the order of sums is the library's. */
 QK_API qk_status qk_linear(qk_context *context, const qk_tensor *x, const qk_tensor *w,
                            const qk_tensor *bias, qk_tensor *y);
 /* Scratch with which qk_linear runs at its best for up to m_max rows of x; give the largest to

@@ -50,7 +50,9 @@ constexpr Kind kKinds[] = {
     {"nf4 b64 packed", QK_FORMAT_NF4, QK_FORMAT_F32, QK_LAYOUT_ROW_HIGH, 64, true},
     {"nf4 b64 nested packed", QK_FORMAT_NF4, QK_FORMAT_LUT8, QK_LAYOUT_ROW_HIGH, 64, true},
     {"u4 g128 AWQ_GEMM", QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, QK_LAYOUT_AWQ_GEMM, 128, false},
-    {"nf4 b64 ROW_HIGH", QK_FORMAT_NF4, QK_FORMAT_F32, QK_LAYOUT_ROW_HIGH, 64, false}};
+    {"nf4 b64 ROW_HIGH", QK_FORMAT_NF4, QK_FORMAT_F32, QK_LAYOUT_ROW_HIGH, 64, false},
+    {"s8 g128 ROW", QK_FORMAT_S8, QK_FORMAT_F32, QK_LAYOUT_ROW, 128, false},
+    {"lut8 b256 ROW", QK_FORMAT_LUT8, QK_FORMAT_F32, QK_LAYOUT_ROW, 256, false}};
 
 struct Bench {
     Timer timer;
@@ -145,7 +147,9 @@ void run_shape(Bench &b, int64_t n, int64_t k, int64_t most_rows) {
     }
     double dense[std::size(kRows)] = {};
     for (int kind = -1; kind < int(std::size(kKinds)); ++kind) {
-        const double bytes = kind < 0 ? 2.0 * double(n * k) : 0.5 * double(n * k);
+        const bool byte = kind >= 0 && (kKinds[kind].format == QK_FORMAT_S8 ||
+                                        kKinds[kind].format == QK_FORMAT_LUT8);
+        const double bytes = (kind < 0 ? 2.0 : byte ? 1.0 : 0.5) * double(n * k);
         std::vector<qk_tensor *> weights;
         for (int i = 0; i < std::max(2, int(200e6 / bytes)); ++i) {
             weights.push_back(kind < 0 ? make_dense(b, n, k, uint32_t(i))

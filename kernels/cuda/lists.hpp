@@ -20,6 +20,7 @@ extern const Kernel<LinearArgs> kLinearSlices;           // decode/slices.cu
 extern const Kernel<LinearArgs> kLinearManySlices;       // decode/slices.cu
 extern const Kernel<LinearArgs> kLinearMatvec;           // decode/matvec.cu
 extern const Kernel<LinearArgs> kLinearGemm;             // gemm/gemm.cpp
+extern const Kernel<LinearArgs> kLinearGemmBytes;        // gemm/bytes.cpp
 extern const Kernel<LinearArgs> kLinearMiddle;           // middle/middle.cu
 extern const Kernel<LinearArgs> kLinearMiddleWhole;      // middle/middle.cu
 extern const Kernel<LinearArgs> kLinearBytes;            // direct/bytes.cu

@@ -1,11 +1,9 @@
 // 8-bit codes straight from their rows (direct/bytes.cu): groups, tails, cuts, addresses, bits that
 // repeat and do not know the batch.
-#include "cuda/linear_problem.hpp"
+#include "cuda/bytes_problem.hpp"
 
 namespace cuda_test {
 namespace {
-
-const qk_format kScales[] = {QK_FORMAT_F32, QK_FORMAT_F16, QK_FORMAT_LUT8, QK_FORMAT_BF16};
 
 // Products of 16-bit operands are exact in f32. 128 columns are added on tensor cores (17 additions
 // for 16 of them) from zero and folded with their scale (a product's and a sum's rounding), in
@@ -38,13 +36,6 @@ void expect_bytes_within_bound(Problem &p, const std::vector<uint8_t> &y) {
     }
 }
 
-Problem bytes_problem(qk_format format, qk_format scale, int32_t group, int64_t n, int64_t k,
-                      qk_format type, int64_t m, Rng &rng) {
-    qk_tensor_desc desc = weight_desc(format, scale, QK_LAYOUT_ROW, group, n, k);
-    if (scale == QK_FORMAT_LUT8) desc.scale_group_size = n % 2 == 0 ? 16 : 256;
-    return make_problem(desc, type, m, rng);
-}
-
 void check(Problem &p, int repeats) {
     SCOPED_TRACE(describe(p));
     const DeviceWeight w(p.w);
@@ -66,7 +57,7 @@ TEST(CudaBytes, IsWithinItsBound) {
     const int64_t batches[] = {1, 2, 8, 16, 3, 9, 17, 1, 40};
     const int32_t groups[] = {128, QK_GROUP_ROW, 64, 256, 32, 16, 48, 1024, 384, 176};
     size_t at = 0;
-    for (const qk_format scale : kScales) {
+    for (const qk_format scale : kByteScales) {
         for (const int32_t group : groups) {
             for (const auto &[n, k] : shapes) {
                 ++at;
@@ -169,10 +160,6 @@ TEST(CudaBytes, EndsOfRowsAreZeros) {
     }
 }
 
-void set_table(Problem &p, int code, float value) {
-    memcpy(&p.w.planes[QK_PLANE_TABLE][size_t(code) * 4], &value, 4);
-}
-
 // Entries whose range two halves do not have: a row of small ones alone must come out right.
 TEST(CudaBytes, TablesOfAnyRange) {
     QK_NEEDS_DEVICE();
@@ -180,22 +167,7 @@ TEST(CudaBytes, TablesOfAnyRange) {
     for (const qk_format type : {QK_FORMAT_F16, QK_FORMAT_BF16}) {
         for (const int64_t m : {1, 11}) {
             for (const int span : {20, 40, 120}) {
-                Problem p = bytes_problem(QK_FORMAT_LUT8, QK_FORMAT_F32, QK_GROUP_ROW, 37, 272,
-                                          type, m, rng);
-                for (int code = 0; code < 256; ++code) {
-                    const float digits = 1 + float(rng() % 65536) / 65536;
-                    set_table(p, code, std::ldexp(code % 2 == 0 ? digits : -digits,
-                                                  -span * (255 - code) / 255));
-                }
-                const float large = std::ldexp(1.0f, span - 4), small = 0.125f;
-                for (int64_t r = 0; r < p.n(); ++r) {
-                    const bool of_small = r % 4 == 1;
-                    memcpy(&p.w.planes[QK_PLANE_SCALE][size_t(r) * 4], of_small ? &large : &small,
-                           4);
-                    for (int64_t c = 0; of_small && c < p.k(); ++c) {
-                        p.w.planes[QK_PLANE_DATA][size_t(r * p.k() + c)] &= 7;
-                    }
-                }
+                Problem p = wide_table_problem(type, m, span, rng);
                 SCOPED_TRACE("span " + std::to_string(span));
                 check(p, 2);
                 if (HasFailure()) return;
@@ -204,42 +176,12 @@ TEST(CudaBytes, TablesOfAnyRange) {
     }
 }
 
-// Entries that are not finite stay in the rows that have them, also where the codes behind k's end
-// are those of such an entry.
 TEST(CudaBytes, TablesOfAnyValues) {
     QK_NEEDS_DEVICE();
     Rng rng(55);
     for (const qk_format type : {QK_FORMAT_F16, QK_FORMAT_BF16}) {
         for (const int64_t m : {2, 9}) {
-            Problem p =
-                bytes_problem(QK_FORMAT_LUT8, QK_FORMAT_F32, 48, 37, 400, type, m, rng);
-            for (uint8_t &code : p.w.planes[QK_PLANE_DATA]) code = uint8_t(3 + code % 250);
-            const DeviceWeight finite(p.w);
-            const auto expected = run_on_device(qk::cuda::kLinearBytes, p, finite, 0, m);
-            set_table(p, 0, INFINITY);
-            set_table(p, 1, NAN);
-            set_table(p, 2, -INFINITY);
-            const float one = 1;
-            for (const int64_t r : {4, 5}) {
-                p.w.planes[QK_PLANE_DATA][size_t(r * p.k() + 100)] = uint8_t(r - 4);
-                for (size_t g = 0; g < 9; ++g) {
-                    memcpy(&p.w.planes[QK_PLANE_SCALE][(size_t(r) * 9 + g) * 4], &one, 4);
-                }
-            }
-            const DeviceWeight w(p.w);
-            const auto y = run_on_device(qk::cuda::kLinearBytes, p, w, 0, m);
-            for (int64_t i = 0; i < m; ++i) {
-                for (int64_t r = 0; r < p.n(); ++r) {
-                    const float value = float_at(type, y, i * p.n() + r);
-                    if (r == 4) {
-                        EXPECT_TRUE(std::isinf(value) || std::isnan(value));
-                    } else if (r == 5) {
-                        EXPECT_TRUE(std::isnan(value));
-                    } else {
-                        EXPECT_EQ(value, float_at(type, expected, i * p.n() + r)) << r;
-                    }
-                }
-            }
+            check_table_values(qk::cuda::kLinearBytes, 48, type, m, true, rng);
         }
     }
 }

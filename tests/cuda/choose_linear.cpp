@@ -7,6 +7,7 @@
 
 namespace {
 
+using qk::cuda::GemmCodes;
 using qk::cuda::GemmCut;
 using qk::cuda::GemmPlan;
 using qk::cuda::LinearCase;
@@ -48,6 +49,12 @@ TEST(CudaChoose, WhichKernelMultiplies) {
         {{17, false, true, true, false, true, true}, LinearPath::kRepack},
         {{16, false, true, false, false, false, true}, LinearPath::kGeneric},
         {{17, false, true, false, false, false, true}, LinearPath::kRepack},
+        // .., bytes
+        {{16, false, true, true, true, true, false, 512}, LinearPath::kDirect},
+        {{17, false, true, true, true, true, false, 512}, LinearPath::kGemm},
+        {{512, false, true, true, true, true, false, 512}, LinearPath::kGemm},
+        {{513, false, true, true, true, true, false, 512}, LinearPath::kPrefill},
+        {{513, false, true, false, true, true, false, 512}, LinearPath::kGemm},
     };
     for (const auto &[c, path] : rows) {
         EXPECT_EQ(qk::cuda::choose_linear(c), path)
@@ -72,11 +79,42 @@ TEST(CudaChoose, HowTheMatrixKernelCutsAnH200) {
         {4096, 4096, 4096, GemmCut::k128x256, 1},    {4096, 28672, 4096, GemmCut::k128x256, 1},
     };
     for (const auto &row : rows) {
-        const GemmPlan plan = qk::cuda::plan_gemm(false, row.m, row.n, row.k, 132);
+        const GemmPlan plan = qk::cuda::plan_gemm(GemmCodes::kNumbers, row.m, row.n, row.k, 132);
         EXPECT_EQ(plan.cut, row.cut) << row.m << ": " << row.n << " x " << row.k;
         EXPECT_EQ(plan.split, row.split) << row.m << ": " << row.n << " x " << row.k;
         EXPECT_EQ(plan.tail, row.tail) << row.m << ": " << row.n << " x " << row.k;
-        EXPECT_EQ(qk::cuda::plan_gemm(false, row.m, row.n, row.k, 132, false).tail, 0);
+        EXPECT_EQ(
+            qk::cuda::plan_gemm(GemmCodes::kNumbers, row.m, row.n, row.k, 132, false).tail, 0);
+    }
+}
+
+TEST(CudaChoose, HowTheMatrixKernelCutsBytesOnAnH200) {
+    const struct {
+        int64_t m, n, k;
+        GemmCut cut;
+        int32_t split;
+    } rows[] = {
+        {17, 4096, 4096, GemmCut::kThinNarrow, 2},  {64, 6144, 4096, GemmCut::kThinNarrow, 1},
+        {64, 4096, 14336, GemmCut::kThinNarrow, 2}, {64, 8192, 8192, GemmCut::kThinNarrow, 1},
+        {64, 28672, 4096, GemmCut::kTallNarrow, 1}, {33, 4096, 4096, GemmCut::kThinNarrow, 2},
+        {128, 4096, 4096, GemmCut::k128x128, 3},    {128, 6144, 4096, GemmCut::k128x128, 2},
+        {256, 4096, 4096, GemmCut::k128x128, 2},    {128, 8192, 8192, GemmCut::k128x128, 2},
+    };
+    for (const auto &row : rows) {
+        for (const GemmCodes codes : {GemmCodes::kSigned, GemmCodes::kEntries}) {
+            const GemmPlan plan = qk::cuda::plan_gemm(codes, row.m, row.n, row.k, 132);
+            EXPECT_EQ(plan.cut, row.cut) << row.m << ": " << row.n << " x " << row.k;
+            EXPECT_EQ(plan.split, row.split) << row.m << ": " << row.n << " x " << row.k;
+        }
+    }
+    // A row of y does not know its batch: the cut is the same from 17 to 64 rows.
+    for (int64_t n = 1; n < 70000; n += 811) {
+        for (const int64_t k : {80, 1040, 4096, 14336}) {
+            const GemmPlan few = qk::cuda::plan_gemm(GemmCodes::kSigned, 17, n, k, 132);
+            const GemmPlan many = qk::cuda::plan_gemm(GemmCodes::kSigned, 64, n, k, 132);
+            EXPECT_EQ(few.cut, many.cut);
+            EXPECT_EQ(few.split, many.split);
+        }
     }
 }
 
@@ -84,7 +122,7 @@ TEST(CudaChoose, HowTheMatrixKernelCutsAnH200) {
 TEST(CudaChoose, ATailTakesTheLastWavesPlace) {
     int tails = 0;
     for (const GemmCut cut : {GemmCut::k128x128, GemmCut::k192x128, GemmCut::k128x256}) {
-        const qk::cuda::GemmCost c = qk::cuda::cost_of(cut, false);
+        const qk::cuda::GemmCost c = qk::cuda::cost_of(cut, GemmCodes::kNumbers);
         for (int64_t m = 65; m < 5000; m += 123) {
             for (int64_t n = 1; n < 60000; n += 677) {
                 for (const int32_t multiprocessors : {1, 2, 78, 132}) {
@@ -108,9 +146,9 @@ TEST(CudaChoose, NoClusterHasMoreBlocksThanStages) {
     for (const int64_t k : {16, 64, 128, 300, 1000}) {
         for (const auto &[m, n] : {std::pair<int64_t, int64_t>{33, 500}, {65, 500}, {1000, 500},
                                    {500, 20000}, {129, 17000}}) {
-            for (const bool pairs : {false, true}) {
-                const GemmPlan plan = qk::cuda::plan_gemm(pairs, m, n, k, 132);
-                const int64_t tiles = qk::cuda::cost_of(plan.cut, pairs).stage_tiles;
+            for (const GemmCodes codes : {GemmCodes::kNumbers, GemmCodes::kSigned}) {
+                const GemmPlan plan = qk::cuda::plan_gemm(codes, m, n, k, 132);
+                const int64_t tiles = qk::cuda::cost_of(plan.cut, codes).stage_tiles;
                 const int64_t stages = (k + 64 * tiles - 1) / (64 * tiles);
                 EXPECT_LE(plan.tail > 0 ? 2 : plan.split, stages) << m << " " << k;
             }
@@ -201,7 +239,7 @@ TEST(CudaChoose, SlabsToRepack) {
     // Blocks of every cut fit a slab.
     for (const GemmCut cut : {GemmCut::kThinNarrow, GemmCut::kTallNarrow, GemmCut::k128x128,
                               GemmCut::k192x128, GemmCut::k128x256}) {
-        EXPECT_EQ(qk::cuda::kRepackStep % qk::cuda::cost_of(cut, false).rows, 0);
+        EXPECT_EQ(qk::cuda::kRepackStep % qk::cuda::cost_of(cut, GemmCodes::kNumbers).rows, 0);
     }
 }
 

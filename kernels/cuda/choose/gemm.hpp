@@ -6,6 +6,9 @@
 
 namespace qk::cuda {
 
+// What a weight's codes are: integers of 4 bits, 4 bits that are looked up, 8 bits of either kind.
+enum class GemmCodes { kNumbers, kPairs, kSigned, kEntries };
+
 // What a block owns: rows of w x rows of x. Narrow: 64 or 256 x 64.
 enum class GemmCut { kThinNarrow, kTallNarrow, k128x128, k192x128, k128x256 };
 
@@ -23,7 +26,24 @@ struct GemmCost {
 };
 
 // Measured on an H200; on another card of its kind the ratios hold.
-constexpr GemmCost cost_of(GemmCut cut, bool pairs) {
+constexpr GemmCost cost_of(GemmCut cut, GemmCodes codes) {
+    const bool pairs = codes == GemmCodes::kPairs;
+    if (codes == GemmCodes::kSigned || codes == GemmCodes::kEntries) {
+        const bool entries = codes == GemmCodes::kEntries;
+        switch (cut) {
+            case GemmCut::kThinNarrow: return {64, 64, 4, entries ? 200 : 160, 3000, 3000, 500};
+            case GemmCut::kTallNarrow: return {256, 64, 2, entries ? 760 : 560, 3500, 3000, 1500};
+            case GemmCut::k128x128:
+                if (entries) return {128, 128, 2, 560, 1500, 2500, 4000};
+                return {128, 128, 2, 400, 1500, 2500, 2500};
+            case GemmCut::k192x128:
+                if (entries) return {192, 128, 2, 950, 1600, 2500, 4000};
+                return {192, 128, 2, 610, 1600, 2500, 2500};
+            default:
+                if (entries) return {128, 256, 1, 950, 1880, 2500, 4000};
+                return {128, 256, 1, 740, 1880, 2500, 2240};
+        }
+    }
     switch (cut) {
         case GemmCut::kThinNarrow: return {64, 64, 4, pairs ? 145 : 130, 3000, 2500, 500};
         case GemmCut::kTallNarrow: return {256, 64, 2, 490, 3500, 2500, 1500};
@@ -52,7 +72,7 @@ constexpr int64_t clusters_at_once(int32_t size, int32_t multiprocessors) {
 // it: it takes the place of a wave that most of them would be idle in. 0: there is none, or many
 // waves come before it: then the card is at its power limit, and what idles lets others run faster.
 constexpr int32_t tail_of(GemmCut cut, int64_t m, int64_t n, int32_t multiprocessors) {
-    const GemmCost c = cost_of(cut, false);
+    const GemmCost c = cost_of(cut, GemmCodes::kNumbers);
     const int64_t row_blocks = ceil_div(n, c.rows), x_blocks = ceil_div(m, c.x_rows);
     const int64_t at_once = 2 * clusters_at_once(2, multiprocessors);
     const int64_t items = row_blocks * x_blocks, left = items % at_once;
@@ -61,9 +81,9 @@ constexpr int32_t tail_of(GemmCut cut, int64_t m, int64_t n, int32_t multiproces
     return few && rows * x_blocks * 2 <= at_once ? int32_t(rows) : 0;
 }
 
-constexpr int64_t gemm_nanoseconds(GemmPlan plan, bool pairs, int64_t m, int64_t n, int64_t k,
-                                   int32_t multiprocessors) {
-    const GemmCost c = cost_of(plan.cut, pairs);
+constexpr int64_t gemm_nanoseconds(GemmPlan plan, GemmCodes codes, int64_t m, int64_t n,
+                                   int64_t k, int32_t multiprocessors) {
+    const GemmCost c = cost_of(plan.cut, codes);
     const int64_t clusters = (ceil_div(n, c.rows) - plan.tail) * ceil_div(m, c.x_rows);
     const int64_t waves = ceil_div(clusters, clusters_at_once(plan.split, multiprocessors));
     const auto item = [&](int64_t split) {
@@ -75,17 +95,17 @@ constexpr int64_t gemm_nanoseconds(GemmPlan plan, bool pairs, int64_t m, int64_t
 
 // The cheapest cut; the first of equals. `one_slab`: all rows of w are there at once (a tail would
 // be elsewhere in each slab).
-constexpr GemmPlan plan_gemm(bool pairs, int64_t m, int64_t n, int64_t k, int32_t multiprocessors,
-                             bool one_slab = true) {
+constexpr GemmPlan plan_gemm(GemmCodes codes, int64_t m, int64_t n, int64_t k,
+                             int32_t multiprocessors, bool one_slab = true) {
     constexpr GemmCut cuts[] = {GemmCut::kThinNarrow, GemmCut::kTallNarrow, GemmCut::k128x128,
                                 GemmCut::k192x128, GemmCut::k128x256};
     const bool narrow = m <= 64;
     GemmPlan best = {};
     int64_t least = INT64_MAX;
     for (const GemmCut cut : cuts) {
-        if (narrow != (cost_of(cut, pairs).x_rows == 64)) continue;
+        if (narrow != (cost_of(cut, codes).x_rows == 64)) continue;
         const auto consider = [&](GemmPlan plan) {
-            const int64_t cost = gemm_nanoseconds(plan, pairs, m, n, k, multiprocessors);
+            const int64_t cost = gemm_nanoseconds(plan, codes, m, n, k, multiprocessors);
             if (cost < least) best = plan, least = cost;
         };
         for (int32_t split = 1; split <= kMaxSplit; ++split) consider({cut, split});

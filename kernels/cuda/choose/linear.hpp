@@ -10,8 +10,8 @@ namespace qk::cuda {
 enum class LinearPath {
     kGeneric,  // any case; the CPU's bits
     kMatvec,   // packed tiles, small batches: decode/
-    kGemm,     // packed tiles, larger batches: gemm/
-    kMiddle,   // the same without wgmma: middle/
+    kGemm,     // packed tiles and 8-bit codes, larger batches: gemm/
+    kMiddle,   // packed tiles without wgmma: middle/
     kDirect,   // layouts of checkpoints, small batches: direct/words.cu, columns.cu
     kLanes,    // what those do not take: direct/lanes.cu
     kRepack,   // repack, then gemm/: linear/repacked.cpp
@@ -25,6 +25,8 @@ struct LinearCase {
     bool library;  // cuBLASLt and its workspace are there
     bool direct = false, lanes = false;  // what these kernels take
     bool repacks = false;  // packed into the workspace, the matrix kernel takes it
+    int64_t bytes = 0;     // 8-bit codes, which the matrix kernel takes as they are: rows of x up
+                           // to which it is faster than the library
 };
 
 constexpr int64_t kMatvecRows = 16;  // more rows of x go to the matrix kernel, where it runs
@@ -33,6 +35,8 @@ constexpr int64_t kMiddleWholeRows = 64;  // fewer without a workspace are passe
 constexpr int64_t kSlicesRows = 32;       // where decode/matvec.cu does not run either
 constexpr int64_t kTableSlicesRows = 48;  // f32 x, small weights
 constexpr int64_t kDirectRows = 32;        // not packed: more go to cuBLASLt
+constexpr int64_t kGemmSignedRows = 4096;  // 8-bit codes: more are dequantized
+constexpr int64_t kGemmEntriesRows = 512;  // the same, looked up
 constexpr int64_t kLanesRows = 4;
 constexpr int64_t kGenericRows = 8;
 
@@ -57,6 +61,9 @@ constexpr LinearPath choose_linear(const LinearCase &c) {
         if (c.m <= kMatvecRows) return LinearPath::kMatvec;
         if (c.wgmma) return LinearPath::kGemm;
         return c.library && c.m > kMiddleRows ? LinearPath::kPrefill : LinearPath::kMiddle;
+    }
+    if (c.bytes > 0 && c.m > kMatvecRows && (!c.library || c.m <= c.bytes)) {
+        return LinearPath::kGemm;
     }
     if (c.repacks && c.m > kMatvecRows) return LinearPath::kRepack;
     const int64_t most = c.direct ? kDirectRows : c.lanes ? kLanesRows : kGenericRows;

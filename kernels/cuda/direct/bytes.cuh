@@ -326,10 +326,14 @@ __global__ void __launch_bounds__(kBytesThreads, 1)
         if (!Warp::kTable) __syncthreads();
     }
     if constexpr (Warp::kTable) {
-        work.unit = table_unit(T{}, p.o.w.table);
+        if (std::is_same_v<T, F16>) work.unit = table_unit<14>(p.o.w.table);
         if (!fill_table<T>(p.o.w.table, work.unit)) {
             work.drain();
-            return multiply_slowly<T>(p, block, x_first, 8 * kBatches);
+            const LinearView &o = p.o;
+            return multiply_slowly<T>(o.w, o.x, o.bias_type, o.bias, o.y, o.w.geometry.n,
+                                      {int64_t(block.first) * 16, int64_t(block.last) * 16, x_first,
+                                       min64(x_first + 8 * kBatches, o.m),
+                                       int32_t(threadIdx.x) / 32, kBytesWarps});
         }
     }
 #pragma unroll 1

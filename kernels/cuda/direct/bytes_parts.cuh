@@ -4,9 +4,8 @@
 #include <cuda.h>
 
 #include "cuda/choose/bytes.hpp"
-#include "cuda/prim/mma.cuh"
+#include "cuda/direct/tables.cuh"
 #include "cuda/prim/tensor_copy.cuh"
-#include "cuda/view.cuh"
 
 namespace qk::cuda {
 namespace {
@@ -98,19 +97,6 @@ struct TwoTerms {
     bool fits;
 };
 
-// f16 has the digits but not the range: a power of two brings the table's largest entry to 2^14.
-__device__ inline float table_unit(F16, const uint8_t *table) {
-    uint32_t most = 0;
-#pragma unroll
-    for (uint32_t i = threadIdx.x % 32; i < 256; i += 32) {
-        const uint32_t bits = __ldg(reinterpret_cast<const uint32_t *>(table) + i) & 0x7fffffffu;
-        if (bits < 0x7f800000u) most = max(most, bits);
-    }
-    for (int i = 1; i < 32; i *= 2) most = max(most, __shfl_xor_sync(~0u, most, i));
-    return __uint_as_float(uint32_t(max(int32_t(most >> 23) - 14, 1)) << 23);
-}
-__device__ inline float table_unit(BF16, const uint8_t *) { return 1; }
-
 __device__ inline TwoTerms two_terms(F16, float entry, float unit) {
     const float scaled = __fdiv_rn(entry, unit);
     const __half first = __float2half_rn(scaled);
@@ -181,15 +167,6 @@ struct BytesPlace {
     }
 };
 
-template <class T>
-__device__ void store_y(const LinearView &o, int64_t at, float y) {
-    if constexpr (std::is_same_v<T, F16>) {
-        static_cast<__half *>(o.y)[at] = __float2half_rn(y);
-    } else {
-        static_cast<__nv_bfloat16 *>(o.y)[at] = __float2bfloat16_rn(y);
-    }
-}
-
 // Rows of y of a panel, for 8 rows of x: the sums of the warps that divide k, in their order.
 template <class T, class Map>
 __device__ void store_panel(const BytesProblem &p, Run block, int32_t panel, int64_t x_first) {
@@ -209,32 +186,7 @@ __device__ void store_panel(const BytesProblem &p, Run block, int32_t panel, int
             y = __fadd_rn(y, __uint_as_float(shared_load_4(from)));
         }
         if (p.o.bias != nullptr) y = __fadd_rn(y, load_float(p.o.bias_type, p.o.bias, y_row));
-        store_y<T>(p.o, x_row * p.o.w.geometry.n + y_row, y);
-    }
-}
-
-// The rows of a block for tables of any range: columns lane by lane, f32.
-template <class T>
-__device__ __noinline__ void multiply_slowly(const BytesProblem &p, Run block, int64_t x_first,
-                                             int64_t x_rows) {
-    const WeightView &w = p.o.w;
-    const int64_t k = w.geometry.k, last = min64(int64_t(block.last) * 16, w.geometry.n);
-    for (int64_t row = int64_t(block.first) * 16 + threadIdx.x / 32; row < last;
-         row += kBytesWarps) {
-        for (int64_t i = x_first; i < min64(x_first + x_rows, p.o.m); ++i) {
-            float y = 0;
-            for (int64_t c = threadIdx.x % 32; c < k; c += 32) {
-                const float entry = load_as<float>(w.table, w.data[row * k + c]);
-                const float scale = scale_of(w, {row, c / w.geometry.group_size});
-                y = __fmaf_rn(load_float(p.o.type, p.o.x, i * k + c), __fmul_rn(entry, scale), y);
-            }
-            for (unsigned half = 16; half > 0; half /= 2) {
-                y = __fadd_rn(y, __shfl_down_sync(~0u, y, half, 32));
-            }
-            if (threadIdx.x % 32 != 0) continue;
-            if (p.o.bias != nullptr) y = __fadd_rn(y, load_float(p.o.bias_type, p.o.bias, row));
-            store_y<T>(p.o, i * w.geometry.n + row, y);
-        }
+        store_y<T>(p.o.y, x_row * p.o.w.geometry.n + y_row, y);
     }
 }
 

@@ -58,14 +58,22 @@ bool can_run(const LinearArgs &args, int32_t device_index) {
 }
 
 Status run(const LinearArgs &args, const Launch &launch) {
-    const Geometry &s = args.w.geometry;
     const bool pairs = args.w.layout->id == kLayoutTilesPairs;
     const bool f16 = args.x.format->id == QK_FORMAT_F16;
-    const GemmPlan plan =
-        plan_gemm(pairs, args.x.rows, args.y.columns, s.k, multiprocessors(launch.device_index),
-                  one_slab(args, pairs));
+    const GemmPlan plan = plan_gemm(pairs ? GemmCodes::kPairs : GemmCodes::kNumbers, args.x.rows,
+                                    args.y.columns, args.w.geometry.k,
+                                    multiprocessors(launch.device_index), one_slab(args, pairs));
+    GemmProblem p = problem_of(args, plan);
+    RunGemm *const run_gemm = pairs ? (f16 ? run_gemm_pairs_f16 : run_gemm_pairs_bf16)
+                                    : (f16 ? run_gemm_numbers_f16 : run_gemm_numbers_bf16);
+    return run_gemm(plan.cut, args, launch, &p);
+}
+
+}  // namespace
+
+GemmProblem problem_of(const LinearArgs &args, const GemmPlan &plan) {
+    const Geometry &s = args.w.geometry;
     const Dense *const bias = args.bias;
-    const int64_t second_group = args.w.scale.second_group;
     GemmProblem p = {};
     p.w = view_of(args.w);
     p.m = args.x.rows;
@@ -76,15 +84,11 @@ Status run(const LinearArgs &args, const Launch &launch) {
     p.row_tiles = int32_t(ceil_div(s.n, 16));
     p.tiles = int32_t(ceil_div(s.k, 64));
     p.group_shift = group_tiles_shift(s);
-    p.second_shift = log2_of(second_group);
+    p.second_shift = log2_of(args.w.scale.second_group);
     p.split = plan.tail > 0 ? 2 : plan.split;
     p.cut_rows = plan.tail;
-    RunGemm *const run_gemm = pairs ? (f16 ? run_gemm_pairs_f16 : run_gemm_pairs_bf16)
-                                    : (f16 ? run_gemm_numbers_f16 : run_gemm_numbers_bf16);
-    return run_gemm(plan.cut, args, launch, &p);
+    return p;
 }
-
-}  // namespace
 
 Status describe_planes(const LinearArgs &args, int32_t row_tiles, int32_t x_rows,
                        ErrorText *error, GemmProblem *p) {

@@ -138,7 +138,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     extern __shared__ uint8_t unaligned[];
     __shared__ uint64_t full[kMaxSlots], empty[kMaxSlots];
-    __shared__ float scale_codes[S::kind == ScaleKind::kNested ? 256 : 1];
+    __shared__ float scale_codes[S::kScaleCodes];
     const uint32_t base = (shared_address(unaligned) + 1023) / 1024 * 1024;
     uint8_t *const shared = unaligned + (base - shared_address(unaligned));
     const uint32_t rank = p.split == 1 ? 0 : cluster_rank();
@@ -152,16 +152,16 @@ __global__ void __launch_bounds__(S::kThreads, 1)
         __syncwarp();
         asm volatile("bar.arrive 1, %0;" ::"n"(S::kThreads) : "memory");
     } else {
-        prepare_shared<S>(p, shared, scale_codes);
+        Gemm<S>::prepare(p, shared, scale_codes);
         asm volatile("bar.sync 1, %0;" ::"n"(S::kThreads) : "memory");
     }
-    const NarrowGemm<S> g = {{p,
-                              base + S::kTable,
-                              shared_address(full),
-                              shared_address(empty),
-                              base,
-                              scale_codes,
-                              second_bias}};
+    const NarrowGemm<S> g = {{{p,
+                               base + S::kTable,
+                               shared_address(full),
+                               shared_address(empty),
+                               base,
+                               scale_codes,
+                               second_bias}}};
     const int64_t stages = ceil_div(p.tiles, S::kTiles);
     const Item item = {int32_t(blockIdx.y) * S::kRowTiles, 0,
                        int32_t(stages * rank / p.split) * S::kTiles,
@@ -173,6 +173,9 @@ __global__ void __launch_bounds__(S::kThreads, 1)
             wait_for_previous_kernel();  // x may be its y
             if (elect_one()) g.order_boxes(item, turn);
             __syncwarp();
+        } else if constexpr (S::kBytes) {
+            int32_t others = warp - S::kConsumers * 4 - 1;
+            g.make_scales(item, turn, others);
         } else if (warp == S::kConsumers * 4 + 1) {
             g.order_scales(item, turn);
         }
@@ -186,7 +189,11 @@ __global__ void __launch_bounds__(S::kThreads, 1)
         const GemmOutput<S> output = {p, item.row_tile, item.x_first};
         output.store_sums(shared + S::kTable, acc);
         meet(p);
-        output.store_y(base + S::kTable, rank);
+        if (g.fits()) {
+            output.store_y(base + S::kTable, rank);
+        } else if constexpr (S::kBytes) {
+            g.multiply_slowly(item, rank, uint32_t(p.split));
+        }
         if (p.split > 1) meet(p);  // nobody leaves while its sums are read
     }
 #endif

@@ -28,19 +28,62 @@ struct Turn {
     }
 };
 
+// What every warp of a block knows.
 template <class S>
-struct Gemm {
+struct Shared {
+    using T = typename S::T;
+
+    const GemmProblem &p;
+    uint32_t ring, full, empty, table;
+    float *scale_codes;
+    float second_bias;
+    __device__ uint32_t slot(uint32_t i) const { return ring + i * S::kStage; }
+
+    // Operands times the scales of rows r and r + 8.
+    __device__ static void scale_operands(uint32_t (&a)[4][4], const uint32_t (&both)[2]) {
+        using Pair = typename T::Pair;
+#pragma unroll
+        for (int i = 0; i < 16; ++i) {
+            uint32_t &to = a[i / 4][i % 4];
+            const Pair c = __hmul2(*reinterpret_cast<const Pair *>(&to),
+                                   *reinterpret_cast<const Pair *>(&both[i & 1]));
+            to = *reinterpret_cast<const uint32_t *>(&c);
+        }
+    }
+};
+
+template <class S>
+struct PackedGemm : Shared<S> {
     using T = typename S::T;
     using Decode = typename S::Decode;
+    using Shared<S>::p, Shared<S>::full, Shared<S>::empty, Shared<S>::table;
+    using Shared<S>::scale_codes, Shared<S>::second_bias, Shared<S>::slot;
     static constexpr ScaleKind kind = S::kind;
     static constexpr int N = S::N, kTiles = S::kTiles, kAcc = N / 2;
     static constexpr uint32_t kScales = S::kX + S::kCodes, kZeros = kScales + S::kScale;
 
-    const GemmProblem &p;
-    uint32_t ring, full, empty, table;
-    const float *scale_codes;
-    float second_bias;
-    __device__ uint32_t slot(uint32_t i) const { return ring + i * S::kStage; }
+    // The table of look-ups, zeros that no copy brings, the table of nested scales, by every thread
+    // but those of the warp that prepares the barriers; a barrier must follow.
+    __device__ static void prepare(const GemmProblem &p, uint8_t *shared, float *scale_codes) {
+        constexpr bool nested = kind == ScaleKind::kNested;
+        constexpr int kOthers = S::kThreads - 32, kWarp = S::kConsumers * 128;
+        const int thread = int(threadIdx.x) - (int(threadIdx.x) > kWarp ? 32 : 0);
+        static_assert(kOthers >= 256);
+        // In flight while the table is written.
+        const float code = nested ? load_as<float>(p.w.code, thread & 255) : 0.0f;
+        if constexpr (Decode::kPairs) {
+            Decode::prepare(p.w, shared, thread, kOthers);
+        } else if (p.w.zero == nullptr) {  // every zero is 8
+            for (uint32_t i = uint32_t(thread); i < p.slots * S::kZero; i += kOthers) {
+                shared[S::kTable + i / S::kZero * S::kStage + kZeros + i % S::kZero] = 0x88;
+            }
+        }
+        if constexpr (nested) {
+            if (thread < 256) scale_codes[thread] = code;
+        }
+    }
+
+    __device__ bool fits() const { return true; }
 
     // ---- producers: one lane orders the boxes, one warp the scales and zeros
 
@@ -163,7 +206,7 @@ struct Gemm {
         uint32_t codes, scale, zero;
         uint32_t number[2];  // nested: of the rows' group 0
 
-        __device__ Places(const Gemm &g, int32_t row_tile) {
+        __device__ Places(const PackedGemm &g, int32_t row_tile) {
             const uint32_t lane = threadIdx.x & 31, quad = lane >> 2;
             const uint32_t r = (threadIdx.x >> 7) / S::Q * 4 + (threadIdx.x >> 5 & 3);
             const uint32_t line = r * 4 + (quad >> 1);  // of 128 bytes
@@ -243,12 +286,6 @@ struct Gemm {
         }
     }
 
-    __device__ static uint32_t times(uint32_t a, uint32_t b) {
-        using Pair = typename T::Pair;
-        const Pair c = __hmul2(*reinterpret_cast<Pair *>(&a), *reinterpret_cast<Pair *>(&b));
-        return *reinterpret_cast<const uint32_t *>(&c);
-    }
-
     __device__ void decode(const Raw &raw, uint32_t (&a)[4][4], float (&scale)[2]) const {
         const bool odd = threadIdx.x & 1;
         const uint32_t pick =
@@ -270,8 +307,7 @@ struct Gemm {
                 both[0] = DecodePairs<T>::pair(scale[0], scale[0]);
                 both[1] = DecodePairs<T>::pair(scale[1], scale[1]);
             }
-#pragma unroll
-            for (int i = 0; i < 16; ++i) a[i / 4][i % 4] = times(a[i / 4][i % 4], both[i & 1]);
+            this->scale_operands(a, both);
         }
     }
 };
@@ -290,28 +326,13 @@ __device__ void prepare_barriers(const GemmProblem &p, uint32_t full, uint32_t e
     }
 }
 
-// The table of look-ups, zeros that no copy brings, the table of nested scales, by every thread but
-// those of the warp that prepares the barriers; a barrier must follow.
+// Where the operands of w come from.
 template <class S>
-__device__ void prepare_shared(const GemmProblem &p, uint8_t *shared, float *scale_codes) {
-    using G = Gemm<S>;
-    constexpr bool nested = S::kind == ScaleKind::kNested;
-    constexpr int kOthers = S::kThreads - 32, kWarp = S::kConsumers * 128;
-    const int thread = int(threadIdx.x) - (int(threadIdx.x) > kWarp ? 32 : 0);
-    static_assert(kOthers >= 256);
-    // In flight while the table is written.
-    const float code = nested ? load_as<float>(p.w.code, thread & 255) : 0.0f;
-    if constexpr (S::Decode::kPairs) {
-        S::Decode::prepare(p.w, shared, thread, kOthers);
-    } else if (p.w.zero == nullptr) {  // every zero is 8
-        for (uint32_t i = uint32_t(thread); i < p.slots * S::kZero; i += kOthers) {
-            shared[S::kTable + i / S::kZero * S::kStage + G::kZeros + i % S::kZero] = 0x88;
-        }
-    }
-    if constexpr (nested) {
-        if (thread < 256) scale_codes[thread] = code;
-    }
-}
+struct SourceOf {
+    using Type = PackedGemm<S>;
+};
+template <class S>
+using Gemm = typename SourceOf<S>::Type;
 
 // Every thread of the block, or of the cluster.
 __device__ inline void meet(const GemmProblem &p) {

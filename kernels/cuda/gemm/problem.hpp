@@ -8,6 +8,8 @@
 
 namespace qk::cuda {
 
+constexpr uint32_t kMostShared = 227 * 1024;  // that a block of sm_90 can have
+
 struct GemmProblem {
     CUtensorMap codes, x;
     WeightView w;
@@ -25,14 +27,23 @@ struct GemmProblem {
     int32_t split;                 // blocks of a cluster
     int32_t slots;             // stages in the ring
     uint32_t stage_x;          // bytes of x that a stage brings
+    int32_t group_tiles;       // 8-bit codes: tiles of a group
+    const void *x_rows;        // LUT8: for tables that no number of x's type stands for
 };
+
+// What follows from the operands and how they are cut.
+GemmProblem problem_of(const LinearArgs &args, const GemmPlan &plan);
 
 // Describes the planes of `args` to the copy engine: boxes of row_tiles x 16 rows of w, and of
 // x_rows rows of x, by 64 columns.
 Status describe_planes(const LinearArgs &args, int32_t row_tiles, int32_t x_rows,
                        ErrorText *error, GemmProblem *p);
+// The same for 8-bit codes: boxes of `rows` rows of w by 64 or 128 columns.
+Status describe_bytes(const LinearArgs &args, int32_t columns, int32_t rows, int32_t x_rows,
+                      ErrorText *error, GemmProblem *p);
 
 using RunGemm = Status(GemmCut cut, const LinearArgs &args, const Launch &launch, GemmProblem *p);
+RunGemm run_gemm_signed_f16, run_gemm_signed_bf16, run_gemm_entries_f16, run_gemm_entries_bf16;
 RunGemm run_gemm_numbers_f16, run_gemm_numbers_bf16, run_gemm_pairs_f16, run_gemm_pairs_bf16;
 
 }  // namespace qk::cuda

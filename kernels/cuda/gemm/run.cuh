@@ -7,13 +7,17 @@
 namespace qk::cuda {
 namespace {
 
-constexpr uint32_t kStaticShared = 2048;  // barriers and the table of nested scales
+template <class S>
+Status describe(const LinearArgs &args, int32_t x_rows, ErrorText *error, GemmProblem *p) {
+    if constexpr (!S::kBytes) return describe_planes(args, S::kRowTiles, x_rows, error, p);
+    return describe_bytes(args, S::kBoxTiles * 64, S::kRows, x_rows, error, p);
+}
 
 template <class S>
 Status run_narrow(const LinearArgs &args, const Launch &launch, GemmProblem *p) {
     p->slots = S::slots(uint32_t(shared_memory(launch.device_index)) - kStaticShared);
     p->stage_x = uint32_t(p->m) * 128 * S::kTiles;
-    QK_TRY(describe_planes(args, S::kRowTiles, int32_t(p->m), launch.error, p));
+    QK_TRY(describe<S>(args, int32_t(p->m), launch.error, p));
     Shape3 shape = {dim3(uint32_t(p->split), uint32_t(ceil_div(p->row_tiles, S::kRowTiles))),
                     S::kThreads};
     shape.shared_bytes = S::shared_bytes(p->slots);
@@ -26,7 +30,7 @@ Status run_narrow(const LinearArgs &args, const Launch &launch, GemmProblem *p) 
 template <class S>
 Status run_wide(const LinearArgs &args, const Launch &launch, GemmProblem *p) {
     p->slots = S::slots(uint32_t(shared_memory(launch.device_index)) - kStaticShared);
-    QK_TRY(describe_planes(args, S::kRowTiles, S::N, launch.error, p));
+    QK_TRY(describe<S>(args, S::N, launch.error, p));
     p->x_blocks = int32_t(ceil_div(p->m, S::N));
     const int32_t row_blocks = int32_t(ceil_div(p->row_tiles, S::kRowTiles));
     if (p->split > 1 && p->cut_rows == 0) p->cut_rows = row_blocks;

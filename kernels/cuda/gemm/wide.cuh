@@ -164,7 +164,7 @@ __device__ void produce(const WideGemm<S> &g, Items items, uint32_t rank) {
             each_item([&](const Item &it, Turn &turn) { g.order_boxes(it, turn); });
         }
         __syncwarp();
-    } else if (S::kMade) {
+    } else if constexpr (S::kMade) {
         int32_t others = (int(threadIdx.x) >> 5) - S::kConsumers * 4 - 1;  // take stages before
         each_item([&](const Item &it, Turn &turn) { g.make_scales(it, turn, others); });
     } else if (int(threadIdx.x) >> 5 == S::kConsumers * 4 + 1) {
@@ -194,9 +194,15 @@ __device__ void multiply_items(const WideGemm<S> &g, Items items, uint32_t rank,
             cluster_wait();  // every ring is free: nothing follows
             output.send_sums(base, rank, sums);
             cluster_sync();
-            return output.store_own_pieces(base, rank);
+            if (g.fits()) return output.store_own_pieces(base, rank);
+            if constexpr (S::kBytes) g.multiply_slowly(item, rank, uint32_t(g.p.split));
+            return;
         }
-        output.store(sums);
+        if (g.fits()) {
+            output.store(sums);
+        } else if constexpr (S::kBytes) {
+            g.multiply_slowly(item, 0, 1);
+        }
         items.next(g.p);
     }
 }
@@ -207,7 +213,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     extern __shared__ uint8_t unaligned[];
     __shared__ uint64_t full[kMaxSlots], empty[kMaxSlots];
-    __shared__ float scale_codes[S::kind == ScaleKind::kNested ? 256 : 1];
+    __shared__ float scale_codes[S::kScaleCodes];
     const uint32_t base = (shared_address(unaligned) + 1023) / 1024 * 1024;
     uint8_t *const shared = unaligned + (base - shared_address(unaligned));
     const uint32_t rank = cluster_rank();
@@ -221,18 +227,18 @@ __global__ void __launch_bounds__(S::kThreads, 1)
         __syncwarp();
         asm volatile("bar.arrive 1, %0;" ::"n"(S::kThreads) : "memory");
     } else {
-        prepare_shared<S>(p, shared, scale_codes);
+        Gemm<S>::prepare(p, shared, scale_codes);
         asm volatile("bar.sync 1, %0;" ::"n"(S::kThreads) : "memory");
     }
     // Through a shuffle: else ptxas computes them anew at every use, from a slow register.
     const auto keep_address = [](uint32_t a) { return __shfl_sync(~0u, a, 0); };
-    const WideGemm<S> g = {{p,
-                            keep_address(base + S::kTable),
-                            keep_address(shared_address(full)),
-                            keep_address(shared_address(empty)),
-                            base,
-                            scale_codes,
-                            second_bias}};
+    const WideGemm<S> g = {{{p,
+                             keep_address(base + S::kTable),
+                             keep_address(shared_address(full)),
+                             keep_address(shared_address(empty)),
+                             base,
+                             scale_codes,
+                             second_bias}}};
     const Items items(p);
     if (warp >= S::kConsumers * 4) {
         fewer_registers<S::kProducerRegisters>();

@@ -58,8 +58,8 @@ Status slab_of(const LinearArgs &args, const Launch &launch, int64_t first, int6
 
 Status run_without_library(const LinearArgs &args, const Launch &launch) {
     const Kernel<LinearArgs> *const kernels[] = {
-        &kLinearGemm,  &kLinearMiddle,  &kLinearSlices, &kLinearMatvec, &kLinearBytes,
-        &kLinearWords, &kLinearColumns, &kLinearLanes,  &kLinearGeneric};
+        &kLinearGemm,  &kLinearGemmBytes, &kLinearMiddle, &kLinearSlices, &kLinearMatvec,
+        &kLinearBytes, &kLinearWords,     &kLinearColumns, &kLinearLanes, &kLinearGeneric};
     return pick(KernelList<LinearArgs>(kernels), args, launch.device_index)->run(args, launch);
 }
 
@@ -111,14 +111,17 @@ bool can_run(const LinearArgs &args, int32_t device_index) {
     const bool slices = args.x.rows <= slices_rows(f32, looked_up, codes) &&
                         kLinearSlices.can_run(args, device_index);
     if (f32 && slices) return false;
-    const LinearCase c = {args.x.rows,
-                          slices || kLinearMatvec.can_run(args, device_index),
-                          kLinearGemm.can_run(args, device_index),
-                          true,
-                          kLinearBytes.can_run(args, device_index) ||
-                              kLinearWords.can_run(args, device_index) ||
-                              kLinearColumns.can_run(args, device_index),
-                          kLinearLanes.can_run(args, device_index)};
+    LinearCase c = {args.x.rows,
+                    slices || kLinearMatvec.can_run(args, device_index),
+                    kLinearGemm.can_run(args, device_index),
+                    true,
+                    kLinearBytes.can_run(args, device_index) ||
+                        kLinearWords.can_run(args, device_index) ||
+                        kLinearColumns.can_run(args, device_index),
+                    kLinearLanes.can_run(args, device_index)};
+    if (kLinearGemmBytes.can_run(args, device_index)) {
+        c.bytes = w.format->kind == FormatKind::kSigned ? kGemmSignedRows : kGemmEntriesRows;
+    }
     return (direct || !dense) && choose_linear(c) == LinearPath::kPrefill &&
            w.geometry.k * bytes % 16 == 0 && w.geometry.n * bytes % 16 == 0 &&
            args.x.rows < last && w.geometry.n < last && w.geometry.k < last &&

@@ -1,0 +1,65 @@
+// Products with tables of 256 f32 entries: what the kernels for 8-bit codes share.
+#pragma once
+#include "cuda/prim/mma.cuh"
+#include "cuda/view.cuh"
+
+namespace qk::cuda {
+namespace {
+
+// A power of two that brings the table's largest entry to 2^`most` or just below twice that: f16
+// has the digits but not the range. By whole warps.
+template <int kMost>
+__device__ float table_unit(const uint8_t *table) {
+    uint32_t most = 0;
+#pragma unroll
+    for (uint32_t i = threadIdx.x % 32; i < 256; i += 32) {
+        const uint32_t bits = __ldg(reinterpret_cast<const uint32_t *>(table) + i) & 0x7fffffffu;
+        if (bits < 0x7f800000u) most = max(most, bits);
+    }
+    for (int i = 1; i < 32; i *= 2) most = max(most, __shfl_xor_sync(~0u, most, i));
+    return __uint_as_float(uint32_t(max(int32_t(most >> 23) - kMost, 1)) << 23);
+}
+
+template <class T>
+__device__ void store_y(void *y, int64_t at, float value) {
+    if constexpr (std::is_same_v<T, F16>) {
+        static_cast<__half *>(y)[at] = __float2half_rn(value);
+    } else {
+        static_cast<__nv_bfloat16 *>(y)[at] = __float2bfloat16_rn(value);
+    }
+}
+
+// Some rows of w by some of x.
+struct Part {
+    int64_t first, last, x_first, x_last;
+    int32_t warp, warps;  // this one; that share the rows of w
+};
+
+// For tables of any range: columns lane by lane, f32.
+template <class T>
+__device__ __noinline__ void multiply_slowly(const WeightView &w, const void *x,
+                                             qk_format bias_type, const void *bias, void *y,
+                                             int64_t y_pitch, const Part &part) {
+    const qk_format type = std::is_same_v<T, F16> ? QK_FORMAT_F16 : QK_FORMAT_BF16;
+    const int64_t k = w.geometry.k;
+    for (int64_t row = part.first + part.warp; row < min64(part.last, w.geometry.n);
+         row += part.warps) {
+        for (int64_t i = part.x_first; i < part.x_last; ++i) {
+            float sum = 0;
+            for (int64_t c = threadIdx.x % 32; c < k; c += 32) {
+                const float entry = load_as<float>(w.table, w.data[row * k + c]);
+                const float scale = scale_of(w, {row, c / w.geometry.group_size});
+                sum = __fmaf_rn(load_float(type, x, i * k + c), __fmul_rn(entry, scale), sum);
+            }
+            for (unsigned half = 16; half > 0; half /= 2) {
+                sum = __fadd_rn(sum, __shfl_down_sync(~0u, sum, half, 32));
+            }
+            if (threadIdx.x % 32 != 0) continue;
+            if (bias != nullptr) sum = __fadd_rn(sum, load_float(bias_type, bias, row));
+            store_y<T>(y, i * y_pitch + row, sum);
+        }
+    }
+}
+
+}  // namespace
+}  // namespace qk::cuda

@@ -1,0 +1,12 @@
+// 8-bit codes that a table is looked up by, f16 x.
+#include "cuda/gemm/bytes.cuh"
+#include "cuda/gemm/run.cuh"
+
+namespace qk::cuda {
+
+Status run_gemm_entries_f16(GemmCut cut, const LinearArgs &args, const Launch &launch,
+                                      GemmProblem *p) {
+    return run_cut<F16, DecodeEntries<F16>, ScaleKind::kF32>(cut, args, launch, p);
+}
+
+}  // namespace qk::cuda

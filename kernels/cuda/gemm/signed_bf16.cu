@@ -1,0 +1,12 @@
+// Signed 8-bit codes, bf16 x.
+#include "cuda/gemm/bytes.cuh"
+#include "cuda/gemm/run.cuh"
+
+namespace qk::cuda {
+
+Status run_gemm_signed_bf16(GemmCut cut, const LinearArgs &args, const Launch &launch,
+                                      GemmProblem *p) {
+    return run_cut<BF16, DecodeSigned<BF16>, ScaleKind::kF32>(cut, args, launch, p);
+}
+
+}  // namespace qk::cuda

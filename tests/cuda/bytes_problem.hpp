@@ -1,0 +1,79 @@
+// Problems with 8-bit codes for the tests of the kernels that take them.
+#pragma once
+#include "cuda/linear_problem.hpp"
+
+namespace cuda_test {
+namespace {
+
+constexpr qk_format kByteScales[] = {QK_FORMAT_F32, QK_FORMAT_F16, QK_FORMAT_LUT8, QK_FORMAT_BF16};
+
+inline Problem bytes_problem(qk_format format, qk_format scale, int32_t group, int64_t n, int64_t k,
+                             qk_format type, int64_t m, Rng &rng) {
+    qk_tensor_desc desc = weight_desc(format, scale, QK_LAYOUT_ROW, group, n, k);
+    if (scale == QK_FORMAT_LUT8) desc.scale_group_size = n % 2 == 0 ? 16 : 256;
+    return make_problem(desc, type, m, rng);
+}
+
+inline void set_table(Problem &p, int code, float value) {
+    memcpy(&p.w.planes[QK_PLANE_TABLE][size_t(code) * 4], &value, 4);
+}
+
+// A table that spans 2^span, and every fourth row of small entries alone.
+inline Problem wide_table_problem(qk_format type, int64_t m, int span, Rng &rng) {
+    Problem p =
+        bytes_problem(QK_FORMAT_LUT8, QK_FORMAT_F32, QK_GROUP_ROW, 37, 272, type, m, rng);
+    for (int code = 0; code < 256; ++code) {
+        const float digits = 1 + float(rng() % 65536) / 65536;
+        set_table(p, code,
+                  std::ldexp(code % 2 == 0 ? digits : -digits, -span * (255 - code) / 255));
+    }
+    const float large = std::ldexp(1.0f, span - 4), small = 0.125f;
+    for (int64_t r = 0; r < p.n(); ++r) {
+        const bool of_small = r % 4 == 1;
+        memcpy(&p.w.planes[QK_PLANE_SCALE][size_t(r) * 4], of_small ? &large : &small, 4);
+        for (int64_t c = 0; of_small && c < p.k(); ++c) {
+            p.w.planes[QK_PLANE_DATA][size_t(r * p.k() + c)] &= 7;
+        }
+    }
+    return p;
+}
+
+// Entries that are not finite stay in the rows that have them, also where the codes behind k's end
+// are those of such an entry. `exact`: the other rows keep their bits.
+inline void check_table_values(const qk::Kernel<qk::LinearArgs> &kernel, int32_t group,
+                               qk_format type, int64_t m, bool exact, Rng &rng) {
+    Problem p = bytes_problem(QK_FORMAT_LUT8, QK_FORMAT_F32, group, 37, 400, type, m, rng);
+    const size_t groups = size_t(p.w.shape.geometry.groups_per_row);
+    for (uint8_t &code : p.w.planes[QK_PLANE_DATA]) code = uint8_t(3 + code % 250);
+    const DeviceWeight finite(p.w);
+    const auto expected = run_on_device(kernel, p, finite, 0, m);
+    set_table(p, 0, INFINITY);
+    set_table(p, 1, NAN);
+    set_table(p, 2, -INFINITY);
+    const float one = 1;
+    for (const int64_t r : {4, 5}) {
+        p.w.planes[QK_PLANE_DATA][size_t(r * p.k() + 100)] = uint8_t(r - 4);
+        for (size_t g = 0; g < groups; ++g) {
+            memcpy(&p.w.planes[QK_PLANE_SCALE][(size_t(r) * groups + g) * 4], &one, 4);
+        }
+    }
+    const DeviceWeight w(p.w);
+    const auto y = run_on_device(kernel, p, w, 0, m);
+    for (int64_t i = 0; i < m; ++i) {
+        for (int64_t r = 0; r < p.n(); ++r) {
+            const float value = float_at(type, y, i * p.n() + r);
+            if (r == 4) {
+                EXPECT_TRUE(std::isinf(value) || std::isnan(value));
+            } else if (r == 5) {
+                EXPECT_TRUE(std::isnan(value));
+            } else if (exact) {
+                EXPECT_EQ(value, float_at(type, expected, i * p.n() + r)) << r;
+            } else {
+                EXPECT_TRUE(std::isfinite(value)) << r;
+            }
+        }
+    }
+}
+
+}  // namespace
+}  // namespace cuda_test
