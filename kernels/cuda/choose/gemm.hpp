@@ -37,7 +37,7 @@ constexpr GemmCost cost_of(GemmCut cut, GemmCodes codes) {
                 if (entries) return {128, 128, 2, 560, 1500, 2500, 4000};
                 return {128, 128, 2, 400, 1500, 2500, 2500};
             case GemmCut::k192x128:
-                if (entries) return {192, 128, 2, 950, 1600, 2500, 4000};
+                if (entries) return {192, 128, 2, 1040, 1600, 2500, 4000};
                 return {192, 128, 2, 610, 1600, 2500, 2500};
             default:
                 if (entries) return {128, 256, 1, 950, 1880, 2500, 4000};
