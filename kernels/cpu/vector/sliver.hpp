@@ -2,7 +2,10 @@
 // Included after an instruction set's codes.hpp and its look_up_turned().
 #pragma once
 #include "cpu/vector/decode.hpp"
+#include "cpu/vector/row_tile.hpp"
+#include "cpu/vector/steps.hpp"
 #include "cpu/vector/turn.hpp"
+#include "cpu/zero_words.hpp"
 
 namespace qk::cpu {
 namespace {
@@ -27,16 +30,25 @@ inline void minus_zeros_8(const uint8_t *zeros, float *to) {
 class SliverDecoder {
   public:
     explicit SliverDecoder(const Weight &w)
-        : w_(w), packed_(w.layout->id == kLayoutRows8), scales_(w), any_scales_(w), decoder_(w),
-          entries_(packed_entries(w)) {}
+        : w_(w), packed_(w.layout->id == kLayoutRows8), by_columns_(stores_columns(w)),
+          scales_(w), any_scales_(w), zeros_(w), decoder_(w), entries_(packed_entries(w)) {
+        for (auto &group : minus_zero_) {
+            for (float &zero : group) zero = -0.0f;  // which leaves an entry of -0 as it is
+        }
+    }
 
     // Columns column .. end from a multiple of 128 on, to[column][row of the sliver]. Rows past the
     // last, and columns past `end` up to the next multiple of 16, are left as they are or anything.
     void decode(int64_t row, int64_t column, int64_t end, float *to) {
         number_groups(column, end);
         for (int64_t i = 0; i < kSliver && row + i < w_.geometry.n; i += 16) {
-            packed_ ? decode_packed(row + i, column, to + i)
-                    : decode_any(row + i, column, end, to + i);
+            if (packed_) {
+                decode_packed(row + i, column, to + i);
+            } else if (by_columns_) {
+                decode_columns(row + i, column, end, to + i);
+            } else {
+                decode_any(row + i, column, end, to + i);
+            }
         }
     }
 
@@ -68,6 +80,83 @@ class SliverDecoder {
             float *const at = to + (step * 16 + j) * kSliver;
             turn_4x4(&weights_[step][0][j], 64, at, kSliver * 4);
             turn_4x4(&weights_[step][4][j], 64, at + 4, kSliver * 4);
+        }
+    }
+
+    // 16 rows of codes that lie by columns, a vector of rows at a time.
+    void decode_columns(int64_t row, int64_t column, int64_t end, float *to) {
+        const int64_t rows = min64(16, w_.geometry.n - row);
+        load_column_groups(row, rows);
+        w_.layout->id == QK_LAYOUT_AWQ_GEMM ? decode_words_of_rows(row, rows, column, end, to)
+                                            : decode_words_of_columns(row, rows, column, end, to);
+    }
+    QK_NOINLINE void load_column_groups(int64_t row, int64_t rows) {
+        if (is_nested(w_)) {
+            for (int64_t i = 0; i < rows; i += 8) {
+                const char *const scales = any_scales_.load(row + i, group_, groups_);
+                for (int64_t g = 0; g < groups_; ++g) memcpy(scale_[g] + i, scales + g * 32, 32);
+            }
+        }
+        for (int64_t g = 0; g < groups_; ++g) {
+            const int64_t at = w_.layout->scale_at(w_.geometry, {row, group_ + g});
+            if (!is_nested(w_)) {
+                widen_x({w_.scale.format, 1, rows, w_.scale.data}, at, rows, scale_[g]);
+            }
+            for (int64_t i = 0; i < rows && w_.zero != nullptr; i += 8) {
+                const uint32_t word = zeros_.read((row + i) / 8, group_ + g);
+                minus_zeros_8(reinterpret_cast<const uint8_t *>(&word), minus_zero_[g] + i);
+            }
+        }
+    }
+    template <int step>
+    QK_INLINE void put_column(const Table &table, const Words &words, int64_t column,
+                              float *to) const {
+        const Lanes entry = add(look_up<step>(table, words), load_f32(zero_of_step_[column / 16]));
+        store_f32(to + column * kSliver, mul(entry, load_f32(scale_of_step_[column / 16])));
+    }
+
+    // gptq: a word a row, 8 columns.
+    QK_NOINLINE void decode_words_of_columns(int64_t row, int64_t rows, int64_t column, int64_t end,
+                                             float *to) const {
+        const int64_t pitch = w_.geometry.n * 4;
+        const uint8_t *from =
+            static_cast<const uint8_t *>(w_.data) + column / 8 * pitch + row * 4;
+        const Table table = entries_;  // a copy that nothing points to
+        for (int64_t c = 0; c < end - column; c += 8, from += pitch) {
+            uint8_t some[64] = {};
+            prefetch(from + kSliverColumns / 8 * pitch);
+            if (rows < 16) memcpy(some, from, size_t(rows) * 4);
+            const Words words = load_words(rows < 16 ? some : from);
+            const auto put = [&]<int step>() QK_INLINE {
+                put_column<step>(table, words, c + step, to);
+            };
+            for_each_step(put);
+        }
+    }
+
+    // awq_gemm: a line a column, a word 8 rows.
+    QK_NOINLINE void decode_words_of_rows(int64_t row, int64_t rows, int64_t column, int64_t end,
+                                          float *to) const {
+        constexpr Quad first = {0, 16, 4, 20}, last = {8, 24, 12, 28};
+        const int64_t pitch = ceil_div(w_.geometry.n, 8) * 4;
+        const uint8_t *from = static_cast<const uint8_t *>(w_.data) + column * pitch + row / 2;
+        const Table table = entries_;
+        Quad codes[16][4];
+        for (int64_t step = 0; step < end - column; step += 16) {
+            const int64_t count = min64(16, end - column - step);
+            for (int64_t c = 0; c < count; ++c, from += pitch) {
+                const uint32_t low = load_as<uint32_t>(from, 0);
+                const uint32_t high = rows > 8 ? load_as<uint32_t>(from, 1) : 0;
+                codes[c][0] = low >> first;
+                codes[c][1] = low >> last;
+                codes[c][2] = high >> first;
+                codes[c][3] = high >> last;
+                prefetch(from + kSliverColumns * pitch);
+            }
+            for (int64_t c = 0; c < count; ++c) {  // not at once: wide loads wait for narrow stores
+                const uint8_t *const words = reinterpret_cast<const uint8_t *>(codes[c]);
+                put_column<0>(table, load_words(words), step + c, to);
+            }
         }
     }
 
@@ -105,15 +194,16 @@ class SliverDecoder {
     }
 
     const Weight &w_;
-    bool packed_;
+    bool packed_, by_columns_;
     ScalePanel scales_;      // packed
     ScaleBlock any_scales_;  // every other layout
+    ZeroWords zeros_;
     Decoder decoder_;
     Table entries_;
     int64_t column_ = -1, group_ = 0, groups_ = 0;  // of the columns that are decoded
     const float *scale_of_step_[8] = {}, *zero_of_step_[8] = {};
     alignas(64) float scale_[8][16] = {};
-    alignas(64) float minus_zero_[8][16] = {};
+    alignas(64) float minus_zero_[8][16];
     alignas(64) float weights_[kSliverColumns / 16][8][16] = {};
 };
 
