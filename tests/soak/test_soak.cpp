@@ -115,7 +115,8 @@ int main(int count, char **arguments) {
     }
     std::printf("test_soak --backend %s --isa %s --seed %" PRIu64 "\n", options.backend.c_str(),
                 options.isa.c_str(), options.seed);
-    Random numbers(options.seed);
+    // Neighbouring streams of Random are one sequence, a number apart: seeds must not be.
+    Random numbers(Random(options.seed).next());
     const auto start = std::chrono::steady_clock::now();
     int64_t ran[int(Op::count)] = {}, failed = 0, all = 0;
     while (options.cases > 0 ? all < options.cases : seconds_since(start) < options.seconds) {
