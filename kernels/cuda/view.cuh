@@ -175,24 +175,25 @@ __device__ inline int zero_of(const WeightView &w, GroupIndex group) {
     return ((w.zero[at >> 1] >> (at & 1) * 4 & 15) + w.zero_offset) & 15;
 }
 
-// What each code stands for before the scale (affine: before its zero is taken off), in shared
-// memory. Every thread of the block calls it; ends with a barrier.
+// What a code stands for before the scale (affine: before its zero is taken off).
+__device__ inline float entry_of(const WeightView &w, int code) {
+    switch (w.kind) {
+        case FormatKind::kTable:
+            return w.entries[code];
+        case FormatKind::kStored:
+            return load_as<float>(w.table, code);
+        case FormatKind::kSigned:
+            return float(int8_t(code));
+        default:
+            return float(code);
+    }
+}
+
+// All of them, in shared memory. Every thread of the block calls it; ends with a barrier.
 __device__ inline void fill_entries(const WeightView &w, float *entries) {
     for (int code = int(threadIdx.x); code < (1 << w.bits) && w.bits <= 8;
          code += int(blockDim.x)) {
-        switch (w.kind) {
-            case FormatKind::kTable:
-                entries[code] = w.entries[code];
-                break;
-            case FormatKind::kStored:
-                entries[code] = load_as<float>(w.table, code);
-                break;
-            case FormatKind::kSigned:
-                entries[code] = float(int8_t(code));
-                break;
-            default:
-                entries[code] = float(code);
-        }
+        entries[code] = entry_of(w, code);
     }
     __syncthreads();
 }

@@ -1,12 +1,16 @@
-// Dequantize layouts whose codes run in the order of the output: ROW_HIGH, ROW, WORD, and 8-bit
-// codes. value = (entry - zero) * scale as one fp32 product, rounded once; nested scales are
+// Dequantize layouts whose codes run in the order of the output: ROW_HIGH, ROW, WORD, AWQ_GEMV, and
+// 8-bit codes. value = (entry - zero) * scale as one fp32 product, rounded once; nested scales are
 // decoded on the way, in the same launch.
 //
-// A thread turns 8 codes (4 for f32 outputs) into one 16-byte store; neighbours store side by side.
-// kUnits of them are loaded, with their scales, before the first is used. Bytes per output: the
-// code, its share of the scale, and the output, each moved once. 16 table entries lie in 16 banks:
-// no conflicts. A group's number is the place of its first code divided by the group's size: a
-// shift, or, where a group is a row of any length, a division of 32 bits.
+//   a block takes   32768 codes, as they lie         -> shared memory
+//                   the scales of their groups       -> f32 there, each decoded once, and zeros
+//                   8 codes a thread (f32 out: 4)    -> a store of 16 bytes, neighbours side by side
+//
+// Every load of a thread is under way before the first is waited for. Bytes per output: the code,
+// its share of the scale, and the output, each moved once. 16 table entries lie in 16 banks: no
+// conflicts; codes that are numbers are looked up nowhere. Groups are numbered one after the other,
+// so a place in the block divided by the size of a group (or by that of a row first, where rows end
+// with a smaller group) says which one: a product with its inverse. Groups may end inside a store.
 #include "cuda/conditions.hpp"
 #include "cuda/lists.hpp"
 #include "cuda/prim/pack.cuh"
@@ -17,19 +21,120 @@ namespace qk::cuda {
 namespace {
 
 constexpr int32_t kThreads = 256;
-constexpr int kUnits = 8;  // in flight a thread
+constexpr uint32_t kBlockCodes = 32768;
+constexpr uint32_t kGroups = 2056;  // of a block at most; of 16 codes 2049
+constexpr uint32_t kShort = 1u << 15;  // what divides by a product
+constexpr uint32_t kNever = ~0u;
 
 enum class Codes { kHighFirst, kLowFirst, kBytes };
+
+// x / size: of x up to 2^16 where size is kShort or less, of x below 2 * size else.
+struct Divisor {
+    uint32_t size, inverse;
+
+    __device__ uint32_t divide(uint32_t x) const {
+        return inverse == 0 ? uint32_t(x >= size) : __umulhi(x, inverse);
+    }
+};
 
 struct Problem {
     WeightView w;
     void *out;
-    int64_t skipped;       // codes before the first
-    int64_t count;         // of codes
-    int32_t group_shift;   // log2 of group_size; < 0: it is no power of two
-    uint32_t group_units;  // group_size / 8
-    int32_t second_shift;  // nested: log2 of second_group
+    int64_t skipped;         // codes before the first
+    int64_t count;           // of codes
+    uint64_t inverse;        // of `stride`: for places in the weight
+    int64_t stride;          // a row's codes where rows end with a smaller group, else a group's
+    int64_t stride_groups;   // groups of so many codes
+    Divisor row, group;      // row: kNever where groups are all of one size
+    uint32_t groups_per_row;
+    uint32_t group_step;     // groups from a thread's store to its next; 0: not always as many
+    int32_t second_shift;    // nested: log2 of second_group
 };
+
+// Where a block's groups begin, and where it begins itself.
+struct Start {
+    int64_t number;  // of the group that `place` counts from
+    uint32_t place;  // of the block's first code
+    uint32_t first;  // group of the block, from there
+};
+
+// The group of the code at `place`; left: how many codes it has from there on.
+__device__ uint32_t group_at(const Problem &p, uint32_t place, uint32_t *left) {
+    const uint32_t row = p.row.divide(place), column = place - row * p.row.size;
+    const uint32_t group = p.group.divide(column);
+    *left = min((group + 1) * p.group.size, p.row.size) - column;
+    return row * p.groups_per_row + group;
+}
+
+__device__ uint32_t group_at(const Problem &p, uint32_t place) {
+    uint32_t left;
+    return group_at(p, place, &left);
+}
+
+__device__ Start start_of(const Problem &p, int64_t code) {
+    const int64_t strides = int64_t(__umul64hi(uint64_t(code), p.inverse));
+    const uint32_t place = uint32_t(code - strides * p.stride);
+    return {strides * p.stride_groups, place, group_at(p, place)};
+}
+
+// A scale as it is stored, or its code and its second scale; a zero.
+struct RawGroup {
+    uint32_t bits;
+    float second;
+    uint32_t zero;
+};
+
+__device__ RawGroup load_group(const Problem &p, int64_t number) {
+    RawGroup raw = {0, 0, 8};
+    int64_t at = number;
+    if (p.w.zero != nullptr || p.w.layout == QK_LAYOUT_AWQ_GEMV) {
+        GroupIndex index = {0, number};
+        if (!p.w.geometry.flat) {  // 32 bits: can_run saw to it
+            index.row = uint32_t(number) / p.groups_per_row;
+            index.group = number - index.row * p.groups_per_row;
+        }
+        raw.zero = uint32_t(zero_of(p.w, index));
+        at = scale_at(p.w, index);
+    }
+    switch (p.w.scale_format) {
+        case QK_FORMAT_F32:
+            raw.bits = reinterpret_cast<const uint32_t *>(p.w.scale)[at];
+            break;
+        case QK_FORMAT_LUT8:
+            raw.bits = p.w.scale[at];
+            raw.second = reinterpret_cast<const float *>(p.w.second)[number >> p.second_shift];
+            break;
+        default:
+            raw.bits = reinterpret_cast<const uint16_t *>(p.w.scale)[at];
+    }
+    return raw;
+}
+
+// Nested: two fp32 roundings, as bitsandbytes computes it.
+__device__ float scale_value(const Problem &p, const RawGroup &raw, const float *scale_codes,
+                             float bias) {
+    switch (p.w.scale_format) {
+        case QK_FORMAT_F32:
+            return __uint_as_float(raw.bits);
+        case QK_FORMAT_F16:
+            return __half2float(__ushort_as_half(uint16_t(raw.bits)));
+        case QK_FORMAT_BF16:
+            return __uint_as_float(raw.bits << 16);
+        default:
+            return __fadd_rn(__fmul_rn(scale_codes[raw.bits], raw.second), bias);
+    }
+}
+
+// 8 bytes of codes, of which the plane may have fewer; zeros behind them.
+__device__ uint2 load_piece(const uint8_t *from, uint32_t bytes) {
+    if (bytes >= 8) return __ldcs(reinterpret_cast<const uint2 *>(from));
+    uint2 piece = {0, 0};
+    for (uint32_t i = 0; i < bytes; ++i) {
+        uint32_t *const word = i < 4 ? &piece.x : &piece.y;
+        *word |= uint32_t(from[i]) << i % 4 * 8;
+    }
+    return piece;
+}
 
 template <int bits>
 struct Word;
@@ -52,148 +157,190 @@ __device__ uint32_t code_in(uint64_t word, int i) {
     return uint32_t(word) >> 4 * (order == Codes::kHighFirst ? i ^ 1 : i) & 15;
 }
 
-template <bool shifts>
-__device__ int64_t group_of(const Problem &p, int64_t code) {
-    if (shifts) return code >> p.group_shift;
-    return uint32_t(code / 8) / p.group_units;  // 32 bits: can_run saw to it
+// 2^23 + code as a float, so that one subtraction gives code - zero, exactly; a byte's sign is
+// turned, and its zero is 128.
+template <Codes order>
+__device__ float biased(uint32_t code) {
+    return __uint_as_float(0x4b000000u | (order == Codes::kBytes ? code ^ 128 : code));
 }
 
-// A scale as it is stored; nested: its code and its second scale.
-struct RawScale {
-    uint32_t bits;
-    float second;
+__host__ __device__ constexpr uint32_t bits_of(Codes order) { return order == Codes::kBytes ? 8 : 4; }
+
+// What the threads of a block share. Groups of 4-bit numbers have zeros beside their scales.
+template <Codes order, bool numbers>
+struct Block {
+    static constexpr bool kZeros = numbers && order != Codes::kBytes;
+    uint2 codes[kBlockCodes * bits_of(order) / 64];
+    float2 groups[kZeros ? kGroups : 1];
+    float scales[kZeros ? 1 : kGroups], scale_codes[256];
+    float entries[numbers ? 1 : 1 << bits_of(order)];
 };
 
-__device__ RawScale load_scale(const Problem &p, int64_t number) {
-    switch (p.w.scale_format) {
-        case QK_FORMAT_F32:
-            return {reinterpret_cast<const uint32_t *>(p.w.scale)[number], 0};
-        case QK_FORMAT_LUT8:
-            return {p.w.scale[number],
-                    reinterpret_cast<const float *>(p.w.second)[number >> p.second_shift]};
-        default:
-            return {reinterpret_cast<const uint16_t *>(p.w.scale)[number], 0};
+// Codes, the groups' scales and zeros, and the table to shared memory.
+template <Codes order, bool numbers>
+__device__ void stage(const Problem &p, const Start &start, int64_t first, uint32_t codes,
+                      Block<order, numbers> &block) {
+    constexpr uint32_t kAhead = 2;  // groups a thread asks for before it waits
+    constexpr uint32_t kPieces = kBlockCodes * bits_of(order) / 64 / kThreads;
+    const uint32_t bytes = order == Codes::kBytes ? codes : (codes + 1) / 2;
+    const uint8_t *const from = p.w.data + (order == Codes::kBytes ? first : first / 2);
+    uint2 pieces[kPieces];
+#pragma unroll
+    for (uint32_t i = 0; i < kPieces; ++i) {
+        const uint32_t at = (threadIdx.x + i * kThreads) * 8;
+        pieces[i] = at < bytes ? load_piece(from + at, bytes - at) : uint2{0, 0};
     }
-}
-
-// Nested: two fp32 roundings, as bitsandbytes computes it.
-__device__ float scale_value(const Problem &p, RawScale raw, const float *scale_codes, float bias) {
-    switch (p.w.scale_format) {
-        case QK_FORMAT_F32:
-            return __uint_as_float(raw.bits);
-        case QK_FORMAT_F16:
-            return __half2float(__ushort_as_half(uint16_t(raw.bits)));
-        case QK_FORMAT_BF16:
-            return __uint_as_float(raw.bits << 16);
-        default:
-            return __fadd_rn(__fmul_rn(scale_codes[raw.bits], raw.second), bias);
+    const uint32_t groups = group_at(p, start.place + codes - 1) - start.first + 1;
+    const int64_t number = start.number + start.first;
+    RawGroup raw[kAhead] = {};
+#pragma unroll
+    for (uint32_t i = 0; i < kAhead; ++i) {
+        const uint32_t at = threadIdx.x + i * kThreads;
+        if (at < groups) raw[i] = load_group(p, number + at);
     }
-}
-
-__device__ float group_zero(const Problem &p, int64_t number) {
-    if (p.w.kind != FormatKind::kAffine) return 0;
-    if (p.w.zero == nullptr) return 8;
-    GroupIndex group = {0, number};
-    if (!p.w.geometry.flat) {  // 32 bits: can_run saw to it
-        const uint32_t per_row = uint32_t(p.w.geometry.groups_per_row);
-        group.row = uint32_t(number) / per_row;
-        group.group = uint32_t(number) - uint32_t(group.row) * per_row;
-    }
-    return float(zero_of(p.w, group));
-}
-
-// The codes that are left over past the last whole unit.
-template <Codes order, bool shifts>
-__device__ void finish(const Problem &p, const float *entries, const float *scale_codes, float bias,
-                       qk_format to, int64_t first) {
-    const int64_t i = first + threadIdx.x;
-    if (blockIdx.x != 0 || i >= p.count) return;
-    const int64_t at = order == Codes::kHighFirst ? i ^ 1 : i;
-    const int code = order == Codes::kBytes ? p.w.data[i] : p.w.data[at >> 1] >> (at & 1) * 4 & 15;
-    const int64_t number = group_of<shifts>(p, p.skipped + i);
-    const float entry = entries[code] - group_zero(p, number);
-    const float scale = scale_value(p, load_scale(p, number), scale_codes, bias);
-    store_float(to, p.out, i, __fmul_rn(entry, scale));
-}
-
-template <class Out, Codes order, bool shifts>
-__global__ void __launch_bounds__(kThreads)
-    expand(const __grid_constant__ Problem p, qk_format to) {
-    constexpr int kCodes = Store<Out>::kCodes;
-    using Bits = typename Word<kCodes *(order == Codes::kBytes ? 8 : 4)>::Type;
-    __shared__ float entries[256], scale_codes[256];
     const bool nested = p.w.scale_format == QK_FORMAT_LUT8;
+    const bool looks_up = !numbers && threadIdx.x < 1u << bits_of(order);
+    const float entry = looks_up ? entry_of(p.w, int(threadIdx.x)) : 0.0f;
     const float bias = nested ? *reinterpret_cast<const float *>(p.w.bias) : 0.0f;
     if (nested) {
-        scale_codes[threadIdx.x] = reinterpret_cast<const float *>(p.w.code)[threadIdx.x];
+        block.scale_codes[threadIdx.x] = reinterpret_cast<const float *>(p.w.code)[threadIdx.x];
+        __syncthreads();
     }
-    const int64_t units = p.count / kCodes;
-    const int64_t first = int64_t(blockIdx.x) * (kThreads * kUnits) + threadIdx.x;
-    Bits words[kUnits];
-    RawScale raw[kUnits];
 #pragma unroll
-    for (int u = 0; u < kUnits; ++u) {  // every load of the thread is under way before it waits
-        const int64_t unit = first + u * kThreads;
-        if (unit >= units) break;
-        words[u] = __ldcs(reinterpret_cast<const Bits *>(p.w.data) + unit);
-        raw[u] = load_scale(p, group_of<shifts>(p, p.skipped + unit * kCodes));
-    }
-    fill_entries(p.w, entries);
-#pragma unroll
-    for (int u = 0; u < kUnits; ++u) {
-        const int64_t unit = first + u * kThreads;
-        if (unit >= units) break;
-        const float scale = scale_value(p, raw[u], scale_codes, bias);
-        const float zero = group_zero(p, group_of<shifts>(p, p.skipped + unit * kCodes));
-        float values[kCodes];
-#pragma unroll
-        for (int i = 0; i < kCodes; ++i) {
-            const float entry = __fadd_rn(entries[code_in<order>(words[u], i)], -zero);
-            values[i] = __fmul_rn(entry, scale);
+    for (uint32_t i = 0; i < kPieces; ++i) block.codes[threadIdx.x + i * kThreads] = pieces[i];
+    if (looks_up) block.entries[threadIdx.x] = entry;
+    const auto store = [&](uint32_t at, const RawGroup &group) {
+        const float scale = scale_value(p, group, block.scale_codes, bias);
+        if (Block<order, numbers>::kZeros) {
+            block.groups[at] = {scale, biased<order>(group.zero)};
+        } else {
+            block.scales[at] = scale;
         }
-        static_cast<uint4 *>(p.out)[unit] = Store<Out>::pack(values);
+    };
+#pragma unroll
+    for (uint32_t i = 0; i < kAhead; ++i) {
+        if (threadIdx.x + i * kThreads < groups) store(threadIdx.x + i * kThreads, raw[i]);
     }
-    finish<order, shifts>(p, entries, scale_codes, bias, to, units * kCodes);
+    for (uint32_t at = threadIdx.x + kAhead * kThreads; at < groups; at += kThreads) {
+        store(at, load_group(p, number + at));
+    }
+    __syncthreads();
 }
 
-template <class Out, bool shifts>
+// The scale and zero of a group of the block, and what its codes are worth.
+template <Codes order, bool numbers>
+struct Group {
+    const Block<order, numbers> &block;
+    float scale, zero;
+
+    __device__ Group(const Block<order, numbers> &b, uint32_t at) : block(b) {
+        if (Block<order, numbers>::kZeros) {
+            const float2 both = b.groups[at];
+            scale = both.x, zero = both.y;
+        } else {
+            scale = b.scales[at], zero = biased<order>(0);
+        }
+    }
+    __device__ float value(uint32_t code) const {
+        const float entry =
+            numbers ? __fadd_rn(biased<order>(code), -zero) : block.entries[code];
+        return __fmul_rn(entry, scale);
+    }
+};
+
+template <class Out, Codes order, bool numbers>
+__global__ void __launch_bounds__(kThreads)
+    expand(const __grid_constant__ Problem p, qk_format to) {
+    constexpr uint32_t kCodes = Store<Out>::kCodes;
+    using Bits = typename Word<kCodes * bits_of(order)>::Type;
+    __shared__ Block<order, numbers> block;
+    const int64_t first = int64_t(blockIdx.x) * kBlockCodes;
+    const uint32_t codes = uint32_t(min64(p.count - first, kBlockCodes));
+    const Start start = start_of(p, p.skipped + first);
+    stage(p, start, first, codes, block);
+    const Bits *const words = reinterpret_cast<const Bits *>(block.codes);
+    uint4 *const out = static_cast<uint4 *>(p.out) + first / kCodes;
+    uint32_t left, group = group_at(p, start.place + threadIdx.x * kCodes, &left) - start.first;
+    const uint32_t step = p.group_step;
+#pragma unroll 4
+    for (uint32_t unit = threadIdx.x; unit < codes / kCodes; unit += kThreads) {
+        const uint64_t word = words[unit];
+        if (step == 0) group = group_at(p, start.place + unit * kCodes, &left) - start.first;
+        const Group<order, numbers> here(block, group);
+        float values[kCodes];
+#pragma unroll
+        for (uint32_t i = 0; i < kCodes; ++i) values[i] = here.value(code_in<order>(word, int(i)));
+        if (step == 0 && left < kCodes) {
+            const Group<order, numbers> next(block, group + 1);
+#pragma unroll
+            for (uint32_t i = 1; i < kCodes; ++i) {
+                if (i >= left) values[i] = next.value(code_in<order>(word, int(i)));
+            }
+        }
+        __stcs(out + unit, Store<Out>::pack(values));
+        group += step;
+    }
+    const uint32_t rest = codes / kCodes * kCodes + threadIdx.x;  // past the last whole store
+    if (rest >= codes) return;
+    const uint8_t *const bytes = reinterpret_cast<const uint8_t *>(block.codes);
+    const uint32_t byte = bytes[order == Codes::kBytes ? rest : rest / 2];
+    const uint32_t high = order == Codes::kHighFirst ? ~rest & 1 : rest & 1;
+    const uint32_t code = order == Codes::kBytes ? byte : byte >> high * 4 & 15;
+    const Group<order, numbers> here(block, group_at(p, start.place + rest) - start.first);
+    store_float(to, p.out, first + rest, here.value(code));
+}
+
+template <class Out, bool numbers>
 Status run_order(const Problem &p, qk_format to, const Launch &launch) {
-    const int64_t units = ceil_div(p.count, Store<Out>::kCodes);
-    const Shape3 shape = {dim3(uint32_t(ceil_div(units, kThreads * kUnits))), kThreads};
+    const Shape3 shape = {dim3(uint32_t(ceil_div(p.count, kBlockCodes))), kThreads};
     if (p.w.bits == 8) {
-        const auto kernel = expand<Out, Codes::kBytes, shifts>;
+        const auto kernel = expand<Out, Codes::kBytes, numbers>;
         return launch_kernel(launch, "dequantize", kernel, shape, p, to);
     }
-    const auto kernel = p.w.layout == QK_LAYOUT_ROW_HIGH ? expand<Out, Codes::kHighFirst, shifts>
-                                                         : expand<Out, Codes::kLowFirst, shifts>;
+    const auto kernel = p.w.layout == QK_LAYOUT_ROW_HIGH ? expand<Out, Codes::kHighFirst, numbers>
+                                                         : expand<Out, Codes::kLowFirst, numbers>;
     return launch_kernel(launch, "dequantize", kernel, shape, p, to);
 }
 
 template <class Out>
-Status run_groups(const Problem &p, qk_format to, const Launch &launch) {
-    return p.group_shift >= 0 ? run_order<Out, true>(p, to, launch)
-                              : run_order<Out, false>(p, to, launch);
+Status run_kind(const Problem &p, qk_format to, const Launch &launch) {
+    const bool numbers = p.w.kind == FormatKind::kAffine || p.w.kind == FormatKind::kSigned;
+    return numbers ? run_order<Out, true>(p, to, launch) : run_order<Out, false>(p, to, launch);
 }
+
+Divisor divisor_of(int64_t size) {
+    return {uint32_t(size), size <= kShort ? uint32_t(uint64_t{0xffffffffu} / size + 1) : 0};
+}
+
+// Whether rows end with a smaller group: groups are counted row by row then.
+bool ends_small(const Geometry &s) { return !s.flat && s.k % s.group_size != 0; }
 
 Status run(const DequantizeArgs &args, const Launch &launch) {
     const Geometry &s = args.from.geometry;
-    const int64_t second = args.from.scale.second_group;
     const int64_t skipped = args.first_row * s.k;
+    const bool rows = ends_small(s);
+    const int64_t stride = rows ? s.k : s.group_size;
+    const int64_t stores = kThreads * (args.to.format->id == QK_FORMAT_F32 ? 4 : 8);
     Problem problem = {view_of(args.from),
                        args.to.data,
                        skipped,
                        args.to.rows * s.k,
-                       power_of_two(s.group_size) ? log2_of(s.group_size) : -1,
-                       uint32_t(s.group_size / 8),
-                       log2_of(second)};
+                       ~uint64_t{0} / uint64_t(stride) + 1,
+                       stride,
+                       rows ? s.groups_per_row : 1,
+                       rows ? divisor_of(s.k) : Divisor{kNever, 0},
+                       divisor_of(s.group_size),
+                       uint32_t(s.groups_per_row),
+                       rows || stores % s.group_size != 0 ? 0 : uint32_t(stores / s.group_size),
+                       log2_of(args.from.scale.second_group)};
     problem.w.data += problem.w.bits == 8 ? skipped : skipped / 2;
     switch (args.to.format->id) {
         case QK_FORMAT_F16:
-            return run_groups<__half>(problem, QK_FORMAT_F16, launch);
+            return run_kind<__half>(problem, QK_FORMAT_F16, launch);
         case QK_FORMAT_BF16:
-            return run_groups<__nv_bfloat16>(problem, QK_FORMAT_BF16, launch);
+            return run_kind<__nv_bfloat16>(problem, QK_FORMAT_BF16, launch);
         default:
-            return run_groups<float>(problem, QK_FORMAT_F32, launch);
+            return run_kind<float>(problem, QK_FORMAT_F32, launch);
     }
 }
 
@@ -205,22 +352,34 @@ bool runs_in_order(const Weight &w) {
         case QK_LAYOUT_ROW:
             return w.format->bits == 8 || w.geometry.k % 2 == 0;
         case QK_LAYOUT_WORD:
+        case QK_LAYOUT_AWQ_GEMV:
             return w.geometry.k % 8 == 0;
         default:
             return false;
     }
 }
 
+// Whether a store meets two groups at most, a block no more than it has room for, and the divisions
+// are exact.
+bool takes_groups(const Geometry &s) {
+    const int64_t limit = int64_t{1} << 31, codes = s.n * s.k;
+    if (s.group_size < 8 || s.group_size >= limit || s.group_count >= limit) return false;
+    if (!ends_small(s)) {
+        return kBlockCodes / s.group_size + 2 <= kGroups &&
+               codes < (int64_t{1} << 62) / s.group_size;
+    }
+    return s.k < limit && s.k % s.group_size >= 7 && s.k * s.group_size < (int64_t{1} << 32) &&
+           (kBlockCodes / s.k + 2) * s.groups_per_row <= kGroups &&
+           codes < (int64_t{1} << 62) / s.k;
+}
+
 bool can_run(const DequantizeArgs &args, int32_t) {
     const Weight &w = args.from;
-    const Geometry &s = w.geometry;
-    const bool numbered = s.flat || s.k % s.group_size == 0;  // group = place / group_size
-    const bool divides = power_of_two(s.group_size) || ceil_div(s.n * s.k, 8) < (int64_t{1} << 32);
-    return runs_in_order(w) && numbered && args.first_row % 16 == 0 && s.group_size % 8 == 0 &&
-           divides && power_of_two(w.scale.second_group) && s.group_count < (int64_t{1} << 31) &&
-           ceil_div(s.n * s.k, 4 * kThreads * kUnits) < (int64_t{1} << 31) && aligned(w.data, 8) &&
-           aligned(w.scale.data, 4) && aligned(w.scale.second, 4) && aligned(w.scale.code, 4) &&
-           aligned(w.scale.bias, 4) && aligned(args.to.data);
+    return runs_in_order(w) && takes_groups(w.geometry) && args.first_row % 16 == 0 &&
+           power_of_two(w.scale.second_group) &&
+           ceil_div(args.to.rows * w.geometry.k, kBlockCodes) < (int64_t{1} << 31) &&
+           aligned(w.data, 8) && aligned(w.scale.data, 4) && aligned(w.scale.second, 4) &&
+           aligned(w.scale.code, 4) && aligned(w.scale.bias, 4) && aligned(args.to.data);
 }
 
 }  // namespace

@@ -166,6 +166,11 @@ inline uint32_t __float_as_uint(float value) {
     memcpy(&bits, &value, 4);
     return bits;
 }
+inline uint32_t __umulhi(uint32_t a, uint32_t b) { return uint32_t(uint64_t{a} * b >> 32); }
+inline uint64_t __umul64hi(uint64_t a, uint64_t b) {
+    __extension__ using Wide = unsigned __int128;
+    return uint64_t(Wide{a} * b >> 64);
+}
 inline int min(int a, int b) { return a < b ? a : b; }
 inline unsigned min(unsigned a, unsigned b) { return a < b ? a : b; }
 template <class T>

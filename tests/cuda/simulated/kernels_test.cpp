@@ -144,7 +144,13 @@ TEST_F(CudaSimulated, ASlabOfRowsEqualsItsRows) {
         EXPECT_GE(check_dequantize(desc, QK_FORMAT_F16, 0, rng, 16), 1);
         EXPECT_GE(check_dequantize(desc, QK_FORMAT_F32, 0, rng, 32), 1);
     }
-    const qk_tensor_desc divided[] = {  // groups of no power of two: numbers by division
+    const qk_tensor_desc divided[] = {  // groups that end in a store, rows that end with a small one
+        weight_desc(QK_FORMAT_U4_AFFINE, QK_FORMAT_BF16, QK_LAYOUT_ROW_HIGH, 33, 130, 265, false,
+                    true),
+        weight_desc(QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, QK_LAYOUT_AWQ_GEMV, 32, 37, 104),
+        weight_desc(QK_FORMAT_S8, QK_FORMAT_F32, QK_LAYOUT_ROW, 20, 37, 109),
+        weight_desc(QK_FORMAT_LUT8, QK_FORMAT_F16, QK_LAYOUT_ROW, 20, 37, 109, false, true),
+        weight_desc(QK_FORMAT_U4_AFFINE, QK_FORMAT_LUT8, QK_LAYOUT_ROW, 64, 37, 136),
         weight_desc(QK_FORMAT_S8, QK_FORMAT_F16, QK_LAYOUT_ROW, QK_GROUP_ROW, 37, 136),
         weight_desc(QK_FORMAT_NF4, QK_FORMAT_LUT8, QK_LAYOUT_ROW_HIGH, 48, 37, 101, false, true),
         weight_desc(QK_FORMAT_U4_AFFINE, QK_FORMAT_F32, QK_LAYOUT_WORD, 24, 48, 72)};
