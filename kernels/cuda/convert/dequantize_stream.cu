@@ -2,9 +2,9 @@
 // 8-bit codes. value = (entry - zero) * scale as one fp32 product, rounded once; nested scales are
 // decoded on the way, in the same launch.
 //
-//   a block takes   32768 codes, as they lie         -> shared memory
+//   a block takes   16 KiB of codes, as they lie     -> shared memory
 //                   the scales of their groups       -> f32 there, each decoded once, and zeros
-//                   8 codes a thread (f32 out: 4)    -> a store of 16 bytes, neighbours side by side
+//                   8 codes a thread (f32 out: 4)    -> a store of 16 bytes, lanes side by side
 //
 // Every load of a thread is under way before the first is waited for. Bytes per output: the code,
 // its share of the scale, and the output, each moved once. 16 table entries lie in 16 banks: no
@@ -21,7 +21,8 @@ namespace qk::cuda {
 namespace {
 
 constexpr int32_t kThreads = 256;
-constexpr uint32_t kBlockCodes = 32768;
+constexpr uint32_t kBlockBytes = 16 * 1024, kPieces = kBlockBytes / 8 / kThreads;
+constexpr uint32_t kMostCodes = kBlockBytes * 2;  // of a block
 constexpr uint32_t kGroups = 2056;  // of a block at most; of 16 codes 2049
 constexpr uint32_t kShort = 1u << 15;  // what divides by a product
 constexpr uint32_t kNever = ~0u;
@@ -164,13 +165,15 @@ __device__ float biased(uint32_t code) {
     return __uint_as_float(0x4b000000u | (order == Codes::kBytes ? code ^ 128 : code));
 }
 
-__host__ __device__ constexpr uint32_t bits_of(Codes order) { return order == Codes::kBytes ? 8 : 4; }
+__host__ __device__ constexpr uint32_t bits_of(Codes order) {
+    return order == Codes::kBytes ? 8 : 4;
+}
 
 // What the threads of a block share. Groups of 4-bit numbers have zeros beside their scales.
 template <Codes order, bool numbers>
 struct Block {
     static constexpr bool kZeros = numbers && order != Codes::kBytes;
-    uint2 codes[kBlockCodes * bits_of(order) / 64];
+    uint2 codes[kBlockBytes / 8];
     float2 groups[kZeros ? kGroups : 1];
     float scales[kZeros ? 1 : kGroups], scale_codes[256];
     float entries[numbers ? 1 : 1 << bits_of(order)];
@@ -181,7 +184,6 @@ template <Codes order, bool numbers>
 __device__ void stage(const Problem &p, const Start &start, int64_t first, uint32_t codes,
                       Block<order, numbers> &block) {
     constexpr uint32_t kAhead = 2;  // groups a thread asks for before it waits
-    constexpr uint32_t kPieces = kBlockCodes * bits_of(order) / 64 / kThreads;
     const uint32_t bytes = order == Codes::kBytes ? codes : (codes + 1) / 2;
     const uint8_t *const from = p.w.data + (order == Codes::kBytes ? first : first / 2);
     uint2 pieces[kPieces];
@@ -252,6 +254,7 @@ template <class Out, Codes order, bool numbers>
 __global__ void __launch_bounds__(kThreads)
     expand(const __grid_constant__ Problem p, qk_format to) {
     constexpr uint32_t kCodes = Store<Out>::kCodes;
+    constexpr uint32_t kBlockCodes = kBlockBytes * 8 / bits_of(order);
     using Bits = typename Word<kCodes * bits_of(order)>::Type;
     __shared__ Block<order, numbers> block;
     const int64_t first = int64_t(blockIdx.x) * kBlockCodes;
@@ -292,7 +295,8 @@ __global__ void __launch_bounds__(kThreads)
 
 template <class Out, bool numbers>
 Status run_order(const Problem &p, qk_format to, const Launch &launch) {
-    const Shape3 shape = {dim3(uint32_t(ceil_div(p.count, kBlockCodes))), kThreads};
+    const int64_t codes = int64_t{kBlockBytes} * 8 / p.w.bits;
+    const Shape3 shape = {dim3(uint32_t(ceil_div(p.count, codes))), kThreads};
     if (p.w.bits == 8) {
         const auto kernel = expand<Out, Codes::kBytes, numbers>;
         return launch_kernel(launch, "dequantize", kernel, shape, p, to);
@@ -365,11 +369,11 @@ bool takes_groups(const Geometry &s) {
     const int64_t limit = int64_t{1} << 31, codes = s.n * s.k;
     if (s.group_size < 8 || s.group_size >= limit || s.group_count >= limit) return false;
     if (!ends_small(s)) {
-        return kBlockCodes / s.group_size + 2 <= kGroups &&
+        return kMostCodes / s.group_size + 2 <= kGroups &&
                codes < (int64_t{1} << 62) / s.group_size;
     }
     return s.k < limit && s.k % s.group_size >= 7 && s.k * s.group_size < (int64_t{1} << 32) &&
-           (kBlockCodes / s.k + 2) * s.groups_per_row <= kGroups &&
+           (kMostCodes / s.k + 2) * s.groups_per_row <= kGroups &&
            codes < (int64_t{1} << 62) / s.k;
 }
 
@@ -377,7 +381,7 @@ bool can_run(const DequantizeArgs &args, int32_t) {
     const Weight &w = args.from;
     return runs_in_order(w) && takes_groups(w.geometry) && args.first_row % 16 == 0 &&
            power_of_two(w.scale.second_group) &&
-           ceil_div(args.to.rows * w.geometry.k, kBlockCodes) < (int64_t{1} << 31) &&
+           ceil_div(args.to.rows * w.geometry.k, kMostCodes / 2) < (int64_t{1} << 31) &&
            aligned(w.data, 8) && aligned(w.scale.data, 4) && aligned(w.scale.second, 4) &&
            aligned(w.scale.code, 4) && aligned(w.scale.bias, 4) && aligned(args.to.data);
 }

@@ -144,7 +144,7 @@ TEST_F(CudaSimulated, ASlabOfRowsEqualsItsRows) {
         EXPECT_GE(check_dequantize(desc, QK_FORMAT_F16, 0, rng, 16), 1);
         EXPECT_GE(check_dequantize(desc, QK_FORMAT_F32, 0, rng, 32), 1);
     }
-    const qk_tensor_desc divided[] = {  // groups that end in a store, rows that end with a small one
+    const qk_tensor_desc divided[] = {  // groups that end in a store, rows with a small one
         weight_desc(QK_FORMAT_U4_AFFINE, QK_FORMAT_BF16, QK_LAYOUT_ROW_HIGH, 33, 130, 265, false,
                     true),
         weight_desc(QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, QK_LAYOUT_AWQ_GEMV, 32, 37, 104),
