@@ -167,7 +167,7 @@ TEST(CudaChoose, HowMiddleBatchesShareK) {
         {64, 4096, 4096, 108, 6},  {64, 14336, 4096, 84, 3},    {64, 4096, 4096, 16, 1},
     };
     for (const auto &row : rows) {
-        const int64_t x_blocks = qk::ceil_div(row.m, qk::cuda::kMiddleBlockX);
+        const int64_t x_blocks = qk::cuda::middle_x_blocks(row.m);
         EXPECT_EQ(qk::cuda::middle_split(x_blocks, row.n, row.k, row.multiprocessors), row.split)
             << row.m << ": " << row.n << " x " << row.k << " on " << row.multiprocessors;
     }
@@ -181,7 +181,7 @@ TEST(CudaChoose, PartsOfKFitTheWorkspaceOfMoreRows) {
                 int64_t before = 0;
                 for (int64_t m = 17; m < 2000; m += 47) {
                     const int32_t split = qk::cuda::middle_split(
-                        qk::ceil_div(m, qk::cuda::kMiddleBlockX), n, k, multiprocessors);
+                        qk::cuda::middle_x_blocks(m), n, k, multiprocessors);
                     ASSERT_LE(split * 4, qk::max64(qk::ceil_div(k, 64), 4));
                     const int64_t bytes = qk::cuda::middle_workspace(m, n, k, multiprocessors);
                     ASSERT_GE(bytes, before);
@@ -191,6 +191,17 @@ TEST(CudaChoose, PartsOfKFitTheWorkspaceOfMoreRows) {
                     before = bytes;
                 }
             }
+        }
+    }
+}
+
+// As include/qk.h promises of batches: the same cut for 17 .. 64, 65 .. 128, and 128 rows more.
+TEST(CudaChoose, PartsOfKDoNotKnowTheBatch) {
+    for (const int64_t m : {17, 65, 129, 257, 897}) {
+        const int64_t last = m < 65 ? 64 : qk::round_up(m, 128);
+        for (int64_t more = m; more <= last; ++more) {
+            ASSERT_EQ(qk::cuda::middle_x_blocks(more), qk::cuda::middle_x_blocks(m)) << more;
+            ASSERT_GE(qk::cuda::middle_x_blocks(more) * qk::cuda::kMiddleBlockX, more);
         }
     }
 }

@@ -22,7 +22,7 @@ constexpr int64_t middle_nanoseconds(int64_t blocks, int64_t stages, int32_t spl
     return turns + (split > 1 ? kAdd + all * kPart / 5000 : 0);
 }
 
-// Parts of k, a block each. The same for every number of rows of x that makes as many blocks.
+// Parts of k, a block each; `x_blocks`: middle_x_blocks(m).
 constexpr int32_t middle_split(int64_t x_blocks, int64_t n, int64_t k, int32_t multiprocessors) {
     const int64_t blocks = ceil_div(n, kMiddleBlockRows) * x_blocks, stages = ceil_div(k, 64);
     if (blocks >= 2 * multiprocessors) return 1;
@@ -35,13 +35,19 @@ constexpr int32_t middle_split(int64_t x_blocks, int64_t n, int64_t k, int32_t m
     return best;
 }
 
+// Blocks of rows of x that decide how k is shared: the same for 128 rows at a time from 65 on, so
+// that a row of y is the same in all batches of 65 to 128, 129 to 256, ... (include/qk.h).
+constexpr int64_t middle_x_blocks(int64_t m) {
+    return m <= kMiddleBlockX ? 1 : 2 * ceil_div(m, 2 * kMiddleBlockX);
+}
+
 // f32 sums of all parts. Grows with m, as callers who ask once for the largest m must find, though
 // fewer rows of x may be cut into more parts.
 constexpr int64_t middle_workspace(int64_t m, int64_t n, int64_t k, int32_t multiprocessors) {
     int64_t rows = 0;
-    for (int64_t x_blocks = 1; x_blocks <= ceil_div(m, kMiddleBlockX) &&
+    for (int64_t x_blocks = 1; x_blocks <= middle_x_blocks(m) &&
                                ceil_div(n, kMiddleBlockRows) * x_blocks < 2 * multiprocessors;
-         ++x_blocks) {
+         x_blocks += x_blocks == 1 ? 1 : 2) {
         const int32_t split = middle_split(x_blocks, n, k, multiprocessors);
         if (split > 1) rows = max64(rows, split * min64(m, x_blocks * kMiddleBlockX));
     }

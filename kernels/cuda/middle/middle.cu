@@ -36,8 +36,7 @@ Status add_parts(const MiddleProblem &p, const Launch &launch) {
 
 int32_t split_of(const LinearArgs &args, int32_t device_index) {
     const Geometry &s = args.w.geometry;
-    return middle_split(ceil_div(args.x.rows, kMiddleBlockX), s.n, s.k,
-                        multiprocessors(device_index));
+    return middle_split(middle_x_blocks(args.x.rows), s.n, s.k, multiprocessors(device_index));
 }
 
 size_t workspace_bytes(const LinearArgs &args, int32_t device_index) {
