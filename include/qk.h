@@ -220,11 +220,11 @@ QK_API qk_status qk_repack(qk_context *context, const qk_tensor *from, qk_tensor
  * an input. More leading dimensions of x and y count as rows.
  * Equal calls give equal bits. On the CPU a row of y does not depend on how many rows x has, from
  * 2 on; m = 1 has orders of sums of its own (docs/formats.md), the same on every processor, for any
- * number of threads and any layout. On CUDA it does not depend on its batch
- * among m = 2..16, 17..24, 25..64, 65..128, and every 128 rows more to 1024, from packed w (m = 1
- * has an order of its own), nor among m = 1..4 from other layouts; 8-bit w in groups of whole 64s
- * is as packed w from 17 rows on. Where more rows repack 4-bit w into the workspace, bits are those
- * of packed w; where cuBLASLt multiplies (LUT8 from 513), the order of sums is the library's. */
+ * number of threads and any layout. On CUDA, with the workspace of the largest, it does not depend
+ * on its batch from packed w among m = 2..16, 17..24, 25..64, 65..128, every 128 more to 1024, from
+ * other layouts among 1..4. 8-bit w in groups of whole 64s is as packed w from 17 rows on, 4-bit w
+ * where it is repacked into the workspace. Where cuBLASLt multiplies (LUT8 from 513 rows, S8 from
+ * 4097, packed w without wgmma from 257), the order of sums is the library's. */
 QK_API qk_status qk_linear(qk_context *context, const qk_tensor *x, const qk_tensor *w,
                            const qk_tensor *bias, qk_tensor *y);
 /* Scratch with which qk_linear runs at its best for up to m_max rows of x; give the largest to
@@ -232,7 +232,7 @@ QK_API qk_status qk_linear(qk_context *context, const qk_tensor *x, const qk_ten
  * is refused (302). On CUDA it is a slab of rows of w. Repacked, where GPUs have wgmma and x 16
  * bits: their codes, scales and zeros as packed w has them (256 MiB, at least 768 rows, at most
  * all). Dequantized, otherwise: 64 MiB, at least 256 rows, at most all, a bias, and 32 MiB for
- * cuBLASLt, which a context with that much loads when it is created. */
+ * cuBLASLt, which a context with that much loads when created. Without wgmma, f32 sums, packed. */
 QK_API qk_status qk_linear_workspace(qk_context *context, const qk_tensor *w, int64_t m_max,
                                      size_t *bytes);
 
