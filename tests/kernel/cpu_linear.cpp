@@ -193,22 +193,26 @@ TEST(CpuLinear, IntegersAndWhatDoesNotFit) {
 // grid goes (0x1.fbfffep1 rounds to 2^23 - 2^16 units) and one step further.
 TEST(CpuLinear, IntegersAtTheirLargest) {
     const auto &list = qk::kCpuBackend.linear;
-    const TestWeight w({QK_FORMAT_U4_AFFINE, QK_FORMAT_F32, qk::kLayoutRows8, 8, 256, 128}, 1);
-    const qk::Weight view = w.view();
-    for (const float value : {0x1.fbfffep1f, -0x1.fbfffep1f, 0x1.fcp1f, -0x1.fcp1f}) {
-        const TestDense x(QK_FORMAT_F32, 1, 256, 5);
-        for (size_t i = 0; i < x.bytes(); i += 4) memcpy(x.data() + i, &value, 4);
-        for (const int code : {0, 15}) {
-            memset(const_cast<void *>(view.data), 17 * code, 8 * 256 / 2);
-            memset(const_cast<void *>(view.zero), 255 - 17 * code, 8);
-            const std::vector<uint8_t> expected =
-                run(*list.kernels[list.count - 1], x, w, nullptr, 8, 1);
-            for (int32_t i = 0; i < list.count - 1; ++i) {
-                const TestDense y(QK_FORMAT_F32, 1, 8, 7);
-                const qk::LinearArgs args = {x.view(), view, nullptr, y.view()};
-                if (!list.kernels[i]->can_run(args, 0)) continue;
-                EXPECT_EQ(run(*list.kernels[i], x, w, nullptr, 8, 1), expected)
-                    << list.kernels[i]->name << " x " << value << " codes " << code;
+    for (const qk_layout layout : {qk_layout{qk::kLayoutRows8}, qk_layout{QK_LAYOUT_AWQ_GEMM},
+                                   qk_layout{QK_LAYOUT_GPTQ}}) {
+        const TestWeight w({QK_FORMAT_U4_AFFINE, QK_FORMAT_F32, layout, 8, 256, 128}, 1);
+        const qk::Weight view = w.view();
+        for (const float value : {0x1.fbfffep1f, -0x1.fbfffep1f, 0x1.fcp1f, -0x1.fcp1f}) {
+            const TestDense x(QK_FORMAT_F32, 1, 256, 5);
+            for (size_t i = 0; i < x.bytes(); i += 4) memcpy(x.data() + i, &value, 4);
+            for (const int code : {0, 15}) {
+                memset(const_cast<void *>(view.data), 17 * code, 8 * 256 / 2);
+                memset(const_cast<void *>(view.zero), 255 - 17 * code, 8);
+                const std::vector<uint8_t> expected =
+                    run(*list.kernels[list.count - 1], x, w, nullptr, 8, 1);
+                for (int32_t i = 0; i < list.count - 1; ++i) {
+                    const TestDense y(QK_FORMAT_F32, 1, 8, 7);
+                    const qk::LinearArgs args = {x.view(), view, nullptr, y.view()};
+                    if (!list.kernels[i]->can_run(args, 0)) continue;
+                    EXPECT_EQ(run(*list.kernels[i], x, w, nullptr, 8, 1), expected)
+                        << list.kernels[i]->name << " x " << value << " codes " << code
+                        << " layout " << layout;
+                }
             }
         }
     }
@@ -220,8 +224,12 @@ TEST(CpuLinear, IntegersOfLongRows) {
     for (const int64_t k : {16384, 16384 + 128, 40000}) {
         for (const int32_t group : {128, 256, 3968, 4096}) {
             const qk_format scale = kScales[group % 3];
-            count.add(compare({QK_FORMAT_U4_AFFINE, scale, qk::kLayoutRows8, 9, k, group},
-                              kDense[k % 3], 1, false));
+            for (const qk_layout layout :
+                 {qk_layout{qk::kLayoutRows8}, qk_layout{QK_LAYOUT_AWQ_GEMM},
+                  qk_layout{QK_LAYOUT_GPTQ}}) {
+                count.add(compare({QK_FORMAT_U4_AFFINE, scale, layout, 9, k, group},
+                                  kDense[k % 3], 1, false));
+            }
         }
     }
 }
