@@ -76,7 +76,7 @@ typedef struct qk_allocator { /* host memory; allocate returns NULL on failure, 
     void *user;
 } qk_allocator;
 
-typedef struct qk_executor { /* the caller's own threads; run all tasks, return when all are done */
+typedef struct qk_executor { /* the caller's threads (512 KiB of stack); return when all is done */
     void (*parallel_for)(void *user, int32_t task_count,
                          void (*task)(void *argument, int32_t index), void *argument);
     void *user;
