@@ -179,22 +179,31 @@ __global__ void __launch_bounds__(S::kThreads, 1)
         } else if (warp == S::kConsumers * 4 + 1) {
             g.order_scales(item, turn);
         }
-        meet<S::kThreads>(p);
-        if (p.split > 1) meet<S::kThreads>(p);
+        if (p.split > 1) {
+            cluster_sync();
+            cluster_sync();
+        }
     } else {
         more_registers<S::kConsumerRegisters>();
         typename NarrowGemm<S>::Sums acc = {};
         g.consume(item, warp >> 2, acc);
-        asm volatile("bar.sync 1, %0;" ::"n"(S::kConsumers * 128) : "memory");  // the ring is free
+        const auto meet = [] {
+            asm volatile("bar.sync 1, %0;" ::"n"(S::kConsumers * 128) : "memory");
+        };
+        meet();  // the ring is free
         const GemmOutput<S> output = {p, item.row_tile, item.x_first};
         output.store_sums(shared + S::kTable, acc);
-        meet<S::kThreads>(p);
+        if (p.split > 1) {
+            cluster_sync();
+        } else {
+            meet();
+        }
         if (g.fits()) {
             output.store_y(base + S::kTable, rank);
         } else if constexpr (S::kBytes) {
             g.multiply_slowly(item, rank, uint32_t(p.split));
         }
-        if (p.split > 1) meet<S::kThreads>(p);  // nobody leaves while its sums are read
+        if (p.split > 1) cluster_sync();  // nobody leaves while its sums are read
     }
 #endif
 }

@@ -334,13 +334,5 @@ struct SourceOf {
 template <class S>
 using Gemm = typename SourceOf<S>::Type;
 
-// Every thread of the block, or of the cluster. Warps of different roles meet at different lines,
-// which __syncthreads does not allow.
-template <int kThreads>
-__device__ inline void meet(const GemmProblem &p) {
-    if (p.split > 1) return cluster_sync();
-    asm volatile("bar.sync 2, %0;" ::"n"(kThreads) : "memory");
-}
-
 }  // namespace
 }  // namespace qk::cuda
