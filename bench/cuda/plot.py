@@ -79,7 +79,8 @@ def plot_share(plt, results, path):
                            label=what.removeprefix("dequantize ").removesuffix(" to f16"))
     for panel, title in zip(panels, ("qk_linear, m = 1: share of the read floor",
                                      "qk_dequantize: share of the expand ceiling")):
-        panel.set(xscale="log", xlabel="MB moved", title=title, ylim=(0, 1.02))
+        panel.set(xscale="log", xlabel="MB moved", title=title, ylim=(0, 1.1))
+        panel.xaxis.set_minor_formatter(plt.NullFormatter())
         panel.grid(True, alpha=0.3)
         panel.legend(fontsize=7)
     save(plt, figure, path)
