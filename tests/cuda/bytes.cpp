@@ -105,35 +105,7 @@ TEST(CudaBytes, OddPlacesAndOddValues) {
     QK_NEEDS_DEVICE();
     Rng rng(52);
     for (const qk_format type : {QK_FORMAT_F16, QK_FORMAT_BF16}) {
-        Problem p = bytes_problem(QK_FORMAT_S8, QK_FORMAT_F32, 48, 37, 592, type, 5, rng);
-        const DeviceWeight w(p.w);
-        const size_t row = size_t(p.n()) * 2;
-        const auto expected = run_on_device(qk::cuda::kLinearBytes, p, w, 0, p.m);
-        for (size_t i = 0; i < 2; ++i) p.x[size_t(2 * p.k()) * 2 + i] = 0xff;
-        const auto actual = run_on_device(qk::cuda::kLinearBytes, p, w, 0, p.m);
-        for (size_t i = 0; i < size_t(p.m); ++i) {
-            if (i == 2) continue;
-            EXPECT_EQ(memcmp(&actual[i * row], &expected[i * row], row), 0) << "row " << i;
-        }
-        for (int64_t c = 0; c < p.n(); ++c) {
-            EXPECT_TRUE(std::isnan(float_at(type, actual, 2 * p.n() + c))) << "column " << c;
-        }
-        const qk::Format *const format = qk::find_format(type);
-        const DeviceBuffer x(p.x), odd_x(p.x, 8), bias(p.bias, 1),
-            y(std::vector<uint8_t>(expected.size(), 0xff), 2);
-        const DeviceWeight odd(p.w, 8);
-        const qk::Dense b = {qk::find_format(QK_FORMAT_F32), 1, p.n(), bias.data()};
-        qk::LinearArgs args = {
-            {format, p.m, p.k(), x.data()}, w.view(), &b, {format, p.m, p.n(), y.data()}};
-        ASSERT_TRUE(qk::cuda::kLinearBytes.can_run(args, 0));
-        qk::ErrorText error = {};
-        ASSERT_EQ(qk::cuda::kLinearBytes.run(args, device_launch(&error)), QK_OK) << error.text;
-        EXPECT_TRUE(same_values(type, actual, y.read()));
-        args.w = odd.view();
-        EXPECT_FALSE(qk::cuda::kLinearBytes.can_run(args, 0));
-        args.w = w.view();
-        args.x.data = odd_x.data();
-        EXPECT_FALSE(qk::cuda::kLinearBytes.can_run(args, 0));
+        ASSERT_NO_FATAL_FAILURE(check_odd_places(qk::cuda::kLinearBytes, 48, type, 5, 1, rng));
     }
     for (const auto &[k, group] : {std::pair{600, 40}, {584, 128}}) {
         Problem p = bytes_problem(QK_FORMAT_S8, QK_FORMAT_F32, group, 8, k, QK_FORMAT_F16, 1, rng);

@@ -38,6 +38,45 @@ inline Problem wide_table_problem(qk_format type, int64_t m, int span, Rng &rng)
     return p;
 }
 
+// NaN stays in its row of x; what a kernel of 8-bit codes does not take: addresses that are no
+// multiples of 16, and less than `fewest_rows`.
+inline void check_odd_places(const qk::Kernel<qk::LinearArgs> &kernel, int32_t group,
+                             qk_format type, int64_t m, int64_t fewest_rows, Rng &rng) {
+    Problem p = bytes_problem(QK_FORMAT_S8, QK_FORMAT_F32, group, 37, 592, type, m, rng);
+    const DeviceWeight w(p.w);
+    const size_t row = size_t(p.n()) * 2;
+    const auto expected = run_on_device(kernel, p, w, 0, p.m);
+    for (size_t i = 0; i < 2; ++i) p.x[size_t(2 * p.k()) * 2 + i] = 0xff;
+    const auto actual = run_on_device(kernel, p, w, 0, p.m);
+    for (size_t i = 0; i < size_t(p.m); ++i) {
+        if (i == 2) continue;
+        EXPECT_EQ(memcmp(&actual[i * row], &expected[i * row], row), 0) << "row " << i;
+    }
+    for (int64_t c = 0; c < p.n(); ++c) {
+        EXPECT_TRUE(std::isnan(float_at(type, actual, 2 * p.n() + c))) << "column " << c;
+    }
+    const qk::Format *const format = qk::find_format(type);
+    const DeviceBuffer x(p.x), odd_x(p.x, 8), bias(p.bias, 1),
+        y(std::vector<uint8_t>(expected.size(), 0xff), 2);
+    const DeviceWeight odd(p.w, 8);
+    const qk::Dense b = {qk::find_format(QK_FORMAT_F32), 1, p.n(), bias.data()};
+    qk::LinearArgs args = {
+        {format, p.m, p.k(), x.data()}, w.view(), &b, {format, p.m, p.n(), y.data()}};
+    ASSERT_TRUE(kernel.can_run(args, 0));
+    qk::ErrorText error = {};
+    ASSERT_EQ(kernel.run(args, device_launch(&error)), QK_OK) << error.text;
+    EXPECT_TRUE(same_values(type, actual, y.read()));
+    args.w = odd.view();
+    EXPECT_FALSE(kernel.can_run(args, 0));
+    args.w = w.view();
+    args.x.data = odd_x.data();
+    EXPECT_FALSE(kernel.can_run(args, 0));
+    if (fewest_rows > 1) {
+        args.x = {format, fewest_rows - 1, p.k(), x.data()};
+        EXPECT_FALSE(kernel.can_run(args, 0));
+    }
+}
+
 // Entries that are not finite stay in the rows that have them, also where the codes behind k's end
 // are those of such an entry. `exact`: the other rows keep their bits.
 inline void check_table_values(const qk::Kernel<qk::LinearArgs> &kernel, int32_t group,

@@ -111,12 +111,10 @@ TEST(CudaGemmBytes, RowsKnowNoBatch) {
             const DeviceWeight w(p.w);
             if (!runs(p, w)) GTEST_SKIP() << kNoGemm;
             const auto all = run_on_device(kLinearGemmBytes, p, w, 0, 64);
-            const size_t row = all.size() / 64;
             for (int64_t rows = 17; rows < 64; rows += n > 1000 ? 7 : 1) {
                 const int64_t first = rows % 2 == 0 ? 0 : 64 - rows;
-                const auto some = run_on_device(kLinearGemmBytes, p, w, first, rows);
-                ASSERT_EQ(memcmp(some.data(), all.data() + size_t(first) * row, some.size()), 0)
-                    << rows;
+                ASSERT_NO_FATAL_FAILURE(
+                    expect_batch_of(all, kLinearGemmBytes, p, w, first, rows));
             }
         }
     }
@@ -147,38 +145,10 @@ TEST(CudaGemmBytes, OddPlacesAndOddValues) {
     QK_NEEDS_DEVICE();
     Rng rng(63);
     for (const qk_format type : {QK_FORMAT_F16, QK_FORMAT_BF16}) {
-        Problem p = bytes_problem(QK_FORMAT_S8, QK_FORMAT_F32, 64, 37, 592, type, 19, rng);
-        const DeviceWeight w(p.w);
-        if (!runs(p, w)) GTEST_SKIP() << kNoGemm;
-        const size_t row = size_t(p.n()) * 2;
-        const auto expected = run_on_device(kLinearGemmBytes, p, w, 0, p.m);
-        for (size_t i = 0; i < 2; ++i) p.x[size_t(2 * p.k()) * 2 + i] = 0xff;
-        const auto actual = run_on_device(kLinearGemmBytes, p, w, 0, p.m);
-        for (size_t i = 0; i < size_t(p.m); ++i) {
-            if (i == 2) continue;
-            EXPECT_EQ(memcmp(&actual[i * row], &expected[i * row], row), 0) << "row " << i;
-        }
-        for (int64_t c = 0; c < p.n(); ++c) {
-            EXPECT_TRUE(std::isnan(float_at(type, actual, 2 * p.n() + c))) << "column " << c;
-        }
-        const qk::Format *const format = qk::find_format(type);
-        const DeviceBuffer x(p.x), odd_x(p.x, 8), bias(p.bias, 1),
-            y(std::vector<uint8_t>(expected.size(), 0xff), 2);
-        const DeviceWeight odd(p.w, 8);
-        const qk::Dense b = {qk::find_format(QK_FORMAT_F32), 1, p.n(), bias.data()};
-        qk::LinearArgs args = {
-            {format, p.m, p.k(), x.data()}, w.view(), &b, {format, p.m, p.n(), y.data()}};
-        qk::ErrorText error = {};
-        ASSERT_TRUE(kLinearGemmBytes.can_run(args, 0));
-        ASSERT_EQ(kLinearGemmBytes.run(args, device_launch(&error)), QK_OK) << error.text;
-        EXPECT_TRUE(same_values(type, actual, y.read()));
-        args.w = odd.view();
-        EXPECT_FALSE(kLinearGemmBytes.can_run(args, 0));
-        args.w = w.view();
-        args.x.data = odd_x.data();
-        EXPECT_FALSE(kLinearGemmBytes.can_run(args, 0));
-        args.x = {format, 16, p.k(), x.data()};
-        EXPECT_FALSE(kLinearGemmBytes.can_run(args, 0));
+        const Problem p =
+            bytes_problem(QK_FORMAT_S8, QK_FORMAT_F32, 64, 37, 592, type, 19, rng);
+        if (!runs(p, DeviceWeight(p.w))) GTEST_SKIP() << kNoGemm;
+        ASSERT_NO_FATAL_FAILURE(check_odd_places(kLinearGemmBytes, 64, type, 19, 17, rng));
     }
     for (const auto &[k, group] : {std::pair{600, 64}, {592, 48}}) {
         Problem p = bytes_problem(QK_FORMAT_S8, QK_FORMAT_F32, group, 8, k, QK_FORMAT_F16, 20, rng);

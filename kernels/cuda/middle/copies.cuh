@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "cuda/middle/shape.cuh"
+#include "cuda/prim/copy_groups.cuh"
 
 namespace qk::cuda {
 namespace {
@@ -36,27 +37,14 @@ __device__ inline void copy_ahead(void *to, const void *from, uint32_t count, bo
 #endif
 }
 
-__device__ inline void end_of_stage() {
-#if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
-
-// Until all stages but the newest kNewest are in.
-template <int kNewest>
-__device__ inline void wait_but() {
-#if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.wait_group %0;" ::"n"(kNewest) : "memory");
-#endif
-}
-
+// Until all stages but the newest slots - 2 are in.
 __device__ inline void wait_for_stage(int32_t slots) {
     if (slots == 2) {
-        wait_but<0>();
+        copies_wait_but<0>();
     } else if (slots == 3) {
-        wait_but<1>();
+        copies_wait_but<1>();
     } else {
-        wait_but<2>();
+        copies_wait_but<2>();
     }
 }
 

@@ -157,7 +157,7 @@ struct Middle {
         wait_for_previous_kernel();  // x may be its y
         for (int32_t i = 0; i + 1 < p.slots; ++i, x_copies.advance()) {
             x_copies.order_x(slots + i * S::kStage);
-            end_of_stage();
+            copies_commit();
         }
         uint32_t here = 0, next = uint32_t(p.slots - 1) * S::kStage;
         const uint32_t ring = uint32_t(p.slots) * S::kStage;
@@ -169,7 +169,7 @@ struct Middle {
                 copies.order_scales(slots + next);
                 copies.order_x(slots + next);
                 copies.advance();
-                end_of_stage();
+                copies_commit();
             });
             here = here + S::kStage == ring ? 0 : here + S::kStage;
             next = next + S::kStage == ring ? 0 : next + S::kStage;

@@ -5,6 +5,8 @@
 #pragma once
 #include <stdint.h>
 
+#include "cuda/prim/copy_groups.cuh"
+
 namespace qk::cuda {
 namespace {
 
@@ -143,29 +145,6 @@ __device__ inline void copies_arrive(uint32_t barrier) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
 #endif
-}
-
-__device__ inline void copies_commit() {
-#if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
-
-__device__ inline void copies_wait() {
-#if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.wait_all;" ::: "memory");
-#endif
-}
-
-// Waits until at most so many committed groups are still under way.
-template <int kGroups>
-__device__ inline void copies_wait_but() {
-#if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
-#endif
-}
-__device__ inline void copies_wait_but_one() {
-    copies_wait_but<1>();
 }
 
 // Loads by shared-memory address: 32-bit arithmetic, and a constant base goes into the instruction.
