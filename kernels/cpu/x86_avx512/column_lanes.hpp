@@ -1,7 +1,7 @@
 // What kernels that walk across the rows of w (vector/columns.hpp) are written in: 16 dwords as one
 // AVX-512 register, with VNNI.
 #pragma once
-#include "cpu/x86_avx512/lanes.hpp"
+#include "cpu/x86_avx512/byte_dots.hpp"
 
 namespace qk::cpu {
 namespace {
@@ -110,23 +110,12 @@ inline uint32_t sum_operand(uint32_t sum) {
     return uint32_t(upper) << 16 | ((sum - uint32_t(upper) * 2048) & 0xffff);
 }
 
-// Compilers copy the sum of the intrinsics in and out of another register.
-inline void add_byte_products(Bits &sum, Bits codes, Bits x) {
-    asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(codes), "v"(x));
-}
-// (code - zero) * integer of x, summed over the 8 columns of each dword. Two chains: one would be
-// long for what is in flight.
+// (code - zero) * integer of x, summed over the 8 columns of each dword.
 inline Floats dot_integers(Bits even, Bits odd, const Bits (&x)[7], Bits zero) {
-    Bits dot = _mm512_setzero_si512(), least = dot;
-    add_byte_products(dot, even, x[2]);
-    asm("vpdpwssd %2, %1, %0" : "+v"(least) : "v"(zero), "v"(x[6]));
-    add_byte_products(dot, odd, x[5]);
-    add_byte_products(least, even, x[0]);
-    dot = _mm512_slli_epi32(dot, 8);
-    add_byte_products(least, odd, x[3]);
-    add_byte_products(dot, even, x[1]);
-    add_byte_products(dot, odd, x[4]);
-    return numbers(_mm512_add_epi32(least, _mm512_slli_epi32(dot, 8)));
+    const auto take_zeros = [&](Bits &least) __attribute__((always_inline)) {
+        asm("vpdpwssd %2, %1, %0" : "+v"(least) : "v"(zero), "v"(x[6]));
+    };
+    return numbers(dot_three_bytes(even, odd, x, x + 3, take_zeros));
 }
 
 }  // namespace

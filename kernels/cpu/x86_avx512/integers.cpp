@@ -8,6 +8,7 @@
 // it rounds the lane's sum once. 64 bytes of codes cost 6 byte products, a 16-bit one for the zero,
 // 3 shifts, 2 masks, an addition, a conversion and a multiply-add: 8 of these go to the two
 // multipliers, which makes 4 cycles.
+#include "cpu/x86_avx512/byte_dots.hpp"
 #include "cpu/x86_avx512/lanes.hpp"
 #include "cpu/x86_avx512/nested_widener.hpp"
 
@@ -97,10 +98,6 @@ bool place_row(const Dense &x, int64_t column, int64_t end, XBytes *to) {
 
 constexpr int64_t kRowOfBytes = kPanelOfX / kBlock;  // blocks of the longest panel
 
-// Compilers copy the sum of the intrinsics in and out of another register.
-QK_INLINE inline void add_bytes(__m512i &sum, __m512i a, __m512i b) {
-    asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
-}
 QK_INLINE inline void add_halves(__m512i &sum, __m512i a, const uint32_t &b) {
     asm("vpdpwssd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(a), "m"(b));
 }
@@ -199,17 +196,10 @@ class ByteRowBlocks {
             const __m512i words = load_words(codes + 64 * row).v;
             const __m512i even = _mm512_and_si512(words, nibble);
             const __m512i odd = _mm512_and_si512(_mm512_srli_epi16(words, 4), nibble);
-            // Two chains: one would be long for what is in flight.
-            __m512i dot = _mm512_setzero_si512(), least = dot;
-            add_bytes(dot, even, low[2]);
-            add_halves(least, sum, factors.minus_zero[row]);
-            add_bytes(dot, odd, high[2]);
-            add_bytes(least, even, low[0]);
-            dot = _mm512_slli_epi32(dot, 8);
-            add_bytes(least, odd, high[0]);
-            add_bytes(dot, even, low[1]);
-            add_bytes(dot, odd, high[1]);
-            dot = _mm512_add_epi32(least, _mm512_slli_epi32(dot, 8));
+            const auto take_zeros = [&](__m512i &least) __attribute__((always_inline)) {
+                add_halves(least, sum, factors.minus_zero[row]);
+            };
+            const __m512i dot = dot_three_bytes(even, odd, low, high, take_zeros);
             sums.row[row].v = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot),
                                               _mm512_set1_ps(factors.scale[row]),
                                               sums.row[row].v);
