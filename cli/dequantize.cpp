@@ -4,6 +4,7 @@
 #include "json.hpp"
 #include "layers.hpp"
 #include "output.hpp"
+#include "rows.hpp"
 
 namespace {
 
@@ -67,17 +68,18 @@ int64_t declare(const DequantizeOptions &options, const Plan &plan, const Output
 }
 
 void decode_layer(const Checkpoint &checkpoint, const Context &context, const qk_layer &layer,
-                  qk_format format, const Output &output) {
-    const LoadedLayer loaded = load_layer(checkpoint, context, layer.name, QK_LOAD_IN_PLACE);
-    const int64_t n = layer.desc.shape[0], k = layer.desc.shape[1];
-    std::vector<char> values(static_cast<size_t>(n * k * element_bytes(format)));
-    const Tensor dense = wrap_dense(context, format, n, k, values.data());
-    check(qk_dequantize(context.get(), loaded.weight.get(), dense.get()), layer.name,
-          qk_context_error(context.get()));
+                  qk_format format, const Output &output, Progress *progress) {
+    LayerRows rows(checkpoint, context, layer);
     qk_io_message message = {};
-    check(qk_writer_write(output.writer(), weight_name(layer).c_str(), values.data(),
-                          values.size(), &message),
-          "", message.text);
+    for (int64_t at = 0; at < rows.rows();) {
+        const RowBlock block = rows.block(at);
+        const int64_t bytes = block.count * rows.columns() * element_bytes(format);
+        progress->advance(bytes, layer.name);
+        check(qk_writer_write(output.writer(), weight_name(layer).c_str(),
+                              rows.decode(block, format), static_cast<size_t>(bytes), &message),
+              "", message.text);
+        at += block.count;
+    }
 }
 
 void write_config(const Checkpoint &checkpoint, const Plan &plan, const Output &output) {
@@ -120,10 +122,8 @@ ExitCode run_dequantize(const CommonOptions &common, const DequantizeOptions &op
         Progress progress(common, bytes);
         for (const qk_file_tensor &tensor : plan.copy) write_copy(output, tensor, &progress);
         for (const qk_layer &layer : plan.decode) {
-            const qk_format format = target_format(options, layer);
-            progress.advance(layer.desc.shape[0] * layer.desc.shape[1] * element_bytes(format),
-                             layer.name);
-            decode_layer(checkpoint, context, layer, format, output);
+            decode_layer(checkpoint, context, layer, target_format(options, layer), output,
+                         &progress);
         }
         if (output.has_config()) write_config(checkpoint, plan, output);
         output.commit();

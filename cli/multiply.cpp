@@ -10,6 +10,7 @@
 #include "layers.hpp"
 #include "product.hpp"
 #include "progress.hpp"
+#include "rows.hpp"
 
 namespace {
 
@@ -95,63 +96,6 @@ std::vector<float> download_f32(const Context &context, const qk_tensor *tensor,
     return values;
 }
 
-std::vector<float> dequantize(const Context &context, const qk_tensor *weight,
-                              const qk_layer &layer) {
-    const int64_t n = layer.desc.shape[0], k = layer.desc.shape[1];
-    const Tensor dense = create_dense(context, QK_FORMAT_F32, n, k);
-    check(qk_dequantize(context.get(), weight, dense.get()), layer.name,
-          qk_context_error(context.get()));
-    return download_f32(context, dense.get(), QK_FORMAT_F32, n * k);
-}
-
-// The weight decoded: dense layers are what they are.
-std::vector<float> decode(const Context &context, const qk_tensor *weight, const qk_layer &layer) {
-    if (is_quantized(layer)) return dequantize(context, weight, layer);
-    return download_f32(context, weight, layer.desc.format,
-                        layer.desc.shape[0] * layer.desc.shape[1]);
-}
-
-// What the weight would decode to if every byte of its codes were this one.
-std::vector<float> decode_filled(const Context &context, const qk_tensor *weight,
-                                 const qk_layer &layer, int byte) {
-    qk_tensor_desc desc = QK_TENSOR_DESC_INIT;
-    check(qk_tensor_describe(weight, &desc), layer.name, nullptr);
-    qk_tensor *made = nullptr;
-    check(qk_tensor_create(context.get(), &desc, &made), layer.name,
-          qk_context_error(context.get()));
-    const Tensor filled(made);
-    for (qk_plane plane = 0; plane < QK_PLANE_COUNT; ++plane) {
-        size_t bytes = 0;
-        check(qk_tensor_plane_bytes(&desc, plane, &bytes), layer.name, nullptr);
-        if (bytes == 0) continue;
-        std::vector<char> content(bytes, static_cast<char>(byte));
-        if (plane != QK_PLANE_DATA) {
-            check(qk_tensor_download(context.get(), weight, plane, content.data(), bytes),
-                  layer.name, qk_context_error(context.get()));
-        }
-        check(qk_tensor_upload(context.get(), made, plane, content.data(), bytes), layer.name,
-              qk_context_error(context.get()));
-    }
-    return dequantize(context, made, layer);
-}
-
-// |scale| of every weight, from codes that stand for 1; of affine ones from 0 and 15, whose values
-// are 15 scales apart, wherever the zero is.
-std::vector<float> decode_scales(const Context &context, const qk_tensor *weight,
-                                 const qk_layer &layer) {
-    int one = 0xff;  // two codes of NF4
-    if (layer.desc.format == QK_FORMAT_FP4_BNB) one = 0x33;
-    if (layer.desc.format == QK_FORMAT_FP4_E2M1) one = 0x22;
-    if (layer.desc.format == QK_FORMAT_S8) one = 0x01;
-    std::vector<float> scales = decode_filled(context, weight, layer, one);
-    if (layer.desc.format == QK_FORMAT_U4_AFFINE) {
-        const std::vector<float> low = decode_filled(context, weight, layer, 0);
-        for (size_t i = 0; i < scales.size(); ++i) scales[i] = (scales[i] - low[i]) / 15;
-    }
-    for (float &scale : scales) scale = std::fabs(scale);
-    return scales;
-}
-
 Mode parse_mode(const MultiplyOptions &options, const Device &device) {
     const Mode mode = options.mode == "bf16"   ? Mode::bf16
                       : options.mode == "int8" ? Mode::int8
@@ -189,6 +133,7 @@ Tensor repack(const Context &context, const qk_tensor *weight, const qk_layer &l
     qk_tensor_desc desc = QK_TENSOR_DESC_INIT;
     check(qk_tensor_describe(weight, &desc), layer.name, nullptr);
     desc.layout = QK_LAYOUT_PACKED;
+    desc.flags &= ~QK_TENSOR_READ_ONLY;
     qk_tensor *made = nullptr;
     check(qk_tensor_create(context.get(), &desc, &made), layer.name,
           qk_context_error(context.get()));
@@ -203,22 +148,33 @@ std::vector<float> download_bias(const Context &context, const qk_tensor *bias, 
     return download_f32(context, bias, desc.format, n);
 }
 
+void upload(const Context &context, qk_tensor *tensor, const std::vector<char> &bytes) {
+    check(qk_tensor_upload(context.get(), tensor, QK_PLANE_DATA, bytes.data(), bytes.size()),
+          "upload", qk_context_error(context.get()));
+}
+
+struct Operands {
+    const qk_tensor *x, *weight, *bias;
+    qk_tensor *y;
+};
 struct Timing {
     int64_t runs = 0;
     double best = 0, median = 0;
 };
 
-Timing run_timed(const Context &context, const qk_tensor *x, const qk_tensor *weight,
-                 const qk_tensor *bias, qk_tensor *y, int repeat) {
+Timing run_timed(const CommonOptions &common, const Context &context, const Operands &operands,
+                 int repeat) {
     std::vector<double> seconds;
+    Progress progress(common, repeat);
     const Clock::time_point start = Clock::now();
     const auto elapsed = [&] {
         return std::chrono::duration<double>(Clock::now() - start).count();
     };
     while (repeat > 0 ? int(seconds.size()) < repeat : seconds.empty() || elapsed() < 0.25) {
+        progress.advance(1, "multiplying");
         const double before = elapsed();
-        check(qk_linear(context.get(), x, weight, bias, y), "multiply",
-              qk_context_error(context.get()));
+        check(qk_linear(context.get(), operands.x, operands.weight, operands.bias, operands.y),
+              "multiply", qk_context_error(context.get()));
         check(qk_context_synchronize(context.get()), "multiply", qk_context_error(context.get()));
         seconds.push_back(elapsed() - before);
     }
@@ -227,7 +183,8 @@ Timing run_timed(const Context &context, const qk_tensor *x, const qk_tensor *we
 }
 
 void report(const CommonOptions &common, const MultiplyOptions &options, const qk_layer &layer,
-            const Timing &timing, const Error &error) {
+            const Timing &timing, const Product &product, const Error &error) {
+    const double checksum = sum_of_y(product);
     const double rate = double(layer.bytes) / timing.best / 1e9;
     if (common.json) {
         const Json root = json_new_object();
@@ -245,7 +202,7 @@ void report(const CommonOptions &common, const MultiplyOptions &options, const q
         json_set(root, "median_seconds", timing.median);
         json_set(root, "weight_bytes", layer.bytes);
         json_set(root, "gigabytes_per_second", rate);
-        json_set(root, "checksum", error.checksum);
+        json_set(root, "checksum", checksum);
         json_set(root, "worst_error", error.worst);
         json_set(root, "share_of_bound", error.share);
         json_print(root);
@@ -260,57 +217,83 @@ void report(const CommonOptions &common, const MultiplyOptions &options, const q
                 options.mode == "exact" ? "" : (", " + options.mode + " mode").c_str());
     std::printf("time      best %.1f us, median %.1f us of %lld runs, %.2f GB/s of weights\n",
                 timing.best * 1e6, timing.median * 1e6, static_cast<long long>(timing.runs), rate);
-    std::printf("checksum  %.9g (sum of y)\n", error.checksum);
+    std::printf("checksum  %.9g (sum of y)\n", checksum);
     std::printf("error     %.3g against the product in double, %s its bound\n", error.worst,
                 error.share <= 1 ? "within" : "OUTSIDE");
+}
+
+// Runs it on the device; fills p's x, y and bias.
+Timing multiply(const CommonOptions &common, const MultiplyOptions &options, const Device &device,
+                const Checkpoint &checkpoint, const qk_layer &layer, Product *p) {
+    const uint32_t flags = p->mode == Mode::bf16   ? QK_CONTEXT_BF16_PRODUCTS
+                           : p->mode == Mode::int8 ? QK_CONTEXT_INT8_ACTIVATIONS
+                                                   : 0;
+    Context context = create_context(common.threads, device.kind, device.index, 0, flags);
+    // On the CPU the weight stays in the file's mapping, as a program would leave it there.
+    const LoadedLayer loaded = load_layer(checkpoint, context, layer.name,
+                                          device.kind == QK_DEVICE_CPU ? QK_LOAD_IN_PLACE : 0);
+    Tensor packed;
+    if (options.packed) packed = repack(context, loaded.weight.get(), layer);
+    const qk_tensor *const weight = options.packed ? packed.get() : loaded.weight.get();
+    size_t workspace = 0;
+    check(qk_linear_workspace(context.get(), weight, p->m, &workspace), layer.name,
+          qk_context_error(context.get()));
+    if (workspace > 0) {
+        context = create_context(common.threads, device.kind, device.index, workspace, flags);
+    }
+    const Tensor x = create_dense(context, p->format, p->m, p->k);
+    const Tensor y = create_dense(context, p->format, p->m, p->n);
+    p->x = random_values(p->m * p->k);
+    upload(context, x.get(), encode(p->format, p->x));
+    const Timing timing =
+        run_timed(common, context, {x.get(), weight, loaded.bias.get(), y.get()}, options.repeat);
+    p->y = download_f32(context, y.get(), p->format, p->m * p->n);
+    if (loaded.bias != nullptr) p->bias = download_bias(context, loaded.bias.get(), p->n);
+    return timing;
+}
+
+// With the weight decoded again, in blocks of rows, by the CPU.
+Error compare_all(const CommonOptions &common, const Checkpoint &checkpoint, const qk_layer &layer,
+                  const Product &p) {
+    const Context context = create_context(common.threads);
+    LayerRows rows(checkpoint, context, layer);
+    Progress progress(common, p.n * p.m);
+    Error error;
+    for (int64_t at = 0; at < p.n;) {
+        const RowBlock block = rows.block(at);
+        std::vector<float> scales;
+        if (p.mode != Mode::exact) scales = rows.decode_scales(block);
+        const ProductRows part = {at, block.count, rows.decode_f32(block), scales.data()};
+        for (int64_t i = 0; i < p.m; ++i) {
+            progress.advance(block.count, "comparing");
+            compare(p, part, i, &error);
+        }
+        at += block.count;
+    }
+    return error;
 }
 
 }  // namespace
 
 ExitCode run_multiply(const CommonOptions &common, const MultiplyOptions &options) {
+    const Device device = parse_device(options.device);
     const Checkpoint checkpoint = open_checkpoint(options.file);
     const qk_layer layer = choose_layer(checkpoint, options.layer);
     Product p;
     p.format = float_format_of(options.dtype);
+    p.weight_format = layer.desc.format;
     p.m = options.rows;
     p.n = layer.desc.shape[0];
     p.k = layer.desc.shape[1];
-    const Device device = parse_device(options.device);
+    p.group = layer.desc.group_size > 0 ? layer.desc.group_size : p.k;
     p.mode = parse_mode(options, device);
     check_mode(p.mode, layer);
     if (options.packed && !is_quantized(layer)) {
         throw Failure(kUnsupported, std::string(layer.name) + ": dense weights are not repacked");
     }
-    const uint32_t flags = p.mode == Mode::bf16   ? QK_CONTEXT_BF16_PRODUCTS
-                           : p.mode == Mode::int8 ? QK_CONTEXT_INT8_ACTIVATIONS
-                                                  : 0;
-    Context context = create_context(common.threads, device.kind, device.index, 0, flags);
-    const LoadedLayer loaded = load_layer(checkpoint, context, layer.name, 0);
-    Tensor packed;
-    if (options.packed) packed = repack(context, loaded.weight.get(), layer);
-    const qk_tensor *const weight = options.packed ? packed.get() : loaded.weight.get();
-    size_t workspace = 0;
-    check(qk_linear_workspace(context.get(), weight, p.m, &workspace), layer.name,
-          qk_context_error(context.get()));
-    if (workspace > 0) {
-        context = create_context(common.threads, device.kind, device.index, workspace, flags);
-    }
-    const Tensor x = create_dense(context, p.format, p.m, p.k);
-    const Tensor y = create_dense(context, p.format, p.m, p.n);
-    p.x = random_values(p.m * p.k);
-    const std::vector<char> bytes = encode(p.format, p.x);
-    check(qk_tensor_upload(context.get(), x.get(), QK_PLANE_DATA, bytes.data(), bytes.size()),
-          "upload", qk_context_error(context.get()));
-    const Timing timing =
-        run_timed(context, x.get(), weight, loaded.bias.get(), y.get(), options.repeat);
-    p.y = download_f32(context, y.get(), p.format, p.m * p.n);
-    p.weights = decode(context, loaded.weight.get(), layer);
-    p.weight_format = layer.desc.format;
-    p.group = layer.desc.group_size > 0 ? layer.desc.group_size : p.k;
-    if (p.mode != Mode::exact) p.scales = decode_scales(context, loaded.weight.get(), layer);
-    if (loaded.bias != nullptr) p.bias = download_bias(context, loaded.bias.get(), p.n);
-    const Error error = compare(p);
-    report(common, options, layer, timing, error);
+    const Timing timing = multiply(common, options, device, checkpoint, layer, &p);
+    const Error error = compare_all(common, checkpoint, layer, p);
+    report(common, options, layer, timing, p, error);
     if (error.share <= 1) return kOk;
     throw Failure(kFailed, std::string(layer.name) + ": the product is outside its error bound");
 }

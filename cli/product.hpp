@@ -12,14 +12,19 @@ struct Product {
     qk_format weight_format = QK_FORMAT_F32;
     Mode mode = Mode::exact;
     int64_t m = 1, n = 0, k = 0, group = 0;
-    std::vector<float> x, weights, bias, y;
-    std::vector<float> scales;  // |scale| of every weight; where mode is not exact
+    std::vector<float> x, bias, y;
+};
+// Some rows of w, which are columns of y.
+struct ProductRows {
+    int64_t begin = 0, count = 0;
+    const float *weights = nullptr;
+    const float *scales = nullptr;  // |scale| of every weight; where mode is not exact
 };
 struct Error {
-    double worst = 0;     // largest |y - exact|
-    double share = 0;     // largest part of its bound that an error takes
-    double checksum = 0;  // sum of y
+    double worst = 0;  // largest |y - exact|
+    double share = 0;  // largest part of its bound that an error takes
 };
 
-// x must be exact in bf16.
-Error compare(const Product &product);
+// Takes one row of x times these rows into the error. x must be exact in bf16.
+void compare(const Product &product, const ProductRows &rows, int64_t row_of_x, Error *error);
+double sum_of_y(const Product &product);

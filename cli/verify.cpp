@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 
@@ -5,6 +6,7 @@
 #include "json.hpp"
 #include "layers.hpp"
 #include "progress.hpp"
+#include "rows.hpp"
 #include "scan.hpp"
 
 namespace {
@@ -49,8 +51,16 @@ void verify_has_codes(const Checkpoint &checkpoint, const std::string &name, Res
 }
 
 // Scales are checked with their layer: there they have a meaning.
-void verify_tensor(const qk_file_tensor &tensor, bool of_quantized_layer, Result *result) {
-    const ValueCounts counts = count_values(tensor.dtype, tensor.data, tensor.bytes);
+void verify_tensor(const qk_file_tensor &tensor, bool of_quantized_layer, Progress *progress,
+                   Result *result) {
+    constexpr int64_t kPiece = 16 << 20;
+    const char *data = static_cast<const char *>(tensor.data);
+    ValueCounts counts;
+    for (int64_t at = 0; at < tensor.bytes; at += kPiece) {
+        const int64_t bytes = std::min(kPiece, tensor.bytes - at);
+        progress->advance(bytes, tensor.name);
+        counts.add(count_values(tensor.dtype, data + at, bytes));
+    }
     ++result->tensors;
     if (of_quantized_layer) return;
     result->dense.add(counts);
@@ -61,43 +71,20 @@ void verify_tensor(const qk_file_tensor &tensor, bool of_quantized_layer, Result
     }
 }
 
-// Groups whose scale is 0: legal, a pruned row has them, but worth a number. AWQ_GEMV's rows are
-// padded with zeros, which are no groups.
-int64_t count_zero_scales(const Context &context, const qk_tensor *tensor,
-                          const qk_tensor_desc &desc) {
-    if (desc.scale_format == QK_FORMAT_LUT8) return 0;
-    size_t bytes = 0;
-    check(qk_tensor_plane_bytes(&desc, QK_PLANE_SCALE, &bytes), "scales", nullptr);
-    std::vector<char> scales(bytes);
-    check(qk_tensor_download(context.get(), tensor, QK_PLANE_SCALE, scales.data(), bytes),
-          "scales", qk_context_error(context.get()));
-    const qk_dtype dtype = dtype_of(desc.scale_format);
-    if (desc.layout != QK_LAYOUT_AWQ_GEMV) {
-        return count_values(dtype, scales.data(), static_cast<int64_t>(bytes)).zero;
-    }
-    const int64_t n = desc.shape[0], k = desc.shape[1];
-    const int64_t group = desc.group_size == QK_GROUP_ROW ? k : desc.group_size;
-    const int64_t used = (k + group - 1) / group * element_bytes(desc.scale_format);
-    const int64_t stride = static_cast<int64_t>(bytes) / n;
-    int64_t zeros = 0;
-    for (int64_t row = 0; row < n; ++row) {
-        zeros += count_values(dtype, &scales[static_cast<size_t>(row * stride)], used).zero;
-    }
-    return zeros;
-}
-
 void decode_layer(const Checkpoint &checkpoint, const Context &context, const qk_layer &layer,
-                  Result *result) {
-    const LoadedLayer loaded = load_layer(checkpoint, context, layer.name, QK_LOAD_IN_PLACE);
-    const int64_t n = layer.desc.shape[0], k = layer.desc.shape[1];
-    std::vector<float> values(static_cast<size_t>(n * k));
-    const Tensor dense = wrap_dense(context, QK_FORMAT_F32, n, k, values.data());
-    check(qk_dequantize(context.get(), loaded.weight.get(), dense.get()), layer.name,
-          qk_context_error(context.get()));
-    const ValueCounts counts = count_values(QK_DTYPE_F32, values.data(), n * k * 4);
+                  Progress *progress, Result *result) {
+    LayerRows rows(checkpoint, context, layer);
+    ValueCounts counts;
+    for (int64_t at = 0; at < rows.rows();) {
+        const RowBlock block = rows.block(at);
+        const int64_t weights = block.count * rows.columns();
+        counts.add(count_values(QK_DTYPE_F32, rows.decode_f32(block), weights * 4));
+        result->zero_scales += rows.count_zero_scales(block);
+        at += block.count;
+        progress->advance(layer.bytes * block.count / rows.rows(), layer.name);
+    }
     result->decoded.add(counts);
     ++result->decoded_layers;
-    result->zero_scales += count_zero_scales(context, loaded.weight.get(), layer.desc);
     const int64_t bad = counts.nan + counts.infinite;
     if (bad > 0) {
         result->add(Finding::kFault, layer.name, times(bad, "NaN or infinite when decoded"));
@@ -105,7 +92,7 @@ void decode_layer(const Checkpoint &checkpoint, const Context &context, const qk
 }
 
 void verify_layer(const Checkpoint &checkpoint, const Context &context, const qk_layer &layer,
-                  Result *result) {
+                  Progress *progress, Result *result) {
     if (is_plain_data(checkpoint, layer)) return;  // its values were read as a tensor
     result->quantized_layers += is_quantized(layer);
     if (layer.status == QK_ERROR_UNSUPPORTED) {
@@ -125,7 +112,7 @@ void verify_layer(const Checkpoint &checkpoint, const Context &context, const qk
     }
     check(status, layer.name, message.text);
     if (message.text[0] != 0) result->add(Finding::kNote, layer.name, message.text);
-    decode_layer(checkpoint, context, layer, result);
+    decode_layer(checkpoint, context, layer, progress, result);
 }
 
 const char *finding_name(Finding finding) {
@@ -201,20 +188,20 @@ ExitCode run_verify(const CommonOptions &common, const VerifyOptions &options) {
     int64_t total = 0;
     for (const qk_file_tensor &tensor : tensors) total += tensor.bytes;
     for (const qk_layer &layer : layers) {
-        total += layer.bytes;
-        if (is_quantized(layer)) add_weight_tensors(checkpoint, layer, &of_quantized_layers);
+        if (!is_quantized(layer)) continue;
+        if (is_loadable(layer)) total += layer.bytes;
+        add_weight_tensors(checkpoint, layer, &of_quantized_layers);
     }
     Result result;
     {
         Progress progress(common, total);
         for (const qk_file_tensor &tensor : tensors) {
-            progress.advance(tensor.bytes, tensor.name);
-            verify_tensor(tensor, of_quantized_layers.count(tensor.name) != 0, &result);
+            verify_tensor(tensor, of_quantized_layers.count(tensor.name) != 0, &progress, &result);
             verify_has_codes(checkpoint, tensor.name, &result);
         }
         for (const qk_layer &layer : layers) {
-            progress.advance(layer.bytes, layer.name);
-            verify_layer(checkpoint, context, layer, &result);
+            progress.advance(0, layer.name);
+            verify_layer(checkpoint, context, layer, &progress, &result);
         }
     }
     if (common.json) {
