@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "backend/registry.hpp"
+#include "cpu/features.hpp"
 #include "cpu/gru_pack.hpp"
 #include "cpu/lists.hpp"
 
@@ -104,6 +105,7 @@ constinit const Backend kCpuBackend = {
     QK_DEVICE_CPU,
     "cpu",
     device_count,
+    cpu::features,
     synchronize,
     packed_layout,
     {nullptr, nullptr, copy, copy},

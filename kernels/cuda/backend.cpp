@@ -17,7 +17,7 @@ int32_t device_count() {
 }
 
 Status synchronize(const Launch &launch) {
-    const cuda::DeviceGuard device(launch.device_index);
+    const cuda::DeviceGuard device(launch.device.index);
     QK_TRY(cuda::check(device.error(), launch.error, "synchronize"));
     return cuda::check(cudaStreamSynchronize(cuda::stream_of(launch)), launch.error, "synchronize");
 }
@@ -42,7 +42,7 @@ void release(int32_t device_index, void *pointer) {
 
 Status copy(const Launch &launch, void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
             const char *what) {
-    const cuda::DeviceGuard device(launch.device_index);
+    const cuda::DeviceGuard device(launch.device.index);
     QK_TRY(cuda::check(device.error(), launch.error, what));
     const cudaStream_t stream = cuda::stream_of(launch);
     QK_TRY(cuda::check(cudaMemcpyAsync(to, from, bytes, kind, stream), launch.error, what));
@@ -77,6 +77,7 @@ constinit const Backend kCudaBackend = {
     QK_DEVICE_CUDA,
     "cuda",
     device_count,
+    nullptr,
     synchronize,
     packed_layout,
     {allocate, release, upload, download},

@@ -56,7 +56,7 @@ Status configure(const Launch &launch, const void *kernel, const Shape3 &shape, 
 template <class... Parameters>
 Status launch_kernel(const Launch &launch, const char *name, void (*kernel)(Parameters...),
                      const Shape3 &shape, const std::type_identity_t<Parameters> &...given) {
-    const DeviceGuard device(launch.device_index);
+    const DeviceGuard device(launch.device.index);
     QK_TRY(check(device.error(), launch.error, name));
     Configuration c;
     QK_TRY(configure(launch, reinterpret_cast<const void *>(kernel), shape, name, &c));

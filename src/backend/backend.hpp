@@ -16,11 +16,21 @@ struct Parallel {
     int32_t concurrency;
 };
 
+// The device of a context, as kernels see it.
+struct Device {
+    int32_t index;
+    uint32_t instruction_sets;  // CPU: those that the context may use
+};
+
+static constexpr bool has(const Device &device, uint32_t instruction_sets) {
+    return (device.instruction_sets & instruction_sets) == instruction_sets;
+}
+
 // What one call runs with.
 struct Launch {
     Parallel parallel;  // CPU
     void *stream;       // CUDA
-    int32_t device_index;
+    Device device;
     void *workspace;
     size_t workspace_bytes;
     ErrorText *error;
@@ -31,8 +41,8 @@ struct Launch {
 template <class Args>
 struct Kernel {
     const char *name;
-    bool (*can_run)(const Args &, int32_t device_index);  // the case and the device's features
-    size_t (*workspace_bytes)(const Args &, int32_t device_index);  // null: none
+    bool (*can_run)(const Args &, const Device &);
+    size_t (*workspace_bytes)(const Args &, const Device &);  // null: none
     Status (*run)(const Args &, const Launch &);
 };
 
@@ -71,6 +81,7 @@ struct Backend {
     qk_device device;
     const char *name;
     int32_t (*device_count)();
+    uint32_t (*instruction_sets)();  // of this processor; null: none to choose from
     Status (*synchronize)(const Launch &);
     qk_layout (*packed_layout)(const Format &);  // what QK_LAYOUT_PACKED means here
     DeviceMemory memory;
@@ -86,32 +97,37 @@ struct Backend {
     Session session = {};
 };
 
+// Device number `index`, with all instruction sets of this processor that are allowed.
+static inline Device device_at(const Backend &backend, int32_t index, uint32_t allowed = ~0u) {
+    return {index, backend.instruction_sets == nullptr ? 0 : backend.instruction_sets() & allowed};
+}
+
 // The backends of this build, CPU first; null past the last.
 const Backend *backend_at(int32_t index);
 const Backend *find_backend(qk_device device);
 
 // The first kernel of the list that accepts the case, or null.
 template <class Args>
-const Kernel<Args> *pick(const KernelList<Args> &list, const Args &args, int32_t device_index) {
+const Kernel<Args> *pick(const KernelList<Args> &list, const Args &args, const Device &device) {
     for (int32_t i = 0; i < list.count; ++i) {
-        if (list.kernels[i]->can_run(args, device_index)) return list.kernels[i];
+        if (list.kernels[i]->can_run(args, device)) return list.kernels[i];
     }
     return nullptr;
 }
 
 template <class Args>
-size_t workspace_of(const Kernel<Args> &kernel, const Args &args, int32_t device_index) {
-    return kernel.workspace_bytes == nullptr ? 0 : kernel.workspace_bytes(args, device_index);
+size_t workspace_of(const Kernel<Args> &kernel, const Args &args, const Device &device) {
+    return kernel.workspace_bytes == nullptr ? 0 : kernel.workspace_bytes(args, device);
 }
 
 // The first that also finds the workspace large enough, or null.
 template <class Args>
 const Kernel<Args> *pick_within(const KernelList<Args> &list, const Args &args,
-                                int32_t device_index, size_t workspace_bytes) {
+                                const Device &device, size_t workspace_bytes) {
     for (int32_t i = 0; i < list.count; ++i) {
         const Kernel<Args> &kernel = *list.kernels[i];
-        if (kernel.can_run(args, device_index) &&
-            workspace_of(kernel, args, device_index) <= workspace_bytes) {
+        if (kernel.can_run(args, device) &&
+            workspace_of(kernel, args, device) <= workspace_bytes) {
             return &kernel;
         }
     }

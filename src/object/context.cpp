@@ -80,7 +80,7 @@ Status make_workspace(qk_context *context, size_t bytes) {
     if (bytes == 0) return QK_OK;
     const DeviceMemory &memory = context->backend->memory;
     context->workspace = memory.allocate != nullptr
-                             ? memory.allocate(context->device_index, bytes)
+                             ? memory.allocate(context->device.index, bytes)
                              : host_allocate(context, bytes);
     context->workspace_bytes = bytes;
     return context->workspace == nullptr ? QK_ERROR_MEMORY : QK_OK;
@@ -89,11 +89,11 @@ Status make_workspace(qk_context *context, size_t bytes) {
 void free_context(qk_context *context) {
     thread_pool_destroy(context->allocator, context->pool);
     if (context->session != nullptr) {
-        context->backend->session.close(context->device_index, context->session);
+        context->backend->session.close(context->device.index, context->session);
     }
     if (context->workspace != nullptr) {
         const DeviceMemory &memory = context->backend->memory;
-        memory.release != nullptr ? memory.release(context->device_index, context->workspace)
+        memory.release != nullptr ? memory.release(context->device.index, context->workspace)
                                   : host_release(context, context->workspace);
     }
     const qk_allocator allocator = context->allocator;
@@ -116,7 +116,7 @@ Status context_create(const qk_context_options *given, qk_context **out) {
     context->magic = kContextMagic;
     context->references.store(1);
     context->backend = find_backend(options.device);
-    context->device_index = options.device_index;
+    context->device = device_at(*context->backend, options.device_index);
     context->flags = options.flags;
     context->stream = options.stream;
     context->allocator = allocator;
@@ -128,7 +128,7 @@ Status context_create(const qk_context_options *given, qk_context **out) {
     }
     const Session &session = context->backend->session;
     if (session.open != nullptr) {
-        context->session = session.open(context->device_index, context->workspace_bytes);
+        context->session = session.open(context->device.index, context->workspace_bytes);
     }
     *out = context;
     return QK_OK;
@@ -154,7 +154,7 @@ Status check_context(const qk_context *context) {
 }
 
 Launch make_launch(qk_context *context) {
-    return {context->parallel,        context->stream, context->device_index, context->workspace,
+    return {context->parallel,        context->stream, context->device, context->workspace,
             context->workspace_bytes, &context->error, context->session};
 }
 

@@ -10,7 +10,7 @@ struct qk_context {
     uint32_t magic;
     std::atomic<int64_t> references;  // the handle itself, and every child
     const qk::Backend *backend;
-    int32_t device_index;
+    qk::Device device;
     uint32_t flags;  // QK_CONTEXT_...
     void *stream;
     qk_allocator allocator;

@@ -60,10 +60,10 @@ Status describe_dlpack(qk_context *context, const DLManagedTensorVersioned &mana
              "managed: DLPack version %u.%u, accepted is 1.x", managed.version.major,
              managed.version.minor);
     QK_CHECK(tensor.device.device_type == context->backend->device &&
-                 tensor.device.device_id == context->device_index,
+                 tensor.device.device_id == context->device.index,
              error, DEVICE_MIX, "managed: lives on DLPack device %d:%d, the context on %s:%d",
              tensor.device.device_type, tensor.device.device_id, context->backend->name,
-             context->device_index);
+             context->device.index);
     QK_CHECK(tensor.ndim >= 1 && tensor.ndim <= QK_MAX_RANK, error, SHAPE,
              "managed: ndim is %d, accepted are 1 to %d", tensor.ndim, QK_MAX_RANK);
     QK_CHECK(tensor.shape != nullptr && tensor.data != nullptr, error, NULL,
@@ -116,7 +116,7 @@ void fill_export(Export *view, qk_plane plane) {
                      delete_export,
                      read_only ? kReadOnly : 0,
                      {tensor.planes[plane],
-                      {tensor.context->backend->device, tensor.context->device_index},
+                      {tensor.context->backend->device, tensor.context->device.index},
                       rank,
                       type,
                       view->shape,

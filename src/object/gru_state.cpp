@@ -35,10 +35,10 @@ void free_state(qk_gru_state *state) {
 
 Status check_home(qk_context *context, const qk_gru_state *state) {
     const qk_context *const home = state->context;
-    QK_CHECK(home->backend == context->backend && home->device_index == context->device_index,
+    QK_CHECK(home->backend == context->backend && home->device.index == context->device.index,
              &context->error, DEVICE_MIX, "state: lives on %s:%d, the context on %s:%d",
-             home->backend->name, home->device_index, context->backend->name,
-             context->device_index);
+             home->backend->name, home->device.index, context->backend->name,
+             context->device.index);
     return QK_OK;
 }
 

@@ -34,7 +34,7 @@ void free_tensor(qk_tensor *tensor) {
     qk_context *const context = tensor->context;
     if (tensor->storage != nullptr) {
         const DeviceMemory &memory = context->backend->memory;
-        memory.release != nullptr ? memory.release(context->device_index, tensor->storage)
+        memory.release != nullptr ? memory.release(context->device.index, tensor->storage)
                                   : host_release(context, tensor->storage);
     }
     if (tensor->release_borrowed != nullptr) tensor->release_borrowed(tensor->borrowed_from);
@@ -46,10 +46,10 @@ void free_tensor(qk_tensor *tensor) {
 Status check_transfer(qk_context *context, const qk_tensor *tensor, qk_plane plane,
                       const void *host, size_t bytes) {
     QK_CHECK(tensor->context->backend == context->backend &&
-                 tensor->context->device_index == context->device_index,
+                 tensor->context->device.index == context->device.index,
              &context->error, DEVICE_MIX, "tensor: lives on %s:%d, the context on %s:%d",
-             tensor->context->backend->name, tensor->context->device_index, context->backend->name,
-             context->device_index);
+             tensor->context->backend->name, tensor->context->device.index, context->backend->name,
+             context->device.index);
     QK_CHECK(plane >= 0 && plane < QK_PLANE_COUNT, &context->error, ARGUMENT,
              "plane: is %d, accepted are 0 to %d", plane, QK_PLANE_COUNT - 1);
     const int64_t expected = tensor->shape.plane_bytes[plane];
@@ -85,12 +85,12 @@ Status tensor_create(qk_context *context, const qk_tensor_desc &desc, qk_tensor 
     const DeviceMemory &memory = context->backend->memory;
     // The context's allocator aligns to 64 bytes: pad, and start at the next plane boundary.
     const size_t bytes = size_t(total.value) + size_t(kPlaneAlignment);
-    tensor->storage = memory.allocate != nullptr ? memory.allocate(context->device_index, bytes)
+    tensor->storage = memory.allocate != nullptr ? memory.allocate(context->device.index, bytes)
                                                  : host_allocate(context, bytes);
     if (tensor->storage == nullptr) {
         tensor_release(tensor);
         return fail(&context->error, QK_ERROR_MEMORY, "tensor: no memory for %zu bytes on %s:%d",
-                    bytes, context->backend->name, context->device_index);
+                    bytes, context->backend->name, context->device.index);
     }
     const uintptr_t start = uintptr_t(tensor->storage);
     uintptr_t at = uintptr_t(round_up(int64_t(start), kPlaneAlignment));

@@ -12,10 +12,10 @@ Status check_operand(qk_context *context, const qk_tensor *tensor, const char *n
     QK_CHECK(tensor != nullptr, error, NULL, "%s: is NULL", name);
     QK_CHECK(check_tensor(tensor) == QK_OK, error, STATE, "%s: is not a live tensor", name);
     const qk_context *const home = tensor->context;
-    QK_CHECK(home->backend == context->backend && home->device_index == context->device_index,
+    QK_CHECK(home->backend == context->backend && home->device.index == context->device.index,
              error, DEVICE_MIX, "%s: lives on %s:%d, the context on %s:%d", name,
-             home->backend->name, home->device_index, context->backend->name,
-             context->device_index);
+             home->backend->name, home->device.index, context->backend->name,
+             context->device.index);
     return QK_OK;
 }
 

@@ -20,7 +20,7 @@ Status check_same_shape(qk_context *context, const qk_tensor *a, const char *a_n
 template <class Args>
 Status run_kernel(qk_context *context, const KernelList<Args> &list, const Args &args,
                   const char *operation) {
-    const int32_t device = context->device_index;
+    const Device &device = context->device;
     const Kernel<Args> *const kernel = pick_within(list, args, device, context->workspace_bytes);
     if (kernel != nullptr) return kernel->run(args, make_launch(context));
     const Kernel<Args> *const best = pick(list, args, device);

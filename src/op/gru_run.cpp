@@ -26,10 +26,10 @@ Status check_live(qk_context *context, const qk_gru *gru) {
     QK_CHECK(gru != nullptr, &context->error, NULL, "gru: is NULL");
     QK_CHECK(check_gru(gru) == QK_OK, &context->error, STATE, "gru: is not a live GRU");
     const qk_context *const home = gru->context;
-    QK_CHECK(home->backend == context->backend && home->device_index == context->device_index,
+    QK_CHECK(home->backend == context->backend && home->device.index == context->device.index,
              &context->error, DEVICE_MIX, "gru: lives on %s:%d, the context on %s:%d",
-             home->backend->name, home->device_index, context->backend->name,
-             context->device_index);
+             home->backend->name, home->device.index, context->backend->name,
+             context->device.index);
     QK_CHECK(gru->is_frozen, &context->error, STATE, "gru: is not frozen yet");
     return QK_OK;
 }
@@ -120,9 +120,9 @@ Status gru_workspace(qk_context *context, const qk_gru *gru, int32_t batch, int6
         GruArgs args = make_args(*gru, {t_max, batch});
         args.x_format = args.y_format = find_format(id);
         const Kernel<GruArgs> *const kernel =
-            pick(context->backend->gru, args, context->device_index);
+            pick(context->backend->gru, args, context->device);
         if (kernel == nullptr) continue;
-        const size_t needed = workspace_of(*kernel, args, context->device_index);
+        const size_t needed = workspace_of(*kernel, args, context->device);
         if (needed > largest) largest = needed;
     }
     *bytes = largest;

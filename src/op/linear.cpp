@@ -45,7 +45,7 @@ const KernelList<LinearArgs> &list_of(const qk_context &context, const LinearArg
     const KernelList<LinearArgs> *mode = nullptr;
     if (context.flags & QK_CONTEXT_BF16_PRODUCTS) mode = &backend.linear_bf16;
     if (context.flags & QK_CONTEXT_INT8_ACTIVATIONS) mode = &backend.linear_int8;
-    const bool taken = mode != nullptr && pick(*mode, args, context.device_index) != nullptr;
+    const bool taken = mode != nullptr && pick(*mode, args, context.device) != nullptr;
     return taken ? *mode : backend.linear;
 }
 
@@ -59,9 +59,9 @@ Need need_at(const qk_context &context, const qk_tensor &w, const Format *format
                              weight_view(w),
                              nullptr,
                              {format, m, w.shape.rows, nullptr}};
-    const int32_t device_index = context.device_index;
-    const Kernel<LinearArgs> *const kernel = pick(list_of(context, args), args, device_index);
-    return {kernel, kernel == nullptr ? 0 : workspace_of(*kernel, args, device_index)};
+    const Device &device = context.device;
+    const Kernel<LinearArgs> *const kernel = pick(list_of(context, args), args, device);
+    return {kernel, kernel == nullptr ? 0 : workspace_of(*kernel, args, device)};
 }
 
 // The largest need of low .. high rows. A kernel's own grows with m; where the next one takes over
@@ -100,7 +100,7 @@ Status linear(qk_context *context, const qk_tensor *x, const qk_tensor *w, const
     const KernelList<LinearArgs> &list = list_of(*context, args);
     if (&list == &context->backend->linear) return run_kernel(context, list, args, "qk_linear");
     // Who allows a mode wants its speed: a slower kernel does not stand in for a workspace.
-    const Kernel<LinearArgs> *const best[] = {pick(list, args, context->device_index)};
+    const Kernel<LinearArgs> *const best[] = {pick(list, args, context->device)};
     return run_kernel(context, KernelList<LinearArgs>(best), args, "qk_linear");
 }
 

@@ -56,9 +56,9 @@ std::vector<uint8_t> run(const qk::Kernel<qk::LinearArgs> &kernel, const Problem
                                  device.w.view(),
                                  p.has_bias ? &bias : nullptr,
                                  {type, rows, p.n(), y.data()}};
-    if (!kernel.can_run(args, 0)) return {};
+    if (!kernel.can_run(args, {})) return {};
     qk::ErrorText error = {};
-    const size_t room = qk::workspace_of(kernel, args, 0);
+    const size_t room = qk::workspace_of(kernel, args, {});
     const DeviceBuffer workspace(std::vector<uint8_t>(room, 0xff));
     qk::Launch launch = device_launch(&error);
     launch.workspace = workspace.data();

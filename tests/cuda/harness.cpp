@@ -183,11 +183,11 @@ static void run_here(void *, int32_t count, void (*task)(void *, int32_t), void 
 }
 
 qk::Launch host_launch() {
-    return {{run_here, nullptr, 1}, nullptr, 0, nullptr, 0, nullptr};
+    return {{run_here, nullptr, 1}, nullptr, {}, nullptr, 0, nullptr};
 }
 
 qk::Launch device_launch(qk::ErrorText *error) {
-    return {{run_here, nullptr, 1}, nullptr, 0, nullptr, 0, error};
+    return {{run_here, nullptr, 1}, nullptr, {}, nullptr, 0, error};
 }
 
 bool no_device() {

@@ -189,9 +189,9 @@ TEST(CudaSlices, OddPlacesAndOddValues) {
         const qk::Dense b = {qk::find_format(QK_FORMAT_F32), 1, p.n(), bias.data()};
         qk::LinearArgs args = {
             {format, p.m, p.k(), x.data()}, w.view(), &b, {format, p.m, p.n(), y.data()}};
-        EXPECT_FALSE(qk::cuda::kLinearSlices.can_run(args, 0));
+        EXPECT_FALSE(qk::cuda::kLinearSlices.can_run(args, {}));
         args.x.data = aligned_x.data();
-        ASSERT_TRUE(qk::cuda::kLinearSlices.can_run(args, 0));
+        ASSERT_TRUE(qk::cuda::kLinearSlices.can_run(args, {}));
         qk::ErrorText error = {};
         ASSERT_EQ(qk::cuda::kLinearSlices.run(args, device_launch(&error)), QK_OK) << error.text;
         const auto actual = y.read();

@@ -62,8 +62,8 @@ void compare(const qk::Kernel<qk::GruArgs> &kernel, qk::GruArgs args, const Buff
     args.h = h.data();
     args.y = y.data();
     args.scratch = scratch.data();
-    const qk::Launch launch = {{run_in_threads, nullptr, run.threads}, nullptr, 0,
-                               nullptr, 0, nullptr};
+    const qk::Launch launch = {{run_in_threads, nullptr, run.threads}, nullptr,
+                               qk::device_at(qk::kCpuBackend, 0), nullptr, 0, nullptr};
     ASSERT_EQ(kernel.run(args, launch), QK_OK);
     ASSERT_EQ(std::memcmp(y.data(), expected.y.data(), expected.y_bytes), 0)
         << kernel.name << ": y, c " << args.cell->input_size << " h " << args.cell->hidden_size
@@ -175,12 +175,12 @@ void run_case(OwnedModel &owned, std::mt19937_64 &random, bool extreme, const Ke
     args.scratch = buffers.scratch.data();
     args.packed = buffers.packed.data();
     const auto &list = qk::kCpuBackend.gru;
-    const qk::Launch launch = {{run_in_threads, nullptr, 1}, nullptr, 0, nullptr, 0, nullptr};
+    const qk::Launch launch = {{run_in_threads, nullptr, 1}, nullptr, {}, nullptr, 0, nullptr};
     ASSERT_EQ(list.kernels[list.count - 1]->run(args, launch), QK_OK);
     counts.digest = digest_of(buffers.y, buffers.y_bytes, counts.digest);
     counts.steps += run.steps * run.batch;
     for (std::int32_t i = 0; i < list.count - 1; ++i) {
-        if (!list.kernels[i]->can_run(args, 0)) continue;
+        if (!list.kernels[i]->can_run(args, qk::device_at(qk::kCpuBackend, 0))) continue;
         ++counts.compared;
         compare(*list.kernels[i], args, buffers, h0, run);
     }

@@ -25,7 +25,7 @@ void compare(const WeightCase &c) {
         qk::DequantizeArgs args = {w.view(), dense.view()};
         const auto expected = run(*list.kernels[list.count - 1], w, to, c.n, c.k, 1);
         for (int32_t i = 0; i < list.count - 1; ++i) {
-            if (!list.kernels[i]->can_run(args, 0)) continue;
+            if (!list.kernels[i]->can_run(args, qk::device_at(qk::kCpuBackend, 0))) continue;
             ++g_taken;
             for (const int32_t threads : {1, 3}) {
                 ASSERT_EQ(run(*list.kernels[i], w, to, c.n, c.k, threads), expected)

@@ -47,7 +47,7 @@ int compare(const WeightCase &c, qk_format x_format, int64_t m, bool with_bias,
     const std::vector<uint8_t> expected = run(generic, x, w, b, c.n, 1);
     int taken = 0;
     for (int32_t i = 0; i < list.count - 1; ++i) {
-        if (!list.kernels[i]->can_run(args, 0)) continue;
+        if (!list.kernels[i]->can_run(args, qk::device_at(qk::kCpuBackend, 0))) continue;
         ++taken;
         for (const int32_t threads : {1, 3}) {
             EXPECT_TRUE(same(x_format, run(*list.kernels[i], x, w, b, c.n, threads), expected))
@@ -193,6 +193,7 @@ TEST(CpuLinear, IntegersAndWhatDoesNotFit) {
 // grid goes (0x1.fbfffep1 rounds to 2^23 - 2^16 units) and one step further.
 TEST(CpuLinear, IntegersAtTheirLargest) {
     const auto &list = qk::kCpuBackend.linear;
+    const qk::Device device = qk::device_at(qk::kCpuBackend, 0);
     for (const qk_layout layout : {qk_layout{qk::kLayoutRows8}, qk_layout{QK_LAYOUT_AWQ_GEMM},
                                    qk_layout{QK_LAYOUT_GPTQ}}) {
         const TestWeight w({QK_FORMAT_U4_AFFINE, QK_FORMAT_F32, layout, 8, 256, 128}, 1);
@@ -208,7 +209,7 @@ TEST(CpuLinear, IntegersAtTheirLargest) {
                 for (int32_t i = 0; i < list.count - 1; ++i) {
                     const TestDense y(QK_FORMAT_F32, 1, 8, 7);
                     const qk::LinearArgs args = {x.view(), view, nullptr, y.view()};
-                    if (!list.kernels[i]->can_run(args, 0)) continue;
+                    if (!list.kernels[i]->can_run(args, device)) continue;
                     EXPECT_EQ(run(*list.kernels[i], x, w, nullptr, 8, 1), expected)
                         << list.kernels[i]->name << " x " << value << " codes " << code
                         << " layout " << layout;

@@ -31,7 +31,7 @@ void compare(WeightCase c, qk_layout to) {
     const qk::RepackArgs args = {source.view(), shape.view()};
     const auto expected = run(*list.kernels[list.count - 1], source, c, 1);
     for (int32_t i = 0; i < list.count - 1; ++i) {
-        if (!list.kernels[i]->can_run(args, 0)) continue;
+        if (!list.kernels[i]->can_run(args, qk::device_at(qk::kCpuBackend, 0))) continue;
         ++g_taken;
         for (const int32_t threads : {1, 3}) {
             ASSERT_EQ(run(*list.kernels[i], source, c, threads), expected)

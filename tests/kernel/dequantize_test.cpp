@@ -40,7 +40,7 @@ class Dequantize : public ::testing::TestWithParam<Format> {
                        uint64_t turn) {
         const qk::Weight packed = place_packed(home, kSecond, weight.spec, turn);
         const qk::RepackArgs args = {from, packed};
-        const qk::Kernel<qk::RepackArgs> *repack = qk::pick(home->backend.repack, args, 0);
+        const auto *const repack = qk::pick(home->backend.repack, args, home->device);
         ASSERT_NE(repack, nullptr);
         ASSERT_EQ(run(home, *repack, args, turn), QK_OK);
         expect(home, weight, packed, to, turn);

@@ -69,7 +69,7 @@ class Modes : public ::testing::TestWithParam<Format> {
         const auto &list = mode == Mode::int8 ? backend.linear_int8 : backend.linear_bf16;
         for (int32_t i = 0; i < list.count; ++i) {
             const qk::Kernel<qk::LinearArgs> &kernel = *list.kernels[i];
-            if (!kernel.can_run(args, 0)) {
+            if (!kernel.can_run(args, home->device)) {
                 tally_.refused(*home, kernel.name);
                 continue;
             }
@@ -117,8 +117,8 @@ class Modes : public ::testing::TestWithParam<Format> {
             if (spec.layout != reference::Layout::row || !has_packed(*home, spec.format)) continue;
             const qk::Weight packed = place_packed(home.get(), kSecond, spec, turn_);
             const qk::RepackArgs args = {w, packed};
-            ASSERT_EQ(run(home.get(), *qk::pick(home->backend.repack, args, 0), args, turn_),
-                      QK_OK);
+            const auto &repack = *qk::pick(home->backend.repack, args, home->device);
+            ASSERT_EQ(run(home.get(), repack, args, turn_), QK_OK);
             expect(home.get(), c, mode, packed);
         }
     }

@@ -129,8 +129,8 @@ class Linear : public ::testing::TestWithParam<Format> {
             if (spec.layout != reference::Layout::row || !has_packed(*home, spec.format)) continue;
             const qk::Weight packed = place_packed(home.get(), kSecond, spec, turn_);
             const qk::RepackArgs args = {w, packed};
-            ASSERT_EQ(run(home.get(), *qk::pick(home->backend.repack, args, 0), args, turn_),
-                      QK_OK);
+            const auto &repack = *qk::pick(home->backend.repack, args, home->device);
+            ASSERT_EQ(run(home.get(), repack, args, turn_), QK_OK);
             expect(home.get(), c, expected, packed);
         }
     }

@@ -49,9 +49,10 @@ class Memory {
 // One backend that has a device here.
 struct Home {
     const qk::Backend &backend;
+    qk::Device device;
     Memory memory;
 
-    explicit Home(const qk::Backend &b) : backend(b), memory(b) {}
+    explicit Home(const qk::Backend &b) : backend(b), device(qk::device_at(b, 0)), memory(b) {}
 };
 // The backends to test; those without a device are named, once, as skipped.
 std::vector<std::unique_ptr<Home>> homes();
@@ -95,9 +96,9 @@ qk::Parallel parallel_of(uint64_t turn);
 
 template <class Args>
 qk::Status run(Home *home, const qk::Kernel<Args> &kernel, const Args &args, uint64_t turn) {
-    const size_t workspace = qk::workspace_of(kernel, args, 0);
+    const size_t workspace = qk::workspace_of(kernel, args, home->device);
     qk::ErrorText error = {};
-    qk::Launch launch = {parallel_of(turn), nullptr, 0, nullptr, workspace, &error};
+    qk::Launch launch = {parallel_of(turn), nullptr, home->device, nullptr, workspace, &error};
     if (workspace > 0) launch.workspace = home->memory.space(kWorkspace, workspace, 2);
     qk::Status status = kernel.run(args, launch);
     if (status == QK_OK) status = home->backend.synchronize(launch);
@@ -111,7 +112,7 @@ void for_each_kernel(Home *home, const qk::KernelList<Args> &list, const Args &a
     bool any = false;
     for (int32_t i = 0; i < list.count; ++i) {
         const qk::Kernel<Args> &kernel = *list.kernels[i];
-        if (!kernel.can_run(args, 0)) {
+        if (!kernel.can_run(args, home->device)) {
             tally->refused(*home, kernel.name);
             continue;
         }

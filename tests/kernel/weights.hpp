@@ -142,6 +142,7 @@ inline void run_backwards(void *, int32_t count, void (*task)(void *, int32_t), 
 
 inline qk::Launch test_launch(int32_t threads) {
     qk::Launch launch = {};
+    launch.device = qk::device_at(qk::kCpuBackend, 0);
     launch.parallel = {run_backwards, nullptr, threads};
     return launch;
 }

@@ -20,7 +20,7 @@ std::vector<uint32_t> dequantized(const Case &c, const Contents &w, Format forma
     const qk::DequantizeArgs args = {
         host_view(c, w), sweep::dense(format, c.spec.n, c.spec.k, bytes.data())};
     qk::ErrorText error = {};
-    const qk::Launch launch = {sweep::parallel_of(0), nullptr, 0, nullptr, 0, &error};
+    const qk::Launch launch = {sweep::parallel_of(0), nullptr, {}, nullptr, 0, &error};
     if (qk::cpu::kDequantizeGeneric.run(args, launch) != QK_OK) fail("generic: %s", error.text);
     return sweep::dense_bits(format, bytes);
 }

@@ -107,11 +107,11 @@ Bytes generic(const Problem &p, const qk::Kernel<qk::LinearArgs> &kernel) {
     const qk::LinearArgs args = {sweep::dense(c.x_format, c.m, c.spec.k, x.data()),
                                  host_view(c, *p.w), c.bias ? &b : nullptr,
                                  sweep::dense(c.x_format, c.m, c.spec.n, y.data())};
-    Bytes workspace(qk::workspace_of(kernel, args, 0) + 64);
+    Bytes workspace(qk::workspace_of(kernel, args, {}) + 64);
     void *const aligned =
         reinterpret_cast<void *>((reinterpret_cast<uintptr_t>(workspace.data()) + 63) / 64 * 64);
     qk::ErrorText error = {};
-    const qk::Launch launch = {sweep::parallel_of(0), nullptr, 0, aligned, workspace.size(),
+    const qk::Launch launch = {sweep::parallel_of(0), nullptr, {}, aligned, workspace.size(),
                                &error};
     if (kernel.run(args, launch) != QK_OK) fail("generic: %s", error.text);
     return y;

@@ -15,8 +15,8 @@ Status run(const LinearArgs &args, const Launch &launch) {
     return QK_OK;
 }
 
-bool can_run(const LinearArgs &args, int32_t) {
-    return (features() & kNeonDot) != 0 && args.w.layout != nullptr &&
+bool can_run(const LinearArgs &args, const Device &device) {
+    return has(device, kNeonDot) && args.w.layout != nullptr &&
            args.w.layout->id == kLayoutRows8 && may_sum_integers(args);
 }
 

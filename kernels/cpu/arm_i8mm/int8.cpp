@@ -36,7 +36,7 @@ void put_row(const XChunk &from, int64_t row, XTile *to) {
     }
 }
 
-size_t workspace_bytes(const LinearArgs &args, int32_t) {
+size_t workspace_bytes(const LinearArgs &args, const Device &) {
     return chunk_workspace(args.w.geometry, ceil_div(args.x.rows, 2 * kPairs), sizeof(XTile));
 }
 
@@ -122,8 +122,8 @@ class TileDots {
 template <int kBlocks, bool table>
 class Tiles {
   public:
-    Tiles(const LinearArgs &args, const XTile *x)
-        : args_(args), chunks_(chunk_count(args.w.geometry)), x_(x), scales_(args.w),
+    Tiles(const LinearArgs &args, const Device &device, const XTile *x)
+        : args_(args), chunks_(chunk_count(args.w.geometry)), x_(x), scales_(args.w, device),
           dots_(Int8Entries(args.w)) {}
 
     void run(int64_t row_block) {
@@ -195,7 +195,7 @@ QK_NOINLINE void run_tiles(const LinearArgs &args, const Launch &launch) {
     const XTile *const x = quantize_tiles(args, launch);
     const int64_t blocks = ceil_div(args.w.geometry.n, 8);
     parallel_ranges(launch.parallel, blocks, 1, [&](int64_t first, int64_t last) {
-        Tiles<kBlocks, table> tiles(args, x);
+        Tiles<kBlocks, table> tiles(args, launch.device, x);
         for (int64_t block = first; block < last; ++block) tiles.run(block);
     });
 }
@@ -210,8 +210,8 @@ Status run(const LinearArgs &args, const Launch &launch) {
     return QK_OK;
 }
 
-bool can_run(const LinearArgs &args, int32_t) {
-    return (features() & kNeonI8mm) != 0 && args.x.rows >= 2 && int8_mode_takes(args.w) &&
+bool can_run(const LinearArgs &args, const Device &device) {
+    return has(device, kNeonI8mm) && args.x.rows >= 2 && int8_mode_takes(args.w) &&
            has_whole_chunks(args.w) && groups_of_chunk(args.w.geometry) <= 2;
 }
 

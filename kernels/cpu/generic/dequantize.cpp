@@ -39,7 +39,7 @@ Status run(const DequantizeArgs &args, const Launch &launch) {
     return QK_OK;
 }
 
-bool can_run(const DequantizeArgs &, int32_t) { return true; }
+bool can_run(const DequantizeArgs &, const Device &) { return true; }
 
 }  // namespace
 

@@ -10,7 +10,7 @@
 namespace qk::cpu {
 namespace {
 
-bool can_run(const GruArgs &, int32_t) {
+bool can_run(const GruArgs &, const Device &) {
     return true;
 }
 

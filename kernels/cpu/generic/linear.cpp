@@ -161,7 +161,7 @@ Status run(const LinearArgs &args, const Launch &launch) {
     return QK_OK;
 }
 
-bool can_run(const LinearArgs &, int32_t) { return true; }
+bool can_run(const LinearArgs &, const Device &) { return true; }
 
 }  // namespace
 

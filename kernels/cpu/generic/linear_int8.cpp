@@ -92,7 +92,7 @@ Status run(const LinearArgs &args, const Launch &launch) {
     return QK_OK;
 }
 
-bool can_run(const LinearArgs &args, int32_t) { return int8_mode_takes(args.w); }
+bool can_run(const LinearArgs &args, const Device &) { return int8_mode_takes(args.w); }
 
 }  // namespace
 

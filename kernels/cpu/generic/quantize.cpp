@@ -20,7 +20,7 @@ inline void widen_run(const Dense &from, int64_t first, int64_t count, float *x)
 namespace qk::cpu {
 namespace {
 
-bool can_run_quantize(const QuantizeArgs &, int32_t) { return true; }
+bool can_run_quantize(const QuantizeArgs &, const Device &) { return true; }
 
 }  // namespace
 

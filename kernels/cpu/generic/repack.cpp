@@ -99,7 +99,7 @@ Status run(const RepackArgs &args, const Launch &launch) {
     return QK_OK;
 }
 
-bool can_run(const RepackArgs &, int32_t) { return true; }
+bool can_run(const RepackArgs &, const Device &) { return true; }
 
 }  // namespace
 

@@ -231,9 +231,9 @@ Status run_columns(const LinearArgs &args, const Launch &launch) {
                                                    : run_words<WordsOfColumns>(args, launch);
 }
 
-bool can_run_columns(const LinearArgs &args, int32_t) {
+bool can_run_columns(const LinearArgs &args, const Device &device) {
     const Geometry &s = args.w.geometry;
-    if ((features() & kColumnsFeature) == 0 || args.x.rows != 1 || args.w.layout == nullptr) {
+    if (!has(device, kColumnsFeature) || args.x.rows != 1 || args.w.layout == nullptr) {
         return false;
     }
     const qk_layout id = args.w.layout->id;

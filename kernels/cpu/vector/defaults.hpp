@@ -1,5 +1,6 @@
 // What instruction sets other than AVX-512 have no better way for. Included after codes.hpp.
 #pragma once
+#include "backend/backend.hpp"
 #include "cpu/vector/chunk_bytes.hpp"
 #include "cpu/vector/look_up_bytes.hpp"
 #include "cpu/vector/nested_gathering.hpp"
@@ -9,8 +10,8 @@
 namespace qk::cpu {
 namespace {
 
-inline LookUpBytes byte_looker() { return look_up_wide; }
-inline LookUpHalves halves_looker() { return nullptr; }
+inline LookUpBytes byte_looker(const Device &) { return look_up_wide; }
+inline LookUpHalves halves_looker(const Device &) { return nullptr; }
 
 inline void narrow_two_f16(const Lanes &a, const Lanes &b, uint16_t *to) {
     narrow_f16(a, to);

@@ -65,7 +65,7 @@ class PackedWriter {
   public:
     explicit PackedWriter(const Writing &writing)
         : writing_(writing), values_(writing.args.from, writing.args.to.format->id),
-          scales_(writing.args.from), zeros_(writing.args.from) {
+          scales_(writing.args.from, writing.device), zeros_(writing.args.from) {
         memset(zero_, 8, sizeof(zero_));
     }
 
@@ -148,7 +148,7 @@ Status run_dequantize(const DequantizeArgs &args, const Launch &launch) {
                          (s.group_size % 32 == 0 || s.group_size >= s.k);
     const bool stream = aligned && s.n * s.k * bytes >= kStreamBytes;
     const bool high_first = args.from.layout->id == QK_LAYOUT_ROW_HIGH;
-    const Writing writing = {args, find_emitters(bytes, high_first, stream), bytes};
+    const Writing writing = {args, launch.device, find_emitters(bytes, high_first, stream), bytes};
     const int64_t block = stores_columns(args.from) ? kTileRows : 8;
     parallel_ranges(launch.parallel, s.n, block, [&](int64_t first, int64_t last) {
         write_rows(writing, first, last);
@@ -157,9 +157,9 @@ Status run_dequantize(const DequantizeArgs &args, const Launch &launch) {
     return QK_OK;
 }
 
-bool can_run_dequantize(const DequantizeArgs &args, int32_t) {
+bool can_run_dequantize(const DequantizeArgs &args, const Device &device) {
     const Geometry &s = args.from.geometry;
-    if ((features() & kLanesFeature) == 0) return false;
+    if (!has(device, kLanesFeature)) return false;
     switch (args.from.layout->id) {
         case kLayoutRows8: return !s.flat && (s.group_size % 32 == 0 || s.group_size >= s.k);
         case QK_LAYOUT_ROW:

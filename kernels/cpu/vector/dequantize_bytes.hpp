@@ -10,8 +10,9 @@ namespace {
 
 class ByteWriter {
   public:
-    explicit ByteWriter(const DequantizeArgs &args)
-        : args_(args), scales_(args.from),
+    ByteWriter(const DequantizeArgs &args, const Device &device)
+        : args_(args), scales_(args.from), look_up_(byte_looker(device)),
+          look_up_halves_(halves_looker(device)),
           is_signed_(args.from.format->kind == FormatKind::kSigned) {
         const Geometry &s = args.from.geometry;
         if (!is_signed_) load_nested_code(args.from.table, &entries_);
@@ -104,8 +105,8 @@ class ByteWriter {
     const DequantizeArgs &args_;
     RowScales scales_;
     NestedCode entries_;  // of the table, where there is one
-    const LookUpBytes look_up_ = byte_looker();
-    const LookUpHalves look_up_halves_ = halves_looker();
+    const LookUpBytes look_up_;
+    const LookUpHalves look_up_halves_;
     const bool is_signed_;
     bool whole_ = false;  // write_halves() can
     alignas(64) float value_[kRun] = {};
@@ -117,7 +118,7 @@ Status dequantize_bytes(const DequantizeArgs &args, const Launch &launch) {
     const bool stream = uintptr_t(args.to.data) % 64 == 0 && row_bytes % 64 == 0 &&
                         s.n * row_bytes >= kStreamBytes;
     parallel_ranges(launch.parallel, s.n, 1, [&](int64_t first, int64_t last) {
-        ByteWriter writer(args);
+        ByteWriter writer(args, launch.device);
         for (int64_t row = first; row < last; ++row) writer.write(row, stream);
         if (stream) end_stream();
     });

@@ -177,6 +177,7 @@ inline Emitters find_emitters(int64_t bytes, bool high_first, bool stream) {
 
 struct Writing {
     const DequantizeArgs &args;
+    const Device &device;
     Emitters emit;
     int64_t bytes;  // of a value
 

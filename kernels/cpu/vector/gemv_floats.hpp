@@ -149,8 +149,8 @@ QK_INLINE inline void sum_panels(const LinearArgs &args, const Panel &first, int
 template <class Codes>
 class RowBlocks {
   public:
-    explicit RowBlocks(const LinearArgs &args)
-        : args_(args), x_(args.x), scales_(args.w), codes_(args.w),
+    RowBlocks(const LinearArgs &args, const Device &device)
+        : args_(args), x_(args.x), scales_(args.w, device), codes_(args.w),
           chunks_(ceil_div(args.w.geometry.k, 128)), first_(panel_from(args.w.geometry, 0)) {}
 
     void run(int64_t row_block) {
@@ -220,7 +220,7 @@ template <class Rows>
 void run_rows(const LinearArgs &args, const Launch &launch) {
     const int64_t blocks = ceil_div(args.w.geometry.n, 8);
     parallel_ranges(launch.parallel, blocks, 1, [&](int64_t first, int64_t last) {
-        Rows rows(args);
+        Rows rows(args, launch.device);
         for (int64_t block = first; block < last; ++block) rows.run(block);
     });
 }

@@ -12,8 +12,8 @@ namespace {
 template <class Products>
 class RowsOfIntegers {
   public:
-    explicit RowsOfIntegers(const LinearArgs &args)
-        : args_(args), x_(args.x), scales_(args.w), products_(args.w),
+    RowsOfIntegers(const LinearArgs &args, const Device &device)
+        : args_(args), x_(args.x), scales_(args.w, device), products_(args.w),
           chunks_(ceil_div(args.w.geometry.k, kBlock)), first_(panel_from(args.w.geometry, 0)) {}
 
     void run(int64_t row_block) {

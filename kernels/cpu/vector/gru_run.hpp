@@ -169,8 +169,8 @@ class GruPart {
     const int64_t first_, last_;
 };
 
-bool can_run_gru(const GruArgs &args, int32_t) {
-    return (features() & kGruFeatures) == kGruFeatures && args.packed != nullptr &&
+bool can_run_gru(const GruArgs &args, const Device &device) {
+    return has(device, kGruFeatures) && args.packed != nullptr &&
            args.gates == nullptr;
 }
 

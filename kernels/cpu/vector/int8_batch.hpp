@@ -15,10 +15,10 @@ namespace {
 
 class Int8Batch {
   public:
-    Int8Batch(const LinearArgs &args, const XTile *x)
+    Int8Batch(const LinearArgs &args, const Device &device, const XTile *x)
         : args_(args), x_(x), chunks_(chunk_count(args.w.geometry)),
           groups_(groups_of_chunk(args.w.geometry)), kernel_(args.w),
-          scales_{ScalePanel(args.w), ScalePanel(args.w), ScalePanel(args.w), ScalePanel(args.w)} {
+          scales_{{args.w, device}, {args.w, device}, {args.w, device}, {args.w, device}} {
         memset(factors_, 0, sizeof(factors_));
     }
 
@@ -98,7 +98,7 @@ class Int8Batch {
     alignas(64) float acc_[kSlab][kTaskRows];
 };
 
-size_t int8_tiles_bytes(const LinearArgs &args, int32_t) {
+size_t int8_tiles_bytes(const LinearArgs &args, const Device &) {
     return chunk_workspace(args.w.geometry, ceil_div(args.x.rows, kTile), sizeof(XTile));
 }
 
@@ -126,14 +126,14 @@ Status run_int8_batch(const LinearArgs &args, const Launch &launch) {
     const XTile *const x = quantize_tiles(args, launch);
     const int64_t tasks = ceil_div(args.w.geometry.n, kTaskRows);
     parallel_ranges(launch.parallel, tasks, 1, [&](int64_t first, int64_t last) {
-        Int8Batch batch(args, x);
+        Int8Batch batch(args, launch.device, x);
         for (int64_t task = first; task < last; ++task) batch.run(task);
     });
     return QK_OK;
 }
 
-bool can_run_int8_batch(const LinearArgs &args, int32_t device_index) {
-    return args.x.rows >= batch_rows(args.w) && can_run_int8_gemv(args, device_index);
+bool can_run_int8_batch(const LinearArgs &args, const Device &device) {
+    return args.x.rows >= batch_rows(args.w) && can_run_int8_gemv(args, device);
 }
 
 }  // namespace

@@ -17,8 +17,8 @@ namespace {
 template <int kBlocks, bool table>
 class Int8Rows {
   public:
-    Int8Rows(const LinearArgs &args, const XChunk *x)
-        : args_(args), chunks_(chunk_count(args.w.geometry)), x_(x), scales_(args.w),
+    Int8Rows(const LinearArgs &args, const Device &device, const XChunk *x)
+        : args_(args), chunks_(chunk_count(args.w.geometry)), x_(x), scales_(args.w, device),
           dots_(Int8Entries(args.w)) {}
 
     void run(int64_t row_block) {
@@ -86,7 +86,7 @@ __attribute__((noinline)) void run_int8_rows(const LinearArgs &args, const Launc
                                              const XChunk *x) {
     const int64_t blocks = ceil_div(args.w.geometry.n, 8);
     parallel_ranges(launch.parallel, blocks, 1, [&](int64_t first, int64_t last) {
-        Int8Rows<kBlocks, table> rows(args, x);
+        Int8Rows<kBlocks, table> rows(args, launch.device, x);
         for (int64_t block = first; block < last; ++block) rows.run(block);
     });
 }
@@ -108,8 +108,8 @@ Status run_int8_gemv(const LinearArgs &args, const Launch &launch) {
     return QK_OK;
 }
 
-bool can_run_int8_gemv(const LinearArgs &args, int32_t) {
-    const bool runs = (features() & kInt8Feature) == kInt8Feature;
+bool can_run_int8_gemv(const LinearArgs &args, const Device &device) {
+    const bool runs = has(device, kInt8Feature);
     return runs && int8_mode_takes(args.w) && has_whole_chunks(args.w);
 }
 

@@ -34,7 +34,7 @@ QK_INLINE inline void for_each_chunk(const Dense &x, int64_t row, const Body &bo
     }
 }
 
-inline size_t int8_x_bytes(const LinearArgs &args, int32_t) {
+inline size_t int8_x_bytes(const LinearArgs &args, const Device &) {
     return chunk_workspace(args.w.geometry, args.x.rows, sizeof(XChunk));
 }
 

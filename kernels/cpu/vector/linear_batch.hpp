@@ -78,7 +78,8 @@ inline void add_tile_of(int64_t count, const float *w, const float *x, int64_t c
 
 class BatchStrip {
   public:
-    explicit BatchStrip(const LinearArgs &args) : args_(args), decoder_(args.w) {
+    BatchStrip(const LinearArgs &args, const Device &device)
+        : args_(args), decoder_(args.w, device) {
         memset(weights_, 0, sizeof(weights_));
     }
 
@@ -130,7 +131,7 @@ class BatchStrip {
 Status run_batch(const LinearArgs &args, const Launch &launch) {
     const int64_t n = args.w.geometry.n;
     parallel_ranges(launch.parallel, n, kSliver, [&](int64_t first, int64_t last) {
-        BatchStrip strip(args);
+        BatchStrip strip(args, launch.device);
         for (int64_t row = first; row < min64(last, n); row += kStrip) {
             const int64_t rows = min64(kStrip, min64(last, n) - row);
             for (int64_t m = 0; m < args.x.rows; m += kBatch) {
@@ -141,9 +142,9 @@ Status run_batch(const LinearArgs &args, const Launch &launch) {
     return QK_OK;
 }
 
-bool can_run_batch(const LinearArgs &args, int32_t) {
+bool can_run_batch(const LinearArgs &args, const Device &device) {
     const Geometry &s = args.w.geometry;
-    if ((features() & kLanesFeature) == 0 || args.x.rows < 2) return false;
+    if (!has(device, kLanesFeature) || args.x.rows < 2) return false;
     if (args.w.layout == nullptr || s.flat) return false;
     return s.group_size >= s.k || s.group_size % 16 == 0;
 }

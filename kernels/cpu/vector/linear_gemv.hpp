@@ -17,9 +17,9 @@ Status run_gemv(const LinearArgs &args, const Launch &launch) {
     return QK_OK;
 }
 
-bool can_run_gemv(const LinearArgs &args, int32_t) {
+bool can_run_gemv(const LinearArgs &args, const Device &device) {
     const Geometry &s = args.w.geometry;
-    if ((features() & kLanesFeature) == 0 || args.x.rows != 1) return false;
+    if (!has(device, kLanesFeature) || args.x.rows != 1) return false;
     if (args.w.layout == nullptr || args.w.layout->id != kLayoutRows8 || s.flat) return false;
     const int64_t size = s.group_size;
     return size >= s.k || size == 16 || size == 32 || size == 64 || size % 128 == 0;

@@ -13,8 +13,8 @@ namespace {
 // A block of 8 rows after the other, in panels of 512 columns.
 class SingleRow {
   public:
-    QK_NOINLINE explicit SingleRow(const LinearArgs &args)
-        : args_(args), packed_(args.w.layout->id == kLayoutRows8), scales_(args.w),
+    QK_NOINLINE SingleRow(const LinearArgs &args, const Device &device)
+        : args_(args), packed_(args.w.layout->id == kLayoutRows8), scales_(args.w, device),
           any_scales_(args.w), decoder_(args.w) {}
 
   protected:
@@ -53,7 +53,8 @@ class SingleRow {
 
 class SingleFloats : SingleRow {
   public:
-    explicit SingleFloats(const LinearArgs &args) : SingleRow(args), x_(args.x) {}
+    SingleFloats(const LinearArgs &args, const Device &device)
+        : SingleRow(args, device), x_(args.x) {}
 
     void run(int64_t first) {
         Lanes sums[8];
@@ -89,7 +90,8 @@ class SingleFloats : SingleRow {
 
 class SingleIntegers : SingleRow {
   public:
-    explicit SingleIntegers(const LinearArgs &args) : SingleRow(args), x_(args.x) {
+    SingleIntegers(const LinearArgs &args, const Device &device)
+        : SingleRow(args, device), x_(args.x) {
         for (auto &group : ones_) {
             for (float &one : group) one = 1;
         }
@@ -136,7 +138,7 @@ template <class Row>
 void run_single_rows(const LinearArgs &args, const Launch &launch) {
     const int64_t blocks = ceil_div(args.w.geometry.n, 8);
     parallel_ranges(launch.parallel, blocks, 1, [&](int64_t first, int64_t last) {
-        Row row(args);
+        Row row(args, launch.device);
         for (int64_t block = first; block < last; ++block) row.run(block * 8);
     });
 }
@@ -147,9 +149,9 @@ Status run_single(const LinearArgs &args, const Launch &launch) {
     return QK_OK;
 }
 
-bool can_run_single(const LinearArgs &args, int32_t) {
+bool can_run_single(const LinearArgs &args, const Device &device) {
     const Geometry &s = args.w.geometry;
-    if ((features() & kLanesFeature) == 0 || args.x.rows != 1) return false;
+    if (!has(device, kLanesFeature) || args.x.rows != 1) return false;
     if (args.w.layout == nullptr || s.flat) return false;
     return s.group_size >= s.k || s.group_size % 16 == 0;
 }

@@ -42,7 +42,8 @@ constexpr int64_t kPanelGroups = kPanelChunks * 8;  // of 16 columns, the smalle
 // scales are read where they lie.
 class ScalePanel {
   public:
-    QK_NOINLINE explicit ScalePanel(const Weight &w) : w_(w) {
+    QK_NOINLINE ScalePanel(const Weight &w, const Device &device)
+        : w_(w), widen_(nested_widener(device)) {
         if (!is_nested(w)) return;
         load_nested_code(w.scale.code, &nested_);
         const int64_t size = w.scale.second_group;
@@ -95,7 +96,7 @@ class ScalePanel {
     SecondRun second_;
     float bias_ = 0;
     NestedCode nested_;
-    const WidenNested widen_ = nested_widener();
+    const WidenNested widen_;
     float scales_[kPanelGroups + 8][8];  // the last ones for who writes 8 groups at a time
 };
 

@@ -148,8 +148,8 @@ inline bool has_tiles(const Weight &w) {
     }
 }
 
-bool can_run_repack(const RepackArgs &args, int32_t) {
-    return (features() & kLanesFeature) != 0 && args.from.layout->bits == 4 &&
+bool can_run_repack(const RepackArgs &args, const Device &device) {
+    return has(device, kLanesFeature) && args.from.layout->bits == 4 &&
            !args.from.geometry.flat && has_tiles(args.from) && has_tiles(args.to);
 }
 

@@ -29,9 +29,9 @@ inline void minus_zeros_8(const uint8_t *zeros, float *to) {
 
 class SliverDecoder {
   public:
-    explicit SliverDecoder(const Weight &w)
+    SliverDecoder(const Weight &w, const Device &device)
         : w_(w), packed_(w.layout->id == kLayoutRows8), by_columns_(stores_columns(w)),
-          scales_(w), any_scales_(w), zeros_(w), decoder_(w), entries_(packed_entries(w)) {
+          scales_(w, device), any_scales_(w), zeros_(w), decoder_(w), entries_(packed_entries(w)) {
         for (auto &group : minus_zero_) {
             for (float &zero : group) zero = -0.0f;  // which leaves an entry of -0 as it is
         }

@@ -21,8 +21,9 @@ namespace {
 
 class IntegerRows {
   public:
-    explicit IntegerRows(const LinearArgs &args)
-        : args_(args), x_(args.x), scales_(args.w), chunks_(ceil_div(args.w.geometry.k, kBlock)),
+    IntegerRows(const LinearArgs &args, const Device &device)
+        : args_(args), x_(args.x), scales_(args.w, device),
+          chunks_(ceil_div(args.w.geometry.k, kBlock)),
           first_(panel_from(args.w.geometry, 0)) {}
 
     void run(int64_t row_block) {

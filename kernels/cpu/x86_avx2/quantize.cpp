@@ -9,7 +9,7 @@
 namespace qk::cpu {
 namespace {
 
-bool can_run_quantize(const QuantizeArgs &, int32_t) { return (features() & kAvx2) != 0; }
+bool can_run_quantize(const QuantizeArgs &, const Device &device) { return has(device, kAvx2); }
 
 }  // namespace
 

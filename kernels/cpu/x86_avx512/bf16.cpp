@@ -77,7 +77,7 @@ const XChunk *prepare(const LinearArgs &args, const Launch &launch) {
     return to;
 }
 
-size_t workspace_bytes(const LinearArgs &args, int32_t) {
+size_t workspace_bytes(const LinearArgs &args, const Device &) {
     return chunk_workspace(args.w.geometry, args.x.rows, sizeof(XChunk));
 }
 
@@ -89,8 +89,8 @@ struct Sums {
 template <int kBlocks>
 class Rows {
   public:
-    Rows(const LinearArgs &args, const XChunk *x)
-        : args_(args), chunks_(chunk_count(args.w.geometry)), x_(x), scales_(args.w) {
+    Rows(const LinearArgs &args, const Device &device, const XChunk *x)
+        : args_(args), chunks_(chunk_count(args.w.geometry)), x_(x), scales_(args.w, device) {
         uint16_t entries[32];
         for (int i = 0; i < 32; ++i) {
             const bool table = args.w.format->kind == FormatKind::kTable;
@@ -246,7 +246,7 @@ QK_NOINLINE void run_rows(const LinearArgs &args, const Launch &launch) {
     const XChunk *const x = prepare(args, launch);
     const int64_t blocks = ceil_div(args.w.geometry.n, 8);
     parallel_ranges(launch.parallel, blocks, 1, [&](int64_t first, int64_t last) {
-        Rows<kBlocks> rows(args, x);
+        Rows<kBlocks> rows(args, launch.device, x);
         for (int64_t block = first; block < last; ++block) rows.run(block);
     });
 }
@@ -261,8 +261,8 @@ Status run(const LinearArgs &args, const Launch &launch) {
     return QK_OK;
 }
 
-bool can_run(const LinearArgs &args, int32_t) {
-    return (features() & kAvx512Bf16) != 0 && has_whole_chunks(args.w);
+bool can_run(const LinearArgs &args, const Device &device) {
+    return has(device, kAvx512Bf16) && has_whole_chunks(args.w);
 }
 
 }  // namespace

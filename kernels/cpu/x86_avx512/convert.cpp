@@ -8,12 +8,12 @@
 namespace qk::cpu {
 namespace {
 
-inline LookUpBytes byte_looker() {
-    return (features() & kAvx512Vbmi) != 0 ? kLookUpBytesVbmi : look_up_wide;
+inline LookUpBytes byte_looker(const Device &device) {
+    return has(device, kAvx512Vbmi) ? kLookUpBytesVbmi : look_up_wide;
 }
 
-inline LookUpHalves halves_looker() {
-    return (features() & kAvx512Vbmi) != 0 ? kLookUpHalvesVbmi : nullptr;
+inline LookUpHalves halves_looker(const Device &device) {
+    return has(device, kAvx512Vbmi) ? kLookUpHalvesVbmi : nullptr;
 }
 
 }  // namespace

@@ -20,9 +20,9 @@ class FewRows {
   public:
     static constexpr int64_t kMost = 6;  // rows of x; with more, storing weights pays
 
-    explicit FewRows(const LinearArgs &args)
+    FewRows(const LinearArgs &args, const Device &device)
         : args_(args), vectors_(vectors(args.x.rows)), entries_(packed_entries(args.w)),
-          scales_(args.w) {
+          scales_(args.w, device) {
         memset(x_, 0, sizeof(x_));
         memset(scale_, 0, sizeof(scale_));
         memset(minus_zero_, 0, sizeof(minus_zero_));
@@ -173,7 +173,7 @@ class FewRows {
 Status run_few(const LinearArgs &args, const Launch &launch) {
     const int64_t n = args.w.geometry.n, rows = 16 * FewRows::vectors(args.x.rows);
     parallel_ranges(launch.parallel, n, rows, [&](int64_t first, int64_t last) {
-        FewRows few(args);
+        FewRows few(args, launch.device);
         for (int64_t row = first; row < min64(last, n); row += rows) few.run(row);
     });
     return QK_OK;
@@ -181,9 +181,9 @@ Status run_few(const LinearArgs &args, const Launch &launch) {
 
 // 4 and 6 rows are whole tiles of a batch, which multiplies as fast but widens nested scales for a
 // chunk at a time.
-bool can_run_few(const LinearArgs &args, int32_t device_index) {
+bool can_run_few(const LinearArgs &args, const Device &device) {
     const int64_t rows = args.x.rows;
-    if (rows > FewRows::kMost || !can_run_batch(args, device_index)) return false;
+    if (rows > FewRows::kMost || !can_run_batch(args, device)) return false;
     if ((rows == 4 || rows == 6) && !is_nested(args.w)) return false;
     return args.w.layout->id == kLayoutRows8;
 }

@@ -77,7 +77,7 @@ class SignedRows8 : Rows8 {
     const int64_t chunks_;
 };
 
-size_t int8_columns_bytes(const LinearArgs &args, int32_t) {
+size_t int8_columns_bytes(const LinearArgs &args, const Device &) {
     return chunk_workspace(args.w.geometry, args.x.rows, sizeof(XColumns));
 }
 
@@ -111,9 +111,9 @@ Status run_int8_signed(const LinearArgs &args, const Launch &launch) {
 }
 
 // Blocks are whole runs of 128 columns.
-bool can_run_int8_signed(const LinearArgs &args, int32_t) {
+bool can_run_int8_signed(const LinearArgs &args, const Device &device) {
     const Weight &w = args.w;
-    if ((features() & kInt8Feature) != kInt8Feature || !int8_mode_takes(w)) return false;
+    if (!has(device, kInt8Feature) || !int8_mode_takes(w)) return false;
     if (w.format->kind != FormatKind::kSigned || w.geometry.n < 8) return false;
     return w.geometry.group_size >= w.geometry.k || w.geometry.group_size % 128 == 0;
 }

@@ -105,8 +105,9 @@ QK_INLINE inline void add_halves(__m512i &sum, __m512i a, const uint32_t &b) {
 class ByteRowBlocks {
   public:
     // One of both: the row of x, or room for kRowOfBytes blocks, a panel of a longer one.
-    ByteRowBlocks(const LinearArgs &args, const XBytes *row_of_x, XBytes *room)
-        : args_(args), row_of_x_(row_of_x), room_(room), scales_(args.w),
+    ByteRowBlocks(const LinearArgs &args, const Device &device, const XBytes *row_of_x,
+                  XBytes *room)
+        : args_(args), row_of_x_(row_of_x), room_(room), scales_(args.w, device),
           chunks_(ceil_div(args.w.geometry.k, kBlock)),
           halves_(args.w.scale.format->id == QK_FORMAT_F16),
           first_(panel_from(args.w.geometry, 0)) {
@@ -218,9 +219,9 @@ class ByteRowBlocks {
     uint32_t minus_zero_[16];
 };
 
-QK_NOINLINE void run_blocks(const LinearArgs &args, const XBytes *row_of_x, XBytes *room,
-                            int64_t first, int64_t last) {
-    ByteRowBlocks rows(args, row_of_x, room);
+QK_NOINLINE void run_blocks(const LinearArgs &args, const Device &device, const XBytes *row_of_x,
+                            XBytes *room, int64_t first, int64_t last) {
+    ByteRowBlocks rows(args, device, row_of_x, room);
     for (int64_t block = first; block < last; ++block) rows.run(block);
 }
 
@@ -230,7 +231,7 @@ QK_NOINLINE bool run_row(const LinearArgs &args, const Launch &launch) {
     if (!place_row(args.x, 0, args.x.columns, row_of_x)) return false;
     const int64_t blocks = ceil_div(args.w.geometry.n, 8);
     parallel_ranges(launch.parallel, blocks, 1, [&](int64_t first, int64_t last) {
-        run_blocks(args, row_of_x, nullptr, first, last);
+        run_blocks(args, launch.device, row_of_x, nullptr, first, last);
     });
     return true;
 }
@@ -240,7 +241,7 @@ QK_NOINLINE bool run_panels(const LinearArgs &args, const Launch &launch) {
     const int64_t blocks = ceil_div(args.w.geometry.n, 8);
     parallel_ranges(launch.parallel, blocks, 1, [&](int64_t first, int64_t last) {
         XBytes room[kRowOfBytes];
-        run_blocks(args, nullptr, room, first, last);
+        run_blocks(args, launch.device, nullptr, room, first, last);
     });
     return true;
 }
@@ -251,8 +252,8 @@ Status run(const LinearArgs &args, const Launch &launch) {
     return kLinearGemvAvx512.run(args, launch);
 }
 
-bool can_run(const LinearArgs &args, int32_t) {
-    return (features() & kAvx512Vnni) != 0 && args.w.layout != nullptr &&
+bool can_run(const LinearArgs &args, const Device &device) {
+    return has(device, kAvx512Vnni) && args.w.layout != nullptr &&
            args.w.layout->id == kLayoutRows8 && may_sum_integers(args);
 }
 

@@ -7,8 +7,8 @@
 namespace qk::cpu {
 namespace {
 
-inline WidenNested nested_widener() {
-    return (features() & kAvx512Vbmi) != 0 ? kWidenNestedVbmi : widen_gathering;
+inline WidenNested nested_widener(const Device &device) {
+    return has(device, kAvx512Vbmi) ? kWidenNestedVbmi : widen_gathering;
 }
 
 }  // namespace

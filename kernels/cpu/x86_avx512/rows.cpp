@@ -243,10 +243,10 @@ Status run(const LinearArgs &args, const Launch &launch) {
     return QK_OK;
 }
 
-bool can_run(const LinearArgs &args, int32_t) {
+bool can_run(const LinearArgs &args, const Device &device) {
     const Weight &w = args.w;
     const Geometry &s = w.geometry;
-    if ((features() & kAvx512Vbmi) == 0 || args.x.rows != 1 || s.n < 8) return false;
+    if (!has(device, kAvx512Vbmi) || args.x.rows != 1 || s.n < 8) return false;
     if (w.layout == nullptr || s.flat) return false;
     if (s.group_size < s.k && s.group_size % 16 != 0) return false;
     if (w.layout->bits == 8) return true;

@@ -32,7 +32,7 @@ Status run(const DequantizeArgs &args, const Launch &launch) {
                          args.to.format->id, args.to.data, args.first_row, args.to.rows);
 }
 
-bool can_run(const DequantizeArgs &, int32_t) { return true; }
+bool can_run(const DequantizeArgs &, const Device &) { return true; }
 
 }  // namespace
 

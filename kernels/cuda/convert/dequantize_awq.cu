@@ -131,7 +131,7 @@ Status run(const DequantizeArgs &args, const Launch &launch) {
     }
 }
 
-bool can_run(const DequantizeArgs &args, int32_t) {
+bool can_run(const DequantizeArgs &args, const Device &) {
     const Weight &w = args.from;
     const Geometry &s = w.geometry;
     return w.layout->id == QK_LAYOUT_AWQ_GEMM && w.format->kind == FormatKind::kAffine &&

@@ -184,7 +184,7 @@ Status run(const DequantizeArgs &args, const Launch &launch) {
     }
 }
 
-bool can_run(const DequantizeArgs &args, int32_t) {
+bool can_run(const DequantizeArgs &args, const Device &) {
     const Weight &w = args.from;
     const Geometry &s = w.geometry;
     return (w.layout->id == QK_LAYOUT_GPTQ || w.layout->id == QK_LAYOUT_GPTQ_V1) &&

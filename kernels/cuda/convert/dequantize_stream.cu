@@ -377,7 +377,7 @@ bool takes_groups(const Geometry &s) {
            codes < (int64_t{1} << 62) / s.k;
 }
 
-bool can_run(const DequantizeArgs &args, int32_t) {
+bool can_run(const DequantizeArgs &args, const Device &) {
     const Weight &w = args.from;
     return runs_in_order(w) && takes_groups(w.geometry) && args.first_row % 16 == 0 &&
            power_of_two(w.scale.second_group) &&

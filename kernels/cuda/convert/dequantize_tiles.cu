@@ -160,7 +160,7 @@ Status run(const DequantizeArgs &args, const Launch &launch) {
     }
 }
 
-bool can_run(const DequantizeArgs &args, int32_t) {
+bool can_run(const DequantizeArgs &args, const Device &) {
     const Weight &w = args.from;
     const Geometry &s = w.geometry;
     return (w.layout->id == kLayoutTiles || w.layout->id == kLayoutTilesPairs) && !s.flat &&

@@ -80,7 +80,7 @@ Status fill_zero(const Launch &launch, void *plane, int64_t bytes) {
 }
 
 Status clear_planes(const Weight &w, const Launch &launch) {
-    const DeviceGuard device(launch.device_index);
+    const DeviceGuard device(launch.device.index);
     QK_TRY(check(device.error(), launch.error, "quantize"));
     const Geometry &s = w.geometry;
     QK_TRY(fill_zero(launch, w.data, w.layout->data_bytes(s)));
@@ -103,7 +103,7 @@ Status run(const QuantizeArgs &args, const Launch &launch) {
     return pads ? launch_kernel(launch, "quantize", store_pad, {dim3(1), 32}, problem) : QK_OK;
 }
 
-bool can_run(const QuantizeArgs &, int32_t) { return true; }
+bool can_run(const QuantizeArgs &, const Device &) { return true; }
 
 }  // namespace
 

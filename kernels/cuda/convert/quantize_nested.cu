@@ -170,7 +170,7 @@ Status nest_scales(const QuantizeArgs &args, const Launch &launch) {
         QK_TRY(launch_kernel(launch, "quantize", store_mean, {dim3(1), 32}, problem, order));
     }
     {
-        const DeviceGuard device(launch.device_index);
+        const DeviceGuard device(launch.device.index);
         QK_TRY(check(device.error(), launch.error, "quantize"));
         QK_TRY(check(cudaMemsetAsync(w.scale.data, 0, size_t(w.layout->scale_count(w.geometry)),
                                      stream_of(launch)),

@@ -66,7 +66,7 @@ Status fill_zero(const Launch &launch, void *plane, int64_t bytes) {
 }
 
 Status prepare_planes(const RepackArgs &args, const Launch &launch) {
-    const DeviceGuard device(launch.device_index);
+    const DeviceGuard device(launch.device.index);
     QK_TRY(check(device.error(), launch.error, "repack"));
     const Weight &to = args.to;
     const Geometry &s = to.geometry;
@@ -94,7 +94,7 @@ Status run(const RepackArgs &args, const Launch &launch) {
     return QK_OK;
 }
 
-bool can_run(const RepackArgs &, int32_t) {
+bool can_run(const RepackArgs &, const Device &) {
     return true;
 }
 

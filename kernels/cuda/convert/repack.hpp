@@ -14,7 +14,7 @@ inline Status copy_plane(const Launch &launch, void *to, const void *from, int64
 
 // What belongs to nested scales, and the table of 8-bit look-ups.
 inline Status copy_shared_planes(const RepackArgs &args, const Launch &launch) {
-    const DeviceGuard device(launch.device_index);
+    const DeviceGuard device(launch.device.index);
     QK_TRY(check(device.error(), launch.error, "repack"));
     const Weight &from = args.from, &to = args.to;
     if (is_nested(from)) {

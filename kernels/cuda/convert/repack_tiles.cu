@@ -373,7 +373,7 @@ bool takes_layout(const Weight &w) {
     }
 }
 
-bool can_run(const RepackArgs &args, int32_t) {
+bool can_run(const RepackArgs &args, const Device &) {
     const Weight &w = args.from, &to = args.to;
     const Geometry &s = to.geometry;
     const uintptr_t scale_bytes = w.scale.format->bits / 8;

@@ -264,7 +264,7 @@ Status run_batches(const Problem &p, const Launch &launch) {
     Shape3 shape = {dim3(uint32_t(p.plan.blocks), uint32_t(ceil_div(p.m, 8 * batches))),
                     p.plan.warps * 32};
     shape.shared_bytes = shared_bytes(p.plan, Decode::kPairs);
-    shape.overlaps = compute_capability(launch.device_index) >= 90;
+    shape.overlaps = compute_capability(launch.device.index) >= 90;
     return batches == 1 ? launch_kernel(launch, "linear", multiply<T, Decode, kind, 1>, shape, p)
                         : launch_kernel(launch, "linear", multiply<T, Decode, kind, 2>, shape, p);
 }
@@ -297,29 +297,29 @@ Status run(const LinearArgs &args, const Launch &launch) {
         bias != nullptr ? bias->format->id : QK_FORMAT_F32,
         bias != nullptr ? bias->data : nullptr,
         args.y.data,
-        plan_matvec(s.n, s.k, describe_device(launch.device_index)),
+        plan_matvec(s.n, s.k, describe_device(launch.device.index)),
         group_tiles_shift(s),
         log2_of(second_group)};
     return args.x.format->id == QK_FORMAT_F16 ? run_type<F16>(problem, launch)
                                               : run_type<BF16>(problem, launch);
 }
 
-bool can_run(const LinearArgs &args, int32_t device_index) {
+bool can_run(const LinearArgs &args, const Device &device) {
     const Weight &w = args.w;
     if (is_dense(*w.format)) return false;
     const Geometry &s = w.geometry;
     const bool packed = w.layout->id == kLayoutTiles || w.layout->id == kLayoutTilesPairs;
     const bool one_group = s.groups_per_row == 1;
     const int64_t second = w.scale.second_group;
-    const size_t shared = shared_bytes(plan_matvec(s.n, s.k, describe_device(device_index)),
+    const size_t shared = shared_bytes(plan_matvec(s.n, s.k, describe_device(device.index)),
                                        w.layout->id == kLayoutTilesPairs);
-    return packed && !s.flat && shared <= size_t(shared_memory(device_index)) &&
+    return packed && !s.flat && shared <= size_t(shared_memory(device.index)) &&
            s.group_count < (int64_t{1} << 32) &&
            (one_group || (s.group_size % 64 == 0 && power_of_two(s.group_size))) && s.k % 16 == 0 &&
            args.x.format->id != QK_FORMAT_F32 && power_of_two(second) && s.k < (int64_t{1} << 30) &&
            args.x.rows <= 65535 * 8 && ceil_div(s.n, 16) <= 2147483647 && aligned(args.x.data) &&
            aligned(w.data) && aligned(w.scale.data) && aligned(w.zero) && aligned(w.scale.second) &&
-           aligned(w.scale.code) && aligned(w.scale.bias) && compute_capability(device_index) >= 80;
+           aligned(w.scale.code) && aligned(w.scale.bias) && compute_capability(device.index) >= 80;
 }
 
 }  // namespace

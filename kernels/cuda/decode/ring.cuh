@@ -259,7 +259,7 @@ inline RingProblem ring_problem(const LinearArgs &args, const RingPlan &plan) {
     return p;
 }
 
-inline bool fits_ring(const LinearArgs &args, int32_t device_index) {
+inline bool fits_ring(const LinearArgs &args, const Device &device) {
     const Weight &w = args.w;
     if (is_dense(*w.format)) return false;
     const Geometry &s = w.geometry;
@@ -271,7 +271,7 @@ inline bool fits_ring(const LinearArgs &args, int32_t device_index) {
            ceil_div(s.n, 16) <= 2147483647 && args.x.format->id != QK_FORMAT_F32 &&
            aligned(args.x.data) && aligned(w.data) && aligned(w.scale.data) &&
            aligned(w.zero) && aligned(w.scale.second) && aligned(w.scale.code) &&
-           aligned(w.scale.bias) && compute_capability(device_index) >= 90;
+           aligned(w.scale.bias) && compute_capability(device.index) >= 90;
 }
 
 }  // namespace

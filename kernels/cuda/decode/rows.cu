@@ -15,20 +15,20 @@ Status run(const LinearArgs &args, const Launch &launch) {
     return numbers ? run_rows_numbers_bf16(args, launch) : run_rows_pairs_bf16(args, launch);
 }
 
-bool can_run(const LinearArgs &args, int32_t device_index) {
-    if (args.x.rows < 2 || args.x.rows > 65535 * 8 || !fits_ring(args, device_index)) return false;
+bool can_run(const LinearArgs &args, const Device &device) {
+    if (args.x.rows < 2 || args.x.rows > 65535 * 8 || !fits_ring(args, device)) return false;
     if (reinterpret_cast<uintptr_t>(args.y.data) % 2 != 0) return false;
     const Geometry &s = args.w.geometry;
-    if (prefers_slices(s.n, s.k, is_nested(args.w), multiprocessors(device_index)) &&
-        kLinearSlices.can_run(args, device_index)) {
+    if (prefers_slices(s.n, s.k, is_nested(args.w), multiprocessors(device.index)) &&
+        kLinearSlices.can_run(args, device)) {
         return false;
     }
     // Room for the sums of one stage beside the largest of all maps.
     using Largest = RowsMap<RingTable<F16>, ScaleKind::kF32, 1, 2>;
     const RowsPlan plan =
-        plan_rows(s.n, s.k / kRowsColumns, kRowsStep, multiprocessors(device_index), 1);
+        plan_rows(s.n, s.k / kRowsColumns, kRowsStep, multiprocessors(device.index), 1);
     return Largest::kSums + 1024 + Largest::kStageSums + second_bytes_of(args.w, plan) <=
-           uint32_t(shared_memory(device_index));
+           uint32_t(shared_memory(device.index));
 }
 
 }  // namespace

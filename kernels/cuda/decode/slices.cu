@@ -25,7 +25,7 @@ Status run_many(const LinearArgs &args, const Launch &launch) {
 }
 
 // `most`: rows of x of a launch.
-bool takes(const LinearArgs &args, int32_t device_index, int32_t most) {
+bool takes(const LinearArgs &args, const Device &device, int32_t most) {
     const Weight &w = args.w;
     const Geometry &s = w.geometry;
     const bool packed = w.layout->id == kLayoutTiles || w.layout->id == kLayoutTilesPairs;
@@ -38,14 +38,14 @@ bool takes(const LinearArgs &args, int32_t device_index, int32_t most) {
                        aligned(w.zero) && aligned(w.scale.second, 4) &&
                        aligned(w.scale.code, 4) && aligned(w.scale.bias, 4) &&
                        aligned(args.y.data, args.x.format->id == QK_FORMAT_F32 ? 4 : 2);
-    if (!fits || !whole || compute_capability(device_index) < 90) return false;
-    const SlicesCut cut = cut_slices(args, device_index, most);
+    if (!fits || !whole || compute_capability(device.index) < 90) return false;
+    const SlicesCut cut = cut_slices(args, device, most);
     return slices_stage(cut.plan.pairs, cut.plan.slices, most, cut.sizes).slots >= 2;
 }
 
-bool can_run(const LinearArgs &args, int32_t device_index) {
+bool can_run(const LinearArgs &args, const Device &device) {
     return args.x.rows <= 65535 * 8 && !is_dense(*args.w.format) &&
-           takes(args, device_index, slices_most(args));
+           takes(args, device, slices_most(args));
 }
 
 // Where gemm/ runs but leaves it the case (gemm/gemm.cpp); elsewhere there are passes of 16 rows.
@@ -55,12 +55,12 @@ constexpr bool kMany = true;
 constexpr bool kMany = false;
 #endif
 
-bool can_run_many(const LinearArgs &args, int32_t device_index) {
+bool can_run_many(const LinearArgs &args, const Device &device) {
     const Geometry &s = args.w.geometry;
     return kMany && args.x.rows > kSlicesMost && args.x.rows <= kSlicesMany &&
-           compute_capability(device_index) == 90 && !is_dense(*args.w.format) &&
+           compute_capability(device.index) == 90 && !is_dense(*args.w.format) &&
            args.x.format->id != QK_FORMAT_F32 && (s.groups_per_row == 1 || s.group_size >= 64) &&
-           takes(args, device_index, kSlicesMany);
+           takes(args, device, kSlicesMany);
 }
 
 }  // namespace

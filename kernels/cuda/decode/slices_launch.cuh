@@ -11,7 +11,7 @@ Status launch_slices(const LinearArgs &args, const Launch &launch) {
     using Work = SlicesConsumer<T, Decode, kind, kGroup, kBatches>;
     SlicesProblem p = slices_problem(args);
     const int32_t most = kBatches > 2 ? kSlicesMany : slices_most(args);
-    const SlicesCut cut = cut_slices(args, launch.device_index, most);
+    const SlicesCut cut = cut_slices(args, launch.device, most);
     p.plan = cut.plan;
     p.second_bytes = cut.second_bytes;
     p.stage = slices_stage(cut.plan.pairs, cut.plan.slices, Work::kColumns, cut.sizes);

@@ -237,25 +237,25 @@ Status run_type(const LinearArgs &args, const RingProblem &p, const Launch &laun
                                              : run_scales<T, RingTable<T>>(scale, p, launch);
 }
 
-RingPlan plan_of(const LinearArgs &args, int32_t device_index) {
+RingPlan plan_of(const LinearArgs &args, const Device &device) {
     const Geometry &s = args.w.geometry;
-    return plan_ring(s.n, s.k, multiprocessors(device_index), kPanelRoom);
+    return plan_ring(s.n, s.k, multiprocessors(device.index), kPanelRoom);
 }
 
 Status run(const LinearArgs &args, const Launch &launch) {
-    const RingProblem problem = ring_problem(args, plan_of(args, launch.device_index));
+    const RingProblem problem = ring_problem(args, plan_of(args, launch.device));
     return args.x.format->id == QK_FORMAT_F16 ? run_type<F16>(args, problem, launch)
                                               : run_type<BF16>(args, problem, launch);
 }
 
-bool can_run(const LinearArgs &args, int32_t device_index) {
-    if (args.x.rows != 1 || !fits_ring(args, device_index)) return false;
+bool can_run(const LinearArgs &args, const Device &device) {
+    if (args.x.rows != 1 || !fits_ring(args, device)) return false;
     // The largest of all maps: a table and nested or f32 scales of groups of 64.
     using Largest = RingMap<RingTable<F16>, ScaleKind::kF32, 1, kDepth>;
-    const RingPlan plan = plan_of(args, device_index);
+    const RingPlan plan = plan_of(args, device);
     const VectorShared shared(Largest::kEnd + 1024, args.w.geometry.k, plan,
                               second_bytes(args.w, plan));
-    return shared.end <= uint32_t(shared_memory(device_index));
+    return shared.end <= uint32_t(shared_memory(device.index));
 }
 
 }  // namespace

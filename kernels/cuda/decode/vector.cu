@@ -18,7 +18,7 @@ Status run_type(const LinearArgs &args, const VectorProblem &p, const Launch &la
                                              : run_scales<T, RingTable<T>>(scale, p, launch);
 }
 
-VectorProblem vector_problem(const LinearArgs &args, int32_t device_index) {
+VectorProblem vector_problem(const LinearArgs &args, const Device &device) {
     const Weight &w = args.w;
     const Geometry &s = w.geometry;
     const auto bytes = [](const void *plane) { return static_cast<const uint8_t *>(plane); };
@@ -41,7 +41,7 @@ VectorProblem vector_problem(const LinearArgs &args, int32_t device_index) {
         log2_of(second),
         0,
         args.bias != nullptr ? args.bias->format->id : QK_FORMAT_F32,
-        plan_vector(s.n, s.k, multiprocessors(device_index)),
+        plan_vector(s.n, s.k, multiprocessors(device.index)),
         {},
         1,
         0};
@@ -56,7 +56,7 @@ VectorProblem vector_problem(const LinearArgs &args, int32_t device_index) {
 }
 
 Status run(const LinearArgs &args, const Launch &launch) {
-    const VectorProblem p = vector_problem(args, launch.device_index);
+    const VectorProblem p = vector_problem(args, launch.device);
     switch (args.x.format->id) {
         case QK_FORMAT_F16:
             return run_type<F16>(args, p, launch);
@@ -67,7 +67,7 @@ Status run(const LinearArgs &args, const Launch &launch) {
     }
 }
 
-bool can_run(const LinearArgs &args, int32_t device_index) {
+bool can_run(const LinearArgs &args, const Device &device) {
     const Weight &w = args.w;
     if (args.x.rows != 1 || is_dense(*w.format)) return false;
     const Geometry &s = w.geometry;
@@ -80,19 +80,19 @@ bool can_run(const LinearArgs &args, int32_t device_index) {
     constexpr uint32_t kFixed = Largest::kSums - kSharedStart + 256 * 4;
     const bool fits = packed && !s.flat && groups && s.k % 16 == 0 && s.k < (int64_t{1} << 24) &&
                       s.group_count < (int64_t{1} << 32) && ceil_div(s.n, 16) <= 2147483647;
-    if (!fits || multiprocessors(device_index) < 1) return false;
+    if (!fits || multiprocessors(device.index) < 1) return false;
     const bool looked_up = w.layout->id == kLayoutTilesPairs;
-    if (prefers_stages(s.n, s.k, looked_up) && kLinearStages.can_run(args, device_index)) {
+    if (prefers_stages(s.n, s.k, looked_up) && kLinearStages.can_run(args, device)) {
         return false;
     }
-    const VectorProblem p = vector_problem(args, device_index);
+    const VectorProblem p = vector_problem(args, device);
     const int64_t shared =
         int64_t(kFixed) + p.plan.sums_bytes + seconds_bytes(p);
     return power_of_two(w.scale.second_group) && aligned(args.x.data) &&
            aligned(w.data) && aligned(w.scale.data) &&
            aligned(w.zero) && aligned(w.scale.second) && aligned(w.scale.code) &&
-           aligned(w.scale.bias) && compute_capability(device_index) >= 90 &&
-           shared <= shared_memory(device_index);
+           aligned(w.scale.bias) && compute_capability(device.index) >= 90 &&
+           shared <= shared_memory(device.index);
 }
 
 }  // namespace

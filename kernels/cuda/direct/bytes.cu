@@ -42,7 +42,7 @@ Status run(const LinearArgs &args, const Launch &launch) {
     const bool row = s.groups_per_row == 1, fine = !row && s.group_size % kBytesColumns != 0;
     BytesProblem p = {};
     p.o = view_of(args);
-    p.plan = plan_bytes(s.n, s.k, multiprocessors(launch.device_index));
+    p.plan = plan_bytes(s.n, s.k, multiprocessors(launch.device.index));
     p.x_rows = uint32_t(min64(p.o.m, p.o.m <= 8 ? 8 : 16));
     const auto steps = uint32_t(s.group_size / (fine ? 16 : kBytesColumns));  // of a group
     p.scale_groups = row ? 0 : steps == 1 ? 1 : 0xffffffffu / steps + 1;
@@ -59,7 +59,7 @@ constexpr int32_t kMostShared =
                   max64(BytesMap<1, true, true>::kBytes, BytesMap<2, true, true>::kBytes)));
 
 // Rows of whole 16 bytes, parts of 16 columns in one group, addresses that the copy engine takes.
-bool can_run(const LinearArgs &args, int32_t device_index) {
+bool can_run(const LinearArgs &args, const Device &device) {
     const Weight &w = args.w;
     const bool table = w.format->kind == FormatKind::kStored;
     if (!table && (w.format->kind != FormatKind::kSigned || w.format->bits != 8)) return false;
@@ -71,8 +71,8 @@ bool can_run(const LinearArgs &args, int32_t device_index) {
            power_of_two(w.scale.second_group) && aligned(w.data) && aligned(args.x.data) &&
            aligned(args.y.data, 2) && aligned(w.scale.data, 4) && aligned(w.scale.second, 4) &&
            aligned(w.scale.code, 4) && aligned(w.scale.bias, 4) &&
-           compute_capability(device_index) >= 90 && multiprocessors(device_index) > 0 &&
-           aligned(w.table, 4) && shared_memory(device_index) >= kMostShared;
+           compute_capability(device.index) >= 90 && multiprocessors(device.index) > 0 &&
+           aligned(w.table, 4) && shared_memory(device.index) >= kMostShared;
 }
 
 }  // namespace

@@ -12,7 +12,7 @@ inline bool whole_parts(const Geometry &s) {
 }
 
 // 4-bit codes in groups along k of whole parts, x in whole vectors, numbers that fit 32 bits.
-inline bool takes_words(const LinearArgs &args, int32_t device_index) {
+inline bool takes_words(const LinearArgs &args, const Device &device) {
     const Weight &w = args.w;
     if (is_dense(*w.format) || w.format->bits != 4 || w.geometry.flat) return false;
     const Geometry &s = w.geometry;
@@ -22,7 +22,7 @@ inline bool takes_words(const LinearArgs &args, int32_t device_index) {
            power_of_two(w.scale.second_group) && args.x.rows <= 65535 * 2 &&
            aligned(args.x.data) && aligned(w.scale.data, 4) && aligned(w.scale.second, 4) &&
            aligned(w.scale.bias, 4) &&
-           compute_capability(device_index) >= 80;
+           compute_capability(device.index) >= 80;
 }
 
 inline Problem problem_of(const LinearArgs &args, int64_t step_columns) {

@@ -175,7 +175,7 @@ __global__ void __launch_bounds__(kWarps * 32, kWarps == kManyWarps ? 1 : 2)
 template <class T, int kWarps>
 Status run_warps(const Problem &p, const Launch &launch) {
     const int batches = p.m <= TypeOf<T>::kRows ? 1 : 2;
-    const Shape3 shape = shape_of<T>(p, kBlockRows, kWarps, batches, launch.device_index);
+    const Shape3 shape = shape_of<T>(p, kBlockRows, kWarps, batches, launch.device.index);
     return batches == 1
                ? launch_kernel(launch, "linear", multiply_columns<T, 1, kWarps>, shape, p)
                : launch_kernel(launch, "linear", multiply_columns<T, 2, kWarps>, shape, p);
@@ -184,7 +184,7 @@ Status run_warps(const Problem &p, const Launch &launch) {
 template <class T>
 Status run_type(const Problem &p, const Launch &launch) {
     if constexpr (!std::is_same_v<T, F32>) {
-        if (fills_twice(p, kBlockRows, launch.device_index)) {
+        if (fills_twice(p, kBlockRows, launch.device.index)) {
             return run_warps<T, kFewWarps>(p, launch);
         }
     }
@@ -203,8 +203,8 @@ Status run(const LinearArgs &args, const Launch &launch) {
     }
 }
 
-bool can_run(const LinearArgs &args, int32_t device_index) {
-    return takes_words(args, device_index) && args.w.layout->id == QK_LAYOUT_AWQ_GEMM &&
+bool can_run(const LinearArgs &args, const Device &device) {
+    return takes_words(args, device) && args.w.layout->id == QK_LAYOUT_AWQ_GEMM &&
            args.w.format->kind == FormatKind::kAffine && args.w.geometry.n % 8 == 0 &&
            aligned(args.w.data, 4) && aligned(args.w.zero, 4);
 }

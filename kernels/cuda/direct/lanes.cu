@@ -280,7 +280,7 @@ Status run(const LinearArgs &args, const Launch &launch) {
 }
 
 // A unit lies in one group, and a row's groups have neighbouring scales.
-bool can_run(const LinearArgs &args, int32_t) {
+bool can_run(const LinearArgs &args, const Device &) {
     const Weight &w = args.w;
     if (is_dense(*w.format)) return false;
     const Geometry &s = w.geometry;

@@ -21,7 +21,7 @@ template <class T, class Decode, Words words, int kWarps>
 Status run_warps(const Problem &p, const Launch &launch) {
     // Small groups are rare: they do without a kernel for one pass of 8 rows.
     const int batches = p.m <= TypeOf<T>::kRows && words != Words::kNarrow ? 1 : 2;
-    const Shape3 shape = shape_of<T>(p, kBlockRows, kWarps, batches, launch.device_index);
+    const Shape3 shape = shape_of<T>(p, kBlockRows, kWarps, batches, launch.device.index);
     if constexpr (words != Words::kNarrow) {
         if (batches == 1) {
             return launch_kernel(launch, "linear", multiply_words<T, Decode, 1, words, kWarps>,
@@ -34,7 +34,7 @@ Status run_warps(const Problem &p, const Launch &launch) {
 template <class T, class Decode, Words words>
 Status run_words(const Problem &p, const Launch &launch) {
     if constexpr (words != Words::kNarrow && !std::is_same_v<T, F32>) {
-        if (fills_twice(p, kBlockRows, launch.device_index)) {
+        if (fills_twice(p, kBlockRows, launch.device.index)) {
             return run_warps<T, Decode, words, kFewWarps>(p, launch);
         }
     }
@@ -63,8 +63,8 @@ Status run(const LinearArgs &args, const Launch &launch) {
                            : run_layout<Words::kNarrow>(p, launch);
 }
 
-bool can_run(const LinearArgs &args, int32_t device_index) {
-    if (!takes_words(args, device_index)) return false;
+bool can_run(const LinearArgs &args, const Device &device) {
+    if (!takes_words(args, device)) return false;
     const Weight &w = args.w;
     const bool affine = w.format->kind == FormatKind::kAffine;
     if (is_gptq(w)) return affine && w.geometry.n % 4 == 0 && aligned(w.data, 16);

@@ -47,21 +47,21 @@ Status launch_recurrence(const GruPlan &plan, const Recurrence &r, const Launch 
     }
 }
 
-bool can_run(const GruArgs &args, int32_t device_index) {
+bool can_run(const GruArgs &args, const Device &device) {
     GruPlan plan;
-    return plan_gru(args, compute_capability(device_index), &plan);
+    return plan_gru(args, compute_capability(device.index), &plan);
 }
 
-size_t workspace_bytes(const GruArgs &args, int32_t device_index) {
+size_t workspace_bytes(const GruArgs &args, const Device &device) {
     GruPlan plan;
-    return plan_gru(args, compute_capability(device_index), &plan)
+    return plan_gru(args, compute_capability(device.index), &plan)
                ? size_t(pieces_of(plan, args).bytes)
                : 0;
 }
 
 Status run(const GruArgs &args, const Launch &launch) {
     GruPlan plan;
-    if (!plan_gru(args, compute_capability(launch.device_index), &plan)) return QK_ERROR_INTERNAL;
+    if (!plan_gru(args, compute_capability(launch.device.index), &plan)) return QK_ERROR_INTERNAL;
     const GruPieces pieces = pieces_of(plan, args);
     char *const workspace = static_cast<char *>(launch.workspace);
     const auto piece = [&](int64_t at) { return static_cast<void *>(workspace + at); };

@@ -108,7 +108,7 @@ Status run(const GruArgs &args, const Launch &launch) {
                          view_of(args));
 }
 
-bool can_run(const GruArgs &, int32_t) {
+bool can_run(const GruArgs &, const Device &) {
     return true;
 }
 

@@ -267,8 +267,8 @@ Instance instance(bool knots, bool one) {
                : advance_one<int64_t, LineTables, true, kStepBatch, kChunks>;
 }
 
-bool can_run(const GruArgs &args, int32_t device_index) {
-    return runs_by_steps(args, compute_capability(device_index));
+bool can_run(const GruArgs &args, const Device &device) {
+    return runs_by_steps(args, compute_capability(device.index));
 }
 
 Status run(const GruArgs &args, const Launch &launch) {

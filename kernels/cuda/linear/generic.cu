@@ -93,7 +93,7 @@ Status run(const LinearArgs &args, const Launch &launch) {
                          view_of(args));
 }
 
-bool can_run(const LinearArgs &args, int32_t) {
+bool can_run(const LinearArgs &args, const Device &) {
     return ceil_div(args.w.geometry.n, kRowsOfW) <= 2147483647;
 }
 

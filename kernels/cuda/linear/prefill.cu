@@ -53,14 +53,14 @@ Status slab_of(const LinearArgs &args, const Launch &launch, int64_t first, int6
     if (is_dense(*args.w.format)) return QK_OK;
     *slab = room;
     const DequantizeArgs dequantize = {args.w, {args.x.format, rows, s.k, room}, first};
-    return pick(kCudaBackend.dequantize, dequantize, launch.device_index)->run(dequantize, launch);
+    return pick(kCudaBackend.dequantize, dequantize, launch.device)->run(dequantize, launch);
 }
 
 Status run_without_library(const LinearArgs &args, const Launch &launch) {
     const Kernel<LinearArgs> *const kernels[] = {
         &kLinearGemm,  &kLinearGemmBytes, &kLinearMiddle, &kLinearSlices, &kLinearMatvec,
         &kLinearBytes, &kLinearWords,     &kLinearColumns, &kLinearLanes, &kLinearGeneric};
-    return pick(KernelList<LinearArgs>(kernels), args, launch.device_index)->run(args, launch);
+    return pick(KernelList<LinearArgs>(kernels), args, launch.device)->run(args, launch);
 }
 
 Status run(const LinearArgs &args, const Launch &launch) {
@@ -71,7 +71,7 @@ Status run(const LinearArgs &args, const Launch &launch) {
     const int64_t bytes = value_bytes(args);
     const void *bias = nullptr;
     QK_TRY(prepare_bias(args, launch, room + plan.slab_bytes, &bias));
-    const DeviceGuard device(launch.device_index);
+    const DeviceGuard device(launch.device.index);
     QK_TRY(check(device.error(), launch.error, "linear"));
     for (int64_t first = 0; first < s.n; first += plan.slab_rows) {
         const int64_t rows = min64(plan.slab_rows, s.n - first);
@@ -94,12 +94,12 @@ Status run(const LinearArgs &args, const Launch &launch) {
     return QK_OK;
 }
 
-size_t workspace_bytes(const LinearArgs &args, int32_t) {
+size_t workspace_bytes(const LinearArgs &args, const Device &) {
     const PrefillPlan plan = plan_of(args);
     return size_t(plan.slab_bytes + plan.bias_bytes) + kLtWorkspaceBytes;
 }
 
-bool can_run(const LinearArgs &args, int32_t device_index) {
+bool can_run(const LinearArgs &args, const Device &device) {
     const Weight &w = args.w;
     const int64_t bytes = value_bytes(args), last = int64_t{1} << 31;
     const bool dense = is_dense(*w.format);
@@ -109,17 +109,17 @@ bool can_run(const LinearArgs &args, int32_t device_index) {
     const bool looked_up = w.format->kind == FormatKind::kTable;
     const int64_t codes = w.geometry.n * w.geometry.k;
     const bool slices = args.x.rows <= slices_rows(f32, looked_up, codes) &&
-                        kLinearSlices.can_run(args, device_index);
+                        kLinearSlices.can_run(args, device);
     if (f32 && slices) return false;
     LinearCase c = {args.x.rows,
-                    slices || kLinearMatvec.can_run(args, device_index),
-                    kLinearGemm.can_run(args, device_index),
+                    slices || kLinearMatvec.can_run(args, device),
+                    kLinearGemm.can_run(args, device),
                     true,
-                    kLinearBytes.can_run(args, device_index) ||
-                        kLinearWords.can_run(args, device_index) ||
-                        kLinearColumns.can_run(args, device_index),
-                    kLinearLanes.can_run(args, device_index)};
-    if (kLinearGemmBytes.can_run(args, device_index)) {
+                    kLinearBytes.can_run(args, device) ||
+                        kLinearWords.can_run(args, device) ||
+                        kLinearColumns.can_run(args, device),
+                    kLinearLanes.can_run(args, device)};
+    if (kLinearGemmBytes.can_run(args, device)) {
         c.bytes = w.format->kind == FormatKind::kSigned ? kGemmSignedRows : kGemmEntriesRows;
     }
     return (direct || !dense) && choose_linear(c) == LinearPath::kPrefill &&

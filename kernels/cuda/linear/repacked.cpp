@@ -67,10 +67,10 @@ LinearArgs slab_product(const LinearArgs &args, Slab slab, void *room, Dense *bi
 }
 
 // What multiplies packed weights of more than 16 rows of x; decode/ stores no part of a row of y.
-const Kernel<LinearArgs> *product_kernel(const LinearArgs &args, int32_t device_index) {
-    if (kLinearGemm.can_run(args, device_index)) return &kLinearGemm;
+const Kernel<LinearArgs> *product_kernel(const LinearArgs &args, const Device &device) {
+    if (kLinearGemm.can_run(args, device)) return &kLinearGemm;
     const bool whole = args.w.geometry.n == args.y.columns;
-    return whole && kLinearManySlices.can_run(args, device_index) ? &kLinearManySlices : nullptr;
+    return whole && kLinearManySlices.can_run(args, device) ? &kLinearManySlices : nullptr;
 }
 
 Status run(const LinearArgs &args, const Launch &launch) {
@@ -82,17 +82,17 @@ Status run(const LinearArgs &args, const Launch &launch) {
         const Slab slab = {first, min64(step, n - first)};
         const LinearArgs product = slab_product(args, slab, launch.workspace, &bias);
         QK_TRY(kRepackTiles.run({args.w, product.w, first}, launch));
-        QK_TRY(product_kernel(product, launch.device_index)->run(product, behind));
+        QK_TRY(product_kernel(product, launch.device)->run(product, behind));
     }
     return QK_OK;
 }
 
-size_t workspace_bytes(const LinearArgs &args, int32_t) {
+size_t workspace_bytes(const LinearArgs &args, const Device &) {
     return size_t(planes_of(args.w, slab_rows(args.w)).end);
 }
 
 // Whether the repacking kernel and the product's take the case, by the first slab.
-bool takes(const LinearArgs &args, int32_t device_index) {
+bool takes(const LinearArgs &args, const Device &device) {
     const Weight &w = args.w;
     if (is_dense(*w.format) || w.format->bits != 4 || w.geometry.flat ||
         args.x.format->id == QK_FORMAT_F32 || args.x.rows <= kMatvecRows) {
@@ -105,16 +105,16 @@ bool takes(const LinearArgs &args, int32_t device_index) {
     }
     Dense bias = {};
     const LinearArgs product = slab_product(args, {0, rows}, nullptr, &bias);
-    return kRepackTiles.can_run({w, product.w}, device_index) &&
-           product_kernel(product, device_index) != nullptr;
+    return kRepackTiles.can_run({w, product.w}, device) &&
+           product_kernel(product, device) != nullptr;
 }
 
-bool can_run(const LinearArgs &args, int32_t device_index) {
-    if (!takes(args, device_index)) return false;
+bool can_run(const LinearArgs &args, const Device &device) {
+    if (!takes(args, device)) return false;
     LinearCase c = {args.x.rows, false, true, true};
-    c.direct = kLinearWords.can_run(args, device_index) ||
-               kLinearColumns.can_run(args, device_index);
-    c.lanes = kLinearLanes.can_run(args, device_index);
+    c.direct = kLinearWords.can_run(args, device) ||
+               kLinearColumns.can_run(args, device);
+    c.lanes = kLinearLanes.can_run(args, device);
     c.repacks = true;
     return choose_linear(c) == LinearPath::kRepack;
 }

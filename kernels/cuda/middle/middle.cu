@@ -30,25 +30,25 @@ constexpr int32_t kLeastShared = 96 * 1024;  // every GPU from sm_80 on has more
 Status add_parts(const MiddleProblem &p, const Launch &launch) {
     Shape3 shape = {dim3(uint32_t(ceil_div(p.w.geometry.n, kAddThreads * 4)), uint32_t(p.m)),
                     kAddThreads};
-    shape.overlaps = compute_capability(launch.device_index) >= 90;
+    shape.overlaps = compute_capability(launch.device.index) >= 90;
     return launch_kernel(launch, "linear", add_middle_parts, shape, p);
 }
 
-int32_t split_of(const LinearArgs &args, int32_t device_index) {
+int32_t split_of(const LinearArgs &args, const Device &device) {
     const Geometry &s = args.w.geometry;
-    return middle_split(middle_x_blocks(args.x.rows), s.n, s.k, multiprocessors(device_index));
+    return middle_split(middle_x_blocks(args.x.rows), s.n, s.k, multiprocessors(device.index));
 }
 
-size_t workspace_bytes(const LinearArgs &args, int32_t device_index) {
+size_t workspace_bytes(const LinearArgs &args, const Device &device) {
     const Geometry &s = args.w.geometry;
     return size_t(
-        middle_workspace(args.x.rows, s.n, s.k, multiprocessors(device_index)));
+        middle_workspace(args.x.rows, s.n, s.k, multiprocessors(device.index)));
 }
 
 // Without room for parts a block takes all of k.
 Status run(const LinearArgs &args, const Launch &launch) {
     const Geometry &s = args.w.geometry;
-    const bool room = workspace_bytes(args, launch.device_index) <= launch.workspace_bytes;
+    const bool room = workspace_bytes(args, launch.device) <= launch.workspace_bytes;
     MiddleProblem p = {view_of(args),
                        args.y.columns,
                        int32_t(ceil_div(s.n, 16)),
@@ -56,7 +56,7 @@ Status run(const LinearArgs &args, const Launch &launch) {
                        group_tiles_shift(s),
                        log2_of(args.w.scale.second_group),
                        int32_t(ceil_div(args.x.rows, kMiddleBlockX)),
-                       room ? split_of(args, launch.device_index) : 1,
+                       room ? split_of(args, launch.device) : 1,
                        0,
                        static_cast<float *>(launch.workspace)};
     const bool f16 = p.type == QK_FORMAT_F16;
@@ -67,7 +67,7 @@ Status run(const LinearArgs &args, const Launch &launch) {
     return p.split > 1 ? add_parts(p, launch) : QK_OK;
 }
 
-bool takes(const LinearArgs &args, int32_t device_index) {
+bool takes(const LinearArgs &args, const Device &device) {
     const Weight &w = args.w;
     if (is_dense(*w.format)) return false;
     const Geometry &s = w.geometry;
@@ -80,16 +80,16 @@ bool takes(const LinearArgs &args, int32_t device_index) {
            args.x.format->id != QK_FORMAT_F32 && aligned(args.x.data) && aligned(w.data) &&
            aligned(w.scale.data) && aligned(w.zero) && aligned(w.scale.second) &&
            aligned(w.scale.code) && aligned(w.scale.bias) &&
-           compute_capability(device_index) >= 80 && shared_memory(device_index) >= kLeastShared;
+           compute_capability(device.index) >= 80 && shared_memory(device.index) >= kLeastShared;
 }
 
-bool can_run(const LinearArgs &args, int32_t device_index) {
-    return args.x.rows > kMatvecRows && takes(args, device_index);
+bool can_run(const LinearArgs &args, const Device &device) {
+    return args.x.rows > kMatvecRows && takes(args, device);
 }
 
 // Where the workspace has no room for parts.
-bool can_run_whole(const LinearArgs &args, int32_t device_index) {
-    return args.x.rows > kMiddleWholeRows && takes(args, device_index);
+bool can_run_whole(const LinearArgs &args, const Device &device) {
+    return args.x.rows > kMiddleWholeRows && takes(args, device);
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 namespace qk::cuda {
 
 template <class Args>
-static bool never(const Args &, int32_t) {
+static bool never(const Args &, const Device &) {
     return false;
 }
 

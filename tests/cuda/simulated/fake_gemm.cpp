@@ -36,7 +36,7 @@ Status run(const LinearArgs &args, const Launch &launch) {
                          args.y.columns);
 }
 
-bool can_run(const LinearArgs &args, int32_t) {
+bool can_run(const LinearArgs &args, const Device &) {
     if (!fake_library::state.tiles || is_dense(*args.w.format)) return false;
     const qk_layout layout = args.w.layout->id;
     return (layout == kLayoutTiles || layout == kLayoutTilesPairs) && args.x.rows > 16 &&
