@@ -6,6 +6,8 @@
 
 namespace {
 
+constexpr uint32_t kLargestStruct = 4096;  // of a caller far newer than this library
+
 qk_status check_frozen(qk_context *context, const qk_gru *gru) {
     QK_API_POINTER(context, gru);
     QK_CHECK(qk::check_gru(gru) == QK_OK, &context->error, STATE, "gru: is not a live GRU");
@@ -66,9 +68,13 @@ qk_status qk_gru_create_from_model(qk_context *context, const qk_gru_model *mode
 qk_status qk_gru_describe(const qk_gru *gru, qk_gru_model *model) {
     if (model == nullptr) return QK_ERROR_NULL;
     QK_TRY(qk::check_gru(gru));
-    if (model->struct_size != sizeof(qk_gru_model)) return QK_ERROR_ABI;
+    const uint32_t room = model->struct_size;
+    if (room < sizeof(uint32_t) || room > kLargestStruct) return QK_ERROR_ABI;
     if (!gru->is_frozen) return QK_ERROR_STATE;
-    *model = gru->model;
+    const uint32_t filled = room < sizeof(qk_gru_model) ? room : uint32_t(sizeof(qk_gru_model));
+    memcpy(model, &gru->model, filled);
+    memset(reinterpret_cast<char *>(model) + filled, 0, room - filled);
+    model->struct_size = filled;
     return QK_OK;
 }
 
