@@ -14,10 +14,12 @@ const char *fault_text(Fault fault) {
             return "unknown flags, or a reserved field that is not 0";
         case Fault::kQuant:
             return "bits, is_unsigned, is_symmetric or granularity out of range";
+        case Fault::kGranularity:
+            return "its shift differs from that of the rows that granularity gives one scale";
         case Fault::kZeroPoint:
             return "a zero point lies outside its tensor's codes";
         case Fault::kShift:
-            return "a derived shift lies outside -31..62";
+            return "a shift lies outside its range, or a derived one outside -31..62";
         case Fault::kView:
             return "h_view_shift must be 0..8 and divide the zero point of h";
         case Fault::kTable:

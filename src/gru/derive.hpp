@@ -25,6 +25,7 @@ enum class Fault : int32_t {
     kHeader,     // not a GRU file, or from a newer version
     kLength,     // the file is cut or padded
     kChecksum,
+    kGranularity,  // shifts differ that granularity calls one
 };
 const char *fault_text(Fault fault);  // one clause, lower case, static
 

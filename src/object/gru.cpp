@@ -6,6 +6,7 @@
 
 #include "backend/arguments.hpp"
 #include "base/checked.hpp"
+#include "gru/place.hpp"
 
 namespace qk {
 
@@ -24,7 +25,7 @@ void device_release(qk_context *context, void *pointer) {
 
 namespace {
 
-constexpr int32_t kSmallestReach = -20;  // histograms start at +-2^-20 and grow
+constexpr int32_t kSmallestReach = -126;  // histograms start at +-2^-126 and grow
 
 Status make_gru(qk_context *context, qk_gru **out) {
     void *const memory = host_allocate(context, sizeof(qk_gru));
@@ -161,7 +162,9 @@ Status gru_adopt_image(qk_context *context, qk_gru *gru, void *image, size_t byt
                        Status corrupt) {
     qk_gru_model model;
     gru::Cell cell;
-    const gru::Fault fault = gru::image_read(image, bytes, &model, &cell);
+    gru::Fault fault = gru::image_read(image, bytes, &model, &cell);
+    if (fault == gru::Fault::kNone && gru::broken_granularity(model).tensor >= 0)
+        fault = gru::Fault::kGranularity;
     if (fault != gru::Fault::kNone)
         return fail(&context->error, corrupt, "gru: %s", gru::fault_text(fault));
     void *device_image = nullptr;

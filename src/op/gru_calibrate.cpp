@@ -6,6 +6,7 @@
 
 #include "base/checked.hpp"
 #include "gru/calibrate/build.hpp"
+#include "gru/place.hpp"
 #include "op/checks.hpp"
 #include "op/gru.hpp"
 
@@ -237,9 +238,10 @@ Status gru_freeze(qk_context *context, qk_gru *gru) {
     QK_CHECK(image != nullptr, &context->error, MEMORY, "gru: no memory for %lld bytes", ll(bytes));
     const gru::Fault fault = gru::image_write(model, image);
     Status status = QK_OK;
+    char text[gru::kPlaceText];
     if (fault != gru::Fault::kNone)
-        status = fail(&context->error, QK_ERROR_ARGUMENT, "gru: the ranges cannot be frozen: %s",
-                      gru::fault_text(fault));
+        status = fail(&context->error, QK_ERROR_ARGUMENT, "gru: the ranges cannot be frozen: %s%s",
+                      gru::place_text(gru::place_of(model, fault), text), gru::fault_text(fault));
     if (status == QK_OK)
         status = gru_adopt_image(context, gru, image, size_t(bytes), QK_ERROR_INTERNAL);
     if (status != QK_OK) host_release(context, image);

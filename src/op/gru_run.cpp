@@ -4,6 +4,7 @@
 #include <initializer_list>
 
 #include "gru/image.hpp"
+#include "gru/place.hpp"
 #include "op/checks.hpp"
 #include "op/gru.hpp"
 
@@ -129,12 +130,26 @@ Status gru_workspace(qk_context *context, const qk_gru *gru, int32_t batch, int6
     return QK_OK;
 }
 
+namespace {
+
+// `model` is checked as far as the fault goes; arrays are read only past the checks of pointers.
+Status refuse_model(qk_context *context, const qk_gru_model &model, gru::Fault fault) {
+    if (fault == gru::Fault::kStructSize)
+        return fail(&context->error, QK_ERROR_ABI, "model: struct_size is %u, this library has %zu",
+                    model.struct_size, sizeof(qk_gru_model));
+    char text[gru::kPlaceText];
+    return fail(&context->error,
+                fault == gru::Fault::kPointer ? QK_ERROR_NULL : QK_ERROR_ARGUMENT, "model: %s%s",
+                gru::place_text(gru::place_of(model, fault), text), gru::fault_text(fault));
+}
+
+}  // namespace
+
 Status gru_create_from_model(qk_context *context, const qk_gru_model &model, qk_gru **out) {
-    gru::Fault fault = gru::check_header(model);
-    QK_CHECK(fault != gru::Fault::kStructSize, &context->error, ABI, "model: struct_size is %u",
-             model.struct_size);
-    QK_CHECK(fault == gru::Fault::kNone, &context->error, ARGUMENT, "model: %s",
-             gru::fault_text(fault));
+    gru::Fault fault = gru::check_model(model);
+    if (fault != gru::Fault::kNone) return refuse_model(context, model, fault);
+    if (gru::broken_granularity(model).tensor >= 0)
+        return refuse_model(context, model, gru::Fault::kGranularity);
     const int64_t bytes = gru::image_bytes(model);
     void *const image =
         uint64_t(bytes) > SIZE_MAX ? nullptr : host_allocate(context, size_t(bytes));
@@ -142,9 +157,7 @@ Status gru_create_from_model(qk_context *context, const qk_gru_model &model, qk_
     fault = gru::image_write(model, image);
     if (fault != gru::Fault::kNone) {
         host_release(context, image);
-        return fail(&context->error,
-                    fault == gru::Fault::kPointer ? QK_ERROR_NULL : QK_ERROR_ARGUMENT, "model: %s",
-                    gru::fault_text(fault));
+        return refuse_model(context, model, fault);
     }
     return gru_create_frozen(context, image, size_t(bytes), QK_ERROR_INTERNAL, out);
 }

@@ -120,7 +120,7 @@ void randomize(OwnedModel &m, std::mt19937_64 &random, const RandomOptions &opti
         bool weight = which >= QK_GRU_W && which <= QK_GRU_BR;
         bool bias = which == QK_GRU_BW || which == QK_GRU_BR;
         const int most = bias ? 32 : weight ? options.weight_bits : options.most_bits;
-        q = {pick(random, weight ? 4 : options.inside_bits, most), 0, 0, 0};
+        q = {pick(random, weight ? 4 : options.inside_bits, most), 0, 0, weight ? 2 : 0};
         q.is_symmetric = weight ? 1 : pick(random, 0, 1);
         if (!weight && which > QK_GRU_HH) q.is_unsigned = pick(random, 0, 1);
         model.shift[which] = weight ? 0 : q.bits - pick(random, 1, 4);

@@ -29,79 +29,52 @@ bool preset_quants(qk_gru_preset preset, qk_gru_quant quants[QK_GRU_TENSOR_COUNT
 
 namespace {
 
-bool gains_headroom(int32_t which) {
-    return which == QK_GRU_X || which == QK_GRU_IH || which == QK_GRU_UPDATE_IN ||
-           which == QK_GRU_RESET_IN || which == QK_GRU_NEW_IN;
-}
-
-Exponent pick_activation(const Ranges &ranges, const BuildOptions &options, int32_t which) {
-    const qk_gru_quant &quant = options.quant[which];
-    Range range = ranges.range[which];
-    // A sigmoid's range is known, and a gate that stayed below 1/2 must not be cut there (14).
-    if (which == QK_GRU_UPDATE_OUT || which == QK_GRU_RESET_OUT)
-        return exponent_of_range(quant, 0.0, 1.0);
-    if (which == QK_GRU_NEW_OUT) {
-        range.min = fmin(range.min, -0.25);
-        range.max = fmax(range.max, 0.25);
-    }
-    if ((options.flags & QK_GRU_HEADROOM) != 0 && quant.bits > 8 && gains_headroom(which)) {
-        range.min *= 2.0;
-        range.max *= 2.0;
-        return exponent_of_range(quant, range.min, range.max);
-    }
-    if (options.calibration == QK_GRU_CALIBRATE_MSE && ranges.histogram != nullptr)
-        return exponent_of_histogram(quant, ranges.histogram[which], range);
-    return exponent_of_range(quant, range.min, range.max);
-}
-
-// The view of h needs a zero point that its shift divides; take the multiple that cuts least.
-int32_t zero_for_view(const qk_gru_quant &quant, Exponent h, const Range &range, int32_t view) {
-    if (quant.is_symmetric != 0) return 0;
-    CodeRange codes = code_range(quant);
-    int32_t step = 1 << view, below = h.zero - (h.zero - codes.min) % step;
-    double top = ldexp(fmax(range.max, 0.0), h.shift);
-    double bottom = ldexp(fmin(range.min, 0.0), h.shift);
-    int32_t best = below;
-    double least = -1.0;
-    for (int32_t zero = below; zero <= below + step && zero <= codes.max; zero += step) {
-        double cut = fmax(0.0, zero + top - codes.max) + fmax(0.0, codes.min - zero - bottom);
-        if (least < 0.0 || cut < least) {
-            least = cut;
-            best = zero;
-        }
-    }
-    return best;
-}
-
-struct Matrix {
-    const float *values;
-    int64_t rows, count;
-    qk_gru_quant quant;
-};
-
 // Rows that share a scale: all, a gate's, or one.
 int64_t rows_per_scale(const Matrix &matrix) {
     if (matrix.quant.granularity == 0) return matrix.rows;
     return matrix.quant.granularity == 1 ? matrix.rows / 3 : 1;
 }
 
-// Shifts that a group of rows may not pass; null where nothing limits them.
-struct ShiftLimit {
-    const int8_t *bias_shifts;
-    int32_t code_shift;
+constexpr int32_t kLeastRowShift = INT8_MIN, kFinestRowShift = INT8_MAX;
 
-    // A bias moved up by 31 places stands 2^31 above the finest product: what a coarser scale of
-    // the weights loses there is nothing. Two places are left for the bias to move in.
+int32_t within(int32_t low, int32_t value, int32_t high) {
+    return value < low ? low : value > high ? high : value;
+}
+
+struct Span {
+    int32_t low, high;
+};
+
+Span span_of(const int8_t *shifts, int64_t count) {
+    Span span = {shifts[0], shifts[0]};
+    for (int64_t i = 1; i < count; ++i) {
+        if (shifts[i] < span.low) span.low = shifts[i];
+        if (shifts[i] > span.high) span.high = shifts[i];
+    }
+    return span;
+}
+
+// The finest scale that rows of weights may have, next to what their products become. Rows of
+// zeros, or nearly so, would be far finer, and no vector shifts so far.
+struct ShiftLimit {
+    int32_t code_shift, out_shift;
+    const int8_t *bias_shifts;  // null: not yet known
+
+    // 31 places below ih, or hh, what rounding the weights takes from a row stays below half a
+    // step. A bias moved up by 31 places stands 2^31 above the finest product: what a coarser scale
+    // of the weights loses there is nothing. Two places are left for the bias to move in.
     int32_t of(int64_t first, int64_t count) const {
-        int32_t least = bias_shifts[first];
-        for (int64_t row = first; row < first + count; ++row)
-            if (bias_shifts[row] < least) least = bias_shifts[row];
-        return least + 29 - code_shift;
+        int32_t finest = out_shift + 31;
+        if (bias_shifts != nullptr) {
+            const int32_t least = span_of(bias_shifts + first, count).low + 29;
+            if (least < finest) finest = least;
+        }
+        return within(kLeastRowShift, finest - code_shift, kFinestRowShift);
     }
 };
 
 template <class Code>
-void quantize_matrix(const Matrix &matrix, const ShiftLimit *limit, int8_t *shifts, Code *codes) {
+void quantize_matrix(const Matrix &matrix, const ShiftLimit &limit, int8_t *shifts, Code *codes) {
     int64_t together = rows_per_scale(matrix);
     for (int64_t first = 0; first < matrix.rows; first += together) {
         int64_t begin = first * matrix.count, end = (first + together) * matrix.count;
@@ -110,9 +83,8 @@ void quantize_matrix(const Matrix &matrix, const ShiftLimit *limit, int8_t *shif
             min = fmin(min, matrix.values[i]);
             max = fmax(max, matrix.values[i]);
         }
-        Exponent exponent = exponent_of_range(matrix.quant, min, max);
-        if (limit != nullptr && limit->of(first, together) < exponent.shift)
-            exponent.shift = limit->of(first, together);
+        Exponent exponent =
+            exponent_of_range(matrix.quant, min, max, limit.of(first, together));
         for (int64_t row = first; row < first + together; ++row)
             shifts[row] = int8_t(exponent.shift);
         for (int64_t i = begin; i < end; ++i)
@@ -120,7 +92,7 @@ void quantize_matrix(const Matrix &matrix, const ShiftLimit *limit, int8_t *shif
     }
 }
 
-void quantize_weights(const Matrix &matrix, const ShiftLimit *limit, int8_t *shifts, void *codes) {
+void quantize_weights(const Matrix &matrix, const ShiftLimit &limit, int8_t *shifts, void *codes) {
     if (code_bytes(matrix.quant.bits) == 1)
         quantize_matrix(matrix, limit, shifts, static_cast<int8_t *>(codes));
     else
@@ -148,7 +120,20 @@ struct Side {  // the input's half of the cell, or the state's
     int8_t *shifts, *bias_shifts;
     void *codes;
     int32_t *bias_codes;
+    int32_t code_shift, out_shift;  // of what the matrix multiplies, and of ih or hh
 };
+
+// A bias 62 places below its row's products is 0 there, and one of zeros follows them anywhere.
+Exponent bias_exponent(const Side &side, int64_t first, int64_t count, double min, double max) {
+    const Span weights = span_of(side.shifts + first, count);
+    const int32_t products = weights.low + side.code_shift;
+    Exponent exponent = exponent_of_range(side.bias_quant, min, max,
+                                          within(kLeastRowShift, products + 62, kFinestRowShift));
+    const int32_t least = weights.high + side.code_shift - 31;
+    if (min >= 0.0 && max <= 0.0 && exponent.shift < least)
+        exponent.shift = within(kLeastRowShift, least, kFinestRowShift);
+    return exponent;
+}
 
 void quantize_biases(const Side &side, const Ranges &ranges, bool correct) {
     // A corrected bias is a double of its own; one row at a time needs no array, except that a
@@ -158,7 +143,7 @@ void quantize_biases(const Side &side, const Ranges &ranges, bool correct) {
     for (int64_t first = 0; first < bias.rows; first += together) {
         double min = 0.0, max = 0.0;
         for (int32_t pass = 0; pass < 2; ++pass) {
-            Exponent exponent = exponent_of_range(bias.quant, min, max);
+            Exponent exponent = bias_exponent(side, first, together, min, max);
             for (int64_t row = first; row < first + together; ++row) {
                 double value = side.bias[row];
                 if (correct)
@@ -174,15 +159,14 @@ void quantize_biases(const Side &side, const Ranges &ranges, bool correct) {
     }
 }
 
-// code_shift: of x, or of the view of h.
-void quantize_side(const Side &side, const Ranges &ranges, bool correct, int32_t code_shift) {
-    quantize_weights(side.matrix, nullptr, side.shifts, side.codes);
+void quantize_side(const Side &side, const Ranges &ranges, bool correct) {
+    ShiftLimit limit = {side.code_shift, side.out_shift, nullptr};
+    quantize_weights(side.matrix, limit, side.shifts, side.codes);
     quantize_biases(side, ranges, correct);
-    // Rows of zeros, or nearly so, have scales far finer than their biases (rule 3).
     for (int64_t row = 0; row < side.matrix.rows; ++row) {
-        if (side.bias_shifts[row] - (side.shifts[row] + code_shift) >= -31) continue;
-        const ShiftLimit limit = {side.bias_shifts, code_shift};
-        quantize_weights(side.matrix, &limit, side.shifts, side.codes);
+        if (side.bias_shifts[row] - (side.shifts[row] + side.code_shift) >= -31) continue;
+        limit.bias_shifts = side.bias_shifts;  // finer than their biases can be moved (rule 3)
+        quantize_weights(side.matrix, limit, side.shifts, side.codes);
         return quantize_biases(side, ranges, correct);
     }
 }
@@ -214,40 +198,39 @@ void build_model(const FloatGru &gru, const Ranges &ranges, const BuildOptions &
     model->struct_size = sizeof(qk_gru_model);
     model->input_size = gru.input_size;
     model->hidden_size = gru.hidden_size;
+    const int64_t rows = int64_t{3} * gru.hidden_size;
+    const Matrix w = {gru.w, rows, gru.input_size, options.quant[QK_GRU_W]};
+    const Matrix r = {gru.r, rows, gru.hidden_size, options.quant[QK_GRU_R]};
+    const Scales scales = choose_scales(ranges, options, w, r);
+    model->h_view_shift = scales.h_view_shift;
     for (int32_t which = 0; which < QK_GRU_TENSOR_COUNT; ++which) {
         model->quant[which] = options.quant[which];
-        if (which >= QK_GRU_W && which <= QK_GRU_BR) continue;
-        Exponent exponent = pick_activation(ranges, options, which);
-        model->shift[which] = exponent.shift;
-        model->zero_point[which] = exponent.zero;
-    }
-    const qk_gru_quant &h = options.quant[QK_GRU_H];
-    if ((options.flags & QK_GRU_H_VIEW_8) != 0 && h.bits > 8) {
-        model->h_view_shift = h.bits - 8;
-        Exponent exponent = {model->shift[QK_GRU_H], model->zero_point[QK_GRU_H]};
-        model->zero_point[QK_GRU_H] =
-            zero_for_view(h, exponent, ranges.range[QK_GRU_H], model->h_view_shift);
+        model->shift[which] = scales.of[which].shift;
+        model->zero_point[which] = scales.of[which].zero;
     }
     bool correct = (options.flags & QK_GRU_BIAS_CORRECTION) != 0;
-    int64_t rows = int64_t{3} * gru.hidden_size;
-    Side input = {{gru.w, rows, gru.input_size, options.quant[QK_GRU_W]},
+    Side input = {w,
                   gru.bw,
                   options.quant[QK_GRU_BW],
                   ranges.x_sum,
                   storage->w_shift,
                   storage->bw_shift,
                   storage->w,
-                  storage->bw};
-    Side state = {{gru.r, rows, gru.hidden_size, options.quant[QK_GRU_R]},
+                  storage->bw,
+                  scales.x_shift(),
+                  model->shift[QK_GRU_IH]};
+    Side state = {r,
                   gru.br,
                   options.quant[QK_GRU_BR],
                   ranges.h_sum,
                   storage->r_shift,
                   storage->br_shift,
                   storage->r,
-                  storage->br};
-    quantize_side(input, ranges, correct, model->shift[QK_GRU_X]);
-    quantize_side(state, ranges, correct, model->shift[QK_GRU_H] - model->h_view_shift);
+                  storage->br,
+                  scales.view_shift(),
+                  model->shift[QK_GRU_HH]};
+    quantize_side(input, ranges, correct);
+    quantize_side(state, ranges, correct);
     model->w_shift = storage->w_shift, model->r_shift = storage->r_shift;
     model->bw_shift = storage->bw_shift, model->br_shift = storage->br_shift;
     model->w = storage->w, model->r = storage->r;

@@ -3,18 +3,12 @@
 #include <stdint.h>
 
 #include "gru/calibrate/curve.hpp"
-#include "gru/calibrate/ranges.hpp"
+#include "gru/calibrate/scales.hpp"
 
 namespace qk::gru {
 
 // The widths of a preset and the flags it implies; false for an unknown one.
 bool preset_quants(qk_gru_preset preset, qk_gru_quant quants[QK_GRU_TENSOR_COUNT], uint32_t *flags);
-
-struct BuildOptions {
-    qk_gru_quant quant[QK_GRU_TENSOR_COUNT];
-    int32_t calibration;
-    uint32_t flags;  // QK_GRU_UNIFORM_TABLES and its kin
-};
 
 // Arrays of the model to be built, the caller's: shifts [3h], w [3h,c], r [3h,h] in the element
 // type their bits ask for, biases [3h].

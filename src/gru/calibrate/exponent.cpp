@@ -5,11 +5,6 @@
 #include "gru/derive.hpp"
 
 namespace qk::gru {
-namespace {
-
-constexpr double kSmallestScale = 0x1p-23;  // a channel of zeros still gets a scale
-
-}  // namespace
 
 int32_t floor_log2(double value) {
     int exponent = 0;
@@ -17,18 +12,21 @@ int32_t floor_log2(double value) {
     return exponent - 1;
 }
 
-Exponent exponent_of_range(const qk_gru_quant &quant, double min, double max) {
+static int32_t shift_of_step(double step, int32_t finest) {
+    const int32_t shift = step > 0.0 ? floor_log2(1.0 / step) : kZeroShift;
+    return shift < finest ? shift : finest;
+}
+
+Exponent exponent_of_range(const qk_gru_quant &quant, double min, double max, int32_t finest) {
     min = fmin(min, 0.0);
     max = fmax(max, 0.0);
     if (quant.is_symmetric != 0) {
         double steps = ldexp(1.0, quant.is_unsigned != 0 ? quant.bits : quant.bits - 1);
         double widest = quant.is_unsigned != 0 ? max : fmax(max, -min);
-        double scale = fmax(widest / steps, kSmallestScale);
-        return {floor_log2(1.0 / scale), 0};
+        return {shift_of_step(widest / steps, finest), 0};
     }
     CodeRange range = code_range(quant);
-    double scale = fmax((max - min) / ldexp(1.0, quant.bits), kSmallestScale);
-    int32_t shift = floor_log2(1.0 / scale);
+    int32_t shift = shift_of_step((max - min) / ldexp(1.0, quant.bits), finest);
     double zero = range.min - floor(ldexp(min, shift));
     return {shift, int32_t(fmin(zero, range.max))};
 }
