@@ -8,33 +8,37 @@
 namespace {
 
 std::vector<uint8_t> run(const qk::Kernel<qk::DequantizeArgs> &kernel, const TestWeight &w,
-                         qk_format to, int64_t n, int64_t k, int32_t threads) {
+                         qk_format to, int64_t n, int64_t k, int32_t threads,
+                         const qk::Device &device) {
     const TestDense dense(to, n, k, 99);
-    EXPECT_EQ(kernel.run({w.view(), dense.view()}, test_launch(threads)), QK_OK);
+    EXPECT_EQ(kernel.run({w.view(), dense.view()}, test_launch(threads, device)), QK_OK);
     return std::vector<uint8_t>(dense.data(), dense.data() + dense.bytes());
 }
 
-int g_taken = 0;
-
-void compare(const WeightCase &c) {
-    const auto &list = qk::kCpuBackend.dequantize;
-    const TestWeight w(c, uint32_t(c.k * 31 + c.n));
-    if (!w.valid()) return;
-    for (const qk_format to : {QK_FORMAT_F32, QK_FORMAT_F16, QK_FORMAT_BF16}) {
-        const TestDense dense(to, 1, 1, 0);
-        qk::DequantizeArgs args = {w.view(), dense.view()};
-        const auto expected = run(*list.kernels[list.count - 1], w, to, c.n, c.k, 1);
-        for (int32_t i = 0; i < list.count - 1; ++i) {
-            if (!list.kernels[i]->can_run(args, qk::device_at(qk::kCpuBackend, 0))) continue;
-            ++g_taken;
-            for (const int32_t threads : {1, 3}) {
-                ASSERT_EQ(run(*list.kernels[i], w, to, c.n, c.k, threads), expected)
-                    << list.kernels[i]->name << " to " << dense.view().format->name << ": "
-                    << describe(c);
+class CpuDequantize : public Specialised {
+  protected:
+    void compare(const WeightCase &c) {
+        const auto &list = qk::kCpuBackend.dequantize;
+        const TestWeight w(c, uint32_t(c.k * 31 + c.n));
+        if (!w.valid()) return;
+        for (const qk_format to : {QK_FORMAT_F32, QK_FORMAT_F16, QK_FORMAT_BF16}) {
+            const TestDense dense(to, 1, 1, 0);
+            const qk::DequantizeArgs args = {w.view(), dense.view()};
+            const auto expected = run(*list.kernels[list.count - 1], w, to, c.n, c.k, 1, {});
+            for (const qk::Device &device : test_devices(c)) {
+                for (int32_t i = 0; i < list.count - 1; ++i) {
+                    if (!sweep::takes(*list.kernels[i], args, device)) continue;
+                    ++taken_;
+                    for (const int32_t threads : {1, 3}) {
+                        ASSERT_EQ(run(*list.kernels[i], w, to, c.n, c.k, threads, device), expected)
+                            << list.kernels[i]->name << " to " << dense.view().format->name << ": "
+                            << describe(c) << " sets " << device.instruction_sets;
+                    }
+                }
             }
         }
     }
-}
+};
 
 constexpr qk_layout kLayouts[] = {QK_LAYOUT_ROW,      QK_LAYOUT_ROW_HIGH, QK_LAYOUT_AWQ_GEMM,
                                   QK_LAYOUT_AWQ_GEMV, QK_LAYOUT_GPTQ,     QK_LAYOUT_GPTQ_V1,
@@ -43,7 +47,7 @@ constexpr qk_layout kLayouts[] = {QK_LAYOUT_ROW,      QK_LAYOUT_ROW_HIGH, QK_LAY
 constexpr qk_layout kPacked = qk::kLayoutRows8;
 constexpr qk_layout kRunsAndPacked[] = {QK_LAYOUT_ROW, QK_LAYOUT_ROW_HIGH, kPacked};
 
-TEST(CpuDequantize, EqualsGeneric) {
+TEST_F(CpuDequantize, EqualsGeneric) {
     for (const qk_layout layout : kLayouts) {
         for (const qk_format format : {QK_FORMAT_NF4, QK_FORMAT_FP4_E2M1, QK_FORMAT_U4_AFFINE}) {
             for (const qk_format scale : {QK_FORMAT_F32, QK_FORMAT_F16, QK_FORMAT_LUT8}) {
@@ -55,10 +59,9 @@ TEST(CpuDequantize, EqualsGeneric) {
             }
         }
     }
-    printf("%d runs of specialised kernels\n", g_taken);
 }
 
-TEST(CpuDequantize, FlatGroupsThatStraddleRows) {
+TEST_F(CpuDequantize, FlatGroupsThatStraddleRows) {
     for (const qk_layout layout : kRunsAndPacked) {
         for (const int64_t k : {33, 100, 191}) {
             for (const qk_format scale : {QK_FORMAT_BF16, QK_FORMAT_LUT8}) {
@@ -71,7 +74,7 @@ TEST(CpuDequantize, FlatGroupsThatStraddleRows) {
 }
 
 // More rows and columns than a tile of the layouts that store columns, and tails of both.
-TEST(CpuDequantize, LayoutsThatStoreColumns) {
+TEST_F(CpuDequantize, LayoutsThatStoreColumns) {
     for (const qk_layout layout : {QK_LAYOUT_AWQ_GEMM, QK_LAYOUT_GPTQ, QK_LAYOUT_GPTQ_V1}) {
         compare({QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, layout, 130, 1043, 128});
         compare({QK_FORMAT_U4_AFFINE, QK_FORMAT_F32, layout, 289, 31, 16});
@@ -81,7 +84,7 @@ TEST(CpuDequantize, LayoutsThatStoreColumns) {
     compare({QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, QK_LAYOUT_GPTQ, 1040, 2080, 96});
 }
 
-TEST(CpuDequantize, EightBits) {
+TEST_F(CpuDequantize, EightBits) {
     for (const qk_format format : {QK_FORMAT_LUT8, QK_FORMAT_S8}) {
         for (const int64_t k : {1, 15, 64, 255, 256, 700}) {
             for (const int32_t group : {16, 50, 256, QK_GROUP_ROW}) {
@@ -95,7 +98,7 @@ TEST(CpuDequantize, EightBits) {
 }
 
 // Large enough for the stores that go past the caches.
-TEST(CpuDequantize, Streamed) {
+TEST_F(CpuDequantize, Streamed) {
     for (const qk_layout layout : {qk_layout{QK_LAYOUT_ROW_HIGH}, kPacked}) {
         compare({QK_FORMAT_FP4_BNB, QK_FORMAT_F32, layout, 1011, 2080, 32});
     }

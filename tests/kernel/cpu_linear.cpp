@@ -10,12 +10,13 @@
 namespace {
 
 std::vector<uint8_t> run(const qk::Kernel<qk::LinearArgs> &kernel, const TestDense &x,
-                         const TestWeight &w, const TestDense *bias, int64_t n, int32_t threads) {
+                         const TestWeight &w, const TestDense *bias, int64_t n, int32_t threads,
+                         const qk::Device &device) {
     const qk::Dense bias_view = bias != nullptr ? bias->view() : qk::Dense{};
     const TestDense y(x.view().format->id, x.view().rows, n, 99);
     const qk::LinearArgs args = {x.view(), w.view(), bias != nullptr ? &bias_view : nullptr,
                                  y.view()};
-    EXPECT_EQ(kernel.run(args, test_launch(threads)), QK_OK);
+    EXPECT_EQ(kernel.run(args, test_launch(threads, device)), QK_OK);
     return std::vector<uint8_t>(y.data(), y.data() + y.bytes());
 }
 
@@ -32,104 +33,96 @@ bool same(qk_format format, const std::vector<uint8_t> &a, const std::vector<uin
     return a.size() == b.size();
 }
 
-// Returns how many kernels took the case. `odd`: a number put into the middle of x, which is f32.
-int compare(const WeightCase &c, qk_format x_format, int64_t m, bool with_bias,
-            const float *odd = nullptr) {
-    const auto &list = qk::kCpuBackend.linear;
-    const TestWeight w(c, uint32_t(c.k * 31 + c.n));
-    if (!w.valid()) return 0;
-    const TestDense x(x_format, m, c.k, 5), bias(QK_FORMAT_F32, 1, c.n, 6);
-    const TestDense *const b = with_bias ? &bias : nullptr;
-    if (odd != nullptr) memcpy(static_cast<char *>(x.view().data) + c.k / 2 * 4, odd, 4);
-    const TestDense y(x_format, m, c.n, 7);
-    const qk::LinearArgs args = {x.view(), w.view(), nullptr, y.view()};
-    const qk::Kernel<qk::LinearArgs> &generic = *list.kernels[list.count - 1];
-    const std::vector<uint8_t> expected = run(generic, x, w, b, c.n, 1);
-    int taken = 0;
-    for (int32_t i = 0; i < list.count - 1; ++i) {
-        if (!list.kernels[i]->can_run(args, qk::device_at(qk::kCpuBackend, 0))) continue;
-        ++taken;
-        for (const int32_t threads : {1, 3}) {
-            EXPECT_TRUE(same(x_format, run(*list.kernels[i], x, w, b, c.n, threads), expected))
-                << list.kernels[i]->name << ": " << describe(c) << " m " << m << " x "
-                << x.view().format->name << " threads " << threads;
+class CpuLinear : public Specialised {
+  protected:
+    // `odd`: a number put into the middle of x, which is f32.
+    void compare(const WeightCase &c, qk_format x_format, int64_t m, bool with_bias,
+                 const float *odd = nullptr) {
+        const TestWeight w(c, uint32_t(c.k * 31 + c.n));
+        if (!w.valid()) return;
+        const TestDense x(x_format, m, c.k, 5), bias(QK_FORMAT_F32, 1, c.n, 6);
+        const TestDense *const b = with_bias ? &bias : nullptr;
+        if (odd != nullptr) memcpy(static_cast<char *>(x.view().data) + c.k / 2 * 4, odd, 4);
+        const TestDense y(x_format, m, c.n, 7);
+        const qk::LinearArgs args = {x.view(), w.view(), nullptr, y.view()};
+        const qk::Kernel<qk::LinearArgs> &generic = *list_.kernels[list_.count - 1];
+        const auto expected = run(generic, x, w, b, c.n, 1, {});
+        for (const qk::Device &device : test_devices(c)) {
+            for (int32_t i = 0; i < list_.count - 1; ++i) {
+                const qk::Kernel<qk::LinearArgs> &kernel = *list_.kernels[i];
+                if (!sweep::takes(kernel, args, device)) continue;
+                ++taken_;
+                for (const int32_t threads : {1, 3}) {
+                    EXPECT_TRUE(
+                        same(x_format, run(kernel, x, w, b, c.n, threads, device), expected))
+                        << kernel.name << ": " << describe(c) << " m " << m << " x "
+                        << x.view().format->name << " threads " << threads << " sets "
+                        << device.instruction_sets;
+                }
+            }
         }
     }
-    return taken;
-}
+
+    const qk::KernelList<qk::LinearArgs> &list_ = qk::kCpuBackend.linear;
+};
 
 constexpr qk_format kFormats4[] = {QK_FORMAT_NF4, QK_FORMAT_FP4_BNB, QK_FORMAT_FP4_E2M1,
                                    QK_FORMAT_U4_AFFINE};
 constexpr qk_format kScales[] = {QK_FORMAT_F32, QK_FORMAT_F16, QK_FORMAT_BF16, QK_FORMAT_LUT8};
 constexpr qk_format kDense[] = {QK_FORMAT_F32, QK_FORMAT_F16, QK_FORMAT_BF16};
 
-// Prints how much was compared: a machine without the instruction set compares nothing.
-struct Count {
-    int taken = 0, cases = 0;
-    void add(int kernels) {
-        taken += kernels;
-        ++cases;
-    }
-    ~Count() { printf("%d cases, %d runs of specialised kernels\n", cases, taken); }
-};
-
-TEST(CpuLinear, PackedEqualsGeneric) {
-    Count count;
+TEST_F(CpuLinear, PackedEqualsGeneric) {
     for (const qk_format format : kFormats4) {
         for (const qk_format scale : kScales) {
             for (const int32_t group : {16, 32, 48, 64, 128, 256, QK_GROUP_ROW}) {
                 for (const int64_t k : {1, 15, 64, 100, 127, 128, 129, 200, 384, 2177}) {
                     const qk_format x = kDense[(k + group) % 3];
                     const WeightCase c = {format, scale, qk::kLayoutRows8, 1 + k % 19, k, group};
-                    count.add(compare(c, x, 1, k % 2 == 0));
+                    compare(c, x, 1, k % 2 == 0);
                 }
             }
         }
     }
 }
 
-TEST(CpuLinear, PackedSymmetricAndNestedSizes) {
-    Count count;
+TEST_F(CpuLinear, PackedSymmetricAndNestedSizes) {
     for (const int64_t k : {96, 640, 1000, 4096}) {
-        count.add(compare({QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, qk::kLayoutRows8, 9, k, 32, true},
-                          QK_FORMAT_F32, 1, true));
+        compare({QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, qk::kLayoutRows8, 9, k, 32, true},
+                          QK_FORMAT_F32, 1, true);
         for (const int32_t second : {16, 17, 64, 256, 1000}) {
-            count.add(compare({QK_FORMAT_NF4, QK_FORMAT_LUT8, qk::kLayoutRows8, 21, k, 64, false,
+            compare({QK_FORMAT_NF4, QK_FORMAT_LUT8, qk::kLayoutRows8, 21, k, 64, false,
                                QK_GROUPING_ALONG_K, second},
-                              QK_FORMAT_F32, 1, false));
+                              QK_FORMAT_F32, 1, false);
         }
     }
 }
 
 // Rows longer than one panel of scales and of widened x.
-TEST(CpuLinear, PackedLongRows) {
-    Count count;
+TEST_F(CpuLinear, PackedLongRows) {
     for (const qk_format format : {QK_FORMAT_NF4, QK_FORMAT_U4_AFFINE}) {
         for (const int32_t group : {32, 64, 128, 384, QK_GROUP_ROW}) {
             for (const qk_format scale : kScales) {
                 const qk_format x = kDense[(group + scale) & 1];
-                count.add(compare({format, scale, qk::kLayoutRows8, 9, 16384 + 130, group}, x, 1,
-                                  true));
+                compare({format, scale, qk::kLayoutRows8, 9, 16384 + 130, group}, x, 1,
+                                  true);
             }
         }
     }
 }
 
-TEST(CpuLinear, ManyRowsOfX) {
-    Count count;
+TEST_F(CpuLinear, ManyRowsOfX) {
     for (const int64_t m : {2, 3, 4, 5, 7, 8, 16, 17, 33}) {
         for (const qk_format format : kFormats4) {
             for (const int32_t group : {32, 64, 128, QK_GROUP_ROW}) {
                 const int64_t k = 300 + 7 * m, n = 5 + m;
-                count.add(compare({format, kScales[m % 4], qk::kLayoutRows8, n, k, group},
-                                  kDense[m % 3], m, true));
+                compare({format, kScales[m % 4], qk::kLayoutRows8, n, k, group},
+                                  kDense[m % 3], m, true);
             }
         }
     }
 }
 
-TEST(CpuLinear, CheckpointLayouts) {
-    Count count;
+TEST_F(CpuLinear, CheckpointLayouts) {
     for (const qk_layout layout :
          {qk_layout{QK_LAYOUT_ROW}, qk_layout{QK_LAYOUT_ROW_HIGH}, qk_layout{QK_LAYOUT_AWQ_GEMM},
           qk_layout{QK_LAYOUT_AWQ_GEMV}, qk_layout{QK_LAYOUT_GPTQ}, qk_layout{QK_LAYOUT_GPTQ_V1},
@@ -139,8 +132,8 @@ TEST(CpuLinear, CheckpointLayouts) {
                 for (const int32_t group : {16, 48, 128, QK_GROUP_ROW}) {
                     const int64_t m = 1 + k % 3 * 4, n = 1 + (k + group) % 21;
                     const qk_format scale = kScales[(k + group) % 4];
-                    count.add(compare({format, scale, layout, n, k, group}, kDense[k % 3], m,
-                                      true));
+                    compare({format, scale, layout, n, k, group}, kDense[k % 3], m,
+                                      true);
                 }
             }
         }
@@ -148,8 +141,7 @@ TEST(CpuLinear, CheckpointLayouts) {
 }
 
 // Layouts that store columns: tiles and strips that end anywhere, groups and blocks that are cut.
-TEST(CpuLinear, ColumnsOfCodes) {
-    Count count;
+TEST_F(CpuLinear, ColumnsOfCodes) {
     constexpr int64_t n_of[] = {7, 16, 31, 120, 128, 129, 250, 264, 1024, 1031, 2050};
     constexpr int64_t k_of[] = {8, 100, 128, 130, 256, 385, 640, 144};
     int64_t turn = 0;
@@ -160,9 +152,9 @@ TEST(CpuLinear, ColumnsOfCodes) {
                 for (int64_t i = 0; i < 4; ++i, ++turn) {
                     const int64_t n = n_of[turn % 11], k = k_of[turn % 8];
                     const int64_t m = turn % 3 == 0 && n < 300 ? 2 + turn % 7 : 1;
-                    count.add(compare({format, kScales[turn % 4], layout, n, k, group,
+                    compare({format, kScales[turn % 4], layout, n, k, group,
                                        turn % 5 == 0},
-                                      kDense[turn % 4 % 3], m, turn % 2 == 0));
+                                      kDense[turn % 4 % 3], m, turn % 2 == 0);
                 }
             }
         }
@@ -170,8 +162,7 @@ TEST(CpuLinear, ColumnsOfCodes) {
 }
 
 // One row of x on codes that are summed as integers, and x that is not.
-TEST(CpuLinear, IntegersAndWhatDoesNotFit) {
-    Count count;
+TEST_F(CpuLinear, IntegersAndWhatDoesNotFit) {
     const float nan = __builtin_nanf(""), infinity = __builtin_inff();
     const float odd[] = {0.0f, -0.0f, 0x1p-64f, 0x1p-65f, 0x1.fffffep63f, 0x1p64f, 1e-40f, nan,
                          infinity, -infinity, 0x1.fc0000p1f, 0x1.fbfffep1f, -0x1.fffffep3f, 1e30f};
@@ -182,7 +173,7 @@ TEST(CpuLinear, IntegersAndWhatDoesNotFit) {
                 for (const bool symmetric : {false, true}) {
                     const WeightCase c = {QK_FORMAT_U4_AFFINE, kScales[k % 4], layout, 11, k, 128,
                                           symmetric};
-                    count.add(compare(c, QK_FORMAT_F32, 1, true, &value));
+                    compare(c, QK_FORMAT_F32, 1, true, &value);
                 }
             }
         }
@@ -191,8 +182,7 @@ TEST(CpuLinear, IntegersAndWhatDoesNotFit) {
 
 // The largest sums of integers: every code at one end and every zero at the other, x as far as the
 // grid goes (0x1.fbfffep1 rounds to 2^23 - 2^16 units) and one step further.
-TEST(CpuLinear, IntegersAtTheirLargest) {
-    const auto &list = qk::kCpuBackend.linear;
+TEST_F(CpuLinear, IntegersAtTheirLargest) {
     const qk::Device device = qk::device_at(qk::kCpuBackend, 0);
     for (const qk_layout layout : {qk_layout{qk::kLayoutRows8}, qk_layout{QK_LAYOUT_AWQ_GEMM},
                                    qk_layout{QK_LAYOUT_GPTQ}}) {
@@ -205,13 +195,14 @@ TEST(CpuLinear, IntegersAtTheirLargest) {
                 memset(const_cast<void *>(view.data), 17 * code, 8 * 256 / 2);
                 memset(const_cast<void *>(view.zero), 255 - 17 * code, 8);
                 const std::vector<uint8_t> expected =
-                    run(*list.kernels[list.count - 1], x, w, nullptr, 8, 1);
-                for (int32_t i = 0; i < list.count - 1; ++i) {
+                    run(*list_.kernels[list_.count - 1], x, w, nullptr, 8, 1, device);
+                for (int32_t i = 0; i < list_.count - 1; ++i) {
                     const TestDense y(QK_FORMAT_F32, 1, 8, 7);
                     const qk::LinearArgs args = {x.view(), view, nullptr, y.view()};
-                    if (!list.kernels[i]->can_run(args, device)) continue;
-                    EXPECT_EQ(run(*list.kernels[i], x, w, nullptr, 8, 1), expected)
-                        << list.kernels[i]->name << " x " << value << " codes " << code
+                    if (!sweep::takes(*list_.kernels[i], args, device)) continue;
+                    ++taken_;
+                    EXPECT_EQ(run(*list_.kernels[i], x, w, nullptr, 8, 1, device), expected)
+                        << list_.kernels[i]->name << " x " << value << " codes " << code
                         << " layout " << layout;
                 }
             }
@@ -220,29 +211,27 @@ TEST(CpuLinear, IntegersAtTheirLargest) {
 }
 
 // More columns than a task keeps of x at once.
-TEST(CpuLinear, IntegersOfLongRows) {
-    Count count;
+TEST_F(CpuLinear, IntegersOfLongRows) {
     for (const int64_t k : {16384, 16384 + 128, 40000}) {
         for (const int32_t group : {128, 256, 3968, 4096}) {
             const qk_format scale = kScales[group % 3];
             for (const qk_layout layout :
                  {qk_layout{qk::kLayoutRows8}, qk_layout{QK_LAYOUT_AWQ_GEMM},
                   qk_layout{QK_LAYOUT_GPTQ}}) {
-                count.add(compare({QK_FORMAT_U4_AFFINE, scale, layout, 9, k, group},
-                                  kDense[k % 3], 1, false));
+                compare({QK_FORMAT_U4_AFFINE, scale, layout, 9, k, group},
+                                  kDense[k % 3], 1, false);
             }
         }
     }
 }
 
-TEST(CpuLinear, BytesOfCodes) {
-    Count count;
+TEST_F(CpuLinear, BytesOfCodes) {
     for (const qk_format format : {QK_FORMAT_S8, QK_FORMAT_LUT8}) {
         for (const int64_t k : {1, 31, 64, 256, 1000, 1024}) {
             for (const int32_t group : {16, 64, 256, QK_GROUP_ROW}) {
                 const int64_t m = 1 + k % 3 * 3, n = 1 + (k + group) % 21;
-                count.add(compare({format, kScales[k % 3], QK_LAYOUT_ROW, n, k, group},
-                                  kDense[k % 3], m, true));
+                compare({format, kScales[k % 3], QK_LAYOUT_ROW, n, k, group},
+                                  kDense[k % 3], m, true);
             }
         }
     }

@@ -12,35 +12,37 @@ constexpr qk_layout kLayouts[] = {QK_LAYOUT_ROW,      QK_LAYOUT_ROW_HIGH, QK_LAY
                                   QK_LAYOUT_WORD,     qk::kLayoutRows8};
 
 std::vector<uint8_t> run(const qk::Kernel<qk::RepackArgs> &kernel, const TestWeight &from,
-                         const WeightCase &c, int32_t threads) {
+                         const WeightCase &c, int32_t threads, const qk::Device &device) {
     const TestWeight to(c, 5);
-    EXPECT_EQ(kernel.run({from.view(), to.view()}, test_launch(threads)), QK_OK);
+    EXPECT_EQ(kernel.run({from.view(), to.view()}, test_launch(threads, device)), QK_OK);
     return to.contents();
 }
 
-int64_t g_taken = 0;
-
-void compare(WeightCase c, qk_layout to) {
-    const auto &list = qk::kCpuBackend.repack;
-    c.grouping = QK_GROUPING_ALONG_K;
-    const TestWeight source(c, uint32_t(c.k * 31 + c.n));
-    const qk_layout from = c.layout;
-    c.layout = to;
-    const TestWeight shape(c, 1);
-    if (!source.valid() || !shape.valid()) return;
-    const qk::RepackArgs args = {source.view(), shape.view()};
-    const auto expected = run(*list.kernels[list.count - 1], source, c, 1);
-    for (int32_t i = 0; i < list.count - 1; ++i) {
-        if (!list.kernels[i]->can_run(args, qk::device_at(qk::kCpuBackend, 0))) continue;
-        ++g_taken;
-        for (const int32_t threads : {1, 3}) {
-            ASSERT_EQ(run(*list.kernels[i], source, c, threads), expected)
-                << list.kernels[i]->name << " from layout " << from << ": " << describe(c);
+class CpuRepack : public Specialised {
+  protected:
+    void compare(WeightCase c, qk_layout to) {
+        const auto &list = qk::kCpuBackend.repack;
+        const qk::Device device = qk::device_at(qk::kCpuBackend, 0);
+        c.grouping = QK_GROUPING_ALONG_K;
+        const TestWeight source(c, uint32_t(c.k * 31 + c.n));
+        const qk_layout from = c.layout;
+        c.layout = to;
+        const TestWeight shape(c, 1);
+        if (!source.valid() || !shape.valid()) return;
+        const qk::RepackArgs args = {source.view(), shape.view()};
+        const auto expected = run(*list.kernels[list.count - 1], source, c, 1, device);
+        for (int32_t i = 0; i < list.count - 1; ++i) {
+            if (!sweep::takes(*list.kernels[i], args, device)) continue;
+            ++taken_;
+            for (const int32_t threads : {1, 3}) {
+                ASSERT_EQ(run(*list.kernels[i], source, c, threads, device), expected)
+                    << list.kernels[i]->name << " from layout " << from << ": " << describe(c);
+            }
         }
     }
-}
+};
 
-TEST(CpuRepack, EqualsGeneric) {
+TEST_F(CpuRepack, EqualsGeneric) {
     const int64_t sizes[][2] = {{1, 1},   {7, 17},   {8, 128},  {9, 130},   {13, 95},
                                 {16, 64}, {33, 257}, {40, 512}, {130, 515}, {145, 1043}};
     const qk_format scales[] = {QK_FORMAT_F16, QK_FORMAT_F32, QK_FORMAT_LUT8};
@@ -53,12 +55,11 @@ TEST(CpuRepack, EqualsGeneric) {
             }
         }
     }
-    printf("%lld runs of specialised kernels\n", (long long)g_taken);
 }
 
 #if defined(__x86_64__)  // elsewhere nothing is different
 // Large enough for the stores that go past the caches.
-TEST(CpuRepack, Streamed) {
+TEST_F(CpuRepack, Streamed) {
     const qk_layout packed = qk::kLayoutRows8;
     for (const qk_layout layout : {QK_LAYOUT_ROW, QK_LAYOUT_ROW_HIGH, QK_LAYOUT_AWQ_GEMM}) {
         compare({QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, layout, 2065, 4224, 128}, packed);
@@ -67,11 +68,11 @@ TEST(CpuRepack, Streamed) {
 }
 #endif
 
-TEST(CpuRepack, BytesAreCopied) {
+TEST(CpuRepackGeneric, BytesAreCopied) {
     const WeightCase c = {QK_FORMAT_LUT8, QK_FORMAT_F32, QK_LAYOUT_ROW, 33, 101, 50};
     const TestWeight source(c, 3);
     const auto &list = qk::kCpuBackend.repack;
-    EXPECT_EQ(run(*list.kernels[list.count - 1], source, c, 3), source.contents());
+    EXPECT_EQ(run(*list.kernels[list.count - 1], source, c, 3, {}), source.contents());
 }
 
 }  // namespace

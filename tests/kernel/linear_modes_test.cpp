@@ -69,7 +69,7 @@ class Modes : public ::testing::TestWithParam<Format> {
         const auto &list = mode == Mode::int8 ? backend.linear_int8 : backend.linear_bf16;
         for (int32_t i = 0; i < list.count; ++i) {
             const qk::Kernel<qk::LinearArgs> &kernel = *list.kernels[i];
-            if (!kernel.can_run(args, home->device)) {
+            if (!taken(*home, kernel, args)) {
                 tally_.refused(*home, kernel.name);
                 continue;
             }

@@ -12,6 +12,7 @@
 #include "harness/guarded.hpp"
 #include "harness/specs.hpp"
 #include "harness/tensor.hpp"
+#include "kernel/instruction_sets.hpp"
 
 namespace sweep {
 
@@ -105,6 +106,13 @@ qk::Status run(Home *home, const qk::Kernel<Args> &kernel, const Args &args, uin
     return status;
 }
 
+// Whether the kernel takes the case; on the CPU it must, where its instruction sets are here.
+template <class Args>
+bool taken(const Home &home, const qk::Kernel<Args> &kernel, const Args &args) {
+    return home.backend.device == QK_DEVICE_CPU ? takes(kernel, args, home.device)
+                                                : kernel.can_run(args, home.device);
+}
+
 // Calls body(kernel) for every kernel of `list` that takes the case. Some kernel must.
 template <class Args, class Body>
 void for_each_kernel(Home *home, const qk::KernelList<Args> &list, const Args &args, Tally *tally,
@@ -112,7 +120,7 @@ void for_each_kernel(Home *home, const qk::KernelList<Args> &list, const Args &a
     bool any = false;
     for (int32_t i = 0; i < list.count; ++i) {
         const qk::Kernel<Args> &kernel = *list.kernels[i];
-        if (!kernel.can_run(args, home->device)) {
+        if (!taken(*home, kernel, args)) {
             tally->refused(*home, kernel.name);
             continue;
         }

@@ -11,6 +11,7 @@
 #include "base/half.hpp"
 #include "format/describe.hpp"
 #include "kernel/guarded.hpp"
+#include "kernel/instruction_sets.hpp"
 
 struct WeightCase {
     qk_format format, scale_format;
@@ -135,14 +136,35 @@ class TestDense {
     Guarded memory_;
 };
 
+// This processor, and it without the byte permutes that nested scales and LUT8 are looked up by:
+// what AVX-512 does instead.
+inline std::vector<qk::Device> test_devices(const WeightCase &c) {
+    std::vector<qk::Device> devices = {qk::device_at(qk::kCpuBackend, 0)};
+    const bool looked_up = c.scale_format == QK_FORMAT_LUT8 || c.format == QK_FORMAT_LUT8;
+    if (looked_up && qk::has(devices[0], qk::cpu::kAvx512Vbmi)) {
+        devices.push_back(qk::device_at(qk::kCpuBackend, 0, ~qk::cpu::kAvx512Vbmi));
+    }
+    return devices;
+}
+
+// Kernels of vectors beside the generic one; counts how many runs were compared.
+class Specialised : public ::testing::Test {
+  protected:
+    void SetUp() override {
+        if (const char *why = sweep::why_no_vectors()) GTEST_SKIP() << why;
+    }
+    void TearDown() override { EXPECT_TRUE(IsSkipped() || taken_ > 0) << "no kernel took a case"; }
+    int64_t taken_ = 0;
+};
+
 // Tasks one after the other, last first: a result that depends on the order shows.
 inline void run_backwards(void *, int32_t count, void (*task)(void *, int32_t), void *argument) {
     for (int32_t i = count; i-- > 0;) task(argument, i);
 }
 
-inline qk::Launch test_launch(int32_t threads) {
+inline qk::Launch test_launch(int32_t threads, const qk::Device &device) {
     qk::Launch launch = {};
-    launch.device = qk::device_at(qk::kCpuBackend, 0);
+    launch.device = device;
     launch.parallel = {run_backwards, nullptr, threads};
     return launch;
 }

@@ -1,0 +1,51 @@
+// Which kernels must take a case: those that would on a processor with everything, if this one has
+// their instruction sets. The sets are read from a kernel's name, not asked from the kernel.
+#pragma once
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "backend/backend.hpp"
+#include "backend/registry.hpp"
+#include "cpu/features.hpp"
+
+namespace sweep {
+
+inline uint32_t sets_of(const std::string &kernel) {
+    using namespace qk::cpu;
+    const auto named = [&](const char *word) { return kernel.find(word) != std::string::npos; };
+    uint32_t sets = 0;
+    if (named("avx2")) sets |= kAvx2;
+    if (named("avx512")) sets |= kAvx2 | kAvx512;
+    if (named("vnni")) sets |= kAvx512Vnni;
+    if (named("avx512 bf16")) sets |= kAvx512Bf16;
+    if (kernel == "avx512 rows" || named("vnni int8") || kernel == "avx512 vnni") {
+        sets |= kAvx512Vbmi;  // whole bytes looked up in registers
+    }
+    if (named("neon")) sets |= kNeon;
+    if (named("dotprod")) sets |= kNeonDot;
+    if (named("i8mm")) sets |= kNeonI8mm;
+    return sets;
+}
+
+// Asks the kernel, and holds its answer against that rule.
+template <class Args>
+bool takes(const qk::Kernel<Args> &kernel, const Args &args, const qk::Device &device) {
+    const bool answer = kernel.can_run(args, device);
+    const uint32_t sets = sets_of(kernel.name);
+    const bool expected = kernel.can_run(args, {device.index, ~0u}) && qk::has(device, sets);
+    EXPECT_EQ(answer, expected) << kernel.name << " on instruction sets 0x" << std::hex
+                                << device.instruction_sets;
+    return answer;
+}
+
+// Null, or why there is nothing to hold against the generic kernels.
+inline const char *why_no_vectors() {
+    if (qk::kCpuBackend.dequantize.count == 1) return "built with QK_CPU_SIMD=OFF";
+    const uint32_t here = qk::cpu::features();
+    return (here & (qk::cpu::kAvx2 | qk::cpu::kNeon)) == 0 ? "this processor has no vectors that "
+                                                             "qk has kernels for"
+                                                           : nullptr;
+}
+
+}  // namespace sweep
