@@ -1,5 +1,6 @@
 #include "common.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -82,17 +83,51 @@ Tensor wrap_dense(const Context &context, qk_format format, int64_t rows, int64_
     return Tensor(tensor);
 }
 
+namespace {
+
+// Bytes of the UTF-8 character at text[at], 0 where there is none.
+size_t character_bytes(const std::string &text, size_t at) {
+    const auto byte = [&](size_t i) {
+        return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u;
+    };
+    const unsigned lead = byte(at), second = byte(at + 1);
+    const size_t bytes = lead < 0x80 ? 1 : lead < 0xc2 ? 0 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3
+                         : lead < 0xf5 ? 4 : 0;
+    for (size_t i = 1; i < bytes; ++i) {
+        if ((byte(at + i) & 0xc0) != 0x80) return 0;
+    }
+    const bool is_long = (lead == 0xe0 && second < 0xa0) || (lead == 0xf0 && second < 0x90);
+    const bool is_surrogate = lead == 0xed && second >= 0xa0;
+    return is_long || is_surrogate || (lead == 0xf4 && second >= 0x90) ? 0 : bytes;
+}
+
+// The controls C0, DEL and C1, which terminals obey, and those that turn the direction of text.
+bool is_control(const std::string &text, size_t at, size_t bytes) {
+    const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[at + i]); };
+    if (bytes == 1) return byte(0) < 0x20 || byte(0) == 0x7f;
+    if (bytes == 2) return byte(0) == 0xc2 && byte(1) < 0xa0;
+    if (bytes != 3 || byte(0) != 0xe2) return false;
+    return (byte(1) == 0x80 && byte(2) >= 0xa8 && byte(2) <= 0xae) ||
+           (byte(1) == 0x81 && byte(2) >= 0xa6 && byte(2) <= 0xa9);
+}
+
+}  // namespace
+
 std::string printable(const std::string &text) {
     std::string result;
-    for (size_t i = 0; i < text.size(); ++i) {
-        const unsigned char byte = static_cast<unsigned char>(text[i]);
-        // C2 80 to C2 9F are the C1 controls, which some terminals obey like escape sequences.
-        const bool c1 = byte == 0xc2 && i + 1 < text.size() &&
-                        static_cast<unsigned char>(text[i + 1]) < 0xa0;
-        if (c1) ++i;
-        result += byte < 0x20 || byte == 0x7f || c1 ? '?' : text[i];
+    for (size_t i = 0; i < text.size();) {
+        const size_t bytes = character_bytes(text, i);
+        const bool shown = bytes > 0 && !is_control(text, i, bytes);
+        result += shown ? text.substr(i, bytes) : "?";
+        i += std::max<size_t>(bytes, 1);
     }
     return result;
+}
+
+size_t columns_of(const std::string &text) {
+    size_t columns = 0;
+    for (const char c : text) columns += (static_cast<unsigned char>(c) & 0xc0) != 0x80;
+    return columns;
 }
 
 std::string human_bytes(double bytes) {

@@ -62,8 +62,9 @@ Tensor create_dense(const Context &context, qk_format format, int64_t rows, int6
 Tensor wrap_dense(const Context &context, qk_format format, int64_t rows, int64_t columns,
                   void *data);
 
-// Text of a file for a terminal: control characters become '?'.
+// Text of a file for a terminal: control characters, and bytes that are no UTF-8, become '?'.
 std::string printable(const std::string &text);
+size_t columns_of(const std::string &printable);  // of a terminal: a character each
 std::string human_bytes(double bytes);
 std::string plural(int64_t count, const char *noun);  // "1 layer", "2 layers"
 

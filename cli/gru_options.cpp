@@ -1,90 +1,100 @@
 #include "gru_options.hpp"
 
+#include "usage.hpp"
+
 namespace {
 
 const char *const kArrayHelp =
-    "float32 sequences: .npy [t,c] or [t,b,c], or .f32, the values alone";
+    "float32 sequences: .npy [t,c] or [t,b,c], or .f32, which holds the values alone";
 const char *const kBatchHelp =
-    "sequences side by side in files of values alone: [t,b,c]; default: [t,c]";
+    "sequences side by side, 1 to 65535, in files that hold values alone: [t,b,c]; default: [t,c]";
 
 void add_info(CLI::App *gru, CommonOptions *common, GruInfoOptions *options) {
-    CLI::App *command = gru->add_subcommand("info", "sizes, widths, scales and tables");
-    command->add_option("file", options->file, "a .qkg file")->required();
+    CLI::App *command = gru->add_subcommand("info", "show sizes, widths, scales and tables");
+    command->add_option("FILE", options->file, "a .qkg file")->required();
     add_common(command, common);
     command->footer("Example:\n  qk gru info denoiser.qkg");
 }
 
 void add_quantize(CLI::App *gru, CommonOptions *common, GruQuantizeOptions *options) {
     CLI::App *command =
-        gru->add_subcommand("quantize", "PyTorch GRU weights and data to a .qkg file");
+        gru->add_subcommand("quantize", "turn a PyTorch GRU and sample data into a .qkg file");
     command
-        ->add_option("in", options->input,
+        ->add_option("IN", options->input,
                      "a checkpoint with NAME.weight_ih_l0, .weight_hh_l0, .bias_ih_l0 and "
                      ".bias_hh_l0 in f32, f16 or bf16")
         ->required();
-    command->add_option("out", options->output, "the .qkg file to write")->required();
+    command->add_option("OUT", options->output, "the .qkg file to write")->required();
+    several(command->add_option("--calibrate", options->calibration, kArrayHelp), "DATA")
+        ->required();
+    command->add_option("--test", options->test, "measure the error on these sequences, too")
+        ->type_name("DATA");
     command
-        ->add_option("--calibrate", options->calibration,
-                     std::string(kArrayHelp) + "; may be given again")
-        ->required()
-        ->allow_extra_args(false);
-    command->add_option("--test", options->test, "measure on these sequences as well");
-    command->add_option("--name", options->name,
-                        "the GRU's name, 'encoder.gru'; default: the only one in the file");
-    command->add_option("--cell", options->cell,
-                        "PyTorch's suffix of one layer and direction: l1, l0_reverse; default: l0");
-    command->add_option("--preset", options->preset, "weights and activations; default: w8h16")
-        ->check(CLI::IsMember({"w8a8", "w8h16", "w8a16", "w16a16"}));
-    command->add_option("--ranges", options->ranges, "default: minmax")
-        ->check(CLI::IsMember({"minmax", "moving", "mse"}));
+        ->add_option("--name", options->name,
+                     "name of the GRU, 'encoder.gru'; default: the only one in the file")
+        ->type_name("NAME");
+    command
+        ->add_option("--cell", options->cell,
+                     "PyTorch's suffix of one layer and direction: l1, l0_reverse; default: l0")
+        ->type_name("SUFFIX");
+    one_of(command->add_option("--preset", options->preset,
+                               "bits of weights and activations; default: w8h16"),
+           {"w8a8", "w8h16", "w8a16", "w16a16"});
+    one_of(command->add_option("--ranges", options->ranges,
+                               "how ranges follow from the data; default: minmax"),
+           {"minmax", "moving", "mse"});
     command->add_flag("--uniform-tables", options->uniform_tables,
                       "smoother gate tables; w8h16 has them");
     command->add_flag("--bias-correction", options->bias_correction,
-                      "biases take back the mean error of the weights; w8h16 has it");
-    command->add_flag("--headroom", options->headroom, "twice the seen ranges, beyond 8 bits");
+                      "let biases take back the mean error of the weights; w8h16 does");
+    command->add_flag("--headroom", options->headroom,
+                      "twice the ranges seen, for what has more than 8 bits");
     command->add_flag("--h-view-8", options->h_view_8,
-                      "R multiplies the high 8 bits of a wider state; w8h16 has it");
-    command
-        ->add_option("--bits", options->bits,
-                     "TENSOR=BITS, 4 to 16, of biases to 32: one of 'qk gru info' by its name; may "
-                     "be given again")
-        ->allow_extra_args(false);
-    command->add_option("--granularity", options->granularity,
-                        "scales of weights and biases; default: channel")
-        ->check(CLI::IsMember({"tensor", "gate", "channel"}));
-    command->add_option("--batch", options->batch, kBatchHelp)->check(CLI::Range(1, 65535));
+                      "let R multiply the high 8 bits of a wider state; w8h16 does");
+    several(command->add_option("--bits", options->bits,
+                                "4 to 16 bits, biases up to 32, for a tensor that 'qk gru info' "
+                                "names"),
+            "TENSOR=BITS");
+    one_of(command->add_option("--granularity", options->granularity,
+                               "what shares a scale of weights and biases; default: channel"),
+           {"tensor", "gate", "channel"});
+    whole_number(command->add_option("--batch", options->batch, kBatchHelp), 1, 65535);
     command->add_flag("--force", options->force, "replace an existing file");
     add_common(command, common);
     add_threads(command, common);
     command->footer(
         "Reports SQNR, 10 log10(sum h^2 / sum (h - hq)^2) over the hidden states, in dB.\n"
         "Examples:\n  qk gru quantize model.safetensors gru.qkg --calibrate x.npy --test y.npy\n"
-        "  qk gru quantize model/ back.qkg --name encoder --cell l0_reverse --calibrate x.npy");
+        "  qk gru quantize model/ back.qkg --cell l0_reverse --calibrate x.npy");
 }
 
 void add_run(CLI::App *gru, CommonOptions *common, GruRunOptions *options) {
-    CLI::App *command = gru->add_subcommand("run", "sequences in, hidden states out");
-    command->add_option("file", options->file, "a .qkg file")->required();
+    CLI::App *command = gru->add_subcommand("run", "turn sequences into hidden states");
+    command->add_option("FILE", options->file, "a .qkg file")->required();
     command
-        ->add_option("input", options->input,
+        ->add_option("INPUT", options->input,
                      "sequences, .npy [t,c] or [t,b,c], or the values alone: float32 (.f32) or the "
                      "GRU's codes (.i8, .i16)")
         ->required();
     command
-        ->add_option("output", options->output,
-                     "a .npy, .f32, .i8 or .i16 to write: [t,h] or [t,b,h]")
+        ->add_option("OUTPUT", options->output,
+                     "the .npy, .f32, .i8 or .i16 file to write: [t,h] or [t,b,h]")
         ->required();
-    command->add_option("--initial-state", options->initial_state,
-                        "float32 states to start from, .npy or .f32 [b,h]; default: zero");
-    command->add_option("--final-state", options->final_state,
-                        "a .npy or .f32 to write the last states to, [b,h]");
+    command
+        ->add_option("--initial-state", options->initial_state,
+                     "float32 states to start from, .npy or .f32 [b,h]; default: zero")
+        ->type_name("STATES");
+    command
+        ->add_option("--final-state", options->final_state,
+                     "a .npy or .f32 to write the last states to, [b,h]")
+        ->type_name("STATES");
     command->add_flag("--codes", options->codes, "write a .npy of codes instead of float32");
-    command->add_option("--batch", options->batch, kBatchHelp)->check(CLI::Range(1, 65535));
+    whole_number(command->add_option("--batch", options->batch, kBatchHelp), 1, 65535);
     command->add_flag("--force", options->force, "replace existing files");
     add_common(command, common);
     add_threads(command, common);
     command->footer(
-        "Reads and writes piece by piece: memory does not grow with the length.\n"
+        "Works piece by piece: memory does not grow with the length.\n"
         "Examples:\n  qk gru run gru.qkg x.npy h.npy\n"
         "  qk gru run gru.qkg monday.f32 h1.f32 --final-state s.f32\n"
         "  qk gru run gru.qkg tuesday.f32 h2.f32 --initial-state s.f32\n"
@@ -94,19 +104,20 @@ void add_run(CLI::App *gru, CommonOptions *common, GruRunOptions *options) {
 }  // namespace
 
 void add_common(CLI::App *command, CommonOptions *common) {
-    command->add_flag("--json", common->json, "print one JSON object to stdout");
-    command->add_flag("-q,--quiet", common->quiet, "no notes and no progress bar on stderr");
+    command->add_flag("--json", common->json, "print one JSON object instead of text");
+    command->add_flag("-q,--quiet", common->quiet, "no notes and no progress bar");
 }
 
 void add_threads(CLI::App *command, CommonOptions *common) {
-    command->add_option("--threads", common->threads, "CPU threads; 0: all cores")
-        ->check(CLI::Range(0, 1024));
+    whole_number(command->add_option("--threads", common->threads,
+                                     "CPU threads, up to 1024; default: 0, one for each core"),
+                 0, 1024);
 }
 
 void add_gru(CLI::App *app, CommonOptions *common, GruOptions *options) {
-    CLI::App *gru = app->add_subcommand("gru", "integer GRUs: info, quantize, run");
+    CLI::App *gru = app->add_subcommand("gru", "integer GRUs: quantize, run, info");
     gru->require_subcommand(1);
-    gru->footer("'qk gru COMMAND --help' has examples.");
+    gru->footer("'qk gru COMMAND --help' lists the options and has examples.");
     add_info(gru, common, &options->info);
     add_quantize(gru, common, &options->quantize);
     add_run(gru, common, &options->run);

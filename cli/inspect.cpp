@@ -27,16 +27,27 @@ Row layer_row(const qk_layer &layer) {
             known ? "yes" : "no: " + printable(layer.reason)};
 }
 
+// Where a name is very long, its row sticks out: the others stay readable.
 void print_table(const std::vector<Row> &rows) {
+    constexpr size_t kWidest = 60;
     std::vector<size_t> widths(rows[0].size(), 0);
     for (const Row &row : rows) {
-        for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+        for (size_t i = 0; i < row.size(); ++i) {
+            widths[i] = std::max(widths[i], std::min(columns_of(row[i]), kWidest));
+        }
     }
     for (const Row &row : rows) {
+        std::string line;
+        size_t end = 0;  // of this cell's column
         for (size_t i = 0; i < row.size(); ++i) {
-            const bool last = i + 1 == row.size();
-            std::printf("%-*s%s", last ? 0 : int(widths[i]), row[i].c_str(), last ? "\n" : "  ");
+            line += row[i];
+            end += widths[i];
+            if (i + 1 == row.size()) break;
+            const size_t at = columns_of(line);
+            line.append(at < end ? end - at + 2 : 2, ' ');
+            end += 2;
         }
+        std::printf("%s\n", line.c_str());
     }
 }
 

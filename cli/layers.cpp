@@ -1,6 +1,53 @@
 #include "layers.hpp"
 
+#include <algorithm>
+#include <cctype>
+#include <cstring>
+
 #include <fnmatch.h>
+
+#include "nearest.hpp"
+
+namespace {
+
+size_t end_of_digits(const char *text, size_t at) {
+    while (std::isdigit(static_cast<unsigned char>(text[at])) != 0) ++at;
+    return at;
+}
+
+size_t skip_zeros(const char *text, size_t at) {
+    while (text[at] == '0') ++at;
+    return at;
+}
+
+// layers.2 comes before layers.10: runs of digits are compared as numbers.
+bool natural_less(const char *a, const char *b) {
+    size_t i = 0, j = 0;
+    while (a[i] != 0 && b[j] != 0) {
+        const size_t a_end = end_of_digits(a, i), b_end = end_of_digits(b, j);
+        if (a_end == i || b_end == j) {
+            if (a[i] != b[j]) break;
+            ++i, ++j;
+            continue;
+        }
+        i = std::min(skip_zeros(a, i), a_end);
+        j = std::min(skip_zeros(b, j), b_end);
+        if (a_end - i != b_end - j) return a_end - i < b_end - j;
+        const int order = std::strncmp(a + i, b + j, a_end - i);
+        if (order != 0) return order < 0;
+        i = a_end, j = b_end;
+    }
+    const auto x = static_cast<unsigned char>(a[i]), y = static_cast<unsigned char>(b[j]);
+    return x != y ? x < y : std::strcmp(a, b) < 0;  // 01 and 1 are one number
+}
+
+template <class Named>
+void sort_by_name(std::vector<Named> *items) {
+    const auto less = [](const Named &a, const Named &b) { return natural_less(a.name, b.name); };
+    std::sort(items->begin(), items->end(), less);
+}
+
+}  // namespace
 
 std::vector<qk_layer> all_layers(const Checkpoint &checkpoint) {
     std::vector<qk_layer> layers(
@@ -10,6 +57,7 @@ std::vector<qk_layer> all_layers(const Checkpoint &checkpoint) {
                                   sizeof layers[i]),
               "layer", nullptr);
     }
+    sort_by_name(&layers);
     return layers;
 }
 
@@ -20,6 +68,7 @@ std::vector<qk_file_tensor> all_tensors(const Checkpoint &checkpoint) {
         check(qk_checkpoint_tensor(checkpoint.get(), static_cast<int64_t>(i), &tensors[i]),
               "tensor", nullptr);
     }
+    sort_by_name(&tensors);
     return tensors;
 }
 
@@ -66,12 +115,21 @@ bool matches(const std::vector<std::string> &patterns, const std::string &name) 
     return false;
 }
 
+void fail_unknown_layer(const std::string &what, const std::string &name,
+                        const std::vector<qk_layer> &layers) {
+    std::vector<std::string> names;
+    for (const qk_layer &layer : layers) names.push_back(layer.name);
+    const std::string near = nearest(name, names);
+    throw Failure(kUsage, what + (near.empty() ? "; 'qk inspect' lists the layers"
+                                               : "; did you mean '" + near + "'?"));
+}
+
 std::vector<qk_layer> select_layers(const std::vector<qk_layer> &layers,
                                     const std::vector<std::string> &patterns) {
     for (const std::string &pattern : patterns) {
         bool found = false;
         for (const qk_layer &layer : layers) found = found || matches({pattern}, layer.name);
-        if (!found) throw Failure(kUsage, "no layer matches '" + printable(pattern) + "'");
+        if (!found) fail_unknown_layer("no layer matches '" + pattern + "'", pattern, layers);
     }
     std::vector<qk_layer> selected;
     for (const qk_layer &layer : layers) {

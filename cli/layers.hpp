@@ -6,6 +6,7 @@
 
 #include "common.hpp"
 
+// Both in order of names, numbers in them as numbers: layers.2 comes before layers.10.
 std::vector<qk_layer> all_layers(const Checkpoint &checkpoint);
 std::vector<qk_file_tensor> all_tensors(const Checkpoint &checkpoint);
 inline bool is_quantized(const qk_layer &layer) { return layer.dialect != QK_DIALECT_DENSE; }
@@ -18,6 +19,9 @@ bool is_plain_data(const Checkpoint &checkpoint, const qk_layer &layer);
 void add_weight_tensors(const Checkpoint &checkpoint, const qk_layer &layer,
                         std::set<std::string> *names);
 
+// what: "no layer ..."; names the layer whose name is nearest.
+[[noreturn]] void fail_unknown_layer(const std::string &what, const std::string &name,
+                                     const std::vector<qk_layer> &layers);
 // Shell patterns (* ? [...]); '*' also crosses dots.
 bool matches(const std::vector<std::string> &patterns, const std::string &name);
 // The layers that match; throws when a pattern matches none.

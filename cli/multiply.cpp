@@ -24,13 +24,32 @@ struct Device {
 Device parse_device(const std::string &name) {
     if (name == "cpu") return {};
     if (name == "cuda") return {QK_DEVICE_CUDA, 0};
-    char *end = nullptr;
-    const bool indexed = name.compare(0, 5, "cuda:") == 0 && name.size() > 5 && name.size() < 10;
-    const long index = indexed ? std::strtol(name.c_str() + 5, &end, 10) : -1;
-    if (index < 0 || *end != 0) {
-        throw Failure(kUsage, "--device " + name + ": accepted are cpu, cuda and cuda:INDEX");
+    const std::string index = name.compare(0, 5, "cuda:") == 0 ? name.substr(5) : "";
+    if (index.empty() || index.size() > 4 ||
+        index.find_first_not_of("0123456789") != std::string::npos) {
+        throw Failure(kUsage, "--device " + (name.empty() ? "''" : name) +
+                                  ": accepted are cpu, cuda and cuda:INDEX");
     }
-    return {QK_DEVICE_CUDA, static_cast<int>(index)};
+    return {QK_DEVICE_CUDA, std::stoi(index)};
+}
+
+// Says more than the library's status can.
+void check_device(const Device &device) {
+    if (device.kind != QK_DEVICE_CUDA) return;
+    int32_t count = 0;
+    check(qk_device_count(QK_DEVICE_CUDA, &count), "cannot count devices", nullptr);
+    if (device.index < count) return;
+    const std::string start = "--device cuda: ";
+    if (std::strstr(qk_build_info(), "cuda") == nullptr) {
+        throw Failure(kUnsupported, start + "this qk was built without CUDA; configure it with "
+                                            "-DQK_CUDA=ON");
+    }
+    if (count == 0) {
+        throw Failure(kUnsupported, start + "no GPU, or no driver for it, was found; nvidia-smi "
+                                            "tells which");
+    }
+    throw Failure(kUnsupported, "--device cuda:" + std::to_string(device.index) +
+                                    ": there are " + plural(count, "GPU") + ", counted from 0");
 }
 
 qk_layer choose_layer(const Checkpoint &checkpoint, const std::string &name) {
@@ -38,7 +57,8 @@ qk_layer choose_layer(const Checkpoint &checkpoint, const std::string &name) {
     if (!name.empty()) {
         if (qk_checkpoint_find_layer(checkpoint.get(), name.c_str(), &layer, sizeof layer) !=
             QK_OK) {
-            throw Failure(kUsage, "no layer '" + name + "' in the file");
+            fail_unknown_layer("no layer '" + name + "' in the file", name,
+                               all_layers(checkpoint));
         }
         check(layer.status, name, layer.reason);
         return layer;
@@ -228,6 +248,7 @@ Timing multiply(const CommonOptions &common, const MultiplyOptions &options, con
     const uint32_t flags = p->mode == Mode::bf16   ? QK_CONTEXT_BF16_PRODUCTS
                            : p->mode == Mode::int8 ? QK_CONTEXT_INT8_ACTIVATIONS
                                                    : 0;
+    check_device(device);
     Context context = create_context(common.threads, device.kind, device.index, 0, flags);
     // On the CPU the weight stays in the file's mapping, as a program would leave it there.
     const LoadedLayer loaded = load_layer(checkpoint, context, layer.name,

@@ -3,6 +3,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -13,9 +14,23 @@ volatile std::sig_atomic_t caught_signal = 0;
 
 void remember(int signal) { caught_signal = signal; }
 
-int terminal_columns() {
+// A dumb terminal cannot go back to the start of a line.
+bool can_draw() {
+    const char *kind = std::getenv("TERM");
+    return isatty(STDERR_FILENO) != 0 && kind != nullptr && kind[0] != 0 &&
+           std::strcmp(kind, "dumb") != 0;
+}
+
+size_t terminal_columns() {
     winsize size = {};
     return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
+
+// At most this many columns of a printable text.
+std::string cut(const std::string &text, size_t columns) {
+    size_t end = text.size();
+    while (columns_of(text.substr(0, end)) > columns) --end;
+    return text.substr(0, end);
 }
 
 }  // namespace
@@ -35,13 +50,11 @@ void die_of_signal() {
 }
 
 Progress::Progress(const CommonOptions &options, int64_t total)
-    : visible_(!options.quiet && !options.json && isatty(STDERR_FILENO) != 0),
+    : visible_(!options.quiet && !options.json && can_draw()),
       total_(total > 0 ? total : 1),
       next_draw_(std::chrono::steady_clock::now() + std::chrono::milliseconds(300)) {}
 
-Progress::~Progress() {
-    if (visible_) std::fputs("\r\033[K", stderr);
-}
+Progress::~Progress() { show(""); }
 
 void Progress::advance(int64_t amount, const std::string &doing) {
     if (caught_signal != 0) throw Interrupted();
@@ -49,10 +62,10 @@ void Progress::advance(int64_t amount, const std::string &doing) {
     const auto now = std::chrono::steady_clock::now();
     if (!visible_ || now < next_draw_) return;
     next_draw_ = now + std::chrono::milliseconds(100);
-    draw(doing);
+    show(bar(doing));
 }
 
-void Progress::draw(const std::string &doing) const {
+std::string Progress::bar(const std::string &doing) const {
     constexpr int kBar = 30;
     const double fraction = done_ < total_ ? double(done_) / double(total_) : 1.0;
     std::string line = "[";
@@ -60,8 +73,15 @@ void Progress::draw(const std::string &doing) const {
     char percent[16];
     std::snprintf(percent, sizeof percent, "] %3d%% ", int(fraction * 100));
     line += percent + printable(doing);
-    const size_t columns = static_cast<size_t>(terminal_columns());
-    if (line.size() >= columns) line.resize(columns - 1);
-    std::fprintf(stderr, "\r%s\033[K", line.c_str());
+    return cut(line, terminal_columns() - 1);
+}
+
+// Blanks, not an escape sequence, wipe what the last line had more.
+void Progress::show(const std::string &line) {
+    const size_t columns = columns_of(line);
+    if (columns == 0 && shown_ == 0) return;
+    const std::string blanks(shown_ > columns ? shown_ - columns : 0, ' ');
+    std::fprintf(stderr, "\r%s%s%s", line.c_str(), blanks.c_str(), columns == 0 ? "\r" : "");
     std::fflush(stderr);
+    shown_ = columns;
 }

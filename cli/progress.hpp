@@ -16,9 +16,11 @@ class Progress {
     void advance(int64_t amount, const std::string &doing);
 
   private:
-    void draw(const std::string &doing) const;
+    std::string bar(const std::string &doing) const;
+    void show(const std::string &line);
     bool visible_;
     int64_t total_, done_ = 0;
+    size_t shown_ = 0;  // columns on the terminal
     std::chrono::steady_clock::time_point next_draw_;
 };
 

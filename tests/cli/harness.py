@@ -54,6 +54,15 @@ def floats(values):
     return struct.pack(f"<{len(values)}f", *values)
 
 
+def too_large_for_f16(k):
+    """A row of weights whose product with qk multiply's x is infinite in f16, but not in double."""
+    weights, state = [], 1
+    for _ in range(k):  # the x of qk multiply
+        state = (state * 6364136223846793005 + 1442695040888963407) % 2**64
+        weights.append(6e4 if state >> 57 >= 64 else -6e4)
+    return weights
+
+
 class Case(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()

@@ -1,42 +1,17 @@
-"""qk info, inspect, verify and multiply: results, exit codes, damaged files."""
+"""qk inspect, verify and multiply: results, exit codes, damaged files."""
 import itertools
 import json
 import math
+import os
+import shutil
 import struct
+import subprocess
 import unittest
 
-from harness import GOLDEN, LOADABLE, REFUSED, Case, floats, pack, read, safetensors
+from harness import (COMMAND, GOLDEN, LOADABLE, REFUSED, Case, floats, pack, read, safetensors,
+                     too_large_for_f16)
 
 Q = "model.layers.0.self_attn.q_proj"
-
-
-class Usage(Case):
-    def test_info(self):
-        info = self.run_json("info")
-        self.assertRegex(info["version"], r"^\d+\.\d+\.\d+$")
-        self.assertEqual(info["cpu_devices"], 1)
-        self.assertIn(info["version"], self.run_qk("info").stdout)
-        self.assertIn(info["build"], self.run_qk("--version").stdout)
-
-    def test_help(self):
-        self.assertIn("Exit codes", self.run_qk("--help").stdout)
-        for command in ("inspect", "verify", "dequantize", "quantize", "multiply"):
-            self.assertIn("Example", self.run_qk(command, "--help").stdout)
-
-    def test_wrong_command_lines(self):
-        for arguments in ([], ["nonsense"], ["inspect"], ["inspect", "a", "b"], ["info", "--nope"],
-                          ["verify", "a", "--threads", "-1"], ["dequantize", "a"],
-                          ["dequantize", "a", "b", "--dtype", "f8"],
-                          ["quantize", "a", "b", "--format", "int3"],
-                          ["multiply", "a", "--rows", "0"]):
-            done = self.run_qk(*arguments, code=2)
-            self.assertEqual(done.stdout, "", arguments)
-            self.assertNotEqual(done.stderr, "", arguments)
-
-    def test_full_disk_behind_stdout(self):
-        with open("/dev/full", "w") as full:
-            done = self.run_qk("inspect", GOLDEN / LOADABLE[0], code=3, stdout=full)
-        self.assertEqual(done.stderr, "qk: cannot write to standard output\n")
 
 
 class Inspect(Case):
@@ -66,13 +41,50 @@ class Inspect(Case):
             self.assertIn(layer["reason"], self.run_qk("inspect", GOLDEN / name).stdout)
 
     def test_control_characters_stay_in_the_file(self):
-        name = "a\x1b[31m\x07\u009b2J.weight"
+        name = "a\x1b[31m\x07\x7f\u009b2J\u202e\u00e9.weight"
         path = self.write("a.safetensors", safetensors({name: ("F32", [1, 1], floats([1]))}))
         for options in ([], ["--tensors"]):
             shown = self.run_qk("inspect", path, *options).stdout
-            self.assertIn("a?[31m??2J", shown)
+            self.assertIn("a?[31m???2J?\u00e9", shown)
             self.assertFalse(any(ord(c) < 32 and c != "\n" or 127 <= ord(c) < 160 for c in shown))
         self.assertEqual(self.run_json("inspect", path)["layers"][0]["name"] + ".weight", name)
+
+
+    def test_a_path_that_is_no_utf8(self):
+        path = os.fsencode(self.folder) + b"/a\x7f\xff\xc2\x9b\xe2\x80.safetensors"
+        done = subprocess.run([*map(os.fsencode, COMMAND), b"inspect", path], capture_output=True)
+        self.assertEqual((done.returncode, done.stdout), (3, b""))
+        said = done.stderr.decode()  # which must be UTF-8
+        self.assertIn("a?", said)
+        self.assertFalse(any(ord(c) < 32 and c != "\n" or 127 <= ord(c) < 160 for c in said))
+
+    def test_natural_order(self):
+        names = ["a.1", "a.2", "a.10", "a.11", "b", "l.02.x", "l.2.x", "l.10.x", "l.10.y", "l2.1"]
+        tensors = {n + ".weight": ("F32", [1, 1], floats([1])) for n in names}
+        path = self.write("a.safetensors", safetensors(tensors))
+        self.assertEqual([layer["name"] for layer in self.run_json("inspect", path)["layers"]],
+                         names)
+        tensors = self.run_json("inspect", path, "--tensors")["tensors"]
+        self.assertEqual([t["name"] for t in tensors], [n + ".weight" for n in names])
+        table = self.run_qk("inspect", path, "--tensors").stdout.splitlines()
+        self.assertEqual([line.split()[0] for line in table if " F32 " in line],
+                         [n + ".weight" for n in names])
+        self.assertEqual([line.split()[0] for line in table if " dense " in line], names)
+        done = self.run_json("quantize", path, self.folder / "b.safetensors", "--exclude", "a.*")
+        self.assertEqual(done["dense_layers"], names[:4])
+        chosen = self.run_json("multiply", self.folder / "b.safetensors", "--repeat", 1)
+        self.assertEqual(chosen["layer"], "b")
+        bad = {n + ".weight": ("F32", [1, 1], floats([math.nan])) for n in names}
+        found = self.run_json("verify", self.write("c.safetensors", safetensors(bad)), code=1)
+        self.assertEqual([f["name"] for f in found["findings"]], [n + ".weight" for n in names])
+
+    def test_a_long_name_does_not_widen_the_table(self):
+        tensors = {n + ".weight": ("F32", [1, 1], floats([1])) for n in ("a", "b" * 1000)}
+        path = self.write("a.safetensors", safetensors(tensors))
+        lines = self.run_qk("inspect", path).stdout.splitlines()
+        row, = (line for line in lines if line.startswith("a "))
+        self.assertLess(len(row), 140)
+        self.assertTrue(any("b" * 1000 in line for line in lines))
 
 
 class Hostile(Case):
@@ -173,6 +185,21 @@ class Verify(Case):
             if code == 0:
                 self.assertEqual(found["zero_scales"], 1)
 
+    def test_padding_has_no_zero_scales(self):
+        # AutoAWQ's gemv pads the scales of each row with zeros: 1 group of 8 places.
+        for name in ("awq_gemv_g128", "awq_gemv_g64", "awq_gemv_g32"):
+            tensors = read(GOLDEN / name)
+            self.assertTrue(any(b"\0\0" * 3 in content for key, (_, _, content) in tensors.items()
+                                if key.endswith(".scales")), "no padding to count")
+            self.assertEqual(self.run_json("verify", GOLDEN / name)["zero_scales"], 0, name)
+            key = next(key for key in tensors if key.endswith(".scales"))
+            dtype, shape, content = tensors[key]
+            tensors[key] = (dtype, shape, bytes(2) + content[2:])
+            (self.folder / name).mkdir()
+            self.write(name + "/model.safetensors", safetensors(tensors))
+            shutil.copy(GOLDEN / name / "config.json", self.folder / name)
+            self.assertEqual(self.run_json("verify", self.folder / name)["zero_scales"], 1, name)
+
     def test_another_table_is_refused(self):
         tensors = read(GOLDEN / "bnb_nf4")
         dtype, shape, content = tensors[f"{Q}.weight.quant_map"]
@@ -200,6 +227,16 @@ class Multiply(Case):
         self.assertEqual(done["checksum"] * 64, round(done["checksum"] * 64))
         self.assertEqual((done["worst_error"], done["runs"]), (0, 2))
         self.assertIn("within its bound", self.run_qk("multiply", path, "a").stdout)
+
+    def test_an_error_outside_its_bound_is_reported(self):
+        weight = ("F32", [2, 64], floats([1.0] * 64 + too_large_for_f16(64)))
+        path = self.write("a.safetensors", safetensors({"a.weight": weight}))
+        self.run_qk("multiply", path, "a")
+        done = self.run_qk("multiply", path, "a", "--dtype", "f16", code=1)
+        self.assertIn("OUTSIDE its bound", done.stdout)
+        self.assertEqual(done.stderr, "qk: a: the product is outside its error bound\n")
+        done = self.run_qk("multiply", path, "a", "--dtype", "f16", "--json", code=1)
+        self.assertIsNone(json.loads(done.stdout)["share_of_bound"])
 
     def test_modes(self):
         def run(layer, mode, *more):
