@@ -1,6 +1,7 @@
 #include "output.hpp"
 
 #include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -15,10 +16,29 @@ bool exists(const std::string &path) {
     return lstat(path.c_str(), &status) == 0;
 }
 
+// "bin" of "dir/out.bin": letters and digits that begin with a letter, as no version number does.
+std::string extension(const std::string &path) {
+    const std::string name = path.substr(path.rfind('/') + 1);
+    const size_t dot = name.rfind('.');
+    if (dot == std::string::npos || dot == 0) return "";
+    const std::string end = name.substr(dot + 1);
+    const auto is_letter_or_digit = [](unsigned char c) { return std::isalnum(c) != 0; };
+    const bool is_word = std::all_of(end.begin(), end.end(), is_letter_or_digit);
+    return is_word && !end.empty() && std::isalpha(static_cast<unsigned char>(end[0])) ? end : "";
+}
+
+bool is_directory(const std::string &path) {
+    struct stat status;
+    return stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
+}
+
+// A name that looks like another kind of file must not quietly become a directory.
 bool is_file_name(const std::string &path) {
-    const std::string suffix = ".safetensors";
-    return path.size() > suffix.size() &&
-           path.compare(path.size() - suffix.size(), suffix.size(), suffix) == 0;
+    const std::string end = extension(path);
+    if (end == "safetensors") return true;
+    if (end.empty() || is_directory(path)) return false;
+    throw Failure(kUsage, path + ": the output is a file named *.safetensors or a directory; " +
+                              path + "/ is a directory whatever its name");
 }
 
 void refuse_existing(const std::string &path, bool force) {
@@ -30,10 +50,7 @@ void refuse_existing(const std::string &path, bool force) {
 // True when it was not there before.
 bool make_directory(const std::string &path) {
     if (mkdir(path.c_str(), 0777) == 0) return true;
-    struct stat status;
-    if (errno == EEXIST && stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode)) {
-        return false;
-    }
+    if (errno == EEXIST && is_directory(path)) return false;
     throw Failure(kFile, "cannot make the directory " + path + ": " + std::strerror(errno));
 }
 

@@ -149,6 +149,33 @@ class Lists(Case):
         self.assertEqual(done["decoded_layers"], 2)
 
 
+class Outputs(Case):
+    """A file named *.safetensors, or a directory: never a directory by mistake."""
+
+    def test_other_files(self):
+        for name in ("out.bin", "x.safetensors.bak", "x.gguf", "a.b/out.pt", "out.SAFETENSORS",
+                     "model.v2", ".a.json"):
+            out = self.folder / name
+            out.parent.mkdir(exist_ok=True)
+            for command in (["dequantize", NF4], ["quantize", DENSE]):
+                self.assertEqual(self.fails(2, *command, out, "--force"),
+                                 f"qk: {out}: the output is a file named *.safetensors or a "
+                                 f"directory; {out}/ is a directory whatever its name\n")
+
+    def test_directories(self):
+        (self.folder / "there.bin").mkdir()
+        for name in ("out", "Llama-3.1-8B", "Qwen2.5-7B-nf4", "phi-3.5", ".hidden", "there.bin",
+                     "new.bin/", "x.safetensors/"):
+            self.run_qk("dequantize", NF4, f"{self.folder}/{name}")
+            self.assertEqual(sorted(os.listdir(self.folder / name)),
+                             ["config.json", "model.safetensors"], name)
+
+    def test_files(self):
+        for name in ("a.safetensors", "a.b.safetensors", "model-00001-of-00002.safetensors"):
+            self.run_qk("dequantize", NF4, self.folder / name)
+            self.assertTrue((self.folder / name).is_file())
+
+
 class ExitCodes(Case):
     """docs/cli.md's table: every code, from every command that has it."""
 
@@ -181,11 +208,11 @@ class ExitCodes(Case):
             "verify": {0: [[NF4]], 1: [[self.nan]], 2: [[NF4, "--threads", "x"]],
                        3: [[missing], [self.damaged]], 4: [[GOLDEN / REFUSED[0]]]},
             "dequantize": {0: [[NF4, out, "--force"]], 1: [[DENSE, out], [NF4, self.nan]],
-                           2: [[NF4, out, "--layer", "x"]],
+                           2: [[NF4, out, "--layer", "x"], [NF4, self.folder / "out.bin"]],
                            3: [[missing, out], [self.damaged, out], [NF4, missing / out.name]],
                            4: [[GOLDEN / REFUSED[0], out]]},
             "quantize": {0: [[DENSE, out, "--force"]], 1: [[self.nan, out], [DENSE, self.nan]],
-                         2: [[DENSE, out, "--group", 7]],
+                         2: [[DENSE, out, "--group", 7], [DENSE, self.folder / "out.bin"]],
                          3: [[missing, out], [self.damaged, out], [DENSE, missing / out.name]],
                          4: [[NF4, out]]},
             "multiply": {0: [[NF4, "--repeat", 1]], 1: [[large, "a", "--dtype", "f16"]],
