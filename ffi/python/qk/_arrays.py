@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from . import _torch
 from ._abi import CONSTANTS, FORMATS, STRUCTS, lib
 from ._errors import refuse
 
@@ -93,6 +94,9 @@ def from_numpy(array: np.ndarray[Any, Any], name: str, output: bool) -> Memory:
     if format is None:
         raise refuse("FORMAT", f"{name}: is {array.dtype}, accepted are float32, float16, "
                      "bfloat16, int8 and int16")
+    if isinstance(array, np.ma.MaskedArray):
+        raise refuse("ARGUMENT", f"{name}: is a masked array, accepted are arrays without a mask; "
+                     f"{name}.filled(0) makes one")
     if not array.flags.c_contiguous:
         if output:
             raise refuse("SHAPE", f"{name}: is not compact and row-major")
@@ -138,15 +142,9 @@ def _from_old_dlpack(capsule: Any, name: str) -> Memory:
 _torch_formats: dict[Any, str | None] = {}  # by torch.dtype, as they are met
 
 
-def _is_torch(array: Any) -> bool:
-    """A plain tensor on a device of ours; what is unusual goes by DLPack, which says what it is."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(array, torch.Tensor) \
-        and array.layout is torch.strided and array.device.type in DEVICE_NAMES.values()
-
-
 def _from_torch(tensor: Any, name: str, output: bool) -> Memory:
-    """By its address: torch's own DLPack export takes 30 us on a GPU."""
+    _torch.require_values(tensor, name)
+    place = _torch.device_of(tensor, name)
     if tensor.dtype not in _torch_formats:
         _torch_formats[tensor.dtype] = format_of(tensor.dtype)
     format = _torch_formats[tensor.dtype]
@@ -157,29 +155,50 @@ def _from_torch(tensor: Any, name: str, output: bool) -> Memory:
         if output:
             raise refuse("SHAPE", f"{name}: is not compact and row-major")
         tensor = tensor.resolve_neg().contiguous()
-    device = tensor.device
-    return Memory(tensor.data_ptr(), tuple(tensor.shape), format, device.type, device.index or 0,
-                  False, tensor)
+    address = _torch.address_of(tensor, name)
+    return Memory(address, tuple(tensor.shape), format, *place, False, tensor)
 
 
-def device_of(array: Any) -> tuple[str, int]:
+def require_values(array: Any, name: str) -> None:
+    """Refuses what a transformation of torch or jax puts in an array's place."""
+    if type(array) is np.ndarray:
+        return
+    if _torch.is_tensor(array):
+        _torch.require_values(array, name)
+    elif _is_tracer(array) or _torch.is_proxy(array):
+        raise refuse("ARGUMENT", f"{name}: is a {type(array).__name__}, which a transformation of "
+                     f"{type(array).__module__.split('.')[0]} records with, without values; call "
+                     "qk outside of it")
+
+
+def _is_tracer(array: Any) -> bool:
+    """What jax.jit, grad and vmap give a function instead of arrays."""
+    core = getattr(sys.modules.get("jax"), "core", None)
+    return core is not None and isinstance(array, core.Tracer)
+
+
+def device_of(array: Any, name: str = "x") -> tuple[str, int]:
     """("cuda", 0) of any array-like."""
     if isinstance(array, np.ndarray):
         return "cpu", 0
-    if _is_torch(array):
-        return array.device.type, array.device.index or 0
+    if _torch.is_tensor(array):
+        return _torch.device_of(array, name)
+    require_values(array, name)
     if hasattr(array, "__dlpack_device__"):
         kind, index = array.__dlpack_device__()
-        return DEVICE_NAMES.get(int(kind), "unknown"), int(index)
+        if int(kind) not in DEVICE_NAMES:
+            raise refuse("ARGUMENT", f"{name}: is on DLPack's device {int(kind)}, accepted are 1 "
+                         "(cpu) and 2 (cuda)")
+        return DEVICE_NAMES[int(kind)], int(index)
     if hasattr(array, "__cuda_array_interface__"):
-        return "cuda", _from_cuda_interface(array, "x").device_index
+        return "cuda", _from_cuda_interface(array, name).device_index
     return "cpu", 0
 
 
 def stream_of(array: Any, index: int) -> int | None:
     """The stream that the array's package queues its work on; None: the default stream."""
     package = type(array).__module__.split(".")[0]
-    if _is_torch(array):
+    if _torch.is_tensor(array):
         return sys.modules["torch"].cuda.current_stream(index).cuda_stream or None
     if package == "cupy":
         return sys.modules["cupy"].cuda.get_current_stream().ptr or None
@@ -189,14 +208,15 @@ def stream_of(array: Any, index: int) -> int | None:
 
 def export(array: Any, name: str, stream: int | None, output: bool) -> Memory | Any:
     """A DLPack capsule (1.x) of the array, ready on the stream; or its memory where older."""
-    if _is_torch(array):
+    if _torch.is_tensor(array):
         return _from_torch(array, name, output)
+    require_values(array, name)
     if not hasattr(array, "__dlpack__"):
         if hasattr(array, "__cuda_array_interface__"):
             return _from_cuda_interface(array, name)
         return from_numpy(np.asarray(array), name, output)
     if getattr(array, "requires_grad", False):
-        array = array.detach()
+        raise refuse("ARGUMENT", f"{name}: requires gradients, which qk does not compute")
     if not output and hasattr(array, "is_contiguous"):
         array = array.contiguous()
     options: dict[str, Any] = {}

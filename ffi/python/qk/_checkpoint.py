@@ -4,16 +4,15 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Iterator, Mapping
-from types import TracebackType
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import _arrays
 from ._abi import CONSTANTS, DIALECTS, DTYPES, FORMATS, FORMAT_NAMES, STRUCTS, lib
+from ._checks import INT32_MAX, Handle, integer, path_bytes, text
 from ._context import Context, current_context
-from ._errors import make_error, refuse
-from ._linear import linear
+from ._errors import CallError, make_error, refuse
+from ._linear import Layer
 from ._tensor import Tensor, asarray, lookup
 
 _byref = ctypes.byref
@@ -54,79 +53,28 @@ class LayerInfo(NamedTuple):
     shape: tuple[int, ...]  #: (n, k); () where it cannot be loaded
 
 
-class Layer:
-    """A weight [n,k] and perhaps a bias [n].
-
-    `layer(x)` is x . transpose(weight) + bias for x [..., k]; `layer @ x` is weight @ x alone.
-    """
-
-    def __init__(self, weight: Tensor, bias: Tensor | Any = None, *, name: str = "",
-                 dense_format: str | None = None) -> None:
-        self.weight, self.bias, self.name = weight, bias, name
-        self.dense_format = dense_format
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.weight.shape
-
-    def __matmul__(self, x: Any) -> Any:
-        return self.weight @ x
-
-    __array_ufunc__ = None
-
-    def __call__(self, x: Any, *, out: Any = None) -> Any:
-        return linear(x, self.weight, self.bias, out=out)
-
-    def repack(self, layout: str = "packed") -> Layer:
-        """The same layer in another layout: "packed" for the fastest products."""
-        return Layer(self.weight.repack(layout), self.bias, name=self.name,
-                     dense_format=self.dense_format)
-
-    def dequantize(self, dtype: Any = "f32") -> Any:
-        """The weight [n,k]; see Tensor.dequantize."""
-        return self.weight.dequantize(dtype)
-
-    def close(self) -> None:
-        self.weight.close()
-        if isinstance(self.bias, Tensor):
-            self.bias.close()
-
-    def __enter__(self) -> Layer:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        return f"<qk.Layer {self.name!r} {self.weight!r}{' + bias' if self.bias else ''}>"
-
-
-class Checkpoint(Mapping[str, Layer]):
+class Checkpoint(Handle, Mapping[str, Layer]):
     """An open checkpoint: a mapping from names of layers to layers, read when asked for.
 
     Iterating gives every layer of the files, loadable or not; `layers` says which. Each
-    checkpoint[name] loads anew: keep what you use often.
+    checkpoint[name] loads it again: keep what you use often.
     """
+
+    _destroy = lib.qk_checkpoint_destroy
+    _instead = "qk.load(checkpoint.path) opens the files again"
 
     def __init__(self, path: str | os.PathLike[str], *, context: Context | None = None,
                  in_place: bool = False, read: bool = False) -> None:
-        self._handle: int | None = None
+        self._handle, self._what = None, f"checkpoint {os.fspath(path)!r}"
         options = STRUCTS["qk_checkpoint_options"](
             struct_size=ctypes.sizeof(STRUCTS["qk_checkpoint_options"]),
             abi_version=CONSTANTS["QK_ABI_VERSION"],
             flags=CONSTANTS["QK_CHECKPOINT_READ"] if read else 0)
         out = ctypes.c_void_p()
-        _Message().call(lib.qk_checkpoint_open, os.fsencode(path), _byref(options), _byref(out))
+        _Message().call(lib.qk_checkpoint_open, path_bytes(path), _byref(options), _byref(out))
         self._handle, self._context = out.value, context
         self._flags = CONSTANTS["QK_LOAD_IN_PLACE"] if in_place else 0
         self.path = os.fspath(path)
-
-    @property
-    def handle(self) -> int:
-        if self._handle is None:
-            raise refuse("STATE", f"checkpoint {self.path}: is closed")
-        return self._handle
 
     @property
     def layers(self) -> list[LayerInfo]:
@@ -143,7 +91,7 @@ class Checkpoint(Mapping[str, Layer]):
     def layer(self, name: str) -> LayerInfo:
         """What the file says of one layer; KeyError where it has none of that name."""
         raw = STRUCTS["qk_layer"]()
-        if lib.qk_checkpoint_find_layer(self.handle, name.encode(), _byref(raw),
+        if lib.qk_checkpoint_find_layer(self.handle, text(name, "layer"), _byref(raw),
                                         ctypes.sizeof(raw)):
             raise KeyError(name)
         return _info(raw)
@@ -154,8 +102,8 @@ class Checkpoint(Mapping[str, Layer]):
         context = self._context or current_context()
         weight, bias = ctypes.c_void_p(), ctypes.c_void_p()
         with context._lock:
-            _Message().call(lib.qk_checkpoint_load, self.handle, context._handle, name.encode(),
-                            self._flags, _byref(weight), _byref(bias))
+            _Message().call(lib.qk_checkpoint_load, self.handle, context._handle,
+                            text(name, "layer"), self._flags, _byref(weight), _byref(bias))
         keep = self if self._flags else None
         return Layer(Tensor(weight.value or 0, context, keep),
                      Tensor(bias.value, context, keep) if bias.value else None, name=name,
@@ -168,18 +116,23 @@ class Checkpoint(Mapping[str, Layer]):
         return lib.qk_checkpoint_layer_count(self.handle)  # type: ignore[no-any-return]
 
     def __contains__(self, name: object) -> bool:
+        try:
+            spelled = text(name, "layer")
+        except CallError:  # no layer can have it
+            return False
         raw = STRUCTS["qk_layer"]()
-        return isinstance(name, str) and not lib.qk_checkpoint_find_layer(
-            self.handle, name.encode(), _byref(raw), ctypes.sizeof(raw))
+        return not lib.qk_checkpoint_find_layer(self.handle, spelled, _byref(raw),
+                                                ctypes.sizeof(raw))
 
     def verify(self, name: str) -> str:
         """Raises where a scale, offset or bias is not finite; returns a note, mostly ""."""
-        return _Message().call(lib.qk_checkpoint_verify_layer, self.handle, name.encode())
+        return _Message().call(lib.qk_checkpoint_verify_layer, self.handle,
+                               text(name, "layer"))
 
     def tensor(self, name: str) -> np.ndarray[Any, Any]:
         """One raw tensor of the files as a read-only view (bf16 as uint16 bits)."""
         raw = STRUCTS["qk_file_tensor"]()
-        if lib.qk_checkpoint_find_tensor(self.handle, name.encode(), _byref(raw)):
+        if lib.qk_checkpoint_find_tensor(self.handle, text(name, "tensor"), _byref(raw)):
             raise KeyError(name)
         kind = _DTYPE_NAMES.get(raw.dtype, "unknown")
         if kind not in _NUMPY:
@@ -216,20 +169,7 @@ class Checkpoint(Mapping[str, Layer]):
 
     def close(self) -> None:
         """Closes the files. Not while views of tensor() or layers loaded in place are in use."""
-        handle, self._handle = self._handle, None
-        if handle is not None:
-            lib.qk_checkpoint_destroy(handle)
-
-    def __enter__(self) -> Checkpoint:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        if getattr(self, "_handle", None) is not None and lib is not None:
-            self.close()
+        super().close()
 
 
 def _info(raw: Any) -> LayerInfo:
@@ -246,6 +186,7 @@ def load(path: str | os.PathLike[str], *, device: str = "cpu", index: int = 0,
     in_place (CPU): layers point into the mapped file instead of being copied. read: copy the file
     into memory at opening, immune against others truncating it.
     """
+    index = integer(index, "index", 0, INT32_MAX)
     if context is None and (device, index) != ("cpu", 0):
         context = current_context(device, index)
     return Checkpoint(path, context=context, in_place=in_place, read=read)
@@ -261,7 +202,8 @@ def _declare(writer: int, name: str, array: np.ndarray[Any, Any], format: str | 
     if dtype is None:
         raise refuse("FORMAT", f"{name}: safetensors files of qk hold no {array.dtype}")
     shape = (ctypes.c_int64 * max(1, array.ndim))(*array.shape)
-    _Message().call(lib.qk_writer_declare, writer, name.encode(), DTYPES[dtype], array.ndim, shape)
+    _Message().call(lib.qk_writer_declare, writer, text(name, "layer"), DTYPES[dtype], array.ndim,
+                    shape)
 
 
 def save(path: str | os.PathLike[str], layers: Mapping[str, Any], *,
@@ -276,14 +218,15 @@ def save(path: str | os.PathLike[str], layers: Mapping[str, Any], *,
     """
     out = ctypes.c_void_p()
     message = _Message()
-    message.call(lib.qk_writer_create, os.fsencode(path), None, _byref(out))
+    message.call(lib.qk_writer_create, path_bytes(path), None, _byref(out))
     writer = out.value or 0
     plain: dict[str, tuple[np.ndarray[Any, Any], str | None]] = {}
     whole: dict[str, Tensor] = {}
     described: tuple[int, Any, int] | None = None
     try:
         for key, value in (metadata or {}).items():
-            message.call(lib.qk_writer_metadata, writer, key.encode(), value.encode())
+            message.call(lib.qk_writer_metadata, writer, text(key, "metadata"),
+                         text(value, f"metadata[{key!r}]"))
         for name, item in layers.items():
             weight = item.weight if isinstance(item, Layer) else item
             if isinstance(item, Layer) and item.bias is not None:
@@ -297,7 +240,7 @@ def save(path: str | os.PathLike[str], layers: Mapping[str, Any], *,
             before = lookup(FORMATS, known or (weight.format if weight.is_dense else "f16"),
                             "dense_format")
             dialect = DIALECTS[_dialect_of(weight)]
-            message.call(lib.qk_writer_declare_layer, writer, dialect, name.encode(),
+            message.call(lib.qk_writer_declare_layer, writer, dialect, text(name, "layer"),
                          _byref(weight.desc), before)
             whole[name] = weight
             if described is None or not weight.is_dense:
@@ -307,15 +250,15 @@ def save(path: str | os.PathLike[str], layers: Mapping[str, Any], *,
         for name, weight in whole.items():
             with weight.context._lock:
                 message.call(lib.qk_writer_write_layer, writer, weight.context._handle,
-                             name.encode(), weight.handle)
+                             text(name, "layer"), weight.handle)
         for name, (array, _) in plain.items():
-            message.call(lib.qk_writer_write, writer, name.encode(), array.ctypes.data,
+            message.call(lib.qk_writer_write, writer, text(name, "layer"), array.ctypes.data,
                          array.nbytes)
         message.call(lib.qk_writer_finish, writer)
     finally:
         lib.qk_writer_destroy(writer)
     if config and described is not None:
-        kept = [name.encode() for name, weight in whole.items() if weight.is_dense]
+        kept = [text(name, "layer") for name, weight in whole.items() if weight.is_dense]
         names = (ctypes.c_char_p * max(1, len(kept)))(*kept)
         target = os.path.join(os.path.dirname(os.fspath(path)), "config.json")
         message.call(lib.qk_checkpoint_write_config, None, os.fsencode(target), described[0],

@@ -2,21 +2,25 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
+import weakref
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
 from ._abi import CONSTANTS, STRUCTS, lib, names
-from ._errors import ResourceError, make_error, refuse
+from ._checks import INT32_MAX, SIZE_MAX, Handle, integer
+from ._errors import Error, ResourceError, make_error, refuse
 
 DEVICES = names("DEVICE")
 MODES: dict[str | None, int] = {None: 0}
 MODES.update(names("CONTEXT"))
+MAX_THREADS = 1024  # qk.h, qk_context_options
 _current = threading.local()  # .stack: contexts entered by `with`; .defaults: {(device, index): c}
 
 
-class Context:
+class Context(Handle):
     """Device, stream, threads and scratch memory of the calls made through it.
 
     device: "cpu" or "cuda". threads: CPU, 0 for all cores. stream: a cudaStream_t as an integer
@@ -28,26 +32,36 @@ class Context:
     (docs/formats.md, "Modes of qk_linear"); None: exact.
 
     `with context:` makes it this thread's current one for its device. A context runs one call at
-    a time: a second thread waits, so give each thread its own (the implicit ones are).
+    a time: a second thread waits, so give each thread its own (the implicit ones are). A forked
+    child may go on with the contexts it inherits, but for those that a call was running on.
     """
 
-    __slots__ = ("_handle", "_lock", "_fixed_stream", "_stream", "_options", "device", "index",
-                 "mode", "workspace_bytes", "_scratch")
+    __slots__ = ("_lock", "_process", "_fixed_stream", "_stream", "_options", "device", "index",
+                 "mode", "workspace_bytes", "_scratch", "__weakref__")
+    _destroy = lib.qk_context_destroy
+    _what = "context"
+    _instead = "qk.Context() makes another, which each thread and process needs anyway"
 
     def __init__(self, device: str = "cpu", index: int = 0, *, threads: int = 0,
                  stream: int | None = None, workspace_bytes: int | None = None,
                  mode: str | None = None) -> None:
-        self._handle: int | None = None
+        self._handle = None
         for name, value, table in (("device", device, DEVICES), ("mode", mode, MODES)):
             if value not in table:
                 accepted = ", ".join(map(str, table))
                 raise refuse("ARGUMENT", f"{name}: is {value!r}, accepted are {accepted}")
-        self._options = {"thread_count": threads, "flags": MODES[mode], "device_index": index}
-        self._lock = threading.Lock()
+        index = integer(index, "index", 0, INT32_MAX)
+        if workspace_bytes is not None:
+            workspace_bytes = integer(workspace_bytes, "workspace_bytes", 0, SIZE_MAX)
+        stream = _checked_stream(stream)
+        self._options = {"thread_count": integer(threads, "threads", 0, MAX_THREADS),
+                         "flags": MODES[mode], "device_index": index}
+        self._lock, self._process = threading.Lock(), os.getpid()
         self.device, self.index, self._stream, self.mode = device, index, stream, mode
         self.workspace_bytes, self._fixed_stream = workspace_bytes, stream is not None
         self._scratch = workspace_bytes or 0  # what the handle has
         self._handle = self._create(self._scratch)
+        _contexts.add(self)
 
     def _create(self, workspace_bytes: int) -> int | None:
         options = STRUCTS["qk_context_options"](
@@ -91,14 +105,22 @@ class Context:
         with self._lock:
             status = function(self._handle, *arguments)
             if status:
-                raise make_error(status, lib.qk_context_error(self._handle))
+                raise self.explain(status)
 
     def call_for(self, function: Any, *arguments: Any) -> None:
         """A function of a child (a tensor, a GRU), which this context explains."""
         with self._lock:
             status = function(*arguments)
             if status:
-                raise make_error(status, lib.qk_context_error(self._handle))
+                raise self.explain(status)
+
+    def explain(self, status: int) -> Error:
+        """The exception for the call that has just failed; the caller holds the lock."""
+        if self._handle is None:
+            return refuse("STATE", "context: is closed" if self._process == os.getpid() else
+                          "context: another thread was in a call when this process was forked; "
+                          "make a new one")
+        return make_error(status, lib.qk_context_error(self._handle))
 
     @property
     def stream(self) -> int | None:
@@ -107,6 +129,7 @@ class Context:
 
     def set_stream(self, stream: int | None) -> None:
         """Queues later calls on another stream; joining the two is the caller's work."""
+        stream = _checked_stream(stream)
         self.call(lib.qk_context_set_stream, stream)
         self._stream, self._fixed_stream = stream, True
 
@@ -122,9 +145,14 @@ class Context:
 
     def close(self) -> None:
         """Gives the handle back; tensors made with it live on until they are closed."""
-        handle, self._handle = self._handle, None
-        if handle is not None:
-            lib.qk_context_destroy(handle)
+        # In a forked child a lock that is held stays so: its thread is the parent's.
+        if self._lock.acquire(blocking=self._process == os.getpid()):
+            super().close()
+            self._lock.release()
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None) is not None:
+            self.close()
 
     def __enter__(self) -> Context:
         _stack().append(self)
@@ -134,12 +162,25 @@ class Context:
                  trace: TracebackType | None) -> None:
         _stack().remove(self)
 
-    def __del__(self) -> None:
-        if getattr(self, "_handle", None) is not None and lib is not None:
-            self.close()
-
     def __repr__(self) -> str:
         return f"<qk.Context {self.device}:{self.index}>"
+
+
+_contexts: weakref.WeakSet[Context] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """In the child. Calls that other threads were in never end, and nor would waiting for them."""
+    for context in list(_contexts):
+        if context._lock.locked():
+            context._handle, context._lock = None, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _checked_stream(stream: int | None) -> int | None:
+    return None if stream is None else integer(stream, "stream", 0, SIZE_MAX)
 
 
 def _stack() -> list[Context]:
@@ -150,11 +191,13 @@ def _stack() -> list[Context]:
 
 def current_context(device: str = "cpu", index: int = 0) -> Context:
     """The innermost `with` context of the device, else this thread's own for it."""
+    if type(index) is not int:  # 0.0 would find what 0 does
+        index = integer(index, "index", 0, INT32_MAX)
     for context in reversed(_stack()):
         if context.device == device and context.index == index:
             return context
     context = _current.defaults.get((device, index))
-    if context is None:
+    if context is None or context._handle is None:
         context = _current.defaults[device, index] = Context(device, index)
     return context
 
@@ -168,8 +211,10 @@ def workspace(context: Context, function: Any, *arguments: Any) -> int:
 
 def device_count(device: str = "cpu") -> int:
     """How many devices of a kind there are; 0 where this build has none."""
+    if device not in DEVICES:
+        raise refuse("ARGUMENT", f"device: is {device!r}, accepted are {', '.join(DEVICES)}")
     count = ctypes.c_int32()
-    status = lib.qk_device_count(DEVICES.get(device, 0), ctypes.byref(count))
+    status = lib.qk_device_count(DEVICES[device], ctypes.byref(count))
     if status:
         raise make_error(status)
     return count.value

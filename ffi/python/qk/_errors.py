@@ -1,6 +1,8 @@
 """Exceptions, one a hundred of qk_status. str(error) is the library's own sentence."""
 from __future__ import annotations
 
+from typing import Any
+
 from ._abi import CONSTANTS, lib
 
 
@@ -10,6 +12,9 @@ class Error(Exception):
     def __init__(self, status: int, sentence: str = "") -> None:
         super().__init__(sentence or lib.qk_status_string(status).decode())
         self.status = status
+
+    def __reduce__(self) -> tuple[Any, ...]:  # a worker process sends its errors pickled
+        return type(self), (self.status, str(self))
 
     @property
     def name(self) -> str:
@@ -36,6 +41,10 @@ class StorageError(Error, OSError):
     """5xx: stored bytes are damaged, or a file could not be opened, read or written."""
 
     __str__ = Exception.__str__  # OSError would look for an errno
+
+
+class ExistsError(StorageError, FileExistsError):
+    """A file is there already, and overwrite=True was not given."""
 
 
 class InternalError(Error, RuntimeError):

@@ -4,13 +4,13 @@ from __future__ import annotations
 import ctypes
 import os
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 
-from . import _arrays
+from . import _arrays, _torch
 from ._abi import CONSTANTS, STRUCTS, lib
+from ._checks import INT32_MAX, INT64_MAX, Handle, integer, path_bytes
 from ._context import Context, current_context
 from ._errors import refuse
 from ._tensor import Tensor, asarray, context_for, lookup
@@ -26,12 +26,17 @@ _OPTIONS = {name: CONSTANTS[f"QK_GRU_{name.upper()}"]
             for name in ("uniform_tables", "bias_correction", "headroom", "h_view_8")}
 
 
+_TENSORS = {name.lower(): CONSTANTS[f"QK_GRU_{name}"] for name in (
+    "X", "H", "W", "R", "BW", "BR", "IH", "HH", "UPDATE_IN", "UPDATE_OUT", "RESET_IN", "RESET_OUT",
+    "NEW_IN", "NEW_OUT")}
+
+
 def _host(values: Any, name: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any] | None:
     """A weight as host f32 of that shape, from any package; None stays None."""
     if values is None:
         return None
-    if hasattr(values, "detach"):  # torch
-        values = values.detach().cpu()
+    if _torch.is_tensor(values):
+        values = _torch.host_floats(values, name)
     array = np.ascontiguousarray(values, dtype=np.float32)
     if array.shape != shape:
         raise refuse("SHAPE", f"{name}: is {list(array.shape)}, must be {list(shape)}")
@@ -42,7 +47,35 @@ def _address(array: np.ndarray[Any, Any] | None) -> int | None:
     return None if array is None else array.ctypes.data
 
 
-class GRU:
+def _refuse_to_drop(module: Any, layer: int | None, reverse: bool | None,
+                    batch_first: bool | None) -> None:
+    """Whatever a torch.nn.GRU is beyond one layer that takes [t,b,c]: the caller chooses, or no."""
+    kind = getattr(module, "mode", "GRU")
+    layers = getattr(module, "num_layers", 1)
+    if kind != "GRU":
+        raise refuse("ARGUMENT", f"module: is a torch.nn.{kind}, accepted is torch.nn.GRU")
+    if layers > 1 and layer is None:
+        raise refuse("ARGUMENT", f"module: has {layers} layers, a qk.GRU is one; make one each "
+                     f"with layer=0 to {layers - 1} and give each the y of the one before")
+    if getattr(module, "bidirectional", False) and reverse is None:
+        raise refuse("ARGUMENT", "module: is bidirectional, a qk.GRU runs one way; make one with "
+                     "reverse=False and one with reverse=True, which takes x from its end, and "
+                     "concatenate their y")
+    if getattr(module, "batch_first", False) and batch_first is not False:
+        raise refuse("ARGUMENT", "module: takes x [b,t,c] (batch_first), a qk.GRU takes [t,b,c]; "
+                     "with batch_first=False it is made, and x.transpose(0, 1) is what it takes")
+    if batch_first:
+        raise refuse("ARGUMENT", "batch_first: is True, accepted is False, as a qk.GRU takes x "
+                     "[t,b,c]")
+    if layers > 1 and getattr(module, "training", False) and getattr(module, "dropout", 0):
+        raise refuse("ARGUMENT", f"module: drops out {module.dropout} between its layers while it "
+                     "is in training, a qk.GRU never does; call module.eval() first")
+    if getattr(module, "proj_size", 0):
+        raise refuse("ARGUMENT", f"module: projects h to {module.proj_size} (proj_size), accepted "
+                     "is 0")
+
+
+class GRU(Handle):
     """One GRU layer, input size c, hidden size h; read-only once frozen.
 
     w_ih [3h,c], w_hh [3h,h], b_ih [3h], b_hh [3h]: any array package, copied as f32. order: gates
@@ -54,17 +87,21 @@ class GRU:
         y = gru(x)                  # from a zero state; x [t,b,c] or [t,c]
     """
 
+    _destroy = lib.qk_gru_destroy
+    _what = "gru"
+    _instead = "qk.GRU.load(gru.tobytes()) makes another of a frozen one"
+
     def __init__(self, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: Any = None, *,
                  order: str = "rzn", preset: str = "w8h16", calibration: str = "min_max",
                  options: tuple[str, ...] = (), context: Context | None = None) -> None:
-        self._handle: int | None = None
+        self._handle = None
         hidden, inputs = int(w_hh.shape[1]), int(w_ih.shape[1])
         arrays = (_host(w_ih, "w_ih", (3 * hidden, inputs)),
                   _host(w_hh, "w_hh", (3 * hidden, hidden)),
                   _host(b_ih, "b_ih", (3 * hidden,)), _host(b_hh, "b_hh", (3 * hidden,)))
         config = _CONFIG(
             struct_size=ctypes.sizeof(_CONFIG), input_size=inputs, hidden_size=hidden,
-            flags=sum(lookup(_OPTIONS, option, "options") for option in options),
+            flags=sum({lookup(_OPTIONS, option, "options") for option in options}),
             gate_order=lookup(_ORDERS, order, "order"), preset=lookup(_PRESETS, preset, "preset"),
             calibration=lookup(_CALIBRATIONS, calibration, "calibration"))
         out = ctypes.c_void_p()
@@ -77,10 +114,15 @@ class GRU:
         self.is_frozen = frozen
 
     @classmethod
-    def from_torch(cls, module: Any, *, layer: int = 0, reverse: bool = False,
-                   **options: Any) -> GRU:
-        """The weights of one layer and direction of a torch.nn.GRU; options as for GRU()."""
-        suffix = f"_l{layer}{'_reverse' if reverse else ''}"
+    def from_torch(cls, module: Any, *, layer: int | None = None, reverse: bool | None = None,
+                   batch_first: bool | None = None, **options: Any) -> GRU:
+        """The weights of one layer and direction of a torch.nn.GRU; options as for GRU().
+
+        A module of several layers or directions makes a GRU each: layer and reverse choose. x is
+        [t,b,c] whatever the module takes: where that is [b,t,c], say batch_first=False.
+        """
+        _refuse_to_drop(module, layer, reverse, batch_first)
+        suffix = f"_l{integer(layer or 0, 'layer', 0, INT32_MAX)}{'_reverse' if reverse else ''}"
         if not hasattr(module, f"weight_ih{suffix}"):
             raise refuse("ARGUMENT", f"module: has no weight_ih{suffix}")
         parts = (getattr(module, name + suffix, None)
@@ -91,7 +133,11 @@ class GRU:
     def load(cls, source: str | os.PathLike[str] | bytes, *,
              context: Context | None = None) -> GRU:
         """A frozen GRU from a file that save() wrote, or from its bytes."""
-        data = source if isinstance(source, bytes) else Path(source).read_bytes()
+        if isinstance(source, bytes):
+            data = source
+        else:
+            with open(path_bytes(source), "rb") as file:
+                data = file.read()
         gru = cls.__new__(cls)
         gru._handle, gru.context = None, context or current_context()
         out = ctypes.c_void_p()
@@ -101,22 +147,14 @@ class GRU:
         gru._adopt(out.value, model.input_size, model.hidden_size, True)
         return gru
 
-    @property
-    def handle(self) -> int:
-        if self._handle is None:
-            raise refuse("STATE", "gru: is closed")
-        return self._handle
-
-    @property
-    def _as_parameter_(self) -> int | None:
-        return self._handle
-
     def set_quant(self, tensor: str, *, bits: int, unsigned: bool = False,
                   symmetric: bool = False, granularity: int = 0) -> GRU:
         """Overrides the preset for one tensor of the cell ("x", "h", "w", "update_in", ...)."""
-        quant = STRUCTS["qk_gru_quant"](bits, unsigned, symmetric, granularity)
-        which = CONSTANTS.get(f"QK_GRU_{tensor.upper()}", -1)
-        self.context.call_for(lib.qk_gru_set_quant, self.handle, which, _byref(quant))
+        quant = STRUCTS["qk_gru_quant"](
+            integer(bits, "bits", 0, INT32_MAX), bool(unsigned), bool(symmetric),
+            integer(granularity, "granularity", 0, INT32_MAX))
+        self.context.call_for(lib.qk_gru_set_quant, self.handle,
+                              lookup(_TENSORS, tensor, "tensor"), _byref(quant))
         return self
 
     def calibrate(self, x: Any, h0: Any = None) -> GRU:
@@ -141,6 +179,7 @@ class GRU:
 
     def _sequence(self, x: Any) -> Tensor:
         """x as the Tensor [t,b,c] that calibration takes, on the context's device."""
+        _arrays.require_values(x, "x")
         if len(x.shape) == 2:
             x = x.reshape(x.shape[0], 1, x.shape[1])
         return asarray(x, context=self.context)
@@ -161,7 +200,8 @@ class GRU:
         """(shift, zero_point): real = (code - zero_point) * 2**-shift."""
         shift, zero_point = ctypes.c_int32(), ctypes.c_int32()
         self.context.call_for(lib.qk_gru_scale, self.handle,
-                              CONSTANTS.get(f"QK_GRU_{tensor.upper()}", -1), channel,
+                              lookup(_TENSORS, tensor, "tensor"),
+                              integer(channel, "channel", 0, INT32_MAX),
                               _byref(shift), _byref(zero_point))
         return shift.value, zero_point.value
 
@@ -175,11 +215,13 @@ class GRU:
     def workspace_bytes(self, batch: int = 1, t_max: int = 1) -> int:
         """Scratch that running up to t_max steps takes, for Context(workspace_bytes=...)."""
         out = ctypes.c_size_t()
-        self.context.call(lib.qk_gru_workspace, self, batch, t_max, _byref(out))
+        self.context.call(lib.qk_gru_workspace, self, integer(batch, "batch", 1, INT32_MAX),
+                          integer(t_max, "t_max", 1, INT64_MAX), _byref(out))
         return out.value
 
     def __call__(self, x: Any) -> Any:
         """x [t,b,c] or [t,c] through a fresh state: y [t,b,h] or [t,h] in x's type."""
+        _arrays.require_values(x, "x")
         with self.stream(x.shape[1] if len(x.shape) == 3 else 1) as state:
             return state(x)
 
@@ -193,59 +235,42 @@ class GRU:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """tobytes() to a file."""
-        Path(path).write_bytes(self.tobytes())
+        Path(os.fsdecode(path_bytes(path))).write_bytes(self.tobytes())
 
     def close(self) -> None:
         """Gives the handle back; states made from it can be read and written, but not run."""
-        handle, self._handle = self._handle, None
-        if handle is not None:
-            lib.qk_gru_destroy(handle)
-
-    def __enter__(self) -> GRU:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        if getattr(self, "_handle", None) is not None and lib is not None:
-            self.close()
+        super().close()
 
     def __repr__(self) -> str:
         how = "frozen" if self.is_frozen else "float"
         return f"<qk.GRU {self.input_size} -> {self.hidden_size}, {how}>"
 
 
-class GRUState:
+class GRUState(Handle):
     """The hidden state of `batch` sequences; made by GRU.stream().
 
     state(x) advances it: x [t,b,c], or where batch is 1 [t,c], or [c] for one step; y has h in c's
     place. x and y are f32, or integer codes (int8, or int16 above 8 bits).
     """
 
+    _destroy = lib.qk_gru_state_destroy
+    _what = "state"
+    _instead = "gru.stream() makes another, and write(state.read()) gives it this one's h"
+
     def __init__(self, gru: GRU, batch: int, context: Context | None = None) -> None:
-        self._handle: int | None = None
+        self._handle = None
+        batch = integer(batch, "batch", 1, INT32_MAX)
         self.gru, self.batch, self._default = gru, batch, context is None
         self.context = context or current_context(gru.context.device, gru.context.index)
         out = ctypes.c_void_p()
         self.context.call(lib.qk_gru_state_create, gru, batch, _byref(out))
         self._handle = out.value
 
-    @property
-    def handle(self) -> int:
-        if self._handle is None:
-            raise refuse("STATE", "state: is closed")
-        return self._handle
-
-    @property
-    def _as_parameter_(self) -> int | None:
-        return self._handle
-
     def __call__(self, x: Any, *, out: Any = None) -> Any:
         """Advances by the steps of x and returns y; out: where y goes instead of a new array."""
         if isinstance(x, (list, tuple)):
             x = np.asarray(x, np.float32)
+        _arrays.require_values(x, "x")
         steps = x if len(x.shape) > 1 else x.reshape(1, -1)
         shape = (*x.shape[:-1], self.gru.hidden_size)
         if out is not None and tuple(out.shape) != shape:  # reshape() could make a copy of it
@@ -277,19 +302,3 @@ class GRUState:
         """h [b,h] f32, rounded to the state's grid; NaN as zero."""
         array = _host(h, "h", (self.batch, self.gru.hidden_size))
         self.context.call(lib.qk_gru_state_write, self, _address(array))
-
-    def close(self) -> None:
-        handle, self._handle = self._handle, None
-        if handle is not None:
-            lib.qk_gru_state_destroy(handle)
-
-    def __enter__(self) -> GRUState:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        if getattr(self, "_handle", None) is not None and lib is not None:
-            self.close()

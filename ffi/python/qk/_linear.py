@@ -3,18 +3,19 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from types import TracebackType
 from typing import Any
 
 import numpy as np
 
-from . import _arrays
+from . import _arrays, _torch
 from ._abi import CONSTANTS, lib
 from ._context import current_context, workspace
-from ._errors import make_error
+from ._errors import refuse
 from ._tensor import Tensor, asarray, context_for
 
 _linear = lib.qk_linear
-_wrap, _destroy, _why = lib.qk_tensor_wrap, lib.qk_tensor_destroy, lib.qk_context_error
+_wrap, _destroy = lib.qk_tensor_wrap, lib.qk_tensor_destroy
 _FORMAT_OF = {np.dtype(np.float32): "f32", np.dtype(np.float16): "f16"}
 _byref, _pointer, _addressof = ctypes.byref, ctypes.c_void_p, ctypes.addressof
 _at: Any = ctypes.c_char.from_buffer  # of an array's memory; ndarray.ctypes takes ten times as long
@@ -25,21 +26,26 @@ def _desc(dtype: Any, shape: tuple[int, ...]) -> Any:
     return _byref(_arrays.dense_desc(_FORMAT_OF[dtype], shape))
 
 
-def linear(x: Any, w: Tensor, bias: Any = None, *, out: Any = None) -> Any:
+def linear(x: Any, w: Any, bias: Any = None, *, out: Any = None) -> Any:
     """x [..., k] dense, w [n,k], bias [n] or None: y [..., n] in x's type, package and device.
 
-    out: where y goes, compact, not overlapping an input; else a new array. On a GPU the call
-    queues its work on the caller's stream and returns.
+    w: a Tensor, or a Layer with the bias that it has. out: where y goes, compact, not overlapping
+    an input; else a new array. On a GPU the call queues its work on the caller's stream and
+    returns.
+    x, bias and out of torch must not require gradients: qk computes none.
     """
+    if type(w) is not Tensor:
+        w, bias = _weight_and_bias(w, bias)
     if type(x) is np.ndarray and bias is None:
         y = _small(x, w, out)
         if y is not None:
             return y
     context = context_for(x)
-    x = x if hasattr(x, "shape") else np.asarray(x, np.float32)
-    shape = (*x.shape[:-1], w.shape[0])
-    y = out if out is not None else _arrays.empty_like(x, shape)
+    if not _torch.is_tensor(x) and not hasattr(x, "shape"):  # lists
+        x = np.asarray(x, np.float32)
     dx = asarray(x, context=context)
+    shape = (*dx.shape[:-1], w.shape[0])
+    y = out if out is not None else _arrays.empty_like(x, shape)
     fresh = y is None  # packages whose arrays are immutable, and Tensor
     dy = (Tensor.from_desc(_arrays.dense_desc(dx.format, shape), context) if fresh
           else asarray(y, context=context, name="out", output=True))
@@ -47,6 +53,19 @@ def linear(x: Any, w: Tensor, bias: Any = None, *, out: Any = None) -> Any:
     rows = max(1, int(np.prod(shape[:-1], dtype=np.int64)))
     _multiply(context, rows, dx, w, db, dy)
     return _arrays.hand_over(x, dy) if fresh else y
+
+
+def _weight_and_bias(w: Any, bias: Any) -> tuple[Tensor, Any]:
+    """What a call with w and bias multiplies and adds."""
+    if isinstance(w, Tensor):
+        return w, bias
+    if not isinstance(w, Layer):
+        raise refuse("ARGUMENT", f"w: is a {type(w).__name__}, accepted are qk.Tensor and "
+                     "qk.Layer; qk.quantize and qk.asarray make one")
+    if bias is not None and w.bias is not None:
+        raise refuse("ARGUMENT", "bias: is given, and the layer has one; take layer.weight to add "
+                     "another")
+    return w.weight, w.bias if bias is None else bias
 
 
 def _multiply(context: Any, rows: int, x: Tensor, w: Tensor, bias: Tensor | None,
@@ -86,13 +105,13 @@ def _small(x: Any, w: Tensor, out: Any) -> Any:
                            _byref(dy))
         if not status:
             status = _linear(handle, dx, w._handle, None, dy)
-        sentence = _why(handle) if status else b""
+        error = context.explain(status) if status else None
         _destroy(dx)
         _destroy(dy)
     if status == CONSTANTS["QK_ERROR_WORKSPACE"]:
         return None
-    if status:
-        raise make_error(status, sentence)
+    if error is not None:
+        raise error
     return y
 
 
@@ -105,11 +124,12 @@ class PreparedLinear:
 
     __slots__ = ("_call", "_operands", "_context", "_workspace", "y")
 
-    def __init__(self, x: Any, w: Tensor, bias: Any = None, out: Any = None) -> None:
+    def __init__(self, x: Any, w: Any, bias: Any = None, out: Any = None) -> None:
+        w, bias = _weight_and_bias(w, bias)
         context = context_for(x)
+        dx = asarray(x, context=context, output=True)  # a copy would not see what x holds later
         if out is None:
             out = _arrays.empty_like(x, (*x.shape[:-1], w.shape[0]))
-        dx = asarray(x, context=context, output=True)  # a copy would not see what x holds later
         dy = asarray(out, context=context, name="out", output=True)
         db = None if bias is None else asarray(bias, context=context, name="bias", output=True)
         self._operands, self.y = (dx, w, db, dy, x, out), out
@@ -133,20 +153,68 @@ def _bind(context: Any, x: Tensor, w: Tensor, bias: Tensor | None, y: Tensor) ->
     """The call as a closure over addresses: no look-ups are left in it."""
     arguments = (_pointer(x.handle), _pointer(w.handle),
                  _pointer(bias.handle if bias is not None else None), _pointer(y.handle))
-    acquire, release = context._lock.acquire, context._lock.release
 
     def run() -> None:
-        acquire()
-        status = _linear(context._handle, *arguments)  # a context that grows changes its handle
-        if status:
-            sentence = lib.qk_context_error(context._handle)
-            release()
-            raise make_error(status, sentence)
-        release()
+        with context._lock:
+            status = _linear(context._handle, *arguments)  # a context that grows changes its handle
+            if status:
+                raise context.explain(status)
 
     return run
 
 
-def prepare(x: Any, w: Tensor, bias: Any = None, *, out: Any = None) -> PreparedLinear:
+def prepare(x: Any, w: Any, bias: Any = None, *, out: Any = None) -> PreparedLinear:
     """linear(x, w, bias, out=out) to be repeated on the same arrays; runs once."""
     return PreparedLinear(x, w, bias, out)
+
+
+class Layer:
+    """A weight [n,k] and perhaps a bias [n]; whatever takes a Tensor as a weight takes a Layer.
+
+    `layer(x)` and linear(x, layer) are x . transpose(weight) + bias for x [..., k]; `layer @ x` is
+    weight @ x alone. quantize, repack and with_weight make layers with the same bias.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | Any = None, *, name: str = "",
+                 dense_format: str | None = None) -> None:
+        self.weight, self.bias, self.name = weight, bias, name
+        self.dense_format = dense_format
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.weight.shape
+
+    def __matmul__(self, x: Any) -> Any:
+        return self.weight @ x
+
+    __array_ufunc__ = None
+
+    def __call__(self, x: Any, *, out: Any = None) -> Any:
+        return linear(x, self.weight, self.bias, out=out)
+
+    def repack(self, layout: str = "packed") -> Layer:
+        """The same layer in another layout: "packed" for the fastest products."""
+        return self.with_weight(self.weight.repack(layout))
+
+    def with_weight(self, weight: Tensor) -> Layer:
+        """The same layer, its weight in another form."""
+        return Layer(weight, self.bias, name=self.name, dense_format=self.dense_format)
+
+    def dequantize(self, dtype: Any = "f32", *, out: Any = None) -> Any:
+        """The weight [n,k]; see Tensor.dequantize."""
+        return self.weight.dequantize(dtype, out=out)
+
+    def close(self) -> None:
+        self.weight.close()
+        if isinstance(self.bias, Tensor):
+            self.bias.close()
+
+    def __enter__(self) -> Layer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<qk.Layer {self.name!r} {self.weight!r}{'' if self.bias is None else ' + bias'}>"

@@ -2,33 +2,34 @@
 from __future__ import annotations
 
 import ctypes
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 
-from . import _arrays
+from . import _arrays, _torch
 from ._abi import (CONSTANTS, FORMAT_NAMES, FORMATS, GROUPINGS, LAYOUT_NAMES, LAYOUTS, PLANES,
                    STRUCTS, lib)
+from ._checks import INT32_MAX, INT64_MAX, Handle, integer
 from ._context import Context, current_context
 from ._errors import refuse
 
 _DESC = STRUCTS["qk_tensor_desc"]
 _DENSE = ("f32", "f16", "bf16", "i8", "i16")
 _PLANE_ARRAY = ctypes.c_void_p * CONSTANTS["QK_PLANE_COUNT"]
+_MAX_GROUP = 4096  # qk.h, qk_tensor_desc
 _byref = ctypes.byref
 
 
 def lookup(table: dict[str, int], value: str | int, name: str) -> int:
-    """A code by its name in qk.h, lower case: "nf4", "row_high"."""
-    if isinstance(value, int):
-        return value
+    """A code by its name in qk.h, lower case: "nf4", "row_high"; or the code itself."""
+    if not isinstance(value, str):
+        return integer(value, name, 0, INT32_MAX)
     if value not in table:
         raise refuse("ARGUMENT", f"{name}: is {value!r}, accepted are {', '.join(table)}")
     return table[value]
 
 
-class Tensor:
+class Tensor(Handle):
     """A dense array or a quantized weight [n,k], on the CPU or a GPU.
 
     Made by asarray, quantize, load, repack or Tensor.empty. Dense ones export themselves by
@@ -36,11 +37,14 @@ class Tensor:
     `with tensor:` closes it at the end; a garbage-collected one closes itself.
     """
 
-    __slots__ = ("_handle", "_desc", "context", "_keep", "__weakref__")
+    __slots__ = ("_desc", "context", "_keep", "__weakref__")
+    _destroy = lib.qk_tensor_destroy
+    _what = "tensor"
+    _instead = "repack(), to() and to_device() make other tensors, qk.save() a file"
     __array_ufunc__ = None  # numpy steps back: array @ tensor is an error, not an object array
 
     def __init__(self, handle: int, context: Context, keep: Any = None, desc: Any = None) -> None:
-        self._handle: int | None = handle
+        self._handle = handle
         self.context, self._keep = context, keep
         if desc is None:
             desc = _DESC(struct_size=ctypes.sizeof(_DESC))
@@ -56,15 +60,17 @@ class Tensor:
 
         scale: "f32", "f16", "bf16" or "lut8" (nested); group_size: codes a scale, -1 for a row.
         """
-        desc = _DESC(struct_size=ctypes.sizeof(_DESC), format=lookup(FORMATS, format, "format"),
-                     scale_format=lookup(FORMATS, scale, "scale") if scale else 0,
-                     layout=lookup(LAYOUTS, layout, "layout"), group_size=group_size,
-                     grouping=lookup(GROUPINGS, grouping, "grouping"),
-                     scale_group_size=scale_group_size, rank=len(shape),
-                     flags=CONSTANTS["QK_TENSOR_SYMMETRIC"] if symmetric else 0)
         if len(shape) > CONSTANTS["QK_MAX_RANK"]:
             raise refuse("SHAPE", f"shape: rank is {len(shape)}, accepted are 1 to 4")
-        desc.shape[:len(shape)] = shape
+        desc = _DESC(struct_size=ctypes.sizeof(_DESC), format=lookup(FORMATS, format, "format"),
+                     scale_format=lookup(FORMATS, scale, "scale") if scale else 0,
+                     layout=lookup(LAYOUTS, layout, "layout"),
+                     group_size=integer(group_size, "group_size", -1, _MAX_GROUP),
+                     grouping=lookup(GROUPINGS, grouping, "grouping"),
+                     scale_group_size=integer(scale_group_size, "scale_group_size", 0, _MAX_GROUP),
+                     rank=len(shape), flags=CONSTANTS["QK_TENSOR_SYMMETRIC"] if symmetric else 0)
+        for i, size in enumerate(shape):
+            desc.shape[i] = integer(size, f"shape[{i}]", 0, INT64_MAX)
         return cls.from_desc(desc, context)
 
     @classmethod
@@ -76,18 +82,6 @@ class Tensor:
         return cls(out.value or 0, context)
 
     # ---- what it is
-
-    @property
-    def handle(self) -> int:
-        """The qk_tensor *; raises where the tensor is closed."""
-        if self._handle is None:
-            raise refuse("STATE", "tensor: is closed")
-        return self._handle
-
-    @property
-    def _as_parameter_(self) -> int | None:
-        """What ctypes passes for the Tensor, which a call then keeps alive; closed: NULL."""
-        return self._handle
 
     @property
     def desc(self) -> Any:
@@ -131,7 +125,7 @@ class Tensor:
         """Scratch that multiplying up to m rows takes in the current context (and its mode)."""
         out = ctypes.c_size_t()
         context = current_context(self.context.device, self.context.index)
-        context.call(lib.qk_linear_workspace, self, m, _byref(out))
+        context.call(lib.qk_linear_workspace, self, integer(m, "m", 1, INT64_MAX), _byref(out))
         return out.value
 
     # ---- its bytes
@@ -197,8 +191,16 @@ class Tensor:
     # ---- operations
 
     def repack(self, layout: str = "packed") -> Tensor:
-        """The same values in another layout; "packed" is the device's fastest for products."""
-        return repack(self, layout)
+        """The same values in another layout, lossless; do it once, when loading.
+
+        "packed" is the device's fastest for products.
+        """
+        desc = _DESC.from_buffer_copy(self.desc)
+        desc.layout = lookup(LAYOUTS, layout, "layout")
+        desc.flags &= ~CONSTANTS["QK_TENSOR_READ_ONLY"]
+        out = Tensor.from_desc(desc, self.context)
+        self.context.call(lib.qk_repack, self, out)
+        return out
 
     def to(self, dtype: Any = "f32") -> Tensor:
         """The values as a new dense tensor on the same device: dequantized, or converted."""
@@ -234,6 +236,7 @@ class Tensor:
     def __matmul__(self, x: Any) -> Any:
         """w @ x as in numpy: w [n,k], x [k] gives [n], x [k,m] gives [n,m]."""
         from ._linear import linear
+        _arrays.require_values(x, "x")
         if getattr(x, "ndim", 1) == 1:
             return linear(x, self)
         if x.ndim != 2:
@@ -243,21 +246,8 @@ class Tensor:
 
     def close(self) -> None:
         """Gives the storage back; views exported before stay valid."""
-        handle, self._handle = self._handle, None
-        if handle is not None:
-            lib.qk_tensor_destroy(handle)
+        super().close()
         self._keep = None
-
-    def __enter__(self) -> Tensor:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        if getattr(self, "_handle", None) is not None and lib is not None:
-            lib.qk_tensor_destroy(self._handle)
 
     def __repr__(self) -> str:
         how = "" if self.is_dense else f", {self.layout}, groups of {self.group_size}"
@@ -271,11 +261,11 @@ def _float_format(dtype: Any) -> str:
     return format
 
 
-def context_for(array: Any) -> Context:
+def context_for(array: Any, name: str = "x") -> Context:
     """The current context of the array's device, on the stream of the array's package."""
     if isinstance(array, Tensor):
         return array.context
-    device, index = _arrays.device_of(array)
+    device, index = _arrays.device_of(array, name)
     context = current_context(device, index)
     if device == "cuda":
         context.follow_stream(_arrays.stream_of(array, index))
@@ -286,6 +276,8 @@ def wrap_memory(context: Context, memory: _arrays.Memory, name: str) -> Tensor:
     if (memory.device, memory.device_index) != (context.device, context.index):
         raise refuse("DEVICE_MIX", f"{name}: lives on {memory.device}:{memory.device_index}, the "
                      f"context on {context.device}:{context.index}")
+    if not 1 <= len(memory.shape) <= CONSTANTS["QK_MAX_RANK"]:
+        raise refuse("SHAPE", f"{name}: rank is {len(memory.shape)}, accepted are 1 to 4")
     desc = _arrays.dense_desc(memory.format, memory.shape, memory.read_only)
     out = ctypes.c_void_p()
     planes = ctypes.c_void_p(memory.pointer)
@@ -301,7 +293,7 @@ def asarray(array: Any, *, context: Context | None = None, name: str = "x",
     """
     if isinstance(array, Tensor):
         return array
-    context = context or context_for(array)
+    context = context or context_for(array, name)
     if isinstance(array, np.ndarray):
         return wrap_memory(context, _arrays.from_numpy(array, name, output), name)
     exported = _arrays.export(array, name, context.stream, output)
@@ -327,8 +319,10 @@ _USUAL_LAYOUT = {"nf4": "row_high", "fp4_bnb": "row_high", "u4_affine": "word"}
 
 def quantize(array: Any, format: str = "nf4", *, group_size: int = 64, scale: str = "f32",
              nested: bool = False, symmetric: bool = True, layout: str | None = None,
-             context: Context | None = None) -> Tensor:
+             context: Context | None = None) -> Any:
     """A weight [n,k] of any array package as a quantized Tensor on the same device.
+
+    A Layer gives a Layer, with its bias. Of a torch parameter the values are taken, no gradient.
 
     format: "nf4", "fp4" (bitsandbytes), "fp4_e2m1", "int4" ((code - zero) * scale), "int8",
     "lut8". group_size: codes that share a scale, 16..4096, or -1 for a whole row. scale: how
@@ -337,13 +331,18 @@ def quantize(array: Any, format: str = "nf4", *, group_size: int = 64, scale: st
     store (row_high for nf4 and fp4, word for int4, else row); pick the fast one with repack().
     The arithmetic is the CPU's: what lies on a GPU is copied there and back.
     """
+    from ._linear import Layer  # which stands on this module
+    options: dict[str, Any] = {"group_size": group_size, "scale": scale, "nested": nested,
+                               "symmetric": symmetric, "layout": layout}
+    if isinstance(array, Layer):
+        return array.with_weight(quantize(array.weight, format, context=context, **options))
     format = _ALIASES.get(format, format)
+    array = _torch.detached(array)
     with_context = context or context_for(array)
     dense = asarray(array, context=with_context)
     if with_context.device != "cpu":
-        return quantize(dense.to_device("cpu"), format, group_size=group_size, scale=scale,
-                        nested=nested, symmetric=symmetric, layout=layout).to_device(
-                            with_context.device, context=with_context)
+        return quantize(dense.to_device("cpu"), format, **options).to_device(
+            with_context.device, context=with_context)
     out = Tensor.empty(dense.shape, format, scale="lut8" if nested else scale,
                        layout=layout or _USUAL_LAYOUT.get(format, "row"), group_size=group_size,
                        symmetric=symmetric and format == "u4_affine", context=with_context)
@@ -355,16 +354,11 @@ def quantize(array: Any, format: str = "nf4", *, group_size: int = 64, scale: st
     return out
 
 
-def dequantize(tensor: Tensor, dtype: Any = "f32", *, out: Any = None) -> Any:
-    """tensor.dequantize(dtype, out=out)"""
+def dequantize(tensor: Any, dtype: Any = "f32", *, out: Any = None) -> Any:
+    """The weight of a Tensor or Layer: tensor.dequantize(dtype, out=out)"""
     return tensor.dequantize(dtype, out=out)
 
 
-def repack(tensor: Tensor, layout: str = "packed") -> Tensor:
-    """The same values in another layout, lossless; do it once, when loading."""
-    desc = _DESC.from_buffer_copy(tensor.desc)
-    desc.layout = lookup(LAYOUTS, layout, "layout")
-    desc.flags &= ~CONSTANTS["QK_TENSOR_READ_ONLY"]
-    out = Tensor.from_desc(desc, tensor.context)
-    tensor.context.call(lib.qk_repack, tensor, out)
-    return out
+def repack(tensor: Any, layout: str = "packed") -> Any:
+    """A Tensor or Layer in another layout: tensor.repack(layout)"""
+    return tensor.repack(layout)

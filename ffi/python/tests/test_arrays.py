@@ -1,11 +1,13 @@
 """Arrays in and out: numpy, torch on the CPU, DLPack, shapes, threads, lifetimes."""
+import ctypes
 import gc
 import threading
 import weakref
+from unittest import mock
 
-from common import np, qk, torch, unittest
+from common import GOLDEN, np, qk, torch, unittest
 
-from qk import _arrays
+from qk import _abi, _arrays, _linear
 
 RANDOM = np.random.default_rng(3)
 
@@ -73,6 +75,82 @@ class Products(unittest.TestCase):
             qk.linear(x.copy(), w, out=frozen)
         with self.assertRaises(TypeError):
             np.ones(24) @ w
+
+    def test_read_only_inputs_give_the_same_bits(self):
+        w, x, bias = weight(), RANDOM.standard_normal((3, 64)).astype("f"), np.ones(24, "f")
+        y, shifted = qk.linear(x, w), qk.linear(x, w, bias)
+        x.flags.writeable = bias.flags.writeable = False
+        np.testing.assert_array_equal(qk.linear(x, w), y)
+        np.testing.assert_array_equal(qk.linear(x, w, out=np.empty_like(y)), y)
+        np.testing.assert_array_equal(w @ x[0], w @ x[0].copy())
+        np.testing.assert_array_equal(qk.linear(x, w, bias), shifted)
+        with self.assertRaisesRegex(qk.CallError, "out: .*read-only|y: .*read-only"):
+            y.flags.writeable = False
+            qk.linear(x, w, out=y)
+
+    def test_a_prepared_call_that_fails_gives_its_lock_back(self):
+        w, x = weight(), RANDOM.standard_normal((3, 64)).astype("f")
+        with qk.Context(threads=1) as context:
+            call = qk.prepare(x, w)
+            y = call().copy()
+            for status, kind in ((_abi.CONSTANTS["QK_ERROR_DEVICE_FAULT"], qk.DeviceError),
+                                 (_abi.CONSTANTS["QK_ERROR_SHAPE"], qk.CallError)):
+                with mock.patch.object(_linear, "_linear", lambda *_, s=status: s):
+                    with self.assertRaises(kind):
+                        call()
+                self.assertFalse(context._lock.locked())
+            np.testing.assert_array_equal(call(), y)
+            np.testing.assert_array_equal(qk.linear(x, w), y)
+
+    def test_bf16_ties_go_to_even(self):
+        one = 0x3F80
+        for bits, rounded in ((0x3F808000, one), (0x3F808001, one + 1), (0x3F818000, one + 2),
+                              (0x3F817FFF, one + 1), (0xBF808000, 0xBF80), (0xBF818000, 0xBF82),
+                              (0x7F7F8000, 0x7F80), (0x00008000, 0), (0x00018000, 2),
+                              (0x7F800000, 0x7F80), (0x7F800001, 0x7FC0), (0xFF812345, 0x7FC0)):
+            x = qk.asarray(np.array([bits], np.uint32).view("f"))
+            self.assertEqual(x.to("bf16").plane("data")[0], rounded, hex(bits))
+            self.assertEqual(x.to("f32").plane("data").view(np.uint32)[0], bits)
+
+    def test_layers_go_where_weights_go(self):
+        w, x = weight(), RANDOM.standard_normal((3, 64)).astype("f")
+        bias, other = RANDOM.standard_normal((2, 24)).astype("f")
+        layer, bare, y = qk.Layer(w, bias, name="l"), qk.Layer(w), qk.linear(x, w, bias)
+        np.testing.assert_array_equal(qk.linear(x, layer), y)
+        np.testing.assert_array_equal(qk.prepare(x, layer)(), y)
+        np.testing.assert_array_equal(qk.linear(x, layer, out=np.empty_like(y)), y)
+        np.testing.assert_array_equal(layer(x), y)
+        np.testing.assert_array_equal(qk.linear(x, bare), qk.linear(x, w))
+        np.testing.assert_array_equal(qk.linear(x, bare, bias), y)
+        for call in (qk.linear, qk.prepare):
+            with self.assertRaisesRegex(qk.CallError, "^bias: is given, and the layer has one"):
+                call(x, layer, other)
+            with self.assertRaisesRegex(qk.CallError, "^w: is a ndarray, accepted are qk.Tensor"):
+                call(x, w.dequantize())
+        for made in (qk.repack(layer), qk.repack(layer, "row"), layer.repack()):
+            self.assertIsInstance(made, qk.Layer)
+            np.testing.assert_array_equal(made(x), y)
+        np.testing.assert_array_equal(qk.dequantize(layer), w.dequantize())
+        np.testing.assert_array_equal(qk.dequantize(layer, "f16"), w.dequantize("f16"))
+        dense = np.empty((24, 64), "f")
+        self.assertIs(qk.dequantize(layer, out=dense), dense)
+        small = qk.quantize(qk.Layer(w.to("f32"), bias, name="l"), "nf4", group_size=64)
+        np.testing.assert_array_equal(small.weight.plane("data"), w.plane("data"))
+        np.testing.assert_array_equal(small(x), y)
+        self.assertEqual(small.name, "l")
+        self.assertIn("+ bias", repr(layer))
+
+    def test_layers_of_files_are_multiplied_as_they_are(self):
+        for folder in ("bnb_nf4_nested", "ct_int4_asym_g32", "dense"):
+            model = qk.load(GOLDEN / folder)
+            for name in model:
+                layer = model[name]
+                x = RANDOM.standard_normal((2, layer.shape[1])).astype("f")
+                if layer.weight.format in ("f16", "bf16"):
+                    x = qk.asarray(x).to(layer.weight.format)
+                y, same = (qk.asarray(product).to("f32").plane("data")
+                           for product in (qk.linear(x, layer), layer(x)))
+                np.testing.assert_array_equal(y, same)
 
     def test_scratch_grows_where_it_was_left_open(self):
         w, x = weight(64, 512).repack(), RANDOM.standard_normal((9, 512)).astype("f")
@@ -184,6 +262,39 @@ class Lifetimes(unittest.TestCase):
         gc.collect()
         self.assertEqual(_arrays._handed_out, {})
 
+    def test_old_capsules_begin_at_their_offset_and_have_strides(self):
+        base = np.arange(24, dtype="f")
+
+        def taken(shape, strides, offset):
+            return qk.asarray(OldCapsule(base, shape, strides, 4 * offset)).numpy()
+
+        np.testing.assert_array_equal(taken((2, 3), None, 5), base[5:11].reshape(2, 3))
+        np.testing.assert_array_equal(taken((2, 3), (3, 1), 5), base[5:11].reshape(2, 3))
+        np.testing.assert_array_equal(taken((1, 3), (17, 1), 2), base[2:5].reshape(1, 3))
+        for strides in ((1, 2), (6, 1), (3, 2), (0, 1), (-3, 1)):
+            with self.assertRaisesRegex(qk.CallError, "x: is not compact and row-major"):
+                taken((2, 3), strides, 5)
+        w = weight()
+        long = np.concatenate([np.full(7, np.nan, "f"), RANDOM.standard_normal(64).astype("f")])
+        y = qk.linear(OldCapsule(long, (1, 64), None, 28), w)
+        np.testing.assert_array_equal(np.asarray(y), qk.linear(long[7:].reshape(1, 64), w))
+
+    def test_read_only_tensors_are_exported_as_read_only(self):
+        x = np.arange(6, dtype="f")
+        for writable in (True, False):
+            x.flags.writeable = writable
+            tensor = qk.asarray(x)
+            self.assertEqual(flags_of(tensor.__dlpack__(max_version=(1, 0))), 0 if writable else 1)
+            if not writable:  # what older consumers would write to
+                with self.assertRaisesRegex(BufferError, "read-only"):
+                    tensor.__dlpack__()
+                with self.assertRaisesRegex(qk.CallError, "read-only"):
+                    tensor.set_plane("data", np.zeros(6, "f"))
+        checkpoint = qk.load(GOLDEN / "dense", in_place=True)
+        weight_in_place = checkpoint[next(iter(checkpoint))].weight
+        self.assertEqual(flags_of(weight_in_place.__dlpack__(max_version=(1, 0))), 1)
+        _arrays.drop_unused()
+
     def test_context_managers_close(self):
         with weight() as w:
             self.assertIn("nf4", repr(w))
@@ -226,6 +337,30 @@ class OldProducer:
         return self.array.__dlpack__()
 
 
+class OldCapsule:
+    """A producer from before DLPack 1.0 whose tensor is any part of an array."""
+
+    shape = property(lambda self: tuple(self.tensor.shape[:self.tensor.ndim]))
+
+    def __init__(self, array, shape, strides, offset):
+        sizes = ctypes.c_int64 * len(shape)
+        self.array, self.sizes, self.steps = array, sizes(*shape), strides and sizes(*strides)
+        self.tensor = _arrays._DLTensor(
+            data=array.ctypes.data, device_type=1, ndim=len(shape), code=2, bits=32, lanes=1,
+            shape=self.sizes, strides=self.steps, byte_offset=offset)
+
+    def __dlpack_device__(self):
+        return 1, 0
+
+    def __dlpack__(self, stream=None):
+        return _arrays._api.PyCapsule_New(ctypes.addressof(self.tensor), _arrays.OLD, None)
+
+
+def flags_of(capsule):
+    """DLManagedTensorVersioned: {u32 major, minor; void *manager, *deleter; u64 flags; ...}"""
+    return ctypes.c_uint64.from_address(_arrays.capsule_pointer(capsule) + 24).value
+
+
 class Torch(unittest.TestCase):
     def test_tensors_go_in_and_out_without_a_copy(self):
         t = torch()
@@ -233,11 +368,11 @@ class Torch(unittest.TestCase):
         dense = t.from_numpy(w.dequantize()).double()
         for dtype, step in ((t.float32, 2.0 ** -24), (t.bfloat16, 2.0 ** -8),
                             (t.float16, 2.0 ** -11)):
-            x = t.randn(3, 5, 64, dtype=dtype, requires_grad=True)
+            x = t.randn(3, 5, 64, dtype=dtype)
             y = qk.linear(x, w)
             self.assertEqual((y.dtype, tuple(y.shape)), (dtype, (3, 5, 24)))
-            exact = x.detach().double() @ dense.T
-            limit = step * exact.abs() + t.from_numpy(bound(x.detach().float().numpy(), w))
+            exact = x.double() @ dense.T
+            limit = step * exact.abs() + t.from_numpy(bound(x.float().numpy(), w))
             self.assertTrue(((y.double() - exact).abs() <= limit).all())
             out = t.empty_like(y)
             self.assertIs(qk.linear(x, w, out=out), out)

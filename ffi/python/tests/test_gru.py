@@ -100,17 +100,81 @@ class Gru(unittest.TestCase):
             for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
                 getattr(single, name + "_l0").copy_(getattr(module, name + "_l0_reverse"))
             backward = single(x.flip(0))[0].flip(0)
-        gru = qk.GRU.from_torch(module, reverse=True, preset="w8h16")
+        gru = qk.GRU.from_torch(module, layer=0, reverse=True, preset="w8h16")
         flipped = x.flip(0).contiguous()
         gru.calibrate(flipped)
         np.testing.assert_allclose(gru.run_float(flipped)[::-1], backward.numpy(), atol=1e-5)
         y = gru.freeze()(flipped)
         self.assertIsInstance(y, t.Tensor)
-        forward = qk.GRU.from_torch(module).calibrate(x)
+        forward = qk.GRU.from_torch(module, layer=0, reverse=False).calibrate(x)
         self.assertEqual(exact.shape[-1], 40)
         np.testing.assert_allclose(forward.run_float(x), single_layer(t, module, x), atol=1e-5)
         with self.assertRaisesRegex(qk.CallError, "weight_ih_l2"):
-            qk.GRU.from_torch(module, layer=2)
+            qk.GRU.from_torch(module, layer=2, reverse=False)
+        second = t.nn.GRU(40, 20)
+        for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
+            getattr(second, name + "_l0").data = getattr(module, name + "_l1").data
+        with t.no_grad():
+            middle = t.nn.GRU(12, 20, bidirectional=True)
+            middle.load_state_dict({name: value for name, value in module.state_dict().items()
+                                    if "_l0" in name})
+            z = middle(x)[0]
+            upper = second(z)[0].numpy()
+        gru = qk.GRU.from_torch(module, layer=1, reverse=False)
+        np.testing.assert_allclose(gru.run_float(z), upper, atol=1e-5)
+
+    def test_from_torch_takes_what_it_keeps(self):
+        t = torch()
+        x = t.randn(9, 2, 5)
+        for options, data in (({"bias": False}, x), ({"dropout": 0.0}, x),
+                              ({"batch_first": True}, x.transpose(0, 1)),
+                              ({"dtype": t.bfloat16}, x), ({"dtype": t.float64}, x)):
+            module = t.nn.GRU(5, 4, **options)
+            chosen = {"batch_first": False} if module.batch_first else {}
+            gru = qk.GRU.from_torch(module, **chosen)
+            with t.no_grad():
+                exact = module.float()(data)[0]
+            exact = exact.transpose(0, 1) if module.batch_first else exact
+            np.testing.assert_allclose(gru.run_float(x), exact.numpy(), atol=1e-5)
+        eval_only = t.nn.GRU(5, 4, num_layers=2, dropout=0.5)
+        with self.assertRaisesRegex(qk.CallError, "drops out 0.5"):
+            qk.GRU.from_torch(eval_only, layer=1)
+        self.assertEqual(qk.GRU.from_torch(eval_only.eval(), layer=1).input_size, 4)
+        with self.assertRaisesRegex(qk.CallError, "^module: is a torch.nn.LSTM, accepted"):
+            qk.GRU.from_torch(t.nn.LSTM(5, 4))
+
+    def test_from_torch_refuses_what_it_would_drop(self):
+        class Module:  # what qk looks at of a torch.nn.GRU
+            mode, num_layers, bidirectional, batch_first, dropout, training = \
+                "GRU", 1, False, False, 0.0, True
+            weight_ih_l0, weight_hh_l0 = np.ones((12, 3), "f"), np.ones((12, 4), "f")
+            weight_ih_l0_reverse, weight_hh_l0_reverse = weight_ih_l0, weight_hh_l0
+
+            def __init__(self, **facts):
+                vars(self).update(facts)
+
+        for facts, sentence, chosen in (
+                ({"num_layers": 3}, "has 3 layers.*layer=0 to 2", {"layer": 0}),
+                ({"bidirectional": True}, "is bidirectional.*reverse=False.*reverse=True",
+                 {"reverse": True}),
+                ({"batch_first": True}, r"batch_first.*transpose\(0, 1\)", {"batch_first": False}),
+                ({"num_layers": 2, "dropout": 0.25}, "has 2 layers", None),
+                ({"proj_size": 2}, "projects h to 2", None),
+                ({"mode": "LSTM"}, "is a torch.nn.LSTM, accepted is torch.nn.GRU", None),
+                ({"mode": "RNN_TANH"}, "is a torch.nn.RNN_TANH", None)):
+            with self.assertRaisesRegex(qk.CallError, f"^module: .*{sentence}"):
+                qk.GRU.from_torch(Module(**facts))
+            if chosen is not None:
+                self.assertEqual(qk.GRU.from_torch(Module(**facts), **chosen).hidden_size, 4)
+        with self.assertRaisesRegex(qk.CallError, "drops out 0.25.*eval"):
+            qk.GRU.from_torch(Module(num_layers=2, dropout=0.25), layer=0)
+        self.assertEqual(qk.GRU.from_torch(Module(num_layers=2, dropout=0.25, training=False),
+                                           layer=0).input_size, 3)
+        self.assertEqual(qk.GRU.from_torch(Module(dropout=0.25)).input_size, 3)  # one layer: none
+        with self.assertRaisesRegex(qk.CallError, "^batch_first: is True, accepted is False"):
+            qk.GRU.from_torch(Module(), batch_first=True)
+        with self.assertRaisesRegex(qk.CallError, "^layer: is -1, accepted are 0 to"):
+            qk.GRU.from_torch(Module(), layer=-1)
 
 
 def single_layer(t, module, x):
