@@ -182,10 +182,9 @@ class WordLines {
     uint32_t word_[16][kQuantizeBlock];
 };
 
-QK_APART void store_word_lines(const QuantizeArgs &args, const Coder &coder, int64_t row,
-                               int64_t rows) {
+QK_APART void store_word_lines(const QuantizeArgs &args, const Coder &coder, WordLines &lines,
+                               int64_t row, int64_t rows) {
     const Geometry &s = args.to.geometry;
-    WordLines lines(args.to);
     for (int64_t g = 0; g < s.groups_per_row; ++g) {
         GroupScale scales[128];
         for (int64_t r = 0; r < rows; ++r) scales[r] = group_scale(args, {row + r, g});
@@ -257,34 +256,42 @@ float mean_scale(const QuantizeArgs &args, bool stored) {
     return sum.total() / float(count);
 }
 
+struct NestRoom {
+    static constexpr int64_t kMost = 4096;  // scales: the largest second group
+
+    float deviations[kMost];
+    uint8_t codes[kMost];
+};
+
 // One second scale and its codes: the 8-bit blockwise rule over (scale - mean).
 void nest_block(const QuantizeArgs &args, const Middles &middles, float mean, int64_t block,
-                bool stored) {
+                bool stored, NestRoom *room) {
     const Weight &w = args.to;
     const int64_t first = block * w.scale.second_group;
     const int64_t last = min64(first + w.scale.second_group, w.geometry.group_count);
-    float deviations[4096];  // the largest second group
     float absmax = 0;
     for (int64_t number = first; number < last; ++number) {
         const float deviation = nested_scale(args, number, stored) - mean;
         if (__builtin_fabsf(deviation) > absmax) absmax = __builtin_fabsf(deviation);
-        deviations[number - first] = deviation;
+        room->deviations[number - first] = deviation;
     }
     store_as(w.scale.second, block, absmax);
-    uint8_t codes[4096] = {};
     if (absmax != 0) {
-        bisect_run(middles.node, deviations, last - first, 1.0f / absmax, codes);
+        bisect_run(middles.node, room->deviations, last - first, 1.0f / absmax, room->codes);
+    } else {
+        memset(room->codes, 0, size_t(last - first));
     }
     for (int64_t number = first; number < last; ++number) {
         const GroupIndex group = group_from_number(w.geometry, number);
-        store_as(w.scale.data, w.layout->scale_at(w.geometry, group), codes[number - first]);
+        store_as(w.scale.data, w.layout->scale_at(w.geometry, group),
+                 room->codes[number - first]);
     }
 }
 
-void nest_scales(const QuantizeArgs &args, const Parallel &parallel) {
+void nest_scales(const QuantizeArgs &args, const Launch &launch) {
     const Weight &w = args.to;
     const bool stored = has_room_for_scales(w);
-    parallel_ranges(parallel, stored ? w.geometry.group_count : 0, 16,
+    parallel_ranges(launch.parallel, stored ? w.geometry.group_count : 0, 16,
                     [&](int64_t first, int64_t last) {
         for (int64_t i = first; i < last; ++i) store_as(w.data, i, nested_scale(args, i, false));
     });
@@ -294,9 +301,10 @@ void nest_scales(const QuantizeArgs &args, const Parallel &parallel) {
     memcpy(table, w.scale.code, sizeof(table));
     Middles middles;
     middles.load(table);
-    parallel_ranges(parallel, second_count(w), 1, [&](int64_t first, int64_t last) {
+    parallel_ranges(launch.parallel, second_count(w), 1, [&](int64_t first, int64_t last) {
+        const InScratch<NestRoom> room(launch.scratch);
         for (int64_t block = first; block < last; ++block) {
-            nest_block(args, middles, mean, block, stored);
+            nest_block(args, middles, mean, block, stored, &*room);
         }
     });
 }
@@ -307,13 +315,14 @@ Status run_quantize(const QuantizeArgs &args, const Launch &launch) {
     const Coder coder = coder_of(w);
     const bool lines = has_word_lines(w);
     clear_scales_and_zeros(w);
-    if (is_nested(w)) nest_scales(args, launch.parallel);
+    if (is_nested(w)) nest_scales(args, launch);
     if (row_pitch(w) == 0 && !lines) memset(w.data, 0, size_t(w.layout->data_bytes(s)));
     if (lines) {
         const int64_t rows = 16 * rows_of_word(w);
         parallel_ranges(launch.parallel, s.n, rows, [&](int64_t first, int64_t last) {
+            const InScratch<WordLines> room(launch.scratch, w);
             for (int64_t row = first; row < last; row += rows) {
-                store_word_lines(args, coder, row, min64(rows, last - row));
+                store_word_lines(args, coder, *room, row, min64(rows, last - row));
             }
         });
     } else if (!s.flat) {

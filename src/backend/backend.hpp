@@ -4,6 +4,7 @@
 // linker drops such objects from a static library.
 #pragma once
 #include "backend/arguments.hpp"
+#include "backend/scratch.hpp"
 #include "base/status.hpp"
 
 namespace qk {
@@ -35,6 +36,7 @@ struct Launch {
     size_t workspace_bytes;
     ErrorText *error;
     void *session = nullptr;  // the backend's, of this context
+    Scratch *scratch = nullptr;  // CPU: memory of tasks
     bool in_order = false;    // CUDA: starts after all in front, which may write its weights
 };
 

@@ -76,6 +76,12 @@ Status make_threads(qk_context *context, const qk_context_options &options) {
     return QK_OK;
 }
 
+Status make_scratch(qk_context *context) {
+    if (context->backend->device != QK_DEVICE_CPU) return QK_OK;
+    context->scratch = scratch_create(context->allocator, context->parallel.concurrency);
+    return context->scratch == nullptr ? QK_ERROR_MEMORY : QK_OK;
+}
+
 Status make_workspace(qk_context *context, size_t bytes) {
     if (bytes == 0) return QK_OK;
     const DeviceMemory &memory = context->backend->memory;
@@ -88,6 +94,7 @@ Status make_workspace(qk_context *context, size_t bytes) {
 
 void free_context(qk_context *context) {
     thread_pool_destroy(context->allocator, context->pool);
+    scratch_destroy(context->allocator, context->scratch);
     if (context->session != nullptr) {
         context->backend->session.close(context->device.index, context->session);
     }
@@ -121,6 +128,7 @@ Status context_create(const qk_context_options *given, qk_context **out) {
     context->stream = options.stream;
     context->allocator = allocator;
     Status status = make_threads(context, options);
+    if (status == QK_OK) status = make_scratch(context);
     if (status == QK_OK) status = make_workspace(context, options.workspace_bytes);
     if (status != QK_OK) {
         free_context(context);
@@ -155,7 +163,8 @@ Status check_context(const qk_context *context) {
 
 Launch make_launch(qk_context *context) {
     return {context->parallel,        context->stream, context->device, context->workspace,
-            context->workspace_bytes, &context->error, context->session};
+            context->workspace_bytes, &context->error, context->session,
+            context->scratch};
 }
 
 void *host_allocate(qk_context *context, size_t bytes) {

@@ -17,6 +17,7 @@ struct qk_context {
     qk_executor executor;   // the caller's, where `pool` is null
     qk::ThreadPool *pool;
     qk::Parallel parallel;
+    qk::Scratch *scratch;  // of tasks; null where they run on a device
     void *workspace;
     size_t workspace_bytes;
     void *session;          // the backend's, null where it keeps nothing

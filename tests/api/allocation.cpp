@@ -21,8 +21,8 @@ void fail_every_allocation(bool forever) {
         if (!failed) break;
         ++sites;
     }
-    // Context, pool, workspace; five handles, three of them with storage; one view.
-    EXPECT_EQ(sites, 12) << "allocations in the scenario";
+    // Context, pool, scratch, workspace; five handles, three of them with storage; one view.
+    EXPECT_EQ(sites, 13) << "allocations in the scenario";
 }
 
 TEST(Allocation, NthFailsOnce) { fail_every_allocation(false); }
@@ -96,7 +96,7 @@ TEST(Allocation, TheCounterCounts) {
 // With a caller's allocator, all memory of the library comes from it.
 TEST(Allocation, TheCallersAllocatorGetsAll) {
     struct Fixed {  // an arena without malloc
-        alignas(64) char bytes[1 << 16];
+        alignas(64) char bytes[1 << 18];
         size_t used = 0;
     };
     static Fixed arena;

@@ -1,5 +1,7 @@
 #include "cuda/harness.hpp"
 
+#include "harness/scratch.hpp"
+
 namespace cuda_test {
 
 // NaN as floats of any width: who reads past a plane's end shows, even where it is times zero.
@@ -183,7 +185,8 @@ static void run_here(void *, int32_t count, void (*task)(void *, int32_t), void 
 }
 
 qk::Launch host_launch() {
-    return {{run_here, nullptr, 1}, nullptr, {}, nullptr, 0, nullptr};
+    return {{run_here, nullptr, 1}, nullptr, {}, nullptr, 0, nullptr, nullptr,
+            harness::dirty_scratch()};
 }
 
 qk::Launch device_launch(qk::ErrorText *error) {

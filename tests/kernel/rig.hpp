@@ -10,6 +10,7 @@
 #include "backend/backend.hpp"
 #include "format/describe.hpp"
 #include "harness/guarded.hpp"
+#include "harness/scratch.hpp"
 #include "harness/specs.hpp"
 #include "harness/tensor.hpp"
 #include "kernel/instruction_sets.hpp"
@@ -100,6 +101,7 @@ qk::Status run(Home *home, const qk::Kernel<Args> &kernel, const Args &args, uin
     const size_t workspace = qk::workspace_of(kernel, args, home->device);
     qk::ErrorText error = {};
     qk::Launch launch = {parallel_of(turn), nullptr, home->device, nullptr, workspace, &error};
+    launch.scratch = harness::dirty_scratch();
     if (workspace > 0) launch.workspace = home->memory.space(kWorkspace, workspace, 2);
     qk::Status status = kernel.run(args, launch);
     if (status == QK_OK) status = home->backend.synchronize(launch);

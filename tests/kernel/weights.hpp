@@ -10,6 +10,7 @@
 #include "backend/registry.hpp"
 #include "base/half.hpp"
 #include "format/describe.hpp"
+#include "harness/scratch.hpp"
 #include "kernel/guarded.hpp"
 #include "kernel/instruction_sets.hpp"
 
@@ -166,5 +167,6 @@ inline qk::Launch test_launch(int32_t threads, const qk::Device &device) {
     qk::Launch launch = {};
     launch.device = device;
     launch.parallel = {run_backwards, nullptr, threads};
+    launch.scratch = harness::dirty_scratch();
     return launch;
 }

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "cpu/lists.hpp"
+#include "harness/scratch.hpp"
 #include "soak/soak.hpp"
 
 namespace soak {
@@ -20,7 +21,8 @@ std::vector<uint32_t> dequantized(const Case &c, const Contents &w, Format forma
     const qk::DequantizeArgs args = {
         host_view(c, w), sweep::dense(format, c.spec.n, c.spec.k, bytes.data())};
     qk::ErrorText error = {};
-    const qk::Launch launch = {sweep::parallel_of(0), nullptr, {}, nullptr, 0, &error};
+    const qk::Launch launch = {sweep::parallel_of(0), nullptr, {}, nullptr, 0, &error, nullptr,
+                               harness::dirty_scratch()};
     if (qk::cpu::kDequantizeGeneric.run(args, launch) != QK_OK) fail("generic: %s", error.text);
     return sweep::dense_bits(format, bytes);
 }

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "cpu/lists.hpp"
+#include "harness/scratch.hpp"
 
 namespace soak {
 namespace {
@@ -112,7 +113,7 @@ Bytes generic(const Problem &p, const qk::Kernel<qk::LinearArgs> &kernel) {
         reinterpret_cast<void *>((reinterpret_cast<uintptr_t>(workspace.data()) + 63) / 64 * 64);
     qk::ErrorText error = {};
     const qk::Launch launch = {sweep::parallel_of(0), nullptr, {}, aligned, workspace.size(),
-                               &error};
+                               &error, nullptr, harness::dirty_scratch()};
     if (kernel.run(args, launch) != QK_OK) fail("generic: %s", error.text);
     return y;
 }

@@ -159,9 +159,9 @@ QK_INLINE inline void for_each_strip(int64_t first, int64_t last, const Body &bo
 }
 
 template <class Words>
-QK_NOINLINE void run_integer_strips(const LinearArgs &args, BlocksOfX<ColumnBytes<Words::quads>> &x,
-                                    int64_t first, int64_t last) {
-    ColumnStrip<Words> strip(args);
+QK_NOINLINE void run_integer_strips(ColumnStrip<Words> &strip,
+                                    BlocksOfX<ColumnBytes<Words::quads>> &x, int64_t first,
+                                    int64_t last) {
     for_each_strip<Words>(first, last, [&](int64_t from, int64_t to) {
         const ColumnBytes<Words::quads> *blocks = nullptr;
         strip.run(from, to, [&](int64_t column, int64_t) {
@@ -171,8 +171,18 @@ QK_NOINLINE void run_integer_strips(const LinearArgs &args, BlocksOfX<ColumnByte
     });
 }
 
+// Strips and the row of x that they read.
+template <class Words, class X>
+struct StripsOfX {
+    explicit StripsOfX(const LinearArgs &args) : strip(args), x(args.x) {}
+
+    ColumnStrip<Words> strip;
+    X x;
+};
+
 template <class Words, class Entries>
-QK_NOINLINE void run_float_strips(const LinearArgs &args, int64_t first, int64_t last) {
+QK_NOINLINE void run_float_strips(const LinearArgs &args, Scratch *scratch, int64_t first,
+                                  int64_t last) {
     float values[16];
     for (int code = 0; code < 16; ++code) {
         const bool table = args.w.format->kind == FormatKind::kTable;
@@ -180,13 +190,13 @@ QK_NOINLINE void run_float_strips(const LinearArgs &args, int64_t first, int64_t
     }
     const Entries entries(values);
     const TableEntries any(values);
-    ColumnStrip<Words> strip(args);
-    RowOfX x(args.x);
+    const InScratch<StripsOfX<Words, RowOfX>> strips(scratch, args);
+    ColumnStrip<Words> &strip = strips->strip;
     ColumnFloats<Words::quads> block;
     for_each_strip<Words>(first, last, [&](int64_t from, int64_t to) {
         const char *panel = nullptr;
         strip.run(from, to, [&](int64_t column, int64_t end) {
-            if (column % kPanelOfX == 0) panel = x.panel(column);
+            if (column % kPanelOfX == 0) panel = strips->x.panel(column);
             block.place(panel + column % kPanelOfX * 4, end - column);
             if (end - column == kBlock) {
                 strip.template add_float_block<false>(column, block, entries);
@@ -208,20 +218,24 @@ QK_NOINLINE Status run_words(const LinearArgs &args, const Launch &launch) {
     const int64_t n = args.w.geometry.n, block = rows_of_task(n, launch.parallel.concurrency);
     using X = BlocksOfX<ColumnBytes<Words::quads>>;
     if (sums_integers(args)) {
-        X whole(args.x);  // of a row that is short enough, for all tasks
+        if (launch.parallel.concurrency > 1 && args.x.columns <= kPanelOfX) {
+            const InScratch<X> whole(launch.scratch, args.x);  // for all tasks
+            parallel_ranges(launch.parallel, n, block, [&](int64_t first, int64_t last) {
+                const InScratch<ColumnStrip<Words>> strip(launch.scratch, args);
+                run_integer_strips<Words>(*strip, *whole, first, last);
+            });
+            return QK_OK;
+        }
         parallel_ranges(launch.parallel, n, block, [&](int64_t first, int64_t last) {
-            if (args.x.columns <= kPanelOfX) {
-                return run_integer_strips<Words>(args, whole, first, last);
-            }
-            X x(args.x);
-            run_integer_strips<Words>(args, x, first, last);
+            const InScratch<StripsOfX<Words, X>> strips(launch.scratch, args);
+            run_integer_strips<Words>(strips->strip, strips->x, first, last);
         });
         return QK_OK;
     }
     const bool table = args.w.format->kind == FormatKind::kTable;
     parallel_ranges(launch.parallel, n, block, [&](int64_t first, int64_t last) {
-        table ? run_float_strips<Words, TableEntries>(args, first, last)
-              : run_float_strips<Words, NumberEntries>(args, first, last);
+        table ? run_float_strips<Words, TableEntries>(args, launch.scratch, first, last)
+              : run_float_strips<Words, NumberEntries>(args, launch.scratch, first, last);
     });
     return QK_OK;
 }

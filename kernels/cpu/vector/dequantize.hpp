@@ -122,19 +122,19 @@ class PackedWriter {
     alignas(64) char slots_[kGroups * kSlot];
 };
 
-void write_rows(const Writing &writing, int64_t first, int64_t last) {
+void write_rows(const Writing &writing, Scratch *scratch, int64_t first, int64_t last) {
     const Weight &w = writing.args.from;
     const int64_t k = w.geometry.k;
     if (w.layout->id == kLayoutRows8) {
-        PackedWriter writer(writing);
-        for (int64_t row = first; row < last; row += 8) writer.write(row);
+        InScratch<PackedWriter> writer(scratch, writing);
+        for (int64_t row = first; row < last; row += 8) writer->write(row);
     } else if (stores_columns(w)) {
-        TileWriter writer(writing);
-        writer.write(first, last);
+        InScratch<TileWriter> writer(scratch, writing);
+        writer->write(first, last);
     } else {
-        RunWriter writer(writing);
+        InScratch<RunWriter> writer(scratch, writing);
         for (int64_t row = first; row < last; ++row) {
-            writer.write(row * round_up(k, run_pad(w)), row);
+            writer->write(row * round_up(k, run_pad(w)), row);
         }
     }
 }
@@ -151,7 +151,7 @@ Status run_dequantize(const DequantizeArgs &args, const Launch &launch) {
     const Writing writing = {args, launch.device, find_emitters(bytes, high_first, stream), bytes};
     const int64_t block = stores_columns(args.from) ? kTileRows : 8;
     parallel_ranges(launch.parallel, s.n, block, [&](int64_t first, int64_t last) {
-        write_rows(writing, first, last);
+        write_rows(writing, launch.scratch, first, last);
         if (stream) end_stream();
     });
     return QK_OK;

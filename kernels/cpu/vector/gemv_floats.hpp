@@ -220,8 +220,8 @@ template <class Rows>
 void run_rows(const LinearArgs &args, const Launch &launch) {
     const int64_t blocks = ceil_div(args.w.geometry.n, 8);
     parallel_ranges(launch.parallel, blocks, 1, [&](int64_t first, int64_t last) {
-        Rows rows(args, launch.device);
-        for (int64_t block = first; block < last; ++block) rows.run(block);
+        InScratch<Rows> rows(launch.scratch, args, launch.device);
+        for (int64_t block = first; block < last; ++block) rows->run(block);
     });
 }
 

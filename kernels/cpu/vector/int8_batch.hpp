@@ -126,8 +126,8 @@ Status run_int8_batch(const LinearArgs &args, const Launch &launch) {
     const XTile *const x = quantize_tiles(args, launch);
     const int64_t tasks = ceil_div(args.w.geometry.n, kTaskRows);
     parallel_ranges(launch.parallel, tasks, 1, [&](int64_t first, int64_t last) {
-        Int8Batch batch(args, launch.device, x);
-        for (int64_t task = first; task < last; ++task) batch.run(task);
+        InScratch<Int8Batch> batch(launch.scratch, args, launch.device, x);
+        for (int64_t task = first; task < last; ++task) batch->run(task);
     });
     return QK_OK;
 }

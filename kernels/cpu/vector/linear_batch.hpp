@@ -131,11 +131,11 @@ class BatchStrip {
 Status run_batch(const LinearArgs &args, const Launch &launch) {
     const int64_t n = args.w.geometry.n;
     parallel_ranges(launch.parallel, n, kSliver, [&](int64_t first, int64_t last) {
-        BatchStrip strip(args, launch.device);
+        InScratch<BatchStrip> strip(launch.scratch, args, launch.device);
         for (int64_t row = first; row < min64(last, n); row += kStrip) {
             const int64_t rows = min64(kStrip, min64(last, n) - row);
             for (int64_t m = 0; m < args.x.rows; m += kBatch) {
-                strip.run(row, rows, m, min64(kBatch, args.x.rows - m));
+                strip->run(row, rows, m, min64(kBatch, args.x.rows - m));
             }
         }
     });

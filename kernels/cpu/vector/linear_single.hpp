@@ -138,8 +138,8 @@ template <class Row>
 void run_single_rows(const LinearArgs &args, const Launch &launch) {
     const int64_t blocks = ceil_div(args.w.geometry.n, 8);
     parallel_ranges(launch.parallel, blocks, 1, [&](int64_t first, int64_t last) {
-        Row row(args, launch.device);
-        for (int64_t block = first; block < last; ++block) row.run(block * 8);
+        InScratch<Row> row(launch.scratch, args, launch.device);
+        for (int64_t block = first; block < last; ++block) row->run(block * 8);
     });
 }
 

@@ -124,9 +124,9 @@ Status run_repack(const RepackArgs &args, const Launch &launch) {
     const int64_t rows = columns ? RowTile::kRows : kRowBlock;
     start_repacking_planes(args);
     parallel_ranges(launch.parallel, s.n, rows, [&](int64_t first, int64_t last) {
-        Repacker repacker(args, stream);
+        InScratch<Repacker> repacker(launch.scratch, args, stream);
         for (int64_t row = first; row < last; row += rows) {
-            repacker.move(row, min64(row + rows, last));
+            repacker->move(row, min64(row + rows, last));
         }
         if (stream) end_stream();
         repack_scales_and_zeros(args, first, last);

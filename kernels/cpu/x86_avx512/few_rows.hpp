@@ -173,8 +173,8 @@ class FewRows {
 Status run_few(const LinearArgs &args, const Launch &launch) {
     const int64_t n = args.w.geometry.n, rows = 16 * FewRows::vectors(args.x.rows);
     parallel_ranges(launch.parallel, n, rows, [&](int64_t first, int64_t last) {
-        FewRows few(args, launch.device);
-        for (int64_t row = first; row < min64(last, n); row += rows) few.run(row);
+        InScratch<FewRows> few(launch.scratch, args, launch.device);
+        for (int64_t row = first; row < min64(last, n); row += rows) few->run(row);
     });
     return QK_OK;
 }

@@ -104,8 +104,8 @@ Status run_int8_signed(const LinearArgs &args, const Launch &launch) {
     });
     parallel_ranges(launch.parallel, ceil_div(args.w.geometry.n, 8), 1,
                     [&](int64_t first, int64_t last) {
-        SignedRows8 rows(args, x);
-        for (int64_t block = first; block < last; ++block) rows.run(block);
+        InScratch<SignedRows8> rows(launch.scratch, args, x);
+        for (int64_t block = first; block < last; ++block) rows->run(block);
     });
     return QK_OK;
 }

@@ -225,13 +225,17 @@ QK_NOINLINE void run_blocks(const LinearArgs &args, const Device &device, const 
     for (int64_t block = first; block < last; ++block) rows.run(block);
 }
 
+struct RowOfBytes {
+    XBytes block[kRowOfBytes];
+};
+
 // The row of x at once, for all tasks. False where it is none of the order's.
 QK_NOINLINE bool run_row(const LinearArgs &args, const Launch &launch) {
-    XBytes row_of_x[kRowOfBytes];
-    if (!place_row(args.x, 0, args.x.columns, row_of_x)) return false;
+    const InScratch<RowOfBytes> row_of_x(launch.scratch);
+    if (!place_row(args.x, 0, args.x.columns, row_of_x->block)) return false;
     const int64_t blocks = ceil_div(args.w.geometry.n, 8);
     parallel_ranges(launch.parallel, blocks, 1, [&](int64_t first, int64_t last) {
-        run_blocks(args, launch.device, row_of_x, nullptr, first, last);
+        run_blocks(args, launch.device, row_of_x->block, nullptr, first, last);
     });
     return true;
 }
@@ -240,8 +244,8 @@ QK_NOINLINE bool run_panels(const LinearArgs &args, const Launch &launch) {
     if (!sums_integers(args)) return false;
     const int64_t blocks = ceil_div(args.w.geometry.n, 8);
     parallel_ranges(launch.parallel, blocks, 1, [&](int64_t first, int64_t last) {
-        XBytes room[kRowOfBytes];
-        run_blocks(args, launch.device, nullptr, room, first, last);
+        const InScratch<RowOfBytes> room(launch.scratch);
+        run_blocks(args, launch.device, nullptr, room->block, first, last);
     });
     return true;
 }

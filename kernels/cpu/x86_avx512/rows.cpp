@@ -232,8 +232,8 @@ template <class Rows>
 QK_NOINLINE void run_blocks(const LinearArgs &args, const Launch &launch) {
     parallel_ranges(launch.parallel, ceil_div(args.w.geometry.n, 8), 1,
                     [&](int64_t first, int64_t last) {
-        Rows rows(args);
-        for (int64_t block = first; block < last; ++block) rows.run(block);
+        InScratch<Rows> rows(launch.scratch, args);
+        for (int64_t block = first; block < last; ++block) rows->run(block);
     });
 }
 

@@ -1,0 +1,78 @@
+#include "backend/scratch.hpp"
+
+#include <pthread.h>
+#include <sched.h>
+
+#include <atomic>
+
+namespace qk {
+
+namespace {
+
+struct alignas(64) Holder {
+    std::atomic<uintptr_t> thread;  // that had the block last; 0: none yet
+    std::atomic<bool> taken;
+};
+
+bool try_take(Holder *holder) {
+    return !holder->taken.load(std::memory_order_relaxed) &&
+           !holder->taken.exchange(true, std::memory_order_acquire);
+}
+
+}  // namespace
+
+// The holders and the blocks are behind this struct, in the same allocation.
+struct alignas(64) Scratch {
+    int32_t count;
+    Holder *holders;
+    char *blocks;
+};
+
+Scratch *scratch_create(const qk_allocator &allocator, int32_t concurrency) {
+    const int32_t tasks = concurrency < kMaxTasksAtOnce ? concurrency : kMaxTasksAtOnce;
+    const size_t count = tasks > 1 ? size_t(tasks) + 1 : 1, holders = count * sizeof(Holder);
+    const size_t bytes = sizeof(Scratch) + holders + count * kScratchBytes;
+    void *const memory = allocator.allocate(allocator.user, bytes, alignof(Scratch));
+    if (memory == nullptr) return nullptr;
+    __builtin_memset(memory, 0, sizeof(Scratch) + holders);  // blocks stay untouched until used
+    Scratch *const scratch = static_cast<Scratch *>(memory);
+    scratch->count = int32_t(count);
+    scratch->holders = reinterpret_cast<Holder *>(scratch + 1);
+    scratch->blocks = reinterpret_cast<char *>(scratch->holders + count);
+    return scratch;
+}
+
+void scratch_destroy(const qk_allocator &allocator, Scratch *scratch) {
+    if (scratch != nullptr) allocator.release(allocator.user, scratch);
+}
+
+// Holders are a hash table of threads: a thread looks from its own place on for a block it had, up
+// to the first one that no thread has had.
+void *scratch_take(Scratch *scratch) {
+    const uintptr_t self = uintptr_t(pthread_self());
+    const int32_t count = scratch->count, place = int32_t((self >> 12) * 31 % uint32_t(count));
+    const auto holder = [&](int32_t i) { return &scratch->holders[(place + i) % count]; };
+    const auto block = [&](const Holder *of) {
+        return scratch->blocks + size_t(of - scratch->holders) * kScratchBytes;
+    };
+    for (int32_t i = 0; i < count; ++i) {
+        const uintptr_t last = holder(i)->thread.load(std::memory_order_relaxed);
+        if (last == self && try_take(holder(i))) return block(holder(i));
+        if (last == 0) break;
+    }
+    for (;;) {
+        for (int32_t i = 0; i < count; ++i) {
+            if (!try_take(holder(i))) continue;
+            holder(i)->thread.store(self, std::memory_order_relaxed);
+            return block(holder(i));
+        }
+        sched_yield();
+    }
+}
+
+void scratch_give(Scratch *scratch, void *block) {
+    const size_t index = size_t(static_cast<char *>(block) - scratch->blocks) / kScratchBytes;
+    scratch->holders[index].taken.store(false, std::memory_order_release);
+}
+
+}  // namespace qk

@@ -1,0 +1,48 @@
+// Memory that tasks of CPU kernels work in: tiles, decoded weights, a row of x. It is more than a
+// stack may have to give, so a context owns it: a block for each task that runs at once and, where
+// these are several, one for what a call shares among them.
+#pragma once
+#include <new>
+#include <type_traits>
+
+#include "qk.h"
+
+namespace qk {
+
+constexpr size_t kScratchBytes = size_t{192} << 10;  // of a block
+constexpr int32_t kMaxTasksAtOnce = 256;             // with more, tasks wait for one another
+
+struct Scratch;
+
+Scratch *scratch_create(const qk_allocator &allocator, int32_t concurrency);  // null: no memory
+void scratch_destroy(const qk_allocator &allocator, Scratch *scratch);
+
+// A block of kScratchBytes for the calling thread, the one it had before where that is free:
+// what it left there is in its caches. Waits while all are taken; who has one never waits for
+// another thread, so some thread always goes on.
+void *scratch_take(Scratch *scratch);
+void scratch_give(Scratch *scratch, void *block);
+
+// A T in a block, for as long as this is in scope.
+template <class T>
+class InScratch {
+  public:
+    template <class... Args>
+    explicit InScratch(Scratch *scratch, Args &&...args)
+        : scratch_(scratch), value_(new (scratch_take(scratch)) T(static_cast<Args &&>(args)...)) {
+        static_assert(sizeof(T) <= kScratchBytes && alignof(T) <= 64, "a block is too small");
+        static_assert(std::is_trivially_destructible_v<T>, "a T is only given back");
+    }
+    ~InScratch() { scratch_give(scratch_, value_); }
+    InScratch(const InScratch &) = delete;
+    InScratch &operator=(const InScratch &) = delete;
+
+    T &operator*() const { return *value_; }
+    T *operator->() const { return value_; }
+
+  private:
+    Scratch *const scratch_;
+    T *const value_;
+};
+
+}  // namespace qk
