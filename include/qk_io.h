@@ -5,7 +5,7 @@
  * safetensors in the dialects of bitsandbytes and compressed-tensors. A second library,
  * libqk_io.a, so that programs without files never link a JSON parser.
  *
- * qk.h's rules hold here, with these four more:
+ * qk.h's rules hold here, with these five more:
  *
  *   Messages   A message parameter may be NULL. On failure it receives one sentence: the file or
  *              argument, the value, what was accepted. On QK_OK its text is "" unless a function
@@ -17,9 +17,13 @@
  *              but not something qk can load.
  *   Threads    A checkpoint never changes once it is open: any number of threads may read it.
  *              A writer serves one thread at a time.
- *   Files      While a mapped checkpoint is open its files must not be truncated by anybody: the
- *              system answers reads past the new end with SIGBUS. QK_CHECKPOINT_READ copies the
- *              files at opening instead and is immune.
+ *   Files      While a mapped checkpoint is open nothing may truncate its files: the system answers
+ *              reads past the new end with SIGBUS, and a read through qk_writer_write with
+ *              QK_ERROR_FILE. QK_CHECKPOINT_READ copies the files at opening instead: it needs the
+ *              memory, and a file that becomes shorter later changes nothing. Replacing a file
+ *              (rename) or deleting it is always harmless.
+ *   Time       Opening and writing take time in proportion to the bytes of metadata (times the
+ *              logarithm of the number of names where they are sorted), whatever the names are.
  */
 #ifndef QK_IO_H
 #define QK_IO_H
@@ -160,9 +164,28 @@ QK_API qk_status qk_checkpoint_verify_layer(const qk_checkpoint *checkpoint, con
 /* ---- writing ------------------------------------------------------------------------------- */
 
 /* Declare everything, then write data in pieces, in any order of tensors, then finish. The bytes
- * go to a new file beside path, which takes path's place in qk_writer_finish and not before:
- * whatever fails, the file that was at path is intact. allocator: copied, NULL for the C
- * library's. [allocates] */
+ * go to a new file in the directory of path, which takes path's place in qk_writer_finish and not
+ * before: whatever fails, the file that was at path is intact.
+ *
+ *   What is replaced   A regular file, or nothing. A directory, pipe, socket or device at path is
+ *                      refused with QK_ERROR_FILE. Symbolic links are followed: the file they lead
+ *                      to is replaced, in its own directory, or made where they lead to none.
+ *   Permissions        A file that replaces another gets its mode (of 0777) and, as far as the
+ *                      system permits, its owner and group; without the group it gets no group
+ *                      bits. A new file gets 0666 less the umask. The unfinished file is never open
+ *                      to more readers. ACLs and extended attributes are not kept, and other hard
+ *                      links to the old file keep the old contents.
+ *   Durability         After QK_OK the file and its directory are on the disk (fsync).
+ *   Leftovers          Unfinished files are named .qk-*.tmp, the old contents during a commit of
+ *                      several files .qk-*.old; their writer holds a lock (flock) on them. Those of
+ *                      a process that was killed are deleted by the next qk_writer_create in the
+ *                      same directory. A writer that lives keeps its files; of two writers of one
+ *                      path the last to finish wins.
+ *   fork               A writer belongs to the process that created it. In a forked child all
+ *                      calls but qk_writer_destroy return QK_ERROR_STATE, and destroying leaves
+ *                      the parent's file alone.
+ *
+ * allocator: copied, NULL for the C library's. [allocates] */
 QK_API qk_status qk_writer_create(const char *path, const qk_allocator *allocator,
                                   qk_writer **out, qk_io_message *message);
 /* Deletes the unfinished file, if any. */
@@ -177,8 +200,24 @@ QK_API qk_status qk_writer_declare(qk_writer *writer, const char *name, qk_dtype
 /* Appends to one tensor. QK_ERROR_BUFFER_SIZE: more than was declared. */
 QK_API qk_status qk_writer_write(qk_writer *writer, const char *name, const void *data,
                                  size_t bytes, qk_io_message *message);
-/* QK_ERROR_STATE when a tensor is not complete. After QK_OK only destroy is left. [waits] */
+/* Bytes of all tensors declared so far, or of what was appended. NULL: 0 */
+QK_API int64_t qk_writer_bytes(const qk_writer *writer);
+/* Instead of all the above: any other file, replaced with the same care. Appends to what the file
+ * will be. QK_ERROR_STATE when something has been declared; afterwards nothing can be. */
+QK_API qk_status qk_writer_append(qk_writer *writer, const void *data, size_t bytes,
+                                  qk_io_message *message);
+/* QK_ERROR_STATE when a tensor is not complete: nothing has happened then. After anything else
+ * only destroy is left. [waits] */
 QK_API qk_status qk_writer_finish(qk_writer *writer, qk_io_message *message);
+/* The same for several files as one: the files of all writers take their places and the files at
+ * the paths in `removed` go (a link goes itself; a path without a file is no error), or everything
+ * stays as it was. Where a step fails and one before it cannot be taken back, the message says
+ * which files are new. Old contents are kept by a second name (link) until the end; file systems
+ * without hard links cannot take back a replaced file. removed may be NULL with a count of 0.
+ * [allocates] [waits] */
+QK_API qk_status qk_writer_finish_all(qk_writer *const *writers, int64_t writer_count,
+                                      const char *const *removed, int64_t removed_count,
+                                      qk_io_message *message);
 
 /* A quantized layer in the tensors of a dialect: declare by description, write from a tensor of
  * that description.
@@ -194,10 +233,14 @@ QK_API qk_status qk_writer_declare_layer(qk_writer *writer, qk_dialect dialect, 
 QK_API qk_status qk_writer_write_layer(qk_writer *writer, qk_context *context, const char *layer,
                                        const qk_tensor *tensor, qk_io_message *message);
 
-/* Writes a config.json at path: that of `from` (NULL: an empty one) with the quantization_config
- * that Python's loaders need for layers of this dialect and description, or without one for
- * QK_DIALECT_DENSE. kept: names of the layers that stayed dense. Replaces the file at path at
- * once or not at all. [allocates] */
+/* Appends a config.json: that of `from` (NULL: an empty one) with the quantization_config that
+ * Python's loaders need for layers of this dialect and description, or without one for
+ * QK_DIALECT_DENSE. kept: names of the layers that stayed dense. [allocates] */
+QK_API qk_status qk_writer_append_config(qk_writer *writer, const qk_checkpoint *from,
+                                         qk_dialect dialect, const qk_tensor_desc *desc,
+                                         qk_format dense_format, const char *const *kept,
+                                         int64_t kept_count, qk_io_message *message);
+/* The same as a file of its own: replaces what is at path at once or not at all. [allocates] */
 QK_API qk_status qk_checkpoint_write_config(const qk_checkpoint *from, const char *path,
                                             qk_dialect dialect, const qk_tensor_desc *desc,
                                             qk_format dense_format, const char *const *kept,

@@ -1,4 +1,4 @@
-// The system's files: mapping, reading, and replacing one at once.
+// The system's files: mapping and reading them, and their paths.
 #pragma once
 #include "checkpoint.hpp"
 
@@ -23,17 +23,5 @@ qk_status join_path(char *path, const char *directory, const char *name, qk_io_m
 // What is before the last slash, with it.
 qk_status directory_of(char *directory, const char *path, qk_io_message *message);
 const char *base_name(const char *path);
-
-// A new file beside path: open, write anywhere, then keep it (it takes path's place) or drop it.
-struct Replacement {
-    int fd;                 // -1: none open
-    char path[kPathBytes];  // what it will replace
-    char name[kPathBytes];  // its own until then
-};
-qk_status replacement_open(Replacement *file, const char *path, qk_io_message *message);
-qk_status replacement_write(Replacement *file, int64_t offset, const void *data, size_t bytes,
-                            qk_io_message *message);
-qk_status replacement_keep(Replacement *file, qk_io_message *message);
-void replacement_drop(Replacement *file);
 
 }  // namespace qk_io

@@ -69,12 +69,9 @@ bool put_section(json_t *root, const Request &r) {
     return json_object_set_new(root, kKey, section) == 0;
 }
 
-qk_status check(const Request &r, const char *path, qk_io_message *message) {
-    if (path == nullptr || r.desc == nullptr || (r.kept == nullptr && r.kept_count > 0)) {
-        return fail(message, QK_ERROR_NULL, "%s: NULL",
-                    path == nullptr     ? "path"
-                    : r.desc == nullptr ? "desc"
-                                        : "kept");
+qk_status check(const Request &r, qk_io_message *message) {
+    if (r.desc == nullptr || (r.kept == nullptr && r.kept_count > 0)) {
+        return fail(message, QK_ERROR_NULL, "%s: NULL", r.desc == nullptr ? "desc" : "kept");
     }
     if (r.dialect != QK_DIALECT_BITSANDBYTES && r.dialect != QK_DIALECT_COMPRESSED_TENSORS &&
         r.dialect != QK_DIALECT_DENSE) {
@@ -116,15 +113,23 @@ qk_status base_of(const qk_checkpoint *from, json_t **root, qk_io_message *messa
     return QK_OK;
 }
 
-qk_status replace(const char *path, const char *text, size_t bytes, qk_io_message *message) {
-    Replacement file;
-    QK_IO_TRY(replacement_open(&file, path, message));
-    qk_status status = replacement_write(&file, 0, text, bytes, message);
+qk_status append(qk_writer *w, const qk_checkpoint *from, const Request &request,
+                 qk_io_message *message) {
+    json_t *root = nullptr;
+    QK_IO_TRY(base_of(from, &root, message));
+    char *text = nullptr;
+    size_t bytes = 0;
+    const size_t flags = JSON_INDENT(2);
+    if (put_section(root, request)) bytes = json_dumpb(root, nullptr, 0, flags);
+    if (bytes > 0) text = static_cast<char *>(w->memory.allocate(bytes + 1, 1));
+    qk_status status = text == nullptr ? out_of_memory(message) : QK_OK;
     if (status == QK_OK) {
-        status = replacement_write(&file, static_cast<int64_t>(bytes), "\n", 1, message);
+        json_dumpb(root, text, bytes, flags);
+        text[bytes] = '\n';
+        status = qk_writer_append(w, text, bytes + 1, message);
     }
-    if (status == QK_OK) status = replacement_keep(&file, message);
-    replacement_drop(&file);
+    w->memory.release(text);
+    json_decref(root);
     return status;
 }
 
@@ -133,28 +138,30 @@ qk_status replace(const char *path, const char *text, size_t bytes, qk_io_messag
 
 using namespace qk_io;
 
+qk_status qk_writer_append_config(qk_writer *writer, const qk_checkpoint *from, qk_dialect dialect,
+                                  const qk_tensor_desc *desc, qk_format dense_format,
+                                  const char *const *kept, int64_t kept_count,
+                                  qk_io_message *message) {
+    clear(message);
+    if (writer == nullptr) return fail(message, QK_ERROR_NULL, "writer: NULL");
+    const Request request = {dialect, desc, dense_format, kept, kept_count};
+    QK_IO_TRY(check(request, message));
+    return append(writer, from, request, message);
+}
+
 qk_status qk_checkpoint_write_config(const qk_checkpoint *from, const char *path,
                                      qk_dialect dialect, const qk_tensor_desc *desc,
                                      qk_format dense_format, const char *const *kept,
                                      int64_t kept_count, qk_io_message *message) {
     clear(message);
     const Request request = {dialect, desc, dense_format, kept, kept_count};
-    QK_IO_TRY(check(request, path, message));
-    json_t *root = nullptr;
-    QK_IO_TRY(base_of(from, &root, message));
-    Memory memory = {};
-    memory_from(from == nullptr ? nullptr : &from->memory.allocator, &memory);
-    char *text = nullptr;
-    size_t bytes = 0;
-    const size_t flags = JSON_INDENT(2);
-    if (put_section(root, request)) bytes = json_dumpb(root, nullptr, 0, flags);
-    if (bytes > 0) text = static_cast<char *>(memory.allocate(bytes, 1));
-    qk_status status = text == nullptr ? out_of_memory(message) : QK_OK;
-    if (status == QK_OK) {
-        json_dumpb(root, text, bytes, flags);
-        status = replace(path, text, bytes, message);
-    }
-    memory.release(text);
-    json_decref(root);
+    if (path == nullptr) return fail(message, QK_ERROR_NULL, "path: NULL");
+    QK_IO_TRY(check(request, message));
+    qk_writer *writer = nullptr;
+    QK_IO_TRY(qk_writer_create(path, from == nullptr ? nullptr : &from->memory.allocator, &writer,
+                               message));
+    qk_status status = append(writer, from, request, message);
+    if (status == QK_OK) status = qk_writer_finish(writer, message);
+    qk_writer_destroy(writer);
     return status;
 }

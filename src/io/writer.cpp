@@ -6,40 +6,8 @@
 namespace qk_io {
 namespace {
 
-uint64_t hash(const char *name) {  // FNV-1a
-    uint64_t h = 14695981039346656037u;
-    for (; *name != 0; ++name) h = (h ^ static_cast<unsigned char>(*name)) * 1099511628211u;
-    return h;
-}
-
-int32_t *slot_of(const qk_writer *w, const NameTable &table, const char *name) {
-    const uint64_t mask = static_cast<uint64_t>(table.capacity - 1);
-    for (uint64_t at = hash(name) & mask;; at = (at + 1) & mask) {
-        const int32_t index = table.slots[at];
-        if (index == 0 || same(w->tensors.items[index - 1].name, name)) return &table.slots[at];
-    }
-}
-
-void fill_names(const qk_writer *w, const NameTable &table) {
-    for (int64_t i = 0; i < w->tensors.count; ++i) {
-        *slot_of(w, table, w->tensors.items[i].name) = static_cast<int32_t>(i + 1);
-    }
-}
-
-bool reserve_name(qk_writer *w) {
-    if (w->names.capacity >= 2 * (w->tensors.count + 1)) return true;
-    NameTable grown = {nullptr, w->names.capacity == 0 ? 64 : w->names.capacity * 2};
-    const size_t bytes = static_cast<size_t>(grown.capacity) * sizeof(int32_t);
-    grown.slots = static_cast<int32_t *>(w->memory.allocate(bytes, alignof(int32_t)));
-    if (grown.slots == nullptr) return false;
-    memset(grown.slots, 0, bytes);
-    fill_names(w, grown);
-    w->memory.release(w->names.slots);
-    w->names = grown;
-    return true;
-}
-
 qk_status check_declaring(const qk_writer *w, qk_io_message *message) {
+    QK_IO_TRY(check_usable(w, message));
     if (w->state == qk_writer::kDeclaring) return QK_OK;
     return fail(message, QK_ERROR_STATE, "writer: data has been written; nothing can be declared");
 }
@@ -165,28 +133,79 @@ qk_status lay_out(qk_writer *w, qk_io_message *message) {
 }
 
 qk_status begin_data(qk_writer *w, qk_io_message *message) {
-    if (w->state == qk_writer::kDeclaring) return lay_out(w, message);
-    if (w->state == qk_writer::kWriting && w->file.fd >= 0) return QK_OK;
-    return fail(message, QK_ERROR_STATE, "writer: it is finished; only destroy is left");
+    QK_IO_TRY(check_usable(w, message));
+    return w->state == qk_writer::kDeclaring ? lay_out(w, message) : QK_OK;
+}
+
+qk_status check_complete(const qk_writer *w, qk_io_message *message) {
+    for (int64_t i = 0; i < w->tensors.count; ++i) {
+        const Outgoing &tensor = w->tensors.items[i];
+        if (tensor.written == tensor.bytes) continue;
+        return fail(message, QK_ERROR_STATE, "writer: tensor \"%.200s\" has %lld of its %lld bytes",
+                    tensor.name, static_cast<long long>(tensor.written),
+                    static_cast<long long>(tensor.bytes));
+    }
+    return QK_OK;
 }
 
 qk_status missing(qk_io_message *message, const char *name) {
     return fail(message, QK_ERROR_NULL, "%s: NULL", name);
 }
 
+qk_status check_removed(qk_writer *const *writers, int64_t count, const char *path, int64_t index,
+                        qk_io_message *message) {
+    if (path == nullptr) {
+        return fail(message, QK_ERROR_NULL, "removed[%lld]: NULL", static_cast<long long>(index));
+    }
+    for (int64_t i = 0; i < count; ++i) {
+        if (!same(writers[i]->file.path, path)) continue;
+        return fail(message, QK_ERROR_ARGUMENT, "removed[%lld]: \"%.200s\" is written, too",
+                    static_cast<long long>(index), path);
+    }
+    return QK_OK;
+}
+
+qk_status check_all(qk_writer *const *writers, int64_t count, const char *const *removed,
+                    int64_t removed_count, qk_io_message *message) {
+    if (writers == nullptr) return missing(message, "writers");
+    if (removed == nullptr && removed_count > 0) return missing(message, "removed");
+    if (count < 1 || count > kMaxShards || removed_count < 0 || removed_count > 2 * kMaxShards) {
+        return fail(message, QK_ERROR_ARGUMENT,
+                    "counts: %lld writers, %lld removed; 1..%lld and 0..%lld",
+                    static_cast<long long>(count), static_cast<long long>(removed_count),
+                    static_cast<long long>(kMaxShards), static_cast<long long>(2 * kMaxShards));
+    }
+    for (int64_t i = 0; i < count; ++i) {
+        if (writers[i] == nullptr) return missing(message, "writer");
+        for (int64_t j = 0; j < i; ++j) {
+            if (!same(writers[i]->file.path, writers[j]->file.path)) continue;
+            return fail(message, QK_ERROR_ARGUMENT, "writers[%lld] and [%lld] both write %.200s",
+                        static_cast<long long>(j), static_cast<long long>(i),
+                        writers[i]->file.path);
+        }
+        QK_IO_TRY(check_usable(writers[i], message));
+        QK_IO_TRY(check_complete(writers[i], message));
+    }
+    for (int64_t i = 0; i < removed_count; ++i) {
+        QK_IO_TRY(check_removed(writers, count, removed[i], i, message));
+    }
+    return QK_OK;
+}
+
 }  // namespace
 
-Outgoing *find_outgoing(qk_writer *w, const char *name) {
-    if (w->names.capacity == 0) return nullptr;
-    const int32_t index = *slot_of(w, w->names, name);
-    return index == 0 ? nullptr : &w->tensors.items[index - 1];
+qk_status check_usable(const qk_writer *w, qk_io_message *message) {
+    QK_IO_TRY(replacement_check_owner(&w->file, message));
+    if (w->state != qk_writer::kFinished) return QK_OK;
+    return fail(message, QK_ERROR_STATE, "writer: it is finished; only destroy is left");
 }
 
 void forget_outgoing(qk_writer *w, int64_t count) {
-    if (w->tensors.count == count) return;
-    w->tensors.count = count;
-    memset(w->names.slots, 0, static_cast<size_t>(w->names.capacity) * sizeof(int32_t));
-    fill_names(w, w->names);
+    while (w->tensors.count > count) {
+        const Outgoing &last = w->tensors.items[--w->tensors.count];
+        w->tensor_names.remove(last.name);
+        w->bytes -= last.bytes;
+    }
 }
 
 }  // namespace qk_io
@@ -220,7 +239,9 @@ void qk_writer_destroy(qk_writer *w) {
     w->tensors.release(&w->memory);
     w->layers.release(&w->memory);
     w->metadata.release(&w->memory);
-    w->memory.release(w->names.slots);
+    w->tensor_names.release(&w->memory);
+    w->layer_names.release(&w->memory);
+    w->keys.release(&w->memory);
     w->arena.release(&w->memory);
     Memory memory = w->memory;
     memory.release(w);
@@ -236,15 +257,17 @@ qk_status qk_writer_metadata(qk_writer *w, const char *key, const char *value,
     if (!is_utf8(key) || !is_utf8(value)) {
         return fail(message, QK_ERROR_ARGUMENT, "metadata \"%.200s\": not UTF-8", key);
     }
-    for (int64_t i = 0; i < w->metadata.count; ++i) {
-        if (!same(w->metadata.items[i].key, key)) continue;
+    if (w->keys.find(key) >= 0) {
         return fail(message, QK_ERROR_ARGUMENT, "key: \"%.200s\" has been given already", key);
     }
+    if (!w->keys.reserve(&w->memory)) return out_of_memory(message);
     const Pair pair = {w->arena.copy(&w->memory, key, strlen(key)),
                        w->arena.copy(&w->memory, value, strlen(value))};
     const bool ok =
         pair.key != nullptr && pair.value != nullptr && w->metadata.push(&w->memory, pair);
-    return ok ? QK_OK : out_of_memory(message);
+    if (!ok) return out_of_memory(message);
+    w->keys.add(pair.key, w->metadata.count - 1);
+    return QK_OK;
 }
 
 qk_status qk_writer_declare(qk_writer *w, const char *name, qk_dtype dtype, int32_t rank,
@@ -265,10 +288,14 @@ qk_status qk_writer_declare(qk_writer *w, const char *name, qk_dtype dtype, int3
                     static_cast<int>(kMaxRank));
     }
     QK_IO_TRY(size_of(*tensor.dtype, rank, shape, &tensor.bytes, message));
-    if (find_outgoing(w, name) != nullptr) {
+    int64_t bytes = 0;
+    if (__builtin_add_overflow(w->bytes, tensor.bytes, &bytes)) {
+        return fail(message, QK_ERROR_SHAPE, "writer: more than 2^63 bytes of data");
+    }
+    if (w->tensor_names.find(name) >= 0) {
         return fail(message, QK_ERROR_ARGUMENT, "name: \"%.200s\" has been declared already", name);
     }
-    if (w->tensors.count == INT32_MAX || !reserve_name(w)) return out_of_memory(message);
+    if (!w->tensor_names.reserve(&w->memory)) return out_of_memory(message);
     int64_t *sizes = static_cast<int64_t *>(
         w->arena.take(&w->memory, static_cast<size_t>(rank) * sizeof(int64_t)));
     tensor.name = w->arena.copy(&w->memory, name, strlen(name));
@@ -277,8 +304,8 @@ qk_status qk_writer_declare(qk_writer *w, const char *name, qk_dtype dtype, int3
     tensor.shape = sizes;
     tensor.rank = rank;
     if (!w->tensors.push(&w->memory, tensor)) return out_of_memory(message);
-    int32_t *slot = slot_of(w, w->names, tensor.name);
-    *slot = static_cast<int32_t>(w->tensors.count);
+    w->tensor_names.add(tensor.name, w->tensors.count - 1);
+    w->bytes = bytes;
     return QK_OK;
 }
 
@@ -287,10 +314,12 @@ qk_status qk_writer_write(qk_writer *w, const char *name, const void *data, size
     clear(message);
     if (w == nullptr || name == nullptr) return missing(message, w == nullptr ? "writer" : "name");
     if (data == nullptr && bytes > 0) return missing(message, "data");
-    Outgoing *tensor = find_outgoing(w, name);
-    if (tensor == nullptr) {
+    QK_IO_TRY(check_usable(w, message));
+    const int64_t index = w->tensor_names.find(name);
+    if (index < 0) {
         return fail(message, QK_ERROR_ARGUMENT, "name: \"%.200s\" has not been declared", name);
     }
+    Outgoing *tensor = &w->tensors.items[index];
     const int64_t rest = tensor->bytes - tensor->written;
     if (bytes > static_cast<uint64_t>(rest)) {
         return fail(message, QK_ERROR_BUFFER_SIZE,
@@ -305,18 +334,49 @@ qk_status qk_writer_write(qk_writer *w, const char *name, const void *data, size
     return QK_OK;
 }
 
-qk_status qk_writer_finish(qk_writer *w, qk_io_message *message) {
+int64_t qk_writer_bytes(const qk_writer *w) {
+    return w == nullptr ? 0 : w->bytes;
+}
+
+qk_status qk_writer_append(qk_writer *w, const void *data, size_t bytes, qk_io_message *message) {
     clear(message);
     if (w == nullptr) return missing(message, "writer");
-    for (int64_t i = 0; i < w->tensors.count; ++i) {
-        const Outgoing &tensor = w->tensors.items[i];
-        if (tensor.written == tensor.bytes) continue;
-        return fail(message, QK_ERROR_STATE, "writer: tensor \"%.200s\" has %lld of its %lld bytes",
-                    tensor.name, static_cast<long long>(tensor.written),
-                    static_cast<long long>(tensor.bytes));
+    if (data == nullptr && bytes > 0) return missing(message, "data");
+    QK_IO_TRY(check_usable(w, message));
+    if (w->state == qk_writer::kWriting || w->tensors.count > 0 || w->metadata.count > 0) {
+        return fail(message, QK_ERROR_STATE,
+                    "writer: tensors or metadata have been declared; nothing can be appended");
     }
-    QK_IO_TRY(begin_data(w, message));
-    QK_IO_TRY(replacement_keep(&w->file, message));
-    w->state = qk_writer::kFinished;
+    w->state = qk_writer::kAppending;
+    QK_IO_TRY(replacement_write(&w->file, w->bytes, data, bytes, message));
+    w->bytes += static_cast<int64_t>(bytes);
     return QK_OK;
+}
+
+qk_status qk_writer_finish(qk_writer *w, qk_io_message *message) {
+    return qk_writer_finish_all(&w, 1, nullptr, 0, message);
+}
+
+qk_status qk_writer_finish_all(qk_writer *const *writers, int64_t count,
+                               const char *const *removed, int64_t removed_count,
+                               qk_io_message *message) {
+    clear(message);
+    QK_IO_TRY(check_all(writers, count, removed, removed_count, message));
+    Memory memory = writers[0]->memory;
+    const size_t bytes = static_cast<size_t>(count) * sizeof(Replacement *);
+    Replacement **files = static_cast<Replacement **>(memory.allocate(bytes, alignof(void *)));
+    if (files == nullptr) return out_of_memory(message);
+    qk_status status = QK_OK;
+    for (int64_t i = 0; status == QK_OK && i < count; ++i) {
+        files[i] = &writers[i]->file;
+        status = begin_data(writers[i], message);
+    }
+    if (status == QK_OK) {
+        status = commit(&memory, files, count, removed, removed_count, message);
+        for (int64_t i = 0; i < count; ++i) {
+            if (files[i]->fd < 0) writers[i]->state = qk_writer::kFinished;
+        }
+    }
+    memory.release(files);
+    return status;
 }

@@ -1,7 +1,8 @@
 // A safetensors file on its way out.
 #pragma once
 #include "checkpoint.hpp"
-#include "files.hpp"
+#include "names.hpp"
+#include "replace.hpp"
 
 namespace qk_io {
 
@@ -20,12 +21,6 @@ struct OutgoingLayer {
     qk_format dense_format;
 };
 
-// Open addressing over names; capacity is a power of two and at least twice the count.
-struct NameTable {
-    int32_t *slots;  // index + 1 of a tensor; 0: free
-    int64_t capacity;
-};
-
 }  // namespace qk_io
 
 struct qk_writer {
@@ -34,16 +29,17 @@ struct qk_writer {
     qk_io::Array<qk_io::Outgoing> tensors;
     qk_io::Array<qk_io::OutgoingLayer> layers;
     qk_io::Array<qk_io::Pair> metadata;
-    qk_io::NameTable names;
+    qk_io::Names tensor_names, layer_names, keys;
     qk_io::Replacement file;
     int64_t data_begin;
-    enum State { kDeclaring, kWriting, kFinished } state;
+    int64_t bytes;  // of the tensors, or appended
+    enum State { kDeclaring, kWriting, kAppending, kFinished } state;
 };
 
 namespace qk_io {
 
-// The declared tensor of this name, or NULL.
-Outgoing *find_outgoing(qk_writer *writer, const char *name);
+// Of the process that created the writer, and not finished.
+qk_status check_usable(const qk_writer *writer, qk_io_message *message);
 // Takes back all declarations but the first `count`.
 void forget_outgoing(qk_writer *writer, int64_t count);
 // The one writer of dialect names: "X" + ".weight.absmax" into name[kMaxNameBytes + 1].

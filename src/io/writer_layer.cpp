@@ -352,7 +352,11 @@ qk_status qk_writer_declare_layer(qk_writer *w, qk_dialect dialect, const char *
     if (kept.name == nullptr) return out_of_memory(message);
     const int64_t declared = w->tensors.count;
     const qk_status status = row->declare(w, outgoing, message);
-    if (status == QK_OK && w->layers.push(&w->memory, kept)) return QK_OK;
+    if (status == QK_OK && w->layer_names.reserve(&w->memory) &&
+        w->layers.push(&w->memory, kept)) {
+        w->layer_names.add(kept.name, w->layers.count - 1);
+        return QK_OK;
+    }
     forget_outgoing(w, declared);
     return status == QK_OK ? out_of_memory(message) : status;
 }
@@ -366,13 +370,12 @@ qk_status qk_writer_write_layer(qk_writer *w, qk_context *context, const char *l
                                 : layer == nullptr   ? "layer"
                                                      : "tensor");
     }
-    const OutgoingLayer *found = nullptr;
-    for (int64_t i = 0; i < w->layers.count; ++i) {
-        if (same(w->layers.items[i].name, layer)) found = &w->layers.items[i];
-    }
-    if (found == nullptr) {
+    QK_IO_TRY(check_usable(w, message));
+    const int64_t index = w->layer_names.find(layer);
+    if (index < 0) {
         return fail(message, QK_ERROR_ARGUMENT, "layer: \"%.200s\" has not been declared", layer);
     }
+    const OutgoingLayer *found = &w->layers.items[index];
     qk_tensor_desc desc = QK_TENSOR_DESC_INIT;
     const qk_status status = qk_tensor_describe(tensor, &desc);
     if (status != QK_OK) return fail(message, status, "tensor: cannot be described");

@@ -170,9 +170,8 @@ TEST_F(Writer, SaysWhyItCannotCreate) {
     said("No such file");
     ASSERT_EQ(0, mkdir(folder.path("d").c_str(), 0700));
     path = folder.path("d");
-    create();  // beside the directory; a file cannot take its place
-    EXPECT_EQ(QK_ERROR_FILE, qk_writer_finish(writer, &message));
-    said("cannot replace");
+    EXPECT_EQ(QK_ERROR_FILE, qk_writer_create(path.c_str(), nullptr, &writer, &message));
+    said("cannot replace: it is a directory");
     EXPECT_EQ(1, files_beside());
 }
 

@@ -215,7 +215,27 @@ extern "C" {
     ) -> qk_status;
 }
 extern "C" {
+    pub fn qk_writer_bytes(writer: *const qk_writer) -> i64;
+}
+extern "C" {
+    pub fn qk_writer_append(
+        writer: *mut qk_writer,
+        data: *const ::std::os::raw::c_void,
+        bytes: usize,
+        message: *mut qk_io_message,
+    ) -> qk_status;
+}
+extern "C" {
     pub fn qk_writer_finish(writer: *mut qk_writer, message: *mut qk_io_message) -> qk_status;
+}
+extern "C" {
+    pub fn qk_writer_finish_all(
+        writers: *const *mut qk_writer,
+        writer_count: i64,
+        removed: *const *const ::std::os::raw::c_char,
+        removed_count: i64,
+        message: *mut qk_io_message,
+    ) -> qk_status;
 }
 extern "C" {
     pub fn qk_writer_declare_layer(
@@ -233,6 +253,18 @@ extern "C" {
         context: *mut qk_context,
         layer: *const ::std::os::raw::c_char,
         tensor: *const qk_tensor,
+        message: *mut qk_io_message,
+    ) -> qk_status;
+}
+extern "C" {
+    pub fn qk_writer_append_config(
+        writer: *mut qk_writer,
+        from: *const qk_checkpoint,
+        dialect: qk_dialect,
+        desc: *const qk_tensor_desc,
+        dense_format: qk_format,
+        kept: *const *const ::std::os::raw::c_char,
+        kept_count: i64,
         message: *mut qk_io_message,
     ) -> qk_status;
 }

@@ -85,8 +85,9 @@ fn io_facts(facts: &mut Facts) {
             qk_checkpoint_metadata, qk_checkpoint_metadata_count, qk_checkpoint_open,
             qk_checkpoint_open_memory, qk_checkpoint_tensor, qk_checkpoint_tensor_count,
             qk_checkpoint_verify_layer, qk_checkpoint_write_config, qk_dialect_name,
-            qk_dtype_name, qk_writer_create, qk_writer_declare, qk_writer_declare_layer,
-            qk_writer_destroy, qk_writer_finish, qk_writer_metadata, qk_writer_write,
+            qk_dtype_name, qk_writer_append, qk_writer_append_config, qk_writer_bytes,
+            qk_writer_create, qk_writer_declare, qk_writer_declare_layer, qk_writer_destroy,
+            qk_writer_finish, qk_writer_finish_all, qk_writer_metadata, qk_writer_write,
             qk_writer_write_layer,
         }
         struct qk_io_message {
