@@ -56,19 +56,43 @@ int32_t shared_memory(int32_t device_index) {
     return attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device_index);
 }
 
+constexpr size_t kUsualShared = 48 * 1024;  // that a block of any kernel can have
+constexpr int32_t kPortableCluster = 8;     // blocks, the same
+
+// Gives a kernel what the device can give, once: attributes belong to the process, a kernel and a
+// device, and the driver remembers them. Set to what one launch needs, they would fail a larger
+// launch that another thread is about to make; so each takes one value only, and the one that is
+// set last tells that the others are.
+static cudaError_t prepare(const void *kernel, const Shape3 &shape, int32_t device_index) {
+    cudaFuncAttributes is = {};
+    int most = 0;
+    cudaError_t error = cudaFuncGetAttributes(&is, kernel);
+    if (error == cudaSuccess) {
+        error = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin,
+                                       device_index);
+    }
+    const auto set = [&](cudaFuncAttribute attribute, int value) {
+        if (error == cudaSuccess) error = cudaFuncSetAttribute(kernel, attribute, value);
+    };
+    const int dynamic = most - int(is.sharedSizeBytes);
+    if (is.maxDynamicSharedSizeBytes != dynamic) {
+        if (shape.cluster > kPortableCluster) {
+            set(cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+        }
+        set(cudaFuncAttributeMaxDynamicSharedMemorySize, dynamic);
+    }
+    // Blocks that find no room beside this kernel's wait until multiprocessors run dry, and crowd
+    // on the first that do (docs/performance-cuda.md). The price is most of the L1.
+    if (shape.overlaps && is.preferredShmemCarveout != cudaSharedmemCarveoutMaxShared) {
+        set(cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+    }
+    return error;
+}
+
 Status configure(const Launch &launch, const void *kernel, const Shape3 &shape, const char *name,
                  Configuration *out) {
-    constexpr size_t kStaticLimit = 48 * 1024;  // beyond it a kernel must be told
-    if (shape.shared_bytes > kStaticLimit) {
-        QK_TRY(check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                          int(shape.shared_bytes)),
-                     launch.error, name));
-    }
-    constexpr int32_t kPortableCluster = 8;  // the same for larger clusters
-    if (shape.cluster > kPortableCluster) {
-        QK_TRY(check(
-            cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1),
-            launch.error, name));
+    if (shape.overlaps || shape.shared_bytes > kUsualShared || shape.cluster > kPortableCluster) {
+        QK_TRY(check(prepare(kernel, shape, launch.device.index), launch.error, name));
     }
     *out = {};
     unsigned count = 0;

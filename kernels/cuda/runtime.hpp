@@ -40,7 +40,9 @@ struct Shape3 {
     dim3 blocks;
     int32_t threads;
     size_t shared_bytes = 0;
-    bool overlaps = false;  // may start while the kernel before it still runs; it waits on its own
+    // May start while the kernel before it still runs, and waits on its own. For kernels that bring
+    // what they read through shared memory: the L1 is small for them and for what runs beside them.
+    bool overlaps = false;
     int32_t cluster = 1;    // blocks along x that share their memory
 };
 

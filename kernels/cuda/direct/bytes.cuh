@@ -15,8 +15,6 @@
 //
 // So four codes are one operand register pair: 5 instructions for f16, 8 for bf16, nothing is
 // rounded, and scales multiply sums in f32. Bytes per row of w: k of codes plus scales, read once.
-//
-// Nothing is read before the kernel ahead has finished: the weight may be its work.
 #pragma once
 #include "cuda/direct/bytes_parts.cuh"
 
@@ -302,13 +300,11 @@ __global__ void __launch_bounds__(kBytesThreads, 1)
         prefetch_map(p.x);
         prefetch_map(p.codes);
     }
-    allow_next_kernel();
     const Run block = p.plan.tiles.part(int32_t(blockIdx.x));
     const int64_t x_first = int64_t(blockIdx.y) * (8 * kBatches);
     Warp work(p, block);
     work.init_barriers();
     BytesPlace at = work.ahead;
-    wait_for_previous_kernel();
     typename Warp::Scale own[Warp::kGang][Warp::kOwn];
     work.order_x(at.slice, int32_t(x_first), 0);
     if constexpr (!kFine) work.load_gang(own);

@@ -52,13 +52,10 @@ inline bool fills_twice(const Problem &p, int64_t block_rows, int32_t device_ind
 
 // The grid of passes over x.
 template <class T>
-Shape3 shape_of(const Problem &p, int64_t block_rows, int warps, int batches,
-                int32_t device_index) {
-    Shape3 shape = {dim3(uint32_t(ceil_div(p.w.geometry.n, block_rows)),
-                         uint32_t(ceil_div(p.m, TypeOf<T>::kRows * batches))),
-                    warps * 32};
-    shape.overlaps = compute_capability(device_index) >= 90;
-    return shape;
+Shape3 shape_of(const Problem &p, int64_t block_rows, int warps, int batches) {
+    return {dim3(uint32_t(ceil_div(p.w.geometry.n, block_rows)),
+                 uint32_t(ceil_div(p.m, TypeOf<T>::kRows * batches))),
+            warps * 32};
 }
 
 }  // namespace

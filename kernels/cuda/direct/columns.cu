@@ -133,8 +133,6 @@ __global__ void __launch_bounds__(kWarps * 32, kWarps == kManyWarps ? 1 : 2)
     multiply_columns(const __grid_constant__ Problem p) {
     __shared__ float room[kWarps * 128 * kRowTiles];
     __shared__ float scale_codes[256];
-    allow_next_kernel();
-    wait_for_previous_kernel();
     load_scale_codes(p.w, scale_codes);
     __syncthreads();
     const int warp = int(threadIdx.x) / 32;
@@ -175,7 +173,7 @@ __global__ void __launch_bounds__(kWarps * 32, kWarps == kManyWarps ? 1 : 2)
 template <class T, int kWarps>
 Status run_warps(const Problem &p, const Launch &launch) {
     const int batches = p.m <= TypeOf<T>::kRows ? 1 : 2;
-    const Shape3 shape = shape_of<T>(p, kBlockRows, kWarps, batches, launch.device.index);
+    const Shape3 shape = shape_of<T>(p, kBlockRows, kWarps, batches);
     return batches == 1
                ? launch_kernel(launch, "linear", multiply_columns<T, 1, kWarps>, shape, p)
                : launch_kernel(launch, "linear", multiply_columns<T, 2, kWarps>, shape, p);

@@ -21,7 +21,7 @@ template <class T, class Decode, Words words, int kWarps>
 Status run_warps(const Problem &p, const Launch &launch) {
     // Small groups are rare: they do without a kernel for one pass of 8 rows.
     const int batches = p.m <= TypeOf<T>::kRows && words != Words::kNarrow ? 1 : 2;
-    const Shape3 shape = shape_of<T>(p, kBlockRows, kWarps, batches, launch.device.index);
+    const Shape3 shape = shape_of<T>(p, kBlockRows, kWarps, batches);
     if constexpr (words != Words::kNarrow) {
         if (batches == 1) {
             return launch_kernel(launch, "linear", multiply_words<T, Decode, 1, words, kWarps>,

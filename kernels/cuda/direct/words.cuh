@@ -210,10 +210,8 @@ __global__ void __launch_bounds__(kWarps * 32, min_blocks(kWarps, kBatches))
     __shared__ float scale_codes[256];
     static_assert(kTableWords >= kSumWords);
     uint32_t *const table = reinterpret_cast<uint32_t *>(shared);
-    allow_next_kernel();
     const bool high_first = p.w.layout == QK_LAYOUT_ROW_HIGH;
     if constexpr (Decode::kPairs) Decode::prepare(p.w, table, high_first);
-    wait_for_previous_kernel();
     load_scale_codes(p.w, scale_codes);
     __syncthreads();
     const int warp = int(threadIdx.x) / 32;

@@ -7,6 +7,9 @@
 #include <stdint.h>
 #include <string.h>
 
+#include <functional>
+#include <tuple>
+
 #include "cuda/mock/products.hpp"
 #include "cuda/mock/simulator.hpp"
 
@@ -25,6 +28,7 @@ enum cudaError_t {
     cudaErrorIllegalAddress = 700,
     cudaErrorLaunchOutOfResources = 701,
     cudaErrorLaunchFailure = 719,
+    cudaErrorInvalidClusterSize = 912,
     cudaErrorUnknown = 999
 };
 enum cudaMemcpyKind {
@@ -40,7 +44,17 @@ enum cudaDeviceAttr {
 };
 enum cudaFuncAttribute {
     cudaFuncAttributeMaxDynamicSharedMemorySize = 8,
+    cudaFuncAttributePreferredSharedMemoryCarveout = 9,
     cudaFuncAttributeNonPortableClusterSizeAllowed = 14
+};
+enum cudaSharedCarveout {
+    cudaSharedmemCarveoutDefault = -1,
+    cudaSharedmemCarveoutMaxShared = 100
+};
+struct cudaFuncAttributes {
+    size_t sharedSizeBytes;
+    int maxDynamicSharedSizeBytes;
+    int preferredShmemCarveout;
 };
 enum cudaLaunchAttributeID {
     cudaLaunchAttributeClusterDimension = 4,
@@ -80,19 +94,26 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpy
                             cudaStream_t stream);
 cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attributes, const void *kernel);
 cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute attribute, int value);
 
 namespace mock {
-cudaError_t begin_launch(const cudaLaunchConfig_t &config);  // counts it; an error stops it
+// Counts it, and holds it against the limits of the device and of the kernel's attributes.
+cudaError_t begin_launch(const cudaLaunchConfig_t &config, const void *kernel);
 bool runs_kernels();
+// What a stream has to do. Done when something waits for it, and no sooner.
+void enqueue(cudaStream_t stream, std::function<void()> work);
 }
 
 template <class... Parameters, class... Given>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config, void (*kernel)(Parameters...),
                                Given &&...given) {
-    const cudaError_t error = mock::begin_launch(*config);
+    const cudaError_t error = mock::begin_launch(*config, reinterpret_cast<const void *>(kernel));
     if (error != cudaSuccess || !mock::runs_kernels()) return error;
-    simulator::run(config->gridDim, config->blockDim, [&] { kernel(given...); });
+    mock::enqueue(config->stream, [grid = config->gridDim, block = config->blockDim, kernel,
+                                   parameters = std::tuple<Parameters...>(given...)] {
+        simulator::run(grid, block, [&] { std::apply(kernel, parameters); });
+    });
     return cudaSuccess;
 }
 

@@ -1,5 +1,7 @@
 // What a test asks of the mock runtime, and what it tells.
 #pragma once
+#include <set>
+
 #include "cuda/mock/cuda_runtime.h"
 
 namespace mock {
@@ -8,6 +10,7 @@ struct Machine {
     int devices = 2;
     cudaError_t no_devices = cudaErrorNoDevice;  // what the count says where there are none
     int capability = 90, multiprocessors = 4, shared_bytes = 227 * 1024;
+    int static_shared_bytes = 1024;  // of every kernel
 };
 
 enum class Fault {
@@ -23,6 +26,16 @@ void fail(int call, cudaError_t error, Fault fault = Fault::kOnce);
 
 // Whether launches run (they do after reset): where only statuses matter, they need not.
 void run_kernels(bool run);
+
+// Runs once, at the start of the next launch: what another thread does between a launch's
+// preparation and the launch.
+void before_launch(std::function<void()> act);
+
+// A kernel's attributes on the current device.
+cudaFuncAttributes attributes_of(const void *kernel);
+void forget_attributes();  // of every kernel, as in a new process
+std::set<cudaStream_t> streams_used();  // by launches, copies, fills and waits, since reset
+int64_t queued();                       // pieces of work that nothing has waited for
 
 int calls();                  // since reset
 const char *failed_call();    // the name of the call that failed, "" while none has

@@ -32,8 +32,9 @@ Status run(const LinearArgs &args, const Launch &launch) {
     ++fake_library::state.tile_products;
     if (!launch.in_order) ++fake_library::state.early_products;
     const int64_t blocks = ceil_div(args.x.rows * args.w.geometry.n, 32);
-    return launch_kernel(launch, "linear", multiply, {dim3(uint32_t(blocks)), 32}, view_of(args),
-                         args.y.columns);
+    constexpr size_t kShared = 200 * 1024;  // as the real one
+    return launch_kernel(launch, "linear", multiply, {dim3(uint32_t(blocks)), 32, kShared, true},
+                         view_of(args), args.y.columns);
 }
 
 bool can_run(const LinearArgs &args, const Device &) {

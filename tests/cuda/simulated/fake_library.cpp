@@ -1,6 +1,7 @@
 #include "cuda/simulated/fake_library.hpp"
 
 #include "base/half.hpp"
+#include "cuda/runtime.hpp"
 
 namespace fake_library {
 State state;
@@ -34,10 +35,8 @@ void *lt_open(int32_t, size_t workspace_bytes) {
 
 void lt_close(int32_t, void *) { --state.open; }
 
-Status lt_multiply(void *, const LtProduct &p, const Launch &) {
-    if (state.refuses) return QK_ERROR_UNSUPPORTED;
-    ++state.products;
-    for (int64_t i = 0; i < p.m && state.status == QK_OK; ++i) {
+static void multiply(const LtProduct &p) {
+    for (int64_t i = 0; i < p.m; ++i) {
         for (int64_t r = 0; r < p.n; ++r) {
             float sum = 0;
             for (int64_t c = 0; c < p.k; ++c) {
@@ -47,6 +46,12 @@ Status lt_multiply(void *, const LtProduct &p, const Launch &) {
             store(p.type, p.d, i * p.d_stride + r, sum);
         }
     }
+}
+
+Status lt_multiply(void *, const LtProduct &p, const Launch &launch) {
+    if (state.refuses) return QK_ERROR_UNSUPPORTED;
+    ++state.products;
+    if (state.status == QK_OK) mock::enqueue(stream_of(launch), [p] { multiply(p); });
     return state.status;
 }
 

@@ -160,8 +160,9 @@ bool right_status(const char *call, qk_status direct, qk_status status) {
     if (is(call, "cudaGetDeviceCount")) return status == QK_ERROR_NO_DEVICE;
     if (is(call, "cudaMalloc")) return status == QK_ERROR_MEMORY;
     if (is(call, "cudaFree")) return status == QK_OK;  // nobody can be told
-    // An unknown capability or a device that could not be restored: slower kernels, no failure.
-    if (is(call, "cudaDeviceGetAttribute")) return status == QK_OK;
+    // An unknown capability: slower kernels, no failure. A launch needs to know what a kernel may
+    // have at most.
+    if (is(call, "cudaDeviceGetAttribute")) return status == QK_OK || status == direct;
     // Around cudaMalloc the reason is lost: the caller gets no memory.
     if (is(call, "cudaSetDevice") || is(call, "cudaGetDevice")) {
         return status == direct || status == QK_ERROR_MEMORY || status == QK_OK;
@@ -183,6 +184,7 @@ TEST_F(CudaFaults, EachCallFailsInTurn) {
         bool failed = true;
         for (int call = 1; failed; ++call) {
             mock::set_current_device(1);
+            mock::forget_attributes();
             mock::fail(call, error);
             const Outcome outcome = Session().run();
             const std::string name = mock::failed_call();
@@ -204,7 +206,8 @@ TEST_F(CudaFaults, EachCallFailsInTurn) {
     }
     for (const char *call :
          {"cudaGetDeviceCount", "cudaGetDevice", "cudaSetDevice", "cudaMalloc", "cudaFree",
-          "cudaMemcpyAsync", "cudaMemsetAsync", "cudaStreamSynchronize", "cudaLaunchKernelEx"}) {
+          "cudaMemcpyAsync", "cudaMemsetAsync", "cudaStreamSynchronize", "cudaFuncGetAttributes",
+          "cudaFuncSetAttribute", "cudaDeviceGetAttribute", "cudaLaunchKernelEx"}) {
         EXPECT_NE(std::find(seen.begin(), seen.end(), call), seen.end()) << call;
     }
 }
