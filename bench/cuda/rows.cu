@@ -6,20 +6,9 @@
 #include <cstdlib>
 #include <iterator>
 
-#include "qk.h"
 #include "timing.cuh"
 
 namespace bench {
-
-#define QK_BENCH(context, call)                                           \
-    do {                                                                  \
-        const qk_status status_ = (call);                                 \
-        if (status_ != QK_OK) {                                           \
-            std::printf("%s: %s: %s\n", #call, qk_status_string(status_), \
-                        qk_context_error(context));                       \
-            std::exit(1);                                                 \
-        }                                                                 \
-    } while (0)
 
 // (random & mask) | bits in every 32-bit word.
 __global__ void fill(uint32_t *p, int64_t words, uint32_t mask, uint32_t bits, uint32_t seed) {

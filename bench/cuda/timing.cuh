@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "qk.h"
+
 namespace bench {
 
 #define BENCH_CHECK(call)                                               \
@@ -21,6 +23,16 @@ namespace bench {
             std::printf("%s: %s\n", #call, cudaGetErrorString(error_)); \
             std::exit(1);                                               \
         }                                                               \
+    } while (0)
+
+#define QK_BENCH(context, call)                                           \
+    do {                                                                  \
+        const qk_status status_ = (call);                                 \
+        if (status_ != QK_OK) {                                           \
+            std::printf("%s: %s: %s\n", #call, qk_status_string(status_), \
+                        qk_context_error(context));                       \
+            std::exit(1);                                                 \
+        }                                                                 \
     } while (0)
 
 using Call = std::function<void(cudaStream_t)>;
@@ -82,6 +94,25 @@ class Timer {
         std::vector<double> times;
         for (int i = 0; i < replays; ++i) times.push_back(replay(graph));
         BENCH_CHECK(cudaGraphExecDestroy(graph));
+        std::sort(times.begin(), times.end());
+        return times[times.size() / 2] * 1e6;
+    }
+
+    // Median microseconds of a graph as captured, over several that are replayed in turn.
+    double run_graphs(const std::vector<std::vector<Call>> &graphs, int rounds = 11) {
+        std::vector<cudaGraphExec_t> captured;
+        for (const std::vector<Call> &calls : graphs) {
+            for (const Call &call : calls) call(stream_);
+            captured.push_back(capture(calls, calls.size(), Edges::kAsCaptured));
+        }
+        std::vector<double> times;
+        for (int round = 0; round < rounds; ++round) {
+            for (cudaGraphExec_t graph : captured) {
+                const double time = replay(graph);
+                if (round > 0) times.push_back(time);
+            }
+        }
+        for (cudaGraphExec_t graph : captured) BENCH_CHECK(cudaGraphExecDestroy(graph));
         std::sort(times.begin(), times.end());
         return times[times.size() / 2] * 1e6;
     }
