@@ -8,12 +8,12 @@
 Arrays go in and out without a copy, on their own device and stream. What the library refuses is
 an exception by the hundred of its status, with the library's sentence.
 """
-from ._checkpoint import Checkpoint, Layer, LayerInfo, load, save
+from ._checkpoint import Checkpoint, LayerInfo, load, save
 from ._context import Context, build_info, current_context, device_count, version
 from ._errors import (CallError, DeviceError, Error, InternalError, ResourceError, StorageError,
                       UnsupportedError)
 from ._gru import GRU, GRUState
-from ._linear import PreparedLinear, linear, prepare
+from ._linear import Layer, PreparedLinear, linear, prepare
 from ._tensor import Tensor, asarray, dequantize, dynamic_table, quantize, repack
 
 __version__ = version()

@@ -160,7 +160,8 @@ class Context(Handle):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
-        _stack().remove(self)
+        stack = _stack()  # the last entry: a context may be entered within itself
+        del stack[len(stack) - 1 - stack[::-1].index(self)]
 
     def __repr__(self) -> str:
         return f"<qk.Context {self.device}:{self.index}>"

@@ -49,6 +49,7 @@ def linear(x: Any, w: Any, bias: Any = None, *, out: Any = None) -> Any:
     fresh = y is None  # packages whose arrays are immutable, and Tensor
     dy = (Tensor.from_desc(_arrays.dense_desc(dx.format, shape), context) if fresh
           else asarray(y, context=context, name="out", output=True))
+    _require_shape(dy, dx, w)
     db = None if bias is None else asarray(bias, context=context, name="bias")
     rows = max(1, int(np.prod(shape[:-1], dtype=np.int64)))
     _multiply(context, rows, dx, w, db, dy)
@@ -66,6 +67,12 @@ def _weight_and_bias(w: Any, bias: Any) -> tuple[Tensor, Any]:
         raise refuse("ARGUMENT", "bias: is given, and the layer has one; take layer.weight to add "
                      "another")
     return w.weight, w.bias if bias is None else bias
+
+
+def _require_shape(out: Tensor, x: Tensor, w: Tensor) -> None:
+    shape = [*x.shape[:-1], w.shape[0]]
+    if list(out.shape) != shape:
+        raise refuse("SHAPE", f"out: is {list(out.shape)}, must be {shape}, n of w at the end")
 
 
 def _multiply(context: Any, rows: int, x: Tensor, w: Tensor, bias: Tensor | None,
@@ -131,6 +138,7 @@ class PreparedLinear:
         if out is None:
             out = _arrays.empty_like(x, (*x.shape[:-1], w.shape[0]))
         dy = asarray(out, context=context, name="out", output=True)
+        _require_shape(dy, dx, w)
         db = None if bias is None else asarray(bias, context=context, name="bias", output=True)
         self._operands, self.y = (dx, w, db, dy, x, out), out
         self._context = context if context.device == "cuda" else None

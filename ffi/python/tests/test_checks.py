@@ -71,6 +71,18 @@ class Copies(unittest.TestCase):
             qk.linear(X, weight())
 
 
+    def test_the_innermost_context_is_the_current_one(self):
+        outer, inner = qk.Context(threads=1), qk.Context(threads=1)
+        with outer:
+            with inner:
+                self.assertIs(qk.current_context(), inner)
+                with outer:
+                    self.assertIs(qk.current_context(), outer)
+                self.assertIs(qk.current_context(), inner)
+            self.assertIs(qk.current_context(), outer)
+        self.assertNotIn(qk.current_context(), (outer, inner))
+
+
 class Integers(unittest.TestCase):
     """Every integer that a caller gives: past C's width it would be taken for a small one."""
 

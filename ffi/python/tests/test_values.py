@@ -96,6 +96,14 @@ class Arrays(unittest.TestCase):
                 qk.linear(x, W)
 
 
+    def test_outputs_have_the_shape_of_y(self):
+        for shape in ((24, 3), (72,), (1, 3, 24), (3, 25)):
+            out = np.full(shape, 7, "f")
+            with self.assertRaisesRegex(qk.CallError, "^(y|out): "):
+                qk.linear(X, W, out=out)
+            self.assertTrue((out == 7).all())
+
+
 class Torch(unittest.TestCase):
     def setUp(self):
         self.t = torch()
