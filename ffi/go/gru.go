@@ -13,6 +13,7 @@ static qk_status go_gru_load(qk_context *context, const char *data, size_t bytes
 import "C"
 
 import (
+	"math"
 	"runtime"
 	"unsafe"
 )
@@ -281,6 +282,9 @@ type GruState struct {
 
 // NewState is at zero, for batch sequences; frozen only.
 func (g *Gru) NewState(c *Context, batch int) (*GruState, error) {
+	if err := within("batch", batch, 1, math.MaxInt32); err != nil {
+		return nil, err
+	}
 	var handle *C.qk_gru_state
 	err := c.check(C.qk_gru_state_create(c.handle, g.handle, clamp(batch), &handle))
 	g.keep(c, nil)
@@ -353,6 +357,9 @@ func (g *Gru) RunGates(c *Context, state *GruState, x, y, gates *Tensor) error {
 
 // Workspace is the workspace bytes that Run needs for up to tMax steps.
 func (g *Gru) Workspace(c *Context, batch int, tMax int64) (int, error) {
+	if err := within("batch", batch, 1, math.MaxInt32); err != nil {
+		return 0, err
+	}
 	var bytes C.size_t
 	err := c.check(C.qk_gru_workspace(c.handle, g.handle, clamp(batch), C.int64_t(tMax), &bytes))
 	g.keep(c, nil)

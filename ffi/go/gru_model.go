@@ -170,7 +170,7 @@ func (m *GruModel) bytes() int {
 }
 
 func (t *GruTable) place(b *block, raw *C.qk_gru_table) {
-	raw.kind = C.qk_gru_table_kind(t.Kind)
+	raw.kind = C.qk_gru_table_kind(clamp(t.Kind))
 	raw.count = clamp(len(t.Slope))
 	raw.shift, raw.width_log2, raw.first = clamp(t.Shift), clamp(t.WidthLog2), clamp(t.First)
 	if t.Kind == C.QK_GRU_TABLE_KNOTS {

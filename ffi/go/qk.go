@@ -15,7 +15,8 @@ package qk
 #include <qk.h>
 
 static qk_status go_context(qk_device device, int32_t index, int32_t threads, size_t workspace,
-                            uint32_t flags, void *stream, qk_context **out) {
+                            uint32_t flags, void *stream, const void *allocator,
+                            qk_context **out) {
     qk_context_options options = QK_CONTEXT_OPTIONS_INIT;
     options.device = device;
     options.device_index = index;
@@ -23,6 +24,7 @@ static qk_status go_context(qk_device device, int32_t index, int32_t threads, si
     options.workspace_bytes = workspace;
     options.flags = flags;
     options.stream = stream;
+    options.allocator = allocator;
     return qk_context_create(&options, out);
 }
 */
@@ -30,6 +32,7 @@ import "C"
 
 import (
 	"fmt"
+	"math"
 	"runtime"
 	"unsafe"
 )
@@ -98,6 +101,18 @@ func wrongLength(what string, found int, needed int64) error {
 		fmt.Sprintf("%s: has %d elements, must have %d", what, found, needed))
 }
 
+// within refuses a number that C would cut or has no sentence for.
+func within(what string, value, low, high int) error {
+	if value >= low && value <= high {
+		return nil
+	}
+	return NewError(StatusArgument,
+		fmt.Sprintf("%s: is %d, accepted are %d to %d", what, value, low, high))
+}
+
+// maxThreads is the most that qk.h takes.
+const maxThreads = 1024
+
 // Options say how a context is made; the zero value is the CPU with a thread a core.
 type Options struct {
 	Device         Device // 0: the CPU
@@ -106,6 +121,8 @@ type Options struct {
 	WorkspaceBytes int
 	Flags          uint32         // 0, or what Linear may do on the CPU: BF16Products, ...
 	Stream         unsafe.Pointer // a cudaStream_t that outlives the context; nil: the default
+
+	allocator unsafe.Pointer // a qk_allocator of C's, for the tests
 }
 
 // Context is one device, one stream and one workspace; one goroutine at a time.
@@ -119,13 +136,19 @@ func NewContext(options Options) (*Context, error) {
 	if options.Device == 0 {
 		options.Device = DeviceCPU
 	}
-	if options.WorkspaceBytes < 0 {
-		return nil, NewError(StatusArgument, "WorkspaceBytes: is negative")
+	for _, err := range []error{
+		within("DeviceIndex", options.DeviceIndex, 0, math.MaxInt32),
+		within("Threads", options.Threads, 0, maxThreads),
+		within("WorkspaceBytes", options.WorkspaceBytes, 0, math.MaxInt),
+	} {
+		if err != nil {
+			return nil, err
+		}
 	}
 	c := &Context{device: options.Device}
 	status := C.go_context(C.qk_device(options.Device), C.int32_t(options.DeviceIndex),
 		C.int32_t(options.Threads), C.size_t(options.WorkspaceBytes),
-		C.uint32_t(options.Flags), options.Stream, &c.handle)
+		C.uint32_t(options.Flags), options.Stream, options.allocator, &c.handle)
 	if status != C.QK_OK {
 		return nil, plain(status)
 	}

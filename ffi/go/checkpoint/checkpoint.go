@@ -7,10 +7,11 @@ package checkpoint
 #include <stdlib.h>
 #include <qk_io.h>
 
-static qk_status go_open(const char *path, uint32_t flags, qk_checkpoint **out,
-                         qk_io_message *message) {
+static qk_status go_open(const char *path, uint32_t flags, const void *allocator,
+                         qk_checkpoint **out, qk_io_message *message) {
     qk_checkpoint_options options = QK_CHECKPOINT_OPTIONS_INIT;
     options.flags = flags;
+    options.allocator = allocator;
     return qk_checkpoint_open(path, &options, out, message);
 }
 static qk_status go_open_memory(const char *bytes, size_t size, const char *config,
@@ -89,15 +90,22 @@ func explained(status C.qk_status, message *C.qk_io_message) error {
 	return qk.NewError(qk.Status(status), C.GoString(&message.text[0]))
 }
 
+func zeroByte(what string) error {
+	return qk.NewError(qk.StatusArgument, what+": has a zero byte, which no name may have")
+}
+
 // withName calls use with C's copy of a name, which ends at its first zero byte.
 func withName(what, name string, use func(name *C.char) error) error {
 	if strings.IndexByte(name, 0) >= 0 {
-		return qk.NewError(qk.StatusArgument, what+": has a zero byte, which no name may have")
+		return zeroByte(what)
 	}
 	copied := C.CString(name)
 	defer C.free(unsafe.Pointer(copied))
 	return use(copied)
 }
+
+// allocator is a qk_allocator of C's, for the tests; nil: the C library's.
+var allocator unsafe.Pointer
 
 // Checkpoint is one model: its files, tensors and layers. It never changes, so any number of
 // goroutines may read it.
@@ -117,7 +125,7 @@ func open(path string, flags C.uint32_t) (*Checkpoint, error) {
 	var handle *C.qk_checkpoint
 	err := withName("path", path, func(path *C.char) error {
 		var message C.qk_io_message
-		return explained(C.go_open(path, flags, &handle, &message), &message)
+		return explained(C.go_open(path, flags, allocator, &handle, &message), &message)
 	})
 	return adopt(handle, nil, err)
 }

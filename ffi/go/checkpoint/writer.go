@@ -4,6 +4,10 @@ package checkpoint
 #include <stdlib.h>
 #include <qk_io.h>
 
+static qk_status go_create(const char *path, const void *allocator, qk_writer **out,
+                           qk_io_message *message) {
+    return qk_writer_create(path, allocator, out, message);
+}
 static qk_status go_write(qk_writer *writer, const char *name, const char *data, size_t bytes,
                           qk_io_message *message) {
     return qk_writer_write(writer, name, data, bytes, message);
@@ -12,7 +16,9 @@ static qk_status go_write(qk_writer *writer, const char *name, const char *data,
 import "C"
 
 import (
+	"fmt"
 	"runtime"
+	"strings"
 	"unsafe"
 
 	"qk"
@@ -27,7 +33,7 @@ func NewWriter(path string) (*Writer, error) {
 	w := &Writer{}
 	err := withName("path", path, func(path *C.char) error {
 		var message C.qk_io_message
-		return explained(C.qk_writer_create(path, nil, &w.handle, &message), &message)
+		return explained(C.go_create(path, allocator, &w.handle, &message), &message)
 	})
 	if err != nil {
 		return nil, err
@@ -123,6 +129,11 @@ func (w *Writer) Finish() error {
 // quantization_config that Python's loaders need. kept are the layers that stayed dense.
 func WriteConfig(from *Checkpoint, path string, dialect Dialect, desc qk.Desc,
 	denseFormat qk.Format, kept []string) error {
+	for i, name := range kept {
+		if strings.IndexByte(name, 0) >= 0 {
+			return zeroByte(fmt.Sprintf("kept[%d]", i))
+		}
+	}
 	// An array of pointers in C's memory, as cgo asks.
 	size := C.size_t(unsafe.Sizeof((*C.char)(nil)))
 	array := (**C.char)(C.calloc(C.size_t(len(kept)+1), size))
