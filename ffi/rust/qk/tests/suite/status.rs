@@ -55,6 +55,44 @@ fn planes_are_measured() {
     let short = Tensor::borrow_planes(&context, &desc, &[&data[1..], &scale]);
     refused(short, Status::BUFFER_SIZE, "planes[0]: has 127 bytes, must have 128");
     refused(Tensor::borrow_planes(&context, &desc, &[&data]), Status::NULL, "");
+    let (long_data, long_scale) = ([0x77u8; 256], [0u8; 20]);
+    for (data, scale, sentence) in [
+        (&long_data[..129], &scale[..], "planes[0]: has 129 bytes, must have 128"),
+        (&long_data[..], &scale[..], "planes[0]: has 256 bytes, must have 128"),
+        (&data[..], &long_scale[..], "planes[1]: has 20 bytes, must have 16"),
+        (&data[..], &scale[..15], "planes[1]: has 15 bytes, must have 16"),
+        (&[], &scale[..], "planes[0]: has 0 bytes, must have 128"),
+    ] {
+        let borrowed = Tensor::borrow_planes(&context, &desc, &[data, scale]);
+        refused(borrowed, Status::BUFFER_SIZE, sentence);
+        let (mut data, mut scale) = (data.to_vec(), scale.to_vec());
+        let written = Tensor::borrow_planes_mut(&context, &desc, &mut [&mut data, &mut scale]);
+        refused(written, Status::BUFFER_SIZE, sentence);
+    }
+    let extra = Tensor::borrow_planes(&context, &desc, &[&data, &scale, &scale]);
+    refused(extra, Status::BUFFER_SIZE, "planes[2]: has 16 bytes, must have 0");
+    for length in [7, 9, 16] {
+        let mut memory = vec![0f32; length];
+        let sentence = format!("memory: has {length} elements, must have 8");
+        let borrowed = Tensor::borrow(&context, &[2, 4], &memory);
+        refused(borrowed, Status::BUFFER_SIZE, &sentence);
+        let written = Tensor::borrow_mut(&context, &[2, 4], &mut memory);
+        refused(written, Status::BUFFER_SIZE, &sentence);
+    }
+}
+
+#[test]
+fn planes_that_are_borrowed_are_never_written() {
+    let context = one_thread();
+    let desc = Desc::new(Format::NF4, &[4, 64]).scales(Format::F32, 64);
+    let (data, scale) = ([0x77u8; 128], [0u8; 16]);
+    let mut borrowed = Tensor::borrow_planes(&context, &desc, &[&data, &scale]).unwrap();
+    let written = borrowed.upload(&context, Plane::DATA, &[0u8; 128]);
+    refused(written, Status::STATE, "read-only");
+    let values = weights(256, 1);
+    let dense = Tensor::borrow(&context, &[4, 64], &values).unwrap();
+    refused(context.quantize(&dense, &mut borrowed), Status::STATE, "read-only");
+    assert_eq!(data, [0x77; 128]);
 }
 
 #[test]
