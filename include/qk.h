@@ -257,16 +257,23 @@ typedef struct qk_gru_quant { /* how one of them is quantized */
     int32_t bits;         /* 4..16; BW and BR 4..32 */
     int32_t is_unsigned;  /* never X, H, W, R, BW, BR */
     int32_t is_symmetric; /* zero point 0; always so for W, R, BW, BR */
-    int32_t granularity;  /* W, R, BW, BR: 0 one scale a tensor, 1 a gate, 2 a channel; else 0 */
+    int32_t granularity;  /* W, R, BW, BR: 0 one scale a tensor, 1 a gate, 2 a channel (a row); else
+                             0. A model's shifts must be as equal as it says */
 } qk_gru_quant;
 
+/* Which preset? W8H16, unless there is a reason: 13 dB better than W8A8 with the same bytes of
+ * weights, in 1.1 to 1.6 times its time on a CPU with vectors. W8A8 on microcontrollers, where it
+ * takes a sixth of the instructions on a Cortex-M55 and two thirds on an M4, and to match the seed
+ * flow; W8A16 where x needs 16 bits; W16A16 where the float GRU's own results are wanted and twice
+ * the bytes are not too many. dB: mean signal over error on seven trained networks, where PyTorch's
+ * dynamic int8 has 29.8 (docs/gru.md). */
 typedef int32_t qk_gru_preset;
 enum {
-    QK_GRU_W8A8 = 0,  /* everything 8-bit: the seed flow */
+    QK_GRU_W8A8 = 0,  /* everything 8-bit: the seed flow; 21.2 dB */
     QK_GRU_W8H16 = 1, /* 8-bit weights and x, 16-bit state and gates, R multiplies h rounded to 8
-                         bits; implies UNIFORM_TABLES, BIAS_CORRECTION and H_VIEW_8 */
-    QK_GRU_W8A16 = 2,
-    QK_GRU_W16A16 = 3
+                         bits; implies UNIFORM_TABLES, BIAS_CORRECTION and H_VIEW_8; 34.2 dB */
+    QK_GRU_W8A16 = 2, /* 8-bit weights, everything else 16-bit; 39.2 dB with both options */
+    QK_GRU_W16A16 = 3 /* everything 16-bit; 62.7 dB with UNIFORM_TABLES */
 };
 typedef int32_t qk_gru_calibration;
 enum {
@@ -333,7 +340,7 @@ typedef struct qk_gru_config {
     int32_t reserved;                /* 0 */
 } qk_gru_config;
 #define QK_GRU_CONFIG_INIT \
-    {sizeof(qk_gru_config), 0, 0, 0, QK_GRU_ORDER_RZN, QK_GRU_W8A8, QK_GRU_CALIBRATE_MIN_MAX, 0}
+    {sizeof(qk_gru_config), 0, 0, 0, QK_GRU_ORDER_RZN, QK_GRU_W8H16, QK_GRU_CALIBRATE_MIN_MAX, 0}
 
 /* Host f32: w_ih [3h,c], w_hh [3h,h], b_ih [3h], b_hh [3h]; biases may be NULL; copied; values
  * within +-1e15. n = tanh(Wx + b + r*(Rh + b)), h' = (1-z)*n + z*h. [allocates] */
@@ -348,18 +355,39 @@ QK_API qk_status qk_gru_set_quant(qk_gru *gru, qk_gru_tensor which, const qk_gru
 QK_API qk_status qk_gru_calibrate(qk_context *context, qk_gru *gru, const qk_tensor *x,
                                   const float *h0);
 /* The float GRU itself: x [t,b,c] f32 to y [t,b,h] f32, h0 as above; before qk_gru_freeze. The
- * reference to measure a frozen GRU against. [allocates] [waits] */
+ * reference to measure a frozen GRU against. Both run on the CPU with the context's threads; equal
+ * calls give equal bits, for any number of them and any split of time and batch. [allocates]
+ * [waits] */
 QK_API qk_status qk_gru_run_float(qk_context *context, const qk_gru *gru, const qk_tensor *x,
                                   const float *h0, qk_tensor *y);
-/* Picks the exponents, quantizes, drops the f32 weights. The GRU is read-only after.
- * [allocates] [waits] */
+typedef struct qk_gru_ranges { /* what calibration has seen of x, h, ih, hh and the gates */
+    uint32_t struct_size;           /* sizeof(qk_gru_ranges) */
+    uint32_t reserved;              /* 0 */
+    int64_t samples;                /* steps times sequences; 0: nothing yet */
+    double min[QK_GRU_TENSOR_COUNT]; /* W, R, BW, BR: 0, their values are known */
+    double max[QK_GRU_TENSOR_COUNT];
+    double *x_sum;                  /* [c] of x, and [h] of the h that R reads, over the samples; */
+    double *h_sum;                  /* NULL: not wanted; BIAS_CORRECTION needs both */
+} qk_gru_ranges;
+#define QK_GRU_RANGES_INIT {sizeof(qk_gru_ranges), 0, 0, {0}, {0}, NULL, NULL}
+
+/* Before qk_gru_freeze: reads them, replaces them, or widens them by what another GRU of the same
+ * weights has seen (minima and maxima joined, samples and sums added). Get fills the arrays given.
+ * CALIBRATE_MSE needs the data itself: set and merge refuse such a GRU (201). */
+QK_API qk_status qk_gru_get_ranges(qk_context *context, const qk_gru *gru, qk_gru_ranges *ranges);
+QK_API qk_status qk_gru_set_ranges(qk_context *context, qk_gru *gru, const qk_gru_ranges *ranges);
+QK_API qk_status qk_gru_merge_ranges(qk_context *context, qk_gru *gru,
+                                     const qk_gru_ranges *ranges);
+/* Picks the exponents, quantizes, drops the f32 weights. The GRU is read-only after. Ranges whose
+ * shifts the cell cannot represent are refused with the tensor's name. [allocates] [waits] */
 QK_API qk_status qk_gru_freeze(qk_context *context, qk_gru *gru);
 /* A frozen GRU from integers made elsewhere (another quantizer, QAT): every claim of the model is
  * checked and overflow is proven impossible, or the call is refused. Copies. [allocates] [waits] */
 QK_API qk_status qk_gru_create_from_model(qk_context *context, const qk_gru_model *model,
                                           qk_gru **out);
-/* A frozen GRU's integers; model->struct_size says how much the caller can take. The arrays are
- * host memory and live as long as the GRU. */
+/* A frozen GRU's integers; model->struct_size says how much the caller can take (4..4096 bytes):
+ * a smaller struct gets its part, a larger one zeros behind, and struct_size comes back as what was
+ * filled. The arrays are host memory and live as long as the GRU. */
 QK_API qk_status qk_gru_describe(const qk_gru *gru, qk_gru_model *model);
 /* real = (code - zero_point) * 2^-shift. W, R, BW, BR: channel 0..3h-1 in the order u, r, n; else
  * channel is 0. Frozen only. */
@@ -373,6 +401,23 @@ QK_API qk_status qk_gru_state_reset(qk_context *context, qk_gru_state *state); /
 /* h [b,h] as host f32; a written value is rounded to the state's grid, NaN to zero. [waits] */
 QK_API qk_status qk_gru_state_write(qk_context *context, qk_gru_state *state, const float *h);
 QK_API qk_status qk_gru_state_read(qk_context *context, const qk_gru_state *state, float *h);
+typedef struct qk_gru_clipped { /* how often a value did not fit its tensor's codes and was cut */
+    uint32_t struct_size;                /* sizeof(qk_gru_clipped); as in qk_gru_describe */
+    uint32_t reserved;                   /* 0 */
+    int64_t samples;                     /* steps times sequences counted; each has c codes of X, h
+                                            of H and of the gates, 3h of IH and HH */
+    int64_t codes[QK_GRU_TENSOR_COUNT];  /* cut among them; W, R, BW, BR: 0. Of gate outputs only
+                                            where their type ends short of 0, 1 or -1 */
+} qk_gru_clipped;
+#define QK_GRU_CLIPPED_INIT {sizeof(qk_gru_clipped), 0, 0, {0}}
+
+/* on = 1: from here on runs of this state count, from zero; 0: they stop, what was counted stays.
+ * Off at first, and then it costs nothing. The results' bits are the same; a run that counts takes
+ * the portable kernel, many times slower. A code that is cut now and then is what calibration's
+ * data did not hold; many say that it should see more. [allocates] [waits] */
+QK_API qk_status qk_gru_state_count_clipped(qk_context *context, qk_gru_state *state, int32_t on);
+QK_API qk_status qk_gru_state_clipped(qk_context *context, const qk_gru_state *state,
+                                      qk_gru_clipped *clipped); /* [waits] */
 QK_API void qk_gru_state_destroy(qk_gru_state *state);
 /* Advances state by t steps: x [t,b,c], y [t,b,h] (or [t,c], [t,h] where b is 1); t = 1 streams.
  * x and y are f32 (quantized and dequantized at the border, NaN as zero) or the codes themselves:

@@ -27,10 +27,11 @@ type (
 )
 
 const (
-	W8A8   GruPreset = C.QK_GRU_W8A8
-	W8H16  GruPreset = C.QK_GRU_W8H16
-	W8A16  GruPreset = C.QK_GRU_W8A16
-	W16A16 GruPreset = C.QK_GRU_W16A16
+	DefaultPreset GruPreset = 0 // W8H16; qk.h says which to take and why
+	W8A8          GruPreset = C.QK_GRU_W8A8 + 1
+	W8H16         GruPreset = C.QK_GRU_W8H16 + 1
+	W8A16         GruPreset = C.QK_GRU_W8A16 + 1
+	W16A16        GruPreset = C.QK_GRU_W16A16 + 1
 
 	CalibrateMinMax GruCalibration = C.QK_GRU_CALIBRATE_MIN_MAX
 	CalibrateMoving GruCalibration = C.QK_GRU_CALIBRATE_MOVING
@@ -105,6 +106,14 @@ func adoptGru(handle *C.qk_gru, hidden int64) *Gru {
 	return g
 }
 
+// code is the header's; the zero value is what QK_GRU_CONFIG_INIT has.
+func (p GruPreset) code() C.qk_gru_preset {
+	if p == DefaultPreset {
+		p = W8H16
+	}
+	return C.qk_gru_preset(p - 1)
+}
+
 // floats is nil for no values, as the optional arguments of C are.
 func floats(values []float32) *C.float {
 	if len(values) == 0 {
@@ -121,7 +130,7 @@ func NewGru(c *Context, config GruConfig, weights GruWeights) (*Gru, error) {
 		input_size:  clamp(config.InputSize),
 		hidden_size: clamp(config.HiddenSize),
 		gate_order:  C.int32_t(config.GateOrder),
-		preset:      C.qk_gru_preset(config.Preset),
+		preset:      config.Preset.code(),
 		calibration: C.qk_gru_calibration(config.Calibration),
 	}
 	// libqk refuses what is larger; these products fit into 64 bits.

@@ -6,7 +6,21 @@
 
 namespace {
 
-constexpr uint32_t kLargestStruct = 4096;  // of a caller far newer than this library
+bool is_a_size(uint32_t struct_size) {
+    constexpr uint32_t largest = 4096;  // of a caller far newer than this library
+    return struct_size >= sizeof(uint32_t) && struct_size <= largest;
+}
+
+// As much of `value` as the caller's struct holds, zeros where it holds more; struct_size then says
+// how much was filled.
+template <class Struct>
+void fill_struct(const Struct &value, Struct *to) {
+    const uint32_t room = to->struct_size;
+    const uint32_t filled = room < sizeof(Struct) ? room : uint32_t(sizeof(Struct));
+    memcpy(static_cast<void *>(to), &value, filled);
+    memset(reinterpret_cast<char *>(to) + filled, 0, room - filled);
+    to->struct_size = filled;
+}
 
 qk_status check_frozen(qk_context *context, const qk_gru *gru) {
     QK_API_POINTER(context, gru);
@@ -53,6 +67,24 @@ qk_status qk_gru_run_float(qk_context *context, const qk_gru *gru, const qk_tens
     return qk::gru_run_float(context, gru, x, h0, y);
 }
 
+qk_status qk_gru_get_ranges(qk_context *context, const qk_gru *gru, qk_gru_ranges *ranges) {
+    QK_API_CONTEXT(context);
+    QK_API_POINTER(context, ranges);
+    return qk::gru_get_ranges(context, gru, ranges);
+}
+
+qk_status qk_gru_set_ranges(qk_context *context, qk_gru *gru, const qk_gru_ranges *ranges) {
+    QK_API_CONTEXT(context);
+    QK_API_POINTER(context, ranges);
+    return qk::gru_give_ranges(context, gru, *ranges, false);
+}
+
+qk_status qk_gru_merge_ranges(qk_context *context, qk_gru *gru, const qk_gru_ranges *ranges) {
+    QK_API_CONTEXT(context);
+    QK_API_POINTER(context, ranges);
+    return qk::gru_give_ranges(context, gru, *ranges, true);
+}
+
 qk_status qk_gru_freeze(qk_context *context, qk_gru *gru) {
     QK_API_CONTEXT(context);
     return qk::gru_freeze(context, gru);
@@ -68,13 +100,9 @@ qk_status qk_gru_create_from_model(qk_context *context, const qk_gru_model *mode
 qk_status qk_gru_describe(const qk_gru *gru, qk_gru_model *model) {
     if (model == nullptr) return QK_ERROR_NULL;
     QK_TRY(qk::check_gru(gru));
-    const uint32_t room = model->struct_size;
-    if (room < sizeof(uint32_t) || room > kLargestStruct) return QK_ERROR_ABI;
+    if (!is_a_size(model->struct_size)) return QK_ERROR_ABI;
     if (!gru->is_frozen) return QK_ERROR_STATE;
-    const uint32_t filled = room < sizeof(qk_gru_model) ? room : uint32_t(sizeof(qk_gru_model));
-    memcpy(model, &gru->model, filled);
-    memset(reinterpret_cast<char *>(model) + filled, 0, room - filled);
-    model->struct_size = filled;
+    fill_struct(gru->model, model);
     return QK_OK;
 }
 
@@ -112,6 +140,27 @@ qk_status qk_gru_state_read(qk_context *context, const qk_gru_state *state, floa
     QK_TRY(check_state(context, state));
     QK_API_POINTER(context, h);
     return qk::gru_state_read(context, state, h);
+}
+
+qk_status qk_gru_state_count_clipped(qk_context *context, qk_gru_state *state, int32_t on) {
+    QK_API_CONTEXT(context);
+    QK_TRY(check_state(context, state));
+    QK_CHECK(on == 0 || on == 1, &context->error, ARGUMENT, "on: is %d, accepted are 0 and 1", on);
+    return qk::gru_state_count(context, state, on == 1);
+}
+
+qk_status qk_gru_state_clipped(qk_context *context, const qk_gru_state *state,
+                               qk_gru_clipped *clipped) {
+    QK_API_CONTEXT(context);
+    QK_TRY(check_state(context, state));
+    QK_API_POINTER(context, clipped);
+    QK_CHECK(is_a_size(clipped->struct_size), &context->error, ABI,
+             "clipped: struct_size is %u, this library has %zu", clipped->struct_size,
+             sizeof(qk_gru_clipped));
+    qk_gru_clipped found = {sizeof(qk_gru_clipped), 0, state->counted_samples, {}};
+    QK_TRY(qk::gru_state_counts(context, state, found.codes));
+    fill_struct(found, clipped);
+    return QK_OK;
 }
 
 void qk_gru_state_destroy(qk_gru_state *state) {

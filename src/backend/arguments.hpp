@@ -78,6 +78,8 @@ struct GruArgs {
     void *h;                    // 2 * [batch,h] codes, gru_state_bytes apart, advanced in place
     void *scratch;              // batch * gru_scratch_bytes, then GruPacking's
     const void *packed;         // what GruPacking::make left, or null
+    int64_t *clipped;           // [batch,QK_GRU_TENSOR_COUNT] codes cut, counted on; or null, which
+                                // the fast kernels ask for
 };
 
 // State (turns / kTurn) % 2 is the current one. A kernel whose blocks all read the whole state

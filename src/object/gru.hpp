@@ -40,6 +40,9 @@ struct qk_gru_state {
     void *memory;  // device memory: turns, two states, the kernel's scratch
     void *scratch;
     void *staging;  // host memory for turns and both states
+    bool is_counting;
+    int64_t *clipped;         // device memory, [batch,QK_GRU_TENSOR_COUNT]; null until asked for
+    int64_t counted_samples;  // steps times sequences
 };
 
 namespace qk {
@@ -69,6 +72,11 @@ void gru_state_fill(const qk_gru_state &state, GruArgs *args);
 Status gru_state_reset(qk_context *context, qk_gru_state *state);
 Status gru_state_write(qk_context *context, qk_gru_state *state, const float *h);
 Status gru_state_read(qk_context *context, const qk_gru_state *state, float *h);
+// Counting codes that their types cut. On: from zero.
+Status gru_state_count(qk_context *context, qk_gru_state *state, bool on);
+// Sums over the batch.
+Status gru_state_counts(qk_context *context, const qk_gru_state *state,
+                        int64_t counts[QK_GRU_TENSOR_COUNT]);
 void gru_state_destroy(qk_gru_state *state);
 
 // Device memory through the backend, or the context's allocator where it has none.

@@ -18,6 +18,10 @@ int64_t state_bytes(const qk_gru_state &state) {
     return gru_state_bytes(state.gru->cell, state.batch);
 }
 
+int64_t count_bytes(const qk_gru_state &state) {
+    return int64_t{state.batch} * QK_GRU_TENSOR_COUNT * int64_t(sizeof(int64_t));
+}
+
 // State `index` of two in the host's copy.
 void *staged(const qk_gru_state &state, int64_t index) {
     return static_cast<char *>(state.staging) + kTurnsBytes + index * state_bytes(state);
@@ -26,6 +30,7 @@ void *staged(const qk_gru_state &state, int64_t index) {
 void free_state(qk_gru_state *state) {
     qk_context *const context = state->context;
     device_release(context, state->memory);
+    device_release(context, state->clipped);
     if (state->staging != nullptr) host_release(context, state->staging);
     gru_release(const_cast<qk_gru *>(state->gru));
     state->magic = kDestroyedMagic;
@@ -97,6 +102,7 @@ void gru_state_fill(const qk_gru_state &state, GruArgs *args) {
     args->turns = static_cast<uint32_t *>(state.memory);
     args->h = static_cast<char *>(state.memory) + kTurnsBytes;
     args->scratch = state.scratch;
+    args->clipped = state.is_counting ? state.clipped : nullptr;
 }
 
 Status gru_state_reset(qk_context *context, qk_gru_state *state) {
@@ -129,6 +135,52 @@ Status gru_state_read(qk_context *context, const qk_gru_state *state, float *h) 
     for (int64_t i = 0; i < h_count(*state); ++i)
         h[i] = gru::code_to_real(gru::load_code(codes, cell.h_bytes, i), factor, cell.h_zero);
     return QK_OK;
+}
+
+Status gru_state_count(qk_context *context, qk_gru_state *state, bool on) {
+    QK_TRY(check_home(context, state));
+    if (!on) {
+        state->is_counting = false;
+        return QK_OK;
+    }
+    const size_t bytes = size_t(count_bytes(*state));
+    void *const zeros = host_allocate(context, bytes);
+    int64_t *counts = state->clipped;
+    if (counts == nullptr) counts = static_cast<int64_t *>(device_allocate(context, bytes));
+    Status status = QK_OK;
+    if (zeros == nullptr || counts == nullptr) {
+        status = fail(&context->error, QK_ERROR_MEMORY, "state: no memory for %zu bytes of counts",
+                      bytes);
+    } else {
+        memset(zeros, 0, bytes);
+        status = context->backend->memory.upload(make_launch(context), counts, zeros, bytes);
+    }
+    if (zeros != nullptr) host_release(context, zeros);
+    if (status != QK_OK) {
+        if (state->clipped == nullptr) device_release(context, counts);
+        return status;
+    }
+    state->clipped = counts;
+    state->is_counting = true;
+    state->counted_samples = 0;
+    return QK_OK;
+}
+
+Status gru_state_counts(qk_context *context, const qk_gru_state *state,
+                        int64_t counts[QK_GRU_TENSOR_COUNT]) {
+    QK_TRY(check_home(context, state));
+    memset(counts, 0, sizeof(int64_t) * QK_GRU_TENSOR_COUNT);
+    if (state->clipped == nullptr) return QK_OK;
+    const size_t bytes = size_t(count_bytes(*state));
+    int64_t *const all = static_cast<int64_t *>(host_allocate(context, bytes));
+    QK_CHECK(all != nullptr, &context->error, MEMORY, "state: no memory for %zu bytes of counts",
+             bytes);
+    const Status status =
+        context->backend->memory.download(make_launch(context), all, state->clipped, bytes);
+    for (int64_t i = 0; status == QK_OK && i < int64_t{state->batch} * QK_GRU_TENSOR_COUNT; ++i)
+        counts[i % QK_GRU_TENSOR_COUNT] += all[i];
+    host_release(context, all);
+    return status;
 }
 
 void gru_state_destroy(qk_gru_state *state) {

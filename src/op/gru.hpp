@@ -16,6 +16,10 @@ Status gru_set_quant(qk_gru *gru, qk_gru_tensor which, const qk_gru_quant &quant
 Status gru_calibrate(qk_context *context, qk_gru *gru, const qk_tensor *x, const float *h0);
 Status gru_run_float(qk_context *context, const qk_gru *gru, const qk_tensor *x, const float *h0,
                      qk_tensor *y);
+// `gru` is live and not frozen.
+Status check_float_gru(qk_context *context, const qk_gru *gru);
+Status gru_get_ranges(qk_context *context, const qk_gru *gru, qk_gru_ranges *ranges);
+Status gru_give_ranges(qk_context *context, qk_gru *gru, const qk_gru_ranges &ranges, bool merge);
 Status gru_freeze(qk_context *context, qk_gru *gru);
 Status gru_create_from_model(qk_context *context, const qk_gru_model &model, qk_gru **out);
 Status gru_load(qk_context *context, const void *data, size_t bytes, qk_gru **out);

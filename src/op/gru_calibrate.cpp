@@ -53,13 +53,6 @@ void copy_gates(int32_t order, const float *from, int64_t per_gate, float *to) {
         memcpy(to + gate * per_gate, from + source[gate] * per_gate, size_t(per_gate) * 4);
 }
 
-Status check_float(qk_context *context, const qk_gru *gru) {
-    QK_CHECK(gru != nullptr, &context->error, NULL, "gru: is NULL");
-    QK_CHECK(check_gru(gru) == QK_OK, &context->error, STATE, "gru: is not a live GRU");
-    QK_CHECK(!gru->is_frozen, &context->error, STATE, "gru: is frozen, its f32 weights are gone");
-    return QK_OK;
-}
-
 // Host memory of one call, freed with it.
 class HostBlock {
   public:
@@ -128,6 +121,13 @@ Status fetch_input(qk_context *context, const qk_tensor *x, const HostBlock &hos
 
 }  // namespace
 
+Status check_float_gru(qk_context *context, const qk_gru *gru) {
+    QK_CHECK(gru != nullptr, &context->error, NULL, "gru: is NULL");
+    QK_CHECK(check_gru(gru) == QK_OK, &context->error, STATE, "gru: is not a live GRU");
+    QK_CHECK(!gru->is_frozen, &context->error, STATE, "gru: is frozen, its f32 weights are gone");
+    return QK_OK;
+}
+
 Status gru_create(qk_context *context, const qk_gru_config &config, const GruWeights &weights,
                   qk_gru **out) {
     QK_TRY(check_config(context, config));
@@ -164,7 +164,7 @@ Status gru_set_quant(qk_gru *gru, qk_gru_tensor which, const qk_gru_quant &quant
 }
 
 Status gru_calibrate(qk_context *context, qk_gru *gru, const qk_tensor *x, const float *h0) {
-    QK_TRY(check_float(context, gru));
+    QK_TRY(check_float_gru(context, gru));
     GruExtent extent;
     QK_TRY(check_float_input(context, gru, x, &extent));
     HostBlock host(context, x->shape.plane_bytes[QK_PLANE_DATA]);
@@ -181,7 +181,7 @@ Status gru_calibrate(qk_context *context, qk_gru *gru, const qk_tensor *x, const
 
 Status gru_run_float(qk_context *context, const qk_gru *gru, const qk_tensor *x, const float *h0,
                      qk_tensor *y) {
-    QK_TRY(check_float(context, gru));
+    QK_TRY(check_float_gru(context, gru));
     GruExtent extent;
     QK_TRY(check_float_input(context, gru, x, &extent));
     QK_TRY(check_gru_output(context, x, y, "y", gru->hidden_size));
@@ -204,7 +204,7 @@ Status gru_run_float(qk_context *context, const qk_gru *gru, const qk_tensor *x,
 }
 
 Status gru_freeze(qk_context *context, qk_gru *gru) {
-    QK_TRY(check_float(context, gru));
+    QK_TRY(check_float_gru(context, gru));
     const GruTraining &training = gru->training;
     QK_CHECK(training.ranges.samples > 0, &context->error, STATE,
              "gru: was not calibrated, call qk_gru_calibrate first");

@@ -108,7 +108,9 @@ Status gru_run(qk_context *context, const qk_gru *gru, qk_gru_state *state, cons
     args.y = y->planes[QK_PLANE_DATA];
     args.gates = gates == nullptr ? nullptr : gates->planes[QK_PLANE_DATA];
     gru_state_fill(*state, &args);
-    return run_kernel(context, context->backend->gru, args, "gru_run");
+    QK_TRY(run_kernel(context, context->backend->gru, args, "gru_run"));
+    if (state->is_counting) state->counted_samples += extent.steps * extent.batch;
+    return QK_OK;
 }
 
 Status gru_workspace(qk_context *context, const qk_gru *gru, int32_t batch, int64_t t_max,

@@ -181,6 +181,7 @@ TEST(GruRule, 21_GateOrderIsStatedAndOnlyMovesRows) {
     qk_gru_config config = QK_GRU_CONFIG_INIT;
     config.input_size = 2, config.hidden_size = 1;
     config.gate_order = QK_GRU_ORDER_ZRN;
+    config.preset = QK_GRU_W8A8;
     const float w[] = {3, 4, 1, 2, 5, 6}, r[] = {0.2f, 0.1f, 0.3f}, bw[] = {2, 1, 3},
                 br[] = {5, 4, 6};
     qk_gru *gru = nullptr;

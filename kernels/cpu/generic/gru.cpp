@@ -5,6 +5,7 @@
 #include "cpu/lists.hpp"
 #include "cpu/split.hpp"
 #include "gru/border.hpp"
+#include "gru/clipped.hpp"
 #include "gru/step.hpp"
 
 namespace qk::cpu {
@@ -42,6 +43,41 @@ void read_x(const GruArgs &args, int64_t row, void *codes) {
     for (int64_t k = 0; k < c; ++k) {
         const int32_t code = gru::load_code(codes, cell.x_bytes, k);
         gru::store_code(codes, cell.x_bytes, k, gru::clamp(code, cell.x_min, cell.x_max));
+    }
+}
+
+// What read_x has to cut.
+template <class Count>
+void count_x(const GruArgs &args, int64_t row, const Count &count) {
+    const gru::Cell &cell = *args.cell;
+    const int64_t c = cell.input_size;
+    const float factor = gru::power_of_two(cell.x_scale);
+    for (int64_t i = row * c; i < (row + 1) * c; ++i) {
+        if (args.x_format->id == QK_FORMAT_F32) {
+            count(QK_GRU_X, gru::is_cut(load_float(args.x, i), factor, cell.x_zero, cell.x_min,
+                                        cell.x_max));
+            continue;
+        }
+        int16_t code = 0;
+        memcpy(&code, static_cast<const char *>(args.x) + i * cell.x_bytes, size_t(cell.x_bytes));
+        const int32_t value = cell.x_bytes == 1 ? int8_t(code) : code;
+        count(QK_GRU_X, gru::is_outside(value, cell.x_min, cell.x_max));
+    }
+}
+
+// gru::step, counting.
+template <class Count>
+void counted_step(const gru::Cell &cell, const void *x, const void *h, void *h_next, void *view,
+                  gru::Gates *gates, const Count &count) {
+    const int32_t c = cell.input_size, n = cell.hidden_size;
+    gru::view_codes(cell, h, view);
+    for (int32_t unit = 0; unit < n; ++unit) {
+        int64_t ih[3] = {}, hh[3] = {};
+        gru::dot_three(cell.w_bytes, cell.x_bytes, cell.w, unit, ptrdiff_t(n) * c, x, c, ih);
+        gru::dot_three(cell.r_bytes, cell.view_bytes, cell.r, unit, ptrdiff_t(n) * n, view, n, hh);
+        const int32_t h_old = gru::load_code(h, cell.h_bytes, unit);
+        gru::store_code(h_next, cell.h_bytes, unit,
+                        gru::counted_unit(cell, unit, ih, hh, h_old, gates + unit, count));
     }
 }
 
@@ -83,10 +119,18 @@ void run_sequence(const GruArgs &args, int64_t sequence) {
     char *const view = next + 2 * h;
     char *const x = view + 2 * h;
     char *const state = static_cast<char *>(args.h) + sequence * h_bytes;
+    int64_t *const clipped =
+        args.clipped == nullptr ? nullptr : args.clipped + sequence * QK_GRU_TENSOR_COUNT;
+    const auto count = [&](int32_t tensor, bool cut) { clipped[tensor] += cut ? 1 : 0; };
     for (int64_t t = 0; t < args.steps; ++t) {
         const int64_t row = t * args.batch + sequence;
         read_x(args, row, x);
-        gru::step(cell, x, state, next, view, args.gates == nullptr ? nullptr : gates);
+        if (args.clipped != nullptr) {
+            count_x(args, row, count);
+            counted_step(cell, x, state, next, view, gates, count);
+        } else {
+            gru::step(cell, x, state, next, view, args.gates == nullptr ? nullptr : gates);
+        }
         memcpy(state, next, size_t(h_bytes));
         write_y(args, row, state);
         if (args.gates != nullptr) write_gates(args, row, gates);

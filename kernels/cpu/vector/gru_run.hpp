@@ -171,7 +171,7 @@ class GruPart {
 
 bool can_run_gru(const GruArgs &args, const Device &device) {
     return has(device, kGruFeatures) && args.packed != nullptr &&
-           args.gates == nullptr;
+           args.gates == nullptr && args.clipped == nullptr;
 }
 
 Status run_gru(const GruArgs &args, const Launch &launch) {

@@ -74,7 +74,7 @@ inline bool is_fast_gru(const GruArgs &args) {
         const uintptr_t bytes = format.id == QK_FORMAT_F32 ? 4 : uintptr_t(code_bytes);
         return reinterpret_cast<uintptr_t>(plane) % bytes == 0;
     };
-    return args.gates == nullptr && cell.hidden_size % 8 == 0 &&
+    return args.gates == nullptr && args.clipped == nullptr && cell.hidden_size % 8 == 0 &&
            cell.w_bytes == 1 && cell.r_bytes == 1 && cell.view_bytes == 1 && cell.sums_is_32 != 0 &&
            aligned(args.x, *args.x_format, cell.x_bytes) &&
            aligned(args.y, *args.y_format, cell.h_bytes);

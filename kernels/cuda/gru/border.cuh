@@ -19,6 +19,7 @@ struct GruView {
     int64_t state_bytes;
     void *scratch;
     int64_t scratch_bytes;  // of a sequence
+    int64_t *clipped;       // GruArgs::clipped
 };
 
 inline GruView view_of(const GruArgs &args) {
@@ -37,7 +38,8 @@ inline GruView view_of(const GruArgs &args) {
             args.h,
             gru_state_bytes(cell, args.batch),
             args.scratch,
-            gru_scratch_bytes(cell)};
+            gru_scratch_bytes(cell),
+            args.clipped};
 }
 
 #if defined(__CUDACC__)

@@ -414,6 +414,38 @@ extern "C" {
         y: *mut qk_tensor,
     ) -> qk_status;
 }
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct qk_gru_ranges {
+    pub struct_size: u32,
+    pub reserved: u32,
+    pub samples: i64,
+    pub min: [f64; 14usize],
+    pub max: [f64; 14usize],
+    pub x_sum: *mut f64,
+    pub h_sum: *mut f64,
+}
+extern "C" {
+    pub fn qk_gru_get_ranges(
+        context: *mut qk_context,
+        gru: *const qk_gru,
+        ranges: *mut qk_gru_ranges,
+    ) -> qk_status;
+}
+extern "C" {
+    pub fn qk_gru_set_ranges(
+        context: *mut qk_context,
+        gru: *mut qk_gru,
+        ranges: *const qk_gru_ranges,
+    ) -> qk_status;
+}
+extern "C" {
+    pub fn qk_gru_merge_ranges(
+        context: *mut qk_context,
+        gru: *mut qk_gru,
+        ranges: *const qk_gru_ranges,
+    ) -> qk_status;
+}
 extern "C" {
     pub fn qk_gru_freeze(context: *mut qk_context, gru: *mut qk_gru) -> qk_status;
 }
@@ -459,6 +491,28 @@ extern "C" {
         context: *mut qk_context,
         state: *const qk_gru_state,
         h: *mut f32,
+    ) -> qk_status;
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct qk_gru_clipped {
+    pub struct_size: u32,
+    pub reserved: u32,
+    pub samples: i64,
+    pub codes: [i64; 14usize],
+}
+extern "C" {
+    pub fn qk_gru_state_count_clipped(
+        context: *mut qk_context,
+        state: *mut qk_gru_state,
+        on: i32,
+    ) -> qk_status;
+}
+extern "C" {
+    pub fn qk_gru_state_clipped(
+        context: *mut qk_context,
+        state: *const qk_gru_state,
+        clipped: *mut qk_gru_clipped,
     ) -> qk_status;
 }
 extern "C" {

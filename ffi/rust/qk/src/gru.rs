@@ -52,7 +52,8 @@ impl GruConfig {
     /// R multiplies the 8 high bits of a wider h.
     pub const H_VIEW_8: u32 = sys::QK_GRU_H_VIEW_8 as u32;
 
-    /// PyTorch's gate order, the preset, ranges by minimum and maximum.
+    /// PyTorch's gate order, the preset, ranges by minimum and maximum. Take [`Preset::W8H16`]
+    /// unless there is a reason; qk.h says which there are.
     pub fn new(input_size: i32, hidden_size: i32, preset: Preset) -> GruConfig {
         GruConfig {
             input_size,

@@ -28,13 +28,15 @@ fn core_facts(facts: &mut Facts) {
             qk_build_info, qk_context_create, qk_context_destroy, qk_context_error,
             qk_context_set_stream, qk_context_synchronize, qk_dequantize, qk_device_count,
             qk_dynamic_table, qk_gru_calibrate, qk_gru_create, qk_gru_create_from_model,
-            qk_gru_describe, qk_gru_destroy, qk_gru_freeze, qk_gru_load, qk_gru_run,
-            qk_gru_run_float, qk_gru_run_gates, qk_gru_save, qk_gru_scale, qk_gru_set_quant,
-            qk_gru_state_create, qk_gru_state_destroy, qk_gru_state_read, qk_gru_state_reset,
-            qk_gru_state_write, qk_gru_workspace, qk_linear, qk_linear_workspace, qk_quantize,
-            qk_repack, qk_status_string, qk_tensor_create, qk_tensor_describe, qk_tensor_destroy,
-            qk_tensor_download, qk_tensor_from_dlpack, qk_tensor_plane_bytes, qk_tensor_to_dlpack,
-            qk_tensor_upload, qk_tensor_wrap, qk_version,
+            qk_gru_describe, qk_gru_destroy, qk_gru_freeze, qk_gru_get_ranges, qk_gru_load,
+            qk_gru_merge_ranges, qk_gru_run, qk_gru_run_float, qk_gru_run_gates, qk_gru_save,
+            qk_gru_scale, qk_gru_set_quant, qk_gru_set_ranges, qk_gru_state_clipped,
+            qk_gru_state_count_clipped, qk_gru_state_create, qk_gru_state_destroy,
+            qk_gru_state_read, qk_gru_state_reset, qk_gru_state_write, qk_gru_workspace,
+            qk_linear, qk_linear_workspace, qk_quantize, qk_repack, qk_status_string,
+            qk_tensor_create, qk_tensor_describe, qk_tensor_destroy, qk_tensor_download,
+            qk_tensor_from_dlpack, qk_tensor_plane_bytes, qk_tensor_to_dlpack, qk_tensor_upload,
+            qk_tensor_wrap, qk_version,
         }
         struct qk_allocator {
             allocate, release, user,
@@ -64,6 +66,12 @@ fn core_facts(facts: &mut Facts) {
         struct qk_gru_config {
             struct_size, flags, input_size, hidden_size, gate_order, preset, calibration,
             reserved,
+        }
+        struct qk_gru_ranges {
+            struct_size, reserved, samples, min, max, x_sum, h_sum,
+        }
+        struct qk_gru_clipped {
+            struct_size, reserved, samples, codes,
         }
     }
 }
