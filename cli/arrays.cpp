@@ -7,6 +7,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "mapped.hpp"
+#include "output.hpp"
+
 namespace {
 
 [[noreturn]] void fail_system(const char *what, const std::string &path) {
@@ -158,37 +161,27 @@ std::vector<char> read_file(const std::string &path) {
     return bytes;
 }
 
-NewFile::NewFile(const std::string &path, bool force)
-    : path_(path), draft_(path + "." + std::to_string(getpid()) + ".part") {
-    struct stat status;
-    if (lstat(path.c_str(), &status) == 0) {
-        if (!force) throw Failure(kFailed, path + " exists; --force replaces it");
-        if (!S_ISREG(status.st_mode)) fail_damaged(path, "not a regular file, not replaced");
-    }
-    const int descriptor = open(draft_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (descriptor < 0) fail_system("create", draft_);
-    file_.reset(fdopen(descriptor, "wb"));
-    if (file_ == nullptr) {
-        close(descriptor);
-        unlink(draft_.c_str());
-        fail_system("create", draft_);
-    }
-}
-
-NewFile::~NewFile() {
-    if (file_ != nullptr) unlink(draft_.c_str());
+NewFile::NewFile(const std::string &path, bool force) {
+    refuse_existing(path, force);
+    qk_writer *writer = nullptr;
+    qk_io_message message = {};
+    check(qk_writer_create(path.c_str(), nullptr, &writer, &message), "", message.text);
+    writer_.reset(writer);
 }
 
 void NewFile::write(const void *data, size_t bytes) {
-    if (std::fwrite(data, 1, bytes, file_.get()) != bytes) fail_system("write", path_);
+    qk_io_message message = {};
+    check(qk_writer_append(writer_.get(), data, bytes, &message), "", message.text);
 }
 
-void NewFile::commit() {
-    if (std::fflush(file_.get()) != 0 || fsync(fileno(file_.get())) != 0 ||
-        std::rename(draft_.c_str(), path_.c_str()) != 0) {
-        fail_system("write", path_);
-    }
-    file_.reset();
+void commit(const std::vector<const NewFile *> &files) {
+    std::vector<qk_writer *> writers;
+    for (const NewFile *file : files) writers.push_back(file->writer_.get());
+    qk_io_message message = {};
+    check_files_whole();
+    check(qk_writer_finish_all(writers.data(), static_cast<int64_t>(writers.size()), nullptr, 0,
+                               &message),
+          "", message.text);
 }
 
 SequenceReader::SequenceReader(const std::string &path, int64_t batch, int64_t size) : path_(path) {

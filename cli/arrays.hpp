@@ -18,16 +18,14 @@ using File = std::unique_ptr<std::FILE, CloseFile>;
 class NewFile {
   public:
     NewFile(const std::string &path, bool force);
-    ~NewFile();
-    NewFile(const NewFile &) = delete;
-    NewFile &operator=(const NewFile &) = delete;
     void write(const void *data, size_t bytes);
-    void commit();
 
   private:
-    std::string path_, draft_;
-    File file_;
+    friend void commit(const std::vector<const NewFile *> &files);
+    Writer writer_;
 };
+// All take their names, or none does.
+void commit(const std::vector<const NewFile *> &files);
 
 // What an array's values are: reals, or the codes that a GRU works on.
 enum class Element { kF32, kI8, kI16 };
@@ -61,7 +59,7 @@ class SequenceWriter {
     SequenceWriter(const std::string &path, const SequenceShape &shape, Element element,
                    bool force);
     void write(const void *values, int64_t steps);
-    void commit() { file_.commit(); }
+    const NewFile &file() const { return file_; }
 
   private:
     SequenceShape shape_;

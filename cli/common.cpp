@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <cstring>
 
+#include "mapped.hpp"
+
 ExitCode exit_code(qk_status status) {
     switch (status) {
         case QK_OK: return kOk;
@@ -17,6 +19,7 @@ ExitCode exit_code(qk_status status) {
 }
 
 void check(qk_status status, const std::string &subject, const char *why) {
+    check_readable();  // first: pages that could not be read explain any other failure
     if (status == QK_OK) return;
     const bool said = why != nullptr && why[0] != 0;
     const std::string sentence = said ? why : qk_status_string(status);
@@ -26,8 +29,13 @@ void check(qk_status status, const std::string &subject, const char *why) {
 Checkpoint open_checkpoint(const std::string &path) {
     qk_checkpoint *checkpoint = nullptr;
     qk_io_message message = {};
-    check(qk_checkpoint_open(path.c_str(), nullptr, &checkpoint, &message), "", message.text);
-    return Checkpoint(checkpoint);
+    const Opening opening(path);
+    const qk_status status = qk_checkpoint_open(path.c_str(), nullptr, &checkpoint, &message);
+    Checkpoint result(checkpoint);
+    check(status, "", message.text);
+    watch_files(path, checkpoint);
+    check_files_whole();
+    return result;
 }
 
 Context create_context(int threads, qk_device device, int device_index, size_t workspace_bytes,

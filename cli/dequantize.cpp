@@ -85,14 +85,13 @@ void decode_layer(const Checkpoint &checkpoint, const Context &context, const qk
 void write_config(const Checkpoint &checkpoint, const Plan &plan, const Output &output) {
     qk_tensor_desc desc = QK_TENSOR_DESC_INIT;
     qk_io_message message = {};
-    check(qk_checkpoint_write_config(checkpoint.get(), output.config_draft().c_str(),
-                                     QK_DIALECT_DENSE, &desc, plan.decode[0].dense_format, nullptr,
-                                     0, &message),
+    check(qk_writer_append_config(output.config(), checkpoint.get(), QK_DIALECT_DENSE, &desc,
+                                  plan.decode[0].dense_format, nullptr, 0, &message),
           "", message.text);
 }
 
 void report(const CommonOptions &common, const DequantizeOptions &options, const Plan &plan,
-            int64_t bytes) {
+            int64_t bytes, const Output &output) {
     if (common.json) {
         const Json root = json_new_object();
         json_set(root, "input", options.input);
@@ -100,6 +99,7 @@ void report(const CommonOptions &common, const DequantizeOptions &options, const
         json_set(root, "decoded_layers", static_cast<int64_t>(plan.decode.size()));
         json_set(root, "copied_tensors", static_cast<int64_t>(plan.copy.size()));
         json_set(root, "tensor_bytes", bytes);
+        json_set(root, "removed", removed_json(output));
         json_print(root);
     } else if (!common.quiet) {
         std::printf("%s: %s decoded, %s copied, %s\n", printable(options.output).c_str(),
@@ -128,6 +128,7 @@ ExitCode run_dequantize(const CommonOptions &common, const DequantizeOptions &op
         if (output.has_config()) write_config(checkpoint, plan, output);
         output.commit();
     }
-    report(common, options, plan, bytes);
+    note_removed(common, output);
+    report(common, options, plan, bytes, output);
     return kOk;
 }

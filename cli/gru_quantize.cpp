@@ -247,7 +247,7 @@ int64_t save(const Gru &gru, const GruQuantizeOptions &options) {
     check(qk_gru_save(gru.get(), image.data(), bytes, &bytes), options.output, nullptr);
     NewFile file(options.output, options.force);
     file.write(image.data(), bytes);
-    file.commit();
+    commit({&file});
     return static_cast<int64_t>(bytes);
 }
 

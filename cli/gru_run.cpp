@@ -71,15 +71,15 @@ void write_initial_state(const Context &context, const std::string &path, qk_gru
           qk_context_error(context.get()));
 }
 
-void write_final_state(const Context &context, const GruRunOptions &options,
-                       const qk_gru_state *state, int64_t batch, int64_t hidden_size) {
+SequenceWriter write_final_state(const Context &context, const GruRunOptions &options,
+                                 const qk_gru_state *state, int64_t batch, int64_t hidden_size) {
     std::vector<float> h(static_cast<size_t>(batch * hidden_size));
     check(qk_gru_state_read(context.get(), state, h.data()), options.final_state,
           qk_context_error(context.get()));
     SequenceWriter writer(options.final_state, {batch, 1, hidden_size, 2}, Element::kF32,
                           options.force);
     writer.write(h.data(), batch);
-    writer.commit();
+    return writer;
 }
 
 void check_final_state(const GruRunOptions &options) {
@@ -137,10 +137,13 @@ ExitCode run_gru_run(const CommonOptions &common, const GruRunOptions &options) 
         elapsed += Clock::now() - start;
         writer.write(y.data(), steps);
     }
-    if (!options.final_state.empty()) {
-        write_final_state(context, options, state.get(), batch, hidden_size);
+    if (options.final_state.empty()) {
+        commit({&writer.file()});
+    } else {
+        const SequenceWriter last =
+            write_final_state(context, options, state.get(), batch, hidden_size);
+        commit({&writer.file(), &last.file()});
     }
-    writer.commit();
     report(common, options, reader.shape(), hidden_size,
            std::chrono::duration<double>(elapsed).count());
     return kOk;

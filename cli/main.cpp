@@ -8,6 +8,7 @@
 
 #include "commands.hpp"
 #include "gru_options.hpp"
+#include "mapped.hpp"
 #include "progress.hpp"
 #include "usage.hpp"
 
@@ -198,5 +199,6 @@ int main(int argc, char **argv) {
         return fail(kUsage, usage_sentence(app, error).c_str());
     }
     catch_signals();
+    catch_shrinking();
     return run(app, all);
 }

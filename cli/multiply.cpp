@@ -8,6 +8,7 @@
 #include "commands.hpp"
 #include "json.hpp"
 #include "layers.hpp"
+#include "mapped.hpp"
 #include "product.hpp"
 #include "progress.hpp"
 #include "rows.hpp"
@@ -314,6 +315,7 @@ ExitCode run_multiply(const CommonOptions &common, const MultiplyOptions &option
     }
     const Timing timing = multiply(common, options, device, checkpoint, layer, &p);
     const Error error = compare_all(common, checkpoint, layer, p);
+    check_files_whole();
     report(common, options, layer, timing, p, error);
     if (error.share <= 1) return kOk;
     throw Failure(kFailed, std::string(layer.name) + ": the product is outside its error bound");

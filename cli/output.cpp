@@ -9,6 +9,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "mapped.hpp"
+#include "scan.hpp"
+#include "superseded.hpp"
+
 namespace {
 
 bool exists(const std::string &path) {
@@ -41,12 +45,6 @@ bool is_file_name(const std::string &path) {
                               path + "/ is a directory whatever its name");
 }
 
-void refuse_existing(const std::string &path, bool force) {
-    if (!path.empty() && !force && exists(path)) {
-        throw Failure(kFailed, path + " exists; --force replaces it");
-    }
-}
-
 // True when it was not there before.
 bool make_directory(const std::string &path) {
     if (mkdir(path.c_str(), 0777) == 0) return true;
@@ -54,24 +52,43 @@ bool make_directory(const std::string &path) {
     throw Failure(kFile, "cannot make the directory " + path + ": " + std::strerror(errno));
 }
 
-}  // namespace
-
-Output::Output(const std::string &path, bool force) : model_(path) {
-    if (!is_file_name(path)) {
-        model_ = path + "/model.safetensors";
-        config_ = path + "/config.json";
-        config_draft_ = path + "/.config.json." + std::to_string(getpid());
-    }
-    refuse_existing(model_, force);
-    refuse_existing(config_, force);
-    model_existed_ = exists(model_);
-    if (has_config() && make_directory(path)) made_directory_ = path;
+Writer create_writer(const std::string &path) {
     qk_writer *writer = nullptr;
     qk_io_message message = {};
-    const qk_status status = qk_writer_create(model_.c_str(), nullptr, &writer, &message);
-    if (status != QK_OK) roll_back();
-    check(status, "", message.text);
-    writer_.reset(writer);
+    check(qk_writer_create(path.c_str(), nullptr, &writer, &message), "", message.text);
+    return Writer(writer);
+}
+
+}  // namespace
+
+void refuse_existing(const std::string &path, bool force) {
+    struct stat status;
+    const bool is_special = stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode);
+    if (!path.empty() && !force && !is_special && exists(path)) {
+        throw Failure(kFailed, path + " exists; --force replaces it");
+    }
+}
+
+Output::Output(const std::string &path, bool force) : model_(path) {
+    if (is_file_name(path)) {
+        refuse_existing(model_, force);
+        writer_ = create_writer(model_);
+        return;
+    }
+    model_ = path + "/model.safetensors";
+    const std::string config = path + "/config.json";
+    refuse_existing(model_, force);
+    refuse_existing(config, force);
+    removed_ = superseded_files(path);
+    if (!removed_.empty()) refuse_existing(removed_[0], force);
+    if (make_directory(path)) made_directory_ = path;
+    try {
+        writer_ = create_writer(model_);
+        config_ = create_writer(config);
+    } catch (...) {
+        roll_back();
+        throw;
+    }
 }
 
 Output::~Output() {
@@ -80,19 +97,34 @@ Output::~Output() {
 
 void Output::roll_back() {
     writer_.reset();
-    if (has_config()) unlink(config_draft_.c_str());
-    if (model_written_ && !model_existed_) unlink(model_.c_str());
+    config_.reset();
     if (!made_directory_.empty()) rmdir(made_directory_.c_str());
 }
 
 void Output::commit() {
+    check_files_whole();
+    qk_writer *writers[] = {writer_.get(), config_.get()};
+    std::vector<const char *> removed;
+    for (const std::string &path : removed_) removed.push_back(path.c_str());
     qk_io_message message = {};
-    check(qk_writer_finish(writer_.get(), &message), "", message.text);
-    model_written_ = true;
-    if (has_config() && std::rename(config_draft_.c_str(), config_.c_str()) != 0) {
-        throw Failure(kFile, "cannot write " + config_ + ": " + std::strerror(errno));
-    }
+    check(qk_writer_finish_all(writers, has_config() ? 2 : 1, removed.data(),
+                               static_cast<int64_t>(removed.size()), &message),
+          "", message.text);
     committed_ = true;
+}
+
+void note_removed(const CommonOptions &common, const Output &output) {
+    if (common.quiet || common.json || output.removed().empty()) return;
+    std::fprintf(stderr, "qk: removed %s of the model that was there: its index and shards\n",
+                 plural(static_cast<int64_t>(output.removed().size()), "file").c_str());
+}
+
+Json removed_json(const Output &output) {
+    Json names = json_new_array();
+    for (const std::string &path : output.removed()) {
+        json_append(names, Json(json_string(printable(path).c_str())));
+    }
+    return names;
 }
 
 void declare_metadata(const Checkpoint &from, const Output &to) {
@@ -124,8 +156,10 @@ void write_copy(const Output &to, const qk_file_tensor &tensor, Progress *progre
     for (int64_t at = 0; at < tensor.bytes; at += kPiece) {
         const int64_t bytes = std::min(kPiece, tensor.bytes - at);
         progress->advance(bytes, tensor.name);
-        check(qk_writer_write(to.writer(), tensor.name, data + at, static_cast<size_t>(bytes),
-                              &message),
-              "", message.text);
+        const qk_status status = qk_writer_write(to.writer(), tensor.name, data + at,
+                                                 static_cast<size_t>(bytes), &message);
+        // The system cannot write from a page that it cannot read; reading it tells the reason.
+        if (status != QK_OK) touch(data + at, bytes);
+        check(status, "", message.text);
     }
 }

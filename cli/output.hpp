@@ -5,7 +5,11 @@
 #include <vector>
 
 #include "common.hpp"
+#include "json.hpp"
 #include "progress.hpp"
+
+// What is there is replaced with --force when it is a file; the library refuses everything else.
+void refuse_existing(const std::string &path, bool force);
 
 class Output {
   public:
@@ -17,18 +21,23 @@ class Output {
     Output &operator=(const Output &) = delete;
 
     qk_writer *writer() const { return writer_.get(); }
-    bool has_config() const { return !config_.empty(); }
-    // Where to write the configuration; commit() gives it its name.
-    const std::string &config_draft() const { return config_draft_; }
-    const std::string &model() const { return model_; }
+    bool has_config() const { return config_ != nullptr; }
+    qk_writer *config() const { return config_.get(); }
+    // Files of the old model that go with the commit: its index, if any, and the shards it names.
+    const std::vector<std::string> &removed() const { return removed_; }
+    // The model and its configuration take their places and the removed files go, or nothing does.
     void commit();
 
   private:
     void roll_back();
-    std::string model_, config_, config_draft_, made_directory_;
-    bool model_existed_ = false, model_written_ = false, committed_ = false;
-    Writer writer_;
+    std::string model_, made_directory_;
+    std::vector<std::string> removed_;
+    bool committed_ = false;
+    Writer writer_, config_;
 };
+
+void note_removed(const CommonOptions &common, const Output &output);
+Json removed_json(const Output &output);
 
 // The __metadata__ of the input, and the entry that Python's loaders ask for.
 void declare_metadata(const Checkpoint &from, const Output &to);

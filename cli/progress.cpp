@@ -8,6 +8,8 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "mapped.hpp"
+
 namespace {
 
 volatile std::sig_atomic_t caught_signal = 0;
@@ -58,6 +60,7 @@ Progress::~Progress() { show(""); }
 
 void Progress::advance(int64_t amount, const std::string &doing) {
     if (caught_signal != 0) throw Interrupted();
+    check_readable();
     done_ += amount;
     const auto now = std::chrono::steady_clock::now();
     if (!visible_ || now < next_draw_) return;

@@ -200,22 +200,16 @@ void write_config(const Scheme &scheme, const Checkpoint &checkpoint, const Plan
     std::vector<const char *> kept;
     for (const std::string &name : plan.kept) kept.push_back(name.c_str());
     qk_io_message message = {};
-    check(qk_checkpoint_write_config(checkpoint.get(), output.config_draft().c_str(),
-                                     scheme.dialect, &plan.jobs[0].desc,
-                                     written_type(plan.jobs[0].layer, plan.jobs[0].desc),
-                                     kept.data(),
-                                     static_cast<int64_t>(kept.size()), &message),
+    check(qk_writer_append_config(output.config(), checkpoint.get(), scheme.dialect,
+                                  &plan.jobs[0].desc,
+                                  written_type(plan.jobs[0].layer, plan.jobs[0].desc), kept.data(),
+                                  static_cast<int64_t>(kept.size()), &message),
           "", message.text);
 }
 
-int64_t file_bytes(const std::string &path) {
-    int64_t bytes = 0;
-    for (const qk_file_tensor &tensor : all_tensors(open_checkpoint(path))) bytes += tensor.bytes;
-    return bytes;
-}
-
 void report(const CommonOptions &common, const QuantizeOptions &options, const Scheme &scheme,
-            const Plan &plan, int64_t bytes_out) {
+            const Plan &plan, const Output &output) {
+    const int64_t bytes_out = qk_writer_bytes(output.writer());
     if (common.json) {
         const Json root = json_new_object();
         json_set(root, "input", options.input);
@@ -232,6 +226,7 @@ void report(const CommonOptions &common, const QuantizeOptions &options, const S
             json_append(kept, Json(json_string(name.c_str())));
         }
         json_set(root, "dense_layers", std::move(kept));
+        json_set(root, "removed", removed_json(output));
         json_print(root);
     } else if (!common.quiet) {
         std::printf("%s: %s as %s for %s, %zu left dense, %s before, %s now\n",
@@ -271,6 +266,7 @@ ExitCode run_quantize(const CommonOptions &common, const QuantizeOptions &given)
         if (output.has_config()) write_config(scheme, checkpoint, plan, output);
         output.commit();
     }
-    report(common, options, scheme, plan, file_bytes(output.model()));
+    note_removed(common, output);
+    report(common, options, scheme, plan, output);
     return kOk;
 }

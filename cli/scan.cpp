@@ -20,14 +20,13 @@ double read_double(const char *at) {
     return value;
 }
 
-// Every page is touched, so that a file that cannot be read is found here.
+}  // namespace
+
 void touch(const void *data, int64_t bytes) {
     const volatile char *at = static_cast<const char *>(data);
     for (int64_t i = 0; i < bytes; i += 4096) (void)at[i];
     if (bytes > 0) (void)at[bytes - 1];
 }
-
-}  // namespace
 
 void ValueCounts::add(double value) {
     ++values;

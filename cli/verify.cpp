@@ -5,6 +5,7 @@
 #include "commands.hpp"
 #include "json.hpp"
 #include "layers.hpp"
+#include "mapped.hpp"
 #include "progress.hpp"
 #include "rows.hpp"
 #include "scan.hpp"
@@ -204,6 +205,7 @@ ExitCode run_verify(const CommonOptions &common, const VerifyOptions &options) {
             verify_layer(checkpoint, context, layer, &progress, &result);
         }
     }
+    check_files_whole();
     if (common.json) {
         print_json(options, result);
     } else {
