@@ -38,12 +38,13 @@ Checkpoint open_checkpoint(const std::string &path) {
     return result;
 }
 
-Context create_context(int threads, qk_device device, int device_index, size_t workspace_bytes,
-                       uint32_t flags) {
+Context create_context(const CommonOptions &common, qk_device device, int device_index,
+                       size_t workspace_bytes, uint32_t flags) {
     qk_context_options options = QK_CONTEXT_OPTIONS_INIT;
     options.device = device;
     options.device_index = device_index;
-    options.thread_count = threads;
+    options.thread_count = common.threads;
+    options.instruction_sets = common.instruction_sets;
     options.flags = flags;
     options.workspace_bytes = workspace_bytes;
     qk_context *context = nullptr;

@@ -41,7 +41,9 @@ using Writer = std::unique_ptr<qk_writer, Destroy>;
 struct CommonOptions {
     bool quiet = false;
     bool json = false;
-    int threads = 0;  // 0: all cores
+    int threads = 0;                // 0: all cores
+    std::string isa;                // as given: names with commas
+    uint32_t instruction_sets = 0;  // what that means: QK_ISA_...; 0: all there are
 };
 
 // Throws unless status is QK_OK: "subject: why".
@@ -49,8 +51,8 @@ void check(qk_status status, const std::string &subject, const char *why);
 ExitCode exit_code(qk_status status);
 
 Checkpoint open_checkpoint(const std::string &path);
-Context create_context(int threads, qk_device device = QK_DEVICE_CPU, int device_index = 0,
-                       size_t workspace_bytes = 0, uint32_t flags = 0);
+Context create_context(const CommonOptions &common, qk_device device = QK_DEVICE_CPU,
+                       int device_index = 0, size_t workspace_bytes = 0, uint32_t flags = 0);
 struct LoadedLayer {
     Tensor weight, bias;
 };

@@ -114,7 +114,7 @@ void report(const CommonOptions &common, const DequantizeOptions &options, const
 ExitCode run_dequantize(const CommonOptions &common, const DequantizeOptions &options) {
     const Checkpoint checkpoint = open_checkpoint(options.input);
     const Plan plan = make_plan(checkpoint, options.layers);
-    const Context context = create_context(common.threads);
+    const Context context = create_context(common);
     Output output(options.output, options.force);
     declare_metadata(checkpoint, output);
     const int64_t bytes = declare(options, plan, output);

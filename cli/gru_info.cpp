@@ -56,7 +56,9 @@ void print_json(const std::string &file, const LoadedGru &loaded) {
 }  // namespace
 
 ExitCode run_gru_info(const CommonOptions &common, const GruInfoOptions &options) {
-    const Context context = create_context(1);
+    CommonOptions one_thread = common;
+    one_thread.threads = 1;
+    const Context context = create_context(one_thread);
     const LoadedGru loaded = load_gru(context, options.file);
     if (common.json) {
         print_json(options.file, loaded);

@@ -1,5 +1,6 @@
 #include "gru_options.hpp"
 
+#include "instruction_sets.hpp"
 #include "usage.hpp"
 
 namespace {
@@ -108,10 +109,17 @@ void add_common(CLI::App *command, CommonOptions *common) {
     command->add_flag("-q,--quiet", common->quiet, "no notes and no progress bar");
 }
 
+void add_isa(CLI::App *command, CommonOptions *common) {
+    command->add_option("--isa", common->isa,
+                        "the newest instruction sets that the CPU may use: " +
+                            known_instruction_sets() + "; several with commas");
+}
+
 void add_threads(CLI::App *command, CommonOptions *common) {
     whole_number(command->add_option("--threads", common->threads,
                                      "CPU threads, up to 1024; default: 0, one for each core"),
                  0, 1024);
+    add_isa(command, common);
 }
 
 void add_gru(CLI::App *app, CommonOptions *common, GruOptions *options) {

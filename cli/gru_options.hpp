@@ -11,6 +11,8 @@ struct GruOptions {
 };
 
 void add_common(CLI::App *command, CommonOptions *common);
+void add_isa(CLI::App *command, CommonOptions *common);
+// --threads and --isa, for commands that compute.
 void add_threads(CLI::App *command, CommonOptions *common);
 void add_gru(CLI::App *app, CommonOptions *common, GruOptions *options);
 ExitCode run_gru(const CLI::App &app, const CommonOptions &common, const GruOptions &options);

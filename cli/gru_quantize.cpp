@@ -216,11 +216,11 @@ struct Accuracy {
 void measure(const Gru &gru, const CommonOptions &common, Sequences *data, Accuracy *accuracy) {
     const int32_t batch = static_cast<int32_t>(data->shape.batch);
     const int64_t hidden_size = describe(gru).hidden_size;
-    Context context = create_context(common.threads);
+    Context context = create_context(common);
     size_t workspace = 0;
     check(qk_gru_workspace(context.get(), gru.get(), batch, data->shape.steps, &workspace),
           data->path, qk_context_error(context.get()));
-    context = create_context(common.threads, QK_DEVICE_CPU, 0, workspace);
+    context = create_context(common, QK_DEVICE_CPU, 0, workspace);
     qk_gru_state *created = nullptr;
     check(qk_gru_state_create(context.get(), gru.get(), batch, &created), data->path,
           qk_context_error(context.get()));
@@ -296,7 +296,7 @@ void report(const CommonOptions &common, const GruQuantizeOptions &options, cons
 
 ExitCode run_gru_quantize(const CommonOptions &common, const GruQuantizeOptions &options) {
     const Weights weights = load_weights(options);
-    const Context context = create_context(common.threads);
+    const Context context = create_context(common);
     const Gru gru = create_gru(context, weights, options);
     std::vector<Sequences> files;
     Progress progress(common, static_cast<int64_t>(options.calibration.size()) + 1);

@@ -94,7 +94,7 @@ void check_final_state(const GruRunOptions &options) {
 ExitCode run_gru_run(const CommonOptions &common, const GruRunOptions &options) {
     using Clock = std::chrono::steady_clock;
     check_final_state(options);
-    Context context = create_context(common.threads);
+    Context context = create_context(common);
     const LoadedGru loaded = load_gru(context, options.file);
     const int32_t hidden_size = loaded.model.hidden_size;
     SequenceReader reader(options.input, options.batch, loaded.model.input_size);
@@ -107,7 +107,7 @@ ExitCode run_gru_run(const CommonOptions &common, const GruRunOptions &options) 
     size_t workspace = 0;
     check(qk_gru_workspace(context.get(), loaded.gru.get(), batch, piece, &workspace), options.file,
           qk_context_error(context.get()));
-    context = create_context(common.threads, QK_DEVICE_CPU, 0, workspace);
+    context = create_context(common, QK_DEVICE_CPU, 0, workspace);
     qk_gru_state *created = nullptr;
     check(qk_gru_state_create(context.get(), loaded.gru.get(), batch, &created), options.file,
           qk_context_error(context.get()));

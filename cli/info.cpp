@@ -2,7 +2,20 @@
 #include <thread>
 
 #include "commands.hpp"
+#include "instruction_sets.hpp"
 #include "json.hpp"
+
+namespace {
+
+Json json_names(uint32_t instruction_sets) {
+    Json array = json_new_array();
+    for (const std::string &name : instruction_set_names(instruction_sets)) {
+        json_append(array, Json(json_string(name.c_str())));
+    }
+    return array;
+}
+
+}  // namespace
 
 ExitCode run_info(const CommonOptions &common) {
     const uint32_t version = qk_version();
@@ -13,6 +26,7 @@ ExitCode run_info(const CommonOptions &common) {
     check(qk_device_count(QK_DEVICE_CPU, &cpus), "cannot count devices", nullptr);
     check(qk_device_count(QK_DEVICE_CUDA, &gpus), "cannot count devices", nullptr);
     const int32_t threads = static_cast<int32_t>(std::thread::hardware_concurrency());
+    const ContextInfo runs = context_info(common);
     if (common.json) {
         const Json root = json_new_object();
         json_set(root, "version", text);
@@ -21,10 +35,17 @@ ExitCode run_info(const CommonOptions &common) {
         json_set(root, "cpu_devices", cpus);
         json_set(root, "cuda_devices", gpus);
         json_set(root, "hardware_threads", threads);
+        json_set(root, "threads", runs.threads);
+        json_set(root, "instruction_sets", json_names(runs.instruction_sets));
         json_print(root);
         return kOk;
     }
     std::printf("version   %s\nbuild     %s\ncpu       %d, %d hardware threads\ncuda      %d\n",
                 text, qk_build_info(), cpus, threads, gpus);
+    std::printf("runs      %s on the CPU:", plural(runs.threads, "thread").c_str());
+    for (const std::string &name : instruction_set_names(runs.instruction_sets)) {
+        std::printf(" %s", name.c_str());
+    }
+    std::printf("\n");
     return kOk;
 }

@@ -8,6 +8,7 @@
 
 #include "commands.hpp"
 #include "gru_options.hpp"
+#include "instruction_sets.hpp"
 #include "mapped.hpp"
 #include "progress.hpp"
 #include "usage.hpp"
@@ -32,8 +33,10 @@ const char *const kOutHelp =
 const std::vector<std::string> kFloats = {"f16", "bf16", "f32"};
 
 void add_reading(CLI::App *app, AllOptions *all) {
-    CLI::App *info = app->add_subcommand("info", "show version, build and devices");
+    CLI::App *info =
+        app->add_subcommand("info", "show version, build, devices and what runs");
     add_common(info, &all->common);
+    add_threads(info, &all->common);
 
     CLI::App *inspect = app->add_subcommand("inspect", "list the layers of a checkpoint");
     inspect->add_option("FILE", all->inspect.file, kFileHelp)->required();
@@ -139,7 +142,8 @@ void add_multiply(CLI::App *app, AllOptions *all) {
         "  qk multiply model.safetensors --packed --mode int8");
 }
 
-ExitCode dispatch(const CLI::App &app, const AllOptions &all) {
+ExitCode dispatch(const CLI::App &app, AllOptions &all) {
+    all.common.instruction_sets = instruction_sets_of(all.common.isa);
     if (app.got_subcommand("info")) return run_info(all.common);
     if (app.got_subcommand("inspect")) return run_inspect(all.common, all.inspect);
     if (app.got_subcommand("verify")) return run_verify(all.common, all.verify);
@@ -154,7 +158,7 @@ int fail(ExitCode code, const char *sentence) {
     return code;
 }
 
-int run(const CLI::App &app, const AllOptions &all) {
+int run(const CLI::App &app, AllOptions &all) {
     try {
         const ExitCode code = dispatch(app, all);
         // A full disk behind a redirection shows only here.
@@ -183,6 +187,7 @@ int main(int argc, char **argv) {
                "cannot be used or is damaged, 4 not supported.\n"
                "'qk COMMAND --help' lists the options and has examples.");
     AllOptions all;
+    add_isa(&app, &all.common);
     add_reading(&app, &all);
     add_dequantize(&app, &all);
     add_quantize(&app, &all);

@@ -250,7 +250,7 @@ Timing multiply(const CommonOptions &common, const MultiplyOptions &options, con
                            : p->mode == Mode::int8 ? QK_CONTEXT_INT8_ACTIVATIONS
                                                    : 0;
     check_device(device);
-    Context context = create_context(common.threads, device.kind, device.index, 0, flags);
+    Context context = create_context(common, device.kind, device.index, 0, flags);
     // On the CPU the weight stays in the file's mapping, as a program would leave it there.
     const LoadedLayer loaded = load_layer(checkpoint, context, layer.name,
                                           device.kind == QK_DEVICE_CPU ? QK_LOAD_IN_PLACE : 0);
@@ -261,7 +261,7 @@ Timing multiply(const CommonOptions &common, const MultiplyOptions &options, con
     check(qk_linear_workspace(context.get(), weight, p->m, &workspace), layer.name,
           qk_context_error(context.get()));
     if (workspace > 0) {
-        context = create_context(common.threads, device.kind, device.index, workspace, flags);
+        context = create_context(common, device.kind, device.index, workspace, flags);
     }
     const Tensor x = create_dense(context, p->format, p->m, p->k);
     const Tensor y = create_dense(context, p->format, p->m, p->n);
@@ -277,7 +277,7 @@ Timing multiply(const CommonOptions &common, const MultiplyOptions &options, con
 // With the weight decoded again, in blocks of rows, by the CPU.
 Error compare_all(const CommonOptions &common, const Checkpoint &checkpoint, const qk_layer &layer,
                   const Product &p) {
-    const Context context = create_context(common.threads);
+    const Context context = create_context(common);
     LayerRows rows(checkpoint, context, layer);
     Progress progress(common, p.n * p.m);
     Error error;

@@ -250,7 +250,7 @@ ExitCode run_quantize(const CommonOptions &common, const QuantizeOptions &given)
     const Scheme scheme = choose_scheme(options);
     const Checkpoint checkpoint = open_checkpoint(options.input);
     refuse_quantized(checkpoint);
-    const Context context = create_context(common.threads);
+    const Context context = create_context(common);
     Output output(options.output, options.force);
     Plan plan;
     declare_metadata(checkpoint, output);

@@ -182,7 +182,7 @@ void print_text(const CommonOptions &common, const Result &result) {
 
 ExitCode run_verify(const CommonOptions &common, const VerifyOptions &options) {
     const Checkpoint checkpoint = open_checkpoint(options.file);
-    const Context context = create_context(common.threads);
+    const Context context = create_context(common);
     const std::vector<qk_layer> layers = all_layers(checkpoint);
     const std::vector<qk_file_tensor> tensors = all_tensors(checkpoint);
     std::set<std::string> of_quantized_layers;

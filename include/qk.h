@@ -15,6 +15,14 @@
  *   Memory    Only [allocates] functions allocate; the rest can sit in a real-time loop or a
  *             captured CUDA graph. Counts are elements, *_bytes are bytes, arrays are row-major.
  *             Planes may lie at any address; nothing outside their exact bytes is read or written.
+ *   Process   No call changes signal handlers, the environment, the current device, or the calling
+ *             thread's floating-point mode and exception flags; each computes in the default mode,
+ *             whatever the caller's is. qk's own threads block all signals but their own faults. A
+ *             forked child may use and destroy what it inherits, with threads of its own, even what
+ *             another thread was using (that call's outputs are undefined there); but every call on
+ *             a CUDA context returns 401 there, and destroying only frees host memory.
+ *   Callbacks An executor or allocator that throws or jumps out of a call abandons it: outputs are
+ *             undefined and memory that the call had is lost, but its context can be used again.
  */
 #ifndef QK_H
 #define QK_H
@@ -55,7 +63,8 @@ enum {
     QK_ERROR_NO_DEVICE    = 202,
     QK_ERROR_MEMORY       = 301, /* 3xx: out of something */
     QK_ERROR_WORKSPACE    = 302,
-    QK_ERROR_DEVICE_FAULT = 401, /* 4xx: the device failed; destroy the context */
+    QK_ERROR_DEVICE_FAULT = 401, /* 4xx: the device failed, or an executor; outputs are undefined;
+                                    destroy the context */
     QK_ERROR_CORRUPT      = 501, /* 5xx: stored bytes are damaged or from a newer version */
     QK_ERROR_FILE         = 502, /* a file could not be opened, read or written */
     QK_ERROR_INTERNAL     = 901  /* 9xx: a bug in qk; please report it */
@@ -81,13 +90,29 @@ typedef struct qk_executor { /* the caller's threads (512 KiB of stack); return 
                          void (*task)(void *argument, int32_t index), void *argument);
     void *user;
     int32_t concurrency; /* how many tasks can run at once, >= 1; any order is fine */
-} qk_executor;
+} qk_executor;           /* Each task runs once, however often it is called. Where one was not
+                            called, the call returns 401 and says how many were. None may run after
+                            parallel_for has returned, thrown or jumped out. */
 
 /* qk_linear on the CPU computes exactly what it says, unless its context allows one of these. What
  * they do to the bit, and how far off they can be: docs/formats.md, "Modes of qk_linear". */
 #define QK_CONTEXT_BF16_PRODUCTS    1u /* x and entries of 4-bit weights may be rounded to bf16 */
 #define QK_CONTEXT_INT8_ACTIVATIONS 2u /* x in blocks of 8-bit integers, integer products; needs the
                                           workspace that qk_linear_workspace names */
+
+/* Instruction sets of processors. A context uses those that its options allow and the processor
+ * has; a set counts only with the one that it extends. Bits are the same but where docs/formats.md
+ * says otherwise ("Modes of qk_linear"), so a cap is for going round a kernel that is under
+ * suspicion, or for running what another machine runs. */
+#define QK_ISA_GENERIC     0x1u     /* portable code; always used */
+#define QK_ISA_AVX2        0x2u     /* AVX2, FMA, F16C */
+#define QK_ISA_AVX512      0x4u     /* F, BW, DQ, VL; extends AVX2 */
+#define QK_ISA_AVX512_VBMI 0x8u     /* this and the next two extend AVX512 */
+#define QK_ISA_AVX512_VNNI 0x10u
+#define QK_ISA_AVX512_BF16 0x20u
+#define QK_ISA_NEON        0x10000u /* aarch64's base */
+#define QK_ISA_DOTPROD     0x20000u /* extends NEON */
+#define QK_ISA_I8MM        0x40000u /* extends DOTPROD */
 
 typedef struct qk_context_options {
     uint32_t struct_size;          /* sizeof(qk_context_options); fields are only ever appended */
@@ -100,9 +125,11 @@ typedef struct qk_context_options {
     size_t workspace_bytes;        /* scratch allocated once at creation */
     const qk_allocator *allocator; /* copied; NULL: the C library's */
     const qk_executor *executor;   /* copied; NULL: qk's own threads, owned by the context */
+    uint32_t instruction_sets;     /* CPU: QK_ISA_... that may be used; 0: all there are */
+    uint32_t reserved;             /* 0 */
 } qk_context_options;
 #define QK_CONTEXT_OPTIONS_INIT \
-    {sizeof(qk_context_options), QK_ABI_VERSION, QK_DEVICE_CPU, 0, 0, 0, NULL, 0, NULL, NULL}
+    {sizeof(qk_context_options), QK_ABI_VERSION, QK_DEVICE_CPU, 0, 0, 0, NULL, 0, NULL, NULL, 0, 0}
 
 QK_API qk_status qk_device_count(qk_device device, int32_t *count); /* 0 where not built in */
 /* options may be NULL (CPU, defaults). [allocates] */
@@ -114,6 +141,20 @@ QK_API qk_status qk_context_synchronize(qk_context *context); /* reports late fa
  * none. Valid until the next call on the context. Held by the context, not the thread: green
  * threads (Go) change threads between two calls. */
 QK_API const char *qk_context_error(const qk_context *context);
+
+/* What a context really has. info->struct_size says how much the caller can take. */
+typedef struct qk_context_info {
+    uint32_t struct_size;      /* sizeof(qk_context_info); fields are only ever appended */
+    qk_device device;
+    int32_t device_index;
+    int32_t thread_count;      /* that work, the caller's included: fewer than asked for where the
+                                  system gave no more; an executor's concurrency; CUDA: 1 */
+    uint32_t flags;            /* QK_CONTEXT_... */
+    uint32_t instruction_sets; /* QK_ISA_... that kernels are chosen from; CUDA: 0 */
+    size_t workspace_bytes;
+} qk_context_info;
+#define QK_CONTEXT_INFO_INIT {sizeof(qk_context_info), 0, 0, 0, 0, 0, 0}
+QK_API qk_status qk_context_describe(const qk_context *context, qk_context_info *info);
 
 /* ---- tensors ------------------------------------------------------------------------------ */
 

@@ -98,3 +98,16 @@ const (
 	BF16Products    = uint32(C.QK_CONTEXT_BF16_PRODUCTS) // may round x and 4-bit entries
 	Int8Activations = uint32(C.QK_CONTEXT_INT8_ACTIVATIONS)
 )
+
+// Instruction sets: bits for Options.InstructionSets. Each counts with the one that it extends.
+const (
+	ISAGeneric    = uint32(C.QK_ISA_GENERIC) // portable code, always used
+	ISAAVX2       = uint32(C.QK_ISA_AVX2)
+	ISAAVX512     = uint32(C.QK_ISA_AVX512) // extends AVX2
+	ISAAVX512VBMI = uint32(C.QK_ISA_AVX512_VBMI)
+	ISAAVX512VNNI = uint32(C.QK_ISA_AVX512_VNNI)
+	ISAAVX512BF16 = uint32(C.QK_ISA_AVX512_BF16)
+	ISANEON       = uint32(C.QK_ISA_NEON)
+	ISADotProd    = uint32(C.QK_ISA_DOTPROD) // extends NEON
+	ISAI8MM       = uint32(C.QK_ISA_I8MM)    // extends DotProd
+)

@@ -15,14 +15,15 @@ package qk
 #include <qk.h>
 
 static qk_status go_context(qk_device device, int32_t index, int32_t threads, size_t workspace,
-                            uint32_t flags, void *stream, const void *allocator,
-                            qk_context **out) {
+                            uint32_t flags, uint32_t instruction_sets, void *stream,
+                            const void *allocator, qk_context **out) {
     qk_context_options options = QK_CONTEXT_OPTIONS_INIT;
     options.device = device;
     options.device_index = index;
     options.thread_count = threads;
     options.workspace_bytes = workspace;
     options.flags = flags;
+    options.instruction_sets = instruction_sets;
     options.stream = stream;
     options.allocator = allocator;
     return qk_context_create(&options, out);
@@ -115,12 +116,13 @@ const maxThreads = 1024
 
 // Options say how a context is made; the zero value is the CPU with a thread a core.
 type Options struct {
-	Device         Device // 0: the CPU
-	DeviceIndex    int
-	Threads        int // 0: one a core; 1: the caller's alone
-	WorkspaceBytes int
-	Flags          uint32         // 0, or what Linear may do on the CPU: BF16Products, ...
-	Stream         unsafe.Pointer // a cudaStream_t that outlives the context; nil: the default
+	Device          Device // 0: the CPU
+	DeviceIndex     int
+	Threads         int // 0: one a core; 1: the caller's alone
+	WorkspaceBytes  int
+	Flags           uint32         // 0, or what Linear may do on the CPU: BF16Products, ...
+	InstructionSets uint32         // CPU: ISAAVX2 | ... that may be used; 0: all there are
+	Stream          unsafe.Pointer // a cudaStream_t that outlives the context; nil: the default
 
 	allocator unsafe.Pointer // a qk_allocator of C's, for the tests
 }
@@ -148,7 +150,8 @@ func NewContext(options Options) (*Context, error) {
 	c := &Context{device: options.Device}
 	status := C.go_context(C.qk_device(options.Device), C.int32_t(options.DeviceIndex),
 		C.int32_t(options.Threads), C.size_t(options.WorkspaceBytes),
-		C.uint32_t(options.Flags), options.Stream, options.allocator, &c.handle)
+		C.uint32_t(options.Flags), C.uint32_t(options.InstructionSets), options.Stream,
+		options.allocator, &c.handle)
 	if status != C.QK_OK {
 		return nil, plain(status)
 	}
@@ -173,6 +176,26 @@ func (c *Context) check(status C.qk_status) error {
 		return nil
 	}
 	return NewError(Status(status), C.GoString(C.qk_context_error(c.handle)))
+}
+
+// ContextInfo is what a context really has.
+type ContextInfo struct {
+	Device          Device
+	DeviceIndex     int
+	Threads         int // that work, the caller's included: fewer than asked for if there were no more
+	Flags           uint32
+	InstructionSets uint32 // ISAGeneric | ... that kernels are chosen from
+	WorkspaceBytes  int
+}
+
+// Info asks the context what it really has.
+func (c *Context) Info() (ContextInfo, error) {
+	var info C.qk_context_info
+	info.struct_size = C.uint32_t(unsafe.Sizeof(info))
+	err := c.check(C.qk_context_describe(c.handle, &info))
+	runtime.KeepAlive(c)
+	return ContextInfo{Device(info.device), int(info.device_index), int(info.thread_count),
+		uint32(info.flags), uint32(info.instruction_sets), int(info.workspace_bytes)}, err
 }
 
 // Synchronize waits for queued device work and reports its faults.

@@ -117,6 +117,16 @@ func TestUnsupportedAndAbsent(t *testing.T) {
 	}
 }
 
+func TestACapOnInstructionSetsShows(t *testing.T) {
+	c, err := NewContext(Options{Threads: 1, WorkspaceBytes: 4096, InstructionSets: ISAGeneric})
+	must(t, err)
+	info, err := c.Info()
+	must(t, err)
+	if want := (ContextInfo{DeviceCPU, 0, 1, 0, ISAGeneric, 4096}); info != want {
+		t.Fatal(info)
+	}
+}
+
 func TestModesOfAContext(t *testing.T) {
 	for _, flags := range []uint32{BF16Products, Int8Activations} {
 		_, err := NewContext(Options{Threads: 1, Flags: flags})

@@ -105,7 +105,7 @@ constinit const Backend kCpuBackend = {
     QK_DEVICE_CPU,
     "cpu",
     device_count,
-    cpu::features,
+    cpu::allowed_features,
     synchronize,
     packed_layout,
     {nullptr, nullptr, copy, copy},

@@ -2,20 +2,18 @@
 
 #include <atomic>
 
-#if defined(__x86_64__)
+#if defined(QK_CPU_X86)
 #include <cpuid.h>
-#elif defined(__aarch64__) && defined(__linux__)
+#elif defined(QK_CPU_ARM) && defined(__linux__)
 #include <sys/auxv.h>
 #endif
 
 namespace qk::cpu {
 namespace {
 
-constexpr uint32_t kKnown = 1u << 31;
-
 constexpr bool has(uint32_t word, uint32_t bits) { return (word & bits) == bits; }
 
-#if defined(__x86_64__)
+#if defined(QK_CPU_X86)
 // The register sets that the operating system saves: without it wide registers fault.
 uint64_t saved_state() {
     uint32_t low, high;
@@ -39,7 +37,7 @@ uint32_t detect() {
     if (__get_cpuid_count(7, 1, &a, &b, &c, &d) && has(a, 1u << 5)) found |= kAvx512Bf16;
     return found;
 }
-#elif defined(__aarch64__) && defined(__linux__)
+#elif defined(QK_CPU_ARM) && defined(__linux__)
 // Bit numbers: the kernel's arch/arm64 hwcap.h.
 uint32_t detect() {
     uint32_t found = kNeon;
@@ -47,7 +45,7 @@ uint32_t detect() {
     if (getauxval(AT_HWCAP2) & 1ul << 13) found |= kNeonI8mm;
     return found;
 }
-#elif defined(__aarch64__)
+#elif defined(QK_CPU_ARM)
 uint32_t detect() { return kNeon; }
 #else
 uint32_t detect() { return 0; }
@@ -56,15 +54,31 @@ uint32_t detect() { return 0; }
 // Two threads that ask first at once find the same answer.
 std::atomic<uint32_t> g_features;
 
+struct Extension {
+    uint32_t set, of;
+};
+constexpr Extension kExtensions[] = {  // a base before what extends it
+    {QK_ISA_AVX512, QK_ISA_AVX2},        {QK_ISA_AVX512_VBMI, QK_ISA_AVX512},
+    {QK_ISA_AVX512_VNNI, QK_ISA_AVX512}, {QK_ISA_AVX512_BF16, QK_ISA_AVX512},
+    {QK_ISA_DOTPROD, QK_ISA_NEON},       {QK_ISA_I8MM, QK_ISA_DOTPROD}};
+
 }  // namespace
 
 uint32_t features() {
     uint32_t found = g_features.load(std::memory_order_relaxed);
     if (found == 0) {  // CPUID is slow, and traps in a virtual machine
-        found = detect() | kKnown;
+        found = detect() | QK_ISA_GENERIC;
         g_features.store(found, std::memory_order_relaxed);
     }
     return found;
+}
+
+uint32_t allowed_features(uint32_t allowed) {
+    uint32_t left = features() & (allowed | QK_ISA_GENERIC);
+    for (const Extension &extension : kExtensions) {
+        if ((left & extension.of) == 0) left &= ~extension.set;
+    }
+    return left;
 }
 
 }  // namespace qk::cpu

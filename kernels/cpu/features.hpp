@@ -3,17 +3,23 @@
 #pragma once
 #include <stdint.h>
 
+#include "qk.h"
+
 namespace qk::cpu {
 
-constexpr uint32_t kAvx2 = 1u << 0;        // AVX2, FMA, F16C
-constexpr uint32_t kAvx512 = 1u << 1;      // AVX-512 F, BW, DQ, VL, and kAvx2
-constexpr uint32_t kAvx512Vbmi = 1u << 2;  // and VBMI
-constexpr uint32_t kAvx512Vnni = 1u << 3;  // and VNNI
-constexpr uint32_t kAvx512Bf16 = 1u << 4;  // and BF16
-constexpr uint32_t kNeon = 1u << 16;       // aarch64's base
-constexpr uint32_t kNeonDot = 1u << 17;    // SDOT, UDOT
-constexpr uint32_t kNeonI8mm = 1u << 18;   // USDOT, SMMLA
+constexpr uint32_t kAvx2 = QK_ISA_AVX2;
+constexpr uint32_t kAvx512 = QK_ISA_AVX512;
+constexpr uint32_t kAvx512Vbmi = QK_ISA_AVX512_VBMI;
+constexpr uint32_t kAvx512Vnni = QK_ISA_AVX512_VNNI;
+constexpr uint32_t kAvx512Bf16 = QK_ISA_AVX512_BF16;
+constexpr uint32_t kNeon = QK_ISA_NEON;
+constexpr uint32_t kNeonDot = QK_ISA_DOTPROD;  // SDOT, UDOT
+constexpr uint32_t kNeonI8mm = QK_ISA_I8MM;    // USDOT, SMMLA
 
+// QK_ISA_..., those alone that this build has kernels for.
 uint32_t features();
+
+// What is left of features() where these are allowed: a set counts with the one it extends.
+uint32_t allowed_features(uint32_t allowed);
 
 }  // namespace qk::cpu

@@ -28,6 +28,14 @@ qk_status qk_context_synchronize(qk_context *context) {
     return context->backend->synchronize(qk::make_launch(context));
 }
 
+qk_status qk_context_describe(const qk_context *context, qk_context_info *info) {
+    QK_TRY(qk::check_context(context));
+    if (info == nullptr) return QK_ERROR_NULL;
+    if (!qk::is_growing_size(info->struct_size)) return QK_ERROR_ABI;
+    qk::fill_growing(qk::context_info(*context), info);
+    return QK_OK;
+}
+
 const char *qk_context_error(const qk_context *context) {
     return qk::check_context(context) == QK_OK ? context->error.text : "";
 }

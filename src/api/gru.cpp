@@ -6,22 +6,6 @@
 
 namespace {
 
-bool is_a_size(uint32_t struct_size) {
-    constexpr uint32_t largest = 4096;  // of a caller far newer than this library
-    return struct_size >= sizeof(uint32_t) && struct_size <= largest;
-}
-
-// As much of `value` as the caller's struct holds, zeros where it holds more; struct_size then says
-// how much was filled.
-template <class Struct>
-void fill_struct(const Struct &value, Struct *to) {
-    const uint32_t room = to->struct_size;
-    const uint32_t filled = room < sizeof(Struct) ? room : uint32_t(sizeof(Struct));
-    memcpy(static_cast<void *>(to), &value, filled);
-    memset(reinterpret_cast<char *>(to) + filled, 0, room - filled);
-    to->struct_size = filled;
-}
-
 qk_status check_frozen(qk_context *context, const qk_gru *gru) {
     QK_API_POINTER(context, gru);
     QK_CHECK(qk::check_gru(gru) == QK_OK, &context->error, STATE, "gru: is not a live GRU");
@@ -47,7 +31,9 @@ qk_status qk_gru_create(qk_context *context, const qk_gru_config *config, const 
     QK_API_POINTER(context, w_ih);
     QK_API_POINTER(context, w_hh);
     QK_API_POINTER(context, out);
-    return qk::gru_create(context, *config, {w_ih, w_hh, b_ih, b_hh}, out);
+    return qk::compute(context, [&] {
+        return qk::gru_create(context, *config, {w_ih, w_hh, b_ih, b_hh}, out);
+    });
 }
 
 qk_status qk_gru_set_quant(qk_gru *gru, qk_gru_tensor which, const qk_gru_quant *quant) {
@@ -58,51 +44,51 @@ qk_status qk_gru_set_quant(qk_gru *gru, qk_gru_tensor which, const qk_gru_quant 
 
 qk_status qk_gru_calibrate(qk_context *context, qk_gru *gru, const qk_tensor *x, const float *h0) {
     QK_API_CONTEXT(context);
-    return qk::gru_calibrate(context, gru, x, h0);
+    return qk::compute(context, [&] { return qk::gru_calibrate(context, gru, x, h0); });
 }
 
 qk_status qk_gru_run_float(qk_context *context, const qk_gru *gru, const qk_tensor *x,
                            const float *h0, qk_tensor *y) {
     QK_API_CONTEXT(context);
-    return qk::gru_run_float(context, gru, x, h0, y);
+    return qk::compute(context, [&] { return qk::gru_run_float(context, gru, x, h0, y); });
 }
 
 qk_status qk_gru_get_ranges(qk_context *context, const qk_gru *gru, qk_gru_ranges *ranges) {
     QK_API_CONTEXT(context);
     QK_API_POINTER(context, ranges);
-    return qk::gru_get_ranges(context, gru, ranges);
+    return qk::compute(context, [&] { return qk::gru_get_ranges(context, gru, ranges); });
 }
 
 qk_status qk_gru_set_ranges(qk_context *context, qk_gru *gru, const qk_gru_ranges *ranges) {
     QK_API_CONTEXT(context);
     QK_API_POINTER(context, ranges);
-    return qk::gru_give_ranges(context, gru, *ranges, false);
+    return qk::compute(context, [&] { return qk::gru_give_ranges(context, gru, *ranges, false); });
 }
 
 qk_status qk_gru_merge_ranges(qk_context *context, qk_gru *gru, const qk_gru_ranges *ranges) {
     QK_API_CONTEXT(context);
     QK_API_POINTER(context, ranges);
-    return qk::gru_give_ranges(context, gru, *ranges, true);
+    return qk::compute(context, [&] { return qk::gru_give_ranges(context, gru, *ranges, true); });
 }
 
 qk_status qk_gru_freeze(qk_context *context, qk_gru *gru) {
     QK_API_CONTEXT(context);
-    return qk::gru_freeze(context, gru);
+    return qk::compute(context, [&] { return qk::gru_freeze(context, gru); });
 }
 
 qk_status qk_gru_create_from_model(qk_context *context, const qk_gru_model *model, qk_gru **out) {
     QK_API_CONTEXT(context);
     QK_API_POINTER(context, model);
     QK_API_POINTER(context, out);
-    return qk::gru_create_from_model(context, *model, out);
+    return qk::compute(context, [&] { return qk::gru_create_from_model(context, *model, out); });
 }
 
 qk_status qk_gru_describe(const qk_gru *gru, qk_gru_model *model) {
     if (model == nullptr) return QK_ERROR_NULL;
     QK_TRY(qk::check_gru(gru));
-    if (!is_a_size(model->struct_size)) return QK_ERROR_ABI;
+    if (!qk::is_growing_size(model->struct_size)) return QK_ERROR_ABI;
     if (!gru->is_frozen) return QK_ERROR_STATE;
-    fill_struct(gru->model, model);
+    qk::fill_growing(gru->model, model);
     return QK_OK;
 }
 
@@ -119,27 +105,27 @@ qk_status qk_gru_state_create(qk_context *context, const qk_gru *gru, int32_t ba
     QK_TRY(check_frozen(context, gru));
     QK_API_POINTER(context, out);
     QK_CHECK(batch >= 1, &context->error, ARGUMENT, "batch: is %d, must be at least 1", batch);
-    return qk::gru_state_create(context, gru, batch, out);
+    return qk::compute(context, [&] { return qk::gru_state_create(context, gru, batch, out); });
 }
 
 qk_status qk_gru_state_reset(qk_context *context, qk_gru_state *state) {
     QK_API_CONTEXT(context);
     QK_TRY(check_state(context, state));
-    return qk::gru_state_reset(context, state);
+    return qk::compute(context, [&] { return qk::gru_state_reset(context, state); });
 }
 
 qk_status qk_gru_state_write(qk_context *context, qk_gru_state *state, const float *h) {
     QK_API_CONTEXT(context);
     QK_TRY(check_state(context, state));
     QK_API_POINTER(context, h);
-    return qk::gru_state_write(context, state, h);
+    return qk::compute(context, [&] { return qk::gru_state_write(context, state, h); });
 }
 
 qk_status qk_gru_state_read(qk_context *context, const qk_gru_state *state, float *h) {
     QK_API_CONTEXT(context);
     QK_TRY(check_state(context, state));
     QK_API_POINTER(context, h);
-    return qk::gru_state_read(context, state, h);
+    return qk::compute(context, [&] { return qk::gru_state_read(context, state, h); });
 }
 
 qk_status qk_gru_state_count_clipped(qk_context *context, qk_gru_state *state, int32_t on) {
@@ -154,12 +140,12 @@ qk_status qk_gru_state_clipped(qk_context *context, const qk_gru_state *state,
     QK_API_CONTEXT(context);
     QK_TRY(check_state(context, state));
     QK_API_POINTER(context, clipped);
-    QK_CHECK(is_a_size(clipped->struct_size), &context->error, ABI,
+    QK_CHECK(qk::is_growing_size(clipped->struct_size), &context->error, ABI,
              "clipped: struct_size is %u, this library has %zu", clipped->struct_size,
              sizeof(qk_gru_clipped));
     qk_gru_clipped found = {sizeof(qk_gru_clipped), 0, state->counted_samples, {}};
     QK_TRY(qk::gru_state_counts(context, state, found.codes));
-    fill_struct(found, clipped);
+    qk::fill_growing(found, clipped);
     return QK_OK;
 }
 
@@ -170,14 +156,14 @@ void qk_gru_state_destroy(qk_gru_state *state) {
 qk_status qk_gru_run(qk_context *context, const qk_gru *gru, qk_gru_state *state,
                      const qk_tensor *x, qk_tensor *y) {
     QK_API_CONTEXT(context);
-    return qk::gru_run(context, gru, state, x, y, nullptr);
+    return qk::compute(context, [&] { return qk::gru_run(context, gru, state, x, y, nullptr); });
 }
 
 qk_status qk_gru_run_gates(qk_context *context, const qk_gru *gru, qk_gru_state *state,
                            const qk_tensor *x, qk_tensor *y, qk_tensor *gates) {
     QK_API_CONTEXT(context);
     QK_API_POINTER(context, gates);
-    return qk::gru_run(context, gru, state, x, y, gates);
+    return qk::compute(context, [&] { return qk::gru_run(context, gru, state, x, y, gates); });
 }
 
 qk_status qk_gru_workspace(qk_context *context, const qk_gru *gru, int32_t batch, int64_t t_max,
@@ -202,7 +188,7 @@ qk_status qk_gru_load(qk_context *context, const void *data, size_t bytes, qk_gr
     QK_API_CONTEXT(context);
     QK_API_POINTER(context, data);
     QK_API_POINTER(context, out);
-    return qk::gru_load(context, data, bytes, out);
+    return qk::compute(context, [&] { return qk::gru_load(context, data, bytes, out); });
 }
 
 void qk_gru_destroy(qk_gru *gru) {

@@ -64,6 +64,7 @@ const char *qk_build_info(void) {
 
 qk_status qk_dynamic_table(float *table) {
     if (table == nullptr) return QK_ERROR_NULL;
+    const qk::FloatScope floats(qk::kDefaultFloats);
     qk::make_dynamic_table(table);
     return QK_OK;
 }

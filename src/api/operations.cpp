@@ -6,23 +6,23 @@ extern "C" {
 
 qk_status qk_quantize(qk_context *context, const qk_tensor *dense, qk_tensor *quantized) {
     QK_API_CONTEXT(context);
-    return qk::quantize(context, dense, quantized);
+    return qk::compute(context, [&] { return qk::quantize(context, dense, quantized); });
 }
 
 qk_status qk_dequantize(qk_context *context, const qk_tensor *quantized, qk_tensor *dense) {
     QK_API_CONTEXT(context);
-    return qk::dequantize(context, quantized, dense);
+    return qk::compute(context, [&] { return qk::dequantize(context, quantized, dense); });
 }
 
 qk_status qk_repack(qk_context *context, const qk_tensor *from, qk_tensor *to) {
     QK_API_CONTEXT(context);
-    return qk::repack(context, from, to);
+    return qk::compute(context, [&] { return qk::repack(context, from, to); });
 }
 
 qk_status qk_linear(qk_context *context, const qk_tensor *x, const qk_tensor *w,
                     const qk_tensor *bias, qk_tensor *y) {
     QK_API_CONTEXT(context);
-    return qk::linear(context, x, w, bias, y);
+    return qk::compute(context, [&] { return qk::linear(context, x, w, bias, y); });
 }
 
 qk_status qk_linear_workspace(qk_context *context, const qk_tensor *w, int64_t m_max,

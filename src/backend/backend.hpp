@@ -20,7 +20,7 @@ struct Parallel {
 // The device of a context, as kernels see it.
 struct Device {
     int32_t index;
-    uint32_t instruction_sets;  // CPU: those that the context may use
+    uint32_t instruction_sets;  // CPU: QK_ISA_... that the context may use
 };
 
 static constexpr bool has(const Device &device, uint32_t instruction_sets) {
@@ -83,7 +83,8 @@ struct Backend {
     qk_device device;
     const char *name;
     int32_t (*device_count)();
-    uint32_t (*instruction_sets)();  // of this processor; null: none to choose from
+    // QK_ISA_... of this processor that are left where `allowed` are; null: none to choose from.
+    uint32_t (*instruction_sets)(uint32_t allowed);
     Status (*synchronize)(const Launch &);
     qk_layout (*packed_layout)(const Format &);  // what QK_LAYOUT_PACKED means here
     DeviceMemory memory;
@@ -101,7 +102,8 @@ struct Backend {
 
 // Device number `index`, with all instruction sets of this processor that are allowed.
 static inline Device device_at(const Backend &backend, int32_t index, uint32_t allowed = ~0u) {
-    return {index, backend.instruction_sets == nullptr ? 0 : backend.instruction_sets() & allowed};
+    const bool choice = backend.instruction_sets != nullptr;
+    return {index, choice ? backend.instruction_sets(allowed) : 0};
 }
 
 // The backends of this build, CPU first; null past the last.

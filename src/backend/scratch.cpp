@@ -42,6 +42,10 @@ Scratch *scratch_create(const qk_allocator &allocator, int32_t concurrency) {
     return scratch;
 }
 
+void scratch_reset(Scratch *scratch) {
+    for (int32_t i = 0; i < scratch->count; ++i) scratch->holders[i].taken.store(false);
+}
+
 void scratch_destroy(const qk_allocator &allocator, Scratch *scratch) {
     if (scratch != nullptr) allocator.release(allocator.user, scratch);
 }

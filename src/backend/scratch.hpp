@@ -15,6 +15,8 @@ constexpr int32_t kMaxTasksAtOnce = 256;             // with more, tasks wait fo
 struct Scratch;
 
 Scratch *scratch_create(const qk_allocator &allocator, int32_t concurrency);  // null: no memory
+// Takes back the blocks of a call that was abandoned; none may be running.
+void scratch_reset(Scratch *scratch);
 void scratch_destroy(const qk_allocator &allocator, Scratch *scratch);
 
 // A block of kScratchBytes for the calling thread, the one it had before where that is free:

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 namespace qk {
 namespace {
@@ -29,17 +30,27 @@ void default_release(void *, void *pointer) { free(pointer); }
 
 constexpr qk_allocator kStandardAllocator = {default_allocate, default_release, nullptr};
 
-void call_executor(void *opaque, int32_t task_count, void (*task)(void *, int32_t),
-                   void *argument) {
-    const qk_executor &executor = *static_cast<qk_executor *>(opaque);
-    executor.parallel_for(executor.user, task_count, task, argument);
+// The caller's options as this library knows them: a program of an older header has fewer, one of
+// a newer header more, which must be 0.
+Status read_options(const qk_context_options &given, qk_context_options *options) {
+    constexpr size_t first_release = offsetof(qk_context_options, instruction_sets);
+    constexpr size_t largest = 4096, known = sizeof(qk_context_options);
+    const size_t size = given.struct_size;
+    if (given.abi_version != QK_ABI_VERSION || size < first_release || size > largest ||
+        size % alignof(qk_context_options) != 0) {
+        return QK_ERROR_ABI;
+    }
+    memset(options, 0, known);
+    memcpy(options, &given, size < known ? size : known);
+    const char *const bytes = reinterpret_cast<const char *>(&given);
+    for (size_t i = known; i < size; ++i) {
+        if (bytes[i] != 0) return QK_ERROR_ABI;
+    }
+    return QK_OK;
 }
 
 Status check_options(const qk_context_options &options) {
-    if (options.struct_size != sizeof(qk_context_options) ||
-        options.abi_version != QK_ABI_VERSION) {
-        return QK_ERROR_ABI;
-    }
+    if (options.reserved != 0) return QK_ERROR_ARGUMENT;
     constexpr uint32_t modes = QK_CONTEXT_BF16_PRODUCTS | QK_CONTEXT_INT8_ACTIVATIONS;
     if ((options.flags & ~modes) != 0 || options.flags == modes) return QK_ERROR_ARGUMENT;
     if (options.thread_count < 0 || options.thread_count > kMaxThreads) return QK_ERROR_ARGUMENT;
@@ -62,10 +73,19 @@ Status check_options(const qk_context_options &options) {
     return QK_OK;
 }
 
+// What the caller's own functions find, wherever they are called from.
+FloatMode callbacks_mode(const qk_context &context) {
+    return context.is_computing ? context.outside : float_mode();
+}
+
+bool is_in_reach(const qk_context &context) {
+    return context.process == 0 || context.process == getpid();
+}
+
 Status make_threads(qk_context *context, const qk_context_options &options) {
     if (options.executor != nullptr) {
-        context->executor = *options.executor;
-        context->parallel = {call_executor, &context->executor, options.executor->concurrency};
+        context->executor = {*options.executor, &context->outside, 0, 0};
+        context->parallel = executor_parallel(&context->executor);
         return QK_OK;
     }
     const bool cpu = options.device == QK_DEVICE_CPU;
@@ -84,10 +104,7 @@ Status make_scratch(qk_context *context) {
 
 Status make_workspace(qk_context *context, size_t bytes) {
     if (bytes == 0) return QK_OK;
-    const DeviceMemory &memory = context->backend->memory;
-    context->workspace = memory.allocate != nullptr
-                             ? memory.allocate(context->device.index, bytes)
-                             : host_allocate(context, bytes);
+    context->workspace = device_allocate(context, bytes);
     context->workspace_bytes = bytes;
     return context->workspace == nullptr ? QK_ERROR_MEMORY : QK_OK;
 }
@@ -95,14 +112,10 @@ Status make_workspace(qk_context *context, size_t bytes) {
 void free_context(qk_context *context) {
     thread_pool_destroy(context->allocator, context->pool);
     scratch_destroy(context->allocator, context->scratch);
-    if (context->session != nullptr) {
+    if (context->session != nullptr && is_in_reach(*context)) {
         context->backend->session.close(context->device.index, context->session);
     }
-    if (context->workspace != nullptr) {
-        const DeviceMemory &memory = context->backend->memory;
-        memory.release != nullptr ? memory.release(context->device.index, context->workspace)
-                                  : host_release(context, context->workspace);
-    }
+    device_release(context, context->workspace);
     const qk_allocator allocator = context->allocator;
     context->magic = kDestroyedMagic;
     allocator.release(allocator.user, context);
@@ -111,8 +124,8 @@ void free_context(qk_context *context) {
 }  // namespace
 
 Status context_create(const qk_context_options *given, qk_context **out) {
-    const qk_context_options defaults = QK_CONTEXT_OPTIONS_INIT;
-    const qk_context_options &options = given != nullptr ? *given : defaults;
+    qk_context_options options = QK_CONTEXT_OPTIONS_INIT;
+    if (given != nullptr) QK_TRY(read_options(*given, &options));
     QK_TRY(check_options(options));
     const qk_allocator allocator =
         options.allocator != nullptr ? *options.allocator : kStandardAllocator;
@@ -123,8 +136,10 @@ Status context_create(const qk_context_options *given, qk_context **out) {
     context->magic = kContextMagic;
     context->references.store(1);
     context->backend = find_backend(options.device);
-    context->device = device_at(*context->backend, options.device_index);
+    context->device = device_at(*context->backend, options.device_index,
+                                options.instruction_sets == 0 ? ~0u : options.instruction_sets);
     context->flags = options.flags;
+    context->process = context->backend->memory.allocate != nullptr ? getpid() : 0;
     context->stream = options.stream;
     context->allocator = allocator;
     Status status = make_threads(context, options);
@@ -161,6 +176,40 @@ Status check_context(const qk_context *context) {
     return context->magic == kContextMagic ? QK_OK : QK_ERROR_STATE;
 }
 
+Status check_reach(qk_context *context) {
+    QK_TRY(check_context(context));
+    QK_CHECK(is_in_reach(*context), &context->error, DEVICE_FAULT,
+             "context: was made on %s:%d before a fork, process %d cannot use that device through "
+             "it",
+             context->backend->name, context->device.index, int(getpid()));
+    return QK_OK;
+}
+
+qk_context_info context_info(const qk_context &context) {
+    const int32_t threads = context.pool != nullptr ? thread_pool_threads(context.pool)
+                                                    : context.parallel.concurrency;
+    return {sizeof(qk_context_info),
+            context.backend->device,
+            context.device.index,
+            threads,
+            context.flags,
+            context.device.instruction_sets,
+            context.workspace_bytes};
+}
+
+void *device_allocate(qk_context *context, size_t bytes) {
+    const DeviceMemory &memory = context->backend->memory;
+    return memory.allocate != nullptr ? memory.allocate(context->device.index, bytes)
+                                      : host_allocate(context, bytes);
+}
+
+void device_release(qk_context *context, void *pointer) {
+    if (pointer == nullptr) return;
+    const DeviceMemory &memory = context->backend->memory;
+    if (memory.release == nullptr) return host_release(context, pointer);
+    if (is_in_reach(*context)) memory.release(context->device.index, pointer);
+}
+
 Launch make_launch(qk_context *context) {
     return {context->parallel,        context->stream, context->device, context->workspace,
             context->workspace_bytes, &context->error, context->session,
@@ -168,10 +217,12 @@ Launch make_launch(qk_context *context) {
 }
 
 void *host_allocate(qk_context *context, size_t bytes) {
+    const FloatScope floats(callbacks_mode(*context));
     return context->allocator.allocate(context->allocator.user, bytes, kAlignment);
 }
 
 void host_release(qk_context *context, void *pointer) {
+    const FloatScope floats(callbacks_mode(*context));
     context->allocator.release(context->allocator.user, pointer);
 }
 

@@ -1,9 +1,12 @@
 // What a qk_context points to: a device, its stream and workspace, threads, and the last sentence.
 #pragma once
+#include <sys/types.h>
+
 #include <atomic>
 
 #include "backend/backend.hpp"
 #include "base/status.hpp"
+#include "object/executor.hpp"
 #include "object/thread_pool.hpp"
 
 struct qk_context {
@@ -14,13 +17,16 @@ struct qk_context {
     uint32_t flags;  // QK_CONTEXT_...
     void *stream;
     qk_allocator allocator;
-    qk_executor executor;   // the caller's, where `pool` is null
+    qk::Executor executor;  // the caller's, where `pool` is null
     qk::ThreadPool *pool;
     qk::Parallel parallel;
     qk::Scratch *scratch;  // of tasks; null where they run on a device
     void *workspace;
     size_t workspace_bytes;
     void *session;          // the backend's, null where it keeps nothing
+    pid_t process;          // that alone can reach the device; 0: any that inherits the memory
+    bool is_computing;      // between the two, floats are in the default mode
+    qk::FloatMode outside;  // what the caller's were
     qk::ErrorText error;
 };
 
@@ -37,8 +43,16 @@ void context_release(qk_context *context);
 
 // QK_OK for a live handle. A destroyed one is caught as long as something keeps its memory alive.
 Status check_context(const qk_context *context);
+// ... whose device this process can reach: a forked child cannot reach its parent's GPU.
+Status check_reach(qk_context *context);
+
+qk_context_info context_info(const qk_context &context);
 
 Launch make_launch(qk_context *context);
+
+// Memory of the context's device; in a forked child that cannot reach it, release does nothing.
+void *device_allocate(qk_context *context, size_t bytes);
+void device_release(qk_context *context, void *pointer);
 
 // Host memory through the context's allocator.
 void *host_allocate(qk_context *context, size_t bytes);

@@ -10,19 +10,6 @@
 
 namespace qk {
 
-void *device_allocate(qk_context *context, size_t bytes) {
-    const DeviceMemory &memory = context->backend->memory;
-    return memory.allocate != nullptr ? memory.allocate(context->device.index, bytes)
-                                      : host_allocate(context, bytes);
-}
-
-void device_release(qk_context *context, void *pointer) {
-    if (pointer == nullptr) return;
-    const DeviceMemory &memory = context->backend->memory;
-    memory.release != nullptr ? memory.release(context->device.index, pointer)
-                              : host_release(context, pointer);
-}
-
 namespace {
 
 constexpr int32_t kSmallestReach = -126;  // histograms start at +-2^-126 and grow

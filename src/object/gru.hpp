@@ -79,8 +79,4 @@ Status gru_state_counts(qk_context *context, const qk_gru_state *state,
                         int64_t counts[QK_GRU_TENSOR_COUNT]);
 void gru_state_destroy(qk_gru_state *state);
 
-// Device memory through the backend, or the context's allocator where it has none.
-void *device_allocate(qk_context *context, size_t bytes);
-void device_release(qk_context *context, void *pointer);
-
 }  // namespace qk

@@ -32,11 +32,7 @@ Status make_handle(qk_context *context, const qk_tensor_desc &desc, const Shape 
 
 void free_tensor(qk_tensor *tensor) {
     qk_context *const context = tensor->context;
-    if (tensor->storage != nullptr) {
-        const DeviceMemory &memory = context->backend->memory;
-        memory.release != nullptr ? memory.release(context->device.index, tensor->storage)
-                                  : host_release(context, tensor->storage);
-    }
+    device_release(context, tensor->storage);
     if (tensor->release_borrowed != nullptr) tensor->release_borrowed(tensor->borrowed_from);
     tensor->magic = kDestroyedMagic;
     host_release(context, tensor);
@@ -82,11 +78,9 @@ Status tensor_create(qk_context *context, const qk_tensor_desc &desc, qk_tensor 
              "tensor: its planes exceed the address space");
     qk_tensor *tensor = nullptr;
     QK_TRY(make_handle(context, desc, shape, &tensor));
-    const DeviceMemory &memory = context->backend->memory;
     // The context's allocator aligns to 64 bytes: pad, and start at the next plane boundary.
     const size_t bytes = size_t(total.value) + size_t(kPlaneAlignment);
-    tensor->storage = memory.allocate != nullptr ? memory.allocate(context->device.index, bytes)
-                                                 : host_allocate(context, bytes);
+    tensor->storage = device_allocate(context, bytes);
     if (tensor->storage == nullptr) {
         tensor_release(tensor);
         return fail(&context->error, QK_ERROR_MEMORY, "tensor: no memory for %zu bytes on %s:%d",

@@ -2,9 +2,13 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
+#include <string.h>
 #include <unistd.h>
 
 #include <atomic>
+
+#include "base/float_mode.hpp"
 
 namespace qk {
 namespace {
@@ -19,6 +23,9 @@ inline void relax() {
     asm volatile("yield");
 #endif
 }
+
+// What the kernels' frames and the C library need, several times over.
+constexpr size_t kWorkerStack = size_t{256} << 10;
 
 using Task = void (*)(void *argument, int32_t index);
 
@@ -37,7 +44,8 @@ struct ThreadPool {
     std::atomic<int32_t> sleepers;
     pthread_mutex_t mutex;
     pthread_cond_t job_posted, job_done;
-    int32_t worker_count;
+    pid_t process;  // whose workers they are: a forked child has none
+    int32_t wanted_workers, worker_count;
     pthread_t *workers;  // behind this struct, in the same allocation
 };
 
@@ -88,6 +96,8 @@ uint32_t wait_for_job(ThreadPool *pool, uint32_t seen) {
 
 void *worker_main(void *argument) {
     ThreadPool *const pool = static_cast<ThreadPool *>(argument);
+    pthread_setname_np(pthread_self(), "qk");
+    set_float_mode(kDefaultFloats);  // not its creator's
     uint32_t seen = 0;
     while (!pool->stopping.load(std::memory_order_acquire)) {
         const uint32_t job = wait_for_job(pool, seen);
@@ -98,9 +108,63 @@ void *worker_main(void *argument) {
     return nullptr;
 }
 
+// Signals are the program's: its handlers run on its threads. Faults of a worker's own stay
+// deliverable: blocked, they would end the process without asking the program's handler.
+void block_signals(sigset_t *before) {
+    sigset_t blocked;
+    sigfillset(&blocked);
+    for (const int fault : {SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTRAP}) {
+        sigdelset(&blocked, fault);
+    }
+    pthread_sigmask(SIG_SETMASK, &blocked, before);
+}
+
+bool set_stack(pthread_attr_t *attributes) {
+    const long least = sysconf(_SC_THREAD_STACK_MIN);  // glibc counts thread-local storage in
+    return pthread_attr_setstacksize(attributes, kWorkerStack + (least > 0 ? size_t(least) : 0)) ==
+           0;
+}
+
+// Puts a pool without workers into its first state and starts them, as many as can be had.
+void start(ThreadPool *pool) {
+    pthread_mutex_init(&pool->mutex, nullptr);
+    pthread_cond_init(&pool->job_posted, nullptr);
+    pthread_cond_init(&pool->job_done, nullptr);
+    pool->ticket.store(0);
+    pool->sleepers.store(0);
+    pool->stopping.store(false);
+    pool->process = getpid();
+    pool->worker_count = 0;
+    pthread_attr_t attributes;
+    if (pthread_attr_init(&attributes) != 0) return;
+    sigset_t before;
+    block_signals(&before);
+    const bool can_start = set_stack(&attributes);
+    while (can_start && pool->worker_count < pool->wanted_workers &&
+           pthread_create(&pool->workers[pool->worker_count], &attributes, worker_main, pool) ==
+               0) {
+        ++pool->worker_count;
+    }
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    pthread_attr_destroy(&attributes);
+}
+
+// Not where a forked child destroys what it inherited.
+void stop(ThreadPool *pool) {
+    pthread_mutex_lock(&pool->mutex);
+    pool->stopping.store(true);
+    pthread_cond_broadcast(&pool->job_posted);
+    pthread_mutex_unlock(&pool->mutex);
+    for (int32_t i = 0; i < pool->worker_count; ++i) pthread_join(pool->workers[i], nullptr);
+    pthread_cond_destroy(&pool->job_done);
+    pthread_cond_destroy(&pool->job_posted);
+    pthread_mutex_destroy(&pool->mutex);
+}
+
 void run(void *opaque, int32_t task_count, Task task, void *argument) {
     ThreadPool *const pool = static_cast<ThreadPool *>(opaque);
     if (task_count <= 0) return;
+    if (pool->wanted_workers > 0 && task_count > 1 && pool->process != getpid()) start(pool);
     if (pool->worker_count == 0 || task_count == 1) {
         for (int32_t i = 0; i < task_count; ++i) task(argument, i);
         return;
@@ -138,30 +202,22 @@ ThreadPool *thread_pool_create(const qk_allocator &allocator, int32_t threads) {
     ThreadPool *const pool = static_cast<ThreadPool *>(memory);
     __builtin_memset(memory, 0, bytes);
     pool->workers = reinterpret_cast<pthread_t *>(pool + 1);
-    pthread_mutex_init(&pool->mutex, nullptr);
-    pthread_cond_init(&pool->job_posted, nullptr);
-    pthread_cond_init(&pool->job_done, nullptr);
-    while (pool->worker_count < threads - 1 &&
-           pthread_create(&pool->workers[pool->worker_count], nullptr, worker_main, pool) == 0) {
-        ++pool->worker_count;
-    }
+    pool->wanted_workers = threads - 1;
+    start(pool);
     return pool;
 }
 
 void thread_pool_destroy(const qk_allocator &allocator, ThreadPool *pool) {
     if (pool == nullptr) return;
-    pthread_mutex_lock(&pool->mutex);
-    pool->stopping.store(true);
-    pthread_cond_broadcast(&pool->job_posted);
-    pthread_mutex_unlock(&pool->mutex);
-    for (int32_t i = 0; i < pool->worker_count; ++i) pthread_join(pool->workers[i], nullptr);
-    pthread_cond_destroy(&pool->job_done);
-    pthread_cond_destroy(&pool->job_posted);
-    pthread_mutex_destroy(&pool->mutex);
+    if (pool->process == getpid()) stop(pool);
     allocator.release(allocator.user, pool);
 }
 
 Parallel thread_pool_parallel(ThreadPool *pool) { return {run, pool, pool->worker_count + 1}; }
+
+int32_t thread_pool_threads(const ThreadPool *pool) {
+    return pool->process == getpid() ? pool->worker_count + 1 : 1;
+}
 
 int32_t usable_cores() {
 #if defined(__linux__)

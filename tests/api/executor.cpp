@@ -3,7 +3,7 @@
 
 #include <thread>
 
-#include "api/support.hpp"
+#include "api/outputs.hpp"
 
 namespace api {
 namespace {
@@ -49,65 +49,6 @@ struct Executor {
     }
 };
 
-void append(std::vector<unsigned char> *all, const Planes &planes) {
-    for (const auto &bytes : planes.bytes) all->insert(all->end(), bytes.begin(), bytes.end());
-}
-
-// Every operation on one description; all output bytes, one after the other.
-std::vector<unsigned char> outputs_of(qk_context *context, const qk_tensor_desc &desc) {
-    const int64_t n = desc.shape[0], k = desc.shape[1], m = 5;
-    const auto matrix = dense_desc(QK_FORMAT_F32, {n, k});
-    const auto x_desc = dense_desc(QK_FORMAT_F16, {m, k});
-    const auto y_desc = dense_desc(QK_FORMAT_F16, {m, n});
-    qk_tensor_desc to_desc = desc;
-    to_desc.layout = desc.layout == QK_LAYOUT_ROW ? QK_LAYOUT_ROW_HIGH : QK_LAYOUT_ROW;
-    const bool wide = desc.format == QK_FORMAT_LUT8 || desc.format == QK_FORMAT_S8;
-    if (wide) to_desc.layout = QK_LAYOUT_ROW;
-    Planes w(matrix), q(desc), to(to_desc), back(matrix), x(x_desc), y(y_desc), bias(
-        dense_desc(QK_FORMAT_F32, {n}));
-    w.fill_dense(QK_FORMAT_F32, 3);
-    x.fill_dense(QK_FORMAT_F16, 5);
-    bias.fill_dense(QK_FORMAT_F32, 7);
-    q.fill_tables();
-    qk_tensor *const tensors[] = {wrap(context, matrix, w),   wrap(context, desc, q),
-                                  wrap(context, to_desc, to), wrap(context, matrix, back),
-                                  wrap(context, x_desc, x),   wrap(context, y_desc, y),
-                                  wrap(context, dense_desc(QK_FORMAT_F32, {n}), bias)};
-    EXPECT_EQ(qk_quantize(context, tensors[0], tensors[1]), QK_OK) << qk_context_error(context);
-    EXPECT_EQ(qk_repack(context, tensors[1], tensors[2]), QK_OK) << qk_context_error(context);
-    EXPECT_EQ(qk_dequantize(context, tensors[1], tensors[3]), QK_OK) << qk_context_error(context);
-    EXPECT_EQ(qk_linear(context, tensors[4], tensors[1], tensors[6], tensors[5]), QK_OK);
-    std::vector<unsigned char> all;
-    append(&all, q);
-    append(&all, to);
-    append(&all, back);
-    append(&all, y);
-    to_desc.layout = QK_LAYOUT_PACKED;
-    qk_tensor *const packed = create(context, to_desc);
-    EXPECT_EQ(qk_repack(context, tensors[1], packed), QK_OK) << qk_context_error(context);
-    EXPECT_EQ(qk_linear(context, tensors[4], packed, nullptr, tensors[5]), QK_OK);
-    append(&all, y);
-    qk_tensor_destroy(packed);
-    for (qk_tensor *const tensor : tensors) qk_tensor_destroy(tensor);
-    return all;
-}
-
-// 77 x 105 is odd in every way; 600 rows give every executor more tasks than threads.
-std::vector<qk_tensor_desc> shapes() {
-    auto all = weight_descs(77, 105, 32);
-#if defined(QK_SANITIZED)
-    // Sanitizers look at how tasks touch memory, not at every format: every seventh will do.
-    for (size_t i = 0; i * 7 < all.size(); ++i) all[i] = all[i * 7];
-    all.resize((all.size() + 6) / 7);
-#endif
-    auto large = weight_desc(QK_FORMAT_NF4, QK_LAYOUT_ROW_HIGH, 601, 100, 64, QK_FORMAT_LUT8);
-    large.grouping = QK_GROUPING_FLAT;
-    all.push_back(large);
-    large = weight_desc(QK_FORMAT_U4_AFFINE, QK_LAYOUT_AWQ_GEMM, 601, 256, 128, QK_FORMAT_F16);
-    all.push_back(large);
-    return all;
-}
-
 TEST(Executor, ResultsEqualForAnyNumberOfThreads) {
     Allocator allocator;
     qk_context *const one = make_context(allocator, 1);
@@ -115,7 +56,7 @@ TEST(Executor, ResultsEqualForAnyNumberOfThreads) {
     for (const int32_t threads : {2, 3, 4, 7, 16}) {
         contexts.push_back(make_context(allocator, threads));
     }
-    for (const qk_tensor_desc &desc : shapes()) {
+    for (const qk_tensor_desc &desc : odd_descs()) {
         const auto expected = outputs_of(one, desc);
         ASSERT_FALSE(expected.empty());
         for (qk_context *const context : contexts) {
@@ -135,7 +76,7 @@ TEST(Executor, ResultsEqualForAnyExecutor) {
     Executor executors[] = {{Executor::kForward, 1},  {Executor::kForward, 64},
                             {Executor::kReverse, 64}, {Executor::kShuffled, 5},
                             {Executor::kThreads, 64}, {Executor::kReverse, INT32_MAX}};
-    const auto descs = shapes();
+    const auto descs = odd_descs();
     std::vector<std::vector<unsigned char>> expected;
     for (const qk_tensor_desc &desc : descs) expected.push_back(outputs_of(one, desc));
     for (Executor &executor : executors) {

@@ -23,6 +23,35 @@ class Usage(Case):
         self.assertEqual(info["cpu_devices"], 1)
         self.assertIn(info["version"], self.run_qk("info").stdout)
         self.assertIn(info["build"], self.run_qk("--version").stdout)
+        self.assertEqual(self.run_json("info", "--threads", "1")["threads"], 1)
+        for name in info["instruction_sets"]:
+            self.assertIn(name, self.run_qk("info").stdout)
+
+    def test_isa(self):
+        sets = self.run_json("info")["instruction_sets"]
+        self.assertEqual(sets[0], "generic")
+        for name in sets:  # a global option, and every computing command's
+            capped = self.run_json("info", "--isa", name)["instruction_sets"]
+            self.assertIn(" ".join(capped), self.run_qk("--isa", name, "info").stdout)
+            self.assertEqual((capped[0], capped[-1]), ("generic", name))
+            if "_" in name:
+                self.assertEqual(capped[1:-1], ["avx2", "avx512"])
+        for everything in "all", ",".join(sets):
+            self.assertEqual(self.run_json("info", "--isa", everything)["instruction_sets"], sets)
+        for wrong in ("sse9", "avx2,sse9", "AVX2", ","):
+            self.assertIn("accepted are all, generic, avx2,",
+                          self.fails(2, "info", "--isa", wrong))
+        lacking = "avx2" if "neon" in sets else "neon"
+        self.assertIn(f"--isa: {lacking} cannot run here; this processor and build have generic",
+                      self.fails(4, "info", "--isa", lacking))
+
+    def test_isa_changes_no_bit(self):
+        outputs = []
+        for name in ("all", "generic"):
+            out = self.folder / f"{name}.safetensors"
+            self.run_qk("--isa", name, "quantize", GOLDEN / "dense", out)
+            outputs.append(out.read_bytes())
+        self.assertEqual(*outputs)
 
     def test_help_fits_a_terminal(self):
         self.assertIn("Exit codes", self.run_qk("--help").stdout)

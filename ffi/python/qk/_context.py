@@ -5,7 +5,7 @@ import ctypes
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any
 
@@ -17,6 +17,8 @@ DEVICES = names("DEVICE")
 MODES: dict[str | None, int] = {None: 0}
 MODES.update(names("CONTEXT"))
 MAX_THREADS = 1024  # qk.h, qk_context_options
+INSTRUCTION_SETS = names("ISA")
+_EXTENDED = {"avx512": "avx2", "dotprod": "neon", "i8mm": "dotprod"}
 _current = threading.local()  # .stack: contexts entered by `with`; .defaults: {(device, index): c}
 
 
@@ -30,6 +32,9 @@ class Context(Handle):
     what calls need or, on CUDA, are faster with (up to some 100 MB for large batches).
     mode: CPU, "bf16_products" or "int8_activations" let linear() be less exact and faster
     (docs/formats.md, "Modes of qk_linear"); None: exact.
+    instruction_sets: CPU, what kernels may use, with what each extends: "avx2", or several as in
+    ["avx512_vnni", "avx512_vbmi"]; None: all that the processor has. Asking for what it lacks is
+    no error: `context.instruction_sets` says what is used, `context.threads` how many threads.
 
     `with context:` makes it this thread's current one for its device. A context runs one call at
     a time: a second thread waits, so give each thread its own (the implicit ones are). A forked
@@ -44,7 +49,8 @@ class Context(Handle):
 
     def __init__(self, device: str = "cpu", index: int = 0, *, threads: int = 0,
                  stream: int | None = None, workspace_bytes: int | None = None,
-                 mode: str | None = None) -> None:
+                 mode: str | None = None,
+                 instruction_sets: str | Iterable[str] | None = None) -> None:
         self._handle = None
         for name, value, table in (("device", device, DEVICES), ("mode", mode, MODES)):
             if value not in table:
@@ -55,7 +61,8 @@ class Context(Handle):
             workspace_bytes = integer(workspace_bytes, "workspace_bytes", 0, SIZE_MAX)
         stream = _checked_stream(stream)
         self._options = {"thread_count": integer(threads, "threads", 0, MAX_THREADS),
-                         "flags": MODES[mode], "device_index": index}
+                         "flags": MODES[mode], "device_index": index,
+                         "instruction_sets": _isa_bits(instruction_sets)}
         self._lock, self._process = threading.Lock(), os.getpid()
         self.device, self.index, self._stream, self.mode = device, index, stream, mode
         self.workspace_bytes, self._fixed_stream = workspace_bytes, stream is not None
@@ -122,6 +129,23 @@ class Context(Handle):
                           "make a new one")
         return make_error(status, lib.qk_context_error(self._handle))
 
+    def _describe(self) -> Any:
+        info = STRUCTS["qk_context_info"](struct_size=ctypes.sizeof(STRUCTS["qk_context_info"]))
+        self.call(lib.qk_context_describe, ctypes.byref(info))
+        return info
+
+    @property
+    def threads(self) -> int:
+        """Threads that work, the caller's included: fewer than asked for if there were no more."""
+        return int(self._describe().thread_count)
+
+    @property
+    def instruction_sets(self) -> tuple[str, ...]:
+        """What kernels are chosen from, as in ("generic", "avx2"); nothing on CUDA."""
+        bits = self._describe().instruction_sets
+        return tuple(name for name, bit in sorted(INSTRUCTION_SETS.items(), key=lambda i: i[1])
+                     if bits & bit)
+
     @property
     def stream(self) -> int | None:
         """The cudaStream_t that calls are queued on; None: the default stream."""
@@ -182,6 +206,21 @@ os.register_at_fork(after_in_child=_after_fork)
 
 def _checked_stream(stream: int | None) -> int | None:
     return None if stream is None else integer(stream, "stream", 0, SIZE_MAX)
+
+
+def _isa_bits(given: str | Iterable[str] | None) -> int:
+    """The mask of these sets and of those that they extend; None: 0, all there are."""
+    bits = 0
+    for name in [given] if isinstance(given, str) else given or ():
+        if name not in INSTRUCTION_SETS:
+            raise refuse("ARGUMENT", f"instruction_sets: is {name!r}, accepted are "
+                         + ", ".join(INSTRUCTION_SETS))
+        bits |= INSTRUCTION_SETS["generic"]
+        extended: str | None = name
+        while extended is not None:
+            bits |= INSTRUCTION_SETS[extended]
+            extended = _EXTENDED.get(extended, "avx512" if "avx512_" in extended else None)
+    return bits
 
 
 def _stack() -> list[Context]:

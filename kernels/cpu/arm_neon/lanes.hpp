@@ -4,10 +4,12 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "cpu/features.hpp"
+
 namespace qk::cpu {
 namespace {
 
-constexpr uint32_t kLanesFeature = 1u << 16;  // kNeon
+constexpr uint32_t kLanesFeature = kNeon;
 constexpr int kVectorBytes = 16;
 constexpr int kRowsTogether = 1;
 constexpr int kTileVectors = 1, kTileBatch = 6;  // sums that fit the registers

@@ -12,6 +12,7 @@
 // signs (vpsignb) share two of four ports, byte shuffles and shifts the other two, and all else
 // runs anywhere; so complements instead of signs, and blends and unpacks where they will do.
 #pragma once
+#include "cpu/features.hpp"
 #include "cpu/vector/int8_x_portable.hpp"
 #include "cpu/vector/int8_ymm.hpp"
 #include "cpu/x86_avx2/lanes.hpp"
@@ -19,7 +20,7 @@
 namespace qk::cpu {
 namespace {
 
-constexpr uint32_t kInt8Feature = 1u << 0;  // kAvx2
+constexpr uint32_t kInt8Feature = kAvx2;
 #define QK_INT8_INLINE __attribute__((always_inline))
 
 struct alignas(32) XChunk : PlainChunk {

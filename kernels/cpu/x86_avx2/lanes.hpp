@@ -3,10 +3,12 @@
 #include <immintrin.h>
 #include <stdint.h>
 
+#include "cpu/features.hpp"
+
 namespace qk::cpu {
 namespace {
 
-constexpr uint32_t kLanesFeature = 1u << 0;  // kAvx2
+constexpr uint32_t kLanesFeature = kAvx2;
 constexpr int kVectorBytes = 32;
 constexpr int kRowsTogether = 1;  // 16 registers hold the x of a step and little else
 constexpr int kTileVectors = 1, kTileBatch = 6;  // sums that fit the registers

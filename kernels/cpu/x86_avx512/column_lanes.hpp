@@ -1,12 +1,13 @@
 // What kernels that walk across the rows of w (vector/columns.hpp) are written in: 16 dwords as one
 // AVX-512 register, with VNNI.
 #pragma once
+#include "cpu/features.hpp"
 #include "cpu/x86_avx512/byte_dots.hpp"
 
 namespace qk::cpu {
 namespace {
 
-constexpr uint32_t kColumnsFeature = 1u << 3;  // kAvx512Vnni
+constexpr uint32_t kColumnsFeature = kAvx512Vnni;
 constexpr int64_t kWide = 16;                  // dwords
 using Floats = __m512;
 using Bits = __m512i;

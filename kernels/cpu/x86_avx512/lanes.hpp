@@ -3,10 +3,12 @@
 #include <immintrin.h>
 #include <stdint.h>
 
+#include "cpu/features.hpp"
+
 namespace qk::cpu {
 namespace {
 
-constexpr uint32_t kLanesFeature = 1u << 1;  // kAvx512
+constexpr uint32_t kLanesFeature = kAvx512;
 constexpr int kVectorBytes = 64;
 constexpr int kRowsTogether = 8;  // codes, weights and sums of so many rows fit the registers
 constexpr int kTileVectors = 2, kTileBatch = 12;  // sums that fit the registers

@@ -5,6 +5,15 @@ pub const QK_VERSION_PATCH: i32 = 0;
 pub const QK_ABI_VERSION: i32 = 1;
 pub const QK_CONTEXT_BF16_PRODUCTS: i32 = 1;
 pub const QK_CONTEXT_INT8_ACTIVATIONS: i32 = 2;
+pub const QK_ISA_GENERIC: i32 = 1;
+pub const QK_ISA_AVX2: i32 = 2;
+pub const QK_ISA_AVX512: i32 = 4;
+pub const QK_ISA_AVX512_VBMI: i32 = 8;
+pub const QK_ISA_AVX512_VNNI: i32 = 16;
+pub const QK_ISA_AVX512_BF16: i32 = 32;
+pub const QK_ISA_NEON: i32 = 65536;
+pub const QK_ISA_DOTPROD: i32 = 131072;
+pub const QK_ISA_I8MM: i32 = 262144;
 pub const QK_MAX_RANK: i32 = 4;
 pub const QK_GROUP_ROW: i32 = -1;
 pub const QK_TENSOR_READ_ONLY: i32 = 1;
@@ -111,6 +120,8 @@ pub struct qk_context_options {
     pub workspace_bytes: usize,
     pub allocator: *const qk_allocator,
     pub executor: *const qk_executor,
+    pub instruction_sets: u32,
+    pub reserved: u32,
 }
 extern "C" {
     pub fn qk_device_count(device: qk_device, count: *mut i32) -> qk_status;
@@ -135,6 +146,21 @@ extern "C" {
 }
 extern "C" {
     pub fn qk_context_error(context: *const qk_context) -> *const ::std::os::raw::c_char;
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct qk_context_info {
+    pub struct_size: u32,
+    pub device: qk_device,
+    pub device_index: i32,
+    pub thread_count: i32,
+    pub flags: u32,
+    pub instruction_sets: u32,
+    pub workspace_bytes: usize,
+}
+extern "C" {
+    pub fn qk_context_describe(context: *const qk_context, info: *mut qk_context_info)
+        -> qk_status;
 }
 pub type qk_format = i32;
 pub const QK_FORMAT_F32: i32 = 1;

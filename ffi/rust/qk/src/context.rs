@@ -18,6 +18,8 @@ pub struct ContextOptions {
     pub workspace_bytes: usize,
     /// 0 or one of the modes below: what `linear` may do on the CPU.
     pub flags: u32,
+    /// CPU: the sets of [`InstructionSets`] that may be used; 0: all there are.
+    pub instruction_sets: u32,
     /// What [`ContextOptions::on_stream`] sets.
     pub stream: Stream,
 }
@@ -34,6 +36,7 @@ impl Default for ContextOptions {
             thread_count: 0,
             workspace_bytes: 0,
             flags: 0,
+            instruction_sets: 0,
             stream: Stream(null_mut()),
         }
     }
@@ -53,6 +56,47 @@ impl ContextOptions {
         self.stream = Stream(stream);
         self
     }
+}
+
+/// Bits for [`ContextOptions::instruction_sets`]; each counts with the one that it extends.
+pub struct InstructionSets;
+
+impl InstructionSets {
+    /// Portable code, always used.
+    pub const GENERIC: u32 = sys::QK_ISA_GENERIC as u32;
+    /// AVX2, FMA, F16C.
+    pub const AVX2: u32 = sys::QK_ISA_AVX2 as u32;
+    /// AVX-512 F, BW, DQ and VL; extends AVX2.
+    pub const AVX512: u32 = sys::QK_ISA_AVX512 as u32;
+    /// Extends AVX512.
+    pub const AVX512_VBMI: u32 = sys::QK_ISA_AVX512_VBMI as u32;
+    /// Extends AVX512.
+    pub const AVX512_VNNI: u32 = sys::QK_ISA_AVX512_VNNI as u32;
+    /// Extends AVX512.
+    pub const AVX512_BF16: u32 = sys::QK_ISA_AVX512_BF16 as u32;
+    /// The base of aarch64.
+    pub const NEON: u32 = sys::QK_ISA_NEON as u32;
+    /// Extends NEON.
+    pub const DOTPROD: u32 = sys::QK_ISA_DOTPROD as u32;
+    /// Extends DOTPROD.
+    pub const I8MM: u32 = sys::QK_ISA_I8MM as u32;
+}
+
+/// What a context really has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ContextInfo {
+    /// The kind of device.
+    pub device: Device,
+    /// Which device of that kind.
+    pub device_index: i32,
+    /// Threads that work, the caller's included: fewer than asked for where there were no more.
+    pub thread_count: i32,
+    /// The context's flags.
+    pub flags: u32,
+    /// The sets of [`InstructionSets`] that kernels are chosen from.
+    pub instruction_sets: u32,
+    /// Scratch that it has.
+    pub workspace_bytes: usize,
 }
 
 /// One device, one stream, one workspace; serves one thread at a time.
@@ -88,6 +132,8 @@ impl Context {
             workspace_bytes: options.workspace_bytes,
             allocator: null(),
             executor: null(),
+            instruction_sets: options.instruction_sets,
+            reserved: 0,
         };
         let mut out = null_mut();
         crate::error::check(unsafe { sys::qk_context_create(&raw_options, &mut out) })?;
@@ -116,6 +162,21 @@ impl Context {
     fn explain(&self, status: sys::qk_status) -> Error {
         let sentence = unsafe { text(sys::qk_context_error(self.as_raw())) };
         Error::new(Status(status), sentence)
+    }
+
+    /// Device, threads, instruction sets and scratch that it really has.
+    pub fn info(&self) -> Result<ContextInfo> {
+        let mut info: sys::qk_context_info = unsafe { std::mem::zeroed() };
+        info.struct_size = std::mem::size_of::<sys::qk_context_info>() as u32;
+        self.check(unsafe { sys::qk_context_describe(self.as_raw(), &mut info) })?;
+        Ok(ContextInfo {
+            device: Device(info.device),
+            device_index: info.device_index,
+            thread_count: info.thread_count,
+            flags: info.flags,
+            instruction_sets: info.instruction_sets,
+            workspace_bytes: info.workspace_bytes,
+        })
     }
 
     /// Waits for queued device work; reports its faults.

@@ -39,7 +39,7 @@ pub mod io;
 mod tensor;
 
 pub use codes::{Device, Format, Grouping, Layout, Plane};
-pub use context::{Context, ContextOptions, Stream};
+pub use context::{Context, ContextInfo, ContextOptions, InstructionSets, Stream};
 pub use desc::Desc;
 pub use error::{Error, Kind, Result, Status};
 pub use gru::{Calibration, FreezeError, GateOrder, Gru, GruConfig, GruState, Preset, TrainedGru};

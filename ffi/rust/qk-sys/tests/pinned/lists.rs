@@ -17,6 +17,8 @@ fn core_facts(facts: &mut Facts) {
             QK_GRU_RESET_IN, QK_GRU_RESET_OUT, QK_GRU_TABLE_KNOTS, QK_GRU_TABLE_UNIFORM,
             QK_GRU_TENSOR_COUNT, QK_GRU_UNIFORM_TABLES, QK_GRU_UPDATE_IN, QK_GRU_UPDATE_OUT,
             QK_GRU_W, QK_GRU_W16A16, QK_GRU_W8A16, QK_GRU_W8A8, QK_GRU_W8H16, QK_GRU_X,
+            QK_ISA_AVX2, QK_ISA_AVX512, QK_ISA_AVX512_BF16, QK_ISA_AVX512_VBMI,
+            QK_ISA_AVX512_VNNI, QK_ISA_DOTPROD, QK_ISA_GENERIC, QK_ISA_I8MM, QK_ISA_NEON,
             QK_LAYOUT_AWQ_GEMM, QK_LAYOUT_AWQ_GEMV, QK_LAYOUT_GPTQ, QK_LAYOUT_GPTQ_V1,
             QK_LAYOUT_PACKED, QK_LAYOUT_ROW, QK_LAYOUT_ROW_HIGH, QK_LAYOUT_WORD, QK_MAX_RANK,
             QK_OK, QK_PLANE_COUNT, QK_PLANE_DATA, QK_PLANE_SCALE, QK_PLANE_SCALE2,
@@ -25,18 +27,18 @@ fn core_facts(facts: &mut Facts) {
             QK_VERSION_PATCH,
         }
         functions {
-            qk_build_info, qk_context_create, qk_context_destroy, qk_context_error,
-            qk_context_set_stream, qk_context_synchronize, qk_dequantize, qk_device_count,
-            qk_dynamic_table, qk_gru_calibrate, qk_gru_create, qk_gru_create_from_model,
-            qk_gru_describe, qk_gru_destroy, qk_gru_freeze, qk_gru_get_ranges, qk_gru_load,
-            qk_gru_merge_ranges, qk_gru_run, qk_gru_run_float, qk_gru_run_gates, qk_gru_save,
-            qk_gru_scale, qk_gru_set_quant, qk_gru_set_ranges, qk_gru_state_clipped,
-            qk_gru_state_count_clipped, qk_gru_state_create, qk_gru_state_destroy,
-            qk_gru_state_read, qk_gru_state_reset, qk_gru_state_write, qk_gru_workspace,
-            qk_linear, qk_linear_workspace, qk_quantize, qk_repack, qk_status_string,
-            qk_tensor_create, qk_tensor_describe, qk_tensor_destroy, qk_tensor_download,
-            qk_tensor_from_dlpack, qk_tensor_plane_bytes, qk_tensor_to_dlpack, qk_tensor_upload,
-            qk_tensor_wrap, qk_version,
+            qk_build_info, qk_context_create, qk_context_describe, qk_context_destroy,
+            qk_context_error, qk_context_set_stream, qk_context_synchronize, qk_dequantize,
+            qk_device_count, qk_dynamic_table, qk_gru_calibrate, qk_gru_create,
+            qk_gru_create_from_model, qk_gru_describe, qk_gru_destroy, qk_gru_freeze,
+            qk_gru_get_ranges, qk_gru_load, qk_gru_merge_ranges, qk_gru_run, qk_gru_run_float,
+            qk_gru_run_gates, qk_gru_save, qk_gru_scale, qk_gru_set_quant, qk_gru_set_ranges,
+            qk_gru_state_clipped, qk_gru_state_count_clipped, qk_gru_state_create,
+            qk_gru_state_destroy, qk_gru_state_read, qk_gru_state_reset, qk_gru_state_write,
+            qk_gru_workspace, qk_linear, qk_linear_workspace, qk_quantize, qk_repack,
+            qk_status_string, qk_tensor_create, qk_tensor_describe, qk_tensor_destroy,
+            qk_tensor_download, qk_tensor_from_dlpack, qk_tensor_plane_bytes, qk_tensor_to_dlpack,
+            qk_tensor_upload, qk_tensor_wrap, qk_version,
         }
         struct qk_allocator {
             allocate, release, user,
@@ -46,7 +48,11 @@ fn core_facts(facts: &mut Facts) {
         }
         struct qk_context_options {
             struct_size, abi_version, device, device_index, thread_count, flags, stream,
-            workspace_bytes, allocator, executor,
+            workspace_bytes, allocator, executor, instruction_sets, reserved,
+        }
+        struct qk_context_info {
+            struct_size, device, device_index, thread_count, flags, instruction_sets,
+            workspace_bytes,
         }
         struct qk_tensor_desc {
             struct_size, format, scale_format, layout, group_size, grouping, scale_group_size,

@@ -1,7 +1,8 @@
 //! Every hundred of the status codes reaches Rust with libqk's own sentence.
 use crate::common::{one_thread, weights};
 use qk::{
-    Context, ContextOptions, Desc, Device, Error, Format, Kind, Layout, Plane, Status, Tensor,
+    Context, ContextOptions, Desc, Device, Error, Format, InstructionSets, Kind, Layout, Plane,
+    Status, Tensor,
 };
 
 fn refused<T>(result: qk::Result<T>, status: Status, sentence: &str) {
@@ -113,6 +114,24 @@ fn unsupported_and_absent() {
     };
     let error = Context::with_options(&none).err().unwrap();
     assert_eq!(error.status().kind(), Kind::Unsupported, "{error}");
+}
+
+#[test]
+fn a_cap_on_instruction_sets_shows() {
+    let options = ContextOptions {
+        thread_count: 1,
+        workspace_bytes: 4096,
+        instruction_sets: InstructionSets::GENERIC,
+        ..Default::default()
+    };
+    let info = Context::with_options(&options).unwrap().info().unwrap();
+    assert_eq!(
+        (info.device, info.device_index, info.thread_count, info.workspace_bytes),
+        (Device::CPU, 0, 1, 4096)
+    );
+    assert_eq!(info.instruction_sets, InstructionSets::GENERIC);
+    let all = one_thread().info().unwrap().instruction_sets;
+    assert_eq!(all & InstructionSets::GENERIC, InstructionSets::GENERIC);
 }
 
 #[test]
