@@ -69,6 +69,18 @@ set(QK_LIBRARY_FLAGS
     "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=${QK_NUMERIC_FLAGS},-Wall,-Wno-unknown-pragmas>"
     "$<$<COMPILE_LANGUAGE:CUDA>:-Xfatbin=-compress-all>")  # machine code in a third of the bytes
 
+# For what reads files, names and options: a frame that was overrun ends the program, and copies check
+# the sizes that the compiler knows. Not for the kernels: the strong protector guards every function
+# with an array, which there is every inner one; guard pages test their bounds instead. Sanitizers
+# look closer than both. FORTIFY needs optimization, and calls functions that glibc alone has (musl's
+# headers leave it out).
+set(QK_HARDENING "")
+if(NOT QK_SANITIZE AND NOT CMAKE_BUILD_TYPE STREQUAL "Debug")
+  set(QK_HARDENING "$<${QK_HOST_LANGUAGES}:-fstack-protector-strong;-U_FORTIFY_SOURCE;-D_FORTIFY_SOURCE=2>")
+endif()
+# Addresses of functions are resolved at the start and read-only from then on.
+set(QK_LINK_HARDENING -Wl,-z,relro -Wl,-z,now -Wl,-z,noexecstack)
+
 # CUDA changes what a program must link (cudart), so it is asked for: OFF says when it could be had.
 # AUTO builds it where nvcc is found, the target is this machine and nothing is sanitized (the GPU's
 # code cannot be). Day-to-day builds take one architecture; a release takes "all" (every GPU that qk

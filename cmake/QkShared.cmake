@@ -20,7 +20,7 @@ function(qk_make_shared archive)
     BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "${QK_SHARED_RPATH}")
   # Calls inside the library stay inside it, and nothing may be left for others to define.
   target_link_options(${archive}_shared PRIVATE -Wl,--version-script=${script} -Wl,-Bsymbolic
-                      -Wl,-z,defs -Wl,-z,now -Wl,-z,noexecstack)
+                      -Wl,-z,defs ${QK_LINK_HARDENING})
   target_link_libraries(${archive}_shared PRIVATE ${ARGN})
   target_include_directories(${archive}_shared INTERFACE ${PROJECT_SOURCE_DIR}/include)
 endfunction()
