@@ -9,6 +9,7 @@
 #include "backend/backend.hpp"
 #include "backend/registry.hpp"
 #include "format/describe.hpp"
+#include "harness/scratch.hpp"
 #include "kernel/instruction_sets.hpp"
 
 namespace {
@@ -76,16 +77,23 @@ struct Near {
             std::memcpy(data.data(), from + r * kK * 4, size_t(kK) * 4);
             return;
         }
-        Bytes codes(static_cast<size_t>(kK));
-        far.layout->load(far.geometry, from, r, 0, kK, codes.data());
-        shape.layout->store(shape.geometry, data.data(), 0, 0, kK, codes.data());
-        for (int64_t g = 0; g < shape.geometry.groups_per_row; ++g) {
-            const int64_t at = far.layout->scale_at(far.geometry, {r, g});
-            std::memcpy(&scale[size_t(g) * 4], static_cast<const char *>(far.scale.data) + at * 4,
-                        4);
+        const api::Place place = {c.layout, kN, kK, shape.geometry.groups_per_row};
+        const bool packed = c.layout == qk::kLayoutRows8;  // docs/formats.md leaves it to the device
+        for (int64_t k = 0; k < kK; ++k) {
+            uint8_t packed_code = 0;
+            if (packed) far.layout->load(far.geometry, from, r, k, 1, &packed_code);
+            const unsigned code = packed ? packed_code : api::nibble(from, place.code(r, k));
+            data[size_t(k / 2)] |= uint8_t(code << k % 2 * 4);
+        }
+        for (int64_t g = 0; g < place.groups; ++g) {
+            const int64_t at = packed ? far.layout->scale_at(far.geometry, {r, g})
+                                      : place.scale(r, g);
+            const char *const scales = static_cast<const char *>(far.scale.data);
+            std::memcpy(&scale[size_t(g) * 4], scales + at * 4, 4);
             if (far.zero == nullptr) continue;
-            const int64_t place = far.layout->zero_at(far.geometry, {r, g});
-            zero[size_t(g / 2)] |= uint8_t(api::nibble(far.zero, place) << g % 2 * 4);
+            const int64_t zero_at = packed ? far.layout->zero_at(far.geometry, {r, g})
+                                           : place.zero(r, g);
+            zero[size_t(g / 2)] |= uint8_t(api::nibble(far.zero, zero_at) << g % 2 * 4);
         }
     }
     size_t bytes(qk_plane plane) const { return size_t(shape.plane_bytes[plane]) + 64; }
@@ -124,6 +132,7 @@ class HugeKernels : public ::testing::TestWithParam<Case> {
     qk::Launch launch(bool far) {
         qk::Launch launch = {};
         launch.device = here_;
+        launch.scratch = harness::dirty_scratch();
         launch.parallel = {far ? run_some : in_order, &sampler_, far ? INT32_MAX : 1};
         return launch;
     }
