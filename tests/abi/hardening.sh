@@ -17,11 +17,12 @@ for file in "$@"; do
     symbols=$("$readelf" --dyn-syms -W "$file")
     "$readelf" -hW "$file" | grep -q 'Type:  *DYN' || wrong "lies at a fixed address (no PIE)"
     echo "$segments" | grep -q GNU_RELRO || wrong "no GNU_RELRO: resolved addresses stay writable"
-    echo "$dynamic" | grep -Eq 'BIND_NOW|FLAGS_1.*NOW' || wrong "addresses are resolved late (no now)"
+    echo "$dynamic" | grep -Eq 'BIND_NOW|FLAGS_1.*NOW' ||
+        wrong "addresses are resolved late (no now)"
     echo "$dynamic" | grep -q TEXTREL && wrong "code is written when it is loaded (TEXTREL)"
     echo "$segments" | grep GNU_STACK | grep -q 'RWE' && wrong "the stack is executable"
-    echo "$segments" | grep -q GNU_STACK || wrong "nothing says that the stack is not executable"
-    echo "$segments" | grep -E '^ *LOAD' | grep -q 'RWE' && wrong "memory is writable and executable"
+    echo "$segments" | grep -q GNU_STACK || wrong "nothing says that the stack is not code"
+    echo "$segments" | grep -E '^ *LOAD' | grep -q 'RWE' && wrong "memory is writable code"
     echo "$symbols" | grep -q '__stack_chk_fail' || wrong "no frame is guarded (stack protector)"
     # musl has no such functions.
     if echo "$dynamic" | grep -q 'NEEDED.*libc\.so\.6'; then

@@ -45,8 +45,9 @@ TEST_F(Dialects, ActorderAsABoolean) {
 
 TEST_F(Dialects, ConfigGroupsThatDoNotAgree) {
     const auto group = [](const char *name, int size) {
-        return std::string("\"") + name + "\":{\"targets\":[\"Linear\"],\"weights\":{\"num_bits\":4,"
-               "\"type\":\"int\",\"symmetric\":true,\"strategy\":\"group\",\"group_size\":" +
+        return std::string("\"") + name +
+               "\":{\"targets\":[\"Linear\"],\"weights\":{\"num_bits\":4,\"type\":\"int\","
+               "\"symmetric\":true,\"strategy\":\"group\",\"group_size\":" +
                std::to_string(size) + "}}";
     };
     const auto config = [&](int first, int second) {
@@ -60,7 +61,8 @@ TEST_F(Dialects, ConfigGroupsThatDoNotAgree) {
 
 TEST_F(Dialects, GroupsLongerThanQkTakes) {
     const auto config = [](int64_t group) {
-        return "{\"quant_method\":\"gptq\",\"bits\":4,\"group_size\":" + std::to_string(group) + "}";
+        return "{\"quant_method\":\"gptq\",\"bits\":4,\"group_size\":" + std::to_string(group) +
+               "}";
     };
     takes(gptq(8, 4096, 4096), config(4096), QK_DIALECT_GPTQ_V1, 8, 4096, 4096);
     takes(gptq(8, 4104, 8192), config(8192), QK_DIALECT_GPTQ_V1, 8, 4104, QK_GROUP_ROW);

@@ -78,7 +78,7 @@ struct Near {
             return;
         }
         const api::Place place = {c.layout, kN, kK, shape.geometry.groups_per_row};
-        const bool packed = c.layout == qk::kLayoutRows8;  // docs/formats.md leaves it to the device
+        const bool packed = c.layout == qk::kLayoutRows8;  // the device's own form
         for (int64_t k = 0; k < kK; ++k) {
             uint8_t packed_code = 0;
             if (packed) far.layout->load(far.geometry, from, r, k, 1, &packed_code);

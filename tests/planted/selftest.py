@@ -1,5 +1,5 @@
-"""tools/count_tests counts skips apart, with each reason once; tools/plant_bugs says which texts are
-gone and which bugs change nothing."""
+"""tools/count_tests counts skips apart, with each reason once; tools/plant_bugs says which texts
+are gone and which bugs change nothing."""
 import importlib.machinery
 import importlib.util
 import pathlib
