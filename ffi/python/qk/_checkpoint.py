@@ -1,4 +1,4 @@
-"""Checkpoint files: layers in, layers out."""
+"""Checkpoint files: layers in."""
 from __future__ import annotations
 
 import ctypes
@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ._abi import CONSTANTS, DIALECTS, DTYPES, FORMATS, FORMAT_NAMES, STRUCTS, lib
+from ._abi import CONSTANTS, DIALECTS, DTYPES, FORMAT_NAMES, STRUCTS, lib
 from ._checks import INT32_MAX, Handle, integer, path_bytes, text
 from ._context import Context, current_context
 from ._errors import CallError, make_error, refuse
+from ._files import Message
 from ._linear import Layer
-from ._tensor import Tensor, asarray, lookup
+from ._tensor import Tensor
 
 _byref = ctypes.byref
 _DTYPE_NAMES = {value: name for name, value in DTYPES.items()}
@@ -22,22 +23,6 @@ _NUMPY = {"bool": np.bool_, "u8": np.uint8, "i8": np.int8, "i16": np.int16, "u16
           "f16": np.float16, "bf16": np.uint16, "i32": np.int32, "u32": np.uint32,
           "f32": np.float32, "c64": np.complex64, "f64": np.float64, "i64": np.int64,
           "u64": np.uint64}
-_STORED = {np.dtype(kind): name for name, kind in _NUMPY.items() if name != "bf16"}
-
-
-class _Message:
-    """A qk_io_message and the exception it becomes."""
-
-    def __init__(self) -> None:
-        self.struct = STRUCTS["qk_io_message"]()
-        self.reference = _byref(self.struct)
-
-    def call(self, function: Any, *arguments: Any) -> str:
-        """Returns the note that a successful call may leave."""
-        status = function(*arguments, self.reference)
-        if status:
-            raise make_error(status, self.struct.text)
-        return self.struct.text.decode("utf-8", "replace")  # type: ignore[no-any-return]
 
 
 class LayerInfo(NamedTuple):
@@ -71,7 +56,7 @@ class Checkpoint(Handle, Mapping[str, Layer]):
             abi_version=CONSTANTS["QK_ABI_VERSION"],
             flags=CONSTANTS["QK_CHECKPOINT_READ"] if read else 0)
         out = ctypes.c_void_p()
-        _Message().call(lib.qk_checkpoint_open, path_bytes(path), _byref(options), _byref(out))
+        Message().call(lib.qk_checkpoint_open, path_bytes(path), _byref(options), _byref(out))
         self._handle, self._context = out.value, context
         self._flags = CONSTANTS["QK_LOAD_IN_PLACE"] if in_place else 0
         self.path = os.fspath(path)
@@ -102,7 +87,7 @@ class Checkpoint(Handle, Mapping[str, Layer]):
         context = self._context or current_context()
         weight, bias = ctypes.c_void_p(), ctypes.c_void_p()
         with context._lock:
-            _Message().call(lib.qk_checkpoint_load, self.handle, context._handle,
+            Message().call(lib.qk_checkpoint_load, self.handle, context._handle,
                             text(name, "layer"), self._flags, _byref(weight), _byref(bias))
         keep = self if self._flags else None
         return Layer(Tensor(weight.value or 0, context, keep),
@@ -126,7 +111,7 @@ class Checkpoint(Handle, Mapping[str, Layer]):
 
     def verify(self, name: str) -> str:
         """Raises where a scale, offset or bias is not finite; returns a note, mostly ""."""
-        return _Message().call(lib.qk_checkpoint_verify_layer, self.handle,
+        return Message().call(lib.qk_checkpoint_verify_layer, self.handle,
                                text(name, "layer"))
 
     def tensor(self, name: str) -> np.ndarray[Any, Any]:
@@ -190,76 +175,3 @@ def load(path: str | os.PathLike[str], *, device: str = "cpu", index: int = 0,
     if context is None and (device, index) != ("cpu", 0):
         context = current_context(device, index)
     return Checkpoint(path, context=context, in_place=in_place, read=read)
-
-
-def _dialect_of(tensor: Tensor) -> str:
-    return {"nf4": "bitsandbytes", "fp4_bnb": "bitsandbytes", "u4_affine": "compressed_tensors"
-            }.get(tensor.format, "dense")
-
-
-def _declare(writer: int, name: str, array: np.ndarray[Any, Any], format: str | None) -> None:
-    dtype = format or _STORED.get(array.dtype)
-    if dtype is None:
-        raise refuse("FORMAT", f"{name}: safetensors files of qk hold no {array.dtype}")
-    shape = (ctypes.c_int64 * max(1, array.ndim))(*array.shape)
-    _Message().call(lib.qk_writer_declare, writer, text(name, "layer"), DTYPES[dtype], array.ndim,
-                    shape)
-
-
-def save(path: str | os.PathLike[str], layers: Mapping[str, Any], *,
-         dense_format: str | None = None, metadata: Mapping[str, str] | None = None,
-         config: bool = False) -> None:
-    """Writes layers to a safetensors file, as bitsandbytes and compressed-tensors store them.
-
-    layers: {"model.layers.0.mlp.up_proj": Layer or quantized Tensor, ...}; other arrays are
-    stored under the name given. dense_format: what the file says the weights were ("f16" unless a
-    Layer knows). config: also config.json beside it, as Python's loaders need it. The file at
-    path changes at the end, at once, or not at all.
-    """
-    out = ctypes.c_void_p()
-    message = _Message()
-    message.call(lib.qk_writer_create, path_bytes(path), None, _byref(out))
-    writer = out.value or 0
-    plain: dict[str, tuple[np.ndarray[Any, Any], str | None]] = {}
-    whole: dict[str, Tensor] = {}
-    described: tuple[int, Any, int] | None = None
-    try:
-        for key, value in (metadata or {}).items():
-            message.call(lib.qk_writer_metadata, writer, text(key, "metadata"),
-                         text(value, f"metadata[{key!r}]"))
-        for name, item in layers.items():
-            weight = item.weight if isinstance(item, Layer) else item
-            if isinstance(item, Layer) and item.bias is not None:
-                bias = asarray(item.bias, name=f"{name}.bias")
-                plain[f"{name}.bias"] = bias.plane("data"), bias.format
-            if not isinstance(weight, Tensor):
-                dense = asarray(weight, name=name)
-                plain[name] = dense.plane("data"), dense.format
-                continue
-            known = getattr(item, "dense_format", None) or dense_format
-            before = lookup(FORMATS, known or (weight.format if weight.is_dense else "f16"),
-                            "dense_format")
-            dialect = DIALECTS[_dialect_of(weight)]
-            message.call(lib.qk_writer_declare_layer, writer, dialect, text(name, "layer"),
-                         _byref(weight.desc), before)
-            whole[name] = weight
-            if described is None or not weight.is_dense:
-                described = dialect, weight.desc, before
-        for name, (array, format) in plain.items():
-            _declare(writer, name, array, format)
-        for name, weight in whole.items():
-            with weight.context._lock:
-                message.call(lib.qk_writer_write_layer, writer, weight.context._handle,
-                             text(name, "layer"), weight.handle)
-        for name, (array, _) in plain.items():
-            message.call(lib.qk_writer_write, writer, text(name, "layer"), array.ctypes.data,
-                         array.nbytes)
-        message.call(lib.qk_writer_finish, writer)
-    finally:
-        lib.qk_writer_destroy(writer)
-    if config and described is not None:
-        kept = [text(name, "layer") for name, weight in whole.items() if weight.is_dense]
-        names = (ctypes.c_char_p * max(1, len(kept)))(*kept)
-        target = os.path.join(os.path.dirname(os.fspath(path)), "config.json")
-        message.call(lib.qk_checkpoint_write_config, None, os.fsencode(target), described[0],
-                     _byref(described[1]), described[2], names, len(kept))

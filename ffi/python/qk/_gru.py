@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from ._abi import CONSTANTS, STRUCTS, lib
 from ._checks import INT32_MAX, INT64_MAX, Handle, integer, path_bytes
 from ._context import Context, current_context
 from ._errors import refuse
+from ._files import write_bytes
 from ._tensor import Tensor, asarray, context_for, lookup
 
 _byref = ctypes.byref
@@ -233,9 +233,9 @@ class GRU(Handle):
         self.context.call_for(lib.qk_gru_save, self.handle, buffer, size.value, _byref(size))
         return buffer.raw
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """tobytes() to a file."""
-        Path(os.fsdecode(path_bytes(path))).write_bytes(self.tobytes())
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """tobytes() to a file, whole or not at all; overwrite: replaces one that is there."""
+        write_bytes(path, self.tobytes(), overwrite)
 
     def close(self) -> None:
         """Gives the handle back; states made from it can be read and written, but not run."""
