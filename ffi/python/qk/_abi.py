@@ -17,7 +17,7 @@ _HERE = Path(__file__).resolve().parent
 _SCALARS: dict[str, Any] = {
     "int8_t": ctypes.c_int8, "int32_t": ctypes.c_int32, "uint32_t": ctypes.c_uint32,
     "int64_t": ctypes.c_int64, "uint64_t": ctypes.c_uint64, "size_t": ctypes.c_size_t,
-    "float": ctypes.c_float, "char": ctypes.c_char,
+    "float": ctypes.c_float, "double": ctypes.c_double, "char": ctypes.c_char,
 }
 
 
