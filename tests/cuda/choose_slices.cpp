@@ -78,6 +78,26 @@ TEST(CudaChoose, SlicesShareTheirWarps) {
     }
 }
 
+// A stage has room for the scales of every group that its columns touch, wherever a run starts.
+TEST(CudaChoose, SlicesHaveRoomForGroupsThatRunsStartInside) {
+    for (int32_t group_shift = 4; group_shift <= 12; ++group_shift) {
+        for (int32_t slices = 1; slices <= qk::cuda::kSlicesWarps; ++slices) {
+            const SlicesSizes sizes = {230 * 1024, group_shift, 32, 8, 2, 16};
+            const SlicesStage stage = qk::cuda::slices_stage(1, slices, 16, sizes);
+            const int64_t columns = int64_t{slices} * qk::cuda::kSlicesColumns;
+            int64_t most = 0;
+            for (int64_t first = 0; first < (1 << 13); first += qk::cuda::kSlicesColumns) {
+                const int64_t last = first + columns - 1;
+                most = std::max(most, (last >> group_shift) - (first >> group_shift) + 1);
+            }
+            EXPECT_GE(stage.groups, most) << "groups of 2^" << group_shift << ", " << slices;
+            EXPECT_LE(stage.groups, most + 1);
+            EXPECT_GE(stage.zeros - stage.scales, 2 * most * sizes.scale_bytes);
+            EXPECT_GE(stage.x - stage.zeros, 2 * most * sizes.zero_bytes);
+        }
+    }
+}
+
 // Every row of tiles is of one cluster, every chunk of one of its blocks, no block has more than
 // its warps take, and the sums fit where the stages were.
 TEST(CudaChoose, SlicesMeetEveryChunkOnce) {

@@ -4,13 +4,10 @@
 
 namespace cuda_test {
 
-// NaN as floats of any width: who reads past a plane's end shows, even where it is times zero.
-static constexpr uint8_t kCanaryByte = 0xff;
-
-DeviceBuffer::DeviceBuffer(const std::vector<uint8_t> &bytes, size_t offset)
-    : bytes_(bytes.size()), offset_(offset) {
+DeviceBuffer::DeviceBuffer(const std::vector<uint8_t> &bytes, size_t offset, uint8_t canary)
+    : bytes_(bytes.size()), offset_(offset), canary_(canary) {
     if (bytes.empty()) return;
-    std::vector<uint8_t> all(bytes.size() + offset + 2 * kCanary, kCanaryByte);
+    std::vector<uint8_t> all(bytes.size() + offset + 2 * kCanary, canary);
     std::copy(bytes.begin(), bytes.end(), all.begin() + long(kCanary + offset));
     void *pointer = nullptr;
     EXPECT_EQ(cudaMalloc(&pointer, all.size()), cudaSuccess);
@@ -24,10 +21,10 @@ std::vector<uint8_t> DeviceBuffer::read() const {
     EXPECT_EQ(cudaMemcpy(all.data(), base_, all.size(), cudaMemcpyDeviceToHost), cudaSuccess);
     const size_t first = kCanary + offset_;
     for (size_t i = 0; i < first; ++i) {
-        EXPECT_EQ(all[i], kCanaryByte) << first - i << " bytes before the plane";
+        EXPECT_EQ(all[i], canary_) << first - i << " bytes before the plane";
     }
     for (size_t i = first + bytes_; i < all.size(); ++i) {
-        EXPECT_EQ(all[i], kCanaryByte) << i - first - bytes_ << " bytes past the plane";
+        EXPECT_EQ(all[i], canary_) << i - first - bytes_ << " bytes past the plane";
     }
     return {all.begin() + long(first), all.begin() + long(first + bytes_)};
 }
@@ -51,8 +48,11 @@ qk::Weight HostWeight::view() {
     return view_of(shape, pointers);
 }
 
-DeviceWeight::DeviceWeight(const HostWeight &from, size_t offset) : shape(from.shape) {
-    for (int i = 0; i < QK_PLANE_COUNT; ++i) planes[i] = DeviceBuffer(from.planes[i], offset);
+DeviceWeight::DeviceWeight(const HostWeight &from, size_t offset, uint8_t canary)
+    : shape(from.shape) {
+    for (int i = 0; i < QK_PLANE_COUNT; ++i) {
+        planes[i] = DeviceBuffer(from.planes[i], offset, canary);
+    }
 }
 
 qk::Weight DeviceWeight::view() const {

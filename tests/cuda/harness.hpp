@@ -21,16 +21,20 @@ namespace cuda_test {
 
 using Rng = std::mt19937_64;
 
-// Device memory with canaries on both sides; `offset` bytes past a 256-byte boundary.
+// Device memory with canaries on both sides; `offset` bytes past a 256-byte boundary. 0xff: NaN as
+// floats of any width, so that reading past the end shows even where it is times zero; what only
+// sets bits shows on 0.
 class DeviceBuffer {
   public:
     DeviceBuffer() = default;
-    explicit DeviceBuffer(const std::vector<uint8_t> &bytes, size_t offset = 0);
+    explicit DeviceBuffer(const std::vector<uint8_t> &bytes, size_t offset = 0,
+                          uint8_t canary = 0xff);
     DeviceBuffer(DeviceBuffer &&other) noexcept { *this = std::move(other); }
     DeviceBuffer &operator=(DeviceBuffer &&other) noexcept {
         std::swap(base_, other.base_);
         std::swap(bytes_, other.bytes_);
         std::swap(offset_, other.offset_);
+        std::swap(canary_, other.canary_);
         return *this;
     }
     ~DeviceBuffer() { cudaFree(base_); }
@@ -41,6 +45,7 @@ class DeviceBuffer {
     static constexpr size_t kCanary = 256;
     uint8_t *base_ = nullptr;
     size_t bytes_ = 0, offset_ = 0;
+    uint8_t canary_ = 0xff;
 };
 
 struct HostWeight {
@@ -54,7 +59,7 @@ struct DeviceWeight {
     qk::Shape shape;
     DeviceBuffer planes[QK_PLANE_COUNT];
 
-    DeviceWeight(const HostWeight &from, size_t offset = 0);
+    DeviceWeight(const HostWeight &from, size_t offset = 0, uint8_t canary = 0xff);
     qk::Weight view() const;
 };
 

@@ -34,7 +34,7 @@ void check_quantize(const qk_tensor_desc &desc, qk_format from, std::vector<uint
                     Rng &rng) {
     HostWeight expected = random_weight(desc, rng);
     const int64_t n = desc.shape[0], k = desc.shape[1];
-    const DeviceWeight to(expected);  // a table, and bytes that must all be replaced
+    const DeviceWeight to(expected, 0, 0);  // a table, and bytes that must all be replaced
     const DeviceBuffer device_dense(dense);
     const qk::Format *const type = qk::find_format(from);
     ASSERT_EQ(qk::cpu::kQuantizeGeneric.run({{type, n, k, dense.data()}, expected.view()},
@@ -87,6 +87,68 @@ TEST(CudaQuantize, EqualsTheCpu) {
     for (const qk_format format : {QK_FORMAT_LUT8, QK_FORMAT_S8}) {
         check_quantize(weight_desc(format, QK_FORMAT_F32, QK_LAYOUT_ROW, 64, 7, 150),
                        QK_FORMAT_F32, awkward_floats(QK_FORMAT_F32, 7 * 150, rng), rng);
+    }
+}
+
+// Codes of values on both sides of a threshold, and on it, where a group's scale is 1: not what the
+// CPU's kernels say, but the codebook and the rules for ties.
+void check_ties(qk_format format, float absmax, const std::vector<uint8_t> &ascending,
+                bool to_even) {
+    const qk::Format *const f = qk::find_format(format);
+    std::vector<float> values;
+    std::vector<uint8_t> codes;
+    for (size_t i = 0; i + 1 < ascending.size(); ++i) {
+        const uint8_t low = ascending[i], high = ascending[i + 1];
+        const float tie = (f->value(low) + f->value(high)) / 2;
+        const float next[] = {std::nextafter(tie, -10.0f), tie, std::nextafter(tie, 10.0f)};
+        const bool up = to_even && low % 2 != 0;
+        const uint8_t expected[] = {low, up ? high : low, high};
+        values.insert(values.end(), next, next + 3);
+        codes.insert(codes.end(), expected, expected + 3);
+    }
+    const uint8_t largest = f->value(ascending.back()) == absmax ? ascending.back() : ascending[0];
+    do {
+        values.push_back(f->value(largest));
+        codes.push_back(largest);
+    } while (values.size() % 64 != 0);
+    const int64_t k = int64_t(values.size());
+    HostWeight w = empty_weight(
+        weight_desc(format, QK_FORMAT_F32, QK_LAYOUT_ROW_HIGH, QK_GROUP_ROW, 1, k), 0, 0);
+    const DeviceWeight to(w);
+    std::vector<uint8_t> bytes(values.size() * 4);
+    memcpy(bytes.data(), values.data(), bytes.size());
+    const DeviceBuffer from(bytes);
+    const qk::QuantizeArgs args = {{qk::find_format(QK_FORMAT_F32), 1, k, from.data()}, to.view()};
+    qk::ErrorText error = {};
+    ASSERT_EQ(qk::cuda::kQuantizeGeneric.run(args, device_launch(&error)), QK_OK) << error.text;
+    EXPECT_EQ(float_at(QK_FORMAT_F32, to.planes[QK_PLANE_SCALE].read(), 0), 1.0f);
+    const std::vector<uint8_t> actual = to.planes[QK_PLANE_DATA].read();
+    for (size_t i = 0; i < codes.size(); ++i) {
+        EXPECT_EQ(actual[i / 2] >> (i % 2 == 0 ? 4 : 0) & 15, codes[i])
+            << f->name << ", value " << values[i];
+    }
+}
+
+TEST(CudaQuantize, TiesFollowTheRules) {
+    QK_NEEDS_DEVICE();
+    check_ties(QK_FORMAT_NF4, 1, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, false);
+    // Signs and magnitudes; of the two zeros the one with a sign is for small positive values.
+    check_ties(QK_FORMAT_FP4_BNB, 1, {11, 10, 13, 12, 15, 14, 9, 0}, false);
+    check_ties(QK_FORMAT_FP4_BNB, 1, {8, 1, 6, 7, 4, 5, 2, 3}, false);
+    check_ties(QK_FORMAT_FP4_E2M1, 6, {0, 1, 2, 3, 4, 5, 6, 7}, true);
+}
+
+// An odd run of codes ends with the code of 0; an even one has no byte behind it.
+TEST(CudaQuantize, PadsOnlyAnOddRun) {
+    QK_NEEDS_DEVICE();
+    Rng rng(33);
+    for (const qk_format format : {QK_FORMAT_NF4, QK_FORMAT_FP4_BNB, QK_FORMAT_FP4_E2M1}) {
+        for (const auto &[n, k] : {std::pair<int64_t, int64_t>{2, 16}, {3, 22}, {3, 15}, {1, 64}}) {
+            SCOPED_TRACE(std::to_string(n).append(" x ").append(std::to_string(k)));
+            check_quantize(
+                weight_desc(format, QK_FORMAT_F32, QK_LAYOUT_ROW_HIGH, 16, n, k, false, true),
+                QK_FORMAT_F32, random_floats(QK_FORMAT_F32, n * k, rng), rng);
+        }
     }
 }
 

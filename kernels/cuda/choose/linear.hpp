@@ -71,9 +71,15 @@ constexpr LinearPath choose_linear(const LinearCase &c) {
     return c.direct ? LinearPath::kDirect : c.lanes ? LinearPath::kLanes : LinearPath::kGeneric;
 }
 
+// What slabs of rows may take of the workspace; less where a test wants several of a small weight.
+#if !defined(QK_CUDA_SLAB_BYTES)
+constexpr int64_t kRepackBytes = int64_t{256} << 20, kSlabBytes = int64_t{64} << 20;
+#else
+constexpr int64_t kRepackBytes = QK_CUDA_SLAB_BYTES, kSlabBytes = QK_CUDA_SLAB_BYTES;
+#endif
+
 // A slab's rows are whole blocks of every cut of gemm/ (choose/gemm.hpp).
 constexpr int64_t kRepackStep = 768;
-constexpr int64_t kRepackBytes = int64_t{256} << 20;
 
 // Rows of a slab; slabs are of about one size. `step_bytes`: what kRepackStep rows take packed.
 constexpr int64_t plan_repack(int64_t n, int64_t step_bytes) {
@@ -87,8 +93,6 @@ struct PrefillPlan {
     int64_t slab_rows;
     int64_t slab_bytes, bias_bytes;  // of the workspace, before the library's own part
 };
-
-constexpr int64_t kSlabBytes = int64_t{64} << 20;
 
 // Slabs are multiples of 256 rows: whole tiles of every layout and of the library's kernels.
 constexpr PrefillPlan plan_prefill(int64_t n, int64_t k, int64_t value_bytes) {

@@ -49,6 +49,7 @@ static void multiply(const LtProduct &p) {
 }
 
 Status lt_multiply(void *, const LtProduct &p, const Launch &launch) {
+    ++state.asked;
     if (state.refuses) return QK_ERROR_UNSUPPORTED;
     ++state.products;
     if (state.status == QK_OK) mock::enqueue(stream_of(launch), [p] { multiply(p); });

@@ -59,33 +59,33 @@ class CudaPrefill : public ::testing::Test {
     }
 
     // w[r, c] = (code - 8) * 2, x[i, c] = i % 3 - 1, bias[r] = r: y is a sum of small integers.
-    qk_status multiply(std::vector<uint16_t> *y) {
+    qk_status multiply(std::vector<uint16_t> *y, int64_t n = kN) {
         qk_tensor *const x = make(QK_FORMAT_F16, kM, kK);
-        qk_tensor *const w = make(QK_FORMAT_U4_AFFINE, kN, kK);
-        qk_tensor *const bias = make(QK_FORMAT_F32, 1, kN);
-        qk_tensor *const out = make(QK_FORMAT_F16, kM, kN);
-        std::vector<uint16_t> values(kM * kK), scales(kN * kK / 32, qk::f16_from_f32(2.0f));
-        std::vector<uint8_t> codes(kN * kK / 2);
-        std::vector<float> biases(kN);
+        qk_tensor *const w = make(QK_FORMAT_U4_AFFINE, n, kK);
+        qk_tensor *const bias = make(QK_FORMAT_F32, 1, n);
+        qk_tensor *const out = make(QK_FORMAT_F16, kM, n);
+        std::vector<uint16_t> values(kM * kK), scales(n * kK / 32, qk::f16_from_f32(2.0f));
+        std::vector<uint8_t> codes(n * kK / 2);
+        std::vector<float> biases(n);
         for (int64_t i = 0; i < kM * kK; ++i) values[i] = qk::f16_from_f32(float(i / kK % 3 - 1));
-        for (int64_t i = 0; i < kN * kK / 2; ++i) codes[i] = uint8_t(i * 37);
-        for (int64_t i = 0; i < kN; ++i) biases[i] = float(i);
+        for (int64_t i = 0; i < n * kK / 2; ++i) codes[i] = uint8_t(i * 37 + i / kK * 11);
+        for (int64_t i = 0; i < n; ++i) biases[i] = float(i);
         upload(x, QK_PLANE_DATA, values);
         upload(w, QK_PLANE_DATA, codes);
         upload(w, QK_PLANE_SCALE, scales);
         upload(bias, QK_PLANE_DATA, biases);
         const qk_status status = qk_linear(context_, x, w, bias, out);
         if (status != QK_OK) return status;
-        y->assign(kM * kN, 0);
-        EXPECT_EQ(qk_tensor_download(context_, out, QK_PLANE_DATA, y->data(), kM * kN * 2), QK_OK);
+        y->assign(kM * n, 0);
+        EXPECT_EQ(qk_tensor_download(context_, out, QK_PLANE_DATA, y->data(), kM * n * 2), QK_OK);
         for (int64_t i = 0; i < kM; ++i) {
-            for (int64_t r = 0; r < kN; ++r) {
+            for (int64_t r = 0; r < n; ++r) {
                 int sum = int(r);
                 for (int64_t c = 0; c < kK; ++c) {
                     const int64_t at = r * kK + c;
                     sum += ((codes[at / 2] >> at % 2 * 4 & 15) - 8) * 2 * int(i % 3 - 1);
                 }
-                EXPECT_EQ(qk::f32_from_f16((*y)[i * kN + r]), float(sum)) << i << " " << r;
+                EXPECT_EQ(qk::f32_from_f16((*y)[i * n + r]), float(sum)) << i << " " << r;
                 if (HasFailure()) return QK_OK;
             }
         }
@@ -105,6 +105,25 @@ TEST_F(CudaPrefill, LargeBatchesGoThroughTheLibrary) {
     std::vector<uint16_t> y;
     EXPECT_EQ(multiply(&y), QK_OK);
     EXPECT_EQ(fake_library::state.products, 1);
+}
+
+// Slabs are 256 rows here: each has its own rows of w, of the bias, and columns of y.
+TEST_F(CudaPrefill, SlabsMeetTheirRows) {
+    open(kEnough);
+    std::vector<uint16_t> y;
+    EXPECT_EQ(multiply(&y, 600), QK_OK);
+    EXPECT_EQ(fake_library::state.products, 3);
+}
+
+// Rows of y that are no multiple of 16 bytes: the library is not asked.
+TEST_F(CudaPrefill, OddStridesAreForOtherKernels) {
+    open(kEnough);
+    for (const int64_t n : {36, 42, 52}) {
+        std::vector<uint16_t> y;
+        EXPECT_EQ(multiply(&y, n), QK_OK) << n;
+        EXPECT_EQ(fake_library::state.products, 0) << n;
+        EXPECT_EQ(fake_library::state.asked, 0) << n;
+    }
 }
 
 TEST_F(CudaPrefill, TheWorkspaceQueryIsWhatItTakes) {
