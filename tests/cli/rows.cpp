@@ -35,7 +35,9 @@ Whole read(const Checkpoint &checkpoint, const Context &context, const qk_layer 
 }
 
 TEST(LayerRows, BlocksOfAnySizeAreTheWholeLayer) {
-    const Context context = create_context(1);
+    CommonOptions common;
+    common.threads = 1;
+    const Context context = create_context(common);
     int64_t layers = 0, blocks = 0;
     for (const auto &entry : std::filesystem::directory_iterator(QK_GOLDEN_DATA)) {
         if (!std::filesystem::exists(entry.path() / "config.json")) continue;

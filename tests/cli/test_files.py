@@ -90,7 +90,7 @@ class Failures(Shimmed):
         def prepare():
             shutil.rmtree(out, ignore_errors=True)
             shard(out)
-            os.chmod(out / "config.json", 0o600)
+            os.chmod(out / "config.json", 0o640)
 
         self.sweep(["dequantize", out, out, "--force", "-q"], prepare, out,
                    self.CALLS)
