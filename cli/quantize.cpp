@@ -5,6 +5,7 @@
 #include "json.hpp"
 #include "layers.hpp"
 #include "output.hpp"
+#include "quantize_layer.hpp"
 #include "scan.hpp"
 
 namespace {
@@ -158,43 +159,6 @@ void refuse_not_finite(const Checkpoint &checkpoint, const qk_layer &layer) {
                                " values are NaN or infinite, which no scale can hold");
 }
 
-// Finite weights can still be too large for the type of the scales, or for their mean.
-void refuse_overflow(const Context &context, const Job &job, const qk_tensor *quantized) {
-    const bool nested = job.desc.scale_format == QK_FORMAT_LUT8;
-    const qk_plane plane = nested ? QK_PLANE_SCALE_BIAS : QK_PLANE_SCALE;
-    size_t bytes = 0;
-    check(qk_tensor_plane_bytes(&job.desc, plane, &bytes), job.layer.name, nullptr);
-    std::vector<char> scales(bytes);
-    check(qk_tensor_download(context.get(), quantized, plane, scales.data(), bytes),
-          job.layer.name, qk_context_error(context.get()));
-    const qk_dtype dtype = nested ? QK_DTYPE_F32 : dtype_of(job.desc.scale_format);
-    if (count_values(dtype, scales.data(), static_cast<int64_t>(bytes)).infinite == 0) return;
-    throw Failure(kFailed, std::string(job.layer.name) +
-                               ": weights so large that their scales overflow to infinity");
-}
-
-void quantize_layer(const Checkpoint &checkpoint, const Context &context, const Job &job,
-                    const Output &output) {
-    refuse_not_finite(checkpoint, job.layer);
-    const LoadedLayer dense = load_layer(checkpoint, context, job.layer.name, QK_LOAD_IN_PLACE);
-    qk_tensor *created = nullptr;
-    check(qk_tensor_create(context.get(), &job.desc, &created), job.layer.name,
-          qk_context_error(context.get()));
-    const Tensor quantized(created);
-    if (job.desc.scale_format == QK_FORMAT_LUT8) {
-        float table[256];
-        check(qk_dynamic_table(table), "table", nullptr);
-        check(qk_tensor_upload(context.get(), created, QK_PLANE_SCALE_CODE, table, sizeof table),
-              job.layer.name, qk_context_error(context.get()));
-    }
-    check(qk_quantize(context.get(), dense.weight.get(), created), job.layer.name,
-          qk_context_error(context.get()));
-    refuse_overflow(context, job, created);
-    qk_io_message message = {};
-    check(qk_writer_write_layer(output.writer(), context.get(), job.layer.name, created, &message),
-          "", message.text);
-}
-
 void write_config(const Scheme &scheme, const Checkpoint &checkpoint, const Plan &plan,
                   const Output &output) {
     std::vector<const char *> kept;
@@ -260,8 +224,9 @@ ExitCode run_quantize(const CommonOptions &common, const QuantizeOptions &given)
         Progress progress(common, plan.bytes_in);
         for (const qk_file_tensor &tensor : plan.copy) write_copy(output, tensor, &progress);
         for (const Job &job : plan.jobs) {
-            progress.advance(job.layer.bytes, job.layer.name);
-            quantize_layer(checkpoint, context, job, output);
+            progress.advance(0, job.layer.name);
+            refuse_not_finite(checkpoint, job.layer);
+            quantize_layer(checkpoint, context, job.layer, job.desc, output.writer(), &progress);
         }
         if (output.has_config()) write_config(scheme, checkpoint, plan, output);
         output.commit();

@@ -42,13 +42,16 @@ int64_t codes_between_cuts(const qk_tensor_desc &desc) {
     return std::lcm(desc.scale_format == QK_FORMAT_LUT8 ? group * per : group, int64_t{2});
 }
 
-// Rows between two places where the planes can be cut.
+}  // namespace
+
 int64_t rows_between_cuts(const qk_tensor_desc &desc) {
     if (is_dense(desc)) return 1;
     if (desc.layout != QK_LAYOUT_ROW_HIGH) return 8;
     const int64_t codes = codes_between_cuts(desc);
     return codes / std::gcd(codes, desc.shape[1]);
 }
+
+namespace {
 
 // Layouts that no dialect loads as yet are one block.
 bool can_be_cut(const qk_tensor_desc &desc) {
@@ -66,18 +69,6 @@ int64_t rows_of_block(const qk_tensor_desc &desc, int64_t weights) {
     const int64_t fit = std::max<int64_t>(1, weights / std::max<int64_t>(1, desc.shape[1]));
     if (cut <= fit) return fit / cut * cut;
     return desc.layout == QK_LAYOUT_ROW_HIGH && desc.group_size > 0 ? fit : cut;
-}
-
-Tensor wrap(const Context &context, const RowBlock &block) {
-    void *planes[QK_PLANE_COUNT];
-    // READ_ONLY is what makes casting const away true.
-    for (int i = 0; i < QK_PLANE_COUNT; ++i) planes[i] = const_cast<void *>(block.planes[i]);
-    qk_tensor_desc desc = block.desc;
-    desc.flags |= QK_TENSOR_READ_ONLY;
-    qk_tensor *tensor = nullptr;
-    check(qk_tensor_wrap(context.get(), &desc, planes, QK_PLANE_COUNT, &tensor), "rows",
-          qk_context_error(context.get()));
-    return Tensor(tensor);
 }
 
 int64_t weights_of(const RowBlock &block) { return block.desc.shape[0] * block.desc.shape[1]; }
@@ -141,10 +132,22 @@ void LayerRows::cut_plane(qk_plane plane, RowBlock *block) {
     block->planes[plane] = data;
 }
 
+Tensor LayerRows::tensor(const RowBlock &block) const {
+    void *planes[QK_PLANE_COUNT];
+    // READ_ONLY is what makes casting const away true.
+    for (int i = 0; i < QK_PLANE_COUNT; ++i) planes[i] = const_cast<void *>(block.planes[i]);
+    qk_tensor_desc desc = block.desc;
+    desc.flags |= QK_TENSOR_READ_ONLY;
+    qk_tensor *made = nullptr;
+    check(qk_tensor_wrap(context_.get(), &desc, planes, QK_PLANE_COUNT, &made), name_,
+          qk_context_error(context_.get()));
+    return Tensor(made);
+}
+
 const char *LayerRows::decode(const RowBlock &block, qk_format format) {
     const int64_t size = element_bytes(format);
     values_.resize(static_cast<size_t>(weights_of(block) * size));
-    const Tensor from = wrap(context_, block);
+    const Tensor from = tensor(block);
     const Tensor to = wrap_dense(context_, format, block.desc.shape[0], block.desc.shape[1],
                                  values_.data());
     check(qk_dequantize(context_.get(), from.get(), to.get()), name_,

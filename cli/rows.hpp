@@ -14,6 +14,9 @@ struct RowBlock {
     const void *planes[QK_PLANE_COUNT];
 };
 
+// Rows between two places where the planes of a tensor can be cut.
+int64_t rows_between_cuts(const qk_tensor_desc &desc);
+
 class LayerRows {
   public:
     static constexpr int64_t kBlockWeights = 1 << 22;  // 16 MiB in f32
@@ -29,6 +32,7 @@ class LayerRows {
     // The block's weights, row after row; valid until the next call.
     const float *decode_f32(const RowBlock &block);
     const char *decode(const RowBlock &block, qk_format format);  // of a quantized layer
+    Tensor tensor(const RowBlock &block) const;  // borrows what the block borrows
     // |scale| of every weight of the block.
     std::vector<float> decode_scales(const RowBlock &block);
     // Groups of the block whose scale is 0; 0 where scales are nested.

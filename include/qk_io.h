@@ -229,7 +229,10 @@ QK_API qk_status qk_writer_finish_all(qk_writer *const *writers, int64_t writer_
 QK_API qk_status qk_writer_declare_layer(qk_writer *writer, qk_dialect dialect, const char *layer,
                                          const qk_tensor_desc *desc, qk_format dense_format,
                                          qk_io_message *message);
-/* [allocates] [waits] */
+/* The layer, or some of its rows: call again for the rest, in order. A piece that is not the last
+ * ends between groups (second groups, with nested scales) and, in compressed-tensors, after a
+ * multiple of 8 rows; pieces with nested scales have the same SCALE_CODE and SCALE_BIAS.
+ * [allocates] [waits] */
 QK_API qk_status qk_writer_write_layer(qk_writer *writer, qk_context *context, const char *layer,
                                        const qk_tensor *tensor, qk_io_message *message);
 

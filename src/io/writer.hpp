@@ -19,6 +19,8 @@ struct OutgoingLayer {
     qk_dialect dialect;
     qk_tensor_desc desc;
     qk_format dense_format;
+    int64_t rows;     // written so far
+    uint64_t shared;  // digest of what all pieces of nested scales have in common
 };
 
 }  // namespace qk_io

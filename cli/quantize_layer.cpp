@@ -1,0 +1,150 @@
+#include "quantize_layer.hpp"
+
+#include <algorithm>
+
+#include "scan.hpp"
+
+namespace {
+
+struct Job {
+    const Context &context;
+    const qk_layer &layer;
+    const qk_tensor_desc &desc;
+    qk_writer *writer;
+};
+
+bool is_nested(const qk_tensor_desc &desc) { return desc.scale_format == QK_FORMAT_LUT8; }
+
+qk_tensor_desc some_rows(const qk_tensor_desc &desc, int64_t rows) {
+    qk_tensor_desc some = desc;
+    some.shape[0] = rows;
+    return some;
+}
+
+std::vector<char> download(const Job &job, const qk_tensor *tensor, qk_plane plane) {
+    qk_tensor_desc desc = QK_TENSOR_DESC_INIT;
+    check(qk_tensor_describe(tensor, &desc), job.layer.name, nullptr);
+    size_t bytes = 0;
+    check(qk_tensor_plane_bytes(&desc, plane, &bytes), job.layer.name, nullptr);
+    std::vector<char> content(bytes);
+    check(qk_tensor_download(job.context.get(), tensor, plane, content.data(), bytes),
+          job.layer.name, qk_context_error(job.context.get()));
+    return content;
+}
+
+// Finite weights can still be too large for the type of the scales, or for their mean.
+void refuse_overflow(const Job &job, const qk_tensor *quantized, qk_format scale_format) {
+    const bool nested = scale_format == QK_FORMAT_LUT8;
+    const std::vector<char> scales =
+        download(job, quantized, nested ? QK_PLANE_SCALE_BIAS : QK_PLANE_SCALE);
+    const qk_dtype dtype = nested ? QK_DTYPE_F32 : dtype_of(scale_format);
+    const int64_t bytes = static_cast<int64_t>(scales.size());
+    if (count_values(dtype, scales.data(), bytes).infinite == 0) return;
+    throw Failure(kFailed, std::string(job.layer.name) +
+                               ": weights so large that their scales overflow to infinity");
+}
+
+Tensor quantize(const Job &job, const qk_tensor *dense, const qk_tensor_desc &desc) {
+    qk_tensor *created = nullptr;
+    check(qk_tensor_create(job.context.get(), &desc, &created), job.layer.name,
+          qk_context_error(job.context.get()));
+    Tensor quantized(created);
+    if (is_nested(desc)) {
+        float table[256];
+        check(qk_dynamic_table(table), "table", nullptr);
+        check(qk_tensor_upload(job.context.get(), created, QK_PLANE_SCALE_CODE, table,
+                               sizeof table),
+              job.layer.name, qk_context_error(job.context.get()));
+    }
+    check(qk_quantize(job.context.get(), dense, created), job.layer.name,
+          qk_context_error(job.context.get()));
+    refuse_overflow(job, created, desc.scale_format);
+    return quantized;
+}
+
+void write(const Job &job, const qk_tensor *piece) {
+    qk_io_message message = {};
+    check(qk_writer_write_layer(job.writer, job.context.get(), job.layer.name, piece, &message),
+          "", message.text);
+}
+
+// The dense pieces of the layer, in order.
+template <class Use>
+void for_each_piece(const Job &job, LayerRows *rows, Progress *progress, Use use) {
+    for (int64_t at = 0; at < rows->rows();) {
+        const RowBlock block = rows->block(at);
+        const Tensor dense = rows->tensor(block);
+        use(block, dense.get());
+        progress->advance(job.layer.bytes * block.count / rows->rows(), job.layer.name);
+        at += block.count;
+    }
+}
+
+// All scales of the layer as one tensor: each is the only weight of its row, so that its row's
+// scale is the scale itself, and nested scales come out as for the whole layer.
+Tensor nest(const Job &job, std::vector<float> *scales) {
+    const int64_t count = static_cast<int64_t>(scales->size());
+    qk_tensor_desc desc = job.desc;
+    desc.shape[0] = count;
+    desc.shape[1] = 1;
+    desc.group_size = QK_GROUP_ROW;
+    desc.grouping = QK_GROUPING_ALONG_K;
+    const Tensor dense = wrap_dense(job.context, QK_FORMAT_F32, count, 1, scales->data());
+    return quantize(job, dense.get(), desc);
+}
+
+Tensor wrap(const Job &job, const qk_tensor_desc &desc, void *const *planes) {
+    qk_tensor *wrapped = nullptr;
+    check(qk_tensor_wrap(job.context.get(), &desc, planes, QK_PLANE_COUNT, &wrapped),
+          job.layer.name, qk_context_error(job.context.get()));
+    return Tensor(wrapped);
+}
+
+// The scales of all pieces are quantized together, so the pieces are quantized twice.
+void quantize_nested(const Job &job, LayerRows *rows, Progress *progress) {
+    qk_tensor_desc plain = job.desc;
+    plain.scale_format = QK_FORMAT_F32;
+    std::vector<float> scales;
+    for_each_piece(job, rows, progress, [&](const RowBlock &block, const qk_tensor *dense) {
+        const Tensor piece = quantize(job, dense, some_rows(plain, block.count));
+        const std::vector<char> bytes = download(job, piece.get(), QK_PLANE_SCALE);
+        const float *values = reinterpret_cast<const float *>(bytes.data());
+        scales.insert(scales.end(), values, values + bytes.size() / sizeof(float));
+    });
+    const Tensor nested = nest(job, &scales);
+    std::vector<char> codes = download(job, nested.get(), QK_PLANE_SCALE);
+    std::vector<char> seconds = download(job, nested.get(), QK_PLANE_SCALE2);
+    std::vector<char> table = download(job, nested.get(), QK_PLANE_SCALE_CODE);
+    std::vector<char> bias = download(job, nested.get(), QK_PLANE_SCALE_BIAS);
+    std::vector<char> data;
+    for_each_piece(job, rows, progress, [&](const RowBlock &block, const qk_tensor *dense) {
+        const int64_t weights = block.count * rows->columns();
+        const size_t group = static_cast<size_t>(block.begin * rows->columns() /
+                                                 job.desc.group_size);
+        data.resize(static_cast<size_t>(weights + 1) / 2);
+        void *planes[QK_PLANE_COUNT] = {data.data(), &scales[group]};
+        const Tensor piece = wrap(job, some_rows(plain, block.count), planes);
+        check(qk_quantize(job.context.get(), dense, piece.get()), job.layer.name,
+              qk_context_error(job.context.get()));
+        void *shared[QK_PLANE_COUNT] = {data.data(), &codes[group], nullptr,
+                                        &seconds[group / 256 * sizeof(float)], table.data(),
+                                        bias.data()};
+        write(job, wrap(job, some_rows(job.desc, block.count), shared).get());
+    });
+}
+
+}  // namespace
+
+void quantize_layer(const Checkpoint &checkpoint, const Context &context, const qk_layer &layer,
+                    const qk_tensor_desc &desc, qk_writer *writer, Progress *progress,
+                    int64_t piece_weights) {
+    const Job job = {context, layer, desc, writer};
+    const int64_t n = desc.shape[0], k = desc.shape[1], cut = rows_between_cuts(desc);
+    const int64_t fit = piece_weights / k / cut * cut;
+    LayerRows rows(checkpoint, context, layer, std::max(fit, cut) * k);
+    const bool one_piece = std::max(fit, cut) >= n;
+    if (is_nested(desc) && !one_piece) return quantize_nested(job, &rows, progress);
+    for_each_piece(job, &rows, progress, [&](const RowBlock &block, const qk_tensor *dense) {
+        write(job, quantize(job, dense, some_rows(desc, block.count)).get());
+    });
+}
