@@ -98,6 +98,20 @@ constexpr Kernel<GruArgs> const *kGru[] = {
 #endif
     &cpu::kGruGeneric,
 };
+constexpr Kernel<FloatProductArgs> const *kFloatProduct[] = {
+#if defined(QK_CPU_X86)
+    &cpu::kFloatProductAvx512,
+    &cpu::kFloatProductAvx2,
+#endif
+    &cpu::kFloatProductGeneric,  // aarch64's base has vectors
+};
+constexpr Kernel<FloatGatesArgs> const *kFloatGates[] = {
+#if defined(QK_CPU_X86)
+    &cpu::kFloatGatesAvx512,
+    &cpu::kFloatGatesAvx2,
+#endif
+    &cpu::kFloatGatesGeneric,
+};
 
 }  // namespace
 
@@ -118,6 +132,9 @@ constinit const Backend kCpuBackend = {
     kLinearBf16,
     kLinearInt8,
     {cpu::gru_pack_bytes, cpu::gru_pack_make, cpu::gru_room_bytes},
+    {},
+    kFloatProduct,
+    kFloatGates,
 };
 
 }  // namespace qk

@@ -12,6 +12,8 @@ extern const Kernel<RepackArgs> kRepackGeneric;
 extern const Kernel<LinearArgs> kLinearGeneric;
 extern const Kernel<LinearArgs> kLinearInt8Generic;
 extern const Kernel<GruArgs> kGruGeneric;
+extern const Kernel<FloatProductArgs> kFloatProductGeneric;
+extern const Kernel<FloatGatesArgs> kFloatGatesGeneric;
 
 #if defined(__x86_64__)
 extern const Kernel<DequantizeArgs> kDequantizeAvx2;
@@ -29,6 +31,8 @@ extern const Kernel<LinearArgs> kLinearInt8VnniBatch, kLinearInt8Vnni, kLinearIn
 extern const Kernel<LinearArgs> kLinearInt8VnniRows, kLinearInt8Avx2Batch;
 extern const Kernel<LinearArgs> kLinearBf16;
 extern const Kernel<GruArgs> kGruAvx512Vnni, kGruAvx2;
+extern const Kernel<FloatProductArgs> kFloatProductAvx512, kFloatProductAvx2;
+extern const Kernel<FloatGatesArgs> kFloatGatesAvx512, kFloatGatesAvx2;
 #elif defined(__aarch64__)
 extern const Kernel<DequantizeArgs> kDequantizeNeon;
 extern const Kernel<RepackArgs> kRepackNeon;

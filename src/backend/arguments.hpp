@@ -7,6 +7,7 @@
 #include "base/checked.hpp"
 #include "format/formats.hpp"
 #include "format/layouts.hpp"
+#include "gru/calibrate/float_gru.hpp"
 #include "gru/cell.hpp"
 #include "qk.h"
 
@@ -80,6 +81,23 @@ struct GruArgs {
     const void *packed;         // what GruPacking::make left, or null
     int64_t *clipped;           // [batch,QK_GRU_TENSOR_COUNT] codes cut, counted on; or null, which
                                 // the fast kernels ask for
+};
+
+// The float GRU of calibration, on the host: y [rows,outputs] = x [rows,count] W^T + bias. W is in
+// panels of rows side by side: [ceil(outputs / kFloatPanel)][count][kFloatPanel], zeros past the
+// last row, as past the last bias.
+constexpr int64_t kFloatPanel = gru::kFloatPanel;
+struct FloatProductArgs {
+    const float *panels, *bias, *x;
+    int64_t rows, count, outputs;
+    float *y;
+};
+
+// One step of it from its products [batch,3h]; everything else is [batch,h].
+struct FloatGatesArgs {
+    int64_t batch, units;
+    const float *ih, *hh, *h;
+    float *u_in, *u, *r_in, *r, *n_in, *n, *h_next;
 };
 
 // State (turns / kTurn) % 2 is the current one. A kernel whose blocks all read the whole state

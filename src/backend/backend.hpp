@@ -98,6 +98,8 @@ struct Backend {
     KernelList<LinearArgs> linear_bf16, linear_int8;
     GruPacking gru_packing = {};
     Session session = {};
+    KernelList<FloatProductArgs> float_product = {};  // the CPU's alone
+    KernelList<FloatGatesArgs> float_gates = {};
 };
 
 // Device number `index`, with all instruction sets of this processor that are allowed.

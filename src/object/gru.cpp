@@ -57,13 +57,15 @@ struct Carver {
 
 void carve_training(Carver *carver, int32_t c, int32_t h, bool with_histogram,
                     GruTraining *training) {
-    const int64_t rows = int64_t{3} * h;
+    const int64_t rows = int64_t{3} * h, padded = gru::panels_rows(rows);
     training->weights = {c,
                          h,
                          static_cast<float *>(carver->take(rows * c, 4)),
                          static_cast<float *>(carver->take(rows * h, 4)),
-                         static_cast<float *>(carver->take(rows, 4)),
-                         static_cast<float *>(carver->take(rows, 4))};
+                         static_cast<float *>(carver->take(padded, 4)),
+                         static_cast<float *>(carver->take(padded, 4)),
+                         static_cast<float *>(carver->take(padded * c, 4)),
+                         static_cast<float *>(carver->take(padded * h, 4))};
     training->ranges.x_sum = static_cast<double *>(carver->take(c, 8));
     training->ranges.h_sum = static_cast<double *>(carver->take(h, 8));
     training->ranges.histogram = static_cast<gru::Histogram *>(

@@ -16,6 +16,7 @@ namespace {
 using ll = long long;
 
 constexpr float kLargest = 1e15f;  // 65535 products of two such values stay finite in f32
+constexpr int64_t kRowsTogether = 64;  // of x that one product with W takes
 constexpr uint32_t kConfigFlags =
     QK_GRU_UNIFORM_TABLES | QK_GRU_BIAS_CORRECTION | QK_GRU_HEADROOM | QK_GRU_H_VIEW_8;
 
@@ -74,31 +75,64 @@ class HostBlock {
     void *memory_ = nullptr;
 };
 
-// Runs x through the float GRU; each_step(x of the step, old states, traces).
+// A step's arrays, one behind the other.
+gru::FloatTrace make_trace(float *block, int64_t batch, int64_t n) {
+    const int64_t states = batch * n;
+    return {nullptr,
+            block,
+            block + 3 * states,
+            block + 4 * states,
+            block + 5 * states,
+            block + 6 * states,
+            block + 7 * states,
+            block + 8 * states,
+            block + 9 * states};
+}
+
+template <class Args>
+Status run_float_kernel(const KernelList<Args> &list, const Args &args, const Launch &launch) {
+    return pick(list, args, launch.device)->run(args, launch);  // the portable one ends the list
+}
+
+// Runs x through the float GRU; each_step(t, x of the step, old states, trace). W x of some steps
+// is one product; the recurrence reads R alone.
 template <class EachStep>
 Status run_steps(qk_context *context, const gru::FloatGru &weights, const float *x, const float *h0,
                  GruExtent extent, const EachStep &each_step) {
-    const int64_t n = weights.hidden_size, batch = extent.batch;
-    const int64_t trace_floats = gru::float_trace_floats(weights.hidden_size);
-    const Checked floats = Checked(batch) * (trace_floats + n);
-    HostBlock block(context, floats * 4),
-        traces_block(context, Checked(batch) * sizeof(gru::FloatTrace));
-    QK_CHECK(block.get() != nullptr && traces_block.get() != nullptr, &context->error, MEMORY,
+    const Backend &cpu = *find_backend(QK_DEVICE_CPU);
+    Launch launch = make_launch(context);
+    if (context->backend != &cpu) launch.device = device_at(cpu, 0);
+    const int64_t c = weights.input_size, n = weights.hidden_size, batch = extent.batch;
+    const int64_t most = batch >= kRowsTogether ? 1 : kRowsTogether / batch;
+    const int64_t together = extent.steps < most ? extent.steps : most;
+    // ih of all of them, the rest of one step, and the states it starts from.
+    HostBlock block(context, Checked(batch) * (3 * n * together + 11 * n) * 4);
+    QK_CHECK(block.get() != nullptr, &context->error, MEMORY,
              "gru: no memory to run %lld sequences in f32", ll(batch));
-    float *const h = block.floats() + batch * trace_floats;
-    gru::FloatTrace *const traces = static_cast<gru::FloatTrace *>(traces_block.get());
+    float *const ih = block.floats(), *const h = ih + 3 * n * together * batch;
+    gru::FloatTrace trace = make_trace(h + batch * n, batch, n);
     if (h0 != nullptr)
         memcpy(h, h0, size_t(batch * n) * 4);
     else
         memset(h, 0, size_t(batch * n) * 4);
-    for (int64_t b = 0; b < batch; ++b)
-        traces[b] = gru::float_trace(block.floats() + b * trace_floats, weights.hidden_size);
     for (int64_t t = 0; t < extent.steps; ++t) {
-        const float *const x_step = x + t * batch * weights.input_size;
-        for (int64_t b = 0; b < batch; ++b)
-            gru::float_step(weights, x_step + b * weights.input_size, h + b * n, traces[b]);
-        each_step(t, x_step, h, traces);
-        for (int64_t b = 0; b < batch; ++b) memcpy(h + b * n, traces[b].h, size_t(n) * 4);
+        const int64_t step = t % together, left = extent.steps - t;
+        const float *const x_step = x + t * batch * c;
+        if (step == 0)
+            QK_TRY(run_float_kernel(cpu.float_product,
+                                    {weights.w_panels, weights.bw, x_step,
+                                     batch * (left < together ? left : together), c, 3 * n, ih},
+                                    launch));
+        trace.ih = ih + step * batch * 3 * n;
+        QK_TRY(run_float_kernel(
+            cpu.float_product,
+            {weights.r_panels, weights.br, h, batch, n, 3 * n, trace.hh}, launch));
+        QK_TRY(run_float_kernel(cpu.float_gates,
+                                {batch, n, trace.ih, trace.hh, h, trace.u_in, trace.u, trace.r_in,
+                                 trace.r, trace.n_in, trace.n, trace.h},
+                                launch));
+        each_step(t, x_step, h, trace);
+        memcpy(h, trace.h, size_t(batch * n) * 4);
     }
     return QK_OK;
 }
@@ -151,6 +185,8 @@ Status gru_create(qk_context *context, const qk_gru_config &config, const GruWei
         copy_gates(config.gate_order, weights.bw, h, const_cast<float *>(to.bw));
     if (weights.br != nullptr)
         copy_gates(config.gate_order, weights.br, h, const_cast<float *>(to.br));
+    gru::fill_panels(to.w, 3 * h, c, const_cast<float *>(to.w_panels));
+    gru::fill_panels(to.r, 3 * h, h, const_cast<float *>(to.r_panels));
     *out = gru;
     return QK_OK;
 }
@@ -173,9 +209,9 @@ Status gru_calibrate(qk_context *context, qk_gru *gru, const qk_tensor *x, const
     GruTraining &training = gru->training;
     return run_steps(
         context, training.weights, host.floats(), h0, extent,
-        [&](int64_t, const float *x_step, const float *h, const gru::FloatTrace *traces) {
+        [&](int64_t, const float *x_step, const float *h, const gru::FloatTrace &trace) {
             gru::observe_step(&training.ranges, training.weights, training.options.calibration,
-                              extent.batch, x_step, h, traces);
+                              extent.batch, x_step, h, trace);
         });
 }
 
@@ -195,10 +231,9 @@ Status gru_run_float(qk_context *context, const qk_gru *gru, const qk_tensor *x,
     HostBlock result(context, y->shape.plane_bytes[QK_PLANE_DATA]);
     QK_CHECK(result.get() != nullptr, &context->error, MEMORY, "gru: no memory for y");
     QK_TRY(run_steps(context, gru->training.weights, host.floats(), h0, extent,
-                     [&](int64_t t, const float *, const float *, const gru::FloatTrace *traces) {
-                         for (int64_t b = 0; b < extent.batch; ++b)
-                             memcpy(result.floats() + (t * extent.batch + b) * n, traces[b].h,
-                                    size_t(n) * 4);
+                     [&](int64_t t, const float *, const float *, const gru::FloatTrace &trace) {
+                         memcpy(result.floats() + t * extent.batch * n, trace.h,
+                                size_t(extent.batch * n) * 4);
                      }));
     return tensor_upload(context, y, QK_PLANE_DATA, result.get(), y_bytes);
 }

@@ -1,5 +1,8 @@
-# The quantized GRU. Networks and golden runs lie outside the repository; their tests skip without.
-qk_test(test_gru gru/accuracy_test.cpp gru/api_test.cpp gru/clipped_test.cpp gru/describe_test.cpp
+# The quantized GRU. Some networks and golden runs are outside the repository; their tests skip
+# without. What the rest proves on the project's own network runs everywhere.
+qk_test(test_gru gru/accuracy_test.cpp gru/api_test.cpp gru/arguments_test.cpp
+        gru/calibrate_test.cpp gru/clipped_test.cpp gru/denoiser_test.cpp gru/describe_test.cpp
+        gru/float_test.cpp
         gru/network.cpp gru/options_test.cpp gru/owned_model.cpp gru/random_test.cpp
         gru/ranges_test.cpp
         gru/rules_of_life_test.cpp gru/rules_test.cpp gru/scales_test.cpp
@@ -7,7 +10,9 @@ qk_test(test_gru gru/accuracy_test.cpp gru/api_test.cpp gru/clipped_test.cpp gru
         reference/gru/gru_reference.cpp
         LIBRARIES qk_inside)
 target_compile_definitions(
-  test_gru PRIVATE QK_SHARED_DATA_DEFAULT="${PROJECT_SOURCE_DIR}/../shared/data")
+  test_gru PRIVATE QK_SHARED_DATA_DEFAULT="${PROJECT_SOURCE_DIR}/../shared/data"
+                   QK_EXAMPLES="${PROJECT_SOURCE_DIR}/examples"
+                   QK_GRU_GOLDEN="${CMAKE_CURRENT_LIST_DIR}/golden")
 # The golden runs are described in JSON.
 find_library(QK_JANSSON jansson)
 if(QK_JANSSON AND NOT CMAKE_CROSSCOMPILING)

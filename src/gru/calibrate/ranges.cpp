@@ -9,12 +9,26 @@ namespace {
 
 constexpr double kKeep = 0.9;  // of the moving range, at every step
 
-Range range_of(const float *values, int64_t count, Range range) {
-    for (int64_t i = 0; i < count; ++i) {
-        double value = values[i];
-        range.min = range.is_set ? fmin(range.min, value) : value;
-        range.max = range.is_set ? fmax(range.max, value) : value;
-        range.is_set = true;
+// In lanes, which compilers make vectors of; the order of minima and maxima does not matter.
+Range range_of(const float *values, int64_t count) {
+    constexpr int64_t lanes = 16;
+    float low[lanes], high[lanes];
+    for (int64_t i = 0; i < lanes; ++i) low[i] = high[i] = values[i < count ? i : 0];
+    int64_t at = 0;
+    for (; at + lanes <= count; at += lanes)
+        for (int64_t i = 0; i < lanes; ++i) {
+            const float value = values[at + i];
+            low[i] = value < low[i] ? value : low[i];
+            high[i] = value > high[i] ? value : high[i];
+        }
+    Range range = {low[0], high[0], true};
+    for (int64_t i = 0; i < lanes; ++i) {
+        range.min = fmin(range.min, low[i]);
+        range.max = fmax(range.max, high[i]);
+    }
+    for (; at < count; ++at) {
+        range.min = fmin(range.min, values[at]);
+        range.max = fmax(range.max, values[at]);
     }
     return range;
 }
@@ -41,55 +55,63 @@ void grow(Histogram *histogram) {
 }
 
 void tally(Histogram *histogram, const float *values, int64_t count) {
+    double limit = ldexp(1.0, histogram->reach), bins = kBins / 2 / limit;
     for (int64_t i = 0; i < count; ++i) {
-        double value = values[i];
-        while (!(fabs(value) < ldexp(1.0, histogram->reach)) && histogram->reach < 126)
+        const double value = values[i];
+        while (!(fabs(value) < limit) && histogram->reach < 126) {
             grow(histogram);
-        int32_t bin = int32_t(floor(ldexp(value, -histogram->reach) * (kBins / 2))) + kBins / 2;
+            limit *= 2.0;
+            bins /= 2.0;
+        }
+        const int32_t bin = int32_t(floor(value * bins)) + kBins / 2;
         ++histogram->count[bin < 0 ? 0 : bin >= kBins ? kBins - 1 : bin];
     }
+}
+
+void add(double *sums, const float *values, int64_t batch, int64_t columns) {
+    for (int64_t b = 0; b < batch; ++b)
+        for (int64_t k = 0; k < columns; ++k) sums[k] += values[b * columns + k];
 }
 
 struct Seen {
     int32_t which;
     const float *values;
-    int64_t count;
+    int64_t columns;
 };
 
 }  // namespace
 
 void observe_step(Ranges *ranges, const FloatGru &gru, int32_t calibration, int64_t batch,
-                  const float *x, const float *h, const FloatTrace *traces) {
-    int64_t c = gru.input_size, n = gru.hidden_size;
-    Range step[QK_GRU_TENSOR_COUNT] = {};
-    for (int64_t b = 0; b < batch; ++b) {
-        const FloatTrace &trace = traces[b];
-        const Seen seen[] = {
-            {QK_GRU_X, x + b * c, c},          {QK_GRU_H, trace.h, n},
-            {QK_GRU_IH, trace.ih, 3 * n},      {QK_GRU_HH, trace.hh, 3 * n},
-            {QK_GRU_UPDATE_IN, trace.u_in, n}, {QK_GRU_UPDATE_OUT, trace.u, n},
-            {QK_GRU_RESET_IN, trace.r_in, n},  {QK_GRU_RESET_OUT, trace.r, n},
-            {QK_GRU_NEW_IN, trace.n_in, n},    {QK_GRU_NEW_OUT, trace.n, n},
-        };
-        for (const Seen &tensor : seen) {
-            step[tensor.which] = range_of(tensor.values, tensor.count, step[tensor.which]);
-            if (ranges->histogram != nullptr)
-                tally(ranges->histogram + tensor.which, tensor.values, tensor.count);
-        }
-        for (int64_t k = 0; k < c; ++k) ranges->x_sum[k] += x[b * c + k];
-        for (int64_t k = 0; k < n; ++k) ranges->h_sum[k] += h[b * n + k];
-    }
-    ranges->samples += batch;
-    for (int32_t which = 0; which < QK_GRU_TENSOR_COUNT; ++which) {
-        if (!step[which].is_set) continue;
+                  const float *x, const float *h, const FloatTrace &trace) {
+    const int64_t c = gru.input_size, n = gru.hidden_size;
+    const Seen seen[] = {
+        {QK_GRU_X, x, c},
+        {QK_GRU_H, trace.h, n},
+        {QK_GRU_IH, trace.ih, 3 * n},
+        {QK_GRU_HH, trace.hh, 3 * n},
+        {QK_GRU_UPDATE_IN, trace.u_in, n},
+        {QK_GRU_UPDATE_OUT, trace.u, n},
+        {QK_GRU_RESET_IN, trace.r_in, n},
+        {QK_GRU_RESET_OUT, trace.r, n},
+        {QK_GRU_NEW_IN, trace.n_in, n},
+        {QK_GRU_NEW_OUT, trace.n, n},
+    };
+    for (const Seen &tensor : seen) {
+        const int64_t count = batch * tensor.columns;
+        const Range step = range_of(tensor.values, count);
         // The seed flow averages x and h alone (rule 18).
-        bool moving =
-            calibration == QK_GRU_CALIBRATE_MOVING && (which == QK_GRU_X || which == QK_GRU_H);
+        const bool moving = calibration == QK_GRU_CALIBRATE_MOVING &&
+                            (tensor.which == QK_GRU_X || tensor.which == QK_GRU_H);
         if (moving)
-            move(&ranges->range[which], step[which]);
+            move(&ranges->range[tensor.which], step);
         else
-            widen(&ranges->range[which], step[which]);
+            widen(&ranges->range[tensor.which], step);
+        if (ranges->histogram != nullptr)
+            tally(ranges->histogram + tensor.which, tensor.values, count);
     }
+    add(ranges->x_sum, x, batch, c);
+    add(ranges->h_sum, h, batch, n);
+    ranges->samples += batch;
 }
 
 namespace {

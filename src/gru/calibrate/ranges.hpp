@@ -30,10 +30,10 @@ struct Ranges {
     int64_t samples;                   // steps times sequences seen
 };
 
-// One step of a batch, in time order: x [b,c], h the states it started from [b,h], traces [b].
+// One step of a batch, in time order: x [b,c], h the states it started from [b,h].
 // calibration: QK_GRU_CALIBRATE_...
 void observe_step(Ranges *ranges, const FloatGru &gru, int32_t calibration, int64_t batch,
-                  const float *x, const float *h, const FloatTrace *traces);
+                  const float *x, const float *h, const FloatTrace &trace);
 
 // Cheapest squared error over exponents around the range's own and a row of zero points.
 Exponent exponent_of_histogram(const qk_gru_quant &quant, const Histogram &histogram,

@@ -110,6 +110,7 @@ TEST(CudaSimulatedGru, WritingAndResettingForgetTheTurns) {
         };
         std::vector<float> h(5);
         leave_turns();
+        ASSERT_EQ(qk_gru_state_read(pair.cuda, state, h.data()), QK_OK);  // they are known here too
         ASSERT_EQ(qk_gru_state_reset(pair.cuda, state), QK_OK);
         ASSERT_EQ(qk_gru_state_read(pair.cuda, state, h.data()), QK_OK);
         EXPECT_EQ(h, zeros);
@@ -120,6 +121,7 @@ TEST(CudaSimulatedGru, WritingAndResettingForgetTheTurns) {
         ASSERT_EQ(qk_gru_state_write(pair.cpu, same, given.data()), QK_OK);
         ASSERT_EQ(qk_gru_state_read(pair.cpu, same, expected.data()), QK_OK);
         leave_turns();
+        ASSERT_EQ(qk_gru_state_read(pair.cuda, state, h.data()), QK_OK);
         ASSERT_EQ(qk_gru_state_write(pair.cuda, state, given.data()), QK_OK);
         ASSERT_EQ(qk_gru_state_read(pair.cuda, state, h.data()), QK_OK);
         EXPECT_EQ(h, expected);

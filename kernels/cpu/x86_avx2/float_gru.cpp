@@ -1,0 +1,23 @@
+// Eight lanes.
+#include "cpu/features.hpp"
+#include "cpu/lists.hpp"
+
+namespace qk::cpu {
+namespace {
+
+typedef float FloatLanes __attribute__((vector_size(32)));
+typedef int32_t IntLanes __attribute__((vector_size(32)));
+constexpr uint32_t kFloatFeature = kAvx2;
+constexpr int64_t kWidePanels = 4, kTallPanels = 1, kTallRows = 4;
+
+}  // namespace
+}  // namespace qk::cpu
+
+#include "cpu/vector/float_gru.hpp"
+
+namespace qk::cpu {
+
+const Kernel<FloatProductArgs> kFloatProductAvx2 = {"avx2", can_run_product, nullptr, run_product};
+const Kernel<FloatGatesArgs> kFloatGatesAvx2 = {"avx2", can_run_gates, nullptr, run_gates};
+
+}  // namespace qk::cpu
