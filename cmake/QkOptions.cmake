@@ -52,8 +52,9 @@ endif()
 
 # Fused only where the source says fma: results must not depend on the compiler.
 set(QK_NUMERIC_FLAGS -ffp-contract=off)
+# Unwind tables: debuggers and profilers see through qk, and a caller's exception passes.
 set(qk_c_flags -fvisibility=hidden -ffunction-sections -fdata-sections
-    -fno-asynchronous-unwind-tables -fno-unwind-tables)
+    -fasynchronous-unwind-tables)
 # Atomics in line: gcc would call libgcc, which asks for the processor's features before main.
 if(CMAKE_SYSTEM_PROCESSOR STREQUAL "aarch64")
   list(APPEND qk_c_flags -mno-outline-atomics)

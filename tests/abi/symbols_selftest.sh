@@ -14,7 +14,7 @@ echo qk_f > list
 try() { # NAME WANTED_TEXT SOURCE: text "" means the archive must pass
     printf '%s\n' "$3" > "$1.cpp"
     # shellcheck disable=SC2086 # the compiler may carry flags
-    $cxx -std=c++20 -O0 -fno-exceptions -fno-asynchronous-unwind-tables -c "$1.cpp" -o "$1.o"
+    $cxx -std=c++20 -O0 -fno-exceptions ${tables--fasynchronous-unwind-tables} -c "$1.cpp" -o "$1.o"
     rm -f "$1.a"
     "${AR:-ar}" crs "$1.a" "$1.o"
     status=0
@@ -32,6 +32,8 @@ f='extern "C" int qk_f() { return 1; }'
 try clean '' "$f"
 try libc_calls '' '#include <string.h>
 extern "C" int qk_f(char *a) { memset(a, 0, 9000); return 0; }'
+tables=-fno-asynchronous-unwind-tables try blind 'unwind tables' "$f"
+tables=-fasynchronous-unwind-tables
 try extra 'not listed' "$f int stray() { return 2; }"
 try missing 'but missing' 'extern "C" int qk_g() { return 1; }'
 try runtime 'libc, libm and pthreads' 'extern "C" int *qk_f() { return new int(3); }'

@@ -6,11 +6,16 @@ static void append(std::vector<unsigned char> *all, const Planes &planes) {
     for (const auto &bytes : planes.bytes) all->insert(all->end(), bytes.begin(), bytes.end());
 }
 
-std::vector<unsigned char> outputs_of(qk_context *context, const qk_tensor_desc &desc) {
+std::vector<unsigned char> outputs_of(qk_context *context, const qk_tensor_desc &desc, float scale,
+                                      const Around &around) {
+    const auto run = [&](auto function, auto... arguments) {
+        const qk_status status = around([&] { return function(context, arguments...); });
+        EXPECT_EQ(status, QK_OK) << qk_context_error(context);
+    };
     const int64_t n = desc.shape[0], k = desc.shape[1], m = 5;
     const auto matrix = dense_desc(QK_FORMAT_F32, {n, k});
-    const auto x_desc = dense_desc(QK_FORMAT_F16, {m, k});
-    const auto y_desc = dense_desc(QK_FORMAT_F16, {m, n});
+    const qk_format type = scale == 1 ? QK_FORMAT_F16 : QK_FORMAT_F32;  // small sums stay visible
+    const auto x_desc = dense_desc(type, {m, k}), y_desc = dense_desc(type, {m, n});
     qk_tensor_desc to_desc = desc;
     to_desc.layout = desc.layout == QK_LAYOUT_ROW ? QK_LAYOUT_ROW_HIGH : QK_LAYOUT_ROW;
     const bool wide = desc.format == QK_FORMAT_LUT8 || desc.format == QK_FORMAT_S8;
@@ -18,17 +23,19 @@ std::vector<unsigned char> outputs_of(qk_context *context, const qk_tensor_desc 
     Planes w(matrix), q(desc), to(to_desc), back(matrix), x(x_desc), y(y_desc), bias(
         dense_desc(QK_FORMAT_F32, {n}));
     w.fill_dense(QK_FORMAT_F32, 3);
-    x.fill_dense(QK_FORMAT_F16, 5);
+    for (int64_t i = 0; i < n * k; ++i) w.as<float>()[i] *= scale;
+    x.fill_dense(type, 5);
     bias.fill_dense(QK_FORMAT_F32, 7);
+    for (int64_t i = 0; i < n; ++i) bias.as<float>()[i] *= scale;
     q.fill_tables();
     qk_tensor *const tensors[] = {wrap(context, matrix, w),   wrap(context, desc, q),
                                   wrap(context, to_desc, to), wrap(context, matrix, back),
                                   wrap(context, x_desc, x),   wrap(context, y_desc, y),
                                   wrap(context, dense_desc(QK_FORMAT_F32, {n}), bias)};
-    EXPECT_EQ(qk_quantize(context, tensors[0], tensors[1]), QK_OK) << qk_context_error(context);
-    EXPECT_EQ(qk_repack(context, tensors[1], tensors[2]), QK_OK) << qk_context_error(context);
-    EXPECT_EQ(qk_dequantize(context, tensors[1], tensors[3]), QK_OK) << qk_context_error(context);
-    EXPECT_EQ(qk_linear(context, tensors[4], tensors[1], tensors[6], tensors[5]), QK_OK);
+    run(qk_quantize, tensors[0], tensors[1]);
+    run(qk_repack, tensors[1], tensors[2]);
+    run(qk_dequantize, tensors[1], tensors[3]);
+    run(qk_linear, tensors[4], tensors[1], tensors[6], tensors[5]);
     std::vector<unsigned char> all;
     append(&all, q);
     append(&all, to);
@@ -36,8 +43,8 @@ std::vector<unsigned char> outputs_of(qk_context *context, const qk_tensor_desc 
     append(&all, y);
     to_desc.layout = QK_LAYOUT_PACKED;
     qk_tensor *const packed = create(context, to_desc);
-    EXPECT_EQ(qk_repack(context, tensors[1], packed), QK_OK) << qk_context_error(context);
-    EXPECT_EQ(qk_linear(context, tensors[4], packed, nullptr, tensors[5]), QK_OK);
+    run(qk_repack, tensors[1], packed);
+    run(qk_linear, tensors[4], packed, static_cast<qk_tensor *>(nullptr), tensors[5]);
     append(&all, y);
     qk_tensor_destroy(packed);
     for (qk_tensor *const tensor : tensors) qk_tensor_destroy(tensor);

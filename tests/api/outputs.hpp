@@ -1,11 +1,19 @@
 // Every operation at once, for tests in which the operation is not what varies.
 #pragma once
+#include <functional>
+
 #include "api/support.hpp"
 
 namespace api {
 
-// Every operation on one description; all output bytes, one after the other.
-std::vector<unsigned char> outputs_of(qk_context *context, const qk_tensor_desc &desc);
+// Runs one call of the library and returns its status.
+using Around = std::function<qk_status(const std::function<qk_status()> &call)>;
+inline qk_status plainly(const std::function<qk_status()> &call) { return call(); }
+
+// Every operation on one description, dense weights times `scale`; all output bytes, one after the
+// other.
+std::vector<unsigned char> outputs_of(qk_context *context, const qk_tensor_desc &desc,
+                                      float scale = 1, const Around &around = plainly);
 
 // 77 x 105 is odd in every way; 600 rows give every executor more tasks than threads.
 std::vector<qk_tensor_desc> odd_descs();
