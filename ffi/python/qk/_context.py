@@ -38,7 +38,7 @@ class Context(Handle):
 
     `with context:` makes it this thread's current one for its device. A context runs one call at
     a time: a second thread waits, so give each thread its own (the implicit ones are). A forked
-    child may go on with the contexts it inherits, but for those that a call was running on.
+    child may go on with CPU contexts that it inherits, also those that a thread was using.
     """
 
     __slots__ = ("_lock", "_process", "_fixed_stream", "_stream", "_options", "device", "index",
@@ -124,9 +124,7 @@ class Context(Handle):
     def explain(self, status: int) -> Error:
         """The exception for the call that has just failed; the caller holds the lock."""
         if self._handle is None:
-            return refuse("STATE", "context: is closed" if self._process == os.getpid() else
-                          "context: another thread was in a call when this process was forked; "
-                          "make a new one")
+            return refuse("STATE", "context: is closed")
         return make_error(status, lib.qk_context_error(self._handle))
 
     def _describe(self) -> Any:
@@ -169,10 +167,11 @@ class Context(Handle):
 
     def close(self) -> None:
         """Gives the handle back; tensors made with it live on until they are closed."""
-        # In a forked child a lock that is held stays so: its thread is the parent's.
-        if self._lock.acquire(blocking=self._process == os.getpid()):
+        if self._process == os.getpid():
+            with self._lock:
+                super().close()
+        else:  # a forked child collects its parent's other threads while locks are as they were
             super().close()
-            self._lock.release()
 
     def __del__(self) -> None:
         if getattr(self, "_handle", None) is not None:
@@ -195,10 +194,9 @@ _contexts: weakref.WeakSet[Context] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    """In the child. Calls that other threads were in never end, and nor would waiting for them."""
+    """In the child: the calls that other threads were in never end, and nor do their locks."""
     for context in list(_contexts):
-        if context._lock.locked():
-            context._handle, context._lock = None, threading.Lock()
+        context._lock, context._process = threading.Lock(), os.getpid()
 
 
 os.register_at_fork(after_in_child=_after_fork)
