@@ -32,6 +32,7 @@ if(CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
 endif()
 
+include(CheckCXXCompilerFlag)
 set(QK_HOST_LANGUAGES "$<COMPILE_LANGUAGE:C,CXX>")
 add_compile_options("$<${QK_HOST_LANGUAGES}:-Wall;-Wextra>")
 if(QK_WERROR)
@@ -58,6 +59,16 @@ set(qk_c_flags -fvisibility=hidden -ffunction-sections -fdata-sections
 # Atomics in line: gcc would call libgcc, which asks for the processor's features before main.
 if(CMAKE_SYSTEM_PROCESSOR STREQUAL "aarch64")
   list(APPEND qk_c_flags -mno-outline-atomics)
+endif()
+# Threads that call qk may have 64 KiB of stack (qk.h, qk_executor): no frame takes more than half,
+# and what is larger than a page is touched page by page, so that a stack which is too small ends at
+# its guard instead of in other memory. Sanitizers put their own borders into frames.
+if(NOT QK_SANITIZE)
+  list(APPEND qk_c_flags -Wframe-larger-than=32768)
+endif()
+check_cxx_compiler_flag(-fstack-clash-protection QK_HAS_STACK_CLASH_PROTECTION)
+if(QK_HAS_STACK_CLASH_PROTECTION)
+  list(APPEND qk_c_flags -fstack-clash-protection)
 endif()
 set(qk_cxx_flags -fno-exceptions -fno-rtti -fno-threadsafe-statics)
 # nvcc hands its host half of each file to the C++ compiler with the same flags.
