@@ -12,16 +12,16 @@ from ._checkpoint import Checkpoint, LayerInfo, load
 from ._context import Context, build_info, current_context, device_count, version
 from ._errors import (CallError, DeviceError, Error, ExistsError, InternalError, ResourceError,
                       StorageError, UnsupportedError)
-from ._gru import GRU, GRUState
+from ._gru import GRU, GRURanges, GRUState
 from ._linear import Layer, PreparedLinear, linear, prepare
 from ._save import save
 from ._tensor import Tensor, asarray, dequantize, dynamic_table, quantize, repack
 
 __version__ = version()
 __all__ = [
-    "CallError", "Checkpoint", "Context", "DeviceError", "Error", "ExistsError", "GRU", "GRUState",
-    "InternalError", "Layer", "LayerInfo", "PreparedLinear", "ResourceError", "StorageError",
-    "Tensor", "UnsupportedError", "asarray", "build_info", "current_context", "dequantize",
-    "device_count", "dynamic_table", "linear", "load", "prepare", "quantize", "repack", "save",
-    "version",
+    "CallError", "Checkpoint", "Context", "DeviceError", "Error", "ExistsError", "GRU", "GRURanges",
+    "GRUState", "InternalError", "Layer", "LayerInfo", "PreparedLinear", "ResourceError",
+    "StorageError", "Tensor", "UnsupportedError", "asarray", "build_info", "current_context",
+    "dequantize", "device_count", "dynamic_table", "linear", "load", "prepare", "quantize",
+    "repack", "save", "version",
 ]

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from ._files import write_bytes
 from ._tensor import Tensor, asarray, context_for, lookup
 
 _byref = ctypes.byref
-_CONFIG = STRUCTS["qk_gru_config"]
+_CONFIG, _RANGES = STRUCTS["qk_gru_config"], STRUCTS["qk_gru_ranges"]
 _ORDERS = {"rzn": CONSTANTS["QK_GRU_ORDER_RZN"], "zrn": CONSTANTS["QK_GRU_ORDER_ZRN"]}
 _PRESETS = {name[7:].lower(): value for name, value in CONSTANTS.items()
             if name.startswith("QK_GRU_W") and name[8:9].isdigit()}
@@ -29,6 +29,19 @@ _OPTIONS = {name: CONSTANTS[f"QK_GRU_{name.upper()}"]
 _TENSORS = {name.lower(): CONSTANTS[f"QK_GRU_{name}"] for name in (
     "X", "H", "W", "R", "BW", "BR", "IH", "HH", "UPDATE_IN", "UPDATE_OUT", "RESET_IN", "RESET_OUT",
     "NEW_IN", "NEW_OUT")}
+
+
+_RANGED = [name for name in _TENSORS if name not in ("w", "r", "bw", "br")]
+
+
+class GRURanges(NamedTuple):
+    """What calibration has seen; numbers and arrays alone, so processes can send it."""
+
+    samples: int  #: steps times sequences
+    min: dict[str, float]  #: of "x", "h", "ih", "hh", "update_in", ...
+    max: dict[str, float]
+    x_sum: np.ndarray[Any, Any] | None  #: [c] f64 over the samples; bias correction needs both
+    h_sum: np.ndarray[Any, Any] | None  #: [h]
 
 
 def _host(values: Any, name: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any] | None:
@@ -184,6 +197,41 @@ class GRU(Handle):
             x = x.reshape(x.shape[0], 1, x.shape[1])
         return asarray(x, context=self.context)
 
+    def ranges(self) -> GRURanges:
+        """What calibrate() has seen so far."""
+        sums = np.zeros(self.input_size), np.zeros(self.hidden_size)
+        raw = _RANGES(struct_size=ctypes.sizeof(_RANGES), x_sum=sums[0].ctypes.data,
+                      h_sum=sums[1].ctypes.data)
+        self.context.call(lib.qk_gru_get_ranges, self, _byref(raw))
+        low, high = ({name: side[_TENSORS[name]] for name in _RANGED}
+                     for side in (raw.min, raw.max))
+        return GRURanges(raw.samples, low, high, *sums)
+
+    def set_ranges(self, ranges: GRURanges) -> GRU:
+        """Takes these for what calibrate() has seen."""
+        return self._take_ranges(lib.qk_gru_set_ranges, ranges)
+
+    def merge_ranges(self, ranges: GRURanges) -> GRU:
+        """Widens what has been seen by what another GRU of the same weights has."""
+        return self._take_ranges(lib.qk_gru_merge_ranges, ranges)
+
+    def _take_ranges(self, function: Any, ranges: GRURanges) -> GRU:
+        raw = _RANGES(struct_size=ctypes.sizeof(_RANGES),
+                      samples=integer(ranges.samples, "samples", 0, INT64_MAX))
+        for side, given in ((raw.min, ranges.min), (raw.max, ranges.max)):
+            for name, value in given.items():
+                side[lookup(_TENSORS, name, "ranges")] = value
+        sums = []  # alive until the call is over
+        for name, given_sum, size in (("x_sum", ranges.x_sum, self.input_size),
+                                      ("h_sum", ranges.h_sum, self.hidden_size)):
+            if given_sum is not None:
+                sums.append(np.ascontiguousarray(given_sum, np.float64))
+                if sums[-1].shape != (size,):
+                    raise refuse("SHAPE", f"{name}: is {list(sums[-1].shape)}, must be {[size]}")
+                setattr(raw, name, sums[-1].ctypes.data)
+        self.context.call(function, self, _byref(raw))
+        return self
+
     def freeze(self) -> GRU:
         """Picks the exponents, quantizes, drops the f32 weights; read-only from here on."""
         self.context.call(lib.qk_gru_freeze, self)
@@ -302,3 +350,13 @@ class GRUState(Handle):
         """h [b,h] f32, rounded to the state's grid; NaN as zero."""
         array = _host(h, "h", (self.batch, self.gru.hidden_size))
         self.context.call(lib.qk_gru_state_write, self, _address(array))
+
+    def count_clipped(self, on: bool = True) -> None:
+        """Later runs count, from zero, the codes that are cut to their range; many times slower."""
+        self.context.call(lib.qk_gru_state_count_clipped, self, bool(on))
+
+    def clipped(self) -> dict[str, int]:
+        """Codes that were cut, by tensor; "samples": steps times sequences that were counted."""
+        raw = STRUCTS["qk_gru_clipped"](struct_size=ctypes.sizeof(STRUCTS["qk_gru_clipped"]))
+        self.context.call(lib.qk_gru_state_clipped, self, _byref(raw))
+        return {"samples": raw.samples, **{name: raw.codes[_TENSORS[name]] for name in _RANGED}}

@@ -1,4 +1,5 @@
 """GRUs: calibrate, freeze, stream, save; against PyTorch where it is installed."""
+import pickle
 import tempfile
 
 from common import DENOISER, np, os, qk, torch, unittest
@@ -66,6 +67,47 @@ class Gru(unittest.TestCase):
         shift, zero = gru.scale("h")
         np.testing.assert_array_equal((y.astype("f") - zero) * np.float32(2.0 ** -shift), gru(
             np.ascontiguousarray(x)))
+
+    def test_ranges_are_read_given_and_merged(self):
+        x = signal("calibration.f32")
+        for options in ({}, {"preset": "w8a8", "options": ("bias_correction",)}):
+            whole = denoiser(**options).calibrate(x[:256]).calibrate(x[256:])
+            seen = whole.ranges()
+            self.assertEqual((seen.samples, seen.min["x"], seen.max["x"]),
+                             (len(x), x.min(), x.max()))
+            self.assertNotIn("w", seen.min)
+            np.testing.assert_allclose(seen.x_sum, x.sum(0, np.float64), rtol=1e-6)
+            parts = [denoiser(**options).calibrate(part).ranges() for part in (x[:256], x[256:])]
+            merged = denoiser(**options)
+            for part in pickle.loads(pickle.dumps(parts)):
+                merged.merge_ranges(part)
+            given, image = denoiser(**options).set_ranges(seen), whole.freeze().tobytes()
+            self.assertEqual(merged.freeze().tobytes(), image)
+            self.assertEqual(given.freeze().tobytes(), image)
+        gru = denoiser()
+        for wrong, sentence in ((seen._replace(samples=2 ** 64), "samples: is"),
+                                (seen._replace(x_sum=np.zeros(3)), r"x_sum: is \[3\], must be"),
+                                (seen._replace(min={"y": 0.0}), "ranges: is 'y', accepted are x")):
+            with self.assertRaisesRegex(qk.CallError, sentence):
+                gru.set_ranges(wrong)
+        with self.assertRaisesRegex(qk.UnsupportedError, "needs the data"):
+            denoiser(calibration="mse").set_ranges(seen)
+
+    def test_codes_that_are_cut_are_counted(self):
+        x = signal("test.f32")[:64]
+        gru = denoiser().calibrate(signal("calibration.f32")).freeze()
+        with gru.stream() as state:
+            y = state(x)
+            self.assertEqual(state.clipped()["samples"], 0)
+            state.reset()
+            state.count_clipped()
+            np.testing.assert_array_equal(state(x), y)
+            state(np.full(C, 1e6, "f"))
+            cut = state.clipped()
+            self.assertEqual((cut["samples"], cut["x"] >= C), (65, True))
+            state.count_clipped(False)
+            state(x)
+            self.assertEqual(state.clipped(), cut)
 
     def test_y_of_another_shape_is_refused(self):
         gru = denoiser()
