@@ -31,6 +31,8 @@ def main(path, name=None):
 
 
 if __name__ == "__main__":
+    if len(sys.argv) not in (2, 3):
+        sys.exit(f"usage: {sys.argv[0]} CHECKPOINT [LAYER]")
     try:
         main(*sys.argv[1:])
     except qk.Error as error:

@@ -28,6 +28,8 @@ def main(path):
 
 
 if __name__ == "__main__":
+    if len(sys.argv) > 2:
+        sys.exit(f"usage: {sys.argv[0]} [FILE.safetensors]")
     if len(sys.argv) > 1:
         main(sys.argv[1])
     else:

@@ -29,6 +29,14 @@ class Examples(unittest.TestCase):
         self.assertEqual((result.returncode, result.stderr), (0, ""))
         self.assertIn("equal bits", result.stdout)
 
+    def test_usage(self):
+        for name, arguments in (("load_and_multiply.py", ()), ("load_and_multiply.py", "abc"),
+                                ("stream_gru.py", ()), ("stream_gru.py", "ab"),
+                                ("quantize_and_save.py", "ab")):
+            result = run(EXAMPLES / name, *arguments)
+            self.assertEqual((result.returncode, result.stdout), (1, ""))
+            self.assertRegex(result.stderr, rf"\Ausage: \S*{name} [^\n]+\n\Z")
+
 
 if __name__ == "__main__":
     unittest.main()
