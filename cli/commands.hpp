@@ -58,6 +58,7 @@ struct GruRunOptions {
     std::string file, input, output, initial_state, final_state;
     int64_t batch = 0;
     bool codes = false;
+    bool count_clipped = false;
     bool force = false;
 };
 

@@ -90,6 +90,8 @@ void add_run(CLI::App *gru, CommonOptions *common, GruRunOptions *options) {
                      "a .npy or .f32 to write the last states to, [b,h]")
         ->type_name("STATES");
     command->add_flag("--codes", options->codes, "write a .npy of codes instead of float32");
+    command->add_flag("--count-clipped", options->count_clipped,
+                      "count the codes that did not fit their calibrated range; much slower");
     whole_number(command->add_option("--batch", options->batch, kBatchHelp), 1, 65535);
     command->add_flag("--force", options->force, "replace existing files");
     add_common(command, common);

@@ -16,8 +16,49 @@ int64_t piece_steps(const SequenceShape &shape, int64_t hidden_size) {
     return std::min(shape.steps, std::max<int64_t>(1, (1 << 18) / values));
 }
 
+// How many codes of a tensor a sample has; 0 for weights.
+int64_t codes_of(const qk_gru_model &model, int32_t which) {
+    if (which >= QK_GRU_W && which <= QK_GRU_BR) return 0;
+    if (which == QK_GRU_X) return model.input_size;
+    return (which == QK_GRU_IH || which == QK_GRU_HH ? 3 : 1) * int64_t{model.hidden_size};
+}
+
+Json clipped_json(const qk_gru_model &model, const qk_gru_clipped &clipped) {
+    Json object = json_new_object();
+    for (int32_t i = 0; i < QK_GRU_TENSOR_COUNT; ++i) {
+        if (codes_of(model, i) == 0) continue;
+        Json counts = json_new_object();
+        json_set(counts, "clipped", clipped.codes[i]);
+        json_set(counts, "codes", clipped.samples * codes_of(model, i));
+        json_set(object, kGruTensors[i], std::move(counts));
+    }
+    return object;
+}
+
+void print_clipped(const qk_gru_model &model, const qk_gru_clipped &clipped) {
+    bool any = false;
+    for (int32_t i = 0; i < QK_GRU_TENSOR_COUNT; ++i) {
+        if (clipped.codes[i] == 0) continue;
+        const int64_t codes = clipped.samples * codes_of(model, i);
+        std::printf("clipped: %s, %lld of %lld codes (%.3g%%)\n", kGruTensors[i],
+                    static_cast<long long>(clipped.codes[i]), static_cast<long long>(codes),
+                    100 * double(clipped.codes[i]) / double(codes));
+        any = true;
+    }
+    if (!any) std::printf("clipped: no code, all fitted the calibrated ranges\n");
+}
+
+qk_gru_clipped clipped_of(const Context &context, const qk_gru_state *state,
+                          const std::string &path) {
+    qk_gru_clipped clipped = QK_GRU_CLIPPED_INIT;
+    check(qk_gru_state_clipped(context.get(), state, &clipped), path,
+          qk_context_error(context.get()));
+    return clipped;
+}
+
 void report(const CommonOptions &common, const GruRunOptions &options, const SequenceShape &shape,
-            int32_t hidden_size, double seconds) {
+            const qk_gru_model &model, double seconds, const qk_gru_clipped &clipped) {
+    const int32_t hidden_size = model.hidden_size;
     if (common.json) {
         const Json root = json_new_object();
         json_set(root, "file", options.file);
@@ -28,12 +69,14 @@ void report(const CommonOptions &common, const GruRunOptions &options, const Seq
         json_set(root, "input_size", shape.size);
         json_set(root, "hidden_size", hidden_size);
         json_set(root, "run_seconds", seconds);
+        if (options.count_clipped) json_set(root, "clipped", clipped_json(model, clipped));
         json_print(root);
         return;
     }
     std::printf("%s: %s of %lld x %d values, %.3g us a step\n", printable(options.output).c_str(),
                 plural(shape.steps, "step").c_str(), static_cast<long long>(shape.batch),
                 hidden_size, seconds / double(shape.steps) * 1e6);
+    if (options.count_clipped) print_clipped(model, clipped);
 }
 
 Element code_element(int32_t bits) { return bits <= 8 ? Element::kI8 : Element::kI16; }
@@ -112,6 +155,10 @@ ExitCode run_gru_run(const CommonOptions &common, const GruRunOptions &options) 
     check(qk_gru_state_create(context.get(), loaded.gru.get(), batch, &created), options.file,
           qk_context_error(context.get()));
     const GruState state(created);
+    if (options.count_clipped) {
+        check(qk_gru_state_count_clipped(context.get(), state.get(), 1), options.file,
+              qk_context_error(context.get()));
+    }
     if (!options.initial_state.empty()) {
         write_initial_state(context, options.initial_state, state.get(), batch, hidden_size);
     }
@@ -144,7 +191,8 @@ ExitCode run_gru_run(const CommonOptions &common, const GruRunOptions &options) 
             write_final_state(context, options, state.get(), batch, hidden_size);
         commit({&writer.file(), &last.file()});
     }
-    report(common, options, reader.shape(), hidden_size,
-           std::chrono::duration<double>(elapsed).count());
+    report(common, options, reader.shape(), loaded.model,
+           std::chrono::duration<double>(elapsed).count(),
+           clipped_of(context, state.get(), options.file));
     return kOk;
 }

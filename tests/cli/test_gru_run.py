@@ -161,6 +161,31 @@ class GruRun(GruCase):
         self.fails(3, "gru", "run", self.out, self.data, self.folder / "no" / "h.npy")
         self.fails(3, "gru", "run", self.model, self.data, self.folder / "h.npy")
 
+    def test_count_clipped(self):
+        """What lies beyond the calibrated range is counted, and nothing else changes."""
+        large = self.write("large.f32", floats([8 * value for value in self.x]))
+        states = self.run_gru(large)
+        said = self.run_json("gru", "run", self.out, large, self.folder / "c.f32",
+                             "--count-clipped")
+        self.assertEqual((self.folder / "c.f32").read_bytes(), states)
+        x = {t["name"]: t for t in self.run_json("gru", "info", self.out)["tensors"]}["x"]
+        half = 2 ** (x["bits"] - 1)
+        codes = [round(8 * value * 2 ** x["shift_min"]) + x["zero_point"] for value in self.x]
+        cut = sum(not -half <= code < half for code in codes)
+        self.assertGreater(cut, 0)
+        self.assertEqual(said["clipped"]["x"], {"clipped": cut, "codes": STEPS * C})
+        self.assertEqual(said["clipped"]["ih"]["codes"], 3 * STEPS * H)
+        self.assertNotIn("w", said["clipped"])
+        text = self.run_qk("gru", "run", self.out, large, self.folder / "d.f32",
+                           "--count-clipped").stdout
+        self.assertIn(f"clipped: x, {cut} of {STEPS * C} codes (", text)
+        small = self.write("small.f32", floats([0.0] * C))
+        text = self.run_qk("gru", "run", self.out, small, self.folder / "e.f32",
+                           "--count-clipped").stdout
+        self.assertIn("clipped: no code, all fitted the calibrated ranges", text)
+        self.assertNotIn("clipped", self.run_qk("gru", "run", self.out, small,
+                                                self.folder / "f.f32").stdout)
+
     def test_full_disk(self):
         def small_files():
             resource.setrlimit(resource.RLIMIT_FSIZE, (500, 500))
