@@ -9,6 +9,9 @@
 namespace qk_io {
 namespace {
 
+// Every layer is compared with every scheme.
+constexpr int64_t kMaxSchemes = 256;
+
 struct Reader {
     const char *what;
     qk_io_message *message;
@@ -79,20 +82,41 @@ qk_status read_scheme(const Reader &r, const json_t *group, const Config &config
     return get_actorder(r, weights, scheme);
 }
 
+// Groups differ in the layers they are for, too, which is not read: equal ones count once.
+bool is_known(const Config &config, const Scheme &scheme) {
+    for (int64_t i = 0; i < config.scheme_count; ++i) {
+        const Scheme &other = config.schemes[i];
+        if (other.bits == scheme.bits && other.group_size == scheme.group_size &&
+            other.symmetric == scheme.symmetric && same(other.type, scheme.type) &&
+            same(other.strategy, scheme.strategy) && same(other.actorder, scheme.actorder) &&
+            same(other.format, scheme.format)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 qk_status read_schemes(qk_checkpoint *c, const Reader &r, const json_t *section, Config *config) {
     json_t *groups = json_object_get(section, "config_groups");
     if (groups == nullptr || json_is_null(groups)) return QK_OK;
     if (!json_is_object(groups)) return wrong_type(r, "config_groups", "an object of objects");
-    const size_t count = json_object_size(groups);
-    Scheme *schemes = static_cast<Scheme *>(c->arena.take(&c->memory, count * sizeof(Scheme)));
+    size_t most = json_object_size(groups);
+    if (most > static_cast<size_t>(kMaxSchemes)) most = static_cast<size_t>(kMaxSchemes);
+    Scheme *schemes = static_cast<Scheme *>(c->arena.take(&c->memory, most * sizeof(Scheme)));
     if (schemes == nullptr) return out_of_memory(r.message);
+    config->schemes = schemes;
     for (void *at = json_object_iter(groups); at != nullptr;
          at = json_object_iter_next(groups, at)) {
-        QK_IO_TRY(
-            read_scheme(r, json_object_iter_value(at), *config, &schemes[config->scheme_count]));
-        ++config->scheme_count;
+        Scheme scheme;
+        QK_IO_TRY(read_scheme(r, json_object_iter_value(at), *config, &scheme));
+        if (is_known(*config, scheme)) continue;
+        if (config->scheme_count == kMaxSchemes) {
+            return fail(r.message, QK_ERROR_CORRUPT,
+                        "%.128s: more than %lld different config_groups, the limit", r.what,
+                        static_cast<long long>(kMaxSchemes));
+        }
+        schemes[config->scheme_count++] = scheme;
     }
-    config->schemes = schemes;
     return QK_OK;
 }
 
