@@ -19,9 +19,9 @@
  *              A writer serves one thread at a time.
  *   Files      While a mapped checkpoint is open nothing may truncate its files: the system answers
  *              reads past the new end with SIGBUS (qk_writer_write, which lets the system do the
- *              reading, returns QK_ERROR_FILE). QK_CHECKPOINT_READ copies the files at opening instead: it needs the
- *              memory, and a file that becomes shorter later changes nothing. Replacing a file
- *              (rename) or deleting it is always harmless.
+ *              reading, returns QK_ERROR_FILE). QK_CHECKPOINT_READ copies the files at opening
+ *              instead: it needs the memory, and a file that becomes shorter later changes
+ *              nothing. Replacing a file (rename) or deleting it is always harmless.
  *   Time       Opening and writing take time in proportion to the bytes of metadata (times the
  *              logarithm of the number of names where they are sorted), whatever the names are.
  */
@@ -75,7 +75,8 @@ typedef struct qk_checkpoint_options {
  * model.safetensors, model.safetensors.index.json or exactly one other *.safetensors.
  * config.json, quantize_config.json and quant_config.json beside it are read when present.
  * Also refused as corrupt: names over 1024 bytes, ranks over 32, more than 4096 shards, JSON
- * texts beside the model over 64 MiB, more than 256 different config_groups. options may be NULL. [allocates] */
+ * texts beside the model over 64 MiB, more than 256 different config_groups. options may be NULL.
+ * [allocates] */
 QK_API qk_status qk_checkpoint_open(const char *path, const qk_checkpoint_options *options,
                                     qk_checkpoint **out, qk_io_message *message);
 /* One safetensors file in memory, borrowed until qk_checkpoint_destroy. config: the text of its
