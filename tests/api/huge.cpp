@@ -79,14 +79,15 @@ class Huge : public ::testing::Test {
 
 constexpr int64_t kK = 1031, kN = (int64_t{1} << 32) / kK / 8 * 8 + 32;  // kN * kK > 2^32
 
-void dequantize(qk_context *context, qk_context *small, const Sampler &sampler,
+void dequantize(qk_context *context, qk_context *small, Sampler &sampler,
                 qk_layout layout) {
     Weight w(context, layout, kN, kK, 11);
     const auto matrix = dense_desc(QK_FORMAT_F16, {kN, kK});
     Alias out(size_t(kN) * kK * 2, 5);
     void *planes[QK_PLANE_COUNT] = {out.data()};
     qk_tensor *const dense = wrap(context, matrix, planes);
-    ASSERT_EQ(qk_dequantize(context, w.tensor, dense), QK_OK) << qk_context_error(context);
+    ASSERT_EQ(sampler.sample([&] { return qk_dequantize(context, w.tensor, dense); }), kSampled)
+        << qk_context_error(context);
     for (const int64_t r : sampler.wanted) {
         Planes row = w.row(r), expected(dense_desc(QK_FORMAT_F16, {1, kK}));
         qk_tensor *const from =
@@ -118,7 +119,8 @@ TEST_F(Huge, DequantizeAwqGemm) {
 TEST_F(Huge, Repack) {
     open(kN, kK);
     Weight from(context, QK_LAYOUT_WORD, kN, kK, 21), to(context, QK_LAYOUT_AWQ_GEMM, kN, kK, 31);
-    ASSERT_EQ(qk_repack(context, from.tensor, to.tensor), QK_OK) << qk_context_error(context);
+    ASSERT_EQ(sampler.sample([&] { return qk_repack(context, from.tensor, to.tensor); }), kSampled)
+        << qk_context_error(context);
     for (const int64_t r : sampler.wanted) {
         EXPECT_EQ(from.row(r).bytes, to.row(r).bytes) << r;
     }
@@ -132,7 +134,8 @@ TEST_F(Huge, Quantize) {
     void *planes[QK_PLANE_COUNT] = {in.data()};
     qk_tensor *const dense = wrap(context, matrix, planes);
     Weight w(context, QK_LAYOUT_ROW, kN, kK, 51);
-    ASSERT_EQ(qk_quantize(context, dense, w.tensor), QK_OK) << qk_context_error(context);
+    ASSERT_EQ(sampler.sample([&] { return qk_quantize(context, dense, w.tensor); }), kSampled)
+        << qk_context_error(context);
     for (const int64_t r : sampler.wanted) {
         Planes x(dense_desc(QK_FORMAT_F32, {1, kK})), expected(small_desc(kK));
         std::memcpy(x.pointers[0], in.data() + r * kK * 4, kK * 4);
@@ -158,7 +161,10 @@ TEST_F(Huge, Linear) {
     Alias out(size_t(n) * m * 2, 5);
     void *planes[QK_PLANE_COUNT] = {out.data()};
     qk_tensor *const tx = wrap(context, x_desc, x), *const ty = wrap(context, y_desc, planes);
-    ASSERT_EQ(qk_linear(context, tx, w.tensor, nullptr, ty), QK_OK) << qk_context_error(context);
+    ASSERT_EQ(sampler.sample([&] {
+        return qk_linear(context, tx, w.tensor, nullptr, ty);
+    }), kSampled)
+        << qk_context_error(context);
     for (const int64_t r : sampler.wanted) {
         Planes row = w.row(r), expected(dense_desc(QK_FORMAT_F16, {m, 1}));
         qk_tensor *const from = wrap(small, small_desc(k), row);

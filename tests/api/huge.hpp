@@ -51,22 +51,52 @@ class Alias {
     unsigned char *base_;
 };
 
-// An executor that breaks its word on purpose: of the millions of tasks it runs those that contain
-// the wanted rows. It counts on one task a block of rows, which its concurrency asks for.
+// What such calls return: the tasks that were run have done their work, and the library says that
+// the others were not.
+constexpr qk_status kSampled = QK_ERROR_DEVICE_FAULT;
+
+// An executor that breaks its word on purpose: of millions of tasks it runs those that can contain
+// the wanted rows. It counts on one task a block of rows, which its concurrency asks for. The
+// library hands tasks over some thousands at a time, so they are counted first, by a call of their
+// own; where all come at once (past the API), they need not be.
 struct Sampler {
     int64_t rows;
     std::vector<int64_t> wanted;
     int64_t calls = 0;
+    int64_t total = 0, seen = 0;
+    bool counting = false;
 
     qk_executor table() { return {run, this, INT32_MAX}; }
+
+    // Makes the call twice; what it returns the second time.
+    template <class Call>
+    qk_status sample(const Call &call) {
+        total = 0;
+        counting = true;
+        call();
+        counting = false;
+        seen = 0;
+        return call();
+    }
+
     static void run(void *user, int32_t count, void (*task)(void *, int32_t), void *argument) {
         Sampler &self = *static_cast<Sampler *>(user);
         ++self.calls;
-        std::set<int32_t> tasks;
-        for (const int64_t row : self.wanted) {
-            tasks.insert(int32_t(__int128(row) * count / self.rows));
+        if (self.counting) {
+            self.total += count;
+            return;
         }
-        for (const int32_t index : tasks) task(argument, index);
+        const int64_t total = self.total == 0 ? count : self.total;
+        std::set<int64_t> tasks;
+        for (const int64_t row : self.wanted) {
+            const int64_t middle = int64_t(__int128(row) * total / self.rows);
+            for (const int64_t index : {middle - 1, middle, middle + 1}) tasks.insert(index);
+        }
+        for (const int64_t index : tasks) {
+            const int64_t here = index - self.seen;
+            if (here >= 0 && here < count) task(argument, int32_t(here));
+        }
+        if (self.total != 0) self.seen += count;
     }
 };
 

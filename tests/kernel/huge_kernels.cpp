@@ -107,18 +107,6 @@ constexpr Case kCases[] = {{"dense", QK_FORMAT_F32, QK_LAYOUT_ROW},
                            {"u4 packed", QK_FORMAT_U4_AFFINE, qk::kLayoutRows8},
                            {"nf4 packed", QK_FORMAT_NF4, qk::kLayoutRows8}};
 
-// Of the tasks those that may have a wanted row: kernels cut at blocks that need not divide kN.
-void run_some(void *user, int32_t count, void (*task)(void *, int32_t), void *argument) {
-    std::set<int64_t> tasks;
-    for (const int64_t row : static_cast<api::Sampler *>(user)->wanted) {
-        const auto middle = int64_t(__int128(row) * count / kN);
-        for (const int64_t i : {middle - 1, middle, middle + 1}) tasks.insert(i);
-    }
-    for (const int64_t i : tasks) {
-        if (i >= 0 && i < count) task(argument, int32_t(i));
-    }
-}
-
 class HugeKernels : public ::testing::TestWithParam<Case> {
   protected:
     HugeKernels() {
@@ -133,7 +121,7 @@ class HugeKernels : public ::testing::TestWithParam<Case> {
         qk::Launch launch = {};
         launch.device = here_;
         launch.scratch = harness::dirty_scratch();
-        launch.parallel = {far ? run_some : in_order, &sampler_, far ? INT32_MAX : 1};
+        launch.parallel = {far ? api::Sampler::run : in_order, &sampler_, far ? INT32_MAX : 1};
         return launch;
     }
     static void in_order(void *, int32_t count, void (*task)(void *, int32_t), void *argument) {
