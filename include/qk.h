@@ -85,7 +85,7 @@ typedef struct qk_allocator { /* host memory; allocate returns NULL on failure, 
     void *user;
 } qk_allocator;
 
-typedef struct qk_executor { /* the caller's threads (512 KiB of stack); return when all is done */
+typedef struct qk_executor { /* the caller's threads (64 KiB of stack); return when all is done */
     void (*parallel_for)(void *user, int32_t task_count,
                          void (*task)(void *argument, int32_t index), void *argument);
     void *user;
@@ -123,7 +123,7 @@ typedef struct qk_context_options {
     uint32_t flags;                /* 0 or one QK_CONTEXT_... (CPU) */
     void *stream;                  /* cudaStream_t, borrowed; NULL: the default; CPU: not used */
     size_t workspace_bytes;        /* scratch allocated once at creation */
-    const qk_allocator *allocator; /* copied; NULL: the C library's */
+    const qk_allocator *allocator; /* copied; NULL: the C library's; CPU: 192 KiB a thread */
     const qk_executor *executor;   /* copied; NULL: qk's own threads, owned by the context */
     uint32_t instruction_sets;     /* CPU: QK_ISA_... that may be used; 0: all there are */
     uint32_t reserved;             /* 0 */
