@@ -96,12 +96,12 @@ func flag(value bool) C.int32_t {
 // Gru is a GRU layer. Until Freeze it is float and used by one goroutine at a time; then it is
 // integers, read-only, and shared by any number of them.
 type Gru struct {
-	handle *C.qk_gru
-	hidden int64
+	handle         *C.qk_gru
+	inputs, hidden int64
 }
 
-func adoptGru(handle *C.qk_gru, hidden int64) *Gru {
-	g := &Gru{handle, hidden}
+func adoptGru(handle *C.qk_gru, inputs, hidden int64) *Gru {
+	g := &Gru{handle, inputs, hidden}
 	runtime.SetFinalizer(g, (*Gru).Close)
 	return g
 }
@@ -164,7 +164,7 @@ func NewGru(c *Context, config GruConfig, weights GruWeights) (*Gru, error) {
 	if err != nil {
 		return nil, err
 	}
-	return adoptGru(handle, hidden), nil
+	return adoptGru(handle, input, hidden), nil
 }
 
 // Close gives the GRU back; its states stay valid.
@@ -251,13 +251,13 @@ func LoadGru(c *Context, image []byte) (*Gru, error) {
 }
 
 func adoptFrozen(handle *C.qk_gru) (*Gru, error) {
-	g := adoptGru(handle, 0)
+	g := adoptGru(handle, 0, 0)
 	raw, err := g.describe()
 	if err != nil {
 		g.Close()
 		return nil, err
 	}
-	g.hidden = int64(raw.hidden_size)
+	g.inputs, g.hidden = int64(raw.input_size), int64(raw.hidden_size)
 	return g, nil
 }
 

@@ -79,6 +79,7 @@ impl GruConfig {
 /// ```
 pub struct TrainedGru {
     raw: NonNull<sys::qk_gru>,
+    input_size: i32,
     hidden_size: i32,
 }
 
@@ -145,7 +146,16 @@ impl TrainedGru {
             )
         })?;
         let raw = NonNull::new(out).expect("libqk sets *out on QK_OK");
-        Ok(TrainedGru { raw, hidden_size: h })
+        Ok(TrainedGru { raw, input_size: c, hidden_size: h })
+    }
+
+    pub(crate) fn as_raw(&self) -> *mut sys::qk_gru {
+        self.raw.as_ptr()
+    }
+
+    /// Input and hidden size; libqk has taken them.
+    pub(crate) fn sizes(&self) -> [usize; 2] {
+        [self.input_size as usize, self.hidden_size as usize]
     }
 
     /// Overrides the preset for one tensor.
@@ -342,6 +352,10 @@ pub struct GruState {
 unsafe impl Send for GruState {}
 
 impl GruState {
+    pub(crate) fn as_raw(&self) -> *mut sys::qk_gru_state {
+        self.raw.as_ptr()
+    }
+
     /// To zero.
     pub fn reset(&mut self, context: &Context) -> Result<()> {
         context.check(unsafe { sys::qk_gru_state_reset(context.as_raw(), self.raw.as_ptr()) })

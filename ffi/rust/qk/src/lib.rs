@@ -34,6 +34,7 @@ mod desc;
 mod error;
 mod gru;
 mod gru_model;
+mod gru_seen;
 #[cfg(feature = "io")]
 pub mod io;
 mod tensor;
@@ -44,6 +45,7 @@ pub use desc::Desc;
 pub use error::{Error, Kind, Result, Status};
 pub use gru::{Calibration, FreezeError, GateOrder, Gru, GruConfig, GruState, Preset, TrainedGru};
 pub use gru_model::{Codes, GruQuant, GruTable, GruTensor, Model};
+pub use gru_seen::{GruClipped, GruRanges};
 pub use tensor::{Element, Tensor, BF16, F16};
 
 /// The declarations of the C headers, for what this crate does not wrap.

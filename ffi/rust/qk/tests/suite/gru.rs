@@ -1,8 +1,8 @@
 //! A GRU's life: float, ranges, integers, bytes, and back; streaming equals one call.
 use crate::common::{one_thread, weights};
 use qk::{
-    Calibration, Codes, Context, Error, Gru, GruConfig, GruQuant, GruTensor, Preset, Status,
-    Tensor, TrainedGru,
+    Calibration, Codes, Context, Error, Gru, GruConfig, GruQuant, GruRanges, GruTensor, Preset,
+    Status, Tensor, TrainedGru,
 };
 
 const C: usize = 5;
@@ -168,4 +168,64 @@ fn lengths_are_checked_before_anything_is_read() {
     let negative = GruConfig { hidden_size: -1, ..config };
     let error = TrainedGru::new(&context, &negative, &w_ih, &w_hh, None, None).err().unwrap();
     assert_eq!(error.status(), Status::SHAPE);
+}
+
+#[test]
+fn ranges_are_read_given_and_merged() {
+    let context = one_thread();
+    let (data, more) = (weights(STEPS * BATCH * C, 5), weights(STEPS * BATCH * C, 6));
+    let fresh = || {
+        let flags = GruConfig::BIAS_CORRECTION;
+        let config = GruConfig { flags, ..GruConfig::new(C as i32, H as i32, Preset::W8A8) };
+        let (w_ih, w_hh) = (weights(3 * H * C, 1), weights(3 * H * H, 2));
+        TrainedGru::new(&context, &config, &w_ih, &w_hh, None, None).unwrap()
+    };
+    let seen = |data: &[&Vec<f32>]| {
+        let mut gru = fresh();
+        for part in data {
+            gru.calibrate(&context, &signal(&context, part, STEPS), None).unwrap();
+        }
+        gru
+    };
+    let whole = seen(&[&data, &more]);
+    let ranges = whole.ranges(&context).unwrap();
+    let x = GruTensor::X.0 as usize;
+    let largest = data.iter().chain(&more).copied().fold(f32::MIN, f32::max);
+    assert_eq!((ranges.samples, ranges.max[x]), (2 * (STEPS * BATCH) as i64, largest.into()));
+    let (mut given, mut merged) = (fresh(), fresh());
+    given.set_ranges(&context, &ranges).unwrap();
+    for part in [&data, &more] {
+        let part = seen(&[part]).ranges(&context).unwrap();
+        merged.merge_ranges(&context, &part).unwrap();
+    }
+    assert_eq!(merged.ranges(&context).unwrap(), ranges);
+    let image = whole.freeze(&context).unwrap().save().unwrap();
+    assert_eq!(given.freeze(&context).unwrap().save().unwrap(), image);
+    assert_eq!(merged.freeze(&context).unwrap().save().unwrap(), image);
+    for x_sum in [vec![0.0; C - 1], vec![0.0; C + 1]] {
+        let wrong = GruRanges { x_sum, ..ranges.clone() };
+        let error = fresh().set_ranges(&context, &wrong).unwrap_err();
+        assert_eq!(error.status(), Status::BUFFER_SIZE, "{error}");
+    }
+    let error = trained(&context, Preset::W8A8).set_ranges(&context, &ranges).unwrap_err();
+    assert_eq!(error.status(), Status::UNSUPPORTED, "{error}");
+}
+
+#[test]
+fn codes_that_are_cut_are_counted() {
+    let context = one_thread();
+    let gru = frozen(&context, Preset::W8H16);
+    let mut state = gru.state(&context, BATCH as i32).unwrap();
+    let huge = vec![1e6f32; STEPS * BATCH * C];
+    let mut y = vec![0f32; STEPS * BATCH * H];
+    let shape = [STEPS as i64, BATCH as i64, H as i64];
+    for on in [true, false] {
+        state.count_clipped(&context, on).unwrap();
+        let mut out = Tensor::borrow_mut(&context, &shape, &mut y).unwrap();
+        gru.run(&context, &mut state, &signal(&context, &huge, STEPS), &mut out).unwrap();
+        let clipped = state.clipped(&context).unwrap();
+        assert_eq!(clipped.samples, (STEPS * BATCH) as i64);
+        assert_eq!(clipped.of(GruTensor::X), (STEPS * BATCH * C) as i64);
+        assert_eq!(clipped.of(GruTensor::W), 0);
+    }
 }
