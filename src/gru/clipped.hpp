@@ -15,7 +15,10 @@ QK_HD static constexpr bool is_outside(T value, T low, T high) {
 
 // real_to_code's value lies beyond its type; NaN, which becomes 0, does not.
 QK_HD static inline bool is_cut(float value, float factor, int32_t zero, int32_t min, int32_t max) {
-    return is_outside(__builtin_rintf(value * factor), float(min - zero), float(max - zero));
+    const float scaled = value * factor, low = float(min - zero), high = float(max - zero);
+    if (is_outside(scaled, low - 1.0f, high + 1.0f)) return true;
+    const float to_integers = 12582912.0f;  // as in real_to_code
+    return is_outside((scaled + to_integers) - to_integers, low, high);
 }
 
 // A gate's line beyond an end of its type that lies short of the function's own end. An end one

@@ -21,7 +21,7 @@ Network one_unit(int c) {
 }
 
 // Rule 18: nine tenths of the old range stay at every step, of x and of h.
-TEST(GruCalibrate, MovingRangesKeepNineTenths) {
+TEST(GruRule, 18_NineTenthsOfTheOldRangeStay) {
     Network net = one_unit(1);
     net.calib = {4, 1, -2};
     Session session;
