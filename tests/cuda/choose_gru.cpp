@@ -133,4 +133,21 @@ TEST(CudaChooseGru, MoreStepsNeverNeedLessWorkspace) {
     }
 }
 
+// At the borders of the conditions, not somewhere beside them.
+TEST(CudaChooseGru, BordersOfShapesAndBatches) {
+    qk::cuda::GruPlan plan;
+    EXPECT_FALSE(Frozen(QK_GRU_W8A8, 16, 12).plan(&plan)) << "rows are whole words of 8 bytes";
+    EXPECT_TRUE(Frozen(QK_GRU_W8A8, 16, 16).plan(&plan));
+    Frozen gru(QK_GRU_W8A8, 16, 24);
+    const struct {
+        int64_t batch;
+        int32_t tiles;
+    } cases[] = {{30, 0}, {31, 1}, {240, 1}, {241, 2}};  // 30 clusters of 256 units fit an H200
+    for (const auto &c : cases) {
+        gru.args.batch = c.batch;
+        ASSERT_TRUE(gru.plan(&plan));
+        EXPECT_EQ(plan.tiles, c.tiles) << c.batch;
+    }
+}
+
 }  // namespace

@@ -271,4 +271,10 @@ TEST(CudaChoose, SlabsOfPrefill) {
     }
 }
 
+TEST(CudaChoose, ManySlicesWantMoreThanTwoRowsOfTilesAMultiprocessor) {
+    constexpr int64_t k = 1 << 20;  // codes enough
+    EXPECT_FALSE(qk::cuda::prefers_many_slices(16 * 2 * 132, k, false, false, 132));
+    EXPECT_TRUE(qk::cuda::prefers_many_slices(16 * 2 * 132 + 1, k, false, false, 132));
+}
+
 }  // namespace

@@ -188,7 +188,8 @@ TEST_F(CpuLinear, IntegersAtTheirLargest) {
                                    qk_layout{QK_LAYOUT_GPTQ}}) {
         const TestWeight w({QK_FORMAT_U4_AFFINE, QK_FORMAT_F32, layout, 8, 256, 128}, 1);
         const qk::Weight view = w.view();
-        for (const float value : {0x1.fbfffep1f, -0x1.fbfffep1f, 0x1.fcp1f, -0x1.fcp1f}) {
+        for (const float value :
+             {0x1.fbfffep1f, -0x1.fbfffep1f, 0x1.fcp1f, -0x1.fcp1f, 0x1.fdfffep1f}) {
             const TestDense x(QK_FORMAT_F32, 1, 256, 5);
             for (size_t i = 0; i < x.bytes(); i += 4) memcpy(x.data() + i, &value, 4);
             for (const int code : {0, 15}) {
