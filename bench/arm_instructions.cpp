@@ -52,11 +52,12 @@ void check(qk_status status, const qk_context *context) {
 
 class Bench {
   public:
-    Bench(const char *isa, uint32_t flags) : isa_(isa) {
+    Bench(const char *isa, uint32_t flags) {
         qk_context_options options = QK_CONTEXT_OPTIONS_INIT;
         options.thread_count = 1;
         options.flags = flags;
         options.workspace_bytes = 1 << 18;
+        options.instruction_sets = bench::instruction_sets_of(isa);
         check(qk_context_create(&options, &context_), nullptr);
     }
     ~Bench() {
@@ -72,12 +73,10 @@ class Bench {
         check(qk_tensor_upload(context_, x, QK_PLANE_DATA, ones.data(), ones.size() * 4), context_);
         qk_tensor *const y = work.m > 0 ? dense(work.output, work.m, rows)
                                         : dense(work.output, rows, kColumns);
-        bench::allow_instruction_set(isa_);
         qk_bench_mark();
         check(work.m > 0 ? qk_linear(context_, x, w, nullptr, y) : qk_dequantize(context_, w, y),
               context_);
         qk_bench_mark();
-        bench::allow_instruction_set("all");
     }
 
   private:
@@ -118,7 +117,6 @@ class Bench {
         return packed;
     }
 
-    const char *const isa_;
     qk_context *context_ = nullptr;
     std::vector<qk_tensor *> tensors_;
 };

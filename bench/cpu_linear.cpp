@@ -177,6 +177,7 @@ void run_case(const Options &options, const Case &c, int64_t n, int64_t k) {
     qk_context_options context_options = QK_CONTEXT_OPTIONS_INIT;
     if (options.threads > 1) context_options.executor = &executor;
     context_options.thread_count = 1;
+    context_options.instruction_sets = bench::instruction_sets_of(options.isa);
     bench::Arena arena(size_t(1) << 31);
     const qk_allocator allocator = arena.allocator();
     context_options.allocator = &allocator;
@@ -304,7 +305,6 @@ int main(int argc, char **argv) {
             {"packed", "row", "row_high", "gptq", "awq_gemm", "awq_gemv", "word"}));
     app.add_flag("--fork-join", options.fork_join, "what splitting work among threads costs");
     CLI11_PARSE(app, argc, argv);
-    bench::allow_instruction_set(options.isa);
     if (options.fork_join) {
         run_fork_join(std::max(2, options.threads));
         return 0;

@@ -5,7 +5,9 @@
 
 #include "object/context.hpp"
 
-#define QK_API_CONTEXT(context) QK_TRY(::qk::check_reach(context))
+#define QK_API_CONTEXT(context)             \
+    QK_TRY(::qk::check_context(context)); \
+    QK_TRY(::qk::check_reach(context))
 #define QK_API_POINTER(context, pointer) \
     QK_CHECK((pointer) != nullptr, &(context)->error, NULL, #pointer ": is NULL")
 

@@ -14,6 +14,7 @@ qk_status qk_tensor_from_dlpack(qk_context *context, DLManagedTensorVersioned *m
 
 qk_status qk_tensor_to_dlpack(qk_tensor *tensor, qk_plane plane, DLManagedTensorVersioned **out) {
     QK_TRY(qk::check_tensor(tensor));
+    QK_TRY(qk::check_reach(tensor->context));
     QK_API_POINTER(tensor->context, out);
     return qk::tensor_to_dlpack(tensor, plane, out);
 }

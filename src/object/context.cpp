@@ -177,7 +177,6 @@ Status check_context(const qk_context *context) {
 }
 
 Status check_reach(qk_context *context) {
-    QK_TRY(check_context(context));
     QK_CHECK(is_in_reach(*context), &context->error, DEVICE_FAULT,
              "context: was made on %s:%d before a fork, process %d cannot use that device through "
              "it",

@@ -43,7 +43,7 @@ void context_release(qk_context *context);
 
 // QK_OK for a live handle. A destroyed one is caught as long as something keeps its memory alive.
 Status check_context(const qk_context *context);
-// ... whose device this process can reach: a forked child cannot reach its parent's GPU.
+// QK_OK where this process can reach the device: a forked child cannot reach its parent's GPU.
 Status check_reach(qk_context *context);
 
 qk_context_info context_info(const qk_context &context);

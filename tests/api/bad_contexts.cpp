@@ -166,6 +166,26 @@ TEST(BadArguments, StatusTexts) {
         QK_ERROR_BUFFER_SIZE, QK_ERROR_ABI, QK_ERROR_ARGUMENT, QK_ERROR_UNSUPPORTED,
         QK_ERROR_NO_DEVICE, QK_ERROR_MEMORY, QK_ERROR_WORKSPACE, QK_ERROR_DEVICE_FAULT,
         QK_ERROR_CORRUPT, QK_ERROR_FILE, QK_ERROR_INTERNAL};
+    // Programs print them and people search for them: not one is changed or exchanged by accident.
+    const std::pair<qk_status, const char *> said[] = {
+        {QK_OK, "ok"},
+        {QK_ERROR_NULL, "a required pointer is NULL"},
+        {QK_ERROR_SHAPE, "shapes do not fit"},
+        {QK_ERROR_FORMAT, "format or layout does not fit"},
+        {QK_ERROR_STATE, "the object is not in a state for this call"},
+        {QK_ERROR_DEVICE_MIX, "operands live on different devices"},
+        {QK_ERROR_BUFFER_SIZE, "buffer has the wrong size"},
+        {QK_ERROR_ABI, "header and library disagree"},
+        {QK_ERROR_ARGUMENT, "value outside its documented range"},
+        {QK_ERROR_UNSUPPORTED, "not supported by this build or device"},
+        {QK_ERROR_NO_DEVICE, "no such device"},
+        {QK_ERROR_MEMORY, "out of memory"},
+        {QK_ERROR_WORKSPACE, "workspace is too small"},
+        {QK_ERROR_DEVICE_FAULT, "the device failed"},
+        {QK_ERROR_CORRUPT, "stored bytes are damaged or too new"},
+        {QK_ERROR_FILE, "file cannot be opened, read or written"},
+        {QK_ERROR_INTERNAL, "internal error, please report it"}};
+    for (const auto &[status, text] : said) EXPECT_STREQ(qk_status_string(status), text);
     std::set<std::string> texts;
     for (const qk_status status : known) texts.insert(qk_status_string(status));
     EXPECT_EQ(texts.size(), std::size(known)) << "two codes share a text";

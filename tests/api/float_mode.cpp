@@ -81,15 +81,10 @@ class InMode {
 // Threads of the caller in a mode that qk did not choose.
 struct Pool {
     const Mode *mode;
-    bool callback_saw_mode = true;
 
     static void run(void *user, int32_t count, void (*task)(void *, int32_t), void *argument) {
         Pool &self = *static_cast<Pool *>(user);
-        const Mode mode = self.mode != nullptr ? *self.mode : mode_now();
-        if (self.mode != nullptr) {
-            const InMode here(mode);
-            self.callback_saw_mode &= same(mode_now(), *self.mode) || mode.control == 0x9f00;
-        }
+        const Mode mode = *self.mode;
         std::atomic<int32_t> next{0};
         std::vector<std::thread> threads;
         for (int t = 0; t < 3; ++t) {
@@ -110,8 +105,11 @@ void for_each_context(const Mode *mode, const Each &each) {
     Allocator allocator;
     Pool pool{mode};
     const qk_executor executor = {Pool::run, &pool, 8};
-    qk_context *const contexts[] = {make_context(allocator, 1), make_context(allocator, 3),
-                                    make_context(allocator, 0, &executor)};
+    const auto create = [&](int32_t threads, const qk_executor *given) {
+        const InMode here(*mode);  // which new threads inherit
+        return make_context(allocator, threads, given);
+    };
+    qk_context *const contexts[] = {create(1, nullptr), create(3, nullptr), create(0, &executor)};
     for (qk_context *const context : contexts) {
         each(context);
         qk_context_destroy(context);

@@ -60,7 +60,9 @@ void fail(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn
 
 // One backend, its memory, and tasks on threads of the caller.
 struct World {
-    explicit World(const qk::Backend &b) : home(b) {}
+    World(const qk::Backend &b, uint32_t instruction_sets) : home(b) {
+        home.device = qk::device_at(b, 0, instruction_sets);
+    }
     sweep::Home home;
     bool cuda() const { return home.backend.device == QK_DEVICE_CUDA; }
 };

@@ -105,8 +105,7 @@ int main(int count, char **arguments) {
                     options.backend.c_str());
         return 77;
     }
-    bench::allow_instruction_set(options.isa);
-    World world(*backend);
+    World world(*backend, bench::instruction_sets_of(options.isa));
     if (options.one) {
         int64_t failed = 0;
         const Case c = draw(options.number, device);

@@ -78,6 +78,7 @@ Context::Context(const World &world, const ContextOptions &from) {
     const qk_executor executor = {backwards, nullptr, from.threads};
     qk_context_options options = QK_CONTEXT_OPTIONS_INIT;
     options.device = world.home.backend.device;
+    options.instruction_sets = world.home.device.instruction_sets;
     options.allocator = &allocator;
     options.flags = from.flags;
     options.workspace_bytes = from.workspace;
