@@ -5,6 +5,7 @@ a batch of vmap), the call is refused: what qk computed would be missing there.
 """
 from __future__ import annotations
 
+import functools
 import sys
 from typing import Any
 
@@ -52,16 +53,28 @@ def _is_plain(torch: Any, kind: type) -> bool:
     return plain
 
 
+@functools.lru_cache(maxsize=2)
+def _questions(torch: Any) -> tuple[Any, Any]:
+    """Is a trace running, and how many modes are? A torch without the function has neither."""
+    def never() -> int:
+        return 0
+
+    return (getattr(torch.jit, "is_tracing", never),
+            getattr(torch._C, "_len_torch_dispatch_stack", never))
+
+
 def _recorder(torch: Any, tensor: Any) -> str | None:
     """Who is watching operations now and would miss ours; None in ordinary programs."""
-    if torch.jit.is_tracing():
+    is_tracing, mode_count = _questions(torch)
+    if is_tracing():
         return "torch.jit.trace"
-    for i in range(torch._C._len_torch_dispatch_stack()):
+    for i in range(mode_count()):
         mode = type(torch._C._get_dispatch_stack_at(i)).__name__
         if mode in ("ProxyTorchDispatchMode", "FakeTensorMode", "FunctionalTensorMode"):
             return mode
     forward = torch.autograd.forward_ad
-    if forward._current_level >= 0 and forward.unpack_dual(tensor).tangent is not None:
+    level = getattr(forward, "_current_level", -1)
+    if level >= 0 and forward.unpack_dual(tensor).tangent is not None:
         return "torch.autograd.forward_ad"
     return None
 

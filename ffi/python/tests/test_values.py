@@ -4,6 +4,7 @@ With torch and jax where they are installed; the rules for torch also on what te
 shows of it, so they are tested everywhere.
 """
 import sys
+import types
 from unittest import mock
 
 import fake_torch
@@ -71,6 +72,16 @@ class Rules(unittest.TestCase):
             self.refused(fake_torch.Tensor, "forward_ad is recording", ["x"])
         with self.state(level=0, modes=[fake_torch.Counter()]):
             y = qk.linear(fake_torch.Tensor(X), W)
+        np.testing.assert_array_equal(y.values, qk.linear(X, W))
+
+    def test_versions_of_torch_that_cannot_record(self):
+        older, _ = fake_torch.module()
+        older.jit, older._C = types.SimpleNamespace(), types.SimpleNamespace()
+        older.autograd = types.SimpleNamespace(forward_ad=types.SimpleNamespace())
+        with mock.patch.dict(sys.modules, torch=older):
+            y = qk.linear(fake_torch.Tensor(X), W)
+            with self.assertRaisesRegex(qk.CallError, "requires gradients"):
+                qk.linear(fake_torch.Tensor(X, requires_grad=True), W)
         np.testing.assert_array_equal(y.values, qk.linear(X, W))
 
     def test_what_has_no_values(self):
