@@ -55,24 +55,27 @@ uint32_t job_of(uint64_t ticket) { return uint32_t(ticket >> 32); }
 
 constexpr uint32_t kClosed = INT32_MAX;  // as next task: not below any task count
 
+struct Done {
+    int32_t tasks;
+    bool last;  // of the job
+};
+
 // Runs tasks of job number `job` until none is left to claim.
-void work(ThreadPool *pool, uint32_t job) {
+Done work(ThreadPool *pool, uint32_t job) {
+    Done done = {0, false};
     for (;;) {
         uint64_t ticket = pool->ticket.load(std::memory_order_acquire);
         const int32_t index = int32_t(uint32_t(ticket));
         const Task task = pool->task.load(std::memory_order_acquire);
         void *const argument = pool->argument.load(std::memory_order_acquire);
         const int32_t count = pool->task_count.load(std::memory_order_acquire);
-        if (job_of(ticket) != job || index >= count) return;
+        if (job_of(ticket) != job || index >= count) return done;
         if (!pool->ticket.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel)) {
             continue;
         }
         task(argument, index);
-        if (pool->unfinished.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-            pthread_mutex_lock(&pool->mutex);
-            pthread_cond_signal(&pool->job_done);
-            pthread_mutex_unlock(&pool->mutex);
-        }
+        ++done.tasks;
+        done.last = pool->unfinished.fetch_sub(1, std::memory_order_acq_rel) == 1;
     }
 }
 
@@ -102,7 +105,11 @@ void *worker_main(void *argument) {
     while (!pool->stopping.load(std::memory_order_acquire)) {
         const uint32_t job = wait_for_job(pool, seen);
         if (job == seen) continue;
-        work(pool, job);
+        if (work(pool, job).last) {
+            pthread_mutex_lock(&pool->mutex);
+            pthread_cond_signal(&pool->job_done);
+            pthread_mutex_unlock(&pool->mutex);
+        }
         seen = job;
     }
     return nullptr;
@@ -164,11 +171,15 @@ void stop(ThreadPool *pool) {
 void run(void *opaque, int32_t task_count, Task task, void *argument) {
     ThreadPool *const pool = static_cast<ThreadPool *>(opaque);
     if (task_count <= 0) return;
-    if (pool->wanted_workers > 0 && task_count > 1 && pool->process != getpid()) start(pool);
     if (pool->worker_count == 0 || task_count == 1) {
         for (int32_t i = 0; i < task_count; ++i) task(argument, i);
         return;
     }
+    // A forked child is known by its number, for which the system must be asked: where workers are
+    // to be woken, and where those that should be awake took no task. The caller alone takes no
+    // lock, so a lock that was held at the fork harms nothing.
+    const bool asleep = pool->sleepers.load() > 0;
+    if (asleep && pool->process != getpid()) start(pool);
     const uint64_t last = pool->ticket.load(std::memory_order_relaxed);
     // Jobs are numbered from 1 on; 0 is what workers have seen at their start.
     const uint32_t job = job_of(last) == UINT32_MAX ? 1 : job_of(last) + 1;
@@ -183,7 +194,10 @@ void run(void *opaque, int32_t task_count, Task task, void *argument) {
         pthread_cond_broadcast(&pool->job_posted);
         pthread_mutex_unlock(&pool->mutex);
     }
-    work(pool, job);
+    if (work(pool, job).tasks == task_count) {
+        if (!asleep && pool->process != getpid()) start(pool);
+        return;
+    }
     for (int32_t spin = 0; spin < kSpins && pool->unfinished.load() > 0; ++spin) relax();
     if (pool->unfinished.load(std::memory_order_acquire) == 0) return;
     pthread_mutex_lock(&pool->mutex);
