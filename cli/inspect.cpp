@@ -33,7 +33,8 @@ void print_table(const std::vector<Row> &rows) {
     std::vector<size_t> widths(rows[0].size(), 0);
     for (const Row &row : rows) {
         for (size_t i = 0; i < row.size(); ++i) {
-            widths[i] = std::max(widths[i], std::min(columns_of(row[i]), kWidest));
+            const size_t columns = columns_of(row[i]);
+            if (columns <= kWidest) widths[i] = std::max(widths[i], columns);
         }
     }
     for (const Row &row : rows) {

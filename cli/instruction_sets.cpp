@@ -33,8 +33,8 @@ const Set &find_set(const std::string &name) {
     for (const Set &set : kSets) {
         if (name == set.name) return set;
     }
-    throw Failure(kUsage, "--isa: is '" + name + "', accepted are " + known_instruction_sets() +
-                              ", or several of them with commas");
+    throw Failure(kUsage, "--isa " + (name.empty() ? "''" : name) + ": accepted are " +
+                              known_instruction_sets() + ", or several of them with commas");
 }
 
 }  // namespace

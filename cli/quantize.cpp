@@ -154,9 +154,10 @@ void refuse_not_finite(const Checkpoint &checkpoint, const qk_layer &layer) {
     qk_file_tensor tensor;
     check(qk_checkpoint_find_tensor(checkpoint.get(), name.c_str(), &tensor), name, nullptr);
     const ValueCounts counts = count_values(tensor.dtype, tensor.data, tensor.bytes);
-    if (counts.nan + counts.infinite == 0) return;
-    throw Failure(kFailed, name + ": " + std::to_string(counts.nan + counts.infinite) +
-                               " values are NaN or infinite, which no scale can hold");
+    const int64_t bad = counts.nan + counts.infinite;
+    if (bad == 0) return;
+    throw Failure(kFailed, name + ": " + plural(bad, "value") + (bad == 1 ? " is" : " are") +
+                               " NaN or infinite, which no scale can hold");
 }
 
 void write_config(const Scheme &scheme, const Checkpoint &checkpoint, const Plan &plan,

@@ -191,6 +191,7 @@ CLI::Option *several(CLI::Option *option, const char *value) {
 void finish_commands(CLI::App *app) {
     app->formatter(std::make_shared<Help>());
     app->get_formatter()->label("SUBCOMMAND", "COMMAND");
+    app->get_formatter()->label("Positionals", "Arguments");
     app->get_help_ptr()->description("print this help");
     app->group("Commands");
     const auto not_empty = [](const std::string &value) { return value.empty() ? "is empty" : ""; };

@@ -58,6 +58,7 @@ class Usage(Case):
         for command in [[], ["gru"], *COMMANDS]:
             text = self.run_qk(*command, "--help").stdout
             self.assertLess(max(map(len, text.splitlines())), 80, text)
+            self.assertNotIn("TEXT", text)
             self.assertIn(" ".join(["Usage: qk", *command, "[OPTIONS]"]), text)
             if command not in ([], ["gru"], ["info"]):
                 self.assertIn("Example", text)
