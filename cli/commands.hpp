@@ -47,6 +47,8 @@ struct GruQuantizeOptions {
     std::string preset = "w8h16";
     std::string ranges = "minmax";
     std::vector<std::string> calibration;
+    std::vector<std::string> ranges_in;  // files that ranges_out wrote
+    std::string ranges_out;
     std::string test;           // "": measured on the calibration data alone
     int64_t batch = 0;          // of .f32 files; 0: [t,c]
     std::vector<std::string> bits;           // TENSOR=BITS

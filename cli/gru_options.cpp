@@ -26,8 +26,14 @@ void add_quantize(CLI::App *gru, CommonOptions *common, GruQuantizeOptions *opti
                      ".bias_hh_l0 in f32, f16 or bf16")
         ->required();
     command->add_option("OUT", options->output, "the .qkg file to write")->required();
-    several(command->add_option("--calibrate", options->calibration, kArrayHelp), "DATA")
-        ->required();
+    several(command->add_option("--calibrate", options->calibration, kArrayHelp), "DATA");
+    several(command->add_option("--ranges-in", options->ranges_in,
+                                "what other runs saw, joined with --calibrate or instead of it"),
+            "JSON");
+    command
+        ->add_option("--ranges-out", options->ranges_out,
+                     "a file to write what calibration saw to, for --ranges-in")
+        ->type_name("JSON");
     command->add_option("--test", options->test, "measure the error on these sequences, too")
         ->type_name("DATA");
     command

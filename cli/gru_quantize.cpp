@@ -5,6 +5,7 @@
 #include "arrays.hpp"
 #include "commands.hpp"
 #include "gru.hpp"
+#include "gru_ranges.hpp"
 #include "json.hpp"
 #include "layers.hpp"
 #include "progress.hpp"
@@ -240,14 +241,21 @@ void measure(const Gru &gru, const CommonOptions &common, Sequences *data, Accur
     }
 }
 
-int64_t save(const Gru &gru, const GruQuantizeOptions &options) {
+// The model, and what calibration saw where that is asked for: both, or neither.
+int64_t save(const Gru &gru, const GruQuantizeOptions &options, const std::string &ranges) {
     size_t bytes = 0;
     check(qk_gru_save(gru.get(), nullptr, 0, &bytes), options.output, nullptr);
     std::vector<char> image(bytes);
     check(qk_gru_save(gru.get(), image.data(), bytes, &bytes), options.output, nullptr);
     NewFile file(options.output, options.force);
     file.write(image.data(), bytes);
-    commit({&file});
+    if (options.ranges_out.empty()) {
+        commit({&file});
+    } else {
+        NewFile other(options.ranges_out, options.force);
+        other.write(ranges.data(), ranges.size());
+        commit({&file, &other});
+    }
     return static_cast<int64_t>(bytes);
 }
 
@@ -279,7 +287,7 @@ void report(const CommonOptions &common, const GruQuantizeOptions &options, cons
         json_set(root, "ranges", options.ranges);
         json_set(root, "f32_bytes", before);
         json_set(root, "bytes", bytes);
-        json_set(root, "calibration", accuracy_json(calibration));
+        if (calibration.steps > 0) json_set(root, "calibration", accuracy_json(calibration));
         if (!options.test.empty()) json_set(root, "test", accuracy_json(test));
         json_print(root);
         return;
@@ -288,13 +296,16 @@ void report(const CommonOptions &common, const GruQuantizeOptions &options, cons
                 printable(options.output).c_str(), static_cast<long long>(weights.input_size),
                 static_cast<long long>(weights.hidden_size), options.preset.c_str(),
                 human_bytes(double(bytes)).c_str(), human_bytes(double(before)).c_str());
-    print_accuracy("calibration", calibration);
+    if (calibration.steps > 0) print_accuracy("calibration", calibration);
     if (!options.test.empty()) print_accuracy("test", test);
 }
 
 }  // namespace
 
 ExitCode run_gru_quantize(const CommonOptions &common, const GruQuantizeOptions &options) {
+    if (options.calibration.empty() && options.ranges_in.empty()) {
+        throw Failure(kUsage, "--calibrate or --ranges-in is required");
+    }
     const Weights weights = load_weights(options);
     const Context context = create_context(common);
     const Gru gru = create_gru(context, weights, options);
@@ -313,11 +324,19 @@ ExitCode run_gru_quantize(const CommonOptions &common, const GruQuantizeOptions 
     if (!options.test.empty()) {
         test = run_float(context, gru, weights, options.test, options.batch);
     }
+    for (const std::string &path : options.ranges_in) {
+        merge_ranges(context, gru, path, weights.input_size, weights.hidden_size);
+    }
+    std::string ranges;
+    if (!options.ranges_out.empty()) {
+        ranges = ranges_text(context, gru, weights.input_size, weights.hidden_size);
+    }
     check(qk_gru_freeze(context.get(), gru.get()), options.input, qk_context_error(context.get()));
     Accuracy calibration_accuracy, test_accuracy;
     for (Sequences &data : files) measure(gru, common, &data, &calibration_accuracy);
     if (!options.test.empty()) measure(gru, common, &test, &test_accuracy);
     progress.advance(1, options.output);
-    report(common, options, weights, save(gru, options), calibration_accuracy, test_accuracy);
+    report(common, options, weights, save(gru, options, ranges), calibration_accuracy,
+           test_accuracy);
     return kOk;
 }

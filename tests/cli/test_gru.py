@@ -1,4 +1,5 @@
 """qk gru: weights and data in, a .qkg file and hidden states out."""
+import json
 import math
 import random
 import struct
@@ -94,6 +95,41 @@ class GruCase(Case):
 
 
 class GruQuantize(GruCase):
+    def test_ranges_go_out_and_in(self):
+        """Two runs' ranges, joined without their data, freeze to what both data give at once."""
+        other = self.write("other.f32", floats(numbers(STEPS * C, 2, 9)))
+        self.quantize("--calibrate", other)
+        both = self.out.read_bytes()
+        seen = [self.folder / "a.json", self.folder / "b.json"]
+        for path, data in zip(seen, (self.data, other)):
+            self.run_qk("gru", "quantize", self.model, self.folder / "one.qkg", "--force",
+                        "--calibrate", data, "--ranges-out", path)
+        ranges = json.loads(seen[0].read_text())
+        self.assertEqual(ranges["samples"], STEPS)
+        self.assertEqual(ranges["tensors"]["x"], [min(self.x), max(self.x)])
+        self.assertEqual((len(ranges["x_sum"]), len(ranges["h_sum"])), (C, H))
+        report = self.run_json("gru", "quantize", self.model, self.out, "--force",
+                               "--ranges-in", seen[0], "--ranges-in", seen[1])
+        self.assertEqual(self.out.read_bytes(), both)
+        self.assertNotIn("calibration", report)
+        self.quantize("--ranges-in", seen[1])
+        self.assertEqual(self.out.read_bytes(), both)
+
+        def refused(code, *more):
+            return self.fails(code, "gru", "quantize", self.model, self.folder / "no.qkg", *more)
+
+        self.assertIn("--calibrate or --ranges-in is required", refused(2))
+        self.assertIn("least squared error", refused(4, "--ranges", "mse", "--ranges-in", seen[0]))
+        for text in ("", "[]", "{", json.dumps({**ranges, "x_sum": [1]}),
+                     json.dumps({**ranges, "samples": "1"}),
+                     json.dumps({**ranges, "tensors": {}})):
+            bad = self.write("bad.json", text.encode())
+            self.assertIn("bad.json", refused(3, "--ranges-in", bad))
+        # Both outputs or neither: the second is there already.
+        before = seen[0].read_bytes()
+        refused(1, "--calibrate", self.data, "--ranges-out", seen[0])
+        self.assertEqual(seen[0].read_bytes(), before)
+
     def test_report_is_the_measured_error(self):
         truth = gru(self.weights, self.x)
         for preset in PRESETS:
