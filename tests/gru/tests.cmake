@@ -5,7 +5,7 @@ qk_test(test_gru gru/accuracy_test.cpp gru/api_test.cpp gru/arguments_test.cpp
         gru/float_test.cpp
         gru/network.cpp gru/options_test.cpp gru/owned_model.cpp gru/random_test.cpp
         gru/ranges_test.cpp
-        gru/rules_of_life_test.cpp gru/rules_test.cpp gru/scales_test.cpp
+        gru/rules_of_life_test.cpp gru/rules_test.cpp gru/scales_by_hand_test.cpp gru/scales_test.cpp
         gru/small_image_test.cpp ${PROJECT_SOURCE_DIR}/src/gru/small_image.cpp
         reference/gru/gru_reference.cpp
         LIBRARIES qk_inside)
