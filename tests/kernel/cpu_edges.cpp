@@ -62,6 +62,17 @@ TEST(CpuEdges, ZerosThatAreStoredMinusOneWrap) {
     EXPECT_EQ(qk::cpu::zero_of(view, {3, 2}), 1);
 }
 
+// Two runs of bytes that share one, that touch, and that are empty.
+TEST(CpuEdges, OneSharedByteIsAnOverlap) {
+    const char bytes[8] = {};
+    EXPECT_TRUE(qk::overlap(bytes, 4, bytes + 3, 4));
+    EXPECT_TRUE(qk::overlap(bytes + 3, 4, bytes, 4));
+    EXPECT_FALSE(qk::overlap(bytes, 4, bytes + 4, 4));
+    EXPECT_FALSE(qk::overlap(bytes + 4, 4, bytes, 4));
+    EXPECT_TRUE(qk::overlap(bytes, 1, bytes, 8));
+    EXPECT_FALSE(qk::overlap(bytes, 0, bytes, 8));
+}
+
 class CpuEdgesOfVectors : public Specialised {};
 
 // Stores that go past the caches need whole vectors, wherever large outputs lie.
