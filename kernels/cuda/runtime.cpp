@@ -5,9 +5,9 @@ namespace qk::cuda {
 DeviceGuard::DeviceGuard(int32_t device_index) {
     int current = 0;
     error_ = cudaGetDevice(&current);
-    if (error_ != cudaSuccess || current == device_index) return;
-    error_ = cudaSetDevice(device_index);
-    if (error_ == cudaSuccess) previous_ = current;
+    if (error_ != cudaSuccess) return;
+    error_ = cudaSetDevice(device_index);  // where it is current, too: a thread gets its context
+    if (error_ == cudaSuccess && current != device_index) previous_ = current;
 }
 
 DeviceGuard::~DeviceGuard() {

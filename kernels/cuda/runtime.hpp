@@ -9,7 +9,8 @@
 
 namespace qk::cuda {
 
-// Makes `device_index` current for the calling thread and restores what was current before.
+// Makes `device_index` current for the calling thread, which has its context from then on, and
+// restores what was current before.
 class DeviceGuard {
   public:
     explicit DeviceGuard(int32_t device_index);

@@ -27,7 +27,6 @@ class CudaRepacked : public ::testing::Test {
     CudaRepacked() {
 #if defined(QK_CUDA_SIMULATED)
         fake_library::state = {};
-        fake_library::state.tiles = true;
 #endif
     }
 };

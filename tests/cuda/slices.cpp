@@ -121,7 +121,7 @@ TEST(CudaSlices, ManyRowsAreForLargeWeights) {
             SCOPED_TRACE(std::to_string(n) + " x " + std::to_string(k) + ", " + std::to_string(m));
             const qk::LinearArgs args = {
                 {type, m, k, x.data()}, w, nullptr, {type, m, n, y.data()}};
-            const auto *const kernel = qk::pick(qk::kCudaBackend.linear, args, 0);
+            const auto *const kernel = qk::pick(qk::kCudaBackend.linear, args, {});
             EXPECT_EQ(kernel == &qk::cuda::kLinearManySlices, many && m > 16 && m < 25);
             EXPECT_EQ(kernel == &qk::cuda::kLinearGemm, m > 24 || (m > 16 && !many));
         }
@@ -166,7 +166,7 @@ TEST(CudaSlices, TakesWhatOthersLeave) {
         const qk::Format *const of = qk::find_format(type);
         const qk::LinearArgs args = {
             {of, m, p.k(), x.data()}, w.view(), nullptr, {of, m, p.n(), y.data()}};
-        const auto *const kernel = qk::pick(qk::kCudaBackend.linear, args, 0);
+        const auto *const kernel = qk::pick(qk::kCudaBackend.linear, args, {});
         EXPECT_EQ(kernel == &qk::cuda::kLinearSlices, takes) << kernel->name;
         EXPECT_NE(kernel, &qk::cuda::kLinearGeneric);
     }

@@ -37,6 +37,8 @@ Status run_type(const BytesProblem &p, bool fine, const Launch &launch) {
 }
 
 Status run(const LinearArgs &args, const Launch &launch) {
+    const DeviceGuard device(launch.device.index);  // the driver describes tensors in a context
+    QK_TRY(check(device.error(), launch.error, "linear"));
     const Geometry &s = args.w.geometry;
     const bool row = s.groups_per_row == 1, fine = !row && s.group_size % kBytesColumns != 0;
     BytesProblem p = {};

@@ -39,6 +39,8 @@ bool can_run(const LinearArgs &args, const Device &device) {
 }
 
 Status run(const LinearArgs &args, const Launch &launch) {
+    const DeviceGuard device(launch.device.index);  // the driver describes tensors in a context
+    QK_TRY(check(device.error(), launch.error, "linear"));
     const Geometry &s = args.w.geometry;
     const bool table = args.w.format->kind == FormatKind::kStored;
     const GemmCodes codes = table ? GemmCodes::kEntries : GemmCodes::kSigned;

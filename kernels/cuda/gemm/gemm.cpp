@@ -58,6 +58,8 @@ bool can_run(const LinearArgs &args, const Device &device) {
 }
 
 Status run(const LinearArgs &args, const Launch &launch) {
+    const DeviceGuard device(launch.device.index);  // the driver describes tensors in a context
+    QK_TRY(check(device.error(), launch.error, "linear"));
     const bool pairs = args.w.layout->id == kLayoutTilesPairs;
     const bool f16 = args.x.format->id == QK_FORMAT_F16;
     const GemmPlan plan = plan_gemm(pairs ? GemmCodes::kPairs : GemmCodes::kNumbers, args.x.rows,

@@ -82,7 +82,10 @@ Status run(const LinearArgs &args, const Launch &launch) {
         const Slab slab = {first, min64(step, n - first)};
         const LinearArgs product = slab_product(args, slab, launch.workspace, &bias);
         QK_TRY(kRepackTiles.run({args.w, product.w, first}, launch));
-        QK_TRY(product_kernel(product, launch.device)->run(product, behind));
+        const Kernel<LinearArgs> *const kernel = product_kernel(product, launch.device);
+        QK_CHECK(kernel != nullptr, launch.error, DEVICE_FAULT,
+                 "linear: the device no longer says what it can do");
+        QK_TRY(kernel->run(product, behind));
     }
     return QK_OK;
 }

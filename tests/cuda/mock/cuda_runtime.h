@@ -80,6 +80,16 @@ struct cudaLaunchConfig_t {
     unsigned numAttrs;
 };
 
+#define CUDART_VERSION 13000
+enum cudaDriverEntryPointQueryResult {
+    cudaDriverEntryPointSuccess = 0,
+    cudaDriverEntryPointSymbolNotFound = 1
+};
+constexpr unsigned long long cudaEnableDefault = 0;
+
+cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **function, unsigned version,
+                                             unsigned long long flags,
+                                             cudaDriverEntryPointQueryResult *found);
 cudaError_t cudaGetDeviceCount(int *count);
 cudaError_t cudaGetDevice(int *device);
 cudaError_t cudaSetDevice(int device);
@@ -129,6 +139,9 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config, void (*kernel)(
 
 struct alignas(8) uint2 {
     uint32_t x, y;
+};
+struct alignas(8) int2 {
+    int32_t x, y;
 };
 struct alignas(8) float2 {
     float x, y;
@@ -193,6 +206,12 @@ inline uint64_t __umul64hi(uint64_t a, uint64_t b) {
     return uint64_t(Wide{a} * b >> 64);
 }
 inline int min(int a, int b) { return a < b ? a : b; }
+inline int max(int a, int b) { return a > b ? a : b; }
+inline uint32_t __funnelshift_r(uint32_t low, uint32_t high, uint32_t shift) {
+    return uint32_t((uint64_t{high} << 32 | low) >> (shift & 31));
+}
+inline int __viaddmin_s32(int a, int b, int c) { return min(a + b, c); }
+inline int __viaddmin_s32_relu(int a, int b, int c) { return max(min(a + b, c), 0); }
 inline unsigned min(unsigned a, unsigned b) { return a < b ? a : b; }
 template <class T>
 void __stcs(T *to, const T &value) {

@@ -38,6 +38,7 @@ struct State {
 State state;
 std::recursive_mutex mutex;  // threads have contexts of their own, and one runtime
 thread_local int current = 0;
+thread_local bool has_context = false;  // of the driver: some calls of the runtime bring it
 
 using Lock = std::lock_guard<std::recursive_mutex>;
 
@@ -56,9 +57,16 @@ cudaError_t remember(cudaError_t error) {
     return error;
 }
 
+// Calls that only ask, and leave a thread without a context.
+bool only_asks(const char *name) {
+    return strcmp(name, "cudaGetDevice") == 0 || strcmp(name, "cudaGetDeviceCount") == 0 ||
+           strcmp(name, "cudaDeviceGetAttribute") == 0;
+}
+
 // Every call of the runtime begins here.
 cudaError_t enter(const char *name, bool waits = false) {
     ++state.calls;
+    if (!only_asks(name)) has_context = true;
     if (state.sticky != cudaSuccess) return remember(state.sticky);
     if (waits && state.late != cudaSuccess) return remember(state.sticky = state.late);
     if (state.calls != state.fail_at) return cudaSuccess;
@@ -93,6 +101,7 @@ bool runs_kernels() { return state.runs_kernels; }
 int calls() { return state.calls; }
 const char *failed_call() { return state.failed; }
 int64_t live_allocations() { return int64_t(state.memory.size()); }
+bool thread_has_context() { return has_context; }
 int current_device() { return current; }
 void set_current_device(int device) { current = device; }
 

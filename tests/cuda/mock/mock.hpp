@@ -41,6 +41,7 @@ int calls();                  // since reset
 const char *failed_call();    // the name of the call that failed, "" while none has
 int64_t live_allocations();
 int current_device();         // of the calling thread
+bool thread_has_context();    // without one the driver refuses
 void set_current_device(int device);
 
 }  // namespace mock

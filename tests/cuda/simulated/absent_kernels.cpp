@@ -15,7 +15,6 @@ const Kernel<LinearArgs> kLinearRows = {"rows", never, nullptr, nullptr};
 const Kernel<LinearArgs> kLinearSlices = {"slices", never, nullptr, nullptr};
 const Kernel<LinearArgs> kLinearManySlices = {"many slices", never, nullptr, nullptr};
 const Kernel<LinearArgs> kLinearMatvec = {"matvec", never, nullptr, nullptr};
-const Kernel<LinearArgs> kLinearGemmBytes = {"gemm_bytes", never, nullptr, nullptr};
 const Kernel<LinearArgs> kLinearBytes = {"bytes", never, nullptr, nullptr};
 // Its other two instances are there: they share every line.
 Status run_middle_numbers_bf16(const Launch &, MiddleProblem *) { return QK_ERROR_UNSUPPORTED; }

@@ -1,51 +1,90 @@
-// Stands in for the matrix kernel on wgmma: takes packed tiles where a test says so, and adds in
-// f32 along k.
+// Stands in for the matrix kernels on wgmma, behind the host code of gemm/: it has their planes
+// described, as they do, and adds in f32 along k.
+#include "cuda/gemm/problem.hpp"
 #include "cuda/lists.hpp"
+#include "cuda/mock/mock.hpp"
 #include "cuda/runtime.hpp"
 #include "cuda/simulated/fake_library.hpp"
-#include "cuda/view.cuh"
 
 namespace qk::cuda {
 namespace {
 
-void multiply(LinearView p, int64_t pitch) {
+__global__ void multiply(GemmProblem p, const void *x, qk_format type) {
     const Geometry &s = p.w.geometry;
-    float entries[16];
-    for (int code = 0; code < 16; ++code) {
-        entries[code] = p.w.kind == FormatKind::kTable ? p.w.entries[code] : float(code);
-    }
     const int64_t at = int64_t(blockIdx.x) * 32 + threadIdx.x;
     if (at >= p.m * s.n) return;
     const int64_t row = at % s.n, x_row = at / s.n;
+    const bool affine = p.w.kind == FormatKind::kAffine;
     float sum = 0;
     for (int64_t c = 0; c < s.k; ++c) {
         const GroupIndex group = {row, c / s.group_size};
-        const float zero = p.w.kind == FormatKind::kTable ? 0 : float(zero_of(p.w, group));
-        const float value = (entries[code_of(p.w, row, c)] - zero) * scale_of(p.w, group);
-        sum += value * load_float(p.type, p.x, x_row * s.k + c);
+        const float entry = entry_of(p.w, code_of(p.w, row, c));
+        const float value = (entry - (affine ? float(zero_of(p.w, group)) : 0)) *
+                            scale_of(p.w, group);
+        sum += value * load_float(type, x, x_row * s.k + c);
     }
     if (p.bias != nullptr) sum += load_float(p.bias_type, p.bias, row);
-    store_float(p.type, p.y, x_row * pitch + row, sum);
+    store_float(type, p.y, x_row * p.y_pitch + row, sum);
 }
 
-Status run(const LinearArgs &args, const Launch &launch) {
-    ++fake_library::state.tile_products;
-    if (!launch.in_order) ++fake_library::state.early_products;
+Status run(const char *name, GemmCut cut, const LinearArgs &args, const Launch &launch,
+           GemmProblem *p) {
+    fake_library::State &state = fake_library::state;
+    const GemmCost size = cost_of(cut, GemmCodes::kNumbers);
+    const bool bytes = args.w.format->bits == 8;
+    QK_TRY(bytes ? describe_bytes(args, 64, size.rows, size.x_rows, launch.error, p)
+                 : describe_planes(args, size.rows / 16, size.x_rows, launch.error, p));
+    state.last_run = name;
+    ++state.tile_products;
+    if (!launch.in_order) ++state.early_products;
     const int64_t blocks = ceil_div(args.x.rows * args.w.geometry.n, 32);
-    constexpr size_t kShared = 200 * 1024;  // as the real one
+    constexpr size_t kShared = 200 * 1024;  // as the real ones
     return launch_kernel(launch, "linear", multiply, {dim3(uint32_t(blocks)), 32, kShared, true},
-                         view_of(args), args.y.columns);
-}
-
-bool can_run(const LinearArgs &args, const Device &) {
-    if (!fake_library::state.tiles || is_dense(*args.w.format)) return false;
-    const qk_layout layout = args.w.layout->id;
-    return (layout == kLayoutTiles || layout == kLayoutTilesPairs) && args.x.rows > 16 &&
-           args.x.format->id != QK_FORMAT_F32;
+                         *p, static_cast<const void *>(args.x.data), args.x.format->id);
 }
 
 }  // namespace
 
-const Kernel<LinearArgs> kLinearGemm = {"gemm", can_run, nullptr, run};
+#define QK_FAKE(name)                                                                       \
+    Status run_gemm_##name(GemmCut cut, const LinearArgs &args, const Launch &launch,       \
+                           GemmProblem *p) {                                                \
+        return run(#name, cut, args, launch, p);                                            \
+    }
+QK_FAKE(signed_f16) QK_FAKE(signed_bf16) QK_FAKE(entries_f16) QK_FAKE(entries_bf16)
+QK_FAKE(numbers_f16) QK_FAKE(numbers_bf16) QK_FAKE(pairs_f16) QK_FAKE(pairs_bf16)
+#undef QK_FAKE
 
 }  // namespace qk::cuda
+
+// The driver's rules for a description.
+CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank,
+                                void *data, const cuuint64_t *sizes, const cuuint64_t *strides,
+                                const cuuint32_t *box, const cuuint32_t *steps,
+                                CUtensorMapInterleave, CUtensorMapSwizzle swizzle,
+                                CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
+    if (!mock::thread_has_context()) return CUDA_ERROR_INVALID_CONTEXT;
+    const uint32_t element = 1u << type;
+    const uint32_t span = swizzle == CU_TENSOR_MAP_SWIZZLE_64B ? 64 : 128;
+    bool right = !fake_library::state.refuses_maps && reinterpret_cast<uintptr_t>(data) % 16 == 0 &&
+                 rank <= 3 && box[0] * element <= span;
+    *map = {type, rank, data, {}, {}, {}, swizzle};
+    for (uint32_t i = 0; i < rank; ++i) {
+        right = right && sizes[i] >= 1 && sizes[i] <= uint64_t{1} << 32 && box[i] >= 1 &&
+                box[i] <= 256 && steps[i] == 1;
+        map->sizes[i] = sizes[i];
+        map->box[i] = box[i];
+        if (i == 0) continue;
+        right = right && strides[i - 1] % 16 == 0 && strides[i - 1] < uint64_t{1} << 40;
+        map->strides[i - 1] = strides[i - 1];
+    }
+    return right ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **function, unsigned,
+                                             unsigned long long,
+                                             cudaDriverEntryPointQueryResult *found) {
+    const bool known = fake_library::state.maps && strcmp(name, "cuTensorMapEncodeTiled") == 0;
+    *function = known ? reinterpret_cast<void *>(cuTensorMapEncodeTiled) : nullptr;
+    *found = known ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+    return cudaSuccess;
+}

@@ -85,8 +85,8 @@ TEST_F(CudaLaunch, AttributesAreSetOnce) {
     const int first = mock::calls();
     EXPECT_EQ(launch<5>(200 * 1024, true, 16), QK_OK);
     const int second = mock::calls() - first;
-    // The current device, the attributes as they are, the device's limit, the launch.
-    EXPECT_EQ(second, 4);
+    // Which device is current, making it so, the attributes as they are, its limit, the launch.
+    EXPECT_EQ(second, 5);
 }
 
 TEST_F(CudaLaunch, ASmallerLaunchOfAnotherThreadTakesNothingFromALargerOne) {

@@ -17,13 +17,16 @@ constexpr int64_t kM = 64, kN = 40, kK = 64;
 class CudaPrefill : public ::testing::Test {
   protected:
     CudaPrefill() {
-        mock::reset();
+        mock::Machine without_wgmma;
+        without_wgmma.capability = 80;
+        mock::reset(without_wgmma);
         fake_library::state = {};
     }
     ~CudaPrefill() override {
         for (qk_tensor *tensor : tensors_) qk_tensor_destroy(tensor);
         qk_context_destroy(context_);
         EXPECT_EQ(fake_library::state.open, 0);
+        EXPECT_EQ(fake_library::state.objects, 0);
         EXPECT_EQ(mock::live_allocations(), 0);
         mock::reset();
     }
@@ -43,7 +46,7 @@ class CudaPrefill : public ::testing::Test {
         desc.shape[1] = columns;
         if (format == QK_FORMAT_U4_AFFINE) {
             desc.scale_format = QK_FORMAT_F16;
-            desc.group_size = 32;
+            desc.group_size = 64;
             desc.flags = QK_TENSOR_SYMMETRIC;
         }
         qk_tensor *tensor = nullptr;
@@ -64,7 +67,7 @@ class CudaPrefill : public ::testing::Test {
         qk_tensor *const w = make(QK_FORMAT_U4_AFFINE, n, kK);
         qk_tensor *const bias = make(QK_FORMAT_F32, 1, n);
         qk_tensor *const out = make(QK_FORMAT_F16, kM, n);
-        std::vector<uint16_t> values(kM * kK), scales(n * kK / 32, qk::f16_from_f32(2.0f));
+        std::vector<uint16_t> values(kM * kK), scales(n * kK / 64, qk::f16_from_f32(2.0f));
         std::vector<uint8_t> codes(n * kK / 2);
         std::vector<float> biases(n);
         for (int64_t i = 0; i < kM * kK; ++i) values[i] = qk::f16_from_f32(float(i / kK % 3 - 1));
@@ -96,7 +99,7 @@ class CudaPrefill : public ::testing::Test {
     std::vector<qk_tensor *> tensors_;
 };
 
-// 48 rows of 64 codes, their f16 scales in groups of 32; both planes a multiple of 256 bytes.
+// 48 rows of 64 codes, their f16 scales in groups of 64; both planes a multiple of 256 bytes.
 constexpr size_t kPackedBytes = 48 * 64 / 2 + 256;
 constexpr size_t kEnough = (size_t{32} << 20) + (size_t{1} << 16);
 
@@ -160,7 +163,7 @@ TEST_F(CudaPrefill, WithoutAnAlgorithmTheGenericKernelRuns) {
 }
 
 TEST_F(CudaPrefill, WithAKernelForPackedWeightsALittleRoomIsEnough) {
-    fake_library::state.tiles = true;
+    mock::reset();
     fake_library::state.present = false;
     open(kPackedBytes);
     std::vector<uint16_t> y;
@@ -170,7 +173,7 @@ TEST_F(CudaPrefill, WithAKernelForPackedWeightsALittleRoomIsEnough) {
 }
 
 TEST_F(CudaPrefill, WithLessThanThatTheGenericKernelRuns) {
-    fake_library::state.tiles = true;
+    mock::reset();
     open(kPackedBytes - 1);
     std::vector<uint16_t> y;
     EXPECT_EQ(multiply(&y), QK_OK);
@@ -178,7 +181,7 @@ TEST_F(CudaPrefill, WithLessThanThatTheGenericKernelRuns) {
 }
 
 TEST_F(CudaPrefill, AFailedProductIsReported) {
-    fake_library::state.status = QK_ERROR_DEVICE_FAULT;
+    fake_library::state.fails = true;
     open(kEnough);
     std::vector<uint16_t> y;
     EXPECT_EQ(multiply(&y), QK_ERROR_DEVICE_FAULT);
