@@ -304,7 +304,8 @@ void report(const CommonOptions &common, const GruQuantizeOptions &options, cons
 
 ExitCode run_gru_quantize(const CommonOptions &common, const GruQuantizeOptions &options) {
     if (options.calibration.empty() && options.ranges_in.empty()) {
-        throw Failure(kUsage, "--calibrate or --ranges-in is required");
+        throw Failure(kUsage, "gru quantize needs --calibrate or --ranges-in "
+                              "('qk gru quantize --help')");
     }
     const Weights weights = load_weights(options);
     const Context context = create_context(common);

@@ -118,7 +118,7 @@ class GruQuantize(GruCase):
         def refused(code, *more):
             return self.fails(code, "gru", "quantize", self.model, self.folder / "no.qkg", *more)
 
-        self.assertIn("--calibrate or --ranges-in is required", refused(2))
+        self.assertIn("gru quantize needs --calibrate or --ranges-in", refused(2))
         self.assertIn("least squared error", refused(4, "--ranges", "mse", "--ranges-in", seen[0]))
         for text in ("", "[]", "{", json.dumps({**ranges, "x_sum": [1]}),
                      json.dumps({**ranges, "samples": "1"}),

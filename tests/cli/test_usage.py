@@ -109,7 +109,8 @@ class Usage(Case):
                 (["multiply", "a", "--device", "cuda: 1"],
                  "--device cuda: 1: accepted are cpu, cuda and cuda:INDEX"),
                 (["gru", "quantize", "a", "b"],
-                 "gru quantize needs --calibrate ('qk gru quantize --help')")):
+                 "gru quantize needs --calibrate or --ranges-in "
+                 "('qk gru quantize --help')")):
             self.assertEqual(self.fails(2, *arguments), f"qk: {said}\n")
 
     def test_json_changes_no_error(self):
