@@ -1,5 +1,6 @@
 // A layer quantized in pieces of rows has the bytes that it has in one piece.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <cstring>
@@ -41,7 +42,8 @@ std::vector<char> quantized(const qk_tensor_desc &desc, qk_dialect dialect, int6
     common.quiet = true;
     const Context context = create_context(common);
     const qk_layer layer = all_layers(checkpoint)[0];
-    const std::string path = testing::TempDir() + "/qk_pieces.safetensors";
+    const std::string path =
+        testing::TempDir() + "/qk_pieces_" + std::to_string(getpid()) + ".safetensors";
     qk_writer *made = nullptr;
     qk_io_message message = {};
     check(qk_writer_create(path.c_str(), nullptr, &made, &message), "", message.text);

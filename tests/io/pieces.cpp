@@ -1,5 +1,6 @@
 // Layers written in pieces of rows: where they may be cut, and what all pieces have in common.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <string>
@@ -71,7 +72,7 @@ class Pieces : public testing::Test {
     qk_context *context_ = nullptr;
     qk_writer *writer_ = nullptr;
     qk_io_message message_ = {};
-    const std::string path_ = testing::TempDir() + "/qk_pieces_refused.safetensors";
+    const std::string path_ = testing::TempDir() + "/qk_pieces_refused_" + std::to_string(getpid());
 };
 
 TEST_F(Pieces, GroupsAreNotCut) {

@@ -2,7 +2,7 @@
 import contextlib
 import types
 
-import numpy as np
+from common import np
 
 
 class Tensor:
