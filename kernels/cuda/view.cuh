@@ -191,8 +191,8 @@ __device__ inline float entry_of(const WeightView &w, int code) {
 
 // All of them, in shared memory. Every thread of the block calls it; ends with a barrier.
 __device__ inline void fill_entries(const WeightView &w, float *entries) {
-    for (int code = int(threadIdx.x); code < (1 << w.bits) && w.bits <= 8;
-         code += int(blockDim.x)) {
+    const int count = w.bits <= 8 ? 1 << w.bits : 0;
+    for (int code = int(threadIdx.x); code < count; code += int(blockDim.x)) {
         entries[code] = entry_of(w, code);
     }
     __syncthreads();
