@@ -1,6 +1,6 @@
 /* qk.h - 4-bit weights and shift-only GRUs behind one C interface.
  *
- * This header is the whole promise: what is not declared here is not API. Five rules hold for
+ * This header is the whole promise: what is not declared here is not API. Seven rules hold for
  * every function below; a function's own comment only says what differs.
  *
  *   Failure   Anything that can fail returns qk_status. qk never aborts, throws or prints, and a
@@ -15,14 +15,14 @@
  *   Memory    Only [allocates] functions allocate; the rest can sit in a real-time loop or a
  *             captured CUDA graph. Counts are elements, *_bytes are bytes, arrays are row-major.
  *             Planes may lie at any address; nothing outside their exact bytes is read or written.
- *   Process   No call changes signal handlers, the environment, the current device, or the calling
- *             thread's floating-point mode and exception flags; each computes in the default mode,
- *             whatever the caller's is. qk's own threads block all signals but their own faults. A
- *             forked child may use and destroy what it inherits, with threads of its own, even what
- *             another thread was using (that call's outputs are undefined there); but every call on
- *             a CUDA context returns 401 there, and destroying only frees host memory.
- *   Callbacks An executor or allocator that throws or jumps out of a call abandons it: outputs are
- *             undefined and memory that the call had is lost, but its context can be used again.
+ *   Process   No call changes signal handlers, the environment, the current device or the caller's
+ *             floating-point mode and flags, and no result depends on that mode. qk's own threads
+ *             block every signal except those that their own faults raise. A forked child may use
+ *             and destroy what it inherits and gets threads of its own; a call that another thread
+ *             was in at the fork leaves its outputs undefined there. On a CUDA context every call
+ *             in the child returns 401, and destroying it frees host memory only.
+ *   Callbacks An executor or allocator that throws or jumps out of a call abandons it: the outputs
+ *             are undefined and the call's memory leaks, but the context stays usable.
  */
 #ifndef QK_H
 #define QK_H
@@ -90,8 +90,8 @@ typedef struct qk_executor { /* the caller's threads (64 KiB of stack); return w
                          void (*task)(void *argument, int32_t index), void *argument);
     void *user;
     int32_t concurrency; /* how many tasks can run at once, >= 1; any order is fine */
-} qk_executor;           /* Each task runs once, however often it is called. Where one was not
-                            called, the call returns 401 and says how many were. None may run after
+} qk_executor;           /* A task that is called twice runs once. If one is never called, qk's call
+                            returns 401 and says how many were. None may be called after
                             parallel_for has returned, thrown or jumped out. */
 
 /* qk_linear on the CPU computes exactly what it says, unless its context allows one of these. What
@@ -100,10 +100,10 @@ typedef struct qk_executor { /* the caller's threads (64 KiB of stack); return w
 #define QK_CONTEXT_INT8_ACTIVATIONS 2u /* x in blocks of 8-bit integers, integer products; needs the
                                           workspace that qk_linear_workspace names */
 
-/* Instruction sets of processors. A context uses those that its options allow and the processor
- * has; a set counts only with the one that it extends. Bits are the same but where docs/formats.md
- * says otherwise ("Modes of qk_linear"), so a cap is for going round a kernel that is under
- * suspicion, or for running what another machine runs. */
+/* Instruction sets. A context uses those that its options allow and the processor has; a set
+ * counts only together with the one that it extends. Exact results have the same bits on all of
+ * them (for modes see docs/formats.md), so a cap serves to avoid a kernel with a bug or to
+ * reproduce what another machine runs. */
 #define QK_ISA_GENERIC     0x1u     /* portable code; always used */
 #define QK_ISA_AVX2        0x2u     /* AVX2, FMA, F16C */
 #define QK_ISA_AVX512      0x4u     /* F, BW, DQ, VL; extends AVX2 */
@@ -147,8 +147,8 @@ typedef struct qk_context_info {
     uint32_t struct_size;      /* sizeof(qk_context_info); fields are only ever appended */
     qk_device device;
     int32_t device_index;
-    int32_t thread_count;      /* that work, the caller's included: fewer than asked for where the
-                                  system gave no more; an executor's concurrency; CUDA: 1 */
+    int32_t thread_count;      /* the caller's included; fewer than asked for if the system gave no
+                                  more; with an executor its concurrency; CUDA: 1 */
     uint32_t flags;            /* QK_CONTEXT_... */
     uint32_t instruction_sets; /* QK_ISA_... that kernels are chosen from; CUDA: 0 */
     size_t workspace_bytes;
@@ -302,12 +302,11 @@ typedef struct qk_gru_quant { /* how one of them is quantized */
                              0. A model's shifts must be as equal as it says */
 } qk_gru_quant;
 
-/* Which preset? W8H16, unless there is a reason: 13 dB better than W8A8 with the same bytes of
- * weights, in 1.1 to 1.6 times its time on a CPU with vectors. W8A8 on microcontrollers, where it
- * takes a sixth of the instructions on a Cortex-M55 and two thirds on an M4, and to match the seed
- * flow; W8A16 where x needs 16 bits; W16A16 where the float GRU's own results are wanted and twice
- * the bytes are not too many. dB: mean signal over error on seven trained networks, where PyTorch's
- * dynamic int8 has 29.8 (docs/gru.md). */
+/* Take W8H16 unless there is a reason not to: 13 dB better than W8A8 with the same bytes of
+ * weights, and little slower on a CPU with vectors. W8A8 suits microcontrollers, where it needs the
+ * fewest instructions, and matches the seed flow. W8A16 is for an x that needs 16 bits, W16A16 for
+ * the float GRU's own results at twice the bytes. dB: mean signal to error of seven trained
+ * networks; PyTorch's dynamic int8 has 29.8 (docs/gru.md). */
 typedef int32_t qk_gru_preset;
 enum {
     QK_GRU_W8A8 = 0,  /* everything 8-bit: the seed flow; 21.2 dB */
@@ -396,8 +395,8 @@ QK_API qk_status qk_gru_set_quant(qk_gru *gru, qk_gru_tensor which, const qk_gru
 QK_API qk_status qk_gru_calibrate(qk_context *context, qk_gru *gru, const qk_tensor *x,
                                   const float *h0);
 /* The float GRU itself: x [t,b,c] f32 to y [t,b,h] f32, h0 as above; before qk_gru_freeze. The
- * reference to measure a frozen GRU against. Both run on the CPU with the context's threads; equal
- * calls give equal bits, for any number of them and any split of time and batch. [allocates]
+ * reference to measure a frozen GRU against. Both run on the CPU with the context's threads and
+ * give the same bits for any number of threads and any split of time and batch. [allocates]
  * [waits] */
 QK_API qk_status qk_gru_run_float(qk_context *context, const qk_gru *gru, const qk_tensor *x,
                                   const float *h0, qk_tensor *y);
@@ -452,10 +451,9 @@ typedef struct qk_gru_clipped { /* how often a value did not fit its tensor's co
 } qk_gru_clipped;
 #define QK_GRU_CLIPPED_INIT {sizeof(qk_gru_clipped), 0, 0, {0}}
 
-/* on = 1: from here on runs of this state count, from zero; 0: they stop, what was counted stays.
- * Off at first, and then it costs nothing. The results' bits are the same; a run that counts takes
- * the portable kernel, many times slower. A code that is cut now and then is what calibration's
- * data did not hold; many say that it should see more. [allocates] [waits] */
+/* on = 1: runs of this state count from now on, from zero; 0: they stop and keep the counts. Off at
+ * first, at no cost. Counting changes no bit but takes the portable kernel, many times slower. A
+ * few cut codes are outliers; many mean that calibration saw too little. [allocates] [waits] */
 QK_API qk_status qk_gru_state_count_clipped(qk_context *context, qk_gru_state *state, int32_t on);
 QK_API qk_status qk_gru_state_clipped(qk_context *context, const qk_gru_state *state,
                                       qk_gru_clipped *clipped); /* [waits] */
