@@ -11,9 +11,9 @@
 namespace qk::cpu {
 namespace {
 
+#if defined(QK_CPU_X86)
 constexpr bool has(uint32_t word, uint32_t bits) { return (word & bits) == bits; }
 
-#if defined(QK_CPU_X86)
 // The register sets that the operating system saves: without it wide registers fault.
 uint64_t saved_state() {
     uint32_t low, high;
