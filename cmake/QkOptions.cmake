@@ -39,6 +39,7 @@ if(QK_WERROR)
   add_compile_options("$<${QK_HOST_LANGUAGES}:-Werror>")
 endif()
 if(QK_SANITIZE)
+  add_compile_definitions(QK_SANITIZED)
   add_compile_options("$<${QK_HOST_LANGUAGES}:-fsanitize=${QK_SANITIZE}>"
                       "$<${QK_HOST_LANGUAGES}:-fno-omit-frame-pointer>"
                       "$<${QK_HOST_LANGUAGES}:-fno-sanitize-recover=all>")

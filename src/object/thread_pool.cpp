@@ -26,7 +26,7 @@ inline void relax() {
 }
 
 // What the kernels' frames and the C library need, several times over.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(QK_SANITIZED)
 constexpr size_t kWorkerStack = size_t{4} << 20;  // sanitizers' frames are many times as large
 #else
 constexpr size_t kWorkerStack = size_t{256} << 10;

@@ -7,11 +7,11 @@ import sys
 
 repository, cmake, work = sys.argv[1:]
 WANTED = {
-    "jansson": "libjansson-dev (Debian, Ubuntu), jansson-devel (Fedora) or jansson (Homebrew), or "
+    "jansson": "libjansson-dev (Debian, Ubuntu) or jansson-devel (Fedora), or "
                "configure with -DQK_BUILD_IO=OFF.",
-    "CLI11": "libcli11-dev (Debian, Ubuntu), cli11-devel (Fedora) or cli11 (Homebrew), or "
+    "CLI11": "libcli11-dev (Debian, Ubuntu) or cli11-devel (Fedora), or "
              "configure with -DQK_BUILD_CLI=OFF.",
-    "GTest": "libgtest-dev (Debian, Ubuntu), gtest-devel (Fedora) or googletest (Homebrew), or "
+    "GTest": "libgtest-dev (Debian, Ubuntu) or gtest-devel (Fedora), or "
              "configure with -DQK_BUILD_TESTS=OFF.",
 }
 HIDDEN = {"jansson": ["-DQK_JANSSON_INCLUDE=QK_JANSSON_INCLUDE-NOTFOUND",
