@@ -95,4 +95,35 @@ TEST_F(GruKernels, SumsOfWordsBeyondARunOfColumns) {
     EXPECT_EQ(counts.words, counts.models);
 }
 
+// One segment more than the vector kernels look up at once: the packing leaves such a model to the
+// generic kernel. The segment is added in front, so that the last one is the seventeenth.
+TEST_F(GruKernels, ASeventeenthKnotIsNotForgotten) {
+    KernelCounts counts;
+    std::mt19937_64 random(5);
+    int tables = 0;
+    for (int i = 0; i < 200; ++i) {
+        gru_test::OwnedModel owned(9, 20);
+        RandomOptions options;
+        options.c = 9;
+        options.h = 20;
+        options.weight_bits = 8;
+        gru_test::randomize(owned, random, options);
+        qk_gru_table *views[] = {&owned.model.update, &owned.model.reset, &owned.model.candidate};
+        for (int gate = 0; gate < 3; ++gate) {
+            if (views[gate]->kind != QK_GRU_TABLE_KNOTS) continue;
+            gru_test::OwnedTable &table = owned.tables[gate];
+            table.threshold.insert(table.threshold.begin(), table.threshold[0] - 1);
+            table.slope.insert(table.slope.begin(), table.slope[0]);
+            table.intercept.insert(table.intercept.begin(), table.intercept[0]);
+            views[gate]->count = 17;
+            ++tables;
+        }
+        gru_test::run_case(owned, random, false, KernelRun{8, 3, 1, false}, counts);
+    }
+    counts.print();
+    EXPECT_GT(tables, 200);
+    EXPECT_GT(counts.packed, 0) << "models whose tables all are of the other kind";
+    EXPECT_LT(counts.packed, counts.models / 2);
+}
+
 }  // namespace
