@@ -50,27 +50,23 @@ void scratch_destroy(const qk_allocator &allocator, Scratch *scratch) {
     if (scratch != nullptr) allocator.release(allocator.user, scratch);
 }
 
-// Holders are a hash table of threads: a thread looks from its own place on for a block it had, up
-// to the first one that no thread has had.
+// Holders are a hash table of threads: a thread looks from its own place on for a block that it
+// had, up to the first one that no thread has had, which then is its own. Where there is neither
+// it takes any that is free.
 void *scratch_take(Scratch *scratch) {
     const uintptr_t self = uintptr_t(pthread_self());
     const int32_t count = scratch->count, place = int32_t((self >> 12) * 31 % uint32_t(count));
-    const auto holder = [&](int32_t i) { return &scratch->holders[(place + i) % count]; };
-    const auto block = [&](const Holder *of) {
-        return scratch->blocks + size_t(of - scratch->holders) * kScratchBytes;
-    };
-    for (int32_t i = 0; i < count; ++i) {
-        const uintptr_t last = holder(i)->thread.load(std::memory_order_relaxed);
-        if (last == self && try_take(holder(i))) return block(holder(i));
-        if (last == 0) break;
-    }
-    for (;;) {
+    for (bool any = false;; any = true) {
         for (int32_t i = 0; i < count; ++i) {
-            if (!try_take(holder(i))) continue;
-            holder(i)->thread.store(self, std::memory_order_relaxed);
-            return block(holder(i));
+            const int32_t index = (place + i) % count;
+            Holder &holder = scratch->holders[index];
+            const uintptr_t last = holder.thread.load(std::memory_order_relaxed);
+            if (!any && last != self && last != 0) continue;
+            if (!try_take(&holder)) continue;
+            holder.thread.store(self, std::memory_order_relaxed);
+            return scratch->blocks + size_t(index) * kScratchBytes;
         }
-        sched_yield();
+        if (any) sched_yield();
     }
 }
 
