@@ -218,7 +218,8 @@ class Terminal(Case):
         master, slave = pty.openpty()
         self.addCleanup(os.close, master)
         process = subprocess.Popen([*COMMAND, "quantize", str(path), str(self.folder / "out"),
-                                    *options], stdout=subprocess.DEVNULL, stderr=slave)
+                                    *options], stdout=subprocess.DEVNULL, stderr=slave,
+                                   env={**os.environ, "TERM": "xterm"})
         self.addCleanup(process.kill)
         os.close(slave)
         return process, master
@@ -238,7 +239,7 @@ class Terminal(Case):
     def test_no_bar_when_quiet(self):
         for option in ("--quiet", "--json"):
             process, master = self.start(option)
-            self.assertEqual(select.select([master], [], [], 1)[0], [])
+            self.assertEqual(select.select([master], [], [], 1)[0], [], option)
             self.interrupt(process)
 
 
