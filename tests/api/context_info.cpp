@@ -101,8 +101,10 @@ TEST(ContextInfo, OptionsOfOtherHeaders) {
     given.options.reserved = 0;
     EXPECT_EQ(create(sizeof(given)), QK_OK);
     for (const size_t at : {size_t{0}, size_t{31}, sizeof(given.more) - 1}) {
-        given.more[at] = 1;
-        EXPECT_EQ(create(sizeof(given)), QK_ERROR_ABI) << "a field that this library does not know";
+        for (const unsigned char value : {1, 2, 0x80, 0xff}) {
+            given.more[at] = value;
+            EXPECT_EQ(create(sizeof(given)), QK_ERROR_ABI) << "an unknown field's " << int(value);
+        }
         given.more[at] = 0;
     }
     for (size_t size = 0; size < sizeof(given); ++size) {
