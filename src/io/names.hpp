@@ -1,4 +1,4 @@
-// A set of names with an index each. The names come from files that nobody has vetted, so the hash
+// A set of names with an index each. The names come from untrusted files, so the hash
 // is keyed (SipHash-1-3): a file cannot choose names that collide.
 #pragma once
 #include "memory.hpp"

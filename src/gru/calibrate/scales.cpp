@@ -66,7 +66,7 @@ int32_t coarsest_shift(const Matrix &matrix) {
     return largest > 0.0 ? exponent_of_range(matrix.quant, -largest, largest).shift : kFinestShift;
 }
 
-// Rule 3 bounds every derived shift. A scale is made coarser only where it lies so far below the
+// Rule 3 bounds every derived shift. A scale is made coarser only where it is so far below the
 // scale of what it becomes that none of its codes could be told from 0 there.
 void keep_legal(const Matrix &w, const Matrix &r, Choice *choice) {
     const struct {
