@@ -71,8 +71,8 @@ class Bench {
         qk_tensor *const x = dense(QK_FORMAT_F32, work.m > 0 ? work.m : 1, kColumns);
         const std::vector<float> ones(size_t(work.m > 0 ? work.m : 1) * kColumns, 1.0f);
         check(qk_tensor_upload(context_, x, QK_PLANE_DATA, ones.data(), ones.size() * 4), context_);
-        qk_tensor *const y = work.m > 0 ? dense(work.output, work.m, rows)
-                                        : dense(work.output, rows, kColumns);
+        qk_tensor *const y =
+            work.m > 0 ? dense(work.output, work.m, rows) : dense(work.output, rows, kColumns);
         qk_bench_mark();
         check(work.m > 0 ? qk_linear(context_, x, w, nullptr, y) : qk_dequantize(context_, w, y),
               context_);

@@ -130,18 +130,19 @@ class Room {
         };
         floor();
         const double bytes = double(count * (read_bits + write_bits)) / 8;
-        const bench::Result r = bench::measure_pairs(run_.threads, run_.seconds, bytes, floor,
-                                                     bytes, kernel);
+        const bench::Result r =
+            bench::measure_pairs(run_.threads, run_.seconds, bytes, floor, bytes, kernel);
         const double weights = r.gigabytes / double(read_bits + write_bits);  // 8e9 a second
-        printf("{\"bench\": \"%s\", \"case\": \"%s\", \"to\": \"%s\", \"n\": %lld, \"k\": %lld, "
-               "\"threads\": %d, \"read GB/s\": %.2f, \"written GB/s\": %.2f, "
-               "\"packed GB/s\": %.2f, \"against\": \"%s\", \"floor written GB/s\": %.2f, "
-               "\"ratio\": %.3f, \"p10\": %.3f, \"p90\": %.3f, \"samples\": %d}\n",
-               run_.op.c_str(), name, what.c_str(), (long long)run_.n, (long long)run_.k,
-               run_.threads, weights * double(read_bits), weights * double(write_bits),
-               weights * double(std::min(read_bits, write_bits)), run_.against.c_str(),
-               r.floor / double(read_bits + write_bits) * double(write_bits), r.ratio, r.low,
-               r.high, r.samples);
+        printf(
+            "{\"bench\": \"%s\", \"case\": \"%s\", \"to\": \"%s\", \"n\": %lld, \"k\": %lld, "
+            "\"threads\": %d, \"read GB/s\": %.2f, \"written GB/s\": %.2f, "
+            "\"packed GB/s\": %.2f, \"against\": \"%s\", \"floor written GB/s\": %.2f, "
+            "\"ratio\": %.3f, \"p10\": %.3f, \"p90\": %.3f, \"samples\": %d}\n",
+            run_.op.c_str(), name, what.c_str(), (long long)run_.n, (long long)run_.k, run_.threads,
+            weights * double(read_bits), weights * double(write_bits),
+            weights * double(std::min(read_bits, write_bits)), run_.against.c_str(),
+            r.floor / double(read_bits + write_bits) * double(write_bits), r.ratio, r.low, r.high,
+            r.samples);
         fflush(stdout);
     }
 
@@ -174,9 +175,8 @@ void run_dequantize(const Options &run, const Case &c, qk_format to) {
     qk_tensor *const source = room.numbers(QK_FORMAT_F32);
     qk_tensor *const weight = room.weight(c, c.layout), *const output = room.dense(to);
     check(qk_quantize(room.context, source, weight), room.context);
-    room.report(c.name, name_of(to), bits_of(c.format), bits_of(to), [&] {
-        check(qk_dequantize(room.context, weight, output), room.context);
-    });
+    room.report(c.name, name_of(to), bits_of(c.format), bits_of(to),
+                [&] { check(qk_dequantize(room.context, weight, output), room.context); });
 }
 
 void run_quantize(const Options &run, const Case &c, qk_format from) {
@@ -194,21 +194,20 @@ void run_repack(const Options &run, const Case &c) {
     qk_tensor *const packed = room.weight(c, QK_LAYOUT_PACKED);
     check(qk_quantize(room.context, source, weight), room.context);
     const int64_t bits = bits_of(c.format);
-    room.report(c.name, "packed", bits, bits, [&] {
-        check(qk_repack(room.context, weight, packed), room.context);
-    });
-    room.report(c.name, "back", bits, bits, [&] {
-        check(qk_repack(room.context, packed, weight), room.context);
-    });
+    room.report(c.name, "packed", bits, bits,
+                [&] { check(qk_repack(room.context, weight, packed), room.context); });
+    room.report(c.name, "back", bits, bits,
+                [&] { check(qk_repack(room.context, packed, weight), room.context); });
 }
 
 }  // namespace
 
 int main(int argc, char **argv) {
     Options run;
-    CLI::App app{"qk_dequantize, qk_quantize or qk_repack on the CPU beside a floor; one JSON "
-                 "object a line. The floor reads as many bytes as the source's codes or numbers "
-                 "take and writes the output past the caches; a ratio of 1 is as fast."};
+    CLI::App app{
+        "qk_dequantize, qk_quantize or qk_repack on the CPU beside a floor; one JSON "
+        "object a line. The floor reads as many bytes as the source's codes or numbers "
+        "take and writes the output past the caches; a ratio of 1 is as fast."};
     app.add_option("--op", run.op, "what to time (default dequantize)")
         ->check(CLI::IsMember({"dequantize", "quantize", "repack"}));
     app.add_option("--filter", run.filter, "only cases whose name contains this text");

@@ -24,8 +24,10 @@ struct Preset {
     const char *name;
     qk_gru_preset preset;
 };
-constexpr Preset kPresets[] = {{"W8A8", QK_GRU_W8A8}, {"W8H16", QK_GRU_W8H16},
-                               {"W8A16", QK_GRU_W8A16}, {"W16A16", QK_GRU_W16A16}};
+constexpr Preset kPresets[] = {{"W8A8", QK_GRU_W8A8},
+                               {"W8H16", QK_GRU_W8H16},
+                               {"W8A16", QK_GRU_W8A16},
+                               {"W16A16", QK_GRU_W16A16}};
 
 void check(qk_status status, const qk_context *context) {
     if (status == QK_OK) return;
@@ -97,8 +99,7 @@ struct Stream {
     qk_tensor *x, *y;
 
     Stream(qk_context *c, const qk_gru *g, int64_t steps, int batch, int h)
-        : context(c), gru(g),
-          x(create(c, QK_FORMAT_F32, steps, batch, h)),
+        : context(c), gru(g), x(create(c, QK_FORMAT_F32, steps, batch, h)),
           y(create(c, QK_FORMAT_F32, steps, batch, h)) {
         const std::vector<float> values = signal(steps * batch, h);
         check(qk_tensor_upload(c, x, QK_PLANE_DATA, values.data(), values.size() * 4), c);

@@ -22,7 +22,7 @@ namespace {
 
 struct Options {
     std::string filter, shape, place = "dram", against = "read", mode = "exact", isa = "all",
-                layout = "packed";
+                               layout = "packed";
     int threads = 1, m = 1;
     double seconds = 1;
     bool fork_join = false;
@@ -220,7 +220,7 @@ void run_case(const Options &options, const Case &c, int64_t n, int64_t k) {
         }
     };
     const bool reads = options.against == "read";
-    const Floor other = reads ? Floor{floor, double(pass) * passes}
+    const Floor other = reads                        ? Floor{floor, double(pass) * passes}
                         : options.against == "sgemm" ? sgemm_floor(options, n, k)
                                                      : peak_floor(options, &threads);
     const double flops = 2.0 * double(options.m) * double(n) * double(k);
@@ -228,16 +228,17 @@ void run_case(const Options &options, const Case &c, int64_t n, int64_t k) {
         bench::measure_pairs(options.threads, options.seconds, other.work, other.call,
                              (reads ? bytes : flops) * calls, kernel);
     const double calls_per_ns = r.gigabytes / (reads ? bytes : flops);
-    printf("{\"bench\": \"linear\", \"case\": \"%s\", \"mode\": \"%s\", \"isa\": \"%s\", "
-           "\"layout\": \"%s\", \"m\": %d, \"n\": %lld, \"k\": %lld, "
-           "\"place\": \"%s\", \"threads\": %d, \"GB/s\": %.2f, \"GFLOP/s\": %.1f, "
-           "\"against\": \"%s\", \"floor %s\": %.2f, \"ratio\": %.3f, \"p10\": %.3f, "
-           "\"p90\": %.3f, \"samples\": %d}\n",
-           c.name, options.mode.c_str(), options.isa.c_str(),
-           has_bytes(c) ? "row" : options.layout.c_str(), options.m, (long long)n, (long long)k,
-           options.place.c_str(), options.threads, calls_per_ns * bytes, calls_per_ns * flops,
-           options.against.c_str(), reads ? "GB/s" : "GFLOP/s", r.floor, r.ratio, r.low, r.high,
-           r.samples);
+    printf(
+        "{\"bench\": \"linear\", \"case\": \"%s\", \"mode\": \"%s\", \"isa\": \"%s\", "
+        "\"layout\": \"%s\", \"m\": %d, \"n\": %lld, \"k\": %lld, "
+        "\"place\": \"%s\", \"threads\": %d, \"GB/s\": %.2f, \"GFLOP/s\": %.1f, "
+        "\"against\": \"%s\", \"floor %s\": %.2f, \"ratio\": %.3f, \"p10\": %.3f, "
+        "\"p90\": %.3f, \"samples\": %d}\n",
+        c.name, options.mode.c_str(), options.isa.c_str(),
+        has_bytes(c) ? "row" : options.layout.c_str(), options.m, (long long)n, (long long)k,
+        options.place.c_str(), options.threads, calls_per_ns * bytes, calls_per_ns * flops,
+        options.against.c_str(), reads ? "GB/s" : "GFLOP/s", r.floor, r.ratio, r.low, r.high,
+        r.samples);
     fflush(stdout);
     for (qk_tensor *const tensor : weights) qk_tensor_destroy(tensor);
     qk_tensor_destroy(x);
@@ -277,10 +278,11 @@ CallTimes time_calls(int threads) {
 // What splitting a product among qk's own threads and waiting for the last one costs.
 void run_fork_join(int threads) {
     const CallTimes one = time_calls(1), many = time_calls(threads);
-    printf("{\"bench\": \"fork-join\", \"threads\": %d, \"us\": %.2f, \"us after a pause\": %.2f, "
-           "\"call on one thread, us\": %.2f, \"after a pause\": %.2f}\n",
-           threads, many.at_once - one.at_once, many.after_pause - one.after_pause, one.at_once,
-           one.after_pause);
+    printf(
+        "{\"bench\": \"fork-join\", \"threads\": %d, \"us\": %.2f, \"us after a pause\": %.2f, "
+        "\"call on one thread, us\": %.2f, \"after a pause\": %.2f}\n",
+        threads, many.at_once - one.at_once, many.after_pause - one.after_pause, one.at_once,
+        one.after_pause);
 }
 
 }  // namespace
@@ -301,8 +303,8 @@ int main(int argc, char **argv) {
     app.add_option("--isa", options.isa, "instruction sets that qk may use")
         ->check(CLI::IsMember(bench::instruction_sets()));
     app.add_option("--layout", options.layout, "of 4-bit codes")
-        ->check(CLI::IsMember(
-            {"packed", "row", "row_high", "gptq", "awq_gemm", "awq_gemv", "word"}));
+        ->check(
+            CLI::IsMember({"packed", "row", "row_high", "gptq", "awq_gemm", "awq_gemv", "word"}));
     app.add_flag("--fork-join", options.fork_join, "what splitting work among threads costs");
     CLI11_PARSE(app, argc, argv);
     if (options.fork_join) {

@@ -149,8 +149,8 @@ void PeerGru::multiply(const Part &part, const float *input, float *to) {
         int32_t sums[16];
         dot(part.weights.data() + size_t(row) * size_t(h_), h_ / 4, codes_.data(), sums);
         for (int i = 0; i < 16; ++i)
-            to[row + i] = float(sums[i]) * part.scale[size_t(row + i)] +
-                          part.offset[size_t(row + i)];
+            to[row + i] =
+                float(sums[i]) * part.scale[size_t(row + i)] + part.offset[size_t(row + i)];
     }
 }
 

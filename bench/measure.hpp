@@ -47,7 +47,9 @@ struct Buffer {
 class Arena {
   public:
     explicit Arena(size_t bytes) : buffer_(bytes) {}
-    qk_allocator allocator() { return {allocate, [](void *, void *) {}, this}; }
+    qk_allocator allocator() {
+        return {allocate, [](void *, void *) {}, this};
+    }
 
   private:
     static void *allocate(void *user, size_t bytes, size_t align) {
@@ -164,7 +166,7 @@ inline Result measure_pairs(int threads, double run_seconds, double floor_bytes,
 }
 
 // The floors (bench/floors.cpp): one stream, read only or written past the caches.
-void read_stream(const uint8_t *data, size_t bytes);   // bytes: a multiple of 512
+void read_stream(const uint8_t *data, size_t bytes);  // bytes: a multiple of 512
 void write_stream(uint8_t *data, size_t bytes);
 // Reads `from` beside writing `to` past the caches, in step; the larger a multiple of the smaller.
 void move_stream(const uint8_t *from, size_t from_bytes, uint8_t *to, size_t to_bytes);

@@ -234,8 +234,8 @@ std::vector<float> SequenceReader::read_floats() {
     return values;
 }
 
-SequenceWriter::SequenceWriter(const std::string &path, const SequenceShape &shape,
-                               Element element, bool force)
+SequenceWriter::SequenceWriter(const std::string &path, const SequenceShape &shape, Element element,
+                               bool force)
     : shape_(shape), element_(element), file_(path, force) {
     if (!is_npy(path)) return;
     const std::string header = npy_header(shape, element);

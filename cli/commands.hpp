@@ -42,17 +42,17 @@ struct GruInfoOptions {
 };
 struct GruQuantizeOptions {
     std::string input, output;
-    std::string name;           // of the module; "": the only GRU in the file
-    std::string cell = "l0";    // PyTorch's suffix: l0, l1_reverse
+    std::string name;         // of the module; "": the only GRU in the file
+    std::string cell = "l0";  // PyTorch's suffix: l0, l1_reverse
     std::string preset = "w8h16";
     std::string ranges = "minmax";
     std::vector<std::string> calibration;
     std::vector<std::string> ranges_in;  // files that ranges_out wrote
     std::string ranges_out;
-    std::string test;           // "": measured on the calibration data alone
-    int64_t batch = 0;          // of .f32 files; 0: [t,c]
-    std::vector<std::string> bits;           // TENSOR=BITS
-    std::string granularity = "channel";     // of weights and biases
+    std::string test;                     // "": measured on the calibration data alone
+    int64_t batch = 0;                    // of .f32 files; 0: [t,c]
+    std::vector<std::string> bits;        // TENSOR=BITS
+    std::string granularity = "channel";  // of weights and biases
     bool uniform_tables = false, bias_correction = false, headroom = false, h_view_8 = false;
     bool force = false;
 };

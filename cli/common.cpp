@@ -100,8 +100,12 @@ size_t character_bytes(const std::string &text, size_t at) {
         return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u;
     };
     const unsigned lead = byte(at), second = byte(at + 1);
-    const size_t bytes = lead < 0x80 ? 1 : lead < 0xc2 ? 0 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3
-                         : lead < 0xf5 ? 4 : 0;
+    const size_t bytes = lead < 0x80   ? 1
+                         : lead < 0xc2 ? 0
+                         : lead < 0xe0 ? 2
+                         : lead < 0xf0 ? 3
+                         : lead < 0xf5 ? 4
+                                       : 0;
     for (size_t i = 1; i < bytes; ++i) {
         if ((byte(at + i) & 0xc0) != 0x80) return 0;
     }
@@ -223,8 +227,8 @@ double float_value(qk_format format, const void *element) {
         return value;
     }
     const int exponent = bits >> 10 & 31, mantissa = bits & 1023;
-    double value = exponent == 0 ? std::ldexp(mantissa, -24)
-                                 : std::ldexp(1024 + mantissa, exponent - 25);
+    double value =
+        exponent == 0 ? std::ldexp(mantissa, -24) : std::ldexp(1024 + mantissa, exponent - 25);
     if (exponent == 31) value = mantissa != 0 ? NAN : INFINITY;
     return (bits & 0x8000) != 0 ? -value : value;
 }

@@ -118,9 +118,10 @@ void add_common(CLI::App *command, CommonOptions *common) {
 }
 
 void add_isa(CLI::App *command, CommonOptions *common) {
-    command->add_option("--isa", common->isa,
-                        "the newest instruction sets that the CPU may use: " +
-                            known_instruction_sets() + "; several with commas")
+    command
+        ->add_option("--isa", common->isa,
+                     "the newest instruction sets that the CPU may use: " +
+                         known_instruction_sets() + "; several with commas")
         ->type_name("SETS");
 }
 

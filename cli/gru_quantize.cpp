@@ -129,8 +129,9 @@ Width width_of(const std::string &text) {
         throw Failure(kUsage, "--bits " + text + ": " + kGruTensors[i] + " has 4 to " +
                                   (is_bias ? "32" : "16") + " bits");
     }
-    throw Failure(kUsage, "--bits " + text + ": write TENSOR=BITS with one of the names that "
-                                             "'qk gru info' shows");
+    throw Failure(kUsage, "--bits " + text +
+                              ": write TENSOR=BITS with one of the names that "
+                              "'qk gru info' shows");
 }
 
 // What the preset says, with the widths and the granularity asked for.
@@ -140,8 +141,8 @@ void set_quants(const Gru &gru, const GruQuantizeOptions &options) {
         const bool is_bias = i == QK_GRU_BW || i == QK_GRU_BR;
         qk_gru_quant quant = {};
         // The preset's, of what --granularity sets; all else is set by --bits alone.
-        quant.bits = is_bias ? (options.preset == "w8a8" ? 8 : 16)
-                             : (options.preset == "w16a16" ? 16 : 8);
+        quant.bits =
+            is_bias ? (options.preset == "w8a8" ? 8 : 16) : (options.preset == "w16a16" ? 16 : 8);
         quant.is_unsigned = i == QK_GRU_UPDATE_OUT || i == QK_GRU_RESET_OUT;
         quant.is_symmetric = is_weight || is_bias || i == QK_GRU_NEW_OUT;
         if (is_weight || is_bias) {
@@ -304,8 +305,9 @@ void report(const CommonOptions &common, const GruQuantizeOptions &options, cons
 
 ExitCode run_gru_quantize(const CommonOptions &common, const GruQuantizeOptions &options) {
     if (options.calibration.empty() && options.ranges_in.empty()) {
-        throw Failure(kUsage, "gru quantize needs --calibrate or --ranges-in "
-                              "('qk gru quantize --help')");
+        throw Failure(kUsage,
+                      "gru quantize needs --calibrate or --ranges-in "
+                      "('qk gru quantize --help')");
     }
     const Weights weights = load_weights(options);
     const Context context = create_context(common);

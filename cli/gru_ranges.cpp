@@ -31,8 +31,8 @@ Json numbers(const double *values, size_t count) {
     throw Failure(kFile, path + ": " + what + " is missing, or not what --ranges-out writes");
 }
 
-void read_numbers(const json_t *array, const std::string &path, const std::string &name,
-                  double *to, size_t count) {
+void read_numbers(const json_t *array, const std::string &path, const std::string &name, double *to,
+                  size_t count) {
     if (!json_is_array(array) || json_array_size(array) != count) refuse(path, name);
     for (size_t i = 0; i < count; ++i) {
         const json_t *const value = json_array_get(array, i);

@@ -176,8 +176,8 @@ ExitCode run_gru_run(const CommonOptions &common, const GruRunOptions &options) 
         reader.read(x.data(), steps);
         const Tensor in = wrap_sequence(context, steps, batch, loaded.model.input_size, x.data(),
                                         format_of(reader.element()));
-        const Tensor out = wrap_sequence(context, steps, batch, hidden_size, y.data(),
-                                         format_of(out_element));
+        const Tensor out =
+            wrap_sequence(context, steps, batch, hidden_size, y.data(), format_of(out_element));
         const Clock::time_point start = Clock::now();
         check(qk_gru_run(context.get(), loaded.gru.get(), state.get(), in.get(), out.get()),
               options.input, qk_context_error(context.get()));

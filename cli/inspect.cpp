@@ -144,8 +144,8 @@ ExitCode run_inspect(const CommonOptions &common, const InspectOptions &options)
     }
     if (options.tensors) print_tensors(tensors);
     if (!layers.empty()) {
-        std::vector<Row> rows = {{"layer", "dialect", "format", "shape", "group", "scales",
-                                  "bytes", "loads"}};
+        std::vector<Row> rows = {
+            {"layer", "dialect", "format", "shape", "group", "scales", "bytes", "loads"}};
         for (const qk_layer &layer : layers) rows.push_back(layer_row(layer));
         print_table(rows);
         std::printf("\n");

@@ -50,8 +50,7 @@ void sort_by_name(std::vector<Named> *items) {
 }  // namespace
 
 std::vector<qk_layer> all_layers(const Checkpoint &checkpoint) {
-    std::vector<qk_layer> layers(
-        static_cast<size_t>(qk_checkpoint_layer_count(checkpoint.get())));
+    std::vector<qk_layer> layers(static_cast<size_t>(qk_checkpoint_layer_count(checkpoint.get())));
     for (size_t i = 0; i < layers.size(); ++i) {
         check(qk_checkpoint_layer(checkpoint.get(), static_cast<int64_t>(i), &layers[i],
                                   sizeof layers[i]),
@@ -87,13 +86,17 @@ bool is_plain_data(const Checkpoint &checkpoint, const qk_layer &layer) {
 void add_weight_tensors(const Checkpoint &checkpoint, const qk_layer &layer,
                         std::set<std::string> *names) {
     static const char *const kWords[] = {".qweight", ".qzeros", ".scales", ".g_idx", nullptr};
-    static const char *const kCompressed[] = {".weight_packed", ".weight_scale",
+    static const char *const kCompressed[] = {".weight_packed",     ".weight_scale",
                                               ".weight_zero_point", ".weight_shape",
-                                              ".weight_g_idx", nullptr};
-    static const char *const kBitsandbytes[] = {
-        ".weight", ".weight.absmax", ".weight.quant_map", ".weight.nested_absmax",
-        ".weight.nested_quant_map", ".weight.quant_state.bitsandbytes__nf4",
-        ".weight.quant_state.bitsandbytes__fp4", nullptr};
+                                              ".weight_g_idx",      nullptr};
+    static const char *const kBitsandbytes[] = {".weight",
+                                                ".weight.absmax",
+                                                ".weight.quant_map",
+                                                ".weight.nested_absmax",
+                                                ".weight.nested_quant_map",
+                                                ".weight.quant_state.bitsandbytes__nf4",
+                                                ".weight.quant_state.bitsandbytes__fp4",
+                                                nullptr};
     static const char *const kDense[] = {".weight", nullptr};
     const char *const *suffixes = kWords;
     if (layer.dialect == QK_DIALECT_DENSE) suffixes = kDense;

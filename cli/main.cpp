@@ -33,8 +33,7 @@ const char *const kOutHelp =
 const std::vector<std::string> kFloats = {"f16", "bf16", "f32"};
 
 void add_reading(CLI::App *app, AllOptions *all) {
-    CLI::App *info =
-        app->add_subcommand("info", "show version, build, devices and what runs");
+    CLI::App *info = app->add_subcommand("info", "show version, build, devices and what runs");
     add_common(info, &all->common);
     add_threads(info, &all->common);
 
@@ -183,9 +182,10 @@ int main(int argc, char **argv) {
     CLI::App app{"looks into 4-bit checkpoints, checks and converts them; runs integer GRUs", "qk"};
     app.require_subcommand(1);
     app.set_version_flag("--version", qk_build_info(), "print version and build");
-    app.footer("Exit codes: 0 done, 1 failed or faults found, 2 wrong command line, 3 a file\n"
-               "cannot be used or is damaged, 4 not supported.\n"
-               "'qk COMMAND --help' lists the options and has examples.");
+    app.footer(
+        "Exit codes: 0 done, 1 failed or faults found, 2 wrong command line, 3 a file\n"
+        "cannot be used or is damaged, 4 not supported.\n"
+        "'qk COMMAND --help' lists the options and has examples.");
     AllOptions all;
     add_isa(&app, &all.common);
     add_reading(&app, &all);

@@ -42,9 +42,8 @@ void give_zeros(int signal, siginfo_t *info, void *) {
             end = page_of(file.end - 1) + page_bytes;
         }
     }
-    if (path != nullptr &&
-        mmap(reinterpret_cast<void *>(page_of(at)), end - page_of(at), PROT_READ,
-             MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED) {
+    if (path != nullptr && mmap(reinterpret_cast<void *>(page_of(at)), end - page_of(at), PROT_READ,
+                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED) {
         shrunk.store(path);
         return;
     }
@@ -112,8 +111,8 @@ void check_files_whole() {
     for (const MappedFile &file : files) {
         struct stat now;
         // Another file may have its name by now; the mapped one is whole then.
-        const bool same = stat(file.path.c_str(), &now) == 0 &&
-                          now.st_dev == file.status.st_dev && now.st_ino == file.status.st_ino;
+        const bool same = stat(file.path.c_str(), &now) == 0 && now.st_dev == file.status.st_dev &&
+                          now.st_ino == file.status.st_ino;
         if (same && now.st_size < file.status.st_size) fail_shrunk(file.path);
     }
 }

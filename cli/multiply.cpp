@@ -42,15 +42,17 @@ void check_device(const Device &device) {
     if (device.index < count) return;
     const std::string start = "--device cuda: ";
     if (std::strstr(qk_build_info(), "cuda") == nullptr) {
-        throw Failure(kUnsupported, start + "this qk was built without CUDA; configure it with "
-                                            "-DQK_CUDA=ON");
+        throw Failure(kUnsupported, start +
+                                        "this qk was built without CUDA; configure it with "
+                                        "-DQK_CUDA=ON");
     }
     if (count == 0) {
-        throw Failure(kUnsupported, start + "no GPU, or no driver for it, was found; nvidia-smi "
-                                            "tells which");
+        throw Failure(kUnsupported, start +
+                                        "no GPU, or no driver for it, was found; nvidia-smi "
+                                        "tells which");
     }
-    throw Failure(kUnsupported, "--device cuda:" + std::to_string(device.index) +
-                                    ": there are " + plural(count, "GPU") + ", counted from 0");
+    throw Failure(kUnsupported, "--device cuda:" + std::to_string(device.index) + ": there are " +
+                                    plural(count, "GPU") + ", counted from 0");
 }
 
 qk_layer choose_layer(const Checkpoint &checkpoint, const std::string &name) {
@@ -58,8 +60,7 @@ qk_layer choose_layer(const Checkpoint &checkpoint, const std::string &name) {
     if (!name.empty()) {
         if (qk_checkpoint_find_layer(checkpoint.get(), name.c_str(), &layer, sizeof layer) !=
             QK_OK) {
-            fail_unknown_layer("no layer '" + name + "' in the file", name,
-                               all_layers(checkpoint));
+            fail_unknown_layer("no layer '" + name + "' in the file", name, all_layers(checkpoint));
         }
         check(layer.status, name, layer.reason);
         return layer;

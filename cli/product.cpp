@@ -66,12 +66,9 @@ double bf16_error(const Product &p, const ProductRows &rows, const float *x, int
 
 double mode_error(const Product &p, const ProductRows &rows, const float *x, int64_t row) {
     switch (p.mode) {
-        case Mode::bf16:
-            return bf16_error(p, rows, x, row);
-        case Mode::int8:
-            return int8_error(p, rows, x, row);
-        default:
-            return 0;
+        case Mode::bf16: return bf16_error(p, rows, x, row);
+        case Mode::int8: return int8_error(p, rows, x, row);
+        default: return 0;
     }
 }
 

@@ -52,8 +52,7 @@ void die_of_signal() {
 }
 
 Progress::Progress(const CommonOptions &options, int64_t total)
-    : visible_(!options.quiet && !options.json && can_draw()),
-      total_(total > 0 ? total : 1),
+    : visible_(!options.quiet && !options.json && can_draw()), total_(total > 0 ? total : 1),
       next_draw_(std::chrono::steady_clock::now() + std::chrono::milliseconds(300)) {}
 
 Progress::~Progress() { show(""); }

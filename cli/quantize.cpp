@@ -104,9 +104,8 @@ void note_kept(const CommonOptions &common, const qk_layer &layer, const std::st
 }
 
 // Declares every layer that is to be quantized.
-void plan_layers(const CommonOptions &common, const QuantizeOptions &options,
-                 const Scheme &scheme, const Checkpoint &checkpoint, const Output &output,
-                 Plan *plan) {
+void plan_layers(const CommonOptions &common, const QuantizeOptions &options, const Scheme &scheme,
+                 const Checkpoint &checkpoint, const Output &output, Plan *plan) {
     std::set<std::string> replaced;
     const std::vector<qk_layer> layers = all_layers(checkpoint);
     select_layers(layers, options.include);  // a pattern that matches nothing is a mistake

@@ -52,9 +52,9 @@ Tensor quantize(const Job &job, const qk_tensor *dense, const qk_tensor_desc &de
     if (is_nested(desc)) {
         float table[256];
         check(qk_dynamic_table(table), "table", nullptr);
-        check(qk_tensor_upload(job.context.get(), created, QK_PLANE_SCALE_CODE, table,
-                               sizeof table),
-              job.layer.name, qk_context_error(job.context.get()));
+        check(
+            qk_tensor_upload(job.context.get(), created, QK_PLANE_SCALE_CODE, table, sizeof table),
+            job.layer.name, qk_context_error(job.context.get()));
     }
     check(qk_quantize(job.context.get(), dense, created), job.layer.name,
           qk_context_error(job.context.get()));
@@ -64,8 +64,8 @@ Tensor quantize(const Job &job, const qk_tensor *dense, const qk_tensor_desc &de
 
 void write(const Job &job, const qk_tensor *piece) {
     qk_io_message message = {};
-    check(qk_writer_write_layer(job.writer, job.context.get(), job.layer.name, piece, &message),
-          "", message.text);
+    check(qk_writer_write_layer(job.writer, job.context.get(), job.layer.name, piece, &message), "",
+          message.text);
 }
 
 // The dense pieces of the layer, in order.
@@ -119,16 +119,16 @@ void quantize_nested(const Job &job, LayerRows *rows, Progress *progress) {
     std::vector<char> data;
     for_each_piece(job, rows, progress, [&](const RowBlock &block, const qk_tensor *dense) {
         const int64_t weights = block.count * rows->columns();
-        const size_t group = static_cast<size_t>(block.begin * rows->columns() /
-                                                 job.desc.group_size);
+        const size_t group =
+            static_cast<size_t>(block.begin * rows->columns() / job.desc.group_size);
         data.resize(static_cast<size_t>(weights + 1) / 2);
         void *planes[QK_PLANE_COUNT] = {data.data(), &scales[group]};
         const Tensor piece = wrap(job, some_rows(plain, block.count), planes);
         check(qk_quantize(job.context.get(), dense, piece.get()), job.layer.name,
               qk_context_error(job.context.get()));
-        void *shared[QK_PLANE_COUNT] = {data.data(), &codes[group], nullptr,
-                                        &seconds[group / 256 * sizeof(float)], table.data(),
-                                        bias.data()};
+        void *shared[QK_PLANE_COUNT] = {data.data(),  &codes[group],
+                                        nullptr,      &seconds[group / 256 * sizeof(float)],
+                                        table.data(), bias.data()};
         write(job, wrap(job, some_rows(job.desc, block.count), shared).get());
     });
 }

@@ -112,9 +112,8 @@ void LayerRows::cut_plane(qk_plane plane, RowBlock *block) {
     const char *data = static_cast<const char *>(whole.data) + whole.byte_offset;
     const bool is_shared = plane > QK_PLANE_SCALE2;  // tables and offsets are the whole layer's
     if (!is_shared && !is_by_columns(desc_)) {
-        data += block->skip > 0
-                    ? bytes_of(desc_, plane, 1, block->begin * columns() - block->skip)
-                    : bytes_of(desc_, plane, block->begin, columns());
+        data += block->skip > 0 ? bytes_of(desc_, plane, 1, block->begin * columns() - block->skip)
+                                : bytes_of(desc_, plane, block->begin, columns());
     }
     if (!is_shared && is_by_columns(desc_) && block->count < rows()) {
         const int64_t eight = eight_rows(desc_, plane);
@@ -148,8 +147,8 @@ const char *LayerRows::decode(const RowBlock &block, qk_format format) {
     const int64_t size = element_bytes(format);
     values_.resize(static_cast<size_t>(weights_of(block) * size));
     const Tensor from = tensor(block);
-    const Tensor to = wrap_dense(context_, format, block.desc.shape[0], block.desc.shape[1],
-                                 values_.data());
+    const Tensor to =
+        wrap_dense(context_, format, block.desc.shape[0], block.desc.shape[1], values_.data());
     check(qk_dequantize(context_.get(), from.get(), to.get()), name_,
           qk_context_error(context_.get()));
     return values_.data() + block.skip * size;

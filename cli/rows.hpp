@@ -32,7 +32,7 @@ class LayerRows {
     // The block's weights, row after row; valid until the next call.
     const float *decode_f32(const RowBlock &block);
     const char *decode(const RowBlock &block, qk_format format);  // of a quantized layer
-    Tensor tensor(const RowBlock &block) const;  // borrows what the block borrows
+    Tensor tensor(const RowBlock &block) const;                   // borrows what the block borrows
     // |scale| of every weight of the block.
     std::vector<float> decode_scales(const RowBlock &block);
     // Groups of the block whose scale is 0; 0 where scales are nested.

@@ -41,9 +41,9 @@ class Help : public CLI::Formatter {
     }
     std::string make_option(const CLI::Option *option, bool positional) const override {
         const bool wanted = option->get_required() && !positional;
-        return row(make_option_name(option, positional) +
-                       (positional ? "" : make_option_opts(option)),
-                   option->get_description() + (wanted ? "; required" : ""));
+        return row(
+            make_option_name(option, positional) + (positional ? "" : make_option_opts(option)),
+            option->get_description() + (wanted ? "; required" : ""));
     }
     std::string make_option_opts(const CLI::Option *option) const override {
         if (option->get_type_size() == 0) return "";
@@ -120,8 +120,7 @@ std::string complaint(const CLI::App &app, const CLI::ParseError &error) {
     const std::vector<std::string> commands = command_names(app);
     if (!commands.empty()) {
         if (extras.empty()) return "a command is needed: " + join(commands);
-        return "'" + extras[0] + "' is not a command of " + name +
-               guess(extras[0], commands);
+        return "'" + extras[0] + "' is not a command of " + name + guess(extras[0], commands);
     }
     if (!extras.empty()) {
         return "'" + extras[0] + "' is one argument too many for " + name;

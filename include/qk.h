@@ -26,6 +26,7 @@
  */
 #ifndef QK_H
 #define QK_H
+/* clang-format off */
 #include <stddef.h>
 #include <stdint.h>
 

@@ -27,6 +27,7 @@
  */
 #ifndef QK_IO_H
 #define QK_IO_H
+/* clang-format off */
 #include "qk.h"
 
 #ifdef __cplusplus

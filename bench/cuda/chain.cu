@@ -21,10 +21,9 @@ struct Model {
     std::vector<Shape> products;  // of a layer: qkv, o, gate and up, down
 };
 
-const Model kModels[] = {
-    {"8b", {{6144, 4096}, {4096, 4096}, {28672, 4096}, {4096, 14336}}},
-    {"70b", {{10240, 8192}, {8192, 8192}, {57344, 8192}, {8192, 28672}}}};
-constexpr Kind kKinds[] = {kAwq, kNf4, kNf4Nested};      // packed
+const Model kModels[] = {{"8b", {{6144, 4096}, {4096, 4096}, {28672, 4096}, {4096, 14336}}},
+                         {"70b", {{10240, 8192}, {8192, 8192}, {57344, 8192}, {8192, 28672}}}};
+constexpr Kind kKinds[] = {kAwq, kNf4, kNf4Nested};   // packed
 constexpr Kind kStored[] = {kNf4, kWord, kAwq, kS8};  // as checkpoints store them
 
 class Chains {
@@ -40,8 +39,7 @@ class Chains {
 
     void squares(const Kind &kind, bool packed) {
         for (const int64_t n : {4096, 8192}) {
-            const double bytes =
-                make(kind, {{n, n}}, 2 * copies_for(double(n * n)) + 2, 1, packed);
+            const double bytes = make(kind, {{n, n}}, 2 * copies_for(double(n * n)) + 2, 1, packed);
             const std::string name = std::string("chain ") + kind.name;
             report(packed ? name : name + " as stored", n, 1,
                    b_.timer.run(all(), 2e-3, 11, Edges::kAsCaptured), bytes);
@@ -91,8 +89,8 @@ class Chains {
                     graphs_[size_t(i)].insert(
                         first ? graphs_[size_t(i)].begin() : graphs_[size_t(i)].end(), other);
                 }
-                report(first ? name + ", " + name_of(kLarge) : name_of(kLarge) + ", " + name, 0,
-                       1, b_.timer.run_graphs(graphs_), bytes + other_bytes);
+                report(first ? name + ", " + name_of(kLarge) : name_of(kLarge) + ", " + name, 0, 1,
+                       b_.timer.run_graphs(graphs_), bytes + other_bytes);
             }
         };
         for (const Kind &kind : kStored) {

@@ -100,8 +100,14 @@ qk_tensor *make_weight(Bench &b, const Kind &kind, int64_t n, int64_t k) {
         const bool half = plane == QK_PLANE_SCALE && kind.scale == QK_FORMAT_F16;
         const bool raw = plane == QK_PLANE_DATA || plane == QK_PLANE_ZERO ||
                          (plane == QK_PLANE_SCALE && kind.scale == QK_FORMAT_LUT8);
-        fill_device(planes[plane], bytes, raw ? ~0u : half ? 0x03ff03ffu : 0x007fffffu,
-                    raw ? 0 : half ? 0x20002000u : 0x3c000000u, uint32_t(plane));
+        fill_device(planes[plane], bytes,
+                    raw    ? ~0u
+                    : half ? 0x03ff03ffu
+                           : 0x007fffffu,
+                    raw    ? 0
+                    : half ? 0x20002000u
+                           : 0x3c000000u,
+                    uint32_t(plane));
     }
     qk_tensor *tensor = nullptr;
     QK_BENCH(b.context, qk_tensor_wrap(b.context, &desc, planes, QK_PLANE_COUNT, &tensor));
@@ -169,7 +175,7 @@ int main(int argc, char **argv) {
     BENCH_CHECK(cudaGetDeviceProperties(&device, 0));
     std::printf("%s, %d multiprocessors, %s\n", device.name, device.multiProcessorCount,
                 qk_build_info());
-    const int64_t shapes[][2] = {{4096, 4096}, {6144, 4096},  {4096, 14336}, {8192, 8192},
+    const int64_t shapes[][2] = {{4096, 4096},  {6144, 4096},  {4096, 14336}, {8192, 8192},
                                  {28672, 4096}, {8192, 28672}, {57344, 8192}};
     for (const auto &[n, k] : shapes) {
         if (double(n) * double(k) <= most) bench::run_shape(b, n, k, most_rows);

@@ -10,7 +10,7 @@
 static const uint8_t codes[2 * 8] = {
     0x98, 0xba, 0xdc, 0xfe, 0x10, 0x32, 0x54, 0x76,  /* 0 to 7, -8 to -1 */
     0x99, 0x99, 0x99, 0x99, 0x99, 0x99, 0x99, 0x99}; /* all 1 */
-static const float scales[2] = {0.5f, 0.25f}; /* one group a row */
+static const float scales[2] = {0.5f, 0.25f};        /* one group a row */
 
 static qk_context *context;
 

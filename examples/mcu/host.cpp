@@ -3,9 +3,7 @@
 
 #include "digest.hpp"
 
-static uint32_t no_clock() {
-    return 0;
-}
+static uint32_t no_clock() { return 0; }
 
 int main(int argc, char **argv) {
     alignas(8) static unsigned char image[1 << 20];

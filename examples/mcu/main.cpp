@@ -25,9 +25,7 @@ void semihost(uint32_t operation, const void *argument) {
     __asm__ volatile("bkpt 0xab" : "+r"(r0) : "r"(r1) : "memory");
 }
 
-void print(const char *text) {
-    semihost(0x04, text);
-}
+void print(const char *text) { semihost(0x04, text); }
 
 void print_number(uint64_t value, uint32_t base) {
     char text[24];
@@ -42,9 +40,7 @@ void print_number(uint64_t value, uint32_t base) {
 
 // SysTick counts down from 2^24 - 1.
 volatile uint32_t *const kSysTick = reinterpret_cast<volatile uint32_t *>(0xe000e010);
-uint32_t now() {
-    return (0u - kSysTick[2]) & 0xffffffu;
-}
+uint32_t now() { return (0u - kSysTick[2]) & 0xffffffu; }
 
 constexpr uint32_t kPaint = 0xa5a5a5a5u;
 constexpr int kPainted = 512;  // words below the caller of the step

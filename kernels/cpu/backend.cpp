@@ -33,8 +33,7 @@ constexpr Kernel<DequantizeArgs> const *kDequantize[] = {
 };
 constexpr Kernel<QuantizeArgs> const *kQuantize[] = {
 #if defined(QK_CPU_X86)
-    &cpu::kQuantizeAvx512,
-    &cpu::kQuantizeAvx2,
+    &cpu::kQuantizeAvx512, &cpu::kQuantizeAvx2,
 #endif
     &cpu::kQuantizeGeneric,  // aarch64's base has vectors
 };
@@ -49,33 +48,21 @@ constexpr Kernel<RepackArgs> const *kRepack[] = {
 };
 constexpr Kernel<LinearArgs> const *kLinear[] = {
 #if defined(QK_CPU_X86)
-    &cpu::kLinearIntegersVnni,
-    &cpu::kLinearGemvAvx512,
-    &cpu::kLinearRowsAvx512,
-    &cpu::kLinearColumnsVnni,
-    &cpu::kLinearColumnsAvx2,
-    &cpu::kLinearSingleAvx512,
-    &cpu::kLinearFewAvx512,
-    &cpu::kLinearBatchAvx512,
-    &cpu::kLinearGemvAvx2,
-    &cpu::kLinearSingleAvx2,
-    &cpu::kLinearBatchAvx2,
+    &cpu::kLinearIntegersVnni, &cpu::kLinearGemvAvx512,  &cpu::kLinearRowsAvx512,
+    &cpu::kLinearColumnsVnni,  &cpu::kLinearColumnsAvx2, &cpu::kLinearSingleAvx512,
+    &cpu::kLinearFewAvx512,    &cpu::kLinearBatchAvx512, &cpu::kLinearGemvAvx2,
+    &cpu::kLinearSingleAvx2,   &cpu::kLinearBatchAvx2,
 #elif defined(QK_CPU_ARM)
-    &cpu::kLinearIntegersDotprod,
-    &cpu::kLinearGemvNeon,
-    &cpu::kLinearSingleNeon,
-    &cpu::kLinearBatchNeon,
+    &cpu::kLinearIntegersDotprod, &cpu::kLinearGemvNeon,
+    &cpu::kLinearSingleNeon,      &cpu::kLinearBatchNeon,
 #endif
     &cpu::kLinearGeneric,
 };
 // The modes; what they do not take, the exact kernels do.
 constexpr Kernel<LinearArgs> const *kLinearInt8[] = {
 #if defined(QK_CPU_X86)
-    &cpu::kLinearInt8VnniBatch,
-    &cpu::kLinearInt8Vnni,
-    &cpu::kLinearInt8VnniRows,
-    &cpu::kLinearInt8Avx2Batch,
-    &cpu::kLinearInt8Avx2,
+    &cpu::kLinearInt8VnniBatch, &cpu::kLinearInt8Vnni, &cpu::kLinearInt8VnniRows,
+    &cpu::kLinearInt8Avx2Batch, &cpu::kLinearInt8Avx2,
 #elif defined(QK_CPU_ARM)
     &cpu::kLinearInt8I8mm,
     &cpu::kLinearInt8Dotprod,
@@ -100,8 +87,7 @@ constexpr Kernel<GruArgs> const *kGru[] = {
 };
 constexpr Kernel<FloatProductArgs> const *kFloatProduct[] = {
 #if defined(QK_CPU_X86)
-    &cpu::kFloatProductAvx512,
-    &cpu::kFloatProductAvx2,
+    &cpu::kFloatProductAvx512, &cpu::kFloatProductAvx2,
 #endif
     &cpu::kFloatProductGeneric,  // aarch64's base has vectors
 };

@@ -113,14 +113,13 @@ struct Source {  // a linear part as the cell has it
 };
 
 Source x_source(const gru::Cell &cell) {
-    return {cell.w,           cell.w_bytes, cell.ih_offset, cell.w_shift, cell.ih_shift,
-            cell.input_size,  -cell.x_min,  cell.x_bytes,   cell.ih_min,  cell.ih_max,
-            cell.ih_zero};
+    return {cell.w,      cell.w_bytes, cell.ih_offset, cell.w_shift, cell.ih_shift, cell.input_size,
+            -cell.x_min, cell.x_bytes, cell.ih_min,    cell.ih_max,  cell.ih_zero};
 }
 Source h_source(const gru::Cell &cell) {
-    return {cell.r,           cell.r_bytes,   cell.hh_offset,  cell.r_shift, cell.hh_shift,
-            cell.hidden_size, -cell.view_min, cell.view_bytes, cell.hh_min,  cell.hh_max,
-            cell.hh_zero};
+    return {cell.r,        cell.r_bytes,     cell.hh_offset, cell.r_shift,
+            cell.hh_shift, cell.hidden_size, -cell.view_min, cell.view_bytes,
+            cell.hh_min,   cell.hh_max,      cell.hh_zero};
 }
 
 bool rows_fit(const Source &source, int64_t rows) {
@@ -232,8 +231,16 @@ void pack_rows(const Source &source, int64_t units, GruRows *rows, Carver *carve
             half[at] = int32_t((1u << (shift[at] - 1)) - 1);
         }
     }
-    *rows = {weights, offset, plane_offset, half, shift, nullptr, groups,
-             source.min - source.zero, source.max - source.zero, {}};
+    *rows = {weights,
+             offset,
+             plane_offset,
+             half,
+             shift,
+             nullptr,
+             groups,
+             source.min - source.zero,
+             source.max - source.zero,
+             {}};
 }
 
 void pack_table(const gru::Table &table, GruTable *to, Carver *carver) {

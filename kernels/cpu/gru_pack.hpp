@@ -37,9 +37,9 @@ struct GruRows {
     // Weights of 16 bits have this one instead, others have none: per 16 rows the high parts, then
     // kWordOffsetBits low ones.
     const int32_t *word_offset;
-    int64_t groups;               // of 4 columns, of 2 where weights have 16 bits
-    int32_t min, max;             // the output's type, zero point taken off
-    GruShift to_gate[3];          // what the gates do first; none for n of R h + br
+    int64_t groups;       // of 4 columns, of 2 where weights have 16 bits
+    int32_t min, max;     // the output's type, zero point taken off
+    GruShift to_gate[3];  // what the gates do first; none for n of R h + br
 
     bool has_words() const { return word_offset != nullptr; }
 };
@@ -75,10 +75,10 @@ void gru_pack_make(const gru::Cell &cell, void *memory);
 
 // Room of a state of `batch` sequences, and how it is shared out (vector/gru_run.hpp).
 struct GruRoom {
-    int64_t steps;                               // done together before the recurrence
-    int64_t units, h_stride, x_stride;           // padded h; bytes of a row of codes
-    int64_t h_at, view_at, x_at, ih_at, hh_at;   // within a sequence's room
-    int64_t bytes;                               // of a sequence
+    int64_t steps;                              // done together before the recurrence
+    int64_t units, h_stride, x_stride;          // padded h; bytes of a row of codes
+    int64_t h_at, view_at, x_at, ih_at, hh_at;  // within a sequence's room
+    int64_t bytes;                              // of a sequence
 };
 GruRoom gru_room(const gru::Cell &cell, int64_t batch);
 int64_t gru_room_bytes(const gru::Cell &cell, int64_t batch);

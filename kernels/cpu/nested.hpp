@@ -53,8 +53,7 @@ struct SecondScales {
     int32_t change[8];
     int64_t count;  // of groups
 };
-inline __attribute__((noinline)) SecondScales second_scales(const SecondRun &run,
-                                                            int64_t count) {
+inline __attribute__((noinline)) SecondScales second_scales(const SecondRun &run, int64_t count) {
     SecondScales second;
     for (int64_t row = 0; row < 8; ++row) {
         const int64_t number = run.number + row * run.per_row;

@@ -79,7 +79,7 @@ GroupRange scan_group(const QuantizeArgs &args, GroupIndex group, int64_t *size)
 }
 
 QuantizeRule rule_of(const Weight &w) {
-    return {w.format->id,        w.format->kind,    w.format->largest,
+    return {w.format->id,       w.format->kind,    w.format->largest,
             w.scale.format->id, w.zero != nullptr, w.geometry.group_size};
 }
 
@@ -283,8 +283,7 @@ void nest_block(const QuantizeArgs &args, const Middles &middles, float mean, in
     }
     for (int64_t number = first; number < last; ++number) {
         const GroupIndex group = group_from_number(w.geometry, number);
-        store_as(w.scale.data, w.layout->scale_at(w.geometry, group),
-                 room->codes[number - first]);
+        store_as(w.scale.data, w.layout->scale_at(w.geometry, group), room->codes[number - first]);
     }
 }
 
@@ -326,9 +325,8 @@ Status run_quantize(const QuantizeArgs &args, const Launch &launch) {
             }
         });
     } else if (!s.flat) {
-        parallel_ranges(launch.parallel, s.n, kRowBlock, [&](int64_t first, int64_t last) {
-            store_rows(args, coder, first, last);
-        });
+        parallel_ranges(launch.parallel, s.n, kRowBlock,
+                        [&](int64_t first, int64_t last) { store_rows(args, coder, first, last); });
     } else {
         // Flat groups share bytes with neighbours in every layout but the one made for them.
         const int64_t block = w.layout->id == QK_LAYOUT_ROW_HIGH ? 2 : s.group_count;

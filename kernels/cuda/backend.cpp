@@ -63,12 +63,12 @@ constexpr Kernel<DequantizeArgs> const *kDequantize[] = {
 constexpr Kernel<QuantizeArgs> const *kQuantize[] = {&cuda::kQuantizeGeneric};
 constexpr Kernel<RepackArgs> const *kRepack[] = {&cuda::kRepackTiles, &cuda::kRepackGeneric};
 constexpr Kernel<LinearArgs> const *kLinear[] = {
-    &cuda::kLinearRepacked, &cuda::kLinearPrefill, &cuda::kLinearGemm,
-    &cuda::kLinearGemmBytes, &cuda::kLinearManySlices, &cuda::kLinearMiddle,
-    &cuda::kLinearMiddleWhole, &cuda::kLinearVector, &cuda::kLinearStages,
-    &cuda::kLinearRows, &cuda::kLinearSlices, &cuda::kLinearMatvec,
-    &cuda::kLinearBytes, &cuda::kLinearWords, &cuda::kLinearColumns,
-    &cuda::kLinearLanes, &cuda::kLinearGeneric};
+    &cuda::kLinearRepacked,    &cuda::kLinearPrefill,    &cuda::kLinearGemm,
+    &cuda::kLinearGemmBytes,   &cuda::kLinearManySlices, &cuda::kLinearMiddle,
+    &cuda::kLinearMiddleWhole, &cuda::kLinearVector,     &cuda::kLinearStages,
+    &cuda::kLinearRows,        &cuda::kLinearSlices,     &cuda::kLinearMatvec,
+    &cuda::kLinearBytes,       &cuda::kLinearWords,      &cuda::kLinearColumns,
+    &cuda::kLinearLanes,       &cuda::kLinearGeneric};
 constexpr Kernel<GruArgs> const *kGru[] = {&cuda::kGruStep, &cuda::kGruCluster, &cuda::kGruGeneric};
 
 }  // namespace

@@ -68,8 +68,8 @@ static cudaError_t prepare(const void *kernel, const Shape3 &shape, int32_t devi
     int most = 0;
     cudaError_t error = cudaFuncGetAttributes(&is, kernel);
     if (error == cudaSuccess) {
-        error = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin,
-                                       device_index);
+        error =
+            cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device_index);
     }
     const auto set = [&](cudaFuncAttribute attribute, int value) {
         if (error == cudaSuccess) error = cudaFuncSetAttribute(kernel, attribute, value);

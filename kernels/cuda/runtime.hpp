@@ -44,7 +44,7 @@ struct Shape3 {
     // May start while the kernel before it still runs, and waits on its own. For kernels that bring
     // what they read through shared memory: the L1 is small for them and for what runs beside them.
     bool overlaps = false;
-    int32_t cluster = 1;    // blocks along x that share their memory
+    int32_t cluster = 1;  // blocks along x that share their memory
 };
 
 struct Configuration {

@@ -76,9 +76,7 @@ inline LinearView view_of(const LinearArgs &args) {
             args.y.data};
 }
 
-inline bool is_nested(const Weight &w) {
-    return w.scale.format->id == QK_FORMAT_LUT8;
-}
+inline bool is_nested(const Weight &w) { return w.scale.format->id == QK_FORMAT_LUT8; }
 
 #if defined(__CUDACC__)
 namespace {
@@ -97,23 +95,17 @@ __device__ inline void store_as(void *data, int64_t index, T value) {
 
 __device__ inline float load_float(qk_format format, const void *data, int64_t index) {
     switch (format) {
-        case QK_FORMAT_F16:
-            return f32_from_f16(load_as<uint16_t>(data, index));
-        case QK_FORMAT_BF16:
-            return f32_from_bf16(load_as<uint16_t>(data, index));
-        default:
-            return load_as<float>(data, index);
+        case QK_FORMAT_F16: return f32_from_f16(load_as<uint16_t>(data, index));
+        case QK_FORMAT_BF16: return f32_from_bf16(load_as<uint16_t>(data, index));
+        default: return load_as<float>(data, index);
     }
 }
 
 __device__ inline void store_float(qk_format format, void *data, int64_t index, float value) {
     switch (format) {
-        case QK_FORMAT_F16:
-            return store_as(data, index, f16_from_f32(value));
-        case QK_FORMAT_BF16:
-            return store_as(data, index, bf16_from_f32(value));
-        default:
-            return store_as(data, index, value);
+        case QK_FORMAT_F16: return store_as(data, index, f16_from_f32(value));
+        case QK_FORMAT_BF16: return store_as(data, index, bf16_from_f32(value));
+        default: return store_as(data, index, value);
     }
 }
 
@@ -121,23 +113,15 @@ __device__ inline void store_float(qk_format format, void *data, int64_t index, 
 template <class Body>
 __device__ inline auto with_map(qk_layout layout, int bits, const Body &body) {
     switch (layout) {
-        case QK_LAYOUT_ROW_HIGH:
-            return body(MapRowHigh{});
-        case QK_LAYOUT_AWQ_GEMM:
-            return body(MapAwqGemm{});
-        case QK_LAYOUT_AWQ_GEMV:
-            return body(MapAwqGemv{});
+        case QK_LAYOUT_ROW_HIGH: return body(MapRowHigh{});
+        case QK_LAYOUT_AWQ_GEMM: return body(MapAwqGemm{});
+        case QK_LAYOUT_AWQ_GEMV: return body(MapAwqGemv{});
         case QK_LAYOUT_GPTQ:
-        case QK_LAYOUT_GPTQ_V1:
-            return body(MapGptq{});
-        case QK_LAYOUT_WORD:
-            return body(MapWord{});
-        case kLayoutTiles:
-            return body(MapTiles<false>{});
-        case kLayoutTilesPairs:
-            return body(MapTiles<true>{});
-        default:
-            return bits == 8 ? body(MapRowBytes{}) : body(MapRow{});
+        case QK_LAYOUT_GPTQ_V1: return body(MapGptq{});
+        case QK_LAYOUT_WORD: return body(MapWord{});
+        case kLayoutTiles: return body(MapTiles<false>{});
+        case kLayoutTilesPairs: return body(MapTiles<true>{});
+        default: return bits == 8 ? body(MapRowBytes{}) : body(MapRow{});
     }
 }
 
@@ -178,14 +162,10 @@ __device__ inline int zero_of(const WeightView &w, GroupIndex group) {
 // What a code stands for before the scale (affine: before its zero is taken off).
 __device__ inline float entry_of(const WeightView &w, int code) {
     switch (w.kind) {
-        case FormatKind::kTable:
-            return w.entries[code];
-        case FormatKind::kStored:
-            return load_as<float>(w.table, code);
-        case FormatKind::kSigned:
-            return float(int8_t(code));
-        default:
-            return float(code);
+        case FormatKind::kTable: return w.entries[code];
+        case FormatKind::kStored: return load_as<float>(w.table, code);
+        case FormatKind::kSigned: return float(int8_t(code));
+        default: return float(code);
     }
 }
 

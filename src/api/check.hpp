@@ -5,7 +5,7 @@
 
 #include "object/context.hpp"
 
-#define QK_API_CONTEXT(context)             \
+#define QK_API_CONTEXT(context)           \
     QK_TRY(::qk::check_context(context)); \
     QK_TRY(::qk::check_reach(context))
 #define QK_API_POINTER(context, pointer) \

@@ -149,9 +149,7 @@ qk_status qk_gru_state_clipped(qk_context *context, const qk_gru_state *state,
     return QK_OK;
 }
 
-void qk_gru_state_destroy(qk_gru_state *state) {
-    qk::gru_state_destroy(state);
-}
+void qk_gru_state_destroy(qk_gru_state *state) { qk::gru_state_destroy(state); }
 
 qk_status qk_gru_run(qk_context *context, const qk_gru *gru, qk_gru_state *state,
                      const qk_tensor *x, qk_tensor *y) {
@@ -191,8 +189,6 @@ qk_status qk_gru_load(qk_context *context, const void *data, size_t bytes, qk_gr
     return qk::compute(context, [&] { return qk::gru_load(context, data, bytes, out); });
 }
 
-void qk_gru_destroy(qk_gru *gru) {
-    qk::gru_destroy(gru);
-}
+void qk_gru_destroy(qk_gru *gru) { qk::gru_destroy(gru); }
 
 }  // extern "C"

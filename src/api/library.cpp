@@ -59,7 +59,8 @@ uint32_t qk_version(void) {
 const char *qk_build_info(void) {
     return "qk " QK_TEXT(QK_VERSION_MAJOR) "." QK_TEXT(QK_VERSION_MINOR) "." QK_TEXT(
         QK_VERSION_PATCH) ", abi " QK_TEXT(QK_ABI_VERSION) ", " QK_ARCHITECTURE
-                          ", backends: " QK_BACKENDS ", " QK_COMPILER;
+                                                           ", backends: " QK_BACKENDS
+                                                           ", " QK_COMPILER;
 }
 
 qk_status qk_dynamic_table(float *table) {

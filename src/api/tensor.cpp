@@ -54,8 +54,8 @@ qk_status qk_tensor_describe(const qk_tensor *tensor, qk_tensor_desc *desc) {
     return QK_OK;
 }
 
-qk_status qk_tensor_upload(qk_context *context, qk_tensor *tensor, qk_plane plane,
-                           const void *host, size_t bytes) {
+qk_status qk_tensor_upload(qk_context *context, qk_tensor *tensor, qk_plane plane, const void *host,
+                           size_t bytes) {
     QK_API_CONTEXT(context);
     QK_TRY(check_argument(context, tensor));
     QK_API_POINTER(context, host);

@@ -53,34 +53,34 @@ struct QuantizeArgs {
 };
 
 struct RepackArgs {
-    Weight from, to;  // same format, scale format and geometry
+    Weight from, to;        // same format, scale format and geometry
     int64_t first_row = 0;  // of `from`, that goes to row 0 of `to`, which may have fewer rows;
                             // inside backends only
 };
 
 struct LinearArgs {
-    Dense x;           // [m, k]
-    Weight w;          // [n, k]
-    const Dense *bias; // [1, n] or null
-    Dense y;           // [m, n], x's format; inside backends `columns` may be more than n
+    Dense x;            // [m, k]
+    Weight w;           // [n, k]
+    const Dense *bias;  // [1, n] or null
+    Dense y;            // [m, n], x's format; inside backends `columns` may be more than n
 };
 
 // Steps of a frozen GRU. Everything but x, y and gates is aligned; h and scratch belong to the
 // state.
 struct GruArgs {
-    const gru::Cell *cell;      // its arrays are on the device
+    const gru::Cell *cell;  // its arrays are on the device
     int64_t steps, batch;
-    const Format *x_format;     // f32, or i8/i16 as the cell stores x
-    const void *x;              // [steps,batch,c]
-    const Format *y_format;     // f32, or i8/i16 as the cell stores h
-    void *y;                    // [steps,batch,h]
-    void *gates;                // f32 [steps,batch,4h] or null
-    uint32_t *turns;            // says which of two states is the current one
-    void *h;                    // 2 * [batch,h] codes, gru_state_bytes apart, advanced in place
-    void *scratch;              // batch * gru_scratch_bytes, then GruPacking's
-    const void *packed;         // what GruPacking::make left, or null
-    int64_t *clipped;           // [batch,QK_GRU_TENSOR_COUNT] codes cut, counted on; or null, which
-                                // the fast kernels ask for
+    const Format *x_format;  // f32, or i8/i16 as the cell stores x
+    const void *x;           // [steps,batch,c]
+    const Format *y_format;  // f32, or i8/i16 as the cell stores h
+    void *y;                 // [steps,batch,h]
+    void *gates;             // f32 [steps,batch,4h] or null
+    uint32_t *turns;         // says which of two states is the current one
+    void *h;                 // 2 * [batch,h] codes, gru_state_bytes apart, advanced in place
+    void *scratch;           // batch * gru_scratch_bytes, then GruPacking's
+    const void *packed;      // what GruPacking::make left, or null
+    int64_t *clipped;        // [batch,QK_GRU_TENSOR_COUNT] codes cut, counted on; or null, which
+                             // the fast kernels ask for
 };
 
 // The float GRU of calibration, on the host: y [rows,outputs] = x [rows,count] W^T + bias. W is in

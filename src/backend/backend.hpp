@@ -35,9 +35,9 @@ struct Launch {
     void *workspace;
     size_t workspace_bytes;
     ErrorText *error;
-    void *session = nullptr;  // the backend's, of this context
+    void *session = nullptr;     // the backend's, of this context
     Scratch *scratch = nullptr;  // CPU: memory of tasks
-    bool in_order = false;    // CUDA: starts after all in front, which may write its weights
+    bool in_order = false;       // CUDA: starts after all in front, which may write its weights
 };
 
 template <class Args>
@@ -68,7 +68,7 @@ struct DeviceMemory {
 // A second copy of a frozen GRU's weights in an order that the backend's kernels like better.
 // It is made in host memory when the GRU is frozen or loaded, and lives as long as the GRU.
 struct GruPacking {
-    int64_t (*bytes)(const gru::Cell &) = nullptr;  // 0: none for this cell; null: never
+    int64_t (*bytes)(const gru::Cell &) = nullptr;            // 0: none for this cell; null: never
     void (*make)(const gru::Cell &, void *memory) = nullptr;  // 64-byte aligned memory
     int64_t (*scratch_bytes)(const gru::Cell &, int64_t batch) = nullptr;  // of a state
 };
@@ -132,8 +132,7 @@ const Kernel<Args> *pick_within(const KernelList<Args> &list, const Args &args,
                                 const Device &device, size_t workspace_bytes) {
     for (int32_t i = 0; i < list.count; ++i) {
         const Kernel<Args> &kernel = *list.kernels[i];
-        if (kernel.can_run(args, device) &&
-            workspace_of(kernel, args, device) <= workspace_bytes) {
+        if (kernel.can_run(args, device) && workspace_of(kernel, args, device) <= workspace_bytes) {
             return &kernel;
         }
     }

@@ -7,7 +7,7 @@ namespace qk {
 
 #if defined(__x86_64__)
 
-using FloatMode = uint32_t;  // MXCSR
+using FloatMode = uint32_t;                   // MXCSR
 constexpr FloatMode kDefaultFloats = 0x1f80;  // nearest, subnormals kept, nothing trapped
 
 static inline FloatMode float_mode() {

@@ -17,15 +17,15 @@ Status fail(ErrorText *error, Status code, const char *format, ...)
 }  // namespace qk
 
 // The caller's mistakes. Ours are QK_ASSERT, which never guards against input.
-#define QK_CHECK(condition, error, code, ...)                                   \
-    do {                                                                        \
+#define QK_CHECK(condition, error, code, ...)                                     \
+    do {                                                                          \
         if (!(condition)) return ::qk::fail(error, QK_ERROR_##code, __VA_ARGS__); \
     } while (0)
 
-#define QK_TRY(expression)                          \
-    do {                                            \
-        const ::qk::Status status_ = (expression);  \
-        if (status_ != QK_OK) return status_;       \
+#define QK_TRY(expression)                         \
+    do {                                           \
+        const ::qk::Status status_ = (expression); \
+        if (status_ != QK_OK) return status_;      \
     } while (0)
 
 #if defined(NDEBUG)

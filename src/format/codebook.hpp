@@ -34,8 +34,8 @@ QK_HD static constexpr float nf4_value(int code) {
 // as in the table that bitsandbytes writes into its files (its CUDA kernels read it as -0).
 QK_HD static constexpr float fp4_bnb_value(int code) {
     constexpr float table[16] = {
-        0.0f,  0.005208333333f,  0.66666667f,  1.0f,  0.33333333f,  0.5f,  0.16666667f,  0.25f,
-        0.0f,  -0.005208333333f, -0.66666667f, -1.0f, -0.33333333f, -0.5f, -0.16666667f, -0.25f,
+        0.0f, 0.005208333333f,  0.66666667f,  1.0f,  0.33333333f,  0.5f,  0.16666667f,  0.25f,
+        0.0f, -0.005208333333f, -0.66666667f, -1.0f, -0.33333333f, -0.5f, -0.16666667f, -0.25f,
     };
     return table[code & 15];
 }

@@ -77,8 +77,8 @@ Status check_scales(const qk_tensor_desc &desc, Shape *shape, ErrorText *error) 
              error, SHAPE, "desc: scale_group_size is %d, accepted are 0 (256) and 16 to 4096",
              desc.scale_group_size);
     if (nested) {
-        shape->second_group = desc.scale_group_size != 0 ? desc.scale_group_size
-                                                         : kDefaultSecondGroup;
+        shape->second_group =
+            desc.scale_group_size != 0 ? desc.scale_group_size : kDefaultSecondGroup;
     }
     return QK_OK;
 }
@@ -104,8 +104,8 @@ Status check_quantized(const qk_tensor_desc &desc, qk_layout packed, Shape *shap
     const qk_layout id = desc.layout == QK_LAYOUT_PACKED ? packed : desc.layout;
     QK_CHECK(id != QK_LAYOUT_PACKED, error, UNSUPPORTED,
              "desc: layout packed has no byte counts of its own; only a device gives it a meaning");
-    const bool known = id >= 0 && layout_exists(id) &&
-                       (id < QK_LAYOUT_PACKED || desc.layout == QK_LAYOUT_PACKED);
+    const bool known =
+        id >= 0 && layout_exists(id) && (id < QK_LAYOUT_PACKED || desc.layout == QK_LAYOUT_PACKED);
     QK_CHECK(known, error, FORMAT, "desc: layout %d is unknown", desc.layout);
     shape->layout = find_layout(id, format.bits);
     QK_CHECK(shape->layout != nullptr, error, FORMAT, "desc: layout %d does not hold %d-bit codes",

@@ -17,10 +17,10 @@ constexpr qk_layout kLayoutTilesPairs = 1002;  // CUDA's, for codes that are loo
 struct Layout {
     qk_layout id;
     const char *name;
-    uint8_t bits;        // of a code: 4 or 8
-    uint8_t zero_offset; // zeros are stored as (zero - zero_offset) & 15
-    bool flat_allowed;   // can hold groups that straddle rows
-    bool flat_default;   // QK_GROUPING_DEFAULT means flat here
+    uint8_t bits;         // of a code: 4 or 8
+    uint8_t zero_offset;  // zeros are stored as (zero - zero_offset) & 15
+    bool flat_allowed;    // can hold groups that straddle rows
+    bool flat_default;    // QK_GROUPING_DEFAULT means flat here
 
     // Counts include padding.
     int64_t (*data_bytes)(const Geometry &);
@@ -31,8 +31,8 @@ struct Layout {
 
     // `count` codes of one row from `column` on, to and from one byte each. `store` ORs into
     // planes that were zeroed before, so that neighbours in a byte may be stored by turns.
-    void (*load)(const Geometry &, const uint8_t *data, int64_t row, int64_t column,
-                 int64_t count, uint8_t *codes);
+    void (*load)(const Geometry &, const uint8_t *data, int64_t row, int64_t column, int64_t count,
+                 uint8_t *codes);
     void (*store)(const Geometry &, uint8_t *data, int64_t row, int64_t column, int64_t count,
                   const uint8_t *codes);
 };

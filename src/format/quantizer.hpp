@@ -10,7 +10,7 @@
 
 namespace qk {
 
-constexpr float kSmallestAbsmax = 1e-38f;  // bitsandbytes' guard against division by zero
+constexpr float kSmallestAbsmax = 1e-38f;   // bitsandbytes' guard against division by zero
 constexpr float kAffineRangeFloor = 1e-5f;  // AWQ's
 
 // Midpoints of neighbouring NF4 values, each one fp32 rounding of (a + b) / 2.

@@ -4,40 +4,25 @@ namespace qk::gru {
 
 const char *fault_text(Fault fault) {
     switch (fault) {
-        case Fault::kNone:
-            return "no fault";
-        case Fault::kStructSize:
-            return "struct_size is not one this library knows";
-        case Fault::kSize:
-            return "input_size and hidden_size must be 1..65535";
-        case Fault::kFlags:
-            return "unknown flags, or a reserved field that is not 0";
-        case Fault::kQuant:
-            return "bits, is_unsigned, is_symmetric or granularity out of range";
+        case Fault::kNone: return "no fault";
+        case Fault::kStructSize: return "struct_size is not one this library knows";
+        case Fault::kSize: return "input_size and hidden_size must be 1..65535";
+        case Fault::kFlags: return "unknown flags, or a reserved field that is not 0";
+        case Fault::kQuant: return "bits, is_unsigned, is_symmetric or granularity out of range";
         case Fault::kGranularity:
             return "its shift differs from that of the rows that granularity gives one scale";
-        case Fault::kZeroPoint:
-            return "a zero point lies outside its tensor's codes";
+        case Fault::kZeroPoint: return "a zero point lies outside its tensor's codes";
         case Fault::kShift:
             return "a shift lies outside its range, or a derived one outside -31..62";
-        case Fault::kView:
-            return "h_view_shift must be 0..8 and divide the zero point of h";
-        case Fault::kTable:
-            return "a gate table has a wrong kind, count, width or knot order";
-        case Fault::kPointer:
-            return "an array is NULL or not aligned to its elements";
-        case Fault::kWeight:
-            return "a weight or bias does not fit its bits";
-        case Fault::kOverflow:
-            return "some intermediate value could reach 2^62";
-        case Fault::kOffset:
-            return "stored offsets differ from what the weights give";
-        case Fault::kHeader:
-            return "not a qk GRU file, or one from a newer version";
-        case Fault::kLength:
-            return "the file's length is not what its header says";
-        case Fault::kChecksum:
-            return "the checksum does not match";
+        case Fault::kView: return "h_view_shift must be 0..8 and divide the zero point of h";
+        case Fault::kTable: return "a gate table has a wrong kind, count, width or knot order";
+        case Fault::kPointer: return "an array is NULL or not aligned to its elements";
+        case Fault::kWeight: return "a weight or bias does not fit its bits";
+        case Fault::kOverflow: return "some intermediate value could reach 2^62";
+        case Fault::kOffset: return "stored offsets differ from what the weights give";
+        case Fault::kHeader: return "not a qk GRU file, or one from a newer version";
+        case Fault::kLength: return "the file's length is not what its header says";
+        case Fault::kChecksum: return "the checksum does not match";
     }
     return "unknown fault";
 }
@@ -48,9 +33,7 @@ CodeRange code_range(const qk_gru_quant &quant) {
     return {int32_t(-half), int32_t(half - 1)};
 }
 
-static bool is_weight(int32_t which) {
-    return which >= QK_GRU_W && which <= QK_GRU_BR;
-}
+static bool is_weight(int32_t which) { return which >= QK_GRU_W && which <= QK_GRU_BR; }
 
 bool quant_is_valid(int32_t which, const qk_gru_quant &quant) {
     bool bias = which == QK_GRU_BW || which == QK_GRU_BR;

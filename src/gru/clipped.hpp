@@ -78,12 +78,12 @@ QK_HD static inline int32_t counted_unit(const Cell &cell, int32_t unit, const i
     int32_t ih[3], hh[3];
     for (int32_t gate = 0; gate < 3; ++gate) {
         const int32_t row = gate * cell.hidden_size + unit;
-        const int32_t ih_free = linear_code(ih_sum[gate] + cell.ih_offset[row],
-                                            cell.w_shift[row] + cell.ih_shift, cell.ih_zero, low,
-                                            high);
-        const int32_t hh_free = linear_code(hh_sum[gate] + cell.hh_offset[row],
-                                            cell.r_shift[row] + cell.hh_shift, cell.hh_zero, low,
-                                            high);
+        const int32_t ih_free =
+            linear_code(ih_sum[gate] + cell.ih_offset[row], cell.w_shift[row] + cell.ih_shift,
+                        cell.ih_zero, low, high);
+        const int32_t hh_free =
+            linear_code(hh_sum[gate] + cell.hh_offset[row], cell.r_shift[row] + cell.hh_shift,
+                        cell.hh_zero, low, high);
         count(QK_GRU_IH, is_outside(ih_free, cell.ih_min, cell.ih_max));
         count(QK_GRU_HH, is_outside(hh_free, cell.hh_min, cell.hh_max));
         ih[gate] = clamp(ih_free, cell.ih_min, cell.ih_max) - cell.ih_zero;

@@ -6,12 +6,8 @@ namespace {
 constexpr int64_t kLimit = int64_t{1} << 62;
 constexpr int64_t kLimit32 = int64_t{1} << 30;
 
-int64_t magnitude(int64_t value) {
-    return value < 0 ? -value : value;
-}
-int64_t larger(int64_t a, int64_t b) {
-    return a > b ? a : b;
-}
+int64_t magnitude(int64_t value) { return value < 0 ? -value : value; }
+int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
 // The largest magnitude that a chain of operations can reach, and what it rules out.
 struct Proof {

@@ -38,9 +38,7 @@ struct CodeRange {
     int32_t min, max;
 };
 CodeRange code_range(const qk_gru_quant &quant);
-static inline int32_t code_bytes(int32_t bits) {
-    return bits <= 8 ? 1 : 2;
-}
+static inline int32_t code_bytes(int32_t bits) { return bits <= 8 ? 1 : 2; }
 
 // Whether `quant` may describe tensor `which`.
 bool quant_is_valid(int32_t which, const qk_gru_quant &quant);

@@ -71,9 +71,7 @@ static inline int32_t next_four(const int8_t *&codes) {
     return word;
 }
 // Bytes 0 and 2, or 1 and 3, as two 16-bit halves.
-static inline int16x2_t even_codes(int32_t word) {
-    return __sxtb16(int8x4_t(word));
-}
+static inline int16x2_t even_codes(int32_t word) { return __sxtb16(int8x4_t(word)); }
 static inline int16x2_t odd_codes(int32_t word) {
     int16x2_t halves;
     __asm__("sxtb16 %0, %1, ror #8" : "=r"(halves) : "r"(word));

@@ -93,9 +93,7 @@ void each_array(Model &model, const int64_t *&ih_offset, const int64_t *&hh_offs
     array(model.r, code_bytes(model.quant[QK_GRU_R].bits), rows * model.hidden_size);
 }
 
-int64_t padded(int64_t bytes) {
-    return (bytes + 7) / 8 * 8;
-}
+int64_t padded(int64_t bytes) { return (bytes + 7) / 8 * 8; }
 
 void write_body(const qk_gru_model &model, const int64_t *ih_offset, const int64_t *hh_offset,
                 uint8_t *bytes) {

@@ -42,15 +42,13 @@ struct Sides {
 
 Sides sides_of(const qk_gru_model &m) {
     const int32_t view = m.shift[QK_GRU_H] - m.h_view_shift;
-    return {{{QK_GRU_W, QK_GRU_BW, QK_GRU_IH, m.w, m.w_shift, m.bw_shift, m.bw, m.input_size,
-              m.shift[QK_GRU_X]},
-             {QK_GRU_R, QK_GRU_BR, QK_GRU_HH, m.r, m.r_shift, m.br_shift, m.br, m.hidden_size,
-              view}}};
+    return {
+        {{QK_GRU_W, QK_GRU_BW, QK_GRU_IH, m.w, m.w_shift, m.bw_shift, m.bw, m.input_size,
+          m.shift[QK_GRU_X]},
+         {QK_GRU_R, QK_GRU_BR, QK_GRU_HH, m.r, m.r_shift, m.br_shift, m.br, m.hidden_size, view}}};
 }
 
-bool is_legal(int32_t shift) {
-    return shift >= -31 && shift <= 62;
-}
+bool is_legal(int32_t shift) { return shift >= -31 && shift <= 62; }
 
 // A field of the header: what check_header judges tensor by tensor.
 Place place_in_header(const qk_gru_model &model, Fault fault) {

@@ -87,8 +87,8 @@ uint32_t crc32(const uint8_t *at, const uint8_t *end) {  // IEEE 802.3, reflecte
 
 bool frame_is_good(const File &file, size_t bytes) {
     const uint8_t *const first = reinterpret_cast<const uint8_t *>(&file);
-    return bytes >= sizeof(File) && file.magic[0] == 0x52474b51 &&
-           file.magic[1] == 0x0a0d1a55 && file.version[0] == 1 && file.length[0] == bytes &&
+    return bytes >= sizeof(File) && file.magic[0] == 0x52474b51 && file.magic[1] == 0x0a0d1a55 &&
+           file.version[0] == 1 && file.length[0] == bytes &&
            (file.version[1] | file.length[1] | file.checksum[1]) == 0 &&
            file.checksum[0] == crc32(first + 32, first + bytes);
 }
@@ -166,17 +166,15 @@ void take_table(const File &file, int32_t gate, const Words &words, Cursor *curs
 
 void prove_table(const Table &table, Proof *proof) {
     const bool is_uniform = table.kind == QK_GRU_TABLE_UNIFORM;
-    const uint32_t reach = is_uniform
-                               ? (1u << table.width_log2) - 1
-                               : widest(table.input_min, table.input_max, table.input_zero);
+    const uint32_t reach = is_uniform ? (1u << table.width_log2) - 1
+                                      : widest(table.input_min, table.input_max, table.input_zero);
     for (int32_t i = 0; i < table.count; ++i) {
         uint32_t line = proof->product(magnitude(table.slope[i]), reach);
         const uint32_t intercept = magnitude(table.intercept[i]);
         if (!is_uniform) line = proof->shifted(line, table.shift);
         line = proof->sum(line, intercept);
         if (is_uniform) proof->shifted(line, table.shift);
-        if (!is_uniform && i > 0)
-            proof->require(table.threshold[i] >= table.threshold[i - 1]);
+        if (!is_uniform && i > 0) proof->require(table.threshold[i] >= table.threshold[i - 1]);
     }
 }
 
@@ -262,14 +260,13 @@ struct Fill {
 #define QK_WORD(field) uint8_t(offsetof(Words, field) / 4)
 #define QK_TENSOR(which, field) \
     uint8_t((offsetof(Words, tensor) + (which) * sizeof(Codes) + offsetof(Codes, field)) / 4)
-#define QK_FILL(field, plus, minus) {uint8_t(offsetof(Cell, field) / 4), plus, minus}
+#define QK_FILL(field, plus, minus) \
+    { uint8_t(offsetof(Cell, field) / 4), plus, minus }
 #define QK_COPY(field, plus) QK_FILL(field, plus, QK_WORD(none))
-#define QK_CODES(prefix, which)                       \
-    QK_COPY(prefix##_zero, QK_TENSOR(which, zero)),   \
-        QK_COPY(prefix##_min, QK_TENSOR(which, min)), \
+#define QK_CODES(prefix, which)                                                                   \
+    QK_COPY(prefix##_zero, QK_TENSOR(which, zero)), QK_COPY(prefix##_min, QK_TENSOR(which, min)), \
         QK_COPY(prefix##_max, QK_TENSOR(which, max))
-#define QK_SHIFT(field, from, to) \
-    QK_FILL(field, QK_TENSOR(from, shift), QK_TENSOR(to, shift))
+#define QK_SHIFT(field, from, to) QK_FILL(field, QK_TENSOR(from, shift), QK_TENSOR(to, shift))
 constexpr Fill kFills[] = {
     QK_COPY(w_bytes, QK_WORD(one)),
     QK_COPY(r_bytes, QK_WORD(one)),

@@ -7,12 +7,8 @@
 
 namespace qk::gru {
 
-QK_HD static constexpr int32_t split_high(int32_t x) {
-    return x >> 8;
-}
-QK_HD static constexpr int32_t split_low(int32_t x) {
-    return (x & 255) - 128;
-}
+QK_HD static constexpr int32_t split_high(int32_t x) { return x >> 8; }
+QK_HD static constexpr int32_t split_low(int32_t x) { return (x & 255) - 128; }
 
 QK_HD static constexpr int64_t split_join(int64_t high_sum, int64_t low_sum, int64_t weight_sum) {
     return 256 * high_sum + low_sum + 128 * weight_sum;

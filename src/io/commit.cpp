@@ -151,8 +151,9 @@ qk_status sync_directory(const char *path, qk_io_message *message) {
     close(fd);
     errno = error;
     return good ? QK_OK
-                : file_error(message, path, "make sure that a power failure keeps the new file, "
-                                            "which is complete and in its place");
+                : file_error(message, path,
+                             "make sure that a power failure keeps the new file, "
+                             "which is complete and in its place");
 }
 
 bool in_directory_of(const char *path, const char *other) {
@@ -208,8 +209,12 @@ qk_status commit(Memory *memory, Replacement *const *files, int64_t count,
     if (c.steps == nullptr) return out_of_memory(message);
     for (int64_t i = 0; i < c.count; ++i) {
         const bool file = i < count;
-        c.steps[i] = Step{file ? files[i] : nullptr, file ? files[i]->path : removed[i - count],
-                          -1,    false, false, false};
+        c.steps[i] = Step{file ? files[i] : nullptr,
+                          file ? files[i]->path : removed[i - count],
+                          -1,
+                          false,
+                          false,
+                          false};
     }
     const qk_status status = run(&c);
     bool all = true;  // a directory that cannot be synced comes after the last step

@@ -145,9 +145,7 @@ qk_format float_format(const Tensor *tensor) {
     return dense ? dtype_by_code(tensor->dtype)->format : 0;
 }
 
-int64_t ceil_div(int64_t a, int64_t b) {
-    return a / b + (a % b != 0);
-}
+int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 
 ShapeText shape_text(const Tensor *tensor) {
     ShapeText result = {"absent"};

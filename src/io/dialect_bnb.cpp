@@ -26,9 +26,7 @@ const Tensor *state_of(const Module &module) {
     return state != nullptr ? state : sibling(module, kFp4State);
 }
 
-bool claims(const Module &module) {
-    return state_of(module) != nullptr;
-}
+bool claims(const Module &module) { return state_of(module) != nullptr; }
 
 qk_status word(const json_t *root, const char *key, char *out, size_t size,
                qk_io_message *message) {

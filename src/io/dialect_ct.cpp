@@ -11,9 +11,7 @@ struct Parts {
     int64_t n, k, groups;
 };
 
-bool claims(const Module &) {
-    return true;
-}  // nobody else names a tensor so
+bool claims(const Module &) { return true; }  // nobody else names a tensor so
 
 qk_status read_shape(Parts *p, qk_io_message *message) {
     const Tensor *shape = p->shape;

@@ -6,9 +6,7 @@ namespace {
 
 // Norms and convolutions have other ranks. Other types of rank 2 are listed with a reason: they
 // are somebody's quantized weights.
-bool claims(const Module &module) {
-    return module.anchor->rank == 2;
-}
+bool claims(const Module &module) { return module.anchor->rank == 2; }
 
 qk_status describe(qk_checkpoint *, const Module &module, Layer *layer, qk_io_message *message) {
     const Tensor *weight = module.anchor;

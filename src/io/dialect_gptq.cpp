@@ -123,9 +123,7 @@ qk_status describe(qk_checkpoint *checkpoint, const Module &module, Layer *layer
 }
 
 // X.qweight that nobody claims.
-bool claims_any(const Module &) {
-    return true;
-}
+bool claims_any(const Module &) { return true; }
 
 qk_status describe_unknown(qk_checkpoint *checkpoint, const Module &module, Layer *layer,
                            qk_io_message *message) {

@@ -12,12 +12,8 @@ namespace qk_io {
 namespace {
 
 // strerror_r has two signatures; each overload takes one library's.
-[[maybe_unused]] const char *described(int, const char *buffer) {
-    return buffer;
-}
-[[maybe_unused]] const char *described(const char *result, const char *) {
-    return result;
-}
+[[maybe_unused]] const char *described(int, const char *buffer) { return buffer; }
+[[maybe_unused]] const char *described(const char *result, const char *) { return result; }
 
 // O_NONBLOCK: a pipe with a model's name must not hang the caller; it is refused below.
 int open_regular(const char *path, size_t *size, const char **why) {

@@ -5,9 +5,7 @@
 namespace qk_io {
 namespace {
 
-bool is_space(char c) {
-    return c == ' ' || c == '\t' || c == '\n' || c == '\r';
-}
+bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
 
 void skip_space(JsonMembers *m) {
     while (m->at < m->end && is_space(*m->at)) ++m->at;

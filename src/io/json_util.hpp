@@ -15,9 +15,7 @@ struct Text {
     size_t size;
 };
 
-inline bool same(const char *a, const char *b) {
-    return strcmp(a, b) == 0;
-}
+inline bool same(const char *a, const char *b) { return strcmp(a, b) == 0; }
 inline bool ends_with(const char *text, const char *suffix) {
     const size_t a = strlen(text), b = strlen(suffix);
     return a >= b && same(text + (a - b), suffix);

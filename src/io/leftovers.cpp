@@ -32,8 +32,7 @@ void delete_unless_held(const char *name) {
     if (fd < 0) fd = open(name, O_RDONLY | flags);
     if (fd < 0) return;
     struct stat status;
-    if (fstat(fd, &status) == 0 && S_ISREG(status.st_mode) &&
-        flock(fd, LOCK_EX | LOCK_NB) == 0) {
+    if (fstat(fd, &status) == 0 && S_ISREG(status.st_mode) && flock(fd, LOCK_EX | LOCK_NB) == 0) {
         unlink(name);
     }
     close(fd);

@@ -10,9 +10,7 @@ void *default_allocate(void *, size_t bytes, size_t align) {
     return align <= alignof(max_align_t) ? malloc(bytes) : nullptr;
 }
 
-void default_release(void *, void *pointer) {
-    free(pointer);
-}
+void default_release(void *, void *pointer) { free(pointer); }
 
 constexpr size_t kFirstChunk = 4096, kLargestChunk = size_t{1} << 20;
 

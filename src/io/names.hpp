@@ -17,10 +17,10 @@ struct Names {
     int64_t capacity, count;
     uint64_t key[2];
 
-    bool reserve(Memory *memory);                // room for one more; false: no memory
-    void add(const char *name, int64_t index);   // after reserve, for a name that is not there
-    int64_t find(const char *name) const;        // -1: none
-    void remove(const char *name);               // one that is there
+    bool reserve(Memory *memory);               // room for one more; false: no memory
+    void add(const char *name, int64_t index);  // after reserve, for a name that is not there
+    int64_t find(const char *name) const;       // -1: none
+    void remove(const char *name);              // one that is there
     void release(Memory *memory) { memory->release(slots); }
 
   private:

@@ -57,8 +57,7 @@ qk_status replacement_open(Replacement *file, const char *path, qk_io_message *m
     }
     delete_leftovers(file->path);
     for (int attempt = 0; attempt < 100; ++attempt) {
-        QK_IO_TRY(
-            unfinished_name(file->name, file->path, name_stamp(), 0, kNewEnding, message));
+        QK_IO_TRY(unfinished_name(file->name, file->path, name_stamp(), 0, kNewEnding, message));
         // Never open to more readers than the file will be: 0666 under the umask where it is new,
         // the owner alone until it gets the mode of the file that it replaces.
         file->fd = open(file->name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, exists ? 0600 : 0666);

@@ -334,9 +334,7 @@ qk_status qk_writer_write(qk_writer *w, const char *name, const void *data, size
     return QK_OK;
 }
 
-int64_t qk_writer_bytes(const qk_writer *w) {
-    return w == nullptr ? 0 : w->bytes;
-}
+int64_t qk_writer_bytes(const qk_writer *w) { return w == nullptr ? 0 : w->bytes; }
 
 qk_status qk_writer_append(qk_writer *w, const void *data, size_t bytes, qk_io_message *message) {
     clear(message);
@@ -357,9 +355,8 @@ qk_status qk_writer_finish(qk_writer *w, qk_io_message *message) {
     return qk_writer_finish_all(&w, 1, nullptr, 0, message);
 }
 
-qk_status qk_writer_finish_all(qk_writer *const *writers, int64_t count,
-                               const char *const *removed, int64_t removed_count,
-                               qk_io_message *message) {
+qk_status qk_writer_finish_all(qk_writer *const *writers, int64_t count, const char *const *removed,
+                               int64_t removed_count, qk_io_message *message) {
     clear(message);
     QK_IO_TRY(check_all(writers, count, removed, removed_count, message));
     Memory memory = writers[0]->memory;

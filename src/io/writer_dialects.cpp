@@ -72,12 +72,8 @@ qk_status write_plane(qk_writer *w, qk_context *context, const OutgoingLayer &la
 
 /* ---- bitsandbytes -------------------------------------------------------------------------- */
 
-bool nested(const OutgoingLayer &layer) {
-    return layer.desc.scale_format == QK_FORMAT_LUT8;
-}
-bool nf4(const OutgoingLayer &layer) {
-    return layer.desc.format == QK_FORMAT_NF4;
-}
+bool nested(const OutgoingLayer &layer) { return layer.desc.scale_format == QK_FORMAT_LUT8; }
+bool nf4(const OutgoingLayer &layer) { return layer.desc.format == QK_FORMAT_NF4; }
 
 qk_status check_bnb(const OutgoingLayer &layer, qk_io_message *message) {
     const qk_tensor_desc &d = layer.desc;
@@ -220,9 +216,7 @@ qk_status check_ct(const OutgoingLayer &layer, qk_io_message *message) {
                 layer.name);
 }
 
-bool symmetric(const OutgoingLayer &layer) {
-    return (layer.desc.flags & QK_TENSOR_SYMMETRIC) != 0;
-}
+bool symmetric(const OutgoingLayer &layer) { return (layer.desc.flags & QK_TENSOR_SYMMETRIC) != 0; }
 
 qk_status declare_ct(qk_writer *w, const OutgoingLayer &layer, qk_io_message *message) {
     const int64_t n = layer.desc.shape[0], k = layer.desc.shape[1];

@@ -114,8 +114,7 @@ qk_status qk_writer_declare_layer(qk_writer *w, qk_dialect dialect, const char *
     if (kept.name == nullptr) return out_of_memory(message);
     const int64_t declared = w->tensors.count;
     const qk_status status = row->declare(w, outgoing, message);
-    if (status == QK_OK && w->layer_names.reserve(&w->memory) &&
-        w->layers.push(&w->memory, kept)) {
+    if (status == QK_OK && w->layer_names.reserve(&w->memory) && w->layers.push(&w->memory, kept)) {
         w->layer_names.add(kept.name, w->layers.count - 1);
         return QK_OK;
     }

@@ -185,15 +185,11 @@ Status check_reach(qk_context *context) {
 }
 
 qk_context_info context_info(const qk_context &context) {
-    const int32_t threads = context.pool != nullptr ? thread_pool_threads(context.pool)
-                                                    : context.parallel.concurrency;
-    return {sizeof(qk_context_info),
-            context.backend->device,
-            context.device.index,
-            threads,
-            context.flags,
-            context.device.instruction_sets,
-            context.workspace_bytes};
+    const int32_t threads =
+        context.pool != nullptr ? thread_pool_threads(context.pool) : context.parallel.concurrency;
+    return {
+        sizeof(qk_context_info), context.backend->device,         context.device.index,   threads,
+        context.flags,           context.device.instruction_sets, context.workspace_bytes};
 }
 
 void *device_allocate(qk_context *context, size_t bytes) {
@@ -210,9 +206,8 @@ void device_release(qk_context *context, void *pointer) {
 }
 
 Launch make_launch(qk_context *context) {
-    return {context->parallel,        context->stream, context->device, context->workspace,
-            context->workspace_bytes, &context->error, context->session,
-            context->scratch};
+    return {context->parallel,        context->stream, context->device,  context->workspace,
+            context->workspace_bytes, &context->error, context->session, context->scratch};
 }
 
 void *host_allocate(qk_context *context, size_t bytes) {

@@ -10,9 +10,7 @@
 namespace qk {
 namespace {
 
-int64_t h_count(const qk_gru_state &state) {
-    return int64_t{state.batch} * state.gru->hidden_size;
-}
+int64_t h_count(const qk_gru_state &state) { return int64_t{state.batch} * state.gru->hidden_size; }
 
 int64_t state_bytes(const qk_gru_state &state) {
     return gru_state_bytes(state.gru->cell, state.batch);

@@ -8,11 +8,11 @@ struct qk_tensor {
     uint32_t magic;
     std::atomic<int64_t> references;  // the handle, and every DLPack view of it
     qk_context *context;
-    qk_tensor_desc desc;              // grouping resolved
+    qk_tensor_desc desc;  // grouping resolved
     qk::Shape shape;
     void *planes[QK_PLANE_COUNT];
-    void *storage;                    // owned planes, null where they are borrowed
-    void *borrowed_from;              // with `release_borrowed`: called when the last user lets go
+    void *storage;        // owned planes, null where they are borrowed
+    void *borrowed_from;  // with `release_borrowed`: called when the last user lets go
     void (*release_borrowed)(void *borrowed_from);
 };
 

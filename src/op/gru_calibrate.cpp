@@ -15,7 +15,7 @@ namespace {
 
 using ll = long long;
 
-constexpr float kLargest = 1e15f;  // 65535 products of two such values stay finite in f32
+constexpr float kLargest = 1e15f;      // 65535 products of two such values stay finite in f32
 constexpr int64_t kRowsTogether = 64;  // of x that one product with W takes
 constexpr uint32_t kConfigFlags =
     QK_GRU_UNIFORM_TABLES | QK_GRU_BIAS_CORRECTION | QK_GRU_HEADROOM | QK_GRU_H_VIEW_8;
@@ -124,9 +124,9 @@ Status run_steps(qk_context *context, const gru::FloatGru &weights, const float 
                                      batch * (left < together ? left : together), c, 3 * n, ih},
                                     launch));
         trace.ih = ih + step * batch * 3 * n;
-        QK_TRY(run_float_kernel(
-            cpu.float_product,
-            {weights.r_panels, weights.br, h, batch, n, 3 * n, trace.hh}, launch));
+        QK_TRY(run_float_kernel(cpu.float_product,
+                                {weights.r_panels, weights.br, h, batch, n, 3 * n, trace.hh},
+                                launch));
         QK_TRY(run_float_kernel(cpu.float_gates,
                                 {batch, n, trace.ih, trace.hh, h, trace.u_in, trace.u, trace.r_in,
                                  trace.r, trace.n_in, trace.n, trace.h},
@@ -210,8 +210,8 @@ Status gru_calibrate(qk_context *context, qk_gru *gru, const qk_tensor *x, const
     return run_steps(
         context, training.weights, host.floats(), h0, extent,
         [&](int64_t, const float *x_step, const float *h, const gru::FloatTrace &trace) {
-            gru::observe_step(&training.ranges, training.weights, training.options.calibration,
-                              extent.batch, x_step, h, trace);
+        gru::observe_step(&training.ranges, training.weights, training.options.calibration,
+                          extent.batch, x_step, h, trace);
         });
 }
 
@@ -232,9 +232,8 @@ Status gru_run_float(qk_context *context, const qk_gru *gru, const qk_tensor *x,
     QK_CHECK(result.get() != nullptr, &context->error, MEMORY, "gru: no memory for y");
     QK_TRY(run_steps(context, gru->training.weights, host.floats(), h0, extent,
                      [&](int64_t t, const float *, const float *, const gru::FloatTrace &trace) {
-                         memcpy(result.floats() + t * extent.batch * n, trace.h,
-                                size_t(extent.batch * n) * 4);
-                     }));
+        memcpy(result.floats() + t * extent.batch * n, trace.h, size_t(extent.batch * n) * 4);
+    }));
     return tensor_upload(context, y, QK_PLANE_DATA, result.get(), y_bytes);
 }
 

@@ -10,9 +10,7 @@ namespace {
 
 using ll = long long;
 
-bool is_calibrated(int32_t which) {
-    return which < QK_GRU_W || which > QK_GRU_BR;
-}
+bool is_calibrated(int32_t which) { return which < QK_GRU_W || which > QK_GRU_BR; }
 
 Status check_struct(qk_context *context, const qk_gru_ranges &ranges) {
     QK_CHECK(ranges.struct_size == sizeof(qk_gru_ranges), &context->error, ABI,
@@ -24,8 +22,8 @@ Status check_struct(qk_context *context, const qk_gru_ranges &ranges) {
 Status check_sums(qk_context *context, const double *sums, int64_t count, const char *name,
                   bool are_needed) {
     if (sums == nullptr) {
-        QK_CHECK(!are_needed, &context->error, NULL,
-                 "ranges: %s is NULL, bias correction needs it", name);
+        QK_CHECK(!are_needed, &context->error, NULL, "ranges: %s is NULL, bias correction needs it",
+                 name);
         return QK_OK;
     }
     for (int64_t i = 0; i < count; ++i)

@@ -122,8 +122,7 @@ Status gru_workspace(qk_context *context, const qk_gru *gru, int32_t batch, int6
     for (const qk_format id : {QK_FORMAT_F32, QK_FORMAT_I8, QK_FORMAT_I16}) {
         GruArgs args = make_args(*gru, {t_max, batch});
         args.x_format = args.y_format = find_format(id);
-        const Kernel<GruArgs> *const kernel =
-            pick(context->backend->gru, args, context->device);
+        const Kernel<GruArgs> *const kernel = pick(context->backend->gru, args, context->device);
         if (kernel == nullptr) continue;
         const size_t needed = workspace_of(*kernel, args, context->device);
         if (needed > largest) largest = needed;
@@ -140,9 +139,9 @@ Status refuse_model(qk_context *context, const qk_gru_model &model, gru::Fault f
         return fail(&context->error, QK_ERROR_ABI, "model: struct_size is %u, this library has %zu",
                     model.struct_size, sizeof(qk_gru_model));
     char text[gru::kPlaceText];
-    return fail(&context->error,
-                fault == gru::Fault::kPointer ? QK_ERROR_NULL : QK_ERROR_ARGUMENT, "model: %s%s",
-                gru::place_text(gru::place_of(model, fault), text), gru::fault_text(fault));
+    return fail(&context->error, fault == gru::Fault::kPointer ? QK_ERROR_NULL : QK_ERROR_ARGUMENT,
+                "model: %s%s", gru::place_text(gru::place_of(model, fault), text),
+                gru::fault_text(fault));
 }
 
 }  // namespace

@@ -100,15 +100,14 @@ TEST(Allocation, TheCallersAllocatorGetsAll) {
         size_t used = 0;
     };
     static Fixed arena;
-    const qk_allocator table = {
-        [](void *user, size_t bytes, size_t align) -> void * {
-            Fixed &fixed = *static_cast<Fixed *>(user);
-            const size_t start = (fixed.used + align - 1) / align * align;
-            if (start + bytes > sizeof(fixed.bytes)) return nullptr;
-            fixed.used = start + bytes;
-            return fixed.bytes + start;
-        },
-        [](void *, void *) {}, &arena};
+    const qk_allocator table = {[](void *user, size_t bytes, size_t align) -> void * {
+                                    Fixed &fixed = *static_cast<Fixed *>(user);
+                                    const size_t start = (fixed.used + align - 1) / align * align;
+                                    if (start + bytes > sizeof(fixed.bytes)) return nullptr;
+                                    fixed.used = start + bytes;
+                                    return fixed.bytes + start;
+                                },
+                                [](void *, void *) {}, &arena};
     qk_context_options options = QK_CONTEXT_OPTIONS_INIT;
     options.allocator = &table;
     options.thread_count = 1;

@@ -20,8 +20,7 @@ TEST(BadArguments, ContextCreate) {
                              change(options);
                              const qk_status status =
                                  qk_context_create(&options, &o.outputs.context);
-                             EXPECT_TRUE(status == QK_ERROR_MEMORY ||
-                                         o.allocator.calls() == calls);
+                             EXPECT_TRUE(status == QK_ERROR_MEMORY || o.allocator.calls() == calls);
                              return status;
                          }});
     };
@@ -89,9 +88,8 @@ TEST(BadArguments, CudaIsAnsweredWhereItIsNotBuilt) {
 TEST(BadArguments, DeviceCount) {
     std::vector<Cell> cells;
     for (const qk_device device : {0, 3, -1, INT32_MIN, INT32_MAX}) {
-        cells.push_back({"device", QK_ERROR_ARGUMENT, "", [=](World &o) {
-                             return qk_device_count(device, &o.outputs.count);
-                         }});
+        cells.push_back({"device", QK_ERROR_ARGUMENT, "",
+                         [=](World &o) { return qk_device_count(device, &o.outputs.count); }});
     }
     cells.push_back({"count NULL", QK_ERROR_NULL, "",
                      [](World &) { return qk_device_count(QK_DEVICE_CPU, nullptr); }});
@@ -105,17 +103,15 @@ TEST(BadArguments, DeviceCount) {
 TEST(BadArguments, StreamAndSynchronize) {
     std::vector<Cell> cells;
     const auto add = [&](const char *what, qk_status expected, auto pick) {
-        cells.push_back({what, expected, "", [=](World &o) {
-                             return qk_context_set_stream(pick(o), &o.outputs);
-                         }});
         cells.push_back({what, expected, "",
-                         [=](World &o) { return qk_context_synchronize(pick(o)); }});
+                         [=](World &o) { return qk_context_set_stream(pick(o), &o.outputs); }});
+        cells.push_back(
+            {what, expected, "", [=](World &o) { return qk_context_synchronize(pick(o)); }});
     };
     add("NULL", QK_ERROR_NULL, [](World &) { return static_cast<qk_context *>(nullptr); });
     add("destroyed", QK_ERROR_STATE, [](World &o) { return o.destroyed_context(); });
     add("not a handle", QK_ERROR_STATE, [](World &o) { return o.stranger_context(); });
-    add("a tensor", QK_ERROR_STATE,
-        [](World &o) { return reinterpret_cast<qk_context *>(o.nf4); });
+    add("a tensor", QK_ERROR_STATE, [](World &o) { return reinterpret_cast<qk_context *>(o.nf4); });
     run_cells(cells, [](World &o) {
         const qk_status status = qk_context_set_stream(o.context, nullptr);
         return status == QK_OK ? qk_context_synchronize(o.context) : status;
@@ -161,11 +157,23 @@ TEST(BadArguments, DestroyAndAskAnything) {
 }
 
 TEST(BadArguments, StatusTexts) {
-    const qk_status known[] = {
-        QK_OK, QK_ERROR_NULL, QK_ERROR_SHAPE, QK_ERROR_FORMAT, QK_ERROR_STATE, QK_ERROR_DEVICE_MIX,
-        QK_ERROR_BUFFER_SIZE, QK_ERROR_ABI, QK_ERROR_ARGUMENT, QK_ERROR_UNSUPPORTED,
-        QK_ERROR_NO_DEVICE, QK_ERROR_MEMORY, QK_ERROR_WORKSPACE, QK_ERROR_DEVICE_FAULT,
-        QK_ERROR_CORRUPT, QK_ERROR_FILE, QK_ERROR_INTERNAL};
+    const qk_status known[] = {QK_OK,
+                               QK_ERROR_NULL,
+                               QK_ERROR_SHAPE,
+                               QK_ERROR_FORMAT,
+                               QK_ERROR_STATE,
+                               QK_ERROR_DEVICE_MIX,
+                               QK_ERROR_BUFFER_SIZE,
+                               QK_ERROR_ABI,
+                               QK_ERROR_ARGUMENT,
+                               QK_ERROR_UNSUPPORTED,
+                               QK_ERROR_NO_DEVICE,
+                               QK_ERROR_MEMORY,
+                               QK_ERROR_WORKSPACE,
+                               QK_ERROR_DEVICE_FAULT,
+                               QK_ERROR_CORRUPT,
+                               QK_ERROR_FILE,
+                               QK_ERROR_INTERNAL};
     // Programs print them and people search for them: not one is changed or exchanged by accident.
     const std::pair<qk_status, const char *> said[] = {
         {QK_OK, "ok"},

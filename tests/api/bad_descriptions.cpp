@@ -79,9 +79,8 @@ void add_groups(Table &t) {
         t.add("group_size", QK_ERROR_SHAPE, "group_size",
               [=](qk_tensor_desc &d) { d.group_size = value; });
     }
-    t.add("flat groups of a row", QK_ERROR_SHAPE, "group_size", [](qk_tensor_desc &d) {
-        d.grouping = QK_GROUPING_FLAT, d.group_size = QK_GROUP_ROW;
-    });
+    t.add("flat groups of a row", QK_ERROR_SHAPE, "group_size",
+          [](qk_tensor_desc &d) { d.grouping = QK_GROUPING_FLAT, d.group_size = QK_GROUP_ROW; });
     for (qk_layout layout = QK_LAYOUT_AWQ_GEMM; layout <= QK_LAYOUT_WORD; ++layout) {
         t.add("flat groups", QK_ERROR_FORMAT, "layout",
               [=](qk_tensor_desc &d) { d.grouping = QK_GROUPING_FLAT, d.layout = layout; });
@@ -91,21 +90,24 @@ void add_groups(Table &t) {
               [=](qk_tensor_desc &d) { d.scale_group_size = value; });
     }
     for (const int32_t value : {1, 15, 4097, -1, INT32_MIN, INT32_MAX}) {
-        t.add("scale_group_size", QK_ERROR_SHAPE, "scale_group_size",
-              [=](qk_tensor_desc &d) { d.scale_group_size = value; }, kNested);
+        t.add(
+            "scale_group_size", QK_ERROR_SHAPE, "scale_group_size",
+            [=](qk_tensor_desc &d) { d.scale_group_size = value; }, kNested);
     }
 }
 
 void add_shapes(Table &t) {
     for (const int32_t value : {0, QK_MAX_RANK + 1, -1, INT32_MIN, INT32_MAX}) {
         t.add("rank", QK_ERROR_SHAPE, "rank", [=](qk_tensor_desc &d) { d.rank = value; });
-        t.add("rank", QK_ERROR_SHAPE, "rank", [=](qk_tensor_desc &d) { d.rank = value; }, kDense);
+        t.add(
+            "rank", QK_ERROR_SHAPE, "rank", [=](qk_tensor_desc &d) { d.rank = value; }, kDense);
     }
     for (int i = 0; i < 2; ++i) {
         for (const int64_t value : {int64_t{0}, int64_t{-1}, INT64_MIN, INT64_MAX, INT64_MAX / 2,
                                     (int64_t{1} << 60) + 1}) {
-            t.add("shape", QK_ERROR_SHAPE, "shape", [=](qk_tensor_desc &d) { d.shape[i] = value; },
-                  kDense);
+            t.add(
+                "shape", QK_ERROR_SHAPE, "shape", [=](qk_tensor_desc &d) { d.shape[i] = value; },
+                kDense);
             const char *const word = value < 1 ? "shape" : "overflow";
             t.add("shape", QK_ERROR_SHAPE, word, [=](qk_tensor_desc &d) { d.shape[i] = value; });
         }
@@ -119,9 +121,8 @@ void add_shapes(Table &t) {
         for (int i = 0; i < 4; ++i) d.shape[i] = int64_t{1} << 22;
     });
     // The counts fit int64, their bytes with padding do not.
-    t.add("padding", QK_ERROR_SHAPE, "overflow", [](qk_tensor_desc &d) {
-        d.shape[0] = INT64_MAX / 8 - 100, d.shape[1] = 1;
-    });
+    t.add("padding", QK_ERROR_SHAPE, "overflow",
+          [](qk_tensor_desc &d) { d.shape[0] = INT64_MAX / 8 - 100, d.shape[1] = 1; });
 }
 
 void add_dense(Table &t) {
@@ -159,8 +160,8 @@ const qk_tensor_desc kGood = weight_desc(QK_FORMAT_NF4, QK_LAYOUT_ROW, 16, 32);
 
 TEST(BadArguments, PlaneBytes) {
     std::vector<Cell> cells;
-    const auto add = [&](std::string what, qk_status expected, const qk_tensor_desc &desc,
-                         qk_plane plane) {
+    const auto add =
+        [&](std::string what, qk_status expected, const qk_tensor_desc &desc, qk_plane plane) {
         cells.push_back({std::move(what), expected, "", [=](World &o) {
                              return qk_tensor_plane_bytes(&desc, plane, &o.outputs.bytes);
                          }});
@@ -210,8 +211,8 @@ TEST(BadArguments, ShortDescriptionIsNotReadPastItsSize) {
 
 TEST(BadArguments, Create) {
     std::vector<Cell> cells;
-    const auto add = [&](std::string what, qk_status expected, const char *word,
-                         const qk_tensor_desc &desc) {
+    const auto add =
+        [&](std::string what, qk_status expected, const char *word, const qk_tensor_desc &desc) {
         cells.push_back({std::move(what), expected, word, [=](World &o) {
                              return qk_tensor_create(o.context, &desc, &o.outputs.tensor);
                          }});
@@ -226,9 +227,8 @@ TEST(BadArguments, Create) {
     cells.push_back({"desc NULL", QK_ERROR_NULL, "desc", [](World &o) {
                          return qk_tensor_create(o.context, nullptr, &o.outputs.tensor);
                      }});
-    cells.push_back({"out NULL", QK_ERROR_NULL, "out", [](World &o) {
-                         return qk_tensor_create(o.context, &kGood, nullptr);
-                     }});
+    cells.push_back({"out NULL", QK_ERROR_NULL, "out",
+                     [](World &o) { return qk_tensor_create(o.context, &kGood, nullptr); }});
     for (const bool dead : {false, true}) {
         cells.push_back({"context", dead ? QK_ERROR_STATE : QK_ERROR_NULL, "", [=](World &o) {
                              return qk_tensor_create(dead ? o.destroyed_context() : nullptr, &kGood,
@@ -245,8 +245,8 @@ TEST(BadArguments, Create) {
 
 TEST(BadArguments, WrapDescriptions) {
     std::vector<Cell> cells;
-    const auto add = [&](std::string what, qk_status expected, const char *word,
-                         const qk_tensor_desc &desc) {
+    const auto add =
+        [&](std::string what, qk_status expected, const char *word, const qk_tensor_desc &desc) {
         cells.push_back({std::move(what), expected, word, [=](World &o) {
                              void *planes[QK_PLANE_COUNT] = {o.plane(o.nf4, QK_PLANE_DATA),
                                                              o.plane(o.nf4, QK_PLANE_SCALE)};

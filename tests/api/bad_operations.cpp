@@ -22,15 +22,14 @@ void add_handle_cells(std::vector<Cell> *cells, const char *name,
 
 void add_context_cells(std::vector<Cell> *cells,
                        const std::function<qk_status(World &, qk_context *)> &call) {
-    cells->push_back({"context NULL", QK_ERROR_NULL, "",
-                      [=](World &o) { return call(o, nullptr); }});
+    cells->push_back(
+        {"context NULL", QK_ERROR_NULL, "", [=](World &o) { return call(o, nullptr); }});
     cells->push_back({"context destroyed", QK_ERROR_STATE, "",
                       [=](World &o) { return call(o, o.destroyed_context()); }});
     cells->push_back({"context not a handle", QK_ERROR_STATE, "",
                       [=](World &o) { return call(o, o.stranger_context()); }});
-    cells->push_back({"context is a tensor", QK_ERROR_STATE, "", [=](World &o) {
-                          return call(o, reinterpret_cast<qk_context *>(o.w));
-                      }});
+    cells->push_back({"context is a tensor", QK_ERROR_STATE, "",
+                      [=](World &o) { return call(o, reinterpret_cast<qk_context *>(o.w)); }});
 }
 
 Cell cell(const char *wrong, qk_status expected, const char *word,
@@ -82,9 +81,8 @@ TEST(BadArguments, Quantize) {
     add_handle_cells(&cells, "dense", [](World &o, qk_context *c, qk_tensor *t) {
         return qk_quantize(c, t, o.nf4);
     });
-    add_handle_cells(&cells, "quantized", [](World &o, qk_context *c, qk_tensor *t) {
-        return qk_quantize(c, o.w, t);
-    });
+    add_handle_cells(&cells, "quantized",
+                     [](World &o, qk_context *c, qk_tensor *t) { return qk_quantize(c, o.w, t); });
     const auto run = [&](const char *wrong, qk_status expected, const char *word, auto pick) {
         cells.push_back(cell(wrong, expected, word, [=](World &o) {
             const auto [from, to] = pick(o);
@@ -127,9 +125,8 @@ TEST(BadArguments, Repack) {
     add_handle_cells(&cells, "from", [](World &o, qk_context *c, qk_tensor *t) {
         return qk_repack(c, t, u4_row(o));
     });
-    add_handle_cells(&cells, "to", [](World &o, qk_context *c, qk_tensor *t) {
-        return qk_repack(c, o.u4, t);
-    });
+    add_handle_cells(&cells, "to",
+                     [](World &o, qk_context *c, qk_tensor *t) { return qk_repack(c, o.u4, t); });
     const auto run = [&](const char *wrong, qk_status expected, const char *word, auto pick) {
         cells.push_back(cell(wrong, expected, word, [=](World &o) {
             const auto [from, to] = pick(o);
@@ -180,9 +177,8 @@ TEST(BadArguments, Repack) {
 
 TEST(BadArguments, Linear) {
     std::vector<Cell> cells;
-    add_context_cells(&cells, [](World &o, qk_context *c) {
-        return qk_linear(c, o.x, o.nf4, o.bias, o.y);
-    });
+    add_context_cells(
+        &cells, [](World &o, qk_context *c) { return qk_linear(c, o.x, o.nf4, o.bias, o.y); });
     add_handle_cells(&cells, "x", [](World &o, qk_context *c, qk_tensor *t) {
         return qk_linear(c, t, o.nf4, o.bias, o.y);
     });
@@ -219,14 +215,17 @@ TEST(BadArguments, Linear) {
     run("bias quantized", QK_ERROR_FORMAT, "bias", [](World &o, Operands &a) { a.bias = o.nf4; });
     run("bias integers", QK_ERROR_FORMAT, "bias", [](World &o, Operands &a) { a.bias = o.ints; });
     run("k differs", QK_ERROR_SHAPE, "w", [](World &o, Operands &a) { a.w = o.wide; });
-    run("m differs", QK_ERROR_SHAPE, "y",
-        [=](World &o, Operands &a) { a.y = o.tensor(dense(QK_FORMAT_F32, {4, 16})); });
-    run("n differs", QK_ERROR_SHAPE, "y",
-        [=](World &o, Operands &a) { a.y = o.tensor(dense(QK_FORMAT_F32, {3, 15})); });
+    run("m differs", QK_ERROR_SHAPE, "y", [=](World &o, Operands &a) {
+        a.y = o.tensor(dense(QK_FORMAT_F32, {4, 16}));
+    });
+    run("n differs", QK_ERROR_SHAPE, "y", [=](World &o, Operands &a) {
+        a.y = o.tensor(dense(QK_FORMAT_F32, {3, 15}));
+    });
     run("bias too short", QK_ERROR_SHAPE, "bias",
         [=](World &o, Operands &a) { a.bias = o.tensor(dense(QK_FORMAT_F32, {15})); });
-    run("bias of two rows", QK_ERROR_SHAPE, "bias",
-        [=](World &o, Operands &a) { a.bias = o.tensor(dense(QK_FORMAT_F32, {2, 16})); });
+    run("bias of two rows", QK_ERROR_SHAPE, "bias", [=](World &o, Operands &a) {
+        a.bias = o.tensor(dense(QK_FORMAT_F32, {2, 16}));
+    });
     run("y read-only", QK_ERROR_STATE, "y", [](World &o, Operands &a) { a.y = o.read_only_y; });
     run("y over x", QK_ERROR_STATE, "y", [=](World &o, Operands &a) {
         a.y = o.tensor_over(dense(QK_FORMAT_F32, {3, 16}), o.x, 4);
@@ -237,8 +236,7 @@ TEST(BadArguments, Linear) {
     run("y over bias", QK_ERROR_STATE, "y", [=](World &o, Operands &a) {
         a.bias = o.tensor_over(dense(QK_FORMAT_F32, {16}), o.y, 3 * 16 * 4 - 1);
     });
-    run_cells(cells,
-              [](World &o) { return qk_linear(o.context, o.x, o.nf4, o.bias, o.y); });
+    run_cells(cells, [](World &o) { return qk_linear(o.context, o.x, o.nf4, o.bias, o.y); });
 }
 
 TEST(BadArguments, LinearWorkspace) {

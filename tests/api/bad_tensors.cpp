@@ -38,10 +38,10 @@ TEST(BadArguments, WrapPlanes) {
     }
     const auto call = [&](std::string what, qk_status expected, const char *word,
                           std::function<qk_status(World &, void *const *)> run) {
-        cells.push_back({std::move(what), expected, word, [=](World &o) {
-                             void *planes[2] = {o.plane(o.nf4, QK_PLANE_DATA),
-                                                o.plane(o.nf4, QK_PLANE_SCALE)};
-                             return run(o, planes);
+        cells.push_back({std::move(what), expected, word,
+                         [=](World &o) {
+            void *planes[2] = {o.plane(o.nf4, QK_PLANE_DATA), o.plane(o.nf4, QK_PLANE_SCALE)};
+            return run(o, planes);
                          }});
     };
     call("context NULL", QK_ERROR_NULL, "", [](World &o, void *const *p) {
@@ -56,9 +56,8 @@ TEST(BadArguments, WrapPlanes) {
     call("planes NULL", QK_ERROR_NULL, "planes", [](World &o, void *const *) {
         return qk_tensor_wrap(o.context, &kNf4, nullptr, 2, &o.outputs.tensor);
     });
-    call("out NULL", QK_ERROR_NULL, "out", [](World &o, void *const *p) {
-        return qk_tensor_wrap(o.context, &kNf4, p, 2, nullptr);
-    });
+    call("out NULL", QK_ERROR_NULL, "out",
+         [](World &o, void *const *p) { return qk_tensor_wrap(o.context, &kNf4, p, 2, nullptr); });
     run_cells(cells, [](World &o) {
         qk_tensor *tensor = nullptr;
         void *planes[2] = {o.plane(o.nf4, QK_PLANE_DATA), o.plane(o.nf4, QK_PLANE_SCALE)};
@@ -75,9 +74,8 @@ void add_transfer_cells(std::vector<Cell> *cells, const Transfer &transfer) {
     const auto add = [&](const char *what, qk_status expected, const char *word, auto run) {
         cells->push_back({what, expected, word, run});
     };
-    add("context NULL", QK_ERROR_NULL, "", [=](World &o) {
-        return transfer(nullptr, o.nf4, QK_PLANE_DATA, o.outputs.host, kBytes);
-    });
+    add("context NULL", QK_ERROR_NULL, "",
+        [=](World &o) { return transfer(nullptr, o.nf4, QK_PLANE_DATA, o.outputs.host, kBytes); });
     add("context destroyed", QK_ERROR_STATE, "", [=](World &o) {
         return transfer(o.destroyed_context(), o.nf4, QK_PLANE_DATA, o.outputs.host, kBytes);
     });
@@ -90,22 +88,19 @@ void add_transfer_cells(std::vector<Cell> *cells, const Transfer &transfer) {
     add("tensor not a handle", QK_ERROR_STATE, "tensor", [=](World &o) {
         return transfer(o.context, o.stranger_tensor(), QK_PLANE_DATA, o.outputs.host, kBytes);
     });
-    add("host NULL", QK_ERROR_NULL, "host", [=](World &o) {
-        return transfer(o.context, o.nf4, QK_PLANE_DATA, nullptr, kBytes);
-    });
+    add("host NULL", QK_ERROR_NULL, "host",
+        [=](World &o) { return transfer(o.context, o.nf4, QK_PLANE_DATA, nullptr, kBytes); });
     add("host is the plane", QK_ERROR_STATE, "host", [=](World &o) {
         return transfer(o.context, o.nf4, QK_PLANE_DATA, o.plane(o.nf4, QK_PLANE_DATA), kBytes);
     });
     for (const qk_plane plane : {-1, QK_PLANE_COUNT + 0, INT32_MIN, INT32_MAX}) {
-        add("plane", QK_ERROR_ARGUMENT, "plane", [=](World &o) {
-            return transfer(o.context, o.nf4, plane, o.outputs.host, kBytes);
-        });
+        add("plane", QK_ERROR_ARGUMENT, "plane",
+            [=](World &o) { return transfer(o.context, o.nf4, plane, o.outputs.host, kBytes); });
     }
     for (const qk_plane plane : {QK_PLANE_ZERO, QK_PLANE_SCALE2, QK_PLANE_SCALE_CODE,
                                  QK_PLANE_SCALE_BIAS, QK_PLANE_TABLE}) {
-        add("plane it does not have", QK_ERROR_FORMAT, "plane", [=](World &o) {
-            return transfer(o.context, o.nf4, plane, o.outputs.host, 0);
-        });
+        add("plane it does not have", QK_ERROR_FORMAT, "plane",
+            [=](World &o) { return transfer(o.context, o.nf4, plane, o.outputs.host, 0); });
     }
     for (const size_t bytes : {size_t{0}, size_t{1}, kBytes - 1, kBytes + 1, 2 * kBytes,
                                kBytes + (size_t{1} << 32), SIZE_MAX, SIZE_MAX / 2 + 1}) {
@@ -117,10 +112,9 @@ void add_transfer_cells(std::vector<Cell> *cells, const Transfer &transfer) {
 
 TEST(BadArguments, Upload) {
     std::vector<Cell> cells;
-    add_transfer_cells(&cells, [](qk_context *context, qk_tensor *tensor, qk_plane plane,
-                                  void *host, size_t bytes) {
-        return qk_tensor_upload(context, tensor, plane, host, bytes);
-    });
+    add_transfer_cells(
+        &cells, [](qk_context *context, qk_tensor *tensor, qk_plane plane, void *host,
+                   size_t bytes) { return qk_tensor_upload(context, tensor, plane, host, bytes); });
     cells.push_back({"read-only", QK_ERROR_STATE, "tensor", [](World &o) {
                          return qk_tensor_upload(o.context, o.read_only_nf4, QK_PLANE_DATA,
                                                  o.outputs.host, 16 * 32 / 2);
@@ -220,9 +214,8 @@ TEST(BadArguments, FromDlpack) {
         add("version", QK_ERROR_ABI, [=](DlSource &s, auto &) { s.managed.version.major = major; });
     }
     for (const int32_t type : {0, 2, 3, 10, 13, 99, -1, INT32_MIN, INT32_MAX}) {
-        add("device", QK_ERROR_DEVICE_MIX, [=](DlSource &, auto &t) {
-            t.device.device_type = type;
-        });
+        add("device", QK_ERROR_DEVICE_MIX,
+            [=](DlSource &, auto &t) { t.device.device_type = type; });
     }
     for (const int32_t id : {1, -1, INT32_MIN, INT32_MAX}) {
         add("device_id", QK_ERROR_DEVICE_MIX,
@@ -242,8 +235,8 @@ TEST(BadArguments, FromDlpack) {
     for (const uint8_t code : {kDlInt, kDlUint, uint8_t{3}, kDlBfloat, uint8_t{255}}) {
         add("code", QK_ERROR_FORMAT, [=](DlSource &, auto &t) { t.dtype.code = code; });
     }
-    for (const int64_t stride : {int64_t{33}, int64_t{31}, int64_t{0}, int64_t{-32}, INT64_MIN,
-                                 INT64_MAX}) {
+    for (const int64_t stride :
+         {int64_t{33}, int64_t{31}, int64_t{0}, int64_t{-32}, INT64_MIN, INT64_MAX}) {
         add("stride[0]", QK_ERROR_SHAPE, [=](DlSource &s, auto &) { s.strides[0] = stride; });
     }
     add("column-major", QK_ERROR_SHAPE,

@@ -67,9 +67,10 @@ TEST(ContextInfo, FillsSmallerAndLargerStructs) {
         ASSERT_EQ(given.info.struct_size, known);
         const auto *const bytes = reinterpret_cast<const unsigned char *>(&given);
         for (uint32_t i = sizeof(uint32_t); i < sizeof(given); ++i) {
-            const unsigned char expected =
-                i >= room ? 0xa5
-                          : i < known ? reinterpret_cast<const unsigned char *>(&all)[i] : 0;
+            const unsigned char expected = i >= room ? 0xa5
+                                           : i < known
+                                               ? reinterpret_cast<const unsigned char *>(&all)[i]
+                                               : 0;
             ASSERT_EQ(bytes[i], expected) << "room " << room << " byte " << i;
         }
     }

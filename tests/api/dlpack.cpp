@@ -78,9 +78,7 @@ TEST_F(Dlpack, ImportsAcceptWhatTheSpecificationAllows) {
     // The stride of a dimension of one element means nothing.
     for (const int64_t stride : {int64_t{0}, int64_t{-7}, INT64_MIN, INT64_MAX}) {
         accept([=](DlSource &s) { s.shape[0] = 1, s.strides[0] = stride; });
-        accept([=](DlSource &s) {
-            s.shape[1] = 1, s.strides[1] = stride, s.strides[0] = 1;
-        });
+        accept([=](DlSource &s) { s.shape[1] = 1, s.strides[1] = stride, s.strides[0] = 1; });
     }
     for (int rank = 1; rank <= QK_MAX_RANK; ++rank) {
         accept([=](DlSource &s) {

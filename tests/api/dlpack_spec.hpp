@@ -50,8 +50,8 @@ struct DlSource {
         managed.deleter = [](DLManagedTensorVersioned *self) {
             ++static_cast<DlSource *>(self->manager_ctx)->deleted;
         };
-        managed.dl_tensor = {data.data(), {kDlCpu, 0}, 2, {kDlFloat, 32, 1}, shape, strides,
-                             offset * sizeof(float)};
+        managed.dl_tensor = {data.data(), {kDlCpu, 0},           2, {kDlFloat, 32, 1}, shape,
+                             strides,     offset * sizeof(float)};
     }
     DlSource(const DlSource &) = delete;
     DlSource &operator=(const DlSource &) = delete;

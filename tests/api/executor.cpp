@@ -207,9 +207,9 @@ TEST(Executor, TasksLeftOutAreAnError) {
         const int32_t ran = what == Liar::kSkipsAll ? 0
                             : what == Liar::kSkips  ? count - (count + 1) / 3
                                                     : count - 1;
-        EXPECT_EQ(std::string(qk_context_error(product.context)),
-                  "executor: ran " + std::to_string(ran) + " of " + std::to_string(count) +
-                      " tasks");
+        EXPECT_EQ(
+            std::string(qk_context_error(product.context)),
+            "executor: ran " + std::to_string(ran) + " of " + std::to_string(count) + " tasks");
         liar.what = Liar::kHonest;
         EXPECT_EQ(product.run(), QK_OK) << "the next call has forgotten it";
         EXPECT_TRUE(product.is_right());
@@ -247,14 +247,13 @@ TEST(Executor, ACallThatIsLeftCanBeMadeAgain) {
 
 TEST(Executor, AnAllocatorThatThrowsLeavesTheContextUsable) {
     static bool throws;
-    const qk_allocator allocator = {[](void *, size_t bytes, size_t align) -> void * {
-                                        if (throws) throw std::runtime_error("no");
-                                        void *pointer = nullptr;
-                                        return posix_memalign(&pointer, align, bytes) == 0
-                                                   ? pointer
-                                                   : nullptr;
-                                    },
-                                    [](void *, void *pointer) { std::free(pointer); }, nullptr};
+    const qk_allocator allocator = {
+        [](void *, size_t bytes, size_t align) -> void * {
+            if (throws) throw std::runtime_error("no");
+            void *pointer = nullptr;
+            return posix_memalign(&pointer, align, bytes) == 0 ? pointer : nullptr;
+        },
+        [](void *, void *pointer) { std::free(pointer); }, nullptr};
     qk_context_options options = QK_CONTEXT_OPTIONS_INIT;
     options.allocator = &allocator;
     throws = true;

@@ -253,10 +253,10 @@ TEST(FloatMode, AnExecutorFindsItsOwn) {
         Mode inside;
         outputs_of(context, weight_desc(QK_FORMAT_NF4, QK_LAYOUT_ROW, 601, 64, 32), 1,
                    [&](const std::function<qk_status()> &call) {
-                       const InMode here(mode);
-                       inside = mode_now();
-                       return call();
-                   });
+            const InMode here(mode);
+            inside = mode_now();
+            return call();
+        });
         EXPECT_TRUE(same(seen.mode, inside)) << mode.name;
     }
     qk_context_destroy(context);

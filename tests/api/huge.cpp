@@ -19,8 +19,7 @@ struct Weight {
     Weight(qk_context *context, qk_layout layout, int64_t n, int64_t k, unsigned seed)
         : place{layout, n, k, (k + kGroup - 1) / kGroup},
           desc(weight_desc(QK_FORMAT_U4_AFFINE, layout, n, k, kGroup)),
-          data(bytes(QK_PLANE_DATA), seed),
-          scale(bytes(QK_PLANE_SCALE), seed + 1),
+          data(bytes(QK_PLANE_DATA), seed), scale(bytes(QK_PLANE_SCALE), seed + 1),
           zero(bytes(QK_PLANE_ZERO), seed + 2) {
         scale.make_floats();
         void *planes[QK_PLANE_COUNT] = {data.data(), scale.data(), zero.data()};
@@ -40,8 +39,8 @@ struct Weight {
                 static_cast<unsigned char>(nibble(data.data(), place.code(r, c)) << c % 2 * 4);
         }
         for (int64_t g = 0; g < place.groups; ++g) {
-            std::memcpy(small.as<float>(QK_PLANE_SCALE) + g,
-                        scale.data() + 4 * place.scale(r, g), 4);
+            std::memcpy(small.as<float>(QK_PLANE_SCALE) + g, scale.data() + 4 * place.scale(r, g),
+                        4);
             small.bytes[QK_PLANE_ZERO][size_t(g / 2)] |=
                 static_cast<unsigned char>(nibble(zero.data(), place.zero(r, g)) << g % 2 * 4);
         }
@@ -79,8 +78,7 @@ class Huge : public ::testing::Test {
 
 constexpr int64_t kK = 1031, kN = (int64_t{1} << 32) / kK / 8 * 8 + 32;  // kN * kK > 2^32
 
-void dequantize(qk_context *context, qk_context *small, Sampler &sampler,
-                qk_layout layout) {
+void dequantize(qk_context *context, qk_context *small, Sampler &sampler, qk_layout layout) {
     Weight w(context, layout, kN, kK, 11);
     const auto matrix = dense_desc(QK_FORMAT_F16, {kN, kK});
     Alias out(size_t(kN) * kK * 2, 5);
@@ -161,9 +159,8 @@ TEST_F(Huge, Linear) {
     Alias out(size_t(n) * m * 2, 5);
     void *planes[QK_PLANE_COUNT] = {out.data()};
     qk_tensor *const tx = wrap(context, x_desc, x), *const ty = wrap(context, y_desc, planes);
-    ASSERT_EQ(sampler.sample([&] {
-        return qk_linear(context, tx, w.tensor, nullptr, ty);
-    }), kSampled)
+    ASSERT_EQ(sampler.sample([&] { return qk_linear(context, tx, w.tensor, nullptr, ty); }),
+              kSampled)
         << qk_context_error(context);
     for (const int64_t r : sampler.wanted) {
         Planes row = w.row(r), expected(dense_desc(QK_FORMAT_F16, {m, 1}));

@@ -15,14 +15,13 @@ class Alias {
     explicit Alias(size_t bytes, unsigned seed) : reserved_(bytes + 2 * kPeriod) {
         const int file = memfd_create("alias", 0);
         EXPECT_EQ(ftruncate(file, off_t(kPeriod)), 0);
-        base_ = static_cast<unsigned char *>(mmap(nullptr, reserved_, PROT_NONE,
-                                                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
-                                                  0));
+        base_ = static_cast<unsigned char *>(mmap(
+            nullptr, reserved_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
         EXPECT_NE(static_cast<void *>(base_), MAP_FAILED);
         for (size_t at = kPeriod; at < kPeriod + bytes; at += kPeriod) {
-            EXPECT_NE(mmap(base_ + at, kPeriod, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
-                           file, 0),
-                      MAP_FAILED);
+            EXPECT_NE(
+                mmap(base_ + at, kPeriod, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0),
+                MAP_FAILED);
         }
         close(file);
         for (size_t i = 0; i < kPeriod / 4; ++i) {

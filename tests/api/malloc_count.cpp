@@ -12,8 +12,9 @@ int64_t MallocCount::now() { return g_allocations.load(); }
 
 #if defined(QK_SANITIZED)
 // The sanitizers own malloc and offer a hook.
-extern "C" int __sanitizer_install_malloc_and_free_hooks(
-    void (*malloc_hook)(const volatile void *, size_t), void (*free_hook)(const volatile void *));
+extern "C" int __sanitizer_install_malloc_and_free_hooks(void (*malloc_hook)(const volatile void *,
+                                                                             size_t),
+                                                         void (*free_hook)(const volatile void *));
 static const int kInstalled = __sanitizer_install_malloc_and_free_hooks(
     [](const volatile void *, size_t) { g_allocations.fetch_add(1, std::memory_order_relaxed); },
     [](const volatile void *) {});

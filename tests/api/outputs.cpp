@@ -20,17 +20,20 @@ std::vector<unsigned char> outputs_of(qk_context *context, const qk_tensor_desc 
     to_desc.layout = desc.layout == QK_LAYOUT_ROW ? QK_LAYOUT_ROW_HIGH : QK_LAYOUT_ROW;
     const bool wide = desc.format == QK_FORMAT_LUT8 || desc.format == QK_FORMAT_S8;
     if (wide) to_desc.layout = QK_LAYOUT_ROW;
-    Planes w(matrix), q(desc), to(to_desc), back(matrix), x(x_desc), y(y_desc), bias(
-        dense_desc(QK_FORMAT_F32, {n}));
+    Planes w(matrix), q(desc), to(to_desc), back(matrix), x(x_desc), y(y_desc),
+        bias(dense_desc(QK_FORMAT_F32, {n}));
     w.fill_dense(QK_FORMAT_F32, 3);
     for (int64_t i = 0; i < n * k; ++i) w.as<float>()[i] *= scale;
     x.fill_dense(type, 5);
     bias.fill_dense(QK_FORMAT_F32, 7);
     for (int64_t i = 0; i < n; ++i) bias.as<float>()[i] *= scale;
     q.fill_tables();
-    qk_tensor *const tensors[] = {wrap(context, matrix, w),   wrap(context, desc, q),
-                                  wrap(context, to_desc, to), wrap(context, matrix, back),
-                                  wrap(context, x_desc, x),   wrap(context, y_desc, y),
+    qk_tensor *const tensors[] = {wrap(context, matrix, w),
+                                  wrap(context, desc, q),
+                                  wrap(context, to_desc, to),
+                                  wrap(context, matrix, back),
+                                  wrap(context, x_desc, x),
+                                  wrap(context, y_desc, y),
                                   wrap(context, dense_desc(QK_FORMAT_F32, {n}), bias)};
     run(qk_quantize, tensors[0], tensors[1]);
     run(qk_repack, tensors[1], tensors[2]);

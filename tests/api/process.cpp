@@ -115,7 +115,8 @@ TEST(Fork, AChildDestroysWhatItInherits) {
             EXPECT_TRUE(child_succeeds([&] {
                 qk_context_destroy(context);
                 return allocator.live() == 0 ? 0 : 2;
-            })) << threads << " threads";
+            })) << threads
+                << " threads";
             qk_context_destroy(context);
         }
     }
@@ -243,10 +244,10 @@ TEST(Signals, WorkersBlockAllButTheirOwnFaults) {
         for (std::string line; std::getline(status, line);) {
             if (line.rfind("SigBlk:", 0) != 0) continue;
             const uint64_t mask = std::stoull(line.substr(7), nullptr, 16);
-            for (const int number : {SIGHUP, SIGINT, SIGQUIT, SIGABRT, SIGUSR1, SIGUSR2, SIGPIPE,
-                                     SIGALRM, SIGTERM, SIGCHLD, SIGCONT, SIGTSTP, SIGTTIN, SIGTTOU,
-                                     SIGURG, SIGXCPU, SIGXFSZ, SIGVTALRM, SIGPROF, SIGWINCH, SIGIO,
-                                     SIGRTMIN, SIGRTMAX}) {
+            for (const int number :
+                 {SIGHUP,  SIGINT,    SIGQUIT, SIGABRT,  SIGUSR1, SIGUSR2,  SIGPIPE, SIGALRM,
+                  SIGTERM, SIGCHLD,   SIGCONT, SIGTSTP,  SIGTTIN, SIGTTOU,  SIGURG,  SIGXCPU,
+                  SIGXFSZ, SIGVTALRM, SIGPROF, SIGWINCH, SIGIO,   SIGRTMIN, SIGRTMAX}) {
                 EXPECT_EQ(mask >> (number - 1) & 1, 1u) << "signal " << number;
             }
             // Blocked, a fault ends the process without asking the program's handler.

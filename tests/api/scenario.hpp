@@ -33,8 +33,9 @@ inline bool run_scenario(Allocator &allocator) {
     options.allocator = allocator.table();
     options.workspace_bytes = 1000;
     qk_context *context = nullptr;
-    must_make(&context, [&](qk_context **out) { return qk_context_create(&options, out); }, recover,
-              &failed);
+    must_make(
+        &context, [&](qk_context **out) { return qk_context_create(&options, out); }, recover,
+        &failed);
     if (::testing::Test::HasFatalFailure()) return failed;
 
     Planes dense(dense_desc(QK_FORMAT_F32, {40, 96}));
@@ -43,25 +44,25 @@ inline bool run_scenario(Allocator &allocator) {
     qk_tensor_desc packed = weight_desc(QK_FORMAT_NF4, QK_LAYOUT_PACKED, 40, 96, 32);
     qk_tensor *w = nullptr, *q = nullptr, *p = nullptr, *x = nullptr, *y = nullptr;
     const auto make = [&](qk_tensor **out, const qk_tensor_desc &what) {
-        must_make(out, [&](qk_tensor **t) { return qk_tensor_create(context, &what, t); }, recover,
-                  &failed);
+        must_make(
+            out, [&](qk_tensor **t) { return qk_tensor_create(context, &what, t); }, recover,
+            &failed);
     };
-    must_make(&w,
-              [&](qk_tensor **t) { return qk_tensor_wrap(context, &desc, dense.pointers, 7, t); },
-              recover, &failed);
+    must_make(
+        &w, [&](qk_tensor **t) { return qk_tensor_wrap(context, &desc, dense.pointers, 7, t); },
+        recover, &failed);
     make(&q, weight_desc(QK_FORMAT_NF4, QK_LAYOUT_ROW, 40, 96, 32));
     make(&p, packed);
     make(&y, dense_desc(QK_FORMAT_F32, {5, 40}));
     DlSource source(5, 96);
-    must_make(&x,
-              [&](qk_tensor **t) { return qk_tensor_from_dlpack(context, &source.managed, t); },
-              recover, &failed);
+    must_make(
+        &x, [&](qk_tensor **t) { return qk_tensor_from_dlpack(context, &source.managed, t); },
+        recover, &failed);
     DLManagedTensorVersioned *view = nullptr;
-    must_make(&view,
-              [&](DLManagedTensorVersioned **v) {
-                  return qk_tensor_to_dlpack(y, QK_PLANE_DATA, v);
-              },
-              recover, &failed);
+    must_make(
+        &view,
+        [&](DLManagedTensorVersioned **v) { return qk_tensor_to_dlpack(y, QK_PLANE_DATA, v); },
+        recover, &failed);
     if (::testing::Test::HasFatalFailure()) return failed;
     EXPECT_EQ(source.deleted, 0);
 

@@ -66,8 +66,7 @@ void *World::plane(qk_tensor *tensor, qk_plane plane) {
 
 qk_tensor *World::destroyed_tensor() {
     memory_.emplace_back(dense_desc(QK_FORMAT_F32, {16, 32}));
-    qk_tensor *const made =
-        wrap(context, dense_desc(QK_FORMAT_F32, {16, 32}), memory_.back());
+    qk_tensor *const made = wrap(context, dense_desc(QK_FORMAT_F32, {16, 32}), memory_.back());
     qk_tensor_destroy(made);
     return made;
 }

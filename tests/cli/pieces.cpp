@@ -87,9 +87,8 @@ TEST(QuantizeLayer, PiecesEqualTheWholeInBitsandbytes) {
         for (const int32_t group : {32, 64, 128}) {  // 128: groups straddle rows of 96
             for (const qk_format scales : {QK_FORMAT_F32, QK_FORMAT_LUT8}) {
                 SCOPED_TRACE(testing::Message() << format << " " << group << " " << scales);
-                expect_pieces_equal_whole(
-                    description(format, QK_LAYOUT_ROW_HIGH, scales, group),
-                    QK_DIALECT_BITSANDBYTES);
+                expect_pieces_equal_whole(description(format, QK_LAYOUT_ROW_HIGH, scales, group),
+                                          QK_DIALECT_BITSANDBYTES);
             }
         }
     }

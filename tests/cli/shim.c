@@ -61,12 +61,12 @@ static void note_mapping(int fd) {
     tick();
 }
 
-#define PASS(type, name, parameters, arguments)                 \
-    type name parameters {                                      \
-        static type(*real) parameters;                          \
+#define PASS(type, name, parameters, arguments)                      \
+    type name parameters {                                           \
+        static type(*real) parameters;                               \
         if (real == NULL) *(void **)&real = dlsym(RTLD_NEXT, #name); \
-        if (fails(#name)) return (type)-1;                      \
-        return real arguments;                                  \
+        if (fails(#name)) return (type)-1;                           \
+        return real arguments;                                       \
     }
 PASS(ssize_t, pwrite, (int fd, const void *data, size_t bytes, off_t at), (fd, data, bytes, at))
 PASS(ssize_t, pwrite64, (int fd, const void *data, size_t bytes, off64_t at), (fd, data, bytes, at))
@@ -78,16 +78,16 @@ PASS(int, fchmod, (int fd, mode_t mode), (fd, mode))
 PASS(int, mkdir, (const char *path, mode_t mode), (path, mode))
 PASS(int, close, (int fd), (fd))
 
-#define PASS_OPEN(name)                                                                  \
-    int name(const char *path, int flags, ...) {                                         \
-        static int (*real)(const char *, int, ...);                                      \
-        va_list rest;                                                                    \
-        va_start(rest, flags);                                                           \
-        const mode_t mode = va_arg(rest, mode_t);                                        \
-        va_end(rest);                                                                    \
-        if (real == NULL) *(void **)&real = dlsym(RTLD_NEXT, #name);                     \
-        if ((flags & O_CREAT) != 0 && fails("create")) return -1;                        \
-        return real(path, flags, mode);                                                  \
+#define PASS_OPEN(name)                                              \
+    int name(const char *path, int flags, ...) {                     \
+        static int (*real)(const char *, int, ...);                  \
+        va_list rest;                                                \
+        va_start(rest, flags);                                       \
+        const mode_t mode = va_arg(rest, mode_t);                    \
+        va_end(rest);                                                \
+        if (real == NULL) *(void **)&real = dlsym(RTLD_NEXT, #name); \
+        if ((flags & O_CREAT) != 0 && fails("create")) return -1;    \
+        return real(path, flags, mode);                              \
     }
 PASS_OPEN(open)
 PASS_OPEN(open64)

@@ -106,8 +106,8 @@ TEST(CudaBatch, TheMatrixKernelIsWithinItsBound) {
             for (const auto &[n, k] : shapes) {
                 const int32_t groups[] = {64, 128, 256, QK_GROUP_ROW};
                 const bool symmetric = format == QK_FORMAT_U4_AFFINE && at % 3 == 0;
-                qk_tensor_desc desc = weight_desc(format, scale, QK_LAYOUT_ROW, groups[at / 5 % 4],
-                                                  n, k, symmetric);
+                qk_tensor_desc desc =
+                    weight_desc(format, scale, QK_LAYOUT_ROW, groups[at / 5 % 4], n, k, symmetric);
                 if (scale == QK_FORMAT_LUT8) desc.scale_group_size = 16;
                 Case c = make_case(desc, at % 2 == 0 ? QK_FORMAT_F16 : QK_FORMAT_BF16,
                                    batches[at % 7], rng);
@@ -115,8 +115,9 @@ TEST(CudaBatch, TheMatrixKernelIsWithinItsBound) {
                 SCOPED_TRACE(std::string(c.w.shape.format->name) + " case " + std::to_string(at));
                 const DeviceWeight w(packed_on_host(c.w));
                 const qk::Format *const type = qk::find_format(c.type);
-                if (!qk::cuda::kLinearGemm.can_run({{type, c.m, k, nullptr}, w.view(), nullptr,
-                                                    {type, c.m, n, nullptr}}, {})) {
+                if (!qk::cuda::kLinearGemm.can_run(
+                        {{type, c.m, k, nullptr}, w.view(), nullptr, {type, c.m, n, nullptr}},
+                        {})) {
                     continue;
                 }
                 ++ran;
@@ -142,11 +143,12 @@ bool gemm_runs(const Case &c, const DeviceWeight &w) {
 TEST(CudaBatch, EveryCutIsWithinItsBound) {
     QK_NEEDS_DEVICE();
     Rng rng(25);
-    const int64_t cases[][3] = {  // m, n, k
-        {17, 12300, 144}, {32, 28700, 272}, {33, 12300, 16},  {61, 12300, 528},
-        {70, 8200, 1040}, {101, 6100, 1040}, {127, 50, 2064}, {129, 12300, 80},
-        {500, 8200, 80},  {300, 2050, 2064},
-        {100, 12300, 1040}, {500, 2050, 2064}, {129, 16910, 656}, {500, 20010, 528}};
+    const int64_t cases[][3] = {// m, n, k
+                                {17, 12300, 144},  {32, 28700, 272},   {33, 12300, 16},
+                                {61, 12300, 528},  {70, 8200, 1040},   {101, 6100, 1040},
+                                {127, 50, 2064},   {129, 12300, 80},   {500, 8200, 80},
+                                {300, 2050, 2064}, {100, 12300, 1040}, {500, 2050, 2064},
+                                {129, 16910, 656}, {500, 20010, 528}};
     for (const qk_format format : {QK_FORMAT_U4_AFFINE, QK_FORMAT_NF4}) {
         for (const auto &[m, n, k] : cases) {
             Case c = make_case(weight_desc(format, QK_FORMAT_F16, QK_LAYOUT_ROW, 64, n, k),

@@ -23,9 +23,8 @@ void expect_bytes_within_bound(Problem &p, const std::vector<uint8_t> &y) {
     const int64_t step = 1 + s.n / 400;
     for (int64_t i = 0; i < p.m; ++i) {
         for (int64_t r = i % step; r < s.n; r += step) {
-            const auto [exact, magnitude] =
-                exact_sum(p.type, p.x, i, &w[size_t(r * s.k)], s.k,
-                          float_at(QK_FORMAT_F32, p.bias, r));
+            const auto [exact, magnitude] = exact_sum(p.type, p.x, i, &w[size_t(r * s.k)], s.k,
+                                                      float_at(QK_FORMAT_F32, p.bias, r));
             // w itself was rounded to f32 once: 2^-24 of each term.
             const double sum = magnitude * (additions * 0x1p-23 + 0x1p-24 + (table ? 0x1p-17 : 0));
             const double least = p.type == QK_FORMAT_F16 ? 0x1p-25 : 0x1p-133;
@@ -51,9 +50,17 @@ void check(Problem &p, int repeats) {
 TEST(CudaBytes, IsWithinItsBound) {
     QK_NEEDS_DEVICE();
     Rng rng(50);
-    const std::pair<int64_t, int64_t> shapes[] = {
-        {1, 16},  {7, 128}, {17, 144},   {16, 2048},  {33, 400},          {40, 4096},
-        {64, 1040}, {5, 8720}, {300, 272}, {16 * 132 * 5 + 3, 528}, {16 * 132 * 9 + 16, 112}};
+    const std::pair<int64_t, int64_t> shapes[] = {{1, 16},
+                                                  {7, 128},
+                                                  {17, 144},
+                                                  {16, 2048},
+                                                  {33, 400},
+                                                  {40, 4096},
+                                                  {64, 1040},
+                                                  {5, 8720},
+                                                  {300, 272},
+                                                  {16 * 132 * 5 + 3, 528},
+                                                  {16 * 132 * 9 + 16, 112}};
     const int64_t batches[] = {1, 2, 8, 16, 3, 9, 17, 1, 40};
     const int32_t groups[] = {128, QK_GROUP_ROW, 64, 256, 32, 16, 48, 1024, 384, 176};
     size_t at = 0;

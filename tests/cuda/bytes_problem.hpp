@@ -20,8 +20,7 @@ inline void set_table(Problem &p, int code, float value) {
 
 // A table that spans 2^span, and every fourth row of small entries alone.
 inline Problem wide_table_problem(qk_format type, int64_t m, int span, Rng &rng) {
-    Problem p =
-        bytes_problem(QK_FORMAT_LUT8, QK_FORMAT_F32, QK_GROUP_ROW, 37, 272, type, m, rng);
+    Problem p = bytes_problem(QK_FORMAT_LUT8, QK_FORMAT_F32, QK_GROUP_ROW, 37, 272, type, m, rng);
     for (int code = 0; code < 256; ++code) {
         const float digits = 1 + float(rng() % 65536) / 65536;
         set_table(p, code,

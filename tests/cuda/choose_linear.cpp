@@ -69,22 +69,22 @@ TEST(CudaChoose, HowTheMatrixKernelCutsAnH200) {
         int32_t split;
         int32_t tail = 0;
     } rows[] = {
-        {64, 4096, 4096, GemmCut::kThinNarrow, 2},   {64, 4096, 14336, GemmCut::kThinNarrow, 2},
-        {33, 8192, 8192, GemmCut::kThinNarrow, 1},   {64, 28672, 4096, GemmCut::kTallNarrow, 1},
-        {128, 4096, 4096, GemmCut::k128x128, 3},     {128, 8192, 8192, GemmCut::k128x128, 2},
-        {128, 28672, 4096, GemmCut::k128x128, 1},    {256, 4096, 4096, GemmCut::k128x128, 2},
-        {256, 6144, 4096, GemmCut::k192x128, 2},     {512, 6144, 4096, GemmCut::k192x128, 1},
-        {256, 8192, 8192, GemmCut::k128x128, 1},     {256, 28672, 4096, GemmCut::k128x128, 1, 26},
+        {64, 4096, 4096, GemmCut::kThinNarrow, 2},    {64, 4096, 14336, GemmCut::kThinNarrow, 2},
+        {33, 8192, 8192, GemmCut::kThinNarrow, 1},    {64, 28672, 4096, GemmCut::kTallNarrow, 1},
+        {128, 4096, 4096, GemmCut::k128x128, 3},      {128, 8192, 8192, GemmCut::k128x128, 2},
+        {128, 28672, 4096, GemmCut::k128x128, 1},     {256, 4096, 4096, GemmCut::k128x128, 2},
+        {256, 6144, 4096, GemmCut::k192x128, 2},      {512, 6144, 4096, GemmCut::k192x128, 1},
+        {256, 8192, 8192, GemmCut::k128x128, 1},      {256, 28672, 4096, GemmCut::k128x128, 1, 26},
         {512, 28672, 4096, GemmCut::k128x256, 1, 26}, {1024, 6144, 4096, GemmCut::k128x256, 1, 15},
-        {4096, 4096, 4096, GemmCut::k128x256, 1},    {4096, 28672, 4096, GemmCut::k128x256, 1},
+        {4096, 4096, 4096, GemmCut::k128x256, 1},     {4096, 28672, 4096, GemmCut::k128x256, 1},
     };
     for (const auto &row : rows) {
         const GemmPlan plan = qk::cuda::plan_gemm(GemmCodes::kNumbers, row.m, row.n, row.k, 132);
         EXPECT_EQ(plan.cut, row.cut) << row.m << ": " << row.n << " x " << row.k;
         EXPECT_EQ(plan.split, row.split) << row.m << ": " << row.n << " x " << row.k;
         EXPECT_EQ(plan.tail, row.tail) << row.m << ": " << row.n << " x " << row.k;
-        EXPECT_EQ(
-            qk::cuda::plan_gemm(GemmCodes::kNumbers, row.m, row.n, row.k, 132, false).tail, 0);
+        EXPECT_EQ(qk::cuda::plan_gemm(GemmCodes::kNumbers, row.m, row.n, row.k, 132, false).tail,
+                  0);
     }
 }
 
@@ -144,8 +144,11 @@ TEST(CudaChoose, ATailTakesTheLastWavesPlace) {
 
 TEST(CudaChoose, NoClusterHasMoreBlocksThanStages) {
     for (const int64_t k : {16, 64, 128, 300, 1000}) {
-        for (const auto &[m, n] : {std::pair<int64_t, int64_t>{33, 500}, {65, 500}, {1000, 500},
-                                   {500, 20000}, {129, 17000}}) {
+        for (const auto &[m, n] : {std::pair<int64_t, int64_t>{33, 500},
+                                   {65, 500},
+                                   {1000, 500},
+                                   {500, 20000},
+                                   {129, 17000}}) {
             for (const GemmCodes codes : {GemmCodes::kNumbers, GemmCodes::kSigned}) {
                 const GemmPlan plan = qk::cuda::plan_gemm(codes, m, n, k, 132);
                 const int64_t tiles = qk::cuda::cost_of(plan.cut, codes).stage_tiles;
@@ -161,10 +164,10 @@ TEST(CudaChoose, HowMiddleBatchesShareK) {
         int64_t m, n, k;
         int32_t multiprocessors, split;
     } rows[] = {
-        {64, 4096, 4096, 132, 4},  {128, 4096, 4096, 132, 4},   {256, 4096, 4096, 132, 2},
-        {64, 8192, 8192, 132, 4},  {64, 4096, 14336, 132, 8},   {64, 28672, 4096, 132, 1},
-        {64, 1024, 4096, 132, 16}, {64, 16384, 16384, 132, 2},  {64, 128, 256, 132, 1},
-        {64, 4096, 4096, 108, 6},  {64, 14336, 4096, 84, 3},    {64, 4096, 4096, 16, 1},
+        {64, 4096, 4096, 132, 4},  {128, 4096, 4096, 132, 4},  {256, 4096, 4096, 132, 2},
+        {64, 8192, 8192, 132, 4},  {64, 4096, 14336, 132, 8},  {64, 28672, 4096, 132, 1},
+        {64, 1024, 4096, 132, 16}, {64, 16384, 16384, 132, 2}, {64, 128, 256, 132, 1},
+        {64, 4096, 4096, 108, 6},  {64, 14336, 4096, 84, 3},   {64, 4096, 4096, 16, 1},
     };
     for (const auto &row : rows) {
         const int64_t x_blocks = qk::cuda::middle_x_blocks(row.m);
@@ -180,8 +183,8 @@ TEST(CudaChoose, PartsOfKFitTheWorkspaceOfMoreRows) {
             for (const int64_t k : {16, 272, 4096, 28672}) {
                 int64_t before = 0;
                 for (int64_t m = 17; m < 2000; m += 47) {
-                    const int32_t split = qk::cuda::middle_split(
-                        qk::cuda::middle_x_blocks(m), n, k, multiprocessors);
+                    const int32_t split =
+                        qk::cuda::middle_split(qk::cuda::middle_x_blocks(m), n, k, multiprocessors);
                     ASSERT_LE(split * 4, qk::max64(qk::ceil_div(k, 64), 4));
                     const int64_t bytes = qk::cuda::middle_workspace(m, n, k, multiprocessors);
                     ASSERT_GE(bytes, before);
@@ -240,8 +243,12 @@ TEST(CudaChoose, SlabsToRepack) {
     const struct {
         int64_t n, step_bytes, rows;
     } rows[] = {
-        {1, 1 << 20, 1},          {4096, 1622016, 4096},       {57344, 3244032, 57344},
-        {64000, 3244032, 32256},  {128256, 3244032, 43008},    {1536, int64_t{1} << 30, 768},
+        {1, 1 << 20, 1},
+        {4096, 1622016, 4096},
+        {57344, 3244032, 57344},
+        {64000, 3244032, 32256},
+        {128256, 3244032, 43008},
+        {1536, int64_t{1} << 30, 768},
         {769, int64_t{1} << 30, 768},
     };
     for (const auto &row : rows) {

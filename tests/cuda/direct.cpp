@@ -172,20 +172,21 @@ void check_layouts(const std::vector<qk_layout> &layouts, const std::vector<qk_f
 
 TEST(CudaDirect, RowsOfCodes) {
     QK_NEEDS_DEVICE();
-    check_layouts({QK_LAYOUT_ROW, QK_LAYOUT_ROW_HIGH, QK_LAYOUT_AWQ_GEMV, QK_LAYOUT_WORD},
-                  {QK_FORMAT_U4_AFFINE, QK_FORMAT_NF4, QK_FORMAT_FP4_E2M1},
-                  kSimulated ? Shapes{{5, 64}, {33, 136}, {40, 272}}
-                             : Shapes{{1, 32}, {5, 64}, {33, 136}, {64, 272}, {40, 1040},
-                                      {16, 4096}, {70, 2048}},
-                  kSimulated ? 37 : 1);
+    check_layouts(
+        {QK_LAYOUT_ROW, QK_LAYOUT_ROW_HIGH, QK_LAYOUT_AWQ_GEMV, QK_LAYOUT_WORD},
+        {QK_FORMAT_U4_AFFINE, QK_FORMAT_NF4, QK_FORMAT_FP4_E2M1},
+        kSimulated
+            ? Shapes{{5, 64}, {33, 136}, {40, 272}}
+            : Shapes{{1, 32}, {5, 64}, {33, 136}, {64, 272}, {40, 1040}, {16, 4096}, {70, 2048}},
+        kSimulated ? 37 : 1);
 }
 
 TEST(CudaDirect, GptqAndAwq) {
     QK_NEEDS_DEVICE();
     check_layouts({QK_LAYOUT_GPTQ, QK_LAYOUT_GPTQ_V1, QK_LAYOUT_AWQ_GEMM}, {QK_FORMAT_U4_AFFINE},
-                  kSimulated ? Shapes{{8, 32}, {40, 136}, {72, 64}}
-                             : Shapes{{8, 32}, {40, 136}, {72, 64}, {136, 1032}, {64, 4096},
-                                      {200, 2080}},
+                  kSimulated
+                      ? Shapes{{8, 32}, {40, 136}, {72, 64}}
+                      : Shapes{{8, 32}, {40, 136}, {72, 64}, {136, 1032}, {64, 4096}, {200, 2080}},
                   kSimulated ? 19 : 1);
 }
 
@@ -197,12 +198,15 @@ TEST(CudaDirect, OddSizesAndAddresses) {
     for (const qk_layout layout : {QK_LAYOUT_ROW, QK_LAYOUT_ROW_HIGH, QK_LAYOUT_AWQ_GEMV,
                                    QK_LAYOUT_WORD, QK_LAYOUT_GPTQ, QK_LAYOUT_AWQ_GEMM}) {
         for (const qk_format format : {QK_FORMAT_U4_AFFINE, QK_FORMAT_NF4}) {
-            for (const auto &[n, k, group] : {std::tuple{3, 77, 16}, {9, 333, 24}, {17, 128, 16},
-                                              {8, 64, 20}, {7, 1000, 64}, {12, 65, 32}}) {
+            for (const auto &[n, k, group] : {std::tuple{3, 77, 16},
+                                              {9, 333, 24},
+                                              {17, 128, 16},
+                                              {8, 64, 20},
+                                              {7, 1000, 64},
+                                              {12, 65, 32}}) {
                 for (const size_t offset : {0, 1, 2, 4, 8}) {
                     if (kSimulated && ++at % 7 != 0) continue;
-                    qk_tensor_desc desc =
-                        weight_desc(format, kScales[at % 4], layout, group, n, k);
+                    qk_tensor_desc desc = weight_desc(format, kScales[at % 4], layout, group, n, k);
                     if (desc.scale_format == QK_FORMAT_LUT8) desc.scale_group_size = 16;
                     ran += check(desc, kTypes[at % 3], kBatches[at % 8], offset, rng);
                     ++at;
@@ -218,8 +222,8 @@ TEST(CudaDirect, EightBitsAndFlatGroups) {
     QK_NEEDS_DEVICE();
     Rng rng(43);
     int at = 0, ran = 0;
-    for (const auto &[n, k, group] : {std::tuple{5, 77, 64}, {33, 512, 64}, {8, 4104, 24},
-                                      {20, 200, 128}, {3, 96, 256}}) {
+    for (const auto &[n, k, group] :
+         {std::tuple{5, 77, 64}, {33, 512, 64}, {8, 4104, 24}, {20, 200, 128}, {3, 96, 256}}) {
         for (const qk_format scale : kScales) {
             for (const size_t offset : {0, 3}) {
                 for (const bool flat : {false, true}) {
@@ -229,8 +233,8 @@ TEST(CudaDirect, EightBitsAndFlatGroups) {
                         const bool four = format == QK_FORMAT_U4_AFFINE || format == QK_FORMAT_NF4;
                         const qk_layout layout =
                             four && at % 2 == 0 ? QK_LAYOUT_ROW_HIGH : QK_LAYOUT_ROW;
-                        qk_tensor_desc desc = weight_desc(format, scale, layout, group, n, k,
-                                                          false, flat);
+                        qk_tensor_desc desc =
+                            weight_desc(format, scale, layout, group, n, k, false, flat);
                         if (scale == QK_FORMAT_LUT8) desc.scale_group_size = 16;
                         ran += check(desc, kTypes[at % 3], kBatches[at % 8], offset, rng);
                         ++at;
@@ -268,7 +272,7 @@ TEST(CudaDirect, MiddleBatchesFromPackedTiles) {
     Rng rng(45);
     int at = 0;
     const Shapes shapes = kSimulated ? Shapes{{17, 80}, {70, 208}, {33, 528}}
-                                     : Shapes{{1, 16}, {17, 80}, {130, 1040}, {256, 512},
+                                     : Shapes{{1, 16},     {17, 80},     {130, 1040}, {256, 512},
                                               {4400, 192}, {1000, 4096}, {33000, 128}};
     const int64_t batches[] = {17, 66, 64, 100, 32, 129, 48, 300};
     for (const qk_format format :
@@ -319,7 +323,7 @@ TEST(CudaDirect, MiddleRowsKnowNoBatch) {
                                QK_FORMAT_F16, 64, rng);
             const OnDevice device(p, 0);
             const auto y = run(qk::cuda::kLinearMiddle, p, device, 0, 64);
-            for (int64_t rows = 17; rows < 64; rows += n > 1000 ? 9 : 1) {
+            for (int64_t rows = 17; rows<64; rows += n> 1000 ? 9 : 1) {
                 expect_rows_of(y, qk::cuda::kLinearMiddle, p, device, 0, rows);
                 expect_rows_of(y, qk::cuda::kLinearMiddle, p, device, 64 - rows, rows);
             }

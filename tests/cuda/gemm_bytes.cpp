@@ -33,13 +33,11 @@ void expect_gemm(Problem &p, const std::vector<uint8_t> &y) {
         double inputs = 0;
         for (int64_t c = 0; c < s.k; ++c) inputs += std::fabs(float_at(p.type, p.x, i * s.k + c));
         for (int64_t r = i % step; r < s.n; r += step) {
-            const auto [exact, magnitude] =
-                exact_sum(p.type, p.x, i, &w[size_t(r * s.k)], s.k,
-                          float_at(QK_FORMAT_F32, p.bias, r));
-            const double sum = magnitude * (additions * 0x1p-23 + 0x1p-24 + relative) +
-                               inputs * absolute;
-            const double bound =
-                sum + unit * (std::fabs(exact) + sum) + (f16 ? 0x1p-25 : 0x1p-133);
+            const auto [exact, magnitude] = exact_sum(p.type, p.x, i, &w[size_t(r * s.k)], s.k,
+                                                      float_at(QK_FORMAT_F32, p.bias, r));
+            const double sum =
+                magnitude * (additions * 0x1p-23 + 0x1p-24 + relative) + inputs * absolute;
+            const double bound = sum + unit * (std::fabs(exact) + sum) + (f16 ? 0x1p-25 : 0x1p-133);
             ASSERT_LE(std::fabs(float_at(p.type, y, i * s.n + r) - exact), bound)
                 << "row " << i << " column " << r;
         }
@@ -51,8 +49,8 @@ TEST(CudaGemmBytes, IsWithinItsBound) {
     QK_NEEDS_DEVICE();
     Rng rng(60);
     const std::pair<int64_t, int64_t> shapes[] = {
-        {1, 16},    {7, 128},  {65, 144},   {300, 2064},  {40, 4096},   {200, 1040},
-        {129, 80},  {64, 528}, {8300, 272}, {12300, 144}, {28700, 272}, {17000, 80}};
+        {1, 16},   {7, 128},  {65, 144},   {300, 2064},  {40, 4096},   {200, 1040},
+        {129, 80}, {64, 528}, {8300, 272}, {12300, 144}, {28700, 272}, {17000, 80}};
     const int64_t batches[] = {17, 64, 33, 31, 300, 32, 48, 129, 20, 65, 128};
     const int32_t groups[] = {128, QK_GROUP_ROW, 64, 256, 192, 1024};
     size_t at = 0;
@@ -82,14 +80,14 @@ TEST(CudaGemmBytes, IsWithinItsBound) {
 TEST(CudaGemmBytes, EveryWideCutIsWithinItsBound) {
     QK_NEEDS_DEVICE();
     Rng rng(64);
-    const int64_t cases[][3] = {  // m, n, k
-        {70, 8200, 1040},  {101, 6100, 1040}, {127, 50, 2064},   {129, 12300, 80},
-        {500, 8200, 80},   {300, 2050, 2064}, {100, 12300, 528}, {500, 2050, 2064},
-        {129, 16910, 656}, {500, 20010, 528}};
+    const int64_t cases[][3] = {// m, n, k
+                                {70, 8200, 1040},  {101, 6100, 1040}, {127, 50, 2064},
+                                {129, 12300, 80},  {500, 8200, 80},   {300, 2050, 2064},
+                                {100, 12300, 528}, {500, 2050, 2064}, {129, 16910, 656},
+                                {500, 20010, 528}};
     for (const auto &[m, n, k] : cases) {
         for (const qk_format format : {QK_FORMAT_S8, QK_FORMAT_LUT8}) {
-            Problem p =
-                bytes_problem(format, QK_FORMAT_F32, 64, n, k, QK_FORMAT_F16, m, rng);
+            Problem p = bytes_problem(format, QK_FORMAT_F32, 64, n, k, QK_FORMAT_F16, m, rng);
             SCOPED_TRACE(describe(p));
             const DeviceWeight w(p.w);
             if (!runs(p, w)) GTEST_SKIP() << kNoGemm;
@@ -111,10 +109,9 @@ TEST(CudaGemmBytes, RowsKnowNoBatch) {
             const DeviceWeight w(p.w);
             if (!runs(p, w)) GTEST_SKIP() << kNoGemm;
             const auto all = run_on_device(kLinearGemmBytes, p, w, 0, 64);
-            for (int64_t rows = 17; rows < 64; rows += n > 1000 ? 7 : 1) {
+            for (int64_t rows = 17; rows<64; rows += n> 1000 ? 7 : 1) {
                 const int64_t first = rows % 2 == 0 ? 0 : 64 - rows;
-                ASSERT_NO_FATAL_FAILURE(
-                    expect_batch_of(all, kLinearGemmBytes, p, w, first, rows));
+                ASSERT_NO_FATAL_FAILURE(expect_batch_of(all, kLinearGemmBytes, p, w, first, rows));
             }
         }
     }
@@ -145,8 +142,7 @@ TEST(CudaGemmBytes, OddPlacesAndOddValues) {
     QK_NEEDS_DEVICE();
     Rng rng(63);
     for (const qk_format type : {QK_FORMAT_F16, QK_FORMAT_BF16}) {
-        const Problem p =
-            bytes_problem(QK_FORMAT_S8, QK_FORMAT_F32, 64, 37, 592, type, 19, rng);
+        const Problem p = bytes_problem(QK_FORMAT_S8, QK_FORMAT_F32, 64, 37, 592, type, 19, rng);
         if (!runs(p, DeviceWeight(p.w))) GTEST_SKIP() << kNoGemm;
         ASSERT_NO_FATAL_FAILURE(check_odd_places(kLinearGemmBytes, 64, type, 19, 17, rng));
     }

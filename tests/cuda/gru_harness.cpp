@@ -13,9 +13,7 @@ qk_context *make_context(qk_device device) {
     return context;
 }
 
-qk_format code_format(int32_t bytes) {
-    return bytes == 1 ? QK_FORMAT_I8 : QK_FORMAT_I16;
-}
+qk_format code_format(int32_t bytes) { return bytes == 1 ? QK_FORMAT_I8 : QK_FORMAT_I16; }
 
 std::vector<float> random_h(const qk::gru::Cell &cell, int batch, Rng &rng) {
     std::vector<float> h(size_t(batch) * size_t(cell.hidden_size));

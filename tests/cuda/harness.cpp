@@ -96,9 +96,7 @@ static void put(qk_format format, std::vector<uint8_t> &data, int64_t index, flo
     memcpy(data.data() + index * 2, &bits, 2);
 }
 
-static int64_t size_of(qk_format format) {
-    return format == QK_FORMAT_F32 ? 4 : 2;
-}
+static int64_t size_of(qk_format format) { return format == QK_FORMAT_F32 ? 4 : 2; }
 
 std::vector<uint8_t> random_floats(qk_format format, int64_t count, Rng &rng) {
     std::vector<uint8_t> data(size_t(count * size_of(format)));
@@ -185,7 +183,7 @@ static void run_here(void *, int32_t count, void (*task)(void *, int32_t), void 
 }
 
 qk::Launch host_launch() {
-    return {{run_here, nullptr, 1}, nullptr, {}, nullptr, 0, nullptr, nullptr,
+    return {{run_here, nullptr, 1},  nullptr, {}, nullptr, 0, nullptr, nullptr,
             harness::dirty_scratch()};
 }
 
@@ -193,9 +191,7 @@ qk::Launch device_launch(qk::ErrorText *error) {
     return {{run_here, nullptr, 1}, nullptr, {}, nullptr, 0, error};
 }
 
-bool no_device() {
-    return qk::kCudaBackend.device_count() == 0;
-}
+bool no_device() { return qk::kCudaBackend.device_count() == 0; }
 
 ::testing::AssertionResult same_values(qk_format format, const std::vector<uint8_t> &expected,
                                        const std::vector<uint8_t> &actual) {

@@ -111,8 +111,7 @@ TEST(CudaLinear, FewRowsKnowNoBatch) {
         const DeviceWeight w = packed_weight(p.w);
         const auto all = run_on_device(qk::cuda::kLinearRows, p, w, 0, p.m);
         for (const int64_t batch : {2, 8, 9, 16}) {
-            ASSERT_NO_FATAL_FAILURE(
-                expect_batch_of(all, qk::cuda::kLinearRows, p, w, 1, batch));
+            ASSERT_NO_FATAL_FAILURE(expect_batch_of(all, qk::cuda::kLinearRows, p, w, 1, batch));
         }
     }
 }

@@ -25,9 +25,7 @@ inline Problem make_problem(const qk_tensor_desc &desc, qk_format type, int64_t 
     return p;
 }
 
-inline DeviceWeight packed_weight(HostWeight &w) {
-    return DeviceWeight(packed_on_host(w));
-}
+inline DeviceWeight packed_weight(HostWeight &w) { return DeviceWeight(packed_on_host(w)); }
 
 // Rows [first, first + rows) of x.
 inline std::vector<uint8_t> run_on_device(const qk::Kernel<qk::LinearArgs> &kernel,
@@ -54,8 +52,7 @@ inline void expect_batch_of(const std::vector<uint8_t> &all,
                             const DeviceWeight &w, int64_t first, int64_t rows) {
     const size_t row_bytes = all.size() / size_t(p.m);
     const auto some = run_on_device(kernel, p, w, first, rows);
-    ASSERT_EQ(memcmp(some.data(), all.data() + size_t(first) * row_bytes,
-                     size_t(rows) * row_bytes),
+    ASSERT_EQ(memcmp(some.data(), all.data() + size_t(first) * row_bytes, size_t(rows) * row_bytes),
               0)
         << kernel.name << ": " << rows << " rows from row " << first;
 }
@@ -117,9 +114,8 @@ inline void expect_within_bound(Problem &p, const std::vector<uint8_t> &y, int r
     const double additions = rounds * (68 * chain + folds) + 1;
     for (int64_t i = 0; i < p.m; ++i) {
         for (int64_t r = 0; r < s.n; ++r) {
-            const auto [exact, magnitude] =
-                exact_sum(p.type, p.x, i, &w[size_t(r * s.k)], s.k,
-                          float_at(QK_FORMAT_F32, p.bias, r));
+            const auto [exact, magnitude] = exact_sum(p.type, p.x, i, &w[size_t(r * s.k)], s.k,
+                                                      float_at(QK_FORMAT_F32, p.bias, r));
             // w itself was rounded to f32 once: 2^-24 of each term.
             const double sum = magnitude * (additions * 0x1p-23 + 0x1p-24 + terms);
             const double least = p.type == QK_FORMAT_F16 ? 0x1p-25 : 0x1p-133;

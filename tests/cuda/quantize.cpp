@@ -37,9 +37,9 @@ void check_quantize(const qk_tensor_desc &desc, qk_format from, std::vector<uint
     const DeviceWeight to(expected, 0, 0);  // a table, and bytes that must all be replaced
     const DeviceBuffer device_dense(dense);
     const qk::Format *const type = qk::find_format(from);
-    ASSERT_EQ(qk::cpu::kQuantizeGeneric.run({{type, n, k, dense.data()}, expected.view()},
-                                            host_launch()),
-              QK_OK);
+    ASSERT_EQ(
+        qk::cpu::kQuantizeGeneric.run({{type, n, k, dense.data()}, expected.view()}, host_launch()),
+        QK_OK);
     const qk::QuantizeArgs args = {{type, n, k, device_dense.data()}, to.view()};
     qk::ErrorText error = {};
     ASSERT_TRUE(qk::cuda::kQuantizeGeneric.can_run(args, {}));
@@ -77,16 +77,16 @@ TEST(CudaQuantize, EqualsTheCpu) {
                 SCOPED_TRACE(std::to_string(format).append(" ").append(std::to_string(layout)));
                 check_quantize(weight_desc(format, types[at % 3], layout, at % 4 == 0 ? 16 : 64, n,
                                            k, symmetric, flat),
-                               types[at / 3 % 3],
-                               awkward_floats(types[at / 3 % 3], n * k, rng), rng);
+                               types[at / 3 % 3], awkward_floats(types[at / 3 % 3], n * k, rng),
+                               rng);
                 ++at;
                 if (HasFailure()) return;
             }
         }
     }
     for (const qk_format format : {QK_FORMAT_LUT8, QK_FORMAT_S8}) {
-        check_quantize(weight_desc(format, QK_FORMAT_F32, QK_LAYOUT_ROW, 64, 7, 150),
-                       QK_FORMAT_F32, awkward_floats(QK_FORMAT_F32, 7 * 150, rng), rng);
+        check_quantize(weight_desc(format, QK_FORMAT_F32, QK_LAYOUT_ROW, 64, 7, 150), QK_FORMAT_F32,
+                       awkward_floats(QK_FORMAT_F32, 7 * 150, rng), rng);
     }
 }
 
@@ -162,16 +162,17 @@ TEST(CudaQuantize, NestedScalesAreTheCpus) {
         qk_layout layout;
         bool flat;
     };
-    const Case cases[] = {{1, 5, 16, 256, QK_LAYOUT_ROW, false},
-                          {7, 16, 16, 16, QK_LAYOUT_ROW_HIGH, false},
-                          {9, 101, 16, 64, QK_LAYOUT_AWQ_GEMV, false},
-                          {8, 1033, 16, 256, QK_LAYOUT_ROW_HIGH, true},
+    const Case cases[] = {
+        {1, 5, 16, 256, QK_LAYOUT_ROW, false},
+        {7, 16, 16, 16, QK_LAYOUT_ROW_HIGH, false},
+        {9, 101, 16, 64, QK_LAYOUT_AWQ_GEMV, false},
+        {8, 1033, 16, 256, QK_LAYOUT_ROW_HIGH, true},
 #if !defined(QK_CUDA_SIMULATED)
-                          {515, 32, 16, 4096, QK_LAYOUT_WORD, false},
-                          {1031, 130, 16, 256, QK_LAYOUT_GPTQ, false},
-                          {2051, 1040, 16, 300, QK_LAYOUT_AWQ_GEMM, false},
-                          {4099, 4000, 64, 256, QK_LAYOUT_ROW_HIGH, true},
-                          {8192, 6400, 16, 256, QK_LAYOUT_ROW, false},
+        {515, 32, 16, 4096, QK_LAYOUT_WORD, false},
+        {1031, 130, 16, 256, QK_LAYOUT_GPTQ, false},
+        {2051, 1040, 16, 300, QK_LAYOUT_AWQ_GEMM, false},
+        {4099, 4000, 64, 256, QK_LAYOUT_ROW_HIGH, true},
+        {8192, 6400, 16, 256, QK_LAYOUT_ROW, false},
 #endif
     };
     const qk_format formats[] = {QK_FORMAT_NF4, QK_FORMAT_U4_AFFINE, QK_FORMAT_FP4_BNB,

@@ -17,8 +17,8 @@ constexpr bool kSimulated = true;
 constexpr bool kSimulated = false;
 #endif
 
-const qk_layout kLayouts[] = {QK_LAYOUT_ROW,  QK_LAYOUT_ROW_HIGH, QK_LAYOUT_AWQ_GEMM,
-                              QK_LAYOUT_AWQ_GEMV, QK_LAYOUT_GPTQ, QK_LAYOUT_GPTQ_V1,
+const qk_layout kLayouts[] = {QK_LAYOUT_ROW,      QK_LAYOUT_ROW_HIGH, QK_LAYOUT_AWQ_GEMM,
+                              QK_LAYOUT_AWQ_GEMV, QK_LAYOUT_GPTQ,     QK_LAYOUT_GPTQ_V1,
                               QK_LAYOUT_WORD};
 const qk_format kScales[] = {QK_FORMAT_F16, QK_FORMAT_BF16, QK_FORMAT_F32, QK_FORMAT_LUT8};
 
@@ -95,9 +95,9 @@ TEST_F(CudaRepacked, TilesEqualTheCpus) {
     Rng rng(61);
     const std::vector<std::pair<int64_t, int64_t>> shapes =
         kSimulated ? std::vector<std::pair<int64_t, int64_t>>{{1, 16}, {32, 272}, {21, 80}}
-                   : std::vector<std::pair<int64_t, int64_t>>{
-                         {1, 16}, {16, 64}, {21, 80}, {48, 272}, {144, 1040}, {272, 592},
-                         {100, 4096}, {528, 512}};
+                   : std::vector<std::pair<int64_t, int64_t>>{{1, 16},     {16, 64},    {21, 80},
+                                                              {48, 272},   {144, 1040}, {272, 592},
+                                                              {100, 4096}, {528, 512}};
     int at = 0, ran = 0, awq = 0;
     for (const qk_layout layout : kLayouts) {
         for (const qk_format scale : kScales) {
@@ -109,8 +109,8 @@ TEST_F(CudaRepacked, TilesEqualTheCpus) {
                     weight_desc(pairs ? QK_FORMAT_NF4 : QK_FORMAT_U4_AFFINE, scale, layout,
                                 groups[at % 5], n, k, !pairs && at % 4 == 1);
                 if (scale == QK_FORMAT_LUT8) desc.scale_group_size = 16;
-                const qk_layout tiles = at % 2 == 0 || pairs ? qk::kLayoutTilesPairs
-                                                             : qk::kLayoutTiles;
+                const qk_layout tiles =
+                    at % 2 == 0 || pairs ? qk::kLayoutTilesPairs : qk::kLayoutTiles;
                 const bool took = check_tiles(desc, tiles, 0, 0, rng);
                 ran += took;
                 awq += took && layout == QK_LAYOUT_AWQ_GEMM;
@@ -180,9 +180,9 @@ TEST_F(CudaRepacked, ProductsHaveThePackedWeightsBits) {
                 if (kSimulated && at % 3 != 0) continue;
                 const int32_t groups[] = {64, 128, QK_GROUP_ROW};
                 const bool table = at % 3 == 0;
-                qk_tensor_desc desc = weight_desc(table ? QK_FORMAT_NF4 : QK_FORMAT_U4_AFFINE,
-                                                  scale, layout, groups[at / 2 % 3], n, k,
-                                                  !table && at % 4 == 1);
+                qk_tensor_desc desc =
+                    weight_desc(table ? QK_FORMAT_NF4 : QK_FORMAT_U4_AFFINE, scale, layout,
+                                groups[at / 2 % 3], n, k, !table && at % 4 == 1);
                 if (scale == QK_FORMAT_LUT8) desc.scale_group_size = 16;
                 Problem p = make_problem(desc, at % 2 == 0 ? QK_FORMAT_F16 : QK_FORMAT_BF16,
                                          kSimulated ? 33 + at % 2 : batches[at % 7], rng);

@@ -25,7 +25,7 @@ TEST(CudaSlices, EveryCut) {
     const std::pair<int64_t, int64_t> shapes[] = {
         {132 * 16 * 2 - 7, 4112}, {132 * 16 * 3 + 5, 1104}, {132 * 16 * 8 - 3, 1024},
         {132 * 16 * 9 + 1, 400},  {132 * 16 * 14, 336},     {132 * 16 * 21 + 9, 208},
-        {132 * 16 * 31 + 2, 144}, {132 * 16 * 33 + 7, 80},   {132 * 16 * 19 + 3, 144},
+        {132 * 16 * 31 + 2, 144}, {132 * 16 * 33 + 7, 80},  {132 * 16 * 19 + 3, 144},
         {132 * 16 * 27 + 5, 208},
     };
     int at = 0;
@@ -107,8 +107,8 @@ TEST(CudaSlices, ManyRowsAreForLargeWeights) {
         {QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, 128256, 4096, false},
     };
     for (const auto &[format, scale, n, k, many] : cases) {
-        Problem p = make_problem(
-            weight_desc(format, scale, QK_LAYOUT_ROW, 64, 64, 256), QK_FORMAT_F16, 1, rng);
+        Problem p = make_problem(weight_desc(format, scale, QK_LAYOUT_ROW, 64, 64, 256),
+                                 QK_FORMAT_F16, 1, rng);
         const DeviceWeight small = packed_weight(p.w);
         qk::Weight w = small.view();
         w.geometry.n = n;

@@ -52,7 +52,7 @@ inline void upload(const Context &context, const Tensor &tensor, qk_plane plane,
 }
 
 inline qk_format dense_format(qk_dtype dtype) {
-    return dtype == QK_DTYPE_F32 ? QK_FORMAT_F32
+    return dtype == QK_DTYPE_F32   ? QK_FORMAT_F32
            : dtype == QK_DTYPE_F16 ? QK_FORMAT_F16
                                    : QK_FORMAT_BF16;
 }

@@ -69,7 +69,7 @@ TEST_F(GoldenQuantize, EqualsBitsandbytes) {
         const Tensor x = input(test.input);
         qk_tensor_desc desc = QK_TENSOR_DESC_INIT;
         ASSERT_EQ(qk_tensor_describe(x.get(), &desc), QK_OK);
-        desc.format = blockwise ? QK_FORMAT_LUT8
+        desc.format = blockwise              ? QK_FORMAT_LUT8
                       : test.format == "nf4" ? QK_FORMAT_NF4
                                              : QK_FORMAT_FP4_BNB;
         desc.scale_format = nested ? QK_FORMAT_LUT8 : QK_FORMAT_F32;

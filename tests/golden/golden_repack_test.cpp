@@ -35,8 +35,8 @@ std::string layer_of(const char *tensor) {
 
 void expect_same_bits(const Context &context, const Tensor &weight, const qk_file_tensor &truth,
                       const std::string &what) {
-    const qk_tensor_desc desc = golden::dense_desc(golden::dense_format(truth.dtype),
-                                                   truth.shape[0], truth.shape[1]);
+    const qk_tensor_desc desc =
+        golden::dense_desc(golden::dense_format(truth.dtype), truth.shape[0], truth.shape[1]);
     const Tensor dense = golden::create(context, desc);
     ASSERT_EQ(qk_dequantize(context.get(), weight.get(), dense.get()), QK_OK)
         << what << ": " << qk_context_error(context.get());

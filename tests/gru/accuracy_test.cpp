@@ -281,12 +281,8 @@ class GruWords : public testing::Test {
     Words words;
 };
 
-TEST_F(GruWords, W8A8) {
-    EXPECT_GE(run_words(words, {QK_GRU_W8A8}, 1000).identical, 880);
-}
-TEST_F(GruWords, W8H16) {
-    EXPECT_GE(run_words(words, {QK_GRU_W8H16}, 1000).identical, 970);
-}
+TEST_F(GruWords, W8A8) { EXPECT_GE(run_words(words, {QK_GRU_W8A8}, 1000).identical, 880); }
+TEST_F(GruWords, W8H16) { EXPECT_GE(run_words(words, {QK_GRU_W8H16}, 1000).identical, 970); }
 TEST_F(GruWords, W16A16) {
     EXPECT_EQ(run_words(words, {QK_GRU_W16A16, kUniform}, 1000).identical, 1000);
 }

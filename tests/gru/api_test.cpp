@@ -32,9 +32,7 @@ Network random_network(int c, int h, int steps, int batch, unsigned seed = 5) {
     return net;
 }
 
-std::string sentence(const Session &session) {
-    return qk_context_error(session.context);
-}
+std::string sentence(const Session &session) { return qk_context_error(session.context); }
 
 TEST(GruApi, EveryPresetFollowsTheFloatGru) {
     Network net = random_network(6, 10, 200, 2);

@@ -141,14 +141,12 @@ TEST_F(GruArguments, OfGates) {
     // One byte of y, and of x, inside gates.
     std::vector<float> room(kT * kB * 8 * kH, 7);
     qk_tensor *const wide = wrap(room.data(), QK_FORMAT_F32, kT, kB, 4 * kH);
-    qk_tensor *const y_at_end =
-        wrap(room.data() + kT * kB * 4 * kH - 1, QK_FORMAT_F32, kT, kB, kH);
-    qk_tensor *const x_at_end =
-        wrap(room.data() + kT * kB * 4 * kH - 1, QK_FORMAT_F32, kT, kB, kC);
-    refuse(QK_ERROR_STATE, "gates:",
-           [&] { return qk_gru_run_gates(c, gru, state, x, y_at_end, wide); });
-    refuse(QK_ERROR_STATE, "gates:",
-           [&] { return qk_gru_run_gates(c, gru, state, x_at_end, y, wide); });
+    qk_tensor *const y_at_end = wrap(room.data() + kT * kB * 4 * kH - 1, QK_FORMAT_F32, kT, kB, kH);
+    qk_tensor *const x_at_end = wrap(room.data() + kT * kB * 4 * kH - 1, QK_FORMAT_F32, kT, kB, kC);
+    refuse(QK_ERROR_STATE,
+           "gates:", [&] { return qk_gru_run_gates(c, gru, state, x, y_at_end, wide); });
+    refuse(QK_ERROR_STATE,
+           "gates:", [&] { return qk_gru_run_gates(c, gru, state, x_at_end, y, wide); });
     for (const float value : room) ASSERT_EQ(value, 7);
     EXPECT_EQ(qk_gru_run_gates(c, gru, state, x, y, gates), QK_OK) << qk_context_error(c);
 }
@@ -161,20 +159,20 @@ TEST_F(GruArguments, OfStates) {
     refuse(QK_ERROR_STATE, "gru:", [&] { return qk_gru_state_create(c, trained, 1, &out); });
     refuse(QK_ERROR_NULL, "out", [&] { return qk_gru_state_create(c, gru, 1, nullptr); });
     for (const int32_t batch : {0, -1, INT32_MIN})
-        refuse(QK_ERROR_ARGUMENT, "batch:",
-               [&] { return qk_gru_state_create(c, gru, batch, &out); });
+        refuse(QK_ERROR_ARGUMENT,
+               "batch:", [&] { return qk_gru_state_create(c, gru, batch, &out); });
     refuse(QK_ERROR_NULL, "state", [&] { return qk_gru_state_reset(c, nullptr); });
     refuse(QK_ERROR_NULL, "state", [&] { return qk_gru_state_write(c, nullptr, h); });
     refuse(QK_ERROR_NULL, "h", [&] { return qk_gru_state_write(c, state, nullptr); });
     refuse(QK_ERROR_NULL, "h", [&] { return qk_gru_state_read(c, state, nullptr); });
-    refuse(QK_ERROR_STATE, "state:",
-           [&] { return qk_gru_state_read(c, stranger<qk_gru_state>(gru), h); });
+    refuse(QK_ERROR_STATE,
+           "state:", [&] { return qk_gru_state_read(c, stranger<qk_gru_state>(gru), h); });
     size_t bytes = 77;
     refuse(QK_ERROR_NULL, "bytes", [&] { return qk_gru_workspace(c, gru, 1, 1, nullptr); });
-    refuse(QK_ERROR_ARGUMENT, "batch and t_max:",
-           [&] { return qk_gru_workspace(c, gru, 0, 1, &bytes); });
-    refuse(QK_ERROR_ARGUMENT, "batch and t_max:",
-           [&] { return qk_gru_workspace(c, gru, 1, 0, &bytes); });
+    refuse(QK_ERROR_ARGUMENT,
+           "batch and t_max:", [&] { return qk_gru_workspace(c, gru, 0, 1, &bytes); });
+    refuse(QK_ERROR_ARGUMENT,
+           "batch and t_max:", [&] { return qk_gru_workspace(c, gru, 1, 0, &bytes); });
     EXPECT_EQ(bytes, 77u);
     EXPECT_EQ(out, nullptr);
 }
@@ -202,8 +200,7 @@ TEST_F(GruArguments, OfTraining) {
                                 wrap(results, QK_FORMAT_F32, kT, kB, kH + 1));
     });
     refuse(QK_ERROR_STATE, "y:", [&] {
-        return qk_gru_run_float(c, trained, x, nullptr,
-                                wrap(values, QK_FORMAT_F32, kT, kB, kH));
+        return qk_gru_run_float(c, trained, x, nullptr, wrap(values, QK_FORMAT_F32, kT, kB, kH));
     });
     const qk_gru_quant good = {8, 0, 0, 0};
     EXPECT_EQ(qk_gru_set_quant(nullptr, QK_GRU_X, &good), QK_ERROR_NULL);

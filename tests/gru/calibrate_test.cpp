@@ -92,11 +92,11 @@ TEST(GruCalibrate, KnotsWordByWord) {
     const qk_gru_table table = g::build_knots(spec, &storage);
     ASSERT_EQ(table.count, 16);
     EXPECT_EQ(table.shift, 6);
-    const int expected[16][3] = {  // threshold, slope, intercept
-        {-43, 1, -39}, {-26, 5, -36}, {-18, 21, -28}, {-12, 45, -20},
-        {-7, 72, -14}, {-4, 98, -10}, {0, 117, -8},   {3, 126, -7},
-        {6, 127, -7},  {10, 117, -7}, {13, 98, -5},   {18, 72, -1},
-        {24, 46, 6},   {32, 21, 14},  {49, 5, 21},    {67, 1, 24}};
+    const int expected[16][3] = {// threshold, slope, intercept
+                                 {-43, 1, -39}, {-26, 5, -36}, {-18, 21, -28}, {-12, 45, -20},
+                                 {-7, 72, -14}, {-4, 98, -10}, {0, 117, -8},   {3, 126, -7},
+                                 {6, 127, -7},  {10, 117, -7}, {13, 98, -5},   {18, 72, -1},
+                                 {24, 46, 6},   {32, 21, 14},  {49, 5, 21},    {67, 1, 24}};
     for (int i = 0; i < 16; ++i) {
         EXPECT_EQ(table.threshold[i], expected[i][0]) << i;
         EXPECT_EQ(table.slope[i], expected[i][1]) << i;

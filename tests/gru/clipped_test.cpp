@@ -54,8 +54,8 @@ TEST(GruClipped, HandCountedCodes) {
     qk_gru_clipped clipped = clipped_of(session, state);
     EXPECT_EQ(clipped.samples, 4);
     EXPECT_EQ(clipped.codes[QK_GRU_X], 2);
-    for (const int which : {QK_GRU_W, QK_GRU_R, QK_GRU_BW, QK_GRU_BR, QK_GRU_UPDATE_OUT,
-                            QK_GRU_RESET_OUT, QK_GRU_HH})
+    for (const int which :
+         {QK_GRU_W, QK_GRU_R, QK_GRU_BW, QK_GRU_BR, QK_GRU_UPDATE_OUT, QK_GRU_RESET_OUT, QK_GRU_HH})
         EXPECT_EQ(clipped.codes[which], 0) << which;
 
     // Counts go on, also after a reset of the state, until they are stopped; then they stay.

@@ -29,18 +29,17 @@ class GruDescribe : public testing::Test {
 };
 
 TEST_F(GruDescribe, FillsWhatASmallerStructHolds) {
-    for (std::uint32_t size : {std::uint32_t(4), std::uint32_t(8), std::uint32_t(19),
-                               std::uint32_t(offsetof(qk_gru_model, shift)),
-                               std::uint32_t(sizeof(qk_gru_model) - 8)}) {
+    for (std::uint32_t size :
+         {std::uint32_t(4), std::uint32_t(8), std::uint32_t(19),
+          std::uint32_t(offsetof(qk_gru_model, shift)), std::uint32_t(sizeof(qk_gru_model) - 8)}) {
         std::vector<unsigned char> bytes(size + 16, 0xa5);
         std::memcpy(bytes.data(), &size, 4);
         ASSERT_EQ(qk_gru_describe(gru_, reinterpret_cast<qk_gru_model *>(bytes.data())), QK_OK);
         std::uint32_t filled = 0;
         std::memcpy(&filled, bytes.data(), 4);
         EXPECT_EQ(filled, size);
-        EXPECT_EQ(std::memcmp(bytes.data() + 4, reinterpret_cast<const char *>(&full_) + 4,
-                              size - 4),
-                  0);
+        EXPECT_EQ(
+            std::memcmp(bytes.data() + 4, reinterpret_cast<const char *>(&full_) + 4, size - 4), 0);
         for (std::size_t i = size; i < bytes.size(); ++i) ASSERT_EQ(bytes[i], 0xa5);
     }
 }

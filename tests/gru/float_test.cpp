@@ -68,8 +68,8 @@ TEST(GruFloat, EveryKernelGivesTheSameProducts) {
                         for (int first = 0; first < count; first += 128) {
                             volatile float block = 0;
                             for (int k = first; k < std::min(first + 128, count); ++k) {
-                                volatile float product = w[std::size_t(j * count + k)] *
-                                                         x[std::size_t(i * count + k)];
+                                volatile float product =
+                                    w[std::size_t(j * count + k)] * x[std::size_t(i * count + k)];
                                 block = block + product;
                             }
                             sum = sum + block;

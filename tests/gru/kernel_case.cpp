@@ -62,8 +62,12 @@ void compare(const qk::Kernel<qk::GruArgs> &kernel, qk::GruArgs args, const Buff
     args.h = h.data();
     args.y = y.data();
     args.scratch = scratch.data();
-    const qk::Launch launch = {{run_in_threads, nullptr, run.threads}, nullptr,
-                               qk::device_at(qk::kCpuBackend, 0), nullptr, 0, nullptr};
+    const qk::Launch launch = {{run_in_threads, nullptr, run.threads},
+                               nullptr,
+                               qk::device_at(qk::kCpuBackend, 0),
+                               nullptr,
+                               0,
+                               nullptr};
     ASSERT_EQ(kernel.run(args, launch), QK_OK);
     ASSERT_EQ(std::memcmp(y.data(), expected.y.data(), expected.y_bytes), 0)
         << kernel.name << ": y, c " << args.cell->input_size << " h " << args.cell->hidden_size
@@ -109,14 +113,14 @@ const char *why_no_vector_kernels() {
 }
 
 void KernelCounts::print() const {
-    std::printf("%lld models (%lld refused, %lld packed, of them %lld with "
-                "64-bit gates and %lld with 16-bit weights), "
-                "%lld steps in %lld comparisons, digest %016llx\n",
-                static_cast<long long>(models), static_cast<long long>(refused),
-                static_cast<long long>(packed), static_cast<long long>(wide),
-                static_cast<long long>(words),
-                static_cast<long long>(steps), static_cast<long long>(compared),
-                static_cast<unsigned long long>(digest));
+    std::printf(
+        "%lld models (%lld refused, %lld packed, of them %lld with "
+        "64-bit gates and %lld with 16-bit weights), "
+        "%lld steps in %lld comparisons, digest %016llx\n",
+        static_cast<long long>(models), static_cast<long long>(refused),
+        static_cast<long long>(packed), static_cast<long long>(wide), static_cast<long long>(words),
+        static_cast<long long>(steps), static_cast<long long>(compared),
+        static_cast<unsigned long long>(digest));
 }
 
 void run_case(OwnedModel &owned, std::mt19937_64 &random, bool extreme, const KernelRun &run,
@@ -148,8 +152,8 @@ void run_case(OwnedModel &owned, std::mt19937_64 &random, bool extreme, const Ke
     fill_x(random, model, run, extreme, x_count, buffers.x.data());
     buffers.h_bytes = static_cast<std::size_t>(h_count * cell.h_bytes);
     buffers.y_bytes = static_cast<std::size_t>(y_count * (run.f32 ? 4 : cell.h_bytes));
-    buffers.scratch_bytes = rounded(run.batch * qk::gru_scratch_bytes(cell) +
-                                    packing.scratch_bytes(cell, run.batch));
+    buffers.scratch_bytes =
+        rounded(run.batch * qk::gru_scratch_bytes(cell) + packing.scratch_bytes(cell, run.batch));
     Guarded h0(buffers.h_bytes);
     auto state = random_codes(model.quant[QK_GRU_H], h_count, random, extreme);
     if (run.lowest) state.assign(state.size(), cell.h_min);
@@ -165,10 +169,12 @@ void run_case(OwnedModel &owned, std::mt19937_64 &random, bool extreme, const Ke
     args.cell = &cell;
     args.steps = run.steps;
     args.batch = run.batch;
-    args.x_format = qk::find_format(run.f32 ? QK_FORMAT_F32
-                                    : cell.x_bytes == 1 ? QK_FORMAT_I8 : QK_FORMAT_I16);
-    args.y_format = qk::find_format(run.f32 ? QK_FORMAT_F32
-                                    : cell.h_bytes == 1 ? QK_FORMAT_I8 : QK_FORMAT_I16);
+    args.x_format = qk::find_format(run.f32             ? QK_FORMAT_F32
+                                    : cell.x_bytes == 1 ? QK_FORMAT_I8
+                                                        : QK_FORMAT_I16);
+    args.y_format = qk::find_format(run.f32             ? QK_FORMAT_F32
+                                    : cell.h_bytes == 1 ? QK_FORMAT_I8
+                                                        : QK_FORMAT_I16);
     args.x = buffers.x.data();
     args.y = buffers.y.data();
     args.h = buffers.h.data();

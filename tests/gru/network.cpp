@@ -28,9 +28,7 @@ std::vector<T> read_file(const std::string &path) {
 
 }  // namespace
 
-std::vector<float> read_f32(const std::string &path) {
-    return read_file<float>(path);
-}
+std::vector<float> read_f32(const std::string &path) { return read_file<float>(path); }
 std::vector<std::int32_t> read_i32(const std::string &path) {
     return read_file<std::int32_t>(path);
 }

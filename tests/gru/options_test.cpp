@@ -164,9 +164,10 @@ class Life {
             ASSERT_EQ(y[i], real_of(trace.h[i], QK_GRU_H)) << i;
         }
         for (std::size_t i = 0; i < gates.size(); ++i)
-            ASSERT_EQ(gates[i], real_of(trace.gates[i],
-                                        shown[i % (4u * static_cast<unsigned>(h)) /
-                                              static_cast<unsigned>(h)]));
+            ASSERT_EQ(
+                gates[i],
+                real_of(trace.gates[i],
+                        shown[i % (4u * static_cast<unsigned>(h)) / static_cast<unsigned>(h)]));
         for (qk_tensor *tensor : {tx, ty, tz, tv}) qk_tensor_destroy(tensor);
     }
 

@@ -118,21 +118,17 @@ void run_many(bool extreme, std::int64_t wanted, std::uint64_t seed) {
     EXPECT_GT(counts.mixed, 0);
     EXPECT_GT(counts.models, counts.narrow);
     EXPECT_LT(counts.refused, counts.models);
-    std::printf("%lld steps, %lld models (%lld all 32-bit, %lld but for products, "
-                "%lld with 64-bit dots), %lld refused\n",
-                static_cast<long long>(counts.steps), static_cast<long long>(counts.models),
-                static_cast<long long>(counts.narrow), static_cast<long long>(counts.mixed),
-                static_cast<long long>(counts.wide_dot),
-                static_cast<long long>(counts.refused));
+    std::printf(
+        "%lld steps, %lld models (%lld all 32-bit, %lld but for products, "
+        "%lld with 64-bit dots), %lld refused\n",
+        static_cast<long long>(counts.steps), static_cast<long long>(counts.models),
+        static_cast<long long>(counts.narrow), static_cast<long long>(counts.mixed),
+        static_cast<long long>(counts.wide_dot), static_cast<long long>(counts.refused));
 }
 
-TEST(GruRandom, StepsAtTheEndsOfEveryType) {
-    run_many(true, steps_wanted(100000), 1);
-}
+TEST(GruRandom, StepsAtTheEndsOfEveryType) { run_many(true, steps_wanted(100000), 1); }
 
-TEST(GruRandom, StepsOverManyShapesAndWidths) {
-    run_many(false, steps_wanted(900000), 2);
-}
+TEST(GruRandom, StepsOverManyShapesAndWidths) { run_many(false, steps_wanted(900000), 2); }
 
 TEST(GruRandom, LargerShapes) {
     std::mt19937_64 random(3);

@@ -89,9 +89,9 @@ TEST(GruRanges, MergedRangesAreOneCalibration) {
     const Network net = random_network();
     for (const qk_gru_preset preset : {QK_GRU_W8A8, QK_GRU_W8H16}) {
         Session session;
-        qk_gru *const both = session.create(net, {preset}), *const first =
-                                                                session.create(net, {preset}),
-               *const second = session.create(net, {preset});
+        qk_gru *const both = session.create(net, {preset}),
+                      *const first = session.create(net, {preset}),
+                      *const second = session.create(net, {preset});
         session.calibrate(both, net.calib, 1, net.c);
         session.calibrate(both, net.test, 1, net.c);
         session.calibrate(first, net.calib, 1, net.c);
@@ -159,9 +159,8 @@ TEST(GruRanges, RefusalsNameTheTensorAndChangeNothing) {
     refused(QK_ERROR_ARGUMENT, "of new_in are",
             [&](Held &h) { h.ranges.max[QK_GRU_NEW_IN] = nan; });
     refused(QK_ERROR_ARGUMENT, "of hh are", [&](Held &h) { h.ranges.min[QK_GRU_HH] = -infinity; });
-    refused(QK_ERROR_ARGUMENT, "of x are 2 to 1", [](Held &h) {
-        h.ranges.min[QK_GRU_X] = 2, h.ranges.max[QK_GRU_X] = 1;
-    });
+    refused(QK_ERROR_ARGUMENT, "of x are 2 to 1",
+            [](Held &h) { h.ranges.min[QK_GRU_X] = 2, h.ranges.max[QK_GRU_X] = 1; });
     refused(QK_ERROR_NULL, "x_sum is NULL", [](Held &h) { h.ranges.x_sum = nullptr; });
     refused(QK_ERROR_NULL, "h_sum is NULL", [](Held &h) { h.ranges.h_sum = nullptr; });
     refused(QK_ERROR_ARGUMENT, "h_sum[2] is nan", [&](Held &h) { h.h_sum[2] = nan; });

@@ -61,8 +61,7 @@ TEST(GruScalesByHand, EveryGateHasItsOwn) {
             EXPECT_EQ(hand.shift(QK_GRU_W, row), expected) << granularity << ", row " << row;
         }
         int32_t shift = 0, zero = 0;
-        EXPECT_EQ(qk_gru_scale(hand.gru, QK_GRU_W, 3 * kHidden, &shift, &zero),
-                  QK_ERROR_ARGUMENT);
+        EXPECT_EQ(qk_gru_scale(hand.gru, QK_GRU_W, 3 * kHidden, &shift, &zero), QK_ERROR_ARGUMENT);
         EXPECT_EQ(qk_gru_scale(hand.gru, QK_GRU_X, 1, &shift, &zero), QK_ERROR_ARGUMENT);
     }
 }

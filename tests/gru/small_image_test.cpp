@@ -48,8 +48,8 @@ void expect_same(const Cell &full, const Cell &small) {
         ASSERT_EQ(pair[0]->threshold, pair[1]->threshold);
         ASSERT_EQ(pair[0]->slope, pair[1]->slope);
         ASSERT_EQ(pair[0]->intercept, pair[1]->intercept);
-        for (std::size_t at = offsetof(qk::gru::Table, kind);
-             at <= offsetof(qk::gru::Table, half); at += 4)
+        for (std::size_t at = offsetof(qk::gru::Table, kind); at <= offsetof(qk::gru::Table, half);
+             at += 4)
             ASSERT_EQ(std::memcmp(reinterpret_cast<const char *>(pair[0]) + at,
                                   reinterpret_cast<const char *>(pair[1]) + at, 4),
                       0)
@@ -91,8 +91,8 @@ void damage(Image &image, std::mt19937_64 &random) {
     std::int32_t value;
     std::memcpy(&value, at, 4);
     const std::int32_t near[] = {value + 1, value - 1, value ^ 1, -value, value * 2, value + 16};
-    value = random() % 4 == 0 ? static_cast<std::int32_t>(random() >> (random() % 56))
-                              : near[below(6)];
+    value =
+        random() % 4 == 0 ? static_cast<std::int32_t>(random() >> (random() % 56)) : near[below(6)];
     std::memcpy(at, &value, 4);
 }
 

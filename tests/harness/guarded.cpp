@@ -48,15 +48,9 @@ uint8_t *Guarded::place(size_t bytes, Placement placement, uint8_t poison) {
     bytes_ = bytes;
     poison_ = poison;
     switch (placement.kind) {
-        case Placement::at_end:
-            data_ = area_ + capacity_ - bytes;
-            break;
-        case Placement::at_start:
-            data_ = area_;
-            break;
-        case Placement::at_offset:
-            data_ = area_ + kBorder + placement.offset;
-            break;
+        case Placement::at_end: data_ = area_ + capacity_ - bytes; break;
+        case Placement::at_start: data_ = area_; break;
+        case Placement::at_offset: data_ = area_ + kBorder + placement.offset; break;
     }
     uint8_t *const first = std::max(area_, data_ - kBorder);
     uint8_t *const last = std::min(area_ + capacity_, data_ + bytes + kBorder);

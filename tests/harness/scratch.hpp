@@ -9,11 +9,11 @@
 namespace harness {
 
 inline qk::Scratch *dirty_scratch() {
-    static const qk_allocator allocator = {
-        [](void *, size_t bytes, size_t align) {
-            return std::aligned_alloc(align, (bytes + align - 1) / align * align);
-        },
-        [](void *, void *pointer) { std::free(pointer); }, nullptr};
+    static const qk_allocator allocator = {[](void *, size_t bytes, size_t align) {
+        return std::aligned_alloc(align, (bytes + align - 1) / align * align);
+                                           },
+                                           [](void *, void *pointer) { std::free(pointer); },
+                                           nullptr};
     static qk::Scratch *const scratch = qk::scratch_create(allocator, 16);
     void *const blocks[] = {qk::scratch_take(scratch), qk::scratch_take(scratch)};
     for (void *const block : blocks) std::memset(block, 0xff, qk::kScratchBytes);

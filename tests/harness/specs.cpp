@@ -13,44 +13,28 @@ using reference::Weight;
 
 qk_format code(Format format) {
     switch (format) {
-        case Format::f32:
-            return QK_FORMAT_F32;
-        case Format::f16:
-            return QK_FORMAT_F16;
-        case Format::bf16:
-            return QK_FORMAT_BF16;
-        case Format::u4:
-            return QK_FORMAT_U4_AFFINE;
-        case Format::nf4:
-            return QK_FORMAT_NF4;
-        case Format::fp4_bnb:
-            return QK_FORMAT_FP4_BNB;
-        case Format::fp4_e2m1:
-            return QK_FORMAT_FP4_E2M1;
-        case Format::lut8:
-            return QK_FORMAT_LUT8;
-        case Format::s8:
-            return QK_FORMAT_S8;
+        case Format::f32: return QK_FORMAT_F32;
+        case Format::f16: return QK_FORMAT_F16;
+        case Format::bf16: return QK_FORMAT_BF16;
+        case Format::u4: return QK_FORMAT_U4_AFFINE;
+        case Format::nf4: return QK_FORMAT_NF4;
+        case Format::fp4_bnb: return QK_FORMAT_FP4_BNB;
+        case Format::fp4_e2m1: return QK_FORMAT_FP4_E2M1;
+        case Format::lut8: return QK_FORMAT_LUT8;
+        case Format::s8: return QK_FORMAT_S8;
     }
     return 0;
 }
 
 qk_layout code(Layout layout) {
     switch (layout) {
-        case Layout::row:
-            return QK_LAYOUT_ROW;
-        case Layout::row_high:
-            return QK_LAYOUT_ROW_HIGH;
-        case Layout::awq_gemm:
-            return QK_LAYOUT_AWQ_GEMM;
-        case Layout::awq_gemv:
-            return QK_LAYOUT_AWQ_GEMV;
-        case Layout::gptq:
-            return QK_LAYOUT_GPTQ;
-        case Layout::gptq_v1:
-            return QK_LAYOUT_GPTQ_V1;
-        case Layout::word:
-            return QK_LAYOUT_WORD;
+        case Layout::row: return QK_LAYOUT_ROW;
+        case Layout::row_high: return QK_LAYOUT_ROW_HIGH;
+        case Layout::awq_gemm: return QK_LAYOUT_AWQ_GEMM;
+        case Layout::awq_gemv: return QK_LAYOUT_AWQ_GEMV;
+        case Layout::gptq: return QK_LAYOUT_GPTQ;
+        case Layout::gptq_v1: return QK_LAYOUT_GPTQ_V1;
+        case Layout::word: return QK_LAYOUT_WORD;
     }
     return 0;
 }

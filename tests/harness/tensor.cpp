@@ -8,20 +8,13 @@ using reference::Format;
 
 const std::vector<uint8_t> &plane_of(const reference::Planes &planes, int plane) {
     switch (plane) {
-        case QK_PLANE_SCALE:
-            return planes.scale;
-        case QK_PLANE_ZERO:
-            return planes.zero;
-        case QK_PLANE_SCALE2:
-            return planes.second_scale;
-        case QK_PLANE_SCALE_CODE:
-            return planes.scale_code;
-        case QK_PLANE_SCALE_BIAS:
-            return planes.scale_bias;
-        case QK_PLANE_TABLE:
-            return planes.table;
-        default:
-            return planes.data;
+        case QK_PLANE_SCALE: return planes.scale;
+        case QK_PLANE_ZERO: return planes.zero;
+        case QK_PLANE_SCALE2: return planes.second_scale;
+        case QK_PLANE_SCALE_CODE: return planes.scale_code;
+        case QK_PLANE_SCALE_BIAS: return planes.scale_bias;
+        case QK_PLANE_TABLE: return planes.table;
+        default: return planes.data;
     }
 }
 

@@ -95,13 +95,13 @@ TEST(Commit, EveryCallFailsInTurn) {
             if (std::string(call) == "unlink" && outcome.status == QK_OK) {
                 // A name of an old file that could not be deleted; the next writer deletes it.
                 qk_writer *writer = nullptr;
-                ASSERT_EQ(QK_OK, qk_writer_create(folder.path("next").c_str(), nullptr, &writer,
-                                                  nullptr));
+                ASSERT_EQ(QK_OK,
+                          qk_writer_create(folder.path("next").c_str(), nullptr, &writer, nullptr));
                 qk_writer_destroy(writer);
                 now = contents(folder);
             }
-            const bool in_place = ends(outcome.sentence,
-                                       "which is complete and in its place: Input/output error");
+            const bool in_place =
+                ends(outcome.sentence, "which is complete and in its place: Input/output error");
             EXPECT_EQ(outcome.status == QK_OK || in_place ? kNew : kOld, now)
                 << call << " " << n << ": " << outcome.sentence;
             EXPECT_EQ(outcome.status != QK_OK, !outcome.sentence.empty());
@@ -167,8 +167,8 @@ TEST(Commit, Mistakes) {
     const std::string path = folder.path("a");
     const char *gone[] = {path.c_str()}, *none[] = {nullptr};
     qk_writer *both[] = {a, b}, *hole[] = {a, nullptr};
-    const auto finish = [&](qk_writer **writers, int64_t count, const char *const *removed,
-                            int64_t removed_count) {
+    const auto finish =
+        [&](qk_writer **writers, int64_t count, const char *const *removed, int64_t removed_count) {
         const qk_status status =
             qk_writer_finish_all(writers, count, removed, removed_count, &message);
         EXPECT_NE('\0', message.text[0]);

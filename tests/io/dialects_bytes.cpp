@@ -141,8 +141,8 @@ TEST_F(Dialects, DenseAndStrangers) {
 }
 
 TEST_F(Dialects, VerifyFindsWhatIsNotFinite) {
-    const auto damaged = [&](Parts p, const char *name, size_t at, const std::string &with,
-                             const char *piece) {
+    const auto damaged =
+        [&](Parts p, const char *name, size_t at, const std::string &with, const char *piece) {
         p[name].bytes.replace(at, with.size(), with);
         open(p, kAwq128);
         ASSERT_EQ(QK_OK, layer.status) << layer.reason;

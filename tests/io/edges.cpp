@@ -20,8 +20,9 @@ TEST_F(Dialects, BlocksOfBitsandbytesStartAt32) {
     refuses(bnb(4, 32, 16), "", QK_ERROR_CORRUPT, "blocksize 16");
     takes(bnb(4, 4096, 4096), "", QK_DIALECT_BITSANDBYTES, 4, 4096, 4096);
     Parts p = bnb(4, 8192, 4096);
-    set_state(&p, "{\"quant_type\":\"nf4\",\"blocksize\":8192,\"dtype\":\"float16\","
-                  "\"shape\":[4,8192]}");
+    set_state(&p,
+              "{\"quant_type\":\"nf4\",\"blocksize\":8192,\"dtype\":\"float16\","
+              "\"shape\":[4,8192]}");
     refuses(p, "", QK_ERROR_CORRUPT, "blocksize 8192");
 }
 
@@ -31,8 +32,7 @@ TEST_F(Dialects, EveryEntryOfTheTableIsCompared) {
         std::vector<float> table = kNf4;
         table[entry] *= 0.5f;
         p["x.weight.quant_map"].bytes = bytes_of(table);
-        refuses(p, "", QK_ERROR_UNSUPPORTED,
-                ("quant_map[" + std::to_string(entry) + "]").c_str());
+        refuses(p, "", QK_ERROR_UNSUPPORTED, ("quant_map[" + std::to_string(entry) + "]").c_str());
     }
 }
 
@@ -52,7 +52,8 @@ TEST_F(Dialects, ConfigGroupsThatDoNotAgree) {
     };
     const auto config = [&](int first, int second) {
         return "{\"quant_method\":\"compressed-tensors\",\"format\":\"pack-quantized\","
-               "\"config_groups\":{" + group("a", first) + "," + group("b", second) + "}}";
+               "\"config_groups\":{" +
+               group("a", first) + "," + group("b", second) + "}}";
     };
     refuses(compressed(9, 100, 2), config(64, 80), QK_ERROR_UNSUPPORTED, "both give 2 groups");
     takes(compressed(9, 100, 2), config(64, 32), QK_DIALECT_COMPRESSED_TENSORS, 9, 100, 64);
@@ -158,9 +159,9 @@ TEST_F(Written, TheConfigurationSaysWhetherScalesAreNested) {
         desc.format = QK_FORMAT_NF4, desc.layout = QK_LAYOUT_ROW_HIGH, desc.group_size = 64;
         desc.scale_format = nested ? QK_FORMAT_LUT8 : QK_FORMAT_F32;
         desc.rank = 2, desc.shape[0] = 5, desc.shape[1] = 33;
-        ASSERT_EQ(QK_OK, qk_checkpoint_write_config(checkpoint, config.c_str(),
-                                                    QK_DIALECT_BITSANDBYTES, &desc, QK_FORMAT_F16,
-                                                    nullptr, 0, &message))
+        ASSERT_EQ(QK_OK,
+                  qk_checkpoint_write_config(checkpoint, config.c_str(), QK_DIALECT_BITSANDBYTES,
+                                             &desc, QK_FORMAT_F16, nullptr, 0, &message))
             << message.text;
         const std::string text = read_file(config);
         const std::string wanted =
@@ -174,14 +175,24 @@ TEST_F(Written, NamesAtTheEndsOfUtf8) {
     const struct {
         const char *name;
         bool valid;
-    } cases[] = {{"\x7f", true},          {"\xc2\x80", true},          {"\xc1\xbf", false},
-                 {"\xdf\xbf", true},      {"\xe0\xa0\x80", true},      {"\xe0\x9f\xbf", false},
-                 {"\xed\x9f\xbf", true},  {"\xed\xa0\x80", false},     {"\xed\xbf\xbf", false},
-                 {"\xee\x80\x80", true},  {"\xf0\x90\x80\x80", true},  {"\xf0\x8f\xbf\xbf", false},
-                 {"\xf4\x8f\xbf\xbf", true}, {"\xf4\x90\x80\x80", false}, {"\xe2\x82", false}};
+    } cases[] = {{"\x7f", true},
+                 {"\xc2\x80", true},
+                 {"\xc1\xbf", false},
+                 {"\xdf\xbf", true},
+                 {"\xe0\xa0\x80", true},
+                 {"\xe0\x9f\xbf", false},
+                 {"\xed\x9f\xbf", true},
+                 {"\xed\xa0\x80", false},
+                 {"\xed\xbf\xbf", false},
+                 {"\xee\x80\x80", true},
+                 {"\xf0\x90\x80\x80", true},
+                 {"\xf0\x8f\xbf\xbf", false},
+                 {"\xf4\x8f\xbf\xbf", true},
+                 {"\xf4\x90\x80\x80", false},
+                 {"\xe2\x82", false}};
     qk_writer *writer = nullptr;
-    ASSERT_EQ(QK_OK, qk_writer_create(folder.path("u.safetensors").c_str(), nullptr, &writer,
-                                      &message));
+    ASSERT_EQ(QK_OK,
+              qk_writer_create(folder.path("u.safetensors").c_str(), nullptr, &writer, &message));
     const int64_t shape[] = {1};
     for (const auto &c : cases) {
         EXPECT_EQ(c.valid ? QK_OK : QK_ERROR_ARGUMENT,

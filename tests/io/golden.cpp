@@ -46,9 +46,7 @@ const Folder kFolders[] = {
     {"gptq_v2_sym_g32", QK_DIALECT_GPTQ_V2, QK_OK, ""},
 };
 
-std::string folder_path(const char *name) {
-    return std::string(QK_GOLDEN_DATA) + "/" + name;
-}
+std::string folder_path(const char *name) { return std::string(QK_GOLDEN_DATA) + "/" + name; }
 
 qk_format format_of(qk_dtype dtype) {
     return dtype == QK_DTYPE_F32   ? QK_FORMAT_F32
@@ -56,9 +54,7 @@ qk_format format_of(qk_dtype dtype) {
                                    : QK_FORMAT_BF16;
 }
 
-void PrintTo(const Folder &folder, std::ostream *out) {
-    *out << folder.name;
-}
+void PrintTo(const Folder &folder, std::ostream *out) { *out << folder.name; }
 
 class Golden : public testing::TestWithParam<Folder> {
   protected:

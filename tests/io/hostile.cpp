@@ -18,9 +18,7 @@ struct Case {
     const char *sentence;  // a piece of it
 };
 
-void PrintTo(const Case &c, std::ostream *out) {
-    *out << c.name;
-}
+void PrintTo(const Case &c, std::ostream *out) { *out << c.name; }
 
 // One tensor "t" with this dtype, shape and offsets, and this much data.
 std::string entry(const char *rest, size_t data = 4) {

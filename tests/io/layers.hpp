@@ -41,9 +41,7 @@ struct Parts {
     }
 };
 
-inline std::string zeros(int64_t bytes) {
-    return std::string(static_cast<size_t>(bytes), '\0');
-}
+inline std::string zeros(int64_t bytes) { return std::string(static_cast<size_t>(bytes), '\0'); }
 
 inline std::string half_ones(int64_t count) {
     return bytes_of(std::vector<uint16_t>(static_cast<size_t>(count), 0x3c00));

@@ -125,9 +125,8 @@ TEST_F(Loading, ManyConfigGroups) {
     open(parts, groups(256, true));
     const std::string file = parts.build(), config = groups(257, true);
     qk_checkpoint *none = nullptr;
-    EXPECT_EQ(QK_ERROR_CORRUPT,
-              qk_checkpoint_open_memory(file.data(), file.size(), config.data(), config.size(),
-                                        nullptr, &none, &message));
+    EXPECT_EQ(QK_ERROR_CORRUPT, qk_checkpoint_open_memory(file.data(), file.size(), config.data(),
+                                                          config.size(), nullptr, &none, &message));
     EXPECT_NE(nullptr, strstr(message.text, "more than 256 different config_groups"))
         << message.text;
 }

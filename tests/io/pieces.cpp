@@ -39,10 +39,10 @@ class Pieces : public testing::Test {
     void declare(int64_t rows, qk_format scales) {
         const qk_tensor_desc desc = describe(rows, scales);
         const bool words = scales == QK_FORMAT_F16;
-        ASSERT_EQ(QK_OK, qk_writer_declare_layer(
-                             writer_,
-                             words ? QK_DIALECT_COMPRESSED_TENSORS : QK_DIALECT_BITSANDBYTES, "a",
-                             &desc, QK_FORMAT_F16, nullptr));
+        ASSERT_EQ(QK_OK,
+                  qk_writer_declare_layer(
+                      writer_, words ? QK_DIALECT_COMPRESSED_TENSORS : QK_DIALECT_BITSANDBYTES, "a",
+                      &desc, QK_FORMAT_F16, nullptr));
     }
     // A piece whose values are all this one.
     qk_status write(int64_t rows, qk_format scales, float value) {

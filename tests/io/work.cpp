@@ -75,9 +75,7 @@ TEST(Work, OfAWriterGrowsWithTheNumberOfNames) {
     EXPECT_LT(large, 8000 * 40);
 }
 
-TEST(Work, NamesCannotBeChosenToCollide) {
-    EXPECT_LT(comparisons_of(colliding(1000)), 1000 * 40);
-}
+TEST(Work, NamesCannotBeChosenToCollide) { EXPECT_LT(comparisons_of(colliding(1000)), 1000 * 40); }
 
 int64_t comparisons_to_open(int64_t count) {
     std::string header = "{\"__metadata__\":{";

@@ -24,8 +24,8 @@ TEST(CpuEdges, WhichBlocksAreIntegers) {
 // Every x of a block is less than 2^23 - 2^16 + 1 units, which three signed bytes hold, and as many
 // as a power of two allows.
 TEST(CpuEdges, TheGridOfABlock) {
-    for (const float largest : {1.0f, 0x1.8p0f, 0x1.fbfffep0f, 0x1.fcp0f, 0x1.fdfffep0f,
-                                0x1.fep0f, 0x1.fffffep0f}) {
+    for (const float largest :
+         {1.0f, 0x1.8p0f, 0x1.fbfffep0f, 0x1.fcp0f, 0x1.fdfffep0f, 0x1.fep0f, 0x1.fffffep0f}) {
         const qk::cpu::Grid grid = qk::cpu::grid_of(f32_bits(largest));
         EXPECT_EQ(grid.unit * grid.inverse, 1.0f);
         const double units = std::nearbyint(double(largest) / double(grid.unit));
@@ -35,9 +35,9 @@ TEST(CpuEdges, TheGridOfABlock) {
 }
 
 TEST(CpuEdges, ZerosOfRowsPastTheLastReadAsNothing) {
-    for (const qk_layout layout : {qk_layout{QK_LAYOUT_WORD}, qk_layout{QK_LAYOUT_GPTQ},
-                                   qk_layout{QK_LAYOUT_GPTQ_V1}, qk_layout{QK_LAYOUT_AWQ_GEMM},
-                                   qk_layout{qk::kLayoutRows8}, qk_layout{QK_LAYOUT_ROW}}) {
+    for (const qk_layout layout :
+         {qk_layout{QK_LAYOUT_WORD}, qk_layout{QK_LAYOUT_GPTQ}, qk_layout{QK_LAYOUT_GPTQ_V1},
+          qk_layout{QK_LAYOUT_AWQ_GEMM}, qk_layout{qk::kLayoutRows8}, qk_layout{QK_LAYOUT_ROW}}) {
         const TestWeight w({QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, layout, 13, 128, 32}, 9);
         const qk::Weight view = w.view();
         const qk::cpu::ZeroWords zeros(view);

@@ -88,11 +88,11 @@ TEST_F(CpuLinear, PackedEqualsGeneric) {
 TEST_F(CpuLinear, PackedSymmetricAndNestedSizes) {
     for (const int64_t k : {96, 640, 1000, 4096}) {
         compare({QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, qk::kLayoutRows8, 9, k, 32, true},
-                          QK_FORMAT_F32, 1, true);
+                QK_FORMAT_F32, 1, true);
         for (const int32_t second : {16, 17, 64, 256, 1000}) {
             compare({QK_FORMAT_NF4, QK_FORMAT_LUT8, qk::kLayoutRows8, 21, k, 64, false,
-                               QK_GROUPING_ALONG_K, second},
-                              QK_FORMAT_F32, 1, false);
+                     QK_GROUPING_ALONG_K, second},
+                    QK_FORMAT_F32, 1, false);
         }
     }
 }
@@ -103,8 +103,7 @@ TEST_F(CpuLinear, PackedLongRows) {
         for (const int32_t group : {32, 64, 128, 384, QK_GROUP_ROW}) {
             for (const qk_format scale : kScales) {
                 const qk_format x = kDense[(group + scale) & 1];
-                compare({format, scale, qk::kLayoutRows8, 9, 16384 + 130, group}, x, 1,
-                                  true);
+                compare({format, scale, qk::kLayoutRows8, 9, 16384 + 130, group}, x, 1, true);
             }
         }
     }
@@ -115,8 +114,8 @@ TEST_F(CpuLinear, ManyRowsOfX) {
         for (const qk_format format : kFormats4) {
             for (const int32_t group : {32, 64, 128, QK_GROUP_ROW}) {
                 const int64_t k = 300 + 7 * m, n = 5 + m;
-                compare({format, kScales[m % 4], qk::kLayoutRows8, n, k, group},
-                                  kDense[m % 3], m, true);
+                compare({format, kScales[m % 4], qk::kLayoutRows8, n, k, group}, kDense[m % 3], m,
+                        true);
             }
         }
     }
@@ -132,8 +131,7 @@ TEST_F(CpuLinear, CheckpointLayouts) {
                 for (const int32_t group : {16, 48, 128, QK_GROUP_ROW}) {
                     const int64_t m = 1 + k % 3 * 4, n = 1 + (k + group) % 21;
                     const qk_format scale = kScales[(k + group) % 4];
-                    compare({format, scale, layout, n, k, group}, kDense[k % 3], m,
-                                      true);
+                    compare({format, scale, layout, n, k, group}, kDense[k % 3], m, true);
                 }
             }
         }
@@ -152,9 +150,8 @@ TEST_F(CpuLinear, ColumnsOfCodes) {
                 for (int64_t i = 0; i < 4; ++i, ++turn) {
                     const int64_t n = n_of[turn % 11], k = k_of[turn % 8];
                     const int64_t m = turn % 3 == 0 && n < 300 ? 2 + turn % 7 : 1;
-                    compare({format, kScales[turn % 4], layout, n, k, group,
-                                       turn % 5 == 0},
-                                      kDense[turn % 4 % 3], m, turn % 2 == 0);
+                    compare({format, kScales[turn % 4], layout, n, k, group, turn % 5 == 0},
+                            kDense[turn % 4 % 3], m, turn % 2 == 0);
                 }
             }
         }
@@ -164,15 +161,16 @@ TEST_F(CpuLinear, ColumnsOfCodes) {
 // One row of x on codes that are summed as integers, and x that is not.
 TEST_F(CpuLinear, IntegersAndWhatDoesNotFit) {
     const float nan = __builtin_nanf(""), infinity = __builtin_inff();
-    const float odd[] = {0.0f, -0.0f, 0x1p-64f, 0x1p-65f, 0x1.fffffep63f, 0x1p64f, 1e-40f, nan,
-                         infinity, -infinity, 0x1.fc0000p1f, 0x1.fbfffep1f, -0x1.fffffep3f, 1e30f};
+    const float odd[] = {0.0f,           -0.0f, 0x1p-64f, 0x1p-65f,  0x1.fffffep63f, 0x1p64f,
+                         1e-40f,         nan,   infinity, -infinity, 0x1.fc0000p1f,  0x1.fbfffep1f,
+                         -0x1.fffffep3f, 1e30f};
     for (const qk_layout layout : {qk_layout{qk::kLayoutRows8}, qk_layout{QK_LAYOUT_ROW},
                                    qk_layout{QK_LAYOUT_AWQ_GEMM}, qk_layout{QK_LAYOUT_GPTQ}}) {
         for (const int64_t k : {1, 128, 300, 1024}) {
             for (const float value : odd) {
                 for (const bool symmetric : {false, true}) {
-                    const WeightCase c = {QK_FORMAT_U4_AFFINE, kScales[k % 4], layout, 11, k, 128,
-                                          symmetric};
+                    const WeightCase c = {
+                        QK_FORMAT_U4_AFFINE, kScales[k % 4], layout, 11, k, 128, symmetric};
                     compare(c, QK_FORMAT_F32, 1, true, &value);
                 }
             }
@@ -184,8 +182,8 @@ TEST_F(CpuLinear, IntegersAndWhatDoesNotFit) {
 // grid goes (0x1.fbfffep1 rounds to 2^23 - 2^16 units) and one step further.
 TEST_F(CpuLinear, IntegersAtTheirLargest) {
     const qk::Device device = qk::device_at(qk::kCpuBackend, 0);
-    for (const qk_layout layout : {qk_layout{qk::kLayoutRows8}, qk_layout{QK_LAYOUT_AWQ_GEMM},
-                                   qk_layout{QK_LAYOUT_GPTQ}}) {
+    for (const qk_layout layout :
+         {qk_layout{qk::kLayoutRows8}, qk_layout{QK_LAYOUT_AWQ_GEMM}, qk_layout{QK_LAYOUT_GPTQ}}) {
         const TestWeight w({QK_FORMAT_U4_AFFINE, QK_FORMAT_F32, layout, 8, 256, 128}, 1);
         const qk::Weight view = w.view();
         for (const float value :
@@ -219,8 +217,7 @@ TEST_F(CpuLinear, IntegersOfLongRows) {
             for (const qk_layout layout :
                  {qk_layout{qk::kLayoutRows8}, qk_layout{QK_LAYOUT_AWQ_GEMM},
                   qk_layout{QK_LAYOUT_GPTQ}}) {
-                compare({QK_FORMAT_U4_AFFINE, scale, layout, 9, k, group},
-                                  kDense[k % 3], 1, false);
+                compare({QK_FORMAT_U4_AFFINE, scale, layout, 9, k, group}, kDense[k % 3], 1, false);
             }
         }
     }
@@ -231,8 +228,8 @@ TEST_F(CpuLinear, BytesOfCodes) {
         for (const int64_t k : {1, 31, 64, 256, 1000, 1024}) {
             for (const int32_t group : {16, 64, 256, QK_GROUP_ROW}) {
                 const int64_t m = 1 + k % 3 * 3, n = 1 + (k + group) % 21;
-                compare({format, kScales[k % 3], QK_LAYOUT_ROW, n, k, group},
-                                  kDense[k % 3], m, true);
+                compare({format, kScales[k % 3], QK_LAYOUT_ROW, n, k, group}, kDense[k % 3], m,
+                        true);
             }
         }
     }

@@ -37,8 +37,8 @@ TEST(CpuLists, AreWhatTheBuildSays) {
     EXPECT_EQ(names_of(cpu.dequantize), (Names{"neon", "generic"}));
     EXPECT_EQ(names_of(cpu.quantize), (Names{"generic"}));
     EXPECT_EQ(names_of(cpu.repack), (Names{"neon", "generic"}));
-    EXPECT_EQ(names_of(cpu.linear), (Names{"dotprod integers", "neon gemv", "neon single",
-                                           "neon batch", "generic"}));
+    EXPECT_EQ(names_of(cpu.linear),
+              (Names{"dotprod integers", "neon gemv", "neon single", "neon batch", "generic"}));
     EXPECT_EQ(names_of(cpu.linear_int8),
               (Names{"i8mm int8", "dotprod int8", "neon int8", "generic int8"}));
     EXPECT_EQ(names_of(cpu.linear_bf16), Names{});
@@ -62,8 +62,8 @@ std::vector<WeightCase> cases() {
         for (const qk_format format : {QK_FORMAT_U4_AFFINE, QK_FORMAT_NF4, QK_FORMAT_S8}) {
             if (format == QK_FORMAT_S8 && layout != QK_LAYOUT_ROW) continue;
             for (const int32_t group : {64, 128}) {
-                all.push_back({format, QK_FORMAT_F32, layout, 40, 512, group, false,
-                               QK_GROUPING_ALONG_K});
+                all.push_back(
+                    {format, QK_FORMAT_F32, layout, 40, 512, group, false, QK_GROUPING_ALONG_K});
             }
         }
     }
@@ -77,8 +77,8 @@ std::vector<uint8_t> result(const qk::Kernel<Args> &kernel, const Args &args, co
     memset(out.data(), 0xa5, out.bytes());
     qk::Launch launch = test_launch(3, device);
     Guarded room(qk::workspace_of(kernel, args, device) + 64);
-    launch.workspace = reinterpret_cast<void *>(
-        (reinterpret_cast<uintptr_t>(room.data()) + 63) / 64 * 64);
+    launch.workspace =
+        reinterpret_cast<void *>((reinterpret_cast<uintptr_t>(room.data()) + 63) / 64 * 64);
     launch.workspace_bytes = qk::workspace_of(kernel, args, device);
     EXPECT_EQ(kernel.run(args, launch), QK_OK) << kernel.name;
     return {out.data(), out.data() + out.bytes()};

@@ -86,13 +86,13 @@ struct Near {
             data[size_t(k / 2)] |= uint8_t(code << k % 2 * 4);
         }
         for (int64_t g = 0; g < place.groups; ++g) {
-            const int64_t at = packed ? far.layout->scale_at(far.geometry, {r, g})
-                                      : place.scale(r, g);
+            const int64_t at =
+                packed ? far.layout->scale_at(far.geometry, {r, g}) : place.scale(r, g);
             const char *const scales = static_cast<const char *>(far.scale.data);
             std::memcpy(&scale[size_t(g) * 4], scales + at * 4, 4);
             if (far.zero == nullptr) continue;
-            const int64_t zero_at = packed ? far.layout->zero_at(far.geometry, {r, g})
-                                           : place.zero(r, g);
+            const int64_t zero_at =
+                packed ? far.layout->zero_at(far.geometry, {r, g}) : place.zero(r, g);
             zero[size_t(g / 2)] |= uint8_t(api::nibble(far.zero, zero_at) << g % 2 * 4);
         }
     }
@@ -150,8 +150,8 @@ TEST_P(HugeKernels, Linear) {
             ASSERT_EQ(kernel.run(args, launch(true)), QK_OK);
             for (const int64_t r : sampler_.wanted) {
                 Near near(GetParam(), w, r);
-                const qk::LinearArgs alone = {args.x, near.view(), nullptr,
-                                              {f32, m, 1, expected.data()}};
+                const qk::LinearArgs alone = {
+                    args.x, near.view(), nullptr, {f32, m, 1, expected.data()}};
                 ASSERT_EQ(list.kernels[list.count - 1]->run(alone, launch(false)), QK_OK);
                 for (int64_t j = 0; j < m; ++j) {
                     EXPECT_EQ(std::memcmp(y.data() + (j * kN + r) * 4, &expected[size_t(j)], 4), 0)

@@ -22,9 +22,7 @@ struct Case {
 };
 
 // Whether a backend promises the documented order of sums.
-bool promises_order(const Home &home) {
-    return home.backend.device == QK_DEVICE_CPU;
-}
+bool promises_order(const Home &home) { return home.backend.device == QK_DEVICE_CPU; }
 
 class Linear : public ::testing::TestWithParam<Format> {
   protected:

@@ -46,9 +46,7 @@ TEST(Numbers, NarrowingSample) {
     }
 }
 
-uint16_t plain(int value) {
-    return reference::encode_f16(value);
-}
+uint16_t plain(int value) { return reference::encode_f16(value); }
 
 TEST(IntToHalf, WorkedExample) {
     EXPECT_EQ(qk::half_1024_plus(5), 0x6405);

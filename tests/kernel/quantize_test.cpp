@@ -26,31 +26,22 @@ class Quantize : public ::testing::TestWithParam<Format> {
 
     float number(Input input) {
         switch (input) {
-            case Input::grid:
-                return float(random_.between(-64, 64)) / 64;  // ties of every rule
+            case Input::grid: return float(random_.between(-64, 64)) / 64;  // ties of every rule
             case Input::zeros:
                 return random_.one_in(9) ? random_.weight_like() : random_.one_in(2) ? 0.0f : -0.0f;
-            case Input::constant:
-                return turn_ % 7 < 3 ? 0.375f : -0.375f;
-            case Input::tiny:
-                return random_.any_magnitude(-149, -110);
-            case Input::wild:
-                return wild();
-            default:
-                return random_.weight_like();
+            case Input::constant: return turn_ % 7 < 3 ? 0.375f : -0.375f;
+            case Input::tiny: return random_.any_magnitude(-149, -110);
+            case Input::wild: return wild();
+            default: return random_.weight_like();
         }
     }
 
     float wild() {
         switch (random_.below(60)) {
-            case 0:
-                return std::numeric_limits<float>::quiet_NaN();
-            case 1:
-                return std::numeric_limits<float>::infinity();
-            case 2:
-                return -std::numeric_limits<float>::infinity();
-            default:
-                return random_.any_magnitude(-149, 127);
+            case 0: return std::numeric_limits<float>::quiet_NaN();
+            case 1: return std::numeric_limits<float>::infinity();
+            case 2: return -std::numeric_limits<float>::infinity();
+            default: return random_.any_magnitude(-149, 127);
         }
     }
 

@@ -84,9 +84,7 @@ class Repack : public ::testing::TestWithParam<Format> {
     }
 };
 
-bool may_be_flat(Layout layout) {
-    return layout == Layout::row || layout == Layout::row_high;
-}
+bool may_be_flat(Layout layout) { return layout == Layout::row || layout == Layout::row_high; }
 
 TEST_P(Repack, EveryPairOfLayouts) {
     const bool wide = reference::eight_bit(GetParam());

@@ -15,9 +15,7 @@ namespace {
 
 constexpr size_t kMargin = 256;  // poison around a device buffer
 
-bool on_host(const qk::Backend &backend) {
-    return backend.memory.allocate == nullptr;
-}
+bool on_host(const qk::Backend &backend) { return backend.memory.allocate == nullptr; }
 
 }  // namespace
 
@@ -130,20 +128,13 @@ static qk::Weight weight_of(const qk::Shape &shape) {
 
 static void **pointer(qk::Weight *weight, int plane) {
     switch (plane) {
-        case QK_PLANE_SCALE:
-            return &weight->scale.data;
-        case QK_PLANE_ZERO:
-            return &weight->zero;
-        case QK_PLANE_SCALE2:
-            return &weight->scale.second;
-        case QK_PLANE_SCALE_CODE:
-            return &weight->scale.code;
-        case QK_PLANE_SCALE_BIAS:
-            return &weight->scale.bias;
-        case QK_PLANE_TABLE:
-            return &weight->table;
-        default:
-            return &weight->data;
+        case QK_PLANE_SCALE: return &weight->scale.data;
+        case QK_PLANE_ZERO: return &weight->zero;
+        case QK_PLANE_SCALE2: return &weight->scale.second;
+        case QK_PLANE_SCALE_CODE: return &weight->scale.code;
+        case QK_PLANE_SCALE_BIAS: return &weight->scale.bias;
+        case QK_PLANE_TABLE: return &weight->table;
+        default: return &weight->data;
     }
 }
 

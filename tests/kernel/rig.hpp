@@ -29,7 +29,7 @@ class Memory {
     Memory &operator=(const Memory &) = delete;
 
     void *put(int slot, const Bytes &bytes, uint64_t turn);  // amid NaNs
-    void *space(int slot, size_t bytes, uint64_t turn);  // poisoned
+    void *space(int slot, size_t bytes, uint64_t turn);      // poisoned
     Bytes get(int slot);
     bool intact();  // no byte around any buffer was written
 

@@ -91,8 +91,8 @@ class TestWeight {
             const int64_t size = format == QK_FORMAT_F32 ? 4 : 2;
             for (int64_t i = 0; i < shape_.plane_bytes[plane] / size; ++i) {
                 const float value = draw();
-                const uint16_t half = format == QK_FORMAT_F16 ? qk::f16_from_f32(value)
-                                                              : qk::bf16_from_f32(value);
+                const uint16_t half =
+                    format == QK_FORMAT_F16 ? qk::f16_from_f32(value) : qk::bf16_from_f32(value);
                 uint8_t *const to = planes_[plane].data() + i * size;
                 size == 4 ? memcpy(to, &value, 4) : memcpy(to, &half, 2);
             }
@@ -120,8 +120,8 @@ class TestDense {
         std::normal_distribution<float> normal;
         for (int64_t i = 0; i < rows * columns; ++i) {
             const float value = random() % 16 == 0 ? 0.0f : normal(random);
-            const uint16_t half = format == QK_FORMAT_F16 ? qk::f16_from_f32(value)
-                                                          : qk::bf16_from_f32(value);
+            const uint16_t half =
+                format == QK_FORMAT_F16 ? qk::f16_from_f32(value) : qk::bf16_from_f32(value);
             uint8_t *const to = memory_.data() + i * format_->bits / 8;
             format == QK_FORMAT_F32 ? memcpy(to, &value, 4) : memcpy(to, &half, 2);
         }

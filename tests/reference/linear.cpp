@@ -120,8 +120,8 @@ double integer_error(const Product &product, const std::vector<Integers> &x, int
     for (int64_t c = 0; c < product.k; ++c) {
         const double half = std::ldexp(1.0, x[size_t(c / kBlock)].exponent - 1);
         error += half * std::fabs(double(product.entries[size_t(row * product.k + c)])) *
-                 std::fabs(double(product.scales[size_t(
-                     product.groups.of_code[size_t(row * product.k + c)])]));
+                 std::fabs(double(
+                     product.scales[size_t(product.groups.of_code[size_t(row * product.k + c)])]));
     }
     return error + std::ldexp(double(product.k), -123);
 }
@@ -176,8 +176,7 @@ std::vector<float> linear_ordered(const Product &product) {
             const float sum = !integers.empty() ? sum_integers(product, integers, row)
                               : m > 1           ? sum_blocks(product, i, row)
                                                 : sum_lanes(product, i, row);
-            y[size_t(i * n + row)] =
-                product.bias.empty() ? sum : sum + product.bias[size_t(row)];
+            y[size_t(i * n + row)] = product.bias.empty() ? sum : sum + product.bias[size_t(row)];
         }
     }
     return y;

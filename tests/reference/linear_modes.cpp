@@ -25,16 +25,11 @@ struct Integers {
         static const int e2m1[] = {0, 1, 2, 3, 4, 6, 8, 12};
         const int half = int(code & 7), sign = code & 8 ? -1 : 1;
         switch (weight.spec.format) {
-            case Format::nf4:
-                return nf4[code];
-            case Format::fp4_bnb:
-                return sign * fp4[half];
-            case Format::fp4_e2m1:
-                return sign * e2m1[half];
-            case Format::s8:
-                return code < 128 ? int(code) : int(code) - 256;
-            default:
-                return int(code) - (weight.spec.zeros ? weight.zeros[size_t(group)] : 8);
+            case Format::nf4: return nf4[code];
+            case Format::fp4_bnb: return sign * fp4[half];
+            case Format::fp4_e2m1: return sign * e2m1[half];
+            case Format::s8: return code < 128 ? int(code) : int(code) - 256;
+            default: return int(code) - (weight.spec.zeros ? weight.zeros[size_t(group)] : 8);
         }
     }
 };
@@ -167,8 +162,8 @@ Bounded linear_bf16(const Weight &weight, const Product &product) {
                 const int64_t group = product.groups.of_code[at];
                 const double scale = std::fabs(product.scales[size_t(group)]);
                 const double zero = table ? 0 : weight.spec.zeros ? weight.zeros[size_t(group)] : 8;
-                const double entry = table ? std::fabs(rounded.entries[at])
-                                           : double(weight.codes[at]) + zero;
+                const double entry =
+                    table ? std::fabs(rounded.entries[at]) : double(weight.codes[at]) + zero;
                 size += std::fabs(rounded.x[size_t(i * k + c)]) * entry * scale;
                 largest = std::max(largest, scale);
             }

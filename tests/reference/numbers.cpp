@@ -59,12 +59,8 @@ float decode_bf16(uint16_t bits) {
     static const std::vector<float> values = all_of(kBrain);
     return values[bits];
 }
-uint16_t encode_f16(double value) {
-    return encode_kind(kHalf, value);
-}
-uint16_t encode_bf16(double value) {
-    return encode_kind(kBrain, value);
-}
+uint16_t encode_f16(double value) { return encode_kind(kHalf, value); }
+uint16_t encode_bf16(double value) { return encode_kind(kBrain, value); }
 
 float decode(Format format, uint32_t bits) {
     if (format == Format::f16) return decode_f16(uint16_t(bits));
@@ -78,9 +74,7 @@ uint32_t encode(Format format, float value) {
     return std::bit_cast<uint32_t>(value);
 }
 
-int bytes_of(Format format) {
-    return format == Format::f32 ? 4 : 2;
-}
+int bytes_of(Format format) { return format == Format::f32 ? 4 : 2; }
 
 bool same(Format format, uint32_t a, uint32_t b) {
     return a == b || (std::isnan(decode(format, a)) && std::isnan(decode(format, b)));

@@ -4,9 +4,7 @@
 namespace reference {
 namespace {
 
-int64_t up(int64_t value, int64_t unit) {
-    return (value + unit - 1) / unit;
-}
+int64_t up(int64_t value, int64_t unit) { return (value + unit - 1) / unit; }
 
 using Owners = std::vector<int64_t>;
 
@@ -113,9 +111,7 @@ Owners in_order(int64_t count) {
 
 }  // namespace
 
-bool eight_bit(Format format) {
-    return format == Format::lut8 || format == Format::s8;
-}
+bool eight_bit(Format format) { return format == Format::lut8 || format == Format::s8; }
 
 Groups groups_of(const Spec &spec) {
     Groups groups;
@@ -142,20 +138,13 @@ std::vector<int64_t> code_owners(const Spec &spec) {
     const Grid grid = {spec.n, spec.k};
     if (eight_bit(spec.format)) return in_order(spec.n * spec.k);
     switch (spec.layout) {
-        case Layout::row:
-            return rows_of_bytes(grid);
-        case Layout::row_high:
-            return run_of_nibbles(spec.n * spec.k, high_nibble_first);
-        case Layout::awq_gemm:
-            return lines_down_rows(grid, kAwq);
-        case Layout::awq_gemv:
-            return words_along_columns(grid, up(spec.k, 8));
-        case Layout::gptq:
-            return words_of_eight_columns(grid);
-        case Layout::gptq_v1:
-            return words_of_eight_columns(grid);
-        case Layout::word:
-            return words_along_columns(grid, up(spec.k, 8));
+        case Layout::row: return rows_of_bytes(grid);
+        case Layout::row_high: return run_of_nibbles(spec.n * spec.k, high_nibble_first);
+        case Layout::awq_gemm: return lines_down_rows(grid, kAwq);
+        case Layout::awq_gemv: return words_along_columns(grid, up(spec.k, 8));
+        case Layout::gptq: return words_of_eight_columns(grid);
+        case Layout::gptq_v1: return words_of_eight_columns(grid);
+        case Layout::word: return words_along_columns(grid, up(spec.k, 8));
     }
     return {};
 }
@@ -179,8 +168,7 @@ std::vector<int64_t> scale_owners(const Spec &spec, const Groups &groups) {
                 }
             }
             return list;
-        default:
-            return in_order(groups.count);
+        default: return in_order(groups.count);
     }
 }
 
@@ -190,17 +178,12 @@ std::vector<int64_t> zero_owners(const Spec &spec, const Groups &groups) {
     if (spec.layout == Layout::row_high) return run_of_nibbles(groups.count, high_nibble_first);
     if (groups.flat) return run_of_nibbles(groups.count, low_nibble_first);
     switch (spec.layout) {
-        case Layout::awq_gemm:
-            return lines_down_rows(grid, kAwq);
+        case Layout::awq_gemm: return lines_down_rows(grid, kAwq);
         case Layout::gptq:
-        case Layout::gptq_v1:
-            return lines_down_rows(grid, kNatural);
-        case Layout::awq_gemv:
-            return words_along_columns(grid, gemv_zero_words(groups));
-        case Layout::word:
-            return words_of_eight_rows(grid);
-        default:
-            return rows_of_bytes(grid);
+        case Layout::gptq_v1: return lines_down_rows(grid, kNatural);
+        case Layout::awq_gemv: return words_along_columns(grid, gemv_zero_words(groups));
+        case Layout::word: return words_of_eight_rows(grid);
+        default: return rows_of_bytes(grid);
     }
 }
 

@@ -45,9 +45,7 @@ std::vector<uint8_t> shifted(const Spec &spec, std::vector<uint8_t> zeros, int b
     return zeros;
 }
 
-int scale_bytes(const Spec &spec) {
-    return spec.nested ? 1 : bytes_of(spec.scale_format);
-}
+int scale_bytes(const Spec &spec) { return spec.nested ? 1 : bytes_of(spec.scale_format); }
 
 }  // namespace
 

@@ -36,9 +36,7 @@ float clamp(float value, float low, float high) {  // NaN stays
     return value < low ? low : value > high ? high : value;
 }
 
-float number(float value) {
-    return std::isnan(value) ? 0.0f : value;
-}
+float number(float value) { return std::isnan(value) ? 0.0f : value; }
 
 float rounded_scale(const Spec &spec, float scale) {
     return spec.nested ? scale : decode(spec.scale_format, encode(spec.scale_format, scale));
@@ -144,18 +142,15 @@ GroupCodes quantize_signed(const Spec &spec, const Members &group) {
 GroupCodes quantize_group(const Spec &spec, const Members &group, const std::vector<float> &table) {
     switch (spec.format) {
         case Format::nf4:
-        case Format::fp4_bnb:
-            return quantize_bnb4(spec.format, group);
-        case Format::fp4_e2m1:
-            return quantize_e2m1(spec, group);
+        case Format::fp4_bnb: return quantize_bnb4(spec.format, group);
+        case Format::fp4_e2m1: return quantize_e2m1(spec, group);
         case Format::lut8: {
             const Block8 block = quantize_block8(group.x.data(), int64_t(group.x.size()), table);
             return {block.absmax, block.codes, 0};
         }
         case Format::u4:
             return spec.zeros ? quantize_affine(spec, group) : quantize_signed(spec, group);
-        default:
-            return quantize_signed(spec, group);
+        default: return quantize_signed(spec, group);
     }
 }
 

@@ -201,9 +201,7 @@ struct QuantizeExample {
     std::vector<uint8_t> zero, codes;
 };
 
-uint8_t s(int value) {
-    return uint8_t(value);
-}
+uint8_t s(int value) { return uint8_t(value); }
 
 TEST(ReferenceValues, EightNumbersQuantized) {
     const std::vector<float> x = {-1, -0.5f, 0, 0.25f, 0.5f, 1, 1.5f, 2};

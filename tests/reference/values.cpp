@@ -8,9 +8,7 @@
 namespace reference {
 namespace {
 
-float from_bits(uint32_t bits) {
-    return std::bit_cast<float>(bits);
-}
+float from_bits(uint32_t bits) { return std::bit_cast<float>(bits); }
 
 // NF4 by the bits of bitsandbytes' sixteen numbers.
 constexpr uint32_t kNf4[16] = {
@@ -91,15 +89,9 @@ std::vector<float> entries(const Weight &weight) {
                 values[i] = float(code - zero);
                 break;
             }
-            case Format::lut8:
-                values[i] = weight.table[code];
-                break;
-            case Format::s8:
-                values[i] = float(code < 128 ? code : code - 256);
-                break;
-            default:
-                values[i] = book[code];
-                break;
+            case Format::lut8: values[i] = weight.table[code]; break;
+            case Format::s8: values[i] = float(code < 128 ? code : code - 256); break;
+            default: values[i] = book[code]; break;
         }
     }
     return values;

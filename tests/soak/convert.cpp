@@ -18,10 +18,10 @@ std::vector<uint32_t> dequantized(const Case &c, const Contents &w, Format forma
         for (const uint32_t one : bits) values.push_back(reference::decode(c.dense_format, one));
         return sweep::dense_bits(format, sweep::dense_bytes(format, values));
     }
-    const qk::DequantizeArgs args = {
-        host_view(c, w), sweep::dense(format, c.spec.n, c.spec.k, bytes.data())};
+    const qk::DequantizeArgs args = {host_view(c, w),
+                                     sweep::dense(format, c.spec.n, c.spec.k, bytes.data())};
     qk::ErrorText error = {};
-    const qk::Launch launch = {sweep::parallel_of(0), nullptr, {}, nullptr, 0, &error, nullptr,
+    const qk::Launch launch = {sweep::parallel_of(0),   nullptr, {}, nullptr, 0, &error, nullptr,
                                harness::dirty_scratch()};
     if (qk::cpu::kDequantizeGeneric.run(args, launch) != QK_OK) fail("generic: %s", error.text);
     return sweep::dense_bits(format, bytes);
@@ -120,15 +120,12 @@ void check_repack(World *world, const Case &c, Random *random) {
 
 static float number(const Case &c, Random *random) {
     switch (c.inputs) {
-        case Inputs::integer:
-            return float(random->between(-64, 64)) / 64;
-        case Inputs::sparse:
-            return random->one_in(9) ? random->weight_like() : 0.0f;
+        case Inputs::integer: return float(random->between(-64, 64)) / 64;
+        case Inputs::sparse: return random->one_in(9) ? random->weight_like() : 0.0f;
         case Inputs::wild:
             if (random->one_in(200)) return random->one_in(2) ? NAN : -INFINITY;
             return random->any_magnitude(-149, 127);
-        default:
-            return random->weight_like() * c.scale_up;
+        default: return random->weight_like() * c.scale_up;
     }
 }
 

@@ -10,9 +10,9 @@ namespace soak {
 namespace {
 
 // Next to the tiles of the kernels (8, 16, 32, 64, 128, 192, 256, 512, 768), and as layers have it.
-constexpr int64_t kUnits[] = {8,   16,  32,  48,   64,   80,   96,   128,  160,  192,   256,  320,
-                              384, 512, 640, 768,  1024, 1280, 1536, 2048, 2304, 3072,  4096, 5120,
-                              6144, 8192, 11008, 12288, 14336, 16384, 20480, 28672};
+constexpr int64_t kUnits[] = {8,    16,   32,   48,   64,    80,    96,    128,   160,   192,  256,
+                              320,  384,  512,  640,  768,   1024,  1280,  1536,  2048,  2304, 3072,
+                              4096, 5120, 6144, 8192, 11008, 12288, 14336, 16384, 20480, 28672};
 
 int64_t size(int64_t limit, Random *random) {
     if (limit <= 2 || random->one_in(20)) return random->between(1, std::max<int64_t>(limit, 1));
@@ -68,9 +68,9 @@ void draw_groups(Case *c, Random *random) {
 }
 
 void draw_weight(Case *c, Random *random) {
-    constexpr Format formats[] = {Format::u4,  Format::u4,      Format::u4,       Format::nf4,
-                                  Format::nf4, Format::fp4_bnb, Format::fp4_e2m1, Format::lut8,
-                                  Format::s8};
+    constexpr Format formats[] = {Format::u4,       Format::u4,   Format::u4,
+                                  Format::nf4,      Format::nf4,  Format::fp4_bnb,
+                                  Format::fp4_e2m1, Format::lut8, Format::s8};
     constexpr Layout layouts[] = {Layout::row,      Layout::row_high, Layout::awq_gemm,
                                   Layout::awq_gemv, Layout::gptq,     Layout::gptq_v1,
                                   Layout::word};
@@ -89,15 +89,15 @@ void draw_weight(Case *c, Random *random) {
 }
 
 int64_t rows(const Case &c, qk_device device, Random *random) {
-    constexpr int64_t edges[] = {1,  1,  1,  2,  3,  4,  5,  7,   8,   9,   12,  15,  16,  17,  24,
-                                 31, 32, 33, 40, 47, 48, 49, 63,  64,  65,  80,  96,  127, 128, 129,
-                                 160, 191, 192, 193, 255, 256, 257, 300, 384, 511, 512, 513, 640,
-                                 1000, 1023, 1024, 1025, 1500, 2048};
+    constexpr int64_t edges[] = {
+        1,   1,   1,   2,   3,   4,   5,   7,   8,   9,    12,   15,   16,   17,   24,  31,  32,
+        33,  40,  47,  48,  49,  63,  64,  65,  80,  96,   127,  128,  129,  160,  191, 192, 193,
+        255, 256, 257, 300, 384, 511, 512, 513, 640, 1000, 1023, 1024, 1025, 1500, 2048};
     const int64_t work = device == QK_DEVICE_CUDA ? int64_t{1} << 28 : int64_t{1} << 24;
     const int64_t most = std::max<int64_t>(1, work / (c.spec.n * c.spec.k));
     const int64_t x_most = std::max<int64_t>(1, (int64_t{1} << 21) / std::max(c.spec.n, c.spec.k));
-    return std::min({random->one_in(5) ? random->between(1, 70) : one_of(edges, random), most,
-                     x_most});
+    return std::min(
+        {random->one_in(5) ? random->between(1, 70) : one_of(edges, random), most, x_most});
 }
 
 Op draw_op(qk_device device, Random *random) {

@@ -15,13 +15,11 @@ namespace {
 
 float number(const Case &c, Random *random) {
     switch (c.inputs) {
-        case Inputs::integer:
-            return float(random->between(-8, 8));
+        case Inputs::integer: return float(random->between(-8, 8));
         case Inputs::wild:
             return random->one_in(40) ? random->any_magnitude(-140, 100)
                                       : 20 * random->weight_like();
-        default:
-            return 20 * random->weight_like();
+        default: return 20 * random->weight_like();
     }
 }
 
@@ -62,9 +60,9 @@ void same_bits(const Problem &p, const std::vector<float> &expected, const Bytes
     for (size_t i = 0; i < got.size(); ++i) {
         const uint32_t bits = reference::encode(format, expected[i]);
         if (reference::same(format, got[i], bits)) continue;
-        fail("%s: y[%lld, %lld] is %g (%x), expected %g (%x)", what,
-             (long long)i / p.c->spec.n, (long long)i % p.c->spec.n,
-             double(reference::decode(format, got[i])), got[i], double(expected[i]), bits);
+        fail("%s: y[%lld, %lld] is %g (%x), expected %g (%x)", what, (long long)i / p.c->spec.n,
+             (long long)i % p.c->spec.n, double(reference::decode(format, got[i])), got[i],
+             double(expected[i]), bits);
     }
 }
 
@@ -112,8 +110,8 @@ Bytes generic(const Problem &p, const qk::Kernel<qk::LinearArgs> &kernel) {
     void *const aligned =
         reinterpret_cast<void *>((reinterpret_cast<uintptr_t>(workspace.data()) + 63) / 64 * 64);
     qk::ErrorText error = {};
-    const qk::Launch launch = {sweep::parallel_of(0), nullptr, {}, aligned, workspace.size(),
-                               &error, nullptr, harness::dirty_scratch()};
+    const qk::Launch launch = {sweep::parallel_of(0), nullptr, {},      aligned,
+                               workspace.size(),      &error,  nullptr, harness::dirty_scratch()};
     if (kernel.run(args, launch) != QK_OK) fail("generic: %s", error.text);
     return y;
 }
@@ -234,8 +232,8 @@ void expect_on_cuda(const Problem &p, const Bytes &y) {
             const double size = sums.magnitude + std::fabs(bias);
             if (!is_finite || size > 1e30) {  // whatever the order, nothing finite comes of it
                 if (!is_finite && std::isfinite(result)) {
-                    fail("y[%lld, %lld] is %g though x is not finite", (long long)i,
-                         (long long)row, result);
+                    fail("y[%lld, %lld] is %g though x is not finite", (long long)i, (long long)row,
+                         result);
                 }
                 continue;
             }
@@ -250,8 +248,8 @@ void expect_on_cuda(const Problem &p, const Bytes &y) {
                      result, exact);
             }
             if (reference::within(c.x_format, bits, exact, bound)) continue;
-            fail("y[%lld, %lld] is %g, expected %g within %g", (long long)i, (long long)row,
-                 result, exact, bound);
+            fail("y[%lld, %lld] is %g, expected %g within %g", (long long)i, (long long)row, result,
+                 exact, bound);
         }
     }
 }

@@ -61,8 +61,8 @@ void check_refusals(World *world, const Case &c, Random *random) {
         wrong.expect(qk_quantize(q, rows(type, n + off, k)->get(), w.get()), QK_ERROR_SHAPE,
                      "dense with other n");
     }
-    wrong.expect(qk_linear(q, x.get(), w.get(), nullptr, rows(other, m, n)->get()),
-                 QK_ERROR_FORMAT, "y of another type");
+    wrong.expect(qk_linear(q, x.get(), w.get(), nullptr, rows(other, m, n)->get()), QK_ERROR_FORMAT,
+                 "y of another type");
     wrong.expect(qk_dequantize(q, x.get(), dense.get()), QK_ERROR_FORMAT, "a dense weight");
     wrong.expect(qk_repack(q, w.get(), w.get()), QK_ERROR_STATE, "repack in place");
     wrong.expect(qk_linear(q, x.get(), w.get(), nullptr, nullptr), QK_ERROR_NULL, "y NULL");

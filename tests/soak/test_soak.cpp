@@ -44,15 +44,24 @@ Options parse(int count, char **arguments) {
         }
         if (++i == count) usage(name.c_str());
         const char *const value = arguments[i];
-        if (name == "--backend") options.backend = value;
-        else if (name == "--isa") options.isa = value;
-        else if (name == "--only") options.only = value;
-        else if (name == "--seconds") options.seconds = std::atof(value);
-        else if (name == "--cases") options.cases = std::atoll(value);
-        else if (name == "--repeat") options.repeat = std::atoll(value);
-        else if (name == "--seed") options.seed = std::strtoull(value, nullptr, 0);
-        else if (name == "--case") options.number = std::strtoull(value, nullptr, 0);
-        else usage(name.c_str());
+        if (name == "--backend")
+            options.backend = value;
+        else if (name == "--isa")
+            options.isa = value;
+        else if (name == "--only")
+            options.only = value;
+        else if (name == "--seconds")
+            options.seconds = std::atof(value);
+        else if (name == "--cases")
+            options.cases = std::atoll(value);
+        else if (name == "--repeat")
+            options.repeat = std::atoll(value);
+        else if (name == "--seed")
+            options.seed = std::strtoull(value, nullptr, 0);
+        else if (name == "--case")
+            options.number = std::strtoull(value, nullptr, 0);
+        else
+            usage(name.c_str());
         options.one = options.one || name == "--case";
     }
     return options;

@@ -115,14 +115,13 @@ Tensor::Tensor(World *world, const Context &context, const qk_tensor_desc &d,
         has_[size_t(plane)] = true;
         // All planes aligned, or each at an address of its own.
         const uint64_t at = turn == 0 ? 0 : turn + uint64_t(plane);
-        pointers[plane] = planes != nullptr
-                              ? world->home.memory.put(slot + plane,
-                                                       harness::plane_of(*planes, plane), at)
-                              : world->home.memory.space(slot + plane, size, at);
+        pointers[plane] =
+            planes != nullptr
+                ? world->home.memory.put(slot + plane, harness::plane_of(*planes, plane), at)
+                : world->home.memory.space(slot + plane, size, at);
     }
-    context.expect_ok(
-        qk_tensor_wrap(context.get(), &desc, pointers, QK_PLANE_COUNT, &handle_),
-        "qk_tensor_wrap");
+    context.expect_ok(qk_tensor_wrap(context.get(), &desc, pointers, QK_PLANE_COUNT, &handle_),
+                      "qk_tensor_wrap");
 }
 
 Tensor::Tensor(const World &world, const Context &context, const qk_tensor_desc &d) : desc(d) {

@@ -25,11 +25,11 @@ static void after(const Run *run, const char *call, qk_status status) {
         exit(1);
     }
 }
-#define CALL(run, name, ...)                      \
-    do {                                          \
-        before(run);                              \
+#define CALL(run, name, ...)                         \
+    do {                                             \
+        before(run);                                 \
         const qk_status status_ = name(__VA_ARGS__); \
-        after(run, #name, status_);               \
+        after(run, #name, status_);                  \
     } while (0)
 
 static void add_bytes(Run *run, const void *bytes, size_t count) {

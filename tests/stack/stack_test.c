@@ -198,8 +198,7 @@ static void *run_share(void *argument) {
     return NULL;
 }
 
-static void parallel_for(void *user, int32_t count, void (*task)(void *, int32_t),
-                         void *argument) {
+static void parallel_for(void *user, int32_t count, void (*task)(void *, int32_t), void *argument) {
     (void)user;
     pthread_t threads[kThreads];
     for (int32_t i = 0; i < kThreads; ++i) {

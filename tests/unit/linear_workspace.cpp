@@ -36,9 +36,14 @@ TEST(LinearWorkspace, IsTheLargestOfAnyNumberOfRows) {
     desc.shape[0] = desc.shape[1] = 16;
     qk_tensor *w = nullptr;
     ASSERT_EQ(qk_tensor_create(context, &desc, &w), QK_OK);
-    for (const auto &[m_max, expected] :
-         {std::pair<int64_t, size_t>{1, 1000}, {2, 2000}, {36, 36000}, {37, 37000}, {38, 37000},
-          {500, 37000}, {501, 37000}, {INT64_MAX, 37000}}) {
+    for (const auto &[m_max, expected] : {std::pair<int64_t, size_t>{1, 1000},
+                                          {2, 2000},
+                                          {36, 36000},
+                                          {37, 37000},
+                                          {38, 37000},
+                                          {500, 37000},
+                                          {501, 37000},
+                                          {INT64_MAX, 37000}}) {
         size_t bytes = 0;
         ASSERT_EQ(qk_linear_workspace(context, w, m_max, &bytes), QK_OK);
         EXPECT_EQ(bytes, expected) << m_max;

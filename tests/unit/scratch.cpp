@@ -60,7 +60,8 @@ TEST_F(Scratch, WhoFindsNoneWaits) {
             for (int turn = 0; turn < 200; ++turn) {
                 volatile int *const block = static_cast<int *>(qk::scratch_take(scratch));
                 const int now = ++at_work;
-                for (int seen = most; now > seen && !most.compare_exchange_weak(seen, now);) {}
+                for (int seen = most; now > seen && !most.compare_exchange_weak(seen, now);) {
+                }
                 *block = t;
                 std::this_thread::yield();
                 EXPECT_EQ(*block, t);

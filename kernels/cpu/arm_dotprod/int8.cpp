@@ -18,6 +18,6 @@ constexpr uint32_t kInt8Feature = kNeonDot;
 namespace qk::cpu {
 
 const Kernel<LinearArgs> kLinearInt8Dotprod = {"dotprod int8", can_run_int8_gemv, int8_x_bytes,
-                                          run_int8_gemv};
+                                               run_int8_gemv};
 
 }  // namespace qk::cpu

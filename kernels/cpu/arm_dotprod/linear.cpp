@@ -16,8 +16,8 @@ Status run(const LinearArgs &args, const Launch &launch) {
 }
 
 bool can_run(const LinearArgs &args, const Device &device) {
-    return has(device, kNeonDot) && args.w.layout != nullptr &&
-           args.w.layout->id == kLayoutRows8 && may_sum_integers(args);
+    return has(device, kNeonDot) && args.w.layout != nullptr && args.w.layout->id == kLayoutRows8 &&
+           may_sum_integers(args);
 }
 
 }  // namespace

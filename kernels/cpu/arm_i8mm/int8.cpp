@@ -152,9 +152,8 @@ class Tiles {
             Sums8 dots[kBlocks][2 * kPairs];
             dots_.run(codes, x[i], dots);
             for (int b = 0; b < kBlocks && at + b < groups; ++b) {
-                const Sums8 zero = zeros == nullptr
-                                       ? splat_sums8(8)
-                                       : load_zeros8(zeros + at_zeros + (at + b) * 4);
+                const Sums8 zero = zeros == nullptr ? splat_sums8(8)
+                                                    : load_zeros8(zeros + at_zeros + (at + b) * 4);
                 const Floats8 scale = load_floats8(scales + (at + b) * 32);
                 for (int64_t j = 0; j < 2 * kPairs; ++j) {
                     const Sums8 sums =

@@ -7,7 +7,7 @@
 namespace qk::cpu {
 
 const Kernel<DequantizeArgs> kDequantizeNeon = {"neon", can_run_dequantize, nullptr,
-                                              run_dequantize};
+                                                run_dequantize};
 const Kernel<RepackArgs> kRepackNeon = {"neon", can_run_repack, nullptr, run_repack};
 
 }  // namespace qk::cpu

@@ -36,8 +36,7 @@ __attribute__((noinline)) void dot(const int8_t *weights, int64_t groups,
             }
         }
         for (int row = 0; row < rows; ++row)
-            QK_QUARTERS vst1q_s32(sums[row][gate] + 4 * q,
-                                  vpaddq_s32(low[row][q], high[row][q]));
+            QK_QUARTERS vst1q_s32(sums[row][gate] + 4 * q, vpaddq_s32(low[row][q], high[row][q]));
     }
 }
 

@@ -89,8 +89,7 @@ struct LongShift {  // rounding half to even; the result fits 32 bits
     LongShift(int32_t to_left, int32_t to_right)
         : left(vdupq_n_s64(to_left)),
           half(vdupq_n_s64(to_right == 0 ? 0 : (int64_t{1} << (to_right - 1)) - 1)),
-          one(vdupq_n_s64(to_right != 0)),
-          right(vdupq_n_s64(-to_right)) {}
+          one(vdupq_n_s64(to_right != 0)), right(vdupq_n_s64(-to_right)) {}
     int64x2_t shift(int64x2_t x) const {
         x = vshlq_s64(x, left);
         const int64x2_t odd = vandq_s64(vshlq_s64(x, right), one);

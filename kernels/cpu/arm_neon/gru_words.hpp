@@ -26,15 +26,13 @@ __attribute__((noinline)) void dot_words(const int8_t *weights, int64_t groups,
             QK_QUARTERS {
                 const int16x8_t w = vreinterpretq_s16_s8(load_signed(at + 16 * q));
                 for (int row = 0; row < rows; ++row) {
-                    low[row][q] =
-                        vmlal_s16(low[row][q], vget_low_s16(w), vget_low_s16(x[row]));
+                    low[row][q] = vmlal_s16(low[row][q], vget_low_s16(w), vget_low_s16(x[row]));
                     high[row][q] = vmlal_high_s16(high[row][q], w, x[row]);
                 }
             }
         }
         for (int row = 0; row < rows; ++row)
-            QK_QUARTERS vst1q_s32(sums[row][gate] + 4 * q,
-                                  vpaddq_s32(low[row][q], high[row][q]));
+            QK_QUARTERS vst1q_s32(sums[row][gate] + 4 * q, vpaddq_s32(low[row][q], high[row][q]));
     }
 }
 

@@ -31,10 +31,10 @@ struct IntegerDots {
         _Pragma("GCC unroll 3") for (int part = 2; part >= 0; --part) {
             QK_QUARTERS {
                 const int32x4_t sum = part == 2 ? to[q] : vshlq_n_s32(to[q], 8);
-                const int32x4_t low = vdotq_s32(sum, vreinterpretq_s8_u8(even[q]),
-                                                load_bytes(x.low[part] + 4 * q));
-                to[q] = vdotq_s32(low, vreinterpretq_s8_u8(odd[q]),
-                                  load_bytes(x.high[part] + 4 * q));
+                const int32x4_t low =
+                    vdotq_s32(sum, vreinterpretq_s8_u8(even[q]), load_bytes(x.low[part] + 4 * q));
+                to[q] =
+                    vdotq_s32(low, vreinterpretq_s8_u8(odd[q]), load_bytes(x.high[part] + 4 * q));
             }
         }
     }

@@ -167,8 +167,8 @@ __attribute__((always_inline)) inline Lanes look_up(const Table &table, const Wo
 
 // 16 -> 8 -> 4 -> 2 -> 1, lane i with lane i + half.
 inline float fold_lanes(const Lanes &lanes) {
-    const float32x4_t four = vaddq_f32(vaddq_f32(lanes.v[0], lanes.v[2]),
-                                       vaddq_f32(lanes.v[1], lanes.v[3]));
+    const float32x4_t four =
+        vaddq_f32(vaddq_f32(lanes.v[0], lanes.v[2]), vaddq_f32(lanes.v[1], lanes.v[3]));
     const float32x2_t two = vadd_f32(vget_low_f32(four), vget_high_f32(four));
     return vget_lane_f32(two, 0) + vget_lane_f32(two, 1);
 }

@@ -12,7 +12,6 @@ namespace qk::cpu {
 
 const Kernel<LinearArgs> kLinearGemvNeon = {"neon gemv", can_run_gemv, nullptr, run_gemv};
 const Kernel<LinearArgs> kLinearBatchNeon = {"neon batch", can_run_batch, nullptr, run_batch};
-const Kernel<LinearArgs> kLinearSingleNeon = {"neon single", can_run_single, nullptr,
-                                            run_single};
+const Kernel<LinearArgs> kLinearSingleNeon = {"neon single", can_run_single, nullptr, run_single};
 
 }  // namespace qk::cpu

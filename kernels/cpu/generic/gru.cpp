@@ -11,9 +11,7 @@
 namespace qk::cpu {
 namespace {
 
-bool can_run(const GruArgs &, const Device &) {
-    return true;
-}
+bool can_run(const GruArgs &, const Device &) { return true; }
 
 float load_float(const void *plane, int64_t index) {
     float value;
@@ -54,8 +52,8 @@ void count_x(const GruArgs &args, int64_t row, const Count &count) {
     const float factor = gru::power_of_two(cell.x_scale);
     for (int64_t i = row * c; i < (row + 1) * c; ++i) {
         if (args.x_format->id == QK_FORMAT_F32) {
-            count(QK_GRU_X, gru::is_cut(load_float(args.x, i), factor, cell.x_zero, cell.x_min,
-                                        cell.x_max));
+            count(QK_GRU_X,
+                  gru::is_cut(load_float(args.x, i), factor, cell.x_zero, cell.x_min, cell.x_max));
             continue;
         }
         int16_t code = 0;

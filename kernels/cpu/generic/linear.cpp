@@ -22,7 +22,7 @@ namespace qk::cpu {
 namespace {
 
 constexpr int64_t kLanes = 16;
-constexpr int64_t kRows = 8;     // rows of w, and rows of x, in a tile
+constexpr int64_t kRows = 8;  // rows of w, and rows of x, in a tile
 
 struct Sum {
     float lane[kLanes];  // the first alone where rows of x are several

@@ -42,9 +42,8 @@ struct ScalePlaces {
     ScalePlaces(const Weight &w, int64_t row, int64_t rows)
         : first(w.layout->scale_at(w.geometry, {row, 0})),
           by_row(rows > 1 ? w.layout->scale_at(w.geometry, {row + 1, 0}) - first : 1),
-          by_group(w.geometry.groups_per_row > 1
-                       ? w.layout->scale_at(w.geometry, {row, 1}) - first
-                       : 0) {}
+          by_group(w.geometry.groups_per_row > 1 ? w.layout->scale_at(w.geometry, {row, 1}) - first
+                                                 : 0) {}
 };
 
 template <class T>
@@ -76,9 +75,9 @@ void copy_bytes(const RepackArgs &args, const Launch &launch) {
     memcpy(to.scale.data, from.scale.data, size_t(scales * from.scale.format->bits / 8));
     parallel_ranges(launch.parallel, from.layout->data_bytes(from.geometry), int64_t{1} << 20,
                     [&](int64_t first, int64_t last) {
-                        memcpy(static_cast<char *>(to.data) + first,
-                               static_cast<const char *>(from.data) + first, size_t(last - first));
-                    });
+        memcpy(static_cast<char *>(to.data) + first, static_cast<const char *>(from.data) + first,
+               size_t(last - first));
+    });
 }
 
 Status run(const RepackArgs &args, const Launch &launch) {

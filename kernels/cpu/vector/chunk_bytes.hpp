@@ -46,9 +46,9 @@ inline void pack_chunk(const uint8_t *from, uint8_t *to) {
     Bytes16 v[4];
     memcpy(v, from, 64);
     for (Bytes16 &each : v) {
-        each = swap_middle_nibbles(low_bytes(each, __builtin_shufflevector(
-                                       each, each, 8, 9, 10, 11, 12, 13, 14, 15, 8, 9, 10, 11, 12,
-                                       13, 14, 15)));
+        each = swap_middle_nibbles(
+            low_bytes(each, __builtin_shufflevector(each, each, 8, 9, 10, 11, 12, 13, 14, 15, 8, 9,
+                                                    10, 11, 12, 13, 14, 15)));
     }
     const Bytes16 a = low_bytes(v[0], v[1]), b = high_bytes(v[0], v[1]);
     const Bytes16 c = low_bytes(v[2], v[3]), d = high_bytes(v[2], v[3]);
@@ -70,8 +70,8 @@ inline void unpack_chunk(const uint8_t *from, uint8_t *to) {
     v[3] = odd_bytes(c, d);
     for (Bytes16 &each : v) {
         each = swap_middle_nibbles(each);
-        each = __builtin_shufflevector(each, each, 0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11,
-                                       13, 15);
+        each = __builtin_shufflevector(each, each, 0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13,
+                                       15);
     }
     memcpy(to, v, 64);
 }

@@ -57,8 +57,7 @@ class StripGroups {
         const int64_t row = tile * kTileRows;
         for (int64_t g = 0; g < count_; ++g) {
             if constexpr (Words::quads) {
-                turn_columns<integers>(group_[g].scale + row, group_[g].zero, row, unit,
-                                       &tile_[g]);
+                turn_columns<integers>(group_[g].scale + row, group_[g].zero, row, unit, &tile_[g]);
             } else {
                 turn_words<integers>(group_[g].scale + row, group_[g].zero + row / 8, unit,
                                      &tile_[g]);

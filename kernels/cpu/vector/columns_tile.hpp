@@ -93,9 +93,9 @@ QK_NOINLINE void add_integers(const WordTile &tile, const XBytes &x, const TileG
             QK_UNROLL for (int i = 0; i < 4; ++i) {
                 const int v = quads ? i : 2 * i + half;
                 float *const sum = sums + ((unit * 4 + i) * 2 + half) * kWide;
-                const Floats dot = dot_integers(nibbles<half>(turned[0][i]),
-                                                nibbles<half>(turned[1][i]), operands,
-                                                load_bits(group.zero[v]));
+                const Floats dot =
+                    dot_integers(nibbles<half>(turned[0][i]), nibbles<half>(turned[1][i]), operands,
+                                 load_bits(group.zero[v]));
                 store_wide(sum, multiply_add(dot, load_wide(group.scale[v]), load_wide(sum)));
             }
         };

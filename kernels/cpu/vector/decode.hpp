@@ -53,8 +53,7 @@ class Decoder {
             case QK_LAYOUT_AWQ_GEMM: return decode_words_of_rows(row, column, end, to);
             case QK_LAYOUT_GPTQ:
             case QK_LAYOUT_GPTQ_V1: return decode_words_of_columns(row, column, end, to);
-            case QK_LAYOUT_ROW_HIGH:
-                return decode_runs<true>(row, w_.geometry.k, column, end, to);
+            case QK_LAYOUT_ROW_HIGH: return decode_runs<true>(row, w_.geometry.k, column, end, to);
             case QK_LAYOUT_ROW:
                 return decode_runs<false>(row, round_up(w_.geometry.k, 2), column, end, to);
             default: return decode_runs<false>(row, round_up(w_.geometry.k, 8), column, end, to);

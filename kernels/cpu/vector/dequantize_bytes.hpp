@@ -115,8 +115,8 @@ class ByteWriter {
 Status dequantize_bytes(const DequantizeArgs &args, const Launch &launch) {
     const Geometry &s = args.from.geometry;
     const int64_t row_bytes = s.k * args.to.format->bits / 8;
-    const bool stream = uintptr_t(args.to.data) % 64 == 0 && row_bytes % 64 == 0 &&
-                        s.n * row_bytes >= kStreamBytes;
+    const bool stream =
+        uintptr_t(args.to.data) % 64 == 0 && row_bytes % 64 == 0 && s.n * row_bytes >= kStreamBytes;
     parallel_ranges(launch.parallel, s.n, 1, [&](int64_t first, int64_t last) {
         ByteWriter writer(args, launch.device);
         for (int64_t row = first; row < last; ++row) writer.write(row, stream);

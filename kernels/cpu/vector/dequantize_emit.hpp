@@ -108,9 +108,8 @@ QK_NOINLINE void emit_chunks(ChunkRun run) {
         prefetch(run.ahead);
         run.ahead += 64;
         const Words words = load_words(run.chunk);
-        const auto table = [&](int i) QK_INLINE {
-            return Values::load(run.template slot<Values>(i));
-        };
+        const auto table = [&](int i)
+                               QK_INLINE { return Values::load(run.template slot<Values>(i)); };
         char *const to = run.to;
         Values::template emit_packed<0, stream>(words, table(0), to);
         Values::template emit_packed<1, stream>(words, table(1), to + kUnit);

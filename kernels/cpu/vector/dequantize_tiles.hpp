@@ -61,8 +61,8 @@ class TileWriter {
         const Geometry &s = w.geometry;
         const int64_t columns = awq_ ? 1 : 8, rows = awq_ ? 8 : 1;
         const int64_t stride = ceil_div(s.n, rows) * 4;
-        const char *const from = static_cast<const char *>(w.data) + column / columns * stride +
-                                 row / rows * 4;
+        const char *const from =
+            static_cast<const char *>(w.data) + column / columns * stride + row / rows * 4;
         const int64_t across = ceil_div(min64(last - row, rows_), rows * 16);
         const int64_t lines = ceil_div(min64(s.k - column, kTileColumns), columns);
         return {from, stride, across, row < last ? lines : 0};
@@ -140,8 +140,7 @@ class TileWriter {
                              slots_ + g * kBlockRows * 16 * writing_.bytes);
             }
             writing_.emit.block({tile_.row(r - first), RowTile::kBytes, rows, (end - column) / 32,
-                                 slots_, unit_, writing_.to(r, column), k * writing_.bytes,
-                                 ahead});
+                                 slots_, unit_, writing_.to(r, column), k * writing_.bytes, ahead});
         }
     }
 
@@ -160,8 +159,8 @@ class TileWriter {
     RowScales scales_;
     ZeroWords zeros_;
     const bool awq_;
-    const int64_t rows_;  // of a tile
-    bool whole_ = false;  // each 32 columns are of one group
+    const int64_t rows_;                                // of a tile
+    bool whole_ = false;                                // each 32 columns are of one group
     int64_t loaded_row_ = -1, group_ = -1, count_ = 0;  // the groups that are loaded
     int64_t first_next_ = 0;                            // columns of the first one
     uint8_t unit_[kUnits];

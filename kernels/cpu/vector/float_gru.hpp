@@ -90,9 +90,8 @@ Status run_product(const FloatProductArgs &a, const Launch &launch) {
     if (a.rows * a.count * a.outputs < kWorthThreads)
         product_range(a, 0, panels);
     else
-        parallel_ranges(launch.parallel, panels, kWidePanels, [&](int64_t first, int64_t last) {
-            product_range(a, first, last);
-        });
+        parallel_ranges(launch.parallel, panels, kWidePanels,
+                        [&](int64_t first, int64_t last) { product_range(a, first, last); });
     return QK_OK;
 }
 
@@ -123,9 +122,7 @@ inline FloatLanes within(FloatLanes x, float reach) {
     return x < -high ? -high : x;
 }
 
-inline FloatLanes sigmoid(FloatLanes x) {
-    return 1.0f / (1.0f + exponential(-within(x, 80.0f)));
-}
+inline FloatLanes sigmoid(FloatLanes x) { return 1.0f / (1.0f + exponential(-within(x, 80.0f))); }
 
 // Near 0 a polynomial, which keeps the relative error of small values.
 inline FloatLanes tangent(FloatLanes x) {
@@ -179,8 +176,7 @@ bool can_run_gates(const FloatGatesArgs &, const Device &device) {
 Status run_gates(const FloatGatesArgs &a, const Launch &launch) {
     const int64_t vectors = ceil_div(a.units, kFloatLanes);
     const auto body = [&](int64_t first, int64_t last) {
-        for (int64_t i = first; i < last; ++i)
-            gates_of(a, i / vectors, i % vectors * kFloatLanes);
+        for (int64_t i = first; i < last; ++i) gates_of(a, i / vectors, i % vectors * kFloatLanes);
     };
     // A unit's gates take as long as some 32 products.
     if (a.batch * a.units * 32 < kWorthThreads)

@@ -44,8 +44,7 @@ QK_INLINE inline Table weights_of(const Chunk &chunk, const Codes &codes, int64_
 // Rows go kRowsTogether at a time, step by step: their sums are independent, and a processor's
 // window is shorter than the chain of eight additions of one row.
 template <int kSteps, class Codes>
-QK_INLINE inline void add_rows(const Chunk &chunk, int first_row, const Codes &codes,
-                               Sums &sums) {
+QK_INLINE inline void add_rows(const Chunk &chunk, int first_row, const Codes &codes, Sums &sums) {
     Words words[kRowsTogether];
     Table table[kRowsTogether];
     QK_UNROLL
@@ -127,7 +126,10 @@ inline Panel panel_from(const Geometry &s, int64_t first) {
     const int64_t width = min64(min64(s.group_size, s.k) >= 128 ? 128 : s.group_size, kPanelGroups);
     const int64_t chunks = ceil_div(s.k, 128), last = min64(first + width, chunks);
     const int64_t column = first * 128, group = column / s.group_size;
-    return {first, last, min64(last, s.k / 128) - first, group,
+    return {first,
+            last,
+            min64(last, s.k / 128) - first,
+            group,
             ceil_div(min64(last * 128, s.k), s.group_size) - group,
             (group + 1) * s.group_size - column};
 }
@@ -162,8 +164,8 @@ class RowBlocks {
   private:
     void run_panel(int64_t row_block, const Panel &panel, Sums &sums) {
         const Geometry &s = args_.w.geometry;
-        const uint8_t *const codes = static_cast<const uint8_t *>(args_.w.data) +
-                                     (row_block * chunks_ + panel.first) * 512;
+        const uint8_t *const codes =
+            static_cast<const uint8_t *>(args_.w.data) + (row_block * chunks_ + panel.first) * 512;
         const char *const scales = scales_.load(row_block, panel.group, panel.groups);
         const char *const x = x_.panel(panel.first * 128);
         const uint8_t *zeros = nullptr;

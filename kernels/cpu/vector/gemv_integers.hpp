@@ -26,8 +26,8 @@ class RowsOfIntegers {
     QK_NOINLINE void run_panel(int64_t row_block, const Panel &panel, Sums &sums) {
         const Geometry &s = args_.w.geometry;
         Chunk chunk = {};
-        chunk.codes = static_cast<const uint8_t *>(args_.w.data) +
-                      (row_block * chunks_ + panel.first) * 512;
+        chunk.codes =
+            static_cast<const uint8_t *>(args_.w.data) + (row_block * chunks_ + panel.first) * 512;
         chunk.scales = scales_.load(row_block, panel.group, panel.groups);
         chunk.zeros = no_zeros_;
         if (args_.w.zero != nullptr) {
@@ -78,8 +78,8 @@ class FloatProducts {
 
   private:
     template <int step>
-    QK_INLINE static void add_steps(const Words &words, const Table &table,
-                                    const X &x, Lanes &high, Lanes &low) {
+    QK_INLINE static void add_steps(const Words &words, const Table &table, const X &x, Lanes &high,
+                                    Lanes &low) {
         if constexpr (step < 8) {
             const Lanes entry = look_up<step>(table, words);
             high = fma(entry, load_f32(x.high + 16 * step), high);

@@ -13,8 +13,7 @@ struct Round {
     QK_GRU_INLINE explicit Round(GruShift shift)
         : left(splat(shift.left)),
           half(splat(shift.right == 0 ? 0 : int32_t((1u << (shift.right - 1)) - 1))),
-          one(splat(shift.right != 0)),
-          right(splat(shift.right)) {}
+          one(splat(shift.right != 0)), right(splat(shift.right)) {}
     QK_GRU_INLINE Ints operator()(Ints x) const {
         x = shift_left(x, left);
         return shift_right(add(add(x, half), both(shift_right(x, right), one)), right);
@@ -39,9 +38,7 @@ template <>
 struct RoundProducts<true> {
     LongShift shift;
     QK_GRU_INLINE explicit RoundProducts(GruShift by) : shift(by.left, by.right) {}
-    QK_GRU_INLINE Ints operator()(Ints a, Ints b) const {
-        return shift(products(a, b));
-    }
+    QK_GRU_INLINE Ints operator()(Ints a, Ints b) const { return shift(products(a, b)); }
     QK_GRU_INLINE Ints operator()(Ints a, Ints b, Ints c, Ints d) const {
         return shift(add(products(a, b), products(c, d)));
     }
@@ -80,8 +77,8 @@ QK_GRU_INLINE inline Ints on_curve(const GruTable &table, const Direct &direct, 
     const Ints position = clamp(add(sum, splat(table.bias)), table.low, table.high);
     if (table.curve == GruCurve::kDirect)
         return add(direct.look_up(position), splat(table.output_min - zero));
-    const Ints value = table.curve == GruCurve::kUniform ? on_line(table, position)
-                                                         : on_knots(table, position);
+    const Ints value =
+        table.curve == GruCurve::kUniform ? on_line(table, position) : on_knots(table, position);
     return sub(clamp(value, table.output_min, table.output_max), splat(zero));
 }
 
@@ -106,12 +103,12 @@ __attribute__((noinline)) void run_gates(const gru::Cell &cell, const GruPack &p
     for (; rows-- > 0; ++row) {
         for (int64_t j = 0; j < units; j += kGruUnits) {
             const int32_t *const ih = row->ih + j, *const hh = row->hh + j;
-            const Ints r = on_curve(pack.reset, reset, add(load(ih + units), load(hh + units)),
-                                    cell.r_zero);
+            const Ints r =
+                on_curve(pack.reset, reset, add(load(ih + units), load(hh + units)), cell.r_zero);
             const Ints u = on_curve(pack.update, update, add(load(ih), load(hh)), cell.u_zero);
             const Ints hidden = reset_round(r, load(hh + 2 * units));
-            const Ints n = on_curve(pack.candidate, candidate, add(load(ih + 2 * units), hidden),
-                                    cell.n_zero);
+            const Ints n =
+                on_curve(pack.candidate, candidate, add(load(ih + 2 * units), hidden), cell.n_zero);
             const Ints next = u_round(u, load(row->h + j), sub(one, u), n_round(n));
             const Ints h = clamp(next, cell.h_min - cell.h_zero, cell.h_max - cell.h_zero);
             store(row->h + j, h);

@@ -13,12 +13,8 @@ namespace {
 class GruPart {
   public:
     GruPart(const GruArgs &args, int64_t first, int64_t last)
-        : args_(args),
-          cell_(*args.cell),
-          pack_(*static_cast<const GruPack *>(args.packed)),
-          room_(gru_room(cell_, args.batch)),
-          first_(first),
-          last_(last) {}
+        : args_(args), cell_(*args.cell), pack_(*static_cast<const GruPack *>(args.packed)),
+          room_(gru_room(cell_, args.batch)), first_(first), last_(last) {}
 
     void run() {
         for (int64_t s = first_; s < last_; ++s) read_state(s);
@@ -38,8 +34,8 @@ class GruPart {
 
   private:
     char *room(int64_t sequence) const {
-        char *const rooms = static_cast<char *>(args_.scratch) +
-                            args_.batch * gru_scratch_bytes(cell_);
+        char *const rooms =
+            static_cast<char *>(args_.scratch) + args_.batch * gru_scratch_bytes(cell_);
         return rooms + sequence * room_.bytes;
     }
     int32_t *h(int64_t s) const { return reinterpret_cast<int32_t *>(room(s) + room_.h_at); }
@@ -74,8 +70,7 @@ class GruPart {
     }
 
     void write_state(int64_t s) {
-        write_codes(h(s),
-                    static_cast<char *>(args_.h) + s * cell_.hidden_size * cell_.h_bytes);
+        write_codes(h(s), static_cast<char *>(args_.h) + s * cell_.hidden_size * cell_.h_bytes);
     }
 
     uint8_t *read_x(int64_t s, int64_t t, int64_t i) {
@@ -87,15 +82,13 @@ class GruPart {
         const float factor = gru::power_of_two(cell_.x_scale);
         for (int64_t k = 0; k < c; k += kGruUnits) {
             const int64_t count = min64(kGruUnits, c - k);
-            const Ints code =
-                is_real ? add(to_integers(from + k * 4, count, factor,
-                                          float(cell_.x_min - cell_.x_zero),
-                                          float(cell_.x_max - cell_.x_zero)),
-                              splat(cell_.x_zero))
-                        : clamp(load_codes(from + k * bytes, cell_.x_bytes, count), cell_.x_min,
-                                cell_.x_max);
-            store_for(pack_.x, to, room_.x_stride / 2, k, code,
-                      planes_for(pack_.x, cell_.x_bytes));
+            const Ints code = is_real ? add(to_integers(from + k * 4, count, factor,
+                                                        float(cell_.x_min - cell_.x_zero),
+                                                        float(cell_.x_max - cell_.x_zero)),
+                                            splat(cell_.x_zero))
+                                      : clamp(load_codes(from + k * bytes, cell_.x_bytes, count),
+                                              cell_.x_min, cell_.x_max);
+            store_for(pack_.x, to, room_.x_stride / 2, k, code, planes_for(pack_.x, cell_.x_bytes));
         }
         return to;
     }
@@ -170,16 +163,15 @@ class GruPart {
 };
 
 bool can_run_gru(const GruArgs &args, const Device &device) {
-    return has(device, kGruFeatures) && args.packed != nullptr &&
-           args.gates == nullptr && args.clipped == nullptr;
+    return has(device, kGruFeatures) && args.packed != nullptr && args.gates == nullptr &&
+           args.clipped == nullptr;
 }
 
 Status run_gru(const GruArgs &args, const Launch &launch) {
     const int64_t threads = launch.parallel.concurrency < 1 ? 1 : launch.parallel.concurrency;
     const int64_t share = ceil_div(args.batch, threads);
-    parallel_ranges(launch.parallel, args.batch, share, [&](int64_t first, int64_t last) {
-        GruPart(args, first, last).run();
-    });
+    parallel_ranges(launch.parallel, args.batch, share,
+                    [&](int64_t first, int64_t last) { GruPart(args, first, last).run(); });
     return QK_OK;
 }
 

@@ -44,8 +44,8 @@ __attribute__((noinline)) void run_word_rows(const GruRows &rows, int64_t blocks
         const int8_t *const weights = rows.weights + block * rows.groups * group_bytes;
         for (int64_t first = 0; first < rows.groups; first += kWordGroups) {
             for (int64_t row = 0; row < count; ++row)
-                codes[row] = tasks[row >> last_plane].codes + (row & last_plane) * plane_stride +
-                             4 * first;
+                codes[row] =
+                    tasks[row >> last_plane].codes + (row & last_plane) * plane_stride + 4 * first;
             dot_tile<true>(count, weights + first * group_bytes,
                            min64(kWordGroups, rows.groups - first), codes, sums);
             for (int64_t task = 0; task < count >> last_plane; ++task) {

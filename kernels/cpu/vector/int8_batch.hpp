@@ -17,8 +17,10 @@ class Int8Batch {
   public:
     Int8Batch(const LinearArgs &args, const Device &device, const XTile *x)
         : args_(args), x_(x), chunks_(chunk_count(args.w.geometry)),
-          groups_(groups_of_chunk(args.w.geometry)), kernel_(args.w),
-          scales_{{args.w, device}, {args.w, device}, {args.w, device}, {args.w, device}} {
+          groups_(groups_of_chunk(args.w.geometry)), kernel_(args.w), scales_{{args.w, device},
+                                                                              {args.w, device},
+                                                                              {args.w, device},
+                                                                              {args.w, device}} {
         memset(factors_, 0, sizeof(factors_));
     }
 
@@ -47,8 +49,8 @@ class Int8Batch {
             const uint8_t *codes[kTaskBlocks];  // blocks past the last repeat it
             for (int64_t i = 0; i < kTaskBlocks; ++i) {
                 const int64_t block = first_block_ + min64(i, blocks_ - 1);
-                codes[i] = static_cast<const uint8_t *>(args_.w.data) +
-                           (block * chunks_ + chunk) * 512;
+                codes[i] =
+                    static_cast<const uint8_t *>(args_.w.data) + (block * chunks_ + chunk) * 512;
             }
             kernel_.decode(codes);
             const int64_t group = chunk * 128 / s.group_size;

@@ -18,9 +18,9 @@ namespace {
 
 #define QK_UNROLL_ALL _Pragma("GCC unroll 16")
 
-constexpr int64_t kBatch = 96;                     // rows of x, at most
-constexpr int64_t kStrip = 256;                    // rows of w, at most
-constexpr int64_t kStride = kSliverColumns + 16;   // no two rows of x at the same place of a page
+constexpr int64_t kBatch = 96;                    // rows of x, at most
+constexpr int64_t kStrip = 256;                   // rows of w, at most
+constexpr int64_t kStride = kSliverColumns + 16;  // no two rows of x at the same place of a page
 
 // w [column][row], x [row][kStride columns], totals [row of x][kStrip rows of w].
 template <int kCount>
@@ -71,8 +71,8 @@ inline void add_tile_of(int64_t count, const float *w, const float *x, int64_t c
         case 3: return add_tile<3>(w, x, columns, totals);
         case 4: return add_tile<4>(w, x, columns, totals);
         case 6: return add_tile<6>(w, x, columns, totals);
-        case 8: return add_tile<kTileBatch < 8 ? 1 : 8>(w, x, columns, totals);
-        default: return add_tile<kTileBatch < 12 ? 1 : 12>(w, x, columns, totals);
+        case 8: return add_tile < kTileBatch < 8 ? 1 : 8 > (w, x, columns, totals);
+        default: return add_tile < kTileBatch < 12 ? 1 : 12 > (w, x, columns, totals);
     }
 }
 

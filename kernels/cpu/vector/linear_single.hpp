@@ -28,9 +28,9 @@ class SingleRow {
         const int64_t size = args_.w.geometry.group_size, group = column / size;
         const int64_t end = min64(column + kColumns, args_.w.geometry.k);
         const int64_t groups = ceil_div(end, size) - group;
-        return {row, column, end,
-                packed_ ? scales_.load(row / 8, group, groups)
-                        : any_scales_.load(row, group, groups)};
+        return {
+            row, column, end,
+            packed_ ? scales_.load(row / 8, group, groups) : any_scales_.load(row, group, groups)};
     }
 
     QK_NOINLINE void store(int64_t first, const Lanes *sums) const {

@@ -5,8 +5,8 @@
 namespace qk::cpu {
 namespace {
 
-inline void look_up_wide(const NestedCode &code, const uint8_t *from, int64_t count,
-                         float scale, float *to) {
+inline void look_up_wide(const NestedCode &code, const uint8_t *from, int64_t count, float scale,
+                         float *to) {
     const WideTable table(code.value);
     int64_t i = 0;
     for (; i + 16 <= count; i += 16) {

@@ -48,8 +48,11 @@ class ScalePanel {
         load_nested_code(w.scale.code, &nested_);
         const int64_t size = w.scale.second_group;
         const bool power = (size & (size - 1)) == 0;
-        second_ = {w.scale.second, (w.geometry.group_count - 1) / size, size,
-                   power ? int32_t(__builtin_ctzll(uint64_t(size))) : -1, 0,
+        second_ = {w.scale.second,
+                   (w.geometry.group_count - 1) / size,
+                   size,
+                   power ? int32_t(__builtin_ctzll(uint64_t(size))) : -1,
+                   0,
                    w.geometry.groups_per_row};
         bias_ = load_as<float>(w.scale.bias, 0);
     }
@@ -112,8 +115,8 @@ class TableCodes {
     explicit TableCodes(const Weight &w) {
         float entries[16];
         for (int code = 0; code < 16; ++code) {
-            entries[code] = w.format->kind == FormatKind::kTable ? w.format->value(code)
-                                                                 : float(code - 8);
+            entries[code] =
+                w.format->kind == FormatKind::kTable ? w.format->value(code) : float(code - 8);
         }
         table_ = load_table(entries);
     }

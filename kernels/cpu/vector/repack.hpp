@@ -149,8 +149,8 @@ inline bool has_tiles(const Weight &w) {
 }
 
 bool can_run_repack(const RepackArgs &args, const Device &device) {
-    return has(device, kLanesFeature) && args.from.layout->bits == 4 &&
-           !args.from.geometry.flat && has_tiles(args.from) && has_tiles(args.to);
+    return has(device, kLanesFeature) && args.from.layout->bits == 4 && !args.from.geometry.flat &&
+           has_tiles(args.from) && has_tiles(args.to);
 }
 
 }  // namespace

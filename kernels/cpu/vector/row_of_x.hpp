@@ -29,9 +29,8 @@ class RowOfX {
 };
 
 inline bool sums_integers(const LinearArgs &args) {
-    return sums_integers(args, [&](int64_t column, int64_t count, float *x) QK_INLINE {
-        widen_x(args.x, column, count, x);
-    });
+    return sums_integers(args, [&](int64_t column, int64_t count, float *x)
+                                   QK_INLINE { widen_x(args.x, column, count, x); });
 }
 
 // The row of x as integers, in blocks of the form that a kernel multiplies: Block::place(q) takes

@@ -119,17 +119,15 @@ class SliverDecoder {
     QK_NOINLINE void decode_words_of_columns(int64_t row, int64_t rows, int64_t column, int64_t end,
                                              float *to) const {
         const int64_t pitch = w_.geometry.n * 4;
-        const uint8_t *from =
-            static_cast<const uint8_t *>(w_.data) + column / 8 * pitch + row * 4;
+        const uint8_t *from = static_cast<const uint8_t *>(w_.data) + column / 8 * pitch + row * 4;
         const Table table = entries_;  // a copy that nothing points to
         for (int64_t c = 0; c < end - column; c += 8, from += pitch) {
             uint8_t some[64] = {};
             prefetch(from + kSliverColumns / 8 * pitch);
             if (rows < 16) memcpy(some, from, size_t(rows) * 4);
             const Words words = load_words(rows < 16 ? some : from);
-            const auto put = [&]<int step>() QK_INLINE {
-                put_column<step>(table, words, c + step, to);
-            };
+            const auto put = [&]<int step>()
+                                 QK_INLINE { put_column<step>(table, words, c + step, to); };
             for_each_step(put);
         }
     }

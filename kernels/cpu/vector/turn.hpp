@@ -9,8 +9,8 @@ namespace {
 typedef uint32_t Quad __attribute__((vector_size(16)));
 
 // to[i * to_stride][j] = from[j * from_stride][i], strides in bytes.
-inline __attribute__((always_inline)) void turn_4x4(const void *from, int64_t from_stride,
-                                                    void *to, int64_t to_stride) {
+inline __attribute__((always_inline)) void turn_4x4(const void *from, int64_t from_stride, void *to,
+                                                    int64_t to_stride) {
     const char *const in = static_cast<const char *>(from);
     char *const out = static_cast<char *>(to);
     Quad a, b, c, d;

@@ -16,9 +16,7 @@ inline Bits load_bits(const void *from) {
     return _mm256_loadu_si256(static_cast<const __m256i *>(from));
 }
 inline void store_wide(float *to, Floats a) { _mm256_storeu_ps(to, a); }
-inline void store_bits(void *to, Bits a) {
-    _mm256_storeu_si256(static_cast<__m256i *>(to), a);
-}
+inline void store_bits(void *to, Bits a) { _mm256_storeu_si256(static_cast<__m256i *>(to), a); }
 
 inline Floats subtract(Floats a, Floats b) { return _mm256_sub_ps(a, b); }
 inline Floats multiply(Floats a, Floats b) { return _mm256_mul_ps(a, b); }
@@ -101,8 +99,7 @@ class NumberEntries {
     explicit NumberEntries(const float *) {}
     template <int step>
     Floats entry(Bits words) const {
-        return numbers(_mm256_and_si256(_mm256_srli_epi32(words, 4 * step),
-                                        _mm256_set1_epi32(15)));
+        return numbers(_mm256_and_si256(_mm256_srli_epi32(words, 4 * step), _mm256_set1_epi32(15)));
     }
 };
 

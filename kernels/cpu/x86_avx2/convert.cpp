@@ -7,7 +7,7 @@
 namespace qk::cpu {
 
 const Kernel<DequantizeArgs> kDequantizeAvx2 = {"avx2", can_run_dequantize, nullptr,
-                                              run_dequantize};
+                                                run_dequantize};
 const Kernel<RepackArgs> kRepackAvx2 = {"avx2", can_run_repack, nullptr, run_repack};
 
 }  // namespace qk::cpu

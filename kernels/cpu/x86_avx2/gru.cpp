@@ -77,8 +77,7 @@ __attribute__((noinline)) void dot_words(const int8_t *weights, int64_t groups,
         }
     }
     for (int row = 0; row < rows; ++row)
-        for (int part = 0; part < 6; ++part)
-            store_256(&sums[row][0][0] + 8 * part, acc[row][part]);
+        for (int part = 0; part < 6; ++part) store_256(&sums[row][0][0] + 8 * part, acc[row][part]);
 }
 
 }  // namespace

@@ -49,8 +49,8 @@ inline Ints not_below(Ints a, Ints b) {
 }
 inline Ints load_bytes(const uint8_t *from) {
     Ints r;
-    QK_HALVES r.v[q] = _mm256_cvtepu8_epi32(
-        _mm_loadl_epi64(reinterpret_cast<const __m128i *>(from + 8 * q)));
+    QK_HALVES r.v[q] =
+        _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(from + 8 * q)));
     return r;
 }
 
@@ -77,8 +77,7 @@ struct LongShift {  // rounding half to even; the result fits 32 bits
     LongShift(int32_t to_left, int32_t to_right)
         : half(_mm256_set1_epi64x(to_right == 0 ? 0 : (int64_t{1} << (to_right - 1)) - 1)),
           one(_mm256_set1_epi64x(to_right != 0)),
-          sign(_mm256_set1_epi64x(int64_t{1} << (63 - to_right))),
-          left(_mm_cvtsi32_si128(to_left)),
+          sign(_mm256_set1_epi64x(int64_t{1} << (63 - to_right))), left(_mm_cvtsi32_si128(to_left)),
           right(_mm_cvtsi32_si128(to_right)) {}
     // AVX2 has no arithmetic shift of 64 bits.
     __m256i shift_down(__m256i x) const {
@@ -92,8 +91,8 @@ struct LongShift {  // rounding half to even; the result fits 32 bits
     }
     Ints operator()(Longs x) const {
         Ints r;
-        QK_HALVES r.v[q] = _mm256_blend_epi32(
-            shift(x.even[q]), _mm256_slli_epi64(shift(x.odd[q]), 32), 0xaa);
+        QK_HALVES r.v[q] =
+            _mm256_blend_epi32(shift(x.even[q]), _mm256_slli_epi64(shift(x.odd[q]), 32), 0xaa);
         return r;
     }
 };
@@ -135,8 +134,8 @@ struct DirectTable {
     explicit DirectTable(const uint8_t *from) : bytes(reinterpret_cast<const int *>(from)) {}
     Ints look_up(Ints index) const {
         Ints r;
-        QK_HALVES r.v[q] = _mm256_and_si256(_mm256_i32gather_epi32(bytes, index.v[q], 1),
-                                            _mm256_set1_epi32(255));
+        QK_HALVES r.v[q] =
+            _mm256_and_si256(_mm256_i32gather_epi32(bytes, index.v[q], 1), _mm256_set1_epi32(255));
         return r;
     }
 };
@@ -155,8 +154,8 @@ inline Ints load_codes(const char *from, int32_t bytes, int64_t count) {
     }
     Ints r;
     QK_HALVES {
-        r.v[q] = bytes == 1 ? _mm256_cvtepi8_epi32(_mm_loadl_epi64(
-                                  reinterpret_cast<const __m128i *>(from + 8 * q)))
+        r.v[q] = bytes == 1 ? _mm256_cvtepi8_epi32(
+                                  _mm_loadl_epi64(reinterpret_cast<const __m128i *>(from + 8 * q)))
                             : _mm256_cvtepi16_epi32(_mm_loadu_si128(
                                   reinterpret_cast<const __m128i *>(from + 16 * q)));
     }
@@ -173,8 +172,8 @@ inline void store_codes(char *to, int32_t bytes, int64_t count, Ints a) {
     alignas(32) char some[32];
     const __m256i words = narrow(a);
     if (bytes == 1) {
-        const __m128i packed = _mm_packs_epi16(_mm256_castsi256_si128(words),
-                                               _mm256_extracti128_si256(words, 1));
+        const __m128i packed =
+            _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
         _mm_store_si128(reinterpret_cast<__m128i *>(some), packed);
     } else {
         store_256(some, words);
@@ -193,16 +192,15 @@ inline Ints to_integers(const char *from, int64_t count, float factor, float low
         __m256 x = _mm256_mul_ps(_mm256_load_ps(some + 8 * q), _mm256_set1_ps(factor));
         x = _mm256_and_ps(x, _mm256_cmp_ps(x, x, _CMP_ORD_Q));  // NaN to 0
         x = _mm256_min_ps(_mm256_max_ps(x, _mm256_set1_ps(low)), _mm256_set1_ps(high));
-        const __m256 whole =
-            _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+        const __m256 whole = _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
         r.v[q] = _mm256_cvttps_epi32(whole);
     }
     return r;
 }
 inline void store_reals(char *to, int64_t count, Ints a, float factor) {
     alignas(32) float some[16];
-    QK_HALVES _mm256_store_ps(some + 8 * q, _mm256_mul_ps(_mm256_cvtepi32_ps(a.v[q]),
-                                                         _mm256_set1_ps(factor)));
+    QK_HALVES _mm256_store_ps(some + 8 * q,
+                              _mm256_mul_ps(_mm256_cvtepi32_ps(a.v[q]), _mm256_set1_ps(factor)));
     memcpy(to, some, size_t(count) * 4);
 }
 

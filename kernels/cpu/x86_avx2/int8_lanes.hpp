@@ -92,8 +92,7 @@ inline __m256i add_neighbours(__m256i a, __m256i b) {
 }
 // The sum of a's halves, then of b's.
 inline __m256i add_halves(__m256i a, __m256i b) {
-    return _mm256_add_epi32(_mm256_blend_epi32(a, b, 0xf0),
-                            _mm256_permute2x128_si256(a, b, 0x21));
+    return _mm256_add_epi32(_mm256_blend_epi32(a, b, 0xf0), _mm256_permute2x128_si256(a, b, 0x21));
 }
 
 template <class Row>
@@ -142,8 +141,7 @@ QK_INT8_INLINE inline void fold_rows_4(const Row &row, Sums8 *to, int stride) {
         const __m256i ab = _mm256_unpacklo_epi32(a, b), ab_high = _mm256_unpackhi_epi32(a, b);
         const __m256i cd = _mm256_unpacklo_epi32(c, d), cd_high = _mm256_unpackhi_epi32(c, d);
         return {{_mm256_unpacklo_epi64(ab, cd), _mm256_unpackhi_epi64(ab, cd),
-                 _mm256_unpacklo_epi64(ab_high, cd_high),
-                 _mm256_unpackhi_epi64(ab_high, cd_high)}};
+                 _mm256_unpacklo_epi64(ab_high, cd_high), _mm256_unpackhi_epi64(ab_high, cd_high)}};
     };
     const Quads low = four(0), high = four(4);
     for (int b = 0; b < 4; ++b) to[b * stride].v = add_halves(low.v[b], high.v[b]);
@@ -168,8 +166,8 @@ struct EntryBytes {
         for (int code = 0; code < 16; ++code) {
             bytes[code] = int8_t((entries.value[code] >> shift) + offset);
         }
-        table = _mm256_broadcastsi128_si256(
-            _mm_loadu_si128(reinterpret_cast<const __m128i *>(bytes)));
+        table =
+            _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i *>(bytes)));
     }
 };
 
@@ -241,8 +239,7 @@ class ChunkDots {
             prefetch(codes + 8192);
             const Bytes words = turn_bytes<kBlocks>({load_words(codes), load_words(codes + 32)});
             Products p;
-            _Pragma("GCC unroll 2")
-            for (int half = 0; half < 2; ++half) {
+            _Pragma("GCC unroll 2") for (int half = 0; half < 2; ++half) {
                 const __m256i high = _mm256_srli_epi16(words.half[half], 4);
                 p.low[half] = multiply<0>(nibbles(words.half[half]), half);
                 p.high[half] = multiply<1>(nibbles(high), half);

@@ -30,8 +30,7 @@ struct XTile {
 class TileKernel {
   public:
     explicit TileKernel(const Weight &w)
-        : zeros_(w.zero != nullptr),
-          entries_(Int8Entries(w), w.format->kind == FormatKind::kTable),
+        : zeros_(w.zero != nullptr), entries_(Int8Entries(w), w.format->kind == FormatKind::kTable),
           shift_(_mm_cvtsi32_si128(entries_.shift)), steps_(entries_.small ? 32 : 64) {}
 
     void decode(const uint8_t *const (&codes)[4]) {
@@ -129,8 +128,8 @@ class TileKernel {
                 }
                 const __m256 scale = _mm256_load_ps(factors.scale + 8 * (v + i));
                 const __m256 factor = _mm256_mul_ps(x_scale, scale);
-                _mm256_store_ps(to, _mm256_fmadd_ps(_mm256_cvtepi32_ps(whole), factor,
-                                                    _mm256_load_ps(to)));
+                _mm256_store_ps(
+                    to, _mm256_fmadd_ps(_mm256_cvtepi32_ps(whole), factor, _mm256_load_ps(to)));
             }
         }
     }

@@ -23,8 +23,7 @@ class IntegerRows {
   public:
     IntegerRows(const LinearArgs &args, const Device &device)
         : args_(args), x_(args.x), scales_(args.w, device),
-          chunks_(ceil_div(args.w.geometry.k, kBlock)),
-          first_(panel_from(args.w.geometry, 0)) {}
+          chunks_(ceil_div(args.w.geometry.k, kBlock)), first_(panel_from(args.w.geometry, 0)) {}
 
     void run(int64_t row_block) {
         sum_panels(args_, first_, row_block, [&](const Panel &panel, Sums &sums) QK_INLINE {
@@ -42,8 +41,8 @@ class IntegerRows {
     QK_NOINLINE void run_panel(int64_t row_block, const Panel &panel, Sums &total) {
         const Geometry &s = args_.w.geometry;
         const char *scales = scales_.load(row_block, panel.group, panel.groups);
-        const uint8_t *codes = static_cast<const uint8_t *>(args_.w.data) +
-                               (row_block * chunks_ + panel.first) * 512;
+        const uint8_t *codes =
+            static_cast<const uint8_t *>(args_.w.data) + (row_block * chunks_ + panel.first) * 512;
         const uint8_t *zeros = nullptr;
         if (args_.w.zero != nullptr) {
             zeros = static_cast<const uint8_t *>(args_.w.zero) +
@@ -56,8 +55,7 @@ class IntegerRows {
             Factors factors;
             const __m256 scale = _mm256_loadu_ps(reinterpret_cast<const float *>(scales));
             _mm256_store_ps(factors.scale, _mm256_mul_ps(scale, _mm256_set1_ps(x->unit)));
-            split_zeros(zeros != nullptr ? load_as<uint32_t>(zeros, 0) : 0x88888888u,
-                        factors.zero);
+            split_zeros(zeros != nullptr ? load_as<uint32_t>(zeros, 0) : 0x88888888u, factors.zero);
             add_chunk_of(codes, *x, factors, sums);
             left -= kBlock;
             if (left > 0) continue;
@@ -115,8 +113,7 @@ class IntegerRows {
                                              _mm256_madd_epi16(middle, _mm256_set1_epi16(256)));
         const __m256i high = _mm256_madd_epi16(last, _mm256_set1_epi16(1));
         const __m256i all = _mm256_add_epi32(low, _mm256_slli_epi32(high, 16));
-        const __m256i dot =
-            _mm256_sub_epi32(all, _mm256_mullo_epi32(zero, load(x.sum + 8 * half)));
+        const __m256i dot = _mm256_sub_epi32(all, _mm256_mullo_epi32(zero, load(x.sum + 8 * half)));
         return _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), factor, sum);
     }
 

@@ -12,7 +12,6 @@ namespace qk::cpu {
 
 const Kernel<LinearArgs> kLinearGemvAvx2 = {"avx2 gemv", can_run_gemv, nullptr, run_gemv};
 const Kernel<LinearArgs> kLinearBatchAvx2 = {"avx2 batch", can_run_batch, nullptr, run_batch};
-const Kernel<LinearArgs> kLinearSingleAvx2 = {"avx2 single", can_run_single, nullptr,
-                                            run_single};
+const Kernel<LinearArgs> kLinearSingleAvx2 = {"avx2 single", can_run_single, nullptr, run_single};
 
 }  // namespace qk::cpu

@@ -160,8 +160,8 @@ class Rows {
 
     // A panel's scales as [row][lane mod 2]; past the last group lie none.
     void pair_scales(const char *scales, int64_t chunks, int64_t groups) {
-        const __m512i order = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7,
-                                                23);
+        const __m512i order =
+            _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
         const auto load = [&](int64_t group) {
             const __m256 eight = group < groups ? scale8(scales, group) : _mm256_setzero_ps();
             return _mm512_castps256_ps512(eight);
@@ -192,9 +192,8 @@ class Rows {
             part[3] = multiply<3>(words, x3, kParts == 4 ? zero : part[2]);
             if (kParts == 1) {
                 const __m512 sum = _mm512_add_ps(part[1], part[3]);
-                const __m512 factor =
-                    kBlocks == 1 ? _mm512_set1_ps(load_as<float>(scale, row))
-                                 : pair(pairs[0] + 2 * row);
+                const __m512 factor = kBlocks == 1 ? _mm512_set1_ps(load_as<float>(scale, row))
+                                                   : pair(pairs[0] + 2 * row);
                 acc[row] = _mm512_fmadd_ps(sum, factor, acc[row]);
                 continue;
             }
@@ -212,8 +211,8 @@ class Rows {
         return _mm512_shuffle_epi8(words, _mm512_broadcast_i32x4(order));
     }
     static __m512 pair(const float *from) {
-        return _mm512_castpd_ps(_mm512_broadcastsd_pd(_mm_load_sd(
-            reinterpret_cast<const double *>(from))));
+        return _mm512_castpd_ps(
+            _mm512_broadcastsd_pd(_mm_load_sd(reinterpret_cast<const double *>(from))));
     }
     // The permute ignores the index's bits above 5, and the table repeats after 16.
     template <int step>

@@ -40,9 +40,9 @@ inline void put_f16(Lanes a, Lanes b, char *to, bool stream) {
     put_halves(_mm512_inserti64x4(low, _mm512_cvtps_ph(b.v, nearest), 1), to, stream);
 }
 inline void put_bf16(Lanes a, Lanes b, char *to, bool stream) {
-    const __m512i odd = _mm512_set_epi16(63, 61, 59, 57, 55, 53, 51, 49, 47, 45, 43, 41, 39, 37, 35,
-                                         33, 31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3,
-                                         1);
+    const __m512i odd =
+        _mm512_set_epi16(63, 61, 59, 57, 55, 53, 51, 49, 47, 45, 43, 41, 39, 37, 35, 33, 31, 29, 27,
+                         25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
     put_halves(_mm512_permutex2var_epi16(round_bf16(a.v), odd, round_bf16(b.v)), to, stream);
 }
 
@@ -59,8 +59,8 @@ template <bool high_first, bool stream>
 inline void emit_floats(const uint8_t *codes, const Table &table, char *to) {
     const __m512i pick = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
     const __m512i low = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28);
-    const __m512i high = _mm512_setr_epi32(4, 0, 12, 8, 20, 16, 28, 24, 4, 0, 12, 8, 20, 16, 28,
-                                           24);
+    const __m512i high =
+        _mm512_setr_epi32(4, 0, 12, 8, 20, 16, 28, 24, 4, 0, 12, 8, 20, 16, 28, 24);
     const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i *>(codes));
     const __m512i words = _mm512_permutexvar_epi32(pick, _mm512_castsi128_si512(bytes));
     const __m512i index = _mm512_srlv_epi32(words, high_first ? high : low);
@@ -94,13 +94,13 @@ inline void emit_halves(const uint8_t *codes, const HalfTable &table, char *to) 
 // Nibbles `step` and `step` + 1 of 16 words, `step` even -> 32 halves.
 template <int step, bool stream>
 inline void emit_step_halves(const Words &words, const HalfTable &table, char *to) {
-    const __m512i even = _mm512_set_epi16(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0,
-                                          30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2,
-                                          0);
+    const __m512i even =
+        _mm512_set_epi16(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0, 30, 28, 26, 24,
+                         22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
     const __m512i pick = step < 4 ? even : _mm512_add_epi16(even, _mm512_set1_epi16(1));
     constexpr short first = step % 4 * 4;
-    const __m512i shift = _mm512_inserti64x4(_mm512_set1_epi16(first),
-                                             _mm256_set1_epi16(first + 4), 1);
+    const __m512i shift =
+        _mm512_inserti64x4(_mm512_set1_epi16(first), _mm256_set1_epi16(first + 4), 1);
     const __m512i index = _mm512_srlv_epi16(_mm512_permutexvar_epi16(pick, words.v), shift);
     put<stream>(to, _mm512_permutexvar_epi16(index, table.v));
 }

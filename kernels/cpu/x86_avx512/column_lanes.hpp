@@ -8,7 +8,7 @@ namespace qk::cpu {
 namespace {
 
 constexpr uint32_t kColumnsFeature = kAvx512Vnni;
-constexpr int64_t kWide = 16;                  // dwords
+constexpr int64_t kWide = 16;  // dwords
 using Floats = __m512;
 using Bits = __m512i;
 
@@ -100,10 +100,10 @@ using NumberEntries = TableEntries;
 
 // A zero, and a lane's sum of x, as they are multiplied: 16-bit halves, 2048 * upper + lower.
 inline Bits minus_zero(Bits zero) {
-    const Bits table = _mm512_setr_epi32(
-        0, 0xf800ffff, 0xf000fffe, 0xe800fffd, 0xe000fffc, 0xd800fffb, 0xd000fffa, 0xc800fff9,
-        0xc000fff8, 0xb800fff7, 0xb000fff6, 0xa800fff5, 0xa000fff4, 0x9800fff3, 0x9000fff2,
-        0x8800fff1);
+    const Bits table =
+        _mm512_setr_epi32(0, 0xf800ffff, 0xf000fffe, 0xe800fffd, 0xe000fffc, 0xd800fffb, 0xd000fffa,
+                          0xc800fff9, 0xc000fff8, 0xb800fff7, 0xb000fff6, 0xa800fff5, 0xa000fff4,
+                          0x9800fff3, 0x9000fff2, 0x8800fff1);
     return _mm512_permutexvar_epi32(zero, table);
 }
 inline uint32_t sum_operand(uint32_t sum) {
@@ -113,7 +113,7 @@ inline uint32_t sum_operand(uint32_t sum) {
 
 // (code - zero) * integer of x, summed over the 8 columns of each dword.
 inline Floats dot_integers(Bits even, Bits odd, const Bits (&x)[7], Bits zero) {
-    const auto take_zeros = [&](Bits &least) __attribute__((always_inline)) {
+    const auto take_zeros = [&](Bits & least) __attribute__((always_inline)) {
         asm("vpdpwssd %2, %1, %0" : "+v"(least) : "v"(zero), "v"(x[6]));
     };
     return numbers(dot_three_bytes(even, odd, x, x + 3, take_zeros));

@@ -25,7 +25,7 @@ inline LookUpHalves halves_looker(const Device &device) {
 namespace qk::cpu {
 
 const Kernel<DequantizeArgs> kDequantizeAvx512 = {"avx512", can_run_dequantize, nullptr,
-                                              run_dequantize};
+                                                  run_dequantize};
 const Kernel<RepackArgs> kRepackAvx512 = {"avx512", can_run_repack, nullptr, run_repack};
 
 }  // namespace qk::cpu

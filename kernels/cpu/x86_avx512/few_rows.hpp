@@ -80,8 +80,8 @@ class FewRows {
             const uint8_t *codes[2];  // blocks past the last repeat it
             for (int64_t i = 0; i < 2; ++i) {
                 const int64_t block = first_block_ + min64(2 * v + i, blocks_ - 1);
-                codes[i] = static_cast<const uint8_t *>(args_.w.data) +
-                           (block * chunks + chunk) * 512;
+                codes[i] =
+                    static_cast<const uint8_t *>(args_.w.data) + (block * chunks + chunk) * 512;
             }
             turn(codes[0], codes[1], v);
         }

@@ -30,9 +30,8 @@ QK_GRU_INLINE inline void dot_groups(const int8_t *weights, int64_t groups,
             const __m512i x = _mm512_set1_epi32(four);
 #pragma GCC unroll 3
             for (int gate = 0; gate < 3; ++gate)
-                to[row * 3 + gate] =
-                    words ? _mm512_dpwssd_epi32(to[row * 3 + gate], x, w[gate])
-                          : _mm512_dpbusd_epi32(to[row * 3 + gate], x, w[gate]);
+                to[row * 3 + gate] = words ? _mm512_dpwssd_epi32(to[row * 3 + gate], x, w[gate])
+                                           : _mm512_dpbusd_epi32(to[row * 3 + gate], x, w[gate]);
         }
     };
     int64_t group = 0;

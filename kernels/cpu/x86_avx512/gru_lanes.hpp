@@ -51,16 +51,15 @@ struct LongShift {  // rounding half to even; the result fits 32 bits
     LongShift(int32_t to_left, int32_t to_right)
         : left(_mm512_set1_epi64(to_left)),
           half(_mm512_set1_epi64(to_right == 0 ? 0 : (int64_t{1} << (to_right - 1)) - 1)),
-          one(_mm512_set1_epi64(to_right != 0)),
-          right(_mm512_set1_epi64(to_right)) {}
+          one(_mm512_set1_epi64(to_right != 0)), right(_mm512_set1_epi64(to_right)) {}
     __m512i shift(__m512i x) const {
         x = _mm512_sllv_epi64(x, left);
         const __m512i odd = _mm512_and_si512(_mm512_srav_epi64(x, right), one);
         return _mm512_srav_epi64(_mm512_add_epi64(_mm512_add_epi64(x, half), odd), right);
     }
     Ints operator()(Longs x) const {
-        return {_mm512_mask_blend_epi32(0xaaaa, shift(x.even),
-                                        _mm512_slli_epi64(shift(x.odd), 32))};
+        return {
+            _mm512_mask_blend_epi32(0xaaaa, shift(x.even), _mm512_slli_epi64(shift(x.odd), 32))};
     }
 };
 

@@ -55,8 +55,8 @@ inline void fold_rows_2(const __m512i (&d)[8], Sums8 *to) {
 inline void fold_rows_4(const __m512i (&d)[8], Sums8 *to, int stride) {
     const __m512i low = fold_quarters(fold_halves(d[0], d[1]), fold_halves(d[2], d[3]));
     const __m512i high = fold_quarters(fold_halves(d[4], d[5]), fold_halves(d[6], d[7]));
-    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 1, 5, 9, 13, 17, 21, 25,
-                                            29);
+    const __m512i order =
+        _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 1, 5, 9, 13, 17, 21, 25, 29);
     const __m512i rest = _mm512_add_epi32(order, _mm512_set1_epi32(2));
     const __m512i first = _mm512_permutex2var_epi32(low, order, high);
     const __m512i last = _mm512_permutex2var_epi32(low, rest, high);

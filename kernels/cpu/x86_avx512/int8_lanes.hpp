@@ -47,8 +47,7 @@ class ChunkDots {
         if (table) start = _mm512_loadu_si512(x.offset[0]), other = _mm512_loadu_si512(x.offset[1]);
         asm volatile("" : "+v"(low), "+v"(high), "+v"(start), "+v"(other));
         __m512i d[8], e[8];
-        _Pragma("GCC unroll 8")
-        for (int row = 0; row < 8; ++row) {
+        _Pragma("GCC unroll 8") for (int row = 0; row < 8; ++row) {
             prefetch(codes + 64 * row + kInt8Ahead);
             __m512i words = load_words(codes + 64 * row).v;
             if (kBlocks > 1) words = turn_bytes<kBlocks>(words);

@@ -65,9 +65,9 @@ class SignedRows8 : Rows8 {
             fold_rows_1(d, &sums);
             sums.v = _mm256_add_epi32(sums.v, _mm256_set1_epi32(x->minus));
             const auto &scale = groups_.scale;
-            const __m256 scales = _mm256_setr_ps(scale[0][group], scale[1][group], scale[2][group],
-                                                 scale[3][group], scale[4][group], scale[5][group],
-                                                 scale[6][group], scale[7][group]);
+            const __m256 scales =
+                _mm256_setr_ps(scale[0][group], scale[1][group], scale[2][group], scale[3][group],
+                               scale[4][group], scale[5][group], scale[6][group], scale[7][group]);
             acc = fold8(sums, x->scale, {scales}, acc);
         }
         return acc;
@@ -93,8 +93,8 @@ Status run_int8_signed(const LinearArgs &args, const Launch &launch) {
                 int32_t sum[8];
                 quantizer.store_scales(1, scale);
                 const XBytes bytes = quantizer.integers(sum);
-                const __m512i order = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12,
-                                                        13, 14, 15);
+                const __m512i order =
+                    _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
                 to.half[0] = place(bytes, order);
                 to.half[1] = place(bytes, _mm512_add_epi32(order, _mm512_set1_epi32(16)));
                 to.scale = scale[0];

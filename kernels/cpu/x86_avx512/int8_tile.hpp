@@ -54,8 +54,7 @@ class TileKernel {
                     const __m256i *const from =
                         reinterpret_cast<const __m256i *>(at + 64 * i + 32 * part);
                     const __m512i one = _mm512_castsi256_si512(_mm256_loadu_si256(from));
-                    return turn_bytes<4>(
-                        _mm512_inserti64x4(one, _mm256_loadu_si256(from + 8), 1));
+                    return turn_bytes<4>(_mm512_inserti64x4(one, _mm256_loadu_si256(from + 8), 1));
                 };
                 const __m512i a = two(low), b = two(high);
                 even[i] = _mm512_shuffle_i32x4(a, b, 0x88);
@@ -159,7 +158,9 @@ class TileKernel {
 class TileRows {
   public:
     explicit TileRows(const Weight &w)
-        : zero_(w.format->kind == FormatKind::kTable ? kTableOffset : w.zero == nullptr ? 8 : 1) {}
+        : zero_(w.format->kind == FormatKind::kTable ? kTableOffset
+                : w.zero == nullptr                  ? 8
+                                                     : 1) {}
 
     // A chunk of x as row j of a tile.
     void put(const float *x, int64_t blocks, float unit, int64_t j, XTile *to) const {
@@ -169,8 +170,8 @@ class TileRows {
         alignas(64) int32_t dwords[32];
         quantizer.store_scales(unit, scale);
         const XBytes bytes = quantizer.integers(sum);
-        const __m512i order = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14,
-                                                15);
+        const __m512i order =
+            _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
         const __m512i second = _mm512_add_epi32(order, _mm512_set1_epi32(16));
         _mm512_store_si512(dwords, place(bytes, order));
         _mm512_store_si512(dwords + 16, place(bytes, second));

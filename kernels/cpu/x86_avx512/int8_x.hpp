@@ -33,9 +33,8 @@ class ChunkQuantizer {
             const __m512i bits = _mm512_castps_si512(x_[i]);
             magnitude[i] = _mm512_and_si512(bits, _mm512_set1_epi32(0x7fffffff));
         }
-        largest_ = spread(largest_of(magnitude), [](__m256i a, __m256i b) {
-            return _mm256_max_epu32(a, b);
-        });
+        largest_ = spread(largest_of(magnitude),
+                          [](__m256i a, __m256i b) { return _mm256_max_epu32(a, b); });
         const __m256 value = _mm256_castsi256_ps(largest_);
         wild_ = _mm256_cmp_epu32_mask(largest_, _mm256_set1_epi32(int32_t(kNotFinite)), 5);
         tiny_ = _mm256_cmp_ps_mask(value, _mm256_set1_ps(kInt8Smallest), _CMP_LT_OQ);
@@ -44,8 +43,8 @@ class ChunkQuantizer {
 
     void store_scales(float unit, float *to) const {
         const __m256 value = _mm256_castsi256_ps(largest_);
-        __m256 scale = _mm256_mul_ps(_mm256_div_ps(value, _mm256_set1_ps(127)),
-                                     _mm256_set1_ps(unit));
+        __m256 scale =
+            _mm256_mul_ps(_mm256_div_ps(value, _mm256_set1_ps(127)), _mm256_set1_ps(unit));
         scale = _mm256_mask_mov_ps(scale, tiny_, _mm256_setzero_ps());
         scale = _mm256_mask_mov_ps(scale, wild_, _mm256_set1_ps(__builtin_nanf("")));
         _mm256_storeu_ps(to, _mm256_permutevar8x32_ps(scale, firsts()));
@@ -62,9 +61,8 @@ class ChunkQuantizer {
         }
         Sums8 sum;
         fold_rows_1(q, &sum);
-        const __m256i all = spread(sum.v, [](__m256i a, __m256i b) {
-            return _mm256_add_epi32(a, b);
-        });
+        const __m256i all =
+            spread(sum.v, [](__m256i a, __m256i b) { return _mm256_add_epi32(a, b); });
         _mm256_storeu_si256(reinterpret_cast<__m256i *>(sums),
                             _mm256_permutevar8x32_epi32(all, firsts()));
         const auto pack = [&](int i) {
@@ -126,8 +124,8 @@ inline void quantize_chunk(const float *x, int64_t blocks, float unit, XChunk *t
     const ChunkQuantizer quantizer(x, blocks);
     quantizer.store_scales(unit, to->scale);
     const XBytes bytes = quantizer.integers(to->sum);
-    const __m512i fours = _mm512_setr_epi32(0, 8, 16, 24, 1, 9, 17, 25, 2, 10, 18, 26, 3, 11, 19,
-                                            27);
+    const __m512i fours =
+        _mm512_setr_epi32(0, 8, 16, 24, 1, 9, 17, 25, 2, 10, 18, 26, 3, 11, 19, 27);
     const __m512i twos = _mm512_shuffle_epi32(fours, _MM_PERM_ENUM(0xd8));
     const __m512i order = blocks == 2 ? twos : fours;
     __m512i low = place(bytes, order);

@@ -65,8 +65,8 @@ QK_NOINLINE bool place_bytes(const void *from, XBytes *to) {
     __m512i even[4], odd[4], sum = _mm512_setzero_si512();
     for (int i = 0; i < 8; ++i) {
         const __m512 value = _mm512_mul_ps(x[i], _mm512_set1_ps(grid.inverse));
-        const __m512i q = _mm512_cvt_roundps_epi32(
-            value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+        const __m512i q =
+            _mm512_cvt_roundps_epi32(value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
         sum = _mm512_add_epi32(sum, q);
         const __m512i bytes = _mm512_xor_si512(_mm512_add_epi32(q, offset), offset);
         (i % 2 == 0 ? even : odd)[i / 2] = bytes;
@@ -75,8 +75,8 @@ QK_NOINLINE bool place_bytes(const void *from, XBytes *to) {
     turn_three_bytes(odd, to->high);
     const __m512i upper = _mm512_srai_epi32(_mm512_add_epi32(sum, _mm512_set1_epi32(1024)), 11);
     const __m512i lower = _mm512_sub_epi32(sum, _mm512_slli_epi32(upper, 11));
-    _mm512_store_si512(to->sum, _mm512_mask_blend_epi16(0xaaaaaaaa, lower,
-                                                        _mm512_slli_epi32(upper, 16)));
+    _mm512_store_si512(to->sum,
+                       _mm512_mask_blend_epi16(0xaaaaaaaa, lower, _mm512_slli_epi32(upper, 16)));
     return true;
 }
 
@@ -140,8 +140,8 @@ class ByteRowBlocks {
         const int64_t at = row_block * s.groups_per_row + panel.group;
         const char *scales = halves ? static_cast<const char *>(args_.w.scale.data) + at * 16
                                     : scales_.load(row_block, panel.group, panel.groups);
-        const uint8_t *codes = static_cast<const uint8_t *>(args_.w.data) +
-                               (row_block * chunks_ + panel.first) * 512;
+        const uint8_t *codes =
+            static_cast<const uint8_t *>(args_.w.data) + (row_block * chunks_ + panel.first) * 512;
         const uint8_t *zeros = reinterpret_cast<const uint8_t *>(&kEights);
         int64_t zeros_step = 0;
         if (args_.w.zero != nullptr) {
@@ -157,11 +157,11 @@ class ByteRowBlocks {
             const __m256 scale = load_scales(scales, halves);
             _mm256_store_ps(factors.scale, _mm256_mul_ps(scale, _mm256_set1_ps(x->unit)));
             const __m256i nibbles = _mm256_set1_epi32(load_as<int32_t>(zeros, 0));
-            const __m256i zero = _mm256_srlv_epi32(nibbles,
-                                                   _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28));
+            const __m256i zero =
+                _mm256_srlv_epi32(nibbles, _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28));
             // The permute ignores the bits above.
-            const __m512i factor = _mm512_permutexvar_epi32(_mm512_castsi256_si512(zero),
-                                                            minus_zero);
+            const __m512i factor =
+                _mm512_permutexvar_epi32(_mm512_castsi256_si512(zero), minus_zero);
             _mm256_store_si256(reinterpret_cast<__m256i *>(factors.minus_zero),
                                _mm512_castsi512_si256(factor));
             asm volatile("" : "+m"(factors));  // broadcast where it is used, not by shuffles
@@ -197,13 +197,12 @@ class ByteRowBlocks {
             const __m512i words = load_words(codes + 64 * row).v;
             const __m512i even = _mm512_and_si512(words, nibble);
             const __m512i odd = _mm512_and_si512(_mm512_srli_epi16(words, 4), nibble);
-            const auto take_zeros = [&](__m512i &least) __attribute__((always_inline)) {
+            const auto take_zeros = [&](__m512i & least) __attribute__((always_inline)) {
                 add_halves(least, sum, factors.minus_zero[row]);
             };
             const __m512i dot = dot_three_bytes(even, odd, low, high, take_zeros);
             sums.row[row].v = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot),
-                                              _mm512_set1_ps(factors.scale[row]),
-                                              sums.row[row].v);
+                                              _mm512_set1_ps(factors.scale[row]), sums.row[row].v);
         }
     }
 

@@ -40,9 +40,7 @@ inline Mask first_lanes(int64_t count) {
 }
 
 // Lanes that are masked off read as zero and touch no memory.
-inline Lanes load_f32(const void *from, Mask mask) {
-    return {_mm512_maskz_loadu_ps(mask.v, from)};
-}
+inline Lanes load_f32(const void *from, Mask mask) { return {_mm512_maskz_loadu_ps(mask.v, from)}; }
 inline Lanes load_f16(const void *from, Mask mask) {
     return {_mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask.v, from))};
 }
@@ -100,8 +98,8 @@ inline void fold_rows(const Lanes *rows, float *to) {
     };
     const __m512 low = quad(pair(rows[0].v, rows[1].v), pair(rows[2].v, rows[3].v));
     const __m512 high = quad(pair(rows[4].v, rows[5].v), pair(rows[6].v, rows[7].v));
-    const __m512 two = _mm512_add_ps(_mm512_shuffle_ps(low, high, 0x44),
-                                     _mm512_shuffle_ps(low, high, 0xee));
+    const __m512 two =
+        _mm512_add_ps(_mm512_shuffle_ps(low, high, 0x44), _mm512_shuffle_ps(low, high, 0xee));
     const __m512 one = _mm512_add_ps(two, _mm512_movehdup_ps(two));
     // Quarter q: row q at 0, row q + 4 at 2.
     const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 2, 6, 10, 14, 0, 0, 0, 0, 0, 0, 0, 0);

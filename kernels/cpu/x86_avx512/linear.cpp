@@ -25,6 +25,6 @@ const Kernel<LinearArgs> kLinearGemvAvx512 = {"avx512 gemv", can_run_gemv, nullp
 const Kernel<LinearArgs> kLinearFewAvx512 = {"avx512 few rows", can_run_few, nullptr, run_few};
 const Kernel<LinearArgs> kLinearBatchAvx512 = {"avx512 batch", can_run_batch, nullptr, run_batch};
 const Kernel<LinearArgs> kLinearSingleAvx512 = {"avx512 single", can_run_single, nullptr,
-                                            run_single};
+                                                run_single};
 
 }  // namespace qk::cpu

@@ -25,8 +25,8 @@ inline __m512i look_up_plane(const Plane &plane, __m512i codes, __mmask64 upper)
 template <class Put>
 inline __attribute__((always_inline)) void look_up_64(const Plane (&plane)[4], __m512i in_order,
                                                       const Put &put) {
-    const __m512i first_of_quarters = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3,
-                                                        7, 11, 15);
+    const __m512i first_of_quarters =
+        _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
     const __m512i codes = _mm512_permutexvar_epi32(first_of_quarters, in_order);
     const __mmask64 upper = _mm512_movepi8_mask(codes);
     const __m512i b0 = look_up_plane(plane[0], codes, upper);

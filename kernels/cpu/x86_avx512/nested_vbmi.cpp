@@ -62,8 +62,8 @@ struct Second16 {  // of 2 groups of 8 rows
 
 int64_t widen(const NestedCode &code, const char *from, int64_t groups, const SecondRun &run,
               float bias, float (*to)[8]) {
-    const Second8 second = run.shift >= 0 ? Second8(run, groups)
-                                          : Second8(second_scales(run, groups));
+    const Second8 second =
+        run.shift >= 0 ? Second8(run, groups) : Second8(second_scales(run, groups));
     const Second16 both(second);
     Plane planes[4];  // they stay in registers, past the stores
     for (int p = 0; p < 4; ++p) planes[p] = load_plane(code.plane[p]);

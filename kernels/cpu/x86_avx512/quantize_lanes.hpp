@@ -30,8 +30,7 @@ inline void scan_run(const float *x, int64_t count, GroupRange *range) {
         const __m512 value = _mm512_maskz_loadu_ps(some, x + i);
         const __m512i magnitude =
             _mm512_and_si512(_mm512_castps_si512(value), _mm512_set1_epi32(0x7fffffff));
-        const __mmask16 number =
-            _mm512_cmple_epu32_mask(magnitude, _mm512_set1_epi32(0x7f800000));
+        const __mmask16 number = _mm512_cmple_epu32_mask(magnitude, _mm512_set1_epi32(0x7f800000));
         low = _mm512_min_ps(value, low);
         high = _mm512_max_ps(value, high);
         most = _mm512_mask_max_epu32(most, number, most, magnitude);
@@ -48,8 +47,8 @@ inline uint32_t scan_magnitudes(const float *x, int64_t count) {
     __m512i most = _mm512_setzero_si512();
     for (int64_t i = 0; i < count; i += 16) {
         const __mmask16 some = __mmask16(count - i >= 16 ? 0xffff : (1 << (count - i)) - 1);
-        const __m512i magnitude = _mm512_and_si512(_mm512_maskz_loadu_epi32(some, x + i),
-                                                   _mm512_set1_epi32(0x7fffffff));
+        const __m512i magnitude =
+            _mm512_and_si512(_mm512_maskz_loadu_epi32(some, x + i), _mm512_set1_epi32(0x7fffffff));
         most = _mm512_max_epu32(most, magnitude);
     }
     return _mm512_reduce_max_epu32(most);
@@ -64,10 +63,10 @@ inline void rank_run(const float *thresholds, const uint8_t *code, const float *
     const __m512 at_1 = _mm512_permutexvar_ps(_mm512_add_epi32(iota, _mm512_set1_epi32(1)), at);
     const __m512 at_3 = _mm512_permutexvar_ps(_mm512_add_epi32(iota, _mm512_set1_epi32(3)), at);
     const __m512 at_7 = _mm512_set1_ps(thresholds[7]);
-    const __m512i order = _mm512_cvtepu8_epi32(
-        _mm_loadu_si128(reinterpret_cast<const __m128i *>(code)));
-    const auto step = [](__m512i rank, __m512 value, __m512 threshold, int half)
-        __attribute__((always_inline)) {
+    const __m512i order =
+        _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i *>(code)));
+    const auto step =
+        [](__m512i rank, __m512 value, __m512 threshold, int half) __attribute__((always_inline)) {
         const __mmask16 above = _mm512_cmp_ps_mask(value, threshold, _CMP_NLE_UQ);
         return _mm512_mask_add_epi32(rank, above, rank, _mm512_set1_epi32(half));
     };
@@ -96,8 +95,8 @@ inline void affine_run(const float *x, int64_t count, float divisor, int zero, u
         const __m512i code = _mm512_add_epi32(
             _mm512_cvt_roundps_epi32(within, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC),
             offset);
-        const __m512i clamped = _mm512_max_epi32(_mm512_min_epi32(code, _mm512_set1_epi32(15)),
-                                                 _mm512_setzero_si512());
+        const __m512i clamped =
+            _mm512_max_epi32(_mm512_min_epi32(code, _mm512_set1_epi32(15)), _mm512_setzero_si512());
         put_codes(_mm512_mask_mov_epi32(clamped, nan, of_nan), some, codes + i);
     }
 }
@@ -147,14 +146,14 @@ inline void bisect_run(const int32_t *node, const float *x, int64_t count, float
         const __mmask16 number = _mm512_cmp_ps_mask(s, s, _CMP_ORD_Q);
         s = _mm512_maskz_min_ps(number, _mm512_max_ps(s, minus_one), one);
         const __m512 half = _mm512_mul_ps(_mm512_add_ps(s, one), _mm512_set1_ps(0.5f));
-        const __m512 grid = _mm512_add_ps(_mm512_mul_ps(half, _mm512_set1_ps(65535)),
-                                          _mm512_set1_ps(0.5f));
+        const __m512 grid =
+            _mm512_add_ps(_mm512_mul_ps(half, _mm512_set1_ps(65535)), _mm512_set1_ps(0.5f));
         const __m512i twice = _mm512_slli_epi32(_mm512_cvttps_epi32(grid), 1);
         const __m512 point = _mm512_add_ps(
             minus_one, _mm512_div_ps(_mm512_cvtepi32_ps(twice), _mm512_set1_ps(65535)));
         const __m512i bits = _mm512_castps_si512(_mm512_add_ps(point, _mm512_setzero_ps()));
-        const __m512i value = _mm512_xor_si512(
-            bits, _mm512_srli_epi32(_mm512_srai_epi32(bits, 31), 1));
+        const __m512i value =
+            _mm512_xor_si512(bits, _mm512_srli_epi32(_mm512_srai_epi32(bits, 31), 1));
         put_codes(_mm512_maskz_mov_epi32(number, tree.leave(value)), some, codes + i);
     }
 }

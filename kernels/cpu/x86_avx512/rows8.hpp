@@ -9,7 +9,7 @@
 namespace qk::cpu {
 namespace {
 
-constexpr int64_t kRun = 4096;               // columns whose scales are widened at once
+constexpr int64_t kRun = 4096;                 // columns whose scales are widened at once
 constexpr int64_t kRunGroups = kRun / 16 + 1;  // of 16 columns or more, one cut
 
 // The codes of 8 rows from a column on. Three places and a stride reach them all.
@@ -114,8 +114,8 @@ struct NibbleOrder {
     }
     static Lanes turn(Lanes x) { return {_mm512_permutexvar_ps(columns(), x.v)}; }
     static Lanes turn_back(Lanes x) {
-        const __m512i lane = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13,
-                                               15);
+        const __m512i lane =
+            _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
         return {_mm512_permutexvar_ps(lane, x.v)};
     }
     static Mask mask(int64_t count) {

@@ -41,24 +41,24 @@ inline __attribute__((always_inline)) void turn_words(const uint8_t *low, const 
         a[i] = _mm512_loadu_si512(low + 64 * i);
         a[i + 8] = _mm512_loadu_si512(high + 64 * i);
     }
-    turn_registers(a, [&](int j, __m512i word) __attribute__((always_inline)) {
-        words[j].v = word;
-    });
+    turn_registers(
+        a, [&](int j, __m512i word) __attribute__((always_inline)) { words[j].v = word; });
 }
 
 // Weights of 16 rows' codes (vector/defaults.hpp).
 template <bool zeros>
-inline __attribute__((always_inline)) void look_up_turned(
-    const uint8_t *const (&codes)[2], const Table &table, const float *const *scales,
-    const float *const *minus_zeros, float *to, int64_t pitch) {
+inline __attribute__((always_inline)) void look_up_turned(const uint8_t *const (&codes)[2],
+                                                          const Table &table,
+                                                          const float *const *scales,
+                                                          const float *const *minus_zeros,
+                                                          float *to, int64_t pitch) {
     Words words[16];
     turn_words(codes[0], codes[1], words);
     const Table entries = table;
     for (int64_t step = 0; step < 8; ++step) {
         const Lanes scale = load_f32(scales[step]);
         const Lanes minus_zero = zeros ? load_f32(minus_zeros[step]) : zero_lanes();
-        _Pragma("GCC unroll 16")
-        for (int64_t j = 0; j < 16; ++j, to += pitch) {
+        _Pragma("GCC unroll 16") for (int64_t j = 0; j < 16; ++j, to += pitch) {
             Lanes entry = look_up<0>(entries, words[j]);
             if (zeros) entry = add(entry, minus_zero);
             store_f32(to, mul(entry, scale));
@@ -73,9 +73,10 @@ inline void turn_block(const void *from, int64_t from_stride, void *to, int64_t 
     _Pragma("GCC unroll 16") for (int i = 0; i < 16; ++i) {
         a[i] = _mm512_loadu_si512(static_cast<const char *>(from) + i * from_stride);
     }
-    turn_registers(a, [&](int j, __m512i word) __attribute__((always_inline)) {
-        _mm512_storeu_si512(static_cast<char *>(to) + j * to_stride, word);
-    });
+    turn_registers(
+        a, [&](int j, __m512i word) __attribute__((always_inline)) {
+            _mm512_storeu_si512(static_cast<char *>(to) + j * to_stride, word);
+        });
 }
 
 }  // namespace

@@ -10,12 +10,14 @@
 namespace qk::cuda {
 namespace {
 
+// clang-format off
 #define QK_LT_FUNCTIONS(X)                                                                       \
     X(cublasLtCreate) X(cublasLtDestroy) X(cublasLtMatmul) X(cublasLtMatmulAlgoGetHeuristic)     \
     X(cublasLtMatmulDescCreate) X(cublasLtMatmulDescDestroy) X(cublasLtMatmulDescSetAttribute)   \
     X(cublasLtMatrixLayoutCreate) X(cublasLtMatrixLayoutDestroy)                                 \
     X(cublasLtMatrixLayoutSetAttribute) X(cublasLtMatmulPreferenceCreate)                        \
     X(cublasLtMatmulPreferenceDestroy) X(cublasLtMatmulPreferenceSetAttribute)
+// clang-format on
 
 struct Functions {
 #define QK_LT_MEMBER(name) decltype(&::name) name;

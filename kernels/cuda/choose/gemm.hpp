@@ -81,8 +81,8 @@ constexpr int32_t tail_of(GemmCut cut, int64_t m, int64_t n, int32_t multiproces
     return few && rows * x_blocks * 2 <= at_once ? int32_t(rows) : 0;
 }
 
-constexpr int64_t gemm_nanoseconds(GemmPlan plan, GemmCodes codes, int64_t m, int64_t n,
-                                   int64_t k, int32_t multiprocessors) {
+constexpr int64_t gemm_nanoseconds(GemmPlan plan, GemmCodes codes, int64_t m, int64_t n, int64_t k,
+                                   int32_t multiprocessors) {
     const GemmCost c = cost_of(plan.cut, codes);
     const int64_t clusters = (ceil_div(n, c.rows) - plan.tail) * ceil_div(m, c.x_rows);
     const int64_t waves = ceil_div(clusters, clusters_at_once(plan.split, multiprocessors));

@@ -31,9 +31,7 @@ constexpr int64_t kChunkBytes = int64_t{1} << 27;
 // 16-bit ones by uniform tables, products in 64 bits; any: as the cell says, slowly.
 enum class PlainKind { kAny, kDirect, kLines };
 
-inline bool goes_right(int32_t shift) {
-    return shift >= 0 && shift <= 31;
-}
+inline bool goes_right(int32_t shift) { return shift >= 0 && shift <= 31; }
 inline bool goes_any_way(int32_t shift) {  // a little left, too
     return shift >= -15 && shift <= 31;
 }

@@ -24,16 +24,16 @@ struct LinearCase {
     bool wgmma;    // sm_90
     bool library;  // cuBLASLt and its workspace are there
     bool direct = false, lanes = false;  // what these kernels take
-    bool repacks = false;  // packed into the workspace, the matrix kernel takes it
-    int64_t bytes = 0;     // 8-bit codes, which the matrix kernel takes as they are: rows of x up
-                           // to which it is faster than the library
+    bool repacks = false;                // packed into the workspace, the matrix kernel takes it
+    int64_t bytes = 0;  // 8-bit codes, which the matrix kernel takes as they are: rows of x up
+                        // to which it is faster than the library
 };
 
-constexpr int64_t kMatvecRows = 16;  // more rows of x go to the matrix kernel, where it runs
-constexpr int64_t kMiddleRows = 256;      // of middle/, where gemm/ does not run; more: cuBLASLt
-constexpr int64_t kMiddleWholeRows = 64;  // fewer without a workspace are passes of 16 rows
-constexpr int64_t kSlicesRows = 32;       // where decode/matvec.cu does not run either
-constexpr int64_t kTableSlicesRows = 48;  // f32 x, small weights
+constexpr int64_t kMatvecRows = 16;        // more rows of x go to the matrix kernel, where it runs
+constexpr int64_t kMiddleRows = 256;       // of middle/, where gemm/ does not run; more: cuBLASLt
+constexpr int64_t kMiddleWholeRows = 64;   // fewer without a workspace are passes of 16 rows
+constexpr int64_t kSlicesRows = 32;        // where decode/matvec.cu does not run either
+constexpr int64_t kTableSlicesRows = 48;   // f32 x, small weights
 constexpr int64_t kDirectRows = 32;        // not packed: more go to cuBLASLt
 constexpr int64_t kGemmSignedRows = 4096;  // 8-bit codes: more are dequantized
 constexpr int64_t kGemmEntriesRows = 512;  // the same, looked up

@@ -13,8 +13,8 @@ constexpr int32_t kMiddleMostSplit = 16;
 // are others, but more blocks than multiprocessors, fewer than two each, is right everywhere.
 constexpr int64_t middle_nanoseconds(int64_t blocks, int64_t stages, int32_t split,
                                      int32_t multiprocessors) {
-    constexpr int64_t kPair = 840, kAlone = 510;       // of a stage of two blocks, of one
-    constexpr int64_t kStart = 2500, kAdd = 1700;      // of a block; of the second kernel
+    constexpr int64_t kPair = 840, kAlone = 510;   // of a stage of two blocks, of one
+    constexpr int64_t kStart = 2500, kAdd = 1700;  // of a block; of the second kernel
     constexpr int64_t kPart = kMiddleBlockRows * kMiddleBlockX * 8;  // bytes to write and read
     const int64_t all = blocks * split, each = ceil_div(stages, split);
     const int64_t load = ceil_div(all, multiprocessors);

@@ -122,12 +122,10 @@ Status run(const DequantizeArgs &args, const Launch &launch) {
     const uint32_t bands = uint32_t(ceil_div(args.to.rows, kAwqRows));
     const Shape3 shape = {dim3(p.blocks_along_k * bands), kAwqThreads};
     switch (args.to.format->id) {
-        case QK_FORMAT_F16:
-            return launch_kernel(launch, "dequantize", turn<__half>, shape, p);
+        case QK_FORMAT_F16: return launch_kernel(launch, "dequantize", turn<__half>, shape, p);
         case QK_FORMAT_BF16:
             return launch_kernel(launch, "dequantize", turn<__nv_bfloat16>, shape, p);
-        default:
-            return launch_kernel(launch, "dequantize", turn<float>, shape, p);
+        default: return launch_kernel(launch, "dequantize", turn<float>, shape, p);
     }
 }
 

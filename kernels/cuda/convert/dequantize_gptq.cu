@@ -59,9 +59,7 @@ __device__ float scale_in(uint4 four, int i, qk_format format) {
 }
 
 // 2^23 + code as a float, so that one subtraction gives code - zero, exactly.
-__device__ float biased(uint32_t code) {
-    return __uint_as_float(0x4b000000u | (code & 15));
-}
+__device__ float biased(uint32_t code) { return __uint_as_float(0x4b000000u | (code & 15)); }
 
 template <class Out>
 __global__ void __launch_bounds__(kGptqThreads) turn(const __grid_constant__ Problem p) {
@@ -179,8 +177,7 @@ Status run(const DequantizeArgs &args, const Launch &launch) {
         case QK_FORMAT_BF16:
             return launch_kernel(launch, "dequantize", turn<__nv_bfloat16>, shape,
                                  problem_of(args));
-        default:
-            return launch_kernel(launch, "dequantize", turn<float>, shape, problem_of(args));
+        default: return launch_kernel(launch, "dequantize", turn<float>, shape, problem_of(args));
     }
 }
 

@@ -23,8 +23,8 @@ namespace {
 constexpr int32_t kThreads = 256;
 constexpr uint32_t kBlockBytes = 16 * 1024, kPieces = kBlockBytes / 8 / kThreads;
 constexpr uint32_t kMostCodes = kBlockBytes * 2;  // of a block
-constexpr uint32_t kGroups = 2056;  // of a block at most; of 16 codes 2049
-constexpr uint32_t kShort = 1u << 15;  // what divides by a product
+constexpr uint32_t kGroups = 2056;                // of a block at most; of 16 codes 2049
+constexpr uint32_t kShort = 1u << 15;             // what divides by a product
 constexpr uint32_t kNever = ~0u;
 
 enum class Codes { kHighFirst, kLowFirst, kBytes };
@@ -41,15 +41,15 @@ struct Divisor {
 struct Problem {
     WeightView w;
     void *out;
-    int64_t skipped;         // codes before the first
-    int64_t count;           // of codes
-    uint64_t inverse;        // of `stride`: for places in the weight
-    int64_t stride;          // a row's codes where rows end with a smaller group, else a group's
-    int64_t stride_groups;   // groups of so many codes
-    Divisor row, group;      // row: kNever where groups are all of one size
+    int64_t skipped;        // codes before the first
+    int64_t count;          // of codes
+    uint64_t inverse;       // of `stride`: for places in the weight
+    int64_t stride;         // a row's codes where rows end with a smaller group, else a group's
+    int64_t stride_groups;  // groups of so many codes
+    Divisor row, group;     // row: kNever where groups are all of one size
     uint32_t groups_per_row;
-    uint32_t group_step;     // groups from a thread's store to its next; 0: not always as many
-    int32_t second_shift;    // nested: log2 of second_group
+    uint32_t group_step;   // groups from a thread's store to its next; 0: not always as many
+    int32_t second_shift;  // nested: log2 of second_group
 };
 
 // Where a block's groups begin, and where it begins itself.
@@ -98,15 +98,12 @@ __device__ RawGroup load_group(const Problem &p, int64_t number) {
         at = scale_at(p.w, index);
     }
     switch (p.w.scale_format) {
-        case QK_FORMAT_F32:
-            raw.bits = reinterpret_cast<const uint32_t *>(p.w.scale)[at];
-            break;
+        case QK_FORMAT_F32: raw.bits = reinterpret_cast<const uint32_t *>(p.w.scale)[at]; break;
         case QK_FORMAT_LUT8:
             raw.bits = p.w.scale[at];
             raw.second = reinterpret_cast<const float *>(p.w.second)[number >> p.second_shift];
             break;
-        default:
-            raw.bits = reinterpret_cast<const uint16_t *>(p.w.scale)[at];
+        default: raw.bits = reinterpret_cast<const uint16_t *>(p.w.scale)[at];
     }
     return raw;
 }
@@ -115,14 +112,10 @@ __device__ RawGroup load_group(const Problem &p, int64_t number) {
 __device__ float scale_value(const Problem &p, const RawGroup &raw, const float *scale_codes,
                              float bias) {
     switch (p.w.scale_format) {
-        case QK_FORMAT_F32:
-            return __uint_as_float(raw.bits);
-        case QK_FORMAT_F16:
-            return __half2float(__ushort_as_half(uint16_t(raw.bits)));
-        case QK_FORMAT_BF16:
-            return __uint_as_float(raw.bits << 16);
-        default:
-            return __fadd_rn(__fmul_rn(scale_codes[raw.bits], raw.second), bias);
+        case QK_FORMAT_F32: return __uint_as_float(raw.bits);
+        case QK_FORMAT_F16: return __half2float(__ushort_as_half(uint16_t(raw.bits)));
+        case QK_FORMAT_BF16: return __uint_as_float(raw.bits << 16);
+        default: return __fadd_rn(__fmul_rn(scale_codes[raw.bits], raw.second), bias);
     }
 }
 
@@ -244,8 +237,7 @@ struct Group {
         }
     }
     __device__ float value(uint32_t code) const {
-        const float entry =
-            numbers ? __fadd_rn(biased<order>(code), -zero) : block.entries[code];
+        const float entry = numbers ? __fadd_rn(biased<order>(code), -zero) : block.entries[code];
         return __fmul_rn(entry, scale);
     }
 };
@@ -339,27 +331,20 @@ Status run(const DequantizeArgs &args, const Launch &launch) {
                        log2_of(args.from.scale.second_group)};
     problem.w.data += problem.w.bits == 8 ? skipped : skipped / 2;
     switch (args.to.format->id) {
-        case QK_FORMAT_F16:
-            return run_kind<__half>(problem, QK_FORMAT_F16, launch);
-        case QK_FORMAT_BF16:
-            return run_kind<__nv_bfloat16>(problem, QK_FORMAT_BF16, launch);
-        default:
-            return run_kind<float>(problem, QK_FORMAT_F32, launch);
+        case QK_FORMAT_F16: return run_kind<__half>(problem, QK_FORMAT_F16, launch);
+        case QK_FORMAT_BF16: return run_kind<__nv_bfloat16>(problem, QK_FORMAT_BF16, launch);
+        default: return run_kind<float>(problem, QK_FORMAT_F32, launch);
     }
 }
 
 // Whether code number r * k + c lies at place r * k + c (but for the order inside a byte).
 bool runs_in_order(const Weight &w) {
     switch (w.layout->id) {
-        case QK_LAYOUT_ROW_HIGH:
-            return true;
-        case QK_LAYOUT_ROW:
-            return w.format->bits == 8 || w.geometry.k % 2 == 0;
+        case QK_LAYOUT_ROW_HIGH: return true;
+        case QK_LAYOUT_ROW: return w.format->bits == 8 || w.geometry.k % 2 == 0;
         case QK_LAYOUT_WORD:
-        case QK_LAYOUT_AWQ_GEMV:
-            return w.geometry.k % 8 == 0;
-        default:
-            return false;
+        case QK_LAYOUT_AWQ_GEMV: return w.geometry.k % 8 == 0;
+        default: return false;
     }
 }
 
@@ -373,8 +358,7 @@ bool takes_groups(const Geometry &s) {
                codes < (int64_t{1} << 62) / s.group_size;
     }
     return s.k < limit && s.k % s.group_size >= 7 && s.k * s.group_size < (int64_t{1} << 32) &&
-           (kMostCodes / s.k + 2) * s.groups_per_row <= kGroups &&
-           codes < (int64_t{1} << 62) / s.k;
+           (kMostCodes / s.k + 2) * s.groups_per_row <= kGroups && codes < (int64_t{1} << 62) / s.k;
 }
 
 bool can_run(const DequantizeArgs &args, const Device &) {

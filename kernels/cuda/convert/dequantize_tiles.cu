@@ -30,8 +30,7 @@ __device__ float2 row_scales(const Problem &p, int64_t row_tile, int quad, int64
     const WeightView &w = p.w;
     const int64_t at = (row_tile * w.geometry.groups_per_row + group) * 16 + quad * 2;
     switch (w.scale_format) {
-        case QK_FORMAT_F32:
-            return reinterpret_cast<const float2 *>(w.scale)[at / 2];
+        case QK_FORMAT_F32: return reinterpret_cast<const float2 *>(w.scale)[at / 2];
         case QK_FORMAT_F16: {
             const uint32_t both = reinterpret_cast<const uint32_t *>(w.scale)[at / 2];
             return {__half2float(__ushort_as_half(uint16_t(both))),
@@ -111,9 +110,8 @@ __global__ void __launch_bounds__(kThreads) expand_tiles(const __grid_constant__
         const int64_t column = min64(tile * 64 + lane % 4 * 16, s.k - 1);
         const int64_t group = uint32_t(column) / uint32_t(s.group_size);
         scales[i] = row_scales(p, row_tile, quad, group);
-        zeros[i] = p.w.zero == nullptr
-                       ? 0x88
-                       : p.w.zero[(row_tile * s.groups_per_row + group) * 8 + quad];
+        zeros[i] =
+            p.w.zero == nullptr ? 0x88 : p.w.zero[(row_tile * s.groups_per_row + group) * 8 + quad];
     }
     const int64_t end = p.first_row + p.rows;
 #pragma unroll
@@ -148,15 +146,17 @@ Status run_type(const Problem &p, const Launch &launch) {
 Status run(const DequantizeArgs &args, const Launch &launch) {
     const int32_t tiles = int32_t(ceil_div(args.from.geometry.k, 64));
     const int32_t runs = int32_t(ceil_div(tiles, kTiles));
-    const Problem problem = {view_of(args.from), args.to.data, args.first_row, args.to.rows, tiles,
-                             runs, ceil_div(args.to.rows, 16) * runs};
+    const Problem problem = {view_of(args.from),
+                             args.to.data,
+                             args.first_row,
+                             args.to.rows,
+                             tiles,
+                             runs,
+                             ceil_div(args.to.rows, 16) * runs};
     switch (args.to.format->id) {
-        case QK_FORMAT_F16:
-            return run_type<__half>(problem, launch);
-        case QK_FORMAT_BF16:
-            return run_type<__nv_bfloat16>(problem, launch);
-        default:
-            return run_type<float>(problem, launch);
+        case QK_FORMAT_F16: return run_type<__half>(problem, launch);
+        case QK_FORMAT_BF16: return run_type<__nv_bfloat16>(problem, launch);
+        default: return run_type<float>(problem, launch);
     }
 }
 

@@ -42,8 +42,7 @@ __global__ void quantize_groups(const __grid_constant__ QuantizeProblem p) {
          number < s.group_count; number += warps) {
         const GroupIndex index = group_from_number(s, number);
         const Span span = elements_of(s, index);
-        const GroupScale group =
-            scale_of_range(p.rule, range_of(p, span), span.last - span.first);
+        const GroupScale group = scale_of_range(p.rule, range_of(p, span), span.last - span.first);
         if (threadIdx.x % 32 == 0) {
             if (p.half == 0 && p.w.scale_format != QK_FORMAT_LUT8) {
                 store_float(p.w.scale_format, p.w.scale, scale_at(p.w, index), group.scale);

@@ -20,7 +20,7 @@ namespace qk::cuda {
 namespace {
 
 constexpr int kColumns = 32;
-constexpr int kLanes = 8;       // of PyTorch's vectors: columns are 4 streams of 8 lanes
+constexpr int kLanes = 8;  // of PyTorch's vectors: columns are 4 streams of 8 lanes
 constexpr int kLevels = 4;
 constexpr int kThreads = 256;
 constexpr int kLargestSecondGroup = 4096;

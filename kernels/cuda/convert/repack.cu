@@ -37,14 +37,11 @@ __global__ void move_codes(const __grid_constant__ WeightView from,
 __device__ void move_scale(const WeightView &from, const WeightView &to, GroupIndex group) {
     const int64_t source = scale_at(from, group), target = scale_at(to, group);
     switch (from.scale_format) {
-        case QK_FORMAT_LUT8:
-            to.scale[target] = from.scale[source];
-            break;
+        case QK_FORMAT_LUT8: to.scale[target] = from.scale[source]; break;
         case QK_FORMAT_F32:
             store_as(to.scale, target, load_as<uint32_t>(from.scale, source));
             break;
-        default:
-            store_as(to.scale, target, load_as<uint16_t>(from.scale, source));
+        default: store_as(to.scale, target, load_as<uint16_t>(from.scale, source));
     }
 }
 
@@ -94,9 +91,7 @@ Status run(const RepackArgs &args, const Launch &launch) {
     return QK_OK;
 }
 
-bool can_run(const RepackArgs &, const Device &) {
-    return true;
-}
+bool can_run(const RepackArgs &, const Device &) { return true; }
 
 }  // namespace
 

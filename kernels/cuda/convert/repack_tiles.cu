@@ -30,9 +30,9 @@ enum class Source { kLowFirst, kHighFirst, kAlongK, kAlongN };
 
 // Where the scale (and the zero) of a row and a group lies: sums of strides.
 struct Groups {
-    const uint8_t *scale, *zero;  // zero: null where every zero is 8
-    uint8_t *to_scale, *to_zero;  // to_zero: may be null
-    int64_t scale_row, scale_group;         // elements
+    const uint8_t *scale, *zero;              // zero: null where every zero is 8
+    uint8_t *to_scale, *to_zero;              // to_zero: may be null
+    int64_t scale_row, scale_group;           // elements
     int64_t zero_rows, zero_row, zero_group;  // nibbles: of 8 rows, of a row, of a group
     int32_t scale_bytes, zero_offset;
     bool zero_high, zero_awq;  // the order inside a byte, inside a word
@@ -84,8 +84,8 @@ __device__ void move_groups(const Groups &g, int64_t rows, int64_t pairs) {
             default: move_scale_pair<uint32_t>(g, at, row, group, rows);
         }
         if (g.to_zero == nullptr) continue;
-        g.to_zero[at] = uint8_t(zero_at(g, row, group, rows) | zero_at(g, row + 8, group, rows)
-                                                                   << 4);
+        g.to_zero[at] =
+            uint8_t(zero_at(g, row, group, rows) | zero_at(g, row + 8, group, rows) << 4);
     }
 }
 
@@ -315,8 +315,8 @@ Groups groups_of(const RepackArgs &args) {
     g.zero_offset = w.layout->zero_offset;
     g.zero_high = high != 0;
     g.zero_awq = awq;
-    g.scale = static_cast<const uint8_t *>(w.scale.data) +
-              args.first_row * g.scale_row * g.scale_bytes;
+    g.scale =
+        static_cast<const uint8_t *>(w.scale.data) + args.first_row * g.scale_row * g.scale_bytes;
     g.zero = w.zero == nullptr ? nullptr
                                : static_cast<const uint8_t *>(w.zero) + rows8 * g.zero_rows / 2;
     g.to_scale = static_cast<uint8_t *>(to.scale.data);

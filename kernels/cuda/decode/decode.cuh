@@ -123,8 +123,7 @@ struct DecodeTable {
 
     // By `threads` threads, whole warps; a barrier must follow. `own`: what addresses of a block's
     // memory begin with in a cluster.
-    static __device__ void prepare(const float (&entries)[16], uint32_t threads,
-                                   uint32_t own = 0) {
+    static __device__ void prepare(const float (&entries)[16], uint32_t threads, uint32_t own = 0) {
         prepare_own(entries[threadIdx.x & 15], threads, own);
     }
     // `mine`: the entry of this thread's number mod 16.

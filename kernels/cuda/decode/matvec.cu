@@ -271,9 +271,8 @@ Status run_batches(const Problem &p, const Launch &launch) {
 
 template <class T, class Decode>
 Status run_scales(const Problem &p, const Launch &launch) {
-    return with_scale_kind(p.w.scale_format, [&](auto kind) {
-        return run_batches<T, Decode, kind.value>(p, launch);
-    });
+    return with_scale_kind(
+        p.w.scale_format, [&](auto kind) { return run_batches<T, Decode, kind.value>(p, launch); });
 }
 
 template <class T>
@@ -290,16 +289,15 @@ Status run(const LinearArgs &args, const Launch &launch) {
     const Geometry &s = args.w.geometry;
     const Dense *const bias = args.bias;
     const int64_t second_group = args.w.scale.second_group;
-    const Problem problem = {
-        view_of(args.w),
-        args.x.data,
-        args.x.rows,
-        bias != nullptr ? bias->format->id : QK_FORMAT_F32,
-        bias != nullptr ? bias->data : nullptr,
-        args.y.data,
-        plan_matvec(s.n, s.k, describe_device(launch.device.index)),
-        group_tiles_shift(s),
-        log2_of(second_group)};
+    const Problem problem = {view_of(args.w),
+                             args.x.data,
+                             args.x.rows,
+                             bias != nullptr ? bias->format->id : QK_FORMAT_F32,
+                             bias != nullptr ? bias->data : nullptr,
+                             args.y.data,
+                             plan_matvec(s.n, s.k, describe_device(launch.device.index)),
+                             group_tiles_shift(s),
+                             log2_of(second_group)};
     return args.x.format->id == QK_FORMAT_F16 ? run_type<F16>(problem, launch)
                                               : run_type<BF16>(problem, launch);
 }

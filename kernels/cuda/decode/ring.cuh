@@ -269,9 +269,9 @@ inline bool fits_ring(const LinearArgs &args, const Device &device) {
     return packed && !s.flat && groups && s.k % kChunkColumns == 0 && s.k < (int64_t{1} << 24) &&
            power_of_two(second) && s.group_count < (int64_t{1} << 32) &&
            ceil_div(s.n, 16) <= 2147483647 && args.x.format->id != QK_FORMAT_F32 &&
-           aligned(args.x.data) && aligned(w.data) && aligned(w.scale.data) &&
-           aligned(w.zero) && aligned(w.scale.second) && aligned(w.scale.code) &&
-           aligned(w.scale.bias) && compute_capability(device.index) >= 90;
+           aligned(args.x.data) && aligned(w.data) && aligned(w.scale.data) && aligned(w.zero) &&
+           aligned(w.scale.second) && aligned(w.scale.code) && aligned(w.scale.bias) &&
+           compute_capability(device.index) >= 90;
 }
 
 }  // namespace

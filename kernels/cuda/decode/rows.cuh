@@ -86,8 +86,8 @@ struct RowsProducer {
         const int32_t rows = min(p.plan.height, panel_last - row);
         const bool zeros = Map::kChunkZeros != 0 && p.ring.zero != nullptr;
         barrier_expect(Map::full(slot.index),
-                       uint32_t(rows * here) * (Map::kChunkBytes + Map::kChunkScales +
-                                                (zeros ? Map::kChunkZeros : 0)));
+                       uint32_t(rows * here) *
+                           (Map::kChunkBytes + Map::kChunkScales + (zeros ? Map::kChunkZeros : 0)));
         const int64_t from = int64_t(row) * p.plan.chunks + pass * p.plan.width;
         if (here == p.plan.chunks) {  // the rows of the stage lie one after the other
             copy_run(0, from, uint32_t(rows * here));

@@ -300,11 +300,11 @@ Status launch_rows(const LinearArgs &args, const Launch &launch) {
     RingPlan rows = {};
     rows.rows = plan.rows;
     const RowsProblem p = {ring_problem(args, rows), plan};
-    Shape3 shape = {dim3(uint32_t(plan.blocks),
-                         uint32_t(ceil_div(p.ring.m, int64_t{Map::kColumns}))),
-                    kRingThreads};
-    shape.shared_bytes = Map::kSums + uint32_t(plan.panel_stages()) * Map::kStageSums +
-                         p.ring.second_bytes;
+    Shape3 shape = {
+        dim3(uint32_t(plan.blocks), uint32_t(ceil_div(p.ring.m, int64_t{Map::kColumns}))),
+        kRingThreads};
+    shape.shared_bytes =
+        Map::kSums + uint32_t(plan.panel_stages()) * Map::kStageSums + p.ring.second_bytes;
     shape.overlaps = true;
     return launch_kernel(launch, "linear", multiply_rows<T, Decode, kind, kGroupTiles, kBatches>,
                          shape, p);

@@ -15,14 +15,10 @@ enum class ScaleKind { kF16, kBF16, kF32, kNested };
 template <class Run>
 auto with_scale_kind(qk_format scale, Run run) {
     switch (scale) {
-        case QK_FORMAT_F16:
-            return run(std::integral_constant<ScaleKind, ScaleKind::kF16>());
-        case QK_FORMAT_BF16:
-            return run(std::integral_constant<ScaleKind, ScaleKind::kBF16>());
-        case QK_FORMAT_F32:
-            return run(std::integral_constant<ScaleKind, ScaleKind::kF32>());
-        default:
-            return run(std::integral_constant<ScaleKind, ScaleKind::kNested>());
+        case QK_FORMAT_F16: return run(std::integral_constant<ScaleKind, ScaleKind::kF16>());
+        case QK_FORMAT_BF16: return run(std::integral_constant<ScaleKind, ScaleKind::kBF16>());
+        case QK_FORMAT_F32: return run(std::integral_constant<ScaleKind, ScaleKind::kF32>());
+        default: return run(std::integral_constant<ScaleKind, ScaleKind::kNested>());
     }
 }
 

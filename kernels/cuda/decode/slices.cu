@@ -35,8 +35,8 @@ bool takes(const LinearArgs &args, const Device &device, int32_t most) {
                       s.group_count < (int64_t{1} << 32) && ceil_div(s.n, 16) <= 2147483647 / 32 &&
                       power_of_two(w.scale.second_group);
     const bool whole = aligned(args.x.data) && aligned(w.data) && aligned(w.scale.data) &&
-                       aligned(w.zero) && aligned(w.scale.second, 4) &&
-                       aligned(w.scale.code, 4) && aligned(w.scale.bias, 4) &&
+                       aligned(w.zero) && aligned(w.scale.second, 4) && aligned(w.scale.code, 4) &&
+                       aligned(w.scale.bias, 4) &&
                        aligned(args.y.data, args.x.format->id == QK_FORMAT_F32 ? 4 : 2);
     if (!fits || !whole || compute_capability(device.index) < 90) return false;
     const SlicesCut cut = cut_slices(args, device, most);

@@ -27,8 +27,8 @@ struct SlicesChunks {
     float scale_bias = 0;
     uint32_t lane, quad, own;
     int32_t pair, slice;
-    bool works, half;  // half: of every chunk one tile
-    int32_t group_from;  // of a chunk: the first group of this warp
+    bool works, half;                  // half: of every chunk one tile
+    int32_t group_from;                // of a chunk: the first group of this warp
     uint32_t codes, scales, zeros, x;  // this lane's places in slot 0
     uint32_t next_codes, next_x;       // to the second row of tiles, the second batch
     int32_t last_column;               // of k, for this lane
@@ -51,8 +51,7 @@ struct SlicesChunks {
         group_from = tile * (kChunkGroups / 2);
         const uint32_t row = uint32_t(pair) * 2;
         const uint32_t groups = row * uint32_t(p.stage.groups) + uint32_t(group_from);
-        codes =
-            own + Map::kRing + (row * uint32_t(p.plan.slices) + uint32_t(slice)) * 1024 +
+        codes = own + Map::kRing + (row * uint32_t(p.plan.slices) + uint32_t(slice)) * 1024 +
                 uint32_t(tile * 512) + lane * 16;
         scales = own + Map::kRing + uint32_t(p.stage.scales) + groups * Map::kGroupScales +
                  lane / 4 * kPairBytes<kind>;
@@ -132,8 +131,7 @@ struct SlicesChunks {
     __device__ void load_x(int32_t chunk, int i, int of,
                            uint32_t (&b)[kBatches][Terms::kOperands][8]) const {
         const int32_t column = chunk * kSlicesColumns + i * 64;
-        const bool there =
-            column < last_column && (kCopies == 1 || in_part(of));
+        const bool there = column < last_column && (kCopies == 1 || in_part(of));
 #pragma unroll
         for (int j = 0; j < kBatches; ++j) {
             const uint32_t from =
@@ -209,8 +207,8 @@ struct SlicesChunks {
         uint4 q[2];
         load_codes(i, q);
         const bool there = chunk * kSlicesColumns + i * 64 < last_column;
-        const uint32_t from = there ? x + slot.at + uint32_t(i * 64 * Terms::kBytes)
-                                    : own + Map::kZeros;
+        const uint32_t from =
+            there ? x + slot.at + uint32_t(i * 64 * Terms::kBytes) : own + Map::kZeros;
         const uint32_t step = there ? next_x : 0;
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
@@ -302,8 +300,7 @@ struct SlicesChunks {
             for (int i = 0; i < kBatches * 4; ++i) {
                 both[i / 4][i % 4] = d[0][u][0][i / 4][i % 4];
                 if constexpr (kTiles == 2) {
-                    both[i / 4][i % 4] =
-                        __fadd_rn(both[i / 4][i % 4], d[1][u][0][i / 4][i % 4]);
+                    both[i / 4][i % 4] = __fadd_rn(both[i / 4][i % 4], d[1][u][0][i / 4][i % 4]);
                 }
             }
             fold(both, group_scales(u, chunk, 0, mine), u);

@@ -30,9 +30,9 @@ constexpr int kProducerRegisters = 32, kConsumerRegisters = 112;
 template <class T, class Decode, ScaleKind kind, int kGroup, int kBatches>
 struct SlicesConsumer : SlicesChunks<T, Decode, kind, kGroup, kBatches> {
     using Base = SlicesChunks<T, Decode, kind, kGroup, kBatches>;
-    using typename Base::Map;
-    using Base::p, Base::part, Base::own, Base::slice, Base::slot, Base::seconds, Base::scale_bias;
     using Base::half, Base::works, Base::sum, Base::Base;
+    using Base::p, Base::part, Base::own, Base::slice, Base::slot, Base::seconds, Base::scale_bias;
+    using typename Base::Map;
 
     template <int kTiles>
     __device__ void add_stages() {

@@ -45,14 +45,10 @@ Status run_batches(const LinearArgs &args, const Launch &launch) {
 template <class T, class Decode, ScaleKind kind>
 Status run_groups(const LinearArgs &args, const Launch &launch) {
     switch (slices_group_shift(args.w.geometry)) {
-        case 4:
-            return run_batches<T, Decode, kind, 16>(args, launch);
-        case 5:
-            return run_batches<T, Decode, kind, 32>(args, launch);
-        case 6:
-            return run_batches<T, Decode, kind, 64>(args, launch);
-        default:
-            return run_batches<T, Decode, kind, 128>(args, launch);
+        case 4: return run_batches<T, Decode, kind, 16>(args, launch);
+        case 5: return run_batches<T, Decode, kind, 32>(args, launch);
+        case 6: return run_batches<T, Decode, kind, 64>(args, launch);
+        default: return run_batches<T, Decode, kind, 128>(args, launch);
     }
 }
 

@@ -101,8 +101,8 @@ struct SlicesSums {
 #pragma unroll 1
         for (int32_t i = 1; i < blocks; ++i) {
             const int32_t owner = (rank + i) & (blocks - 1);
-            const uint32_t to = remote_address(received, uint32_t(owner)) +
-                                place_of(rank, owner) + lane_place(column);
+            const uint32_t to = remote_address(received, uint32_t(owner)) + place_of(rank, owner) +
+                                lane_place(column);
             const uint32_t counted = remote_address(barrier, uint32_t(owner));
             visit(column, owner, blocks, [&](int32_t row_tile, const float4 &y) {
                 remote_store_16(true, to + uint32_t(row_tile >> p.cluster_shift) * kRowBytes,

@@ -7,9 +7,7 @@ namespace qk::cuda {
 namespace {
 
 // The compiler shall neither compute v anew nor later.
-__device__ inline void keep(uint32_t &v) {
-    asm volatile("" : "+r"(v));
-}
+__device__ inline void keep(uint32_t &v) { asm volatile("" : "+r"(v)); }
 
 // x as a sum of matrix operands: 16 columns of a lane, two an operand register.
 template <class T>

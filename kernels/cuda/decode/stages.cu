@@ -225,9 +225,8 @@ Status run_groups(const RingProblem &p, const Launch &launch) {
 
 template <class T, class Decode>
 Status run_scales(qk_format scale, const RingProblem &p, const Launch &launch) {
-    return with_scale_kind(scale, [&](auto kind) {
-        return run_groups<T, Decode, kind.value>(p, launch);
-    });
+    return with_scale_kind(scale,
+                           [&](auto kind) { return run_groups<T, Decode, kind.value>(p, launch); });
 }
 
 template <class T>

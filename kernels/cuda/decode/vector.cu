@@ -24,27 +24,26 @@ VectorProblem vector_problem(const LinearArgs &args, const Device &device) {
     const auto bytes = [](const void *plane) { return static_cast<const uint8_t *>(plane); };
     const auto floats = [](const void *plane) { return static_cast<const float *>(plane); };
     const int64_t second = w.scale.second_group;
-    VectorProblem p = {
-        bytes(w.data),
-        bytes(w.scale.data),
-        bytes(w.zero),
-        floats(w.scale.second),
-        floats(w.scale.code),
-        floats(w.scale.bias),
-        args.x.data,
-        args.bias != nullptr ? args.bias->data : nullptr,
-        args.y.data,
-        s.n,
-        int32_t(s.k),
-        uint32_t(s.groups_per_row),
-        group_tiles_shift(s),
-        log2_of(second),
-        0,
-        args.bias != nullptr ? args.bias->format->id : QK_FORMAT_F32,
-        plan_vector(s.n, s.k, multiprocessors(device.index)),
-        {},
-        1,
-        0};
+    VectorProblem p = {bytes(w.data),
+                       bytes(w.scale.data),
+                       bytes(w.zero),
+                       floats(w.scale.second),
+                       floats(w.scale.code),
+                       floats(w.scale.bias),
+                       args.x.data,
+                       args.bias != nullptr ? args.bias->data : nullptr,
+                       args.y.data,
+                       s.n,
+                       int32_t(s.k),
+                       uint32_t(s.groups_per_row),
+                       group_tiles_shift(s),
+                       log2_of(second),
+                       0,
+                       args.bias != nullptr ? args.bias->format->id : QK_FORMAT_F32,
+                       plan_vector(s.n, s.k, multiprocessors(device.index)),
+                       {},
+                       1,
+                       0};
     if (second > 0) {
         const int64_t rows = p.plan.rows.each + (p.plan.rows.rest > 0);
         p.last_second = uint32_t(rows * 16 * s.groups_per_row / second + 1);
@@ -58,12 +57,9 @@ VectorProblem vector_problem(const LinearArgs &args, const Device &device) {
 Status run(const LinearArgs &args, const Launch &launch) {
     const VectorProblem p = vector_problem(args, launch.device);
     switch (args.x.format->id) {
-        case QK_FORMAT_F16:
-            return run_type<F16>(args, p, launch);
-        case QK_FORMAT_BF16:
-            return run_type<BF16>(args, p, launch);
-        default:
-            return run_vector_f32(args, &p, launch);
+        case QK_FORMAT_F16: return run_type<F16>(args, p, launch);
+        case QK_FORMAT_BF16: return run_type<BF16>(args, p, launch);
+        default: return run_vector_f32(args, &p, launch);
     }
 }
 
@@ -86,13 +82,11 @@ bool can_run(const LinearArgs &args, const Device &device) {
         return false;
     }
     const VectorProblem p = vector_problem(args, device);
-    const int64_t shared =
-        int64_t(kFixed) + p.plan.sums_bytes + seconds_bytes(p);
-    return power_of_two(w.scale.second_group) && aligned(args.x.data) &&
-           aligned(w.data) && aligned(w.scale.data) &&
-           aligned(w.zero) && aligned(w.scale.second) && aligned(w.scale.code) &&
-           aligned(w.scale.bias) && compute_capability(device.index) >= 90 &&
-           shared <= shared_memory(device.index);
+    const int64_t shared = int64_t(kFixed) + p.plan.sums_bytes + seconds_bytes(p);
+    return power_of_two(w.scale.second_group) && aligned(args.x.data) && aligned(w.data) &&
+           aligned(w.scale.data) && aligned(w.zero) && aligned(w.scale.second) &&
+           aligned(w.scale.code) && aligned(w.scale.bias) &&
+           compute_capability(device.index) >= 90 && shared <= shared_memory(device.index);
 }
 
 }  // namespace

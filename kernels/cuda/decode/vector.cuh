@@ -54,8 +54,8 @@ struct VectorWarp {
     uint32_t slot, barrier, partials, lanes;
     uint32_t first_second = 0;
     int32_t first_row;  // of tiles
-    int32_t count;     // of this warp's units
-    Unit unit, ahead;  // to multiply, to order
+    int32_t count;      // of this warp's units
+    Unit unit, ahead;   // to multiply, to order
     Sums sums = {0, 0};
 
     __device__ VectorWarp(const VectorProblem &problem, Run rows) : p(problem) {
@@ -203,8 +203,7 @@ struct VectorWarp {
         } else if constexpr (X::kOfTile == 2) {
             const float unit = v.x.unit[i % 2];
             sums->add(__fmul_rn(__fmaf_rn(d[1], 0x1p-12f, d[0]), unit),
-                      __fmul_rn(__fmaf_rn(d[3], 0x1p-12f, d[2]), unit),
-                      v.scale[i % int(kGroups)]);
+                      __fmul_rn(__fmaf_rn(d[3], 0x1p-12f, d[2]), unit), v.scale[i % int(kGroups)]);
         } else {
             sums->add(d[i % 2], d[2 + i % 2], v.scale[i % int(kGroups)]);
         }

@@ -54,8 +54,8 @@ Status launch_vector(const VectorProblem &p, const Launch &launch) {
     if constexpr (std::is_same_v<T, F32>) {
         // Units of x that a warp does not keep in registers are kept here, where there is room.
         const uint32_t behind = round_up(p.plan.sums_bytes + seconds_bytes(p), 16);
-        const uint32_t end = Warp::kSums - kSharedStart + behind +
-                             uint32_t(p.plan.units) * Warp::X::kPlaceBytes;
+        const uint32_t end =
+            Warp::kSums - kSharedStart + behind + uint32_t(p.plan.units) * Warp::X::kPlaceBytes;
         if (p.plan.unit_step != 0 && int64_t(end) <= shared_memory(launch.device.index)) {
             problem.x_places = behind;
             shape.shared_bytes = end;
@@ -75,9 +75,8 @@ Status run_groups(const VectorProblem &p, const Launch &launch) {
 
 template <class T, class Decode>
 Status run_scales(qk_format scale, const VectorProblem &p, const Launch &launch) {
-    return with_scale_kind(scale, [&](auto kind) {
-        return run_groups<T, Decode, kind.value>(p, launch);
-    });
+    return with_scale_kind(scale,
+                           [&](auto kind) { return run_groups<T, Decode, kind.value>(p, launch); });
 }
 
 }  // namespace

@@ -133,7 +133,7 @@ struct XColumns<F32, false> {
         }
 #pragma unroll
         for (int s = 0; s < 2; ++s) halve(raw.x[s], inverse[s], special, lane, b[s]);
-        // From a lane of rows 2 i and 2 i + 1 to the lanes that add tiles 2 i and 2 i + 1 up.
+            // From a lane of rows 2 i and 2 i + 1 to the lanes that add tiles 2 i and 2 i + 1 up.
 #pragma unroll
         for (int s = 0; s < 2; ++s) unit[s] = __shfl_sync(~0u, unit[s], int(lane % 4 * 8));
     }
@@ -200,8 +200,8 @@ struct XColumns<F32, false> {
         asm volatile("");  // a branch goes around it: most tiles have nothing below
     }
 
-    static __device__ void halve(const uint32_t (&x)[8], float inverse, bool special,
-                                 uint32_t lane, uint32_t (&b)[8]) {
+    static __device__ void halve(const uint32_t (&x)[8], float inverse, bool special, uint32_t lane,
+                                 uint32_t (&b)[8]) {
         uint32_t firsts[4];
         float seconds[8];
 #pragma unroll
@@ -268,8 +268,7 @@ struct SplitTable : RingTable<F16> {
         return __fmaf_rn(d[3], 0x1p-12f, __fadd_rn(d[1], d[2]));
     }
     template <uint32_t i>
-    static __device__ void look_up(uint32_t low, uint32_t high, uint32_t *first,
-                                   uint32_t *second) {
+    static __device__ void look_up(uint32_t low, uint32_t high, uint32_t *first, uint32_t *second) {
         uint32_t at;
         asm("prmt.b32 %0, %1, %2, %3;"
             : "=r"(at)

@@ -14,8 +14,7 @@ Status launch_bytes(const BytesProblem &p, const Launch &launch) {
     Shape3 shape = {dim3(uint32_t(p.plan.blocks), uint32_t(ceil_div(p.o.m, 8 * kBatches))),
                     kBytesThreads};
     shape.shared_bytes = BytesMap<kBatches, kFine, Decode<T>::kTerms == 2>::kBytes;
-    return launch_kernel(launch, "linear", multiply_bytes<T, Decode<T>, kBatches, kFine>, shape,
-                         p);
+    return launch_kernel(launch, "linear", multiply_bytes<T, Decode<T>, kBatches, kFine>, shape, p);
 }
 
 template <class T, template <class> class Decode, int kBatches>

@@ -40,10 +40,10 @@ struct BytesWarp {
     uint32_t lane, lanes, ring, barriers, x, scales;
     uint32_t slot = 0, parity = 0, x_parity = 0;
     int32_t part, row_part;
-    uint32_t read_at, x_at;   // in a unit, in a box of x: this lane's
-    BytesPlace ahead;         // the next unit to be ordered
-    BytesPlace scales_ahead;  // the next slice whose scales are not under way
-    uint32_t gang = 0;        // of the slice, among those whose scales came together
+    uint32_t read_at, x_at;          // in a unit, in a box of x: this lane's
+    BytesPlace ahead;                // the next unit to be ordered
+    BytesPlace scales_ahead;         // the next slice whose scales are not under way
+    uint32_t gang = 0;               // of the slice, among those whose scales came together
     float scale_bias = 0, unit = 1;  // unit: of a table's terms
     float sum[kBytesTiles][kBatches][4];
 
@@ -125,8 +125,8 @@ struct BytesWarp {
         for (int j = 0; j < kBatches; ++j) {
 #pragma unroll
             for (uint32_t s = 0; s < kByteSteps; ++s) {
-                b[j][s] = shared_load_8((x_at ^ s % 4 * 32) + s / 4 * Map::kXBox +
-                                        uint32_t(j) * 1024);
+                b[j][s] =
+                    shared_load_8((x_at ^ s % 4 * 32) + s / 4 * Map::kXBox + uint32_t(j) * 1024);
             }
         }
         __syncwarp();
@@ -140,24 +140,19 @@ struct BytesWarp {
             min(uint32_t(first_tile) * 16 + e / Map::kFolds, uint32_t(w.geometry.n - 1));
         const uint64_t at = uint64_t(row) * uint32_t(w.geometry.groups_per_row) + group;
         switch (w.scale_format) {
-            case QK_FORMAT_F32:
-                return {__ldg(reinterpret_cast<const uint32_t *>(w.scale) + at), 0};
+            case QK_FORMAT_F32: return {__ldg(reinterpret_cast<const uint32_t *>(w.scale) + at), 0};
             case QK_FORMAT_LUT8:
                 return {__ldg(w.scale + at),
                         __ldg(reinterpret_cast<const float *>(w.second) + (at >> p.second_shift))};
-            default:
-                return {__ldg(reinterpret_cast<const uint16_t *>(w.scale) + at), 0};
+            default: return {__ldg(reinterpret_cast<const uint16_t *>(w.scale) + at), 0};
         }
     }
     // Nested: two fp32 roundings, as bitsandbytes computes it.
     __device__ float scale_value(const Scale &s) const {
         switch (p.o.w.scale_format) {
-            case QK_FORMAT_F32:
-                return __uint_as_float(s.raw);
-            case QK_FORMAT_F16:
-                return __half2float(__ushort_as_half(uint16_t(s.raw)));
-            case QK_FORMAT_BF16:
-                return __uint_as_float(s.raw << 16);
+            case QK_FORMAT_F32: return __uint_as_float(s.raw);
+            case QK_FORMAT_F16: return __half2float(__ushort_as_half(uint16_t(s.raw)));
+            case QK_FORMAT_BF16: return __uint_as_float(s.raw << 16);
             default: {
                 const uint32_t code = shared_load_4(Map::kScaleCodes + s.raw * 4);
                 return __fadd_rn(__fmul_rn(__uint_as_float(code), s.second), scale_bias);
@@ -230,7 +225,7 @@ struct BytesWarp {
         float d[kBatches][4] = {};
 #pragma unroll
         for (int s = 0; s < kByteSteps; ++s) {
-            if ((kFine || kTable) && s >= steps) break;  // what lies there is 0 in no table
+            if ((kFine || kTable) && s >= steps) break;   // what lies there is 0 in no table
             uint32_t upper[2][kTerms], lower[2][kTerms];  // rows g, g + 8
             Decode::decode(s % 2 == 0 ? q[s / 2].x : q[s / 2].z, lanes, upper[0], upper[1]);
             Decode::decode(s % 2 == 0 ? q[s / 2].y : q[s / 2].w, lanes, lower[0], lower[1]);
@@ -326,10 +321,10 @@ __global__ void __launch_bounds__(kBytesThreads, 1)
         if (!fill_table<T>(p.o.w.table, work.unit)) {
             work.drain();
             const LinearView &o = p.o;
-            return multiply_slowly<T>(o.w, o.x, o.bias_type, o.bias, o.y, o.w.geometry.n,
-                                      {int64_t(block.first) * 16, int64_t(block.last) * 16, x_first,
-                                       min64(x_first + 8 * kBatches, o.m),
-                                       int32_t(threadIdx.x) / 32, kBytesWarps});
+            return multiply_slowly<T>(
+                o.w, o.x, o.bias_type, o.bias, o.y, o.w.geometry.n,
+                {int64_t(block.first) * 16, int64_t(block.last) * 16, x_first,
+                 min64(x_first + 8 * kBatches, o.m), int32_t(threadIdx.x) / 32, kBytesWarps});
         }
     }
 #pragma unroll 1

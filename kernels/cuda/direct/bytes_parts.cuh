@@ -102,8 +102,7 @@ __device__ inline TwoTerms two_terms(F16, float entry, float unit) {
     const __half first = __float2half_rn(scaled);
     const float rest = isfinite(scaled) ? __fadd_rn(scaled, -__half2float(first)) : 0.0f;
     const __half second = __float2half_rn(rest);
-    const float back =
-        __fmul_rn(__fadd_rn(__half2float(first), __half2float(second)), unit);
+    const float back = __fmul_rn(__fadd_rn(__half2float(first), __half2float(second)), unit);
     const bool fits = !isfinite(entry) || fabsf(__fadd_rn(entry, -back)) <= fabsf(entry) * 0x1p-17f;
     return {uint32_t(__half_as_ushort(second)) << 16 | __half_as_ushort(first), fits};
 }

@@ -19,9 +19,8 @@ inline bool takes_words(const LinearArgs &args, const Device &device) {
     const int64_t limit = int64_t{1} << 31;
     return whole_parts(s) && s.k % 8 == 0 && s.k < (int64_t{1} << 30) && s.n < limit &&
            w.layout->scale_count(s) < limit && w.layout->zero_bytes(s) < limit / 2 &&
-           power_of_two(w.scale.second_group) && args.x.rows <= 65535 * 2 &&
-           aligned(args.x.data) && aligned(w.scale.data, 4) && aligned(w.scale.second, 4) &&
-           aligned(w.scale.bias, 4) &&
+           power_of_two(w.scale.second_group) && args.x.rows <= 65535 * 2 && aligned(args.x.data) &&
+           aligned(w.scale.data, 4) && aligned(w.scale.second, 4) && aligned(w.scale.bias, 4) &&
            compute_capability(device.index) >= 80;
 }
 

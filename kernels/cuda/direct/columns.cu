@@ -40,8 +40,7 @@ __device__ inline Words load_words(const Problem &p, const uint8_t *at, int32_t 
     const int64_t column = min(column_of(step), int32_t(p.w.geometry.k) - 8);
 #pragma unroll
     for (int i = 0; i < kStepWords; ++i) {
-        w.word[i] = __ldcs(reinterpret_cast<const uint32_t *>(
-            at + (column + i) * down));
+        w.word[i] = __ldcs(reinterpret_cast<const uint32_t *>(at + (column + i) * down));
     }
     return w;
 }
@@ -174,9 +173,8 @@ template <class T, int kWarps>
 Status run_warps(const Problem &p, const Launch &launch) {
     const int batches = p.m <= TypeOf<T>::kRows ? 1 : 2;
     const Shape3 shape = shape_of<T>(p, kBlockRows, kWarps, batches);
-    return batches == 1
-               ? launch_kernel(launch, "linear", multiply_columns<T, 1, kWarps>, shape, p)
-               : launch_kernel(launch, "linear", multiply_columns<T, 2, kWarps>, shape, p);
+    return batches == 1 ? launch_kernel(launch, "linear", multiply_columns<T, 1, kWarps>, shape, p)
+                        : launch_kernel(launch, "linear", multiply_columns<T, 2, kWarps>, shape, p);
 }
 
 template <class T>
@@ -192,12 +190,9 @@ Status run_type(const Problem &p, const Launch &launch) {
 Status run(const LinearArgs &args, const Launch &launch) {
     const Problem p = problem_of(args, kColumnsStep);
     switch (p.type) {
-        case QK_FORMAT_F16:
-            return run_type<F16>(p, launch);
-        case QK_FORMAT_BF16:
-            return run_type<BF16>(p, launch);
-        default:
-            return run_type<F32>(p, launch);
+        case QK_FORMAT_F16: return run_type<F16>(p, launch);
+        case QK_FORMAT_BF16: return run_type<BF16>(p, launch);
+        default: return run_type<F32>(p, launch);
     }
 }
 

@@ -87,24 +87,18 @@ __device__ inline GroupIndex group_at(const Problem &p, const Row &at, int64_t c
 
 __device__ inline uint32_t load_scale(const Problem &p, int64_t place) {
     switch (p.w.scale_format) {
-        case QK_FORMAT_F32:
-            return __ldg(reinterpret_cast<const uint32_t *>(p.w.scale) + place);
-        case QK_FORMAT_LUT8:
-            return __ldg(p.w.scale + place);
-        default:
-            return __ldg(reinterpret_cast<const uint16_t *>(p.w.scale) + place);
+        case QK_FORMAT_F32: return __ldg(reinterpret_cast<const uint32_t *>(p.w.scale) + place);
+        case QK_FORMAT_LUT8: return __ldg(p.w.scale + place);
+        default: return __ldg(reinterpret_cast<const uint16_t *>(p.w.scale) + place);
     }
 }
 
 // Nested: two fp32 roundings, as bitsandbytes computes it.
 __device__ inline float scale_value(const Problem &p, uint32_t raw, int64_t number) {
     switch (p.w.scale_format) {
-        case QK_FORMAT_F32:
-            return __uint_as_float(raw);
-        case QK_FORMAT_F16:
-            return __half2float(__ushort_as_half(uint16_t(raw)));
-        case QK_FORMAT_BF16:
-            return __uint_as_float(raw << 16);
+        case QK_FORMAT_F32: return __uint_as_float(raw);
+        case QK_FORMAT_F16: return __half2float(__ushort_as_half(uint16_t(raw)));
+        case QK_FORMAT_BF16: return __uint_as_float(raw << 16);
         default: {
             const float second =
                 __ldg(reinterpret_cast<const float *>(p.w.second) + (number >> p.second_shift));
@@ -210,8 +204,7 @@ __global__ void __launch_bounds__(kThreads) multiply_lanes(const __grid_constant
 #pragma unroll
             for (int r = 0; r < kRowsOfW; ++r) {
                 units[u][r] = load_unit<bits, whole>(p, rows[r], column);
-                scale[u][r] =
-                    load_scale(p, rows[r].scales + group_at(p, rows[r], column).group);
+                scale[u][r] = load_scale(p, rows[r].scales + group_at(p, rows[r], column).group);
             }
         }
 #pragma unroll
@@ -266,13 +259,11 @@ Status run(const LinearArgs &args, const Launch &launch) {
     const Geometry &s = args.w.geometry;
     const int64_t second = args.w.scale.second_group;
     const bool eight = args.w.format->bits == 8;
-    const Problem p = {view_of(args),
-                       group_shift(s),
-                       log2_of(second)};
+    const Problem p = {view_of(args), group_shift(s), log2_of(second)};
     const bool whole =
         s.k % kUnit == 0 && aligned(args.x.data) && aligned(args.w.data, eight ? 8 : 4);
-    const bool table = args.w.format->kind == FormatKind::kTable ||
-                       args.w.format->kind == FormatKind::kStored;
+    const bool table =
+        args.w.format->kind == FormatKind::kTable || args.w.format->kind == FormatKind::kStored;
     if (eight) {
         return table ? run_rows<8, true>(p, whole, launch) : run_rows<8, false>(p, whole, launch);
     }
@@ -285,8 +276,8 @@ bool can_run(const LinearArgs &args, const Device &) {
     if (is_dense(*w.format)) return false;
     const Geometry &s = w.geometry;
     const qk_layout id = w.layout->id;
-    const bool rows = id == QK_LAYOUT_ROW || id == QK_LAYOUT_ROW_HIGH ||
-                      id == QK_LAYOUT_AWQ_GEMV || id == QK_LAYOUT_WORD;
+    const bool rows = id == QK_LAYOUT_ROW || id == QK_LAYOUT_ROW_HIGH || id == QK_LAYOUT_AWQ_GEMV ||
+                      id == QK_LAYOUT_WORD;
     const bool whole = s.groups_per_row == 1 || s.group_size % kUnit == 0;
     return rows && (s.flat ? s.group_size % kUnit == 0 && s.k % kUnit == 0 : whole) &&
            power_of_two(w.scale.second_group) && aligned(w.scale.data, 4) &&

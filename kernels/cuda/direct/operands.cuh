@@ -89,8 +89,8 @@ struct Pairs {
 #pragma unroll
         for (uint32_t i = 0; i < 4; ++i) {
             const uint32_t at = byte_permute(low, high, 0x8804u + 0x1111u * i);
-            pair[i] = *reinterpret_cast<const uint32_t *>(
-                reinterpret_cast<const char *>(table) + at);
+            pair[i] =
+                *reinterpret_cast<const uint32_t *>(reinterpret_cast<const char *>(table) + at);
         }
     }
 };

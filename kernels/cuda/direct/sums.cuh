@@ -39,12 +39,10 @@ struct Groups {
 
     __device__ Groups(const Problem &problem, const float *scale_codes, int32_t first_part,
                       int64_t row, int row_stride)
-        : p(problem),
-          codes(scale_codes),
+        : p(problem), codes(scale_codes),
           bias(p.w.scale_format == QK_FORMAT_LUT8 ? __ldg(reinterpret_cast<const float *>(p.w.bias))
                                                   : 0.0f),
-          first_row(uint32_t(row)),
-          stride(uint32_t(row_stride)) {
+          first_row(uint32_t(row)), stride(uint32_t(row_stride)) {
         group = int32_t(uint32_t(first_part) / uint32_t(p.group_parts));
         left = (group + 1) * p.group_parts - first_part;
         load_scales();

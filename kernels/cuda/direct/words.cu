@@ -69,8 +69,8 @@ bool can_run(const LinearArgs &args, const Device &device) {
     const bool affine = w.format->kind == FormatKind::kAffine;
     if (is_gptq(w)) return affine && w.geometry.n % 4 == 0 && aligned(w.data, 16);
     const qk_layout id = w.layout->id;
-    const bool rows = id == QK_LAYOUT_ROW || id == QK_LAYOUT_ROW_HIGH ||
-                      id == QK_LAYOUT_AWQ_GEMV || id == QK_LAYOUT_WORD;
+    const bool rows = id == QK_LAYOUT_ROW || id == QK_LAYOUT_ROW_HIGH || id == QK_LAYOUT_AWQ_GEMV ||
+                      id == QK_LAYOUT_WORD;
     // A table's entries are f32; with f32 x they are not to be rounded.
     return rows && aligned(w.data, 4) && (affine || args.x.format->id != QK_FORMAT_F32);
 }

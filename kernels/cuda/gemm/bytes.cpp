@@ -18,12 +18,11 @@ bool takes(const LinearArgs &args) {
     return codes && w.layout->id == QK_LAYOUT_ROW && !s.flat &&
            (s.groups_per_row == 1 || s.group_size % 64 == 0) && s.k % 16 == 0 &&
            s.k < (int64_t{1} << 30) && s.n < (int64_t{1} << 30) &&
-           s.group_count < (int64_t{1} << 32) &&
-           args.x.rows < int64_t{65535} * 64 && ceil_div(s.n, 64) <= 65535 &&
-           power_of_two(w.scale.second_group) && args.x.format->id != QK_FORMAT_F32 &&
-           aligned(args.x.data) && aligned(w.data) && aligned(args.y.data, 2) &&
-           aligned(w.scale.data, 4) && aligned(w.scale.second, 4) && aligned(w.scale.code, 4) &&
-           aligned(w.scale.bias, 4) && aligned(w.table, 4);
+           s.group_count < (int64_t{1} << 32) && args.x.rows < int64_t{65535} * 64 &&
+           ceil_div(s.n, 64) <= 65535 && power_of_two(w.scale.second_group) &&
+           args.x.format->id != QK_FORMAT_F32 && aligned(args.x.data) && aligned(w.data) &&
+           aligned(args.y.data, 2) && aligned(w.scale.data, 4) && aligned(w.scale.second, 4) &&
+           aligned(w.scale.code, 4) && aligned(w.scale.bias, 4) && aligned(w.table, 4);
 }
 
 #if defined(QK_CUDA_SM90A)
@@ -44,8 +43,8 @@ Status run(const LinearArgs &args, const Launch &launch) {
     const Geometry &s = args.w.geometry;
     const bool table = args.w.format->kind == FormatKind::kStored;
     const GemmCodes codes = table ? GemmCodes::kEntries : GemmCodes::kSigned;
-    const GemmPlan plan = plan_gemm(codes, args.x.rows, s.n, s.k,
-                                    multiprocessors(launch.device.index));
+    const GemmPlan plan =
+        plan_gemm(codes, args.x.rows, s.n, s.k, multiprocessors(launch.device.index));
     GemmProblem p = problem_of(args, plan);
     p.group_tiles = s.groups_per_row == 1 ? INT32_MAX : int32_t(s.group_size / 64);
     p.x_rows = args.x.data;

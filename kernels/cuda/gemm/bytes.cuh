@@ -124,8 +124,8 @@ struct BytesGemm : Shared<S> {
 
     // Scales of tile t of a stage to where the consumers read them; rows r and r + 8 are those of
     // lanes 8 apart.
-    __device__ void keep_scales(uint32_t stage, int t, const float (&v)[kLaneRows],
-                                float unit, bool there) const {
+    __device__ void keep_scales(uint32_t stage, int t, const float (&v)[kLaneRows], float unit,
+                                bool there) const {
         const uint32_t lane = threadIdx.x & 31, half = lane / 8 & 1;
         const uint32_t at = (lane / 16 * kTiles + t) * 8 + lane % 8;
 #pragma unroll
@@ -221,8 +221,8 @@ struct BytesGemm : Shared<S> {
             }
         }
         if constexpr (S::kScaled) {
-            this->scale_operands(a, {__byte_perm(raw.scale[0], 0, 0x1010),
-                                     __byte_perm(raw.scale[0], 0, 0x3232)});
+            this->scale_operands(
+                a, {__byte_perm(raw.scale[0], 0, 0x1010), __byte_perm(raw.scale[0], 0, 0x3232)});
         } else {
             scale[0] = __uint_as_float(raw.scale[0]);
             scale[1] = __uint_as_float(raw.scale[1]);
@@ -231,8 +231,7 @@ struct BytesGemm : Shared<S> {
 };
 
 template <class S>
-    requires S::kBytes
-struct SourceOf<S> {
+requires S::kBytes struct SourceOf<S> {
     using Type = BytesGemm<S>;
 };
 

@@ -71,7 +71,7 @@ struct DecodeEntries {
     // Wide: entries to 16, so that scales, rounded to f16 as well, are not far from what they were.
     template <bool scaled>
     static __device__ float scale_unit(const WeightView &w) {
-        return std::is_same_v<T, F16> ? table_unit<scaled ? 3 : 14>(w.table) : 1;
+        return std::is_same_v<T, F16> ? table_unit < scaled ? 3 : 14 > (w.table) : 1;
     }
 
     static __device__ uint32_t number(F16, float entry) {
@@ -88,8 +88,7 @@ struct DecodeEntries {
     static __device__ bool fits(int code, float entry, float unit) {
         if (!isfinite(entry)) return code > 0;
         if (scaled || std::is_same_v<T, BF16>) return true;
-        const float back =
-            __fmul_rn(__half2float(__float2half_rn(__fdiv_rn(entry, unit))), unit);
+        const float back = __fmul_rn(__half2float(__float2half_rn(__fdiv_rn(entry, unit))), unit);
         return fabsf(__fadd_rn(entry, -back)) <= fabsf(entry) * 0x1p-11f;
     }
 
@@ -115,8 +114,9 @@ struct DecodeEntries {
     struct Lane {
         uint32_t table, bank, select[2];
         __device__ explicit Lane(uint32_t at)
-            : table(at), bank((threadIdx.x & 31) * 4),
-              select{threadIdx.x & 1 ? 0x5524u : 0x5504u, threadIdx.x & 1 ? 0x5534u : 0x5514u} {}
+            : table(at), bank((threadIdx.x & 31) * 4), select{threadIdx.x & 1 ? 0x5524u : 0x5504u,
+                                                              threadIdx.x & 1 ? 0x5534u : 0x5514u} {
+        }
 
         __device__ uint32_t pair(uint32_t word) const {
             const uint32_t first = shared_load_4(table + __byte_perm(word, bank, select[0]));

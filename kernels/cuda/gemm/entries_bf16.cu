@@ -5,7 +5,7 @@
 namespace qk::cuda {
 
 Status run_gemm_entries_bf16(GemmCut cut, const LinearArgs &args, const Launch &launch,
-                                      GemmProblem *p) {
+                             GemmProblem *p) {
     return run_cut<BF16, DecodeEntries<BF16>, ScaleKind::kF32>(cut, args, launch, p);
 }
 

@@ -5,7 +5,7 @@
 namespace qk::cuda {
 
 Status run_gemm_entries_f16(GemmCut cut, const LinearArgs &args, const Launch &launch,
-                                      GemmProblem *p) {
+                            GemmProblem *p) {
     return run_cut<F16, DecodeEntries<F16>, ScaleKind::kF32>(cut, args, launch, p);
 }
 

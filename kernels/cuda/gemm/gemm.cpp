@@ -62,9 +62,9 @@ Status run(const LinearArgs &args, const Launch &launch) {
     QK_TRY(check(device.error(), launch.error, "linear"));
     const bool pairs = args.w.layout->id == kLayoutTilesPairs;
     const bool f16 = args.x.format->id == QK_FORMAT_F16;
-    const GemmPlan plan = plan_gemm(pairs ? GemmCodes::kPairs : GemmCodes::kNumbers, args.x.rows,
-                                    args.y.columns, args.w.geometry.k,
-                                    multiprocessors(launch.device.index), one_slab(args, pairs));
+    const GemmPlan plan =
+        plan_gemm(pairs ? GemmCodes::kPairs : GemmCodes::kNumbers, args.x.rows, args.y.columns,
+                  args.w.geometry.k, multiprocessors(launch.device.index), one_slab(args, pairs));
     GemmProblem p = problem_of(args, plan);
     RunGemm *const run_gemm = pairs ? (f16 ? run_gemm_pairs_f16 : run_gemm_pairs_bf16)
                                     : (f16 ? run_gemm_numbers_f16 : run_gemm_numbers_bf16);
@@ -92,8 +92,8 @@ GemmProblem problem_of(const LinearArgs &args, const GemmPlan &plan) {
     return p;
 }
 
-Status describe_planes(const LinearArgs &args, int32_t row_tiles, int32_t x_rows,
-                       ErrorText *error, GemmProblem *p) {
+Status describe_planes(const LinearArgs &args, int32_t row_tiles, int32_t x_rows, ErrorText *error,
+                       GemmProblem *p) {
     const EncodeTensorMap encode = find_tensor_map_encoder();
     QK_CHECK(encode != nullptr, error, UNSUPPORTED, "linear: the driver has no tensor maps");
     const cuuint32_t one[3] = {1, 1, 1};

@@ -41,11 +41,11 @@ struct NarrowGemm : Gemm<S> {
     // Where a consumer stands.
     struct Cursor {
         const Places at;
-        int32_t tile;      // of k: the first of this stage
-        int q;             // which of its tiles are this warpgroup's
-        Turn turn;         // of the next stage
-        uint32_t here = 0; // this stage's slot
-        bool more = false; // whether there is a next stage
+        int32_t tile;       // of k: the first of this stage
+        int q;              // which of its tiles are this warpgroup's
+        Turn turn;          // of the next stage
+        uint32_t here = 0;  // this stage's slot
+        bool more = false;  // whether there is a next stage
     };
 
     __device__ void multiply(const Cursor &c, int s, const Operands &a, Sums &part) const {
@@ -155,13 +155,8 @@ __global__ void __launch_bounds__(S::kThreads, 1)
         Gemm<S>::prepare(p, shared, scale_codes);
         asm volatile("bar.sync 1, %0;" ::"n"(S::kThreads) : "memory");
     }
-    const NarrowGemm<S> g = {{{p,
-                               base + S::kTable,
-                               shared_address(full),
-                               shared_address(empty),
-                               base,
-                               scale_codes,
-                               second_bias}}};
+    const NarrowGemm<S> g = {{{p, base + S::kTable, shared_address(full), shared_address(empty),
+                               base, scale_codes, second_bias}}};
     const int64_t stages = ceil_div(p.tiles, S::kTiles);
     const Item item = {int32_t(blockIdx.y) * S::kRowTiles, 0,
                        int32_t(stages * rank / p.split) * S::kTiles,

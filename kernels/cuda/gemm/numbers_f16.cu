@@ -4,7 +4,7 @@
 namespace qk::cuda {
 
 Status run_gemm_numbers_f16(GemmCut cut, const LinearArgs &args, const Launch &launch,
-                                      GemmProblem *p) {
+                            GemmProblem *p) {
     return run_scales<F16, DecodeNumbers<F16>>(cut, args, launch, p);
 }
 

@@ -96,8 +96,7 @@ struct PackedGemm : Shared<S> {
             for (int t = 0; t < kTiles; ++t) {
                 tensor_copy(to + S::kX + t * (S::kCodes / kTiles), p.codes, 0, (tile + t) * 4,
                             it.row_tile, barrier);
-                tensor_copy(to + t * (S::kX / kTiles), p.x, (tile + t) * 64, it.x_first,
-                            barrier);
+                tensor_copy(to + t * (S::kX / kTiles), p.x, (tile + t) * 64, it.x_first, barrier);
             }
         }
     }

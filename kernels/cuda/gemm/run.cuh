@@ -65,8 +65,7 @@ Status run_cut(GemmCut cut, const LinearArgs &args, const Launch &launch, GemmPr
             return run_wide<GemmShape<T, Decode, kind, 128, 2, 1, 2>>(args, launch, p);
         case GemmCut::k192x128:
             return run_wide<GemmShape<T, Decode, kind, 128, 3, 1, 2>>(args, launch, p);
-        default:
-            return run_wide<GemmShape<T, Decode, kind, 256, 2, 1, 1>>(args, launch, p);
+        default: return run_wide<GemmShape<T, Decode, kind, 256, 2, 1, 1>>(args, launch, p);
     }
 }
 

@@ -13,7 +13,9 @@ constexpr uint32_t kStaticShared = 2048;  // barriers and the table of nested sc
 
 // Ways to decode 8-bit codes that lie in rows (gemm/bytes.cuh); the others are of packed tiles.
 template <class Decode>
-concept OfBytes = requires { Decode::kEntryBytes; };
+concept OfBytes = requires {
+    Decode::kEntryBytes;
+};
 
 template <class Decode>
 constexpr uint32_t table_bytes() {
@@ -43,8 +45,9 @@ struct GemmShape {
     static constexpr int kThreads = (kConsumers + 1) * 128;  // one more warpgroup produces
     // Registers a thread, from what the producers leave of those that a launch gives the block
     // (96 a thread for four consumers, 128, 168): where they do not suffice, it hangs.
-    static constexpr int kProducerRegisters =
-        kConsumers == 4 ? (kBytes ? 32 : 24) : kBytes && kConsumers == 3 ? 56 : 40;
+    static constexpr int kProducerRegisters = kConsumers == 4             ? (kBytes ? 32 : 24)
+                                              : kBytes && kConsumers == 3 ? 56
+                                                                          : 40;
     static constexpr int kConsumerRegisters = kConsumers == 4 ? 112 : kConsumers == 3 ? 152 : 232;
 
     // A stage in shared memory.

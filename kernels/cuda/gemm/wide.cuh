@@ -83,9 +83,7 @@ struct WideGemm : Gemm<S> {
         --c.left;
     }
 
-    __device__ void release(uint32_t slot_at) const {
-        barrier_arrive(this->empty + slot_at * 8);
-    }
+    __device__ void release(uint32_t slot_at) const { barrier_arrive(this->empty + slot_at * 8); }
 
     __device__ void consume(const Item &it, Turn &turn, Sums &sums) const {
         if (it.first >= it.last) return;
@@ -232,13 +230,8 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     }
     // Through a shuffle: else ptxas computes them anew at every use, from a slow register.
     const auto keep_address = [](uint32_t a) { return __shfl_sync(~0u, a, 0); };
-    const WideGemm<S> g = {{{p,
-                             keep_address(base + S::kTable),
-                             keep_address(shared_address(full)),
-                             keep_address(shared_address(empty)),
-                             base,
-                             scale_codes,
-                             second_bias}}};
+    const WideGemm<S> g = {{{p, keep_address(base + S::kTable), keep_address(shared_address(full)),
+                             keep_address(shared_address(empty)), base, scale_codes, second_bias}}};
     const Items items(p);
     if (warp >= S::kConsumers * 4) {
         fewer_registers<S::kProducerRegisters>();

@@ -19,10 +19,8 @@ Status launch_shape(const Recurrence &r, const Launch &launch) {
     switch (plain_kind(r.v.cell)) {
         case PlainKind::kDirect:
             return launch_rules<S, PlainRules<int32_t, ValueTables>>(r, launch);
-        case PlainKind::kLines:
-            return launch_rules<S, PlainRules<int64_t, LineTables>>(r, launch);
-        default:
-            return launch_rules<S, AnyRules>(r, launch);
+        case PlainKind::kLines: return launch_rules<S, PlainRules<int64_t, LineTables>>(r, launch);
+        default: return launch_rules<S, AnyRules>(r, launch);
     }
 }
 

@@ -24,9 +24,7 @@ struct SharedMany {
     typename Rules::Tables tables;
 };
 
-__device__ inline int32_t exchange(int32_t unit) {
-    return unit / 16 % 4 * 2;
-}
+__device__ inline int32_t exchange(int32_t unit) { return unit / 16 % 4 * 2; }
 
 // The sums of a lane's cells.
 template <class S, class Rules>

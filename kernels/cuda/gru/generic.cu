@@ -152,9 +152,7 @@ Status run(const GruArgs &args, const Launch &launch) {
                          view_of(args));
 }
 
-bool can_run(const GruArgs &, const Device &) {
-    return true;
-}
+bool can_run(const GruArgs &, const Device &) { return true; }
 
 }  // namespace
 

@@ -74,9 +74,7 @@ __device__ inline int32_t shifted(int32_t x, const Scale &s) {
 }
 
 // By 1..31.
-__device__ inline int32_t row_half(int32_t count) {
-    return int32_t(1u << (count - 1));
-}
+__device__ inline int32_t row_half(int32_t count) { return int32_t(1u << (count - 1)); }
 __device__ inline int32_t row_shifted(int32_t x_and_half, int32_t count) {
     return halved_to_even(x_and_half, count, int32_t((1u << count) - 1));
 }

@@ -58,8 +58,8 @@ Status slab_of(const LinearArgs &args, const Launch &launch, int64_t first, int6
 
 Status run_without_library(const LinearArgs &args, const Launch &launch) {
     const Kernel<LinearArgs> *const kernels[] = {
-        &kLinearGemm,  &kLinearGemmBytes, &kLinearMiddle, &kLinearSlices, &kLinearMatvec,
-        &kLinearBytes, &kLinearWords,     &kLinearColumns, &kLinearLanes, &kLinearGeneric};
+        &kLinearGemm,  &kLinearGemmBytes, &kLinearMiddle,  &kLinearSlices, &kLinearMatvec,
+        &kLinearBytes, &kLinearWords,     &kLinearColumns, &kLinearLanes,  &kLinearGeneric};
     return pick(KernelList<LinearArgs>(kernels), args, launch.device)->run(args, launch);
 }
 
@@ -75,17 +75,17 @@ Status run(const LinearArgs &args, const Launch &launch) {
     QK_TRY(check(device.error(), launch.error, "linear"));
     for (int64_t first = 0; first < s.n; first += plan.slab_rows) {
         const int64_t rows = min64(plan.slab_rows, s.n - first);
-        LtProduct product = {args.x.format->id,
-                             args.x.rows,
-                             rows,
-                             s.k,
-                             s.n,
-                             args.x.data,
-                             nullptr,
-                             bias == nullptr ? nullptr
-                                             : static_cast<const uint8_t *>(bias) + first * bytes,
-                             static_cast<uint8_t *>(args.y.data) + first * bytes,
-                             room + plan.slab_bytes + plan.bias_bytes};
+        LtProduct product = {
+            args.x.format->id,
+            args.x.rows,
+            rows,
+            s.k,
+            s.n,
+            args.x.data,
+            nullptr,
+            bias == nullptr ? nullptr : static_cast<const uint8_t *>(bias) + first * bytes,
+            static_cast<uint8_t *>(args.y.data) + first * bytes,
+            room + plan.slab_bytes + plan.bias_bytes};
         QK_TRY(slab_of(args, launch, first, rows, room, &product.w));
         const Status status = lt_multiply(launch.session, product, launch);
         if (status == QK_ERROR_UNSUPPORTED) return run_without_library(args, launch);
@@ -108,24 +108,23 @@ bool can_run(const LinearArgs &args, const Device &device) {
     const bool f32 = args.x.format->id == QK_FORMAT_F32;
     const bool looked_up = w.format->kind == FormatKind::kTable;
     const int64_t codes = w.geometry.n * w.geometry.k;
-    const bool slices = args.x.rows <= slices_rows(f32, looked_up, codes) &&
-                        kLinearSlices.can_run(args, device);
+    const bool slices =
+        args.x.rows <= slices_rows(f32, looked_up, codes) && kLinearSlices.can_run(args, device);
     if (f32 && slices) return false;
     LinearCase c = {args.x.rows,
                     slices || kLinearMatvec.can_run(args, device),
                     kLinearGemm.can_run(args, device),
                     true,
-                    kLinearBytes.can_run(args, device) ||
-                        kLinearWords.can_run(args, device) ||
+                    kLinearBytes.can_run(args, device) || kLinearWords.can_run(args, device) ||
                         kLinearColumns.can_run(args, device),
                     kLinearLanes.can_run(args, device)};
     if (kLinearGemmBytes.can_run(args, device)) {
         c.bytes = w.format->kind == FormatKind::kSigned ? kGemmSignedRows : kGemmEntriesRows;
     }
     return (direct || !dense) && choose_linear(c) == LinearPath::kPrefill &&
-           w.geometry.k * bytes % 16 == 0 && w.geometry.n * bytes % 16 == 0 &&
-           args.x.rows < last && w.geometry.n < last && w.geometry.k < last &&
-           aligned(args.x.data) && aligned(args.y.data);
+           w.geometry.k * bytes % 16 == 0 && w.geometry.n * bytes % 16 == 0 && args.x.rows < last &&
+           w.geometry.n < last && w.geometry.k < last && aligned(args.x.data) &&
+           aligned(args.y.data);
 }
 
 }  // namespace

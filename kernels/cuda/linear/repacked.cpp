@@ -115,8 +115,7 @@ bool takes(const LinearArgs &args, const Device &device) {
 bool can_run(const LinearArgs &args, const Device &device) {
     if (!takes(args, device)) return false;
     LinearCase c = {args.x.rows, false, true, true};
-    c.direct = kLinearWords.can_run(args, device) ||
-               kLinearColumns.can_run(args, device);
+    c.direct = kLinearWords.can_run(args, device) || kLinearColumns.can_run(args, device);
     c.lanes = kLinearLanes.can_run(args, device);
     c.repacks = true;
     return choose_linear(c) == LinearPath::kRepack;

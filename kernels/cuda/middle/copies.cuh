@@ -121,8 +121,8 @@ struct MiddleCopies {
     __device__ void place_scales(int32_t row_tile, int32_t last) {
         const int32_t t = int32_t(threadIdx.x);
         const int64_t groups = p.w.geometry.groups_per_row;
-        const int32_t rows = p.row_tiles - row_tile < S::kRowTiles ? p.row_tiles - row_tile
-                                                                   : S::kRowTiles;
+        const int32_t rows =
+            p.row_tiles - row_tile < S::kRowTiles ? p.row_tiles - row_tile : S::kRowTiles;
         constexpr int32_t kPieces = int32_t(S::kPieces);
         int32_t item = t / kPieces;
         scale = p.w.scale + ((row_tile + item) * groups * kPieces + t % kPieces) * 16;
@@ -162,8 +162,8 @@ struct MiddleCopies {
         const uint32_t count = tile < x_full ? 16 : 0;
 #pragma unroll
         for (int i = 0; i < kXRuns; ++i) {
-            copy_ahead<16>(at + x_to + i * (kXStep * 128),
-                           x + i * (p.w.geometry.k * (kXStep * 2)), count, tile < x_end[i]);
+            copy_ahead<16>(at + x_to + i * (kXStep * 128), x + i * (p.w.geometry.k * (kXStep * 2)),
+                           count, tile < x_end[i]);
         }
     }
 

@@ -41,8 +41,7 @@ int32_t split_of(const LinearArgs &args, const Device &device) {
 
 size_t workspace_bytes(const LinearArgs &args, const Device &device) {
     const Geometry &s = args.w.geometry;
-    return size_t(
-        middle_workspace(args.x.rows, s.n, s.k, multiprocessors(device.index)));
+    return size_t(middle_workspace(args.x.rows, s.n, s.k, multiprocessors(device.index)));
 }
 
 // Without room for parts a block takes all of k.
@@ -71,8 +70,7 @@ bool takes(const LinearArgs &args, const Device &device) {
     const Weight &w = args.w;
     if (is_dense(*w.format)) return false;
     const Geometry &s = w.geometry;
-    const int64_t blocks =
-        ceil_div(s.n, kMiddleBlockRows) * ceil_div(args.x.rows, kMiddleBlockX);
+    const int64_t blocks = ceil_div(s.n, kMiddleBlockRows) * ceil_div(args.x.rows, kMiddleBlockX);
     return (w.layout->id == kLayoutTiles || w.layout->id == kLayoutTilesPairs) && !s.flat &&
            (s.groups_per_row == 1 || (s.group_size % 64 == 0 && power_of_two(s.group_size))) &&
            s.k % 16 == 0 && s.k < (int64_t{1} << 30) && s.n < (int64_t{1} << 34) &&

@@ -196,8 +196,8 @@ __global__ void __launch_bounds__(S::kThreads, 2)
             scale_codes[i] = reinterpret_cast<const float *>(p.w.code)[i];
         }
     }
-    Middle<S> product = {p, base + S::kRing, reinterpret_cast<const uint32_t *>(base),
-                         scale_codes, S::kNested ? load_as<float>(p.w.bias, 0) : 0.0f};
+    Middle<S> product = {p, base + S::kRing, reinterpret_cast<const uint32_t *>(base), scale_codes,
+                         S::kNested ? load_as<float>(p.w.bias, 0) : 0.0f};
     product.place();
     if (!S::Decode::kPairs && p.w.zero == nullptr) product.fill_zeros();
     const int32_t row_tile = int32_t(blockIdx.x / uint32_t(p.x_blocks)) * S::kRowTiles;

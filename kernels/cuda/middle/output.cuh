@@ -44,8 +44,7 @@ struct MiddleOutput {
     // As [row of x][row of w].
     __device__ void store_sums(const float (&sum)[S::kR][S::kB][4]) const {
         const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-        float *const to =
-            sums + lane % 4 * 2 * S::kPitch + warp * (S::kR * 16) + lane / 4;
+        float *const to = sums + lane % 4 * 2 * S::kPitch + warp * (S::kR * 16) + lane / 4;
 #pragma unroll
         for (int i = 0; i < S::kR; ++i) {
 #pragma unroll
@@ -65,8 +64,7 @@ struct MiddleOutput {
             const uint32_t x_row = i / kFours, four = i % kFours;
             const int64_t row = int64_t(row_tile) * 16 + four * 4;
             if (x_first + x_row >= p.m || row >= p.w.geometry.n) continue;
-            const float4 v =
-                *reinterpret_cast<const float4 *>(sums + x_row * S::kPitch + four * 4);
+            const float4 v = *reinterpret_cast<const float4 *>(sums + x_row * S::kPitch + four * 4);
             if (p.split == 1) {
                 store_four(p, x_first + x_row, row, v);
             } else {

@@ -8,7 +8,7 @@
 namespace qk::cuda {
 namespace {
 
-constexpr int kMiddleWarps = 4;     // of a block, along w
+constexpr int kMiddleWarps = 4;      // of a block, along w
 constexpr int kMiddleWarpTiles = 2;  // of 16 rows of w, of a warp
 
 // kB: tiles of 8 rows of x, of a block and of each of its warps.

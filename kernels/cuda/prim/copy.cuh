@@ -199,14 +199,13 @@ __device__ inline void shared_store_1(uint32_t address, uint32_t v) {
 
 __device__ inline float4 shared_load_floats(uint32_t address) {
     const uint4 v = shared_load_16(address);
-    return {__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z),
-            __uint_as_float(v.w)};
+    return {__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w)};
 }
 
 // A multiple of 16.
 __device__ inline void global_store_16(void *to, uint4 v) {
-    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(v.x), "r"(v.y),
-                 "r"(v.z), "r"(v.w)
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(v.x), "r"(v.y), "r"(v.z),
+                 "r"(v.w)
                  : "memory");
 }
 

@@ -24,9 +24,7 @@ __device__ inline void copies_wait_but() {
     asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
 #endif
 }
-__device__ inline void copies_wait_but_one() {
-    copies_wait_but<1>();
-}
+__device__ inline void copies_wait_but_one() { copies_wait_but<1>(); }
 
 }  // namespace
 }  // namespace qk::cuda

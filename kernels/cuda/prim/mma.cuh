@@ -107,8 +107,8 @@ __device__ inline uint32_t subtract_f16(uint32_t a, uint32_t b) {
 
 __device__ inline uint32_t subtract_bf16(uint32_t a, uint32_t b) {
 #if defined(__CUDA_ARCH__)
-    const __nv_bfloat162 result = __hsub2(*reinterpret_cast<__nv_bfloat162 *>(&a),
-                                          *reinterpret_cast<__nv_bfloat162 *>(&b));
+    const __nv_bfloat162 result =
+        __hsub2(*reinterpret_cast<__nv_bfloat162 *>(&a), *reinterpret_cast<__nv_bfloat162 *>(&b));
     return *reinterpret_cast<const uint32_t *>(&result);
 #else
     const float low = f32_from_bf16(uint16_t(a)) - f32_from_bf16(uint16_t(b));

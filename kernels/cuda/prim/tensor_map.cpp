@@ -30,8 +30,8 @@ Status describe_tensor(const TensorPlane &plane, int32_t columns, int32_t rows, 
         columns * plane.bytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B;
     const CUresult result = encode(
         map, plane.bytes == 1 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_UINT16, 2,
-        plane.data, sizes, strides, box, one, CU_TENSOR_MAP_INTERLEAVE_NONE,
-        swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+        plane.data, sizes, strides, box, one, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
+        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     QK_CHECK(result == CUDA_SUCCESS, error, INTERNAL,
              "linear: a tensor map was refused (driver error %d)", int(result));
     return QK_OK;

@@ -48,6 +48,7 @@ __device__ inline void keep(uint32_t (&a)[steps][4]) {
     for (int i = 0; i < steps * 4; ++i) asm volatile("" : "+r"(a[i / 4][i % 4])::"memory");
 }
 
+// clang-format off
 // The sums d[i] .. d[i + 31], read and written.
 #define QK_SUMS_8(i)                                                                              \
     "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]),                   \
@@ -98,6 +99,7 @@ __device__ inline void keep(uint32_t (&a)[steps][4]) {
              "{%128, %129, %130, %131}, %132, p, 1, 1, 0;\n\t}"                                   \
              : QK_SUMS_32(0), QK_SUMS_32(32), QK_SUMS_32(64), QK_SUMS_32(96)                      \
              : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add))
+// clang-format on
 
 template <class T, int n>
 struct Wgmma;

@@ -83,8 +83,7 @@ void quantize_matrix(const Matrix &matrix, const ShiftLimit &limit, int8_t *shif
             min = fmin(min, matrix.values[i]);
             max = fmax(max, matrix.values[i]);
         }
-        Exponent exponent =
-            exponent_of_range(matrix.quant, min, max, limit.of(first, together));
+        Exponent exponent = exponent_of_range(matrix.quant, min, max, limit.of(first, together));
         for (int64_t row = first; row < first + together; ++row)
             shifts[row] = int8_t(exponent.shift);
         for (int64_t i = begin; i < end; ++i)

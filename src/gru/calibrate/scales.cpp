@@ -44,19 +44,15 @@ struct Choice {
     Scales scales;
 
     int32_t shift(int32_t which) const { return scales.of[which].shift; }
-    bool is_zero(int32_t which) const {
-        return range[which].min >= 0.0 && range[which].max <= 0.0;
-    }
+    bool is_zero(int32_t which) const { return range[which].min >= 0.0 && range[which].max <= 0.0; }
     void keep_within(int32_t which, int32_t finest) {
         if (shift(which) <= finest) return;
-        scales.of[which] = exponent_of_range(options.quant[which], range[which].min,
-                                             range[which].max, finest);
+        scales.of[which] =
+            exponent_of_range(options.quant[which], range[which].min, range[which].max, finest);
     }
 };
 
-int32_t lower(int32_t a, int32_t b) {
-    return a < b ? a : b;
-}
+int32_t lower(int32_t a, int32_t b) { return a < b ? a : b; }
 
 // The scale of the row with the largest weight; the finest where all are zeros.
 int32_t coarsest_shift(const Matrix &matrix) {
@@ -118,10 +114,9 @@ Scales choose_scales(const Ranges &ranges, const BuildOptions &options, const Ma
         if (which >= QK_GRU_W && which <= QK_GRU_BR) continue;
         const Range range = choice.range[which] = wanted_range(ranges, options, which);
         const qk_gru_quant &quant = options.quant[which];
-        choice.scales.of[which] =
-            searches_error(ranges, options, which)
-                ? exponent_of_histogram(quant, ranges.histogram[which], range)
-                : exponent_of_range(quant, range.min, range.max);
+        choice.scales.of[which] = searches_error(ranges, options, which)
+                                      ? exponent_of_histogram(quant, ranges.histogram[which], range)
+                                      : exponent_of_range(quant, range.min, range.max);
     }
     const qk_gru_quant &h = options.quant[QK_GRU_H];
     const bool has_view = (options.flags & QK_GRU_H_VIEW_8) != 0 && h.bits > 8;

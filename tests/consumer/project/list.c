@@ -6,8 +6,7 @@ int main(void) {
     static const char bytes[] = "\x02\0\0\0\0\0\0\0{}";
     qk_checkpoint *checkpoint = NULL;
     qk_io_message message;
-    qk_status status =
-        qk_checkpoint_open_memory(bytes, 10, NULL, 0, NULL, &checkpoint, &message);
+    qk_status status = qk_checkpoint_open_memory(bytes, 10, NULL, 0, NULL, &checkpoint, &message);
     printf("an empty file: %s, %d tensors\n", qk_status_string(status),
            (int)qk_checkpoint_tensor_count(checkpoint));
     qk_checkpoint_destroy(checkpoint);

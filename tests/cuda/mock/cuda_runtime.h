@@ -47,10 +47,7 @@ enum cudaFuncAttribute {
     cudaFuncAttributePreferredSharedMemoryCarveout = 9,
     cudaFuncAttributeNonPortableClusterSizeAllowed = 14
 };
-enum cudaSharedCarveout {
-    cudaSharedmemCarveoutDefault = -1,
-    cudaSharedmemCarveoutMaxShared = 100
-};
+enum cudaSharedCarveout { cudaSharedmemCarveoutDefault = -1, cudaSharedmemCarveoutMaxShared = 100 };
 struct cudaFuncAttributes {
     size_t sharedSizeBytes;
     int maxDynamicSharedSizeBytes;
@@ -113,7 +110,7 @@ cudaError_t begin_launch(const cudaLaunchConfig_t &config, const void *kernel);
 bool runs_kernels();
 // What a stream has to do. Done when something waits for it, and no sooner.
 void enqueue(cudaStream_t stream, std::function<void()> work);
-}
+}  // namespace mock
 
 template <class... Parameters, class... Given>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config, void (*kernel)(Parameters...),

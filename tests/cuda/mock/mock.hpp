@@ -33,15 +33,15 @@ void before_launch(std::function<void()> act);
 
 // A kernel's attributes on the current device.
 cudaFuncAttributes attributes_of(const void *kernel);
-void forget_attributes();  // of every kernel, as in a new process
+void forget_attributes();               // of every kernel, as in a new process
 std::set<cudaStream_t> streams_used();  // by launches, copies, fills and waits, since reset
 int64_t queued();                       // pieces of work that nothing has waited for
 
-int calls();                  // since reset
-const char *failed_call();    // the name of the call that failed, "" while none has
+int calls();                // since reset
+const char *failed_call();  // the name of the call that failed, "" while none has
 int64_t live_allocations();
-int current_device();         // of the calling thread
-bool thread_has_context();    // without one the driver refuses
+int current_device();       // of the calling thread
+bool thread_has_context();  // without one the driver refuses
 void set_current_device(int device);
 
 }  // namespace mock

@@ -43,7 +43,7 @@ struct Warp {
 struct Fiber {
     ucontext_t context;
     std::unique_ptr<char[]> stack{new char[kStackBytes]};  // not zeroed: most of it is not touched
-    void *fake_stack = nullptr;  // AddressSanitizer's
+    void *fake_stack = nullptr;                            // AddressSanitizer's
     bool done = true;
 };
 

@@ -19,8 +19,8 @@ __global__ void multiply(GemmProblem p, const void *x, qk_format type) {
     for (int64_t c = 0; c < s.k; ++c) {
         const GroupIndex group = {row, c / s.group_size};
         const float entry = entry_of(p.w, code_of(p.w, row, c));
-        const float value = (entry - (affine ? float(zero_of(p.w, group)) : 0)) *
-                            scale_of(p.w, group);
+        const float value =
+            (entry - (affine ? float(zero_of(p.w, group)) : 0)) * scale_of(p.w, group);
         sum += value * load_float(type, x, x_row * s.k + c);
     }
     if (p.bias != nullptr) sum += load_float(p.bias_type, p.bias, row);
@@ -45,13 +45,19 @@ Status run(const char *name, GemmCut cut, const LinearArgs &args, const Launch &
 
 }  // namespace
 
-#define QK_FAKE(name)                                                                       \
-    Status run_gemm_##name(GemmCut cut, const LinearArgs &args, const Launch &launch,       \
-                           GemmProblem *p) {                                                \
-        return run(#name, cut, args, launch, p);                                            \
+#define QK_FAKE(name)                                                                 \
+    Status run_gemm_##name(GemmCut cut, const LinearArgs &args, const Launch &launch, \
+                           GemmProblem *p) {                                          \
+        return run(#name, cut, args, launch, p);                                      \
     }
-QK_FAKE(signed_f16) QK_FAKE(signed_bf16) QK_FAKE(entries_f16) QK_FAKE(entries_bf16)
-QK_FAKE(numbers_f16) QK_FAKE(numbers_bf16) QK_FAKE(pairs_f16) QK_FAKE(pairs_bf16)
+QK_FAKE(signed_f16)
+QK_FAKE(signed_bf16)
+QK_FAKE(entries_f16)
+QK_FAKE(entries_bf16)
+QK_FAKE(numbers_f16)
+QK_FAKE(numbers_bf16)
+QK_FAKE(pairs_f16)
+QK_FAKE(pairs_bf16)
 #undef QK_FAKE
 
 }  // namespace qk::cuda

@@ -26,9 +26,7 @@ struct cublasLtMatmulPreferenceOpaque_t {
     uint32_t alignment[4] = {256, 256, 256, 256};  // of a, b, c, d
 };
 
-static bool fails_now() {
-    return state.fail_at > 0 && --state.fail_at == 0;
-}
+static bool fails_now() { return state.fail_at > 0 && --state.fail_at == 0; }
 
 template <class T, class Handle, class... Values>
 static cublasStatus_t create(Handle *out, const Values &...values) {
@@ -121,11 +119,12 @@ static cublasLtMatmulAlgo_t algorithm_for(const cublasLtMatmulDescOpaque_t &prod
 }
 
 // Strides must keep to the alignment that was asked for.
-cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
-    cublasLtHandle_t, cublasLtMatmulDesc_t product, cublasLtMatrixLayout_t w,
-    cublasLtMatrixLayout_t x, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
-    cublasLtMatmulPreference_t preference, int wanted, cublasLtMatmulHeuristicResult_t *results,
-    int *found) {
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t product,
+                                              cublasLtMatrixLayout_t w, cublasLtMatrixLayout_t x,
+                                              cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                              cublasLtMatmulPreference_t preference, int wanted,
+                                              cublasLtMatmulHeuristicResult_t *results,
+                                              int *found) {
     ++state.asked;
     *found = 0;
     const cublasLtMatrixLayout_t layouts[] = {w, x, c, d};
@@ -168,13 +167,14 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t product, co
     const auto p = *product;
     const auto wl = *w_layout, xl = *x_layout, dl = *d_layout;
     const cublasLtMatmulAlgo_t expected = algorithm_for(p, wl, xl, dl);
-    const bool right =
-        memcmp(&expected, algorithm, sizeof(expected)) == 0 && p.transposed_a == CUBLAS_OP_T &&
-        *static_cast<const float *>(alpha) == 1 && *static_cast<const float *>(beta) == 0 &&
-        c == d && wl.rows == xl.rows && dl.rows == wl.columns && dl.columns == xl.columns &&
-        wl.type == xl.type && wl.type == dl.type && (p.epilogue == CUBLASLT_EPILOGUE_BIAS) ==
-        (p.bias != nullptr) && at_16(w) && at_16(x) && at_16(d) && at_16(p.bias) &&
-        workspace != nullptr && workspace_bytes >= qk::cuda::kLtWorkspaceBytes;
+    const bool right = memcmp(&expected, algorithm, sizeof(expected)) == 0 &&
+                       p.transposed_a == CUBLAS_OP_T && *static_cast<const float *>(alpha) == 1 &&
+                       *static_cast<const float *>(beta) == 0 && c == d && wl.rows == xl.rows &&
+                       dl.rows == wl.columns && dl.columns == xl.columns && wl.type == xl.type &&
+                       wl.type == dl.type &&
+                       (p.epilogue == CUBLASLT_EPILOGUE_BIAS) == (p.bias != nullptr) && at_16(w) &&
+                       at_16(x) && at_16(d) && at_16(p.bias) && workspace != nullptr &&
+                       workspace_bytes >= qk::cuda::kLtWorkspaceBytes;
     if (!right) return CUBLAS_STATUS_INVALID_VALUE;
     if (state.fails) return CUBLAS_STATUS_EXECUTION_FAILED;
     ++state.products;
@@ -206,12 +206,19 @@ void *__wrap_dlsym(void *, const char *name) {
     if (strcmp(name, state.lacks) == 0) return nullptr;
 #define QK_FAKE(function) \
     if (strcmp(name, #function) == 0) return reinterpret_cast<void *>(function);
-    QK_FAKE(cublasLtCreate) QK_FAKE(cublasLtDestroy) QK_FAKE(cublasLtMatmul)
-    QK_FAKE(cublasLtMatmulAlgoGetHeuristic) QK_FAKE(cublasLtMatmulDescCreate)
-    QK_FAKE(cublasLtMatmulDescDestroy) QK_FAKE(cublasLtMatmulDescSetAttribute)
-    QK_FAKE(cublasLtMatrixLayoutCreate) QK_FAKE(cublasLtMatrixLayoutDestroy)
-    QK_FAKE(cublasLtMatrixLayoutSetAttribute) QK_FAKE(cublasLtMatmulPreferenceCreate)
-    QK_FAKE(cublasLtMatmulPreferenceDestroy) QK_FAKE(cublasLtMatmulPreferenceSetAttribute)
+    QK_FAKE(cublasLtCreate)
+    QK_FAKE(cublasLtDestroy)
+    QK_FAKE(cublasLtMatmul)
+    QK_FAKE(cublasLtMatmulAlgoGetHeuristic)
+    QK_FAKE(cublasLtMatmulDescCreate)
+    QK_FAKE(cublasLtMatmulDescDestroy)
+    QK_FAKE(cublasLtMatmulDescSetAttribute)
+    QK_FAKE(cublasLtMatrixLayoutCreate)
+    QK_FAKE(cublasLtMatrixLayoutDestroy)
+    QK_FAKE(cublasLtMatrixLayoutSetAttribute)
+    QK_FAKE(cublasLtMatmulPreferenceCreate)
+    QK_FAKE(cublasLtMatmulPreferenceDestroy)
+    QK_FAKE(cublasLtMatmulPreferenceSetAttribute)
 #undef QK_FAKE
     return nullptr;
 }

@@ -9,19 +9,19 @@
 namespace fake_library {
 
 struct State {
-    bool present = true;      // whether the machine has the library, as `name`
+    bool present = true;  // whether the machine has the library, as `name`
     const char *name = "libcublasLt.so.13";
-    const char *lacks = "";   // a function that it does not have
-    bool refuses = false;     // ... which has no algorithm for any case
-    bool fails = false;       // its products do
-    int fail_at = 0;          // the number of the creation or attribute that fails, from 1; 0: none
-    int open = 0;             // handles
-    int objects = 0;          // descriptions that nobody has destroyed
-    int asked = 0;            // for algorithms
+    const char *lacks = "";  // a function that it does not have
+    bool refuses = false;    // ... which has no algorithm for any case
+    bool fails = false;      // its products do
+    int fail_at = 0;         // the number of the creation or attribute that fails, from 1; 0: none
+    int open = 0;            // handles
+    int objects = 0;         // descriptions that nobody has destroyed
+    int asked = 0;           // for algorithms
     int products = 0;
     std::vector<std::string> names;  // that were looked for
 
-    bool maps = true;          // whether the driver describes tensors
+    bool maps = true;  // whether the driver describes tensors
     bool refuses_maps = false;
     int tile_products = 0, early_products = 0;  // launched; so that they may start early
     std::string last_run;                       // which of the matrix kernels

@@ -35,10 +35,10 @@ class Session {
     }
 
   private:
-#define QK_STEP(call)                                \
-    do {                                             \
-        const qk_status status_ = (call);            \
-        if (status_ != QK_OK) return status_;        \
+#define QK_STEP(call)                         \
+    do {                                      \
+        const qk_status status_ = (call);     \
+        if (status_ != QK_OK) return status_; \
     } while (0)
 
     qk_status make(qk_format format, qk_layout layout, int64_t rows, int64_t columns,
@@ -97,8 +97,8 @@ class Session {
         outcome->dense.assign(kN * kK, 0);
         outcome->y.assign(2 * kN, 0);
         outcome->y_many.assign(kMany * kN, 0);
-        QK_STEP(qk_tensor_download(context_, dense, QK_PLANE_DATA, outcome->dense.data(),
-                                   kN * kK * 2));
+        QK_STEP(
+            qk_tensor_download(context_, dense, QK_PLANE_DATA, outcome->dense.data(), kN * kK * 2));
         QK_STEP(qk_tensor_download(context_, y_many, QK_PLANE_DATA, outcome->y_many.data(),
                                    kMany * kN * 2));
         return qk_tensor_download(context_, y, QK_PLANE_DATA, outcome->y.data(), 2 * kN * 2);

@@ -35,9 +35,7 @@ struct Case {
     DeviceBuffer x, y;
 
     Case(Problem problem, bool packed, size_t offset = 0)
-        : p(std::move(problem)),
-          w(packed ? packed_weight(p.w) : DeviceWeight(p.w)),
-          x(p.x, offset),
+        : p(std::move(problem)), w(packed ? packed_weight(p.w) : DeviceWeight(p.w)), x(p.x, offset),
           y(std::vector<uint8_t>(p.y_bytes(), 0xff)) {}
 
     qk::LinearArgs args() const {
@@ -69,7 +67,7 @@ TEST_F(CudaGemmHost, TakesPackedTilesOfMoreThanSixteenRows) {
     EXPECT_TRUE(tiles_run(u4(17, QK_GROUP_ROW, 80)));
     EXPECT_TRUE(tiles_run(u4(17, 64, 128, QK_FORMAT_BF16)));
     EXPECT_FALSE(tiles_run(u4(17, 64, 128, QK_FORMAT_F32)));
-    EXPECT_FALSE(tiles_run(u4(17, 32)));       // groups inside a tile
+    EXPECT_FALSE(tiles_run(u4(17, 32)));        // groups inside a tile
     EXPECT_FALSE(tiles_run(u4(17, 192, 384)));  // no power of two
     EXPECT_FALSE(tiles_run(u4(17), 8));         // x at an odd address
     for (const int capability : {80, 89, 100}) {
@@ -190,8 +188,8 @@ TEST_F(CudaGemmHost, DescribesBytes) {
 TEST_F(CudaGemmHost, DescribesOnANewThread) {
     const Case tiles(u4(17), true),
         bytes(problem(QK_FORMAT_S8, QK_FORMAT_F32, 64, 24, 128, 17), false);
-    for (const auto &[kernel, c] : {std::pair{&qk::cuda::kLinearGemm, &tiles},
-                                    {&qk::cuda::kLinearGemmBytes, &bytes}}) {
+    for (const auto &[kernel, c] :
+         {std::pair{&qk::cuda::kLinearGemm, &tiles}, {&qk::cuda::kLinearGemmBytes, &bytes}}) {
         std::thread([kernel, c] {
             qk::ErrorText error = {};
             EXPECT_FALSE(mock::thread_has_context());

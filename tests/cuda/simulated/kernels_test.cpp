@@ -93,9 +93,9 @@ TEST_F(CudaSimulated, PackedTilesEqualTheCpu) {
     for (const qk_format scale : {QK_FORMAT_F32, QK_FORMAT_F16, QK_FORMAT_BF16, QK_FORMAT_LUT8}) {
         for (const auto &[n, k] : shapes) {
             const bool pairs = at % 4 == 3;
-            qk_tensor_desc desc = weight_desc(pairs ? QK_FORMAT_NF4 : QK_FORMAT_U4_AFFINE, scale,
-                                              QK_LAYOUT_ROW, at % 2 == 0 ? 16 : 128, n, k,
-                                              !pairs && at % 3 == 2);
+            qk_tensor_desc desc =
+                weight_desc(pairs ? QK_FORMAT_NF4 : QK_FORMAT_U4_AFFINE, scale, QK_LAYOUT_ROW,
+                            at % 2 == 0 ? 16 : 128, n, k, !pairs && at % 3 == 2);
             if (scale == QK_FORMAT_LUT8) desc.scale_group_size = 16;
             SCOPED_TRACE(name_of(desc, 0));
             HostWeight w = random_weight(desc, rng);
@@ -121,8 +121,8 @@ TEST_F(CudaSimulated, GptqEqualsTheCpu) {
     for (const auto &[n, k] : shapes) {
         for (const qk_format scale : scales) {
             const qk_layout layout = at % 2 == 0 ? QK_LAYOUT_GPTQ : QK_LAYOUT_GPTQ_V1;
-            const qk_tensor_desc desc = weight_desc(QK_FORMAT_U4_AFFINE, scale, layout,
-                                                    groups[at % 4], n, k, at % 5 == 3);
+            const qk_tensor_desc desc =
+                weight_desc(QK_FORMAT_U4_AFFINE, scale, layout, groups[at % 4], n, k, at % 5 == 3);
             const int64_t first_row = at % 2 == 0 && n > 32 ? 32 : 0;
             EXPECT_EQ(check_dequantize(desc, types[at % 3], at % 4 == 3 ? 4 : 0, rng, first_row),
                       2);  // gptq and generic
@@ -144,7 +144,8 @@ TEST_F(CudaSimulated, ASlabOfRowsEqualsItsRows) {
         EXPECT_GE(check_dequantize(desc, QK_FORMAT_F16, 0, rng, 16), 1);
         EXPECT_GE(check_dequantize(desc, QK_FORMAT_F32, 0, rng, 32), 1);
     }
-    const qk_tensor_desc divided[] = {  // groups that end in a store, rows with a small one
+    const qk_tensor_desc divided[] = {
+        // groups that end in a store, rows with a small one
         weight_desc(QK_FORMAT_U4_AFFINE, QK_FORMAT_BF16, QK_LAYOUT_ROW_HIGH, 33, 130, 265, false,
                     true),
         weight_desc(QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, QK_LAYOUT_AWQ_GEMV, 32, 37, 104),
@@ -164,8 +165,8 @@ TEST_F(CudaSimulated, ASlabOfRowsEqualsItsRows) {
 }
 
 TEST_F(CudaSimulated, RepackEqualsTheCpu) {
-    const qk_layout layouts[] = {QK_LAYOUT_ROW, QK_LAYOUT_ROW_HIGH, QK_LAYOUT_AWQ_GEMM,
-                                 QK_LAYOUT_AWQ_GEMV, QK_LAYOUT_GPTQ_V1, QK_LAYOUT_WORD,
+    const qk_layout layouts[] = {QK_LAYOUT_ROW,      QK_LAYOUT_ROW_HIGH, QK_LAYOUT_AWQ_GEMM,
+                                 QK_LAYOUT_AWQ_GEMV, QK_LAYOUT_GPTQ_V1,  QK_LAYOUT_WORD,
                                  QK_LAYOUT_PACKED};
     Rng rng(2);
     for (const qk_format scale : {QK_FORMAT_F16, QK_FORMAT_LUT8}) {

@@ -73,7 +73,7 @@ TEST_F(CudaLaunch, AKernelGetsAllThatADeviceGives) {
     // The next kernel may start early where this one may not.
     EXPECT_EQ(launch<3>(1024, true, 1, 0, true), QK_OK);
     EXPECT_EQ(mock::attributes_of(address<3>()).preferredShmemCarveout, 100);
-    EXPECT_EQ(launch<4>(1024, false, 16), QK_OK);  // a cluster beyond the portable size
+    EXPECT_EQ(launch<4>(1024, false, 16), QK_OK);     // a cluster beyond the portable size
     EXPECT_EQ(launch<4>(1024, false, 16, 1), QK_OK);  // on another device
     EXPECT_EQ(launch<1>(kMost - kStatic + 1, false), QK_ERROR_DEVICE_FAULT);
     EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
@@ -91,13 +91,11 @@ TEST_F(CudaLaunch, AttributesAreSetOnce) {
 
 TEST_F(CudaLaunch, ASmallerLaunchOfAnotherThreadTakesNothingFromALargerOne) {
     for (const bool overlaps : {false, true}) {
-        mock::before_launch([&] {
-            std::thread([&] { EXPECT_EQ(launch<6>(64 * 1024, overlaps), QK_OK); }).join();
-        });
+        mock::before_launch(
+            [&] { std::thread([&] { EXPECT_EQ(launch<6>(64 * 1024, overlaps), QK_OK); }).join(); });
         EXPECT_EQ(launch<6>(200 * 1024, overlaps), QK_OK);
-        mock::before_launch([&] {
-            std::thread([&] { EXPECT_EQ(launch<7>(1024, overlaps, 8), QK_OK); }).join();
-        });
+        mock::before_launch(
+            [&] { std::thread([&] { EXPECT_EQ(launch<7>(1024, overlaps, 8), QK_OK); }).join(); });
         EXPECT_EQ(launch<7>(1024, overlaps, 16), QK_OK);
     }
 }

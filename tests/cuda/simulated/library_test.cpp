@@ -47,7 +47,7 @@ class CudaLibrary : public ::testing::Test {
         for (int64_t i = 0; i < n * k; ++i) put(type, w_, i, float(i % 7 - 3));
         for (int64_t i = 0; i < n; ++i) put(type, bias_, i, float(i % 3));
         memset(d_, 0xff, sizeof(d_));
-        const LtProduct product = {type, m,  n,      k, stride, x_, w_, bias ? bias_ : nullptr,
+        const LtProduct product = {type, m,         n, k, stride, x_, w_, bias ? bias_ : nullptr,
                                    d_,   workspace_};
         qk::Launch launch = {};
         launch.stream = this;

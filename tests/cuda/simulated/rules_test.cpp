@@ -71,8 +71,9 @@ void compare(const qk::gru::Cell &cell, TableForm form, unsigned seed) {
     std::mt19937 random(seed);
     const auto code = [&](int32_t low, int32_t high) {
         const uint32_t kind = random() % 16;
-        return kind == 0 ? low : kind == 1 ? high
-                               : low + int32_t(random() % uint32_t(high - low + 1));
+        return kind == 0   ? low
+               : kind == 1 ? high
+                           : low + int32_t(random() % uint32_t(high - low + 1));
     };
     for (int i = 0; i < 20000; ++i) {
         int32_t ih[3], hh[3];
@@ -82,10 +83,10 @@ void compare(const qk::gru::Cell &cell, TableForm form, unsigned seed) {
         }
         const int32_t h = code(cell.h_min, cell.h_max) - cell.h_zero;
         const int32_t next = rules.next(rules.input(ih), hh, h);
-        ASSERT_EQ(next, qk::gru::gates_to_h(expected, qk::gru::input_sums(expected, ih), hh, h,
-                                            nullptr))
-            << ih[0] << " " << ih[1] << " " << ih[2] << " " << hh[0] << " " << hh[1] << " "
-            << hh[2] << " " << h;
+        ASSERT_EQ(next,
+                  qk::gru::gates_to_h(expected, qk::gru::input_sums(expected, ih), hh, h, nullptr))
+            << ih[0] << " " << ih[1] << " " << ih[2] << " " << hh[0] << " " << hh[1] << " " << hh[2]
+            << " " << h;
         ASSERT_EQ(rules.view(h), qk::gru::view_of_h(cell, h + cell.h_zero)) << h;
         const int32_t shift = code(1, 12), sum = code(-(1 << 22), 1 << 22);
         ASSERT_EQ(rules.hidden(sum + rules.offset(0, shift), shift),
