@@ -114,6 +114,7 @@ constinit const Backend kCpuBackend = {
     kRepack,
     kLinear,
     kGru,
+    nullptr,  // plan_linear: by the lists
     true,
     kLinearBf16,
     kLinearInt8,

@@ -86,6 +86,7 @@ constinit const Backend kCudaBackend = {
     kRepack,
     kLinear,
     kGru,
+    nullptr,  // plan_linear: by the lists
     false,
     {},
     {},

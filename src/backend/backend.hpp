@@ -73,6 +73,26 @@ struct GruPacking {
     int64_t (*scratch_bytes)(const gru::Cell &, int64_t batch) = nullptr;  // of a state
 };
 
+// What a product runs as, decided by the facts of its case alone: nothing is launched or written.
+struct LinearPlan {
+    const Kernel<LinearArgs> *kernel;   // null: none runs within the workspace
+    size_t workspace_bytes;             // that it needs
+    const Kernel<LinearArgs> *fastest;  // whatever the workspace; null: no kernel takes the case
+    size_t fastest_bytes;               // that it needs
+};
+
+// What a context allows its products.
+struct Allowance {
+    uint32_t modes;  // QK_CONTEXT_...
+    size_t workspace_bytes;
+};
+
+// Worked out only for those who ask: qk_explain.
+struct Explanation {
+    int32_t batch_first, batch_last;  // a row of y has the same bits for all these m
+    char reason[192];                 // why not a faster kernel; "" where there is none
+};
+
 // What a backend keeps for a context, null where it keeps nothing. `open` may allocate and wait.
 struct Session {
     void *(*open)(int32_t device_index, size_t workspace_bytes) = nullptr;
@@ -93,6 +113,9 @@ struct Backend {
     KernelList<RepackArgs> repack;
     KernelList<LinearArgs> linear;
     KernelList<GruArgs> gru;
+    // Plans a product; `explanation` may be null. Null: plan_by_lists.
+    LinearPlan (*plan_linear)(const LinearArgs &, const Device &, const Allowance &,
+                              Explanation *explanation);
     // Modes of a context (QK_CONTEXT_...). Cases that a list does not take run exact.
     bool has_modes;
     KernelList<LinearArgs> linear_bf16, linear_int8;
@@ -138,5 +161,10 @@ const Kernel<Args> *pick_within(const KernelList<Args> &list, const Args &args,
     }
     return nullptr;
 }
+
+// The first kernel of the lists. A mode is allowed for its speed, so no slower kernel stands in
+// for a workspace there; without one, the first kernel that fits runs.
+LinearPlan plan_by_lists(const Backend &backend, const LinearArgs &args, const Device &device,
+                         const Allowance &allowed, Explanation *explanation);
 
 }  // namespace qk

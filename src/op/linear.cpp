@@ -39,38 +39,41 @@ Status check_bias(qk_context *context, const qk_tensor *bias, const qk_tensor *y
     return check_disjoint(context, y, "y", bias, "bias");
 }
 
-// The kernels of the context's mode where they take the case, else the exact ones.
-const KernelList<LinearArgs> &list_of(const qk_context &context, const LinearArgs &args) {
+LinearPlan plan(const qk_context &context, const LinearArgs &args, Explanation *explanation) {
     const Backend &backend = *context.backend;
-    const KernelList<LinearArgs> *mode = nullptr;
-    if (context.flags & QK_CONTEXT_BF16_PRODUCTS) mode = &backend.linear_bf16;
-    if (context.flags & QK_CONTEXT_INT8_ACTIVATIONS) mode = &backend.linear_int8;
-    const bool taken = mode != nullptr && pick(*mode, args, context.device) != nullptr;
-    return taken ? *mode : backend.linear;
+    const Allowance allowed = {context.flags, context.workspace_bytes};
+    return backend.plan_linear != nullptr
+               ? backend.plan_linear(args, context.device, allowed, explanation)
+               : plan_by_lists(backend, args, context.device, allowed, explanation);
 }
 
-struct Need {
-    const Kernel<LinearArgs> *kernel;
-    size_t bytes;
-};
+Status run(qk_context *context, const LinearArgs &args) {
+    const LinearPlan planned = plan(*context, args, nullptr);
+    if (planned.kernel != nullptr) return planned.kernel->run(args, make_launch(context));
+    QK_CHECK(planned.fastest != nullptr, &context->error, UNSUPPORTED,
+             "qk_linear: no kernel on %s for this case", context->backend->name);
+    return fail(&context->error, QK_ERROR_WORKSPACE,
+                "qk_linear: needs %zu bytes of workspace, the context has %zu",
+                planned.fastest_bytes, context->workspace_bytes);
+}
 
-Need need_at(const qk_context &context, const qk_tensor &w, const Format *format, int64_t m) {
-    const LinearArgs args = {{format, m, w.shape.columns, nullptr},
-                             weight_view(w),
-                             nullptr,
-                             {format, m, w.shape.rows, nullptr}};
-    const Device &device = context.device;
-    const Kernel<LinearArgs> *const kernel = pick(list_of(context, args), args, device);
-    return {kernel, kernel == nullptr ? 0 : workspace_of(*kernel, args, device)};
+LinearPlan plan_at(const qk_context &context, const qk_tensor &w, const Format *format, int64_t m) {
+    return plan(context,
+                {{format, m, w.shape.columns, nullptr},
+                 weight_view(w),
+                 nullptr,
+                 {format, m, w.shape.rows, nullptr}},
+                nullptr);
 }
 
 // The largest need of low .. high rows. A kernel's own grows with m; where the next one takes over
 // it may fall, so the last m of each counts.
 size_t largest_need(const qk_context &context, const qk_tensor &w, const Format *format,
                     int64_t low, int64_t high) {
-    const Need first = need_at(context, w, format, low), last = need_at(context, w, format, high);
-    if (first.kernel == last.kernel || high - low < 2) {
-        return first.bytes > last.bytes ? first.bytes : last.bytes;
+    const LinearPlan first = plan_at(context, w, format, low);
+    const LinearPlan last = plan_at(context, w, format, high);
+    if (first.fastest == last.fastest || high - low < 2) {
+        return first.fastest_bytes > last.fastest_bytes ? first.fastest_bytes : last.fastest_bytes;
     }
     const int64_t middle = low + (high - low) / 2;
     const size_t below = largest_need(context, w, format, low, middle);
@@ -97,11 +100,7 @@ Status linear(qk_context *context, const qk_tensor *x, const qk_tensor *w, const
     }
     const LinearArgs args = {dense_view(*x), weight_view(*w),
                              bias != nullptr ? &bias_view : nullptr, dense_view(*y)};
-    const KernelList<LinearArgs> &list = list_of(*context, args);
-    if (&list == &context->backend->linear) return run_kernel(context, list, args, "qk_linear");
-    // Who allows a mode wants its speed: a slower kernel does not stand in for a workspace.
-    const Kernel<LinearArgs> *const best[] = {pick(list, args, context->device)};
-    return run_kernel(context, KernelList<LinearArgs>(best), args, "qk_linear");
+    return run(context, args);
 }
 
 Status linear_workspace(qk_context *context, const qk_tensor *w, int64_t m_max, size_t *bytes) {
