@@ -1,6 +1,7 @@
 // DLPack 1.0's structs, written from its specification (https://dmlc.github.io/dlpack), not from
 // the library's own copy.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
