@@ -1,0 +1,126 @@
+// What an instruction set offers the kernels: 16 lanes of f32, however many registers they take.
+// Kernels are templates over `class Isa`; x86_avx512/isa.hpp, x86_avx2/isa.hpp and
+// arm_neon/isa.hpp are the types that fit, and each kernel is instantiated in their folders.
+// Everywhere lanes hold the same bits: a product and a sum round once each (f32, to nearest even),
+// fma rounds once, and lanes are always folded in the same order.
+#pragma once
+#include <stdint.h>
+
+#include "backend/backend.hpp"
+#include "cpu/nested.hpp"
+
+#define QK_UNROLL _Pragma("GCC unroll 8")
+// Where a call would cost more than the work: 16 lanes do not fit the registers of a call.
+#define QK_INLINE __attribute__((always_inline))
+#define QK_NOINLINE __attribute__((noinline))
+
+namespace qk::cpu {
+
+template <class Isa>
+using Lanes = typename Isa::Lanes;  // 16 floats
+template <class Isa>
+using Words = typename Isa::Words;  // 16 words of 32 bits, 8 packed 4-bit codes each
+template <class Isa>
+using Mask = typename Isa::Mask;  // which lanes are on
+template <class Isa>
+using Table = typename Isa::Table;  // 16 floats, to be looked up by 4-bit codes
+
+// Constants: what a machine must have, and shapes that fit the registers.
+template <class Isa>
+concept Shape = requires {
+    {Isa::kFeature + 0u};      // bits of cpu/features.hpp
+    {Isa::kVectorBytes + 0};   // of a native register
+    {Isa::kRowsTogether + 0};  // rows of packed codes that one row of x meets together
+    {Isa::kTileVectors + 0};   // 16 rows of w each, in a tile of sums
+    {Isa::kTileBatch + 0};     // rows of x in a tile of sums
+};
+
+// f32 by the lane.
+template <class Isa>
+concept Arithmetic = requires(Lanes<Isa> a, Mask<Isa> mask, const void *from, float *to) {
+    a = Isa::zero_lanes();
+    a = Isa::splat(1.0f);
+    a = Isa::add(a, a);                   // rounded once
+    a = Isa::mul(a, a);                   // rounded once
+    a = Isa::fma(a, a, a);                // a * b + c, rounded once
+    mask = Isa::first_lanes(int64_t{3});  // any count: none below 0, all from 16
+    a = Isa::fma_where(mask, a, a, a);    // c where the mask is off
+    *to = Isa::fold_lanes(a);             // 16 -> 8 -> 4 -> 2 -> 1, lane i with lane i + half
+    Isa::fold_rows(&a, to);               // the same of 8 Lanes, to 8 floats
+    a = Isa::load_f32(from);
+    a = Isa::load_f32(from, mask);  // lanes that are off read as 0 and touch no memory
+    a = Isa::load_f16(from, mask);
+    a = Isa::load_bf16(from, mask);
+    a = Isa::load_signed(static_cast<const uint8_t *>(from));  // 16 signed bytes
+    Isa::store_f32(to, a);
+};
+
+// 4-bit codes: words of the packed layout, whose nibble `step` is column 16 * step + lane.
+template <class Isa>
+concept LookUps = requires(Lanes<Isa> a, Words<Isa> words, Table<Isa> table, const uint8_t *codes,
+                           const float *values, char *to) {
+    words = Isa::load_words(codes);
+    table = Isa::load_table(values);
+    table = Isa::scale_table(table, 2.0f);       // every entry rounded once
+    a = Isa::template look_up<3>(table, words);  // entries of nibble 3 of every word
+    // 8 bytes, 16 codes in order, as floats; <the high nibble first, past the caches>
+    Isa::template emit_floats<false, false>(codes, table, to);
+};
+
+// Scales of 8 rows, to f32.
+template <class Isa>
+concept Scales = requires(const char *from, const float *values, float *to, const Device &device) {
+    Isa::widen_f16(from, to);
+    Isa::widen_bf16(from, to);
+    Isa::widen_nested(from, values, values, 1.0f, to);  // code * second + bias, rounded twice
+    // Wider ways of this machine, or null.
+    static_cast<WidenNested>(Isa::nested_widener(device));
+    static_cast<LookUpBytes>(Isa::byte_lookup(device));
+    static_cast<LookUpHalves>(Isa::halves_lookup(device));
+};
+
+// Rows to columns: 16 x 16 dwords, strides in bytes, and packed codes straight to weights.
+template <class Isa>
+concept Transposes = requires(const uint8_t *const (&codes)[2], Table<Isa> table,
+                              const float *const *scales, const void *from, void *to, float *out) {
+    Isa::transpose_block(from, int64_t{64}, to, int64_t{64});
+    Isa::template look_up_transposed<true>(codes, table, scales, scales, out, int64_t{16});
+};
+
+// f32 to 16 bits, rounded to the nearest, ties to even, a NaN quiet; `stream` is past the caches.
+template <class Isa>
+concept Stores = requires(Lanes<Isa> a, uint16_t *halves, const char *from, char *to, bool stream) {
+    Isa::narrow_f16(a, halves);
+    Isa::narrow_bf16(a, halves);
+    Isa::narrow_two_f16(a, a, halves);
+    Isa::narrow_two_bf16(a, a, halves);
+    Isa::put_f16(a, a, to, stream);
+    Isa::put_bf16(a, a, to, stream);
+    Isa::stream_64(from, to);
+    Isa::end_stream();
+};
+
+// Runs of codes straight to 16-bit and 32-bit values, and a packed chunk of 128 codes of a row.
+template <class Isa>
+concept Emits = requires(Words<Isa> words, typename Isa::FloatTable floats,
+                         typename Isa::HalfTable halves, const uint8_t *codes, uint8_t *packed,
+                         const uint16_t *half_values, const float *values, char *to) {
+    floats = Isa::load_floats_table(values);
+    halves = Isa::load_halves_table(half_values);
+    Isa::template emit_floats<true, true>(codes, floats, to);    // 8 bytes, 16 codes
+    Isa::template emit_halves<true, true>(codes, halves, to);    // 16 bytes, 32 codes
+    Isa::template emit_step<0, true>(words, floats, to);         // nibble 0
+    Isa::template emit_step_halves<0, true>(words, halves, to);  // nibbles 0 and 1
+    (typename Isa::WideTable(values)).look_up(codes);            // 256 floats, 16 bytes
+    Isa::pack_chunk(codes, packed);
+    Isa::unpack_chunk(codes, packed);
+};
+
+template <class Isa>
+concept InstructionSet = Shape<Isa> && Arithmetic<Isa> && LookUps<Isa> && Scales<Isa> &&
+    Transposes<Isa> && Stores<Isa> && Emits<Isa>;
+
+// To the first cache.
+static inline void prefetch(const uint8_t *address) { __builtin_prefetch(address, 0, 3); }
+
+}  // namespace qk::cpu

@@ -1,0 +1,159 @@
+// What the kernels over the packed layout share: the scales of 8 rows as f32, a run of groups at a
+// time, and the entries that codes stand for.
+#pragma once
+#include "cpu/shared/nested.hpp"
+#include "cpu/shared/widen.hpp"
+
+namespace qk::cpu {
+namespace {
+
+// Sums of a block of 8 rows, plus the bias, rounded to y's type; y itself is changed.
+QK_NOINLINE inline void store_8(const LinearArgs &args, int64_t x_row, int64_t row_block,
+                                float *y) {
+    const int64_t first = row_block * 8, rows = min64(8, args.w.geometry.n - first);
+    const int64_t at = x_row * args.y.columns + first;
+    if (rows == 8 && args.bias == nullptr && args.y.format->id == QK_FORMAT_F32) {
+        memcpy(static_cast<char *>(args.y.data) + at * 4, y, 8 * sizeof(y[0]));
+        return;
+    }
+    for (int64_t row = 0; row < rows && args.bias != nullptr; ++row) {
+        y[row] += load_float(args.bias->format->id, args.bias->data, first + row);
+    }
+    store_floats(args.y.format->id, args.y.data, at, rows, y);
+}
+
+// Sums of rows first .. first + rows of w, plus the bias, rounded to y's type; y itself is changed.
+QK_NOINLINE inline void store_run(const LinearArgs &args, int64_t x_row, int64_t first,
+                                  int64_t rows, float *y) {
+    constexpr int64_t kRun = 64;
+    for (int64_t i = 0; i < rows && args.bias != nullptr; i += kRun) {
+        float bias[kRun];
+        const int64_t count = min64(kRun, rows - i);
+        load_floats(args.bias->format->id, args.bias->data, first + i, count, bias);
+        for (int64_t r = 0; r < count; ++r) y[i + r] += bias[r];
+    }
+    store_floats(args.y.format->id, args.y.data, x_row * args.y.columns + first, rows, y);
+}
+
+constexpr int64_t kPanelChunks = 16;                // chunks of 128 columns
+constexpr int64_t kPanelGroups = kPanelChunks * 8;  // of 16 columns, the smallest group
+
+// The scales of one block of 8 rows, groups first .. first + count, as f32 [group][row]. Plain f32
+// scales are read where they lie.
+template <class Isa>
+class ScalePanel {
+  public:
+    QK_NOINLINE ScalePanel(const Weight &w, const Device &device)
+        : w_(w), widen_(pick_nested_widener<Isa>(device)) {
+        if (!is_nested(w)) return;
+        load_nested_code(w.scale.code, &nested_);
+        const int64_t size = w.scale.second_group;
+        const bool power = (size & (size - 1)) == 0;
+        second_ = {w.scale.second,
+                   (w.geometry.group_count - 1) / size,
+                   size,
+                   power ? int32_t(__builtin_ctzll(uint64_t(size))) : -1,
+                   0,
+                   w.geometry.groups_per_row};
+        bias_ = load_as<float>(w.scale.bias, 0);
+    }
+
+    QK_NOINLINE const char *load(int64_t row_block, int64_t first, int64_t count) {
+        const int64_t at = (row_block * w_.geometry.groups_per_row + first) * 8;
+        const char *const data = static_cast<const char *>(w_.scale.data);
+        switch (w_.scale.format->id) {
+            case QK_FORMAT_F32: return data + at * 4;
+            case QK_FORMAT_F16:
+                for (int64_t i = 0; i < count; ++i) {
+                    Isa::widen_f16(data + (at + i * 8) * 2, scales_[i]);
+                }
+                fetch(data + (at + count * 8) * 2, count * 16);
+                break;
+            case QK_FORMAT_BF16:
+                for (int64_t i = 0; i < count; ++i) {
+                    Isa::widen_bf16(data + (at + i * 8) * 2, scales_[i]);
+                }
+                fetch(data + (at + count * 8) * 2, count * 16);
+                break;
+            default:
+                load_nested(data + at, row_block, first, count);
+                fetch(data + at + count * 8, count * 8);
+        }
+        return reinterpret_cast<const char *>(scales_);
+    }
+
+  private:
+    // What the next panel will want all at once.
+    static void fetch(const char *from, int64_t bytes) {
+        for (int64_t i = 0; i < bytes; i += 64) {
+            prefetch(reinterpret_cast<const uint8_t *>(from) + i);
+        }
+    }
+
+    void load_nested(const char *from, int64_t row_block, int64_t first, int64_t count) {
+        SecondRun run = second_;
+        run.number = row_block * 8 * run.per_row + first;
+        for (int64_t i = 0; i < count;) {
+            const int64_t taken = widen_(nested_, from + i * 8, count - i, run, bias_, scales_ + i);
+            run.number += taken;
+            i += taken;
+        }
+    }
+
+    const Weight &w_;
+    SecondRun second_;
+    float bias_ = 0;
+    NestedCode nested_;
+    const WidenNested widen_;
+    float scales_[kPanelGroups + 8][8];  // the last ones for who writes 8 groups at a time
+};
+
+// Scales that lie in memory as f32 are a second stream, which the processor does not follow by
+// itself as closely as it must.
+inline void fetch_scales(const char *scales) {
+    prefetch(reinterpret_cast<const uint8_t *>(scales) + 2048);
+}
+
+// A format whose entries are the same for every group.
+template <class Isa>
+class TableCodes {
+  public:
+    explicit TableCodes(const Weight &w) {
+        float entries[16];
+        for (int code = 0; code < 16; ++code) {
+            entries[code] =
+                w.format->kind == FormatKind::kTable ? w.format->value(code) : float(code - 8);
+        }
+        table_ = Isa::load_table(entries);
+    }
+    Table<Isa> table(const uint8_t *, int64_t, int) const { return table_; }
+
+  private:
+    Table<Isa> table_;
+};
+
+// Entries by zero: code - zero, or 16 times the same where there are no zeros (which read as 0).
+template <class Isa>
+class AffineCodes {
+  public:
+    QK_NOINLINE explicit AffineCodes(const Weight &w) {
+        const bool table = w.format->kind == FormatKind::kTable;
+        for (int zero = 0; zero < 16; ++zero) {
+            const int minus = w.zero != nullptr ? zero : 8;
+            for (int code = 0; code < 16; ++code) {
+                entries_[zero][code] = table ? w.format->value(code) : float(code - minus);
+            }
+        }
+    }
+    // `zeros`: 4 bytes a group, a nibble a row.
+    Table<Isa> table(const uint8_t *zeros, int64_t group, int row) const {
+        return of_zero(zeros[group * 4 + (row >> 1)] >> (row & 1) * 4 & 15);
+    }
+    Table<Isa> of_zero(int zero) const { return Isa::load_table(entries_[zero]); }
+
+  private:
+    alignas(64) float entries_[16][16];
+};
+
+}  // namespace
+}  // namespace qk::cpu

@@ -1,0 +1,264 @@
+// AVX-512: from codes to stored values, and rows to columns, in registers.
+#pragma once
+#include "cpu/lists.hpp"
+#include "cpu/x86_avx512/f32_lanes.hpp"
+
+namespace qk::cpu {
+namespace {
+
+// Internal linkage, and with it that of every template over it: a file compiled with more
+// instructions (VBMI, VNNI) never lends its code to one that runs without them.
+struct Avx512 : Avx512Lanes {
+    template <bool stream>
+    static void put(char *to, __m512i value) {
+        stream ? _mm512_stream_si512(reinterpret_cast<__m512i *>(to), value)
+               : _mm512_storeu_si512(to, value);
+    }
+    static void stream_64(const char *from, char *to) { put<true>(to, _mm512_loadu_si512(from)); }
+    static void end_stream() { _mm_sfence(); }
+
+    // 16 lanes as bits of the output type.
+    static void narrow_f16(Lanes a, uint16_t *to) {
+        const __m256i half = _mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+        _mm256_storeu_si256(reinterpret_cast<__m256i *>(to), half);
+    }
+    static __m512i round_bf16(__m512 a) {  // each in the upper half of its 32 bits
+        const __m512i bits = _mm512_castps_si512(a);
+        const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+        const __m512i sum =
+            _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+        const __mmask16 nan = _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q);
+        return _mm512_mask_or_epi32(sum, nan, bits, _mm512_set1_epi32(0x7fc00000));
+    }
+    static void narrow_bf16(Lanes a, uint16_t *to) {
+        const __m256i half = _mm512_cvtepi32_epi16(_mm512_srli_epi32(round_bf16(a.v), 16));
+        _mm256_storeu_si256(reinterpret_cast<__m256i *>(to), half);
+    }
+
+    static void put_halves(__m512i halves, char *to, bool stream) {
+        stream ? put<true>(to, halves) : put<false>(to, halves);
+    }
+    // 32 numbers.
+    static void put_f16(Lanes a, Lanes b, char *to, bool stream) {
+        constexpr int nearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+        const __m512i low = _mm512_castsi256_si512(_mm512_cvtps_ph(a.v, nearest));
+        put_halves(_mm512_inserti64x4(low, _mm512_cvtps_ph(b.v, nearest), 1), to, stream);
+    }
+    static void put_bf16(Lanes a, Lanes b, char *to, bool stream) {
+        const __m512i odd =
+            _mm512_set_epi16(63, 61, 59, 57, 55, 53, 51, 49, 47, 45, 43, 41, 39, 37, 35, 33, 31, 29,
+                             27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
+        put_halves(_mm512_permutex2var_epi16(round_bf16(a.v), odd, round_bf16(b.v)), to, stream);
+    }
+
+    static void narrow_two_f16(Lanes a, Lanes b, uint16_t *to) {
+        put_f16(a, b, reinterpret_cast<char *>(to), false);
+    }
+    static void narrow_two_bf16(Lanes a, Lanes b, uint16_t *to) {
+        put_bf16(a, b, reinterpret_cast<char *>(to), false);
+    }
+
+    // 8 bytes, 16 codes in order -> 16 floats. A permute ignores index bits above its own, so
+    // nothing is masked.
+    template <bool high_first, bool stream>
+    static void emit_floats(const uint8_t *codes, const Table &table, char *to) {
+        const __m512i pick = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
+        const __m512i low =
+            _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28);
+        const __m512i high =
+            _mm512_setr_epi32(4, 0, 12, 8, 20, 16, 28, 24, 4, 0, 12, 8, 20, 16, 28, 24);
+        const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i *>(codes));
+        const __m512i words = _mm512_permutexvar_epi32(pick, _mm512_castsi128_si512(bytes));
+        const __m512i index = _mm512_srlv_epi32(words, high_first ? high : low);
+        put<stream>(to, _mm512_castps_si512(_mm512_permutexvar_ps(index, table.v)));
+    }
+    template <int step, bool stream>
+    static void emit_step(const Words &words, const Table &table, char *to) {
+        put<stream>(to, _mm512_castps_si512(look_up<step>(table, words).v));
+    }
+
+    using FloatTable = Table;
+    static FloatTable load_floats_table(const float *values) { return load_table(values); }
+    struct HalfTable {  // 16 16-bit values, twice: the index's bit above does no harm
+        __m512i v;
+    };
+    static HalfTable load_halves_table(const uint16_t *values) {
+        const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(values));
+        return {_mm512_broadcast_i64x4(half)};
+    }
+    // 16 bytes, 32 codes in order -> 32 halves.
+    template <bool high_first, bool stream>
+    static void emit_halves(const uint8_t *codes, const HalfTable &table, char *to) {
+        const __m512i pick = _mm512_set_epi16(7, 7, 7, 7, 6, 6, 6, 6, 5, 5, 5, 5, 4, 4, 4, 4, 3, 3,
+                                              3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0);
+        const __m512i shift =
+            _mm512_set1_epi64(high_first ? 0x0008000c00000004 : 0x000c000800040000);
+        const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i *>(codes));
+        const __m512i words = _mm512_permutexvar_epi16(pick, _mm512_castsi128_si512(bytes));
+        const __m512i index = _mm512_srlv_epi16(words, shift);
+        put<stream>(to, _mm512_permutexvar_epi16(index, table.v));
+    }
+    // Nibbles `step` and `step` + 1 of 16 words, `step` even -> 32 halves.
+    template <int step, bool stream>
+    static void emit_step_halves(const Words &words, const HalfTable &table, char *to) {
+        const __m512i even =
+            _mm512_set_epi16(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0, 30, 28, 26,
+                             24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+        const __m512i pick = step < 4 ? even : _mm512_add_epi16(even, _mm512_set1_epi16(1));
+        constexpr short first = step % 4 * 4;
+        const __m512i shift =
+            _mm512_inserti64x4(_mm512_set1_epi16(first), _mm256_set1_epi16(first + 4), 1);
+        const __m512i index = _mm512_srlv_epi16(_mm512_permutexvar_epi16(pick, words.v), shift);
+        put<stream>(to, _mm512_permutexvar_epi16(index, table.v));
+    }
+
+    // 256 floats in registers, to be indexed by bytes: pairs of registers by five bits, then the
+    // pairs.
+    struct WideTable {
+        __m512 v[16];
+
+        explicit WideTable(const float *entries) {
+            for (int i = 0; i < 16; ++i) v[i] = _mm512_loadu_ps(entries + 16 * i);
+        }
+        __attribute__((always_inline)) Lanes look_up(const uint8_t *codes) const {
+            const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i *>(codes));
+            const __m512i index = _mm512_cvtepu8_epi32(bytes);
+            const __mmask16 bit5 = _mm512_test_epi32_mask(index, _mm512_set1_epi32(32));
+            const __mmask16 bit6 = _mm512_test_epi32_mask(index, _mm512_set1_epi32(64));
+            const __mmask16 bit7 = _mm512_test_epi32_mask(index, _mm512_set1_epi32(128));
+            const auto pick = [&](int i) __attribute__((always_inline)) {
+                const __m512 low = _mm512_permutex2var_ps(v[i], index, v[i + 1]);
+                const __m512 high = _mm512_permutex2var_ps(v[i + 2], index, v[i + 3]);
+                return _mm512_mask_blend_ps(bit5, low, high);
+            };
+            const __m512 low = _mm512_mask_blend_ps(bit6, pick(0), pick(4));
+            const __m512 high = _mm512_mask_blend_ps(bit6, pick(8), pick(12));
+            return {_mm512_mask_blend_ps(bit7, low, high)};
+        }
+    };
+
+    static __m512i swap_middle_nibbles(__m512i x) {  // of 16 bits
+        const __m512i outer =
+            _mm512_ternarylogic_epi32(_mm512_set1_epi16(short(0xff00)), _mm512_slli_epi16(x, 4),
+                                      _mm512_srli_epi16(x, 4), 0xca);
+        return _mm512_ternarylogic_epi32(_mm512_set1_epi16(0x0ff0), outer, x, 0xca);
+    }
+
+    // Within 128 bits: byte b of dword p to byte p of dword b; then dwords likewise between them.
+    static __m512i transpose_bytes() {
+        return _mm512_broadcast_i32x4(
+            _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+    }
+    static __m512i transpose_dwords() {
+        return _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    }
+
+    // Byte p of dword j has columns 32 p + j and 32 p + 16 + j.
+    static void pack_chunk(const uint8_t *from, uint8_t *to) {
+        const __m512i interleave = _mm512_broadcast_i32x4(
+            _mm_setr_epi8(0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15));
+        const __m512i pairs = _mm512_shuffle_epi8(_mm512_loadu_si512(from), interleave);
+        const __m512i transposed =
+            _mm512_permutexvar_epi32(transpose_dwords(), swap_middle_nibbles(pairs));
+        _mm512_storeu_si512(to, _mm512_shuffle_epi8(transposed, transpose_bytes()));
+    }
+
+    static void unpack_chunk(const uint8_t *from, uint8_t *to) {
+        const __m512i apart = _mm512_broadcast_i32x4(
+            _mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15));
+        const __m512i bytes = _mm512_shuffle_epi8(_mm512_loadu_si512(from), transpose_bytes());
+        const __m512i pairs =
+            swap_middle_nibbles(_mm512_permutexvar_epi32(transpose_dwords(), bytes));
+        _mm512_storeu_si512(to, _mm512_shuffle_epi8(pairs, apart));
+    }
+
+    // a[i] lane j becomes transposed(j) lane i.
+    template <class Turned>
+    QK_INLINE static void transpose_registers(__m512i (&a)[16], const Turned &transposed) {
+        __m512i b[16];
+        // Within 128 bits: dwords of two rows, then of four.
+        _Pragma("GCC unroll 16") for (int i = 0; i < 16; i += 2) {
+            b[i] = _mm512_unpacklo_epi32(a[i], a[i + 1]);
+            b[i + 1] = _mm512_unpackhi_epi32(a[i], a[i + 1]);
+        }
+        _Pragma("GCC unroll 16") for (int i = 0; i < 16; i += 4) {
+            a[i] = _mm512_unpacklo_epi64(b[i], b[i + 2]);
+            a[i + 1] = _mm512_unpackhi_epi64(b[i], b[i + 2]);
+            a[i + 2] = _mm512_unpacklo_epi64(b[i + 1], b[i + 3]);
+            a[i + 3] = _mm512_unpackhi_epi64(b[i + 1], b[i + 3]);
+        }
+        // a[4 q + i], 128 bits p: dword 4 p + i of rows 4 q .. 4 q + 3.
+        _Pragma("GCC unroll 16") for (int i = 0; i < 4; ++i) {
+            const __m512i even_low = _mm512_shuffle_i32x4(a[i], a[4 + i], 0x88);
+            const __m512i odd_low = _mm512_shuffle_i32x4(a[i], a[4 + i], 0xdd);
+            const __m512i even_high = _mm512_shuffle_i32x4(a[8 + i], a[12 + i], 0x88);
+            const __m512i odd_high = _mm512_shuffle_i32x4(a[8 + i], a[12 + i], 0xdd);
+            transposed(i, _mm512_shuffle_i32x4(even_low, even_high, 0x88));
+            transposed(8 + i, _mm512_shuffle_i32x4(even_low, even_high, 0xdd));
+            transposed(4 + i, _mm512_shuffle_i32x4(odd_low, odd_high, 0x88));
+            transposed(12 + i, _mm512_shuffle_i32x4(odd_low, odd_high, 0xdd));
+        }
+    }
+
+    // words[j] lane r: dword j of row r; `low` has rows 0..7, `high` rows 8..15, 64 bytes each.
+    QK_INLINE static void transpose_words(const uint8_t *low, const uint8_t *high,
+                                          Words (&words)[16]) {
+        __m512i a[16];
+        _Pragma("GCC unroll 16") for (int i = 0; i < 8; ++i) {
+            a[i] = _mm512_loadu_si512(low + 64 * i);
+            a[i + 8] = _mm512_loadu_si512(high + 64 * i);
+        }
+        transpose_registers(
+            a, [&](int j, __m512i word) __attribute__((always_inline)) { words[j].v = word; });
+    }
+
+    // See Fallbacks.
+    template <bool zeros>
+    QK_INLINE static void look_up_transposed(const uint8_t *const (&codes)[2], const Table &table,
+                                             const float *const *scales,
+                                             const float *const *minus_zeros, float *to,
+                                             int64_t pitch) {
+        Words words[16];
+        transpose_words(codes[0], codes[1], words);
+        const Table entries = table;
+        for (int64_t step = 0; step < 8; ++step) {
+            const Lanes scale = load_f32(scales[step]);
+            const Lanes minus_zero = zeros ? load_f32(minus_zeros[step]) : zero_lanes();
+            _Pragma("GCC unroll 16") for (int64_t j = 0; j < 16; ++j, to += pitch) {
+                Lanes entry = look_up<0>(entries, words[j]);
+                if (zeros) entry = add(entry, minus_zero);
+                store_f32(to, mul(entry, scale));
+                words[j] = {_mm512_srli_epi32(words[j].v, 4)};
+            }
+        }
+    }
+
+    // to[i * to_stride][j] = from[j * from_stride][i] for 16 x 16 dwords, strides in bytes.
+    static void transpose_block(const void *from, int64_t from_stride, void *to,
+                                int64_t to_stride) {
+        __m512i a[16];
+        _Pragma("GCC unroll 16") for (int i = 0; i < 16; ++i) {
+            a[i] = _mm512_loadu_si512(static_cast<const char *>(from) + i * from_stride);
+        }
+        transpose_registers(
+            a, [&](int j, __m512i word) __attribute__((always_inline)) {
+                _mm512_storeu_si512(static_cast<char *>(to) + j * to_stride, word);
+            });
+    }
+
+    // Wider look-ups by byte permutes, null where the machine lacks VBMI.
+    static WidenNested nested_widener(const Device &device) {
+        return has(device, kAvx512Vbmi) ? kWidenNestedVbmi : nullptr;
+    }
+    static LookUpBytes byte_lookup(const Device &device) {
+        return has(device, kAvx512Vbmi) ? kLookUpBytesVbmi : nullptr;
+    }
+    static LookUpHalves halves_lookup(const Device &device) {
+        return has(device, kAvx512Vbmi) ? kLookUpHalvesVbmi : nullptr;
+    }
+};
+
+static_assert(InstructionSet<Avx512>);
+
+}  // namespace
+}  // namespace qk::cpu
