@@ -3,7 +3,7 @@
 
 #include "backend/registry.hpp"
 #include "cpu/features.hpp"
-#include "cpu/gru_pack.hpp"
+#include "cpu/gru/pack.hpp"
 #include "cpu/lists.hpp"
 
 namespace qk {

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <thread>
 
-#include "cpu/gru_pack.hpp"
+#include "cpu/gru/pack.hpp"
 #include "gru/derive.hpp"
 #include "gru/step.hpp"
 #include "kernel/guarded.hpp"

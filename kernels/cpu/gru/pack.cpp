@@ -1,4 +1,4 @@
-#include "cpu/gru_pack.hpp"
+#include "cpu/gru/pack.hpp"
 
 #include <string.h>
 
@@ -162,33 +162,33 @@ struct Carver {
 
     template <class T>
     T *take(int64_t count) {
-        char *const piece = memory == nullptr ? nullptr : memory + used;
+        char *const taken = memory == nullptr ? nullptr : memory + used;
         used = round_up(used + count * int64_t{sizeof(T)}, 64);
-        return reinterpret_cast<T *>(piece);
+        return reinterpret_cast<T *>(taken);
     }
 };
 
 // Row `row` becomes row `at` of the packed ones, `columns` neighbours side by side; its sum.
 template <int columns, class Weight>
 int64_t pack_row(const Source &source, int64_t row, int64_t at, int64_t groups, Weight *weights) {
-    constexpr int64_t block_rows = 3 * kGruUnits;
-    Weight *const to = weights + at / block_rows * groups * block_rows * columns;
+    constexpr int64_t panel_rows = 3 * kGruUnits;
+    Weight *const to = weights + at / panel_rows * groups * panel_rows * columns;
     int64_t sum = 0;
     for (int64_t k = 0; k < source.columns; ++k) {
         const int32_t weight = source.weight(row, k);
-        to[(k / columns * block_rows + at % block_rows) * columns + k % columns] = Weight(weight);
+        to[(k / columns * panel_rows + at % panel_rows) * columns + k % columns] = Weight(weight);
         sum += weight;
     }
     return sum;
 }
 
 void pack_words(const Source &source, int64_t units, GruRows *rows, Carver *carver) {
-    const int64_t blocks = ceil_div(units, kGruUnits), groups = ceil_div(source.columns, 2);
-    int16_t *const weights = carver->take<int16_t>(blocks * groups * 3 * kGruUnits * 2);
-    int32_t *const offset = carver->take<int32_t>(blocks * 3 * kGruUnits * 2);
-    uint8_t *const shift = carver->take<uint8_t>(blocks * 3 * kGruUnits);
+    const int64_t panels = ceil_div(units, kGruUnits), groups = ceil_div(source.columns, 2);
+    int16_t *const weights = carver->take<int16_t>(panels * groups * 3 * kGruUnits * 2);
+    int32_t *const offset = carver->take<int32_t>(panels * 3 * kGruUnits * 2);
+    uint8_t *const shift = carver->take<uint8_t>(panels * 3 * kGruUnits);
     if (carver->memory == nullptr) return;
-    memset(shift, 1, size_t(blocks * 3 * kGruUnits));
+    memset(shift, 1, size_t(panels * 3 * kGruUnits));
     for (int64_t gate = 0; gate < 3; ++gate) {
         for (int64_t unit = 0; unit < units; ++unit) {
             const int64_t row = gate * units + unit;
@@ -212,14 +212,14 @@ void pack_words(const Source &source, int64_t units, GruRows *rows, Carver *carv
 
 void pack_rows(const Source &source, int64_t units, GruRows *rows, Carver *carver) {
     if (source.weight_bytes == 2) return pack_words(source, units, rows, carver);
-    const int64_t blocks = ceil_div(units, kGruUnits), groups = ceil_div(source.columns, 4);
-    int8_t *const weights = carver->take<int8_t>(blocks * groups * 3 * kGruUnits * 4);
-    int32_t *const offset = carver->take<int32_t>(blocks * 3 * kGruUnits);
-    int32_t *const plane_offset = carver->take<int32_t>(blocks * 3 * kGruUnits);
-    int32_t *const half = carver->take<int32_t>(blocks * 3 * kGruUnits);
-    uint8_t *const shift = carver->take<uint8_t>(blocks * 3 * kGruUnits);
+    const int64_t panels = ceil_div(units, kGruUnits), groups = ceil_div(source.columns, 4);
+    int8_t *const weights = carver->take<int8_t>(panels * groups * 3 * kGruUnits * 4);
+    int32_t *const offset = carver->take<int32_t>(panels * 3 * kGruUnits);
+    int32_t *const plane_offset = carver->take<int32_t>(panels * 3 * kGruUnits);
+    int32_t *const half = carver->take<int32_t>(panels * 3 * kGruUnits);
+    uint8_t *const shift = carver->take<uint8_t>(panels * 3 * kGruUnits);
     if (carver->memory == nullptr) return;
-    memset(shift, 1, size_t(blocks * 3 * kGruUnits));
+    memset(shift, 1, size_t(panels * 3 * kGruUnits));
     for (int64_t gate = 0; gate < 3; ++gate) {
         for (int64_t unit = 0; unit < units; ++unit) {
             const int64_t row = gate * units + unit;
@@ -312,7 +312,7 @@ void pack(const gru::Cell &cell, GruPack *to, Carver *carver) {
     to->u_shift = to->is_wide ? make_long_shift(cell.u_shift) : make_shift(cell.u_shift);
     to->n_shift = make_shift(cell.n_to_h);
     to->view_shift = make_shift(cell.view_shift);
-    to->blocks = ceil_div(cell.hidden_size, kGruUnits);
+    to->panels = ceil_div(cell.hidden_size, kGruUnits);
     to->bytes = carver->used;
 }
 

@@ -1,15 +1,15 @@
 // A frozen GRU in the order that vectors of 16 units read, one for every instruction set. Made
 // once, when the GRU is frozen or loaded; docs/gru.md says which models have one.
 //
-// Weights stand in blocks of 16 units, in the order of use, so that a step reads one stream:
-//     [block][4 columns][gate u, r, n][unit of the block][column]      one byte each, zero padded
-//     [block][2 columns][gate u, r, n][unit of the block][column]      weights of 16 bits
+// Weights are stored in panels of 16 units, as they are used, so that a step reads one stream:
+//     [panel][4 columns][gate u, r, n][unit of the panel][column]      one byte each, zero padded
+//     [panel][2 columns][gate u, r, n][unit of the panel][column]      weights of 16 bits
 #pragma once
 #include "backend/arguments.hpp"
 
 namespace qk::cpu {
 
-constexpr int64_t kGruUnits = 16;  // in a block
+constexpr int64_t kGruUnits = 16;  // of a panel
 
 // Codes as planes of bytes, the operands of dot product instructions: the code, or its high byte
 // and its low byte. x86 multiplies unsigned by signed bytes, so a signed byte is stored 128 higher;
@@ -27,7 +27,7 @@ struct GruShift {  // rounding_shift by right - left; one of them is 0
     int32_t left, right;
 };
 
-// A linear part, W x + bw or R h + br. Rows of a block: [gate][unit].
+// A linear part, W x + bw or R h + br. Rows of a panel: [gate][unit].
 struct GruRows {
     const int8_t *weights;
     const int32_t *offset;        // Cell::ih_offset, modulo 2^32
@@ -62,7 +62,7 @@ struct GruTable {
 
 struct GruPack {
     int64_t bytes;
-    int64_t blocks;  // of 16 units
+    int64_t panels;  // of 16 units
     GruRows x, h;
     GruTable update, reset, candidate;
     GruShift reset_shift, n_shift, u_shift, view_shift;
@@ -73,7 +73,7 @@ struct GruPack {
 int64_t gru_pack_bytes(const gru::Cell &cell);
 void gru_pack_make(const gru::Cell &cell, void *memory);
 
-// Room of a state of `batch` sequences, and how it is shared out (vector/gru_run.hpp).
+// Room of a state of `batch` sequences, and how it is shared out (gru/run.hpp).
 struct GruRoom {
     int64_t steps;                              // done together before the recurrence
     int64_t units, h_stride, x_stride;          // padded h; bytes of a row of codes

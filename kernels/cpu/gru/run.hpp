@@ -1,18 +1,20 @@
-// Steps of a frozen GRU on vectors: W x for a run of steps as one product of matrices, then the
+// Steps of a frozen GRU on vectors: W x for several steps as one product of matrices, then the
 // recurrence step by step. Integers throughout: no split of steps or sequences leaves a trace.
-// Included after dot() and dot_words().
 #pragma once
+#include "cpu/features.hpp"
+#include "cpu/gru/words.hpp"
 #include "cpu/split.hpp"
-#include "cpu/vector/gru_words.hpp"
 #include "gru/border.hpp"
 
 namespace qk::cpu {
-namespace {
 
-// A range of sequences, worked on by one thread.
-class GruPart {
+// A range of sequences, which one thread runs.
+template <class Isa>
+class GruRange {
+    using Ints = typename Isa::Ints;
+
   public:
-    GruPart(const GruArgs &args, int64_t first, int64_t last)
+    GruRange(const GruArgs &args, int64_t first, int64_t last)
         : args_(args), cell_(*args.cell), pack_(*static_cast<const GruPack *>(args.packed)),
           room_(gru_room(cell_, args.batch)), first_(first), last_(last) {}
 
@@ -20,9 +22,9 @@ class GruPart {
         for (int64_t s = first_; s < last_; ++s) read_state(s);
         for (int64_t t = 0; t < args_.steps; t += room_.steps) {
             const int64_t count = min64(room_.steps, args_.steps - t);
-            const bool backward = turn();
-            // A stream reads W and R once a step: every other time in the opposite order, so that
-            // it begins with what the caches still hold.
+            const bool backward = toggle();
+            // A stream reads W and R once a step: every other time backward, so that it begins with
+            // what the caches still hold.
             const bool is_stream = count == 1;
             if (is_stream && backward) run_states(first_, last_, true);
             run_inputs(t, count, backward);
@@ -44,28 +46,28 @@ class GruPart {
     int32_t *ih(int64_t s, int64_t i) const {
         return reinterpret_cast<int32_t *>(room(s) + room_.ih_at) + i * 3 * room_.units;
     }
-    // Whether the next walk over weights goes backward.
-    bool turn() { return (reinterpret_cast<uint32_t *>(room(first_))[0]++ & 1) != 0; }
+    // Whether the next pass over weights goes backward.
+    bool toggle() { return (reinterpret_cast<uint32_t *>(room(first_))[0]++ & 1) != 0; }
 
     void read_state(int64_t s) {
         const char *const from =
             static_cast<const char *>(args_.h) + s * cell_.hidden_size * cell_.h_bytes;
-        const Round round(pack_.view_shift);
+        const Round<Isa> round(pack_.view_shift);
         for (int64_t j = 0; j < room_.units; j += kGruUnits) {
             const int64_t count = min64(kGruUnits, cell_.hidden_size - j);
-            const Ints code = load_codes(from + j * cell_.h_bytes, cell_.h_bytes, count);
-            store(h(s) + j, sub(code, splat(cell_.h_zero)));
-            store_for(pack_.h, view(s), room_.h_stride / 2, j,
-                      clamp(round(code), cell_.view_min, cell_.view_max),
-                      planes_for(pack_.h, cell_.view_bytes));
+            const Ints code = Isa::load_codes(from + j * cell_.h_bytes, cell_.h_bytes, count);
+            (code - Ints::splat(cell_.h_zero)).store(h(s) + j);
+            store_for<Isa>(pack_.h, view(s), room_.h_stride / 2, j,
+                           clamp(round(code), cell_.view_min, cell_.view_max),
+                           planes_for<Isa>(pack_.h, cell_.view_bytes));
         }
     }
 
     void write_codes(const int32_t *from, char *to) {
         for (int64_t j = 0; j < cell_.hidden_size; j += kGruUnits) {
-            const Ints code = add(load(from + j), splat(cell_.h_zero));
-            store_codes(to + j * cell_.h_bytes, cell_.h_bytes,
-                        min64(kGruUnits, cell_.hidden_size - j), code);
+            const Ints code = Ints::load(from + j) + Ints::splat(cell_.h_zero);
+            Isa::store_codes(to + j * cell_.h_bytes, cell_.h_bytes,
+                             min64(kGruUnits, cell_.hidden_size - j), code);
         }
     }
 
@@ -80,31 +82,33 @@ class GruPart {
         const int64_t bytes = is_real ? 4 : cell_.x_bytes;
         const char *const from = static_cast<const char *>(args_.x) + row * c * bytes;
         const float factor = gru::power_of_two(cell_.x_scale);
+        const float low = float(cell_.x_min - cell_.x_zero);
+        const float high = float(cell_.x_max - cell_.x_zero);
         for (int64_t k = 0; k < c; k += kGruUnits) {
             const int64_t count = min64(kGruUnits, c - k);
-            const Ints code = is_real ? add(to_integers(from + k * 4, count, factor,
-                                                        float(cell_.x_min - cell_.x_zero),
-                                                        float(cell_.x_max - cell_.x_zero)),
-                                            splat(cell_.x_zero))
-                                      : clamp(load_codes(from + k * bytes, cell_.x_bytes, count),
-                                              cell_.x_min, cell_.x_max);
-            store_for(pack_.x, to, room_.x_stride / 2, k, code, planes_for(pack_.x, cell_.x_bytes));
+            const Ints code = is_real
+                                  ? Isa::load_reals(from + k * 4, count, factor, low, high) +
+                                        Ints::splat(cell_.x_zero)
+                                  : clamp(Isa::load_codes(from + k * bytes, cell_.x_bytes, count),
+                                          cell_.x_min, cell_.x_max);
+            store_for<Isa>(pack_.x, to, room_.x_stride / 2, k, code,
+                           planes_for<Isa>(pack_.x, cell_.x_bytes));
         }
         return to;
     }
 
     // W x of `count` steps from t on.
     void run_inputs(int64_t t, int64_t count, bool backward) {
-        const int planes = planes_for(pack_.x, cell_.x_bytes);
-        RowTask tasks[8];
+        const int planes = planes_for<Isa>(pack_.x, cell_.x_bytes);
+        RowTask tasks[kGruMostRows];
         int64_t waiting = 0, left = count * (last_ - first_);
         for (int64_t s = first_; s < last_; ++s) {
             for (int64_t i = 0; i < count; ++i) {
                 tasks[waiting++] = {read_x(s, t, i), ih(s, i)};
                 --left;
-                if (waiting * planes < kGruTile && left != 0) continue;
-                run_linear(pack_.x, pack_.blocks, tasks, waiting * planes, planes,
-                           room_.x_stride / 2, backward);
+                if (waiting * planes < Isa::kRows && left != 0) continue;
+                run_linear<Isa>(pack_.x, pack_.panels, tasks, waiting * planes, planes,
+                                room_.x_stride / 2, backward);
                 waiting = 0;
             }
         }
@@ -112,35 +116,35 @@ class GruPart {
 
     // Sequences whose R h is one product.
     int64_t together() const {
-        const int planes = planes_for(pack_.h, cell_.view_bytes);
-        return kGruTile > planes ? kGruTile / planes : 1;
+        const int planes = planes_for<Isa>(pack_.h, cell_.view_bytes);
+        return Isa::kRows > planes ? Isa::kRows / planes : 1;
     }
 
     void run_states(int64_t first, int64_t last, bool backward) {
-        const int planes = planes_for(pack_.h, cell_.view_bytes);
+        const int planes = planes_for<Isa>(pack_.h, cell_.view_bytes);
         const int64_t most = together();
         for (int64_t s = first; s < last; s += most) {
             const int64_t count = min64(most, last - s);
-            RowTask tasks[8];
+            RowTask tasks[kGruMostRows];
             for (int64_t k = 0; k < count; ++k) tasks[k] = {view(s + k), hh(s + k)};
-            run_linear(pack_.h, pack_.blocks, tasks, count * planes, planes, room_.h_stride / 2,
-                       backward);
+            run_linear<Isa>(pack_.h, pack_.panels, tasks, count * planes, planes,
+                            room_.h_stride / 2, backward);
         }
     }
 
     void run_step(int64_t t, int64_t i, bool has_states) {
         const int64_t most = together();
-        const bool backward = has_states ? false : turn();
+        const bool backward = has_states ? false : toggle();
         for (int64_t s = first_; s < last_; s += most) {
             const int64_t count = min64(most, last_ - s);
-            GateRow rows[8];
+            GateRow rows[kGruMostRows];
             for (int64_t k = 0; k < count; ++k)
                 rows[k] = {ih(s + k, i), hh(s + k), h(s + k), view(s + k)};
             if (!has_states) run_states(s, s + count, backward);
             if (pack_.is_wide != 0)
-                run_gates<true>(cell_, pack_, rows, count, room_.h_stride / 2);
+                run_gates<Isa, true>(cell_, pack_, rows, count, room_.h_stride / 2);
             else
-                run_gates<false>(cell_, pack_, rows, count, room_.h_stride / 2);
+                run_gates<Isa, false>(cell_, pack_, rows, count, room_.h_stride / 2);
         }
         for (int64_t s = first_; s < last_; ++s) write_y(s, t);
     }
@@ -151,8 +155,8 @@ class GruPart {
             return write_codes(h(s), static_cast<char *>(args_.y) + at * cell_.h_bytes);
         const float factor = gru::power_of_two(-cell_.h_scale);
         for (int64_t j = 0; j < cell_.hidden_size; j += kGruUnits)
-            store_reals(static_cast<char *>(args_.y) + (at + j) * 4,
-                        min64(kGruUnits, cell_.hidden_size - j), load(h(s) + j), factor);
+            Isa::store_reals(static_cast<char *>(args_.y) + (at + j) * 4,
+                             min64(kGruUnits, cell_.hidden_size - j), Ints::load(h(s) + j), factor);
     }
 
     const GruArgs &args_;
@@ -162,18 +166,23 @@ class GruPart {
     const int64_t first_, last_;
 };
 
+template <class Isa>
 bool can_run_gru(const GruArgs &args, const Device &device) {
-    return has(device, kGruFeatures) && args.packed != nullptr && args.gates == nullptr &&
+    return has(device, Isa::kFeature) && args.packed != nullptr && args.gates == nullptr &&
            args.clipped == nullptr;
 }
 
+template <GruIsa Isa>
 Status run_gru(const GruArgs &args, const Launch &launch) {
     const int64_t threads = launch.parallel.concurrency < 1 ? 1 : launch.parallel.concurrency;
     const int64_t share = ceil_div(args.batch, threads);
     parallel_ranges(launch.parallel, args.batch, share,
-                    [&](int64_t first, int64_t last) { GruPart(args, first, last).run(); });
+                    [&](int64_t first, int64_t last) { GruRange<Isa>(args, first, last).run(); });
     return QK_OK;
 }
 
-}  // namespace
+template <class Isa>
+requires GruIsa<Isa>
+constexpr Kernel<GruArgs> kGruKernel = {Isa::kName, can_run_gru<Isa>, nullptr, run_gru<Isa>};
+
 }  // namespace qk::cpu

@@ -1,0 +1,126 @@
+// Everything of the integer GRU cell but the dot products, 16 units at a time: rules 7 to 13 of
+// docs/gru.md on vectors of int32.
+#pragma once
+#include "cpu/gru/operands.hpp"
+
+namespace qk::cpu {
+
+// Half to even: (x + 2^(n-1) - 1 + (bit n of x)) >> n; n <= 0 multiplies.
+template <class Isa>
+struct Round {
+    using Ints = typename Isa::Ints;
+    Ints left, half, one, right;
+
+    QK_INLINE explicit Round(GruShift shift)
+        : left(Ints::splat(shift.left)),
+          half(Ints::splat(shift.right == 0 ? 0 : int32_t((1u << (shift.right - 1)) - 1))),
+          one(Ints::splat(shift.right != 0)), right(Ints::splat(shift.right)) {}
+    QK_INLINE Ints operator()(Ints x) const {
+        x = x << left;
+        return (x + half + ((x >> right) & one)) >> right;
+    }
+};
+
+// The same for a sum of products, in 64 bits where `wide`.
+template <class Isa, bool wide>
+struct RoundProducts {
+    using Ints = typename Isa::Ints;
+    Round<Isa> round;
+
+    QK_INLINE explicit RoundProducts(GruShift shift) : round(shift) {}
+    QK_INLINE Ints operator()(Ints a, Ints b) const { return round(a * b); }
+    QK_INLINE Ints operator()(Ints a, Ints b, Ints c, Ints d) const { return round(a * b + c * d); }
+};
+
+template <class Isa>
+struct RoundProducts<Isa, true> {
+    using Ints = typename Isa::Ints;
+    typename Isa::LongShift shift;
+
+    QK_INLINE explicit RoundProducts(GruShift by) : shift(by.left, by.right) {}
+    QK_INLINE Ints operator()(Ints a, Ints b) const { return shift(Isa::products(a, b)); }
+    QK_INLINE Ints operator()(Ints a, Ints b, Ints c, Ints d) const {
+        return shift(Isa::products(a, b) + Isa::products(c, d));
+    }
+};
+
+template <class Ints>
+QK_INLINE inline Ints clamp(Ints value, int32_t low, int32_t high) {
+    return min(max(value, Ints::splat(low)), Ints::splat(high));
+}
+
+template <class Isa>
+QK_INLINE inline Ints<Isa> on_line(const GruTable &table, Ints<Isa> position) {
+    using Ints = typename Isa::Ints;
+    Ints slope, intercept;
+    Isa::gather_pairs(table.pairs, position >> Ints::splat(table.width_log2), &slope, &intercept);
+    const Ints offset = position & Ints::splat((1 << table.width_log2) - 1);
+    return Round<Isa>(table.shift)(slope * offset + intercept);
+}
+
+// The segment is the number of thresholds not above the code: four halvings of 16.
+template <class Isa>
+inline Ints<Isa> on_knots(const GruTable &table, Ints<Isa> code) {
+    using Ints = typename Isa::Ints;
+    Ints segment = Ints::splat(0);
+    for (int32_t half = 8; half != 0; half /= 2) {
+        const Ints threshold = Isa::look_up_16(table.threshold, segment + Ints::splat(half - 1));
+        segment = segment + ((code >= threshold) & Ints::splat(half));
+    }
+    const Ints rise = RoundProducts<Isa, true>(table.shift)(Isa::look_up_16(table.slope, segment),
+                                                            code - Ints::splat(table.zero));
+    return rise + Isa::look_up_16(table.intercept, segment);
+}
+
+// sum: the gate input without its zero point. The result is a code minus `zero`.
+template <class Isa>
+QK_INLINE inline Ints<Isa> on_curve(const GruTable &table, const typename Isa::ByteTable &direct,
+                                    Ints<Isa> sum, int32_t zero) {
+    using Ints = typename Isa::Ints;
+    const Ints position = clamp(sum + Ints::splat(table.bias), table.low, table.high);
+    if (table.curve == GruCurve::kDirect)
+        return direct.look_up(position) + Ints::splat(table.output_min - zero);
+    const Ints value = table.curve == GruCurve::kUniform ? on_line<Isa>(table, position)
+                                                         : on_knots<Isa>(table, position);
+    return clamp(value, table.output_min, table.output_max) - Ints::splat(zero);
+}
+
+// ih, hh: [gate][units], the linear parts. h [units]: codes minus their zero point.
+struct GateRow {
+    const int32_t *ih, *hh;
+    int32_t *h;
+    uint8_t *view;  // what R will multiply
+};
+
+// `rows` sequences, all units. The tables of 256 bytes stay in registers where they fit.
+template <class Isa, bool wide>
+QK_NOINLINE void run_gates(const gru::Cell &cell, const GruPack &pack, const GateRow *row,
+                           int64_t rows, int64_t view_stride) {
+    using Ints = typename Isa::Ints;
+    const typename Isa::ByteTable update(pack.update.direct), reset(pack.reset.direct),
+        candidate(pack.candidate.direct);
+    const RoundProducts<Isa, wide> reset_round(pack.reset_shift), u_round(pack.u_shift);
+    const Round<Isa> n_round(pack.n_shift), view_round(pack.view_shift);
+    const int64_t units = pack.panels * kGruUnits;
+    const int planes = planes_for<Isa>(pack.h, cell.view_bytes);
+    const Ints one = Ints::splat(cell.u_one - cell.u_zero), h_zero = Ints::splat(cell.h_zero);
+    for (; rows-- > 0; ++row) {
+        for (int64_t j = 0; j < units; j += kGruUnits) {
+            const int32_t *const ih = row->ih + j, *const hh = row->hh + j;
+            const Ints r = on_curve<Isa>(
+                pack.reset, reset, Ints::load(ih + units) + Ints::load(hh + units), cell.r_zero);
+            const Ints u =
+                on_curve<Isa>(pack.update, update, Ints::load(ih) + Ints::load(hh), cell.u_zero);
+            const Ints hidden = reset_round(r, Ints::load(hh + 2 * units));
+            const Ints n = on_curve<Isa>(pack.candidate, candidate,
+                                         Ints::load(ih + 2 * units) + hidden, cell.n_zero);
+            const Ints next = u_round(u, Ints::load(row->h + j), one - u, n_round(n));
+            const Ints h = clamp(next, cell.h_min - cell.h_zero, cell.h_max - cell.h_zero);
+            h.store(row->h + j);
+            const Ints view = clamp(view_round(h + h_zero), cell.view_min, cell.view_max);
+            store_for<Isa>(pack.h, row->view, view_stride, j, view, planes);
+        }
+    }
+}
+
+}  // namespace qk::cpu

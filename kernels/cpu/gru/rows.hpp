@@ -1,0 +1,88 @@
+// W x + bw and R h + br for up to 8 inputs with weights of 8 bits: exact sums in 32 bits, which may
+// wrap on the way (the total is proven to fit), then rule 7's shift and clamp.
+#pragma once
+#include "cpu/gru/gates.hpp"
+
+namespace qk::cpu {
+
+constexpr int kGruMostRows = 8;
+
+// One input as rows of codes, and where its 3h results go.
+struct RowTask {
+    const uint8_t *codes;
+    int32_t *to;  // [gate][units]
+};
+
+template <class Isa, int rows, bool words>
+inline void dot_rows(const int8_t *weights, int64_t groups, const uint8_t *const *codes,
+                     GruSums sums) {
+    if constexpr (words)
+        Isa::template dot_words<rows>(weights, groups, codes, sums);
+    else
+        Isa::template dot<rows>(weights, groups, codes, sums);
+}
+
+// `count` rows of codes, as many at a time as the registers hold.
+template <class Isa, bool words>
+inline void dot_tile(int64_t count, const int8_t *weights, int64_t groups,
+                     const uint8_t *const *codes, GruSums sums) {
+    while (count > 0) {
+        int64_t done = 1;
+        if (Isa::kRows >= 8 && count >= 8) {
+            dot_rows<Isa, Isa::kRows >= 8 ? 8 : 1, words>(weights, groups, codes, sums);
+            done = 8;
+        } else if (Isa::kRows >= 4 && count >= 4) {
+            dot_rows<Isa, Isa::kRows >= 4 ? 4 : 1, words>(weights, groups, codes, sums);
+            done = 4;
+        } else if (Isa::kRows >= 2 && count >= 2) {
+            dot_rows<Isa, Isa::kRows >= 2 ? 2 : 1, words>(weights, groups, codes, sums);
+            done = 2;
+        } else {
+            dot_rows<Isa, 1, words>(weights, groups, codes, sums);
+        }
+        count -= done;
+        codes += done;
+        sums += done;
+    }
+}
+
+// The sums of one panel for one input, planes joined, become what the gates add.
+template <class Isa>
+QK_INLINE inline void rescale(const GruRows &rows, int64_t panel, int64_t units, int planes,
+                              const int32_t (*sums)[3][kGruUnits], int32_t *to) {
+    using Ints = typename Isa::Ints;
+    const int32_t *const offset = Isa::kInPlanes ? rows.plane_offset : rows.offset;
+    const Ints one = Ints::splat(1);
+    for (int gate = 0; gate < 3; ++gate) {
+        const int64_t at = (panel * 3 + gate) * kGruUnits;
+        Ints sum = Ints::load(sums[0][gate]);
+        if (planes == 2) sum = (sum << Ints::splat(8)) + Ints::load(sums[1][gate]);
+        sum = sum + Ints::load(offset + at);
+        const Ints shift = Isa::load_bytes(rows.shift + at);
+        const Ints odd = (sum >> shift) & one;
+        const Ints code = (sum + Ints::load(rows.half + at) + odd) >> shift;
+        const Round<Isa> round(rows.to_gate[gate]);
+        round(clamp(code, rows.min, rows.max)).store(to + gate * units + panel * kGruUnits);
+    }
+}
+
+// Up to 8 inputs; panels forward or backward, so that what the caches still hold of the weights
+// from the last time is used before it is replaced.
+template <class Isa>
+QK_NOINLINE void run_rows(const GruRows &rows, int64_t panels, const RowTask *tasks, int64_t count,
+                          int planes, int64_t plane_stride, bool backward) {
+    const uint8_t *codes[kGruMostRows];
+    alignas(64) int32_t sums[kGruMostRows][3][kGruUnits];
+    for (int64_t i = 0; i < count; ++i)
+        codes[i] = tasks[i / planes].codes + i % planes * plane_stride;
+    const int64_t panel_bytes = rows.groups * 3 * kGruUnits * 4;
+    for (int64_t i = 0; i < panels; ++i) {
+        const int64_t panel = backward ? panels - 1 - i : i;
+        dot_tile<Isa, false>(count, rows.weights + panel * panel_bytes, rows.groups, codes, sums);
+        for (int64_t task = 0; task < count / planes; ++task)
+            rescale<Isa>(rows, panel, panels * kGruUnits, planes, sums + task * planes,
+                         tasks[task].to);
+    }
+}
+
+}  // namespace qk::cpu
