@@ -11,6 +11,11 @@ namespace {
 
 int32_t device_count() { return 1; }
 
+Status describe(int32_t, uint32_t allowed, Device *device) {
+    device->instruction_sets = cpu::allowed_features(allowed);
+    return QK_OK;
+}
+
 Status synchronize(const Launch &) { return QK_OK; }
 
 qk_layout packed_layout(const Format &format) {
@@ -105,7 +110,7 @@ constinit const Backend kCpuBackend = {
     QK_DEVICE_CPU,
     "cpu",
     device_count,
-    cpu::allowed_features,
+    describe,
     synchronize,
     packed_layout,
     {nullptr, nullptr, copy, copy},

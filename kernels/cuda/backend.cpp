@@ -16,6 +16,25 @@ int32_t device_count() {
     return 0;
 }
 
+// Whatever fails: a context must not be slow for life because it could not read its device.
+Status describe(int32_t index, uint32_t, Device *device) {
+    int major = 0, minor = 0;
+    const struct {
+        cudaDeviceAttr id;
+        int *value;
+    } questions[] = {{cudaDevAttrComputeCapabilityMajor, &major},
+                     {cudaDevAttrComputeCapabilityMinor, &minor},
+                     {cudaDevAttrMultiProcessorCount, &device->multiprocessors},
+                     {cudaDevAttrMaxSharedMemoryPerBlockOptin, &device->shared_bytes},
+                     {cudaDevAttrL2CacheSize, &device->l2_bytes}};
+    for (const auto &question : questions) {
+        const cudaError_t error = cudaDeviceGetAttribute(question.value, question.id, index);
+        QK_TRY(cuda::check(error, nullptr, "context"));
+    }
+    device->capability = 10 * major + minor;
+    return QK_OK;
+}
+
 Status synchronize(const Launch &launch) {
     const cuda::DeviceGuard device(launch.device.index);
     QK_TRY(cuda::check(device.error(), launch.error, "synchronize"));
@@ -77,7 +96,7 @@ constinit const Backend kCudaBackend = {
     QK_DEVICE_CUDA,
     "cuda",
     device_count,
-    nullptr,
+    describe,
     synchronize,
     packed_layout,
     {allocate, release, upload, download},

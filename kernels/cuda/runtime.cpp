@@ -36,26 +36,6 @@ Status check(cudaError_t error, ErrorText *text, const char *what) {
                 int(error));
 }
 
-static int32_t attribute(cudaDeviceAttr id, int32_t device_index) {
-    int value = 0;
-    if (cudaDeviceGetAttribute(&value, id, device_index) == cudaSuccess) return value;
-    cudaGetLastError();
-    return 0;
-}
-
-int32_t compute_capability(int32_t device_index) {
-    return 10 * attribute(cudaDevAttrComputeCapabilityMajor, device_index) +
-           attribute(cudaDevAttrComputeCapabilityMinor, device_index);
-}
-
-int32_t multiprocessors(int32_t device_index) {
-    return attribute(cudaDevAttrMultiProcessorCount, device_index);
-}
-
-int32_t shared_memory(int32_t device_index) {
-    return attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, device_index);
-}
-
 constexpr size_t kUsualShared = 48 * 1024;  // that a block of any kernel can have
 constexpr int32_t kPortableCluster = 8;     // blocks, the same
 
@@ -63,18 +43,13 @@ constexpr int32_t kPortableCluster = 8;     // blocks, the same
 // device, and the driver remembers them. Set to what one launch needs, they would fail a larger
 // launch that another thread is about to make; so each takes one value only, and the one that is
 // set last tells that the others are.
-static cudaError_t prepare(const void *kernel, const Shape3 &shape, int32_t device_index) {
+static cudaError_t prepare(const void *kernel, const Shape3 &shape, const Device &device) {
     cudaFuncAttributes is = {};
-    int most = 0;
     cudaError_t error = cudaFuncGetAttributes(&is, kernel);
-    if (error == cudaSuccess) {
-        error =
-            cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device_index);
-    }
     const auto set = [&](cudaFuncAttribute attribute, int value) {
         if (error == cudaSuccess) error = cudaFuncSetAttribute(kernel, attribute, value);
     };
-    const int dynamic = most - int(is.sharedSizeBytes);
+    const int dynamic = device.shared_bytes - int(is.sharedSizeBytes);
     if (is.maxDynamicSharedSizeBytes != dynamic) {
         if (shape.cluster > kPortableCluster) {
             set(cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
@@ -92,7 +67,7 @@ static cudaError_t prepare(const void *kernel, const Shape3 &shape, int32_t devi
 Status configure(const Launch &launch, const void *kernel, const Shape3 &shape, const char *name,
                  Configuration *out) {
     if (shape.overlaps || shape.shared_bytes > kUsualShared || shape.cluster > kPortableCluster) {
-        QK_TRY(check(prepare(kernel, shape, launch.device.index), launch.error, name));
+        QK_TRY(check(prepare(kernel, shape, launch.device), launch.error, name));
     }
     *out = {};
     unsigned count = 0;

@@ -32,10 +32,6 @@ inline cudaStream_t stream_of(const Launch &launch) {
     return static_cast<cudaStream_t>(launch.stream);
 }
 
-int32_t compute_capability(int32_t device_index);  // 10 * major + minor, 0 where unknown
-int32_t multiprocessors(int32_t device_index);
-int32_t shared_memory(int32_t device_index);  // bytes that a block can ask for
-
 // The grid of one launch.
 struct Shape3 {
     dim3 blocks;

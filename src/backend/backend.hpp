@@ -17,10 +17,15 @@ struct Parallel {
     int32_t concurrency;
 };
 
-// The device of a context, as kernels see it.
+// The device of a context, as kernels see it. Read once, when the context is made: no kernel asks
+// the driver. What a backend has no word for is 0.
 struct Device {
-    int32_t index;
-    uint32_t instruction_sets;  // CPU: QK_ISA_... that the context may use
+    int32_t index = 0;
+    uint32_t instruction_sets = 0;  // CPU: QK_ISA_... that the context may use
+    int32_t capability = 0;         // CUDA: compute capability, 90 for 9.0
+    int32_t multiprocessors = 0;
+    int32_t shared_bytes = 0;  // of memory that a block can have
+    int32_t l2_bytes = 0;
 };
 
 static constexpr bool has(const Device &device, uint32_t instruction_sets) {
@@ -103,8 +108,8 @@ struct Backend {
     qk_device device;
     const char *name;
     int32_t (*device_count)();
-    // QK_ISA_... of this processor that are left where `allowed` are; null: none to choose from.
-    uint32_t (*instruction_sets)(uint32_t allowed);
+    // Fills in device number `index` but for that number; `allowed`: instruction sets.
+    Status (*describe)(int32_t index, uint32_t allowed, Device *device);
     Status (*synchronize)(const Launch &);
     qk_layout (*packed_layout)(const Format &);  // what QK_LAYOUT_PACKED means here
     DeviceMemory memory;
@@ -126,9 +131,18 @@ struct Backend {
 };
 
 // Device number `index`, with all instruction sets of this processor that are allowed.
+static inline Status describe(const Backend &backend, int32_t index, uint32_t allowed,
+                              Device *device) {
+    *device = {};
+    device->index = index;
+    return backend.describe(index, allowed, device);
+}
+
+// The same for callers that know the device to be there.
 static inline Device device_at(const Backend &backend, int32_t index, uint32_t allowed = ~0u) {
-    const bool choice = backend.instruction_sets != nullptr;
-    return {index, choice ? backend.instruction_sets(allowed) : 0};
+    Device device;
+    describe(backend, index, allowed, &device);
+    return device;
 }
 
 // The backends of this build, CPU first; null past the last.

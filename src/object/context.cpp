@@ -136,13 +136,14 @@ Status context_create(const qk_context_options *given, qk_context **out) {
     context->magic = kContextMagic;
     context->references.store(1);
     context->backend = find_backend(options.device);
-    context->device = device_at(*context->backend, options.device_index,
-                                options.instruction_sets == 0 ? ~0u : options.instruction_sets);
     context->flags = options.flags;
     context->process = context->backend->memory.allocate != nullptr ? getpid() : 0;
     context->stream = options.stream;
     context->allocator = allocator;
-    Status status = make_threads(context, options);
+    Status status =
+        describe(*context->backend, options.device_index,
+                 options.instruction_sets == 0 ? ~0u : options.instruction_sets, &context->device);
+    if (status == QK_OK) status = make_threads(context, options);
     if (status == QK_OK) status = make_scratch(context);
     if (status == QK_OK) status = make_workspace(context, options.workspace_bytes);
     if (status != QK_OK) {

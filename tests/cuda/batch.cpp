@@ -36,8 +36,8 @@ std::vector<uint8_t> run(const qk::Kernel<qk::LinearArgs> &kernel, const Case &c
     const qk::LinearArgs args = {
         {type, rows, c.k(), x.data()}, w.view(), &b, {type, rows, c.n(), y.data()}};
     qk::ErrorText error = {};
-    EXPECT_TRUE(kernel.can_run(args, {}));
-    const size_t room = qk::workspace_of(kernel, args, {});
+    EXPECT_TRUE(kernel.can_run(args, device_0()));
+    const size_t room = qk::workspace_of(kernel, args, device_0());
     const DeviceBuffer workspace(std::vector<uint8_t>(room, 0xee));
     qk::Launch launch = device_launch(&error);
     launch.workspace = workspace.data();
@@ -117,7 +117,7 @@ TEST(CudaBatch, TheMatrixKernelIsWithinItsBound) {
                 const qk::Format *const type = qk::find_format(c.type);
                 if (!qk::cuda::kLinearGemm.can_run(
                         {{type, c.m, k, nullptr}, w.view(), nullptr, {type, c.m, n, nullptr}},
-                        {})) {
+                        device_0())) {
                     continue;
                 }
                 ++ran;
@@ -135,7 +135,7 @@ constexpr char kNoGemm[] = "the matrix kernel needs sm_90 and a build for sm_90a
 bool gemm_runs(const Case &c, const DeviceWeight &w) {
     const qk::Format *const type = qk::find_format(c.type);
     return qk::cuda::kLinearGemm.can_run(
-        {{type, c.m, c.k(), nullptr}, w.view(), nullptr, {type, c.m, c.n(), nullptr}}, {});
+        {{type, c.m, c.k(), nullptr}, w.view(), nullptr, {type, c.m, c.n(), nullptr}}, device_0());
 }
 
 // Between them these take every cut of choose/gemm.hpp on an H200, alone and in clusters, and last

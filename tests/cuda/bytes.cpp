@@ -121,8 +121,8 @@ TEST(CudaBytes, OddPlacesAndOddValues) {
         const qk::Format *const format = qk::find_format(p.type);
         const qk::LinearArgs args = {
             {format, 1, k, x.data()}, w.view(), nullptr, {format, 1, 8, y.data()}};
-        EXPECT_FALSE(qk::cuda::kLinearBytes.can_run(args, {}));
-        EXPECT_TRUE(qk::cuda::kLinearLanes.can_run(args, {}));
+        EXPECT_FALSE(qk::cuda::kLinearBytes.can_run(args, device_0()));
+        EXPECT_TRUE(qk::cuda::kLinearLanes.can_run(args, device_0()));
     }
 }
 

@@ -61,18 +61,18 @@ inline void check_odd_places(const qk::Kernel<qk::LinearArgs> &kernel, int32_t g
     const qk::Dense b = {qk::find_format(QK_FORMAT_F32), 1, p.n(), bias.data()};
     qk::LinearArgs args = {
         {format, p.m, p.k(), x.data()}, w.view(), &b, {format, p.m, p.n(), y.data()}};
-    ASSERT_TRUE(kernel.can_run(args, {}));
+    ASSERT_TRUE(kernel.can_run(args, device_0()));
     qk::ErrorText error = {};
     ASSERT_EQ(kernel.run(args, device_launch(&error)), QK_OK) << error.text;
     EXPECT_TRUE(same_values(type, actual, y.read()));
     args.w = odd.view();
-    EXPECT_FALSE(kernel.can_run(args, {}));
+    EXPECT_FALSE(kernel.can_run(args, device_0()));
     args.w = w.view();
     args.x.data = odd_x.data();
-    EXPECT_FALSE(kernel.can_run(args, {}));
+    EXPECT_FALSE(kernel.can_run(args, device_0()));
     if (fewest_rows > 1) {
         args.x = {format, fewest_rows - 1, p.k(), x.data()};
-        EXPECT_FALSE(kernel.can_run(args, {}));
+        EXPECT_FALSE(kernel.can_run(args, device_0()));
     }
 }
 

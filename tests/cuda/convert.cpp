@@ -67,7 +67,7 @@ int check_dequantize(HostWeight &w, const DeviceWeight &device, qk_format to, si
         DeviceBuffer out(std::vector<uint8_t>(expected.size(), 0xcd), offset);
         const qk::DequantizeArgs args = {
             device.view(), {qk::find_format(to), w.shape.rows, w.shape.columns, out.data()}};
-        if (!list.kernels[i]->can_run(args, {})) continue;
+        if (!list.kernels[i]->can_run(args, device_0())) continue;
         qk::ErrorText error = {};
         EXPECT_EQ(list.kernels[i]->run(args, device_launch(&error)), QK_OK) << error.text;
         EXPECT_TRUE(same_values(to, expected, out.read())) << list.kernels[i]->name;
@@ -138,7 +138,8 @@ void check_repack(HostWeight &w, qk_layout layout, qk_layout packed) {
     for (int32_t i = 0; i < list.count; ++i) {
         qk::ErrorText error = {};
         const qk::RepackArgs args = {from.view(), to.view()};
-        if (!list.kernels[i]->can_run(args, {})) continue;  // tiles only: tests/cuda/repacked.cpp
+        if (!list.kernels[i]->can_run(args, device_0()))
+            continue;  // tiles only: tests/cuda/repacked.cpp
         ASSERT_EQ(list.kernels[i]->run(args, device_launch(&error)), QK_OK) << error.text;
         for (int plane = 0; plane < QK_PLANE_COUNT; ++plane) {
             EXPECT_EQ(to.planes[plane].read(), expected.planes[plane]) << "plane " << plane;

@@ -56,9 +56,9 @@ std::vector<uint8_t> run(const qk::Kernel<qk::LinearArgs> &kernel, const Problem
                                  device.w.view(),
                                  p.has_bias ? &bias : nullptr,
                                  {type, rows, p.n(), y.data()}};
-    if (!kernel.can_run(args, {})) return {};
+    if (!kernel.can_run(args, device_0())) return {};
     qk::ErrorText error = {};
-    const size_t room = qk::workspace_of(kernel, args, {});
+    const size_t room = qk::workspace_of(kernel, args, device_0());
     const DeviceBuffer workspace(std::vector<uint8_t>(room, 0xff));
     qk::Launch launch = device_launch(&error);
     launch.workspace = workspace.data();

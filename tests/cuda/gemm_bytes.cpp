@@ -12,7 +12,7 @@ constexpr char kNoGemm[] = "the matrix kernel needs sm_90 and a build for sm_90a
 bool runs(const Problem &p, const DeviceWeight &w) {
     const qk::Format *const type = qk::find_format(p.type);
     return kLinearGemmBytes.can_run(
-        {{type, p.m, p.k(), nullptr}, w.view(), nullptr, {type, p.m, p.n(), nullptr}}, {});
+        {{type, p.m, p.k(), nullptr}, w.view(), nullptr, {type, p.m, p.n(), nullptr}}, device_0());
 }
 
 // To 64 rows of x 64 columns are summed from zero (68 additions) and folded with their scale (2 a

@@ -145,7 +145,7 @@ GruRun GruPair::run_cuda(const qk::Kernel<qk::GruArgs> &kernel, qk::GruArgs args
     DeviceBuffer dx(x, c.offset),
         dy(std::vector<uint8_t>(size_t(rows * n) * y_bytes, 0xcd), c.offset),
         dg(std::vector<uint8_t>(c.with_gates ? size_t(rows * n) * 16 : 0, 0xcd), c.offset),
-        workspace(std::vector<uint8_t>(qk::workspace_of(kernel, args, {}), 0x5a));
+        workspace(std::vector<uint8_t>(qk::workspace_of(kernel, args, device_0()), 0x5a));
     qk_gru_state *state = nullptr;
     EXPECT_EQ(qk_gru_state_create(cuda, cuda_gru, c.batch, &state), QK_OK)
         << qk_context_error(cuda);
@@ -157,7 +157,7 @@ GruRun GruPair::run_cuda(const qk::Kernel<qk::GruArgs> &kernel, qk::GruArgs args
     qk::ErrorText error = {};
     qk::Launch launch = device_launch(&error);
     launch.workspace = workspace.data();
-    launch.workspace_bytes = qk::workspace_of(kernel, args, {});
+    launch.workspace_bytes = qk::workspace_of(kernel, args, device_0());
     EXPECT_EQ(kernel.run(args, launch), QK_OK) << error.text;
     EXPECT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess) << kernel.name;
     GruRun run = {dy.read(), dg.read(), h};
@@ -185,7 +185,7 @@ int GruPair::check_codes(const GruCase &c, const std::vector<uint8_t> &x,
     const auto &list = qk::kCudaBackend.gru;
     int ran = 0;
     for (int32_t i = 0; i < list.count; ++i) {
-        if (!list.kernels[i]->can_run(args, {})) continue;
+        if (!list.kernels[i]->can_run(args, device_0())) continue;
         EXPECT_TRUE(run_cuda(*list.kernels[i], args, c, x, h).y == y) << list.kernels[i]->name;
         ++ran;
     }
@@ -204,7 +204,7 @@ int GruPair::check(const GruCase &c, Rng &rng) {
     const auto &list = qk::kCudaBackend.gru;
     int ran = 0;
     for (int32_t i = 0; i < list.count; ++i) {
-        if (!list.kernels[i]->can_run(args, {})) continue;
+        if (!list.kernels[i]->can_run(args, device_0())) continue;
         const GruRun actual = run_cuda(*list.kernels[i], args, c, x, h);
         EXPECT_TRUE(actual.y == expected.y) << list.kernels[i]->name << ": y";
         EXPECT_TRUE(actual.gates == expected.gates) << list.kernels[i]->name << ": gates";

@@ -187,8 +187,10 @@ qk::Launch host_launch() {
             harness::dirty_scratch()};
 }
 
+qk::Device device_0() { return qk::device_at(qk::kCudaBackend, 0); }
+
 qk::Launch device_launch(qk::ErrorText *error) {
-    return {{run_here, nullptr, 1}, nullptr, {}, nullptr, 0, error};
+    return {{run_here, nullptr, 1}, nullptr, device_0(), nullptr, 0, error};
 }
 
 bool no_device() { return qk::kCudaBackend.device_count() == 0; }

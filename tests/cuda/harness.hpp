@@ -89,6 +89,7 @@ ExactSum exact_sum(qk_format type, const std::vector<uint8_t> &x, int64_t x_row,
                    int64_t k, double bias);
 
 qk::Launch host_launch();
+qk::Device device_0();  // as a context on it would have it
 qk::Launch device_launch(qk::ErrorText *error);
 
 // Whether a GPU is there; prints the reason for skipping once where it is not.

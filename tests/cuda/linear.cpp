@@ -142,7 +142,7 @@ TEST(CudaLinear, RowsInPanels) {
         const qk::LinearArgs args = {
             {type, m, k, x.data()}, w.view(), nullptr, {type, m, n, y.data()}};
         qk::ErrorText error = {};
-        EXPECT_TRUE(qk::cuda::kLinearRows.can_run(args, {}));
+        EXPECT_TRUE(qk::cuda::kLinearRows.can_run(args, device_0()));
         EXPECT_EQ(qk::cuda::kLinearRows.run(args, device_launch(&error)), QK_OK) << error.text;
         return y.read();
     };

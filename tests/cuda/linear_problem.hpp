@@ -41,7 +41,7 @@ inline std::vector<uint8_t> run_on_device(const qk::Kernel<qk::LinearArgs> &kern
     const qk::LinearArgs args = {
         {type, rows, p.k(), x.data()}, w.view(), &b, {type, rows, p.n(), y.data()}};
     qk::ErrorText error = {};
-    EXPECT_TRUE(kernel.can_run(args, {}));
+    EXPECT_TRUE(kernel.can_run(args, device_0()));
     EXPECT_EQ(kernel.run(args, device_launch(&error)), QK_OK) << error.text;
     return y.read();
 }

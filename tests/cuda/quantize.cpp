@@ -42,7 +42,7 @@ void check_quantize(const qk_tensor_desc &desc, qk_format from, std::vector<uint
         QK_OK);
     const qk::QuantizeArgs args = {{type, n, k, device_dense.data()}, to.view()};
     qk::ErrorText error = {};
-    ASSERT_TRUE(qk::cuda::kQuantizeGeneric.can_run(args, {}));
+    ASSERT_TRUE(qk::cuda::kQuantizeGeneric.can_run(args, device_0()));
     ASSERT_EQ(qk::cuda::kQuantizeGeneric.run(args, device_launch(&error)), QK_OK) << error.text;
     for (const qk_plane plane : {QK_PLANE_DATA, QK_PLANE_ZERO, QK_PLANE_SCALE_CODE}) {
         EXPECT_EQ(to.planes[plane].read(), expected.planes[plane]) << "plane " << plane;

@@ -64,7 +64,7 @@ bool check_tiles(const qk_tensor_desc &desc, qk_layout tiles, int64_t first, siz
         args.to.scale.second = args.from.scale.second;
         args.to.scale.bias = args.from.scale.bias;
     }
-    if (!qk::cuda::kRepackTiles.can_run(args, {})) return false;
+    if (!qk::cuda::kRepackTiles.can_run(args, device_0())) return false;
     EXPECT_EQ(qk::cuda::kRepackTiles.run(args, device_launch(&error)), QK_OK) << error.text;
     for (const qk_plane plane : {QK_PLANE_DATA, QK_PLANE_SCALE, QK_PLANE_ZERO}) {
         const std::vector<uint8_t> actual = to.planes[plane].read();
@@ -150,8 +150,8 @@ std::vector<uint8_t> multiply(const qk::Kernel<qk::LinearArgs> &kernel, const Pr
                                  w.view(),
                                  p.m % 2 == 0 ? &b : nullptr,
                                  {type, p.m, p.n(), y.data()}};
-    if (!kernel.can_run(args, {})) return {};
-    const size_t bytes = qk::workspace_of(kernel, args, {});
+    if (!kernel.can_run(args, device_0())) return {};
+    const size_t bytes = qk::workspace_of(kernel, args, device_0());
     const DeviceBuffer room(std::vector<uint8_t>(bytes, 0xff));
     qk::ErrorText error = {};
     qk::Launch launch = device_launch(&error);

@@ -121,7 +121,7 @@ TEST(CudaSlices, ManyRowsAreForLargeWeights) {
             SCOPED_TRACE(std::to_string(n) + " x " + std::to_string(k) + ", " + std::to_string(m));
             const qk::LinearArgs args = {
                 {type, m, k, x.data()}, w, nullptr, {type, m, n, y.data()}};
-            const auto *const kernel = qk::pick(qk::kCudaBackend.linear, args, {});
+            const auto *const kernel = qk::pick(qk::kCudaBackend.linear, args, device_0());
             EXPECT_EQ(kernel == &qk::cuda::kLinearManySlices, many && m > 16 && m < 25);
             EXPECT_EQ(kernel == &qk::cuda::kLinearGemm, m > 24 || (m > 16 && !many));
         }
@@ -166,7 +166,7 @@ TEST(CudaSlices, TakesWhatOthersLeave) {
         const qk::Format *const of = qk::find_format(type);
         const qk::LinearArgs args = {
             {of, m, p.k(), x.data()}, w.view(), nullptr, {of, m, p.n(), y.data()}};
-        const auto *const kernel = qk::pick(qk::kCudaBackend.linear, args, {});
+        const auto *const kernel = qk::pick(qk::kCudaBackend.linear, args, device_0());
         EXPECT_EQ(kernel == &qk::cuda::kLinearSlices, takes) << kernel->name;
         EXPECT_NE(kernel, &qk::cuda::kLinearGeneric);
     }
@@ -189,9 +189,9 @@ TEST(CudaSlices, OddPlacesAndOddValues) {
         const qk::Dense b = {qk::find_format(QK_FORMAT_F32), 1, p.n(), bias.data()};
         qk::LinearArgs args = {
             {format, p.m, p.k(), x.data()}, w.view(), &b, {format, p.m, p.n(), y.data()}};
-        EXPECT_FALSE(qk::cuda::kLinearSlices.can_run(args, {}));
+        EXPECT_FALSE(qk::cuda::kLinearSlices.can_run(args, device_0()));
         args.x.data = aligned_x.data();
-        ASSERT_TRUE(qk::cuda::kLinearSlices.can_run(args, {}));
+        ASSERT_TRUE(qk::cuda::kLinearSlices.can_run(args, device_0()));
         qk::ErrorText error = {};
         ASSERT_EQ(qk::cuda::kLinearSlices.run(args, device_launch(&error)), QK_OK) << error.text;
         const auto actual = y.read();

@@ -182,9 +182,9 @@ TEST(CudaVector, AsksForAlignedX) {
         const qk::Dense b = {qk::find_format(QK_FORMAT_F32), 1, p.n(), bias.data()};
         qk::LinearArgs args = {
             {type, 1, p.k(), x.data()}, w.view(), &b, {type, 1, p.n(), y.data()}};
-        EXPECT_FALSE(qk::cuda::kLinearVector.can_run(args, {}));
+        EXPECT_FALSE(qk::cuda::kLinearVector.can_run(args, device_0()));
         args.x.data = aligned_x.data();
-        ASSERT_TRUE(qk::cuda::kLinearVector.can_run(args, {}));
+        ASSERT_TRUE(qk::cuda::kLinearVector.can_run(args, device_0()));
         qk::ErrorText error = {};
         ASSERT_EQ(qk::cuda::kLinearVector.run(args, device_launch(&error)), QK_OK) << error.text;
         EXPECT_EQ(y.read(), expected);

@@ -264,7 +264,7 @@ Status run_batches(const Problem &p, const Launch &launch) {
     Shape3 shape = {dim3(uint32_t(p.plan.blocks), uint32_t(ceil_div(p.m, 8 * batches))),
                     p.plan.warps * 32};
     shape.shared_bytes = shared_bytes(p.plan, Decode::kPairs);
-    shape.overlaps = compute_capability(launch.device.index) >= 90;
+    shape.overlaps = launch.device.capability >= 90;
     return batches == 1 ? launch_kernel(launch, "linear", multiply<T, Decode, kind, 1>, shape, p)
                         : launch_kernel(launch, "linear", multiply<T, Decode, kind, 2>, shape, p);
 }
@@ -281,8 +281,8 @@ Status run_type(const Problem &p, const Launch &launch) {
                                       : run_scales<T, DecodePairs<T>>(p, launch);
 }
 
-MatvecDevice describe_device(int32_t device_index) {
-    return {multiprocessors(device_index), shared_memory(device_index) >= 160 * 1024};
+MatvecDevice matvec_device(const Device &device) {
+    return {device.multiprocessors, device.shared_bytes >= 160 * 1024};
 }
 
 Status run(const LinearArgs &args, const Launch &launch) {
@@ -295,7 +295,7 @@ Status run(const LinearArgs &args, const Launch &launch) {
                              bias != nullptr ? bias->format->id : QK_FORMAT_F32,
                              bias != nullptr ? bias->data : nullptr,
                              args.y.data,
-                             plan_matvec(s.n, s.k, describe_device(launch.device.index)),
+                             plan_matvec(s.n, s.k, matvec_device(launch.device)),
                              group_tiles_shift(s),
                              log2_of(second_group)};
     return args.x.format->id == QK_FORMAT_F16 ? run_type<F16>(problem, launch)
@@ -309,15 +309,15 @@ bool can_run(const LinearArgs &args, const Device &device) {
     const bool packed = w.layout->id == kLayoutTiles || w.layout->id == kLayoutTilesPairs;
     const bool one_group = s.groups_per_row == 1;
     const int64_t second = w.scale.second_group;
-    const size_t shared = shared_bytes(plan_matvec(s.n, s.k, describe_device(device.index)),
+    const size_t shared = shared_bytes(plan_matvec(s.n, s.k, matvec_device(device)),
                                        w.layout->id == kLayoutTilesPairs);
-    return packed && !s.flat && shared <= size_t(shared_memory(device.index)) &&
+    return packed && !s.flat && shared <= size_t(device.shared_bytes) &&
            s.group_count < (int64_t{1} << 32) &&
            (one_group || (s.group_size % 64 == 0 && power_of_two(s.group_size))) && s.k % 16 == 0 &&
            args.x.format->id != QK_FORMAT_F32 && power_of_two(second) && s.k < (int64_t{1} << 30) &&
            args.x.rows <= 65535 * 8 && ceil_div(s.n, 16) <= 2147483647 && aligned(args.x.data) &&
            aligned(w.data) && aligned(w.scale.data) && aligned(w.zero) && aligned(w.scale.second) &&
-           aligned(w.scale.code) && aligned(w.scale.bias) && compute_capability(device.index) >= 80;
+           aligned(w.scale.code) && aligned(w.scale.bias) && device.capability >= 80;
 }
 
 }  // namespace

@@ -271,7 +271,7 @@ inline bool fits_ring(const LinearArgs &args, const Device &device) {
            ceil_div(s.n, 16) <= 2147483647 && args.x.format->id != QK_FORMAT_F32 &&
            aligned(args.x.data) && aligned(w.data) && aligned(w.scale.data) && aligned(w.zero) &&
            aligned(w.scale.second) && aligned(w.scale.code) && aligned(w.scale.bias) &&
-           compute_capability(device.index) >= 90;
+           device.capability >= 90;
 }
 
 }  // namespace

@@ -19,16 +19,15 @@ bool can_run(const LinearArgs &args, const Device &device) {
     if (args.x.rows < 2 || args.x.rows > 65535 * 8 || !fits_ring(args, device)) return false;
     if (reinterpret_cast<uintptr_t>(args.y.data) % 2 != 0) return false;
     const Geometry &s = args.w.geometry;
-    if (prefers_slices(s.n, s.k, is_nested(args.w), multiprocessors(device.index)) &&
+    if (prefers_slices(s.n, s.k, is_nested(args.w), device.multiprocessors) &&
         kLinearSlices.can_run(args, device)) {
         return false;
     }
     // Room for the sums of one stage beside the largest of all maps.
     using Largest = RowsMap<RingTable<F16>, ScaleKind::kF32, 1, 2>;
-    const RowsPlan plan =
-        plan_rows(s.n, s.k / kRowsColumns, kRowsStep, multiprocessors(device.index), 1);
+    const RowsPlan plan = plan_rows(s.n, s.k / kRowsColumns, kRowsStep, device.multiprocessors, 1);
     return Largest::kSums + 1024 + Largest::kStageSums + second_bytes_of(args.w, plan) <=
-           uint32_t(shared_memory(device.index));
+           uint32_t(device.shared_bytes);
 }
 
 }  // namespace

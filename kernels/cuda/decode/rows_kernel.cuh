@@ -285,12 +285,12 @@ __global__ void __launch_bounds__(kRingThreads, 1)
 template <class Map>
 RowsPlan plan_of(const LinearArgs &args, const Device &device) {
     const Geometry &s = args.w.geometry;
-    const int32_t processors = multiprocessors(device.index);
+    const int32_t processors = device.multiprocessors;
     const auto plan = [&](int32_t room) {
         return plan_rows(s.n, s.k / kRowsColumns, kRowsStep, processors, room);
     };
     const uint32_t fixed = Map::kSums + second_bytes_of(args.w, plan(1));
-    return plan((shared_memory(device.index) - int32_t(fixed)) / int32_t(Map::kStageSums));
+    return plan((device.shared_bytes - int32_t(fixed)) / int32_t(Map::kStageSums));
 }
 
 template <class T, class Decode, ScaleKind kind, int kGroupTiles, int kBatches>

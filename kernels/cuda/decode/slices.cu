@@ -38,7 +38,7 @@ bool takes(const LinearArgs &args, const Device &device, int32_t most) {
                        aligned(w.zero) && aligned(w.scale.second, 4) && aligned(w.scale.code, 4) &&
                        aligned(w.scale.bias, 4) &&
                        aligned(args.y.data, args.x.format->id == QK_FORMAT_F32 ? 4 : 2);
-    if (!fits || !whole || compute_capability(device.index) < 90) return false;
+    if (!fits || !whole || device.capability < 90) return false;
     const SlicesCut cut = cut_slices(args, device, most);
     return slices_stage(cut.plan.pairs, cut.plan.slices, most, cut.sizes).slots >= 2;
 }
@@ -58,7 +58,7 @@ constexpr bool kMany = false;
 bool can_run_many(const LinearArgs &args, const Device &device) {
     const Geometry &s = args.w.geometry;
     return kMany && args.x.rows > kSlicesMost && args.x.rows <= kSlicesMany &&
-           compute_capability(device.index) == 90 && !is_dense(*args.w.format) &&
+           device.capability == 90 && !is_dense(*args.w.format) &&
            args.x.format->id != QK_FORMAT_F32 && (s.groups_per_row == 1 || s.group_size >= 64) &&
            takes(args, device, kSlicesMany);
 }

@@ -238,7 +238,7 @@ inline SlicesCut cut_slices(const LinearArgs &args, const Device &device, int32_
     const Geometry &s = w.geometry;
     const bool looked_up = w.layout->id == kLayoutTilesPairs;
     const bool f32 = args.x.format->id == QK_FORMAT_F32;
-    const int32_t processors = multiprocessors(device.index);
+    const int32_t processors = device.multiprocessors;
     const int32_t cluster =
         slices_cluster(ceil_div(s.n, 16), ceil_div(s.k, kSlicesColumns), processors);
     SlicesCut cut = {};
@@ -258,7 +258,7 @@ inline SlicesCut cut_slices(const LinearArgs &args, const Device &device, int32_
     cut.received_bytes = uint32_t((cluster - 1) * owned * cut.sizes.x_rows * 64);
     const int32_t tables = looked_up ? (f32 ? 3 : 1) * int32_t(kTableBytes) : 0;
     const int32_t others = 1024 + kSlicesMostSlots * 16 + 128;
-    cut.sizes.room = shared_memory(device.index) - tables - others - int32_t(cut.second_bytes) -
+    cut.sizes.room = device.shared_bytes - tables - others - int32_t(cut.second_bytes) -
                      int32_t(cut.received_bytes);
     cut.plan = plan_slices(s.n, s.k, processors, cluster, cut.sizes);
     return cut;

@@ -238,7 +238,7 @@ Status run_type(const LinearArgs &args, const RingProblem &p, const Launch &laun
 
 RingPlan plan_of(const LinearArgs &args, const Device &device) {
     const Geometry &s = args.w.geometry;
-    return plan_ring(s.n, s.k, multiprocessors(device.index), kPanelRoom);
+    return plan_ring(s.n, s.k, device.multiprocessors, kPanelRoom);
 }
 
 Status run(const LinearArgs &args, const Launch &launch) {
@@ -254,7 +254,7 @@ bool can_run(const LinearArgs &args, const Device &device) {
     const RingPlan plan = plan_of(args, device);
     const VectorShared shared(Largest::kEnd + 1024, args.w.geometry.k, plan,
                               second_bytes(args.w, plan));
-    return shared.end <= uint32_t(shared_memory(device.index));
+    return shared.end <= uint32_t(device.shared_bytes);
 }
 
 }  // namespace

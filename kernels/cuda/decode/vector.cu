@@ -40,7 +40,7 @@ VectorProblem vector_problem(const LinearArgs &args, const Device &device) {
                        log2_of(second),
                        0,
                        args.bias != nullptr ? args.bias->format->id : QK_FORMAT_F32,
-                       plan_vector(s.n, s.k, multiprocessors(device.index)),
+                       plan_vector(s.n, s.k, device.multiprocessors),
                        {},
                        1,
                        0};
@@ -76,7 +76,7 @@ bool can_run(const LinearArgs &args, const Device &device) {
     constexpr uint32_t kFixed = Largest::kSums - kSharedStart + 256 * 4;
     const bool fits = packed && !s.flat && groups && s.k % 16 == 0 && s.k < (int64_t{1} << 24) &&
                       s.group_count < (int64_t{1} << 32) && ceil_div(s.n, 16) <= 2147483647;
-    if (!fits || multiprocessors(device.index) < 1) return false;
+    if (!fits || device.multiprocessors < 1) return false;
     const bool looked_up = w.layout->id == kLayoutTilesPairs;
     if (prefers_stages(s.n, s.k, looked_up) && kLinearStages.can_run(args, device)) {
         return false;
@@ -85,8 +85,8 @@ bool can_run(const LinearArgs &args, const Device &device) {
     const int64_t shared = int64_t(kFixed) + p.plan.sums_bytes + seconds_bytes(p);
     return power_of_two(w.scale.second_group) && aligned(args.x.data) && aligned(w.data) &&
            aligned(w.scale.data) && aligned(w.zero) && aligned(w.scale.second) &&
-           aligned(w.scale.code) && aligned(w.scale.bias) &&
-           compute_capability(device.index) >= 90 && shared <= shared_memory(device.index);
+           aligned(w.scale.code) && aligned(w.scale.bias) && device.capability >= 90 &&
+           shared <= device.shared_bytes;
 }
 
 }  // namespace

@@ -56,7 +56,7 @@ Status launch_vector(const VectorProblem &p, const Launch &launch) {
         const uint32_t behind = round_up(p.plan.sums_bytes + seconds_bytes(p), 16);
         const uint32_t end =
             Warp::kSums - kSharedStart + behind + uint32_t(p.plan.units) * Warp::X::kPlaceBytes;
-        if (p.plan.unit_step != 0 && int64_t(end) <= shared_memory(launch.device.index)) {
+        if (p.plan.unit_step != 0 && int64_t(end) <= launch.device.shared_bytes) {
             problem.x_places = behind;
             shape.shared_bytes = end;
         }

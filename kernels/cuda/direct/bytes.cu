@@ -42,7 +42,7 @@ Status run(const LinearArgs &args, const Launch &launch) {
     const bool row = s.groups_per_row == 1, fine = !row && s.group_size % kBytesColumns != 0;
     BytesProblem p = {};
     p.o = view_of(args);
-    p.plan = plan_bytes(s.n, s.k, multiprocessors(launch.device.index));
+    p.plan = plan_bytes(s.n, s.k, launch.device.multiprocessors);
     p.x_rows = uint32_t(min64(p.o.m, p.o.m <= 8 ? 8 : 16));
     const auto steps = uint32_t(s.group_size / (fine ? 16 : kBytesColumns));  // of a group
     p.scale_groups = row ? 0 : steps == 1 ? 1 : 0xffffffffu / steps + 1;
@@ -70,9 +70,8 @@ bool can_run(const LinearArgs &args, const Device &device) {
            args.x.format->id != QK_FORMAT_F32 && args.x.rows <= 65535 * 8 &&
            power_of_two(w.scale.second_group) && aligned(w.data) && aligned(args.x.data) &&
            aligned(args.y.data, 2) && aligned(w.scale.data, 4) && aligned(w.scale.second, 4) &&
-           aligned(w.scale.code, 4) && aligned(w.scale.bias, 4) &&
-           compute_capability(device.index) >= 90 && multiprocessors(device.index) > 0 &&
-           aligned(w.table, 4) && shared_memory(device.index) >= kMostShared;
+           aligned(w.scale.code, 4) && aligned(w.scale.bias, 4) && device.capability >= 90 &&
+           device.multiprocessors > 0 && aligned(w.table, 4) && device.shared_bytes >= kMostShared;
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ inline bool takes_words(const LinearArgs &args, const Device &device) {
            w.layout->scale_count(s) < limit && w.layout->zero_bytes(s) < limit / 2 &&
            power_of_two(w.scale.second_group) && args.x.rows <= 65535 * 2 && aligned(args.x.data) &&
            aligned(w.scale.data, 4) && aligned(w.scale.second, 4) && aligned(w.scale.bias, 4) &&
-           compute_capability(device.index) >= 80;
+           device.capability >= 80;
 }
 
 inline Problem problem_of(const LinearArgs &args, int64_t step_columns) {
@@ -45,8 +45,8 @@ inline Problem problem_of(const LinearArgs &args, int64_t step_columns) {
 }
 
 // Whether two blocks a multiprocessor are there, whatever the batch.
-inline bool fills_twice(const Problem &p, int64_t block_rows, int32_t device_index) {
-    return ceil_div(p.w.geometry.n, block_rows) >= 2 * multiprocessors(device_index);
+inline bool fills_twice(const Problem &p, int64_t block_rows, const Device &device) {
+    return ceil_div(p.w.geometry.n, block_rows) >= 2 * device.multiprocessors;
 }
 
 // The grid of passes over x.

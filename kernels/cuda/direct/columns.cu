@@ -180,7 +180,7 @@ Status run_warps(const Problem &p, const Launch &launch) {
 template <class T>
 Status run_type(const Problem &p, const Launch &launch) {
     if constexpr (!std::is_same_v<T, F32>) {
-        if (fills_twice(p, kBlockRows, launch.device.index)) {
+        if (fills_twice(p, kBlockRows, launch.device)) {
             return run_warps<T, kFewWarps>(p, launch);
         }
     }

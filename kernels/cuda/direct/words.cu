@@ -34,7 +34,7 @@ Status run_warps(const Problem &p, const Launch &launch) {
 template <class T, class Decode, Words words>
 Status run_words(const Problem &p, const Launch &launch) {
     if constexpr (words != Words::kNarrow && !std::is_same_v<T, F32>) {
-        if (fills_twice(p, kBlockRows, launch.device.index)) {
+        if (fills_twice(p, kBlockRows, launch.device)) {
             return run_warps<T, Decode, words, kFewWarps>(p, launch);
         }
     }

@@ -33,8 +33,7 @@ constexpr bool kBuilt = false;
 
 bool can_run(const LinearArgs &args, const Device &device) {
     return kBuilt && !is_dense(*args.w.format) && takes(args) && args.x.rows > kMatvecRows &&
-           compute_capability(device.index) == 90 &&
-           shared_memory(device.index) >= int32_t(kMostShared);
+           device.capability == 90 && device.shared_bytes >= int32_t(kMostShared);
 }
 
 Status run(const LinearArgs &args, const Launch &launch) {
@@ -43,8 +42,7 @@ Status run(const LinearArgs &args, const Launch &launch) {
     const Geometry &s = args.w.geometry;
     const bool table = args.w.format->kind == FormatKind::kStored;
     const GemmCodes codes = table ? GemmCodes::kEntries : GemmCodes::kSigned;
-    const GemmPlan plan =
-        plan_gemm(codes, args.x.rows, s.n, s.k, multiprocessors(launch.device.index));
+    const GemmPlan plan = plan_gemm(codes, args.x.rows, s.n, s.k, launch.device.multiprocessors);
     GemmProblem p = problem_of(args, plan);
     p.group_tiles = s.groups_per_row == 1 ? INT32_MAX : int32_t(s.group_size / 64);
     p.x_rows = args.x.data;

@@ -44,15 +44,14 @@ bool one_slab(const LinearArgs &args, bool pairs) {
 bool for_slices(const LinearArgs &args, const Device &device) {
     const Geometry &s = args.w.geometry;
     const bool pairs = args.w.layout->id == kLayoutTilesPairs;
-    return prefers_many_slices(s.n, s.k, pairs, is_nested(args.w), multiprocessors(device.index)) &&
+    return prefers_many_slices(s.n, s.k, pairs, is_nested(args.w), device.multiprocessors) &&
            one_slab(args, pairs) && kLinearManySlices.can_run(args, device);
 }
 
 bool can_run(const LinearArgs &args, const Device &device) {
     constexpr int32_t kShared = 200 * 1024;
     if (!kBuilt || !takes_tiles(args)) return false;
-    const bool wgmma =
-        compute_capability(device.index) == 90 && shared_memory(device.index) >= kShared;
+    const bool wgmma = device.capability == 90 && device.shared_bytes >= kShared;
     const LinearCase c = {args.x.rows, true, wgmma, false};
     return choose_linear(c) == LinearPath::kGemm && !for_slices(args, device);
 }
@@ -64,7 +63,7 @@ Status run(const LinearArgs &args, const Launch &launch) {
     const bool f16 = args.x.format->id == QK_FORMAT_F16;
     const GemmPlan plan =
         plan_gemm(pairs ? GemmCodes::kPairs : GemmCodes::kNumbers, args.x.rows, args.y.columns,
-                  args.w.geometry.k, multiprocessors(launch.device.index), one_slab(args, pairs));
+                  args.w.geometry.k, launch.device.multiprocessors, one_slab(args, pairs));
     GemmProblem p = problem_of(args, plan);
     RunGemm *const run_gemm = pairs ? (f16 ? run_gemm_pairs_f16 : run_gemm_pairs_bf16)
                                     : (f16 ? run_gemm_numbers_f16 : run_gemm_numbers_bf16);

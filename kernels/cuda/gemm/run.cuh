@@ -15,7 +15,7 @@ Status describe(const LinearArgs &args, int32_t x_rows, ErrorText *error, GemmPr
 
 template <class S>
 Status run_narrow(const LinearArgs &args, const Launch &launch, GemmProblem *p) {
-    p->slots = S::slots(uint32_t(shared_memory(launch.device.index)) - kStaticShared);
+    p->slots = S::slots(uint32_t(launch.device.shared_bytes) - kStaticShared);
     p->stage_x = uint32_t(p->m) * 128 * S::kTiles;
     QK_TRY(describe<S>(args, int32_t(p->m), launch.error, p));
     Shape3 shape = {dim3(uint32_t(p->split), uint32_t(ceil_div(p->row_tiles, S::kRowTiles))),
@@ -29,7 +29,7 @@ Status run_narrow(const LinearArgs &args, const Launch &launch, GemmProblem *p) 
 // Alone, a block takes one item after the other; a cluster has one, after those of its blocks.
 template <class S>
 Status run_wide(const LinearArgs &args, const Launch &launch, GemmProblem *p) {
-    p->slots = S::slots(uint32_t(shared_memory(launch.device.index)) - kStaticShared);
+    p->slots = S::slots(uint32_t(launch.device.shared_bytes) - kStaticShared);
     QK_TRY(describe<S>(args, S::N, launch.error, p));
     p->x_blocks = int32_t(ceil_div(p->m, S::N));
     const int32_t row_blocks = int32_t(ceil_div(p->row_tiles, S::kRowTiles));
@@ -37,7 +37,7 @@ Status run_wide(const LinearArgs &args, const Launch &launch, GemmProblem *p) {
     p->whole_rows = row_blocks - p->cut_rows;
     const int64_t whole = int64_t(p->x_blocks) * p->whole_rows;
     const int64_t cut = int64_t(p->x_blocks) * p->cut_rows * p->split;
-    const int64_t at_once = multiprocessors(launch.device.index) / p->split * p->split;
+    const int64_t at_once = launch.device.multiprocessors / p->split * p->split;
     const int32_t blocks = int32_t(max64(min64(whole, at_once), cut));
     p->step_rows = blocks / p->x_blocks;
     p->step_x = blocks % p->x_blocks;

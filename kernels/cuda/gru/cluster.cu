@@ -47,19 +47,17 @@ Status launch_recurrence(const GruPlan &plan, const Recurrence &r, const Launch 
 
 bool can_run(const GruArgs &args, const Device &device) {
     GruPlan plan;
-    return plan_gru(args, compute_capability(device.index), &plan);
+    return plan_gru(args, device.capability, &plan);
 }
 
 size_t workspace_bytes(const GruArgs &args, const Device &device) {
     GruPlan plan;
-    return plan_gru(args, compute_capability(device.index), &plan)
-               ? size_t(pieces_of(plan, args).bytes)
-               : 0;
+    return plan_gru(args, device.capability, &plan) ? size_t(pieces_of(plan, args).bytes) : 0;
 }
 
 Status run(const GruArgs &args, const Launch &launch) {
     GruPlan plan;
-    if (!plan_gru(args, compute_capability(launch.device.index), &plan)) return QK_ERROR_INTERNAL;
+    if (!plan_gru(args, launch.device.capability, &plan)) return QK_ERROR_INTERNAL;
     const GruPieces pieces = pieces_of(plan, args);
     char *const workspace = static_cast<char *>(launch.workspace);
     const auto piece = [&](int64_t at) { return static_cast<void *>(workspace + at); };

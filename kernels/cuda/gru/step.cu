@@ -268,7 +268,7 @@ Instance instance(bool knots, bool one) {
 }
 
 bool can_run(const GruArgs &args, const Device &device) {
-    return runs_by_steps(args, compute_capability(device.index));
+    return runs_by_steps(args, device.capability);
 }
 
 Status run(const GruArgs &args, const Launch &launch) {

@@ -30,18 +30,18 @@ constexpr int32_t kLeastShared = 96 * 1024;  // every GPU from sm_80 on has more
 Status add_parts(const MiddleProblem &p, const Launch &launch) {
     Shape3 shape = {dim3(uint32_t(ceil_div(p.w.geometry.n, kAddThreads * 4)), uint32_t(p.m)),
                     kAddThreads};
-    shape.overlaps = compute_capability(launch.device.index) >= 90;
+    shape.overlaps = launch.device.capability >= 90;
     return launch_kernel(launch, "linear", add_middle_parts, shape, p);
 }
 
 int32_t split_of(const LinearArgs &args, const Device &device) {
     const Geometry &s = args.w.geometry;
-    return middle_split(middle_x_blocks(args.x.rows), s.n, s.k, multiprocessors(device.index));
+    return middle_split(middle_x_blocks(args.x.rows), s.n, s.k, device.multiprocessors);
 }
 
 size_t workspace_bytes(const LinearArgs &args, const Device &device) {
     const Geometry &s = args.w.geometry;
-    return size_t(middle_workspace(args.x.rows, s.n, s.k, multiprocessors(device.index)));
+    return size_t(middle_workspace(args.x.rows, s.n, s.k, device.multiprocessors));
 }
 
 // Without room for parts a block takes all of k.
@@ -77,8 +77,8 @@ bool takes(const LinearArgs &args, const Device &device) {
            blocks < (int64_t{1} << 31) && power_of_two(w.scale.second_group) &&
            args.x.format->id != QK_FORMAT_F32 && aligned(args.x.data) && aligned(w.data) &&
            aligned(w.scale.data) && aligned(w.zero) && aligned(w.scale.second) &&
-           aligned(w.scale.code) && aligned(w.scale.bias) &&
-           compute_capability(device.index) >= 80 && shared_memory(device.index) >= kLeastShared;
+           aligned(w.scale.code) && aligned(w.scale.bias) && device.capability >= 80 &&
+           device.shared_bytes >= kLeastShared;
 }
 
 bool can_run(const LinearArgs &args, const Device &device) {

@@ -20,11 +20,11 @@ int32_t middle_slots(int32_t shared) {
 
 template <class S>
 Status run_shape(const Launch &launch, MiddleProblem *p) {
-    p->slots = middle_slots<S>(shared_memory(launch.device.index));
+    p->slots = middle_slots<S>(launch.device.shared_bytes);
     const int64_t row_blocks = ceil_div(p->row_tiles, S::kRowTiles);
     Shape3 shape = {dim3(uint32_t(row_blocks * p->x_blocks), uint32_t(p->split)), S::kThreads};
     shape.shared_bytes = S::shared_bytes(p->slots);
-    shape.overlaps = compute_capability(launch.device.index) >= 90;
+    shape.overlaps = launch.device.capability >= 90;
     return launch_kernel(launch, "linear", multiply_middle<S>, shape, *p);
 }
 

@@ -211,6 +211,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int dev
         case cudaDevAttrMaxSharedMemoryPerBlockOptin:
             *value = state.machine.shared_bytes;
             return cudaSuccess;
+        case cudaDevAttrL2CacheSize: *value = state.machine.l2_bytes; return cudaSuccess;
     }
     return remember(cudaErrorInvalidValue);
 }

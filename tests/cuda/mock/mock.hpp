@@ -9,7 +9,7 @@ namespace mock {
 struct Machine {
     int devices = 2;
     cudaError_t no_devices = cudaErrorNoDevice;  // what the count says where there are none
-    int capability = 90, multiprocessors = 4, shared_bytes = 227 * 1024;
+    int capability = 90, multiprocessors = 4, shared_bytes = 227 * 1024, l2_bytes = 50 << 20;
     int static_shared_bytes = 1024;  // of every kernel
 };
 

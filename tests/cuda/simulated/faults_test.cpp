@@ -159,11 +159,6 @@ bool right_status(const char *call, qk_status direct, qk_status status) {
     if (is(call, "cudaGetDeviceCount")) return status == QK_ERROR_NO_DEVICE;
     if (is(call, "cudaMalloc")) return status == QK_ERROR_MEMORY;
     if (is(call, "cudaFree")) return status == QK_OK;  // nobody can be told
-    // An unknown capability: slower kernels, no failure. A launch needs to know what a kernel may
-    // have at most.
-    if (is(call, "cudaDeviceGetAttribute")) {
-        return status == QK_OK || status == direct || status == QK_ERROR_DEVICE_FAULT;
-    }
     // Around cudaMalloc the reason is lost: the caller gets no memory.
     if (is(call, "cudaSetDevice") || is(call, "cudaGetDevice")) {
         return status == direct || status == QK_ERROR_MEMORY || status == QK_OK;

@@ -58,7 +58,7 @@ Problem u4(int64_t m, int32_t group = 64, int64_t k = 128, qk_format type = QK_F
 
 bool tiles_run(Problem p, size_t offset = 0) {
     const Case c(std::move(p), true, offset);
-    return qk::cuda::kLinearGemm.can_run(c.args(), {});
+    return qk::cuda::kLinearGemm.can_run(c.args(), device_0());
 }
 
 TEST_F(CudaGemmHost, TakesPackedTilesOfMoreThanSixteenRows) {
@@ -85,7 +85,7 @@ TEST_F(CudaGemmHost, TakesPackedTilesOfMoreThanSixteenRows) {
 TEST_F(CudaGemmHost, TakesRowsOfBytes) {
     const auto runs = [](Problem p, size_t offset = 0) {
         const Case c(std::move(p), false, offset);
-        return qk::cuda::kLinearGemmBytes.can_run(c.args(), {});
+        return qk::cuda::kLinearGemmBytes.can_run(c.args(), device_0());
     };
     const auto s8 = [](int64_t m, int32_t group = 64, int64_t k = 128) {
         return problem(QK_FORMAT_S8, QK_FORMAT_F32, group, 24, k, m);

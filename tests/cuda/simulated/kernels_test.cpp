@@ -37,7 +37,7 @@ int check_weight(HostWeight &w, qk_format to, size_t offset, int64_t first_row) 
         const DeviceBuffer out(std::vector<uint8_t>(expected.size(), 0xcd), offset);
         const qk::DequantizeArgs args = {
             device.view(), {qk::find_format(to), n - first_row, k, out.data()}, first_row};
-        if (!list.kernels[i]->can_run(args, {})) continue;
+        if (!list.kernels[i]->can_run(args, device_0())) continue;
         qk::ErrorText error = {};
         EXPECT_EQ(list.kernels[i]->run(args, device_launch(&error)), QK_OK) << error.text;
         EXPECT_TRUE(same_values(to, expected, out.read())) << list.kernels[i]->name;
