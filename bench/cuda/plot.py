@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws docs/images/cuda_rows.svg and cuda_share.svg, and prints the tables of performance-cuda.md.
+"""Draws docs/images/cuda_rows.svg and cuda_share.svg, and prints every result as a table.
 
     plot.py OUT_FOLDER RESULT.json [RESULT.json ...]
 

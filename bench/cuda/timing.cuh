@@ -1,5 +1,5 @@
-// The protocol of docs/performance.md: calls captured in one CUDA graph that rotates over enough
-// copies of the operands to defeat the L2, replayed; the median of the replays, in microseconds a
+// The protocol of docs/measurements/cuda.md: calls captured in one CUDA graph that rotates over
+// enough copies of the operands to defeat the L2; the median of its replays, in microseconds a
 // call. Records go to a JSON file and to the screen.
 #pragma once
 #include <cuda_runtime.h>

@@ -1,0 +1,206 @@
+#!/usr/bin/env python3
+"""Writes the tables and the plot of docs/performance.md and docs/measurements from stored results.
+
+    bench/pages.py             rewrites what has changed
+    bench/pages.py --check     names the pages that differ, and leaves with 1 if there are any
+
+The results are docs/measurements/data/*/*.csv: lines "# key: value" (machine, commit, command,
+cells), a header, rows. bench/take_results.py fills them from what the benches wrote. A page says
+
+    <!-- table cuda/dequantize -->
+    <!-- end -->
+
+and the table stands between the two lines. A result with a column "shape" gets a column a shape;
+what stands before it names a row, what follows is put into the pattern "cells".
+"""
+import argparse
+import csv
+import pathlib
+import re
+import sys
+
+import pages_plot
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+DATA = ROOT / "docs/measurements/data"
+PLOT = ROOT / "docs/images/linear.svg"
+MARKED = re.compile(r"(<!-- (table|machine) (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+# The table and the plot that open docs/performance.md: one shape, and where each figure is stored.
+SHAPE = "8192x8192"
+COLUMNS = ("1", "4", "16", "64", "256", "4096")
+ON_CUDA = (
+    ("qk, U4 g128", (("cuda/linear_16", "U4 g128"), ("cuda/linear_4096", "U4 g128"))),
+    ("qk, NF4 b64", (("cuda/linear_16", "NF4 b64"), ("cuda/linear_4096", "NF4 b64"))),
+    ("cuBLASLt, dense f16", (("peers/cuda", "cuBLASLt, dense f16"),
+                             ("cuda/linear_4096", "dense f16, cuBLASLt"))),
+    ("Marlin, int4 g128", (("peers/cuda", "Marlin (vLLM), int4 g128"),)),
+    ("Machete, AWQ g128", (("peers/cuda", "Machete (vLLM), AWQ g128"),)),
+    ("bitsandbytes NF4, fused", (("peers/cuda", "bitsandbytes NF4 b64, fused"),)),
+    ("bitsandbytes NF4, to f16 + cuBLAS",
+     (("peers/cuda", "bitsandbytes NF4 b64, dequantize + dense"),)),
+    ("llama.cpp Q4_0", (("peers/cuda", "llama.cpp Q4_0"),)))
+ON_CPU = (
+    ("qk exact, NF4 b64", "cpu/linear_1", "1 thread", "exact", "cpu/batches", "NF4, groups of 64"),
+    ("qk int8 mode, NF4 b64", "cpu/linear_1", "1 thread", "int8", "cpu/int8_rows",
+     "NF4, groups of 64, f32 scales"),
+    ("ONNX Runtime, int8, b128", "peers/cpu_1", "share of floor", "MatMulNBits b128 CompInt8 M=1",
+     "peers/cpu_batches", "int8, groups of 128"),
+    ("ONNX Runtime, f32, b64", "peers/cpu_1", "share of floor", "MatMulNBits b64 CompFp32 M=1",
+     "peers/cpu_batches", "f32 sums, groups of 64"),
+    ("llama.cpp Q4_0, repacked", "peers/cpu_1", "share of floor", "Q4_0 repack M=1",
+     "peers/cpu_batches", "Q4_0, repacked"),
+    ("bitsandbytes NF4, bf16", "peers/cpu_1", "share of floor", "gemv_4bit cpu nf4 bf16 b64",
+     "peers/cpu_batches", "NF4, bf16"))
+
+
+def read(name):
+    """(what is said about a result, its header, its rows)."""
+    about, lines = {}, []
+    for line in (DATA / f"{name}.csv").read_text(encoding="utf-8").splitlines():
+        if line.startswith("# "):
+            key, value = line[2:].split(": ", 1)
+            about[key] = value
+        else:
+            lines.append(line)
+    header, *rows = csv.reader(lines)
+    for row in rows:
+        if len(row) != len(header):
+            sys.exit(f"{name}: {len(row)} cells in {','.join(row)!r}, {len(header)} in the header")
+    return about, header, rows
+
+
+def cell(pattern, names, values):
+    """The pattern's {names} filled in, {name:%} as a percentage; what has no value goes."""
+    words = []
+    for word in pattern.split(", "):
+        name, percent = re.search(r"\{(\w+)(:%)?\}", word).groups()
+        value = values[names.index(name)]
+        if value:
+            shown = f"{100 * float(value):.0f}%" if percent else value
+            words.append(re.sub(r"\{.*\}", shown, word))
+    return ", ".join(words)
+
+
+def pivoted(about, header, rows):
+    """A row for each key, a column for each shape; keys and shapes in the order of the data."""
+    at = header.index("shape")
+    shapes = list(dict.fromkeys(row[at] for row in rows))
+    cells = {}
+    for row in rows:
+        cells.setdefault(tuple(row[:at]), {})[row[at]] = cell(about["cells"], header[at + 1:],
+                                                              row[at + 1:])
+    return header[:at] + shapes, [[*key, *(found.get(shape, "") for shape in shapes)]
+                                  for key, found in cells.items()]
+
+
+def markdown(header, rows):
+    numbers = [all(re.match(r"[\d.,%/ x-]*( us| to |$)", row[i]) for row in rows) and i > 0
+               for i in range(len(header))]
+    yield "| " + " | ".join(header) + " |"
+    yield "|" + "|".join("---:" if number else "---" for number in numbers) + "|"
+    before = None
+    for row in rows:
+        shown = ["" if i == 0 and len(row) > 2 and before and row[0] == before[0] and row[0] != ""
+                 else text for i, text in enumerate(row)]
+        yield "| " + " | ".join(shown) + " |"
+        before = row
+
+
+def table(name):
+    about, header, rows = read(name)
+    if "shape" in header:
+        header, rows = pivoted(about, header, rows)
+    program = about.get("command", "")
+    said = {**about, "commit": f"commit {about.get('commit')}",
+            "command": program if "'" in program else f"`{program}`"}
+    where = "; ".join(said[key] for key in ("machine", "versions", "commit", "command")
+                      if key in about)
+    return "\n".join([*markdown(header, rows), "", f"<small>{where}</small>", ""])
+
+
+def times(sources):
+    """{m: microseconds} of one system at SHAPE; later sources win."""
+    found = {}
+    for name, who in sources:
+        _, header, rows = read(name)
+        for row in rows:
+            line = dict(zip(header, row))
+            if row[0] == who and line["shape"] == SHAPE:
+                found[line["m"]] = line["us"]
+    return found
+
+
+def rates(source, who):
+    """{m: GFLOP/s} of one system, on one thread of a CPU."""
+    _, header, rows = read(source)
+    if source == "peers/cpu_batches":
+        row = next(row for row in rows if row[1] == who)
+        return dict(zip(("4", "16", "128"), row[2:]))
+    return {row[header.index("m" if "m" in header else "rows")]:
+            row[header.index("GFLOP/s")] for row in rows if who in row and "AVX2" not in row}
+
+
+def share_of_floor(source, column, which):
+    _, header, rows = read(source)
+    shares = next(row for row in rows if which in row and
+                  (source != "cpu/linear_1" or row[1].startswith("NF4, groups of 64")))
+    return f"{100 * float(shares[header.index(column)].split(',')[0]):.0f}%"
+
+
+def front_table():
+    rows = [["**H200: us**", *[""] * len(COLUMNS)]]
+    for label, sources in ON_CUDA:
+        found = times(sources)
+        rows.append([label, *(found.get(m, "-") for m in COLUMNS)])
+    rows.append(["**CPU: GFLOP/s**", *[""] * len(COLUMNS)])
+    for label, floor, column, which, source, who in ON_CPU:
+        found = rates(source, who)
+        found["1"] = share_of_floor(floor, column, which)
+        for wanted, instead in (("256", "512"), ("256", "128")):
+            if wanted not in found and instead in found:
+                found[wanted] = f"{found[instead]} (m = {instead})"
+        rows.append([label, *(found.get(m, "-") for m in COLUMNS)])
+    return "\n".join([*markdown(["", *(f"m = {m}" for m in COLUMNS)], rows), ""])
+
+
+def plot():
+    lines = [(label, sorted((int(m), float(us)) for m, us in times(sources).items()))
+             for label, sources in ON_CUDA]
+    return pages_plot.drawing("One product on an H200: 8192 x 8192 weights, f16 x", "m, rows of x",
+                              "us", lines)
+
+
+def page(text):
+    def fill(match):
+        made = front_table() if match[3] == "front" else table(match[3])
+        return f"{match[1]}\n{made}\n{match[4]}"
+    return MARKED.sub(fill, text)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true")
+    check = parser.parse_args().check
+    made = {path: page(path.read_text(encoding="utf-8"))
+            for path in (ROOT / "docs/performance.md", *sorted(DATA.parent.glob("*.md")))}
+    used = {match[3] for text in made.values() for match in MARKED.finditer(text)}
+    stored = {str(path.relative_to(DATA).with_suffix("")) for path in DATA.glob("*/*.csv")}
+    made[PLOT] = plot()
+    differ = {path: text for path, text in made.items()
+              if not path.exists() or path.read_text(encoding="utf-8") != text}
+    for path, text in differ.items():
+        if check:
+            print(f"{path.relative_to(ROOT)}: not what the stored results say; run bench/pages.py")
+        else:
+            path.write_text(text, encoding="utf-8")
+            print(path.relative_to(ROOT))
+    unused = sorted(stored - used)
+    if unused:
+        print(f"on no page: {', '.join(unused)}")
+    sys.exit(1 if unused or check and differ else 0)
+
+
+if __name__ == "__main__":
+    main()

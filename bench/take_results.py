@@ -1,0 +1,195 @@
+#!/usr/bin/env python3
+"""Takes what a run of all benches measured over into docs/measurements/data; bench/pages.py then
+writes the pages.
+
+    take_results.py cuda RESULTS      a folder that bench/cuda/run_all wrote
+    take_results.py cpu RESULTS       a folder that bench/cpu_run_all wrote
+
+Only results that the folder holds are replaced, each as a whole. Machine and commit are those
+of the run's machine.txt.
+"""
+import argparse
+import csv
+import json
+import pathlib
+import re
+
+DATA = pathlib.Path(__file__).resolve().parent.parent / "docs/measurements/data"
+SHAPES = ("4096x4096", "6144x4096", "4096x14336", "8192x8192", "28672x4096", "8192x28672",
+          "57344x8192")
+ON_CPU = [(4096, 4096), (4096, 14336), (14336, 4096)]
+ROWS = "build/cuda/bench/bench_cuda_rows rows.json"
+LINEAR = "qk_bench_cpu_linear"
+
+
+def store(data, name, about, header, rows):
+    """Writes one result; nothing where nothing was measured."""
+    rows = list(rows)
+    if not rows:
+        return
+    path = data / f"{name}.csv"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        file.writelines(f"# {key}: {value}\n" for key, value in about.items())
+        csv.writer(file, lineterminator="\n").writerows([header, *rows])
+    print(f"{name}: {len(rows)} rows")
+
+
+def named(name, scales=True):
+    """What the pages call the weights of a bench: "nf4 b64 f32" is "NF4 b64, f32 scales"."""
+    words = name.replace(" packed", "").replace(" x f16", "").split(" x ")
+    head, *tail = words[0].split()
+    group = tail[:1]
+    rest = [word for word in tail[1:] if word == "nested" or word.isupper()]
+    if scales and len(tail) > 1 and tail[1] == "f32":
+        rest.append("f32 scales")
+    label = " ".join([head.upper(), *group])
+    return ", ".join([label, *rest, *(f"{word} x" for word in words[1:])])
+
+
+def lines_of(folder, name):
+    path = folder / f"{name}.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+
+
+def cuda_rows(lines, prefix, rows, scales, share):
+    """(weights, m, shape, us[, share]) of the lines whose name starts so, in the pages' order."""
+    for line in sorted(lines, key=lambda line: SHAPES.index(f"{line['n']}x{line['k']}")
+                       if f"{line['n']}x{line['k']}" in SHAPES else len(SHAPES)):
+        what = line["what"]
+        if what.startswith(prefix) and line["m"] in rows and not what.endswith("overlapped"):
+            tail = [f"{line['share']:.2f}"] if share else []
+            yield [named(what.removeprefix(prefix), scales), line["m"], f"{line['n']}x{line['k']}",
+                   f"{line['us']:.1f}", *tail]
+
+
+def in_order(rows):
+    """Rows of one kind of weights side by side, and of one m within them."""
+    first = list(dict.fromkeys(row[0] for row in rows))
+    return sorted(rows, key=lambda row: (first.index(row[0]), row[1], SHAPES.index(row[2])))
+
+
+def without_m(rows):
+    return ([row[0], *row[2:]] for row in rows)
+
+
+def many_rows(lines):
+    """Products of 17 rows and more beside the dense one of the same run: three results."""
+    dense = {(line["n"], line["k"], line["m"]): line["us"] for line in lines
+             if line["what"].startswith("dense")}
+    found = {"linear_4096": [], "bytes_4096": [], "checkpoint_4096": []}
+    for line in lines:
+        shape = f"{line['n']}x{line['k']}"
+        base = dense.get((line["n"], line["k"], line["m"]))
+        if base is None or line["m"] < 17 or shape not in SHAPES:
+            continue
+        what = line["what"]
+        label = "dense f16, cuBLASLt" if what.startswith("dense") else named(what, scales=False)
+        which = ("linear_4096" if "packed" in what or label.startswith("dense") else
+                 "bytes_4096" if what.startswith(("s8", "lut8")) else "checkpoint_4096")
+        over = "" if label.startswith("dense") else f"{base / line['us']:.2f}"
+        found[which].append([label.removesuffix(", ROW"), line["m"], shape, f"{line['us']:.1f}",
+                             over])
+    return found
+
+
+def take_cuda(folder, data):
+    time, commit, card = (folder / "machine.txt").read_text(encoding="utf-8").splitlines()[:3]
+    about = {"machine": card, "commit": f"{commit[:7]}, {time[:10]}"}
+
+    def put(name, command, cells, header, rows):
+        store(data, name, {**about, "command": command, "cells": cells}, header, rows)
+
+    bench = lines_of(folder, "bench")
+    program = "build/cuda/bench/bench_cuda"
+    shares = ["weights", "shape", "us", "share"]
+    to_f16 = [{**line, "what": line["what"].removesuffix(" to f16")} for line in bench
+              if line["what"].startswith("dequantize") and line["what"].endswith("to f16")]
+    put("cuda/dequantize", program, "{us} us, {share:%}", shares,
+        without_m(in_order(list(cuda_rows(to_f16, "dequantize ", (0,), True, True)))))
+    put("cuda/linear_1", program, "{us}, {share:%}", shares,
+        without_m(in_order(list(cuda_rows(bench, "linear ", (1,), True, True)))))
+    small = [line for line in bench if line["what"].endswith("x f16")]
+    put("cuda/linear_16", program, "{us}", ["weights", "m", "shape", "us"],
+        in_order(list(cuda_rows(small, "linear ", (1, 2, 4, 8, 16, 32), False, False))))
+    layouts = in_order(list(cuda_rows(bench, "layout ", (1, 4, 16), False, False)))
+    put("cuda/checkpoint_16", f"{program} out.json layouts", "{us}",
+        ["weights", "x", "m", "shape", "us"],
+        ([row[0].removesuffix(", f32 x"), "f32" if row[0].endswith("f32 x") else "f16", *row[1:]]
+         for row in layouts))
+    put("cuda/bytes_16", f"{program} out.json bytes", "{us}, {share:%}",
+        ["weights", "m", "shape", "us", "share"],
+        in_order(list(cuda_rows(bench, "bytes ", (1, 4, 8, 16), False, True))))
+    for name, rows in many_rows(lines_of(folder, "rows")).items():
+        put(f"cuda/{name}", ROWS, "{us}, {over_dense}",
+            ["weights", "m", "shape", "us", "over_dense"], in_order(rows))
+    put("peers/cuda_torch", "python3 bench/cuda/peers.py peers.json", "{us}",
+        ["peer", "m", "shape", "us"],
+        ([line["what"].removeprefix("peer: "), line["m"], f"{line['n']}x{line['k']}",
+          f"{line['us']:.1f}"] for line in lines_of(folder, "peers")
+         if line["what"].startswith("peer: ") and line["m"] > 0))
+
+
+def parts(folder, pattern):
+    """The lines of all parts whose file matches."""
+    for path in sorted(folder.glob(f"{pattern}.jsonl")):
+        for text in path.read_text(encoding="utf-8").splitlines():
+            if text.startswith("{"):
+                yield json.loads(text)
+
+
+def spelled(name):
+    """A bench's "nf4 b64 f32" as the CPU's pages say it: "NF4, groups of 64, f32 scales"."""
+    plain = re.sub(r" (b?f16) x$", "", name)
+    head, group, *rest = named(plain).replace(",", "").split()
+    words = [head, f"groups of {group[1:]}" if group[1:].isdigit() else group]
+    if "nested" in rest:
+        words.append("nested scales")
+    if "scales" in rest:
+        words.append("f32 scales")
+    return ", ".join(words + ([name.removeprefix(plain).strip()] if name != plain else []))
+
+
+def take_cpu(folder, data):
+    machine = json.loads((folder / "machine.txt").read_text(encoding="utf-8"))
+    about = {"machine": f"{machine['cpu']}, {machine['cores']} cores, load {machine['load']:.1f}",
+             "commit": f"{machine['commit'][:7]}, {machine['time'][:10]}"}
+
+    def put(name, command, header, rows):
+        store(data, f"cpu/{name}", {**about, "command": command}, header, rows)
+
+    shares = {}
+    for mode in ("exact", "int8", "bf16"):
+        lines = parts(folder, f"{mode}_*x*_*")
+        for line in sorted(lines, key=lambda line: ON_CPU.index((line["n"], line["k"]))):
+            if line["m"] == 1 and line["place"] == "dram":
+                row = shares.setdefault((mode, spelled(line["case"])), {})
+                row.setdefault(line["threads"], []).append(f"{line['ratio']:.2f}")
+    threads = sorted({count for row in shares.values() for count in row})
+    put("linear_1", f"{LINEAR} --mode MODE --threads N",
+        ["mode", "weights", *(f"{count} thread{'s' * (count > 1)}" for count in threads)],
+        ([*key, *(", ".join(row.get(count, [])) for count in threads)]
+         for key, row in shares.items()))
+    put("layouts", f"{LINEAR} --layout LAYOUT", ["weights", "layout", "GB/s", "share of the floor"],
+        ([spelled(line["case"]), line["layout"], f"{line['GB/s']:.0f}", f"{line['ratio']:.2f}"]
+         for line in parts(folder, "layout_*")))
+    for operation in ("dequantize", "repack", "quantize"):
+        put(operation, f"qk_bench_cpu_dequantize --op {operation}",
+            ["weights", "to", "GB/s written", "ratio to the floor"],
+            ([line["case"], line["to"], f"{line['written GB/s']:.1f}", f"{line['ratio']:.2f}"]
+             for line in parts(folder, operation)))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("backend", choices=("cuda", "cpu"))
+    parser.add_argument("results", type=pathlib.Path)
+    parser.add_argument("--data", type=pathlib.Path, default=DATA, help="instead of the pages'")
+    options = parser.parse_args()
+    take = take_cuda if options.backend == "cuda" else take_cpu
+    take(options.results, options.data)
+
+
+if __name__ == "__main__":
+    main()

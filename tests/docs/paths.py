@@ -1,0 +1,59 @@
+"""Every path that the documentation names exists, every relative link leads to a file, every
+decision stands in the index, and a product's way has as few files as architecture.md says."""
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+TOP = ("bench", "cli", "cmake", "docs", "examples", "ffi", "include", "kernels", "packaging", "src",
+       "tests", "tools")
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("ffi/*/README.md"),
+                ROOT / "packaging/README.md"])
+HISTORY = {ROOT / "CHANGELOG.md", ROOT / "docs/decisions.md"}  # name files that are gone
+PATH = re.compile(r"`((?:%s)/[\w./*-]+)(?: [^`]*)?`" % "|".join(TOP))
+LINK = re.compile(r"\]\((?!\w+:)([^)#\s]+)(?:#[^)]*)?\)")
+
+
+def missing(page):
+    text = page.read_text(encoding="utf-8")
+    for link in LINK.findall(text):
+        if not (page.parent / link).exists():
+            yield f"link to {link}"
+    if page in HISTORY:
+        return
+    for path in PATH.findall(text):
+        if not any(ROOT.glob(path.rstrip("./").replace("NAME", "*"))):  # NAME: yours
+            yield f"`{path}` is not in the tree"
+
+
+def ways(text):
+    """The lists under "## A product's way": at most 18 files, 10 before the kernel's folder."""
+    part = text.split("## A product's way", 1)[-1].split("\n## ", 1)[0]
+    for way in part.split("\n### ")[1:]:
+        title, body = way.split("\n", 1)
+        files = re.findall(r"^\d+\. `([^`]+)`", body, re.MULTILINE)
+        own = re.search(r"^The kernel's own folder: `([^`]+)`", body, re.MULTILINE)
+        if not files or own is None:
+            yield f"{title}: no list of files, or no folder of the kernel"
+            continue
+        before = [path for path in files if not path.startswith(own[1])]
+        if len(files) > 18 or len(before) > 10:
+            yield f"{title}: {len(files)} files, {len(before)} of them before {own[1]}"
+
+
+def unlisted(text):
+    index, body = text.split("\n## 1. ", 1)
+    numbers = {1, *map(int, re.findall(r"^## (\d+)\. ", body, re.MULTILINE))}
+    listed = {int(number) for number in re.findall(r"\[(\d+)\]\(#", index)}
+    return [f"decision {number} is in no topic" for number in sorted(numbers - listed)]
+
+
+failures = [f"{page.relative_to(ROOT)}: {why}" for page in PAGES for why in missing(page)]
+failures += unlisted((ROOT / "docs/decisions.md").read_text(encoding="utf-8"))
+architecture = ROOT / "docs/architecture.md"
+if architecture.exists():
+    failures += [f"docs/architecture.md: {why}"
+                 for why in ways(architecture.read_text(encoding="utf-8"))]
+print("\n".join(failures))
+print(f"{len(PAGES)} pages, {len(failures)} failed")
+sys.exit(1 if failures else 0)
