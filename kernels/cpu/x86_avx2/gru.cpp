@@ -3,8 +3,10 @@
 #include <immintrin.h>
 #include <string.h>
 
+#include "cpu/gru/float.hpp"
 #include "cpu/gru/run.hpp"
 #include "cpu/lists.hpp"
+#include "cpu/x86_avx2/isa.hpp"
 
 #define QK_HALVES _Pragma("GCC unroll 2") for (int q = 0; q < 2; ++q)
 
@@ -298,5 +300,7 @@ struct GruAvx2 {
 }  // namespace
 
 const Kernel<GruArgs> kGruAvx2 = {"avx2", can_run_gru<GruAvx2>, nullptr, run_gru<GruAvx2>};
+const Kernel<FloatProductArgs> kFloatProductAvx2 = float_product_kernel<Avx2>("avx2");
+const Kernel<FloatGatesArgs> kFloatGatesAvx2 = float_gates_kernel<Avx2>("avx2");
 
 }  // namespace qk::cpu
