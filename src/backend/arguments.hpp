@@ -20,7 +20,7 @@ struct Dense {
     void *data;
 };
 
-// Where the scales of a weight come from. Planes may be misaligned: void, read through memcpy.
+// The scales of a weight. Planes may be misaligned, hence void: they are read through memcpy.
 struct ScalePlane {
     const Format *format;  // f32, f16, bf16; lut8: nested
     void *data;            // scales, or 8-bit codes where nested
@@ -79,8 +79,8 @@ struct GruArgs {
     void *h;                 // 2 * [batch,h] codes, gru_state_bytes apart, advanced in place
     void *scratch;           // batch * gru_scratch_bytes, then GruPacking's
     const void *packed;      // what GruPacking::make left, or null
-    int64_t *clipped;        // [batch,QK_GRU_TENSOR_COUNT] codes cut, counted on; or null, which
-                             // the fast kernels ask for
+    int64_t *clipped;        // [batch,QK_GRU_TENSOR_COUNT] counts of clipped codes, added to;
+                             // null for the fast kernels, which do not count
 };
 
 // The float GRU of calibration, on the host: y [rows,outputs] = x [rows,count] W^T + bias. W is in

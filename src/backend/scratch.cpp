@@ -50,9 +50,9 @@ void scratch_destroy(const qk_allocator &allocator, Scratch *scratch) {
     if (scratch != nullptr) allocator.release(allocator.user, scratch);
 }
 
-// Holders are a hash table of threads: a thread looks from its own place on for a block that it
-// had, up to the first one that no thread has had, which then is its own. Where there is neither
-// it takes any that is free.
+// Holders form a hash table of threads. From its own slot on, a thread looks for a block that it
+// had before; the first block that no thread has had becomes its own. If it finds neither, it takes
+// any block that is free.
 void *scratch_take(Scratch *scratch) {
     const uintptr_t self = uintptr_t(pthread_self());
     const int32_t count = scratch->count, place = int32_t((self >> 12) * 31 % uint32_t(count));

@@ -1,6 +1,6 @@
-// Memory that tasks of CPU kernels work in: tiles, decoded weights, a row of x. It is more than a
-// stack may have to give, so a context owns it: a block for each task that runs at once and, where
-// these are several, one for what a call shares among them.
+// Working memory of CPU tasks: decoded weights, sums, a row of x. It is larger than a small stack,
+// so the context owns it: one block for each task that can run at once and, if there are several,
+// one for what the tasks of a call share.
 #pragma once
 #include <new>
 #include <type_traits>
@@ -19,9 +19,9 @@ Scratch *scratch_create(const qk_allocator &allocator, int32_t concurrency);  //
 void scratch_reset(Scratch *scratch);
 void scratch_destroy(const qk_allocator &allocator, Scratch *scratch);
 
-// A block of kScratchBytes for the calling thread, the one it had before where that is free:
-// what it left there is in its caches. Waits while all are taken; who has one never waits for
-// another thread, so some thread always goes on.
+// A block of kScratchBytes for the calling thread: the one it had before if that is free, because
+// what it left there is in its caches. Waits while all are taken. A thread that holds a block never
+// waits for another thread, so some thread always proceeds.
 void *scratch_take(Scratch *scratch);
 void scratch_give(Scratch *scratch, void *block);
 

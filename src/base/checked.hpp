@@ -6,7 +6,7 @@
 
 namespace qk {
 
-// A product or sum that fails for good once it leaves [0, 2^63).
+// A product or sum that stays invalid once it has left [0, 2^63).
 struct Checked {
     int64_t value;
     bool ok;
@@ -34,7 +34,7 @@ constexpr Checked checked_ceil_div(Checked a, int64_t b) {
     return a;
 }
 
-// Whether two runs of bytes share one. No sum, so memory at the end of the address space is fine.
+// Whether two ranges of bytes overlap. Adds no addresses, so the end of the address space is safe.
 static inline bool overlap(const void *a, int64_t a_bytes, const void *b, int64_t b_bytes) {
     if (a_bytes == 0 || b_bytes == 0) return false;
     const uintptr_t first = uintptr_t(a), second = uintptr_t(b);

@@ -1,5 +1,5 @@
 // The floating-point mode of a thread: rounding, subnormals, traps, and the exceptions it has seen.
-// Results are defined for one mode alone, so whatever computes floats runs in that one.
+// Results are defined for one mode only, so everything that computes floats runs in it.
 #pragma once
 #include <stdint.h>
 
@@ -48,7 +48,7 @@ static inline void set_float_mode(FloatMode) {}
 
 #endif
 
-// One mode for as long as this lives; then what was before, flags included.
+// Sets a mode for its own lifetime, then restores the previous one, exception flags included.
 class FloatScope {
   public:
     explicit FloatScope(FloatMode mode) : before_(float_mode()) { set_float_mode(mode); }

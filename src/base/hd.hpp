@@ -1,7 +1,7 @@
 // Marks what host and device (and the microcontroller) build from the same lines.
 //
 // Functions in shared headers are `QK_HD static constexpr` (structs: in an unnamed namespace):
-// files compiled for one instruction set must not leave the linker a copy that it hands to others.
+// a file compiled for one instruction set must not give the linker a copy that others would use.
 #pragma once
 #if defined(__CUDACC__)
 #define QK_HD __host__ __device__

@@ -24,7 +24,7 @@ constexpr int64_t kDefaultSecondGroup = 256;  // bitsandbytes' nested block
 // QK_LAYOUT_PACKED itself where it has no meaning (no device): then it is refused.
 Status resolve(const qk_tensor_desc &desc, qk_layout packed, Shape *shape, ErrorText *error);
 
-// As resolve, for the layout of a format chosen only after the format is known.
+// As resolve, where the packed layout depends on the format and so is not known beforehand.
 Status resolve_format(const qk_tensor_desc &desc, const Format **format, ErrorText *error);
 
 }  // namespace qk

@@ -100,7 +100,7 @@ QK_HD static constexpr uint8_t entry_code(const QuantizeRule &rule, float x, flo
                                           const GroupScale &group) {
     if (rule.largest != 1) {
         const bool nan = !(group.scale == group.scale);
-        // infinity / infinity: a NaN whose sign is the machine's choice, so x gives it
+        // infinity / infinity is a NaN whose sign depends on the machine: take x's sign
         return nan ? 0 : table_code(rule.format, with_sign_of(quotient, x));
     }
     if (!(group.scale == group.scale)) return table_code(rule.format, group.scale);

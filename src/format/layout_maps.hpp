@@ -7,7 +7,7 @@
 namespace qk {
 namespace {  // internal linkage: files built for one instruction set may not lend theirs to others
 
-// Groups stored row after row, or as one run where they are flat: most layouts' scales.
+// Groups stored row after row, or as one sequence where they are flat: most layouts' scales.
 struct ScalesByRow {
     QK_HD static constexpr int64_t scale_count(const Geometry &s) { return s.group_count; }
     QK_HD static constexpr int64_t scale_at(const Geometry &s, GroupIndex i) {
@@ -47,7 +47,7 @@ struct MapRowHigh : ScalesByRow {
     }
 };
 
-// Column 8w + j of a word lies in nibble [0,4,1,5,2,6,3,7][j]: even columns low, odd ones high.
+// Column 8w + j of a word is in nibble [0,4,1,5,2,6,3,7][j]: even columns low, odd ones high.
 QK_HD static constexpr int64_t awq_nibble(int64_t column) {
     return (column & ~int64_t{7}) + ((column & 1) << 2 | (column & 7) >> 1);
 }
@@ -114,7 +114,7 @@ struct MapWord : ScalesByRow {
     }
 };
 
-// The CPU's packed layout: 8 rows take turns in one stream, 64 bytes (128 columns) at a time.
+// The CPU's packed layout: 8 rows alternate in one stream, 64 bytes (128 columns) at a time.
 // Dword j of a chunk holds columns j, 16 + j, 32 + j, ... in its nibbles 0, 1, 2, ...: one
 // 16-lane look-up of nibble i yields 16 neighbouring columns. Rows and columns are padded.
 struct MapRows8 {

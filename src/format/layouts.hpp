@@ -11,8 +11,8 @@ namespace qk {
 
 // Layouts that qk_repack chooses behind QK_LAYOUT_PACKED; never in a file, never in the ABI.
 constexpr qk_layout kLayoutRows8 = 1000;       // the CPU's
-constexpr qk_layout kLayoutTiles = 1001;       // CUDA's, for codes that are numbers
-constexpr qk_layout kLayoutTilesPairs = 1002;  // CUDA's, for codes that are looked up
+constexpr qk_layout kLayoutTiles = 1001;       // CUDA's, for u4
+constexpr qk_layout kLayoutTilesPairs = 1002;  // CUDA's, for 4-bit codes that are looked up
 
 struct Layout {
     qk_layout id;
@@ -30,15 +30,15 @@ struct Layout {
     int64_t (*zero_at)(const Geometry &, GroupIndex);
 
     // `count` codes of one row from `column` on, to and from one byte each. `store` ORs into
-    // planes that were zeroed before, so that neighbours in a byte may be stored by turns.
+    // planes that were zeroed before, so neighbours in a byte may be stored one at a time.
     void (*load)(const Geometry &, const uint8_t *data, int64_t row, int64_t column, int64_t count,
                  uint8_t *codes);
     void (*store)(const Geometry &, uint8_t *data, int64_t row, int64_t column, int64_t count,
                   const uint8_t *codes);
 };
 
-// Blocks of this many rows, counted from row 0, never share a byte of any plane with rows outside
-// (groups along k): what one task may store without a lock.
+// Blocks of this many rows, counted from row 0, share no byte of any plane with other rows (groups
+// along k), so one task may store them without a lock.
 constexpr int64_t kRowBlock = 8;
 
 // nullptr where no such layout stores codes of that width.

@@ -75,7 +75,7 @@ QK_HD static constexpr int32_t hh_code(const Cell &cell, int32_t row, Int accumu
                        cell.hh_zero, cell.hh_min, cell.hh_max);
 }
 
-// How gates_to_h shifts and looks up, as the cell says it; a kernel may bring rules of its own that
+// How gates_to_h shifts and looks up, as the cell says it; a kernel may have rules of its own that
 // give the same integers faster. Everything is a difference from its zero point.
 template <class Int_, class Wide_>
 struct CellRules {

@@ -13,7 +13,7 @@ QK_HD static constexpr bool is_outside(T value, T low, T high) {
     return value < low || value > high;
 }
 
-// real_to_code's value lies beyond its type; NaN, which becomes 0, does not.
+// Whether real_to_code's value is outside its type. NaN, which becomes 0, is not.
 QK_HD static inline bool is_cut(float value, float factor, int32_t zero, int32_t min, int32_t max) {
     const float scaled = value * factor, low = float(min - zero), high = float(max - zero);
     if (is_outside(scaled, low - 1.0f, high + 1.0f)) return true;
@@ -21,8 +21,8 @@ QK_HD static inline bool is_cut(float value, float factor, int32_t zero, int32_t
     return is_outside((scaled + to_integers) - to_integers, low, high);
 }
 
-// A gate's line beyond an end of its type that lies short of the function's own end. An end one
-// code short of 1 does not count: 255/256 is what 8 bits have for 1.
+// Whether a gate's line passes an end of its type before the function's own end. An end one code
+// short of 1 does not count: 255/256 is what 8 bits have for 1.
 QK_HD static inline bool cuts_output(const Table &table, int64_t sum, int32_t shift, int32_t zero,
                                      bool is_tanh) {
     if (shift < 0 || shift > 30) return false;

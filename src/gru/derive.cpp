@@ -137,7 +137,7 @@ Table make_table(const qk_gru_model &model, const qk_gru_table &table, int32_t i
     if (table.count == 1) result.half = 0;
     if ((model.flags & QK_GRU_MODEL_CLAMP_TYPE) != 0) return result;
     int32_t shift = model.shift[out];
-    if (shift > 20) return result;  // 1.0 lies beyond every type
+    if (shift > 20) return result;  // 1.0 is outside every type
     int64_t zero = model.zero_point[out], one = shift < 0 ? 0 : int64_t{1} << shift;
     if (zero + one < result.output_max) result.output_max = int32_t(zero + one);
     if (zero - one * one_below > result.output_min)

@@ -64,7 +64,7 @@ __attribute__((noinline, unused)) static void dot_three(const int8_t *u, ptrdiff
 
 #elif defined(__ARM_FEATURE_DSP)
 
-// The compiler adds to each pointer by an instruction of its own.
+// The compiler would spend an instruction on each pointer.
 static inline int32_t next_four(const int8_t *&codes) {
     int32_t word;
     __asm__ volatile("ldr %0, [%1], #4" : "=r"(word), "+r"(codes) : : "memory");

@@ -1,5 +1,5 @@
 // The bytes of a frozen GRU: little-endian, every position computed from the header's sizes (no
-// stored offsets to lie about), usable in place from flash. docs/gru.md lists the fields.
+// stored offset could be wrong), usable in place from flash. docs/gru.md lists the fields.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>

@@ -1,4 +1,5 @@
-// What a refused model's fault is about. Host only: a microcontroller has no use for sentences.
+// Where a refused model is at fault: which tensor, which row. Host only: a microcontroller has no
+// use for sentences.
 #pragma once
 #include <stdint.h>
 

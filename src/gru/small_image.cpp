@@ -29,8 +29,8 @@ QK_NOINLINE uint32_t magnitude(int32_t value) {
     return value < 0 ? 0u - uint32_t(value) : uint32_t(value);
 }
 
-// Bounds of what a chain of operations reaches, all to stay below 2^30. One that does not leaves
-// its mark in seen; so does any check that fails. What follows then only has to be harmless.
+// Bounds of what a chain of operations reaches; all must stay below 2^30. One that does not, and
+// any check that fails, is recorded in `seen`. What follows then only has to be harmless.
 struct Proof {
     uint32_t seen = 0;
 

@@ -11,7 +11,7 @@ struct Parts {
     int64_t n, k, groups;
 };
 
-bool claims(const Module &) { return true; }  // nobody else names a tensor so
+bool claims(const Module &) { return true; }  // no other dialect uses this name
 
 qk_status read_shape(Parts *p, qk_io_message *message) {
     const Tensor *shape = p->shape;
@@ -132,7 +132,7 @@ qk_status check_order(const Parts &p, int64_t group, qk_io_message *message) {
 }
 
 // One scale for the whole tensor (strategy "tensor") becomes one a row; everything else is used
-// as it lies in the file.
+// as stored.
 qk_status set_scales(qk_checkpoint *c, const Parts &p, bool whole, Layer *layer,
                      qk_io_message *message) {
     if (!whole) {

@@ -4,8 +4,8 @@
 namespace qk_io {
 namespace {
 
-// Norms and convolutions have other ranks. Other types of rank 2 are listed with a reason: they
-// are somebody's quantized weights.
+// Norms and convolutions have other ranks. Other types of rank 2 are quantized weights of a dialect
+// that qk does not read: they are listed with a reason.
 bool claims(const Module &module) { return module.anchor->rank == 2; }
 
 qk_status describe(qk_checkpoint *, const Module &module, Layer *layer, qk_io_message *message) {

@@ -122,7 +122,7 @@ qk_status describe(qk_checkpoint *checkpoint, const Module &module, Layer *layer
     return take_bias(module, n, layer, message);
 }
 
-// X.qweight that nobody claims.
+// X.qweight that no dialect claims.
 bool claims_any(const Module &) { return true; }
 
 qk_status describe_unknown(qk_checkpoint *checkpoint, const Module &module, Layer *layer,

@@ -24,8 +24,8 @@ bool is_unfinished_name(const char *name) {
     return same(name, kNewEnding) || same(name, kOldEnding);
 }
 
-// Whoever creates a name locks it at once; a name is used once, so that it cannot come to mean
-// another file between the lock and unlink.
+// A new name is locked at once and used once, so that it cannot come to mean another file between
+// the lock and unlink.
 void delete_unless_held(const char *name) {
     const int flags = O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW;
     int fd = open(name, O_RDWR | flags);  // NFS locks only what may be written

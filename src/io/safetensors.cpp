@@ -132,7 +132,7 @@ qk_status fill_entry(qk_checkpoint *c, const json_t *entry, const char *file, Te
     QK_IO_TRY(read_offsets(json_object_get(entry, "data_offsets"), file, t, message));
     QK_IO_TRY(read_shape(c, json_object_get(entry, "shape"), file, t, message));
     const DtypeRow *row = dtype_by_name(dtype);
-    if (row == nullptr) {  // newer than this reader: an error only if somebody wants to load it
+    if (row == nullptr) {  // newer than this reader: an error only when it is loaded
         t->dtype_name = c->arena.copy(&c->memory, dtype, strlen(dtype));
         return t->dtype_name == nullptr ? out_of_memory(message) : QK_OK;
     }

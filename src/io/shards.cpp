@@ -107,8 +107,7 @@ int by_key(const void *a, const void *b) {
     return strcmp(static_cast<const Pair *>(a)->key, static_cast<const Pair *>(b)->key);
 }
 
-// The index and the shards must tell the same story, or a tensor could come from a file that
-// nobody reviewed.
+// The index and the shards must agree, or a tensor could come from a file that was never reviewed.
 qk_status check_map(Shards *s) {
     qk_checkpoint *c = s->checkpoint;
     Pair *map = s->map.items;

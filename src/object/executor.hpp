@@ -1,5 +1,5 @@
-// The caller's threads. What runs there is the caller's code around qk's tasks: it finds the
-// floating-point mode it left, and each task runs in qk's, once.
+// The caller's threads. The caller's code there finds the floating-point mode that it left; each
+// task runs once, in qk's mode.
 #pragma once
 #include "backend/backend.hpp"
 #include "base/float_mode.hpp"

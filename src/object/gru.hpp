@@ -29,7 +29,7 @@ struct qk_gru {
     qk_gru_model model;  // points into image
     void *device_image;  // a copy in the device's memory, null on the CPU
     qk::gru::Cell cell;  // points into what the device reads
-    void *packed;        // the backend's own order of it (GruPacking), or null
+    void *packed;        // the backend's own layout of the weights (GruPacking), or null
 };
 
 struct qk_gru_state {

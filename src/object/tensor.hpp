@@ -1,4 +1,4 @@
-// What a qk_tensor points to: a checked description and where each plane lies.
+// What a qk_tensor points to: a checked description and the address of each plane.
 #pragma once
 #include "backend/arguments.hpp"
 #include "format/describe.hpp"

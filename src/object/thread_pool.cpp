@@ -25,7 +25,7 @@ inline void relax() {
 #endif
 }
 
-// What the kernels' frames and the C library need, several times over.
+// Several times what the kernels' frames and the C library need.
 #if defined(QK_SANITIZED)
 constexpr size_t kWorkerStack = size_t{4} << 20;  // sanitizers' frames are many times as large
 #else

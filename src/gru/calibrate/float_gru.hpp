@@ -1,11 +1,11 @@
 // The float GRU that calibration watches: reset after the product, f32, gates in the order u, r,
-// n. Host only; the quantized run never comes here. Kernels of the CPU backend compute it.
+// n. Host only: the quantized GRU never uses it. Kernels of the CPU backend compute it.
 #pragma once
 #include <stdint.h>
 
 namespace qk::gru {
 
-inline constexpr int64_t kFloatPanel = 16;  // rows of weights that lie side by side
+inline constexpr int64_t kFloatPanel = 16;  // rows of weights side by side
 
 struct FloatGru {
     int32_t input_size, hidden_size;

@@ -47,7 +47,7 @@ void move(Range *total, Range step) {
 
 void grow(Histogram *histogram) {
     constexpr int32_t half = kBins / 2;
-    // Bin i of the old grid lies in bin half/2 + i/2 of one twice as wide.
+    // Bin i of the old grid is in bin half/2 + i/2 of one twice as wide.
     int64_t joined[kBins] = {};
     for (int32_t i = 0; i < kBins; ++i) joined[half / 2 + i / 2] += histogram->count[i];
     for (int32_t i = 0; i < kBins; ++i) histogram->count[i] = joined[i];
