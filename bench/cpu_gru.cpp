@@ -1,5 +1,5 @@
-// A step of a frozen GRU on the CPU: whole sequences and streaming, against the time a read of the
-// recurrent weights from where they lie would take, and against an int8 GRU with float gates.
+// A step of a frozen GRU on the CPU: whole sequences and streaming, against the time that only
+// reading the recurrent weights would take, and against an int8 GRU with float gates.
 //
 //     qk_bench_cpu_gru [--h H,H...] [--preset NAME] [--batch N] [--threads N] [--seconds S]
 #include <math.h>

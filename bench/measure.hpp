@@ -1,6 +1,6 @@
-// Measuring against a floor: every sample of a kernel stands between two samples of a loop that
-// does nothing but move the bytes, with the same threads, so that what else the machine does
-// hits both. One JSON object a line.
+// Measuring against a floor: every sample of a kernel is between two samples of a loop that only
+// moves the bytes, with the same threads, so that other load on the machine hits both. One JSON
+// object a line.
 #pragma once
 #include <stdint.h>
 #include <stdio.h>

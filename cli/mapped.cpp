@@ -29,8 +29,8 @@ uintptr_t page_bytes = 4096;
 
 uintptr_t page_of(uintptr_t address) { return address & ~(page_bytes - 1); }
 
-// Zeros take the place of what is gone, so that whoever reads, on whatever thread, comes to an end
-// in order; the main thread then throws (check_readable). Only calls that a handler may make.
+// Zero pages replace what is gone, so that a reader on any thread finishes normally; the main
+// thread then throws (check_readable). Makes only calls that are safe in a signal handler.
 void give_zeros(int signal, siginfo_t *info, void *) {
     const uintptr_t at = reinterpret_cast<uintptr_t>(info->si_addr);
     const char *path = info->si_code == BUS_ADRERR ? opening.load() : nullptr;

@@ -1,4 +1,4 @@
-// What somebody may have meant by a word that is not there.
+// The accepted word nearest to one that was mistyped.
 #pragma once
 #include <string>
 #include <vector>

@@ -1,4 +1,4 @@
-// A bar on stderr for long work, only when somebody can see it; and the way out on Ctrl-C.
+// A progress bar on stderr, shown only on a terminal; and what Ctrl-C does.
 #pragma once
 #include <chrono>
 #include <cstdint>

@@ -5,7 +5,7 @@
 
 namespace {
 
-// value by value: data may lie at any address
+// value by value: the data may have any alignment
 template <class Read>
 ValueCounts count_each(const void *data, int64_t count, int64_t size, Read read) {
     ValueCounts counts;

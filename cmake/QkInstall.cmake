@@ -72,7 +72,8 @@ if(SKBUILD)  # the wheel of ffi/python: libraries by the names they are loaded b
             RENAME lib${library}.so.${QK_ABI_VERSION})
   endforeach()
   install(FILES tests/abi/layout.json DESTINATION . COMPONENT python)
-  # No package manager will bring jansson: it travels along, by the name libqk_io.so asks for.
+  # No package manager installs jansson for a wheel: it is part of it, under the name that
+  # libqk_io.so asks for.
   file(REAL_PATH ${QK_JANSSON_LIBRARY} jansson)
   get_filename_component(jansson_name ${jansson} NAME)
   string(REGEX REPLACE "(\\.so\\.[0-9]+).*" "\\1" jansson_name ${jansson_name})

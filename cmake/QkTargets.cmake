@@ -19,7 +19,7 @@ function(qk_add_objects name)
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/include
                              ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/kernels)
   target_compile_options(${name} PRIVATE ${QK_LIBRARY_FLAGS})
-  # Visible, so that the archive can be linked whole into somebody's shared library.
+  # Visible, so that the archive can be linked whole into another shared library.
   target_compile_definitions(${name} PRIVATE "QK_API=__attribute__((visibility(\"default\")))")
   target_compile_definitions(${name} PRIVATE $<$<BOOL:${QK_WITH_CUDA}>:QK_WITH_CUDA>)
   set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)

@@ -1,6 +1,6 @@
 // Chains of dependent products whose launches overlap: y of one is x of the next. Squares, the
-// layers of two models, pairs of their products in both orders, and other kernels before and behind
-// a product: what a kernel leaves to the next one shows only where they differ.
+// layers of two models, pairs of their products in both sequences, and other kernels before and
+// after a product: what a kernel leaves to the next one shows only where these differ.
 //   bench_cuda_chain [out.json]
 // share: of the rate at which this machine reads 2 GiB, measured in the same run.
 #include "gru_layer.cuh"

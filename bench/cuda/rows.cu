@@ -150,7 +150,7 @@ void run_shape(Bench &b, int64_t n, int64_t k, int64_t most_rows) {
             weights.push_back(kind < 0 ? make_dense(b, n, k, uint32_t(i))
                                        : make_weight(b, kKinds[kind], n, k));
         }
-        // The clock falls while weights are made: bring it up again.
+        // The clock falls while weights are made: raise it again.
         for (int i = 0; i < 5; ++i) time_products(b, weights, xs[4], ys[4]);
         for (size_t i = 0; i < std::size(kRows) && kRows[i] <= most_rows; ++i) {
             const double us = time_products(b, weights, xs[i], ys[i]);

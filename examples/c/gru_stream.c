@@ -18,8 +18,8 @@ static void check(qk_status status) {
     exit(1);
 }
 
-/* A tensor of the file where it lies: PyTorch's writer aligns it, and this machine is
- * little-endian as the file is. */
+/* A tensor of the file, in place: PyTorch's writer aligns it, and this machine is little-endian as
+ * the file is. */
 static const float *weights(const qk_checkpoint *file, const char *name, int64_t count) {
     qk_file_tensor tensor;
     check(qk_checkpoint_find_tensor(file, name, &tensor));

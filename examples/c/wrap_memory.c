@@ -1,4 +1,4 @@
-/* Multiplies by weights that lie in memory you own, here constants as a firmware image has them:
+/* Multiplies by weights in memory you own, here constants as a firmware image has them:
  * qk reads them where they are and copies nothing.
  *
  *   cc -std=c99 wrap_memory.c -lqk -lpthread -lm */

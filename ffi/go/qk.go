@@ -4,10 +4,10 @@
 //
 //   - A refused call is an *Error with its Status and libqk's one sentence.
 //   - Every handle has a Close and, for those who forget it, a finalizer. Any order is fine.
-//   - libqk may keep a plane's address, which cgo forbids for Go's memory, so tensors lie in C's
+//   - libqk may keep a plane's address, which cgo forbids for Go's memory, so tensors are in C's
 //     memory: their own, or that of a Memory. Slices are copied to and from planes.
-//   - Threads are as in the header: one goroutine at a time uses a Context; tensors that nobody
-//     writes and frozen GRUs may be read through any number of contexts at once.
+//   - Threads are as in the header: one goroutine at a time uses a Context; tensors that no
+//     goroutine writes and frozen GRUs may be read through any number of contexts at once.
 package qk
 
 /*

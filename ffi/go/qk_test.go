@@ -178,7 +178,7 @@ func TestMemory(t *testing.T) {
 	must(t, err)
 	must(t, c.Quantize(dense(t, c, weights(256, 2), 4, 64), w))
 	if View[float32](scale)[3] <= 0 || len(View[uint8](data)) != 128 {
-		t.Fatal("the planes do not lie in the memory given")
+		t.Fatal("the planes are not in the memory given")
 	}
 	short, err := NewMemory(127)
 	must(t, err)
@@ -197,7 +197,7 @@ func TestMemory(t *testing.T) {
 func TestInsideOfALargerObject(t *testing.T) {
 	c := oneThread(t)
 	x := empty(t, c, 4)
-	object := &struct { // C may see the array though a pointer of Go's lies beside it
+	object := &struct { // C may see the array although a pointer of Go's is beside it
 		beside *int
 		values [4]float32
 	}{new(int), [4]float32{1, 2, 3, 4}}

@@ -105,7 +105,7 @@ type Element interface {
 	~float32 | ~int8 | ~uint8 | ~int16 | ~uint16 | ~int32 | ~uint32
 }
 
-// Memory is memory of C's, which tensors may lie in and Go may read and write.
+// Memory is memory of C's that tensors may use and Go may read and write.
 type Memory struct {
 	pointer unsafe.Pointer
 	bytes   int
@@ -164,8 +164,8 @@ func FromSlice[T Element](c *Context, desc Desc, values []T) (*Tensor, error) {
 	return t, nil
 }
 
-// WrapTensor lies in memory of C's, planes[i] being plane i, nil where there is none; for CPU
-// contexts. The tensor keeps the memory.
+// WrapTensor makes a tensor over memory of C's: planes[i] is plane i, nil where there is none. For
+// CPU contexts. The tensor keeps the memory.
 func WrapTensor(c *Context, desc Desc, planes ...*Memory) (*Tensor, error) {
 	if c.device != DeviceCPU {
 		return nil, NewError(StatusDeviceMix, "planes: are the host's, the context's device is not")

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Links the archive as users do, by hand: a build system may add libraries of its own.
 #     link.sh ARCHIVE INCLUDE_FOLDER CC CXX WORKING_FOLDER [RUNNER...]
-# LIBRARIES from the environment: what the archive needs besides (the CUDA runtime).
+# LIBRARIES from the environment: what else the archive needs (the CUDA runtime).
 set -eu
 archive=$1
 include=$2

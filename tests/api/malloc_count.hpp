@@ -1,4 +1,4 @@
-// Counts every allocation of the process, whoever asks and on whatever thread.
+// Counts every allocation of the process, on every thread.
 #pragma once
 #include <cstdint>
 

@@ -162,7 +162,7 @@ class GruRun(GruCase):
         self.fails(3, "gru", "run", self.model, self.data, self.folder / "h.npy")
 
     def test_count_clipped(self):
-        """What lies beyond the calibrated range is counted, and nothing else changes."""
+        """What exceeds the calibrated range is counted, and nothing else changes."""
         large = self.write("large.f32", floats([8 * value for value in self.x]))
         states = self.run_gru(large)
         said = self.run_json("gru", "run", self.out, large, self.folder / "c.f32",

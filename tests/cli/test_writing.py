@@ -165,7 +165,7 @@ class Quantize(Case):
         tensors = {f"{n}.weight": weight for n in ("model.embed_tokens", "lm_head", "a", "b")}
         tensors["norm.weight"] = ("F32", [3], floats([1, 2, 3]))
         tensors["conv.weight"] = ("F32", [1, 1, 2], floats([1, 2]))
-        tensors["table.weight"] = ("I64", [1, 2], bytes(16))  # rank 2, but nobody's weights
+        tensors["table.weight"] = ("I64", [1, 2], bytes(16))  # rank 2, but no weights
         path = self.write("in.safetensors", safetensors(tensors, {"format": "np", "by": "me"}))
         done = self.run_json("quantize", path, self.folder / "out.safetensors")
         self.assertEqual((done["quantized_layers"], done["copied_tensors"]), (2, 5))
@@ -179,7 +179,7 @@ class Quantize(Case):
         back = read(self.folder / "back.safetensors")
         self.assertEqual(sorted(back), sorted(tensors))
         self.assertEqual(back["table.weight"], tensors["table.weight"])
-        tensors["half.weight"] = ("F8_E4M3", [1, 2], bytes(2))  # somebody's quantized weights
+        tensors["half.weight"] = ("F8_E4M3", [1, 2], bytes(2))  # quantized weights of another kind
         path = self.write("eight.safetensors", safetensors(tensors))
         self.assertIn("half", self.fails(4, "quantize", path, self.folder / "eight"))
 

@@ -107,7 +107,7 @@ TEST(CudaBytes, RowsKnowNoBatch) {
     }
 }
 
-// NaN stays in its row of x, and behind k's end lies nothing; what the kernel does not take.
+// NaN stays in its row of x, and nothing is read past k's end; what the kernel does not take.
 TEST(CudaBytes, OddPlacesAndOddValues) {
     QK_NEEDS_DEVICE();
     Rng rng(52);

@@ -18,8 +18,8 @@ TEST(CudaChoose, AnH200RunsOneFullBlockAMultiprocessor) {
     EXPECT_EQ(qk::cuda::plan_matvec(17, 64, {132, true}).blocks, 2);
 }
 
-// Blocks take runs of rows, warps runs of their block's stages: every stage once, in order, and
-// nobody has more than one more than another of its kind.
+// Blocks take consecutive rows, warps consecutive stages of their block: every stage once, in
+// sequence, and none has more than one more than another of its kind.
 TEST(CudaChoose, EveryStageBelongsToOneWarp) {
     for (int64_t n = 1; n < 3000; n += 37) {
         for (int64_t k = 1; k < 20000; k += 1211) {

@@ -190,7 +190,7 @@ TEST(CudaDirect, GptqAndAwq) {
                   kSimulated ? 19 : 1);
 }
 
-// Sizes, groups and addresses that only the lanes take, or nobody.
+// Sizes, groups and addresses that only the lanes take, or no kernel.
 TEST(CudaDirect, OddSizesAndAddresses) {
     QK_NEEDS_DEVICE();
     Rng rng(42);

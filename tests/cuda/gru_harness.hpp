@@ -47,7 +47,7 @@ class GruPair {
                     const std::vector<uint8_t> &x, const std::vector<float> &h);
 };
 
-// x of a GRU: f32 that reach beyond its range, or codes that may lie beyond its bits.
+// x of a GRU: f32 that reach beyond its range, or codes that may exceed its bits.
 std::vector<uint8_t> random_x(const qk::gru::Cell &cell, bool is_float, int64_t count, Rng &rng);
 
 qk_tensor *wrap_rows(qk_context *context, qk_format format, int64_t t, int64_t b, int64_t columns,

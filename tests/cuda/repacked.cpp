@@ -68,7 +68,7 @@ bool check_tiles(const qk_tensor_desc &desc, qk_layout tiles, int64_t first, siz
     EXPECT_EQ(qk::cuda::kRepackTiles.run(args, device_launch(&error)), QK_OK) << error.text;
     for (const qk_plane plane : {QK_PLANE_DATA, QK_PLANE_SCALE, QK_PLANE_ZERO}) {
         const std::vector<uint8_t> actual = to.planes[plane].read();
-        // Tiles of rows lie one after the other; a plane of zeros ends with padding.
+        // Tiles of rows follow one another; a plane of zeros ends with padding.
         const int64_t all = qk::ceil_div(n, 16), skipped = all - qk::ceil_div(n - first, 16);
         const qk::Geometry &s = w.shape.geometry;
         const size_t rest = plane == QK_PLANE_ZERO && !actual.empty()

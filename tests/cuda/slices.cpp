@@ -172,7 +172,8 @@ TEST(CudaSlices, TakesWhatOthersLeave) {
     }
 }
 
-// Infinite and undefined values of x stay in their row; y and the bias may lie anywhere, x may not.
+// Infinite and undefined values of x stay in their row; y and the bias may have any address, x may
+// not.
 TEST(CudaSlices, OddPlacesAndOddValues) {
     QK_NEEDS_DEVICE();
     Rng rng(15);

@@ -1,5 +1,5 @@
 // Frozen GRUs from hostile bytes. Even first byte: the rest is a file whose length and checksum are
-// put right, so that the fuzzer reaches what lies behind them. Odd: the rest fills a model's
+// corrected, so that the fuzzer reaches what follows them. Odd: the rest fills a model's
 // numbers. Whatever is accepted runs; the sanitizers watch for overflow.
 #include <cstdint>
 #include <cstring>

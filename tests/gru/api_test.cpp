@@ -1,4 +1,4 @@
-// The GRU behind qk.h: its life, its refusals, its formats, files that lie, memory that runs out.
+// The GRU behind qk.h: its life, its refusals, its formats, false files, memory that runs out.
 #include <gtest/gtest.h>
 
 #include <cmath>

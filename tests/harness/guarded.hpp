@@ -11,7 +11,7 @@ constexpr uint8_t kPoison = 0xA5;
 // by zero.
 constexpr uint8_t kPoisonNan = 0xFF;
 
-// Where data lies in its area: flush against the page after it, or the page before it, or at an
+// Where data is in its area: flush against the page after it, or the page before it, or at an
 // address that is `offset` modulo 64.
 struct Placement {
     enum Kind { at_end, at_start, at_offset } kind = at_end;

@@ -338,7 +338,7 @@ TEST_F(Writer, RefusesLayersThatADialectCannotHold) {
     other.layout = QK_LAYOUT_PACKED;
     EXPECT_EQ(QK_ERROR_UNSUPPORTED, refused(QK_DIALECT_BITSANDBYTES, other, QK_FORMAT_F16));
     EXPECT_NE(nullptr, std::strstr(message.text, "qk_repack")) << message.text;
-    other = nf4; /* groups that end inside a row lie elsewhere when they are flat */
+    other = nf4; /* groups that end inside a row are placed otherwise when they are flat */
     other.shape[1] = 96;
     other.grouping = QK_GROUPING_ALONG_K;
     EXPECT_EQ(QK_ERROR_UNSUPPORTED, refused(QK_DIALECT_BITSANDBYTES, other, QK_FORMAT_F16));

@@ -75,7 +75,7 @@ TEST(CpuEdges, OneSharedByteIsAnOverlap) {
 
 class CpuEdgesOfVectors : public Specialised {};
 
-// Stores that go past the caches need whole vectors, wherever large outputs lie.
+// Stores that bypass the caches need whole vectors, whatever the output's address.
 TEST_F(CpuEdgesOfVectors, LargeOutputsAtAnyAddress) {
     const auto &list = qk::kCpuBackend.dequantize;
     const WeightCase c = {QK_FORMAT_NF4, QK_FORMAT_F32, QK_LAYOUT_ROW_HIGH, 1024, 2080, 32};

@@ -1,4 +1,4 @@
-// Memory that ends (or starts) at a page nobody may touch: one byte too far is a crash.
+// Memory that ends (or starts) at an inaccessible page: one byte too far is a crash.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>

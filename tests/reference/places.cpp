@@ -1,4 +1,4 @@
-// Where codes, scales and zeros lie: every list is built in storage order, word by word.
+// Where codes, scales and zeros are stored: every list is built in storage order, word by word.
 #include "reference.hpp"
 
 namespace reference {

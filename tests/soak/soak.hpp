@@ -94,7 +94,7 @@ class Context {
 // A tensor over numbered slots of the world's memory, or of the library's own storage.
 class Tensor {
   public:
-    // `planes`: contents, or poison where null. `turn` says where they lie.
+    // `planes`: contents, or poison where null. `turn` picks their addresses.
     Tensor(World *world, const Context &context, const qk_tensor_desc &desc,
            const reference::Planes *planes, int slot, uint64_t turn);
     // Packed: created.

@@ -19,7 +19,7 @@ struct Block {
     size_t bytes, align;
 };
 
-// What the library allocates lies between borders, and held NaNs before.
+// What the library allocates is between borders, and held NaNs before.
 void *allocate(void *, size_t bytes, size_t align) {
     align = align < kBorder ? kBorder : align;
     const size_t front = (sizeof(Block) + kBorder + align - 1) / align * align;
@@ -127,7 +127,7 @@ Tensor::Tensor(World *world, const Context &context, const qk_tensor_desc &d,
 Tensor::Tensor(const World &world, const Context &context, const qk_tensor_desc &d) : desc(d) {
     const size_t codes = size_t(desc.shape[0] * desc.shape[1]);
     for (const size_t bytes : {codes / 2, codes, 2 * codes, 4 * codes}) {
-        poison_device(world, bytes);  // what planes and what lies between them is made of
+        poison_device(world, bytes);  // the memory of planes and of the gaps between them
     }
     context.expect_ok(qk_tensor_create(context.get(), &desc, &handle_), "qk_tensor_create");
 }
@@ -164,7 +164,7 @@ static void scale_up(const Case &c, reference::Weight *weight) {
     }
 }
 
-// Random bytes where codes and zeros lie, padding included; scales like a model's.
+// Random bytes for codes and zeros, padding included; scales like a model's.
 static reference::Planes random_planes(const Case &c, Random *random) {
     reference::Planes planes;
     const qk_tensor_desc desc = describe_weight(c);

@@ -114,8 +114,9 @@ type Checkpoint struct {
 	memory *qk.Memory
 }
 
-// Open takes a file, an index of shards or a folder, and maps the files: nobody may truncate them
-// before Close. Files are untrusted: whatever is in them, this ends in a checkpoint or an error.
+// Open takes a file, an index of shards or a folder, and maps the files: they must not be
+// truncated before Close. Files are untrusted: whatever is in them, this ends in a checkpoint or
+// an error.
 func Open(path string) (*Checkpoint, error) { return open(path, 0) }
 
 // Read is Open with the files copied into memory instead.

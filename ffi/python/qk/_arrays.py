@@ -79,7 +79,7 @@ def format_of(dtype: Any) -> str | None:
 
 @functools.lru_cache(maxsize=4096)
 def dense_desc(format: str, shape: tuple[int, ...], read_only: bool = False) -> Any:
-    """The description of a dense tensor; shared, so nobody writes it."""
+    """The description of a dense tensor; shared, so it is never written."""
     if not 1 <= len(shape) <= CONSTANTS["QK_MAX_RANK"]:
         raise refuse("SHAPE", f"rank is {len(shape)}, accepted are 1 to 4")
     desc = STRUCTS["qk_tensor_desc"](
@@ -241,7 +241,7 @@ def mark_used(capsule: Any) -> None:
 
 
 # Capsules handed out. A destructor would be Python code that runs while the exception of a consumer
-# that refused is on its way, and would replace it; so the next export frees what nobody took.
+# that refused is on its way, and would replace it; so the next export frees what was not taken.
 _exported: collections.deque[Any] = collections.deque()
 
 
@@ -254,7 +254,7 @@ _ALONE = _references_of_a_local()
 
 
 def drop_unused() -> None:
-    """Frees the views in capsules that nobody consumed and nobody holds any more."""
+    """Frees the views in capsules that were not consumed and are no longer referenced."""
     for _ in range(len(_exported)):
         try:
             capsule = _exported.popleft()

@@ -329,7 +329,7 @@ def quantize(array: Any, format: str = "nf4", *, group_size: int = 64, scale: st
     scales are stored, "f32", "f16" or "bf16"; nested: as 8-bit codes (bitsandbytes' double
     quantization). symmetric: int4 without zero points. layout: by default what the file dialects
     store (row_high for nf4 and fp4, word for int4, else row); pick the fast one with repack().
-    The arithmetic is the CPU's: what lies on a GPU is copied there and back.
+    The arithmetic is the CPU's: arrays on a GPU are copied to it and back.
     """
     from ._linear import Layer  # which stands on this module
     options: dict[str, Any] = {"group_size": group_size, "scale": scale, "nested": nested,

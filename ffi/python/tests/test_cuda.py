@@ -84,7 +84,7 @@ class Cuda(unittest.TestCase):
         stream = torch.cuda.Stream()
         with torch.cuda.stream(stream):
             late = torch.zeros_like(x)
-            torch.cuda._sleep(50_000_000)  # whoever does not wait on this stream reads zeros
+            torch.cuda._sleep(50_000_000)  # a reader that does not wait on this stream sees zeros
             late.copy_(x)
             y = qk.linear(late, w)
             self.assertEqual(qk.current_context("cuda").stream, stream.cuda_stream)

@@ -1,5 +1,5 @@
 //! Finds libqk.a (and libqk_io.a): with pkg-config, else in $QK_DIR, else by building the
-//! repository that this crate lies in.
+//! repository that this crate is part of.
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -57,7 +57,7 @@ fn words(text: &str) -> Vec<String> {
     all
 }
 
-/// Turns linker flags into cargo's. Our own archives are linked statically whatever lies beside
+/// Turns linker flags into cargo's. Our own archives are linked statically, whatever is beside
 /// them; the others are the system's choice.
 fn link(flags: &[String]) {
     let mut folders = Vec::new();
@@ -114,8 +114,8 @@ fn build_repository(io: bool, why_not: &str) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
     if !root.join("include/qk.h").is_file() {
         panic!(
-            "qk was not found. pkg-config says: {why_not}. QK_DIR is not set, and this crate does \
-             not lie in qk's repository. Install qk and set PKG_CONFIG_PATH or QK_DIR."
+            "qk was not found. pkg-config says: {why_not}. QK_DIR is not set, and this crate is \
+             not in qk's repository. Install qk and set PKG_CONFIG_PATH or QK_DIR."
         );
     }
     for watched in ["include", "src", "kernels", "cmake", "CMakeLists.txt"] {

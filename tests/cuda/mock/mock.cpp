@@ -13,7 +13,7 @@ constexpr int kUsualShared = 48 * 1024;
 constexpr unsigned kPortableCluster = 8;
 
 struct KernelState {
-    int dynamic = 0;  // set by nobody: what kUsualShared leaves
+    int dynamic = 0;  // never set: what kUsualShared leaves
     int carveout = cudaSharedmemCarveoutDefault;
     bool any_cluster = false;
 };
@@ -27,7 +27,7 @@ struct State {
     const char *failed = "";
     cudaError_t last = cudaSuccess;    // what cudaGetLastError will say
     cudaError_t sticky = cudaSuccess;  // the device is dead
-    cudaError_t late = cudaSuccess;    // ... and nobody knows yet
+    cudaError_t late = cudaSuccess;    // ... and it has not been reported yet
     std::set<void *> memory;
     std::map<std::pair<int, const void *>, KernelState> kernels;  // by device
     std::map<cudaStream_t, std::vector<std::function<void()>>> queues;
@@ -38,7 +38,7 @@ struct State {
 State state;
 std::recursive_mutex mutex;  // threads have contexts of their own, and one runtime
 thread_local int current = 0;
-thread_local bool has_context = false;  // of the driver: some calls of the runtime bring it
+thread_local bool has_context = false;  // of the driver: some calls of the runtime make it
 
 using Lock = std::lock_guard<std::recursive_mutex>;
 

@@ -153,7 +153,8 @@ void run_block(Block &b, uint32_t threads) {
             if (!b.fibers[i]->done) resume(i);
         }
         if (b.progress != before) continue;
-        std::fprintf(stderr, "simulator: %u threads wait at barriers that nobody else reaches\n",
+        std::fprintf(stderr,
+                     "simulator: %u threads wait at barriers that no other thread reaches\n",
                      b.live);
         std::abort();
     }

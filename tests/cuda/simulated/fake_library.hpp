@@ -16,7 +16,7 @@ struct State {
     bool fails = false;      // its products do
     int fail_at = 0;         // the number of the creation or attribute that fails, from 1; 0: none
     int open = 0;            // handles
-    int objects = 0;         // descriptions that nobody has destroyed
+    int objects = 0;         // descriptions not yet destroyed
     int asked = 0;           // for algorithms
     int products = 0;
     std::vector<std::string> names;  // that were looked for

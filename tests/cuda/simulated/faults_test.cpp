@@ -158,7 +158,7 @@ bool is(const char *name, const char *other) { return std::strcmp(name, other) =
 bool right_status(const char *call, qk_status direct, qk_status status) {
     if (is(call, "cudaGetDeviceCount")) return status == QK_ERROR_NO_DEVICE;
     if (is(call, "cudaMalloc")) return status == QK_ERROR_MEMORY;
-    if (is(call, "cudaFree")) return status == QK_OK;  // nobody can be told
+    if (is(call, "cudaFree")) return status == QK_OK;  // there is no caller to tell
     // Around cudaMalloc the reason is lost: the caller gets no memory.
     if (is(call, "cudaSetDevice") || is(call, "cudaGetDevice")) {
         return status == direct || status == QK_ERROR_MEMORY || status == QK_OK;

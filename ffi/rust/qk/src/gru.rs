@@ -261,7 +261,7 @@ impl Gru {
         Ok(image)
     }
 
-    /// The integers themselves, where they lie.
+    /// The integers themselves, in place.
     pub fn model(&self) -> Result<Model<'_>> {
         let mut raw = std::mem::MaybeUninit::<sys::qk_gru_model>::zeroed();
         unsafe {

@@ -5,7 +5,7 @@
 //!
 //! * A refused call is an [`Error`] with its [`Status`] and libqk's one sentence.
 //! * The header's thread rule is the types' own. A [`Context`] serves one thread at a time: it is
-//!   `Send`, not `Sync`. A [`Tensor`] that nobody writes and a frozen [`Gru`] may be read by many
+//!   `Send`, not `Sync`. A [`Tensor`] that is not written and a frozen [`Gru`] may be read by many
 //!   contexts at once: both are `Sync`, and what writes takes `&mut`.
 //! * A tensor over borrowed memory carries its lifetime, so that the memory outlives it.
 //! * Slices come with lengths, and every length is checked before libqk sees a pointer.

@@ -53,7 +53,7 @@ pub struct Tensor<'a> {
     memory: PhantomData<&'a ()>,
 }
 
-// Tensors that nobody writes may be read through any number of contexts at once, and what writes
+// Tensors that are not written may be read through any number of contexts at once, and what writes
 // takes &mut. They hold no thread's state.
 unsafe impl Send for Tensor<'_> {}
 unsafe impl Sync for Tensor<'_> {}
@@ -114,9 +114,9 @@ impl<'a> Tensor<'a> {
     /// Planes anywhere on the context's device.
     ///
     /// # Safety
-    /// Each plane is NULL or has [`Desc::plane_bytes`] bytes on the context's device, which nobody
-    /// else writes, or reads while libqk writes, as long as the tensor lives and until work queued
-    /// with it is done.
+    /// Each plane is NULL or has [`Desc::plane_bytes`] bytes on the context's device. Nothing
+    /// else writes it, or reads it while libqk writes, as long as the tensor lives and until work
+    /// queued with it is done.
     pub unsafe fn wrap(
         context: &Context,
         desc: &Desc,
@@ -137,7 +137,7 @@ impl<'a> Tensor<'a> {
     /// Takes a handle made through [`crate::sys`].
     ///
     /// # Safety
-    /// `raw` is a live tensor, whose memory lives for `'a`, and nobody else destroys it.
+    /// `raw` is a live tensor, whose memory lives for `'a`, and nothing else destroys it.
     pub unsafe fn from_raw(raw: *mut sys::qk_tensor) -> Tensor<'a> {
         Tensor { raw: NonNull::new(raw).expect("a live tensor"), memory: PhantomData }
     }

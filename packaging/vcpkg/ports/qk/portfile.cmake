@@ -1,4 +1,4 @@
-# An overlay port that builds the checkout it lies in:
+# An overlay port that builds the checkout it is part of:
 #   vcpkg install qk --overlay-ports=packaging/vcpkg/ports
 set(SOURCE_PATH "${CURRENT_PORT_DIR}/../../../..")
 

@@ -1,4 +1,4 @@
-//! The thread rule: one context a thread; tensors that nobody writes and frozen GRUs shared.
+//! The thread rule: one context a thread; tensors that are not written and frozen GRUs shared.
 use crate::common::{one_thread, weights};
 use qk::{Context, Desc, Format, Gru, GruConfig, Plane, Preset, Tensor, TrainedGru};
 
