@@ -1,13 +1,12 @@
-#include "cpu/arm_neon/codes.hpp"
-#include "cpu/vector/defaults.hpp"
-
-#include "cpu/vector/dequantize.hpp"
-#include "cpu/vector/repack.hpp"
+#include "cpu/convert/dequantize.hpp"
+#include "cpu/convert/repack.hpp"
+#include "cpu/arm_neon/isa.hpp"
+#include "cpu/lists.hpp"
 
 namespace qk::cpu {
 
-const Kernel<DequantizeArgs> kDequantizeNeon = {"neon", can_run_dequantize, nullptr,
-                                                run_dequantize};
-const Kernel<RepackArgs> kRepackNeon = {"neon", can_run_repack, nullptr, run_repack};
+const Kernel<DequantizeArgs> kDequantizeNeon = {"neon", can_run_dequantize<Neon>, nullptr,
+                                                run_dequantize<Neon>};
+const Kernel<RepackArgs> kRepackNeon = {"neon", can_run_repack<Neon>, nullptr, run_repack<Neon>};
 
 }  // namespace qk::cpu

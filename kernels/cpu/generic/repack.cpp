@@ -2,7 +2,7 @@
 // nothing is decoded.
 #include "cpu/access.hpp"
 #include "cpu/lists.hpp"
-#include "cpu/repack_planes.hpp"
+#include "cpu/convert/repack_planes.hpp"
 #include "cpu/split.hpp"
 #include "cpu/zero_words.hpp"
 

@@ -1,13 +1,12 @@
-#include "cpu/x86_avx2/codes.hpp"
-#include "cpu/vector/defaults.hpp"
-
-#include "cpu/vector/dequantize.hpp"
-#include "cpu/vector/repack.hpp"
+#include "cpu/convert/dequantize.hpp"
+#include "cpu/convert/repack.hpp"
+#include "cpu/x86_avx2/isa.hpp"
+#include "cpu/lists.hpp"
 
 namespace qk::cpu {
 
-const Kernel<DequantizeArgs> kDequantizeAvx2 = {"avx2", can_run_dequantize, nullptr,
-                                                run_dequantize};
-const Kernel<RepackArgs> kRepackAvx2 = {"avx2", can_run_repack, nullptr, run_repack};
+const Kernel<DequantizeArgs> kDequantizeAvx2 = {"avx2", can_run_dequantize<Avx2>, nullptr,
+                                                run_dequantize<Avx2>};
+const Kernel<RepackArgs> kRepackAvx2 = {"avx2", can_run_repack<Avx2>, nullptr, run_repack<Avx2>};
 
 }  // namespace qk::cpu

@@ -1,13 +1,12 @@
 // The inner loops of dequantize: codes in, values out of their groups' slots, past the caches
 // (stream) or not. 32 halves, or 16 floats, are a load, two or three instructions and a store.
-// Included after an instruction set's codes.hpp.
 #pragma once
-#include "cpu/vector/dequantize_values.hpp"
+#include "cpu/convert/dequantize_values.hpp"
 
 namespace qk::cpu {
 namespace {
 
-// Lines of the cache, fetched one at a time: `across` side by side, then the next such run.
+// Cache lines, prefetched one at a time: `across` side by side, then `stride` bytes further.
 class LineFetch {
   public:
     LineFetch(const char *from, int64_t stride, int64_t across, int64_t runs)
@@ -76,18 +75,18 @@ QK_NOINLINE void emit_run(const CodeRun &run) {
     }
 }
 
-// A row of packed chunks, 512 bytes apart. `unit`: each 32 columns' group. `ahead`: what to fetch
-// meanwhile, 64 bytes a chunk, in the order in which it lies.
+// A row of packed chunks, 512 bytes apart. `group`: of each quarter. `ahead`: what to prefetch
+// meanwhile, 64 bytes a chunk.
 struct ChunkRun {
     const uint8_t *chunk, *ahead;
     int64_t columns;
     const char *slots;
-    const uint8_t *unit;
+    const uint8_t *group;
     char *to;
 
     template <class Values>
     const char *slot(int64_t i) const {
-        return slots + unit[i] * Values::kSlot;
+        return slots + group[i] * Values::kSlot;
     }
 };
 
@@ -103,31 +102,31 @@ QK_NOINLINE void emit_some(const ChunkRun &run, int64_t count) {
 
 template <class Values, bool stream>
 QK_NOINLINE void emit_chunks(ChunkRun run) {
-    constexpr int64_t kUnit = 32 * Values::kBytes;
-    for (; run.columns >= 128; run.columns -= 128, run.chunk += 512, run.unit += 4) {
+    constexpr int64_t kQuarter = 32 * Values::kBytes;
+    for (; run.columns >= 128; run.columns -= 128, run.chunk += 512, run.group += 4) {
         prefetch(run.ahead);
         run.ahead += 64;
-        const Words words = load_words(run.chunk);
+        const auto words = Values::Isa::load_words(run.chunk);
         const auto table = [&](int i)
                                QK_INLINE { return Values::load(run.template slot<Values>(i)); };
         char *const to = run.to;
         Values::template emit_packed<0, stream>(words, table(0), to);
-        Values::template emit_packed<1, stream>(words, table(1), to + kUnit);
-        Values::template emit_packed<2, stream>(words, table(2), to + 2 * kUnit);
-        Values::template emit_packed<3, stream>(words, table(3), to + 3 * kUnit);
-        run.to += 4 * kUnit;
+        Values::template emit_packed<1, stream>(words, table(1), to + kQuarter);
+        Values::template emit_packed<2, stream>(words, table(2), to + 2 * kQuarter);
+        Values::template emit_packed<3, stream>(words, table(3), to + 3 * kQuarter);
+        run.to += 4 * kQuarter;
     }
     if (run.columns > 0) emit_some<Values>(run, run.columns);
 }
 
-// Rows of nibbles in order, whole units of 32 columns. `unit`: each one's group. Slots by group and
-// row, kBlockRows rows a group. Lines of the cache that are wanted later are fetched meanwhile.
+// Rows of nibbles in order, a multiple of 32 columns. `group`: of each 32 columns. Slots by group
+// and row, kBlockRows rows a group. Cache lines that are needed later are prefetched meanwhile.
 constexpr int64_t kBlockRows = 16;
 struct BlockRun {
     const uint8_t *codes;
-    int64_t code_pitch, rows, units;
+    int64_t code_pitch, rows, quarters;
     const char *slots;
-    const uint8_t *unit;
+    const uint8_t *group;
     char *to;
     int64_t pitch;
     LineFetch *ahead;
@@ -141,9 +140,9 @@ QK_NOINLINE void emit_block(const BlockRun &run) {
         const uint8_t *codes = run.codes + r * run.code_pitch;
         char *to = run.to + r * run.pitch;
         const char *const slots = run.slots + r * Values::kSlot;
-        for (int64_t i = 0; i < run.units; ++i) {
+        for (int64_t i = 0; i < run.quarters; ++i) {
             if ((i & 3) == 0) ahead.fetch();
-            const auto table = Values::load(slots + run.unit[i] * (kBlockRows * Values::kSlot));
+            const auto table = Values::load(slots + run.group[i] * (kBlockRows * Values::kSlot));
             for (int c = 0; c < 32; c += kCodes, codes += kCodes / 2, to += kCodes * kBytes) {
                 Values::template emit<false, stream>(codes, table, to);
             }
@@ -165,13 +164,14 @@ Emitters emitters_of(bool high_first) {
             emit_chunks<Values, stream>, emit_block<Values, stream>};
 }
 
-inline Emitters find_emitters(int64_t bytes, bool high_first, bool stream) {
+template <class Isa>
+Emitters find_emitters(int64_t bytes, bool high_first, bool stream) {
     if (bytes == 4) {
-        return stream ? emitters_of<FloatValues, true>(high_first)
-                      : emitters_of<FloatValues, false>(high_first);
+        return stream ? emitters_of<FloatValues<Isa>, true>(high_first)
+                      : emitters_of<FloatValues<Isa>, false>(high_first);
     }
-    return stream ? emitters_of<HalfValues, true>(high_first)
-                  : emitters_of<HalfValues, false>(high_first);
+    return stream ? emitters_of<HalfValues<Isa>, true>(high_first)
+                  : emitters_of<HalfValues<Isa>, false>(high_first);
 }
 
 struct Writing {

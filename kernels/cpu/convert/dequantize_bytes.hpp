@@ -1,31 +1,32 @@
-// Dequantize 8-bit codes (layout row): a run of columns as f32 first, then rounded and written.
-// Included after an instruction set's codes.hpp and its byte_looker().
+// Dequantize 8-bit codes (layout row): some columns as f32 first, then rounded and stored.
 #pragma once
 #include "cpu/access.hpp"
+#include "cpu/shared/nested.hpp"
+#include "cpu/shared/row_scales.hpp"
 #include "cpu/split.hpp"
-#include "cpu/vector/row_scales.hpp"
 
 namespace qk::cpu {
 namespace {
 
+template <class Isa>
 class ByteWriter {
   public:
     ByteWriter(const DequantizeArgs &args, const Device &device)
-        : args_(args), scales_(args.from), look_up_(byte_looker(device)),
-          look_up_halves_(halves_looker(device)),
-          is_signed_(args.from.format->kind == FormatKind::kSigned) {
+        : args_(args), scales_(args.from), look_up_(pick_byte_lookup<Isa>(device)),
+          look_up_halves_(Isa::halves_lookup(device)),
+          is_s8_(args.from.format->kind == FormatKind::kSigned) {
         const Geometry &s = args.from.geometry;
-        if (!is_signed_) load_nested_code(args.from.table, &entries_);
+        if (!is_s8_) load_nested_code(args.from.table, &entries_);
         whole_ = args.to.format->bits == 16 && s.k % 64 == 0 && s.group_size % 64 == 0 &&
-                 (is_signed_ || look_up_halves_ != nullptr);
+                 (is_s8_ || look_up_halves_ != nullptr);
     }
 
     QK_NOINLINE void write(int64_t row, bool stream) {
         const int64_t k = args_.from.geometry.k, size = args_.to.format->bits / 8;
         scales_.start(row);
         if (whole_) return write_halves(row, stream);
-        for (int64_t column = 0; column < k; column += kRun) {
-            const int64_t count = min64(kRun, k - column);
+        for (int64_t column = 0; column < k; column += kColumns) {
+            const int64_t count = min64(kColumns, k - column);
             read(row, column, count);
             char *const to = static_cast<char *>(args_.to.data) + (row * k + column) * size;
             size == 4 ? put(value_, count, to, stream) : narrow(count, to, stream);
@@ -33,7 +34,7 @@ class ByteWriter {
     }
 
   private:
-    static constexpr int64_t kRun = 256;
+    static constexpr int64_t kColumns = 256;
 
     // To 16 bits, in registers from codes to output.
     void write_halves(int64_t row, bool stream) {
@@ -45,17 +46,18 @@ class ByteWriter {
         for (int64_t column = 0; column < s.k; ++group) {
             const int64_t end = min64(group_end(s, row, column), s.k);
             const float scale = scales_.at(group);
-            if (!is_signed_) {
+            if (!is_s8_) {
                 look_up_halves_(entries_, data + column, end - column, scale, is_f16, stream,
                                 to + column * 2);
                 column = end;
             }
             for (; column < end; column += 32) {
                 prefetch(data + column + 4096);
-                const Lanes low = mul(load_signed(data + column), splat(scale));
-                const Lanes high = mul(load_signed(data + column + 16), splat(scale));
-                is_f16 ? put_f16(low, high, to + column * 2, stream)
-                       : put_bf16(low, high, to + column * 2, stream);
+                const Lanes<Isa> low = Isa::mul(Isa::load_signed(data + column), Isa::splat(scale));
+                const Lanes<Isa> high =
+                    Isa::mul(Isa::load_signed(data + column + 16), Isa::splat(scale));
+                is_f16 ? Isa::put_f16(low, high, to + column * 2, stream)
+                       : Isa::put_bf16(low, high, to + column * 2, stream);
             }
         }
     }
@@ -64,18 +66,18 @@ class ByteWriter {
         const Geometry &s = args_.from.geometry;
         const uint8_t *const data =
             static_cast<const uint8_t *>(args_.from.data) + row * s.k + column;
-        for (int64_t i = 0; i < kRun; i += 64) prefetch(data + i + 4096);
+        for (int64_t i = 0; i < kColumns; i += 64) prefetch(data + i + 4096);
         int64_t group = group_of(s, row, column).group;
         int64_t next = group_end(s, row, column) - column;
         for (int64_t i = 0; i < count; next += s.group_size) {
             const int64_t end = min64(next, count);
             const float scale = scales_.at(group++);
-            if (!is_signed_) {
+            if (!is_s8_) {
                 look_up_(entries_, data + i, end - i, scale, value_ + i);
                 i = end;
             }
             for (; i + 16 <= end; i += 16) {
-                store_f32(value_ + i, mul(load_signed(data + i), splat(scale)));
+                Isa::store_f32(value_ + i, Isa::mul(Isa::load_signed(data + i), Isa::splat(scale)));
             }
             for (; i < end; ++i) value_[i] = float(int8_t(data[i])) * scale;
         }
@@ -85,8 +87,8 @@ class ByteWriter {
         const bool is_f16 = args_.to.format->id == QK_FORMAT_F16;
         int64_t i = 0;
         for (; i + 32 <= count; i += 32, to += 64) {
-            const Lanes low = load_f32(value_ + i), high = load_f32(value_ + i + 16);
-            is_f16 ? put_f16(low, high, to, stream) : put_bf16(low, high, to, stream);
+            const Lanes<Isa> low = Isa::load_f32(value_ + i), high = Isa::load_f32(value_ + i + 16);
+            is_f16 ? Isa::put_f16(low, high, to, stream) : Isa::put_bf16(low, high, to, stream);
         }
         if (i < count) {
             store_floats(args_.to.format->id, to, 0, count - i, value_ + i);
@@ -99,28 +101,29 @@ class ByteWriter {
             return;
         }
         const char *const at = reinterpret_cast<const char *>(from);
-        for (int64_t i = 0; i < count * 4; i += 64) stream_64(at + i, to + i);
+        for (int64_t i = 0; i < count * 4; i += 64) Isa::stream_64(at + i, to + i);
     }
 
     const DequantizeArgs &args_;
-    RowScales scales_;
+    RowScales<Isa> scales_;
     NestedCode entries_;  // of the table, where there is one
     const LookUpBytes look_up_;
     const LookUpHalves look_up_halves_;
-    const bool is_signed_;
+    const bool is_s8_;
     bool whole_ = false;  // write_halves() can
-    alignas(64) float value_[kRun] = {};
+    alignas(64) float value_[kColumns] = {};
 };
 
+template <class Isa>
 Status dequantize_bytes(const DequantizeArgs &args, const Launch &launch) {
     const Geometry &s = args.from.geometry;
     const int64_t row_bytes = s.k * args.to.format->bits / 8;
     const bool stream =
         uintptr_t(args.to.data) % 64 == 0 && row_bytes % 64 == 0 && s.n * row_bytes >= kStreamBytes;
     parallel_ranges(launch.parallel, s.n, 1, [&](int64_t first, int64_t last) {
-        ByteWriter writer(args, launch.device);
+        ByteWriter<Isa> writer(args, launch.device);
         for (int64_t row = first; row < last; ++row) writer.write(row, stream);
-        if (stream) end_stream();
+        if (stream) Isa::end_stream();
     });
     return QK_OK;
 }

@@ -1,50 +1,58 @@
 // A group has 16 different values at most: they are computed once, rounded once to the output type,
-// and then only looked up. Included after an instruction set's codes.hpp.
+// and then only looked up.
 #pragma once
-#include "cpu/vector/row_scales.hpp"
-#include "cpu/vector/widen.hpp"
+#include "cpu/shared/row_scales.hpp"
+#include "cpu/shared/widen.hpp"
 
 namespace qk::cpu {
 namespace {
 
 constexpr int64_t kSlot = 64;  // bytes for the values of a group, at most
 
+template <class InstructionSet>
 struct FloatValues {
+    using Isa = InstructionSet;
     static constexpr int kBytes = 4, kCodes = 16, kSlot = 64;
 
-    static FloatTable load(const char *slot) {
-        return load_floats_table(reinterpret_cast<const float *>(slot));
+    using Table = typename Isa::FloatTable;
+
+    static Table load(const char *slot) {
+        return Isa::load_floats_table(reinterpret_cast<const float *>(slot));
     }
     template <bool high_first, bool stream>
-    static void emit(const uint8_t *codes, const FloatTable &table, char *to) {
-        emit_floats<high_first, stream>(codes, table, to);
+    static void emit(const uint8_t *codes, const Table &table, char *to) {
+        Isa::template emit_floats<high_first, stream>(codes, table, to);
     }
-    // Steps 2 * unit and 2 * unit + 1 of a packed chunk.
-    template <int unit, bool stream>
-    static void emit_packed(const Words &words, const FloatTable &table, char *to) {
-        emit_step<2 * unit, stream>(words, table, to);
-        emit_step<2 * unit + 1, stream>(words, table, to + 64);
+    // A quarter of a packed chunk: 32 columns, two of its steps.
+    template <int quarter, bool stream>
+    static void emit_packed(const Words<Isa> &words, const Table &table, char *to) {
+        Isa::template emit_step<2 * quarter, stream>(words, table, to);
+        Isa::template emit_step<2 * quarter + 1, stream>(words, table, to + 64);
     }
 };
 
+template <class InstructionSet>
 struct HalfValues {
+    using Isa = InstructionSet;
     static constexpr int kBytes = 2, kCodes = 32, kSlot = 32;
 
-    static HalfTable load(const char *slot) {
-        return load_halves_table(reinterpret_cast<const uint16_t *>(slot));
+    using Table = typename Isa::HalfTable;
+
+    static Table load(const char *slot) {
+        return Isa::load_halves_table(reinterpret_cast<const uint16_t *>(slot));
     }
     template <bool high_first, bool stream>
-    static void emit(const uint8_t *codes, const HalfTable &table, char *to) {
-        emit_halves<high_first, stream>(codes, table, to);
+    static void emit(const uint8_t *codes, const Table &table, char *to) {
+        Isa::template emit_halves<high_first, stream>(codes, table, to);
     }
-    template <int unit, bool stream>
-    static void emit_packed(const Words &words, const HalfTable &table, char *to) {
-        emit_step_halves<2 * unit, stream>(words, table, to);
+    template <int quarter, bool stream>
+    static void emit_packed(const Words<Isa> &words, const Table &table, char *to) {
+        Isa::template emit_step_halves<2 * quarter, stream>(words, table, to);
     }
 };
 
-// The zeros of one row, in any layout: places grow evenly by group, but for the last bit in
-// row_high.
+// The zeros of one row, in any layout: from group to group the place grows by a constant, but for
+// the last bit in row_high.
 class RowZeros {
   public:
     explicit RowZeros(const Weight &w) : w_(w), flip_(w.layout->id == QK_LAYOUT_ROW_HIGH) {}
@@ -76,6 +84,7 @@ class RowZeros {
 };
 
 // From the scales and zeros of groups to their values.
+template <class Isa>
 class GroupValues {
   public:
     GroupValues(const Weight &w, qk_format to) : to_(to) {
@@ -85,30 +94,31 @@ class GroupValues {
             memcpy(entries_[zero], entries.value, sizeof(entries_[zero]));
         }
     }
-    // Of `count` groups, whose scales (f32) and zeros lie `stride` elements apart: 16 values each.
+    // Of `count` groups, whose scales (f32) and zeros are `stride` elements apart: 16 values each.
     QK_NOINLINE void make(const char *scales, const uint8_t *zeros, int64_t stride, int64_t count,
                           char *to) const {
         const auto values = [&](int64_t i) QK_INLINE {
             const float scale = load_as<float>(scales, i * stride);
-            return mul(load_f32(entries_[zeros[i * stride]]), splat(scale));
+            return Isa::mul(Isa::load_f32(entries_[zeros[i * stride]]), Isa::splat(scale));
         };
         uint16_t *const half = reinterpret_cast<uint16_t *>(to);
         int64_t i = 0;
         switch (to_) {
             case QK_FORMAT_F16:
                 for (; i + 2 <= count; i += 2) {
-                    narrow_two_f16(values(i), values(i + 1), half + 16 * i);
+                    Isa::narrow_two_f16(values(i), values(i + 1), half + 16 * i);
                 }
-                if (i < count) narrow_f16(values(i), half + 16 * i);
+                if (i < count) Isa::narrow_f16(values(i), half + 16 * i);
                 break;
             case QK_FORMAT_BF16:
                 for (; i + 2 <= count; i += 2) {
-                    narrow_two_bf16(values(i), values(i + 1), half + 16 * i);
+                    Isa::narrow_two_bf16(values(i), values(i + 1), half + 16 * i);
                 }
-                if (i < count) narrow_bf16(values(i), half + 16 * i);
+                if (i < count) Isa::narrow_bf16(values(i), half + 16 * i);
                 break;
             default:
-                for (; i < count; ++i) store_f32(reinterpret_cast<float *>(to) + 16 * i, values(i));
+                for (; i < count; ++i)
+                    Isa::store_f32(reinterpret_cast<float *>(to) + 16 * i, values(i));
         }
     }
 

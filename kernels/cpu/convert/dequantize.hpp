@@ -1,22 +1,20 @@
-// Dequantize to f32, f16 or bf16; what is left beside the look-ups of dequantize_emit.hpp is
-// writing, past the caches where the output is large.
+// Dequantize to f32, f16 or bf16: the look-ups of dequantize_emit.hpp, and stores, past the caches
+// where the output is large.
 //
-// Layouts whose rows are runs of nibbles (row, row_high, word, awq_gemv) are read in order, those
-// that store columns (awq_gemm, gptq) a tile at a time, packed ones 8 rows at a time: all of memory
-// is read in the order in which it lies. Included after an instruction set's codes.hpp, its
-// nested_widener() and turn_block().
+// Memory is read sequentially: rows of nibbles (layouts row, row_high, word, awq_gemv) one by one,
+// layouts that store columns (awq_gemm, gptq) a tile at a time, packed ones 8 rows at a time.
 #pragma once
+#include "cpu/convert/dequantize_bytes.hpp"
+#include "cpu/convert/dequantize_tiles.hpp"
 #include "cpu/features.hpp"
-#include "cpu/lists.hpp"
+#include "cpu/shared/panel.hpp"
 #include "cpu/split.hpp"
-#include "cpu/vector/dequantize_bytes.hpp"
-#include "cpu/vector/dequantize_tiles.hpp"
-#include "cpu/vector/panel.hpp"
 
 namespace qk::cpu {
 namespace {
 
 // Rows that are runs of nibbles.
+template <class Isa>
 class RunWriter {
   public:
     explicit RunWriter(const Writing &writing)
@@ -51,16 +49,17 @@ class RunWriter {
     static constexpr int64_t kGroups = 32;
 
     const Writing &writing_;
-    GroupValues values_;
-    RowScales scales_;
+    GroupValues<Isa> values_;
+    RowScales<Isa> scales_;
     RowZeros zeros_;
     float scale_[kGroups];
     uint8_t zero_[kGroups];
     alignas(64) char slots_[kGroups * kSlot];
 };
 
-// Packed rows, 8 at a time: their chunks take turns in one stream. Columns go by units of 32, which
-// groups are multiples of.
+// Packed rows, 8 at a time: their chunks alternate in one stream. Groups are multiples of 32
+// columns.
+template <class Isa>
 class PackedWriter {
   public:
     explicit PackedWriter(const Writing &writing)
@@ -81,14 +80,14 @@ class PackedWriter {
             for (int64_t row = 0; row < rows; ++row) {
                 values_.make(scale_ + row * 4, zero_ + row, 8, groups, slots_);
                 writing_.emit.chunks({window + 64 * row, next + columns / 2 * row, columns, slots_,
-                                      unit_, writing_.to(first + row, column)});
+                                      group_at_, writing_.to(first + row, column)});
             }
         }
     }
 
   private:
-    static constexpr int64_t kColumns = 4096, kUnits = kColumns / 32;
-    static constexpr int64_t kGroups = kUnits + 1;  // the first and the last may be cut
+    static constexpr int64_t kColumns = 4096;
+    static constexpr int64_t kGroups = kColumns / 32 + 1;  // the first and the last may be cut
 
     // Returns how many groups there are.
     int64_t load_groups(int64_t block, int64_t column, int64_t columns) {
@@ -100,7 +99,7 @@ class PackedWriter {
                 ++group;
                 next += size;
             }
-            unit_[i] = uint8_t(group);
+            group_at_[i] = uint8_t(group);
         }
         for (int64_t i = 0; i <= group && w.zero != nullptr; ++i) {
             store_as(zero_, i, bytes_of_nibbles(zeros_.read(block, first + i)));
@@ -113,53 +112,57 @@ class PackedWriter {
     }
 
     const Writing &writing_;
-    GroupValues values_;
-    ScalePanel scales_;
+    GroupValues<Isa> values_;
+    ScalePanel<Isa> scales_;
     ZeroWords zeros_;
-    uint8_t unit_[kUnits];
+    uint8_t group_at_[kColumns / 32];
     uint8_t zero_[kGroups * 8];
     const char *scale_ = nullptr;  // f32, by group and row
     alignas(64) char slots_[kGroups * kSlot];
 };
 
+template <class Isa>
 void write_rows(const Writing &writing, Scratch *scratch, int64_t first, int64_t last) {
     const Weight &w = writing.args.from;
     const int64_t k = w.geometry.k;
     if (w.layout->id == kLayoutRows8) {
-        InScratch<PackedWriter> writer(scratch, writing);
+        InScratch<PackedWriter<Isa>> writer(scratch, writing);
         for (int64_t row = first; row < last; row += 8) writer->write(row);
     } else if (stores_columns(w)) {
-        InScratch<TileWriter> writer(scratch, writing);
+        InScratch<TileWriter<Isa>> writer(scratch, writing);
         writer->write(first, last);
     } else {
-        InScratch<RunWriter> writer(scratch, writing);
+        InScratch<RunWriter<Isa>> writer(scratch, writing);
         for (int64_t row = first; row < last; ++row) {
             writer->write(row * round_up(k, run_pad(w)), row);
         }
     }
 }
 
+template <class Isa>
 Status run_dequantize(const DequantizeArgs &args, const Launch &launch) {
     const Geometry &s = args.from.geometry;
-    if (args.from.layout->bits == 8) return dequantize_bytes(args, launch);
+    if (args.from.layout->bits == 8) return dequantize_bytes<Isa>(args, launch);
     const int64_t bytes = args.to.format->bits / 8;
     // Streaming stores need whole aligned vectors, whatever group or row they start in.
     const bool aligned = uintptr_t(args.to.data) % 64 == 0 && s.k % 32 == 0 &&
                          (s.group_size % 32 == 0 || s.group_size >= s.k);
     const bool stream = aligned && s.n * s.k * bytes >= kStreamBytes;
     const bool high_first = args.from.layout->id == QK_LAYOUT_ROW_HIGH;
-    const Writing writing = {args, launch.device, find_emitters(bytes, high_first, stream), bytes};
+    const Writing writing = {args, launch.device, find_emitters<Isa>(bytes, high_first, stream),
+                             bytes};
     const int64_t block = stores_columns(args.from) ? kTileRows : 8;
     parallel_ranges(launch.parallel, s.n, block, [&](int64_t first, int64_t last) {
-        write_rows(writing, launch.scratch, first, last);
-        if (stream) end_stream();
+        write_rows<Isa>(writing, launch.scratch, first, last);
+        if (stream) Isa::end_stream();
     });
     return QK_OK;
 }
 
+template <class Isa>
 bool can_run_dequantize(const DequantizeArgs &args, const Device &device) {
     const Geometry &s = args.from.geometry;
-    if (!has(device, kLanesFeature)) return false;
+    if (!has(device, Isa::kFeature)) return false;
     switch (args.from.layout->id) {
         case kLayoutRows8: return !s.flat && (s.group_size % 32 == 0 || s.group_size >= s.k);
         case QK_LAYOUT_ROW:

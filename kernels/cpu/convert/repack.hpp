@@ -1,15 +1,13 @@
-// Repack of 4-bit codes with groups along k, any layout to any other. A tile of rows passes as runs
-// of nibbles, low nibble first, through the first cache: layouts whose rows are runs of nibbles are
-// copied, packed chunks change 64 bytes' nibbles in registers, layouts that store columns are
-// turned round 128 rows at a time. Without those, tiles are 8 rows, as packed codes lie in memory.
-// Included after an instruction set's codes.hpp, its turn_block() and its pack_chunk().
+// Repack of 4-bit codes with groups along k, any layout to any other. A tile of rows passes through
+// the first cache as nibbles in order, low nibble first: layouts whose rows are stored so are
+// copied, packed chunks are permuted 64 bytes at a time in registers, layouts that store columns
+// are transposed 128 rows at a time. Without those, a tile has 8 rows, as packed codes have.
 #pragma once
+#include "cpu/access.hpp"
+#include "cpu/convert/repack_planes.hpp"
 #include "cpu/features.hpp"
-#include "cpu/lists.hpp"
-#include "cpu/repack_planes.hpp"
+#include "cpu/shared/row_tile.hpp"
 #include "cpu/split.hpp"
-#include "cpu/vector/dequantize_bytes.hpp"
-#include "cpu/vector/row_tile.hpp"
 
 namespace qk::cpu {
 namespace {
@@ -18,6 +16,7 @@ inline void swap_nibbles(const uint8_t *from, int64_t bytes, uint8_t *to) {
     for (int64_t i = 0; i < bytes; ++i) to[i] = uint8_t(from[i] >> 4 | from[i] << 4);
 }
 
+template <class Isa>
 class Repacker {
   public:
     Repacker(const RepackArgs &args, bool stream)
@@ -25,8 +24,8 @@ class Repacker {
 
     QK_NOINLINE void move(int64_t row, int64_t row_end) {
         const int64_t k = from_.geometry.k;
-        for (int64_t column = 0; column < k; column += RowTile::kColumns) {
-            const int64_t end = min64(column + RowTile::kColumns, k);
+        for (int64_t column = 0; column < k; column += RowTile<Isa>::kColumns) {
+            const int64_t end = min64(column + RowTile<Isa>::kColumns, k);
             read(row, row_end, column, end);
             clear_rest(row_end - row, end - column);
             write(row, row_end, column, end);
@@ -44,7 +43,7 @@ class Repacker {
                 const uint8_t *at = data + (r / 8 * chunks + column / 128) * 512 + r % 8 * 64;
                 for (int64_t c = 0; c < end - column; c += 128, at += 512) {
                     prefetch(at + 4096);
-                    unpack_chunk(at, tile_.row(r - row) + c / 2);
+                    Isa::unpack_chunk(at, tile_.row(r - row) + c / 2);
                 }
             }
             return;
@@ -98,37 +97,39 @@ class Repacker {
     }
 
     void put_chunk(const uint8_t *from, uint8_t *to) const {
-        if (!stream_) return pack_chunk(from, to);
+        if (!stream_) return Isa::pack_chunk(from, to);
         alignas(64) uint8_t chunk[64];
-        pack_chunk(from, chunk);
-        stream_64(reinterpret_cast<const char *>(chunk), reinterpret_cast<char *>(to));
+        Isa::pack_chunk(from, chunk);
+        Isa::stream_64(reinterpret_cast<const char *>(chunk), reinterpret_cast<char *>(to));
     }
     void put_bytes(const uint8_t *from, int64_t bytes, uint8_t *to) const {
         int64_t i = 0;
         for (; stream_ && i + 64 <= bytes; i += 64) {
-            stream_64(reinterpret_cast<const char *>(from + i), reinterpret_cast<char *>(to + i));
+            Isa::stream_64(reinterpret_cast<const char *>(from + i),
+                           reinterpret_cast<char *>(to + i));
         }
         memcpy(to + i, from + i, size_t(bytes - i));
     }
 
     const Weight &from_, &to_;
     const bool stream_;
-    RowTile tile_;
+    RowTile<Isa> tile_;
 };
 
+template <class Isa>
 Status run_repack(const RepackArgs &args, const Launch &launch) {
     const Geometry &s = args.from.geometry;
     const bool columns = stores_columns(args.from) || stores_columns(args.to);
     const bool stream = uintptr_t(args.to.data) % 64 == 0 && s.k % 128 == 0 &&
                         args.to.layout->data_bytes(s) >= kStreamBytes;
-    const int64_t rows = columns ? RowTile::kRows : kRowBlock;
+    const int64_t rows = columns ? RowTile<Isa>::kRows : kRowBlock;
     start_repacking_planes(args);
     parallel_ranges(launch.parallel, s.n, rows, [&](int64_t first, int64_t last) {
-        InScratch<Repacker> repacker(launch.scratch, args, stream);
+        InScratch<Repacker<Isa>> repacker(launch.scratch, args, stream);
         for (int64_t row = first; row < last; row += rows) {
             repacker->move(row, min64(row + rows, last));
         }
-        if (stream) end_stream();
+        if (stream) Isa::end_stream();
         repack_scales_and_zeros(args, first, last);
     });
     return QK_OK;
@@ -148,8 +149,9 @@ inline bool has_tiles(const Weight &w) {
     }
 }
 
+template <class Isa>
 bool can_run_repack(const RepackArgs &args, const Device &device) {
-    return has(device, kLanesFeature) && args.from.layout->bits == 4 && !args.from.geometry.flat &&
+    return has(device, Isa::kFeature) && args.from.layout->bits == 4 && !args.from.geometry.flat &&
            has_tiles(args.from) && has_tiles(args.to);
 }
 

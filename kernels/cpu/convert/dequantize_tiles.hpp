@@ -1,11 +1,11 @@
-// Dequantize layouts that store columns (awq_gemm, gptq, gptq_v1). Their codes are turned round a
-// small tile at a time (1 KB of gptq's, 8 KB of awq_gemm's), which the stores of the tile before
-// hide, and a line of the next columns is fetched for each row that is written: memory reads and
-// writes all the time. Reads are runs of 128 bytes (awq_gemm, 256 rows) or 512 (gptq, 128 rows):
-// runs of 64 take memory as long as those of 128.
+// Dequantize layouts that store columns (awq_gemm, gptq, gptq_v1). Their codes are transposed a
+// small tile at a time (1 KB of gptq's, 8 KB of awq_gemm's), hidden behind the stores of the tile
+// before, and a line of the next columns is prefetched for each row that is written, so that memory
+// reads and writes all the time. Reads are 128 bytes long (awq_gemm, 256 rows) or 512 (gptq, 128
+// rows): 64 bytes take memory as long as 128.
 #pragma once
-#include "cpu/vector/dequantize_emit.hpp"
-#include "cpu/vector/row_tile.hpp"
+#include "cpu/convert/dequantize_emit.hpp"
+#include "cpu/shared/row_tile.hpp"
 #include "cpu/zero_words.hpp"
 
 namespace qk::cpu {
@@ -13,6 +13,7 @@ namespace {
 
 constexpr int64_t kTileRows = 256, kTileColumns = 128;
 
+template <class Isa>
 class TileWriter {
   public:
     explicit TileWriter(const Writing &writing)
@@ -31,7 +32,7 @@ class TileWriter {
     }
 
   private:
-    static constexpr int64_t kGroups = kTileColumns / 16 + 1, kUnits = kTileColumns / 32;
+    static constexpr int64_t kGroups = kTileColumns / 16 + 1;
 
     QK_NOINLINE void write_tiles(int64_t row, int64_t row_end, int64_t last) {
         const Geometry &s = writing_.args.from.geometry;
@@ -46,7 +47,7 @@ class TileWriter {
             } else if (row_end < last) {
                 fetch_groups(row_end, min64(last - row_end, rows_), 0);
             }
-            const int64_t rows = awq_ ? RowTile::kRows : kBlockRows;
+            const int64_t rows = awq_ ? RowTile<Isa>::kRows : kBlockRows;
             for (int64_t r = row; r < row_end; r += rows) {
                 const int64_t r_end = min64(r + rows, row_end);
                 tile_.load(writing_.args.from, r, r_end, column, end);
@@ -68,7 +69,7 @@ class TileWriter {
         return {from, stride, across, row < last ? lines : 0};
     }
 
-    // Scales and zeros of the tile that starts at `column`, long before they are wanted.
+    // Scales and zeros of the tile that starts at `column`, long before they are needed.
     void fetch_groups(int64_t row, int64_t rows, int64_t column) const {
         const Weight &w = writing_.args.from;
         const Geometry &s = w.geometry;
@@ -93,12 +94,12 @@ class TileWriter {
         const int64_t group = column / s.group_size;
         const int64_t count = ceil_div(end, s.group_size) - group;
         int64_t next = (group + 1) * s.group_size - column, at = 0;
-        for (int64_t i = 0; i < kUnits; ++i) {
+        for (int64_t i = 0; i < kTileColumns / 32; ++i) {
             if (32 * i >= next) {
                 ++at;
                 next += s.group_size;
             }
-            unit_[i] = uint8_t(at);
+            group_at_[i] = uint8_t(at);
         }
         first_next_ = (group + 1) * s.group_size - column;
         if (row == loaded_row_ && group == group_ && count == count_) return;
@@ -121,7 +122,7 @@ class TileWriter {
         }
         for (int64_t g = 0; g < count_; ++g) {
             const int64_t at = w.layout->scale_at(w.geometry, {row, group_ + g});
-            if (!is_nested(w)) widen_x(plane, at, rows, scale_[g]);
+            if (!is_nested(w)) widen_x<Isa>(plane, at, rows, scale_[g]);
             for (int64_t r = 0; r < rows && w.zero != nullptr; r += 8) {
                 const uint32_t word = zeros_.read((row + r) / 8, group_ + g);
                 store_as(zero_[g], r / 8, bytes_of_nibbles(word));
@@ -139,8 +140,9 @@ class TileWriter {
                              zero_[g] + (r - row), 1, rows,
                              slots_ + g * kBlockRows * 16 * writing_.bytes);
             }
-            writing_.emit.block({tile_.row(r - first), RowTile::kBytes, rows, (end - column) / 32,
-                                 slots_, unit_, writing_.to(r, column), k * writing_.bytes, ahead});
+            writing_.emit.block({tile_.row(r - first), RowTile<Isa>::kBytes, rows,
+                                 (end - column) / 32, slots_, group_at_, writing_.to(r, column),
+                                 k * writing_.bytes, ahead});
         }
     }
 
@@ -155,19 +157,19 @@ class TileWriter {
     }
 
     const Writing &writing_;
-    GroupValues values_;
-    RowScales scales_;
+    GroupValues<Isa> values_;
+    RowScales<Isa> scales_;
     ZeroWords zeros_;
     const bool awq_;
     const int64_t rows_;                                // of a tile
     bool whole_ = false;                                // each 32 columns are of one group
     int64_t loaded_row_ = -1, group_ = -1, count_ = 0;  // the groups that are loaded
     int64_t first_next_ = 0;                            // columns of the first one
-    uint8_t unit_[kUnits];
+    uint8_t group_at_[kTileColumns / 32];
     uint8_t zero_[kGroups][kTileRows];
     float scale_[kGroups][kTileRows];
     alignas(64) char slots_[kGroups * kBlockRows * kSlot];
-    RowTile tile_;
+    RowTile<Isa> tile_;
 };
 
 }  // namespace
