@@ -61,7 +61,7 @@ std::int64_t high_of(const qk_gru_quant &q) {
 }
 
 // A table near the curve itself, so that the values that follow are not all clamped.
-void random_table(OwnedModel &m, int gate, std::mt19937_64 &random) {
+void random_table(OwnedModel &m, int gate, bool straight, std::mt19937_64 &random) {
     const int in[] = {QK_GRU_UPDATE_IN, QK_GRU_RESET_IN, QK_GRU_NEW_IN};
     const int out[] = {QK_GRU_UPDATE_OUT, QK_GRU_RESET_OUT, QK_GRU_NEW_OUT};
     qk_gru_table *views[] = {&m.model.update, &m.model.reset, &m.model.candidate};
@@ -73,6 +73,8 @@ void random_table(OwnedModel &m, int gate, std::mt19937_64 &random) {
     double out_scale = std::ldexp(1.0, m.model.shift[out[gate]]);
     double out_zero = m.model.zero_point[out[gate]];
     auto curve = [&](double x) {
+        if (straight) x = gate == 2 ? std::clamp(x, -1.0, 1.0) : std::clamp(x / 4 + 0.5, 0.0, 1.0);
+        if (straight) return x * out_scale + out_zero;
         return (gate == 2 ? std::tanh(x) : 1 / (1 + std::exp(-x))) * out_scale + out_zero;
     };
     bool uniform = pick(random, 0, 1) == 1;
@@ -152,7 +154,7 @@ void randomize(OwnedModel &m, std::mt19937_64 &random, const RandomOptions &opti
         m.br_shift[row] =
             static_cast<std::int8_t>(model.quant[QK_GRU_BR].bits + pick(random, -1, 6));
     }
-    for (int gate = 0; gate < 3; ++gate) random_table(m, gate, random);
+    for (int gate = 0; gate < 3; ++gate) random_table(m, gate, options.straight, random);
 }
 
 reference::GruTable reference_table(const qk_gru_table &table) {

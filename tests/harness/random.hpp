@@ -42,7 +42,8 @@ class Random {
     }
     // Across many binades, both signs.
     float any_magnitude(int low_exponent, int high_exponent) {
-        const double value = std::ldexp(1.0 + unit(), int(between(low_exponent, high_exponent)));
+        const int exponent = int(between(low_exponent, high_exponent));  // first, whatever compiler
+        const double value = std::ldexp(1.0 + unit(), exponent);
         return float(one_in(2) ? -value : value);
     }
 
