@@ -44,7 +44,7 @@ def ways(text):
 def unlisted(text):
     index, body = text.split("\n## 1. ", 1)
     numbers = {1, *map(int, re.findall(r"^## (\d+)\. ", body, re.MULTILINE))}
-    listed = {int(number) for number in re.findall(r"\[(\d+)\]\(#", index)}
+    listed = {int(number) for number in re.findall(r"\[(\d+)\. [^\]]+\]\(#", index)}
     return [f"decision {number} is in no topic" for number in sorted(numbers - listed)]
 
 
