@@ -1,7 +1,7 @@
 // The CUDA backend's row. Memory comes from cudaMalloc; transfers are queued on the context's
 // stream and waited for.
 #include "backend/registry.hpp"
-#include "cuda/blas/lt.hpp"
+#include "cuda/linear/cublaslt.hpp"
 #include "cuda/lists.hpp"
 #include "cuda/runtime.hpp"
 

@@ -138,8 +138,8 @@ bool gemm_runs(const Case &c, const DeviceWeight &w) {
         {{type, c.m, c.k(), nullptr}, w.view(), nullptr, {type, c.m, c.n(), nullptr}}, device_0());
 }
 
-// Between them these take every cut of choose/gemm.hpp on an H200, alone and in clusters, and last
-// waves that are cut; every size has a rest.
+// Between them these take every cut of linear/sm90/gemm/plan.hpp on an H200, alone and in clusters,
+// and last waves that are cut; every size has a rest.
 TEST(CudaBatch, EveryCutIsWithinItsBound) {
     QK_NEEDS_DEVICE();
     Rng rng(25);

@@ -1,7 +1,7 @@
 // The choices of the CUDA backend as pure functions: no GPU needed.
-#include "cuda/choose/matvec.hpp"
-#include "cuda/choose/ring.hpp"
-#include "cuda/choose/vector.hpp"
+#include "cuda/linear/sm80/gemv/plan.hpp"
+#include "cuda/tile/ring_plan.hpp"
+#include "cuda/linear/sm90/gemv/plan.hpp"
 
 #include <gtest/gtest.h>
 

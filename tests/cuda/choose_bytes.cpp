@@ -1,7 +1,7 @@
 // How the kernel for 8-bit codes cuts a weight: no GPU needed.
 #include <gtest/gtest.h>
 
-#include "cuda/choose/bytes.hpp"
+#include "cuda/linear/stored/bytes_plan.hpp"
 
 namespace {
 

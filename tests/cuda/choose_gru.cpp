@@ -4,7 +4,7 @@
 #include <random>
 #include <vector>
 
-#include "cuda/choose/gru.hpp"
+#include "cuda/gru/plan.hpp"
 #include "object/gru.hpp"
 
 namespace {

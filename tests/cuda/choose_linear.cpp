@@ -1,13 +1,13 @@
 // Which kernel multiplies, and how it cuts the product: tables, no GPU needed.
 #include <gtest/gtest.h>
 
-#include "cuda/choose/gemm.hpp"
+#include "cuda/linear/sm90/gemm/plan.hpp"
 #include "cuda/choose/linear.hpp"
-#include "cuda/choose/middle.hpp"
+#include "cuda/linear/sm80/gemm/plan.hpp"
 
 namespace {
 
-using qk::cuda::GemmCodes;
+using qk::cuda::Codes;
 using qk::cuda::GemmCut;
 using qk::cuda::GemmPlan;
 using qk::cuda::LinearCase;
@@ -69,8 +69,8 @@ TEST(CudaChoose, HowTheMatrixKernelCutsAnH200) {
         int32_t split;
         int32_t tail = 0;
     } rows[] = {
-        {64, 4096, 4096, GemmCut::kThinNarrow, 2},    {64, 4096, 14336, GemmCut::kThinNarrow, 2},
-        {33, 8192, 8192, GemmCut::kThinNarrow, 1},    {64, 28672, 4096, GemmCut::kTallNarrow, 1},
+        {64, 4096, 4096, GemmCut::k64x64, 2},         {64, 4096, 14336, GemmCut::k64x64, 2},
+        {33, 8192, 8192, GemmCut::k64x64, 1},         {64, 28672, 4096, GemmCut::k256x64, 1},
         {128, 4096, 4096, GemmCut::k128x128, 3},      {128, 8192, 8192, GemmCut::k128x128, 2},
         {128, 28672, 4096, GemmCut::k128x128, 1},     {256, 4096, 4096, GemmCut::k128x128, 2},
         {256, 6144, 4096, GemmCut::k192x128, 2},      {512, 6144, 4096, GemmCut::k192x128, 1},
@@ -79,12 +79,11 @@ TEST(CudaChoose, HowTheMatrixKernelCutsAnH200) {
         {4096, 4096, 4096, GemmCut::k128x256, 1},     {4096, 28672, 4096, GemmCut::k128x256, 1},
     };
     for (const auto &row : rows) {
-        const GemmPlan plan = qk::cuda::plan_gemm(GemmCodes::kNumbers, row.m, row.n, row.k, 132);
+        const GemmPlan plan = qk::cuda::plan_gemm(Codes::kU4, row.m, row.n, row.k, 132);
         EXPECT_EQ(plan.cut, row.cut) << row.m << ": " << row.n << " x " << row.k;
         EXPECT_EQ(plan.split, row.split) << row.m << ": " << row.n << " x " << row.k;
         EXPECT_EQ(plan.tail, row.tail) << row.m << ": " << row.n << " x " << row.k;
-        EXPECT_EQ(qk::cuda::plan_gemm(GemmCodes::kNumbers, row.m, row.n, row.k, 132, false).tail,
-                  0);
+        EXPECT_EQ(qk::cuda::plan_gemm(Codes::kU4, row.m, row.n, row.k, 132, false).tail, 0);
     }
 }
 
@@ -94,14 +93,14 @@ TEST(CudaChoose, HowTheMatrixKernelCutsBytesOnAnH200) {
         GemmCut cut;
         int32_t split;
     } rows[] = {
-        {17, 4096, 4096, GemmCut::kThinNarrow, 2},  {64, 6144, 4096, GemmCut::kThinNarrow, 1},
-        {64, 4096, 14336, GemmCut::kThinNarrow, 2}, {64, 8192, 8192, GemmCut::kThinNarrow, 1},
-        {64, 28672, 4096, GemmCut::kTallNarrow, 1}, {33, 4096, 4096, GemmCut::kThinNarrow, 2},
-        {128, 4096, 4096, GemmCut::k128x128, 3},    {128, 6144, 4096, GemmCut::k128x128, 2},
-        {256, 4096, 4096, GemmCut::k128x128, 2},    {128, 8192, 8192, GemmCut::k128x128, 2},
+        {17, 4096, 4096, GemmCut::k64x64, 2},    {64, 6144, 4096, GemmCut::k64x64, 1},
+        {64, 4096, 14336, GemmCut::k64x64, 2},   {64, 8192, 8192, GemmCut::k64x64, 1},
+        {64, 28672, 4096, GemmCut::k256x64, 1},  {33, 4096, 4096, GemmCut::k64x64, 2},
+        {128, 4096, 4096, GemmCut::k128x128, 3}, {128, 6144, 4096, GemmCut::k128x128, 2},
+        {256, 4096, 4096, GemmCut::k128x128, 2}, {128, 8192, 8192, GemmCut::k128x128, 2},
     };
     for (const auto &row : rows) {
-        for (const GemmCodes codes : {GemmCodes::kSigned, GemmCodes::kEntries}) {
+        for (const Codes codes : {Codes::kS8, Codes::kLut8}) {
             const GemmPlan plan = qk::cuda::plan_gemm(codes, row.m, row.n, row.k, 132);
             EXPECT_EQ(plan.cut, row.cut) << row.m << ": " << row.n << " x " << row.k;
             EXPECT_EQ(plan.split, row.split) << row.m << ": " << row.n << " x " << row.k;
@@ -110,8 +109,8 @@ TEST(CudaChoose, HowTheMatrixKernelCutsBytesOnAnH200) {
     // A row of y does not know its batch: the cut is the same from 17 to 64 rows.
     for (int64_t n = 1; n < 70000; n += 811) {
         for (const int64_t k : {80, 1040, 4096, 14336}) {
-            const GemmPlan few = qk::cuda::plan_gemm(GemmCodes::kSigned, 17, n, k, 132);
-            const GemmPlan many = qk::cuda::plan_gemm(GemmCodes::kSigned, 64, n, k, 132);
+            const GemmPlan few = qk::cuda::plan_gemm(Codes::kS8, 17, n, k, 132);
+            const GemmPlan many = qk::cuda::plan_gemm(Codes::kS8, 64, n, k, 132);
             EXPECT_EQ(few.cut, many.cut);
             EXPECT_EQ(few.split, many.split);
         }
@@ -122,7 +121,7 @@ TEST(CudaChoose, HowTheMatrixKernelCutsBytesOnAnH200) {
 TEST(CudaChoose, ATailTakesTheLastWavesPlace) {
     int tails = 0;
     for (const GemmCut cut : {GemmCut::k128x128, GemmCut::k192x128, GemmCut::k128x256}) {
-        const qk::cuda::GemmCost c = qk::cuda::cost_of(cut, GemmCodes::kNumbers);
+        const qk::cuda::GemmCost c = qk::cuda::cost_of(cut, Codes::kU4);
         for (int64_t m = 65; m < 5000; m += 123) {
             for (int64_t n = 1; n < 60000; n += 677) {
                 for (const int32_t multiprocessors : {1, 2, 78, 132}) {
@@ -149,7 +148,7 @@ TEST(CudaChoose, NoClusterHasMoreBlocksThanStages) {
                                    {1000, 500},
                                    {500, 20000},
                                    {129, 17000}}) {
-            for (const GemmCodes codes : {GemmCodes::kNumbers, GemmCodes::kSigned}) {
+            for (const Codes codes : {Codes::kU4, Codes::kS8}) {
                 const GemmPlan plan = qk::cuda::plan_gemm(codes, m, n, k, 132);
                 const int64_t tiles = qk::cuda::cost_of(plan.cut, codes).stage_tiles;
                 const int64_t stages = (k + 64 * tiles - 1) / (64 * tiles);
@@ -255,9 +254,9 @@ TEST(CudaChoose, SlabsToRepack) {
         EXPECT_EQ(qk::cuda::plan_repack(row.n, row.step_bytes), row.rows) << row.n;
     }
     // Blocks of every cut fit a slab.
-    for (const GemmCut cut : {GemmCut::kThinNarrow, GemmCut::kTallNarrow, GemmCut::k128x128,
+    for (const GemmCut cut : {GemmCut::k64x64, GemmCut::k256x64, GemmCut::k128x128,
                               GemmCut::k192x128, GemmCut::k128x256}) {
-        EXPECT_EQ(qk::cuda::kRepackStep % qk::cuda::cost_of(cut, GemmCodes::kNumbers).rows, 0);
+        EXPECT_EQ(qk::cuda::kRepackStep % qk::cuda::cost_of(cut, Codes::kU4).rows, 0);
     }
 }
 

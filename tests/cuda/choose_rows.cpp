@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "cuda/choose/rows.hpp"
+#include "cuda/linear/sm90/few_rows/plan.hpp"
 
 namespace {
 

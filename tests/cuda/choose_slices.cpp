@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "cuda/choose/slices.hpp"
+#include "cuda/linear/sm90/some_rows/plan.hpp"
 
 namespace {
 

@@ -91,16 +91,16 @@ inline std::string describe(const Problem &p) {
            std::to_string(p.k()) + " m " + std::to_string(p.m) + " type " + std::to_string(p.type);
 }
 
-// The bound of the small-batch kernel (decode/matvec.cu). Products of 16-bit operands are exact in
-// f32. A tensor-core product adds 17 terms; its additions may truncate, so each of the 68 of a tile
-// costs at most 2^-23 of the sum of magnitudes; so does each fold (a product's and a sum's rounding
-// count as two), each slice and the bias. Table entries are first rounded to x's type: 2^-11 (f16)
-// or 2^-8 (bf16) of each term. The result is rounded once to y's type, the same 2^-11 or 2^-8.
-// f32 (decode/vector_terms.cuh): x is two halves, to 2^-23 of it, and so is an entry of NF4; what
-// they add up to is put together by 8 operations (one more for FP4's twelfths). x whose magnitudes
-// span more than 28 powers of two takes several `rounds`; so do kernels with three bfloat16 terms
-// of a value, of which up to six products stand for one.
-// `chain`: tiles of a group that one set of sums takes before it is folded.
+// The bound of the small-batch kernel (linear/sm80/gemv/gemv.cu). Products of 16-bit operands are
+// exact in f32. A tensor-core product adds 17 terms; its additions may truncate, so each of the 68
+// of a tile costs at most 2^-23 of the sum of magnitudes; so does each fold (a product's and a
+// sum's rounding count as two), each slice and the bias. Table entries are first rounded to x's
+// type: 2^-11 (f16) or 2^-8 (bf16) of each term. The result is rounded once to y's type, the same
+// 2^-11 or 2^-8. f32 (linear/sm90/gemv/operands.cuh): x is two halves, to 2^-23 of it, and so is an
+// entry of NF4; what they add up to is put together by 8 operations (one more for FP4's twelfths).
+// x whose magnitudes span more than 28 powers of two takes several `rounds`; so do kernels with
+// three bfloat16 terms of a value, of which up to six products stand for one. `chain`: tiles of a
+// group that one set of sums takes before it is folded.
 inline void expect_within_bound(Problem &p, const std::vector<uint8_t> &y, int rounds = 1,
                                 int chain = 1) {
     const qk::Geometry &s = p.w.shape.geometry;

@@ -1,5 +1,5 @@
-// The kernel for small batches that adds k up in registers (decode/slices.cu): groups, types of x,
-// cuts of every kind.
+// The kernel for small batches that adds k up in registers (linear/sm90/some_rows/some_rows.cu):
+// groups, types of x, cuts of every kind.
 #include "cuda/linear_problem.hpp"
 #include "cuda/runtime.hpp"
 

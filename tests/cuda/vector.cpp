@@ -1,4 +1,4 @@
-// One row of x on the kernel for it (decode/vector.cuh).
+// One row of x on the kernel for it (linear/sm90/gemv/warp.cuh).
 #include "cuda/linear_problem.hpp"
 
 namespace cuda_test {

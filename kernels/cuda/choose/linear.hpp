@@ -12,8 +12,8 @@ enum class LinearPath {
     kMatvec,   // packed tiles, small batches: decode/
     kGemm,     // packed tiles and 8-bit codes, larger batches: gemm/
     kMiddle,   // packed tiles without wgmma: middle/
-    kDirect,   // layouts of checkpoints, small batches: direct/words.cu, columns.cu
-    kLanes,    // what those do not take: direct/lanes.cu
+    kDirect,   // layouts of checkpoints, small batches: linear/stored/words.cu, columns.cu
+    kLanes,    // what those do not take: linear/stored/lanes.cu
     kRepack,   // repack, then gemm/: linear/repacked.cpp
     kPrefill   // dequantize, then cuBLASLt: blas/
 };
@@ -32,7 +32,7 @@ struct LinearCase {
 constexpr int64_t kMatvecRows = 16;        // more rows of x go to the matrix kernel, where it runs
 constexpr int64_t kMiddleRows = 256;       // of middle/, where gemm/ does not run; more: cuBLASLt
 constexpr int64_t kMiddleWholeRows = 64;   // fewer without a workspace are passes of 16 rows
-constexpr int64_t kSlicesRows = 32;        // where decode/matvec.cu does not run either
+constexpr int64_t kSlicesRows = 32;        // where linear/sm80/gemv/gemv.cu does not run either
 constexpr int64_t kTableSlicesRows = 48;   // f32 x, small weights
 constexpr int64_t kDirectRows = 32;        // not packed: more go to cuBLASLt
 constexpr int64_t kGemmSignedRows = 4096;  // 8-bit codes: more are dequantized
@@ -40,16 +40,17 @@ constexpr int64_t kGemmEntriesRows = 512;  // the same, looked up
 constexpr int64_t kLanesRows = 4;
 constexpr int64_t kGenericRows = 8;
 
-// Rows of x up to which passes of decode/slices.cu are faster than slabs and cuBLASLt: of 8 rows
-// of f32 x, which the library multiplies without tensor cores, or of 16.
+// Rows of x up to which passes of linear/sm90/some_rows/some_rows.cu are faster than slabs and
+// cuBLASLt: of 8 rows of f32 x, which the library multiplies without tensor cores, or of 16.
 constexpr int64_t slices_rows(bool f32, bool looked_up, int64_t codes) {
     if (!f32) return kSlicesRows;
     return looked_up && codes < int64_t{1} << 25 ? kTableSlicesRows : 64;
 }
 
-// Whether packed weights with 17 to 24 rows of x are for decode/slices.cu rather than gemm/: not
-// few rows of w, for which the former brings x too often; looked-up codes only of large weights, as
-// the former looks them up in shared memory, where x is too. Second scales cost gemm/ more.
+// Whether packed weights with 17 to 24 rows of x are for linear/sm90/some_rows/some_rows.cu rather
+// than gemm/: not few rows of w, for which the former brings x too often; looked-up codes only of
+// large weights, as the former looks them up in shared memory, where x is too. Second scales cost
+// gemm/ more.
 constexpr bool prefers_many_slices(int64_t n, int64_t k, bool looked_up, bool nested,
                                    int32_t multiprocessors) {
     return ceil_div(n, 16) > 2 * int64_t{multiprocessors} &&
@@ -78,7 +79,7 @@ constexpr int64_t kRepackBytes = int64_t{256} << 20, kSlabBytes = int64_t{64} <<
 constexpr int64_t kRepackBytes = QK_CUDA_SLAB_BYTES, kSlabBytes = QK_CUDA_SLAB_BYTES;
 #endif
 
-// A slab's rows are whole blocks of every cut of gemm/ (choose/gemm.hpp).
+// A slab's rows are whole blocks of every cut of gemm/ (linear/sm90/gemm/plan.hpp).
 constexpr int64_t kRepackStep = 768;
 
 // Rows of a slab; slabs are of about one size. `step_bytes`: what kRepackStep rows take packed.

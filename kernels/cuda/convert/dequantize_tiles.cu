@@ -1,10 +1,10 @@
 // Dequantize the GPU's packed tiles (16 rows x 64 columns): value = (entry - zero) * scale as one
 // fp32 product, rounded once.
 //
-// A lane holds 16 columns of rows r and r + 8 of a tile, 16 bytes of codes, as decode/matvec.cu
-// does; a quad writes 128 neighbouring bytes of each row. For 16-bit outputs neighbouring lanes
-// exchange halves first, so that every store of a pair of lanes covers whole 32-byte sectors.
-// kTiles tiles along k are loaded before the first is used.
+// A lane holds 16 columns of rows r and r + 8 of a tile, 16 bytes of codes, as
+// linear/sm80/gemv/gemv.cu does; a quad writes 128 neighbouring bytes of each row. For 16-bit
+// outputs neighbouring lanes exchange halves first, so that every store of a pair of lanes covers
+// whole 32-byte sectors. kTiles tiles along k are loaded before the first is used.
 #include "cuda/conditions.hpp"
 #include "cuda/lists.hpp"
 #include "cuda/prim/pack.cuh"

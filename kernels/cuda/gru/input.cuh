@@ -2,7 +2,7 @@
 // one product on the tensor cores.
 #pragma once
 #include "backend/backend.hpp"
-#include "cuda/choose/gru.hpp"
+#include "cuda/gru/plan.hpp"
 #include "cuda/gru/border.cuh"
 
 namespace qk::cuda {

@@ -3,7 +3,7 @@
 #pragma once
 #include <type_traits>
 
-#include "cuda/choose/gru.hpp"
+#include "cuda/gru/plan.hpp"
 #include "gru/cell.hpp"
 
 namespace qk::cuda {

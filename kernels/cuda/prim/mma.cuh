@@ -7,7 +7,10 @@
 #include <cuda_fp16.h>
 #include <stdint.h>
 
+#include <type_traits>
+
 #include "base/half.hpp"
+#include "qk.h"
 
 namespace qk::cuda {
 namespace {
@@ -19,6 +22,11 @@ struct F16 {
 struct BF16 {
     using Pair = __nv_bfloat162;
 };
+struct F32 {};  // split into terms of 16 bits
+
+template <qk_format format>
+using TypeOf = std::conditional_t<format == QK_FORMAT_F16, F16,
+                                  std::conditional_t<format == QK_FORMAT_BF16, BF16, F32>>;
 
 // d += a . b: a is 16 x 16 (rows of w by k), b is 16 x 8 (k by rows of x), d is 16 x 8.
 template <class T>

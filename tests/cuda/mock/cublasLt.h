@@ -1,4 +1,4 @@
-// The part of cuBLASLt's interface that blas/lt.cpp uses, with the real names and numbers.
+// The part of cuBLASLt's interface that linear/cublaslt.cpp uses, with the real names and numbers.
 // simulated/fake_library.cpp implements it.
 #pragma once
 #include "cuda/mock/cuda_runtime.h"

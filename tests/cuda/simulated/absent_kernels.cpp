@@ -1,6 +1,5 @@
 // Kernels that need instructions of a GPU: in their lists, but taking no case.
 #include "cuda/lists.hpp"
-#include "cuda/middle/problem.hpp"
 
 namespace qk::cuda {
 
@@ -9,16 +8,13 @@ static bool never(const Args &, const Device &) {
     return false;
 }
 
-const Kernel<LinearArgs> kLinearVector = {"vector", never, nullptr, nullptr};
-const Kernel<LinearArgs> kLinearStages = {"stages", never, nullptr, nullptr};
-const Kernel<LinearArgs> kLinearRows = {"rows", never, nullptr, nullptr};
-const Kernel<LinearArgs> kLinearSlices = {"slices", never, nullptr, nullptr};
-const Kernel<LinearArgs> kLinearManySlices = {"many slices", never, nullptr, nullptr};
-const Kernel<LinearArgs> kLinearMatvec = {"matvec", never, nullptr, nullptr};
-const Kernel<LinearArgs> kLinearBytes = {"bytes", never, nullptr, nullptr};
-// Its other two instances are there: they share every line.
-Status run_middle_numbers_bf16(const Launch &, MiddleProblem *) { return QK_ERROR_UNSUPPORTED; }
-Status run_middle_pairs_f16(const Launch &, MiddleProblem *) { return QK_ERROR_UNSUPPORTED; }
+const Kernel<LinearArgs> kLinearVector = {"sm90 gemv", never, nullptr, nullptr};
+const Kernel<LinearArgs> kLinearStages = {"sm90 gemv deep", never, nullptr, nullptr};
+const Kernel<LinearArgs> kLinearRows = {"sm90 few rows", never, nullptr, nullptr};
+const Kernel<LinearArgs> kLinearSlices = {"sm90 some rows", never, nullptr, nullptr};
+const Kernel<LinearArgs> kLinearManySlices = {"sm90 24 rows", never, nullptr, nullptr};
+const Kernel<LinearArgs> kLinearMatvec = {"sm80 gemv", never, nullptr, nullptr};
+const Kernel<LinearArgs> kLinearBytes = {"stored bytes", never, nullptr, nullptr};
 
 const Kernel<GruArgs> kGruStep = {"step", never, nullptr, nullptr};
 const Kernel<GruArgs> kGruCluster = {"cluster", never, nullptr, nullptr};

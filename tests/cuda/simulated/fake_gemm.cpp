@@ -1,6 +1,6 @@
-// Stands in for the matrix kernels on wgmma, behind the host code of gemm/: it has their planes
-// described, as they do, and adds in f32 along k.
-#include "cuda/gemm/problem.hpp"
+// Stands in for the matrix kernels on wgmma, behind the host code of linear/sm90/gemm/: it has
+// their planes described, as they do, and adds in f32 along k.
+#include "cuda/linear/sm90/gemm/problem.hpp"
 #include "cuda/lists.hpp"
 #include "cuda/mock/mock.hpp"
 #include "cuda/runtime.hpp"
@@ -27,14 +27,12 @@ __global__ void multiply(GemmProblem p, const void *x, qk_format type) {
     store_float(type, p.y, x_row * p.y_pitch + row, sum);
 }
 
-Status run(const char *name, GemmCut cut, const LinearArgs &args, const Launch &launch,
-           GemmProblem *p) {
+Status run_fake(GemmCut cut, const LinearArgs &args, const Launch &launch, GemmProblem *p) {
     fake_library::State &state = fake_library::state;
-    const GemmCost size = cost_of(cut, GemmCodes::kNumbers);
+    const GemmCost size = cost_of(cut, Codes::kU4);
     const bool bytes = args.w.format->bits == 8;
     QK_TRY(bytes ? describe_bytes(args, 64, size.rows, size.x_rows, launch.error, p)
                  : describe_planes(args, size.rows / 16, size.x_rows, launch.error, p));
-    state.last_run = name;
     ++state.tile_products;
     if (!launch.in_order) ++state.early_products;
     const int64_t blocks = ceil_div(args.x.rows * args.w.geometry.n, 32);
@@ -45,20 +43,21 @@ Status run(const char *name, GemmCut cut, const LinearArgs &args, const Launch &
 
 }  // namespace
 
-#define QK_FAKE(name)                                                                 \
-    Status run_gemm_##name(GemmCut cut, const LinearArgs &args, const Launch &launch, \
-                           GemmProblem *p) {                                          \
-        return run(#name, cut, args, launch, p);                                      \
-    }
-QK_FAKE(signed_f16)
-QK_FAKE(signed_bf16)
-QK_FAKE(entries_f16)
-QK_FAKE(entries_bf16)
-QK_FAKE(numbers_f16)
-QK_FAKE(numbers_bf16)
-QK_FAKE(pairs_f16)
-QK_FAKE(pairs_bf16)
-#undef QK_FAKE
+template <Codes codes, qk_format x>
+Status Sm90Gemm<codes, x>::run(GemmCut cut, const LinearArgs &args, const Launch &launch,
+                               GemmProblem *p) {
+    fake_library::state.last_codes = codes;
+    fake_library::state.last_x = x;
+    return run_fake(cut, args, launch, p);
+}
+template struct Sm90Gemm<Codes::kU4, QK_FORMAT_F16>;
+template struct Sm90Gemm<Codes::kU4, QK_FORMAT_BF16>;
+template struct Sm90Gemm<Codes::kLut4, QK_FORMAT_F16>;
+template struct Sm90Gemm<Codes::kLut4, QK_FORMAT_BF16>;
+template struct Sm90Gemm<Codes::kS8, QK_FORMAT_F16>;
+template struct Sm90Gemm<Codes::kS8, QK_FORMAT_BF16>;
+template struct Sm90Gemm<Codes::kLut8, QK_FORMAT_F16>;
+template struct Sm90Gemm<Codes::kLut8, QK_FORMAT_BF16>;
 
 }  // namespace qk::cuda
 

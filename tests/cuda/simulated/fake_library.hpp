@@ -1,10 +1,12 @@
-// Stands in for cuBLASLt behind blas/lt.cpp: multiplies on the CPU, in f32 sums of ascending k.
-// What a test asks of it, and what it tells; and what fake_gemm.cpp does in the place of wgmma.
+// Stands in for cuBLASLt behind linear/cublaslt.cpp: multiplies on the CPU, in f32 sums of
+// ascending k. What a test asks of it, and what it tells; and what fake_gemm.cpp does in the place
+// of wgmma.
 #pragma once
 #include <string>
 #include <vector>
 
-#include "cuda/blas/lt.hpp"
+#include "cuda/linear/cublaslt.hpp"
+#include "cuda/tile/instance.hpp"
 
 namespace fake_library {
 
@@ -24,7 +26,8 @@ struct State {
     bool maps = true;  // whether the driver describes tensors
     bool refuses_maps = false;
     int tile_products = 0, early_products = 0;  // launched; so that they may start early
-    std::string last_run;                       // which of the matrix kernels
+    qk::cuda::Codes last_codes = {};            // of the instance that ran
+    qk_format last_x = {};
 };
 extern State state;
 

@@ -3,7 +3,7 @@
 #include <thread>
 
 #include "cuda/conditions.hpp"
-#include "cuda/gemm/problem.hpp"
+#include "cuda/linear/sm90/gemm/problem.hpp"
 #include "cuda/linear_problem.hpp"
 #include "cuda/mock/mock.hpp"
 #include "cuda/simulated/fake_library.hpp"
@@ -12,7 +12,7 @@ namespace cuda_test {
 namespace {
 
 using fake_library::state;
-using qk::cuda::GemmCodes;
+using qk::cuda::Codes;
 using qk::cuda::GemmPlan;
 using qk::cuda::GemmProblem;
 
@@ -107,24 +107,24 @@ TEST_F(CudaGemmHost, TakesRowsOfBytes) {
 // The codes, the type of x and the size decide which instance runs; its sums are right.
 TEST_F(CudaGemmHost, CallsTheInstanceOfTheCase) {
     const struct {
-        qk_format format, type;
-        const char *name;
-    } rows[] = {{QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, "numbers_f16"},
-                {QK_FORMAT_U4_AFFINE, QK_FORMAT_BF16, "numbers_bf16"},
-                {QK_FORMAT_NF4, QK_FORMAT_F16, "pairs_f16"},
-                {QK_FORMAT_FP4_BNB, QK_FORMAT_BF16, "pairs_bf16"},
-                {QK_FORMAT_S8, QK_FORMAT_F16, "signed_f16"},
-                {QK_FORMAT_S8, QK_FORMAT_BF16, "signed_bf16"},
-                {QK_FORMAT_LUT8, QK_FORMAT_F16, "entries_f16"},
-                {QK_FORMAT_LUT8, QK_FORMAT_BF16, "entries_bf16"}};
+        qk_format format;
+        Codes codes;
+    } rows[] = {{QK_FORMAT_U4_AFFINE, Codes::kU4},
+                {QK_FORMAT_NF4, Codes::kLut4},
+                {QK_FORMAT_FP4_BNB, Codes::kLut4},
+                {QK_FORMAT_S8, Codes::kS8},
+                {QK_FORMAT_LUT8, Codes::kLut8}};
     for (const auto &row : rows) {
-        SCOPED_TRACE(row.name);
-        const bool bytes = row.format == QK_FORMAT_S8 || row.format == QK_FORMAT_LUT8;
-        Case c(problem(row.format, QK_FORMAT_F32, 64, 48, 128, 18, row.type), !bytes);
-        const auto &kernel = bytes ? qk::cuda::kLinearGemmBytes : qk::cuda::kLinearGemm;
-        const auto y = run_on_device(kernel, c.p, c.w, 0, c.p.m);
-        EXPECT_EQ(state.last_run, row.name);
-        expect_within_bound(c.p, y, 4);
+        for (const qk_format x : {QK_FORMAT_F16, QK_FORMAT_BF16}) {
+            SCOPED_TRACE(testing::Message() << "format " << row.format);
+            const bool bytes = row.format == QK_FORMAT_S8 || row.format == QK_FORMAT_LUT8;
+            Case c(problem(row.format, QK_FORMAT_F32, 64, 48, 128, 18, x), !bytes);
+            const auto &kernel = bytes ? qk::cuda::kLinearGemmBytes : qk::cuda::kLinearGemm;
+            const auto y = run_on_device(kernel, c.p, c.w, 0, c.p.m);
+            EXPECT_EQ(state.last_codes, row.codes);
+            EXPECT_EQ(state.last_x, x);
+            expect_within_bound(c.p, y, 4);
+        }
     }
 }
 

@@ -1,11 +1,11 @@
-// blas/lt.cpp on a library that stands in for cuBLASLt: what it asks for, in which order, and what
-// becomes of it where a step fails.
+// linear/cublaslt.cpp on a library that stands in for cuBLASLt: what it asks for, in which order,
+// and what becomes of it where a step fails.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 
 #include "base/half.hpp"
-#include "cuda/blas/lt.hpp"
+#include "cuda/linear/cublaslt.hpp"
 #include "cuda/mock/mock.hpp"
 #include "cuda/simulated/fake_library.hpp"
 

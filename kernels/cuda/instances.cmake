@@ -1,0 +1,25 @@
+# The kernels whose instances are files of their own. An instance is a kernel, what its codes are
+# (tile/instance.hpp) and the type of x; each is instance.cu.in, filled in.
+
+# qk_cuda_instances(LIST KERNEL HEADER CODES <codes>... X <types>...): the instances of KERNEL, a
+# class template that HEADER defines, as the paths of files in the variable LIST.
+function(qk_cuda_instances list kernel header)
+  cmake_parse_arguments(PARSE_ARGV 3 arg "" "" "CODES;X")
+  set(files "")
+  foreach(codes IN LISTS arg_CODES)
+    foreach(x IN LISTS arg_X)
+      set(file ${CMAKE_CURRENT_BINARY_DIR}/instances/${kernel}_${codes}_${x}.cu)
+      configure_file(${CMAKE_CURRENT_FUNCTION_LIST_DIR}/instance.cu.in ${file} @ONLY)
+      list(APPEND files ${file})
+    endforeach()
+  endforeach()
+  set(${list} ${files} PARENT_SCOPE)
+endfunction()
+
+set(sm90 cuda/linear/sm90)
+qk_cuda_instances(gemv Gemv ${sm90}/gemv/launch.cuh CODES U4 Lut4 X F16 BF16 F32)
+qk_cuda_instances(few_rows FewRows ${sm90}/few_rows/launch.cuh CODES U4 Lut4 X F16 BF16)
+qk_cuda_instances(some_rows SomeRows ${sm90}/some_rows/launch.cuh CODES U4 Lut4 X F16 BF16 F32)
+qk_cuda_instances(rows_24 Rows24 ${sm90}/some_rows/launch.cuh CODES U4 Lut4 X F16 BF16)
+qk_cuda_instances(sm90_gemm Sm90Gemm ${sm90}/gemm/launch.cuh CODES U4 Lut4 S8 Lut8 X F16 BF16)
+qk_cuda_instances(sm80_gemm Sm80Gemm cuda/linear/sm80/gemm/launch.cuh CODES U4 Lut4 X F16 BF16)

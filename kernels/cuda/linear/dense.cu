@@ -1,0 +1,134 @@
+// y = x . transpose(w) + bias for large batches of any format and layout: dequantize a slab of rows
+// of w to x's type, multiply with cuBLASLt, next slab. The workspace holds one slab, not a dense
+// copy of w. Weights that are dense in x's type already are multiplied where they lie.
+//
+// Each weight is rounded once to x's type, as qk_dequantize does it, and the bias to y's type; sums
+// are f32. The order of the sums is the library's, and so is what y's bits depend on: the batch.
+#include "backend/registry.hpp"
+#include "cuda/linear/cublaslt.hpp"
+#include "cuda/choose/linear.hpp"
+#include "cuda/conditions.hpp"
+#include "cuda/lists.hpp"
+#include "cuda/runtime.hpp"
+#include "cuda/view.cuh"
+
+namespace qk::cuda {
+namespace {
+
+constexpr int32_t kThreads = 256;
+
+__global__ void convert(qk_format from, const void *in, qk_format to, void *out, int64_t count) {
+    const int64_t stride = int64_t(gridDim.x) * blockDim.x;
+    for (int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += stride) {
+        store_float(to, out, i, load_float(from, in, i));
+    }
+}
+
+int64_t value_bytes(const LinearArgs &args) { return args.x.format->bits / 8; }
+
+PrefillPlan plan_of(const LinearArgs &args) {
+    const Geometry &s = args.w.geometry;
+    PrefillPlan plan = plan_prefill(s.n, s.k, value_bytes(args));
+    if (is_dense(*args.w.format)) plan.slab_rows = s.n, plan.slab_bytes = 0;
+    return plan;
+}
+
+// The bias in y's type, where the library can read it; null without one.
+Status prepare_bias(const LinearArgs &args, const Launch &launch, void *room, const void **bias) {
+    *bias = nullptr;
+    if (args.bias == nullptr) return QK_OK;
+    *bias = args.bias->data;
+    if (args.bias->format == args.y.format && aligned(args.bias->data)) return QK_OK;
+    *bias = room;
+    const int64_t n = args.w.geometry.n;
+    return launch_kernel(launch, "linear", convert, {dim3(blocks_for(n, kThreads)), kThreads},
+                         args.bias->format->id, args.bias->data, args.y.format->id, room, n);
+}
+
+// Rows [first, first + rows) of w as [rows, k] of x's type.
+Status slab_of(const LinearArgs &args, const Launch &launch, int64_t first, int64_t rows,
+               void *room, const void **slab) {
+    const Geometry &s = args.w.geometry;
+    *slab = args.w.data;
+    if (is_dense(*args.w.format)) return QK_OK;
+    *slab = room;
+    const DequantizeArgs dequantize = {args.w, {args.x.format, rows, s.k, room}, first};
+    return pick(kCudaBackend.dequantize, dequantize, launch.device)->run(dequantize, launch);
+}
+
+Status run_without_library(const LinearArgs &args, const Launch &launch) {
+    const Kernel<LinearArgs> *const kernels[] = {
+        &kLinearGemm,  &kLinearGemmBytes, &kLinearMiddle,  &kLinearSlices, &kLinearMatvec,
+        &kLinearBytes, &kLinearWords,     &kLinearColumns, &kLinearLanes,  &kLinearGeneric};
+    return pick(KernelList<LinearArgs>(kernels), args, launch.device)->run(args, launch);
+}
+
+Status run(const LinearArgs &args, const Launch &launch) {
+    if (launch.session == nullptr) return run_without_library(args, launch);
+    const Geometry &s = args.w.geometry;
+    const PrefillPlan plan = plan_of(args);
+    uint8_t *const room = static_cast<uint8_t *>(launch.workspace);
+    const int64_t bytes = value_bytes(args);
+    const void *bias = nullptr;
+    QK_TRY(prepare_bias(args, launch, room + plan.slab_bytes, &bias));
+    const DeviceGuard device(launch.device.index);
+    QK_TRY(check(device.error(), launch.error, "linear"));
+    for (int64_t first = 0; first < s.n; first += plan.slab_rows) {
+        const int64_t rows = min64(plan.slab_rows, s.n - first);
+        LtProduct product = {
+            args.x.format->id,
+            args.x.rows,
+            rows,
+            s.k,
+            s.n,
+            args.x.data,
+            nullptr,
+            bias == nullptr ? nullptr : static_cast<const uint8_t *>(bias) + first * bytes,
+            static_cast<uint8_t *>(args.y.data) + first * bytes,
+            room + plan.slab_bytes + plan.bias_bytes};
+        QK_TRY(slab_of(args, launch, first, rows, room, &product.w));
+        const Status status = lt_multiply(launch.session, product, launch);
+        if (status == QK_ERROR_UNSUPPORTED) return run_without_library(args, launch);
+        QK_TRY(status);
+    }
+    return QK_OK;
+}
+
+size_t workspace_bytes(const LinearArgs &args, const Device &) {
+    const PrefillPlan plan = plan_of(args);
+    return size_t(plan.slab_bytes + plan.bias_bytes) + kLtWorkspaceBytes;
+}
+
+bool can_run(const LinearArgs &args, const Device &device) {
+    const Weight &w = args.w;
+    const int64_t bytes = value_bytes(args), last = int64_t{1} << 31;
+    const bool dense = is_dense(*w.format);
+    const bool direct = dense && w.format == args.x.format && aligned(w.data);
+    // Passes of slices: groups of 16 and 32 columns, f32 x.
+    const bool f32 = args.x.format->id == QK_FORMAT_F32;
+    const bool looked_up = w.format->kind == FormatKind::kTable;
+    const int64_t codes = w.geometry.n * w.geometry.k;
+    const bool slices =
+        args.x.rows <= slices_rows(f32, looked_up, codes) && kLinearSlices.can_run(args, device);
+    if (f32 && slices) return false;
+    LinearCase c = {args.x.rows,
+                    slices || kLinearMatvec.can_run(args, device),
+                    kLinearGemm.can_run(args, device),
+                    true,
+                    kLinearBytes.can_run(args, device) || kLinearWords.can_run(args, device) ||
+                        kLinearColumns.can_run(args, device),
+                    kLinearLanes.can_run(args, device)};
+    if (kLinearGemmBytes.can_run(args, device)) {
+        c.bytes = w.format->kind == FormatKind::kSigned ? kGemmSignedRows : kGemmEntriesRows;
+    }
+    return (direct || !dense) && choose_linear(c) == LinearPath::kPrefill &&
+           w.geometry.k * bytes % 16 == 0 && w.geometry.n * bytes % 16 == 0 && args.x.rows < last &&
+           w.geometry.n < last && w.geometry.k < last && aligned(args.x.data) &&
+           aligned(args.y.data);
+}
+
+}  // namespace
+
+const Kernel<LinearArgs> kLinearPrefill = {"dense", can_run, workspace_bytes, run};
+
+}  // namespace qk::cuda

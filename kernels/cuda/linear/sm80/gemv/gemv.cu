@@ -1,0 +1,327 @@
+// y = x . transpose(w) + bias for up to 16 rows of x (more in passes), from the packed tiles.
+//
+// A warp streams tiles of 16 rows x 64 columns (512 bytes) through a ring of stages in shared
+// memory, turns each into matrix operands in registers and multiplies it by 8 or 16 rows of x on
+// the tensor cores: f32 sums, one tile at a time, folded into the row's sum with the group's scale
+// in f32. A warp's run of stages may start and end inside a row of tiles; such partial sums meet in
+// shared memory and are added in warp order. The order of every sum depends on n, k and the device
+// alone, so results repeat bit for bit and a row of y does not depend on its batch.
+//
+// Bytes per output row: k / 2 of codes plus its scales and zeros, read once. Copies are ordered
+// before x is known: with programmatic dependent launch the stream of weights starts while the
+// kernel that computes x still runs. That is safe because weights are only written by kernels that
+// never let their successors start early (docs/decisions.md).
+#include "cuda/conditions.hpp"
+#include "cuda/tile/codes.cuh"
+#include "cuda/linear/sm80/gemv/output.cuh"
+#include "cuda/tile/stream.cuh"
+#include "cuda/lists.hpp"
+#include "cuda/runtime.hpp"
+
+namespace qk::cuda {
+namespace {
+
+// The two second scales a lane needs; they change once in `second_group` groups. Group numbers fit
+// 32 bits: can_run saw to it.
+struct Seconds {
+    uint32_t number[2];  // of group 0 of rows r and r + 8
+    uint32_t index[2];
+    float value[2];
+
+    __device__ void start_row(const Problem &p, int32_t row_tile) {
+        const Geometry &s = p.w.geometry;
+        for (int i = 0; i < 2; ++i) {
+            const int64_t row = int64_t(row_tile) * 16 + threadIdx.x % 32 / 4 + 8 * i;
+            number[i] = uint32_t(min64(row, s.n - 1) * s.groups_per_row);
+            index[i] = ~0u;
+        }
+    }
+    __device__ void move_to(const Problem &p, int32_t group) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            const uint32_t at = (number[i] + group) >> p.second_shift;
+            if (at == index[i]) continue;
+            index[i] = at;
+            value[i] = __ldg(reinterpret_cast<const float *>(p.w.second) + at);
+        }
+    }
+};
+
+template <ScaleKind kind>
+__device__ void tile_scales(const Tile<kind> &t, const float *codes, float bias,
+                            const Seconds &seconds, float (&scale)[2]) {
+    if constexpr (kind == ScaleKind::kF32) {
+        scale[0] = __uint_as_float(t.scale[0]);
+        scale[1] = __uint_as_float(t.scale[1]);
+    } else if constexpr (kind == ScaleKind::kNested) {
+        scale[0] = __fadd_rn(__fmul_rn(codes[t.scale[0] & 255], seconds.value[0]), bias);
+        scale[1] = __fadd_rn(__fmul_rn(codes[t.scale[0] >> 8], seconds.value[1]), bias);
+    } else if constexpr (kind == ScaleKind::kBF16) {
+        scale[0] = __uint_as_float(t.scale[0] << 16);
+        scale[1] = __uint_as_float(t.scale[0] & 0xffff0000u);
+    } else {
+        const float2 both = __half22float2(*reinterpret_cast<const __half2 *>(&t.scale[0]));
+        scale[0] = both.x;
+        scale[1] = both.y;
+    }
+}
+
+// A lane's 16 columns of a row of x, two registers a matrix step; 0 past the end of k. Lanes
+// without a row load nothing: their columns of the product are never stored.
+template <int kBatches>
+struct XRows {
+    const uint8_t *x;
+    int64_t at[kBatches];  // bytes from x to this lane's columns of tile 0
+    bool inside[kBatches];
+    int32_t columns;  // left from this lane's first column of tile 0
+
+    __device__ XRows(const Problem &p, int64_t x_first) {
+        const int lane = int(threadIdx.x) & 31, column = lane % 4 * 16;
+        const int64_t k = p.w.geometry.k;
+        x = static_cast<const uint8_t *>(p.x);
+#pragma unroll
+        for (int b = 0; b < kBatches; ++b) {
+            const int64_t row = x_first + 8 * b + lane / 4;
+            inside[b] = row < p.m;
+            at[b] = (min64(row, p.m - 1) * k + column) * 2;
+            asm("" : "+l"(at[b]));  // keep it: the compiler would compute it anew for every load
+        }
+        columns = int32_t(k) - column;
+    }
+
+    // Half a lane's columns of tile first + index.
+    template <bool full>
+    __device__ uint4 load(int batch, int32_t first, int index, int half) const {
+        uint4 q = {0, 0, 0, 0};
+        const bool there = full || (first + index) * 64 < columns;
+        const auto *const stage = reinterpret_cast<const uint4 *>(x + at[batch]) + first * 8;
+        if (inside[batch] && there) q = stage[index * 8 + half];
+        return q;
+    }
+};
+
+template <class T, class Decode, ScaleKind kind, int kBatches, bool full>
+__device__ void multiply_tile(const Tile<kind> &t, const float (&scale)[2], int32_t first,
+                              int index, const XRows<kBatches> &x, uint32_t table,
+                              float (&acc)[kBatches][4]) {
+    const uint32_t lane_offset = threadIdx.x % 32 * 4;
+    const Zeros zeros = Decode::zeros(t.zeros);
+    float part[kBatches][4] = {};
+    const uint32_t words[4] = {t.codes.x, t.codes.y, t.codes.z, t.codes.w};
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        uint32_t a[2][4];
+        Decode::decode(words[2 * half], zeros, table, lane_offset, a[0]);
+        Decode::decode(words[2 * half + 1], zeros, table, lane_offset, a[1]);
+#pragma unroll
+        for (int b = 0; b < kBatches; ++b) {
+            const uint4 q = x.template load<full>(b, first, index, half);
+            mma_16x8x16<T>(part[b], a[0], q.x, q.y);
+            mma_16x8x16<T>(part[b], a[1], q.z, q.w);
+        }
+    }
+#pragma unroll
+    for (int b = 0; b < kBatches; ++b) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) acc[b][i] = __fmaf_rn(part[b][i], scale[i / 2], acc[b][i]);
+    }
+}
+
+// What a nested weight decodes its scales with.
+struct Nested {
+    const float *codes;
+    float bias;
+    Seconds seconds;
+};
+
+// The tiles of one stage; `full`: all of them, so that their loads and products may overlap.
+template <class T, class Decode, ScaleKind kind, int kBatches, bool full>
+__device__ void multiply_stage(const Problem &p, const Stream<kind, Decode::kPairs> &stream,
+                               uint32_t slot, Place place, const XRows<kBatches> &x, uint32_t table,
+                               Nested &nested, float (&acc)[kBatches][4]) {
+    const uint32_t early = uint32_t(stream.group_at(place) & 1) * 8;
+    const int32_t tile = place.stage * kStageTiles;
+#pragma unroll
+    for (int i = 0; i < kStageTiles; ++i) {
+        if (!full && tile + i >= stream.tiles) break;
+        const Tile<kind> t = read_tile(stream, slot, i, early);
+        if constexpr (kind == ScaleKind::kNested) {
+            nested.seconds.move_to(p, (tile + i) >> stream.group_shift);
+        }
+        float scale[2];
+        tile_scales<kind>(t, nested.codes, nested.bias, nested.seconds, scale);
+        multiply_tile<T, Decode, kind, kBatches, full>(t, scale, tile, i, x, table, acc);
+    }
+}
+
+template <class T, class Decode, ScaleKind kind, int kBatches>
+__device__ void multiply_run(const Problem &p, Stream<kind, Decode::kPairs> &stream, Place place,
+                             int64_t x_first, uint32_t table, Nested &nested,
+                             Partials<kBatches> &partials) {
+    const XRows<kBatches> x(p, x_first);
+    float acc[kBatches][4] = {};
+    bool whole = place.stage == 0;  // this warp has the row of tiles from its first stage on
+    for (uint32_t i = 0; i < stream.count; ++i) {
+        const uint32_t slot = stream.wait(i);
+        if ((place.stage + 1) * (kStageTiles * 64) <= p.w.geometry.k) {
+            multiply_stage<T, Decode, kind, kBatches, true>(p, stream, slot, place, x, table,
+                                                            nested, acc);
+        } else {
+            multiply_stage<T, Decode, kind, kBatches, false>(p, stream, slot, place, x, table,
+                                                             nested, acc);
+        }
+        __syncwarp();  // the slot is read before it is filled again
+        stream.order();
+        const bool row_ends = place.stage + 1 == stream.row_stages;
+        if (!row_ends && i + 1 < stream.count) {
+            ++place.stage;
+            continue;
+        }
+        if (row_ends && whole) {
+            store_whole<T, kBatches>(p, place.row_tile, x_first, acc);
+        } else {
+            const int piece = partials.row_tile[0] < 0 ? 0 : 1;
+            partials.row_tile[piece] = place.row_tile;
+#pragma unroll
+            for (int b = 0; b < kBatches; ++b) {
+#pragma unroll
+                for (int j = 0; j < 4; ++j) partials.sum[piece][b][j] = acc[b][j];
+            }
+        }
+#pragma unroll
+        for (int b = 0; b < kBatches; ++b) {
+#pragma unroll
+            for (int j = 0; j < 4; ++j) acc[b][j] = 0;
+        }
+        place.advance(stream.row_stages);
+        whole = true;
+        if constexpr (kind == ScaleKind::kNested) nested.seconds.start_row(p, place.row_tile);
+    }
+}
+
+template <class T, class Decode, ScaleKind kind, int kBatches>
+__global__ void __launch_bounds__(768, 1) multiply(const __grid_constant__ Problem p) {
+    extern __shared__ uint4 shared[];  // look-up table, then a ring for each warp; sums at the end
+    __shared__ uint64_t full[24 * kSlots];
+    __shared__ float scale_codes[kind == ScaleKind::kNested ? 256 : 1];
+    uint8_t *const table = reinterpret_cast<uint8_t *>(shared);
+    uint8_t *const rings = table + (Decode::kPairs ? kPairTableBytes : 0);
+    allow_next_kernel();
+    const MatvecPlan &plan = p.plan;
+    const int warp = int(threadIdx.x) >> 5;
+    const Run rows = plan.rows.part(int32_t(blockIdx.x)), run = plan.stages(rows, warp);
+    const int32_t rows_before = int32_t(uint32_t(run.first) / uint32_t(plan.row_stages));
+    const Place first = {rows.first + rows_before, run.first - rows_before * plan.row_stages};
+    const int32_t tiles = int32_t(ceil_div(p.w.geometry.k, 64));
+    const int64_t first_tile = int64_t(first.row_tile) * tiles + first.stage * kStageTiles;
+    Stream<kind, Decode::kPairs> stream = {p.w.data + first_tile * 512,
+                                           p.w.scale,
+                                           Decode::kPairs ? nullptr : p.w.zero,
+                                           tiles,
+                                           int32_t(p.w.geometry.groups_per_row),
+                                           plan.row_stages,
+                                           p.group_shift,
+                                           shared_address(rings) + warp * (kSlots * kStageBytes),
+                                           shared_address(full + warp * kSlots),
+                                           first,
+                                           0,
+                                           uint32_t(run.last - run.first)};
+    if (threadIdx.x % 32 == 0) {
+        for (int32_t i = 0; i < kSlots; ++i) barrier_init(stream.full + i * 8, 1);
+        barrier_init_fence();
+    }
+    __syncwarp();
+    for (int32_t i = 0; i < kSlots; ++i) stream.order();
+    Nested nested = {scale_codes, 0, {}};
+    if constexpr (kind == ScaleKind::kNested) {
+        nested.seconds.start_row(p, first.row_tile);
+        nested.seconds.move_to(p, first.stage * kStageTiles >> p.group_shift);
+        nested.bias = __ldg(reinterpret_cast<const float *>(p.w.bias));
+        for (int i = int(threadIdx.x); i < 256; i += int(blockDim.x)) {
+            scale_codes[i] = __ldg(reinterpret_cast<const float *>(p.w.code) + i);
+        }
+    }
+    Decode::prepare(p.w, table);
+    wait_for_previous_kernel();
+    __syncthreads();
+    const int64_t x_first = int64_t(blockIdx.y) * (8 * kBatches);
+    Partials<kBatches> partials;
+    multiply_run<T, Decode, kind, kBatches>(p, stream, first, x_first, shared_address(table),
+                                            nested, partials);
+    __syncthreads();  // the rings are free
+    store_partials<T, kBatches>(p, reinterpret_cast<float *>(rings), rows, x_first, partials);
+}
+
+size_t shared_bytes(const MatvecPlan &plan, bool pairs) {
+    return (pairs ? kPairTableBytes : 0) + size_t(plan.warps) * (kSlots * kStageBytes);
+}
+static_assert(kSlots * kStageBytes >= 2 * (2 * 128 * 4 + 4),
+              "the partial sums fit where the rings were");
+
+template <class T, class Decode, ScaleKind kind>
+Status run_batches(const Problem &p, const Launch &launch) {
+    const int batches = p.m <= 8 ? 1 : 2;
+    Shape3 shape = {dim3(uint32_t(p.plan.blocks), uint32_t(ceil_div(p.m, 8 * batches))),
+                    p.plan.warps * 32};
+    shape.shared_bytes = shared_bytes(p.plan, Decode::kPairs);
+    shape.overlaps = launch.device.capability >= 90;
+    return batches == 1 ? launch_kernel(launch, "linear", multiply<T, Decode, kind, 1>, shape, p)
+                        : launch_kernel(launch, "linear", multiply<T, Decode, kind, 2>, shape, p);
+}
+
+template <class T, class Decode>
+Status run_scales(const Problem &p, const Launch &launch) {
+    return with_scale_kind(
+        p.w.scale_format, [&](auto kind) { return run_batches<T, Decode, kind.value>(p, launch); });
+}
+
+template <class T>
+Status run_type(const Problem &p, const Launch &launch) {
+    return p.w.layout == kLayoutTiles ? run_scales<T, DecodeU4<T>>(p, launch)
+                                      : run_scales<T, DecodeLut4<T>>(p, launch);
+}
+
+MatvecDevice matvec_device(const Device &device) {
+    return {device.multiprocessors, device.shared_bytes >= 160 * 1024};
+}
+
+Status run(const LinearArgs &args, const Launch &launch) {
+    const Geometry &s = args.w.geometry;
+    const Dense *const bias = args.bias;
+    const int64_t second_group = args.w.scale.second_group;
+    const Problem problem = {view_of(args.w),
+                             args.x.data,
+                             args.x.rows,
+                             bias != nullptr ? bias->format->id : QK_FORMAT_F32,
+                             bias != nullptr ? bias->data : nullptr,
+                             args.y.data,
+                             plan_matvec(s.n, s.k, matvec_device(launch.device)),
+                             group_tiles_shift(s),
+                             log2_of(second_group)};
+    return args.x.format->id == QK_FORMAT_F16 ? run_type<F16>(problem, launch)
+                                              : run_type<BF16>(problem, launch);
+}
+
+bool can_run(const LinearArgs &args, const Device &device) {
+    const Weight &w = args.w;
+    if (is_dense(*w.format)) return false;
+    const Geometry &s = w.geometry;
+    const bool packed = w.layout->id == kLayoutTiles || w.layout->id == kLayoutTilesPairs;
+    const bool one_group = s.groups_per_row == 1;
+    const int64_t second = w.scale.second_group;
+    const size_t shared = shared_bytes(plan_matvec(s.n, s.k, matvec_device(device)),
+                                       w.layout->id == kLayoutTilesPairs);
+    return packed && !s.flat && shared <= size_t(device.shared_bytes) &&
+           s.group_count < (int64_t{1} << 32) &&
+           (one_group || (s.group_size % 64 == 0 && power_of_two(s.group_size))) && s.k % 16 == 0 &&
+           args.x.format->id != QK_FORMAT_F32 && power_of_two(second) && s.k < (int64_t{1} << 30) &&
+           args.x.rows <= 65535 * 8 && ceil_div(s.n, 16) <= 2147483647 && aligned(args.x.data) &&
+           aligned(w.data) && aligned(w.scale.data) && aligned(w.zero) && aligned(w.scale.second) &&
+           aligned(w.scale.code) && aligned(w.scale.bias) && device.capability >= 80;
+}
+
+}  // namespace
+
+const Kernel<LinearArgs> kLinearMatvec = {"sm80 gemv", can_run, nullptr, run};
+
+}  // namespace qk::cuda

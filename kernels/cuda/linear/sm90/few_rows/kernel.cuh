@@ -1,0 +1,286 @@
+// y = x . transpose(w) + bias for 2 to 16 rows of x (more in passes), from the packed tiles, on
+// sm_90 and later.
+//
+// A warp owns the same columns of w in many rows of tiles, so it keeps x for them in registers, as
+// operands of the matrix product, while those rows pass by:
+//
+//     stage 0  row of tiles 0   | x: columns of warp 0 |  ...  | of warp 15 |
+//     stage 1  row of tiles 1   |          |           |       |      |     |   then the next
+//     ...                       v   warp 0 goes down   v       v            v  16 chunks
+//
+// Those columns are a chunk of 16 rows x 128 columns. x is read once for a panel of rows. What a
+// warp has summed of every row waits in shared memory, [row of tiles][warp][row of x][row of w];
+// when the panel is through, all warps add it up, each lane one value of y, in the order of the
+// warps.
+//
+// Bytes per row of w: k / 2 of codes plus scales and zeros, read once, ordered before x is known
+// (docs/decisions.md tells why that is safe). 8 weights cost a lane about 9 instructions to decode
+// and a product for every 8 rows of x; the memory of an H200 would wait for 27.
+#pragma once
+#include "cuda/linear/sm90/few_rows/ring.cuh"
+
+namespace qk::cuda {
+namespace {
+
+template <class T, class Decode, ScaleKind kind, int kGroupTiles, int kBatches>
+struct RowsConsumer {
+    using Map = RowsMap<Decode, kind, kGroupTiles, kBatches>;
+    static constexpr int kTiles = Map::kTiles;
+    const RowsProblem &p;
+    Seconds<Map> seconds;
+    float scale_bias = 0;
+    int32_t x_first;
+    uint32_t lane, warp;
+    int32_t down, across;           // the place of this warp's chunk in a stage
+    uint32_t codes, scales, zeros;  // this lane's places in slot 0
+    uint32_t kept, lanes;
+    Slot<Map::kSlots> slot;
+    uint32_t team, column, sums;      // what this lane adds up: rows of tiles, row of x
+    uint32_t x[kBatches][kTiles][8];  // two registers a step of 16 columns
+
+    __device__ explicit RowsConsumer(const RowsProblem &problem) : p(problem), seconds{0, 0} {
+        x_first = int32_t(blockIdx.y * Map::kColumns);
+        lane = threadIdx.x % 32;
+        warp = threadIdx.x / 32;
+        down = int32_t(warp) / p.plan.width;
+        across = int32_t(warp) - down * p.plan.width;
+        codes = Map::kRing + warp * Map::kChunkBytes + lane * 16;
+        scales =
+            Map::kRing + Map::kScaleAt + warp * Map::kChunkScales + lane / 4 * kPairBytes<kind>;
+        zeros = Map::kRing + Map::kZeroAt + warp * Map::kChunkZeros + lane / 4;
+        lanes = Decode::lanes();
+        // The halves of a warp read columns 4 apart: different banks.
+        team = warp / (Map::kColumns / 2);
+        column = warp % 4 + warp % (Map::kColumns / 2) / 4 * 8 + lane / 16 * 4;
+        sums = Map::kSums + column * kColumnBytes + lane % 16 * 4;
+        kept = Map::kSums + warp * Map::kWarpSums + lane % 4 * (2 * kColumnBytes) + lane / 4 * 4;
+        // Keep them: the compiler would compute them anew for every chunk.
+        asm("" : "+r"(codes), "+r"(scales), "+r"(zeros), "+r"(kept), "+r"(lane));
+        seconds.at = Map::kSums + uint32_t(p.plan.panel_stages()) * Map::kStageSums;
+    }
+
+    // Lanes without a row of x hold zeros: their columns of the product are never stored.
+    __device__ void load_x(int32_t chunk) {
+        const auto *const base = static_cast<const uint8_t *>(p.ring.x);
+#pragma unroll
+        for (int b = 0; b < kBatches; ++b) {
+            const int32_t row = x_first + b * 8 + int32_t(lane / 4);
+            const int64_t at =
+                int64_t(row) * p.ring.k + chunk * (kTiles * 64) + int32_t(lane % 4 * 16);
+            const auto *const from = reinterpret_cast<const uint4 *>(base + at * 2);
+#pragma unroll
+            for (int i = 0; i < kTiles * 2; ++i) {
+                uint4 q = {0, 0, 0, 0};
+                if (row < p.ring.m) q = from[i / 2 * 8 + i % 2];
+                uint32_t *const quad = &x[b][i / 2][i % 2 * 4];
+                quad[0] = q.x;
+                quad[1] = q.y;
+                quad[2] = q.z;
+                quad[3] = q.w;
+            }
+        }
+    }
+
+    // Nested scales: the four lanes of a row have one group of the chunk each.
+    __device__ float2 own_scales(uint32_t from, int32_t row_tile, int32_t chunk) const {
+        if constexpr (kind == ScaleKind::kNested) {
+            const uint32_t group = lane % Map::kGroups;
+            const uint32_t both = shared_load_2(from + group * Map::kGroupScales);
+            const int64_t row = int64_t(row_tile) * 16 + lane / 4;
+            const int32_t number = chunk * int32_t(Map::kGroups) + int32_t(group);
+            return {seconds.scale(p.ring, both & 255, row, number, scale_bias),
+                    seconds.scale(p.ring, both >> 8, row + 8, number, scale_bias)};
+        }
+        return {};
+    }
+    __device__ float2 group_scales(uint32_t from, uint32_t group, float2 own) const {
+        if constexpr (kind == ScaleKind::kNested) {
+            return {__shfl_sync(~0u, own.x, int(group), 4), __shfl_sync(~0u, own.y, int(group), 4)};
+        } else {
+            return scale_pair<kind>(from + group * Map::kGroupScales);
+        }
+    }
+
+    // Adds the products of a chunk to `sum`. Two tiles side by side: a product waits for the one
+    // before it on the same sum.
+    __device__ void multiply_chunk(int32_t row_tile, int32_t chunk,
+                                   float (&sum)[kBatches][4]) const {
+        const uint32_t offset = slot.index * Map::kStage;
+        const float2 own = own_scales(scales + offset, row_tile, chunk);
+        uint4 q[kTiles];
+        float2 scale[kTiles];
+        Zeros zero[kTiles] = {};
+#pragma unroll
+        for (int i = 0; i < kTiles; ++i) {
+            const uint32_t group = uint32_t(i / kGroupTiles);
+            q[i] = shared_load_16(codes + offset + i * 512);
+            scale[i] = scale[0];
+            zero[i] = zero[0];
+            if (i % kGroupTiles != 0) continue;
+            scale[i] = group_scales(scales + offset, group, own);
+            if (!Decode::kPairs) {
+                zero[i] = Decode::zeros(shared_load_1(zeros + offset + group * 8));
+            }
+        }
+        float part[kTiles][kBatches][4] = {};
+#pragma unroll
+        for (int s = 0; s < 4; ++s) {
+#pragma unroll
+            for (int i = 0; i < kTiles; ++i) {
+                const uint32_t words[4] = {q[i].x, q[i].y, q[i].z, q[i].w};
+                uint32_t a[4];
+                Decode::decode(words[s], zero[i], lanes, a);
+#pragma unroll
+                for (int b = 0; b < kBatches; ++b) {
+                    mma_16x8x16<T>(part[i][b], a, x[b][i][2 * s], x[b][i][2 * s + 1]);
+                }
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < kTiles * kBatches * 4; ++i) {
+            const int tile = i / (kBatches * 4), b = i / 4 % kBatches, j = i % 4;
+            const float by = j < 2 ? scale[tile].x : scale[tile].y;
+            sum[b][j] = __fmaf_rn(part[tile][b][j], by, sum[b][j]);
+        }
+    }
+
+    // The sums of a row of tiles, which other passes have left (`more`), with another chunk. `at`:
+    // this lane's place.
+    __device__ void add_chunk(int32_t row_tile, int32_t chunk, uint32_t at, bool more) const {
+        float sum[kBatches][4] = {};
+        if (more) {
+#pragma unroll
+            for (int i = 0; i < kBatches * 4; ++i) {
+                sum[i / 4][i % 4] = __uint_as_float(shared_load_4(at + kept_at(i)));
+            }
+        }
+        multiply_chunk(row_tile, chunk, sum);
+#pragma unroll
+        for (int i = 0; i < kBatches * 4; ++i) {
+            shared_store_4(at + kept_at(i), __float_as_uint(sum[i / 4][i % 4]));
+        }
+    }
+    static __device__ constexpr uint32_t kept_at(int i) {
+        return uint32_t(i / 4 * 8 + i % 2) * kColumnBytes + uint32_t(i % 4 / 2 * 32);
+    }
+
+    // What `count` warps have summed of one row of tiles, in their order.
+    __device__ static float add_warps(uint32_t from, int32_t count) {
+        float y = __uint_as_float(shared_load_4(from));
+        if (count == kRowsWarps) {
+#pragma unroll
+            for (int i = 1; i < kRowsWarps; ++i) {
+                y = __fadd_rn(y, __uint_as_float(shared_load_4(from + i * Map::kWarpSums)));
+            }
+            return y;
+        }
+#pragma unroll 1
+        for (int i = 1; i < count; ++i) {
+            y = __fadd_rn(y, __uint_as_float(shared_load_4(from + i * Map::kWarpSums)));
+        }
+        return y;
+    }
+
+    // One value of y, its bias added.
+    __device__ void store(int32_t row_tile, uint32_t row, int32_t x_row, float y) const {
+        const int64_t at = int64_t(row_tile) * 16 + row;
+        if (at >= p.ring.n) return;
+        if (p.ring.bias != nullptr) {
+            y = __fadd_rn(y, load_float(p.ring.bias_type, p.ring.bias, at));
+        }
+        const int64_t to = x_row * p.ring.n + at;
+        if constexpr (std::is_same_v<T, F16>) {
+            static_cast<__half *>(p.ring.y)[to] = __float2half_rn(y);
+        } else {
+            static_cast<__nv_bfloat16 *>(p.ring.y)[to] = __float2bfloat16_rn(y);
+        }
+    }
+
+    // By all warps, when the rows of tiles [first, last) are through.
+    __device__ void store_panel(int32_t first, int32_t last) const {
+        constexpr int32_t kTeams = 2 * kRowsWarps / int32_t(Map::kColumns);
+        if (x_first + int32_t(column) >= p.ring.m) return;
+#pragma unroll 1
+        for (int32_t i = int32_t(team); i < last - first; i += kTeams) {
+            const int32_t stage = p.plan.height == 1 ? i : i / p.plan.height;
+            const int32_t below = i - stage * p.plan.height;
+            const uint32_t from = sums + uint32_t(stage) * Map::kStageSums +
+                                  uint32_t(below * p.plan.width) * Map::kWarpSums;
+            store(first + i, lane % 16, x_first + int32_t(column), add_warps(from, p.plan.width));
+        }
+    }
+
+    // The rows of tiles [first, last) and their chunks from number `done` on.
+    __device__ void add_pass(int32_t first, int32_t last, int32_t done, bool new_x) {
+        const int32_t chunk = done + across;
+        const bool mine = down < p.plan.height && across < min(p.plan.width, p.plan.chunks - done);
+        if (mine && new_x) load_x(chunk);
+        uint32_t at = kept;
+#pragma unroll 1
+        for (int32_t row = first; row < last; row += p.plan.height) {
+            barrier_wait(Map::full(slot.index), slot.parity);
+            if (mine && row + down < last) add_chunk(row + down, chunk, at, done > 0);
+            barrier_arrive(Map::empty(slot.index));
+            slot.advance();
+            at += Map::kStageSums;
+        }
+    }
+
+    // Before x is known.
+    __device__ void prepare(Run rows) {
+        if constexpr (!Decode::kPairs) {
+            if (p.ring.zero == nullptr) fill_zeros<Map>();
+        }
+        if constexpr (kind == ScaleKind::kNested) {
+            fill_scale_codes<Map>(p.ring);
+            seconds.fill(p.ring, rows);
+            scale_bias = __ldg(p.ring.scale_bias);
+        }
+        Decode::prepare(p.ring.entries, kRowsWarps * 32);
+    }
+
+    __device__ void run(Run rows) {
+        if (kind == ScaleKind::kNested) copies_wait();
+        wait_for_all();
+        for (int32_t first = rows.first; first < rows.last; first += p.plan.panel) {
+            const int32_t last = min(rows.last, first + p.plan.panel);
+            const bool new_x = first == rows.first || p.plan.passes > 1;
+            for (int32_t done = 0; done < p.plan.chunks; done += p.plan.width) {
+                add_pass(first, last, done, new_x);
+            }
+            wait_for_consumers();
+            store_panel(first, last);
+            if (last < rows.last) wait_for_consumers();  // the sums have been read
+        }
+    }
+};
+
+template <class T, class Decode, ScaleKind kind, int kGroupTiles, int kBatches>
+__global__ void __launch_bounds__(kRingThreads, 1)
+    multiply_rows(const __grid_constant__ RowsProblem p) {
+    using Work = RowsConsumer<T, Decode, kind, kGroupTiles, kBatches>;
+#if __CUDA_ARCH__ >= 900
+    allow_next_kernel();
+    const Run rows = p.plan.rows.part(int32_t(blockIdx.x));
+    // Expected, so that its code comes first: cold instructions are what delays the first order.
+    if (__builtin_expect(threadIdx.x >= kRowsWarps * 32, 1)) {
+        const bool first = threadIdx.x == kRowsWarps * 32;
+        RowsProducer<typename Work::Map> producer(p, rows);
+        if (first) {
+            producer.init_barriers();
+            producer.order();
+        }
+        __syncwarp();
+        announce_barriers();
+        if (first) producer.order_rest();
+        return;
+    }
+    Work work(p);
+    work.prepare(rows);
+    wait_for_previous_kernel();
+    work.run(rows);
+#endif
+}
+
+}  // namespace
+}  // namespace qk::cuda

@@ -1,0 +1,137 @@
+// The ring of the kernel for small batches (linear/sm90/few_rows/kernel.cuh): where things lie in
+// shared memory, and the thread that fills it. As tile/ring.cuh, but stages go down the rows of a
+// panel before they go along k, and sums have places of their own.
+#pragma once
+#include "cuda/linear/sm90/few_rows/plan.hpp"
+#include "cuda/tile/ring.cuh"
+
+namespace qk::cuda {
+namespace {
+
+struct RowsProblem {
+    RingProblem ring;
+    RowsPlan plan;
+};
+
+static_assert(kRowsWarps == kRingWarps, "what tile/ring.cuh fills and waits for");
+
+constexpr int32_t kRowsTiles = 2;  // a chunk: x for it fits the registers
+constexpr int32_t kRowsColumns = kRowsTiles * 64;
+// Chunks are dealt in twos, and k is a multiple of 256: with groups of 128 columns a chunk has 8
+// bytes of zeros, and bulk copies start and end at multiples of 16.
+constexpr int32_t kRowsStep = 2;
+constexpr uint32_t kColumnBytes = 20 * 4;  // of 16 rows of w for one of x; lanes share no bank
+
+// [table] [slots] [scale codes] [barriers] [sums of a panel] [second scales]. kGroupTiles: tiles of
+// 64 columns a group; kBatches: of 8 rows of x.
+template <class Decode, ScaleKind kind, int kGroupTiles, int kBatches>
+struct RowsMap {
+    static constexpr int kTiles = kRowsTiles;
+    static constexpr uint32_t kChunkBytes = kTiles * 512;
+    static constexpr uint32_t kGroups = kTiles / kGroupTiles;  // of a chunk
+    static constexpr uint32_t kGroupScales = 8 * kPairBytes<kind>;
+    static constexpr uint32_t kChunkScales = kGroups * kGroupScales;
+    static constexpr uint32_t kChunkZeros = Decode::kPairs ? 0 : kGroups * 8;
+    static constexpr uint32_t kScaleAt = kRowsWarps * kChunkBytes;
+    static constexpr uint32_t kZeroAt = kScaleAt + kRowsWarps * kChunkScales;
+    static constexpr uint32_t kStage = (kZeroAt + kRowsWarps * kChunkZeros + 127) / 128 * 128;
+    static constexpr uint32_t kSlots = 4;
+    static constexpr uint32_t kColumns = kBatches * 8;
+    static constexpr uint32_t kWarpSums = kColumns * kColumnBytes;  // of a row of tiles
+    static constexpr uint32_t kStageSums = kRowsWarps * kWarpSums;
+
+    static constexpr uint32_t kTable = kSharedStart;
+    static constexpr uint32_t kRing = kTable + (Decode::kPairs ? kTableBytes : 0);
+    static constexpr uint32_t kScaleCodes = kRing + kSlots * kStage;
+    static constexpr uint32_t kBarriers = kScaleCodes + (kind == ScaleKind::kNested ? 256 * 4 : 0);
+    static constexpr uint32_t kSums = kBarriers + 2 * kSlots * 8;
+    // Counts a stage's bytes in; counts the threads that have read it (one for all of a warp is
+    // as good, but compute-sanitizer's racecheck does not follow it).
+    QK_HD static constexpr uint32_t full(uint32_t slot) { return kBarriers + slot * 8; }
+    QK_HD static constexpr uint32_t empty(uint32_t slot) { return full(kSlots + slot); }
+};
+
+// The thread that orders the stages of a block.
+template <class Map>
+struct RowsProducer {
+    const RowsProblem &p;
+    int32_t last, panel_first, panel_last, row, pass = 0;  // the next stage
+    Slot<Map::kSlots> slot;
+
+    __device__ RowsProducer(const RowsProblem &problem, Run rows)
+        : p(problem), last(rows.last), panel_first(rows.first), row(rows.first) {
+        panel_last = min(last, row + p.plan.panel);
+    }
+    __device__ static void init_barriers() {
+        for (uint32_t i = 0; i < Map::kSlots; ++i) {
+            barrier_init(Map::full(i), 1);
+            barrier_init(Map::empty(i), kRowsWarps * 32);
+        }
+        barrier_init_fence();
+    }
+    // `count` neighbouring chunks, the first of them number `from`, to place `place` and the next.
+    __device__ void copy_run(int32_t place, int64_t from, uint32_t count) const {
+        const uint32_t to = Map::kRing + slot.index * Map::kStage;
+        const uint32_t full = Map::full(slot.index);
+        copy_bulk(to + place * Map::kChunkBytes, p.ring.codes + from * Map::kChunkBytes,
+                  count * Map::kChunkBytes, full);
+        copy_bulk(to + Map::kScaleAt + place * Map::kChunkScales,
+                  p.ring.scale + from * Map::kChunkScales, count * Map::kChunkScales, full);
+        if (Map::kChunkZeros == 0 || p.ring.zero == nullptr) return;
+        copy_bulk(to + Map::kZeroAt + place * Map::kChunkZeros,
+                  p.ring.zero + from * Map::kChunkZeros, count * Map::kChunkZeros, full);
+    }
+    __device__ void order() {
+        const int32_t here = min(p.plan.width, p.plan.chunks - pass * p.plan.width);
+        const int32_t rows = min(p.plan.height, panel_last - row);
+        const bool zeros = Map::kChunkZeros != 0 && p.ring.zero != nullptr;
+        barrier_expect(Map::full(slot.index),
+                       uint32_t(rows * here) *
+                           (Map::kChunkBytes + Map::kChunkScales + (zeros ? Map::kChunkZeros : 0)));
+        const int64_t from = int64_t(row) * p.plan.chunks + pass * p.plan.width;
+        if (here == p.plan.chunks) {  // the rows of the stage lie one after the other
+            copy_run(0, from, uint32_t(rows * here));
+        } else {
+#pragma unroll 1
+            for (int32_t i = 0; i < rows; ++i) {
+                copy_run(i * p.plan.width, from + int64_t(i) * p.plan.chunks, uint32_t(here));
+            }
+        }
+        slot.advance();
+        advance();
+    }
+    __device__ void advance() {
+        row += p.plan.height;
+        if (row < panel_last) return;
+        if (++pass == p.plan.passes) {
+            pass = 0;
+            panel_first = panel_last;
+            panel_last = min(last, panel_first + p.plan.panel);
+        }
+        row = panel_first;
+    }
+    // Everything but the first stage. The first round is spread over time (tile/ring.cuh).
+    __device__ void order_rest() {
+#pragma unroll 1
+        for (uint32_t i = 1; i < Map::kSlots && row < last; ++i) {
+            const int64_t start = clock64();
+            while (clock64() - start < kOrderClocks) continue;
+            order();
+        }
+#pragma unroll 1
+        while (row < last) {
+            barrier_wait(Map::empty(slot.index), slot.parity ^ 1);
+            order();
+        }
+    }
+};
+
+// The host side: bytes of the second scales of a block's rows.
+inline uint32_t second_bytes_of(const Weight &w, const RowsPlan &plan) {
+    RingPlan rows = {};
+    rows.rows = plan.rows;
+    return second_bytes(w, rows);
+}
+
+}  // namespace
+}  // namespace qk::cuda

@@ -1,0 +1,239 @@
+// Another source of operands for the matrix kernels: 8-bit codes that lie row after row, as a
+// checkpoint has them (S8, LUT8). The copy engine brings 64 R rows x 128 bytes, swizzled:
+//
+//   lane 4 g + t of a warp:  columns 2 t, 2 t + 1 | 8 + 2 t, 9 + 2 t   of 16, rows g and g + 8
+//                            half of a word       | half of another
+//
+// and linear/sm90/gemm/codes_8bit.cuh turns them into operands. Bytes per row of w: k of codes and
+// the scales, read once.
+//
+// Scales lie row after row too, one a row and group: three warps of the producers' load those of a
+// stage, in turns, and leave them in pairs, rows r and r + 8 side by side.
+//
+// Tables whose entries one number of x's type does not stand for are multiplied lane by lane, f32.
+//
+// Nothing is read before the kernel ahead has finished: the weight may be its work.
+#pragma once
+#include "cuda/linear/sm90/gemm/codes_8bit.cuh"
+#include "cuda/linear/sm90/gemm/ring.cuh"
+
+namespace qk::cuda {
+namespace {
+
+template <class S>
+struct BytesGemm : Shared<S> {
+    using T = typename S::T;
+    using Decode = typename S::Decode;
+    using Shared<S>::p, Shared<S>::full, Shared<S>::empty, Shared<S>::scale_codes;
+    using Shared<S>::slot;
+    static constexpr int kTiles = S::kTiles;
+    static constexpr uint32_t kScales = S::kX + S::kCodes;
+    static constexpr int kBoxTiles = S::kBoxTiles;
+    static constexpr uint32_t kPitch = kBoxTiles * 64, kBox = S::kRows * kPitch;
+    static constexpr int kLaneRows = S::kRows / 32;  // whose scales a lane brings
+    static_assert(kTiles % kBoxTiles == 0);
+
+    // The table of look-ups and that of nested scales, by every thread but those of the warp that
+    // prepares the barriers; a barrier must follow.
+    __device__ static void prepare(const GemmProblem &p, uint8_t *shared, float *scale_codes) {
+        constexpr int kOthers = S::kThreads - 32, kWarp = S::kConsumers * 128;
+        const int thread = int(threadIdx.x) - (int(threadIdx.x) > kWarp ? 32 : 0);
+        wait_for_previous_kernel();
+        const bool fits = Decode::template prepare<S::kScaled>(p.w, shared, thread, kOthers);
+        if (S::kTable > 0 && threadIdx.x % 32 == 0) {
+            scale_codes[256 + threadIdx.x / 32] = fits ? 1.0f : 0.0f;
+        }
+        if (p.w.scale_format != QK_FORMAT_LUT8 || thread >= 256) return;
+        scale_codes[thread] = __ldg(reinterpret_cast<const float *>(p.w.code) + thread);
+    }
+    // Whether operands are exact enough for this table.
+    __device__ bool fits() const {
+        return S::kTable == 0 || scale_codes[256 + threadIdx.x / 32] != 0.0f;
+    }
+    // An item where they are not; the blocks of a cluster share its rows of x.
+    __device__ void multiply_slowly(const Item &it, uint32_t rank, uint32_t split) const {
+        if constexpr (S::kTable > 0) {
+            const int64_t first = int64_t(it.row_tile) * 16, rows = min64(S::N, p.m - it.x_first);
+            const Part part = {first,
+                               first + S::kRows,
+                               it.x_first + rows * rank / split,
+                               it.x_first + rows * (rank + 1) / split,
+                               int32_t(threadIdx.x) / 32,
+                               S::kConsumers * 4};
+            qk::cuda::multiply_slowly<T>(p.w, p.x_rows, p.bias_type, p.bias, p.y, p.y_pitch, part);
+        }
+    }
+
+    __device__ void order_boxes(const Item &it, Turn &turn) const {
+        for (int32_t tile = it.first; tile < it.last; tile += kTiles, turn.next(p.slots)) {
+            barrier_wait(empty + turn.slot * 8, turn.parity);
+            const uint32_t to = slot(turn.slot), barrier = full + turn.slot * 8;
+            barrier_expect(barrier, (S::kScaled ? S::kX : p.stage_x) + S::kCodes);
+#pragma unroll
+            for (int t = 0; t < kTiles; t += kBoxTiles) {
+                tensor_copy(to + S::kX + uint32_t(t / kBoxTiles) * kBox, p.codes, (tile + t) * 64,
+                            it.row_tile * 16, barrier);
+            }
+#pragma unroll
+            for (int t = 0; t < kTiles; ++t) {
+                tensor_copy(to + t * (S::kX / kTiles), p.x, (tile + t) * 64, it.x_first, barrier);
+            }
+        }
+    }
+
+    // ---- scales
+
+    // A lane's scales of one group: of rows lane, lane + 32, .. of the block.
+    __device__ void load_scales(uint32_t row, int32_t group, float (&v)[kLaneRows]) const {
+        const WeightView &w = p.w;
+        const auto of_row = uint32_t(w.geometry.groups_per_row);
+        const auto at = [&](int i) {
+            return min(row + uint32_t(i) * 32, uint32_t(w.geometry.n) - 1) * of_row +
+                   uint32_t(group);
+        };
+        if (w.scale_format == QK_FORMAT_F32) {
+#pragma unroll
+            for (int i = 0; i < kLaneRows; ++i) {
+                v[i] = __ldg(reinterpret_cast<const float *>(w.scale) + at(i));
+            }
+        } else if (w.scale_format == QK_FORMAT_LUT8) {
+            uint32_t code[kLaneRows];
+#pragma unroll
+            for (int i = 0; i < kLaneRows; ++i) {
+                code[i] = __ldg(w.scale + at(i));
+                v[i] = __ldg(reinterpret_cast<const float *>(w.second) + (at(i) >> p.second_shift));
+            }
+            const float bias = __ldg(reinterpret_cast<const float *>(w.bias));
+#pragma unroll
+            for (int i = 0; i < kLaneRows; ++i) {
+                v[i] = __fadd_rn(__fmul_rn(scale_codes[code[i]], v[i]), bias);
+            }
+        } else {
+            const auto *const bits = reinterpret_cast<const uint16_t *>(w.scale);
+#pragma unroll
+            for (int i = 0; i < kLaneRows; ++i) {
+                v[i] = __uint_as_float(uint32_t(__ldg(bits + at(i))) << 16);
+            }
+            if (w.scale_format == QK_FORMAT_BF16) return;
+#pragma unroll
+            for (int i = 0; i < kLaneRows; ++i) {
+                v[i] = __half2float(__ushort_as_half(uint16_t(__float_as_uint(v[i]) >> 16)));
+            }
+        }
+    }
+
+    // Scales of tile t of a stage to where the consumers read them; rows r and r + 8 are those of
+    // lanes 8 apart.
+    __device__ void keep_scales(uint32_t stage, int t, const float (&v)[kLaneRows], float unit,
+                                bool there) const {
+        const uint32_t lane = threadIdx.x & 31, half = lane / 8 & 1;
+        const uint32_t at = (lane / 16 * kTiles + t) * 8 + lane % 8;
+#pragma unroll
+        for (int i = 0; i < kLaneRows; ++i) {
+            const float scale = there ? __fmul_rn(v[i], unit) : 0.0f;
+            const uint32_t pair = at + i * 2 * kTiles * 8;
+            if constexpr (S::kScaled) {
+                const float other = __shfl_xor_sync(~0u, scale, 8);
+                if (half == 0) {
+                    shared_store_4(stage + kScales + pair * 4, DecodeLut4<T>::pair(scale, other));
+                }
+            } else {
+                shared_store_4(stage + kScales + pair * 8 + half * 4, __float_as_uint(scale));
+            }
+        }
+    }
+
+    // By one of the warps behind the first, which take turns: there is time for loads to come from
+    // afar. Those of a stage's further groups are next to the first one's.
+    __device__ void make_scales(const Item &it, Turn &turn, int32_t &others) const {
+        if (others >= S::kMakers) return;
+        const uint32_t row = uint32_t(it.row_tile) * 16 + (threadIdx.x & 31);
+        const float unit = Decode::template scale_unit<S::kScaled>(p.w);
+        for (int32_t tile = it.first; tile < it.last; tile += kTiles, turn.next(p.slots)) {
+            if (others > 0) {
+                --others;
+                continue;
+            }
+            others = S::kMakers - 1;
+            int32_t group = tile / p.group_tiles;
+            float v[kLaneRows];
+            load_scales(row, group, v);
+            barrier_wait(empty + turn.slot * 8, turn.parity);
+#pragma unroll 1
+            for (int t = 0; t < kTiles; ++t) {
+                const int32_t next = min(tile + t, p.tiles - 1) / p.group_tiles;
+                if (next != group) load_scales(row, group = next, v);
+                keep_scales(slot(turn.slot), t, v, unit, tile + t < p.tiles);
+            }
+            barrier_arrive(full + turn.slot * 8);
+        }
+    }
+
+    // ---- consumers
+
+    // What a lane adds to a slot to find its codes and scales.
+    struct Places {
+        uint32_t codes, scale;
+
+        __device__ Places(const BytesGemm &, int32_t) {
+            const uint32_t lane = threadIdx.x & 31, quad = lane >> 2;
+            const uint32_t r = (threadIdx.x >> 7) / S::Q * 4 + (threadIdx.x >> 5 & 3);
+            const uint32_t piece = kBoxTiles == 1 ? quad / 2 : quad;  // swapped by the line of 128
+            codes = S::kX + (r * 16 + quad) * kPitch + piece * 16 + (lane & 2) * 2;
+            scale = kScales + (r * kTiles * 8 + quad) * S::kPair;
+        }
+    };
+
+    // A lane's share of a tile as it is stored.
+    struct Raw {
+        uint32_t words[4][4], scale[S::kScaled ? 1 : 2];
+    };
+
+    __device__ void read(const Places &at, uint32_t slot_at, int32_t, int t, Raw &raw) const {
+        const uint32_t stage = slot(slot_at);
+        const uint32_t codes = stage + at.codes + uint32_t(t / kBoxTiles) * kBox;
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+            const uint32_t from = codes ^ uint32_t(t % kBoxTiles * 64 + j * 16);
+#pragma unroll
+            for (uint32_t i = 0; i < 4; ++i) {
+                raw.words[j][i] = shared_load_4(from + i % 2 * 8 + i / 2 * 8 * kPitch);
+            }
+        }
+        const uint32_t from = stage + at.scale + t * 8 * S::kPair;
+        if constexpr (S::kScaled) {
+            raw.scale[0] = shared_load_4(from);
+        } else {
+            const uint2 both = shared_load_8(from);
+            raw.scale[0] = both.x;
+            raw.scale[1] = both.y;
+        }
+    }
+
+    __device__ void decode(const Raw &raw, uint32_t (&a)[4][4], float (&scale)[2]) const {
+        const typename Decode::Lane lane(this->table);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                lane.template decode<S::kScaled>(raw.words[j][half * 2], raw.words[j][half * 2 + 1],
+                                                 a[j][half], a[j][half + 2]);
+            }
+        }
+        if constexpr (S::kScaled) {
+            this->scale_operands(
+                a, {__byte_perm(raw.scale[0], 0, 0x1010), __byte_perm(raw.scale[0], 0, 0x3232)});
+        } else {
+            scale[0] = __uint_as_float(raw.scale[0]);
+            scale[1] = __uint_as_float(raw.scale[1]);
+        }
+    }
+};
+
+template <class S>
+requires S::kBytes struct SourceOf<S> {
+    using Type = BytesGemm<S>;
+};
+
+}  // namespace
+}  // namespace qk::cuda

@@ -1,0 +1,126 @@
+// The kernel for one row of x (linear/sm90/gemv/warp.cuh) and its launches, by the formats of a
+// weight.
+#pragma once
+#include <string.h>
+
+#include "base/half.hpp"
+#include "cuda/linear/sm90/gemv/warp.cuh"
+#include "cuda/runtime.hpp"
+
+namespace qk::cuda {
+
+namespace {
+
+// Partial sums of a row, in their order, to y.
+template <class T, class Decode, class Warp>
+__device__ void store_rows(const VectorProblem &p, Run rows) {
+    const uint32_t at = threadIdx.x;
+    if (int32_t(at) >= y_rows(p, rows)) return;
+    const int64_t y_row = int64_t(rows.first) * 16 + at;
+    uint32_t from = Warp::kSums + at / 16 * uint32_t(p.plan.partials) * kRowBytes + at % 16 * 4;
+    float y = __uint_as_float(shared_load_4(from));
+#pragma unroll 4
+    for (int32_t i = 1; i < p.plan.partials; ++i) {
+        y = __fadd_rn(y, __uint_as_float(shared_load_4(from + uint32_t(i) * kRowBytes)));
+    }
+    if constexpr (std::is_same_v<T, F32> && Decode::kPairs) y = __fmul_rn(y, p.entry_unit);
+    if (p.bias != nullptr) y = __fadd_rn(y, __uint_as_float(shared_load_4(Warp::kBias + at * 4)));
+    store_y<T>(p.y, y_row, y);
+}
+
+template <class T, class Decode, ScaleKind kind, int kGroupTiles>
+__global__ void __launch_bounds__(kVectorThreads, XColumns<T, kGroupTiles == 0>::kBlocks)
+    multiply(const __grid_constant__ VectorProblem p) {
+#if __CUDA_ARCH__ >= 900
+    allow_next_kernel();
+    const Run rows = p.plan.rows.part(int32_t(blockIdx.x));
+    VectorWarp<T, Decode, kind, kGroupTiles> work(p, rows);
+    work.prepare(rows);
+    __syncthreads();
+    work.run(rows);
+    if (work.count > 0) work.store_partial(work.unit, &work.sums);
+    __syncthreads();
+    store_rows<T, Decode, decltype(work)>(p, rows);
+#endif
+}
+
+inline uint32_t seconds_bytes(const VectorProblem &p) {
+    return p.second == nullptr ? 0 : (p.last_second + 1) * 4;
+}
+
+template <class T, class Decode, ScaleKind kind, int kGroupTiles>
+Status launch_vector(const VectorProblem &p, const Launch &launch) {
+    using Warp = VectorWarp<T, Decode, kind, kGroupTiles>;
+    Shape3 shape = {dim3(uint32_t(p.plan.blocks)), kVectorThreads};
+    shape.shared_bytes = Warp::kSums - kSharedStart + p.plan.sums_bytes + seconds_bytes(p);
+    shape.overlaps = true;
+    VectorProblem problem = p;
+    if constexpr (std::is_same_v<T, F32>) {
+        // Units of x that a warp does not keep in registers are kept here, where there is room.
+        const uint32_t behind = round_up(p.plan.sums_bytes + seconds_bytes(p), 16);
+        const uint32_t end =
+            Warp::kSums - kSharedStart + behind + uint32_t(p.plan.units) * Warp::X::kPlaceBytes;
+        if (p.plan.unit_step != 0 && int64_t(end) <= launch.device.shared_bytes) {
+            problem.x_places = behind;
+            shape.shared_bytes = end;
+        }
+    }
+    return launch_kernel(launch, "linear", multiply<T, Decode, kind, kGroupTiles>, shape, problem);
+}
+
+template <class T, class Decode, ScaleKind kind>
+Status run_groups(const VectorProblem &p, const Launch &launch) {
+    if constexpr (!std::is_same_v<T, F32>) {
+        if (p.group_shift < 0) return launch_vector<T, Decode, kind, 0>(p, launch);
+    }
+    return p.group_shift == 0 ? launch_vector<T, Decode, kind, 1>(p, launch)
+                              : launch_vector<T, Decode, kind, 2>(p, launch);
+}
+
+template <class T, class Decode>
+Status run_scales(qk_format scale, const VectorProblem &p, const Launch &launch) {
+    return with_scale_kind(scale,
+                           [&](auto kind) { return run_groups<T, Decode, kind.value>(p, launch); });
+}
+
+// Whether `entries` are halves once multiplied by `factor`; f32's own rounding of them aside.
+inline bool are_halves(const float (&entries)[16], float factor, float (&halves)[16]) {
+    for (int i = 0; i < 16; ++i) {
+        const float product = entries[i] * factor;
+        halves[i] = f32_from_f16(f16_from_f32(product));
+        const float error = halves[i] - product, size = product < 0 ? -product : product;
+        if ((error < 0 ? -error : error) > size * 0x1p-24f) return false;
+    }
+    return true;
+}
+
+// x is two terms of 11 bits, in columns of their own; a value that a code looks up is one or two
+// (operands.cuh).
+inline Status run_lut4_f32(VectorProblem p, qk_format scale, const Launch &launch) {
+    float halves[16];
+    for (const float factor : {1.0f, 12.0f}) {  // FP4 has twelfths
+        if (!are_halves(p.entries, factor, halves)) continue;
+        memcpy(p.entries, halves, sizeof(halves));
+        p.entry_unit = 1 / factor;
+        return run_scales<F32, RingLut4<F16>>(scale, p, launch);
+    }
+    p.entry_unit = 1;
+    return run_scales<F32, SplitLut4>(scale, p, launch);
+}
+
+}  // namespace
+
+template <Codes codes, qk_format x>
+Status Gemv<codes, x>::run(const VectorProblem &p, qk_format scale, const Launch &launch) {
+    using T = TypeOf<x>;
+    using Operand = std::conditional_t<x == QK_FORMAT_F32, F16, T>;
+    if constexpr (codes == Codes::kU4) {
+        return run_scales<T, RingU4<Operand>>(scale, p, launch);
+    } else if constexpr (x == QK_FORMAT_F32) {
+        return run_lut4_f32(p, scale, launch);
+    } else {
+        return run_scales<T, RingLut4<Operand>>(scale, p, launch);
+    }
+}
+
+}  // namespace qk::cuda

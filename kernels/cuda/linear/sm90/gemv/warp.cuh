@@ -1,0 +1,397 @@
+// y = x . transpose(w) + bias for one row of x, from the packed tiles, on sm_90 and later.
+//
+// The tensor core multiplies 16 rows of w by 8 columns, and one row of x would fill one column. So
+// the columns take turns: in a unit (16 rows x 512 columns of w: 8 tiles) column j holds x for the
+// unit's j-th tile of 64 columns,
+//
+//     product of tile j by all 8 columns:   only column j is kept
+//
+// and a lane loads 32 bytes of x a unit instead of 256. Columns 2 i and 2 i + 1 sit with the lanes
+// whose number mod 4 is i, and such a lane needs the scales of tiles 2 i and 2 i + 1 alone. Where
+// x is f32 or groups have 32 columns, a tile keeps two columns (linear/sm90/gemv/operands.cuh).
+//
+//     row of tiles   |  unit 0  |  unit 1  | ... | unit 15 | unit 16 | ...      16 rows of w
+//     warp                0          1              15          0
+//
+// Bytes per row of w: k / 2 of codes plus scales and zeros, read once. A warp's slot in shared
+// memory takes one unit: codes by two bulk copies, scales by another or, beside zeros, by 4 bytes a
+// lane; a half is ordered again once it is multiplied. No warp waits for another before sums meet.
+//
+// A chain (docs/decisions.md tells why it is safe): a block takes half of a multiprocessor, so the
+// next kernel's blocks stand beside this one's. What is left to do once x is there are products,
+// sums and y. A unit is 600 instructions, 19 for 8 weights a lane; an H200's memory waits for 27.
+#pragma once
+#include "cuda/linear/sm90/gemv/problem.cuh"
+
+namespace qk::cuda {
+namespace {
+
+template <class T, class Decode, ScaleKind kind, int kGroupTiles>
+struct VectorWarp {
+    using X = XColumns<T, kGroupTiles == 0>;
+    using Operand = typename X::Operand;
+    // Of a lane's two tiles of a unit. Groups of 32 columns (kGroupTiles 0) are half a tile.
+    static constexpr uint32_t kGroups = kGroupTiles == 0 ? 4 : kGroupTiles == 1 ? 2 : 1;
+    using Map = SlotMap<kind, Decode::kPairs, kGroups>;
+    static constexpr uint32_t kCodes = kSharedStart + (Decode::kPairs ? kTableBytes : 0);
+    static constexpr uint32_t kSlots = kCodes + (kind == ScaleKind::kNested ? 256 * 4 : 0);
+    static constexpr uint32_t kBarriers = kSlots + kVectorWarps * Map::kBytes;
+    static constexpr uint32_t kXKnown = kBarriers + kVectorWarps * 16;
+    static constexpr uint32_t kTablesKnown = kXKnown + 8;  // of nested scales
+    static constexpr uint32_t kScaleBias = kXKnown + 16;
+    static constexpr uint32_t kBias = kScaleBias + 16;
+    static constexpr uint32_t kSums = kBias + kBlockRows * 16 * 4;
+
+    // What a lane knows of the unit in the slot.
+    struct Lane {
+        float2 scale[kGroups];
+        Zeros zero[kGroups];  // groups of 32: their bytes, in the first one's `low`
+        X x;
+    };
+
+    const VectorProblem &p;
+    uint32_t lane, pair, row;  // pair of tiles of a unit: lane % 4; row: lane / 4
+    uint32_t slot, barrier, partials, lanes;
+    uint32_t first_second = 0;
+    int32_t first_row;  // of tiles
+    int32_t count;      // of this warp's units
+    Unit unit, ahead;   // to multiply, to order
+    Sums sums = {0, 0};
+
+    __device__ VectorWarp(const VectorProblem &problem, Run rows) : p(problem) {
+        const uint32_t warp = threadIdx.x / 32;
+        lane = threadIdx.x % 32;
+        pair = lane % 4;
+        row = lane / 4;
+        slot = kSlots + warp * Map::kBytes;
+        barrier = kBarriers + warp * 16;
+        partials = kSums + row * 4 - uint32_t(rows.first * p.plan.partials) * kRowBytes;
+        lanes = Decode::lanes();
+        keep(lane, pair, row, slot, barrier, partials);
+        first_row = rows.first;
+        const int32_t first = int32_t(warp * p.plan.reciprocal >> 16);
+        unit = {rows.first + first, int32_t(warp) - first * p.plan.units};
+        ahead = unit;
+        const int32_t total = (rows.last - rows.first) * p.plan.units;
+        count = (total - int32_t(warp) + kVectorWarps - 1) / kVectorWarps;
+    }
+
+    // Half the codes of the next unit; with the first half scales that lie as they do in memory.
+    __device__ void order_codes(int32_t half) const {
+        if (!elect_one()) return;
+        const int32_t first = ahead.column * kUnitTiles + half * (kUnitTiles / 2);
+        const int32_t tiles = max(0, min(kUnitTiles / 2, p.plan.tiles - first));
+        const uint32_t to = slot + uint32_t(half) * (kUnitBytes / 2), full = barrier + half * 8;
+        if (Decode::kPairs && half == 0) {
+            const Groups of = unit_groups<kGroupTiles>(p, ahead);
+            const uint32_t bytes = of.count * Map::kGroupBytes;
+            barrier_expect(full, uint32_t(tiles) * 512 + bytes);
+            copy_bulk(slot + Map::kScales, p.scale + of.at * Map::kGroupBytes, bytes, full);
+        } else {
+            barrier_expect(full, uint32_t(tiles) * 512);
+        }
+        const int64_t at = int64_t(ahead.row) * p.plan.tiles + first;
+        if (tiles > 0) copy_bulk(to, p.codes + at * 512, uint32_t(tiles) * 512, full);
+    }
+
+    // The lane's i-th group in a unit's column; false where w ends before it.
+    __device__ bool find_group(int32_t column, uint32_t i, uint32_t *group) const {
+        if constexpr (kGroupTiles == 0) {
+            *group = uint32_t(column) * (2 * kUnitTiles) + pair * 4 + i;
+            return *group < p.groups;
+        }
+        const int32_t tile = column * kUnitTiles + int32_t(pair * 2 + i);
+        *group = uint32_t(tile) >> p.group_shift;
+        return tile < p.plan.tiles;
+    }
+
+    // Scales beside zeros, and these; they arrive with the first half of the next unit's codes.
+    __device__ void order_scales() const {
+#pragma unroll
+        for (uint32_t i = 0; i < kGroups; ++i) {
+            uint32_t group;
+            if (!find_group(ahead.column, i, &group)) continue;
+            const uint64_t at = uint64_t(uint32_t(ahead.row)) * p.groups + group;
+            const uint32_t to = slot + Map::kScales + i * Map::kScaleStride;
+            const uint32_t mine = pair * 8 + row;
+            if constexpr (kind == ScaleKind::kF32) {
+                copy_8(to + mine * 8, p.scale + at * 64 + row * 8);
+            } else if constexpr (kind == ScaleKind::kNested) {
+                if (row % 2 == 0) copy_word(to + mine * 2, p.scale + at * 16 + row * 2);
+            } else {
+                copy_word(to + mine * 4, p.scale + at * 32 + row * 4);
+            }
+            if (p.zero != nullptr && row % 4 == 0) {
+                copy_word(slot + Map::kZeros + i * 32 + mine, p.zero + at * 8 + row);
+            }
+        }
+        copies_arrive(barrier);
+    }
+
+    // The second scale of a group; rows past the end of w read what is there.
+    __device__ float second(uint32_t number) const {
+        const uint32_t at = min((number >> p.second_shift) - first_second, p.last_second);
+        return __uint_as_float(shared_load_4(kSums + p.plan.sums_bytes + at * 4));
+    }
+
+    // Those of the block's rows.
+    __device__ void order_seconds(Run rows) {
+        const uint32_t end = uint32_t(min64(int64_t(rows.last) * 16, p.n)) * p.groups;
+        first_second = uint32_t(rows.first) * 16 * p.groups >> p.second_shift;
+        const uint32_t last = (end - 1) >> p.second_shift;
+#pragma unroll 1
+        for (uint32_t i = threadIdx.x; i <= last - first_second; i += kVectorThreads) {
+            copy_word(kSums + p.plan.sums_bytes + i * 4, p.second + first_second + i);
+        }
+    }
+
+    __device__ float2 scales(uint32_t i, uint32_t group) const {
+        const uint32_t at = slot + Map::kScales + (Decode::kPairs ? 0 : i * Map::kScaleStride);
+        const uint32_t first = unit_groups<kGroupTiles>(p, unit).first;
+        const uint32_t mine = (Decode::kPairs ? group - first : pair) * 8 + row;
+        if constexpr (kind == ScaleKind::kNested) {
+            const uint32_t both = shared_load_2(at + mine * 2);
+            const uint32_t low = shared_load_4(kCodes + (both & 255) * 4);
+            const uint32_t high = shared_load_4(kCodes + (both >> 8) * 4);
+            const uint32_t number = (uint32_t(unit.row) * 16 + row) * p.groups + group;
+            const float bias = __uint_as_float(shared_load_4(kScaleBias));
+            const float above = second(number), below = second(number + 8 * p.groups);
+            return {__fadd_rn(__fmul_rn(__uint_as_float(low), above), bias),
+                    __fadd_rn(__fmul_rn(__uint_as_float(high), below), bias)};
+        } else {
+            return scale_pair<kind>(at + mine * kPairBytes<kind>);
+        }
+    }
+
+    // Tile i's zeros, from the lane that has them.
+    __device__ Zeros zero_of(const Lane &v, int i) const {
+        if constexpr (Decode::kPairs) return {};
+        const uint32_t from = (lane & 28) + uint32_t(i) / 2;
+        if constexpr (kGroupTiles == 0) {
+            const uint32_t bytes = from_lane(v.zero[0].low, from);
+            return Decode::zeros(bytes >> (i % 2 * 16 + pair / 2 * 8) & 255);
+        }
+        const Zeros &own = v.zero[i % int(kGroups)];
+        return {from_lane(own.low, from), from_lane(own.high, from)};
+    }
+
+    // The scales and zeros of the unit in the slot.
+    __device__ void begin_unit(Lane *v) const {
+        uint32_t bytes = 0;
+#pragma unroll
+        for (uint32_t i = 0; i < kGroups; ++i) {
+            uint32_t group;
+            const bool there = find_group(unit.column, i, &group);
+            v->scale[i] = scales(i, group);
+            if (!there) v->scale[i] = {0, 0};
+            if constexpr (!Decode::kPairs) {
+                const uint32_t byte = shared_load_1(slot + Map::kZeros + i * 32 + pair * 8 + row);
+                if (kGroupTiles > 0) v->zero[i] = Decode::zeros(byte);
+                bytes |= byte << i * 8;
+            }
+        }
+        if (kGroupTiles == 0) v->zero[0].low = bytes;
+    }
+
+    __device__ void fold(int i, const float (&d)[4], const Lane &v, Sums *sums) const {
+        if (pair != uint32_t(i) / 2) return;
+        if constexpr (kGroupTiles == 0) {
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                sums->add(d[half], d[2 + half], v.scale[i % 2 * 2 + half]);
+            }
+        } else if constexpr (X::kOfTile == 2) {
+            const float unit = v.x.unit[i % 2];
+            sums->add(__fmul_rn(__fmaf_rn(d[1], 0x1p-12f, d[0]), unit),
+                      __fmul_rn(__fmaf_rn(d[3], 0x1p-12f, d[2]), unit), v.scale[i % int(kGroups)]);
+        } else {
+            sums->add(d[i % 2], d[2 + i % 2], v.scale[i % int(kGroups)]);
+        }
+    }
+
+    __device__ void add_tile(int i, const uint4 &codes, const Zeros &zero, const Lane &v,
+                             Sums *sums) const {
+        const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
+        const auto &b = v.x.b[i % X::kOfTile];
+        if constexpr (two_terms<Decode>) {
+            float d[2][4] = {};
+#pragma unroll
+            for (int j = 0; j < 4; ++j) {
+                uint32_t a[2][4];
+                Decode::decode_two(words[j], lanes, a);
+                mma_16x8x16<Operand>(d[0], a[0], b[2 * j], b[2 * j + 1]);
+                mma_16x8x16<Operand>(d[1], a[1], b[2 * j], b[2 * j + 1]);
+            }
+            fold(i, {d[0][0], Decode::rest(d[0]), d[1][0], Decode::rest(d[1])}, v, sums);
+        } else {
+            float d[4] = {};
+#pragma unroll
+            for (int j = 0; j < 4; ++j) {
+                uint32_t a[4];
+                Decode::decode(words[j], zero, lanes, a);
+                mma_16x8x16<Operand>(d, a, b[2 * j], b[2 * j + 1]);
+            }
+            fold(i, d, v, sums);
+        }
+    }
+
+    template <int first, int last>
+    __device__ void add_tiles(const Lane &v, Sums *sums) const {
+        const uint32_t codes = slot + lane * 16;
+        uint4 q[2] = {shared_load_16(codes + first * 512),
+                      shared_load_16(codes + first * 512 + 512)};
+        Zeros zero = {};
+#pragma unroll
+        for (int i = first; i < last; ++i) {
+            if (!Decode::kPairs && (kGroupTiles < 2 || i % 2 == 0)) zero = zero_of(v, i);
+            const uint4 now = q[i % 2];
+            if (i + 2 < last) q[i % 2] = shared_load_16(codes + (i + 2) * 512);
+            add_tile(i, now, zero, v, sums);
+        }
+    }
+
+    // Sums of 16 rows, each of its four lanes, to [row of tiles][partial][row].
+    __device__ void store_partial(Unit from, Sums *sums) const {
+        sums->add_lanes();
+        const int32_t at = from.row * p.plan.partials + from.column % kVectorWarps;
+        const uint32_t to = partials + uint32_t(at) * kRowBytes;
+        if (pair == 0) shared_store_4(to, __float_as_uint(sums->low));
+        if (pair == 1) shared_store_4(to + kRowBytes / 2, __float_as_uint(sums->high));
+        *sums = {0, 0};
+    }
+
+    // Before x is known, and without waiting for another warp's copies.
+    __device__ void prepare(Run rows) {
+        if (threadIdx.x == 0) barrier_init(kXKnown, 1);
+        if (threadIdx.x == 0) barrier_init(kTablesKnown, kVectorThreads);
+        if (lane == 0) {
+            barrier_init(barrier, Decode::kPairs ? 1 : 33);  // who orders, who copies scales
+            barrier_init(barrier + 8, 1);
+            barrier_init_fence();
+        }
+        __syncwarp();
+        if (count > 0) {
+            order_codes(0);
+            if (!Decode::kPairs && p.zero == nullptr && lane < kGroups * 8) {
+                shared_store_4(slot + Map::kZeros + lane * 4, 0x88888888u);
+            }
+            __syncwarp();
+            if constexpr (!Decode::kPairs) order_scales();
+        }
+        if constexpr (kind == ScaleKind::kNested) {
+            const uint32_t i = threadIdx.x;
+            if (i < 256) copy_word(kCodes + i * 4, p.scale_code + i);
+            order_seconds(rows);
+            if (i == 0) copy_word(kScaleBias, p.scale_bias);
+        }
+        if constexpr (X::kAhead) {
+            const uint32_t known = kSums + p.x_places + threadIdx.x * X::kPlaceBytes + X::kKnown;
+            if (p.x_places != 0 && int32_t(threadIdx.x) < p.plan.units) barrier_init(known, 32);
+        }
+        Decode::prepare(p.entries, kVectorThreads);
+        // A first look at a parameter costs hundreds of clocks.
+        asm volatile("" ::"l"(p.x), "l"(p.y), "l"(p.bias), "l"(p.n), "r"(p.k), "r"(p.bias_type));
+    }
+
+    __device__ typename X::Raw load_x(int32_t column, Lane *v) const {
+        return v->x.load(p.x, p.k, column * int32_t(kUnitColumns), row, pair);
+    }
+
+    // Waits for x and asks for the first unit's; the bias comes in beside it.
+    __device__ typename X::Raw await_x(int32_t y_rows, Lane *v) const {
+        wait_for_previous_kernel();
+        const bool biased = p.bias != nullptr && int32_t(threadIdx.x) < y_rows;
+        const int64_t y_row = int64_t(first_row) * 16 + threadIdx.x;
+        const float bias = biased ? load_float(p.bias_type, p.bias, y_row) : 0;
+        const typename X::Raw x = load_x(unit.column, v);
+        if (biased) shared_store_4(kBias + threadIdx.x * 4, __float_as_uint(bias));
+        return x;
+    }
+
+    // f32 x: whether the first row of tiles has left units of x in shared memory.
+    __device__ bool is_kept(int32_t row_tile) const {
+        return X::kAhead && p.x_places != 0 && row_tile != first_row;
+    }
+
+    // x of the unit, or (again) what is left of it, to the operands.
+    __device__ void place_x(typename X::Raw x, bool again, Lane *v) const {
+        if constexpr (X::kAhead) {
+            const uint32_t at = kSums + p.x_places + uint32_t(unit.column) * X::kPlaceBytes;
+            if (!again && is_kept(unit.row)) {
+                if (v->x.recall(at, lane)) return;
+                x = load_x(unit.column, v);
+            }
+            v->x.split(x, again, lane);
+            if (!again && p.x_places != 0 && unit.row == first_row) v->x.publish(at, lane);
+        }
+    }
+
+    // Whether x is known already, so that a launch of its own asks for x before the rest of its
+    // weights. The last warp looks, the others look at it for a moment.
+    __device__ bool x_comes_first() const {
+        if (threadIdx.x >= kVectorThreads - 32) return true;
+        for (int i = 0; i < 6; ++i) {
+            if (barrier_test(kXKnown, 0)) return true;
+            __nanosleep(32);
+        }
+        return false;
+    }
+
+    // Returns with the sums of the last unit's row in `sums`.
+    __device__ void run(Run rows) {
+        Lane v;
+        typename X::Raw x;
+        const bool last = threadIdx.x >= kVectorThreads - 32;
+        if (last && count > 0) order_codes(1);
+        if (kind == ScaleKind::kNested) copies_arrive(kTablesKnown);
+        const bool early = X::kOfTile > 1 || x_comes_first();
+        if (early) x = await_x(y_rows(p, rows), &v);
+        if (threadIdx.x == kVectorThreads - 32) barrier_arrive(kXKnown);
+        if (!last && count > 0) order_codes(1);
+        if (kind == ScaleKind::kNested) barrier_wait(kTablesKnown, 0);
+        if (!early) {
+            if (count > 0) {
+                barrier_wait(barrier, 0);
+                begin_unit(&v);
+            }
+            x = await_x(y_rows(p, rows), &v);
+        }
+        uint32_t parity = 0;
+        bool begun = !early, asked = true, again = false;
+#pragma unroll 1
+        for (int32_t left = count; left > 0;) {
+            if (asked) place_x(x, again, &v);
+            if (!begun) {
+                barrier_wait(barrier, parity);
+                begin_unit(&v);
+            }
+            begun = false;
+            add_tiles<0, kUnitTiles / 2>(v, &sums);
+            if (__builtin_expect(left > 1 && !v.x.rest, 0)) {
+                ahead.advance(p.plan);
+                __syncwarp();
+                order_codes(0);
+                if constexpr (!Decode::kPairs) order_scales();
+            }
+            asked = v.x.rest || again || p.plan.unit_step != 0;
+            again = v.x.rest;
+            const bool here = asked && (again || !is_kept(ahead.row));
+            if (X::kAhead && here) x = load_x(again ? unit.column : ahead.column, &v);
+            barrier_wait(barrier + 8, parity);
+            add_tiles<kUnitTiles / 2, kUnitTiles>(v, &sums);
+            if (!again) {  // else the same unit, what is left of x
+                if (--left == 0) break;
+                const Unit now = unit;
+                unit.advance(p.plan);
+                if (unit.row != now.row) store_partial(now, &sums);
+                __syncwarp();
+                order_codes(1);
+                parity ^= 1;
+            }
+            if (!X::kAhead && asked) x = load_x(unit.column, &v);
+        }
+    }
+};
+
+}  // namespace
+}  // namespace qk::cuda

@@ -1,0 +1,126 @@
+// y = x . transpose(w) + bias for 2 to 16 rows of x (more in passes), or for 17 to 24, from the
+// packed tiles, on sm_90 and later.
+//
+// A warp has two rows of tiles (32 rows of w) and adds up all of k that is its own in registers:
+//
+//     stage            | chunk 0 | chunk 1 | ...  (128 columns each, `slices` of them)
+//     row of tiles 0,1 |  warp 0 |  warp 1 |
+//     row of tiles 2,3 |  warp s |  ...    |      and the same columns of x beside them
+//     ...
+//
+// The warps of a column of this picture multiply by the same x, which lies in the stage, and read
+// it once for both rows of tiles. At the end the slices of a row meet in shared memory and are
+// added in their order. Where there are few rows, blocks of a cluster divide k, so that x does not
+// cross the L2 more often than the weight does; their sums meet the same way.
+//
+// Bytes per row of w: k / 2 of codes plus scales and zeros, read once, ordered before x is known
+// (docs/decisions.md tells why that is safe). A chunk of 16 rows is about 150 instructions with 16
+// or 24 rows of x: 8 weights cost a lane 9 to decode and a product for every 8 rows of x. With 24
+// the products of both tiles of a chunk go into one set of sums, as registers for two lack.
+#pragma once
+#include "cuda/linear/sm90/some_rows/warp.cuh"
+#include "cuda/linear/sm90/some_rows/output.cuh"
+
+namespace qk::cuda {
+namespace {
+
+// Of 96 for every thread; sm_90a can move them.
+constexpr int kProducerRegisters = 32, kConsumerRegisters = 112;
+
+template <class T, class Decode, ScaleKind kind, int kGroup, int kBatches>
+struct SlicesConsumer : SlicesChunks<T, Decode, kind, kGroup, kBatches> {
+    using Base = SlicesChunks<T, Decode, kind, kGroup, kBatches>;
+    using Base::half, Base::works, Base::sum, Base::Base;
+    using Base::p, Base::part, Base::own, Base::slice, Base::slot, Base::seconds, Base::scale_bias;
+    using typename Base::Map;
+
+    template <int kTiles>
+    __device__ void add_stages() {
+#pragma unroll 1
+        for (int32_t first = part.chunks.first; first < part.chunks.last; first += p.plan.slices) {
+            const int32_t chunk = first + slice;
+            barrier_wait(own + Map::full(slot.index), slot.parity);
+            if (chunk < part.chunks.last) {
+                this->template add<kTiles>(chunk);
+            }
+            barrier_arrive(own + Map::empty(slot.index));
+            slot.advance(p.stage);
+        }
+    }
+
+    // Before x is known.
+    __device__ void prepare() {
+        if (threadIdx.x < 16) shared_store_4(own + Map::kZeros + threadIdx.x * 4, 0);
+        if constexpr (!Decode::kPairs) {
+            if (p.zero == nullptr) fill_zero_points();
+        }
+        if constexpr (kind == ScaleKind::kNested) {
+            fill_scale_codes<Map>(p, own + Map::kScaleCodes);
+            seconds.fill(p, part.rows);
+            scale_bias = __ldg(p.scale_bias);
+        }
+        Decode::prepare(p.entries, kSlicesWarps * 32, own);
+    }
+    // Zeros of 8 in every slot: nothing overwrites them.
+    __device__ void fill_zero_points() const {
+        const auto words = p.plan.pairs * 2 * p.stage.groups * 2;
+#pragma unroll 1
+        for (int32_t i = int32_t(threadIdx.x); i < words * p.stage.slots; i += kSlicesWarps * 32) {
+            const int32_t at = i / words;
+            shared_store_4(own + Map::kRing +
+                               uint32_t(at * p.stage.bytes + p.stage.zeros + (i - at * words) * 4),
+                           0x88888888u);
+        }
+    }
+
+    __device__ void run() {
+        if (kind == ScaleKind::kNested) copies_wait();
+        __syncwarp();
+        if (p.plan.cluster > 1) cluster_arrive_relaxed();
+        named_barrier_wait(3, kSlicesThreads);
+        if (half) {
+            add_stages<1>();
+        } else if (works) {
+            add_stages<2>();
+        }
+        wait_for_consumers();
+        const SlicesSums<T, kBatches> sums(p, part, own + Map::kRing);
+        if (works) sums.keep(sum);
+        wait_for_consumers();
+        if (p.plan.cluster > 1) {
+            if (threadIdx.x == 0) barrier_expect(own + Map::kReceived, sums.received_bytes());
+            __syncwarp();
+            cluster_wait();  // others' barriers are there
+        }
+        sums.store(seconds.at + p.second_bytes, own + Map::kReceived);
+    }
+};
+
+template <class T, class Decode, ScaleKind kind, int kGroup, int kBatches>
+__global__ void __launch_bounds__(kSlicesThreads, 1)
+    multiply_slices(const __grid_constant__ SlicesProblem p) {
+#if __CUDA_ARCH__ >= 900
+    using Work = SlicesConsumer<T, Decode, kind, kGroup, kBatches>;
+    allow_next_kernel();
+    const SlicesPart part(p);
+    // Likely, so that its code comes first: cold instructions are what delays the first order.
+    if (__builtin_expect(threadIdx.x >= kSlicesWarps * 32, 1)) {
+        fewer_registers<kProducerRegisters>();
+        const SlicesProducer<T, Decode, typename Work::Map, Work::kColumns> producer(p, part);
+        producer.init_barriers();
+        if (p.plan.cluster > 1) cluster_arrive_relaxed();
+        named_barrier_arrive(3, kSlicesThreads);
+        producer.run();
+        if (p.plan.cluster > 1) cluster_wait();
+        return;
+    }
+    more_registers<kConsumerRegisters>();
+    Work work(p, part);
+    work.prepare();
+    wait_for_previous_kernel();
+    work.run();
+#endif
+}
+
+}  // namespace
+}  // namespace qk::cuda

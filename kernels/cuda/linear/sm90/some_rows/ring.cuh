@@ -1,0 +1,296 @@
+// The ring of the kernel for small batches (linear/sm90/some_rows/kernel.cuh): where things lie in
+// shared memory, and the warps that fill it.
+#pragma once
+
+#include "cuda/linear/sm90/some_rows/plan.hpp"
+#include "cuda/linear/sm90/some_rows/operands.cuh"
+#include "cuda/prim/cluster.cuh"
+#include "cuda/prim/tensor_copy.cuh"
+
+namespace qk::cuda {
+namespace {
+
+struct SlicesProblem {
+    const uint8_t *codes, *scale, *zero;  // zero: null where every zero is 8
+    const float *second, *scale_code, *scale_bias;
+    const uint8_t *x;
+    const void *bias;  // may be null
+    void *y;
+    int64_t m, n;
+    int32_t k, tiles;
+    uint32_t groups;       // of a row
+    int32_t group_shift;   // log2 of the columns of a group; 30: one group a row
+    int32_t second_shift;  // nested: log2 of second_group
+    uint32_t second_bytes;
+    qk_format bias_type;
+    // 2^32 (2^16 for slices) divided by them: a division would delay the first order.
+    uint32_t pieces_magic, groups_magic, slices_magic;
+    int32_t cluster_shift;
+    SlicesPlan plan;
+    SlicesStage stage;
+    float entries[16];  // what codes stand for, where they are looked up
+};
+
+static_assert(kSlicesWarps == kRingWarps, "what tile/ring.cuh counts with");
+
+// [table] [scale codes] [barriers] [zeros] [slots] [second scales].
+template <class T, class Decode, ScaleKind kind>
+struct SlicesMap {
+    static constexpr uint32_t kGroupScales = 8 * kPairBytes<kind>;
+    static constexpr uint32_t kTables = Decode::kPairs ? SliceTerms<T>::kCount * kTableBytes : 0;
+    static constexpr uint32_t kScaleCodes = kSharedStart + kTables;
+    static constexpr uint32_t kBarriers = kScaleCodes + (kind == ScaleKind::kNested ? 256 * 4 : 0);
+    static constexpr uint32_t kZeros = kBarriers + kSlicesMostSlots * 16;
+    static constexpr uint32_t kReceived = kZeros + 64;  // a barrier
+    static constexpr uint32_t kRing = kZeros + 128;
+    QK_HD static constexpr uint32_t full(uint32_t slot) { return kBarriers + slot * 16; }
+    QK_HD static constexpr uint32_t empty(uint32_t slot) { return full(slot) + 8; }
+};
+
+// From addresses of this block's memory to the cluster's, which copies and barriers want.
+__device__ inline uint32_t own_memory(const SlicesProblem &p) {
+    if (p.plan.cluster == 1) return 0;
+    return remote_address(kSharedStart, cluster_rank()) - kSharedStart;
+}
+
+// A place in a ring whose size the plan says.
+struct SlicesSlot {
+    uint32_t index = 0, parity = 0, at = 0;  // at: bytes
+
+    __device__ void advance(const SlicesStage &stage) {
+        ++index;
+        at += uint32_t(stage.bytes);
+        if (index != uint32_t(stage.slots)) return;
+        index = 0;
+        at = 0;
+        parity ^= 1;
+    }
+};
+
+// The part of the weight that a block multiplies.
+struct SlicesPart {
+    Run rows, chunks;
+
+    __device__ explicit SlicesPart(const SlicesProblem &p) {
+        const int32_t cluster = int32_t(blockIdx.x) >> p.cluster_shift;
+        rows = p.plan.rows.part(cluster);
+        chunks = p.plan.part(int32_t(blockIdx.x) - (cluster << p.cluster_shift));
+    }
+};
+
+// Warps that order the stages of a block: two the codes, one x, one scales and zeros, which are
+// short. One alone would spend more time on a stage than the memory does.
+constexpr uint32_t kSlicesProducers = 4;
+constexpr uint32_t kSlicesThreads = (kSlicesWarps + kSlicesProducers) * 32;
+constexpr uint32_t kFullArrivals = 3 + 32;  // one of each warp's, and of every lane's of the last
+
+template <class T, class Decode, class Map, int kColumns>
+struct SlicesProducer {
+    static constexpr uint32_t kXBytes = SliceTerms<T>::kBytes;
+    const SlicesProblem &p;
+    const SlicesPart &part;
+    uint32_t lane, role, own;
+    int32_t row_tiles, x_rows;
+    int64_t x_first;
+
+    __device__ SlicesProducer(const SlicesProblem &problem, const SlicesPart &mine)
+        : p(problem), part(mine) {
+        lane = threadIdx.x % 32;
+        role = threadIdx.x / 32 - kSlicesWarps;
+        own = own_memory(p);
+        row_tiles = part.rows.last - part.rows.first;
+        x_first = int64_t(blockIdx.y) * kColumns;
+        x_rows = int32_t(min64(kColumns, p.m - x_first));
+    }
+    __device__ void init_barriers() const {
+        // A lane each: one after the other they would delay the first order.
+        if (role == 0 && lane < uint32_t(p.stage.slots)) {
+            barrier_init(own + Map::full(lane), kFullArrivals);
+            barrier_init(own + Map::empty(lane), uint32_t(p.plan.warps() * 32));
+            if (lane == 0) barrier_init(own + Map::kReceived, 1);
+            barrier_init_fence();
+        }
+        __syncwarp();
+        named_barrier_wait(2, kSlicesProducers * 32);
+    }
+
+    __device__ void order_codes(Run run, uint32_t to, uint32_t full) const {
+        if (!elect_one()) return;
+        const int32_t tile = run.first * 2, tiles = min(run.last * 2, p.tiles) - tile;
+        const int32_t rows = (row_tiles + 1 - int32_t(role)) / 2;
+        const uint32_t bytes = uint32_t(tiles) * 512;
+        barrier_expect(full, uint32_t(rows) * bytes);
+        const int64_t row_bytes = int64_t(p.tiles) * 512;
+        const uint8_t *from =
+            p.codes + (part.rows.first + int32_t(role)) * row_bytes + int64_t(tile) * 512;
+        const uint32_t step = uint32_t(p.plan.slices) * 1024;
+        to += role * step;
+#pragma unroll 2
+        for (int32_t i = 0; i < rows; ++i) {
+            copy_bulk(to, from, bytes, full);
+            to += 2 * step;
+            from += 2 * row_bytes;
+        }
+    }
+    __device__ void order_x(Run run, uint32_t to, uint32_t full) const {
+        if (!elect_one()) return;
+        const int32_t column = run.first * kSlicesColumns;
+        const uint32_t bytes = uint32_t(min(run.last * kSlicesColumns, p.k) - column) * kXBytes;
+        barrier_expect(full, uint32_t(x_rows) * bytes);
+        const int64_t row_bytes = int64_t(p.k) * kXBytes;
+        const uint8_t *from = p.x + x_first * row_bytes + int64_t(column) * kXBytes;
+#pragma unroll 2
+        for (int32_t i = 0; i < x_rows; ++i) {
+            copy_bulk(to, from, bytes, full);
+            to += uint32_t(p.stage.x_stride);
+            from += row_bytes;
+        }
+    }
+
+    static constexpr uint32_t kPieces = Map::kGroupScales / 16;
+    // Scales past the end of k are 0: what stands in the slot there is no number.
+    __device__ void order_scales(Run run, uint32_t slot, uint32_t full) const {
+        const int32_t group = (run.first * kSlicesColumns) >> p.group_shift;
+        const int32_t last = (min(run.last * kSlicesColumns, p.k) - 1) >> p.group_shift;
+        const auto each = uint32_t(p.stage.groups), there = uint32_t(last + 1 - group);
+        const int64_t first = int64_t(part.rows.first) * p.groups + group;
+        uint32_t to = slot + uint32_t(p.stage.scales);
+        uint32_t pieces = each * kPieces;
+#pragma unroll 1
+        for (uint32_t i = lane; i < uint32_t(row_tiles) * pieces; i += 32) {
+            const uint32_t row = pieces == 1 ? i : __umulhi(i, p.pieces_magic);
+            const uint32_t piece = i - row * pieces;
+            const bool real = piece < there * kPieces;
+            const uint8_t *const from =
+                p.scale + (first + uint64_t(row) * p.groups) * Map::kGroupScales;
+            copy_16_or_zeros(to + i * 16, from + (real ? piece * 16 : 0), real);
+        }
+        if (!Decode::kPairs && p.zero != nullptr) {
+            to = slot + uint32_t(p.stage.zeros);
+#pragma unroll 1
+            for (uint32_t i = lane; i < uint32_t(row_tiles) * each; i += 32) {
+                const uint32_t row = each == 1 ? i : __umulhi(i, p.groups_magic);
+                const uint32_t at = i - row * each;
+                if (at >= there) continue;
+                copy_8(to + i * 8, p.zero + (first + uint64_t(row) * p.groups + at) * 8);
+            }
+        }
+        copies_arrive(full);
+    }
+
+    // The stage that begins with chunk `first`.
+    __device__ void order(int32_t first, const SlicesSlot &slot) const {
+        const Run run = {first, min(first + p.plan.slices, part.chunks.last)};
+        const uint32_t to = own + Map::kRing + slot.at, full = own + Map::full(slot.index);
+        if (role < 2) {
+            order_codes(run, to, full);
+        } else if (role == 2) {
+            order_x(run, to + uint32_t(p.stage.x), full);
+        } else {
+            order_scales(run, to, full);
+        }
+        __syncwarp();
+    }
+
+    // x is known once the kernel before has finished. The first round is spread over time
+    // (tile/ring.cuh).
+    __device__ void run() const {
+        SlicesSlot slot;
+        int32_t left = p.stage.slots;  // that nothing has been in
+        if (role == 2) wait_for_previous_kernel();
+#pragma unroll 1
+        for (int32_t chunk = part.chunks.first; chunk < part.chunks.last; chunk += p.plan.slices) {
+            if (left == 0) {
+                barrier_wait(own + Map::empty(slot.index), slot.parity ^ 1);
+            } else {
+                if (left < p.stage.slots) {
+                    const int64_t start = clock64();
+                    while (clock64() - start < kOrderClocks) continue;
+                }
+                --left;
+            }
+            order(chunk, slot);
+            slot.advance(p.stage);
+        }
+    }
+};
+
+// The host side.
+
+inline int32_t slices_group_shift(const Geometry &s) {
+    return s.groups_per_row == 1 ? 30 : log2_of(s.group_size);
+}
+
+// Rows of x of a launch of linear/sm90/some_rows/some_rows.cu, at most.
+inline int32_t slices_most(const LinearArgs &args) {
+    return args.x.format->id == QK_FORMAT_F32 ? kSlicesBatch : kSlicesMost;
+}
+
+struct SlicesCut {
+    SlicesPlan plan;
+    SlicesSizes sizes;
+    uint32_t second_bytes, received_bytes;  // behind the slots
+};
+
+// `x_rows`: of x of a launch, at most.
+inline SlicesCut cut_slices(const LinearArgs &args, const Device &device, int32_t x_rows) {
+    const Weight &w = args.w;
+    const Geometry &s = w.geometry;
+    const bool looked_up = w.layout->id == kLayoutTilesPairs;
+    const bool f32 = args.x.format->id == QK_FORMAT_F32;
+    const int32_t processors = device.multiprocessors;
+    const int32_t cluster =
+        slices_cluster(ceil_div(s.n, 16), ceil_div(s.k, kSlicesColumns), processors);
+    SlicesCut cut = {};
+    cut.sizes.group_shift = slices_group_shift(s);
+    cut.sizes.scale_bytes = int32_t(2 * w.scale.format->bits);
+    cut.sizes.zero_bytes = looked_up ? 0 : 8;
+    cut.sizes.x_bytes = f32 ? 4 : 2;
+    cut.sizes.x_rows = x_rows;
+    const SlicesPlan sketch = plan_slices(s.n, s.k, processors, cluster, cut.sizes);
+    if (w.scale.second_group > 0) {
+        const int64_t rows = int64_t(sketch.rows.each + (sketch.rows.rest > 0)) * 16;
+        cut.second_bytes =
+            uint32_t(round_up((rows * s.groups_per_row / w.scale.second_group + 2) * 4, 16));
+    }
+    // What the other blocks of a cluster send (linear/sm90/some_rows/output.cuh).
+    const int32_t owned = int32_t(ceil_div(2 * sketch.pairs, cluster));
+    cut.received_bytes = uint32_t((cluster - 1) * owned * cut.sizes.x_rows * 64);
+    const int32_t tables = looked_up ? (f32 ? 3 : 1) * int32_t(kTableBytes) : 0;
+    const int32_t others = 1024 + kSlicesMostSlots * 16 + 128;
+    cut.sizes.room = device.shared_bytes - tables - others - int32_t(cut.second_bytes) -
+                     int32_t(cut.received_bytes);
+    cut.plan = plan_slices(s.n, s.k, processors, cluster, cut.sizes);
+    return cut;
+}
+
+inline SlicesProblem slices_problem(const LinearArgs &args) {
+    const Weight &w = args.w;
+    const auto bytes = [](const void *plane) { return static_cast<const uint8_t *>(plane); };
+    const auto floats = [](const void *plane) { return static_cast<const float *>(plane); };
+    SlicesProblem p = {};
+    p.codes = bytes(w.data);
+    p.scale = bytes(w.scale.data);
+    p.zero = bytes(w.zero);
+    p.second = floats(w.scale.second);
+    p.scale_code = floats(w.scale.code);
+    p.scale_bias = floats(w.scale.bias);
+    p.x = bytes(args.x.data);
+    p.bias = args.bias != nullptr ? args.bias->data : nullptr;
+    p.y = args.y.data;
+    p.m = args.x.rows;
+    p.n = w.geometry.n;
+    p.k = int32_t(w.geometry.k);
+    p.tiles = int32_t(ceil_div(w.geometry.k, 64));
+    p.groups = uint32_t(w.geometry.groups_per_row);
+    p.group_shift = slices_group_shift(w.geometry);
+    p.second_shift = log2_of(w.scale.second_group);
+    p.bias_type = args.bias != nullptr ? args.bias->format->id : QK_FORMAT_F32;
+    for (int code = 0; w.layout->id == kLayoutTilesPairs && code < 16; ++code) {
+        p.entries[code] = w.format->value(code);
+    }
+    return p;
+}
+
+}  // namespace
+}  // namespace qk::cuda

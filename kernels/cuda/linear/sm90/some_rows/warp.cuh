@@ -1,0 +1,335 @@
+// A warp's part of the kernel for small batches (linear/sm90/some_rows/kernel.cuh): chunks of two
+// rows of tiles, multiplied by x and added up.
+#pragma once
+#include "cuda/linear/sm90/some_rows/ring.cuh"
+
+namespace qk::cuda {
+namespace {
+
+// kGroup: columns of a group; 128: or more.
+template <class T, class Decode, ScaleKind kind, int kGroup, int kBatches>
+struct SlicesChunks {
+    using Map = SlicesMap<T, Decode, kind>;
+    using Terms = SliceTerms<T>;
+    using Operand = typename Terms::Operand;
+    static constexpr int kColumns = kBatches * kSlicesBatch;
+    static constexpr int kParts = kGroup < 64 ? 64 / kGroup : 1;  // of a tile, with own scales
+    // Copies of x for the parts of a tile, each with zeros outside of its part. Where registers
+    // lack, one, whose values are masked at every product.
+    static constexpr int kCopies = kParts == 4 || Terms::kCount > 1 ? 1 : kParts;
+    static constexpr bool kMany = kBatches > 2;
+    static constexpr int kChunkGroups = kSlicesColumns / kGroup;
+    static constexpr int kOwn = (2 * kChunkGroups + 3) / 4;
+
+    const SlicesProblem &p;
+    const SlicesPart &part;
+    Seconds<Map> seconds;
+    float scale_bias = 0;
+    uint32_t lane, quad, own;
+    int32_t pair, slice;
+    bool works, half;                  // half: of every chunk one tile
+    int32_t group_from;                // of a chunk: the first group of this warp
+    uint32_t codes, scales, zeros, x;  // this lane's places in slot 0
+    uint32_t next_codes, next_x;       // to the second row of tiles, the second batch
+    int32_t last_column;               // of k, for this lane
+    uint32_t lanes;
+    SlicesSlot slot;
+    float sum[2][kBatches][4];
+
+    __device__ SlicesChunks(const SlicesProblem &problem, const SlicesPart &mine)
+        : p(problem), part(mine), seconds{0, 0} {
+        const auto warp = int32_t(threadIdx.x / 32);
+        lane = threadIdx.x % 32;
+        quad = lane % 4;
+        own = own_memory(p);
+        works = warp < p.plan.warps();
+        const int32_t whole = p.plan.pairs * p.plan.slices - p.plan.halved;
+        half = warp >= whole && p.plan.halved > 0;
+        const int32_t job = half ? (warp + whole) / 2 : warp, tile = half ? (warp - whole) & 1 : 0;
+        pair = int32_t(uint32_t(job) * p.slices_magic >> 16);
+        slice = job - pair * p.plan.slices;
+        group_from = tile * (kChunkGroups / 2);
+        const uint32_t row = uint32_t(pair) * 2;
+        const uint32_t groups = row * uint32_t(p.stage.groups) + uint32_t(group_from);
+        codes = own + Map::kRing + (row * uint32_t(p.plan.slices) + uint32_t(slice)) * 1024 +
+                uint32_t(tile * 512) + lane * 16;
+        scales = own + Map::kRing + uint32_t(p.stage.scales) + groups * Map::kGroupScales +
+                 lane / 4 * kPairBytes<kind>;
+        zeros = own + Map::kRing + uint32_t(p.stage.zeros) + groups * 8 + lane / 4;
+        x = own + Map::kRing + uint32_t(p.stage.x) + lane / 4 * uint32_t(p.stage.x_stride) +
+            uint32_t(slice * kSlicesColumns + tile * 64 + int32_t(quad * 16)) * Terms::kBytes;
+        lanes = Decode::lanes();
+        seconds.at = own + Map::kRing + uint32_t(p.stage.slots * p.stage.bytes);
+        seconds.codes = own + Map::kScaleCodes;
+        next_codes = uint32_t(p.plan.slices) * 1024;
+        next_x = uint32_t(kSlicesBatch * p.stage.x_stride);
+        last_column = p.k - tile * 64 - int32_t(quad * 16);
+        // Else the compiler would compute them anew, or load what they are made of, every time.
+        asm("" : "+r"(next_codes), "+r"(next_x), "+r"(last_column));
+        keep(codes);
+        keep(scales);
+        keep(zeros);
+        keep(x);
+        keep(lane);
+        keep(quad);
+#pragma unroll
+        for (int i = 0; i < 2 * kBatches * 4; ++i) {
+            sum[i / (kBatches * 4)][i / 4 % kBatches][i % 4] = 0;
+        }
+    }
+
+    // Where group `i` of the chunk lies in a stage's run of groups.
+    __device__ uint32_t group_of(int32_t chunk, int i) const {
+        if constexpr (kGroup < 128) return uint32_t(slice * kChunkGroups + i);
+        const int32_t first = chunk - slice;
+        return uint32_t(((chunk * kSlicesColumns) >> p.group_shift) -
+                        ((first * kSlicesColumns) >> p.group_shift));
+    }
+
+    // Nested scales: the four lanes of a row take turns at the groups of the chunk.
+    __device__ void own_scales(int32_t chunk, float2 (&mine)[kOwn]) const {
+        if constexpr (kind == ScaleKind::kNested) {
+#pragma unroll
+            for (int i = 0; i < kOwn; ++i) {
+                const uint32_t number = (quad + uint32_t(i) * 4) % (2 * kChunkGroups);
+                const uint32_t below = number / kChunkGroups, at = number % kChunkGroups;
+                const uint32_t in_run =
+                    kGroup < 128 ? uint32_t(slice * kChunkGroups) + at : group_of(chunk, 0);
+                const uint32_t both =
+                    shared_load_2(scales + slot.at +
+                                  (below * uint32_t(p.stage.groups) + in_run) * Map::kGroupScales);
+                const int32_t group = kGroup < 128 ? chunk * kChunkGroups + group_from + int32_t(at)
+                                                   : (chunk * kSlicesColumns) >> p.group_shift;
+                // A row that is not of this block has no second scale here.
+                const int64_t end = min64(int64_t(part.rows.last) * 16, p.n) - 1;
+                const int64_t row =
+                    int64_t(part.rows.first + pair * 2 + int32_t(below)) * 16 + lane / 4;
+                const int32_t there = min(group, int32_t(p.groups) - 1);
+                mine[i] = {seconds.scale(p, both & 255, min64(row, end), there, scale_bias),
+                           seconds.scale(p, both >> 8, min64(row + 8, end), there, scale_bias)};
+            }
+        }
+    }
+    __device__ float2 group_scales(int below, int32_t chunk, int i,
+                                   const float2 (&mine)[kOwn]) const {
+        if constexpr (kind == ScaleKind::kNested) {
+            const int number = below * kChunkGroups + i;
+            return {__shfl_sync(~0u, mine[number / 4].x, number % 4, 4),
+                    __shfl_sync(~0u, mine[number / 4].y, number % 4, 4)};
+        } else {
+            return scale_pair<kind>(scales + slot.at +
+                                    (uint32_t(below * p.stage.groups) + group_of(chunk, i)) *
+                                        Map::kGroupScales);
+        }
+    }
+
+    __device__ bool in_part(int of) const {
+        return kParts == 1 || quad / (4 / kParts) == uint32_t(of);
+    }
+    // x for a lane's 16 columns of tile i of the chunk, 0 past the end of k and, where there are
+    // copies, outside of part `of`.
+    __device__ void load_x(int32_t chunk, int i, int of,
+                           uint32_t (&b)[kBatches][Terms::kOperands][8]) const {
+        const int32_t column = chunk * kSlicesColumns + i * 64;
+        const bool there = column < last_column && (kCopies == 1 || in_part(of));
+#pragma unroll
+        for (int j = 0; j < kBatches; ++j) {
+            const uint32_t from =
+                x + slot.at + uint32_t(j) * next_x + uint32_t(i * 64 * Terms::kBytes);
+            const uint32_t at = there ? from : own + Map::kZeros;
+            uint4 q[Terms::kBytes];
+#pragma unroll
+            for (int l = 0; l < Terms::kBytes; ++l) q[l] = shared_load_16(at + l * 16);
+            Terms::split(q, b[j]);
+        }
+    }
+
+    // d += a by x (b) in part h of a tile.
+    __device__ void multiply_part(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[8],
+                                  int s, int h) const {
+        const uint32_t there = kCopies == kParts || in_part(h) ? ~0u : 0;
+        mma_16x8x16<Operand>(d, a, b[2 * s] & there, b[2 * s + 1] & there);
+    }
+
+    // Terms of a weight by terms of x, but for those below an ulp of the product.
+    __device__ void multiply_word(uint32_t word, const Zeros &zero, int s,
+                                  const uint32_t (&b)[kCopies][kBatches][Terms::kOperands][8],
+                                  float (&d)[kParts][kBatches][4]) const {
+        if constexpr (Terms::kCount == 1) {
+            uint32_t a[4];
+            Decode::decode(word, zero, lanes, a);
+#pragma unroll
+            for (int h = 0; h < kParts; ++h) {
+#pragma unroll
+                for (int j = 0; j < kBatches; ++j) {
+                    multiply_part(d[h][j], a, b[h % kCopies][j][0], s, h);
+                }
+            }
+        } else {
+#pragma unroll
+            for (int e = 0; e < Decode::kTerms; ++e) {
+                uint32_t a[4];
+                Decode::decode_term(e, word, zero, lanes, a);
+#pragma unroll
+                for (int t = 0; t < Terms::kCount - e; ++t) {
+                    const int from = e > 0 && t == 0 ? Terms::kFinite : t;
+#pragma unroll
+                    for (int h = 0; h < kParts; ++h) {
+#pragma unroll
+                        for (int j = 0; j < kBatches; ++j) {
+                            multiply_part(d[h][j], a, b[h % kCopies][j][from], s, h);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    __device__ Zeros zero_of(int below, int32_t chunk, int i) const {
+        if constexpr (Decode::kPairs) return {own, 0};
+        uint32_t group = group_of(chunk, kGroup < 128 ? i * kChunkGroups / 2 : 0);
+        if constexpr (kParts > 1) group += quad / (4 / kParts);
+        return Decode::zeros(
+            shared_load_1(zeros + slot.at + (uint32_t(below * p.stage.groups) + group) * 8));
+    }
+
+    __device__ void load_codes(int i, uint4 (&q)[2]) const {
+#pragma unroll
+        for (int u = 0; u < 2; ++u) {
+            q[u] = shared_load_16(codes + slot.at + uint32_t(u) * next_codes + uint32_t(i * 512));
+        }
+    }
+
+    // Many rows of x: there are registers for 8 of a lane's 16 columns.
+    __device__ void multiply_halves(int32_t chunk, int i, const Zeros (&zero)[2],
+                                    float (&d)[2][1][kBatches][4]) const {
+        static_assert(kParts == 1 && Terms::kCount == 1);
+        uint4 q[2];
+        load_codes(i, q);
+        const bool there = chunk * kSlicesColumns + i * 64 < last_column;
+        const uint32_t from =
+            there ? x + slot.at + uint32_t(i * 64 * Terms::kBytes) : own + Map::kZeros;
+        const uint32_t step = there ? next_x : 0;
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            uint4 b[kBatches];
+#pragma unroll
+            for (int j = 0; j < kBatches; ++j) {
+                b[j] = shared_load_16(from + uint32_t(j) * step + uint32_t(h * 16));
+            }
+#pragma unroll
+            for (int s = 0; s < 2; ++s) {
+#pragma unroll
+                for (int u = 0; u < 2; ++u) {
+                    const uint32_t words[4] = {q[u].x, q[u].y, q[u].z, q[u].w};
+                    uint32_t a[4];
+                    Decode::decode(words[2 * h + s], zero[u], lanes, a);
+#pragma unroll
+                    for (int j = 0; j < kBatches; ++j) {
+                        mma_16x8x16<Operand>(d[u][0][j], a, s == 0 ? b[j].x : b[j].z,
+                                             s == 0 ? b[j].y : b[j].w);
+                    }
+                }
+            }
+        }
+    }
+
+    // The products of tile i of the chunk with both rows of tiles.
+    __device__ void multiply_tile(int32_t chunk, int i, const Zeros (&zero)[2],
+                                  float (&d)[2][kParts][kBatches][4]) const {
+        uint32_t b[kCopies][kBatches][Terms::kOperands][8];
+        uint4 q[2];
+        load_codes(i, q);
+#pragma unroll
+        for (int h = 0; h < kCopies; ++h) load_x(chunk, i, h, b[h]);
+#pragma unroll
+        for (int s = 0; s < 4; ++s) {
+#pragma unroll
+            for (int u = 0; u < 2; ++u) {
+                const uint32_t words[4] = {q[u].x, q[u].y, q[u].z, q[u].w};
+                multiply_word(words[s], zero[u], s, b, d[u]);
+            }
+        }
+    }
+
+    __device__ void fold(const float (&d)[kBatches][4], float2 scale, int u) {
+#pragma unroll
+        for (int i = 0; i < kBatches * 4; ++i) {
+            float &to = sum[u][i / 4][i % 4];
+            to = __fmaf_rn(d[i / 4][i % 4], i % 4 < 2 ? scale.x : scale.y, to);
+        }
+    }
+
+    // Groups of one tile or less: each tile is folded into the sums with its scales.
+    template <int kTiles>
+    __device__ void add_tiles(int32_t chunk) {
+        float2 mine[kOwn];
+        own_scales(chunk, mine);
+#pragma unroll
+        for (int i = 0; i < kTiles; ++i) {
+            const Zeros zero[2] = {zero_of(0, chunk, i), zero_of(1, chunk, i)};
+            float d[2][kParts][kBatches][4] = {};
+            if constexpr (kMany) {
+                multiply_halves(chunk, i, zero, d);
+            } else {
+                multiply_tile(chunk, i, zero, d);
+            }
+#pragma unroll
+            for (int u = 0; u < 2; ++u) {
+#pragma unroll
+                for (int h = 0; h < kParts; ++h) {
+                    fold(d[u][h], group_scales(u, chunk, i * kParts + h, mine), u);
+                }
+            }
+        }
+    }
+
+    // Wider groups: the tiles of a chunk are added first.
+    template <int kTiles>
+    __device__ void add_chunk(int32_t chunk) {
+        float2 mine[kOwn];
+        own_scales(chunk, mine);
+        const Zeros zero[2] = {zero_of(0, chunk, 0), zero_of(1, chunk, 0)};
+        float d[kTiles][2][1][kBatches][4] = {};
+#pragma unroll
+        for (int i = 0; i < kTiles; ++i) multiply_tile(chunk, i, zero, d[i]);
+#pragma unroll
+        for (int u = 0; u < 2; ++u) {
+            float both[kBatches][4];
+#pragma unroll
+            for (int i = 0; i < kBatches * 4; ++i) {
+                both[i / 4][i % 4] = d[0][u][0][i / 4][i % 4];
+                if constexpr (kTiles == 2) {
+                    both[i / 4][i % 4] = __fadd_rn(both[i / 4][i % 4], d[1][u][0][i / 4][i % 4]);
+                }
+            }
+            fold(both, group_scales(u, chunk, 0, mine), u);
+        }
+    }
+    // Many rows of x: there are no registers for sums of each tile.
+    template <int kTiles>
+    __device__ void add_many(int32_t chunk) {
+        float2 mine[kOwn];
+        own_scales(chunk, mine);
+        const Zeros zero[2] = {zero_of(0, chunk, 0), zero_of(1, chunk, 0)};
+        float d[2][1][kBatches][4] = {};
+#pragma unroll
+        for (int i = 0; i < kTiles; ++i) multiply_halves(chunk, i, zero, d);
+#pragma unroll
+        for (int u = 0; u < 2; ++u) fold(d[u][0], group_scales(u, chunk, 0, mine), u);
+    }
+
+    template <int kTiles>
+    __device__ void add(int32_t chunk) {
+        if constexpr (kGroup < 128) {
+            add_tiles<kTiles>(chunk);
+        } else if constexpr (kMany) {
+            add_many<kTiles>(chunk);
+        } else {
+            add_chunk<kTiles>(chunk);
+        }
+    }
+};
+
+}  // namespace
+}  // namespace qk::cuda

@@ -1,0 +1,195 @@
+// What the kernels of this folder share: the problem, the walk over a row's groups, and how the
+// sums of a block's warps become y. Warps of a block share k; their sums meet in shared memory and
+// are added in warp order, so y depends on n, k and the groups alone, not on the batch.
+#pragma once
+#include "cuda/tile/words.cuh"
+
+namespace qk::cuda {
+namespace {
+
+// Warps of a block: many where few blocks must fill the GPU; few where blocks are many, so that
+// three (two, for 16 rows of x) share a multiprocessor and start and end at different times.
+constexpr int kManyWarps = 16, kFewWarps = 8;
+constexpr int min_blocks(int warps, int batches) {
+    return warps == kManyWarps ? 1 : batches == 1 ? 3 : 2;
+}
+constexpr int kPart = 32;  // columns that always share a group
+
+// Places of scales and zeros are linear: row * .._row + group * .._step (but for WORD's zeros).
+struct Problem : LinearView {
+    int32_t steps;        // that k is cut by
+    int32_t group_parts;  // parts a group
+    uint32_t scale_row, scale_step, zero_row, zero_step;
+    int32_t scale_bytes;
+    int32_t second_shift;  // nested: log2 of second_group
+};
+
+// The group that a warp is in, for kRows rows a lane, `stride` apart. Zeros are there a group
+// ahead: the first product of a group needs them, scales only its end. Places fit 32 bits.
+template <int kRows>
+struct Groups {
+    const Problem &p;
+    const float *codes;  // nested: what scale codes stand for
+    float bias;          // nested
+    uint32_t first_row, stride;
+    int32_t group, left;  // parts left in it
+    // As they are stored, the zeros as bytes of the next group: whatever is done with a load at
+    // once would wait for it.
+    uint32_t scale[kRows], zero[kRows];
+
+    __device__ Groups(const Problem &problem, const float *scale_codes, int32_t first_part,
+                      int64_t row, int row_stride)
+        : p(problem), codes(scale_codes),
+          bias(p.w.scale_format == QK_FORMAT_LUT8 ? __ldg(reinterpret_cast<const float *>(p.w.bias))
+                                                  : 0.0f),
+          first_row(uint32_t(row)), stride(uint32_t(row_stride)) {
+        group = int32_t(uint32_t(first_part) / uint32_t(p.group_parts));
+        left = (group + 1) * p.group_parts - first_part;
+        load_scales();
+    }
+
+    __device__ uint32_t row(int i) const {
+        const uint32_t at = first_row + uint32_t(i) * stride, n = uint32_t(p.w.geometry.n);
+        return at < n ? at : n - 1;
+    }
+    __device__ uint32_t zero_place(uint32_t of_row, uint32_t of_group) const {
+        const uint32_t groups = uint32_t(p.w.geometry.groups_per_row);
+        if (p.w.layout == QK_LAYOUT_WORD) {
+            return ((of_row >> 3) * groups + of_group) * 8 + (of_row & 7);
+        }
+        const uint32_t place = of_row * p.zero_row + of_group * p.zero_step;
+        return place ^ uint32_t(p.w.layout == QK_LAYOUT_ROW_HIGH);  // neighbours are swapped
+    }
+    __device__ void load_zeros(int32_t of_group) {
+        if (of_group >= p.w.geometry.groups_per_row) return;
+#pragma unroll
+        for (int i = 0; i < kRows; ++i) {
+            zero[i] = uint32_t(8 - p.w.zero_offset) * 0x11;
+            if (p.w.zero == nullptr) continue;
+            zero[i] = __ldg(p.w.zero + (zero_place(row(i), uint32_t(of_group)) >> 1));
+        }
+    }
+    // Of the group that load_zeros was called with.
+    __device__ uint32_t zero_of_row(int i, int32_t of_group) const {
+        const uint32_t shift = (zero_place(row(i), uint32_t(of_group)) & 1) * 4;
+        return ((zero[i] >> shift) + uint32_t(p.w.zero_offset)) & 15;
+    }
+    __device__ void load_scales() {
+        uint32_t at[kRows];
+#pragma unroll
+        for (int i = 0; i < kRows; ++i) {
+            at[i] = row(i) * p.scale_row + uint32_t(group) * p.scale_step;
+        }
+        if (p.scale_bytes == 4) {
+#pragma unroll
+            for (int i = 0; i < kRows; ++i) {
+                scale[i] = __ldg(reinterpret_cast<const uint32_t *>(p.w.scale) + at[i]);
+            }
+        } else if (p.scale_bytes == 2) {
+#pragma unroll
+            for (int i = 0; i < kRows; ++i) {
+                scale[i] = __ldg(reinterpret_cast<const uint16_t *>(p.w.scale) + at[i]);
+            }
+        } else {
+#pragma unroll
+            for (int i = 0; i < kRows; ++i) scale[i] = __ldg(p.w.scale + at[i]);
+        }
+    }
+    __device__ float second(int i) const {
+        const uint32_t number = row(i) * uint32_t(p.w.geometry.groups_per_row) + uint32_t(group);
+        return __ldg(reinterpret_cast<const float *>(p.w.second) + (number >> p.second_shift));
+    }
+    // The scales of the lane's rows. Nested: two fp32 roundings, as bitsandbytes computes it.
+    __device__ void scales(float (&value)[kRows]) const {
+        if (p.w.scale_format == QK_FORMAT_F32) {
+#pragma unroll
+            for (int i = 0; i < kRows; ++i) value[i] = __uint_as_float(scale[i]);
+        } else if (p.w.scale_format == QK_FORMAT_F16) {
+#pragma unroll
+            for (int i = 0; i < kRows; ++i) {
+                value[i] = __half2float(__ushort_as_half(uint16_t(scale[i])));
+            }
+        } else if (p.w.scale_format == QK_FORMAT_BF16) {
+#pragma unroll
+            for (int i = 0; i < kRows; ++i) value[i] = __uint_as_float(scale[i] << 16);
+        } else {
+#pragma unroll
+            for (int i = 0; i < kRows; ++i) {
+                value[i] = __fadd_rn(__fmul_rn(codes[scale[i]], second(i)), bias);
+            }
+        }
+    }
+    // To the next group, where there is one; its zeros were known before.
+    __device__ void advance() {
+        left = p.group_parts;
+        if (group + 1 >= p.w.geometry.groups_per_row) return;
+        ++group;
+        load_scales();
+    }
+};
+
+// sum += part * scale for a pair of rows, and part = 0.
+template <int kBatches>
+__device__ void fold(float (&sum)[kBatches][4], float (&part)[kBatches][4], float low, float high) {
+#pragma unroll
+    for (int b = 0; b < kBatches; ++b) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            sum[b][i] = __fmaf_rn(part[b][i], i < 2 ? low : high, sum[b][i]);
+            part[b][i] = 0;
+        }
+    }
+}
+
+__device__ inline void load_scale_codes(const WeightView &w, float *codes) {
+    if (w.scale_format != QK_FORMAT_LUT8) return;
+    for (int i = int(threadIdx.x); i < 256; i += int(blockDim.x)) {
+        codes[i] = load_as<float>(w.code, i);
+    }
+}
+
+// Rows [first_row, first_row + 16 kTiles) of y's columns, from the sums of all warps of the block:
+// row_of(tile, high) is the lane's row, counted from first_row. `room`: kWarps * 128 * kTiles
+// floats.
+template <class T, int kWarps, int kTiles, int kBatches, class RowOf>
+__device__ void store_sums(const Problem &p, float *room, int64_t first_row, int64_t x_first,
+                           const float (&sum)[kTiles][kBatches][4], const RowOf &row_of) {
+    constexpr int kRows = 16 * kTiles, kColumns = XOperand<T>::kRows;
+    const int lane = int(threadIdx.x) & 31, warp = int(threadIdx.x) / 32;
+#pragma unroll
+    for (int b = 0; b < kBatches; ++b) {
+        __syncthreads();
+#pragma unroll
+        for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const int column = lane % 4 * 2 + i % 2;
+                room[(warp * 8 + column) * kRows + row_of(tile, i / 2)] = sum[tile][b][i];
+            }
+        }
+        __syncthreads();
+        for (int at = int(threadIdx.x); at < kColumns * kRows; at += kWarps * 32) {
+            const int64_t row = first_row + at % kRows;
+            const int64_t x_row = x_first + b * kColumns + at / kRows;
+            if (row >= p.w.geometry.n || x_row >= p.m) continue;
+            // f32: the three parts of x, the smallest first.
+            constexpr int kParts = std::is_same_v<T, F32> ? 3 : 1;
+            float y = 0;
+#pragma unroll
+            for (int part = kParts - 1; part >= 0; --part) {
+                const int column = at / kRows * (8 / kColumns) + part;
+                float total = 0;
+#pragma unroll
+                for (int w = 0; w < kWarps; ++w) {
+                    total = __fadd_rn(total, room[(w * 8 + column) * kRows + at % kRows]);
+                }
+                y = __fadd_rn(y, total);
+            }
+            if (p.bias != nullptr) y = __fadd_rn(y, load_float(p.bias_type, p.bias, row));
+            store_float(p.type, p.y, x_row * p.w.geometry.n + row, y);
+        }
+    }
+}
+
+}  // namespace
+}  // namespace qk::cuda

@@ -1,0 +1,82 @@
+// The host side of linear/stored/words.cuh.
+#include "cuda/linear/stored/cases.hpp"
+#include "cuda/linear/stored/words.cuh"
+#include "cuda/lists.hpp"
+
+namespace qk::cuda {
+namespace {
+
+bool is_gptq(const Weight &w) {
+    return w.layout->id == QK_LAYOUT_GPTQ || w.layout->id == QK_LAYOUT_GPTQ_V1;
+}
+
+// Whether a lane's two words of a step may be neighbours: groups are whole steps.
+bool is_wide(const Weight &w) {
+    const Geometry &s = w.geometry;
+    return s.k % 16 == 0 && (s.groups_per_row == 1 || s.group_size % kRowsStep == 0) &&
+           aligned(w.data, 8);
+}
+
+template <class T, class Decode, Words words, int kWarps>
+Status run_warps(const Problem &p, const Launch &launch) {
+    // Small groups are rare: they do without a kernel for one pass of 8 rows.
+    const int batches = p.m <= XOperand<T>::kRows && words != Words::kNarrow ? 1 : 2;
+    const Shape3 shape = shape_of<T>(p, kBlockRows, kWarps, batches);
+    if constexpr (words != Words::kNarrow) {
+        if (batches == 1) {
+            return launch_kernel(launch, "linear", multiply_words<T, Decode, 1, words, kWarps>,
+                                 shape, p);
+        }
+    }
+    return launch_kernel(launch, "linear", multiply_words<T, Decode, 2, words, kWarps>, shape, p);
+}
+
+template <class T, class Decode, Words words>
+Status run_words(const Problem &p, const Launch &launch) {
+    if constexpr (words != Words::kNarrow && !std::is_same_v<T, F32>) {
+        if (fills_twice(p, kBlockRows, launch.device)) {
+            return run_warps<T, Decode, words, kFewWarps>(p, launch);
+        }
+    }
+    return run_warps<T, Decode, words, kManyWarps>(p, launch);
+}
+
+template <class T, Words words>
+Status run_type(const Problem &p, const Launch &launch) {
+    if constexpr (words != Words::kGptq) {
+        if (p.w.kind == FormatKind::kTable) return run_words<T, WordsLut4<T>, words>(p, launch);
+    }
+    return run_words<T, WordsU4<T>, words>(p, launch);
+}
+
+template <Words words>
+Status run_layout(const Problem &p, const Launch &launch) {
+    if (p.type == QK_FORMAT_F16) return run_type<F16, words>(p, launch);
+    if (p.type == QK_FORMAT_BF16) return run_type<BF16, words>(p, launch);
+    return run_words<F32, WordsU4<BF16>, words>(p, launch);
+}
+
+Status run(const LinearArgs &args, const Launch &launch) {
+    const Problem p = problem_of(args, kRowsStep);
+    if (is_gptq(args.w)) return run_layout<Words::kGptq>(p, launch);
+    return is_wide(args.w) ? run_layout<Words::kWide>(p, launch)
+                           : run_layout<Words::kNarrow>(p, launch);
+}
+
+bool can_run(const LinearArgs &args, const Device &device) {
+    if (!takes_words(args, device)) return false;
+    const Weight &w = args.w;
+    const bool affine = w.format->kind == FormatKind::kAffine;
+    if (is_gptq(w)) return affine && w.geometry.n % 4 == 0 && aligned(w.data, 16);
+    const qk_layout id = w.layout->id;
+    const bool rows = id == QK_LAYOUT_ROW || id == QK_LAYOUT_ROW_HIGH || id == QK_LAYOUT_AWQ_GEMV ||
+                      id == QK_LAYOUT_WORD;
+    // A table's entries are f32; with f32 x they are not to be rounded.
+    return rows && aligned(w.data, 4) && (affine || args.x.format->id != QK_FORMAT_F32);
+}
+
+}  // namespace
+
+const Kernel<LinearArgs> kLinearWords = {"stored words", can_run, nullptr, run};
+
+}  // namespace qk::cuda
