@@ -21,8 +21,8 @@
  *             and destroy what it inherits and gets threads of its own; a call that another thread
  *             was in at the fork leaves its outputs undefined there. On a CUDA context every call
  *             in the child returns 401, and destroying it frees host memory only.
- *   Callbacks An executor or allocator that throws or jumps out of a call abandons it: the outputs
- *             are undefined and the call's memory leaks, but the context stays usable.
+ *   Callbacks An executor, allocator or trace that throws or jumps out of a call abandons it: the
+ *             outputs are undefined and its memory leaks, but the context stays usable.
  */
 #ifndef QK_H
 #define QK_H
@@ -64,8 +64,7 @@ enum {
     QK_ERROR_NO_DEVICE    = 202,
     QK_ERROR_MEMORY       = 301, /* 3xx: out of something */
     QK_ERROR_WORKSPACE    = 302,
-    QK_ERROR_DEVICE_FAULT = 401, /* 4xx: the device failed, or an executor; outputs are undefined;
-                                    destroy the context */
+    QK_ERROR_DEVICE_FAULT = 401, /* 4xx: device or executor failed: outputs undefined, destroy it */
     QK_ERROR_CORRUPT      = 501, /* 5xx: stored bytes are damaged or from a newer version */
     QK_ERROR_FILE         = 502, /* a file could not be opened, read or written */
     QK_ERROR_INTERNAL     = 901  /* 9xx: a bug in qk; please report it */
@@ -98,13 +97,11 @@ typedef struct qk_executor { /* the caller's threads (64 KiB of stack); return w
 /* qk_linear on the CPU computes exactly what it says, unless its context allows one of these. What
  * they do to the bit, and how far off they can be: docs/formats.md, "Modes of qk_linear". */
 #define QK_CONTEXT_BF16_PRODUCTS    1u /* x and entries of 4-bit weights may be rounded to bf16 */
-#define QK_CONTEXT_INT8_ACTIVATIONS 2u /* x in blocks of 8-bit integers, integer products; needs the
-                                          workspace that qk_linear_workspace names */
+#define QK_CONTEXT_INT8_ACTIVATIONS 2u /* x in blocks of 8-bit integers; asks for workspace */
 
-/* Instruction sets. A context uses those that its options allow and the processor has; a set
- * counts only together with the one that it extends. Exact results have the same bits on all of
- * them (for modes see docs/formats.md), so a cap serves to avoid a kernel with a bug or to
- * reproduce what another machine runs. */
+/* Instruction sets: a context uses those that its options allow and the processor has, each only
+ * with the one that it extends. Exact results have the same bits on all of them (modes:
+ * docs/formats.md): cap them to avoid a kernel with a bug, or to run what another machine runs. */
 #define QK_ISA_GENERIC     0x1u     /* portable code; always used */
 #define QK_ISA_AVX2        0x2u     /* AVX2, FMA, F16C */
 #define QK_ISA_AVX512      0x4u     /* F, BW, DQ, VL; extends AVX2 */
@@ -115,6 +112,14 @@ typedef struct qk_executor { /* the caller's threads (64 KiB of stack); return w
 #define QK_ISA_DOTPROD     0x20000u /* extends NEON */
 #define QK_ISA_I8MM        0x40000u /* extends DOTPROD */
 
+typedef struct qk_trace {   /* a kernel that has run, or on CUDA is queued */
+    uint32_t struct_size;   /* that qk knows; fields are only ever appended */
+    qk_status status;
+    const char *operation;  /* static text: "multiply", "quantize", "repack", "gru_run", ... */
+    const char *kernel;     /* static text; not API: names change */
+    int64_t shape[4];       /* multiply: m, n, k; gru_run: t, b, c, h; else rows, columns */
+    double seconds;         /* of the call on the host */
+} qk_trace;
 typedef struct qk_context_options {
     uint32_t struct_size;          /* sizeof(qk_context_options); fields are only ever appended */
     uint32_t abi_version;          /* QK_ABI_VERSION */
@@ -128,9 +133,12 @@ typedef struct qk_context_options {
     const qk_executor *executor;   /* copied; NULL: qk's own threads, owned by the context */
     uint32_t instruction_sets;     /* CPU: QK_ISA_... that may be used; 0: all there are */
     uint32_t reserved;             /* 0 */
+    void (*trace)(void *user, const qk_trace *call); /* NULL: none; in the caller's thread */
+    void *trace_user;
 } qk_context_options;
 #define QK_CONTEXT_OPTIONS_INIT \
-    {sizeof(qk_context_options), QK_ABI_VERSION, QK_DEVICE_CPU, 0, 0, 0, NULL, 0, NULL, NULL, 0, 0}
+    {sizeof(qk_context_options), QK_ABI_VERSION, QK_DEVICE_CPU, 0, 0, 0, NULL, 0, NULL, NULL, 0, \
+     0, NULL, NULL}
 
 QK_API qk_status qk_device_count(qk_device device, int32_t *count); /* 0 where not built in */
 /* options may be NULL (CPU, defaults). [allocates] */
@@ -138,9 +146,8 @@ QK_API qk_status qk_context_create(const qk_context_options *options, qk_context
 QK_API void qk_context_destroy(qk_context *context);
 QK_API qk_status qk_context_set_stream(qk_context *context, void *stream);
 QK_API qk_status qk_context_synchronize(qk_context *context); /* reports late faults. [waits] */
-/* Why the last failing call on this context failed: argument, value, what was accepted. "" if
- * none. Valid until the next call on the context. Held by the context, not the thread: green
- * threads (Go) change threads between two calls. */
+/* Why the last failing call on this context failed: argument, value, what was accepted; "" if none.
+ * Valid until its next call. Not kept by thread: green threads (Go) change theirs between calls. */
 QK_API const char *qk_context_error(const qk_context *context);
 
 /* What a context really has. info->struct_size says how much the caller can take. */
@@ -218,8 +225,7 @@ typedef struct qk_tensor_desc {
 #define QK_TENSOR_DESC_INIT \
     {sizeof(qk_tensor_desc), QK_FORMAT_F32, 0, QK_LAYOUT_ROW, 0, 0, 0, 1, 0, 0, {0, 0, 0, 0}}
 
-/* Bytes of one plane; 0 for a plane the format does not have. Needs no context or device;
- * refuses QK_LAYOUT_PACKED. */
+/* Bytes of one plane, 0 where the format has none. Needs no device. Refuses QK_LAYOUT_PACKED. */
 QK_API qk_status qk_tensor_plane_bytes(const qk_tensor_desc *desc, qk_plane plane, size_t *bytes);
 /* Uninitialised storage on the context's device. [allocates] */
 QK_API qk_status qk_tensor_create(qk_context *context, const qk_tensor_desc *desc, qk_tensor **out);
@@ -258,25 +264,42 @@ QK_API qk_status qk_dequantize(qk_context *context, const qk_tensor *quantized, 
 QK_API qk_status qk_repack(qk_context *context, const qk_tensor *from, qk_tensor *to);
 
 /* y = x . transpose(w) + bias.  x [m,k] dense; w [n,k] any format; bias [n] dense or NULL;
- * y [m,n] in x's format. m = 1 runs as matrix-vector. Sums are kept in f32. y must not overlap
- * an input. More leading dimensions of x and y count as rows.
- * Equal calls give equal bits. On the CPU a row of y does not depend on how many rows x has, from
- * 2 on; m = 1 has orders of sums of its own (docs/formats.md), the same on every processor, for any
- * number of threads and any layout. On CUDA, with the workspace of the largest, it does not depend
- * on its batch from packed w among m = 2..16, 17..24, 25..64, 65..128, every 128 more to 1024, from
- * other layouts among 1..4. 8-bit w in groups of whole 64s is as packed w from 17 rows on, 4-bit w
- * where it is repacked into the workspace. Where cuBLASLt multiplies (LUT8 from 513 rows, S8 from
- * 4097, packed w without wgmma from 257), the order of sums is the library's. */
+ * y [m,n] in x's format, overlapping no input. More leading dimensions of x and y count as rows.
+ * Sums are kept in f32. The same call always gives the same bits. CPU: for m >= 2 a row of y does
+ * not depend on m. CUDA: the same within a batch class, which qk_explain names. */
 QK_API qk_status qk_linear(qk_context *context, const qk_tensor *x, const qk_tensor *w,
                            const qk_tensor *bias, qk_tensor *y);
-/* Scratch with which qk_linear runs at its best for up to m_max rows of x; give the largest to
- * qk_context_options. With less, other kernels run where there are any, but a mode of the context
- * is refused (302). On CUDA it is a slab of rows of w. Repacked, where GPUs have wgmma and x 16
- * bits: their codes, scales and zeros as packed w has them (256 MiB, at least 768 rows, at most
- * all). Dequantized, otherwise: 64 MiB, at least 256 rows, at most all, a bias, and 32 MiB for
- * cuBLASLt, which a context with that much loads when created. Without wgmma, f32 sums, packed. */
+
+typedef struct qk_product { /* what qk_linear computes, as data */
+    uint32_t struct_size;   /* sizeof(qk_product), equal in a list; fields are only ever appended */
+    uint32_t flags;         /* 0 */
+    const qk_tensor *x;
+    const qk_tensor *w;
+    const qk_tensor *bias;  /* NULL: none */
+    qk_tensor *y;
+} qk_product;
+#define QK_PRODUCT_INIT {sizeof(qk_product), 0, NULL, NULL, NULL, NULL}
+/* Runs a list in order, each with the bits of a qk_linear; the y of one may be the x of the next.
+ * All are checked before the first runs; 0 products are none. */
+QK_API qk_status qk_multiply(qk_context *context, const qk_product *products, int32_t count);
+/* Bytes for the fastest kernel of every product, or for w at any m <= m_max; give the largest to
+ * qk_context_options. With less, a slower kernel runs, or 302 in a mode. */
+QK_API qk_status qk_multiply_workspace(qk_context *context, const qk_product *products,
+                                       int32_t count, size_t *bytes);
 QK_API qk_status qk_linear_workspace(qk_context *context, const qk_tensor *w, int64_t m_max,
                                      size_t *bytes);
+/* What qk_multiply would do with a product, and why; refused where that would be. */
+typedef struct qk_plan {
+    uint32_t struct_size;   /* sizeof(qk_plan); fields are only ever appended */
+    int32_t batch_first;    /* batch class: a row of y has the same bits at any m of */
+    int32_t batch_last;     /* batch_first..batch_last; INT32_MAX: no end */
+    int32_t reserved;
+    size_t workspace_bytes; /* that the kernel needs */
+    const char *kernel;     /* static text; not API: names change */
+    char reason[192];       /* why not a faster kernel, one sentence; "": this is the fastest */
+} qk_plan;
+#define QK_PLAN_INIT {sizeof(qk_plan), 0, 0, 0, 0, NULL, {0}}
+QK_API qk_status qk_explain(qk_context *context, const qk_product *product, qk_plan *plan);
 
 /* bitsandbytes' signed "dynamic" 256-entry code, ascending: what LUT8 tables and nested scales
  * (SCALE_CODE) are filled with when a file does not bring its own. table has 256 floats. */
@@ -304,10 +327,9 @@ typedef struct qk_gru_quant { /* how one of them is quantized */
 } qk_gru_quant;
 
 /* Take W8H16 unless there is a reason not to: 13 dB better than W8A8 with the same bytes of
- * weights, and little slower on a CPU with vectors. W8A8 suits microcontrollers, where it needs the
- * fewest instructions, and matches the seed flow. W8A16 is for an x that needs 16 bits, W16A16 for
- * the float GRU's own results at twice the bytes. dB: mean signal to error of seven trained
- * networks; PyTorch's dynamic int8 has 29.8 (docs/gru.md). */
+ * weights, and little slower on a CPU with vectors. W8A8 suits microcontrollers: the fewest
+ * instructions. W8A16: x needs 16 bits. W16A16: the float GRU's results at twice the bytes. dB:
+ * mean signal to error of seven trained networks; PyTorch's dynamic int8 has 29.8 (docs/gru.md). */
 typedef int32_t qk_gru_preset;
 enum {
     QK_GRU_W8A8 = 0,  /* everything 8-bit: the seed flow; 21.2 dB */
@@ -324,8 +346,7 @@ enum {
 };
 #define QK_GRU_UNIFORM_TABLES  1u /* gate tables of the second kind: smoother, finer */
 #define QK_GRU_BIAS_CORRECTION 2u /* biases take back what rounding the weights lost on average */
-#define QK_GRU_HEADROOM        4u /* twice the seen range for x, W x + bw and gate inputs, where
-                                     they have more than 8 bits */
+#define QK_GRU_HEADROOM        4u /* twice the seen range of x, W x + bw, gate inputs over 8 bits */
 #define QK_GRU_H_VIEW_8        8u /* R multiplies the 8 high bits of a wider h */
 
 typedef int32_t qk_gru_table_kind;
@@ -396,9 +417,8 @@ QK_API qk_status qk_gru_set_quant(qk_gru *gru, qk_gru_tensor which, const qk_gru
 QK_API qk_status qk_gru_calibrate(qk_context *context, qk_gru *gru, const qk_tensor *x,
                                   const float *h0);
 /* The float GRU itself: x [t,b,c] f32 to y [t,b,h] f32, h0 as above; before qk_gru_freeze. The
- * reference to measure a frozen GRU against. Both run on the CPU with the context's threads and
- * give the same bits for any number of threads and any split of time and batch. [allocates]
- * [waits] */
+ * reference to measure a frozen GRU against. Both run on the CPU and give the same bits for any
+ * number of threads and any split of time and batch. [allocates] [waits] */
 QK_API qk_status qk_gru_run_float(qk_context *context, const qk_gru *gru, const qk_tensor *x,
                                   const float *h0, qk_tensor *y);
 typedef struct qk_gru_ranges { /* what calibration has seen of x, h, ih, hh and the gates */
@@ -430,8 +450,7 @@ QK_API qk_status qk_gru_create_from_model(qk_context *context, const qk_gru_mode
  * a smaller struct gets its part, a larger one zeros behind, and struct_size comes back as what was
  * filled. The arrays are host memory and live as long as the GRU. */
 QK_API qk_status qk_gru_describe(const qk_gru *gru, qk_gru_model *model);
-/* real = (code - zero_point) * 2^-shift. W, R, BW, BR: channel 0..3h-1 in the order u, r, n; else
- * channel is 0. Frozen only. */
+/* real = (code - zero_point) * 2^-shift. Frozen only. channel: W, R, BW, BR 0..3h-1, else 0. */
 QK_API qk_status qk_gru_scale(const qk_gru *gru, qk_gru_tensor which, int32_t channel,
                               int32_t *shift, int32_t *zero_point);
 
@@ -451,7 +470,6 @@ typedef struct qk_gru_clipped { /* how often a value did not fit its tensor's co
                                             where their type ends short of 0, 1 or -1 */
 } qk_gru_clipped;
 #define QK_GRU_CLIPPED_INIT {sizeof(qk_gru_clipped), 0, 0, {0}}
-
 /* on = 1: runs of this state count from now on, from zero; 0: they stop and keep the counts. Off at
  * first, at no cost. Counting changes no bit but takes the portable kernel, many times slower. A
  * few cut codes are outliers; many mean that calibration saw too little. [allocates] [waits] */
@@ -464,8 +482,7 @@ QK_API void qk_gru_state_destroy(qk_gru_state *state);
  * I8 up to 8 bits, else I16. An x code beyond its bits is clamped. y must not overlap x. */
 QK_API qk_status qk_gru_run(qk_context *context, const qk_gru *gru, qk_gru_state *state,
                             const qk_tensor *x, qk_tensor *y);
-/* The same, and what the gates were: gates [t,b,4h] f32 holds u, r, n and R_n h + b, dequantized
- * (the codes are exact in f32). */
+/* The same, and what the gates were: gates [t,b,4h] f32, u, r, n and R_n h + b, dequantized. */
 QK_API qk_status qk_gru_run_gates(qk_context *context, const qk_gru *gru, qk_gru_state *state,
                                   const qk_tensor *x, qk_tensor *y, qk_tensor *gates);
 /* Scratch qk_gru_run needs for up to t_max steps; give the largest to qk_context_options. */

@@ -73,11 +73,6 @@ Status check_options(const qk_context_options &options) {
     return QK_OK;
 }
 
-// What the caller's own functions find, wherever they are called from.
-FloatMode callbacks_mode(const qk_context &context) {
-    return context.is_computing ? context.outside : float_mode();
-}
-
 bool is_in_reach(const qk_context &context) {
     return context.process == 0 || context.process == getpid();
 }
@@ -140,6 +135,8 @@ Status context_create(const qk_context_options *given, qk_context **out) {
     context->process = context->backend->memory.allocate != nullptr ? getpid() : 0;
     context->stream = options.stream;
     context->allocator = allocator;
+    context->trace = options.trace;
+    context->trace_user = options.trace_user;
     Status status =
         describe(*context->backend, options.device_index,
                  options.instruction_sets == 0 ? ~0u : options.instruction_sets, &context->device);
@@ -204,6 +201,10 @@ void device_release(qk_context *context, void *pointer) {
     const DeviceMemory &memory = context->backend->memory;
     if (memory.release == nullptr) return host_release(context, pointer);
     if (is_in_reach(*context)) memory.release(context->device.index, pointer);
+}
+
+FloatMode callbacks_mode(const qk_context &context) {
+    return context.is_computing ? context.outside : float_mode();
 }
 
 Launch make_launch(qk_context *context) {

@@ -27,6 +27,8 @@ struct qk_context {
     pid_t process;          // that alone can reach the device; 0: any that inherits the memory
     bool is_computing;      // between the two, floats are in the default mode
     qk::FloatMode outside;  // what the caller's were
+    void (*trace)(void *user, const qk_trace *call);  // null: nothing is told
+    void *trace_user;
     qk::ErrorText error;
 };
 
@@ -47,6 +49,9 @@ Status check_context(const qk_context *context);
 Status check_reach(qk_context *context);
 
 qk_context_info context_info(const qk_context &context);
+
+// The floating-point mode that the caller's own functions find, wherever they are called from.
+FloatMode callbacks_mode(const qk_context &context);
 
 Launch make_launch(qk_context *context);
 

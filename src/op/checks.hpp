@@ -1,6 +1,7 @@
 // Checks that several operations share. Each fails with the argument's name in the sentence.
 #pragma once
 #include "object/tensor.hpp"
+#include "op/trace.hpp"
 
 namespace qk {
 
@@ -22,12 +23,12 @@ Status run_kernel(qk_context *context, const KernelList<Args> &list, const Args 
                   const char *operation) {
     const Device &device = context->device;
     const Kernel<Args> *const kernel = pick_within(list, args, device, context->workspace_bytes);
-    if (kernel != nullptr) return kernel->run(args, make_launch(context));
+    if (kernel != nullptr) return run_traced(context, *kernel, args, operation);
     const Kernel<Args> *const best = pick(list, args, device);
-    QK_CHECK(best != nullptr, &context->error, UNSUPPORTED, "%s: no kernel on %s for this case",
+    QK_CHECK(best != nullptr, &context->error, UNSUPPORTED, "qk_%s: no kernel on %s for this case",
              operation, context->backend->name);
     return fail(&context->error, QK_ERROR_WORKSPACE,
-                "%s: needs %zu bytes of workspace, the context has %zu", operation,
+                "qk_%s: needs %zu bytes of workspace, the context has %zu", operation,
                 workspace_of(*best, args, device), context->workspace_bytes);
 }
 

@@ -12,7 +12,7 @@ Status dequantize(qk_context *context, const qk_tensor *quantized, qk_tensor *de
     QK_TRY(check_same_shape(context, quantized, "quantized", dense, "dense"));
     QK_TRY(check_disjoint(context, dense, "dense", quantized, "quantized"));
     const DequantizeArgs args = {weight_view(*quantized), dense_view(*dense)};
-    return run_kernel(context, context->backend->dequantize, args, "qk_dequantize");
+    return run_kernel(context, context->backend->dequantize, args, "dequantize");
 }
 
 Status quantize(qk_context *context, const qk_tensor *dense, qk_tensor *quantized) {
@@ -23,7 +23,7 @@ Status quantize(qk_context *context, const qk_tensor *dense, qk_tensor *quantize
     QK_TRY(check_same_shape(context, dense, "dense", quantized, "quantized"));
     QK_TRY(check_disjoint(context, quantized, "quantized", dense, "dense"));
     const QuantizeArgs args = {dense_view(*dense), weight_view(*quantized)};
-    return run_kernel(context, context->backend->quantize, args, "qk_quantize");
+    return run_kernel(context, context->backend->quantize, args, "quantize");
 }
 
 static Status check_same_values(qk_context *context, const qk_tensor *from, const qk_tensor *to) {
@@ -62,7 +62,7 @@ Status repack(qk_context *context, const qk_tensor *from, qk_tensor *to) {
     QK_TRY(check_same_values(context, from, to));
     QK_TRY(check_disjoint(context, to, "to", from, "from"));
     const RepackArgs args = {weight_view(*from), weight_view(*to)};
-    return run_kernel(context, context->backend->repack, args, "qk_repack");
+    return run_kernel(context, context->backend->repack, args, "repack");
 }
 
 }  // namespace qk

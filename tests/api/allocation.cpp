@@ -65,6 +65,12 @@ TEST(Allocation, OperationsDoNot) {
         then(qk_linear(context, x, q, nullptr, y));
         then(qk_linear(context, x, packed, nullptr, y));
         size_t bytes = 0;
+        const qk_product products[] = {{sizeof(qk_product), 0, x, q, nullptr, y},
+                                       {sizeof(qk_product), 0, x, packed, nullptr, y}};
+        qk_plan plan = QK_PLAN_INIT;
+        then(qk_multiply(context, products, 2));
+        then(qk_multiply_workspace(context, products, 2, &bytes));
+        then(qk_explain(context, products, &plan));
         then(qk_linear_workspace(context, q, 64, &bytes));
         then(qk_tensor_plane_bytes(&desc, QK_PLANE_SCALE, &bytes));
         qk_tensor_desc described = QK_TENSOR_DESC_INIT;

@@ -47,8 +47,16 @@ std::vector<unsigned char> outputs_of(qk_context *context, const qk_tensor_desc 
     to_desc.layout = QK_LAYOUT_PACKED;
     qk_tensor *const packed = create(context, to_desc);
     run(qk_repack, tensors[1], packed);
-    run(qk_linear, tensors[4], packed, static_cast<qk_tensor *>(nullptr), tensors[5]);
+    Planes second(y_desc);
+    qk_tensor *const y2 = wrap(context, y_desc, second);
+    const qk_product list[] = {
+        {sizeof(qk_product), 0, tensors[4], packed, nullptr, tensors[5]},
+        {sizeof(qk_product), 0, tensors[4], tensors[1], tensors[6], y2},
+    };
+    run(qk_multiply, list, 2);
     append(&all, y);
+    append(&all, second);
+    qk_tensor_destroy(y2);
     qk_tensor_destroy(packed);
     for (qk_tensor *const tensor : tensors) qk_tensor_destroy(tensor);
     return all;

@@ -7,6 +7,7 @@ World::World() {
     context = make_context(allocator, 2);
     std::memset(static_cast<void *>(&outputs), 0x5a, sizeof(outputs));
     outputs.desc.struct_size = sizeof(qk_tensor_desc);
+    outputs.plan.struct_size = sizeof(qk_plan);
     x = tensor(dense_desc(QK_FORMAT_F32, {3, 32}));
     x_half = tensor(dense_desc(QK_FORMAT_F16, {3, 32}));
     w = tensor(dense_desc(QK_FORMAT_F32, {16, 32}));
@@ -88,6 +89,7 @@ void World::expect_untouched() const {
     Outputs poison;
     std::memset(static_cast<void *>(&poison), 0x5a, sizeof(poison));
     poison.desc.struct_size = sizeof(qk_tensor_desc);
+    poison.plan.struct_size = sizeof(qk_plan);
     EXPECT_EQ(std::memcmp(&poison, &outputs, sizeof(poison)), 0) << "an output changed";
     int64_t changed = 0;
     for (const Planes &planes : memory_) {

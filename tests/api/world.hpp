@@ -13,6 +13,7 @@ struct Outputs {  // poisoned; a refused call must leave every byte alone
     size_t bytes;
     int32_t count;
     qk_tensor_desc desc;
+    qk_plan plan;
     float table[256];
     unsigned char host[4096];
 };

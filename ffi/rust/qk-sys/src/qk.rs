@@ -109,6 +109,16 @@ pub struct qk_executor {
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
+pub struct qk_trace {
+    pub struct_size: u32,
+    pub status: qk_status,
+    pub operation: *const ::std::os::raw::c_char,
+    pub kernel: *const ::std::os::raw::c_char,
+    pub shape: [i64; 4usize],
+    pub seconds: f64,
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
 pub struct qk_context_options {
     pub struct_size: u32,
     pub abi_version: u32,
@@ -122,6 +132,10 @@ pub struct qk_context_options {
     pub executor: *const qk_executor,
     pub instruction_sets: u32,
     pub reserved: u32,
+    pub trace: ::std::option::Option<
+        unsafe extern "C" fn(user: *mut ::std::os::raw::c_void, call: *const qk_trace),
+    >,
+    pub trace_user: *mut ::std::os::raw::c_void,
 }
 extern "C" {
     pub fn qk_device_count(device: qk_device, count: *mut i32) -> qk_status;
@@ -307,12 +321,55 @@ extern "C" {
         y: *mut qk_tensor,
     ) -> qk_status;
 }
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct qk_product {
+    pub struct_size: u32,
+    pub flags: u32,
+    pub x: *const qk_tensor,
+    pub w: *const qk_tensor,
+    pub bias: *const qk_tensor,
+    pub y: *mut qk_tensor,
+}
+extern "C" {
+    pub fn qk_multiply(
+        context: *mut qk_context,
+        products: *const qk_product,
+        count: i32,
+    ) -> qk_status;
+}
+extern "C" {
+    pub fn qk_multiply_workspace(
+        context: *mut qk_context,
+        products: *const qk_product,
+        count: i32,
+        bytes: *mut usize,
+    ) -> qk_status;
+}
 extern "C" {
     pub fn qk_linear_workspace(
         context: *mut qk_context,
         w: *const qk_tensor,
         m_max: i64,
         bytes: *mut usize,
+    ) -> qk_status;
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct qk_plan {
+    pub struct_size: u32,
+    pub batch_first: i32,
+    pub batch_last: i32,
+    pub reserved: i32,
+    pub workspace_bytes: usize,
+    pub kernel: *const ::std::os::raw::c_char,
+    pub reason: [::std::os::raw::c_char; 192usize],
+}
+extern "C" {
+    pub fn qk_explain(
+        context: *mut qk_context,
+        product: *const qk_product,
+        plan: *mut qk_plan,
     ) -> qk_status;
 }
 extern "C" {

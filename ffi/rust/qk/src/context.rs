@@ -134,6 +134,8 @@ impl Context {
             executor: null(),
             instruction_sets: options.instruction_sets,
             reserved: 0,
+            trace: None,
+            trace_user: null_mut(),
         };
         let mut out = null_mut();
         crate::error::check(unsafe { sys::qk_context_create(&raw_options, &mut out) })?;

@@ -29,16 +29,16 @@ fn core_facts(facts: &mut Facts) {
         functions {
             qk_build_info, qk_context_create, qk_context_describe, qk_context_destroy,
             qk_context_error, qk_context_set_stream, qk_context_synchronize, qk_dequantize,
-            qk_device_count, qk_dynamic_table, qk_gru_calibrate, qk_gru_create,
+            qk_device_count, qk_dynamic_table, qk_explain, qk_gru_calibrate, qk_gru_create,
             qk_gru_create_from_model, qk_gru_describe, qk_gru_destroy, qk_gru_freeze,
             qk_gru_get_ranges, qk_gru_load, qk_gru_merge_ranges, qk_gru_run, qk_gru_run_float,
             qk_gru_run_gates, qk_gru_save, qk_gru_scale, qk_gru_set_quant, qk_gru_set_ranges,
             qk_gru_state_clipped, qk_gru_state_count_clipped, qk_gru_state_create,
             qk_gru_state_destroy, qk_gru_state_read, qk_gru_state_reset, qk_gru_state_write,
-            qk_gru_workspace, qk_linear, qk_linear_workspace, qk_quantize, qk_repack,
-            qk_status_string, qk_tensor_create, qk_tensor_describe, qk_tensor_destroy,
-            qk_tensor_download, qk_tensor_from_dlpack, qk_tensor_plane_bytes, qk_tensor_to_dlpack,
-            qk_tensor_upload, qk_tensor_wrap, qk_version,
+            qk_gru_workspace, qk_linear, qk_linear_workspace, qk_multiply, qk_multiply_workspace,
+            qk_quantize, qk_repack, qk_status_string, qk_tensor_create, qk_tensor_describe,
+            qk_tensor_destroy, qk_tensor_download, qk_tensor_from_dlpack, qk_tensor_plane_bytes,
+            qk_tensor_to_dlpack, qk_tensor_upload, qk_tensor_wrap, qk_version,
         }
         struct qk_allocator {
             allocate, release, user,
@@ -46,9 +46,12 @@ fn core_facts(facts: &mut Facts) {
         struct qk_executor {
             parallel_for, user, concurrency,
         }
+        struct qk_trace {
+            struct_size, status, operation, kernel, shape, seconds,
+        }
         struct qk_context_options {
             struct_size, abi_version, device, device_index, thread_count, flags, stream,
-            workspace_bytes, allocator, executor, instruction_sets, reserved,
+            workspace_bytes, allocator, executor, instruction_sets, reserved, trace, trace_user,
         }
         struct qk_context_info {
             struct_size, device, device_index, thread_count, flags, instruction_sets,
@@ -57,6 +60,12 @@ fn core_facts(facts: &mut Facts) {
         struct qk_tensor_desc {
             struct_size, format, scale_format, layout, group_size, grouping, scale_group_size,
             rank, flags, reserved, shape,
+        }
+        struct qk_product {
+            struct_size, flags, x, w, bias, y,
+        }
+        struct qk_plan {
+            struct_size, batch_first, batch_last, reserved, workspace_bytes, kernel, reason,
         }
         struct qk_gru_quant {
             bits, is_unsigned, is_symmetric, granularity,

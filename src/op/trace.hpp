@@ -1,0 +1,41 @@
+// How operations run kernels: the context's trace, where there is one, is told of each.
+#pragma once
+#include "object/context.hpp"
+
+namespace qk {
+
+// What a qk_trace says of an operation's operands.
+static inline void fill_shape(const LinearArgs &args, int64_t *shape) {
+    shape[0] = args.x.rows, shape[1] = args.w.geometry.n, shape[2] = args.w.geometry.k;
+}
+static inline void fill_shape(const DequantizeArgs &args, int64_t *shape) {
+    shape[0] = args.to.rows, shape[1] = args.to.columns;
+}
+static inline void fill_shape(const QuantizeArgs &args, int64_t *shape) {
+    shape[0] = args.from.rows, shape[1] = args.from.columns;
+}
+static inline void fill_shape(const RepackArgs &args, int64_t *shape) {
+    shape[0] = args.from.geometry.n, shape[1] = args.from.geometry.k;
+}
+static inline void fill_shape(const GruArgs &args, int64_t *shape) {
+    shape[0] = args.steps, shape[1] = args.batch;
+    shape[2] = args.cell->input_size, shape[3] = args.cell->hidden_size;
+}
+
+double seconds_now();
+// Calls the context's trace as any callback: in the caller's floating-point mode.
+void tell_trace(qk_context *context, const qk_trace &call);
+
+template <class Args>
+Status run_traced(qk_context *context, const Kernel<Args> &kernel, const Args &args,
+                  const char *operation) {
+    if (context->trace == nullptr) return kernel.run(args, make_launch(context));
+    const double before = seconds_now();
+    const Status status = kernel.run(args, make_launch(context));
+    qk_trace call = {sizeof(qk_trace), status, operation, kernel.name, {}, seconds_now() - before};
+    fill_shape(args, call.shape);
+    tell_trace(context, call);
+    return status;
+}
+
+}  // namespace qk
