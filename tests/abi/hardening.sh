@@ -1,6 +1,6 @@
 #!/bin/sh
-# What programs and shared libraries are linked like (SECURITY.md): nothing is writable that need
-# not be, nothing is executable that can be written, addresses are random, frames are guarded.
+# How programs and shared libraries are linked (SECURITY.md): nothing is writable that need not be,
+# nothing is executable that can be written, addresses are random, frames are guarded.
 #
 #     hardening.sh FILE...      READELF may come from the environment
 set -eu

@@ -1,5 +1,5 @@
 // Equal calls give equal bits whatever floating-point mode the caller or its threads are in, and
-// the mode and the exceptions on record are afterwards what they were.
+// afterwards the mode and the recorded exceptions are unchanged.
 #include <gtest/gtest.h>
 
 #include <thread>

@@ -1,6 +1,6 @@
 // Tensors of more than 2^32 elements on a machine with little memory: the same few megabytes are
-// mapped again and again. The period is a prime count of pages, so that an index which lost its
-// high bits meets other bytes, and one that went negative meets nothing at all.
+// mapped repeatedly. The period is a prime count of pages, so that an index which lost its high
+// bits reads other bytes, and a negative one reads unmapped memory.
 #pragma once
 #include <sys/mman.h>
 #include <unistd.h>

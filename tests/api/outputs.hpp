@@ -1,4 +1,4 @@
-// Every operation at once, for tests in which the operation is not what varies.
+// Every operation in one call, for tests that vary something else.
 #pragma once
 #include <functional>
 

@@ -1,5 +1,5 @@
-// The process around the library: forks, signals, and the threads that the system gives or does
-// not. Calls of the C library are counted, made to fail and delayed by the linker's --wrap.
+// The process around the library: forks, signals, and threads that the system grants or refuses.
+// Calls of the C library are counted, made to fail and delayed by the linker's --wrap.
 #include <dirent.h>
 #include <gtest/gtest.h>
 #include <pthread.h>

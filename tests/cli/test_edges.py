@@ -1,4 +1,4 @@
-"""What tests with round numbers let through: no things and one thing, values that decoding alone
+"""What tests with round numbers miss: none and one of a thing, values that decoding alone
 makes infinite, tensors of several pieces, names that are no UTF-8."""
 import json
 import os

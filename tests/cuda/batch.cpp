@@ -1,5 +1,6 @@
 // Products of middle and large batches on the GPU: the matrix kernel and prefill against the exact
-// result within the bounds that their roundings give; bits that repeat and do not know the batch.
+// result within the bounds that their roundings give; bits that repeat and do not depend on the
+// batch.
 #include "cuda/choose/linear.hpp"
 #include "cuda/harness.hpp"
 #include "cuda/lists.hpp"

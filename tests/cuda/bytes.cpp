@@ -1,5 +1,5 @@
 // 8-bit codes straight from their rows (linear/stored/bytes.cu): groups, tails, cuts, addresses,
-// bits that repeat and do not know the batch.
+// bits that repeat and do not depend on the batch.
 #include "cuda/bytes_problem.hpp"
 
 namespace cuda_test {

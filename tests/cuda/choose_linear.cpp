@@ -106,7 +106,7 @@ TEST(CudaChoose, HowTheMatrixKernelCutsBytesOnAnH200) {
             EXPECT_EQ(plan.split, row.split) << row.m << ": " << row.n << " x " << row.k;
         }
     }
-    // A row of y does not know its batch: the cut is the same from 17 to 64 rows.
+    // A row of y does not depend on its batch: the cut is the same from 17 to 64 rows.
     for (int64_t n = 1; n < 70000; n += 811) {
         for (const int64_t k : {80, 1040, 4096, 14336}) {
             const GemmPlan few = qk::cuda::plan_gemm(Codes::kS8, 17, n, k, 132);

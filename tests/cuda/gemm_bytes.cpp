@@ -1,5 +1,5 @@
 // 8-bit codes in rows on the matrix kernels (linear/sm90/gemm/source_8bit.cuh): every cut, tails,
-// groups, scales, bits that repeat and do not know the batch.
+// groups, scales, bits that repeat and do not depend on the batch.
 #include "cuda/bytes_problem.hpp"
 
 namespace cuda_test {

@@ -1,5 +1,5 @@
 // The quantized GRU on CUDA: the CPU's bits for random models of every width and for trained-like
-// ones of every preset, in any format, at any address, however time and batch are cut.
+// ones of every preset, in any format, at any address, however time and batch are split.
 #include "cuda/gru_harness.hpp"
 
 namespace cuda_test {

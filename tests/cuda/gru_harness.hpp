@@ -1,4 +1,4 @@
-// One quantized GRU on the CPU and on the GPU, and the comparison of everything it puts out.
+// One quantized GRU on the CPU and on the GPU, and the comparison of all outputs.
 #pragma once
 #include <memory>
 

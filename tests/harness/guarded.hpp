@@ -1,5 +1,5 @@
-// Memory with a border: no byte outside what was placed can be touched unseen. The area ends on
-// both sides in pages that fault; inside it, everything around the data is poisoned and checked.
+// Memory with a border: every access outside what was placed is detected. The area ends on both
+// sides in pages that fault; inside it, everything around the data is poisoned and checked.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The harness would be worth nothing if it could not fail: its borders, poison and allocator.
+// A harness that cannot fail proves nothing: its borders, poison and allocator are tested here.
 #include <gtest/gtest.h>
 
 #include <cstring>

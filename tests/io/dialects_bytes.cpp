@@ -1,4 +1,4 @@
-// bitsandbytes, dense layers and strangers: what is recognised, what is refused and why.
+// bitsandbytes, dense layers and unknown ones: what is recognised, what is refused and why.
 #include <cmath>
 
 #include "layers.hpp"

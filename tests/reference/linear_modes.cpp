@@ -1,4 +1,4 @@
-// int8 activations and bf16 products, as docs/formats.md has them ("Modes of qk_linear").
+// int8 activations and bf16 products, as docs/formats.md defines them ("Modes of qk_linear").
 #include <algorithm>
 #include <bit>
 #include <cmath>

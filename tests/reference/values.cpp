@@ -1,4 +1,4 @@
-// What codes and scales are worth.
+// The values of codes and scales.
 #include <algorithm>
 #include <bit>
 #include <cmath>

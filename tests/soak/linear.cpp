@@ -1,4 +1,4 @@
-// qk_linear: values, equal bits of equal calls, rows that do not know their batch, workspaces.
+// qk_linear: values, equal bits of equal calls, rows that do not depend on the batch, workspaces.
 #include <algorithm>
 #include <cstring>
 

@@ -1,4 +1,4 @@
-// qk_linear_workspace over kernels that are made up: the largest need of any m up to the largest,
+// qk_linear_workspace over invented kernels: the largest need of any m up to the largest,
 // also where a kernel with a smaller need takes over.
 #include <gtest/gtest.h>
 

@@ -1,4 +1,5 @@
-// Memory of tasks: whose block is whose, who waits, and what an abandoned call leaves behind.
+// Memory of tasks: which thread gets which block, when a thread waits, and what an abandoned call
+// leaves behind.
 #include <gtest/gtest.h>
 
 #include <atomic>

@@ -1,5 +1,5 @@
-// Runs a kernel on the CPU: the threads of a block are fibers that take turns in a random order,
-// from barrier to barrier; blocks run one after the other.
+// Runs a kernel on the CPU: the threads of a block are fibers that run alternately, in random
+// sequence, from barrier to barrier; blocks run one after the other.
 #pragma once
 #include <stdint.h>
 

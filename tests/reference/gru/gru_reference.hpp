@@ -1,4 +1,4 @@
-// The quantized GRU as docs/gru.md tells it, one scalar at a time, in wide integers: no shared
+// The quantized GRU as docs/gru.md describes it, one scalar at a time, in wide integers: no shared
 // line with the library, no attempt at speed.
 #pragma once
 #include <cstdint>
