@@ -122,23 +122,23 @@ def table(name):
 def times(sources):
     """{m: microseconds} of one system at SHAPE; later sources win."""
     found = {}
-    for name, who in sources:
+    for name, system in sources:
         _, header, rows = read(name)
         for row in rows:
             line = dict(zip(header, row))
-            if row[0] == who and line["shape"] == SHAPE:
+            if row[0] == system and line["shape"] == SHAPE:
                 found[line["m"]] = line["us"]
     return found
 
 
-def rates(source, who):
+def rates(source, system):
     """{m: GFLOP/s} of one system, on one thread of a CPU."""
     _, header, rows = read(source)
     if source == "peers/cpu_batches":
-        row = next(row for row in rows if row[1] == who)
+        row = next(row for row in rows if row[1] == system)
         return dict(zip(("4", "16", "128"), row[2:]))
     return {row[header.index("m" if "m" in header else "rows")]:
-            row[header.index("GFLOP/s")] for row in rows if who in row and "AVX2" not in row}
+            row[header.index("GFLOP/s")] for row in rows if system in row and "AVX2" not in row}
 
 
 def share_of_floor(source, column, which):
@@ -154,8 +154,8 @@ def front_table():
         found = times(sources)
         rows.append([label, *(found.get(m, "-") for m in COLUMNS)])
     rows.append(["**CPU: GFLOP/s**", *[""] * len(COLUMNS)])
-    for label, floor, column, which, source, who in ON_CPU:
-        found = rates(source, who)
+    for label, floor, column, which, source, system in ON_CPU:
+        found = rates(source, system)
         found["1"] = share_of_floor(floor, column, which)
         for wanted, instead in (("256", "512"), ("256", "128")):
             if wanted not in found and instead in found:
