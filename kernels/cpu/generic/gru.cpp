@@ -2,6 +2,7 @@
 // reads every weight once: 3h * (c + h) products, and 3 table look-ups a unit.
 #include <string.h>
 
+#include "cpu/generic/isa.hpp"
 #include "cpu/gru/float.hpp"
 #include "cpu/lists.hpp"
 #include "cpu/split.hpp"
@@ -11,12 +12,6 @@
 
 namespace qk::cpu {
 namespace {
-
-// What x86-64 and aarch64 have at least, and what a compiler makes of it elsewhere.
-struct FourLanes {
-    static constexpr uint32_t kFeature = 0;
-    static constexpr int kVectorBytes = 16;
-};
 
 bool can_run(const GruArgs &, const Device &) { return true; }
 
@@ -152,7 +147,7 @@ Status run(const GruArgs &args, const Launch &launch) {
 }  // namespace
 
 const Kernel<GruArgs> kGruGeneric = {"generic", can_run, nullptr, run};
-const Kernel<FloatProductArgs> kFloatProductGeneric = float_product_kernel<FourLanes>("generic");
-const Kernel<FloatGatesArgs> kFloatGatesGeneric = float_gates_kernel<FourLanes>("generic");
+const Kernel<FloatProductArgs> kFloatProductGeneric = float_product_kernel<Generic>("generic");
+const Kernel<FloatGatesArgs> kFloatGatesGeneric = float_gates_kernel<Generic>("generic");
 
 }  // namespace qk::cpu

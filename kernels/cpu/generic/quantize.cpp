@@ -1,29 +1,13 @@
 // The quantizer as every machine runs it.
-#include "cpu/access.hpp"
+#include "cpu/convert/quantize.hpp"
+#include "cpu/convert/quantize_plain.hpp"
+#include "cpu/generic/isa.hpp"
+#include "cpu/lists.hpp"
 
 namespace qk::cpu {
-namespace {
 
-constexpr int kVectorBytes = 16;
-
-inline void widen_run(const Dense &from, int64_t first, int64_t count, float *x) {
-    load_floats(from.format->id, from.data, first, count, x);
-}
-
-}  // namespace
-}  // namespace qk::cpu
-
-#include "cpu/quantize_plain.hpp"
-
-#include "cpu/quantize_all.hpp"
-
-namespace qk::cpu {
-namespace {
-
-bool can_run_quantize(const QuantizeArgs &, const Device &) { return true; }
-
-}  // namespace
-
-const Kernel<QuantizeArgs> kQuantizeGeneric = {"generic", can_run_quantize, nullptr, run_quantize};
+using Quantizer = PlainQuantizer<Generic>;
+const Kernel<QuantizeArgs> kQuantizeGeneric = {"generic", can_run_quantize<Quantizer>, nullptr,
+                                               run_quantize<Quantizer>};
 
 }  // namespace qk::cpu

@@ -1,20 +1,16 @@
 // Quantize, any dtype -> any format x layout x scale kind; the rules are docs/formats.md's
 // ("Quantizing"). Three passes: nested scales first need the mean of all scales, then each block's
 // largest deviation, and only then are codes stored. Plain scales are stored with their codes.
-// Nothing is allocated: until codes come, scales lie where those will. Included after widen_run()
-// and rank_run().
+// Nothing is allocated: until the codes come, scales are stored in their place.
 #pragma once
 #include "base/torch_sum.hpp"
-#include "cpu/lists.hpp"
-#include "cpu/quantize_runs.hpp"
-#include "cpu/quantize_store.hpp"
+#include "cpu/convert/quantize_codes.hpp"
+#include "cpu/convert/quantize_store.hpp"
+#include "cpu/features.hpp"
 #include "cpu/split.hpp"
 
 namespace qk::cpu {
 namespace {
-
-// One copy of what many lambdas call.
-#define QK_APART __attribute__((noinline))
 
 // The elements of a group as (row, column, count) in row-major order.
 template <class Body>
@@ -37,20 +33,22 @@ void for_each_run(const Geometry &s, GroupIndex group, const Body &body) {
     }
 }
 
-// `count` numbers from `first` on as f32, where they lie or in `room`.
-QK_APART const float *load_run(const Dense &from, int64_t first, int64_t count, float *room) {
+// `count` numbers from `first` on as f32, in place or widened into `room`.
+template <class Isa>
+QK_NOINLINE const float *load_values(const Dense &from, int64_t first, int64_t count, float *room) {
     const char *const data = static_cast<const char *>(from.data);
     const int64_t size = from.format->bits / 8;
-    for (int64_t i = 0; i < count * size; i += 64) {  // long before it is wanted
+    for (int64_t i = 0; i < count * size; i += 64) {  // long before it is needed
         __builtin_prefetch(data + first * size + i + 4096, 0, 3);
     }
     if (from.format->id == QK_FORMAT_F32 && uintptr_t(data) % sizeof(float) == 0) {
         return reinterpret_cast<const float *>(data) + first;
     }
-    widen_run(from, first, count, room);
+    Isa::widen(from, first, count, room);
     return room;
 }
 
+template <class Isa>
 GroupRange scan_group(const QuantizeArgs &args, GroupIndex group, int64_t *size) {
     GroupRange range;
     *size = 0;
@@ -59,8 +57,8 @@ GroupRange scan_group(const QuantizeArgs &args, GroupIndex group, int64_t *size)
         for_each_run(args.to.geometry, group, [&](int64_t row, int64_t column, int64_t count) {
             float room[kQuantizeBlock];
             const float *const x =
-                load_run(args.from, row * args.to.geometry.k + column, count, room);
-            const uint32_t of_run = scan_magnitudes(x, count);
+                load_values<Isa>(args.from, row * args.to.geometry.k + column, count, room);
+            const uint32_t of_run = Isa::scan_magnitudes(x, count);
             most = of_run > most ? of_run : most;
             *size += count;
         });
@@ -71,25 +69,26 @@ GroupRange scan_group(const QuantizeArgs &args, GroupIndex group, int64_t *size)
     }
     for_each_run(args.to.geometry, group, [&](int64_t row, int64_t column, int64_t count) {
         float room[kQuantizeBlock];
-        scan_run(load_run(args.from, row * args.to.geometry.k + column, count, room), count,
-                 &range);
+        Isa::scan(load_values<Isa>(args.from, row * args.to.geometry.k + column, count, room),
+                  count, &range);
         *size += count;
     });
     return range;
 }
 
-QuantizeRule rule_of(const Weight &w) {
+inline QuantizeRule rule_of(const Weight &w) {
     return {w.format->id,       w.format->kind,    w.format->largest,
             w.scale.format->id, w.zero != nullptr, w.geometry.group_size};
 }
 
-QK_APART GroupScale group_scale(const QuantizeArgs &args, GroupIndex group) {
+template <class Isa>
+QK_NOINLINE GroupScale group_scale(const QuantizeArgs &args, GroupIndex group) {
     int64_t size = 0;
-    const GroupRange range = scan_group(args, group, &size);
+    const GroupRange range = scan_group<Isa>(args, group, &size);
     return scale_of_range(rule_of(args.to), range, size);
 }
 
-Coder coder_of(const Weight &w) {
+inline Coder coder_of(const Weight &w) {
     Coder coder = {rule_of(w), {}, {}};
     if (w.table != nullptr) {
         memcpy(coder.table, w.table, sizeof(coder.table));
@@ -98,7 +97,8 @@ Coder coder_of(const Weight &w) {
     return coder;
 }
 
-QK_APART void store_plain_scale(const Weight &w, GroupIndex index, const GroupScale &group) {
+QK_NOINLINE inline void store_plain_scale(const Weight &w, GroupIndex index,
+                                          const GroupScale &group) {
     if (!is_nested(w)) {
         store_float(w.scale.format->id, w.scale.data, w.layout->scale_at(w.geometry, index),
                     group.scale);
@@ -106,14 +106,16 @@ QK_APART void store_plain_scale(const Weight &w, GroupIndex index, const GroupSc
     if (w.zero != nullptr) store_zero(w, index, group.zero);
 }
 
-QK_APART void store_codes(const QuantizeArgs &args, const Coder &coder, GroupIndex index,
-                          const GroupScale &group) {
+template <class Isa>
+QK_NOINLINE void store_codes(const QuantizeArgs &args, const Coder &coder, GroupIndex index,
+                             const GroupScale &group) {
     const Weight &w = args.to;
     for_each_run(w.geometry, index, [&](int64_t row, int64_t column, int64_t count) {
         float room[kQuantizeBlock];
         uint8_t codes[kQuantizeBlock];
-        const float *const x = load_run(args.from, row * w.geometry.k + column, count, room);
-        code_run(coder, group, x, count, codes);
+        const float *const x =
+            load_values<Isa>(args.from, row * w.geometry.k + column, count, room);
+        code_values<Isa>(coder, group, x, count, codes);
         const int64_t done = store_run(w, row, column, count, codes);
         if (done == count) return;
         w.layout->store(w.geometry, static_cast<uint8_t *>(w.data), row, column + done,
@@ -123,31 +125,32 @@ QK_APART void store_codes(const QuantizeArgs &args, const Coder &coder, GroupInd
 
 // Scales of many groups before their codes: a scale waits for two divisions and roundings, but not
 // for other scales.
-QK_APART void store_groups(const QuantizeArgs &args, const Coder &coder, GroupIndex first,
-                           int64_t last) {
+template <class Isa>
+QK_NOINLINE void store_groups(const QuantizeArgs &args, const Coder &coder, GroupIndex first,
+                              int64_t last) {
     constexpr int64_t kTogether = 8;
     for (; first.group < last; first.group += kTogether) {
         GroupScale scales[kTogether];
         const int64_t count = min64(kTogether, last - first.group);
         for (int64_t i = 0; i < count; ++i) {
-            scales[i] = group_scale(args, {first.row, first.group + i});
+            scales[i] = group_scale<Isa>(args, {first.row, first.group + i});
         }
         for (int64_t i = 0; i < count; ++i) {
             store_plain_scale(args.to, {first.row, first.group + i}, scales[i]);
-            store_codes(args, coder, {first.row, first.group + i}, scales[i]);
+            store_codes<Isa>(args, coder, {first.row, first.group + i}, scales[i]);
         }
     }
 }
 
 // Layouts that store columns: a line of the plane has a word of every row (gptq, 8 columns) or of
 // every 8 rows (awq_gemm, a column). 16 words of a line, which are 64 bytes, are made at a time.
-bool has_word_lines(const Weight &w) {
+inline bool has_word_lines(const Weight &w) {
     const qk_layout id = w.layout->id;
     if (id == QK_LAYOUT_AWQ_GEMM) return true;
     const bool whole = w.geometry.group_size % 8 == 0 || w.geometry.groups_per_row == 1;
     return (id == QK_LAYOUT_GPTQ || id == QK_LAYOUT_GPTQ_V1) && whole;
 }
-int64_t rows_of_word(const Weight &w) { return w.layout->id == QK_LAYOUT_AWQ_GEMM ? 8 : 1; }
+inline int64_t rows_of_word(const Weight &w) { return w.layout->id == QK_LAYOUT_AWQ_GEMM ? 8 : 1; }
 
 class WordLines {
   public:
@@ -182,12 +185,13 @@ class WordLines {
     uint32_t word_[16][kQuantizeBlock];
 };
 
-QK_APART void store_word_lines(const QuantizeArgs &args, const Coder &coder, WordLines &lines,
-                               int64_t row, int64_t rows) {
+template <class Isa>
+QK_NOINLINE void store_word_lines(const QuantizeArgs &args, const Coder &coder, WordLines &lines,
+                                  int64_t row, int64_t rows) {
     const Geometry &s = args.to.geometry;
     for (int64_t g = 0; g < s.groups_per_row; ++g) {
         GroupScale scales[128];
-        for (int64_t r = 0; r < rows; ++r) scales[r] = group_scale(args, {row + r, g});
+        for (int64_t r = 0; r < rows; ++r) scales[r] = group_scale<Isa>(args, {row + r, g});
         for (int64_t r = 0; r < rows; ++r) store_plain_scale(args.to, {row + r, g}, scales[r]);
         const int64_t end = min64((g + 1) * s.group_size, s.k);
         for (int64_t column = g * s.group_size; column < end; column += kQuantizeBlock) {
@@ -196,8 +200,9 @@ QK_APART void store_word_lines(const QuantizeArgs &args, const Coder &coder, Wor
             for (int64_t r = 0; r < rows; ++r) {
                 float room[kQuantizeBlock];
                 uint8_t codes[kQuantizeBlock + 8];
-                const float *const x = load_run(args.from, (row + r) * s.k + column, count, room);
-                code_run(coder, scales[r], x, count, codes);
+                const float *const x =
+                    load_values<Isa>(args.from, (row + r) * s.k + column, count, room);
+                code_values<Isa>(coder, scales[r], x, count, codes);
                 lines.add(r, count, codes);
             }
             lines.store(row, rows, column, count);
@@ -206,15 +211,16 @@ QK_APART void store_word_lines(const QuantizeArgs &args, const Coder &coder, Wor
 }
 
 // Nibbles of a row of layouts that keep 8 rows' codes together; else 0.
-int64_t row_pitch(const Weight &w) {
+inline int64_t row_pitch(const Weight &w) {
     if (w.geometry.flat || w.layout->bits == 8) return 0;
     if (w.layout->id == kLayoutRows8) return round_up(w.geometry.k, 128);
     return run_pad(w) > 0 ? round_up(w.geometry.k, run_pad(w)) : 0;
 }
 
 // Rows first .. last, groups along k; `first` a multiple of kRowBlock.
-QK_APART void store_rows(const QuantizeArgs &args, const Coder &coder, int64_t first,
-                         int64_t last) {
+template <class Isa>
+QK_NOINLINE void store_rows(const QuantizeArgs &args, const Coder &coder, int64_t first,
+                            int64_t last) {
     const Weight &w = args.to;
     const Geometry &s = w.geometry;
     const int64_t pitch = row_pitch(w);
@@ -223,13 +229,13 @@ QK_APART void store_rows(const QuantizeArgs &args, const Coder &coder, int64_t f
         const int64_t to = end == s.n ? w.layout->data_bytes(s) : end * pitch / 2;
         if (pitch > 0) memset(static_cast<char *>(w.data) + from, 0, size_t(to - from));
         for (int64_t r = row; r < end; ++r) {
-            store_groups(args, coder, {r, 0}, s.groups_per_row);
+            store_groups<Isa>(args, coder, {r, 0}, s.groups_per_row);
         }
     }
 }
 
 // bitsandbytes fills the spare nibble of an odd run with the code of 0.
-void store_pad(const QuantizeArgs &args) {
+inline void store_pad(const QuantizeArgs &args) {
     const Weight &w = args.to;
     const Geometry &s = w.geometry;
     if (w.layout->id != QK_LAYOUT_ROW_HIGH || s.n * s.k % 2 == 0) return;
@@ -239,20 +245,22 @@ void store_pad(const QuantizeArgs &args) {
 }
 
 // Whether all scales fit the place of the codes, as f32.
-bool has_room_for_scales(const Weight &w) {
+inline bool has_room_for_scales(const Weight &w) {
     return w.geometry.group_count * 4 <= w.layout->data_bytes(w.geometry);
 }
 
+template <class Isa>
 float nested_scale(const QuantizeArgs &args, int64_t number, bool stored) {
     if (stored) return load_as<float>(args.to.data, number);
-    return group_scale(args, group_from_number(args.to.geometry, number)).scale;
+    return group_scale<Isa>(args, group_from_number(args.to.geometry, number)).scale;
 }
 
 // The mean of all scales, in bitsandbytes' (PyTorch's) order of summation.
+template <class Isa>
 float mean_scale(const QuantizeArgs &args, bool stored) {
     const int64_t count = args.to.geometry.group_count;
     TorchSum sum(count);
-    for (int64_t i = 0; i < count; ++i) sum.add(nested_scale(args, i, stored));
+    for (int64_t i = 0; i < count; ++i) sum.add(nested_scale<Isa>(args, i, stored));
     return sum.total() / float(count);
 }
 
@@ -264,6 +272,7 @@ struct NestRoom {
 };
 
 // One second scale and its codes: the 8-bit blockwise rule over (scale - mean).
+template <class Isa>
 void nest_block(const QuantizeArgs &args, const Middles &middles, float mean, int64_t block,
                 bool stored, NestRoom *room) {
     const Weight &w = args.to;
@@ -271,13 +280,13 @@ void nest_block(const QuantizeArgs &args, const Middles &middles, float mean, in
     const int64_t last = min64(first + w.scale.second_group, w.geometry.group_count);
     float absmax = 0;
     for (int64_t number = first; number < last; ++number) {
-        const float deviation = nested_scale(args, number, stored) - mean;
+        const float deviation = nested_scale<Isa>(args, number, stored) - mean;
         if (__builtin_fabsf(deviation) > absmax) absmax = __builtin_fabsf(deviation);
         room->deviations[number - first] = deviation;
     }
     store_as(w.scale.second, block, absmax);
     if (absmax != 0) {
-        bisect_run(middles.node, room->deviations, last - first, 1.0f / absmax, room->codes);
+        Isa::bisect(middles.node, room->deviations, last - first, 1.0f / absmax, room->codes);
     } else {
         memset(room->codes, 0, size_t(last - first));
     }
@@ -287,14 +296,16 @@ void nest_block(const QuantizeArgs &args, const Middles &middles, float mean, in
     }
 }
 
+template <class Isa>
 void nest_scales(const QuantizeArgs &args, const Launch &launch) {
     const Weight &w = args.to;
     const bool stored = has_room_for_scales(w);
     parallel_ranges(launch.parallel, stored ? w.geometry.group_count : 0, 16,
                     [&](int64_t first, int64_t last) {
-        for (int64_t i = first; i < last; ++i) store_as(w.data, i, nested_scale(args, i, false));
+        for (int64_t i = first; i < last; ++i)
+            store_as(w.data, i, nested_scale<Isa>(args, i, false));
     });
-    const float mean = mean_scale(args, stored);
+    const float mean = mean_scale<Isa>(args, stored);
     store_as(w.scale.bias, 0, mean);
     float table[256];
     memcpy(table, w.scale.code, sizeof(table));
@@ -303,39 +314,46 @@ void nest_scales(const QuantizeArgs &args, const Launch &launch) {
     parallel_ranges(launch.parallel, second_count(w), 1, [&](int64_t first, int64_t last) {
         const InScratch<NestRoom> room(launch.scratch);
         for (int64_t block = first; block < last; ++block) {
-            nest_block(args, middles, mean, block, stored, &*room);
+            nest_block<Isa>(args, middles, mean, block, stored, &*room);
         }
     });
 }
 
+template <QuantizerIsa Isa>
 Status run_quantize(const QuantizeArgs &args, const Launch &launch) {
     const Weight &w = args.to;
     const Geometry &s = w.geometry;
     const Coder coder = coder_of(w);
     const bool lines = has_word_lines(w);
     clear_scales_and_zeros(w);
-    if (is_nested(w)) nest_scales(args, launch);
+    if (is_nested(w)) nest_scales<Isa>(args, launch);
     if (row_pitch(w) == 0 && !lines) memset(w.data, 0, size_t(w.layout->data_bytes(s)));
     if (lines) {
         const int64_t rows = 16 * rows_of_word(w);
         parallel_ranges(launch.parallel, s.n, rows, [&](int64_t first, int64_t last) {
             const InScratch<WordLines> room(launch.scratch, w);
             for (int64_t row = first; row < last; row += rows) {
-                store_word_lines(args, coder, *room, row, min64(rows, last - row));
+                store_word_lines<Isa>(args, coder, *room, row, min64(rows, last - row));
             }
         });
     } else if (!s.flat) {
-        parallel_ranges(launch.parallel, s.n, kRowBlock,
-                        [&](int64_t first, int64_t last) { store_rows(args, coder, first, last); });
+        parallel_ranges(launch.parallel, s.n, kRowBlock, [&](int64_t first, int64_t last) {
+            store_rows<Isa>(args, coder, first, last);
+        });
     } else {
         // Flat groups share bytes with neighbours in every layout but the one made for them.
         const int64_t block = w.layout->id == QK_LAYOUT_ROW_HIGH ? 2 : s.group_count;
         parallel_ranges(launch.parallel, s.group_count, block, [&](int64_t first, int64_t last) {
-            store_groups(args, coder, {0, first}, last);
+            store_groups<Isa>(args, coder, {0, first}, last);
         });
     }
     store_pad(args);
     return QK_OK;
+}
+
+template <class Isa>
+bool can_run_quantize(const QuantizeArgs &, const Device &device) {
+    return has(device, Isa::kFeature);
 }
 
 }  // namespace

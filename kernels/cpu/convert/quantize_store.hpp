@@ -1,4 +1,4 @@
-// Where a run of codes goes: whole bytes or words where the layout has them for a row's neighbours.
+// Stores codes of a row: whole bytes or words where the layout has them for neighbours in a row.
 // Planes of nibbles are 0 before.
 #pragma once
 #include "cpu/access.hpp"

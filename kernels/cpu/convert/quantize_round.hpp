@@ -1,19 +1,19 @@
 // Rounding numbers to codes without branches.
 #pragma once
+#include "cpu/isa.hpp"
 #include "format/group_scale.hpp"
 
 namespace qk::cpu {
 namespace {
 
 template <class Code>
-__attribute__((always_inline)) inline void code_each(const float *__restrict x, int64_t count,
-                                                     uint8_t *__restrict codes, const Code &code) {
+QK_INLINE inline void code_each(const float *__restrict x, int64_t count, uint8_t *__restrict codes,
+                                const Code &code) {
     for (int64_t i = 0; i < count; ++i) codes[i] = code(x[i]);
 }
 
 // clamp_to_int(round_half_even(value) + add, low, high), both ways of each choice computed.
-__attribute__((always_inline)) inline int32_t round_and_clamp(float value, float add, float low,
-                                                              float high) {
+QK_INLINE inline int32_t round_and_clamp(float value, float add, float low, float high) {
     constexpr float magic = 12582912.0f, limit = 4194304.0f;
     const float rounded = (value + magic) - magic;
     const bool small = bool(int(value > -limit) & int(value < limit));

@@ -1,15 +1,29 @@
-// How a run of numbers is scanned and coded. The same arithmetic for every instruction set
-// (format/group_scale.hpp): folders that include this compile loops without branches, which their
-// compilers turn into vectors, so the bytes are the generic kernel's. Included after scan_run(),
-// rank_run(), affine_run() and bisect_run().
+// How numbers become codes, at most kQuantizeBlock at a time. The same arithmetic for every
+// instruction set (format/group_scale.hpp), in loops without branches that compilers turn into
+// vectors, so the bytes are the generic kernel's.
 #pragma once
 #include "cpu/access.hpp"
-#include "cpu/quantize_round.hpp"
+#include "cpu/convert/quantize_round.hpp"
 
 namespace qk::cpu {
 namespace {
 
 constexpr int64_t kQuantizeBlock = 256;
+
+// What the quantizer asks of an instruction set.
+template <class Isa>
+concept QuantizerIsa = requires(const Dense &from, const float *x, const float *thresholds,
+                                const uint8_t *of_rank, const int32_t *tree, int64_t count,
+                                GroupRange *range, float *to, uint8_t *codes) {
+    Isa::kFeature + 0u;                   // bits of cpu/features.hpp
+    Isa::widen(from, count, count, to);   // from a first element on, to f32
+    Isa::scan(x, count, range);           // extends the range
+    Isa::scan_magnitudes(x, count) + 0u;  // the largest, as bits; a NaN is larger than any number
+    // The codes of how many of 15 thresholds, which ascend, are below; a NaN is above all of them.
+    Isa::rank(thresholds, of_rank, x, count, codes);
+    Isa::round_u4(x, count, 0.5f, -1, codes);  // by a divisor; the zero, -1 where there is none
+    Isa::bisect(tree, x, count, 0.5f, codes);  // lut8_code of x times a multiplier, by Middles
+};
 
 // Thresholds below, as nf4_code and fp4_bnb_code count them, and the codes of the counts.
 struct Ranks {
@@ -30,9 +44,9 @@ constexpr Ranks fp4_bnb_ranks() {
 }
 constexpr Ranks kNf4Ranks = nf4_ranks(), kFp4BnbRanks = fp4_bnb_ranks();
 
-__attribute__((noinline)) void rank_each(const Ranks &ranks, const float *__restrict x,
-                                         int64_t count, const GroupScale &group,
-                                         uint8_t *__restrict codes) {
+template <class Isa>
+QK_NOINLINE void rank_lut4(const Ranks &ranks, const float *__restrict x, int64_t count,
+                           const GroupScale &group, uint8_t *__restrict codes) {
     float s[kQuantizeBlock];
     const float multiplier = group.multiplier, divisor = group.divisor;
     if (divisor != 0) {
@@ -40,7 +54,7 @@ __attribute__((noinline)) void rank_each(const Ranks &ranks, const float *__rest
     } else {
         for (int64_t i = 0; i < count; ++i) s[i] = clamp_to_one(x[i] * multiplier);
     }
-    rank_run(ranks.threshold, ranks.code, s, count, codes);
+    Isa::rank(ranks.threshold, ranks.code, s, count, codes);
 }
 
 // Halfway between LUT8's neighbours: the thresholds of lut8_code's bisection, which has the same
@@ -66,18 +80,18 @@ struct Coder {
 };
 
 // code_of_value for `count` numbers, at most kQuantizeBlock.
-__attribute__((noinline)) void code_run(const Coder &coder, const GroupScale &group,
-                                        const float *__restrict x, int64_t count,
-                                        uint8_t *__restrict codes) {
+template <class Isa>
+QK_NOINLINE void code_values(const Coder &coder, const GroupScale &group, const float *__restrict x,
+                             int64_t count, uint8_t *__restrict codes) {
     const QuantizeRule &rule = coder.rule;
     const bool usual = group.scale == group.scale && group.divisor == group.divisor;
     const float divisor = group.divisor;
     if (usual && rule.kind == FormatKind::kTable && rule.largest == 1) {
-        return rank_each(rule.format == QK_FORMAT_NF4 ? kNf4Ranks : kFp4BnbRanks, x, count, group,
-                         codes);
+        return rank_lut4<Isa>(rule.format == QK_FORMAT_NF4 ? kNf4Ranks : kFp4BnbRanks, x, count,
+                              group, codes);
     }
     if (usual && rule.kind == FormatKind::kStored && group.scale != 0) {
-        return bisect_run(coder.middles.node, x, count, group.multiplier, codes);
+        return Isa::bisect(coder.middles.node, x, count, group.multiplier, codes);
     }
     if (!usual || divisor == 0) {
         return code_each(x, count, codes, [&](float value) {
@@ -86,7 +100,7 @@ __attribute__((noinline)) void code_run(const Coder &coder, const GroupScale &gr
     }
     switch (rule.kind) {
         case FormatKind::kAffine:
-            return affine_run(x, count, divisor, rule.has_zero ? group.zero : -1, codes);
+            return Isa::round_u4(x, count, divisor, rule.has_zero ? group.zero : -1, codes);
         case FormatKind::kSigned:
             return code_each(x, count, codes, [=](float value) {
                 return uint8_t(round_and_clamp(value / divisor, 0.0f, -127.0f, 127.0f));
