@@ -1,17 +1,13 @@
 // One row of x over packed U4 codes with SDOT.
-#include "cpu/arm_neon/lanes.hpp"
-#include "cpu/features.hpp"
-#include "cpu/lists.hpp"
-#include "cpu/vector/nested_gathering.hpp"
-
 #include "cpu/arm_neon/integers.hpp"
+#include "cpu/lists.hpp"
 
 namespace qk::cpu {
 namespace {
 
 Status run(const LinearArgs &args, const Launch &launch) {
-    if (!sums_integers(args)) return kLinearGemvNeon.run(args, launch);
-    run_rows<IntegerRows>(args, launch);
+    if (!sums_integers<Neon>(args)) return kLinearGemvNeon.run(args, launch);
+    run_rows<NeonIntegerRows>(args, launch);
     return QK_OK;
 }
 

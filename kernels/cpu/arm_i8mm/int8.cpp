@@ -1,13 +1,10 @@
 // int8 mode on Arm with I8MM, two rows of x and more: SMMLA multiplies two rows of w by two of x, 8
 // columns at a time, so that codes are decoded once for 8 rows of x and a product costs half an
 // instruction of SDOT's. Groups of 64 and wider; dotprod takes the rest, and single rows.
-#include "cpu/arm_neon/lanes.hpp"
-#include "cpu/features.hpp"
 #include "cpu/lists.hpp"
-#include "cpu/vector/int8_neon.hpp"
-#include "cpu/vector/nested_gathering.hpp"
+#include "cpu/arm_neon/int8_dots.hpp"
 
-#include "cpu/vector/int8_x.hpp"
+#include "cpu/int8/x.hpp"
 
 namespace qk::cpu {
 namespace {
@@ -22,7 +19,7 @@ struct XTile {
     int32_t sum[2][2 * kPairs];
 };
 
-void put_row(const XChunk &from, int64_t row, XTile *to) {
+void put_row(const NeonInt8::XChunk &from, int64_t row, XTile *to) {
     for (int quarter = 0; quarter < 4; ++quarter) {
         for (int half = 0; half < 2; ++half) {
             const int at = 16 * quarter + 8 * half;
@@ -41,7 +38,7 @@ size_t workspace_bytes(const LinearArgs &args, const Device &) {
 }
 
 // Rows that fill the last tile are read as the last row, and never stored.
-const XTile *quantize_tiles(const LinearArgs &args, const Launch &launch) {
+const XTile *quantize_tiles<NeonInt8>(const LinearArgs &args, const Launch &launch) {
     constexpr int64_t kRows = 2 * kPairs;
     XTile *const tiles = reinterpret_cast<XTile *>(aligned_workspace(launch));
     const int64_t chunks = chunk_count(args.w.geometry);
@@ -51,9 +48,10 @@ const XTile *quantize_tiles(const LinearArgs &args, const Launch &launch) {
                     [&](int64_t first, int64_t last) {
         for (int64_t row = first; row < last; ++row) {
             XTile *const to = tiles + row / kRows * chunks;
-            for_each_chunk(args.x, min64(row, args.x.rows - 1), [&](int64_t at, const float *x) {
-                XChunk chunk = {};
-                quantize_chunk(x, blocks, unit, &chunk);
+            for_each_chunk<NeonInt8>(args.x, min64(row, args.x.rows - 1),
+                                     [&](int64_t at, const float *x) {
+                NeonInt8::XChunk chunk = {};
+                NeonInt8::quantize_chunk(x, blocks, unit, &chunk);
                 put_row(chunk, row % kRows, to + at);
             });
         }
@@ -67,7 +65,8 @@ class TileDots {
     explicit TileDots(const Int8Entries &entries) : table_(vld1q_s8(entries.value)) {}
 
     // to[block][row of x]
-    void run(const uint8_t *codes, const XTile &x, Sums8 (&to)[kBlocks][2 * kPairs]) const {
+    void run(const uint8_t *codes, const XTile &x,
+             NeonInt8::Sums8 (&to)[kBlocks][2 * kPairs]) const {
         int32x4_t sum[4][kBlocks][kPairs];  // [pair of rows of w]: [r x0, r x1, (r + 1) x0, ...]
         for (int q = 0; q < 4; ++q) {
             for (int b = 0; b < kBlocks; ++b) {
@@ -129,7 +128,7 @@ class Tiles {
     void run(int64_t row_block) {
         for (int64_t first = 0; first < args_.x.rows; first += 2 * kPairs) {
             const XTile *const x = x_ + first / (2 * kPairs) * chunks_;
-            for (Floats8 &acc : acc_) acc = zero_floats8();
+            for (NeonInt8::Floats8 &acc : acc_) acc = NeonInt8::zero_floats8();
             for (int64_t chunk = 0; chunk < chunks_; chunk += kPanelChunks) {
                 run_panel(row_block, x, chunk, min64(chunk + kPanelChunks, chunks_));
             }
@@ -149,16 +148,17 @@ class Tiles {
         int64_t at = 0, next = (group + 1) * s.group_size;
         for (int64_t i = first; i < last; ++i, codes += 512) {
             if (kBlocks == 1 && i * 128 >= next) ++at, next += s.group_size;
-            Sums8 dots[kBlocks][2 * kPairs];
+            NeonInt8::Sums8 dots[kBlocks][2 * kPairs];
             dots_.run(codes, x[i], dots);
             for (int b = 0; b < kBlocks && at + b < groups; ++b) {
-                const Sums8 zero = zeros == nullptr ? splat_sums8(8)
-                                                    : load_zeros8(zeros + at_zeros + (at + b) * 4);
-                const Floats8 scale = load_floats8(scales + (at + b) * 32);
+                const NeonInt8::Sums8 zero =
+                    zeros == nullptr ? NeonInt8::splat_sums8(8)
+                                     : NeonInt8::load_zeros8(zeros + at_zeros + (at + b) * 4);
+                const NeonInt8::Floats8 scale = NeonInt8::load_floats8(scales + (at + b) * 32);
                 for (int64_t j = 0; j < 2 * kPairs; ++j) {
-                    const Sums8 sums =
-                        table ? dots[b][j] : take_zeros(dots[b][j], zero, x[i].sum[b][j]);
-                    acc_[j] = fold8(sums, x[i].scale[b][j], scale, acc_[j]);
+                    const NeonInt8::Sums8 sums =
+                        table ? dots[b][j] : NeonInt8::take_zeros(dots[b][j], zero, x[i].sum[b][j]);
+                    acc_[j] = NeonInt8::fold8(sums, x[i].scale[b][j], scale, acc_[j]);
                 }
             }
             if (kBlocks > 1) at += kBlocks;
@@ -169,7 +169,7 @@ class Tiles {
         const int64_t first = row_block * 8, rows = min64(8, args_.w.geometry.n - first);
         for (int64_t j = 0; j < min64(2 * kPairs, args_.x.rows - x_first); ++j) {
             float values[8];
-            store_floats8(values, acc_[j]);
+            NeonInt8::store_floats8(values, acc_[j]);
             const int64_t at = (x_first + j) * args_.y.columns + first;
             for (int64_t row = 0; row < rows; ++row) {
                 float y = values[row];
@@ -184,14 +184,14 @@ class Tiles {
     const LinearArgs &args_;
     const int64_t chunks_;
     const XTile *x_;
-    ScalePanel scales_;
+    ScalePanel<NeonInt8> scales_;
     TileDots<kBlocks, table> dots_;
-    Floats8 acc_[2 * kPairs];
+    NeonInt8::Floats8 acc_[2 * kPairs];
 };
 
 template <int kBlocks, bool table>
 QK_NOINLINE void run_tiles(const LinearArgs &args, const Launch &launch) {
-    const XTile *const x = quantize_tiles(args, launch);
+    const XTile *const x = quantize_tiles<NeonInt8>(args, launch);
     const int64_t blocks = ceil_div(args.w.geometry.n, 8);
     parallel_ranges(launch.parallel, blocks, 1, [&](int64_t first, int64_t last) {
         Tiles<kBlocks, table> tiles(args, launch.device, x);

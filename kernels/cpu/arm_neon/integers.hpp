@@ -1,6 +1,5 @@
-// Sums by lanes of codes times one row of x as integers (vector/gemv_integers.hpp): SDOT of three
-// signed bytes where the file is built for it, else 16-bit products of two halves. Included after
-// arm_neon/lanes.hpp.
+// Sums by lanes of codes times one row of x as integers (linear/gemv_integers.hpp): SDOT of three
+// signed bytes where the file is built for it, else 16-bit products of two halves.
 //
 //     128 columns of a row        SDOT    16 bits
 //     codes from nibbles             8     8 + 16
@@ -8,9 +7,10 @@
 //     one integer of the parts       8          4
 //     the zero's, as floats, scaled 12         12
 #pragma once
-#include "cpu/vector/gemv_integers.hpp"
-#include "cpu/vector/steps.hpp"
-#include "cpu/vector/x_bytes.hpp"
+#include "cpu/arm_neon/isa.hpp"
+#include "cpu/linear/gemv_integers.hpp"
+#include "cpu/shared/steps.hpp"
+#include "cpu/linear/x_bytes.hpp"
 
 namespace qk::cpu {
 namespace {
@@ -66,7 +66,7 @@ struct IntegerDots {
     using X = XWords;
 
     QK_INLINE static void dots(const uint8_t *codes, const X &x, int32x4_t (&to)[4]) {
-        const Words words = load_words(codes);
+        const Words<Neon> words = Neon::load_words(codes);
         int32x4_t high[4], low[4];
         QK_QUARTERS high[q] = low[q] = vdupq_n_s32(0);
         const auto add = [&]<int step>() QK_INLINE {
@@ -98,12 +98,12 @@ class IntegerProducts {
 
     explicit IntegerProducts(const Weight &w) : offset_(w.zero != nullptr ? 0 : 8) {}
 
-    QK_INLINE Lanes dot(const uint8_t *codes, const X &x, const uint8_t *zeros, int64_t group,
-                        int row) const {
+    QK_INLINE Lanes<Neon> dot(const uint8_t *codes, const X &x, const uint8_t *zeros, int64_t group,
+                              int row) const {
         const int32_t zero = (zeros[group * 4 + (row >> 1)] >> (row & 1) * 4 & 15) + offset_;
         int32x4_t dots[4];
         IntegerDots::dots(codes, x, dots);
-        Lanes r;
+        Lanes<Neon> r;
         QK_QUARTERS {
             const int32x4_t sum = vreinterpretq_s32_u32(vld1q_u32(x.sum + 4 * q));
             r.v[q] = vcvtq_f32_s32(vmlsq_n_s32(dots[q], sum, zero));
@@ -115,7 +115,7 @@ class IntegerProducts {
     const int32_t offset_;  // of the zeros, which read as 0 where there are none
 };
 
-using IntegerRows = RowsOfIntegers<IntegerProducts>;
+using NeonIntegerRows = RowsOfIntegers<Neon, IntegerProducts>;
 
 }  // namespace
 }  // namespace qk::cpu

@@ -1,17 +1,17 @@
-#include "cpu/arm_neon/codes.hpp"
-#include "cpu/features.hpp"
-#include "cpu/lists.hpp"
-#include "cpu/vector/defaults.hpp"
-
+// Products in floats, NEON.
 #include "cpu/arm_neon/integers.hpp"
-#include "cpu/vector/linear_batch.hpp"
-#include "cpu/vector/linear_gemv.hpp"
-#include "cpu/vector/linear_single.hpp"
+#include "cpu/linear/batch.hpp"
+#include "cpu/linear/gemv.hpp"
+#include "cpu/linear/single.hpp"
+#include "cpu/lists.hpp"
 
 namespace qk::cpu {
 
-const Kernel<LinearArgs> kLinearGemvNeon = {"neon gemv", can_run_gemv, nullptr, run_gemv};
-const Kernel<LinearArgs> kLinearBatchNeon = {"neon batch", can_run_batch, nullptr, run_batch};
-const Kernel<LinearArgs> kLinearSingleNeon = {"neon single", can_run_single, nullptr, run_single};
+const Kernel<LinearArgs> kLinearGemvNeon = {"neon gemv", can_run_gemv<Neon>, nullptr,
+                                            run_gemv<Neon, NeonIntegerRows>};
+const Kernel<LinearArgs> kLinearBatchNeon = {"neon batch", can_run_batch<Neon>, nullptr,
+                                             run_batch<Neon>};
+const Kernel<LinearArgs> kLinearSingleNeon = {"neon single", can_run_single<Neon>, nullptr,
+                                              run_single<Neon>};
 
 }  // namespace qk::cpu

@@ -35,7 +35,7 @@ WidenNested pick_nested_widener(const Device &device) {
 
 // LUT8's codes, 16 look-ups at a time.
 template <class Isa>
-void look_up_wide(const NestedCode &code, const uint8_t *from, int64_t count, float scale,
+inline void look_up_wide(const NestedCode &code, const uint8_t *from, int64_t count, float scale,
                   float *to) {
     const typename Isa::WideTable table(code.value);
     int64_t i = 0;

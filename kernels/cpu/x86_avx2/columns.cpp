@@ -1,11 +1,9 @@
-#include "cpu/x86_avx2/column_lanes.hpp"
-#include "cpu/vector/nested_gathering.hpp"
-
-#include "cpu/vector/columns.hpp"
+#include "cpu/x86_avx2/columns.hpp"
+#include "cpu/linear/columns.hpp"
 
 namespace qk::cpu {
 
-const Kernel<LinearArgs> kLinearColumnsAvx2 = {"avx2 columns", can_run_columns, nullptr,
-                                               run_columns};
+const Kernel<LinearArgs> kLinearColumnsAvx2 = {"avx2 columns", can_run_columns<Avx2Columns>,
+                                               nullptr, run_columns<Avx2Columns>};
 
 }  // namespace qk::cpu

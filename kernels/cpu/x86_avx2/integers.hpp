@@ -1,5 +1,5 @@
 // One row of x as integers over packed U4 codes in groups of a multiple of 128 (docs/formats.md,
-// "Order of sums"), AVX2. Included after lanes.hpp.
+// "Order of sums"), AVX2.
 //
 // An integer of x is three signed bytes, 65536 * [2] + 256 * [1] + [0], and codes are unsigned
 // bytes: vpmaddubsw multiplies 32 of either and adds neighbours. Four products of one dword's codes
@@ -13,22 +13,23 @@
 // 22 instructions for 64 codes, where f32 products of two halves of x take 56. 32 bits hold a
 // lane's 8 products: 8 * 15 * 2^23 < 2^30; turning their sum into f32 rounds it once.
 #pragma once
-#include "cpu/vector/gemv_floats.hpp"
-#include "cpu/vector/x_bytes.hpp"
+#include "cpu/linear/gemv.hpp"
+#include "cpu/linear/x_bytes.hpp"
+#include "cpu/x86_avx2/isa.hpp"
 
 namespace qk::cpu {
 namespace {
 
-class IntegerRows {
+class Avx2IntegerRows {
   public:
-    IntegerRows(const LinearArgs &args, const Device &device)
+    Avx2IntegerRows(const LinearArgs &args, const Device &device)
         : args_(args), x_(args.x), scales_(args.w, device),
           chunks_(ceil_div(args.w.geometry.k, kBlock)), first_(panel_from(args.w.geometry, 0)) {}
 
     void run(int64_t row_block) {
-        sum_panels(args_, first_, row_block, [&](const Panel &panel, Sums &sums) QK_INLINE {
-            run_panel(row_block, panel, sums);
-        });
+        sum_panels<Avx2>(args_, first_, row_block,
+                         [&](const Panel &panel, Sums<Avx2> &sums)
+                             QK_INLINE { run_panel(row_block, panel, sums); });
     }
 
   private:
@@ -38,7 +39,7 @@ class IntegerRows {
         alignas(32) int32_t zero[8];
     };
 
-    QK_NOINLINE void run_panel(int64_t row_block, const Panel &panel, Sums &total) {
+    QK_NOINLINE void run_panel(int64_t row_block, const Panel &panel, Sums<Avx2> &total) {
         const Geometry &s = args_.w.geometry;
         const char *scales = scales_.load(row_block, panel.group, panel.groups);
         const uint8_t *codes =
@@ -49,7 +50,7 @@ class IntegerRows {
                     (row_block * s.groups_per_row + panel.group) * 4;
         }
         const XBytes *x = x_.panel(panel.first * kBlock);
-        Sums sums = total;  // a copy that nothing else points to
+        Sums<Avx2> sums = total;  // a copy that nothing else points to
         int64_t left = panel.left;
         for (int64_t i = panel.first; i < panel.last; ++i, codes += 512, ++x) {
             Factors factors;
@@ -67,7 +68,7 @@ class IntegerRows {
     }
 
     QK_INLINE static void add_chunk_of(const uint8_t *codes, const XBytes &x,
-                                       const Factors &factors, Sums &sums) {
+                                       const Factors &factors, Sums<Avx2> &sums) {
         // Broadcast from memory: compilers shuffle what they still have in a register.
         asm volatile("" : : "r"(&factors) : "memory");
         QK_UNROLL
@@ -75,7 +76,7 @@ class IntegerRows {
             prefetch(codes + 64 * row + kAhead);
             const __m256i zero = _mm256_set1_epi32(factors.zero[row]);
             const __m256 scale = _mm256_set1_ps(factors.scale[row]);
-            Lanes &sum = sums.row[row];
+            Lanes<Avx2> &sum = sums.row[row];
             sum.low = add_half<0>(codes + 64 * row, x, zero, scale, sum.low);
             sum.high = add_half<1>(codes + 64 * row, x, zero, scale, sum.high);
         }
@@ -103,7 +104,7 @@ class IntegerRows {
                                      __m256 factor, __m256 sum) {
         const __m256i nibble = _mm256_set1_epi8(15);
         __m256i words = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(codes + 32 * half));
-        asm("" : "+x"(words));  // loaded once, not by each who uses it
+        asm("" : "+x"(words));  // loaded once, not once per use
         const __m256i even = _mm256_and_si256(words, nibble);
         const __m256i odd = _mm256_and_si256(_mm256_srli_epi16(words, 4), nibble);
         const __m256i first = products<0, half>(even, odd, x);
@@ -118,8 +119,8 @@ class IntegerRows {
     }
 
     const LinearArgs &args_;
-    BlocksOfX<XBytes> x_;
-    ScalePanel scales_;
+    BlocksOfX<Avx2, XBytes> x_;
+    ScalePanel<Avx2> scales_;
     const int64_t chunks_;
     const Panel first_;
 };

@@ -9,11 +9,10 @@
 #include "cpu/features.hpp"
 #include "cpu/lists.hpp"
 #include "cpu/split.hpp"
-#include "cpu/x86_avx512/lanes.hpp"
-#include "cpu/x86_avx512/nested_widener.hpp"
+#include "cpu/x86_avx512/isa.hpp"
 
-#include "cpu/vector/chunks.hpp"
-#include "cpu/vector/panel.hpp"
+#include "cpu/shared/chunks.hpp"
+#include "cpu/shared/panel.hpp"
 
 namespace qk::cpu {
 namespace {
@@ -32,20 +31,21 @@ void prepare_chunk(const float *x, int64_t blocks, bool sums, XChunk *to) {
         const int one = i / 2 + i % 2 * 16, neighbours = i / 4 * 2 + i % 2 + i / 2 % 2 * 16;
         order[i] = uint16_t(blocks == 1 ? one : neighbours);
     }
-    Lanes rounded[8];
+    Lanes<Avx512> rounded[8];
     for (int s = 0; s < 4; ++s) {
         const __m512 low = _mm512_loadu_ps(x + 16 * s), high = _mm512_loadu_ps(x + 16 * (s + 4));
         const __m512i half = __m512i(_mm512_cvtne2ps_pbh(high, low));
         _mm512_store_si512(to->x[s], _mm512_permutexvar_epi16(_mm512_load_si512(order), half));
         const auto widen = [](__m256i v) {
-            return Lanes{_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(v), 16))};
+            return Lanes<Avx512>{
+                _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(v), 16))};
         };
         rounded[s] = widen(_mm512_castsi512_si256(half));
         rounded[s + 4] = widen(_mm512_extracti64x4_epi64(half, 1));
     }
     if (!sums) return;
     float of_16[8];
-    fold_rows(rounded, of_16);
+    Avx512::fold_rows(rounded, of_16);
     for (int64_t b = 0; b < blocks; ++b) {
         to->sum[b] = 0;
         for (int64_t i = 0; i < 8 / blocks; ++i) to->sum[b] += of_16[b * (8 / blocks) + i];
@@ -69,7 +69,7 @@ const XChunk *prepare(const LinearArgs &args, const Launch &launch) {
                 memcpy(x, data, sizeof(x));
             } else {
                 memset(x, 0, sizeof(x));
-                widen_x(args.x, from, count, x);
+                widen_x<Avx512>(args.x, from, count, x);
             }
             prepare_chunk(x, blocks, affine, to + i);
         }
@@ -182,7 +182,7 @@ class Rows {
         QK_UNROLL
         for (int row = 0; row < 8; ++row) {
             prefetch(codes + 64 * row + kAhead);
-            __m512i words = load_words(codes + 64 * row).v;
+            __m512i words = Avx512::load_words(codes + 64 * row).v;
             if (kBlocks > 1) words = neighbours(words);
             const __m512 zero = _mm512_setzero_ps();
             __m512 part[4];
@@ -223,11 +223,11 @@ class Rows {
     }
 
     void store(int64_t row_block, int64_t x_row, const Sums &sums) const {
-        Lanes lanes[8];
+        Lanes<Avx512> lanes[8];
         QK_UNROLL
         for (int row = 0; row < 8; ++row) lanes[row].v = sums.row[row];
         float y[8];
-        fold_rows(lanes, y);
+        Avx512::fold_rows(lanes, y);
         _mm256_storeu_ps(y, _mm256_sub_ps(_mm256_loadu_ps(y), sums.zeros));
         store_8(args_, x_row, row_block, y);
     }
@@ -235,7 +235,7 @@ class Rows {
     const LinearArgs &args_;
     const int64_t chunks_;
     const XChunk *x_;
-    ScalePanel scales_;
+    ScalePanel<Avx512> scales_;
     __m512i table_;
     alignas(64) float pairs_[kPanelChunks][kParts][16];
 };

@@ -1,6 +1,6 @@
 // Dot products of integers in three signed bytes by codes of four bits, with VNNI.
 #pragma once
-#include "cpu/x86_avx512/lanes.hpp"
+#include <immintrin.h>
 
 namespace qk::cpu {
 namespace {

@@ -1,11 +1,9 @@
-#include "cpu/x86_avx512/column_lanes.hpp"
-#include "cpu/x86_avx512/nested_widener.hpp"
-
-#include "cpu/vector/columns.hpp"
+#include "cpu/x86_avx512/columns.hpp"
+#include "cpu/linear/columns.hpp"
 
 namespace qk::cpu {
 
-const Kernel<LinearArgs> kLinearColumnsVnni = {"avx512 vnni columns", can_run_columns, nullptr,
-                                               run_columns};
+const Kernel<LinearArgs> kLinearColumnsVnni = {
+    "avx512 vnni columns", can_run_columns<Avx512Columns>, nullptr, run_columns<Avx512Columns>};
 
 }  // namespace qk::cpu

@@ -1,8 +1,9 @@
 // y = x . transpose(w) + bias in int8 mode for S8, whose rows are bytes: 128 columns of 8 rows are
-// 16 products of 64 bytes, the signed codes made unsigned by adding 128. Included after
-// int8_lanes.hpp and rows8.hpp.
+// 16 products of 64 bytes, the signed codes made unsigned by adding 128.
 #pragma once
-#include "cpu/vector/int8_x.hpp"
+#include "cpu/int8/x.hpp"
+#include "cpu/x86_avx512/int8_tile.hpp"
+#include "cpu/x86_avx512/rows8.hpp"
 
 namespace qk::cpu {
 namespace {
@@ -23,20 +24,21 @@ class SignedRows8 : Rows8 {
         const Geometry &s = args_.w.geometry;
         const int64_t row = min64(block * 8, s.n - 8);
         for (int64_t i = 0; i < args_.x.rows; ++i) {
-            Floats8 acc = zero_floats8();
+            Avx512Int8::Floats8 acc = Avx512Int8::zero_floats8();
             for (int64_t first = 0; first < s.k; first += kRun) {
                 const int64_t last = min64(first + kRun, s.k), group = first / s.group_size;
                 groups_.load(row, group, ceil_div(last, s.group_size) - group);
                 acc = add({row, first, last, group}, x_ + i * chunks_ + first / 128, acc);
             }
             float y[8];
-            store_floats8(y, acc);
+            Avx512Int8::store_floats8(y, acc);
             store_8(args_, i, block, y + (block * 8 - row));
         }
     }
 
   private:
-    QK_NOINLINE Floats8 add(const Run &run, const XColumns *x, Floats8 acc) const {
+    QK_NOINLINE Avx512Int8::Floats8 add(const Run &run, const XColumns *x,
+                                        Avx512Int8::Floats8 acc) const {
         const int64_t size = args_.w.geometry.group_size;
         const uint8_t *codes = codes_at(run.row, run.first);
         const uint8_t *ahead = codes_at(run.row + 8, run.first * 8);
@@ -48,7 +50,7 @@ class SignedRows8 : Rows8 {
             const __mmask64 high = count >= 128  ? ~__mmask64(0)
                                    : count <= 64 ? __mmask64(0)
                                                  : (__mmask64(1) << (count - 64)) - 1;
-            const __m512i offset = _mm512_set1_epi8(char(kTableOffset));
+            const __m512i offset = _mm512_set1_epi8(char(Avx512Int8::kTableOffset));
             __m512i d[8];
             QK_UNROLL
             for (int i = 0; i < 8; ++i) {
@@ -56,19 +58,20 @@ class SignedRows8 : Rows8 {
                 prefetch(ahead + 128 * i);
                 prefetch(ahead + 128 * i + 64);
                 d[i] = _mm512_setzero_si512();
-                add_dots(d[i], _mm512_xor_si512(_mm512_maskz_loadu_epi8(low, row), offset),
-                         x->half[0]);
-                add_dots(d[i], _mm512_xor_si512(_mm512_maskz_loadu_epi8(high, row + 64), offset),
-                         x->half[1]);
+                Avx512Int8::add_dots(
+                    d[i], _mm512_xor_si512(_mm512_maskz_loadu_epi8(low, row), offset), x->half[0]);
+                Avx512Int8::add_dots(
+                    d[i], _mm512_xor_si512(_mm512_maskz_loadu_epi8(high, row + 64), offset),
+                    x->half[1]);
             }
-            Sums8 sums;
-            fold_rows_1(d, &sums);
+            Avx512Int8::Sums8 sums;
+            Avx512Int8::fold_rows_1(d, &sums);
             sums.v = _mm256_add_epi32(sums.v, _mm256_set1_epi32(x->minus));
             const auto &scale = groups_.scale;
             const __m256 scales =
                 _mm256_setr_ps(scale[0][group], scale[1][group], scale[2][group], scale[3][group],
                                scale[4][group], scale[5][group], scale[6][group], scale[7][group]);
-            acc = fold8(sums, x->scale, {scales}, acc);
+            acc = Avx512Int8::fold8(sums, x->scale, {scales}, acc);
         }
         return acc;
     }
@@ -86,19 +89,20 @@ Status run_int8_signed(const LinearArgs &args, const Launch &launch) {
     const int64_t chunks = chunk_count(args.w.geometry);
     parallel_ranges(launch.parallel, args.x.rows, 1, [&](int64_t first, int64_t last) {
         for (int64_t row = first; row < last; ++row) {
-            for_each_chunk(args.x, row, [&](int64_t chunk, const float *values) {
-                const ChunkQuantizer quantizer(values, 1);
+            for_each_chunk<Avx512Int8>(args.x, row, [&](int64_t chunk, const float *values) {
+                const Avx512Int8::ChunkQuantizer quantizer(values, 1);
                 XColumns &to = x[row * chunks + chunk];
                 float scale[8];
                 int32_t sum[8];
                 quantizer.store_scales(1, scale);
-                const XBytes bytes = quantizer.integers(sum);
+                const Avx512Int8::XBytes bytes = quantizer.integers(sum);
                 const __m512i order =
                     _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-                to.half[0] = place(bytes, order);
-                to.half[1] = place(bytes, _mm512_add_epi32(order, _mm512_set1_epi32(16)));
+                to.half[0] = Avx512Int8::place(bytes, order);
+                to.half[1] =
+                    Avx512Int8::place(bytes, _mm512_add_epi32(order, _mm512_set1_epi32(16)));
                 to.scale = scale[0];
-                to.minus = -kTableOffset * sum[0];
+                to.minus = -Avx512Int8::kTableOffset * sum[0];
             });
         }
     });
@@ -113,7 +117,7 @@ Status run_int8_signed(const LinearArgs &args, const Launch &launch) {
 // Blocks are whole runs of 128 columns.
 bool can_run_int8_signed(const LinearArgs &args, const Device &device) {
     const Weight &w = args.w;
-    if (!has(device, kInt8Feature) || !int8_mode_takes(w)) return false;
+    if (!has(device, Avx512Int8::kFeature) || !int8_mode_takes(w)) return false;
     if (w.format->kind != FormatKind::kSigned || w.geometry.n < 8) return false;
     return w.geometry.group_size >= w.geometry.k || w.geometry.group_size % 128 == 0;
 }

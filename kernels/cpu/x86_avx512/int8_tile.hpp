@@ -1,189 +1,195 @@
-// Tiles of a batch in int8 mode, AVX-512 VNNI (vector/int8_batch.hpp): a lane is a row of w, its
+// Tiles of a batch in int8 mode, AVX-512 VNNI (int8/batch.hpp): a lane is a row of w, its
 // dword 4 columns. A chunk of 32 rows is 4 KB; a step of 4 columns loads two vectors of w and
 // multiplies them by 8 (or 4) rows of x, broadcast: 16 products for 10 loads, sums in registers.
 // What a chunk costs beside its products is 12 instructions a row to decode and 5 a group, row of x
-// and 16 rows of w to fold. Included after int8_lanes.hpp and vector/int8_gemv.hpp.
+// and 16 rows of w to fold.
 #pragma once
-#include "cpu/vector/int8_tile.hpp"
+#include "cpu/int8/tile.hpp"
+#include "cpu/x86_avx512/int8_dots.hpp"
 
 namespace qk::cpu {
 namespace {
 
-// From how many rows of x on decoding once wins over a row at a time.
-inline int64_t batch_rows(const Weight &) { return 4; }
+struct Avx512Int8 : Avx512Dots {
+    // From how many rows of x on decoding once wins over a row at a time.
+    static int64_t batch_rows(const Weight &) { return 4; }
 
-// 128 columns of a tile's rows of x, so that a step reads one run of memory.
-struct XTile {
-    int32_t x[32][kTile];     // 4 columns each
-    float scale[8][kTile];    // by block; the unit of entries is in it
-    int32_t minus[8][kTile];  // minus a block's sum, times the zero where all have the same
-};
+    // 128 columns of a tile's rows of x, so that a step reads one run of memory.
+    struct XTile {
+        int32_t x[32][kTile];     // 4 columns each
+        float scale[8][kTile];    // by block; the unit of entries is in it
+        int32_t minus[8][kTile];  // minus a block's sum, times the zero where all have the same
+    };
 
-class TileKernel {
-  public:
-    explicit TileKernel(const Weight &w)
-        : zeros_(w.zero != nullptr), is_table_(w.format->kind == FormatKind::kTable),
-          table_(Int8Entries(w), is_table_) {}
+    class TileKernel {
+      public:
+        explicit TileKernel(const Weight &w)
+            : zeros_(w.zero != nullptr), is_table_(w.format->kind == FormatKind::kTable),
+              table_(Int8Entries(w), is_table_) {}
 
-    void decode(const uint8_t *const (&codes)[4]) {
-        for (int half = 0; half < 2; ++half) {
-            is_table_ ? decode_half<true>(codes[2 * half], codes[2 * half + 1], half)
-                      : decode_half<false>(codes[2 * half], codes[2 * half + 1], half);
-        }
-    }
-
-    // Up to `rows` rows of a tile of x; `count` of the chunk's `groups` have columns.
-    void add(const XTile &x, int64_t rows, const TileFactors *factors, int64_t count,
-             int64_t groups, float (*acc)[kTaskRows]) const {
-        rows > 4 ? add_rows<8>(x, factors, count, 32 / groups, acc)
-                 : add_rows<4>(x, factors, count, 32 / groups, acc);
-    }
-
-  private:
-    // 16 rows: lane r of vector d gets columns 4 d .. 4 d + 3 of row r. 32 bytes of each row at a
-    // time; 128 bits of a vector hold 4 rows.
-    template <bool table>
-    QK_NOINLINE void decode_half(const uint8_t *low, const uint8_t *high, int half) {
-        for (int part = 0; part < 2; ++part) {
-            __m512i even[4], odd[4];  // 16 bytes of rows i, i + 4, i + 8, i + 12 each
-            QK_UNROLL
-            for (int i = 0; i < 4; ++i) {
-                prefetch(low + 64 * (4 * part + i) + kAhead);
-                prefetch(high + 64 * (4 * part + i) + kAhead);
-                const auto two = [&](const uint8_t *at) QK_INT8_INLINE {
-                    const __m256i *const from =
-                        reinterpret_cast<const __m256i *>(at + 64 * i + 32 * part);
-                    const __m512i one = _mm512_castsi256_si512(_mm256_loadu_si256(from));
-                    return turn_bytes<4>(_mm512_inserti64x4(one, _mm256_loadu_si256(from + 8), 1));
-                };
-                const __m512i a = two(low), b = two(high);
-                even[i] = _mm512_shuffle_i32x4(a, b, 0x88);
-                odd[i] = _mm512_shuffle_i32x4(a, b, 0xdd);
+        void decode(const uint8_t *const (&codes)[4]) {
+            for (int half = 0; half < 2; ++half) {
+                is_table_ ? decode_half<true>(codes[2 * half], codes[2 * half + 1], half)
+                          : decode_half<false>(codes[2 * half], codes[2 * half + 1], half);
             }
-            put_quarter<table>(even, entries_ + 2 * part, half);
-            put_quarter<table>(odd, entries_ + 2 * part + 1, half);
         }
-    }
 
-    // Byte b of each of a row's four dwords belongs to columns 32 b + 4 quarter .. + 3 (low) and 16
-    // further (high nibbles); they stand in dword b.
-    template <bool table>
-    QK_INLINE void put_quarter(const __m512i (&v)[4], __m512i (*to)[2], int half) const {
-        const __m512i t[4] = {_mm512_unpacklo_epi32(v[0], v[1]), _mm512_unpackhi_epi32(v[0], v[1]),
-                              _mm512_unpacklo_epi32(v[2], v[3]), _mm512_unpackhi_epi32(v[2], v[3])};
-        const __m512i by_byte[4] = {
-            _mm512_unpacklo_epi64(t[0], t[2]), _mm512_unpackhi_epi64(t[0], t[2]),
-            _mm512_unpacklo_epi64(t[1], t[3]), _mm512_unpackhi_epi64(t[1], t[3])};
-        const __m512i mask = _mm512_set1_epi8(15);
-        QK_UNROLL
-        for (int b = 0; b < 4; ++b) {
-            const __m512i low = by_byte[b], high = _mm512_srli_epi16(low, 4);
-            to[8 * b][half] = table ? table_.look_up(low) : _mm512_and_si512(low, mask);
-            to[8 * b + 4][half] = table ? table_.look_up(high) : _mm512_and_si512(high, mask);
+        // Up to `rows` rows of a tile of x; `count` of the chunk's `groups` have columns.
+        void add(const XTile &x, int64_t rows, const TileFactors *factors, int64_t count,
+                 int64_t groups, float (*acc)[kTaskRows]) const {
+            rows > 4 ? add_rows<8>(x, factors, count, 32 / groups, acc)
+                     : add_rows<4>(x, factors, count, 32 / groups, acc);
         }
-    }
 
-    template <int kRows>
-    QK_NOINLINE void add_rows(const XTile &x, const TileFactors *factors, int64_t count,
-                              int64_t columns, float (*acc)[kTaskRows]) const {
-        for (int64_t b = 0; b < count; ++b, ++factors) {
-            __m512i sum[kRows][2];
-            start<kRows>(x.minus[b], factors->zero, sum);
-            multiply<kRows>(entries_ + b * columns, x.x + b * columns, columns, sum);
-            const __m512 scale[2] = {_mm512_load_ps(factors->scale),
-                                     _mm512_load_ps(factors->scale + 16)};
-            asm volatile("" ::: "memory");  // or sums in acc would stay on the stack meanwhile
-            QK_UNROLL
-            for (int j = 0; j < kRows; ++j) {
-                const __m512 x_scale = _mm512_set1_ps(x.scale[b][j]);
-                for (int half = 0; half < 2; ++half) {
-                    float *const to = acc[j] + 16 * half;
-                    const __m512 factor = _mm512_mul_ps(x_scale, scale[half]);
-                    const __m512 whole = _mm512_cvtepi32_ps(sum[j][half]);
-                    _mm512_store_ps(to, _mm512_fmadd_ps(whole, factor, _mm512_load_ps(to)));
+      private:
+        // 16 rows: lane r of vector d gets columns 4 d .. 4 d + 3 of row r. 32 bytes of each row at
+        // a time; 128 bits of a vector hold 4 rows.
+        template <bool table>
+        QK_NOINLINE void decode_half(const uint8_t *low, const uint8_t *high, int half) {
+            for (int part = 0; part < 2; ++part) {
+                __m512i even[4], odd[4];  // 16 bytes of rows i, i + 4, i + 8, i + 12 each
+                QK_UNROLL
+                for (int i = 0; i < 4; ++i) {
+                    prefetch(low + 64 * (4 * part + i) + kAhead);
+                    prefetch(high + 64 * (4 * part + i) + kAhead);
+                    const auto two = [&](const uint8_t *at) QK_INLINE {
+                        const __m256i *const from =
+                            reinterpret_cast<const __m256i *>(at + 64 * i + 32 * part);
+                        const __m512i one = _mm512_castsi256_si512(_mm256_loadu_si256(from));
+                        return turn_bytes<4>(
+                            _mm512_inserti64x4(one, _mm256_loadu_si256(from + 8), 1));
+                    };
+                    const __m512i a = two(low), b = two(high);
+                    even[i] = _mm512_shuffle_i32x4(a, b, 0x88);
+                    odd[i] = _mm512_shuffle_i32x4(a, b, 0xdd);
                 }
+                put_quarter<table>(even, entries_ + 2 * part, half);
+                put_quarter<table>(odd, entries_ + 2 * part + 1, half);
             }
         }
-    }
 
-    // What zeros take off: minus the zero times the sum of x, both of which fit 16 bits.
-    template <int kRows>
-    QK_INLINE void start(const int32_t *minus, const int32_t *zero,
-                         __m512i (&sum)[kRows][2]) const {
-        QK_UNROLL
-        for (int j = 0; j < kRows; ++j) {
-            const __m512i off = _mm512_set1_epi32(minus[j]);
-            sum[j][0] = sum[j][1] = off;
-        }
-        if (!zeros_) return;
-        const __m512i low = _mm512_load_si512(zero), high = _mm512_load_si512(zero + 16);
-        QK_UNROLL
-        for (int j = 0; j < kRows; ++j) {
-            sum[j][0] = _mm512_madd_epi16(low, sum[j][0]);
-            sum[j][1] = _mm512_madd_epi16(high, sum[j][1]);
-        }
-    }
-
-    template <int kRows>
-    QK_INLINE static void multiply(const __m512i (*w)[2], const int32_t (*x)[kTile],
-                                   int64_t columns, __m512i (&sum)[kRows][2]) {
-        __m512i total[kRows][2];
-        QK_UNROLL
-        for (int j = 0; j < kRows; ++j) total[j][0] = sum[j][0], total[j][1] = sum[j][1];
-        for (int64_t i = 0; i < columns; i += 4) {  // a group has 4, 8, 16 or 32
-            prefetch(reinterpret_cast<const uint8_t *>(x[i]) + sizeof(XTile));  // the next tile's
-            prefetch(reinterpret_cast<const uint8_t *>(x[i + 2]) + sizeof(XTile));
+        // Byte b of each of a row's four dwords belongs to columns 32 b + 4 quarter .. + 3 (low)
+        // and 16 further (high nibbles); they stand in dword b.
+        template <bool table>
+        QK_INLINE void put_quarter(const __m512i (&v)[4], __m512i (*to)[2], int half) const {
+            const __m512i t[4] = {
+                _mm512_unpacklo_epi32(v[0], v[1]), _mm512_unpackhi_epi32(v[0], v[1]),
+                _mm512_unpacklo_epi32(v[2], v[3]), _mm512_unpackhi_epi32(v[2], v[3])};
+            const __m512i by_byte[4] = {
+                _mm512_unpacklo_epi64(t[0], t[2]), _mm512_unpackhi_epi64(t[0], t[2]),
+                _mm512_unpacklo_epi64(t[1], t[3]), _mm512_unpackhi_epi64(t[1], t[3])};
+            const __m512i mask = _mm512_set1_epi8(15);
             QK_UNROLL
-            for (int64_t d = i; d < i + 4; ++d) {
-                const __m512i low = w[d][0], high = w[d][1];
+            for (int b = 0; b < 4; ++b) {
+                const __m512i low = by_byte[b], high = _mm512_srli_epi16(low, 4);
+                to[8 * b][half] = table ? table_.look_up(low) : _mm512_and_si512(low, mask);
+                to[8 * b + 4][half] = table ? table_.look_up(high) : _mm512_and_si512(high, mask);
+            }
+        }
+
+        template <int kRows>
+        QK_NOINLINE void add_rows(const XTile &x, const TileFactors *factors, int64_t count,
+                                  int64_t columns, float (*acc)[kTaskRows]) const {
+            for (int64_t b = 0; b < count; ++b, ++factors) {
+                __m512i sum[kRows][2];
+                start<kRows>(x.minus[b], factors->zero, sum);
+                multiply<kRows>(entries_ + b * columns, x.x + b * columns, columns, sum);
+                const __m512 scale[2] = {_mm512_load_ps(factors->scale),
+                                         _mm512_load_ps(factors->scale + 16)};
+                asm volatile("" ::: "memory");  // or sums in acc would stay on the stack meanwhile
                 QK_UNROLL
                 for (int j = 0; j < kRows; ++j) {
-                    const __m512i four = _mm512_set1_epi32(x[d][j]);
-                    add_dots(total[j][0], low, four);
-                    add_dots(total[j][1], high, four);
+                    const __m512 x_scale = _mm512_set1_ps(x.scale[b][j]);
+                    for (int half = 0; half < 2; ++half) {
+                        float *const to = acc[j] + 16 * half;
+                        const __m512 factor = _mm512_mul_ps(x_scale, scale[half]);
+                        const __m512 whole = _mm512_cvtepi32_ps(sum[j][half]);
+                        _mm512_store_ps(to, _mm512_fmadd_ps(whole, factor, _mm512_load_ps(to)));
+                    }
                 }
             }
         }
-        QK_UNROLL
-        for (int j = 0; j < kRows; ++j) sum[j][0] = total[j][0], sum[j][1] = total[j][1];
-    }
 
-    static constexpr int64_t kAhead = 2048;  // bytes fetched ahead of use: 4 chunks
-    const bool zeros_, is_table_;
-    const ByteTable table_;
-    __m512i entries_[32][2];  // [4 columns][16 rows]
-};
-
-// Rows of x to tiles.
-class TileRows {
-  public:
-    explicit TileRows(const Weight &w)
-        : zero_(w.format->kind == FormatKind::kTable ? kTableOffset
-                : w.zero == nullptr                  ? 8
-                                                     : 1) {}
-
-    // A chunk of x as row j of a tile.
-    void put(const float *x, int64_t blocks, float unit, int64_t j, XTile *to) const {
-        const ChunkQuantizer quantizer(x, blocks);
-        float scale[8];
-        int32_t sum[8];
-        alignas(64) int32_t dwords[32];
-        quantizer.store_scales(unit, scale);
-        const XBytes bytes = quantizer.integers(sum);
-        const __m512i order =
-            _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-        const __m512i second = _mm512_add_epi32(order, _mm512_set1_epi32(16));
-        _mm512_store_si512(dwords, place(bytes, order));
-        _mm512_store_si512(dwords + 16, place(bytes, second));
-        for (int i = 0; i < 32; ++i) to->x[i][j] = dwords[i];
-        for (int b = 0; b < 8; ++b) {
-            to->scale[b][j] = scale[b];
-            to->minus[b][j] = -zero_ * sum[b];
+        // What zeros take off: minus the zero times the sum of x, both of which fit 16 bits.
+        template <int kRows>
+        QK_INLINE void start(const int32_t *minus, const int32_t *zero,
+                             __m512i (&sum)[kRows][2]) const {
+            QK_UNROLL
+            for (int j = 0; j < kRows; ++j) {
+                const __m512i off = _mm512_set1_epi32(minus[j]);
+                sum[j][0] = sum[j][1] = off;
+            }
+            if (!zeros_) return;
+            const __m512i low = _mm512_load_si512(zero), high = _mm512_load_si512(zero + 16);
+            QK_UNROLL
+            for (int j = 0; j < kRows; ++j) {
+                sum[j][0] = _mm512_madd_epi16(low, sum[j][0]);
+                sum[j][1] = _mm512_madd_epi16(high, sum[j][1]);
+            }
         }
-    }
 
-  private:
-    const int32_t zero_;  // that all sums of x are multiplied by
+        template <int kRows>
+        QK_INLINE static void multiply(const __m512i (*w)[2], const int32_t (*x)[kTile],
+                                       int64_t columns, __m512i (&sum)[kRows][2]) {
+            __m512i total[kRows][2];
+            QK_UNROLL
+            for (int j = 0; j < kRows; ++j) total[j][0] = sum[j][0], total[j][1] = sum[j][1];
+            for (int64_t i = 0; i < columns; i += 4) {  // a group has 4, 8, 16 or 32
+                prefetch(reinterpret_cast<const uint8_t *>(x[i]) +
+                         sizeof(XTile));  // the next tile's
+                prefetch(reinterpret_cast<const uint8_t *>(x[i + 2]) + sizeof(XTile));
+                QK_UNROLL
+                for (int64_t d = i; d < i + 4; ++d) {
+                    const __m512i low = w[d][0], high = w[d][1];
+                    QK_UNROLL
+                    for (int j = 0; j < kRows; ++j) {
+                        const __m512i four = _mm512_set1_epi32(x[d][j]);
+                        add_dots(total[j][0], low, four);
+                        add_dots(total[j][1], high, four);
+                    }
+                }
+            }
+            QK_UNROLL
+            for (int j = 0; j < kRows; ++j) sum[j][0] = total[j][0], sum[j][1] = total[j][1];
+        }
+
+        static constexpr int64_t kAhead = 2048;  // bytes fetched ahead of use: 4 chunks
+        const bool zeros_, is_table_;
+        const ByteTable table_;
+        __m512i entries_[32][2];  // [4 columns][16 rows]
+    };
+
+    // Rows of x to tiles.
+    class TileRows {
+      public:
+        explicit TileRows(const Weight &w)
+            : zero_(w.format->kind == FormatKind::kTable ? kTableOffset
+                    : w.zero == nullptr                  ? 8
+                                                         : 1) {}
+
+        // A chunk of x as row j of a tile.
+        void put(const float *x, int64_t blocks, float unit, int64_t j, XTile *to) const {
+            const ChunkQuantizer quantizer(x, blocks);
+            float scale[8];
+            int32_t sum[8];
+            alignas(64) int32_t dwords[32];
+            quantizer.store_scales(unit, scale);
+            const XBytes bytes = quantizer.integers(sum);
+            const __m512i order =
+                _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+            const __m512i second = _mm512_add_epi32(order, _mm512_set1_epi32(16));
+            _mm512_store_si512(dwords, place(bytes, order));
+            _mm512_store_si512(dwords + 16, place(bytes, second));
+            for (int i = 0; i < 32; ++i) to->x[i][j] = dwords[i];
+            for (int b = 0; b < 8; ++b) {
+                to->scale[b][j] = scale[b];
+                to->minus[b][j] = -zero_ * sum[b];
+            }
+        }
+
+      private:
+        const int32_t zero_;  // that all sums of x are multiplied by
+    };
 };
 
 }  // namespace

@@ -9,10 +9,9 @@
 // 3 shifts, 2 masks, an addition, a conversion and a multiply-add: 8 of these go to the two
 // multipliers, which makes 4 cycles.
 #include "cpu/x86_avx512/byte_dots.hpp"
-#include "cpu/x86_avx512/lanes.hpp"
-#include "cpu/x86_avx512/nested_widener.hpp"
+#include "cpu/x86_avx512/isa.hpp"
 
-#include "cpu/vector/gemv_floats.hpp"
+#include "cpu/linear/gemv.hpp"
 
 namespace qk::cpu {
 namespace {
@@ -88,7 +87,7 @@ bool place_row(const Dense &x, int64_t column, int64_t end, XBytes *to) {
         alignas(64) float widened[kBlock];
         if (x.format->id != QK_FORMAT_F32 || count < kBlock) {
             memset(widened, 0, sizeof(widened));
-            widen_x(x, column, count, widened);
+            widen_x<Avx512>(x, column, count, widened);
             from = widened;
         }
         if (!place_bytes(from, to)) return false;
@@ -115,9 +114,9 @@ class ByteRowBlocks {
     }
 
     void run(int64_t row_block) {
-        sum_panels(args_, first_, row_block, [&](const Panel &panel, Sums &sums) QK_INLINE {
-            run_panel(row_block, panel, sums);
-        });
+        sum_panels<Avx512>(args_, first_, row_block,
+                           [&](const Panel &panel, Sums<Avx512> &sums)
+                               QK_INLINE { run_panel(row_block, panel, sums); });
     }
 
   private:
@@ -134,7 +133,7 @@ class ByteRowBlocks {
         alignas(32) uint32_t minus_zero[8];
     };
 
-    QK_NOINLINE void run_panel(int64_t row_block, const Panel &panel, Sums &total) {
+    QK_NOINLINE void run_panel(int64_t row_block, const Panel &panel, Sums<Avx512> &total) {
         const Geometry &s = args_.w.geometry;
         const bool halves = halves_;
         const int64_t at = row_block * s.groups_per_row + panel.group;
@@ -150,7 +149,7 @@ class ByteRowBlocks {
         }
         const XBytes *x = x_of(panel);
         const __m512i minus_zero = _mm512_loadu_si512(minus_zero_);
-        Sums sums = total;  // a copy that nothing points to stays in registers
+        Sums<Avx512> sums = total;  // a copy that nothing points to stays in registers
         int64_t left = panel.left;
         for (int64_t i = panel.first; i < panel.last; ++i, codes += 512, ++x) {
             Factors factors;
@@ -183,7 +182,7 @@ class ByteRowBlocks {
     }
 
     QK_INLINE static void add_chunk_of(const uint8_t *codes, const XBytes &x,
-                                       const Factors &factors, Sums &sums) {
+                                       const Factors &factors, Sums<Avx512> &sums) {
         __m512i low[3], high[3];
         for (int i = 0; i < 3; ++i) {
             low[i] = _mm512_load_si512(x.low[i]);
@@ -194,7 +193,7 @@ class ByteRowBlocks {
         QK_UNROLL
         for (int row = 0; row < 8; ++row) {
             prefetch(codes + 64 * row + kAhead);
-            const __m512i words = load_words(codes + 64 * row).v;
+            const __m512i words = Avx512::load_words(codes + 64 * row).v;
             const __m512i even = _mm512_and_si512(words, nibble);
             const __m512i odd = _mm512_and_si512(_mm512_srli_epi16(words, 4), nibble);
             const auto take_zeros = [&](__m512i & least) __attribute__((always_inline)) {
@@ -211,7 +210,7 @@ class ByteRowBlocks {
     const LinearArgs &args_;
     const XBytes *const row_of_x_;
     XBytes *const room_;
-    ScalePanel scales_;
+    ScalePanel<Avx512> scales_;
     const int64_t chunks_;
     const bool halves_;
     const Panel first_;
@@ -240,7 +239,7 @@ QK_NOINLINE bool run_row(const LinearArgs &args, const Launch &launch) {
 }
 
 QK_NOINLINE bool run_panels(const LinearArgs &args, const Launch &launch) {
-    if (!sums_integers(args)) return false;
+    if (!sums_integers<Avx512>(args)) return false;
     const int64_t blocks = ceil_div(args.w.geometry.n, 8);
     parallel_ranges(launch.parallel, blocks, 1, [&](int64_t first, int64_t last) {
         const InScratch<RowOfBytes> room(launch.scratch);

@@ -1,6 +1,6 @@
 // Nested scales and LUT8, 64 at a time, by byte permutes.
 #include "cpu/lists.hpp"
-#include "cpu/x86_avx512/codes.hpp"
+#include "cpu/x86_avx512/isa.hpp"
 #include "cpu/x86_avx512/look_up_planes.hpp"
 
 namespace qk::cpu {
@@ -107,16 +107,16 @@ void look_up_halves(const NestedCode &code, const uint8_t *from, int64_t count, 
     for (int p = 0; p < 4; ++p) planes[p] = load_plane(code.plane[p]);
     for (int64_t i = 0; i < count; i += 64, to += 128) {
         prefetch(from + i + 4096);
-        Lanes value[4];
+        Lanes<Avx512> value[4];
         look_up_64(planes, _mm512_loadu_si512(from + i), [&](__m512i bits, int quarter) {
             value[quarter].v = _mm512_mul_ps(_mm512_castsi512_ps(bits), _mm512_set1_ps(scale));
         });
         if (is_f16) {
-            put_f16(value[0], value[1], to, stream);
-            put_f16(value[2], value[3], to + 64, stream);
+            Avx512::put_f16(value[0], value[1], to, stream);
+            Avx512::put_f16(value[2], value[3], to + 64, stream);
         } else {
-            put_bf16(value[0], value[1], to, stream);
-            put_bf16(value[2], value[3], to + 64, stream);
+            Avx512::put_bf16(value[0], value[1], to, stream);
+            Avx512::put_bf16(value[2], value[3], to + 64, stream);
         }
     }
 }

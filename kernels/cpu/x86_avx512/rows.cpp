@@ -27,7 +27,7 @@ class FloatRows8 : Rows8 {
     }
 
     void run(int64_t block) {
-        sum_runs(block, [&](const Run &run, Sums &sums) QK_INLINE {
+        sum_runs(block, [&](const Run &run, Sums<Avx512> &sums) QK_INLINE {
             if (run.first % kPanelOfX == 0) x_panel_ = x_.panel(run.first);
             const char *const x = x_panel_ + run.first % kPanelOfX * 4;
             switch (kind_) {
@@ -52,22 +52,23 @@ class FloatRows8 : Rows8 {
         }
     }
 
-    QK_NOINLINE void add_signed(const Run &run, const char *x, Sums &total) const {
+    QK_NOINLINE void add_signed(const Run &run, const char *x, Sums<Avx512> &total) const {
         Codes8 codes(codes_at(run.row, run.first), stride_);
         const uint8_t *ahead = codes_at(run.row + 8, run.first * 8);
-        Sums sums = total;  // a copy that nothing points to stays in registers
+        Sums<Avx512> sums = total;  // a copy that nothing points to stays in registers
         for_each_group(run, [&](int64_t group, int64_t column, int64_t end) QK_INLINE {
-            Lanes scale[8];
+            Lanes<Avx512> scale[8];
             QK_UNROLL
-            for (int i = 0; i < 8; ++i) scale[i] = splat(groups_.scale[i][group]);
+            for (int i = 0; i < 8; ++i) scale[i] = Avx512::splat(groups_.scale[i][group]);
             for (; column < end; column += 16, x += 64, ahead += 128) {
                 prefetch(ahead);
                 prefetch(ahead + 64);
-                const Lanes of_x = load_f32(x);
+                const Lanes<Avx512> of_x = Avx512::load_f32(x);
                 QK_UNROLL
                 for (int i = 0; i < 8; ++i) {
-                    const Lanes weight = mul(load_signed(codes.row(i)), scale[i]);
-                    sums.row[i] = fma(weight, of_x, sums.row[i]);
+                    const Lanes<Avx512> weight =
+                        Avx512::mul(Avx512::load_signed(codes.row(i)), scale[i]);
+                    sums.row[i] = Avx512::fma(weight, of_x, sums.row[i]);
                 }
                 codes.advance(16);
             }
@@ -75,30 +76,32 @@ class FloatRows8 : Rows8 {
         total = sums;
         if (run.last % 16 == 0) return;
         const int64_t count = run.last % 16, group = last_group(run);
-        const Mask mask = first_lanes(count);
+        const Mask<Avx512> mask = Avx512::first_lanes(count);
         for (int i = 0; i < 8; ++i) {
             uint8_t bytes[16] = {};
             memcpy(bytes, codes.row(i), size_t(count));
-            const Lanes weight = mul(load_signed(bytes), splat(groups_.scale[i][group]));
-            total.row[i] = fma_where(mask, weight, load_f32(x, mask), total.row[i]);
+            const Lanes<Avx512> weight =
+                Avx512::mul(Avx512::load_signed(bytes), Avx512::splat(groups_.scale[i][group]));
+            total.row[i] = Avx512::fma_where(mask, weight, Avx512::load_f32(x, mask), total.row[i]);
         }
     }
 
-    QK_NOINLINE void add_nibbles(const Run &run, const char *x, Sums &total) const {
+    QK_NOINLINE void add_nibbles(const Run &run, const char *x, Sums<Avx512> &total) const {
         Codes8 codes(codes_at(run.row, run.first / 2), stride_);
         const uint8_t *ahead = codes_at(run.row + 8, run.first * 4);
         const NibbleOrder order = order_;
-        Sums sums = total;
+        Sums<Avx512> sums = total;
         for_each_group(run, [&](int64_t group, int64_t column, int64_t end) QK_INLINE {
-            Table table[8];
+            Table<Avx512> table[8];
             QK_UNROLL
             for (int i = 0; i < 8; ++i) table[i] = weights_of(i, group);
             for (; column < end; column += 16, x += 64, ahead += 64) {
                 prefetch(ahead);
-                const Lanes of_x = NibbleOrder::turn(load_f32(x));
+                const Lanes<Avx512> of_x = NibbleOrder::turn(Avx512::load_f32(x));
                 QK_UNROLL
                 for (int i = 0; i < 8; ++i) {
-                    sums.row[i] = fma(order.look_up(table[i], codes.row(i)), of_x, sums.row[i]);
+                    sums.row[i] =
+                        Avx512::fma(order.look_up(table[i], codes.row(i)), of_x, sums.row[i]);
                 }
                 codes.advance(8);
             }
@@ -106,24 +109,26 @@ class FloatRows8 : Rows8 {
         total = sums;
         if (run.last % 16 == 0) return;
         const int64_t count = run.last % 16, group = last_group(run);
-        const Mask mask = NibbleOrder::mask(count);
-        const Lanes of_x = NibbleOrder::turn(load_f32(x, first_lanes(count)));
+        const Mask<Avx512> mask = NibbleOrder::mask(count);
+        const Lanes<Avx512> of_x =
+            NibbleOrder::turn(Avx512::load_f32(x, Avx512::first_lanes(count)));
         for (int i = 0; i < 8; ++i) {
             uint8_t bytes[8] = {};
             memcpy(bytes, codes.row(i), size_t(ceil_div(count, 2)));
-            const Lanes weight = order.look_up(weights_of(i, group), bytes);
-            total.row[i] = fma_where(mask, weight, of_x, total.row[i]);
+            const Lanes<Avx512> weight = order.look_up(weights_of(i, group), bytes);
+            total.row[i] = Avx512::fma_where(mask, weight, of_x, total.row[i]);
         }
     }
-    QK_INLINE Table weights_of(int row, int64_t group) const {
-        return scale_table(codes_.of_zero(groups_.zero[row][group]), groups_.scale[row][group]);
+    QK_INLINE Table<Avx512> weights_of(int row, int64_t group) const {
+        return Avx512::scale_table(codes_.of_zero(groups_.zero[row][group]),
+                                   groups_.scale[row][group]);
     }
     int64_t last_group(const Run &run) const {
         return (run.last - 1) / args_.w.geometry.group_size - run.group;
     }
 
     // A row after the other: the table fills the registers.
-    QK_NOINLINE void add_stored(const Run &run, const char *all_x, Sums &sums) const {
+    QK_NOINLINE void add_stored(const Run &run, const char *all_x, Sums<Avx512> &sums) const {
         const int64_t size = args_.w.geometry.group_size;
         int16_t group[kRun / 16];
         const int64_t steps = round_up(run.last - run.first, 64) / 16;
@@ -135,7 +140,7 @@ class FloatRows8 : Rows8 {
         for (int p = 0; p < 4; ++p) planes[p] = load_plane(table_.plane[p]);
         for (int i = 0; i < 8; ++i) {
             const uint8_t *codes = codes_at(run.row + i, run.first);
-            Lanes sum = sums.row[i];
+            Lanes<Avx512> sum = sums.row[i];
             const char *x = all_x;
             const int16_t *of_step = group;
             for (int64_t left = run.last - run.first; left > 0;
@@ -144,18 +149,19 @@ class FloatRows8 : Rows8 {
                 const __mmask64 mask = left >= 64 ? ~__mmask64(0) : (__mmask64(1) << left) - 1;
                 look_up_64(planes, _mm512_maskz_loadu_epi8(mask, codes),
                            [&](__m512i bits, int quarter) QK_INLINE {
-                    const Mask some = {__mmask16(mask >> 16 * quarter)};
+                    const Mask<Avx512> some = {__mmask16(mask >> 16 * quarter)};
                     const float scale = groups_.scale[i][of_step[quarter]];
-                    const Lanes weight = mul({_mm512_castsi512_ps(bits)}, splat(scale));
-                    const Lanes of_x = load_f32(x + 64 * quarter, some);
-                    sum = fma_where(some, weight, of_x, sum);
+                    const Lanes<Avx512> weight =
+                        Avx512::mul({_mm512_castsi512_ps(bits)}, Avx512::splat(scale));
+                    const Lanes<Avx512> of_x = Avx512::load_f32(x + 64 * quarter, some);
+                    sum = Avx512::fma_where(some, weight, of_x, sum);
                 });
             }
             sums.row[i] = sum;
         }
     }
 
-    RowOfX x_;
+    RowOfX<Avx512> x_;
     const char *x_panel_ = nullptr;
     const FormatKind kind_;
     NestedCode table_;
@@ -167,14 +173,14 @@ class IntegerRows8 : Rows8 {
     explicit IntegerRows8(const LinearArgs &args) : Rows8(args), x_(args.x) {}
 
     void run(int64_t block) {
-        sum_runs(block, [&](const Run &run, Sums &sums) QK_INLINE {
+        sum_runs(block, [&](const Run &run, Sums<Avx512> &sums) QK_INLINE {
             if (run.first % kPanelOfX == 0) x_panel_ = x_.panel(run.first);
             add(run, x_panel_ + run.first % kPanelOfX / kBlock, sums);
         });
     }
 
   private:
-    QK_NOINLINE void add(const Run &run, const TurnedHalves *x, Sums &sums) const {
+    QK_NOINLINE void add(const Run &run, const TurnedHalves *x, Sums<Avx512> &sums) const {
         const int64_t size = args_.w.geometry.group_size;
         const uint8_t *codes = codes_at(run.row, run.first / 2);
         const uint8_t *ahead = codes_at(run.row + 8, run.first * 4);
@@ -197,34 +203,34 @@ class IntegerRows8 : Rows8 {
     }
     // A block of 4 rows: they share the loads of x.
     QK_NOINLINE void add_rows(const uint8_t *from, int64_t stride, const TurnedHalves &x,
-                              int64_t group, int first, Sums &sums) const {
-        Lanes high[4], low[4];
-        Table table[4];
+                              int64_t group, int first, Sums<Avx512> &sums) const {
+        Lanes<Avx512> high[4], low[4];
+        Table<Avx512> table[4];
         QK_UNROLL
         for (int i = 0; i < 4; ++i) {
-            high[i] = low[i] = zero_lanes();
+            high[i] = low[i] = Avx512::zero_lanes();
             table[i] = codes_.of_zero(groups_.zero[first + i][group]);
         }
         QK_UNROLL
         for (int step = 0; step < 8; ++step) {
-            const Lanes of_high = load_f32(x.high + 16 * step);
-            const Lanes of_low = load_f32(x.low + 16 * step);
+            const Lanes<Avx512> of_high = Avx512::load_f32(x.high + 16 * step);
+            const Lanes<Avx512> of_low = Avx512::load_f32(x.low + 16 * step);
             QK_UNROLL
             for (int i = 0; i < 4; ++i) {
-                const Lanes entry = order_.look_up(table[i], from + i * stride + 8 * step);
-                high[i] = fma(entry, of_high, high[i]);
-                low[i] = fma(entry, of_low, low[i]);
+                const Lanes<Avx512> entry = order_.look_up(table[i], from + i * stride + 8 * step);
+                high[i] = Avx512::fma(entry, of_high, high[i]);
+                low[i] = Avx512::fma(entry, of_low, low[i]);
             }
         }
         QK_UNROLL
         for (int i = 0; i < 4; ++i) {
-            const Lanes factor = splat(x.unit * groups_.scale[first + i][group]);
-            Lanes &sum = sums.row[first + i];
-            sum = fma(fma(high[i], splat(4096), low[i]), factor, sum);
+            const Lanes<Avx512> factor = Avx512::splat(x.unit * groups_.scale[first + i][group]);
+            Lanes<Avx512> &sum = sums.row[first + i];
+            sum = Avx512::fma(Avx512::fma(high[i], Avx512::splat(4096), low[i]), factor, sum);
         }
     }
 
-    BlocksOfX<TurnedHalves> x_;
+    BlocksOfX<Avx512, TurnedHalves> x_;
     const TurnedHalves *x_panel_ = nullptr;
 };
 
@@ -238,8 +244,8 @@ QK_NOINLINE void run_blocks(const LinearArgs &args, const Launch &launch) {
 }
 
 Status run(const LinearArgs &args, const Launch &launch) {
-    sums_integers(args) ? run_blocks<IntegerRows8>(args, launch)
-                        : run_blocks<FloatRows8>(args, launch);
+    sums_integers<Avx512>(args) ? run_blocks<IntegerRows8>(args, launch)
+                                : run_blocks<FloatRows8>(args, launch);
     return QK_OK;
 }
 

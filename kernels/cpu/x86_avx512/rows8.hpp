@@ -1,10 +1,9 @@
 // 8 rows of w that lie row by row, and what every kernel over them needs: where their codes are,
 // scales and zeros as they are multiplied, nibbles in the lanes of a vector. Included by rows.cpp.
 #pragma once
-#include "cpu/x86_avx512/lanes.hpp"
-#include "cpu/x86_avx512/nested_widener.hpp"
+#include "cpu/x86_avx512/isa.hpp"
 
-#include "cpu/vector/gemv_floats.hpp"
+#include "cpu/linear/gemv.hpp"
 
 namespace qk::cpu {
 namespace {
@@ -43,7 +42,7 @@ class Groups8 {
             if (is_nested(w_)) {
                 load_nested(row + i, first, count, at, scale[i]);
             } else {
-                widen_x({w_.scale.format, 1, count, w_.scale.data}, at, count, scale[i]);
+                widen_x<Avx512>({w_.scale.format, 1, count, w_.scale.data}, at, count, scale[i]);
             }
             if (w_.zero != nullptr) load_zeros(row + i, first, count, zero[i]);
         }
@@ -64,8 +63,9 @@ class Groups8 {
             number += end - i;
             i = end;
         }
-        const Lanes bias = splat(load_as<float>(w_.scale.bias, 0));
-        for (int64_t i = 0; i < count; i += 16) store_f32(to + i, add(load_f32(to + i), bias));
+        const Lanes<Avx512> bias = Avx512::splat(load_as<float>(w_.scale.bias, 0));
+        for (int64_t i = 0; i < count; i += 16)
+            Avx512::store_f32(to + i, Avx512::add(Avx512::load_f32(to + i), bias));
     }
 
     void fetch(int64_t at, int64_t count) const {
@@ -112,16 +112,16 @@ struct NibbleOrder {
     static __m512i columns() {
         return _mm512_setr_epi32(0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15);
     }
-    static Lanes turn(Lanes x) { return {_mm512_permutexvar_ps(columns(), x.v)}; }
-    static Lanes turn_back(Lanes x) {
+    static Lanes<Avx512> turn(Lanes<Avx512> x) { return {_mm512_permutexvar_ps(columns(), x.v)}; }
+    static Lanes<Avx512> turn_back(Lanes<Avx512> x) {
         const __m512i lane =
             _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
         return {_mm512_permutexvar_ps(lane, x.v)};
     }
-    static Mask mask(int64_t count) {
+    static Mask<Avx512> mask(int64_t count) {
         return {_mm512_cmplt_epi32_mask(columns(), _mm512_set1_epi32(int(count)))};
     }
-    QK_INLINE Lanes look_up(const Table &table, const uint8_t *from) const {
+    QK_INLINE Lanes<Avx512> look_up(const Table<Avx512> &table, const uint8_t *from) const {
         const __m512i words = _mm512_set1_epi64(load_as<int64_t>(from, 0));
         return {_mm512_permutexvar_ps(_mm512_srlv_epi32(words, shift), table.v)};
     }
@@ -132,8 +132,8 @@ struct TurnedHalves : XHalves {
     void place(const int32_t *q) {
         XHalves::place(q);
         for (int64_t i = 0; i < kBlock; i += 16) {
-            store_f32(high + i, NibbleOrder::turn(load_f32(high + i)));
-            store_f32(low + i, NibbleOrder::turn(load_f32(low + i)));
+            Avx512::store_f32(high + i, NibbleOrder::turn(Avx512::load_f32(high + i)));
+            Avx512::store_f32(low + i, NibbleOrder::turn(Avx512::load_f32(low + i)));
         }
     }
 };
@@ -159,18 +159,18 @@ class Rows8 {
     QK_INLINE void sum_runs(int64_t block, const Add &add) {
         const Geometry &s = args_.w.geometry;
         const int64_t row = min64(block * 8, s.n - 8);
-        Sums sums;
-        for (Lanes &sum : sums.row) sum = zero_lanes();
+        Sums<Avx512> sums;
+        for (Lanes<Avx512> &sum : sums.row) sum = Avx512::zero_lanes();
         for (int64_t first = 0; first < s.k; first += kRun) {
             const int64_t last = min64(first + kRun, s.k), group = first / s.group_size;
             groups_.load(row, group, ceil_div(last, s.group_size) - group);
             add(Run{row, first, last, group}, sums);
         }
         if (args_.w.layout->bits == 4) {
-            for (Lanes &sum : sums.row) sum = NibbleOrder::turn_back(sum);
+            for (Lanes<Avx512> &sum : sums.row) sum = NibbleOrder::turn_back(sum);
         }
         float y[8];
-        fold_rows(sums.row, y);
+        Avx512::fold_rows(sums.row, y);
         store_8(args_, 0, block, y + (block * 8 - row));
     }
 
@@ -179,7 +179,7 @@ class Rows8 {
     }
     const LinearArgs &args_;
     Groups8 groups_;
-    AffineCodes codes_;
+    AffineCodes<Avx512> codes_;
     NibbleOrder order_;
     int64_t stride_;  // bytes
 };

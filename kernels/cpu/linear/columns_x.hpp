@@ -1,8 +1,8 @@
 // One row of x for kernels that walk across the rows of w (columns.hpp). Where a word of codes has
-// columns side by side, x takes the order that they have once words are turned into bytes.
+// columns side by side, x takes the order that they have once words are transposed into bytes.
 #pragma once
-#include "cpu/vector/row_of_x.hpp"
-#include "cpu/vector/x_bytes.hpp"
+#include "cpu/linear/row_of_x.hpp"
+#include "cpu/linear/x_bytes.hpp"
 
 namespace qk::cpu {
 namespace {
@@ -14,7 +14,7 @@ inline void place_columns(const T *from, T *to) {
 }
 
 // A block as integers, and sums of lanes as the instruction set multiplies them.
-template <bool quads>
+template <class Isa, bool quads>
 struct ColumnBytes : XBytes {
     void place(const int32_t *q) {
         XBytes natural;
@@ -23,7 +23,7 @@ struct ColumnBytes : XBytes {
             place_columns<quads>(natural.low[i], low[i]);
             place_columns<quads>(natural.high[i], high[i]);
         }
-        for (uint32_t &lane : natural.sum) lane = sum_operand(lane);
+        for (uint32_t &lane : natural.sum) lane = Isa::sum_operand(lane);
         place_columns<quads>(natural.sum, sum);
     }
 };

@@ -1,37 +1,40 @@
 // A sliver of w: 128 columns of kSliver rows as f32, a column's rows side by side, from any layout.
-// Included after an instruction set's codes.hpp and its look_up_turned().
 #pragma once
-#include "cpu/vector/decode.hpp"
-#include "cpu/vector/row_tile.hpp"
-#include "cpu/vector/steps.hpp"
-#include "cpu/vector/turn.hpp"
+#include "cpu/linear/decode.hpp"
+#include "cpu/shared/row_tile.hpp"
+#include "cpu/shared/steps.hpp"
+#include "cpu/shared/transpose.hpp"
 #include "cpu/zero_words.hpp"
 
 namespace qk::cpu {
 namespace {
 
-constexpr int64_t kSliver = 16 * kTileVectors;  // rows
-constexpr int64_t kSliverColumns = 128;         // a chunk of packed codes
+template <class Isa>
+constexpr int64_t kSliver = 16 * Isa::kTileVectors;  // rows
+constexpr int64_t kSliverColumns = 128;              // a chunk of packed codes
 
 // What the codes of packed weights are looked up in; zeros are added to it.
-inline Table packed_entries(const Weight &w) {
+template <class Isa>
+inline Table<Isa> packed_entries(const Weight &w) {
     float entries[16];
     for (int code = 0; code < 16; ++code) {
         const bool table = w.format->kind == FormatKind::kTable;
         entries[code] = table ? w.format->value(code) : float(code - (w.zero != nullptr ? 0 : 8));
     }
-    return load_table(entries);
+    return Isa::load_table(entries);
 }
 // 4 bytes, a nibble a row.
 inline void minus_zeros_8(const uint8_t *zeros, float *to) {
     for (int64_t i = 0; i < 8; ++i) to[i] = -float(zeros[i >> 1] >> (i & 1) * 4 & 15);
 }
 
+template <class Isa>
 class SliverDecoder {
   public:
     SliverDecoder(const Weight &w, const Device &device)
         : w_(w), packed_(w.layout->id == kLayoutRows8), by_columns_(stores_columns(w)),
-          scales_(w, device), any_scales_(w), zeros_(w), decoder_(w), entries_(packed_entries(w)) {
+          scales_(w, device), any_scales_(w), zeros_(w), decoder_(w),
+          entries_(packed_entries<Isa>(w)) {
         for (auto &group : minus_zero_) {
             for (float &zero : group) zero = -0.0f;  // which leaves an entry of -0 as it is
         }
@@ -41,7 +44,7 @@ class SliverDecoder {
     // last, and columns past `end` up to the next multiple of 16, are left as they are or anything.
     void decode(int64_t row, int64_t column, int64_t end, float *to) {
         number_groups(column, end);
-        for (int64_t i = 0; i < kSliver && row + i < w_.geometry.n; i += 16) {
+        for (int64_t i = 0; i < kSliver<Isa> && row + i < w_.geometry.n; i += 16) {
             if (packed_) {
                 decode_packed(row + i, column, to + i);
             } else if (by_columns_) {
@@ -67,7 +70,7 @@ class SliverDecoder {
         }
     }
 
-    // 16 rows of any layout: decoded by rows, then turned.
+    // 16 rows of any layout: decoded by rows, then transposed.
     void decode_any(int64_t row, int64_t column, int64_t end, float *to) {
         for (int64_t i = 0; i < 16 && row + i < w_.geometry.n; i += 8) {
             const char *const scales = any_scales_.load(row + i, group_, groups_);
@@ -77,9 +80,9 @@ class SliverDecoder {
     }
     QK_NOINLINE void turn(int64_t step, float *to) const {
         for (int64_t j = 0; j < 16; j += 4) {
-            float *const at = to + (step * 16 + j) * kSliver;
-            turn_4x4(&weights_[step][0][j], 64, at, kSliver * 4);
-            turn_4x4(&weights_[step][4][j], 64, at + 4, kSliver * 4);
+            float *const at = to + (step * 16 + j) * kSliver<Isa>;
+            transpose_4x4(&weights_[step][0][j], 64, at, kSliver<Isa> * 4);
+            transpose_4x4(&weights_[step][4][j], 64, at + 4, kSliver<Isa> * 4);
         }
     }
 
@@ -100,7 +103,7 @@ class SliverDecoder {
         for (int64_t g = 0; g < groups_; ++g) {
             const int64_t at = w_.layout->scale_at(w_.geometry, {row, group_ + g});
             if (!is_nested(w_)) {
-                widen_x({w_.scale.format, 1, rows, w_.scale.data}, at, rows, scale_[g]);
+                widen_x<Isa>({w_.scale.format, 1, rows, w_.scale.data}, at, rows, scale_[g]);
             }
             for (int64_t i = 0; i < rows && w_.zero != nullptr; i += 8) {
                 const uint32_t word = zeros_.read((row + i) / 8, group_ + g);
@@ -109,10 +112,12 @@ class SliverDecoder {
         }
     }
     template <int step>
-    QK_INLINE void put_column(const Table &table, const Words &words, int64_t column,
+    QK_INLINE void put_column(const Table<Isa> &table, const Words<Isa> &words, int64_t column,
                               float *to) const {
-        const Lanes entry = add(look_up<step>(table, words), load_f32(zero_of_step_[column / 16]));
-        store_f32(to + column * kSliver, mul(entry, load_f32(scale_of_step_[column / 16])));
+        const Lanes<Isa> entry = Isa::add(Isa::template look_up<step>(table, words),
+                                          Isa::load_f32(zero_of_step_[column / 16]));
+        Isa::store_f32(to + column * kSliver<Isa>,
+                       Isa::mul(entry, Isa::load_f32(scale_of_step_[column / 16])));
     }
 
     // gptq: a word a row, 8 columns.
@@ -120,12 +125,12 @@ class SliverDecoder {
                                              float *to) const {
         const int64_t pitch = w_.geometry.n * 4;
         const uint8_t *from = static_cast<const uint8_t *>(w_.data) + column / 8 * pitch + row * 4;
-        const Table table = entries_;  // a copy that nothing points to
+        const Table<Isa> table = entries_;  // a copy that nothing points to
         for (int64_t c = 0; c < end - column; c += 8, from += pitch) {
             uint8_t some[64] = {};
             prefetch(from + kSliverColumns / 8 * pitch);
             if (rows < 16) memcpy(some, from, size_t(rows) * 4);
-            const Words words = load_words(rows < 16 ? some : from);
+            const Words<Isa> words = Isa::load_words(rows < 16 ? some : from);
             const auto put = [&]<int step>()
                                  QK_INLINE { put_column<step>(table, words, c + step, to); };
             for_each_step(put);
@@ -138,7 +143,7 @@ class SliverDecoder {
         constexpr Quad first = {0, 16, 4, 20}, last = {8, 24, 12, 28};
         const int64_t pitch = ceil_div(w_.geometry.n, 8) * 4;
         const uint8_t *from = static_cast<const uint8_t *>(w_.data) + column * pitch + row / 2;
-        const Table table = entries_;
+        const Table<Isa> table = entries_;
         Quad codes[16][4];
         for (int64_t step = 0; step < end - column; step += 16) {
             const int64_t count = min64(16, end - column - step);
@@ -153,12 +158,12 @@ class SliverDecoder {
             }
             for (int64_t c = 0; c < count; ++c) {  // not at once: wide loads wait for narrow stores
                 const uint8_t *const words = reinterpret_cast<const uint8_t *>(codes[c]);
-                put_column<0>(table, load_words(words), step + c, to);
+                put_column<0>(table, Isa::load_words(words), step + c, to);
             }
         }
     }
 
-    // 16 packed rows: their codes are turned, word j of every row side by side, then looked up.
+    // 16 packed rows: their codes are transposed, word j of every row side by side, then looked up.
     void decode_packed(int64_t row, int64_t column, float *to) {
         const Geometry &s = w_.geometry;
         const int64_t chunks = ceil_div(s.k, kSliverColumns);
@@ -188,16 +193,17 @@ class SliverDecoder {
 
     template <bool zeros>
     QK_NOINLINE void decode_words(const uint8_t *const (&codes)[2], float *to) const {
-        look_up_turned<zeros>(codes, entries_, scale_of_step_, zero_of_step_, to, kSliver);
+        Isa::template look_up_transposed<zeros>(codes, entries_, scale_of_step_, zero_of_step_, to,
+                                                kSliver<Isa>);
     }
 
     const Weight &w_;
     bool packed_, by_columns_;
-    ScalePanel scales_;      // packed
-    ScaleBlock any_scales_;  // every other layout
+    ScalePanel<Isa> scales_;      // packed
+    ScaleBlock<Isa> any_scales_;  // every other layout
     ZeroWords zeros_;
-    Decoder decoder_;
-    Table entries_;
+    Decoder<Isa> decoder_;
+    Table<Isa> entries_;
     int64_t column_ = -1, group_ = 0, groups_ = 0;  // of the columns that are decoded
     const float *scale_of_step_[8] = {}, *zero_of_step_[8] = {};
     alignas(64) float scale_[8][16] = {};

@@ -1,6 +1,6 @@
 // y = x . transpose(w) + bias in int8 mode over the packed layout (rows8) for several rows of x.
 // Lanes are rows of w, so that nothing is added across lanes, and codes are decoded once for all
-// rows of x. Included after an instruction set's XTile, TileRows and TileKernel, and panel.hpp.
+// rows of x.
 //
 //     a task: 32 rows of w; for slabs of 64 rows of x, whose sums it keeps (8 KB):
 //         for every chunk of 128 columns: its codes as integers, [columns][32 rows]   4 or 8 KB
@@ -8,14 +8,16 @@
 //
 // x is stored in the order in which a task reads it: chunks, and the slab's tiles of each.
 #pragma once
-#include "cpu/vector/int8_x.hpp"
+#include "cpu/int8/gemv.hpp"
+#include "cpu/int8/tile.hpp"
+#include "cpu/int8/x.hpp"
 
 namespace qk::cpu {
-namespace {
 
+template <class Isa>
 class Int8Batch {
   public:
-    Int8Batch(const LinearArgs &args, const Device &device, const XTile *x)
+    Int8Batch(const LinearArgs &args, const Device &device, const typename Isa::XTile *x)
         : args_(args), x_(x), chunks_(chunk_count(args.w.geometry)),
           groups_(groups_of_chunk(args.w.geometry)), kernel_(args.w), scales_{{args.w, device},
                                                                               {args.w, device},
@@ -29,7 +31,7 @@ class Int8Batch {
         blocks_ = min64(kTaskBlocks, ceil_div(args_.w.geometry.n, 8) - first_block_);
         for (int64_t first = 0; first < args_.x.rows; first += kSlab) {
             const int64_t rows = min64(kSlab, args_.x.rows - first);
-            const XTile *x = x_ + first / kTile * chunks_;
+            const typename Isa::XTile *x = x_ + first / kTile * chunks_;
             memset(acc_, 0, sizeof(acc_[0]) * size_t(round_up(rows, kTile)));
             for (int64_t chunk = 0; chunk < chunks_; chunk += kScaleChunks) {
                 x = run_panel(chunk, min64(chunk + kScaleChunks, chunks_), x, rows);
@@ -42,7 +44,8 @@ class Int8Batch {
     static constexpr int64_t kTaskBlocks = kTaskRows / 8;
     static constexpr int64_t kScaleChunks = 4;  // whose scales are widened at once
 
-    const XTile *run_panel(int64_t first, int64_t last, const XTile *x, int64_t rows) {
+    const typename Isa::XTile *run_panel(int64_t first, int64_t last, const typename Isa::XTile *x,
+                                         int64_t rows) {
         const Geometry &s = args_.w.geometry;
         const int64_t first_group = load_scales(first, last);
         for (int64_t chunk = first; chunk < last; ++chunk) {
@@ -77,7 +80,7 @@ class Int8Batch {
                 const uint8_t *const zeros =
                     static_cast<const uint8_t *>(args_.w.zero) +
                     ((first_block_ + block) * s.groups_per_row + group + g) * 4;
-                const Sums8 eight = load_zeros8(zeros);
+                const typename Isa::Sums8 eight = Isa::load_zeros8(zeros);
                 memcpy(factors_[g].zero + 8 * block, &eight, sizeof(eight));
             }
         }
@@ -91,32 +94,37 @@ class Int8Batch {
     }
 
     const LinearArgs &args_;
-    const XTile *const x_;
+    const typename Isa::XTile *const x_;
     const int64_t chunks_, groups_;
-    TileKernel kernel_;
-    ScalePanel scales_[kTaskBlocks];
+    typename Isa::TileKernel kernel_;
+    ScalePanel<Isa> scales_[kTaskBlocks];
     int64_t first_block_ = 0, blocks_ = 0;
     TileFactors factors_[kScaleChunks * 8];
     alignas(64) float acc_[kSlab][kTaskRows];
 };
 
+template <class Isa>
 size_t int8_tiles_bytes(const LinearArgs &args, const Device &) {
-    return chunk_workspace(args.w.geometry, ceil_div(args.x.rows, kTile), sizeof(XTile));
+    return chunk_workspace(args.w.geometry, ceil_div(args.x.rows, kTile),
+                           sizeof(typename Isa::XTile));
 }
 
 // Rows that fill the last tile are read as the last row, and never stored.
-const XTile *quantize_tiles(const LinearArgs &args, const Launch &launch) {
-    XTile *const to = reinterpret_cast<XTile *>(aligned_workspace(launch));
+template <class Isa>
+const typename Isa::XTile *quantize_tiles(const LinearArgs &args, const Launch &launch) {
+    typename Isa::XTile *const to =
+        reinterpret_cast<typename Isa::XTile *>(aligned_workspace(launch));
     const int64_t chunks = chunk_count(args.w.geometry);
     const int64_t blocks = groups_of_chunk(args.w.geometry);
     const float unit = 1.0f / int8_steps(*args.w.format);
-    const TileRows to_tile(args.w);
+    const typename Isa::TileRows to_tile(args.w);
     const int64_t rows = round_up(args.x.rows, kTile);
     parallel_ranges(launch.parallel, rows, 1, [&](int64_t first, int64_t last) {
         for (int64_t row = first; row < last; ++row) {
             const int64_t slab = row / kSlab * kSlab, tiles = min64(kSlab, rows - slab) / kTile;
-            XTile *const tile = to + slab / kTile * chunks + (row - slab) / kTile;
-            for_each_chunk(args.x, min64(row, args.x.rows - 1), [&](int64_t chunk, const float *x) {
+            typename Isa::XTile *const tile = to + slab / kTile * chunks + (row - slab) / kTile;
+            for_each_chunk<Isa>(args.x, min64(row, args.x.rows - 1),
+                                [&](int64_t chunk, const float *x) {
                 to_tile.put(x, blocks, unit, row % kTile, tile + chunk * tiles);
             });
         }
@@ -124,19 +132,20 @@ const XTile *quantize_tiles(const LinearArgs &args, const Launch &launch) {
     return to;
 }
 
+template <class Isa>
 Status run_int8_batch(const LinearArgs &args, const Launch &launch) {
-    const XTile *const x = quantize_tiles(args, launch);
+    const typename Isa::XTile *const x = quantize_tiles<Isa>(args, launch);
     const int64_t tasks = ceil_div(args.w.geometry.n, kTaskRows);
     parallel_ranges(launch.parallel, tasks, 1, [&](int64_t first, int64_t last) {
-        InScratch<Int8Batch> batch(launch.scratch, args, launch.device, x);
+        InScratch<Int8Batch<Isa>> batch(launch.scratch, args, launch.device, x);
         for (int64_t task = first; task < last; ++task) batch->run(task);
     });
     return QK_OK;
 }
 
+template <class Isa>
 bool can_run_int8_batch(const LinearArgs &args, const Device &device) {
-    return args.x.rows >= batch_rows(args.w) && can_run_int8_gemv(args, device);
+    return args.x.rows >= Isa::batch_rows(args.w) && can_run_int8_gemv<Isa>(args, device);
 }
 
-}  // namespace
 }  // namespace qk::cpu

@@ -17,7 +17,7 @@ struct PlainChunk {
     int32_t sum[8];            // of a block's integers
 };
 
-inline void turn_bytes_of_x(int8_t *at) {
+inline void transpose_bytes_of_x(int8_t *at) {
     typedef int8_t Bytes __attribute__((vector_size(16)));
     Bytes b;
     memcpy(&b, at, 16);
@@ -25,7 +25,7 @@ inline void turn_bytes_of_x(int8_t *at) {
     memcpy(at, &b, 16);
 }
 
-inline void quantize_chunk(const float *x, int64_t blocks, float unit, PlainChunk *to) {
+inline void quantize_plain(const float *x, int64_t blocks, float unit, PlainChunk *to) {
     alignas(64) int8_t q[128];
     const int64_t size = 128 / blocks;
     for (int64_t b = 0; b < blocks; ++b) {
@@ -40,9 +40,9 @@ inline void quantize_chunk(const float *x, int64_t blocks, float unit, PlainChun
         }
     }
     if (blocks > 1) return;
-    for (int i = 0; i < 64; i += 16) {  // four times four turned round is its own inverse
-        turn_bytes_of_x(to->low + i);
-        turn_bytes_of_x(to->high + i);
+    for (int i = 0; i < 64; i += 16) {  // transposing 4 x 4 is its own inverse
+        transpose_bytes_of_x(to->low + i);
+        transpose_bytes_of_x(to->high + i);
     }
 }
 

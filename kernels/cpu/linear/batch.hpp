@@ -11,10 +11,9 @@
 #include "cpu/features.hpp"
 #include "cpu/lists.hpp"
 #include "cpu/split.hpp"
-#include "cpu/vector/sliver.hpp"
+#include "cpu/linear/sliver.hpp"
 
 namespace qk::cpu {
-namespace {
 
 #define QK_UNROLL_ALL _Pragma("GCC unroll 16")
 
@@ -23,59 +22,64 @@ constexpr int64_t kStrip = 256;                   // rows of w, at most
 constexpr int64_t kStride = kSliverColumns + 16;  // no two rows of x at the same place of a page
 
 // w [column][row], x [row][kStride columns], totals [row of x][kStrip rows of w].
-template <int kCount>
+template <class Isa, int kCount>
 QK_NOINLINE void add_tile(const float *w, const float *x, int64_t columns, float *totals) {
-    Lanes sum[kCount][kTileVectors];
+    Lanes<Isa> sum[kCount][Isa::kTileVectors];
     QK_UNROLL_ALL
     for (int j = 0; j < kCount; ++j) {
         QK_UNROLL_ALL
-        for (int v = 0; v < kTileVectors; ++v) sum[j][v] = zero_lanes();
+        for (int v = 0; v < Isa::kTileVectors; ++v) sum[j][v] = Isa::zero_lanes();
     }
     const uint8_t *ahead = reinterpret_cast<const uint8_t *>(x + kCount * kStride);
-    for (int64_t c = 0; c < columns; ++c, w += kSliver, ++x, ahead += 64) {
+    for (int64_t c = 0; c < columns; ++c, w += kSliver<Isa>, ++x, ahead += 64) {
         prefetch(ahead);  // the rows of the next tile
-        Lanes weight[kTileVectors];
+        Lanes<Isa> weight[Isa::kTileVectors];
         QK_UNROLL_ALL
-        for (int v = 0; v < kTileVectors; ++v) weight[v] = load_f32(w + 16 * v);
+        for (int v = 0; v < Isa::kTileVectors; ++v) weight[v] = Isa::load_f32(w + 16 * v);
         QK_UNROLL_ALL
         for (int j = 0; j < kCount; ++j) {
-            const Lanes value = splat(x[j * kStride]);
+            const Lanes<Isa> value = Isa::splat(x[j * kStride]);
             QK_UNROLL_ALL
-            for (int v = 0; v < kTileVectors; ++v) sum[j][v] = fma(weight[v], value, sum[j][v]);
+            for (int v = 0; v < Isa::kTileVectors; ++v) {
+                sum[j][v] = Isa::fma(weight[v], value, sum[j][v]);
+            }
         }
     }
     QK_UNROLL_ALL
     for (int j = 0; j < kCount; ++j) {
         QK_UNROLL_ALL
-        for (int v = 0; v < kTileVectors; ++v) {
+        for (int v = 0; v < Isa::kTileVectors; ++v) {
             float *const total = totals + j * kStrip + 16 * v;
-            store_f32(total, add(load_f32(total), sum[j][v]));
+            Isa::store_f32(total, Isa::add(Isa::load_f32(total), sum[j][v]));
         }
     }
 }
 
 // How many of `rows` rows the next tile takes: few tiles, none so small that its chains are waited
 // for where that can be helped.
+template <class Isa>
 inline int64_t tile_of(int64_t rows) {
     constexpr uint8_t wide[] = {0, 1, 2, 3, 4, 3, 6, 4, 8, 6, 6, 8, 12, 6, 8, 12, 8, 8};
     constexpr uint8_t narrow[] = {0, 1, 2, 3, 4, 3, 6, 4, 4};
-    if (kTileBatch == 12) return rows < 18 ? wide[rows] : 12;
+    if (Isa::kTileBatch == 12) return rows < 18 ? wide[rows] : 12;
     return rows < 9 ? narrow[rows] : 6;
 }
 
+template <class Isa>
 inline void add_tile_of(int64_t count, const float *w, const float *x, int64_t columns,
                         float *totals) {
     switch (count) {
-        case 1: return add_tile<1>(w, x, columns, totals);
-        case 2: return add_tile<2>(w, x, columns, totals);
-        case 3: return add_tile<3>(w, x, columns, totals);
-        case 4: return add_tile<4>(w, x, columns, totals);
-        case 6: return add_tile<6>(w, x, columns, totals);
-        case 8: return add_tile < kTileBatch < 8 ? 1 : 8 > (w, x, columns, totals);
-        default: return add_tile < kTileBatch < 12 ? 1 : 12 > (w, x, columns, totals);
+        case 1: return add_tile<Isa, 1>(w, x, columns, totals);
+        case 2: return add_tile<Isa, 2>(w, x, columns, totals);
+        case 3: return add_tile<Isa, 3>(w, x, columns, totals);
+        case 4: return add_tile<Isa, 4>(w, x, columns, totals);
+        case 6: return add_tile<Isa, 6>(w, x, columns, totals);
+        case 8: return add_tile<Isa, (Isa::kTileBatch < 8 ? 1 : 8)>(w, x, columns, totals);
+        default: return add_tile<Isa, (Isa::kTileBatch < 12 ? 1 : 12)>(w, x, columns, totals);
     }
 }
 
+template <class Isa>
 class BatchStrip {
   public:
     BatchStrip(const LinearArgs &args, const Device &device)
@@ -91,10 +95,10 @@ class BatchStrip {
             const int64_t end = min64(column + kSliverColumns, k);
             for (int64_t j = 0; j < x_rows; ++j) {
                 const int64_t at = (x_first + j) * k + column;
-                widen_x(args_.x, at, end - column, x_[j]);
+                widen_x<Isa>(args_.x, at, end - column, x_[j]);
                 if (j + kRowsAhead < x_rows) fetch(at + kRowsAhead * k);
             }
-            for (int64_t row = 0; row < rows; row += kSliver) {
+            for (int64_t row = 0; row < rows; row += kSliver<Isa>) {
                 decoder_.decode(first + row, column, end, weights_);
                 add_sliver(end - column, x_rows, totals_[0] + row);
             }
@@ -115,23 +119,24 @@ class BatchStrip {
 
     void add_sliver(int64_t columns, int64_t x_rows, float *totals) const {
         for (int64_t j = 0; j < x_rows;) {
-            const int64_t count = tile_of(x_rows - j);
-            add_tile_of(count, weights_, x_[j], columns, totals + j * kStrip);
+            const int64_t count = tile_of<Isa>(x_rows - j);
+            add_tile_of<Isa>(count, weights_, x_[j], columns, totals + j * kStrip);
             j += count;
         }
     }
 
     const LinearArgs &args_;
-    SliverDecoder decoder_;
-    alignas(64) float weights_[kSliverColumns * kSliver];
+    SliverDecoder<Isa> decoder_;
+    alignas(64) float weights_[kSliverColumns * kSliver<Isa>];
     alignas(64) float x_[kBatch][kStride];
     alignas(64) float totals_[kBatch][kStrip];
 };
 
+template <class Isa>
 Status run_batch(const LinearArgs &args, const Launch &launch) {
     const int64_t n = args.w.geometry.n;
-    parallel_ranges(launch.parallel, n, kSliver, [&](int64_t first, int64_t last) {
-        InScratch<BatchStrip> strip(launch.scratch, args, launch.device);
+    parallel_ranges(launch.parallel, n, kSliver<Isa>, [&](int64_t first, int64_t last) {
+        InScratch<BatchStrip<Isa>> strip(launch.scratch, args, launch.device);
         for (int64_t row = first; row < min64(last, n); row += kStrip) {
             const int64_t rows = min64(kStrip, min64(last, n) - row);
             for (int64_t m = 0; m < args.x.rows; m += kBatch) {
@@ -142,12 +147,12 @@ Status run_batch(const LinearArgs &args, const Launch &launch) {
     return QK_OK;
 }
 
+template <class Isa>
 bool can_run_batch(const LinearArgs &args, const Device &device) {
     const Geometry &s = args.w.geometry;
-    if (!has(device, kLanesFeature) || args.x.rows < 2) return false;
+    if (!has(device, Isa::kFeature) || args.x.rows < 2) return false;
     if (args.w.layout == nullptr || s.flat) return false;
     return s.group_size >= s.k || s.group_size % 16 == 0;
 }
 
-}  // namespace
 }  // namespace qk::cpu

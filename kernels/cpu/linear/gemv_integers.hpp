@@ -4,12 +4,11 @@
 //     Products(weight); Products::X, a block of x;
 //     Lanes dot(codes, x, zeros, group, row)    the lanes' sums of (code - zero) * integer of x
 #pragma once
-#include "cpu/vector/gemv_floats.hpp"
+#include "cpu/linear/gemv.hpp"
 
 namespace qk::cpu {
-namespace {
 
-template <class Products>
+template <class Isa, class Products>
 class RowsOfIntegers {
   public:
     RowsOfIntegers(const LinearArgs &args, const Device &device)
@@ -17,13 +16,13 @@ class RowsOfIntegers {
           chunks_(ceil_div(args.w.geometry.k, kBlock)), first_(panel_from(args.w.geometry, 0)) {}
 
     void run(int64_t row_block) {
-        sum_panels(args_, first_, row_block, [&](const Panel &panel, Sums &sums) QK_INLINE {
-            run_panel(row_block, panel, sums);
-        });
+        sum_panels<Isa>(args_, first_, row_block,
+                        [&](const Panel &panel, Sums<Isa> &sums)
+                            QK_INLINE { run_panel(row_block, panel, sums); });
     }
 
   private:
-    QK_NOINLINE void run_panel(int64_t row_block, const Panel &panel, Sums &sums) {
+    QK_NOINLINE void run_panel(int64_t row_block, const Panel &panel, Sums<Isa> &sums) {
         const Geometry &s = args_.w.geometry;
         Chunk chunk = {};
         chunk.codes =
@@ -40,9 +39,9 @@ class RowsOfIntegers {
             for (int row = 0; row < 8; ++row) {
                 const uint8_t *const codes = chunk.codes + 64 * row;
                 prefetch(codes + kAhead);
-                const Lanes dot = products_.dot(codes, *x, chunk.zeros, group, row);
+                const Lanes<Isa> dot = products_.dot(codes, *x, chunk.zeros, group, row);
                 const float factor = x->unit * load_as<float>(chunk.scales, group * 8 + row);
-                sums.row[row] = fma(dot, splat(factor), sums.row[row]);
+                sums.row[row] = Isa::fma(dot, Isa::splat(factor), sums.row[row]);
             }
             left -= kBlock;
             if (left > 0) continue;
@@ -52,8 +51,8 @@ class RowsOfIntegers {
     }
 
     const LinearArgs &args_;
-    BlocksOfX<typename Products::X> x_;
-    ScalePanel scales_;
+    BlocksOfX<Isa, typename Products::X> x_;
+    ScalePanel<Isa> scales_;
     Products products_;
     const int64_t chunks_;
     const Panel first_;
@@ -61,35 +60,35 @@ class RowsOfIntegers {
 };
 
 // In floats that are exact: 4096 * high + low. For machines without integer products of their own.
+template <class Isa>
 class FloatProducts {
   public:
     using X = XHalves;
 
     explicit FloatProducts(const Weight &w) : codes_(w) {}
 
-    QK_INLINE Lanes dot(const uint8_t *codes, const X &x, const uint8_t *zeros, int64_t group,
-                        int row) const {
-        const Words words = load_words(codes);
-        const Table table = codes_.table(zeros, group, row);
-        Lanes high = zero_lanes(), low = zero_lanes();
+    QK_INLINE Lanes<Isa> dot(const uint8_t *codes, const X &x, const uint8_t *zeros, int64_t group,
+                             int row) const {
+        const Words<Isa> words = Isa::load_words(codes);
+        const Table<Isa> table = codes_.table(zeros, group, row);
+        Lanes<Isa> high = Isa::zero_lanes(), low = Isa::zero_lanes();
         add_steps<0>(words, table, x, high, low);
-        return fma(high, splat(4096), low);
+        return Isa::fma(high, Isa::splat(4096), low);
     }
 
   private:
     template <int step>
-    QK_INLINE static void add_steps(const Words &words, const Table &table, const X &x, Lanes &high,
-                                    Lanes &low) {
+    QK_INLINE static void add_steps(const Words<Isa> &words, const Table<Isa> &table, const X &x,
+                                    Lanes<Isa> &high, Lanes<Isa> &low) {
         if constexpr (step < 8) {
-            const Lanes entry = look_up<step>(table, words);
-            high = fma(entry, load_f32(x.high + 16 * step), high);
-            low = fma(entry, load_f32(x.low + 16 * step), low);
+            const Lanes<Isa> entry = Isa::template look_up<step>(table, words);
+            high = Isa::fma(entry, Isa::load_f32(x.high + 16 * step), high);
+            low = Isa::fma(entry, Isa::load_f32(x.low + 16 * step), low);
             add_steps<step + 1>(words, table, x, high, low);
         }
     }
 
-    AffineCodes codes_;
+    AffineCodes<Isa> codes_;
 };
 
-}  // namespace
 }  // namespace qk::cpu

@@ -1,8 +1,8 @@
 // Scales and zeros of a strip of rows of w in layouts that store them group by group, and how a
-// tile multiplies them. Included after an instruction set's column_lanes.hpp.
+// tile multiplies them.
 #pragma once
-#include "cpu/vector/columns_tile.hpp"
-#include "cpu/vector/turn.hpp"
+#include "cpu/linear/columns_tile.hpp"
+#include "cpu/shared/transpose.hpp"
 #include "cpu/zero_words.hpp"
 
 namespace qk::cpu {
@@ -20,10 +20,10 @@ inline void from_awq_quads(Quad low, Quad high, Quad *a, Quad *b) {
     *b = __builtin_shufflevector(low, high, 1, 3, 5, 7);
 }
 
-template <class Words>
+template <class Isa, class Layout>
 class StripGroups {
   public:
-    static constexpr int64_t kTileRows = kWide * Words::kRows;
+    static constexpr int64_t kTileRows = Isa::kWide * Layout::kRows;
 
     explicit StripGroups(const Weight &w) : w_(w), nested_(is_nested(w)) {
         zero_words_ = w.format->kind == FormatKind::kTable ? 0 : 0x88888888u;
@@ -56,15 +56,15 @@ class StripGroups {
     QK_NOINLINE void turn(int64_t tile, float unit) {
         const int64_t row = tile * kTileRows;
         for (int64_t g = 0; g < count_; ++g) {
-            if constexpr (Words::quads) {
+            if constexpr (Layout::quads) {
                 turn_columns<integers>(group_[g].scale + row, group_[g].zero, row, unit, &tile_[g]);
             } else {
-                turn_words<integers>(group_[g].scale + row, group_[g].zero + row / 8, unit,
-                                     &tile_[g]);
+                transpose_words<integers>(group_[g].scale + row, group_[g].zero + row / 8, unit,
+                                          &tile_[g]);
             }
         }
     }
-    const TileGroup<Words> *tile_groups() const { return tile_; }
+    const TileGroup<Isa, Layout> *tile_groups() const { return tile_; }
     const int64_t *of_step() const { return of_step_; }  // the group of each step of 16 columns
 
   private:
@@ -80,7 +80,7 @@ class StripGroups {
         if (nested_) {
             load_nested(group, at, to->scale);
         } else {
-            widen_x({w_.scale.format, 1, rows_, w_.scale.data}, at, rows_, to->scale);
+            widen_x<Isa>({w_.scale.format, 1, rows_, w_.scale.data}, at, rows_, to->scale);
         }
         const int64_t words = ceil_div(rows_, 8);
         if (w_.zero == nullptr) {
@@ -120,28 +120,34 @@ class StripGroups {
     }
 
     template <bool integers>
-    static void put(Floats scale, Bits zero, float unit, float *scale_to, float *zero_to) {
-        store_wide(scale_to, integers ? multiply(splat_wide(unit), scale) : scale);
-        integers ? store_bits(zero_to, minus_zero(zero)) : store_wide(zero_to, numbers(zero));
+    static void put(typename Isa::Floats scale, typename Isa::Bits zero, float unit,
+                    float *scale_to, float *zero_to) {
+        Isa::store_wide(scale_to, integers ? Isa::multiply(Isa::splat_wide(unit), scale) : scale);
+        integers ? Isa::store_bits(zero_to, Isa::minus_zero(zero))
+                 : Isa::store_wide(zero_to, Isa::numbers(zero));
     }
 
     // gptq: every row four times.
     template <bool integers>
     static void turn_columns(const float *scales, const uint32_t *zeros, int64_t row, float unit,
-                             TileGroup<Words> *to) {
-        const Floats scale = load_wide(scales);
-        const Bits zero = nibbles_in_order(zeros, row);
-        put<integers>(repeat<0>(scale), repeat<0>(zero), unit, to->scale[0], to->zero[0]);
-        put<integers>(repeat<1>(scale), repeat<1>(zero), unit, to->scale[1], to->zero[1]);
-        put<integers>(repeat<2>(scale), repeat<2>(zero), unit, to->scale[2], to->zero[2]);
-        put<integers>(repeat<3>(scale), repeat<3>(zero), unit, to->scale[3], to->zero[3]);
+                             TileGroup<Isa, Layout> *to) {
+        const typename Isa::Floats scale = Isa::load_wide(scales);
+        const typename Isa::Bits zero = Isa::nibbles_in_order(zeros, row);
+        put<integers>(Isa::template repeat<0>(scale), Isa::template repeat<0>(zero), unit,
+                      to->scale[0], to->zero[0]);
+        put<integers>(Isa::template repeat<1>(scale), Isa::template repeat<1>(zero), unit,
+                      to->scale[1], to->zero[1]);
+        put<integers>(Isa::template repeat<2>(scale), Isa::template repeat<2>(zero), unit,
+                      to->scale[2], to->zero[2]);
+        put<integers>(Isa::template repeat<3>(scale), Isa::template repeat<3>(zero), unit,
+                      to->scale[3], to->zero[3]);
     }
 
     // awq_gemm: word 4 q + i to quad q of vectors 2 i and 2 i + 1.
     template <bool integers>
-    static void turn_words(const float *scales, const uint32_t *zeros, float unit,
-                           TileGroup<Words> *to) {
-        for (int64_t word = 0; word < kWide; ++word) {
+    static void transpose_words(const float *scales, const uint32_t *zeros, float unit,
+                                TileGroup<Isa, Layout> *to) {
+        for (int64_t word = 0; word < Isa::kWide; ++word) {
             Quad a, b, low, high;
             memcpy(&a, scales + 8 * word, 16);
             memcpy(&b, scales + 8 * word + 4, 16);
@@ -149,13 +155,14 @@ class StripGroups {
             memcpy(to->scale[word % 4 * 2] + word / 4 * 4, &low, 16);
             memcpy(to->scale[word % 4 * 2 + 1] + word / 4 * 4, &high, 16);
         }
-        const Bits words = load_bits(zeros);
+        const typename Isa::Bits words = Isa::load_bits(zeros);
         const auto put_word = [&]<int i>() QK_INLINE {
-            const Bits word = repeat<i>(words);
-            put<integers>(load_wide(to->scale[2 * i]), nibble_of_place<0>(word), unit,
-                          to->scale[2 * i], to->zero[2 * i]);
-            put<integers>(load_wide(to->scale[2 * i + 1]), nibble_of_place<1>(word), unit,
-                          to->scale[2 * i + 1], to->zero[2 * i + 1]);
+            const typename Isa::Bits word = Isa::template repeat<i>(words);
+            put<integers>(Isa::load_wide(to->scale[2 * i]), Isa::template nibble_of_place<0>(word),
+                          unit, to->scale[2 * i], to->zero[2 * i]);
+            put<integers>(Isa::load_wide(to->scale[2 * i + 1]),
+                          Isa::template nibble_of_place<1>(word), unit, to->scale[2 * i + 1],
+                          to->zero[2 * i + 1]);
         };
         put_word.template operator()<0>();
         put_word.template operator()<1>();
@@ -170,7 +177,7 @@ class StripGroups {
     float code_[256];
     Group group_[8] = {};
     int64_t of_step_[8] = {};
-    TileGroup<Words> tile_[8];
+    TileGroup<Isa, Layout> tile_[8];
 };
 
 }  // namespace

@@ -13,16 +13,17 @@
 #include "cpu/features.hpp"
 #include "cpu/lists.hpp"
 #include "cpu/split.hpp"
-#include "cpu/vector/row_of_x.hpp"
-#include "cpu/vector/steps.hpp"
+#include "cpu/linear/row_of_x.hpp"
+#include "cpu/shared/steps.hpp"
 
 namespace qk::cpu {
 namespace {
 
 constexpr int64_t kAhead = 12288;  // bytes of weights fetched ahead of use
 
+template <class Isa>
 struct Sums {
-    Lanes row[8];
+    Lanes<Isa> row[8];
 };
 
 // What a chunk of 8 rows is added with: at most 128 columns a group here, wider ones are taken
@@ -35,82 +36,85 @@ struct Chunk {
 };
 
 // The 16 weights that the codes of a row stand for in group `group` of the chunk.
-template <class Codes>
-QK_INLINE inline Table weights_of(const Chunk &chunk, const Codes &codes, int64_t group, int row) {
+template <class Isa, class Codes>
+QK_INLINE inline Table<Isa> weights_of(const Chunk &chunk, const Codes &codes, int64_t group,
+                                       int row) {
     const float scale = load_as<float>(chunk.scales, group * 8 + row);
-    return scale_table(codes.table(chunk.zeros, group, row), scale);
+    return Isa::scale_table(codes.table(chunk.zeros, group, row), scale);
 }
 
 // Rows go kRowsTogether at a time, step by step: their sums are independent, and a processor's
 // window is shorter than the chain of eight additions of one row.
-template <int kSteps, class Codes>
-QK_INLINE inline void add_rows(const Chunk &chunk, int first_row, const Codes &codes, Sums &sums) {
-    Words words[kRowsTogether];
-    Table table[kRowsTogether];
+template <class Isa, int kSteps, class Codes>
+QK_INLINE inline void add_rows(const Chunk &chunk, int first_row, const Codes &codes,
+                               Sums<Isa> &sums) {
+    Words<Isa> words[Isa::kRowsTogether];
+    Table<Isa> table[Isa::kRowsTogether];
     QK_UNROLL
-    for (int i = 0; i < kRowsTogether; ++i) {
+    for (int i = 0; i < Isa::kRowsTogether; ++i) {
         const uint8_t *const row = chunk.codes + 64 * (first_row + i);
         prefetch(row + kAhead);
-        words[i] = load_words(row);
+        words[i] = Isa::load_words(row);
     }
     const auto add = [&]<int step>() QK_INLINE {
-        const Lanes x = load_f32(chunk.x + 64 * step);
+        const Lanes<Isa> x = Isa::load_f32(chunk.x + 64 * step);
         QK_UNROLL
-        for (int i = 0; i < kRowsTogether; ++i) {
+        for (int i = 0; i < Isa::kRowsTogether; ++i) {
             const int row = first_row + i;
-            if (step % kSteps == 0) table[i] = weights_of(chunk, codes, step / kSteps, row);
-            const Lanes weight = look_up<step>(table[i], words[i]);
-            sums.row[row] = fma(weight, x, sums.row[row]);
+            if (step % kSteps == 0) table[i] = weights_of<Isa>(chunk, codes, step / kSteps, row);
+            const Lanes<Isa> weight = Isa::template look_up<step>(table[i], words[i]);
+            sums.row[row] = Isa::fma(weight, x, sums.row[row]);
         }
     };
     for_each_step(add);
 }
 
-template <int kSteps, class Codes>
-QK_INLINE inline void add_chunk(const Chunk &chunk, const Codes &codes, Sums &sums) {
-    if (kRowsTogether == 1) {  // the sums are in memory anyway
+template <class Isa, int kSteps, class Codes>
+QK_INLINE inline void add_chunk(const Chunk &chunk, const Codes &codes, Sums<Isa> &sums) {
+    if (Isa::kRowsTogether == 1) {  // the sums are in memory anyway
         _Pragma("GCC unroll 1") for (int row = 0; row < 8; ++row) {
-            add_rows<kSteps, Codes>(chunk, row, codes, sums);
+            add_rows<Isa, kSteps, Codes>(chunk, row, codes, sums);
         }
         return;
     }
     QK_UNROLL
-    for (int row = 0; row < 8; row += kRowsTogether) {
-        add_rows<kSteps, Codes>(chunk, row, codes, sums);
+    for (int row = 0; row < 8; row += Isa::kRowsTogether) {
+        add_rows<Isa, kSteps, Codes>(chunk, row, codes, sums);
     }
 }
 
-template <int step>
-inline void look_up_steps(const Words &words, const Table *tables, float (*weights)[16]) {
+template <class Isa, int step>
+inline void look_up_steps(const Words<Isa> &words, const Table<Isa> *tables, float (*weights)[16]) {
     if constexpr (step < 8) {
-        store_f32(weights[step], look_up<step>(tables[step], words));
-        look_up_steps<step + 1>(words, tables, weights);
+        Isa::store_f32(weights[step], Isa::template look_up<step>(tables[step], words));
+        look_up_steps<Isa, step + 1>(words, tables, weights);
     }
 }
 
 // The last chunk of a row, which ends `columns` after its start; a group has `steps` steps.
-template <class Codes>
+template <class Isa, class Codes>
 QK_NOINLINE void add_tail(const Chunk &chunk, const Codes &codes, int64_t steps, int64_t columns,
-                          Sums &sums) {
+                          Sums<Isa> &sums) {
     const int64_t count = ceil_div(columns, 16);
     for (int row = 0; row < 8; ++row) {
-        Table tables[8];
+        Table<Isa> tables[8];
         float weights[8][16];
         for (int64_t step = 0; step < 8; ++step) {
-            tables[step] = weights_of(chunk, codes, min64(step, count - 1) / steps, row);
+            tables[step] = weights_of<Isa>(chunk, codes, min64(step, count - 1) / steps, row);
         }
-        look_up_steps<0>(load_words(chunk.codes + 64 * row), tables, weights);
+        look_up_steps<Isa, 0>(Isa::load_words(chunk.codes + 64 * row), tables, weights);
         for (int64_t step = 0; step < count; ++step) {
-            const Mask mask = first_lanes(columns - 16 * step);
-            const Lanes x = load_f32(chunk.x + 64 * step, mask);
-            sums.row[row] = fma_where(mask, x, load_f32(weights[step]), sums.row[row]);
+            const Mask<Isa> mask = Isa::first_lanes(columns - 16 * step);
+            const Lanes<Isa> x = Isa::load_f32(chunk.x + 64 * step, mask);
+            sums.row[row] = Isa::fma_where(mask, x, Isa::load_f32(weights[step]), sums.row[row]);
         }
     }
 }
 
-inline void store_rows(const LinearArgs &args, int64_t row_block, const Sums &sums) {
+template <class Isa>
+inline void store_rows(const LinearArgs &args, int64_t row_block, const Sums<Isa> &sums) {
     float y[8];
-    fold_rows(sums.row, y);
+    Isa::fold_rows(sums.row, y);
     store_8(args, 0, row_block, y);
 }
 
@@ -135,20 +139,20 @@ inline Panel panel_from(const Geometry &s, int64_t first) {
 }
 
 // y of 8 rows: add_panel(panel, sums) adds the panels up in order.
-template <class AddPanel>
+template <class Isa, class AddPanel>
 QK_INLINE inline void sum_panels(const LinearArgs &args, const Panel &first, int64_t row_block,
                                  const AddPanel &add_panel) {
     const int64_t chunks = ceil_div(args.w.geometry.k, 128);
-    Sums sums;
-    for (Lanes &lanes : sums.row) lanes = zero_lanes();
+    Sums<Isa> sums;
+    for (Lanes<Isa> &lanes : sums.row) lanes = Isa::zero_lanes();
     add_panel(first, sums);
     for (int64_t at = first.last; at < chunks; at += first.last) {
         add_panel(panel_from(args.w.geometry, at), sums);
     }
-    store_rows(args, row_block, sums);
+    store_rows<Isa>(args, row_block, sums);
 }
 
-template <class Codes>
+template <class Isa, class Codes>
 class RowBlocks {
   public:
     RowBlocks(const LinearArgs &args, const Device &device)
@@ -156,13 +160,13 @@ class RowBlocks {
           chunks_(ceil_div(args.w.geometry.k, 128)), first_(panel_from(args.w.geometry, 0)) {}
 
     void run(int64_t row_block) {
-        sum_panels(args_, first_, row_block, [&](const Panel &panel, Sums &sums) QK_INLINE {
-            run_panel(row_block, panel, sums);
-        });
+        sum_panels<Isa>(args_, first_, row_block,
+                        [&](const Panel &panel, Sums<Isa> &sums)
+                            QK_INLINE { run_panel(row_block, panel, sums); });
     }
 
   private:
-    void run_panel(int64_t row_block, const Panel &panel, Sums &sums) {
+    void run_panel(int64_t row_block, const Panel &panel, Sums<Isa> &sums) {
         const Geometry &s = args_.w.geometry;
         const uint8_t *const codes =
             static_cast<const uint8_t *>(args_.w.data) + (row_block * chunks_ + panel.first) * 512;
@@ -184,20 +188,20 @@ class RowBlocks {
         const int64_t groups = (panel.first + panel.full) * 128 / s.group_size - panel.group;
         const Chunk chunk = {codes + panel.full * 512, scales + groups * 32,
                              zeros != nullptr ? zeros + groups * 4 : zeros, x + panel.full * 512};
-        add_tail(chunk, codes_, steps, s.k - (panel.first + panel.full) * 128, sums);
+        add_tail<Isa>(chunk, codes_, steps, s.k - (panel.first + panel.full) * 128, sums);
     }
 
     // One by one, because a processor waits where a vector is loaded that was stored in parts.
     template <int kSteps>
     QK_NOINLINE void run_chunks(const uint8_t *codes, const char *scales, const uint8_t *zeros,
-                                const char *x, const Panel &panel, Sums &total) const {
+                                const char *x, const Panel &panel, Sums<Isa> &total) const {
         constexpr int64_t groups = 8 / kSteps;
         const int64_t size = args_.w.geometry.group_size, stride = args_.w.zero != nullptr ? 4 : 0;
         int64_t left = panel.left;
-        Sums sums = total;  // a copy that nothing points to stays in registers
+        Sums<Isa> sums = total;  // a copy that nothing points to stays in registers
         Chunk at = {codes, scales, zeros, x};
         for (int64_t i = 0; i < panel.full; ++i) {
-            add_chunk<kSteps, Codes>(at, codes_, sums);
+            add_chunk<Isa, kSteps, Codes>(at, codes_, sums);
             prefetch(reinterpret_cast<const uint8_t *>(at.scales) + kAhead / 8);
             at.codes += 512;
             at.x += 512;
@@ -211,8 +215,8 @@ class RowBlocks {
     }
 
     const LinearArgs &args_;
-    RowOfX x_;
-    ScalePanel scales_;
+    RowOfX<Isa> x_;
+    ScalePanel<Isa> scales_;
     Codes codes_;
     const int64_t chunks_;
     const Panel first_;
@@ -225,6 +229,28 @@ void run_rows(const LinearArgs &args, const Launch &launch) {
         InScratch<Rows> rows(launch.scratch, args, launch.device);
         for (int64_t block = first; block < last; ++block) rows->run(block);
     });
+}
+
+// `IntegerRows`: 8 rows at a time where x is taken as integers.
+template <class Isa, class IntegerRows>
+Status run_gemv(const LinearArgs &args, const Launch &launch) {
+    if (sums_integers<Isa>(args)) {
+        run_rows<IntegerRows>(args, launch);
+    } else if (args.w.zero != nullptr) {
+        run_rows<RowBlocks<Isa, AffineCodes<Isa>>>(args, launch);
+    } else {
+        run_rows<RowBlocks<Isa, TableCodes<Isa>>>(args, launch);
+    }
+    return QK_OK;
+}
+
+template <class Isa>
+bool can_run_gemv(const LinearArgs &args, const Device &device) {
+    const Geometry &s = args.w.geometry;
+    if (!has(device, Isa::kFeature) || args.x.rows != 1) return false;
+    if (args.w.layout == nullptr || args.w.layout->id != kLayoutRows8 || s.flat) return false;
+    const int64_t size = s.group_size;
+    return size >= s.k || size == 16 || size == 32 || size == 64 || size % 128 == 0;
 }
 
 }  // namespace

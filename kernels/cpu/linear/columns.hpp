@@ -16,26 +16,26 @@
 #include "cpu/features.hpp"
 #include "cpu/lists.hpp"
 #include "cpu/split.hpp"
-#include "cpu/vector/columns_groups.hpp"
+#include "cpu/linear/columns_groups.hpp"
 
 namespace qk::cpu {
 namespace {
 
-template <class Words>
+template <class Isa, class Layout>
 class ColumnStrip {
   public:
-    static constexpr int64_t kTileRows = kWide * Words::kRows, kLines = 8 * Words::kUnits;
+    static constexpr int64_t kTileRows = Isa::kWide * Layout::kRows, kLines = 8 * Layout::kUnits;
     static constexpr int64_t kSums = 16 * kTileRows;  // of a tile
 
     explicit ColumnStrip(const LinearArgs &args)
-        : args_(args), groups_(args.w), pitch_(ceil_div(args.w.geometry.n, Words::kRows)),
-          lines_(Words::quads ? ceil_div(args.w.geometry.k, 8) : args.w.geometry.k) {}
+        : args_(args), groups_(args.w), pitch_(ceil_div(args.w.geometry.n, Layout::kRows)),
+          lines_(Layout::quads ? ceil_div(args.w.geometry.k, 8) : args.w.geometry.k) {}
 
     // Rows first .. last of w, first a multiple of 128. add(column, end, tile, words): of a block.
     template <class Add>
     void run(int64_t first, int64_t last, const Add &add) {
         const Geometry &s = args_.w.geometry;
-        first_word_ = first / Words::kRows;
+        first_word_ = first / Layout::kRows;
         tiles_ = ceil_div(last - first, kTileRows);
         memset(sums_, 0, sizeof(float) * size_t(tiles_ * kSums));
         groups_.start(first, last - first);
@@ -53,17 +53,17 @@ class ColumnStrip {
     void add_integer_block(int64_t column, const XBytes &x) {
         for (int64_t tile = 0; tile < tiles_; ++tile) {
             groups_.template turn<true>(tile, x.unit);
-            add_integers<Words>(place(column, tile), x, *groups_.tile_groups(), &ahead_,
-                                sums_ + tile * kSums);
+            add_integers<Isa, Layout>(place(column, tile), x, *groups_.tile_groups(), &ahead_,
+                                      sums_ + tile * kSums);
         }
     }
     template <bool cut, class Entries>
-    void add_float_block(int64_t column, const ColumnFloats<Words::quads> &x,
+    void add_float_block(int64_t column, const ColumnFloats<Layout::quads> &x,
                          const Entries &entries) {
         for (int64_t tile = 0; tile < tiles_; ++tile) {
             groups_.template turn<false>(tile, 0);
-            add_floats<Words, cut>(place(column, tile), x, groups_.tile_groups(), groups_.of_step(),
-                                   entries, &ahead_, sums_ + tile * kSums);
+            add_floats<Isa, Layout, cut>(place(column, tile), x, groups_.tile_groups(),
+                                         groups_.of_step(), entries, &ahead_, sums_ + tile * kSums);
         }
     }
 
@@ -75,27 +75,28 @@ class ColumnStrip {
     }
 
     void start_fetching(int64_t column, int64_t row, int64_t rows) {
-        const uint8_t *const at = words_at(column / kBlock * kLines, row / Words::kRows);
-        const int64_t width = ceil_div(rows, Words::kRows) * 4;
+        const uint8_t *const at = words_at(column / kBlock * kLines, row / Layout::kRows);
+        const int64_t width = ceil_div(rows, Layout::kRows) * 4;
         ahead_ = {at, at + width, width, pitch_ * 4};
     }
 
     WordTile place(int64_t column, int64_t tile) {
-        const int64_t line = column / kBlock * kLines, word = first_word_ + tile * kWide;
-        if (word + kWide <= pitch_ && line + kLines <= lines_) {
+        const int64_t line = column / kBlock * kLines, word = first_word_ + tile * Isa::kWide;
+        if (word + Isa::kWide <= pitch_ && line + kLines <= lines_) {
             return {words_at(line, word), pitch_ * 4};
         }
-        const int64_t lines = min64(kLines, lines_ - line), words = min64(kWide, pitch_ - word);
+        const int64_t lines = min64(kLines, lines_ - line),
+                      words = min64(Isa::kWide, pitch_ - word);
         memset(corner_, 0, sizeof(corner_));
         for (int64_t i = 0; i < lines; ++i) {
             memcpy(corner_[i], words_at(line + i, word), size_t(words) * 4);
         }
-        return {reinterpret_cast<const uint8_t *>(corner_), kWide * 4};
+        return {reinterpret_cast<const uint8_t *>(corner_), Isa::kWide * 4};
     }
 
     QK_NOINLINE void store(int64_t row, int64_t last, float *sums) const {
         alignas(64) float y[kTileRows];
-        Words::quads ? fold_columns(sums, y) : fold_rows(sums, y);
+        Layout::quads ? fold_columns(sums, y) : fold_rows(sums, y);
         const int64_t rows = min64(kTileRows, last - row);
         if (args_.bias != nullptr) {
             const Dense &bias = *args_.bias;
@@ -108,15 +109,15 @@ class ColumnStrip {
 
     // A unit has a lane of every row.
     static void fold_rows(float *sums, float *y) {
-        constexpr int64_t count = 8 * kWide;
+        constexpr int64_t count = 8 * Isa::kWide;
         for (int64_t half = 8; half > 0; half /= 2) {
             for (int64_t i = 0; i < half * count; ++i) sums[i] += sums[half * count + i];
         }
-        for (int64_t word = 0; word < kWide; ++word) {
-            const float *const from = sums + word % 4 * 2 * kWide + word / 4 * 4;
+        for (int64_t word = 0; word < Isa::kWide; ++word) {
+            const float *const from = sums + word % 4 * 2 * Isa::kWide + word / 4 * 4;
             Quad low, high, a, b;
             memcpy(&low, from, 16);
-            memcpy(&high, from + kWide, 16);
+            memcpy(&high, from + Isa::kWide, 16);
             from_awq_quads(low, high, &a, &b);
             memcpy(y + 8 * word, &a, 16);
             memcpy(y + 8 * word + 4, &b, 16);
@@ -125,12 +126,12 @@ class ColumnStrip {
 
     // A quad has 4 lanes of a row: lanes 2 b + half of a unit's 8.
     static void fold_columns(float *sums, float *y) {
-        constexpr int64_t count = 8 * kWide;
+        constexpr int64_t count = 8 * Isa::kWide;
         for (int64_t i = 0; i < count; ++i) sums[i] += sums[count + i];
-        for (int64_t row = 0; row < kWide; row += 4) {
+        for (int64_t row = 0; row < Isa::kWide; row += 4) {
             alignas(16) float lane[2][4][4];  // [half][lane][row]
             for (int64_t half = 0; half < 2; ++half) {
-                turn_4x4(sums + half * kWide + row, 8 * kWide, lane[half], 16);
+                transpose_4x4(sums + half * Isa::kWide + row, 8 * Isa::kWide, lane[half], 16);
             }
             for (int64_t i = 0; i < 4; ++i) {
                 float sum[2];
@@ -144,26 +145,26 @@ class ColumnStrip {
     }
 
     const LinearArgs &args_;
-    StripGroups<Words> groups_;
+    StripGroups<Isa, Layout> groups_;
     const int64_t pitch_, lines_;  // words in a line
     int64_t first_word_ = 0, tiles_ = 0;
-    Ahead ahead_;
-    alignas(64) uint32_t corner_[kLines][kWide];
+    Ahead<Isa> ahead_;
+    alignas(64) uint32_t corner_[kLines][Isa::kWide];
     alignas(64) float sums_[kTiles * kSums];
 };
 
 // Strips of a range of rows.
-template <class Words, class Body>
+template <class Isa, class Layout, class Body>
 QK_INLINE inline void for_each_strip(int64_t first, int64_t last, const Body &body) {
     for (; first < last; first += kStripRows) body(first, min64(first + kStripRows, last));
 }
 
-template <class Words>
-QK_NOINLINE void run_integer_strips(ColumnStrip<Words> &strip,
-                                    BlocksOfX<ColumnBytes<Words::quads>> &x, int64_t first,
-                                    int64_t last) {
-    for_each_strip<Words>(first, last, [&](int64_t from, int64_t to) {
-        const ColumnBytes<Words::quads> *blocks = nullptr;
+template <class Isa, class Layout>
+QK_NOINLINE void run_integer_strips(ColumnStrip<Isa, Layout> &strip,
+                                    BlocksOfX<Isa, ColumnBytes<Isa, Layout::quads>> &x,
+                                    int64_t first, int64_t last) {
+    for_each_strip<Isa, Layout>(first, last, [&](int64_t from, int64_t to) {
+        const ColumnBytes<Isa, Layout::quads> *blocks = nullptr;
         strip.run(from, to, [&](int64_t column, int64_t) {
             if (column % kPanelOfX == 0) blocks = x.panel(column);
             strip.add_integer_block(column, blocks[column % kPanelOfX / kBlock]);
@@ -172,15 +173,15 @@ QK_NOINLINE void run_integer_strips(ColumnStrip<Words> &strip,
 }
 
 // Strips and the row of x that they read.
-template <class Words, class X>
+template <class Isa, class Layout, class X>
 struct StripsOfX {
     explicit StripsOfX(const LinearArgs &args) : strip(args), x(args.x) {}
 
-    ColumnStrip<Words> strip;
+    ColumnStrip<Isa, Layout> strip;
     X x;
 };
 
-template <class Words, class Entries>
+template <class Isa, class Layout, class Entries>
 QK_NOINLINE void run_float_strips(const LinearArgs &args, Scratch *scratch, int64_t first,
                                   int64_t last) {
     float values[16];
@@ -189,11 +190,11 @@ QK_NOINLINE void run_float_strips(const LinearArgs &args, Scratch *scratch, int6
         values[code] = table ? args.w.format->value(code) : float(code);
     }
     const Entries entries(values);
-    const TableEntries any(values);
-    const InScratch<StripsOfX<Words, RowOfX>> strips(scratch, args);
-    ColumnStrip<Words> &strip = strips->strip;
-    ColumnFloats<Words::quads> block;
-    for_each_strip<Words>(first, last, [&](int64_t from, int64_t to) {
+    const typename Isa::TableEntries any(values);
+    const InScratch<StripsOfX<Isa, Layout, RowOfX<Isa>>> strips(scratch, args);
+    ColumnStrip<Isa, Layout> &strip = strips->strip;
+    ColumnFloats<Layout::quads> block;
+    for_each_strip<Isa, Layout>(first, last, [&](int64_t from, int64_t to) {
         const char *panel = nullptr;
         strip.run(from, to, [&](int64_t column, int64_t end) {
             if (column % kPanelOfX == 0) panel = strips->x.panel(column);
@@ -213,41 +214,45 @@ inline int64_t rows_of_task(int64_t n, int32_t concurrency) {
     return min64(kStripRows, round_up(share, 128));
 }
 
-template <class Words>
+template <class Isa, class Layout>
 QK_NOINLINE Status run_words(const LinearArgs &args, const Launch &launch) {
     const int64_t n = args.w.geometry.n, block = rows_of_task(n, launch.parallel.concurrency);
-    using X = BlocksOfX<ColumnBytes<Words::quads>>;
-    if (sums_integers(args)) {
+    using X = BlocksOfX<Isa, ColumnBytes<Isa, Layout::quads>>;
+    if (sums_integers<Isa>(args)) {
         if (launch.parallel.concurrency > 1 && args.x.columns <= kPanelOfX) {
             const InScratch<X> whole(launch.scratch, args.x);  // for all tasks
             parallel_ranges(launch.parallel, n, block, [&](int64_t first, int64_t last) {
-                const InScratch<ColumnStrip<Words>> strip(launch.scratch, args);
-                run_integer_strips<Words>(*strip, *whole, first, last);
+                const InScratch<ColumnStrip<Isa, Layout>> strip(launch.scratch, args);
+                run_integer_strips<Isa, Layout>(*strip, *whole, first, last);
             });
             return QK_OK;
         }
         parallel_ranges(launch.parallel, n, block, [&](int64_t first, int64_t last) {
-            const InScratch<StripsOfX<Words, X>> strips(launch.scratch, args);
-            run_integer_strips<Words>(strips->strip, strips->x, first, last);
+            const InScratch<StripsOfX<Isa, Layout, X>> strips(launch.scratch, args);
+            run_integer_strips<Isa, Layout>(strips->strip, strips->x, first, last);
         });
         return QK_OK;
     }
     const bool table = args.w.format->kind == FormatKind::kTable;
     parallel_ranges(launch.parallel, n, block, [&](int64_t first, int64_t last) {
-        table ? run_float_strips<Words, TableEntries>(args, launch.scratch, first, last)
-              : run_float_strips<Words, NumberEntries>(args, launch.scratch, first, last);
+        table ? run_float_strips<Isa, Layout, typename Isa::TableEntries>(args, launch.scratch,
+                                                                          first, last)
+              : run_float_strips<Isa, Layout, typename Isa::NumberEntries>(args, launch.scratch,
+                                                                           first, last);
     });
     return QK_OK;
 }
 
+template <class Isa>
 Status run_columns(const LinearArgs &args, const Launch &launch) {
-    return args.w.layout->id == QK_LAYOUT_AWQ_GEMM ? run_words<WordsOfRows>(args, launch)
-                                                   : run_words<WordsOfColumns>(args, launch);
+    return args.w.layout->id == QK_LAYOUT_AWQ_GEMM ? run_words<Isa, WordsOfRows>(args, launch)
+                                                   : run_words<Isa, WordsOfColumns>(args, launch);
 }
 
+template <class Isa>
 bool can_run_columns(const LinearArgs &args, const Device &device) {
     const Geometry &s = args.w.geometry;
-    if (!has(device, kColumnsFeature) || args.x.rows != 1 || args.w.layout == nullptr) {
+    if (!has(device, Isa::kFeature) || args.x.rows != 1 || args.w.layout == nullptr) {
         return false;
     }
     const qk_layout id = args.w.layout->id;

@@ -1,5 +1,4 @@
 // y = x . transpose(w) + bias in int8 mode over the packed layout (rows8), a row of x at a time.
-// Included after an instruction set's int8_lanes.hpp and its nested_widener().
 //
 // A block of 8 rows walks along k in chunks of 64 bytes a row: integer dot products of a chunk's
 // blocks (ChunkDots), folded into 8 floats a block, one a row:
@@ -8,36 +7,35 @@
 #pragma once
 #include "cpu/features.hpp"
 #include "cpu/lists.hpp"
-#include "cpu/vector/int8_x.hpp"
-#include "cpu/vector/panel.hpp"
+#include "cpu/int8/x.hpp"
+#include "cpu/shared/panel.hpp"
 
 namespace qk::cpu {
-namespace {
 
-template <int kBlocks, bool table>
+template <class Isa, int kBlocks, bool table>
 class Int8Rows {
   public:
-    Int8Rows(const LinearArgs &args, const Device &device, const XChunk *x)
+    Int8Rows(const LinearArgs &args, const Device &device, const typename Isa::XChunk *x)
         : args_(args), chunks_(chunk_count(args.w.geometry)), x_(x), scales_(args.w, device),
           dots_(Int8Entries(args.w)) {}
 
     void run(int64_t row_block) {
         const int64_t chunks = chunks_;
         for (int64_t i = 0; i < args_.x.rows; ++i) {
-            Floats8 acc = zero_floats8();
+            typename Isa::Floats8 acc = Isa::zero_floats8();
             for (int64_t chunk = 0; chunk < chunks; chunk += kPanelChunks) {
                 acc = run_panel(row_block, x_ + i * chunks, chunk,
                                 min64(chunk + kPanelChunks, chunks), acc);
             }
             float y[8];
-            store_floats8(y, acc);
+            Isa::store_floats8(y, acc);
             store_8(args_, i, row_block, y);
         }
     }
 
   private:
-    Floats8 run_panel(int64_t row_block, const XChunk *x, int64_t first, int64_t last,
-                      Floats8 acc) {
+    typename Isa::Floats8 run_panel(int64_t row_block, const typename Isa::XChunk *x, int64_t first,
+                                    int64_t last, typename Isa::Floats8 acc) {
         const Geometry &s = args_.w.geometry;
         const int64_t size = s.group_size;
         const auto [group, groups] = groups_of_run<kBlocks>(s, first, last);
@@ -61,57 +59,60 @@ class Int8Rows {
     }
 
     // `blocks`: those that have a column; past them lie neither scales nor zeros.
-    QK_INLINE void add(const uint8_t *codes, const XChunk &x, const char *scales,
-                       const uint8_t *zeros, int64_t blocks, Floats8 *acc) const {
-        Sums8 dots[kBlocks];
+    QK_INLINE void add(const uint8_t *codes, const typename Isa::XChunk &x, const char *scales,
+                       const uint8_t *zeros, int64_t blocks, typename Isa::Floats8 *acc) const {
+        typename Isa::Sums8 dots[kBlocks];
         dots_.run(codes, x, dots);
         QK_UNROLL
         for (int b = 0; b < kBlocks; ++b) {
             if (b >= blocks) return;
-            const Sums8 zero = zeros == nullptr ? splat_sums8(8) : load_zeros8(zeros + 4 * b);
-            const Sums8 sums = table ? dots[b] : take_zeros(dots[b], zero, x.sum[b]);
-            *acc = fold8(sums, x.scale[b], load_floats8(scales + 32 * b), *acc);
+            const typename Isa::Sums8 zero =
+                zeros == nullptr ? Isa::splat_sums8(8) : Isa::load_zeros8(zeros + 4 * b);
+            const typename Isa::Sums8 sums =
+                table ? dots[b] : Isa::take_zeros(dots[b], zero, x.sum[b]);
+            *acc = Isa::fold8(sums, x.scale[b], Isa::load_floats8(scales + 32 * b), *acc);
         }
     }
 
     const LinearArgs &args_;
     const int64_t chunks_;
-    const XChunk *x_;
-    ScalePanel scales_;
-    ChunkDots<kBlocks, table> dots_;
+    const typename Isa::XChunk *x_;
+    ScalePanel<Isa> scales_;
+    typename Isa::template ChunkDots<kBlocks, table> dots_;
 };
 
-template <int kBlocks, bool table>
-__attribute__((noinline)) void run_int8_rows(const LinearArgs &args, const Launch &launch,
-                                             const XChunk *x) {
+template <class Isa, int kBlocks, bool table>
+QK_NOINLINE void run_int8_rows(const LinearArgs &args, const Launch &launch,
+                               const typename Isa::XChunk *x) {
     const int64_t blocks = ceil_div(args.w.geometry.n, 8);
     parallel_ranges(launch.parallel, blocks, 1, [&](int64_t first, int64_t last) {
-        Int8Rows<kBlocks, table> rows(args, launch.device, x);
+        Int8Rows<Isa, kBlocks, table> rows(args, launch.device, x);
         for (int64_t block = first; block < last; ++block) rows.run(block);
     });
 }
 
-template <bool table>
-void run_int8_blocks(const LinearArgs &args, const Launch &launch, const XChunk *x) {
+template <class Isa, bool table>
+void run_int8_blocks(const LinearArgs &args, const Launch &launch, const typename Isa::XChunk *x) {
     switch (groups_of_chunk(args.w.geometry)) {
-        case 8: return run_int8_rows<8, table>(args, launch, x);
-        case 4: return run_int8_rows<4, table>(args, launch, x);
-        case 2: return run_int8_rows<2, table>(args, launch, x);
-        default: return run_int8_rows<1, table>(args, launch, x);
+        case 8: return run_int8_rows<Isa, 8, table>(args, launch, x);
+        case 4: return run_int8_rows<Isa, 4, table>(args, launch, x);
+        case 2: return run_int8_rows<Isa, 2, table>(args, launch, x);
+        default: return run_int8_rows<Isa, 1, table>(args, launch, x);
     }
 }
 
+template <class Isa>
 Status run_int8_gemv(const LinearArgs &args, const Launch &launch) {
-    const XChunk *const x = quantize_x(args, launch);
-    args.w.format->kind == FormatKind::kTable ? run_int8_blocks<true>(args, launch, x)
-                                              : run_int8_blocks<false>(args, launch, x);
+    const typename Isa::XChunk *const x = quantize_x<Isa>(args, launch);
+    args.w.format->kind == FormatKind::kTable ? run_int8_blocks<Isa, true>(args, launch, x)
+                                              : run_int8_blocks<Isa, false>(args, launch, x);
     return QK_OK;
 }
 
+template <class Isa>
 bool can_run_int8_gemv(const LinearArgs &args, const Device &device) {
-    const bool runs = has(device, kInt8Feature);
+    const bool runs = has(device, Isa::kFeature);
     return runs && int8_mode_takes(args.w) && has_whole_chunks(args.w);
 }
 
-}  // namespace
 }  // namespace qk::cpu

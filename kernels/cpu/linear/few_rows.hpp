@@ -1,27 +1,26 @@
 // y = x . transpose(w) + bias for 2 to 6 rows of x over the packed layout, AVX-512, in the order of
-// several rows (docs/formats.md). What vector/linear_batch.hpp stores as f32 for all tiles of a
+// several rows (docs/formats.md). What batch.hpp stores as f32 for all tiles of a
 // batch to read, few rows of x use at once: a weight lives in a register from look-up to product.
 //
 //     a task: 64 rows of w for up to 4 rows of x, 32 for more: 8 chains of sums at least, as many
 //     as two multipliers need that take four cycles
-//         for every chunk of 128 columns: words turned, 16 rows a vector           2 or 4 KB
+//         for every chunk of 128 columns: words transposed, 16 rows a vector           2 or 4 KB
 //             for every column: shift, look up, scale; multiply by every row of x
 //
 // 16 weights are 3 instructions and a row of x one more; a weight that is stored takes two more.
-// Included after linear_batch.hpp.
 #pragma once
-#include "cpu/vector/linear_batch.hpp"
-#include "cpu/vector/steps.hpp"
+#include "cpu/linear/batch.hpp"
+#include "cpu/shared/steps.hpp"
 
 namespace qk::cpu {
-namespace {
 
+template <class Isa>
 class FewRows {
   public:
     static constexpr int64_t kMost = 6;  // rows of x; with more, storing weights pays
 
     FewRows(const LinearArgs &args, const Device &device)
-        : args_(args), vectors_(vectors(args.x.rows)), entries_(packed_entries(args.w)),
+        : args_(args), vectors_(vectors(args.x.rows)), entries_(packed_entries<Isa>(args.w)),
           scales_(args.w, device) {
         memset(x_, 0, sizeof(x_));
         memset(scale_, 0, sizeof(scale_));
@@ -74,7 +73,7 @@ class FewRows {
         const int64_t column = chunk * kSliverColumns;
         const int64_t columns = min64(kSliverColumns, s.k - column);
         for (int64_t j = 0; j < args_.x.rows; ++j) {
-            widen_x(args_.x, j * s.k + column, columns, x_[j]);
+            widen_x<Isa>(args_.x, j * s.k + column, columns, x_[j]);
         }
         for (int64_t v = 0; v < vectors_; ++v) {
             const uint8_t *codes[2];  // blocks past the last repeat it
@@ -95,8 +94,8 @@ class FewRows {
     }
 
     QK_NOINLINE void turn(const uint8_t *low, const uint8_t *high, int64_t v) {
-        Words words[16];
-        turn_words(low, high, words);
+        Words<Isa> words[16];
+        Isa::transpose_words(low, high, words);
         QK_UNROLL_ALL
         for (int j = 0; j < 16; ++j) words_[j][v] = words[j];
         for (int64_t at = 0; at < 512; at += 64) {
@@ -117,32 +116,34 @@ class FewRows {
 
     template <int kCount, int kVectors, bool zeros>
     QK_NOINLINE void multiply(int64_t columns) {
-        Lanes sum[kCount][kVectors];
+        Lanes<Isa> sum[kCount][kVectors];
         QK_UNROLL
         for (int j = 0; j < kCount; ++j) {
             QK_UNROLL
-            for (int v = 0; v < kVectors; ++v) sum[j][v] = zero_lanes();
+            for (int v = 0; v < kVectors; ++v) sum[j][v] = Isa::zero_lanes();
         }
-        const Table entries = entries_;
+        const Table<Isa> entries = entries_;
         for_each_step([&]<int step>() QK_INLINE {
-            Lanes scale[kVectors];
+            Lanes<Isa> scale[kVectors];
             QK_UNROLL
-            for (int v = 0; v < kVectors; ++v) scale[v] = load_f32(scale_of_step_[step] + 16 * v);
+            for (int v = 0; v < kVectors; ++v)
+                scale[v] = Isa::load_f32(scale_of_step_[step] + 16 * v);
             const float *const minus_zero = zero_of_step_[step], *const x = x_[0] + 16 * step;
             const int64_t count = min64(16, columns - 16 * step);
             for (int64_t c = 0; c < count; ++c) {
-                Lanes weight[kVectors];
+                Lanes<Isa> weight[kVectors];
                 QK_UNROLL
                 for (int v = 0; v < kVectors; ++v) {
-                    Lanes entry = look_up<step>(entries, words_[c][v]);
-                    if (zeros) entry = add(entry, load_f32(minus_zero + 16 * v));
-                    weight[v] = mul(entry, scale[v]);
+                    Lanes<Isa> entry = Isa::template look_up<step>(entries, words_[c][v]);
+                    if (zeros) entry = Isa::add(entry, Isa::load_f32(minus_zero + 16 * v));
+                    weight[v] = Isa::mul(entry, scale[v]);
                 }
                 QK_UNROLL
                 for (int j = 0; j < kCount; ++j) {
-                    const Lanes value = splat(x[j * kSliverColumns + c]);
+                    const Lanes<Isa> value = Isa::splat(x[j * kSliverColumns + c]);
                     QK_UNROLL
-                    for (int v = 0; v < kVectors; ++v) sum[j][v] = fma(weight[v], value, sum[j][v]);
+                    for (int v = 0; v < kVectors; ++v)
+                        sum[j][v] = Isa::fma(weight[v], value, sum[j][v]);
                 }
             }
         });
@@ -151,7 +152,7 @@ class FewRows {
             QK_UNROLL
             for (int v = 0; v < kVectors; ++v) {
                 float *const total = totals_[j] + 16 * v;
-                store_f32(total, add(load_f32(total), sum[j][v]));
+                Isa::store_f32(total, Isa::add(Isa::load_f32(total), sum[j][v]));
             }
         }
     }
@@ -159,21 +160,22 @@ class FewRows {
     static constexpr int64_t kAhead = 1024;  // bytes fetched ahead of use: 2 chunks
     const LinearArgs &args_;
     const int64_t vectors_;
-    const Table entries_;
-    ScalePanel scales_;
+    const Table<Isa> entries_;
+    ScalePanel<Isa> scales_;
     int64_t first_block_ = 0, blocks_ = 0, first_group_ = 0;
     const float *scale_of_step_[8] = {}, *zero_of_step_[8] = {};
-    alignas(64) Words words_[16][4];
+    alignas(64) Words<Isa> words_[16][4];
     alignas(64) float scale_[kScaleChunks * 8][kRows];
     alignas(64) float minus_zero_[kScaleChunks * 8][kRows];
     alignas(64) float x_[kMost][kSliverColumns];
     alignas(64) float totals_[kMost][kRows];
 };
 
+template <class Isa>
 Status run_few(const LinearArgs &args, const Launch &launch) {
-    const int64_t n = args.w.geometry.n, rows = 16 * FewRows::vectors(args.x.rows);
+    const int64_t n = args.w.geometry.n, rows = 16 * FewRows<Isa>::vectors(args.x.rows);
     parallel_ranges(launch.parallel, n, rows, [&](int64_t first, int64_t last) {
-        InScratch<FewRows> few(launch.scratch, args, launch.device);
+        InScratch<FewRows<Isa>> few(launch.scratch, args, launch.device);
         for (int64_t row = first; row < min64(last, n); row += rows) few->run(row);
     });
     return QK_OK;
@@ -181,12 +183,12 @@ Status run_few(const LinearArgs &args, const Launch &launch) {
 
 // 4 and 6 rows are whole tiles of a batch, which multiplies as fast but widens nested scales for a
 // chunk at a time.
+template <class Isa>
 bool can_run_few(const LinearArgs &args, const Device &device) {
     const int64_t rows = args.x.rows;
-    if (rows > FewRows::kMost || !can_run_batch(args, device)) return false;
+    if (rows > FewRows<Isa>::kMost || !can_run_batch<Isa>(args, device)) return false;
     if ((rows == 4 || rows == 6) && !is_nested(args.w)) return false;
     return args.w.layout->id == kLayoutRows8;
 }
 
-}  // namespace
 }  // namespace qk::cpu

@@ -1,17 +1,16 @@
 // A panel of 8 rows and up to 512 columns, from codes to weights in f32, out of any layout.
-// Included after an instruction set's codes.hpp.
 #pragma once
-#include "cpu/vector/panel.hpp"
-#include "cpu/vector/row_scales.hpp"
+#include "cpu/shared/panel.hpp"
+#include "cpu/shared/row_scales.hpp"
 
 namespace qk::cpu {
-namespace {
 
 constexpr int64_t kPanelSteps = 32;  // of 16 columns
 
 using Weights8 = float[8][16];  // 8 rows of a step
 
 // The scales of 8 rows in any layout.
+template <class Isa>
 class ScaleBlock {
   public:
     explicit ScaleBlock(const Weight &w) : w_(w), row_scales_(w) {}
@@ -30,11 +29,12 @@ class ScaleBlock {
 
   private:
     const Weight &w_;
-    RowScales row_scales_;
+    RowScales<Isa> row_scales_;
     float scales_[kPanelSteps + 1][8];
 };
 
 // Codes of any format in any layout.
+template <class Isa>
 class Decoder {
   public:
     QK_NOINLINE explicit Decoder(const Weight &w)
@@ -70,12 +70,14 @@ class Decoder {
                 float *const weights = to[step][i];
                 const int64_t count = min64(16, end - at);
                 if (is_signed_ && count == 16) {
-                    store_f32(weights, mul(load_signed(codes + at), splat(scale(step, i))));
+                    Isa::store_f32(weights, Isa::mul(Isa::load_signed(codes + at),
+                                                     Isa::splat(scale(step, i))));
                     continue;
                 }
                 for (int64_t j = 0; j < count; ++j) weights[j] = bytes_.value[codes[at + j]];
                 for (int64_t j = count; j < 16; ++j) weights[j] = 0;
-                store_f32(weights, mul(load_f32(weights), splat(scale(step, i))));
+                Isa::store_f32(weights,
+                               Isa::mul(Isa::load_f32(weights), Isa::splat(scale(step, i))));
             }
         }
     }
@@ -111,12 +113,12 @@ class Decoder {
         return load_as<float>(scales_, group_[step] * 8 + row);
     }
     // The weights of a row's codes in a step.
-    Table table(int64_t step, int64_t row) const {
-        return scale_table(codes_.table(zeros_, group_[step], int(row)), scale(step, row));
+    Table<Isa> table(int64_t step, int64_t row) const {
+        return Isa::scale_table(codes_.table(zeros_, group_[step], int(row)), scale(step, row));
     }
 
     // 16 columns or fewer, one at a time.
-    void decode_slowly(int64_t row, int64_t column, int64_t count, const Table &table,
+    void decode_slowly(int64_t row, int64_t column, int64_t count, const Table<Isa> &table,
                        float *to) const {
         uint8_t codes[16];
         w_.layout->load(w_.geometry, data_, row, column, count, codes);
@@ -124,7 +126,7 @@ class Decoder {
         for (int64_t i = 0; i < count; ++i) {
             bytes[i >> 1] = uint8_t(bytes[i >> 1] | codes[i] << (i & 1) * 4);
         }
-        emit_floats<false, false>(bytes, table, reinterpret_cast<char *>(to));
+        Isa::template emit_floats<false, false>(bytes, table, reinterpret_cast<char *>(to));
     }
 
     // Rows of nibbles in order, `stride` nibbles apart.
@@ -138,13 +140,13 @@ class Decoder {
                     decode_slowly(row + i, at, min64(16, end - at), table(step, i), weights);
                     continue;
                 }
-                emit_floats<high_first, false>(data_ + ((run + at) >> 1), table(step, i),
-                                               reinterpret_cast<char *>(weights));
+                Isa::template emit_floats<high_first, false>(
+                    data_ + ((run + at) >> 1), table(step, i), reinterpret_cast<char *>(weights));
             }
         }
     }
 
-    // GPTQ: a word holds 8 columns of a row; the words of a row lie n words apart.
+    // GPTQ: a word holds 8 columns of a row; the words of a row are n words apart.
     void decode_words_of_columns(int64_t row, int64_t column, int64_t end, Weights8 *to) {
         const int64_t n = w_.geometry.n;
         for (int64_t at = column, step = 0; at < end; at += 16, ++step) {
@@ -153,8 +155,8 @@ class Decoder {
                 const uint8_t *const word = data_ + (at / 8 * n + row + i) * 4;
                 memcpy(bytes, word, 4);
                 if (end - at > 8) memcpy(bytes + 4, word + n * 4, 4);
-                emit_floats<false, false>(bytes, table(step, i),
-                                          reinterpret_cast<char *>(to[step][i]));
+                Isa::template emit_floats<false, false>(bytes, table(step, i),
+                                                        reinterpret_cast<char *>(to[step][i]));
             }
         }
     }
@@ -168,16 +170,16 @@ class Decoder {
             for (int64_t i = 0; i < min64(16, end - at); ++i) {
                 memcpy(bytes + 4 * i, data + (at + i) * words_per_column * 4, 4);
             }
-            const Words words = load_words(bytes);
+            const Words<Isa> words = Isa::load_words(bytes);
             float(*const weights)[16] = to[step];
-            store_f32(weights[0], look_up<0>(table(step, 0), words));
-            store_f32(weights[2], look_up<1>(table(step, 2), words));
-            store_f32(weights[4], look_up<2>(table(step, 4), words));
-            store_f32(weights[6], look_up<3>(table(step, 6), words));
-            store_f32(weights[1], look_up<4>(table(step, 1), words));
-            store_f32(weights[3], look_up<5>(table(step, 3), words));
-            store_f32(weights[5], look_up<6>(table(step, 5), words));
-            store_f32(weights[7], look_up<7>(table(step, 7), words));
+            Isa::store_f32(weights[0], Isa::template look_up<0>(table(step, 0), words));
+            Isa::store_f32(weights[2], Isa::template look_up<1>(table(step, 2), words));
+            Isa::store_f32(weights[4], Isa::template look_up<2>(table(step, 4), words));
+            Isa::store_f32(weights[6], Isa::template look_up<3>(table(step, 6), words));
+            Isa::store_f32(weights[1], Isa::template look_up<4>(table(step, 1), words));
+            Isa::store_f32(weights[3], Isa::template look_up<5>(table(step, 3), words));
+            Isa::store_f32(weights[5], Isa::template look_up<6>(table(step, 5), words));
+            Isa::store_f32(weights[7], Isa::template look_up<7>(table(step, 7), words));
         }
     }
 
@@ -187,24 +189,24 @@ class Decoder {
         for (int64_t first = 0; first < steps; first += 8, to += 8) {
             const uint8_t *const chunk = codes + first * 64;
             for (int row = 0; row < 8; ++row) {
-                decode_steps<0>(load_words(chunk + row * 64), first, steps - 1, row, to);
+                decode_steps<0>(Isa::load_words(chunk + row * 64), first, steps - 1, row, to);
             }
         }
     }
     // Where k ends inside a chunk, the rest is decoded too and not looked at.
     template <int step>
-    QK_INLINE void decode_steps(const Words &words, int64_t first, int64_t last, int row,
+    QK_INLINE void decode_steps(const Words<Isa> &words, int64_t first, int64_t last, int row,
                                 Weights8 *to) const {
         if constexpr (step < 8) {
-            const Table weights = table(min64(first + step, last), row);
-            store_f32(to[step][row], look_up<step>(weights, words));
+            const Table<Isa> weights = table(min64(first + step, last), row);
+            Isa::store_f32(to[step][row], Isa::template look_up<step>(weights, words));
             decode_steps<step + 1>(words, first, last, row, to);
         }
     }
 
     const Weight &w_;
-    Entries bytes_;      // 8-bit codes
-    AffineCodes codes_;  // 4-bit codes
+    Entries bytes_;           // 8-bit codes
+    AffineCodes<Isa> codes_;  // 4-bit codes
     const uint8_t *data_;
     const bool is_signed_;
     uint8_t group_[kPanelSteps];
@@ -212,5 +214,4 @@ class Decoder {
     const char *scales_ = nullptr;
 };
 
-}  // namespace
 }  // namespace qk::cpu

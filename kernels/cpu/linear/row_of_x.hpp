@@ -1,7 +1,7 @@
 // One row of x for kernels that walk along k: as f32, or as integers in two halves.
 #pragma once
 #include "cpu/order.hpp"
-#include "cpu/vector/panel.hpp"
+#include "cpu/shared/panel.hpp"
 
 namespace qk::cpu {
 namespace {
@@ -9,33 +9,35 @@ namespace {
 constexpr int64_t kPanelOfX = kPanelGroups * 128;  // the longest panel, in columns
 
 // The row of x as f32: where it lies, or widened, whole if it is short and else a panel at a time.
+template <class Isa>
 class RowOfX {
   public:
     explicit RowOfX(const Dense &x)
-        : x_(x), lies_(x.format->id == QK_FORMAT_F32), whole_(x.columns <= kPanelOfX) {
-        if (!lies_ && whole_) widen_x(x, 0, x.columns, widened_);
+        : x_(x), in_place_(x.format->id == QK_FORMAT_F32), whole_(x.columns <= kPanelOfX) {
+        if (!in_place_ && whole_) widen_x<Isa>(x, 0, x.columns, widened_);
     }
     const char *panel(int64_t column) {
-        if (lies_) return static_cast<const char *>(x_.data) + column * 4;
+        if (in_place_) return static_cast<const char *>(x_.data) + column * 4;
         if (whole_) return reinterpret_cast<const char *>(widened_ + column);
-        widen_x(x_, column, min64(kPanelOfX, x_.columns - column), widened_);
+        widen_x<Isa>(x_, column, min64(kPanelOfX, x_.columns - column), widened_);
         return reinterpret_cast<const char *>(widened_);
     }
 
   private:
     const Dense &x_;
-    bool lies_, whole_;
+    bool in_place_, whole_;
     float widened_[kPanelOfX];
 };
 
+template <class Isa>
 inline bool sums_integers(const LinearArgs &args) {
     return sums_integers(args, [&](int64_t column, int64_t count, float *x)
-                                   QK_INLINE { widen_x(args.x, column, count, x); });
+                                   QK_INLINE { widen_x<Isa>(args.x, column, count, x); });
 }
 
 // The row of x as integers, in blocks of the form that a kernel multiplies: Block::place(q) takes
 // 128 of them, zeros behind the last. The whole row if it is short, else a panel at a time.
-template <class Block>
+template <class Isa, class Block>
 class BlocksOfX {
   public:
     explicit BlocksOfX(const Dense &x) : x_(x), whole_(x.columns <= kPanelOfX) {
@@ -54,7 +56,7 @@ class BlocksOfX {
         for (Block *to = blocks_; column < end; column += kBlock, ++to) {
             alignas(64) float x[kBlock] = {};
             alignas(64) int32_t q[kBlock];
-            widen_x(x_, column, min64(kBlock, end - column), x);
+            widen_x<Isa>(x_, column, min64(kBlock, end - column), x);
             to->unit = integers_of(x, kBlock, q);
             to->place(q);
         }

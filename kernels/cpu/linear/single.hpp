@@ -4,13 +4,14 @@
 #include "cpu/features.hpp"
 #include "cpu/lists.hpp"
 #include "cpu/split.hpp"
-#include "cpu/vector/decode.hpp"
-#include "cpu/vector/row_of_x.hpp"
+#include "cpu/linear/decode.hpp"
+#include "cpu/linear/row_of_x.hpp"
 
 namespace qk::cpu {
 namespace {
 
 // A block of 8 rows after the other, in panels of 512 columns.
+template <class Isa>
 class SingleRow {
   public:
     QK_NOINLINE SingleRow(const LinearArgs &args, const Device &device)
@@ -33,10 +34,10 @@ class SingleRow {
             packed_ ? scales_.load(row / 8, group, groups) : any_scales_.load(row, group, groups)};
     }
 
-    QK_NOINLINE void store(int64_t first, const Lanes *sums) const {
+    QK_NOINLINE void store(int64_t first, const Lanes<Isa> *sums) const {
         const int64_t rows = min64(8, args_.w.geometry.n - first);
         float y[8];
-        fold_rows(sums, y);
+        Isa::fold_rows(sums, y);
         for (int64_t row = 0; row < rows && args_.bias != nullptr; ++row) {
             y[row] += load_float(args_.bias->format->id, args_.bias->data, first + row);
         }
@@ -45,20 +46,21 @@ class SingleRow {
 
     const LinearArgs &args_;
     bool packed_;
-    ScalePanel scales_;      // packed
-    ScaleBlock any_scales_;  // every other layout
-    Decoder decoder_;
+    ScalePanel<Isa> scales_;      // packed
+    ScaleBlock<Isa> any_scales_;  // every other layout
+    Decoder<Isa> decoder_;
     alignas(64) float weights_[kPanelSteps][8][16];
 };
 
-class SingleFloats : SingleRow {
+template <class Isa>
+class SingleFloats : SingleRow<Isa> {
   public:
     SingleFloats(const LinearArgs &args, const Device &device)
-        : SingleRow(args, device), x_(args.x) {}
+        : SingleRow<Isa>(args, device), x_(args.x) {}
 
     void run(int64_t first) {
-        Lanes sums[8];
-        for (Lanes &sum : sums) sum = zero_lanes();
+        Lanes<Isa> sums[8];
+        for (Lanes<Isa> &sum : sums) sum = Isa::zero_lanes();
         for (int64_t column = 0; column < args_.w.geometry.k; column += kColumns) {
             if (column % kPanelOfX == 0) x_panel_ = x_.panel(column);
             add(panel(first, column), x_panel_ + column % kPanelOfX * 4, sums);
@@ -67,39 +69,49 @@ class SingleFloats : SingleRow {
     }
 
   private:
-    QK_NOINLINE void add(const Panel &p, const char *x, Lanes *sums) {
+    using Row = SingleRow<Isa>;
+    using Row::args_;
+    using Row::decoder_;
+    using Row::kColumns;
+    using Row::panel;
+    using Row::store;
+    using Row::weights_;
+    using typename Row::Panel;
+
+    QK_NOINLINE void add(const Panel &p, const char *x, Lanes<Isa> *sums) {
         decoder_.decode(p.row, p.column, p.end, p.scales, weights_);
         for (int64_t row = 0; row < 8; ++row) {
-            Lanes sum = sums[row];
+            Lanes<Isa> sum = sums[row];
             const float *w = weights_[0][row];
             int64_t at = 0;
             for (const int64_t count = p.end - p.column; at + 16 <= count; at += 16, w += 128) {
-                sum = fma(load_f32(x + at * 4), load_f32(w), sum);
+                sum = Isa::fma(Isa::load_f32(x + at * 4), Isa::load_f32(w), sum);
             }
-            const Mask mask = first_lanes(p.end - p.column - at);
+            const Mask<Isa> mask = Isa::first_lanes(p.end - p.column - at);
             if (at < p.end - p.column) {
-                sum = fma_where(mask, load_f32(x + at * 4, mask), load_f32(w), sum);
+                sum = Isa::fma_where(mask, Isa::load_f32(x + at * 4, mask), Isa::load_f32(w), sum);
             }
             sums[row] = sum;
         }
     }
 
-    RowOfX x_;
+    RowOfX<Isa> x_;
     const char *x_panel_ = nullptr;
 };
 
-class SingleIntegers : SingleRow {
+template <class Isa>
+class SingleIntegers : SingleRow<Isa> {
   public:
     SingleIntegers(const LinearArgs &args, const Device &device)
-        : SingleRow(args, device), x_(args.x) {
+        : SingleRow<Isa>(args, device), x_(args.x) {
         for (auto &group : ones_) {
             for (float &one : group) one = 1;
         }
     }
 
     void run(int64_t first) {
-        Lanes sums[8];
-        for (Lanes &sum : sums) sum = zero_lanes();
+        Lanes<Isa> sums[8];
+        for (Lanes<Isa> &sum : sums) sum = Isa::zero_lanes();
         for (int64_t column = 0; column < args_.w.geometry.k; column += kColumns) {
             if (column % kPanelOfX == 0) x_panel_ = x_.panel(column);
             add(panel(first, column), x_panel_ + column % kPanelOfX / kBlock, sums);
@@ -108,28 +120,37 @@ class SingleIntegers : SingleRow {
     }
 
   private:
+    using Row = SingleRow<Isa>;
+    using Row::args_;
+    using Row::decoder_;
+    using Row::kColumns;
+    using Row::panel;
+    using Row::store;
+    using Row::weights_;
+    using typename Row::Panel;
+
     // The entries alone are decoded, padding past the last column too: x is 0 there.
-    QK_NOINLINE void add(const Panel &p, const XHalves *x, Lanes *sums) {
+    QK_NOINLINE void add(const Panel &p, const XHalves *x, Lanes<Isa> *sums) {
         const int64_t size = args_.w.geometry.group_size, first_group = p.column / size;
         const int64_t count = p.end - p.column;
         decoder_.decode(p.row, p.column, p.end, reinterpret_cast<const char *>(ones_), weights_);
         for (int64_t at = 0; at < count; at += kBlock, ++x) {
             const int64_t group = (p.column + at) / size - first_group;
             for (int64_t row = 0; row < 8; ++row) {
-                Lanes high = zero_lanes(), low = zero_lanes();
+                Lanes<Isa> high = Isa::zero_lanes(), low = Isa::zero_lanes();
                 for (int64_t c = 0; c < min64(kBlock, count - at); c += 16) {
-                    const Lanes w = load_f32(weights_[(at + c) / 16][row]);
-                    high = fma(load_f32(x->high + c), w, high);
-                    low = fma(load_f32(x->low + c), w, low);
+                    const Lanes<Isa> w = Isa::load_f32(weights_[(at + c) / 16][row]);
+                    high = Isa::fma(Isa::load_f32(x->high + c), w, high);
+                    low = Isa::fma(Isa::load_f32(x->low + c), w, low);
                 }
-                const Lanes dot = fma(high, splat(4096), low);
+                const Lanes<Isa> dot = Isa::fma(high, Isa::splat(4096), low);
                 const float factor = x->unit * load_as<float>(p.scales, group * 8 + row);
-                sums[row] = fma(dot, splat(factor), sums[row]);
+                sums[row] = Isa::fma(dot, Isa::splat(factor), sums[row]);
             }
         }
     }
 
-    BlocksOfX<XHalves> x_;
+    BlocksOfX<Isa, XHalves> x_;
     const XHalves *x_panel_ = nullptr;
     float ones_[kPanelSteps + 1][8];
 };
@@ -143,15 +164,17 @@ void run_single_rows(const LinearArgs &args, const Launch &launch) {
     });
 }
 
+template <class Isa>
 Status run_single(const LinearArgs &args, const Launch &launch) {
-    sums_integers(args) ? run_single_rows<SingleIntegers>(args, launch)
-                        : run_single_rows<SingleFloats>(args, launch);
+    sums_integers<Isa>(args) ? run_single_rows<SingleIntegers<Isa>>(args, launch)
+                             : run_single_rows<SingleFloats<Isa>>(args, launch);
     return QK_OK;
 }
 
+template <class Isa>
 bool can_run_single(const LinearArgs &args, const Device &device) {
     const Geometry &s = args.w.geometry;
-    if (!has(device, kLanesFeature) || args.x.rows != 1) return false;
+    if (!has(device, Isa::kFeature) || args.x.rows != 1) return false;
     if (args.w.layout == nullptr || s.flat) return false;
     return s.group_size >= s.k || s.group_size % 16 == 0;
 }

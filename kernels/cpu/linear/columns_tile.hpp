@@ -1,0 +1,162 @@
+// A tile of codes that lie by columns, and the sums of its rows of w: the two inner loops of
+// columns.hpp.
+//
+// Layout of 4 lines (8 columns apart for gptq, 32 for awq_gemm) are transposed into dwords of 4
+// bytes of one row, so that a dword has 4 columns of one lane in its low nibbles and 4 of one lane
+// in its high ones: 2 instructions for each vector of words.
+#pragma once
+#include "cpu/linear/columns_x.hpp"
+#include "cpu/shared/steps.hpp"
+
+namespace qk::cpu {
+namespace {
+
+// gptq: a word has 8 columns of a row. Dword b of a quad has lanes 2 b and 2 b + 1 of its row; a
+// unit is every other line, 8 of the 16 lanes.
+struct WordsOfColumns {
+    static constexpr bool quads = true;  // lanes side by side
+    static constexpr int64_t kUnits = 2, kRows = 1;
+    static constexpr int vectors = 4;  // of rows that differ: kWide / 4 rows each
+};
+// awq_gemm: a word has 8 rows, 0 2 4 6 1 3 5 7. Dword b of a quad has rows order[2 b] and
+// order[2 b + 1] of its word; a unit is a lane.
+struct WordsOfRows {
+    static constexpr bool quads = false;
+    static constexpr int64_t kUnits = 16, kRows = 8;
+    static constexpr int vectors = 8;
+};
+
+// Where a tile of words lies.
+struct WordTile {
+    const uint8_t *from;
+    int64_t stride;  // bytes from line to line
+};
+
+// Fetches the next block of a strip line after line, each a long run, while tiles take this one
+// across the lines: no processor expects an order like theirs, and one at a time misses come in at
+// half of memory's speed.
+template <class Isa>
+struct Ahead {
+    const uint8_t *at, *end;  // of the line
+    int64_t width, pitch;     // bytes of a line, and from line to line
+
+    // As much as a unit reads.
+    QK_INLINE void fetch() {
+        QK_UNROLL for (int64_t i = 0; i < Isa::kWide * 32; i += 64) prefetch(at + i);
+        at += Isa::kWide * 32;
+        if (at < end) return;
+        end += pitch;
+        at = end - width;
+    }
+};
+
+// Scales and zeros of a tile, one group: vector v is multiplied by [v].
+template <class Isa, class Layout>
+struct TileGroup {
+    alignas(64) float scale[Layout::vectors][Isa::kWide];
+    alignas(64) float zero[Layout::vectors][Isa::kWide];  // integers: bits
+};
+
+// Lines unit, unit + units, ...: 8 of them, even ones to transposed[0], odd ones to transposed[1].
+template <class Isa, class Layout>
+QK_INLINE inline void load_unit(const WordTile &tile, int64_t unit, Ahead<Isa> &ahead,
+                                typename Isa::Bits (&transposed)[2][4]) {
+    const int64_t step = Layout::kUnits * tile.stride;
+    const uint8_t *from = tile.from + unit * tile.stride;
+    typename Isa::Bits words[2][4];
+    QK_UNROLL for (int i = 0; i < 8; ++i, from += step) words[i % 2][i / 2] = Isa::load_bits(from);
+    ahead.fetch();
+    Isa::bytes_to_dwords(words[0], transposed[0]);
+    Isa::bytes_to_dwords(words[1], transposed[1]);
+}
+
+template <class Isa, bool quads>
+QK_INLINE inline void load_x(const XBytes &x, int64_t place, typename Isa::Bits (&to)[7]) {
+    QK_UNROLL for (int i = 0; i < 3; ++i) {
+        to[i] = Isa::template spread_bits<quads>(x.low[i] + place);
+        to[i + 3] = Isa::template spread_bits<quads>(x.high[i] + place);
+    }
+    to[6] = Isa::template spread_bits<quads>(x.sum + place);
+}
+
+// sums[unit][2 i + half] of a block of integers.
+template <class Isa, class Layout>
+QK_NOINLINE void add_integers(const WordTile &tile, const XBytes &x,
+                              const TileGroup<Isa, Layout> &group, Ahead<Isa> *fetched,
+                              float *sums) {
+    constexpr bool quads = Layout::quads;
+    Ahead<Isa> ahead = *fetched;  // a copy that nothing points to
+    for (int64_t unit = 0; unit < Layout::kUnits; ++unit) {
+        typename Isa::Bits transposed[2][4];
+        load_unit<Isa, Layout>(tile, unit, ahead, transposed);
+        const auto add_half = [&]<int half>() QK_INLINE {
+            typename Isa::Bits operands[7];
+            load_x<Isa, quads>(x, quads ? 8 * unit + 4 * half : unit, operands);
+            QK_UNROLL for (int i = 0; i < 4; ++i) {
+                const int v = quads ? i : 2 * i + half;
+                float *const sum = sums + ((unit * 4 + i) * 2 + half) * Isa::kWide;
+                const typename Isa::Floats dot =
+                    Isa::dot_integers(Isa::template nibbles<half>(transposed[0][i]),
+                                      Isa::template nibbles<half>(transposed[1][i]), operands,
+                                      Isa::load_bits(group.zero[v]));
+                Isa::store_wide(sum, Isa::multiply_add(dot, Isa::load_wide(group.scale[v]),
+                                                       Isa::load_wide(sum)));
+            }
+        };
+        add_half.template operator()<0>();
+        add_half.template operator()<1>();
+    }
+    *fetched = ahead;
+}
+
+// The same of floats; step i of 16 columns has scales and zeros of groups[of_step[i]]. `cut`: the
+// block has not all of its columns.
+template <class Isa, class Layout, bool cut, class Entries>
+QK_NOINLINE void add_floats(const WordTile &tile, const ColumnFloats<Layout::quads> &x,
+                            const TileGroup<Isa, Layout> *groups, const int64_t *of_step,
+                            const Entries &entries, Ahead<Isa> *fetched, float *sums) {
+    constexpr bool quads = Layout::quads;
+    Ahead<Isa> ahead = *fetched;
+    const Entries table = entries;  // a copy that nothing points to
+    for (int64_t unit = 0; unit < Layout::kUnits; ++unit) {
+        typename Isa::Bits transposed[2][4];
+        load_unit<Isa, Layout>(tile, unit, ahead, transposed);
+        alignas(64) uint32_t codes[2][4][Isa::kWide];
+        QK_UNROLL for (int i = 0; i < 4; ++i) {
+            Isa::store_bits(codes[0][i], transposed[0][i]);
+            Isa::store_bits(codes[1][i], transposed[1][i]);
+        }
+        for (int i = 0; i < 4; ++i) {
+            const typename Isa::Bits even = Isa::load_bits(codes[0][i]),
+                                     odd = Isa::load_bits(codes[1][i]);
+            const auto add_half = [&]<int half>() QK_INLINE {
+                const int64_t place = quads ? 8 * unit + 4 * half : unit;
+                const int v = quads ? i : 2 * i + half;
+                float *const to = sums + ((unit * 4 + i) * 2 + half) * Isa::kWide;
+                typename Isa::Floats sum = Isa::load_wide(to);
+                for_each_step([&]<int step>() QK_INLINE {
+                    if (cut && step >= x.steps) return;
+                    const TileGroup<Isa, Layout> &group = groups[of_step[step]];
+                    const typename Isa::Floats entry =
+                        table.template entry<step / 2 * 2 + half>(step % 2 == 0 ? even : odd);
+                    const typename Isa::Floats weight =
+                        Isa::multiply(Isa::subtract(entry, Isa::load_wide(group.zero[v])),
+                                      Isa::load_wide(group.scale[v]));
+                    const typename Isa::Floats next = Isa::multiply_add(
+                        Isa::template spread<quads>(x.x + 16 * step + place), weight, sum);
+                    const bool some = cut && step == x.cut;
+                    sum = some ? Isa::where(Isa::template spread_bits<quads>(x.mask + place), next,
+                                            sum)
+                               : next;
+                });
+                Isa::store_wide(to, sum);
+            };
+            add_half.template operator()<0>();
+            add_half.template operator()<1>();
+        }
+    }
+    *fetched = ahead;
+}
+
+}  // namespace
+}  // namespace qk::cpu

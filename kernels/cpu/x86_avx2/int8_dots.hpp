@@ -1,0 +1,293 @@
+// Integer dot products of a chunk of 8 rows, AVX2.
+//
+// Products of bytes add up in pairs of 16 bits (vpmaddubsw), unsigned times signed, and saturate.
+// What is unsigned, and how many pairs fit 16 bits, depends on the entries:
+//
+//     affine codes      0..15 as they are; 8 products of a dword's nibbles fit
+//     small tables      -16..15 after a shift (both FP4): plus 16; 8 products fit
+//     wide tables       NF4: |x|. An entry takes the sign of x as its complement, ~e = -e - 1, and
+//                       what that leaves out is the same for every row; 2 products fit
+//
+// 64 bytes of NF4 are 29 instructions here and 3 in the folds. On AMD's fifth Zen, products and
+// signs (vpsignb) share two of four ports, byte shuffles and shifts the other two, and all else
+// runs anywhere; so complements instead of signs, and blends and unpacks where they will do.
+#pragma once
+#include "cpu/int8/x_portable.hpp"
+#include "cpu/int8/ymm.hpp"
+#include "cpu/x86_avx2/isa.hpp"
+
+namespace qk::cpu {
+namespace {
+
+struct Avx2Dots : Avx2, YmmSums {
+    static constexpr uint32_t kFeature = kAvx2;
+
+    struct alignas(32) XChunk : PlainChunk {
+        uint8_t magnitude[2][64];  // of low, of high
+        uint8_t negative[2][64];   // 255 where x is below 0
+        int32_t below[8];          // what a block's negative integers come to, without the sign
+    };
+
+    static __m256i load_256(const void *from) {
+        return _mm256_loadu_si256(static_cast<const __m256i *>(from));
+    }
+    struct Bytes {  // of a row's chunk
+        __m256i half[2];
+    };
+    // Bytes change places so that dwords belong to one block. Two blocks: dwords are of the first
+    // and of the second in turn; four and eight: dword b of 128 bits has the b-th bytes of the
+    // four.
+    template <int kBlocks>
+    static Bytes turn_bytes(Bytes b) {
+        if (kBlocks == 1) return b;
+        if (kBlocks == 2) {
+            return {_mm256_unpacklo_epi16(b.half[0], b.half[1]),
+                    _mm256_unpackhi_epi16(b.half[0], b.half[1])};
+        }
+        const __m256i order = _mm256_broadcastsi128_si256(
+            _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+        return {_mm256_shuffle_epi8(b.half[0], order), _mm256_shuffle_epi8(b.half[1], order)};
+    }
+
+    // x as turn_bytes<2> leaves codes; it comes with dword b of 128 bits as the b-th bytes of the
+    // four.
+    static void turn_twos(int8_t *at) {
+        for (int i = 0; i < 64; i += 16) transpose_bytes_of_x(at + i);
+        const Bytes transposed = turn_bytes<2>({load_256(at), load_256(at + 32)});
+        _mm256_storeu_si256(reinterpret_cast<__m256i *>(at), transposed.half[0]);
+        _mm256_storeu_si256(reinterpret_cast<__m256i *>(at + 32), transposed.half[1]);
+    }
+
+    static void quantize_chunk(const float *x, int64_t blocks, float unit, XChunk *to) {
+        quantize_plain(x, blocks, unit, to);
+        if (blocks == 2) {
+            turn_twos(to->low);
+            turn_twos(to->high);
+        }
+        int32_t below[4][2] = {};  // of four dwords in turn, by nibble
+        for (int i = 0; i < 64; ++i) {
+            const int32_t low = to->low[i], high = to->high[i];
+            to->magnitude[0][i] = uint8_t(low < 0 ? -low : low);
+            to->magnitude[1][i] = uint8_t(high < 0 ? -high : high);
+            to->negative[0][i] = low < 0 ? 255 : 0;
+            to->negative[1][i] = high < 0 ? 255 : 0;
+            below[i / 4 % 4][0] += low < 0 ? -low : 0;
+            below[i / 4 % 4][1] += high < 0 ? -high : 0;
+        }
+        for (int32_t &sum : to->below) sum = 0;
+        for (int64_t i = 0; i < 4; ++i) {
+            const int64_t block = blocks == 2 ? i % 2 : blocks == 1 ? 0 : i * blocks / 4;
+            to->below[block] += below[i][0];
+            to->below[block + (blocks == 8)] += below[i][1];
+        }
+    }
+
+    template <int order>
+    static __m256i shuffle_dwords(__m256i a, __m256i b) {
+        return _mm256_castps_si256(
+            _mm256_shuffle_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b), order));
+    }
+    // [a0 + a1, a2 + a3, b0 + b1, b2 + b3] in both halves.
+    static __m256i add_neighbours(__m256i a, __m256i b) {
+        return _mm256_add_epi32(shuffle_dwords<0x88>(a, b), shuffle_dwords<0xdd>(a, b));
+    }
+    // The sum of a's halves, then of b's.
+    static __m256i add_halves(__m256i a, __m256i b) {
+        return _mm256_add_epi32(_mm256_blend_epi32(a, b, 0xf0),
+                                _mm256_permute2x128_si256(a, b, 0x21));
+    }
+
+    template <class Row>
+    QK_INLINE static __m256i add_two(const Row &row, int i) {
+        const __m256i first = row(i);
+        return add_neighbours(first, row(i + 1));
+    }
+
+    // Sums of 8 rows out of 8 partial ones a row, `row(i)`. Rows go two by two, so that few of them
+    // wait in registers.
+    template <class Row>
+    QK_INLINE static void fold_rows_1(const Row &row, Sums8 *to) {
+        const auto four = [&](int i) QK_INLINE {
+            const __m256i low = add_two(row, i);
+            return add_neighbours(low, add_two(row, i + 2));
+        };
+        const __m256i low = four(0);
+        to->v = add_halves(low, four(4));
+    }
+    // Even dwords are block 0, odd ones block 1.
+    template <class Row>
+    QK_INLINE static void fold_rows_2(const Row &row, Sums8 *to) {
+        struct Blocks {
+            __m256i even, odd;
+        };
+        const auto four = [&](int i) QK_INLINE -> Blocks {
+            const auto two = [&](int j) QK_INLINE {  // [a0, a1, b0, b1]
+                const __m256i a = row(j), b = row(j + 1);
+                return _mm256_add_epi32(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
+            };
+            const __m256i low = two(i), high = two(i + 2);
+            return {shuffle_dwords<0x88>(low, high), shuffle_dwords<0xdd>(low, high)};
+        };
+        const Blocks low = four(0), high = four(4);
+        to[0].v = add_halves(low.even, high.even);
+        to[1].v = add_halves(low.odd, high.odd);
+    }
+    // Dword b of both halves is block b: to[b * stride].
+    template <class Row>
+    QK_INLINE static void fold_rows_4(const Row &row, Sums8 *to, int stride) {
+        struct Quads {
+            __m256i v[4];
+        };
+        const auto four = [&](int i) QK_INLINE -> Quads {  // 4 x 4 dwords transposed, twice
+            const __m256i a = row(i), b = row(i + 1), c = row(i + 2), d = row(i + 3);
+            const __m256i ab = _mm256_unpacklo_epi32(a, b), ab_high = _mm256_unpackhi_epi32(a, b);
+            const __m256i cd = _mm256_unpacklo_epi32(c, d), cd_high = _mm256_unpackhi_epi32(c, d);
+            return {{_mm256_unpacklo_epi64(ab, cd), _mm256_unpackhi_epi64(ab, cd),
+                     _mm256_unpacklo_epi64(ab_high, cd_high),
+                     _mm256_unpackhi_epi64(ab_high, cd_high)}};
+        };
+        const Quads low = four(0), high = four(4);
+        for (int b = 0; b < 4; ++b) to[b * stride].v = add_halves(low.v[b], high.v[b]);
+    }
+
+    // Entries of codes as bytes: those of tables that fit -16..15 after a shift as unsigned
+    // numbers.
+    struct EntryBytes {
+        int shift = 0, offset = 0;  // of small ones
+        bool small = true;
+        __m256i table;
+
+        EntryBytes(const Int8Entries &entries, bool is_table) {
+            int common = 0;
+            for (const int8_t value : entries.value) common |= value;
+            while ((common >> shift & 1) == 0) ++shift;
+            for (const int8_t value : entries.value) {
+                small = small && value >> shift >= -16 && value >> shift < 16;
+            }
+            if (!small) shift = 0;
+            if (small && is_table) offset = 16;
+            int8_t bytes[16];
+            for (int code = 0; code < 16; ++code) {
+                bytes[code] = int8_t((entries.value[code] >> shift) + offset);
+            }
+            table = _mm256_broadcastsi128_si256(
+                _mm_loadu_si128(reinterpret_cast<const __m128i *>(bytes)));
+        }
+    };
+
+    enum class Int8Factors { kCodes, kSmall, kWide };
+
+    template <int kBlocks, bool table>
+    class ChunkDots {
+      public:
+        explicit ChunkDots(const Int8Entries &entries) : entries_(entries, table) {}
+
+        QK_INLINE void run(const uint8_t *codes, const XChunk &x, Sums8 (&to)[kBlocks]) const {
+            if (!table) return fold<Int8Factors::kCodes>(codes, x, to);
+            if (entries_.small) {
+                fold<Int8Factors::kSmall>(codes, x, to);
+                const __m128i shift = _mm_cvtsi32_si128(entries_.shift);
+                for (int b = 0; b < kBlocks; ++b) {
+                    const __m256i offset = _mm256_slli_epi32(_mm256_set1_epi32(x.sum[b]), 4);
+                    to[b].v = _mm256_sll_epi32(_mm256_sub_epi32(to[b].v, offset), shift);
+                }
+            } else {
+                fold<Int8Factors::kWide>(codes, x, to);
+                for (int b = 0; b < kBlocks; ++b) {
+                    to[b].v = _mm256_add_epi32(to[b].v, _mm256_set1_epi32(x.below[b]));
+                }
+            }
+        }
+
+      private:
+        template <Int8Factors kind>
+        QK_INLINE void fold(const uint8_t *codes, const XChunk &x, Sums8 (&to)[kBlocks]) const {
+            Factors<kind> factors(x, entries_.table);
+            if (kBlocks == 8) {  // low nibbles are the even blocks
+                __m256i d[8], e[8];
+                for (int i = 0; i < 8; ++i) {
+                    const Products p = factors.products(codes + 64 * i);
+                    d[i] = factors.add(p.low[0], p.low[1]);
+                    e[i] = factors.add(p.high[0], p.high[1]);
+                }
+                fold_rows_4([&](int i) { return d[i]; }, to, 2);
+                fold_rows_4([&](int i) { return e[i]; }, to + 1, 2);
+                return;
+            }
+            const auto row = [&](int i) QK_INLINE {
+                const Products p = factors.products(codes + 64 * i);
+                return factors.add_all(p);
+            };
+            if (kBlocks == 1) fold_rows_1(row, to);
+            if (kBlocks == 2) fold_rows_2(row, to);
+            if (kBlocks == 4) fold_rows_4(row, to, 1);
+        }
+
+        struct Products {  // pairs, of the low and the high nibbles
+            __m256i low[2], high[2];
+        };
+
+        // What the rows of a chunk share.
+        template <Int8Factors kind>
+        struct Factors {
+            const XChunk &x;
+            __m256i table_of_entries, magnitude[4];
+
+            Factors(const XChunk &chunk, __m256i entries) : x(chunk), table_of_entries(entries) {
+                for (int i = 0; i < 4; ++i) {
+                    magnitude[i] = load_256(chunk.magnitude[i / 2] + 32 * (i % 2));
+                }
+            }
+
+            QK_INLINE Products products(const uint8_t *codes) const {
+                prefetch(codes + 8192);
+                const Bytes words =
+                    turn_bytes<kBlocks>({load_words(codes), load_words(codes + 32)});
+                Products p;
+                _Pragma("GCC unroll 2") for (int half = 0; half < 2; ++half) {
+                    const __m256i high = _mm256_srli_epi16(words.half[half], 4);
+                    p.low[half] = multiply<0>(nibbles(words.half[half]), half);
+                    p.high[half] = multiply<1>(nibbles(high), half);
+                }
+                return p;
+            }
+            static __m256i load_words(const uint8_t *codes) {
+                __m256i words = load_256(codes);
+                asm("" : "+x"(words));  // loaded once, not once per use
+                return words;
+            }
+            static __m256i nibbles(__m256i words) {
+                return _mm256_and_si256(words, _mm256_set1_epi8(15));
+            }
+            template <int nibble>
+            QK_INLINE __m256i multiply(__m256i code, int half) const {
+                const __m256i q = load_256((nibble == 0 ? x.low : x.high) + 32 * half);
+                if (kind == Int8Factors::kCodes) return _mm256_maddubs_epi16(code, q);
+                const __m256i entry = _mm256_shuffle_epi8(table_of_entries, code);
+                if (kind == Int8Factors::kSmall) return _mm256_maddubs_epi16(entry, q);
+                const __m256i negative = load_256(x.negative[nibble] + 32 * half);
+                return _mm256_maddubs_epi16(magnitude[2 * nibble + half],
+                                            _mm256_xor_si256(entry, negative));
+            }
+            QK_INLINE static __m256i add(__m256i a, __m256i b) {
+                if (kind == Int8Factors::kWide) return _mm256_add_epi32(widen(a), widen(b));
+                return widen(_mm256_add_epi16(a, b));
+            }
+            QK_INLINE static __m256i add_all(const Products &p) {
+                if (kind == Int8Factors::kWide) {
+                    return _mm256_add_epi32(add(p.low[0], p.low[1]), add(p.high[0], p.high[1]));
+                }
+                return add(_mm256_add_epi16(p.low[0], p.low[1]),
+                           _mm256_add_epi16(p.high[0], p.high[1]));
+            }
+            static __m256i widen(__m256i pairs) {
+                return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+            }
+        };
+
+        EntryBytes entries_;
+    };
+};
+
+}  // namespace
+}  // namespace qk::cpu
