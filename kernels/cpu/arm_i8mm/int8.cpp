@@ -38,7 +38,7 @@ size_t workspace_bytes(const LinearArgs &args, const Device &) {
 }
 
 // Rows that fill the last tile are read as the last row, and never stored.
-const XTile *quantize_tiles<NeonInt8>(const LinearArgs &args, const Launch &launch) {
+const XTile *quantize_tiles(const LinearArgs &args, const Launch &launch) {
     constexpr int64_t kRows = 2 * kPairs;
     XTile *const tiles = reinterpret_cast<XTile *>(aligned_workspace(launch));
     const int64_t chunks = chunk_count(args.w.geometry);
@@ -191,7 +191,7 @@ class Tiles {
 
 template <int kBlocks, bool table>
 QK_NOINLINE void run_tiles(const LinearArgs &args, const Launch &launch) {
-    const XTile *const x = quantize_tiles<NeonInt8>(args, launch);
+    const XTile *const x = quantize_tiles(args, launch);
     const int64_t blocks = ceil_div(args.w.geometry.n, 8);
     parallel_ranges(launch.parallel, blocks, 1, [&](int64_t first, int64_t last) {
         Tiles<kBlocks, table> tiles(args, launch.device, x);

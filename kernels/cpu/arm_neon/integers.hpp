@@ -70,7 +70,7 @@ struct IntegerDots {
         int32x4_t high[4], low[4];
         QK_QUARTERS high[q] = low[q] = vdupq_n_s32(0);
         const auto add = [&]<int step>() QK_INLINE {
-            const uint8x16_t code = step_codes<step>(words);
+            const uint8x16_t code = Neon::step_codes<step>(words);
             const int16x8_t first = vreinterpretq_s16_u16(vmovl_u8(vget_low_u8(code)));
             const int16x8_t last = vreinterpretq_s16_u16(vmovl_high_u8(code));
             add_16(first, last, x.high + 16 * step, high);

@@ -36,7 +36,7 @@ WidenNested pick_nested_widener(const Device &device) {
 // LUT8's codes, 16 look-ups at a time.
 template <class Isa>
 inline void look_up_wide(const NestedCode &code, const uint8_t *from, int64_t count, float scale,
-                  float *to) {
+                         float *to) {
     const typename Isa::WideTable table(code.value);
     int64_t i = 0;
     for (; i + 16 <= count; i += 16) {
