@@ -10,6 +10,7 @@
 
 #include "instruction_set.hpp"
 #include "qk.h"
+#include "../cli/trace.hpp"
 
 extern "C" __attribute__((noinline, noclone)) void qk_bench_mark() { asm volatile(""); }
 
@@ -58,6 +59,7 @@ class Bench {
         options.flags = flags;
         options.workspace_bytes = 1 << 18;
         options.instruction_sets = bench::instruction_sets_of(isa);
+        trace_if_asked(&options);
         check(qk_context_create(&options, &context_), nullptr);
     }
     ~Bench() {

@@ -9,6 +9,7 @@
 #include <CLI/CLI.hpp>
 
 #include "measure.hpp"
+#include "../cli/trace.hpp"
 
 namespace {
 
@@ -68,6 +69,7 @@ class Room {
         options.thread_count = 1;
         options.allocator = &allocator_;
         if (run.threads > 1) options.executor = &executor_;
+        trace_if_asked(&options);
         check(qk_context_create(&options, &context), nullptr);
     }
     ~Room() {

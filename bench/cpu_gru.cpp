@@ -10,6 +10,7 @@
 
 #include "gru_peer.hpp"
 #include "measure.hpp"
+#include "../cli/trace.hpp"
 
 namespace {
 
@@ -148,6 +149,7 @@ void run_case(const Options &options, const Preset &preset, int h) {
     const qk_allocator allocator = arena.allocator();
     context_options.allocator = &allocator;
     qk_context *context = nullptr;
+    trace_if_asked(&context_options);
     check(qk_context_create(&context_options, &context), nullptr);
     const Layer layer(h);
     qk_gru *const gru = freeze(context, layer, preset.preset);

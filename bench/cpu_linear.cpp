@@ -17,6 +17,7 @@
 #include "instruction_set.hpp"
 #include "measure.hpp"
 #include "peers.hpp"
+#include "../cli/trace.hpp"
 
 namespace {
 
@@ -185,6 +186,7 @@ void run_case(const Options &options, const Case &c, int64_t n, int64_t k) {
     if (options.mode == "int8") context_options.flags = QK_CONTEXT_INT8_ACTIVATIONS;
     context_options.workspace_bytes = size_t(options.m + 8) * size_t(k + 128) * 4;  // more than any
     qk_context *context = nullptr;
+    trace_if_asked(&context_options);
     check(qk_context_create(&context_options, &context), nullptr);
     const double bytes = weight_bytes(c, n, k);
     const bool dram = options.place == "dram";
@@ -255,6 +257,7 @@ CallTimes time_calls(int threads) {
     qk_context_options options = QK_CONTEXT_OPTIONS_INIT;
     options.thread_count = threads;
     qk_context *context = nullptr;
+    trace_if_asked(&options);
     check(qk_context_create(&options, &context), nullptr);
     qk_tensor *const w = create_w(context, kCases[0], 32, 32);
     qk_tensor *const x = create_x(context, QK_FORMAT_F32, 1, 32);

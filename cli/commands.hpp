@@ -35,6 +35,7 @@ struct MultiplyOptions {
     std::string device = "cpu";
     std::string mode = "exact";
     bool packed = false;
+    bool explain = false;
     int repeat = 0;  // 0: as often as fits into a quarter of a second
 };
 struct GruInfoOptions {

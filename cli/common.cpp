@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "mapped.hpp"
+#include "trace.hpp"
 
 ExitCode exit_code(qk_status status) {
     switch (status) {
@@ -47,6 +48,7 @@ Context create_context(const CommonOptions &common, qk_device device, int device
     options.instruction_sets = common.instruction_sets;
     options.flags = flags;
     options.workspace_bytes = workspace_bytes;
+    trace_if_asked(&options);
     qk_context *context = nullptr;
     check(qk_context_create(&options, &context), "cannot use the device", nullptr);
     return Context(context);

@@ -130,6 +130,9 @@ void add_multiply(CLI::App *app, AllOptions *all) {
            {"exact", "bf16", "int8"});
     command->add_flag("--packed", options->packed,
                       "repack the weight first, as programs do once, when they load it");
+    command->add_flag("--explain", options->explain,
+                      "say which kernel runs, its workspace and batch class, and why not a "
+                      "faster one");
     whole_number(command->add_option("--repeat", options->repeat,
                                      "timed runs, 1 to 1000000; default: what fits into 0.25 s"),
                  1, 1000000);

@@ -175,16 +175,13 @@ void upload(const Context &context, qk_tensor *tensor, const std::vector<char> &
           "upload", qk_context_error(context.get()));
 }
 
-struct Operands {
-    const qk_tensor *x, *weight, *bias;
-    qk_tensor *y;
-};
 struct Timing {
+    qk_plan plan = QK_PLAN_INIT;
     int64_t runs = 0;
     double best = 0, median = 0;
 };
 
-Timing run_timed(const CommonOptions &common, const Context &context, const Operands &operands,
+Timing run_timed(const CommonOptions &common, const Context &context, const qk_product &product,
                  int repeat) {
     std::vector<double> seconds;
     Progress progress(common, repeat);
@@ -195,13 +192,38 @@ Timing run_timed(const CommonOptions &common, const Context &context, const Oper
     while (repeat > 0 ? int(seconds.size()) < repeat : seconds.empty() || elapsed() < 0.25) {
         progress.advance(1, "multiplying");
         const double before = elapsed();
-        check(qk_linear(context.get(), operands.x, operands.weight, operands.bias, operands.y),
-              "multiply", qk_context_error(context.get()));
+        check(qk_multiply(context.get(), &product, 1), "multiply", qk_context_error(context.get()));
         check(qk_context_synchronize(context.get()), "multiply", qk_context_error(context.get()));
         seconds.push_back(elapsed() - before);
     }
     std::sort(seconds.begin(), seconds.end());
-    return {static_cast<int64_t>(seconds.size()), seconds[0], seconds[seconds.size() / 2]};
+    qk_plan plan = QK_PLAN_INIT;
+    check(qk_explain(context.get(), &product, &plan), "explain", qk_context_error(context.get()));
+    return {plan, static_cast<int64_t>(seconds.size()), seconds[0], seconds[seconds.size() / 2]};
+}
+
+// "1 row", "17 to 24 rows", "2 rows or more"
+std::string batch_class(const qk_plan &plan) {
+    if (plan.batch_first == plan.batch_last) return plural(plan.batch_first, "row");
+    if (plan.batch_last == INT32_MAX) return plural(plan.batch_first, "row") + " or more";
+    return std::to_string(plan.batch_first) + " to " + std::to_string(plan.batch_last) + " rows";
+}
+
+Json json_plan(const qk_plan &plan) {
+    Json json = json_new_object();
+    json_set(json, "kernel", plan.kernel);
+    json_set(json, "batch_first", plan.batch_first);
+    json_set(json, "batch_last", plan.batch_last);
+    json_set(json, "workspace_bytes", static_cast<int64_t>(plan.workspace_bytes));
+    json_set(json, "reason", plan.reason);
+    return json;
+}
+
+void print_plan(const qk_plan &plan) {
+    std::printf("kernel    %s, %s of workspace\n", plan.kernel,
+                human_bytes(double(plan.workspace_bytes)).c_str());
+    std::printf("batch     %s (a row of y has the same bits)\n", batch_class(plan).c_str());
+    std::printf("faster    %s\n", *plan.reason == 0 ? "nothing is" : plan.reason);
 }
 
 void report(const CommonOptions &common, const MultiplyOptions &options, const qk_layer &layer,
@@ -227,6 +249,7 @@ void report(const CommonOptions &common, const MultiplyOptions &options, const q
         json_set(root, "checksum", checksum);
         json_set(root, "worst_error", error.worst);
         json_set(root, "share_of_bound", error.share);
+        if (options.explain) json_set(root, "plan", json_plan(timing.plan));
         json_print(root);
         return;
     }
@@ -239,6 +262,7 @@ void report(const CommonOptions &common, const MultiplyOptions &options, const q
                 options.mode == "exact" ? "" : (", " + options.mode + " mode").c_str());
     std::printf("time      best %.1f us, median %.1f us of %lld runs, %.2f GB/s of weights\n",
                 timing.best * 1e6, timing.median * 1e6, static_cast<long long>(timing.runs), rate);
+    if (options.explain) print_plan(timing.plan);
     std::printf("checksum  %.9g (sum of y)\n", checksum);
     std::printf("error     %.3g against the product in double, %s its bound\n", error.worst,
                 error.share <= 1 ? "within" : "OUTSIDE");
@@ -268,8 +292,8 @@ Timing multiply(const CommonOptions &common, const MultiplyOptions &options, con
     const Tensor y = create_dense(context, p->format, p->m, p->n);
     p->x = random_values(p->m * p->k);
     upload(context, x.get(), encode(p->format, p->x));
-    const Timing timing =
-        run_timed(common, context, {x.get(), weight, loaded.bias.get(), y.get()}, options.repeat);
+    const qk_product product = {sizeof(qk_product), 0, x.get(), weight, loaded.bias.get(), y.get()};
+    const Timing timing = run_timed(common, context, product, options.repeat);
     p->y = download_f32(context, y.get(), p->format, p->m * p->n);
     if (loaded.bias != nullptr) p->bias = download_bias(context, loaded.bias.get(), p->n);
     return timing;

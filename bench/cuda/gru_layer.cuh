@@ -4,6 +4,7 @@
 #include <random>
 
 #include "timing.cuh"
+#include "../../cli/trace.hpp"
 
 namespace bench {
 
@@ -73,6 +74,7 @@ struct Layer {
         qk_context_options options = QK_CONTEXT_OPTIONS_INIT;
         options.device = QK_DEVICE_CUDA;
         options.stream = stream;
+        trace_if_asked(&options);
         QK_BENCH(context, qk_context_create(&options, &context));
         QK_BENCH(context, qk_gru_load(context, file.data(), file.size(), &gru));
         QK_BENCH(context, qk_gru_workspace(context, gru, b, t, &options.workspace_bytes));

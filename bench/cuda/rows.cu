@@ -7,6 +7,7 @@
 #include <iterator>
 
 #include "timing.cuh"
+#include "../../cli/trace.hpp"
 
 namespace bench {
 
@@ -54,6 +55,7 @@ struct Bench {
         options.device = QK_DEVICE_CUDA;
         options.stream = timer.stream();
         options.workspace_bytes = size_t{256} << 20;
+        trace_if_asked(&options);
         QK_BENCH(context, qk_context_create(&options, &context));
     }
     void *allocate(size_t bytes) {

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "floors.cuh"
+#include "../../cli/trace.hpp"
 
 namespace bench {
 
@@ -32,6 +33,7 @@ struct Bench {
         options.device = QK_DEVICE_CUDA;
         options.stream = timer.stream();
         options.workspace_bytes = size_t{256} << 20;
+        trace_if_asked(&options);
         QK_BENCH(context, qk_context_create(&options, &context));
         BENCH_CHECK(cudaMalloc(&pool, kPool));
         BENCH_CHECK(cudaMalloc(&out, kPool));

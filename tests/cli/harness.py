@@ -69,9 +69,10 @@ class Case(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
 
-    def run_qk(self, *arguments, code=0, stdout=subprocess.PIPE):
+    def run_qk(self, *arguments, code=0, stdout=subprocess.PIPE, environment=None):
         done = subprocess.run([*COMMAND, *map(str, arguments)], stdout=stdout,
-                              stderr=subprocess.PIPE, text=True, timeout=120)
+                              stderr=subprocess.PIPE, text=True, timeout=120,
+                              env={**os.environ, **(environment or {})})
         self.assertEqual(done.returncode, code, f"{arguments}: {done.stdout} {done.stderr}")
         return done
 

@@ -258,6 +258,29 @@ class Multiply(Case):
         self.assertIn(" f32 on cpu, int8 mode\n",
                       self.run_qk("multiply", *layers[0], "--mode", "int8").stdout)
 
+    def test_explain_names_the_kernel_that_runs(self):
+        for more in ([], ["--packed"], ["--rows", 5], ["--mode", "int8", "--packed"],
+                     ["--isa", "generic"]):
+            arguments = ["multiply", GOLDEN / "awq_gemm_g128", "--repeat", 1, "--explain", *more]
+            plan = self.run_json(*arguments)["plan"]
+            self.assertEqual(list(plan), ["kernel", "batch_first", "batch_last",
+                                          "workspace_bytes", "reason"])
+            first, last = {"--rows": (2, 2**31 - 1), "--mode": (1, 2**31 - 1)}.get(
+                more[0] if more else "", (1, 1))
+            self.assertEqual((plan["batch_first"], plan["batch_last"]), (first, last))
+            self.assertEqual(plan["workspace_bytes"] > 0,
+                             "--mode" in more and "generic" not in plan["kernel"])
+            done = self.run_qk(*arguments, environment={"QK_TRACE": "1"})
+            self.assertIn(f"kernel    {plan['kernel']}, ", done.stdout)
+            self.assertIn(f"faster    {plan['reason'] or 'nothing is'}\n", done.stdout)
+            ran = [line for line in done.stderr.splitlines() if "trace: multiply" in line]
+            self.assertEqual(len(ran), 1)
+            self.assertRegex(ran[0], rf"\Aqk trace: multiply {5 if '--rows' in more else 1} x 96 x "
+                             rf"128, {plan['kernel']}, [0-9.]+ us\Z")
+        self.assertNotIn("plan", self.run_json("multiply", GOLDEN / "awq_gemm_g128"))
+        self.assertEqual(self.run_qk("multiply", GOLDEN / "awq_gemm_g128",
+                                     environment={"QK_TRACE": "0"}).stderr, "")
+
     def test_modes_that_are_not_there(self):
         rows = self.fails(4, "multiply", GOLDEN / "bnb_nf4", "--mode", "int8")
         self.assertIn("down_proj: int8 mode takes no groups that straddle rows, only --mode exact",
