@@ -1,4 +1,4 @@
-// How CPU kernels read dense values, scales and zeros. Planes may lie at any address, so loads and
+// How CPU kernels read dense values, scales and zeros. Planes may have any alignment, so loads and
 // stores go through memcpy, which costs nothing where the machine allows unaligned access.
 #pragma once
 #include <string.h>

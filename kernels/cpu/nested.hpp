@@ -1,5 +1,5 @@
-// Tables of 256 numbers that bytes index (of nested scales, of LUT8), and what functions that look
-// many up at once are like.
+// Tables of 256 numbers indexed by bytes (of nested scales, of LUT8), and the types of functions
+// that look up many at once.
 #pragma once
 #include <stdint.h>
 #include <string.h>
@@ -11,11 +11,11 @@ struct NestedCode {
     float value[256];
 };
 
-// Which second scales 8 rows have from a group on. They go by the running number of the scale,
-// which differs from row to row.
+// Which second scales 8 rows have from a group on. A second scale belongs to consecutive numbers of
+// scales, which differ from row to row.
 struct SecondRun {
     const void *plane;  // f32
-    int64_t last;       // of the plane: padding rows lie past it, any second scale will do for them
+    int64_t last;       // of the plane: padding rows are past it and may have any second scale
     int64_t size;       // scales that share one
     int32_t shift;      // log2 of it, or -1 where it is no power of two
     int64_t number;     // of row 0's first scale

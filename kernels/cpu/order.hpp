@@ -24,7 +24,7 @@ inline uint32_t largest_bits(const float *__restrict x, int64_t count) {
     return bits;
 }
 
-// Blocks of zeros, and of numbers whose largest lies in [2^-64, 2^64).
+// Blocks of zeros, and of numbers whose largest is in [2^-64, 2^64).
 inline bool fits_integers(uint32_t largest) {
     return largest == 0 || (largest >= (127u - 64) << 23 && largest < (127u + 64) << 23);
 }

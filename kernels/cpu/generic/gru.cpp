@@ -25,7 +25,7 @@ void store_float(void *plane, int64_t index, float value) {
     memcpy(static_cast<char *>(plane) + index * 4, &value, 4);
 }
 
-// One row of x to codes, from f32 or from codes that may lie beyond the tensor's bits.
+// One row of x to codes, from f32 or from codes that may exceed the tensor's bits.
 void read_x(const GruArgs &args, int64_t row, void *codes) {
     const gru::Cell &cell = *args.cell;
     const int64_t c = cell.input_size;

@@ -6,7 +6,7 @@
 //         for every chunk of 128 columns: its codes as integers, [columns][32 rows]   4 or 8 KB
 //             for every 8 rows of x: products, sums of a group in registers
 //
-// x is stored in the order in which a task reads it: chunks, and the slab's tiles of each.
+// x is stored as a task reads it: chunk by chunk, each with the slab's tiles.
 #pragma once
 #include "cpu/int8/gemv.hpp"
 #include "cpu/int8/tile.hpp"

@@ -58,7 +58,7 @@ class Int8Rows {
         return acc;
     }
 
-    // `blocks`: those that have a column; past them lie neither scales nor zeros.
+    // `blocks`: those that have a column; past them there are neither scales nor zeros.
     QK_INLINE void add(const uint8_t *codes, const typename Isa::XChunk &x, const char *scales,
                        const uint8_t *zeros, int64_t blocks, typename Isa::Floats8 *acc) const {
         typename Isa::Sums8 dots[kBlocks];

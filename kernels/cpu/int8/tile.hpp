@@ -1,4 +1,4 @@
-// What the batch kernels of int8 mode and their instruction sets' tiles agree on.
+// What the batch kernels of int8 mode share with the tiles of instruction sets.
 #pragma once
 #include <stdint.h>
 

@@ -1,6 +1,6 @@
 // y = x . transpose(w) + bias for two rows of x and more, over any quantized layout. Every number
-// of y has a chain of its own, in the order that docs/formats.md gives, so rows of y depend neither
-// on how many there are nor on the tiles they fall into.
+// of y is one chain of sums, in the order that docs/formats.md gives, so a row of y depends neither
+// on how many rows there are nor on its tile.
 //
 //     for up to 256 rows of w and 96 rows of x, blocks of 128 columns:
 //         x of the block as f32, rows side by side                     54 KB, second cache
@@ -109,7 +109,7 @@ class BatchStrip {
     }
 
   private:
-    // A block of a later row of x: rows lie far apart, and no processor expects the next one.
+    // A block of a later row of x: rows are far apart, and no prefetcher expects the next one.
     static constexpr int64_t kRowsAhead = 8;
     void fetch(int64_t first) const {
         const int64_t size = args_.x.format->bits / 8;

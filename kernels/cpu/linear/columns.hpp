@@ -1,6 +1,6 @@
-// y = x . transpose(w) + bias for one row of x over 4-bit codes that lie by columns: gptq, gptq_v1
-// (a line has a word of 8 columns for each row of w) and awq_gemm (a line is a column, a word 8
-// rows). Vectors run across the rows of w, and so memory is read in the order in which it lies:
+// y = x . transpose(w) + bias for one row of x over 4-bit codes stored by columns: gptq, gptq_v1 (a
+// line has a word of 8 columns for each row of w) and awq_gemm (a line is a column, a word 8 rows).
+// Vectors run across the rows of w, so memory is read sequentially:
 //
 //     for strips of up to kStripRows rows of w:
 //         16 sums of every row, one for each lane of the order of sums    64 KB, second cache
@@ -9,9 +9,9 @@
 //             for tiles of kWide words: lines of the block, each a vector of words
 //
 // A word is read once and a sum once a block, so a row of w costs its codes, scales and zeros of
-// memory. 64 bytes of codes take 17 vector instructions as integers (2 to turn bytes, 3 for
-// nibbles, 12 as in integers.hpp), 33 to 41 as floats. The sums have the generic kernel's order, so
-// the bits are the same.
+// memory. 64 bytes of codes take 17 vector instructions as integers (2 to transpose bytes, 3
+// for nibbles, 12 as in integers.hpp), 33 to 41 as floats. The sums have the generic kernel's
+// order, so the bits are the same.
 #pragma once
 #include "cpu/features.hpp"
 #include "cpu/lists.hpp"

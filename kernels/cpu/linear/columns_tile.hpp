@@ -1,7 +1,7 @@
-// A tile of codes that lie by columns, and the sums of its rows of w: the two inner loops of
+// A tile of codes stored by columns, and the sums of its rows of w: the two inner loops of
 // columns.hpp.
 //
-// Layout of 4 lines (8 columns apart for gptq, 32 for awq_gemm) are transposed into dwords of 4
+// Words of 4 lines (8 columns apart for gptq, 32 for awq_gemm) are transposed into dwords of 4
 // bytes of one row, so that a dword has 4 columns of one lane in its low nibbles and 4 of one lane
 // in its high ones: 2 instructions for each vector of words.
 #pragma once
@@ -26,7 +26,7 @@ struct WordsOfRows {
     static constexpr int vectors = 8;
 };
 
-// Where a tile of words lies.
+// The address of a tile of words.
 struct WordTile {
     const uint8_t *from;
     int64_t stride;  // bytes from line to line

@@ -1,5 +1,5 @@
 // One row of x for kernels that walk across the rows of w (columns.hpp). Where a word of codes has
-// columns side by side, x takes the order that they have once words are transposed into bytes.
+// columns side by side, x is permuted as they are once words are transposed into bytes.
 #pragma once
 #include "cpu/linear/row_of_x.hpp"
 #include "cpu/linear/x_bytes.hpp"

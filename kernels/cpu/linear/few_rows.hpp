@@ -2,12 +2,12 @@
 // several rows (docs/formats.md). What batch.hpp stores as f32 for all tiles of a
 // batch to read, few rows of x use at once: a weight lives in a register from look-up to product.
 //
-//     a task: 64 rows of w for up to 4 rows of x, 32 for more: 8 chains of sums at least, as many
-//     as two multipliers need that take four cycles
+//     a task: 64 rows of w for up to 4 rows of x, 32 for more: at least 8 chains of sums, as many
+//     as two multipliers of four cycles need
 //         for every chunk of 128 columns: words transposed, 16 rows a vector           2 or 4 KB
 //             for every column: shift, look up, scale; multiply by every row of x
 //
-// 16 weights are 3 instructions and a row of x one more; a weight that is stored takes two more.
+// 16 weights take 3 instructions and one more for each row of x; storing them would take two more.
 #pragma once
 #include "cpu/linear/batch.hpp"
 #include "cpu/shared/steps.hpp"

@@ -2,13 +2,13 @@
 // The sum has the generic kernel's order, so the bits are the same.
 //
 // A chunk is one 64-byte vector: 128 columns of one row. Nibble i of dword j is column 16 i + j, so
-// that step i of a chunk shifts the vector right by 4 i, looks 16 entries up with one permute
+// that step i of a chunk shifts the vector right by 4 i, looks up 16 entries with one permute
 // (which ignores the higher bits) and adds 16 products to the 16 lanes of the row's sum:
 //
 //     stream of a row block:  [row 0: columns 0..127][row 1]...[row 7][row 0: columns 128..255]...
 //     registers:              x of the chunk (8), sums of the 8 rows (8), the 16 entries (1)
 //
-// Weights are read once, front to back, in one stream; scales of the 8 rows lie side by side.
+// Weights are read once, front to back, in one stream; scales of the 8 rows are side by side.
 #pragma once
 #include "cpu/features.hpp"
 #include "cpu/lists.hpp"

@@ -8,7 +8,7 @@ namespace {
 
 constexpr int64_t kPanelOfX = kPanelGroups * 128;  // the longest panel, in columns
 
-// The row of x as f32: where it lies, or widened, whole if it is short and else a panel at a time.
+// The row of x as f32: in place, or widened, whole if it is short and else a panel at a time.
 template <class Isa>
 class RowOfX {
   public:

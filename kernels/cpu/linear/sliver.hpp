@@ -86,7 +86,7 @@ class SliverDecoder {
         }
     }
 
-    // 16 rows of codes that lie by columns, a vector of rows at a time.
+    // 16 rows of codes stored by columns, a vector of rows at a time.
     void decode_columns(int64_t row, int64_t column, int64_t end, float *to) {
         const int64_t rows = min64(16, w_.geometry.n - row);
         load_column_groups(row, rows);

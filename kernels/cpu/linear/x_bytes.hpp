@@ -8,7 +8,7 @@
 namespace qk::cpu {
 namespace {
 
-// Dword j has the columns whose codes lie in dword j of a row: byte b is column 32 b + j in `low`,
+// Dword j has the columns whose codes are in dword j of a row: byte b is column 32 b + j in `low`,
 // the low nibbles' one, and 32 b + 16 + j in `high`.
 struct XBytes {
     alignas(64) uint32_t low[3][16], high[3][16];

@@ -39,7 +39,7 @@ constexpr int64_t kPanelChunks = 16;                // chunks of 128 columns
 constexpr int64_t kPanelGroups = kPanelChunks * 8;  // of 16 columns, the smallest group
 
 // The scales of one block of 8 rows, groups first .. first + count, as f32 [group][row]. Plain f32
-// scales are read where they lie.
+// scales are read in place.
 template <class Isa>
 class ScalePanel {
   public:
@@ -105,11 +105,11 @@ class ScalePanel {
     float bias_ = 0;
     NestedCode nested_;
     const WidenNested widen_;
-    float scales_[kPanelGroups + 8][8];  // the last ones for who writes 8 groups at a time
+    float scales_[kPanelGroups + 8][8];  // the last ones: some writers store 8 groups at a time
 };
 
-// Scales that lie in memory as f32 are a second stream, which the processor does not follow by
-// itself as closely as it must.
+// f32 scales in place are a second stream, which the processor's own prefetching does not keep up
+// with.
 inline void fetch_scales(const char *scales) {
     prefetch(reinterpret_cast<const uint8_t *>(scales) + 2048);
 }

@@ -21,11 +21,11 @@ class RowTile {
   public:
     static constexpr int64_t kRows = 128, kColumns = 512;
 
-    // `ahead`: fetches the codes beyond those that it loads.
+    // `ahead`: prefetches the codes after those that it loads.
     explicit RowTile(bool ahead) : ahead_(ahead) {}
 
     // Rows and columns first .. last, kRows and kColumns at most; the first row a multiple of 16
-    // (awq_gemm: kRows), the first column of 128. What lies past the last is anything.
+    // (awq_gemm: kRows), the first column of 128. What follows the last is undefined.
     QK_NOINLINE void load(const Weight &w, int64_t row, int64_t row_end, int64_t column,
                           int64_t column_end) {
         w.layout->id == QK_LAYOUT_AWQ_GEMM ? load_awq(w, row, row_end, column, column_end)

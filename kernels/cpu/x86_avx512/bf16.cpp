@@ -1,9 +1,9 @@
 // bf16 products of packed weights (rows8): entries of a table format, or the codes of an affine
 // one, times x rounded to bf16, two products a lane and instruction, sums in f32.
 //
-// Word 2 j + h of a chunk holds the nibbles 4 h .. 4 h + 3 of dword j; step s looks nibble s + 4 h
-// of every word up, columns 16 (s + 4 h) + j. Lanes add the two words of a dword, which lie 64
-// columns apart; where groups are narrower, words change places so that a lane adds neighbours:
+// Word 2 j + h of a chunk holds the nibbles 4 h .. 4 h + 3 of dword j; step s looks up nibble
+// s + 4 h of every word, columns 16 (s + 4 h) + j. Lanes add the two words of a dword, which are 64
+// columns apart; where groups are narrower, words are exchanged so that a lane adds neighbours:
 //
 //     part p = steps of one group: lane 2 e + h adds columns of group p + h * (groups / 2)
 #include "cpu/features.hpp"
@@ -158,7 +158,7 @@ class Rows {
         return _mm256_loadu_ps(reinterpret_cast<const float *>(scales + 32 * block));
     }
 
-    // A panel's scales as [row][lane mod 2]; past the last group lie none.
+    // A panel's scales as [row][lane mod 2]; there are none past the last group.
     void pair_scales(const char *scales, int64_t chunks, int64_t groups) {
         const __m512i order =
             _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);

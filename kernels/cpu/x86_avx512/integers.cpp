@@ -1,11 +1,11 @@
 // One row of x as integers over packed U4 codes in groups of a multiple of 128 (docs/formats.md,
 // "Order of sums"). An integer of x is three signed bytes, 65536 * [2] + 256 * [1] + [0]; codes are
-// multiplied as they lie, unsigned, and zero times the sum of x is taken off each lane:
+// multiplied in place, unsigned, and zero times the sum of x is subtracted from each lane:
 //
 //     ((codes . [2]) * 256 + codes . [1]) * 256 + codes . [0] - zero * sum of x
 //
-// That is exact in 32 bits (8 * 15 * 2^23 < 2^30; what is on the way wraps around), so converting
-// it rounds the lane's sum once. 64 bytes of codes cost 6 byte products, a 16-bit one for the zero,
+// That is exact in 32 bits (8 * 15 * 2^23 < 2^30; intermediate sums may wrap), so converting it
+// rounds the lane's sum once. 64 bytes of codes cost 6 byte products, a 16-bit one for the zero,
 // 3 shifts, 2 masks, an addition, a conversion and a multiply-add: 8 of these go to the two
 // multipliers, which makes 4 cycles.
 #include "cpu/x86_avx512/byte_dots.hpp"
@@ -16,7 +16,7 @@
 namespace qk::cpu {
 namespace {
 
-// x of a chunk. Bytes 4 j .. 4 j + 3 hold the columns whose codes lie there: 32 b + j in the low
+// x of a chunk. Bytes 4 j .. 4 j + 3 hold the columns whose codes are there: 32 b + j in the low
 // nibble of byte b, 32 b + 16 + j in the high one.
 struct alignas(64) XBytes {
     uint32_t low[3][16], high[3][16];

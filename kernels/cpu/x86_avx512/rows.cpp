@@ -1,5 +1,5 @@
-// y = x . transpose(w) + bias for one row of x over weights that lie row by row, as checkpoints
-// have them: S8 and LUT8, which have no other layout, and nibbles in order (row, row_high, word,
+// y = x . transpose(w) + bias for one row of x over weights stored row by row, as checkpoints
+// have them: S8 and LUT8, which have no other layout, and nibbles in sequence (row, row_high, word,
 // awq_gemv). The sums have the generic kernel's order, so the bits are the same.
 //
 // 8 rows are walked side by side, 16 columns at a time, each row with a sum of its own:
@@ -9,10 +9,10 @@
 //               looks it up in the row's scaled entries                 3 and the addition
 //     LUT8      64 bytes of one row by byte permutes, 33 instructions: a row after the other
 //
-// So 64 bits have columns 0..7 in lane 2 j and 8..15 in lane 2 j + 1: x changes places with the
-// lanes and the sums change them back. Bytes per output: the row's codes and scales. The codes of 8
-// rows are one run of memory, which is fetched in order a block of rows ahead: walked as 8 streams
-// it would come in at two thirds of the speed.
+// So 64 bits have columns 0..7 in lane 2 j and 8..15 in lane 2 j + 1: x is permuted to match the
+// lanes, and the sums are permuted back. Bytes per output: the row's codes and scales. The codes of
+// 8 rows are contiguous and are prefetched in sequence, a block of rows ahead: as 8 streams they
+// would arrive at two thirds of the speed.
 #include "cpu/x86_avx512/rows8.hpp"
 #include "cpu/x86_avx512/look_up_planes.hpp"
 

@@ -1,5 +1,5 @@
-// 8 rows of w that lie row by row, and what every kernel over them needs: where their codes are,
-// scales and zeros as they are multiplied, nibbles in the lanes of a vector. Included by rows.cpp.
+// 8 rows of w stored row by row, and what every kernel over them needs: the addresses of codes,
+// scales and zeros ready to multiply, nibbles in the lanes of a vector.
 #pragma once
 #include "cpu/x86_avx512/isa.hpp"
 
@@ -74,7 +74,7 @@ class Groups8 {
         for (int64_t i = 0; i < count * size; i += 64) prefetch(from + i);
     }
 
-    // Nibbles of a row's groups lie equally far apart, counted from either end of their bytes.
+    // Nibbles of a row's groups are equally far apart, counted from either end of their bytes.
     void load_zeros(int64_t row, int64_t first, int64_t count, uint8_t *to) const {
         const Geometry &s = w_.geometry;
         const int64_t high = w_.layout->id == QK_LAYOUT_ROW_HIGH ? 1 : 0;
