@@ -1,6 +1,6 @@
 // NEON: from codes to stored values. It has no stores past the caches: `stream` changes nothing.
 #pragma once
-#include "cpu/arm_neon/f32_lanes.hpp"
+#include "cpu/arm_neon/lanes.hpp"
 #include "cpu/shared/fallbacks.hpp"
 
 namespace qk::cpu {

@@ -1,7 +1,7 @@
 // AVX2: from codes to stored values.
 #pragma once
 #include "cpu/shared/fallbacks.hpp"
-#include "cpu/x86_avx2/f32_lanes.hpp"
+#include "cpu/x86_avx2/lanes.hpp"
 
 namespace qk::cpu {
 namespace {

@@ -1,7 +1,7 @@
 // AVX-512: from codes to stored values, and rows to columns, in registers.
 #pragma once
 #include "cpu/lists.hpp"
-#include "cpu/x86_avx512/f32_lanes.hpp"
+#include "cpu/x86_avx512/lanes.hpp"
 
 namespace qk::cpu {
 namespace {
