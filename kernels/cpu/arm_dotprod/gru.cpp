@@ -8,7 +8,7 @@ namespace {
 struct GruDotprod : GruNeonBase {
     static constexpr uint32_t kFeature = kNeon | kNeonDot;
 
-    // One block of 48 weight rows times `rows` rows of codes, four columns at a time.
+    // A panel of 48 rows of weights times `rows` rows of codes, four columns at a time.
     template <int rows>
     QK_NOINLINE static void dot(const int8_t *weights, int64_t groups, const uint8_t *const *codes,
                                 GruSums sums) {
@@ -18,11 +18,7 @@ struct GruDotprod : GruNeonBase {
                 for (int32x4_t &sum : gate) sum = vdupq_n_s32(0);
         for (int64_t group = 0; group < groups; ++group) {
             int8x16_t x[rows];
-            for (int row = 0; row < rows; ++row) {
-                int32_t four;
-                memcpy(&four, codes[row] + 4 * group, 4);
-                x[row] = vreinterpretq_s8_s32(vdupq_n_s32(four));
-            }
+            for (int row = 0; row < rows; ++row) x[row] = load_group(codes[row], group);
             for (int gate = 0; gate < 3; ++gate) {
                 const int8_t *const at = weights + (group * 3 + gate) * kGruUnits * 4;
                 QK_QUARTERS {

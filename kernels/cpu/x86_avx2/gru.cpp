@@ -244,7 +244,7 @@ struct GruAvx2 {
         }
     }
 
-    // One block of 48 weight rows times `rows` rows of codes. A single row takes the three gates
+    // A panel of 48 rows of weights times `rows` rows of codes. A single row takes the three gates
     // together, in the order of memory; more of them share the widened weights instead.
     template <int rows>
     QK_NOINLINE static void dot(const int8_t *weights, int64_t groups, const uint8_t *const *codes,

@@ -158,8 +158,8 @@ struct GruAvx512Vnni {
                          _mm512_cvtepi32_epi8(code.v));
     }
 
-    // One block of 48 weight rows times `rows` rows of codes. The fewer rows, the more columns at a
-    // time: twelve sums in flight hide the unit's latency. Every loop over sums is unrolled: what
+    // A panel of 48 rows of weights times `rows` rows of codes. The fewer rows, the more columns at
+    // a time: twelve sums in flight hide the unit's latency. Every loop over sums is unrolled: what
     // is indexed at run time does not stay in registers.
     template <int rows, bool words>
     QK_INLINE static void dot_groups(const int8_t *weights, int64_t groups,
