@@ -1,7 +1,8 @@
 // The part of cuBLASLt's interface that linear/cublaslt.cpp uses, with the real names and numbers.
-// simulated/fake_library.cpp implements it.
+// simulated/fake_library.cpp implements it. tools/install_nvcc puts it beside a real runtime, which
+// has the types of data itself.
 #pragma once
-#include "cuda/mock/cuda_runtime.h"
+#include <cuda_runtime.h>
 
 enum cublasStatus_t {
     CUBLAS_STATUS_SUCCESS = 0,
@@ -12,7 +13,9 @@ enum cublasStatus_t {
 };
 enum cublasOperation_t { CUBLAS_OP_T = 1 };
 enum cublasComputeType_t { CUBLAS_COMPUTE_32F = 68 };
+#ifndef __LIBRARY_TYPES_H__
 enum cudaDataType_t { CUDA_R_32F = 0, CUDA_R_16F = 2, CUDA_R_16BF = 14 };
+#endif
 enum cublasLtEpilogue_t { CUBLASLT_EPILOGUE_DEFAULT = 1, CUBLASLT_EPILOGUE_BIAS = 4 };
 enum cublasLtMatmulDescAttributes_t {
     CUBLASLT_MATMUL_DESC_TRANSA = 3,
