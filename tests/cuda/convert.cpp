@@ -68,10 +68,11 @@ int check_dequantize(HostWeight &w, const DeviceWeight &device, qk_format to, si
         const qk::DequantizeArgs args = {
             device.view(), {qk::find_format(to), w.shape.rows, w.shape.columns, out.data()}};
         if (!list.kernels[i]->can_run(args, device_0())) continue;
+        ++ran;
+        if (!harness::wanted("cuda", list.kernels[i]->name)) continue;
         qk::ErrorText error = {};
         EXPECT_EQ(list.kernels[i]->run(args, device_launch(&error)), QK_OK) << error.text;
         EXPECT_TRUE(same_values(to, expected, out.read())) << list.kernels[i]->name;
-        ++ran;
     }
     return ran;
 }
@@ -140,6 +141,7 @@ void check_repack(HostWeight &w, qk_layout layout, qk_layout packed) {
         const qk::RepackArgs args = {from.view(), to.view()};
         if (!list.kernels[i]->can_run(args, device_0()))
             continue;  // tiles only: tests/cuda/repacked.cpp
+        if (!harness::wanted("cuda", list.kernels[i]->name)) continue;
         ASSERT_EQ(list.kernels[i]->run(args, device_launch(&error)), QK_OK) << error.text;
         for (int plane = 0; plane < QK_PLANE_COUNT; ++plane) {
             EXPECT_EQ(to.planes[plane].read(), expected.planes[plane]) << "plane " << plane;

@@ -16,6 +16,7 @@
 #include "base/half.hpp"
 #include "cpu/lists.hpp"
 #include "format/describe.hpp"
+#include "harness/only.hpp"
 
 namespace cuda_test {
 

@@ -9,6 +9,7 @@
 #include "cpu/gru/pack.hpp"
 #include "gru/derive.hpp"
 #include "gru/step.hpp"
+#include "harness/only.hpp"
 #include "kernel/guarded.hpp"
 
 namespace gru_test {
@@ -187,6 +188,7 @@ void run_case(OwnedModel &owned, std::mt19937_64 &random, bool extreme, const Ke
     counts.steps += run.steps * run.batch;
     for (std::int32_t i = 0; i < list.count - 1; ++i) {
         if (!list.kernels[i]->can_run(args, qk::device_at(qk::kCpuBackend, 0))) continue;
+        if (!harness::wanted("cpu", list.kernels[i]->name)) continue;
         ++counts.compared;
         compare(*list.kernels[i], args, buffers, h0, run);
     }

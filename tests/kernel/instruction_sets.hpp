@@ -8,6 +8,7 @@
 #include "backend/backend.hpp"
 #include "backend/registry.hpp"
 #include "cpu/features.hpp"
+#include "harness/only.hpp"
 
 namespace sweep {
 
@@ -28,7 +29,7 @@ inline uint32_t sets_of(const std::string &kernel) {
     return sets;
 }
 
-// Asks the kernel, and holds its answer against that rule.
+// Asks the kernel, and holds its answer against that rule; then whether QK_KERNEL leaves it out.
 template <class Args>
 bool takes(const qk::Kernel<Args> &kernel, const Args &args, const qk::Device &device) {
     const bool answer = kernel.can_run(args, device);
@@ -36,7 +37,7 @@ bool takes(const qk::Kernel<Args> &kernel, const Args &args, const qk::Device &d
     const bool expected = kernel.can_run(args, {device.index, ~0u}) && qk::has(device, sets);
     EXPECT_EQ(answer, expected) << kernel.name << " on instruction sets 0x" << std::hex
                                 << device.instruction_sets;
-    return answer;
+    return answer && harness::wanted("cpu", kernel.name);
 }
 
 // Null, or why there is nothing to hold against the generic kernels.
