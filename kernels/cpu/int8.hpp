@@ -1,5 +1,5 @@
 // The integers of int8 mode (docs/formats.md, "int8 activations"): x in blocks of int8 with a scale
-// each, entries of weights as int8. Every kernel of the mode stands on these few lines.
+// each, entries of weights as int8. Every kernel of the mode uses these few lines.
 #pragma once
 #include "cpu/access.hpp"
 

@@ -2,7 +2,7 @@
 // small tile at a time (1 KB of gptq's, 8 KB of awq_gemm's), hidden behind the stores of the tile
 // before, and a line of the next columns is prefetched for each row that is written, so that memory
 // reads and writes all the time. Reads are 128 bytes long (awq_gemm, 256 rows) or 512 (gptq, 128
-// rows): 64 bytes take memory as long as 128.
+// rows): memory takes as long for 64 bytes as for 128.
 #pragma once
 #include "cpu/convert/dequantize_emit.hpp"
 #include "cpu/shared/row_tile.hpp"

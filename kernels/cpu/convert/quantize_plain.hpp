@@ -1,4 +1,4 @@
-// The quantizer's part of an instruction set without AVX-512, in vectors that compilers know.
+// The quantizer's part of instruction sets other than AVX-512, in the compiler's vector types.
 #pragma once
 #include "cpu/access.hpp"
 #include "cpu/convert/quantize_round.hpp"

@@ -1,5 +1,5 @@
 // Stores codes of a row: whole bytes or words where the layout has them for neighbours in a row.
-// Planes of nibbles are 0 before.
+// Planes of nibbles are zeroed first.
 #pragma once
 #include "cpu/access.hpp"
 

@@ -1,5 +1,5 @@
-// What x86-64 and aarch64 have at least, and what a compiler makes of it elsewhere, for loops over
-// vectors that compilers know.
+// The compiler's vector types at the least width of x86-64 and aarch64; other processors run what
+// the compiler makes of them.
 #pragma once
 #include <stdint.h>
 

@@ -1,4 +1,4 @@
-// The quantizer as every machine runs it.
+// The portable quantizer.
 #include "cpu/convert/quantize.hpp"
 #include "cpu/convert/quantize_plain.hpp"
 #include "cpu/generic/isa.hpp"

@@ -1,4 +1,4 @@
-// Repack: the same codes, scales and zeros at another layout's places. Lossless by construction:
+// Repack: the same codes, scales and zeros in another layout. Lossless by construction:
 // nothing is decoded.
 #include "cpu/access.hpp"
 #include "cpu/lists.hpp"

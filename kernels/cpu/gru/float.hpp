@@ -1,8 +1,8 @@
 // The float GRU that calibration watches: products by panels and gates by lanes, in vectors as wide
 // as the instruction set's.
 //
-// Every sum is one chain in blocks of 128 columns, product and sum rounded apart, as no instruction
-// set has to have a fused product. So its bits depend on nothing but its row of weights and of x.
+// Every sum is one chain in blocks of 128 columns, product and sum rounded separately, since not
+// every instruction set has a fused product. So its bits depend only on its rows of weights and x.
 #pragma once
 #include <string.h>
 

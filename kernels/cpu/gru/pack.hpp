@@ -1,4 +1,4 @@
-// A frozen GRU in the order that vectors of 16 units read, one for every instruction set. Made
+// A frozen GRU laid out for vectors of 16 units, one layout for every instruction set. Made
 // once, when the GRU is frozen or loaded; docs/gru.md says which models have one.
 //
 // Weights are stored in panels of 16 units, as they are used, so that a step reads one stream:

@@ -1,5 +1,5 @@
 // Steps of a frozen GRU on vectors: W x for several steps as one product of matrices, then the
-// recurrence step by step. Integers throughout: no split of steps or sequences leaves a trace.
+// recurrence step by step. Integers throughout, so no split of steps or sequences changes a bit.
 #pragma once
 #include "cpu/features.hpp"
 #include "cpu/gru/words.hpp"

@@ -1,5 +1,5 @@
-// A row of 128 nibbles in order to a packed chunk and back, in 128-bit registers, which every
-// instruction set has: bytes change places, and the middle nibbles of pairs of bytes.
+// A row of 128 nibbles to a packed chunk and back, in 128-bit registers, which every instruction
+// set has: bytes are permuted, and the middle nibbles of pairs of bytes exchanged.
 #pragma once
 #include <stdint.h>
 #include <string.h>

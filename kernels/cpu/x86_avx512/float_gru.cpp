@@ -1,4 +1,4 @@
-// The float GRU on AVX-512, whatever it is extended by.
+// The float GRU on AVX-512 and its extensions.
 #include "cpu/gru/float.hpp"
 #include "cpu/lists.hpp"
 #include "cpu/x86_avx512/isa.hpp"

@@ -1,5 +1,5 @@
-// The quantizer on AVX-512. Thresholds are counted by halves: 16 numbers at a time find their next
-// one by a permute.
+// The quantizer on AVX-512: a binary search over the thresholds, in which a permute finds the next
+// one for 16 numbers at a time.
 #include <immintrin.h>
 
 #include "cpu/convert/quantize.hpp"
