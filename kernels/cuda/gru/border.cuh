@@ -85,7 +85,7 @@ __device__ inline void write_y(const GruView &v, int64_t index, int32_t code) {
     }
 }
 
-// The same where y lies at a natural address.
+// The same where y is naturally aligned.
 __device__ inline void write_aligned_y(const GruView &v, int64_t index, int32_t code) {
     if (v.y_is_float) {
         static_cast<float *>(v.y)[index] = gru::code_to_real(code, v.h_factor, v.cell.h_zero);

@@ -11,8 +11,8 @@ namespace {
 
 constexpr int32_t kPackThreads = 256;
 
-// Four codes of x from column k on, zeros past the last. x lies at a natural address; floats that
-// lie at multiples of 16 are read four at a time.
+// Four codes of x from column k on, zeros past the last. x is naturally aligned; 16-byte aligned
+// floats are read four at a time.
 __device__ int4 codes_of_x(const GruView &v, int64_t row, int32_t k, bool by_fours) {
     const gru::Cell &cell = v.cell;
     const int64_t first = row * cell.input_size + k;

@@ -52,7 +52,7 @@ __device__ inline void wgmma_64x192x32(int32_t (&d)[96], uint64_t x, uint64_t w)
 #endif
 }
 
-// What the warpgroup orders from here on may read its registers; all that was ordered is done.
+// What the warpgroup issues from here on may read its registers; all that was issued is done.
 __device__ inline void wgmma_begin() {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");

@@ -6,11 +6,11 @@
 
 namespace qk::cuda {
 
-// The recurrence on clusters: R lies in the registers of a cluster's blocks, which advance
+// The recurrence on clusters: R is in the registers of a cluster's blocks, which advance
 // `batch_tile` sequences; h goes from block to block through shared memory.
 struct GruPlan {
     int32_t hidden;     // the size the kernel is built for, at least the GRU's
-    int32_t tiles;      // of sequences, that take turns in a cluster; 0: it has one sequence
+    int32_t tiles;      // of sequences, that alternate in a cluster; 0: it has one sequence
     int32_t tile;       // sequences of a tile, up to 8
     int32_t sequences;  // of a cluster
     int32_t limbs;      // bytes of x
@@ -36,7 +36,7 @@ inline bool goes_any_way(int32_t shift) {  // a little left, too
     return shift >= -15 && shift <= 31;
 }
 
-// Whether 32 bits hold what lies behind the shifts of 64-bit products.
+// Whether 32 bits hold the shifted 64-bit products.
 inline bool shifted_is_32(const gru::Cell &cell) {
     constexpr int64_t kCode = int64_t{1} << 17;  // beyond any difference of two codes
     const int64_t n = cell.n_to_h < 0 ? kCode << -cell.n_to_h : kCode;

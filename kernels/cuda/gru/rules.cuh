@@ -1,5 +1,5 @@
-// gates_to_h's rules for the GRUs that one meets: every shift but n's goes right and leaves what 32
-// bits hold. Shifts are prepared, tables lie in shared memory; the integers are those of CellRules.
+// gates_to_h's rules for the common GRUs: every shift but n's is to the right and leaves what 32
+// bits hold. Shifts are prepared, tables are in shared memory; the integers are those of CellRules.
 #pragma once
 #include <type_traits>
 
@@ -8,8 +8,8 @@
 
 namespace qk::cuda {
 
-// By 0..31, half to even: of x + half, the floor, made even where the bits that fall off (`mask`)
-// were all zero, for these are the ties. By 0 only 0 looks like one, and is even.
+// By 0..31, half to even: the floor of x + half, made even where the bits that fall off (`mask`)
+// were all zero, because these are the ties. By 0 only 0 looks like a tie, and is even.
 struct RightShift {
     int32_t count, mask, half;
 };

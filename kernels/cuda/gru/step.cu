@@ -1,7 +1,7 @@
-// A step or two on their own, as streaming asks for them, and all steps of states that no cluster
-// holds: one launch a step over the whole GPU, for which loading the weights once is the work. A
-// warp owns a unit; its six rows are on their way before x and h are read. All blocks read the
-// whole state, so the next one goes elsewhere.
+// A step or two on their own, as streaming needs them, and all steps of states too large for a
+// cluster: one launch a step over the whole GPU, in which loading the weights once is the work. A
+// warp owns a unit; the loads of its six rows are issued before x and h are read. All blocks read
+// the whole state, so the next one is stored elsewhere.
 #include "cuda/gru/border.cuh"
 #include "cuda/gru/rules.cuh"
 #include "cuda/lists.hpp"

@@ -41,7 +41,7 @@ __device__ inline void remote_store_4(uint32_t address, uint32_t value, uint32_t
 #endif
 }
 
-// Where `sends`, by a predicate: no branch lies between several of them.
+// If `sends`, by a predicate: there is no branch between several of them.
 __device__ inline void remote_store_16(bool sends, uint32_t address, const uint4 &value,
                                        uint32_t barrier) {
 #if __CUDA_ARCH__ >= 900

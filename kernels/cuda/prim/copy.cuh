@@ -1,5 +1,5 @@
-// Copies from global to shared memory that run by themselves. From sm_90 on one lane orders a whole
-// stage from the bulk copy engine and an mbarrier counts its bytes in; before, every lane orders 16
+// Asynchronous copies from global to shared memory. From sm_90 on one lane issues a bulk copy of a
+// whole stage and an mbarrier counts the bytes that have arrived; before, every lane issues 16
 // bytes at a time (cp.async). Either way data skips the registers, so as much can be in flight as
 // shared memory holds: a ring of registers cannot, the hardware has six scoreboards a warp.
 #pragma once

@@ -1,4 +1,4 @@
-// Groups of asynchronous copies by lanes: what was ordered since the last commit is one. Nothing on
+// Groups of asynchronous copies by lanes: what was issued since the last commit is one. Nothing on
 // simulated threads, which copy at once.
 #pragma once
 

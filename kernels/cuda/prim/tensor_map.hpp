@@ -16,8 +16,8 @@ struct TensorPlane {
     int32_t bytes;          // of an element: 1 or 2
 };
 
-// Boxes whose rows are 128 bytes, or 64. Their 16-byte pieces are swapped by the number of the 128
-// bytes that they lie in, mod 8 (of 64: mod 4). Callers hold a DeviceGuard: the driver asks for a
+// Boxes whose rows are 128 bytes, or 64. Their 16-byte pieces are swizzled by the number of
+// their 128 bytes, mod 8 (of 64: mod 4). Callers hold a DeviceGuard: the driver asks for a
 // context, which a new thread does not have.
 Status describe_tensor(const TensorPlane &plane, int32_t columns, int32_t rows, ErrorText *error,
                        CUtensorMap *map);
