@@ -51,7 +51,7 @@ concept Arithmetic = requires(Lanes<Isa> a, Mask<Isa> mask, const void *from, fl
     a = Isa::load_f32(from, mask);  // lanes that are off read as 0 and touch no memory
     a = Isa::load_f16(from, mask);
     a = Isa::load_bf16(from, mask);
-    a = Isa::load_signed(static_cast<const uint8_t *>(from));  // 16 signed bytes
+    a = Isa::load_s8(static_cast<const uint8_t *>(from));  // 16 signed bytes
     Isa::store_f32(to, a);
 };
 

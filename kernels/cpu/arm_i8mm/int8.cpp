@@ -1,8 +1,8 @@
 // int8 mode on Arm with I8MM, two rows of x and more: SMMLA multiplies two rows of w by two of x, 8
 // columns at a time, so that codes are decoded once for 8 rows of x and a product costs half an
 // instruction of SDOT's. Groups of 64 and wider; dotprod takes the rest, and single rows.
-#include "cpu/lists.hpp"
 #include "cpu/arm_neon/int8_dots.hpp"
+#include "cpu/lists.hpp"
 
 #include "cpu/int8/x.hpp"
 
@@ -77,10 +77,12 @@ class TileDots {
             for (int quarter = 0; quarter < 4; ++quarter) {
                 uint8x16_t a = vld1q_u8(codes + 128 * q + 16 * quarter);
                 uint8x16_t b = vld1q_u8(codes + 128 * q + 64 + 16 * quarter);
-                if (kBlocks > 1) a = turn(a), b = turn(b);
+                if (kBlocks > 1) a = NeonInt8::transpose_bytes(a), b = NeonInt8::transpose_bytes(b);
                 const uint8x16_t mask = vdupq_n_u8(15);
-                add(entry(vandq_u8(a, mask)), entry(vandq_u8(b, mask)), x.x[quarter][0], sum[q]);
-                add(entry(vshrq_n_u8(a, 4)), entry(vshrq_n_u8(b, 4)), x.x[quarter][1], sum[q]);
+                add(NeonInt8::entry<table>(table_, vandq_u8(a, mask)),
+                    NeonInt8::entry<table>(table_, vandq_u8(b, mask)), x.x[quarter][0], sum[q]);
+                add(NeonInt8::entry<table>(table_, vshrq_n_u8(a, 4)),
+                    NeonInt8::entry<table>(table_, vshrq_n_u8(b, 4)), x.x[quarter][1], sum[q]);
             }
         }
         for (int b = 0; b < kBlocks; ++b) {
@@ -94,13 +96,6 @@ class TileDots {
     }
 
   private:
-    static uint8x16_t turn(uint8x16_t words) {
-        const uint8_t order[16] = {0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15};
-        return vqtbl1q_u8(words, vld1q_u8(order));
-    }
-    int8x16_t entry(uint8x16_t code) const {
-        return table ? vqtbl1q_s8(table_, code) : vreinterpretq_s8_u8(code);
-    }
     // 16 bytes of two rows, which halves make 8 columns of both; halves are blocks where a chunk
     // has two.
     QK_INLINE static void add(int8x16_t a, int8x16_t b, const int8_t (&x)[2][kPairs][16],
@@ -166,18 +161,10 @@ class Tiles {
     }
 
     void store(int64_t row_block, int64_t x_first) const {
-        const int64_t first = row_block * 8, rows = min64(8, args_.w.geometry.n - first);
         for (int64_t j = 0; j < min64(2 * kPairs, args_.x.rows - x_first); ++j) {
-            float values[8];
-            NeonInt8::store_floats8(values, acc_[j]);
-            const int64_t at = (x_first + j) * args_.y.columns + first;
-            for (int64_t row = 0; row < rows; ++row) {
-                float y = values[row];
-                if (args_.bias != nullptr) {
-                    y += load_float(args_.bias->format->id, args_.bias->data, first + row);
-                }
-                store_float(args_.y.format->id, args_.y.data, at + row, y);
-            }
+            float y[8];
+            NeonInt8::store_floats8(y, acc_[j]);
+            store_8(args_, x_first + j, row_block, y);
         }
     }
 

@@ -1,6 +1,6 @@
+#include "cpu/arm_neon/isa.hpp"
 #include "cpu/convert/dequantize.hpp"
 #include "cpu/convert/repack.hpp"
-#include "cpu/arm_neon/isa.hpp"
 #include "cpu/lists.hpp"
 
 namespace qk::cpu {

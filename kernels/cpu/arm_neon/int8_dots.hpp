@@ -109,6 +109,18 @@ struct NeonInt8 : Neon {
         return vreinterpretq_s32_s64(block & 2 ? vtrn2q_s64(x, y) : vtrn1q_s64(x, y));
     }
 
+    // Dword b: the b-th bytes of the four.
+    static uint8x16_t transpose_bytes(uint8x16_t words) {
+        const uint8_t order[16] = {0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15};
+        return vqtbl1q_u8(words, vld1q_u8(order));
+    }
+
+    // Codes to integers.
+    template <bool lut4>
+    static int8x16_t entry(int8x16_t table, uint8x16_t code) {
+        return lut4 ? vqtbl1q_s8(table, code) : vreinterpretq_s8_u8(code);
+    }
+
     template <int kBlocks, bool table>
     class ChunkDots {
       public:
@@ -121,9 +133,9 @@ struct NeonInt8 : Neon {
                 FourDots of_low, of_high;
                 for (int quarter = 0; quarter < 64; quarter += 16) {
                     uint8x16_t words = vld1q_u8(codes + 64 * row + quarter);
-                    if (kBlocks > 1) words = turn(words);
-                    const int8x16_t low = entry(vandq_u8(words, vdupq_n_u8(15)));
-                    const int8x16_t high = entry(vshrq_n_u8(words, 4));
+                    if (kBlocks > 1) words = transpose_bytes(words);
+                    const int8x16_t low = entry<table>(table_, vandq_u8(words, vdupq_n_u8(15)));
+                    const int8x16_t high = entry<table>(table_, vshrq_n_u8(words, 4));
                     const int8x16_t x_low = vld1q_s8(x.low + quarter);
                     const int8x16_t x_high = vld1q_s8(x.high + quarter);
                     if (kBlocks == 8) {
@@ -147,15 +159,6 @@ struct NeonInt8 : Neon {
         }
 
       private:
-        // Dword b: the b-th bytes of the four.
-        static uint8x16_t turn(uint8x16_t words) {
-            const uint8_t order[16] = {0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15};
-            return vqtbl1q_u8(words, vld1q_u8(order));
-        }
-        int8x16_t entry(uint8x16_t code) const {
-            return table ? vqtbl1q_s8(table_, code) : vreinterpretq_s8_u8(code);
-        }
-
         int8x16_t table_;
     };
 };

@@ -101,7 +101,7 @@ struct NeonLanes {
     static Lanes load_bf16(const void *from, Mask mask) {
         return load_halves<bf16_to_f32>(from, mask);
     }
-    static Lanes load_signed(const uint8_t *from) {  // 16 bytes
+    static Lanes load_s8(const uint8_t *from) {  // 16 bytes
         const int8x16_t bytes = vreinterpretq_s8_u8(vld1q_u8(from));
         const int16x8_t low = vmovl_s8(vget_low_s8(bytes)), high = vmovl_s8(vget_high_s8(bytes));
         return {{vcvtq_f32_s32(vmovl_s16(vget_low_s16(low))),

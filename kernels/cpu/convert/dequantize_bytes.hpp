@@ -53,9 +53,9 @@ class ByteWriter {
             }
             for (; column < end; column += 32) {
                 prefetch(data + column + 4096);
-                const Lanes<Isa> low = Isa::mul(Isa::load_signed(data + column), Isa::splat(scale));
+                const Lanes<Isa> low = Isa::mul(Isa::load_s8(data + column), Isa::splat(scale));
                 const Lanes<Isa> high =
-                    Isa::mul(Isa::load_signed(data + column + 16), Isa::splat(scale));
+                    Isa::mul(Isa::load_s8(data + column + 16), Isa::splat(scale));
                 is_f16 ? Isa::put_f16(low, high, to + column * 2, stream)
                        : Isa::put_bf16(low, high, to + column * 2, stream);
             }
@@ -77,7 +77,7 @@ class ByteWriter {
                 i = end;
             }
             for (; i + 16 <= end; i += 16) {
-                Isa::store_f32(value_ + i, Isa::mul(Isa::load_signed(data + i), Isa::splat(scale)));
+                Isa::store_f32(value_ + i, Isa::mul(Isa::load_s8(data + i), Isa::splat(scale)));
             }
             for (; i < end; ++i) value_[i] = float(int8_t(data[i])) * scale;
         }

@@ -2,11 +2,11 @@
 // Lanes are rows of w, so that nothing is added across lanes, and codes are decoded once for all
 // rows of x.
 //
-//     a task: 32 rows of w; for slabs of 64 rows of x, whose sums it keeps (8 KB):
+//     a task: 32 rows of w; for batches of 64 rows of x, whose sums it keeps (8 KB):
 //         for every chunk of 128 columns: its codes as integers, [columns][32 rows]   4 or 8 KB
 //             for every 8 rows of x: products, sums of a group in registers
 //
-// x is stored as a task reads it: chunk by chunk, each with the slab's tiles.
+// x is stored as a task reads it: chunk by chunk, each with the batch's tiles.
 #pragma once
 #include "cpu/int8/gemv.hpp"
 #include "cpu/int8/tile.hpp"
@@ -29,8 +29,8 @@ class Int8Batch {
     void run(int64_t task) {
         first_block_ = task * kTaskBlocks;
         blocks_ = min64(kTaskBlocks, ceil_div(args_.w.geometry.n, 8) - first_block_);
-        for (int64_t first = 0; first < args_.x.rows; first += kSlab) {
-            const int64_t rows = min64(kSlab, args_.x.rows - first);
+        for (int64_t first = 0; first < args_.x.rows; first += kBatch) {
+            const int64_t rows = min64(kBatch, args_.x.rows - first);
             const typename Isa::XTile *x = x_ + first / kTile * chunks_;
             memset(acc_, 0, sizeof(acc_[0]) * size_t(round_up(rows, kTile)));
             for (int64_t chunk = 0; chunk < chunks_; chunk += kScaleChunks) {
@@ -100,7 +100,7 @@ class Int8Batch {
     ScalePanel<Isa> scales_[kTaskBlocks];
     int64_t first_block_ = 0, blocks_ = 0;
     TileFactors factors_[kScaleChunks * 8];
-    alignas(64) float acc_[kSlab][kTaskRows];
+    alignas(64) float acc_[kBatch][kTaskRows];
 };
 
 template <class Isa>
@@ -121,8 +121,9 @@ const typename Isa::XTile *quantize_tiles(const LinearArgs &args, const Launch &
     const int64_t rows = round_up(args.x.rows, kTile);
     parallel_ranges(launch.parallel, rows, 1, [&](int64_t first, int64_t last) {
         for (int64_t row = first; row < last; ++row) {
-            const int64_t slab = row / kSlab * kSlab, tiles = min64(kSlab, rows - slab) / kTile;
-            typename Isa::XTile *const tile = to + slab / kTile * chunks + (row - slab) / kTile;
+            const int64_t batch = row / kBatch * kBatch,
+                          tiles = min64(kBatch, rows - batch) / kTile;
+            typename Isa::XTile *const tile = to + batch / kTile * chunks + (row - batch) / kTile;
             for_each_chunk<Isa>(args.x, min64(row, args.x.rows - 1),
                                 [&](int64_t chunk, const float *x) {
                 to_tile.put(x, blocks, unit, row % kTile, tile + chunk * tiles);

@@ -6,8 +6,8 @@
 //     acc[row] = fma(float(dot[row] - zero[row] * sum of x), x scale * scale[row], acc[row])
 #pragma once
 #include "cpu/features.hpp"
-#include "cpu/lists.hpp"
 #include "cpu/int8/x.hpp"
+#include "cpu/lists.hpp"
 #include "cpu/shared/panel.hpp"
 
 namespace qk::cpu {

@@ -6,7 +6,7 @@ namespace qk::cpu {
 namespace {
 
 constexpr int64_t kTaskRows = 32;  // of w, four blocks of the packed layout
-constexpr int64_t kSlab = 64;      // rows of x whose sums a task keeps
+constexpr int64_t kBatch = 64;     // rows of x whose sums a task keeps
 constexpr int kTile = 8;           // rows of x side by side
 
 // Of one group of a task's rows. Zeros are 0 where all have the same.

@@ -4,22 +4,22 @@
 //
 //     for up to 256 rows of w and 96 rows of x, blocks of 128 columns:
 //         x of the block as f32, rows side by side                     54 KB, second cache
-//         for slivers of 16 or 32 rows of w: their weights as f32      8 or 16 KB, first cache
-//             for tiles of a sliver and up to kTileBatch rows of x:    sums in registers,
+//         for slabs of 16 or 32 rows of w: their weights as f32      8 or 16 KB, first cache
+//             for tiles of a slab and up to kTileBatch rows of x:    sums in registers,
 //                                                                      added to totals at the end
 #pragma once
 #include "cpu/features.hpp"
+#include "cpu/linear/slab.hpp"
 #include "cpu/lists.hpp"
 #include "cpu/split.hpp"
-#include "cpu/linear/sliver.hpp"
 
 namespace qk::cpu {
 
 #define QK_UNROLL_ALL _Pragma("GCC unroll 16")
 
-constexpr int64_t kBatch = 96;                    // rows of x, at most
-constexpr int64_t kStrip = 256;                   // rows of w, at most
-constexpr int64_t kStride = kSliverColumns + 16;  // no two rows of x at the same place of a page
+constexpr int64_t kBatch = 96;                  // rows of x, at most
+constexpr int64_t kStrip = 256;                 // rows of w, at most
+constexpr int64_t kStride = kSlabColumns + 16;  // no two rows of x at the same place of a page
 
 // w [column][row], x [row][kStride columns], totals [row of x][kStrip rows of w].
 template <class Isa, int kCount>
@@ -31,7 +31,7 @@ QK_NOINLINE void add_tile(const float *w, const float *x, int64_t columns, float
         for (int v = 0; v < Isa::kTileVectors; ++v) sum[j][v] = Isa::zero_lanes();
     }
     const uint8_t *ahead = reinterpret_cast<const uint8_t *>(x + kCount * kStride);
-    for (int64_t c = 0; c < columns; ++c, w += kSliver<Isa>, ++x, ahead += 64) {
+    for (int64_t c = 0; c < columns; ++c, w += kSlab<Isa>, ++x, ahead += 64) {
         prefetch(ahead);  // the rows of the next tile
         Lanes<Isa> weight[Isa::kTileVectors];
         QK_UNROLL_ALL
@@ -91,16 +91,16 @@ class BatchStrip {
     void run(int64_t first, int64_t rows, int64_t x_first, int64_t x_rows) {
         const int64_t k = args_.w.geometry.k;
         memset(totals_, 0, sizeof(totals_[0]) * size_t(x_rows));
-        for (int64_t column = 0; column < k; column += kSliverColumns) {
-            const int64_t end = min64(column + kSliverColumns, k);
+        for (int64_t column = 0; column < k; column += kSlabColumns) {
+            const int64_t end = min64(column + kSlabColumns, k);
             for (int64_t j = 0; j < x_rows; ++j) {
                 const int64_t at = (x_first + j) * k + column;
                 widen_x<Isa>(args_.x, at, end - column, x_[j]);
                 if (j + kRowsAhead < x_rows) fetch(at + kRowsAhead * k);
             }
-            for (int64_t row = 0; row < rows; row += kSliver<Isa>) {
+            for (int64_t row = 0; row < rows; row += kSlab<Isa>) {
                 decoder_.decode(first + row, column, end, weights_);
-                add_sliver(end - column, x_rows, totals_[0] + row);
+                add_slab(end - column, x_rows, totals_[0] + row);
             }
         }
         for (int64_t j = 0; j < x_rows; ++j) {
@@ -114,10 +114,10 @@ class BatchStrip {
     void fetch(int64_t first) const {
         const int64_t size = args_.x.format->bits / 8;
         const uint8_t *const from = static_cast<const uint8_t *>(args_.x.data) + first * size;
-        for (int64_t i = 0; i < kSliverColumns * size; i += 64) prefetch(from + i);
+        for (int64_t i = 0; i < kSlabColumns * size; i += 64) prefetch(from + i);
     }
 
-    void add_sliver(int64_t columns, int64_t x_rows, float *totals) const {
+    void add_slab(int64_t columns, int64_t x_rows, float *totals) const {
         for (int64_t j = 0; j < x_rows;) {
             const int64_t count = tile_of<Isa>(x_rows - j);
             add_tile_of<Isa>(count, weights_, x_[j], columns, totals + j * kStrip);
@@ -126,8 +126,8 @@ class BatchStrip {
     }
 
     const LinearArgs &args_;
-    SliverDecoder<Isa> decoder_;
-    alignas(64) float weights_[kSliverColumns * kSliver<Isa>];
+    SlabDecoder<Isa> decoder_;
+    alignas(64) float weights_[kSlabColumns * kSlab<Isa>];
     alignas(64) float x_[kBatch][kStride];
     alignas(64) float totals_[kBatch][kStrip];
 };
@@ -135,7 +135,7 @@ class BatchStrip {
 template <class Isa>
 Status run_batch(const LinearArgs &args, const Launch &launch) {
     const int64_t n = args.w.geometry.n;
-    parallel_ranges(launch.parallel, n, kSliver<Isa>, [&](int64_t first, int64_t last) {
+    parallel_ranges(launch.parallel, n, kSlab<Isa>, [&](int64_t first, int64_t last) {
         InScratch<BatchStrip<Isa>> strip(launch.scratch, args, launch.device);
         for (int64_t row = first; row < min64(last, n); row += kStrip) {
             const int64_t rows = min64(kStrip, min64(last, n) - row);

@@ -14,9 +14,9 @@
 // order, so the bits are the same.
 #pragma once
 #include "cpu/features.hpp"
+#include "cpu/linear/columns_groups.hpp"
 #include "cpu/lists.hpp"
 #include "cpu/split.hpp"
-#include "cpu/linear/columns_groups.hpp"
 
 namespace qk::cpu {
 namespace {
@@ -52,7 +52,7 @@ class ColumnStrip {
 
     void add_integer_block(int64_t column, const XBytes &x) {
         for (int64_t tile = 0; tile < tiles_; ++tile) {
-            groups_.template turn<true>(tile, x.unit);
+            groups_.template prepare<true>(tile, x.unit);
             add_integers<Isa, Layout>(place(column, tile), x, *groups_.tile_groups(), &ahead_,
                                       sums_ + tile * kSums);
         }
@@ -61,7 +61,7 @@ class ColumnStrip {
     void add_float_block(int64_t column, const ColumnFloats<Layout::quads> &x,
                          const Entries &entries) {
         for (int64_t tile = 0; tile < tiles_; ++tile) {
-            groups_.template turn<false>(tile, 0);
+            groups_.template prepare<false>(tile, 0);
             add_floats<Isa, Layout, cut>(place(column, tile), x, groups_.tile_groups(),
                                          groups_.of_step(), entries, &ahead_, sums_ + tile * kSums);
         }
@@ -190,7 +190,7 @@ QK_NOINLINE void run_float_strips(const LinearArgs &args, Scratch *scratch, int6
         values[code] = table ? args.w.format->value(code) : float(code);
     }
     const Entries entries(values);
-    const typename Isa::TableEntries any(values);
+    const typename Isa::Lut4Entries any(values);
     const InScratch<StripsOfX<Isa, Layout, RowOfX<Isa>>> strips(scratch, args);
     ColumnStrip<Isa, Layout> &strip = strips->strip;
     ColumnFloats<Layout::quads> block;
@@ -235,10 +235,10 @@ QK_NOINLINE Status run_words(const LinearArgs &args, const Launch &launch) {
     }
     const bool table = args.w.format->kind == FormatKind::kTable;
     parallel_ranges(launch.parallel, n, block, [&](int64_t first, int64_t last) {
-        table ? run_float_strips<Isa, Layout, typename Isa::TableEntries>(args, launch.scratch,
-                                                                          first, last)
-              : run_float_strips<Isa, Layout, typename Isa::NumberEntries>(args, launch.scratch,
-                                                                           first, last);
+        table ? run_float_strips<Isa, Layout, typename Isa::Lut4Entries>(args, launch.scratch,
+                                                                         first, last)
+              : run_float_strips<Isa, Layout, typename Isa::U4Entries>(args, launch.scratch, first,
+                                                                       last);
     });
     return QK_OK;
 }

@@ -53,14 +53,15 @@ class StripGroups {
 
     // Of the strip's tile: zeros as integers' operands and scales times `unit`, or as floats.
     template <bool integers>
-    QK_NOINLINE void turn(int64_t tile, float unit) {
+    QK_NOINLINE void prepare(int64_t tile, float unit) {
         const int64_t row = tile * kTileRows;
         for (int64_t g = 0; g < count_; ++g) {
             if constexpr (Layout::quads) {
-                turn_columns<integers>(group_[g].scale + row, group_[g].zero, row, unit, &tile_[g]);
-            } else {
-                transpose_words<integers>(group_[g].scale + row, group_[g].zero + row / 8, unit,
+                prepare_columns<integers>(group_[g].scale + row, group_[g].zero, row, unit,
                                           &tile_[g]);
+            } else {
+                prepare_words<integers>(group_[g].scale + row, group_[g].zero + row / 8, unit,
+                                        &tile_[g]);
             }
         }
     }
@@ -129,8 +130,8 @@ class StripGroups {
 
     // gptq: every row four times.
     template <bool integers>
-    static void turn_columns(const float *scales, const uint32_t *zeros, int64_t row, float unit,
-                             TileGroup<Isa, Layout> *to) {
+    static void prepare_columns(const float *scales, const uint32_t *zeros, int64_t row, float unit,
+                                TileGroup<Isa, Layout> *to) {
         const typename Isa::Floats scale = Isa::load_wide(scales);
         const typename Isa::Bits zero = Isa::nibbles_in_order(zeros, row);
         put<integers>(Isa::template repeat<0>(scale), Isa::template repeat<0>(zero), unit,
@@ -145,8 +146,8 @@ class StripGroups {
 
     // awq_gemm: word 4 q + i to quad q of vectors 2 i and 2 i + 1.
     template <bool integers>
-    static void transpose_words(const float *scales, const uint32_t *zeros, float unit,
-                                TileGroup<Isa, Layout> *to) {
+    static void prepare_words(const float *scales, const uint32_t *zeros, float unit,
+                              TileGroup<Isa, Layout> *to) {
         for (int64_t word = 0; word < Isa::kWide; ++word) {
             Quad a, b, low, high;
             memcpy(&a, scales + 8 * word, 16);

@@ -70,8 +70,8 @@ class Decoder {
                 float *const weights = to[step][i];
                 const int64_t count = min64(16, end - at);
                 if (is_signed_ && count == 16) {
-                    Isa::store_f32(weights, Isa::mul(Isa::load_signed(codes + at),
-                                                     Isa::splat(scale(step, i))));
+                    Isa::store_f32(weights,
+                                   Isa::mul(Isa::load_s8(codes + at), Isa::splat(scale(step, i))));
                     continue;
                 }
                 for (int64_t j = 0; j < count; ++j) weights[j] = bytes_.value[codes[at + j]];

@@ -32,7 +32,7 @@ class FewRows {
     void run(int64_t first) {
         const Geometry &s = args_.w.geometry;
         const int64_t rows = min64(16 * vectors_, s.n - first);
-        const int64_t chunks = ceil_div(s.k, kSliverColumns);
+        const int64_t chunks = ceil_div(s.k, kSlabColumns);
         first_block_ = first / 8;
         blocks_ = ceil_div(rows, 8);
         memset(totals_, 0, sizeof(totals_));
@@ -49,8 +49,8 @@ class FewRows {
 
     void load_scales(int64_t first, int64_t last) {
         const Geometry &s = args_.w.geometry;
-        first_group_ = first * kSliverColumns / s.group_size;
-        const int64_t end = min64(last * kSliverColumns, s.k);
+        first_group_ = first * kSlabColumns / s.group_size;
+        const int64_t end = min64(last * kSlabColumns, s.k);
         const int64_t count = ceil_div(end, s.group_size) - first_group_;
         for (int64_t b = 0; b < blocks_; ++b) {
             const int64_t block = first_block_ + b;
@@ -70,8 +70,8 @@ class FewRows {
 
     void run_chunk(int64_t chunk, int64_t chunks) {
         const Geometry &s = args_.w.geometry;
-        const int64_t column = chunk * kSliverColumns;
-        const int64_t columns = min64(kSliverColumns, s.k - column);
+        const int64_t column = chunk * kSlabColumns;
+        const int64_t columns = min64(kSlabColumns, s.k - column);
         for (int64_t j = 0; j < args_.x.rows; ++j) {
             widen_x<Isa>(args_.x, j * s.k + column, columns, x_[j]);
         }
@@ -82,7 +82,7 @@ class FewRows {
                 codes[i] =
                     static_cast<const uint8_t *>(args_.w.data) + (block * chunks + chunk) * 512;
             }
-            turn(codes[0], codes[1], v);
+            transpose(codes[0], codes[1], v);
         }
         int64_t group = column / s.group_size, next = (group + 1) * s.group_size;
         for (int64_t step = 0; step < 8; ++step) {
@@ -93,7 +93,7 @@ class FewRows {
         args_.w.zero != nullptr ? multiply<true>(columns) : multiply<false>(columns);
     }
 
-    QK_NOINLINE void turn(const uint8_t *low, const uint8_t *high, int64_t v) {
+    QK_NOINLINE void transpose(const uint8_t *low, const uint8_t *high, int64_t v) {
         Words<Isa> words[16];
         Isa::transpose_words(low, high, words);
         QK_UNROLL_ALL
@@ -140,7 +140,7 @@ class FewRows {
                 }
                 QK_UNROLL
                 for (int j = 0; j < kCount; ++j) {
-                    const Lanes<Isa> value = Isa::splat(x[j * kSliverColumns + c]);
+                    const Lanes<Isa> value = Isa::splat(x[j * kSlabColumns + c]);
                     QK_UNROLL
                     for (int v = 0; v < kVectors; ++v)
                         sum[j][v] = Isa::fma(weight[v], value, sum[j][v]);
@@ -167,7 +167,7 @@ class FewRows {
     alignas(64) Words<Isa> words_[16][4];
     alignas(64) float scale_[kScaleChunks * 8][kRows];
     alignas(64) float minus_zero_[kScaleChunks * 8][kRows];
-    alignas(64) float x_[kMost][kSliverColumns];
+    alignas(64) float x_[kMost][kSlabColumns];
     alignas(64) float totals_[kMost][kRows];
 };
 

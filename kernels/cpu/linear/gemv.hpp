@@ -11,10 +11,10 @@
 // Weights are read once, front to back, in one stream; scales of the 8 rows are side by side.
 #pragma once
 #include "cpu/features.hpp"
-#include "cpu/lists.hpp"
-#include "cpu/split.hpp"
 #include "cpu/linear/row_of_x.hpp"
+#include "cpu/lists.hpp"
 #include "cpu/shared/steps.hpp"
+#include "cpu/split.hpp"
 
 namespace qk::cpu {
 namespace {

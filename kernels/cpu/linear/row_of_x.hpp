@@ -36,7 +36,7 @@ inline bool sums_integers(const LinearArgs &args) {
 }
 
 // The row of x as integers, in blocks of the form that a kernel multiplies: Block::place(q) takes
-// 128 of them, zeros behind the last. The whole row if it is short, else a panel at a time.
+// 128 of them, zeros after the last. The whole row if it is short, else a panel at a time.
 template <class Isa, class Block>
 class BlocksOfX {
   public:

@@ -2,87 +2,36 @@
 // 8-bit codes, unusual groups. The sum has the generic kernel's order, so the bits are the same.
 #pragma once
 #include "cpu/features.hpp"
-#include "cpu/lists.hpp"
-#include "cpu/split.hpp"
 #include "cpu/linear/decode.hpp"
 #include "cpu/linear/row_of_x.hpp"
+#include "cpu/lists.hpp"
+#include "cpu/split.hpp"
 
 namespace qk::cpu {
 namespace {
 
-// A block of 8 rows after the other, in panels of 512 columns.
-template <class Isa>
-class SingleRow {
-  public:
-    QK_NOINLINE SingleRow(const LinearArgs &args, const Device &device)
-        : args_(args), packed_(args.w.layout->id == kLayoutRows8), scales_(args.w, device),
-          any_scales_(args.w), decoder_(args.w) {}
-
-  protected:
-    static constexpr int64_t kColumns = kPanelSteps * 16;
-
-    struct Panel {
-        int64_t row, column, end;
-        const char *scales;  // f32 [group][row]
-    };
-    QK_NOINLINE Panel panel(int64_t row, int64_t column) {
-        const int64_t size = args_.w.geometry.group_size, group = column / size;
-        const int64_t end = min64(column + kColumns, args_.w.geometry.k);
-        const int64_t groups = ceil_div(end, size) - group;
-        return {
-            row, column, end,
-            packed_ ? scales_.load(row / 8, group, groups) : any_scales_.load(row, group, groups)};
-    }
-
-    QK_NOINLINE void store(int64_t first, const Lanes<Isa> *sums) const {
-        const int64_t rows = min64(8, args_.w.geometry.n - first);
-        float y[8];
-        Isa::fold_rows(sums, y);
-        for (int64_t row = 0; row < rows && args_.bias != nullptr; ++row) {
-            y[row] += load_float(args_.bias->format->id, args_.bias->data, first + row);
-        }
-        store_floats(args_.y.format->id, args_.y.data, first, rows, y);
-    }
-
-    const LinearArgs &args_;
-    bool packed_;
-    ScalePanel<Isa> scales_;      // packed
-    ScaleBlock<Isa> any_scales_;  // every other layout
-    Decoder<Isa> decoder_;
-    alignas(64) float weights_[kPanelSteps][8][16];
+// Up to 512 columns of 8 rows.
+struct PanelOf8 {
+    int64_t row, column, end;
+    const char *scales;  // f32 [group][row]
 };
+constexpr int64_t kPanelColumns = kPanelSteps * 16;
 
+// Sums of products of floats, in the order of the generic kernel.
 template <class Isa>
-class SingleFloats : SingleRow<Isa> {
+class FloatSums {
   public:
-    SingleFloats(const LinearArgs &args, const Device &device)
-        : SingleRow<Isa>(args, device), x_(args.x) {}
+    explicit FloatSums(const LinearArgs &args) : x_(args.x) {}
 
-    void run(int64_t first) {
-        Lanes<Isa> sums[8];
-        for (Lanes<Isa> &sum : sums) sum = Isa::zero_lanes();
-        for (int64_t column = 0; column < args_.w.geometry.k; column += kColumns) {
-            if (column % kPanelOfX == 0) x_panel_ = x_.panel(column);
-            add(panel(first, column), x_panel_ + column % kPanelOfX * 4, sums);
-        }
-        store(first, sums);
-    }
-
-  private:
-    using Row = SingleRow<Isa>;
-    using Row::args_;
-    using Row::decoder_;
-    using Row::kColumns;
-    using Row::panel;
-    using Row::store;
-    using Row::weights_;
-    using typename Row::Panel;
-
-    QK_NOINLINE void add(const Panel &p, const char *x, Lanes<Isa> *sums) {
-        decoder_.decode(p.row, p.column, p.end, p.scales, weights_);
+    // Decodes the panel to `weights` and adds its products to 8 rows' sums.
+    QK_NOINLINE void add(Decoder<Isa> &decoder, const PanelOf8 &p, Weights8 *weights,
+                         Lanes<Isa> *sums) {
+        if (p.column % kPanelOfX == 0) panel_ = x_.panel(p.column);
+        const char *const x = panel_ + p.column % kPanelOfX * 4;
+        decoder.decode(p.row, p.column, p.end, p.scales, weights);
         for (int64_t row = 0; row < 8; ++row) {
             Lanes<Isa> sum = sums[row];
-            const float *w = weights_[0][row];
+            const float *w = weights[0][row];
             int64_t at = 0;
             for (const int64_t count = p.end - p.column; at + 16 <= count; at += 16, w += 128) {
                 sum = Isa::fma(Isa::load_f32(x + at * 4), Isa::load_f32(w), sum);
@@ -95,51 +44,35 @@ class SingleFloats : SingleRow<Isa> {
         }
     }
 
+  private:
     RowOfX<Isa> x_;
-    const char *x_panel_ = nullptr;
+    const char *panel_ = nullptr;
 };
 
+// x as integers.
 template <class Isa>
-class SingleIntegers : SingleRow<Isa> {
+class IntegerSums {
   public:
-    SingleIntegers(const LinearArgs &args, const Device &device)
-        : SingleRow<Isa>(args, device), x_(args.x) {
+    explicit IntegerSums(const LinearArgs &args)
+        : group_size_(args.w.geometry.group_size), x_(args.x) {
         for (auto &group : ones_) {
             for (float &one : group) one = 1;
         }
     }
 
-    void run(int64_t first) {
-        Lanes<Isa> sums[8];
-        for (Lanes<Isa> &sum : sums) sum = Isa::zero_lanes();
-        for (int64_t column = 0; column < args_.w.geometry.k; column += kColumns) {
-            if (column % kPanelOfX == 0) x_panel_ = x_.panel(column);
-            add(panel(first, column), x_panel_ + column % kPanelOfX / kBlock, sums);
-        }
-        store(first, sums);
-    }
-
-  private:
-    using Row = SingleRow<Isa>;
-    using Row::args_;
-    using Row::decoder_;
-    using Row::kColumns;
-    using Row::panel;
-    using Row::store;
-    using Row::weights_;
-    using typename Row::Panel;
-
     // The entries alone are decoded, padding past the last column too: x is 0 there.
-    QK_NOINLINE void add(const Panel &p, const XHalves *x, Lanes<Isa> *sums) {
-        const int64_t size = args_.w.geometry.group_size, first_group = p.column / size;
-        const int64_t count = p.end - p.column;
-        decoder_.decode(p.row, p.column, p.end, reinterpret_cast<const char *>(ones_), weights_);
+    QK_NOINLINE void add(Decoder<Isa> &decoder, const PanelOf8 &p, Weights8 *weights,
+                         Lanes<Isa> *sums) {
+        if (p.column % kPanelOfX == 0) panel_ = x_.panel(p.column);
+        const XHalves *x = panel_ + p.column % kPanelOfX / kBlock;
+        const int64_t first_group = p.column / group_size_, count = p.end - p.column;
+        decoder.decode(p.row, p.column, p.end, reinterpret_cast<const char *>(ones_), weights);
         for (int64_t at = 0; at < count; at += kBlock, ++x) {
-            const int64_t group = (p.column + at) / size - first_group;
+            const int64_t group = (p.column + at) / group_size_ - first_group;
             for (int64_t row = 0; row < 8; ++row) {
                 Lanes<Isa> high = Isa::zero_lanes(), low = Isa::zero_lanes();
                 for (int64_t c = 0; c < min64(kBlock, count - at); c += 16) {
-                    const Lanes<Isa> w = Isa::load_f32(weights_[(at + c) / 16][row]);
+                    const Lanes<Isa> w = Isa::load_f32(weights[(at + c) / 16][row]);
                     high = Isa::fma(Isa::load_f32(x->high + c), w, high);
                     low = Isa::fma(Isa::load_f32(x->low + c), w, low);
                 }
@@ -150,9 +83,49 @@ class SingleIntegers : SingleRow<Isa> {
         }
     }
 
+  private:
+    const int64_t group_size_;
     BlocksOfX<Isa, XHalves> x_;
-    const XHalves *x_panel_ = nullptr;
+    const XHalves *panel_ = nullptr;
     float ones_[kPanelSteps + 1][8];
+};
+
+// One block of 8 rows at a time, in panels of 512 columns.
+template <class Isa, class Sums>
+class SingleRow {
+  public:
+    QK_NOINLINE SingleRow(const LinearArgs &args, const Device &device)
+        : args_(args), packed_(args.w.layout->id == kLayoutRows8), scales_(args.w, device),
+          any_scales_(args.w), decoder_(args.w), sums_(args) {}
+
+    void run(int64_t first) {
+        Lanes<Isa> sums[8];
+        for (Lanes<Isa> &sum : sums) sum = Isa::zero_lanes();
+        for (int64_t column = 0; column < args_.w.geometry.k; column += kPanelColumns) {
+            sums_.add(decoder_, panel(first, column), weights_, sums);
+        }
+        float y[8];
+        Isa::fold_rows(sums, y);
+        store_8(args_, 0, first / 8, y);
+    }
+
+  private:
+    QK_NOINLINE PanelOf8 panel(int64_t row, int64_t column) {
+        const int64_t size = args_.w.geometry.group_size, group = column / size;
+        const int64_t end = min64(column + kPanelColumns, args_.w.geometry.k);
+        const int64_t groups = ceil_div(end, size) - group;
+        return {
+            row, column, end,
+            packed_ ? scales_.load(row / 8, group, groups) : any_scales_.load(row, group, groups)};
+    }
+
+    const LinearArgs &args_;
+    const bool packed_;
+    ScalePanel<Isa> scales_;      // packed
+    ScaleBlock<Isa> any_scales_;  // every other layout
+    Decoder<Isa> decoder_;
+    Sums sums_;
+    alignas(64) float weights_[kPanelSteps][8][16];
 };
 
 template <class Row>
@@ -166,8 +139,8 @@ void run_single_rows(const LinearArgs &args, const Launch &launch) {
 
 template <class Isa>
 Status run_single(const LinearArgs &args, const Launch &launch) {
-    sums_integers<Isa>(args) ? run_single_rows<SingleIntegers<Isa>>(args, launch)
-                             : run_single_rows<SingleFloats<Isa>>(args, launch);
+    sums_integers<Isa>(args) ? run_single_rows<SingleRow<Isa, IntegerSums<Isa>>>(args, launch)
+                             : run_single_rows<SingleRow<Isa, FloatSums<Isa>>>(args, launch);
     return QK_OK;
 }
 

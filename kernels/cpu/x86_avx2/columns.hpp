@@ -84,9 +84,9 @@ struct Avx2Columns : Avx2 {
     }
 
     // Numbers that nibbles stand for: looked up, or the nibbles themselves.
-    class TableEntries {
+    class Lut4Entries {
       public:
-        explicit TableEntries(const float *values) : table_(load_table(values)) {}
+        explicit Lut4Entries(const float *values) : table_(load_table(values)) {}
         template <int step>
         Floats entry(Bits words) const {
             return look_up_8<step>(table_, words);
@@ -95,9 +95,9 @@ struct Avx2Columns : Avx2 {
       private:
         Table table_;
     };
-    class NumberEntries {
+    class U4Entries {
       public:
-        explicit NumberEntries(const float *) {}
+        explicit U4Entries(const float *) {}
         template <int step>
         Floats entry(Bits words) const {
             return numbers(

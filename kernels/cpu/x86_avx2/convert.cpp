@@ -2,8 +2,8 @@
 #include "cpu/convert/quantize.hpp"
 #include "cpu/convert/quantize_plain.hpp"
 #include "cpu/convert/repack.hpp"
-#include "cpu/x86_avx2/isa.hpp"
 #include "cpu/lists.hpp"
+#include "cpu/x86_avx2/isa.hpp"
 
 namespace qk::cpu {
 using Quantizer = PlainQuantizer<Avx2>;

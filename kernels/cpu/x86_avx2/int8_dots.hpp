@@ -38,7 +38,7 @@ struct Avx2Dots : Avx2, YmmSums {
     // and of the second in turn; four and eight: dword b of 128 bits has the b-th bytes of the
     // four.
     template <int kBlocks>
-    static Bytes turn_bytes(Bytes b) {
+    static Bytes group_bytes(Bytes b) {
         if (kBlocks == 1) return b;
         if (kBlocks == 2) {
             return {_mm256_unpacklo_epi16(b.half[0], b.half[1]),
@@ -49,11 +49,11 @@ struct Avx2Dots : Avx2, YmmSums {
         return {_mm256_shuffle_epi8(b.half[0], order), _mm256_shuffle_epi8(b.half[1], order)};
     }
 
-    // x as turn_bytes<2> leaves codes; it comes with dword b of 128 bits as the b-th bytes of the
+    // x as group_bytes<2> leaves codes; it comes with dword b of 128 bits as the b-th bytes of the
     // four.
-    static void turn_twos(int8_t *at) {
+    static void group_twos(int8_t *at) {
         for (int i = 0; i < 64; i += 16) transpose_bytes_of_x(at + i);
-        const Bytes transposed = turn_bytes<2>({load_256(at), load_256(at + 32)});
+        const Bytes transposed = group_bytes<2>({load_256(at), load_256(at + 32)});
         _mm256_storeu_si256(reinterpret_cast<__m256i *>(at), transposed.half[0]);
         _mm256_storeu_si256(reinterpret_cast<__m256i *>(at + 32), transposed.half[1]);
     }
@@ -61,8 +61,8 @@ struct Avx2Dots : Avx2, YmmSums {
     static void quantize_chunk(const float *x, int64_t blocks, float unit, XChunk *to) {
         quantize_plain(x, blocks, unit, to);
         if (blocks == 2) {
-            turn_twos(to->low);
-            turn_twos(to->high);
+            group_twos(to->low);
+            group_twos(to->high);
         }
         int32_t below[4][2] = {};  // of four dwords in turn, by nibble
         for (int i = 0; i < 64; ++i) {
@@ -242,7 +242,7 @@ struct Avx2Dots : Avx2, YmmSums {
             QK_INLINE Products products(const uint8_t *codes) const {
                 prefetch(codes + 8192);
                 const Bytes words =
-                    turn_bytes<kBlocks>({load_words(codes), load_words(codes + 32)});
+                    group_bytes<kBlocks>({load_words(codes), load_words(codes + 32)});
                 Products p;
                 _Pragma("GCC unroll 2") for (int half = 0; half < 2; ++half) {
                     const __m256i high = _mm256_srli_epi16(words.half[half], 4);

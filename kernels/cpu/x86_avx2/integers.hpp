@@ -11,7 +11,7 @@
 //     sum = fma(that as f32, unit * scale, sum)                 2
 //
 // 22 instructions for 64 codes, where f32 products of two halves of x take 56. 32 bits hold a
-// lane's 8 products: 8 * 15 * 2^23 < 2^30; turning their sum into f32 rounds it once.
+// lane's 8 products: 8 * 15 * 2^23 < 2^30; converting their sum to f32 rounds it once.
 #pragma once
 #include "cpu/linear/gemv.hpp"
 #include "cpu/linear/x_bytes.hpp"

@@ -38,7 +38,7 @@ struct Avx2Codes : Avx2Lanes {
         const __m256i pairs = _mm256_packus_epi32(round_bf16(a.low), round_bf16(a.high));
         _mm256_storeu_si256(
             reinterpret_cast<__m256i *>(to),
-            _mm256_permute4x64_epi64(pairs, 0xd8));  // the pack took 128 bits by turns
+            _mm256_permute4x64_epi64(pairs, 0xd8));  // the pack alternates between 128-bit halves
     }
 
     template <bool stream>

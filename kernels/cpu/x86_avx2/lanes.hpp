@@ -89,7 +89,7 @@ struct Avx2Lanes {
         const Halves halves = load_halves(from, mask);
         return {bf16_to_f32(halves.low), bf16_to_f32(halves.high)};
     }
-    static Lanes load_signed(const uint8_t *from) {  // 16 bytes
+    static Lanes load_s8(const uint8_t *from) {  // 16 bytes
         const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i *>(from));
         return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)),
                 _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(bytes, 8)))};

@@ -1,5 +1,5 @@
-#include "cpu/x86_avx512/columns.hpp"
 #include "cpu/linear/columns.hpp"
+#include "cpu/x86_avx512/columns.hpp"
 
 namespace qk::cpu {
 

@@ -87,9 +87,9 @@ struct Avx512Columns : Avx512 {
     }
 
     // Numbers that nibbles stand for. The permute ignores the bits above.
-    class TableEntries {
+    class Lut4Entries {
       public:
-        explicit TableEntries(const float *values) : table_(load_table(values)) {}
+        explicit Lut4Entries(const float *values) : table_(load_table(values)) {}
         template <int step>
         Floats entry(Bits words) const {
             return look_up<step>(table_, {words}).v;
@@ -98,7 +98,7 @@ struct Avx512Columns : Avx512 {
       private:
         Table table_;
     };
-    using NumberEntries = TableEntries;
+    using U4Entries = Lut4Entries;
 
     // A zero, and a lane's sum of x, as they are multiplied: 16-bit halves, 2048 * upper + lower.
     static Bits minus_zero(Bits zero) {

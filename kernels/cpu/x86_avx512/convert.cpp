@@ -1,7 +1,7 @@
 #include "cpu/convert/dequantize.hpp"
 #include "cpu/convert/repack.hpp"
-#include "cpu/x86_avx512/isa.hpp"
 #include "cpu/lists.hpp"
+#include "cpu/x86_avx512/isa.hpp"
 
 namespace qk::cpu {
 

@@ -11,7 +11,7 @@ struct Avx512Dots : Avx512Int8X {
     // The bytes of four dwords (every 128 bits) change places: dword b of the result holds the b-th
     // bytes of the four; dwords 1 and 2 trade places where fold_dwords is to add groups of 64.
     template <int kBlocks>
-    static __m512i turn_bytes(__m512i words) {
+    static __m512i group_bytes(__m512i words) {
         const __m128i fours = _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
         const __m128i twos = _mm_setr_epi8(0, 4, 8, 12, 2, 6, 10, 14, 1, 5, 9, 13, 3, 7, 11, 15);
         return _mm512_shuffle_epi8(words, _mm512_broadcast_i32x4(kBlocks == 2 ? twos : fours));
@@ -47,7 +47,7 @@ struct Avx512Dots : Avx512Int8X {
             _Pragma("GCC unroll 8") for (int row = 0; row < 8; ++row) {
                 prefetch(codes + 64 * row + kInt8Ahead);
                 __m512i words = load_words(codes + 64 * row).v;
-                if (kBlocks > 1) words = turn_bytes<kBlocks>(words);
+                if (kBlocks > 1) words = group_bytes<kBlocks>(words);
                 d[row] = start;
                 e[row] = other;
                 add_dots(d[row], entry(words), low);

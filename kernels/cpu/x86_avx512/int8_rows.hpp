@@ -14,9 +14,9 @@ struct XColumns {  // 128 columns in order
     int32_t minus;  // what the 128 of all codes add up to
 };
 
-class SignedRows8 : Rows8 {
+class S8Rows8 : Rows8 {
   public:
-    SignedRows8(const LinearArgs &args, const XColumns *x)
+    S8Rows8(const LinearArgs &args, const XColumns *x)
         : Rows8(args), x_(x), chunks_(chunk_count(args.w.geometry)) {}
 
     // The last block starts early enough to be whole.
@@ -84,7 +84,7 @@ size_t int8_columns_bytes(const LinearArgs &args, const Device &) {
     return chunk_workspace(args.w.geometry, args.x.rows, sizeof(XColumns));
 }
 
-Status run_int8_signed(const LinearArgs &args, const Launch &launch) {
+Status run_int8_s8(const LinearArgs &args, const Launch &launch) {
     XColumns *const x = reinterpret_cast<XColumns *>(aligned_workspace(launch));
     const int64_t chunks = chunk_count(args.w.geometry);
     parallel_ranges(launch.parallel, args.x.rows, 1, [&](int64_t first, int64_t last) {
@@ -108,14 +108,14 @@ Status run_int8_signed(const LinearArgs &args, const Launch &launch) {
     });
     parallel_ranges(launch.parallel, ceil_div(args.w.geometry.n, 8), 1,
                     [&](int64_t first, int64_t last) {
-        InScratch<SignedRows8> rows(launch.scratch, args, x);
+        InScratch<S8Rows8> rows(launch.scratch, args, x);
         for (int64_t block = first; block < last; ++block) rows->run(block);
     });
     return QK_OK;
 }
 
 // Blocks are whole runs of 128 columns.
-bool can_run_int8_signed(const LinearArgs &args, const Device &device) {
+bool can_run_int8_s8(const LinearArgs &args, const Device &device) {
     const Weight &w = args.w;
     if (!has(device, Avx512Int8::kFeature) || !int8_mode_takes(w)) return false;
     if (w.format->kind != FormatKind::kSigned || w.geometry.n < 8) return false;

@@ -56,7 +56,7 @@ struct Avx512Int8 : Avx512Dots {
                         const __m256i *const from =
                             reinterpret_cast<const __m256i *>(at + 64 * i + 32 * part);
                         const __m512i one = _mm512_castsi256_si512(_mm256_loadu_si256(from));
-                        return turn_bytes<4>(
+                        return group_bytes<4>(
                             _mm512_inserti64x4(one, _mm256_loadu_si256(from + 8), 1));
                     };
                     const __m512i a = two(low), b = two(high);

@@ -123,7 +123,7 @@ struct Avx512Int8X : Avx512, YmmSums {
     }
 
     // In the order of the codes' bytes: as stored where a chunk is one block, else transposed as
-    // turn_bytes does.
+    // group_bytes does.
     static void quantize_chunk(const float *x, int64_t blocks, float unit, XChunk *to) {
         const ChunkQuantizer quantizer(x, blocks);
         quantizer.store_scales(unit, to->scale);
@@ -135,10 +135,10 @@ struct Avx512Int8X : Avx512, YmmSums {
         __m512i low = place(bytes, order);
         __m512i high = place(bytes, _mm512_add_epi32(order, _mm512_set1_epi32(4)));
         if (blocks == 1) {
-            const __m512i turn = _mm512_broadcast_i32x4(
+            const __m512i transpose = _mm512_broadcast_i32x4(
                 _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
-            low = _mm512_shuffle_epi8(low, turn);
-            high = _mm512_shuffle_epi8(high, turn);
+            low = _mm512_shuffle_epi8(low, transpose);
+            high = _mm512_shuffle_epi8(high, transpose);
         }
         _mm512_storeu_si512(to->low, low);
         _mm512_storeu_si512(to->high, high);

@@ -29,7 +29,7 @@ inline uint32_t minus_zero_halves(int32_t zero) {
 }
 
 // Byte i of four vectors' dwords, side by side in a dword: to[i].
-inline void turn_three_bytes(const __m512i (&v)[4], uint32_t (&to)[3][16]) {
+inline void transpose_three_bytes(const __m512i (&v)[4], uint32_t (&to)[3][16]) {
     constexpr __mmask64 odd = 0xaaaaaaaaaaaaaaaa;
     constexpr __mmask32 upper = 0xaaaaaaaa;
     const auto even_bytes = [](__m512i a, __m512i b) {
@@ -70,8 +70,8 @@ QK_NOINLINE bool place_bytes(const void *from, XBytes *to) {
         const __m512i bytes = _mm512_xor_si512(_mm512_add_epi32(q, offset), offset);
         (i % 2 == 0 ? even : odd)[i / 2] = bytes;
     }
-    turn_three_bytes(even, to->low);
-    turn_three_bytes(odd, to->high);
+    transpose_three_bytes(even, to->low);
+    transpose_three_bytes(odd, to->high);
     const __m512i upper = _mm512_srai_epi32(_mm512_add_epi32(sum, _mm512_set1_epi32(1024)), 11);
     const __m512i lower = _mm512_sub_epi32(sum, _mm512_slli_epi32(upper, 11));
     _mm512_store_si512(to->sum,

@@ -54,7 +54,7 @@ struct Avx512Lanes {
         return {_mm512_castsi512_ps(_mm512_slli_epi32(wide, 16))};
     }
     static Lanes load_f32(const void *from) { return {_mm512_loadu_ps(from)}; }
-    static Lanes load_signed(const uint8_t *from) {  // 16 bytes
+    static Lanes load_s8(const uint8_t *from) {  // 16 bytes
         const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i *>(from));
         return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes))};
     }

@@ -13,8 +13,8 @@
 // lanes, and the sums are permuted back. Bytes per output: the row's codes and scales. The codes of
 // 8 rows are contiguous and are prefetched in sequence, a block of rows ahead: as 8 streams they
 // would arrive at two thirds of the speed.
-#include "cpu/x86_avx512/rows8.hpp"
 #include "cpu/x86_avx512/look_up_planes.hpp"
+#include "cpu/x86_avx512/rows8.hpp"
 
 namespace qk::cpu {
 namespace {
@@ -31,8 +31,8 @@ class FloatRows8 : Rows8 {
             if (run.first % kPanelOfX == 0) x_panel_ = x_.panel(run.first);
             const char *const x = x_panel_ + run.first % kPanelOfX * 4;
             switch (kind_) {
-                case FormatKind::kStored: add_stored(run, x, sums); break;
-                case FormatKind::kSigned: add_signed(run, x, sums); break;
+                case FormatKind::kStored: add_lut8(run, x, sums); break;
+                case FormatKind::kSigned: add_s8(run, x, sums); break;
                 default: add_nibbles(run, x, sums);
             }
         });
@@ -52,7 +52,7 @@ class FloatRows8 : Rows8 {
         }
     }
 
-    QK_NOINLINE void add_signed(const Run &run, const char *x, Sums<Avx512> &total) const {
+    QK_NOINLINE void add_s8(const Run &run, const char *x, Sums<Avx512> &total) const {
         Codes8 codes(codes_at(run.row, run.first), stride_);
         const uint8_t *ahead = codes_at(run.row + 8, run.first * 8);
         Sums<Avx512> sums = total;  // a copy that nothing points to stays in registers
@@ -67,7 +67,7 @@ class FloatRows8 : Rows8 {
                 QK_UNROLL
                 for (int i = 0; i < 8; ++i) {
                     const Lanes<Avx512> weight =
-                        Avx512::mul(Avx512::load_signed(codes.row(i)), scale[i]);
+                        Avx512::mul(Avx512::load_s8(codes.row(i)), scale[i]);
                     sums.row[i] = Avx512::fma(weight, of_x, sums.row[i]);
                 }
                 codes.advance(16);
@@ -81,7 +81,7 @@ class FloatRows8 : Rows8 {
             uint8_t bytes[16] = {};
             memcpy(bytes, codes.row(i), size_t(count));
             const Lanes<Avx512> weight =
-                Avx512::mul(Avx512::load_signed(bytes), Avx512::splat(groups_.scale[i][group]));
+                Avx512::mul(Avx512::load_s8(bytes), Avx512::splat(groups_.scale[i][group]));
             total.row[i] = Avx512::fma_where(mask, weight, Avx512::load_f32(x, mask), total.row[i]);
         }
     }
@@ -97,7 +97,7 @@ class FloatRows8 : Rows8 {
             for (int i = 0; i < 8; ++i) table[i] = weights_of(i, group);
             for (; column < end; column += 16, x += 64, ahead += 64) {
                 prefetch(ahead);
-                const Lanes<Avx512> of_x = NibbleOrder::turn(Avx512::load_f32(x));
+                const Lanes<Avx512> of_x = NibbleOrder::permute(Avx512::load_f32(x));
                 QK_UNROLL
                 for (int i = 0; i < 8; ++i) {
                     sums.row[i] =
@@ -111,7 +111,7 @@ class FloatRows8 : Rows8 {
         const int64_t count = run.last % 16, group = last_group(run);
         const Mask<Avx512> mask = NibbleOrder::mask(count);
         const Lanes<Avx512> of_x =
-            NibbleOrder::turn(Avx512::load_f32(x, Avx512::first_lanes(count)));
+            NibbleOrder::permute(Avx512::load_f32(x, Avx512::first_lanes(count)));
         for (int i = 0; i < 8; ++i) {
             uint8_t bytes[8] = {};
             memcpy(bytes, codes.row(i), size_t(ceil_div(count, 2)));
@@ -128,7 +128,7 @@ class FloatRows8 : Rows8 {
     }
 
     // A row after the other: the table fills the registers.
-    QK_NOINLINE void add_stored(const Run &run, const char *all_x, Sums<Avx512> &sums) const {
+    QK_NOINLINE void add_lut8(const Run &run, const char *all_x, Sums<Avx512> &sums) const {
         const int64_t size = args_.w.geometry.group_size;
         int16_t group[kRun / 16];
         const int64_t steps = round_up(run.last - run.first, 64) / 16;
@@ -180,7 +180,7 @@ class IntegerRows8 : Rows8 {
     }
 
   private:
-    QK_NOINLINE void add(const Run &run, const TurnedHalves *x, Sums<Avx512> &sums) const {
+    QK_NOINLINE void add(const Run &run, const PermutedHalves *x, Sums<Avx512> &sums) const {
         const int64_t size = args_.w.geometry.group_size;
         const uint8_t *codes = codes_at(run.row, run.first / 2);
         const uint8_t *ahead = codes_at(run.row + 8, run.first * 4);
@@ -193,7 +193,7 @@ class IntegerRows8 : Rows8 {
                 add_rows(codes + 4 * stride_, stride_, *x, group, 4, sums);
                 continue;
             }
-            uint8_t rest[8][64] = {};  // x is 0 behind the last
+            uint8_t rest[8][64] = {};  // x is 0 after the last
             for (int i = 0; i < 8; ++i) {
                 memcpy(rest[i], codes + i * stride_, size_t(ceil_div(run.last - at, 2)));
             }
@@ -202,7 +202,7 @@ class IntegerRows8 : Rows8 {
         }
     }
     // A block of 4 rows: they share the loads of x.
-    QK_NOINLINE void add_rows(const uint8_t *from, int64_t stride, const TurnedHalves &x,
+    QK_NOINLINE void add_rows(const uint8_t *from, int64_t stride, const PermutedHalves &x,
                               int64_t group, int first, Sums<Avx512> &sums) const {
         Lanes<Avx512> high[4], low[4];
         Table<Avx512> table[4];
@@ -230,8 +230,8 @@ class IntegerRows8 : Rows8 {
         }
     }
 
-    BlocksOfX<Avx512, TurnedHalves> x_;
-    const TurnedHalves *x_panel_ = nullptr;
+    BlocksOfX<Avx512, PermutedHalves> x_;
+    const PermutedHalves *x_panel_ = nullptr;
 };
 
 template <class Rows>

@@ -112,8 +112,10 @@ struct NibbleOrder {
     static __m512i columns() {
         return _mm512_setr_epi32(0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15);
     }
-    static Lanes<Avx512> turn(Lanes<Avx512> x) { return {_mm512_permutexvar_ps(columns(), x.v)}; }
-    static Lanes<Avx512> turn_back(Lanes<Avx512> x) {
+    static Lanes<Avx512> permute(Lanes<Avx512> x) {
+        return {_mm512_permutexvar_ps(columns(), x.v)};
+    }
+    static Lanes<Avx512> restore(Lanes<Avx512> x) {
         const __m512i lane =
             _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
         return {_mm512_permutexvar_ps(lane, x.v)};
@@ -128,12 +130,12 @@ struct NibbleOrder {
 };
 
 // A row of x as integers, in the lanes of nibbles.
-struct TurnedHalves : XHalves {
+struct PermutedHalves : XHalves {
     void place(const int32_t *q) {
         XHalves::place(q);
         for (int64_t i = 0; i < kBlock; i += 16) {
-            Avx512::store_f32(high + i, NibbleOrder::turn(Avx512::load_f32(high + i)));
-            Avx512::store_f32(low + i, NibbleOrder::turn(Avx512::load_f32(low + i)));
+            Avx512::store_f32(high + i, NibbleOrder::permute(Avx512::load_f32(high + i)));
+            Avx512::store_f32(low + i, NibbleOrder::permute(Avx512::load_f32(low + i)));
         }
     }
 };
@@ -167,7 +169,7 @@ class Rows8 {
             add(Run{row, first, last, group}, sums);
         }
         if (args_.w.layout->bits == 4) {
-            for (Lanes<Avx512> &sum : sums.row) sum = NibbleOrder::turn_back(sum);
+            for (Lanes<Avx512> &sum : sums.row) sum = NibbleOrder::restore(sum);
         }
         float y[8];
         Avx512::fold_rows(sums.row, y);

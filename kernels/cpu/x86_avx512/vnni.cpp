@@ -12,7 +12,7 @@ const Kernel<LinearArgs> kLinearInt8Vnni = {"avx512 vnni int8", can_run_int8_gem
 const Kernel<LinearArgs> kLinearInt8VnniBatch = {
     "avx512 vnni int8 batch", can_run_int8_batch<Avx512Int8>, int8_tiles_bytes<Avx512Int8>,
     run_int8_batch<Avx512Int8>};
-const Kernel<LinearArgs> kLinearInt8VnniRows = {"avx512 vnni int8 rows", can_run_int8_signed,
-                                                int8_columns_bytes, run_int8_signed};
+const Kernel<LinearArgs> kLinearInt8VnniRows = {"avx512 vnni int8 rows", can_run_int8_s8,
+                                                int8_columns_bytes, run_int8_s8};
 
 }  // namespace qk::cpu

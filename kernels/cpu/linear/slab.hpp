@@ -1,4 +1,4 @@
-// A sliver of w: 128 columns of kSliver rows as f32, a column's rows side by side, from any layout.
+// A slab of w: 128 columns of kSlab rows as f32, a column's rows side by side, from any layout.
 #pragma once
 #include "cpu/linear/decode.hpp"
 #include "cpu/shared/row_tile.hpp"
@@ -10,8 +10,8 @@ namespace qk::cpu {
 namespace {
 
 template <class Isa>
-constexpr int64_t kSliver = 16 * Isa::kTileVectors;  // rows
-constexpr int64_t kSliverColumns = 128;              // a chunk of packed codes
+constexpr int64_t kSlab = 16 * Isa::kTileVectors;  // rows
+constexpr int64_t kSlabColumns = 128;              // a chunk of packed codes
 
 // What the codes of packed weights are looked up in; zeros are added to it.
 template <class Isa>
@@ -29,9 +29,9 @@ inline void minus_zeros_8(const uint8_t *zeros, float *to) {
 }
 
 template <class Isa>
-class SliverDecoder {
+class SlabDecoder {
   public:
-    SliverDecoder(const Weight &w, const Device &device)
+    SlabDecoder(const Weight &w, const Device &device)
         : w_(w), packed_(w.layout->id == kLayoutRows8), by_columns_(stores_columns(w)),
           scales_(w, device), any_scales_(w), zeros_(w), decoder_(w),
           entries_(packed_entries<Isa>(w)) {
@@ -40,11 +40,11 @@ class SliverDecoder {
         }
     }
 
-    // Columns column .. end from a multiple of 128 on, to[column][row of the sliver]. Rows past the
+    // Columns column .. end from a multiple of 128 on, to[column][row of the slab]. Rows past the
     // last, and columns past `end` up to the next multiple of 16, are left as they are or anything.
     void decode(int64_t row, int64_t column, int64_t end, float *to) {
         number_groups(column, end);
-        for (int64_t i = 0; i < kSliver<Isa> && row + i < w_.geometry.n; i += 16) {
+        for (int64_t i = 0; i < kSlab<Isa> && row + i < w_.geometry.n; i += 16) {
             if (packed_) {
                 decode_packed(row + i, column, to + i);
             } else if (by_columns_) {
@@ -75,14 +75,14 @@ class SliverDecoder {
         for (int64_t i = 0; i < 16 && row + i < w_.geometry.n; i += 8) {
             const char *const scales = any_scales_.load(row + i, group_, groups_);
             decoder_.decode(row + i, column, end, scales, weights_);
-            for (int64_t step = 0; step * 16 < end - column; ++step) turn(step, to + i);
+            for (int64_t step = 0; step * 16 < end - column; ++step) transpose(step, to + i);
         }
     }
-    QK_NOINLINE void turn(int64_t step, float *to) const {
+    QK_NOINLINE void transpose(int64_t step, float *to) const {
         for (int64_t j = 0; j < 16; j += 4) {
-            float *const at = to + (step * 16 + j) * kSliver<Isa>;
-            transpose_4x4(&weights_[step][0][j], 64, at, kSliver<Isa> * 4);
-            transpose_4x4(&weights_[step][4][j], 64, at + 4, kSliver<Isa> * 4);
+            float *const at = to + (step * 16 + j) * kSlab<Isa>;
+            transpose_4x4(&weights_[step][0][j], 64, at, kSlab<Isa> * 4);
+            transpose_4x4(&weights_[step][4][j], 64, at + 4, kSlab<Isa> * 4);
         }
     }
 
@@ -116,7 +116,7 @@ class SliverDecoder {
                               float *to) const {
         const Lanes<Isa> entry = Isa::add(Isa::template look_up<step>(table, words),
                                           Isa::load_f32(zero_of_step_[column / 16]));
-        Isa::store_f32(to + column * kSliver<Isa>,
+        Isa::store_f32(to + column * kSlab<Isa>,
                        Isa::mul(entry, Isa::load_f32(scale_of_step_[column / 16])));
     }
 
@@ -128,7 +128,7 @@ class SliverDecoder {
         const Table<Isa> table = entries_;  // a copy that nothing points to
         for (int64_t c = 0; c < end - column; c += 8, from += pitch) {
             uint8_t some[64] = {};
-            prefetch(from + kSliverColumns / 8 * pitch);
+            prefetch(from + kSlabColumns / 8 * pitch);
             if (rows < 16) memcpy(some, from, size_t(rows) * 4);
             const Words<Isa> words = Isa::load_words(rows < 16 ? some : from);
             const auto put = [&]<int step>()
@@ -154,7 +154,7 @@ class SliverDecoder {
                 codes[c][1] = low >> last;
                 codes[c][2] = high >> first;
                 codes[c][3] = high >> last;
-                prefetch(from + kSliverColumns * pitch);
+                prefetch(from + kSlabColumns * pitch);
             }
             for (int64_t c = 0; c < count; ++c) {  // not at once: wide loads wait for narrow stores
                 const uint8_t *const words = reinterpret_cast<const uint8_t *>(codes[c]);
@@ -166,13 +166,13 @@ class SliverDecoder {
     // 16 packed rows: their codes are transposed, word j of every row side by side, then looked up.
     void decode_packed(int64_t row, int64_t column, float *to) {
         const Geometry &s = w_.geometry;
-        const int64_t chunks = ceil_div(s.k, kSliverColumns);
+        const int64_t chunks = ceil_div(s.k, kSlabColumns);
         const int64_t blocks = row + 8 < s.n ? 2 : 1;
         const uint8_t *codes[2];
         for (int64_t b = 0; b < blocks; ++b) {
             const int64_t block = row / 8 + b;
             codes[b] = static_cast<const uint8_t *>(w_.data) +
-                       (block * chunks + column / kSliverColumns) * 512;
+                       (block * chunks + column / kSlabColumns) * 512;
             load_groups(block, 8 * b);
             for (int64_t at = 0; at < 512; at += 64) prefetch(codes[b] + 512 + at);
         }
@@ -194,7 +194,7 @@ class SliverDecoder {
     template <bool zeros>
     QK_NOINLINE void decode_words(const uint8_t *const (&codes)[2], float *to) const {
         Isa::template look_up_transposed<zeros>(codes, entries_, scale_of_step_, zero_of_step_, to,
-                                                kSliver<Isa>);
+                                                kSlab<Isa>);
     }
 
     const Weight &w_;
@@ -208,7 +208,7 @@ class SliverDecoder {
     const float *scale_of_step_[8] = {}, *zero_of_step_[8] = {};
     alignas(64) float scale_[8][16] = {};
     alignas(64) float minus_zero_[8][16];
-    alignas(64) float weights_[kSliverColumns / 16][8][16] = {};
+    alignas(64) float weights_[kSlabColumns / 16][8][16] = {};
 };
 
 }  // namespace
