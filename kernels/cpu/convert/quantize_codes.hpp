@@ -3,7 +3,8 @@
 // vectors, so the bytes are the generic kernel's.
 #pragma once
 #include "cpu/access.hpp"
-#include "cpu/convert/quantize_round.hpp"
+#include "cpu/isa.hpp"
+#include "format/group_scale.hpp"
 
 namespace qk::cpu {
 namespace {
@@ -24,6 +25,29 @@ concept QuantizerIsa = requires(const Dense &from, const float *x, const float *
     Isa::round_u4(x, count, 0.5f, -1, codes);  // by a divisor; the zero, -1 where there is none
     Isa::bisect(tree, x, count, 0.5f, codes);  // lut8_code of x times a multiplier, by Middles
 };
+
+template <class Code>
+QK_INLINE inline void code_each(const float *__restrict x, int64_t count, uint8_t *__restrict codes,
+                                const Code &code) {
+    for (int64_t i = 0; i < count; ++i) codes[i] = code(x[i]);
+}
+
+// clamp_to_int(round_half_even(value) + add, low, high), both ways of each choice computed.
+QK_INLINE inline int32_t round_and_clamp(float value, float add, float low, float high) {
+    constexpr float magic = 12582912.0f, limit = 4194304.0f;
+    const float rounded = (value + magic) - magic;
+    const bool small = bool(int(value > -limit) & int(value < limit));
+    float result = (small ? rounded : value) + add;
+    result = result == result ? result : 0.0f;
+    result = result < low ? low : result;
+    return int32_t(result > high ? high : result);
+}
+
+// Numbers in order as integers in order; -0 is 0.
+inline int32_t ordered_bits(float value) {
+    const int32_t bits = int32_t(f32_bits(value + 0.0f));
+    return bits ^ ((bits >> 31) & 0x7fffffff);
+}
 
 // Thresholds below, as nf4_code and fp4_bnb_code count them, and the codes of the counts.
 struct Ranks {

@@ -2,7 +2,7 @@
 // recurrence step by step. Integers throughout, so no split of steps or sequences changes a bit.
 #pragma once
 #include "cpu/features.hpp"
-#include "cpu/gru/words.hpp"
+#include "cpu/gru/rows.hpp"
 #include "cpu/split.hpp"
 #include "gru/border.hpp"
 
