@@ -143,14 +143,17 @@ __device__ inline int code_of(const WeightView &w, int64_t row, int64_t column) 
     return w.bits == 8 ? w.data[at] : w.data[at >> 1] >> (at & 1) * 4 & 15;
 }
 
-// Nested: two fp32 roundings, as bitsandbytes computes it.
+// Nested scales: two fp32 roundings, as bitsandbytes computes them.
+__device__ inline float nested_scale(float code, float second, float bias) {
+    return __fadd_rn(__fmul_rn(code, second), bias);
+}
+
 __device__ inline float scale_of(const WeightView &w, GroupIndex group) {
     const int64_t at = scale_at(w, group);
     if (w.scale_format != QK_FORMAT_LUT8) return load_float(w.scale_format, w.scale, at);
     const int64_t second = group_number(w.geometry, group) / w.second_group;
-    const float product =
-        __fmul_rn(load_as<float>(w.code, w.scale[at]), load_as<float>(w.second, second));
-    return __fadd_rn(product, load_as<float>(w.bias, 0));
+    return nested_scale(load_as<float>(w.code, w.scale[at]), load_as<float>(w.second, second),
+                        load_as<float>(w.bias, 0));
 }
 
 __device__ inline int zero_of(const WeightView &w, GroupIndex group) {

@@ -1,5 +1,5 @@
 // Dequantize GPTQ: codes lie [k / 8, n] in words along k, the output is [n, k]. A block takes 128
-// rows x 256 columns: it copies 512-byte lines of codes to shared memory (gptq_stage.cuh), from
+// rows x 256 columns: it copies 512-byte lines of codes to shared memory (stage.cuh), from
 // where a lane takes the words of 4 rows at once and stores 16 bytes of each; 32 lanes store 512
 // neighbouring bytes. Scales and zeros are asked for before the codes are waited for. Blocks in a
 // row write on where the one before ends. (code - zero) * scale is one fp32 product, rounded once.
@@ -8,7 +8,7 @@
 // Rows that do not come in fours or begin at multiples of 16 bytes, groups that do not end with a
 // word, tables and nested scales: the same way to shared memory, from there a lane an element.
 #include "cuda/conditions.hpp"
-#include "cuda/convert/gptq_stage.cuh"
+#include "cuda/convert/stage.cuh"
 #include "cuda/lists.hpp"
 #include "cuda/prim/pack.cuh"
 #include "cuda/runtime.hpp"

@@ -115,7 +115,7 @@ __device__ float scale_value(const Problem &p, const RawGroup &raw, const float 
         case QK_FORMAT_F32: return __uint_as_float(raw.bits);
         case QK_FORMAT_F16: return __half2float(__ushort_as_half(uint16_t(raw.bits)));
         case QK_FORMAT_BF16: return __uint_as_float(raw.bits << 16);
-        default: return __fadd_rn(__fmul_rn(scale_codes[raw.bits], raw.second), bias);
+        default: return nested_scale(scale_codes[raw.bits], raw.second, bias);
     }
 }
 

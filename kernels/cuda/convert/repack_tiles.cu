@@ -14,7 +14,7 @@
 // Places there are shifted so that no two lanes meet in a bank. Bytes per code: half in, half out,
 // each moved once. The first blocks move scales and zeros, two rows of a group a thread.
 #include "cuda/conditions.hpp"
-#include "cuda/convert/awq_stage.cuh"
+#include "cuda/convert/stage.cuh"
 #include "cuda/convert/repack.hpp"
 #include "cuda/lists.hpp"
 #include "cuda/prim/mma.cuh"
@@ -113,7 +113,7 @@ struct Stage<Source::kAlongK> {  // words [k / 8][n]
     using Piece = uint32_t;
 };
 template <>
-struct Stage<Source::kAlongN> {  // words [k][n / 8]: awq_stage.cuh
+struct Stage<Source::kAlongN> {  // words [k][n / 8]: stage.cuh
     static constexpr uint32_t kRows = kAwqRows, kColumns = 128, kPitch = kRows / 8;
     static constexpr uint32_t kLines = kColumns;
 };

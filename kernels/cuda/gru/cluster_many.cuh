@@ -36,7 +36,7 @@ __device__ void multiply_tile(const Place<S> &at, const Fragments<S> &weights,
         shared_address(h) + uint32_t(column * 8) + uint32_t((at.lane / 4 ^ exchange(column)) * 16);
     int32_t sums[3][4] = {};
 #pragma unroll
-    for (int pair = 0; pair < S::kPairs; ++pair) {
+    for (int pair = 0; pair < S::kLut4; ++pair) {
         weights.multiply(pair, shared_load_16(from + uint32_t(pair) * 512), sums);
     }
     int4(&partial)[S::kSlices][S::kSlices][32] = shared.partial[at.group];

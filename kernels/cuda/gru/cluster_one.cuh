@@ -25,10 +25,10 @@ __device__ void multiply_one(const Place<S> &at, const Fragments<S> &weights,
         shared_address(shared.h[t & 1]) + uint32_t(at.slice * S::kColumns + at.lane % 4 * 16);
     // Where registers last, two sums a gate: a product that waits for another takes 24 cycles, one
     // that does not takes 4.
-    constexpr bool kApart = S::kPairs <= 4;
+    constexpr bool kApart = S::kLut4 <= 4;
     int32_t sums[2][3][4] = {};
 #pragma unroll
-    for (int pair = 0; pair < S::kPairs; ++pair) {
+    for (int pair = 0; pair < S::kLut4; ++pair) {
         const uint4 h = shared_load_16(from + uint32_t(pair) * 64);
         if constexpr (kApart) {
             weights.multiply_apart(pair, h, sums);

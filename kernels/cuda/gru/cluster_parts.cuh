@@ -44,7 +44,7 @@ struct Shape {
     static constexpr int kUnits = kHidden / kBlocks, kGroups = kUnits / 16;
     static constexpr int kGroupThreads = kSlices * 32, kThreads = kGroups * kGroupThreads;
     static constexpr int kColumns = kHidden / kSlices;
-    static constexpr int kPairs = kColumns / 64;  // of matrix products along a warp's columns
+    static constexpr int kLut4 = kColumns / 64;  // of matrix products along a warp's columns
     static constexpr int kTileBytes = kOne ? kHidden : kHidden * 8;  // of h
     // A lane has four sums of each gate: two units by two sequences. Two slices finish one unit
     // each, four also one sequence each. Of one sequence the four lanes of a row have copies.
@@ -66,7 +66,7 @@ struct Place {
 // R's fragments of one warp: [gate][pair][product][4].
 template <class S>
 struct Fragments {
-    uint32_t at[3][S::kPairs][2][4];
+    uint32_t at[3][S::kLut4][2][4];
 
     __device__ void load(const gru::Cell &cell, int32_t first_unit, int32_t first_column) {
         const int lane = int(threadIdx.x) % 32;
@@ -74,7 +74,7 @@ struct Fragments {
 #pragma unroll
         for (int gate = 0; gate < 3; ++gate) {
 #pragma unroll
-            for (int pair = 0; pair < S::kPairs; ++pair) {
+            for (int pair = 0; pair < S::kLut4; ++pair) {
 #pragma unroll
                 for (int half = 0; half < 2; ++half) {
                     const int32_t unit = first_unit + half * 8 + lane / 4;

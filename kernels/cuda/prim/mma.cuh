@@ -28,6 +28,11 @@ template <qk_format format>
 using TypeOf = std::conditional_t<format == QK_FORMAT_F16, F16,
                                   std::conditional_t<format == QK_FORMAT_BF16, BF16, F32>>;
 
+template <class T>
+constexpr qk_format kFormatOf = std::is_same_v<T, F16>    ? QK_FORMAT_F16
+                                : std::is_same_v<T, BF16> ? QK_FORMAT_BF16
+                                                          : QK_FORMAT_F32;
+
 // d += a . b: a is 16 x 16 (rows of w by k), b is 16 x 8 (k by rows of x), d is 16 x 8.
 template <class T>
 __device__ inline void mma_16x8x16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);

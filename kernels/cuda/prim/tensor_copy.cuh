@@ -8,13 +8,6 @@
 namespace qk::cuda {
 namespace {
 
-// Arrives once every earlier cp.async of this thread is in.
-__device__ inline void barrier_arrive_after_copies(uint32_t barrier) {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
-#endif
-}
-
 // 0, once v is there: what uses it waits for the load of v, which no compiler sees through.
 __device__ inline uint32_t zero_after(uint32_t v) {
     uint32_t bits;

@@ -40,7 +40,7 @@ template <class T>
 __device__ __noinline__ void multiply_slowly(const WeightView &w, const void *x,
                                              qk_format bias_type, const void *bias, void *y,
                                              int64_t y_pitch, const Part &part) {
-    const qk_format type = std::is_same_v<T, F16> ? QK_FORMAT_F16 : QK_FORMAT_BF16;
+    const qk_format type = kFormatOf<T>;
     const int64_t k = w.geometry.k;
     for (int64_t row = part.first + part.warp; row < min64(part.last, w.geometry.n);
          row += part.warps) {

@@ -9,14 +9,12 @@
 // scales and the zeros of all chunks of a stage. So a stage of 32 KiB is two or three bulk copies,
 // and the warps spend no instruction on addresses of global memory. A full barrier a slot counts
 // bytes in, an empty one counts warps out.
-//
-// Shared memory is addressed absolutely: these kernels have no static shared memory, so their
-// dynamic part starts at kSharedStart or (on other architectures) below. Addresses become constants
-// in the instructions; a look-up would need an addition for each load otherwise.
 #pragma once
 #include "cuda/tile/ring_plan.hpp"
 #include "cuda/conditions.hpp"
-#include "cuda/tile/codes.cuh"
+#include "cuda/tile/decode.cuh"
+#include "cuda/tile/output.cuh"
+#include "cuda/tile/problem.hpp"
 #include "cuda/tile/scale.cuh"
 #include "cuda/prim/copy.cuh"
 #include "cuda/prim/mma.cuh"
@@ -26,35 +24,12 @@
 namespace qk::cuda {
 namespace {
 
-constexpr uint32_t kSharedStart = 1024;
 constexpr int32_t kRingThreads = (kRingWarps + 1) * 32;
-constexpr uint32_t kTableBytes = 32 * 1024;
 constexpr int64_t kOrderClocks = 600;  // between the first orders of a block
 
-template <class T>
-struct RingU4 : DecodeU4<T> {
-    static __device__ void prepare(const float (&)[16], uint32_t, uint32_t = 0) {}
-    static __device__ uint32_t lanes() { return 0; }
-    static __device__ void decode(uint32_t word, const Zeros &zeros, uint32_t, uint32_t (&a)[4]) {
-        DecodeU4<T>::decode(word, zeros, 0, 0, a);
-    }
-};
-template <class T>
-using RingLut4 = DecodeTable<T, kSharedStart>;
-
-struct RingProblem {
-    const uint8_t *codes, *scale, *zero;  // zero: null where every zero is 8
-    const float *second, *scale_code, *scale_bias;
-    const void *x, *bias;  // bias may be null
-    void *y;
-    int64_t m, n;
-    int32_t k;
-    uint32_t groups;        // of a row
-    int32_t second_shift;   // nested: log2 of second_group
+struct RingProblem : TilesProblem {
     uint32_t second_bytes;  // nested: of the second scales of a block's rows, at most
-    qk_format bias_type;
     RingPlan plan;
-    float entries[16];  // what codes stand for, where they are looked up
 };
 
 // Where things lie in shared memory: [table] [slots] [scale codes] [barriers] and then what the
@@ -66,13 +41,13 @@ struct RingMap {
     static constexpr uint32_t kGroups = kChunkTiles / kGroupTiles;  // of a chunk
     static constexpr uint32_t kGroupScales = 8 * kPairBytes<kind>;
     static constexpr uint32_t kChunkScales = kGroups * kGroupScales;
-    static constexpr uint32_t kChunkZeros = Decode::kPairs ? 0 : kGroups * 8;
+    static constexpr uint32_t kChunkZeros = Decode::kLut4 ? 0 : kGroups * 8;
     static constexpr uint32_t kScaleAt = kRingWarps * kChunkBytes;
     static constexpr uint32_t kZeroAt = kScaleAt + kRingWarps * kChunkScales;
     static constexpr uint32_t kStage = (kZeroAt + kRingWarps * kChunkZeros + 127) / 128 * 128;
 
     static constexpr uint32_t kTable = kSharedStart;
-    static constexpr uint32_t kRing = kTable + (Decode::kPairs ? kTableBytes : 0);
+    static constexpr uint32_t kRing = kTable + (Decode::kLut4 ? kTableBytes : 0);
     static constexpr uint32_t kScaleCodes = kRing + kDepth * kStage;
     static constexpr uint32_t kBarriers = kScaleCodes + (kind == ScaleKind::kNested ? 256 * 4 : 0);
     static constexpr uint32_t kEnd = kBarriers + kDepth * 16;
@@ -196,7 +171,7 @@ struct Seconds {
         const uint32_t number = uint32_t(min64(row, p.n - 1)) * p.groups + uint32_t(group);
         const uint32_t second = shared_load_4(at + ((number >> p.second_shift) - first) * 4);
         const uint32_t value = shared_load_4(codes + code * 4);
-        return __fadd_rn(__fmul_rn(__uint_as_float(value), __uint_as_float(second)), bias);
+        return nested_scale(__uint_as_float(value), __uint_as_float(second), bias);
     }
 };
 
@@ -213,50 +188,12 @@ __device__ inline void wait_for_consumers() {
     asm volatile("bar.sync 1, %0;" ::"n"(kRingWarps * 32) : "memory");
 }
 
-// One value of y, its bias added.
-template <class T>
-__device__ void store_output(const RingProblem &p, int64_t row, int64_t x_row, float y) {
-    if (row >= p.n) return;
-    if (p.bias != nullptr) y = __fadd_rn(y, load_float(p.bias_type, p.bias, row));
-    const qk_format type = std::is_same_v<T, F16> ? QK_FORMAT_F16 : QK_FORMAT_BF16;
-    store_float(type, p.y, x_row * p.n + row, y);
-}
-
 // The host side: what every kernel on the ring asks of a problem.
 
 inline uint32_t second_bytes(const Weight &w, const RingPlan &plan) {
     if (w.scale.second_group == 0) return 0;
     const int64_t rows = int64_t(plan.rows.each + 1) * 16;
     return uint32_t(rows * w.geometry.groups_per_row / w.scale.second_group + 2) * 4;
-}
-
-inline RingProblem ring_problem(const LinearArgs &args, const RingPlan &plan) {
-    const Weight &w = args.w;
-    const auto bytes = [](const void *plane) { return static_cast<const uint8_t *>(plane); };
-    const auto floats = [](const void *plane) { return static_cast<const float *>(plane); };
-    const int64_t second = w.scale.second_group;
-    RingProblem p = {bytes(w.data),
-                     bytes(w.scale.data),
-                     bytes(w.zero),
-                     floats(w.scale.second),
-                     floats(w.scale.code),
-                     floats(w.scale.bias),
-                     args.x.data,
-                     args.bias != nullptr ? args.bias->data : nullptr,
-                     args.y.data,
-                     args.x.rows,
-                     w.geometry.n,
-                     int32_t(w.geometry.k),
-                     uint32_t(w.geometry.groups_per_row),
-                     log2_of(second),
-                     second_bytes(w, plan),
-                     args.bias != nullptr ? args.bias->format->id : QK_FORMAT_F32,
-                     plan,
-                     {}};
-    for (int code = 0; w.layout->id == kLayoutTilesPairs && code < 16; ++code) {
-        p.entries[code] = w.format->value(code);
-    }
-    return p;
 }
 
 inline bool fits_ring(const LinearArgs &args, const Device &device) {

@@ -147,20 +147,22 @@ TEST_F(CudaGemmHost, DescribesPlanes) {
     qk::ErrorText error = {};
     ASSERT_EQ(qk::cuda::describe_planes(args, 8, 128, &error, &p), QK_OK) << error.text;
     // Rows of tiles of 5 tiles, each 4 lines of 128 bytes.
-    EXPECT_EQ(p.codes.data, args.w.data);
-    EXPECT_EQ(p.codes.type, CU_TENSOR_MAP_DATA_TYPE_UINT32);
-    EXPECT_EQ(std::vector<uint64_t>(p.codes.sizes, p.codes.sizes + 3),
+    EXPECT_EQ(p.code_map.data, args.w.data);
+    EXPECT_EQ(p.code_map.type, CU_TENSOR_MAP_DATA_TYPE_UINT32);
+    EXPECT_EQ(std::vector<uint64_t>(p.code_map.sizes, p.code_map.sizes + 3),
               (std::vector<uint64_t>{32, 20, 3}));
-    EXPECT_EQ(std::vector<uint64_t>(p.codes.strides, p.codes.strides + 2),
+    EXPECT_EQ(std::vector<uint64_t>(p.code_map.strides, p.code_map.strides + 2),
               (std::vector<uint64_t>{128, 2560}));
-    EXPECT_EQ(std::vector<uint32_t>(p.codes.box, p.codes.box + 3),
+    EXPECT_EQ(std::vector<uint32_t>(p.code_map.box, p.code_map.box + 3),
               (std::vector<uint32_t>{32, 4, 8}));
-    EXPECT_EQ(p.x.data, args.x.data);
-    EXPECT_EQ(p.x.type, CU_TENSOR_MAP_DATA_TYPE_UINT16);
-    EXPECT_EQ(std::vector<uint64_t>(p.x.sizes, p.x.sizes + 2), (std::vector<uint64_t>{272, 20}));
-    EXPECT_EQ(p.x.strides[0], 544u);
-    EXPECT_EQ(std::vector<uint32_t>(p.x.box, p.x.box + 2), (std::vector<uint32_t>{64, 128}));
-    EXPECT_EQ(p.x.swizzle, CU_TENSOR_MAP_SWIZZLE_128B);
+    EXPECT_EQ(p.x_map.data, args.x.data);
+    EXPECT_EQ(p.x_map.type, CU_TENSOR_MAP_DATA_TYPE_UINT16);
+    EXPECT_EQ(std::vector<uint64_t>(p.x_map.sizes, p.x_map.sizes + 2),
+              (std::vector<uint64_t>{272, 20}));
+    EXPECT_EQ(p.x_map.strides[0], 544u);
+    EXPECT_EQ(std::vector<uint32_t>(p.x_map.box, p.x_map.box + 2),
+              (std::vector<uint32_t>{64, 128}));
+    EXPECT_EQ(p.x_map.swizzle, CU_TENSOR_MAP_SWIZZLE_128B);
 }
 
 TEST_F(CudaGemmHost, DescribesBytes) {
@@ -170,17 +172,17 @@ TEST_F(CudaGemmHost, DescribesBytes) {
         GemmProblem p = qk::cuda::problem_of(args, {qk::cuda::GemmCut::k128x128, 1, 0});
         qk::ErrorText error = {};
         ASSERT_EQ(qk::cuda::describe_bytes(args, columns, 256, 64, &error, &p), QK_OK);
-        EXPECT_EQ(p.codes.data, args.w.data);
-        EXPECT_EQ(p.codes.type, CU_TENSOR_MAP_DATA_TYPE_UINT8);
-        EXPECT_EQ(std::vector<uint64_t>(p.codes.sizes, p.codes.sizes + 2),
+        EXPECT_EQ(p.code_map.data, args.w.data);
+        EXPECT_EQ(p.code_map.type, CU_TENSOR_MAP_DATA_TYPE_UINT8);
+        EXPECT_EQ(std::vector<uint64_t>(p.code_map.sizes, p.code_map.sizes + 2),
                   (std::vector<uint64_t>{192, 24}));
-        EXPECT_EQ(p.codes.strides[0], 192u);
-        EXPECT_EQ(p.codes.box[0], uint32_t(columns));
-        EXPECT_EQ(p.codes.box[1], 256u);
-        EXPECT_EQ(p.codes.swizzle,
+        EXPECT_EQ(p.code_map.strides[0], 192u);
+        EXPECT_EQ(p.code_map.box[0], uint32_t(columns));
+        EXPECT_EQ(p.code_map.box[1], 256u);
+        EXPECT_EQ(p.code_map.swizzle,
                   columns == 64 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B);
-        EXPECT_EQ(p.x.sizes[1], 20u);
-        EXPECT_EQ(p.x.box[1], 64u);
+        EXPECT_EQ(p.x_map.sizes[1], 20u);
+        EXPECT_EQ(p.x_map.box[1], 64u);
     }
 }
 

@@ -155,7 +155,7 @@ struct BytesWarp {
             case QK_FORMAT_BF16: return __uint_as_float(s.raw << 16);
             default: {
                 const uint32_t code = shared_load_4(Map::kScaleCodes + s.raw * 4);
-                return __fadd_rn(__fmul_rn(__uint_as_float(code), s.second), scale_bias);
+                return nested_scale(__uint_as_float(code), s.second, scale_bias);
             }
         }
     }

@@ -65,7 +65,7 @@ struct Columns {
 template <class T, int kBatches>
 struct ColumnsProduct {
     using Operand = typename XOperand<T>::Operand;
-    using Decode = WordsU4<Operand>;
+    using Decode = U4<Operand>;
 
     const Problem &p;
     const XRows<T, kBatches> &x;
@@ -75,17 +75,9 @@ struct ColumnsProduct {
     float part[kRowTiles][kBatches][4] = {}, sum[kRowTiles][kBatches][4] = {};
 
     __device__ void prepare_zeros() {
-        Decode::raw(byte_permute(zero_word, 0, 0x1010u), zeros[0]);
-        Decode::raw(byte_permute(zero_word, 0, 0x3232u), zeros[1]);
+        Decode::pairs(byte_permute(zero_word, 0, 0x1010u), zeros[0]);
+        Decode::pairs(byte_permute(zero_word, 0, 0x3232u), zeros[1]);
         zero_word = load_zero_word(p, groups.group + 1);
-    }
-    __device__ void fold_group() {
-        float scale[kLaneRows];
-        groups.scales(scale);
-#pragma unroll
-        for (int tile = 0; tile < kRowTiles; ++tile) {
-            fold<kBatches>(sum[tile], part[tile], scale[2 * tile], scale[2 * tile + 1]);
-        }
     }
     __device__ Columns<kBatches> load_columns(int32_t step) const {
         Columns<kBatches> c;
@@ -103,8 +95,8 @@ struct ColumnsProduct {
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
                 const uint32_t a = w.word[half * 4 + i * 2], b = w.word[half * 4 + i * 2 + 1];
-                Decode::raw(byte_permute(a, b, 0x5410u), pairs[i][0]);
-                Decode::raw(byte_permute(a, b, 0x7632u), pairs[i][1]);
+                Decode::pairs(byte_permute(a, b, 0x5410u), pairs[i][0]);
+                Decode::pairs(byte_permute(a, b, 0x7632u), pairs[i][1]);
             }
 #pragma unroll
             for (int tile = 0; tile < kRowTiles; ++tile) {
@@ -121,7 +113,7 @@ struct ColumnsProduct {
             }
         }
         if (--groups.left > 0) return;
-        fold_group();
+        fold_group(groups, sum, part);
         groups.advance();
         prepare_zeros();
     }
@@ -145,25 +137,9 @@ __global__ void __launch_bounds__(kWarps * 32, kWarps == kManyWarps ? 1 : 2)
         p, x, Groups<kLaneRows>(p, scale_codes, first, first_row() + lane_row(), 1), 0, {}, {}, {}};
     product.zero_word = load_zero_word(p, product.groups.group);
     product.prepare_zeros();
-    // Codes are loaded a step ahead, and x too where there are registers for it.
     constexpr bool kAhead = kBatches == 1 && !std::is_same_v<T, F32>;
-    Words next = {};
-    Columns<kBatches> next_x = {};
-    if (first < last) {
-        next = load_words(p, at, first);
-        if constexpr (kAhead) next_x = product.load_columns(first);
-    }
-    for (int32_t step = first; step < last; ++step) {
-        const Words now = next;
-        Columns<kBatches> now_x = next_x;
-        if constexpr (!kAhead) now_x = product.load_columns(step);
-        if (step + 1 < last) {
-            next = load_words(p, at, step + 1);
-            if constexpr (kAhead) next_x = product.load_columns(step + 1);
-        }
-        product.multiply(now, now_x);
-    }
-    if (first < last && product.groups.left < p.group_parts) product.fold_group();
+    multiply_steps<kAhead>(product, first, last,
+                           [&](int32_t step) { return load_words(p, at, step); });
     store_sums<T, kWarps, kRowTiles, kBatches>(
         p, room, first_row(), x_first, product.sum,
         [](int tile, int high) { return lane_row() + 2 * tile + high; });

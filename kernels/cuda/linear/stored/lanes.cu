@@ -93,7 +93,6 @@ __device__ inline uint32_t load_scale(const Problem &p, int64_t place) {
     }
 }
 
-// Nested: two fp32 roundings, as bitsandbytes computes it.
 __device__ inline float scale_value(const Problem &p, uint32_t raw, int64_t number) {
     switch (p.w.scale_format) {
         case QK_FORMAT_F32: return __uint_as_float(raw);
@@ -103,8 +102,7 @@ __device__ inline float scale_value(const Problem &p, uint32_t raw, int64_t numb
             const float second =
                 __ldg(reinterpret_cast<const float *>(p.w.second) + (number >> p.second_shift));
             const float code = __ldg(reinterpret_cast<const float *>(p.w.code) + raw);
-            return __fadd_rn(__fmul_rn(code, second),
-                             __ldg(reinterpret_cast<const float *>(p.w.bias)));
+            return nested_scale(code, second, __ldg(reinterpret_cast<const float *>(p.w.bias)));
         }
     }
 }

@@ -2,7 +2,9 @@
 // sums of a block's warps become y. Warps of a block share k; their sums meet in shared memory and
 // are added in warp order, so y depends on n, k and the groups alone, not on the batch.
 #pragma once
-#include "cuda/tile/words.cuh"
+#include "cuda/tile/output.cuh"
+#include "cuda/linear/stored/x_rows.cuh"
+#include "cuda/tile/codes.cuh"
 
 namespace qk::cuda {
 namespace {
@@ -99,7 +101,7 @@ struct Groups {
         const uint32_t number = row(i) * uint32_t(p.w.geometry.groups_per_row) + uint32_t(group);
         return __ldg(reinterpret_cast<const float *>(p.w.second) + (number >> p.second_shift));
     }
-    // The scales of the lane's rows. Nested: two fp32 roundings, as bitsandbytes computes it.
+    // The scales of the lane's rows.
     __device__ void scales(float (&value)[kRows]) const {
         if (p.w.scale_format == QK_FORMAT_F32) {
 #pragma unroll
@@ -115,7 +117,7 @@ struct Groups {
         } else {
 #pragma unroll
             for (int i = 0; i < kRows; ++i) {
-                value[i] = __fadd_rn(__fmul_rn(codes[scale[i]], second(i)), bias);
+                value[i] = nested_scale(codes[scale[i]], second(i), bias);
             }
         }
     }
@@ -138,6 +140,43 @@ __device__ void fold(float (&sum)[kBatches][4], float (&part)[kBatches][4], floa
             sum[b][i] = __fmaf_rn(part[b][i], i < 2 ? low : high, sum[b][i]);
             part[b][i] = 0;
         }
+    }
+}
+
+// The same for all of a lane's rows, at the end of a group.
+template <int kRows, int kTiles, int kBatches>
+__device__ void fold_group(const Groups<kRows> &groups, float (&sum)[kTiles][kBatches][4],
+                           float (&part)[kTiles][kBatches][4]) {
+    float scale[kRows];
+    groups.scales(scale);
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+        fold<kBatches>(sum[tile], part[tile], scale[2 * tile], scale[2 * tile + 1]);
+    }
+}
+
+// A warp's steps [first, last). load(step): its codes, loaded a step ahead, and so is x where
+// kAhead says that there are registers for it.
+template <bool kAhead, class Product, class Load>
+__device__ void multiply_steps(Product &product, int32_t first, int32_t last, const Load &load) {
+    decltype(load(first)) next = {};
+    decltype(product.load_columns(first)) next_x = {};
+    if (first < last) {
+        next = load(first);
+        if constexpr (kAhead) next_x = product.load_columns(first);
+    }
+    for (int32_t step = first; step < last; ++step) {
+        const auto now = next;
+        auto now_x = next_x;
+        if constexpr (!kAhead) now_x = product.load_columns(step);
+        if (step + 1 < last) {
+            next = load(step + 1);
+            if constexpr (kAhead) next_x = product.load_columns(step + 1);
+        }
+        product.multiply(now, now_x);
+    }
+    if (first < last && product.groups.left < product.p.group_parts) {
+        fold_group(product.groups, product.sum, product.part);
     }
 }
 
@@ -185,8 +224,7 @@ __device__ void store_sums(const Problem &p, float *room, int64_t first_row, int
                 }
                 y = __fadd_rn(y, total);
             }
-            if (p.bias != nullptr) y = __fadd_rn(y, load_float(p.bias_type, p.bias, row));
-            store_float(p.type, p.y, x_row * p.w.geometry.n + row, y);
+            store_output(p, p.type, row, x_row * p.w.geometry.n + row, y);
         }
     }
 }

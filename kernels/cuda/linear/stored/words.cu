@@ -44,16 +44,16 @@ Status run_words(const Problem &p, const Launch &launch) {
 template <class T, Words words>
 Status run_type(const Problem &p, const Launch &launch) {
     if constexpr (words != Words::kGptq) {
-        if (p.w.kind == FormatKind::kTable) return run_words<T, WordsLut4<T>, words>(p, launch);
+        if (p.w.kind == FormatKind::kTable) return run_words<T, Lut4<T>, words>(p, launch);
     }
-    return run_words<T, WordsU4<T>, words>(p, launch);
+    return run_words<T, U4<T>, words>(p, launch);
 }
 
 template <Words words>
 Status run_layout(const Problem &p, const Launch &launch) {
     if (p.type == QK_FORMAT_F16) return run_type<F16, words>(p, launch);
     if (p.type == QK_FORMAT_BF16) return run_type<BF16, words>(p, launch);
-    return run_words<F32, WordsU4<BF16>, words>(p, launch);
+    return run_words<F32, U4<BF16>, words>(p, launch);
 }
 
 Status run(const LinearArgs &args, const Launch &launch) {

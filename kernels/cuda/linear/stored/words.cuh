@@ -128,38 +128,30 @@ struct RowsProduct {
     uint32_t even, odd;  // selectors of pairs of x
 
     __device__ void prepare_zeros() {
-        if constexpr (!Decode::kPairs) {
+        if constexpr (!Decode::kLut4) {
 #pragma unroll
             for (int i = 0; i < kLaneRows; ++i) {
                 uint32_t raw[4];
-                Decode::raw(groups.zero_of_row(i, groups.group) * 0x11111111u, raw);
+                Decode::pairs(groups.zero_of_row(i, groups.group) * 0x11111111u, raw);
                 zeros[i] = {raw[0], raw[1]};
             }
             groups.load_zeros(groups.group + 1);
         }
     }
     __device__ void decode(uint32_t word, const Zeros &z, uint32_t (&pair)[4]) const {
-        if constexpr (Decode::kPairs) {
+        if constexpr (Decode::kLut4) {
             Decode::look_up(word, table, pair);
         } else {
-            Decode::raw(word, pair);
+            Decode::pairs(word, pair);
 #pragma unroll
             for (int i = 0; i < 4; ++i) pair[i] = Decode::subtract(pair[i], i % 2 ? z.odd : z.even);
         }
     }
-    // WordsU4 pair codes i and i + 4 (where neighbours are swapped, of the other order).
+    // U4 pair codes i and i + 4 (where neighbours are swapped, of the other order).
     __device__ uint4 match(uint4 v) const {
-        if constexpr (Decode::kPairs) return v;
+        if constexpr (Decode::kLut4) return v;
         return {byte_permute(v.x, v.z, even), byte_permute(v.x, v.z, odd),
                 byte_permute(v.y, v.w, even), byte_permute(v.y, v.w, odd)};
-    }
-    __device__ void fold_group() {
-        float scale[kLaneRows];
-        groups.scales(scale);
-#pragma unroll
-        for (int tile = 0; tile < kRowTiles; ++tile) {
-            fold<kBatches>(sum[tile], part[tile], scale[2 * tile], scale[2 * tile + 1]);
-        }
     }
     __device__ Columns<kBatches> load_columns(int32_t step) const {
         Columns<kBatches> c;
@@ -194,7 +186,7 @@ struct RowsProduct {
             if (words == Words::kWide && j == 0) continue;  // a group is whole steps
             groups.left -= words == Words::kWide ? 2 : 1;
             if (groups.left > 0) continue;
-            fold_group();
+            fold_group(groups, sum, part);
             groups.advance();
             prepare_zeros();
         }
@@ -206,12 +198,12 @@ __global__ void __launch_bounds__(kWarps * 32, min_blocks(kWarps, kBatches))
     multiply_words(const __grid_constant__ Problem p) {
     // The table, then the sums of the warps.
     constexpr uint32_t kSumWords = kWarps * 128 * kRowTiles;
-    __shared__ uint4 shared[(Decode::kPairs ? kTableWords : kSumWords) / 4];
+    __shared__ uint4 shared[(Decode::kLut4 ? kTableWords : kSumWords) / 4];
     __shared__ float scale_codes[256];
     static_assert(kTableWords >= kSumWords);
     uint32_t *const table = reinterpret_cast<uint32_t *>(shared);
     const bool high_first = p.w.layout == QK_LAYOUT_ROW_HIGH;
-    if constexpr (Decode::kPairs) Decode::prepare(p.w, table, high_first);
+    if constexpr (Decode::kLut4) Decode::prepare(p.w, table, high_first);
     load_scale_codes(p.w, scale_codes);
     __syncthreads();
     const int warp = int(threadIdx.x) / 32;
@@ -233,27 +225,10 @@ __global__ void __launch_bounds__(kWarps * 32, min_blocks(kWarps, kBatches))
         {},
         high_first ? 0x7632u : 0x5410u,
         high_first ? 0x5410u : 0x7632u};
-    if constexpr (!Decode::kPairs) product.groups.load_zeros(product.groups.group);
+    if constexpr (!Decode::kLut4) product.groups.load_zeros(product.groups.group);
     product.prepare_zeros();
-    // Codes are loaded a step ahead, and x too where there are registers for it.
     constexpr bool kAhead = kWarps == kManyWarps && kBatches == 1 && !std::is_same_v<T, F32>;
-    Codes next = {};
-    Columns<kBatches> next_x = {};
-    if (first < last) {
-        next = at.load(first);
-        if constexpr (kAhead) next_x = product.load_columns(first);
-    }
-    for (int32_t step = first; step < last; ++step) {
-        const Codes now = next;
-        Columns<kBatches> now_x = next_x;
-        if constexpr (!kAhead) now_x = product.load_columns(step);
-        if (step + 1 < last) {
-            next = at.load(step + 1);
-            if constexpr (kAhead) next_x = product.load_columns(step + 1);
-        }
-        product.multiply(now, now_x);
-    }
-    if (first < last && product.groups.left < p.group_parts) product.fold_group();
+    multiply_steps<kAhead>(product, first, last, [&](int32_t step) { return at.load(step); });
     store_sums<T, kWarps, kRowTiles, kBatches>(
         p, reinterpret_cast<float *>(shared), Places::first_row(), x_first, product.sum,
         [&](int tile, int high) { return at.row_of(2 * tile + high); });

@@ -5,6 +5,7 @@
 
 #include "cuda/linear/sm80/gemm/shape.cuh"
 #include "cuda/prim/copy_groups.cuh"
+#include "cuda/prim/keep.cuh"
 
 namespace qk::cuda {
 namespace {
@@ -46,22 +47,6 @@ __device__ inline void wait_for_stage(int32_t slots) {
     } else {
         copies_wait_but<2>();
     }
-}
-
-// The compiler would compute it anew in every stage.
-__device__ inline void keep(uint32_t &value) {
-#if defined(__CUDA_ARCH__)
-    asm("" : "+r"(value));
-#else
-    (void)value;
-#endif
-}
-__device__ inline void keep(int32_t &value) {
-#if defined(__CUDA_ARCH__)
-    asm("" : "+r"(value));
-#else
-    (void)value;
-#endif
 }
 
 // What a thread copies of each stage: some runs of 16 bytes of codes and of x, and at most one
@@ -131,7 +116,7 @@ struct MiddleCopies {
         keep(scale);
         keep(scale_to);
         keep(scale_end);
-        if constexpr (!S::Decode::kPairs) {
+        if constexpr (!S::Decode::kLut4) {
             item = S::kThreads - 1 - t;
             const uint8_t *const plane = p.w.zero != nullptr ? p.w.zero : p.w.scale;
             zero = plane + (row_tile + item) * groups * 8;
@@ -170,7 +155,7 @@ struct MiddleCopies {
     __device__ void order_scales(uint8_t *at) const {
         const int64_t group = tile >> p.group_shift;
         copy_ahead<16>(at + scale_to, scale + group * (S::kPieces * 16), 16, tile < scale_end);
-        if constexpr (!S::Decode::kPairs) {
+        if constexpr (!S::Decode::kLut4) {
             copy_ahead<8>(at + zero_to, zero + group * 8, 8, tile < zero_end);
         }
         if constexpr (S::kNested) {

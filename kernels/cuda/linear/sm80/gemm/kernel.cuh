@@ -62,13 +62,13 @@ struct Middle {
     __device__ float2 scales(const uint8_t *scale) const {
         if constexpr (S::kind == ScaleKind::kF32) {
             return *reinterpret_cast<const float2 *>(scale);
-        } else if constexpr (S::kind == ScaleKind::kNested) {  // as bitsandbytes computes it
+        } else if constexpr (S::kind == ScaleKind::kNested) {
             const uint32_t quad = threadIdx.x % 32 / 4;
             const float2 second =
                 *reinterpret_cast<const float2 *>(scale + 16 + quad * (8 - kPairBytes<S::kind>));
             const uint32_t both = *reinterpret_cast<const uint16_t *>(scale);
-            return {__fadd_rn(__fmul_rn(scale_codes[both & 255], second.x), scale_bias),
-                    __fadd_rn(__fmul_rn(scale_codes[both >> 8], second.y), scale_bias)};
+            return {nested_scale(scale_codes[both & 255], second.x, scale_bias),
+                    nested_scale(scale_codes[both >> 8], second.y, scale_bias)};
         }
         const uint32_t both = *reinterpret_cast<const uint32_t *>(scale);
         if constexpr (S::kind == ScaleKind::kBF16) {
@@ -79,10 +79,10 @@ struct Middle {
     }
 
     __device__ void decode(uint32_t word, const uint32_t (&zeros)[2], uint32_t (&a)[4]) const {
-        if constexpr (Decode::kPairs) {
+        if constexpr (Decode::kLut4) {
             Decode::look_up(word, table, a);
         } else {
-            Decode::raw(word, a);
+            Decode::pairs(word, a);
 #pragma unroll
             for (int i = 0; i < 4; ++i) a[i] = Decode::subtract(a[i], zeros[i % 2]);
         }
@@ -101,9 +101,9 @@ struct Middle {
             words[i][2] = v.z;
             words[i][3] = v.w;
             scale[i] = scales(at + scales_at + i * S::kScale);
-            if constexpr (!Decode::kPairs) {
+            if constexpr (!Decode::kLut4) {
                 uint32_t raw[4];
-                Decode::raw(at[zeros_at + i * 8] * 0x01010101u, raw);
+                Decode::pairs(at[zeros_at + i * 8] * 0x01010101u, raw);
                 zeros[i][0] = raw[0];
                 zeros[i][1] = raw[1];
             }
@@ -187,7 +187,7 @@ __global__ void __launch_bounds__(S::kThreads, 2)
 #endif
     uint8_t *const base = reinterpret_cast<uint8_t *>(shared);
     allow_next_kernel();
-    if constexpr (S::Decode::kPairs) {
+    if constexpr (S::Decode::kLut4) {
         S::Decode::prepare(p.w, reinterpret_cast<uint32_t *>(base), false);
     }
     float *const scale_codes = reinterpret_cast<float *>(base + S::kTable);
@@ -199,7 +199,7 @@ __global__ void __launch_bounds__(S::kThreads, 2)
     Middle<S> product = {p, base + S::kRing, reinterpret_cast<const uint32_t *>(base), scale_codes,
                          S::kNested ? load_as<float>(p.w.bias, 0) : 0.0f};
     product.place();
-    if (!S::Decode::kPairs && p.w.zero == nullptr) product.fill_zeros();
+    if (!S::Decode::kLut4 && p.w.zero == nullptr) product.fill_zeros();
     const int32_t row_tile = int32_t(blockIdx.x / uint32_t(p.x_blocks)) * S::kRowTiles;
     const int64_t x_first = int64_t(blockIdx.x % uint32_t(p.x_blocks)) * S::kX;
     const int32_t first = int32_t(int64_t(p.tiles) * blockIdx.y / p.split);

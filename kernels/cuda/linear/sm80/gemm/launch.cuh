@@ -33,7 +33,7 @@ Status run_shape(const Launch &launch, MiddleProblem *p) {
 template <Codes codes, qk_format x>
 Status Sm80Gemm<codes, x>::run(const Launch &launch, MiddleProblem *p) {
     using T = TypeOf<x>;
-    using Decode = std::conditional_t<codes == Codes::kU4, WordsU4<T>, WordsLut4<T>>;
+    using Decode = std::conditional_t<codes == Codes::kU4, U4<T>, Lut4<T>>;
     return with_scale_kind(p->w.scale_format, [&](auto kind) {
         return p->m <= 32 ? run_shape<MiddleShape<T, Decode, kind.value, 4>>(launch, p)
                           : run_shape<MiddleShape<T, Decode, kind.value, 8>>(launch, p);

@@ -2,7 +2,7 @@
 // stage lie in its shared memory.
 #pragma once
 #include "cuda/tile/scale_kind.hpp"
-#include "cuda/tile/words.cuh"
+#include "cuda/tile/codes.cuh"
 #include "cuda/linear/sm80/gemm/problem.hpp"
 
 namespace qk::cuda {
@@ -31,7 +31,7 @@ struct MiddleShape {
     static constexpr uint32_t kZeroAt = kScaleAt + kRowTiles * kScale;
     static constexpr uint32_t kStage = (kZeroAt + kRowTiles * 8 + 127) / 128 * 128;
     // Before the ring: pairs to look up; nested: the floats that 8-bit scales stand for.
-    static constexpr uint32_t kTable = Decode::kPairs ? kTableWords * 4 : 0;
+    static constexpr uint32_t kTable = Decode::kLut4 ? kTableWords * 4 : 0;
     static constexpr uint32_t kRing = kTable + (kNested ? 1024 : 0);
     // The sums at the end, in place of all this: rows are padded against conflicts.
     static constexpr uint32_t kPitch = kRows + 4;

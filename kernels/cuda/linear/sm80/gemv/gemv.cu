@@ -12,7 +12,7 @@
 // kernel that computes x still runs. That is safe because weights are only written by kernels that
 // never let their successors start early (docs/decisions.md).
 #include "cuda/conditions.hpp"
-#include "cuda/tile/codes.cuh"
+#include "cuda/tile/decode.cuh"
 #include "cuda/linear/sm80/gemv/output.cuh"
 #include "cuda/tile/stream.cuh"
 #include "cuda/lists.hpp"
@@ -54,13 +54,10 @@ __device__ void tile_scales(const Tile<kind> &t, const float *codes, float bias,
         scale[0] = __uint_as_float(t.scale[0]);
         scale[1] = __uint_as_float(t.scale[1]);
     } else if constexpr (kind == ScaleKind::kNested) {
-        scale[0] = __fadd_rn(__fmul_rn(codes[t.scale[0] & 255], seconds.value[0]), bias);
-        scale[1] = __fadd_rn(__fmul_rn(codes[t.scale[0] >> 8], seconds.value[1]), bias);
-    } else if constexpr (kind == ScaleKind::kBF16) {
-        scale[0] = __uint_as_float(t.scale[0] << 16);
-        scale[1] = __uint_as_float(t.scale[0] & 0xffff0000u);
+        scale[0] = nested_scale(codes[t.scale[0] & 255], seconds.value[0], bias);
+        scale[1] = nested_scale(codes[t.scale[0] >> 8], seconds.value[1], bias);
     } else {
-        const float2 both = __half22float2(*reinterpret_cast<const __half2 *>(&t.scale[0]));
+        const float2 both = scale_pair_of<kind>(t.scale[0]);
         scale[0] = both.x;
         scale[1] = both.y;
     }
@@ -136,7 +133,7 @@ struct Nested {
 
 // The tiles of one stage; `full`: all of them, so that their loads and products may overlap.
 template <class T, class Decode, ScaleKind kind, int kBatches, bool full>
-__device__ void multiply_stage(const Problem &p, const Stream<kind, Decode::kPairs> &stream,
+__device__ void multiply_stage(const Problem &p, const Stream<kind, Decode::kLut4> &stream,
                                uint32_t slot, Place place, const XRows<kBatches> &x, uint32_t table,
                                Nested &nested, float (&acc)[kBatches][4]) {
     const uint32_t early = uint32_t(stream.group_at(place) & 1) * 8;
@@ -155,7 +152,7 @@ __device__ void multiply_stage(const Problem &p, const Stream<kind, Decode::kPai
 }
 
 template <class T, class Decode, ScaleKind kind, int kBatches>
-__device__ void multiply_run(const Problem &p, Stream<kind, Decode::kPairs> &stream, Place place,
+__device__ void multiply_run(const Problem &p, Stream<kind, Decode::kLut4> &stream, Place place,
                              int64_t x_first, uint32_t table, Nested &nested,
                              Partials<kBatches> &partials) {
     const XRows<kBatches> x(p, x_first);
@@ -205,7 +202,7 @@ __global__ void __launch_bounds__(768, 1) multiply(const __grid_constant__ Probl
     __shared__ uint64_t full[24 * kSlots];
     __shared__ float scale_codes[kind == ScaleKind::kNested ? 256 : 1];
     uint8_t *const table = reinterpret_cast<uint8_t *>(shared);
-    uint8_t *const rings = table + (Decode::kPairs ? kPairTableBytes : 0);
+    uint8_t *const rings = table + (Decode::kLut4 ? kPairTableBytes : 0);
     allow_next_kernel();
     const MatvecPlan &plan = p.plan;
     const int warp = int(threadIdx.x) >> 5;
@@ -214,18 +211,18 @@ __global__ void __launch_bounds__(768, 1) multiply(const __grid_constant__ Probl
     const Place first = {rows.first + rows_before, run.first - rows_before * plan.row_stages};
     const int32_t tiles = int32_t(ceil_div(p.w.geometry.k, 64));
     const int64_t first_tile = int64_t(first.row_tile) * tiles + first.stage * kStageTiles;
-    Stream<kind, Decode::kPairs> stream = {p.w.data + first_tile * 512,
-                                           p.w.scale,
-                                           Decode::kPairs ? nullptr : p.w.zero,
-                                           tiles,
-                                           int32_t(p.w.geometry.groups_per_row),
-                                           plan.row_stages,
-                                           p.group_shift,
-                                           shared_address(rings) + warp * (kSlots * kStageBytes),
-                                           shared_address(full + warp * kSlots),
-                                           first,
-                                           0,
-                                           uint32_t(run.last - run.first)};
+    Stream<kind, Decode::kLut4> stream = {p.w.data + first_tile * 512,
+                                          p.w.scale,
+                                          Decode::kLut4 ? nullptr : p.w.zero,
+                                          tiles,
+                                          int32_t(p.w.geometry.groups_per_row),
+                                          plan.row_stages,
+                                          p.group_shift,
+                                          shared_address(rings) + warp * (kSlots * kStageBytes),
+                                          shared_address(full + warp * kSlots),
+                                          first,
+                                          0,
+                                          uint32_t(run.last - run.first)};
     if (threadIdx.x % 32 == 0) {
         for (int32_t i = 0; i < kSlots; ++i) barrier_init(stream.full + i * 8, 1);
         barrier_init_fence();
@@ -263,7 +260,7 @@ Status run_batches(const Problem &p, const Launch &launch) {
     const int batches = p.m <= 8 ? 1 : 2;
     Shape3 shape = {dim3(uint32_t(p.plan.blocks), uint32_t(ceil_div(p.m, 8 * batches))),
                     p.plan.warps * 32};
-    shape.shared_bytes = shared_bytes(p.plan, Decode::kPairs);
+    shape.shared_bytes = shared_bytes(p.plan, Decode::kLut4);
     shape.overlaps = launch.device.capability >= 90;
     return batches == 1 ? launch_kernel(launch, "linear", multiply<T, Decode, kind, 1>, shape, p)
                         : launch_kernel(launch, "linear", multiply<T, Decode, kind, 2>, shape, p);
@@ -287,17 +284,8 @@ MatvecDevice matvec_device(const Device &device) {
 
 Status run(const LinearArgs &args, const Launch &launch) {
     const Geometry &s = args.w.geometry;
-    const Dense *const bias = args.bias;
-    const int64_t second_group = args.w.scale.second_group;
-    const Problem problem = {view_of(args.w),
-                             args.x.data,
-                             args.x.rows,
-                             bias != nullptr ? bias->format->id : QK_FORMAT_F32,
-                             bias != nullptr ? bias->data : nullptr,
-                             args.y.data,
-                             plan_matvec(s.n, s.k, matvec_device(launch.device)),
-                             group_tiles_shift(s),
-                             log2_of(second_group)};
+    const Problem problem = {view_of(args), plan_matvec(s.n, s.k, matvec_device(launch.device)),
+                             group_tiles_shift(s), log2_of(args.w.scale.second_group)};
     return args.x.format->id == QK_FORMAT_F16 ? run_type<F16>(problem, launch)
                                               : run_type<BF16>(problem, launch);
 }

@@ -4,18 +4,13 @@
 
 #include "cuda/linear/sm80/gemv/plan.hpp"
 #include "cuda/prim/mma.cuh"
+#include "cuda/tile/output.cuh"
 #include "cuda/view.cuh"
 
 namespace qk::cuda {
 namespace {
 
-struct Problem {
-    WeightView w;
-    const void *x;
-    int64_t m;
-    qk_format bias_type;
-    const void *bias;  // may be null
-    void *y;
+struct Problem : LinearView {
     MatvecPlan plan;
     int32_t group_shift;   // log2 of the tiles a group
     int32_t second_shift;  // nested: log2 of second_group
@@ -24,9 +19,7 @@ struct Problem {
 template <class T>
 __device__ void store_y(const Problem &p, int64_t row, int64_t x_row, float y) {
     if (row >= p.w.geometry.n || x_row >= p.m) return;
-    if (p.bias != nullptr) y = __fadd_rn(y, load_float(p.bias_type, p.bias, row));
-    const qk_format type = std::is_same_v<T, F16> ? QK_FORMAT_F16 : QK_FORMAT_BF16;
-    store_float(type, p.y, x_row * p.w.geometry.n + row, y);
+    store_output(p, kFormatOf<T>, row, x_row * p.w.geometry.n + row, y);
 }
 
 // A row of tiles that one warp has summed alone.

@@ -61,17 +61,16 @@ struct RowsConsumer {
 
     // Lanes without a row of x hold zeros: their columns of the product are never stored.
     __device__ void load_x(int32_t chunk) {
-        const auto *const base = static_cast<const uint8_t *>(p.ring.x);
+        const auto *const base = static_cast<const uint8_t *>(p.x);
 #pragma unroll
         for (int b = 0; b < kBatches; ++b) {
             const int32_t row = x_first + b * 8 + int32_t(lane / 4);
-            const int64_t at =
-                int64_t(row) * p.ring.k + chunk * (kTiles * 64) + int32_t(lane % 4 * 16);
+            const int64_t at = int64_t(row) * p.k + chunk * (kTiles * 64) + int32_t(lane % 4 * 16);
             const auto *const from = reinterpret_cast<const uint4 *>(base + at * 2);
 #pragma unroll
             for (int i = 0; i < kTiles * 2; ++i) {
                 uint4 q = {0, 0, 0, 0};
-                if (row < p.ring.m) q = from[i / 2 * 8 + i % 2];
+                if (row < p.m) q = from[i / 2 * 8 + i % 2];
                 uint32_t *const quad = &x[b][i / 2][i % 2 * 4];
                 quad[0] = q.x;
                 quad[1] = q.y;
@@ -88,8 +87,8 @@ struct RowsConsumer {
             const uint32_t both = shared_load_2(from + group * Map::kGroupScales);
             const int64_t row = int64_t(row_tile) * 16 + lane / 4;
             const int32_t number = chunk * int32_t(Map::kGroups) + int32_t(group);
-            return {seconds.scale(p.ring, both & 255, row, number, scale_bias),
-                    seconds.scale(p.ring, both >> 8, row + 8, number, scale_bias)};
+            return {seconds.scale(p, both & 255, row, number, scale_bias),
+                    seconds.scale(p, both >> 8, row + 8, number, scale_bias)};
         }
         return {};
     }
@@ -118,7 +117,7 @@ struct RowsConsumer {
             zero[i] = zero[0];
             if (i % kGroupTiles != 0) continue;
             scale[i] = group_scales(scales + offset, group, own);
-            if (!Decode::kPairs) {
+            if (!Decode::kLut4) {
                 zero[i] = Decode::zeros(shared_load_1(zeros + offset + group * 8));
             }
         }
@@ -184,22 +183,22 @@ struct RowsConsumer {
     // One value of y, its bias added.
     __device__ void store(int32_t row_tile, uint32_t row, int32_t x_row, float y) const {
         const int64_t at = int64_t(row_tile) * 16 + row;
-        if (at >= p.ring.n) return;
-        if (p.ring.bias != nullptr) {
-            y = __fadd_rn(y, load_float(p.ring.bias_type, p.ring.bias, at));
+        if (at >= p.n) return;
+        if (p.bias != nullptr) {
+            y = __fadd_rn(y, load_float(p.bias_type, p.bias, at));
         }
-        const int64_t to = x_row * p.ring.n + at;
+        const int64_t to = x_row * p.n + at;
         if constexpr (std::is_same_v<T, F16>) {
-            static_cast<__half *>(p.ring.y)[to] = __float2half_rn(y);
+            static_cast<__half *>(p.y)[to] = __float2half_rn(y);
         } else {
-            static_cast<__nv_bfloat16 *>(p.ring.y)[to] = __float2bfloat16_rn(y);
+            static_cast<__nv_bfloat16 *>(p.y)[to] = __float2bfloat16_rn(y);
         }
     }
 
     // By all warps, when the rows of tiles [first, last) are through.
     __device__ void store_panel(int32_t first, int32_t last) const {
         constexpr int32_t kTeams = 2 * kRowsWarps / int32_t(Map::kColumns);
-        if (x_first + int32_t(column) >= p.ring.m) return;
+        if (x_first + int32_t(column) >= p.m) return;
 #pragma unroll 1
         for (int32_t i = int32_t(team); i < last - first; i += kTeams) {
             const int32_t stage = p.plan.height == 1 ? i : i / p.plan.height;
@@ -228,15 +227,15 @@ struct RowsConsumer {
 
     // Before x is known.
     __device__ void prepare(Run rows) {
-        if constexpr (!Decode::kPairs) {
-            if (p.ring.zero == nullptr) fill_zeros<Map>();
+        if constexpr (!Decode::kLut4) {
+            if (p.zero == nullptr) fill_zeros<Map>();
         }
         if constexpr (kind == ScaleKind::kNested) {
-            fill_scale_codes<Map>(p.ring);
-            seconds.fill(p.ring, rows);
-            scale_bias = __ldg(p.ring.scale_bias);
+            fill_scale_codes<Map>(p);
+            seconds.fill(p, rows);
+            scale_bias = __ldg(p.scale_bias);
         }
-        Decode::prepare(p.ring.entries, kRowsWarps * 32);
+        Decode::prepare(p.entries, kRowsWarps * 32);
     }
 
     __device__ void run(Run rows) {

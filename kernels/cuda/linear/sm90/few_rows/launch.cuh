@@ -22,14 +22,11 @@ template <class T, class Decode, ScaleKind kind, int kGroupTiles, int kBatches>
 Status launch_rows(const LinearArgs &args, const Launch &launch) {
     using Map = RowsMap<Decode, kind, kGroupTiles, kBatches>;
     const RowsPlan plan = plan_of<Map>(args, launch.device);
-    RingPlan rows = {};
-    rows.rows = plan.rows;
-    const RowsProblem p = {ring_problem(args, rows), plan};
-    Shape3 shape = {
-        dim3(uint32_t(plan.blocks), uint32_t(ceil_div(p.ring.m, int64_t{Map::kColumns}))),
-        kRingThreads};
+    const RowsProblem p = {tiles_problem(args), second_bytes_of(args.w, plan), plan};
+    Shape3 shape = {dim3(uint32_t(plan.blocks), uint32_t(ceil_div(p.m, int64_t{Map::kColumns}))),
+                    kRingThreads};
     shape.shared_bytes =
-        Map::kSums + uint32_t(plan.panel_stages()) * Map::kStageSums + p.ring.second_bytes;
+        Map::kSums + uint32_t(plan.panel_stages()) * Map::kStageSums + p.second_bytes;
     shape.overlaps = true;
     return launch_kernel(launch, "linear", multiply_rows<T, Decode, kind, kGroupTiles, kBatches>,
                          shape, p);

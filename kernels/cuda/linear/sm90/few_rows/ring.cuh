@@ -8,8 +8,8 @@
 namespace qk::cuda {
 namespace {
 
-struct RowsProblem {
-    RingProblem ring;
+struct RowsProblem : TilesProblem {
+    uint32_t second_bytes;  // nested: of the second scales of a block's rows, at most
     RowsPlan plan;
 };
 
@@ -31,7 +31,7 @@ struct RowsMap {
     static constexpr uint32_t kGroups = kTiles / kGroupTiles;  // of a chunk
     static constexpr uint32_t kGroupScales = 8 * kPairBytes<kind>;
     static constexpr uint32_t kChunkScales = kGroups * kGroupScales;
-    static constexpr uint32_t kChunkZeros = Decode::kPairs ? 0 : kGroups * 8;
+    static constexpr uint32_t kChunkZeros = Decode::kLut4 ? 0 : kGroups * 8;
     static constexpr uint32_t kScaleAt = kRowsWarps * kChunkBytes;
     static constexpr uint32_t kZeroAt = kScaleAt + kRowsWarps * kChunkScales;
     static constexpr uint32_t kStage = (kZeroAt + kRowsWarps * kChunkZeros + 127) / 128 * 128;
@@ -41,7 +41,7 @@ struct RowsMap {
     static constexpr uint32_t kStageSums = kRowsWarps * kWarpSums;
 
     static constexpr uint32_t kTable = kSharedStart;
-    static constexpr uint32_t kRing = kTable + (Decode::kPairs ? kTableBytes : 0);
+    static constexpr uint32_t kRing = kTable + (Decode::kLut4 ? kTableBytes : 0);
     static constexpr uint32_t kScaleCodes = kRing + kSlots * kStage;
     static constexpr uint32_t kBarriers = kScaleCodes + (kind == ScaleKind::kNested ? 256 * 4 : 0);
     static constexpr uint32_t kSums = kBarriers + 2 * kSlots * 8;
@@ -73,18 +73,18 @@ struct RowsProducer {
     __device__ void copy_run(int32_t place, int64_t from, uint32_t count) const {
         const uint32_t to = Map::kRing + slot.index * Map::kStage;
         const uint32_t full = Map::full(slot.index);
-        copy_bulk(to + place * Map::kChunkBytes, p.ring.codes + from * Map::kChunkBytes,
+        copy_bulk(to + place * Map::kChunkBytes, p.codes + from * Map::kChunkBytes,
                   count * Map::kChunkBytes, full);
         copy_bulk(to + Map::kScaleAt + place * Map::kChunkScales,
-                  p.ring.scale + from * Map::kChunkScales, count * Map::kChunkScales, full);
-        if (Map::kChunkZeros == 0 || p.ring.zero == nullptr) return;
-        copy_bulk(to + Map::kZeroAt + place * Map::kChunkZeros,
-                  p.ring.zero + from * Map::kChunkZeros, count * Map::kChunkZeros, full);
+                  p.scale + from * Map::kChunkScales, count * Map::kChunkScales, full);
+        if (Map::kChunkZeros == 0 || p.zero == nullptr) return;
+        copy_bulk(to + Map::kZeroAt + place * Map::kChunkZeros, p.zero + from * Map::kChunkZeros,
+                  count * Map::kChunkZeros, full);
     }
     __device__ void order() {
         const int32_t here = min(p.plan.width, p.plan.chunks - pass * p.plan.width);
         const int32_t rows = min(p.plan.height, panel_last - row);
-        const bool zeros = Map::kChunkZeros != 0 && p.ring.zero != nullptr;
+        const bool zeros = Map::kChunkZeros != 0 && p.zero != nullptr;
         barrier_expect(Map::full(slot.index),
                        uint32_t(rows * here) *
                            (Map::kChunkBytes + Map::kChunkScales + (zeros ? Map::kChunkZeros : 0)));

@@ -35,7 +35,7 @@ __device__ uint32_t signed_numbers(BF16, uint32_t bytes) {
 // its scale 32 times as large.
 template <class T>
 struct DecodeS8 {
-    static constexpr bool kPairs = true;
+    static constexpr bool kLut4 = true;
     static constexpr uint32_t kEntryBytes = 0;
 
     template <bool scaled>
@@ -65,7 +65,7 @@ struct DecodeS8 {
 // scales are multiplied by. Entry b of lane l lies at byte 256 b + 4 l (tile/codes.cuh).
 template <class T>
 struct DecodeLut8 {
-    static constexpr bool kPairs = true;
+    static constexpr bool kLut4 = true;
     static constexpr uint32_t kEntryBytes = kPairTableBytes;
 
     // Wide: entries to 16, so that scales, rounded to f16 as well, are not far from what they were.

@@ -72,13 +72,8 @@ Status run(const LinearArgs &args, const Launch &launch) {
 
 GemmProblem problem_of(const LinearArgs &args, const GemmPlan &plan) {
     const Geometry &s = args.w.geometry;
-    const Dense *const bias = args.bias;
     GemmProblem p = {};
-    p.w = view_of(args.w);
-    p.m = args.x.rows;
-    p.bias_type = bias != nullptr ? bias->format->id : QK_FORMAT_F32;
-    p.bias = bias != nullptr ? bias->data : nullptr;
-    p.y = args.y.data;
+    static_cast<LinearView &>(p) = view_of(args);
     p.y_pitch = args.y.columns;
     p.row_tiles = int32_t(ceil_div(s.n, 16));
     p.tiles = int32_t(ceil_div(s.k, 64));
@@ -99,14 +94,14 @@ Status describe_planes(const LinearArgs &args, int32_t row_tiles, int32_t x_rows
     const cuuint64_t code_sizes[3] = {32, tiles * 4, cuuint64_t(p->row_tiles)};
     const cuuint64_t code_strides[2] = {128, tiles * 512};
     const cuuint32_t code_box[3] = {32, 4, cuuint32_t(row_tiles)};
-    const CUresult codes =
-        encode(&p->codes, CU_TENSOR_MAP_DATA_TYPE_UINT32, 3, args.w.data, code_sizes, code_strides,
-               code_box, one, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-               CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    const CUresult codes = encode(
+        &p->code_map, CU_TENSOR_MAP_DATA_TYPE_UINT32, 3, args.w.data, code_sizes, code_strides,
+        code_box, one, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     QK_CHECK(codes == CUDA_SUCCESS, error, INTERNAL,
              "linear: a tensor map was refused (driver error %d)", int(codes));
     const TensorPlane x = {args.x.data, args.x.columns, args.x.rows, 2};
-    return describe_tensor(x, 64, x_rows, error, &p->x);
+    return describe_tensor(x, 64, x_rows, error, &p->x_map);
 }
 
 const Kernel<LinearArgs> kLinearGemm = {"sm90 gemm", can_run, nullptr, run};

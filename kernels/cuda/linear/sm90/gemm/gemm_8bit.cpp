@@ -46,7 +46,6 @@ Status run(const LinearArgs &args, const Launch &launch) {
     const GemmPlan plan = plan_gemm(codes, args.x.rows, s.n, s.k, launch.device.multiprocessors);
     GemmProblem p = problem_of(args, plan);
     p.group_tiles = s.groups_per_row == 1 ? INT32_MAX : int32_t(s.group_size / 64);
-    p.x_rows = args.x.data;
     const qk_format x = args.x.format->id;
     const auto run_gemm =
         table ? instance_for<Sm90Gemm, Codes::kLut8>(x) : instance_for<Sm90Gemm, Codes::kS8>(x);
@@ -60,8 +59,8 @@ Status describe_bytes(const LinearArgs &args, int32_t columns, int32_t rows, int
     const Geometry &s = args.w.geometry;
     const TensorPlane codes = {args.w.data, s.k, s.n, 1};
     const TensorPlane x = {args.x.data, args.x.columns, args.x.rows, 2};
-    QK_TRY(describe_tensor(codes, columns, rows, error, &p->codes));
-    return describe_tensor(x, 64, x_rows, error, &p->x);
+    QK_TRY(describe_tensor(codes, columns, rows, error, &p->code_map));
+    return describe_tensor(x, 64, x_rows, error, &p->x_map);
 }
 
 const Kernel<LinearArgs> kLinearGemmBytes = {"sm90 gemm 8-bit", can_run, nullptr, run};

@@ -220,14 +220,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     // As a broadcast the compiler knows it to be the same in a warp: addresses stay uniform.
     const int warp = __shfl_sync(~0u, int(threadIdx.x) >> 5, 0);
     allow_next_kernel();
-    if (warp == S::kConsumers * 4) {
-        prepare_barriers<S>(p, shared_address(full), shared_address(empty));
-        __syncwarp();
-        asm volatile("bar.arrive 1, %0;" ::"n"(S::kThreads) : "memory");
-    } else {
-        Gemm<S>::prepare(p, shared, scale_codes);
-        asm volatile("bar.sync 1, %0;" ::"n"(S::kThreads) : "memory");
-    }
+    prepare_block<S>(p, warp, shared_address(full), shared_address(empty), shared, scale_codes);
     // Through a shuffle: else ptxas computes them anew at every use, from a slow register.
     const auto keep_address = [](uint32_t a) { return __shfl_sync(~0u, a, 0); };
     const WideGemm<S> g = {{{p, keep_address(base + S::kTable), keep_address(shared_address(full)),

@@ -50,8 +50,8 @@ struct WideOutput {
         uint32_t pairs[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-            pairs[i] = DecodeLut4<T>::pair(__fadd_rn(d[i * 2], bias[i & 1]),
-                                           __fadd_rn(d[i * 2 + 1], bias[i & 1]));
+            pairs[i] = pack_pair(T{}, __fadd_rn(d[i * 2], bias[i & 1]),
+                                 __fadd_rn(d[i * 2 + 1], bias[i & 1]));
         }
         matrices_store_transposed(to + buffer, pairs);
         named_barrier_wait(2 + int(threadIdx.x >> 7), 128);

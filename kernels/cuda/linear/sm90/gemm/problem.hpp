@@ -10,13 +10,8 @@ namespace qk::cuda {
 
 constexpr uint32_t kMostShared = 227 * 1024;  // that a block of sm_90 can have
 
-struct GemmProblem {
-    CUtensorMap codes, x;
-    WeightView w;
-    int64_t m;
-    qk_format bias_type;
-    const void *bias;  // may be null
-    void *y;
+struct GemmProblem : LinearView {
+    CUtensorMap code_map, x_map;
     int64_t y_pitch;               // elements from a row to the next
     int32_t row_tiles, tiles;      // of 16 rows; of 64 columns
     int32_t group_shift;           // log2 of the tiles a group
@@ -28,7 +23,6 @@ struct GemmProblem {
     int32_t slots;                 // stages in the ring
     uint32_t stage_x;              // bytes of x that a stage brings
     int32_t group_tiles;           // 8-bit codes: tiles of a group
-    const void *x_rows;            // LUT8: for tables that no number of x's type stands for
 };
 
 // What follows from the operands and how they are cut.

@@ -71,7 +71,7 @@ struct PackedGemm : Shared<S> {
         static_assert(kOthers >= 256);
         // In flight while the table is written.
         const float code = nested ? load_as<float>(p.w.code, thread & 255) : 0.0f;
-        if constexpr (Decode::kPairs) {
+        if constexpr (Decode::kLut4) {
             Decode::prepare(p.w, shared, thread, kOthers);
         } else if (p.w.zero == nullptr) {  // every zero is 8
             for (uint32_t i = uint32_t(thread); i < p.slots * S::kZero; i += kOthers) {
@@ -94,9 +94,10 @@ struct PackedGemm : Shared<S> {
             barrier_expect(barrier, (S::kScaled ? S::kX : p.stage_x) + S::kCodes);
 #pragma unroll
             for (int t = 0; t < kTiles; ++t) {
-                tensor_copy(to + S::kX + t * (S::kCodes / kTiles), p.codes, 0, (tile + t) * 4,
+                tensor_copy(to + S::kX + t * (S::kCodes / kTiles), p.code_map, 0, (tile + t) * 4,
                             it.row_tile, barrier);
-                tensor_copy(to + t * (S::kX / kTiles), p.x, (tile + t) * 64, it.x_first, barrier);
+                tensor_copy(to + t * (S::kX / kTiles), p.x_map, (tile + t) * 64, it.x_first,
+                            barrier);
             }
         }
     }
@@ -136,7 +137,7 @@ struct PackedGemm : Shared<S> {
     };
 
     __device__ void order_scales(const Item &it, Turn &turn) const {
-        const bool zeros = !Decode::kPairs && p.w.zero != nullptr;
+        const bool zeros = !Decode::kLut4 && p.w.zero != nullptr;
         const Groups<8 * kPairBytes<kind>, 16> scale(p, p.w.scale, it.row_tile, kScales);
         const Groups<8, 8> zero(p, zeros ? p.w.zero : p.w.scale, it.row_tile, kZeros);
         for (int32_t tile = it.first; tile < it.last; tile += kTiles, turn.next(p.slots)) {
@@ -144,7 +145,7 @@ struct PackedGemm : Shared<S> {
             const uint32_t to = slot(turn.slot);
             scale.order(p, to, tile);
             if (zeros) zero.order(p, to, tile);
-            barrier_arrive_after_copies(full + turn.slot * 8);
+            copies_arrive(full + turn.slot * 8);
         }
     }
 
@@ -157,7 +158,7 @@ struct PackedGemm : Shared<S> {
         const int32_t row_tile = it.row_tile + lane / (kTiles * 4);
         const int64_t of_row = p.w.geometry.groups_per_row, groups = p.w.geometry.n * of_row;
         const uint32_t number = uint32_t((int64_t(row_tile) * 16 + lane % 4 * 2) * of_row);
-        const bool zeros = !Decode::kPairs && p.w.zero != nullptr;
+        const bool zeros = !Decode::kLut4 && p.w.zero != nullptr;
         const Groups<8, 8> zero(p, zeros ? p.w.zero : p.w.scale, it.row_tile, kZeros);
         for (int32_t tile = it.first; tile < it.last; tile += kTiles, turn.next(p.slots)) {
             if (others > 0) {
@@ -181,10 +182,9 @@ struct PackedGemm : Shared<S> {
                     const float second =
                         __ldg(reinterpret_cast<const float *>(p.w.second) + (g >> p.second_shift));
                     const float code = scale_codes[codes >> 8 * i & 255];
-                    scale[i] = in ? __fadd_rn(__fmul_rn(code, second), second_bias) : 0.0f;
+                    scale[i] = in ? nested_scale(code, second, second_bias) : 0.0f;
                 }
-                pairs[u] = {DecodeLut4<T>::pair(scale[0], scale[1]),
-                            DecodeLut4<T>::pair(scale[2], scale[3])};
+                pairs[u] = {pack_pair(T{}, scale[0], scale[1]), pack_pair(T{}, scale[2], scale[3])};
             }
             barrier_wait(empty + turn.slot * 8, turn.parity);
             const uint32_t to = slot(turn.slot), full_here = full + turn.slot * 8;
@@ -193,7 +193,7 @@ struct PackedGemm : Shared<S> {
                 shared_store_8(to + kScales + (u * 32 + lane) * 8, pairs[u]);
             }
             if (zeros) zero.order(p, to, tile);
-            if (!Decode::kPairs) barrier_arrive_after_copies(full_here);
+            if (!Decode::kLut4) copies_arrive(full_here);
             barrier_arrive(full_here);
         }
     }
@@ -243,7 +243,7 @@ struct PackedGemm : Shared<S> {
             raw.words[j][0] = shared_load_4(from);
             raw.words[j][1] = shared_load_4(from + 8);
         }
-        if constexpr (!Decode::kPairs) raw.zero = shared_load_1(stage + at.zero + t * 8);
+        if constexpr (!Decode::kLut4) raw.zero = shared_load_1(stage + at.zero + t * 8);
         const uint32_t from = stage + at.scale + t * 8 * S::kPair;
         if constexpr (kind == ScaleKind::kF32) {
             const uint2 both = shared_load_8(from);
@@ -273,7 +273,7 @@ struct PackedGemm : Shared<S> {
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
                 const float code = scale_codes[raw.scale[0] >> 8 * i & 255];
-                scale[i] = __fadd_rn(__fmul_rn(code, raw.second[i]), second_bias);
+                scale[i] = nested_scale(code, raw.second[i], second_bias);
             }
         } else if constexpr (kind == ScaleKind::kBF16) {
             scale[0] = __uint_as_float(raw.scale[0] << 16);
@@ -287,10 +287,9 @@ struct PackedGemm : Shared<S> {
 
     __device__ void decode(const Raw &raw, uint32_t (&a)[4][4], float (&scale)[2]) const {
         const bool odd = threadIdx.x & 1;
-        const uint32_t pick =
-            Decode::kPairs ? (odd ? 0x7632u : 0x5410u) : (odd ? 0x7351u : 0x6240u);
+        const uint32_t pick = Decode::kLut4 ? (odd ? 0x7632u : 0x5410u) : (odd ? 0x7351u : 0x6240u);
         Zeros z = {};
-        if constexpr (!Decode::kPairs) z = Decode::zeros(raw.zero);
+        if constexpr (!Decode::kLut4) z = Decode::zeros(raw.zero);
         if constexpr (!S::kMade) scales(raw, scale);
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
@@ -303,8 +302,8 @@ struct PackedGemm : Shared<S> {
                 both[0] = __byte_perm(raw.scale[0], 0, 0x1010);
                 both[1] = __byte_perm(raw.scale[0], 0, 0x3232);
             } else {
-                both[0] = DecodeLut4<T>::pair(scale[0], scale[0]);
-                both[1] = DecodeLut4<T>::pair(scale[1], scale[1]);
+                both[0] = pack_pair(T{}, scale[0], scale[0]);
+                both[1] = pack_pair(T{}, scale[1], scale[1]);
             }
             this->scale_operands(a, both);
         }
@@ -315,8 +314,8 @@ struct PackedGemm : Shared<S> {
 template <class S>
 __device__ void prepare_barriers(const GemmProblem &p, uint32_t full, uint32_t empty) {
     if (elect_one()) {
-        prefetch_map(p.codes);
-        prefetch_map(p.x);
+        prefetch_map(p.code_map);
+        prefetch_map(p.x_map);
         for (int i = 0; i < p.slots; ++i) {
             barrier_init(full + i * 8, S::kArrivals);
             barrier_init(empty + i * 8, S::kConsumers * 128);  // every lane of the readers
@@ -332,6 +331,21 @@ struct SourceOf {
 };
 template <class S>
 using Gemm = typename SourceOf<S>::Type;
+
+// By all threads of a block: the first producer warp prepares the barriers and does not wait for
+// the others, which write the tables.
+template <class S>
+__device__ void prepare_block(const GemmProblem &p, int warp, uint32_t full, uint32_t empty,
+                              uint8_t *shared, float *scale_codes) {
+    if (warp == S::kConsumers * 4) {
+        prepare_barriers<S>(p, full, empty);
+        __syncwarp();
+        asm volatile("bar.arrive 1, %0;" ::"n"(S::kThreads) : "memory");
+    } else {
+        Gemm<S>::prepare(p, shared, scale_codes);
+        asm volatile("bar.sync 1, %0;" ::"n"(S::kThreads) : "memory");
+    }
+}
 
 }  // namespace
 }  // namespace qk::cuda

@@ -1,7 +1,7 @@
 // How the matrix kernels cut a product: what a block owns, and where the parts of a stage lie in
 // its shared memory.
 #pragma once
-#include "cuda/tile/codes.cuh"
+#include "cuda/tile/decode.cuh"
 #include "cuda/tile/stream.cuh"
 #include "cuda/linear/sm90/gemm/problem.hpp"
 
@@ -21,7 +21,7 @@ concept OfBytes = requires {
 template <class Decode>
 constexpr uint32_t table_bytes() {
     if constexpr (OfBytes<Decode>) return Decode::kEntryBytes;
-    return Decode::kPairs ? kPairTableBytes : 0;
+    return Decode::kLut4 ? kPairTableBytes : 0;
 }
 
 template <class T_, class Decode_, ScaleKind kKind, int kN, int kR, int kQ, int kTiles_>
@@ -41,7 +41,7 @@ struct GemmShape {
     // 8-bit codes: and whether the table fits, as each warp sees it.
     static constexpr int kScaleCodes = kBytes ? 256 + 32 : kind == ScaleKind::kNested ? 256 : 1;
     // Who arrives at a full stage: who orders boxes, scales, and zeros where scales are made.
-    static constexpr int kArrivals = 1 + 32 + (kMade && !Decode::kPairs ? 32 : 0);
+    static constexpr int kArrivals = 1 + 32 + (kMade && !Decode::kLut4 ? 32 : 0);
     static constexpr int kRows = 64 * R, kRowTiles = 4 * R, kConsumers = R * Q;  // warpgroups
     static constexpr int kThreads = (kConsumers + 1) * 128;  // one more warpgroup produces
     // Registers a thread, from what the producers leave of those that a launch gives the block

@@ -147,14 +147,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     const float second_bias = S::kind == ScaleKind::kNested ? load_as<float>(p.w.bias, 0) : 0.0f;
     // As a broadcast the compiler knows it to be the same in a warp: addresses stay uniform.
     const int warp = __shfl_sync(~0u, int(threadIdx.x) >> 5, 0);
-    if (warp == S::kConsumers * 4) {
-        prepare_barriers<S>(p, shared_address(full), shared_address(empty));
-        __syncwarp();
-        asm volatile("bar.arrive 1, %0;" ::"n"(S::kThreads) : "memory");
-    } else {
-        Gemm<S>::prepare(p, shared, scale_codes);
-        asm volatile("bar.sync 1, %0;" ::"n"(S::kThreads) : "memory");
-    }
+    prepare_block<S>(p, warp, shared_address(full), shared_address(empty), shared, scale_codes);
     const NarrowGemm<S> g = {{{p, base + S::kTable, shared_address(full), shared_address(empty),
                                base, scale_codes, second_bias}}};
     const int64_t stages = ceil_div(p.tiles, S::kTiles);

@@ -63,11 +63,11 @@ struct GemmOutput {
         }
         uint16_t *const to = static_cast<uint16_t *>(p.y) + at;
         if (count == 4 && reinterpret_cast<uintptr_t>(to) % 8 == 0) {
-            *reinterpret_cast<uint2 *>(to) = {DecodeLut4<T>::pair(y.v[0], y.v[1]),
-                                              DecodeLut4<T>::pair(y.v[2], y.v[3])};
+            *reinterpret_cast<uint2 *>(to) = {pack_pair(T{}, y.v[0], y.v[1]),
+                                              pack_pair(T{}, y.v[2], y.v[3])};
             return;
         }
-        const qk_format type = std::is_same_v<T, F16> ? QK_FORMAT_F16 : QK_FORMAT_BF16;
+        const qk_format type = kFormatOf<T>;
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             if (i < count) store_float(type, p.y, at + i, y.v[i]);

@@ -60,7 +60,7 @@ struct BytesGemm : Shared<S> {
                                it.x_first + rows * (rank + 1) / split,
                                int32_t(threadIdx.x) / 32,
                                S::kConsumers * 4};
-            qk::cuda::multiply_slowly<T>(p.w, p.x_rows, p.bias_type, p.bias, p.y, p.y_pitch, part);
+            qk::cuda::multiply_slowly<T>(p.w, p.x, p.bias_type, p.bias, p.y, p.y_pitch, part);
         }
     }
 
@@ -71,12 +71,13 @@ struct BytesGemm : Shared<S> {
             barrier_expect(barrier, (S::kScaled ? S::kX : p.stage_x) + S::kCodes);
 #pragma unroll
             for (int t = 0; t < kTiles; t += kBoxTiles) {
-                tensor_copy(to + S::kX + uint32_t(t / kBoxTiles) * kBox, p.codes, (tile + t) * 64,
-                            it.row_tile * 16, barrier);
+                tensor_copy(to + S::kX + uint32_t(t / kBoxTiles) * kBox, p.code_map,
+                            (tile + t) * 64, it.row_tile * 16, barrier);
             }
 #pragma unroll
             for (int t = 0; t < kTiles; ++t) {
-                tensor_copy(to + t * (S::kX / kTiles), p.x, (tile + t) * 64, it.x_first, barrier);
+                tensor_copy(to + t * (S::kX / kTiles), p.x_map, (tile + t) * 64, it.x_first,
+                            barrier);
             }
         }
     }
@@ -106,7 +107,7 @@ struct BytesGemm : Shared<S> {
             const float bias = __ldg(reinterpret_cast<const float *>(w.bias));
 #pragma unroll
             for (int i = 0; i < kLaneRows; ++i) {
-                v[i] = __fadd_rn(__fmul_rn(scale_codes[code[i]], v[i]), bias);
+                v[i] = nested_scale(scale_codes[code[i]], v[i], bias);
             }
         } else {
             const auto *const bits = reinterpret_cast<const uint16_t *>(w.scale);
@@ -135,7 +136,7 @@ struct BytesGemm : Shared<S> {
             if constexpr (S::kScaled) {
                 const float other = __shfl_xor_sync(~0u, scale, 8);
                 if (half == 0) {
-                    shared_store_4(stage + kScales + pair * 4, DecodeLut4<T>::pair(scale, other));
+                    shared_store_4(stage + kScales + pair * 4, pack_pair(T{}, scale, other));
                 }
             } else {
                 shared_store_4(stage + kScales + pair * 8 + half * 4, __float_as_uint(scale));

@@ -93,7 +93,7 @@ struct Consumer {
         Zeros zero = {};
 #pragma unroll
         for (int i = 0; i < kChunkTiles; ++i) {
-            if (!Decode::kPairs && i % kGroupTiles == 0) {
+            if (!Decode::kLut4 && i % kGroupTiles == 0) {
                 zero = Decode::zeros(shared_load_1(zeros + offset + i / kGroupTiles * 8));
             }
             const uint4 q = shared_load_16(codes + offset + i * 512);
@@ -138,13 +138,14 @@ struct Consumer {
             for (int w = 1; w < kRingWarps; ++w) {
                 if (w < warps) y = __fadd_rn(y, lanes_sum(from + w * stride));
             }
-            store_output<T>(p, int64_t(first) * 16 + i, 0, y);
+            const int64_t row = int64_t(first) * 16 + i;
+            if (row < p.n) store_output(p, kFormatOf<T>, row, row, y);
         }
     }
 
     // Before x is known.
     __device__ void prepare(Run rows) {
-        if constexpr (!Decode::kPairs) {
+        if constexpr (!Decode::kLut4) {
             if (p.zero == nullptr) fill_zeros<Map>();
         }
         if constexpr (kind == ScaleKind::kNested) {
@@ -242,7 +243,8 @@ RingPlan plan_of(const LinearArgs &args, const Device &device) {
 }
 
 Status run(const LinearArgs &args, const Launch &launch) {
-    const RingProblem problem = ring_problem(args, plan_of(args, launch.device));
+    const RingPlan plan = plan_of(args, launch.device);
+    const RingProblem problem = {tiles_problem(args), second_bytes(args.w, plan), plan};
     return args.x.format->id == QK_FORMAT_F16 ? run_type<F16>(args, problem, launch)
                                               : run_type<BF16>(args, problem, launch);
 }

@@ -10,35 +10,16 @@ namespace {
 VectorProblem vector_problem(const LinearArgs &args, const Device &device) {
     const Weight &w = args.w;
     const Geometry &s = w.geometry;
-    const auto bytes = [](const void *plane) { return static_cast<const uint8_t *>(plane); };
-    const auto floats = [](const void *plane) { return static_cast<const float *>(plane); };
-    const int64_t second = w.scale.second_group;
-    VectorProblem p = {bytes(w.data),
-                       bytes(w.scale.data),
-                       bytes(w.zero),
-                       floats(w.scale.second),
-                       floats(w.scale.code),
-                       floats(w.scale.bias),
-                       args.x.data,
-                       args.bias != nullptr ? args.bias->data : nullptr,
-                       args.y.data,
-                       s.n,
-                       int32_t(s.k),
-                       uint32_t(s.groups_per_row),
+    VectorProblem p = {tiles_problem(args),
                        group_tiles_shift(s),
-                       log2_of(second),
                        0,
-                       args.bias != nullptr ? args.bias->format->id : QK_FORMAT_F32,
                        plan_vector(s.n, s.k, device.multiprocessors),
-                       {},
                        1,
                        0};
+    const int64_t second = w.scale.second_group;
     if (second > 0) {
         const int64_t rows = p.plan.rows.each + (p.plan.rows.rest > 0);
         p.last_second = uint32_t(rows * 16 * s.groups_per_row / second + 1);
-    }
-    for (int code = 0; w.layout->id == kLayoutTilesPairs && code < 16; ++code) {
-        p.entries[code] = w.format->value(code);
     }
     return p;
 }

@@ -23,7 +23,7 @@ __device__ void store_rows(const VectorProblem &p, Run rows) {
     for (int32_t i = 1; i < p.plan.partials; ++i) {
         y = __fadd_rn(y, __uint_as_float(shared_load_4(from + uint32_t(i) * kRowBytes)));
     }
-    if constexpr (std::is_same_v<T, F32> && Decode::kPairs) y = __fmul_rn(y, p.entry_unit);
+    if constexpr (std::is_same_v<T, F32> && Decode::kLut4) y = __fmul_rn(y, p.entry_unit);
     if (p.bias != nullptr) y = __fadd_rn(y, __uint_as_float(shared_load_4(Warp::kBias + at * 4)));
     store_y<T>(p.y, y_row, y);
 }

@@ -220,7 +220,7 @@ struct XColumns<F32, false> {
         const bool odd = (lane & 4) != 0;
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-            const uint32_t second = DecodeLut4<F16>::pair(seconds[2 * i], seconds[2 * i + 1]);
+            const uint32_t second = pack_pair(F16{}, seconds[2 * i], seconds[2 * i + 1]);
             // The other lane of the tile wants what this one does not keep.
             const uint32_t own = odd ? second : firsts[i];
             const uint32_t other = __shfl_xor_sync(~0u, odd ? firsts[i] : second, 4);

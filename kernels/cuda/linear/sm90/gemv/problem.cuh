@@ -80,7 +80,7 @@ __device__ void store_y(void *data, int64_t index, float y) {
     if constexpr (std::is_same_v<T, F32>) {
         store_as(data, index, y);
     } else {
-        const uint32_t bits = DecodeLut4<T>::pair(y, 0);
+        const uint32_t bits = pack_pair(T{}, y, 0);
         auto *const to = static_cast<uint8_t *>(data) + index * 2;
         if ((reinterpret_cast<uintptr_t>(data) & 1) == 0) {
             *reinterpret_cast<uint16_t *>(to) = uint16_t(bits);

@@ -32,8 +32,8 @@ struct VectorWarp {
     using Operand = typename X::Operand;
     // Of a lane's two tiles of a unit. Groups of 32 columns (kGroupTiles 0) are half a tile.
     static constexpr uint32_t kGroups = kGroupTiles == 0 ? 4 : kGroupTiles == 1 ? 2 : 1;
-    using Map = SlotMap<kind, Decode::kPairs, kGroups>;
-    static constexpr uint32_t kCodes = kSharedStart + (Decode::kPairs ? kTableBytes : 0);
+    using Map = SlotMap<kind, Decode::kLut4, kGroups>;
+    static constexpr uint32_t kCodes = kSharedStart + (Decode::kLut4 ? kTableBytes : 0);
     static constexpr uint32_t kSlots = kCodes + (kind == ScaleKind::kNested ? 256 * 4 : 0);
     static constexpr uint32_t kBarriers = kSlots + kVectorWarps * Map::kBytes;
     static constexpr uint32_t kXKnown = kBarriers + kVectorWarps * 16;
@@ -82,7 +82,7 @@ struct VectorWarp {
         const int32_t first = ahead.column * kUnitTiles + half * (kUnitTiles / 2);
         const int32_t tiles = max(0, min(kUnitTiles / 2, p.plan.tiles - first));
         const uint32_t to = slot + uint32_t(half) * (kUnitBytes / 2), full = barrier + half * 8;
-        if (Decode::kPairs && half == 0) {
+        if (Decode::kLut4 && half == 0) {
             const Groups of = unit_groups<kGroupTiles>(p, ahead);
             const uint32_t bytes = of.count * Map::kGroupBytes;
             barrier_expect(full, uint32_t(tiles) * 512 + bytes);
@@ -146,9 +146,9 @@ struct VectorWarp {
     }
 
     __device__ float2 scales(uint32_t i, uint32_t group) const {
-        const uint32_t at = slot + Map::kScales + (Decode::kPairs ? 0 : i * Map::kScaleStride);
+        const uint32_t at = slot + Map::kScales + (Decode::kLut4 ? 0 : i * Map::kScaleStride);
         const uint32_t first = unit_groups<kGroupTiles>(p, unit).first;
-        const uint32_t mine = (Decode::kPairs ? group - first : pair) * 8 + row;
+        const uint32_t mine = (Decode::kLut4 ? group - first : pair) * 8 + row;
         if constexpr (kind == ScaleKind::kNested) {
             const uint32_t both = shared_load_2(at + mine * 2);
             const uint32_t low = shared_load_4(kCodes + (both & 255) * 4);
@@ -156,8 +156,8 @@ struct VectorWarp {
             const uint32_t number = (uint32_t(unit.row) * 16 + row) * p.groups + group;
             const float bias = __uint_as_float(shared_load_4(kScaleBias));
             const float above = second(number), below = second(number + 8 * p.groups);
-            return {__fadd_rn(__fmul_rn(__uint_as_float(low), above), bias),
-                    __fadd_rn(__fmul_rn(__uint_as_float(high), below), bias)};
+            return {nested_scale(__uint_as_float(low), above, bias),
+                    nested_scale(__uint_as_float(high), below, bias)};
         } else {
             return scale_pair<kind>(at + mine * kPairBytes<kind>);
         }
@@ -165,7 +165,7 @@ struct VectorWarp {
 
     // Tile i's zeros, from the lane that has them.
     __device__ Zeros zero_of(const Lane &v, int i) const {
-        if constexpr (Decode::kPairs) return {};
+        if constexpr (Decode::kLut4) return {};
         const uint32_t from = (lane & 28) + uint32_t(i) / 2;
         if constexpr (kGroupTiles == 0) {
             const uint32_t bytes = from_lane(v.zero[0].low, from);
@@ -184,7 +184,7 @@ struct VectorWarp {
             const bool there = find_group(unit.column, i, &group);
             v->scale[i] = scales(i, group);
             if (!there) v->scale[i] = {0, 0};
-            if constexpr (!Decode::kPairs) {
+            if constexpr (!Decode::kLut4) {
                 const uint32_t byte = shared_load_1(slot + Map::kZeros + i * 32 + pair * 8 + row);
                 if (kGroupTiles > 0) v->zero[i] = Decode::zeros(byte);
                 bytes |= byte << i * 8;
@@ -243,7 +243,7 @@ struct VectorWarp {
         Zeros zero = {};
 #pragma unroll
         for (int i = first; i < last; ++i) {
-            if (!Decode::kPairs && (kGroupTiles < 2 || i % 2 == 0)) zero = zero_of(v, i);
+            if (!Decode::kLut4 && (kGroupTiles < 2 || i % 2 == 0)) zero = zero_of(v, i);
             const uint4 now = q[i % 2];
             if (i + 2 < last) q[i % 2] = shared_load_16(codes + (i + 2) * 512);
             add_tile(i, now, zero, v, sums);
@@ -265,18 +265,18 @@ struct VectorWarp {
         if (threadIdx.x == 0) barrier_init(kXKnown, 1);
         if (threadIdx.x == 0) barrier_init(kTablesKnown, kVectorThreads);
         if (lane == 0) {
-            barrier_init(barrier, Decode::kPairs ? 1 : 33);  // who orders, who copies scales
+            barrier_init(barrier, Decode::kLut4 ? 1 : 33);  // who orders, who copies scales
             barrier_init(barrier + 8, 1);
             barrier_init_fence();
         }
         __syncwarp();
         if (count > 0) {
             order_codes(0);
-            if (!Decode::kPairs && p.zero == nullptr && lane < kGroups * 8) {
+            if (!Decode::kLut4 && p.zero == nullptr && lane < kGroups * 8) {
                 shared_store_4(slot + Map::kZeros + lane * 4, 0x88888888u);
             }
             __syncwarp();
-            if constexpr (!Decode::kPairs) order_scales();
+            if constexpr (!Decode::kLut4) order_scales();
         }
         if constexpr (kind == ScaleKind::kNested) {
             const uint32_t i = threadIdx.x;
@@ -371,7 +371,7 @@ struct VectorWarp {
                 ahead.advance(p.plan);
                 __syncwarp();
                 order_codes(0);
-                if constexpr (!Decode::kPairs) order_scales();
+                if constexpr (!Decode::kLut4) order_scales();
             }
             asked = v.x.rest || again || p.plan.unit_step != 0;
             again = v.x.rest;

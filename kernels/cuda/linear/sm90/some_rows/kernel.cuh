@@ -51,7 +51,7 @@ struct SlicesConsumer : SlicesChunks<T, Decode, kind, kGroup, kBatches> {
     // Before x is known.
     __device__ void prepare() {
         if (threadIdx.x < 16) shared_store_4(own + Map::kZeros + threadIdx.x * 4, 0);
-        if constexpr (!Decode::kPairs) {
+        if constexpr (!Decode::kLut4) {
             if (p.zero == nullptr) fill_zero_points();
         }
         if constexpr (kind == ScaleKind::kNested) {

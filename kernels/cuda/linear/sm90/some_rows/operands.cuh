@@ -62,11 +62,10 @@ struct SliceTerms<F32> {
                 const ThreeTerms high(__uint_as_float(words[2 * j + 1]));
 #pragma unroll
                 for (int t = 0; t < 3; ++t) {
-                    b[t][2 * i + j] = DecodeLut4<BF16>::pair(low.term[t], high.term[t]);
+                    b[t][2 * i + j] = pack_pair(BF16{}, low.term[t], high.term[t]);
                 }
-                b[kFinite][2 * i + j] =
-                    DecodeLut4<BF16>::pair(isfinite(low.term[0]) ? low.term[0] : 0,
-                                           isfinite(high.term[0]) ? high.term[0] : 0);
+                b[kFinite][2 * i + j] = pack_pair(BF16{}, isfinite(low.term[0]) ? low.term[0] : 0,
+                                                  isfinite(high.term[0]) ? high.term[0] : 0);
             }
         }
     }
@@ -82,7 +81,7 @@ struct U4Terms : RingU4<BF16> {
 };
 
 struct Lut4Terms {
-    static constexpr bool kPairs = true;
+    static constexpr bool kLut4 = true;
     static constexpr int kTerms = 3;
     template <int term>
     using Table = DecodeTable<BF16, kSharedStart + term * kTableBytes>;

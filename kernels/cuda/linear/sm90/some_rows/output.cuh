@@ -175,7 +175,7 @@ struct SlicesSums {
                 at[i] = i == 0 ? y.x : i == 1 ? y.y : i == 2 ? y.z : y.w;
             }
         } else {
-            const uint2 both = {DecodeLut4<T>::pair(y.x, y.y), DecodeLut4<T>::pair(y.z, y.w)};
+            const uint2 both = {pack_pair(T{}, y.x, y.y), pack_pair(T{}, y.z, y.w)};
             if (whole) {
                 *reinterpret_cast<uint2 *>(at) = both;
                 return;

@@ -10,25 +10,15 @@
 namespace qk::cuda {
 namespace {
 
-struct SlicesProblem {
-    const uint8_t *codes, *scale, *zero;  // zero: null where every zero is 8
-    const float *second, *scale_code, *scale_bias;
-    const uint8_t *x;
-    const void *bias;  // may be null
-    void *y;
-    int64_t m, n;
-    int32_t k, tiles;
-    uint32_t groups;       // of a row
-    int32_t group_shift;   // log2 of the columns of a group; 30: one group a row
-    int32_t second_shift;  // nested: log2 of second_group
+struct SlicesProblem : TilesProblem {
+    int32_t tiles;        // of 64 columns, of a row of tiles
+    int32_t group_shift;  // log2 of the columns of a group; 30: one group a row
     uint32_t second_bytes;
-    qk_format bias_type;
     // 2^32 (2^16 for slices) divided by them: a division would delay the first order.
     uint32_t pieces_magic, groups_magic, slices_magic;
     int32_t cluster_shift;
     SlicesPlan plan;
     SlicesStage stage;
-    float entries[16];  // what codes stand for, where they are looked up
 };
 
 static_assert(kSlicesWarps == kRingWarps, "what tile/ring.cuh counts with");
@@ -37,7 +27,7 @@ static_assert(kSlicesWarps == kRingWarps, "what tile/ring.cuh counts with");
 template <class T, class Decode, ScaleKind kind>
 struct SlicesMap {
     static constexpr uint32_t kGroupScales = 8 * kPairBytes<kind>;
-    static constexpr uint32_t kTables = Decode::kPairs ? SliceTerms<T>::kCount * kTableBytes : 0;
+    static constexpr uint32_t kTables = Decode::kLut4 ? SliceTerms<T>::kCount * kTableBytes : 0;
     static constexpr uint32_t kScaleCodes = kSharedStart + kTables;
     static constexpr uint32_t kBarriers = kScaleCodes + (kind == ScaleKind::kNested ? 256 * 4 : 0);
     static constexpr uint32_t kZeros = kBarriers + kSlicesMostSlots * 16;
@@ -138,7 +128,8 @@ struct SlicesProducer {
         const uint32_t bytes = uint32_t(min(run.last * kSlicesColumns, p.k) - column) * kXBytes;
         barrier_expect(full, uint32_t(x_rows) * bytes);
         const int64_t row_bytes = int64_t(p.k) * kXBytes;
-        const uint8_t *from = p.x + x_first * row_bytes + int64_t(column) * kXBytes;
+        const uint8_t *from =
+            static_cast<const uint8_t *>(p.x) + x_first * row_bytes + int64_t(column) * kXBytes;
 #pragma unroll 2
         for (int32_t i = 0; i < x_rows; ++i) {
             copy_bulk(to, from, bytes, full);
@@ -165,7 +156,7 @@ struct SlicesProducer {
                 p.scale + (first + uint64_t(row) * p.groups) * Map::kGroupScales;
             copy_16_or_zeros(to + i * 16, from + (real ? piece * 16 : 0), real);
         }
-        if (!Decode::kPairs && p.zero != nullptr) {
+        if (!Decode::kLut4 && p.zero != nullptr) {
             to = slot + uint32_t(p.stage.zeros);
 #pragma unroll 1
             for (uint32_t i = lane; i < uint32_t(row_tiles) * each; i += 32) {
@@ -265,30 +256,10 @@ inline SlicesCut cut_slices(const LinearArgs &args, const Device &device, int32_
 }
 
 inline SlicesProblem slices_problem(const LinearArgs &args) {
-    const Weight &w = args.w;
-    const auto bytes = [](const void *plane) { return static_cast<const uint8_t *>(plane); };
-    const auto floats = [](const void *plane) { return static_cast<const float *>(plane); };
     SlicesProblem p = {};
-    p.codes = bytes(w.data);
-    p.scale = bytes(w.scale.data);
-    p.zero = bytes(w.zero);
-    p.second = floats(w.scale.second);
-    p.scale_code = floats(w.scale.code);
-    p.scale_bias = floats(w.scale.bias);
-    p.x = bytes(args.x.data);
-    p.bias = args.bias != nullptr ? args.bias->data : nullptr;
-    p.y = args.y.data;
-    p.m = args.x.rows;
-    p.n = w.geometry.n;
-    p.k = int32_t(w.geometry.k);
-    p.tiles = int32_t(ceil_div(w.geometry.k, 64));
-    p.groups = uint32_t(w.geometry.groups_per_row);
-    p.group_shift = slices_group_shift(w.geometry);
-    p.second_shift = log2_of(w.scale.second_group);
-    p.bias_type = args.bias != nullptr ? args.bias->format->id : QK_FORMAT_F32;
-    for (int code = 0; w.layout->id == kLayoutTilesPairs && code < 16; ++code) {
-        p.entries[code] = w.format->value(code);
-    }
+    static_cast<TilesProblem &>(p) = tiles_problem(args);
+    p.tiles = int32_t(ceil_div(p.k, 64));
+    p.group_shift = slices_group_shift(args.w.geometry);
     return p;
 }
 

@@ -186,7 +186,7 @@ struct SlicesChunks {
     }
 
     __device__ Zeros zero_of(int below, int32_t chunk, int i) const {
-        if constexpr (Decode::kPairs) return {own, 0};
+        if constexpr (Decode::kLut4) return {own, 0};
         uint32_t group = group_of(chunk, kGroup < 128 ? i * kChunkGroups / 2 : 0);
         if constexpr (kParts > 1) group += quad / (4 / kParts);
         return Decode::zeros(
