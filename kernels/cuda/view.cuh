@@ -1,5 +1,5 @@
 // A weight as device code sees it: host tables hold host function pointers, so formats and layouts
-// travel as numbers and are switched on. Planes may lie at any address: loads go through memcpy,
+// travel as numbers and are switched on. Planes may have any alignment: loads go through memcpy,
 // which the compiler splits into bytes; fast kernels check alignment first and load vectors.
 #pragma once
 #include <string.h>

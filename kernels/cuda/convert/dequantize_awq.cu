@@ -1,7 +1,7 @@
-// Dequantize AWQ_GEMM: codes lie [k, n / 8] in words along n, the output is [n, k]. A block takes
+// Dequantize AWQ_GEMM: codes are [k, n / 8] in words along n, the output is [n, k]. A block takes
 // 256 rows x 128 columns: it copies 128-byte lines of codes to shared memory (stage.cuh), from
 // where a lane takes a word of 8 rows for 8 columns (f32 out: 4) and stores 16 bytes of each row.
-// 16 lanes (f32: 32) store neighbouring bytes. Scales and zeros are asked for beside the codes, and
+// 16 lanes (f32: 32) store neighbouring bytes. Scales and zeros are loaded beside the codes, and
 // blocks in a row write on where the one before ends.
 // (code - zero) * scale is one fp32 product, rounded once. Bytes per output: half a code, the
 // output, a share of scale and zero, each moved once.

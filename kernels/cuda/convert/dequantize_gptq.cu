@@ -1,7 +1,7 @@
-// Dequantize GPTQ: codes lie [k / 8, n] in words along k, the output is [n, k]. A block takes 128
+// Dequantize GPTQ: codes are [k / 8, n] in words along k, the output is [n, k]. A block takes 128
 // rows x 256 columns: it copies 512-byte lines of codes to shared memory (stage.cuh), from
 // where a lane takes the words of 4 rows at once and stores 16 bytes of each; 32 lanes store 512
-// neighbouring bytes. Scales and zeros are asked for before the codes are waited for. Blocks in a
+// neighbouring bytes. Their scales and zeros are loaded before the wait for codes. Blocks in a
 // row write on where the one before ends. (code - zero) * scale is one fp32 product, rounded once.
 // Bytes per output: half a code, the output, a share of scale and zero, each moved once.
 //

@@ -2,12 +2,12 @@
 // 8-bit codes. value = (entry - zero) * scale as one fp32 product, rounded once; nested scales are
 // decoded on the way, in the same launch.
 //
-//   a block takes   16 KiB of codes, as they lie     -> shared memory
+//   a block takes   16 KiB of codes, as stored       -> shared memory
 //                   the scales of their groups       -> f32 there, each decoded once, and zeros
 //                   8 codes a thread (f32 out: 4)    -> a store of 16 bytes, lanes side by side
 //
-// Every load of a thread is under way before the first is waited for. Bytes per output: the code,
-// its share of the scale, and the output, each moved once. 16 table entries lie in 16 banks: no
+// Every load of a thread is issued before it waits for the first. Bytes per output: the code,
+// its share of the scale, and the output, each moved once. 16 table entries are in 16 banks: no
 // conflicts; codes that are numbers are looked up nowhere. Groups are numbered one after the other,
 // so a place in the block divided by the size of a group (or by that of a row first, where rows end
 // with a smaller group) says which one: a product with its inverse. Groups may end inside a store.
@@ -337,7 +337,7 @@ Status run(const DequantizeArgs &args, const Launch &launch) {
     }
 }
 
-// Whether code number r * k + c lies at place r * k + c (but for the order inside a byte).
+// Whether code number r * k + c is at place r * k + c (but for the order inside a byte).
 bool runs_in_order(const Weight &w) {
     switch (w.layout->id) {
         case QK_LAYOUT_ROW_HIGH: return true;

@@ -6,10 +6,10 @@
 //     row 1                     32   33   34  ...  63
 //     ...                                                 a chunk: `step` rows, 16 or more
 //
-// The first level starts anew in every chunk, so chunks are summed side by side (a warp a chunk, a
+// The first level restarts in every chunk, so chunks are summed side by side (a warp a chunk, a
 // lane a column, a scale computed where it is added). Only 32 sums a chunk are left for
 // the three levels above, which one warp walks in order. A chunk's 512 groups or more have as many
-// bytes of the SCALE plane, where 128 bytes of sums lie until the codes do: nothing allocated.
+// bytes of the SCALE plane, which hold 128 bytes of sums until the codes come: nothing allocated.
 //
 // Then a block takes a second group: deviations from the mean in shared memory, the largest, codes.
 // The numbers are read three times in all (with the codes); a lane reads its group alone, so that

@@ -7,12 +7,12 @@
 //     GPTQ             128 rows x 256        512 bytes         2 KiB
 //     AWQ_GEMM         256 rows x 128        128 bytes         1 KiB
 //
-// of the codes into shared memory, whole lines, every load under way before the first is used. From
+// of the codes into shared memory, whole lines, every load issued before the first is used. From
 // there a lane takes 16 columns of rows r and r + 8 of a tile, lane / 4 = r, and weaves them into
-// its 16 bytes of it. AWQ_GEMM has its words along n: a thread takes 16 rows x 8 columns and turns
-// 8 words of 8 nibbles a time, 32 instructions; what it has goes through shared memory once more.
-// Places there are shifted so that no two lanes meet in a bank. Bytes per code: half in, half out,
-// each moved once. The first blocks move scales and zeros, two rows of a group a thread.
+// its 16 bytes of it. AWQ_GEMM has its words along n: a thread takes 16 rows x 8 columns,
+// transposes 8 words of 8 nibbles at a time, 32 instructions, and sends them through shared memory
+// once more. Places there are shifted so that no two lanes meet in a bank. Bytes per code: half in,
+// half out, each moved once. The first blocks move scales and zeros, two rows of a group a thread.
 #include "cuda/conditions.hpp"
 #include "cuda/convert/stage.cuh"
 #include "cuda/convert/repack.hpp"
@@ -28,7 +28,7 @@ constexpr int32_t kThreads = 256;
 
 enum class Source { kLowFirst, kHighFirst, kAlongK, kAlongN };
 
-// Where the scale (and the zero) of a row and a group lies: sums of strides.
+// The place of the scale (and the zero) of a row and a group: sums of strides.
 struct Groups {
     const uint8_t *scale, *zero;              // zero: null where every zero is 8
     uint8_t *to_scale, *to_zero;              // to_zero: may be null
@@ -210,7 +210,7 @@ __device__ void turn_nibbles(const uint32_t (&in)[8], uint32_t (&out)[8]) {
     }
 }
 
-// A thread turns 16 rows x 8 columns; tiles leave whole.
+// A thread transposes 16 rows x 8 columns; tiles are stored whole.
 template <bool pairs>
 __device__ void turn_codes(const Problem &p, uint32_t block, uint32_t *shared) {
     using S = Stage<Source::kAlongN>;

@@ -1,10 +1,10 @@
-// Several sequences a cluster, in tiles of up to eight that take turns: while h of one tile is on
+// Several sequences a cluster, in tiles of up to eight that alternate: while h of one tile is on
 // its way between the blocks, the warps work on the other.
 //
-// h lies by tiles, by groups of 16 units, by sequences: a group's part is what its warps send, 128
+// h is laid out by tiles, groups of 16 units, sequences: a group's part is what its warps send, 128
 // bytes without a gap. Sequences are exchanged among each other by the group's number, so that the
-// lanes of a warp read from different banks. A buffer for even steps and one for odd: who sends h
-// of step t + 1 has read h of step t, so who has received all of it may send h of step t + 2.
+// lanes of a warp read from different banks. Double-buffered by even and odd steps: sending h
+// of step t + 1 implies that step t was read; having received all of it allows sending t + 2.
 #pragma once
 #include "cuda/gru/cluster_parts.cuh"
 

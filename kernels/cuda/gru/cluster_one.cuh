@@ -52,7 +52,7 @@ __device__ void multiply_one(const Place<S> &at, const Fragments<S> &weights,
 }
 
 // The block's units to every block of the cluster: a thread sends four, so that those to one block
-// lie side by side in a warp and travel together.
+// are side by side in a warp and leave as one packet.
 template <class S>
 struct Sender {
     static constexpr int kWords = S::kUnits / 4;

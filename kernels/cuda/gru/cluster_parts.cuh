@@ -181,7 +181,7 @@ __device__ void begin_barriers(uint64_t *barriers, uint32_t tiles) {
 
 // Step 1's, once blocks have met: what arrives before is counted too. That of even steps begins
 // with step 2: for step 0, whose h is there, the wait is for the phase before its first. No barrier
-// expects what nobody will wait for.
+// expects what no thread will wait for.
 __device__ void expect_first_h(uint64_t *barriers, uint32_t tiles, uint32_t bytes, int32_t steps) {
     if (threadIdx.x != 0 || steps < 2) return;
     const uint32_t odd = shared_address(barriers + tiles);

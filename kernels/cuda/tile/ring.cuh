@@ -5,7 +5,7 @@
 //                     |<------------- stage ------------------>|
 //     warp                  0           1              15           0
 //
-// A chunk is 16 rows x 256 columns: 2 KiB of codes that lie in one piece, and so do the codes, the
+// A chunk is 16 rows x 256 columns: 2 KiB of contiguous codes, and so are the codes, the
 // scales and the zeros of all chunks of a stage. So a stage of 32 KiB is two or three bulk copies,
 // and the warps spend no instruction on addresses of global memory. A full barrier a slot counts
 // bytes in, an empty one counts warps out.
@@ -25,14 +25,14 @@ namespace qk::cuda {
 namespace {
 
 constexpr int32_t kRingThreads = (kRingWarps + 1) * 32;
-constexpr int64_t kOrderClocks = 600;  // between the first orders of a block
+constexpr int64_t kOrderClocks = 600;  // between the first copies of a block
 
 struct RingProblem : TilesProblem {
     uint32_t second_bytes;  // nested: of the second scales of a block's rows, at most
     RingPlan plan;
 };
 
-// Where things lie in shared memory: [table] [slots] [scale codes] [barriers] and then what the
+// The map of shared memory: [table] [slots] [scale codes] [barriers] and then what the
 // kernel adds. kGroupTiles: tiles of 64 columns a group.
 template <class Decode, ScaleKind kind, int kGroupTiles, int kDepth>
 struct RingMap {
@@ -68,7 +68,7 @@ struct Slot {
     }
 };
 
-// The thread that orders the stages of a block, row of tiles after row of tiles: one run of memory.
+// The thread that issues the stages of a block, row of tiles by row of tiles: contiguous memory.
 template <class Map>
 struct Producer {
     const RingProblem &p;
@@ -175,7 +175,7 @@ struct Seconds {
     }
 };
 
-// By the warp that orders: it waits for nobody.
+// By the warp that issues the copies: it does not wait for the others.
 __device__ inline void announce_barriers() {
     asm volatile("bar.arrive 0, %0;" ::"n"(kRingThreads) : "memory");
 }

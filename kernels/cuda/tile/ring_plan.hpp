@@ -7,7 +7,7 @@
 
 namespace qk::cuda {
 
-constexpr int32_t kRingWarps = 16;  // that multiply; one more orders the copies
+constexpr int32_t kRingWarps = 16;  // that multiply; one more issues the copies
 constexpr int32_t kChunkTiles = 4;  // a warp's part of a stage: 16 rows x 256 columns
 constexpr int64_t kChunkColumns = kChunkTiles * 64;
 

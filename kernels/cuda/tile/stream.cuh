@@ -31,13 +31,13 @@ struct Place {
 
 template <ScaleKind kind, bool pairs>
 struct Stream {
-    const uint8_t *codes;               // of the next stage: stages lie one after the other
+    const uint8_t *codes;               // of the next stage: stages follow one another
     const uint8_t *scale, *zero;        // the planes; zero is null where every zero is 8
     int32_t tiles, groups, row_stages;  // of a row of tiles
     int32_t group_shift;                // log2 of the tiles a group
     uint32_t ring, full;                // shared memory: the slots and their barriers
-    Place next;                         // to be ordered
-    uint32_t ordered, count;            // stages ordered so far, and of this warp
+    Place next;                         // to be issued
+    uint32_t ordered, count;            // stages issued so far, and of this warp
 
     __device__ uint32_t slot(uint32_t i) const { return ring + i % kSlots * kStageBytes; }
 

@@ -1,4 +1,4 @@
-// y = x . transpose(w) + bias for 8-bit codes that lie row after row, for 1 to 16 rows of x (more
+// y = x . transpose(w) + bias for 8-bit codes stored row after row, for 1 to 16 rows of x (more
 // in passes), on tensor cores, on sm_90 and later.
 //
 // A block has a run of tiles of 16 rows of w, a warp some slices of k (128 columns each) of them:
@@ -41,7 +41,7 @@ struct BytesWarp {
     uint32_t slot = 0, parity = 0, x_parity = 0;
     int32_t part, row_part;
     uint32_t read_at, x_at;          // in a unit, in a box of x: this lane's
-    BytesPlace ahead;                // the next unit to be ordered
+    BytesPlace ahead;                // the next unit to be issued
     BytesPlace scales_ahead;         // the next slice whose scales are not under way
     uint32_t gang = 0;               // of the slice, among those whose scales came together
     float scale_bias = 0, unit = 1;  // unit: of a table's terms
@@ -77,7 +77,7 @@ struct BytesWarp {
 
     // Orders the next unit into the current slot; beyond the last one nothing. `read`: the last
     // word that was loaded from the slot. The copy engine needs no memory to write the zeros of
-    // what lies outside of w: it would overtake loads that are still under way.
+    // what is outside of w: it would overtake loads that are still in flight.
     __device__ void order(uint32_t read) {
         if (ahead.tiles <= 0) return;
         if (elect_one()) {
@@ -91,7 +91,7 @@ struct BytesWarp {
         ahead.tile = 0;
         ahead.next_slice(p.plan, block, part, row_part);
     }
-    // Waits for what was ordered before the first unit was multiplied.
+    // Waits for what was issued before the first unit was multiplied.
     __device__ void drain() const {
         barrier_wait(barriers + Map::kDepth * 8, 0);
         BytesPlace at = {0, part, 0, 0, 0};
@@ -225,7 +225,7 @@ struct BytesWarp {
         float d[kBatches][4] = {};
 #pragma unroll
         for (int s = 0; s < kByteSteps; ++s) {
-            if ((kFine || kTable) && s >= steps) break;   // what lies there is 0 in no table
+            if ((kFine || kTable) && s >= steps) break;   // what is there is 0 in no table
             uint32_t upper[2][kTerms], lower[2][kTerms];  // rows g, g + 8
             Decode::decode(s % 2 == 0 ? q[s / 2].x : q[s / 2].z, lanes, upper[0], upper[1]);
             Decode::decode(s % 2 == 0 ? q[s / 2].y : q[s / 2].w, lanes, lower[0], lower[1]);

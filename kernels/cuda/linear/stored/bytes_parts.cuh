@@ -60,7 +60,7 @@ constexpr uint32_t kBytesStart = 1024;
 constexpr uint32_t kByteTable = 32 * 1024;
 
 // Entries of a table: two terms of 16 bits in a word, in shared memory 32 times, once for each
-// bank. Entry b of lane l lies at byte 256 (b mod 128) + 128 (b / 128) + 4 l; a permute makes that
+// bank. Entry b of lane l is at byte 256 (b mod 128) + 128 (b / 128) + 4 l; a permute makes that
 // of the lower bits of a code and, in another word, its top bit beside the lane.
 template <class T>
 struct TableBytes {

@@ -24,15 +24,15 @@ constexpr int kRowTiles = 2, kLaneRows = 4, kStepWords = 2;
 constexpr int kBlockRows = 16 * kRowTiles;
 constexpr int64_t kRowsStep = 64;  // columns
 
-// How words lie: two neighbours a lane and step, two that are 32 columns apart, or GPTQ's.
+// How words are laid out: two neighbours a lane and step, two that are 32 columns apart, or GPTQ's.
 enum class Words { kWide, kNarrow, kGptq };
 
 struct Codes {
     uint32_t word[kLaneRows][kStepWords];
 };
 
-// Where a lane's words and columns lie. Loads are never skipped, or their results would have to be
-// waited for: past the end of k they repeat the last ones, and x is zero.
+// The places of a lane's words and columns. Loads are never skipped, or their results would have to
+// be waited for: past the end of k they repeat the last ones, and x is zero.
 template <Words words>
 struct RowPlaces {
     static constexpr bool kGptq = words == Words::kGptq;

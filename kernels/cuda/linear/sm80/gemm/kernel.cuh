@@ -10,7 +10,7 @@
 // A word of codes becomes one 16 x 16 operand of w in registers (as in linear/sm80/gemv/gemv.cu),
 // for 8 products with x; a lane's 16 columns of a row of x are 2 loads of 16 bytes, whose places
 // alternate with the row so that 8 lanes meet 8 different groups of banks: as much as ldmatrix
-// reads, in the order in which the packed codes lie. 64 columns are summed from zero and folded
+// reads, in the order of the packed codes. 64 columns are summed from zero and folded
 // with the group's scale in f32.
 //
 // Where there are fewer blocks than multiprocessors, blocks share k (linear/sm80/gemm/plan.hpp);
@@ -18,7 +18,7 @@
 //
 // Bytes per output: k / 2 / 64 of codes and 2 k / 128 of x (from L2 as a rule). A 16 x 8 x 16
 // product costs a warp 1.1 instructions of decoding, one to fold, a quarter of one to read x. What
-// orders the next stage has no branches, so that it may stand between the products.
+// issues the next stage has no branches, so that it can be between the products.
 #pragma once
 #include "cuda/linear/sm80/gemm/copies.cuh"
 #include "cuda/linear/sm80/gemm/output.cuh"

@@ -1,5 +1,5 @@
 // How the matrix kernel on mma.sync cuts a product: what a block owns, and where the parts of a
-// stage lie in its shared memory.
+// stage are in its shared memory.
 #pragma once
 #include "cuda/tile/scale_kind.hpp"
 #include "cuda/tile/codes.cuh"

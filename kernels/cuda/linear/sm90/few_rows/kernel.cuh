@@ -13,7 +13,7 @@
 // when the panel is through, all warps add it up, each lane one value of y, in the order of the
 // warps.
 //
-// Bytes per row of w: k / 2 of codes plus scales and zeros, read once, ordered before x is known
+// Bytes per row of w: k / 2 of codes plus scales and zeros, read once, issued before x is known
 // (docs/decisions.md tells why that is safe). 8 weights cost a lane about 9 instructions to decode
 // and a product for every 8 rows of x; the memory of an H200 would wait for 27.
 #pragma once
@@ -54,7 +54,7 @@ struct RowsConsumer {
         column = warp % 4 + warp % (Map::kColumns / 2) / 4 * 8 + lane / 16 * 4;
         sums = Map::kSums + column * kColumnBytes + lane % 16 * 4;
         kept = Map::kSums + warp * Map::kWarpSums + lane % 4 * (2 * kColumnBytes) + lane / 4 * 4;
-        // Keep them: the compiler would compute them anew for every chunk.
+        // Keeps the compiler from rematerializing them for every chunk.
         asm("" : "+r"(codes), "+r"(scales), "+r"(zeros), "+r"(kept), "+r"(lane));
         seconds.at = Map::kSums + uint32_t(p.plan.panel_stages()) * Map::kStageSums;
     }
@@ -261,7 +261,7 @@ __global__ void __launch_bounds__(kRingThreads, 1)
 #if __CUDA_ARCH__ >= 900
     allow_next_kernel();
     const Run rows = p.plan.rows.part(int32_t(blockIdx.x));
-    // Expected, so that its code comes first: cold instructions are what delays the first order.
+    // Expected, so that its code comes first: cold instructions delay the first copy.
     if (__builtin_expect(threadIdx.x >= kRowsWarps * 32, 1)) {
         const bool first = threadIdx.x == kRowsWarps * 32;
         RowsProducer<typename Work::Map> producer(p, rows);

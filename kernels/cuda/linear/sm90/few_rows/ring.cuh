@@ -1,4 +1,4 @@
-// The ring of the kernel for small batches (linear/sm90/few_rows/kernel.cuh): where things lie in
+// The ring of the kernel for small batches (linear/sm90/few_rows/kernel.cuh): the map of
 // shared memory, and the thread that fills it. As tile/ring.cuh, but stages go down the rows of a
 // panel before they go along k, and sums have places of their own.
 #pragma once
@@ -51,7 +51,7 @@ struct RowsMap {
     QK_HD static constexpr uint32_t empty(uint32_t slot) { return full(kSlots + slot); }
 };
 
-// The thread that orders the stages of a block.
+// The thread that issues the stages of a block.
 template <class Map>
 struct RowsProducer {
     const RowsProblem &p;
@@ -89,7 +89,7 @@ struct RowsProducer {
                        uint32_t(rows * here) *
                            (Map::kChunkBytes + Map::kChunkScales + (zeros ? Map::kChunkZeros : 0)));
         const int64_t from = int64_t(row) * p.plan.chunks + pass * p.plan.width;
-        if (here == p.plan.chunks) {  // the rows of the stage lie one after the other
+        if (here == p.plan.chunks) {  // the rows of the stage are contiguous
             copy_run(0, from, uint32_t(rows * here));
         } else {
 #pragma unroll 1

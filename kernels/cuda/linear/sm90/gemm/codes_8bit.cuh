@@ -62,7 +62,7 @@ struct DecodeS8 {
 };
 
 // Codes as entries of a table, each rounded once to x's type, in units of a power of two that
-// scales are multiplied by. Entry b of lane l lies at byte 256 b + 4 l (tile/codes.cuh).
+// scales are multiplied by. Entry b of lane l is at byte 256 b + 4 l (tile/codes.cuh).
 template <class T>
 struct DecodeLut8 {
     static constexpr bool kLut4 = true;
@@ -83,7 +83,7 @@ struct DecodeLut8 {
         return __bfloat16_as_ushort(v);
     }
     // In f16 an entry far below the largest has few digits; the wide kernel's bound allows that.
-    // What lies behind k is code 0 times zeros, so its entry must be finite.
+    // What is past k is code 0 times zeros, so its entry must be finite.
     template <bool scaled>
     static __device__ bool fits(int code, float entry, float unit) {
         if (!isfinite(entry)) return code > 0;

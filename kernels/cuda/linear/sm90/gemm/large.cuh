@@ -6,7 +6,7 @@
 //
 // A block owns 64 R rows of w and N rows of x: 64 x N sums a warpgroup. Operands are decoded into
 // one of two sets of registers while the products of the other run, so a warpgroup always has
-// products queued. f32 registers for a tile's sums beside the running ones do not exist: the scale,
+// products queued. There are no registers for separate f32 sums of a tile: the scale,
 // rounded to x's type, multiplies the weights first, as if they had been dequantized to x's type.
 //
 // Blocks go on from product to product (the producers fill the ring for the next one while sums are
@@ -148,7 +148,7 @@ struct Items {
     }
 };
 
-// The producer warps. The first copies are ordered as soon as the barriers stand.
+// The producer warps. The first copies are issued as soon as the barriers are ready.
 template <class S>
 __device__ void produce(const WideGemm<S> &g, Items items, uint32_t rank) {
     const auto each_item = [&](auto order) {
@@ -221,7 +221,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     const int warp = __shfl_sync(~0u, int(threadIdx.x) >> 5, 0);
     allow_next_kernel();
     prepare_block<S>(p, warp, shared_address(full), shared_address(empty), shared, scale_codes);
-    // Through a shuffle: else ptxas computes them anew at every use, from a slow register.
+    // Through a shuffle: else ptxas rematerializes them at every use, from a slow register.
     const auto keep_address = [](uint32_t a) { return __shfl_sync(~0u, a, 0); };
     const WideGemm<S> g = {{{p, keep_address(base + S::kTable), keep_address(shared_address(full)),
                              keep_address(shared_address(empty)), base, scale_codes, second_bias}}};

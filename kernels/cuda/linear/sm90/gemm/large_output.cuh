@@ -1,6 +1,6 @@
-// The sums of linear/sm90/gemm/large.cuh become y, 16 rows of x at a time: a warpgroup turns its 64
-// rows of w by 16 of x over in shared memory, so that whole lines of 128 bytes of y leave: a store
-// that touches 16 lines takes four times as long as one that touches four.
+// The sums of linear/sm90/gemm/large.cuh become y, 16 rows of x at a time: a warpgroup transposes
+// its 64 rows of w by 16 of x in shared memory, so that whole lines of 128 bytes of y leave: a
+// store that touches 16 lines takes four times as long as one that touches four.
 //
 // Blocks of a cluster hold sums of the same outputs. Piece q of 16 rows of x belongs to block
 // q mod split: the others write their sums of it into that block's shared memory, from the
@@ -82,7 +82,7 @@ struct WideOutput {
         }
     }
 
-    // Where the sums of block 0 for a piece lie in its owner's memory; the others' follow. An
+    // Where the sums of block 0 for a piece are in its owner's memory; the others' follow. An
     // owner has one piece of `split` in a row: `round` is the first of these.
     __device__ static uint32_t landing(uint32_t shared, uint32_t round) {
         return shared + round * 2 * kFour + threadIdx.x * 16;

@@ -85,7 +85,7 @@ struct PackedGemm : Shared<S> {
 
     __device__ bool fits() const { return true; }
 
-    // ---- producers: one lane orders the boxes, one warp the scales and zeros
+    // ---- producers: one lane issues the boxes, one warp the scales and zeros
 
     __device__ void order_boxes(const Item &it, Turn &turn) const {
         for (int32_t tile = it.first; tile < it.last; tile += kTiles, turn.next(p.slots)) {
@@ -149,7 +149,7 @@ struct PackedGemm : Shared<S> {
         }
     }
 
-    // Nested scales of a stage, by one of the warps behind the first, which take turns: there is
+    // Nested scales of a stage, by one of the warps behind the first, which alternate: there is
     // time for loads to come from afar. A lane makes those of rows r, r + 8, r + 1 and r + 9 of a
     // row of tiles, and of other rows of tiles as far apart as a warp reaches.
     __device__ void make_scales(const Item &it, Turn &turn, int32_t &others) const {
@@ -231,9 +231,9 @@ struct PackedGemm : Shared<S> {
     };
 
     // Tile t of a stage, whose first tile is number `tile` of k. The codes of one step of
-    // 16 columns lie in two words: those of the lane's columns 2 i, 2 i + 1 and 8 + 2 i, 9 + 2 i,
-    // halves of either. Nothing is done to what is loaded before `decode`, so that nobody waits for
-    // it here.
+    // 16 columns are in two words: those of the lane's columns 2 i, 2 i + 1 and 8 + 2 i, 9 + 2 i,
+    // halves of either. Nothing is done to what is loaded before `decode`, so that no warp waits
+    // for it here.
     __device__ void read(const Places &at, uint32_t slot_at, int32_t tile, int t, Raw &raw) const {
         const uint32_t stage = slot(slot_at);
         const uint32_t codes = stage + at.codes + t * (S::kCodes / kTiles);

@@ -1,4 +1,4 @@
-// How the matrix kernels cut a product: what a block owns, and where the parts of a stage lie in
+// How the matrix kernels cut a product: what a block owns, and where the parts of a stage are in
 // its shared memory.
 #pragma once
 #include "cuda/tile/decode.cuh"
@@ -11,7 +11,7 @@ namespace {
 constexpr int32_t kMaxSlots = 16;
 constexpr uint32_t kStaticShared = 2048;  // barriers and the table of nested scales
 
-// Ways to decode 8-bit codes that lie in rows (linear/sm90/gemm/source_8bit.cuh); the others are of
+// Ways to decode 8-bit codes stored in rows (linear/sm90/gemm/source_8bit.cuh); the others are of
 // packed tiles.
 template <class Decode>
 concept OfBytes = requires {
@@ -40,7 +40,8 @@ struct GemmShape {
     static constexpr uint32_t kPair = kMade ? 4 : kPairBytes<kind>;  // bytes: of rows r and r + 8
     // 8-bit codes: and whether the table fits, as each warp sees it.
     static constexpr int kScaleCodes = kBytes ? 256 + 32 : kind == ScaleKind::kNested ? 256 : 1;
-    // Who arrives at a full stage: who orders boxes, scales, and zeros where scales are made.
+    // Arrivals at a full stage: of the lane that issues boxes, of scales, of zeros where both are
+    // made.
     static constexpr int kArrivals = 1 + 32 + (kMade && !Decode::kLut4 ? 32 : 0);
     static constexpr int kRows = 64 * R, kRowTiles = 4 * R, kConsumers = R * Q;  // warpgroups
     static constexpr int kThreads = (kConsumers + 1) * 128;  // one more warpgroup produces
@@ -61,7 +62,7 @@ struct GemmShape {
     // The sums of a warpgroup row: N columns of y, kRows long, padded against bank conflicts.
     static constexpr uint32_t kColumn = (kRows + 4) * 4;
     static constexpr uint32_t kSums = N * kColumn;
-    // Wide: where a warpgroup turns 64 rows of w by 16 of x over, twice, behind the ring.
+    // Wide: where a warpgroup transposes 64 rows of w by 16 of x, twice, after the ring.
     static constexpr uint32_t kTurnPitch = 128 + 16, kTurnBytes = 16 * kTurnPitch;
     static constexpr uint32_t kTurns = kScaled ? kConsumers * 2 * kTurnBytes : 0;
 

@@ -5,7 +5,7 @@
 //   tensor cores:  [ multiply tile 0 ]          [ multiply tile 1 ]
 //
 // A block owns 64 R rows of w and all rows of x; of its R x Q warpgroups R share the rows, and Q
-// take turns at the tiles. The Q sums, and those of the blocks of a cluster
+// alternate over the tiles. The Q sums, and those of the blocks of a cluster
 // (which cut k), meet in shared memory and are added in a fixed order. The products of one tile are
 // summed from zero and folded with the group's scale in f32, as in linear/sm80/gemv/gemv.cu.
 //
@@ -61,7 +61,7 @@ struct NarrowGemm : Gemm<S> {
     __device__ void read_step(const Cursor &c, int s, Raw &raw) const {
         if (s < kSteps) return this->read(c.at, c.here, c.tile, s * S::Q + c.q, raw);
         if (s == kSteps && c.more) barrier_wait(this->full + c.turn.slot * 8, c.turn.parity);
-        const int32_t tile = c.more ? c.tile + kTiles : c.tile;  // else nobody uses what it reads
+        const int32_t tile = c.more ? c.tile + kTiles : c.tile;  // else what it reads is not used
         this->read(c.at, c.turn.slot, tile, (s - kSteps) * S::Q + c.q, raw);
     }
 
@@ -191,7 +191,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
         } else if constexpr (S::kBytes) {
             g.multiply_slowly(item, rank, uint32_t(p.split));
         }
-        if (p.split > 1) cluster_sync();  // nobody leaves while its sums are read
+        if (p.split > 1) cluster_sync();  // no block exits while its sums are read
     }
 #endif
 }

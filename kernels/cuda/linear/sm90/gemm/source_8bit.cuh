@@ -1,4 +1,4 @@
-// Another source of operands for the matrix kernels: 8-bit codes that lie row after row, as a
+// Another source of operands for the matrix kernels: 8-bit codes stored row after row, as a
 // checkpoint has them (S8, LUT8). The copy engine brings 64 R rows x 128 bytes, swizzled:
 //
 //   lane 4 g + t of a warp:  columns 2 t, 2 t + 1 | 8 + 2 t, 9 + 2 t   of 16, rows g and g + 8
@@ -7,8 +7,8 @@
 // and linear/sm90/gemm/codes_8bit.cuh turns them into operands. Bytes per row of w: k of codes and
 // the scales, read once.
 //
-// Scales lie row after row too, one a row and group: three warps of the producers' load those of a
-// stage, in turns, and leave them in pairs, rows r and r + 8 side by side.
+// Scales are stored row after row too, one a row and group: three warps of the producers' load
+// those of a stage, alternately, and store them in pairs, rows r and r + 8 side by side.
 //
 // Tables whose entries one number of x's type does not stand for are multiplied lane by lane, f32.
 //
@@ -144,7 +144,7 @@ struct BytesGemm : Shared<S> {
         }
     }
 
-    // By one of the warps behind the first, which take turns: there is time for loads to come from
+    // By one of the warps behind the first, which alternate: there is time for loads to come from
     // afar. Those of a stage's further groups are next to the first one's.
     __device__ void make_scales(const Item &it, Turn &turn, int32_t &others) const {
         if (others >= S::kMakers) return;

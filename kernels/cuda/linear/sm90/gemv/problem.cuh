@@ -45,7 +45,7 @@ __device__ inline Groups unit_groups(const VectorProblem &p, Unit unit) {
 }
 
 // A warp's slot: the codes of a unit, then scales and zeros, of each lane's groups in turn; or,
-// where there are no zeros, the scales as they lie in memory, brought by one bulk copy. (Copies of
+// where there are no zeros, the scales as in memory, by one bulk copy. (Copies of
 // zeros would be small and start anywhere: with them that is slower.)
 template <ScaleKind kind, bool pairs, uint32_t kGroups>
 struct SlotMap {
@@ -74,7 +74,7 @@ struct Sums {
     }
 };
 
-// y may lie anywhere.
+// y may have any address.
 template <class T>
 __device__ void store_y(void *data, int64_t index, float y) {
     if constexpr (std::is_same_v<T, F32>) {
@@ -95,7 +95,7 @@ __device__ inline uint32_t from_lane(uint32_t v, uint32_t lane) {
     return __shfl_sync(~0u, v, int(lane));
 }
 
-// The compiler shall neither compute these anew nor later.
+// Keeps the compiler from rematerializing or sinking these.
 template <class... V>
 __device__ void keep(V &...v) {
     (..., ([](uint32_t &one) { asm volatile("" : "+r"(one)); }(v)));

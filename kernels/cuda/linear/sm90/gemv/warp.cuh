@@ -1,7 +1,7 @@
 // y = x . transpose(w) + bias for one row of x, from the packed tiles, on sm_90 and later.
 //
 // The tensor core multiplies 16 rows of w by 8 columns, and one row of x would fill one column. So
-// the columns take turns: in a unit (16 rows x 512 columns of w: 8 tiles) column j holds x for the
+// the columns alternate: in a unit (16 rows x 512 columns of w: 8 tiles) column j holds x for the
 // unit's j-th tile of 64 columns,
 //
 //     product of tile j by all 8 columns:   only column j is kept
@@ -15,7 +15,8 @@
 //
 // Bytes per row of w: k / 2 of codes plus scales and zeros, read once. A warp's slot in shared
 // memory takes one unit: codes by two bulk copies, scales by another or, beside zeros, by 4 bytes a
-// lane; a half is ordered again once it is multiplied. No warp waits for another before sums meet.
+// lane; a half is refilled as soon as it has been consumed. No warp waits for another before sums
+// meet.
 //
 // A chain (docs/decisions.md tells why it is safe): a block takes half of a multiprocessor, so the
 // next kernel's blocks stand beside this one's. What is left to do once x is there are products,
@@ -55,7 +56,7 @@ struct VectorWarp {
     uint32_t first_second = 0;
     int32_t first_row;  // of tiles
     int32_t count;      // of this warp's units
-    Unit unit, ahead;   // to multiply, to order
+    Unit unit, ahead;   // to multiply, to issue
     Sums sums = {0, 0};
 
     __device__ VectorWarp(const VectorProblem &problem, Run rows) : p(problem) {
@@ -76,7 +77,7 @@ struct VectorWarp {
         count = (total - int32_t(warp) + kVectorWarps - 1) / kVectorWarps;
     }
 
-    // Half the codes of the next unit; with the first half scales that lie as they do in memory.
+    // Half the codes of the next unit; with the first half scales laid out as in memory.
     __device__ void order_codes(int32_t half) const {
         if (!elect_one()) return;
         const int32_t first = ahead.column * kUnitTiles + half * (kUnitTiles / 2);
@@ -265,7 +266,7 @@ struct VectorWarp {
         if (threadIdx.x == 0) barrier_init(kXKnown, 1);
         if (threadIdx.x == 0) barrier_init(kTablesKnown, kVectorThreads);
         if (lane == 0) {
-            barrier_init(barrier, Decode::kLut4 ? 1 : 33);  // who orders, who copies scales
+            barrier_init(barrier, Decode::kLut4 ? 1 : 33);  // the issuing lane, lanes with scales
             barrier_init(barrier + 8, 1);
             barrier_init_fence();
         }

@@ -8,12 +8,12 @@
 //     row of tiles 2,3 |  warp s |  ...    |      and the same columns of x beside them
 //     ...
 //
-// The warps of a column of this picture multiply by the same x, which lies in the stage, and read
+// The warps of a column of this picture multiply by the same x, which is in the stage, and read
 // it once for both rows of tiles. At the end the slices of a row meet in shared memory and are
 // added in their order. Where there are few rows, blocks of a cluster divide k, so that x does not
 // cross the L2 more often than the weight does; their sums meet the same way.
 //
-// Bytes per row of w: k / 2 of codes plus scales and zeros, read once, ordered before x is known
+// Bytes per row of w: k / 2 of codes plus scales and zeros, read once, issued before x is known
 // (docs/decisions.md tells why that is safe). A chunk of 16 rows is about 150 instructions with 16
 // or 24 rows of x: 8 weights cost a lane 9 to decode and a product for every 8 rows of x. With 24
 // the products of both tiles of a chunk go into one set of sums, as registers for two lack.
@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(kSlicesThreads, 1)
     using Work = SlicesConsumer<T, Decode, kind, kGroup, kBatches>;
     allow_next_kernel();
     const SlicesPart part(p);
-    // Likely, so that its code comes first: cold instructions are what delays the first order.
+    // Likely, so that its code comes first: cold instructions delay the first copy.
     if (__builtin_expect(threadIdx.x >= kSlicesWarps * 32, 1)) {
         fewer_registers<kProducerRegisters>();
         const SlicesProducer<T, Decode, typename Work::Map, Work::kColumns> producer(p, part);

@@ -6,7 +6,7 @@
 namespace qk::cuda {
 namespace {
 
-// The compiler shall neither compute v anew nor later.
+// Keeps the compiler from rematerializing or sinking v.
 __device__ inline void keep(uint32_t &v) { asm volatile("" : "+r"(v)); }
 
 // x as a sum of matrix operands: 16 columns of a lane, two an operand register.

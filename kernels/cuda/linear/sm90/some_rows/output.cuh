@@ -40,8 +40,8 @@ struct SlicesSums {
     }
 
     // A warp has a row of x or two, a lane 4 rows of w of every eighth row of tiles. Blocks of a
-    // cluster own the rows of tiles in turns: a block sends what it has of others' rows, then adds
-    // what others have of its own. `barrier` counts what comes to `received`.
+    // cluster own the rows of tiles alternately: a block sends what it has of others' rows, then
+    // adds what others have of its own. `barrier` counts what comes to `received`.
     __device__ void store(uint32_t received, uint32_t barrier) const {
         const auto first = int32_t(threadIdx.x / 32 % uint32_t(kColumns));
         if (p.plan.cluster > 1) {

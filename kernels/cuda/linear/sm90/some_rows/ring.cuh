@@ -1,4 +1,4 @@
-// The ring of the kernel for small batches (linear/sm90/some_rows/kernel.cuh): where things lie in
+// The ring of the kernel for small batches (linear/sm90/some_rows/kernel.cuh): the map of
 // shared memory, and the warps that fill it.
 #pragma once
 
@@ -14,7 +14,7 @@ struct SlicesProblem : TilesProblem {
     int32_t tiles;        // of 64 columns, of a row of tiles
     int32_t group_shift;  // log2 of the columns of a group; 30: one group a row
     uint32_t second_bytes;
-    // 2^32 (2^16 for slices) divided by them: a division would delay the first order.
+    // 2^32 (2^16 for slices) divided by them: a division would delay the first copy.
     uint32_t pieces_magic, groups_magic, slices_magic;
     int32_t cluster_shift;
     SlicesPlan plan;
@@ -68,7 +68,7 @@ struct SlicesPart {
     }
 };
 
-// Warps that order the stages of a block: two the codes, one x, one scales and zeros, which are
+// Warps that issue the stages of a block: two the codes, one x, one scales and zeros, which are
 // short. One alone would spend more time on a stage than the memory does.
 constexpr uint32_t kSlicesProducers = 4;
 constexpr uint32_t kSlicesThreads = (kSlicesWarps + kSlicesProducers) * 32;
@@ -93,7 +93,7 @@ struct SlicesProducer {
         x_rows = int32_t(min64(kColumns, p.m - x_first));
     }
     __device__ void init_barriers() const {
-        // A lane each: one after the other they would delay the first order.
+        // A lane each: one after the other they would delay the first copy.
         if (role == 0 && lane < uint32_t(p.stage.slots)) {
             barrier_init(own + Map::full(lane), kFullArrivals);
             barrier_init(own + Map::empty(lane), uint32_t(p.plan.warps() * 32));

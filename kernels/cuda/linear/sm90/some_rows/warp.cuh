@@ -64,7 +64,7 @@ struct SlicesChunks {
         next_codes = uint32_t(p.plan.slices) * 1024;
         next_x = uint32_t(kSlicesBatch * p.stage.x_stride);
         last_column = p.k - tile * 64 - int32_t(quad * 16);
-        // Else the compiler would compute them anew, or load what they are made of, every time.
+        // Else the compiler would recompute them, or load what they are made of, every time.
         asm("" : "+r"(next_codes), "+r"(next_x), "+r"(last_column));
         keep(codes);
         keep(scales);
@@ -78,7 +78,7 @@ struct SlicesChunks {
         }
     }
 
-    // Where group `i` of the chunk lies in a stage's run of groups.
+    // Where group `i` of the chunk is among a stage's groups.
     __device__ uint32_t group_of(int32_t chunk, int i) const {
         if constexpr (kGroup < 128) return uint32_t(slice * kChunkGroups + i);
         const int32_t first = chunk - slice;
@@ -86,7 +86,7 @@ struct SlicesChunks {
                         ((first * kSlicesColumns) >> p.group_shift));
     }
 
-    // Nested scales: the four lanes of a row take turns at the groups of the chunk.
+    // Nested scales: the four lanes of a row alternate over the groups of the chunk.
     __device__ void own_scales(int32_t chunk, float2 (&mine)[kOwn]) const {
         if constexpr (kind == ScaleKind::kNested) {
 #pragma unroll
