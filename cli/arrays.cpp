@@ -176,6 +176,7 @@ void NewFile::write(const void *data, size_t bytes) {
 
 void commit(const std::vector<const NewFile *> &files) {
     std::vector<qk_writer *> writers;
+    writers.reserve(files.size());
     for (const NewFile *file : files) writers.push_back(file->writer_.get());
     qk_io_message message = {};
     check_files_whole();

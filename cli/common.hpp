@@ -66,7 +66,7 @@ Tensor wrap_dense(const Context &context, qk_format format, int64_t rows, int64_
 
 // Text of a file for a terminal: control characters, and bytes that are no UTF-8, become '?'.
 std::string printable(const std::string &text);
-size_t columns_of(const std::string &printable);  // of a terminal: a character each
+size_t columns_of(const std::string &text);  // of a terminal: a character each
 std::string human_bytes(double bytes);
 std::string plural(int64_t count, const char *noun);  // "1 layer", "2 layers"
 

@@ -60,7 +60,7 @@ std::string ranges_text(const Context &context, const Gru &gru, int64_t input_si
     json_set(root, "h_sum", numbers(held.h_sum.data(), held.h_sum.size()));
     char *const text = json_dumps(root.get(), JSON_INDENT(1) | JSON_REAL_PRECISION(17));
     if (text == nullptr) throw Failure(kFailed, "ranges: no memory");
-    const std::string result = std::string(text) + "\n";
+    std::string result = std::string(text) + "\n";
     std::free(text);
     return result;
 }

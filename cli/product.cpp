@@ -43,8 +43,8 @@ double int8_error(const Product &p, const ProductRows &rows, const float *x, int
         size += (weight + error) * from_x;
         tiny += std::ldexp(double(scales[i]) + 1, -126);
     }
-    const double blocks = double(p.k / 128 + p.k / p.group + 2);
-    return rounding + sums(blocks + 8) * size + tiny;
+    const int64_t blocks = p.k / 128 + p.k / p.group + 2;
+    return rounding + sums(double(blocks + 8)) * size + tiny;
 }
 
 // What bf16 mode adds: entries of tables are rounded, affine codes and zeros multiplied apart.
