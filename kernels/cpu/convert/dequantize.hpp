@@ -87,9 +87,9 @@ class PackedWriter {
 
   private:
     static constexpr int64_t kColumns = 4096;
-    static constexpr int64_t kGroups = kColumns / 32 + 1;  // the first and the last may be cut
+    static constexpr int64_t kGroups = kColumns / 32 + 1;  // the first and the last may be partial
 
-    // Returns how many groups there are.
+    // Returns the number of groups.
     int64_t load_groups(int64_t block, int64_t column, int64_t columns) {
         const Weight &w = writing_.args.from;
         const int64_t size = w.geometry.group_size, first = column / size;
@@ -139,7 +139,7 @@ void write_rows(const Writing &writing, Scratch *scratch, int64_t first, int64_t
     }
 }
 
-template <class Isa>
+template <InstructionSet Isa>
 Status run_dequantize(const DequantizeArgs &args, const Launch &launch) {
     const Geometry &s = args.from.geometry;
     if (args.from.layout->bits == 8) return dequantize_bytes<Isa>(args, launch);

@@ -9,9 +9,9 @@ namespace {
 
 constexpr int64_t kSlot = 64;  // bytes for the values of a group, at most
 
-template <class InstructionSet>
+template <class Set>
 struct FloatValues {
-    using Isa = InstructionSet;
+    using Isa = Set;
     static constexpr int kBytes = 4, kCodes = 16, kSlot = 64;
 
     using Table = typename Isa::FloatTable;
@@ -31,9 +31,9 @@ struct FloatValues {
     }
 };
 
-template <class InstructionSet>
+template <class Set>
 struct HalfValues {
-    using Isa = InstructionSet;
+    using Isa = Set;
     static constexpr int kBytes = 2, kCodes = 32, kSlot = 32;
 
     using Table = typename Isa::HalfTable;
@@ -64,7 +64,7 @@ class RowZeros {
         base_ = place(at, 0);
         stride_ = s.flat || s.groups_per_row > 1 ? place(at, 1) - base_ : 0;
     }
-    // Left alone where the weight has none.
+    // `to` stays as it is where the weight has no zeros.
     void read(int64_t first, int64_t count, uint8_t *to) const {
         const uint8_t *const data = static_cast<const uint8_t *>(w_.zero);
         if (data == nullptr) return;

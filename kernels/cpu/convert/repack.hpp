@@ -116,7 +116,7 @@ class Repacker {
     RowTile<Isa> tile_;
 };
 
-template <class Isa>
+template <InstructionSet Isa>
 Status run_repack(const RepackArgs &args, const Launch &launch) {
     const Geometry &s = args.from.geometry;
     const bool columns = stores_columns(args.from) || stores_columns(args.to);

@@ -111,8 +111,8 @@ struct Avx512Quantizer {
     }
 
     // The eight steps through a tree of thresholds, whose 256 nodes are 16 registers: a level of 16
-    // nodes or fewer is one permute, one of 32 a permute of two registers, wider ones choose of
-    // such.
+    // nodes or fewer is one permute, one of 32 a permute of two registers, a wider one a choice
+    // between such permutes.
     struct Tree {
         __m512i v[16];
 
