@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 #include "backend/backend.hpp"
-#include "cpu/nested.hpp"
+#include "cpu/shared/nested.hpp"
 
 #define QK_UNROLL _Pragma("GCC unroll 8")
 // Where a call would cost more than the work: 16 lanes do not fit the registers of a call.
@@ -122,5 +122,18 @@ concept InstructionSet = Shape<Isa> && Arithmetic<Isa> && LookUps<Isa> && Scales
 
 // To the first cache.
 static inline void prefetch(const uint8_t *address) { __builtin_prefetch(address, 0, 3); }
+
+// The eight steps of a word, each with its number as a constant: body.operator()<step>().
+template <class Body>
+QK_INLINE static inline void for_each_step(const Body &body) {
+    body.template operator()<0>();
+    body.template operator()<1>();
+    body.template operator()<2>();
+    body.template operator()<3>();
+    body.template operator()<4>();
+    body.template operator()<5>();
+    body.template operator()<6>();
+    body.template operator()<7>();
+}
 
 }  // namespace qk::cpu

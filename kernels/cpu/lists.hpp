@@ -2,7 +2,7 @@
 // the generic kernel ends each one. kernels/cpu/backend.cpp strings them together.
 #pragma once
 #include "backend/backend.hpp"
-#include "cpu/nested.hpp"
+#include "cpu/shared/nested.hpp"
 
 namespace qk::cpu {
 

@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "cpu/access.hpp"
-#include "cpu/order.hpp"
+#include "cpu/linear/order.hpp"
 #include "cpu/zero_words.hpp"
 #include "kernel/weights.hpp"
 

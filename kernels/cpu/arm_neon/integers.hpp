@@ -9,8 +9,7 @@
 #pragma once
 #include "cpu/arm_neon/isa.hpp"
 #include "cpu/linear/gemv_integers.hpp"
-#include "cpu/linear/x_bytes.hpp"
-#include "cpu/shared/steps.hpp"
+#include "cpu/linear/order.hpp"
 
 namespace qk::cpu {
 namespace {

@@ -14,8 +14,8 @@
 //     then + bias, then one rounding to y's type
 //
 // A tile of 8 rows of w and 8 rows of x shares each conversion of x to f32.
+#include "cpu/linear/order.hpp"
 #include "cpu/lists.hpp"
-#include "cpu/order.hpp"
 #include "cpu/split.hpp"
 
 namespace qk::cpu {

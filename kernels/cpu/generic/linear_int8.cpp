@@ -3,7 +3,7 @@
 //
 //     for each block, ascending     factor = fl(x scale * w scale)
 //                                   acc    = fma(float(integer sum), factor, acc)
-#include "cpu/int8.hpp"
+#include "cpu/int8/integers.hpp"
 #include "cpu/lists.hpp"
 #include "cpu/split.hpp"
 

@@ -1,7 +1,7 @@
 // x of int8 mode: every row cut into blocks, rounded to integers and laid out for the kernels that
 // read it.
 #pragma once
-#include "cpu/int8.hpp"
+#include "cpu/int8/integers.hpp"
 #include "cpu/shared/chunks.hpp"
 #include "cpu/shared/panel.hpp"
 #include "cpu/split.hpp"

@@ -6,7 +6,7 @@
 //     else         dword 4 t + b: columns 32 b + 4 t + 0..3         after the bytes of four dwords
 //                  changed places, so that dwords belong to one group of 32
 #pragma once
-#include "cpu/int8.hpp"
+#include "cpu/int8/integers.hpp"
 
 namespace qk::cpu {
 namespace {

@@ -10,7 +10,6 @@
 // 16 weights take 3 instructions and one more for each row of x; storing them would take two more.
 #pragma once
 #include "cpu/linear/batch.hpp"
-#include "cpu/shared/steps.hpp"
 
 namespace qk::cpu {
 

@@ -13,7 +13,6 @@
 #include "cpu/features.hpp"
 #include "cpu/linear/row_of_x.hpp"
 #include "cpu/lists.hpp"
-#include "cpu/shared/steps.hpp"
 #include "cpu/split.hpp"
 
 namespace qk::cpu {

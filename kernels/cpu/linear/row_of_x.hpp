@@ -1,6 +1,6 @@
 // One row of x for kernels that walk along k: as f32, or as integers in two halves.
 #pragma once
-#include "cpu/order.hpp"
+#include "cpu/linear/order.hpp"
 #include "cpu/shared/panel.hpp"
 
 namespace qk::cpu {

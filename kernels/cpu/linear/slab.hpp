@@ -2,7 +2,6 @@
 #pragma once
 #include "cpu/linear/decode.hpp"
 #include "cpu/shared/row_tile.hpp"
-#include "cpu/shared/steps.hpp"
 #include "cpu/shared/transpose.hpp"
 #include "cpu/zero_words.hpp"
 

@@ -4,7 +4,6 @@
 
 #include "cpu/isa.hpp"
 #include "cpu/shared/chunk_bytes.hpp"
-#include "cpu/shared/steps.hpp"
 #include "cpu/shared/transpose.hpp"
 
 namespace qk::cpu {

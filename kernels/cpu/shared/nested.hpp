@@ -1,9 +1,78 @@
-// Look-ups of bytes in tables of 256 floats: nested scales of 8 rows and LUT8's codes.
+// Tables of 256 numbers indexed by bytes (of nested scales, of LUT8), and the types of functions
+// that look up many at once.
 #pragma once
+#include <stdint.h>
+#include <string.h>
+
+#include "backend/backend.hpp"
 #include "base/checked.hpp"
-#include "cpu/isa.hpp"
 
 namespace qk::cpu {
+
+struct NestedCode {
+    alignas(64) uint8_t plane[4][256];  // byte p of each value
+    float value[256];
+};
+
+// Which second scales 8 rows have from a group on. A second scale belongs to consecutive numbers of
+// scales, which differ from row to row.
+struct SecondRun {
+    const void *plane;  // f32
+    int64_t last;       // of the plane: padding rows are past it and may have any second scale
+    int64_t size;       // scales that share one
+    int32_t shift;      // log2 of it, or -1 where it is no power of two
+    int64_t number;     // of row 0's first scale
+    int64_t per_row;    // scales
+};
+
+// Up to `count` groups of 8 rows: to = value[from] * second + bias, two roundings. `to` has room
+// for a multiple of 8 groups. Returns how many it took, those over which every row changes its
+// second scale once at most.
+using WidenNested = int64_t (*)(const NestedCode &code, const char *from, int64_t count,
+                                const SecondRun &run, float bias, float (*to)[8]);
+
+// to[i] = value[from[i]] * scale.
+using LookUpBytes = void (*)(const NestedCode &code, const uint8_t *from, int64_t count,
+                             float scale, float *to);
+// The same, rounded to bf16 or f16, a multiple of 64 numbers; `stream`: past the caches.
+using LookUpHalves = void (*)(const NestedCode &code, const uint8_t *from, int64_t count,
+                              float scale, bool is_f16, bool stream, char *to);
+
+namespace {
+
+inline void load_nested_code(const void *from, NestedCode *code) {
+    memcpy(code->value, from, sizeof(code->value));
+    for (int64_t i = 0; i < 256; ++i) {
+        for (int64_t p = 0; p < 4; ++p) {
+            code->plane[p][i] = static_cast<const uint8_t *>(from)[4 * i + p];
+        }
+    }
+}
+
+// Second scales of 8 rows over a run of groups: row r's is first[r], and last[r] from group
+// change[r] of the run on.
+struct SecondScales {
+    float first[8], last[8];
+    int32_t change[8];
+    int64_t count;  // of groups
+};
+inline __attribute__((noinline)) SecondScales second_scales(const SecondRun &run, int64_t count) {
+    SecondScales second;
+    for (int64_t row = 0; row < 8; ++row) {
+        const int64_t number = run.number + row * run.per_row;
+        const int64_t index = run.shift >= 0 ? number >> run.shift : number / run.size;
+        const int64_t change = (index + 1) * run.size - number;
+        const char *const plane = static_cast<const char *>(run.plane);
+        memcpy(&second.first[row], plane + 4 * (index < run.last ? index : run.last), 4);
+        memcpy(&second.last[row], plane + 4 * (index + 1 < run.last ? index + 1 : run.last), 4);
+        second.change[row] = int32_t(change < INT32_MAX ? change : INT32_MAX);
+        count = count < change + run.size ? count : change + run.size;
+    }
+    second.count = count;
+    return second;
+}
+
+}  // namespace
 
 // One look-up in memory each.
 template <class Isa>

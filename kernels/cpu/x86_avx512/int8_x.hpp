@@ -1,7 +1,7 @@
 // x of int8 mode in chunks of 128 columns, AVX-512 VNNI: what int8/x.hpp says, and what the
 // offset of table entries adds up to.
 #pragma once
-#include "cpu/int8.hpp"
+#include "cpu/int8/integers.hpp"
 #include "cpu/int8/ymm.hpp"
 #include "cpu/x86_avx512/isa.hpp"
 

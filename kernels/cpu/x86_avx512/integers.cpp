@@ -16,13 +16,7 @@
 namespace qk::cpu {
 namespace {
 
-// x of a chunk. Bytes 4 j .. 4 j + 3 hold the columns whose codes are there: 32 b + j in the low
-// nibble of byte b, 32 b + 16 + j in the high one.
-struct alignas(64) XBytes {
-    uint32_t low[3][16], high[3][16];
-    uint32_t sum[16];  // of a lane, 2048 * upper half + lower half
-    float unit;
-};
+// XBytes::sum is in two halves of 16 bits here: 2048 * upper half + lower half.
 // What an XBytes::sum is multiplied by, half by half: minus the zero.
 inline uint32_t minus_zero_halves(int32_t zero) {
     return uint32_t(-2048 * zero) << 16 | (uint32_t(-zero) & 0xffff);

@@ -70,5 +70,16 @@ inline Int8Scale int8_block(const float *__restrict x, int64_t count, float unit
     return {largest / 127.0f * unit, sum};
 }
 
+// Batches, and the tiles of each instruction set.
+constexpr int64_t kTaskRows = 32;  // of w, four blocks of the packed layout
+constexpr int64_t kBatch = 64;     // rows of x whose sums a task keeps
+constexpr int kTile = 8;           // rows of x side by side
+
+// Of one group of a task's rows. Zeros are 0 where all have the same.
+struct TileFactors {
+    alignas(64) float scale[kTaskRows];
+    alignas(64) int32_t zero[kTaskRows];
+};
+
 }  // namespace
 }  // namespace qk::cpu
