@@ -9,19 +9,20 @@ Arrays go in and out without a copy, on their own device and stream. What the li
 an exception by the hundred of its status, with the library's sentence.
 """
 from ._checkpoint import Checkpoint, LayerInfo, load
-from ._context import Context, build_info, current_context, device_count, version
+from ._context import Context, Trace, build_info, current_context, device_count, version
 from ._errors import (CallError, DeviceError, Error, ExistsError, InternalError, ResourceError,
                       StorageError, UnsupportedError)
 from ._gru import GRU, GRURanges, GRUState
 from ._linear import Layer, PreparedLinear, linear, prepare
+from ._multiply import Plan, Product, explain, multiply
 from ._save import save
 from ._tensor import Tensor, asarray, dequantize, dynamic_table, quantize, repack
 
 __version__ = version()
 __all__ = [
     "CallError", "Checkpoint", "Context", "DeviceError", "Error", "ExistsError", "GRU", "GRURanges",
-    "GRUState", "InternalError", "Layer", "LayerInfo", "PreparedLinear", "ResourceError",
-    "StorageError", "Tensor", "UnsupportedError", "asarray", "build_info", "current_context",
-    "dequantize", "device_count", "dynamic_table", "linear", "load", "prepare", "quantize",
-    "repack", "save", "version",
+    "GRUState", "InternalError", "Layer", "LayerInfo", "Plan", "PreparedLinear", "Product",
+    "ResourceError", "StorageError", "Tensor", "Trace", "UnsupportedError", "asarray",
+    "build_info", "current_context", "dequantize", "device_count", "dynamic_table", "explain",
+    "linear", "load", "multiply", "prepare", "quantize", "repack", "save", "version",
 ]

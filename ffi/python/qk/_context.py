@@ -7,7 +7,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 from ._abi import CONSTANTS, STRUCTS, lib, names
 from ._checks import INT32_MAX, SIZE_MAX, Handle, integer
@@ -19,7 +19,18 @@ MODES.update(names("CONTEXT"))
 MAX_THREADS = 1024  # qk.h, qk_context_options
 INSTRUCTION_SETS = names("ISA")
 _EXTENDED = {"avx512": "avx2", "dotprod": "neon", "i8mm": "dotprod"}
+_TRACE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(STRUCTS["qk_trace"]))
 _current = threading.local()  # .stack: contexts entered by `with`; .defaults: {(device, index): c}
+
+
+class Trace(NamedTuple):
+    """A kernel that has run, or on CUDA is queued."""
+
+    operation: str  #: "multiply", "quantize", "dequantize", "repack", "gru_run"
+    kernel: str  #: its name, which may change between versions
+    shape: tuple[int, ...]  #: multiply: m, n, k; gru_run: t, b, c, h; else rows, columns
+    seconds: float  #: of the call on the host
+    status: int  #: 0, or that of the call's error
 
 
 class Context(Handle):
@@ -35,6 +46,7 @@ class Context(Handle):
     instruction_sets: CPU, what kernels may use, with what each extends: "avx2", or several as in
     ["avx512_vnni", "avx512_vbmi"]; None: all that the processor has. Asking for what it lacks is
     no error: `context.instruction_sets` says what is used, `context.threads` how many threads.
+    trace: called with a qk.Trace of each kernel that runs; it must not use the context.
 
     `with context:` makes it this thread's current one for its device. A context runs one call at
     a time: a second thread waits, so give each thread its own (the implicit ones are). A forked
@@ -42,7 +54,7 @@ class Context(Handle):
     """
 
     __slots__ = ("_lock", "_process", "_fixed_stream", "_stream", "_options", "device", "index",
-                 "mode", "workspace_bytes", "_scratch", "__weakref__")
+                 "mode", "workspace_bytes", "_scratch", "_trace", "__weakref__")
     _destroy = lib.qk_context_destroy
     _what = "context"
     _instead = "qk.Context() makes another, which each thread and process needs anyway"
@@ -50,7 +62,8 @@ class Context(Handle):
     def __init__(self, device: str = "cpu", index: int = 0, *, threads: int = 0,
                  stream: int | None = None, workspace_bytes: int | None = None,
                  mode: str | None = None,
-                 instruction_sets: str | Iterable[str] | None = None) -> None:
+                 instruction_sets: str | Iterable[str] | None = None,
+                 trace: Callable[[Trace], object] | None = None) -> None:
         self._handle = None
         for name, value, table in (("device", device, DEVICES), ("mode", mode, MODES)):
             if value not in table:
@@ -63,6 +76,9 @@ class Context(Handle):
         self._options = {"thread_count": integer(threads, "threads", 0, MAX_THREADS),
                          "flags": MODES[mode], "device_index": index,
                          "instruction_sets": _isa_bits(instruction_sets)}
+        self._trace = None if trace is None else _trace_callback(trace)  # C has its address
+        if self._trace is not None:
+            self._options["trace"] = ctypes.cast(self._trace, ctypes.c_void_p).value or 0
         self._lock, self._process = threading.Lock(), os.getpid()
         self.device, self.index, self._stream, self.mode = device, index, stream, mode
         self.workspace_bytes, self._fixed_stream = workspace_bytes, stream is not None
@@ -219,6 +235,16 @@ def _isa_bits(given: str | Iterable[str] | None) -> int:
             bits |= INSTRUCTION_SETS[extended]
             extended = _EXTENDED.get(extended, "avx512" if "avx512_" in extended else None)
     return bits
+
+
+def _trace_callback(trace: Callable[[Trace], object]) -> Any:
+    def tell(_user: Any, call: Any) -> None:
+        told = call.contents
+        count = {"multiply": 3, "gru_run": 4}.get(told.operation.decode(), 2)
+        trace(Trace(told.operation.decode(), told.kernel.decode(), tuple(told.shape[:count]),
+                    told.seconds, told.status))
+
+    return _TRACE(tell)
 
 
 def _stack() -> list[Context]:

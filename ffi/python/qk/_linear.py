@@ -4,7 +4,7 @@ from __future__ import annotations
 import ctypes
 import functools
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -40,20 +40,43 @@ def linear(x: Any, w: Any, bias: Any = None, *, out: Any = None) -> Any:
         y = _small(x, w, out)
         if y is not None:
             return y
+    o = operands(x, w, bias, out)
+    _multiply(o.context, max(1, int(np.prod(o.y.shape[:-1], dtype=np.int64))), o.x, o.w, o.bias,
+              o.y)
+    return o.result
+
+
+class Operands(NamedTuple):
+    """A product's tensors, and the array that y is handed over in (None: y itself is handed)."""
+
+    context: Any
+    x: Tensor
+    w: Tensor
+    bias: Tensor | None
+    y: Tensor
+    source: Any
+    out: Any
+
+    @property
+    def result(self) -> Any:
+        return _arrays.hand_over(self.source, self.y) if self.out is None else self.out
+
+
+def operands(x: Any, w: Any, bias: Any = None, out: Any = None) -> Operands:
+    """What linear() is given, as tensors of one context."""
+    w, bias = _weight_and_bias(w, bias)
     context = context_for(x)
     if not _torch.is_tensor(x) and not hasattr(x, "shape"):  # lists
         x = np.asarray(x, np.float32)
     dx = asarray(x, context=context)
     shape = (*dx.shape[:-1], w.shape[0])
     y = out if out is not None else _arrays.empty_like(x, shape)
-    fresh = y is None  # packages whose arrays are immutable, and Tensor
-    dy = (Tensor.from_desc(_arrays.dense_desc(dx.format, shape), context) if fresh
+    # None: packages whose arrays are immutable, and Tensor
+    dy = (Tensor.from_desc(_arrays.dense_desc(dx.format, shape), context) if y is None
           else asarray(y, context=context, name="out", output=True))
     _require_shape(dy, dx, w)
     db = None if bias is None else asarray(bias, context=context, name="bias")
-    rows = max(1, int(np.prod(shape[:-1], dtype=np.int64)))
-    _multiply(context, rows, dx, w, db, dy)
-    return _arrays.hand_over(x, dy) if fresh else y
+    return Operands(context, dx, w, db, dy, x, y)
 
 
 def _weight_and_bias(w: Any, bias: Any) -> tuple[Tensor, Any]:
