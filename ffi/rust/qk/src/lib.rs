@@ -37,6 +37,7 @@ mod gru_model;
 mod gru_seen;
 #[cfg(feature = "io")]
 pub mod io;
+mod product;
 mod tensor;
 
 pub use codes::{Device, Format, Grouping, Layout, Plane};
@@ -46,6 +47,7 @@ pub use error::{Error, Kind, Result, Status};
 pub use gru::{Calibration, FreezeError, GateOrder, Gru, GruConfig, GruState, Preset, TrainedGru};
 pub use gru_model::{Codes, GruQuant, GruTable, GruTensor, Model};
 pub use gru_seen::{GruClipped, GruRanges};
+pub use product::{Plan, Product};
 pub use tensor::{Element, Tensor, BF16, F16};
 
 /// The declarations of the C headers, for what this crate does not wrap.

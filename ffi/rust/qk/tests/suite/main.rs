@@ -3,5 +3,6 @@ mod common;
 #[cfg(feature = "io")]
 mod golden;
 mod gru;
+mod product;
 mod shared;
 mod status;

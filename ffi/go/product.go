@@ -1,0 +1,88 @@
+package qk
+
+/*
+#include <qk.h>
+*/
+import "C"
+
+import (
+	"math"
+	"runtime"
+	"unsafe"
+)
+
+// Product is y = x . transpose(w) + bias as data: X [m,k], W [n,k] in any format, Bias [n] or nil,
+// Y [m,n].
+type Product struct {
+	X, W, Bias, Y *Tensor
+}
+
+// Plan is what a product would run as, and why.
+type Plan struct {
+	Kernel         string // its name, which may change between versions
+	BatchFirst     int    // a row of y has the same bits at any m from here
+	BatchLast      int    // to here; math.MaxInt32: no end
+	WorkspaceBytes int    // that the kernel needs
+	Reason         string // why not a faster kernel; "" for the fastest
+}
+
+func (p Product) raw() C.qk_product {
+	product := C.qk_product{x: p.X.raw(), w: p.W.raw(), bias: p.Bias.raw(), y: p.Y.raw()}
+	product.struct_size = C.uint32_t(unsafe.Sizeof(product))
+	return product
+}
+
+// rawList is C's form of a list, whose tensors keepAll holds until the call is over.
+func rawList(products []Product) (*C.qk_product, C.int32_t, error) {
+	if err := within("products", len(products), 0, math.MaxInt32); err != nil || len(products) == 0 {
+		return nil, 0, err
+	}
+	list := make([]C.qk_product, len(products))
+	for i, p := range products {
+		list[i] = p.raw()
+	}
+	return &list[0], C.int32_t(len(list)), nil
+}
+
+func keepAll(c *Context, products []Product) {
+	runtime.KeepAlive(c)
+	for _, p := range products {
+		runtime.KeepAlive(p)
+	}
+}
+
+// Multiply runs products in order, as one call; the Y of one may be the X of the next. All are
+// checked before the first runs.
+func (c *Context) Multiply(products ...Product) error {
+	list, count, err := rawList(products)
+	if err == nil {
+		err = c.check(C.qk_multiply(c.handle, list, count))
+	}
+	keepAll(c, products)
+	return err
+}
+
+// MultiplyWorkspace is the workspace bytes for the fastest kernel of each product.
+func (c *Context) MultiplyWorkspace(products ...Product) (int, error) {
+	var bytes C.size_t
+	list, count, err := rawList(products)
+	if err == nil {
+		err = c.check(C.qk_multiply_workspace(c.handle, list, count, &bytes))
+	}
+	keepAll(c, products)
+	return int(bytes), err
+}
+
+// Explain says what Multiply would run the product as; nothing runs.
+func (c *Context) Explain(product Product) (Plan, error) {
+	var plan C.qk_plan
+	plan.struct_size = C.uint32_t(unsafe.Sizeof(plan))
+	raw := product.raw()
+	err := c.check(C.qk_explain(c.handle, &raw, &plan))
+	keepAll(c, []Product{product})
+	if err != nil {
+		return Plan{}, err
+	}
+	return Plan{C.GoString(plan.kernel), int(plan.batch_first), int(plan.batch_last),
+		int(plan.workspace_bytes), C.GoString(&plan.reason[0])}, nil
+}

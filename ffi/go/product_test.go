@@ -1,0 +1,80 @@
+package qk
+
+import (
+	"math"
+	"testing"
+)
+
+func packed(t *testing.T, c *Context, n, k int64) *Tensor {
+	t.Helper()
+	desc := Desc{Format: FormatNF4, ScaleFormat: FormatF32, GroupSize: 64, Shape: []int64{n, k}}
+	row, err := NewTensor(c, desc)
+	must(t, err)
+	must(t, c.Quantize(dense(t, c, weights(int(n*k), 3), n, k), row))
+	desc.Layout = LayoutPacked
+	made, err := NewTensor(c, desc)
+	must(t, err)
+	must(t, c.Repack(row, made))
+	return made
+}
+
+func TestMultiplyGivesWhatEachGives(t *testing.T) {
+	c := oneThread(t)
+	w, v := packed(t, c, 64, 128), packed(t, c, 24, 64)
+	x, bias := dense(t, c, weights(3*128, 5), 3, 128), dense(t, c, weights(24, 7), 24)
+	y, z, expected := empty(t, c, 3, 64), empty(t, c, 3, 24), empty(t, c, 3, 24)
+	must(t, c.Multiply(Product{X: x, W: w, Y: y}, Product{X: y, W: v, Bias: bias, Y: z}))
+	must(t, c.Linear(y, v, bias, expected))
+	got, want := values(t, c, z, 3*24), values(t, c, expected, 3*24)
+	for i := range want {
+		if got[i] != want[i] {
+			t.Fatalf("%d: %v, expected %v", i, got[i], want[i])
+		}
+	}
+	must(t, c.Multiply())
+}
+
+func TestAWrongProductIsNamedAndNoneRuns(t *testing.T) {
+	c := oneThread(t)
+	w, v := packed(t, c, 64, 128), packed(t, c, 24, 64)
+	x, y := dense(t, c, weights(3*128, 5), 3, 128), dense(t, c, make([]float32, 3*64), 3, 64)
+	wrong := Product{X: x, W: v, Y: empty(t, c, 3, 24)}
+	refused(t, c.Multiply(Product{X: x, W: w, Y: y}, wrong), StatusShape,
+		"products[1]: w: k is 64, x has k 128")
+	_, err := c.MultiplyWorkspace(wrong)
+	refused(t, err, StatusShape, "products[0]: w: k is 64")
+	_, err = c.Explain(wrong)
+	refused(t, err, StatusShape, "w: k is 64, x has k 128")
+	_, err = c.Explain(Product{})
+	refused(t, err, StatusNull, "x")
+	for _, value := range values(t, c, y, 3*64) {
+		if value != 0 {
+			t.Fatal("a product ran")
+		}
+	}
+}
+
+func TestPlansSayWhatRuns(t *testing.T) {
+	for _, flags := range []uint32{0, Int8Activations} {
+		c, err := NewContext(Options{Threads: 1, Flags: flags, WorkspaceBytes: 1 << 20})
+		must(t, err)
+		w := packed(t, c, 64, 128)
+		for _, m := range []int64{1, 3} {
+			first, last := 1, math.MaxInt32
+			if flags == 0 && m == 1 {
+				last = 1
+			} else if flags == 0 {
+				first = 2
+			}
+			product := Product{X: empty(t, c, m, 128), W: w, Y: empty(t, c, m, 64)}
+			plan, err := c.Explain(product)
+			must(t, err)
+			bytes, err := c.MultiplyWorkspace(product)
+			must(t, err)
+			if plan.Kernel == "" || plan.BatchFirst != first || plan.BatchLast != last ||
+				plan.WorkspaceBytes != bytes {
+				t.Fatalf("m %d, flags %d: %+v, workspace %d", m, flags, plan, bytes)
+			}
+		}
+	}
+}
