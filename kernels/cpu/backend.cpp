@@ -4,6 +4,7 @@
 #include "backend/registry.hpp"
 #include "cpu/features.hpp"
 #include "cpu/gru/pack.hpp"
+#include "cpu/linear/plan.hpp"
 #include "cpu/lists.hpp"
 
 namespace qk {
@@ -104,18 +105,6 @@ constexpr Kernel<FloatGatesArgs> const *kFloatGates[] = {
     &cpu::kFloatGatesGeneric,
 };
 
-// Modes give a row of y the same bits for any m; exact sums those of one row or of several.
-LinearPlan plan_linear(const LinearArgs &args, const Device &device, const Allowance &allowed,
-                       Explanation *explanation) {
-    const LinearPlan plan = plan_by_lists(kCpuBackend, args, device, allowed, explanation);
-    if (explanation == nullptr) return plan;
-    bool exact = false;
-    for (const Kernel<LinearArgs> *const kernel : kLinear) exact = exact || kernel == plan.fastest;
-    explanation->batch_first = exact && args.x.rows > 1 ? 2 : 1;
-    explanation->batch_last = exact && args.x.rows == 1 ? 1 : INT32_MAX;
-    return plan;
-}
-
 }  // namespace
 
 constinit const Backend kCpuBackend = {
@@ -131,7 +120,7 @@ constinit const Backend kCpuBackend = {
     kRepack,
     kLinear,
     kGru,
-    plan_linear,
+    cpu::plan_linear,
     true,
     kLinearBf16,
     kLinearInt8,

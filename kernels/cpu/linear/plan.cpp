@@ -1,0 +1,116 @@
+// The CPU's answer to op: facts of the case, a row of the table, the kernel behind it.
+#include <stdio.h>
+
+#include "cpu/access.hpp"
+#include "cpu/lists.hpp"
+#include "cpu/linear/plan.hpp"
+#include "cpu/linear/select.hpp"
+
+namespace qk::cpu {
+namespace {
+
+const Kernel<LinearArgs> *kernel_of(LinearKernel kernel) {
+    switch (kernel) {
+#if defined(QK_CPU_X86)
+        case LinearKernel::kInt8VnniBatch: return &kLinearInt8VnniBatch;
+        case LinearKernel::kInt8Vnni: return &kLinearInt8Vnni;
+        case LinearKernel::kInt8VnniRows: return &kLinearInt8VnniRows;
+        case LinearKernel::kInt8Avx2Batch: return &kLinearInt8Avx2Batch;
+        case LinearKernel::kInt8Avx2: return &kLinearInt8Avx2;
+        case LinearKernel::kBf16Avx512: return &kLinearBf16;
+        case LinearKernel::kIntegersVnni: return &kLinearIntegersVnni;
+        case LinearKernel::kGemvAvx512: return &kLinearGemvAvx512;
+        case LinearKernel::kRowsAvx512: return &kLinearRowsAvx512;
+        case LinearKernel::kColumnsVnni: return &kLinearColumnsVnni;
+        case LinearKernel::kColumnsAvx2: return &kLinearColumnsAvx2;
+        case LinearKernel::kSingleAvx512: return &kLinearSingleAvx512;
+        case LinearKernel::kFewAvx512: return &kLinearFewAvx512;
+        case LinearKernel::kBatchAvx512: return &kLinearBatchAvx512;
+        case LinearKernel::kGemvAvx2: return &kLinearGemvAvx2;
+        case LinearKernel::kSingleAvx2: return &kLinearSingleAvx2;
+        case LinearKernel::kBatchAvx2: return &kLinearBatchAvx2;
+#elif defined(QK_CPU_ARM)
+        case LinearKernel::kInt8I8mm: return &kLinearInt8I8mm;
+        case LinearKernel::kInt8Dotprod: return &kLinearInt8Dotprod;
+        case LinearKernel::kInt8Neon: return &kLinearInt8Neon;
+        case LinearKernel::kIntegersDotprod: return &kLinearIntegersDotprod;
+        case LinearKernel::kGemvNeon: return &kLinearGemvNeon;
+        case LinearKernel::kSingleNeon: return &kLinearSingleNeon;
+        case LinearKernel::kBatchNeon: return &kLinearBatchNeon;
+#endif
+        case LinearKernel::kInt8Generic: return &kLinearInt8Generic;
+        default: return &kLinearGeneric;  // the sets of other processors are never there
+    }
+}
+
+constexpr uint32_t when(bool holds, uint32_t condition) { return holds ? condition : 0; }
+
+uint32_t facts_of_x(const LinearArgs &args) {
+    const int64_t m = args.x.rows;
+    const bool looked_up = args.w.format->kind == FormatKind::kTable;
+    const bool few = m <= 6 && (is_nested(args.w) || (m != 4 && m != 6));
+    return (m == 1 ? kOneRow : kSeveralRows) | when(few, kFewRows) | when(m >= 4, kFourRows) |
+           when(m >= (looked_up ? 4 : 5), kFiveRows);
+}
+
+uint32_t facts_of_groups(const Geometry &s) {
+    const int64_t size = s.group_size;
+    const bool one_a_row = size >= s.k, blocks = size % 128 == 0;
+    return when(!s.flat, kAlongK) | when(one_a_row || size % 16 == 0, kGroups16) |
+           when(one_a_row || size == 16 || size == 32 || size == 64 || blocks, kGroupsWhole) |
+           when(one_a_row || blocks, kGroups128) | when(one_a_row || size >= 64, kGroups64) |
+           when(blocks, kBlocks128);
+}
+
+#if defined(QK_CPU_X86)
+constexpr uint32_t kKind = kX86Sets;
+#elif defined(QK_CPU_ARM)
+constexpr uint32_t kKind = kArmSets;
+#else
+constexpr uint32_t kKind = QK_ISA_GENERIC;
+#endif
+
+void explain(const LinearArgs &args, uint32_t facts, uint32_t sets, uint32_t modes,
+             const LinearRow &row, Explanation *out) {
+    // Modes give a row of y the same bits for any m; exact sums those of one row or of several.
+    const bool exact = row.mode == 0;
+    out->batch_first = exact && args.x.rows > 1 ? 2 : 1;
+    out->batch_last = exact && args.x.rows == 1 ? 1 : INT32_MAX;
+    const Faster faster = faster_linear(facts, sets, modes, kKind);
+    const bool is_set = *faster.set != 0;
+    snprintf(out->reason, sizeof out->reason, "%s%s",
+             is_set ? "the context's instruction sets lack " : faster.reason, faster.set);
+}
+
+}  // namespace
+
+uint32_t linear_facts(const LinearArgs &args) {
+    const Weight &w = args.w;
+    uint32_t facts = facts_of_x(args) | facts_of_groups(w.geometry) |
+                     when(w.format->kind == FormatKind::kAffine, kAffine) |
+                     when(w.format->kind == FormatKind::kSigned, kSigned) |
+                     when(w.format->kind != FormatKind::kStored, kNoTable) |
+                     when(w.geometry.n >= 8, kEightRowsOfW);
+    if (w.layout == nullptr) return facts;
+    const qk_layout id = w.layout->id;
+    const int64_t pad = run_pad(w);
+    const bool bytes = w.layout->bits == 8;
+    const bool by_columns =
+        id == QK_LAYOUT_AWQ_GEMM || id == QK_LAYOUT_GPTQ || id == QK_LAYOUT_GPTQ_V1;
+    return facts | kQuantized | when(id == kLayoutRows8, kPacked) | when(!bytes, kFourBits) |
+           when(by_columns, kColumnLayout) |
+           when(bytes || pad > 1 || (pad == 1 && w.geometry.k % 2 == 0), kWholeBytes);
+}
+
+LinearPlan plan_linear(const LinearArgs &args, const Device &device, const Allowance &allowed,
+                       Explanation *explanation) {
+    const uint32_t facts = linear_facts(args), sets = device.instruction_sets | QK_ISA_GENERIC;
+    const LinearRow &row = select_linear(facts, sets, allowed.modes);
+    if (explanation != nullptr) explain(args, facts, sets, allowed.modes, row, explanation);
+    // A mode is allowed for its speed: no slower kernel stands in for a workspace.
+    const Kernel<LinearArgs> *const kernel = kernel_of(row.kernel);
+    const size_t bytes = workspace_of(*kernel, args, device);
+    return {bytes <= allowed.workspace_bytes ? kernel : nullptr, bytes, kernel, bytes};
+}
+
+}  // namespace qk::cpu

@@ -1,0 +1,197 @@
+// Which kernel multiplies on the CPU: facts of a case, a context's instruction sets and its modes
+// to a kernel, as one table of all processors.
+#pragma once
+#include <stdint.h>
+
+#include "qk.h"
+
+namespace qk::cpu {
+
+// What a kernel may ask of a case.
+enum Condition : uint32_t {
+    kOneRow = 1u << 0,         // of x
+    kSeveralRows = 1u << 1,    // of x
+    kFewRows = 1u << 2,        // of x: 2, 3, 5; with nested scales 2 to 6
+    kFourRows = 1u << 3,       // of x, at least
+    kFiveRows = 1u << 4,       // of x, at least; of looked-up 4-bit codes 4
+    kAffine = 1u << 5,         // U4_AFFINE
+    kSigned = 1u << 6,         // S8
+    kColumnLayout = 1u << 7,   // AWQ_GEMM, GPTQ: neighbours are rows of w
+    kPacked = 1u << 8,         // by qk_repack
+    kQuantized = 1u << 9,      // not dense
+    kNoTable = 1u << 10,       // not LUT8
+    kAlongK = 1u << 11,        // groups do not straddle rows
+    kGroups16 = 1u << 12,      // of a multiple of 16 codes, or one a row, as the next three
+    kGroupsWhole = 1u << 13,   // 16, 32, 64, or a multiple of 128
+    kGroups128 = 1u << 14,     // a multiple of 128
+    kGroups64 = 1u << 15,      // 64 or more
+    kBlocks128 = 1u << 16,     // a multiple of 128, a group that is a whole row as well
+    kEightRowsOfW = 1u << 17,  // at least
+    kWholeBytes = 1u << 18,    // rows of w start at bytes
+    kFourBits = 1u << 19,      // a code; what qk_repack packs
+};
+
+// Conditions that are the case itself: their kernels are no faster ones for another case.
+constexpr uint32_t kOfTheCase = kOneRow | kSeveralRows | kFewRows | kFourRows | kFiveRows |
+                                kAffine | kSigned | kColumnLayout | kFourBits;
+
+// What a case without it is; conditions of the case itself are never said.
+constexpr const char *lacking_text(uint32_t condition) {
+    switch (condition) {
+        case kPacked: return "w is not packed (qk_repack)";
+        case kQuantized: return "w is dense";
+        case kNoTable: return "int8 mode takes no LUT8 weights";
+        case kAlongK: return "groups of w straddle rows";
+        case kGroups16: return "the group size is not a multiple of 16";
+        case kGroupsWhole: return "the group size is not 16, 32, 64 or a multiple of 128";
+        case kGroups64: return "the group size is less than 64";
+        case kGroups128:
+        case kBlocks128: return "the group size is not a multiple of 128";
+        case kEightRowsOfW: return "w has fewer than 8 rows";
+        case kWholeBytes: return "rows of w do not start at whole bytes";
+        default: return "";
+    }
+}
+
+enum class LinearKernel {
+    kInt8VnniBatch,
+    kInt8Vnni,
+    kInt8VnniRows,
+    kInt8Avx2Batch,
+    kInt8Avx2,
+    kInt8I8mm,
+    kInt8Dotprod,
+    kInt8Neon,
+    kInt8Generic,
+    kBf16Avx512,
+    kIntegersVnni,
+    kIntegersDotprod,
+    kGemvAvx512,
+    kRowsAvx512,
+    kColumnsVnni,
+    kColumnsAvx2,
+    kSingleAvx512,
+    kFewAvx512,
+    kBatchAvx512,
+    kGemvAvx2,
+    kSingleAvx2,
+    kBatchAvx2,
+    kGemvNeon,
+    kSingleNeon,
+    kBatchNeon,
+    kGeneric
+};
+
+struct LinearRow {
+    LinearKernel kernel;
+    const char *name;
+    uint32_t mode;        // QK_CONTEXT_... that allows it; 0: exact
+    uint32_t sets;        // QK_ISA_... that it runs
+    uint32_t conditions;  // that the case fulfils
+};
+
+constexpr uint32_t kInt8Mode = QK_CONTEXT_INT8_ACTIVATIONS, kBf16Mode = QK_CONTEXT_BF16_PRODUCTS;
+constexpr uint32_t kVnniVbmi = QK_ISA_AVX512_VNNI | QK_ISA_AVX512_VBMI;
+constexpr uint32_t kInt8Case = kQuantized | kAlongK | kNoTable;
+constexpr uint32_t kInt8Packed = kInt8Case | kFourBits | kPacked | kGroupsWhole;
+constexpr uint32_t kIntegers = kOneRow | kAffine | kPacked | kAlongK | kBlocks128;
+constexpr uint32_t kGemv = kOneRow | kQuantized | kFourBits | kPacked | kAlongK | kGroupsWhole;
+constexpr uint32_t kColumns = kOneRow | kColumnLayout | kGroups16;
+constexpr uint32_t kSingle = kOneRow | kQuantized | kAlongK | kGroups16;
+constexpr uint32_t kBatch = kSeveralRows | kQuantized | kAlongK | kGroups16;
+
+// Best first: the first row that the context allows and whose conditions hold runs.
+constexpr LinearRow kLinearTable[] = {
+    {LinearKernel::kInt8VnniBatch, "avx512 vnni int8 batch", kInt8Mode, kVnniVbmi,
+     kInt8Packed | kFourRows},
+    {LinearKernel::kInt8Vnni, "avx512 vnni int8", kInt8Mode, kVnniVbmi, kInt8Packed},
+    {LinearKernel::kInt8VnniRows, "avx512 vnni int8 rows", kInt8Mode, kVnniVbmi,
+     kInt8Case | kSigned | kGroups128 | kEightRowsOfW},
+    {LinearKernel::kInt8Avx2Batch, "avx2 int8 batch", kInt8Mode, QK_ISA_AVX2,
+     kInt8Packed | kFiveRows},
+    {LinearKernel::kInt8Avx2, "avx2 int8", kInt8Mode, QK_ISA_AVX2, kInt8Packed},
+    {LinearKernel::kInt8I8mm, "i8mm int8", kInt8Mode, QK_ISA_I8MM,
+     kInt8Packed | kSeveralRows | kGroups64},
+    {LinearKernel::kInt8Dotprod, "dotprod int8", kInt8Mode, QK_ISA_DOTPROD, kInt8Packed},
+    {LinearKernel::kInt8Neon, "neon int8", kInt8Mode, QK_ISA_NEON, kInt8Packed},
+    {LinearKernel::kInt8Generic, "generic int8", kInt8Mode, QK_ISA_GENERIC, kInt8Case},
+
+    {LinearKernel::kBf16Avx512, "avx512 bf16", kBf16Mode, QK_ISA_AVX512_BF16,
+     kQuantized | kFourBits | kPacked | kAlongK | kGroupsWhole},
+
+    {LinearKernel::kIntegersVnni, "avx512 vnni integers", 0, QK_ISA_AVX512_VNNI, kIntegers},
+    {LinearKernel::kIntegersDotprod, "dotprod integers", 0, QK_ISA_DOTPROD, kIntegers},
+    {LinearKernel::kGemvAvx512, "avx512 gemv", 0, QK_ISA_AVX512, kGemv},
+    {LinearKernel::kRowsAvx512, "avx512 rows", 0, QK_ISA_AVX512_VBMI,
+     kSingle | kEightRowsOfW | kWholeBytes},
+    {LinearKernel::kColumnsVnni, "avx512 vnni columns", 0, QK_ISA_AVX512_VNNI, kColumns},
+    {LinearKernel::kColumnsAvx2, "avx2 columns", 0, QK_ISA_AVX2, kColumns},
+    {LinearKernel::kSingleAvx512, "avx512 single", 0, QK_ISA_AVX512, kSingle},
+    {LinearKernel::kFewAvx512, "avx512 few rows", 0, QK_ISA_AVX512,
+     kBatch | kFewRows | kFourBits | kPacked},
+    {LinearKernel::kBatchAvx512, "avx512 batch", 0, QK_ISA_AVX512, kBatch},
+    {LinearKernel::kGemvAvx2, "avx2 gemv", 0, QK_ISA_AVX2, kGemv},
+    {LinearKernel::kSingleAvx2, "avx2 single", 0, QK_ISA_AVX2, kSingle},
+    {LinearKernel::kBatchAvx2, "avx2 batch", 0, QK_ISA_AVX2, kBatch},
+    {LinearKernel::kGemvNeon, "neon gemv", 0, QK_ISA_NEON, kGemv},
+    {LinearKernel::kSingleNeon, "neon single", 0, QK_ISA_NEON, kSingle},
+    {LinearKernel::kBatchNeon, "neon batch", 0, QK_ISA_NEON, kBatch},
+    {LinearKernel::kGeneric, "generic", 0, QK_ISA_GENERIC, 0},
+};
+
+constexpr bool allows(uint32_t modes, const LinearRow &row) {
+    return row.mode == 0 || (row.mode & modes) != 0;
+}
+
+constexpr const LinearRow &select_linear(uint32_t facts, uint32_t sets, uint32_t modes) {
+    const LinearRow *row = kLinearTable;
+    while (!allows(modes, *row) || (row->sets & ~sets) != 0 || (row->conditions & ~facts) != 0) {
+        ++row;  // the last one takes everything
+    }
+    return *row;
+}
+
+// Sets of one processor's kind.
+constexpr uint32_t kX86Sets = QK_ISA_GENERIC | QK_ISA_AVX2 | QK_ISA_AVX512 | QK_ISA_AVX512_VBMI |
+                              QK_ISA_AVX512_VNNI | QK_ISA_AVX512_BF16;
+constexpr uint32_t kArmSets = QK_ISA_GENERIC | QK_ISA_NEON | QK_ISA_DOTPROD | QK_ISA_I8MM;
+
+struct Faster {
+    const LinearRow *row;  // null: none
+    const char *reason;    // why it does not run; ""
+    const char *set;       // that the context has not, where that is why; else ""
+};
+
+constexpr const char *set_name(uint32_t set) {
+    switch (set) {
+        case QK_ISA_AVX2: return "avx2";
+        case QK_ISA_AVX512: return "avx512";
+        case QK_ISA_AVX512_VBMI: return "avx512_vbmi";
+        case QK_ISA_AVX512_VNNI: return "avx512_vnni";
+        case QK_ISA_AVX512_BF16: return "avx512_bf16";
+        case QK_ISA_NEON: return "neon";
+        case QK_ISA_DOTPROD: return "dotprod";
+        default: return "i8mm";
+    }
+}
+
+constexpr uint32_t lowest(uint32_t bits) { return bits & (~bits + 1); }
+
+// The row above the chosen one that lacks least, and what; not one for another case or another kind
+// of processor. An instruction set weighs more than what a program can change.
+constexpr Faster faster_linear(uint32_t facts, uint32_t sets, uint32_t modes, uint32_t kind) {
+    Faster best = {nullptr, "", ""};
+    int32_t least = 0;
+    for (const LinearRow *row = kLinearTable; row != &select_linear(facts, sets, modes); ++row) {
+        const uint32_t lacking = row->conditions & ~facts, no_sets = row->sets & ~sets;
+        if (!allows(modes, *row) || (lacking & kOfTheCase) != 0) continue;
+        if ((row->sets & ~kind) != 0) continue;
+        const int32_t weight = __builtin_popcount(lacking) + (no_sets != 0 ? 2 : 0);
+        if (best.row != nullptr && weight >= least) continue;
+        least = weight;
+        best = {row, lacking_text(lowest(lacking)), lacking != 0 ? "" : set_name(lowest(no_sets))};
+    }
+    return best;
+}
+
+}  // namespace qk::cpu

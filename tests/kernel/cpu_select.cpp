@@ -1,0 +1,172 @@
+// The CPU's choice of a kernel: the table against each kernel's own claim, and as a page for
+// processors that this machine is not.
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "cpu/linear/plan.hpp"
+#include "cpu/linear/select.hpp"
+#include "kernel/weights.hpp"
+
+namespace {
+
+using namespace qk::cpu;
+
+const qk::Kernel<qk::LinearArgs> *listed(const char *name) {
+    const qk::Backend &cpu = qk::kCpuBackend;
+    for (const auto *list : {&cpu.linear, &cpu.linear_int8, &cpu.linear_bf16}) {
+        for (int32_t i = 0; i < list->count; ++i) {
+            if (strcmp(list->kernels[i]->name, name) == 0) return list->kernels[i];
+        }
+    }
+    return nullptr;
+}
+
+// Every layout, format, kind of scale and grouping that the choice looks at.
+std::vector<WeightCase> cases() {
+    std::vector<WeightCase> all;
+    for (const qk_format format :
+         {QK_FORMAT_U4_AFFINE, QK_FORMAT_NF4, QK_FORMAT_S8, QK_FORMAT_LUT8, QK_FORMAT_F32}) {
+        const bool nibbles = format == QK_FORMAT_U4_AFFINE || format == QK_FORMAT_NF4;
+        for (const qk_layout layout : {qk_layout{qk::kLayoutRows8}, qk_layout{QK_LAYOUT_ROW},
+                                       qk_layout{QK_LAYOUT_ROW_HIGH}, qk_layout{QK_LAYOUT_AWQ_GEMM},
+                                       qk_layout{QK_LAYOUT_GPTQ}, qk_layout{QK_LAYOUT_WORD}}) {
+            if (!nibbles && layout != QK_LAYOUT_ROW) continue;
+            for (const int32_t group : {16, 20, 32, 48, 64, 96, 128, 256, -1}) {
+                for (const qk_format scale : {QK_FORMAT_F32, QK_FORMAT_LUT8}) {
+                    for (const qk_grouping grouping : {QK_GROUPING_ALONG_K, QK_GROUPING_FLAT}) {
+                        for (const int64_t n : {4, 40}) {
+                            all.push_back({format, scale, layout, n, 320, group, false, grouping});
+                        }
+                    }
+                }
+            }
+        }
+    }
+    return all;
+}
+
+// A row of the table says what the kernel's own can_run says, and the first is chosen.
+TEST(CpuSelect, TheTableIsWhatKernelsClaim) {
+    const uint32_t all_sets = qk::cpu::allowed_features(~0u);
+    const uint32_t x86 = QK_ISA_GENERIC | QK_ISA_AVX2 | QK_ISA_AVX512;
+    const auto all_cases = cases();
+    for (const uint32_t cap :
+         {~0u, QK_ISA_GENERIC, QK_ISA_GENERIC | QK_ISA_AVX2, x86, x86 | QK_ISA_AVX512_VNNI,
+          x86 | QK_ISA_AVX512_VBMI, QK_ISA_GENERIC | QK_ISA_NEON,
+          QK_ISA_GENERIC | QK_ISA_NEON | QK_ISA_DOTPROD}) {
+        const qk::Device device = qk::device_at(qk::kCpuBackend, 0, cap & all_sets);
+        for (const WeightCase &c : all_cases) {
+            const TestWeight weight(c, 1);
+            if (!weight.valid()) continue;
+            const qk::Weight w = weight.view();
+            for (const int64_t m : {1, 2, 3, 4, 5, 6, 7, 64}) {
+                const qk::Format *const f32 = qk::find_format(QK_FORMAT_F32);
+                const qk::LinearArgs args = {
+                    {f32, m, w.geometry.k, nullptr}, w, nullptr, {f32, m, w.geometry.n, nullptr}};
+                SCOPED_TRACE(testing::Message() << "format " << c.format << " m " << m);
+                for (const LinearRow &row : kLinearTable) {
+                    const auto *const kernel = listed(row.name);
+                    if (kernel == nullptr) continue;
+                    const bool takes = (row.sets & ~(device.instruction_sets | 1u)) == 0 &&
+                                       (row.conditions & ~linear_facts(args)) == 0;
+                    ASSERT_EQ(takes, kernel->can_run(args, device)) << row.name;
+                }
+                for (const uint32_t modes : {0u, kInt8Mode, kBf16Mode}) {
+                    const qk::Allowance all = {modes, SIZE_MAX};
+                    const auto plan = plan_linear(args, device, all, nullptr);
+                    const auto walked =
+                        qk::plan_by_lists(qk::kCpuBackend, args, device, all, nullptr);
+                    ASSERT_EQ(plan.kernel, walked.kernel);
+                }
+            }
+        }
+    }
+}
+
+// The page of the choice: cases by what holds of them, processors by what they have.
+struct Case {
+    const char *name;
+    uint32_t mode, facts;
+};
+constexpr uint32_t kRow = kQuantized | kFourBits | kNoTable | kAlongK | kGroups16 | kGroupsWhole |
+                          kGroups64 | kEightRowsOfW | kWholeBytes;
+constexpr uint32_t kPackedRow = (kRow & ~kWholeBytes) | kPacked;
+constexpr uint32_t kGroups = kGroups128 | kBlocks128;
+constexpr uint32_t kMany = kSeveralRows | kFourRows | kFiveRows;
+constexpr Case kCases[] = {
+    {"u4 g128 packed, m 1", 0, kPackedRow | kGroups | kAffine | kOneRow},
+    {"u4 g128 awq, m 1", 0, (kRow & ~kWholeBytes) | kGroups | kAffine | kColumnLayout | kOneRow},
+    {"nf4 g64 packed, m 1", 0, kPackedRow | kOneRow},
+    {"nf4 g64 row, m 1", 0, kRow | kOneRow},
+    {"nf4 g64 packed, m 3", 0, kPackedRow | kSeveralRows | kFewRows},
+    {"nf4 g64 packed, m 16", 0, kPackedRow | kMany},
+    {"nf4 flat, m 1", 0, (kRow & ~kAlongK) | kOneRow},
+    {"dense, m 1", 0, kNoTable | kAlongK | kGroups16 | kEightRowsOfW | kOneRow},
+    {"nf4 g64 packed int8, m 1", kInt8Mode, kPackedRow | kOneRow},
+    {"nf4 g64 packed int8, m 16", kInt8Mode, kPackedRow | kMany},
+    {"nf4 g64 row int8, m 1", kInt8Mode, kRow | kOneRow},
+    {"nf4 g64 packed bf16, m 16", kBf16Mode, kPackedRow | kMany},
+};
+constexpr uint32_t kHaswell = QK_ISA_GENERIC | QK_ISA_AVX2, kSkylake = kHaswell | QK_ISA_AVX512,
+                   kCascade = kSkylake | QK_ISA_AVX512_VNNI,
+                   kIceLake = kCascade | QK_ISA_AVX512_VBMI,
+                   kSapphire = kIceLake | QK_ISA_AVX512_BF16, kA53 = QK_ISA_GENERIC | QK_ISA_NEON,
+                   kN1 = kA53 | QK_ISA_DOTPROD, kV1 = kN1 | QK_ISA_I8MM;
+struct Processor {
+    const char *name;
+    uint32_t sets, kind;
+};
+constexpr Processor kProcessors[] = {
+    {"generic", QK_ISA_GENERIC, QK_ISA_GENERIC},
+    {"AVX2", kHaswell, kX86Sets},
+    {"AVX-512", kSkylake, kX86Sets},
+    {"+ VNNI", kCascade, kX86Sets},
+    {"+ VBMI", kIceLake, kX86Sets},
+    {"+ BF16", kSapphire, kX86Sets},
+    {"NEON", kA53, kArmSets},
+    {"+ DOTPROD", kN1, kArmSets},
+    {"+ I8MM", kV1, kArmSets},
+};
+
+// docs/measurements/cpu-kernels.md: a case a section, a processor a line.
+std::string page() {
+    std::ostringstream text;
+    text << "# Which kernel multiplies on the CPU\n\n"
+            "Printed by tests/kernel/cpu_select.cpp from kernels/cpu/linear/select.hpp;\n"
+            "QK_WRITE_PAGE=1 test_kernel_cpu_lists --gtest_filter='CpuSelect.*' renews it.\n";
+    for (const Case &c : kCases) {
+        text << "\n## " << c.name << "\n\n| instruction sets | kernel | why not a faster one |\n"
+             << "|---|---|---|\n";
+        for (const Processor &p : kProcessors) {
+            const LinearRow &row = select_linear(c.facts, p.sets, c.mode);
+            const Faster faster = faster_linear(c.facts, p.sets, c.mode, p.kind);
+            text << "| " << p.name << " | " << row.name << " | "
+                 << (*faster.set != 0 ? "no " : faster.reason) << faster.set << " |\n";
+        }
+    }
+    return text.str();
+}
+
+TEST(CpuSelect, ThePageOfProcessorsIsTheCommittedOne) {
+    if (getenv("QK_WRITE_PAGE") != nullptr) std::ofstream(QK_CPU_PAGE) << page();
+    std::ostringstream committed;
+    committed << std::ifstream(QK_CPU_PAGE).rdbuf();
+    EXPECT_EQ(page(), committed.str());
+}
+
+// Names are those of the kernels, and each kernel of the build is in the table once.
+TEST(CpuSelect, KnowsEveryKernel) {
+    std::set<std::string> names;
+    for (const LinearRow &row : kLinearTable) EXPECT_TRUE(names.insert(row.name).second);
+    const qk::Backend &cpu = qk::kCpuBackend;
+    for (const auto *list : {&cpu.linear, &cpu.linear_int8, &cpu.linear_bf16}) {
+        for (int32_t i = 0; i < list->count; ++i) {
+            EXPECT_EQ(names.count(list->kernels[i]->name), 1u) << list->kernels[i]->name;
+        }
+    }
+}
+
+}  // namespace
