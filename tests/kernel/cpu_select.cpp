@@ -28,7 +28,7 @@ const qk::Kernel<qk::LinearArgs> *listed(const char *name) {
 std::vector<WeightCase> cases() {
     std::vector<WeightCase> all;
     for (const qk_format format :
-         {QK_FORMAT_U4_AFFINE, QK_FORMAT_NF4, QK_FORMAT_S8, QK_FORMAT_LUT8, QK_FORMAT_F32}) {
+         {QK_FORMAT_U4_AFFINE, QK_FORMAT_NF4, QK_FORMAT_S8, QK_FORMAT_LUT8}) {
         const bool nibbles = format == QK_FORMAT_U4_AFFINE || format == QK_FORMAT_NF4;
         for (const qk_layout layout : {qk_layout{qk::kLayoutRows8}, qk_layout{QK_LAYOUT_ROW},
                                        qk_layout{QK_LAYOUT_ROW_HIGH}, qk_layout{QK_LAYOUT_AWQ_GEMM},
@@ -48,25 +48,39 @@ std::vector<WeightCase> cases() {
     return all;
 }
 
+// Their shapes without planes, and a dense one.
+std::vector<qk::Weight> views(const std::vector<WeightCase> &all) {
+    std::vector<qk::Weight> views;
+    for (const WeightCase &c : all) {
+        const TestWeight weight(c, 1);
+        if (!weight.valid()) continue;
+        const qk::Weight w = weight.view();
+        views.push_back({w.format, w.layout, w.geometry, nullptr, {}, nullptr, nullptr});
+        views.back().scale.format = w.scale.format;
+    }
+    qk::Weight dense = {};
+    dense.format = qk::find_format(QK_FORMAT_F32);
+    dense.geometry.n = 40, dense.geometry.k = 320;
+    views.push_back(dense);
+    return views;
+}
+
 // A row of the table says what the kernel's own can_run says, and the first is chosen.
 TEST(CpuSelect, TheTableIsWhatKernelsClaim) {
     const uint32_t all_sets = qk::cpu::allowed_features(~0u);
     const uint32_t x86 = QK_ISA_GENERIC | QK_ISA_AVX2 | QK_ISA_AVX512;
-    const auto all_cases = cases();
+    const auto weights = views(cases());
     for (const uint32_t cap :
          {~0u, QK_ISA_GENERIC, QK_ISA_GENERIC | QK_ISA_AVX2, x86, x86 | QK_ISA_AVX512_VNNI,
           x86 | QK_ISA_AVX512_VBMI, QK_ISA_GENERIC | QK_ISA_NEON,
           QK_ISA_GENERIC | QK_ISA_NEON | QK_ISA_DOTPROD}) {
         const qk::Device device = qk::device_at(qk::kCpuBackend, 0, cap & all_sets);
-        for (const WeightCase &c : all_cases) {
-            const TestWeight weight(c, 1);
-            if (!weight.valid()) continue;
-            const qk::Weight w = weight.view();
+        for (const qk::Weight &w : weights) {
             for (const int64_t m : {1, 2, 3, 4, 5, 6, 7, 64}) {
                 const qk::Format *const f32 = qk::find_format(QK_FORMAT_F32);
                 const qk::LinearArgs args = {
                     {f32, m, w.geometry.k, nullptr}, w, nullptr, {f32, m, w.geometry.n, nullptr}};
-                SCOPED_TRACE(testing::Message() << "format " << c.format << " m " << m);
+                SCOPED_TRACE(testing::Message() << w.format->name << " m " << m);
                 for (const LinearRow &row : kLinearTable) {
                     const auto *const kernel = listed(row.name);
                     if (kernel == nullptr) continue;

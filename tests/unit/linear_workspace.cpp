@@ -30,6 +30,7 @@ TEST(LinearWorkspace, IsTheLargestOfAnyNumberOfRows) {
     ASSERT_EQ(qk_context_create(&options, &context), QK_OK);
     qk::Backend fake = *context->backend;
     fake.linear = kList;
+    fake.plan_linear = nullptr;  // by the list
     context->backend = &fake;
     qk_tensor_desc desc = QK_TENSOR_DESC_INIT;
     desc.rank = 2;

@@ -48,7 +48,8 @@ constexpr uint32_t when(bool holds, uint32_t condition) { return holds ? conditi
 uint32_t facts_of_x(const LinearArgs &args) {
     const int64_t m = args.x.rows;
     const bool looked_up = args.w.format->kind == FormatKind::kTable;
-    const bool few = m <= 6 && (is_nested(args.w) || (m != 4 && m != 6));
+    const bool nested = args.w.layout != nullptr && is_nested(args.w);
+    const bool few = m <= 6 && (nested || (m != 4 && m != 6));
     return (m == 1 ? kOneRow : kSeveralRows) | when(few, kFewRows) | when(m >= 4, kFourRows) |
            when(m >= (looked_up ? 4 : 5), kFiveRows);
 }
