@@ -74,7 +74,7 @@ __device__ void expand(const Problem &p, const uint32_t *shared, const Eight &e,
 }
 
 template <class Out>
-__global__ void __launch_bounds__(kAwqThreads) turn(const __grid_constant__ Problem p) {
+__global__ void __launch_bounds__(kAwqThreads) transpose(const __grid_constant__ Problem p) {
     __shared__ uint2 room[kColumns * kAwqRows / 16];  // for its alignment
     uint32_t *const shared = &room[0].x;
     const uint32_t band = blockIdx.x / p.blocks_along_k;
@@ -122,10 +122,10 @@ Status run(const DequantizeArgs &args, const Launch &launch) {
     const uint32_t bands = uint32_t(ceil_div(args.to.rows, kAwqRows));
     const Shape3 shape = {dim3(p.blocks_along_k * bands), kAwqThreads};
     switch (args.to.format->id) {
-        case QK_FORMAT_F16: return launch_kernel(launch, "dequantize", turn<__half>, shape, p);
+        case QK_FORMAT_F16: return launch_kernel(launch, "dequantize", transpose<__half>, shape, p);
         case QK_FORMAT_BF16:
-            return launch_kernel(launch, "dequantize", turn<__nv_bfloat16>, shape, p);
-        default: return launch_kernel(launch, "dequantize", turn<float>, shape, p);
+            return launch_kernel(launch, "dequantize", transpose<__nv_bfloat16>, shape, p);
+        default: return launch_kernel(launch, "dequantize", transpose<float>, shape, p);
     }
 }
 

@@ -62,7 +62,7 @@ __device__ float scale_in(uint4 four, int i, qk_format format) {
 __device__ float biased(uint32_t code) { return __uint_as_float(0x4b000000u | (code & 15)); }
 
 template <class Out>
-__global__ void __launch_bounds__(kGptqThreads) turn(const __grid_constant__ Problem p) {
+__global__ void __launch_bounds__(kGptqThreads) transpose(const __grid_constant__ Problem p) {
     __shared__ uint4 shared[kGptqLines * kGptqRows / 4];
     constexpr uint32_t kCodes = Store<Out>::kCodes, kUnits = kColumns / kCodes;
     constexpr uint32_t kStep = kGptqThreads / kUnits * 4, kQuads = kGptqRows / kStep;
@@ -103,8 +103,9 @@ __global__ void __launch_bounds__(kGptqThreads) turn(const __grid_constant__ Pro
 }
 
 __global__ void __launch_bounds__(kGptqThreads)
-    turn_elements(const __grid_constant__ WeightView w, const __grid_constant__ GptqCodes codes,
-                  qk_format to, void *out, int64_t skipped, uint32_t blocks_along_k) {
+    transpose_elements(const __grid_constant__ WeightView w,
+                       const __grid_constant__ GptqCodes codes, qk_format to, void *out,
+                       int64_t skipped, uint32_t blocks_along_k) {
     __shared__ uint4 shared[kGptqLines * kGptqRows / 4];
     __shared__ float entries[256];
     fill_entries(w, entries);
@@ -167,17 +168,18 @@ Status run(const DequantizeArgs &args, const Launch &launch) {
     const int64_t bands = ceil_div(args.to.rows, kGptqRows);
     const Shape3 shape = {dim3(uint32_t(along_k * bands)), kGptqThreads};
     if (!is_whole(args)) {
-        return launch_kernel(launch, "dequantize", turn_elements, shape, view_of(args.from),
+        return launch_kernel(launch, "dequantize", transpose_elements, shape, view_of(args.from),
                              codes_of(args), args.to.format->id, args.to.data, args.first_row,
                              uint32_t(along_k));
     }
     switch (args.to.format->id) {
         case QK_FORMAT_F16:
-            return launch_kernel(launch, "dequantize", turn<__half>, shape, problem_of(args));
+            return launch_kernel(launch, "dequantize", transpose<__half>, shape, problem_of(args));
         case QK_FORMAT_BF16:
-            return launch_kernel(launch, "dequantize", turn<__nv_bfloat16>, shape,
+            return launch_kernel(launch, "dequantize", transpose<__nv_bfloat16>, shape,
                                  problem_of(args));
-        default: return launch_kernel(launch, "dequantize", turn<float>, shape, problem_of(args));
+        default:
+            return launch_kernel(launch, "dequantize", transpose<float>, shape, problem_of(args));
     }
 }
 

@@ -8,7 +8,7 @@
 //
 // Every load of a thread is issued before it waits for the first. Bytes per output: the code,
 // its share of the scale, and the output, each moved once. 16 table entries are in 16 banks: no
-// conflicts; codes that are numbers are looked up nowhere. Groups are numbered one after the other,
+// conflicts; u4 codes are looked up nowhere. Groups are numbered one after the other,
 // so a place in the block divided by the size of a group (or by that of a row first, where rows end
 // with a smaller group) says which one: a product with its inverse. Groups may end inside a store.
 #include "cuda/conditions.hpp"

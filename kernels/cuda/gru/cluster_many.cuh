@@ -191,7 +191,7 @@ __device__ void begin_tiles(const Recurrence &r, const Place<S> &at, const void 
         shared.h[0][tile][unit / 16 * 128 + (s ^ exchange(unit)) * 16 + unit % 16] =
             s < r.tile ? first_view(r, state, n, unit) : uint8_t(0);
     }
-    // What no copy brings must still be numbers of 16 bits.
+    // What no copy overwrites must still be numbers of 16 bits.
     uint4 *const ih = reinterpret_cast<uint4 *>(shared.ih);
     for (uint32_t i = threadIdx.x; i < sizeof(shared.ih) / 16; i += S::kThreads) ih[i] = {};
 }

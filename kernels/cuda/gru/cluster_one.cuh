@@ -5,7 +5,7 @@
 namespace qk::cuda {
 namespace {
 
-constexpr int kAhead = 4;  // steps of W x on their way: a thread brings its own by itself
+constexpr int kAhead = 4;  // steps of W x on their way: a thread copies its own by itself
 
 template <class S, class Rules>
 struct SharedOne {

@@ -1,6 +1,6 @@
 // y = x . transpose(w) + bias for large batches of any format and layout: dequantize a slab of rows
 // of w to x's type, multiply with cuBLASLt, next slab. The workspace holds one slab, not a dense
-// copy of w. Weights that are dense in x's type already are multiplied where they lie.
+// copy of w. Weights that are dense in x's type already are multiplied in place.
 //
 // Each weight is rounded once to x's type, as qk_dequantize does it, and the bias to y's type; sums
 // are f32. The order of the sums is the library's, and so is what y's bits depend on: the batch.

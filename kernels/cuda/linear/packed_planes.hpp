@@ -1,4 +1,4 @@
-// Where the planes of packed rows lie in the workspace of linear/repacked.cpp, and so how many
+// Where the planes of packed rows are in the workspace of linear/repacked.cpp, and so how many
 // rows it holds at a time. gemm/ asks too: packed weights give the bits that repacked ones give.
 #pragma once
 #include "cuda/choose/linear.hpp"

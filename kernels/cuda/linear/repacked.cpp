@@ -34,7 +34,7 @@ int64_t slab_rows(const Weight &w) {
                             w.zero != nullptr);
 }
 
-// Rows of w as they will lie in the workspace. `room` may be null: only asked about.
+// Rows of w as they will be stored in the workspace. `room` may be null: only asked about.
 Weight packed_slab(const Weight &w, Slab slab, void *room) {
     const PackedPlanes planes = planes_of(w, slab.rows);
     const auto plane = [&](int64_t at) {

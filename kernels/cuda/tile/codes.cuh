@@ -6,7 +6,7 @@
 // has 7 mantissa bits: 0x4300 is 128, and only nibbles at bits 0..3 fit, so bf16 shifts three
 // times.
 //
-// lut4 (NF4, FP4): a byte holds two codes; a table of 256 pairs turns it into a register. The table
+// lut4 (NF4, FP4): a byte holds two codes; a table of 256 pairs gives its register. The table
 // is copied 32 times, once for each bank of shared memory: lane l reads bank l whatever its byte
 // is, so no two lanes ever wait for each other. In 32 KiB pair b of lane l is at byte
 // 256 (b mod 128) + 128 (b / 128) + 4 l: two operations a word put the top bit of each byte beside

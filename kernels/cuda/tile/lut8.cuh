@@ -6,7 +6,7 @@
 namespace qk::cuda {
 namespace {
 
-// A power of two that brings the table's largest entry to 2^`most` or just below twice that: f16
+// A power of two that scales the table's largest entry to 2^`most` or just below twice that: f16
 // has the digits but not the range. By whole warps.
 template <int kMost>
 __device__ float table_unit(const uint8_t *table) {

@@ -25,7 +25,7 @@ namespace qk::cuda {
 namespace {
 
 constexpr int32_t kRingThreads = (kRingWarps + 1) * 32;
-constexpr int64_t kOrderClocks = 600;  // between the first copies of a block
+constexpr int64_t kIssueClocks = 600;  // between the first copies of a block
 
 struct RingProblem : TilesProblem {
     uint32_t second_bytes;  // nested: of the second scales of a block's rows, at most
@@ -91,7 +91,7 @@ struct Producer {
         }
         barrier_init_fence();
     }
-    __device__ void order() {
+    __device__ void issue() {
         const uint32_t count = uint32_t(min(kRingWarps, p.plan.chunks - chunk));
         const uint32_t to = Map::kRing + slot.index * Map::kStage, full = Map::full(slot.index);
         const bool zeros = Map::kChunkZeros != 0 && zero != nullptr;
@@ -108,19 +108,19 @@ struct Producer {
         slot.advance();
         --left;
     }
-    // Everything but the first stage. The memory serves what is asked of it in no strict order: the
+    // Everything but the first stage. Memory does not serve requests strictly in turn: the
     // first round is spread over time, so that its first stage is there well before its last.
-    __device__ void order_rest() {
+    __device__ void issue_rest() {
 #pragma unroll 1
         for (uint32_t i = 1; i < Map::kSlots && left > 0; ++i) {
             const int64_t start = clock64();
-            while (clock64() - start < kOrderClocks) continue;
-            order();
+            while (clock64() - start < kIssueClocks) continue;
+            issue();
         }
 #pragma unroll 1
         while (left > 0) {
             barrier_wait(Map::empty(slot.index), slot.parity ^ 1);
-            order();
+            issue();
         }
     }
 };

@@ -37,7 +37,7 @@ struct Stream {
     int32_t group_shift;                // log2 of the tiles a group
     uint32_t ring, full;                // shared memory: the slots and their barriers
     Place next;                         // to be issued
-    uint32_t ordered, count;            // stages issued so far, and of this warp
+    uint32_t issued, count;             // stages issued so far, and of this warp
 
     __device__ uint32_t slot(uint32_t i) const { return ring + i % kSlots * kStageBytes; }
 
@@ -46,9 +46,9 @@ struct Stream {
         return int64_t(place.row_tile) * groups + (place.stage * kStageTiles >> group_shift);
     }
 
-    // Orders the next stage into its slot, which must have been read.
-    __device__ void order() {
-        if (ordered < count) {
+    // Issues the next stage into its slot, which must have been read.
+    __device__ void issue() {
+        if (issued < count) {
             const int32_t tile = next.stage * kStageTiles;
             const int32_t here = min(kStageTiles, tiles - tile);
             const uint32_t here_groups =
@@ -65,18 +65,18 @@ struct Stream {
             next.advance(row_stages);
         }
         if (!kBulkCopies) copies_commit();
-        ++ordered;
+        ++issued;
     }
 
     __device__ void copy(const uint8_t *from_codes, uint32_t code_bytes, const uint8_t *from_scale,
                          uint32_t scale_bytes, const uint8_t *from_zero, uint32_t zero_bytes) {
-        const uint32_t to = slot(ordered);
+        const uint32_t to = slot(issued);
         if (!kBulkCopies) {
             copy_by_lanes(to, from_codes, code_bytes);
             copy_by_lanes(to + kCodeBytes, from_scale, scale_bytes);
             copy_by_lanes(to + kCodeBytes + kScaleBytes, from_zero, zero_bytes);
         } else if (elect_one()) {
-            const uint32_t barrier = full + ordered % kSlots * 8;
+            const uint32_t barrier = full + issued % kSlots * 8;
             barrier_expect(barrier, code_bytes + scale_bytes + zero_bytes);
             copy_bulk(to, from_codes, code_bytes, barrier);
             copy_bulk(to + kCodeBytes, from_scale, scale_bytes, barrier);

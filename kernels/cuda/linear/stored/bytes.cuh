@@ -27,7 +27,7 @@ struct BytesWarp {
     static constexpr bool kTable = kTerms > 1;
     using Map = BytesMap<kBatches, kFine, kTable>;
     using X = uint2[kBatches][kByteSteps];
-    // Scales that a lane brings in for a slice; and that it does at once, ahead if they are all.
+    // Scales that a lane loads for a slice; and that it does at once, ahead if they are all.
     static constexpr int kScales = int(Map::kSliceScales / 128), kOwn = kFine ? 4 : kScales;
     static constexpr int kGang = int(Map::kGang);
     struct Scale {
@@ -78,7 +78,7 @@ struct BytesWarp {
     // Orders the next unit into the current slot; beyond the last one nothing. `read`: the last
     // word that was loaded from the slot. The copy engine needs no memory to write the zeros of
     // what is outside of w: it would overtake loads that are still in flight.
-    __device__ void order(uint32_t read) {
+    __device__ void issue(uint32_t read) {
         if (ahead.tiles <= 0) return;
         if (elect_one()) {
             const uint32_t full = barriers + slot * 8;
@@ -109,7 +109,7 @@ struct BytesWarp {
         parity ^= 1;
     }
 
-    __device__ void order_x(int32_t slice, int32_t first, uint32_t read) const {
+    __device__ void issue_x(int32_t slice, int32_t first, uint32_t read) const {
         if (elect_one()) {
             const uint32_t full = barriers + Map::kDepth * 8;
             barrier_expect(full, p.x_rows * 256);
@@ -220,7 +220,7 @@ struct BytesWarp {
 #pragma unroll
         for (uint32_t i = 0; i < kByteSteps / 2; ++i) q[i] = shared_load_matrices(at ^ i * 32);
         __syncwarp();
-        order(q[kByteSteps / 2 - 1].w);
+        issue(q[kByteSteps / 2 - 1].w);
         next_slot();
         float d[kBatches][4] = {};
 #pragma unroll
@@ -274,7 +274,7 @@ struct BytesWarp {
             if (gang == 0) keep_scales(at, own);
             at.next_slice(p.plan, block, part, row_part);
             if (at.panel < p.plan.panels) {
-                order_x(at.slice, int32_t(x_first), b[kBatches - 1][kByteSteps - 1].y);
+                issue_x(at.slice, int32_t(x_first), b[kBatches - 1][kByteSteps - 1].y);
             }
 #pragma unroll
             for (int i = 0; i < kBytesTiles; ++i) {
@@ -301,11 +301,11 @@ __global__ void __launch_bounds__(kBytesThreads, 1)
     work.init_barriers();
     BytesPlace at = work.ahead;
     typename Warp::Scale own[Warp::kGang][Warp::kOwn];
-    work.order_x(at.slice, int32_t(x_first), 0);
+    work.issue_x(at.slice, int32_t(x_first), 0);
     if constexpr (!kFine) work.load_gang(own);
 #pragma unroll 1
     for (uint32_t i = 0; i < Map::kDepth; ++i) {
-        work.order(0);
+        work.issue(0);
         work.slot = i + 1 < Map::kDepth ? i + 1 : 0;
     }
     if (p.o.w.scale_format == QK_FORMAT_LUT8) {

@@ -1,5 +1,5 @@
-// y = x . transpose(w) + bias straight from AWQ_GEMM: codes lie [k, n / 8] in words along n, 8 rows
-// of w to a word, for 8 or 16 rows of x at a time, at any m.
+// y = x . transpose(w) + bias straight from AWQ_GEMM: codes are stored [k, n / 8], in words along
+// n, 8 rows of w to a word, for 8 or 16 rows of x at a time, at any m.
 //
 //   block: 64 rows of w, all of k; its warps share k    a step: 32 columns. A lane loads the words
 //      rows  0..7  8..15  ..  56..63                    of 8 of them, 8 t .. 8 t + 7 (t = lane %

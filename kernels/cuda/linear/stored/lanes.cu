@@ -1,4 +1,4 @@
-// y = x . transpose(w) + bias for layouts whose rows lie one after the other (ROW, ROW_HIGH,
+// y = x . transpose(w) + bias for layouts whose rows follow each other (ROW, ROW_HIGH,
 // AWQ_GEMV, WORD, 8-bit codes), of any format and any type of x, in f32 on plain lanes: what tensor
 // cores cannot multiply without rounding (f32 x and tables, 8-bit codes), odd sizes and addresses,
 // and GPUs without tensor cores for it.
@@ -268,7 +268,7 @@ Status run(const LinearArgs &args, const Launch &launch) {
     return table ? run_rows<4, true>(p, whole, launch) : run_rows<4, false>(p, whole, launch);
 }
 
-// A unit lies in one group, and a row's groups have neighbouring scales.
+// A unit is in one group, and a row's groups have neighbouring scales.
 bool can_run(const LinearArgs &args, const Device &) {
     const Weight &w = args.w;
     if (is_dense(*w.format)) return false;

@@ -134,7 +134,7 @@ struct MiddleCopies {
         }
     }
 
-    __device__ void order_codes(uint8_t *at) const {
+    __device__ void issue_codes(uint8_t *at) const {
 #pragma unroll
         for (int i = 0; i < kCodeRuns; ++i) {
             copy_ahead<16>(at + (i * S::kThreads + int(threadIdx.x)) * 16,
@@ -143,7 +143,7 @@ struct MiddleCopies {
         }
     }
 
-    __device__ void order_x(uint8_t *at) const {
+    __device__ void issue_x(uint8_t *at) const {
         const uint32_t count = tile < x_full ? 16 : 0;
 #pragma unroll
         for (int i = 0; i < kXRuns; ++i) {
@@ -152,7 +152,7 @@ struct MiddleCopies {
         }
     }
 
-    __device__ void order_scales(uint8_t *at) const {
+    __device__ void issue_scales(uint8_t *at) const {
         const int64_t group = tile >> p.group_shift;
         copy_ahead<16>(at + scale_to, scale + group * (S::kPieces * 16), 16, tile < scale_end);
         if constexpr (!S::Decode::kLut4) {

@@ -88,9 +88,9 @@ struct Middle {
         }
     }
 
-    // The warp's share of the stage at `at`: two rows of tiles. `order_more` stands between halves.
-    template <class OrderMore>
-    __device__ void multiply(const uint8_t *at, Sums &sum, const OrderMore &order_more) const {
+    // The warp's share of the stage at `at`: two rows of tiles. `issue_more` stands between halves.
+    template <class IssueMore>
+    __device__ void multiply(const uint8_t *at, Sums &sum, const IssueMore &issue_more) const {
         uint32_t words[S::kR][4], zeros[S::kR][2];
         float2 scale[S::kR];
 #pragma unroll
@@ -117,7 +117,7 @@ struct Middle {
             for (int b = 0; b < S::kB; ++b) {
                 x[b] = *reinterpret_cast<const uint4 *>(x_from + b * 1024);
             }
-            if (half == 1) order_more();
+            if (half == 1) issue_more();
 #pragma unroll
             for (int i = 0; i < S::kR; ++i) {
                 uint32_t a[2][4];
@@ -151,12 +151,12 @@ struct Middle {
         MiddleCopies<S> copies(p, row_tile, x_first, first, last);
         MiddleCopies<S> x_copies = copies;
         for (int32_t i = 0; i + 1 < p.slots; ++i, copies.advance()) {
-            copies.order_codes(slots + i * S::kStage);
-            copies.order_scales(slots + i * S::kStage);
+            copies.issue_codes(slots + i * S::kStage);
+            copies.issue_scales(slots + i * S::kStage);
         }
         wait_for_previous_kernel();  // x may be its y
         for (int32_t i = 0; i + 1 < p.slots; ++i, x_copies.advance()) {
-            x_copies.order_x(slots + i * S::kStage);
+            x_copies.issue_x(slots + i * S::kStage);
             copies_commit();
         }
         uint32_t here = 0, next = uint32_t(p.slots - 1) * S::kStage;
@@ -165,9 +165,9 @@ struct Middle {
             wait_for_stage(p.slots);
             __syncthreads();  // the stage is there for all, and all have left the slot that is next
             multiply(slots + here, sum, [&] {
-                copies.order_codes(slots + next);
-                copies.order_scales(slots + next);
-                copies.order_x(slots + next);
+                copies.issue_codes(slots + next);
+                copies.issue_scales(slots + next);
+                copies.issue_x(slots + next);
                 copies.advance();
                 copies_commit();
             });

@@ -1,13 +1,13 @@
 // y = x . transpose(w) + bias for up to 16 rows of x (more in passes), from the packed tiles.
 //
 // A warp streams tiles of 16 rows x 64 columns (512 bytes) through a ring of stages in shared
-// memory, turns each into matrix operands in registers and multiplies it by 8 or 16 rows of x on
+// memory, decodes each into matrix operands in registers and multiplies it by 8 or 16 rows of x on
 // the tensor cores: f32 sums, one tile at a time, folded into the row's sum with the group's scale
 // in f32. A warp's run of stages may start and end inside a row of tiles; such partial sums meet in
 // shared memory and are added in warp order. The order of every sum depends on n, k and the device
 // alone, so results repeat bit for bit and a row of y does not depend on its batch.
 //
-// Bytes per output row: k / 2 of codes plus its scales and zeros, read once. Copies are ordered
+// Bytes per output row: k / 2 of codes plus its scales and zeros, read once. Copies are issued
 // before x is known: with programmatic dependent launch the stream of weights starts while the
 // kernel that computes x still runs. That is safe because weights are only written by kernels that
 // never let their successors start early (docs/decisions.md).
@@ -81,7 +81,7 @@ struct XRows {
             const int64_t row = x_first + 8 * b + lane / 4;
             inside[b] = row < p.m;
             at[b] = (min64(row, p.m - 1) * k + column) * 2;
-            asm("" : "+l"(at[b]));  // keep it: the compiler would compute it anew for every load
+            asm("" : "+l"(at[b]));  // keep it: the compiler would recompute it for every load
         }
         columns = int32_t(k) - column;
     }
@@ -168,7 +168,7 @@ __device__ void multiply_run(const Problem &p, Stream<kind, Decode::kLut4> &stre
                                                              nested, acc);
         }
         __syncwarp();  // the slot is read before it is filled again
-        stream.order();
+        stream.issue();
         const bool row_ends = place.stage + 1 == stream.row_stages;
         if (!row_ends && i + 1 < stream.count) {
             ++place.stage;
@@ -228,7 +228,7 @@ __global__ void __launch_bounds__(768, 1) multiply(const __grid_constant__ Probl
         barrier_init_fence();
     }
     __syncwarp();
-    for (int32_t i = 0; i < kSlots; ++i) stream.order();
+    for (int32_t i = 0; i < kSlots; ++i) stream.issue();
     Nested nested = {scale_codes, 0, {}};
     if constexpr (kind == ScaleKind::kNested) {
         nested.seconds.start_row(p, first.row_tile);

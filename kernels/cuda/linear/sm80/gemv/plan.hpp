@@ -32,7 +32,7 @@ static constexpr Deal deal(int64_t count, int32_t parts) {
 }
 
 // Every block takes a run of rows of tiles, and its warps take equal runs of the stages in it,
-// across the ends of rows: nobody has more than one stage more than its neighbour. The divisions
+// across the ends of rows: no warp has more than one stage more than its neighbour. The divisions
 // are done here: on the device they would delay the first load by a microsecond.
 struct MatvecPlan {
     int32_t warps;       // of a block

@@ -267,11 +267,11 @@ __global__ void __launch_bounds__(kRingThreads, 1)
         RowsProducer<typename Work::Map> producer(p, rows);
         if (first) {
             producer.init_barriers();
-            producer.order();
+            producer.issue();
         }
         __syncwarp();
         announce_barriers();
-        if (first) producer.order_rest();
+        if (first) producer.issue_rest();
         return;
     }
     Work work(p);

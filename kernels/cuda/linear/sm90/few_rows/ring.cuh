@@ -81,7 +81,7 @@ struct RowsProducer {
         copy_bulk(to + Map::kZeroAt + place * Map::kChunkZeros, p.zero + from * Map::kChunkZeros,
                   count * Map::kChunkZeros, full);
     }
-    __device__ void order() {
+    __device__ void issue() {
         const int32_t here = min(p.plan.width, p.plan.chunks - pass * p.plan.width);
         const int32_t rows = min(p.plan.height, panel_last - row);
         const bool zeros = Map::kChunkZeros != 0 && p.zero != nullptr;
@@ -111,17 +111,17 @@ struct RowsProducer {
         row = panel_first;
     }
     // Everything but the first stage. The first round is spread over time (tile/ring.cuh).
-    __device__ void order_rest() {
+    __device__ void issue_rest() {
 #pragma unroll 1
         for (uint32_t i = 1; i < Map::kSlots && row < last; ++i) {
             const int64_t start = clock64();
-            while (clock64() - start < kOrderClocks) continue;
-            order();
+            while (clock64() - start < kIssueClocks) continue;
+            issue();
         }
 #pragma unroll 1
         while (row < last) {
             barrier_wait(Map::empty(slot.index), slot.parity ^ 1);
-            order();
+            issue();
         }
     }
 };

@@ -1,4 +1,4 @@
-// The host side of the matrix kernels for 8-bit codes that lie row after row
+// The host side of the matrix kernels for 8-bit codes stored row after row
 // (linear/sm90/gemm/source_8bit.cuh).
 #include "cuda/choose/linear.hpp"
 #include "cuda/conditions.hpp"

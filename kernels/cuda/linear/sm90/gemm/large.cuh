@@ -151,22 +151,22 @@ struct Items {
 // The producer warps. The first copies are issued as soon as the barriers are ready.
 template <class S>
 __device__ void produce(const WideGemm<S> &g, Items items, uint32_t rank) {
-    const auto each_item = [&](auto order) {
+    const auto each_item = [&](auto issue) {
         Turn turn(1);
-        for (; items.whole(g.p); items.next(g.p)) order(items.item(g.p, S()), turn);
-        if (items.cut >= 0) order(items.cut_item(g.p, rank, S()), turn);
+        for (; items.whole(g.p); items.next(g.p)) issue(items.item(g.p, S()), turn);
+        if (items.cut >= 0) issue(items.cut_item(g.p, rank, S()), turn);
     };
     if (int(threadIdx.x) >> 5 == S::kConsumers * 4) {
         wait_for_previous_kernel();  // x may be its y
         if (elect_one()) {
-            each_item([&](const Item &it, Turn &turn) { g.order_boxes(it, turn); });
+            each_item([&](const Item &it, Turn &turn) { g.issue_boxes(it, turn); });
         }
         __syncwarp();
     } else if constexpr (S::kMade) {
         int32_t others = (int(threadIdx.x) >> 5) - S::kConsumers * 4 - 1;  // take stages before
         each_item([&](const Item &it, Turn &turn) { g.make_scales(it, turn, others); });
     } else if (int(threadIdx.x) >> 5 == S::kConsumers * 4 + 1) {
-        each_item([&](const Item &it, Turn &turn) { g.order_scales(it, turn); });
+        each_item([&](const Item &it, Turn &turn) { g.issue_scales(it, turn); });
     }
     if (items.cut >= 0) {
         cluster_arrive_relaxed();

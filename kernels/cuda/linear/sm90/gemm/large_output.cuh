@@ -26,11 +26,11 @@ struct WideOutput {
 
     __device__ WideOutput(const GemmProblem &problem, const Item &it, uint32_t turns)
         : p(problem), x_first(it.x_first) {
-        constexpr uint32_t kPitch = S::kTurnPitch;
+        constexpr uint32_t kPitch = S::kTransposePitch;
         const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5 & 3;
         const uint32_t group = threadIdx.x >> 7, thread = threadIdx.x & 127;
         const int64_t first = int64_t(it.row_tile) * 16 + group * 64;
-        const uint32_t here = turns + group * 2 * S::kTurnBytes;
+        const uint32_t here = turns + group * 2 * S::kTransposeBytes;
         to = here + (lane / 16 * 8 + lane % 8) * kPitch + warp * 32 + (lane / 8 & 1) * 16;
         from = here + thread / 8 * kPitch + thread % 8 * 16;
         row = first + thread % 8 * 8;
@@ -46,7 +46,7 @@ struct WideOutput {
 
     // `turn`: 0 and 1 alternate, so one barrier a piece keeps them apart.
     __device__ void store_piece(int piece, uint32_t turn, const float (&d)[8]) const {
-        const uint32_t buffer = turn * S::kTurnBytes;
+        const uint32_t buffer = turn * S::kTransposeBytes;
         uint32_t pairs[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {

@@ -21,7 +21,7 @@ struct GemmProblem : LinearView {
     int32_t step_rows, step_x;     // wide: from a block's item to its next
     int32_t split;                 // blocks of a cluster
     int32_t slots;                 // stages in the ring
-    uint32_t stage_x;              // bytes of x that a stage brings
+    uint32_t stage_x;              // bytes of x in a stage
     int32_t group_tiles;           // 8-bit codes: tiles of a group
 };
 

@@ -1,5 +1,5 @@
 // What the matrix kernels share: the producers that fill the ring, and how a consumer's lane reads
-// a tile and turns it into operands.
+// a tile and decodes it into operands.
 //
 //               64 R rows x 64 codes a tile        64 columns x N rows of x
 //   producer: [ tensor copy ]     [ tensor copy ]     swizzled by 128 bytes      scales, zeros
@@ -62,8 +62,8 @@ struct PackedGemm : Shared<S> {
     static constexpr int N = S::N, kTiles = S::kTiles, kAcc = N / 2;
     static constexpr uint32_t kScales = S::kX + S::kCodes, kZeros = kScales + S::kScale;
 
-    // The table of look-ups, zeros that no copy brings, the table of nested scales, by every thread
-    // but those of the warp that prepares the barriers; a barrier must follow.
+    // The table of look-ups, zeros that no copy overwrites, the table of nested scales, by every
+    // thread but those of the warp that prepares the barriers; a barrier must follow.
     __device__ static void prepare(const GemmProblem &p, uint8_t *shared, float *scale_codes) {
         constexpr bool nested = kind == ScaleKind::kNested;
         constexpr int kOthers = S::kThreads - 32, kWarp = S::kConsumers * 128;
@@ -87,7 +87,7 @@ struct PackedGemm : Shared<S> {
 
     // ---- producers: one lane issues the boxes, one warp the scales and zeros
 
-    __device__ void order_boxes(const Item &it, Turn &turn) const {
+    __device__ void issue_boxes(const Item &it, Turn &turn) const {
         for (int32_t tile = it.first; tile < it.last; tile += kTiles, turn.next(p.slots)) {
             barrier_wait(empty + turn.slot * 8, turn.parity);
             const uint32_t to = slot(turn.slot), barrier = full + turn.slot * 8;
@@ -124,7 +124,7 @@ struct PackedGemm : Shared<S> {
             tile = lane / kPieces % kTiles;
             to = at + uint32_t(lane * piece);
         }
-        __device__ void order(const GemmProblem &p, uint32_t slot_at, int32_t first) const {
+        __device__ void issue(const GemmProblem &p, uint32_t slot_at, int32_t first) const {
             const bool in = first + tile < p.tiles;
             const uint8_t *at = from + (in ? int64_t((first + tile) >> p.group_shift) * bytes : 0);
 #pragma unroll
@@ -136,15 +136,15 @@ struct PackedGemm : Shared<S> {
         }
     };
 
-    __device__ void order_scales(const Item &it, Turn &turn) const {
+    __device__ void issue_scales(const Item &it, Turn &turn) const {
         const bool zeros = !Decode::kLut4 && p.w.zero != nullptr;
         const Groups<8 * kPairBytes<kind>, 16> scale(p, p.w.scale, it.row_tile, kScales);
         const Groups<8, 8> zero(p, zeros ? p.w.zero : p.w.scale, it.row_tile, kZeros);
         for (int32_t tile = it.first; tile < it.last; tile += kTiles, turn.next(p.slots)) {
             barrier_wait(empty + turn.slot * 8, turn.parity);
             const uint32_t to = slot(turn.slot);
-            scale.order(p, to, tile);
-            if (zeros) zero.order(p, to, tile);
+            scale.issue(p, to, tile);
+            if (zeros) zero.issue(p, to, tile);
             copies_arrive(full + turn.slot * 8);
         }
     }
@@ -192,7 +192,7 @@ struct PackedGemm : Shared<S> {
             for (int u = 0; u < kUnits; ++u) {
                 shared_store_8(to + kScales + (u * 32 + lane) * 8, pairs[u]);
             }
-            if (zeros) zero.order(p, to, tile);
+            if (zeros) zero.issue(p, to, tile);
             if (!Decode::kLut4) copies_arrive(full_here);
             barrier_arrive(full_here);
         }

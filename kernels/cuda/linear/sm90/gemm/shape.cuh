@@ -63,18 +63,19 @@ struct GemmShape {
     static constexpr uint32_t kColumn = (kRows + 4) * 4;
     static constexpr uint32_t kSums = N * kColumn;
     // Wide: where a warpgroup transposes 64 rows of w by 16 of x, twice, after the ring.
-    static constexpr uint32_t kTurnPitch = 128 + 16, kTurnBytes = 16 * kTurnPitch;
-    static constexpr uint32_t kTurns = kScaled ? kConsumers * 2 * kTurnBytes : 0;
+    static constexpr uint32_t kTransposePitch = 128 + 16, kTransposeBytes = 16 * kTransposePitch;
+    static constexpr uint32_t kTransposeRoom = kScaled ? kConsumers * 2 * kTransposeBytes : 0;
 
     static constexpr int32_t slots(uint32_t shared) {
-        return int32_t(min64((shared - 1024 - kTable - kTurns) / kStage, kMaxSlots));
+        return int32_t(min64((shared - 1024 - kTable - kTransposeRoom) / kStage, kMaxSlots));
     }
     // Warps that make scales, a stage each in turn: not more than there are slots, or one would be
     // two rounds of the ring ahead, which a barrier's parity does not tell from none.
     static constexpr int kMakers = kBytes ? int(min64(slots(kMostShared - kStaticShared), 3)) : 3;
     static_assert(kMakers > 1);
     static constexpr uint32_t shared_bytes(int32_t slots) {
-        const uint32_t ring = uint32_t(slots) * kStage + kTurns, sums = kScaled ? 0 : Q * kSums;
+        const uint32_t ring = uint32_t(slots) * kStage + kTransposeRoom,
+                       sums = kScaled ? 0 : Q * kSums;
         return 1024 + kTable + (ring > sums ? ring : sums);
     }
 };

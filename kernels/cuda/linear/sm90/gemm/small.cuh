@@ -159,13 +159,13 @@ __global__ void __launch_bounds__(S::kThreads, 1)
         Turn turn(1);
         if (warp == S::kConsumers * 4) {
             wait_for_previous_kernel();  // x may be its y
-            if (elect_one()) g.order_boxes(item, turn);
+            if (elect_one()) g.issue_boxes(item, turn);
             __syncwarp();
         } else if constexpr (S::kBytes) {
             int32_t others = warp - S::kConsumers * 4 - 1;
             g.make_scales(item, turn, others);
         } else if (warp == S::kConsumers * 4 + 1) {
-            g.order_scales(item, turn);
+            g.issue_scales(item, turn);
         }
         if (p.split > 1) {
             cluster_sync();

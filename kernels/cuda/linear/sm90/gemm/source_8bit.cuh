@@ -1,10 +1,10 @@
 // Another source of operands for the matrix kernels: 8-bit codes stored row after row, as a
-// checkpoint has them (S8, LUT8). The copy engine brings 64 R rows x 128 bytes, swizzled:
+// checkpoint has them (S8, LUT8). The copy engine copies 64 R rows x 128 bytes, swizzled:
 //
 //   lane 4 g + t of a warp:  columns 2 t, 2 t + 1 | 8 + 2 t, 9 + 2 t   of 16, rows g and g + 8
 //                            half of a word       | half of another
 //
-// and linear/sm90/gemm/codes_8bit.cuh turns them into operands. Bytes per row of w: k of codes and
+// and codes_8bit.cuh decodes them into operands. Bytes per row of w: k of codes and
 // the scales, read once.
 //
 // Scales are stored row after row too, one a row and group: three warps of the producers' load
@@ -30,7 +30,7 @@ struct BytesGemm : Shared<S> {
     static constexpr uint32_t kScales = S::kX + S::kCodes;
     static constexpr int kBoxTiles = S::kBoxTiles;
     static constexpr uint32_t kPitch = kBoxTiles * 64, kBox = S::kRows * kPitch;
-    static constexpr int kLaneRows = S::kRows / 32;  // whose scales a lane brings
+    static constexpr int kLaneRows = S::kRows / 32;  // whose scales a lane loads
     static_assert(kTiles % kBoxTiles == 0);
 
     // The table of look-ups and that of nested scales, by every thread but those of the warp that
@@ -64,7 +64,7 @@ struct BytesGemm : Shared<S> {
         }
     }
 
-    __device__ void order_boxes(const Item &it, Turn &turn) const {
+    __device__ void issue_boxes(const Item &it, Turn &turn) const {
         for (int32_t tile = it.first; tile < it.last; tile += kTiles, turn.next(p.slots)) {
             barrier_wait(empty + turn.slot * 8, turn.parity);
             const uint32_t to = slot(turn.slot), barrier = full + turn.slot * 8;

@@ -12,7 +12,7 @@
 // number mod 4 is i, and such a lane needs the scales of tile i alone: one load a chunk.
 //
 // Bytes per row of w: k / 2 of codes plus scales and zeros, read once, by bulk copies of 32 KiB
-// that are ordered before x is known (docs/decisions.md tells why that is safe). A chunk is about
+// that are issued before x is known (docs/decisions.md tells why that is safe). A chunk is about
 // 240 instructions, 15 for 8 weights a lane; the memory of an H200 would wait for 27.
 #include "cuda/tile/ring.cuh"
 #include "cuda/lists.hpp"
@@ -25,7 +25,7 @@ constexpr int32_t kDepth = 3;                   // slots of the ring
 constexpr int32_t kPanelRoom = 8;               // rows of tiles a panel
 constexpr uint32_t kPartialBytes = 16 * 4 * 4;  // of a warp and a row of tiles: [row][lane mod 4]
 
-// Where x, the partial sums and the second scales lie behind the Map.
+// The places of x, the partial sums and the second scales behind the Map.
 struct VectorShared {
     uint32_t x, partials, seconds, end;
 
@@ -174,7 +174,7 @@ struct Consumer {
             }
             wait_for_consumers();
             store_panel(first, last, partials);
-            buffer ^= 1;  // whoever is still adding this panel up is not waited for
+            buffer ^= 1;  // warps that still add this panel up are not waited for
         }
     }
 };
@@ -186,17 +186,17 @@ __global__ void __launch_bounds__(kRingThreads, 1) multiply(const __grid_constan
 #if __CUDA_ARCH__ >= 900
     allow_next_kernel();
     const Run rows = p.plan.rows.part(int32_t(blockIdx.x));
-    // Expected, so that its code comes first: cold instructions are what delays the first order.
+    // Expected, so that its code comes first: cold instructions are what delays the first copy.
     if (__builtin_expect(threadIdx.x >= kRingWarps * 32, 1)) {
         const bool first = threadIdx.x == kRingWarps * 32;
         Producer<Map> producer(p, rows);
         if (first) {
             producer.init_barriers();
-            producer.order();
+            producer.issue();
         }
         __syncwarp();
         announce_barriers();
-        if (first) producer.order_rest();
+        if (first) producer.issue_rest();
         return;
     }
     const VectorShared shared(Map::kEnd, p.k, p.plan, p.second_bytes);

@@ -50,7 +50,7 @@ struct XColumns {
 //     x = 2^e (first + second / 2^12)
 //     first = half(x / 2^e),  second = half((x / 2^e - first) 2^12)
 //
-// where 2^e brings the tile's largest magnitude into [2^14, 2^15). All scaling is exact, and both
+// where 2^e scales the tile's largest magnitude into [2^14, 2^15). All scaling is exact, and both
 // halves are normal or exact for magnitudes down to 2^-28 of the largest, so the two are x to
 // 2^-23 of it. Tiles with smaller ones (`rest`) are multiplied again, with what is left. Columns
 // 2 i and 2 i + 1 hold first and second halves: of tile 2 i of the unit in the first set of
@@ -239,7 +239,7 @@ constexpr bool two_terms<Decode, std::void_t<decltype(&Decode::decode_two)>> = t
 // for a factor, which the sums are multiplied by) are halves.
 
 // Entries of other tables are two halves, first + 2^-12 second, of one sign and neither of them 0
-// unless the entry is: then infinities survive. A byte of two codes turns into a register of first
+// unless the entry is: then infinities survive. A byte of two codes becomes a register of first
 // and one of second halves by one load of 8 bytes. Half a warp at a time is served, so 16 copies
 // of the table, as large as 32 of half of it.
 struct SplitLut4 : RingLut4<F16> {

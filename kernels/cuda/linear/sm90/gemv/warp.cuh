@@ -78,7 +78,7 @@ struct VectorWarp {
     }
 
     // Half the codes of the next unit; with the first half scales laid out as in memory.
-    __device__ void order_codes(int32_t half) const {
+    __device__ void issue_codes(int32_t half) const {
         if (!elect_one()) return;
         const int32_t first = ahead.column * kUnitTiles + half * (kUnitTiles / 2);
         const int32_t tiles = max(0, min(kUnitTiles / 2, p.plan.tiles - first));
@@ -107,7 +107,7 @@ struct VectorWarp {
     }
 
     // Scales beside zeros, and these; they arrive with the first half of the next unit's codes.
-    __device__ void order_scales() const {
+    __device__ void issue_scales() const {
 #pragma unroll
         for (uint32_t i = 0; i < kGroups; ++i) {
             uint32_t group;
@@ -136,7 +136,7 @@ struct VectorWarp {
     }
 
     // Those of the block's rows.
-    __device__ void order_seconds(Run rows) {
+    __device__ void issue_seconds(Run rows) {
         const uint32_t end = uint32_t(min64(int64_t(rows.last) * 16, p.n)) * p.groups;
         first_second = uint32_t(rows.first) * 16 * p.groups >> p.second_shift;
         const uint32_t last = (end - 1) >> p.second_shift;
@@ -272,17 +272,17 @@ struct VectorWarp {
         }
         __syncwarp();
         if (count > 0) {
-            order_codes(0);
+            issue_codes(0);
             if (!Decode::kLut4 && p.zero == nullptr && lane < kGroups * 8) {
                 shared_store_4(slot + Map::kZeros + lane * 4, 0x88888888u);
             }
             __syncwarp();
-            if constexpr (!Decode::kLut4) order_scales();
+            if constexpr (!Decode::kLut4) issue_scales();
         }
         if constexpr (kind == ScaleKind::kNested) {
             const uint32_t i = threadIdx.x;
             if (i < 256) copy_word(kCodes + i * 4, p.scale_code + i);
-            order_seconds(rows);
+            issue_seconds(rows);
             if (i == 0) copy_word(kScaleBias, p.scale_bias);
         }
         if constexpr (X::kAhead) {
@@ -343,12 +343,12 @@ struct VectorWarp {
         Lane v;
         typename X::Raw x;
         const bool last = threadIdx.x >= kVectorThreads - 32;
-        if (last && count > 0) order_codes(1);
+        if (last && count > 0) issue_codes(1);
         if (kind == ScaleKind::kNested) copies_arrive(kTablesKnown);
         const bool early = X::kOfTile > 1 || x_comes_first();
         if (early) x = await_x(y_rows(p, rows), &v);
         if (threadIdx.x == kVectorThreads - 32) barrier_arrive(kXKnown);
-        if (!last && count > 0) order_codes(1);
+        if (!last && count > 0) issue_codes(1);
         if (kind == ScaleKind::kNested) barrier_wait(kTablesKnown, 0);
         if (!early) {
             if (count > 0) {
@@ -371,8 +371,8 @@ struct VectorWarp {
             if (__builtin_expect(left > 1 && !v.x.rest, 0)) {
                 ahead.advance(p.plan);
                 __syncwarp();
-                order_codes(0);
-                if constexpr (!Decode::kLut4) order_scales();
+                issue_codes(0);
+                if constexpr (!Decode::kLut4) issue_scales();
             }
             asked = v.x.rest || again || p.plan.unit_step != 0;
             again = v.x.rest;
@@ -386,7 +386,7 @@ struct VectorWarp {
                 unit.advance(p.plan);
                 if (unit.row != now.row) store_partial(now, &sums);
                 __syncwarp();
-                order_codes(1);
+                issue_codes(1);
                 parity ^= 1;
             }
             if (!X::kAhead && asked) x = load_x(unit.column, &v);

@@ -104,7 +104,7 @@ struct SlicesProducer {
         named_barrier_wait(2, kSlicesProducers * 32);
     }
 
-    __device__ void order_codes(Run run, uint32_t to, uint32_t full) const {
+    __device__ void issue_codes(Run run, uint32_t to, uint32_t full) const {
         if (!elect_one()) return;
         const int32_t tile = run.first * 2, tiles = min(run.last * 2, p.tiles) - tile;
         const int32_t rows = (row_tiles + 1 - int32_t(role)) / 2;
@@ -122,7 +122,7 @@ struct SlicesProducer {
             from += 2 * row_bytes;
         }
     }
-    __device__ void order_x(Run run, uint32_t to, uint32_t full) const {
+    __device__ void issue_x(Run run, uint32_t to, uint32_t full) const {
         if (!elect_one()) return;
         const int32_t column = run.first * kSlicesColumns;
         const uint32_t bytes = uint32_t(min(run.last * kSlicesColumns, p.k) - column) * kXBytes;
@@ -140,7 +140,7 @@ struct SlicesProducer {
 
     static constexpr uint32_t kPieces = Map::kGroupScales / 16;
     // Scales past the end of k are 0: what stands in the slot there is no number.
-    __device__ void order_scales(Run run, uint32_t slot, uint32_t full) const {
+    __device__ void issue_scales(Run run, uint32_t slot, uint32_t full) const {
         const int32_t group = (run.first * kSlicesColumns) >> p.group_shift;
         const int32_t last = (min(run.last * kSlicesColumns, p.k) - 1) >> p.group_shift;
         const auto each = uint32_t(p.stage.groups), there = uint32_t(last + 1 - group);
@@ -170,15 +170,15 @@ struct SlicesProducer {
     }
 
     // The stage that begins with chunk `first`.
-    __device__ void order(int32_t first, const SlicesSlot &slot) const {
+    __device__ void issue(int32_t first, const SlicesSlot &slot) const {
         const Run run = {first, min(first + p.plan.slices, part.chunks.last)};
         const uint32_t to = own + Map::kRing + slot.at, full = own + Map::full(slot.index);
         if (role < 2) {
-            order_codes(run, to, full);
+            issue_codes(run, to, full);
         } else if (role == 2) {
-            order_x(run, to + uint32_t(p.stage.x), full);
+            issue_x(run, to + uint32_t(p.stage.x), full);
         } else {
-            order_scales(run, to, full);
+            issue_scales(run, to, full);
         }
         __syncwarp();
     }
@@ -196,11 +196,11 @@ struct SlicesProducer {
             } else {
                 if (left < p.stage.slots) {
                     const int64_t start = clock64();
-                    while (clock64() - start < kOrderClocks) continue;
+                    while (clock64() - start < kIssueClocks) continue;
                 }
                 --left;
             }
-            order(chunk, slot);
+            issue(chunk, slot);
             slot.advance(p.stage);
         }
     }
