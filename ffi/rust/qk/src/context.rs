@@ -156,12 +156,12 @@ impl Context {
     pub(crate) fn check(&self, status: sys::qk_status) -> Result<()> {
         match status {
             sys::QK_OK => Ok(()),
-            _ => Err(self.explain(status)),
+            _ => Err(self.failure(status)),
         }
     }
 
     #[cold]
-    fn explain(&self, status: sys::qk_status) -> Error {
+    fn failure(&self, status: sys::qk_status) -> Error {
         let sentence = unsafe { text(sys::qk_context_error(self.as_raw())) };
         Error::new(Status(status), sentence)
     }

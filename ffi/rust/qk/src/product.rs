@@ -20,6 +20,7 @@ use crate::{sys, Context, Tensor};
 /// let first = Product::new(&x, &a, &mut ty);
 /// let second = Product::after(&first, &b, &mut tz);
 /// context.multiply(&[first, second])?;
+/// drop((ty, tz));
 /// assert_eq!((y[0], z[0]), (32.0, 128.0));
 /// # Ok::<(), qk::Error>(())
 /// ```
