@@ -2,6 +2,7 @@
 // stream and waited for.
 #include "backend/registry.hpp"
 #include "cuda/linear/cublaslt.hpp"
+#include "cuda/linear/kernels.hpp"
 #include "cuda/lists.hpp"
 #include "cuda/runtime.hpp"
 
@@ -81,13 +82,13 @@ constexpr Kernel<DequantizeArgs> const *kDequantize[] = {
     &cuda::kDequantizeTiles, &cuda::kDequantizeGeneric};
 constexpr Kernel<QuantizeArgs> const *kQuantize[] = {&cuda::kQuantizeGeneric};
 constexpr Kernel<RepackArgs> const *kRepack[] = {&cuda::kRepackTiles, &cuda::kRepackGeneric};
+// In any order: linear/select.hpp chooses.
 constexpr Kernel<LinearArgs> const *kLinear[] = {
-    &cuda::kLinearRepacked,    &cuda::kLinearPrefill,    &cuda::kLinearGemm,
-    &cuda::kLinearGemmBytes,   &cuda::kLinearManySlices, &cuda::kLinearMiddle,
-    &cuda::kLinearMiddleWhole, &cuda::kLinearVector,     &cuda::kLinearStages,
-    &cuda::kLinearRows,        &cuda::kLinearSlices,     &cuda::kLinearMatvec,
-    &cuda::kLinearBytes,       &cuda::kLinearWords,      &cuda::kLinearColumns,
-    &cuda::kLinearLanes,       &cuda::kLinearGeneric};
+    &cuda::kLinearSm90Gemv,   &cuda::kLinearSm90FewRows, &cuda::kLinearSm90SomeRows,
+    &cuda::kLinearSm90Rows24, &cuda::kLinearSm90Gemm,    &cuda::kLinearSm90Gemm8Bit,
+    &cuda::kLinearSm80Gemv,   &cuda::kLinearSm80Gemm,    &cuda::kLinearRepacked,
+    &cuda::kLinearBytes,      &cuda::kLinearWords,       &cuda::kLinearColumns,
+    &cuda::kLinearLanes,      &cuda::kLinearDense,       &cuda::kLinearGeneric};
 constexpr Kernel<GruArgs> const *kGru[] = {&cuda::kGruStep, &cuda::kGruCluster, &cuda::kGruGeneric};
 
 }  // namespace
@@ -105,7 +106,7 @@ constinit const Backend kCudaBackend = {
     kRepack,
     kLinear,
     kGru,
-    nullptr,  // plan_linear: by the lists
+    cuda::plan_linear,
     false,
     {},
     {},

@@ -26,6 +26,7 @@ struct Device {
     int32_t multiprocessors = 0;
     int32_t shared_bytes = 0;  // of memory that a block can have
     int32_t l2_bytes = 0;
+    bool lacks_library = false;  // CUDA: cuBLASLt was looked for and is not there
 };
 
 static constexpr bool has(const Device &device, uint32_t instruction_sets) {
@@ -98,9 +99,10 @@ struct Explanation {
     char reason[192];                 // why not a faster kernel; "" where there is none
 };
 
-// What a backend keeps for a context, null where it keeps nothing. `open` may allocate and wait.
+// What a backend keeps for a context, null where it keeps nothing. `open` may allocate and wait,
+// and says in `device` what it did not find.
 struct Session {
-    void *(*open)(int32_t device_index, size_t workspace_bytes) = nullptr;
+    void *(*open)(Device *device, size_t workspace_bytes) = nullptr;
     void (*close)(int32_t device_index, void *session) = nullptr;
 };
 

@@ -149,7 +149,7 @@ Status context_create(const qk_context_options *given, qk_context **out) {
     }
     const Session &session = context->backend->session;
     if (session.open != nullptr) {
-        context->session = session.open(context->device.index, context->workspace_bytes);
+        context->session = session.open(&context->device, context->workspace_bytes);
     }
     *out = context;
     return QK_OK;

@@ -1,7 +1,6 @@
 // Products of middle and large batches on the GPU: the matrix kernel and prefill against the exact
 // result within the bounds that their roundings give; bits that repeat and do not depend on the
 // batch.
-#include "cuda/choose/linear.hpp"
 #include "cuda/harness.hpp"
 #include "cuda/lists.hpp"
 #include "qk.h"
@@ -116,13 +115,13 @@ TEST(CudaBatch, TheMatrixKernelIsWithinItsBound) {
                 SCOPED_TRACE(std::string(c.w.shape.format->name) + " case " + std::to_string(at));
                 const DeviceWeight w(packed_on_host(c.w));
                 const qk::Format *const type = qk::find_format(c.type);
-                if (!qk::cuda::kLinearGemm.can_run(
+                if (!qk::cuda::kLinearSm90Gemm.can_run(
                         {{type, c.m, k, nullptr}, w.view(), nullptr, {type, c.m, n, nullptr}},
                         device_0())) {
                     continue;
                 }
                 ++ran;
-                expect_within(c, run(qk::cuda::kLinearGemm, c, w, c.m), c.m, of_gemm(c, c.m));
+                expect_within(c, run(qk::cuda::kLinearSm90Gemm, c, w, c.m), c.m, of_gemm(c, c.m));
                 if (HasFailure()) return;
             }
         }
@@ -135,7 +134,7 @@ constexpr char kNoGemm[] = "the matrix kernel needs sm_90 and a build for sm_90a
 
 bool gemm_runs(const Case &c, const DeviceWeight &w) {
     const qk::Format *const type = qk::find_format(c.type);
-    return qk::cuda::kLinearGemm.can_run(
+    return qk::cuda::kLinearSm90Gemm.can_run(
         {{type, c.m, c.k(), nullptr}, w.view(), nullptr, {type, c.m, c.n(), nullptr}}, device_0());
 }
 
@@ -157,7 +156,7 @@ TEST(CudaBatch, EveryCutIsWithinItsBound) {
             SCOPED_TRACE(std::to_string(m) + ": " + std::to_string(n) + " x " + std::to_string(k));
             const DeviceWeight w(packed_on_host(c.w));
             if (!gemm_runs(c, w)) GTEST_SKIP() << kNoGemm;
-            expect_within(c, run(qk::cuda::kLinearGemm, c, w, m), m, of_gemm(c, m));
+            expect_within(c, run(qk::cuda::kLinearSm90Gemm, c, w, m), m, of_gemm(c, m));
             if (HasFailure()) return;
         }
     }
@@ -172,10 +171,10 @@ TEST(CudaBatch, EveryBatchTo64IsWithinItsBoundAndOfOneMind) {
                            QK_FORMAT_BF16, 64, rng);
         const DeviceWeight w(packed_on_host(c.w));
         if (!gemm_runs(c, w)) GTEST_SKIP() << kNoGemm;
-        const auto all = run(qk::cuda::kLinearGemm, c, w, 64);
+        const auto all = run(qk::cuda::kLinearSm90Gemm, c, w, 64);
         for (int64_t rows = 17; rows <= 64; ++rows) {
             SCOPED_TRACE(rows);
-            const auto y = run(qk::cuda::kLinearGemm, c, w, rows);
+            const auto y = run(qk::cuda::kLinearSm90Gemm, c, w, rows);
             expect_within(c, y, rows, of_gemm(c, rows));
             ASSERT_TRUE(std::equal(y.begin(), y.end(), all.begin()));
             if (HasFailure()) return;
@@ -192,9 +191,9 @@ TEST(CudaBatch, TheMatrixKernelRepeatsBitForBit) {
         const DeviceWeight w(packed_on_host(c.w));
         if (!gemm_runs(c, w)) GTEST_SKIP() << kNoGemm;
         for (const int64_t rows : {20, 40, 128, 200}) {
-            const auto first = run(qk::cuda::kLinearGemm, c, w, rows);
+            const auto first = run(qk::cuda::kLinearSm90Gemm, c, w, rows);
             for (int repeat = 0; repeat < 20; ++repeat) {
-                ASSERT_EQ(run(qk::cuda::kLinearGemm, c, w, rows), first) << rows;
+                ASSERT_EQ(run(qk::cuda::kLinearSm90Gemm, c, w, rows), first) << rows;
             }
         }
     }
@@ -202,7 +201,8 @@ TEST(CudaBatch, TheMatrixKernelRepeatsBitForBit) {
 
 TEST(CudaBatch, PrefillIsWithinItsBound) {
     QK_NEEDS_DEVICE();
-    void *const session = qk::kCudaBackend.session.open(0, size_t{1} << 30);
+    qk::Device device = device_0();
+    void *const session = qk::kCudaBackend.session.open(&device, size_t{1} << 30);
     if (session == nullptr) GTEST_SKIP() << "no cuBLASLt on this machine";
     Rng rng(23);
     const qk_tensor_desc weights[] = {
@@ -227,7 +227,7 @@ TEST(CudaBatch, PrefillIsWithinItsBound) {
             const double smallest = type == QK_FORMAT_F16 ? 0x1p-25 : 0;
             const Roundings r = {unit, smallest, double(c.k()) * 2, unit};
             const DeviceWeight w(c.w);
-            expect_within(c, run(qk::cuda::kLinearPrefill, c, w, c.m, session), c.m, r);
+            expect_within(c, run(qk::cuda::kLinearDense, c, w, c.m, session), c.m, r);
             if (HasFailure()) break;
         }
     }

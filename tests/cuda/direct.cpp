@@ -45,10 +45,13 @@ struct OnDevice {
     }
 };
 
+enum class Room { kAsked, kNone };  // of the workspace
+
 // Rows [first, first + rows) of y; empty where the kernel does not take the case. The workspace it
 // asks for held NaNs.
 std::vector<uint8_t> run(const qk::Kernel<qk::LinearArgs> &kernel, const Problem &p,
-                         const OnDevice &device, int64_t first, int64_t rows) {
+                         const OnDevice &device, int64_t first, int64_t rows,
+                         Room given = Room::kAsked) {
     const DeviceBuffer y(std::vector<uint8_t>(size_t(rows * p.n() * p.size()), 0xff));
     const qk::Format *const type = qk::find_format(p.type);
     const qk::Dense bias = {qk::find_format(QK_FORMAT_F32), 1, p.n(), device.bias.data()};
@@ -58,7 +61,8 @@ std::vector<uint8_t> run(const qk::Kernel<qk::LinearArgs> &kernel, const Problem
                                  {type, rows, p.n(), y.data()}};
     if (!kernel.can_run(args, device_0())) return {};
     qk::ErrorText error = {};
-    const size_t room = qk::workspace_of(kernel, args, device_0());
+    const size_t asked = qk::workspace_of(kernel, args, device_0());
+    const size_t room = given == Room::kAsked ? asked : 0;
     const DeviceBuffer workspace(std::vector<uint8_t>(room, 0xff));
     qk::Launch launch = device_launch(&error);
     launch.workspace = workspace.data();
@@ -258,8 +262,9 @@ Problem packed_problem(qk_tensor_desc desc, qk_format type, int64_t m, Rng &rng)
 
 // Rows [first, first + rows) of y, the whole, from a call of their own.
 void expect_rows_of(const std::vector<uint8_t> &y, const qk::Kernel<qk::LinearArgs> &kernel,
-                    const Problem &p, const OnDevice &device, int64_t first, int64_t rows) {
-    const auto some = run(kernel, p, device, first, rows);
+                    const Problem &p, const OnDevice &device, int64_t first, int64_t rows,
+                    Room room = Room::kAsked) {
+    const auto some = run(kernel, p, device, first, rows, room);
     if (some.empty()) return;  // at an address that it does not take
     const size_t row_bytes = y.size() / size_t(p.m);
     EXPECT_EQ(memcmp(some.data(), y.data() + size_t(first) * row_bytes, some.size()), 0)
@@ -294,16 +299,14 @@ TEST(CudaDirect, MiddleBatchesFromPackedTiles) {
                              std::to_string(groups[at % 4]));
                 p.has_bias = at % 2 == 0;
                 const OnDevice device(p, 0);
-                for (const auto *kernel :
-                     {&qk::cuda::kLinearMiddle, &qk::cuda::kLinearMiddleWhole}) {
-                    const auto y = run(*kernel, p, device, 0, p.m);
-                    ASSERT_EQ(y.empty(), m <= 64 && kernel != &qk::cuda::kLinearMiddle);
-                    if (y.empty()) continue;
-                    expect_within_bound(p, y, kernel->name);
+                const auto &kernel = qk::cuda::kLinearSm80Gemm;
+                for (const Room room : {Room::kAsked, Room::kNone}) {
+                    const auto y = run(kernel, p, device, 0, p.m, room);
+                    expect_within_bound(p, y, kernel.name);
                     if (HasFailure()) return;
-                    if (m <= 65 && m > 17) expect_rows_of(y, *kernel, p, device, m - 17, 17);
+                    if (m <= 65 && m > 17) expect_rows_of(y, kernel, p, device, m - 17, 17, room);
                     for (int repeat = 0; repeat < (kSimulated ? 0 : 3); ++repeat) {
-                        EXPECT_EQ(run(*kernel, p, device, 0, p.m), y) << kernel->name;
+                        EXPECT_EQ(run(kernel, p, device, 0, p.m, room), y);
                     }
                 }
             }
@@ -322,10 +325,10 @@ TEST(CudaDirect, MiddleRowsKnowNoBatch) {
                 packed_problem(weight_desc(format, QK_FORMAT_F16, QK_LAYOUT_ROW, 64, n, 1040),
                                QK_FORMAT_F16, 64, rng);
             const OnDevice device(p, 0);
-            const auto y = run(qk::cuda::kLinearMiddle, p, device, 0, 64);
+            const auto y = run(qk::cuda::kLinearSm80Gemm, p, device, 0, 64);
             for (int64_t rows = 17; rows<64; rows += n> 1000 ? 9 : 1) {
-                expect_rows_of(y, qk::cuda::kLinearMiddle, p, device, 0, rows);
-                expect_rows_of(y, qk::cuda::kLinearMiddle, p, device, 64 - rows, rows);
+                expect_rows_of(y, qk::cuda::kLinearSm80Gemm, p, device, 0, rows);
+                expect_rows_of(y, qk::cuda::kLinearSm80Gemm, p, device, 64 - rows, rows);
             }
         }
     }

@@ -5,13 +5,13 @@
 namespace cuda_test {
 namespace {
 
-using qk::cuda::kLinearGemmBytes;
+using qk::cuda::kLinearSm90Gemm8Bit;
 
 constexpr char kNoGemm[] = "the matrix kernel needs sm_90 and a build for sm_90a";
 
 bool runs(const Problem &p, const DeviceWeight &w) {
     const qk::Format *const type = qk::find_format(p.type);
-    return kLinearGemmBytes.can_run(
+    return kLinearSm90Gemm8Bit.can_run(
         {{type, p.m, p.k(), nullptr}, w.view(), nullptr, {type, p.m, p.n(), nullptr}}, device_0());
 }
 
@@ -66,9 +66,9 @@ TEST(CudaGemmBytes, IsWithinItsBound) {
                     SCOPED_TRACE(describe(p));
                     const DeviceWeight w(p.w);
                     if (!runs(p, w)) GTEST_SKIP() << kNoGemm;
-                    const auto y = run_on_device(kLinearGemmBytes, p, w, 0, p.m);
+                    const auto y = run_on_device(kLinearSm90Gemm8Bit, p, w, 0, p.m);
                     expect_gemm(p, y);
-                    ASSERT_EQ(run_on_device(kLinearGemmBytes, p, w, 0, p.m), y);
+                    ASSERT_EQ(run_on_device(kLinearSm90Gemm8Bit, p, w, 0, p.m), y);
                     if (HasFailure()) return;
                 }
             }
@@ -91,7 +91,7 @@ TEST(CudaGemmBytes, EveryWideCutIsWithinItsBound) {
             SCOPED_TRACE(describe(p));
             const DeviceWeight w(p.w);
             if (!runs(p, w)) GTEST_SKIP() << kNoGemm;
-            expect_gemm(p, run_on_device(kLinearGemmBytes, p, w, 0, p.m));
+            expect_gemm(p, run_on_device(kLinearSm90Gemm8Bit, p, w, 0, p.m));
             if (HasFailure()) return;
         }
     }
@@ -108,10 +108,11 @@ TEST(CudaGemmBytes, RowsKnowNoBatch) {
             SCOPED_TRACE(describe(p));
             const DeviceWeight w(p.w);
             if (!runs(p, w)) GTEST_SKIP() << kNoGemm;
-            const auto all = run_on_device(kLinearGemmBytes, p, w, 0, 64);
+            const auto all = run_on_device(kLinearSm90Gemm8Bit, p, w, 0, 64);
             for (int64_t rows = 17; rows<64; rows += n> 1000 ? 7 : 1) {
                 const int64_t first = rows % 2 == 0 ? 0 : 64 - rows;
-                ASSERT_NO_FATAL_FAILURE(expect_batch_of(all, kLinearGemmBytes, p, w, first, rows));
+                ASSERT_NO_FATAL_FAILURE(
+                    expect_batch_of(all, kLinearSm90Gemm8Bit, p, w, first, rows));
             }
         }
     }
@@ -128,10 +129,10 @@ TEST(CudaGemmBytes, RepeatsBitForBit) {
             SCOPED_TRACE(describe(p));
             const DeviceWeight w(p.w);
             if (!runs(p, w)) GTEST_SKIP() << kNoGemm;
-            const auto y = run_on_device(kLinearGemmBytes, p, w, 0, m);
+            const auto y = run_on_device(kLinearSm90Gemm8Bit, p, w, 0, m);
             expect_gemm(p, y);
             for (int repeat = 0; repeat < 20; ++repeat) {
-                ASSERT_EQ(run_on_device(kLinearGemmBytes, p, w, 0, m), y);
+                ASSERT_EQ(run_on_device(kLinearSm90Gemm8Bit, p, w, 0, m), y);
             }
         }
     }
@@ -144,7 +145,7 @@ TEST(CudaGemmBytes, OddPlacesAndOddValues) {
     for (const qk_format type : {QK_FORMAT_F16, QK_FORMAT_BF16}) {
         const Problem p = bytes_problem(QK_FORMAT_S8, QK_FORMAT_F32, 64, 37, 592, type, 19, rng);
         if (!runs(p, DeviceWeight(p.w))) GTEST_SKIP() << kNoGemm;
-        ASSERT_NO_FATAL_FAILURE(check_odd_places(kLinearGemmBytes, 64, type, 19, 17, rng));
+        ASSERT_NO_FATAL_FAILURE(check_odd_places(kLinearSm90Gemm8Bit, 64, type, 19, 17, rng));
     }
     for (const auto &[k, group] : {std::pair{600, 64}, {592, 48}}) {
         Problem p = bytes_problem(QK_FORMAT_S8, QK_FORMAT_F32, group, 8, k, QK_FORMAT_F16, 20, rng);
@@ -163,7 +164,7 @@ TEST(CudaGemmBytes, TablesOfAnyRange) {
                 SCOPED_TRACE("span " + std::to_string(span));
                 const DeviceWeight w(p.w);
                 if (!runs(p, w)) GTEST_SKIP() << kNoGemm;
-                expect_gemm(p, run_on_device(kLinearGemmBytes, p, w, 0, p.m));
+                expect_gemm(p, run_on_device(kLinearSm90Gemm8Bit, p, w, 0, p.m));
                 if (HasFailure()) return;
             }
         }
@@ -175,7 +176,7 @@ TEST(CudaGemmBytes, TablesOfAnyValues) {
     Rng rng(66);
     for (const qk_format type : {QK_FORMAT_F16, QK_FORMAT_BF16}) {
         for (const int64_t m : {20, 50, 130}) {
-            check_table_values(kLinearGemmBytes, 64, type, m, false, rng);
+            check_table_values(kLinearSm90Gemm8Bit, 64, type, m, false, rng);
         }
     }
 }

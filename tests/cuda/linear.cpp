@@ -60,7 +60,7 @@ TEST(CudaLinear, MatvecIsWithinItsBound) {
                     ++at;
                     SCOPED_TRACE(describe(p));
                     const DeviceWeight w = packed_weight(p.w);
-                    const auto y = run_on_device(qk::cuda::kLinearMatvec, p, w, 0, p.m);
+                    const auto y = run_on_device(qk::cuda::kLinearSm80Gemv, p, w, 0, p.m);
                     expect_within_bound(p, y);
                     if (HasFailure()) return;
                 }
@@ -74,7 +74,7 @@ TEST(CudaLinear, MatvecIsWithinItsBound) {
 TEST(CudaLinear, RowsAreWithinTheirBound) {
     QK_NEEDS_DEVICE();
     Rng rng(10);
-    check_packed_kernel(qk::cuda::kLinearRows,
+    check_packed_kernel(qk::cuda::kLinearSm90FewRows,
                         {{1, 256},
                          {17, 768},
                          {130, 1280},
@@ -97,7 +97,7 @@ TEST(CudaLinear, RowsKnowNoBatch) {
         Problem p = make_problem(weight_desc(format, QK_FORMAT_F16, QK_LAYOUT_ROW, 64, n, 2304),
                                  QK_FORMAT_F16, 35, rng);
         const DeviceWeight w = packed_weight(p.w);
-        ASSERT_NO_FATAL_FAILURE(expect_rows_know_no_batch(qk::cuda::kLinearRows, p, w));
+        ASSERT_NO_FATAL_FAILURE(expect_rows_know_no_batch(qk::cuda::kLinearSm90FewRows, p, w));
     }
 }
 
@@ -109,9 +109,10 @@ TEST(CudaLinear, FewRowsKnowNoBatch) {
         Problem p = make_problem(weight_desc(format, QK_FORMAT_F16, QK_LAYOUT_ROW, 64, 40, 512),
                                  QK_FORMAT_F16, 17, rng);
         const DeviceWeight w = packed_weight(p.w);
-        const auto all = run_on_device(qk::cuda::kLinearRows, p, w, 0, p.m);
+        const auto all = run_on_device(qk::cuda::kLinearSm90FewRows, p, w, 0, p.m);
         for (const int64_t batch : {2, 8, 9, 16}) {
-            ASSERT_NO_FATAL_FAILURE(expect_batch_of(all, qk::cuda::kLinearRows, p, w, 1, batch));
+            ASSERT_NO_FATAL_FAILURE(
+                expect_batch_of(all, qk::cuda::kLinearSm90FewRows, p, w, 1, batch));
         }
     }
 }
@@ -142,8 +143,9 @@ TEST(CudaLinear, RowsInPanels) {
         const qk::LinearArgs args = {
             {type, m, k, x.data()}, w.view(), nullptr, {type, m, n, y.data()}};
         qk::ErrorText error = {};
-        EXPECT_TRUE(qk::cuda::kLinearRows.can_run(args, device_0()));
-        EXPECT_EQ(qk::cuda::kLinearRows.run(args, device_launch(&error)), QK_OK) << error.text;
+        EXPECT_TRUE(qk::cuda::kLinearSm90FewRows.can_run(args, device_0()));
+        EXPECT_EQ(qk::cuda::kLinearSm90FewRows.run(args, device_launch(&error)), QK_OK)
+            << error.text;
         return y.read();
     };
     const std::vector<uint8_t> all = run(whole);
@@ -182,8 +184,8 @@ TEST(CudaLinear, RepeatsBitForBitAndKnowsNoBatch) {
         Problem p = make_problem(weight_desc(format, QK_FORMAT_F16, QK_LAYOUT_ROW, 64, 144, 2048),
                                  QK_FORMAT_F16, 33, rng);
         const DeviceWeight packed = packed_weight(p.w), row(p.w);
-        for (const auto *kernel : {&qk::cuda::kLinearMatvec, &qk::cuda::kLinearGeneric}) {
-            const DeviceWeight &w = kernel == &qk::cuda::kLinearMatvec ? packed : row;
+        for (const auto *kernel : {&qk::cuda::kLinearSm80Gemv, &qk::cuda::kLinearGeneric}) {
+            const DeviceWeight &w = kernel == &qk::cuda::kLinearSm80Gemv ? packed : row;
             const auto all = run_on_device(*kernel, p, w, 0, p.m);
             for (int repeat = 0; repeat < 20; ++repeat) {
                 ASSERT_EQ(run_on_device(*kernel, p, w, 0, p.m), all) << kernel->name;

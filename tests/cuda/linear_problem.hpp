@@ -148,8 +148,8 @@ inline void check_packed_kernel(const qk::Kernel<qk::LinearArgs> &kernel,
                     SCOPED_TRACE(describe(p));
                     const DeviceWeight w = packed_weight(p.w);
                     const auto y = run_on_device(kernel, p, w, 0, m);
-                    const bool halves = &kernel == &qk::cuda::kLinearVector;
-                    const bool many = &kernel == &qk::cuda::kLinearManySlices && group != 64;
+                    const bool halves = &kernel == &qk::cuda::kLinearSm90Gemv;
+                    const bool many = &kernel == &qk::cuda::kLinearSm90Rows24 && group != 64;
                     expect_within_bound(p, y, p.type == QK_FORMAT_F32 && !halves ? 6 : 1,
                                         many ? 2 : 1);
                     for (int repeat = 0; repeat < 3; ++repeat) {

@@ -191,7 +191,7 @@ TEST_F(CudaRepacked, ProductsHaveThePackedWeightsBits) {
                 const auto y = multiply(qk::cuda::kLinearRepacked, p, w);
                 if (y.empty()) continue;
                 ++ran;
-                EXPECT_EQ(y, multiply(qk::cuda::kLinearGemm, p, packed));
+                EXPECT_EQ(y, multiply(qk::cuda::kLinearSm90Gemm, p, packed));
                 if (HasFailure()) return;
                 // More rows round weights to x's type (tests/cuda/batch.cpp has their bound).
                 if (kSimulated || p.m > 64 || p.m * n * k > 30000000) continue;
@@ -252,7 +252,7 @@ TEST_F(CudaRepacked, SlabsHaveThePackedWeightsBits) {
             const auto y = multiply(qk::cuda::kLinearRepacked, p, w);
             ASSERT_FALSE(y.empty());
             ASSERT_TRUE(std::any_of(y.begin(), y.end(), [](uint8_t b) { return b != 0; }));
-            EXPECT_TRUE(y == multiply(qk::cuda::kLinearGemm, p, packed)) << m;
+            EXPECT_TRUE(y == multiply(qk::cuda::kLinearSm90Gemm, p, packed)) << m;
             EXPECT_EQ(w.planes[QK_PLANE_SCALE2].read(), host.planes[QK_PLANE_SCALE2]);
         }
     }

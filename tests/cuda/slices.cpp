@@ -11,7 +11,7 @@ TEST(CudaSlices, IsWithinItsBound) {
     QK_NEEDS_DEVICE();
     Rng rng(10);
     check_packed_kernel(
-        qk::cuda::kLinearSlices,
+        qk::cuda::kLinearSm90SomeRows,
         {{1, 16}, {17, 80}, {130, 1280}, {16 * 132 + 21, 144}, {33, 4096}, {47, 2096}, {100, 8448}},
         {2, 8, 9, 16, 17, 3, 16, 33, 5}, {64, 128, 32, 256, QK_GROUP_ROW, 1024, 16},
         {QK_FORMAT_F16, QK_FORMAT_F16, QK_FORMAT_BF16}, rng);
@@ -39,10 +39,10 @@ TEST(CudaSlices, EveryCut) {
             ++at;
             SCOPED_TRACE(describe(p));
             const DeviceWeight w = packed_weight(p.w);
-            const auto y = run_on_device(qk::cuda::kLinearSlices, p, w, 0, p.m);
+            const auto y = run_on_device(qk::cuda::kLinearSm90SomeRows, p, w, 0, p.m);
             expect_within_bound(p, y);
             for (int repeat = 0; repeat < 3; ++repeat) {
-                ASSERT_EQ(run_on_device(qk::cuda::kLinearSlices, p, w, 0, p.m), y);
+                ASSERT_EQ(run_on_device(qk::cuda::kLinearSm90SomeRows, p, w, 0, p.m), y);
             }
         }
     }
@@ -53,7 +53,7 @@ TEST(CudaSlices, ManyRowsAreWithinTheirBound) {
     QK_NEEDS_DEVICE();
     Rng rng(18);
     check_packed_kernel(
-        qk::cuda::kLinearManySlices,
+        qk::cuda::kLinearSm90Rows24,
         {{1, 16}, {17, 80}, {130, 1280}, {16 * 132 + 21, 144}, {33, 4096}, {47, 2096}},
         {17, 24, 23, 18, 20}, {64, 128, 256, QK_GROUP_ROW, 1024},
         {QK_FORMAT_F16, QK_FORMAT_F16, QK_FORMAT_BF16}, rng);
@@ -77,12 +77,12 @@ TEST(CudaSlices, ManyRowsKnowNoBatch) {
                                  type, 24, rng);
         SCOPED_TRACE(describe(p));
         const DeviceWeight w = packed_weight(p.w);
-        const auto all = run_on_device(qk::cuda::kLinearManySlices, p, w, 0, p.m);
+        const auto all = run_on_device(qk::cuda::kLinearSm90Rows24, p, w, 0, p.m);
         expect_within_bound(p, all, 1, group == 64 ? 1 : 2);
         for (const int64_t batch : {17, 18, 23}) {
             for (int64_t i = 0; i + batch <= p.m; ++i) {
                 ASSERT_NO_FATAL_FAILURE(
-                    expect_batch_of(all, qk::cuda::kLinearManySlices, p, w, i, batch));
+                    expect_batch_of(all, qk::cuda::kLinearSm90Rows24, p, w, i, batch));
             }
         }
     }
@@ -91,7 +91,7 @@ TEST(CudaSlices, ManyRowsKnowNoBatch) {
 // Which kernel takes 16, 17, 24 and 25 rows of x; large weights are only asked about.
 TEST(CudaSlices, ManyRowsAreForLargeWeights) {
     QK_NEEDS_DEVICE();
-    if (qk::cuda::compute_capability(0) != 90) GTEST_SKIP() << "the matrix kernel needs sm_90a";
+    if (device_0().capability != 90) GTEST_SKIP() << "the matrix kernel needs sm_90a";
     Rng rng(20);
     const struct {
         qk_format format, scale;
@@ -121,9 +121,10 @@ TEST(CudaSlices, ManyRowsAreForLargeWeights) {
             SCOPED_TRACE(std::to_string(n) + " x " + std::to_string(k) + ", " + std::to_string(m));
             const qk::LinearArgs args = {
                 {type, m, k, x.data()}, w, nullptr, {type, m, n, y.data()}};
-            const auto *const kernel = qk::pick(qk::kCudaBackend.linear, args, device_0());
-            EXPECT_EQ(kernel == &qk::cuda::kLinearManySlices, many && m > 16 && m < 25);
-            EXPECT_EQ(kernel == &qk::cuda::kLinearGemm, m > 24 || (m > 16 && !many));
+            const auto *const kernel =
+                qk::kCudaBackend.plan_linear(args, device_0(), {0, SIZE_MAX}, nullptr).kernel;
+            EXPECT_EQ(kernel == &qk::cuda::kLinearSm90Rows24, many && m > 16 && m < 25);
+            EXPECT_EQ(kernel == &qk::cuda::kLinearSm90Gemm, m > 24 || (m > 16 && !many));
         }
     }
 }
@@ -132,7 +133,7 @@ TEST(CudaSlices, F32IsWithinItsBound) {
     QK_NEEDS_DEVICE();
     Rng rng(14);
     check_packed_kernel(
-        qk::cuda::kLinearSlices,
+        qk::cuda::kLinearSm90SomeRows,
         {{1, 16}, {17, 80}, {130, 1280}, {16 * 132 + 21, 144}, {33, 4096}, {100, 2096}},
         {2, 8, 9, 16, 5, 3, 17, 1}, {64, 128, 32, 256, QK_GROUP_ROW, 16}, {QK_FORMAT_F32}, rng);
 }
@@ -166,8 +167,9 @@ TEST(CudaSlices, TakesWhatOthersLeave) {
         const qk::Format *const of = qk::find_format(type);
         const qk::LinearArgs args = {
             {of, m, p.k(), x.data()}, w.view(), nullptr, {of, m, p.n(), y.data()}};
-        const auto *const kernel = qk::pick(qk::kCudaBackend.linear, args, device_0());
-        EXPECT_EQ(kernel == &qk::cuda::kLinearSlices, takes) << kernel->name;
+        const auto *const kernel =
+            qk::kCudaBackend.plan_linear(args, device_0(), {0, SIZE_MAX}, nullptr).kernel;
+        EXPECT_EQ(kernel == &qk::cuda::kLinearSm90SomeRows, takes) << kernel->name;
         EXPECT_NE(kernel, &qk::cuda::kLinearGeneric);
     }
 }
@@ -182,7 +184,7 @@ TEST(CudaSlices, OddPlacesAndOddValues) {
             weight_desc(QK_FORMAT_NF4, QK_FORMAT_F16, QK_LAYOUT_ROW, 32, 37, 592), type, 5, rng);
         const DeviceWeight w = packed_weight(p.w);
         const size_t bytes = type == QK_FORMAT_F32 ? 4 : 2, row = size_t(p.n()) * bytes;
-        const auto expected = run_on_device(qk::cuda::kLinearSlices, p, w, 0, p.m);
+        const auto expected = run_on_device(qk::cuda::kLinearSm90SomeRows, p, w, 0, p.m);
         for (size_t i = 0; i < bytes; ++i) p.x[size_t(2 * p.k()) * bytes + i] = 0xff;  // NaN
         const qk::Format *const format = qk::find_format(type);
         const DeviceBuffer x(p.x, 8), aligned_x(p.x), bias(p.bias, 1),
@@ -190,11 +192,12 @@ TEST(CudaSlices, OddPlacesAndOddValues) {
         const qk::Dense b = {qk::find_format(QK_FORMAT_F32), 1, p.n(), bias.data()};
         qk::LinearArgs args = {
             {format, p.m, p.k(), x.data()}, w.view(), &b, {format, p.m, p.n(), y.data()}};
-        EXPECT_FALSE(qk::cuda::kLinearSlices.can_run(args, device_0()));
+        EXPECT_FALSE(qk::cuda::kLinearSm90SomeRows.can_run(args, device_0()));
         args.x.data = aligned_x.data();
-        ASSERT_TRUE(qk::cuda::kLinearSlices.can_run(args, device_0()));
+        ASSERT_TRUE(qk::cuda::kLinearSm90SomeRows.can_run(args, device_0()));
         qk::ErrorText error = {};
-        ASSERT_EQ(qk::cuda::kLinearSlices.run(args, device_launch(&error)), QK_OK) << error.text;
+        ASSERT_EQ(qk::cuda::kLinearSm90SomeRows.run(args, device_launch(&error)), QK_OK)
+            << error.text;
         const auto actual = y.read();
         for (size_t i = 0; i < size_t(p.m); ++i) {
             if (i == 2) continue;
@@ -228,7 +231,7 @@ TEST(CudaSlices, AChainKeepsItsBits) {
                                              w.view(),
                                              nullptr,
                                              {type, m, n, buffers[(i + 1) % 2]}};
-                EXPECT_EQ(qk::cuda::kLinearSlices.run(args, device_launch(&error)), QK_OK);
+                EXPECT_EQ(qk::cuda::kLinearSm90SomeRows.run(args, device_launch(&error)), QK_OK);
                 if (wait) cudaDeviceSynchronize();
             }
             return second.read();
@@ -260,7 +263,7 @@ TEST(CudaSlices, KnowsNoBatch) {
         Problem p = make_problem(weight_desc(format, QK_FORMAT_F16, QK_LAYOUT_ROW, group, n, k),
                                  type, 35, rng);
         const DeviceWeight w = packed_weight(p.w);
-        ASSERT_NO_FATAL_FAILURE(expect_rows_know_no_batch(qk::cuda::kLinearSlices, p, w));
+        ASSERT_NO_FATAL_FAILURE(expect_rows_know_no_batch(qk::cuda::kLinearSm90SomeRows, p, w));
     }
 }
 

@@ -8,7 +8,7 @@ namespace {
 TEST(CudaVector, IsWithinItsBound) {
     QK_NEEDS_DEVICE();
     Rng rng(9);
-    check_packed_kernel(qk::cuda::kLinearVector,
+    check_packed_kernel(qk::cuda::kLinearSm90Gemv,
                         {{1, 256},
                          {7, 384},
                          {8, 16},
@@ -28,7 +28,7 @@ TEST(CudaVector, IsWithinItsBound) {
 TEST(CudaVector, GroupsOf32AreWithinTheirBound) {
     QK_NEEDS_DEVICE();
     Rng rng(16);
-    check_packed_kernel(qk::cuda::kLinearVector,
+    check_packed_kernel(qk::cuda::kLinearSm90Gemv,
                         {{1, 64},
                          {9, 96},
                          {17, 48},
@@ -39,16 +39,6 @@ TEST(CudaVector, GroupsOf32AreWithinTheirBound) {
                          {5, 8736},
                          {16 * 132 * 2 + 3, 160}},
                         {1}, {32}, {QK_FORMAT_F16, QK_FORMAT_BF16}, rng);
-}
-
-// Large weights whose codes are looked up: chunks that do not fill the warps, more panels than one.
-TEST(CudaVector, StagesAreWithinTheirBound) {
-    QK_NEEDS_DEVICE();
-    Rng rng(14);
-    check_packed_kernel(
-        qk::cuda::kLinearStages,
-        {{1, 256}, {17, 512}, {130, 1024}, {33, 4096}, {300, 4352}, {16 * 132 * 9 + 5, 256}}, {1},
-        {64, 128}, {QK_FORMAT_F16, QK_FORMAT_F16, QK_FORMAT_BF16}, rng);
 }
 
 // Not finite, very large and very small f32 values of x: its terms must not make them worse.
@@ -71,7 +61,7 @@ TEST(CudaVector, F32TermsKeepSpecialValues) {
             memcpy(p.x.data() + 20, &special, 4);
             SCOPED_TRACE(describe(p) + " x " + std::to_string(special));
             const DeviceWeight w = packed_weight(p.w);
-            const auto y = run_on_device(qk::cuda::kLinearVector, p, w, 0, 1);
+            const auto y = run_on_device(qk::cuda::kLinearSm90Gemv, p, w, 0, 1);
             const float actual = float_at(QK_FORMAT_F32, y, 0);
             if (std::isfinite(special)) {
                 EXPECT_LE(std::fabs(actual - special), std::fabs(special) * 0x1p-22f + 1e-40f);
@@ -115,9 +105,9 @@ TEST(CudaVector, F32KeepsSmallValuesBesideLargeOnes) {
                 std::fill(p.bias.begin(), p.bias.end(), uint8_t{0});
                 SCOPED_TRACE(describe(p) + " spread " + std::to_string(spread));
                 const DeviceWeight w = packed_weight(p.w);
-                const auto y = run_on_device(qk::cuda::kLinearVector, p, w, 0, 1);
+                const auto y = run_on_device(qk::cuda::kLinearSm90Gemv, p, w, 0, 1);
                 expect_within_bound(p, y, 1 + spread / 28);
-                EXPECT_EQ(run_on_device(qk::cuda::kLinearVector, p, w, 0, 1), y);
+                EXPECT_EQ(run_on_device(qk::cuda::kLinearSm90Gemv, p, w, 0, 1), y);
             }
         }
     }
@@ -141,10 +131,10 @@ TEST(CudaVector, F32KeepsUnitsOfX) {
                 }
                 SCOPED_TRACE(describe(p) + " spread " + std::to_string(spread));
                 const DeviceWeight w = packed_weight(p.w);
-                const auto y = run_on_device(qk::cuda::kLinearVector, p, w, 0, 1);
+                const auto y = run_on_device(qk::cuda::kLinearSm90Gemv, p, w, 0, 1);
                 expect_within_bound(p, y, 1 + spread / 28);
                 for (int repeat = 0; repeat < 5; ++repeat) {
-                    ASSERT_EQ(run_on_device(qk::cuda::kLinearVector, p, w, 0, 1), y);
+                    ASSERT_EQ(run_on_device(qk::cuda::kLinearSm90Gemv, p, w, 0, 1), y);
                 }
             }
         }
@@ -162,7 +152,7 @@ TEST(CudaVector, TakesManyRows) {
                                      QK_FORMAT_F16, 1, rng);
             SCOPED_TRACE(describe(p));
             const DeviceWeight w = packed_weight(p.w);
-            expect_within_bound(p, run_on_device(qk::cuda::kLinearVector, p, w, 0, 1));
+            expect_within_bound(p, run_on_device(qk::cuda::kLinearSm90Gemv, p, w, 0, 1));
         }
     }
 }
@@ -174,7 +164,7 @@ TEST(CudaVector, AsksForAlignedX) {
     Problem p = make_problem(weight_desc(QK_FORMAT_NF4, QK_FORMAT_F16, QK_LAYOUT_ROW, 64, 37, 576),
                              QK_FORMAT_F16, 1, rng);
     const DeviceWeight w = packed_weight(p.w);
-    const auto expected = run_on_device(qk::cuda::kLinearVector, p, w, 0, 1);
+    const auto expected = run_on_device(qk::cuda::kLinearSm90Gemv, p, w, 0, 1);
     const qk::Format *const type = qk::find_format(p.type);
     for (const size_t offset : {1, 2, 8}) {
         const DeviceBuffer x(p.x, offset), aligned_x(p.x), bias(p.bias, offset),
@@ -182,11 +172,11 @@ TEST(CudaVector, AsksForAlignedX) {
         const qk::Dense b = {qk::find_format(QK_FORMAT_F32), 1, p.n(), bias.data()};
         qk::LinearArgs args = {
             {type, 1, p.k(), x.data()}, w.view(), &b, {type, 1, p.n(), y.data()}};
-        EXPECT_FALSE(qk::cuda::kLinearVector.can_run(args, device_0()));
+        EXPECT_FALSE(qk::cuda::kLinearSm90Gemv.can_run(args, device_0()));
         args.x.data = aligned_x.data();
-        ASSERT_TRUE(qk::cuda::kLinearVector.can_run(args, device_0()));
+        ASSERT_TRUE(qk::cuda::kLinearSm90Gemv.can_run(args, device_0()));
         qk::ErrorText error = {};
-        ASSERT_EQ(qk::cuda::kLinearVector.run(args, device_launch(&error)), QK_OK) << error.text;
+        ASSERT_EQ(qk::cuda::kLinearSm90Gemv.run(args, device_launch(&error)), QK_OK) << error.text;
         EXPECT_EQ(y.read(), expected);
     }
 }
@@ -220,7 +210,7 @@ TEST(CudaVector, AChainKeepsItsBits) {
                                              weights[size_t(i)].view(),
                                              nullptr,
                                              {type, 1, n, buffers[(i + 1) % 2]}};
-                return qk::cuda::kLinearVector.run(args, launch);
+                return qk::cuda::kLinearSm90Gemv.run(args, launch);
             };
             for (int i = 0; i < kLength; ++i) {
                 ASSERT_EQ(multiply(i), QK_OK) << error.text;

@@ -157,14 +157,18 @@ const cublasLtMatmulAlgo_t *choose(State *s, const LtProduct &p) {
 
 }  // namespace
 
-void *lt_open(int32_t device_index, size_t workspace_bytes) {
+void *lt_open(Device *device, size_t workspace_bytes) {
     if (workspace_bytes < kLtWorkspaceBytes) return nullptr;
-    const DeviceGuard device(device_index);
+    device->lacks_library = true;
+    const DeviceGuard guard(device->index);
     void *memory = nullptr;
     if (posix_memalign(&memory, 64, sizeof(State)) != 0) return nullptr;
     memset(memory, 0, sizeof(State));
     State *const s = static_cast<State *>(memory);
-    if (device.error() == cudaSuccess && load(&s->f) && create(s)) return s;
+    if (guard.error() == cudaSuccess && load(&s->f) && create(s)) {
+        device->lacks_library = false;
+        return s;
+    }
     destroy(s);
     cudaGetLastError();
     return nullptr;

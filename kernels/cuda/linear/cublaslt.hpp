@@ -7,9 +7,9 @@ namespace qk::cuda {
 // A context with less workspace than this has no use for the library, and is spared loading it.
 constexpr size_t kLtWorkspaceBytes = size_t{32} << 20;
 
-// Loads the library and makes a handle on `device_index`; null where there is none or it fails.
+// Loads the library and makes a handle on `device`, which is told where that fails; null then.
 // libcublasLt.so.13 first, then .12. The library itself stays loaded.
-void *lt_open(int32_t device_index, size_t workspace_bytes);
+void *lt_open(Device *device, size_t workspace_bytes);
 void lt_close(int32_t device_index, void *state);
 
 // d[m, n] = x[m, k] . transpose(w[n, k]) + bias[n], all of one type (f32, f16, bf16) with f32 sums;

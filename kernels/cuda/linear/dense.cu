@@ -6,8 +6,9 @@
 // are f32. The order of the sums is the library's, and so is what y's bits depend on: the batch.
 #include "backend/registry.hpp"
 #include "cuda/linear/cublaslt.hpp"
-#include "cuda/choose/linear.hpp"
 #include "cuda/conditions.hpp"
+#include "cuda/linear/kernels.hpp"
+#include "cuda/linear/slabs.hpp"
 #include "cuda/lists.hpp"
 #include "cuda/runtime.hpp"
 #include "cuda/view.cuh"
@@ -26,9 +27,9 @@ __global__ void convert(qk_format from, const void *in, qk_format to, void *out,
 
 int64_t value_bytes(const LinearArgs &args) { return args.x.format->bits / 8; }
 
-PrefillPlan plan_of(const LinearArgs &args) {
+DensePlan plan_of(const LinearArgs &args) {
     const Geometry &s = args.w.geometry;
-    PrefillPlan plan = plan_prefill(s.n, s.k, value_bytes(args));
+    DensePlan plan = plan_dense(s.n, s.k, value_bytes(args));
     if (is_dense(*args.w.format)) plan.slab_rows = s.n, plan.slab_bytes = 0;
     return plan;
 }
@@ -56,17 +57,18 @@ Status slab_of(const LinearArgs &args, const Launch &launch, int64_t first, int6
     return pick(kCudaBackend.dequantize, dequantize, launch.device)->run(dequantize, launch);
 }
 
+// The library has no algorithm for the case: whatever else runs it.
 Status run_without_library(const LinearArgs &args, const Launch &launch) {
-    const Kernel<LinearArgs> *const kernels[] = {
-        &kLinearGemm,  &kLinearGemmBytes, &kLinearMiddle,  &kLinearSlices, &kLinearMatvec,
-        &kLinearBytes, &kLinearWords,     &kLinearColumns, &kLinearLanes,  &kLinearGeneric};
-    return pick(KernelList<LinearArgs>(kernels), args, launch.device)->run(args, launch);
+    Launch without = launch;
+    without.device.lacks_library = true;
+    const LinearPlan plan = plan_linear(args, without.device, {0, launch.workspace_bytes}, nullptr);
+    return plan.kernel->run(args, without);
 }
 
 Status run(const LinearArgs &args, const Launch &launch) {
     if (launch.session == nullptr) return run_without_library(args, launch);
     const Geometry &s = args.w.geometry;
-    const PrefillPlan plan = plan_of(args);
+    const DensePlan plan = plan_of(args);
     uint8_t *const room = static_cast<uint8_t *>(launch.workspace);
     const int64_t bytes = value_bytes(args);
     const void *bias = nullptr;
@@ -94,41 +96,8 @@ Status run(const LinearArgs &args, const Launch &launch) {
     return QK_OK;
 }
 
-size_t workspace_bytes(const LinearArgs &args, const Device &) {
-    const PrefillPlan plan = plan_of(args);
-    return size_t(plan.slab_bytes + plan.bias_bytes) + kLtWorkspaceBytes;
-}
-
-bool can_run(const LinearArgs &args, const Device &device) {
-    const Weight &w = args.w;
-    const int64_t bytes = value_bytes(args), last = int64_t{1} << 31;
-    const bool dense = is_dense(*w.format);
-    const bool direct = dense && w.format == args.x.format && aligned(w.data);
-    // Passes of slices: groups of 16 and 32 columns, f32 x.
-    const bool f32 = args.x.format->id == QK_FORMAT_F32;
-    const bool looked_up = w.format->kind == FormatKind::kTable;
-    const int64_t codes = w.geometry.n * w.geometry.k;
-    const bool slices =
-        args.x.rows <= slices_rows(f32, looked_up, codes) && kLinearSlices.can_run(args, device);
-    if (f32 && slices) return false;
-    LinearCase c = {args.x.rows,
-                    slices || kLinearMatvec.can_run(args, device),
-                    kLinearGemm.can_run(args, device),
-                    true,
-                    kLinearBytes.can_run(args, device) || kLinearWords.can_run(args, device) ||
-                        kLinearColumns.can_run(args, device),
-                    kLinearLanes.can_run(args, device)};
-    if (kLinearGemmBytes.can_run(args, device)) {
-        c.bytes = w.format->kind == FormatKind::kSigned ? kGemmSignedRows : kGemmEntriesRows;
-    }
-    return (direct || !dense) && choose_linear(c) == LinearPath::kPrefill &&
-           w.geometry.k * bytes % 16 == 0 && w.geometry.n * bytes % 16 == 0 && args.x.rows < last &&
-           w.geometry.n < last && w.geometry.k < last && aligned(args.x.data) &&
-           aligned(args.y.data);
-}
-
 }  // namespace
 
-const Kernel<LinearArgs> kLinearPrefill = {"dense", can_run, workspace_bytes, run};
+const Kernel<LinearArgs> kLinearDense = linear_kernel<LinearKernel::kDense>(run);
 
 }  // namespace qk::cuda

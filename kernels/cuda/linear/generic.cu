@@ -6,6 +6,7 @@
 //     at the row's end lanes fold 16 -> 8 -> 4 -> 2 -> 1, then + bias, then one rounding
 //
 // Half a warp computes one row of w against 8 rows of x.
+#include "cuda/linear/kernels.hpp"
 #include "cuda/lists.hpp"
 #include "cuda/runtime.hpp"
 #include "cuda/view.cuh"
@@ -93,12 +94,8 @@ Status run(const LinearArgs &args, const Launch &launch) {
                          view_of(args));
 }
 
-bool can_run(const LinearArgs &args, const Device &) {
-    return ceil_div(args.w.geometry.n, kRowsOfW) <= 2147483647;
-}
-
 }  // namespace
 
-const Kernel<LinearArgs> kLinearGeneric = {"generic", can_run, nullptr, run};
+const Kernel<LinearArgs> kLinearGeneric = linear_kernel<LinearKernel::kGeneric>(run);
 
 }  // namespace qk::cuda

@@ -8,7 +8,8 @@
 // kernels that write no weights (docs/decisions.md, 17): its launch waits for the repacking.
 #include "backend/registry.hpp"
 #include "cuda/conditions.hpp"
-#include "cuda/linear/packed_planes.hpp"
+#include "cuda/linear/kernels.hpp"
+#include "cuda/linear/slabs.hpp"
 #include "cuda/lists.hpp"
 #include "cuda/runtime.hpp"
 #include "cuda/view.cuh"
@@ -66,13 +67,6 @@ LinearArgs slab_product(const LinearArgs &args, Slab slab, void *room, Dense *bi
     return product;
 }
 
-// What multiplies packed weights of more than 16 rows of x; decode/ stores no part of a row of y.
-const Kernel<LinearArgs> *product_kernel(const LinearArgs &args, const Device &device) {
-    if (kLinearGemm.can_run(args, device)) return &kLinearGemm;
-    const bool whole = args.w.geometry.n == args.y.columns;
-    return whole && kLinearManySlices.can_run(args, device) ? &kLinearManySlices : nullptr;
-}
-
 Status run(const LinearArgs &args, const Launch &launch) {
     const int64_t n = args.w.geometry.n, step = slab_rows(args.w);
     Launch behind = launch;
@@ -82,47 +76,13 @@ Status run(const LinearArgs &args, const Launch &launch) {
         const Slab slab = {first, min64(step, n - first)};
         const LinearArgs product = slab_product(args, slab, launch.workspace, &bias);
         QK_TRY(kRepackTiles.run({args.w, product.w, first}, launch));
-        const Kernel<LinearArgs> *const kernel = product_kernel(product, launch.device);
-        QK_CHECK(kernel != nullptr, launch.error, DEVICE_FAULT,
-                 "linear: the device no longer says what it can do");
-        QK_TRY(kernel->run(product, behind));
+        QK_TRY(plan_linear(product, launch.device, {}, nullptr).kernel->run(product, behind));
     }
     return QK_OK;
 }
 
-size_t workspace_bytes(const LinearArgs &args, const Device &) {
-    return size_t(planes_of(args.w, slab_rows(args.w)).end);
-}
-
-// Whether the repacking kernel and the product's take the case, by the first slab.
-bool takes(const LinearArgs &args, const Device &device) {
-    const Weight &w = args.w;
-    if (is_dense(*w.format) || w.format->bits != 4 || w.geometry.flat ||
-        args.x.format->id == QK_FORMAT_F32 || args.x.rows <= kMatvecRows) {
-        return false;
-    }
-    const int64_t rows = slab_rows(w);
-    const bool cut = rows < w.geometry.n;
-    if (cut && is_nested(w) && rows * w.geometry.groups_per_row % w.scale.second_group != 0) {
-        return false;
-    }
-    Dense bias = {};
-    const LinearArgs product = slab_product(args, {0, rows}, nullptr, &bias);
-    return kRepackTiles.can_run({w, product.w}, device) &&
-           product_kernel(product, device) != nullptr;
-}
-
-bool can_run(const LinearArgs &args, const Device &device) {
-    if (!takes(args, device)) return false;
-    LinearCase c = {args.x.rows, false, true, true};
-    c.direct = kLinearWords.can_run(args, device) || kLinearColumns.can_run(args, device);
-    c.lanes = kLinearLanes.can_run(args, device);
-    c.repacks = true;
-    return choose_linear(c) == LinearPath::kRepack;
-}
-
 }  // namespace
 
-const Kernel<LinearArgs> kLinearRepacked = {"repacked", can_run, workspace_bytes, run};
+const Kernel<LinearArgs> kLinearRepacked = linear_kernel<LinearKernel::kRepacked>(run);
 
 }  // namespace qk::cuda

@@ -1,20 +1,26 @@
-// Kernels that need instructions of a GPU: in their lists, but taking no case.
+// Kernels that need instructions of a GPU. Products run as the generic kernel in their place; the
+// GRU's lists have kernels that take no case.
+#include "cuda/linear/kernels.hpp"
 #include "cuda/lists.hpp"
 
 namespace qk::cuda {
+namespace {
 
-template <class Args>
-static bool never(const Args &, const Device &) {
-    return false;
+Status run_generic(const LinearArgs &args, const Launch &launch) {
+    return kLinearGeneric.run(args, launch);
 }
 
-const Kernel<LinearArgs> kLinearVector = {"sm90 gemv", never, nullptr, nullptr};
-const Kernel<LinearArgs> kLinearStages = {"sm90 gemv deep", never, nullptr, nullptr};
-const Kernel<LinearArgs> kLinearRows = {"sm90 few rows", never, nullptr, nullptr};
-const Kernel<LinearArgs> kLinearSlices = {"sm90 some rows", never, nullptr, nullptr};
-const Kernel<LinearArgs> kLinearManySlices = {"sm90 24 rows", never, nullptr, nullptr};
-const Kernel<LinearArgs> kLinearMatvec = {"sm80 gemv", never, nullptr, nullptr};
-const Kernel<LinearArgs> kLinearBytes = {"stored bytes", never, nullptr, nullptr};
+bool never(const GruArgs &, const Device &) { return false; }
+
+}  // namespace
+
+using K = LinearKernel;
+const Kernel<LinearArgs> kLinearSm90Gemv = linear_kernel<K::kSm90Gemv>(run_generic);
+const Kernel<LinearArgs> kLinearSm90FewRows = linear_kernel<K::kSm90FewRows>(run_generic);
+const Kernel<LinearArgs> kLinearSm90SomeRows = linear_kernel<K::kSm90SomeRows>(run_generic);
+const Kernel<LinearArgs> kLinearSm90Rows24 = linear_kernel<K::kSm90Rows24>(run_generic);
+const Kernel<LinearArgs> kLinearSm80Gemv = linear_kernel<K::kSm80Gemv>(run_generic);
+const Kernel<LinearArgs> kLinearBytes = linear_kernel<K::kBytes>(run_generic);
 
 const Kernel<GruArgs> kGruStep = {"step", never, nullptr, nullptr};
 const Kernel<GruArgs> kGruCluster = {"cluster", never, nullptr, nullptr};

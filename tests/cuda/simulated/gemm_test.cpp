@@ -58,7 +58,7 @@ Problem u4(int64_t m, int32_t group = 64, int64_t k = 128, qk_format type = QK_F
 
 bool tiles_run(Problem p, size_t offset = 0) {
     const Case c(std::move(p), true, offset);
-    return qk::cuda::kLinearGemm.can_run(c.args(), device_0());
+    return qk::cuda::kLinearSm90Gemm.can_run(c.args(), device_0());
 }
 
 TEST_F(CudaGemmHost, TakesPackedTilesOfMoreThanSixteenRows) {
@@ -85,7 +85,7 @@ TEST_F(CudaGemmHost, TakesPackedTilesOfMoreThanSixteenRows) {
 TEST_F(CudaGemmHost, TakesRowsOfBytes) {
     const auto runs = [](Problem p, size_t offset = 0) {
         const Case c(std::move(p), false, offset);
-        return qk::cuda::kLinearGemmBytes.can_run(c.args(), device_0());
+        return qk::cuda::kLinearSm90Gemm8Bit.can_run(c.args(), device_0());
     };
     const auto s8 = [](int64_t m, int32_t group = 64, int64_t k = 128) {
         return problem(QK_FORMAT_S8, QK_FORMAT_F32, group, 24, k, m);
@@ -119,7 +119,7 @@ TEST_F(CudaGemmHost, CallsTheInstanceOfTheCase) {
             SCOPED_TRACE(testing::Message() << "format " << row.format);
             const bool bytes = row.format == QK_FORMAT_S8 || row.format == QK_FORMAT_LUT8;
             Case c(problem(row.format, QK_FORMAT_F32, 64, 48, 128, 18, x), !bytes);
-            const auto &kernel = bytes ? qk::cuda::kLinearGemmBytes : qk::cuda::kLinearGemm;
+            const auto &kernel = bytes ? qk::cuda::kLinearSm90Gemm8Bit : qk::cuda::kLinearSm90Gemm;
             const auto y = run_on_device(kernel, c.p, c.w, 0, c.p.m);
             EXPECT_EQ(state.last_codes, row.codes);
             EXPECT_EQ(state.last_x, x);
@@ -190,8 +190,8 @@ TEST_F(CudaGemmHost, DescribesBytes) {
 TEST_F(CudaGemmHost, DescribesOnANewThread) {
     const Case tiles(u4(17), true),
         bytes(problem(QK_FORMAT_S8, QK_FORMAT_F32, 64, 24, 128, 17), false);
-    for (const auto &[kernel, c] :
-         {std::pair{&qk::cuda::kLinearGemm, &tiles}, {&qk::cuda::kLinearGemmBytes, &bytes}}) {
+    for (const auto &[kernel, c] : {std::pair{&qk::cuda::kLinearSm90Gemm, &tiles},
+                                    {&qk::cuda::kLinearSm90Gemm8Bit, &bytes}}) {
         std::thread([kernel, c] {
             qk::ErrorText error = {};
             EXPECT_FALSE(mock::thread_has_context());
@@ -209,12 +209,12 @@ TEST_F(CudaGemmHost, ADriverWithoutMapsIsSaid) {
         return status;
     };
     state.maps = false;
-    EXPECT_EQ(run(qk::cuda::kLinearGemm, tiles), QK_ERROR_UNSUPPORTED);
-    EXPECT_EQ(run(qk::cuda::kLinearGemmBytes, bytes), QK_ERROR_UNSUPPORTED);
+    EXPECT_EQ(run(qk::cuda::kLinearSm90Gemm, tiles), QK_ERROR_UNSUPPORTED);
+    EXPECT_EQ(run(qk::cuda::kLinearSm90Gemm8Bit, bytes), QK_ERROR_UNSUPPORTED);
     state.maps = true;
     state.refuses_maps = true;
-    EXPECT_EQ(run(qk::cuda::kLinearGemm, tiles), QK_ERROR_INTERNAL);
-    EXPECT_EQ(run(qk::cuda::kLinearGemmBytes, bytes), QK_ERROR_INTERNAL);
+    EXPECT_EQ(run(qk::cuda::kLinearSm90Gemm, tiles), QK_ERROR_INTERNAL);
+    EXPECT_EQ(run(qk::cuda::kLinearSm90Gemm8Bit, bytes), QK_ERROR_INTERNAL);
     EXPECT_EQ(state.tile_products, 0);
 }
 

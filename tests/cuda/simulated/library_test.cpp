@@ -31,7 +31,9 @@ class CudaLibrary : public ::testing::Test {
     }
 
     bool open() {
-        library_ = qk::cuda::lt_open(0, kLtWorkspaceBytes);
+        qk::Device device;
+        library_ = qk::cuda::lt_open(&device, kLtWorkspaceBytes);
+        EXPECT_EQ(device.lacks_library, library_ == nullptr);
         return library_ != nullptr;
     }
     void close() {
@@ -109,7 +111,9 @@ TEST_F(CudaLibrary, TheNewestVersionIsLookedForFirst) {
 }
 
 TEST_F(CudaLibrary, ASmallWorkspaceSparesTheLibrary) {
-    EXPECT_EQ(qk::cuda::lt_open(0, kLtWorkspaceBytes - 1), nullptr);
+    qk::Device device;
+    EXPECT_EQ(qk::cuda::lt_open(&device, kLtWorkspaceBytes - 1), nullptr);
+    EXPECT_FALSE(device.lacks_library);  // nobody looked
     EXPECT_TRUE(state.names.empty());
 }
 

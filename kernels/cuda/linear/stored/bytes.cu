@@ -2,6 +2,7 @@
 #include "cuda/linear/stored/bytes.cuh"
 
 #include "cuda/conditions.hpp"
+#include "cuda/linear/kernels.hpp"
 #include "cuda/lists.hpp"
 #include "cuda/prim/tensor_map.hpp"
 #include "cuda/runtime.hpp"
@@ -54,28 +55,12 @@ Status run(const LinearArgs &args, const Launch &launch) {
                                      : run_type<BF16>(p, fine, launch);
 }
 
-constexpr int32_t kMostShared =
-    int32_t(max64(max64(BytesMap<1, true, false>::kBytes, BytesMap<2, true, false>::kBytes),
-                  max64(BytesMap<1, true, true>::kBytes, BytesMap<2, true, true>::kBytes)));
-
-// Rows of whole 16 bytes, parts of 16 columns in one group, addresses that the copy engine takes.
-bool can_run(const LinearArgs &args, const Device &device) {
-    const Weight &w = args.w;
-    const bool table = w.format->kind == FormatKind::kStored;
-    if (!table && (w.format->kind != FormatKind::kSigned || w.format->bits != 8)) return false;
-    const Geometry &s = w.geometry;
-    const bool groups = s.groups_per_row == 1 || s.group_size % 16 == 0;
-    return w.layout->id == QK_LAYOUT_ROW && !s.flat && groups && s.k % 16 == 0 &&
-           s.k < (int64_t{1} << 23) && s.n < (int64_t{1} << 30) &&
-           args.x.format->id != QK_FORMAT_F32 && args.x.rows <= 65535 * 8 &&
-           power_of_two(w.scale.second_group) && aligned(w.data) && aligned(args.x.data) &&
-           aligned(args.y.data, 2) && aligned(w.scale.data, 4) && aligned(w.scale.second, 4) &&
-           aligned(w.scale.code, 4) && aligned(w.scale.bias, 4) && device.capability >= 90 &&
-           device.multiprocessors > 0 && aligned(w.table, 4) && device.shared_bytes >= kMostShared;
-}
+static_assert(kBytesShared ==
+              max64(max64(BytesMap<1, true, false>::kBytes, BytesMap<2, true, false>::kBytes),
+                    max64(BytesMap<1, true, true>::kBytes, BytesMap<2, true, true>::kBytes)));
 
 }  // namespace
 
-const Kernel<LinearArgs> kLinearBytes = {"stored bytes", can_run, nullptr, run};
+const Kernel<LinearArgs> kLinearBytes = linear_kernel<LinearKernel::kBytes>(run);
 
 }  // namespace qk::cuda

@@ -25,6 +25,8 @@ struct BytesPlan {
     QK_HD constexpr int32_t parts() const { return 1 << part_shift; }
 };
 
+constexpr int64_t kBytesShared = 230912;  // of a block: of the instance that takes most
+
 static constexpr BytesPlan plan_bytes(int64_t n, int64_t k, int32_t multiprocessors) {
     BytesPlan plan = {};
     plan.slices = int32_t(ceil_div(k, kBytesColumns));

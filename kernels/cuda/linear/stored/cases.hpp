@@ -7,23 +7,6 @@
 namespace qk::cuda {
 namespace {
 
-inline bool whole_parts(const Geometry &s) {
-    return s.groups_per_row == 1 || s.group_size % kPart == 0;
-}
-
-// 4-bit codes in groups along k of whole parts, x in whole vectors, numbers that fit 32 bits.
-inline bool takes_words(const LinearArgs &args, const Device &device) {
-    const Weight &w = args.w;
-    if (is_dense(*w.format) || w.format->bits != 4 || w.geometry.flat) return false;
-    const Geometry &s = w.geometry;
-    const int64_t limit = int64_t{1} << 31;
-    return whole_parts(s) && s.k % 8 == 0 && s.k < (int64_t{1} << 30) && s.n < limit &&
-           w.layout->scale_count(s) < limit && w.layout->zero_bytes(s) < limit / 2 &&
-           power_of_two(w.scale.second_group) && args.x.rows <= 65535 * 2 && aligned(args.x.data) &&
-           aligned(w.scale.data, 4) && aligned(w.scale.second, 4) && aligned(w.scale.bias, 4) &&
-           device.capability >= 80;
-}
-
 inline Problem problem_of(const LinearArgs &args, int64_t step_columns) {
     const Weight &w = args.w;
     const Geometry &s = w.geometry;

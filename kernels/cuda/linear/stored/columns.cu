@@ -13,6 +13,7 @@
 // / 2 of codes, its scales and zeros, once for 8 (16) rows of x.
 #include "cuda/linear/stored/cases.hpp"
 #include "cuda/linear/stored/sums.cuh"
+#include "cuda/linear/kernels.hpp"
 #include "cuda/lists.hpp"
 
 namespace qk::cuda {
@@ -172,14 +173,8 @@ Status run(const LinearArgs &args, const Launch &launch) {
     }
 }
 
-bool can_run(const LinearArgs &args, const Device &device) {
-    return takes_words(args, device) && args.w.layout->id == QK_LAYOUT_AWQ_GEMM &&
-           args.w.format->kind == FormatKind::kAffine && args.w.geometry.n % 8 == 0 &&
-           aligned(args.w.data, 4) && aligned(args.w.zero, 4);
-}
-
 }  // namespace
 
-const Kernel<LinearArgs> kLinearColumns = {"stored columns", can_run, nullptr, run};
+const Kernel<LinearArgs> kLinearColumns = linear_kernel<LinearKernel::kColumns>(run);
 
 }  // namespace qk::cuda

@@ -13,6 +13,7 @@
 #include <cuda_fp16.h>
 
 #include "cuda/conditions.hpp"
+#include "cuda/linear/kernels.hpp"
 #include "cuda/lists.hpp"
 #include "cuda/runtime.hpp"
 #include "cuda/view.cuh"
@@ -268,23 +269,8 @@ Status run(const LinearArgs &args, const Launch &launch) {
     return table ? run_rows<4, true>(p, whole, launch) : run_rows<4, false>(p, whole, launch);
 }
 
-// A unit is in one group, and a row's groups have neighbouring scales.
-bool can_run(const LinearArgs &args, const Device &) {
-    const Weight &w = args.w;
-    if (is_dense(*w.format)) return false;
-    const Geometry &s = w.geometry;
-    const qk_layout id = w.layout->id;
-    const bool rows = id == QK_LAYOUT_ROW || id == QK_LAYOUT_ROW_HIGH || id == QK_LAYOUT_AWQ_GEMV ||
-                      id == QK_LAYOUT_WORD;
-    const bool whole = s.groups_per_row == 1 || s.group_size % kUnit == 0;
-    return rows && (s.flat ? s.group_size % kUnit == 0 && s.k % kUnit == 0 : whole) &&
-           power_of_two(w.scale.second_group) && aligned(w.scale.data, 4) &&
-           aligned(w.scale.second, 4) && aligned(w.scale.code, 4) && aligned(w.scale.bias, 4) &&
-           ceil_div(s.n, kBlockRows) <= 2147483647 && args.x.rows <= 65535;
-}
-
 }  // namespace
 
-const Kernel<LinearArgs> kLinearLanes = {"stored lanes", can_run, nullptr, run};
+const Kernel<LinearArgs> kLinearLanes = linear_kernel<LinearKernel::kLanes>(run);
 
 }  // namespace qk::cuda

@@ -1,6 +1,7 @@
 // The host side of linear/stored/words.cuh.
 #include "cuda/linear/stored/cases.hpp"
 #include "cuda/linear/stored/words.cuh"
+#include "cuda/linear/kernels.hpp"
 #include "cuda/lists.hpp"
 
 namespace qk::cuda {
@@ -63,20 +64,8 @@ Status run(const LinearArgs &args, const Launch &launch) {
                            : run_layout<Words::kNarrow>(p, launch);
 }
 
-bool can_run(const LinearArgs &args, const Device &device) {
-    if (!takes_words(args, device)) return false;
-    const Weight &w = args.w;
-    const bool affine = w.format->kind == FormatKind::kAffine;
-    if (is_gptq(w)) return affine && w.geometry.n % 4 == 0 && aligned(w.data, 16);
-    const qk_layout id = w.layout->id;
-    const bool rows = id == QK_LAYOUT_ROW || id == QK_LAYOUT_ROW_HIGH || id == QK_LAYOUT_AWQ_GEMV ||
-                      id == QK_LAYOUT_WORD;
-    // A table's entries are f32; with f32 x they are not to be rounded.
-    return rows && aligned(w.data, 4) && (affine || args.x.format->id != QK_FORMAT_F32);
-}
-
 }  // namespace
 
-const Kernel<LinearArgs> kLinearWords = {"stored words", can_run, nullptr, run};
+const Kernel<LinearArgs> kLinearWords = linear_kernel<LinearKernel::kWords>(run);
 
 }  // namespace qk::cuda

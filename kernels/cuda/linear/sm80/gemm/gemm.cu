@@ -1,6 +1,6 @@
 // The host side of the matrix kernel on mma.sync (linear/sm80/gemm/kernel.cuh), and what adds up
 // the parts where blocks share k.
-#include "cuda/choose/linear.hpp"
+#include "cuda/linear/kernels.hpp"
 #include "cuda/conditions.hpp"
 #include "cuda/lists.hpp"
 #include "cuda/linear/sm80/gemm/output.cuh"
@@ -25,8 +25,6 @@ __global__ void __launch_bounds__(kAddThreads)
     store_four(p, x_row, row, v);
 }
 
-constexpr int32_t kLeastShared = 96 * 1024;  // every GPU from sm_80 on has more
-
 Status add_parts(const MiddleProblem &p, const Launch &launch) {
     Shape3 shape = {dim3(uint32_t(ceil_div(p.w.geometry.n, kAddThreads * 4)), uint32_t(p.m)),
                     kAddThreads};
@@ -39,15 +37,11 @@ int32_t split_of(const LinearArgs &args, const Device &device) {
     return middle_split(middle_x_blocks(args.x.rows), s.n, s.k, device.multiprocessors);
 }
 
-size_t workspace_bytes(const LinearArgs &args, const Device &device) {
-    const Geometry &s = args.w.geometry;
-    return size_t(middle_workspace(args.x.rows, s.n, s.k, device.multiprocessors));
-}
-
 // Without room for parts a block takes all of k.
 Status run(const LinearArgs &args, const Launch &launch) {
     const Geometry &s = args.w.geometry;
-    const bool room = workspace_bytes(args, launch.device) <= launch.workspace_bytes;
+    const int64_t sums = middle_workspace(args.x.rows, s.n, s.k, launch.device.multiprocessors);
+    const bool room = size_t(sums) <= launch.workspace_bytes;
     MiddleProblem p = {view_of(args),
                        args.y.columns,
                        int32_t(ceil_div(s.n, 16)),
@@ -62,33 +56,8 @@ Status run(const LinearArgs &args, const Launch &launch) {
     return p.split > 1 ? add_parts(p, launch) : QK_OK;
 }
 
-bool takes(const LinearArgs &args, const Device &device) {
-    const Weight &w = args.w;
-    if (is_dense(*w.format)) return false;
-    const Geometry &s = w.geometry;
-    const int64_t blocks = ceil_div(s.n, kMiddleBlockRows) * ceil_div(args.x.rows, kMiddleBlockX);
-    return (w.layout->id == kLayoutTiles || w.layout->id == kLayoutTilesPairs) && !s.flat &&
-           (s.groups_per_row == 1 || (s.group_size % 64 == 0 && power_of_two(s.group_size))) &&
-           s.k % 16 == 0 && s.k < (int64_t{1} << 30) && s.n < (int64_t{1} << 34) &&
-           blocks < (int64_t{1} << 31) && power_of_two(w.scale.second_group) &&
-           args.x.format->id != QK_FORMAT_F32 && aligned(args.x.data) && aligned(w.data) &&
-           aligned(w.scale.data) && aligned(w.zero) && aligned(w.scale.second) &&
-           aligned(w.scale.code) && aligned(w.scale.bias) && device.capability >= 80 &&
-           device.shared_bytes >= kLeastShared;
-}
-
-bool can_run(const LinearArgs &args, const Device &device) {
-    return args.x.rows > kMatvecRows && takes(args, device);
-}
-
-// Where the workspace has no room for parts.
-bool can_run_whole(const LinearArgs &args, const Device &device) {
-    return args.x.rows > kMiddleWholeRows && takes(args, device);
-}
-
 }  // namespace
 
-const Kernel<LinearArgs> kLinearMiddle = {"sm80 gemm", can_run, workspace_bytes, run};
-const Kernel<LinearArgs> kLinearMiddleWhole = {"sm80 gemm unsplit", can_run_whole, nullptr, run};
+const Kernel<LinearArgs> kLinearSm80Gemm = linear_kernel<LinearKernel::kSm80Gemm>(run);
 
 }  // namespace qk::cuda

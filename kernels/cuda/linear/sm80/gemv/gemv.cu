@@ -15,6 +15,7 @@
 #include "cuda/tile/decode.cuh"
 #include "cuda/linear/sm80/gemv/output.cuh"
 #include "cuda/tile/stream.cuh"
+#include "cuda/linear/kernels.hpp"
 #include "cuda/lists.hpp"
 #include "cuda/runtime.hpp"
 
@@ -249,9 +250,7 @@ __global__ void __launch_bounds__(768, 1) multiply(const __grid_constant__ Probl
     store_partials<T, kBatches>(p, reinterpret_cast<float *>(rings), rows, x_first, partials);
 }
 
-size_t shared_bytes(const MatvecPlan &plan, bool pairs) {
-    return (pairs ? kPairTableBytes : 0) + size_t(plan.warps) * (kSlots * kStageBytes);
-}
+static_assert(kMatvecRing == kSlots * kStageBytes && kMatvecTable == kPairTableBytes);
 static_assert(kSlots * kStageBytes >= 2 * (2 * 128 * 4 + 4),
               "the partial sums fit where the rings were");
 
@@ -260,7 +259,7 @@ Status run_batches(const Problem &p, const Launch &launch) {
     const int batches = p.m <= 8 ? 1 : 2;
     Shape3 shape = {dim3(uint32_t(p.plan.blocks), uint32_t(ceil_div(p.m, 8 * batches))),
                     p.plan.warps * 32};
-    shape.shared_bytes = shared_bytes(p.plan, Decode::kLut4);
+    shape.shared_bytes = size_t(p.plan.warps) * kMatvecRing + (Decode::kLut4 ? kMatvecTable : 0);
     shape.overlaps = launch.device.capability >= 90;
     return batches == 1 ? launch_kernel(launch, "linear", multiply<T, Decode, kind, 1>, shape, p)
                         : launch_kernel(launch, "linear", multiply<T, Decode, kind, 2>, shape, p);
@@ -278,38 +277,19 @@ Status run_type(const Problem &p, const Launch &launch) {
                                       : run_scales<T, DecodeLut4<T>>(p, launch);
 }
 
-MatvecDevice matvec_device(const Device &device) {
-    return {device.multiprocessors, device.shared_bytes >= 160 * 1024};
-}
-
 Status run(const LinearArgs &args, const Launch &launch) {
     const Geometry &s = args.w.geometry;
-    const Problem problem = {view_of(args), plan_matvec(s.n, s.k, matvec_device(launch.device)),
-                             group_tiles_shift(s), log2_of(args.w.scale.second_group)};
+    const Problem problem = {
+        view_of(args),
+        plan_matvec(s.n, s.k,
+                    matvec_device(launch.device.multiprocessors, launch.device.shared_bytes)),
+        group_tiles_shift(s), log2_of(args.w.scale.second_group)};
     return args.x.format->id == QK_FORMAT_F16 ? run_type<F16>(problem, launch)
                                               : run_type<BF16>(problem, launch);
 }
 
-bool can_run(const LinearArgs &args, const Device &device) {
-    const Weight &w = args.w;
-    if (is_dense(*w.format)) return false;
-    const Geometry &s = w.geometry;
-    const bool packed = w.layout->id == kLayoutTiles || w.layout->id == kLayoutTilesPairs;
-    const bool one_group = s.groups_per_row == 1;
-    const int64_t second = w.scale.second_group;
-    const size_t shared = shared_bytes(plan_matvec(s.n, s.k, matvec_device(device)),
-                                       w.layout->id == kLayoutTilesPairs);
-    return packed && !s.flat && shared <= size_t(device.shared_bytes) &&
-           s.group_count < (int64_t{1} << 32) &&
-           (one_group || (s.group_size % 64 == 0 && power_of_two(s.group_size))) && s.k % 16 == 0 &&
-           args.x.format->id != QK_FORMAT_F32 && power_of_two(second) && s.k < (int64_t{1} << 30) &&
-           args.x.rows <= 65535 * 8 && ceil_div(s.n, 16) <= 2147483647 && aligned(args.x.data) &&
-           aligned(w.data) && aligned(w.scale.data) && aligned(w.zero) && aligned(w.scale.second) &&
-           aligned(w.scale.code) && aligned(w.scale.bias) && device.capability >= 80;
-}
-
 }  // namespace
 
-const Kernel<LinearArgs> kLinearMatvec = {"sm80 gemv", can_run, nullptr, run};
+const Kernel<LinearArgs> kLinearSm80Gemv = linear_kernel<LinearKernel::kSm80Gemv>(run);
 
 }  // namespace qk::cuda

@@ -63,4 +63,15 @@ static constexpr MatvecPlan plan_matvec(int64_t n, int64_t k, MatvecDevice devic
             deal((rows.each + 1) * stages, warps)};
 }
 
+static constexpr MatvecDevice matvec_device(int32_t multiprocessors, int32_t shared_bytes) {
+    return {multiprocessors, shared_bytes >= 160 * 1024};
+}
+
+constexpr int64_t kMatvecRing = 4704, kMatvecTable = 64 * 1024;  // of a warp; of looked-up codes
+
+// Bytes of a block.
+static constexpr int64_t matvec_shared(MatvecDevice device, bool lut4) {
+    return (lut4 ? kMatvecTable : 0) + (device.large_shared_memory ? 24 : 8) * kMatvecRing;
+}
+
 }  // namespace qk::cuda

@@ -53,4 +53,15 @@ static constexpr RowsPlan plan_rows(int64_t n, int64_t chunks, int32_t step,
     return plan;
 }
 
+// Bytes of a block: of the instance that takes most, with one stage, and its second scales.
+constexpr int64_t kRowsShared = 129088;
+
+static constexpr int64_t rows_shared(int64_t n, int64_t groups_per_row, int64_t second_group,
+                                     int32_t multiprocessors) {
+    if (second_group == 0) return kRowsShared;
+    const int64_t row_tiles = ceil_div(n, 16);
+    const Deal rows = deal(row_tiles, int32_t(min64(row_tiles, multiprocessors)));
+    return kRowsShared + (int64_t{rows.each + 1} * 16 * groups_per_row / second_group + 2) * 4;
+}
+
 }  // namespace qk::cuda

@@ -27,12 +27,6 @@ struct VectorPlan {
     Deal rows;                    // to blocks
 };
 
-// Whether a weight is for linear/sm90/gemv/deep.cu where that can run: it is the faster one for
-// large weights whose codes are looked up (docs/performance-cuda.md).
-static constexpr bool prefers_stages(int64_t n, int64_t k, bool looked_up) {
-    return looked_up && n * k > int64_t{1} << 27;
-}
-
 static constexpr VectorPlan plan_vector(int64_t n, int64_t k, int64_t most_blocks) {
     const int64_t row_tiles = ceil_div(n, 16), tiles = ceil_div(k, 64);
     const int64_t units = ceil_div(tiles, kUnitTiles);
@@ -49,6 +43,23 @@ static constexpr VectorPlan plan_vector(int64_t n, int64_t k, int64_t most_block
             uint32_t(ceil_div(65536, units)),
             uint32_t(most * partials * 64),
             rows};
+}
+
+// Second scales of a block's rows, at most; 0: scales are not nested.
+static constexpr int64_t vector_seconds(const VectorPlan &plan, int64_t groups_per_row,
+                                        int64_t second_group) {
+    if (second_group == 0) return 0;
+    const int64_t rows = plan.rows.each + (plan.rows.rest > 0);
+    return rows * 16 * groups_per_row / second_group + 2;
+}
+
+// Bytes of a block: of the instance that takes most, its sums and its second scales.
+constexpr int64_t kVectorShared = 118048;
+
+static constexpr int64_t vector_shared(int64_t n, int64_t k, int64_t groups_per_row,
+                                       int64_t second_group, int32_t multiprocessors) {
+    const VectorPlan plan = plan_vector(n, k, multiprocessors);
+    return kVectorShared + plan.sums_bytes + vector_seconds(plan, groups_per_row, second_group) * 4;
 }
 
 }  // namespace qk::cuda

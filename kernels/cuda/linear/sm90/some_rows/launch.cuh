@@ -18,8 +18,9 @@ template <class T, class Decode, ScaleKind kind, int kGroup, int kBatches>
 Status launch_slices(const LinearArgs &args, const Launch &launch) {
     using Work = SlicesConsumer<T, Decode, kind, kGroup, kBatches>;
     SlicesProblem p = slices_problem(args);
-    const int32_t most = kBatches > 2 ? kSlicesMany : slices_most(args);
-    const SlicesCut cut = cut_slices(args, launch.device, most);
+    const SlicesCase c = slices_case(args);
+    const SlicesCut cut = cut_slices(c, launch.device.multiprocessors, launch.device.shared_bytes,
+                                     kBatches > 2 ? kSlicesMany : c.most());
     p.plan = cut.plan;
     p.second_bytes = cut.second_bytes;
     p.stage = slices_stage(cut.plan.pairs, cut.plan.slices, Work::kColumns, cut.sizes);
@@ -52,7 +53,7 @@ Status run_batches(const LinearArgs &args, const Launch &launch) {
 
 template <class T, class Decode, ScaleKind kind>
 Status run_groups(const LinearArgs &args, const Launch &launch) {
-    switch (slices_group_shift(args.w.geometry)) {
+    switch (slices_case(args).group_shift()) {
         case 4: return run_batches<T, Decode, kind, 16>(args, launch);
         case 5: return run_batches<T, Decode, kind, 32>(args, launch);
         case 6: return run_batches<T, Decode, kind, 64>(args, launch);
@@ -78,7 +79,7 @@ Status Rows24<codes, x>::run(const LinearArgs &args, const Launch &launch) {
     using Decode = SomeRowsDecode<codes, T>;
     constexpr int kBatches = kSlicesMany / kSlicesBatch;
     return with_scale_kind(args.w.scale.format->id, [&](auto kind) {
-        return slices_group_shift(args.w.geometry) == 6
+        return slices_case(args).group_shift() == 6
                    ? launch_slices<T, Decode, kind.value, 64, kBatches>(args, launch)
                    : launch_slices<T, Decode, kind.value, 128, kBatches>(args, launch);
     });

@@ -128,4 +128,62 @@ static constexpr SlicesPlan plan_slices(int64_t n, int64_t k, int32_t multiproce
     return {cluster, clusters, int32_t(chunks), share, pairs, slices, halved, rows};
 }
 
+// What the cut depends on.
+struct SlicesCase {
+    int64_t n, k, group_size, groups_per_row, second_group;
+    int32_t scale_bits;
+    bool lut4, f32;
+
+    constexpr int32_t group_shift() const {
+        return groups_per_row == 1 ? 30 : int32_t(__builtin_ctzll(uint64_t(group_size)));
+    }
+    // Rows of x of a launch, at most.
+    constexpr int32_t most() const { return f32 ? kSlicesBatch : kSlicesMost; }
+};
+
+struct SlicesCut {
+    SlicesPlan plan;
+    SlicesSizes sizes;
+    uint32_t second_bytes, received_bytes;  // behind the slots
+    int32_t fixed_bytes;                    // of a block's memory, beside the slots
+};
+
+constexpr int32_t kSlicesTable = 32 * 1024;  // of looked-up codes
+
+// `x_rows`: of x of a launch, at most. `shared_bytes`: of a block.
+static constexpr SlicesCut cut_slices(const SlicesCase &c, int32_t multiprocessors,
+                                      int32_t shared_bytes, int32_t x_rows) {
+    const int32_t cluster =
+        slices_cluster(ceil_div(c.n, 16), ceil_div(c.k, kSlicesColumns), multiprocessors);
+    SlicesCut cut = {};
+    cut.sizes.group_shift = c.group_shift();
+    cut.sizes.scale_bytes = 2 * c.scale_bits;
+    cut.sizes.zero_bytes = c.lut4 ? 0 : 8;
+    cut.sizes.x_bytes = c.f32 ? 4 : 2;
+    cut.sizes.x_rows = x_rows;
+    const SlicesPlan sketch = plan_slices(c.n, c.k, multiprocessors, cluster, cut.sizes);
+    if (c.second_group > 0) {
+        const int64_t rows = int64_t(sketch.rows.each + (sketch.rows.rest > 0)) * 16;
+        cut.second_bytes =
+            uint32_t(round_up((rows * c.groups_per_row / c.second_group + 2) * 4, 16));
+    }
+    // What the other blocks of a cluster send (linear/sm90/some_rows/output.cuh).
+    const int32_t owned = int32_t(ceil_div(2 * sketch.pairs, cluster));
+    cut.received_bytes = uint32_t((cluster - 1) * owned * x_rows * 64);
+    const int32_t tables = c.lut4 ? (c.f32 ? 3 : 1) * kSlicesTable : 0;
+    const int32_t others = 1024 + kSlicesMostSlots * 16 + 128;
+    cut.fixed_bytes = tables + others + int32_t(cut.second_bytes) + int32_t(cut.received_bytes);
+    cut.sizes.room = shared_bytes - cut.fixed_bytes;
+    cut.plan = plan_slices(c.n, c.k, multiprocessors, cluster, cut.sizes);
+    return cut;
+}
+
+// Bytes of a block with two slots, the least that it runs with.
+static constexpr int64_t slices_shared(const SlicesCase &c, int32_t multiprocessors,
+                                       int32_t shared_bytes, int32_t x_rows) {
+    const SlicesCut cut = cut_slices(c, multiprocessors, shared_bytes, x_rows);
+    const SlicesStage stage = slices_stage(cut.plan.pairs, cut.plan.slices, x_rows, cut.sizes);
+    return int64_t{cut.fixed_bytes} + 2 * int64_t{stage.bytes};
+}
+
 }  // namespace qk::cuda

@@ -208,58 +208,26 @@ struct SlicesProducer {
 
 // The host side.
 
-inline int32_t slices_group_shift(const Geometry &s) {
-    return s.groups_per_row == 1 ? 30 : log2_of(s.group_size);
-}
+static_assert(kSlicesTable == kTableBytes, "what linear/sm90/some_rows/plan.hpp counts with");
 
-// Rows of x of a launch of linear/sm90/some_rows/some_rows.cu, at most.
-inline int32_t slices_most(const LinearArgs &args) {
-    return args.x.format->id == QK_FORMAT_F32 ? kSlicesBatch : kSlicesMost;
-}
-
-struct SlicesCut {
-    SlicesPlan plan;
-    SlicesSizes sizes;
-    uint32_t second_bytes, received_bytes;  // behind the slots
-};
-
-// `x_rows`: of x of a launch, at most.
-inline SlicesCut cut_slices(const LinearArgs &args, const Device &device, int32_t x_rows) {
+inline SlicesCase slices_case(const LinearArgs &args) {
     const Weight &w = args.w;
     const Geometry &s = w.geometry;
-    const bool looked_up = w.layout->id == kLayoutTilesPairs;
-    const bool f32 = args.x.format->id == QK_FORMAT_F32;
-    const int32_t processors = device.multiprocessors;
-    const int32_t cluster =
-        slices_cluster(ceil_div(s.n, 16), ceil_div(s.k, kSlicesColumns), processors);
-    SlicesCut cut = {};
-    cut.sizes.group_shift = slices_group_shift(s);
-    cut.sizes.scale_bytes = int32_t(2 * w.scale.format->bits);
-    cut.sizes.zero_bytes = looked_up ? 0 : 8;
-    cut.sizes.x_bytes = f32 ? 4 : 2;
-    cut.sizes.x_rows = x_rows;
-    const SlicesPlan sketch = plan_slices(s.n, s.k, processors, cluster, cut.sizes);
-    if (w.scale.second_group > 0) {
-        const int64_t rows = int64_t(sketch.rows.each + (sketch.rows.rest > 0)) * 16;
-        cut.second_bytes =
-            uint32_t(round_up((rows * s.groups_per_row / w.scale.second_group + 2) * 4, 16));
-    }
-    // What the other blocks of a cluster send (linear/sm90/some_rows/output.cuh).
-    const int32_t owned = int32_t(ceil_div(2 * sketch.pairs, cluster));
-    cut.received_bytes = uint32_t((cluster - 1) * owned * cut.sizes.x_rows * 64);
-    const int32_t tables = looked_up ? (f32 ? 3 : 1) * int32_t(kTableBytes) : 0;
-    const int32_t others = 1024 + kSlicesMostSlots * 16 + 128;
-    cut.sizes.room = device.shared_bytes - tables - others - int32_t(cut.second_bytes) -
-                     int32_t(cut.received_bytes);
-    cut.plan = plan_slices(s.n, s.k, processors, cluster, cut.sizes);
-    return cut;
+    return {s.n,
+            s.k,
+            s.group_size,
+            s.groups_per_row,
+            w.scale.second_group,
+            int32_t(w.scale.format->bits),
+            w.layout->id == kLayoutTilesPairs,
+            args.x.format->id == QK_FORMAT_F32};
 }
 
 inline SlicesProblem slices_problem(const LinearArgs &args) {
     SlicesProblem p = {};
     static_cast<TilesProblem &>(p) = tiles_problem(args);
     p.tiles = int32_t(ceil_div(p.k, 64));
-    p.group_shift = slices_group_shift(args.w.geometry);
+    p.group_shift = slices_case(args).group_shift();
     return p;
 }
 

@@ -56,7 +56,7 @@ struct Frozen {
     }
 };
 
-TEST(CudaChooseGru, PresetsHaveTheirRules) {
+TEST(CudaPlanGru, PresetsHaveTheirRules) {
     const Frozen narrow(QK_GRU_W8A8, 16, 24), state_16(QK_GRU_W8H16, 16, 24),
         wide(QK_GRU_W16A16, 16, 24);
     qk::cuda::GruPlan plan;
@@ -68,7 +68,7 @@ TEST(CudaChooseGru, PresetsHaveTheirRules) {
     EXPECT_FALSE(wide.plan(&plan));  // 16-bit weights: the generic kernel
 }
 
-TEST(CudaChooseGru, ShapeAndDeviceDecide) {
+TEST(CudaPlanGru, ShapeAndDeviceDecide) {
     Frozen f(QK_GRU_W8A8, 16, 24);
     qk::cuda::GruPlan plan;
     EXPECT_FALSE(f.plan(&plan, 89));  // no clusters
@@ -99,7 +99,7 @@ TEST(CudaChooseGru, ShapeAndDeviceDecide) {
     EXPECT_FALSE(odd.plan(&plan));
 }
 
-TEST(CudaChooseGru, FewStepsOfFewSequencesAreLaunchedOneByOne) {
+TEST(CudaPlanGru, FewStepsOfFewSequencesAreLaunchedOneByOne) {
     Frozen f(QK_GRU_W8H16, 16, 24);
     EXPECT_FALSE(qk::cuda::runs_by_steps(f.args, 90));
     f.args.steps = 1;
@@ -108,7 +108,7 @@ TEST(CudaChooseGru, FewStepsOfFewSequencesAreLaunchedOneByOne) {
     EXPECT_FALSE(qk::cuda::runs_by_steps(f.args, 90));
 }
 
-TEST(CudaChooseGru, StatesBeyondAClusterGoStepByStep) {
+TEST(CudaPlanGru, StatesBeyondAClusterGoStepByStep) {
     Frozen f(QK_GRU_W8A8, 16, 1032);
     qk::cuda::GruPlan plan;
     EXPECT_FALSE(f.plan(&plan));
@@ -117,7 +117,7 @@ TEST(CudaChooseGru, StatesBeyondAClusterGoStepByStep) {
     EXPECT_FALSE(qk::cuda::runs_by_steps(f.args, 90));
 }
 
-TEST(CudaChooseGru, MoreStepsNeverNeedLessWorkspace) {
+TEST(CudaPlanGru, MoreStepsNeverNeedLessWorkspace) {
     Frozen f(QK_GRU_W8A8, 40, 48);
     for (const int64_t batch : {1, 3, 64, 100000}) {
         int64_t before = 0;
@@ -134,7 +134,7 @@ TEST(CudaChooseGru, MoreStepsNeverNeedLessWorkspace) {
 }
 
 // At the borders of the conditions, not somewhere beside them.
-TEST(CudaChooseGru, BordersOfShapesAndBatches) {
+TEST(CudaPlanGru, BordersOfShapesAndBatches) {
     qk::cuda::GruPlan plan;
     EXPECT_FALSE(Frozen(QK_GRU_W8A8, 16, 12).plan(&plan)) << "rows are whole words of 8 bytes";
     EXPECT_TRUE(Frozen(QK_GRU_W8A8, 16, 16).plan(&plan));

@@ -20,7 +20,7 @@ SlicesPlan plan(int64_t n, int64_t k, const SlicesSizes &sizes) {
     return qk::cuda::plan_slices(n, k, 132, cluster, sizes);
 }
 
-TEST(CudaChoose, HowSlicesCutAnH200) {
+TEST(CudaPlan, HowSlicesCutAnH200) {
     const struct {
         int64_t n, k;
         int32_t cluster, clusters, pairs, slices, halved, slots;
@@ -43,7 +43,7 @@ TEST(CudaChoose, HowSlicesCutAnH200) {
     }
 }
 
-TEST(CudaChoose, WhichSmallBatchesAreForSlices) {
+TEST(CudaPlan, WhichSmallBatchesAreForSlices) {
     const struct {
         int64_t n, k;
         bool single, nested;
@@ -61,7 +61,7 @@ TEST(CudaChoose, WhichSmallBatchesAreForSlices) {
 
 // Warps without a job of their own take half of another's: four schedulers have every fourth warp
 // each.
-TEST(CudaChoose, SlicesShareTheirWarps) {
+TEST(CudaPlan, SlicesShareTheirWarps) {
     const int32_t halved[] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 7, 6, 0, 0, 3, 2, 0, 0};
     for (int32_t jobs = 1; jobs <= 16; ++jobs) {
         EXPECT_EQ(qk::cuda::slices_halved(jobs), halved[jobs]) << jobs;
@@ -79,7 +79,7 @@ TEST(CudaChoose, SlicesShareTheirWarps) {
 }
 
 // A stage has room for the scales of every group that its columns touch, wherever a run starts.
-TEST(CudaChoose, SlicesHaveRoomForGroupsThatRunsStartInside) {
+TEST(CudaPlan, SlicesHaveRoomForGroupsThatRunsStartInside) {
     for (int32_t group_shift = 4; group_shift <= 12; ++group_shift) {
         for (int32_t slices = 1; slices <= qk::cuda::kSlicesWarps; ++slices) {
             const SlicesSizes sizes = {230 * 1024, group_shift, 32, 8, 2, 16};
@@ -100,7 +100,7 @@ TEST(CudaChoose, SlicesHaveRoomForGroupsThatRunsStartInside) {
 
 // Every row of tiles is of one cluster, every chunk of one of its blocks, no block has more than
 // its warps take, and the sums fit where the stages were.
-TEST(CudaChoose, SlicesMeetEveryChunkOnce) {
+TEST(CudaPlan, SlicesMeetEveryChunkOnce) {
     for (const int32_t group_shift : {4, 5, 6, 7, 8, 30}) {
         for (const int32_t x_rows : {8, 16, 24}) {
             if (x_rows > 16 && group_shift < 6) continue;

@@ -1,6 +1,5 @@
-// The choices of the CUDA backend as pure functions: no GPU needed.
+// How the kernels for one row of x cut a weight: no GPU needed.
 #include "cuda/linear/sm80/gemv/plan.hpp"
-#include "cuda/tile/ring_plan.hpp"
 #include "cuda/linear/sm90/gemv/plan.hpp"
 
 #include <gtest/gtest.h>
@@ -9,7 +8,7 @@ namespace {
 
 constexpr qk::cuda::MatvecDevice kDevices[] = {{1, false}, {8, true}, {132, true}, {40, false}};
 
-TEST(CudaChoose, AnH200RunsOneFullBlockAMultiprocessor) {
+TEST(CudaPlan, AnH200RunsOneFullBlockAMultiprocessor) {
     const qk::cuda::MatvecPlan plan = qk::cuda::plan_matvec(4096, 4096, {132, true});
     EXPECT_EQ(plan.blocks, 132);
     EXPECT_EQ(plan.warps, 24);
@@ -20,7 +19,7 @@ TEST(CudaChoose, AnH200RunsOneFullBlockAMultiprocessor) {
 
 // Blocks take consecutive rows, warps consecutive stages of their block: every stage once, in
 // sequence, and none has more than one more than another of its kind.
-TEST(CudaChoose, EveryStageBelongsToOneWarp) {
+TEST(CudaPlan, EveryStageBelongsToOneWarp) {
     for (int64_t n = 1; n < 3000; n += 37) {
         for (int64_t k = 1; k < 20000; k += 1211) {
             for (const qk::cuda::MatvecDevice device : kDevices) {
@@ -50,43 +49,7 @@ TEST(CudaChoose, EveryStageBelongsToOneWarp) {
     }
 }
 
-TEST(CudaChoose, TheRingOfAnH200) {
-    const qk::cuda::RingPlan small = qk::cuda::plan_ring(4096, 4096, 132, 8);
-    EXPECT_EQ(small.blocks, 132);
-    EXPECT_EQ(small.chunks, 16);
-    EXPECT_EQ(small.row_stages, 1);
-    EXPECT_EQ(small.panel, 2);
-    EXPECT_EQ(small.buffers, 1);
-    const qk::cuda::RingPlan large = qk::cuda::plan_ring(57344, 14336, 132, 8);
-    EXPECT_EQ(large.row_stages, 4);
-    EXPECT_EQ(large.panel, 7);  // 28 rows of tiles in 4 panels
-    EXPECT_EQ(large.buffers, 2);
-    EXPECT_EQ(qk::cuda::plan_ring(17, 256, 132, 8).blocks, 2);
-}
-
-TEST(CudaChoose, EveryRowOfTilesBelongsToOneBlockAndFitsAPanel) {
-    for (int64_t n = 1; n < 90000; n += 1237) {
-        for (const int32_t multiprocessors : {1, 8, 132}) {
-            for (const int32_t room : {1, 2, 8}) {
-                const qk::cuda::RingPlan plan = qk::cuda::plan_ring(n, 4096, multiprocessors, room);
-                ASSERT_LE(plan.panel, room);
-                ASSERT_GE(plan.panel, 1);
-                int32_t row = 0;
-                for (int32_t b = 0; b < plan.blocks; ++b) {
-                    const qk::cuda::Run rows = plan.rows.part(b);
-                    ASSERT_EQ(rows.first, row);
-                    ASSERT_GT(rows.last, rows.first);
-                    ASSERT_TRUE(plan.buffers == 2 || rows.last - rows.first <= plan.panel);
-                    row = rows.last;
-                }
-                ASSERT_EQ(row, plan.row_tiles);
-                ASSERT_GE(int64_t(row) * 16, n);
-            }
-        }
-    }
-}
-
-TEST(CudaChoose, OneRowOfXOnAnH200) {
+TEST(CudaPlan, OneRowOfXOnAnH200) {
     const qk::cuda::VectorPlan small = qk::cuda::plan_vector(4096, 4096, 132);
     EXPECT_EQ(small.blocks, 132);
     EXPECT_EQ(small.units, 8);
@@ -99,15 +62,8 @@ TEST(CudaChoose, OneRowOfXOnAnH200) {
     EXPECT_EQ(qk::cuda::plan_vector(16 * 132 * 32 + 1, 64, 132).blocks, 264);
 }
 
-TEST(CudaChoose, LargeWeightsThatAreLookedUpGoInStages) {
-    EXPECT_FALSE(qk::cuda::prefers_stages(57344, 8192, false));
-    EXPECT_FALSE(qk::cuda::prefers_stages(28672, 4096, true));
-    EXPECT_TRUE(qk::cuda::prefers_stages(8192, 28672, true));
-    EXPECT_TRUE(qk::cuda::prefers_stages(57344, 8192, true));
-}
-
 // What the kernel does with a plan: every unit of every row of tiles falls to one warp.
-TEST(CudaChoose, EveryUnitBelongsToOneWarp) {
+TEST(CudaPlan, EveryUnitBelongsToOneWarp) {
     constexpr int32_t kWarps = qk::cuda::kVectorWarps;
     for (const int64_t n : {1, 16, 17, 4096, 5000}) {
         for (int64_t k = 64; k < 20000; k += 448) {

@@ -8,7 +8,7 @@ namespace {
 using qk::cuda::BytesPlan;
 using qk::cuda::plan_bytes;
 
-TEST(CudaChoose, HowBytesCutAnH200) {
+TEST(CudaPlan, HowBytesCutAnH200) {
     const struct {
         int64_t n, k;
         int32_t parts, blocks, height, panels;
@@ -28,7 +28,7 @@ TEST(CudaChoose, HowBytesCutAnH200) {
 
 // Every tile is in a panel of its block, every slice of one warp, and no panel is higher than the
 // registers.
-TEST(CudaChoose, BytesMeetEveryTileOnce) {
+TEST(CudaPlan, BytesMeetEveryTileOnce) {
     for (int64_t k = 16; k < 9000; k += 112) {
         for (const int64_t n : {1, 16, 17, 2112, 2113, 17000, 60000, 200000}) {
             for (const int32_t processors : {1, 20, 132}) {

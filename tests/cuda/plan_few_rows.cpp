@@ -9,7 +9,7 @@ namespace {
 
 using qk::cuda::RowsPlan;
 
-TEST(CudaChoose, HowSmallBatchesCutAnH200) {
+TEST(CudaPlan, HowSmallBatchesCutAnH200) {
     const struct {
         int64_t n, k;
         int32_t width, height, passes, panel;
@@ -29,7 +29,7 @@ TEST(CudaChoose, HowSmallBatchesCutAnH200) {
 
 // Every row of tiles is of one block, every chunk of it of one pass, and the sums fit their memory,
 // whose size does not change the order of a row's sums.
-TEST(CudaChoose, SmallBatchesMeetEveryChunkOnce) {
+TEST(CudaPlan, SmallBatchesMeetEveryChunkOnce) {
     for (int64_t chunks = 2; chunks < 500; chunks += 2) {
         for (const int64_t n : {1, 17, 2113, 60000}) {
             const RowsPlan large = qk::cuda::plan_rows(n, chunks, 2, 132, 8);

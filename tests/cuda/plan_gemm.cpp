@@ -1,8 +1,8 @@
-// Which kernel multiplies, and how it cuts the product: tables, no GPU needed.
+// How the matrix kernels cut a product, and slabs of its weight: tables, no GPU needed.
 #include <gtest/gtest.h>
 
 #include "cuda/linear/sm90/gemm/plan.hpp"
-#include "cuda/choose/linear.hpp"
+#include "cuda/linear/slabs.hpp"
 #include "cuda/linear/sm80/gemm/plan.hpp"
 
 namespace {
@@ -10,59 +10,8 @@ namespace {
 using qk::cuda::Codes;
 using qk::cuda::GemmCut;
 using qk::cuda::GemmPlan;
-using qk::cuda::LinearCase;
-using qk::cuda::LinearPath;
 
-TEST(CudaChoose, WhichKernelMultiplies) {
-    const struct {
-        LinearCase c;
-        LinearPath path;
-    } rows[] = {
-        // m, tiles, wgmma, library, direct, lanes
-        {{1, true, true, true}, LinearPath::kMatvec},
-        {{16, true, true, true}, LinearPath::kMatvec},
-        {{17, true, true, true}, LinearPath::kGemm},
-        {{33, true, true, true}, LinearPath::kGemm},
-        {{100000, true, true, true}, LinearPath::kGemm},
-        {{100000, true, true, false}, LinearPath::kGemm},
-        {{16, true, false, true}, LinearPath::kMatvec},
-        {{17, true, false, true}, LinearPath::kMiddle},
-        {{256, true, false, true}, LinearPath::kMiddle},
-        {{257, true, false, true}, LinearPath::kPrefill},
-        {{17, true, false, false}, LinearPath::kMiddle},
-        {{4096, true, false, false}, LinearPath::kMiddle},
-        {{32, false, true, true, true, true}, LinearPath::kDirect},
-        {{33, false, true, true, true, true}, LinearPath::kPrefill},
-        {{4096, false, false, false, true, true}, LinearPath::kDirect},
-        {{4, false, true, true, false, true}, LinearPath::kLanes},
-        {{5, false, true, true, false, true}, LinearPath::kPrefill},
-        {{4096, false, false, false, false, true}, LinearPath::kLanes},
-        {{8, false, true, true}, LinearPath::kGeneric},
-        {{9, false, true, true}, LinearPath::kPrefill},
-        {{4096, false, true, false}, LinearPath::kGeneric},
-        // .., repacks
-        {{16, false, true, true, true, true, true}, LinearPath::kDirect},
-        {{17, false, true, true, true, true, true}, LinearPath::kRepack},
-        {{17, false, true, false, true, true, true}, LinearPath::kRepack},
-        {{4096, false, true, true, true, true, true}, LinearPath::kRepack},
-        {{16, false, true, true, false, true, true}, LinearPath::kPrefill},
-        {{17, false, true, true, false, true, true}, LinearPath::kRepack},
-        {{16, false, true, false, false, false, true}, LinearPath::kGeneric},
-        {{17, false, true, false, false, false, true}, LinearPath::kRepack},
-        // .., bytes
-        {{16, false, true, true, true, true, false, 512}, LinearPath::kDirect},
-        {{17, false, true, true, true, true, false, 512}, LinearPath::kGemm},
-        {{512, false, true, true, true, true, false, 512}, LinearPath::kGemm},
-        {{513, false, true, true, true, true, false, 512}, LinearPath::kPrefill},
-        {{513, false, true, false, true, true, false, 512}, LinearPath::kGemm},
-    };
-    for (const auto &[c, path] : rows) {
-        EXPECT_EQ(qk::cuda::choose_linear(c), path)
-            << c.m << " " << c.tiles << c.wgmma << c.library << c.direct << c.lanes << c.repacks;
-    }
-}
-
-TEST(CudaChoose, HowTheMatrixKernelCutsAnH200) {
+TEST(CudaPlan, HowTheMatrixKernelCutsAnH200) {
     const struct {
         int64_t m, n, k;
         GemmCut cut;
@@ -87,7 +36,7 @@ TEST(CudaChoose, HowTheMatrixKernelCutsAnH200) {
     }
 }
 
-TEST(CudaChoose, HowTheMatrixKernelCutsBytesOnAnH200) {
+TEST(CudaPlan, HowTheMatrixKernelCutsBytesOnAnH200) {
     const struct {
         int64_t m, n, k;
         GemmCut cut;
@@ -118,7 +67,7 @@ TEST(CudaChoose, HowTheMatrixKernelCutsBytesOnAnH200) {
 }
 
 // What is left for whole blocks fills waves, and the tail finds room at once, two blocks an item.
-TEST(CudaChoose, ATailTakesTheLastWavesPlace) {
+TEST(CudaPlan, ATailTakesTheLastWavesPlace) {
     int tails = 0;
     for (const GemmCut cut : {GemmCut::k128x128, GemmCut::k192x128, GemmCut::k128x256}) {
         const qk::cuda::GemmCost c = qk::cuda::cost_of(cut, Codes::kU4);
@@ -141,7 +90,7 @@ TEST(CudaChoose, ATailTakesTheLastWavesPlace) {
     EXPECT_GT(tails, 1000);
 }
 
-TEST(CudaChoose, NoClusterHasMoreBlocksThanStages) {
+TEST(CudaPlan, NoClusterHasMoreBlocksThanStages) {
     for (const int64_t k : {16, 64, 128, 300, 1000}) {
         for (const auto &[m, n] : {std::pair<int64_t, int64_t>{33, 500},
                                    {65, 500},
@@ -158,7 +107,7 @@ TEST(CudaChoose, NoClusterHasMoreBlocksThanStages) {
     }
 }
 
-TEST(CudaChoose, HowMiddleBatchesShareK) {
+TEST(CudaPlan, HowMiddleBatchesShareK) {
     const struct {
         int64_t m, n, k;
         int32_t multiprocessors, split;
@@ -176,7 +125,7 @@ TEST(CudaChoose, HowMiddleBatchesShareK) {
 }
 
 // Every part has stages, and who asks for the workspace of m rows has room for fewer.
-TEST(CudaChoose, PartsOfKFitTheWorkspaceOfMoreRows) {
+TEST(CudaPlan, PartsOfKFitTheWorkspaceOfMoreRows) {
     for (const int32_t multiprocessors : {1, 16, 84, 132, 188}) {
         for (const int64_t n : {1, 129, 1000, 4096, 28672}) {
             for (const int64_t k : {16, 272, 4096, 28672}) {
@@ -198,7 +147,7 @@ TEST(CudaChoose, PartsOfKFitTheWorkspaceOfMoreRows) {
 }
 
 // As include/qk.h promises of batches: the same cut for 17 .. 64, 65 .. 128, and 128 rows more.
-TEST(CudaChoose, PartsOfKDoNotKnowTheBatch) {
+TEST(CudaPlan, PartsOfKDoNotKnowTheBatch) {
     for (const int64_t m : {17, 65, 129, 257, 897}) {
         const int64_t last = m < 65 ? 64 : qk::round_up(m, 128);
         for (int64_t more = m; more <= last; ++more) {
@@ -208,37 +157,7 @@ TEST(CudaChoose, PartsOfKDoNotKnowTheBatch) {
     }
 }
 
-TEST(CudaChoose, PassesBeforeSlabs) {
-    EXPECT_EQ(qk::cuda::slices_rows(false, true, 1 << 24), 32);
-    EXPECT_EQ(qk::cuda::slices_rows(true, false, 1 << 24), 64);
-    EXPECT_EQ(qk::cuda::slices_rows(true, true, 1 << 24), 48);
-    EXPECT_EQ(qk::cuda::slices_rows(true, true, 1 << 25), 64);
-}
-
-TEST(CudaChoose, WhichWeightsOf17To24RowsAreForSlices) {
-    const struct {
-        int64_t n, k;
-        bool numbers, single, nested;
-    } rows[] = {
-        {4096, 4096, false, false, false}, {6144, 4096, true, false, true},
-        {5120, 5120, true, false, true},   {4096, 14336, false, false, false},
-        {8192, 8192, true, false, true},   {28672, 4096, true, true, true},
-        {8192, 28672, true, true, true},   {57344, 8192, true, true, true},
-        {57344, 256, false, false, false}, {20480, 5120, true, true, true},
-    };
-    for (const auto &row : rows) {
-        SCOPED_TRACE(std::to_string(row.n) + " x " + std::to_string(row.k));
-        const auto prefers = [&](bool looked_up, bool nested) {
-            return qk::cuda::prefers_many_slices(row.n, row.k, looked_up, nested, 132);
-        };
-        EXPECT_EQ(prefers(false, false), row.numbers);
-        EXPECT_EQ(prefers(true, false), row.single);
-        EXPECT_EQ(prefers(true, true), row.nested);
-        EXPECT_EQ(prefers(false, true), row.nested);
-    }
-}
-
-TEST(CudaChoose, SlabsToRepack) {
+TEST(CudaPlan, SlabsToRepack) {
     const struct {
         int64_t n, step_bytes, rows;
     } rows[] = {
@@ -260,11 +179,11 @@ TEST(CudaChoose, SlabsToRepack) {
     }
 }
 
-TEST(CudaChoose, SlabsOfPrefill) {
+TEST(CudaPlan, SlabsOfDense) {
     for (const int64_t n : {1, 255, 4096, 57344}) {
         for (const int64_t k : {16, 4096, 28672, 1 << 26}) {
             for (const int64_t bytes : {2, 4}) {
-                const qk::cuda::PrefillPlan plan = qk::cuda::plan_prefill(n, k, bytes);
+                const qk::cuda::DensePlan plan = qk::cuda::plan_dense(n, k, bytes);
                 EXPECT_GE(plan.slab_rows, 1);
                 EXPECT_LE(plan.slab_rows, n);
                 EXPECT_TRUE(plan.slab_rows == n || plan.slab_rows % 256 == 0);
@@ -275,12 +194,6 @@ TEST(CudaChoose, SlabsOfPrefill) {
             }
         }
     }
-}
-
-TEST(CudaChoose, ManySlicesWantMoreThanTwoRowsOfTilesAMultiprocessor) {
-    constexpr int64_t k = 1 << 20;  // codes enough
-    EXPECT_FALSE(qk::cuda::prefers_many_slices(16 * 2 * 132, k, false, false, 132));
-    EXPECT_TRUE(qk::cuda::prefers_many_slices(16 * 2 * 132 + 1, k, false, false, 132));
 }
 
 }  // namespace

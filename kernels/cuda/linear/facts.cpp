@@ -1,0 +1,153 @@
+#include "cuda/linear/facts.hpp"
+
+#include "cuda/conditions.hpp"
+#include "cuda/linear/slabs.hpp"
+
+namespace qk::cuda {
+namespace {
+
+// The machine code for wgmma needs sm_90a; a build without it has empty kernels.
+#if defined(QK_CUDA_SM90A)
+constexpr bool kBuiltForSm90a = true;
+#else
+constexpr bool kBuiltForSm90a = false;
+#endif
+
+bool is_gptq(const Weight &w) {
+    return w.layout->id == QK_LAYOUT_GPTQ || w.layout->id == QK_LAYOUT_GPTQ_V1;
+}
+
+uint32_t kind_of(const LinearArgs &args) {
+    const Weight &w = args.w;
+    if (is_dense(*w.format)) return w.format == args.x.format ? kDense : kDenseOther;
+    if (w.format->kind == FormatKind::kSigned) return kRowS8;
+    if (w.format->kind == FormatKind::kStored) return kRowLut8;
+    const bool u4 = w.format->kind == FormatKind::kAffine;
+    if (is_gptq(w)) return u4 ? kGptqU4 : kGptqLut4;
+    switch (w.layout->id) {
+        case kLayoutTiles:
+        case kLayoutTilesPairs: return u4 ? kPackedU4 : kPackedLut4;
+        case QK_LAYOUT_AWQ_GEMM: return u4 ? kAwqU4 : kAwqLut4;
+        default: return u4 ? kRowU4 : kRowLut4;
+    }
+}
+
+class Met {
+  public:
+    void add(Condition condition, bool holds) { bits_ |= Conditions{holds} << int(condition); }
+    Conditions bits() const { return bits_; }
+
+  private:
+    Conditions bits_ = 0;
+};
+
+void add_groups(const Geometry &s, bool f32, Met *met) {
+    const bool one = s.groups_per_row == 1, two = power_of_two(s.group_size);
+    const auto whole = [&](int64_t columns) { return one || s.group_size % columns == 0; };
+    met->add(Condition::kGroupsAlongK, !s.flat);
+    met->add(Condition::kFlatBy8, !s.flat || (s.group_size % 8 == 0 && s.k % 8 == 0));
+    met->add(Condition::kGroupsPowerOfTwo, one || two);
+    met->add(Condition::kGroups64Or128,
+             s.groups_per_row * 64 == s.k || s.groups_per_row * 128 == s.k);
+    met->add(Condition::kGroupsOf64, whole(64));
+    met->add(Condition::kGroupsOf32Or64, whole(64) || (s.group_size == 32 && !f32));
+    met->add(Condition::kGroupsOf32, whole(32));
+    met->add(Condition::kGroupsOf16, whole(16));
+    met->add(Condition::kGroupsOf8, whole(8));
+    met->add(Condition::kFewGroups32, s.group_count < int64_t{1} << 32);
+}
+
+void add_addresses(const LinearArgs &args, Met *met) {
+    const Weight &w = args.w;
+    const ScalePlane &scale = w.scale;
+    const bool dense = is_dense(*w.format), gptq = !dense && is_gptq(w);
+    met->add(Condition::kXAligned16, aligned(args.x.data));
+    met->add(Condition::kYAligned, aligned(args.y.data, args.y.format->bits / 8));
+    met->add(Condition::kYAligned16, aligned(args.y.data));
+    met->add(Condition::kCodesAligned16, aligned(w.data));
+    met->add(Condition::kCodesAligned4, aligned(w.data, 4));
+    met->add(Condition::kCodesAlignedToRepack, aligned(w.data, gptq ? 4 : 8));
+    met->add(Condition::kCodesAlignedToWords, aligned(w.data, gptq ? 16 : 4));
+    met->add(Condition::kDenseAligned16, !dense || aligned(w.data));
+    met->add(Condition::kScalesAligned16, aligned(scale.data));
+    met->add(Condition::kScalesAligned4, aligned(scale.data, 4));
+    met->add(Condition::kScalesAligned, dense || aligned(scale.data, scale.format->bits / 8));
+    met->add(Condition::kZerosAligned16, aligned(w.zero));
+    met->add(Condition::kZerosAligned4, aligned(w.zero, 4));
+    met->add(Condition::kNestedAligned16,
+             aligned(scale.second) && aligned(scale.code) && aligned(scale.bias));
+    met->add(Condition::kSecondAligned4, aligned(scale.second, 4));
+    met->add(Condition::kScaleCodeAligned4, aligned(scale.code, 4));
+    met->add(Condition::kScaleBiasAligned4, aligned(scale.bias, 4));
+    met->add(Condition::kTableAligned4, aligned(w.table, 4));
+}
+
+void add_sizes(const LinearArgs &args, uint32_t weight, Met *met) {
+    const Weight &w = args.w;
+    const Geometry &s = w.geometry;
+    const int64_t bytes = args.x.format->bits / 8;
+    met->add(Condition::kK256, s.k % 256 == 0);
+    met->add(Condition::kK16, s.k % 16 == 0);
+    met->add(Condition::kK8, s.k % 8 == 0);
+    met->add(Condition::kXRows16Bytes, s.k * bytes % 16 == 0);
+    met->add(Condition::kYRows16Bytes, s.n * bytes % 16 == 0);
+    met->add(Condition::kN4InGptq, (weight & (kGptqU4 | kGptqLut4)) == 0 || s.n % 4 == 0);
+    met->add(Condition::kN16InAwq, (weight & (kAwqU4 | kAwqLut4)) == 0 || s.n % 16 == 0);
+    met->add(Condition::kN8, s.n % 8 == 0);
+    met->add(Condition::kSecondPowerOfTwo, power_of_two(w.scale.second_group));
+    met->add(Condition::kFewGroups31,
+             (weight & kStored4) == 0 || (w.layout->scale_count(s) < int64_t{1} << 31 &&
+                                          w.layout->zero_bytes(s) < int64_t{1} << 30));
+}
+
+// What 4-bit weights take of the workspace, packed there.
+void add_slabs(const LinearArgs &args, Facts *f, Met *met) {
+    const Weight &w = args.w;
+    const Geometry &s = w.geometry;
+    const Layout &packed = *find_layout(f->lut4() ? kLayoutTilesPairs : kLayoutTiles, 4);
+    const int32_t bits = w.scale.format->bits;
+    f->one_slab = packed_slab_rows(packed, s, f->all_n, bits, !f->lut4()) == f->all_n;
+    f->slab_rows = packed_slab_rows(packed, s, s.n, bits, w.zero != nullptr);
+    f->slab_bytes = packed_planes(packed, s, f->slab_rows, bits, w.zero != nullptr).end;
+    const bool cut = f->slab_rows < s.n;
+    met->add(Condition::kSecondFitsSlabs,
+             !cut || !f->nested() || f->slab_rows * s.groups_per_row % f->second_group == 0);
+    const int64_t limit = int64_t{1} << 28;
+    met->add(Condition::kFewTiles28, ceil_div(f->slab_rows, 16) * ceil_div(s.k, 64) < limit &&
+                                         f->slab_rows * s.groups_per_row < limit &&
+                                         f->slab_rows <= 65535 * 64);
+}
+
+}  // namespace
+
+Facts facts_of(const LinearArgs &args, const Device &device) {
+    const Weight &w = args.w;
+    const Geometry &s = w.geometry;
+    Facts f = {};
+    f.m = args.x.rows;
+    f.n = s.n;
+    f.k = s.k;
+    f.all_n = args.y.columns;
+    f.group_size = s.group_size;
+    f.groups_per_row = s.groups_per_row;
+    f.second_group = w.scale.second_group;
+    f.weight = kind_of(args);
+    f.f32 = args.x.format->id == QK_FORMAT_F32;
+    Met met;
+    add_addresses(args, &met);
+    add_sizes(args, f.weight, &met);
+    met.add(Condition::kXIs16Bits, !f.f32);
+    met.add(Condition::kXIs16BitsForLut4, !f.f32 || !f.lut4());
+    met.add(Condition::kWhole, f.n == f.all_n);
+    met.add(Condition::kLibrary, !device.lacks_library);
+    met.add(Condition::kSm90a, kBuiltForSm90a);
+    if (!is_dense(*w.format)) {
+        f.scale_bits = w.scale.format->bits;
+        add_groups(s, f.f32, &met);
+        if (w.format->bits == 4) add_slabs(args, &f, &met);
+    }
+    f.met = met.bits();
+    return f;
+}
+
+}  // namespace qk::cuda

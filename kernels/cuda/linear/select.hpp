@@ -1,0 +1,141 @@
+// Which kernel multiplies: one table for all kernels and all m. A row says what its kernel needs
+// (needs.hpp) and for which rows of x it is wanted, fastest first. The first row that is wanted and
+// whose needs are met is taken; where there is none, the first that can run. Kernels know nothing
+// of each other: to add one, add its row and its folder. The crossovers were measured on an H200
+// (docs/performance-cuda.md); docs/kernels-cuda.md prints what the table gives.
+#pragma once
+#include <initializer_list>
+
+#include "cuda/linear/kernels.hpp"
+#include "cuda/linear/needs.hpp"
+
+namespace qk::cuda {
+
+// Batches in which a row of y has the same bits: all m where the row of the table is taken; this m
+// alone; 1..64, 65..128 and every 128 more; what the product of packed weights says.
+enum class Batch : uint8_t { kAny, kAlone, kBlocks, kRepacked };
+
+struct Row {
+    LinearKernel kernel;
+    const Needs &needs;
+    int64_t first, last;                            // rows of x for which it is wanted
+    bool (*wanted)(const Facts &, const Device &);  // besides; null: always
+    Batch batch;
+};
+
+// ---- Crossovers
+
+namespace wanted {
+
+// Not few rows of w, for which x is read too often; looked-up codes only of large weights, as the
+// table is in shared memory, where x is too.
+constexpr bool rows_24(const Facts &f, const Device &d) {
+    const int64_t least = f.lut4() && !f.nested() ? int64_t{3} << 25 : int64_t{3} << 23;
+    return ceil_div(f.all_n, 16) > 2 * int64_t{d.multiprocessors} && f.all_n * f.k >= least &&
+           f.one_slab;
+}
+// Passes of 8 rows of f32 x, which cuBLASLt multiplies without tensor cores, or of 16.
+constexpr bool passes(const Facts &f, const Device &) {
+    if (f.f32) return f.m <= (f.lut4() && f.n * f.k < int64_t{1} << 25 ? 48 : 64);
+    return f.meets(C::kGroupsOf64) || f.m <= 32;
+}
+// Large weights outweigh a longer start and end; of long rows, few_rows reads x as often as w;
+// second scales make decoding longer.
+constexpr bool large(const Facts &f, const Device &d) {
+    return prefers_slices(f.n, f.k, f.nested(), d.multiprocessors) && passes(f, d);
+}
+// More rows are dequantized.
+constexpr bool codes_8(const Facts &f, const Device &) {
+    return f.m <= (f.weight == kRowS8 ? 4096 : 512);
+}
+// What the kernel `lanes` reads.
+constexpr bool row_by_row(const Facts &f, const Device &) {
+    return (f.weight & kLanesNeeds.weights) != 0 && (kLanesConditions & ~f.met) == 0;
+}
+
+}  // namespace wanted
+
+constexpr int64_t kAnyM = INT64_MAX;
+using K = LinearKernel;
+
+constexpr Row kLinearTable[] = {
+    // kernel, its needs, rows of x, wanted besides, same bits
+    {K::kRepacked, kRepackedNeeds, 17, kAnyM, nullptr, Batch::kRepacked},
+    {K::kSm90Gemv, kSm90GemvNeeds, 1, 1, nullptr, Batch::kAny},
+    {K::kSm90Rows24, kSm90Rows24Needs, 17, 24, wanted::rows_24, Batch::kAny},
+    {K::kSm90Gemm, kSm90GemmNeeds, 17, kAnyM, nullptr, Batch::kBlocks},
+    {K::kSm90Gemm8Bit, kSm90Gemm8BitNeeds, 17, 4096, wanted::codes_8, Batch::kBlocks},
+    {K::kDense, kDenseNeeds, 257, kAnyM, nullptr, Batch::kAlone},
+    {K::kSm80Gemm, kSm80GemmNeeds, 17, kAnyM, nullptr, Batch::kBlocks},
+    {K::kSm80Gemm, kSm80GemmUnsplitNeeds, 65, kAnyM, nullptr, Batch::kBlocks},
+    {K::kSm90SomeRows, kSm90SomeRowsNeeds, 2, kAnyM, wanted::large, Batch::kAny},
+    {K::kSm90FewRows, kSm90FewRowsNeeds, 2, kAnyM, nullptr, Batch::kAny},
+    {K::kSm90SomeRows, kSm90SomeRowsNeeds, 1, kAnyM, wanted::passes, Batch::kAny},
+    {K::kSm80Gemv, kSm80GemvNeeds, 1, kAnyM, nullptr, Batch::kAny},
+    {K::kBytes, kBytesNeeds, 1, 32, nullptr, Batch::kAny},
+    {K::kWords, kWordsNeeds, 1, 32, nullptr, Batch::kAny},
+    {K::kColumns, kColumnsNeeds, 1, 32, nullptr, Batch::kAny},
+    {K::kDense, kDenseNeeds, 33, kAnyM, nullptr, Batch::kAlone},
+    {K::kLanes, kLanesNeeds, 1, 4, nullptr, Batch::kAny},
+    {K::kDense, kDenseNeeds, 5, kAnyM, wanted::row_by_row, Batch::kAlone},
+    {K::kGeneric, kGenericNeeds, 1, 8, nullptr, Batch::kAny},
+    {K::kDense, kDenseNeeds, 9, kAnyM, nullptr, Batch::kAlone},
+};
+constexpr int32_t kLinearTableRows = int32_t(sizeof(kLinearTable) / sizeof(kLinearTable[0]));
+
+// ---- Reading it
+
+constexpr bool is_wanted(const Row &row, const Facts &f, const Device &d) {
+    return f.m >= row.first && f.m <= row.last && (row.wanted == nullptr || row.wanted(f, d));
+}
+
+constexpr bool are_met(const Needs &n, const Facts &f, const Device &d) {
+    return (f.weight & n.weights) != 0 && (n.conditions & ~f.met) == 0 && f.m >= n.first &&
+           f.m <= n.most && f.k < n.k_below && f.n < n.n_below &&
+           d.capability >= n.least_capability && d.capability <= n.most_capability &&
+           (n.shared == nullptr || n.shared(f, d) <= d.shared_bytes);
+}
+
+constexpr int64_t workspace_of(const Row &row, const Facts &f, const Device &d) {
+    return row.needs.workspace == nullptr ? 0 : row.needs.workspace(f, d);
+}
+
+struct Selected {
+    int32_t row;        // of the table; -1: no kernel runs within the workspace
+    int64_t workspace;  // bytes that it needs
+    int32_t fastest;    // whatever the workspace; -1: no kernel takes the case
+    int64_t fastest_workspace;
+};
+
+constexpr Selected select(const Facts &f, const Device &d, int64_t workspace) {
+    Selected s = {-1, 0, -1, 0};
+    for (const bool any : {false, true}) {
+        for (int32_t i = 0; i < kLinearTableRows; ++i) {
+            const Row &row = kLinearTable[i];
+            if ((!any && !is_wanted(row, f, d)) || !are_met(row.needs, f, d)) continue;
+            const int64_t bytes = workspace_of(row, f, d);
+            if (s.fastest < 0) s.fastest = i, s.fastest_workspace = bytes;
+            if (bytes > workspace) continue;
+            s.row = i;
+            s.workspace = bytes;
+            return s;
+        }
+    }
+    return s;
+}
+
+// ---- Explaining it
+
+struct BatchClass {
+    int64_t first, last;
+};
+// All m next to f.m for which a row of y has the same bits with this workspace.
+BatchClass batch_class(const Facts &f, const Device &d, int64_t workspace);
+
+// What a missing condition is told as; %lld is the size of a group.
+const char *sentence_of(Condition condition);
+
+// Why no row above the selected one was taken that is wanted: one sentence, or "".
+void explain(const Facts &f, const Device &d, int64_t workspace, char *text, size_t size);
+
+}  // namespace qk::cuda

@@ -1,0 +1,340 @@
+// Which kernel multiplies, on four cards, and what is said about it: no GPU needed.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "cuda/linear/sm90/gemm/plan.hpp"
+#include "cuda/select_case.hpp"
+
+namespace {
+
+using namespace select_test;
+using qk::cuda::batch_class;
+using qk::cuda::BatchClass;
+using qk::cuda::Condition;
+using qk::cuda::Facts;
+using qk::cuda::kLinearTable;
+using qk::cuda::kLinearTableRows;
+using qk::cuda::select;
+
+constexpr qk_format kU4 = QK_FORMAT_U4_AFFINE, kNf4 = QK_FORMAT_NF4, kS8 = QK_FORMAT_S8,
+                    kLut8 = QK_FORMAT_LUT8, kF16 = QK_FORMAT_F16, kF32 = QK_FORMAT_F32;
+constexpr qk_layout kPacked = QK_LAYOUT_PACKED, kRow = QK_LAYOUT_ROW, kGptq = QK_LAYOUT_GPTQ,
+                    kAwq = QK_LAYOUT_AWQ_GEMM;
+
+// With all the workspace that it wants.
+TEST(CudaSelect, WhatFourCardsTake) {
+    const struct {
+        Case c;
+        const char *h200, *a100, *rtx4090, *orin;
+    } rows[] = {
+        // format, layout, n, k, m, x
+        {{kU4, kPacked, 4096, 4096, 1}, "sm90 gemv", "sm80 gemv", "sm80 gemv", "sm80 gemv"},
+        {{kU4, kPacked, 4096, 4096, 2}, "sm90 few rows", "sm80 gemv", "sm80 gemv", "sm80 gemv"},
+        {{kNf4, kPacked, 4096, 4096, 16}, "sm90 few rows", "dense", "dense", "dense"},
+        {{kU4, kPacked, 28672, 8192, 16}, "sm90 some rows", "sm80 gemv", "sm80 gemv", "sm80 gemv"},
+        {{kU4, kPacked, 4096, 4112, 16}, "sm90 some rows", "sm80 gemv", "sm80 gemv", "sm80 gemv"},
+        {{kU4, kPacked, 4096, 4096, 17}, "sm90 gemm", "sm80 gemm", "sm80 gemm", "sm80 gemm"},
+        {{kU4, kPacked, 8192, 8192, 24}, "sm90 24 rows", "sm80 gemm", "sm80 gemm", "sm80 gemm"},
+        {{kNf4, kPacked, 8192, 8192, 24}, "sm90 gemm", "sm80 gemm", "sm80 gemm", "sm80 gemm"},
+        {{kU4, kPacked, 8192, 8192, 25}, "sm90 gemm", "sm80 gemm", "sm80 gemm", "sm80 gemm"},
+        {{kU4, kPacked, 4096, 4096, 256}, "sm90 gemm", "sm80 gemm", "sm80 gemm", "sm80 gemm"},
+        {{kU4, kPacked, 4096, 4096, 257}, "sm90 gemm", "dense", "dense", "dense"},
+        {{kU4, kPacked, 4096, 4096, 4096}, "sm90 gemm", "dense", "dense", "dense"},
+        {{kU4, kPacked, 4096, 4096, 1, kF32}, "sm90 gemv", "generic", "generic", "generic"},
+        {{kU4, kPacked, 4096, 4096, 64, kF32}, "sm90 some rows", "dense", "dense", "dense"},
+        {{kU4, kPacked, 4096, 4096, 65, kF32}, "dense", "dense", "dense", "dense"},
+        {{kNf4, kPacked, 4096, 4096, 49, kF32}, "dense", "dense", "dense", "dense"},
+        {{kNf4, kPacked, 8192, 4096, 49, kF32}, "sm90 some rows", "dense", "dense", "dense"},
+        {{kU4, kPacked, 4096, 4096, 1, kF16, 32}, "sm90 gemv", "generic", "generic", "generic"},
+        {{kU4, kPacked, 4096, 4096, 32, kF16, 32}, "sm90 some rows", "dense", "dense", "dense"},
+        {{kU4, kPacked, 28672, 8192, 33, kF16, 32}, "dense", "dense", "dense", "dense"},
+        {{kU4, kPacked, 28672, 8192, 65, kF32}, "dense", "dense", "dense", "dense"},
+        {{kU4, kPacked, 4096, 4096, 33, kF16, 32}, "dense", "dense", "dense", "dense"},
+        {{kU4, kRow, 4096, 4096, 1},
+         "stored words",
+         "stored words",
+         "stored words",
+         "stored words"},
+        {{kNf4, kRow, 4096, 4096, 1, kF32},
+         "stored lanes",
+         "stored lanes",
+         "stored lanes",
+         "stored lanes"},
+        {{kU4, kGptq, 4096, 4096, 16},
+         "stored words",
+         "stored words",
+         "stored words",
+         "stored words"},
+        {{kU4, kAwq, 4096, 4096, 16},
+         "stored columns",
+         "stored columns",
+         "stored columns",
+         "stored columns"},
+        {{kU4, kAwq, 4096, 4096, 17},
+         "repacked",
+         "stored columns",
+         "stored columns",
+         "stored columns"},
+        {{kU4, kGptq, 4096, 4096, 33}, "repacked", "dense", "dense", "dense"},
+        {{kS8, kRow, 4096, 4096, 1},
+         "stored bytes",
+         "stored lanes",
+         "stored lanes",
+         "stored lanes"},
+        {{kLut8, kRow, 4096, 4096, 512}, "sm90 gemm 8-bit", "dense", "dense", "dense"},
+        {{kLut8, kRow, 4096, 4096, 513}, "dense", "dense", "dense", "dense"},
+        {{kS8, kRow, 4096, 4096, 4096}, "sm90 gemm 8-bit", "dense", "dense", "dense"},
+        {{kS8, kRow, 4096, 4096, 4097}, "dense", "dense", "dense", "dense"},
+        {{kF16, kRow, 4096, 4096, 8}, "generic", "generic", "generic", "generic"},
+        {{kF16, kRow, 4096, 4096, 9}, "dense", "dense", "dense", "dense"},
+        {{kF32, kRow, 4096, 4096, 9}, "generic", "generic", "generic", "generic"},
+    };
+    int at = 0;
+    for (const auto &row : rows) {
+        const char *const expected[] = {row.h200, row.a100, row.rtx4090, row.orin};
+        for (int i = 0; i < 4; ++i) {
+            const Facts f = facts_of(row.c, kCards[i].device);
+            EXPECT_EQ(kernel_of(f, kCards[i].device, kAmple), expected[i])
+                << kCards[i].name << ", row " << at;
+        }
+        ++at;
+    }
+}
+
+TEST(CudaSelect, WithoutAWorkspace) {
+    const struct {
+        Card card;
+        Case c;
+        const char *kernel, *reason;
+    } rows[] = {
+        {kA100, {kU4, kPacked, 4096, 4096, 17}, "sm80 gemv", "workspace 0, wants 1,671,168"},
+        {kA100, {kU4, kPacked, 4096, 4096, 65}, "sm80 gemm", "workspace 0, wants 6,291,456"},
+        {kH200, {kU4, kPacked, 4096, 4096, 4096}, "sm90 gemm", ""},
+        {kH200, {kU4, kAwq, 4096, 4096, 17}, "stored columns", "workspace 0, wants 8,716,288"},
+        {kH200, {kLut8, kRow, 4096, 4096, 513}, "sm90 gemm 8-bit", "workspace 0, wants 67,117,056"},
+        {kH200, {kF16, kRow, 4096, 4096, 9}, "generic", "workspace 0, wants 33,562,624"},
+    };
+    for (const auto &row : rows) {
+        const Facts f = facts_of(row.c, row.card.device);
+        EXPECT_EQ(kernel_of(f, row.card.device, 0), row.kernel) << row.c.m;
+        EXPECT_EQ(reason_of(f, row.card.device, 0), row.reason) << row.c.m;
+    }
+}
+
+TEST(CudaSelect, WhyNotAFasterOne) {
+    const auto reason = [](Case c, void (*change)(Case *), const Card &card = kH200) {
+        change(&c);
+        return reason_of(facts_of(c, card.device), card.device, kAmple);
+    };
+    const Case packed, awq = {kU4, kAwq}, s8 = {kS8, kRow};
+    EXPECT_EQ(reason(packed, [](Case *) {}), "");
+    EXPECT_EQ(reason(packed, [](Case *c) { c->off_x = 4; }), "x is not 16-byte aligned");
+    EXPECT_EQ(reason(packed, [](Case *c) { c->off_w = 8; }), "w is not 16-byte aligned");
+    EXPECT_EQ(reason(packed, [](Case *c) { c->off_scale = 8; }),
+              "w's scales are not 16-byte aligned");
+    EXPECT_EQ(reason(packed, [](Case *c) { c->k = 4100; }), "k is not a multiple of 16");
+    EXPECT_EQ(reason(packed, [](Case *c) { c->k = 4112, c->m = 2; }), "k is not a multiple of 256");
+    EXPECT_EQ(reason(packed, [](Case *c) { c->group = 48; }),
+              "groups of 48 are not a power of two");
+    EXPECT_EQ(reason(packed, [](Case *c) { c->group = 256, c->m = 2; }),
+              "groups of 256 are neither 64 nor 128");
+    EXPECT_EQ(reason(packed, [](Case *c) { c->group = 32, c->m = 20; }),
+              "groups of 32 are not a multiple of 64");
+    EXPECT_EQ(reason(packed, [](Case *c) { c->m = 20, c->x = kF32; }), "x is F32, not F16 or BF16");
+    EXPECT_EQ(reason(packed, [](Case *c) { c->m = 4, c->off_y = 1; }),
+              "y is not aligned to its values");
+    EXPECT_EQ(reason(
+                  packed, [](Case *) {}, kA100),
+              "needs compute capability 9.0");
+    EXPECT_EQ(reason(
+                  packed, [](Case *c) { c->m = 64; }, kA100),
+              "needs compute capability 9.0");
+    EXPECT_EQ(reason(awq, [](Case *) {}), "w is not packed");
+    EXPECT_EQ(reason(awq, [](Case *c) { c->m = 20, c->n = 4104; }), "n is not a multiple of 16");
+    EXPECT_EQ(reason(s8, [](Case *c) { c->m = 20, c->group = 32; }),
+              "groups of 32 are not a multiple of 64");
+    EXPECT_EQ(reason(
+                  s8, [](Case *) {}, kOrin),
+              "needs compute capability 9.0");
+    qk::Device alone = kH200.device;
+    alone.lacks_library = true;
+    const Case dense = {kF16, kRow, 4096, 4096, 64};
+    EXPECT_EQ(kernel_of(facts_of(dense, alone), alone, kAmple), "generic");
+    EXPECT_EQ(reason_of(facts_of(dense, alone), alone, kAmple), "cuBLASLt was not found");
+}
+
+// Formats x layouts x groups x shapes x m x x, on four cards and one without a library.
+template <class Do>
+void for_all(const Do &act) {
+    std::vector<qk::Device> devices;
+    for (const Card &card : kCards) devices.push_back(card.device);
+    devices.push_back(kH200.device);
+    devices.back().lacks_library = true;
+    const std::pair<qk_format, qk_layout> weights[] = {
+        {kU4, kPacked}, {kNf4, kPacked}, {kU4, kRow},   {kNf4, kRow}, {kU4, kGptq},
+        {kU4, kAwq},    {kS8, kRow},     {kLut8, kRow}, {kF16, kRow}, {kF32, kRow}};
+    for (const qk::Device &device : devices) {
+        for (const auto &[format, layout] : weights) {
+            for (const int32_t group : {16, 32, 64, 128, 24}) {
+                for (const int64_t n : {4096, 28672, 1000}) {
+                    for (const int64_t k : {4096, 4112, 1004}) {
+                        for (const qk_format x : {kF16, kF32}) {
+                            const Case c = {format, layout, n, k, 1, x, group};
+                            const Facts f = facts_of(c, device);
+                            for (const int64_t m :
+                                 {1, 2, 4, 6, 9, 16, 17, 24, 25, 33, 65, 129, 257, 513, 4097}) {
+                                Facts g = f;
+                                g.m = m;
+                                for (const int64_t room : {int64_t{0}, int64_t{1} << 22, kAmple}) {
+                                    act(g, device, room);
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+TEST(CudaSelect, EveryRowOfTheTableIsTaken) {
+    std::set<int32_t> taken;
+    for_all([&](const Facts &f, const qk::Device &d, int64_t room) {
+        const qk::cuda::Selected s = select(f, d, room);
+        ASSERT_GE(s.row, 0);
+        ASSERT_LE(s.workspace, room);
+        taken.insert(s.row);
+        // With the room that the fastest wants, it is taken.
+        const qk::cuda::Selected best = select(f, d, s.fastest_workspace);
+        ASSERT_EQ(best.row, s.fastest);
+    });
+    EXPECT_EQ(int32_t(taken.size()), kLinearTableRows);
+}
+
+// A row that misses nothing but one condition gives way; each has a sentence of its own or says of
+// which plane it speaks.
+TEST(CudaSelect, EveryConditionCounts) {
+    qk::cuda::Conditions missed = 0, all = 0;
+    for (const auto &row : kLinearTable) all |= row.needs.conditions;
+    for_all([&](const Facts &f, const qk::Device &d, int64_t room) {
+        const int32_t row = select(f, d, room).row;
+        const auto left = kLinearTable[row].needs.conditions & ~missed;
+        if (left == 0) return;
+        const int condition = __builtin_ctzll(left);
+        Facts g = f;
+        g.met &= ~(qk::cuda::Conditions{1} << condition);
+        EXPECT_NE(select(g, d, room).row, row) << condition;
+        missed |= qk::cuda::Conditions{1} << condition;
+    });
+    EXPECT_EQ(missed, all);
+    for (int i = 0; i < int(Condition::kCount); ++i) {
+        EXPECT_STRNE(qk::cuda::sentence_of(Condition(i)), "") << i;
+        EXPECT_EQ(all >> i & 1, 1u) << i << " is asked by nobody";
+    }
+}
+
+// ---- Batch classes
+
+TEST(CudaSelect, BatchClasses) {
+    const struct {
+        Card card;
+        Case c;
+        int64_t workspace, first, last;
+    } rows[] = {
+        {kH200, {kU4, kPacked, 4096, 4096, 1}, kAmple, 1, 1},
+        {kH200, {kU4, kPacked, 4096, 4096, 7}, kAmple, 2, 16},
+        {kH200, {kU4, kPacked, 4096, 4096, 20}, kAmple, 17, 64},
+        {kH200, {kU4, kPacked, 8192, 8192, 20}, kAmple, 17, 24},
+        {kH200, {kU4, kPacked, 8192, 8192, 25}, kAmple, 25, 64},
+        {kH200, {kU4, kPacked, 8192, 8192, 100}, kAmple, 65, 128},
+        {kH200, {kU4, kPacked, 8192, 8192, 129}, kAmple, 129, 256},
+        {kH200, {kU4, kPacked, 8192, 8192, 4096}, kAmple, 3969, 4096},
+        {kH200, {kU4, kAwq, 8192, 8192, 7}, kAmple, 1, 16},
+        {kH200, {kU4, kAwq, 8192, 8192, 20}, kAmple, 17, 24},
+        {kH200, {kU4, kAwq, 8192, 8192, 33}, kAmple, 25, 64},
+        {kH200, {kU4, kAwq, 8192, 8192, 33}, 0, 1, 131070},  // no repacking, no cuBLASLt
+        {kH200, {kS8, kRow, 4096, 4096, 40}, kAmple, 17, 64},
+        {kH200, {kLut8, kRow, 4096, 4096, 600}, kAmple, 600, 600},
+        {kA100, {kU4, kPacked, 4096, 4096, 1}, kAmple, 1, 16},
+        {kA100, {kU4, kPacked, 4096, 4096, 20}, kAmple, 17, 64},
+        {kA100, {kU4, kPacked, 4096, 4096, 256}, kAmple, 129, 256},
+        {kA100, {kU4, kPacked, 4096, 4096, 20}, 0, 1, 64},
+        // The room ends inside of a class.
+        {kA100, {kU4, kPacked, 4096, 4096, 20}, 3 << 20, 17, 32},
+        {kA100, {kNf4, kRow, 4096, 4096, 3, kF32}, kAmple, 1, 4},
+    };
+    for (const auto &row : rows) {
+        const Facts f = facts_of(row.c, row.card.device);
+        const BatchClass batch = batch_class(f, row.card.device, row.workspace);
+        EXPECT_EQ(batch.first, row.first) << row.c.m << " on " << row.card.name;
+        EXPECT_EQ(batch.last, row.last) << row.c.m << " on " << row.card.name;
+    }
+}
+
+// What decides the order of a row's sums is one for all of a class.
+TEST(CudaSelect, AClassHasOneKernelAndOneCut) {
+    int classes = 0, at = 0;
+    for_all([&](const Facts &f, const qk::Device &d, int64_t room) {
+        if (at++ % 7 != 0) return;
+        const BatchClass batch = batch_class(f, d, room);
+        ASSERT_LE(batch.first, f.m);
+        ASSERT_GE(batch.last, f.m);
+        ++classes;
+        const int32_t row = select(f, d, room).row;
+        for (const int64_t m : {batch.first, (batch.first + batch.last) / 2, batch.last}) {
+            Facts g = f;
+            g.m = m;
+            ASSERT_EQ(select(g, d, room).row, row) << m;
+            if (kLinearTable[row].kernel == qk::cuda::LinearKernel::kSm80Gemm) {
+                const auto split = [&](int64_t rows) {
+                    return qk::cuda::middle_split(qk::cuda::middle_x_blocks(rows), f.n, f.k,
+                                                  d.multiprocessors);
+                };
+                ASSERT_EQ(split(m), split(f.m));
+            }
+            if (kLinearTable[row].batch == qk::cuda::Batch::kBlocks && d.capability == 90) {
+                const auto plan = [&](int64_t rows) {
+                    return qk::cuda::plan_gemm(qk::cuda::Codes::kU4, rows, f.n, f.k,
+                                               d.multiprocessors);
+                };
+                ASSERT_EQ(plan(m).cut, plan(f.m).cut);
+                ASSERT_EQ(plan(m).split, plan(f.m).split);
+                ASSERT_EQ(plan(m).tail, plan(f.m).tail);
+            }
+        }
+    });
+    EXPECT_GT(classes, 1000);
+}
+
+TEST(CudaSelect, WhichWeightsOf17To24RowsAreReadOnce) {
+    const struct {
+        int64_t n, k;
+        bool u4, nf4, nested;
+    } rows[] = {
+        {4096, 4096, false, false, false},
+        {6144, 4096, true, false, true},
+        {5120, 5120, true, false, true},
+        {4096, 14336, false, false, false},
+        {8192, 8192, true, false, true},
+        {28672, 4096, true, true, true},
+        {8192, 28672, true, true, true},
+        {57344, 8192, true, true, true},
+        {57344, 256, false, false, false},
+        {20480, 5120, true, true, true},
+        {16 * 2 * 132, 1 << 16, false, false, false},
+        {16 * 2 * 132 + 16, 1 << 16, true, true, true},
+    };
+    for (const auto &row : rows) {
+        const auto taken = [&](qk_format format, qk_format scale) {
+            const Case c = {format, kPacked, row.n, row.k, 20, kF16, 64, scale};
+            return kernel_of(facts_of(c, kH200.device), kH200.device, 0) == "sm90 24 rows";
+        };
+        EXPECT_EQ(taken(kU4, kF16), row.u4) << row.n << " x " << row.k;
+        EXPECT_EQ(taken(kNf4, kF16), row.nf4) << row.n << " x " << row.k;
+        EXPECT_EQ(taken(kNf4, QK_FORMAT_LUT8), row.nested) << row.n << " x " << row.k;
+    }
+}
+
+}  // namespace
