@@ -121,6 +121,7 @@ bool matches(const std::vector<std::string> &patterns, const std::string &name) 
 void fail_unknown_layer(const std::string &what, const std::string &name,
                         const std::vector<qk_layer> &layers) {
     std::vector<std::string> names;
+    names.reserve(layers.size());
     for (const qk_layer &layer : layers) names.push_back(layer.name);
     const std::string near = nearest(name, names);
     throw Failure(kUsage, what + (near.empty() ? "; 'qk inspect' lists the layers"

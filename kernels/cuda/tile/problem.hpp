@@ -1,6 +1,7 @@
 // What every kernel of packed tiles on sm_90 knows of a product; each adds its plan.
 #pragma once
 #include "backend/arguments.hpp"
+#include "cuda/conditions.hpp"
 #include "format/layouts.hpp"
 
 namespace qk::cuda {

@@ -55,7 +55,7 @@ void grow(Histogram *histogram) {
 }
 
 void tally(Histogram *histogram, const float *values, int64_t count) {
-    double limit = ldexp(1.0, histogram->reach), bins = kBins / 2 / limit;
+    double limit = ldexp(1.0, histogram->reach), bins = 0.5 * kBins / limit;
     for (int64_t i = 0; i < count; ++i) {
         const double value = values[i];
         while (!(fabs(value) < limit) && histogram->reach < 126) {
