@@ -24,6 +24,7 @@ Status check_output(qk_context *context, const qk_tensor *tensor, const char *na
     QK_CHECK((tensor->desc.flags & QK_TENSOR_READ_ONLY) == 0, &context->error, STATE,
              "%s: is read-only", name);
     for (int32_t i = 0; i < QK_PLANE_COUNT; ++i) {
+        if (tensor->shape.plane_bytes[i] == 0) continue;  // most, in a call of microseconds
         for (int32_t j = 0; j < i; ++j) {
             QK_CHECK(!overlap(tensor->planes[i], tensor->shape.plane_bytes[i], tensor->planes[j],
                               tensor->shape.plane_bytes[j]),
@@ -36,6 +37,7 @@ Status check_output(qk_context *context, const qk_tensor *tensor, const char *na
 Status check_disjoint(qk_context *context, const qk_tensor *output, const char *output_name,
                       const qk_tensor *input, const char *input_name) {
     for (int32_t i = 0; i < QK_PLANE_COUNT; ++i) {
+        if (output->shape.plane_bytes[i] == 0) continue;
         for (int32_t j = 0; j < QK_PLANE_COUNT; ++j) {
             QK_CHECK(!overlap(output->planes[i], output->shape.plane_bytes[i], input->planes[j],
                               input->shape.plane_bytes[j]),
