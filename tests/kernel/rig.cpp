@@ -42,7 +42,7 @@ void *Memory::put_device(Buffer *buffer, const Bytes *bytes, size_t size, uint64
         if (buffer->device == nullptr) std::abort();
     }
     buffer->bytes = size;
-    buffer->offset = kMargin + turn % 64;
+    buffer->offset = kMargin + (mostly_aligned_ && turn % 16 != 0 ? 0 : turn % 64);
     buffer->poison = bytes != nullptr ? harness::kPoisonNan : harness::kPoison;
     Bytes staged(needed, buffer->poison);
     if (bytes != nullptr) {

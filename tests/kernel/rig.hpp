@@ -33,6 +33,9 @@ class Memory {
     Bytes get(int slot);
     bool intact();  // no byte around any buffer was written
 
+    // Device memory: fifteen buffers in sixteen start where fast kernels take them.
+    void mostly_aligned() { mostly_aligned_ = true; }
+
   private:
     struct Buffer {
         harness::Guarded guarded;  // CPU; elsewhere the staging copy is `whole`
@@ -46,6 +49,7 @@ class Memory {
 
     const qk::Backend &backend_;
     std::map<int, std::unique_ptr<Buffer>> buffers_;
+    bool mostly_aligned_ = false;
 };
 
 // One backend that has a device here.

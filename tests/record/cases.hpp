@@ -8,10 +8,6 @@
 
 namespace record {
 
-// One in kFew of the cases has a digest of its own, for slow builds.
-constexpr uint64_t kFew = 16;
-inline bool is_few(uint64_t number) { return number % kFew == 0; }
-
 template <class Args>
 struct Case {
     uint64_t number;
@@ -22,14 +18,17 @@ struct Case {
 template <class Args>
 using Visit = std::function<void(const Case<Args> &)>;
 
-// Calls `visit` with every case of the table, or with the few.
-void visit_dequantize(sweep::Home *home, bool few, const Visit<qk::DequantizeArgs> &visit);
-void visit_quantize(sweep::Home *home, bool few, const Visit<qk::QuantizeArgs> &visit);
-void visit_repack(sweep::Home *home, bool few, const Visit<qk::RepackArgs> &visit);
-void visit_linear(sweep::Home *home, bool few, const Visit<qk::LinearArgs> &visit);
-void visit_gru(sweep::Home *home, bool few, const Visit<qk::GruArgs> &visit);
-void visit_float_product(sweep::Home *home, bool few, const Visit<qk::FloatProductArgs> &visit);
-void visit_float_gates(sweep::Home *home, bool few, const Visit<qk::FloatGatesArgs> &visit);
+// Calls `visit` with the cases whose number is divisible by `every`.
+void visit_dequantize(sweep::Home *home, uint64_t every, const Visit<qk::DequantizeArgs> &visit);
+void visit_quantize(sweep::Home *home, uint64_t every, const Visit<qk::QuantizeArgs> &visit);
+void visit_repack(sweep::Home *home, uint64_t every, const Visit<qk::RepackArgs> &visit);
+void visit_linear(sweep::Home *home, uint64_t every, const Visit<qk::LinearArgs> &visit);
+// The same, and then products of whole tiles, which CUDA's kernels ask for.
+void visit_linear_tiles(sweep::Home *home, uint64_t every, const Visit<qk::LinearArgs> &visit);
+void visit_gru(sweep::Home *home, uint64_t every, const Visit<qk::GruArgs> &visit);
+void visit_float_product(sweep::Home *home, uint64_t every,
+                         const Visit<qk::FloatProductArgs> &visit);
+void visit_float_gates(sweep::Home *home, uint64_t every, const Visit<qk::FloatGatesArgs> &visit);
 
 constexpr reference::Format kQuantized[] = {reference::Format::u4,      reference::Format::nf4,
                                             reference::Format::fp4_bnb, reference::Format::fp4_e2m1,
@@ -39,6 +38,10 @@ constexpr reference::Format kQuantized[] = {reference::Format::u4,      referenc
 inline harness::Random random_of(uint64_t table, uint64_t number) {
     return harness::Random(table << 32 | number);
 }
+
+// Overwrites the bytes of a slot, on the device where the backend has one.
+void write(sweep::Home *home, void *to, const Bytes &bytes);
+void poison(sweep::Home *home, int slot, void *data, uint8_t value = harness::kPoison);
 
 // The same weight as QK_LAYOUT_PACKED, in slot kSecond, by the portable kernel.
 qk::Weight repacked(sweep::Home *home, const qk::Weight &from, const reference::Spec &spec,

@@ -20,16 +20,21 @@ using sweep::kFirst, sweep::kSecond, sweep::kThird, sweep::kX, sweep::kY;
 namespace {
 
 // Poison in place of a weight's planes, its tables excepted.
-void clear_planes(Home *home, int first_slot, const qk::Weight &weight, const Spec &spec) {
-    const Planes sizes = planes_of(home, first_slot, spec);
-    const auto clear = [](void *data, const Bytes &plane) {
-        if (data != nullptr) std::memset(data, harness::kPoison, plane.size());
+void clear_planes(Home *home, int first_slot, const qk::Weight &weight) {
+    const auto clear = [&](int plane, void *data) {
+        if (data != nullptr) poison(home, first_slot + plane, data);
     };
-    clear(weight.data, sizes.data);
-    clear(weight.scale.data, sizes.scale);
-    clear(weight.scale.second, sizes.second_scale);
-    clear(weight.scale.bias, sizes.scale_bias);
-    clear(weight.zero, sizes.zero);
+    clear(QK_PLANE_DATA, weight.data);
+    clear(QK_PLANE_SCALE, weight.scale.data);
+    clear(QK_PLANE_SCALE2, weight.scale.second);
+    clear(QK_PLANE_SCALE_BIAS, weight.scale.bias);
+    clear(QK_PLANE_ZERO, weight.zero);
+}
+
+void clear_tables(Home *home, int first_slot, const qk::Weight &weight) {
+    if (weight.table != nullptr) poison(home, first_slot + QK_PLANE_TABLE, weight.table);
+    if (weight.scale.code == nullptr) return;
+    poison(home, first_slot + QK_PLANE_SCALE_CODE, weight.scale.code);
 }
 
 void digest_planes(Home *home, int first_slot, const Spec &spec, Digest *digest) {
@@ -44,6 +49,19 @@ void digest_planes(Home *home, int first_slot, const Spec &spec, Digest *digest)
 }
 
 }  // namespace
+
+void write(Home *home, void *to, const Bytes &bytes) {
+    if (home->backend.memory.allocate == nullptr) {
+        std::memcpy(to, bytes.data(), bytes.size());
+    } else {
+        EXPECT_EQ(home->backend.memory.upload({}, to, bytes.data(), bytes.size()), QK_OK);
+    }
+}
+
+void poison(Home *home, int slot, void *data, uint8_t value) {
+    const Bytes bytes(home->memory.get(slot).size(), value);
+    if (!bytes.empty()) write(home, data, bytes);
+}
 
 qk::Weight repacked(Home *home, const qk::Weight &from, const Spec &spec, uint64_t number) {
     const qk::Weight to = place_packed(home, kSecond, spec, number);
@@ -60,14 +78,14 @@ static void dequantize(Home *home, uint64_t number, const Spec &spec, const qk::
     const size_t bytes = size_t(spec.n * spec.k) * size_t(reference::bytes_of(to));
     void *const output = home->memory.space(kY, bytes, number / 3);
     const qk::DequantizeArgs args = {from, sweep::dense(to, spec.n, spec.k, output)};
-    visit({number, args, [&] { std::memset(output, harness::kPoison, bytes); },
+    visit({number, args, [&] { poison(home, kY, output); },
            [&](Digest *digest) { digest->floats(to, home->memory.get(kY)); }});
 }
 
-void visit_dequantize(Home *home, bool few, const Visit<qk::DequantizeArgs> &visit) {
+void visit_dequantize(Home *home, uint64_t every, const Visit<qk::DequantizeArgs> &visit) {
     uint64_t number = 0;
     const auto each = [&](const Spec &spec) {
-        if (++number, few && !is_few(number)) return;
+        if (++number, number % every != 0) return;
         Random random = random_of(1, number);
         const Data data = number % 5 == 0 ? Data::wild : Data::real;
         const Weight weight = random_weight(spec, data, &random);
@@ -129,10 +147,10 @@ std::vector<float> table_of(Random *random) {
 
 }  // namespace
 
-void visit_quantize(Home *home, bool few, const Visit<qk::QuantizeArgs> &visit) {
+void visit_quantize(Home *home, uint64_t every, const Visit<qk::QuantizeArgs> &visit) {
     uint64_t number = 0;
     const auto each = [&](const Spec &spec) {
-        if (++number, few && !is_few(number)) return;
+        if (++number, number % every != 0) return;
         Random random = random_of(2, number);
         const Format format = harness::kFloats[number % 3];
         const Input input = Input(random.below(int64_t(Input::count)));
@@ -147,10 +165,10 @@ void visit_quantize(Home *home, bool few, const Visit<qk::QuantizeArgs> &visit) 
         const qk::Weight to = place(home, kFirst, spec, nullptr, number);
         const Bytes table = sweep::dense_bytes(Format::f32, table_of(&random));
         for (void *const plane : {to.table, to.scale.code}) {
-            if (plane != nullptr) std::memcpy(plane, table.data(), table.size());
+            if (plane != nullptr) write(home, plane, table);
         }
         const qk::QuantizeArgs args = {sweep::dense(format, spec.n, spec.k, data), to};
-        visit({number, args, [&] { clear_planes(home, kFirst, to, spec); },
+        visit({number, args, [&] { clear_planes(home, kFirst, to); },
                [&](Digest *digest) { digest_planes(home, kFirst, spec, digest); }});
     };
     uint64_t kind = 0;
@@ -183,10 +201,8 @@ struct Move {
     void operator()(const qk::Weight &from, int slot, const qk::Weight &to, const Spec &spec) {
         const qk::RepackArgs args = {from, to};
         const auto clear = [&] {
-            clear_planes(home, slot, to, spec);
-            for (void *const table : {to.table, to.scale.code}) {
-                if (table != nullptr) std::memset(table, harness::kPoison, 1024);
-            }
+            clear_planes(home, slot, to);
+            clear_tables(home, slot, to);
         };
         visit({number, args, clear,
                [&](Digest *digest) { digest_planes(home, slot, spec, digest); }});
@@ -217,13 +233,13 @@ void repack_pair(Home *home, uint64_t number, Spec spec, Layout to_layout,
 
 }  // namespace
 
-void visit_repack(Home *home, bool few, const Visit<qk::RepackArgs> &visit) {
+void visit_repack(Home *home, uint64_t every, const Visit<qk::RepackArgs> &visit) {
     constexpr Layout kLayouts[] = {Layout::row,      Layout::row_high, Layout::awq_gemm,
                                    Layout::awq_gemv, Layout::gptq,     Layout::gptq_v1,
                                    Layout::word};
     uint64_t number = 0, turn = 0;
     const auto each = [&](Spec spec, Layout to) {
-        if (++number, few && !is_few(number)) return;
+        if (++number, number % every != 0) return;
         spec.zeros = spec.format == Format::u4 && number % 3 != 0;
         spec.nested = number % 4 == 3;
         spec.scale_format = harness::kFloats[number % 4 % 3];

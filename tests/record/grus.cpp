@@ -151,10 +151,10 @@ std::vector<float> floats(int64_t count, float reach, Random *random) {
 
 }  // namespace
 
-void visit_gru(Home *home, bool few, const Visit<qk::GruArgs> &visit) {
+void visit_gru(Home *home, uint64_t every, const Visit<qk::GruArgs> &visit) {
     uint64_t number = 0;
     const auto each = [&](int c, int h) {
-        if (++number, few && !is_few(number)) return;
+        if (++number, number % every != 0) return;
         GruCase(home, number).run(c, h, visit);
     };
     for (int i = 0; i < 1200; ++i) each(1 + i % 23, 1 + i * 7 % 29);
@@ -164,12 +164,12 @@ void visit_gru(Home *home, bool few, const Visit<qk::GruArgs> &visit) {
     for (const int c : {503, 504, 528, 1009}) each(c, 520);
 }
 
-void visit_float_product(Home *, bool few, const Visit<qk::FloatProductArgs> &visit) {
+void visit_float_product(Home *, uint64_t every, const Visit<qk::FloatProductArgs> &visit) {
     uint64_t number = 0;
     for (const int rows : {1, 2, 3, 4, 5, 9}) {
         for (const int count : {1, 16, 127, 128, 129, 300}) {
             for (const int outputs : {3, 15, 16, 48, 63, 129, 192}) {
-                if (++number, few && !is_few(number)) continue;
+                if (++number, number % every != 0) continue;
                 Random random = random_of(6, number);
                 const auto w = floats(outputs * count, 1, &random);
                 const auto x = floats(rows * count, 1, &random);
@@ -190,12 +190,12 @@ void visit_float_product(Home *, bool few, const Visit<qk::FloatProductArgs> &vi
     }
 }
 
-void visit_float_gates(Home *, bool few, const Visit<qk::FloatGatesArgs> &visit) {
+void visit_float_gates(Home *, uint64_t every, const Visit<qk::FloatGatesArgs> &visit) {
     uint64_t number = 0;
     for (const int units : {1, 3, 4, 7, 8, 15, 16, 17, 40, 129}) {
         for (const float reach : {1e-6f, 0.5f, 4.0f, 30.0f, 1e30f}) {
             for (const int batch : {1, 2, 5}) {
-                if (++number, few && !is_few(number)) continue;
+                if (++number, number % every != 0) continue;
                 Random random = random_of(7, number);
                 const int64_t states = int64_t{batch} * units;
                 const auto ih = floats(3 * states, reach, &random);

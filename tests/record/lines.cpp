@@ -49,8 +49,8 @@ std::vector<Line> read_lines(const std::string &path) {
     return lines;
 }
 
-void merge(const std::string &path, const std::vector<std::string> &sets,
-           const std::vector<Line> &found) {
+void merge(const std::string &path, const std::string &operation,
+           const std::vector<std::string> &sets, const std::vector<Line> &found) {
     const std::vector<std::string> texts = text_of(path);
     std::vector<Line> waiting = found;
     const auto take = [&](const auto &fits) -> std::optional<Line> {
@@ -75,7 +75,8 @@ void merge(const std::string &path, const std::vector<std::string> &sets,
             });
         }
         if (next[i]) file << next[i]->text() << '\n';
-        if (!next[i] && (!old || !contains(sets, old->set))) file << texts[i] << '\n';
+        const bool ours = old && old->operation == operation && contains(sets, old->set);
+        if (!next[i] && !ours) file << texts[i] << '\n';
     }
     for (const Line &line : waiting) file << line.text() << '\n';  // new ones
 }

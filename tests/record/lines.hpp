@@ -20,9 +20,9 @@ struct Line {
 // Comments and empty lines are kept by merge() and left out here.
 std::vector<Line> read_lines(const std::string &path);
 
-// Writes the file again with `found`, which is everything that these sets record here. A line keeps
-// its place, also where a kernel got another name but the same digest.
-void merge(const std::string &path, const std::vector<std::string> &sets,
-           const std::vector<Line> &found);
+// Writes the file again with `found`, which is everything that these sets record of the operation
+// here. A line keeps its place, also where a kernel got another name but the same digest.
+void merge(const std::string &path, const std::string &operation,
+           const std::vector<std::string> &sets, const std::vector<Line> &found);
 
 }  // namespace record

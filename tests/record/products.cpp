@@ -60,7 +60,7 @@ float number_of(Numbers numbers, Random *random) {
 
 struct Products {
     Home *home;
-    bool few;
+    uint64_t every;
     const Visit<qk::LinearArgs> &visit;
     uint64_t number = 0;
 
@@ -95,14 +95,14 @@ struct Products {
         for (const qk::Weight &w : weights) {
             const qk::LinearArgs args = {sweep::dense(format, m, k, x), w,
                                          has_bias ? &bias : nullptr, sweep::dense(format, m, n, y)};
-            visit({number, args, [&] { std::memset(y, harness::kPoison, y_bytes); },
+            visit({number, args, [&] { poison(home, kY, y); },
                    [&](Digest *digest) { digest->floats(format, home->memory.get(kY)); }});
         }
     }
 
     // m = 0: as rows() says.
     void quantized(const Spec &spec, int64_t m) {
-        if (++number, few && !is_few(number)) return;
+        if (++number, number % every != 0) return;
         Random random = random_of(4, number);
         const Numbers numbers = numbers_of(harness::has_integer_data(spec.format), &random);
         const Weight weight = random_weight(spec, data_of(numbers), &random);
@@ -115,7 +115,7 @@ struct Products {
     }
 
     void dense(Format format, int64_t n, int64_t k) {
-        if (++number, few && !is_few(number)) return;
+        if (++number, number % every != 0) return;
         Random random = random_of(5, number);
         const Numbers numbers = numbers_of(true, &random);
         qk::Weight w = {};
@@ -129,6 +129,7 @@ struct Products {
     void batches();
     void columns_of_codes();
     void long_rows();
+    void whole_tiles();
 };
 
 void Products::every_kind_and_shape() {
@@ -198,10 +199,37 @@ void Products::long_rows() {
     }
 }
 
+// Every group, scale and batch of the packed layout's kernels, and of those from stored layouts.
+void Products::whole_tiles() {
+    constexpr int64_t kRows[] = {1, 2, 3, 5, 8, 9, 16, 17, 24, 25, 33, 64, 65, 130, 256};
+    constexpr int64_t kGroups[] = {16, 32, 64, 128, 256, -1};
+    constexpr int64_t kSides[] = {64, 128, 80, 256, 32, 192};
+    uint64_t turn = 0;
+    every = every > 16 ? every / 16 : 1;  // there are few
+    for (int round = 0; round < 6; ++round) {
+        for (Spec spec : harness::kinds()) {
+            if (spec.flat) continue;
+            ++turn;
+            spec.n = kSides[turn % 6], spec.k = kSides[turn / 6 % 6] * 2;
+            spec.group_size = kGroups[turn % 7 % 6];
+            quantized(spec, kRows[turn % std::size(kRows)]);
+        }
+    }
+}
+
 }  // namespace
 
-void visit_linear(Home *home, bool few, const Visit<qk::LinearArgs> &visit) {
-    Products products = {home, few, visit};
+void visit_linear_tiles(Home *home, uint64_t every, const Visit<qk::LinearArgs> &visit) {
+    Products products = {home, every, visit};
+    products.every_kind_and_shape();
+    products.batches();
+    products.columns_of_codes();
+    products.long_rows();
+    products.whole_tiles();
+}
+
+void visit_linear(Home *home, uint64_t every, const Visit<qk::LinearArgs> &visit) {
+    Products products = {home, every, visit};
     products.every_kind_and_shape();
     products.batches();
     products.columns_of_codes();
