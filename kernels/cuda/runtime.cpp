@@ -57,7 +57,7 @@ static cudaError_t prepare(const void *kernel, const Shape3 &shape, const Device
         set(cudaFuncAttributeMaxDynamicSharedMemorySize, dynamic);
     }
     // Blocks that find no room beside this kernel's wait until multiprocessors run dry, and crowd
-    // on the first that do (docs/performance-cuda.md). The price is most of the L1.
+    // on the first that do (docs/measurements/cuda-designs.md). The price is most of the L1.
     if (shape.overlaps && is.preferredShmemCarveout != cudaSharedmemCarveoutMaxShared) {
         set(cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
     }

@@ -2,7 +2,7 @@
 // (needs.hpp) and for which rows of x it is wanted, fastest first. The first row that is wanted and
 // whose needs are met is taken; where there is none, the first that can run. Kernels know nothing
 // of each other: to add one, add its row and its folder. The crossovers were measured on an H200
-// (docs/performance-cuda.md); docs/kernels-cuda.md prints what the table gives.
+// (docs/measurements/cuda-designs.md); docs/measurements/cuda-kernels.md is the table as a page.
 #pragma once
 #include <initializer_list>
 
