@@ -174,7 +174,7 @@ size_t largest_need(const qk_context &context, const qk_tensor &w, const Format 
 
 Status linear(qk_context *context, const qk_tensor *x, const qk_tensor *w, const qk_tensor *bias,
               qk_tensor *y) {
-    Planned planned = {};
+    Planned planned;
     QK_TRY(check_and_plan(context, {sizeof(qk_product), 0, x, w, bias, y}, nullptr, &planned));
     return run(context, planned);
 }
@@ -182,13 +182,13 @@ Status linear(qk_context *context, const qk_tensor *x, const qk_tensor *w, const
 Status multiply(qk_context *context, const qk_product *products, int32_t count) {
     QK_TRY(check_list(context, products, count));
     qk_product product;
-    Planned last = {};
+    Planned last;
     for (int32_t i = 0; i < count; ++i) {
         QK_TRY(named(context, i, read_product_at(context, products, i, &product)));
         QK_TRY(named(context, i, check_and_plan(context, product, nullptr, &last)));
     }
     for (int32_t i = 0; i + 1 < count; ++i) {
-        Planned planned = {};
+        Planned planned;
         QK_TRY(named(context, i, read_product_at(context, products, i, &product)));
         plan_product(*context, product, nullptr, &planned);
         QK_TRY(named(context, i, run(context, planned)));
@@ -202,7 +202,7 @@ Status multiply_workspace(qk_context *context, const qk_product *products, int32
     size_t largest = 0;
     for (int32_t i = 0; i < count; ++i) {
         qk_product product;
-        Planned planned = {};
+        Planned planned;
         QK_TRY(named(context, i, read_product_at(context, products, i, &product)));
         QK_TRY(named(context, i, check_product(context, product)));
         plan_product(*context, product, nullptr, &planned);
@@ -214,7 +214,7 @@ Status multiply_workspace(qk_context *context, const qk_product *products, int32
 
 Status explain(qk_context *context, const qk_product *given, qk_plan *plan) {
     qk_product product;
-    Planned planned = {};
+    Planned planned;
     Explanation explanation = {};
     QK_TRY(read_product(context, given, &product));
     QK_TRY(check_and_plan(context, product, &explanation, &planned));

@@ -111,7 +111,8 @@ LinearPlan plan_linear(const LinearArgs &args, const Device &device, const Allow
     // A mode is allowed for its speed: no slower kernel stands in for a workspace.
     const Kernel<LinearArgs> *const kernel = kernel_of(row.kernel);
     const size_t bytes = workspace_of(*kernel, args, device);
-    return {bytes <= allowed.workspace_bytes ? kernel : nullptr, bytes, kernel, bytes};
+    const bool fits = bytes <= allowed.workspace_bytes;
+    return {fits ? kernel : nullptr, fits ? bytes : 0, kernel, bytes};
 }
 
 }  // namespace qk::cpu

@@ -143,8 +143,15 @@ constexpr bool allows(uint32_t modes, const LinearRow &row) {
     return row.mode == 0 || (row.mode & modes) != 0;
 }
 
+constexpr int32_t first_exact_row() {
+    int32_t row = 0;
+    while (kLinearTable[row].mode != 0) ++row;
+    return row;
+}
+constexpr const LinearRow *kExactRows = kLinearTable + first_exact_row();
+
 constexpr const LinearRow &select_linear(uint32_t facts, uint32_t sets, uint32_t modes) {
-    const LinearRow *row = kLinearTable;
+    const LinearRow *row = modes == 0 ? kExactRows : kLinearTable;
     while (!allows(modes, *row) || (row->sets & ~sets) != 0 || (row->conditions & ~facts) != 0) {
         ++row;  // the last one takes everything
     }
