@@ -37,7 +37,7 @@ TEST(CudaSelect, WhatFourCardsTake) {
         {{kU4, kPacked, 4096, 4112, 16}, "sm90 some rows", "sm80 gemv", "sm80 gemv", "sm80 gemv"},
         {{kU4, kPacked, 4096, 4096, 17}, "sm90 gemm", "sm80 gemm", "sm80 gemm", "sm80 gemm"},
         {{kU4, kPacked, 8192, 8192, 24}, "sm90 24 rows", "sm80 gemm", "sm80 gemm", "sm80 gemm"},
-        {{kNf4, kPacked, 8192, 8192, 24}, "sm90 gemm", "sm80 gemm", "sm80 gemm", "sm80 gemm"},
+        {{kNf4, kPacked, 8192, 8192, 24}, "sm90 gemm", "dense", "dense", "dense"},
         {{kU4, kPacked, 8192, 8192, 25}, "sm90 gemm", "sm80 gemm", "sm80 gemm", "sm80 gemm"},
         {{kU4, kPacked, 4096, 4096, 256}, "sm90 gemm", "sm80 gemm", "sm80 gemm", "sm80 gemm"},
         {{kU4, kPacked, 4096, 4096, 257}, "sm90 gemm", "dense", "dense", "dense"},
@@ -114,6 +114,10 @@ TEST(CudaSelect, WithoutAWorkspace) {
         {kH200, {kU4, kPacked, 4096, 4096, 4096}, "sm90 gemm", ""},
         {kH200, {kU4, kAwq, 4096, 4096, 17}, "stored columns", "workspace 0, wants 8,716,288"},
         {kH200, {kLut8, kRow, 4096, 4096, 513}, "sm90 gemm 8-bit", "workspace 0, wants 67,117,056"},
+        {kA100,
+         {kNf4, kRow, 4096, 4096, 6, kF32},
+         "stored lanes",
+         "workspace 0, wants 100,679,680"},
         {kH200, {kF16, kRow, 4096, 4096, 9}, "generic", "workspace 0, wants 33,562,624"},
     };
     for (const auto &row : rows) {

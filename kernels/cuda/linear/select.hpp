@@ -53,6 +53,14 @@ constexpr bool row_by_row(const Facts &f, const Device &) {
     return (f.weight & kLanesNeeds.weights) != 0 && (kLanesConditions & ~f.met) == 0;
 }
 
+constexpr bool not_row_by_row(const Facts &f, const Device &d) { return !row_by_row(f, d); }
+// Looked-up codes where passes of sm80 gemv find no room for their table: no kernel on mma.sync has
+// been measured there.
+constexpr bool table_without_room(const Facts &f, const Device &d) {
+    return f.weight == kPackedLut4 && d.capability < 90 &&
+           needs_bytes::sm80_gemv(f, d) > d.shared_bytes;
+}
+
 }  // namespace wanted
 
 constexpr int64_t kAnyM = INT64_MAX;
@@ -66,6 +74,7 @@ constexpr Row kLinearTable[] = {
     {K::kSm90Gemm, kSm90GemmNeeds, 17, kAnyM, nullptr, Batch::kBlocks},
     {K::kSm90Gemm8Bit, kSm90Gemm8BitNeeds, 17, 4096, wanted::codes_8, Batch::kBlocks},
     {K::kDense, kDenseNeeds, 257, kAnyM, nullptr, Batch::kAlone},
+    {K::kDense, kDenseNeeds, 17, kAnyM, wanted::table_without_room, Batch::kAlone},
     {K::kSm80Gemm, kSm80GemmNeeds, 17, kAnyM, nullptr, Batch::kBlocks},
     {K::kSm80Gemm, kSm80GemmUnsplitNeeds, 65, kAnyM, nullptr, Batch::kBlocks},
     {K::kSm90SomeRows, kSm90SomeRowsNeeds, 2, kAnyM, wanted::large, Batch::kAny},
@@ -78,7 +87,7 @@ constexpr Row kLinearTable[] = {
     {K::kDense, kDenseNeeds, 33, kAnyM, nullptr, Batch::kAlone},
     {K::kLanes, kLanesNeeds, 1, 4, nullptr, Batch::kAny},
     {K::kDense, kDenseNeeds, 5, kAnyM, wanted::row_by_row, Batch::kAlone},
-    {K::kGeneric, kGenericNeeds, 1, 8, nullptr, Batch::kAny},
+    {K::kGeneric, kGenericNeeds, 1, 8, wanted::not_row_by_row, Batch::kAny},
     {K::kDense, kDenseNeeds, 9, kAnyM, nullptr, Batch::kAlone},
 };
 constexpr int32_t kLinearTableRows = int32_t(sizeof(kLinearTable) / sizeof(kLinearTable[0]));
