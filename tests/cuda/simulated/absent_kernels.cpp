@@ -1,5 +1,5 @@
-// Kernels that need instructions of a GPU. Products run as the generic kernel in their place; the
-// GRU's lists have kernels that take no case.
+// Kernels that need instructions of a GPU: in their lists, but taking no case. A product for which
+// the table selects one runs as the generic kernel.
 #include "cuda/linear/kernels.hpp"
 #include "cuda/lists.hpp"
 
@@ -10,17 +10,24 @@ Status run_generic(const LinearArgs &args, const Launch &launch) {
     return kLinearGeneric.run(args, launch);
 }
 
-bool never(const GruArgs &, const Device &) { return false; }
+template <class Args>
+bool never(const Args &, const Device &) {
+    return false;
+}
+
+constexpr Kernel<LinearArgs> stand_in(LinearKernel kernel) {
+    return {kLinearNames[int(kernel)], never, nullptr, run_generic};
+}
 
 }  // namespace
 
 using K = LinearKernel;
-const Kernel<LinearArgs> kLinearSm90Gemv = linear_kernel<K::kSm90Gemv>(run_generic);
-const Kernel<LinearArgs> kLinearSm90FewRows = linear_kernel<K::kSm90FewRows>(run_generic);
-const Kernel<LinearArgs> kLinearSm90SomeRows = linear_kernel<K::kSm90SomeRows>(run_generic);
-const Kernel<LinearArgs> kLinearSm90Rows24 = linear_kernel<K::kSm90Rows24>(run_generic);
-const Kernel<LinearArgs> kLinearSm80Gemv = linear_kernel<K::kSm80Gemv>(run_generic);
-const Kernel<LinearArgs> kLinearBytes = linear_kernel<K::kBytes>(run_generic);
+const Kernel<LinearArgs> kLinearSm90Gemv = stand_in(K::kSm90Gemv);
+const Kernel<LinearArgs> kLinearSm90FewRows = stand_in(K::kSm90FewRows);
+const Kernel<LinearArgs> kLinearSm90SomeRows = stand_in(K::kSm90SomeRows);
+const Kernel<LinearArgs> kLinearSm90Rows24 = stand_in(K::kSm90Rows24);
+const Kernel<LinearArgs> kLinearSm80Gemv = stand_in(K::kSm80Gemv);
+const Kernel<LinearArgs> kLinearBytes = stand_in(K::kBytes);
 
 const Kernel<GruArgs> kGruStep = {"step", never, nullptr, nullptr};
 const Kernel<GruArgs> kGruCluster = {"cluster", never, nullptr, nullptr};
