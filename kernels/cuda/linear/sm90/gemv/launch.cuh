@@ -44,10 +44,6 @@ __global__ void __launch_bounds__(kVectorThreads, XColumns<T, kGroupTiles == 0>:
 #endif
 }
 
-inline uint32_t seconds_bytes(const VectorProblem &p) {
-    return p.second == nullptr ? 0 : (p.last_second + 1) * 4;
-}
-
 template <class T, class Decode, ScaleKind kind, int kGroupTiles>
 Status launch_vector(const VectorProblem &p, const Launch &launch) {
     using Warp = VectorWarp<T, Decode, kind, kGroupTiles>;

@@ -15,6 +15,10 @@ __device__ inline int32_t y_rows(const VectorProblem &p, Run rows) {
     return int32_t(min64(int64_t(rows.last) * 16, p.n) - int64_t(rows.first) * 16);
 }
 
+inline uint32_t seconds_bytes(const VectorProblem &p) {
+    return p.second == nullptr ? 0 : (p.last_second + 1) * 4;
+}
+
 // A unit of the weight.
 struct Unit {
     int32_t row, column;  // of tiles, of units
