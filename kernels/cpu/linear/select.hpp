@@ -178,7 +178,8 @@ constexpr const char *set_name(uint32_t set) {
         case QK_ISA_AVX512_BF16: return "avx512_bf16";
         case QK_ISA_NEON: return "neon";
         case QK_ISA_DOTPROD: return "dotprod";
-        default: return "i8mm";
+        case QK_ISA_I8MM: return "i8mm";
+        default: return "";
     }
 }
 
@@ -187,18 +188,21 @@ constexpr uint32_t lowest(uint32_t bits) { return bits & (~bits + 1); }
 // The row above the chosen one that lacks least, and what; not one for another case or another kind
 // of processor. An instruction set weighs more than what a program can change.
 constexpr Faster faster_linear(uint32_t facts, uint32_t sets, uint32_t modes, uint32_t kind) {
-    Faster best = {nullptr, "", ""};
+    const LinearRow *best = nullptr;
     int32_t least = 0;
+    uint32_t condition = 0, set = 0;
     for (const LinearRow *row = kLinearTable; row != &select_linear(facts, sets, modes); ++row) {
         const uint32_t lacking = row->conditions & ~facts, no_sets = row->sets & ~sets;
         if (!allows(modes, *row) || (lacking & kOfTheCase) != 0) continue;
         if ((row->sets & ~kind) != 0) continue;
         const int32_t weight = __builtin_popcount(lacking) + (no_sets != 0 ? 2 : 0);
-        if (best.row != nullptr && weight >= least) continue;
+        if (best != nullptr && weight >= least) continue;
+        best = row;
         least = weight;
-        best = {row, lacking_text(lowest(lacking)), lacking != 0 ? "" : set_name(lowest(no_sets))};
+        condition = lowest(lacking);
+        set = lacking != 0 ? 0 : lowest(no_sets);
     }
-    return best;
+    return {best, lacking_text(condition), set_name(set)};
 }
 
 }  // namespace qk::cpu
