@@ -7,7 +7,7 @@
 
 namespace {
 
-using qk::cuda::RowsPlan;
+using qk::cuda::FewRowsPlan;
 
 TEST(CudaPlan, HowSmallBatchesCutAnH200) {
     const struct {
@@ -19,7 +19,7 @@ TEST(CudaPlan, HowSmallBatchesCutAnH200) {
         {28672, 1024, 8, 2, 1, 14}, {16, 4096, 16, 1, 2, 1},    {1, 256, 2, 1, 1, 1},
     };
     for (const auto &row : rows) {
-        const RowsPlan plan = qk::cuda::plan_rows(row.n, row.k / 128, 2, 132, 7);
+        const FewRowsPlan plan = qk::cuda::plan_few_rows(row.n, row.k / 128, 2, 132, 7);
         EXPECT_EQ(plan.width, row.width) << row.n << " x " << row.k;
         EXPECT_EQ(plan.height, row.height) << row.n << " x " << row.k;
         EXPECT_EQ(plan.passes, row.passes) << row.n << " x " << row.k;
@@ -32,12 +32,12 @@ TEST(CudaPlan, HowSmallBatchesCutAnH200) {
 TEST(CudaPlan, SmallBatchesMeetEveryChunkOnce) {
     for (int64_t chunks = 2; chunks < 500; chunks += 2) {
         for (const int64_t n : {1, 17, 2113, 60000}) {
-            const RowsPlan large = qk::cuda::plan_rows(n, chunks, 2, 132, 8);
+            const FewRowsPlan large = qk::cuda::plan_few_rows(n, chunks, 2, 132, 8);
             for (const int32_t room : {1, 3, 8}) {
-                const RowsPlan p = qk::cuda::plan_rows(n, chunks, 2, 132, room);
+                const FewRowsPlan p = qk::cuda::plan_few_rows(n, chunks, 2, 132, room);
                 ASSERT_EQ(p.width, large.width);
                 ASSERT_EQ(p.height, large.height);
-                ASSERT_LE(p.width * p.height, qk::cuda::kRowsWarps);
+                ASSERT_LE(p.width * p.height, qk::cuda::kFewRowsWarps);
                 ASSERT_EQ(p.width % 2, 0);
                 ASSERT_EQ(p.panel % p.height, 0);
                 ASSERT_GE(p.panel, 1);

@@ -118,8 +118,8 @@ TEST(CudaPlan, HowMiddleBatchesShareK) {
         {64, 4096, 4096, 108, 6},  {64, 14336, 4096, 84, 3},   {64, 4096, 4096, 16, 1},
     };
     for (const auto &row : rows) {
-        const int64_t x_blocks = qk::cuda::middle_x_blocks(row.m);
-        EXPECT_EQ(qk::cuda::middle_split(x_blocks, row.n, row.k, row.multiprocessors), row.split)
+        const int64_t x_blocks = qk::cuda::sm80_gemm_x_blocks(row.m);
+        EXPECT_EQ(qk::cuda::sm80_gemm_split(x_blocks, row.n, row.k, row.multiprocessors), row.split)
             << row.m << ": " << row.n << " x " << row.k << " on " << row.multiprocessors;
     }
 }
@@ -131,10 +131,10 @@ TEST(CudaPlan, PartsOfKFitTheWorkspaceOfMoreRows) {
             for (const int64_t k : {16, 272, 4096, 28672}) {
                 int64_t before = 0;
                 for (int64_t m = 17; m < 2000; m += 47) {
-                    const int32_t split =
-                        qk::cuda::middle_split(qk::cuda::middle_x_blocks(m), n, k, multiprocessors);
+                    const int32_t split = qk::cuda::sm80_gemm_split(qk::cuda::sm80_gemm_x_blocks(m),
+                                                                    n, k, multiprocessors);
                     ASSERT_LE(split * 4, qk::max64(qk::ceil_div(k, 64), 4));
-                    const int64_t bytes = qk::cuda::middle_workspace(m, n, k, multiprocessors);
+                    const int64_t bytes = qk::cuda::sm80_gemm_workspace(m, n, k, multiprocessors);
                     ASSERT_GE(bytes, before);
                     if (split > 1) {
                         ASSERT_GE(bytes, split * m * n * 4);
@@ -151,8 +151,8 @@ TEST(CudaPlan, PartsOfKDoNotKnowTheBatch) {
     for (const int64_t m : {17, 65, 129, 257, 897}) {
         const int64_t last = m < 65 ? 64 : qk::round_up(m, 128);
         for (int64_t more = m; more <= last; ++more) {
-            ASSERT_EQ(qk::cuda::middle_x_blocks(more), qk::cuda::middle_x_blocks(m)) << more;
-            ASSERT_GE(qk::cuda::middle_x_blocks(more) * qk::cuda::kMiddleBlockX, more);
+            ASSERT_EQ(qk::cuda::sm80_gemm_x_blocks(more), qk::cuda::sm80_gemm_x_blocks(m)) << more;
+            ASSERT_GE(qk::cuda::sm80_gemm_x_blocks(more) * qk::cuda::kSm80GemmBlockX, more);
         }
     }
 }

@@ -6,15 +6,15 @@
 
 namespace {
 
-constexpr qk::cuda::MatvecDevice kDevices[] = {{1, false}, {8, true}, {132, true}, {40, false}};
+constexpr qk::cuda::Sm80GemvDevice kDevices[] = {{1, false}, {8, true}, {132, true}, {40, false}};
 
 TEST(CudaPlan, AnH200RunsOneFullBlockAMultiprocessor) {
-    const qk::cuda::MatvecPlan plan = qk::cuda::plan_matvec(4096, 4096, {132, true});
+    const qk::cuda::Sm80GemvPlan plan = qk::cuda::plan_sm80_gemv(4096, 4096, {132, true});
     EXPECT_EQ(plan.blocks, 132);
     EXPECT_EQ(plan.warps, 24);
     EXPECT_EQ(plan.row_tiles, 256);
     EXPECT_EQ(plan.row_stages, 16);
-    EXPECT_EQ(qk::cuda::plan_matvec(17, 64, {132, true}).blocks, 2);
+    EXPECT_EQ(qk::cuda::plan_sm80_gemv(17, 64, {132, true}).blocks, 2);
 }
 
 // Blocks take consecutive rows, warps consecutive stages of their block: every stage once, in
@@ -22,8 +22,8 @@ TEST(CudaPlan, AnH200RunsOneFullBlockAMultiprocessor) {
 TEST(CudaPlan, EveryStageBelongsToOneWarp) {
     for (int64_t n = 1; n < 3000; n += 37) {
         for (int64_t k = 1; k < 20000; k += 1211) {
-            for (const qk::cuda::MatvecDevice device : kDevices) {
-                const qk::cuda::MatvecPlan plan = qk::cuda::plan_matvec(n, k, device);
+            for (const qk::cuda::Sm80GemvDevice device : kDevices) {
+                const qk::cuda::Sm80GemvPlan plan = qk::cuda::plan_sm80_gemv(n, k, device);
                 ASSERT_GE(int64_t(plan.row_tiles) * 16, n);
                 ASSERT_GE(int64_t(plan.row_stages) * qk::cuda::kStageTiles * 64, k);
                 int32_t row = 0;
@@ -50,25 +50,25 @@ TEST(CudaPlan, EveryStageBelongsToOneWarp) {
 }
 
 TEST(CudaPlan, OneRowOfXOnAnH200) {
-    const qk::cuda::VectorPlan small = qk::cuda::plan_vector(4096, 4096, 132);
+    const qk::cuda::GemvPlan small = qk::cuda::plan_gemv(4096, 4096, 132);
     EXPECT_EQ(small.blocks, 132);
     EXPECT_EQ(small.units, 8);
     EXPECT_EQ(small.partials, 8);
     EXPECT_EQ(small.sums_bytes, 2u * 8 * 64);  // two rows of tiles a block, a unit a warp
-    const qk::cuda::VectorPlan large = qk::cuda::plan_vector(57344, 8720, 132);
+    const qk::cuda::GemvPlan large = qk::cuda::plan_gemv(57344, 8720, 132);
     EXPECT_EQ(large.tiles, 137);
     EXPECT_EQ(large.units, 18);
     EXPECT_EQ(large.partials, 16);
-    EXPECT_EQ(qk::cuda::plan_vector(16 * 132 * 32 + 1, 64, 132).blocks, 264);
+    EXPECT_EQ(qk::cuda::plan_gemv(16 * 132 * 32 + 1, 64, 132).blocks, 264);
 }
 
 // What the kernel does with a plan: every unit of every row of tiles falls to one warp.
 TEST(CudaPlan, EveryUnitBelongsToOneWarp) {
-    constexpr int32_t kWarps = qk::cuda::kVectorWarps;
+    constexpr int32_t kWarps = qk::cuda::kGemvWarps;
     for (const int64_t n : {1, 16, 17, 4096, 5000}) {
         for (int64_t k = 64; k < 20000; k += 448) {
             for (const int32_t multiprocessors : {1, 8, 132}) {
-                const qk::cuda::VectorPlan plan = qk::cuda::plan_vector(n, k, multiprocessors);
+                const qk::cuda::GemvPlan plan = qk::cuda::plan_gemv(n, k, multiprocessors);
                 ASSERT_GE(int64_t(plan.units) * 512, k);
                 int32_t row = 0;
                 for (int32_t b = 0; b < plan.blocks; ++b) {

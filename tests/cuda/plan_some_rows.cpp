@@ -8,19 +8,19 @@
 
 namespace {
 
-using qk::cuda::SlicesPlan;
-using qk::cuda::SlicesSizes;
-using qk::cuda::SlicesStage;
+using qk::cuda::SomeRowsPlan;
+using qk::cuda::SomeRowsSizes;
+using qk::cuda::SomeRowsStage;
 
 // U4, groups of 128, f16 scales and x.
-constexpr SlicesSizes kSizes = {230 * 1024, 7, 32, 8, 2, 16};
+constexpr SomeRowsSizes kSizes = {230 * 1024, 7, 32, 8, 2, 16};
 
-SlicesPlan plan(int64_t n, int64_t k, const SlicesSizes &sizes) {
-    const int32_t cluster = qk::cuda::slices_cluster((n + 15) / 16, (k + 127) / 128, 132);
-    return qk::cuda::plan_slices(n, k, 132, cluster, sizes);
+SomeRowsPlan plan(int64_t n, int64_t k, const SomeRowsSizes &sizes) {
+    const int32_t cluster = qk::cuda::some_rows_cluster((n + 15) / 16, (k + 127) / 128, 132);
+    return qk::cuda::plan_some_rows(n, k, 132, cluster, sizes);
 }
 
-TEST(CudaPlan, HowSlicesCutAnH200) {
+TEST(CudaPlan, HowSomeRowsCutAnH200) {
     const struct {
         int64_t n, k;
         int32_t cluster, clusters, pairs, slices, halved, slots;
@@ -33,13 +33,13 @@ TEST(CudaPlan, HowSlicesCutAnH200) {
     };
     for (const auto &row : rows) {
         SCOPED_TRACE(std::to_string(row.n) + " x " + std::to_string(row.k));
-        const SlicesPlan p = plan(row.n, row.k, kSizes);
+        const SomeRowsPlan p = plan(row.n, row.k, kSizes);
         EXPECT_EQ(p.cluster, row.cluster);
         EXPECT_EQ(p.clusters, row.clusters);
         EXPECT_EQ(p.pairs, row.pairs);
         EXPECT_EQ(p.slices, row.slices);
         EXPECT_EQ(p.halved, row.halved);
-        EXPECT_EQ(qk::cuda::slices_stage(p.pairs, p.slices, 16, kSizes).slots, row.slots);
+        EXPECT_EQ(qk::cuda::some_rows_stage(p.pairs, p.slices, 16, kSizes).slots, row.slots);
     }
 }
 
@@ -54,21 +54,21 @@ TEST(CudaPlan, WhichSmallBatchesAreForSlices) {
     };
     for (const auto &row : rows) {
         SCOPED_TRACE(std::to_string(row.n) + " x " + std::to_string(row.k));
-        EXPECT_EQ(qk::cuda::prefers_slices(row.n, row.k, false, 132), row.single);
-        EXPECT_EQ(qk::cuda::prefers_slices(row.n, row.k, true, 132), row.nested);
+        EXPECT_EQ(qk::cuda::prefers_some_rows(row.n, row.k, false, 132), row.single);
+        EXPECT_EQ(qk::cuda::prefers_some_rows(row.n, row.k, true, 132), row.nested);
     }
 }
 
 // Warps without a job of their own take half of another's: four schedulers have every fourth warp
 // each.
-TEST(CudaPlan, SlicesShareTheirWarps) {
+TEST(CudaPlan, SomeRowsShareTheirWarps) {
     const int32_t halved[] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 7, 6, 0, 0, 3, 2, 0, 0};
     for (int32_t jobs = 1; jobs <= 16; ++jobs) {
-        EXPECT_EQ(qk::cuda::slices_halved(jobs), halved[jobs]) << jobs;
-        SlicesPlan p = {};
+        EXPECT_EQ(qk::cuda::some_rows_halved(jobs), halved[jobs]) << jobs;
+        SomeRowsPlan p = {};
         p.pairs = jobs;
         p.slices = 1;
-        p.halved = qk::cuda::slices_halved(jobs);
+        p.halved = qk::cuda::some_rows_halved(jobs);
         EXPECT_EQ(p.warp_of(0), 0);
         for (int32_t job = 0; job < jobs; ++job) {
             EXPECT_EQ(p.warp_of(job + 1) - p.warp_of(job), job < jobs - p.halved ? 1 : 2);
@@ -79,14 +79,14 @@ TEST(CudaPlan, SlicesShareTheirWarps) {
 }
 
 // A stage has room for the scales of every group that its columns touch, wherever a run starts.
-TEST(CudaPlan, SlicesHaveRoomForGroupsThatRunsStartInside) {
+TEST(CudaPlan, SomeRowsHaveRoomForGroupsThatRunsStartInside) {
     for (int32_t group_shift = 4; group_shift <= 12; ++group_shift) {
-        for (int32_t slices = 1; slices <= qk::cuda::kSlicesWarps; ++slices) {
-            const SlicesSizes sizes = {230 * 1024, group_shift, 32, 8, 2, 16};
-            const SlicesStage stage = qk::cuda::slices_stage(1, slices, 16, sizes);
-            const int64_t columns = int64_t{slices} * qk::cuda::kSlicesColumns;
+        for (int32_t slices = 1; slices <= qk::cuda::kSomeRowsWarps; ++slices) {
+            const SomeRowsSizes sizes = {230 * 1024, group_shift, 32, 8, 2, 16};
+            const SomeRowsStage stage = qk::cuda::some_rows_stage(1, slices, 16, sizes);
+            const int64_t columns = int64_t{slices} * qk::cuda::kSomeRowsColumns;
             int64_t most = 0;
-            for (int64_t first = 0; first < (1 << 13); first += qk::cuda::kSlicesColumns) {
+            for (int64_t first = 0; first < (1 << 13); first += qk::cuda::kSomeRowsColumns) {
                 const int64_t last = first + columns - 1;
                 most = std::max(most, (last >> group_shift) - (first >> group_shift) + 1);
             }
@@ -100,18 +100,18 @@ TEST(CudaPlan, SlicesHaveRoomForGroupsThatRunsStartInside) {
 
 // Every row of tiles is of one cluster, every chunk of one of its blocks, no block has more than
 // its warps take, and the sums fit where the stages were.
-TEST(CudaPlan, SlicesMeetEveryChunkOnce) {
+TEST(CudaPlan, SomeRowsMeetEveryChunkOnce) {
     for (const int32_t group_shift : {4, 5, 6, 7, 8, 30}) {
         for (const int32_t x_rows : {8, 16, 24}) {
             if (x_rows > 16 && group_shift < 6) continue;
             const int32_t x_bytes = x_rows == 8 ? 4 : 2;
-            const SlicesSizes sizes = {130 * 1024, group_shift, 64, 8, x_bytes, x_rows};
+            const SomeRowsSizes sizes = {130 * 1024, group_shift, 64, 8, x_bytes, x_rows};
             for (int64_t k = 16; k < 70000; k += k < 1500 ? 16 : 16 * 131) {
                 for (const int64_t n : {1, 17, 2113, 17000, 60000, 200000}) {
-                    const SlicesPlan p = plan(n, k, sizes);
-                    const SlicesStage most =
-                        qk::cuda::slices_stage(p.pairs, p.slices, sizes.x_rows, sizes);
-                    ASSERT_LE(p.pairs * p.slices, qk::cuda::kSlicesWarps);
+                    const SomeRowsPlan p = plan(n, k, sizes);
+                    const SomeRowsStage most =
+                        qk::cuda::some_rows_stage(p.pairs, p.slices, sizes.x_rows, sizes);
+                    ASSERT_LE(p.pairs * p.slices, qk::cuda::kSomeRowsWarps);
                     ASSERT_GE(p.slices, 1);
                     ASSERT_GE(p.pairs * 2, p.rows.each + (p.rows.rest > 0));
                     ASSERT_GE(most.slots, 2);

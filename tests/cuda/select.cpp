@@ -293,8 +293,8 @@ TEST(CudaSelect, AClassHasOneKernelAndOneCut) {
             ASSERT_EQ(select(g, d, room).row, row) << m;
             if (kLinearTable[row].kernel == qk::cuda::LinearKernel::kSm80Gemm) {
                 const auto split = [&](int64_t rows) {
-                    return qk::cuda::middle_split(qk::cuda::middle_x_blocks(rows), f.n, f.k,
-                                                  d.multiprocessors);
+                    return qk::cuda::sm80_gemm_split(qk::cuda::sm80_gemm_x_blocks(rows), f.n, f.k,
+                                                     d.multiprocessors);
                 };
                 ASSERT_EQ(split(m), split(f.m));
             }

@@ -184,6 +184,12 @@ constexpr const char *set_name(uint32_t set) {
 }
 
 constexpr uint32_t lowest(uint32_t bits) { return bits & (~bits + 1); }
+// Without the builtin, which is a call into the compiler's library where no instruction counts.
+constexpr int32_t count_bits(uint32_t bits) {
+    int32_t count = 0;
+    for (; bits != 0; bits &= bits - 1) ++count;
+    return count;
+}
 
 // The row above the chosen one that lacks least, and what; not one for another case or another kind
 // of processor. An instruction set weighs more than what a program can change.
@@ -195,7 +201,7 @@ constexpr Faster faster_linear(uint32_t facts, uint32_t sets, uint32_t modes, ui
         const uint32_t lacking = row->conditions & ~facts, no_sets = row->sets & ~sets;
         if (!allows(modes, *row) || (lacking & kOfTheCase) != 0) continue;
         if ((row->sets & ~kind) != 0) continue;
-        const int32_t weight = __builtin_popcount(lacking) + (no_sets != 0 ? 2 : 0);
+        const int32_t weight = count_bits(lacking) + (no_sets != 0 ? 2 : 0);
         if (best != nullptr && weight >= least) continue;
         best = row;
         least = weight;

@@ -36,9 +36,9 @@ inline Recurrence recurrence_of(const GruView &v, const PlainCell &plain, const 
 // One instance's geometry: a cluster's kBlocks blocks own kUnits units each, by groups of 16; the
 // kSlices warps of a group have their rows of R, and kColumns columns of them, each. kTiles: of up
 // to eight sequences a cluster; 0: a cluster has one sequence.
-template <int kHidden_, int kBlocks_, int kSlices_, int kTiles_>
+template <int kHidden_, int kBlocks_, int kSomeRows_, int kTiles_>
 struct Shape {
-    static constexpr int kHidden = kHidden_, kBlocks = kBlocks_, kSlices = kSlices_;
+    static constexpr int kHidden = kHidden_, kBlocks = kBlocks_, kSlices = kSomeRows_;
     static constexpr bool kOne = kTiles_ == 0;
     static constexpr int kTiles = kOne ? 1 : kTiles_;
     static constexpr int kUnits = kHidden / kBlocks, kGroups = kUnits / 16;

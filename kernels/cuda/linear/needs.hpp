@@ -33,31 +33,31 @@ using C = Condition;
 namespace needs_bytes {
 
 constexpr int64_t sm90_gemv(const Facts &f, const Device &d) {
-    return vector_shared(f.n, f.k, f.groups_per_row, f.second_group, d.multiprocessors);
+    return gemv_shared(f.n, f.k, f.groups_per_row, f.second_group, d.multiprocessors);
 }
 constexpr int64_t few_rows(const Facts &f, const Device &d) {
-    return rows_shared(f.n, f.groups_per_row, f.second_group, d.multiprocessors);
+    return few_rows_shared(f.n, f.groups_per_row, f.second_group, d.multiprocessors);
 }
-constexpr SlicesCase slices_case(const Facts &f) {
+constexpr SomeRowsCase some_rows_case(const Facts &f) {
     return {f.n,          f.k,      f.group_size, f.groups_per_row, f.second_group,
             f.scale_bits, f.lut4(), f.f32};
 }
 constexpr int64_t some_rows(const Facts &f, const Device &d) {
-    const SlicesCase c = slices_case(f);
-    return slices_shared(c, d.multiprocessors, d.shared_bytes, c.most());
+    const SomeRowsCase c = some_rows_case(f);
+    return some_rows_shared(c, d.multiprocessors, d.shared_bytes, c.most());
 }
 constexpr int64_t rows_24(const Facts &f, const Device &d) {
-    return slices_shared(slices_case(f), d.multiprocessors, d.shared_bytes, kSlicesMany);
+    return some_rows_shared(some_rows_case(f), d.multiprocessors, d.shared_bytes, kSomeRowsMany);
 }
 constexpr int64_t sm80_gemv(const Facts &f, const Device &d) {
-    return matvec_shared(matvec_device(d.multiprocessors, d.shared_bytes), f.lut4());
+    return sm80_gemv_shared(sm80_gemv_device(d.multiprocessors, d.shared_bytes), f.lut4());
 }
 template <int64_t bytes>
 constexpr int64_t fixed(const Facts &, const Device &) {
     return bytes;
 }
 constexpr int64_t split_sums(const Facts &f, const Device &d) {
-    return middle_workspace(f.m, f.n, f.k, d.multiprocessors);
+    return sm80_gemm_workspace(f.m, f.n, f.k, d.multiprocessors);
 }
 constexpr int64_t packed_slab(const Facts &f, const Device &) { return f.slab_bytes; }
 constexpr int64_t dense_slab(const Facts &f, const Device &) {
@@ -109,7 +109,7 @@ constexpr Needs kSm90SomeRowsNeeds = {kPacked4,  kSomeRows,        1,
 constexpr Needs kSm90Rows24Needs = {kPacked4,
                                     kSomeRows | needs(C::kXIs16Bits, C::kGroupsOf64, C::kSm90a),
                                     17,
-                                    kSlicesMany,
+                                    kSomeRowsMany,
                                     int64_t{1} << 24,
                                     int64_t{1} << 30,
                                     90,

@@ -42,7 +42,7 @@ constexpr bool passes(const Facts &f, const Device &) {
 // Large weights outweigh a longer start and end; of long rows, few_rows reads x as often as w;
 // second scales make decoding longer.
 constexpr bool large(const Facts &f, const Device &d) {
-    return prefers_slices(f.n, f.k, f.nested(), d.multiprocessors) && passes(f, d);
+    return prefers_some_rows(f.n, f.k, f.nested(), d.multiprocessors) && passes(f, d);
 }
 // More rows are dequantized.
 constexpr bool codes_8(const Facts &f, const Device &) {

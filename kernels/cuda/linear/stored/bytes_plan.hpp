@@ -3,7 +3,7 @@
 #pragma once
 #include <stdint.h>
 
-#include "cuda/linear/sm80/gemv/plan.hpp"
+#include "cuda/tile/deal.hpp"
 
 namespace qk::cuda {
 

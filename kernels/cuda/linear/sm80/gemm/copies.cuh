@@ -53,14 +53,14 @@ __device__ inline void wait_for_stage(int32_t slots) {
 // piece of a scale, one zero, one second scale. Each has its place in a stage and the tile of k
 // where it ends, -1 where it never is; only `tile` and the pointers to codes and x move on.
 template <class S>
-struct MiddleCopies {
+struct Sm80GemmCopies {
     static constexpr int kCodeStep = S::kThreads / 32, kXStep = S::kThreads / 8;  // rows
     static constexpr int kCodeRuns = S::kRowTiles / kCodeStep, kXRuns = S::kX / kXStep;
     static_assert(kXStep % 2 == 0 && S::kX % kXStep == 0 && S::kRowTiles % kCodeStep == 0);
     static_assert(S::kRowTiles * (S::kPieces + 1) <= S::kThreads);
     static_assert(S::kRowTiles * 16 <= S::kThreads);
 
-    const MiddleProblem &p;
+    const Sm80GemmProblem &p;
     const uint8_t *codes, *x;     // of the next stage
     const uint8_t *scale, *zero;  // of the row of tiles: its first group
     int64_t second;               // nested: the number of its row's first group
@@ -69,8 +69,8 @@ struct MiddleCopies {
     int32_t x_full;  // tiles of k that have this thread's columns of x: behind are zeros
     uint32_t x_to, scale_to, zero_to;
 
-    __device__ MiddleCopies(const MiddleProblem &problem, int32_t row_tile, int64_t x_first,
-                            int32_t first, int32_t last)
+    __device__ Sm80GemmCopies(const Sm80GemmProblem &problem, int32_t row_tile, int64_t x_first,
+                              int32_t first, int32_t last)
         : p(problem), tile(first) {
         place_codes(row_tile, last);
         place_x(x_first, last);

@@ -13,7 +13,7 @@ namespace {
 constexpr int32_t kAddThreads = 128;
 
 __global__ void __launch_bounds__(kAddThreads)
-    add_middle_parts(const __grid_constant__ MiddleProblem p) {
+    add_sm80_gemm_parts(const __grid_constant__ Sm80GemmProblem p) {
     allow_next_kernel();
     wait_for_previous_kernel();
     const int64_t pitch = int64_t(p.row_tiles) * 16;
@@ -25,33 +25,33 @@ __global__ void __launch_bounds__(kAddThreads)
     store_four(p, x_row, row, v);
 }
 
-Status add_parts(const MiddleProblem &p, const Launch &launch) {
+Status add_parts(const Sm80GemmProblem &p, const Launch &launch) {
     Shape3 shape = {dim3(uint32_t(ceil_div(p.w.geometry.n, kAddThreads * 4)), uint32_t(p.m)),
                     kAddThreads};
     shape.overlaps = launch.device.capability >= 90;
-    return launch_kernel(launch, "linear", add_middle_parts, shape, p);
+    return launch_kernel(launch, "linear", add_sm80_gemm_parts, shape, p);
 }
 
 int32_t split_of(const LinearArgs &args, const Device &device) {
     const Geometry &s = args.w.geometry;
-    return middle_split(middle_x_blocks(args.x.rows), s.n, s.k, device.multiprocessors);
+    return sm80_gemm_split(sm80_gemm_x_blocks(args.x.rows), s.n, s.k, device.multiprocessors);
 }
 
 // Without room for parts a block takes all of k.
 Status run(const LinearArgs &args, const Launch &launch) {
     const Geometry &s = args.w.geometry;
-    const int64_t sums = middle_workspace(args.x.rows, s.n, s.k, launch.device.multiprocessors);
+    const int64_t sums = sm80_gemm_workspace(args.x.rows, s.n, s.k, launch.device.multiprocessors);
     const bool room = size_t(sums) <= launch.workspace_bytes;
-    MiddleProblem p = {view_of(args),
-                       args.y.columns,
-                       int32_t(ceil_div(s.n, 16)),
-                       int32_t(ceil_div(s.k, 64)),
-                       group_tiles_shift(s),
-                       log2_of(args.w.scale.second_group),
-                       int32_t(ceil_div(args.x.rows, kMiddleBlockX)),
-                       room ? split_of(args, launch.device) : 1,
-                       0,
-                       static_cast<float *>(launch.workspace)};
+    Sm80GemmProblem p = {view_of(args),
+                         args.y.columns,
+                         int32_t(ceil_div(s.n, 16)),
+                         int32_t(ceil_div(s.k, 64)),
+                         group_tiles_shift(s),
+                         log2_of(args.w.scale.second_group),
+                         int32_t(ceil_div(args.x.rows, kSm80GemmBlockX)),
+                         room ? split_of(args, launch.device) : 1,
+                         0,
+                         static_cast<float *>(launch.workspace)};
     QK_TRY(instance_for<Sm80Gemm>(codes_of(args.w), p.type)(launch, &p));
     return p.split > 1 ? add_parts(p, launch) : QK_OK;
 }

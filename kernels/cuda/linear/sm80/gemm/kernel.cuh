@@ -27,12 +27,12 @@ namespace qk::cuda {
 namespace {
 
 template <class S>
-struct Middle {
+struct Sm80GemmWork {
     using T = typename S::T;
     using Decode = typename S::Decode;
     using Sums = float[S::kR][S::kB][4];
 
-    const MiddleProblem &p;
+    const Sm80GemmProblem &p;
     uint8_t *slots;
     const uint32_t *table;
     const float *scale_codes;  // nested
@@ -148,8 +148,8 @@ struct Middle {
 
     __device__ void run(int32_t row_tile, int64_t x_first, int32_t first, int32_t last,
                         Sums &sum) const {
-        MiddleCopies<S> copies(p, row_tile, x_first, first, last);
-        MiddleCopies<S> x_copies = copies;
+        Sm80GemmCopies<S> copies(p, row_tile, x_first, first, last);
+        Sm80GemmCopies<S> x_copies = copies;
         for (int32_t i = 0; i + 1 < p.slots; ++i, copies.advance()) {
             copies.issue_codes(slots + i * S::kStage);
             copies.issue_scales(slots + i * S::kStage);
@@ -179,7 +179,7 @@ struct Middle {
 
 template <class S>
 __global__ void __launch_bounds__(S::kThreads, 2)
-    multiply_middle(const __grid_constant__ MiddleProblem p) {
+    multiply_sm80_gemm(const __grid_constant__ Sm80GemmProblem p) {
 #if defined(QK_CUDA_SIMULATED)
     __shared__ uint4 shared[S::shared_bytes(4) / 16];
 #else
@@ -196,18 +196,18 @@ __global__ void __launch_bounds__(S::kThreads, 2)
             scale_codes[i] = reinterpret_cast<const float *>(p.w.code)[i];
         }
     }
-    Middle<S> product = {p, base + S::kRing, reinterpret_cast<const uint32_t *>(base), scale_codes,
-                         S::kNested ? load_as<float>(p.w.bias, 0) : 0.0f};
+    Sm80GemmWork<S> product = {p, base + S::kRing, reinterpret_cast<const uint32_t *>(base),
+                               scale_codes, S::kNested ? load_as<float>(p.w.bias, 0) : 0.0f};
     product.place();
     if (!S::Decode::kLut4 && p.w.zero == nullptr) product.fill_zeros();
     const int32_t row_tile = int32_t(blockIdx.x / uint32_t(p.x_blocks)) * S::kRowTiles;
     const int64_t x_first = int64_t(blockIdx.x % uint32_t(p.x_blocks)) * S::kX;
     const int32_t first = int32_t(int64_t(p.tiles) * blockIdx.y / p.split);
     const int32_t last = int32_t(int64_t(p.tiles) * (blockIdx.y + 1) / p.split);
-    typename Middle<S>::Sums sum = {};
+    typename Sm80GemmWork<S>::Sums sum = {};
     product.run(row_tile, x_first, first, last, sum);
     __syncthreads();  // the ring is free
-    const MiddleOutput<S> output = {p, reinterpret_cast<float *>(shared), row_tile, x_first};
+    const Sm80GemmOutput<S> output = {p, reinterpret_cast<float *>(shared), row_tile, x_first};
     output.store_sums(sum);
     __syncthreads();
     output.store();

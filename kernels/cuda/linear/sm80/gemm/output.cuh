@@ -6,7 +6,7 @@ namespace qk::cuda {
 namespace {
 
 // Four neighbours of a row of y.
-__device__ inline void store_four(const MiddleProblem &p, int64_t x_row, int64_t row, float4 v) {
+__device__ inline void store_four(const Sm80GemmProblem &p, int64_t x_row, int64_t row, float4 v) {
     float y[4] = {v.x, v.y, v.z, v.w};
     const int count = int(min64(p.w.geometry.n - row, 4));
     if (p.bias != nullptr) {
@@ -35,8 +35,8 @@ __device__ inline float4 add_four(float4 a, float4 b) {
 }
 
 template <class S>
-struct MiddleOutput {
-    const MiddleProblem &p;
+struct Sm80GemmOutput {
+    const Sm80GemmProblem &p;
     float *sums;
     int32_t row_tile;
     int64_t x_first;

@@ -7,7 +7,7 @@
 
 namespace qk::cuda {
 
-struct MiddleProblem : LinearView {
+struct Sm80GemmProblem : LinearView {
     int64_t y_pitch;       // elements from a row of y to the next
     int32_t row_tiles;     // of 16 rows
     int32_t tiles;         // of 64 columns
@@ -22,7 +22,7 @@ struct MiddleProblem : LinearView {
 // An instance, compiled on its own.
 template <Codes codes, qk_format x>
 struct Sm80Gemm {
-    static Status run(const Launch &launch, MiddleProblem *p);
+    static Status run(const Launch &launch, Sm80GemmProblem *p);
 };
 
 }  // namespace qk::cuda

@@ -8,20 +8,20 @@
 namespace qk::cuda {
 namespace {
 
-constexpr int kMiddleWarps = 4;      // of a block, along w
-constexpr int kMiddleWarpTiles = 2;  // of 16 rows of w, of a warp
+constexpr int kSm80GemmWarps = 4;      // of a block, along w
+constexpr int kSm80GemmWarpTiles = 2;  // of 16 rows of w, of a warp
 
 // kB: tiles of 8 rows of x, of a block and of each of its warps.
 template <class T_, class Decode_, ScaleKind kKind, int kB_>
-struct MiddleShape {
+struct Sm80GemmShape {
     using T = T_;
     using Decode = Decode_;
     static constexpr ScaleKind kind = kKind;
     static constexpr bool kNested = kind == ScaleKind::kNested;
-    static constexpr int kB = kB_, kR = kMiddleWarpTiles;
-    static constexpr int kThreads = kMiddleWarps * 32;
-    static constexpr int kRowTiles = kR * kMiddleWarps, kRows = kRowTiles * 16;  // of w
-    static constexpr int kX = kB * 8;                                            // rows of x
+    static constexpr int kB = kB_, kR = kSm80GemmWarpTiles;
+    static constexpr int kThreads = kSm80GemmWarps * 32;
+    static constexpr int kRowTiles = kR * kSm80GemmWarps, kRows = kRowTiles * 16;  // of w
+    static constexpr int kX = kB * 8;                                              // rows of x
 
     // A stage: 64 columns of codes by rows of tiles, of x, the scales of 16 rows at a time
     // (nested: their codes, then the floats that multiply them), zeros.

@@ -14,7 +14,7 @@
 #include "cuda/conditions.hpp"
 #include "cuda/tile/decode.cuh"
 #include "cuda/linear/sm80/gemv/output.cuh"
-#include "cuda/tile/stream.cuh"
+#include "cuda/linear/sm80/gemv/stream.cuh"
 #include "cuda/linear/kernels.hpp"
 #include "cuda/lists.hpp"
 #include "cuda/runtime.hpp"
@@ -205,7 +205,7 @@ __global__ void __launch_bounds__(768, 1) multiply(const __grid_constant__ Probl
     uint8_t *const table = reinterpret_cast<uint8_t *>(shared);
     uint8_t *const rings = table + (Decode::kLut4 ? kPairTableBytes : 0);
     allow_next_kernel();
-    const MatvecPlan &plan = p.plan;
+    const Sm80GemvPlan &plan = p.plan;
     const int warp = int(threadIdx.x) >> 5;
     const Run rows = plan.rows.part(int32_t(blockIdx.x)), run = plan.stages(rows, warp);
     const int32_t rows_before = int32_t(uint32_t(run.first) / uint32_t(plan.row_stages));
@@ -250,7 +250,7 @@ __global__ void __launch_bounds__(768, 1) multiply(const __grid_constant__ Probl
     store_partials<T, kBatches>(p, reinterpret_cast<float *>(rings), rows, x_first, partials);
 }
 
-static_assert(kMatvecRing == kSlots * kStageBytes && kMatvecTable == kPairTableBytes);
+static_assert(kSm80GemvRing == kSlots * kStageBytes && kSm80GemvTable == kPairTableBytes);
 static_assert(kSlots * kStageBytes >= 2 * (2 * 128 * 4 + 4),
               "the partial sums fit where the rings were");
 
@@ -259,7 +259,8 @@ Status run_batches(const Problem &p, const Launch &launch) {
     const int batches = p.m <= 8 ? 1 : 2;
     Shape3 shape = {dim3(uint32_t(p.plan.blocks), uint32_t(ceil_div(p.m, 8 * batches))),
                     p.plan.warps * 32};
-    shape.shared_bytes = size_t(p.plan.warps) * kMatvecRing + (Decode::kLut4 ? kMatvecTable : 0);
+    shape.shared_bytes =
+        size_t(p.plan.warps) * kSm80GemvRing + (Decode::kLut4 ? kSm80GemvTable : 0);
     shape.overlaps = launch.device.capability >= 90;
     return batches == 1 ? launch_kernel(launch, "linear", multiply<T, Decode, kind, 1>, shape, p)
                         : launch_kernel(launch, "linear", multiply<T, Decode, kind, 2>, shape, p);
@@ -281,8 +282,8 @@ Status run(const LinearArgs &args, const Launch &launch) {
     const Geometry &s = args.w.geometry;
     const Problem problem = {
         view_of(args),
-        plan_matvec(s.n, s.k,
-                    matvec_device(launch.device.multiprocessors, launch.device.shared_bytes)),
+        plan_sm80_gemv(s.n, s.k,
+                       sm80_gemv_device(launch.device.multiprocessors, launch.device.shared_bytes)),
         group_tiles_shift(s), log2_of(args.w.scale.second_group)};
     return args.x.format->id == QK_FORMAT_F16 ? run_type<F16>(problem, launch)
                                               : run_type<BF16>(problem, launch);

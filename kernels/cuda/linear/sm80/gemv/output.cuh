@@ -11,7 +11,7 @@ namespace qk::cuda {
 namespace {
 
 struct Problem : LinearView {
-    MatvecPlan plan;
+    Sm80GemvPlan plan;
     int32_t group_shift;   // log2 of the tiles a group
     int32_t second_shift;  // nested: log2 of second_group
 };

@@ -13,8 +13,8 @@ Status run(const LinearArgs &args, const Launch &launch) {
 }
 
 // Room for the sums of one stage beside the largest of all maps.
-using Largest = RowsMap<RingLut4<F16>, ScaleKind::kF32, 1, 2>;
-static_assert(kRowsShared == Largest::kSums + 1024 + Largest::kStageSums);
+using Largest = FewRowsMap<RingLut4<F16>, ScaleKind::kF32, 1, 2>;
+static_assert(kFewRowsShared == Largest::kSums + 1024 + Largest::kStageSums);
 
 }  // namespace
 

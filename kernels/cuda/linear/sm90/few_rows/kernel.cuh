@@ -23,10 +23,10 @@ namespace qk::cuda {
 namespace {
 
 template <class T, class Decode, ScaleKind kind, int kGroupTiles, int kBatches>
-struct RowsConsumer {
-    using Map = RowsMap<Decode, kind, kGroupTiles, kBatches>;
+struct FewRowsConsumer {
+    using Map = FewRowsMap<Decode, kind, kGroupTiles, kBatches>;
     static constexpr int kTiles = Map::kTiles;
-    const RowsProblem &p;
+    const FewRowsProblem &p;
     Seconds<Map> seconds;
     float scale_bias = 0;
     int32_t x_first;
@@ -38,7 +38,7 @@ struct RowsConsumer {
     uint32_t team, column, sums;      // what this lane adds up: rows of tiles, row of x
     uint32_t x[kBatches][kTiles][8];  // two registers a step of 16 columns
 
-    __device__ explicit RowsConsumer(const RowsProblem &problem) : p(problem), seconds{0, 0} {
+    __device__ explicit FewRowsConsumer(const FewRowsProblem &problem) : p(problem), seconds{0, 0} {
         x_first = int32_t(blockIdx.y * Map::kColumns);
         lane = threadIdx.x % 32;
         warp = threadIdx.x / 32;
@@ -166,9 +166,9 @@ struct RowsConsumer {
     // What `count` warps have summed of one row of tiles, in their order.
     __device__ static float add_warps(uint32_t from, int32_t count) {
         float y = __uint_as_float(shared_load_4(from));
-        if (count == kRowsWarps) {
+        if (count == kFewRowsWarps) {
 #pragma unroll
-            for (int i = 1; i < kRowsWarps; ++i) {
+            for (int i = 1; i < kFewRowsWarps; ++i) {
                 y = __fadd_rn(y, __uint_as_float(shared_load_4(from + i * Map::kWarpSums)));
             }
             return y;
@@ -197,7 +197,7 @@ struct RowsConsumer {
 
     // By all warps, when the rows of tiles [first, last) are through.
     __device__ void store_panel(int32_t first, int32_t last) const {
-        constexpr int32_t kTeams = 2 * kRowsWarps / int32_t(Map::kColumns);
+        constexpr int32_t kTeams = 2 * kFewRowsWarps / int32_t(Map::kColumns);
         if (x_first + int32_t(column) >= p.m) return;
 #pragma unroll 1
         for (int32_t i = int32_t(team); i < last - first; i += kTeams) {
@@ -235,7 +235,7 @@ struct RowsConsumer {
             seconds.fill(p, rows);
             scale_bias = __ldg(p.scale_bias);
         }
-        Decode::prepare(p.entries, kRowsWarps * 32);
+        Decode::prepare(p.entries, kFewRowsWarps * 32);
     }
 
     __device__ void run(Run rows) {
@@ -256,15 +256,15 @@ struct RowsConsumer {
 
 template <class T, class Decode, ScaleKind kind, int kGroupTiles, int kBatches>
 __global__ void __launch_bounds__(kRingThreads, 1)
-    multiply_rows(const __grid_constant__ RowsProblem p) {
-    using Work = RowsConsumer<T, Decode, kind, kGroupTiles, kBatches>;
+    multiply_few_rows(const __grid_constant__ FewRowsProblem p) {
+    using Work = FewRowsConsumer<T, Decode, kind, kGroupTiles, kBatches>;
 #if __CUDA_ARCH__ >= 900
     allow_next_kernel();
     const Run rows = p.plan.rows.part(int32_t(blockIdx.x));
     // Expected, so that its code comes first: cold instructions delay the first copy.
-    if (__builtin_expect(threadIdx.x >= kRowsWarps * 32, 1)) {
-        const bool first = threadIdx.x == kRowsWarps * 32;
-        RowsProducer<typename Work::Map> producer(p, rows);
+    if (__builtin_expect(threadIdx.x >= kFewRowsWarps * 32, 1)) {
+        const bool first = threadIdx.x == kFewRowsWarps * 32;
+        FewRowsProducer<typename Work::Map> producer(p, rows);
         if (first) {
             producer.init_barriers();
             producer.issue();

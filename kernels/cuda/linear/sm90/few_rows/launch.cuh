@@ -8,34 +8,34 @@ namespace qk::cuda {
 namespace {
 
 template <class Map>
-RowsPlan plan_of(const LinearArgs &args, const Device &device) {
+FewRowsPlan plan_of(const LinearArgs &args, const Device &device) {
     const Geometry &s = args.w.geometry;
     const int32_t processors = device.multiprocessors;
     const auto plan = [&](int32_t room) {
-        return plan_rows(s.n, s.k / kRowsColumns, kRowsStep, processors, room);
+        return plan_few_rows(s.n, s.k / kFewRowsColumns, kFewRowsStep, processors, room);
     };
-    const uint32_t fixed = Map::kSums + second_bytes_of(args.w, plan(1));
+    const uint32_t fixed = Map::kSums + second_bytes(args.w, plan(1).rows);
     return plan((device.shared_bytes - int32_t(fixed)) / int32_t(Map::kStageSums));
 }
 
 template <class T, class Decode, ScaleKind kind, int kGroupTiles, int kBatches>
-Status launch_rows(const LinearArgs &args, const Launch &launch) {
-    using Map = RowsMap<Decode, kind, kGroupTiles, kBatches>;
-    const RowsPlan plan = plan_of<Map>(args, launch.device);
-    const RowsProblem p = {tiles_problem(args), second_bytes_of(args.w, plan), plan};
+Status launch_few_rows(const LinearArgs &args, const Launch &launch) {
+    using Map = FewRowsMap<Decode, kind, kGroupTiles, kBatches>;
+    const FewRowsPlan plan = plan_of<Map>(args, launch.device);
+    const FewRowsProblem p = {tiles_problem(args), second_bytes(args.w, plan.rows), plan};
     Shape3 shape = {dim3(uint32_t(plan.blocks), uint32_t(ceil_div(p.m, int64_t{Map::kColumns}))),
                     kRingThreads};
     shape.shared_bytes =
         Map::kSums + uint32_t(plan.panel_stages()) * Map::kStageSums + p.second_bytes;
     shape.overlaps = true;
-    return launch_kernel(launch, "linear", multiply_rows<T, Decode, kind, kGroupTiles, kBatches>,
-                         shape, p);
+    return launch_kernel(launch, "linear",
+                         multiply_few_rows<T, Decode, kind, kGroupTiles, kBatches>, shape, p);
 }
 
 template <class T, class Decode, ScaleKind kind, int kGroupTiles>
 Status run_batches(const LinearArgs &args, const Launch &launch) {
-    if (args.x.rows <= 8) return launch_rows<T, Decode, kind, kGroupTiles, 1>(args, launch);
-    return launch_rows<T, Decode, kind, kGroupTiles, 2>(args, launch);
+    if (args.x.rows <= 8) return launch_few_rows<T, Decode, kind, kGroupTiles, 1>(args, launch);
+    return launch_few_rows<T, Decode, kind, kGroupTiles, 2>(args, launch);
 }
 
 template <class T, class Decode, ScaleKind kind>

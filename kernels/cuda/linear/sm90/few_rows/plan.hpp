@@ -3,17 +3,17 @@
 #pragma once
 #include <stdint.h>
 
-#include "cuda/linear/sm80/gemv/plan.hpp"
+#include "cuda/tile/deal.hpp"
 
 namespace qk::cuda {
 
-constexpr int32_t kRowsWarps = 16;
+constexpr int32_t kFewRowsWarps = 16;
 
 // Every block takes a run of rows of tiles (16 rows of the weight each), cut into chunks of some
 // columns. A stage is up to 16 chunks, one a warp: `width` neighbouring ones of `height` rows of
 // tiles. All rows of a panel pass by before their next `width` chunks do, so that a warp keeps its
 // columns of x; its sums of a row stay in shared memory until the panel is through.
-struct RowsPlan {
+struct FewRowsPlan {
     int32_t blocks;
     int32_t chunks;         // of a row of tiles
     int32_t width, height;  // of a stage
@@ -26,21 +26,21 @@ struct RowsPlan {
 
 // `step`: chunks are dealt in multiples of it. `room`: stages whose sums fit shared memory; the
 // order of a row's sums does not depend on it.
-static constexpr RowsPlan plan_rows(int64_t n, int64_t chunks, int32_t step,
-                                    int32_t multiprocessors, int32_t room) {
+static constexpr FewRowsPlan plan_few_rows(int64_t n, int64_t chunks, int32_t step,
+                                           int32_t multiprocessors, int32_t room) {
     const int64_t row_tiles = ceil_div(n, 16);
     const int32_t blocks = int32_t(min64(row_tiles, multiprocessors));
     const Deal rows = deal(row_tiles, blocks);
     const int32_t most = rows.each + (rows.rest > 0);
-    RowsPlan plan = {blocks, int32_t(chunks), 0, 0, 0, 0, rows};
+    FewRowsPlan plan = {blocks, int32_t(chunks), 0, 0, 0, 0, rows};
     // The fewest passes that keep four warps of five busy, else those that keep most of them.
-    const int32_t fewest = int32_t(ceil_div(chunks, kRowsWarps));
+    const int32_t fewest = int32_t(ceil_div(chunks, kFewRowsWarps));
     int32_t best = 0;
     for (int32_t passes = fewest; passes < fewest + 4 && best < 80; ++passes) {
         const int32_t width = int32_t(round_up(ceil_div(chunks, passes), step));
-        const int32_t height = int32_t(min64(kRowsWarps / width, most));
+        const int32_t height = int32_t(min64(kFewRowsWarps / width, most));
         const int32_t stages = int32_t(ceil_div(chunks, width));
-        const int32_t busy = int32_t(chunks * height * 100 / (stages * kRowsWarps));
+        const int32_t busy = int32_t(chunks * height * 100 / (stages * kFewRowsWarps));
         if (busy <= best) continue;
         best = busy;
         plan.width = width;
@@ -54,14 +54,14 @@ static constexpr RowsPlan plan_rows(int64_t n, int64_t chunks, int32_t step,
 }
 
 // Bytes of a block: of the instance that takes most, with one stage, and its second scales.
-constexpr int64_t kRowsShared = 129088;
+constexpr int64_t kFewRowsShared = 129088;
 
-static constexpr int64_t rows_shared(int64_t n, int64_t groups_per_row, int64_t second_group,
-                                     int32_t multiprocessors) {
-    if (second_group == 0) return kRowsShared;
+static constexpr int64_t few_rows_shared(int64_t n, int64_t groups_per_row, int64_t second_group,
+                                         int32_t multiprocessors) {
+    if (second_group == 0) return kFewRowsShared;
     const int64_t row_tiles = ceil_div(n, 16);
     const Deal rows = deal(row_tiles, int32_t(min64(row_tiles, multiprocessors)));
-    return kRowsShared + (int64_t{rows.each + 1} * 16 * groups_per_row / second_group + 2) * 4;
+    return kFewRowsShared + (int64_t{rows.each + 1} * 16 * groups_per_row / second_group + 2) * 4;
 }
 
 }  // namespace qk::cuda

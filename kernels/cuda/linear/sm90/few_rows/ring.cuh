@@ -1,6 +1,5 @@
-// The ring of the kernel for small batches (linear/sm90/few_rows/kernel.cuh): the map of
-// shared memory, and the thread that fills it. As tile/ring.cuh, but stages go down the rows of a
-// panel before they go along k, and sums have places of their own.
+// The ring of the kernel for few rows of x (linear/sm90/few_rows/kernel.cuh): the map of shared
+// memory, and the thread that fills it. Stages go down the rows of a panel before they go along k.
 #pragma once
 #include "cuda/linear/sm90/few_rows/plan.hpp"
 #include "cuda/tile/ring.cuh"
@@ -8,37 +7,37 @@
 namespace qk::cuda {
 namespace {
 
-struct RowsProblem : TilesProblem {
+struct FewRowsProblem : TilesProblem {
     uint32_t second_bytes;  // nested: of the second scales of a block's rows, at most
-    RowsPlan plan;
+    FewRowsPlan plan;
 };
 
-static_assert(kRowsWarps == kRingWarps, "what tile/ring.cuh fills and waits for");
+static_assert(kFewRowsWarps == kRingWarps, "what tile/ring.cuh fills and waits for");
 
-constexpr int32_t kRowsTiles = 2;  // a chunk: x for it fits the registers
-constexpr int32_t kRowsColumns = kRowsTiles * 64;
+constexpr int32_t kFewRowsTiles = 2;  // a chunk: x for it fits the registers
+constexpr int32_t kFewRowsColumns = kFewRowsTiles * 64;
 // Chunks are dealt in twos, and k is a multiple of 256: with groups of 128 columns a chunk has 8
 // bytes of zeros, and bulk copies start and end at multiples of 16.
-constexpr int32_t kRowsStep = 2;
+constexpr int32_t kFewRowsStep = 2;
 constexpr uint32_t kColumnBytes = 20 * 4;  // of 16 rows of w for one of x; lanes share no bank
 
 // [table] [slots] [scale codes] [barriers] [sums of a panel] [second scales]. kGroupTiles: tiles of
 // 64 columns a group; kBatches: of 8 rows of x.
 template <class Decode, ScaleKind kind, int kGroupTiles, int kBatches>
-struct RowsMap {
-    static constexpr int kTiles = kRowsTiles;
+struct FewRowsMap {
+    static constexpr int kTiles = kFewRowsTiles;
     static constexpr uint32_t kChunkBytes = kTiles * 512;
     static constexpr uint32_t kGroups = kTiles / kGroupTiles;  // of a chunk
     static constexpr uint32_t kGroupScales = 8 * kPairBytes<kind>;
     static constexpr uint32_t kChunkScales = kGroups * kGroupScales;
     static constexpr uint32_t kChunkZeros = Decode::kLut4 ? 0 : kGroups * 8;
-    static constexpr uint32_t kScaleAt = kRowsWarps * kChunkBytes;
-    static constexpr uint32_t kZeroAt = kScaleAt + kRowsWarps * kChunkScales;
-    static constexpr uint32_t kStage = (kZeroAt + kRowsWarps * kChunkZeros + 127) / 128 * 128;
+    static constexpr uint32_t kScaleAt = kFewRowsWarps * kChunkBytes;
+    static constexpr uint32_t kZeroAt = kScaleAt + kFewRowsWarps * kChunkScales;
+    static constexpr uint32_t kStage = (kZeroAt + kFewRowsWarps * kChunkZeros + 127) / 128 * 128;
     static constexpr uint32_t kSlots = 4;
     static constexpr uint32_t kColumns = kBatches * 8;
     static constexpr uint32_t kWarpSums = kColumns * kColumnBytes;  // of a row of tiles
-    static constexpr uint32_t kStageSums = kRowsWarps * kWarpSums;
+    static constexpr uint32_t kStageSums = kFewRowsWarps * kWarpSums;
 
     static constexpr uint32_t kTable = kSharedStart;
     static constexpr uint32_t kRing = kTable + (Decode::kLut4 ? kTableBytes : 0);
@@ -53,19 +52,19 @@ struct RowsMap {
 
 // The thread that issues the stages of a block.
 template <class Map>
-struct RowsProducer {
-    const RowsProblem &p;
+struct FewRowsProducer {
+    const FewRowsProblem &p;
     int32_t last, panel_first, panel_last, row, pass = 0;  // the next stage
     Slot<Map::kSlots> slot;
 
-    __device__ RowsProducer(const RowsProblem &problem, Run rows)
+    __device__ FewRowsProducer(const FewRowsProblem &problem, Run rows)
         : p(problem), last(rows.last), panel_first(rows.first), row(rows.first) {
         panel_last = min(last, row + p.plan.panel);
     }
     __device__ static void init_barriers() {
         for (uint32_t i = 0; i < Map::kSlots; ++i) {
             barrier_init(Map::full(i), 1);
-            barrier_init(Map::empty(i), kRowsWarps * 32);
+            barrier_init(Map::empty(i), kFewRowsWarps * 32);
         }
         barrier_init_fence();
     }
@@ -125,13 +124,6 @@ struct RowsProducer {
         }
     }
 };
-
-// The host side: bytes of the second scales of a block's rows.
-inline uint32_t second_bytes_of(const Weight &w, const RowsPlan &plan) {
-    RingPlan rows = {};
-    rows.rows = plan.rows;
-    return second_bytes(w, rows);
-}
 
 }  // namespace
 }  // namespace qk::cuda

@@ -30,7 +30,7 @@ __device__ uint32_t signed_numbers(BF16, uint32_t bytes) {
                          and_or(bytes, 0x00800080u, 0x43004300u));
 }
 
-// Signed codes, 6 instructions for four in f16, 8 in bf16. The scales of the wide kernel are
+// Signed codes, 6 instructions for four in f16, 8 in bf16. The scales of the large kernel are
 // rounded to x's type: f16 lacks the range for small ones, so there a code is 32nds of itself, and
 // its scale 32 times as large.
 template <class T>
@@ -68,10 +68,12 @@ struct DecodeLut8 {
     static constexpr bool kLut4 = true;
     static constexpr uint32_t kEntryBytes = kPairTableBytes;
 
-    // Wide: entries to 16, so that scales, rounded to f16 as well, are not far from what they were.
+    // Large: entries to 16, so that scales, rounded to f16 as well, are not far from what they
+    // were.
     template <bool scaled>
     static __device__ float scale_unit(const WeightView &w) {
-        return std::is_same_v<T, F16> ? table_unit < scaled ? 3 : 14 > (w.table) : 1;
+        constexpr int kTop = scaled ? 3 : 14;  // exponent
+        return std::is_same_v<T, F16> ? table_unit<kTop>(w.table) : 1;
     }
 
     static __device__ uint32_t number(F16, float entry) {
@@ -82,7 +84,7 @@ struct DecodeLut8 {
         if (isinf(__bfloat162float(v)) && !isinf(entry)) v = __float2bfloat16_rz(entry);
         return __bfloat16_as_ushort(v);
     }
-    // In f16 an entry far below the largest has few digits; the wide kernel's bound allows that.
+    // In f16 an entry far below the largest has few digits; the large kernel's bound allows that.
     // What is past k is code 0 times zeros, so its entry must be finite.
     template <bool scaled>
     static __device__ bool fits(int code, float entry, float unit) {

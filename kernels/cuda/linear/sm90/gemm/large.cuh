@@ -24,7 +24,7 @@ namespace qk::cuda {
 namespace {
 
 template <class S>
-struct WideGemm : Gemm<S> {
+struct LargeGemm : Gemm<S> {
     using Base = Gemm<S>;
     using typename Base::Places;
     using typename Base::Raw;
@@ -150,7 +150,7 @@ struct Items {
 
 // The producer warps. The first copies are issued as soon as the barriers are ready.
 template <class S>
-__device__ void produce(const WideGemm<S> &g, Items items, uint32_t rank) {
+__device__ void produce(const LargeGemm<S> &g, Items items, uint32_t rank) {
     const auto each_item = [&](auto issue) {
         Turn turn(1);
         for (; items.whole(g.p); items.next(g.p)) issue(items.item(g.p, S()), turn);
@@ -177,8 +177,8 @@ __device__ void produce(const WideGemm<S> &g, Items items, uint32_t rank) {
 
 // The consumer warps.
 template <class S>
-__device__ void multiply_items(const WideGemm<S> &g, Items items, uint32_t rank, uint32_t base) {
-    typename WideGemm<S>::Sums sums = {};
+__device__ void multiply_items(const LargeGemm<S> &g, Items items, uint32_t rank, uint32_t base) {
+    typename LargeGemm<S>::Sums sums = {};
     Turn turn(0);
     const uint32_t turns = base + S::kTable + uint32_t(g.p.slots) * S::kStage;
     while (true) {
@@ -186,7 +186,7 @@ __device__ void multiply_items(const WideGemm<S> &g, Items items, uint32_t rank,
         if (!whole && items.cut < 0) return;
         const Item item = whole ? items.item(g.p, S()) : items.cut_item(g.p, rank, S());
         g.consume(item, turn, sums);
-        const WideOutput<S> output(g.p, item, turns);
+        const LargeOutput<S> output(g.p, item, turns);
         if (!whole) {
             cluster_arrive_relaxed();
             cluster_wait();  // every ring is free: nothing follows
@@ -223,8 +223,9 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     prepare_block<S>(p, warp, shared_address(full), shared_address(empty), shared, scale_codes);
     // Through a shuffle: else ptxas rematerializes them at every use, from a slow register.
     const auto keep_address = [](uint32_t a) { return __shfl_sync(~0u, a, 0); };
-    const WideGemm<S> g = {{{p, keep_address(base + S::kTable), keep_address(shared_address(full)),
-                             keep_address(shared_address(empty)), base, scale_codes, second_bias}}};
+    const LargeGemm<S> g = {
+        {{p, keep_address(base + S::kTable), keep_address(shared_address(full)),
+          keep_address(shared_address(empty)), base, scale_codes, second_bias}}};
     const Items items(p);
     if (warp >= S::kConsumers * 4) {
         fewer_registers<S::kProducerRegisters>();

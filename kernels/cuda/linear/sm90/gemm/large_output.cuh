@@ -12,7 +12,7 @@ namespace qk::cuda {
 namespace {
 
 template <class S>
-struct WideOutput {
+struct LargeOutput {
     using T = typename S::T;
     static constexpr int N = S::N, kAcc = N / 2, kPieces = N / 16;
     static constexpr uint32_t kFour = S::kConsumers * 128 * 16;  // bytes: 4 sums of every thread
@@ -24,7 +24,7 @@ struct WideOutput {
     float bias[2];      // of the rows that this thread has sums of
     bool lines;         // 16 bytes of y at a time
 
-    __device__ WideOutput(const GemmProblem &problem, const Item &it, uint32_t turns)
+    __device__ LargeOutput(const GemmProblem &problem, const Item &it, uint32_t turns)
         : p(problem), x_first(it.x_first) {
         constexpr uint32_t kPitch = S::kTransposePitch;
         const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5 & 3;

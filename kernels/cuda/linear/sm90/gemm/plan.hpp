@@ -7,7 +7,7 @@
 
 namespace qk::cuda {
 
-// What a block owns: rows of w x rows of x. Narrow: 64 or 256 x 64.
+// What a block owns: rows of w x rows of x. Small: 64 or 256 x 64.
 enum class GemmCut { k64x64, k256x64, k128x128, k192x128, k128x256 };
 
 struct GemmPlan {
@@ -97,18 +97,18 @@ constexpr GemmPlan plan_gemm(Codes codes, int64_t m, int64_t n, int64_t k, int32
                              bool one_slab = true) {
     constexpr GemmCut cuts[] = {GemmCut::k64x64, GemmCut::k256x64, GemmCut::k128x128,
                                 GemmCut::k192x128, GemmCut::k128x256};
-    const bool narrow = m <= 64;
+    const bool small = m <= 64;
     GemmPlan best = {};
     int64_t least = INT64_MAX;
     for (const GemmCut cut : cuts) {
-        if (narrow != (cost_of(cut, codes).x_rows == 64)) continue;
+        if (small != (cost_of(cut, codes).x_rows == 64)) continue;
         const auto consider = [&](GemmPlan plan) {
             const int64_t cost = gemm_nanoseconds(plan, codes, m, n, k, multiprocessors);
             if (cost < least) best = plan, least = cost;
         };
         for (int32_t split = 1; split <= kMaxSplit; ++split) consider({cut, split});
         const int32_t tail = tail_of(cut, m, n, multiprocessors);
-        if (tail > 0 && one_slab && !narrow) consider({cut, 1, tail});
+        if (tail > 0 && one_slab && !small) consider({cut, 1, tail});
     }
     return best;
 }

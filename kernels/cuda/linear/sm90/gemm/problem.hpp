@@ -16,9 +16,9 @@ struct GemmProblem : LinearView {
     int32_t row_tiles, tiles;      // of 16 rows; of 64 columns
     int32_t group_shift;           // log2 of the tiles a group
     int32_t second_shift;          // nested: log2 of second_group
-    int32_t x_blocks;              // wide: that rows of x are cut into
-    int32_t whole_rows, cut_rows;  // wide: blocks of rows of w whose k a block takes, or a cluster
-    int32_t step_rows, step_x;     // wide: from a block's item to its next
+    int32_t x_blocks;              // large: that rows of x are cut into
+    int32_t whole_rows, cut_rows;  // large: blocks of rows of w whose k a block takes, or a cluster
+    int32_t step_rows, step_x;     // large: from a block's item to its next
     int32_t split;                 // blocks of a cluster
     int32_t slots;                 // stages in the ring
     uint32_t stage_x;              // bytes of x in a stage

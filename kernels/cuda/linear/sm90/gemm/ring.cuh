@@ -3,7 +3,7 @@
 //
 //               64 R rows x 64 codes a tile        64 columns x N rows of x
 //   producer: [ tensor copy ]     [ tensor copy ]     swizzled by 128 bytes      scales, zeros
-//                                                    (wide: nested scales made from their codes)
+//                                                    (large: nested scales made from their codes)
 //   consumer:   word -> 4 registers (decode)  ->  wgmma D[64 x N] += A[64 x 16] . B[16 x N]
 #pragma once
 #include "cuda/linear/sm90/gemm/shape.cuh"

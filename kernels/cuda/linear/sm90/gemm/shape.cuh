@@ -2,7 +2,7 @@
 // its shared memory.
 #pragma once
 #include "cuda/tile/decode.cuh"
-#include "cuda/tile/stream.cuh"
+#include "cuda/tile/scale.cuh"
 #include "cuda/linear/sm90/gemm/problem.hpp"
 
 namespace qk::cuda {
@@ -30,11 +30,11 @@ struct GemmShape {
     using Decode = Decode_;
     static constexpr ScaleKind kind = kKind;
     static constexpr int N = kN, R = kR, Q = kQ, kTiles = kTiles_;  // tiles of a stage
-    // Wide: the scale, rounded to x's type, multiplies the weights; else the sums of a tile.
+    // Large: the scale, rounded to x's type, multiplies the weights; else the sums of a tile.
     static constexpr bool kScaled = kN > 64;
     static constexpr bool kBytes = OfBytes<Decode>;
     static constexpr int kBoxTiles = kTiles == 1 ? 1 : 2;  // 8-bit codes: tiles of a box
-    // Wide: nested scales are made by the producers, as pairs of x's type; so are all of 8-bit
+    // Large: nested scales are made by the producers, as pairs of x's type; so are all of 8-bit
     // codes, to 64 rows as floats.
     static constexpr bool kMade = kScaled && (kBytes || kind == ScaleKind::kNested);
     static constexpr uint32_t kPair = kMade ? 4 : kPairBytes<kind>;  // bytes: of rows r and r + 8
@@ -62,7 +62,7 @@ struct GemmShape {
     // The sums of a warpgroup row: N columns of y, kRows long, padded against bank conflicts.
     static constexpr uint32_t kColumn = (kRows + 4) * 4;
     static constexpr uint32_t kSums = N * kColumn;
-    // Wide: where a warpgroup transposes 64 rows of w by 16 of x, twice, after the ring.
+    // Large: where a warpgroup transposes 64 rows of w by 16 of x, twice, after the ring.
     static constexpr uint32_t kTransposePitch = 128 + 16, kTransposeBytes = 16 * kTransposePitch;
     static constexpr uint32_t kTransposeRoom = kScaled ? kConsumers * 2 * kTransposeBytes : 0;
 

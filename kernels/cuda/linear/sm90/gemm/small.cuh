@@ -24,7 +24,7 @@ namespace qk::cuda {
 namespace {
 
 template <class S>
-struct NarrowGemm : Gemm<S> {
+struct SmallGemm : Gemm<S> {
     using Base = Gemm<S>;
     using typename Base::Places;
     using typename Base::Raw;
@@ -148,8 +148,8 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     // As a broadcast the compiler knows it to be the same in a warp: addresses stay uniform.
     const int warp = __shfl_sync(~0u, int(threadIdx.x) >> 5, 0);
     prepare_block<S>(p, warp, shared_address(full), shared_address(empty), shared, scale_codes);
-    const NarrowGemm<S> g = {{{p, base + S::kTable, shared_address(full), shared_address(empty),
-                               base, scale_codes, second_bias}}};
+    const SmallGemm<S> g = {{{p, base + S::kTable, shared_address(full), shared_address(empty),
+                              base, scale_codes, second_bias}}};
     const int64_t stages = ceil_div(p.tiles, S::kTiles);
     const Item item = {int32_t(blockIdx.y) * S::kRowTiles, 0,
                        int32_t(stages * rank / p.split) * S::kTiles,
@@ -173,7 +173,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
         }
     } else {
         more_registers<S::kConsumerRegisters>();
-        typename NarrowGemm<S>::Sums acc = {};
+        typename SmallGemm<S>::Sums acc = {};
         g.consume(item, warp >> 2, acc);
         const auto meet = [] {
             asm volatile("bar.sync 1, %0;" ::"n"(S::kConsumers * 128) : "memory");

@@ -9,24 +9,24 @@ namespace qk::cuda {
 
 namespace {
 
-VectorProblem vector_problem(const LinearArgs &args, const Device &device) {
+GemvProblem gemv_problem(const LinearArgs &args, const Device &device) {
     const Weight &w = args.w;
     const Geometry &s = w.geometry;
-    VectorProblem p = {tiles_problem(args),
-                       group_tiles_shift(s),
-                       0,
-                       plan_vector(s.n, s.k, device.multiprocessors),
-                       1,
-                       0};
+    GemvProblem p = {tiles_problem(args),
+                     group_tiles_shift(s),
+                     0,
+                     plan_gemv(s.n, s.k, device.multiprocessors),
+                     1,
+                     0};
     const int64_t second = w.scale.second_group;
     if (second > 0) {
-        p.last_second = uint32_t(vector_seconds(p.plan, s.groups_per_row, second) - 1);
+        p.last_second = uint32_t(gemv_seconds(p.plan, s.groups_per_row, second) - 1);
     }
     return p;
 }
 
 Status run(const LinearArgs &args, const Launch &launch) {
-    const VectorProblem p = vector_problem(args, launch.device);
+    const GemvProblem p = gemv_problem(args, launch.device);
     const qk_format scale = args.w.scale.format->id;
     const Codes codes = codes_of(args.w);
     if (args.x.format->id != QK_FORMAT_F32) {
@@ -37,8 +37,8 @@ Status run(const LinearArgs &args, const Launch &launch) {
 }
 
 // The instance with the most shared memory, and what nested scales need besides.
-using Largest = VectorWarp<F16, RingLut4<F16>, ScaleKind::kF32, 0>;
-static_assert(kVectorShared == Largest::kSums - kSharedStart + 256 * 4);
+using Largest = GemvWarp<F16, RingLut4<F16>, ScaleKind::kF32, 0>;
+static_assert(kGemvShared == Largest::kSums - kSharedStart + 256 * 4);
 
 }  // namespace
 

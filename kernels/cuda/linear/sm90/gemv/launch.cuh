@@ -13,7 +13,7 @@ namespace {
 
 // Partial sums of a row, in their order, to y.
 template <class T, class Decode, class Warp>
-__device__ void store_rows(const VectorProblem &p, Run rows) {
+__device__ void store_rows(const GemvProblem &p, Run rows) {
     const uint32_t at = threadIdx.x;
     if (int32_t(at) >= y_rows(p, rows)) return;
     const int64_t y_row = int64_t(rows.first) * 16 + at;
@@ -29,12 +29,12 @@ __device__ void store_rows(const VectorProblem &p, Run rows) {
 }
 
 template <class T, class Decode, ScaleKind kind, int kGroupTiles>
-__global__ void __launch_bounds__(kVectorThreads, XColumns<T, kGroupTiles == 0>::kBlocks)
-    multiply(const __grid_constant__ VectorProblem p) {
+__global__ void __launch_bounds__(kGemvThreads, XColumns<T, kGroupTiles == 0>::kBlocks)
+    multiply(const __grid_constant__ GemvProblem p) {
 #if __CUDA_ARCH__ >= 900
     allow_next_kernel();
     const Run rows = p.plan.rows.part(int32_t(blockIdx.x));
-    VectorWarp<T, Decode, kind, kGroupTiles> work(p, rows);
+    GemvWarp<T, Decode, kind, kGroupTiles> work(p, rows);
     work.prepare(rows);
     __syncthreads();
     work.run(rows);
@@ -45,12 +45,12 @@ __global__ void __launch_bounds__(kVectorThreads, XColumns<T, kGroupTiles == 0>:
 }
 
 template <class T, class Decode, ScaleKind kind, int kGroupTiles>
-Status launch_vector(const VectorProblem &p, const Launch &launch) {
-    using Warp = VectorWarp<T, Decode, kind, kGroupTiles>;
-    Shape3 shape = {dim3(uint32_t(p.plan.blocks)), kVectorThreads};
+Status launch_gemv(const GemvProblem &p, const Launch &launch) {
+    using Warp = GemvWarp<T, Decode, kind, kGroupTiles>;
+    Shape3 shape = {dim3(uint32_t(p.plan.blocks)), kGemvThreads};
     shape.shared_bytes = Warp::kSums - kSharedStart + p.plan.sums_bytes + seconds_bytes(p);
     shape.overlaps = true;
-    VectorProblem problem = p;
+    GemvProblem problem = p;
     if constexpr (std::is_same_v<T, F32>) {
         // Units of x that a warp does not keep in registers are kept here, where there is room.
         const uint32_t behind = round_up(p.plan.sums_bytes + seconds_bytes(p), 16);
@@ -65,16 +65,16 @@ Status launch_vector(const VectorProblem &p, const Launch &launch) {
 }
 
 template <class T, class Decode, ScaleKind kind>
-Status run_groups(const VectorProblem &p, const Launch &launch) {
+Status run_groups(const GemvProblem &p, const Launch &launch) {
     if constexpr (!std::is_same_v<T, F32>) {
-        if (p.group_shift < 0) return launch_vector<T, Decode, kind, 0>(p, launch);
+        if (p.group_shift < 0) return launch_gemv<T, Decode, kind, 0>(p, launch);
     }
-    return p.group_shift == 0 ? launch_vector<T, Decode, kind, 1>(p, launch)
-                              : launch_vector<T, Decode, kind, 2>(p, launch);
+    return p.group_shift == 0 ? launch_gemv<T, Decode, kind, 1>(p, launch)
+                              : launch_gemv<T, Decode, kind, 2>(p, launch);
 }
 
 template <class T, class Decode>
-Status run_scales(qk_format scale, const VectorProblem &p, const Launch &launch) {
+Status run_scales(qk_format scale, const GemvProblem &p, const Launch &launch) {
     return with_scale_kind(scale,
                            [&](auto kind) { return run_groups<T, Decode, kind.value>(p, launch); });
 }
@@ -92,7 +92,7 @@ inline bool are_halves(const float (&entries)[16], float factor, float (&halves)
 
 // x is two terms of 11 bits, in columns of their own; a value that a code looks up is one or two
 // (operands.cuh).
-inline Status run_lut4_f32(VectorProblem p, qk_format scale, const Launch &launch) {
+inline Status run_lut4_f32(GemvProblem p, qk_format scale, const Launch &launch) {
     float halves[16];
     for (const float factor : {1.0f, 12.0f}) {  // FP4 has twelfths
         if (!are_halves(p.entries, factor, halves)) continue;
@@ -107,7 +107,7 @@ inline Status run_lut4_f32(VectorProblem p, qk_format scale, const Launch &launc
 }  // namespace
 
 template <Codes codes, qk_format x>
-Status Gemv<codes, x>::run(const VectorProblem &p, qk_format scale, const Launch &launch) {
+Status Gemv<codes, x>::run(const GemvProblem &p, qk_format scale, const Launch &launch) {
     using T = TypeOf<x>;
     using Operand = std::conditional_t<x == QK_FORMAT_F32, F16, T>;
     if constexpr (codes == Codes::kU4) {

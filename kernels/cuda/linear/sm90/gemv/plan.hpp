@@ -3,11 +3,11 @@
 #pragma once
 #include <stdint.h>
 
-#include "cuda/linear/sm80/gemv/plan.hpp"
+#include "cuda/tile/deal.hpp"
 
 namespace qk::cuda {
 
-constexpr int32_t kVectorWarps = 16;
+constexpr int32_t kGemvWarps = 16;
 constexpr int32_t kUnitTiles = 8;  // of 64 columns: a warp's unit of work is 16 rows x 512 columns
 constexpr uint32_t kUnitBytes = kUnitTiles * 512;
 constexpr int64_t kUnitColumns = kUnitTiles * 64;
@@ -17,7 +17,7 @@ constexpr int64_t kBlockRows = 32;  // rows of tiles a block takes at most
 // run of memory. Unit number j of a block belongs to warp j mod 16. The sums of units u, u + 16,
 // ... of a row are one partial sum, whose warp differs from row to row but not its order: the order
 // of all additions depends on k alone.
-struct VectorPlan {
+struct GemvPlan {
     int32_t blocks;
     int32_t tiles, units;         // of a row of tiles
     int32_t partials;             // of a row of tiles
@@ -27,39 +27,39 @@ struct VectorPlan {
     Deal rows;                    // to blocks
 };
 
-static constexpr VectorPlan plan_vector(int64_t n, int64_t k, int64_t most_blocks) {
+static constexpr GemvPlan plan_gemv(int64_t n, int64_t k, int64_t most_blocks) {
     const int64_t row_tiles = ceil_div(n, 16), tiles = ceil_div(k, 64);
     const int64_t units = ceil_div(tiles, kUnitTiles);
     const int64_t waves = ceil_div(row_tiles, most_blocks * kBlockRows);
     const int32_t blocks = int32_t(min64(row_tiles, most_blocks * waves));
     const Deal rows = deal(row_tiles, blocks);
-    const int64_t most = rows.each + (rows.rest > 0), partials = min64(units, kVectorWarps);
+    const int64_t most = rows.each + (rows.rest > 0), partials = min64(units, kGemvWarps);
     return {blocks,
             int32_t(tiles),
             int32_t(units),
             int32_t(partials),
-            int32_t(kVectorWarps / units),
-            int32_t(kVectorWarps % units),
+            int32_t(kGemvWarps / units),
+            int32_t(kGemvWarps % units),
             uint32_t(ceil_div(65536, units)),
             uint32_t(most * partials * 64),
             rows};
 }
 
 // Second scales of a block's rows, at most; 0: scales are not nested.
-static constexpr int64_t vector_seconds(const VectorPlan &plan, int64_t groups_per_row,
-                                        int64_t second_group) {
+static constexpr int64_t gemv_seconds(const GemvPlan &plan, int64_t groups_per_row,
+                                      int64_t second_group) {
     if (second_group == 0) return 0;
     const int64_t rows = plan.rows.each + (plan.rows.rest > 0);
     return rows * 16 * groups_per_row / second_group + 2;
 }
 
 // Bytes of a block: of the instance that takes most, its sums and its second scales.
-constexpr int64_t kVectorShared = 118048;
+constexpr int64_t kGemvShared = 118048;
 
-static constexpr int64_t vector_shared(int64_t n, int64_t k, int64_t groups_per_row,
-                                       int64_t second_group, int32_t multiprocessors) {
-    const VectorPlan plan = plan_vector(n, k, multiprocessors);
-    return kVectorShared + plan.sums_bytes + vector_seconds(plan, groups_per_row, second_group) * 4;
+static constexpr int64_t gemv_shared(int64_t n, int64_t k, int64_t groups_per_row,
+                                     int64_t second_group, int32_t multiprocessors) {
+    const GemvPlan plan = plan_gemv(n, k, multiprocessors);
+    return kGemvShared + plan.sums_bytes + gemv_seconds(plan, groups_per_row, second_group) * 4;
 }
 
 }  // namespace qk::cuda

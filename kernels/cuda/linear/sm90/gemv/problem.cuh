@@ -7,15 +7,15 @@
 namespace qk::cuda {
 namespace {
 
-constexpr int32_t kVectorThreads = kVectorWarps * 32;
+constexpr int32_t kGemvThreads = kGemvWarps * 32;
 constexpr uint32_t kRowBytes = 16 * 4;  // of a partial sum of 16 rows
 
 // Rows of y that a block computes.
-__device__ inline int32_t y_rows(const VectorProblem &p, Run rows) {
+__device__ inline int32_t y_rows(const GemvProblem &p, Run rows) {
     return int32_t(min64(int64_t(rows.last) * 16, p.n) - int64_t(rows.first) * 16);
 }
 
-inline uint32_t seconds_bytes(const VectorProblem &p) {
+inline uint32_t seconds_bytes(const GemvProblem &p) {
     return p.second == nullptr ? 0 : (p.last_second + 1) * 4;
 }
 
@@ -23,7 +23,7 @@ inline uint32_t seconds_bytes(const VectorProblem &p) {
 struct Unit {
     int32_t row, column;  // of tiles, of units
 
-    __device__ void advance(const VectorPlan &plan) {
+    __device__ void advance(const GemvPlan &plan) {
         row += plan.row_step;
         column += plan.unit_step;
         if (column >= plan.units) {
@@ -40,7 +40,7 @@ struct Groups {
 };
 
 template <int kGroupTiles>
-__device__ inline Groups unit_groups(const VectorProblem &p, Unit unit) {
+__device__ inline Groups unit_groups(const GemvProblem &p, Unit unit) {
     const uint32_t tile = uint32_t(unit.column) * kUnitTiles;
     const uint32_t first = kGroupTiles == 0 ? tile * 2 : tile >> p.group_shift;
     const uint32_t last = tile + kUnitTiles - 1;

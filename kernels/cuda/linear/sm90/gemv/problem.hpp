@@ -6,10 +6,10 @@
 
 namespace qk::cuda {
 
-struct VectorProblem : TilesProblem {
+struct GemvProblem : TilesProblem {
     int32_t group_shift;   // log2 of the tiles a group; -1: half a tile; 31: one group a row
     uint32_t last_second;  // nested: of the second scales that a block has room for
-    VectorPlan plan;
+    GemvPlan plan;
     float entry_unit;   // f32 x: of the entries
     uint32_t x_places;  // f32 x: bytes behind the sums where units of x are kept; 0: nowhere
 };
@@ -17,7 +17,7 @@ struct VectorProblem : TilesProblem {
 // An instance, compiled on its own.
 template <Codes codes, qk_format x>
 struct Gemv {
-    static Status run(const VectorProblem &p, qk_format scale, const Launch &launch);
+    static Status run(const GemvProblem &p, qk_format scale, const Launch &launch);
 };
 
 }  // namespace qk::cuda

@@ -28,7 +28,7 @@ namespace qk::cuda {
 namespace {
 
 template <class T, class Decode, ScaleKind kind, int kGroupTiles>
-struct VectorWarp {
+struct GemvWarp {
     using X = XColumns<T, kGroupTiles == 0>;
     using Operand = typename X::Operand;
     // Of a lane's two tiles of a unit. Groups of 32 columns (kGroupTiles 0) are half a tile.
@@ -36,8 +36,8 @@ struct VectorWarp {
     using Map = SlotMap<kind, Decode::kLut4, kGroups>;
     static constexpr uint32_t kCodes = kSharedStart + (Decode::kLut4 ? kTableBytes : 0);
     static constexpr uint32_t kSlots = kCodes + (kind == ScaleKind::kNested ? 256 * 4 : 0);
-    static constexpr uint32_t kBarriers = kSlots + kVectorWarps * Map::kBytes;
-    static constexpr uint32_t kXKnown = kBarriers + kVectorWarps * 16;
+    static constexpr uint32_t kBarriers = kSlots + kGemvWarps * Map::kBytes;
+    static constexpr uint32_t kXKnown = kBarriers + kGemvWarps * 16;
     static constexpr uint32_t kTablesKnown = kXKnown + 8;  // of nested scales
     static constexpr uint32_t kScaleBias = kXKnown + 16;
     static constexpr uint32_t kBias = kScaleBias + 16;
@@ -50,7 +50,7 @@ struct VectorWarp {
         X x;
     };
 
-    const VectorProblem &p;
+    const GemvProblem &p;
     uint32_t lane, pair, row;  // pair of tiles of a unit: lane % 4; row: lane / 4
     uint32_t slot, barrier, partials, lanes;
     uint32_t first_second = 0;
@@ -59,7 +59,7 @@ struct VectorWarp {
     Unit unit, ahead;   // to multiply, to issue
     Sums sums = {0, 0};
 
-    __device__ VectorWarp(const VectorProblem &problem, Run rows) : p(problem) {
+    __device__ GemvWarp(const GemvProblem &problem, Run rows) : p(problem) {
         const uint32_t warp = threadIdx.x / 32;
         lane = threadIdx.x % 32;
         pair = lane % 4;
@@ -74,7 +74,7 @@ struct VectorWarp {
         unit = {rows.first + first, int32_t(warp) - first * p.plan.units};
         ahead = unit;
         const int32_t total = (rows.last - rows.first) * p.plan.units;
-        count = (total - int32_t(warp) + kVectorWarps - 1) / kVectorWarps;
+        count = (total - int32_t(warp) + kGemvWarps - 1) / kGemvWarps;
     }
 
     // Half the codes of the next unit; with the first half scales laid out as in memory.
@@ -141,7 +141,7 @@ struct VectorWarp {
         first_second = uint32_t(rows.first) * 16 * p.groups >> p.second_shift;
         const uint32_t last = (end - 1) >> p.second_shift;
 #pragma unroll 1
-        for (uint32_t i = threadIdx.x; i <= last - first_second; i += kVectorThreads) {
+        for (uint32_t i = threadIdx.x; i <= last - first_second; i += kGemvThreads) {
             copy_word(kSums + p.plan.sums_bytes + i * 4, p.second + first_second + i);
         }
     }
@@ -254,7 +254,7 @@ struct VectorWarp {
     // Sums of 16 rows, each of its four lanes, to [row of tiles][partial][row].
     __device__ void store_partial(Unit from, Sums *sums) const {
         sums->add_lanes();
-        const int32_t at = from.row * p.plan.partials + from.column % kVectorWarps;
+        const int32_t at = from.row * p.plan.partials + from.column % kGemvWarps;
         const uint32_t to = partials + uint32_t(at) * kRowBytes;
         if (pair == 0) shared_store_4(to, __float_as_uint(sums->low));
         if (pair == 1) shared_store_4(to + kRowBytes / 2, __float_as_uint(sums->high));
@@ -264,7 +264,7 @@ struct VectorWarp {
     // Before x is known, and without waiting for another warp's copies.
     __device__ void prepare(Run rows) {
         if (threadIdx.x == 0) barrier_init(kXKnown, 1);
-        if (threadIdx.x == 0) barrier_init(kTablesKnown, kVectorThreads);
+        if (threadIdx.x == 0) barrier_init(kTablesKnown, kGemvThreads);
         if (lane == 0) {
             barrier_init(barrier, Decode::kLut4 ? 1 : 33);  // the issuing lane, lanes with scales
             barrier_init(barrier + 8, 1);
@@ -289,7 +289,7 @@ struct VectorWarp {
             const uint32_t known = kSums + p.x_places + threadIdx.x * X::kPlaceBytes + X::kKnown;
             if (p.x_places != 0 && int32_t(threadIdx.x) < p.plan.units) barrier_init(known, 32);
         }
-        Decode::prepare(p.entries, kVectorThreads);
+        Decode::prepare(p.entries, kGemvThreads);
         // A first look at a parameter costs hundreds of clocks.
         asm volatile("" ::"l"(p.x), "l"(p.y), "l"(p.bias), "l"(p.n), "r"(p.k), "r"(p.bias_type));
     }
@@ -330,7 +330,7 @@ struct VectorWarp {
     // Whether x is known already, so that a launch of its own asks for x before the rest of its
     // weights. The last warp looks, the others look at it for a moment.
     __device__ bool x_comes_first() const {
-        if (threadIdx.x >= kVectorThreads - 32) return true;
+        if (threadIdx.x >= kGemvThreads - 32) return true;
         for (int i = 0; i < 6; ++i) {
             if (barrier_test(kXKnown, 0)) return true;
             __nanosleep(32);
@@ -342,12 +342,12 @@ struct VectorWarp {
     __device__ void run(Run rows) {
         Lane v;
         typename X::Raw x;
-        const bool last = threadIdx.x >= kVectorThreads - 32;
+        const bool last = threadIdx.x >= kGemvThreads - 32;
         if (last && count > 0) issue_codes(1);
         if (kind == ScaleKind::kNested) copies_arrive(kTablesKnown);
         const bool early = X::kOfTile > 1 || x_comes_first();
         if (early) x = await_x(y_rows(p, rows), &v);
-        if (threadIdx.x == kVectorThreads - 32) barrier_arrive(kXKnown);
+        if (threadIdx.x == kGemvThreads - 32) barrier_arrive(kXKnown);
         if (!last && count > 0) issue_codes(1);
         if (kind == ScaleKind::kNested) barrier_wait(kTablesKnown, 0);
         if (!early) {

@@ -28,8 +28,8 @@ namespace {
 constexpr int kProducerRegisters = 32, kConsumerRegisters = 112;
 
 template <class T, class Decode, ScaleKind kind, int kGroup, int kBatches>
-struct SlicesConsumer : SlicesChunks<T, Decode, kind, kGroup, kBatches> {
-    using Base = SlicesChunks<T, Decode, kind, kGroup, kBatches>;
+struct SomeRowsConsumer : SomeRowsChunks<T, Decode, kind, kGroup, kBatches> {
+    using Base = SomeRowsChunks<T, Decode, kind, kGroup, kBatches>;
     using Base::half, Base::works, Base::sum, Base::Base;
     using Base::p, Base::part, Base::own, Base::slice, Base::slot, Base::seconds, Base::scale_bias;
     using typename Base::Map;
@@ -59,13 +59,14 @@ struct SlicesConsumer : SlicesChunks<T, Decode, kind, kGroup, kBatches> {
             seconds.fill(p, part.rows);
             scale_bias = __ldg(p.scale_bias);
         }
-        Decode::prepare(p.entries, kSlicesWarps * 32, own);
+        Decode::prepare(p.entries, kSomeRowsWarps * 32, own);
     }
     // Zeros of 8 in every slot: nothing overwrites them.
     __device__ void fill_zero_points() const {
         const auto words = p.plan.pairs * 2 * p.stage.groups * 2;
 #pragma unroll 1
-        for (int32_t i = int32_t(threadIdx.x); i < words * p.stage.slots; i += kSlicesWarps * 32) {
+        for (int32_t i = int32_t(threadIdx.x); i < words * p.stage.slots;
+             i += kSomeRowsWarps * 32) {
             const int32_t at = i / words;
             shared_store_4(own + Map::kRing +
                                uint32_t(at * p.stage.bytes + p.stage.zeros + (i - at * words) * 4),
@@ -77,14 +78,14 @@ struct SlicesConsumer : SlicesChunks<T, Decode, kind, kGroup, kBatches> {
         if (kind == ScaleKind::kNested) copies_wait();
         __syncwarp();
         if (p.plan.cluster > 1) cluster_arrive_relaxed();
-        named_barrier_wait(3, kSlicesThreads);
+        named_barrier_wait(3, kSomeRowsThreads);
         if (half) {
             add_stages<1>();
         } else if (works) {
             add_stages<2>();
         }
         wait_for_consumers();
-        const SlicesSums<T, kBatches> sums(p, part, own + Map::kRing);
+        const SomeRowsSums<T, kBatches> sums(p, part, own + Map::kRing);
         if (works) sums.keep(sum);
         wait_for_consumers();
         if (p.plan.cluster > 1) {
@@ -97,19 +98,19 @@ struct SlicesConsumer : SlicesChunks<T, Decode, kind, kGroup, kBatches> {
 };
 
 template <class T, class Decode, ScaleKind kind, int kGroup, int kBatches>
-__global__ void __launch_bounds__(kSlicesThreads, 1)
-    multiply_slices(const __grid_constant__ SlicesProblem p) {
+__global__ void __launch_bounds__(kSomeRowsThreads, 1)
+    multiply_some_rows(const __grid_constant__ SomeRowsProblem p) {
 #if __CUDA_ARCH__ >= 900
-    using Work = SlicesConsumer<T, Decode, kind, kGroup, kBatches>;
+    using Work = SomeRowsConsumer<T, Decode, kind, kGroup, kBatches>;
     allow_next_kernel();
-    const SlicesPart part(p);
+    const SomeRowsPart part(p);
     // Likely, so that its code comes first: cold instructions delay the first copy.
-    if (__builtin_expect(threadIdx.x >= kSlicesWarps * 32, 1)) {
+    if (__builtin_expect(threadIdx.x >= kSomeRowsWarps * 32, 1)) {
         fewer_registers<kProducerRegisters>();
-        const SlicesProducer<T, Decode, typename Work::Map, Work::kColumns> producer(p, part);
+        const SomeRowsProducer<T, Decode, typename Work::Map, Work::kColumns> producer(p, part);
         producer.init_barriers();
         if (p.plan.cluster > 1) cluster_arrive_relaxed();
-        named_barrier_arrive(3, kSlicesThreads);
+        named_barrier_arrive(3, kSomeRowsThreads);
         producer.run();
         if (p.plan.cluster > 1) cluster_wait();
         return;

@@ -7,18 +7,19 @@ namespace {
 
 // Where the ring was: [warp][row of tiles][row of x][row of w].
 template <class T, int kBatches>
-struct SlicesSums {
-    static constexpr int kColumns = kBatches * kSlicesBatch;
+struct SomeRowsSums {
+    static constexpr int kColumns = kBatches * kSomeRowsBatch;
     static constexpr uint32_t kColumnBytes = 20 * 4;  // of a row of x; lanes share no bank
     // Of a row of tiles of a warp; two of them share no bank.
     static constexpr uint32_t kBytes = kColumns * kColumnBytes + 64;
-    const SlicesProblem &p;
-    const SlicesPart &part;
+    const SomeRowsProblem &p;
+    const SomeRowsPart &part;
     uint32_t at;
     int64_t x_first;
     int32_t x_rows;  // that are there
 
-    __device__ SlicesSums(const SlicesProblem &problem, const SlicesPart &mine, uint32_t address)
+    __device__ SomeRowsSums(const SomeRowsProblem &problem, const SomeRowsPart &mine,
+                            uint32_t address)
         : p(problem), part(mine), at(address) {
         x_first = int64_t(blockIdx.y) * kColumns;
         x_rows = int32_t(min64(kColumns, p.m - x_first));
@@ -46,13 +47,13 @@ struct SlicesSums {
         const auto first = int32_t(threadIdx.x / 32 % uint32_t(kColumns));
         if (p.plan.cluster > 1) {
 #pragma unroll 1
-            for (int32_t column = first; column < x_rows; column += kSlicesWarps) {
+            for (int32_t column = first; column < x_rows; column += kSomeRowsWarps) {
                 send(column, received, barrier);
             }
             if (first < x_rows) barrier_wait(barrier, 0);
         }
 #pragma unroll 1
-        for (int32_t column = first; column < x_rows; column += kSlicesWarps) {
+        for (int32_t column = first; column < x_rows; column += kSomeRowsWarps) {
             finish(column, received);
         }
     }
@@ -69,7 +70,7 @@ struct SlicesSums {
     static constexpr int32_t kWarpTiles = 8;              // that a warp has at a time
     // That all warps of a row of x have.
     static constexpr int32_t kAtOnce =
-        (kColumns < kSlicesWarps ? kSlicesWarps / kColumns : 1) * kWarpTiles;
+        (kColumns < kSomeRowsWarps ? kSomeRowsWarps / kColumns : 1) * kWarpTiles;
 
     // -0 + a = a, whatever a.
     __device__ static float4 nothing() { return {-0.0f, -0.0f, -0.0f, -0.0f}; }

@@ -10,27 +10,27 @@
 namespace qk::cuda {
 namespace {
 
-struct SlicesProblem : TilesProblem {
+struct SomeRowsProblem : TilesProblem {
     int32_t tiles;        // of 64 columns, of a row of tiles
     int32_t group_shift;  // log2 of the columns of a group; 30: one group a row
     uint32_t second_bytes;
     // 2^32 (2^16 for slices) divided by them: a division would delay the first copy.
     uint32_t pieces_magic, groups_magic, slices_magic;
     int32_t cluster_shift;
-    SlicesPlan plan;
-    SlicesStage stage;
+    SomeRowsPlan plan;
+    SomeRowsStage stage;
 };
 
-static_assert(kSlicesWarps == kRingWarps, "what tile/ring.cuh counts with");
+static_assert(kSomeRowsWarps == kRingWarps, "what tile/ring.cuh counts with");
 
 // [table] [scale codes] [barriers] [zeros] [slots] [second scales].
 template <class T, class Decode, ScaleKind kind>
-struct SlicesMap {
+struct SomeRowsMap {
     static constexpr uint32_t kGroupScales = 8 * kPairBytes<kind>;
     static constexpr uint32_t kTables = Decode::kLut4 ? SliceTerms<T>::kCount * kTableBytes : 0;
     static constexpr uint32_t kScaleCodes = kSharedStart + kTables;
     static constexpr uint32_t kBarriers = kScaleCodes + (kind == ScaleKind::kNested ? 256 * 4 : 0);
-    static constexpr uint32_t kZeros = kBarriers + kSlicesMostSlots * 16;
+    static constexpr uint32_t kZeros = kBarriers + kSomeRowsMostSlots * 16;
     static constexpr uint32_t kReceived = kZeros + 64;  // a barrier
     static constexpr uint32_t kRing = kZeros + 128;
     QK_HD static constexpr uint32_t full(uint32_t slot) { return kBarriers + slot * 16; }
@@ -38,16 +38,16 @@ struct SlicesMap {
 };
 
 // From addresses of this block's memory to the cluster's, which copies and barriers want.
-__device__ inline uint32_t own_memory(const SlicesProblem &p) {
+__device__ inline uint32_t own_memory(const SomeRowsProblem &p) {
     if (p.plan.cluster == 1) return 0;
     return remote_address(kSharedStart, cluster_rank()) - kSharedStart;
 }
 
 // A place in a ring whose size the plan says.
-struct SlicesSlot {
+struct SomeRowsSlot {
     uint32_t index = 0, parity = 0, at = 0;  // at: bytes
 
-    __device__ void advance(const SlicesStage &stage) {
+    __device__ void advance(const SomeRowsStage &stage) {
         ++index;
         at += uint32_t(stage.bytes);
         if (index != uint32_t(stage.slots)) return;
@@ -58,10 +58,10 @@ struct SlicesSlot {
 };
 
 // The part of the weight that a block multiplies.
-struct SlicesPart {
+struct SomeRowsPart {
     Run rows, chunks;
 
-    __device__ explicit SlicesPart(const SlicesProblem &p) {
+    __device__ explicit SomeRowsPart(const SomeRowsProblem &p) {
         const int32_t cluster = int32_t(blockIdx.x) >> p.cluster_shift;
         rows = p.plan.rows.part(cluster);
         chunks = p.plan.part(int32_t(blockIdx.x) - (cluster << p.cluster_shift));
@@ -70,23 +70,23 @@ struct SlicesPart {
 
 // Warps that issue the stages of a block: two the codes, one x, one scales and zeros, which are
 // short. One alone would spend more time on a stage than the memory does.
-constexpr uint32_t kSlicesProducers = 4;
-constexpr uint32_t kSlicesThreads = (kSlicesWarps + kSlicesProducers) * 32;
+constexpr uint32_t kSomeRowsProducers = 4;
+constexpr uint32_t kSomeRowsThreads = (kSomeRowsWarps + kSomeRowsProducers) * 32;
 constexpr uint32_t kFullArrivals = 3 + 32;  // one of each warp's, and of every lane's of the last
 
 template <class T, class Decode, class Map, int kColumns>
-struct SlicesProducer {
+struct SomeRowsProducer {
     static constexpr uint32_t kXBytes = SliceTerms<T>::kBytes;
-    const SlicesProblem &p;
-    const SlicesPart &part;
+    const SomeRowsProblem &p;
+    const SomeRowsPart &part;
     uint32_t lane, role, own;
     int32_t row_tiles, x_rows;
     int64_t x_first;
 
-    __device__ SlicesProducer(const SlicesProblem &problem, const SlicesPart &mine)
+    __device__ SomeRowsProducer(const SomeRowsProblem &problem, const SomeRowsPart &mine)
         : p(problem), part(mine) {
         lane = threadIdx.x % 32;
-        role = threadIdx.x / 32 - kSlicesWarps;
+        role = threadIdx.x / 32 - kSomeRowsWarps;
         own = own_memory(p);
         row_tiles = part.rows.last - part.rows.first;
         x_first = int64_t(blockIdx.y) * kColumns;
@@ -101,7 +101,7 @@ struct SlicesProducer {
             barrier_init_fence();
         }
         __syncwarp();
-        named_barrier_wait(2, kSlicesProducers * 32);
+        named_barrier_wait(2, kSomeRowsProducers * 32);
     }
 
     __device__ void issue_codes(Run run, uint32_t to, uint32_t full) const {
@@ -124,8 +124,8 @@ struct SlicesProducer {
     }
     __device__ void issue_x(Run run, uint32_t to, uint32_t full) const {
         if (!elect_one()) return;
-        const int32_t column = run.first * kSlicesColumns;
-        const uint32_t bytes = uint32_t(min(run.last * kSlicesColumns, p.k) - column) * kXBytes;
+        const int32_t column = run.first * kSomeRowsColumns;
+        const uint32_t bytes = uint32_t(min(run.last * kSomeRowsColumns, p.k) - column) * kXBytes;
         barrier_expect(full, uint32_t(x_rows) * bytes);
         const int64_t row_bytes = int64_t(p.k) * kXBytes;
         const uint8_t *from =
@@ -141,8 +141,8 @@ struct SlicesProducer {
     static constexpr uint32_t kPieces = Map::kGroupScales / 16;
     // Scales past the end of k are 0: what stands in the slot there is no number.
     __device__ void issue_scales(Run run, uint32_t slot, uint32_t full) const {
-        const int32_t group = (run.first * kSlicesColumns) >> p.group_shift;
-        const int32_t last = (min(run.last * kSlicesColumns, p.k) - 1) >> p.group_shift;
+        const int32_t group = (run.first * kSomeRowsColumns) >> p.group_shift;
+        const int32_t last = (min(run.last * kSomeRowsColumns, p.k) - 1) >> p.group_shift;
         const auto each = uint32_t(p.stage.groups), there = uint32_t(last + 1 - group);
         const int64_t first = int64_t(part.rows.first) * p.groups + group;
         uint32_t to = slot + uint32_t(p.stage.scales);
@@ -170,7 +170,7 @@ struct SlicesProducer {
     }
 
     // The stage that begins with chunk `first`.
-    __device__ void issue(int32_t first, const SlicesSlot &slot) const {
+    __device__ void issue(int32_t first, const SomeRowsSlot &slot) const {
         const Run run = {first, min(first + p.plan.slices, part.chunks.last)};
         const uint32_t to = own + Map::kRing + slot.at, full = own + Map::full(slot.index);
         if (role < 2) {
@@ -186,7 +186,7 @@ struct SlicesProducer {
     // x is known once the kernel before has finished. The first round is spread over time
     // (tile/ring.cuh).
     __device__ void run() const {
-        SlicesSlot slot;
+        SomeRowsSlot slot;
         int32_t left = p.stage.slots;  // that nothing has been in
         if (role == 2) wait_for_previous_kernel();
 #pragma unroll 1
@@ -208,9 +208,9 @@ struct SlicesProducer {
 
 // The host side.
 
-static_assert(kSlicesTable == kTableBytes, "what linear/sm90/some_rows/plan.hpp counts with");
+static_assert(kSomeRowsTable == kTableBytes, "what linear/sm90/some_rows/plan.hpp counts with");
 
-inline SlicesCase slices_case(const LinearArgs &args) {
+inline SomeRowsCase some_rows_case(const LinearArgs &args) {
     const Weight &w = args.w;
     const Geometry &s = w.geometry;
     return {s.n,
@@ -223,11 +223,11 @@ inline SlicesCase slices_case(const LinearArgs &args) {
             args.x.format->id == QK_FORMAT_F32};
 }
 
-inline SlicesProblem slices_problem(const LinearArgs &args) {
-    SlicesProblem p = {};
+inline SomeRowsProblem some_rows_problem(const LinearArgs &args) {
+    SomeRowsProblem p = {};
     static_cast<TilesProblem &>(p) = tiles_problem(args);
     p.tiles = int32_t(ceil_div(p.k, 64));
-    p.group_shift = slices_case(args).group_shift();
+    p.group_shift = some_rows_case(args).group_shift();
     return p;
 }
 

@@ -8,21 +8,21 @@ namespace {
 
 // kGroup: columns of a group; 128: or more.
 template <class T, class Decode, ScaleKind kind, int kGroup, int kBatches>
-struct SlicesChunks {
-    using Map = SlicesMap<T, Decode, kind>;
+struct SomeRowsChunks {
+    using Map = SomeRowsMap<T, Decode, kind>;
     using Terms = SliceTerms<T>;
     using Operand = typename Terms::Operand;
-    static constexpr int kColumns = kBatches * kSlicesBatch;
+    static constexpr int kColumns = kBatches * kSomeRowsBatch;
     static constexpr int kParts = kGroup < 64 ? 64 / kGroup : 1;  // of a tile, with own scales
     // Copies of x for the parts of a tile, each with zeros outside of its part. Where registers
     // lack, one, whose values are masked at every product.
     static constexpr int kCopies = kParts == 4 || Terms::kCount > 1 ? 1 : kParts;
     static constexpr bool kMany = kBatches > 2;
-    static constexpr int kChunkGroups = kSlicesColumns / kGroup;
+    static constexpr int kChunkGroups = kSomeRowsColumns / kGroup;
     static constexpr int kOwn = (2 * kChunkGroups + 3) / 4;
 
-    const SlicesProblem &p;
-    const SlicesPart &part;
+    const SomeRowsProblem &p;
+    const SomeRowsPart &part;
     Seconds<Map> seconds;
     float scale_bias = 0;
     uint32_t lane, quad, own;
@@ -33,10 +33,10 @@ struct SlicesChunks {
     uint32_t next_codes, next_x;       // to the second row of tiles, the second batch
     int32_t last_column;               // of k, for this lane
     uint32_t lanes;
-    SlicesSlot slot;
+    SomeRowsSlot slot;
     float sum[2][kBatches][4];
 
-    __device__ SlicesChunks(const SlicesProblem &problem, const SlicesPart &mine)
+    __device__ SomeRowsChunks(const SomeRowsProblem &problem, const SomeRowsPart &mine)
         : p(problem), part(mine), seconds{0, 0} {
         const auto warp = int32_t(threadIdx.x / 32);
         lane = threadIdx.x % 32;
@@ -57,12 +57,12 @@ struct SlicesChunks {
                  lane / 4 * kPairBytes<kind>;
         zeros = own + Map::kRing + uint32_t(p.stage.zeros) + groups * 8 + lane / 4;
         x = own + Map::kRing + uint32_t(p.stage.x) + lane / 4 * uint32_t(p.stage.x_stride) +
-            uint32_t(slice * kSlicesColumns + tile * 64 + int32_t(quad * 16)) * Terms::kBytes;
+            uint32_t(slice * kSomeRowsColumns + tile * 64 + int32_t(quad * 16)) * Terms::kBytes;
         lanes = Decode::lanes();
         seconds.at = own + Map::kRing + uint32_t(p.stage.slots * p.stage.bytes);
         seconds.codes = own + Map::kScaleCodes;
         next_codes = uint32_t(p.plan.slices) * 1024;
-        next_x = uint32_t(kSlicesBatch * p.stage.x_stride);
+        next_x = uint32_t(kSomeRowsBatch * p.stage.x_stride);
         last_column = p.k - tile * 64 - int32_t(quad * 16);
         // Else the compiler would recompute them, or load what they are made of, every time.
         asm("" : "+r"(next_codes), "+r"(next_x), "+r"(last_column));
@@ -82,8 +82,8 @@ struct SlicesChunks {
     __device__ uint32_t group_of(int32_t chunk, int i) const {
         if constexpr (kGroup < 128) return uint32_t(slice * kChunkGroups + i);
         const int32_t first = chunk - slice;
-        return uint32_t(((chunk * kSlicesColumns) >> p.group_shift) -
-                        ((first * kSlicesColumns) >> p.group_shift));
+        return uint32_t(((chunk * kSomeRowsColumns) >> p.group_shift) -
+                        ((first * kSomeRowsColumns) >> p.group_shift));
     }
 
     // Nested scales: the four lanes of a row alternate over the groups of the chunk.
@@ -99,7 +99,7 @@ struct SlicesChunks {
                     shared_load_2(scales + slot.at +
                                   (below * uint32_t(p.stage.groups) + in_run) * Map::kGroupScales);
                 const int32_t group = kGroup < 128 ? chunk * kChunkGroups + group_from + int32_t(at)
-                                                   : (chunk * kSlicesColumns) >> p.group_shift;
+                                                   : (chunk * kSomeRowsColumns) >> p.group_shift;
                 // A row that is not of this block has no second scale here.
                 const int64_t end = min64(int64_t(part.rows.last) * 16, p.n) - 1;
                 const int64_t row =
@@ -130,7 +130,7 @@ struct SlicesChunks {
     // copies, outside of part `of`.
     __device__ void load_x(int32_t chunk, int i, int of,
                            uint32_t (&b)[kBatches][Terms::kOperands][8]) const {
-        const int32_t column = chunk * kSlicesColumns + i * 64;
+        const int32_t column = chunk * kSomeRowsColumns + i * 64;
         const bool there = column < last_column && (kCopies == 1 || in_part(of));
 #pragma unroll
         for (int j = 0; j < kBatches; ++j) {
@@ -206,7 +206,7 @@ struct SlicesChunks {
         static_assert(kParts == 1 && Terms::kCount == 1);
         uint4 q[2];
         load_codes(i, q);
-        const bool there = chunk * kSlicesColumns + i * 64 < last_column;
+        const bool there = chunk * kSomeRowsColumns + i * 64 < last_column;
         const uint32_t from =
             there ? x + slot.at + uint32_t(i * 64 * Terms::kBytes) : own + Map::kZeros;
         const uint32_t step = there ? next_x : 0;

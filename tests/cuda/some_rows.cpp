@@ -7,7 +7,7 @@ namespace cuda_test {
 namespace {
 
 // Parts of a tile, of a chunk of 128 columns and of a stage at the end of k; groups of every kind.
-TEST(CudaSlices, IsWithinItsBound) {
+TEST(CudaSomeRows, IsWithinItsBound) {
     QK_NEEDS_DEVICE();
     Rng rng(10);
     check_packed_kernel(
@@ -19,7 +19,7 @@ TEST(CudaSlices, IsWithinItsBound) {
 
 // Clusters of 1 and 2 blocks, with 1 to 16 pairs of rows of tiles, and more than one wave; 7, 10
 // and 14 pairs leave warps that share the work of others.
-TEST(CudaSlices, EveryCut) {
+TEST(CudaSomeRows, EveryCut) {
     QK_NEEDS_DEVICE();
     Rng rng(13);
     const std::pair<int64_t, int64_t> shapes[] = {
@@ -49,7 +49,7 @@ TEST(CudaSlices, EveryCut) {
 }
 
 // 17 to 24 rows of x have a kernel of their own.
-TEST(CudaSlices, ManyRowsAreWithinTheirBound) {
+TEST(CudaSomeRows, ManyRowsAreWithinTheirBound) {
     QK_NEEDS_DEVICE();
     Rng rng(18);
     check_packed_kernel(
@@ -59,7 +59,7 @@ TEST(CudaSlices, ManyRowsAreWithinTheirBound) {
         {QK_FORMAT_F16, QK_FORMAT_F16, QK_FORMAT_BF16}, rng);
 }
 
-TEST(CudaSlices, ManyRowsKnowNoBatch) {
+TEST(CudaSomeRows, ManyRowsKnowNoBatch) {
     QK_NEEDS_DEVICE();
     Rng rng(19);
     const struct {
@@ -89,7 +89,7 @@ TEST(CudaSlices, ManyRowsKnowNoBatch) {
 }
 
 // Which kernel takes 16, 17, 24 and 25 rows of x; large weights are only asked about.
-TEST(CudaSlices, ManyRowsAreForLargeWeights) {
+TEST(CudaSomeRows, ManyRowsAreForLargeWeights) {
     QK_NEEDS_DEVICE();
     if (device_0().capability != 90) GTEST_SKIP() << "the matrix kernel needs sm_90a";
     Rng rng(20);
@@ -129,7 +129,7 @@ TEST(CudaSlices, ManyRowsAreForLargeWeights) {
     }
 }
 
-TEST(CudaSlices, F32IsWithinItsBound) {
+TEST(CudaSomeRows, F32IsWithinItsBound) {
     QK_NEEDS_DEVICE();
     Rng rng(14);
     check_packed_kernel(
@@ -140,7 +140,7 @@ TEST(CudaSlices, F32IsWithinItsBound) {
 
 // What no other kernel takes comes here: narrow groups from one row of x on, f32 x up to where
 // cuBLASLt is faster, which the generic kernel would take a hundred times as long for.
-TEST(CudaSlices, TakesWhatOthersLeave) {
+TEST(CudaSomeRows, TakesWhatOthersLeave) {
     QK_NEEDS_DEVICE();
     Rng rng(17);
     const struct {
@@ -176,7 +176,7 @@ TEST(CudaSlices, TakesWhatOthersLeave) {
 
 // Infinite and undefined values of x stay in their row; y and the bias may have any address, x may
 // not.
-TEST(CudaSlices, OddPlacesAndOddValues) {
+TEST(CudaSomeRows, OddPlacesAndOddValues) {
     QK_NEEDS_DEVICE();
     Rng rng(15);
     for (const qk_format type : {QK_FORMAT_F16, QK_FORMAT_BF16, QK_FORMAT_F32}) {
@@ -211,7 +211,7 @@ TEST(CudaSlices, OddPlacesAndOddValues) {
 
 // Products queued one behind the other, y of one being x of the next: they overlap, and give the
 // bits of products that wait.
-TEST(CudaSlices, AChainKeepsItsBits) {
+TEST(CudaSomeRows, AChainKeepsItsBits) {
     QK_NEEDS_DEVICE();
     Rng rng(16);
     const int64_t n = 4112, m = 9;
@@ -243,7 +243,7 @@ TEST(CudaSlices, AChainKeepsItsBits) {
 
 // A row of y does not depend on its batch: 8 rows of x and 16 have kernels of their own, more take
 // passes.
-TEST(CudaSlices, KnowsNoBatch) {
+TEST(CudaSomeRows, KnowsNoBatch) {
     QK_NEEDS_DEVICE();
     Rng rng(11);
     const struct {

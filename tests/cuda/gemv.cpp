@@ -5,7 +5,7 @@ namespace cuda_test {
 namespace {
 
 // Rows and columns around every edge: 16 rows, tiles of 64 columns, units of 512, 16 units a block.
-TEST(CudaVector, IsWithinItsBound) {
+TEST(CudaGemv, IsWithinItsBound) {
     QK_NEEDS_DEVICE();
     Rng rng(9);
     check_packed_kernel(qk::cuda::kLinearSm90Gemv,
@@ -25,7 +25,7 @@ TEST(CudaVector, IsWithinItsBound) {
 }
 
 // Groups that end inside a tile of 64 columns, the last one alone in its tile or not.
-TEST(CudaVector, GroupsOf32AreWithinTheirBound) {
+TEST(CudaGemv, GroupsOf32AreWithinTheirBound) {
     QK_NEEDS_DEVICE();
     Rng rng(16);
     check_packed_kernel(qk::cuda::kLinearSm90Gemv,
@@ -42,7 +42,7 @@ TEST(CudaVector, GroupsOf32AreWithinTheirBound) {
 }
 
 // Not finite, very large and very small f32 values of x: its terms must not make them worse.
-TEST(CudaVector, F32TermsKeepSpecialValues) {
+TEST(CudaGemv, F32TermsKeepSpecialValues) {
     QK_NEEDS_DEVICE();
     Rng rng(13);
     const float specials[] = {INFINITY, -INFINITY, NAN, 3.4e38f, -3.4e38f, 1e-38f};
@@ -77,7 +77,7 @@ TEST(CudaVector, F32TermsKeepSpecialValues) {
 
 // f32 x whose magnitudes span all that f32 has, where large ones meet weights of 0: small ones must
 // count as if they were alone.
-TEST(CudaVector, F32KeepsSmallValuesBesideLargeOnes) {
+TEST(CudaGemv, F32KeepsSmallValuesBesideLargeOnes) {
     QK_NEEDS_DEVICE();
     Rng rng(15);
     for (const qk_format format : {QK_FORMAT_U4_AFFINE, QK_FORMAT_NF4, QK_FORMAT_FP4_BNB}) {
@@ -115,7 +115,7 @@ TEST(CudaVector, F32KeepsSmallValuesBesideLargeOnes) {
 
 // f32 x of blocks with several rows of tiles, whose units of x are kept in shared memory, and of
 // tiles that are multiplied twice and more, whose units are not.
-TEST(CudaVector, F32KeepsUnitsOfX) {
+TEST(CudaGemv, F32KeepsUnitsOfX) {
     QK_NEEDS_DEVICE();
     Rng rng(17);
     for (const qk_format format : {QK_FORMAT_U4_AFFINE, QK_FORMAT_NF4, QK_FORMAT_FP4_BNB}) {
@@ -142,7 +142,7 @@ TEST(CudaVector, F32KeepsUnitsOfX) {
 }
 
 // More rows of tiles than one round of blocks takes, and many a block.
-TEST(CudaVector, TakesManyRows) {
+TEST(CudaGemv, TakesManyRows) {
     QK_NEEDS_DEVICE();
     Rng rng(10);
     const int64_t shapes[][2] = {{16 * 132 * 9 + 5, 256}, {16 * 132 * 32 + 17, 64}};
@@ -158,7 +158,7 @@ TEST(CudaVector, TakesManyRows) {
 }
 
 // x, y and the bias at odd places: y anywhere, x where the kernel says that it can.
-TEST(CudaVector, AsksForAlignedX) {
+TEST(CudaGemv, AsksForAlignedX) {
     QK_NEEDS_DEVICE();
     Rng rng(11);
     Problem p = make_problem(weight_desc(QK_FORMAT_NF4, QK_FORMAT_F16, QK_LAYOUT_ROW, 64, 37, 576),
@@ -183,7 +183,7 @@ TEST(CudaVector, AsksForAlignedX) {
 
 // A captured chain of products, y of one being x of the next: launches overlap, bits are those of
 // launches that wait.
-TEST(CudaVector, AChainKeepsItsBits) {
+TEST(CudaGemv, AChainKeepsItsBits) {
     QK_NEEDS_DEVICE();
     Rng rng(12);
     constexpr int kLength = 9;
