@@ -18,8 +18,8 @@ using reference::Weight;
 using sweep::Home;
 using sweep::kBias, sweep::kFirst, sweep::kX, sweep::kY;
 
-// What x holds besides numbers like a layer's: infinities and NaN, and the edges of the numbers
-// that blocks are summed with as integers.
+// What x holds in addition to numbers like a layer's: infinities and NaN, and the edges of the
+// numbers that blocks are summed with as integers.
 constexpr float kOdd[] = {0.0f,          -0.0f,          0x1p-64f, 0x1p-65f,  0x1.fffffep63f,
                           0x1p64f,       1e-40f,         INFINITY, -INFINITY, 0x1.fc0000p1f,
                           0x1.fbfffep1f, -0x1.fffffep3f, 1e30f,    NAN};

@@ -19,7 +19,7 @@ struct Row {
     LinearKernel kernel;
     const Needs &needs;
     int64_t first, last;                            // rows of x for which it is wanted
-    bool (*wanted)(const Facts &, const Device &);  // besides; null: always
+    bool (*wanted)(const Facts &, const Device &);  // a further condition; null: none
     Batch batch;
 };
 
@@ -67,7 +67,7 @@ constexpr int64_t kAnyM = INT64_MAX;
 using K = LinearKernel;
 
 constexpr Row kLinearTable[] = {
-    // kernel, its needs, rows of x, wanted besides, same bits
+    // kernel, its needs, first and last m, further condition, batch class
     {K::kRepacked, kRepackedNeeds, 17, kAnyM, nullptr, Batch::kRepacked},
     {K::kSm90Gemv, kSm90GemvNeeds, 1, 1, nullptr, Batch::kAny},
     {K::kSm90Rows24, kSm90Rows24Needs, 17, 24, wanted::rows_24, Batch::kAny},

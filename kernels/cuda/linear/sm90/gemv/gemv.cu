@@ -36,7 +36,7 @@ Status run(const LinearArgs &args, const Launch &launch) {
                                : Gemv<Codes::kLut4, QK_FORMAT_F32>::run(p, scale, launch);
 }
 
-// The instance with the most shared memory, and what nested scales need besides.
+// The instance with the most shared memory, plus the room that nested scales take.
 using Largest = GemvWarp<F16, RingLut4<F16>, ScaleKind::kF32, 0>;
 static_assert(kGemvShared == Largest::kSums - kSharedStart + 256 * 4);
 
