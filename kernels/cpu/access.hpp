@@ -110,11 +110,11 @@ struct Entries {
 
     explicit Entries(const Weight &w) {
         switch (w.format->kind) {
-            case FormatKind::kTable:
+            case FormatKind::kLut4:
                 for (int code = 0; code < 16; ++code) value[code] = w.format->value(code);
                 break;
-            case FormatKind::kStored: memcpy(value, w.table, sizeof(value)); break;
-            case FormatKind::kSigned:
+            case FormatKind::kLut8: memcpy(value, w.table, sizeof(value)); break;
+            case FormatKind::kS8:
                 for (int code = 0; code < 256; ++code) value[code] = float(int8_t(code));
                 break;
             default: set_zero(8);

@@ -44,7 +44,7 @@ Status synchronize(const Launch &launch) {
 
 qk_layout packed_layout(const Format &format) {
     if (format.bits != 4) return QK_LAYOUT_ROW;
-    return format.kind == FormatKind::kAffine ? kLayoutTiles : kLayoutTilesPairs;
+    return format.kind == FormatKind::kU4 ? kLayoutTiles : kLayoutTilesPairs;
 }
 
 void *allocate(int32_t device_index, size_t bytes) {

@@ -26,7 +26,7 @@ struct WeightView {
     int64_t second_group;
     uint8_t *zero;
     const uint8_t *table;
-    float entries[16];  // kTable: the codebook, which device code would keep in slow local memory
+    float entries[16];  // kLut4: the codebook, which device code would keep in slow local memory
 };
 
 inline WeightView view_of(const Weight &w) {
@@ -48,7 +48,7 @@ inline WeightView view_of(const Weight &w) {
                        bytes(w.zero),
                        bytes(w.table),
                        {}};
-    for (int code = 0; w.format->kind == FormatKind::kTable && code < 16; ++code) {
+    for (int code = 0; w.format->kind == FormatKind::kLut4 && code < 16; ++code) {
         view.entries[code] = w.format->value(code);
     }
     return view;
@@ -165,9 +165,9 @@ __device__ inline int zero_of(const WeightView &w, GroupIndex group) {
 // What a code stands for before the scale (affine: before its zero is taken off).
 __device__ inline float entry_of(const WeightView &w, int code) {
     switch (w.kind) {
-        case FormatKind::kTable: return w.entries[code];
-        case FormatKind::kStored: return load_as<float>(w.table, code);
-        case FormatKind::kSigned: return float(int8_t(code));
+        case FormatKind::kLut4: return w.entries[code];
+        case FormatKind::kLut8: return load_as<float>(w.table, code);
+        case FormatKind::kS8: return float(int8_t(code));
         default: return float(code);
     }
 }

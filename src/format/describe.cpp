@@ -95,7 +95,7 @@ void count_planes(Shape *shape) {
         bytes[QK_PLANE_SCALE_CODE] = 256 * 4;
         bytes[QK_PLANE_SCALE_BIAS] = 4;
     }
-    if (shape->format->kind == FormatKind::kStored) bytes[QK_PLANE_TABLE] = 256 * 4;
+    if (shape->format->kind == FormatKind::kLut8) bytes[QK_PLANE_TABLE] = 256 * 4;
 }
 
 Status check_quantized(const qk_tensor_desc &desc, qk_layout packed, Shape *shape,
@@ -110,7 +110,7 @@ Status check_quantized(const qk_tensor_desc &desc, qk_layout packed, Shape *shap
     shape->layout = find_layout(id, format.bits);
     QK_CHECK(shape->layout != nullptr, error, FORMAT, "desc: layout %d does not hold %d-bit codes",
              desc.layout, format.bits);
-    const bool affine = format.kind == FormatKind::kAffine;
+    const bool affine = format.kind == FormatKind::kU4;
     const bool symmetric = (desc.flags & QK_TENSOR_SYMMETRIC) != 0;
     QK_CHECK(affine || !symmetric, error, FORMAT,
              "desc: %s has no zeros, so QK_TENSOR_SYMMETRIC means nothing", format.name);

@@ -8,12 +8,12 @@ static constexpr Format kFormats[] = {
     {QK_FORMAT_BF16, "bf16", FormatKind::kFloat, 16, nullptr, 0},
     {QK_FORMAT_I8, "i8", FormatKind::kInteger, 8, nullptr, 0},
     {QK_FORMAT_I16, "i16", FormatKind::kInteger, 16, nullptr, 0},
-    {QK_FORMAT_U4_AFFINE, "u4", FormatKind::kAffine, 4, nullptr, 0},
-    {QK_FORMAT_NF4, "nf4", FormatKind::kTable, 4, nf4_value, 1},
-    {QK_FORMAT_FP4_BNB, "fp4", FormatKind::kTable, 4, fp4_bnb_value, 1},
-    {QK_FORMAT_FP4_E2M1, "e2m1", FormatKind::kTable, 4, fp4_e2m1_value, 6},
-    {QK_FORMAT_LUT8, "lut8", FormatKind::kStored, 8, nullptr, 1},
-    {QK_FORMAT_S8, "s8", FormatKind::kSigned, 8, nullptr, 127},
+    {QK_FORMAT_U4_AFFINE, "u4", FormatKind::kU4, 4, nullptr, 0},
+    {QK_FORMAT_NF4, "nf4", FormatKind::kLut4, 4, nf4_value, 1},
+    {QK_FORMAT_FP4_BNB, "fp4", FormatKind::kLut4, 4, fp4_bnb_value, 1},
+    {QK_FORMAT_FP4_E2M1, "e2m1", FormatKind::kLut4, 4, fp4_e2m1_value, 6},
+    {QK_FORMAT_LUT8, "lut8", FormatKind::kLut8, 8, nullptr, 1},
+    {QK_FORMAT_S8, "s8", FormatKind::kS8, 8, nullptr, 127},
 };
 
 const Format *find_format(qk_format id) {

@@ -9,10 +9,10 @@ namespace qk {
 enum class FormatKind : uint8_t {
     kFloat,    // dense, takes part in arithmetic
     kInteger,  // dense, stored and moved only
-    kAffine,   // (code - zero) * scale
-    kTable,    // value(code) * scale
-    kStored,   // TABLE[code] * scale: the table is a plane
-    kSigned    // int8(code) * scale
+    kU4,       // (code - zero) * scale
+    kLut4,     // value(code) * scale: nf4, fp4, e2m1
+    kLut8,     // TABLE[code] * scale: the table is a plane
+    kS8        // int8(code) * scale
 };
 
 struct Format {
@@ -20,8 +20,8 @@ struct Format {
     const char *name;
     FormatKind kind;
     uint8_t bits;
-    float (*value)(int code);  // kTable: the codebook
-    float largest;             // kTable, kSigned: the magnitude that absmax maps to
+    float (*value)(int code);  // kLut4: the codebook
+    float largest;             // kLut4, kS8: the magnitude that absmax maps to
 };
 
 // nullptr for an unknown id.

@@ -84,9 +84,9 @@ QK_HD static constexpr GroupScale divided_scale(const QuantizeRule &rule, const 
 QK_HD static constexpr GroupScale scale_of_range(const QuantizeRule &rule, const GroupRange &range,
                                                  int64_t size) {
     switch (rule.kind) {
-        case FormatKind::kAffine: return affine_scale(rule, range);
-        case FormatKind::kSigned: return divided_scale(rule, range);
-        case FormatKind::kStored: return {range.absmax, 1.0f / range.absmax, 0, 0};
+        case FormatKind::kU4: return affine_scale(rule, range);
+        case FormatKind::kS8: return divided_scale(rule, range);
+        case FormatKind::kLut8: return {range.absmax, 1.0f / range.absmax, 0, 0};
         default:
             return rule.largest == 1 ? absmax_scale(rule, range, size) : divided_scale(rule, range);
     }
@@ -115,12 +115,12 @@ QK_HD static constexpr uint8_t code_of_value(const QuantizeRule &rule, float x,
     const bool divides = group.divisor != 0 && group.divisor == group.divisor;
     const float quotient = divides ? x / group.divisor : with_sign_of(0.0f, x);
     switch (rule.kind) {
-        case FormatKind::kAffine:
+        case FormatKind::kU4:
             if (!rule.has_zero) return uint8_t(clamp_to_int(round_half_even(quotient), -8, 7) + 8);
             return uint8_t(clamp_to_int(round_half_even(quotient) + float(group.zero), 0, 15));
-        case FormatKind::kSigned:
+        case FormatKind::kS8:
             return uint8_t(int8_t(clamp_to_int(round_half_even(quotient), -127, 127)));
-        case FormatKind::kStored:
+        case FormatKind::kLut8:
             return group.scale == 0 ? 0 : lut8_code(clamp_to_one(x * group.multiplier), table);
         default: return entry_code(rule, x, quotient, group);
     }

@@ -86,7 +86,7 @@ void expect_within(Case &c, const std::vector<uint8_t> &y, int64_t rows, const R
 // through k. Below 2^-14 f16 loses relative precision: half of 2^-24 a rounding, entries up to 15.
 Roundings of_gemm(const Case &c, int64_t rows) {
     const double unit = c.type == QK_FORMAT_F16 ? 0x1p-11 : 0x1p-8;
-    const bool table = c.w.shape.format->kind == qk::FormatKind::kTable;
+    const bool table = c.w.shape.format->kind == qk::FormatKind::kLut4;
     const double k = double(c.k()), merged = 32 + 1;
     if (rows <= 64) return {table ? unit : 0, 0, 68 + 2 * (k / 64 + 1) + merged, 0};
     return {unit * (table ? 3.01 : 2.01), c.type == QK_FORMAT_F16 ? 17 * 0x1p-25 : 0,

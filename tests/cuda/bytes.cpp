@@ -14,7 +14,7 @@ void expect_bytes_within_bound(Problem &p, const std::vector<uint8_t> &y) {
     const qk::Geometry &s = p.w.shape.geometry;
     const std::vector<float> w = values_of(p.w);
     const double unit = rounding_of(p.type);
-    const bool table = p.w.shape.format->kind == qk::FormatKind::kStored;
+    const bool table = p.w.shape.format->kind == qk::FormatKind::kLut8;
     const int64_t parts = s.group_size % 128 == 0 || s.groups_per_row == 1 ? 128 : 16;
     const double chain = 17 * double(std::min<int64_t>(parts, s.k)) / 16;
     const double folds = 2 * (double(s.k) / double(parts) + 1) + 16 + 1;

@@ -23,7 +23,7 @@ void expect_gemm(Problem &p, const std::vector<uint8_t> &y) {
     const qk::Geometry &s = p.w.shape.geometry;
     const std::vector<float> w = values_of(p.w);
     const double unit = rounding_of(p.type), k = double(s.k);
-    const bool table = p.w.shape.format->kind == qk::FormatKind::kStored, wide = p.m > 64;
+    const bool table = p.w.shape.format->kind == qk::FormatKind::kLut8, wide = p.m > 64;
     const bool f16 = p.type == QK_FORMAT_F16;
     const double relative = wide ? (table ? 3.01 : 2.01) * unit : table ? unit : 0;
     const double absolute = wide && f16 ? 17 * 0x1p-25 : 0;

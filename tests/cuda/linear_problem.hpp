@@ -106,7 +106,7 @@ inline void expect_within_bound(Problem &p, const std::vector<uint8_t> &y, int r
     const qk::Geometry &s = p.w.shape.geometry;
     const std::vector<float> w = values_of(p.w);
     const double unit = rounding_of(p.type);
-    const bool table = p.w.shape.format->kind == qk::FormatKind::kTable;
+    const bool table = p.w.shape.format->kind == qk::FormatKind::kLut4;
     const bool wide = p.type == QK_FORMAT_F32;
     const double terms = (wide ? 0x1p-23 : 0) + (table ? (wide ? 0x1p-23 : unit) : 0);
     const int64_t fold = s.groups_per_row > 1 && s.group_size < 64 ? s.group_size : 64;  // columns

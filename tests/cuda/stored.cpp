@@ -94,7 +94,7 @@ void expect_within_bound(Problem &p, const std::vector<uint8_t> &y, const char *
     const qk::Geometry &s = p.w.shape.geometry;
     const std::vector<float> w = values_of(p.w);
     const double unit = rounding_of(p.type);
-    const bool table = p.w.shape.format->kind == qk::FormatKind::kTable;
+    const bool table = p.w.shape.format->kind == qk::FormatKind::kLut4;
     const double tiny = p.type == QK_FORMAT_F16 ? 0x1p-25 : 0;
     const bool large = double(p.m) * double(s.n) * double(s.k) > 3e7;  // then samples of y
     for (int64_t i = 0; i < p.m; i += large ? 1 + p.m / 7 : 1) {

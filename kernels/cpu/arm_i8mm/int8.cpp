@@ -187,7 +187,7 @@ QK_NOINLINE void run_tiles(const LinearArgs &args, const Launch &launch) {
 }
 
 Status run(const LinearArgs &args, const Launch &launch) {
-    const bool table = args.w.format->kind == FormatKind::kTable;
+    const bool table = args.w.format->kind == FormatKind::kLut4;
     if (groups_of_chunk(args.w.geometry) == 2) {
         table ? run_tiles<2, true>(args, launch) : run_tiles<2, false>(args, launch);
     } else {

@@ -14,7 +14,7 @@ class ByteWriter {
     ByteWriter(const DequantizeArgs &args, const Device &device)
         : args_(args), scales_(args.from), look_up_(pick_byte_lookup<Isa>(device)),
           look_up_halves_(Isa::halves_lookup(device)),
-          is_s8_(args.from.format->kind == FormatKind::kSigned) {
+          is_s8_(args.from.format->kind == FormatKind::kS8) {
         const Geometry &s = args.from.geometry;
         if (!is_s8_) load_nested_code(args.from.table, &entries_);
         whole_ = args.to.format->bits == 16 && s.k % 64 == 0 && s.group_size % 64 == 0 &&

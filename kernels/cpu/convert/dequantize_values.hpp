@@ -90,7 +90,7 @@ class GroupValues {
     GroupValues(const Weight &w, qk_format to) : to_(to) {
         Entries entries(w);
         for (int zero = 0; zero < 16; ++zero) {
-            if (w.format->kind == FormatKind::kAffine) entries.set_zero(zero);
+            if (w.format->kind == FormatKind::kU4) entries.set_zero(zero);
             memcpy(entries_[zero], entries.value, sizeof(entries_[zero]));
         }
     }

@@ -239,7 +239,7 @@ inline void store_pad(const QuantizeArgs &args) {
     const Weight &w = args.to;
     const Geometry &s = w.geometry;
     if (w.layout->id != QK_LAYOUT_ROW_HIGH || s.n * s.k % 2 == 0) return;
-    if (w.format->kind != FormatKind::kTable) return;
+    if (w.format->kind != FormatKind::kLut4) return;
     const uint8_t code = table_code(w.format->id, 0.0f);
     w.layout->store(s, static_cast<uint8_t *>(w.data), s.n - 1, s.k, 1, &code);
 }

@@ -110,11 +110,11 @@ QK_NOINLINE void code_values(const Coder &coder, const GroupScale &group, const 
     const QuantizeRule &rule = coder.rule;
     const bool usual = group.scale == group.scale && group.divisor == group.divisor;
     const float divisor = group.divisor;
-    if (usual && rule.kind == FormatKind::kTable && rule.largest == 1) {
+    if (usual && rule.kind == FormatKind::kLut4 && rule.largest == 1) {
         return rank_lut4<Isa>(rule.format == QK_FORMAT_NF4 ? kNf4Ranks : kFp4BnbRanks, x, count,
                               group, codes);
     }
-    if (usual && rule.kind == FormatKind::kStored && group.scale != 0) {
+    if (usual && rule.kind == FormatKind::kLut8 && group.scale != 0) {
         return Isa::bisect(coder.middles.node, x, count, group.multiplier, codes);
     }
     if (!usual || divisor == 0) {
@@ -123,9 +123,9 @@ QK_NOINLINE void code_values(const Coder &coder, const GroupScale &group, const 
         });
     }
     switch (rule.kind) {
-        case FormatKind::kAffine:
+        case FormatKind::kU4:
             return Isa::round_u4(x, count, divisor, rule.has_zero ? group.zero : -1, codes);
-        case FormatKind::kSigned:
+        case FormatKind::kS8:
             return code_each(x, count, codes, [=](float value) {
                 return uint8_t(round_and_clamp(value / divisor, 0.0f, -127.0f, 127.0f));
             });

@@ -12,7 +12,7 @@ constexpr int64_t kBlock = 256;
 void dequantize_row(const DequantizeArgs &args, Entries &entries, int64_t row) {
     const Weight &w = args.from;
     const Geometry &s = w.geometry;
-    const bool affine = w.format->kind == FormatKind::kAffine;
+    const bool affine = w.format->kind == FormatKind::kU4;
     uint8_t codes[kBlock];
     for (int64_t column = 0; column < s.k;) {
         const GroupIndex group = group_of(s, row, column);

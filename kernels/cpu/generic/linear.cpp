@@ -82,7 +82,7 @@ void load_row(Tile &tile, int64_t row, int64_t column, int64_t count, float *val
     for (int64_t at = column; at < column + count;) {
         const GroupIndex group = group_of(s, row, at);
         const int64_t last = min64(group_end(s, row, at), column + count);
-        if (w.format->kind == FormatKind::kAffine) tile.entries.set_zero(zero_of(w, group));
+        if (w.format->kind == FormatKind::kU4) tile.entries.set_zero(zero_of(w, group));
         const float scale = scale_of(w, group);
         for (; at < last; ++at) {
             values[at - column] = tile.entries.value[codes[at - column]] * scale;

@@ -47,12 +47,12 @@ class Tile {
         uint8_t codes[kInt8Block];
         int8_t integers[kInt8Block];
         w.layout->load(w.geometry, static_cast<const uint8_t *>(w.data), row, column, count, codes);
-        const bool bytes = w.format->kind == FormatKind::kSigned;
+        const bool bytes = w.format->kind == FormatKind::kS8;
         for (int64_t c = 0; c < count; ++c) {
             integers[c] = bytes ? int8_t(codes[c]) : entries_.value[codes[c]];
         }
         const GroupIndex group = group_of(w.geometry, row, column);
-        const int32_t zero = w.format->kind == FormatKind::kAffine ? zero_of(w, group) : 0;
+        const int32_t zero = w.format->kind == FormatKind::kU4 ? zero_of(w, group) : 0;
         const float scale = scale_of(w, group);
         for (int64_t i = 0; i < x_rows_; ++i) {
             int32_t sum = -zero * scale_[i].sum;

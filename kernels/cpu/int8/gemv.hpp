@@ -104,8 +104,8 @@ void run_int8_blocks(const LinearArgs &args, const Launch &launch, const typenam
 template <class Isa>
 Status run_int8_gemv(const LinearArgs &args, const Launch &launch) {
     const typename Isa::XChunk *const x = quantize_x<Isa>(args, launch);
-    args.w.format->kind == FormatKind::kTable ? run_int8_blocks<Isa, true>(args, launch, x)
-                                              : run_int8_blocks<Isa, false>(args, launch, x);
+    args.w.format->kind == FormatKind::kLut4 ? run_int8_blocks<Isa, true>(args, launch, x)
+                                             : run_int8_blocks<Isa, false>(args, launch, x);
     return QK_OK;
 }
 

@@ -11,7 +11,7 @@ constexpr int64_t kInt8Block = 128;
 
 inline bool int8_mode_takes(const Weight &w) {
     if (w.layout == nullptr || w.geometry.flat) return false;
-    return w.format->kind != FormatKind::kStored;  // a caller's table may need more than 8 bits
+    return w.format->kind != FormatKind::kLut8;  // a caller's table may need more than 8 bits
 }
 
 // Entries are integers times a unit: exactly for affine and signed codes and E2M1, else rounded.
@@ -34,7 +34,7 @@ struct Int8Entries {
     explicit Int8Entries(const Weight &w) {
         const float steps = int8_steps(*w.format);
         for (int code = 0; code < 16; ++code) {
-            const bool table = w.format->kind == FormatKind::kTable;
+            const bool table = w.format->kind == FormatKind::kLut4;
             value[code] = table ? int8_nearest(w.format->value(code) * steps) : int8_t(code);
         }
     }

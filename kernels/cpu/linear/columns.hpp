@@ -186,7 +186,7 @@ QK_NOINLINE void run_float_strips(const LinearArgs &args, Scratch *scratch, int6
                                   int64_t last) {
     float values[16];
     for (int code = 0; code < 16; ++code) {
-        const bool table = args.w.format->kind == FormatKind::kTable;
+        const bool table = args.w.format->kind == FormatKind::kLut4;
         values[code] = table ? args.w.format->value(code) : float(code);
     }
     const Entries entries(values);
@@ -233,7 +233,7 @@ QK_NOINLINE Status run_words(const LinearArgs &args, const Launch &launch) {
         });
         return QK_OK;
     }
-    const bool table = args.w.format->kind == FormatKind::kTable;
+    const bool table = args.w.format->kind == FormatKind::kLut4;
     parallel_ranges(launch.parallel, n, block, [&](int64_t first, int64_t last) {
         table ? run_float_strips<Isa, Layout, typename Isa::Lut4Entries>(args, launch.scratch,
                                                                          first, last)

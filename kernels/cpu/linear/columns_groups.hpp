@@ -26,7 +26,7 @@ class StripGroups {
     static constexpr int64_t kTileRows = Isa::kWide * Layout::kRows;
 
     explicit StripGroups(const Weight &w) : w_(w), nested_(is_nested(w)) {
-        zero_words_ = w.format->kind == FormatKind::kTable ? 0 : 0x88888888u;
+        zero_words_ = w.format->kind == FormatKind::kLut4 ? 0 : 0x88888888u;
         if (nested_) memcpy(code_, w.scale.code, sizeof(code_));
     }
 

@@ -39,7 +39,7 @@ class Decoder {
   public:
     QK_NOINLINE explicit Decoder(const Weight &w)
         : w_(w), bytes_(w), codes_(w), data_(static_cast<const uint8_t *>(w.data)),
-          is_signed_(w.format->kind == FormatKind::kSigned) {}
+          is_signed_(w.format->kind == FormatKind::kS8) {}
 
     // Columns column .. end, from a multiple of 512 on, as [step][row]; `scales`: f32 [group][row].
     QK_NOINLINE void decode(int64_t row, int64_t column, int64_t end, const char *scales,

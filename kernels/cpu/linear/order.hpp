@@ -11,7 +11,7 @@ constexpr int64_t kBlock = 128;  // columns that are summed on their own
 // Whether one row of x meets codes that are integers, with the same scale and zero over a block.
 inline bool may_sum_integers(const LinearArgs &args) {
     const Weight &w = args.w;
-    return args.x.rows == 1 && w.format->kind == FormatKind::kAffine && !w.geometry.flat &&
+    return args.x.rows == 1 && w.format->kind == FormatKind::kU4 && !w.geometry.flat &&
            w.geometry.group_size % kBlock == 0;
 }
 

@@ -47,7 +47,7 @@ constexpr uint32_t when(bool holds, uint32_t condition) { return holds ? conditi
 
 uint32_t facts_of_x(const LinearArgs &args) {
     const int64_t m = args.x.rows;
-    const bool looked_up = args.w.format->kind == FormatKind::kTable;
+    const bool looked_up = args.w.format->kind == FormatKind::kLut4;
     const bool nested = args.w.layout != nullptr && is_nested(args.w);
     const bool few = m <= 6 && (nested || (m != 4 && m != 6));
     return (m == 1 ? kOneRow : kSeveralRows) | when(few, kFewRows) | when(m >= 4, kFourRows) |
@@ -88,9 +88,9 @@ void explain(const LinearArgs &args, uint32_t facts, uint32_t sets, uint32_t mod
 uint32_t linear_facts(const LinearArgs &args) {
     const Weight &w = args.w;
     uint32_t facts = facts_of_x(args) | facts_of_groups(w.geometry) |
-                     when(w.format->kind == FormatKind::kAffine, kAffine) |
-                     when(w.format->kind == FormatKind::kSigned, kSigned) |
-                     when(w.format->kind != FormatKind::kStored, kNoTable) |
+                     when(w.format->kind == FormatKind::kU4, kU4) |
+                     when(w.format->kind == FormatKind::kS8, kS8) |
+                     when(w.format->kind != FormatKind::kLut8, kNotLut8) |
                      when(w.geometry.n >= 8, kEightRowsOfW);
     if (w.layout == nullptr) return facts;
     const qk_layout id = w.layout->id;

@@ -14,12 +14,12 @@ enum Condition : uint32_t {
     kFewRows = 1u << 2,        // of x: 2, 3, 5; with nested scales 2 to 6
     kFourRows = 1u << 3,       // of x, at least
     kFiveRows = 1u << 4,       // of x, at least; of looked-up 4-bit codes 4
-    kAffine = 1u << 5,         // U4_AFFINE
-    kSigned = 1u << 6,         // S8
+    kU4 = 1u << 5,             // U4_AFFINE
+    kS8 = 1u << 6,             // S8
     kColumnLayout = 1u << 7,   // AWQ_GEMM, GPTQ: neighbours are rows of w
     kPacked = 1u << 8,         // by qk_repack
     kQuantized = 1u << 9,      // not dense
-    kNoTable = 1u << 10,       // not LUT8
+    kNotLut8 = 1u << 10,       // not LUT8
     kAlongK = 1u << 11,        // groups do not straddle rows
     kGroups16 = 1u << 12,      // of a multiple of 16 codes, or one a row, as the next three
     kGroupsWhole = 1u << 13,   // 16, 32, 64, or a multiple of 128
@@ -32,15 +32,15 @@ enum Condition : uint32_t {
 };
 
 // Conditions that are the case itself: their kernels are no faster ones for another case.
-constexpr uint32_t kOfTheCase = kOneRow | kSeveralRows | kFewRows | kFourRows | kFiveRows |
-                                kAffine | kSigned | kColumnLayout | kFourBits;
+constexpr uint32_t kOfTheCase = kOneRow | kSeveralRows | kFewRows | kFourRows | kFiveRows | kU4 |
+                                kS8 | kColumnLayout | kFourBits;
 
 // What a case without it is; conditions of the case itself are never said.
 constexpr const char *lacking_text(uint32_t condition) {
     switch (condition) {
         case kPacked: return "w is not packed (qk_repack)";
         case kQuantized: return "w is dense";
-        case kNoTable: return "int8 mode takes no LUT8 weights";
+        case kNotLut8: return "int8 mode takes no LUT8 weights";
         case kAlongK: return "groups of w straddle rows";
         case kGroups16: return "the group size is not a multiple of 16";
         case kGroupsWhole: return "the group size is not 16, 32, 64 or a multiple of 128";
@@ -92,9 +92,9 @@ struct LinearRow {
 
 constexpr uint32_t kInt8Mode = QK_CONTEXT_INT8_ACTIVATIONS, kBf16Mode = QK_CONTEXT_BF16_PRODUCTS;
 constexpr uint32_t kVnniVbmi = QK_ISA_AVX512_VNNI | QK_ISA_AVX512_VBMI;
-constexpr uint32_t kInt8Case = kQuantized | kAlongK | kNoTable;
+constexpr uint32_t kInt8Case = kQuantized | kAlongK | kNotLut8;
 constexpr uint32_t kInt8Packed = kInt8Case | kFourBits | kPacked | kGroupsWhole;
-constexpr uint32_t kIntegers = kOneRow | kAffine | kPacked | kAlongK | kBlocks128;
+constexpr uint32_t kIntegers = kOneRow | kU4 | kPacked | kAlongK | kBlocks128;
 constexpr uint32_t kGemv = kOneRow | kQuantized | kFourBits | kPacked | kAlongK | kGroupsWhole;
 constexpr uint32_t kColumns = kOneRow | kColumnLayout | kGroups16;
 constexpr uint32_t kSingle = kOneRow | kQuantized | kAlongK | kGroups16;
@@ -106,7 +106,7 @@ constexpr LinearRow kLinearTable[] = {
      kInt8Packed | kFourRows},
     {LinearKernel::kInt8Vnni, "avx512 vnni int8", kInt8Mode, kVnniVbmi, kInt8Packed},
     {LinearKernel::kInt8VnniRows, "avx512 vnni int8 rows", kInt8Mode, kVnniVbmi,
-     kInt8Case | kSigned | kGroups128 | kEightRowsOfW},
+     kInt8Case | kS8 | kGroups128 | kEightRowsOfW},
     {LinearKernel::kInt8Avx2Batch, "avx2 int8 batch", kInt8Mode, QK_ISA_AVX2,
      kInt8Packed | kFiveRows},
     {LinearKernel::kInt8Avx2, "avx2 int8", kInt8Mode, QK_ISA_AVX2, kInt8Packed},

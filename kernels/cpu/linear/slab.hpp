@@ -17,7 +17,7 @@ template <class Isa>
 inline Table<Isa> packed_entries(const Weight &w) {
     float entries[16];
     for (int code = 0; code < 16; ++code) {
-        const bool table = w.format->kind == FormatKind::kTable;
+        const bool table = w.format->kind == FormatKind::kLut4;
         entries[code] = table ? w.format->value(code) : float(code - (w.zero != nullptr ? 0 : 8));
     }
     return Isa::load_table(entries);

@@ -122,7 +122,7 @@ class TableCodes {
         float entries[16];
         for (int code = 0; code < 16; ++code) {
             entries[code] =
-                w.format->kind == FormatKind::kTable ? w.format->value(code) : float(code - 8);
+                w.format->kind == FormatKind::kLut4 ? w.format->value(code) : float(code - 8);
         }
         table_ = Isa::load_table(entries);
     }
@@ -137,7 +137,7 @@ template <class Isa>
 class AffineCodes {
   public:
     QK_NOINLINE explicit AffineCodes(const Weight &w) {
-        const bool table = w.format->kind == FormatKind::kTable;
+        const bool table = w.format->kind == FormatKind::kLut4;
         for (int zero = 0; zero < 16; ++zero) {
             const int minus = w.zero != nullptr ? zero : 8;
             for (int code = 0; code < 16; ++code) {

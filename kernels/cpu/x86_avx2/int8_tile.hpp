@@ -20,7 +20,7 @@ namespace {
 struct Avx2Int8 : Avx2Dots {
     // From how many rows of x on decoding once wins over a row at a time.
     static int64_t batch_rows(const Weight &w) {
-        return w.format->kind == FormatKind::kTable ? 4 : 5;
+        return w.format->kind == FormatKind::kLut4 ? 4 : 5;
     }
 
     // 128 columns of a tile's rows of x.
@@ -35,7 +35,7 @@ struct Avx2Int8 : Avx2Dots {
       public:
         explicit TileKernel(const Weight &w)
             : zeros_(w.zero != nullptr),
-              entries_(Int8Entries(w), w.format->kind == FormatKind::kTable),
+              entries_(Int8Entries(w), w.format->kind == FormatKind::kLut4),
               shift_(_mm_cvtsi32_si128(entries_.shift)), steps_(entries_.small ? 32 : 64) {}
 
         void decode(const uint8_t *const (&codes)[4]) {
@@ -211,7 +211,7 @@ struct Avx2Int8 : Avx2Dots {
     class TileRows {
       public:
         explicit TileRows(const Weight &w) {
-            const bool table = w.format->kind == FormatKind::kTable;
+            const bool table = w.format->kind == FormatKind::kLut4;
             const EntryBytes entries(Int8Entries(w), table);
             small_ = entries.small;
             zero_ = table ? entries.offset : w.zero == nullptr ? 8 : 1;

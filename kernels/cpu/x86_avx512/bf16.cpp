@@ -58,7 +58,7 @@ const XChunk *prepare(const LinearArgs &args, const Launch &launch) {
     XChunk *const to = reinterpret_cast<XChunk *>(at);
     const int64_t k = args.x.columns, chunks = chunk_count(args.w.geometry);
     const int64_t blocks = groups_of_chunk(args.w.geometry);
-    const bool affine = args.w.format->kind == FormatKind::kAffine;
+    const bool affine = args.w.format->kind == FormatKind::kU4;
     parallel_ranges(launch.parallel, args.x.rows, 1, [&](int64_t first, int64_t last) {
         for (int64_t i = first * chunks; i < last * chunks; ++i) {
             const int64_t column = i % chunks * 128, count = min64(128, k - column);
@@ -93,7 +93,7 @@ class Rows {
         : args_(args), chunks_(chunk_count(args.w.geometry)), x_(x), scales_(args.w, device) {
         uint16_t entries[32];
         for (int i = 0; i < 32; ++i) {
-            const bool table = args.w.format->kind == FormatKind::kTable;
+            const bool table = args.w.format->kind == FormatKind::kLut4;
             entries[i] = bf16_from_f32(table ? args.w.format->value(i & 15) : float(i & 15));
         }
         table_ = _mm512_loadu_si512(entries);
@@ -123,7 +123,7 @@ class Rows {
         const char *const scales = scales_.load(row_block, group, groups);
         const uint8_t *codes =
             static_cast<const uint8_t *>(args_.w.data) + (row_block * chunks_ + first) * 512;
-        const bool affine = args_.w.format->kind == FormatKind::kAffine;
+        const bool affine = args_.w.format->kind == FormatKind::kU4;
         Sums sums = *total;  // a copy that nothing points to stays in registers
         int64_t at = 0, next = (group + 1) * size;
         if (kBlocks > 1) pair_scales(scales, last - first, groups);

@@ -24,7 +24,7 @@ struct Avx512Int8 : Avx512Dots {
     class TileKernel {
       public:
         explicit TileKernel(const Weight &w)
-            : zeros_(w.zero != nullptr), is_table_(w.format->kind == FormatKind::kTable),
+            : zeros_(w.zero != nullptr), is_table_(w.format->kind == FormatKind::kLut4),
               table_(Int8Entries(w), is_table_) {}
 
         void decode(const uint8_t *const (&codes)[4]) {
@@ -163,9 +163,9 @@ struct Avx512Int8 : Avx512Dots {
     class TileRows {
       public:
         explicit TileRows(const Weight &w)
-            : zero_(w.format->kind == FormatKind::kTable ? kTableOffset
-                    : w.zero == nullptr                  ? 8
-                                                         : 1) {}
+            : zero_(w.format->kind == FormatKind::kLut4 ? kTableOffset
+                    : w.zero == nullptr                 ? 8
+                                                        : 1) {}
 
         // A chunk of x as row j of a tile.
         void put(const float *x, int64_t blocks, float unit, int64_t j, XTile *to) const {

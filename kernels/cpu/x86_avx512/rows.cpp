@@ -23,7 +23,7 @@ class FloatRows8 : Rows8 {
   public:
     explicit FloatRows8(const LinearArgs &args)
         : Rows8(args), x_(args.x), kind_(args.w.format->kind) {
-        if (kind_ == FormatKind::kStored) load_nested_code(args.w.table, &table_);
+        if (kind_ == FormatKind::kLut8) load_nested_code(args.w.table, &table_);
     }
 
     void run(int64_t block) {
@@ -31,8 +31,8 @@ class FloatRows8 : Rows8 {
             if (run.first % kPanelOfX == 0) x_panel_ = x_.panel(run.first);
             const char *const x = x_panel_ + run.first % kPanelOfX * 4;
             switch (kind_) {
-                case FormatKind::kStored: add_lut8(run, x, sums); break;
-                case FormatKind::kSigned: add_s8(run, x, sums); break;
+                case FormatKind::kLut8: add_lut8(run, x, sums); break;
+                case FormatKind::kS8: add_s8(run, x, sums); break;
                 default: add_nibbles(run, x, sums);
             }
         });

@@ -19,8 +19,8 @@ __global__ void dequantize_elements(const __grid_constant__ WeightView w, qk_for
         const int64_t row = first_row + i / s.k, column = i % s.k;
         const GroupIndex group = group_of(s, row, column);
         const int code = code_of(w, row, column);
-        const float zero = w.kind == FormatKind::kAffine ? float(zero_of(w, group)) : 0.0f;
-        const float entry = w.kind == FormatKind::kAffine ? float(code) - zero : entries[code];
+        const float zero = w.kind == FormatKind::kU4 ? float(zero_of(w, group)) : 0.0f;
+        const float entry = w.kind == FormatKind::kU4 ? float(code) - zero : entries[code];
         store_float(to, out, i, __fmul_rn(entry, scale_of(w, group)));
     }
 }

@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(kGptqThreads)
         for (uint32_t row = warp; row < rows; row += kGptqThreads / 32) {
             const GroupIndex index = {skipped + first_row + row, group};
             const uint32_t code = words[gptq_place(at / 8, row)] >> at % 8 * 4 & 15;
-            const float zero = w.kind == FormatKind::kAffine ? float(zero_of(w, index)) : 0.0f;
+            const float zero = w.kind == FormatKind::kU4 ? float(zero_of(w, index)) : 0.0f;
             const float value = __fmul_rn(__fadd_rn(entries[code], -zero), scale_of(w, index));
             store_float(to, out, int64_t(first_row + row) * k + column, value);
         }
@@ -137,7 +137,7 @@ GptqCodes codes_of(const DequantizeArgs &args) {
 bool is_whole(const DequantizeArgs &args) {
     const Weight &w = args.from;
     const Geometry &s = w.geometry;
-    return w.format->kind == FormatKind::kAffine && !is_nested(w) && s.n % 4 == 0 &&
+    return w.format->kind == FormatKind::kU4 && !is_nested(w) && s.n % 4 == 0 &&
            args.to.rows % 4 == 0 && s.k % 8 == 0 &&
            (s.group_size % 8 == 0 || s.groups_per_row == 1) && aligned(w.data) &&
            aligned(w.scale.data) && aligned(w.zero, 2) && aligned(args.to.data);

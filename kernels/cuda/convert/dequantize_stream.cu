@@ -300,7 +300,7 @@ Status run_order(const Problem &p, qk_format to, const Launch &launch) {
 
 template <class Out>
 Status run_kind(const Problem &p, qk_format to, const Launch &launch) {
-    const bool numbers = p.w.kind == FormatKind::kAffine || p.w.kind == FormatKind::kSigned;
+    const bool numbers = p.w.kind == FormatKind::kU4 || p.w.kind == FormatKind::kS8;
     return numbers ? run_order<Out, true>(p, to, launch) : run_order<Out, false>(p, to, launch);
 }
 

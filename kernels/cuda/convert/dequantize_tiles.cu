@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(kThreads) expand_tiles(const __grid_constant__
         for (int high = 0; high < 2; ++high) {
             const int64_t row = row_tile * 16 + quad + 8 * high;
             const float zero =
-                p.w.kind == FormatKind::kAffine ? float(zeros[i] >> 4 * high & 15) : 0.0f;
+                p.w.kind == FormatKind::kU4 ? float(zeros[i] >> 4 * high & 15) : 0.0f;
             const float scale = high == 0 ? scales[i].x : scales[i].y;
             float values[16];
 #pragma unroll

@@ -98,7 +98,7 @@ Status run(const QuantizeArgs &args, const Launch &launch) {
         QK_TRY(launch_kernel(launch, "quantize", quantize_groups, shape, problem));
     }
     const bool pads = w.layout->id == QK_LAYOUT_ROW_HIGH && s.n * s.k % 2 != 0 &&
-                      w.format->kind == FormatKind::kTable;
+                      w.format->kind == FormatKind::kLut4;
     return pads ? launch_kernel(launch, "quantize", store_pad, {dim3(1), 32}, problem) : QK_OK;
 }
 

@@ -20,9 +20,9 @@ bool is_gptq(const Weight &w) {
 uint32_t kind_of(const LinearArgs &args) {
     const Weight &w = args.w;
     if (is_dense(*w.format)) return w.format == args.x.format ? kDense : kDenseOther;
-    if (w.format->kind == FormatKind::kSigned) return kRowS8;
-    if (w.format->kind == FormatKind::kStored) return kRowLut8;
-    const bool u4 = w.format->kind == FormatKind::kAffine;
+    if (w.format->kind == FormatKind::kS8) return kRowS8;
+    if (w.format->kind == FormatKind::kLut8) return kRowLut8;
+    const bool u4 = w.format->kind == FormatKind::kU4;
     if (is_gptq(w)) return u4 ? kGptqU4 : kGptqLut4;
     switch (w.layout->id) {
         case kLayoutTiles:

@@ -33,7 +33,7 @@ __device__ void add_group(const LinearView &o, const float *entries, int64_t row
             weight = load_float(o.w.format, o.w.data, row * k + c);
         } else {
             const int code = code_of(o.w, row, c);
-            const bool affine = o.w.kind == FormatKind::kAffine;
+            const bool affine = o.w.kind == FormatKind::kU4;
             weight = __fmul_rn(affine ? float(code) - zero : entries[code], scale);
         }
 #pragma unroll
@@ -55,7 +55,7 @@ __device__ void add_row(const LinearView &o, const float *entries, int64_t row, 
     for (int64_t c = 0; c < s.k;) {
         const GroupIndex group = group_of(s, row, c);
         const int64_t end = group_end(s, row, c);
-        const float zero = o.w.kind == FormatKind::kAffine ? float(zero_of(o.w, group)) : 0.0f;
+        const float zero = o.w.kind == FormatKind::kU4 ? float(zero_of(o.w, group)) : 0.0f;
         add_group(o, entries, row, x_first, c, end, zero, scale_of(o.w, group), sums);
         c = end;
     }

@@ -14,7 +14,7 @@ __global__ void multiply(GemmProblem p, const void *x, qk_format type) {
     const int64_t at = int64_t(blockIdx.x) * 32 + threadIdx.x;
     if (at >= p.m * s.n) return;
     const int64_t row = at % s.n, x_row = at / s.n;
-    const bool affine = p.w.kind == FormatKind::kAffine;
+    const bool affine = p.w.kind == FormatKind::kU4;
     float sum = 0;
     for (int64_t c = 0; c < s.k; ++c) {
         const GroupIndex group = {row, c / s.group_size};

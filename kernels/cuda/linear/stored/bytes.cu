@@ -32,8 +32,8 @@ Status run_batches(const BytesProblem &p, bool fine, const Launch &launch) {
 
 template <class T>
 Status run_type(const BytesProblem &p, bool fine, const Launch &launch) {
-    return p.o.w.kind == FormatKind::kSigned ? run_batches<T, SignedBytes>(p, fine, launch)
-                                             : run_batches<T, TableBytes>(p, fine, launch);
+    return p.o.w.kind == FormatKind::kS8 ? run_batches<T, SignedBytes>(p, fine, launch)
+                                         : run_batches<T, TableBytes>(p, fine, launch);
 }
 
 Status run(const LinearArgs &args, const Launch &launch) {

@@ -262,7 +262,7 @@ Status run(const LinearArgs &args, const Launch &launch) {
     const bool whole =
         s.k % kUnit == 0 && aligned(args.x.data) && aligned(args.w.data, eight ? 8 : 4);
     const bool table =
-        args.w.format->kind == FormatKind::kTable || args.w.format->kind == FormatKind::kStored;
+        args.w.format->kind == FormatKind::kLut4 || args.w.format->kind == FormatKind::kLut8;
     if (eight) {
         return table ? run_rows<8, true>(p, whole, launch) : run_rows<8, false>(p, whole, launch);
     }

@@ -45,7 +45,7 @@ Status run_words(const Problem &p, const Launch &launch) {
 template <class T, Words words>
 Status run_type(const Problem &p, const Launch &launch) {
     if constexpr (words != Words::kGptq) {
-        if (p.w.kind == FormatKind::kTable) return run_words<T, Lut4<T>, words>(p, launch);
+        if (p.w.kind == FormatKind::kLut4) return run_words<T, Lut4<T>, words>(p, launch);
     }
     return run_words<T, U4<T>, words>(p, launch);
 }

@@ -14,7 +14,7 @@ Status run(const LinearArgs &args, const Launch &launch) {
     const DeviceGuard device(launch.device.index);  // the driver describes tensors in a context
     QK_TRY(check(device.error(), launch.error, "linear"));
     const Geometry &s = args.w.geometry;
-    const bool table = args.w.format->kind == FormatKind::kStored;
+    const bool table = args.w.format->kind == FormatKind::kLut8;
     const Codes codes = table ? Codes::kLut8 : Codes::kS8;
     const GemmPlan plan = plan_gemm(codes, args.x.rows, s.n, s.k, launch.device.multiprocessors);
     GemmProblem p = problem_of(args, plan);
