@@ -8,9 +8,9 @@
 
 #include <vector>
 
+#include "../cli/trace.hpp"
 #include "instruction_set.hpp"
 #include "qk.h"
-#include "../cli/trace.hpp"
 
 extern "C" __attribute__((noinline, noclone)) void qk_bench_mark() { asm volatile(""); }
 

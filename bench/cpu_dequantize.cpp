@@ -8,8 +8,8 @@
 
 #include <CLI/CLI.hpp>
 
-#include "measure.hpp"
 #include "../cli/trace.hpp"
+#include "measure.hpp"
 
 namespace {
 

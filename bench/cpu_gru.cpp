@@ -8,9 +8,9 @@
 #include <CLI/CLI.hpp>
 #include <random>
 
+#include "../cli/trace.hpp"
 #include "gru_peer.hpp"
 #include "measure.hpp"
-#include "../cli/trace.hpp"
 
 namespace {
 

@@ -14,10 +14,10 @@
 #include <memory>
 #include <random>
 
+#include "../cli/trace.hpp"
 #include "instruction_set.hpp"
 #include "measure.hpp"
 #include "peers.hpp"
-#include "../cli/trace.hpp"
 
 namespace {
 

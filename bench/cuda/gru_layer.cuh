@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <random>
 
-#include "timing.cuh"
 #include "../../cli/trace.hpp"
+#include "timing.cuh"
 
 namespace bench {
 

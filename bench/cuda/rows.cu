@@ -6,8 +6,8 @@
 #include <cstdlib>
 #include <iterator>
 
-#include "timing.cuh"
 #include "../../cli/trace.hpp"
+#include "timing.cuh"
 
 namespace bench {
 

@@ -2,8 +2,8 @@
 #pragma once
 #include <cstdint>
 
-#include "floors.cuh"
 #include "../../cli/trace.hpp"
+#include "floors.cuh"
 
 namespace bench {
 

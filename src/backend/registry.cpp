@@ -1,5 +1,5 @@
-#include "backend/backend.hpp"
 #include "backend/registry.hpp"
+#include "backend/backend.hpp"
 
 namespace qk {
 

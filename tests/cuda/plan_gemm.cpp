@@ -1,9 +1,9 @@
 // How the matrix kernels cut a product, and slabs of its weight: tables, no GPU needed.
 #include <gtest/gtest.h>
 
-#include "cuda/linear/sm90/gemm/plan.hpp"
 #include "cuda/linear/slabs.hpp"
 #include "cuda/linear/sm80/gemm/plan.hpp"
+#include "cuda/linear/sm90/gemm/plan.hpp"
 
 namespace {
 

@@ -1,8 +1,8 @@
 // Repack: the same codes, scales and zeros in another layout. Lossless by construction:
 // nothing is decoded.
 #include "cpu/access.hpp"
-#include "cpu/lists.hpp"
 #include "cpu/convert/repack_planes.hpp"
+#include "cpu/lists.hpp"
 #include "cpu/split.hpp"
 #include "cpu/zero_words.hpp"
 

@@ -2,9 +2,9 @@
 #include <stdio.h>
 
 #include "cpu/access.hpp"
-#include "cpu/lists.hpp"
 #include "cpu/linear/plan.hpp"
 #include "cpu/linear/select.hpp"
+#include "cpu/lists.hpp"
 
 namespace qk::cpu {
 namespace {

@@ -14,8 +14,8 @@
 // once more. Places there are shifted so that no two lanes meet in a bank. Bytes per code: half in,
 // half out, each moved once. The first blocks move scales and zeros, two rows of a group a thread.
 #include "cuda/conditions.hpp"
-#include "cuda/convert/stage.cuh"
 #include "cuda/convert/repack.hpp"
+#include "cuda/convert/stage.cuh"
 #include "cuda/lists.hpp"
 #include "cuda/prim/mma.cuh"
 #include "cuda/runtime.hpp"

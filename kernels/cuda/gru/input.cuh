@@ -2,8 +2,8 @@
 // one product on the tensor cores.
 #pragma once
 #include "backend/backend.hpp"
-#include "cuda/gru/plan.hpp"
 #include "cuda/gru/border.cuh"
+#include "cuda/gru/plan.hpp"
 
 namespace qk::cuda {
 

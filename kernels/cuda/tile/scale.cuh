@@ -2,8 +2,8 @@
 #pragma once
 #include <cuda_fp16.h>
 
-#include "cuda/tile/scale_kind.hpp"
 #include "cuda/prim/copy.cuh"
+#include "cuda/tile/scale_kind.hpp"
 #include "cuda/view.cuh"
 
 namespace qk::cuda {

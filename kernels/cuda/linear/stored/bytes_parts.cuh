@@ -4,8 +4,8 @@
 #include <cuda.h>
 
 #include "cuda/linear/stored/bytes_plan.hpp"
-#include "cuda/tile/lut8.cuh"
 #include "cuda/prim/tensor_copy.cuh"
+#include "cuda/tile/lut8.cuh"
 
 namespace qk::cuda {
 namespace {

@@ -11,9 +11,9 @@
 // 7. So a word of 8 codes becomes 4 pairs with one prmt and the arithmetic of tile/codes.cuh.
 // Groups, sums and the order of loads are those of linear/stored/words.cuh; bytes per output row: k
 // / 2 of codes, its scales and zeros, once for 8 (16) rows of x.
+#include "cuda/linear/kernels.hpp"
 #include "cuda/linear/stored/cases.hpp"
 #include "cuda/linear/stored/sums.cuh"
-#include "cuda/linear/kernels.hpp"
 #include "cuda/lists.hpp"
 
 namespace qk::cuda {

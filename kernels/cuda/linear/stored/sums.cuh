@@ -2,9 +2,9 @@
 // sums of a block's warps become y. Warps of a block share k; their sums meet in shared memory and
 // are added in warp order, so y depends on n, k and the groups alone, not on the batch.
 #pragma once
-#include "cuda/tile/output.cuh"
 #include "cuda/linear/stored/x_rows.cuh"
 #include "cuda/tile/codes.cuh"
+#include "cuda/tile/output.cuh"
 
 namespace qk::cuda {
 namespace {

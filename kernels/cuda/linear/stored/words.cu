@@ -1,7 +1,7 @@
 // The host side of linear/stored/words.cuh.
+#include "cuda/linear/kernels.hpp"
 #include "cuda/linear/stored/cases.hpp"
 #include "cuda/linear/stored/words.cuh"
-#include "cuda/linear/kernels.hpp"
 #include "cuda/lists.hpp"
 
 namespace qk::cuda {

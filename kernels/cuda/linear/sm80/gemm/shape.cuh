@@ -1,9 +1,9 @@
 // How the matrix kernel on mma.sync cuts a product: what a block owns, and where the parts of a
 // stage are in its shared memory.
 #pragma once
-#include "cuda/tile/scale_kind.hpp"
-#include "cuda/tile/codes.cuh"
 #include "cuda/linear/sm80/gemm/problem.hpp"
+#include "cuda/tile/codes.cuh"
+#include "cuda/tile/scale_kind.hpp"
 
 namespace qk::cuda {
 namespace {

@@ -12,12 +12,12 @@
 // kernel that computes x still runs. That is safe because weights are only written by kernels that
 // never let their successors start early (docs/decisions.md).
 #include "cuda/conditions.hpp"
-#include "cuda/tile/decode.cuh"
+#include "cuda/linear/kernels.hpp"
 #include "cuda/linear/sm80/gemv/output.cuh"
 #include "cuda/linear/sm80/gemv/stream.cuh"
-#include "cuda/linear/kernels.hpp"
 #include "cuda/lists.hpp"
 #include "cuda/runtime.hpp"
+#include "cuda/tile/decode.cuh"
 
 namespace qk::cuda {
 namespace {

@@ -2,8 +2,8 @@
 // words: of codes of columns 2 t, 2 t + 1 of 16, and of columns 8 + 2 t, 9 + 2 t, either in the
 // lower halves or (odd lanes) in the upper ones. Each becomes a pair of numbers.
 #pragma once
-#include "cuda/tile/lut8.cuh"
 #include "cuda/linear/sm90/gemm/shape.cuh"
+#include "cuda/tile/lut8.cuh"
 
 namespace qk::cuda {
 namespace {

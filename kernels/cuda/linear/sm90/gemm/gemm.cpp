@@ -1,9 +1,9 @@
 // The host side of the matrix kernels (linear/sm90/gemm/small.cuh, linear/sm90/gemm/large.cuh):
 // what they tell the copy engine.
 #include "cuda/conditions.hpp"
-#include "cuda/linear/sm90/gemm/problem.hpp"
 #include "cuda/linear/kernels.hpp"
 #include "cuda/linear/slabs.hpp"
+#include "cuda/linear/sm90/gemm/problem.hpp"
 #include "cuda/lists.hpp"
 #include "cuda/prim/tensor_map.hpp"
 #include "cuda/runtime.hpp"

@@ -1,7 +1,7 @@
 // The host side of the matrix kernels for 8-bit codes stored row after row
 // (linear/sm90/gemm/source_8bit.cuh).
-#include "cuda/linear/kernels.hpp"
 #include "cuda/conditions.hpp"
+#include "cuda/linear/kernels.hpp"
 #include "cuda/linear/sm90/gemm/problem.hpp"
 #include "cuda/lists.hpp"
 #include "cuda/prim/tensor_map.hpp"

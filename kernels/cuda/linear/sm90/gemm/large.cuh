@@ -17,8 +17,8 @@
 // After a change look for C7514 in what `nvcc -Xptxas -v` says: where ptxas finds the sums in use
 // between products it waits after each of them, and a tile takes 1400 clocks instead of 1060.
 #pragma once
-#include "cuda/linear/sm90/gemm/ring.cuh"
 #include "cuda/linear/sm90/gemm/large_output.cuh"
+#include "cuda/linear/sm90/gemm/ring.cuh"
 
 namespace qk::cuda {
 namespace {

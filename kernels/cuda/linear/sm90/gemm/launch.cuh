@@ -1,8 +1,8 @@
 // Launches the shapes of one type of x and one way to decode.
 #pragma once
+#include "cuda/linear/sm90/gemm/large.cuh"
 #include "cuda/linear/sm90/gemm/small.cuh"
 #include "cuda/linear/sm90/gemm/source_8bit.cuh"
-#include "cuda/linear/sm90/gemm/large.cuh"
 #include "cuda/runtime.hpp"
 
 namespace qk::cuda {

@@ -1,9 +1,9 @@
 // How the matrix kernels cut a product: what a block owns, and where the parts of a stage are in
 // its shared memory.
 #pragma once
+#include "cuda/linear/sm90/gemm/problem.hpp"
 #include "cuda/tile/decode.cuh"
 #include "cuda/tile/scale.cuh"
-#include "cuda/linear/sm90/gemm/problem.hpp"
 
 namespace qk::cuda {
 namespace {

@@ -18,8 +18,8 @@
 // or 24 rows of x: 8 weights cost a lane 9 to decode and a product for every 8 rows of x. With 24
 // the products of both tiles of a chunk go into one set of sums, as registers for two lack.
 #pragma once
-#include "cuda/linear/sm90/some_rows/warp.cuh"
 #include "cuda/linear/sm90/some_rows/output.cuh"
+#include "cuda/linear/sm90/some_rows/warp.cuh"
 
 namespace qk::cuda {
 namespace {

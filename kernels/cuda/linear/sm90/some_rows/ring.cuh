@@ -2,8 +2,8 @@
 // shared memory, and the warps that fill it.
 #pragma once
 
-#include "cuda/linear/sm90/some_rows/plan.hpp"
 #include "cuda/linear/sm90/some_rows/operands.cuh"
+#include "cuda/linear/sm90/some_rows/plan.hpp"
 #include "cuda/prim/cluster.cuh"
 #include "cuda/prim/tensor_copy.cuh"
 
