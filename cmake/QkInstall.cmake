@@ -9,13 +9,14 @@ set(CMAKE_INSTALL_DEFAULT_COMPONENT_NAME development)
 set(qk_cmake_dir ${CMAKE_INSTALL_LIBDIR}/cmake/qk)
 set(qk_pkgconfig_dir ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 
-# The CUDA runtime is inside no archive of ours: who links libqk.a links it too.
+# What a program that links libqk.a links too. qk.pc always names the archive, so this is part of its
+# Libs, where pkg-config finds it without --static. The CUDA runtime is inside no archive of ours.
 get_target_property(qk_link_libraries qk INTERFACE_LINK_LIBRARIES)
 set(QK_USES_CUDA OFF)
-set(QK_PRIVATE_LIBS "-lpthread -lm")
+set(QK_SYSTEM_LIBS "-lpthread -lm")
 if("CUDA::cudart_static" IN_LIST qk_link_libraries)
   set(QK_USES_CUDA ON)
-  set(QK_PRIVATE_LIBS "-L${CUDAToolkit_LIBRARY_DIR} -lcudart_static -ldl -lrt -lpthread -lm")
+  set(QK_SYSTEM_LIBS "-L${CUDAToolkit_LIBRARY_DIR} -lcudart_static -ldl -lrt -lpthread -lm")
 endif()
 
 # Beside a shared library, -lqk would find that one: the archive is then asked for by its file name.

@@ -63,19 +63,41 @@ fi
 echo "== pkg-config"
 PKG_CONFIG_PATH=$libdir/pkgconfig
 export PKG_CONFIG_PATH
-# by_hand PROGRAM PACKAGE: eval because pkg-config quotes the blank in the prefix for a shell.
+# by_hand PROGRAM PACKAGE OPTION...: eval because pkg-config quotes the blank in the prefix for a shell.
 by_hand() {
-    flags=$(pkg-config --static --cflags --libs "$2")
-    eval "\"$cc\" -std=c99 -Wall -Wextra -Wpedantic -Werror -o \"$work/$1\" \
-        \"$source/tests/consumer/project/$1.c\" $flags"
-    "$work/$1"
+    program=$1 package=$2
+    shift 2
+    flags=$(pkg-config "$@" --cflags --libs "$package")
+    eval "\"$cc\" -std=c99 -Wall -Wextra -Wpedantic -Werror -o \"$work/$program\" \
+        \"$source/tests/consumer/project/$program.c\" $flags"
+    "$work/$program"
 }
-by_hand multiply qk
-needs "$work/multiply" libc libm
-if [ $io = ON ]; then
-    by_hand list qk_io
+# archives OPTION...: both programs, which have qk inside
+archives() {
+    by_hand multiply qk "$@"
+    needs "$work/multiply" libc libm
+    [ $io = ON ] || return 0
+    by_hand list qk_io "$@"
     needs "$work/list" libc libm libjansson
+}
+archives
+archives --static
+
+echo "== pkg-config, where only the archives are installed"
+# What the build above, which has no shared library, writes for them.
+alone=$work/alone/${libdir#"$prefix/"}
+mkdir -p "$alone/pkgconfig"
+cp -R "$prefix/include" "$work/alone/"
+cp "$libdir"/*.a "$alone/"
+cp "$work"/sub/qk/*.pc "$alone/pkgconfig/"
+if ls "$alone"/pkgconfig/*-shared.pc > /dev/null 2>&1; then
+    echo "FAIL: a build without shared libraries describes them to pkg-config"
+    exit 1
 fi
+PKG_CONFIG_PATH=$alone/pkgconfig
+archives
+archives --static
+PKG_CONFIG_PATH=$libdir/pkgconfig
 
 [ $shared = ON ] || { echo "skipped: this build has no shared library"; exit 0; }
 echo "== shared"

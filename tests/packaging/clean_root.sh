@@ -33,8 +33,8 @@ echo "== the libraries"
 inside 'apt-get -qy install gcc libc6-dev pkg-config ./debs/libqk*.deb' > "$root/apt.log" 2>&1 ||
     { tail -n 20 "$root/apt.log"; exit 1; }
 inside 'gcc multiply.c -o shared $(pkg-config --cflags --libs qk-shared) && ./shared
-        gcc multiply.c -o static $(pkg-config --static --cflags --libs qk) && ./static
-        gcc list.c -o list $(pkg-config --static --cflags --libs qk_io) && ./list
+        gcc multiply.c -o static $(pkg-config --cflags --libs qk) && ./static
+        gcc list.c -o list $(pkg-config --cflags --libs qk_io) && ./list
         ldd shared static'
 
 echo "== gone again"
