@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the tables and the plot of docs/performance.md and docs/measurements from stored results.
+"""Writes the tables and plots of docs/performance.md, docs/measurements and README.md from results.
 
     bench/pages.py             rewrites what has changed
     bench/pages.py --check     names the pages that differ, and leaves with 1 if there are any
@@ -23,7 +23,7 @@ import pages_plot
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DATA = ROOT / "docs/measurements/data"
-PLOT = ROOT / "docs/images/linear.svg"
+IMAGES = ROOT / "docs/images"
 MARKED = re.compile(r"(<!-- (table|machine) (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 # The table and the plot that open docs/performance.md: one shape, and where each figure is stored.
@@ -52,6 +52,19 @@ ON_CPU = (
      "peers/cpu_batches", "Q4_0, repacked"),
     ("bitsandbytes NF4, bf16", "peers/cpu_1", "share of floor", "gemv_4bit cpu nf4 bf16 b64",
      "peers/cpu_batches", "NF4, bf16"))
+# The bars that open README.md: one row of x, each project's best kernel of its kind.
+BARS_CPU = (
+    ("qk, int8 mode", "cpu/linear_1", "1 thread", "int8"),
+    ("qk, exact", "cpu/linear_1", "1 thread", "exact"),
+    ("BesTLA, int8", "peers/cpu_1", "share of floor", "gemv_4bit_u8s8_fp32 vnni b32"),
+    ("XNNPACK, int8", "peers/cpu_1", "share of floor", "qd8-f32-qb4w 1x16c8 vnnigfni b128"),
+    ("ik_llama.cpp, int8", "peers/cpu_1", "share of floor", "Q4_0_R8 M=1"),
+    ("ONNX Runtime, int8", "peers/cpu_1", "share of floor", "MatMulNBits b128 CompInt8 zp M=1"),
+    ("llama.cpp, int8", "peers/cpu_1", "share of floor", "Q4_K repack M=1"),
+    ("bitsandbytes, bf16", "peers/cpu_1", "share of floor", "gemv_4bit cpu nf4 bf16 b64"),
+    ("ONNX Runtime, f32", "peers/cpu_1", "share of floor", "MatMulNBits b64 CompFp32 M=1"))
+BARS_CUDA = ("qk, U4 g128", "qk, NF4 b64", "Marlin, int4 g128", "llama.cpp Q4_0",
+             "Machete, AWQ g128", "bitsandbytes NF4, fused", "cuBLASLt, dense f16")
 
 
 def read(name):
@@ -171,6 +184,17 @@ def plot():
                               "us", lines)
 
 
+def bars():
+    cpu = [(name, share_of_floor(*where)) for name, *where in BARS_CPU]
+    cuda = [(name, times(dict(ON_CUDA)[name])["1"]) for name in BARS_CUDA]
+    return pages_plot.bars([
+        ("4-bit weights times a vector: one CPU core",
+         "share of what memory can deliver: longer is faster",
+         [(name, float(share[:-1]), share) for name, share in cpu]),
+        ("The same on an H200: 8192 x 8192", "microseconds: shorter is faster",
+         [(name, float(us), f"{us} us") for name, us in cuda])])
+
+
 def page(text):
     def fill(match):
         made = front_table() if match[3] == "front" else table(match[3])
@@ -187,7 +211,8 @@ def main():
             for path in (ROOT / "docs/performance.md", *sorted(DATA.parent.glob("*.md")))}
     used = {match[3] for text in made.values() for match in MARKED.finditer(text)}
     stored = {str(path.relative_to(DATA).with_suffix("")) for path in DATA.glob("*/*.csv")}
-    made[PLOT] = plot()
+    made[IMAGES / "linear.svg"] = plot()
+    made[IMAGES / "front.svg"] = bars()
     differ = {path: text for path, text in made.items()
               if not path.exists() or path.read_text(encoding="utf-8") != text}
     for path, text in differ.items():

@@ -1,4 +1,6 @@
-"""A plot of lines over two logarithmic axes as SVG: the same bytes from the same numbers."""
+"""Plots as SVG: lines over two logarithmic axes, and bars. The same bytes from the same numbers.
+
+Both stand on white of their own, so that they can be read on light and dark pages."""
 import math
 
 WIDTH, HEIGHT = 880, 440
@@ -52,4 +54,33 @@ def drawing(title, x_label, y_label, lines):
         row = TOP + 16 + 22 * i
         out.append(f"<path d='M{RIGHT + 24} {row - 4}h28' stroke='{color}' stroke-width='{wide}'/>"
                    f"<text x='{RIGHT + 60}' y='{row}' {STYLE}>{label}</text>")
+    return "\n".join([*out, "</svg>", ""])
+
+
+BAR, BAR_HEIGHT, NAMES, LONGEST = 26, 18, 180, 180  # rows, bars, names in front, the longest bar
+
+
+def bars(panels):
+    """panels: [(title, what a bar shows, [(name, length, text), ...])], side by side."""
+    height = 82 + BAR * max(len(rows) for _, _, rows in panels)
+    out = [f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {WIDTH} {height}' "
+           f"width='{WIDTH}' height='{height}' role='img' "
+           f"aria-label='{'; '.join(title for title, _, _ in panels)}'>",
+           f"<rect width='{WIDTH}' height='{height}' rx='8' fill='white'/>"]
+    for i, (title, shows, rows) in enumerate(panels):
+        left = 16 + i * WIDTH // len(panels)
+        start = left + NAMES
+        out.append(f"<text x='{left}' y='28' {STYLE} font-weight='bold'>{title}"
+                   f"</text><text x='{left}' y='48' {STYLE}>{shows}</text>")
+        longest = max(length for _, length, _ in rows)
+        for j, (name, length, text) in enumerate(rows):
+            top = 64 + BAR * j
+            ours = name.startswith("qk")
+            weight = " font-weight='bold'" if ours else ""
+            out.append(f"<text x='{start - 8}' y='{top + 13}' text-anchor='end' {STYLE}{weight}>"
+                       f"{name}</text><rect x='{start}' y='{top}' height='{BAR_HEIGHT}' "
+                       f"width='{LONGEST * length / longest:.1f}' "
+                       f"fill='{COLORS[0] if ours else '#8fa3b8'}'/>"
+                       f"<text x='{start + LONGEST * length / longest + 6:.1f}' y='{top + 13}' "
+                       f"{STYLE}{weight}>{text}</text>")
     return "\n".join([*out, "</svg>", ""])
