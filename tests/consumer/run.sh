@@ -63,7 +63,7 @@ fi
 echo "== pkg-config"
 PKG_CONFIG_PATH=$libdir/pkgconfig
 export PKG_CONFIG_PATH
-# by_hand PROGRAM PACKAGE OPTION...: eval because pkg-config quotes the blank in the prefix for a shell.
+# by_hand PROGRAM PACKAGE OPTION...: pkg-config quotes the blank in the prefix for a shell, so eval.
 by_hand() {
     program=$1 package=$2
     shift 2
