@@ -173,6 +173,8 @@ var Structs = map[string]reflect.Type{
 // Functions by name: the address of each, so that each is linked.
 var Functions = map[string]unsafe.Pointer{
 	"qk_build_info":                unsafe.Pointer(C.qk_build_info),
+	"qk_checkpoint_config_number":  unsafe.Pointer(C.qk_checkpoint_config_number),
+	"qk_checkpoint_config_text":    unsafe.Pointer(C.qk_checkpoint_config_text),
 	"qk_checkpoint_destroy":        unsafe.Pointer(C.qk_checkpoint_destroy),
 	"qk_checkpoint_find_layer":     unsafe.Pointer(C.qk_checkpoint_find_layer),
 	"qk_checkpoint_find_tensor":    unsafe.Pointer(C.qk_checkpoint_find_tensor),

@@ -116,6 +116,23 @@ extern "C" {
         value: *mut *const ::std::os::raw::c_char,
     ) -> qk_status;
 }
+extern "C" {
+    pub fn qk_checkpoint_config_number(
+        checkpoint: *const qk_checkpoint,
+        key: *const ::std::os::raw::c_char,
+        value: *mut f64,
+        message: *mut qk_io_message,
+    ) -> qk_status;
+}
+extern "C" {
+    pub fn qk_checkpoint_config_text(
+        checkpoint: *const qk_checkpoint,
+        key: *const ::std::os::raw::c_char,
+        text: *mut ::std::os::raw::c_char,
+        capacity: usize,
+        message: *mut qk_io_message,
+    ) -> qk_status;
+}
 pub type qk_dialect = i32;
 pub const QK_DIALECT_UNKNOWN: i32 = 0;
 pub const QK_DIALECT_DENSE: i32 = 1;
