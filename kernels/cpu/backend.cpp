@@ -2,10 +2,9 @@
 #include <string.h>
 
 #include "backend/registry.hpp"
-#include "cpu/features.hpp"
 #include "cpu/gru/pack.hpp"
-#include "cpu/linear/plan.hpp"
-#include "cpu/lists.hpp"
+#include "cpu/kernels.hpp"
+#include "cpu/linear/select.hpp"
 
 namespace qk {
 namespace {

@@ -1,4 +1,4 @@
-#include "cpu/features.hpp"
+#include "cpu/kernels.hpp"
 
 #include <atomic>
 

@@ -120,7 +120,7 @@ struct Backend {
     KernelList<RepackArgs> repack;
     KernelList<LinearArgs> linear;
     KernelList<GruArgs> gru;
-    // Plans a product; `explanation` may be null. Null: plan_by_lists.
+    // Plans a product; `explanation` may be null.
     LinearPlan (*plan_linear)(const LinearArgs &, const Device &, const Allowance &,
                               Explanation *explanation);
     // Modes of a context (QK_CONTEXT_...). Cases that a list does not take run exact.
@@ -177,10 +177,5 @@ const Kernel<Args> *pick_within(const KernelList<Args> &list, const Args &args,
     }
     return nullptr;
 }
-
-// The first kernel of the lists. A mode is allowed for its speed, so no slower kernel stands in
-// for a workspace there; without one, the first kernel that fits runs.
-LinearPlan plan_by_lists(const Backend &backend, const LinearArgs &args, const Device &device,
-                         const Allowance &allowed, Explanation *explanation);
 
 }  // namespace qk

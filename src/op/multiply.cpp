@@ -55,11 +55,8 @@ Status check_product(qk_context *context, const qk_product &p) {
 }
 
 LinearPlan plan(const qk_context &context, const LinearArgs &args, Explanation *explanation) {
-    const Backend &backend = *context.backend;
     const Allowance allowed = {context.flags, context.workspace_bytes};
-    return backend.plan_linear != nullptr
-               ? backend.plan_linear(args, context.device, allowed, explanation)
-               : plan_by_lists(backend, args, context.device, allowed, explanation);
+    return context.backend->plan_linear(args, context.device, allowed, explanation);
 }
 
 // A product that has been checked, as kernels see it, and what runs it.
@@ -69,8 +66,7 @@ struct Planned {
     LinearPlan plan;
 };
 
-void plan_product(const qk_context &context, const qk_product &p, Explanation *explanation,
-                  Planned *out) {
+void fill_arguments(const qk_product &p, Planned *out) {
     // Field by field: one copy of the whole costs 25 ns a call.
     out->args.x = dense_view(*p.x);
     out->args.w = weight_view(*p.w);
@@ -80,6 +76,11 @@ void plan_product(const qk_context &context, const qk_product &p, Explanation *e
         out->bias = dense_view(*p.bias);
         out->args.bias = &out->bias;
     }
+}
+
+void plan_product(const qk_context &context, const qk_product &p, Explanation *explanation,
+                  Planned *out) {
+    fill_arguments(p, out);
     out->plan = plan(context, out->args, explanation);
 }
 
@@ -183,21 +184,26 @@ Status linear(qk_context *context, const qk_tensor *x, const qk_tensor *w, const
     return run(context, planned);
 }
 
+// All are checked before the first one runs.
 Status multiply(qk_context *context, const qk_product *products, int32_t count) {
+    constexpr int32_t kKept = 64;  // a longer list plans the products past these twice
+    const Kernel<LinearArgs> *kernels[kKept];
     QK_TRY(check_list(context, products, count));
     qk_product product;
-    Planned last;
+    Planned planned;
     for (int32_t i = 0; i < count; ++i) {
         QK_TRY(named(context, i, read_product_at(context, products, i, &product)));
-        QK_TRY(named(context, i, check_and_plan(context, product, nullptr, &last)));
+        QK_TRY(named(context, i, check_and_plan(context, product, nullptr, &planned)));
+        if (i < kKept) kernels[i] = planned.plan.kernel;
     }
-    for (int32_t i = 0; i + 1 < count; ++i) {
-        Planned planned;
+    if (count == 1) return named(context, 0, run(context, planned));
+    for (int32_t i = 0; i < count; ++i) {
         QK_TRY(named(context, i, read_product_at(context, products, i, &product)));
-        plan_product(*context, product, nullptr, &planned);
+        fill_arguments(product, &planned);
+        planned.plan.kernel = i < kKept ? kernels[i] : plan(*context, planned.args, nullptr).kernel;
         QK_TRY(named(context, i, run(context, planned)));
     }
-    return count == 0 ? QK_OK : named(context, count - 1, run(context, last));
+    return QK_OK;
 }
 
 Status multiply_workspace(qk_context *context, const qk_product *products, int32_t count,

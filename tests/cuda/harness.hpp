@@ -14,7 +14,7 @@
 #include "backend/backend.hpp"
 #include "backend/registry.hpp"
 #include "base/half.hpp"
-#include "cpu/lists.hpp"
+#include "cpu/kernels.hpp"
 #include "format/describe.hpp"
 #include "harness/only.hpp"
 

@@ -1,28 +1,17 @@
-// The CPU's choice of a kernel: the table against each kernel's own claim, and as a page for
-// processors that this machine is not.
+// The CPU's choice of a kernel: the plan against the lists, and the table as a page for processors
+// that this machine is not.
 #include <gtest/gtest.h>
 
 #include <fstream>
 #include <set>
 #include <sstream>
 
-#include "cpu/linear/plan.hpp"
 #include "cpu/linear/select.hpp"
 #include "kernel/weights.hpp"
 
 namespace {
 
 using namespace qk::cpu;
-
-const qk::Kernel<qk::LinearArgs> *listed(const char *name) {
-    const qk::Backend &cpu = qk::kCpuBackend;
-    for (const auto *list : {&cpu.linear, &cpu.linear_int8, &cpu.linear_bf16}) {
-        for (int32_t i = 0; i < list->count; ++i) {
-            if (strcmp(list->kernels[i]->name, name) == 0) return list->kernels[i];
-        }
-    }
-    return nullptr;
-}
 
 // Every layout, format, kind of scale and grouping that the choice looks at.
 std::vector<WeightCase> cases() {
@@ -65,8 +54,18 @@ std::vector<qk::Weight> views(const std::vector<WeightCase> &all) {
     return views;
 }
 
-// A row of the table says what the kernel's own can_run says, and the first is chosen.
-TEST(CpuSelect, TheTableIsWhatKernelsClaim) {
+// The first of the lists that takes the case: a mode's, else an exact one.
+const qk::Kernel<qk::LinearArgs> *walked(const qk::LinearArgs &args, const qk::Device &device,
+                                         uint32_t mode) {
+    const qk::Backend &cpu = qk::kCpuBackend;
+    const qk::Kernel<qk::LinearArgs> *found = nullptr;
+    if (mode == kInt8Mode) found = qk::pick(cpu.linear_int8, args, device);
+    if (mode == kBf16Mode) found = qk::pick(cpu.linear_bf16, args, device);
+    return found != nullptr ? found : qk::pick(cpu.linear, args, device);
+}
+
+// Lists have the table's sequence, and the plan has the kernel of the row that it finds.
+TEST(CpuSelect, PlansTheFirstKernelThatTakesTheCase) {
     const uint32_t all_sets = qk::cpu::allowed_features(~0u);
     const uint32_t x86 = QK_ISA_GENERIC | QK_ISA_AVX2 | QK_ISA_AVX512;
     const auto weights = views(cases());
@@ -81,19 +80,12 @@ TEST(CpuSelect, TheTableIsWhatKernelsClaim) {
                 const qk::LinearArgs args = {
                     {f32, m, w.geometry.k, nullptr}, w, nullptr, {f32, m, w.geometry.n, nullptr}};
                 SCOPED_TRACE(testing::Message() << w.format->name << " m " << m);
-                for (const LinearRow &row : kLinearTable) {
-                    const auto *const kernel = listed(row.name);
-                    if (kernel == nullptr) continue;
-                    const bool takes = (row.sets & ~(device.instruction_sets | 1u)) == 0 &&
-                                       (row.conditions & ~linear_facts(args)) == 0;
-                    ASSERT_EQ(takes, kernel->can_run(args, device)) << row.name;
-                }
                 for (const uint32_t modes : {0u, kInt8Mode, kBf16Mode}) {
-                    const qk::Allowance all = {modes, SIZE_MAX};
-                    const auto plan = plan_linear(args, device, all, nullptr);
-                    const auto walked =
-                        qk::plan_by_lists(qk::kCpuBackend, args, device, all, nullptr);
-                    ASSERT_EQ(plan.kernel, walked.kernel);
+                    const auto plan = plan_linear(args, device, {modes, SIZE_MAX}, nullptr);
+                    ASSERT_EQ(plan.kernel, walked(args, device, modes));
+                    const uint32_t sets = device.instruction_sets | QK_ISA_GENERIC;
+                    ASSERT_STREQ(plan.kernel->name,
+                                 select_linear(linear_facts(args), sets, modes).name);
                 }
             }
         }

@@ -7,7 +7,7 @@
 
 #include "backend/backend.hpp"
 #include "backend/registry.hpp"
-#include "cpu/features.hpp"
+#include "cpu/kernels.hpp"
 #include "harness/only.hpp"
 
 namespace sweep {

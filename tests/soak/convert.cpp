@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "cpu/lists.hpp"
+#include "cpu/kernels.hpp"
 #include "harness/scratch.hpp"
 #include "soak/soak.hpp"
 

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <limits>
 
-#include "cpu/lists.hpp"
+#include "cpu/kernels.hpp"
 #include "harness/scratch.hpp"
 
 namespace soak {

@@ -8,20 +8,19 @@
 
 namespace {
 
-template <int64_t low, int64_t high>
-bool takes(const qk::LinearArgs &args, const qk::Device &) {
-    return args.x.rows >= low && args.x.rows <= high;
-}
-template <int64_t each>
-size_t needs(const qk::LinearArgs &args, const qk::Device &) {
-    return size_t(args.x.rows * each);
-}
 qk::Status run(const qk::LinearArgs &, const qk::Launch &) { return QK_OK; }
 
-constexpr qk::Kernel<qk::LinearArgs> kHungry = {"hungry", takes<1, 37>, needs<1000>, run};
-constexpr qk::Kernel<qk::LinearArgs> kModest = {"modest", takes<1, 500>, needs<10>, run};
-constexpr qk::Kernel<qk::LinearArgs> kFrugal = {"frugal", takes<1, INT64_MAX>, nullptr, run};
-constexpr qk::Kernel<qk::LinearArgs> const *kList[] = {&kHungry, &kModest, &kFrugal};
+constexpr qk::Kernel<qk::LinearArgs> kHungry = {"hungry", nullptr, nullptr, run};
+constexpr qk::Kernel<qk::LinearArgs> kModest = {"modest", nullptr, nullptr, run};
+constexpr qk::Kernel<qk::LinearArgs> kFrugal = {"frugal", nullptr, nullptr, run};
+
+qk::LinearPlan plan(const qk::LinearArgs &args, const qk::Device &, const qk::Allowance &,
+                    qk::Explanation *) {
+    const int64_t m = args.x.rows;
+    if (m <= 37) return {&kHungry, 0, &kHungry, size_t(m * 1000)};
+    if (m <= 500) return {&kModest, 0, &kModest, size_t(m * 10)};
+    return {&kFrugal, 0, &kFrugal, 0};
+}
 
 TEST(LinearWorkspace, IsTheLargestOfAnyNumberOfRows) {
     qk_context *context = nullptr;
@@ -29,8 +28,7 @@ TEST(LinearWorkspace, IsTheLargestOfAnyNumberOfRows) {
     options.thread_count = 1;
     ASSERT_EQ(qk_context_create(&options, &context), QK_OK);
     qk::Backend fake = *context->backend;
-    fake.linear = kList;
-    fake.plan_linear = nullptr;  // by the list
+    fake.plan_linear = plan;
     context->backend = &fake;
     qk_tensor_desc desc = QK_TENSOR_DESC_INIT;
     desc.rank = 2;

@@ -1,6 +1,6 @@
 // The GRU on NEON with the dot product instructions (armv8.2).
 #include "cpu/arm_neon/gru.hpp"
-#include "cpu/lists.hpp"
+#include "cpu/kernels.hpp"
 
 namespace qk::cpu {
 namespace {

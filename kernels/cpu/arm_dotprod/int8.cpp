@@ -1,11 +1,12 @@
 // int8 mode on Arm: dotprod.
 #include "cpu/arm_neon/int8_dots.hpp"
 #include "cpu/int8/gemv.hpp"
-#include "cpu/lists.hpp"
+#include "cpu/kernels.hpp"
+#include "cpu/linear/select.hpp"
 
 namespace qk::cpu {
 
-const Kernel<LinearArgs> kLinearInt8Dotprod = {"dotprod int8", can_run_int8_gemv<NeonInt8>,
-                                               int8_x_bytes<NeonInt8>, run_int8_gemv<NeonInt8>};
+const Kernel<LinearArgs> kLinearInt8Dotprod =
+    linear_kernel<LinearKernel::kInt8Dotprod>(run_int8_gemv<NeonInt8>, int8_x_bytes<NeonInt8>);
 
 }  // namespace qk::cpu

@@ -1,6 +1,7 @@
 // One row of x over packed U4 codes with SDOT.
 #include "cpu/arm_neon/integers.hpp"
-#include "cpu/lists.hpp"
+#include "cpu/kernels.hpp"
+#include "cpu/linear/select.hpp"
 
 namespace qk::cpu {
 namespace {
@@ -11,13 +12,9 @@ Status run(const LinearArgs &args, const Launch &launch) {
     return QK_OK;
 }
 
-bool can_run(const LinearArgs &args, const Device &device) {
-    return has(device, kNeonDot) && args.w.layout != nullptr && args.w.layout->id == kLayoutRows8 &&
-           may_sum_integers(args);
-}
-
 }  // namespace
 
-const Kernel<LinearArgs> kLinearIntegersDotprod = {"dotprod integers", can_run, nullptr, run};
+const Kernel<LinearArgs> kLinearIntegersDotprod =
+    linear_kernel<LinearKernel::kIntegersDotprod>(run);
 
 }  // namespace qk::cpu

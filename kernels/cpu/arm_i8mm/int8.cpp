@@ -2,7 +2,8 @@
 // columns at a time, so that codes are decoded once for 8 rows of x and a product costs half an
 // instruction of SDOT's. Groups of 64 and wider; dotprod takes the rest, and single rows.
 #include "cpu/arm_neon/int8_dots.hpp"
-#include "cpu/lists.hpp"
+#include "cpu/kernels.hpp"
+#include "cpu/linear/select.hpp"
 
 #include "cpu/int8/x.hpp"
 
@@ -196,13 +197,9 @@ Status run(const LinearArgs &args, const Launch &launch) {
     return QK_OK;
 }
 
-bool can_run(const LinearArgs &args, const Device &device) {
-    return has(device, kNeonI8mm) && args.x.rows >= 2 && int8_mode_takes(args.w) &&
-           has_whole_chunks(args.w) && groups_of_chunk(args.w.geometry) <= 2;
-}
-
 }  // namespace
 
-const Kernel<LinearArgs> kLinearInt8I8mm = {"i8mm int8", can_run, workspace_bytes, run};
+const Kernel<LinearArgs> kLinearInt8I8mm =
+    linear_kernel<LinearKernel::kInt8I8mm>(run, workspace_bytes);
 
 }  // namespace qk::cpu

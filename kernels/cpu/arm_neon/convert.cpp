@@ -1,7 +1,7 @@
 #include "cpu/arm_neon/isa.hpp"
 #include "cpu/convert/dequantize.hpp"
 #include "cpu/convert/repack.hpp"
-#include "cpu/lists.hpp"
+#include "cpu/kernels.hpp"
 
 namespace qk::cpu {
 

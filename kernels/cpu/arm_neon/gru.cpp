@@ -1,6 +1,6 @@
 // The GRU on plain NEON: 8-bit products as 16 bits, added in pairs to 32.
 #include "cpu/arm_neon/gru.hpp"
-#include "cpu/lists.hpp"
+#include "cpu/kernels.hpp"
 
 namespace qk::cpu {
 namespace {

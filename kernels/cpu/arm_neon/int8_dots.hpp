@@ -8,10 +8,6 @@ namespace qk::cpu {
 namespace {
 
 struct NeonInt8 : Neon {
-#if defined(__ARM_FEATURE_DOTPROD)
-    static constexpr uint32_t kFeature = kNeonDot;
-#endif
-
     using XChunk = PlainChunk;
     static void quantize_chunk(const float *x, int64_t blocks, float unit, XChunk *to) {
         quantize_plain(x, blocks, unit, to);

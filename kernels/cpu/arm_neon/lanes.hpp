@@ -4,8 +4,8 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "cpu/features.hpp"
 #include "cpu/isa.hpp"
+#include "cpu/kernels.hpp"
 
 namespace qk::cpu {
 namespace {

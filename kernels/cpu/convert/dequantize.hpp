@@ -6,9 +6,8 @@
 #pragma once
 #include "cpu/convert/dequantize_bytes.hpp"
 #include "cpu/convert/dequantize_tiles.hpp"
-#include "cpu/features.hpp"
+#include "cpu/kernels.hpp"
 #include "cpu/shared/panel.hpp"
-#include "cpu/split.hpp"
 
 namespace qk::cpu {
 namespace {

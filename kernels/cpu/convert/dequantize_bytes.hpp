@@ -1,9 +1,9 @@
 // Dequantize 8-bit codes (layout row): some columns as f32 first, then rounded and stored.
 #pragma once
 #include "cpu/access.hpp"
+#include "cpu/kernels.hpp"
 #include "cpu/shared/nested.hpp"
 #include "cpu/shared/row_scales.hpp"
-#include "cpu/split.hpp"
 
 namespace qk::cpu {
 namespace {

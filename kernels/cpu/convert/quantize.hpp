@@ -6,8 +6,7 @@
 #include "base/torch_sum.hpp"
 #include "cpu/convert/quantize_codes.hpp"
 #include "cpu/convert/quantize_store.hpp"
-#include "cpu/features.hpp"
-#include "cpu/split.hpp"
+#include "cpu/kernels.hpp"
 
 namespace qk::cpu {
 namespace {

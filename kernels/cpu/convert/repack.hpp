@@ -5,9 +5,8 @@
 #pragma once
 #include "cpu/access.hpp"
 #include "cpu/convert/repack_planes.hpp"
-#include "cpu/features.hpp"
+#include "cpu/kernels.hpp"
 #include "cpu/shared/row_tile.hpp"
-#include "cpu/split.hpp"
 
 namespace qk::cpu {
 namespace {

@@ -1,8 +1,7 @@
 // Dequantize, any format x layout x scale kind: value = entry * scale as one fp32 product, rounded
 // once to the output type. Group by group, 256 codes at a time.
 #include "cpu/access.hpp"
-#include "cpu/lists.hpp"
-#include "cpu/split.hpp"
+#include "cpu/kernels.hpp"
 
 namespace qk::cpu {
 namespace {

@@ -4,8 +4,7 @@
 
 #include "cpu/generic/isa.hpp"
 #include "cpu/gru/float.hpp"
-#include "cpu/lists.hpp"
-#include "cpu/split.hpp"
+#include "cpu/kernels.hpp"
 #include "gru/border.hpp"
 #include "gru/clipped.hpp"
 #include "gru/step.hpp"

@@ -14,9 +14,9 @@
 //     then + bias, then one rounding to y's type
 //
 // A tile of 8 rows of w and 8 rows of x shares each conversion of x to f32.
+#include "cpu/kernels.hpp"
 #include "cpu/linear/order.hpp"
-#include "cpu/lists.hpp"
-#include "cpu/split.hpp"
+#include "cpu/linear/select.hpp"
 
 namespace qk::cpu {
 namespace {
@@ -161,10 +161,8 @@ Status run(const LinearArgs &args, const Launch &launch) {
     return QK_OK;
 }
 
-bool can_run(const LinearArgs &, const Device &) { return true; }
-
 }  // namespace
 
-const Kernel<LinearArgs> kLinearGeneric = {"generic", can_run, nullptr, run};
+const Kernel<LinearArgs> kLinearGeneric = linear_kernel<LinearKernel::kGeneric>(run);
 
 }  // namespace qk::cpu

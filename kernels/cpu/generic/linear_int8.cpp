@@ -4,8 +4,8 @@
 //     for each block, ascending     factor = fl(x scale * w scale)
 //                                   acc    = fma(float(integer sum), factor, acc)
 #include "cpu/int8/integers.hpp"
-#include "cpu/lists.hpp"
-#include "cpu/split.hpp"
+#include "cpu/kernels.hpp"
+#include "cpu/linear/select.hpp"
 
 namespace qk::cpu {
 namespace {
@@ -92,10 +92,8 @@ Status run(const LinearArgs &args, const Launch &launch) {
     return QK_OK;
 }
 
-bool can_run(const LinearArgs &args, const Device &) { return int8_mode_takes(args.w); }
-
 }  // namespace
 
-const Kernel<LinearArgs> kLinearInt8Generic = {"generic int8", can_run, nullptr, run};
+const Kernel<LinearArgs> kLinearInt8Generic = linear_kernel<LinearKernel::kInt8Generic>(run);
 
 }  // namespace qk::cpu

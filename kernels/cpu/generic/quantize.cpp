@@ -2,7 +2,7 @@
 #include "cpu/convert/quantize.hpp"
 #include "cpu/convert/quantize_plain.hpp"
 #include "cpu/generic/isa.hpp"
-#include "cpu/lists.hpp"
+#include "cpu/kernels.hpp"
 
 namespace qk::cpu {
 

@@ -2,8 +2,7 @@
 // nothing is decoded.
 #include "cpu/access.hpp"
 #include "cpu/convert/repack_planes.hpp"
-#include "cpu/lists.hpp"
-#include "cpu/split.hpp"
+#include "cpu/kernels.hpp"
 #include "cpu/zero_words.hpp"
 
 namespace qk::cpu {

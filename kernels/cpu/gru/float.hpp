@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "cpu/isa.hpp"
-#include "cpu/split.hpp"
+#include "cpu/kernels.hpp"
 
 #define QK_UNROLL_TILE _Pragma("GCC unroll 8")  // or a tile lives in memory
 

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "cpu/features.hpp"
+#include "cpu/kernels.hpp"
 
 namespace qk::cpu {
 namespace {

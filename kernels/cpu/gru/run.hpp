@@ -1,9 +1,8 @@
 // Steps of a frozen GRU on vectors: W x for several steps as one product of matrices, then the
 // recurrence step by step. Integers throughout, so no split of steps or sequences changes a bit.
 #pragma once
-#include "cpu/features.hpp"
 #include "cpu/gru/rows.hpp"
-#include "cpu/split.hpp"
+#include "cpu/kernels.hpp"
 #include "gru/border.hpp"
 
 namespace qk::cpu {

@@ -144,9 +144,4 @@ Status run_int8_batch(const LinearArgs &args, const Launch &launch) {
     return QK_OK;
 }
 
-template <class Isa>
-bool can_run_int8_batch(const LinearArgs &args, const Device &device) {
-    return args.x.rows >= Isa::batch_rows(args.w) && can_run_int8_gemv<Isa>(args, device);
-}
-
 }  // namespace qk::cpu

@@ -5,9 +5,8 @@
 //
 //     acc[row] = fma(float(dot[row] - zero[row] * sum of x), x scale * scale[row], acc[row])
 #pragma once
-#include "cpu/features.hpp"
 #include "cpu/int8/x.hpp"
-#include "cpu/lists.hpp"
+#include "cpu/kernels.hpp"
 #include "cpu/shared/panel.hpp"
 
 namespace qk::cpu {
@@ -107,12 +106,6 @@ Status run_int8_gemv(const LinearArgs &args, const Launch &launch) {
     args.w.format->kind == FormatKind::kLut4 ? run_int8_blocks<Isa, true>(args, launch, x)
                                              : run_int8_blocks<Isa, false>(args, launch, x);
     return QK_OK;
-}
-
-template <class Isa>
-bool can_run_int8_gemv(const LinearArgs &args, const Device &device) {
-    const bool runs = has(device, Isa::kFeature);
-    return runs && int8_mode_takes(args.w) && has_whole_chunks(args.w);
 }
 
 }  // namespace qk::cpu

@@ -9,11 +9,6 @@ namespace {
 // A block: the columns that share a group and one run of 128 columns.
 constexpr int64_t kInt8Block = 128;
 
-inline bool int8_mode_takes(const Weight &w) {
-    if (w.layout == nullptr || w.geometry.flat) return false;
-    return w.format->kind != FormatKind::kLut8;  // a caller's table may need more than 8 bits
-}
-
 // Entries are integers times a unit: exactly for affine and signed codes and E2M1, else rounded.
 inline float int8_steps(const Format &format) {
     switch (format.id) {

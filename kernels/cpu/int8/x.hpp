@@ -2,9 +2,9 @@
 // read it.
 #pragma once
 #include "cpu/int8/integers.hpp"
+#include "cpu/kernels.hpp"
 #include "cpu/shared/chunks.hpp"
 #include "cpu/shared/panel.hpp"
-#include "cpu/split.hpp"
 
 namespace qk::cpu {
 namespace {

@@ -8,10 +8,8 @@
 //             for tiles of a slab and up to kTileBatch rows of x:    sums in registers,
 //                                                                      added to totals at the end
 #pragma once
-#include "cpu/features.hpp"
+#include "cpu/kernels.hpp"
 #include "cpu/linear/slab.hpp"
-#include "cpu/lists.hpp"
-#include "cpu/split.hpp"
 
 namespace qk::cpu {
 
@@ -145,14 +143,6 @@ Status run_batch(const LinearArgs &args, const Launch &launch) {
         }
     });
     return QK_OK;
-}
-
-template <class Isa>
-bool can_run_batch(const LinearArgs &args, const Device &device) {
-    const Geometry &s = args.w.geometry;
-    if (!has(device, Isa::kFeature) || args.x.rows < 2) return false;
-    if (args.w.layout == nullptr || s.flat) return false;
-    return s.group_size >= s.k || s.group_size % 16 == 0;
 }
 
 }  // namespace qk::cpu

@@ -13,10 +13,8 @@
 // for nibbles, 12 as in integers.hpp), 33 to 41 as floats. The sums have the generic kernel's
 // order, so the bits are the same.
 #pragma once
-#include "cpu/features.hpp"
+#include "cpu/kernels.hpp"
 #include "cpu/linear/columns_groups.hpp"
-#include "cpu/lists.hpp"
-#include "cpu/split.hpp"
 
 namespace qk::cpu {
 namespace {
@@ -247,17 +245,6 @@ template <class Isa>
 Status run_columns(const LinearArgs &args, const Launch &launch) {
     return args.w.layout->id == QK_LAYOUT_AWQ_GEMM ? run_words<Isa, WordsOfRows>(args, launch)
                                                    : run_words<Isa, WordsOfColumns>(args, launch);
-}
-
-template <class Isa>
-bool can_run_columns(const LinearArgs &args, const Device &device) {
-    const Geometry &s = args.w.geometry;
-    if (!has(device, Isa::kFeature) || args.x.rows != 1 || args.w.layout == nullptr) {
-        return false;
-    }
-    const qk_layout id = args.w.layout->id;
-    if (id != QK_LAYOUT_AWQ_GEMM && id != QK_LAYOUT_GPTQ && id != QK_LAYOUT_GPTQ_V1) return false;
-    return s.group_size >= s.k || s.group_size % 16 == 0;
 }
 
 }  // namespace

@@ -180,14 +180,4 @@ Status run_few(const LinearArgs &args, const Launch &launch) {
     return QK_OK;
 }
 
-// 4 and 6 rows are whole tiles of a batch, which multiplies as fast but widens nested scales for a
-// chunk at a time.
-template <class Isa>
-bool can_run_few(const LinearArgs &args, const Device &device) {
-    const int64_t rows = args.x.rows;
-    if (rows > FewRows<Isa>::kMost || !can_run_batch<Isa>(args, device)) return false;
-    if ((rows == 4 || rows == 6) && !is_nested(args.w)) return false;
-    return args.w.layout->id == kLayoutRows8;
-}
-
 }  // namespace qk::cpu

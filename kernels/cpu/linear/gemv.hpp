@@ -10,10 +10,8 @@
 //
 // Weights are read once, front to back, in one stream; scales of the 8 rows are side by side.
 #pragma once
-#include "cpu/features.hpp"
+#include "cpu/kernels.hpp"
 #include "cpu/linear/row_of_x.hpp"
-#include "cpu/lists.hpp"
-#include "cpu/split.hpp"
 
 namespace qk::cpu {
 namespace {
@@ -241,15 +239,6 @@ Status run_gemv(const LinearArgs &args, const Launch &launch) {
         run_rows<RowBlocks<Isa, TableCodes<Isa>>>(args, launch);
     }
     return QK_OK;
-}
-
-template <class Isa>
-bool can_run_gemv(const LinearArgs &args, const Device &device) {
-    const Geometry &s = args.w.geometry;
-    if (!has(device, Isa::kFeature) || args.x.rows != 1) return false;
-    if (args.w.layout == nullptr || args.w.layout->id != kLayoutRows8 || s.flat) return false;
-    const int64_t size = s.group_size;
-    return size >= s.k || size == 16 || size == 32 || size == 64 || size % 128 == 0;
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 #include <stdio.h>
 
 #include "cpu/access.hpp"
-#include "cpu/linear/plan.hpp"
 #include "cpu/linear/select.hpp"
 #include "cpu/lists.hpp"
 
@@ -49,6 +48,8 @@ uint32_t facts_of_x(const LinearArgs &args) {
     const int64_t m = args.x.rows;
     const bool looked_up = args.w.format->kind == FormatKind::kLut4;
     const bool nested = args.w.layout != nullptr && is_nested(args.w);
+    // 4 and 6 rows are whole tiles of a batch, which multiplies as fast but widens nested scales
+    // for a chunk at a time.
     const bool few = m <= 6 && (nested || (m != 4 && m != 6));
     return (m == 1 ? kOneRow : kSeveralRows) | when(few, kFewRows) | when(m >= 4, kFourRows) |
            when(m >= (looked_up ? 4 : 5), kFiveRows);
@@ -101,6 +102,12 @@ uint32_t linear_facts(const LinearArgs &args) {
     return facts | kQuantized | when(id == kLayoutRows8, kPacked) | when(!bytes, kFourBits) |
            when(by_columns, kColumnLayout) |
            when(bytes || pad > 1 || (pad == 1 && w.geometry.k % 2 == 0), kWholeBytes);
+}
+
+bool takes_linear(LinearKernel kernel, const LinearArgs &args, const Device &device) {
+    const LinearRow &row = linear_row(kernel);
+    const uint32_t sets = device.instruction_sets | QK_ISA_GENERIC;
+    return (row.sets & ~sets) == 0 && (row.conditions & ~linear_facts(args)) == 0;
 }
 
 LinearPlan plan_linear(const LinearArgs &args, const Device &device, const Allowance &allowed,

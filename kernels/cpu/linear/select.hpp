@@ -1,9 +1,7 @@
 // Which kernel multiplies on the CPU: facts of a case, a context's instruction sets and its modes
 // to a kernel, as one table of all processors.
 #pragma once
-#include <stdint.h>
-
-#include "qk.h"
+#include "cpu/kernels.hpp"
 
 namespace qk::cpu {
 
@@ -12,8 +10,8 @@ enum Condition : uint32_t {
     kOneRow = 1u << 0,         // of x
     kSeveralRows = 1u << 1,    // of x
     kFewRows = 1u << 2,        // of x: 2, 3, 5; with nested scales 2 to 6
-    kFourRows = 1u << 3,       // of x, at least
-    kFiveRows = 1u << 4,       // of x, at least; of looked-up 4-bit codes 4
+    kFourRows = 1u << 3,       // of x, at least: from here on decoding once for all pays
+    kFiveRows = 1u << 4,       // the same for AVX2; of looked-up 4-bit codes 4
     kU4 = 1u << 5,             // U4_AFFINE
     kS8 = 1u << 6,             // S8
     kColumnLayout = 1u << 7,   // AWQ_GEMM, GPTQ: neighbours are rows of w
@@ -36,7 +34,7 @@ constexpr uint32_t kOfTheCase = kOneRow | kSeveralRows | kFewRows | kFourRows | 
                                 kS8 | kColumnLayout | kFourBits;
 
 // What a case without it is; conditions of the case itself are never said.
-constexpr const char *lacking_text(uint32_t condition) {
+static constexpr const char *lacking_text(uint32_t condition) {
     switch (condition) {
         case kPacked: return "w is not packed (qk_repack)";
         case kQuantized: return "w is dense";
@@ -94,11 +92,11 @@ constexpr uint32_t kInt8Mode = QK_CONTEXT_INT8_ACTIVATIONS, kBf16Mode = QK_CONTE
 constexpr uint32_t kVnniVbmi = QK_ISA_AVX512_VNNI | QK_ISA_AVX512_VBMI;
 constexpr uint32_t kInt8Case = kQuantized | kAlongK | kNotLut8;
 constexpr uint32_t kInt8Packed = kInt8Case | kFourBits | kPacked | kGroupsWhole;
-constexpr uint32_t kIntegers = kOneRow | kU4 | kPacked | kAlongK | kBlocks128;
-constexpr uint32_t kGemv = kOneRow | kQuantized | kFourBits | kPacked | kAlongK | kGroupsWhole;
-constexpr uint32_t kColumns = kOneRow | kColumnLayout | kGroups16;
-constexpr uint32_t kSingle = kOneRow | kQuantized | kAlongK | kGroups16;
-constexpr uint32_t kBatch = kSeveralRows | kQuantized | kAlongK | kGroups16;
+constexpr uint32_t kIntegersCase = kOneRow | kU4 | kPacked | kAlongK | kBlocks128;
+constexpr uint32_t kGemvCase = kOneRow | kQuantized | kFourBits | kPacked | kAlongK | kGroupsWhole;
+constexpr uint32_t kColumnsCase = kOneRow | kColumnLayout | kGroups16;
+constexpr uint32_t kSingleCase = kOneRow | kQuantized | kAlongK | kGroups16;
+constexpr uint32_t kBatchCase = kSeveralRows | kQuantized | kAlongK | kGroups16;
 
 // Best first: the first row that the context allows and whose conditions hold runs.
 constexpr LinearRow kLinearTable[] = {
@@ -119,43 +117,67 @@ constexpr LinearRow kLinearTable[] = {
     {LinearKernel::kBf16Avx512, "avx512 bf16", kBf16Mode, QK_ISA_AVX512_BF16,
      kQuantized | kFourBits | kPacked | kAlongK | kGroupsWhole},
 
-    {LinearKernel::kIntegersVnni, "avx512 vnni integers", 0, QK_ISA_AVX512_VNNI, kIntegers},
-    {LinearKernel::kIntegersDotprod, "dotprod integers", 0, QK_ISA_DOTPROD, kIntegers},
-    {LinearKernel::kGemvAvx512, "avx512 gemv", 0, QK_ISA_AVX512, kGemv},
+    {LinearKernel::kIntegersVnni, "avx512 vnni integers", 0, QK_ISA_AVX512_VNNI, kIntegersCase},
+    {LinearKernel::kIntegersDotprod, "dotprod integers", 0, QK_ISA_DOTPROD, kIntegersCase},
+    {LinearKernel::kGemvAvx512, "avx512 gemv", 0, QK_ISA_AVX512, kGemvCase},
     {LinearKernel::kRowsAvx512, "avx512 rows", 0, QK_ISA_AVX512_VBMI,
-     kSingle | kEightRowsOfW | kWholeBytes},
-    {LinearKernel::kColumnsVnni, "avx512 vnni columns", 0, QK_ISA_AVX512_VNNI, kColumns},
-    {LinearKernel::kColumnsAvx2, "avx2 columns", 0, QK_ISA_AVX2, kColumns},
-    {LinearKernel::kSingleAvx512, "avx512 single", 0, QK_ISA_AVX512, kSingle},
+     kSingleCase | kEightRowsOfW | kWholeBytes},
+    {LinearKernel::kColumnsVnni, "avx512 vnni columns", 0, QK_ISA_AVX512_VNNI, kColumnsCase},
+    {LinearKernel::kColumnsAvx2, "avx2 columns", 0, QK_ISA_AVX2, kColumnsCase},
+    {LinearKernel::kSingleAvx512, "avx512 single", 0, QK_ISA_AVX512, kSingleCase},
     {LinearKernel::kFewAvx512, "avx512 few rows", 0, QK_ISA_AVX512,
-     kBatch | kFewRows | kFourBits | kPacked},
-    {LinearKernel::kBatchAvx512, "avx512 batch", 0, QK_ISA_AVX512, kBatch},
-    {LinearKernel::kGemvAvx2, "avx2 gemv", 0, QK_ISA_AVX2, kGemv},
-    {LinearKernel::kSingleAvx2, "avx2 single", 0, QK_ISA_AVX2, kSingle},
-    {LinearKernel::kBatchAvx2, "avx2 batch", 0, QK_ISA_AVX2, kBatch},
-    {LinearKernel::kGemvNeon, "neon gemv", 0, QK_ISA_NEON, kGemv},
-    {LinearKernel::kSingleNeon, "neon single", 0, QK_ISA_NEON, kSingle},
-    {LinearKernel::kBatchNeon, "neon batch", 0, QK_ISA_NEON, kBatch},
+     kBatchCase | kFewRows | kFourBits | kPacked},
+    {LinearKernel::kBatchAvx512, "avx512 batch", 0, QK_ISA_AVX512, kBatchCase},
+    {LinearKernel::kGemvAvx2, "avx2 gemv", 0, QK_ISA_AVX2, kGemvCase},
+    {LinearKernel::kSingleAvx2, "avx2 single", 0, QK_ISA_AVX2, kSingleCase},
+    {LinearKernel::kBatchAvx2, "avx2 batch", 0, QK_ISA_AVX2, kBatchCase},
+    {LinearKernel::kGemvNeon, "neon gemv", 0, QK_ISA_NEON, kGemvCase},
+    {LinearKernel::kSingleNeon, "neon single", 0, QK_ISA_NEON, kSingleCase},
+    {LinearKernel::kBatchNeon, "neon batch", 0, QK_ISA_NEON, kBatchCase},
     {LinearKernel::kGeneric, "generic", 0, QK_ISA_GENERIC, 0},
 };
 
-constexpr bool allows(uint32_t modes, const LinearRow &row) {
+static constexpr const LinearRow &linear_row(LinearKernel kernel) {
+    const LinearRow *row = kLinearTable;
+    while (row->kernel != kernel) ++row;
+    return *row;
+}
+
+static constexpr bool allows(uint32_t modes, const LinearRow &row) {
     return row.mode == 0 || (row.mode & modes) != 0;
 }
 
-constexpr int32_t first_exact_row() {
+static constexpr int32_t first_exact_row() {
     int32_t row = 0;
     while (kLinearTable[row].mode != 0) ++row;
     return row;
 }
 constexpr const LinearRow *kExactRows = kLinearTable + first_exact_row();
 
-constexpr const LinearRow &select_linear(uint32_t facts, uint32_t sets, uint32_t modes) {
+static constexpr const LinearRow &select_linear(uint32_t facts, uint32_t sets, uint32_t modes) {
     const LinearRow *row = modes == 0 ? kExactRows : kLinearTable;
     while (!allows(modes, *row) || (row->sets & ~sets) != 0 || (row->conditions & ~facts) != 0) {
         ++row;  // the last one takes everything
     }
     return *row;
+}
+
+// Conditions that hold of a product.
+uint32_t linear_facts(const LinearArgs &args);
+LinearPlan plan_linear(const LinearArgs &args, const Device &device, const Allowance &allowed,
+                       Explanation *explanation);
+// Whether the kernel's row holds.
+bool takes_linear(LinearKernel kernel, const LinearArgs &args, const Device &device);
+
+// A kernel as its row describes it.
+template <LinearKernel kernel>
+static constexpr Kernel<LinearArgs> linear_kernel(
+    Status (*run)(const LinearArgs &, const Launch &),
+    size_t (*workspace_bytes)(const LinearArgs &, const Device &) = nullptr) {
+    const auto can_run = [](const LinearArgs &args, const Device &device) {
+        return takes_linear(kernel, args, device);
+    };
+    return {linear_row(kernel).name, can_run, workspace_bytes, run};
 }
 
 // Sets of one processor's kind.
@@ -169,7 +191,7 @@ struct Faster {
     const char *set;       // that the context has not, where that is why; else ""
 };
 
-constexpr const char *set_name(uint32_t set) {
+static constexpr const char *set_name(uint32_t set) {
     switch (set) {
         case QK_ISA_AVX2: return "avx2";
         case QK_ISA_AVX512: return "avx512";
@@ -183,9 +205,9 @@ constexpr const char *set_name(uint32_t set) {
     }
 }
 
-constexpr uint32_t lowest(uint32_t bits) { return bits & (~bits + 1); }
+static constexpr uint32_t lowest(uint32_t bits) { return bits & (~bits + 1); }
 // Without the builtin, which is a call into the compiler's library where no instruction counts.
-constexpr int32_t count_bits(uint32_t bits) {
+static constexpr int32_t count_bits(uint32_t bits) {
     int32_t count = 0;
     for (; bits != 0; bits &= bits - 1) ++count;
     return count;
@@ -193,7 +215,8 @@ constexpr int32_t count_bits(uint32_t bits) {
 
 // The row above the chosen one that lacks least, and what; not one for another case or another kind
 // of processor. An instruction set weighs more than what a program can change.
-constexpr Faster faster_linear(uint32_t facts, uint32_t sets, uint32_t modes, uint32_t kind) {
+static constexpr Faster faster_linear(uint32_t facts, uint32_t sets, uint32_t modes,
+                                      uint32_t kind) {
     const LinearRow *best = nullptr;
     int32_t least = 0;
     uint32_t condition = 0, set = 0;

@@ -1,11 +1,9 @@
 // y = x . transpose(w) + bias for one row of x where no other kernel takes it: checkpoint layouts,
 // 8-bit codes, unusual groups. The sum has the generic kernel's order, so the bits are the same.
 #pragma once
-#include "cpu/features.hpp"
+#include "cpu/kernels.hpp"
 #include "cpu/linear/decode.hpp"
 #include "cpu/linear/row_of_x.hpp"
-#include "cpu/lists.hpp"
-#include "cpu/split.hpp"
 
 namespace qk::cpu {
 namespace {
@@ -142,14 +140,6 @@ Status run_single(const LinearArgs &args, const Launch &launch) {
     sums_integers<Isa>(args) ? run_single_rows<SingleRow<Isa, IntegerSums<Isa>>>(args, launch)
                              : run_single_rows<SingleRow<Isa, FloatSums<Isa>>>(args, launch);
     return QK_OK;
-}
-
-template <class Isa>
-bool can_run_single(const LinearArgs &args, const Device &device) {
-    const Geometry &s = args.w.geometry;
-    if (!has(device, Isa::kFeature) || args.x.rows != 1) return false;
-    if (args.w.layout == nullptr || s.flat) return false;
-    return s.group_size >= s.k || s.group_size % 16 == 0;
 }
 
 }  // namespace

@@ -20,14 +20,6 @@ inline int64_t groups_of_chunk(const Geometry &s) {
     return s.group_size >= s.k || s.group_size >= 128 ? 1 : 128 / s.group_size;
 }
 
-// Packed weights whose groups end with chunks, or chunks with groups.
-inline bool has_whole_chunks(const Weight &w) {
-    if (w.layout == nullptr || w.layout->id != kLayoutRows8 || w.geometry.flat) return false;
-    const int64_t size = w.geometry.group_size;
-    const bool inside = size == 16 || size == 32 || size == 64;
-    return inside || size >= w.geometry.k || size % 128 == 0;
-}
-
 // The groups of chunks first .. last. Divisions are slow, so the usual cases have none.
 struct GroupRun {
     int64_t first, count;

@@ -2,7 +2,7 @@
 #include "cpu/convert/quantize.hpp"
 #include "cpu/convert/quantize_plain.hpp"
 #include "cpu/convert/repack.hpp"
-#include "cpu/lists.hpp"
+#include "cpu/kernels.hpp"
 #include "cpu/x86_avx2/isa.hpp"
 
 namespace qk::cpu {

@@ -5,7 +5,7 @@
 
 #include "cpu/gru/float.hpp"
 #include "cpu/gru/run.hpp"
-#include "cpu/lists.hpp"
+#include "cpu/kernels.hpp"
 #include "cpu/x86_avx2/isa.hpp"
 
 #define QK_HALVES _Pragma("GCC unroll 2") for (int q = 0; q < 2; ++q)

@@ -20,8 +20,6 @@ namespace qk::cpu {
 namespace {
 
 struct Avx2Dots : Avx2, YmmSums {
-    static constexpr uint32_t kFeature = kAvx2;
-
     struct alignas(32) XChunk : PlainChunk {
         uint8_t magnitude[2][64];  // of low, of high
         uint8_t negative[2][64];   // 255 where x is below 0

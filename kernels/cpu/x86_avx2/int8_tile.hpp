@@ -18,11 +18,6 @@ namespace qk::cpu {
 namespace {
 
 struct Avx2Int8 : Avx2Dots {
-    // From how many rows of x on decoding once wins over a row at a time.
-    static int64_t batch_rows(const Weight &w) {
-        return w.format->kind == FormatKind::kLut4 ? 4 : 5;
-    }
-
     // 128 columns of a tile's rows of x.
     struct XTile {
         int32_t x[64]

@@ -6,9 +6,8 @@
 // columns apart; where groups are narrower, words are exchanged so that a lane adds neighbours:
 //
 //     part p = steps of one group: lane 2 e + h adds columns of group p + h * (groups / 2)
-#include "cpu/features.hpp"
-#include "cpu/lists.hpp"
-#include "cpu/split.hpp"
+#include "cpu/kernels.hpp"
+#include "cpu/linear/select.hpp"
 #include "cpu/x86_avx512/isa.hpp"
 
 #include "cpu/shared/chunks.hpp"
@@ -260,12 +259,9 @@ Status run(const LinearArgs &args, const Launch &launch) {
     return QK_OK;
 }
 
-bool can_run(const LinearArgs &args, const Device &device) {
-    return has(device, kAvx512Bf16) && has_whole_chunks(args.w);
-}
-
 }  // namespace
 
-const Kernel<LinearArgs> kLinearBf16 = {"avx512 bf16", can_run, workspace_bytes, run};
+const Kernel<LinearArgs> kLinearBf16 =
+    linear_kernel<LinearKernel::kBf16Avx512>(run, workspace_bytes);
 
 }  // namespace qk::cpu

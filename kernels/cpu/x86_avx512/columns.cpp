@@ -1,9 +1,10 @@
 #include "cpu/linear/columns.hpp"
+#include "cpu/linear/select.hpp"
 #include "cpu/x86_avx512/columns.hpp"
 
 namespace qk::cpu {
 
-const Kernel<LinearArgs> kLinearColumnsVnni = {
-    "avx512 vnni columns", can_run_columns<Avx512Columns>, nullptr, run_columns<Avx512Columns>};
+const Kernel<LinearArgs> kLinearColumnsVnni =
+    linear_kernel<LinearKernel::kColumnsVnni>(run_columns<Avx512Columns>);
 
 }  // namespace qk::cpu

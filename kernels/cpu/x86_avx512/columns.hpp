@@ -8,7 +8,6 @@ namespace qk::cpu {
 namespace {
 
 struct Avx512Columns : Avx512 {
-    static constexpr uint32_t kFeature = kAvx512Vnni;
     static constexpr int64_t kWide = 16;  // dwords
     using Floats = __m512;
     using Bits = __m512i;

@@ -1,6 +1,6 @@
 #include "cpu/convert/dequantize.hpp"
 #include "cpu/convert/repack.hpp"
-#include "cpu/lists.hpp"
+#include "cpu/kernels.hpp"
 #include "cpu/x86_avx512/isa.hpp"
 
 namespace qk::cpu {

@@ -1,6 +1,6 @@
 // The float GRU on AVX-512 and its extensions.
 #include "cpu/gru/float.hpp"
-#include "cpu/lists.hpp"
+#include "cpu/kernels.hpp"
 #include "cpu/x86_avx512/isa.hpp"
 
 namespace qk::cpu {

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "cpu/gru/run.hpp"
-#include "cpu/lists.hpp"
+#include "cpu/kernels.hpp"
 
 namespace qk::cpu {
 namespace {

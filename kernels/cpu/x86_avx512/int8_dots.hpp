@@ -6,8 +6,6 @@ namespace qk::cpu {
 namespace {
 
 struct Avx512Dots : Avx512Int8X {
-    static constexpr uint32_t kFeature = kAvx512Vnni | kAvx512Vbmi;
-
     // The bytes of four dwords (every 128 bits) change places: dword b of the result holds the b-th
     // bytes of the four; dwords 1 and 2 trade places where fold_dwords is to add groups of 64.
     template <int kBlocks>

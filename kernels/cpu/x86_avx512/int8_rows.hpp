@@ -114,13 +114,5 @@ Status run_int8_s8(const LinearArgs &args, const Launch &launch) {
     return QK_OK;
 }
 
-// Blocks are whole runs of 128 columns.
-bool can_run_int8_s8(const LinearArgs &args, const Device &device) {
-    const Weight &w = args.w;
-    if (!has(device, Avx512Int8::kFeature) || !int8_mode_takes(w)) return false;
-    if (w.format->kind != FormatKind::kS8 || w.geometry.n < 8) return false;
-    return w.geometry.group_size >= w.geometry.k || w.geometry.group_size % 128 == 0;
-}
-
 }  // namespace
 }  // namespace qk::cpu

@@ -11,9 +11,6 @@ namespace qk::cpu {
 namespace {
 
 struct Avx512Int8 : Avx512Dots {
-    // From how many rows of x on decoding once wins over a row at a time.
-    static int64_t batch_rows(const Weight &) { return 4; }
-
     // 128 columns of a tile's rows of x, so that a step reads one run of memory.
     struct XTile {
         int32_t x[32][kTile];     // 4 columns each

@@ -8,6 +8,7 @@
 // rounds the lane's sum once. 64 bytes of codes cost 6 byte products, a 16-bit one for the zero,
 // 3 shifts, 2 masks, an addition, a conversion and a multiply-add: 8 of these go to the two
 // multipliers, which makes 4 cycles.
+#include "cpu/linear/select.hpp"
 #include "cpu/x86_avx512/byte_dots.hpp"
 #include "cpu/x86_avx512/isa.hpp"
 
@@ -248,13 +249,8 @@ Status run(const LinearArgs &args, const Launch &launch) {
     return kLinearGemvAvx512.run(args, launch);
 }
 
-bool can_run(const LinearArgs &args, const Device &device) {
-    return has(device, kAvx512Vnni) && args.w.layout != nullptr &&
-           args.w.layout->id == kLayoutRows8 && may_sum_integers(args);
-}
-
 }  // namespace
 
-const Kernel<LinearArgs> kLinearIntegersVnni = {"avx512 vnni integers", can_run, nullptr, run};
+const Kernel<LinearArgs> kLinearIntegersVnni = linear_kernel<LinearKernel::kIntegersVnni>(run);
 
 }  // namespace qk::cpu

@@ -1,9 +1,14 @@
 // AVX-512: from codes to stored values, and rows to columns, in registers.
 #pragma once
-#include "cpu/lists.hpp"
+#include "cpu/kernels.hpp"
 #include "cpu/x86_avx512/lanes.hpp"
 
 namespace qk::cpu {
+
+extern const WidenNested kWidenNestedVbmi;
+extern const LookUpBytes kLookUpBytesVbmi;
+extern const LookUpHalves kLookUpHalvesVbmi;
+
 namespace {
 
 // Internal linkage, and with it that of every template over it: a file compiled with more

@@ -3,8 +3,8 @@
 #include <immintrin.h>
 #include <stdint.h>
 
-#include "cpu/features.hpp"
 #include "cpu/isa.hpp"
+#include "cpu/kernels.hpp"
 
 namespace qk::cpu {
 namespace {

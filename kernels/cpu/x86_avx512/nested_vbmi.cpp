@@ -1,5 +1,5 @@
 // Nested scales and LUT8, 64 at a time, by byte permutes.
-#include "cpu/lists.hpp"
+#include "cpu/kernels.hpp"
 #include "cpu/x86_avx512/isa.hpp"
 #include "cpu/x86_avx512/look_up_planes.hpp"
 

@@ -3,7 +3,7 @@
 #include <immintrin.h>
 
 #include "cpu/convert/quantize.hpp"
-#include "cpu/lists.hpp"
+#include "cpu/kernels.hpp"
 #include "cpu/shared/widen.hpp"
 #include "cpu/x86_avx512/isa.hpp"
 

@@ -13,6 +13,7 @@
 // lanes, and the sums are permuted back. Bytes per output: the row's codes and scales. The codes of
 // 8 rows are contiguous and are prefetched in sequence, a block of rows ahead: as 8 streams they
 // would arrive at two thirds of the speed.
+#include "cpu/linear/select.hpp"
 #include "cpu/x86_avx512/look_up_planes.hpp"
 #include "cpu/x86_avx512/rows8.hpp"
 
@@ -249,18 +250,8 @@ Status run(const LinearArgs &args, const Launch &launch) {
     return QK_OK;
 }
 
-bool can_run(const LinearArgs &args, const Device &device) {
-    const Weight &w = args.w;
-    const Geometry &s = w.geometry;
-    if (!has(device, kAvx512Vbmi) || args.x.rows != 1 || s.n < 8) return false;
-    if (w.layout == nullptr || s.flat) return false;
-    if (s.group_size < s.k && s.group_size % 16 != 0) return false;
-    if (w.layout->bits == 8) return true;
-    return run_pad(w) > 1 || (run_pad(w) == 1 && s.k % 2 == 0);  // rows are whole bytes
-}
-
 }  // namespace
 
-const Kernel<LinearArgs> kLinearRowsAvx512 = {"avx512 rows", can_run, nullptr, run};
+const Kernel<LinearArgs> kLinearRowsAvx512 = linear_kernel<LinearKernel::kRowsAvx512>(run);
 
 }  // namespace qk::cpu

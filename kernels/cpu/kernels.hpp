@@ -1,0 +1,84 @@
+// What kernels of the CPU have in common: instruction sets, tasks, and their names, by the folder
+// that builds them.
+#pragma once
+#include "backend/backend.hpp"
+
+namespace qk::cpu {
+
+// A bit stands for everything that a set's kernels are compiled with, the operating system's
+// support included.
+constexpr uint32_t kAvx2 = QK_ISA_AVX2;
+constexpr uint32_t kAvx512 = QK_ISA_AVX512;
+constexpr uint32_t kAvx512Vbmi = QK_ISA_AVX512_VBMI;
+constexpr uint32_t kAvx512Vnni = QK_ISA_AVX512_VNNI;
+constexpr uint32_t kAvx512Bf16 = QK_ISA_AVX512_BF16;
+constexpr uint32_t kNeon = QK_ISA_NEON;
+constexpr uint32_t kNeonDot = QK_ISA_DOTPROD;  // SDOT, UDOT
+constexpr uint32_t kNeonI8mm = QK_ISA_I8MM;    // USDOT, SMMLA
+
+// What this processor can do, asked once: QK_ISA_..., those alone that this build has kernels for.
+uint32_t features();
+
+// What is left of features() where these are allowed: a set counts with the one it extends.
+uint32_t allowed_features(uint32_t allowed);
+
+extern const Kernel<DequantizeArgs> kDequantizeGeneric;
+extern const Kernel<QuantizeArgs> kQuantizeGeneric;
+extern const Kernel<RepackArgs> kRepackGeneric;
+extern const Kernel<LinearArgs> kLinearGeneric, kLinearInt8Generic;
+extern const Kernel<GruArgs> kGruGeneric;
+extern const Kernel<FloatProductArgs> kFloatProductGeneric;
+extern const Kernel<FloatGatesArgs> kFloatGatesGeneric;
+#if defined(__x86_64__)
+extern const Kernel<DequantizeArgs> kDequantizeAvx2, kDequantizeAvx512;
+extern const Kernel<QuantizeArgs> kQuantizeAvx2, kQuantizeAvx512;
+extern const Kernel<RepackArgs> kRepackAvx2, kRepackAvx512;
+extern const Kernel<LinearArgs> kLinearGemvAvx2, kLinearSingleAvx2, kLinearBatchAvx2;
+extern const Kernel<LinearArgs> kLinearGemvAvx512, kLinearSingleAvx512, kLinearBatchAvx512;
+extern const Kernel<LinearArgs> kLinearIntegersVnni, kLinearRowsAvx512, kLinearFewAvx512;
+extern const Kernel<LinearArgs> kLinearColumnsVnni, kLinearColumnsAvx2;
+extern const Kernel<LinearArgs> kLinearInt8VnniBatch, kLinearInt8Vnni, kLinearInt8VnniRows;
+extern const Kernel<LinearArgs> kLinearInt8Avx2, kLinearInt8Avx2Batch, kLinearBf16;
+extern const Kernel<GruArgs> kGruAvx512Vnni, kGruAvx2;
+extern const Kernel<FloatProductArgs> kFloatProductAvx512, kFloatProductAvx2;
+extern const Kernel<FloatGatesArgs> kFloatGatesAvx512, kFloatGatesAvx2;
+#elif defined(__aarch64__)
+extern const Kernel<DequantizeArgs> kDequantizeNeon;
+extern const Kernel<RepackArgs> kRepackNeon;
+extern const Kernel<LinearArgs> kLinearGemvNeon, kLinearSingleNeon, kLinearBatchNeon;
+extern const Kernel<LinearArgs> kLinearIntegersDotprod;
+extern const Kernel<LinearArgs> kLinearInt8I8mm, kLinearInt8Dotprod, kLinearInt8Neon;
+extern const Kernel<GruArgs> kGruNeonDot, kGruNeon;
+#endif
+
+namespace {
+
+// Work split into tasks. No result depends on the split: a row, or a group, is computed whole by
+// one task.
+template <class Body>
+struct Split {
+    const Body *body;
+    int64_t count, per_task;
+
+    static void task(void *argument, int32_t index) {
+        const Split &self = *static_cast<const Split *>(argument);
+        const int64_t first = index * self.per_task;
+        (*self.body)(first, min64(first + self.per_task, self.count));
+    }
+};
+
+// Calls body(first, last) over 0 .. count in ranges that are multiples of `block` long.
+template <class Body>
+inline void parallel_ranges(const Parallel &parallel, int64_t count, int64_t block,
+                            const Body &body) {
+    const int64_t blocks = ceil_div(count, block);
+    const int64_t most = min64(int64_t(parallel.concurrency) * 4, INT32_MAX);
+    const int64_t tasks = min64(blocks, most);
+    if (parallel.concurrency <= 1 || tasks <= 1) return body(int64_t{0}, count);
+    Split<Body> split{&body, count, ceil_div(blocks, tasks) * block};
+    parallel.run(parallel.pool, int32_t(ceil_div(count, split.per_task)), Split<Body>::task,
+                 &split);
+}
+
+}  // namespace
+}  // namespace qk::cpu
