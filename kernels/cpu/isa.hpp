@@ -28,7 +28,7 @@ using Table = typename Isa::Table;  // 16 floats, to be looked up by 4-bit codes
 // Constants: what a machine must have, and shapes that fit the registers.
 template <class Isa>
 concept Shape = requires {
-    {Isa::kFeature + 0u};      // bits of cpu/features.hpp
+    {Isa::kFeature + 0u};      // bits of cpu/kernels.hpp
     {Isa::kVectorBytes + 0};   // of a native register
     {Isa::kRowsTogether + 0};  // rows of packed codes that one row of x meets together
     {Isa::kTileVectors + 0};   // 16 rows of w each, in a tile of sums
@@ -119,6 +119,15 @@ concept Emits = requires(Words<Isa> words, typename Isa::FloatTable floats,
 template <class Isa>
 concept InstructionSet = Shape<Isa> && Arithmetic<Isa> && LookUps<Isa> && Scales<Isa> &&
     Transposes<Isa> && Stores<Isa> && Emits<Isa>;
+
+// The compiler's vector types at the least width of x86-64 and aarch64, for kernels that need no
+// more; other processors run what the compiler makes of them.
+namespace {
+struct Generic {
+    static constexpr uint32_t kFeature = 0;
+    static constexpr int kVectorBytes = 16;
+};
+}  // namespace
 
 // To the first cache.
 static inline void prefetch(const uint8_t *address) { __builtin_prefetch(address, 0, 3); }

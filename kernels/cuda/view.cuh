@@ -4,7 +4,7 @@
 #pragma once
 #include <string.h>
 
-#include "backend/arguments.hpp"
+#include "backend/backend.hpp"
 #include "base/half.hpp"
 #include "format/layout_maps.hpp"
 

@@ -4,7 +4,7 @@
 
 #include <initializer_list>
 
-#include "backend/arguments.hpp"
+#include "backend/backend.hpp"
 #include "base/checked.hpp"
 #include "gru/place.hpp"
 

@@ -1,7 +1,7 @@
 // The hidden state of a batch: codes on the device, a copy's room on the host.
 #include <string.h>
 
-#include "backend/arguments.hpp"
+#include "backend/backend.hpp"
 #include "base/checked.hpp"
 #include "gru/border.hpp"
 #include "gru/step.hpp"

@@ -1,6 +1,6 @@
 // What a qk_tensor points to: a checked description and the address of each plane.
 #pragma once
-#include "backend/arguments.hpp"
+#include "backend/backend.hpp"
 #include "format/describe.hpp"
 #include "object/context.hpp"
 

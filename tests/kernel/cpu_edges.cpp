@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "cpu/access.hpp"
-#include "cpu/linear/order.hpp"
+#include "cpu/linear/row_of_x.hpp"
 #include "cpu/zero_words.hpp"
 #include "kernel/weights.hpp"
 

@@ -1,5 +1,7 @@
-// One row of x over packed U4 codes with SDOT.
+// One row of x over packed U4 codes with SDOT, and int8 mode.
+#include "cpu/arm_neon/int8_dots.hpp"
 #include "cpu/arm_neon/integers.hpp"
+#include "cpu/int8/gemv.hpp"
 #include "cpu/kernels.hpp"
 #include "cpu/linear/select.hpp"
 
@@ -16,5 +18,8 @@ Status run(const LinearArgs &args, const Launch &launch) {
 
 const Kernel<LinearArgs> kLinearIntegersDotprod =
     linear_kernel<LinearKernel::kIntegersDotprod>(run);
+
+const Kernel<LinearArgs> kLinearInt8Dotprod =
+    linear_kernel<LinearKernel::kInt8Dotprod>(run_int8_gemv<NeonInt8>, int8_x_bytes<NeonInt8>);
 
 }  // namespace qk::cpu

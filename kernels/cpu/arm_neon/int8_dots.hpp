@@ -2,7 +2,7 @@
 // multiplications of bytes that widen and add up in pairs.
 #pragma once
 #include "cpu/arm_neon/isa.hpp"
-#include "cpu/int8/x_portable.hpp"
+#include "cpu/int8/x.hpp"
 
 namespace qk::cpu {
 namespace {

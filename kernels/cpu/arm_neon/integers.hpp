@@ -9,7 +9,7 @@
 #pragma once
 #include "cpu/arm_neon/isa.hpp"
 #include "cpu/linear/gemv_integers.hpp"
-#include "cpu/linear/order.hpp"
+#include "cpu/linear/row_of_x.hpp"
 
 namespace qk::cpu {
 namespace {

@@ -1,5 +1,7 @@
-// Products in floats, NEON.
+// Products in floats and int8 mode, NEON.
+#include "cpu/arm_neon/int8_dots.hpp"
 #include "cpu/arm_neon/integers.hpp"
+#include "cpu/int8/gemv.hpp"
 #include "cpu/kernels.hpp"
 #include "cpu/linear/batch.hpp"
 #include "cpu/linear/gemv.hpp"
@@ -14,5 +16,8 @@ const Kernel<LinearArgs> kLinearBatchNeon =
     linear_kernel<LinearKernel::kBatchNeon>(run_batch<Neon>);
 const Kernel<LinearArgs> kLinearSingleNeon =
     linear_kernel<LinearKernel::kSingleNeon>(run_single<Neon>);
+
+const Kernel<LinearArgs> kLinearInt8Neon =
+    linear_kernel<LinearKernel::kInt8Neon>(run_int8_gemv<NeonInt8>, int8_x_bytes<NeonInt8>);
 
 }  // namespace qk::cpu

@@ -1,8 +1,8 @@
 // A group has 16 different values at most: they are computed once, rounded once to the output type,
 // and then only looked up.
 #pragma once
+#include "cpu/access.hpp"
 #include "cpu/shared/row_scales.hpp"
-#include "cpu/shared/widen.hpp"
 
 namespace qk::cpu {
 namespace {

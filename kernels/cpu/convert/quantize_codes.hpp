@@ -16,7 +16,7 @@ template <class Isa>
 concept QuantizerIsa = requires(const Dense &from, const float *x, const float *thresholds,
                                 const uint8_t *of_rank, const int32_t *tree, int64_t count,
                                 GroupRange *range, float *to, uint8_t *codes) {
-    Isa::kFeature + 0u;                   // bits of cpu/features.hpp
+    Isa::kFeature + 0u;                   // bits of cpu/kernels.hpp
     Isa::widen(from, count, count, to);   // from a first element on, to f32
     Isa::scan(x, count, range);           // extends the range
     Isa::scan_magnitudes(x, count) + 0u;  // the largest, as bits; a NaN is larger than any number

@@ -1,7 +1,7 @@
 // The quantizer's part of instruction sets other than AVX-512, in the compiler's vector types.
 #pragma once
+#include "cpu/access.hpp"
 #include "cpu/convert/quantize_codes.hpp"
-#include "cpu/shared/widen.hpp"
 
 namespace qk::cpu {
 

@@ -3,12 +3,19 @@
 // copied, packed chunks are permuted 64 bytes at a time in registers, layouts that store columns
 // are transposed 128 rows at a time. Without those, a tile has 8 rows, as packed codes have.
 #pragma once
+#include "backend/backend.hpp"
 #include "cpu/access.hpp"
-#include "cpu/convert/repack_planes.hpp"
 #include "cpu/kernels.hpp"
 #include "cpu/shared/row_tile.hpp"
 
 namespace qk::cpu {
+
+// Scales, zeros and tables, moved by code that every kernel shares.
+// What is stored once, and zeroes in scales and zeros, where padding and nibbles want them.
+void start_repacking_planes(const RepackArgs &args);
+// Scales and zeros of rows first .. last, groups along k; `first` a multiple of kRowBlock.
+void repack_scales_and_zeros(const RepackArgs &args, int64_t first, int64_t last);
+
 namespace {
 
 inline void swap_nibbles(const uint8_t *from, int64_t bytes, uint8_t *to) {

@@ -2,8 +2,8 @@
 // reads every weight once: 3h * (c + h) products, and 3 table look-ups a unit.
 #include <string.h>
 
-#include "cpu/generic/isa.hpp"
 #include "cpu/gru/float.hpp"
+#include "cpu/isa.hpp"
 #include "cpu/kernels.hpp"
 #include "gru/border.hpp"
 #include "gru/clipped.hpp"

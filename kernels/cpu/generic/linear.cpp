@@ -15,7 +15,7 @@
 //
 // A tile of 8 rows of w and 8 rows of x shares each conversion of x to f32.
 #include "cpu/kernels.hpp"
-#include "cpu/linear/order.hpp"
+#include "cpu/linear/row_of_x.hpp"
 #include "cpu/linear/select.hpp"
 
 namespace qk::cpu {

@@ -3,7 +3,7 @@
 //
 //     for each block, ascending     factor = fl(x scale * w scale)
 //                                   acc    = fma(float(integer sum), factor, acc)
-#include "cpu/int8/integers.hpp"
+#include "cpu/int8/x.hpp"
 #include "cpu/kernels.hpp"
 #include "cpu/linear/select.hpp"
 

@@ -5,7 +5,7 @@
 //     [panel][4 columns][gate u, r, n][unit of the panel][column]      one byte each, zero padded
 //     [panel][2 columns][gate u, r, n][unit of the panel][column]      weights of 16 bits
 #pragma once
-#include "backend/arguments.hpp"
+#include "backend/backend.hpp"
 
 namespace qk::cpu {
 

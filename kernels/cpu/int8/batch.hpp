@@ -9,7 +9,6 @@
 // x is stored as a task reads it: chunk by chunk, each with the batch's tiles.
 #pragma once
 #include "cpu/int8/gemv.hpp"
-#include "cpu/int8/integers.hpp"
 #include "cpu/int8/x.hpp"
 
 namespace qk::cpu {

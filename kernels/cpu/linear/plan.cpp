@@ -3,7 +3,6 @@
 
 #include "cpu/access.hpp"
 #include "cpu/linear/select.hpp"
-#include "cpu/lists.hpp"
 
 namespace qk::cpu {
 namespace {

@@ -1,10 +1,100 @@
-// One row of x for kernels that walk along k: as f32, or as integers in two halves.
+// One row of x for kernels that walk along k: as f32, or as the integers that one of the orders of
+// sums takes (docs/formats.md, "Order of sums").
 #pragma once
-#include "cpu/linear/order.hpp"
+#include "cpu/access.hpp"
 #include "cpu/shared/panel.hpp"
 
 namespace qk::cpu {
 namespace {
+
+constexpr int64_t kBlock = 128;  // columns that are summed on their own
+
+// Whether one row of x meets codes that are integers, with the same scale and zero over a block.
+inline bool may_sum_integers(const LinearArgs &args) {
+    const Weight &w = args.w;
+    return args.x.rows == 1 && w.format->kind == FormatKind::kU4 && !w.geometry.flat &&
+           w.geometry.group_size % kBlock == 0;
+}
+
+inline uint32_t largest_bits(const float *__restrict x, int64_t count) {
+    uint32_t bits = 0;
+    for (int64_t i = 0; i < count; ++i) {
+        const uint32_t magnitude = f32_bits(x[i]) & 0x7fffffffu;
+        bits = magnitude > bits ? magnitude : bits;
+    }
+    return bits;
+}
+
+// Blocks of zeros, and of numbers whose largest is in [2^-64, 2^64).
+inline bool fits_integers(uint32_t largest) {
+    return largest == 0 || (largest >= (127u - 64) << 23 && largest < (127u + 64) << 23);
+}
+
+// load(column, count, x): x as f32.
+template <class Load>
+inline bool sums_integers(const LinearArgs &args, const Load &load) {
+    if (!may_sum_integers(args)) return false;
+    for (int64_t column = 0; column < args.x.columns; column += kBlock) {
+        alignas(64) float x[kBlock];
+        const int64_t count = min64(kBlock, args.x.columns - column);
+        load(column, count, x);
+        if (!fits_integers(largest_bits(x, count))) return false;
+    }
+    return true;
+}
+
+// The grid of a block: a power of two below which x is as many units as three signed bytes hold,
+// less than 2^23 - 2^16.
+struct Grid {
+    float unit, inverse;
+};
+inline Grid grid_of(uint32_t largest) {
+    if (largest == 0) return {0, 0};
+    const uint32_t exponent = (largest + 0x20000) >> 23;  // of the largest, or one more
+    return {f32_from_bits((exponent - 22) << 23), f32_from_bits((2 * 127 + 22 - exponent) << 23)};
+}
+
+// x of a block as integers times the returned unit.
+inline float integers_of(const float *__restrict x, int64_t count, int32_t *__restrict q) {
+    const Grid grid = grid_of(largest_bits(x, count));
+    for (int64_t i = 0; i < count; ++i) {  // rounds to the nearest, ties to even
+        const double shifted = double(x[i] * grid.inverse) + 0x1.8p52;
+        uint64_t bits;
+        memcpy(&bits, &shifted, sizeof(bits));
+        q[i] = int32_t(uint32_t(bits));
+    }
+    return grid.unit;
+}
+
+// A block of x as integers of three signed bytes each, 65536 * [2] + 256 * [1] + [0], for products
+// of bytes by packed codes. Dword j has the columns whose codes are in dword j of a row: byte b is
+// column 32 b + j in `low`, the low nibbles' one, and 32 b + 16 + j in `high`.
+struct XBytes {
+    alignas(64) uint32_t low[3][16], high[3][16];
+    alignas(64) uint32_t sum[16];  // of a lane
+    float unit;
+
+    void place(const int32_t *__restrict q) {
+        for (int j = 0; j < 16; ++j) {
+            uint32_t even_bytes[3] = {}, odd_bytes[3] = {}, all = 0;
+            for (int b = 0; b < 4; ++b) {
+                int32_t even = q[32 * b + j], odd = q[32 * b + 16 + j];
+                all += uint32_t(even) + uint32_t(odd);
+                for (int i = 0; i < 3; ++i) {  // signed bytes, from the lowest
+                    even_bytes[i] |= uint32_t(even & 255) << 8 * b;
+                    odd_bytes[i] |= uint32_t(odd & 255) << 8 * b;
+                    even = (even - int8_t(even)) >> 8;
+                    odd = (odd - int8_t(odd)) >> 8;
+                }
+            }
+            sum[j] = all;
+            for (int i = 0; i < 3; ++i) {
+                low[i][j] = even_bytes[i];
+                high[i][j] = odd_bytes[i];
+            }
+        }
+    }
+};
 
 constexpr int64_t kPanelOfX = kPanelGroups * 128;  // the longest panel, in columns
 

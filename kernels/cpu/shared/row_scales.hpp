@@ -1,6 +1,6 @@
 // Scales of one row after the other, in any layout.
 #pragma once
-#include "cpu/shared/widen.hpp"
+#include "cpu/access.hpp"
 
 namespace qk::cpu {
 

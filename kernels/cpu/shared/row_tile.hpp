@@ -3,7 +3,7 @@
 // 16 x 16 words are transposed; for awq_gemm the nibbles of 8 x 8 words too.
 #pragma once
 #include "base/checked.hpp"
-#include "cpu/shared/widen.hpp"
+#include "cpu/access.hpp"
 
 namespace qk::cpu {
 namespace {

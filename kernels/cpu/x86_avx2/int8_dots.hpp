@@ -12,7 +12,7 @@
 // signs (vpsignb) share two of four ports, byte shuffles and shifts the other two, and all else
 // runs anywhere; so complements instead of signs, and blends and unpacks where they will do.
 #pragma once
-#include "cpu/int8/x_portable.hpp"
+#include "cpu/int8/x.hpp"
 #include "cpu/int8/ymm.hpp"
 #include "cpu/x86_avx2/isa.hpp"
 

@@ -14,7 +14,7 @@
 // lane's 8 products: 8 * 15 * 2^23 < 2^30; converting their sum to f32 rounds it once.
 #pragma once
 #include "cpu/linear/gemv.hpp"
-#include "cpu/linear/order.hpp"
+#include "cpu/linear/row_of_x.hpp"
 #include "cpu/x86_avx2/isa.hpp"
 
 namespace qk::cpu {

@@ -1,12 +1,169 @@
-// AVX2: from codes to stored values.
+// AVX2: 16 lanes of f32 are two registers.
 #pragma once
+#include <immintrin.h>
+#include <stdint.h>
+
+#include "cpu/isa.hpp"
+#include "cpu/kernels.hpp"
 #include "cpu/shared/fallbacks.hpp"
-#include "cpu/x86_avx2/lanes.hpp"
 
 namespace qk::cpu {
 namespace {
 
-struct Avx2Codes : Avx2Lanes {
+struct Avx2Base {
+    static constexpr uint32_t kFeature = kAvx2;
+    static constexpr int kVectorBytes = 32;
+    static constexpr int kRowsTogether = 1;  // 16 registers hold the x of a step and little else
+    static constexpr int kTileVectors = 1, kTileBatch = 6;  // sums that fit the registers
+
+    struct Lanes {  // 16 floats
+        __m256 low, high;
+    };
+    struct Words {  // 16 32-bit words: a chunk of packed codes
+        __m256i low, high;
+    };
+    struct Mask {
+        int64_t count;  // of lanes that are on, from the first; may be more or less than there are
+    };
+
+    static Lanes zero_lanes() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
+    static Lanes splat(float value) { return {_mm256_set1_ps(value), _mm256_set1_ps(value)}; }
+    static Lanes add(Lanes a, Lanes b) {
+        return {_mm256_add_ps(a.low, b.low), _mm256_add_ps(a.high, b.high)};
+    }
+    static Lanes mul(Lanes a, Lanes b) {
+        return {_mm256_mul_ps(a.low, b.low), _mm256_mul_ps(a.high, b.high)};
+    }
+    static Lanes fma(Lanes a, Lanes b, Lanes c) {
+        return {_mm256_fmadd_ps(a.low, b.low, c.low), _mm256_fmadd_ps(a.high, b.high, c.high)};
+    }
+
+    static Mask first_lanes(int64_t count) { return {count}; }
+
+    // All ones where the mask is on, for the 8 lanes from `first`.
+    static __m256i mask_bits(Mask mask, int first) {
+        const int count = int(mask.count > 16 ? 16 : mask.count < 0 ? 0 : mask.count) - first;
+        return _mm256_cmpgt_epi32(_mm256_set1_epi32(count),
+                                  _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+    }
+
+    // c where the mask is off.
+    static Lanes fma_where(Mask mask, Lanes a, Lanes b, Lanes c) {
+        const Lanes sum = fma(a, b, c);
+        const __m256 low = _mm256_castsi256_ps(mask_bits(mask, 0));
+        const __m256 high = _mm256_castsi256_ps(mask_bits(mask, 8));
+        return {_mm256_blendv_ps(c.low, sum.low, low), _mm256_blendv_ps(c.high, sum.high, high)};
+    }
+
+    // Lanes that are masked off read as zero and touch no memory.
+    static Lanes load_f32(const void *from) {
+        const float *const at = static_cast<const float *>(from);
+        return {_mm256_loadu_ps(at), _mm256_loadu_ps(at + 8)};
+    }
+    static Lanes load_f32(const void *from, Mask mask) {
+        if (mask.count >= 16) return load_f32(from);
+        float some[16] = {};  // masked loads that end at a page's end fault under qemu 7.2
+        if (mask.count > 0) __builtin_memcpy(some, from, size_t(mask.count) * 4);
+        return load_f32(some);
+    }
+
+    struct Halves {  // 16 16-bit values
+        __m128i low, high;
+    };
+    static Halves load_halves(const void *from, Mask mask) {
+        uint16_t some[16] = {};
+        if (mask.count < 16) {  // AVX2 masks no 16-bit loads
+            if (mask.count > 0) __builtin_memcpy(some, from, size_t(mask.count) * 2);
+            from = some;
+        }
+        const __m128i *const at = static_cast<const __m128i *>(from);
+        return {_mm_loadu_si128(at), _mm_loadu_si128(at + 1)};
+    }
+    static Lanes load_f16(const void *from, Mask mask) {
+        const Halves halves = load_halves(from, mask);
+        return {_mm256_cvtph_ps(halves.low), _mm256_cvtph_ps(halves.high)};
+    }
+    static __m256 bf16_to_f32(__m128i halves) {
+        return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
+    }
+    static Lanes load_bf16(const void *from, Mask mask) {
+        const Halves halves = load_halves(from, mask);
+        return {bf16_to_f32(halves.low), bf16_to_f32(halves.high)};
+    }
+    static Lanes load_s8(const uint8_t *from) {  // 16 bytes
+        const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i *>(from));
+        return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)),
+                _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(bytes, 8)))};
+    }
+    static void store_f32(float *to, Lanes a) {
+        _mm256_storeu_ps(to, a.low);
+        _mm256_storeu_ps(to + 8, a.high);
+    }
+
+    static Words load_words(const uint8_t *from) {
+        const __m256i *const at = reinterpret_cast<const __m256i *>(from);
+        return {_mm256_loadu_si256(at), _mm256_loadu_si256(at + 1)};
+    }
+
+    struct Table {  // 16 floats, to be indexed
+        __m256 low, high;
+    };
+    static Table load_table(const float *entries) {
+        return {_mm256_loadu_ps(entries), _mm256_loadu_ps(entries + 8)};
+    }
+    static Table scale_table(const Table &table, float scale) {
+        const __m256 factor = _mm256_set1_ps(scale);
+        return {_mm256_mul_ps(table.low, factor), _mm256_mul_ps(table.high, factor)};
+    }
+    // A permute takes the index's low 3 bits; bit 3, moved to the sign, selects the table's half.
+    template <int step>
+    static __m256 look_up_8(const Table &table, __m256i words) {
+        const __m256i index = _mm256_srli_epi32(words, 4 * step);
+        const __m256 select = _mm256_castsi256_ps(_mm256_slli_epi32(words, 28 - 4 * step));
+        return _mm256_blendv_ps(_mm256_permutevar8x32_ps(table.low, index),
+                                _mm256_permutevar8x32_ps(table.high, index), select);
+    }
+    // Nibble `step` of each word.
+    template <int step>
+    static Lanes look_up(const Table &table, const Words &words) {
+        return {look_up_8<step>(table, words.low), look_up_8<step>(table, words.high)};
+    }
+
+    // 16 -> 8 -> 4 -> 2 -> 1, lane i with lane i + half.
+    static float fold_lanes(Lanes lanes) {
+        const __m256 eight = _mm256_add_ps(lanes.low, lanes.high);
+        const __m128 four =
+            _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+        const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+        return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+    }
+
+    static void fold_rows(const Lanes *rows, float *to) {
+        for (int row = 0; row < 8; ++row) to[row] = fold_lanes(rows[row]);
+    }
+
+    // 8 scales, one a row.
+    static void widen_f16(const char *from, float *to) {
+        const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i *>(from));
+        _mm256_storeu_ps(to, _mm256_cvtph_ps(half));
+    }
+    static void widen_bf16(const char *from, float *to) {
+        _mm256_storeu_ps(to, bf16_to_f32(_mm_loadu_si128(reinterpret_cast<const __m128i *>(from))));
+    }
+    // table[bytes[i]]. Gathers are no faster on AMD's processors, and wrong under qemu 7.2.
+    static __m256 look_up_bytes(const float *table, const void *bytes) {
+        uint64_t b;
+        __builtin_memcpy(&b, bytes, 8);
+        const auto at = [=](int i) { return table[b >> 8 * i & 255]; };
+        return _mm256_setr_ps(at(0), at(1), at(2), at(3), at(4), at(5), at(6), at(7));
+    }
+    // 8 scales from 8 codes: code * second + bias.
+    static void widen_nested(const char *from, const float *code, const float *second, float bias,
+                             float *to) {
+        const __m256 product = _mm256_mul_ps(look_up_bytes(code, from), _mm256_loadu_ps(second));
+        _mm256_storeu_ps(to, _mm256_add_ps(product, _mm256_set1_ps(bias)));
+    }
+
     template <bool stream>
     static void put(char *to, __m256i value) {
         __m256i *const at = reinterpret_cast<__m256i *>(to);
@@ -121,7 +278,7 @@ struct Avx2Codes : Avx2Lanes {
 };
 
 // Internal linkage, and with it that of every template over it.
-struct Avx2 : Fallbacks<Avx2Codes> {};
+struct Avx2 : Fallbacks<Avx2Base> {};
 
 static_assert(InstructionSet<Avx2>);
 

@@ -10,7 +10,6 @@
 #include "cpu/linear/select.hpp"
 #include "cpu/x86_avx512/isa.hpp"
 
-#include "cpu/shared/chunks.hpp"
 #include "cpu/shared/panel.hpp"
 
 namespace qk::cpu {

@@ -4,7 +4,7 @@
 // What a chunk costs beside its products is 12 instructions a row to decode and 5 a group, row of x
 // and 16 rows of w to fold.
 #pragma once
-#include "cpu/int8/integers.hpp"
+#include "cpu/int8/x.hpp"
 #include "cpu/x86_avx512/int8_dots.hpp"
 
 namespace qk::cpu {

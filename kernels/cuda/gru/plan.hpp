@@ -2,7 +2,7 @@
 #pragma once
 #include <initializer_list>
 
-#include "backend/arguments.hpp"
+#include "backend/backend.hpp"
 
 namespace qk::cuda {
 

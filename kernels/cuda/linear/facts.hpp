@@ -3,7 +3,6 @@
 #pragma once
 #include <stdint.h>
 
-#include "backend/arguments.hpp"
 #include "backend/backend.hpp"
 
 namespace qk::cuda {

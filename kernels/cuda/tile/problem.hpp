@@ -1,6 +1,6 @@
 // What every kernel of packed tiles on sm_90 knows of a product; each adds its plan.
 #pragma once
-#include "backend/arguments.hpp"
+#include "backend/backend.hpp"
 #include "cuda/conditions.hpp"
 #include "format/layouts.hpp"
 

@@ -1,7 +1,10 @@
-// y = x . transpose(w) + bias in int8 mode for S8, whose rows are bytes: 128 columns of 8 rows are
-// 16 products of 64 bytes, the signed codes made unsigned by adding 128.
-#pragma once
+// int8 mode on machines with VNNI and VBMI; S8, whose rows are bytes: 128 columns of 8 rows are 16
+// products of 64 bytes, the signed codes made unsigned by adding 128.
+#include "cpu/int8/batch.hpp"
+#include "cpu/int8/gemv.hpp"
 #include "cpu/int8/x.hpp"
+#include "cpu/kernels.hpp"
+#include "cpu/linear/select.hpp"
 #include "cpu/x86_avx512/int8_tile.hpp"
 #include "cpu/x86_avx512/rows8.hpp"
 
@@ -115,4 +118,12 @@ Status run_int8_s8(const LinearArgs &args, const Launch &launch) {
 }
 
 }  // namespace
+
+const Kernel<LinearArgs> kLinearInt8Vnni =
+    linear_kernel<LinearKernel::kInt8Vnni>(run_int8_gemv<Avx512Int8>, int8_x_bytes<Avx512Int8>);
+const Kernel<LinearArgs> kLinearInt8VnniBatch = linear_kernel<LinearKernel::kInt8VnniBatch>(
+    run_int8_batch<Avx512Int8>, int8_tiles_bytes<Avx512Int8>);
+const Kernel<LinearArgs> kLinearInt8VnniRows =
+    linear_kernel<LinearKernel::kInt8VnniRows>(run_int8_s8, int8_columns_bytes);
+
 }  // namespace qk::cpu
