@@ -252,7 +252,8 @@ QK_API qk_status qk_writer_write_layer(qk_writer *writer, qk_context *context, c
 
 /* Appends a config.json: that of `from` (NULL: an empty one) with the quantization_config that
  * Python's loaders need for layers of this dialect and description, or without one for
- * QK_DIALECT_DENSE. kept: names of the layers that stayed dense. [allocates] */
+ * QK_DIALECT_DENSE; its other members keep their text. kept: names of the modules that stayed
+ * dense, among them the output head of a model with tied embeddings. [allocates] */
 QK_API qk_status qk_writer_append_config(qk_writer *writer, const qk_checkpoint *from,
                                          qk_dialect dialect, const qk_tensor_desc *desc,
                                          qk_format dense_format, const char *const *kept,

@@ -1,5 +1,5 @@
-// config.json for what the writer wrote: the source's, with the quantization_config that
-// transformers and vLLM look for.
+// config.json for what the writer wrote: the source's text, with the quantization_config that
+// transformers and vLLM look for as its last member.
 #include "writer.hpp"
 
 namespace qk_io {
@@ -59,15 +59,8 @@ json_t *ct_section(const Request &r) {
                      "quantization_status", "compressed");
 }
 
-bool put_section(json_t *root, const Request &r) {
-    constexpr const char *kKey = "quantization_config";
-    if (r.dialect == QK_DIALECT_DENSE) {
-        json_object_del(root, kKey);
-        return true;
-    }
-    json_t *section = r.dialect == QK_DIALECT_BITSANDBYTES ? bnb_section(r) : ct_section(r);
-    return json_object_set_new(root, kKey, section) == 0;
-}
+constexpr const char *kKeys[] = {"quantization_config",
+                                 "compression_config"};  // the older name of the same section
 
 qk_status check(const Request &r, qk_io_message *message) {
     if (r.desc == nullptr || (r.kept == nullptr && r.kept_count > 0)) {
@@ -95,42 +88,76 @@ qk_status check(const Request &r, qk_io_message *message) {
     return QK_OK;
 }
 
-qk_status base_of(const qk_checkpoint *from, json_t **root, qk_io_message *message) {
+qk_status checked(Text text, const qk_checkpoint *from, qk_io_message *message) {
     qk_status status = QK_ERROR_MEMORY;
-    if (from == nullptr || from->config_json.data == nullptr) {
-        *root = json_object();
-    } else {
-        *root = json_parse(from->config_json, from->limits.json_depth, kMaxJsonValues,
-                           "config.json", message, &status);
-        if (*root == nullptr) return status;
+    json_t *root =
+        json_parse(text, from->limits.json_depth, kMaxJsonValues, "config.json", message, &status);
+    if (root == nullptr) return status;
+    status = json_is_object(root) ? QK_OK
+                                  : fail(message, QK_ERROR_CORRUPT, "config.json is not an object");
+    json_decref(root);
+    return status;
+}
+
+// A name may be written with escapes.
+bool is_section(Text key) {
+    json_t *name = json_loadb(key.data, key.size, JSON_DECODE_ANY, nullptr);
+    const char *text = json_string_value(name);
+    bool found = false;
+    for (const char *other : kKeys) found = found || (text != nullptr && same(text, other));
+    json_decref(name);
+    return found;
+}
+
+bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
+
+// The other members as they are written, byte for byte, in their order, without the braces.
+qk_status append_members(qk_writer *w, Text text, int32_t max_depth, bool *any,
+                         qk_io_message *message) {
+    while (text.size > 0 && is_space(*text.data)) ++text.data, --text.size;
+    JsonMembers members = json_members(text, max_depth);
+    Text key, value;
+    while (json_next(&members, &key, &value) == 1) {
+        if (is_section(key)) continue;
+        if (*any) QK_IO_TRY(qk_writer_append(w, ",", 1, message));
+        const char *begin = key.data, *end = value.data + value.size;
+        while (is_space(begin[-1])) --begin;  // the text begins with a brace
+        QK_IO_TRY(qk_writer_append(w, begin, static_cast<size_t>(end - begin), message));
+        *any = true;
     }
-    if (*root == nullptr) return out_of_memory(message);
-    if (!json_is_object(*root)) {
-        json_decref(*root);
-        return fail(message, QK_ERROR_CORRUPT, "config.json is not an object");
-    }
-    json_object_del(*root, "compression_config");  // the older name of the same section
     return QK_OK;
 }
 
-qk_status append(qk_writer *w, const qk_checkpoint *from, const Request &request,
-                 qk_io_message *message) {
-    json_t *root = nullptr;
-    QK_IO_TRY(base_of(from, &root, message));
-    char *text = nullptr;
-    size_t bytes = 0;
-    const size_t flags = JSON_INDENT(2);
-    if (put_section(root, request)) bytes = json_dumpb(root, nullptr, 0, flags);
-    if (bytes > 0) text = static_cast<char *>(w->memory.allocate(bytes + 1, 1));
+// One member: an object of its own without the braces.
+qk_status append_section(qk_writer *w, const Request &r, bool any, qk_io_message *message) {
+    json_t *section = r.dialect == QK_DIALECT_BITSANDBYTES ? bnb_section(r) : ct_section(r);
+    json_t *root = json_pack("{s:o}", kKeys[0], section);
+    const size_t bytes = json_dumpb(root, nullptr, 0, JSON_INDENT(2));
+    char *text = bytes > 0 ? static_cast<char *>(w->memory.allocate(bytes, 1)) : nullptr;
     qk_status status = text == nullptr ? out_of_memory(message) : QK_OK;
+    if (status == QK_OK && any) status = qk_writer_append(w, ",", 1, message);
     if (status == QK_OK) {
-        json_dumpb(root, text, bytes, flags);
-        text[bytes] = '\n';
-        status = qk_writer_append(w, text, bytes + 1, message);
+        json_dumpb(root, text, bytes, JSON_INDENT(2));
+        status = qk_writer_append(w, text + 1, bytes - 3, message);  // "{" and "\n}"
     }
     w->memory.release(text);
     json_decref(root);
     return status;
+}
+
+qk_status append(qk_writer *w, const qk_checkpoint *from, const Request &request,
+                 qk_io_message *message) {
+    const bool empty = from == nullptr || from->config_json.data == nullptr;
+    if (!empty) QK_IO_TRY(checked(from->config_json, from, message));
+    QK_IO_TRY(qk_writer_append(w, "{", 1, message));
+    bool any = false;
+    if (!empty) {
+        QK_IO_TRY(append_members(w, from->config_json, from->limits.json_depth, &any, message));
+    }
+    if (request.dialect != QK_DIALECT_DENSE) {
+        QK_IO_TRY(append_section(w, request, any, message));
+    }
+    return qk_writer_append(w, "\n}\n", 3, message);
 }
 
 }  // namespace
