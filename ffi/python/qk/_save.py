@@ -136,12 +136,15 @@ def _write_config(writer: Writer, old: bytes, stored: list[_Stored]) -> None:
                          "config.json describes one of them")
     none = _Stored("", "dense", _arrays.dense_desc("f32", (1,)), FORMATS["f32"])
     layer = (quantized or [none])[0]
-    names = (ctypes.c_char_p * max(1, len(dense)))(*(text(each.name, "layer") for each in dense))
+    kept = [each.name for each in dense]
+    if all(each.name != "lm_head" for each in stored):
+        kept.append("lm_head")  # of a model with tied embeddings; elsewhere the name is nobody's
+    names = (ctypes.c_char_p * max(1, len(kept)))(*(text(name, "layer") for name in kept))
     out, message = ctypes.c_void_p(), Message()
     message.call(lib.qk_checkpoint_open_memory, _NO_TENSORS, len(_NO_TENSORS), old, len(old), None,
                  _byref(out))
     try:
         writer.call(lib.qk_writer_append_config, out, DIALECTS[layer.dialect], _byref(layer.desc),
-                    layer.dense_format, names, len(dense))
+                    layer.dense_format, names, len(kept))
     finally:
         lib.qk_checkpoint_destroy(out)

@@ -56,7 +56,7 @@ class Save(unittest.TestCase):
         self.assertEqual(keys, MODEL)
         self.assertEqual(list(keys), list(MODEL))
         self.assertEqual((section["quant_method"], section["llm_int8_skip_modules"]),
-                         ("bitsandbytes", ["kept"]))
+                         ("bitsandbytes", ["kept", "lm_head"]))
         self.assertEqual(sorted(qk.load(self.folder)), ["kept", "l"])
 
     def test_without_one_config_is_new(self):
