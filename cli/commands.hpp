@@ -65,9 +65,6 @@ struct GruRunOptions {
     bool force = false;
 };
 
-// Layers that quantize leaves dense unless told otherwise: Python's loaders do, too.
-std::vector<std::string> default_excludes();
-
 ExitCode run_info(const CommonOptions &common);
 ExitCode run_inspect(const CommonOptions &common, const InspectOptions &options);
 ExitCode run_verify(const CommonOptions &common, const VerifyOptions &options);

@@ -1,5 +1,6 @@
 #include <cstdio>
 
+#include "beside.hpp"
 #include "commands.hpp"
 #include "json.hpp"
 #include "layers.hpp"
@@ -91,7 +92,7 @@ void write_config(const Checkpoint &checkpoint, const Plan &plan, const Output &
 }
 
 void report(const CommonOptions &common, const DequantizeOptions &options, const Plan &plan,
-            int64_t bytes, const Output &output) {
+            int64_t bytes, const Beside &beside, const Output &output) {
     if (common.json) {
         const Json root = json_new_object();
         json_set(root, "input", options.input);
@@ -99,6 +100,7 @@ void report(const CommonOptions &common, const DequantizeOptions &options, const
         json_set(root, "decoded_layers", static_cast<int64_t>(plan.decode.size()));
         json_set(root, "copied_tensors", static_cast<int64_t>(plan.copy.size()));
         json_set(root, "tensor_bytes", bytes);
+        set_beside(root, beside);
         json_set(root, "removed", removed_json(output));
         json_print(root);
     } else if (!common.quiet) {
@@ -106,6 +108,7 @@ void report(const CommonOptions &common, const DequantizeOptions &options, const
                     plural(static_cast<int64_t>(plan.decode.size()), "layer").c_str(),
                     plural(static_cast<int64_t>(plan.copy.size()), "tensor").c_str(),
                     human_bytes(double(bytes)).c_str());
+        note_beside(common, beside);
     }
 }
 
@@ -118,8 +121,13 @@ ExitCode run_dequantize(const CommonOptions &common, const DequantizeOptions &op
     Output output(options.output, options.force);
     declare_metadata(checkpoint, output);
     const int64_t bytes = declare(options, plan, output);
+    Beside beside;
     {
         Progress progress(common, bytes);
+        // Some layers are no model: they get no tokenizer.
+        if (options.layers.empty()) {
+            beside = copy_beside(options.input, checkpoint, &output, &progress);
+        }
         for (const qk_file_tensor &tensor : plan.copy) write_copy(output, tensor, &progress);
         for (const qk_layer &layer : plan.decode) {
             decode_layer(checkpoint, context, layer, target_format(options, layer), output,
@@ -129,6 +137,6 @@ ExitCode run_dequantize(const CommonOptions &common, const DequantizeOptions &op
         output.commit();
     }
     note_removed(common, output);
-    report(common, options, plan, bytes, output);
+    report(common, options, plan, bytes, beside, output);
     return kOk;
 }

@@ -71,6 +71,11 @@ std::vector<qk_file_tensor> all_tensors(const Checkpoint &checkpoint) {
     return tensors;
 }
 
+bool is_plain(qk_dtype dtype) {
+    return dtype == QK_DTYPE_BOOL || dtype == QK_DTYPE_I64 || dtype == QK_DTYPE_U64 ||
+           dtype == QK_DTYPE_F64 || dtype == QK_DTYPE_C64;
+}
+
 bool is_plain_data(const Checkpoint &checkpoint, const qk_layer &layer) {
     qk_file_tensor tensor;
     const std::string name = std::string(layer.name) + ".weight";
@@ -78,9 +83,7 @@ bool is_plain_data(const Checkpoint &checkpoint, const qk_layer &layer) {
         qk_checkpoint_find_tensor(checkpoint.get(), name.c_str(), &tensor) != QK_OK) {
         return false;
     }
-    return tensor.dtype == QK_DTYPE_BOOL || tensor.dtype == QK_DTYPE_I64 ||
-           tensor.dtype == QK_DTYPE_U64 || tensor.dtype == QK_DTYPE_F64 ||
-           tensor.dtype == QK_DTYPE_C64;
+    return is_plain(tensor.dtype);
 }
 
 void add_weight_tensors(const Checkpoint &checkpoint, const qk_layer &layer,

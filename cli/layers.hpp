@@ -11,6 +11,8 @@ std::vector<qk_layer> all_layers(const Checkpoint &checkpoint);
 std::vector<qk_file_tensor> all_tensors(const Checkpoint &checkpoint);
 inline bool is_quantized(const qk_layer &layer) { return layer.dialect != QK_DIALECT_DENSE; }
 inline bool is_loadable(const qk_layer &layer) { return layer.status == QK_OK; }
+// A type that never holds weights, quantized or not.
+bool is_plain(qk_dtype dtype);
 // A rank-2 X.weight of a type that never holds quantized weights: an index table, say. The library
 // lists it as a layer it cannot load; here it is a tensor like any other.
 bool is_plain_data(const Checkpoint &checkpoint, const qk_layer &layer);

@@ -7,6 +7,7 @@
 #include <CLI/CLI.hpp>
 
 #include "commands.hpp"
+#include "dense.hpp"
 #include "gru_options.hpp"
 #include "instruction_sets.hpp"
 #include "mapped.hpp"

@@ -69,12 +69,13 @@ void refuse_existing(const std::string &path, bool force) {
     }
 }
 
-Output::Output(const std::string &path, bool force) : model_(path) {
+Output::Output(const std::string &path, bool force) : model_(path), force_(force) {
     if (is_file_name(path)) {
         refuse_existing(model_, force);
         writer_ = create_writer(model_);
         return;
     }
+    directory_ = path;
     model_ = path + "/model.safetensors";
     const std::string config = path + "/config.json";
     refuse_existing(model_, force);
@@ -98,16 +99,45 @@ Output::~Output() {
 void Output::roll_back() {
     writer_.reset();
     config_.reset();
+    copies_.clear();
     if (!made_directory_.empty()) rmdir(made_directory_.c_str());
+}
+
+bool Output::is_in(const std::string &directory) const {
+    struct stat here, there;
+    return !directory_.empty() && stat(directory_.c_str(), &here) == 0 &&
+           stat(directory.c_str(), &there) == 0 && here.st_dev == there.st_dev &&
+           here.st_ino == there.st_ino;
+}
+
+void Output::copy_file(const std::string &from, const std::string &name, Progress *progress) {
+    const std::string to = directory_ + "/" + name;
+    refuse_existing(to, force_);
+    copies_.push_back(create_writer(to));
+    const std::unique_ptr<FILE, int (*)(FILE *)> file(std::fopen(from.c_str(), "rb"), std::fclose);
+    std::vector<char> piece(1 << 20);
+    qk_io_message message = {};
+    size_t bytes = 1;
+    while (file != nullptr && bytes > 0) {
+        bytes = std::fread(piece.data(), 1, piece.size(), file.get());
+        progress->advance(0, name);
+        check(qk_writer_append(copies_.back().get(), piece.data(), bytes, &message), "",
+              message.text);
+    }
+    if (file == nullptr || std::ferror(file.get()) != 0) {
+        throw Failure(kFile, "cannot read " + from + ": " + std::strerror(errno));
+    }
 }
 
 void Output::commit() {
     check_files_whole();
-    qk_writer *writers[] = {writer_.get(), config_.get()};
+    std::vector<qk_writer *> writers = {writer_.get()};
+    if (has_config()) writers.push_back(config_.get());
+    for (const Writer &copy : copies_) writers.push_back(copy.get());
     std::vector<const char *> removed;
     for (const std::string &path : removed_) removed.push_back(path.c_str());
     qk_io_message message = {};
-    check(qk_writer_finish_all(writers, has_config() ? 2 : 1, removed.data(),
+    check(qk_writer_finish_all(writers.data(), static_cast<int64_t>(writers.size()), removed.data(),
                                static_cast<int64_t>(removed.size()), &message),
           "", message.text);
     committed_ = true;
@@ -115,7 +145,8 @@ void Output::commit() {
 
 void note_removed(const CommonOptions &common, const Output &output) {
     if (common.quiet || common.json || output.removed().empty()) return;
-    std::fprintf(stderr, "qk: removed %s of the model that was there: its index and shards\n",
+    std::fprintf(stderr,
+                 "qk: removed %s of the model that was there: index, shards, quantization\n",
                  plural(static_cast<int64_t>(output.removed().size()), "file").c_str());
 }
 

@@ -23,17 +23,24 @@ class Output {
     qk_writer *writer() const { return writer_.get(); }
     bool has_config() const { return config_ != nullptr; }
     qk_writer *config() const { return config_.get(); }
-    // Files of the old model that go with the commit: its index, if any, and the shards it names.
+    // Whether the directory that is written is this one.
+    bool is_in(const std::string &directory) const;
+    // Another file for the directory, which takes its place with the commit.
+    void copy_file(const std::string &from, const std::string &name, Progress *progress);
+    // Files of the old model that go with the commit: its index, if any, the shards it names, and
+    // what else says how its weights were quantized.
     const std::vector<std::string> &removed() const { return removed_; }
-    // The model and its configuration take their places and the removed files go, or nothing does.
+    // All files take their places and the removed files go, or nothing does.
     void commit();
 
   private:
     void roll_back();
-    std::string model_, made_directory_;
+    std::string model_, directory_, made_directory_;
+    bool force_;
     std::vector<std::string> removed_;
     bool committed_ = false;
     Writer writer_, config_;
+    std::vector<Writer> copies_;
 };
 
 void note_removed(const CommonOptions &common, const Output &output);

@@ -1,7 +1,10 @@
 #include <cstdio>
 #include <cstdlib>
+#include <map>
 
+#include "beside.hpp"
 #include "commands.hpp"
+#include "dense.hpp"
 #include "json.hpp"
 #include "layers.hpp"
 #include "output.hpp"
@@ -78,7 +81,7 @@ std::string unfit(const Scheme &scheme, const qk_layer &layer) {
         k % scheme.group == 0) {
         return "";
     }
-    return "its rows of " + std::to_string(k) + " are no multiple of the group of " +
+    return "rows of " + std::to_string(k) + ", no multiple of the group of " +
            std::to_string(scheme.group);
 }
 
@@ -94,31 +97,45 @@ struct Job {
 struct Plan {
     std::vector<Job> jobs;
     std::vector<std::string> kept;
-    std::vector<qk_file_tensor> copy;
+    std::vector<DenseTensor> copy;
     int64_t bytes_in = 0;
 };
 
-void note_kept(const CommonOptions &common, const qk_layer &layer, const std::string &why) {
-    if (common.quiet || common.json) return;
-    std::fprintf(stderr, "qk: %s stays dense: %s\n", printable(layer.name).c_str(), why.c_str());
+// transformers joins the experts of a mixture in one tensor: from dense ones in bitsandbytes'
+// models, and from ones without zero points in compressed-tensors'.
+std::string why_expert_kept(const QuantizeOptions &options, const Scheme &scheme,
+                            const qk_layer &layer) {
+    if (scheme.dialect == QK_DIALECT_BITSANDBYTES) return "expert: transformers joins dense ones";
+    const std::string why =
+        options.asymmetric ? "transformers reads no zero points of experts" : unfit(scheme, layer);
+    if (why.empty()) return "";
+    throw Failure(kUnsupported, std::string(layer.name) + ": " + why +
+                                    (options.asymmetric ? "" : ", and no expert may stay dense") +
+                                    "; with --exclude all is as you say");
+}
+
+// Why the layer stays dense; "" for one to be quantized.
+std::string why_kept(const QuantizeOptions &options, const Scheme &scheme, const qk_layer &layer) {
+    if (!options.include.empty() && !matches(options.include, layer.name)) return "no --include";
+    if (matches(options.exclude, layer.name)) return "--exclude";
+    if (!options.exclude.empty()) return unfit(scheme, layer);
+    if (is_expert(layer.name)) return why_expert_kept(options, scheme, layer);
+    const std::string why = reason_by_name(layer.name);
+    return why.empty() ? unfit(scheme, layer) : why;
 }
 
 // Declares every layer that is to be quantized.
-void plan_layers(const CommonOptions &common, const QuantizeOptions &options, const Scheme &scheme,
-                 const Checkpoint &checkpoint, const Output &output, Plan *plan) {
+void plan_layers(const QuantizeOptions &options, const Scheme &scheme, const Checkpoint &checkpoint,
+                 const Output &output, Plan *plan) {
     std::set<std::string> replaced;
+    std::map<std::string, std::string> reasons;  // of a layer's tensors
     const std::vector<qk_layer> layers = all_layers(checkpoint);
     select_layers(layers, options.include);  // a pattern that matches nothing is a mistake
     for (const qk_layer &layer : layers) {
         if (is_plain_data(checkpoint, layer)) continue;
-        const bool included = options.include.empty() || matches(options.include, layer.name);
-        if (!included || matches(options.exclude, layer.name)) {
-            plan->kept.push_back(layer.name);
-            continue;
-        }
-        const std::string why = unfit(scheme, layer);
+        const std::string why = why_kept(options, scheme, layer);
         if (!why.empty()) {
-            note_kept(common, layer, why);
+            reasons[std::string(layer.name) + ".weight"] = why;
             plan->kept.push_back(layer.name);
             continue;
         }
@@ -133,7 +150,10 @@ void plan_layers(const CommonOptions &common, const QuantizeOptions &options, co
     if (plan->jobs.empty()) throw Failure(kFailed, "nothing to do: no layer can be quantized");
     for (const qk_file_tensor &tensor : all_tensors(checkpoint)) {
         plan->bytes_in += tensor.bytes;
-        if (replaced.count(tensor.name) == 0) plan->copy.push_back(tensor);
+        if (replaced.count(tensor.name) != 0) continue;
+        const auto found = reasons.find(tensor.name);
+        const bool is_layer = found != reasons.end();
+        plan->copy.push_back({tensor, is_layer ? found->second : reason_by_shape(tensor)});
     }
 }
 
@@ -148,6 +168,15 @@ void refuse_quantized(const Checkpoint &checkpoint) {
     }
 }
 
+// GPT-2's Conv1D stores its weights as [k,n]: Python's loaders would multiply by the transpose.
+void refuse_transposed(const std::string &model_type) {
+    for (const char *type : {"gpt2", "openai-gpt", "imagegpt", "decision_transformer"}) {
+        if (model_type != type) continue;
+        throw Failure(kUnsupported, "config.json: model_type " + model_type +
+                                        " stores its weights as [k,n]; qk quantizes [n,k]");
+    }
+}
+
 void refuse_not_finite(const Checkpoint &checkpoint, const qk_layer &layer) {
     const std::string name = std::string(layer.name) + ".weight";
     qk_file_tensor tensor;
@@ -159,10 +188,15 @@ void refuse_not_finite(const Checkpoint &checkpoint, const qk_layer &layer) {
                                " NaN or infinite, which no scale can hold");
 }
 
-void write_config(const Scheme &scheme, const Checkpoint &checkpoint, const Plan &plan,
-                  const Output &output) {
+void write_config(const QuantizeOptions &options, const Scheme &scheme,
+                  const Checkpoint &checkpoint, const Plan &plan, const Output &output) {
+    std::set<std::string> quantized;
+    for (const Job &job : plan.jobs) quantized.insert(job.layer.name);
+    const std::vector<std::string> modules =
+        dense_modules(plan.kept, quantized, model_type(model_directory(options.input)),
+                      scheme.dialect == QK_DIALECT_COMPRESSED_TENSORS);
     std::vector<const char *> kept;
-    for (const std::string &name : plan.kept) kept.push_back(name.c_str());
+    for (const std::string &name : modules) kept.push_back(name.c_str());
     qk_io_message message = {};
     check(qk_writer_append_config(output.config(), checkpoint.get(), scheme.dialect,
                                   &plan.jobs[0].desc,
@@ -172,8 +206,10 @@ void write_config(const Scheme &scheme, const Checkpoint &checkpoint, const Plan
 }
 
 void report(const CommonOptions &common, const QuantizeOptions &options, const Scheme &scheme,
-            const Plan &plan, const Output &output) {
+            const Plan &plan, const Beside &beside, const Output &output) {
     const int64_t bytes_out = qk_writer_bytes(output.writer());
+    int64_t dense_bytes = 0;
+    for (const DenseTensor &dense : plan.copy) dense_bytes += dense.tensor.bytes;
     if (common.json) {
         const Json root = json_new_object();
         json_set(root, "input", options.input);
@@ -190,48 +226,50 @@ void report(const CommonOptions &common, const QuantizeOptions &options, const S
             json_append(kept, Json(json_string(name.c_str())));
         }
         json_set(root, "dense_layers", std::move(kept));
+        json_set(root, "dense_bytes", dense_bytes);
+        json_set(root, "dense", dense_json(plan.copy));
+        set_beside(root, beside);
         json_set(root, "removed", removed_json(output));
         json_print(root);
     } else if (!common.quiet) {
-        std::printf("%s: %s as %s for %s, %zu left dense, %s before, %s now\n",
-                    printable(options.output).c_str(),
-                    plural(static_cast<int64_t>(plan.jobs.size()), "layer").c_str(),
-                    options.format.c_str(), scheme.dialect_name, plan.kept.size(),
-                    human_bytes(double(plan.bytes_in)).c_str(),
-                    human_bytes(double(bytes_out)).c_str());
+        std::printf(
+            "%s: %s as %s for %s, %s before, %s now, %s of it dense\n",
+            printable(options.output).c_str(),
+            plural(static_cast<int64_t>(plan.jobs.size()), "layer").c_str(), options.format.c_str(),
+            scheme.dialect_name, human_bytes(double(plan.bytes_in)).c_str(),
+            human_bytes(double(bytes_out)).c_str(), human_bytes(double(dense_bytes)).c_str());
+        print_dense(plan.copy);
+        note_beside(common, beside);
     }
 }
 
 }  // namespace
 
-std::vector<std::string> default_excludes() {
-    return {"*embed*", "*lm_head*", "*wte", "*wpe", "*shared"};
-}
-
-ExitCode run_quantize(const CommonOptions &common, const QuantizeOptions &given) {
-    QuantizeOptions options = given;
-    if (options.exclude.empty()) options.exclude = default_excludes();
+ExitCode run_quantize(const CommonOptions &common, const QuantizeOptions &options) {
     const Scheme scheme = choose_scheme(options);
     const Checkpoint checkpoint = open_checkpoint(options.input);
     refuse_quantized(checkpoint);
+    refuse_transposed(model_type(model_directory(options.input)));
     const Context context = create_context(common);
     Output output(options.output, options.force);
     Plan plan;
+    Beside beside;
     declare_metadata(checkpoint, output);
-    plan_layers(common, options, scheme, checkpoint, output, &plan);
-    for (const qk_file_tensor &tensor : plan.copy) declare_copy(output, tensor);
+    plan_layers(options, scheme, checkpoint, output, &plan);
+    for (const DenseTensor &dense : plan.copy) declare_copy(output, dense.tensor);
     {
         Progress progress(common, plan.bytes_in);
-        for (const qk_file_tensor &tensor : plan.copy) write_copy(output, tensor, &progress);
+        beside = copy_beside(options.input, checkpoint, &output, &progress);
+        for (const DenseTensor &dense : plan.copy) write_copy(output, dense.tensor, &progress);
         for (const Job &job : plan.jobs) {
             progress.advance(0, job.layer.name);
             refuse_not_finite(checkpoint, job.layer);
             quantize_layer(checkpoint, context, job.layer, job.desc, output.writer(), &progress);
         }
-        if (output.has_config()) write_config(scheme, checkpoint, plan, output);
+        if (output.has_config()) write_config(options, scheme, checkpoint, plan, output);
         output.commit();
     }
     note_removed(common, output);
-    report(common, options, scheme, plan, output);
+    report(common, options, scheme, plan, beside, output);
     return kOk;
 }

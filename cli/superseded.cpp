@@ -24,19 +24,21 @@ bool is_shard_name(const std::string &name) {
 }  // namespace
 
 std::vector<std::string> superseded_files(const std::string &directory) {
+    std::vector<std::string> found;
     const std::string index = directory + "/model.safetensors.index.json";
-    if (!exists(index)) return {};
-    std::set<std::string> shards;
-    const Json root(json_load_file(index.c_str(), 0, nullptr));  // NULL: it names nothing
-    const char *name = nullptr;
-    json_t *file = nullptr;
-    json_object_foreach(json_object_get(root.get(), "weight_map"), name, file) {
-        const char *text = json_string_value(file);
-        if (text != nullptr && is_shard_name(text)) shards.insert(text);
+    std::set<std::string> others = {"quantize_config.json", "quant_config.json"};
+    if (exists(index)) {
+        found.push_back(index);
+        const Json root(json_load_file(index.c_str(), 0, nullptr));  // NULL: it names nothing
+        const char *name = nullptr;
+        json_t *file = nullptr;
+        json_object_foreach(json_object_get(root.get(), "weight_map"), name, file) {
+            const char *text = json_string_value(file);
+            if (text != nullptr && is_shard_name(text)) others.insert(text);
+        }
     }
-    std::vector<std::string> found = {index};
-    for (const std::string &shard : shards) {
-        if (exists(directory + "/" + shard)) found.push_back(directory + "/" + shard);
+    for (const std::string &other : others) {
+        if (exists(directory + "/" + other)) found.push_back(directory + "/" + other);
     }
     return found;
 }

@@ -1,0 +1,123 @@
+#include "beside.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <set>
+
+#include <dirent.h>
+#include <sys/stat.h>
+
+#include "layers.hpp"
+
+namespace {
+
+bool is_kind(const std::string &path, mode_t kind) {
+    struct stat status;
+    return stat(path.c_str(), &status) == 0 && (status.st_mode & S_IFMT) == kind;
+}
+
+bool ends_with(const std::string &name, const std::string &end) {
+    return name.size() >= end.size() &&
+           name.compare(name.size() - end.size(), end.size(), end) == 0;
+}
+
+std::vector<std::string> names_in(const std::string &directory) {
+    std::vector<std::string> names;
+    DIR *open = opendir(directory.c_str());
+    if (open == nullptr) throw Failure(kFile, "cannot list the directory " + directory);
+    while (const dirent *entry = readdir(open)) {
+        if (entry->d_name[0] != '.') names.emplace_back(entry->d_name);
+    }
+    closedir(open);
+    std::sort(names.begin(), names.end());
+    return names;
+}
+
+// Of the model itself: replaced by the new one's.
+bool is_replaced(const std::string &name, const std::set<std::string> &weights) {
+    return weights.count(name) != 0 || name == "config.json" ||
+           name == "model.safetensors.index.json";
+}
+
+// "" for what is copied.
+std::string why_left(const std::string &directory, const std::string &name) {
+    static const char *const kWeights[] = {
+        ".safetensors", ".bin",       ".pt",      ".pth", ".ckpt", ".h5",    ".gguf",
+        ".onnx",        ".onnx_data", ".msgpack", ".ot",  ".npz",  ".tflite"};
+    const std::string path = directory + "/" + name;
+    if (is_kind(path, S_IFDIR)) return "a directory";
+    if (!is_kind(path, S_IFREG)) return "no regular file";
+    if (name == "quantize_config.json" || name == "quant_config.json") {
+        return "it describes the weights as they were";
+    }
+    if (ends_with(name, ".index.json")) return "an index of files that are not copied";
+    for (const char *end : kWeights) {
+        if (ends_with(name, end)) return "weights that are no part of the model read";
+    }
+    return "";
+}
+
+}  // namespace
+
+std::string model_directory(const std::string &path) {
+    const size_t slash = path.rfind('/');
+    std::string directory = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+    if (is_kind(path, S_IFDIR)) directory = path;
+    return is_kind(directory + "/config.json", S_IFREG) ? directory : "";
+}
+
+std::string model_type(const std::string &directory) {
+    if (directory.empty()) return "";
+    const Json root(json_load_file((directory + "/config.json").c_str(), 0, nullptr));
+    const char *type = json_string_value(json_object_get(root.get(), "model_type"));
+    return type == nullptr ? "" : type;
+}
+
+Beside copy_beside(const std::string &input, const Checkpoint &checkpoint, Output *output,
+                   Progress *progress) {
+    Beside beside;
+    const std::string directory = model_directory(input);
+    if (directory.empty() || !output->has_config() || output->is_in(directory)) return beside;
+    std::set<std::string> weights;
+    for (const qk_file_tensor &tensor : all_tensors(checkpoint)) weights.insert(tensor.file);
+    for (const std::string &name : names_in(directory)) {
+        if (is_replaced(name, weights)) continue;
+        const std::string reason = why_left(directory, name);
+        if (!reason.empty()) {
+            beside.left.push_back({name, reason});
+            continue;
+        }
+        output->copy_file(directory + "/" + name, name, progress);
+        beside.copied.push_back(name);
+    }
+    return beside;
+}
+
+void note_beside(const CommonOptions &common, const Beside &beside) {
+    if (common.quiet || common.json) return;
+    for (const Beside::Left &left : beside.left) {
+        std::fprintf(stderr, "qk: not copied: %s: %s\n", printable(left.name).c_str(),
+                     left.reason.c_str());
+    }
+    if (beside.copied.empty()) return;
+    std::string names;
+    for (const std::string &name : beside.copied) {
+        names += (names.empty() ? "" : ", ") + printable(name);
+    }
+    std::printf("copied: %s\n", names.c_str());
+}
+
+void set_beside(const Json &root, const Beside &beside) {
+    Json copied = json_new_array(), left = json_new_array();
+    for (const std::string &name : beside.copied) {
+        json_append(copied, Json(json_string(printable(name).c_str())));
+    }
+    for (const Beside::Left &file : beside.left) {
+        Json object = json_new_object();
+        json_set(object, "name", file.name);
+        json_set(object, "reason", file.reason);
+        json_append(left, std::move(object));
+    }
+    json_set(root, "copied_files", std::move(copied));
+    json_set(root, "files_not_copied", std::move(left));
+}

@@ -1,0 +1,141 @@
+#include "dense.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <map>
+
+namespace {
+
+constexpr const char *kEmbedding = "embedding", *kHead = "output head", *kRouter = "router";
+
+struct Rule {
+    const char *pattern, *reason;
+};
+// As transformers names its modules. Where two match, the first gives the reason.
+constexpr Rule kRules[] = {
+    {"*embed_out", kHead},   {"*embed*", kEmbedding},
+    {"*wte", kEmbedding},    {"*wpe", kEmbedding},
+    {"*shared", kEmbedding}, {"*relative_attention_bias", kEmbedding},
+    {"*lm_head*", kHead},    {"score", kHead},
+    {"classifier", kHead},   {"*.gate", kRouter},
+    {"*.gate.wg", kRouter},  {"*router", kRouter},
+    {"*.router.*", kRouter}, {"*shared_expert_gate", kRouter},
+};
+
+// Output heads of tied models that are not called lm_head.
+struct Head {
+    const char *model_type, *name;
+};
+constexpr Head kHeads[] = {{"bert", "cls.predictions.decoder"}, {"distilbert", "vocab_projector"},
+                           {"electra", "generator_lm_head"},    {"gpt_neox", "embed_out"},
+                           {"roberta", "lm_head.decoder"},      {"whisper", "proj_out"},
+                           {"xlm-roberta", "lm_head.decoder"}};
+
+std::string tied_head(const std::string &model_type) {
+    for (const Head &head : kHeads) {
+        if (model_type == head.model_type) return head.name;
+    }
+    return "lm_head";
+}
+
+// "model.layers.0.mlp.experts" of "model.layers.0.mlp.experts.7.up_proj"; "" for no expert.
+std::string experts_of(const std::string &layer) {
+    constexpr const char *kPart = ".experts.";
+    const size_t at = layer.find(kPart);
+    return at == std::string::npos ? "" : layer.substr(0, at + std::strlen(kPart) - 1);
+}
+
+std::string pattern_of(const std::string &module) {
+    std::string pattern = "re:";
+    for (const char c : module) {
+        if (c == '.') pattern += '\\';
+        pattern += c;
+    }
+    return pattern + "\\..*";
+}
+
+}  // namespace
+
+std::vector<std::string> default_excludes() {
+    std::vector<std::string> patterns;
+    for (const Rule &rule : kRules) patterns.emplace_back(rule.pattern);
+    return patterns;
+}
+
+bool is_expert(const std::string &layer) { return !experts_of(layer).empty(); }
+
+std::string reason_by_name(const std::string &layer) {
+    for (const Rule &rule : kRules) {
+        if (matches({rule.pattern}, layer)) return rule.reason;
+    }
+    return "";
+}
+
+std::string reason_by_shape(const qk_file_tensor &tensor) {
+    const std::string name = tensor.name;
+    if (is_plain(tensor.dtype)) return std::string(tensor.dtype_name) + ", no weights";
+    if (tensor.rank > 1 && matches({"*.experts.*"}, name)) {
+        return "fused experts";
+    }
+    if (tensor.rank < 2) return "vector: norm, bias or scale";
+    if (tensor.rank > 2) return std::to_string(tensor.rank) + " dimensions";
+    return "no layer's weight";
+}
+
+void print_dense(const std::vector<DenseTensor> &tensors) {
+    struct Group {
+        int64_t bytes = 0, count = 0;
+        std::string first, reason;
+    };
+    std::map<std::string, Group> by_reason;
+    for (const DenseTensor &dense : tensors) {
+        Group &group = by_reason[dense.reason];
+        if (group.count == 0) group.first = dense.tensor.name;
+        group.reason = dense.reason;
+        group.bytes += dense.tensor.bytes;
+        ++group.count;
+    }
+    std::vector<Group> groups;
+    for (const auto &entry : by_reason) groups.push_back(entry.second);
+    std::stable_sort(groups.begin(), groups.end(),
+                     [](const Group &a, const Group &b) { return a.bytes > b.bytes; });
+    if (!groups.empty()) std::printf("     dense  tensors  why\n");
+    for (const Group &group : groups) {
+        std::printf("%10s  %7lld  %s (%s%s)\n", human_bytes(double(group.bytes)).c_str(),
+                    static_cast<long long>(group.count), group.reason.c_str(),
+                    printable(group.first).c_str(), group.count > 1 ? ", ..." : "");
+    }
+}
+
+Json dense_json(const std::vector<DenseTensor> &tensors) {
+    Json list = json_new_array();
+    for (const DenseTensor &dense : tensors) {
+        Json object = json_new_object();
+        json_set(object, "name", dense.tensor.name);
+        json_set(object, "dtype", dense.tensor.dtype_name);
+        json_set(object, "shape", json_shape(dense.tensor.shape, dense.tensor.rank));
+        json_set(object, "bytes", dense.tensor.bytes);
+        json_set(object, "reason", dense.reason);
+        json_append(list, std::move(object));
+    }
+    return list;
+}
+
+std::vector<std::string> dense_modules(const std::vector<std::string> &dense,
+                                       const std::set<std::string> &quantized,
+                                       const std::string &model_type, bool patterns) {
+    std::set<std::string> divided;  // experts of which some are quantized
+    for (const std::string &name : quantized) divided.insert(experts_of(name));
+    std::vector<std::string> names;
+    std::set<std::string> seen;
+    for (const std::string &name : dense) {
+        const std::string experts = experts_of(name);
+        const bool together = !experts.empty() && divided.count(experts) == 0;
+        const std::string listed = !together ? name : patterns ? pattern_of(experts) : experts;
+        if (seen.insert(listed).second) names.push_back(listed);
+    }
+    const std::string head = tied_head(model_type);
+    if (quantized.count(head) == 0 && seen.insert(head).second) names.push_back(head);
+    return names;
+}

@@ -1,0 +1,150 @@
+"""What qk quantize, convert and dequantize write is loaded by transformers, and computes the same.
+
+    QK_COMMAND=PATH/TO/qk python3 test_transformers.py
+
+Needs torch, transformers, accelerate, bitsandbytes and compressed-tensors, so it runs before a
+release and not in CI. Models are small, of random weights of a fixed seed: nothing is downloaded.
+"""
+import json
+import os
+import pathlib
+import shlex
+import subprocess
+import sys
+import tempfile
+import unittest
+
+os.environ["TORCHDYNAMO_DISABLE"] = "1"  # before torch: plain eager arithmetic
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
+try:
+    import accelerate  # noqa: F401  (bitsandbytes needs it inside transformers)
+    import bitsandbytes
+    import compressed_tensors  # noqa: F401
+    import torch
+    import transformers
+except ImportError as error:
+    print(f"skipped: {error}")
+    sys.exit(77)
+
+# On processors with AVX512-BF16 bitsandbytes would multiply in bf16: weights are compared here.
+bitsandbytes.nn.modules.has_avx512bf16 = lambda: False
+COMMAND = shlex.split(os.environ["QK_COMMAND"])
+BOUND = 1e-3  # of the largest logit
+SMALL = {"vocab_size": 96, "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2,
+         "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
+         "head_dim": 32, "initializer_range": 0.1}
+MODELS = {
+    "llama": transformers.LlamaConfig(**SMALL),
+    "llama_tied": transformers.LlamaConfig(**SMALL, tie_word_embeddings=True),
+    "qwen2_tied": transformers.Qwen2Config(**SMALL, tie_word_embeddings=True),
+    "qwen3": transformers.Qwen3Config(**SMALL),
+    "qwen3_tied": transformers.Qwen3Config(**SMALL, tie_word_embeddings=True),
+    "gemma": transformers.GemmaConfig(**SMALL),
+    "qwen3_moe": transformers.Qwen3MoeConfig(**SMALL, moe_intermediate_size=64, num_experts=4,
+                                             num_experts_per_tok=2),
+    "qwen2_moe": transformers.Qwen2MoeConfig(
+        **SMALL, moe_intermediate_size=64, shared_expert_intermediate_size=128, num_experts=4,
+        num_experts_per_tok=2),
+    "mixtral": transformers.MixtralConfig(**SMALL, num_local_experts=4),
+    "gpt_oss": transformers.GptOssConfig(
+        **{**SMALL, "hidden_act": "silu"}, num_local_experts=4, num_experts_per_tok=2),
+}
+DIALECTS = {
+    "nf4": ["--format", "nf4"],
+    "nf4_nested": ["--format", "nf4", "--nested", "--block", "128"],
+    "fp4": ["--format", "fp4"],
+    "fp4_nested": ["--format", "fp4", "--nested"],
+    "int4": ["--format", "int4", "--group", "32"],
+    "int4_asymmetric": ["--format", "int4", "--group", "64", "--asymmetric"],
+    "int4_row": ["--format", "int4", "--group", "row"],
+}
+# transformers reads no zero points of experts, and qk says so.
+REFUSED = [(name, "int4_asymmetric") for name in ("qwen3_moe", "qwen2_moe", "mixtral")]
+TOKENS = torch.arange(24).reshape(2, 12) * 7 % 96
+
+
+def run_qk(*arguments):
+    done = subprocess.run([*COMMAND, *map(str, arguments), "--json"], capture_output=True,
+                          text=True, check=False)
+    if done.returncode != 0:
+        raise AssertionError(f"{arguments}: {done.stderr}")
+    return json.loads(done.stdout)
+
+
+def load(folder, **options):
+    """The model, and nothing missing, left over, or of another shape."""
+    model, found = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, output_loading_info=True, **options)
+    for key in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
+        if found.get(key):
+            raise AssertionError(f"{folder.name}: {key}: {found[key]}")
+    return model.eval()
+
+
+def logits_of(folder, **options):
+    with torch.no_grad():
+        return load(folder, **options)(TOKENS).logits.double()
+
+
+def loading(dialect):
+    """compressed-tensors 0.20 expects zero points of another shape than it stores, unless it
+    dequantizes them at loading."""
+    if "asymmetric" not in dialect:
+        return {}
+    return {"quantization_config": transformers.CompressedTensorsConfig(dequantize=True)}
+
+
+def distance(found, expected):
+    if not torch.isfinite(found).all():
+        return float("inf")
+    return ((found - expected).abs().max() / expected.abs().max()).item()
+
+
+class RoundTrip(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.folder = pathlib.Path(folder.name)
+        for name, config in MODELS.items():
+            torch.manual_seed(11)
+            model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+            with torch.no_grad():  # routers and gates that do choose, norms that are not 1
+                for value in model.parameters():
+                    value.copy_(torch.randn(value.shape) * 0.1 + (value.dim() == 1))
+            model.save_pretrained(cls.folder / name, max_shard_size="300KB")
+
+    def test_every_dialect_of_every_model(self):
+        worst = 0.0
+        for name in MODELS:
+            dense = logits_of(self.folder / name)
+            for dialect, options in DIALECTS.items():
+                out, twin = (self.folder / f"{name}-{dialect}{end}" for end in ("", "-dense"))
+                if (name, dialect) in REFUSED:
+                    continue
+                with self.subTest(model=name, dialect=dialect):
+                    done = run_qk("quantize", self.folder / name, out, *options)
+                    run_qk("dequantize", out, twin)
+                    expected = logits_of(twin)
+                    self.assertGreater(distance(expected, dense), BOUND, "nothing was rounded")
+                    found = distance(logits_of(out, **loading(dialect)), expected)
+                    worst = max(worst, found)
+                    print(f"{name:11} {dialect:16} {done['quantized_layers']:3} layers, "
+                          f"{found:.1e} of the largest logit", flush=True)
+                    self.assertLess(found, BOUND)
+        print(f"worst: {worst:.1e}")
+
+    def test_what_would_not_load_is_refused(self):
+        for name, dialect in REFUSED:
+            out = self.folder / "refused"
+            with self.assertRaisesRegex(AssertionError, "zero points of experts"):
+                run_qk("quantize", self.folder / name, out, *DIALECTS[dialect])
+            self.assertFalse(out.exists())
+
+
+if __name__ == "__main__":
+    print(f"transformers {transformers.__version__}, bitsandbytes {bitsandbytes.__version__}, "
+          f"torch {torch.__version__}")
+    transformers.logging.set_verbosity_error()
+    unittest.main()
