@@ -2,8 +2,7 @@
 // stream and waited for.
 #include "backend/registry.hpp"
 #include "cuda/linear/cublaslt.hpp"
-#include "cuda/linear/kernels.hpp"
-#include "cuda/lists.hpp"
+#include "cuda/kernels.hpp"
 #include "cuda/runtime.hpp"
 
 namespace qk {

@@ -1,5 +1,5 @@
 # The kernels whose instances are files of their own. An instance is a kernel, what its codes are
-# (tile/instance.hpp) and the type of x; each is instance.cu.in, filled in.
+# (tile/problem.hpp) and the type of x; each is instance.cu.in, filled in.
 
 # qk_cuda_instances(LIST KERNEL HEADER CODES <codes>... X <types>...): the instances of KERNEL, a
 # class template that HEADER defines, as the paths of files in the variable LIST.
@@ -22,4 +22,4 @@ qk_cuda_instances(few_rows FewRows ${sm90}/few_rows/launch.cuh CODES U4 Lut4 X F
 qk_cuda_instances(some_rows SomeRows ${sm90}/some_rows/launch.cuh CODES U4 Lut4 X F16 BF16 F32)
 qk_cuda_instances(rows_24 Rows24 ${sm90}/some_rows/launch.cuh CODES U4 Lut4 X F16 BF16)
 qk_cuda_instances(sm90_gemm Sm90Gemm ${sm90}/gemm/launch.cuh CODES U4 Lut4 S8 Lut8 X F16 BF16)
-qk_cuda_instances(sm80_gemm Sm80Gemm cuda/linear/sm80/gemm/launch.cuh CODES U4 Lut4 X F16 BF16)
+qk_cuda_instances(sm80_gemm Sm80Gemm cuda/linear/sm80/gemm/kernel.cuh CODES U4 Lut4 X F16 BF16)

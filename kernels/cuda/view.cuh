@@ -10,6 +10,24 @@
 
 namespace qk::cuda {
 
+// ---- What the host derives from sizes and addresses
+
+inline bool aligned(const void *pointer, uintptr_t bytes = 16) {
+    return reinterpret_cast<uintptr_t>(pointer) % bytes == 0;
+}
+
+inline bool power_of_two(int64_t value) { return (value & (value - 1)) == 0; }
+
+// Of a power of two; 0 of 0, which second_group is where scales are not nested.
+inline int32_t log2_of(int64_t value) { return value > 0 ? __builtin_ctzll(uint64_t(value)) : 0; }
+
+// log2 of the tiles of 64 columns a group; a row of one group is as good as 2^31.
+inline int32_t group_tiles_shift(const Geometry &s) {
+    return s.groups_per_row == 1 ? 31 : log2_of(s.group_size) - 6;
+}
+
+// ---- What device code sees
+
 struct WeightView {
     Geometry geometry;
     qk_format format;
@@ -107,6 +125,14 @@ __device__ inline void store_float(qk_format format, void *data, int64_t index, 
         case QK_FORMAT_BF16: return store_as(data, index, bf16_from_f32(value));
         default: return store_as(data, index, value);
     }
+}
+
+// One value of y: its bias is added in f32, then it is rounded to y's type.
+// `p`: a problem with bias, bias_type and y; `row` of w, `at` elements into y.
+template <class Problem>
+__device__ void store_output(const Problem &p, qk_format type, int64_t row, int64_t at, float y) {
+    if (p.bias != nullptr) y = __fadd_rn(y, load_float(p.bias_type, p.bias, row));
+    store_float(type, p.y, at, y);
 }
 
 // Calls body(map) with the closed forms of a layout.

@@ -2,7 +2,7 @@
 // result within the bounds that their roundings give; bits that repeat and do not depend on the
 // batch.
 #include "cuda/harness.hpp"
-#include "cuda/lists.hpp"
+#include "cuda/kernels.hpp"
 #include "qk.h"
 
 namespace cuda_test {

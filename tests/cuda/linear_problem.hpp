@@ -2,7 +2,7 @@
 // device, the exact result and its bound.
 #pragma once
 #include "cuda/harness.hpp"
-#include "cuda/lists.hpp"
+#include "cuda/kernels.hpp"
 
 namespace cuda_test {
 namespace {

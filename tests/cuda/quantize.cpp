@@ -1,7 +1,7 @@
 // Quantize on the GPU against the CPU, byte for byte: every format, layout and type, tails, and
 // values that are no numbers. The same tests run on simulated threads.
 #include "cuda/harness.hpp"
-#include "cuda/lists.hpp"
+#include "cuda/kernels.hpp"
 
 namespace cuda_test {
 namespace {

@@ -2,7 +2,7 @@
 // kernel that takes a case: within the bound that its order of sums gives, the same bits in every
 // run and every batch. The same tests run on simulated threads.
 #include "cuda/harness.hpp"
-#include "cuda/lists.hpp"
+#include "cuda/kernels.hpp"
 
 namespace cuda_test {
 namespace {

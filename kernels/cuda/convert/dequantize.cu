@@ -1,6 +1,6 @@
 // Dequantize, any format x layout x scale kind x type: value = entry * scale as one fp32 product,
 // rounded once. One thread an element; right everywhere, fast nowhere.
-#include "cuda/lists.hpp"
+#include "cuda/kernels.hpp"
 #include "cuda/runtime.hpp"
 #include "cuda/view.cuh"
 

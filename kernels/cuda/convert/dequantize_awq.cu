@@ -5,12 +5,10 @@
 // blocks in a row write on where the one before ends.
 // (code - zero) * scale is one fp32 product, rounded once. Bytes per output: half a code, the
 // output, a share of scale and zero, each moved once.
-#include "cuda/conditions.hpp"
-#include "cuda/convert/stage.cuh"
-#include "cuda/lists.hpp"
-#include "cuda/prim/pack.cuh"
-#include "cuda/runtime.hpp"
 #include "cuda/view.cuh"
+#include "cuda/convert/parts.cuh"
+#include "cuda/kernels.hpp"
+#include "cuda/runtime.hpp"
 
 namespace qk::cuda {
 namespace {

@@ -7,12 +7,10 @@
 //
 // Rows that do not come in fours or begin at multiples of 16 bytes, groups that do not end with a
 // word, tables and nested scales: the same way to shared memory, from there a lane an element.
-#include "cuda/conditions.hpp"
-#include "cuda/convert/stage.cuh"
-#include "cuda/lists.hpp"
-#include "cuda/prim/pack.cuh"
-#include "cuda/runtime.hpp"
 #include "cuda/view.cuh"
+#include "cuda/convert/parts.cuh"
+#include "cuda/kernels.hpp"
+#include "cuda/runtime.hpp"
 
 namespace qk::cuda {
 namespace {

@@ -3,8 +3,8 @@
 // Two nibbles share a byte and any layout may give them to different threads, so codes move in two
 // launches: first every code whose place is a low nibble stores its byte whole, then every other
 // code adds its high nibble. Within a launch each byte has one owner. Zeros go the same way.
-#include "cuda/convert/repack.hpp"
-#include "cuda/lists.hpp"
+#include "cuda/convert/parts.cuh"
+#include "cuda/kernels.hpp"
 #include "cuda/runtime.hpp"
 #include "cuda/view.cuh"
 
@@ -12,12 +12,6 @@ namespace qk::cuda {
 namespace {
 
 constexpr int32_t kThreads = 256;
-
-// `half`: 0 stores low nibbles, 1 adds high ones.
-__device__ void store_nibble(uint8_t *plane, int64_t at, int value, int half) {
-    if ((at & 1) != half) return;
-    plane[at >> 1] = half == 0 ? uint8_t(value) : uint8_t(plane[at >> 1] | value << 4);
-}
 
 __global__ void move_codes(const __grid_constant__ WeightView from,
                            const __grid_constant__ WeightView to, int half) {
@@ -57,20 +51,15 @@ __global__ void move_groups(const __grid_constant__ WeightView from,
     }
 }
 
-Status fill_zero(const Launch &launch, void *plane, int64_t bytes) {
-    return check(cudaMemsetAsync(plane, 0, size_t(bytes), stream_of(launch)), launch.error,
-                 "repack");
-}
-
 Status prepare_planes(const RepackArgs &args, const Launch &launch) {
     const DeviceGuard device(launch.device.index);
     QK_TRY(check(device.error(), launch.error, "repack"));
     const Weight &to = args.to;
     const Geometry &s = to.geometry;
-    QK_TRY(fill_zero(launch, to.data, to.layout->data_bytes(s)));
-    QK_TRY(
-        fill_zero(launch, to.scale.data, to.layout->scale_count(s) * (to.scale.format->bits / 8)));
-    if (to.zero != nullptr) QK_TRY(fill_zero(launch, to.zero, to.layout->zero_bytes(s)));
+    QK_TRY(fill_zero(launch, "repack", to.data, to.layout->data_bytes(s)));
+    QK_TRY(fill_zero(launch, "repack", to.scale.data,
+                     to.layout->scale_count(s) * (to.scale.format->bits / 8)));
+    if (to.zero != nullptr) QK_TRY(fill_zero(launch, "repack", to.zero, to.layout->zero_bytes(s)));
     return copy_shared_planes(args, launch);
 }
 

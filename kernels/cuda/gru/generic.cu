@@ -1,7 +1,7 @@
 // Any GRU at any width: one block a sequence, steps in order, one warp a unit. Every step reads
 // every weight once; the kernel is there to be right where the fast ones do not apply.
 #include "cuda/gru/border.cuh"
-#include "cuda/lists.hpp"
+#include "cuda/kernels.hpp"
 #include "cuda/runtime.hpp"
 #include "gru/clipped.hpp"
 

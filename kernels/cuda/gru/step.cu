@@ -4,7 +4,7 @@
 // the whole state, so the next one is stored elsewhere.
 #include "cuda/gru/border.cuh"
 #include "cuda/gru/rules.cuh"
-#include "cuda/lists.hpp"
+#include "cuda/kernels.hpp"
 #include "cuda/runtime.hpp"
 
 namespace qk::cuda {

@@ -1,6 +1,6 @@
 #include "cuda/linear/facts.hpp"
 
-#include "cuda/conditions.hpp"
+#include "cuda/view.cuh"
 #include "cuda/linear/slabs.hpp"
 
 namespace qk::cuda {

@@ -6,8 +6,7 @@
 //     at the row's end lanes fold 16 -> 8 -> 4 -> 2 -> 1, then + bias, then one rounding
 //
 // Half a warp computes one row of w against 8 rows of x.
-#include "cuda/linear/kernels.hpp"
-#include "cuda/lists.hpp"
+#include "cuda/kernels.hpp"
 #include "cuda/runtime.hpp"
 #include "cuda/view.cuh"
 

@@ -1,6 +1,6 @@
 // From a product to its kernel.
 #include "cuda/linear/select.hpp"
-#include "cuda/lists.hpp"
+#include "cuda/kernels.hpp"
 
 namespace qk::cuda {
 namespace {

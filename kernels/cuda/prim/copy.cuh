@@ -5,11 +5,33 @@
 #pragma once
 #include <stdint.h>
 
-#include "cuda/prim/copy_groups.cuh"
-
 namespace qk::cuda {
 namespace {
 
+// Groups of copies by lanes: what was issued since the last commit is one. Nothing on simulated
+// threads, which copy at once.
+__device__ inline void copies_commit() {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+
+__device__ inline void copies_wait() {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
+
+// Waits until at most so many committed groups are still under way.
+template <int kGroups>
+__device__ inline void copies_wait_but() {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
+#endif
+}
+__device__ inline void copies_wait_but_one() { copies_wait_but<1>(); }
+
+#if !defined(QK_CUDA_SIMULATED)  // where shared memory has no addresses of its own
 __device__ inline uint32_t shared_address(const void *pointer) {
     return uint32_t(__cvta_generic_to_shared(pointer));
 }
@@ -222,6 +244,7 @@ __device__ inline void shared_store_16(uint32_t address, uint4 v) {
                  "r"(v.z), "r"(v.w)
                  : "memory");
 }
+#endif
 
 }  // namespace
 }  // namespace qk::cuda

@@ -1,5 +1,5 @@
-// One instruction a function: matrix products of 16-bit operands with f32 sums, 16-bit arithmetic
-// on pairs, and the controls of programmatic dependent launch. Needs sm_80; older architectures
+// One instruction a function: matrix products of 16-bit operands with f32 sums, arithmetic on pairs
+// of 16 bits, and the controls of programmatic dependent launch. Needs sm_80; older architectures
 // compile empty bodies that no chooser selects. Off the GPU, where kernels run on simulated
 // threads, the same functions are C++.
 #pragma once
@@ -127,6 +127,40 @@ __device__ inline uint32_t subtract_bf16(uint32_t a, uint32_t b) {
     const float low = f32_from_bf16(uint16_t(a)) - f32_from_bf16(uint16_t(b));
     const float high = f32_from_bf16(uint16_t(a >> 16)) - f32_from_bf16(uint16_t(b >> 16));
     return uint32_t(bf16_from_f32(high)) << 16 | bf16_from_f32(low);
+#endif
+}
+
+// A pair from two numbers, each rounded once.
+__device__ inline uint32_t pack_pair(F16, float low, float high) {
+    const __half2 pair = __floats2half2_rn(low, high);
+    return *reinterpret_cast<const uint32_t *>(&pair);
+}
+__device__ inline uint32_t pack_pair(BF16, float low, float high) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    return *reinterpret_cast<const uint32_t *>(&pair);
+}
+
+// Keeps a value in its register: the compiler would recompute it at every use.
+__device__ inline void keep(uint32_t &value) {
+#if defined(__CUDA_ARCH__)
+    asm("" : "+r"(value));
+#else
+    (void)value;
+#endif
+}
+__device__ inline void keep(int32_t &value) {
+#if defined(__CUDA_ARCH__)
+    asm("" : "+r"(value));
+#else
+    (void)value;
+#endif
+}
+template <class P>
+__device__ void keep(P *&pointer) {
+#if defined(__CUDA_ARCH__)
+    asm("" : "+l"(pointer));
+#else
+    (void)pointer;
 #endif
 }
 

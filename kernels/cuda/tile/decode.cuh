@@ -1,27 +1,124 @@
-// Words of 8 codes as matrix operands in the kernels of packed tiles (codes.cuh says how), zero
-// points subtracted.
+// Words of 8 codes of 4 bits as 4 registers, a pair of 16-bit numbers each: matrix operands.
 //
-// Shared memory is addressed absolutely: these kernels have no static shared memory, so their
-// dynamic part starts at kSharedStart or (on other architectures) below. Addresses become constants
-// in the instructions; a look-up would need an addition for each load otherwise.
+// u4: a half in [1024, 2048) has its unit at bit 0, so 0x6400 | q is 1024 + q; one in [64, 128) has
+// it at bit 4, so 0x5400 | q << 4 is 64 + q (src/base/int_to_half.hpp): one lop3 and one
+// subtraction a pair, exact. The zero point is part of the constant that is subtracted. A bfloat16
+// has 7 mantissa bits: 0x4300 is 128, and only nibbles at bits 0..3 fit, so bf16 shifts three
+// times.
+//
+// lut4 (NF4, FP4): a byte holds two codes; a table of 256 pairs gives its register. The table
+// is copied 32 times, once for each bank of shared memory: lane l reads bank l whatever its byte
+// is, so no two lanes ever wait for each other. In 32 KiB pair b of lane l is at byte
+// 256 (b mod 128) + 128 (b / 128) + 4 l: two operations a word put the top bit of each byte beside
+// the lane; prmt replicates the sign of a byte whose top bit is now clear for the upper half of the
+// address.
 #pragma once
 #include <type_traits>
+#include <cuda_fp16.h>
 
-#include "cuda/prim/copy.cuh"
-#include "cuda/tile/codes.cuh"
+#include "cuda/prim/mma.cuh"
 #include "cuda/view.cuh"
+#include "cuda/prim/copy.cuh"
+#include "cuda/tile/problem.hpp"
 
 namespace qk::cuda {
 namespace {
 
-constexpr size_t kPairTableBytes = 256 * 256;
-constexpr uint32_t kTableBytes = kTableWords * 4;
-constexpr uint32_t kSharedStart = 1024;
-
-// What to subtract for a group's zero points, of row r (low nibbles) and of row r + 8 (high).
+// What to subtract for zero points from pairs 0 and 2 of a word and from pairs 1 and 3: of row r
+// (low nibbles) and of row r + 8 (high) in a tile.
 struct Zeros {
     uint32_t low, high;
 };
+
+// Pair i of a word: codes i and i + 4, each plus a power of two that is subtracted with the zero.
+template <class T>
+struct U4 {
+    static constexpr bool kLut4 = false;
+
+    static __device__ uint32_t pair(uint32_t word, int i) {
+        if constexpr (std::is_same_v<T, F16>) {
+            const uint32_t w = i < 2 ? word : word >> 8;
+            return i % 2 == 0 ? and_or(w, 0x000f000fu, 0x64006400u)
+                              : and_or(w, 0x00f000f0u, 0x54005400u);
+        } else {
+            return and_or(word >> 4 * i, 0x000f000fu, 0x43004300u);
+        }
+    }
+    static __device__ void pairs(uint32_t word, uint32_t (&to)[4]) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) to[i] = pair(word, i);
+    }
+    static __device__ uint32_t subtract(uint32_t a, uint32_t b) {
+        if constexpr (std::is_same_v<T, F16>) {
+            return subtract_f16(a, b);
+        } else {
+            return subtract_bf16(a, b);
+        }
+    }
+    // Of a word whose even nibbles are one zero point, whose odd ones the other.
+    static __device__ Zeros zeros_of(uint32_t word) {
+        uint32_t both[4];
+        pairs(word, both);
+        return {both[0], both[1]};
+    }
+    static __device__ void decode(uint32_t word, const Zeros &z, const uint32_t *,
+                                  uint32_t (&to)[4]) {
+        pairs(word, to);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) to[i] = subtract(to[i], i % 2 == 0 ? z.low : z.high);
+    }
+};
+
+constexpr uint32_t kTableWords = 32 * 256;  // of the table of pairs
+
+template <class T>
+struct Lut4 {
+    static constexpr bool kLut4 = true;
+
+    // Every thread of the block; a barrier must follow. `high_first`: the even code is the high
+    // nibble.
+    static __device__ void prepare(const WeightView &w, uint32_t *table, bool high_first) {
+        for (uint32_t i = threadIdx.x; i < 256 * 8; i += blockDim.x) {
+            const uint32_t byte = i / 8, low = byte & 15, high = byte >> 4;
+            const uint32_t pair = pack_pair(T{}, w.entries[high_first ? high : low],
+                                            w.entries[high_first ? low : high]);
+            reinterpret_cast<uint4 *>(table)[byte % 128 * 16 + byte / 128 * 8 + i % 8] = {
+                pair, pair, pair, pair};
+        }
+    }
+    static __device__ void decode(uint32_t word, const Zeros &, const uint32_t *table,
+                                  uint32_t (&pair)[4]) {
+        const uint32_t low = word & 0x7f7f7f7fu;
+        const uint32_t high = (word & 0x80808080u) | threadIdx.x % 32 * 0x04040404u;
+#pragma unroll
+        for (uint32_t i = 0; i < 4; ++i) {
+            const uint32_t at = byte_permute(low, high, 0x8804u + 0x1111u * i);
+            pair[i] =
+                *reinterpret_cast<const uint32_t *>(reinterpret_cast<const char *>(table) + at);
+        }
+    }
+};
+
+// The scales of rows r and r + 8, stored side by side as f16 or bf16.
+template <ScaleKind kind>
+__device__ float2 scale_pair_of(uint32_t both) {
+    static_assert(kind == ScaleKind::kF16 || kind == ScaleKind::kBF16);
+    if constexpr (kind == ScaleKind::kBF16) {
+        return {__uint_as_float(both << 16), __uint_as_float(both & 0xffff0000u)};
+    }
+    return {__half2float(__ushort_as_half(uint16_t(both))),
+            __half2float(__ushort_as_half(uint16_t(both >> 16)))};
+}
+
+// ---- By addresses of shared memory
+//
+// They are absolute: these kernels have no static shared memory, so their dynamic part starts at
+// kSharedStart or (on other architectures) below. Addresses become constants in the instructions; a
+// look-up would need an addition for each load otherwise.
+#if !defined(QK_CUDA_SIMULATED)
+constexpr size_t kPairTableBytes = 256 * 256;
+constexpr uint32_t kTableBytes = kTableWords * 4;
+constexpr uint32_t kSharedStart = 1024;
 
 template <class T>
 struct DecodeU4 : U4<T> {
@@ -82,7 +179,7 @@ struct DecodeLut4 {
     }
 };
 
-// The table in 32 KiB (codes.cuh), at a fixed address.
+// The table in 32 KiB, at a fixed address.
 template <class T, uint32_t kTable>
 struct DecodeTable {
     static constexpr bool kLut4 = true;
@@ -134,6 +231,19 @@ struct RingU4 : DecodeU4<T> {
 };
 template <class T>
 using RingLut4 = DecodeTable<T, kSharedStart>;
+
+// The same from shared memory, where they may be f32 too.
+template <ScaleKind kind>
+__device__ float2 scale_pair(uint32_t address) {
+    static_assert(kind != ScaleKind::kNested);
+    if constexpr (kind == ScaleKind::kF32) {
+        const uint2 both = shared_load_8(address);
+        return {__uint_as_float(both.x), __uint_as_float(both.y)};
+    } else {
+        return scale_pair_of<kind>(shared_load_4(address));
+    }
+}
+#endif
 
 }  // namespace
 }  // namespace qk::cuda

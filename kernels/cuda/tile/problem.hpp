@@ -1,10 +1,81 @@
-// What every kernel of packed tiles on sm_90 knows of a product; each adds its plan.
+// What every kernel of packed tiles knows of a product: how things are dealt to blocks and warps,
+// which instance takes the case, and the operands.
 #pragma once
+#include <stdint.h>
+#include <type_traits>
+
+#include "base/checked.hpp"
+#include "qk.h"
 #include "backend/backend.hpp"
-#include "cuda/conditions.hpp"
+#include "backend/arguments.hpp"
+#include "cuda/view.cuh"
 #include "format/layouts.hpp"
 
 namespace qk::cuda {
+
+struct Run {
+    int32_t first, last;
+};
+
+// `count` things dealt to `parts` in order, the first `rest` of which get one more than `each`.
+struct Deal {
+    int32_t each, rest;
+
+    QK_HD constexpr Run part(int32_t index) const {
+        const int32_t first = index * each + (index < rest ? index : rest);
+        return {first, first + each + (index < rest)};
+    }
+};
+
+static constexpr Deal deal(int64_t count, int32_t parts) {
+    return {int32_t(count / parts), int32_t(count % parts)};
+}
+
+namespace {
+
+enum class ScaleKind { kF16, kBF16, kF32, kNested };
+
+// run(kind), the kind of a scale format as a constant.
+template <class Run>
+auto with_scale_kind(qk_format scale, Run run) {
+    switch (scale) {
+        case QK_FORMAT_F16: return run(std::integral_constant<ScaleKind, ScaleKind::kF16>());
+        case QK_FORMAT_BF16: return run(std::integral_constant<ScaleKind, ScaleKind::kBF16>());
+        case QK_FORMAT_F32: return run(std::integral_constant<ScaleKind, ScaleKind::kF32>());
+        default: return run(std::integral_constant<ScaleKind, ScaleKind::kNested>());
+    }
+}
+
+// Bytes of the scales of rows r and r + 8.
+template <ScaleKind kind>
+constexpr uint32_t kPairBytes = kind == ScaleKind::kF32      ? 8
+                                : kind == ScaleKind::kNested ? 2
+                                                             : 4;
+
+}  // namespace
+
+// What the codes of a weight are: 4 bits that are integers (U4_AFFINE) or look up one of 16 values
+// (NF4, FP4_BNB, FP4_E2M1), 8 bits that are integers (S8) or look up one of 256 (LUT8).
+enum class Codes { kU4, kLut4, kS8, kLut8 };
+
+// Packed tiles of 4-bit codes.
+inline Codes codes_of(const Weight &w) {
+    return w.layout->id == kLayoutTilesPairs ? Codes::kLut4 : Codes::kU4;
+}
+
+// Kernel<codes, x>::run, for x of 16 bits.
+template <template <Codes, qk_format> class Kernel, Codes codes>
+auto *instance_for(qk_format x) {
+    return x == QK_FORMAT_F16 ? Kernel<codes, QK_FORMAT_F16>::run
+                              : Kernel<codes, QK_FORMAT_BF16>::run;
+}
+
+// Of 4-bit codes.
+template <template <Codes, qk_format> class Kernel>
+auto *instance_for(Codes codes, qk_format x) {
+    return codes == Codes::kU4 ? instance_for<Kernel, Codes::kU4>(x)
+                               : instance_for<Kernel, Codes::kLut4>(x);
+}
 
 struct TilesProblem {
     const uint8_t *codes, *scale, *zero;  // zero: null where every zero is 8

@@ -1,7 +1,6 @@
 // Kernels that need instructions of a GPU: in their lists, but taking no case. A product for which
 // the table selects one runs as the generic kernel.
-#include "cuda/linear/kernels.hpp"
-#include "cuda/lists.hpp"
+#include "cuda/kernels.hpp"
 
 namespace qk::cuda {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "cuda/linear/cublaslt.hpp"
-#include "cuda/tile/instance.hpp"
+#include "cuda/tile/problem.hpp"
 
 namespace fake_library {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "cuda/harness.hpp"
-#include "cuda/lists.hpp"
+#include "cuda/kernels.hpp"
 #include "cuda/mock/mock.hpp"
 #include "cuda/runtime.hpp"
 

@@ -1,4 +1,4 @@
-// What the kernel for 8-bit codes (linear/stored/bytes.cuh) is made of: the problem, codes as
+// What the kernel for 8-bit codes (linear/stored/bytes.cu) is made of: the problem, codes as
 // numbers, the map of shared memory, and how sums become y.
 #pragma once
 #include <cuda.h>

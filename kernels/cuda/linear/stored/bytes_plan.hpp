@@ -1,9 +1,9 @@
-// How the kernel for 8-bit codes (linear/stored/bytes.cuh) cuts a weight: a pure function of the
+// How the kernel for 8-bit codes (linear/stored/bytes.cu) cuts a weight: a pure function of the
 // problem and the device.
 #pragma once
 #include <stdint.h>
 
-#include "cuda/tile/deal.hpp"
+#include "cuda/tile/problem.hpp"
 
 namespace qk::cuda {
 

@@ -8,13 +8,11 @@
 //
 // A matrix operand pairs neighbours in k. Half-words of two words, k and k + 1, side by side are
 // such pairs (prmt): the low ones hold rows 0, 2, 4, 6, one a nibble, the high ones rows 1, 3, 5,
-// 7. So a word of 8 codes becomes 4 pairs with one prmt and the arithmetic of tile/codes.cuh.
-// Groups, sums and the order of loads are those of linear/stored/words.cuh; bytes per output row: k
+// 7. So a word of 8 codes becomes 4 pairs with one prmt and the arithmetic of tile/decode.cuh.
+// Groups, sums and the order of loads are those of linear/stored/words.cu; bytes per output row: k
 // / 2 of codes, its scales and zeros, once for 8 (16) rows of x.
-#include "cuda/linear/kernels.hpp"
-#include "cuda/linear/stored/cases.hpp"
-#include "cuda/linear/stored/sums.cuh"
-#include "cuda/lists.hpp"
+#include "cuda/linear/stored/words_parts.cuh"
+#include "cuda/kernels.hpp"
 
 namespace qk::cuda {
 namespace {

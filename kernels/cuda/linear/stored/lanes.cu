@@ -12,11 +12,9 @@
 // scales and zeros, once for 4 rows of x.
 #include <cuda_fp16.h>
 
-#include "cuda/conditions.hpp"
-#include "cuda/linear/kernels.hpp"
-#include "cuda/lists.hpp"
-#include "cuda/runtime.hpp"
 #include "cuda/view.cuh"
+#include "cuda/kernels.hpp"
+#include "cuda/runtime.hpp"
 
 namespace qk::cuda {
 namespace {

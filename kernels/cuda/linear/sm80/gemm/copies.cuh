@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "cuda/linear/sm80/gemm/shape.cuh"
-#include "cuda/prim/copy_groups.cuh"
-#include "cuda/prim/keep.cuh"
+#include "cuda/prim/copy.cuh"
+#include "cuda/prim/mma.cuh"
 
 namespace qk::cuda {
 namespace {

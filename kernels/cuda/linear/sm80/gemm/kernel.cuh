@@ -21,9 +21,11 @@
 // issues the next stage has no branches, so that it can be between the products.
 #pragma once
 #include "cuda/linear/sm80/gemm/copies.cuh"
-#include "cuda/linear/sm80/gemm/output.cuh"
+#include "cuda/linear/sm80/gemm/shape.cuh"
+#include "cuda/runtime.hpp"
 
 namespace qk::cuda {
+
 namespace {
 
 template <class S>
@@ -69,29 +71,16 @@ struct Sm80GemmWork {
             const uint32_t both = *reinterpret_cast<const uint16_t *>(scale);
             return {nested_scale(scale_codes[both & 255], second.x, scale_bias),
                     nested_scale(scale_codes[both >> 8], second.y, scale_bias)};
-        }
-        const uint32_t both = *reinterpret_cast<const uint32_t *>(scale);
-        if constexpr (S::kind == ScaleKind::kBF16) {
-            return {__uint_as_float(both << 16), __uint_as_float(both & 0xffff0000u)};
-        }
-        return {__half2float(__ushort_as_half(uint16_t(both))),
-                __half2float(__ushort_as_half(uint16_t(both >> 16)))};
-    }
-
-    __device__ void decode(uint32_t word, const uint32_t (&zeros)[2], uint32_t (&a)[4]) const {
-        if constexpr (Decode::kLut4) {
-            Decode::look_up(word, table, a);
         } else {
-            Decode::pairs(word, a);
-#pragma unroll
-            for (int i = 0; i < 4; ++i) a[i] = Decode::subtract(a[i], zeros[i % 2]);
+            return scale_pair_of<S::kind>(*reinterpret_cast<const uint32_t *>(scale));
         }
     }
 
     // The warp's share of the stage at `at`: two rows of tiles. `issue_more` stands between halves.
     template <class IssueMore>
     __device__ void multiply(const uint8_t *at, Sums &sum, const IssueMore &issue_more) const {
-        uint32_t words[S::kR][4], zeros[S::kR][2];
+        uint32_t words[S::kR][4];
+        Zeros zeros[S::kR];
         float2 scale[S::kR];
 #pragma unroll
         for (uint32_t i = 0; i < S::kR; ++i) {
@@ -102,10 +91,7 @@ struct Sm80GemmWork {
             words[i][3] = v.w;
             scale[i] = scales(at + scales_at + i * S::kScale);
             if constexpr (!Decode::kLut4) {
-                uint32_t raw[4];
-                Decode::pairs(at[zeros_at + i * 8] * 0x01010101u, raw);
-                zeros[i][0] = raw[0];
-                zeros[i][1] = raw[1];
+                zeros[i] = Decode::zeros_of(at[zeros_at + i * 8] * 0x01010101u);
             }
         }
         float part[S::kR][S::kB][4] = {};
@@ -121,8 +107,8 @@ struct Sm80GemmWork {
 #pragma unroll
             for (int i = 0; i < S::kR; ++i) {
                 uint32_t a[2][4];
-                decode(words[i][half * 2], zeros[i], a[0]);
-                decode(words[i][half * 2 + 1], zeros[i], a[1]);
+                Decode::decode(words[i][half * 2], zeros[i], table, a[0]);
+                Decode::decode(words[i][half * 2 + 1], zeros[i], table, a[1]);
 #pragma unroll
                 for (int b = 0; b < S::kB; ++b) {
                     mma_16x8x16<T>(part[i][b], a[0], x[b].x, x[b].y);
@@ -213,5 +199,38 @@ __global__ void __launch_bounds__(S::kThreads, 2)
     output.store();
 }
 
+// As many stages as leave room for two blocks on a multiprocessor, which has 1 KiB more for each
+// than a block can ask for; else as many as one block can have. Less than 2: there is no room.
+template <class S>
+int32_t sm80_gemm_slots(int32_t shared) {
+    constexpr int32_t kMostSlots = 4, kReserved = 1024;
+    int32_t slots = kMostSlots;
+    while (slots > 2 && int32_t(S::shared_bytes(slots)) * 2 + kReserved > shared) --slots;
+    if (int32_t(S::shared_bytes(slots)) * 2 + kReserved <= shared) return slots;
+    for (slots = kMostSlots; slots >= 2 && int32_t(S::shared_bytes(slots)) > shared;) --slots;
+    return slots;
+}
+
+template <class S>
+Status run_shape(const Launch &launch, Sm80GemmProblem *p) {
+    p->slots = sm80_gemm_slots<S>(launch.device.shared_bytes);
+    const int64_t row_blocks = ceil_div(p->row_tiles, S::kRowTiles);
+    Shape3 shape = {dim3(uint32_t(row_blocks * p->x_blocks), uint32_t(p->split)), S::kThreads};
+    shape.shared_bytes = S::shared_bytes(p->slots);
+    shape.overlaps = launch.device.capability >= 90;
+    return launch_kernel(launch, "linear", multiply_sm80_gemm<S>, shape, *p);
+}
+
 }  // namespace
+
+template <Codes codes, qk_format x>
+Status Sm80Gemm<codes, x>::run(const Launch &launch, Sm80GemmProblem *p) {
+    using T = TypeOf<x>;
+    using Decode = std::conditional_t<codes == Codes::kU4, U4<T>, Lut4<T>>;
+    return with_scale_kind(p->w.scale_format, [&](auto kind) {
+        return p->m <= 32 ? run_shape<Sm80GemmShape<T, Decode, kind.value, 4>>(launch, p)
+                          : run_shape<Sm80GemmShape<T, Decode, kind.value, 8>>(launch, p);
+    });
+}
+
 }  // namespace qk::cuda

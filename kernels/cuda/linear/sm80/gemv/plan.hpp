@@ -2,7 +2,7 @@
 #pragma once
 #include <stdint.h>
 
-#include "cuda/tile/deal.hpp"
+#include "cuda/tile/problem.hpp"
 
 namespace qk::cuda {
 

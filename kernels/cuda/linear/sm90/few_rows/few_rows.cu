@@ -1,9 +1,8 @@
 // The host side of the kernel for small batches (linear/sm90/few_rows/kernel.cuh): which cases it
 // takes.
-#include "cuda/linear/kernels.hpp"
-#include "cuda/linear/sm90/few_rows/instances.hpp"
 #include "cuda/linear/sm90/few_rows/ring.cuh"
-#include "cuda/lists.hpp"
+#include "cuda/linear/sm90/few_rows/plan.hpp"
+#include "cuda/kernels.hpp"
 
 namespace qk::cuda {
 namespace {

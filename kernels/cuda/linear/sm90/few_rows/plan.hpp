@@ -3,7 +3,7 @@
 #pragma once
 #include <stdint.h>
 
-#include "cuda/tile/deal.hpp"
+#include "cuda/tile/problem.hpp"
 
 namespace qk::cuda {
 
@@ -63,5 +63,10 @@ static constexpr int64_t few_rows_shared(int64_t n, int64_t groups_per_row, int6
     const Deal rows = deal(row_tiles, int32_t(min64(row_tiles, multiprocessors)));
     return kFewRowsShared + (int64_t{rows.each + 1} * 16 * groups_per_row / second_group + 2) * 4;
 }
+
+template <Codes codes, qk_format x>
+struct FewRows {
+    static Status run(const LinearArgs &args, const Launch &launch);
+};
 
 }  // namespace qk::cuda

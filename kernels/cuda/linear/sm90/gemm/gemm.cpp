@@ -1,10 +1,8 @@
-// The host side of the matrix kernels (linear/sm90/gemm/small.cuh, linear/sm90/gemm/large.cuh):
-// what they tell the copy engine.
-#include "cuda/conditions.hpp"
-#include "cuda/linear/kernels.hpp"
+// The host side of the matrix kernels (linear/sm90/gemm/small.cuh, linear/sm90/gemm/large.cuh), for
+// packed tiles and for 8-bit codes stored row after row: what they tell the copy engine.
+#include "cuda/kernels.hpp"
 #include "cuda/linear/slabs.hpp"
-#include "cuda/linear/sm90/gemm/problem.hpp"
-#include "cuda/lists.hpp"
+#include "cuda/linear/sm90/gemm/plan.hpp"
 #include "cuda/prim/tensor_map.hpp"
 #include "cuda/runtime.hpp"
 
@@ -19,16 +17,38 @@ bool one_slab(const LinearArgs &args, bool pairs) {
                             !pairs) == n;
 }
 
-Status run(const LinearArgs &args, const Launch &launch) {
+template <class Instance>
+Status run_plan(const GemmPlan &plan, Instance *instance, const LinearArgs &args,
+                const Launch &launch) {
     const DeviceGuard device(launch.device.index);  // the driver describes tensors in a context
     QK_TRY(check(device.error(), launch.error, "linear"));
-    const bool pairs = args.w.layout->id == kLayoutTilesPairs;
-    const GemmPlan plan =
-        plan_gemm(codes_of(args.w), args.x.rows, args.y.columns, args.w.geometry.k,
-                  launch.device.multiprocessors, one_slab(args, pairs));
     GemmProblem p = problem_of(args, plan);
-    const auto run_gemm = instance_for<Sm90Gemm>(codes_of(args.w), args.x.format->id);
-    return run_gemm(plan.cut, args, launch, &p);
+    return instance(plan.cut, args, launch, &p);
+}
+
+Status run(const LinearArgs &args, const Launch &launch) {
+    const Codes codes = codes_of(args.w);
+    const GemmPlan plan =
+        plan_gemm(codes, args.x.rows, args.y.columns, args.w.geometry.k,
+                  launch.device.multiprocessors, one_slab(args, codes == Codes::kLut4));
+    return run_plan(plan, instance_for<Sm90Gemm>(codes, args.x.format->id), args, launch);
+}
+
+Status run_8bit(const LinearArgs &args, const Launch &launch) {
+    const Geometry &s = args.w.geometry;
+    const bool table = args.w.format->kind == FormatKind::kLut8;
+    const GemmPlan plan = plan_gemm(table ? Codes::kLut8 : Codes::kS8, args.x.rows, s.n, s.k,
+                                    launch.device.multiprocessors);
+    const qk_format x = args.x.format->id;
+    return run_plan(
+        plan,
+        table ? instance_for<Sm90Gemm, Codes::kLut8>(x) : instance_for<Sm90Gemm, Codes::kS8>(x),
+        args, launch);
+}
+
+Status describe_x(const LinearArgs &args, int32_t x_rows, ErrorText *error, GemmProblem *p) {
+    const TensorPlane x = {args.x.data, args.x.columns, args.x.rows, 2};
+    return describe_tensor(x, 64, x_rows, error, &p->x_map);
 }
 
 }  // namespace
@@ -41,6 +61,7 @@ GemmProblem problem_of(const LinearArgs &args, const GemmPlan &plan) {
     p.row_tiles = int32_t(ceil_div(s.n, 16));
     p.tiles = int32_t(ceil_div(s.k, 64));
     p.group_shift = group_tiles_shift(s);
+    p.group_tiles = s.groups_per_row == 1 ? INT32_MAX : int32_t(s.group_size / 64);
     p.second_shift = log2_of(args.w.scale.second_group);
     p.split = plan.tail > 0 ? 2 : plan.split;
     p.cut_rows = plan.tail;
@@ -63,10 +84,18 @@ Status describe_planes(const LinearArgs &args, int32_t row_tiles, int32_t x_rows
         CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     QK_CHECK(codes == CUDA_SUCCESS, error, INTERNAL,
              "linear: a tensor map was refused (driver error %d)", int(codes));
-    const TensorPlane x = {args.x.data, args.x.columns, args.x.rows, 2};
-    return describe_tensor(x, 64, x_rows, error, &p->x_map);
+    return describe_x(args, x_rows, error, p);
+}
+
+Status describe_bytes(const LinearArgs &args, int32_t columns, int32_t rows, int32_t x_rows,
+                      ErrorText *error, GemmProblem *p) {
+    const Geometry &s = args.w.geometry;
+    const TensorPlane codes = {args.w.data, s.k, s.n, 1};
+    QK_TRY(describe_tensor(codes, columns, rows, error, &p->code_map));
+    return describe_x(args, x_rows, error, p);
 }
 
 const Kernel<LinearArgs> kLinearSm90Gemm = linear_kernel<LinearKernel::kSm90Gemm>(run);
+const Kernel<LinearArgs> kLinearSm90Gemm8Bit = linear_kernel<LinearKernel::kSm90Gemm8Bit>(run_8bit);
 
 }  // namespace qk::cuda

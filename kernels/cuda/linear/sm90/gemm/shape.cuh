@@ -3,7 +3,7 @@
 #pragma once
 #include "cuda/linear/sm90/gemm/problem.hpp"
 #include "cuda/tile/decode.cuh"
-#include "cuda/tile/scale.cuh"
+#include "cuda/linear/sm90/gemm/plan.hpp"
 
 namespace qk::cuda {
 namespace {

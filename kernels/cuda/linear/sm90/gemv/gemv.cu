@@ -1,8 +1,7 @@
 // The host side of the kernel for one row of x (warp.cuh): which cases it takes.
-#include "cuda/conditions.hpp"
-#include "cuda/linear/kernels.hpp"
+#include "cuda/view.cuh"
 #include "cuda/linear/sm90/gemv/warp.cuh"
-#include "cuda/lists.hpp"
+#include "cuda/kernels.hpp"
 #include "cuda/runtime.hpp"
 
 namespace qk::cuda {

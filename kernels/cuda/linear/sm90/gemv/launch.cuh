@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/half.hpp"
+#include "cuda/linear/sm90/gemv/f32.cuh"
 #include "cuda/linear/sm90/gemv/warp.cuh"
 #include "cuda/runtime.hpp"
 
@@ -91,7 +92,7 @@ inline bool are_halves(const float (&entries)[16], float factor, float (&halves)
 }
 
 // x is two terms of 11 bits, in columns of their own; a value that a code looks up is one or two
-// (operands.cuh).
+// (f32.cuh).
 inline Status run_lut4_f32(GemvProblem p, qk_format scale, const Launch &launch) {
     float halves[16];
     for (const float factor : {1.0f, 12.0f}) {  // FP4 has twelfths

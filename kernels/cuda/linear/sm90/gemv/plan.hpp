@@ -3,7 +3,7 @@
 #pragma once
 #include <stdint.h>
 
-#include "cuda/tile/deal.hpp"
+#include "cuda/tile/problem.hpp"
 
 namespace qk::cuda {
 
@@ -61,5 +61,19 @@ static constexpr int64_t gemv_shared(int64_t n, int64_t k, int64_t groups_per_ro
     const GemvPlan plan = plan_gemv(n, k, multiprocessors);
     return kGemvShared + plan.sums_bytes + gemv_seconds(plan, groups_per_row, second_group) * 4;
 }
+
+struct GemvProblem : TilesProblem {
+    int32_t group_shift;   // log2 of the tiles a group; -1: half a tile; 31: one group a row
+    uint32_t last_second;  // nested: of the second scales that a block has room for
+    GemvPlan plan;
+    float entry_unit;   // f32 x: of the entries
+    uint32_t x_places;  // f32 x: bytes behind the sums where units of x are kept; 0: nowhere
+};
+
+// An instance, compiled on its own.
+template <Codes codes, qk_format x>
+struct Gemv {
+    static Status run(const GemvProblem &p, qk_format scale, const Launch &launch);
+};
 
 }  // namespace qk::cuda

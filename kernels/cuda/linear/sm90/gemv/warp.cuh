@@ -8,7 +8,7 @@
 //
 // and a lane loads 32 bytes of x a unit instead of 256. Columns 2 i and 2 i + 1 sit with the lanes
 // whose number mod 4 is i, and such a lane needs the scales of tiles 2 i and 2 i + 1 alone. Where
-// x is f32 or groups have 32 columns, a tile keeps two columns (linear/sm90/gemv/operands.cuh).
+// x is f32 or groups have 32 columns, a tile keeps two columns (f32.cuh; unit.cuh).
 //
 //     row of tiles   |  unit 0  |  unit 1  | ... | unit 15 | unit 16 | ...      16 rows of w
 //     warp                0          1              15          0
@@ -22,7 +22,7 @@
 // next kernel's blocks stand beside this one's. What is left to do once x is there are products,
 // sums and y. A unit is 600 instructions, 19 for 8 weights a lane; an H200's memory waits for 27.
 #pragma once
-#include "cuda/linear/sm90/gemv/problem.cuh"
+#include "cuda/linear/sm90/gemv/unit.cuh"
 
 namespace qk::cuda {
 namespace {

@@ -3,7 +3,7 @@
 #pragma once
 #include <stdint.h>
 
-#include "cuda/tile/deal.hpp"
+#include "cuda/tile/problem.hpp"
 
 namespace qk::cuda {
 
@@ -186,5 +186,16 @@ static constexpr int64_t some_rows_shared(const SomeRowsCase &c, int32_t multipr
     const SomeRowsStage stage = some_rows_stage(cut.plan.pairs, cut.plan.slices, x_rows, cut.sizes);
     return int64_t{cut.fixed_bytes} + 2 * int64_t{stage.bytes};
 }
+
+template <Codes codes, qk_format x>
+struct SomeRows {
+    static Status run(const LinearArgs &args, const Launch &launch);
+};
+
+// 17 to 24 rows of x.
+template <Codes codes, qk_format x>
+struct Rows24 {
+    static Status run(const LinearArgs &args, const Launch &launch);
+};
 
 }  // namespace qk::cuda

@@ -1,10 +1,9 @@
 // The host side of the kernel for small batches (linear/sm90/some_rows/kernel.cuh): which cases it
 // takes.
-#include "cuda/conditions.hpp"
-#include "cuda/linear/kernels.hpp"
-#include "cuda/linear/sm90/some_rows/instances.hpp"
+#include "cuda/view.cuh"
 #include "cuda/linear/sm90/some_rows/ring.cuh"
-#include "cuda/lists.hpp"
+#include "cuda/linear/sm90/some_rows/plan.hpp"
+#include "cuda/kernels.hpp"
 
 namespace qk::cuda {
 namespace {

@@ -1,8 +1,9 @@
-// The problem of the kernel for one row of x (linear/sm90/gemv/warp.cuh), and a warp's place in
-// shared memory.
+// A unit of the weight in the kernel for one row of x (linear/sm90/gemv/warp.cuh): its place in
+// memory, x for its columns as operands, what a lane adds up.
 #pragma once
-#include "cuda/linear/sm90/gemv/operands.cuh"
-#include "cuda/linear/sm90/gemv/problem.hpp"
+#include "cuda/linear/sm90/gemv/plan.hpp"
+#include "cuda/prim/copy.cuh"
+#include "cuda/tile/decode.cuh"
 
 namespace qk::cuda {
 namespace {
@@ -104,6 +105,51 @@ template <class... V>
 __device__ void keep(V &...v) {
     (..., ([](uint32_t &one) { asm volatile("" : "+r"(one)); }(v)));
 }
+
+// x of 16 bits. Column j of the operands holds x for tile j of the unit; or, where groups are half
+// a tile, columns 2 i and 2 i + 1 hold one half each of tile 2 i in the first set of operands, of
+// tile 2 i + 1 in the second, and zeros for the other half.
+template <class T, bool kHalves>
+struct XColumns {
+    using Operand = T;
+    // Columns a tile, blocks a multiprocessor.
+    static constexpr int kOfTile = kHalves ? 2 : 1, kBlocks = kHalves ? 1 : 2;
+    static constexpr bool kAhead = false;  // whether x may be asked for before it has its place
+    static constexpr bool rest = false;    // whether x is more than the operands
+    struct Raw {};
+    uint32_t b[kOfTile][8];
+
+    // A lane's 16 columns of its tiles of the unit that starts at column `first`; 0 past the end.
+    __device__ Raw load(const void *x, int32_t k, int32_t first, uint32_t row, uint32_t pair) {
+#pragma unroll
+        for (uint32_t s = 0; s < kOfTile; ++s) {
+            const uint32_t tile = kHalves ? row / 2 * 2 + s : row;
+            const bool own = !kHalves || pair / 2 == row % 2;
+            const int32_t column = first + int32_t(tile * 64 + pair * 16);
+            uint4 q[2] = {};
+            if (own && column < k) {
+                const auto *const from = static_cast<const uint4 *>(x) + int64_t(column) / 8;
+                q[0] = from[0];
+                q[1] = from[1];
+            }
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                b[s][4 * i] = q[i].x;
+                b[s][4 * i + 1] = q[i].y;
+                b[s][4 * i + 2] = q[i].z;
+                b[s][4 * i + 3] = q[i].w;
+            }
+        }
+        return {};
+    }
+    __device__ void split(Raw, bool, uint32_t) {}
+};
+
+// Whether weights are two halves each (f32.cuh).
+template <class Decode, class = void>
+constexpr bool two_terms = false;
+template <class Decode>
+constexpr bool two_terms<Decode, std::void_t<decltype(&Decode::decode_two)>> = true;
 
 }  // namespace
 }  // namespace qk::cuda

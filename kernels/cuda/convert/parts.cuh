@@ -1,10 +1,63 @@
-// Codes of AWQ_GEMM and GPTQ on their way through shared memory: a block copies whole lines of
-// global memory, and its threads read them transposed.
+// What the kernels of this folder share: stores of 16 bytes, planes that every layout has alike,
+// and codes of AWQ_GEMM and GPTQ on their way through shared memory, where a block copies whole
+// lines of global memory and its threads read them transposed.
 #pragma once
+#include "cuda/prim/mma.cuh"
+#include "cuda/runtime.hpp"
 #include "cuda/view.cuh"
 
 namespace qk::cuda {
 namespace {
+
+// f32 values to 16 bytes of a narrower type, each rounded once.
+template <class Out>
+struct Store {
+    static constexpr int kCodes = 8;
+    static __device__ uint4 pack(const float (&v)[8]) {
+        using T = std::conditional_t<std::is_same_v<Out, __half>, F16, BF16>;
+        return {pack_pair(T{}, v[0], v[1]), pack_pair(T{}, v[2], v[3]), pack_pair(T{}, v[4], v[5]),
+                pack_pair(T{}, v[6], v[7])};
+    }
+};
+
+template <>
+struct Store<float> {
+    static constexpr int kCodes = 4;
+    static __device__ uint4 pack(const float (&v)[4]) {
+        return {__float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]),
+                __float_as_uint(v[3])};
+    }
+};
+
+// `half`: 0 stores low nibbles, 1 adds high ones.
+__device__ inline void store_nibble(uint8_t *plane, int64_t at, int value, int half) {
+    if ((at & 1) != half) return;
+    plane[at >> 1] = half == 0 ? uint8_t(value) : uint8_t(plane[at >> 1] | value << 4);
+}
+
+inline Status fill_zero(const Launch &launch, const char *what, void *plane, int64_t bytes) {
+    return check(cudaMemsetAsync(plane, 0, size_t(bytes), stream_of(launch)), launch.error, what);
+}
+
+inline Status copy_plane(const Launch &launch, void *to, const void *from, int64_t bytes) {
+    return check(
+        cudaMemcpyAsync(to, from, size_t(bytes), cudaMemcpyDeviceToDevice, stream_of(launch)),
+        launch.error, "repack");
+}
+
+// What belongs to nested scales, and the table of 8-bit look-ups.
+inline Status copy_shared_planes(const RepackArgs &args, const Launch &launch) {
+    const DeviceGuard device(launch.device.index);
+    QK_TRY(check(device.error(), launch.error, "repack"));
+    const Weight &from = args.from, &to = args.to;
+    if (is_nested(from)) {
+        const int64_t seconds = ceil_div(from.geometry.group_count, from.scale.second_group);
+        QK_TRY(copy_plane(launch, to.scale.second, from.scale.second, seconds * 4));
+        QK_TRY(copy_plane(launch, to.scale.code, from.scale.code, 256 * 4));
+        QK_TRY(copy_plane(launch, to.scale.bias, from.scale.bias, 4));
+    }
+    return from.table == nullptr ? QK_OK : copy_plane(launch, to.table, from.table, 256 * 4);
+}
 
 // kLoads pieces, one of every kStep-th line from `from` on, to place(i). All loads are issued, and
 // meanwhile() runs, before the first piece is stored. Zeros unless inside(i).

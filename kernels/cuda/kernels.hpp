@@ -1,10 +1,55 @@
-// Every kernel of the CUDA backend, by the folder that builds it. Of products,
-// linear/select.hpp says which runs; the other lists are ordered best first, the generic kernel at
-// the end (kernels/cuda/backend.cpp).
+// The kernels of the CUDA backend: those for products by identity, and all of them by the folder
+// that builds each. What a kernel for products needs, and when it is wanted, is its row of
+// linear/select.hpp; the other lists are ordered best first, the generic kernel at the end
+// (kernels/cuda/backend.cpp).
 #pragma once
 #include "backend/backend.hpp"
 
 namespace qk::cuda {
+
+enum class LinearKernel : uint8_t {
+    kSm90Gemv,
+    kSm90FewRows,
+    kSm90SomeRows,
+    kSm90Rows24,
+    kSm90Gemm,
+    kSm90Gemm8Bit,
+    kSm80Gemv,
+    kSm80Gemm,
+    kRepacked,
+    kBytes,
+    kWords,
+    kColumns,
+    kLanes,
+    kDense,
+    kGeneric,
+    kCount
+};
+
+constexpr const char *kLinearNames[] = {
+    "sm90 gemv",       "sm90 few rows",  "sm90 some rows", "sm90 24 rows", "sm90 gemm",
+    "sm90 gemm 8-bit", "sm80 gemv",      "sm80 gemm",      "repacked",     "stored bytes",
+    "stored words",    "stored columns", "stored lanes",   "dense",        "generic"};
+static_assert(sizeof(kLinearNames) / sizeof(kLinearNames[0]) == size_t(LinearKernel::kCount));
+
+// Of one kernel by itself, wanted or not: whether it takes the case, and its bytes of workspace.
+bool takes(LinearKernel kernel, const LinearArgs &args, const Device &device);
+size_t workspace_bytes(LinearKernel kernel, const LinearArgs &args, const Device &device);
+
+template <LinearKernel kernel>
+constexpr Kernel<LinearArgs> linear_kernel(Status (*run)(const LinearArgs &, const Launch &)) {
+    return {
+        kLinearNames[int(kernel)],
+        [](const LinearArgs &args, const Device &device) { return takes(kernel, args, device); },
+        [](const LinearArgs &args, const Device &device) {
+        return workspace_bytes(kernel, args, device);
+        },
+        run};
+}
+
+// Backend::plan_linear.
+LinearPlan plan_linear(const LinearArgs &args, const Device &device, const Allowance &allowed,
+                       Explanation *explanation);
 
 extern const Kernel<DequantizeArgs> kDequantizeStream;   // convert/dequantize_stream.cu
 extern const Kernel<DequantizeArgs> kDequantizeAwq;      // convert/dequantize_awq.cu
@@ -20,7 +65,7 @@ extern const Kernel<LinearArgs> kLinearSm90SomeRows;     // linear/sm90/some_row
 extern const Kernel<LinearArgs> kLinearSm90Rows24;       // linear/sm90/some_rows/some_rows.cu
 extern const Kernel<LinearArgs> kLinearSm80Gemv;         // linear/sm80/gemv/gemv.cu
 extern const Kernel<LinearArgs> kLinearSm90Gemm;         // linear/sm90/gemm/gemm.cpp
-extern const Kernel<LinearArgs> kLinearSm90Gemm8Bit;     // linear/sm90/gemm/gemm_8bit.cpp
+extern const Kernel<LinearArgs> kLinearSm90Gemm8Bit;     // linear/sm90/gemm/gemm.cpp
 extern const Kernel<LinearArgs> kLinearSm80Gemm;         // linear/sm80/gemm/gemm.cu
 extern const Kernel<LinearArgs> kLinearBytes;            // linear/stored/bytes.cu
 extern const Kernel<LinearArgs> kLinearWords;            // linear/stored/words.cu
