@@ -96,7 +96,7 @@ inline std::string describe(const Problem &p) {
 // of a tile costs at most 2^-23 of the sum of magnitudes; so does each fold (a product's and a
 // sum's rounding count as two), each slice and the bias. Table entries are first rounded to x's
 // type: 2^-11 (f16) or 2^-8 (bf16) of each term. The result is rounded once to y's type, the same
-// 2^-11 or 2^-8. f32 (linear/sm90/gemv/operands.cuh): x is two halves, to 2^-23 of it, and so is an
+// 2^-11 or 2^-8. f32 (linear/sm90/gemv/f32.cuh): x is two halves, to 2^-23 of it, and so is an
 // entry of NF4; what they add up to is put together by 8 operations (one more for FP4's twelfths).
 // x whose magnitudes span more than 28 powers of two takes several `rounds`; so do kernels with
 // three bfloat16 terms of a value, of which up to six products stand for one. `chain`: tiles of a

@@ -122,6 +122,7 @@ constexpr uint32_t kSharedStart = 1024;
 
 template <class T>
 struct DecodeU4 : U4<T> {
+    static constexpr uint32_t kEntryBytes = 0;  // of a table
     static __device__ void prepare(const WeightView &, uint8_t *) {}
     static __device__ Zeros zeros(uint32_t byte) {
         if constexpr (std::is_same_v<T, F16>) {
@@ -152,6 +153,7 @@ struct DecodeU4 : U4<T> {
 template <class T>
 struct DecodeLut4 {
     static constexpr bool kLut4 = true;
+    static constexpr uint32_t kEntryBytes = kPairTableBytes;
 
     // Every thread of the block calls it, or some of them with a number below `threads` each; a
     // barrier must follow.

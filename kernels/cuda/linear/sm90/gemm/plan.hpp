@@ -117,6 +117,8 @@ constexpr GemmPlan plan_gemm(Codes codes, int64_t m, int64_t n, int64_t k, int32
 }
 
 constexpr uint32_t kMostShared = 227 * 1024;  // that a block of sm_90 can have
+constexpr uint32_t kStaticShared = 2048;      // of it: barriers and the table of nested scales
+constexpr int32_t kMaxSlots = 16;
 
 struct GemmProblem : LinearView {
     CUtensorMap code_map, x_map;

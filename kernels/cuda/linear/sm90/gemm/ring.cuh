@@ -1,18 +1,82 @@
-// What the matrix kernels share: the producers that fill the ring, and how a consumer's lane reads
-// a tile and decodes it into operands.
+// What the matrix kernels share: what a block owns and where the parts of a stage are in its shared
+// memory, the producers that fill the ring, and how a consumer's lane reads a tile and decodes it
+// into operands.
 //
 //               64 R rows x 64 codes a tile        64 columns x N rows of x
 //   producer: [ tensor copy ]     [ tensor copy ]     swizzled by 128 bytes      scales, zeros
 //                                                    (large: nested scales made from their codes)
 //   consumer:   word -> 4 registers (decode)  ->  wgmma D[64 x N] += A[64 x 16] . B[16 x N]
 #pragma once
-#include "cuda/linear/sm90/gemm/shape.cuh"
+#include "cuda/tile/decode.cuh"
+#include "cuda/linear/sm90/gemm/plan.hpp"
 #include "cuda/prim/cluster.cuh"
 #include "cuda/prim/tensor_copy.cuh"
 #include "cuda/prim/wgmma.cuh"
 
 namespace qk::cuda {
 namespace {
+
+// Ways to decode 8-bit codes stored in rows (source_8bit.cuh); the others are of packed tiles.
+template <class Decode>
+concept OfBytes = requires {
+    typename Decode::Lane;
+};
+
+template <class T_, class Decode_, ScaleKind kKind, int kN, int kR, int kQ, int kTiles_>
+struct GemmShape {
+    using T = T_;
+    using Decode = Decode_;
+    static constexpr ScaleKind kind = kKind;
+    static constexpr int N = kN, R = kR, Q = kQ, kTiles = kTiles_;  // tiles of a stage
+    // Large: the scale, rounded to x's type, multiplies the weights; else the sums of a tile.
+    static constexpr bool kScaled = kN > 64;
+    static constexpr bool kBytes = OfBytes<Decode>;
+    static constexpr int kBoxTiles = kTiles == 1 ? 1 : 2;  // 8-bit codes: tiles of a box
+    // Large: nested scales are made by the producers, as pairs of x's type; so are all of 8-bit
+    // codes, to 64 rows as floats.
+    static constexpr bool kMade = kScaled && (kBytes || kind == ScaleKind::kNested);
+    static constexpr uint32_t kPair = kMade ? 4 : kPairBytes<kind>;  // bytes: of rows r and r + 8
+    // 8-bit codes: and whether the table fits, as each warp sees it.
+    static constexpr int kScaleCodes = kBytes ? 256 + 32 : kind == ScaleKind::kNested ? 256 : 1;
+    // Arrivals at a full stage: of the lane that issues boxes, of scales, of zeros beside made
+    // ones.
+    static constexpr int kArrivals = 1 + 32 + (kMade && !Decode::kLut4 ? 32 : 0);
+    static constexpr int kRows = 64 * R, kRowTiles = 4 * R, kConsumers = R * Q;  // warpgroups
+    static constexpr int kThreads = (kConsumers + 1) * 128;  // one more warpgroup produces
+    // Registers a thread, from what the producers leave of those that a launch gives the block
+    // (96 a thread for four consumers, 128, 168): where they do not suffice, it hangs.
+    static constexpr int kProducerRegisters = kConsumers == 4             ? (kBytes ? 32 : 24)
+                                              : kBytes && kConsumers == 3 ? 56
+                                                                          : 40;
+    static constexpr int kConsumerRegisters = kConsumers == 4 ? 112 : kConsumers == 3 ? 152 : 232;
+
+    // A stage in shared memory.
+    static constexpr uint32_t kX = N * 128 * kTiles;
+    static constexpr uint32_t kCodes = kRowTiles * (kBytes ? 1024 : 512) * kTiles;
+    static constexpr uint32_t kScale = kRowTiles * 8 * kPair * kTiles;
+    static constexpr uint32_t kZero = kBytes ? 0 : kRowTiles * 8 * kTiles;
+    static constexpr uint32_t kStage = (kX + kCodes + kScale + kZero + 1023) / 1024 * 1024;
+    static constexpr uint32_t kTable = Decode::kEntryBytes;
+    // The sums of a warpgroup row: N columns of y, kRows long, padded against bank conflicts.
+    static constexpr uint32_t kColumn = (kRows + 4) * 4;
+    static constexpr uint32_t kSums = N * kColumn;
+    // Large: where a warpgroup transposes 64 rows of w by 16 of x, twice, after the ring.
+    static constexpr uint32_t kTransposePitch = 128 + 16, kTransposeBytes = 16 * kTransposePitch;
+    static constexpr uint32_t kTransposeRoom = kScaled ? kConsumers * 2 * kTransposeBytes : 0;
+
+    static constexpr int32_t slots(uint32_t shared) {
+        return int32_t(min64((shared - 1024 - kTable - kTransposeRoom) / kStage, kMaxSlots));
+    }
+    // Warps that make scales, a stage each in turn: not more than there are slots, or one would be
+    // two rounds of the ring ahead, which a barrier's parity does not tell from none.
+    static constexpr int kMakers = kBytes ? int(min64(slots(kMostShared - kStaticShared), 3)) : 3;
+    static_assert(kMakers > 1);
+    static constexpr uint32_t shared_bytes(int32_t slots) {
+        const uint32_t ring = uint32_t(slots) * kStage + kTransposeRoom,
+                       sums = kScaled ? 0 : Q * kSums;
+        return 1024 + kTable + (ring > sums ? ring : sums);
+    }
+};
 
 // The part of the product that a block computes next.
 struct Item {
@@ -32,7 +96,6 @@ struct Turn {
 template <class S>
 struct Shared {
     using T = typename S::T;
-
     const GemmProblem &p;
     uint32_t ring, full, empty, table;
     float *scale_codes;
@@ -247,8 +310,7 @@ struct PackedGemm : Shared<S> {
         const uint32_t from = stage + at.scale + t * 8 * S::kPair;
         if constexpr (kind == ScaleKind::kF32) {
             const uint2 both = shared_load_8(from);
-            raw.scale[0] = both.x;
-            raw.scale[1] = both.y;
+            raw.scale[0] = both.x, raw.scale[1] = both.y;
         } else if constexpr (kind == ScaleKind::kNested && !S::kMade) {
             raw.scale[0] = shared_load_2(from);
             // A stage's last tiles may not be there: nor are second scales of theirs.
@@ -275,13 +337,9 @@ struct PackedGemm : Shared<S> {
                 const float code = scale_codes[raw.scale[0] >> 8 * i & 255];
                 scale[i] = nested_scale(code, raw.second[i], second_bias);
             }
-        } else if constexpr (kind == ScaleKind::kBF16) {
-            scale[0] = __uint_as_float(raw.scale[0] << 16);
-            scale[1] = __uint_as_float(raw.scale[0] & 0xffff0000u);
         } else {
-            const float2 both = __half22float2(*reinterpret_cast<const __half2 *>(&raw.scale[0]));
-            scale[0] = both.x;
-            scale[1] = both.y;
+            const float2 both = scale_pair_of<kind>(raw.scale[0]);
+            scale[0] = both.x, scale[1] = both.y;
         }
     }
 
@@ -296,33 +354,15 @@ struct PackedGemm : Shared<S> {
             const uint32_t word = __byte_perm(raw.words[j][0], raw.words[j][1], pick);
             Decode::decode(word, z, table, (threadIdx.x & 31) * 4, a[j]);
         }
-        if constexpr (S::kScaled) {
-            uint32_t both[2];
-            if constexpr (S::kMade) {
-                both[0] = __byte_perm(raw.scale[0], 0, 0x1010);
-                both[1] = __byte_perm(raw.scale[0], 0, 0x3232);
-            } else {
-                both[0] = pack_pair(T{}, scale[0], scale[0]);
-                both[1] = pack_pair(T{}, scale[1], scale[1]);
-            }
-            this->scale_operands(a, both);
+        if constexpr (S::kMade) {
+            this->scale_operands(
+                a, {__byte_perm(raw.scale[0], 0, 0x1010), __byte_perm(raw.scale[0], 0, 0x3232)});
+        } else if constexpr (S::kScaled) {
+            this->scale_operands(
+                a, {pack_pair(T{}, scale[0], scale[0]), pack_pair(T{}, scale[1], scale[1])});
         }
     }
 };
-
-// One warp calls it; a barrier must follow.
-template <class S>
-__device__ void prepare_barriers(const GemmProblem &p, uint32_t full, uint32_t empty) {
-    if (elect_one()) {
-        prefetch_map(p.code_map);
-        prefetch_map(p.x_map);
-        for (int i = 0; i < p.slots; ++i) {
-            barrier_init(full + i * 8, S::kArrivals);
-            barrier_init(empty + i * 8, S::kConsumers * 128);  // every lane of the readers
-        }
-        barrier_init_fence();
-    }
-}
 
 // Where the operands of w come from.
 template <class S>
@@ -338,7 +378,15 @@ template <class S>
 __device__ void prepare_block(const GemmProblem &p, int warp, uint32_t full, uint32_t empty,
                               uint8_t *shared, float *scale_codes) {
     if (warp == S::kConsumers * 4) {
-        prepare_barriers<S>(p, full, empty);
+        if (elect_one()) {
+            prefetch_map(p.code_map);
+            prefetch_map(p.x_map);
+            for (int i = 0; i < p.slots; ++i) {
+                barrier_init(full + i * 8, S::kArrivals);
+                barrier_init(empty + i * 8, S::kConsumers * 128);  // every lane of the readers
+            }
+            barrier_init_fence();
+        }
         __syncwarp();
         asm volatile("bar.arrive 1, %0;" ::"n"(S::kThreads) : "memory");
     } else {

@@ -17,10 +17,8 @@
 // After a change count WARPGROUP.DEPBAR in the machine code: there is one a tile. Where ptxas finds
 // sums in use between products it waits after each of them, often without saying so (C7514).
 #pragma once
-#include "cuda/linear/sm90/gemm/shape.cuh"
-#include "cuda/prim/cluster.cuh"
 #include "cuda/linear/sm90/gemm/ring.cuh"
-#include "cuda/linear/sm90/gemm/small_output.cuh"
+#include "cuda/prim/cluster.cuh"
 
 namespace qk::cuda {
 namespace {

@@ -15,7 +15,6 @@
 // Nothing is read before the kernel ahead has finished: the weight may be its work.
 #pragma once
 #include "cuda/tile/lut8.cuh"
-#include "cuda/linear/sm90/gemm/shape.cuh"
 #include "cuda/linear/sm90/gemm/ring.cuh"
 
 namespace qk::cuda {
