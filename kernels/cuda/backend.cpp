@@ -1,8 +1,8 @@
 // The CUDA backend's row. Memory comes from cudaMalloc; transfers are queued on the context's
 // stream and waited for.
 #include "backend/registry.hpp"
-#include "cuda/linear/cublaslt.hpp"
 #include "cuda/kernels.hpp"
+#include "cuda/linear/cublaslt.hpp"
 #include "cuda/runtime.hpp"
 
 namespace qk {

@@ -5,10 +5,10 @@
 // blocks in a row write on where the one before ends.
 // (code - zero) * scale is one fp32 product, rounded once. Bytes per output: half a code, the
 // output, a share of scale and zero, each moved once.
-#include "cuda/view.cuh"
 #include "cuda/convert/parts.cuh"
 #include "cuda/kernels.hpp"
 #include "cuda/runtime.hpp"
+#include "cuda/view.cuh"
 
 namespace qk::cuda {
 namespace {

@@ -7,10 +7,10 @@
 //
 // Rows that do not come in fours or begin at multiples of 16 bytes, groups that do not end with a
 // word, tables and nested scales: the same way to shared memory, from there a lane an element.
-#include "cuda/view.cuh"
 #include "cuda/convert/parts.cuh"
 #include "cuda/kernels.hpp"
 #include "cuda/runtime.hpp"
+#include "cuda/view.cuh"
 
 namespace qk::cuda {
 namespace {

@@ -11,10 +11,10 @@
 // conflicts; u4 codes are looked up nowhere. Groups are numbered one after the other,
 // so a place in the block divided by the size of a group (or by that of a row first, where rows end
 // with a smaller group) says which one: a product with its inverse. Groups may end inside a store.
-#include "cuda/view.cuh"
-#include "cuda/kernels.hpp"
 #include "cuda/convert/parts.cuh"
+#include "cuda/kernels.hpp"
 #include "cuda/runtime.hpp"
+#include "cuda/view.cuh"
 
 namespace qk::cuda {
 namespace {

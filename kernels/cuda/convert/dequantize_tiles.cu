@@ -5,10 +5,10 @@
 // linear/sm80/gemv/gemv.cu does; a quad writes 128 neighbouring bytes of each row. For 16-bit
 // outputs neighbouring lanes exchange halves first, so that every store of a pair of lanes covers
 // whole 32-byte sectors. kTiles tiles along k are loaded before the first is used.
-#include "cuda/view.cuh"
-#include "cuda/kernels.hpp"
 #include "cuda/convert/parts.cuh"
+#include "cuda/kernels.hpp"
 #include "cuda/runtime.hpp"
+#include "cuda/view.cuh"
 
 namespace qk::cuda {
 namespace {

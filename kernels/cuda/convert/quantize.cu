@@ -18,7 +18,7 @@ struct QuantizeProblem {
     QuantizeRule rule;
     qk_format from_format;
     const void *from;
-    int half;  // which nibbles this launch stores
+    int nibble;  // of a byte that this launch stores: 0 low, 1 high
 };
 
 inline QuantizeProblem problem_of(const QuantizeArgs &args) {
@@ -249,24 +249,24 @@ __global__ void quantize_groups(const __grid_constant__ QuantizeProblem p) {
         const Span span = elements_of(s, index);
         const GroupScale group = scale_of_range(p.rule, range_of(p, span), span.last - span.first);
         if (threadIdx.x % 32 == 0) {
-            if (p.half == 0 && p.w.scale_format != QK_FORMAT_LUT8) {
+            if (p.nibble == 0 && p.w.scale_format != QK_FORMAT_LUT8) {
                 store_float(p.w.scale_format, p.w.scale, scale_at(p.w, index), group.scale);
             }
             if (p.w.zero != nullptr) {
                 const int stored = (group.zero - p.w.zero_offset) & 15;
-                store_nibble(p.w.zero, zero_at(p.w, index), stored, p.half);
+                store_nibble(p.w.zero, zero_at(p.w, index), stored, p.nibble);
             }
         }
         for (int64_t i = span.first + threadIdx.x % 32; i < span.last; i += 32) {
             const int64_t at = code_at(p.w, i / s.k, i % s.k);
-            const bool mine = p.w.bits == 8 ? p.half == 0 : (at & 1) == p.half;
+            const bool mine = p.w.bits == 8 ? p.nibble == 0 : (at & 1) == p.nibble;
             if (!mine) continue;
             const float x = load_float(p.from_format, p.from, i);
             const uint8_t code = code_of_value(p.rule, x, group, entries);
             if (p.w.bits == 8) {
                 p.w.data[at] = code;
             } else {
-                store_nibble(p.w.data, at, code, p.half);
+                store_nibble(p.w.data, at, code, p.nibble);
             }
         }
     }
@@ -296,7 +296,7 @@ Status run(const QuantizeArgs &args, const Launch &launch) {
     if (is_nested(w)) QK_TRY(nest_scales(args, launch));
     QuantizeProblem problem = problem_of(args);
     const Shape3 shape = {dim3(blocks_for(s.group_count, kThreads / 32)), kThreads};
-    for (problem.half = 0; problem.half < (w.format->bits == 8 ? 1 : 2); ++problem.half) {
+    for (problem.nibble = 0; problem.nibble < (w.format->bits == 8 ? 1 : 2); ++problem.nibble) {
         QK_TRY(launch_kernel(launch, "quantize", quantize_groups, shape, problem));
     }
     const bool pads = w.layout->id == QK_LAYOUT_ROW_HIGH && s.n * s.k % 2 != 0 &&

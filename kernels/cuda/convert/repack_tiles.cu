@@ -13,11 +13,11 @@
 // transposes 8 words of 8 nibbles at a time, 32 instructions, and sends them through shared memory
 // once more. Places there are shifted so that no two lanes meet in a bank. Bytes per code: half in,
 // half out, each moved once. The first blocks move scales and zeros, two rows of a group a thread.
-#include "cuda/view.cuh"
 #include "cuda/convert/parts.cuh"
 #include "cuda/kernels.hpp"
 #include "cuda/prim/mma.cuh"
 #include "cuda/runtime.hpp"
+#include "cuda/view.cuh"
 
 namespace qk::cuda {
 namespace {

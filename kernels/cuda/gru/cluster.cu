@@ -69,7 +69,7 @@ bool can_run(const GruArgs &args, const Device &device) {
     return plan_gru(args, device.capability, &plan);
 }
 
-size_t workspace_bytes(const GruArgs &args, const Device &device) {
+size_t workspace_of(const GruArgs &args, const Device &device) {
     GruPlan plan;
     return plan_gru(args, device.capability, &plan) ? size_t(pieces_of(plan, args).bytes) : 0;
 }
@@ -108,6 +108,6 @@ Status run(const GruArgs &args, const Launch &launch) {
 
 }  // namespace
 
-const Kernel<GruArgs> kGruCluster = {"cluster", can_run, workspace_bytes, run};
+const Kernel<GruArgs> kGruCluster = {"cluster", can_run, workspace_of, run};
 
 }  // namespace qk::cuda

@@ -5,11 +5,11 @@
 // Each weight is rounded once to x's type, as qk_dequantize does it, and the bias to y's type; sums
 // are f32. The order of the sums is the library's, and so is what y's bits depend on: the batch.
 #include "backend/registry.hpp"
-#include "cuda/linear/cublaslt.hpp"
-#include "cuda/view.cuh"
 #include "cuda/kernels.hpp"
+#include "cuda/linear/cublaslt.hpp"
 #include "cuda/linear/slabs.hpp"
 #include "cuda/runtime.hpp"
+#include "cuda/view.cuh"
 
 namespace qk::cuda {
 namespace {

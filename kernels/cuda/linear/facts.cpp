@@ -1,7 +1,7 @@
 #include "cuda/linear/facts.hpp"
 
-#include "cuda/view.cuh"
 #include "cuda/linear/slabs.hpp"
+#include "cuda/view.cuh"
 
 namespace qk::cuda {
 namespace {

@@ -1,6 +1,6 @@
 // From a product to its kernel.
-#include "cuda/linear/select.hpp"
 #include "cuda/kernels.hpp"
+#include "cuda/linear/select.hpp"
 
 namespace qk::cuda {
 namespace {

@@ -7,10 +7,10 @@
 // slabs are whole numbers of every block of it. The product may not start early, as it may behind
 // kernels that write no weights (docs/decisions.md, 17): its launch waits for the repacking.
 #include "backend/registry.hpp"
-#include "cuda/view.cuh"
 #include "cuda/kernels.hpp"
 #include "cuda/linear/slabs.hpp"
 #include "cuda/runtime.hpp"
+#include "cuda/view.cuh"
 
 namespace qk::cuda {
 namespace {

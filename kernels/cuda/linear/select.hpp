@@ -6,6 +6,7 @@
 #pragma once
 #include <initializer_list>
 
+#include "cuda/kernels.hpp"
 #include "cuda/linear/cublaslt.hpp"
 #include "cuda/linear/facts.hpp"
 #include "cuda/linear/slabs.hpp"
@@ -15,7 +16,6 @@
 #include "cuda/linear/sm90/gemv/plan.hpp"
 #include "cuda/linear/sm90/some_rows/plan.hpp"
 #include "cuda/linear/stored/bytes_plan.hpp"
-#include "cuda/kernels.hpp"
 
 namespace qk::cuda {
 

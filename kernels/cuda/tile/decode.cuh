@@ -13,13 +13,13 @@
 // the lane; prmt replicates the sign of a byte whose top bit is now clear for the upper half of the
 // address.
 #pragma once
-#include <type_traits>
 #include <cuda_fp16.h>
+#include <type_traits>
 
-#include "cuda/prim/mma.cuh"
-#include "cuda/view.cuh"
 #include "cuda/prim/copy.cuh"
+#include "cuda/prim/mma.cuh"
 #include "cuda/tile/problem.hpp"
+#include "cuda/view.cuh"
 
 namespace qk::cuda {
 namespace {

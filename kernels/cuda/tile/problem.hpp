@@ -4,12 +4,12 @@
 #include <stdint.h>
 #include <type_traits>
 
-#include "base/checked.hpp"
-#include "qk.h"
-#include "backend/backend.hpp"
 #include "backend/arguments.hpp"
+#include "backend/backend.hpp"
+#include "base/checked.hpp"
 #include "cuda/view.cuh"
 #include "format/layouts.hpp"
+#include "qk.h"
 
 namespace qk::cuda {
 

@@ -4,12 +4,12 @@
 // instruction on addresses of global memory. Each slot has two barriers: a full one that counts
 // bytes in, an empty one that counts readers out.
 #pragma once
-#include "cuda/tile/problem.hpp"
-#include "cuda/view.cuh"
-#include "cuda/tile/decode.cuh"
 #include "cuda/prim/copy.cuh"
 #include "cuda/prim/mma.cuh"
 #include "cuda/runtime.hpp"
+#include "cuda/tile/decode.cuh"
+#include "cuda/tile/problem.hpp"
+#include "cuda/view.cuh"
 
 namespace qk::cuda {
 namespace {

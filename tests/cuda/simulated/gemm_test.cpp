@@ -2,11 +2,11 @@
 // engine. The kernels behind it are fakes (fake_gemm.cpp).
 #include <thread>
 
-#include "cuda/view.cuh"
 #include "cuda/linear/sm90/gemm/plan.hpp"
 #include "cuda/linear_problem.hpp"
 #include "cuda/mock/mock.hpp"
 #include "cuda/simulated/fake_library.hpp"
+#include "cuda/view.cuh"
 
 namespace cuda_test {
 namespace {

@@ -1,7 +1,7 @@
 // The simple kernels on simulated threads against the generic CPU kernels, bit for bit. Under
 // AddressSanitizer every access past a plane is caught: the mock's memory is the heap's.
-#include "cuda/harness.hpp"
 #include "cuda/kernels.hpp"
+#include "cuda/harness.hpp"
 #include "cuda/mock/mock.hpp"
 
 namespace cuda_test {

@@ -15,11 +15,11 @@
 //
 // So four codes are one operand register pair: 5 instructions for f16, 8 for bf16, nothing is
 // rounded, and scales multiply sums in f32. Bytes per row of w: k of codes plus scales, read once.
-#include "cuda/linear/stored/bytes_parts.cuh"
-#include "cuda/view.cuh"
 #include "cuda/kernels.hpp"
+#include "cuda/linear/stored/bytes_parts.cuh"
 #include "cuda/prim/tensor_map.hpp"
 #include "cuda/runtime.hpp"
+#include "cuda/view.cuh"
 
 namespace qk::cuda {
 

@@ -11,8 +11,8 @@
 // 7. So a word of 8 codes becomes 4 pairs with one prmt and the arithmetic of tile/decode.cuh.
 // Groups, sums and the order of loads are those of linear/stored/words.cu; bytes per output row: k
 // / 2 of codes, its scales and zeros, once for 8 (16) rows of x.
-#include "cuda/linear/stored/words_parts.cuh"
 #include "cuda/kernels.hpp"
+#include "cuda/linear/stored/words_parts.cuh"
 
 namespace qk::cuda {
 namespace {

@@ -12,9 +12,9 @@
 // scales and zeros, once for 4 rows of x.
 #include <cuda_fp16.h>
 
-#include "cuda/view.cuh"
 #include "cuda/kernels.hpp"
 #include "cuda/runtime.hpp"
+#include "cuda/view.cuh"
 
 namespace qk::cuda {
 namespace {

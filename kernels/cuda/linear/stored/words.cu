@@ -14,8 +14,8 @@
 // Bytes per output row: k / 2 of codes, its scales and zeros, once for 8 (16) rows of x; the next
 // step's codes are under way while one is multiplied. Nothing is read before the kernel ahead in
 // the stream has finished: a checkpoint's weights may be its work.
-#include "cuda/linear/stored/words_parts.cuh"
 #include "cuda/kernels.hpp"
+#include "cuda/linear/stored/words_parts.cuh"
 
 namespace qk::cuda {
 

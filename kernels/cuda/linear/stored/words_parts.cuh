@@ -5,9 +5,9 @@
 #include <type_traits>
 
 #include "cuda/prim/mma.cuh"
-#include "cuda/view.cuh"
-#include "cuda/tile/decode.cuh"
 #include "cuda/runtime.hpp"
+#include "cuda/tile/decode.cuh"
+#include "cuda/view.cuh"
 
 namespace qk::cuda {
 namespace {

@@ -1,9 +1,9 @@
 // The host side of the matrix kernel on mma.sync (linear/sm80/gemm/kernel.cuh), and what adds up
 // the parts where blocks share k.
 #include "cuda/kernels.hpp"
-#include "cuda/view.cuh"
 #include "cuda/linear/sm80/gemm/shape.cuh"
 #include "cuda/runtime.hpp"
+#include "cuda/view.cuh"
 
 namespace qk::cuda {
 namespace {

@@ -2,8 +2,8 @@
 #pragma once
 #include <stdint.h>
 
-#include "base/checked.hpp"
 #include "backend/backend.hpp"
+#include "base/checked.hpp"
 #include "cuda/tile/problem.hpp"
 #include "cuda/view.cuh"
 

@@ -1,9 +1,9 @@
 // How the matrix kernel on mma.sync cuts a product: what a block owns, and where the parts of a
 // stage are in its shared memory.
 #pragma once
-#include "cuda/tile/problem.hpp"
-#include "cuda/tile/decode.cuh"
 #include "cuda/linear/sm80/gemm/plan.hpp"
+#include "cuda/tile/decode.cuh"
+#include "cuda/tile/problem.hpp"
 
 namespace qk::cuda {
 namespace {

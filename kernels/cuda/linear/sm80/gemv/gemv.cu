@@ -13,14 +13,13 @@
 // never let their successors start early (docs/decisions.md).
 #include <type_traits>
 
-#include "cuda/linear/sm80/gemv/plan.hpp"
-#include "cuda/prim/mma.cuh"
-#include "cuda/view.cuh"
-#include "cuda/tile/decode.cuh"
-#include "cuda/linear/sm80/gemv/stream.cuh"
 #include "cuda/kernels.hpp"
+#include "cuda/linear/sm80/gemv/plan.hpp"
+#include "cuda/linear/sm80/gemv/stream.cuh"
+#include "cuda/prim/mma.cuh"
 #include "cuda/runtime.hpp"
 #include "cuda/tile/decode.cuh"
+#include "cuda/view.cuh"
 
 namespace qk::cuda {
 namespace {

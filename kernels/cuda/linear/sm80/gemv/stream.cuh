@@ -2,9 +2,8 @@
 // stage is kStageTiles tiles of one row of tiles: their codes, their scales, their zeros.
 #pragma once
 #include "cuda/linear/sm80/gemv/plan.hpp"
-#include "cuda/tile/decode.cuh"
 #include "cuda/prim/copy.cuh"
-#include "cuda/tile/scale.cuh"
+#include "cuda/tile/decode.cuh"
 #include "cuda/view.cuh"
 
 namespace qk::cuda {

@@ -1,8 +1,8 @@
 // The host side of the kernel for small batches (linear/sm90/few_rows/kernel.cuh): which cases it
 // takes.
-#include "cuda/linear/sm90/few_rows/ring.cuh"
-#include "cuda/linear/sm90/few_rows/plan.hpp"
 #include "cuda/kernels.hpp"
+#include "cuda/linear/sm90/few_rows/plan.hpp"
+#include "cuda/linear/sm90/few_rows/ring.cuh"
 
 namespace qk::cuda {
 namespace {

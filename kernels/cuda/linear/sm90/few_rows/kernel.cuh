@@ -17,8 +17,8 @@
 // (docs/decisions.md tells why that is safe). 8 weights cost a lane about 9 instructions to decode
 // and a product for every 8 rows of x; the memory of an H200 would wait for 27.
 #pragma once
-#include "cuda/linear/sm90/few_rows/ring.cuh"
 #include "cuda/linear/sm90/few_rows/plan.hpp"
+#include "cuda/linear/sm90/few_rows/ring.cuh"
 #include "cuda/runtime.hpp"
 
 namespace qk::cuda {

@@ -1,11 +1,11 @@
 // How the matrix kernel cuts a product: a pure function of the problem and the device.
 #pragma once
-#include <stdint.h>
 #include <cuda.h>
+#include <stdint.h>
 
+#include "backend/backend.hpp"
 #include "base/checked.hpp"
 #include "cuda/tile/problem.hpp"
-#include "backend/backend.hpp"
 #include "cuda/view.cuh"
 
 namespace qk::cuda {

@@ -7,11 +7,11 @@
 //                                                    (large: nested scales made from their codes)
 //   consumer:   word -> 4 registers (decode)  ->  wgmma D[64 x N] += A[64 x 16] . B[16 x N]
 #pragma once
-#include "cuda/tile/decode.cuh"
 #include "cuda/linear/sm90/gemm/plan.hpp"
 #include "cuda/prim/cluster.cuh"
 #include "cuda/prim/tensor_copy.cuh"
 #include "cuda/prim/wgmma.cuh"
+#include "cuda/tile/decode.cuh"
 
 namespace qk::cuda {
 namespace {

@@ -14,8 +14,8 @@
 //
 // Nothing is read before the kernel ahead has finished: the weight may be its work.
 #pragma once
-#include "cuda/tile/lut8.cuh"
 #include "cuda/linear/sm90/gemm/ring.cuh"
+#include "cuda/tile/lut8.cuh"
 
 namespace qk::cuda {
 namespace {

@@ -1,8 +1,8 @@
 // The host side of the kernel for one row of x (warp.cuh): which cases it takes.
-#include "cuda/view.cuh"
-#include "cuda/linear/sm90/gemv/warp.cuh"
 #include "cuda/kernels.hpp"
+#include "cuda/linear/sm90/gemv/warp.cuh"
 #include "cuda/runtime.hpp"
+#include "cuda/view.cuh"
 
 namespace qk::cuda {
 

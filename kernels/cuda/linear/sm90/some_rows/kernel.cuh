@@ -20,6 +20,7 @@
 #pragma once
 #include "cuda/linear/sm90/some_rows/output.cuh"
 #include "cuda/linear/sm90/some_rows/plan.hpp"
+#include "cuda/linear/sm90/some_rows/warp.cuh"
 #include "cuda/runtime.hpp"
 
 namespace qk::cuda {

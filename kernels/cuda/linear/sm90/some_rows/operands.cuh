@@ -6,9 +6,6 @@
 namespace qk::cuda {
 namespace {
 
-// Keeps the compiler from rematerializing or sinking v.
-__device__ inline void keep(uint32_t &v) { asm volatile("" : "+r"(v)); }
-
 // x as a sum of matrix operands: 16 columns of a lane, two an operand register.
 template <class T>
 struct SliceTerms {

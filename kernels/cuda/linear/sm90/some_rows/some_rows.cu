@@ -1,9 +1,9 @@
 // The host side of the kernel for small batches (linear/sm90/some_rows/kernel.cuh): which cases it
 // takes.
-#include "cuda/view.cuh"
-#include "cuda/linear/sm90/some_rows/ring.cuh"
-#include "cuda/linear/sm90/some_rows/plan.hpp"
 #include "cuda/kernels.hpp"
+#include "cuda/linear/sm90/some_rows/plan.hpp"
+#include "cuda/linear/sm90/some_rows/ring.cuh"
+#include "cuda/view.cuh"
 
 namespace qk::cuda {
 namespace {
