@@ -4,7 +4,6 @@
 #include <stdint.h>
 #include <type_traits>
 
-#include "backend/arguments.hpp"
 #include "backend/backend.hpp"
 #include "base/checked.hpp"
 #include "cuda/view.cuh"
