@@ -13,8 +13,11 @@ import math
 import pathlib
 import sys
 
-import torch
-from safetensors.torch import save_file
+try:
+    import torch
+    from safetensors.torch import save_file
+except ImportError as error:
+    sys.exit(f"{error}: pip install -r requirements.txt")
 
 FRAME, HIDDEN, SEED = 16, 64, 20250601
 BATCH, FRAMES, UPDATES = 32, 96, 1500

@@ -1,4 +1,4 @@
-"""README.md's C program compiles as C99 and as C++, runs, and says what is wrong.
+"""The C programs of README.md and the guides compile as C99 and as C++, run, and say what is wrong.
 
     readme.py REPOSITORY BUILD CC CXX WORK [WRAPPER]
 """
@@ -9,9 +9,6 @@ import sys
 
 repository, build, cc, cxx, work = map(pathlib.Path, sys.argv[1:6])
 work.mkdir(parents=True, exist_ok=True)
-program, = re.findall(r"```c\n(.*?)```", (repository / "README.md").read_text("utf-8"), re.S)
-source = work / "readme.c"
-source.write_text(program, "utf-8")
 STRICT = ["-Wall", "-Wextra", "-Wpedantic", "-Werror", f"-I{repository}/include"]
 MODEL = repository / "tests" / "golden" / "data" / "bnb_nf4"
 
@@ -28,15 +25,38 @@ def expect(pattern, text):
         sys.exit(f"{text!r} is not {pattern}")
 
 
-for language in ([cc, "-std=c99"], [cxx, "-x", "c++", "-std=c++11"], [cxx, "-x", "c++",
-                                                                      "-std=c++20"]):
-    objects, binary = work / "readme.o", work / "readme"
-    subprocess.run([*language, *STRICT, "-c", source, "-o", objects], check=True)
-    subprocess.run([cc, objects, build / "libqk_io.a", build / "libqk.a", "-ljansson", "-lpthread",
-                    "-lm", "-o", binary], check=True)
-    for arguments in ([], [MODEL], [MODEL, "a", "b"]):
-        expect(r"usage: \S+ CHECKPOINT LAYER\n", run(binary, 2, *arguments))
-    expect(r".*cannot open.*\n", run(binary, 1, work / "missing", "a"))
-    expect(r"layer: .*\n", run(binary, 1, MODEL, "missing"))
-    expect(r"y\[0\] = -?[0-9.e-]+ of 96\n",
-           run(binary, 0, MODEL, "model.layers.0.self_attn.q_proj"))
+def programs(page):
+    return re.findall(r"```c\n(.*?)```", page.read_text("utf-8"), re.S)
+
+
+def builds(program):
+    """The program as it comes from each language."""
+    source, objects, binary = work / "program.c", work / "program.o", work / "program"
+    source.write_text(program, "utf-8")
+    for language in ([cc, "-std=c99"], [cxx, "-x", "c++", "-std=c++11"],
+                     [cxx, "-x", "c++", "-std=c++20"]):
+        subprocess.run([*language, *STRICT, "-c", source, "-o", objects], check=True)
+        subprocess.run([cc, objects, build / "libqk_io.a", build / "libqk.a", "-ljansson",
+                        "-lpthread", "-lm", "-o", binary], check=True)
+        yield binary
+
+
+def loads_a_layer(program):
+    for binary in builds(program):
+        for arguments in ([], [MODEL], [MODEL, "a", "b"]):
+            expect(r"usage: \S+ CHECKPOINT LAYER\n", run(binary, 2, *arguments))
+        expect(r".*cannot open.*\n", run(binary, 1, work / "missing", "a"))
+        expect(r".*layer: .*\n", run(binary, 1, MODEL, "missing"))
+        expect(r"y\[0\] = -?[0-9.e-]+ of 96\n",
+               run(binary, 0, MODEL, "model.layers.0.self_attn.q_proj"))
+
+
+readme, = programs(repository / "README.md")
+loads_a_layer(readme)
+guides = {page.stem: programs(page) for page in (repository / "docs/guides").glob("*.md")}
+loads_a_layer(guides.pop("load_and_multiply")[0])
+for page, found in guides.items():
+    for program in found:
+        for binary in builds(program):
+            expect(r"[^\n]+\n", run(binary, 0))
+            print(f"{page}: runs")

@@ -34,6 +34,13 @@ echo "== examples"
 mkdir -p "$work/go_examples"
 go build -o "$work/go_examples" ./examples/...
 examples=$work/go_examples
+for name in load_and_multiply quantize_and_save gru_stream; do # without arguments: how to call it
+    said=$("$examples/$name" 2>&1) && code=0 || code=$?
+    case "$code $said" in
+        "2 usage: $name "*) ;;
+        *) echo "FAIL: $name without arguments leaves with $code and says: $said"; exit 1 ;;
+    esac
+done
 "$examples/load_and_multiply" "$source/tests/golden/data/bnb_nf4_nested"
 "$examples/load_and_multiply" "$source/tests/golden/data/awq_gemm_g128" \
     model.layers.0.self_attn.q_proj

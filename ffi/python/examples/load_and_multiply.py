@@ -4,9 +4,12 @@
 """
 import sys
 
-import numpy as np
+try:
+    import numpy as np
 
-import qk
+    import qk
+except ImportError as error:
+    sys.exit(f"{error}: pip install ./ffi/python, in a clone of qk")
 
 
 def main(path, name=None):

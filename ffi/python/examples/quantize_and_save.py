@@ -6,9 +6,12 @@ import os
 import sys
 import tempfile
 
-import numpy as np
+try:
+    import numpy as np
 
-import qk
+    import qk
+except ImportError as error:
+    sys.exit(f"{error}: pip install ./ffi/python, in a clone of qk")
 
 
 def main(path):

@@ -5,9 +5,12 @@
 import os
 import sys
 
-import numpy as np
+try:
+    import numpy as np
 
-import qk
+    import qk
+except ImportError as error:
+    sys.exit(f"{error}: pip install ./ffi/python, in a clone of qk")
 
 C, STEPS = 16, 512
 

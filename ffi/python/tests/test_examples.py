@@ -37,6 +37,12 @@ class Examples(unittest.TestCase):
             self.assertEqual((result.returncode, result.stdout), (1, ""))
             self.assertRegex(result.stderr, rf"\Ausage: \S*{name} [^\n]+\n\Z")
 
+    def test_without_the_package(self):
+        for path in sorted(EXAMPLES.glob("*.py")):
+            result = run("-I", "-S", path)  # neither numpy nor qk
+            self.assertEqual((result.returncode, result.stdout), (1, ""))
+            self.assertRegex(result.stderr, r"\ANo module named [^\n]*: pip install [^\n]+\n\Z")
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -74,7 +74,8 @@ func run(context *qk.Context, gru *qk.Gru, x []float32, steps int) []float32 {
 
 func main() {
 	if len(os.Args) != 4 {
-		log.Fatal("usage: gru_stream WEIGHTS CALIBRATION TEST")
+		fmt.Fprintln(os.Stderr, "usage: gru_stream WEIGHTS CALIBRATION TEST")
+		os.Exit(2)
 	}
 	context, err := qk.NewContext(qk.Options{Threads: 1, WorkspaceBytes: 1 << 20})
 	check(err)

@@ -36,7 +36,8 @@ func choose(model *checkpoint.Checkpoint, name string) checkpoint.Layer {
 
 func main() {
 	if len(os.Args) < 2 {
-		log.Fatal("usage: load_and_multiply model.safetensors [layer]")
+		fmt.Fprintln(os.Stderr, "usage: load_and_multiply model.safetensors [layer]")
+		os.Exit(2)
 	}
 	c, err := qk.NewContext(qk.Options{})
 	check(err)

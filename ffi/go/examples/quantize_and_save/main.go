@@ -28,7 +28,8 @@ func check(err error) {
 
 func main() {
 	if len(os.Args) != 2 {
-		log.Fatal("usage: quantize_and_save out.safetensors")
+		fmt.Fprintln(os.Stderr, "usage: quantize_and_save out.safetensors")
+		os.Exit(2)
 	}
 	c, err := qk.NewContext(qk.Options{})
 	check(err)

@@ -31,7 +31,10 @@ fn main() -> Outcome<()> {
     let paths: Vec<String> = std::env::args().skip(1).collect();
     let [file, learn, test] = match paths.as_slice() {
         [file, learn, test] => [file, learn, test],
-        _ => return Err("usage: gru_stream WEIGHTS CALIBRATION TEST".into()),
+        _ => {
+            eprintln!("usage: gru_stream WEIGHTS CALIBRATION TEST");
+            std::process::exit(2)
+        }
     };
     let options =
         ContextOptions { thread_count: 1, workspace_bytes: 1 << 20, ..Default::default() };

@@ -6,7 +6,10 @@ use qk::{Context, Tensor};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
-    let path = arguments.next().ok_or("usage: load_and_multiply model.safetensors [layer]")?;
+    let path = arguments.next().unwrap_or_else(|| {
+        eprintln!("usage: load_and_multiply model.safetensors [layer]");
+        std::process::exit(2)
+    });
     let context = Context::new()?;
     let checkpoint = Checkpoint::open(path)?;
     let layer = match arguments.next() {

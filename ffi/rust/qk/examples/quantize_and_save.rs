@@ -20,7 +20,10 @@ fn random_weights(count: usize) -> Vec<f32> {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let path = std::env::args().nth(1).ok_or("usage: quantize_and_save out.safetensors")?;
+    let path = std::env::args().nth(1).unwrap_or_else(|| {
+        eprintln!("usage: quantize_and_save out.safetensors");
+        std::process::exit(2)
+    });
     let context = Context::new()?;
     let weights = random_weights((ROWS * COLUMNS) as usize);
     let dense = Tensor::borrow(&context, &[ROWS, COLUMNS], &weights)?;
