@@ -23,7 +23,7 @@ _SCALARS: dict[str, Any] = {
 
 def _read_layout() -> dict[str, Any]:
     """The packaged file, or the repository's own where the package is not installed."""
-    places = [_HERE / "layout.json", _HERE.parents[2] / "tests" / "abi" / "layout.json"]
+    places = [_HERE / "layout.json", _HERE.parent.parent.parent / "tests" / "abi" / "layout.json"]
     for path in places:
         if path.is_file():
             return json.loads(path.read_text())  # type: ignore[no-any-return]
