@@ -3,12 +3,16 @@
 
 A comment above a declaration becomes /** ... */, one behind code becomes /**< ... */, a ruled line
 (/* ---- title ---- */) opens a group, and the file's first comment is left to the page around it.
+A type of fixed width and the enum of its values are shown as one; values without a type as macros.
 """
 import re
 import sys
 
 COMMENT = re.compile(r"/\*.*?\*/", re.S)
 RULE = re.compile(r"/\* -{2,} (.*?) -{2,}(?:\n.*?)?\s*\*/", re.S)
+TYPED = re.compile(r"typedef int32_t (\w+);[ \t]*((?:/\*(?:(?!\*/).)*\*/)?)\s*\nenum \{", re.S)
+UNTYPED = re.compile(r"^enum \{([^}\n]*)\};$", re.M)
+VALUE = re.compile(r"(\w+) = (\S+)( /\*.*?\*/)?,?")
 SPECIAL = re.compile(r"([\\@<>#%&$])")
 
 
@@ -23,6 +27,8 @@ def main():
     name = path.rsplit("/", 1)[-1].removesuffix(".h")
     text = open(path, encoding="utf-8").read()
     text = COMMENT.sub("", text, count=1)  # what the page says in full
+    text = TYPED.sub(r"\2\nenum \1 {", text)
+    text = UNTYPED.sub(lambda match: VALUE.sub(r"#define \1 \2\3\n", match[1]), text)
     out, at = group("library", name), 0
     for match in COMMENT.finditer(text):
         out += text[at : match.start()]

@@ -1,7 +1,7 @@
 #!/bin/sh
 # wheels.sh SOURCE_DIR [SUITE]: builds the wheel for CPUs, installs it with pip in a Debian that is
-# older than this machine's and has no compiler, and runs its tests there. Needs root, debootstrap, a
-# mirror and the registry that pip uses.
+# older than this machine's and has no compiler, and runs its tests there. Needs root, debootstrap,
+# a mirror and the registry that pip uses.
 set -eu
 source=$1 suite=${2:-bullseye}
 [ "$(id -u)" = 0 ] || { echo "skipped: not root"; exit 77; }
@@ -22,14 +22,18 @@ cp /etc/resolv.conf "$root/etc/"
 [ -z "${PIP_CERT:-}" ] || cp "$PIP_CERT" "$root/etc/ssl/certs/ca-certificates.crt"
 mount -t proc proc "$root/proc"
 mount -t tmpfs tmpfs "$root/dev/shm" # what pools of processes lock with
-mkdir -p "$root/qk/tests/golden" "$root/qk/tests/abi" "$root/qk/examples" "$root/qk/ffi/python"
+for folder in tests/golden tests/abi examples ffi/python; do
+    mkdir -p "$root/qk/$folder"
+done
 cp "$wheel" "$root/qk/"
 cp -r "$source/tests/golden/data" "$root/qk/tests/golden/"
 cp "$source/tests/abi/layout.json" "$root/qk/tests/abi/"
 cp -r "$source/include" "$root/qk/"
 cp -r "$source/examples/gru" "$root/qk/examples/"
 cp -r "$source/ffi/python/tests" "$source/ffi/python/examples" "$root/qk/ffi/python/"
-inside() { env -i PATH=/usr/sbin:/usr/bin:/bin PYTHONDONTWRITEBYTECODE=1 chroot "$root" sh -euc "$1"; }
+inside() {
+    env -i PATH=/usr/sbin:/usr/bin:/bin PYTHONDONTWRITEBYTECODE=1 chroot "$root" sh -euc "$1"
+}
 
 inside 'ldd --version | head -n 1; python3 --version; ! command -v cc gcc clang cmake
         python3 -m venv /venv && /venv/bin/pip install -q /qk/qk-*.whl
