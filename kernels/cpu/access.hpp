@@ -105,20 +105,24 @@ inline void clear_planes(const Weight &w) {
     clear_scales_and_zeros(w);
 }
 
+// What the 4-bit codes of a format stand for before the scale; affine ones with this zero.
+QK_NOINLINE inline void entries_of(const Format &format, int zero, float *to) {
+    const bool table = format.kind == FormatKind::kLut4;
+    for (int code = 0; code < 16; ++code)
+        to[code] = table ? format.value(code) : float(code - zero);
+}
+
 // What each code of a weight stands for before the scale.
 struct Entries {
     float value[256];
 
     explicit Entries(const Weight &w) {
         switch (w.format->kind) {
-            case FormatKind::kLut4:
-                for (int code = 0; code < 16; ++code) value[code] = w.format->value(code);
-                break;
             case FormatKind::kLut8: memcpy(value, w.table, sizeof(value)); break;
             case FormatKind::kS8:
                 for (int code = 0; code < 256; ++code) value[code] = float(int8_t(code));
                 break;
-            default: set_zero(8);
+            default: entries_of(*w.format, 8, value);
         }
     }
     void set_zero(int zero) {

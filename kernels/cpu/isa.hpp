@@ -12,7 +12,9 @@
 #define QK_UNROLL _Pragma("GCC unroll 8")
 // Where a call would cost more than the work: 16 lanes do not fit the registers of a call.
 #define QK_INLINE __attribute__((always_inline))
-#define QK_NOINLINE __attribute__((noinline))
+// A function of its own, which has the hot loops: it starts at a cache line, so that their speed
+// does not depend on what the linker puts before it.
+#define QK_NOINLINE __attribute__((noinline, aligned(64)))
 
 namespace qk::cpu {
 

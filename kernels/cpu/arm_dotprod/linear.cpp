@@ -10,7 +10,7 @@ namespace {
 
 Status run(const LinearArgs &args, const Launch &launch) {
     if (!sums_integers<Neon>(args)) return kLinearGemvNeon.run(args, launch);
-    run_rows<NeonIntegerRows>(args, launch);
+    run_blocks<NeonIntegerRows>(args, launch, launch.device);
     return QK_OK;
 }
 

@@ -137,19 +137,17 @@ class Tiles {
         const Geometry &s = args_.w.geometry;
         const auto [group, groups] = groups_of_run<kBlocks>(s, first, last);
         const char *const scales = scales_.load(row_block, group, groups);
-        const uint8_t *const zeros = static_cast<const uint8_t *>(args_.w.zero);
-        const int64_t at_zeros = (row_block * s.groups_per_row + group) * 4;
-        const uint8_t *codes =
-            static_cast<const uint8_t *>(args_.w.data) + (row_block * chunks_ + first) * 512;
+        const uint8_t *const zeros = packed_zeros(args_.w, row_block, group);
+        const uint8_t *codes = packed_chunk(args_.w, row_block * chunks_ + first);
         int64_t at = 0, next = (group + 1) * s.group_size;
         for (int64_t i = first; i < last; ++i, codes += 512) {
             if (kBlocks == 1 && i * 128 >= next) ++at, next += s.group_size;
             NeonInt8::Sums8 dots[kBlocks][2 * kPairs];
             dots_.run(codes, x[i], dots);
             for (int b = 0; b < kBlocks && at + b < groups; ++b) {
-                const NeonInt8::Sums8 zero =
-                    zeros == nullptr ? NeonInt8::splat_sums8(8)
-                                     : NeonInt8::load_zeros8(zeros + at_zeros + (at + b) * 4);
+                const NeonInt8::Sums8 zero = zeros == nullptr
+                                                 ? NeonInt8::splat_sums8(8)
+                                                 : NeonInt8::load_zeros8(zeros + (at + b) * 4);
                 const NeonInt8::Floats8 scale = NeonInt8::load_floats8(scales + (at + b) * 32);
                 for (int64_t j = 0; j < 2 * kPairs; ++j) {
                     const NeonInt8::Sums8 sums =

@@ -9,7 +9,6 @@
 #pragma once
 #include "cpu/arm_neon/isa.hpp"
 #include "cpu/linear/gemv_integers.hpp"
-#include "cpu/linear/row_of_x.hpp"
 
 namespace qk::cpu {
 namespace {
@@ -95,11 +94,15 @@ class IntegerProducts {
   public:
     using X = IntegerDots::X;
 
-    explicit IntegerProducts(const Weight &w) : offset_(w.zero != nullptr ? 0 : 8) {}
+    explicit IntegerProducts(const Weight &) {}
 
-    QK_INLINE Lanes<Neon> dot(const uint8_t *codes, const X &x, const uint8_t *zeros, int64_t group,
+    QK_INLINE void add(const uint8_t *codes, const X &x, const char *scales, const uint8_t *zeros,
+                       Sums<Neon> &sums) const {
+        add_by_rows<Neon>(*this, codes, x, scales, zeros, sums);
+    }
+    QK_INLINE Lanes<Neon> dot(const uint8_t *codes, const X &x, const uint8_t *zeros,
                               int row) const {
-        const int32_t zero = (zeros[group * 4 + (row >> 1)] >> (row & 1) * 4 & 15) + offset_;
+        const int32_t zero = zeros[row >> 1] >> (row & 1) * 4 & 15;
         int32x4_t dots[4];
         IntegerDots::dots(codes, x, dots);
         Lanes<Neon> r;
@@ -109,9 +112,6 @@ class IntegerProducts {
         }
         return r;
     }
-
-  private:
-    const int32_t offset_;  // of the zeros, which read as 0 where there are none
 };
 
 using NeonIntegerRows = RowsOfIntegers<Neon, IntegerProducts>;

@@ -182,6 +182,16 @@ int64_t pack_row(const Source &source, int64_t row, int64_t at, int64_t groups, 
     return sum;
 }
 
+// body(row, at): rows of the cell and their places in the packed panels.
+template <class Body>
+void for_each_row(int64_t units, const Body &body) {
+    for (int64_t gate = 0; gate < 3; ++gate) {
+        for (int64_t unit = 0; unit < units; ++unit) {
+            body(gate * units + unit, (unit / kGruUnits * 3 + gate) * kGruUnits + unit % kGruUnits);
+        }
+    }
+}
+
 void pack_words(const Source &source, int64_t units, GruRows *rows, Carver *carver) {
     const int64_t panels = ceil_div(units, kGruUnits), groups = ceil_div(source.columns, 2);
     int16_t *const weights = carver->take<int16_t>(panels * groups * 3 * kGruUnits * 2);
@@ -189,19 +199,15 @@ void pack_words(const Source &source, int64_t units, GruRows *rows, Carver *carv
     uint8_t *const shift = carver->take<uint8_t>(panels * 3 * kGruUnits);
     if (carver->memory == nullptr) return;
     memset(shift, 1, size_t(panels * 3 * kGruUnits));
-    for (int64_t gate = 0; gate < 3; ++gate) {
-        for (int64_t unit = 0; unit < units; ++unit) {
-            const int64_t row = gate * units + unit;
-            const int64_t at = (unit / kGruUnits * 3 + gate) * kGruUnits + unit % kGruUnits;
-            int64_t sum = pack_row<2>(source, row, at, groups, weights);
-            // The low bytes of codes are stored 128 lower.
-            sum = source.offset[row] + (source.bytes == 2 ? 128 * sum : 0);
-            offset[at + at / kGruUnits * kGruUnits] = int32_t(sum >> kWordOffsetBits);
-            offset[at + at / kGruUnits * kGruUnits + kGruUnits] =
-                int32_t(sum & ((1 << kWordOffsetBits) - 1));
-            shift[at] = uint8_t(source.row_shift[row] + source.shift);
-        }
-    }
+    for_each_row(units, [&](int64_t row, int64_t at) {
+        int64_t sum = pack_row<2>(source, row, at, groups, weights);
+        // The low bytes of codes are stored 128 lower.
+        sum = source.offset[row] + (source.bytes == 2 ? 128 * sum : 0);
+        int32_t *const parts = offset + at + at / kGruUnits * kGruUnits;
+        parts[0] = int32_t(sum >> kWordOffsetBits);
+        parts[kGruUnits] = int32_t(sum & ((1 << kWordOffsetBits) - 1));
+        shift[at] = uint8_t(source.row_shift[row] + source.shift);
+    });
     rows->weights = reinterpret_cast<const int8_t *>(weights);
     rows->word_offset = offset;
     rows->shift = shift;
@@ -220,27 +226,15 @@ void pack_rows(const Source &source, int64_t units, GruRows *rows, Carver *carve
     uint8_t *const shift = carver->take<uint8_t>(panels * 3 * kGruUnits);
     if (carver->memory == nullptr) return;
     memset(shift, 1, size_t(panels * 3 * kGruUnits));
-    for (int64_t gate = 0; gate < 3; ++gate) {
-        for (int64_t unit = 0; unit < units; ++unit) {
-            const int64_t row = gate * units + unit;
-            const int64_t at = (unit / kGruUnits * 3 + gate) * kGruUnits + unit % kGruUnits;
-            const int64_t sum = pack_row<4>(source, row, at, groups, weights);
-            offset[at] = int32_t(source.offset[row]);
-            plane_offset[at] = int32_t(source.offset[row] + sum * kPlaneShift[source.bytes - 1]);
-            shift[at] = uint8_t(make_shift(source.row_shift[row] + source.shift).right);
-            half[at] = int32_t((1u << (shift[at] - 1)) - 1);
-        }
-    }
-    *rows = {weights,
-             offset,
-             plane_offset,
-             half,
-             shift,
-             nullptr,
-             groups,
-             source.min - source.zero,
-             source.max - source.zero,
-             {}};
+    for_each_row(units, [&](int64_t row, int64_t at) {
+        const int64_t sum = pack_row<4>(source, row, at, groups, weights);
+        offset[at] = int32_t(source.offset[row]);
+        plane_offset[at] = int32_t(source.offset[row] + sum * kPlaneShift[source.bytes - 1]);
+        shift[at] = uint8_t(make_shift(source.row_shift[row] + source.shift).right);
+        half[at] = int32_t((1u << (shift[at] - 1)) - 1);
+    });
+    const int32_t min = source.min - source.zero, max = source.max - source.zero;
+    *rows = {weights, offset, plane_offset, half, shift, nullptr, groups, min, max, {}};
 }
 
 void pack_table(const gru::Table &table, GruTable *to, Carver *carver) {

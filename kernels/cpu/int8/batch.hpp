@@ -28,8 +28,8 @@ class Int8Batch {
     void run(int64_t task) {
         first_block_ = task * kTaskBlocks;
         blocks_ = min64(kTaskBlocks, ceil_div(args_.w.geometry.n, 8) - first_block_);
-        for (int64_t first = 0; first < args_.x.rows; first += kBatch) {
-            const int64_t rows = min64(kBatch, args_.x.rows - first);
+        for (int64_t first = 0; first < args_.x.rows; first += kInt8Batch) {
+            const int64_t rows = min64(kInt8Batch, args_.x.rows - first);
             const typename Isa::XTile *x = x_ + first / kTile * chunks_;
             memset(acc_, 0, sizeof(acc_[0]) * size_t(round_up(rows, kTile)));
             for (int64_t chunk = 0; chunk < chunks_; chunk += kScaleChunks) {
@@ -51,8 +51,7 @@ class Int8Batch {
             const uint8_t *codes[kTaskBlocks];  // blocks past the last repeat it
             for (int64_t i = 0; i < kTaskBlocks; ++i) {
                 const int64_t block = first_block_ + min64(i, blocks_ - 1);
-                codes[i] =
-                    static_cast<const uint8_t *>(args_.w.data) + (block * chunks_ + chunk) * 512;
+                codes[i] = packed_chunk(args_.w, block * chunks_ + chunk);
             }
             kernel_.decode(codes);
             const int64_t group = chunk * 128 / s.group_size;
@@ -76,10 +75,8 @@ class Int8Batch {
                 memcpy(factors_[g].scale + 8 * block, from + 32 * g, 32);
                 prefetch(reinterpret_cast<const uint8_t *>(from + 32 * (g + count)));
                 if (args_.w.zero == nullptr) continue;
-                const uint8_t *const zeros =
-                    static_cast<const uint8_t *>(args_.w.zero) +
-                    ((first_block_ + block) * s.groups_per_row + group + g) * 4;
-                const typename Isa::Sums8 eight = Isa::load_zeros8(zeros);
+                const typename Isa::Sums8 eight =
+                    Isa::load_zeros8(packed_zeros(args_.w, first_block_ + block, group + g));
                 memcpy(factors_[g].zero + 8 * block, &eight, sizeof(eight));
             }
         }
@@ -99,7 +96,7 @@ class Int8Batch {
     ScalePanel<Isa> scales_[kTaskBlocks];
     int64_t first_block_ = 0, blocks_ = 0;
     TileFactors factors_[kScaleChunks * 8];
-    alignas(64) float acc_[kBatch][kTaskRows];
+    alignas(64) float acc_[kInt8Batch][kTaskRows];
 };
 
 template <class Isa>
@@ -120,8 +117,8 @@ const typename Isa::XTile *quantize_tiles(const LinearArgs &args, const Launch &
     const int64_t rows = round_up(args.x.rows, kTile);
     parallel_ranges(launch.parallel, rows, 1, [&](int64_t first, int64_t last) {
         for (int64_t row = first; row < last; ++row) {
-            const int64_t batch = row / kBatch * kBatch,
-                          tiles = min64(kBatch, rows - batch) / kTile;
+            const int64_t batch = row / kInt8Batch * kInt8Batch,
+                          tiles = min64(kInt8Batch, rows - batch) / kTile;
             typename Isa::XTile *const tile = to + batch / kTile * chunks + (row - batch) / kTile;
             for_each_chunk<Isa>(args.x, min64(row, args.x.rows - 1),
                                 [&](int64_t chunk, const float *x) {

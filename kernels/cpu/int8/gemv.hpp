@@ -39,13 +39,8 @@ class Int8Rows {
         const int64_t size = s.group_size;
         const auto [group, groups] = groups_of_run<kBlocks>(s, first, last);
         const char *const scales = scales_.load(row_block, group, groups);
-        const uint8_t *zeros = nullptr;
-        if (args_.w.zero != nullptr) {
-            zeros = static_cast<const uint8_t *>(args_.w.zero) +
-                    (row_block * s.groups_per_row + group) * 4;
-        }
-        const uint8_t *codes =
-            static_cast<const uint8_t *>(args_.w.data) + (row_block * chunks_ + first) * 512;
+        const uint8_t *const zeros = packed_zeros(args_.w, row_block, group);
+        const uint8_t *codes = packed_chunk(args_.w, row_block * chunks_ + first);
         int64_t at = 0, next = (group + 1) * size;  // wide groups: where the next one starts
         for (int64_t i = first; i < last; ++i, codes += 512) {
             if (kBlocks == 1 && i * 128 >= next) ++at, next += size;

@@ -68,9 +68,9 @@ inline Int8Scale int8_block(const float *__restrict x, int64_t count, float unit
 }
 
 // Batches, and the tiles of each instruction set.
-constexpr int64_t kTaskRows = 32;  // of w, four blocks of the packed layout
-constexpr int64_t kBatch = 64;     // rows of x whose sums a task keeps
-constexpr int kTile = 8;           // rows of x side by side
+constexpr int64_t kTaskRows = 32;   // of w, four blocks of the packed layout
+constexpr int64_t kInt8Batch = 64;  // rows of x whose sums a task keeps
+constexpr int kTile = 8;            // rows of x side by side
 
 // Of one group of a task's rows. Zeros are 0 where all have the same.
 struct TileFactors {

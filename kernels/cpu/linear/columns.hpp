@@ -183,10 +183,7 @@ template <class Isa, class Layout, class Entries>
 QK_NOINLINE void run_float_strips(const LinearArgs &args, Scratch *scratch, int64_t first,
                                   int64_t last) {
     float values[16];
-    for (int code = 0; code < 16; ++code) {
-        const bool table = args.w.format->kind == FormatKind::kLut4;
-        values[code] = table ? args.w.format->value(code) : float(code);
-    }
+    entries_of(*args.w.format, 0, values);
     const Entries entries(values);
     const typename Isa::Lut4Entries any(values);
     const InScratch<StripsOfX<Isa, Layout, RowOfX<Isa>>> strips(scratch, args);

@@ -20,6 +20,14 @@ inline void from_awq_quads(Quad low, Quad high, Quad *a, Quad *b) {
     *b = __builtin_shufflevector(low, high, 1, 3, 5, 7);
 }
 
+template <class Body>
+QK_INLINE inline void for_each_quarter(const Body &body) {
+    body.template operator()<0>();
+    body.template operator()<1>();
+    body.template operator()<2>();
+    body.template operator()<3>();
+}
+
 template <class Isa, class Layout>
 class StripGroups {
   public:
@@ -123,7 +131,7 @@ class StripGroups {
     template <bool integers>
     static void put(typename Isa::Floats scale, typename Isa::Bits zero, float unit,
                     float *scale_to, float *zero_to) {
-        Isa::store_wide(scale_to, integers ? Isa::multiply(Isa::splat_wide(unit), scale) : scale);
+        Isa::store_wide(scale_to, integers ? Isa::splat_wide(unit) * scale : scale);
         integers ? Isa::store_bits(zero_to, Isa::minus_zero(zero))
                  : Isa::store_wide(zero_to, Isa::numbers(zero));
     }
@@ -132,16 +140,12 @@ class StripGroups {
     template <bool integers>
     static void prepare_columns(const float *scales, const uint32_t *zeros, int64_t row, float unit,
                                 TileGroup<Isa, Layout> *to) {
-        const typename Isa::Floats scale = Isa::load_wide(scales);
+        const typename Isa::Bits scale = Isa::load_bits(scales);
         const typename Isa::Bits zero = Isa::nibbles_in_order(zeros, row);
-        put<integers>(Isa::template repeat<0>(scale), Isa::template repeat<0>(zero), unit,
-                      to->scale[0], to->zero[0]);
-        put<integers>(Isa::template repeat<1>(scale), Isa::template repeat<1>(zero), unit,
-                      to->scale[1], to->zero[1]);
-        put<integers>(Isa::template repeat<2>(scale), Isa::template repeat<2>(zero), unit,
-                      to->scale[2], to->zero[2]);
-        put<integers>(Isa::template repeat<3>(scale), Isa::template repeat<3>(zero), unit,
-                      to->scale[3], to->zero[3]);
+        for_each_quarter([&]<int i>() QK_INLINE {
+            put<integers>(typename Isa::Floats(Isa::template repeat<i>(scale)),
+                          Isa::template repeat<i>(zero), unit, to->scale[i], to->zero[i]);
+        });
     }
 
     // awq_gemm: word 4 q + i to quad q of vectors 2 i and 2 i + 1.
@@ -157,18 +161,14 @@ class StripGroups {
             memcpy(to->scale[word % 4 * 2 + 1] + word / 4 * 4, &high, 16);
         }
         const typename Isa::Bits words = Isa::load_bits(zeros);
-        const auto put_word = [&]<int i>() QK_INLINE {
+        for_each_quarter([&]<int i>() QK_INLINE {
             const typename Isa::Bits word = Isa::template repeat<i>(words);
             put<integers>(Isa::load_wide(to->scale[2 * i]), Isa::template nibble_of_place<0>(word),
                           unit, to->scale[2 * i], to->zero[2 * i]);
             put<integers>(Isa::load_wide(to->scale[2 * i + 1]),
                           Isa::template nibble_of_place<1>(word), unit, to->scale[2 * i + 1],
                           to->zero[2 * i + 1]);
-        };
-        put_word.template operator()<0>();
-        put_word.template operator()<1>();
-        put_word.template operator()<2>();
-        put_word.template operator()<3>();
+        });
     }
 
     const Weight &w_;

@@ -180,10 +180,11 @@ QK_NOINLINE void add_floats(const WordTile &tile, const ColumnFloats<Layout::qua
                     const typename Isa::Floats entry =
                         table.template entry<step / 2 * 2 + half>(step % 2 == 0 ? even : odd);
                     const typename Isa::Floats weight =
-                        Isa::multiply(Isa::subtract(entry, Isa::load_wide(group.zero[v])),
-                                      Isa::load_wide(group.scale[v]));
+                        (entry - Isa::load_wide(group.zero[v])) * Isa::load_wide(group.scale[v]);
                     const typename Isa::Floats next = Isa::multiply_add(
-                        Isa::template spread<quads>(x.x + 16 * step + place), weight, sum);
+                        typename Isa::Floats(
+                            Isa::template spread_bits<quads>(x.x + 16 * step + place)),
+                        weight, sum);
                     const bool some = cut && step == x.cut;
                     sum = some ? Isa::where(Isa::template spread_bits<quads>(x.mask + place), next,
                                             sum)

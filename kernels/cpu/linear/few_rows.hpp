@@ -59,8 +59,7 @@ class FewRows {
                 prefetch(reinterpret_cast<const uint8_t *>(from + 32 * (g + count)));
             }
             if (args_.w.zero == nullptr) continue;
-            const uint8_t *const zeros = static_cast<const uint8_t *>(args_.w.zero) +
-                                         (block * s.groups_per_row + first_group_) * 4;
+            const uint8_t *const zeros = packed_zeros(args_.w, block, first_group_);
             for (int64_t g = 0; g < count; ++g) {
                 minus_zeros_8(zeros + 4 * g, minus_zero_[g] + 8 * b);
             }
@@ -78,8 +77,7 @@ class FewRows {
             const uint8_t *codes[2];  // blocks past the last repeat it
             for (int64_t i = 0; i < 2; ++i) {
                 const int64_t block = first_block_ + min64(2 * v + i, blocks_ - 1);
-                codes[i] =
-                    static_cast<const uint8_t *>(args_.w.data) + (block * chunks + chunk) * 512;
+                codes[i] = packed_chunk(args_.w, block * chunks + chunk);
             }
             transpose(codes[0], codes[1], v);
         }

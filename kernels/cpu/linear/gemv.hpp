@@ -165,15 +165,10 @@ class RowBlocks {
   private:
     void run_panel(int64_t row_block, const Panel &panel, Sums<Isa> &sums) {
         const Geometry &s = args_.w.geometry;
-        const uint8_t *const codes =
-            static_cast<const uint8_t *>(args_.w.data) + (row_block * chunks_ + panel.first) * 512;
+        const uint8_t *const codes = packed_chunk(args_.w, row_block * chunks_ + panel.first);
         const char *const scales = scales_.load(row_block, panel.group, panel.groups);
         const char *const x = x_.panel(panel.first * 128);
-        const uint8_t *zeros = nullptr;
-        if (args_.w.zero != nullptr) {
-            zeros = static_cast<const uint8_t *>(args_.w.zero) +
-                    (row_block * s.groups_per_row + panel.group) * 4;
-        }
+        const uint8_t *const zeros = packed_zeros(args_.w, row_block, panel.group);
         const int64_t steps = s.group_size < s.k ? min64(s.group_size, 128) / 16 : 8;
         switch (steps) {
             case 1: run_chunks<1>(codes, scales, zeros, x, panel, sums); break;
@@ -219,24 +214,15 @@ class RowBlocks {
     const Panel first_;
 };
 
-template <class Rows>
-void run_rows(const LinearArgs &args, const Launch &launch) {
-    const int64_t blocks = ceil_div(args.w.geometry.n, 8);
-    parallel_ranges(launch.parallel, blocks, 1, [&](int64_t first, int64_t last) {
-        InScratch<Rows> rows(launch.scratch, args, launch.device);
-        for (int64_t block = first; block < last; ++block) rows->run(block);
-    });
-}
-
 // `IntegerRows`: 8 rows at a time where x is taken as integers.
 template <class Isa, class IntegerRows>
 Status run_gemv(const LinearArgs &args, const Launch &launch) {
     if (sums_integers<Isa>(args)) {
-        run_rows<IntegerRows>(args, launch);
+        run_blocks<IntegerRows>(args, launch, launch.device);
     } else if (args.w.zero != nullptr) {
-        run_rows<RowBlocks<Isa, AffineCodes<Isa>>>(args, launch);
+        run_blocks<RowBlocks<Isa, AffineCodes<Isa>>>(args, launch, launch.device);
     } else {
-        run_rows<RowBlocks<Isa, TableCodes<Isa>>>(args, launch);
+        run_blocks<RowBlocks<Isa, TableCodes<Isa>>>(args, launch, launch.device);
     }
     return QK_OK;
 }

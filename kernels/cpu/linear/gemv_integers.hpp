@@ -1,8 +1,8 @@
 // One row of x as integers over packed U4 codes in groups of a multiple of 128 (docs/formats.md,
-// "Order of sums"). How a row's integers are multiplied is an instruction set's:
+// "Order of sums"). How a block's integers are multiplied is an instruction set's:
 //
 //     Products(weight); Products::X, a block of x;
-//     Lanes dot(codes, x, zeros, group, row)    the lanes' sums of (code - zero) * integer of x
+//     add(codes, x, scales, zeros, sums)    of 8 rows; zeros read as 8 where there are none
 #pragma once
 #include "cpu/linear/gemv.hpp"
 
@@ -22,32 +22,26 @@ class RowsOfIntegers {
     }
 
   private:
-    QK_NOINLINE void run_panel(int64_t row_block, const Panel &panel, Sums<Isa> &sums) {
+    QK_NOINLINE void run_panel(int64_t row_block, const Panel &panel, Sums<Isa> &total) {
         const Geometry &s = args_.w.geometry;
-        Chunk chunk = {};
-        chunk.codes =
-            static_cast<const uint8_t *>(args_.w.data) + (row_block * chunks_ + panel.first) * 512;
-        chunk.scales = scales_.load(row_block, panel.group, panel.groups);
-        chunk.zeros = no_zeros_;
-        if (args_.w.zero != nullptr) {
-            chunk.zeros = static_cast<const uint8_t *>(args_.w.zero) +
-                          (row_block * s.groups_per_row + panel.group) * 4;
-        }
+        constexpr uint32_t eights = 0x88888888;
+        const uint8_t *codes = packed_chunk(args_.w, row_block * chunks_ + panel.first);
+        const char *scales = scales_.load(row_block, panel.group, panel.groups);
+        const uint8_t *zeros = packed_zeros(args_.w, row_block, panel.group);
+        const int64_t zeros_step = zeros != nullptr ? 4 : 0;
+        if (zeros == nullptr) zeros = reinterpret_cast<const uint8_t *>(&eights);
         const typename Products::X *x = x_.panel(panel.first * kBlock);
-        int64_t left = panel.left, group = 0;
-        for (int64_t i = panel.first; i < panel.last; ++i, chunk.codes += 512, ++x) {
-            for (int row = 0; row < 8; ++row) {
-                const uint8_t *const codes = chunk.codes + 64 * row;
-                prefetch(codes + kAhead);
-                const Lanes<Isa> dot = products_.dot(codes, *x, chunk.zeros, group, row);
-                const float factor = x->unit * load_as<float>(chunk.scales, group * 8 + row);
-                sums.row[row] = Isa::fma(dot, Isa::splat(factor), sums.row[row]);
-            }
+        Sums<Isa> sums = total;  // a copy that nothing else points to
+        int64_t left = panel.left;
+        for (int64_t i = panel.first; i < panel.last; ++i, codes += 512, ++x) {
+            products_.add(codes, *x, scales, zeros, sums);
             left -= kBlock;
             if (left > 0) continue;
             left = s.group_size;
-            ++group;
+            scales += 32;
+            zeros += zeros_step;
         }
+        total = sums;
     }
 
     const LinearArgs &args_;
@@ -56,8 +50,19 @@ class RowsOfIntegers {
     Products products_;
     const int64_t chunks_;
     const Panel first_;
-    uint8_t no_zeros_[kPanelGroups * 4] = {};
 };
+
+// A row at a time: dot(codes, x, zeros, row) has the lanes' sums of (code - zero) * integer of x.
+template <class Isa, class Dots>
+QK_INLINE inline void add_by_rows(const Dots &dots, const uint8_t *codes, const typename Dots::X &x,
+                                  const char *scales, const uint8_t *zeros, Sums<Isa> &sums) {
+    for (int row = 0; row < 8; ++row, codes += 64) {
+        prefetch(codes + kAhead);
+        const Lanes<Isa> dot = dots.dot(codes, x, zeros, row);
+        const float factor = x.unit * load_as<float>(scales, row);
+        sums.row[row] = Isa::fma(dot, Isa::splat(factor), sums.row[row]);
+    }
+}
 
 // In floats that are exact: 4096 * high + low. For machines without integer products of their own.
 template <class Isa>
@@ -67,10 +72,14 @@ class FloatProducts {
 
     explicit FloatProducts(const Weight &w) : codes_(w) {}
 
-    QK_INLINE Lanes<Isa> dot(const uint8_t *codes, const X &x, const uint8_t *zeros, int64_t group,
+    QK_INLINE void add(const uint8_t *codes, const X &x, const char *scales, const uint8_t *zeros,
+                       Sums<Isa> &sums) const {
+        add_by_rows<Isa>(*this, codes, x, scales, zeros, sums);
+    }
+    QK_INLINE Lanes<Isa> dot(const uint8_t *codes, const X &x, const uint8_t *zeros,
                              int row) const {
         const Words<Isa> words = Isa::load_words(codes);
-        const Table<Isa> table = codes_.table(zeros, group, row);
+        const Table<Isa> table = codes_.table(zeros, 0, row);
         Lanes<Isa> high = Isa::zero_lanes(), low = Isa::zero_lanes();
         add_steps<0>(words, table, x, high, low);
         return Isa::fma(high, Isa::splat(4096), low);

@@ -96,15 +96,15 @@ class SingleRow {
         : args_(args), packed_(args.w.layout->id == kLayoutRows8), scales_(args.w, device),
           any_scales_(args.w), decoder_(args.w), sums_(args) {}
 
-    void run(int64_t first) {
+    void run(int64_t block) {
         Lanes<Isa> sums[8];
         for (Lanes<Isa> &sum : sums) sum = Isa::zero_lanes();
         for (int64_t column = 0; column < args_.w.geometry.k; column += kPanelColumns) {
-            sums_.add(decoder_, panel(first, column), weights_, sums);
+            sums_.add(decoder_, panel(block * 8, column), weights_, sums);
         }
         float y[8];
         Isa::fold_rows(sums, y);
-        store_8(args_, 0, first / 8, y);
+        store_8(args_, 0, block, y);
     }
 
   private:
@@ -126,19 +126,11 @@ class SingleRow {
     alignas(64) float weights_[kPanelSteps][8][16];
 };
 
-template <class Row>
-void run_single_rows(const LinearArgs &args, const Launch &launch) {
-    const int64_t blocks = ceil_div(args.w.geometry.n, 8);
-    parallel_ranges(launch.parallel, blocks, 1, [&](int64_t first, int64_t last) {
-        InScratch<Row> row(launch.scratch, args, launch.device);
-        for (int64_t block = first; block < last; ++block) row->run(block * 8);
-    });
-}
-
 template <class Isa>
 Status run_single(const LinearArgs &args, const Launch &launch) {
-    sums_integers<Isa>(args) ? run_single_rows<SingleRow<Isa, IntegerSums<Isa>>>(args, launch)
-                             : run_single_rows<SingleRow<Isa, FloatSums<Isa>>>(args, launch);
+    sums_integers<Isa>(args)
+        ? run_blocks<SingleRow<Isa, IntegerSums<Isa>>>(args, launch, launch.device)
+        : run_blocks<SingleRow<Isa, FloatSums<Isa>>>(args, launch, launch.device);
     return QK_OK;
 }
 

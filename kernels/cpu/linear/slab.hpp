@@ -16,10 +16,7 @@ constexpr int64_t kSlabColumns = 128;              // a chunk of packed codes
 template <class Isa>
 inline Table<Isa> packed_entries(const Weight &w) {
     float entries[16];
-    for (int code = 0; code < 16; ++code) {
-        const bool table = w.format->kind == FormatKind::kLut4;
-        entries[code] = table ? w.format->value(code) : float(code - (w.zero != nullptr ? 0 : 8));
-    }
+    entries_of(*w.format, w.zero != nullptr ? 0 : 8, entries);
     return Isa::load_table(entries);
 }
 // 4 bytes, a nibble a row.
@@ -170,8 +167,7 @@ class SlabDecoder {
         const uint8_t *codes[2];
         for (int64_t b = 0; b < blocks; ++b) {
             const int64_t block = row / 8 + b;
-            codes[b] = static_cast<const uint8_t *>(w_.data) +
-                       (block * chunks + column / kSlabColumns) * 512;
+            codes[b] = packed_chunk(w_, block * chunks + column / kSlabColumns);
             load_groups(block, 8 * b);
             for (int64_t at = 0; at < 512; at += 64) prefetch(codes[b] + 512 + at);
         }
@@ -185,8 +181,7 @@ class SlabDecoder {
         for (int64_t g = 0; g < groups_; ++g) memcpy(scale_[g] + place, scales + g * 32, 32);
         prefetch(reinterpret_cast<const uint8_t *>(scales) + groups_ * 32);
         if (w_.zero == nullptr) return;
-        const uint8_t *const zeros = static_cast<const uint8_t *>(w_.zero) +
-                                     (block * w_.geometry.groups_per_row + group_) * 4;
+        const uint8_t *const zeros = packed_zeros(w_, block, group_);
         for (int64_t g = 0; g < groups_; ++g) minus_zeros_8(zeros + 4 * g, minus_zero_[g] + place);
     }
 

@@ -3,6 +3,7 @@
 #pragma once
 #include "base/checked.hpp"
 #include "cpu/access.hpp"
+#include "cpu/kernels.hpp"
 #include "cpu/shared/nested.hpp"
 
 namespace qk::cpu {
@@ -35,6 +36,27 @@ inline GroupRun groups_of_run(const Geometry &s, int64_t first, int64_t last) {
     const int64_t group = first == 0 ? 0 : first * 128 / s.group_size;
     const int64_t end = last * 128 >= s.k ? s.groups_per_row : ceil_div(last * 128, s.group_size);
     return {group, end - group};
+}
+
+// Of packed rows: a chunk, 8 rows of 64 bytes; and the zeros of a block of 8 rows from a group on,
+// 4 bytes a group, a nibble a row, null where there are none.
+inline const uint8_t *packed_chunk(const Weight &w, int64_t index) {
+    return static_cast<const uint8_t *>(w.data) + index * 512;
+}
+inline const uint8_t *packed_zeros(const Weight &w, int64_t block, int64_t group) {
+    if (w.zero == nullptr) return nullptr;
+    return static_cast<const uint8_t *>(w.zero) + (block * w.geometry.groups_per_row + group) * 4;
+}
+
+// Tasks of blocks of 8 rows of w: each makes a Rows of the arguments and `more`, and calls
+// run(block).
+template <class Rows, class... More>
+inline void run_blocks(const LinearArgs &args, const Launch &launch, const More &...more) {
+    const int64_t blocks = ceil_div(args.w.geometry.n, 8);
+    parallel_ranges(launch.parallel, blocks, 1, [&](int64_t first, int64_t last) {
+        InScratch<Rows> rows(launch.scratch, args, more...);
+        for (int64_t block = first; block < last; ++block) rows->run(block);
+    });
 }
 
 // Sums of a block of 8 rows, plus the bias, rounded to y's type; y itself is changed.
@@ -150,10 +172,7 @@ class TableCodes {
   public:
     explicit TableCodes(const Weight &w) {
         float entries[16];
-        for (int code = 0; code < 16; ++code) {
-            entries[code] =
-                w.format->kind == FormatKind::kLut4 ? w.format->value(code) : float(code - 8);
-        }
+        entries_of(*w.format, 8, entries);
         table_ = Isa::load_table(entries);
     }
     Table<Isa> table(const uint8_t *, int64_t, int) const { return table_; }
@@ -167,12 +186,8 @@ template <class Isa>
 class AffineCodes {
   public:
     QK_NOINLINE explicit AffineCodes(const Weight &w) {
-        const bool table = w.format->kind == FormatKind::kLut4;
         for (int zero = 0; zero < 16; ++zero) {
-            const int minus = w.zero != nullptr ? zero : 8;
-            for (int code = 0; code < 16; ++code) {
-                entries_[zero][code] = table ? w.format->value(code) : float(code - minus);
-            }
+            entries_of(*w.format, w.zero != nullptr ? zero : 8, entries_[zero]);
         }
     }
     // `zeros`: 4 bytes a group, a nibble a row.

@@ -19,8 +19,6 @@ struct Avx2Columns : Avx2 {
     static void store_wide(float *to, Floats a) { _mm256_storeu_ps(to, a); }
     static void store_bits(void *to, Bits a) { _mm256_storeu_si256(static_cast<__m256i *>(to), a); }
 
-    static Floats subtract(Floats a, Floats b) { return _mm256_sub_ps(a, b); }
-    static Floats multiply(Floats a, Floats b) { return _mm256_mul_ps(a, b); }
     static Floats multiply_add(Floats a, Floats b, Floats c) { return _mm256_fmadd_ps(a, b, c); }
     static Floats numbers(Bits a) { return _mm256_cvtepi32_ps(a); }
     static Floats splat_wide(float value) { return _mm256_set1_ps(value); }
@@ -38,18 +36,10 @@ struct Avx2Columns : Avx2 {
         }
         return _mm256_broadcastsi128_si256(_mm_loadu_si128(static_cast<const __m128i *>(from)));
     }
-    template <bool quads>
-    static Floats spread(const float *from) {
-        return _mm256_castsi256_ps(spread_bits<quads>(from));
-    }
     // Dword i of every 128 bits, four times.
     template <int i>
     static Bits repeat(Bits a) {
         return _mm256_shuffle_epi32(a, i * 0x55);
-    }
-    template <int i>
-    static Floats repeat(Floats a) {
-        return _mm256_permute_ps(a, i * 0x55);
     }
 
     // Bytes to dwords: to[i], dword b of every 128 bits: byte b of dword i there of all four

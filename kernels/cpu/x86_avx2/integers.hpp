@@ -13,23 +13,25 @@
 // 22 instructions for 64 codes, where f32 products of two halves of x take 56. 32 bits hold a
 // lane's 8 products: 8 * 15 * 2^23 < 2^30; converting their sum to f32 rounds it once.
 #pragma once
-#include "cpu/linear/gemv.hpp"
-#include "cpu/linear/row_of_x.hpp"
+#include "cpu/linear/gemv_integers.hpp"
 #include "cpu/x86_avx2/isa.hpp"
 
 namespace qk::cpu {
 namespace {
 
-class Avx2IntegerRows {
+class Avx2Products {
   public:
-    Avx2IntegerRows(const LinearArgs &args, const Device &device)
-        : args_(args), x_(args.x), scales_(args.w, device),
-          chunks_(ceil_div(args.w.geometry.k, kBlock)), first_(panel_from(args.w.geometry, 0)) {}
+    using X = XBytes;
 
-    void run(int64_t row_block) {
-        sum_panels<Avx2>(args_, first_, row_block,
-                         [&](const Panel &panel, Sums<Avx2> &sums)
-                             QK_INLINE { run_panel(row_block, panel, sums); });
+    explicit Avx2Products(const Weight &) {}
+
+    QK_INLINE static void add(const uint8_t *codes, const X &x, const char *scales,
+                              const uint8_t *zeros, Sums<Avx2> &sums) {
+        Factors factors;
+        const __m256 scale = _mm256_loadu_ps(reinterpret_cast<const float *>(scales));
+        _mm256_store_ps(factors.scale, _mm256_mul_ps(scale, _mm256_set1_ps(x.unit)));
+        split_zeros(load_as<uint32_t>(zeros, 0), factors.zero);
+        add_chunk_of(codes, x, factors, sums);
     }
 
   private:
@@ -38,34 +40,6 @@ class Avx2IntegerRows {
         alignas(32) float scale[8];
         alignas(32) int32_t zero[8];
     };
-
-    QK_NOINLINE void run_panel(int64_t row_block, const Panel &panel, Sums<Avx2> &total) {
-        const Geometry &s = args_.w.geometry;
-        const char *scales = scales_.load(row_block, panel.group, panel.groups);
-        const uint8_t *codes =
-            static_cast<const uint8_t *>(args_.w.data) + (row_block * chunks_ + panel.first) * 512;
-        const uint8_t *zeros = nullptr;
-        if (args_.w.zero != nullptr) {
-            zeros = static_cast<const uint8_t *>(args_.w.zero) +
-                    (row_block * s.groups_per_row + panel.group) * 4;
-        }
-        const XBytes *x = x_.panel(panel.first * kBlock);
-        Sums<Avx2> sums = total;  // a copy that nothing else points to
-        int64_t left = panel.left;
-        for (int64_t i = panel.first; i < panel.last; ++i, codes += 512, ++x) {
-            Factors factors;
-            const __m256 scale = _mm256_loadu_ps(reinterpret_cast<const float *>(scales));
-            _mm256_store_ps(factors.scale, _mm256_mul_ps(scale, _mm256_set1_ps(x->unit)));
-            split_zeros(zeros != nullptr ? load_as<uint32_t>(zeros, 0) : 0x88888888u, factors.zero);
-            add_chunk_of(codes, *x, factors, sums);
-            left -= kBlock;
-            if (left > 0) continue;
-            left = s.group_size;
-            scales += 32;
-            zeros += zeros != nullptr ? 4 : 0;
-        }
-        total = sums;
-    }
 
     QK_INLINE static void add_chunk_of(const uint8_t *codes, const XBytes &x,
                                        const Factors &factors, Sums<Avx2> &sums) {
@@ -117,13 +91,9 @@ class Avx2IntegerRows {
         const __m256i dot = _mm256_sub_epi32(all, _mm256_mullo_epi32(zero, load(x.sum + 8 * half)));
         return _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), factor, sum);
     }
-
-    const LinearArgs &args_;
-    BlocksOfX<Avx2, XBytes> x_;
-    ScalePanel<Avx2> scales_;
-    const int64_t chunks_;
-    const Panel first_;
 };
+
+using Avx2IntegerRows = RowsOfIntegers<Avx2, Avx2Products>;
 
 }  // namespace
 }  // namespace qk::cpu

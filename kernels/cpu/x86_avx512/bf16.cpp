@@ -6,11 +6,11 @@
 // columns apart; where groups are narrower, words are exchanged so that a lane adds neighbours:
 //
 //     part p = steps of one group: lane 2 e + h adds columns of group p + h * (groups / 2)
+#include "cpu/int8/x.hpp"
 #include "cpu/kernels.hpp"
 #include "cpu/linear/select.hpp"
-#include "cpu/x86_avx512/isa.hpp"
-
 #include "cpu/shared/panel.hpp"
+#include "cpu/x86_avx512/isa.hpp"
 
 namespace qk::cpu {
 namespace {
@@ -52,24 +52,15 @@ void prepare_chunk(const float *x, int64_t blocks, bool sums, XChunk *to) {
 
 // Every row of x, in the workspace.
 const XChunk *prepare(const LinearArgs &args, const Launch &launch) {
-    const uintptr_t at = (uintptr_t(launch.workspace) + 63) / 64 * 64;
-    XChunk *const to = reinterpret_cast<XChunk *>(at);
-    const int64_t k = args.x.columns, chunks = chunk_count(args.w.geometry);
+    XChunk *const to = reinterpret_cast<XChunk *>(aligned_workspace(launch));
+    const int64_t chunks = chunk_count(args.w.geometry);
     const int64_t blocks = groups_of_chunk(args.w.geometry);
     const bool affine = args.w.format->kind == FormatKind::kU4;
     parallel_ranges(launch.parallel, args.x.rows, 1, [&](int64_t first, int64_t last) {
-        for (int64_t i = first * chunks; i < last * chunks; ++i) {
-            const int64_t column = i % chunks * 128, count = min64(128, k - column);
-            const int64_t from = i / chunks * k + column;
-            const char *const data = static_cast<const char *>(args.x.data) + from * 4;
-            float x[128];
-            if (args.x.format->id == QK_FORMAT_F32 && count == 128) {
-                memcpy(x, data, sizeof(x));
-            } else {
-                memset(x, 0, sizeof(x));
-                widen_x<Avx512>(args.x, from, count, x);
-            }
-            prepare_chunk(x, blocks, affine, to + i);
+        for (int64_t row = first; row < last; ++row) {
+            for_each_chunk<Avx512>(args.x, row, [&](int64_t chunk, const float *x) {
+                prepare_chunk(x, blocks, affine, to + row * chunks + chunk);
+            });
         }
     });
     return to;
@@ -89,12 +80,11 @@ class Rows {
   public:
     Rows(const LinearArgs &args, const Device &device, const XChunk *x)
         : args_(args), chunks_(chunk_count(args.w.geometry)), x_(x), scales_(args.w, device) {
-        uint16_t entries[32];
-        for (int i = 0; i < 32; ++i) {
-            const bool table = args.w.format->kind == FormatKind::kLut4;
-            entries[i] = bf16_from_f32(table ? args.w.format->value(i & 15) : float(i & 15));
-        }
-        table_ = _mm512_loadu_si512(entries);
+        float entries[16];
+        uint16_t twice[32];
+        entries_of(*args.w.format, 0, entries);
+        for (int i = 0; i < 32; ++i) twice[i] = bf16_from_f32(entries[i & 15]);
+        table_ = _mm512_loadu_si512(twice);
     }
 
     void run(int64_t row_block) {
@@ -119,8 +109,7 @@ class Rows {
         const int64_t size = s.group_size;
         const auto [group, groups] = groups_of_run<kBlocks>(s, first, last);
         const char *const scales = scales_.load(row_block, group, groups);
-        const uint8_t *codes =
-            static_cast<const uint8_t *>(args_.w.data) + (row_block * chunks_ + first) * 512;
+        const uint8_t *codes = packed_chunk(args_.w, row_block * chunks_ + first);
         const bool affine = args_.w.format->kind == FormatKind::kU4;
         Sums sums = *total;  // a copy that nothing points to stays in registers
         int64_t at = 0, next = (group + 1) * size;

@@ -18,8 +18,6 @@ struct Avx512Columns : Avx512 {
     static void store_wide(float *to, Floats a) { _mm512_storeu_ps(to, a); }
     static void store_bits(void *to, Bits a) { _mm512_storeu_si512(to, a); }
 
-    static Floats subtract(Floats a, Floats b) { return _mm512_sub_ps(a, b); }
-    static Floats multiply(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
     static Floats multiply_add(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
     static Floats numbers(Bits a) { return _mm512_cvtepi32_ps(a); }
     static Floats splat_wide(float value) { return _mm512_set1_ps(value); }
@@ -37,18 +35,10 @@ struct Avx512Columns : Avx512 {
         }
         return _mm512_broadcast_i32x4(_mm_loadu_si128(static_cast<const __m128i *>(from)));
     }
-    template <bool quads>
-    static Floats spread(const float *from) {
-        return _mm512_castsi512_ps(spread_bits<quads>(from));
-    }
     // Dword i of every 128 bits, four times.
     template <int i>
     static Bits repeat(Bits a) {
         return _mm512_shuffle_epi32(a, _MM_PERM_ENUM(i * 0x55));
-    }
-    template <int i>
-    static Floats repeat(Floats a) {
-        return _mm512_permute_ps(a, i * 0x55);
     }
 
     // Bytes to dwords: to[i], dword b of every 128 bits: byte b of dword i there of all four

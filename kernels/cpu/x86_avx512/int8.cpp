@@ -109,11 +109,7 @@ Status run_int8_s8(const LinearArgs &args, const Launch &launch) {
             });
         }
     });
-    parallel_ranges(launch.parallel, ceil_div(args.w.geometry.n, 8), 1,
-                    [&](int64_t first, int64_t last) {
-        InScratch<S8Rows8> rows(launch.scratch, args, x);
-        for (int64_t block = first; block < last; ++block) rows->run(block);
-    });
+    run_blocks<S8Rows8>(args, launch, x);
     return QK_OK;
 }
 

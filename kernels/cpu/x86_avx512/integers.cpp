@@ -134,14 +134,10 @@ class ByteRowBlocks {
         const int64_t at = row_block * s.groups_per_row + panel.group;
         const char *scales = halves ? static_cast<const char *>(args_.w.scale.data) + at * 16
                                     : scales_.load(row_block, panel.group, panel.groups);
-        const uint8_t *codes =
-            static_cast<const uint8_t *>(args_.w.data) + (row_block * chunks_ + panel.first) * 512;
-        const uint8_t *zeros = reinterpret_cast<const uint8_t *>(&kEights);
-        int64_t zeros_step = 0;
-        if (args_.w.zero != nullptr) {
-            zeros = static_cast<const uint8_t *>(args_.w.zero) + at * 4;
-            zeros_step = 4;
-        }
+        const uint8_t *codes = packed_chunk(args_.w, row_block * chunks_ + panel.first);
+        const uint8_t *zeros = packed_zeros(args_.w, row_block, panel.group);
+        const int64_t zeros_step = zeros != nullptr ? 4 : 0;
+        if (zeros == nullptr) zeros = reinterpret_cast<const uint8_t *>(&kEights);
         const XBytes *x = x_of(panel);
         const __m512i minus_zero = _mm512_loadu_si512(minus_zero_);
         Sums<Avx512> sums = total;  // a copy that nothing points to stays in registers
@@ -212,8 +208,8 @@ class ByteRowBlocks {
     uint32_t minus_zero_[16];
 };
 
-QK_NOINLINE void run_blocks(const LinearArgs &args, const Device &device, const XBytes *row_of_x,
-                            XBytes *room, int64_t first, int64_t last) {
+QK_NOINLINE void run_tasks(const LinearArgs &args, const Device &device, const XBytes *row_of_x,
+                           XBytes *room, int64_t first, int64_t last) {
     ByteRowBlocks rows(args, device, row_of_x, room);
     for (int64_t block = first; block < last; ++block) rows.run(block);
 }
@@ -228,7 +224,7 @@ QK_NOINLINE bool run_row(const LinearArgs &args, const Launch &launch) {
     if (!place_row(args.x, 0, args.x.columns, row_of_x->block)) return false;
     const int64_t blocks = ceil_div(args.w.geometry.n, 8);
     parallel_ranges(launch.parallel, blocks, 1, [&](int64_t first, int64_t last) {
-        run_blocks(args, launch.device, row_of_x->block, nullptr, first, last);
+        run_tasks(args, launch.device, row_of_x->block, nullptr, first, last);
     });
     return true;
 }
@@ -238,7 +234,7 @@ QK_NOINLINE bool run_panels(const LinearArgs &args, const Launch &launch) {
     const int64_t blocks = ceil_div(args.w.geometry.n, 8);
     parallel_ranges(launch.parallel, blocks, 1, [&](int64_t first, int64_t last) {
         const InScratch<RowOfBytes> room(launch.scratch);
-        run_blocks(args, launch.device, nullptr, room->block, first, last);
+        run_tasks(args, launch.device, nullptr, room->block, first, last);
     });
     return true;
 }

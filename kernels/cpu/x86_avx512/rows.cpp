@@ -235,15 +235,6 @@ class IntegerRows8 : Rows8 {
     const PermutedHalves *x_panel_ = nullptr;
 };
 
-template <class Rows>
-QK_NOINLINE void run_blocks(const LinearArgs &args, const Launch &launch) {
-    parallel_ranges(launch.parallel, ceil_div(args.w.geometry.n, 8), 1,
-                    [&](int64_t first, int64_t last) {
-        InScratch<Rows> rows(launch.scratch, args);
-        for (int64_t block = first; block < last; ++block) rows->run(block);
-    });
-}
-
 Status run(const LinearArgs &args, const Launch &launch) {
     sums_integers<Avx512>(args) ? run_blocks<IntegerRows8>(args, launch)
                                 : run_blocks<FloatRows8>(args, launch);
