@@ -36,6 +36,7 @@ Plan make_plan(const Checkpoint &checkpoint, const std::vector<std::string> &pat
             add_weight_tensors(checkpoint, layer, &wanted);
         }
     }
+    refuse_unknown_method(checkpoint);
     if (plan.decode.empty()) throw Failure(kFailed, "nothing to do: no quantized layer");
     for (const qk_file_tensor &tensor : all_tensors(checkpoint)) {
         if (replaced.count(tensor.name) != 0) continue;

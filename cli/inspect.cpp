@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cctype>
 #include <cstdio>
 
 #include "commands.hpp"
@@ -14,17 +15,35 @@ std::string scales_name(const qk_tensor_desc &desc) {
 
 using Row = std::vector<std::string>;
 
-Row layer_row(const qk_layer &layer) {
+Row layer_row(const Checkpoint &checkpoint, const qk_layer &layer) {
     const bool known = is_loadable(layer);
     const qk_tensor_desc &desc = layer.desc;
     return {printable(layer.name),
-            qk_dialect_name(layer.dialect),
+            method_name(checkpoint, layer),
             known ? format_name(desc.format) : "-",
             known ? shape_name(desc.shape, desc.rank) : "-",
             known ? group_name(desc) : "-",
             known ? scales_name(desc) : "-",
             human_bytes(double(layer.bytes)),
             known ? "yes" : "no: " + printable(layer.reason)};
+}
+
+// As formats are named: "bf16".
+std::string dtype_name(const qk_file_tensor &tensor) {
+    std::string name = tensor.dtype_name;
+    for (char &c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    return name;
+}
+
+Row experts_row(const qk_file_tensor &tensor) {
+    return {printable(tensor.name),
+            "dense",
+            dtype_name(tensor),
+            shape_name(tensor.shape, tensor.rank),
+            "-",
+            "-",
+            human_bytes(double(tensor.bytes)),
+            "no: " + plural(tensor.shape[0], "expert") + " in one tensor, which stays as it is"};
 }
 
 // Where a name is very long, its row sticks out: the others stay readable.
@@ -52,25 +71,33 @@ void print_table(const std::vector<Row> &rows) {
     }
 }
 
-struct Totals {
-    int64_t quantized = 0, refused = 0, layer_bytes = 0, tensor_bytes = 0;
+struct Contents {
+    std::vector<qk_layer> layers;
+    std::vector<qk_file_tensor> tensors, experts;
+    Method method;
 };
 
-Totals count(const std::vector<qk_layer> &layers, const std::vector<qk_file_tensor> &tensors) {
+struct Totals {
+    int64_t quantized = 0, refused = 0, layer_bytes = 0, expert_bytes = 0, tensor_bytes = 0;
+};
+
+Totals count(const Contents &contents) {
     Totals totals;
-    for (const qk_layer &layer : layers) {
+    for (const qk_layer &layer : contents.layers) {
         totals.quantized += is_quantized(layer);
         totals.refused += !is_loadable(layer);
         totals.layer_bytes += layer.bytes;
     }
-    for (const qk_file_tensor &tensor : tensors) totals.tensor_bytes += tensor.bytes;
+    for (const qk_file_tensor &tensor : contents.experts) totals.expert_bytes += tensor.bytes;
+    for (const qk_file_tensor &tensor : contents.tensors) totals.tensor_bytes += tensor.bytes;
     return totals;
 }
 
-Json layer_json(const qk_layer &layer) {
+Json layer_json(const Checkpoint &checkpoint, const qk_layer &layer) {
     Json object = json_new_object();
     json_set(object, "name", layer.name);
     json_set(object, "dialect", qk_dialect_name(layer.dialect));
+    json_set(object, "method", method_name(checkpoint, layer));
     json_set(object, "loadable", is_loadable(layer));
     json_set(object, "status", layer.status);
     json_set(object, "reason", layer.reason);
@@ -99,23 +126,33 @@ Json tensor_json(const qk_file_tensor &tensor) {
     return object;
 }
 
-void print_json(const std::string &file, const std::vector<qk_layer> &layers,
-                const std::vector<qk_file_tensor> &tensors, bool with_tensors) {
-    const Totals totals = count(layers, tensors);
+void print_json(const Checkpoint &checkpoint, const InspectOptions &options,
+                const Contents &contents) {
+    const Totals totals = count(contents);
     const Json root = json_new_object();
-    json_set(root, "file", file);
-    json_set(root, "tensor_count", static_cast<int64_t>(tensors.size()));
+    json_set(root, "file", options.file);
+    json_set(root, "quant_method", contents.method.name);
+    json_set(root, "quant_method_known", contents.method.reason.empty());
+    json_set(root, "tensor_count", static_cast<int64_t>(contents.tensors.size()));
     json_set(root, "tensor_bytes", totals.tensor_bytes);
-    json_set(root, "layer_count", static_cast<int64_t>(layers.size()));
+    json_set(root, "layer_count", static_cast<int64_t>(contents.layers.size()));
     json_set(root, "quantized_layers", totals.quantized);
     json_set(root, "refused_layers", totals.refused);
     json_set(root, "layer_bytes", totals.layer_bytes);
     Json list = json_new_array();
-    for (const qk_layer &layer : layers) json_append(list, layer_json(layer));
+    for (const qk_layer &layer : contents.layers) {
+        json_append(list, layer_json(checkpoint, layer));
+    }
     json_set(root, "layers", std::move(list));
-    if (with_tensors) {
+    Json experts = json_new_array();
+    for (const qk_file_tensor &tensor : contents.experts) {
+        json_append(experts, tensor_json(tensor));
+    }
+    json_set(root, "fused_experts", std::move(experts));
+    json_set(root, "fused_expert_bytes", totals.expert_bytes);
+    if (options.tensors) {
         Json all = json_new_array();
-        for (const qk_file_tensor &tensor : tensors) json_append(all, tensor_json(tensor));
+        for (const qk_file_tensor &tensor : contents.tensors) json_append(all, tensor_json(tensor));
         json_set(root, "tensors", std::move(all));
     }
     json_print(root);
@@ -132,30 +169,47 @@ void print_tensors(const std::vector<qk_file_tensor> &tensors) {
     std::printf("\n");
 }
 
+void print_layers(const Checkpoint &checkpoint, const Contents &contents) {
+    if (contents.layers.empty() && contents.experts.empty()) return;
+    std::vector<Row> rows = {
+        {"layer", "dialect", "format", "shape", "group", "scales", "bytes", "loads"}};
+    for (const qk_layer &layer : contents.layers) rows.push_back(layer_row(checkpoint, layer));
+    for (const qk_file_tensor &tensor : contents.experts) rows.push_back(experts_row(tensor));
+    print_table(rows);
+    std::printf("\n");
+}
+
+void print_totals(const Contents &contents) {
+    const Totals totals = count(contents);
+    std::string fused;
+    if (!contents.experts.empty()) {
+        fused = plural(static_cast<int64_t>(contents.experts.size()), "tensor") +
+                " of fused experts, " + human_bytes(double(totals.expert_bytes)) + "; ";
+    }
+    std::printf("%s (%lld quantized, %lld refused), %s; %s%s, %s\n",
+                plural(static_cast<int64_t>(contents.layers.size()), "layer").c_str(),
+                static_cast<long long>(totals.quantized), static_cast<long long>(totals.refused),
+                human_bytes(double(totals.layer_bytes)).c_str(), fused.c_str(),
+                plural(static_cast<int64_t>(contents.tensors.size()), "tensor").c_str(),
+                human_bytes(double(totals.tensor_bytes)).c_str());
+    if (!contents.method.reason.empty()) {
+        std::printf("%s\n", printable(contents.method.reason).c_str());
+    }
+}
+
 }  // namespace
 
 ExitCode run_inspect(const CommonOptions &common, const InspectOptions &options) {
     const Checkpoint checkpoint = open_checkpoint(options.file);
-    const std::vector<qk_layer> layers = all_layers(checkpoint);
-    const std::vector<qk_file_tensor> tensors = all_tensors(checkpoint);
+    Contents contents = {
+        all_layers(checkpoint), all_tensors(checkpoint), {}, method_of(checkpoint)};
+    contents.experts = fused_experts(contents.tensors);
     if (common.json) {
-        print_json(options.file, layers, tensors, options.tensors);
+        print_json(checkpoint, options, contents);
         return kOk;
     }
-    if (options.tensors) print_tensors(tensors);
-    if (!layers.empty()) {
-        std::vector<Row> rows = {
-            {"layer", "dialect", "format", "shape", "group", "scales", "bytes", "loads"}};
-        for (const qk_layer &layer : layers) rows.push_back(layer_row(layer));
-        print_table(rows);
-        std::printf("\n");
-    }
-    const Totals totals = count(layers, tensors);
-    std::printf("%s (%lld quantized, %lld refused), %s; %s, %s\n",
-                plural(static_cast<int64_t>(layers.size()), "layer").c_str(),
-                static_cast<long long>(totals.quantized), static_cast<long long>(totals.refused),
-                human_bytes(double(totals.layer_bytes)).c_str(),
-                plural(static_cast<int64_t>(tensors.size()), "tensor").c_str(),
-                human_bytes(double(totals.tensor_bytes)).c_str());
+    if (options.tensors) print_tensors(contents.tensors);
+    print_layers(checkpoint, contents);
+    print_totals(contents);
     return kOk;
 }

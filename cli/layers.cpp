@@ -86,6 +86,38 @@ bool is_plain_data(const Checkpoint &checkpoint, const qk_layer &layer) {
     return is_plain(tensor.dtype);
 }
 
+std::vector<qk_file_tensor> fused_experts(const std::vector<qk_file_tensor> &tensors) {
+    std::vector<qk_file_tensor> experts;
+    for (const qk_file_tensor &tensor : tensors) {
+        const bool floats = tensor.dtype == QK_DTYPE_F32 || tensor.dtype == QK_DTYPE_F16 ||
+                            tensor.dtype == QK_DTYPE_BF16;
+        const std::string name = tensor.name;
+        const std::string last = name.substr(name.rfind('.') + 1);
+        const bool weights = !matches({"*scale*", "*bias*", "*zero*"}, last);
+        if (floats && weights && tensor.rank == 3 && matches({"*expert*", "*_moe.*"}, name)) {
+            experts.push_back(tensor);
+        }
+    }
+    return experts;
+}
+
+std::string method_name(const Checkpoint &checkpoint, const qk_layer &layer) {
+    const char *name = qk_checkpoint_layer_method(checkpoint.get(), layer.name);
+    return name == nullptr ? qk_dialect_name(layer.dialect) : name;
+}
+
+Method method_of(const Checkpoint &checkpoint) {
+    const char *name = "";
+    qk_io_message message = {};
+    const qk_status status = qk_checkpoint_method(checkpoint.get(), &name, &message);
+    return {name, status == QK_OK ? "" : message.text};
+}
+
+void refuse_unknown_method(const Checkpoint &checkpoint) {
+    const Method method = method_of(checkpoint);
+    if (!method.reason.empty()) throw Failure(kUnsupported, method.reason);
+}
+
 void add_weight_tensors(const Checkpoint &checkpoint, const qk_layer &layer,
                         std::set<std::string> *names) {
     static const char *const kWords[] = {".qweight", ".qzeros", ".scales", ".g_idx", nullptr};

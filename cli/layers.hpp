@@ -17,6 +17,19 @@ bool is_plain(qk_dtype dtype);
 // lists it as a layer it cannot load; here it is a tensor like any other.
 bool is_plain_data(const Checkpoint &checkpoint, const qk_layer &layer);
 
+// Experts in one tensor [experts,n,k] of floats: no layers of qk's, which copies them as they are.
+std::vector<qk_file_tensor> fused_experts(const std::vector<qk_file_tensor> &tensors);
+
+// How a layer is stored, in words, also where qk does not load it: "NVFP4".
+std::string method_name(const Checkpoint &checkpoint, const qk_layer &layer);
+struct Method {
+    std::string name;    // the configuration's; "" without one
+    std::string reason;  // why qk reads no model of that method; "" when it does
+};
+Method method_of(const Checkpoint &checkpoint);
+// Throws where the configuration names a method that qk does not know.
+void refuse_unknown_method(const Checkpoint &checkpoint);
+
 // Adds the names of the tensors that hold the layer's weight: all but its bias.
 void add_weight_tensors(const Checkpoint &checkpoint, const qk_layer &layer,
                         std::set<std::string> *names);

@@ -65,9 +65,16 @@ qk_layer choose_layer(const Checkpoint &checkpoint, const std::string &name) {
         check(layer.status, name, layer.reason);
         return layer;
     }
-    for (const qk_layer &candidate : all_layers(checkpoint)) {
+    const std::vector<qk_layer> layers = all_layers(checkpoint);
+    for (const qk_layer &candidate : layers) {
         if (is_quantized(candidate) && is_loadable(candidate)) return candidate;
     }
+    for (const qk_layer &candidate : layers) {
+        if (!is_plain_data(checkpoint, candidate)) {
+            check(candidate.status, candidate.name, candidate.reason);
+        }
+    }
+    refuse_unknown_method(checkpoint);
     throw Failure(kUnsupported, "no quantized layer that qk can load");
 }
 

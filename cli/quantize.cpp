@@ -166,6 +166,7 @@ void refuse_quantized(const Checkpoint &checkpoint) {
                                             " is quantized already; qk dequantize undoes that");
         }
     }
+    refuse_unknown_method(checkpoint);
 }
 
 // GPT-2's Conv1D stores its weights as [k,n]: Python's loaders would multiply by the transpose.

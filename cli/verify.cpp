@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <map>
 
 #include "commands.hpp"
 #include "json.hpp"
@@ -21,6 +22,8 @@ struct Line {
 struct Result {
     std::vector<Line> lines;
     int64_t tensors = 0, quantized_layers = 0, decoded_layers = 0, zero_scales = 0;
+    int64_t fused_experts = 0;   // tensors
+    bool model_refused = false;  // by its configuration, where no layer was
     ValueCounts dense, decoded;
     void add(Finding finding, const std::string &name, const std::string &sentence) {
         lines.push_back({finding, name, sentence});
@@ -92,6 +95,14 @@ void decode_layer(const Checkpoint &checkpoint, const Context &context, const qk
     }
 }
 
+// A method that qk does not know and that no layer shows: its tensors look dense.
+void verify_method(const Checkpoint &checkpoint, Result *result) {
+    const Method method = method_of(checkpoint);
+    if (method.reason.empty() || result->count(Finding::kRefused) > 0) return;
+    result->model_refused = true;
+    result->add(Finding::kRefused, "configuration", method.reason);
+}
+
 void verify_layer(const Checkpoint &checkpoint, const Context &context, const qk_layer &layer,
                   Progress *progress, Result *result) {
     if (is_plain_data(checkpoint, layer)) return;  // its values were read as a tensor
@@ -130,14 +141,20 @@ Json counts_json(const ValueCounts &counts) {
     return object;
 }
 
+// What qk cannot decode it cannot call sound.
+bool is_sound(const Result &result) {
+    return result.count(Finding::kFault) == 0 && result.count(Finding::kRefused) == 0;
+}
+
 void print_json(const VerifyOptions &options, const Result &result) {
     const Json root = json_new_object();
     json_set(root, "file", options.file);
-    json_set(root, "sound", result.count(Finding::kFault) == 0);
+    json_set(root, "sound", is_sound(result));
     json_set(root, "tensors", result.tensors);
     json_set(root, "quantized_layers", result.quantized_layers);
     json_set(root, "decoded_layers", result.decoded_layers);
-    json_set(root, "refused_layers", result.count(Finding::kRefused));
+    json_set(root, "refused_layers", result.model_refused ? 0 : result.count(Finding::kRefused));
+    json_set(root, "fused_experts", result.fused_experts);
     json_set(root, "zero_scales", result.zero_scales);
     json_set(root, "dense", counts_json(result.dense));
     json_set(root, "decoded", counts_json(result.decoded));
@@ -153,12 +170,28 @@ void print_json(const VerifyOptions &options, const Result &result) {
     json_print(root);
 }
 
-void print_text(const CommonOptions &common, const Result &result) {
+// One line for all layers that are refused for the same reason: a model has hundreds of them.
+void print_lines(const CommonOptions &common, const Result &result) {
+    std::map<std::string, int64_t> refused;
+    for (const Line &line : result.lines) {
+        if (line.finding == Finding::kRefused) ++refused[line.sentence];
+    }
     for (const Line &line : result.lines) {
         if (common.quiet && line.finding == Finding::kNote) continue;
-        std::printf("%s: %s: %s\n", finding_name(line.finding), printable(line.name).c_str(),
-                    printable(line.sentence).c_str());
+        std::string more;
+        if (line.finding == Finding::kRefused) {
+            int64_t &count = refused[line.sentence];
+            if (count == 0) continue;  // said with the first
+            if (count > 1) more = " and " + std::to_string(count - 1) + " more";
+            count = 0;
+        }
+        std::printf("%s: %s%s: %s\n", finding_name(line.finding), printable(line.name).c_str(),
+                    more.c_str(), printable(line.sentence).c_str());
     }
+}
+
+void print_text(const CommonOptions &common, const Result &result) {
+    print_lines(common, result);
     const double decoded = double(result.decoded.values);
     std::printf("%s read, %lld of %s decoded: %s, %.2f%% zero, %s\n",
                 plural(result.tensors, "tensor").c_str(),
@@ -167,10 +200,16 @@ void print_text(const CommonOptions &common, const Result &result) {
                 plural(result.decoded.values, "weight").c_str(),
                 decoded > 0 ? 100 * double(result.decoded.zero) / decoded : 0.0,
                 plural(result.zero_scales, "zero scale").c_str());
+    if (result.fused_experts > 0) {
+        std::printf("%s of fused experts read as dense\n",
+                    plural(result.fused_experts, "tensor").c_str());
+    }
     const int64_t faults = result.count(Finding::kFault);
     const int64_t refused = result.count(Finding::kRefused);
     if (faults > 0) {
         std::printf("%s\n", plural(faults, "fault").c_str());
+    } else if (refused > 0 && result.model_refused) {
+        std::printf("no faults, but a model that qk cannot load\n");
     } else if (refused > 0) {
         std::printf("no faults, but %s that qk cannot load\n", plural(refused, "layer").c_str());
     } else {
@@ -204,6 +243,8 @@ ExitCode run_verify(const CommonOptions &common, const VerifyOptions &options) {
             progress.advance(0, layer.name);
             verify_layer(checkpoint, context, layer, &progress, &result);
         }
+        verify_method(checkpoint, &result);
+        result.fused_experts = static_cast<int64_t>(fused_experts(tensors).size());
     }
     check_files_whole();
     if (common.json) {

@@ -74,7 +74,8 @@ typedef struct qk_checkpoint_options {
 
 /* path: a .safetensors file, a model.safetensors.index.json, or a directory with one of
  * model.safetensors, model.safetensors.index.json or exactly one other *.safetensors.
- * config.json, quantize_config.json and quant_config.json beside it are read when present.
+ * config.json, quantize_config.json, quant_config.json and hf_quant_config.json beside it are read
+ * when present. Files of other kinds (GGUF, PyTorch's .bin, ONNX ...) are QK_ERROR_UNSUPPORTED.
  * Also refused as corrupt: names over 1024 bytes, ranks over 32, more than 4096 shards, JSON
  * texts beside the model over 64 MiB, more than 256 different config_groups. options may be NULL.
  * [allocates] */
@@ -158,6 +159,15 @@ QK_API qk_status qk_checkpoint_layer(const qk_checkpoint *checkpoint, int64_t in
                                      qk_layer *layer, size_t layer_bytes);
 QK_API qk_status qk_checkpoint_find_layer(const qk_checkpoint *checkpoint, const char *name,
                                           qk_layer *layer, size_t layer_bytes);
+
+/* How a layer is stored, in words, also where qk does not load it: "NVFP4", "LLM.int8", "AutoAWQ
+ * gemm", "dense". NULL: no such layer. */
+QK_API const char *qk_checkpoint_layer_method(const qk_checkpoint *checkpoint, const char *layer);
+/* How the configuration calls the model's quantization: "awq", "modelopt", "" where it has none.
+ * QK_ERROR_UNSUPPORTED, with a sentence: qk loads no method of that name and found no layer of
+ * another, so that dense layers are not the whole model. *name is set then too. */
+QK_API qk_status qk_checkpoint_method(const qk_checkpoint *checkpoint, const char **name,
+                                      qk_io_message *message);
 
 #define QK_LOAD_IN_PLACE 1u /* CPU contexts only: planes point into the checkpoint, which must
                                outlive the tensors; they are QK_TENSOR_READ_ONLY */

@@ -1,7 +1,7 @@
 // Lists: tensors, metadata, layers.
 #include "checkpoint.hpp"
 
-#include "dialect.hpp"
+#include "methods.hpp"
 
 namespace qk_io {
 namespace {
@@ -83,4 +83,26 @@ qk_status qk_checkpoint_find_layer(const qk_checkpoint *c, const char *name, qk_
     if (layer_bytes < kSmallestLayer) return QK_ERROR_ABI;
     const Layer *found = find_layer(c, name);
     return found == nullptr ? QK_ERROR_ARGUMENT : describe(*found, layer, layer_bytes);
+}
+
+const char *qk_checkpoint_layer_method(const qk_checkpoint *c, const char *name) {
+    if (c == nullptr || name == nullptr) return nullptr;
+    const Layer *found = find_layer(c, name);
+    return found == nullptr ? nullptr : found->method;
+}
+
+qk_status qk_checkpoint_method(const qk_checkpoint *c, const char **name, qk_io_message *message) {
+    clear(message);
+    if (c == nullptr || name == nullptr) {
+        return fail(message, QK_ERROR_NULL, "%s: NULL", c == nullptr ? "checkpoint" : "name");
+    }
+    *name = c->config.method_name;
+    if (c->config.method != Method::kOther) return QK_OK;
+    for (int64_t i = 0; i < c->layers.count; ++i) {  // tensors are better witnesses than names
+        const Layer &layer = *c->layers.items[i];
+        if (layer.status == QK_OK && layer.dialect != QK_DIALECT_DENSE) return QK_OK;
+    }
+    return fail(message, QK_ERROR_UNSUPPORTED,
+                "the model is quantized with %s, which qk does not load: %s",
+                saying_of(c->config).text, kInstead);
 }

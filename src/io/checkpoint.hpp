@@ -40,6 +40,7 @@ struct Pair {
 
 struct Layer {
     const char *name, *reason;
+    const char *method;  // in words: a dialect's name or a foreign method's
     const Tensor *bias;
     const void *planes[QK_PLANE_COUNT];
     size_t plane_bytes[QK_PLANE_COUNT];

@@ -1,4 +1,4 @@
-// Three files, four methods, two generations of key names; anything of an unexpected type is
+// Four files, five methods, two generations of key names; anything of an unexpected type is
 // refused, anything unknown is left to the dialects to refuse by name.
 #include "config.hpp"
 
@@ -42,12 +42,17 @@ qk_status get_bool(const Reader &r, const json_t *object, const char *key, bool 
     return QK_OK;
 }
 
-// Lower case: AutoAWQ has written "GEMM" and "gemm".
-qk_status get_word(const Reader &r, const json_t *object, const char *key, char *out, size_t size) {
+qk_status get_text(const Reader &r, const json_t *object, const char *key, char *out, size_t size) {
     const json_t *value = get(object, key);
     if (value == nullptr) return QK_OK;
     if (!json_is_string(value)) return wrong_type(r, key, "a string");
     snprintf(out, size, "%s", json_string_value(value));
+    return QK_OK;
+}
+
+// Lower case: AutoAWQ has written "GEMM" and "gemm".
+qk_status get_word(const Reader &r, const json_t *object, const char *key, char *out, size_t size) {
+    QK_IO_TRY(get_text(r, object, key, out, size));
     for (char *c = out; *c != 0; ++c) {
         if (*c >= 'A' && *c <= 'Z') *c = static_cast<char>(*c - 'A' + 'a');
     }
@@ -120,14 +125,38 @@ qk_status read_schemes(qk_checkpoint *c, const Reader &r, const json_t *section,
     return QK_OK;
 }
 
+// An object or a list with something in it.
+bool has_members(const json_t *section, const char *key) {
+    const json_t *value = get(section, key);
+    return json_object_size(value) + json_array_size(value) > 0;
+}
+
 struct MethodRow {
     const char *name;
     Method method;
+    const char *detail;  // the key that says more; NULL: none
 };
-constexpr MethodRow kMethods[] = {{"awq", Method::kAwq},
-                                  {"gptq", Method::kGptq},
-                                  {"compressed-tensors", Method::kCompressedTensors},
-                                  {"bitsandbytes", Method::kBitsandbytes}};
+constexpr MethodRow kMethods[] = {{"awq", Method::kAwq, nullptr},
+                                  {"gptq", Method::kGptq, nullptr},
+                                  {"compressed-tensors", Method::kCompressedTensors, "format"},
+                                  {"bitsandbytes", Method::kBitsandbytes, nullptr},
+                                  {"auto-round", Method::kAutoRound, "packing_format"},
+                                  {"intel/auto-round", Method::kAutoRound, "packing_format"},
+                                  {"modelopt", Method::kOther, "quant_algo"}};
+
+// AutoRound packs as others do, and its packing format says as whom.
+struct PackingRow {
+    const char *name;
+    Method method;
+    const char *checkpoint_format;
+};
+constexpr PackingRow kPackings[] = {{"", Method::kGptq, "gptq"},
+                                    {"auto_round:gptq", Method::kGptq, "gptq"},
+                                    {"auto_round:auto_gptq", Method::kGptq, "gptq"},
+                                    {"auto_round", Method::kGptq, "gptq_v2"},
+                                    {"auto_round:gptqmodel", Method::kGptq, "gptq_v2"},
+                                    {"auto_round:awq", Method::kAwq, ""},
+                                    {"auto_round:auto_awq", Method::kAwq, ""}};
 
 // Old files do not name their method; their keys do.
 const char *guess_method(const json_t *section) {
@@ -135,10 +164,34 @@ const char *guess_method(const json_t *section) {
     if (get(section, "load_in_4bit") != nullptr || get(section, "load_in_8bit") != nullptr) {
         return "bitsandbytes";
     }
+    if (get(section, "quant_algo") != nullptr) return "modelopt";
     if (get(section, "desc_act") != nullptr) return "gptq";
     const bool awq = get(section, "w_bit") != nullptr || get(section, "q_group_size") != nullptr ||
                      get(section, "zero_point") != nullptr;
     return awq ? "awq" : "";
+}
+
+// Of AWQ, GPTQ and AutoRound, which is one of the two from here on.
+qk_status read_words(const Reader &r, const json_t *section, Config *config) {
+    QK_IO_TRY(get_int(r, section, "bits", &config->bits));
+    QK_IO_TRY(get_int(r, section, "group_size", &config->group_size));
+    QK_IO_TRY(get_bool(r, section, "desc_act", &config->desc_act));
+    QK_IO_TRY(get_word(r, section, "version", config->version, sizeof config->version));
+    QK_IO_TRY(get_word(r, section, "checkpoint_format", config->checkpoint_format,
+                       sizeof config->checkpoint_format));
+    config->differs = has_members(section, "dynamic") || has_members(section, "extra_config");
+    bool marlin = false;
+    QK_IO_TRY(get_bool(r, section, "is_marlin_format", &marlin));
+    if (marlin) snprintf(config->checkpoint_format, sizeof config->checkpoint_format, "marlin");
+    if (config->method != Method::kAutoRound) return QK_OK;
+    config->method = Method::kOther;
+    for (const PackingRow &row : kPackings) {
+        if (!same(row.name, config->detail)) continue;
+        config->method = row.method;
+        snprintf(config->checkpoint_format, sizeof config->checkpoint_format, "%s",
+                 row.checkpoint_format);
+    }
+    return QK_OK;
 }
 
 qk_status read_section(qk_checkpoint *c, const Reader &r, const json_t *section, bool *found) {
@@ -148,20 +201,20 @@ qk_status read_section(qk_checkpoint *c, const Reader &r, const json_t *section,
     if (config.method_name[0] == 0) return QK_OK;
     config.method = Method::kOther;
     for (const MethodRow &row : kMethods) {
-        if (same(row.name, config.method_name)) config.method = row.method;
+        if (!same(row.name, config.method_name)) continue;
+        config.method = row.method;
+        config.detail_key = row.detail;
+    }
+    if (config.detail_key != nullptr) {
+        QK_IO_TRY(get_text(r, section, config.detail_key, config.detail, sizeof config.detail));
     }
     QK_IO_TRY(get_int(r, section, "w_bit", &config.bits));
     QK_IO_TRY(get_int(r, section, "q_group_size", &config.group_size));
-    if (config.method == Method::kAwq || config.method == Method::kGptq) {
-        QK_IO_TRY(get_int(r, section, "bits", &config.bits));
-        QK_IO_TRY(get_int(r, section, "group_size", &config.group_size));
-        QK_IO_TRY(get_bool(r, section, "desc_act", &config.desc_act));
-        QK_IO_TRY(get_word(r, section, "version", config.version, sizeof config.version));
-        QK_IO_TRY(get_word(r, section, "checkpoint_format", config.checkpoint_format,
-                           sizeof config.checkpoint_format));
-        bool marlin = false;
-        QK_IO_TRY(get_bool(r, section, "is_marlin_format", &marlin));
-        if (marlin) snprintf(config.checkpoint_format, sizeof config.checkpoint_format, "marlin");
+    config.transforms =
+        has_members(section, "transform_config") || has_members(section, "rotation_config");
+    if (config.method == Method::kAwq || config.method == Method::kGptq ||
+        config.method == Method::kAutoRound) {
+        QK_IO_TRY(read_words(r, section, &config));
     }
     if (config.method == Method::kCompressedTensors) {
         QK_IO_TRY(get_word(r, section, "format", config.checkpoint_format,
@@ -173,6 +226,18 @@ qk_status read_section(qk_checkpoint *c, const Reader &r, const json_t *section,
     return QK_OK;
 }
 
+// ModelOpt's hf_quant_config.json and MLX's config.json have "quantization". MLX's repeats it as
+// "quantization_config", without a quant_method.
+const json_t *section_of(const json_t *root) {
+    static constexpr const char *kKeys[] = {"quantization_config", "compression_config",
+                                            "quantization"};
+    for (const char *key : kKeys) {
+        const json_t *section = get(root, key);
+        if (section != nullptr) return section;
+    }
+    return root;
+}
+
 }  // namespace
 
 qk_status read_config(qk_checkpoint *c, const char *text, size_t bytes, const char *what,
@@ -182,9 +247,7 @@ qk_status read_config(qk_checkpoint *c, const char *text, size_t bytes, const ch
         json_parse(Text{text, bytes}, c->limits.json_depth, kMaxJsonValues, what, message, &status);
     if (root == nullptr) return status;
     const Reader reader{what, message};
-    const json_t *section = get(root, "quantization_config");
-    if (section == nullptr) section = get(root, "compression_config");
-    if (section == nullptr) section = root;
+    const json_t *section = section_of(root);
     status = json_is_object(section)
                  ? read_section(c, reader, section, found)
                  : fail(message, QK_ERROR_CORRUPT,

@@ -7,7 +7,8 @@ struct qk_checkpoint;
 
 namespace qk_io {
 
-enum class Method { kNone, kAwq, kGptq, kCompressedTensors, kBitsandbytes, kOther };
+// kAutoRound while a configuration is read: its packing format turns it into one of the others.
+enum class Method { kNone, kAwq, kGptq, kCompressedTensors, kBitsandbytes, kAutoRound, kOther };
 
 struct Scheme {                // weights of one compressed-tensors config group
     int64_t bits, group_size;  // group_size 0: not given
@@ -18,15 +19,19 @@ struct Scheme {                // weights of one compressed-tensors config group
 struct Config {
     Method method;
     char method_name[48];
+    const char *detail_key;  // "quant_algo": what says more than the method, where one does
+    char detail[48];
     int64_t bits, group_size;  // 0: not given
     bool desc_act;
+    bool differs;                // it has settings for single layers
+    bool transforms;             // it transforms activations in front of the layers
     char version[32];            // AutoAWQ
     char checkpoint_format[32];  // GPTQ; format of compressed-tensors
     const Scheme *schemes;
     int64_t scheme_count;
 };
 
-// text: one of the three files; `what` names it in sentences. Leaves *found alone when the text
+// text: one of the four files; `what` names it in sentences. Leaves *found alone when the text
 // says nothing about quantization.
 qk_status read_config(qk_checkpoint *checkpoint, const char *text, size_t bytes, const char *what,
                       bool *found, qk_io_message *message);

@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "methods.hpp"
+
 namespace qk_io {
 namespace {
 
@@ -60,6 +62,7 @@ qk_status add_layer(qk_checkpoint *c, const Dialect &dialect, const Module &modu
         layer->desc = qk_tensor_desc{};
         layer->desc.struct_size = size;
     }
+    if (layer->method == nullptr) layer->method = qk_dialect_name(layer->dialect);
     layer->reason = c->arena.copy(&c->memory, why.text, strlen(why.text));
     if (layer->reason == nullptr || !c->layers.push(&c->memory, layer)) {
         return out_of_memory(message);
@@ -67,20 +70,29 @@ qk_status add_layer(qk_checkpoint *c, const Dialect &dialect, const Module &modu
     return QK_OK;
 }
 
-qk_status add_layer_of(qk_checkpoint *c, const Tensor &tensor, qk_io_message *message) {
+// Whose layer a tensor announces, and the layer's name; NULL: nobody's.
+const Dialect *dialect_of(const qk_checkpoint *c, const Tensor &tensor, char *name,
+                          const Foreign **foreign) {
+    *foreign = find_foreign(c, tensor, name);
+    if (*foreign != nullptr) return &kForeignLayer;
     for (const Dialect *dialect : kDialects) {
         if (!ends_with(tensor.name, dialect->anchor)) continue;
         const size_t length = strlen(tensor.name) - strlen(dialect->anchor);
-        char name[kMaxNameBytes + 1];
         memcpy(name, tensor.name, length);
         name[length] = 0;
-        Module module = {c, name, &tensor};
-        if (!dialect->claims(module)) continue;
-        module.name = c->arena.copy(&c->memory, name, length);
-        if (module.name == nullptr) return out_of_memory(message);
-        return add_layer(c, *dialect, module, message);
+        if (dialect->claims(Module{c, name, &tensor, nullptr})) return dialect;
     }
-    return QK_OK;
+    return nullptr;
+}
+
+qk_status add_layer_of(qk_checkpoint *c, const Tensor &tensor, qk_io_message *message) {
+    char name[kMaxNameBytes + 1];
+    const Foreign *foreign = nullptr;
+    const Dialect *dialect = dialect_of(c, tensor, name, &foreign);
+    if (dialect == nullptr) return QK_OK;
+    const Module module = {c, c->arena.copy(&c->memory, name, strlen(name)), &tensor, foreign};
+    if (module.name == nullptr) return out_of_memory(message);
+    return add_layer(c, *dialect, module, message);
 }
 
 int by_name(const void *a, const void *b) {
@@ -181,6 +193,21 @@ qk_status normal_group(int64_t given, int64_t k, int64_t *group, qk_io_message *
     if (*group == QK_GROUP_ROW || (given >= 16 && given <= 4096)) return QK_OK;
     return fail(message, QK_ERROR_UNSUPPORTED, "groups of %lld; qk takes 16..4096 or whole rows",
                 static_cast<long long>(given));
+}
+
+int64_t group_of_layer(const Config &config, int64_t k, int64_t groups) {
+    const int64_t given = config.group_size == 0 ? QK_GROUP_ROW : config.group_size;
+    if (!config.differs || groups <= 0 || k % groups != 0) return given;
+    const int64_t said = given > 0 ? ceil_div(k, given) : 1;
+    if (said == groups) return given;
+    return groups == 1 ? QK_GROUP_ROW : k / groups;
+}
+
+int64_t bits_of_zeros(const Tensor *zeros, int64_t n) {
+    int64_t bits = 0;
+    if (!is(zeros, QK_DTYPE_I32, 2) || n <= 0) return 0;
+    if (__builtin_mul_overflow(zeros->shape[1], 32, &bits)) return 0;
+    return bits % n == 0 ? bits / n : 0;
 }
 
 qk_status take_bias(const Module &module, int64_t n, Layer *layer, qk_io_message *message) {

@@ -4,22 +4,26 @@
 
 namespace qk_io {
 
+struct Foreign;
+
 // A module that ends in a dialect's anchor tensor: "X" of "X.qweight".
 struct Module {
     const qk_checkpoint *checkpoint;
     const char *name;
     const Tensor *anchor;
+    const Foreign *foreign;  // its method, where qk names it and does not load it
 };
 
 struct Dialect {
-    const char *anchor;  // suffix of the tensor that announces a layer
-    bool (*claims)(const Module &module);
+    const char *anchor;                    // suffix of the tensor that announces a layer
+    bool (*claims)(const Module &module);  // NULL: methods.cpp says which are its
     // Fills dialect, planes, description and bytes of a layer, or says why it cannot be loaded.
     qk_status (*describe)(qk_checkpoint *checkpoint, const Module &module, Layer *layer,
                           qk_io_message *message);
 };
 
-extern const Dialect kAwq, kGptq, kUnknownWords, kCompressedTensors, kBitsandbytes, kDense;
+extern const Dialect kAwq, kGptq, kUnknownWords, kCompressedTensors, kBitsandbytes, kDense,
+    kForeignLayer;
 
 const Layer *find_layer(const qk_checkpoint *checkpoint, const char *name);
 
@@ -43,6 +47,11 @@ void describe_weight(Layer *layer, qk_format format, qk_layout layout, int64_t g
                      qk_format scale_format, int64_t n, int64_t k);
 // A configuration's group_size as qk takes it: 16..4096 or QK_GROUP_ROW.
 qk_status normal_group(int64_t given, int64_t k, int64_t *group, qk_io_message *message);
+// The configuration's, or the tensors' where it has settings for single layers.
+int64_t group_of_layer(const Config &config, int64_t k, int64_t groups);
+// A layer of words whose zeros [groups,words] have one of `bits` for each of n columns: 0 where
+// they fit no number of bits.
+int64_t bits_of_zeros(const Tensor *zeros, int64_t n);
 // X.bias, when there is one: F32, F16 or BF16 [n].
 qk_status take_bias(const Module &module, int64_t n, Layer *layer, qk_io_message *message);
 

@@ -1,6 +1,7 @@
 // AutoAWQ: X.qweight I32, X.qzeros I32, X.scales, in the "gemm" or the "gemv" arrangement.
 // Source: casper-hansen/AutoAWQ awq/modules/linear/{gemm,gemv,gemv_fast,marlin}.py.
 #include "dialect.hpp"
+#include "methods.hpp"
 
 namespace qk_io {
 namespace {
@@ -31,8 +32,8 @@ qk_status pick_version(const Module &module, const Tensor *scales, Version *vers
     const Config &config = module.checkpoint->config;
     if (module.anchor->dtype == QK_DTYPE_I16) {
         return fail(message, QK_ERROR_UNSUPPORTED,
-                    "qweight is %s: AutoAWQ's gemv_fast arrangement is not supported",
-                    shape_text(module.anchor).text);
+                    "qweight is %s: AutoAWQ's gemv_fast arrangement, which qk does not load: %s",
+                    shape_text(module.anchor).text, kInstead);
     }
     if (config.version[0] == 0) {
         *version = version_of_shapes(module.anchor, scales);
@@ -46,12 +47,15 @@ qk_status pick_version(const Module &module, const Tensor *scales, Version *vers
                                               : Version::kOther;
     if (*version != Version::kOther) return QK_OK;
     return fail(message, QK_ERROR_UNSUPPORTED,
-                "AutoAWQ version \"%s\" is not supported; gemm and gemv are", config.version);
+                "AutoAWQ version \"%s\", which qk does not load (gemm and gemv it does): %s",
+                config.version, kInstead);
 }
 
 qk_status group_of(const Module &module, int64_t k, int64_t rows_of_scales, int64_t *group,
                    qk_io_message *message) {
-    int64_t given = module.checkpoint->config.group_size;
+    const Config &config = module.checkpoint->config;
+    int64_t given = config.group_size;
+    if (given != 0) given = group_of_layer(config, k, rows_of_scales);
     // Without a configuration gemm's scales say it: AutoAWQ only writes whole groups.
     if (given == 0 && rows_of_scales > 0 && k % rows_of_scales == 0) given = k / rows_of_scales;
     if (given == 0) {
@@ -104,15 +108,33 @@ qk_status describe_gemv(const Module &module, const Tensor *scales, const Tensor
     return take_bias(module, n, layer, message);
 }
 
+// The tensors say how many bits a layer has where the configuration speaks for most layers.
+int64_t bits_of(const Config &config, const Tensor *qweight, const Tensor *scales,
+                const Tensor *qzeros) {
+    if (!is(qweight, QK_DTYPE_I32, 2) || scales == nullptr || scales->rank != 2) return config.bits;
+    const int64_t stored = bits_of_zeros(qzeros, scales->shape[1]);
+    const bool whole = stored > 0 && qzeros->shape[1] == qweight->shape[1];
+    return whole && (config.differs || stored != 4) ? stored : config.bits;
+}
+
+qk_status check_kind(const Config &config, int64_t bits, qk_io_message *message) {
+    if (bits != 0 && bits != 4) {
+        return fail(message, QK_ERROR_UNSUPPORTED, "AWQ with %lld bits; qk loads 4: %s",
+                    static_cast<long long>(bits), kInstead);
+    }
+    if (!config.transforms) return QK_OK;
+    return fail(message, QK_ERROR_UNSUPPORTED,
+                "AWQ behind a transform of the activations (rotation_config), which qk does not "
+                "do: %s",
+                kInstead);
+}
+
 qk_status describe(qk_checkpoint *checkpoint, const Module &module, Layer *layer,
                    qk_io_message *message) {
     const Tensor *scales = use(module, ".scales", layer);
     const Tensor *qzeros = use(module, ".qzeros", layer);
-    const int64_t bits = checkpoint->config.bits;
-    if (bits != 0 && bits != 4) {
-        return fail(message, QK_ERROR_UNSUPPORTED, "AutoAWQ with %lld bits; 4 are supported",
-                    static_cast<long long>(bits));
-    }
+    const int64_t bits = bits_of(checkpoint->config, module.anchor, scales, qzeros);
+    QK_IO_TRY(check_kind(checkpoint->config, bits, message));
     Version version = Version::kOther;
     QK_IO_TRY(pick_version(module, scales, &version, message));
     const bool typed = is(module.anchor, QK_DTYPE_I32, 2) && is(qzeros, QK_DTYPE_I32, 2) &&

@@ -2,6 +2,7 @@
 // X.weight_shape [2], and for asymmetric weights X.weight_zero_point I32 [ceil(n/8),groups].
 // Source: vllm-project/compressed-tensors src/compressed_tensors/compressors/pack_quantized/.
 #include "dialect.hpp"
+#include "methods.hpp"
 
 namespace qk_io {
 namespace {
@@ -38,19 +39,53 @@ qk_status read_shape(Parts *p, qk_io_message *message) {
                 static_cast<long long>(p->n), static_cast<long long>(p->k));
 }
 
-qk_status check_packed(const Parts &p, qk_io_message *message) {
+// Words hold as many codes as fit whole: 10 of 3 bits.
+bool is_packed(const Parts &p, int64_t bits) {
+    return p.packed->shape[0] == p.n && p.packed->shape[1] == ceil_div(p.k, 32 / bits);
+}
+
+// Of weights of 4 bits, of others that the configuration has, or of 8 or 2 where there is none.
+int64_t stored_bits(const Config &config, const Parts &p) {
+    if (is_packed(p, 4)) return 4;
+    for (int64_t i = 0; i < config.scheme_count; ++i) {
+        const int64_t bits = config.schemes[i].bits;
+        if (bits >= 1 && bits <= 8 && is_packed(p, bits)) return bits;
+    }
+    if (config.scheme_count > 0) return 0;
+    return is_packed(p, 8) ? 8 : is_packed(p, 2) ? 2 : 0;
+}
+
+qk_status check_packed(const Config &config, const Parts &p, qk_io_message *message) {
+    const int64_t bits = stored_bits(config, p);
+    if (bits == 4) return QK_OK;
+    if (bits != 0) {
+        return fail(message, QK_ERROR_UNSUPPORTED,
+                    "compressed-tensors with %lld bits; qk loads 4: %s",
+                    static_cast<long long>(bits), kInstead);
+    }
+    return fail(message, QK_ERROR_CORRUPT,
+                "weight_packed is %s, which is not 4 bits of weight_shape [%lld,%lld]",
+                shape_text(p.packed).text, static_cast<long long>(p.n),
+                static_cast<long long>(p.k));
+}
+
+// Intact, but of another arrangement than these files read.
+qk_status check_kind(const Config &config, const Parts &p, qk_io_message *message) {
     if (!is(p.packed, QK_DTYPE_I32, 2)) {
         return fail(message, QK_ERROR_UNSUPPORTED,
-                    "weight_packed is %s; I32 of rank 2 (pack-quantized) is supported",
-                    shape_text(p.packed).text);
+                    "weight_packed is %s (%s); qk loads I32 of rank 2 (pack-quantized): %s",
+                    shape_text(p.packed).text, saying_of(config).text, kInstead);
     }
-    if (p.packed->shape[0] != p.n || p.packed->shape[1] != ceil_div(p.k, 8)) {
-        return fail(message, QK_ERROR_CORRUPT,
-                    "weight_packed is %s, which is not 4 bits of weight_shape [%lld,%lld]",
-                    shape_text(p.packed).text, static_cast<long long>(p.n),
-                    static_cast<long long>(p.k));
+    if (config.transforms) {
+        return fail(message, QK_ERROR_UNSUPPORTED,
+                    "compressed-tensors behind a transform of the activations (transform_config), "
+                    "which qk does not do: %s",
+                    kInstead);
     }
-    return QK_OK;
+    if (p.zero == nullptr || p.zero->dtype == QK_DTYPE_I32) return QK_OK;
+    return fail(message, QK_ERROR_UNSUPPORTED,
+                "weight_zero_point is %s; qk loads zeros packed into I32: %s",
+                shape_text(p.zero).text, kInstead);
 }
 
 int64_t groups_of(const Scheme &scheme, int64_t k) {
@@ -83,9 +118,11 @@ qk_status pick_group(const Config &config, const Parts &p, int64_t *group, qk_io
     }
     if (found == nullptr) {
         return fail(message, QK_ERROR_UNSUPPORTED,
-                    "no config group is %s 4-bit int pack-quantized with %lld groups a row of %lld",
+                    "no config group is %s 4-bit int pack-quantized with %lld groups a row of "
+                    "%lld (%s)",
                     p.zero == nullptr ? "symmetric" : "asymmetric",
-                    static_cast<long long>(p.groups), static_cast<long long>(p.k));
+                    static_cast<long long>(p.groups), static_cast<long long>(p.k),
+                    saying_of(config).text);
     }
     if (same(found->actorder, "group") && p.g_idx == nullptr) {
         return fail(message, QK_ERROR_CORRUPT, "actorder is \"group\" without a weight_g_idx");
@@ -153,8 +190,14 @@ qk_status check_scales(Parts *p, bool *whole, qk_io_message *message) {
     const bool scalar =
         scale != nullptr && (scale->rank == 0 || (scale->rank == 1 && scale->shape[0] == 1));
     *whole = scalar && p->n != 1;
+    if (*whole && p->zero != nullptr) {
+        return fail(message, QK_ERROR_UNSUPPORTED,
+                    "one scale and one zero for the whole tensor; qk loads zeros of rows and "
+                    "groups: %s",
+                    kInstead);
+    }
     const bool rows = scale != nullptr && scale->rank == 2 && scale->shape[0] == p->n;
-    if (float_format(scale) == 0 || (!scalar && !rows) || (*whole && p->zero != nullptr)) {
+    if (float_format(scale) == 0 || (!scalar && !rows)) {
         return fail(message, QK_ERROR_CORRUPT, "weight_scale is %s; expected F16 [%lld,groups]",
                     shape_text(scale).text, static_cast<long long>(p->n));
     }
@@ -179,11 +222,11 @@ qk_status describe(qk_checkpoint *checkpoint, const Module &module, Layer *layer
                0,
                0,
                0};
-    if (p.packed->dtype != QK_DTYPE_I32) return check_packed(p, message);
+    QK_IO_TRY(check_kind(checkpoint->config, p, message));
     bool whole = false;
     int64_t group = 0;
     QK_IO_TRY(read_shape(&p, message));
-    QK_IO_TRY(check_packed(p, message));
+    QK_IO_TRY(check_packed(checkpoint->config, p, message));
     QK_IO_TRY(check_scales(&p, &whole, message));
     QK_IO_TRY(group_of(checkpoint->config, p, &group, message));
     QK_IO_TRY(check_order(p, group, message));

@@ -2,6 +2,7 @@
 // Source: AutoGPTQ/AutoGPTQ auto_gptq/nn_modules/qlinear/qlinear_cuda_old.py,
 // ModelCloud/GPTQModel gptqmodel/nn_modules/qlinear/__init__.py.
 #include "dialect.hpp"
+#include "methods.hpp"
 
 namespace qk_io {
 namespace {
@@ -62,15 +63,38 @@ qk_status pick_version(const Config &config, Layer *layer, qk_io_message *messag
         return QK_OK;
     }
     return fail(message, QK_ERROR_UNSUPPORTED,
-                "GPTQ checkpoint_format \"%s\" is not supported; gptq and gptq_v2 are", format);
+                "GPTQ checkpoint_format \"%s\", which qk does not load (gptq and gptq_v2 it does): "
+                "%s",
+                format, kInstead);
+}
+
+// The tensors say how many bits a layer has where the configuration speaks for most layers.
+int64_t bits_of(const Config &config, const Tensor *qweight, const Tensor *scales,
+                const Tensor *qzeros) {
+    if (!is(qweight, QK_DTYPE_I32, 2) || scales == nullptr || scales->rank != 2) return config.bits;
+    const int64_t stored = bits_of_zeros(qzeros, qweight->shape[1]);
+    const bool whole = stored > 0 && scales->shape[1] == qweight->shape[1];
+    return whole && (config.differs || config.bits == 0 || stored != 4) ? stored : config.bits;
 }
 
 qk_status check_types(const Module &module, const Tensor *scales, const Tensor *qzeros,
                       qk_io_message *message) {
     const Config &config = module.checkpoint->config;
-    if (config.bits != 4) {
-        return fail(message, QK_ERROR_UNSUPPORTED, "GPTQ with %lld bits; 4 are supported",
-                    static_cast<long long>(config.bits));
+    const Types words = only(QK_DTYPE_I8) | only(QK_DTYPE_I16) | only(QK_DTYPE_I64);
+    if ((words >> module.anchor->dtype & 1) != 0) {
+        return fail(message, QK_ERROR_UNSUPPORTED, "qweight is %s; qk loads words of I32: %s",
+                    shape_text(module.anchor).text, kInstead);
+    }
+    const int64_t bits = bits_of(config, module.anchor, scales, qzeros);
+    if (bits != 4) {
+        return fail(message, QK_ERROR_UNSUPPORTED, "GPTQ with %lld bits; qk loads 4: %s",
+                    static_cast<long long>(bits), kInstead);
+    }
+    if (config.transforms) {
+        return fail(message, QK_ERROR_UNSUPPORTED,
+                    "GPTQ behind a transform of the activations (rotation_config), which qk does "
+                    "not do: %s",
+                    kInstead);
     }
     const bool typed = is(module.anchor, QK_DTYPE_I32, 2) && is(qzeros, QK_DTYPE_I32, 2) &&
                        float_format(scales) != 0 && scales->rank == 2;
@@ -95,8 +119,7 @@ qk_status describe(qk_checkpoint *checkpoint, const Module &module, Layer *layer
         return fail(message, QK_ERROR_CORRUPT, "qweight is %s; columns come in eights",
                     shape_text(qweight).text);
     }
-    QK_IO_TRY(normal_group(config.group_size == 0 ? QK_GROUP_ROW : config.group_size, k, &group,
-                           message));
+    QK_IO_TRY(normal_group(group_of_layer(config, k, scales->shape[0]), k, &group, message));
     const int64_t groups = group == QK_GROUP_ROW ? 1 : ceil_div(k, group);
     const bool fits = scales->shape[0] == groups && scales->shape[1] == n &&
                       qzeros->shape[0] == groups && qzeros->shape[1] == n / 8;
@@ -134,8 +157,8 @@ qk_status describe_unknown(qk_checkpoint *checkpoint, const Module &module, Laye
                     "no configuration says whose qweight this is, and its shapes do not either");
     }
     return fail(message, QK_ERROR_UNSUPPORTED,
-                "quant_method \"%s\" is not supported for qweight tensors; awq and gptq are",
-                checkpoint->config.method_name);
+                "qweight of %s, which qk does not load (awq, gptq and auto-round it does): %s",
+                saying_of(checkpoint->config).text, kInstead);
 }
 
 }  // namespace

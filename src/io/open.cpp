@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include "files.hpp"
+#include "kinds.hpp"
 
 namespace qk_io {
 namespace {
@@ -58,18 +59,25 @@ qk_status create(const qk_checkpoint_options *given, qk_checkpoint **out, qk_io_
     return QK_OK;
 }
 
-// The one *.safetensors of a directory that has no model.safetensors.
+// The one *.safetensors of a directory that has no model.safetensors. Where there is none, the
+// first file of another kind, which then is called what it is.
 qk_status find_only_file(char *path, const char *directory, qk_io_message *message) {
     DIR *dir = opendir(directory);
     if (dir == nullptr) return file_error(message, directory, "list");
     int64_t found = 0;
+    char other[256] = "";
     qk_status status = QK_OK;
     while (const dirent *entry = readdir(dir)) {
-        if (entry->d_name[0] == '.' || !ends_with(entry->d_name, ".safetensors")) continue;
-        if (++found == 1) status = join_path(path, directory, entry->d_name, message);
+        const char *name = entry->d_name;
+        if (name[0] == '.') continue;
+        const bool first = other[0] == 0 || strcmp(name, other) < 0;
+        if (is_other_name(name) && first) snprintf(other, sizeof other, "%s", name);
+        if (!ends_with(name, ".safetensors")) continue;
+        if (++found == 1) status = join_path(path, directory, name, message);
     }
     closedir(dir);
     if (status != QK_OK || found == 1) return status;
+    if (found == 0 && other[0] != 0) return join_path(path, directory, other, message);
     return fail(message, QK_ERROR_FILE,
                 "%.200s: no model.safetensors, no %s, and %lld other *.safetensors instead of one",
                 directory, kIndexName, static_cast<long long>(found));
@@ -94,7 +102,7 @@ qk_status resolve(char *resolved, const char *path, qk_io_message *message) {
 
 qk_status read_configs(qk_checkpoint *c, const char *model_path, qk_io_message *message) {
     static constexpr const char *kNames[] = {"config.json", "quantize_config.json",
-                                             "quant_config.json"};
+                                             "quant_config.json", "hf_quant_config.json"};
     char directory[kPathBytes], path[kPathBytes];
     QK_IO_TRY(directory_of(directory, model_path, message));
     bool found = false;

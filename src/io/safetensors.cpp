@@ -3,7 +3,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "checkpoint.hpp"
+#include "kinds.hpp"
 
 namespace qk_io {
 namespace {
@@ -244,6 +244,15 @@ int by_offset(const void *a, const void *b) {
     return x->bytes < y->bytes ? -1 : x->bytes > y->bytes;
 }
 
+int64_t described_bytes(const Tensor *tensors, int64_t count) {
+    int64_t most = 0;
+    for (int64_t i = 0; i < count; ++i) {
+        const int64_t end = tensors[i].begin + tensors[i].bytes;  // as the header has it
+        if (end > most) most = end;
+    }
+    return most;
+}
+
 // Contiguous from 0 to the end of the file: what lies outside would be smuggled, what overlaps
 // would be two truths.
 qk_status place_tensors(Tensor *tensors, int64_t count, const File &file, size_t data_begin,
@@ -261,8 +270,10 @@ qk_status place_tensors(Tensor *tensors, int64_t count, const File &file, size_t
         }
         if (t.bytes > size - end) {
             return fail(message, QK_ERROR_CORRUPT,
-                        "%s: tensor \"%.200s\" ends past the end of the file (%lld bytes of data)",
-                        file.name, t.name, static_cast<long long>(size));
+                        "%s: tensor \"%.200s\" ends past the end of the file: it is cut short, as "
+                        "an unfinished download is (%lld bytes of data, the header describes %lld)",
+                        file.name, t.name, static_cast<long long>(size),
+                        static_cast<long long>(described_bytes(tensors, count)));
         }
         end += t.bytes;
         t.data = file.bytes + data_begin + t.begin;
@@ -320,15 +331,19 @@ qk_status read_safetensors(qk_checkpoint *c, int32_t file_index, qk_io_message *
                     file.name, static_cast<long long>(file.size));
     }
     const uint64_t header_bytes = load_u64(file.bytes);
+    const bool fits = header_bytes <= file.size - 8;
+    if (!fits || header_bytes == 0 || file.bytes[8] != '{') QK_IO_TRY(check_kind(file, message));
     if (header_bytes > static_cast<uint64_t>(c->limits.header_bytes)) {
-        return fail(message, QK_ERROR_CORRUPT, "%s: a header of %llu bytes; at most %lld",
-                    file.name, static_cast<unsigned long long>(header_bytes),
+        return fail(message, QK_ERROR_CORRUPT,
+                    "%s: a header of %llu bytes; at most %lld in a safetensors file", file.name,
+                    static_cast<unsigned long long>(header_bytes),
                     static_cast<long long>(c->limits.header_bytes));
     }
-    if (header_bytes > file.size - 8) {
+    if (!fits) {
         return fail(message, QK_ERROR_CORRUPT,
-                    "%s: a header of %llu bytes does not fit into %lld bytes of file", file.name,
-                    static_cast<unsigned long long>(header_bytes),
+                    "%s: a header of %llu bytes does not fit into %lld bytes of file, which is cut "
+                    "short or no safetensors file",
+                    file.name, static_cast<unsigned long long>(header_bytes),
                     static_cast<long long>(file.size));
     }
     const size_t header = static_cast<size_t>(header_bytes);

@@ -31,6 +31,12 @@ qk_status read_weight_map(Shards *s, Text text) {
         Pair pair = {};
         QK_IO_TRY(decode_string(c, key, s->what, &pair.key, s->message));
         QK_IO_TRY(decode_string(c, value, s->what, &pair.value, s->message));
+        if (ends_with(pair.value, ".bin")) {
+            return fail(s->message, QK_ERROR_UNSUPPORTED,
+                        "%s names PyTorch's .bin files, which qk does not load: save the model as "
+                        "safetensors",
+                        s->index_name);
+        }
         if (!is_base_name(pair.value)) {
             return fail(s->message, QK_ERROR_CORRUPT,
                         "%s: \"%.200s\" is not a shard's name; only *.safetensors base names in "
@@ -77,7 +83,8 @@ qk_status read_index(Shards *s, Text text) {
                     members.error);
     }
     if (found) return QK_OK;
-    return fail(s->message, QK_ERROR_CORRUPT, "%s: there is no weight_map", s->index_name);
+    return fail(s->message, QK_ERROR_CORRUPT,
+                "%s: there is no weight_map, so it is no index of a model's files", s->index_name);
 }
 
 int by_text(const void *a, const void *b) {

@@ -83,7 +83,7 @@ TEST_F(Dialects, GptqVersions) {
     for (const char *bits : {"2", "3", "8"}) {
         refuses(good,
                 std::string("{\"quant_method\":\"gptq\",\"group_size\":128,\"bits\":") + bits + "}",
-                QK_ERROR_UNSUPPORTED, "bits; 4");
+                QK_ERROR_UNSUPPORTED, "bits; qk loads 4");
     }
     takes(gptq(64, 256, 256), "{\"bits\":4,\"group_size\":-1,\"desc_act\":false}",
           QK_DIALECT_GPTQ_V1, 64, 256, QK_GROUP_ROW);

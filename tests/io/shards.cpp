@@ -57,12 +57,14 @@ TEST_F(Shards, OpenThroughTheDirectoryAndTheIndex) {
 
 TEST_F(Shards, OnlyBaseNames) {
     for (const char *name : {"../a.safetensors", "/a.safetensors", "./a.safetensors", "",
-                             "d\\\\a.safetensors", ".safetensors", "a.bin", ".."}) {
+                             "d\\\\a.safetensors", ".safetensors", "a.pt", ".."}) {
         index(std::string("{\"x\":\"") + name + "\"}");
         refused(QK_ERROR_CORRUPT, "is not a shard's name");
     }
     index("{\"x\":7}");
     refused(QK_ERROR_CORRUPT, "not a string");
+    index("{\"x\":\"pytorch_model-00001-of-00002.bin\"}");
+    refused(QK_ERROR_UNSUPPORTED, "names PyTorch's .bin files");
 }
 
 TEST_F(Shards, MissingShard) {

@@ -176,6 +176,19 @@ extern "C" {
     ) -> qk_status;
 }
 extern "C" {
+    pub fn qk_checkpoint_layer_method(
+        checkpoint: *const qk_checkpoint,
+        layer: *const ::std::os::raw::c_char,
+    ) -> *const ::std::os::raw::c_char;
+}
+extern "C" {
+    pub fn qk_checkpoint_method(
+        checkpoint: *const qk_checkpoint,
+        name: *mut *const ::std::os::raw::c_char,
+        message: *mut qk_io_message,
+    ) -> qk_status;
+}
+extern "C" {
     pub fn qk_checkpoint_load(
         checkpoint: *const qk_checkpoint,
         context: *mut qk_context,

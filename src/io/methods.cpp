@@ -1,0 +1,121 @@
+// The table of methods that are named and refused. Sources of the tensors' names: the packages that
+// write them, each by its row's name, and transformers' integrations of them.
+#include "methods.hpp"
+
+#include <stdio.h>
+
+namespace qk_io {
+namespace {
+
+constexpr Types kI8 = only(QK_DTYPE_I8), kU8 = only(QK_DTYPE_U8), kI16 = only(QK_DTYPE_I16),
+                kI32 = only(QK_DTYPE_I32), kU32 = only(QK_DTYPE_U32),
+                kE8 = kU8 | only(QK_DTYPE_F8_E8M0);
+constexpr Sign kNothing = {nullptr, 0};
+constexpr const char *kDequantizeFp8 =
+    "load it in transformers with FineGrainedFP8Config(dequantize=True), save it, and run qk "
+    "quantize on that";
+constexpr const char *kDequantizeMxfp4 =
+    "load it in transformers with Mxfp4Config(dequantize=True), save it, and run qk quantize on "
+    "that";
+constexpr const char *kDequantizeInt8 =
+    "load it in transformers, call model.dequantize(), save it, and run qk quantize on that";
+
+// The first that fits is the one: signs of few methods before signs of many.
+constexpr Foreign kForeign[] = {
+    // Codes beside the scales of a tensor and of its blocks.
+    {"NVFP4", {".weight", kU8}, {".weight_scale_2", kAnyType}, nullptr, nullptr},
+    {"NVFP4", {".weight_packed", kU8}, {".weight_global_scale", kAnyType}, nullptr, nullptr},
+    {"NVFP4", {"", kU8}, {"_weight_scale_2", kAnyType}, nullptr, nullptr},
+    {"FP-Quant", {".qweight", kU8}, {".forward_hadamard_matrix", kAnyType}, nullptr, nullptr},
+    {"MXINT4", {".weight_packed", kU8}, {".weight_scale", kE8}, "auto_round", nullptr},
+    {"MXFP6", {".weight_packed", kU8}, {".weight_scale", kE8}, "mxfp6-pack-quantized", nullptr},
+    {"MXFP4", {".weight_packed", kU8}, {".weight_scale", kE8}, nullptr, nullptr},
+    {"MXFP4", {"_blocks", kU8}, {"_scales", kE8}, nullptr, kDequantizeMxfp4},
+    {"MXFP8", {".weight", kF8}, {".weight_scale", kE8}, nullptr, nullptr},
+    {"FP8 in blocks", {".weight", kF8}, {".weight_scale_inv", kAnyType}, nullptr, kDequantizeFp8},
+    {"FP8 in blocks", {"", kF8}, {"_scale_inv", kAnyType}, nullptr, kDequantizeFp8},
+    {"FP8", {".weight", kF8}, {".weight_scale", kAnyType}, nullptr, nullptr},
+    {"FP8", {"", kF8}, {"_weight_scale", kAnyType}, nullptr, nullptr},
+    {"FP8", {"", kF8}, {"_scale", kAnyType}, nullptr, nullptr},
+    {"TensorRT-LLM",
+     {".weight", kI8 | kU8 | kF8},
+     {".weights_scaling_factor", kAnyType},
+     nullptr,
+     nullptr},
+    {"FP8", {".weight", kF8}, kNothing, nullptr, nullptr},
+    // 8-bit integers.
+    {"LLM.int8", {".weight", kI8}, {".SCB", kAnyType}, nullptr, kDequantizeInt8},
+    {"EETQ", {".weight", kI8}, {".weight_scales", kAnyType}, nullptr, nullptr},
+    {"Gemma's integers", {".weight", kI8 | kU8}, {".weight_scale", kAnyType}, "gemma", nullptr},
+    {"INT8", {".weight", kI8}, {".weight_scale", kAnyType}, nullptr, nullptr},
+    // Codes of 4 bits and fewer in bytes and words of other arrangements.
+    {"BitNet", {".weight", kU8}, {".weight_scale", kAnyType}, "bitnet", nullptr},
+    {"INT4 AWQ", {".weight", kU8}, {".pre_quant_scale", kAnyType}, nullptr, nullptr},
+    {"INT4", {".weight", kU8}, {".weight_scale", kAnyType}, nullptr, nullptr},
+    {"MLX", {".weight", kU32}, {".scales", kAnyType}, nullptr, nullptr},
+    {"HIGGS", {".weight", kI16}, {".tables2", kAnyType}, nullptr, nullptr},
+    {"SINQ", {".W_q", kAnyType}, kNothing, "sinq", nullptr},
+    {"HQQ", {".W_q", kAnyType}, kNothing, nullptr, nullptr},
+    {"quanto", {".weight._data", kAnyType}, {".weight._scale", kAnyType}, nullptr, nullptr},
+    {"torchao", {"._weight_qdata", kAnyType}, kNothing, nullptr, nullptr},
+    {"torchao", {".weight:qdata", kAnyType}, kNothing, nullptr, nullptr},
+    {"AQLM", {".codes", kAnyType}, {".codebooks", kAnyType}, nullptr, nullptr},
+    {"VPTQ", {".indices", kAnyType}, {".centroids.weight", kAnyType}, nullptr, nullptr},
+    {"SpQR", {".dense_weights", kAnyType}, {".row_offsets", kAnyType}, nullptr, nullptr},
+    {"QuIP#", {".Qidxs", kAnyType}, kNothing, nullptr, nullptr},
+    {"EXL2", {".q_weight", kI32}, {".q_scale", kAnyType}, nullptr, nullptr},
+    {"EXL3", {".trellis", kAnyType}, kNothing, nullptr, nullptr},
+    {"QQQ", {".B", kI32}, {".s_channel", kAnyType}, nullptr, nullptr},
+    {"Marlin", {".B", kI32}, {".s", kAnyType}, nullptr, nullptr},
+    {"Marlin 2:4", {".weight_packed", kI32}, {".meta", kAnyType}, nullptr, nullptr},
+    {"2:4 sparse", {".compressed", kAnyType}, {".bitmask", kAnyType}, nullptr, nullptr},
+    {"SqueezeLLM", {".qweight", kI32}, {".lookup_table", kAnyType}, nullptr, nullptr},
+    {"LLM-AWQ", {".qweight", kI16}, {".scaled_zeros", kAnyType}, nullptr, nullptr},
+    {"AutoRound with 8-bit activations",
+     {".qweight", kI32},
+     {".w_bf16_to_fp8_scale", kAnyType},
+     nullptr,
+     nullptr},
+};
+
+bool has_type(const Tensor &tensor, Types types) { return (types >> tensor.dtype & 1) != 0; }
+
+bool fits(const Foreign &row, const Module &module) {
+    const char *wanted = row.configured;
+    const Config &config = module.checkpoint->config;
+    if (wanted != nullptr && !same(wanted, config.method_name) && !same(wanted, config.detail)) {
+        return false;
+    }
+    // A tensor of any name is experts in one piece: [experts,n,k].
+    if (row.anchor.suffix[0] == 0 && module.anchor->rank != 3) return false;
+    if (row.beside.suffix == nullptr) return true;
+    const Tensor *beside = sibling(module, row.beside.suffix);
+    return beside != nullptr && has_type(*beside, row.beside.types);
+}
+
+}  // namespace
+
+const Foreign *find_foreign(const qk_checkpoint *c, const Tensor &tensor, char *name) {
+    for (const Foreign &row : kForeign) {
+        if (!has_type(tensor, row.anchor.types)) continue;
+        if (!ends_with(tensor.name, row.anchor.suffix)) continue;
+        const size_t length = strlen(tensor.name) - strlen(row.anchor.suffix);
+        memcpy(name, tensor.name, length);
+        name[length] = 0;
+        if (fits(row, Module{c, name, &tensor, &row})) return &row;
+    }
+    return nullptr;
+}
+
+Saying saying_of(const Config &config) {
+    Saying saying = {"no configuration says so"};
+    if (config.method_name[0] == 0) return saying;
+    char *text = saying.text;
+    const int at = snprintf(text, sizeof saying.text, "quant_method \"%s\"", config.method_name);
+    if (config.detail[0] == 0) return saying;
+    snprintf(text + at, sizeof saying.text - static_cast<size_t>(at), ", %s \"%s\"",
+             config.detail_key, config.detail);
+    return saying;
+}
+
+}  // namespace qk_io
