@@ -61,6 +61,20 @@ bool is_onnx(const File &file) {
            file.bytes[3] < 64;
 }
 
+// ASCII, and not an object's brace where a header has it.
+bool begins_as_text(const File &file, char start[17]) {
+    if (file.size <= 8 || file.bytes[8] == '{') return false;
+    size_t length = 0;
+    for (; length < 16 && length < file.size; ++length) {
+        const uint8_t c = file.bytes[length];
+        const bool space = c == '\n' || c == '\r' || c == '\t';
+        if (!space && (c < 0x20 || c > 0x7e)) return false;
+        start[length] = static_cast<char>(space ? ' ' : c);
+    }
+    start[length] = 0;
+    return true;
+}
+
 bool is_zero(const File &file) {
     const size_t most = file.size < 4096 ? file.size : 4096;
     if (file.size <= 8) return false;
@@ -83,10 +97,15 @@ qk_status check_kind(const File &file, qk_io_message *message) {
                     "%.200s is an ONNX model, which qk does not load: %s", file.name,
                     kSaveAsSafetensors);
     }
-    if (!is_zero(file)) return QK_OK;
+    if (is_zero(file)) {
+        return fail(message, QK_ERROR_CORRUPT,
+                    "%.200s begins with zeros, as an unfinished download does: %s", file.name,
+                    kFetchAgain);
+    }
+    char start[17] = "";
+    if (!begins_as_text(file, start)) return QK_OK;
     return fail(message, QK_ERROR_CORRUPT,
-                "%.200s begins with zeros, as an unfinished download does: %s", file.name,
-                kFetchAgain);
+                "%.200s is a text, no safetensors file: it begins \"%s\"", file.name, start);
 }
 
 bool is_other_name(const char *name) {

@@ -199,6 +199,9 @@ class Kinds(Case):
         header = self.fails(3, "verify", self.write("b.safetensors", content[:50]))
         self.assertIn("does not fit into 50 bytes of file, which is cut short or no safetensors",
                       header)
+        text = self.fails(3, "verify", self.write("d.safetensors", b"Entry not\nfound"))
+        self.assertEqual(text, 'qk: d.safetensors is a text, no safetensors file: it begins '
+                               '"Entry not found"\n')
         zeros = self.fails(3, "verify", self.write("c.safetensors", bytes(4096)))
         self.assertIn("begins with zeros, as an unfinished download does", zeros)
 

@@ -61,10 +61,14 @@ inline void walk(const qk_checkpoint *checkpoint, qk_context *context) {
         require(qk_checkpoint_metadata(checkpoint, i, &key, &value) == QK_OK);
         sum = sum + static_cast<unsigned>(strlen(key) + strlen(value));
     }
+    const char *method;
+    const qk_status known = qk_checkpoint_method(checkpoint, &method, &message);
+    require((known == QK_OK) == (message.text[0] == 0));
     for (int64_t i = 0; i < qk_checkpoint_layer_count(checkpoint); ++i) {
         qk_layer layer, found;
         require(qk_checkpoint_layer(checkpoint, i, &layer, sizeof layer) == QK_OK);
         require((layer.status == QK_OK) == (layer.reason[0] == 0));
+        require(qk_checkpoint_layer_method(checkpoint, layer.name) != nullptr);
         qk_checkpoint_verify_layer(checkpoint, layer.name, &message);
         // Of several layers of one name the first is the one that loads.
         require(qk_checkpoint_find_layer(checkpoint, layer.name, &found, sizeof found) == QK_OK);
@@ -82,7 +86,9 @@ inline void open_and_walk(const std::string &file, const std::string *config) {
         nullptr, &checkpoint, &message);
     require((status == QK_OK) == (checkpoint != nullptr));
     require((status == QK_OK) == (message.text[0] == 0));
-    require(status == QK_OK || status == QK_ERROR_CORRUPT);
+    // Files of other kinds are intact, or never were a model.
+    require(status == QK_OK || status == QK_ERROR_CORRUPT || status == QK_ERROR_UNSUPPORTED ||
+            status == QK_ERROR_FILE);
     if (checkpoint == nullptr) return;
     qk_context *context = nullptr;
     qk_context_options options = QK_CONTEXT_OPTIONS_INIT;

@@ -1,0 +1,102 @@
+// What the library says of methods: the layer's, the configuration's, and AutoRound's two.
+#include "layers.hpp"
+
+namespace io_test {
+namespace {
+
+using Methods = Dialects;
+
+std::string auto_round(const std::string &packing, const std::string &more = "") {
+    return R"({"quantization_config":{"quant_method":"auto-round","bits":4,"group_size":128,)"
+           R"("packing_format":")" +
+           packing + "\"" + more + "}}";
+}
+
+Parts llm_int8() {
+    Parts p;
+    p.set("x.weight", "I8", {4, 8}, std::string(32, '\1'));
+    p.set("x.SCB", "F32", {4}, std::string(16, '\0'));
+    p.set("x.weight_format", "U8", {}, "\1");
+    p.set("xy.weight", "F32", {1, 1}, std::string(4, '\0'));
+    return p;
+}
+
+TEST_F(Methods, OfALayer) {
+    open(llm_int8());
+    EXPECT_STREQ("LLM.int8", qk_checkpoint_layer_method(checkpoint, "x"));
+    EXPECT_STREQ("dense", qk_checkpoint_layer_method(checkpoint, "xy"));
+    EXPECT_EQ(nullptr, qk_checkpoint_layer_method(checkpoint, "y"));
+    EXPECT_EQ(nullptr, qk_checkpoint_layer_method(checkpoint, nullptr));
+    EXPECT_EQ(nullptr, qk_checkpoint_layer_method(nullptr, "x"));
+    EXPECT_EQ(32 + 16 + 1, layer.bytes);  // not those of xy
+    EXPECT_EQ(QK_DIALECT_UNKNOWN, layer.dialect);
+    EXPECT_EQ(QK_ERROR_UNSUPPORTED, layer.status);
+    open(gptq(64, 256, 128), gptq_config(""));
+    EXPECT_STREQ("GPTQ v1", qk_checkpoint_layer_method(checkpoint, "x"));
+}
+
+TEST_F(Methods, OfTheConfiguration) {
+    const char *name = nullptr;
+    open(gptq(64, 256, 128), gptq_config(""));
+    EXPECT_EQ(QK_OK, qk_checkpoint_method(checkpoint, &name, &message));
+    EXPECT_STREQ("gptq", name);
+    Parts dense;
+    dense.set("x.weight", "F32", {1, 1}, std::string(4, '\0'));
+    open(dense);
+    EXPECT_EQ(QK_OK, qk_checkpoint_method(checkpoint, &name, &message));
+    EXPECT_STREQ("", name);
+    open(dense, R"({"quantization_config":{"quant_method":"next"}})");
+    EXPECT_EQ(QK_ERROR_UNSUPPORTED, qk_checkpoint_method(checkpoint, &name, &message));
+    EXPECT_STREQ("next", name);
+    EXPECT_NE(nullptr, strstr(message.text, "quant_method \"next\"")) << message.text;
+    EXPECT_EQ(QK_ERROR_NULL, qk_checkpoint_method(nullptr, &name, &message));
+    EXPECT_EQ(QK_ERROR_NULL, qk_checkpoint_method(checkpoint, nullptr, &message));
+    EXPECT_EQ(QK_ERROR_UNSUPPORTED, qk_checkpoint_method(checkpoint, &name, nullptr));
+    // A layer that loads is a better witness than the configuration.
+    open(awq_gemm(64, 256, 128), R"({"quant_method":"next","q_group_size":128})");
+    EXPECT_EQ(QK_ERROR_UNSUPPORTED, layer.status);  // qweight of an unknown method is nobody's
+    EXPECT_EQ(QK_ERROR_UNSUPPORTED, qk_checkpoint_method(checkpoint, &name, &message));
+}
+
+TEST_F(Methods, ALongWordIsCut) {
+    const std::string word(300, 'z');
+    const char *name = nullptr;
+    open(llm_int8(), "{\"quant_method\":\"" + word + "\"}");
+    EXPECT_EQ(QK_ERROR_UNSUPPORTED, qk_checkpoint_method(checkpoint, &name, &message));
+    EXPECT_EQ(word.substr(0, 47), name);
+    EXPECT_NE(nullptr, strstr(layer.reason, name)) << layer.reason;
+}
+
+TEST_F(Methods, AutoRoundIsGptqOrAwq) {
+    const Parts words = gptq(64, 256, 128);
+    for (const char *form : {"auto_round:auto_gptq", "auto_round:gptq"}) {
+        takes(words, auto_round(form), QK_DIALECT_GPTQ_V1, 64, 256, 128);
+    }
+    for (const char *form : {"auto_round", "auto_round:gptqmodel"}) {
+        takes(words, auto_round(form), QK_DIALECT_GPTQ_V2, 64, 256, 128);
+    }
+    for (const char *form : {"auto_round:auto_awq", "auto_round:awq"}) {
+        takes(awq_gemm(64, 256, 128), auto_round(form), QK_DIALECT_AWQ_GEMM, 64, 256, 128);
+    }
+    takes(words, R"({"quant_method":"intel/auto-round","bits":4,"group_size":128})",
+          QK_DIALECT_GPTQ_V1, 64, 256, 128);
+    refuses(words, auto_round("auto_round:next"), QK_ERROR_UNSUPPORTED, "auto_round:next");
+}
+
+TEST_F(Methods, SettingsOfSingleLayers) {
+    const std::string extra = R"(,"extra_config":{"x":{"group_size":64}})";
+    const std::string form = "auto_round:auto_gptq", awq = "auto_round:auto_awq";
+    takes(gptq(64, 256, 64), auto_round(form, extra), QK_DIALECT_GPTQ_V1, 64, 256, 64);
+    takes(gptq(64, 256, 128), auto_round(form, extra), QK_DIALECT_GPTQ_V1, 64, 256, 128);
+    takes(awq_gemm(64, 256, 64), auto_round(awq, extra), QK_DIALECT_AWQ_GEMM, 64, 256, 64);
+    takes(gptq(64, 256, 32), gptq_config(R"(,"dynamic":{"+:x":{"group_size":32}})"),
+          QK_DIALECT_GPTQ_V1, 64, 256, 32);
+    takes(gptq(64, 256, 256), auto_round(form, extra), QK_DIALECT_GPTQ_V1, 64, 256, QK_GROUP_ROW);
+    // Without such settings the two contradict each other.
+    refuses(gptq(64, 256, 64), auto_round(form), QK_ERROR_CORRUPT, "do not fit together");
+    refuses(gptq(64, 256, 64), auto_round(form, R"(,"extra_config":{})"), QK_ERROR_CORRUPT,
+            "do not fit together");
+}
+
+}  // namespace
+}  // namespace io_test
