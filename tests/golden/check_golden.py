@@ -51,7 +51,7 @@ def affine(codes, zeros, scales):
 def dequantize_awq(tensors, layer, config):
     words, zero_words = tensors[f"{layer}.qweight"].bits, tensors[f"{layer}.qzeros"].bits
     scales = tensors[f"{layer}.scales"].f32()
-    if config["version"] == "gemm":
+    if config.get("version", "gemm") == "gemm":
         order = [0, 4, 1, 5, 2, 6, 3, 7]
         codes, zeros = nibbles(words, order), nibbles(zero_words, order)
         group = codes.shape[0] // zeros.shape[0]
@@ -66,7 +66,10 @@ def dequantize_gptq(tensors, layer, config):
     zeros = nibbles(tensors[f"{layer}.qzeros"].bits)
     if config.get("checkpoint_format", "gptq") == "gptq":
         zeros = (zeros + 1) & 15
-    group = tensors[f"{layer}.g_idx"].bits
+    # AutoRound writes no g_idx where groups are in order.
+    group = np.arange(codes.shape[0]) // (codes.shape[0] // zeros.shape[0])
+    if f"{layer}.g_idx" in tensors:
+        group = tensors[f"{layer}.g_idx"].bits
     return affine(codes, zeros[group], tensors[f"{layer}.scales"].f32()[group]).T
 
 
@@ -101,9 +104,16 @@ def check_dense(folder):
                 check(same_bits(bits, tensors[plane].bits), f"{name} {plane}")
 
 
+# AutoRound's packing formats: whose bytes, and whether zeros are stored minus one.
+AUTO_ROUND = {"auto_round:auto_gptq": ("gptq", "gptq"), "auto_round:auto_awq": ("awq", ""),
+              "auto_round:gptqmodel": ("gptq", "gptq_v2")}
+
+
 def check_checkpoint(folder):
     tensors, config = read_checkpoint(folder)
     method = config["quant_method"]
+    if method == "auto-round":
+        method, config["checkpoint_format"] = AUTO_ROUND[config["packing_format"]]
     for name, truth in read(folder / "truth.safetensors").items():
         layer = name.removesuffix(".weight")
         if method == "bitsandbytes":
