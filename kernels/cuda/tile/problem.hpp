@@ -82,7 +82,7 @@ struct TilesProblem {
     const void *x, *bias;  // bias may be null
     void *y;
     int64_t m, n;
-    int32_t k;
+    int32_t k, tiles;      // tiles: of 64 columns, of a row of tiles
     uint32_t groups;       // of a row
     int32_t second_shift;  // nested: log2 of second_group
     qk_format bias_type;
@@ -105,6 +105,7 @@ inline TilesProblem tiles_problem(const LinearArgs &args) {
                       args.x.rows,
                       w.geometry.n,
                       int32_t(w.geometry.k),
+                      int32_t(ceil_div(w.geometry.k, 64)),
                       uint32_t(w.geometry.groups_per_row),
                       log2_of(w.scale.second_group),
                       args.bias != nullptr ? args.bias->format->id : QK_FORMAT_F32,

@@ -299,7 +299,7 @@ template <class T, class Decode, ScaleKind kind, int kGroupTiles, int kBatches>
 Status launch_few_rows(const LinearArgs &args, const Launch &launch) {
     using Map = FewRowsMap<Decode, kind, kGroupTiles, kBatches>;
     const FewRowsPlan plan = plan_of<Map>(args, launch.device);
-    const FewRowsProblem p = {tiles_problem(args), second_bytes(args.w, plan.rows), plan};
+    const FewRowsProblem p = {tiles_problem(args), plan, second_bytes(args.w, plan.rows)};
     Shape3 shape = {dim3(uint32_t(plan.blocks), uint32_t(ceil_div(p.m, int64_t{Map::kColumns}))),
                     kRingThreads};
     shape.shared_bytes =

@@ -8,8 +8,8 @@ namespace qk::cuda {
 namespace {
 
 struct FewRowsProblem : TilesProblem {
+    FewRowsPlan plan;       // first: pairs of its numbers are loaded as one
     uint32_t second_bytes;  // nested: of the second scales of a block's rows, at most
-    FewRowsPlan plan;
 };
 
 static_assert(kFewRowsWarps == kRingWarps, "what tile/ring.cuh fills and waits for");

@@ -120,8 +120,11 @@ constexpr uint32_t kMostShared = 227 * 1024;  // that a block of sm_90 can have
 constexpr uint32_t kStaticShared = 2048;      // of it: barriers and the table of nested scales
 constexpr int32_t kMaxSlots = 16;
 
-struct GemmProblem : LinearView {
+struct GemmMaps {
     CUtensorMap code_map, x_map;
+};
+
+struct GemmProblem : GemmMaps, LinearView {
     int64_t y_pitch;               // elements from a row to the next
     int32_t row_tiles, tiles;      // of 16 rows; of 64 columns
     int32_t group_shift;           // log2 of the tiles a group

@@ -16,7 +16,8 @@ GemvProblem gemv_problem(const LinearArgs &args, const Device &device) {
                      0,
                      plan_gemv(s.n, s.k, device.multiprocessors),
                      1,
-                     0};
+                     0,
+                     true};
     const int64_t second = w.scale.second_group;
     if (second > 0) {
         p.last_second = uint32_t(gemv_seconds(p.plan, s.groups_per_row, second) - 1);

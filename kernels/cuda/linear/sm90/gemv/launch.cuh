@@ -33,7 +33,7 @@ template <class T, class Decode, ScaleKind kind, int kGroupTiles>
 __global__ void __launch_bounds__(kGemvThreads, XColumns<T, kGroupTiles == 0>::kBlocks)
     multiply(const __grid_constant__ GemvProblem p) {
 #if __CUDA_ARCH__ >= 900
-    allow_next_kernel();
+    if (!Decode::kLut4 || p.overlaps) allow_next_kernel();
     const Run rows = p.plan.rows.part(int32_t(blockIdx.x));
     GemvWarp<T, Decode, kind, kGroupTiles> work(p, rows);
     work.prepare(rows);
@@ -62,7 +62,10 @@ Status launch_gemv(const GemvProblem &p, const Launch &launch) {
             shape.shared_bytes = end;
         }
     }
-    return launch_kernel(launch, "linear", multiply<T, Decode, kind, kGroupTiles>, shape, problem);
+    problem.overlaps = gemv_overlaps(p.n, p.k, Decode::kLut4);
+    Launch mine = launch;
+    mine.in_order |= !problem.overlaps;
+    return launch_kernel(mine, "linear", multiply<T, Decode, kind, kGroupTiles>, shape, problem);
 }
 
 template <class T, class Decode, ScaleKind kind>

@@ -45,6 +45,13 @@ static constexpr GemvPlan plan_gemv(int64_t n, int64_t k, int64_t most_blocks) {
             rows};
 }
 
+// Whether a launch may overlap those before and after it. Large weights with looked-up codes have a
+// table and many partial sums: their blocks leave no room for the next kernel's, two of which would
+// crowd on each multiprocessor that runs dry first.
+static constexpr bool gemv_overlaps(int64_t n, int64_t k, bool lut4) {
+    return !lut4 || n * k <= int64_t{1} << 27;
+}
+
 // Second scales of a block's rows, at most; 0: scales are not nested.
 static constexpr int64_t gemv_seconds(const GemvPlan &plan, int64_t groups_per_row,
                                       int64_t second_group) {
@@ -68,6 +75,7 @@ struct GemvProblem : TilesProblem {
     GemvPlan plan;
     float entry_unit;   // f32 x: of the entries
     uint32_t x_places;  // f32 x: bytes behind the sums where units of x are kept; 0: nowhere
+    bool overlaps;      // the next kernel may start early
 };
 
 // An instance, compiled on its own.

@@ -11,14 +11,13 @@ namespace qk::cuda {
 namespace {
 
 struct SomeRowsProblem : TilesProblem {
-    int32_t tiles;        // of 64 columns, of a row of tiles
     int32_t group_shift;  // log2 of the columns of a group; 30: one group a row
     uint32_t second_bytes;
     // 2^32 (2^16 for slices) divided by them: a division would delay the first copy.
     uint32_t pieces_magic, groups_magic, slices_magic;
-    int32_t cluster_shift;
     SomeRowsPlan plan;
     SomeRowsStage stage;
+    int32_t cluster_shift;
 };
 
 static_assert(kSomeRowsWarps == kRingWarps, "what tile/ring.cuh counts with");
@@ -226,7 +225,6 @@ inline SomeRowsCase some_rows_case(const LinearArgs &args) {
 inline SomeRowsProblem some_rows_problem(const LinearArgs &args) {
     SomeRowsProblem p = {};
     static_cast<TilesProblem &>(p) = tiles_problem(args);
-    p.tiles = int32_t(ceil_div(p.k, 64));
     p.group_shift = some_rows_case(args).group_shift();
     return p;
 }
