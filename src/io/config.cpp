@@ -228,14 +228,16 @@ qk_status read_section(qk_checkpoint *c, const Reader &r, const json_t *section,
 
 // ModelOpt's hf_quant_config.json and MLX's config.json have "quantization". MLX's repeats it as
 // "quantization_config", without a quant_method.
+// Models of text and images may have the one of the text in its configuration.
 const json_t *section_of(const json_t *root) {
-    static constexpr const char *kKeys[] = {"quantization_config", "compression_config",
-                                            "quantization"};
+    static constexpr const char *kKeys[] = {"quantization_config", "compression_config"};
     for (const char *key : kKeys) {
         const json_t *section = get(root, key);
+        if (section == nullptr) section = get(get(root, "text_config"), key);
         if (section != nullptr) return section;
     }
-    return root;
+    const json_t *section = get(root, "quantization");  // of other programs: any value
+    return json_is_object(section) ? section : root;
 }
 
 }  // namespace

@@ -26,10 +26,12 @@ constexpr Foreign kForeign[] = {
     {"NVFP4", {".weight", kU8}, {".weight_scale_2", kAnyType}, nullptr, nullptr},
     {"NVFP4", {".weight_packed", kU8}, {".weight_global_scale", kAnyType}, nullptr, nullptr},
     {"NVFP4", {"", kU8}, {"_weight_scale_2", kAnyType}, nullptr, nullptr},
+    {"NVFP4", {".weight", kU8}, {".weight_scale", only(QK_DTYPE_F8_E4M3)}, nullptr, nullptr},
     {"FP-Quant", {".qweight", kU8}, {".forward_hadamard_matrix", kAnyType}, nullptr, nullptr},
     {"MXINT4", {".weight_packed", kU8}, {".weight_scale", kE8}, "auto_round", nullptr},
     {"MXFP6", {".weight_packed", kU8}, {".weight_scale", kE8}, "mxfp6-pack-quantized", nullptr},
     {"MXFP4", {".weight_packed", kU8}, {".weight_scale", kE8}, nullptr, nullptr},
+    {"MXFP4", {".weight", kU8}, {".weight_scale", kE8}, nullptr, nullptr},
     {"MXFP4", {"_blocks", kU8}, {"_scales", kE8}, nullptr, kDequantizeMxfp4},
     {"MXFP8", {".weight", kF8}, {".weight_scale", kE8}, nullptr, nullptr},
     {"FP8 in blocks", {".weight", kF8}, {".weight_scale_inv", kAnyType}, nullptr, kDequantizeFp8},
@@ -51,7 +53,8 @@ constexpr Foreign kForeign[] = {
     // Codes of 4 bits and fewer in bytes and words of other arrangements.
     {"BitNet", {".weight", kU8}, {".weight_scale", kAnyType}, "bitnet", nullptr},
     {"INT4 AWQ", {".weight", kU8}, {".pre_quant_scale", kAnyType}, nullptr, nullptr},
-    {"INT4", {".weight", kU8}, {".weight_scale", kAnyType}, nullptr, nullptr},
+    {"INT4", {".weight", kU8}, {".weight_scale", kAnyType}, "modelopt", nullptr},
+    {"packed integers", {".weight", kU8}, {".weight_scale", kAnyType}, nullptr, nullptr},
     {"MLX", {".weight", kU32}, {".scales", kAnyType}, nullptr, nullptr},
     {"HIGGS", {".weight", kI16}, {".tables2", kAnyType}, nullptr, nullptr},
     {"SINQ", {".W_q", kAnyType}, kNothing, "sinq", nullptr},
@@ -108,7 +111,7 @@ const Foreign *find_foreign(const qk_checkpoint *c, const Tensor &tensor, char *
 }
 
 Saying saying_of(const Config &config) {
-    Saying saying = {"no configuration says so"};
+    Saying saying = {"no configuration names it"};
     if (config.method_name[0] == 0) return saying;
     char *text = saying.text;
     const int at = snprintf(text, sizeof saying.text, "quant_method \"%s\"", config.method_name);

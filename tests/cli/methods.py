@@ -40,7 +40,7 @@ def foreign(key, name, config, tensors, anchor, said=None, instead=GENERAL, **mo
     """A method of the table of methods: `anchor` is the suffix whose type the sentence quotes."""
     dtype, shape, _ = tensors[anchor]
     said = said or (f'quant_method "{config["quant_method"]}"' if config else
-                    "no configuration says so")
+                    "no configuration names it")
     what = anchor[1:] if anchor else "experts"
     sizes = ",".join(map(str, shape))
     return Method(key, name, config, tensors,
@@ -97,6 +97,22 @@ FOREIGN = [
             {".weight": ones("U8", N // 2, K), ".weight_scale": ones("F32", N, 1),
              ".pre_quant_scale": ones("BF16", K)}, ".weight",
             'quant_method "modelopt", quant_algo "W4A16_AWQ"'),
+    foreign("modelopt_int4", "INT4", {"quant_method": "modelopt", "quant_algo": "W4A16"},
+            {".weight": ones("U8", N // 2, K), ".weight_scale": ones("F32", N, 1)}, ".weight",
+            'quant_method "modelopt", quant_algo "W4A16"'),
+    foreign("packed_alone", "packed integers", None,
+            {".weight": ones("U8", N // 2, K), ".weight_scale": ones("F32", N, 1)}, ".weight"),
+    foreign("nvfp4_one_scale", "NVFP4", None,
+            {".weight": ones("U8", N, K // 2), ".weight_scale": ones("F8_E4M3", N, K // 16)},
+            ".weight"),
+    foreign("quark_mxfp4", "MXFP4", method("quark"),
+            {".weight": ones("U8", N, K // 2), ".weight_scale": ones("U8", N, K // 32)}, ".weight"),
+    foreign("text_config", "NVFP4", None, NVFP4_CT, ".weight_packed",
+            'quant_method "compressed-tensors", format "nvfp4-pack-quantized"',
+            files={"config.json": {"text_config": {"quantization_config": compressed(
+                "nvfp4-pack-quantized", type="float")}}}),
+    foreign("another_quantization", "NVFP4", None, NVFP4, ".weight",
+            files={"config.json": {"quantization": "int8"}}),
     foreign("modelopt_experts", "NVFP4", method("modelopt"),
             {"": ones("U8", 2, N, K // 2), "_weight_scale": ones("F8_E4M3", 2, N, K // 16),
              "_weight_scale_2": ones("F32", 2)}, "", layer=EXPERTS),
