@@ -81,13 +81,6 @@ constexpr Kernel<DequantizeArgs> const *kDequantize[] = {
     &cuda::kDequantizeTiles, &cuda::kDequantizeGeneric};
 constexpr Kernel<QuantizeArgs> const *kQuantize[] = {&cuda::kQuantizeGeneric};
 constexpr Kernel<RepackArgs> const *kRepack[] = {&cuda::kRepackTiles, &cuda::kRepackGeneric};
-// In any order: linear/select.hpp chooses.
-constexpr Kernel<LinearArgs> const *kLinear[] = {
-    &cuda::kLinearSm90Gemv,   &cuda::kLinearSm90FewRows, &cuda::kLinearSm90SomeRows,
-    &cuda::kLinearSm90Rows24, &cuda::kLinearSm90Gemm,    &cuda::kLinearSm90Gemm8Bit,
-    &cuda::kLinearSm80Gemv,   &cuda::kLinearSm80Gemm,    &cuda::kLinearRepacked,
-    &cuda::kLinearBytes,      &cuda::kLinearWords,       &cuda::kLinearColumns,
-    &cuda::kLinearLanes,      &cuda::kLinearDense,       &cuda::kLinearGeneric};
 constexpr Kernel<GruArgs> const *kGru[] = {&cuda::kGruStep, &cuda::kGruCluster, &cuda::kGruGeneric};
 
 }  // namespace
@@ -103,7 +96,7 @@ constinit const Backend kCudaBackend = {
     kDequantize,
     kQuantize,
     kRepack,
-    kLinear,
+    cuda::kLinearKernels,  // linear/select.hpp chooses
     kGru,
     cuda::plan_linear,
     false,

@@ -78,4 +78,12 @@ extern const Kernel<GruArgs> kGruStep;                   // gru/step.cu
 extern const Kernel<GruArgs> kGruCluster;                // gru/cluster.cu
 extern const Kernel<GruArgs> kGruGeneric;                // gru/generic.cu
 
+// In the order of LinearKernel.
+inline constexpr const Kernel<LinearArgs> *kLinearKernels[] = {
+    &kLinearSm90Gemv, &kLinearSm90FewRows,  &kLinearSm90SomeRows, &kLinearSm90Rows24,
+    &kLinearSm90Gemm, &kLinearSm90Gemm8Bit, &kLinearSm80Gemv,     &kLinearSm80Gemm,
+    &kLinearRepacked, &kLinearBytes,        &kLinearWords,        &kLinearColumns,
+    &kLinearLanes,    &kLinearDense,        &kLinearGeneric};
+static_assert(sizeof(kLinearKernels) / sizeof(kLinearKernels[0]) == size_t(LinearKernel::kCount));
+
 }  // namespace qk::cuda

@@ -111,7 +111,7 @@ struct IhCopy {
             }
         }
     }
-    __device__ void order(const Recurrence &r, int tile, int32_t step) const {
+    __device__ void issue(const Recurrence &r, int tile, int32_t step) const {
         constexpr uint32_t kTile = S::kGroups * 8 * kIhRow;
         if ((active >> tile & 1) != 0) {
             copy_16(to + (uint32_t(step) % 2 * S::kTiles + uint32_t(tile)) * kTile,
@@ -248,7 +248,7 @@ __device__ void run_steps(const Recurrence &r, SharedMany<S, Rules> &shared, con
     cluster_sync();
     expect_first_h(&shared.barrier[0][0], S::kTiles, uint32_t(r.tile * S::kHidden), r.steps);
 #pragma unroll
-    for (int tile = 0; tile < S::kTiles; ++tile) ih.order(r, tile, 0);
+    for (int tile = 0; tile < S::kTiles; ++tile) ih.issue(r, tile, 0);
     for (int32_t t = 0; t < r.steps; ++t) {
         if (t + 1 < r.steps) {
             ih.from += r.ih_step;
@@ -257,7 +257,7 @@ __device__ void run_steps(const Recurrence &r, SharedMany<S, Rules> &shared, con
         }
 #pragma unroll
         for (int tile = 0; tile < S::kTiles; ++tile) {
-            ih.order(r, tile, t + 1);
+            ih.issue(r, tile, t + 1);
             advance_tile(r, at, weights, unit, shared, rules, tile, t, cells.first_slot,
                          cells.h[tile]);
             store_tile(r, cells, tile, y + tile * r.tile * r.y_sequence);

@@ -94,7 +94,7 @@ __device__ void run_steps(const Recurrence &r, SharedOne<S, Rules> &shared, cons
     int32_t h = active ? gru::load_code(state, cell.h_bytes, own) - cell.h_zero : 0;
     char *y = y_of(r.v, own);
     const char *ih = reinterpret_cast<const char *>(r.ih + own);
-    const auto order_ih = [&](int32_t step) {
+    const auto issue_ih = [&](int32_t step) {
         if (active && step < r.steps) {
             copy_8(shared_address(&shared.ih[step % kAhead][threadIdx.x]), ih);
             ih += r.ih_step;
@@ -111,7 +111,7 @@ __device__ void run_steps(const Recurrence &r, SharedOne<S, Rules> &shared, cons
     __syncthreads();
     cluster_sync();
     expect_first_h(shared.barrier, 1, S::kHidden, r.steps);
-    for (int32_t step = 0; step < kAhead - 1; ++step) order_ih(step);
+    for (int32_t step = 0; step < kAhead - 1; ++step) issue_ih(step);
     gru::InputSums<int32_t> input = take_ih(0);
     const Sender<S> sender(at, shared);
     // Of the lanes that have the same cell, one.
@@ -123,7 +123,7 @@ __device__ void run_steps(const Recurrence &r, SharedOne<S, Rules> &shared, cons
         multiply_one(at, weights, shared, t, sums);
         h = unit.next_h(rules, input, sums, h);
         if (t + 1 < r.steps) sender.send(rules.view(h), t + 1);
-        order_ih(t + kAhead - 1);
+        issue_ih(t + kAhead - 1);
         input = take_ih(t + 1);
         if (stores) store_y(r.v, y, h);
         y += r.y_step;

@@ -5,16 +5,8 @@
 namespace qk::cuda {
 namespace {
 
-// In the order of LinearKernel.
-constexpr const Kernel<LinearArgs> *kKernels[] = {
-    &kLinearSm90Gemv, &kLinearSm90FewRows,  &kLinearSm90SomeRows, &kLinearSm90Rows24,
-    &kLinearSm90Gemm, &kLinearSm90Gemm8Bit, &kLinearSm80Gemv,     &kLinearSm80Gemm,
-    &kLinearRepacked, &kLinearBytes,        &kLinearWords,        &kLinearColumns,
-    &kLinearLanes,    &kLinearDense,        &kLinearGeneric};
-static_assert(sizeof(kKernels) / sizeof(kKernels[0]) == size_t(LinearKernel::kCount));
-
 const Kernel<LinearArgs> *kernel_of(int32_t row) {
-    return row < 0 ? nullptr : kKernels[int(kLinearTable[row].kernel)];
+    return row < 0 ? nullptr : kLinearKernels[int(kLinearTable[row].kernel)];
 }
 
 // What qk.h counts rows of x with.

@@ -273,11 +273,9 @@ constexpr bool row_by_row(const Facts &f, const Device &) {
 }
 
 constexpr bool not_row_by_row(const Facts &f, const Device &d) { return !row_by_row(f, d); }
-// Looked-up codes where passes of sm80 gemv find no room for their table: no kernel on mma.sync has
-// been measured there.
-constexpr bool table_without_room(const Facts &f, const Device &d) {
-    return f.weight == kPackedLut4 && d.capability < 90 &&
-           needs_bytes::sm80_gemv(f, d) > d.shared_bytes;
+// Looked-up codes before sm_90: no matrix kernel on mma.sync has been measured with them there.
+constexpr bool unmeasured_lut4(const Facts &f, const Device &d) {
+    return f.weight == kPackedLut4 && d.capability < 90;
 }
 
 }  // namespace wanted
@@ -293,7 +291,7 @@ constexpr Row kLinearTable[] = {
     {K::kSm90Gemm, kSm90GemmNeeds, 17, kAnyM, nullptr, Batch::kBlocks},
     {K::kSm90Gemm8Bit, kSm90Gemm8BitNeeds, 17, 4096, wanted::codes_8, Batch::kBlocks},
     {K::kDense, kDenseNeeds, 257, kAnyM, nullptr, Batch::kAlone},
-    {K::kDense, kDenseNeeds, 17, kAnyM, wanted::table_without_room, Batch::kAlone},
+    {K::kDense, kDenseNeeds, 17, kAnyM, wanted::unmeasured_lut4, Batch::kAlone},
     {K::kSm80Gemm, kSm80GemmNeeds, 17, kAnyM, nullptr, Batch::kBlocks},
     {K::kSm80Gemm, kSm80GemmUnsplitNeeds, 65, kAnyM, nullptr, Batch::kBlocks},
     {K::kSm90SomeRows, kSm90SomeRowsNeeds, 2, kAnyM, wanted::large, Batch::kAny},

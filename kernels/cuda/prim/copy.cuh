@@ -111,7 +111,7 @@ __device__ inline bool elect_one() {
 #endif
 }
 
-// `bytes`, both addresses: multiples of 16. Ordered by one lane.
+// `bytes`, both addresses: multiples of 16. Issued by one lane.
 __device__ inline void copy_bulk(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier) {
 #if __CUDA_ARCH__ >= 900
     asm volatile(

@@ -141,26 +141,13 @@ __device__ inline uint32_t pack_pair(BF16, float low, float high) {
 }
 
 // Keeps a value in its register: the compiler would recompute it at every use.
-__device__ inline void keep(uint32_t &value) {
-#if defined(__CUDA_ARCH__)
-    asm("" : "+r"(value));
-#else
+template <class V>
+__device__ void keep(V &value) {
+#if !defined(__CUDA_ARCH__)
     (void)value;
-#endif
-}
-__device__ inline void keep(int32_t &value) {
-#if defined(__CUDA_ARCH__)
-    asm("" : "+r"(value));
 #else
-    (void)value;
-#endif
-}
-template <class P>
-__device__ void keep(P *&pointer) {
-#if defined(__CUDA_ARCH__)
-    asm("" : "+l"(pointer));
-#else
-    (void)pointer;
+    if constexpr (std::is_pointer_v<V>) asm("" : "+l"(value));
+    if constexpr (!std::is_pointer_v<V>) asm("" : "+r"(value));
 #endif
 }
 

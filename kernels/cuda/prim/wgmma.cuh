@@ -102,61 +102,17 @@ __device__ inline void keep(uint32_t (&a)[steps][4]) {
 // clang-format on
 
 template <class T, int n>
-struct Wgmma;
-
-template <>
-struct Wgmma<F16, 32> {
-    static __device__ void run(float (&d)[16], const uint32_t (&a)[4], uint64_t b, int add) {
-        QK_WGMMA_32("f16");
-    }
-};
-
-template <>
-struct Wgmma<F16, 64> {
-    static __device__ void run(float (&d)[32], const uint32_t (&a)[4], uint64_t b, int add) {
-        QK_WGMMA_64("f16");
-    }
-};
-
-template <>
-struct Wgmma<F16, 128> {
-    static __device__ void run(float (&d)[64], const uint32_t (&a)[4], uint64_t b, int add) {
-        QK_WGMMA_128("f16");
-    }
-};
-
-template <>
-struct Wgmma<BF16, 32> {
-    static __device__ void run(float (&d)[16], const uint32_t (&a)[4], uint64_t b, int add) {
-        QK_WGMMA_32("bf16");
-    }
-};
-
-template <>
-struct Wgmma<BF16, 64> {
-    static __device__ void run(float (&d)[32], const uint32_t (&a)[4], uint64_t b, int add) {
-        QK_WGMMA_64("bf16");
-    }
-};
-
-template <>
-struct Wgmma<BF16, 128> {
-    static __device__ void run(float (&d)[64], const uint32_t (&a)[4], uint64_t b, int add) {
-        QK_WGMMA_128("bf16");
-    }
-};
-
-template <>
-struct Wgmma<F16, 256> {
-    static __device__ void run(float (&d)[128], const uint32_t (&a)[4], uint64_t b, int add) {
-        QK_WGMMA_256("f16");
-    }
-};
-
-template <>
-struct Wgmma<BF16, 256> {
-    static __device__ void run(float (&d)[128], const uint32_t (&a)[4], uint64_t b, int add) {
-        QK_WGMMA_256("bf16");
+struct Wgmma {
+    static __device__ void run(float (&d)[n / 2], const uint32_t (&a)[4], uint64_t b, int add) {
+        constexpr bool f16 = std::is_same_v<T, F16>;
+        if constexpr (n == 32 && f16) QK_WGMMA_32("f16");
+        if constexpr (n == 32 && !f16) QK_WGMMA_32("bf16");
+        if constexpr (n == 64 && f16) QK_WGMMA_64("f16");
+        if constexpr (n == 64 && !f16) QK_WGMMA_64("bf16");
+        if constexpr (n == 128 && f16) QK_WGMMA_128("f16");
+        if constexpr (n == 128 && !f16) QK_WGMMA_128("bf16");
+        if constexpr (n == 256 && f16) QK_WGMMA_256("f16");
+        if constexpr (n == 256 && !f16) QK_WGMMA_256("bf16");
     }
 };
 

@@ -86,6 +86,7 @@ struct Lut4 {
                 pair, pair, pair, pair};
         }
     }
+    static __device__ Zeros zeros_of(uint32_t) { return {}; }
     static __device__ void decode(uint32_t word, const Zeros &, const uint32_t *table,
                                   uint32_t (&pair)[4]) {
         const uint32_t low = word & 0x7f7f7f7fu;
@@ -123,7 +124,6 @@ constexpr uint32_t kSharedStart = 1024;
 template <class T>
 struct DecodeU4 : U4<T> {
     static constexpr uint32_t kEntryBytes = 0;  // of a table
-    static __device__ void prepare(const WeightView &, uint8_t *) {}
     static __device__ Zeros zeros(uint32_t byte) {
         if constexpr (std::is_same_v<T, F16>) {
             return {0x64006400u + (byte & 0x0f) * 0x00010001u,
@@ -155,11 +155,7 @@ struct DecodeLut4 {
     static constexpr bool kLut4 = true;
     static constexpr uint32_t kEntryBytes = kPairTableBytes;
 
-    // Every thread of the block calls it, or some of them with a number below `threads` each; a
-    // barrier must follow.
-    static __device__ void prepare(const WeightView &w, uint8_t *table) {
-        prepare(w, table, int(threadIdx.x), int(blockDim.x));
-    }
+    // By threads with a number below `threads` each; a barrier must follow.
     static __device__ void prepare(const WeightView &w, uint8_t *table, int thread, int threads) {
         constexpr int kVectors = 8;  // of 16 bytes, 32 copies of an entry
         for (int i = thread; i < 256 * kVectors; i += threads) {

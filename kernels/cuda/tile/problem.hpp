@@ -76,6 +76,14 @@ auto *instance_for(Codes codes, qk_format x) {
                                : instance_for<Kernel, Codes::kLut4>(x);
 }
 
+// The same, and for x of 32 bits.
+template <template <Codes, qk_format> class Kernel>
+auto *instance_for_any(Codes codes, qk_format x) {
+    if (x != QK_FORMAT_F32) return instance_for<Kernel>(codes, x);
+    return codes == Codes::kU4 ? Kernel<Codes::kU4, QK_FORMAT_F32>::run
+                               : Kernel<Codes::kLut4, QK_FORMAT_F32>::run;
+}
+
 struct TilesProblem {
     const uint8_t *codes, *scale, *zero;  // zero: null where every zero is 8
     const float *second, *scale_code, *scale_bias;

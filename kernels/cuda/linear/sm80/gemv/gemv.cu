@@ -183,17 +183,16 @@ struct XRows {
 
 template <class T, class Decode, ScaleKind kind, int kBatches, bool full>
 __device__ void multiply_tile(const Tile<kind> &t, const float (&scale)[2], int32_t first,
-                              int index, const XRows<kBatches> &x, uint32_t table,
+                              int index, const XRows<kBatches> &x, const uint32_t *table,
                               float (&acc)[kBatches][4]) {
-    const uint32_t lane_offset = threadIdx.x % 32 * 4;
-    const Zeros zeros = Decode::zeros(t.zeros);
+    const Zeros zeros = Decode::zeros_of(t.zeros * 0x01010101u);
     float part[kBatches][4] = {};
     const uint32_t words[4] = {t.codes.x, t.codes.y, t.codes.z, t.codes.w};
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         uint32_t a[2][4];
-        Decode::decode(words[2 * half], zeros, table, lane_offset, a[0]);
-        Decode::decode(words[2 * half + 1], zeros, table, lane_offset, a[1]);
+        Decode::decode(words[2 * half], zeros, table, a[0]);
+        Decode::decode(words[2 * half + 1], zeros, table, a[1]);
 #pragma unroll
         for (int b = 0; b < kBatches; ++b) {
             const uint4 q = x.template load<full>(b, first, index, half);
@@ -218,8 +217,8 @@ struct Nested {
 // The tiles of one stage; `full`: all of them, so that their loads and products may overlap.
 template <class T, class Decode, ScaleKind kind, int kBatches, bool full>
 __device__ void multiply_stage(const Problem &p, const Stream<kind, Decode::kLut4> &stream,
-                               uint32_t slot, Place place, const XRows<kBatches> &x, uint32_t table,
-                               Nested &nested, float (&acc)[kBatches][4]) {
+                               uint32_t slot, Place place, const XRows<kBatches> &x,
+                               const uint32_t *table, Nested &nested, float (&acc)[kBatches][4]) {
     const uint32_t early = uint32_t(stream.group_at(place) & 1) * 8;
     const int32_t tile = place.stage * kStageTiles;
 #pragma unroll
@@ -237,7 +236,7 @@ __device__ void multiply_stage(const Problem &p, const Stream<kind, Decode::kLut
 
 template <class T, class Decode, ScaleKind kind, int kBatches>
 __device__ void multiply_run(const Problem &p, Stream<kind, Decode::kLut4> &stream, Place place,
-                             int64_t x_first, uint32_t table, Nested &nested,
+                             int64_t x_first, const uint32_t *table, Nested &nested,
                              Partials<kBatches> &partials) {
     const XRows<kBatches> x(p, x_first);
     float acc[kBatches][4] = {};
@@ -285,8 +284,8 @@ __global__ void __launch_bounds__(768, 1) multiply(const __grid_constant__ Probl
     extern __shared__ uint4 shared[];  // look-up table, then a ring for each warp; sums at the end
     __shared__ uint64_t full[24 * kSlots];
     __shared__ float scale_codes[kind == ScaleKind::kNested ? 256 : 1];
-    uint8_t *const table = reinterpret_cast<uint8_t *>(shared);
-    uint8_t *const rings = table + (Decode::kLut4 ? kPairTableBytes : 0);
+    uint32_t *const table = reinterpret_cast<uint32_t *>(shared);
+    uint32_t *const rings = table + (Decode::kLut4 ? kTableWords : 0);
     allow_next_kernel();
     const Sm80GemvPlan &plan = p.plan;
     const int warp = int(threadIdx.x) >> 5;
@@ -322,18 +321,17 @@ __global__ void __launch_bounds__(768, 1) multiply(const __grid_constant__ Probl
             scale_codes[i] = __ldg(reinterpret_cast<const float *>(p.w.code) + i);
         }
     }
-    Decode::prepare(p.w, table);
+    if constexpr (Decode::kLut4) Decode::prepare(p.w, table, false);
     wait_for_previous_kernel();
     __syncthreads();
     const int64_t x_first = int64_t(blockIdx.y) * (8 * kBatches);
     Partials<kBatches> partials;
-    multiply_run<T, Decode, kind, kBatches>(p, stream, first, x_first, shared_address(table),
-                                            nested, partials);
+    multiply_run<T, Decode, kind, kBatches>(p, stream, first, x_first, table, nested, partials);
     __syncthreads();  // the rings are free
     store_partials<T, kBatches>(p, reinterpret_cast<float *>(rings), rows, x_first, partials);
 }
 
-static_assert(kSm80GemvRing == kSlots * kStageBytes && kSm80GemvTable == kPairTableBytes);
+static_assert(kSm80GemvRing == kSlots * kStageBytes && kSm80GemvTable == kTableBytes);
 static_assert(kSlots * kStageBytes >= 2 * (2 * 128 * 4 + 4),
               "the partial sums fit where the rings were");
 
@@ -357,8 +355,8 @@ Status run_scales(const Problem &p, const Launch &launch) {
 
 template <class T>
 Status run_type(const Problem &p, const Launch &launch) {
-    return p.w.layout == kLayoutTiles ? run_scales<T, DecodeU4<T>>(p, launch)
-                                      : run_scales<T, DecodeLut4<T>>(p, launch);
+    return p.w.layout == kLayoutTiles ? run_scales<T, U4<T>>(p, launch)
+                                      : run_scales<T, Lut4<T>>(p, launch);
 }
 
 Status run(const LinearArgs &args, const Launch &launch) {

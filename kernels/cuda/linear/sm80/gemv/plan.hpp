@@ -50,7 +50,7 @@ static constexpr Sm80GemvDevice sm80_gemv_device(int32_t multiprocessors, int32_
 }
 
 constexpr int64_t kSm80GemvRing = 4704,
-                  kSm80GemvTable = 64 * 1024;  // of a warp; of looked-up codes
+                  kSm80GemvTable = 32 * 1024;  // of a warp; of looked-up codes
 
 // Bytes of a block.
 static constexpr int64_t sm80_gemv_shared(Sm80GemvDevice device, bool lut4) {

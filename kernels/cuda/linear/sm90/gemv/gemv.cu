@@ -27,13 +27,8 @@ GemvProblem gemv_problem(const LinearArgs &args, const Device &device) {
 
 Status run(const LinearArgs &args, const Launch &launch) {
     const GemvProblem p = gemv_problem(args, launch.device);
-    const qk_format scale = args.w.scale.format->id;
-    const Codes codes = codes_of(args.w);
-    if (args.x.format->id != QK_FORMAT_F32) {
-        return instance_for<Gemv>(codes, args.x.format->id)(p, scale, launch);
-    }
-    return codes == Codes::kU4 ? Gemv<Codes::kU4, QK_FORMAT_F32>::run(p, scale, launch)
-                               : Gemv<Codes::kLut4, QK_FORMAT_F32>::run(p, scale, launch);
+    return instance_for_any<Gemv>(codes_of(args.w), args.x.format->id)(p, args.w.scale.format->id,
+                                                                       launch);
 }
 
 // The instance with the most shared memory, plus the room that nested scales take.

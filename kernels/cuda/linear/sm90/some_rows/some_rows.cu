@@ -9,12 +9,7 @@ namespace qk::cuda {
 namespace {
 
 Status run(const LinearArgs &args, const Launch &launch) {
-    const Codes codes = codes_of(args.w);
-    if (args.x.format->id != QK_FORMAT_F32) {
-        return instance_for<SomeRows>(codes, args.x.format->id)(args, launch);
-    }
-    return codes == Codes::kU4 ? SomeRows<Codes::kU4, QK_FORMAT_F32>::run(args, launch)
-                               : SomeRows<Codes::kLut4, QK_FORMAT_F32>::run(args, launch);
+    return instance_for_any<SomeRows>(codes_of(args.w), args.x.format->id)(args, launch);
 }
 
 Status run_24(const LinearArgs &args, const Launch &launch) {
