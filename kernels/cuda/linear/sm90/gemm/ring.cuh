@@ -83,8 +83,7 @@ struct Item {
     int32_t row_tile, x_first, first, last;  // first, last: tiles of k, whole stages
 };
 
-// Of the ring.
-struct Turn {
+struct Turn {  // of the ring
     uint32_t slot = 0, parity;
     __device__ explicit Turn(uint32_t first_parity) : parity(first_parity) {}
     __device__ void next(int32_t slots) {
@@ -287,8 +286,7 @@ struct PackedGemm : Shared<S> {
         }
     };
 
-    // A lane's share of a tile as it is stored.
-    struct Raw {
+    struct Raw {  // a lane's share of a tile as it is stored
         uint32_t words[4][2], zero, scale[kind == ScaleKind::kF32 ? 2 : 1];
         float second[kind == ScaleKind::kNested ? 2 : 1];
     };
@@ -338,7 +336,12 @@ struct PackedGemm : Shared<S> {
                 scale[i] = nested_scale(code, raw.second[i], second_bias);
             }
         } else {
-            const float2 both = scale_pair_of<kind>(raw.scale[0]);
+            float2
+                both;  // f16 not by scale_pair_of: the compiler would unroll those around otherwise
+            if constexpr (kind == ScaleKind::kBF16) both = scale_pair_of<kind>(raw.scale[0]);
+            if constexpr (kind == ScaleKind::kF16) {
+                both = __half22float2(*reinterpret_cast<const __half2 *>(&raw.scale[0]));
+            }
             scale[0] = both.x, scale[1] = both.y;
         }
     }
