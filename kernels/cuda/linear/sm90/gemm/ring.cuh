@@ -146,7 +146,6 @@ struct PackedGemm : Shared<S> {
     }
 
     __device__ bool fits() const { return true; }
-
     // ---- producers: one lane issues the boxes, one warp the scales and zeros
 
     __device__ void issue_boxes(const Item &it, Turn &turn) const {
@@ -335,13 +334,11 @@ struct PackedGemm : Shared<S> {
                 const float code = scale_codes[raw.scale[0] >> 8 * i & 255];
                 scale[i] = nested_scale(code, raw.second[i], second_bias);
             }
+        } else if constexpr (kind == ScaleKind::kBF16) {
+            scale[0] = __uint_as_float(raw.scale[0] << 16);
+            scale[1] = __uint_as_float(raw.scale[0] & 0xffff0000u);
         } else {
-            float2
-                both;  // f16 not by scale_pair_of: the compiler would unroll those around otherwise
-            if constexpr (kind == ScaleKind::kBF16) both = scale_pair_of<kind>(raw.scale[0]);
-            if constexpr (kind == ScaleKind::kF16) {
-                both = __half22float2(*reinterpret_cast<const __half2 *>(&raw.scale[0]));
-            }
+            const float2 both = __half22float2(*reinterpret_cast<const __half2 *>(&raw.scale[0]));
             scale[0] = both.x, scale[1] = both.y;
         }
     }

@@ -66,12 +66,8 @@ struct SomeRowsChunks {
         last_column = p.k - tile * 64 - int32_t(quad * 16);
         // Else the compiler would recompute them, or load what they are made of, every time.
         asm("" : "+r"(next_codes), "+r"(next_x), "+r"(last_column));
-        keep(codes);
-        keep(scales);
-        keep(zeros);
-        keep(x);
-        keep(lane);
-        keep(quad);
+        const auto pin = [](uint32_t &v) { asm volatile("" : "+r"(v)); };
+        pin(codes), pin(scales), pin(zeros), pin(x), pin(lane), pin(quad);
 #pragma unroll
         for (int i = 0; i < 2 * kBatches * 4; ++i) {
             sum[i / (kBatches * 4)][i / 4 % kBatches][i % 4] = 0;
