@@ -1,9 +1,10 @@
 """examples/c/llama.c against a model computed here, in doubles and plain loops.
 
-    llama.py LLAMA QK WORK
+    llama.py LLAMA QK WORK [PYTHON TWIN]
 
 Tiny checkpoints of random weights are written, dense and by QK in 4 bits; LLAMA must choose the
-tokens that the loops below choose, and refuse what it does not know in one sentence.
+tokens that the loops below choose, and refuse what it does not know in one sentence. PYTHON, one
+with numpy and the package qk, must say the same with TWIN, ffi/python/examples/llama.py.
 """
 import json
 import math
@@ -14,6 +15,8 @@ import subprocess
 import sys
 
 LLAMA, QK, WORK = sys.argv[1], sys.argv[2], pathlib.Path(sys.argv[3])
+TWIN = sys.argv[4:]
+TWINS = ("llama", "qwen2_tied", "qwen3", "rope_llama3", "rope_linear", "BF16", "llama_int4")
 BASE = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
         "num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 96, "vocab_size": 64,
         "max_position_embeddings": 512, "rms_norm_eps": 1e-5, "rope_theta": 10000.0}
@@ -231,6 +234,9 @@ def expect(what, got, wanted):
 def same_tokens(name, folder, prompt=(5, 9, 60, 17, 33, 4), count=12, twin=None):
     wanted = ids(reference(twin or folder, prompt, count)).encode() + b"\n"
     expect(name, run(folder, "--ids", ids(prompt), "--tokens", count), wanted)
+    if TWIN and name in TWINS:
+        said = subprocess.run([*TWIN, folder, ids(prompt), str(count)], stdout=subprocess.PIPE)
+        expect(f"{name} in Python", (said.returncode, said.stdout), (0, wanted))
 
 
 def refuses(sentence, *arguments, code=1):

@@ -1,4 +1,4 @@
-"""The three examples run to the end; each checks its own results."""
+"""The examples run to the end and check their own results; llama.py: tests/examples."""
 import subprocess
 import sys
 
@@ -32,7 +32,7 @@ class Examples(unittest.TestCase):
     def test_usage(self):
         for name, arguments in (("load_and_multiply.py", ()), ("load_and_multiply.py", "abc"),
                                 ("stream_gru.py", ()), ("stream_gru.py", "ab"),
-                                ("quantize_and_save.py", "ab")):
+                                ("quantize_and_save.py", "ab"), ("llama.py", "a")):
             result = run(EXAMPLES / name, *arguments)
             self.assertEqual((result.returncode, result.stdout), (1, ""))
             self.assertRegex(result.stderr, rf"\Ausage: \S*{name} [^\n]+\n\Z")
