@@ -16,10 +16,9 @@ Status run(const LinearArgs &args, const Launch &launch) {
 
 }  // namespace
 
-const Kernel<LinearArgs> kLinearIntegersDotprod =
-    linear_kernel<LinearKernel::kIntegersDotprod>(run);
+const Kernel<LinearArgs> kLinearIntegersDotprod = linear_kernel<row_of("dotprod integers")>(run);
 
 const Kernel<LinearArgs> kLinearInt8Dotprod =
-    linear_kernel<LinearKernel::kInt8Dotprod>(run_int8_gemv<NeonInt8>, int8_x_bytes<NeonInt8>);
+    linear_kernel<row_of("dotprod int8")>(run_int8_gemv<NeonInt8>, int8_x_bytes<NeonInt8>);
 
 }  // namespace qk::cpu

@@ -197,7 +197,6 @@ Status run(const LinearArgs &args, const Launch &launch) {
 
 }  // namespace
 
-const Kernel<LinearArgs> kLinearInt8I8mm =
-    linear_kernel<LinearKernel::kInt8I8mm>(run, workspace_bytes);
+const Kernel<LinearArgs> kLinearInt8I8mm = linear_kernel<row_of("i8mm int8")>(run, workspace_bytes);
 
 }  // namespace qk::cpu

@@ -11,13 +11,11 @@
 namespace qk::cpu {
 
 const Kernel<LinearArgs> kLinearGemvNeon =
-    linear_kernel<LinearKernel::kGemvNeon>(run_gemv<Neon, NeonIntegerRows>);
-const Kernel<LinearArgs> kLinearBatchNeon =
-    linear_kernel<LinearKernel::kBatchNeon>(run_batch<Neon>);
-const Kernel<LinearArgs> kLinearSingleNeon =
-    linear_kernel<LinearKernel::kSingleNeon>(run_single<Neon>);
+    linear_kernel<row_of("neon gemv")>(run_gemv<Neon, NeonIntegerRows>);
+const Kernel<LinearArgs> kLinearBatchNeon = linear_kernel<row_of("neon batch")>(run_batch<Neon>);
+const Kernel<LinearArgs> kLinearSingleNeon = linear_kernel<row_of("neon single")>(run_single<Neon>);
 
 const Kernel<LinearArgs> kLinearInt8Neon =
-    linear_kernel<LinearKernel::kInt8Neon>(run_int8_gemv<NeonInt8>, int8_x_bytes<NeonInt8>);
+    linear_kernel<row_of("neon int8")>(run_int8_gemv<NeonInt8>, int8_x_bytes<NeonInt8>);
 
 }  // namespace qk::cpu

@@ -3,7 +3,6 @@
 #include "cpu/access.hpp"
 #include "cpu/kernels.hpp"
 #include "cpu/shared/nested.hpp"
-#include "cpu/shared/row_scales.hpp"
 
 namespace qk::cpu {
 namespace {

@@ -5,7 +5,6 @@
 #pragma once
 #include "base/torch_sum.hpp"
 #include "cpu/convert/quantize_codes.hpp"
-#include "cpu/convert/quantize_store.hpp"
 #include "cpu/kernels.hpp"
 
 namespace qk::cpu {

@@ -163,6 +163,6 @@ Status run(const LinearArgs &args, const Launch &launch) {
 
 }  // namespace
 
-const Kernel<LinearArgs> kLinearGeneric = linear_kernel<LinearKernel::kGeneric>(run);
+const Kernel<LinearArgs> kLinearGeneric = linear_kernel<row_of("generic")>(run);
 
 }  // namespace qk::cpu

@@ -94,6 +94,6 @@ Status run(const LinearArgs &args, const Launch &launch) {
 
 }  // namespace
 
-const Kernel<LinearArgs> kLinearInt8Generic = linear_kernel<LinearKernel::kInt8Generic>(run);
+const Kernel<LinearArgs> kLinearInt8Generic = linear_kernel<row_of("generic int8")>(run);
 
 }  // namespace qk::cpu

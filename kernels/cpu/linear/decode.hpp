@@ -1,7 +1,7 @@
 // A panel of 8 rows and up to 512 columns, from codes to weights in f32, out of any layout.
 #pragma once
+#include "cpu/access.hpp"
 #include "cpu/shared/panel.hpp"
-#include "cpu/shared/row_scales.hpp"
 
 namespace qk::cpu {
 

@@ -7,40 +7,6 @@
 namespace qk::cpu {
 namespace {
 
-const Kernel<LinearArgs> *kernel_of(LinearKernel kernel) {
-    switch (kernel) {
-#if defined(QK_CPU_X86)
-        case LinearKernel::kInt8VnniBatch: return &kLinearInt8VnniBatch;
-        case LinearKernel::kInt8Vnni: return &kLinearInt8Vnni;
-        case LinearKernel::kInt8VnniRows: return &kLinearInt8VnniRows;
-        case LinearKernel::kInt8Avx2Batch: return &kLinearInt8Avx2Batch;
-        case LinearKernel::kInt8Avx2: return &kLinearInt8Avx2;
-        case LinearKernel::kBf16Avx512: return &kLinearBf16;
-        case LinearKernel::kIntegersVnni: return &kLinearIntegersVnni;
-        case LinearKernel::kGemvAvx512: return &kLinearGemvAvx512;
-        case LinearKernel::kRowsAvx512: return &kLinearRowsAvx512;
-        case LinearKernel::kColumnsVnni: return &kLinearColumnsVnni;
-        case LinearKernel::kColumnsAvx2: return &kLinearColumnsAvx2;
-        case LinearKernel::kSingleAvx512: return &kLinearSingleAvx512;
-        case LinearKernel::kFewAvx512: return &kLinearFewAvx512;
-        case LinearKernel::kBatchAvx512: return &kLinearBatchAvx512;
-        case LinearKernel::kGemvAvx2: return &kLinearGemvAvx2;
-        case LinearKernel::kSingleAvx2: return &kLinearSingleAvx2;
-        case LinearKernel::kBatchAvx2: return &kLinearBatchAvx2;
-#elif defined(QK_CPU_ARM)
-        case LinearKernel::kInt8I8mm: return &kLinearInt8I8mm;
-        case LinearKernel::kInt8Dotprod: return &kLinearInt8Dotprod;
-        case LinearKernel::kInt8Neon: return &kLinearInt8Neon;
-        case LinearKernel::kIntegersDotprod: return &kLinearIntegersDotprod;
-        case LinearKernel::kGemvNeon: return &kLinearGemvNeon;
-        case LinearKernel::kSingleNeon: return &kLinearSingleNeon;
-        case LinearKernel::kBatchNeon: return &kLinearBatchNeon;
-#endif
-        case LinearKernel::kInt8Generic: return &kLinearInt8Generic;
-        default: return &kLinearGeneric;  // the sets of other processors are never there
-    }
-}
-
 constexpr uint32_t when(bool holds, uint32_t condition) { return holds ? condition : 0; }
 
 uint32_t facts_of_x(const LinearArgs &args) {
@@ -103,10 +69,10 @@ uint32_t linear_facts(const LinearArgs &args) {
            when(bytes || pad > 1 || (pad == 1 && w.geometry.k % 2 == 0), kWholeBytes);
 }
 
-bool takes_linear(LinearKernel kernel, const LinearArgs &args, const Device &device) {
-    const LinearRow &row = linear_row(kernel);
-    const uint32_t sets = device.instruction_sets | QK_ISA_GENERIC;
-    return (row.sets & ~sets) == 0 && (row.conditions & ~linear_facts(args)) == 0;
+bool takes_linear(uint32_t sets, uint32_t conditions, const LinearArgs &args,
+                  const Device &device) {
+    return (sets & ~(device.instruction_sets | QK_ISA_GENERIC)) == 0 &&
+           (conditions & ~linear_facts(args)) == 0;
 }
 
 LinearPlan plan_linear(const LinearArgs &args, const Device &device, const Allowance &allowed,
@@ -115,7 +81,7 @@ LinearPlan plan_linear(const LinearArgs &args, const Device &device, const Allow
     const LinearRow &row = select_linear(facts, sets, allowed.modes);
     if (explanation != nullptr) explain(args, facts, sets, allowed.modes, row, explanation);
     // A mode is allowed for its speed: no slower kernel stands in for a workspace.
-    const Kernel<LinearArgs> *const kernel = kernel_of(row.kernel);
+    const Kernel<LinearArgs> *const kernel = row.kernel;
     const size_t bytes = workspace_of(*kernel, args, device);
     const bool fits = bytes <= allowed.workspace_bytes;
     return {fits ? kernel : nullptr, fits ? bytes : 0, kernel, bytes};

@@ -51,37 +51,20 @@ static constexpr const char *lacking_text(uint32_t condition) {
     }
 }
 
-enum class LinearKernel {
-    kInt8VnniBatch,
-    kInt8Vnni,
-    kInt8VnniRows,
-    kInt8Avx2Batch,
-    kInt8Avx2,
-    kInt8I8mm,
-    kInt8Dotprod,
-    kInt8Neon,
-    kInt8Generic,
-    kBf16Avx512,
-    kIntegersVnni,
-    kIntegersDotprod,
-    kGemvAvx512,
-    kRowsAvx512,
-    kColumnsVnni,
-    kColumnsAvx2,
-    kSingleAvx512,
-    kFewAvx512,
-    kBatchAvx512,
-    kGemvAvx2,
-    kSingleAvx2,
-    kBatchAvx2,
-    kGemvNeon,
-    kSingleNeon,
-    kBatchNeon,
-    kGeneric
-};
+// Kernels that a build does not have are null: their rows are of other processors.
+#if defined(QK_CPU_X86)
+#define QK_ON_X86(kernel) &kernel
+#else
+#define QK_ON_X86(kernel) nullptr
+#endif
+#if defined(QK_CPU_ARM)
+#define QK_ON_ARM(kernel) &kernel
+#else
+#define QK_ON_ARM(kernel) nullptr
+#endif
 
 struct LinearRow {
-    LinearKernel kernel;
+    const Kernel<LinearArgs> *kernel;
     const char *name;
     uint32_t mode;        // QK_CONTEXT_... that allows it; 0: exact
     uint32_t sets;        // QK_ISA_... that it runs
@@ -100,47 +83,50 @@ constexpr uint32_t kBatchCase = kSeveralRows | kQuantized | kAlongK | kGroups16;
 
 // Best first: the first row that the context allows and whose conditions hold runs.
 constexpr LinearRow kLinearTable[] = {
-    {LinearKernel::kInt8VnniBatch, "avx512 vnni int8 batch", kInt8Mode, kVnniVbmi,
+    {QK_ON_X86(kLinearInt8VnniBatch), "avx512 vnni int8 batch", kInt8Mode, kVnniVbmi,
      kInt8Packed | kFourRows},
-    {LinearKernel::kInt8Vnni, "avx512 vnni int8", kInt8Mode, kVnniVbmi, kInt8Packed},
-    {LinearKernel::kInt8VnniRows, "avx512 vnni int8 rows", kInt8Mode, kVnniVbmi,
+    {QK_ON_X86(kLinearInt8Vnni), "avx512 vnni int8", kInt8Mode, kVnniVbmi, kInt8Packed},
+    {QK_ON_X86(kLinearInt8VnniRows), "avx512 vnni int8 rows", kInt8Mode, kVnniVbmi,
      kInt8Case | kS8 | kGroups128 | kEightRowsOfW},
-    {LinearKernel::kInt8Avx2Batch, "avx2 int8 batch", kInt8Mode, QK_ISA_AVX2,
+    {QK_ON_X86(kLinearInt8Avx2Batch), "avx2 int8 batch", kInt8Mode, QK_ISA_AVX2,
      kInt8Packed | kFiveRows},
-    {LinearKernel::kInt8Avx2, "avx2 int8", kInt8Mode, QK_ISA_AVX2, kInt8Packed},
-    {LinearKernel::kInt8I8mm, "i8mm int8", kInt8Mode, QK_ISA_I8MM,
+    {QK_ON_X86(kLinearInt8Avx2), "avx2 int8", kInt8Mode, QK_ISA_AVX2, kInt8Packed},
+    {QK_ON_ARM(kLinearInt8I8mm), "i8mm int8", kInt8Mode, QK_ISA_I8MM,
      kInt8Packed | kSeveralRows | kGroups64},
-    {LinearKernel::kInt8Dotprod, "dotprod int8", kInt8Mode, QK_ISA_DOTPROD, kInt8Packed},
-    {LinearKernel::kInt8Neon, "neon int8", kInt8Mode, QK_ISA_NEON, kInt8Packed},
-    {LinearKernel::kInt8Generic, "generic int8", kInt8Mode, QK_ISA_GENERIC, kInt8Case},
+    {QK_ON_ARM(kLinearInt8Dotprod), "dotprod int8", kInt8Mode, QK_ISA_DOTPROD, kInt8Packed},
+    {QK_ON_ARM(kLinearInt8Neon), "neon int8", kInt8Mode, QK_ISA_NEON, kInt8Packed},
+    {&kLinearInt8Generic, "generic int8", kInt8Mode, QK_ISA_GENERIC, kInt8Case},
 
-    {LinearKernel::kBf16Avx512, "avx512 bf16", kBf16Mode, QK_ISA_AVX512_BF16,
+    {QK_ON_X86(kLinearBf16), "avx512 bf16", kBf16Mode, QK_ISA_AVX512_BF16,
      kQuantized | kFourBits | kPacked | kAlongK | kGroupsWhole},
 
-    {LinearKernel::kIntegersVnni, "avx512 vnni integers", 0, QK_ISA_AVX512_VNNI, kIntegersCase},
-    {LinearKernel::kIntegersDotprod, "dotprod integers", 0, QK_ISA_DOTPROD, kIntegersCase},
-    {LinearKernel::kGemvAvx512, "avx512 gemv", 0, QK_ISA_AVX512, kGemvCase},
-    {LinearKernel::kRowsAvx512, "avx512 rows", 0, QK_ISA_AVX512_VBMI,
+    {QK_ON_X86(kLinearIntegersVnni), "avx512 vnni integers", 0, QK_ISA_AVX512_VNNI, kIntegersCase},
+    {QK_ON_ARM(kLinearIntegersDotprod), "dotprod integers", 0, QK_ISA_DOTPROD, kIntegersCase},
+    {QK_ON_X86(kLinearGemvAvx512), "avx512 gemv", 0, QK_ISA_AVX512, kGemvCase},
+    {QK_ON_X86(kLinearRowsAvx512), "avx512 rows", 0, QK_ISA_AVX512_VBMI,
      kSingleCase | kEightRowsOfW | kWholeBytes},
-    {LinearKernel::kColumnsVnni, "avx512 vnni columns", 0, QK_ISA_AVX512_VNNI, kColumnsCase},
-    {LinearKernel::kColumnsAvx2, "avx2 columns", 0, QK_ISA_AVX2, kColumnsCase},
-    {LinearKernel::kSingleAvx512, "avx512 single", 0, QK_ISA_AVX512, kSingleCase},
-    {LinearKernel::kFewAvx512, "avx512 few rows", 0, QK_ISA_AVX512,
+    {QK_ON_X86(kLinearColumnsVnni), "avx512 vnni columns", 0, QK_ISA_AVX512_VNNI, kColumnsCase},
+    {QK_ON_X86(kLinearColumnsAvx2), "avx2 columns", 0, QK_ISA_AVX2, kColumnsCase},
+    {QK_ON_X86(kLinearSingleAvx512), "avx512 single", 0, QK_ISA_AVX512, kSingleCase},
+    {QK_ON_X86(kLinearFewAvx512), "avx512 few rows", 0, QK_ISA_AVX512,
      kBatchCase | kFewRows | kFourBits | kPacked},
-    {LinearKernel::kBatchAvx512, "avx512 batch", 0, QK_ISA_AVX512, kBatchCase},
-    {LinearKernel::kGemvAvx2, "avx2 gemv", 0, QK_ISA_AVX2, kGemvCase},
-    {LinearKernel::kSingleAvx2, "avx2 single", 0, QK_ISA_AVX2, kSingleCase},
-    {LinearKernel::kBatchAvx2, "avx2 batch", 0, QK_ISA_AVX2, kBatchCase},
-    {LinearKernel::kGemvNeon, "neon gemv", 0, QK_ISA_NEON, kGemvCase},
-    {LinearKernel::kSingleNeon, "neon single", 0, QK_ISA_NEON, kSingleCase},
-    {LinearKernel::kBatchNeon, "neon batch", 0, QK_ISA_NEON, kBatchCase},
-    {LinearKernel::kGeneric, "generic", 0, QK_ISA_GENERIC, 0},
+    {QK_ON_X86(kLinearBatchAvx512), "avx512 batch", 0, QK_ISA_AVX512, kBatchCase},
+    {QK_ON_X86(kLinearGemvAvx2), "avx2 gemv", 0, QK_ISA_AVX2, kGemvCase},
+    {QK_ON_X86(kLinearSingleAvx2), "avx2 single", 0, QK_ISA_AVX2, kSingleCase},
+    {QK_ON_X86(kLinearBatchAvx2), "avx2 batch", 0, QK_ISA_AVX2, kBatchCase},
+    {QK_ON_ARM(kLinearGemvNeon), "neon gemv", 0, QK_ISA_NEON, kGemvCase},
+    {QK_ON_ARM(kLinearSingleNeon), "neon single", 0, QK_ISA_NEON, kSingleCase},
+    {QK_ON_ARM(kLinearBatchNeon), "neon batch", 0, QK_ISA_NEON, kBatchCase},
+    {&kLinearGeneric, "generic", 0, QK_ISA_GENERIC, 0},
 };
 
-static constexpr const LinearRow &linear_row(LinearKernel kernel) {
-    const LinearRow *row = kLinearTable;
-    while (row->kernel != kernel) ++row;
-    return *row;
+// The number of a row; no constant where there is none of that name.
+static constexpr int32_t row_of(const char *name) {
+    for (int32_t row = 0;; ++row) {
+        const char *a = kLinearTable[row].name, *b = name;
+        while (*a == *b && *a != 0) ++a, ++b;
+        if (*a == *b) return row;
+    }
 }
 
 static constexpr bool allows(uint32_t modes, const LinearRow &row) {
@@ -166,18 +152,18 @@ static constexpr const LinearRow &select_linear(uint32_t facts, uint32_t sets, u
 uint32_t linear_facts(const LinearArgs &args);
 LinearPlan plan_linear(const LinearArgs &args, const Device &device, const Allowance &allowed,
                        Explanation *explanation);
-// Whether the kernel's row holds.
-bool takes_linear(LinearKernel kernel, const LinearArgs &args, const Device &device);
+bool takes_linear(uint32_t sets, uint32_t conditions, const LinearArgs &args, const Device &device);
 
 // A kernel as its row describes it.
-template <LinearKernel kernel>
+template <int32_t row>
 static constexpr Kernel<LinearArgs> linear_kernel(
     Status (*run)(const LinearArgs &, const Launch &),
     size_t (*workspace_bytes)(const LinearArgs &, const Device &) = nullptr) {
     const auto can_run = [](const LinearArgs &args, const Device &device) {
-        return takes_linear(kernel, args, device);
+        constexpr uint32_t sets = kLinearTable[row].sets, conditions = kLinearTable[row].conditions;
+        return takes_linear(sets, conditions, args, device);
     };
-    return {linear_row(kernel).name, can_run, workspace_bytes, run};
+    return {kLinearTable[row].name, can_run, workspace_bytes, run};
 }
 
 // Sets of one processor's kind.

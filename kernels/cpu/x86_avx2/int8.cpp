@@ -8,8 +8,8 @@
 namespace qk::cpu {
 
 const Kernel<LinearArgs> kLinearInt8Avx2 =
-    linear_kernel<LinearKernel::kInt8Avx2>(run_int8_gemv<Avx2Int8>, int8_x_bytes<Avx2Int8>);
-const Kernel<LinearArgs> kLinearInt8Avx2Batch = linear_kernel<LinearKernel::kInt8Avx2Batch>(
-    run_int8_batch<Avx2Int8>, int8_tiles_bytes<Avx2Int8>);
+    linear_kernel<row_of("avx2 int8")>(run_int8_gemv<Avx2Int8>, int8_x_bytes<Avx2Int8>);
+const Kernel<LinearArgs> kLinearInt8Avx2Batch =
+    linear_kernel<row_of("avx2 int8 batch")>(run_int8_batch<Avx2Int8>, int8_tiles_bytes<Avx2Int8>);
 
 }  // namespace qk::cpu

@@ -9,10 +9,8 @@
 namespace qk::cpu {
 
 const Kernel<LinearArgs> kLinearGemvAvx2 =
-    linear_kernel<LinearKernel::kGemvAvx2>(run_gemv<Avx2, Avx2IntegerRows>);
-const Kernel<LinearArgs> kLinearBatchAvx2 =
-    linear_kernel<LinearKernel::kBatchAvx2>(run_batch<Avx2>);
-const Kernel<LinearArgs> kLinearSingleAvx2 =
-    linear_kernel<LinearKernel::kSingleAvx2>(run_single<Avx2>);
+    linear_kernel<row_of("avx2 gemv")>(run_gemv<Avx2, Avx2IntegerRows>);
+const Kernel<LinearArgs> kLinearBatchAvx2 = linear_kernel<row_of("avx2 batch")>(run_batch<Avx2>);
+const Kernel<LinearArgs> kLinearSingleAvx2 = linear_kernel<row_of("avx2 single")>(run_single<Avx2>);
 
 }  // namespace qk::cpu

@@ -249,7 +249,6 @@ Status run(const LinearArgs &args, const Launch &launch) {
 
 }  // namespace
 
-const Kernel<LinearArgs> kLinearBf16 =
-    linear_kernel<LinearKernel::kBf16Avx512>(run, workspace_bytes);
+const Kernel<LinearArgs> kLinearBf16 = linear_kernel<row_of("avx512 bf16")>(run, workspace_bytes);
 
 }  // namespace qk::cpu

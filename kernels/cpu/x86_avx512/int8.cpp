@@ -116,10 +116,10 @@ Status run_int8_s8(const LinearArgs &args, const Launch &launch) {
 }  // namespace
 
 const Kernel<LinearArgs> kLinearInt8Vnni =
-    linear_kernel<LinearKernel::kInt8Vnni>(run_int8_gemv<Avx512Int8>, int8_x_bytes<Avx512Int8>);
-const Kernel<LinearArgs> kLinearInt8VnniBatch = linear_kernel<LinearKernel::kInt8VnniBatch>(
+    linear_kernel<row_of("avx512 vnni int8")>(run_int8_gemv<Avx512Int8>, int8_x_bytes<Avx512Int8>);
+const Kernel<LinearArgs> kLinearInt8VnniBatch = linear_kernel<row_of("avx512 vnni int8 batch")>(
     run_int8_batch<Avx512Int8>, int8_tiles_bytes<Avx512Int8>);
 const Kernel<LinearArgs> kLinearInt8VnniRows =
-    linear_kernel<LinearKernel::kInt8VnniRows>(run_int8_s8, int8_columns_bytes);
+    linear_kernel<row_of("avx512 vnni int8 rows")>(run_int8_s8, int8_columns_bytes);
 
 }  // namespace qk::cpu

@@ -247,6 +247,6 @@ Status run(const LinearArgs &args, const Launch &launch) {
 
 }  // namespace
 
-const Kernel<LinearArgs> kLinearIntegersVnni = linear_kernel<LinearKernel::kIntegersVnni>(run);
+const Kernel<LinearArgs> kLinearIntegersVnni = linear_kernel<row_of("avx512 vnni integers")>(run);
 
 }  // namespace qk::cpu

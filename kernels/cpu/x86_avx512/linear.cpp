@@ -1,4 +1,5 @@
-// Products in floats, AVX-512.
+// Products in floats, AVX-512, those of the float GRU too.
+#include "cpu/gru/float.hpp"
 #include "cpu/kernels.hpp"
 #include "cpu/linear/batch.hpp"
 #include "cpu/linear/few_rows.hpp"
@@ -10,13 +11,16 @@
 
 namespace qk::cpu {
 
-const Kernel<LinearArgs> kLinearGemvAvx512 = linear_kernel<LinearKernel::kGemvAvx512>(
+const Kernel<LinearArgs> kLinearGemvAvx512 = linear_kernel<row_of("avx512 gemv")>(
     run_gemv<Avx512, RowsOfIntegers<Avx512, FloatProducts<Avx512>>>);
 const Kernel<LinearArgs> kLinearFewAvx512 =
-    linear_kernel<LinearKernel::kFewAvx512>(run_few<Avx512>);
+    linear_kernel<row_of("avx512 few rows")>(run_few<Avx512>);
 const Kernel<LinearArgs> kLinearBatchAvx512 =
-    linear_kernel<LinearKernel::kBatchAvx512>(run_batch<Avx512>);
+    linear_kernel<row_of("avx512 batch")>(run_batch<Avx512>);
 const Kernel<LinearArgs> kLinearSingleAvx512 =
-    linear_kernel<LinearKernel::kSingleAvx512>(run_single<Avx512>);
+    linear_kernel<row_of("avx512 single")>(run_single<Avx512>);
+
+const Kernel<FloatProductArgs> kFloatProductAvx512 = float_product_kernel<Avx512>("avx512");
+const Kernel<FloatGatesArgs> kFloatGatesAvx512 = float_gates_kernel<Avx512>("avx512");
 
 }  // namespace qk::cpu

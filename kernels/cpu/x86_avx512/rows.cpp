@@ -243,6 +243,6 @@ Status run(const LinearArgs &args, const Launch &launch) {
 
 }  // namespace
 
-const Kernel<LinearArgs> kLinearRowsAvx512 = linear_kernel<LinearKernel::kRowsAvx512>(run);
+const Kernel<LinearArgs> kLinearRowsAvx512 = linear_kernel<row_of("avx512 rows")>(run);
 
 }  // namespace qk::cpu
