@@ -32,8 +32,9 @@ qk_status describe(qk_checkpoint *c, const Module &module, Layer *layer, qk_io_m
     layer->method = row.name;
     layer->bytes = bytes_of(c, module.name);
     const char *what = row.anchor.suffix[0] == 0 ? "experts" : row.anchor.suffix + 1;
+    // No sizes: all layers of a model have one sentence.
     return fail(message, QK_ERROR_UNSUPPORTED, "%s (%s; %s is %s), which qk does not load: %s",
-                row.name, saying_of(c->config).text, what, shape_text(module.anchor).text,
+                row.name, saying_of(c->config).text, what, module.anchor->dtype_name,
                 row.instead != nullptr ? row.instead : kInstead);
 }
 

@@ -11,14 +11,10 @@ constexpr Types kI8 = only(QK_DTYPE_I8), kU8 = only(QK_DTYPE_U8), kI16 = only(QK
                 kI32 = only(QK_DTYPE_I32), kU32 = only(QK_DTYPE_U32),
                 kE8 = kU8 | only(QK_DTYPE_F8_E8M0);
 constexpr Sign kNothing = {nullptr, 0};
-constexpr const char *kDequantizeFp8 =
-    "load it in transformers with FineGrainedFP8Config(dequantize=True), save it, and run qk "
-    "quantize on that";
+// transformers 5 saves what it loaded so as dense weights; of FP8 and LLM.int8 it does not.
 constexpr const char *kDequantizeMxfp4 =
     "load it in transformers with Mxfp4Config(dequantize=True), save it, and run qk quantize on "
     "that";
-constexpr const char *kDequantizeInt8 =
-    "load it in transformers, call model.dequantize(), save it, and run qk quantize on that";
 
 // The first that fits is the one: signs of few methods before signs of many.
 constexpr Foreign kForeign[] = {
@@ -34,8 +30,8 @@ constexpr Foreign kForeign[] = {
     {"MXFP4", {".weight", kU8}, {".weight_scale", kE8}, nullptr, nullptr},
     {"MXFP4", {"_blocks", kU8}, {"_scales", kE8}, nullptr, kDequantizeMxfp4},
     {"MXFP8", {".weight", kF8}, {".weight_scale", kE8}, nullptr, nullptr},
-    {"FP8 in blocks", {".weight", kF8}, {".weight_scale_inv", kAnyType}, nullptr, kDequantizeFp8},
-    {"FP8 in blocks", {"", kF8}, {"_scale_inv", kAnyType}, nullptr, kDequantizeFp8},
+    {"FP8 in blocks", {".weight", kF8}, {".weight_scale_inv", kAnyType}, nullptr, nullptr},
+    {"FP8 in blocks", {"", kF8}, {"_scale_inv", kAnyType}, nullptr, nullptr},
     {"FP8", {".weight", kF8}, {".weight_scale", kAnyType}, nullptr, nullptr},
     {"FP8", {"", kF8}, {"_weight_scale", kAnyType}, nullptr, nullptr},
     {"FP8", {"", kF8}, {"_scale", kAnyType}, nullptr, nullptr},
@@ -46,7 +42,7 @@ constexpr Foreign kForeign[] = {
      nullptr},
     {"FP8", {".weight", kF8}, kNothing, nullptr, nullptr},
     // 8-bit integers.
-    {"LLM.int8", {".weight", kI8}, {".SCB", kAnyType}, nullptr, kDequantizeInt8},
+    {"LLM.int8", {".weight", kI8}, {".SCB", kAnyType}, nullptr, nullptr},
     {"EETQ", {".weight", kI8}, {".weight_scales", kAnyType}, nullptr, nullptr},
     {"Gemma's integers", {".weight", kI8 | kU8}, {".weight_scale", kAnyType}, "gemma", nullptr},
     {"INT8", {".weight", kI8}, {".weight_scale", kAnyType}, nullptr, nullptr},

@@ -8,10 +8,8 @@ N, K = 32, 64  # of the layer "m.up_proj"; experts are [2,N,K]
 SIZES = {"BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "I16": 2, "F16": 2,
          "BF16": 2, "I32": 4, "U32": 4, "F32": 4, "I64": 8}
 GENERAL = "run qk quantize on the model's 16-bit checkpoint"
-TRANSFORMERS = ("load it in transformers with {}(dequantize=True), save it, and run qk quantize on "
-                "that")
-FP8, MXFP4 = (TRANSFORMERS.format(name) for name in ("FineGrainedFP8Config", "Mxfp4Config"))
-INT8 = "load it in transformers, call model.dequantize(), save it, and run qk quantize on that"
+MXFP4 = ("load it in transformers with Mxfp4Config(dequantize=True), save it, and run qk quantize "
+         "on that")
 
 
 def ones(dtype, *shape):
@@ -38,13 +36,12 @@ class Method:
 
 def foreign(key, name, config, tensors, anchor, said=None, instead=GENERAL, **more):
     """A method of the table of methods: `anchor` is the suffix whose type the sentence quotes."""
-    dtype, shape, _ = tensors[anchor]
+    dtype = tensors[anchor][0]
     said = said or (f'quant_method "{config["quant_method"]}"' if config else
                     "no configuration names it")
     what = anchor[1:] if anchor else "experts"
-    sizes = ",".join(map(str, shape))
     return Method(key, name, config, tensors,
-                  f"{name} ({said}; {what} is {dtype} [{sizes}]), which qk does not load: "
+                  f"{name} ({said}; {what} is {dtype}), which qk does not load: "
                   f"{instead}",
                   **more)
 
@@ -140,18 +137,18 @@ FOREIGN = [
     foreign("gpt_oss", "MXFP4", method("mxfp4"), GPT_OSS, "_blocks", instead=MXFP4, layer=EXPERTS),
     foreign("gpt_oss_alone", "MXFP4", None, GPT_OSS, "_blocks", instead=MXFP4, layer=EXPERTS),
     foreign("fp8_blocks", "FP8 in blocks", {"quant_method": "fp8", "weight_block_size": [128, 128]},
-            BLOCKS, ".weight", instead=FP8),
-    foreign("fp8_blocks_alone", "FP8 in blocks", None, BLOCKS, ".weight", instead=FP8),
+            BLOCKS, ".weight"),
+    foreign("fp8_blocks_alone", "FP8 in blocks", None, BLOCKS, ".weight"),
     foreign("fp8_experts", "FP8 in blocks", method("fp8"),
-            {"": ones("F8_E4M3", 2, N, K), "_scale_inv": ones("F32", 2, 1, 1)}, "", instead=FP8,
+            {"": ones("F8_E4M3", 2, N, K), "_scale_inv": ones("F32", 2, 1, 1)}, "",
             layer=EXPERTS),
     foreign("fbgemm_fp8", "FP8", method("fbgemm_fp8"), CHANNELS, ".weight"),
     foreign("fbgemm_experts", "FP8", method("fbgemm_fp8"),
             {"": ones("F8_E4M3", 2, N, K), "_scale": ones("F32", 2, 1, K)}, "", layer=EXPERTS),
     foreign("fp8_bare", "FP8", None, {".weight": ones("F8_E5M2", N, K)}, ".weight"),
     foreign("llm_int8", "LLM.int8", {"quant_method": "bitsandbytes", "load_in_8bit": True},
-            LLM_INT8, ".weight", instead=INT8),
-    foreign("llm_int8_alone", "LLM.int8", None, LLM_INT8, ".weight", instead=INT8),
+            LLM_INT8, ".weight"),
+    foreign("llm_int8_alone", "LLM.int8", None, LLM_INT8, ".weight"),
     foreign("torchao", "torchao", method("torchao"), TORCHAO, "._weight_qdata"),
     foreign("torchao_older", "torchao", method("torchao"),
             {".weight:qdata": ones("I8", N, K), ".weight:scale": ones("F32", N, 1)},
