@@ -28,6 +28,11 @@ struct QuantizeOptions {
     std::vector<std::string> include;
     std::vector<std::string> exclude;
 };
+struct ConvertOptions {
+    std::string input, output;
+    std::string to;  // a word of convert_targets()
+    bool force = false;
+};
 struct MultiplyOptions {
     std::string file, layer;  // layer "": the first quantized one
     int64_t rows = 1;
@@ -65,11 +70,15 @@ struct GruRunOptions {
     bool force = false;
 };
 
+// Dialects that convert writes, as --to spells them.
+std::vector<std::string> convert_targets();
+
 ExitCode run_info(const CommonOptions &common);
 ExitCode run_inspect(const CommonOptions &common, const InspectOptions &options);
 ExitCode run_verify(const CommonOptions &common, const VerifyOptions &options);
 ExitCode run_dequantize(const CommonOptions &common, const DequantizeOptions &options);
 ExitCode run_quantize(const CommonOptions &common, const QuantizeOptions &options);
+ExitCode run_convert(const CommonOptions &common, const ConvertOptions &options);
 ExitCode run_multiply(const CommonOptions &common, const MultiplyOptions &options);
 ExitCode run_gru_info(const CommonOptions &common, const GruInfoOptions &options);
 ExitCode run_gru_quantize(const CommonOptions &common, const GruQuantizeOptions &options);

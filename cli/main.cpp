@@ -22,6 +22,7 @@ struct AllOptions {
     VerifyOptions verify;
     DequantizeOptions dequantize;
     QuantizeOptions quantize;
+    ConvertOptions convert;
     MultiplyOptions multiply;
     GruOptions gru;
 };
@@ -113,6 +114,22 @@ void add_quantize(CLI::App *app, AllOptions *all) {
         "  qk quantize model/ model-mlp/ --include '*mlp*' --exclude '*.0.*' '*.1.*'");
 }
 
+void add_convert(CLI::App *app, AllOptions *all) {
+    ConvertOptions *options = &all->convert;
+    CLI::App *command = app->add_subcommand(
+        "convert", "write the same 4-bit weights, bit for bit, in another dialect");
+    command->add_option("IN", options->input, kFileHelp)->required();
+    command->add_option("OUT", options->output, kOutHelp)->required();
+    one_of(command->add_option("--to", options->to, "the dialect")->required(), convert_targets());
+    command->add_flag("--force", options->force, "replace existing files");
+    add_common(command, &all->common);
+    add_threads(command, &all->common);
+    command->footer(
+        "What the other dialect cannot hold is refused, and nothing is written.\n"
+        "Examples:\n  qk convert model-awq/ model-w4a16/ --to compressed-tensors\n"
+        "  qk convert model-gptq/ model-awq/ --to awq");
+}
+
 void add_multiply(CLI::App *app, AllOptions *all) {
     MultiplyOptions *options = &all->multiply;
     CLI::App *command = app->add_subcommand(
@@ -152,6 +169,7 @@ ExitCode dispatch(const CLI::App &app, AllOptions &all) {
     if (app.got_subcommand("verify")) return run_verify(all.common, all.verify);
     if (app.got_subcommand("dequantize")) return run_dequantize(all.common, all.dequantize);
     if (app.got_subcommand("quantize")) return run_quantize(all.common, all.quantize);
+    if (app.got_subcommand("convert")) return run_convert(all.common, all.convert);
     if (app.got_subcommand("gru")) return run_gru(app, all.common, all.gru);
     return run_multiply(all.common, all.multiply);
 }
@@ -195,6 +213,7 @@ int main(int argc, char **argv) {
     add_reading(&app, &all);
     add_dequantize(&app, &all);
     add_quantize(&app, &all);
+    add_convert(&app, &all);
     add_multiply(&app, &all);
     add_gru(&app, &all.common, &all.gru);
     finish_commands(&app);

@@ -1,9 +1,8 @@
 /* qk_io.h - checkpoint files in, qk tensors out, and back.
  *
  * Reads safetensors files and recognises the 4-bit dialects people store in them: AutoAWQ (gemm,
- * gemv), GPTQ (v1, v2), compressed-tensors pack-quantized int4 and bitsandbytes NF4/FP4. Writes
- * safetensors in the dialects of bitsandbytes and compressed-tensors. A second library,
- * libqk_io.a, so that programs without files never link a JSON parser.
+ * gemv), GPTQ (v1, v2), compressed-tensors pack-quantized int4 and bitsandbytes NF4/FP4, and writes
+ * them. A second library, libqk_io.a, so that programs without files never link a JSON parser.
  *
  * qk.h's rules hold here, with these five more:
  *
@@ -247,6 +246,8 @@ QK_API qk_status qk_writer_finish_all(qk_writer *const *writers, int64_t writer_
  * that description.
  *   QK_DIALECT_BITSANDBYTES        NF4 or FP4_BNB in ROW_HIGH, flat groups, F32 or nested scales
  *   QK_DIALECT_COMPRESSED_TENSORS  U4_AFFINE in WORD, scales F32, F16 or BF16
+ *   QK_DIALECT_AWQ_..., GPTQ_...   U4_AFFINE in the layout of that name, whole; scales F16, GPTQ's
+ *                                  BF16 as well
  *   QK_DIALECT_DENSE               F32, F16, BF16
  * dense_format (F32, F16, BF16): what the file says the weights were. Others are
  * QK_ERROR_UNSUPPORTED, with the reason. [allocates] */

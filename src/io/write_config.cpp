@@ -59,6 +59,43 @@ json_t *ct_section(const Request &r) {
                      "quantization_status", "compressed");
 }
 
+// The keys of AutoAWQ's configuration, as transformers reads them.
+json_t *awq_section(const Request &r) {
+    const bool gemv = r.dialect == QK_DIALECT_AWQ_GEMV;
+    return json_pack("{s:s, s:i, s:i, s:b, s:s, s:o}", "quant_method", "awq", "bits", 4,   //
+                     "group_size", static_cast<int>(r.desc->group_size), "zero_point", 1,  //
+                     "version", gemv ? "gemv" : "gemm",                                    //
+                     "modules_to_not_convert", names(r));
+}
+
+// The keys of GPTQ's configuration that its readers share; it has no list of dense modules.
+json_t *gptq_section(const Request &r) {
+    const bool v2 = r.dialect == QK_DIALECT_GPTQ_V2;
+    return json_pack("{s:s, s:i, s:i, s:b, s:b, s:b, s:s}", "quant_method", "gptq", "bits", 4,  //
+                     "group_size", static_cast<int>(r.desc->group_size), "desc_act", 0,         //
+                     "sym", (r.desc->flags & QK_TENSOR_SYMMETRIC) != 0 ? 1 : 0, "lm_head", 0,   //
+                     "checkpoint_format", v2 ? "gptq_v2" : "gptq");
+}
+
+struct Section {
+    qk_dialect dialect;
+    json_t *(*make)(const Request &r);
+};
+constexpr Section kSections[] = {{QK_DIALECT_BITSANDBYTES, bnb_section},
+                                 {QK_DIALECT_COMPRESSED_TENSORS, ct_section},
+                                 {QK_DIALECT_AWQ_GEMM, awq_section},
+                                 {QK_DIALECT_AWQ_GEMV, awq_section},
+                                 {QK_DIALECT_GPTQ_V1, gptq_section},
+                                 {QK_DIALECT_GPTQ_V2, gptq_section},
+                                 {QK_DIALECT_DENSE, nullptr}};
+
+const Section *section_of(qk_dialect dialect) {
+    for (const Section &section : kSections) {
+        if (section.dialect == dialect) return &section;
+    }
+    return nullptr;
+}
+
 constexpr const char *kKeys[] = {"quantization_config",
                                  "compression_config"};  // the older name of the same section
 
@@ -66,11 +103,9 @@ qk_status check(const Request &r, qk_io_message *message) {
     if (r.desc == nullptr || (r.kept == nullptr && r.kept_count > 0)) {
         return fail(message, QK_ERROR_NULL, "%s: NULL", r.desc == nullptr ? "desc" : "kept");
     }
-    if (r.dialect != QK_DIALECT_BITSANDBYTES && r.dialect != QK_DIALECT_COMPRESSED_TENSORS &&
-        r.dialect != QK_DIALECT_DENSE) {
-        return fail(message, QK_ERROR_UNSUPPORTED,
-                    "dialect: %s; bitsandbytes, compressed-tensors and dense have configurations",
-                    qk_dialect_name(r.dialect));
+    if (section_of(r.dialect) == nullptr) {
+        return fail(message, QK_ERROR_UNSUPPORTED, "dialect: %d; those of qk_dialect are accepted",
+                    static_cast<int>(r.dialect));
     }
     if (r.kept_count < 0) {
         return fail(message, QK_ERROR_ARGUMENT, "kept_count: %lld; at least 0",
@@ -130,8 +165,7 @@ qk_status append_members(qk_writer *w, Text text, int32_t max_depth, bool *any,
 
 // One member: an object of its own without the braces.
 qk_status append_section(qk_writer *w, const Request &r, bool any, qk_io_message *message) {
-    json_t *section = r.dialect == QK_DIALECT_BITSANDBYTES ? bnb_section(r) : ct_section(r);
-    json_t *root = json_pack("{s:o}", kKeys[0], section);
+    json_t *root = json_pack("{s:o}", kKeys[0], section_of(r.dialect)->make(r));
     const size_t bytes = json_dumpb(root, nullptr, 0, JSON_INDENT(2));
     char *text = bytes > 0 ? static_cast<char *>(w->memory.allocate(bytes, 1)) : nullptr;
     qk_status status = text == nullptr ? out_of_memory(message) : QK_OK;

@@ -1,4 +1,4 @@
-// What bitsandbytes, compressed-tensors and dense layers are in a file: declared, then written.
+// What a layer of each dialect is in a file: declared, then written.
 #include <stdio.h>
 
 #include "tables.hpp"
@@ -248,6 +248,94 @@ qk_status finish_ct(qk_writer *w, qk_context *, const OutgoingLayer &layer, cons
     return write_bytes(w, layer, ".weight_shape", layer.desc.shape, 2 * sizeof(int64_t), message);
 }
 
+/* ---- AutoAWQ and GPTQ ---------------------------------------------------------------------- */
+
+struct Words {  // qweight and qzeros, scales beside them
+    qk_dialect dialect;
+    qk_layout layout;
+};
+constexpr Words kWords[] = {{QK_DIALECT_AWQ_GEMM, QK_LAYOUT_AWQ_GEMM},
+                            {QK_DIALECT_AWQ_GEMV, QK_LAYOUT_AWQ_GEMV},
+                            {QK_DIALECT_GPTQ_V1, QK_LAYOUT_GPTQ_V1},
+                            {QK_DIALECT_GPTQ_V2, QK_LAYOUT_GPTQ}};
+
+bool is_gptq(const OutgoingLayer &layer) {
+    return layer.dialect == QK_DIALECT_GPTQ_V1 || layer.dialect == QK_DIALECT_GPTQ_V2;
+}
+
+qk_status check_words(const OutgoingLayer &layer, qk_io_message *message) {
+    const qk_tensor_desc &d = layer.desc;
+    bool fits =
+        d.format == QK_FORMAT_U4_AFFINE && d.rank == 2 &&
+        (d.scale_format == QK_FORMAT_F16 || (d.scale_format == QK_FORMAT_BF16 && is_gptq(layer)));
+    for (const Words &words : kWords) {
+        fits = fits && (words.dialect != layer.dialect || words.layout == d.layout);
+    }
+    if (!fits || d.scale_format != layer.dense_format) {
+        return fail(message, QK_ERROR_UNSUPPORTED,
+                    "layer \"%.200s\": %s has U4_AFFINE of rank 2 with zeros in its own layout, "
+                    "and scales of "
+                    "%s, which dense_format names",
+                    layer.name, qk_dialect_name(layer.dialect),
+                    is_gptq(layer) ? "F16 or BF16" : "F16");
+    }
+    const bool words_along_n = layer.dialect != QK_DIALECT_AWQ_GEMV;
+    const bool words_along_k = layer.dialect != QK_DIALECT_AWQ_GEMM;
+    const int64_t n = d.shape[0], k = d.shape[1];
+    if ((words_along_n && n % 8 != 0) || (words_along_k && k % 8 != 0)) {
+        return fail(message, QK_ERROR_UNSUPPORTED,
+                    "layer \"%.200s\": %s has whole words of 8 codes; %lld x %lld is no multiple",
+                    layer.name, qk_dialect_name(layer.dialect), static_cast<long long>(n),
+                    static_cast<long long>(k));
+    }
+    if (is_gptq(layer) || d.group_size == QK_GROUP_ROW || k % d.group_size == 0) return QK_OK;
+    return fail(message, QK_ERROR_UNSUPPORTED,
+                "layer \"%.200s\": AutoAWQ has whole groups; rows of %lld are no multiple of %d",
+                layer.name, static_cast<long long>(k), static_cast<int>(d.group_size));
+}
+
+qk_status declare_words(qk_writer *w, const OutgoingLayer &layer, qk_io_message *message) {
+    const int64_t n = layer.desc.shape[0], k = layer.desc.shape[1];
+    const bool gemv = layer.dialect == QK_DIALECT_AWQ_GEMV;
+    // gemv pads its rows of groups, so the planes say how many there are.
+    const int64_t zeros = plane_bytes(layer, QK_PLANE_ZERO) / 4;
+    const int64_t scales = plane_bytes(layer, QK_PLANE_SCALE) / 2;
+    const int64_t rows = gemv ? n : is_gptq(layer) ? k / 8 : k;
+    QK_IO_TRY(declare(w, layer, ".qweight", QK_DTYPE_I32, 2, rows,
+                      plane_bytes(layer, QK_PLANE_DATA) / 4 / rows, message));
+    const int64_t groups = gemv ? n : scales / n;
+    QK_IO_TRY(declare(w, layer, ".qzeros", QK_DTYPE_I32, 2, groups, zeros / groups, message));
+    QK_IO_TRY(declare(w, layer, ".scales", dtype_of(layer.desc.scale_format), 2, groups,
+                      scales / groups, message));
+    return is_gptq(layer) ? declare(w, layer, ".g_idx", QK_DTYPE_I32, 1, k, 0, message) : QK_OK;
+}
+
+qk_status write_words(qk_writer *w, qk_context *context, const OutgoingLayer &piece,
+                      const qk_tensor *tensor, qk_io_message *message) {
+    constexpr Plane kPlanes[] = {
+        {".qweight", QK_PLANE_DATA}, {".qzeros", QK_PLANE_ZERO}, {".scales", QK_PLANE_SCALE}};
+    for (const Plane &plane : kPlanes) {
+        QK_IO_TRY(write_plane(w, context, piece, tensor, plane, message));
+    }
+    return QK_OK;
+}
+
+// The group of each row of W: in order, as qk's weights are.
+qk_status finish_words(qk_writer *w, qk_context *, const OutgoingLayer &layer, const qk_tensor *,
+                       qk_io_message *message) {
+    const int32_t group = layer.desc.group_size;
+    const int64_t k = is_gptq(layer) ? layer.desc.shape[1] : 0;
+    int32_t indexes[1024];
+    for (int64_t row = 0; row < k;) {
+        size_t count = 0;
+        for (; row < k && count < 1024; ++row) {
+            indexes[count++] = group == QK_GROUP_ROW ? 0 : static_cast<int32_t>(row / group);
+        }
+        QK_IO_TRY(write_bytes(w, layer, ".g_idx", indexes, 4 * count, message));
+    }
+    return QK_OK;
+}
+
 /* ---- dense --------------------------------------------------------------------------------- */
 
 qk_status check_dense(const OutgoingLayer &layer, qk_io_message *message) {
@@ -276,6 +364,10 @@ qk_status finish_dense(qk_writer *, qk_context *, const OutgoingLayer &, const q
 constexpr DialectWriter kWriters[] = {
     {QK_DIALECT_BITSANDBYTES, check_bnb, declare_bnb, write_bnb, finish_bnb},
     {QK_DIALECT_COMPRESSED_TENSORS, check_ct, declare_ct, write_ct, finish_ct},
+    {QK_DIALECT_AWQ_GEMM, check_words, declare_words, write_words, finish_words},
+    {QK_DIALECT_AWQ_GEMV, check_words, declare_words, write_words, finish_words},
+    {QK_DIALECT_GPTQ_V1, check_words, declare_words, write_words, finish_words},
+    {QK_DIALECT_GPTQ_V2, check_words, declare_words, write_words, finish_words},
     {QK_DIALECT_DENSE, check_dense, declare_dense, write_dense, finish_dense},
 };
 

@@ -1,5 +1,5 @@
-// Layers in the tensors of bitsandbytes and compressed-tensors, so that Python can load them: what
-// may be declared and written, whole or in pieces of rows.
+// Layers in the tensors of their dialects, so that Python can load them: what may be declared and
+// written, whole or in pieces of rows.
 #include "writer_dialects.hpp"
 
 namespace qk_io {
@@ -26,6 +26,7 @@ bool can_cut(const OutgoingLayer &layer, int64_t rows) {
     const qk_tensor_desc &desc = layer.desc;
     if (layer.dialect == QK_DIALECT_DENSE) return true;
     if (layer.dialect == QK_DIALECT_COMPRESSED_TENSORS) return rows % 8 == 0;
+    if (layer.dialect != QK_DIALECT_BITSANDBYTES) return false;  // words along n: in one piece
     int64_t per = desc.scale_group_size == 0 ? 256 : desc.scale_group_size;
     if (desc.scale_format != QK_FORMAT_LUT8) per = 1;
     for (int32_t i = 1; i < desc.rank; ++i) rows *= desc.shape[i];  // codes
@@ -103,8 +104,8 @@ qk_status qk_writer_declare_layer(qk_writer *w, qk_dialect dialect, const char *
     const DialectWriter *row = writer_of(dialect);
     if (row == nullptr || !is_float(dense_format)) {
         return fail(message, QK_ERROR_UNSUPPORTED,
-                    "dialect %d, dense_format %d: bitsandbytes, compressed-tensors and dense are "
-                    "written, of F32, F16 and BF16",
+                    "dialect %d, dense_format %d: the dialects of qk_dialect are written, of F32, "
+                    "F16 and BF16",
                     static_cast<int>(dialect), static_cast<int>(dense_format));
     }
     const OutgoingLayer outgoing = {layer, dialect, *desc, dense_format, 0, 0};

@@ -67,8 +67,8 @@ class Usage(Case):
 
     def test_one_sentence_and_where_to_read_more(self):
         for arguments, said in (
-                ([], "a command is needed: info, inspect, verify, dequantize, quantize, multiply "
-                     "or gru ('qk --help')"),
+                ([], "a command is needed: info, inspect, verify, dequantize, quantize, convert, "
+                     "multiply or gru ('qk --help')"),
                 (["quant", "x"], "'quant' is not a command of qk; did you mean 'quantize'? "
                                  "('qk --help')"),
                 (["isnpect", "x"], "'isnpect' is not a command of qk; did you mean 'inspect'? "

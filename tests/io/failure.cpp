@@ -344,7 +344,7 @@ TEST_F(Mistakes, Configuring) {
     EXPECT_EQ(QK_ERROR_ARGUMENT, write(path.c_str(), ct, &layer.desc, kept + 2, 1));
     EXPECT_EQ(QK_ERROR_ARGUMENT, write(path.c_str(), ct, &layer.desc, kept, -1));
     EXPECT_EQ(QK_ERROR_UNSUPPORTED,
-              write(path.c_str(), QK_DIALECT_AWQ_GEMM, &layer.desc, nullptr, 0));
+              write(path.c_str(), QK_DIALECT_UNKNOWN, &layer.desc, nullptr, 0));
     EXPECT_EQ(QK_ERROR_FILE,
               write(folder.path("absent/c.json").c_str(), ct, &layer.desc, nullptr, 0));
     ASSERT_EQ(QK_OK, qk_checkpoint_write_config(nullptr, path.c_str(), ct, &layer.desc,
