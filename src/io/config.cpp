@@ -171,8 +171,21 @@ const char *guess_method(const json_t *section) {
     return awq ? "awq" : "";
 }
 
-// Of AWQ, GPTQ and AutoRound, which is one of the two from here on.
+// AutoRound is one of the two from here on, or a method of its own.
+void resolve_packing(Config *config) {
+    config->method = Method::kOther;
+    for (const PackingRow &row : kPackings) {
+        if (!same(row.name, config->detail)) continue;
+        config->method = row.method;
+        snprintf(config->checkpoint_format, sizeof config->checkpoint_format, "%s",
+                 row.checkpoint_format);
+    }
+}
+
+// Of AWQ and GPTQ. Other methods may have keys of these names and other types.
 qk_status read_words(const Reader &r, const json_t *section, Config *config) {
+    QK_IO_TRY(get_int(r, section, "w_bit", &config->bits));
+    QK_IO_TRY(get_int(r, section, "q_group_size", &config->group_size));
     QK_IO_TRY(get_int(r, section, "bits", &config->bits));
     QK_IO_TRY(get_int(r, section, "group_size", &config->group_size));
     QK_IO_TRY(get_bool(r, section, "desc_act", &config->desc_act));
@@ -183,14 +196,6 @@ qk_status read_words(const Reader &r, const json_t *section, Config *config) {
     bool marlin = false;
     QK_IO_TRY(get_bool(r, section, "is_marlin_format", &marlin));
     if (marlin) snprintf(config->checkpoint_format, sizeof config->checkpoint_format, "marlin");
-    if (config->method != Method::kAutoRound) return QK_OK;
-    config->method = Method::kOther;
-    for (const PackingRow &row : kPackings) {
-        if (!same(row.name, config->detail)) continue;
-        config->method = row.method;
-        snprintf(config->checkpoint_format, sizeof config->checkpoint_format, "%s",
-                 row.checkpoint_format);
-    }
     return QK_OK;
 }
 
@@ -205,15 +210,13 @@ qk_status read_section(qk_checkpoint *c, const Reader &r, const json_t *section,
         config.method = row.method;
         config.detail_key = row.detail;
     }
-    if (config.detail_key != nullptr) {
+    if (config.detail_key != nullptr && json_is_string(get(section, config.detail_key))) {
         QK_IO_TRY(get_text(r, section, config.detail_key, config.detail, sizeof config.detail));
     }
-    QK_IO_TRY(get_int(r, section, "w_bit", &config.bits));
-    QK_IO_TRY(get_int(r, section, "q_group_size", &config.group_size));
+    if (config.method == Method::kAutoRound) resolve_packing(&config);
     config.transforms =
         has_members(section, "transform_config") || has_members(section, "rotation_config");
-    if (config.method == Method::kAwq || config.method == Method::kGptq ||
-        config.method == Method::kAutoRound) {
+    if (config.method == Method::kAwq || config.method == Method::kGptq) {
         QK_IO_TRY(read_words(r, section, &config));
     }
     if (config.method == Method::kCompressedTensors) {
