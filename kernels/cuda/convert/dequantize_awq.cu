@@ -1,5 +1,5 @@
 // Dequantize AWQ_GEMM: codes are [k, n / 8] in words along n, the output is [n, k]. A block takes
-// 256 rows x 128 columns: it copies 128-byte lines of codes to shared memory (stage.cuh), from
+// 256 rows x 128 columns: it copies 128-byte lines of codes to shared memory (parts.cuh), from
 // where a lane takes a word of 8 rows for 8 columns (f32 out: 4) and stores 16 bytes of each row.
 // 16 lanes (f32: 32) store neighbouring bytes. Scales and zeros are loaded beside the codes, and
 // blocks in a row write on where the one before ends.
@@ -23,18 +23,6 @@ struct Problem {
     uint32_t group_size, blocks_along_k;
     void *out;
 };
-
-// 2^23 + code as a float, so that one subtraction gives code - zero, exactly.
-__device__ float biased(uint32_t word, int nibble) {
-    return __uint_as_float(0x4b000000u | (word >> 4 * nibble & 15));
-}
-
-__device__ float scale_in(uint4 four, int i, qk_format format) {
-    const uint32_t words[4] = {four.x, four.y, four.z, four.w};
-    const uint32_t bits = i % 2 == 0 ? words[i / 2] & 0xffffu : words[i / 2] >> 16;
-    if (format == QK_FORMAT_BF16) return __uint_as_float(bits << 16);
-    return __half2float(__ushort_as_half(uint16_t(bits)));
-}
 
 // Scales and zeros of 8 rows.
 struct Eight {
@@ -60,11 +48,12 @@ __device__ void expand(const Problem &p, const uint32_t *shared, const Eight &e,
 #pragma unroll
     for (int r = 0; r < 8; ++r) {
         const int nibble = (r & 1) * 4 + r / 2;
-        const float zero = biased(e.zeros, nibble), factor = scale_in(e.scales, r, p.scale_format);
+        const float zero = biased(e.zeros >> 4 * nibble);
+        const float factor = half_in(e.scales, r, p.scale_format);
         float values[kCodes];
 #pragma unroll
         for (int i = 0; i < kCodes; ++i) {
-            values[i] = __fmul_rn(__fadd_rn(biased(words[i], nibble), -zero), factor);
+            values[i] = __fmul_rn(__fadd_rn(biased(words[i] >> 4 * nibble), -zero), factor);
         }
         const int64_t to = (int64_t(row) + r) * p.codes.k + column;
         __stcs(static_cast<uint4 *>(p.out) + to / kCodes, Store<Out>::pack(values));

@@ -1,5 +1,5 @@
 // Dequantize GPTQ: codes are [k / 8, n] in words along k, the output is [n, k]. A block takes 128
-// rows x 256 columns: it copies 512-byte lines of codes to shared memory (stage.cuh), from
+// rows x 256 columns: it copies 512-byte lines of codes to shared memory (parts.cuh), from
 // where a lane takes the words of 4 rows at once and stores 16 bytes of each; 32 lanes store 512
 // neighbouring bytes. Their scales and zeros are loaded before the wait for codes. Blocks in a
 // row write on where the one before ends. (code - zero) * scale is one fp32 product, rounded once.
@@ -50,14 +50,8 @@ __device__ Quad load_quad(const Problem &p, uint32_t row, int64_t group) {
 
 __device__ float scale_in(uint4 four, int i, qk_format format) {
     const uint32_t words[4] = {four.x, four.y, four.z, four.w};
-    if (format == QK_FORMAT_F32) return __uint_as_float(words[i]);
-    const uint32_t bits = i % 2 == 0 ? words[i / 2] & 0xffffu : words[i / 2] >> 16;
-    if (format == QK_FORMAT_BF16) return __uint_as_float(bits << 16);
-    return __half2float(__ushort_as_half(uint16_t(bits)));
+    return format == QK_FORMAT_F32 ? __uint_as_float(words[i]) : half_in(four, i, format);
 }
-
-// 2^23 + code as a float, so that one subtraction gives code - zero, exactly.
-__device__ float biased(uint32_t code) { return __uint_as_float(0x4b000000u | (code & 15)); }
 
 template <class Out>
 __global__ void __launch_bounds__(kGptqThreads) transpose(const __grid_constant__ Problem p) {

@@ -59,6 +59,17 @@ inline Status copy_shared_planes(const RepackArgs &args, const Launch &launch) {
     return from.table == nullptr ? QK_OK : copy_plane(launch, to.table, from.table, 256 * 4);
 }
 
+// 2^23 + code as a float, so that one subtraction gives code - zero, exactly.
+__device__ inline float biased(uint32_t code) { return __uint_as_float(0x4b000000u | (code & 15)); }
+
+// The i-th of 8 values of f16 or bf16.
+__device__ inline float half_in(uint4 eight, int i, qk_format format) {
+    const uint32_t words[4] = {eight.x, eight.y, eight.z, eight.w};
+    const uint32_t bits = i % 2 == 0 ? words[i / 2] & 0xffffu : words[i / 2] >> 16;
+    if (format == QK_FORMAT_BF16) return __uint_as_float(bits << 16);
+    return __half2float(__ushort_as_half(uint16_t(bits)));
+}
+
 // kLoads pieces, one of every kStep-th line from `from` on, to place(i). All loads are issued, and
 // meanwhile() runs, before the first piece is stored. Zeros unless inside(i).
 template <class Piece, uint32_t kLoads, uint32_t kStep, class Inside, class Place, class Meanwhile>

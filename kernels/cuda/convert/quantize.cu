@@ -1,5 +1,5 @@
 // Quantize, any dtype -> any format x layout x scale kind, by docs/formats.md's rules: the bytes
-// are the CPU's. Nested scales come first (quantize_nested.cu); codes do not depend on them.
+// are the CPU's. Nested scales come first; codes do not depend on them.
 //
 // A warp takes a group: it reads it for its range, agrees on the scale, and reads it again for the
 // codes. Two codes share a byte and may belong to different groups, so codes and zeros go in two

@@ -111,7 +111,7 @@ struct Stage<Source::kAlongK> {  // words [k / 8][n]
     using Piece = uint32_t;
 };
 template <>
-struct Stage<Source::kAlongN> {  // words [k][n / 8]: stage.cuh
+struct Stage<Source::kAlongN> {  // words [k][n / 8]: parts.cuh
     static constexpr uint32_t kRows = kAwqRows, kColumns = 128, kPitch = kRows / 8;
     static constexpr uint32_t kLines = kColumns;
 };
