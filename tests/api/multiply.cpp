@@ -79,6 +79,15 @@ TEST_F(Chain, RunsInOrder) {
     EXPECT_EQ(y2_plane.bytes[0], bytes);
 }
 
+// Longer than what is kept from the check to the run.
+TEST_F(Chain, LongListsRunToTheirEnd) {
+    std::vector<qk_product> list;
+    for (int i = 0; i < 40; ++i) list.insert(list.end(), products, products + 2);
+    const auto bytes = expected();
+    ASSERT_EQ(qk_multiply(context, list.data(), 80), QK_OK) << qk_context_error(context);
+    EXPECT_EQ(y2_plane.bytes[0], bytes);
+}
+
 TEST_F(Chain, NoProductsAreNone) {
     clear();
     const auto before = y1_plane.bytes[0];
