@@ -19,3 +19,19 @@ html_title = f"qk {release}"
 nitpicky = True
 # What C itself and the system's headers declare.
 nitpick_ignore_regex = [("c:identifier", r"u?int\d+_t|size_t|DLManagedTensorVersioned")]
+
+
+def opening(header):
+    """The comment that opens a header as Markdown: its rules become a list."""
+    comment = re.match(r"/\*(.*?)\*/", (root / "include" / header).read_text(), re.S)[1]
+    for line in comment.split("\n")[1:]:
+        line = re.sub(r"([*_\[<])", r"\\\1", line[3:])
+        line = re.sub(r"^  (\w+) +", r"- **\1.** ", line)
+        yield re.sub(r"^   +", "  ", line)
+
+
+def setup(app):
+    def fill(app, name, source):
+        source[0] = re.sub(r"\{opening of (\S+)\}", lambda match: "\n".join(opening(match[1])),
+                           source[0])
+    app.connect("source-read", fill)
