@@ -102,6 +102,19 @@ class Headers(Tree):
         self.assertEqual(self.check("src/good.hpp")[0], 0)
         self.assertEqual(self.check("src/bad.hpp")[0], 1)
 
+    def test_the_header_that_begins_its_source_is_left_to_the_build(self):
+        self.write("src/other/bad.hpp", "#pragma once\nint x = UNKNOWN;\n")
+        for text, left in [('#include "bad.hpp"\n', True), ('#include "src/bad.hpp"\n', True),
+                           ('#include "other/bad.hpp"\n', False), ("#define UNKNOWN 1\n", False),
+                           ('#include <cstdint>\n#include "bad.hpp"\n', False)]:
+            self.write("src/bad.hpp", "#pragma once\nint x = UNKNOWN;\n")
+            self.write("src/a.cpp", text)
+            code, said = self.check()
+            self.assertEqual(code, 1)  # src/other/bad.hpp
+            self.assertEqual("src/bad.hpp does not" not in said, left, text)
+        self.write("src/a.cpp", '#include "bad.hpp"\n')
+        self.assertIn("src/bad.hpp does not", self.check("src/bad.hpp")[1])
+
     def test_other_processors_and_device_code_are_counted(self):
         self.write("kernels/cpu/arm_neon/a.cpp", "")
         self.write("kernels/cpu/arm_neon/lanes.hpp", "#error\n")
