@@ -3,14 +3,21 @@
 
 #include "harness/only.hpp"
 #include "kernel/instruction_sets.hpp"
+#ifdef QK_CUDA_SIMULATED
+#include "cuda/simulated/absent.hpp"
+#endif
 
 namespace {
 
 // "" where the kernel runs here, else what it needs.
 template <class Kernel>
 std::string missing(const qk::Backend &backend, const Kernel &kernel) {
-    if (kernel.run == nullptr) return "needs a GPU";  // no part of the simulation
     if (backend.device_count() == 0) return "needs a GPU";
+#ifdef QK_CUDA_SIMULATED
+    if (backend.device == QK_DEVICE_CUDA) {
+        return qk::cuda::is_absent(kernel) ? "needs a GPU: not on simulated threads" : "";
+    }
+#endif
     if (backend.device != QK_DEVICE_CPU) return "";
     const bool here = qk::has(qk::device_at(backend, 0), sweep::sets_of(kernel.name));
     return here ? "" : "needs instructions that this processor has not";

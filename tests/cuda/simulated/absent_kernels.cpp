@@ -1,6 +1,7 @@
 // Kernels that need instructions of a GPU: in their lists, but taking no case. A product for which
 // the table selects one runs as the generic kernel.
 #include "cuda/kernels.hpp"
+#include "cuda/simulated/absent.hpp"
 
 namespace qk::cuda {
 namespace {
@@ -9,13 +10,8 @@ Status run_generic(const LinearArgs &args, const Launch &launch) {
     return kLinearGeneric.run(args, launch);
 }
 
-template <class Args>
-bool never(const Args &, const Device &) {
-    return false;
-}
-
 constexpr Kernel<LinearArgs> stand_in(LinearKernel kernel) {
-    return {kLinearNames[int(kernel)], never, nullptr, run_generic};
+    return {kLinearNames[int(kernel)], never<LinearArgs>, nullptr, run_generic};
 }
 
 }  // namespace
@@ -28,7 +24,7 @@ const Kernel<LinearArgs> kLinearSm90Rows24 = stand_in(K::kSm90Rows24);
 const Kernel<LinearArgs> kLinearSm80Gemv = stand_in(K::kSm80Gemv);
 const Kernel<LinearArgs> kLinearBytes = stand_in(K::kBytes);
 
-const Kernel<GruArgs> kGruStep = {"step", never, nullptr, nullptr};
-const Kernel<GruArgs> kGruCluster = {"cluster", never, nullptr, nullptr};
+const Kernel<GruArgs> kGruStep = {"step", never<GruArgs>, nullptr, nullptr};
+const Kernel<GruArgs> kGruCluster = {"cluster", never<GruArgs>, nullptr, nullptr};
 
 }  // namespace qk::cuda
