@@ -242,6 +242,7 @@ void write_config(const ConvertOptions &options, const Target &target, const Che
         dense_modules(plan.dense, quantized, model_type(model_directory(options.input)),
                       target.dialect == QK_DIALECT_COMPRESSED_TENSORS);
     std::vector<const char *> kept;
+    kept.reserve(modules.size());
     for (const std::string &name : modules) kept.push_back(name.c_str());
     qk_io_message message = {};
     check(qk_writer_append_config(output.config(), checkpoint.get(), target.dialect, &plan.scheme,

@@ -97,6 +97,7 @@ void print_dense(const std::vector<DenseTensor> &tensors) {
         ++group.count;
     }
     std::vector<Group> groups;
+    groups.reserve(by_reason.size());
     for (const auto &entry : by_reason) groups.push_back(entry.second);
     std::stable_sort(groups.begin(), groups.end(),
                      [](const Group &a, const Group &b) { return a.bytes > b.bytes; });

@@ -197,6 +197,7 @@ void write_config(const QuantizeOptions &options, const Scheme &scheme,
         dense_modules(plan.kept, quantized, model_type(model_directory(options.input)),
                       scheme.dialect == QK_DIALECT_COMPRESSED_TENSORS);
     std::vector<const char *> kept;
+    kept.reserve(modules.size());
     for (const std::string &name : modules) kept.push_back(name.c_str());
     qk_io_message message = {};
     check(qk_writer_append_config(output.config(), checkpoint.get(), scheme.dialect,
