@@ -98,7 +98,9 @@ def answers():
     """examples/c/llama.c, greedy: exact text from each file, in each mode."""
     qk, llama = os.environ["QK_COMMAND"], os.environ["QK_LLAMA"]
     run(qk, "quantize", example / "f16", work / "nf4", "--format", "nf4", "--force")
+    run(qk, "convert", example / "int4", work / "awq", "--to", "awq", "--force")
     for model, options in ((example / "f16", []), (example / "int4", []), (work / "nf4", []),
+                           (work / "awq", []),
                            (example / "int4", ["--int8"]), (example / "int4", ["--bf16"])):
         for question, answer in ANSWERS.items():
             expect(f"{model} {options} {question}",
