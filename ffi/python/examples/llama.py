@@ -2,9 +2,11 @@
 import json
 import sys
 
-import numpy as np
-
-import qk
+try:
+    import numpy as np
+    import qk
+except ImportError as error:
+    sys.exit(f"{error}: pip install ./ffi/python, in a clone of qk")
 
 
 class Model:
@@ -21,8 +23,7 @@ class Model:
 
     def floats(self, name, rows=...):
         bits = self.file.tensor(name)[rows]  # of bf16 they are the upper half of an f32's
-        bf16 = bits.dtype == np.uint16
-        return (bits.astype("u4") << 16).view("f4") if bf16 else bits.astype(np.float32)
+        return (bits.astype("u4") << 16).view("f4") if bits.dtype == "u2" else bits.astype("f4")
 
     def read_turns(self):
         rope = self.c.get("rope_parameters") or self.c.get("rope_scaling") or {}
@@ -61,8 +62,7 @@ class Model:
 
     def logits(self, tokens, start):
         x = self.floats("model.embed_tokens.weight", tokens)
-        for i in range(self.c["num_hidden_layers"]):
-            at = f"model.layers.{i}."
+        for at in (f"model.layers.{i}." for i in range(self.c["num_hidden_layers"])):
             x = x + self.attend(at + "self_attn.", self.norm(at + "input_layernorm", x), start)
             y = self.norm(at + "post_attention_layernorm", x)
             gate, up = (self.layers[f"{at}mlp.{name}_proj"](y) for name in ("gate", "up"))
