@@ -29,6 +29,8 @@ Place place(int64_t largest) {
     };
 #else
     (void)largest;
+    // cuBLASLt's bits are its version's.
+    place.leaves_out = [](const std::string &kernel) { return kernel == "dense"; };
     place.sets = {"sm" + std::to_string(device.capability) + "x" +
                   std::to_string(device.multiprocessors)};
 #endif
