@@ -35,12 +35,12 @@ static int size(const char *key, double fallback) {
     return (int)value;
 }
 
-/* text: what it is where the key is missing. known: names between spaces. */
+/* text: what it is where the key is missing; "": it must be there. known: names between spaces. */
 static void word(const char *key, const char *known, char *text) {
     qk_io_message message;
     char name[68];
     const qk_status status = qk_checkpoint_config_text(file, key, text, 64, &message);
-    if (status != QK_ERROR_ARGUMENT) check(status, message.text);
+    if (status != QK_ERROR_ARGUMENT || *text == 0) check(status, message.text);
     snprintf(name, sizeof name, " %s ", text);
     if (strstr(known, name) == NULL) {
         FAIL(FAILED, "config.json: \"%s\" is \"%s\"; known are%s", key, text, known);
@@ -57,7 +57,7 @@ static double rope(const char *key, double fallback) {
 }
 
 static void read_config(void) {
-    char type[64] = "missing", act[64] = "silu";
+    char type[64] = "", act[64] = "silu";
     word("model_type", " llama mistral qwen2 qwen3 ", type);
     word("hidden_act", " silu ", act);
     if (rope("partial_rotary_factor", number("partial_rotary_factor", 1)) != 1) {
@@ -75,6 +75,7 @@ static void read_config(void) {
         FAIL(FAILED, "config.json: %d heads of %d values do not share %d keys evenly, in pairs",
              config.heads, config.head_dim, config.kv_heads);
     }
+    if (config.heads > (1 << 24) / config.head_dim) FAIL(FAILED, "config.json: heads too wide");
 }
 
 /* ---- rotary positions ---------------------------------------------------------------------- */
@@ -393,10 +394,11 @@ static int choose(uint64_t *seed) {
     int *const order = model.order;
     double sum = 0, kept = 0;
     int best = 0, count = 0, i = 0;
-    for (i = 1; i < config.vocab; ++i) best = weights[i] > weights[best] ? i : best;
+    for (i = 0; i < config.vocab; sum += weights[i++]) best = weights[i] > weights[best] ? i : best;
+    if (!isfinite(sum)) FAIL(FAILED, "the logits are not all finite: weights or scales are not");
     if (option(TEMPERATURE) == 0) return best;
     const float most = weights[best];
-    for (i = 0; i < config.vocab; ++i) {
+    for (i = 0, sum = 0; i < config.vocab; ++i) {
         sum += weights[i] = (float)exp((weights[i] - most) / option(TEMPERATURE));
         order[i] = i;
     }

@@ -10,6 +10,7 @@ import json
 import math
 import pathlib
 import random
+import shutil
 import struct
 import subprocess
 import sys
@@ -61,8 +62,8 @@ def decode(data, dtype):
     return struct.unpack(f"<{len(data) // width}{'e' if dtype == 'F16' else 'f'}", data)
 
 
-def write(name, config, dtype="F32", seed=1, without=()):
-    """A checkpoint of random weights; returns its folder."""
+def write(name, config, dtype="F32", seed=1, without=(), change=None):
+    """A checkpoint of random weights; returns its folder. change: a tensor's first value."""
     rng = random.Random(seed)
     folder = WORK / name
     folder.mkdir(parents=True, exist_ok=True)
@@ -72,6 +73,7 @@ def write(name, config, dtype="F32", seed=1, without=()):
             continue
         middle, spread = (1, 0.2) if "norm" in tensor else (0, 0.25)
         values = [rng.gauss(middle, spread) for _ in range(math.prod(shape))]
+        values[0] = (change or {}).get(tensor, values[0])
         data = encode(values, dtype)
         header[tensor] = {"dtype": dtype, "shape": shape,
                           "data_offsets": [len(body), len(body) + len(data)]}
@@ -325,7 +327,7 @@ def check_refusals():
     refuses("cannot open", WORK / "missing", "--ids", "1")
     for change, sentence in (
             ({"model_type": "mixtral"}, '"model_type" is "mixtral"; known are llama'),
-            ({"model_type": None}, '"model_type" is "missing"'),
+            ({"model_type": None}, 'config.json has no "model_type"'),
             ({"hidden_act": "gelu"}, '"hidden_act" is "gelu"'),
             ({"rope_scaling": {"rope_type": "longrope"}}, '"rope_scaling.rope_type" is "longrope"'),
             ({"rope_parameters": {"rope_type": "yarn"}}, "known are default dynamic linear llama3"),
@@ -333,6 +335,9 @@ def check_refusals():
             ({"hidden_size": None}, '"hidden_size"'), ({"hidden_size": "64"}, "is a text"),
             ({"hidden_size": 64.5}, "accepted are 1 to"), ({"vocab_size": 0}, "accepted are 1 to"),
             ({"num_key_value_heads": 3}, "do not share 3 keys evenly"),
+            # 2^32 + 64 values together: 64, were they counted in 32 bits
+            ({"num_attention_heads": 13421773, "num_key_value_heads": 1, "head_dim": 320},
+             "heads too wide"),
             ({"sliding_window": 8}, "sliding_window is 8")):
         config = {**BASE, **change}
         (WORK / "llama" / "config.json").write_text(json.dumps(config))
@@ -347,6 +352,14 @@ def check_refusals():
     for tensor in ("model.norm.weight", "model.embed_tokens.weight",
                    "model.layers.1.mlp.up_proj.weight"):
         refuses(tensor[:-7], write("without", BASE, without=(tensor,)), "--ids", "1")
+    alone = WORK / "alone"
+    alone.mkdir(exist_ok=True)
+    shutil.copy(WORK / "llama" / "model.safetensors", alone)
+    refuses("there is no config.json", alone, "--ids", "1")
+    for value in (math.nan, math.inf):
+        spoiled = write("spoiled", BASE, change={"model.norm.weight": value})
+        for choice in ((), ("--temperature", "1")):
+            refuses("the logits are not all finite", spoiled, "--ids", "1", *choice)
     with open("/dev/full", "wb") as full:
         done = subprocess.run([LLAMA, WORK / "llama", "--ids", "1", "--tokens", "2"], stdout=full,
                               capture_output=False, stderr=subprocess.PIPE)
