@@ -116,6 +116,7 @@ Plan make_plan(const Target &target, const Checkpoint &checkpoint) {
         plan.jobs.push_back(job);
         add_weight_tensors(checkpoint, layer, &replaced);
     }
+    refuse_unknown_method(checkpoint);
     if (!changes) {
         throw Failure(kFailed, plan.jobs.empty()
                                    ? "nothing to do: no quantized layer; qk quantize makes them"

@@ -43,8 +43,8 @@ class Methods(Case):
         out = self.folder / "out"
         self.assertEqual(self.fails(4, "dequantize", folder, out),
                          f"qk: {layer}: {reason} (--layer picks others)\n")
-        for command in (["quantize", folder, out], ["multiply", folder],
-                        ["multiply", folder, layer]):
+        for command in (["quantize", folder, out], ["convert", folder, out, "--to", "awq"],
+                        ["multiply", folder], ["multiply", folder, layer]):
             self.assertEqual(self.fails(4, *command), f"qk: {layer}: {reason}\n")
 
     def test_methods_that_qk_names(self):
@@ -75,7 +75,8 @@ class Methods(Case):
         self.assertIn("no faults, but a model that qk cannot load\n",
                       self.run_qk("verify", folder, code=4).stdout)
         for command in (["dequantize", folder, self.folder / "out"],
-                        ["quantize", folder, self.folder / "out"], ["multiply", folder]):
+                        ["quantize", folder, self.folder / "out"], ["multiply", folder],
+                        ["convert", folder, self.folder / "out", "--to", "awq"]):
             self.assertEqual(self.fails(4, *command), f"qk: {reason}\n")
         self.run_qk("multiply", folder, "a", "--repeat", 1)  # a dense layer is what it is
 
