@@ -79,7 +79,7 @@ extern const Kernel<GruArgs> kGruCluster;                // gru/cluster.cu
 extern const Kernel<GruArgs> kGruGeneric;                // gru/generic.cu
 
 // In the order of LinearKernel.
-inline constexpr const Kernel<LinearArgs> *kLinearKernels[] = {
+static constexpr const Kernel<LinearArgs> *kLinearKernels[] = {
     &kLinearSm90Gemv, &kLinearSm90FewRows,  &kLinearSm90SomeRows, &kLinearSm90Rows24,
     &kLinearSm90Gemm, &kLinearSm90Gemm8Bit, &kLinearSm80Gemv,     &kLinearSm80Gemm,
     &kLinearRepacked, &kLinearBytes,        &kLinearWords,        &kLinearColumns,
