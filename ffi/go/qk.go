@@ -14,9 +14,12 @@ package qk
 #cgo pkg-config: --static qk
 #include <qk.h>
 
+extern void qkGoTrace(uintptr_t user, qk_trace *call); // trace.go
+static void tell(void *user, const qk_trace *call) { qkGoTrace((uintptr_t)user, (qk_trace *)call); }
+
 static qk_status go_context(qk_device device, int32_t index, int32_t threads, size_t workspace,
                             uint32_t flags, uint32_t instruction_sets, void *stream,
-                            const void *allocator, qk_context **out) {
+                            const void *allocator, uintptr_t trace, qk_context **out) {
     qk_context_options options = QK_CONTEXT_OPTIONS_INIT;
     options.device = device;
     options.device_index = index;
@@ -26,6 +29,8 @@ static qk_status go_context(qk_device device, int32_t index, int32_t threads, si
     options.instruction_sets = instruction_sets;
     options.stream = stream;
     options.allocator = allocator;
+    options.trace = trace != 0 ? tell : NULL;
+    options.trace_user = (void *)trace;
     return qk_context_create(&options, out);
 }
 */
@@ -35,6 +40,7 @@ import (
 	"fmt"
 	"math"
 	"runtime"
+	"runtime/cgo"
 	"unsafe"
 )
 
@@ -124,6 +130,11 @@ type Options struct {
 	InstructionSets uint32         // CPU: ISAAVX2 | ... that may be used; 0: all there are
 	Stream          unsafe.Pointer // a cudaStream_t that outlives the context; nil: the default
 
+	// Trace is told each kernel that runs, in the call's goroutine. It must not use the context. A
+	// panic of it reaches the caller of the call, which is abandoned: its outputs are undefined, the
+	// context stays usable.
+	Trace func(Trace)
+
 	allocator unsafe.Pointer // a qk_allocator of C's, for the tests
 }
 
@@ -131,6 +142,7 @@ type Options struct {
 type Context struct {
 	handle *C.qk_context
 	device Device
+	trace  cgo.Handle // of Options.Trace; 0: none
 }
 
 // NewContext makes a context.
@@ -148,11 +160,15 @@ func NewContext(options Options) (*Context, error) {
 		}
 	}
 	c := &Context{device: options.Device}
+	if options.Trace != nil {
+		c.trace = cgo.NewHandle(options.Trace)
+	}
 	status := C.go_context(C.qk_device(options.Device), C.int32_t(options.DeviceIndex),
 		C.int32_t(options.Threads), C.size_t(options.WorkspaceBytes),
 		C.uint32_t(options.Flags), C.uint32_t(options.InstructionSets), options.Stream,
-		options.allocator, &c.handle)
+		options.allocator, C.uintptr_t(c.trace), &c.handle)
 	if status != C.QK_OK {
+		c.forgetTrace()
 		return nil, plain(status)
 	}
 	runtime.SetFinalizer(c, (*Context).Close)
@@ -163,6 +179,7 @@ func NewContext(options Options) (*Context, error) {
 func (c *Context) Close() error {
 	C.qk_context_destroy(c.handle)
 	c.handle = nil
+	c.forgetTrace()
 	runtime.SetFinalizer(c, nil)
 	return nil
 }

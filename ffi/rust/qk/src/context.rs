@@ -1,7 +1,11 @@
+use std::cell::RefCell;
 use std::ffi::c_void;
+use std::panic::AssertUnwindSafe;
 use std::ptr::{null, null_mut, NonNull};
+use std::rc::Rc;
 
 use crate::error::{text, Error, Result, Status};
+use crate::trace::{tell, Teller, Trace};
 use crate::{sys, Device, Tensor};
 
 /// How a context is made. Memory comes from the C library and threads are libqk's own; an
@@ -108,9 +112,11 @@ pub struct ContextInfo {
 pub struct Context {
     raw: NonNull<sys::qk_context>,
     device: Device,
+    trace: Option<AssertUnwindSafe<Rc<Teller>>>, // C has its address; no panic gets past `tell`
 }
 
-// A context may move between calls; NonNull keeps it from being shared.
+// A context may move between calls, and its trace, which nothing else owns, with it; NonNull keeps
+// it from being shared.
 unsafe impl Send for Context {}
 
 impl Context {
@@ -121,6 +127,38 @@ impl Context {
 
     /// A context as described.
     pub fn with_options(options: &ContextOptions) -> Result<Context> {
+        Context::create(options, None)
+    }
+
+    /// One that tells `trace` each kernel that runs, in the thread of the call.
+    ///
+    /// A panic of `trace` is reported by the panic hook and ends there: the call goes on. To use
+    /// the context in its own trace is such a panic.
+    ///
+    /// ```
+    /// use qk::{Context, ContextOptions, Tensor};
+    ///
+    /// let context = Context::with_trace(&ContextOptions::default(), |call| {
+    ///     println!("{} {:?}, {}", call.operation, call.shape, call.kernel);
+    /// })?;
+    /// let (x, w, mut y) = ([1.0f32; 64], [0.5f32; 8 * 64], [0.0f32; 8]);
+    /// let x = Tensor::borrow(&context, &[1, 64], &x)?;
+    /// let w = Tensor::borrow(&context, &[8, 64], &w)?;
+    /// context.linear(&x, &w, None, &mut Tensor::borrow_mut(&context, &[1, 8], &mut y)?)?;
+    /// # Ok::<(), qk::Error>(())
+    /// ```
+    pub fn with_trace(
+        options: &ContextOptions,
+        trace: impl FnMut(Trace) + Send + 'static,
+    ) -> Result<Context> {
+        let teller: Rc<Teller> = Rc::new(RefCell::new(Box::new(trace)));
+        Context::create(options, Some(AssertUnwindSafe(teller)))
+    }
+
+    fn create(
+        options: &ContextOptions,
+        trace: Option<AssertUnwindSafe<Rc<Teller>>>,
+    ) -> Result<Context> {
         let raw_options = sys::qk_context_options {
             struct_size: std::mem::size_of::<sys::qk_context_options>() as u32,
             abi_version: sys::QK_ABI_VERSION as u32,
@@ -134,17 +172,23 @@ impl Context {
             executor: null(),
             instruction_sets: options.instruction_sets,
             reserved: 0,
-            trace: None,
-            trace_user: null_mut(),
+            trace: trace.as_ref().map(|_| tell as _),
+            trace_user: trace.as_ref().map_or(null_mut(), |t| Rc::as_ptr(t) as *mut c_void),
         };
         let mut out = null_mut();
         crate::error::check(unsafe { sys::qk_context_create(&raw_options, &mut out) })?;
         let raw = NonNull::new(out).expect("libqk sets *out on QK_OK");
-        Ok(Context { raw, device: options.device })
+        Ok(Context { raw, device: options.device, trace })
     }
 
     /// The handle, for calls through [`crate::sys`]; it stays this context's.
+    ///
+    /// # Panics
+    /// In the context's own trace, which must not use it.
     pub fn as_raw(&self) -> *mut sys::qk_context {
+        if let Some(trace) = &self.trace {
+            assert!(trace.try_borrow().is_ok(), "a trace must not use its own context");
+        }
         self.raw.as_ptr()
     }
 
@@ -228,6 +272,6 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        unsafe { sys::qk_context_destroy(self.as_raw()) }
+        unsafe { sys::qk_context_destroy(self.raw.as_ptr()) }
     }
 }

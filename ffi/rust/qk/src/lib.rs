@@ -39,6 +39,7 @@ mod gru_seen;
 pub mod io;
 mod product;
 mod tensor;
+mod trace;
 
 pub use codes::{Device, Format, Grouping, Layout, Plane};
 pub use context::{Context, ContextInfo, ContextOptions, InstructionSets, Stream};
@@ -49,6 +50,7 @@ pub use gru_model::{Codes, GruQuant, GruTable, GruTensor, Model};
 pub use gru_seen::{GruClipped, GruRanges};
 pub use product::{Plan, Product};
 pub use tensor::{Element, Tensor, BF16, F16};
+pub use trace::Trace;
 
 /// The declarations of the C headers, for what this crate does not wrap.
 pub use qk_sys as sys;

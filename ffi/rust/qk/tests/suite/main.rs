@@ -6,3 +6,4 @@ mod gru;
 mod product;
 mod shared;
 mod status;
+mod trace;
