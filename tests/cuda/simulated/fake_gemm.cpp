@@ -1,7 +1,7 @@
 // Stands in for the matrix kernels on wgmma, behind the host code of linear/sm90/gemm/: it has
 // their planes described, as they do, and adds in f32 along k.
 #include "cuda/kernels.hpp"
-#include "cuda/linear/sm90/gemm/plan.hpp"
+#include "cuda/linear/sm90/gemm/problem.hpp"
 #include "cuda/mock/mock.hpp"
 #include "cuda/runtime.hpp"
 #include "cuda/simulated/fake_library.hpp"

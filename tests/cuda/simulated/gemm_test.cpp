@@ -2,7 +2,7 @@
 // engine. The kernels behind it are fakes (fake_gemm.cpp).
 #include <thread>
 
-#include "cuda/linear/sm90/gemm/plan.hpp"
+#include "cuda/linear/sm90/gemm/problem.hpp"
 #include "cuda/linear_problem.hpp"
 #include "cuda/mock/mock.hpp"
 #include "cuda/simulated/fake_library.hpp"

@@ -2,7 +2,7 @@
 // packed tiles and for 8-bit codes stored row after row: what they tell the copy engine.
 #include "cuda/kernels.hpp"
 #include "cuda/linear/slabs.hpp"
-#include "cuda/linear/sm90/gemm/plan.hpp"
+#include "cuda/linear/sm90/gemm/problem.hpp"
 #include "cuda/prim/tensor_map.hpp"
 #include "cuda/runtime.hpp"
 

@@ -1,12 +1,10 @@
 // How the matrix kernel cuts a product: a pure function of the problem and the device.
 #pragma once
-#include <cuda.h>
 #include <stdint.h>
 
 #include "backend/backend.hpp"
 #include "base/checked.hpp"
 #include "cuda/tile/problem.hpp"
-#include "cuda/view.cuh"
 
 namespace qk::cuda {
 
@@ -115,44 +113,5 @@ constexpr GemmPlan plan_gemm(Codes codes, int64_t m, int64_t n, int64_t k, int32
     }
     return best;
 }
-
-constexpr uint32_t kMostShared = 227 * 1024;  // that a block of sm_90 can have
-constexpr uint32_t kStaticShared = 2048;      // of it: barriers and the table of nested scales
-constexpr int32_t kMaxSlots = 16;
-
-struct GemmMaps {
-    CUtensorMap code_map, x_map;
-};
-
-struct GemmProblem : GemmMaps, LinearView {
-    int64_t y_pitch;               // elements from a row to the next
-    int32_t row_tiles, tiles;      // of 16 rows; of 64 columns
-    int32_t group_shift;           // log2 of the tiles a group
-    int32_t second_shift;          // nested: log2 of second_group
-    int32_t x_blocks;              // large: that rows of x are cut into
-    int32_t whole_rows, cut_rows;  // large: blocks of rows of w whose k a block takes, or a cluster
-    int32_t step_rows, step_x;     // large: from a block's item to its next
-    int32_t split;                 // blocks of a cluster
-    int32_t slots;                 // stages in the ring
-    uint32_t stage_x;              // bytes of x in a stage
-    int32_t group_tiles;           // 8-bit codes: tiles of a group
-};
-
-// What follows from the operands and how they are cut.
-GemmProblem problem_of(const LinearArgs &args, const GemmPlan &plan);
-
-// Describes the planes of `args` to the copy engine: boxes of row_tiles x 16 rows of w, and of
-// x_rows rows of x, by 64 columns.
-Status describe_planes(const LinearArgs &args, int32_t row_tiles, int32_t x_rows, ErrorText *error,
-                       GemmProblem *p);
-// The same for 8-bit codes: boxes of `rows` rows of w by 64 or 128 columns.
-Status describe_bytes(const LinearArgs &args, int32_t columns, int32_t rows, int32_t x_rows,
-                      ErrorText *error, GemmProblem *p);
-
-// An instance, compiled on its own.
-template <Codes codes, qk_format x>
-struct Sm90Gemm {
-    static Status run(GemmCut cut, const LinearArgs &args, const Launch &launch, GemmProblem *p);
-};
 
 }  // namespace qk::cuda

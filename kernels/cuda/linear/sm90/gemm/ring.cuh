@@ -7,7 +7,7 @@
 //                                                    (large: nested scales made from their codes)
 //   consumer:   word -> 4 registers (decode)  ->  wgmma D[64 x N] += A[64 x 16] . B[16 x N]
 #pragma once
-#include "cuda/linear/sm90/gemm/plan.hpp"
+#include "cuda/linear/sm90/gemm/problem.hpp"
 #include "cuda/prim/cluster.cuh"
 #include "cuda/prim/tensor_copy.cuh"
 #include "cuda/prim/wgmma.cuh"
