@@ -11,7 +11,18 @@ struct Request {
     qk_format dense_format;
     const char *const *kept;
     int64_t kept_count;
+    const qk_checkpoint *from;  // may be null
 };
+
+// Whether a layer that `from` has is not among those that stay dense.
+bool quantizes(const Request &r, const char *name) {
+    qk_layer layer;
+    for (int64_t i = 0; i < r.kept_count; ++i) {
+        if (same(r.kept[i], name)) return false;
+    }
+    return r.from != nullptr &&
+           qk_checkpoint_find_layer(r.from, name, &layer, sizeof(layer)) == QK_OK;
+}
 
 json_t *names(const Request &r) {
     json_t *list = json_array();
@@ -73,8 +84,9 @@ json_t *gptq_section(const Request &r) {
     const bool v2 = r.dialect == QK_DIALECT_GPTQ_V2;
     return json_pack("{s:s, s:i, s:i, s:b, s:b, s:b, s:s}", "quant_method", "gptq", "bits", 4,  //
                      "group_size", static_cast<int>(r.desc->group_size), "desc_act", 0,         //
-                     "sym", (r.desc->flags & QK_TENSOR_SYMMETRIC) != 0 ? 1 : 0, "lm_head", 0,   //
-                     "checkpoint_format", v2 ? "gptq_v2" : "gptq");
+                     "sym", (r.desc->flags & QK_TENSOR_SYMMETRIC) != 0 ? 1 : 0,                 //
+                     "lm_head", quantizes(r, "lm_head") ? 1 : 0, "checkpoint_format",
+                     v2 ? "gptq_v2" : "gptq");
 }
 
 struct Section {
@@ -205,7 +217,7 @@ qk_status qk_writer_append_config(qk_writer *writer, const qk_checkpoint *from, 
                                   qk_io_message *message) {
     clear(message);
     if (writer == nullptr) return fail(message, QK_ERROR_NULL, "writer: NULL");
-    const Request request = {dialect, desc, dense_format, kept, kept_count};
+    const Request request = {dialect, desc, dense_format, kept, kept_count, from};
     QK_IO_TRY(check(request, message));
     return append(writer, from, request, message);
 }
@@ -215,7 +227,7 @@ qk_status qk_checkpoint_write_config(const qk_checkpoint *from, const char *path
                                      qk_format dense_format, const char *const *kept,
                                      int64_t kept_count, qk_io_message *message) {
     clear(message);
-    const Request request = {dialect, desc, dense_format, kept, kept_count};
+    const Request request = {dialect, desc, dense_format, kept, kept_count, from};
     if (path == nullptr) return fail(message, QK_ERROR_NULL, "path: NULL");
     QK_IO_TRY(check(request, message));
     qk_writer *writer = nullptr;

@@ -58,6 +58,17 @@ class Models(Case):
         self.assertEqual(self.section(out)["llm_int8_skip_modules"], ["model.embed_tokens"])
         self.assertIn("lm_head", self.quantized(out))
 
+    def test_gptq_says_whether_the_head_is_quantized(self):
+        for exclude, expected in ((["--exclude", "*embed*"], True), ([], False)):
+            half = ("F16", [8, 32], struct.pack("<256e", *(i / 64 - 2 for i in range(256))))
+            model = self.model([], model__embed_tokens__weight=half, lm_head__weight=half,
+                               a__weight=half)
+            out, back = self.folder / "int4", self.folder / "gptq"
+            self.run_qk("quantize", model, out, *exclude, "--format", "int4", "--group",
+                        "32", "--force", "-q")
+            self.run_qk("convert", out, back, "--to", "gptq-v2", "--force", "-q")
+            self.assertIs(self.section(back)["lm_head"], expected)
+
     def test_mixtures(self):
         experts = [f"{LAYER}.mlp.experts.{i}.up_proj" for i in range(3)]
         routers = [f"{LAYER}.mlp.gate", f"{LAYER}.block_sparse_moe.gate", f"{LAYER}.mlp.router",
