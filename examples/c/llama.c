@@ -100,8 +100,8 @@ static float *make_rotations(int positions) {
         }
         const float stretched = (float)(turn * (kept + (1 - kept) / factor));
         for (int64_t t = 0; t < positions; ++t) {
-            rotations[t * dim + i] = (float)cos((float)t * stretched);
-            rotations[t * dim + half + i] = (float)sin((float)t * stretched);
+            rotations[t * dim + i] = (float)cos((double)((float)t * stretched));
+            rotations[t * dim + half + i] = (float)sin((double)((float)t * stretched));
         }
     }
     return rotations;

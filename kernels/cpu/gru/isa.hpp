@@ -19,9 +19,9 @@ using GruSums = int32_t (*)[3][kGruUnits];
 
 template <class Isa>
 concept GruShape = requires {
-    {Isa::kFeature + 0u};      // bits of cpu/kernels.hpp
-    {Isa::kRows + 0};          // rows of codes, at most 8, whose sums fit the registers
-    {Isa::kInPlanes == true};  // codes are multiplied as planes of bytes, not as words
+    {Isa::kFeature + 0u};  // bits of cpu/kernels.hpp
+    {Isa::kRows + 0};      // rows of codes, at most 8, whose sums fit the registers
+    {!Isa::kInPlanes};     // codes are multiplied as planes of bytes, not as words
 };
 
 // Sums, products and left shifts wrap; shifts are by the lane.
