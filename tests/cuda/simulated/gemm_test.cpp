@@ -192,7 +192,7 @@ TEST_F(CudaGemmHost, DescribesOnANewThread) {
         bytes(problem(QK_FORMAT_S8, QK_FORMAT_F32, 64, 24, 128, 17), false);
     for (const auto &[kernel, c] : {std::pair{&qk::cuda::kLinearSm90Gemm, &tiles},
                                     {&qk::cuda::kLinearSm90Gemm8Bit, &bytes}}) {
-        std::thread([kernel, c] {
+        std::thread([kernel = kernel, c = c] {
             qk::ErrorText error = {};
             EXPECT_FALSE(mock::thread_has_context());
             EXPECT_EQ(kernel->run(c->args(), device_launch(&error)), QK_OK) << error.text;
