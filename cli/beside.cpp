@@ -57,8 +57,8 @@ std::string why_left(const std::string &directory, const std::string &name) {
     return "";
 }
 
-}  // namespace
-
+// The directory of a model that was opened by this path; "" without a config.json, as it then need
+// not be a model's own.
 std::string model_directory(const std::string &path) {
     const size_t slash = path.rfind('/');
     std::string directory = slash == std::string::npos ? "." : path.substr(0, slash + 1);
@@ -66,11 +66,13 @@ std::string model_directory(const std::string &path) {
     return is_kind(directory + "/config.json", S_IFREG) ? directory : "";
 }
 
-std::string model_type(const std::string &directory) {
-    if (directory.empty()) return "";
-    const Json root(json_load_file((directory + "/config.json").c_str(), 0, nullptr));
-    const char *type = json_string_value(json_object_get(root.get(), "model_type"));
-    return type == nullptr ? "" : type;
+}  // namespace
+
+std::string model_type(const Checkpoint &checkpoint) {
+    char type[256];
+    const qk_status status =
+        qk_checkpoint_config_text(checkpoint.get(), "model_type", type, sizeof(type), nullptr);
+    return status == QK_OK ? type : "";
 }
 
 Beside copy_beside(const std::string &input, const Checkpoint &checkpoint, Output *output,

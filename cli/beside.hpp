@@ -1,4 +1,4 @@
-// A model's directory: what lies beside its weights, and what of that a new directory gets.
+// The files beside a model's weights: which of them a new directory gets, and why others are left.
 #pragma once
 #include <string>
 #include <vector>
@@ -6,11 +6,8 @@
 #include "json.hpp"
 #include "output.hpp"
 
-// The directory of a model that was opened by this path; "" without a config.json, as it then need
-// not be a model's own.
-std::string model_directory(const std::string &path);
 // config.json's "model_type"; "" where nothing says it.
-std::string model_type(const std::string &directory);
+std::string model_type(const Checkpoint &checkpoint);
 
 struct Beside {
     struct Left {

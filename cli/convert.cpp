@@ -235,12 +235,12 @@ void convert(const Checkpoint &checkpoint, const Context &context, const Job &jo
     write_layer(context, job, Tensor(wrapped).get(), output);
 }
 
-void write_config(const ConvertOptions &options, const Target &target, const Checkpoint &checkpoint,
-                  const Plan &plan, const Output &output) {
+void write_config(const Target &target, const Checkpoint &checkpoint, const Plan &plan,
+                  const Output &output) {
     std::set<std::string> quantized;
     for (const Job &job : plan.jobs) quantized.insert(job.layer.name);
     const std::vector<std::string> modules =
-        dense_modules(plan.dense, quantized, model_type(model_directory(options.input)),
+        dense_modules(plan.dense, quantized, model_type(checkpoint),
                       target.dialect == QK_DIALECT_COMPRESSED_TENSORS);
     std::vector<const char *> kept;
     kept.reserve(modules.size());
@@ -304,7 +304,7 @@ ExitCode run_convert(const CommonOptions &common, const ConvertOptions &options)
             convert(checkpoint, context, job, output);
             progress.advance(job.layer.bytes, job.layer.name);
         }
-        if (output.has_config()) write_config(options, target, checkpoint, plan, output);
+        if (output.has_config()) write_config(target, checkpoint, plan, output);
         output.commit();
     }
     note_removed(common, output);

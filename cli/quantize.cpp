@@ -189,12 +189,12 @@ void refuse_not_finite(const Checkpoint &checkpoint, const qk_layer &layer) {
                                " NaN or infinite, which no scale can hold");
 }
 
-void write_config(const QuantizeOptions &options, const Scheme &scheme,
-                  const Checkpoint &checkpoint, const Plan &plan, const Output &output) {
+void write_config(const Scheme &scheme, const Checkpoint &checkpoint, const Plan &plan,
+                  const Output &output) {
     std::set<std::string> quantized;
     for (const Job &job : plan.jobs) quantized.insert(job.layer.name);
     const std::vector<std::string> modules =
-        dense_modules(plan.kept, quantized, model_type(model_directory(options.input)),
+        dense_modules(plan.kept, quantized, model_type(checkpoint),
                       scheme.dialect == QK_DIALECT_COMPRESSED_TENSORS);
     std::vector<const char *> kept;
     kept.reserve(modules.size());
@@ -251,7 +251,7 @@ ExitCode run_quantize(const CommonOptions &common, const QuantizeOptions &option
     const Scheme scheme = choose_scheme(options);
     const Checkpoint checkpoint = open_checkpoint(options.input);
     refuse_quantized(checkpoint);
-    refuse_transposed(model_type(model_directory(options.input)));
+    refuse_transposed(model_type(checkpoint));
     const Context context = create_context(common);
     Output output(options.output, options.force);
     Plan plan;
@@ -268,7 +268,7 @@ ExitCode run_quantize(const CommonOptions &common, const QuantizeOptions &option
             refuse_not_finite(checkpoint, job.layer);
             quantize_layer(checkpoint, context, job.layer, job.desc, output.writer(), &progress);
         }
-        if (output.has_config()) write_config(options, scheme, checkpoint, plan, output);
+        if (output.has_config()) write_config(scheme, checkpoint, plan, output);
         output.commit();
     }
     note_removed(common, output);
