@@ -117,7 +117,7 @@ QK_API qk_status qk_checkpoint_metadata(const qk_checkpoint *checkpoint, int64_t
 /* A value of the model's config.json by its path, keys with dots between them: "hidden_size",
  * "rope_scaling.factor"; elements of lists by their index: "eos_token_id.0". Numbers also take true
  * (1) and false (0). QK_ERROR_ARGUMENT: there is none, null, or no config.json; QK_ERROR_FORMAT: it
- * is of another type, and the message says of which. Parsed anew at each call. */
+ * is of another type, and the message says of which. Each call parses the text again. */
 QK_API qk_status qk_checkpoint_config_number(const qk_checkpoint *checkpoint, const char *key,
                                              double *value, qk_io_message *message);
 /* capacity: bytes of text, the terminating 0 included; QK_ERROR_BUFFER_SIZE: it needs more. */

@@ -1,4 +1,4 @@
-// Values of config.json by the path of their keys. The text is parsed anew for each: a checkpoint
+// Values of config.json by the path of their keys. Each call parses the text again: a checkpoint
 // stays as it is for any number of threads, and no tree stays in memory.
 #include "checkpoint.hpp"
 

@@ -70,7 +70,7 @@ qk_status add_layer(qk_checkpoint *c, const Dialect &dialect, const Module &modu
     return QK_OK;
 }
 
-// Whose layer a tensor announces, and the layer's name; NULL: nobody's.
+// The dialect of the layer that a tensor announces, and the layer's name; NULL: it announces none.
 const Dialect *dialect_of(const qk_checkpoint *c, const Tensor &tensor, char *name,
                           const Foreign **foreign) {
     *foreign = find_foreign(c, tensor, name);
