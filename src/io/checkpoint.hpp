@@ -38,12 +38,22 @@ struct Pair {
     const char *key, *value;
 };
 
+struct Layer;
+
+// A plane that is not stored as qk has it: what makes it, of which tensor. remake.hpp has them.
+struct Recipe {
+    void (*make)(const Layer &layer, const Recipe &recipe, uint8_t *plane);  // NULL: no recipe
+    const Tensor *from;
+    int64_t rows;  // that share a scale
+};
+
 struct Layer {
     const char *name, *reason;
     const char *method;  // in words: a dialect's name or a foreign method's
     const Tensor *bias;
-    const void *planes[QK_PLANE_COUNT];
-    size_t plane_bytes[QK_PLANE_COUNT];
+    const void *planes[QK_PLANE_COUNT];  // those without a recipe
+    Recipe recipes[QK_PLANE_COUNT];
+    size_t plane_bytes[QK_PLANE_COUNT];  // of both
     qk_tensor_desc desc;
     int64_t bytes;
     qk_dialect dialect;
@@ -72,6 +82,7 @@ struct qk_checkpoint {
     qk_io::Array<qk_io::Pair> metadata;
     qk_io::Array<qk_io::Layer *> layers;
     qk_io::Config config;
+    qk_format model_format;   // that the configuration names: F32, F16, BF16; 0: none
     qk_io::Text config_json;  // config.json as it was, for writing one like it; empty: none
 };
 

@@ -59,6 +59,23 @@ qk_status get_word(const Reader &r, const json_t *object, const char *key, char 
     return QK_OK;
 }
 
+// Rows and columns of a block: [128,128], in old files "128x128". Of another form it says nothing:
+// the tensors' shapes decide.
+void get_block(const json_t *object, const char *key, int64_t block[2]) {
+    const json_t *list = get(object, key);
+    int rows = 0, columns = 0;
+    if (json_is_string(list) && sscanf(json_string_value(list), "%4dx%4d", &rows, &columns) == 2 &&
+        rows > 0 && columns > 0) {
+        block[0] = rows;
+        block[1] = columns;
+    }
+    if (json_array_size(list) != 2) return;
+    for (size_t i = 0; i < 2; ++i) {
+        const json_int_t size = json_integer_value(json_array_get(list, i));
+        block[i] = size > 0 ? size : 0;
+    }
+}
+
 // actorder is a word, null, or in old files a boolean.
 qk_status get_actorder(const Reader &r, const json_t *weights, Scheme *scheme) {
     const json_t *value = get(weights, "actorder");
@@ -81,6 +98,7 @@ qk_status read_scheme(const Reader &r, const json_t *group, const Config &config
     if (!json_is_object(weights)) return wrong_type(r, "weights", "an object");
     QK_IO_TRY(get_int(r, weights, "num_bits", &scheme->bits));
     QK_IO_TRY(get_int(r, weights, "group_size", &scheme->group_size));
+    get_block(weights, "block_structure", scheme->block);
     QK_IO_TRY(get_bool(r, weights, "symmetric", &scheme->symmetric));
     QK_IO_TRY(get_word(r, weights, "type", scheme->type, sizeof scheme->type));
     QK_IO_TRY(get_word(r, weights, "strategy", scheme->strategy, sizeof scheme->strategy));
@@ -92,6 +110,7 @@ bool is_known(const Config &config, const Scheme &scheme) {
     for (int64_t i = 0; i < config.scheme_count; ++i) {
         const Scheme &other = config.schemes[i];
         if (other.bits == scheme.bits && other.group_size == scheme.group_size &&
+            other.block[0] == scheme.block[0] && other.block[1] == scheme.block[1] &&
             other.symmetric == scheme.symmetric && same(other.type, scheme.type) &&
             same(other.strategy, scheme.strategy) && same(other.actorder, scheme.actorder) &&
             same(other.format, scheme.format)) {
@@ -214,6 +233,7 @@ qk_status read_section(qk_checkpoint *c, const Reader &r, const json_t *section,
         QK_IO_TRY(get_text(r, section, config.detail_key, config.detail, sizeof config.detail));
     }
     if (config.method == Method::kAutoRound) resolve_packing(&config);
+    get_block(section, "weight_block_size", config.block);
     config.transforms =
         has_members(section, "transform_config") || has_members(section, "rotation_config");
     if (config.method == Method::kAwq || config.method == Method::kGptq) {
@@ -243,7 +263,25 @@ const json_t *section_of(const json_t *root) {
     return json_is_object(section) ? section : root;
 }
 
+// The type of the weights before they were quantized, and of what stayed dense.
+qk_format model_format(const json_t *root) {
+    static constexpr const char *kKeys[] = {"dtype", "torch_dtype"};
+    for (const char *key : kKeys) {
+        const json_t *value = get(root, key);
+        if (value == nullptr) value = get(get(root, "text_config"), key);
+        if (json_is_string(value)) return format_named(json_string_value(value));
+    }
+    return 0;
+}
+
 }  // namespace
+
+qk_format format_named(const char *dtype) {
+    return same(dtype, "float32")    ? QK_FORMAT_F32
+           : same(dtype, "float16")  ? QK_FORMAT_F16
+           : same(dtype, "bfloat16") ? QK_FORMAT_BF16
+                                     : 0;
+}
 
 qk_status read_config(qk_checkpoint *c, const char *text, size_t bytes, const char *what,
                       bool *found, qk_io_message *message) {
@@ -252,6 +290,7 @@ qk_status read_config(qk_checkpoint *c, const char *text, size_t bytes, const ch
         json_parse(Text{text, bytes}, c->limits.json_depth, kMaxJsonValues, what, message, &status);
     if (root == nullptr) return status;
     const Reader reader{what, message};
+    if (c->model_format == 0) c->model_format = model_format(root);
     const json_t *section = section_of(root);
     status = json_is_object(section)
                  ? read_section(c, reader, section, found)

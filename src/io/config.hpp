@@ -12,6 +12,7 @@ enum class Method { kNone, kAwq, kGptq, kCompressedTensors, kBitsandbytes, kAuto
 
 struct Scheme {                // weights of one compressed-tensors config group
     int64_t bits, group_size;  // group_size 0: not given
+    int64_t block[2];          // rows and columns of w; 0: not given
     bool symmetric;
     char type[16], strategy[16], actorder[16], format[32];
 };
@@ -22,6 +23,7 @@ struct Config {
     const char *detail_key;  // "quant_algo": what says more than the method, where one does
     char detail[48];
     int64_t bits, group_size;  // 0: not given
+    int64_t block[2];          // weight_block_size, rows and columns; 0: not given
     bool desc_act;
     bool differs;                // it has settings for single layers
     bool transforms;             // it transforms activations in front of the layers
@@ -30,6 +32,8 @@ struct Config {
     const Scheme *schemes;
     int64_t scheme_count;
 };
+
+qk_format format_named(const char *dtype);  // of PyTorch's "bfloat16"; 0: another
 
 // text: one of the four files; `what` names it in sentences. Leaves *found alone when the text
 // says nothing about quantization.

@@ -10,8 +10,8 @@ namespace qk_io {
 namespace {
 
 // The first that claims a module gets it.
-const Dialect *const kDialects[] = {&kAwq,          &kGptq, &kUnknownWords, &kCompressedTensors,
-                                    &kBitsandbytes, &kDense};
+const Dialect *const kDialects[] = {&kAwq,          &kGptq,    &kUnknownWords, &kCompressedTensors,
+                                    &kBitsandbytes, &kLlmInt8, &kScaled,       &kDense};
 
 // What the library itself says about the description decides, so that no rule about sizes is
 // written twice.
@@ -144,6 +144,11 @@ const Tensor *use(const Module &module, const char *suffix, Layer *layer) {
 void set_plane(Layer *layer, qk_plane plane, const Tensor *tensor) {
     layer->planes[plane] = tensor->data;
     layer->plane_bytes[plane] = static_cast<size_t>(tensor->bytes);
+}
+
+void set_recipe(Layer *layer, qk_plane plane, const Recipe &recipe, int64_t bytes) {
+    layer->recipes[plane] = recipe;
+    layer->plane_bytes[plane] = static_cast<size_t>(bytes);
 }
 
 bool is(const Tensor *tensor, qk_dtype dtype, int32_t rank) {

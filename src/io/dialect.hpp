@@ -22,8 +22,8 @@ struct Dialect {
                           qk_io_message *message);
 };
 
-extern const Dialect kAwq, kGptq, kUnknownWords, kCompressedTensors, kBitsandbytes, kDense,
-    kForeignLayer;
+extern const Dialect kAwq, kGptq, kUnknownWords, kCompressedTensors, kBitsandbytes, kLlmInt8,
+    kScaled, kDense, kForeignLayer;
 
 const Layer *find_layer(const qk_checkpoint *checkpoint, const char *name);
 
@@ -31,6 +31,8 @@ const Layer *find_layer(const qk_checkpoint *checkpoint, const char *name);
 const Tensor *sibling(const Module &module, const char *suffix);
 const Tensor *use(const Module &module, const char *suffix, Layer *layer);
 void set_plane(Layer *layer, qk_plane plane, const Tensor *tensor);
+// A plane of so many bytes that loading makes of what recipe.from has.
+void set_recipe(Layer *layer, qk_plane plane, const Recipe &recipe, int64_t bytes);
 
 bool is(const Tensor *tensor, qk_dtype dtype, int32_t rank);
 // Its dense format when it is F32, F16 or BF16; otherwise 0.

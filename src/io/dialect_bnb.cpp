@@ -2,6 +2,7 @@
 // text in .quant_state.bitsandbytes__nf4 or __fp4; nested: .nested_absmax, .nested_quant_map.
 // Source: bitsandbytes-foundation/bitsandbytes bitsandbytes/functional.py, QuantState.
 #include "dialect.hpp"
+#include "remake.hpp"
 #include "tables.hpp"
 
 namespace qk_io {
@@ -75,7 +76,9 @@ qk_status read_nested(const json_t *root, State *state, qk_io_message *message) 
     char dtype[16] = "";
     QK_IO_TRY(word(root, "nested_dtype", dtype, sizeof dtype, message));
     if (!same(dtype, "float32")) {
-        return fail(message, QK_ERROR_UNSUPPORTED, "nested_dtype \"%s\"; float32 is supported",
+        return fail(message, QK_ERROR_UNSUPPORTED,
+                    "nested_dtype \"%s\": every scale is rounded to it before the offset is added; "
+                    "qk computes scales in float32",
                     dtype);
     }
     state->nested_offset = json_number_value(offset);
@@ -137,11 +140,21 @@ qk_status check_table(const Tensor *map, const float *table, const char *name,
     return QK_OK;
 }
 
+// Numbers that qk has as F32; of half precision they are the same numbers.
+void set_f32(Layer *layer, qk_plane plane, const Tensor *tensor) {
+    if (tensor->dtype == QK_DTYPE_F32) {
+        set_plane(layer, plane, tensor);
+    } else {
+        set_recipe(layer, plane, {make_wider, tensor, 0}, tensor->bytes * 2);
+    }
+}
+
 qk_status set_nested(qk_checkpoint *c, const Module &module, const State &state, Layer *layer,
                      qk_io_message *message) {
     const Tensor *scale2 = use(module, ".weight.nested_absmax", layer);
     const Tensor *map = use(module, ".weight.nested_quant_map", layer);
-    if (!is(scale2, QK_DTYPE_F32, 1) || !is(map, QK_DTYPE_F32, 1) || map->shape[0] != 256) {
+    const bool floats = float_format(scale2) != 0 && float_format(map) != 0;
+    if (!floats || scale2->rank != 1 || map->rank != 1 || map->shape[0] != 256) {
         return fail(message, QK_ERROR_CORRUPT,
                     "nested_absmax is %s, nested_quant_map is %s; expected F32 of rank 1, [256]",
                     shape_text(scale2).text, shape_text(map).text);
@@ -153,8 +166,8 @@ qk_status set_nested(qk_checkpoint *c, const Module &module, const State &state,
     float *offset = static_cast<float *>(c->arena.take(&c->memory, sizeof(float)));
     if (offset == nullptr) return out_of_memory(message);
     *offset = static_cast<float>(state.nested_offset);
-    set_plane(layer, QK_PLANE_SCALE2, scale2);
-    set_plane(layer, QK_PLANE_SCALE_CODE, map);
+    set_f32(layer, QK_PLANE_SCALE2, scale2);
+    set_f32(layer, QK_PLANE_SCALE_CODE, map);
     layer->planes[QK_PLANE_SCALE_BIAS] = offset;
     layer->plane_bytes[QK_PLANE_SCALE_BIAS] = sizeof(float);
     layer->desc.scale_group_size = static_cast<int32_t>(state.nested_blocksize);
@@ -188,10 +201,7 @@ qk_status set_format(const State &state, qk_format *format, Layer *layer, qk_io_
         return fail(message, QK_ERROR_UNSUPPORTED, "quant_type \"%s\"; nf4 and fp4 are supported",
                     state.quant_type);
     }
-    layer->dense_format = same(state.dtype, "float16")    ? QK_FORMAT_F16
-                          : same(state.dtype, "bfloat16") ? QK_FORMAT_BF16
-                          : same(state.dtype, "float32")  ? QK_FORMAT_F32
-                                                          : 0;
+    layer->dense_format = format_named(state.dtype);
     if (layer->dense_format != 0) return QK_OK;
     return fail(message, QK_ERROR_UNSUPPORTED,
                 "quant_state: dtype \"%s\"; float32, float16 and bfloat16 are supported",

@@ -1,15 +1,17 @@
 // compressed-tensors pack-quantized: X.weight_packed I32 [n,ceil(k/8)], X.weight_scale [n,groups],
-// X.weight_shape [2], and for asymmetric weights X.weight_zero_point I32 [ceil(n/8),groups].
+// X.weight_shape [2], and for asymmetric weights X.weight_zero_point I32 [ceil(n/8),groups]; with 8
+// bits [n,ceil(k/4)] and [ceil(n/4),groups]. The other formats: dialect_scaled.cpp.
 // Source: vllm-project/compressed-tensors src/compressed_tensors/compressors/pack_quantized/.
 #include "dialect.hpp"
 #include "methods.hpp"
+#include "remake.hpp"
 
 namespace qk_io {
 namespace {
 
 struct Parts {
     const Tensor *packed, *scale, *shape, *zero, *g_idx;
-    int64_t n, k, groups;
+    int64_t bits, n, k, groups;
 };
 
 bool claims(const Module &) { return true; }  // no other dialect uses this name
@@ -39,34 +41,37 @@ qk_status read_shape(Parts *p, qk_io_message *message) {
                 static_cast<long long>(p->n), static_cast<long long>(p->k));
 }
 
-// Words hold as many codes as fit whole: 10 of 3 bits.
+// Words hold 10 codes of 3 bits, or, in newer files, codes go on in the next word.
 bool is_packed(const Parts &p, int64_t bits) {
-    return p.packed->shape[0] == p.n && p.packed->shape[1] == ceil_div(p.k, 32 / bits);
+    const int64_t words = p.packed->shape[1];
+    const bool whole = words == ceil_div(p.k, 32 / bits);
+    const bool dense = words == p.k / 32 * bits + ceil_div(p.k % 32 * bits, 32);
+    return p.packed->shape[0] == p.n && (whole || dense);
 }
 
-// Of weights of 4 bits, of others that the configuration has, or of 8 or 2 where there is none.
+// Of weights of as many bits as the configuration has, of 4, or of 8 or 2 where there is none.
 int64_t stored_bits(const Config &config, const Parts &p) {
-    if (is_packed(p, 4)) return 4;
     for (int64_t i = 0; i < config.scheme_count; ++i) {
         const int64_t bits = config.schemes[i].bits;
         if (bits >= 1 && bits <= 8 && is_packed(p, bits)) return bits;
     }
+    if (is_packed(p, 4)) return 4;
     if (config.scheme_count > 0) return 0;
     return is_packed(p, 8) ? 8 : is_packed(p, 2) ? 2 : 0;
 }
 
-qk_status check_packed(const Config &config, const Parts &p, qk_io_message *message) {
-    const int64_t bits = stored_bits(config, p);
-    if (bits == 4) return QK_OK;
-    if (bits != 0) {
+qk_status check_packed(const Config &config, Parts *p, qk_io_message *message) {
+    p->bits = stored_bits(config, *p);
+    if (p->bits == 4 || p->bits == 8) return QK_OK;
+    if (p->bits != 0) {
         return fail(message, QK_ERROR_UNSUPPORTED,
-                    "compressed-tensors with %lld bits; qk loads 4: %s",
-                    static_cast<long long>(bits), kInstead);
+                    "compressed-tensors with %lld bits; qk loads 4 and 8: %s",
+                    static_cast<long long>(p->bits), kInstead);
     }
     return fail(message, QK_ERROR_CORRUPT,
-                "weight_packed is %s, which is not 4 bits of weight_shape [%lld,%lld]",
-                shape_text(p.packed).text, static_cast<long long>(p.n),
-                static_cast<long long>(p.k));
+                "weight_packed is %s, which is neither 4 nor 8 bits of weight_shape [%lld,%lld]",
+                shape_text(p->packed).text, static_cast<long long>(p->n),
+                static_cast<long long>(p->k));
 }
 
 // Intact, but of another arrangement than these files read.
@@ -95,7 +100,7 @@ int64_t groups_of(const Scheme &scheme, int64_t k) {
 }
 
 bool fits(const Scheme &scheme, const Parts &p) {
-    return scheme.bits == 4 && (scheme.type[0] == 0 || same(scheme.type, "int")) &&
+    return scheme.bits == p.bits && (scheme.type[0] == 0 || same(scheme.type, "int")) &&
            (scheme.format[0] == 0 || same(scheme.format, "pack-quantized")) &&
            scheme.symmetric == (p.zero == nullptr) && groups_of(scheme, p.k) == p.groups;
 }
@@ -118,9 +123,9 @@ qk_status pick_group(const Config &config, const Parts &p, int64_t *group, qk_io
     }
     if (found == nullptr) {
         return fail(message, QK_ERROR_UNSUPPORTED,
-                    "no config group is %s 4-bit int pack-quantized with %lld groups a row of "
+                    "no config group is %s %lld-bit int pack-quantized with %lld groups a row of "
                     "%lld (%s)",
-                    p.zero == nullptr ? "symmetric" : "asymmetric",
+                    p.zero == nullptr ? "symmetric" : "asymmetric", static_cast<long long>(p.bits),
                     static_cast<long long>(p.groups), static_cast<long long>(p.k),
                     saying_of(config).text);
     }
@@ -168,23 +173,6 @@ qk_status check_order(const Parts &p, int64_t group, qk_io_message *message) {
     return QK_OK;
 }
 
-// One scale for the whole tensor (strategy "tensor") becomes one a row; everything else is used
-// as stored.
-qk_status set_scales(qk_checkpoint *c, const Parts &p, bool whole, Layer *layer,
-                     qk_io_message *message) {
-    if (!whole) {
-        set_plane(layer, QK_PLANE_SCALE, p.scale);
-        return QK_OK;
-    }
-    const size_t one = static_cast<size_t>(p.scale->bytes), rows = static_cast<size_t>(p.n);
-    uint8_t *scales = static_cast<uint8_t *>(c->arena.take(&c->memory, one * rows));
-    if (scales == nullptr) return out_of_memory(message);
-    for (size_t row = 0; row < rows; ++row) memcpy(scales + row * one, p.scale->data, one);
-    layer->planes[QK_PLANE_SCALE] = scales;
-    layer->plane_bytes[QK_PLANE_SCALE] = one * rows;
-    return QK_OK;
-}
-
 qk_status check_scales(Parts *p, bool *whole, qk_io_message *message) {
     const Tensor *scale = p->scale;
     const bool scalar =
@@ -203,12 +191,36 @@ qk_status check_scales(Parts *p, bool *whole, qk_io_message *message) {
     }
     p->groups = scalar ? 1 : scale->shape[1];
     if (p->zero == nullptr) return QK_OK;
-    const bool zeros = is(p->zero, QK_DTYPE_I32, 2) && p->zero->shape[0] == ceil_div(p->n, 8) &&
+    const int64_t lines = ceil_div(p->n, 32 / p->bits);
+    const bool zeros = is(p->zero, QK_DTYPE_I32, 2) && p->zero->shape[0] == lines &&
                        p->zero->shape[1] == p->groups;
     if (zeros) return QK_OK;
     return fail(message, QK_ERROR_CORRUPT, "weight_zero_point is %s; expected I32 [%lld,%lld]",
-                shape_text(p->zero).text, static_cast<long long>(ceil_div(p->n, 8)),
+                shape_text(p->zero).text, static_cast<long long>(lines),
                 static_cast<long long>(p->groups));
+}
+
+qk_status set_8_bits(const Parts &p, int64_t group, Layer *layer, qk_io_message *message) {
+    if (p.zero != nullptr) {
+        return fail(message, QK_ERROR_UNSUPPORTED,
+                    "asymmetric 8-bit codes (weight_zero_point); qk loads symmetric ones: %s",
+                    kInstead);
+    }
+    set_recipe(layer, QK_PLANE_DATA, {make_offset_rows, p.packed, 0}, p.n * p.k);
+    describe_weight(layer, QK_FORMAT_S8, QK_LAYOUT_ROW, group, float_format(p.scale), p.n, p.k);
+    return QK_OK;
+}
+
+qk_status set_4_bits(const Parts &p, int64_t group, Layer *layer) {
+    set_plane(layer, QK_PLANE_DATA, p.packed);
+    if (p.zero != nullptr) {
+        set_plane(layer, QK_PLANE_ZERO, p.zero);
+    } else {
+        layer->desc.flags |= QK_TENSOR_SYMMETRIC;
+    }
+    describe_weight(layer, QK_FORMAT_U4_AFFINE, QK_LAYOUT_WORD, group, float_format(p.scale), p.n,
+                    p.k);
+    return QK_OK;
 }
 
 qk_status describe(qk_checkpoint *checkpoint, const Module &module, Layer *layer,
@@ -221,25 +233,23 @@ qk_status describe(qk_checkpoint *checkpoint, const Module &module, Layer *layer
                use(module, ".weight_g_idx", layer),
                0,
                0,
+               0,
                0};
     QK_IO_TRY(check_kind(checkpoint->config, p, message));
     bool whole = false;
     int64_t group = 0;
     QK_IO_TRY(read_shape(&p, message));
-    QK_IO_TRY(check_packed(checkpoint->config, p, message));
+    QK_IO_TRY(check_packed(checkpoint->config, &p, message));
     QK_IO_TRY(check_scales(&p, &whole, message));
     QK_IO_TRY(group_of(checkpoint->config, p, &group, message));
     QK_IO_TRY(check_order(p, group, message));
-    set_plane(layer, QK_PLANE_DATA, p.packed);
-    QK_IO_TRY(set_scales(checkpoint, p, whole, layer, message));
-    if (p.zero != nullptr) {
-        set_plane(layer, QK_PLANE_ZERO, p.zero);
+    QK_IO_TRY(p.bits == 8 ? set_8_bits(p, group, layer, message) : set_4_bits(p, group, layer));
+    if (whole) {  // one scale for the whole tensor (strategy "tensor") becomes one a row
+        set_recipe(layer, QK_PLANE_SCALE, {make_repeated, p.scale, p.n}, p.scale->bytes * p.n);
     } else {
-        layer->desc.flags |= QK_TENSOR_SYMMETRIC;
+        set_plane(layer, QK_PLANE_SCALE, p.scale);
     }
     layer->dense_format = float_format(p.scale);
-    describe_weight(layer, QK_FORMAT_U4_AFFINE, QK_LAYOUT_WORD, group, float_format(p.scale), p.n,
-                    p.k);
     return take_bias(module, p.n, layer, message);
 }
 

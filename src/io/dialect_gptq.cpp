@@ -1,7 +1,8 @@
 // GPTQ: X.qweight I32 [k/8,n], X.qzeros I32 [groups,n/8], X.scales [groups,n], X.g_idx I32 [k].
 // Source: AutoGPTQ/AutoGPTQ auto_gptq/nn_modules/qlinear/qlinear_cuda_old.py,
 // ModelCloud/GPTQModel gptqmodel/nn_modules/qlinear/__init__.py.
-#include "dialect.hpp"
+#include "dialect_gptq.hpp"
+
 #include "methods.hpp"
 
 namespace qk_io {
@@ -19,7 +20,6 @@ int32_t load_i32(const uint8_t *at) {
     return value;
 }
 
-// Act-order files permute the rows of W; qk multiplies them as they are stored.
 qk_status check_order(const Tensor *g_idx, int64_t k, int64_t group, qk_io_message *message) {
     if (!is(g_idx, QK_DTYPE_I32, 1) || g_idx->shape[0] != k) {
         return fail(message, QK_ERROR_CORRUPT, "g_idx is %s; qweight asks for I32 [%lld]",
@@ -78,16 +78,15 @@ int64_t bits_of(const Config &config, const Tensor *qweight, const Tensor *scale
 }
 
 qk_status check_types(const Module &module, const Tensor *scales, const Tensor *qzeros,
-                      qk_io_message *message) {
+                      int64_t bits, qk_io_message *message) {
     const Config &config = module.checkpoint->config;
     const Types words = only(QK_DTYPE_I8) | only(QK_DTYPE_I16) | only(QK_DTYPE_I64);
     if ((words >> module.anchor->dtype & 1) != 0) {
         return fail(message, QK_ERROR_UNSUPPORTED, "qweight is %s; qk loads words of I32: %s",
                     shape_text(module.anchor).text, kInstead);
     }
-    const int64_t bits = bits_of(config, module.anchor, scales, qzeros);
-    if (bits != 4) {
-        return fail(message, QK_ERROR_UNSUPPORTED, "GPTQ with %lld bits; qk loads 4: %s",
+    if (bits != 4 && bits != 8) {
+        return fail(message, QK_ERROR_UNSUPPORTED, "GPTQ with %lld bits; qk loads 4 and 8: %s",
                     static_cast<long long>(bits), kInstead);
     }
     if (config.transforms) {
@@ -112,7 +111,11 @@ qk_status describe(qk_checkpoint *checkpoint, const Module &module, Layer *layer
     const Tensor *qzeros = use(module, ".qzeros", layer);
     const Tensor *g_idx = use(module, ".g_idx", layer);
     QK_IO_TRY(pick_version(config, layer, message));
-    QK_IO_TRY(check_types(module, scales, qzeros, message));
+    const int64_t bits = bits_of(config, qweight, scales, qzeros);
+    QK_IO_TRY(check_types(module, scales, qzeros, bits, message));
+    if (bits == 8) {
+        return describe_gptq8(checkpoint, module, {qweight, scales, qzeros, g_idx}, layer, message);
+    }
     int64_t k = 0, group = 0;
     const int64_t n = qweight->shape[1];
     if (__builtin_mul_overflow(qweight->shape[0], 8, &k) || n % 8 != 0) {
@@ -130,11 +133,7 @@ qk_status describe(qk_checkpoint *checkpoint, const Module &module, Layer *layer
                     static_cast<long long>(group), shape_text(qweight).text,
                     shape_text(scales).text, shape_text(qzeros).text);
     }
-    if (g_idx != nullptr) {
-        QK_IO_TRY(check_order(g_idx, k, group, message));
-    } else if (config.desc_act) {
-        return fail(message, QK_ERROR_CORRUPT, "desc_act is true, but there is no g_idx");
-    }
+    QK_IO_TRY(check_gptq_order(config, g_idx, k, group, message));
     set_plane(layer, QK_PLANE_DATA, qweight);
     set_plane(layer, QK_PLANE_SCALE, scales);
     set_plane(layer, QK_PLANE_ZERO, qzeros);
@@ -162,6 +161,13 @@ qk_status describe_unknown(qk_checkpoint *checkpoint, const Module &module, Laye
 }
 
 }  // namespace
+
+qk_status check_gptq_order(const Config &config, const Tensor *g_idx, int64_t k, int64_t group,
+                           qk_io_message *message) {
+    if (g_idx != nullptr) return check_order(g_idx, k, group, message);
+    if (!config.desc_act) return QK_OK;
+    return fail(message, QK_ERROR_CORRUPT, "desc_act is true, but there is no g_idx");
+}
 
 extern const Dialect kGptq = {".qweight", claims, describe};
 extern const Dialect kUnknownWords = {".qweight", claims_any, describe_unknown};

@@ -9,40 +9,76 @@ qk_status from_context(const qk_context *context, qk_status status, const char *
     return fail(message, status, "layer \"%.200s\": %.250s", layer, qk_context_error(context));
 }
 
-qk_status make(qk_context *context, const char *name, qk_tensor_desc desc,
-               const void *const *planes, const size_t *bytes, bool in_place, qk_tensor **out,
+qk_status wrap(qk_context *context, const char *name, qk_tensor_desc desc,
+               const void *const *planes, qk_tensor **out, qk_io_message *message) {
+    void *borrowed[QK_PLANE_COUNT];
+    // READ_ONLY is what makes casting const away true.
+    for (int i = 0; i < QK_PLANE_COUNT; ++i) borrowed[i] = const_cast<void *>(planes[i]);
+    desc.flags |= QK_TENSOR_READ_ONLY;
+    const qk_status status = qk_tensor_wrap(context, &desc, borrowed, QK_PLANE_COUNT, out);
+    return status == QK_OK ? QK_OK : from_context(context, status, name, message);
+}
+
+// A plane that the file stores in another way.
+qk_status upload_made(Memory memory, qk_context *context, const Layer &layer, qk_plane plane,
+                      qk_tensor *tensor, qk_io_message *message) {
+    const size_t bytes = layer.plane_bytes[plane];
+    uint8_t *made = static_cast<uint8_t *>(memory.allocate(bytes, alignof(double)));
+    if (made == nullptr) return out_of_memory(message);
+    layer.recipes[plane].make(layer, layer.recipes[plane], made);
+    const qk_status status = qk_tensor_upload(context, tensor, plane, made, bytes);
+    memory.release(made);
+    return status == QK_OK ? QK_OK : from_context(context, status, layer.name, message);
+}
+
+qk_status fill(Memory memory, qk_context *context, const Layer &layer, qk_tensor *tensor,
                qk_io_message *message) {
-    if (in_place) {
-        void *borrowed[QK_PLANE_COUNT];
-        // READ_ONLY is what makes casting const away true.
-        for (int i = 0; i < QK_PLANE_COUNT; ++i) borrowed[i] = const_cast<void *>(planes[i]);
-        desc.flags |= QK_TENSOR_READ_ONLY;
-        const qk_status status = qk_tensor_wrap(context, &desc, borrowed, QK_PLANE_COUNT, out);
-        return status == QK_OK ? QK_OK : from_context(context, status, name, message);
+    for (qk_plane plane = 0; plane < QK_PLANE_COUNT; ++plane) {
+        if (layer.recipes[plane].make != nullptr) {
+            QK_IO_TRY(upload_made(memory, context, layer, plane, tensor, message));
+        } else if (layer.plane_bytes[plane] != 0) {
+            const qk_status status = qk_tensor_upload(context, tensor, plane, layer.planes[plane],
+                                                      layer.plane_bytes[plane]);
+            if (status != QK_OK) return from_context(context, status, layer.name, message);
+        }
+    }
+    return QK_OK;
+}
+
+bool is_as_stored(const Layer &layer) {
+    for (const Recipe &recipe : layer.recipes) {
+        if (recipe.make != nullptr) return false;
+    }
+    return true;
+}
+
+qk_status make(Memory memory, qk_context *context, const Layer &layer, bool in_place,
+               qk_tensor **out, qk_io_message *message) {
+    if (in_place && is_as_stored(layer)) {
+        return wrap(context, layer.name, layer.desc, layer.planes, out, message);
     }
     qk_tensor *tensor = nullptr;
-    qk_status status = qk_tensor_create(context, &desc, &tensor);
-    for (qk_plane plane = 0; status == QK_OK && plane < QK_PLANE_COUNT; ++plane) {
-        if (bytes[plane] == 0) continue;
-        status = qk_tensor_upload(context, tensor, plane, planes[plane], bytes[plane]);
-    }
+    qk_status status = qk_tensor_create(context, &layer.desc, &tensor);
+    if (status != QK_OK) return from_context(context, status, layer.name, message);
+    status = fill(memory, context, layer, tensor, message);
     if (status == QK_OK) {
         *out = tensor;
-        return QK_OK;
+    } else {
+        qk_tensor_destroy(tensor);
     }
-    status = from_context(context, status, name, message);
-    qk_tensor_destroy(tensor);
     return status;
 }
 
-qk_status make_bias(qk_context *context, const Layer &layer, bool in_place, qk_tensor **out,
-                    qk_io_message *message) {
-    qk_tensor_desc desc = QK_TENSOR_DESC_INIT;
-    desc.format = float_format(layer.bias);
-    desc.shape[0] = layer.bias->shape[0];
-    const void *planes[QK_PLANE_COUNT] = {layer.bias->data};
-    const size_t bytes[QK_PLANE_COUNT] = {static_cast<size_t>(layer.bias->bytes)};
-    return make(context, layer.name, desc, planes, bytes, in_place, out, message);
+// A layer of the bias alone: dense, as it is stored.
+qk_status make_bias(Memory memory, qk_context *context, const Layer &owner, bool in_place,
+                    qk_tensor **out, qk_io_message *message) {
+    Layer bias = {};
+    bias.name = owner.name;
+    bias.desc = QK_TENSOR_DESC_INIT;
+    bias.desc.format = float_format(owner.bias);
+    bias.desc.shape[0] = owner.bias->shape[0];
+    set_plane(&bias, QK_PLANE_DATA, owner.bias);
+    return make(memory, context, bias, in_place, out, message);
 }
 
 qk_status loadable(const qk_checkpoint *c, const char *name, const Layer **out,
@@ -113,10 +149,10 @@ qk_status qk_checkpoint_load(const qk_checkpoint *checkpoint, qk_context *contex
     QK_IO_TRY(loadable(checkpoint, layer_name, &layer, message));
     const bool in_place = (flags & QK_LOAD_IN_PLACE) != 0;
     qk_tensor *new_weight = nullptr, *new_bias = nullptr;
-    QK_IO_TRY(make(context, layer->name, layer->desc, layer->planes, layer->plane_bytes, in_place,
-                   &new_weight, message));
+    const Memory memory = checkpoint->memory;
+    QK_IO_TRY(make(memory, context, *layer, in_place, &new_weight, message));
     if (bias != nullptr && layer->bias != nullptr) {
-        const qk_status status = make_bias(context, *layer, in_place, &new_bias, message);
+        const qk_status status = make_bias(memory, context, *layer, in_place, &new_bias, message);
         if (status != QK_OK) {
             qk_tensor_destroy(new_weight);
             return status;
@@ -148,6 +184,12 @@ qk_status qk_checkpoint_verify_layer(const qk_checkpoint *checkpoint, const char
                           {"scale offset", QK_PLANE_SCALE_BIAS, QK_FORMAT_F32}};
     for (const Part &part : parts) {
         if (part.format == 0) continue;  // 8-bit codes of nested scales
+        const Tensor *from = layer->recipes[part.plane].from;
+        if (from != nullptr) {
+            QK_IO_TRY(check_finite(layer->name, part.what, from->data,
+                                   static_cast<size_t>(from->bytes), float_format(from), message));
+            continue;
+        }
         QK_IO_TRY(check_finite(layer->name, part.what, layer->planes[part.plane],
                                layer->plane_bytes[part.plane], part.format, message));
     }

@@ -11,7 +11,7 @@ constexpr Types kI8 = only(QK_DTYPE_I8), kU8 = only(QK_DTYPE_U8), kI16 = only(QK
                 kI32 = only(QK_DTYPE_I32), kU32 = only(QK_DTYPE_U32),
                 kE8 = kU8 | only(QK_DTYPE_F8_E8M0);
 constexpr Sign kNothing = {nullptr, 0};
-// transformers 5 saves what it loaded so as dense weights; of FP8 and LLM.int8 it does not.
+// transformers 5 saves what it loaded so as dense weights; of FP8 it does not.
 constexpr const char *kDequantizeMxfp4 =
     "load it in transformers with Mxfp4Config(dequantize=True), save it, and run qk quantize on "
     "that";
@@ -42,10 +42,8 @@ constexpr Foreign kForeign[] = {
      nullptr},
     {"FP8", {".weight", kF8}, kNothing, nullptr, nullptr},
     // 8-bit integers.
-    {"LLM.int8", {".weight", kI8}, {".SCB", kAnyType}, nullptr, nullptr},
     {"EETQ", {".weight", kI8}, {".weight_scales", kAnyType}, nullptr, nullptr},
     {"Gemma's integers", {".weight", kI8 | kU8}, {".weight_scale", kAnyType}, "gemma", nullptr},
-    {"INT8", {".weight", kI8}, {".weight_scale", kAnyType}, nullptr, nullptr},
     // Codes of 4 bits and fewer in bytes and words of other arrangements.
     {"BitNet", {".weight", kU8}, {".weight_scale", kAnyType}, "bitnet", nullptr},
     {"INT4 AWQ", {".weight", kU8}, {".pre_quant_scale", kAnyType}, nullptr, nullptr},

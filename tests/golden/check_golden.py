@@ -19,6 +19,7 @@ except ImportError as error:
 
 DATA = Path(__file__).resolve().parent / "data"
 MAX_FILE_BYTES, MAX_TOTAL_BYTES = 1_000_000, 3_000_000
+BLOCK = (128, 128)
 results = {"passed": 0, "failed": 0}
 
 
@@ -73,8 +74,40 @@ def dequantize_gptq(tensors, layer, config):
     return affine(codes, zeros[group], tensors[f"{layer}.scales"].f32()[group]).T
 
 
-def dequantize_compressed(tensors, layer):
+def grid(values, n, k):
+    """One number of a tensor, of a row, of a group or of a block for each of [n,k]."""
+    values = values.reshape(-1, values.shape[-1] if values.ndim == 2 else 1)
+    if values.shape[0] not in (1, n) or k % values.shape[1]:
+        rows, columns = BLOCK
+    else:
+        rows, columns = n // values.shape[0], k // values.shape[1]
+    return values[np.arange(n)[:, None] // rows, np.arange(k) // columns]
+
+
+def dequantize_scaled(tensors, layer, name):
+    """Codes of 8 bits as they are, times the scale: in f32, which holds 16-bit products exactly."""
+    codes = tensors[f"{layer}.weight"].f32()
+    if f"{layer}.weight_zero_point" in tensors:
+        codes = codes - grid(tensors[f"{layer}.weight_zero_point"].f32(), *codes.shape)
+    return codes * grid(tensors[f"{layer}.{name}"].f32(), *codes.shape)
+
+
+def dequantize_packed8(tensors, layer):
     n, k = tensors[f"{layer}.weight_shape"].bits
+    codes = tensors[f"{layer}.weight_packed"].bits.view(np.uint8)[:, :k].astype(np.int32)
+    zeros = np.full((n, 1), 128)
+    if f"{layer}.weight_zero_point" in tensors:  # four rows a word
+        words = np.ascontiguousarray(tensors[f"{layer}.weight_zero_point"].bits.T)
+        zeros = words.view(np.uint8).T[:n].astype(np.int32)
+    return affine(codes, grid(zeros, n, k), grid(tensors[f"{layer}.weight_scale"].f32(), n, k))
+
+
+def dequantize_compressed(tensors, layer):
+    if f"{layer}.weight_packed" not in tensors:
+        return dequantize_scaled(tensors, layer, "weight_scale")
+    n, k = tensors[f"{layer}.weight_shape"].bits
+    if tensors[f"{layer}.weight_packed"].bits.shape[1] != -(-k // 8):
+        return dequantize_packed8(tensors, layer)
     codes = nibbles(tensors[f"{layer}.weight_packed"].bits)[:, :k]
     scales = tensors[f"{layer}.weight_scale"].f32()
     group = -(-k // scales.shape[1])

@@ -80,10 +80,10 @@ TEST_F(Dialects, GptqVersions) {
                 QK_ERROR_UNSUPPORTED, format);
     }
     refuses(good, gptq_config(",\"is_marlin_format\":true"), QK_ERROR_UNSUPPORTED, "marlin");
-    for (const char *bits : {"2", "3", "8"}) {
+    for (const char *bits : {"2", "3"}) {
         refuses(good,
                 std::string("{\"quant_method\":\"gptq\",\"group_size\":128,\"bits\":") + bits + "}",
-                QK_ERROR_UNSUPPORTED, "bits; qk loads 4");
+                QK_ERROR_UNSUPPORTED, "bits; qk loads 4 and 8");
     }
     takes(gptq(64, 256, 256), "{\"bits\":4,\"group_size\":-1,\"desc_act\":false}",
           QK_DIALECT_GPTQ_V1, 64, 256, QK_GROUP_ROW);
@@ -146,11 +146,11 @@ TEST_F(Dialects, CompressedTensors) {
             QK_ERROR_UNSUPPORTED, "no config group");
     Parts p = good;
     p.set("x.weight_shape", "I64", {2}, bytes_of<int64_t>({9, 73}));
-    refuses(p, g32, QK_ERROR_CORRUPT, "not 4 bits of weight_shape [9,73]");
+    refuses(p, g32, QK_ERROR_CORRUPT, "neither 4 nor 8 bits of weight_shape [9,73]");
     p.set("x.weight_shape", "I64", {2}, bytes_of<int64_t>({9, -70}));
     refuses(p, g32, QK_ERROR_CORRUPT, "sizes are at least 1");
     p.set("x.weight_shape", "I64", {2}, bytes_of<int64_t>({INT64_MAX, INT64_MAX}));
-    refuses(p, g32, QK_ERROR_CORRUPT, "not 4 bits");
+    refuses(p, g32, QK_ERROR_CORRUPT, "neither 4 nor 8 bits");
     p.remove("x.weight_shape");
     refuses(p, g32, QK_ERROR_CORRUPT, "weight_shape is absent");
     p = good;

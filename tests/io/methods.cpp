@@ -12,18 +12,18 @@ std::string auto_round(const std::string &packing, const std::string &more = "")
            packing + "\"" + more + "}}";
 }
 
-Parts llm_int8() {
+Parts eetq() {
     Parts p;
     p.set("x.weight", "I8", {4, 8}, std::string(32, '\1'));
-    p.set("x.SCB", "F32", {4}, std::string(16, '\0'));
+    p.set("x.weight_scales", "F32", {4}, std::string(16, '\0'));
     p.set("x.weight_format", "U8", {}, "\1");
     p.set("xy.weight", "F32", {1, 1}, std::string(4, '\0'));
     return p;
 }
 
 TEST_F(Methods, OfALayer) {
-    open(llm_int8());
-    EXPECT_STREQ("LLM.int8", qk_checkpoint_layer_method(checkpoint, "x"));
+    open(eetq());
+    EXPECT_STREQ("EETQ", qk_checkpoint_layer_method(checkpoint, "x"));
     EXPECT_STREQ("dense", qk_checkpoint_layer_method(checkpoint, "xy"));
     EXPECT_EQ(nullptr, qk_checkpoint_layer_method(checkpoint, "y"));
     EXPECT_EQ(nullptr, qk_checkpoint_layer_method(checkpoint, nullptr));
@@ -61,7 +61,7 @@ TEST_F(Methods, OfTheConfiguration) {
 TEST_F(Methods, ALongWordIsCut) {
     const std::string word(300, 'z');
     const char *name = nullptr;
-    open(llm_int8(), "{\"quant_method\":\"" + word + "\"}");
+    open(eetq(), "{\"quant_method\":\"" + word + "\"}");
     EXPECT_EQ(QK_ERROR_UNSUPPORTED, qk_checkpoint_method(checkpoint, &name, &message));
     EXPECT_EQ(word.substr(0, 47), name);
     EXPECT_NE(nullptr, strstr(layer.reason, name)) << layer.reason;

@@ -1,0 +1,53 @@
+// GPTQ with 8 bits: X.qweight I32 [k/4,n], X.qzeros I32 [groups,n/4], four codes a word.
+// A symmetric file's zeros are all 128: its codes are signed ones with an offset.
+#include "dialect_gptq.hpp"
+#include "methods.hpp"
+#include "remake.hpp"
+
+namespace qk_io {
+namespace {
+
+qk_status check_zeros(const Tensor *qzeros, bool minus_one, qk_io_message *message) {
+    const uint8_t wanted = minus_one ? 127 : 128;
+    for (int64_t i = 0; i < qzeros->bytes; ++i) {
+        if (qzeros->data[i] == wanted) continue;
+        return fail(message, QK_ERROR_UNSUPPORTED,
+                    "GPTQ with 8 bits and zeros other than 128 (sym=false); qk loads symmetric "
+                    "8-bit codes: %s",
+                    kInstead);
+    }
+    return QK_OK;
+}
+
+}  // namespace
+
+qk_status describe_gptq8(const qk_checkpoint *checkpoint, const Module &module, const GptqParts &p,
+                         Layer *layer, qk_io_message *message) {
+    int64_t k = 0, group = 0;
+    const int64_t n = p.qweight->shape[1];
+    if (__builtin_mul_overflow(p.qweight->shape[0], 4, &k) || n % 4 != 0) {
+        return fail(message, QK_ERROR_CORRUPT, "qweight is %s; columns of 8 bits come in fours",
+                    shape_text(p.qweight).text);
+    }
+    QK_IO_TRY(normal_group(group_of_layer(checkpoint->config, k, p.scales->shape[0]), k, &group,
+                           message));
+    const int64_t groups = group == QK_GROUP_ROW ? 1 : ceil_div(k, group);
+    const bool fits = p.scales->shape[0] == groups && p.scales->shape[1] == n &&
+                      p.qzeros->shape[0] == groups && p.qzeros->shape[1] == n / 4;
+    if (!fits) {
+        return fail(message, QK_ERROR_CORRUPT,
+                    "GPTQ, 8 bits, group_size %lld: qweight %s, scales %s, qzeros %s do not fit "
+                    "together",
+                    static_cast<long long>(group), shape_text(p.qweight).text,
+                    shape_text(p.scales).text, shape_text(p.qzeros).text);
+    }
+    QK_IO_TRY(check_gptq_order(checkpoint->config, p.g_idx, k, group, message));
+    QK_IO_TRY(check_zeros(p.qzeros, layer->dialect == QK_DIALECT_GPTQ_V1, message));
+    set_recipe(layer, QK_PLANE_DATA, {make_offset_words, p.qweight, 0}, p.qweight->bytes);
+    set_recipe(layer, QK_PLANE_SCALE, {make_transposed, p.scales, 0}, p.scales->bytes);
+    layer->dense_format = float_format(p.scales);
+    describe_weight(layer, QK_FORMAT_S8, QK_LAYOUT_ROW, group, float_format(p.scales), n, k);
+    return take_bias(module, n, layer, message);
+}
+
+}  // namespace qk_io

@@ -1,0 +1,99 @@
+#include "remake.hpp"
+
+namespace qk_io {
+namespace {
+
+int64_t groups_of_row(const Layer &layer) {
+    const int64_t k = layer.desc.shape[1], group = layer.desc.group_size;
+    return group == QK_GROUP_ROW ? 1 : k / group + (k % group != 0);
+}
+
+// The same numbers: q - 128 of q in 0..255 is q with its highest bit flipped, as a signed byte.
+uint8_t without_offset(uint8_t code) { return static_cast<uint8_t>(code ^ 0x80); }
+
+float f32_from_bits(uint32_t bits) {
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+float f32_from_f16(uint16_t half) {
+    const uint32_t sign = static_cast<uint32_t>(half & 0x8000u) << 16;
+    const uint32_t exponent = (half >> 10) & 31u, fraction = half & 0x3ffu;
+    if (exponent == 0) {  // a multiple of 2^-24
+        const float magnitude = static_cast<float>(fraction) * 0x1p-24f;
+        return sign != 0 ? -magnitude : magnitude;
+    }
+    const uint32_t wide = exponent == 31 ? 255 : exponent + 112;
+    return f32_from_bits(sign | wide << 23 | fraction << 13);
+}
+
+}  // namespace
+
+void make_offset_rows(const Layer &layer, const Recipe &recipe, uint8_t *plane) {
+    const int64_t n = layer.desc.shape[0], k = layer.desc.shape[1];
+    const int64_t stored = (k + 3) / 4 * 4;
+    for (int64_t row = 0; row < n; ++row) {
+        const uint8_t *from = recipe.from->data + row * stored;
+        uint8_t *to = plane + row * k;
+        for (int64_t column = 0; column < k; ++column) to[column] = without_offset(from[column]);
+    }
+}
+
+void make_offset_words(const Layer &layer, const Recipe &recipe, uint8_t *plane) {
+    constexpr int64_t kRows = 64;  // of the plane, so that their lines stay in the cache
+    const int64_t n = layer.desc.shape[0], k = layer.desc.shape[1];
+    for (int64_t first = 0; first < n; first += kRows) {
+        const int64_t end = first + kRows < n ? first + kRows : n;
+        for (int64_t line = 0; line < k / 4; ++line) {
+            for (int64_t row = first; row < end; ++row) {
+                const uint8_t *from = recipe.from->data + (line * n + row) * 4;
+                uint8_t *to = plane + row * k + line * 4;
+                for (int i = 0; i < 4; ++i) to[i] = without_offset(from[i]);
+            }
+        }
+    }
+}
+
+void make_repeated(const Layer &layer, const Recipe &recipe, uint8_t *plane) {
+    const size_t line = static_cast<size_t>(groups_of_row(layer)) *
+                        (recipe.from->dtype == QK_DTYPE_F32 ? sizeof(float) : sizeof(uint16_t));
+    for (int64_t row = 0; row < layer.desc.shape[0]; ++row) {
+        const size_t at = static_cast<size_t>(row / recipe.rows) * line;
+        memcpy(plane + static_cast<size_t>(row) * line, recipe.from->data + at, line);
+    }
+}
+
+void make_transposed(const Layer &layer, const Recipe &recipe, uint8_t *plane) {
+    const size_t size = recipe.from->dtype == QK_DTYPE_F32 ? sizeof(float) : sizeof(uint16_t);
+    const size_t n = static_cast<size_t>(layer.desc.shape[0]);
+    const size_t groups = static_cast<size_t>(groups_of_row(layer));
+    for (size_t row = 0; row < n; ++row) {
+        for (size_t group = 0; group < groups; ++group) {
+            memcpy(plane + (row * groups + group) * size,
+                   recipe.from->data + (group * n + row) * size, size);
+        }
+    }
+}
+
+void make_127th(const Layer &, const Recipe &recipe, uint8_t *plane) {
+    for (int64_t at = 0; at < recipe.from->bytes; at += 4) {
+        float largest;
+        memcpy(&largest, recipe.from->data + at, sizeof largest);
+        const float scale = largest * (1.0f / 127.0f);
+        memcpy(plane + at, &scale, sizeof scale);
+    }
+}
+
+void make_wider(const Layer &, const Recipe &recipe, uint8_t *plane) {
+    for (int64_t i = 0; i < recipe.from->bytes / 2; ++i) {
+        uint16_t half;
+        memcpy(&half, recipe.from->data + i * 2, sizeof half);
+        const float wide = recipe.from->dtype == QK_DTYPE_F16
+                               ? f32_from_f16(half)
+                               : f32_from_bits(static_cast<uint32_t>(half) << 16);
+        memcpy(plane + i * 4, &wide, sizeof wide);
+    }
+}
+
+}  // namespace qk_io

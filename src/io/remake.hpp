@@ -1,0 +1,21 @@
+// Planes that a file stores in another way than qk. They are made when a layer is loaded, so that
+// opening a checkpoint reads none of its weights.
+#pragma once
+#include "checkpoint.hpp"
+
+namespace qk_io {
+
+// What Recipe::make may be. `plane` has layer.plane_bytes.
+
+// Codes of S8: bytes offset by 128, in rows of whole words (compressed-tensors) or, four columns a
+// word, in words [k/4,n] (GPTQ).
+void make_offset_rows(const Layer &layer, const Recipe &recipe, uint8_t *plane);
+void make_offset_words(const Layer &layer, const Recipe &recipe, uint8_t *plane);
+// Scales [n,groups] of one line for every recipe.rows rows, or of [groups,n].
+void make_repeated(const Layer &layer, const Recipe &recipe, uint8_t *plane);
+void make_transposed(const Layer &layer, const Recipe &recipe, uint8_t *plane);
+// F32 of 127 times as much; F32 of F16 or BF16.
+void make_127th(const Layer &layer, const Recipe &recipe, uint8_t *plane);
+void make_wider(const Layer &layer, const Recipe &recipe, uint8_t *plane);
+
+}  // namespace qk_io
