@@ -120,30 +120,47 @@ void refuse_unknown_method(const Checkpoint &checkpoint) {
 
 void add_weight_tensors(const Checkpoint &checkpoint, const qk_layer &layer,
                         std::set<std::string> *names) {
-    static const char *const kWords[] = {".qweight", ".qzeros", ".scales", ".g_idx", nullptr};
-    static const char *const kCompressed[] = {".weight_packed",     ".weight_scale",
-                                              ".weight_zero_point", ".weight_shape",
-                                              ".weight_g_idx",      nullptr};
-    static const char *const kBitsandbytes[] = {".weight",
-                                                ".weight.absmax",
-                                                ".weight.quant_map",
-                                                ".weight.nested_absmax",
-                                                ".weight.nested_quant_map",
-                                                ".weight.quant_state.bitsandbytes__nf4",
-                                                ".weight.quant_state.bitsandbytes__fp4",
-                                                nullptr};
-    static const char *const kDense[] = {".weight", nullptr};
-    const char *const *suffixes = kWords;
-    if (layer.dialect == QK_DIALECT_DENSE) suffixes = kDense;
-    if (layer.dialect == QK_DIALECT_BITSANDBYTES) suffixes = kBitsandbytes;
-    if (layer.dialect == QK_DIALECT_COMPRESSED_TENSORS) suffixes = kCompressed;
-    for (; *suffixes != nullptr; ++suffixes) {
-        const std::string name = std::string(layer.name) + *suffixes;
+    // Codes first. Of the rest no two dialects use one name for different things. Scales of
+    // activations go with the weights that they were measured for.
+    static const char *const kCodes[] = {".qweight", ".weight_packed", ".weight"};
+    static const char *const kBeside[] = {".qzeros",
+                                          ".scales",
+                                          ".g_idx",
+                                          ".weight_scale",
+                                          ".weight_scale_inv",
+                                          ".weight_zero_point",
+                                          ".weight_shape",
+                                          ".weight_g_idx",
+                                          ".input_scale",
+                                          ".input_zero_point",
+                                          ".output_scale",
+                                          ".output_zero_point",
+                                          ".activation_scale",
+                                          ".SCB",
+                                          ".weight_format",
+                                          ".weight.absmax",
+                                          ".weight.quant_map",
+                                          ".weight.nested_absmax",
+                                          ".weight.nested_quant_map",
+                                          ".weight.quant_state.bitsandbytes__nf4",
+                                          ".weight.quant_state.bitsandbytes__fp4"};
+    const auto add = [&](const char *suffix) {
+        const std::string name = std::string(layer.name) + suffix;
         qk_file_tensor tensor;
-        if (qk_checkpoint_find_tensor(checkpoint.get(), name.c_str(), &tensor) == QK_OK) {
-            names->insert(name);
+        if (qk_checkpoint_find_tensor(checkpoint.get(), name.c_str(), &tensor) != QK_OK) {
+            return false;
         }
+        names->insert(name);
+        return true;
+    };
+    if (layer.dialect == QK_DIALECT_DENSE) {
+        add(".weight");
+        return;
     }
+    for (const char *suffix : kCodes) {
+        if (add(suffix)) break;
+    }
+    for (const char *suffix : kBeside) add(suffix);
 }
 
 bool matches(const std::vector<std::string> &patterns, const std::string &name) {

@@ -56,8 +56,9 @@ namespace {
 // Layouts that no dialect loads as yet are one block.
 bool can_be_cut(const qk_tensor_desc &desc) {
     const bool nested = desc.scale_format == QK_FORMAT_LUT8;
+    const bool rows = desc.layout == QK_LAYOUT_ROW && desc.grouping == QK_GROUPING_ALONG_K;
     return is_dense(desc) || desc.layout == QK_LAYOUT_ROW_HIGH ||
-           (!nested && (is_by_columns(desc) || desc.layout == QK_LAYOUT_AWQ_GEMV ||
+           (!nested && (rows || is_by_columns(desc) || desc.layout == QK_LAYOUT_AWQ_GEMV ||
                         desc.layout == QK_LAYOUT_WORD));
 }
 

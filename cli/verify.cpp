@@ -43,6 +43,8 @@ std::string times(int64_t count, const char *what) {
 void verify_has_codes(const Checkpoint &checkpoint, const std::string &name, Result *result) {
     static const char *const kPairs[][2] = {{".qzeros", ".qweight"},
                                             {".weight_shape", ".weight_packed"},
+                                            {".weight_scale_inv", ".weight"},
+                                            {".SCB", ".weight"},
                                             {".weight.quant_map", ".weight"}};
     for (const auto &[part, codes] : kPairs) {
         const size_t size = std::strlen(part);

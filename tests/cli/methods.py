@@ -62,7 +62,6 @@ GPT_OSS = {"_blocks": ones("U8", 2, N, K // 32, 16), "_scales": ones("U8", 2, N,
            "_bias": ones("BF16", 2, N)}
 BLOCKS = {".weight": ones("F8_E4M3", N, K), ".weight_scale_inv": ones("F32", 1, 1)}
 CHANNELS = {".weight": ones("F8_E4M3", N, K), ".weight_scale": ones("F32", N, 1)}
-INT8_SCALED = {".weight": ones("I8", N, K), ".weight_scale": ones("BF16", N, 1)}
 LLM_INT8 = {".weight": ones("I8", N, K), ".SCB": ones("F32", N), ".weight_format": ones("U8")}
 TORCHAO = {"._weight_qdata": ones("I8", N, K), "._weight_scale": ones("F32", N, 1)}
 WORDS = {".qweight": ones("I32", K // 8, N), ".qzeros": ones("I32", 1, N // 8),
@@ -123,8 +122,6 @@ FOREIGN = [
     foreign("ct_mxfp8", "MXFP8", compressed("mxfp8-quantized", type="float", num_bits=8),
             {".weight": ones("F8_E4M3", N, K), ".weight_scale": ones("U8", N, K // 32)}, ".weight",
             'quant_method "compressed-tensors", format "mxfp8-quantized"'),
-    foreign("ct_int_quantized", "INT8", compressed("int-quantized", num_bits=8), INT8_SCALED,
-            ".weight", 'quant_method "compressed-tensors", format "int-quantized"'),
     foreign("ct_float_quantized", "FP8", compressed("float-quantized", num_bits=8, type="float"),
             CHANNELS, ".weight", 'quant_method "compressed-tensors", format "float-quantized"'),
     foreign("ct_marlin_24", "Marlin 2:4", compressed("marlin-24"),
@@ -155,9 +152,6 @@ FOREIGN = [
     foreign("fbgemm_experts", "FP8", method("fbgemm_fp8"),
             {"": ones("F8_E4M3", 2, N, K), "_scale": ones("F32", 2, 1, K)}, "", layer=EXPERTS),
     foreign("fp8_bare", "FP8", None, {".weight": ones("F8_E5M2", N, K)}, ".weight"),
-    foreign("llm_int8", "LLM.int8", {"quant_method": "bitsandbytes", "load_in_8bit": True},
-            LLM_INT8, ".weight"),
-    foreign("llm_int8_alone", "LLM.int8", None, LLM_INT8, ".weight"),
     foreign("torchao", "torchao", method("torchao"), TORCHAO, "._weight_qdata"),
     foreign("torchao_older", "torchao", method("torchao"),
             {".weight:qdata": ones("I8", N, K), ".weight:scale": ones("F32", N, 1)},
@@ -257,18 +251,20 @@ def gptq_config(**more):
 def mixed():
     config = compressed("pack-quantized")
     config["config_groups"]["group_1"] = {"targets": ["Linear"], "weights": {
-        "num_bits": 8, "type": "int", "symmetric": True, "strategy": "group", "group_size": 16}}
+        "num_bits": 2, "type": "int", "symmetric": True, "strategy": "group", "group_size": 16}}
     return config
 
 
-CT_BITS = "compressed-tensors with {} bits; qk loads 4: " + GENERAL
+ZEROS_OF_8_BITS = ("GPTQ with 8 bits and zeros other than 128 (sym=false); qk loads symmetric "
+                   "8-bit codes: " + GENERAL)
+CT_BITS = "compressed-tensors with {} bits; qk loads 4 and 8: " + GENERAL
 TRANSFORM = " behind a transform of the activations ({}), which qk does not do: " + GENERAL
 # What is of a dialect that qk loads, and not of the kind of it.
 REFUSED = [
     *[Method(f"gptq_{bits}_bits", "GPTQ v1", gptq_config(bits=bits), words(bits),
-             f"GPTQ with {bits} bits; qk loads 4: {GENERAL}") for bits in (2, 3, 8)],
+             f"GPTQ with {bits} bits; qk loads 4 and 8: {GENERAL}") for bits in (2, 3)],
     Method("gptq_dynamic_8_bits", "GPTQ v1", gptq_config(dynamic={"+:.*up_proj": {"bits": 8}}),
-           words(8), f"GPTQ with 8 bits; qk loads 4: {GENERAL}"),
+           words(8), ZEROS_OF_8_BITS),
     Method("gptq_i64_words", "GPTQ v1", gptq_config(),
            {**words(4), ".qweight": ones("I64", K // 16, N)},
            f"qweight is I64 [{K // 16},{N}]; qk loads words of I32: {GENERAL}"),
@@ -289,7 +285,7 @@ REFUSED = [
     Method("auto_round_extra_8_bits", "GPTQ v1",
            {"quant_method": "auto-round", "packing_format": "auto_round:auto_gptq", "bits": 4,
             "group_size": K, "extra_config": {"m.up_proj": {"bits": 8}}}, words(8),
-           f"GPTQ with 8 bits; qk loads 4: {GENERAL}"),
+           ZEROS_OF_8_BITS),
     Method("auto_round_fake", "unknown",
            {"quant_method": "auto-round", "packing_format": "auto_round:fake"}, words(4),
            'qweight of quant_method "auto-round", packing_format "auto_round:fake", which qk does '
@@ -298,10 +294,10 @@ REFUSED = [
            {"quant_method": "auto-round", "packing_format": "auto_round:auto_gptq", "bits": 4,
             "group_size": K, "rotation_config": {"block_size": 32}}, words(4),
            "GPTQ" + TRANSFORM.format("rotation_config")),
-    *[Method(f"ct_{bits}_bits", "compressed-tensors", compressed("pack-quantized", num_bits=bits),
-             packed(bits), CT_BITS.format(bits)) for bits in (2, 8)],
-    Method("ct_8_bits_alone", "compressed-tensors", None, packed(8), CT_BITS.format(8)),
-    Method("ct_mixed", "compressed-tensors", mixed(), packed(8), CT_BITS.format(8)),
+    Method("ct_2_bits", "compressed-tensors", compressed("pack-quantized", num_bits=2), packed(2),
+           CT_BITS.format(2)),
+    Method("ct_2_bits_alone", "compressed-tensors", None, packed(2), CT_BITS.format(2)),
+    Method("ct_mixed", "compressed-tensors", mixed(), packed(2), CT_BITS.format(2)),
     Method("ct_transform", "compressed-tensors",
            {**compressed("pack-quantized"), "transform_config": {"config_groups": {"u": {}}}},
            packed(4), "compressed-tensors" + TRANSFORM.format("transform_config")),
@@ -313,6 +309,9 @@ REFUSED = [
             ".weight_shape": shape_of(2, N, K)},
            f'weight_packed is I32 [2,{N},{K // 8}] (quant_method "compressed-tensors", format '
            f'"pack-quantized"); qk loads I32 of rank 2 (pack-quantized): {GENERAL}'),
+    Method("llm_int8_columns", "LLM.int8", {"quant_method": "bitsandbytes", "load_in_8bit": True},
+           LLM_INT8, "weight_format 1, codes in the order of one GPU's tensor cores; qk loads 0, "
+           "rows as they are: " + GENERAL),
     Method("next_i8", "unknown", method("next"), {".weight": ones("I8", N, K)},
            f'weight is I8 [{N},{K}] (quant_method "next"), of no method that qk knows; dense '
            "weights are F32, F16 or BF16"),
