@@ -66,12 +66,12 @@ class Int8 : public Dialects {
 
 TEST_F(Int8, LlmInt8) {
     Parts p = llm_int8(3, 5);
-    p.set("x.SCB", "F32", {3}, floats({127.0f, 1.0f, 3.0f}));
+    p.set("x.SCB", "F32", {3}, floats({127.0f, 1.0f, 13.0f}));
     takes(p, "", QK_DIALECT_BITSANDBYTES, 3, 5, QK_GROUP_ROW);
     EXPECT_STREQ("LLM.int8", qk_checkpoint_layer_method(checkpoint, "x"));
     EXPECT_EQ(QK_FORMAT_S8, layer.desc.format);
     EXPECT_EQ(QK_FORMAT_F16, layer.dense_format);
-    has(QK_PLANE_SCALE, bytes_of<uint32_t>({0x3f800000, 0x3c010204, 0x3cc18306}));
+    has(QK_PLANE_SCALE, bytes_of<uint32_t>({0x3f800000, 0x3c010204, 0x3dd1a346}));
     EXPECT_EQ(QK_OK, qk_checkpoint_verify_layer(checkpoint, "x", &message));
     takes(llm_int8(3, 5), R"({"torch_dtype":"bfloat16"})", QK_DIALECT_BITSANDBYTES, 3, 5,
           QK_GROUP_ROW);
