@@ -2,7 +2,8 @@
  *
  * Reads safetensors files and recognises the 4-bit dialects people store in them: AutoAWQ (gemm,
  * gemv), GPTQ (v1, v2), compressed-tensors pack-quantized int4 and bitsandbytes NF4/FP4, and writes
- * them. A second library, libqk_io.a, so that programs without files never link a JSON parser.
+ * them. Reads GGUF files too. A second library, libqk_io.a, so that programs without files never
+ * link a JSON parser.
  *
  * qk.h's rules hold here, with these five more:
  *
@@ -40,7 +41,7 @@ typedef struct qk_io_message {
     char text[512]; /* UTF-8, always terminated; control characters of the file become '?' */
 } qk_io_message;
 
-/* Element types of safetensors. Values are qk's own; names are the file's. */
+/* Element types. Values are qk's own; names are safetensors', or ggml's in a GGUF file. */
 typedef int32_t qk_dtype;
 enum {
     QK_DTYPE_UNKNOWN = 0, /* listed by name, never loaded */
@@ -50,7 +51,8 @@ enum {
     QK_DTYPE_F8_E5M2 = 7, QK_DTYPE_F8_E4M3 = 8, QK_DTYPE_F8_E8M0 = 9,
     QK_DTYPE_I16 = 10, QK_DTYPE_U16 = 11, QK_DTYPE_F16 = 12, QK_DTYPE_BF16 = 13,
     QK_DTYPE_I32 = 14, QK_DTYPE_U32 = 15, QK_DTYPE_F32 = 16,
-    QK_DTYPE_C64 = 17, QK_DTYPE_F64 = 18, QK_DTYPE_I64 = 19, QK_DTYPE_U64 = 20
+    QK_DTYPE_C64 = 17, QK_DTYPE_F64 = 18, QK_DTYPE_I64 = 19, QK_DTYPE_U64 = 20,
+    QK_DTYPE_GGUF = 64 /* + ggml's number of a type: blocks of a GGUF file, "Q4_K" */
 };
 QK_API const char *qk_dtype_name(qk_dtype dtype); /* "F16"; "unknown" for others; never NULL */
 
@@ -72,16 +74,18 @@ typedef struct qk_checkpoint_options {
     {sizeof(qk_checkpoint_options), QK_ABI_VERSION, 0, 0, 0, 0, NULL}
 
 /* path: a .safetensors file, a model.safetensors.index.json, or a directory with one of
- * model.safetensors, model.safetensors.index.json or exactly one other *.safetensors.
+ * model.safetensors, model.safetensors.index.json or exactly one other *.safetensors;
  * config.json, quantize_config.json, quant_config.json and hf_quant_config.json beside it are read
- * when present. Files of other kinds (GGUF, PyTorch's .bin, ONNX ...) are QK_ERROR_UNSUPPORTED.
+ * when present. Or a .gguf file (version 2 or 3, little-endian), any part of one that was split, or
+ * a directory with one such model and no safetensors; no config.json is read for it. Files of other
+ * kinds (PyTorch's .bin, ONNX ...) are QK_ERROR_UNSUPPORTED.
  * Also refused as corrupt: names over 1024 bytes, ranks over 32, more than 4096 shards, JSON
  * texts beside the model over 64 MiB, more than 256 different config_groups. options may be NULL.
  * [allocates] */
 QK_API qk_status qk_checkpoint_open(const char *path, const qk_checkpoint_options *options,
                                     qk_checkpoint **out, qk_io_message *message);
-/* One safetensors file in memory, borrowed until qk_checkpoint_destroy. config: the text of its
- * config.json (or of either other file), NULL for none. [allocates] */
+/* One file in memory, safetensors or GGUF, borrowed until qk_checkpoint_destroy. config: text of
+ * its config.json (or of either other file), NULL for none. [allocates] */
 QK_API qk_status qk_checkpoint_open_memory(const void *bytes, size_t size_bytes,
                                            const char *config, size_t config_bytes,
                                            const qk_checkpoint_options *options,
@@ -107,7 +111,8 @@ QK_API qk_status qk_checkpoint_tensor(const qk_checkpoint *checkpoint, int64_t i
                                       qk_file_tensor *tensor);
 QK_API qk_status qk_checkpoint_find_tensor(const qk_checkpoint *checkpoint, const char *name,
                                            qk_file_tensor *tensor);
-/* The __metadata__ pairs of all files, in file order. */
+/* The __metadata__ pairs of all files, in file order. Keys and values of a GGUF file: numbers as
+ * text, of an array only its length and type, "[151936 strings]". */
 QK_API int64_t qk_checkpoint_metadata_count(const qk_checkpoint *checkpoint); /* NULL: 0 */
 QK_API qk_status qk_checkpoint_metadata(const qk_checkpoint *checkpoint, int64_t index,
                                         const char **key, const char **value);
@@ -135,7 +140,8 @@ enum {
     QK_DIALECT_GPTQ_V1 = 4,            /* X.qweight I32 [k/8,n], zeros minus one */
     QK_DIALECT_GPTQ_V2 = 5,            /* the same, zeros as they are */
     QK_DIALECT_COMPRESSED_TENSORS = 6, /* X.weight_packed I32 [n,ceil(k/8)] */
-    QK_DIALECT_BITSANDBYTES = 7        /* X.weight U8 and X.weight.quant_state.bitsandbytes__... */
+    QK_DIALECT_BITSANDBYTES = 7,       /* X.weight U8 and X.weight.quant_state.bitsandbytes__... */
+    QK_DIALECT_GGUF = 8                /* X.weight of a GGUF file, in blocks of its type */
 };
 QK_API const char *qk_dialect_name(qk_dialect dialect); /* "AutoAWQ gemm"; never NULL */
 

@@ -1,6 +1,7 @@
 // Lists: tensors, metadata, layers.
 #include "checkpoint.hpp"
 
+#include "gguf.hpp"
 #include "methods.hpp"
 
 namespace qk_io {
@@ -29,6 +30,10 @@ using namespace qk_io;
 
 const char *qk_dtype_name(qk_dtype dtype) {
     const DtypeRow *row = dtype_by_code(dtype);
+    const GgufType *type = dtype < QK_DTYPE_GGUF
+                               ? nullptr
+                               : find_gguf_type(static_cast<uint32_t>(dtype - QK_DTYPE_GGUF));
+    if (type != nullptr) return type->name;
     return row == nullptr ? "unknown" : row->name;
 }
 

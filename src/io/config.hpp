@@ -8,7 +8,17 @@ struct qk_checkpoint;
 namespace qk_io {
 
 // kAutoRound while a configuration is read: its packing format turns it into one of the others.
-enum class Method { kNone, kAwq, kGptq, kCompressedTensors, kBitsandbytes, kAutoRound, kOther };
+// kGguf is no configuration's: the file is one.
+enum class Method {
+    kNone,
+    kAwq,
+    kGptq,
+    kCompressedTensors,
+    kBitsandbytes,
+    kAutoRound,
+    kGguf,
+    kOther
+};
 
 struct Scheme {                // weights of one compressed-tensors config group
     int64_t bits, group_size;  // group_size 0: not given

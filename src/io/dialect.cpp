@@ -10,8 +10,9 @@ namespace qk_io {
 namespace {
 
 // The first that claims a module gets it.
-const Dialect *const kDialects[] = {&kAwq,          &kGptq,    &kUnknownWords, &kCompressedTensors,
-                                    &kBitsandbytes, &kLlmInt8, &kScaled,       &kDense};
+const Dialect *const kDialects[] = {
+    &kGguf,         &kAwq,     &kGptq,   &kUnknownWords, &kCompressedTensors,
+    &kBitsandbytes, &kLlmInt8, &kScaled, &kDense};
 
 // What the library itself says about the description decides, so that no rule about sizes is
 // written twice.
@@ -231,6 +232,7 @@ qk_status take_bias(const Module &module, int64_t n, Layer *layer, qk_io_message
 const char *qk_dialect_name(qk_dialect dialect) {
     static constexpr const char *kNames[] = {
         "unknown", "dense",   "AutoAWQ gemm",       "AutoAWQ gemv",
-        "GPTQ v1", "GPTQ v2", "compressed-tensors", "bitsandbytes"};
-    return dialect < 0 || dialect > QK_DIALECT_BITSANDBYTES ? kNames[0] : kNames[dialect];
+        "GPTQ v1", "GPTQ v2", "compressed-tensors", "bitsandbytes",
+        "GGUF"};
+    return dialect < 0 || dialect > QK_DIALECT_GGUF ? kNames[0] : kNames[dialect];
 }

@@ -22,7 +22,7 @@ struct Dialect {
                           qk_io_message *message);
 };
 
-extern const Dialect kAwq, kGptq, kUnknownWords, kCompressedTensors, kBitsandbytes, kLlmInt8,
+extern const Dialect kGguf, kAwq, kGptq, kUnknownWords, kCompressedTensors, kBitsandbytes, kLlmInt8,
     kScaled, kDense, kForeignLayer;
 
 const Layer *find_layer(const qk_checkpoint *checkpoint, const char *name);

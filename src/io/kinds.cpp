@@ -22,7 +22,6 @@ struct Kind {
 
 // PyTorch has written zip archives since 1.6, and bare pickles before.
 constexpr Kind kKinds[] = {
-    {0, "GGUF", 4, QK_ERROR_UNSUPPORTED, "a GGUF file (llama.cpp)", kTakeSafetensors},
     {0, "lmgg", 4, QK_ERROR_UNSUPPORTED, "a GGML file (llama.cpp before GGUF)", kTakeSafetensors},
     {0, "tjgg", 4, QK_ERROR_UNSUPPORTED, "a GGML file (llama.cpp before GGUF)", kTakeSafetensors},
     {0, "PK\3\4", 4, QK_ERROR_UNSUPPORTED, "a zip archive, as PyTorch's .bin and .pt files are",
@@ -109,9 +108,9 @@ qk_status check_kind(const File &file, qk_io_message *message) {
 }
 
 bool is_other_name(const char *name) {
-    static constexpr const char *kEnds[] = {".gguf", ".ggml", ".bin",  ".pt",     ".pth",
-                                            ".ckpt", ".onnx", ".h5",   ".tflite", ".msgpack",
-                                            ".npz",  ".npy",  ".keras"};
+    static constexpr const char *kEnds[] = {".ggml",    ".bin",  ".pt",  ".pth",
+                                            ".ckpt",    ".onnx", ".h5",  ".tflite",
+                                            ".msgpack", ".npz",  ".npy", ".keras"};
     for (const char *end : kEnds) {
         if (ends_with(name, end)) return true;
     }

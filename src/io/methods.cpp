@@ -75,7 +75,10 @@ constexpr Foreign kForeign[] = {
      nullptr},
 };
 
-bool has_type(const Tensor &tensor, Types types) { return (types >> tensor.dtype & 1) != 0; }
+// Blocks of a GGUF file are none of these.
+bool has_type(const Tensor &tensor, Types types) {
+    return tensor.dtype < QK_DTYPE_GGUF && (types >> tensor.dtype & 1) != 0;
+}
 
 bool fits(const Foreign &row, const Module &module) {
     const char *wanted = row.configured;

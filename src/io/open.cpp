@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <sys/stat.h>
 
-#include "files.hpp"
+#include "gguf.hpp"
 #include "kinds.hpp"
 
 namespace qk_io {
@@ -59,28 +59,38 @@ qk_status create(const qk_checkpoint_options *given, qk_checkpoint **out, qk_io_
     return QK_OK;
 }
 
-// The one *.safetensors of a directory that has no model.safetensors. Where there is none, the
-// first file of another kind, which then is called what it is.
+// What a directory has beside model.safetensors: how many of a kind, and the first of them.
+struct Found {
+    int64_t count;
+    char name[256];
+
+    void add(const char *other) {
+        if (++count == 1 || strcmp(other, name) < 0) snprintf(name, sizeof name, "%s", other);
+    }
+};
+
+// The one *.safetensors of a directory that has no model.safetensors; where there is none, the one
+// *.gguf; else the first file of another kind, which then is called what it is.
 qk_status find_only_file(char *path, const char *directory, qk_io_message *message) {
     DIR *dir = opendir(directory);
     if (dir == nullptr) return file_error(message, directory, "list");
-    int64_t found = 0;
-    char other[256] = "";
-    qk_status status = QK_OK;
+    Found safetensors = {}, gguf = {}, other = {};
     while (const dirent *entry = readdir(dir)) {
         const char *name = entry->d_name;
         if (name[0] == '.') continue;
-        const bool first = other[0] == 0 || strcmp(name, other) < 0;
-        if (is_other_name(name) && first) snprintf(other, sizeof other, "%s", name);
-        if (!ends_with(name, ".safetensors")) continue;
-        if (++found == 1) status = join_path(path, directory, name, message);
+        if (ends_with(name, ".safetensors")) safetensors.add(name);
+        if (ends_with(name, ".gguf") && !is_later_part(name)) gguf.add(name);
+        if (is_other_name(name)) other.add(name);
     }
     closedir(dir);
-    if (status != QK_OK || found == 1) return status;
-    if (found == 0 && other[0] != 0) return join_path(path, directory, other, message);
+    const Found &only = safetensors.count > 0 ? safetensors : gguf.count > 0 ? gguf : other;
+    if (only.count == 1 || (only.count > 1 && &only == &other)) {
+        return join_path(path, directory, only.name, message);
+    }
     return fail(message, QK_ERROR_FILE,
-                "%.200s: no model.safetensors, no %s, and %lld other *.safetensors instead of one",
-                directory, kIndexName, static_cast<long long>(found));
+                "%.200s: no model.safetensors, no %s, and %lld other *.%s instead of one",
+                directory, kIndexName, static_cast<long long>(only.count),
+                &only == &gguf ? "gguf" : "safetensors");
 }
 
 bool is_file(const char *path) {
@@ -121,14 +131,19 @@ qk_status read_configs(qk_checkpoint *c, const char *model_path, qk_io_message *
 qk_status open_path(qk_checkpoint *c, const char *path, qk_io_message *message) {
     char resolved[kPathBytes];
     QK_IO_TRY(resolve(resolved, path, message));
-    QK_IO_TRY(read_configs(c, resolved, message));
     if (ends_with(resolved, ".json")) {
+        QK_IO_TRY(read_configs(c, resolved, message));
         QK_IO_TRY(read_shards(c, resolved, message));
-    } else {
-        QK_IO_TRY(add_file(c, resolved, base_name(resolved), message));
-        QK_IO_TRY(read_safetensors(c, 0, message));
-        QK_IO_TRY(sort_tensors(c, message));
+        return find_layers(c, message);
     }
+    QK_IO_TRY(add_file(c, resolved, base_name(resolved), message));
+    if (is_gguf(c->files.items[0])) {
+        QK_IO_TRY(read_gguf(c, resolved, message));
+    } else {
+        QK_IO_TRY(read_configs(c, resolved, message));
+        QK_IO_TRY(read_safetensors(c, 0, message));
+    }
+    QK_IO_TRY(sort_tensors(c, message));
     return find_layers(c, message);
 }
 
@@ -148,7 +163,12 @@ qk_status open_memory(qk_checkpoint *c, const void *bytes, size_t size, Text con
         QK_IO_TRY(read_config(c, config.data, config.size, "config", &found, message));
     }
     if (!c->files.push(&c->memory, file)) return out_of_memory(message);
-    QK_IO_TRY(read_safetensors(c, 0, message));
+    if (is_gguf(file)) {
+        c->config = Config{};  // another file's
+        QK_IO_TRY(read_gguf(c, nullptr, message));
+    } else {
+        QK_IO_TRY(read_safetensors(c, 0, message));
+    }
     QK_IO_TRY(sort_tensors(c, message));
     return find_layers(c, message);
 }

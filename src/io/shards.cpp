@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "files.hpp"
+#include "gguf.hpp"
 
 namespace qk_io {
 namespace {
@@ -151,7 +151,13 @@ qk_status open_shards(Shards *s, const char *index_path) {
     for (int64_t i = 0; i < s->names.count; ++i) {
         QK_IO_TRY(join_path(path, directory, s->names.items[i], s->message));
         QK_IO_TRY(add_file(c, path, s->names.items[i], s->message));
-        QK_IO_TRY(read_safetensors(c, static_cast<int32_t>(c->files.count - 1), s->message));
+        const int32_t file = static_cast<int32_t>(c->files.count - 1);
+        if (is_gguf(c->files.items[file])) {
+            return fail(s->message, QK_ERROR_CORRUPT,
+                        "%s names %.200s, a GGUF file: those are opened by their own name",
+                        s->index_name, s->names.items[i]);
+        }
+        QK_IO_TRY(read_safetensors(c, file, s->message));
     }
     QK_IO_TRY(sort_tensors(c, s->message));
     return check_map(s);

@@ -134,8 +134,7 @@ class Kinds(Case):
     AGAIN = "download the file again"
     POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 4995584424\n"
     KINDS = [
-        ("model.gguf", b"GGUF\3\0\0\0" + bytes(24), 4, "a GGUF file (llama.cpp)", TAKE),
-        ("named.safetensors", b"GGUF\3\0\0\0{" + bytes(24), 4, "a GGUF file (llama.cpp)", TAKE),
+        ("model.ggml", b"lmgg" + bytes(24), 4, "a GGML file (llama.cpp before GGUF)", TAKE),
         ("pytorch_model.bin", b"PK\3\4" + bytes(60), 4,
          "a zip archive, as PyTorch's .bin and .pt files are", SAVE),
         ("old.pt", b"\x80\2\x8a\x0al\xfc\x9c\x46\xf9 j\xa8P\x19.", 4,

@@ -51,6 +51,7 @@ const (
 	F64  Dtype = C.QK_DTYPE_F64
 	I64  Dtype = C.QK_DTYPE_I64
 	U64  Dtype = C.QK_DTYPE_U64
+	GGUF Dtype = C.QK_DTYPE_GGUF // and above: blocks, by the type's number in ggml
 
 	Unknown           Dialect = C.QK_DIALECT_UNKNOWN
 	Dense             Dialect = C.QK_DIALECT_DENSE
@@ -60,6 +61,7 @@ const (
 	GPTQV2            Dialect = C.QK_DIALECT_GPTQ_V2
 	CompressedTensors Dialect = C.QK_DIALECT_COMPRESSED_TENSORS
 	BitsAndBytes      Dialect = C.QK_DIALECT_BITSANDBYTES
+	GGUFBlocks        Dialect = C.QK_DIALECT_GGUF
 )
 
 func (d Dtype) String() string   { return C.GoString(C.qk_dtype_name(C.qk_dtype(d))) }

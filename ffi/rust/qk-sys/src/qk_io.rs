@@ -40,6 +40,7 @@ pub const QK_DTYPE_C64: i32 = 17;
 pub const QK_DTYPE_F64: i32 = 18;
 pub const QK_DTYPE_I64: i32 = 19;
 pub const QK_DTYPE_U64: i32 = 20;
+pub const QK_DTYPE_GGUF: i32 = 64;
 extern "C" {
     pub fn qk_dtype_name(dtype: qk_dtype) -> *const ::std::os::raw::c_char;
 }
@@ -142,6 +143,7 @@ pub const QK_DIALECT_GPTQ_V1: i32 = 4;
 pub const QK_DIALECT_GPTQ_V2: i32 = 5;
 pub const QK_DIALECT_COMPRESSED_TENSORS: i32 = 6;
 pub const QK_DIALECT_BITSANDBYTES: i32 = 7;
+pub const QK_DIALECT_GGUF: i32 = 8;
 extern "C" {
     pub fn qk_dialect_name(dialect: qk_dialect) -> *const ::std::os::raw::c_char;
 }
