@@ -4,7 +4,6 @@
 
 struct ValueCounts {
     int64_t values = 0, nan = 0, infinite = 0, zero = 0;
-    void add(double value);
     void add(const ValueCounts &other);
 };
 
