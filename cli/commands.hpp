@@ -16,6 +16,7 @@ struct DequantizeOptions {
     std::string input, output;
     std::vector<std::string> layers;  // patterns; empty: everything
     std::string dtype;                // "": what the weights were before
+    std::string original;             // a checkpoint to compare with; "": none
     bool force = false;
 };
 struct QuantizeOptions {

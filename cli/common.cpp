@@ -54,6 +54,12 @@ Context create_context(const CommonOptions &common, qk_device device, int device
     return Context(context);
 }
 
+int thread_count(const Context &context) {
+    qk_context_info info = QK_CONTEXT_INFO_INIT;
+    check(qk_context_describe(context.get(), &info), "context", nullptr);
+    return info.thread_count;
+}
+
 LoadedLayer load_layer(const Checkpoint &checkpoint, const Context &context,
                        const std::string &name, uint32_t flags) {
     qk_tensor *weight = nullptr, *bias = nullptr;

@@ -53,6 +53,7 @@ ExitCode exit_code(qk_status status);
 Checkpoint open_checkpoint(const std::string &path);
 Context create_context(const CommonOptions &common, qk_device device = QK_DEVICE_CPU,
                        int device_index = 0, size_t workspace_bytes = 0, uint32_t flags = 0);
+int thread_count(const Context &context);  // the caller's included
 struct LoadedLayer {
     Tensor weight, bias;
 };

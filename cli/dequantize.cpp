@@ -1,8 +1,11 @@
+#include <algorithm>
 #include <cstdio>
+#include <optional>
 
 #include "beside.hpp"
 #include "commands.hpp"
 #include "json.hpp"
+#include "layer_error.hpp"
 #include "layers.hpp"
 #include "output.hpp"
 #include "rows.hpp"
@@ -69,19 +72,101 @@ int64_t declare(const DequantizeOptions &options, const Plan &plan, const Output
     return bytes;
 }
 
-void decode_layer(const Checkpoint &checkpoint, const Context &context, const qk_layer &layer,
-                  qk_format format, const Output &output, Progress *progress) {
+// The layer of the same name that the decoded one came from; a reason where there is none.
+struct Original {
+    qk_layer layer;
+    std::string reason;
+};
+
+Original find_original(const Checkpoint &originals, const qk_layer &layer) {
+    Original original = {};
+    qk_layer *found = &original.layer;
+    if (qk_checkpoint_find_layer(originals.get(), layer.name, found, sizeof *found) != QK_OK) {
+        original.reason = "the original has no such layer";
+    } else if (!is_loadable(*found)) {
+        original.reason = std::string("in the original ") + found->reason;
+    } else if (found->desc.shape[0] != layer.desc.shape[0] ||
+               found->desc.shape[1] != layer.desc.shape[1]) {
+        original.reason = "is " + shape_name(layer.desc.shape, 2) + ", in the original " +
+                          shape_name(found->desc.shape, 2);
+    }
+    return original;
+}
+
+// Of every layer that is decoded; empty without --report.
+std::vector<Original> find_originals(const Checkpoint &originals, const Plan &plan,
+                                     const std::string &path) {
+    std::vector<Original> all;
+    if (originals == nullptr) return all;
+    bool any = false;
+    for (const qk_layer &layer : plan.decode) {
+        all.push_back(find_original(originals, layer));
+        any = any || all.back().reason.empty();
+    }
+    if (any) return all;
+    throw Failure(kFailed, "--report " + path + ": has none of the layers to compare; " +
+                               plan.decode[0].name + ": " + all[0].reason);
+}
+
+// The rows of a block of the decoded layer, which the original may have in several blocks.
+void compare_block(const Values &decoded, const RowBlock &block, int threads, LayerRows *original,
+                   LayerError *error) {
+    const int64_t columns = original->columns(), size = element_bytes(decoded.format);
+    for (int64_t row = 0; row < block.count;) {
+        const RowBlock some = original->block(block.begin + row);
+        const int64_t count = std::min(some.count, block.count - row);
+        const char *at = static_cast<const char *>(decoded.data) + row * columns * size;
+        compare(original->values(some), {decoded.format, at}, count, columns, threads, error);
+        row += count;
+    }
+}
+
+// original: NULL where the layer is not compared.
+LayerError decode_layer(const Checkpoint &checkpoint, const Context &context, const qk_layer &layer,
+                        qk_format format, LayerRows *original, const Output &output,
+                        Progress *progress) {
     LayerRows rows(checkpoint, context, layer);
+    LayerError error;
     qk_io_message message = {};
     for (int64_t at = 0; at < rows.rows();) {
         const RowBlock block = rows.block(at);
         const int64_t bytes = block.count * rows.columns() * element_bytes(format);
         progress->advance(bytes, layer.name);
-        check(qk_writer_write(output.writer(), weight_name(layer).c_str(),
-                              rows.decode(block, format), static_cast<size_t>(bytes), &message),
+        const char *values = rows.decode(block, format);
+        check(qk_writer_write(output.writer(), weight_name(layer).c_str(), values,
+                              static_cast<size_t>(bytes), &message),
               "", message.text);
+        if (original != nullptr) {
+            compare_block({format, values}, block, thread_count(context), original, &error);
+        }
         at += block.count;
     }
+    return error;
+}
+
+struct Decoding {
+    const DequantizeOptions &options;
+    const Checkpoint &checkpoint, &originals;
+    const Context &context;
+};
+
+// Writes all layers; returns what is to be reported of them.
+std::vector<ComparedLayer> decode_layers(const Decoding &from, const Plan &plan,
+                                         const std::vector<Original> &originals,
+                                         const Output &output, Progress *progress) {
+    std::vector<ComparedLayer> compared;
+    for (size_t i = 0; i < plan.decode.size(); ++i) {
+        const qk_layer &layer = plan.decode[i];
+        std::optional<LayerRows> original;
+        if (!originals.empty() && originals[i].reason.empty()) {
+            original.emplace(from.originals, from.context, originals[i].layer);
+        }
+        const LayerError error =
+            decode_layer(from.checkpoint, from.context, layer, target_format(from.options, layer),
+                         original ? &*original : nullptr, output, progress);
+        if (!originals.empty()) compared.push_back({layer.name, originals[i].reason, error});
+    }
+    return compared;
 }
 
 void write_config(const Checkpoint &checkpoint, const Plan &plan, const Output &output) {
@@ -93,7 +178,8 @@ void write_config(const Checkpoint &checkpoint, const Plan &plan, const Output &
 }
 
 void report(const CommonOptions &common, const DequantizeOptions &options, const Plan &plan,
-            int64_t bytes, const Beside &beside, const Output &output) {
+            int64_t bytes, const std::vector<ComparedLayer> &errors, const Beside &beside,
+            const Output &output) {
     if (common.json) {
         const Json root = json_new_object();
         json_set(root, "input", options.input);
@@ -101,6 +187,7 @@ void report(const CommonOptions &common, const DequantizeOptions &options, const
         json_set(root, "decoded_layers", static_cast<int64_t>(plan.decode.size()));
         json_set(root, "copied_tensors", static_cast<int64_t>(plan.copy.size()));
         json_set(root, "tensor_bytes", bytes);
+        if (!errors.empty()) set_errors(root, errors);
         set_beside(root, beside);
         json_set(root, "removed", removed_json(output));
         json_print(root);
@@ -109,6 +196,7 @@ void report(const CommonOptions &common, const DequantizeOptions &options, const
                     plural(static_cast<int64_t>(plan.decode.size()), "layer").c_str(),
                     plural(static_cast<int64_t>(plan.copy.size()), "tensor").c_str(),
                     human_bytes(double(bytes)).c_str());
+        if (!errors.empty()) print_errors(errors);
         note_beside(common, beside);
     }
 }
@@ -118,11 +206,15 @@ void report(const CommonOptions &common, const DequantizeOptions &options, const
 ExitCode run_dequantize(const CommonOptions &common, const DequantizeOptions &options) {
     const Checkpoint checkpoint = open_checkpoint(options.input);
     const Plan plan = make_plan(checkpoint, options.layers);
+    const Checkpoint originals =
+        options.original.empty() ? nullptr : open_checkpoint(options.original);
+    const std::vector<Original> found = find_originals(originals, plan, options.original);
     const Context context = create_context(common);
     Output output(options.output, options.force);
     declare_metadata(checkpoint, output);
     const int64_t bytes = declare(options, plan, output);
     Beside beside;
+    std::vector<ComparedLayer> errors;
     {
         Progress progress(common, bytes);
         // Some layers are no model: they get no tokenizer.
@@ -130,14 +222,12 @@ ExitCode run_dequantize(const CommonOptions &common, const DequantizeOptions &op
             beside = copy_beside(options.input, checkpoint, &output, &progress);
         }
         for (const qk_file_tensor &tensor : plan.copy) write_copy(output, tensor, &progress);
-        for (const qk_layer &layer : plan.decode) {
-            decode_layer(checkpoint, context, layer, target_format(options, layer), output,
-                         &progress);
-        }
+        errors = decode_layers({options, checkpoint, originals, context}, plan, found, output,
+                               &progress);
         if (output.has_config()) write_config(checkpoint, plan, output);
         output.commit();
     }
     note_removed(common, output);
-    report(common, options, plan, bytes, beside, output);
+    report(common, options, plan, bytes, errors, beside, output);
     return kOk;
 }

@@ -65,12 +65,17 @@ void add_dequantize(CLI::App *app, AllOptions *all) {
     one_of(command->add_option("--dtype", options->dtype,
                                "type of the weights; default: what they were before"),
            kFloats);
+    command
+        ->add_option("--report", options->original,
+                     "the checkpoint that was quantized: print each layer's error against it")
+        ->type_name("ORIGINAL");
     command->add_flag("--force", options->force, "replace existing files");
     add_common(command, &all->common);
     add_threads(command, &all->common);
     command->footer(
         "Patterns are the shell's (*, ?, [...]); quote them. * also matches dots.\n"
         "Examples:\n  qk dequantize model-awq/ model-f16/ --dtype f16\n"
+        "  qk dequantize model-awq/ model-f16/ --report model/\n"
         "  qk dequantize model.safetensors one.safetensors --layer '*.0.mlp.up_proj'");
 }
 

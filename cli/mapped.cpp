@@ -21,7 +21,7 @@ struct MappedFile {
     struct stat status = {};
 };
 
-std::vector<MappedFile> files;
+std::vector<MappedFile> files;  // of all checkpoints: each stays open until the command ends
 std::string opened;
 std::atomic<const char *> opening{nullptr};
 std::atomic<const char *> shrunk{nullptr};  // the path of a file that could not be read
@@ -94,7 +94,6 @@ void watch_files(const std::string &path, const qk_checkpoint *checkpoint) {
         file.begin = std::min(file.begin, begin);
         file.end = std::max(file.end, begin + static_cast<uintptr_t>(tensor.bytes));
     }
-    files.clear();
     for (auto &[name, file] : by_name) {
         file.path = path_of(path, name);
         if (stat(file.path.c_str(), &file.status) == 0) files.push_back(file);

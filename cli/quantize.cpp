@@ -208,7 +208,8 @@ void write_config(const Scheme &scheme, const Checkpoint &checkpoint, const Plan
 }
 
 void report(const CommonOptions &common, const QuantizeOptions &options, const Scheme &scheme,
-            const Plan &plan, const Beside &beside, const Output &output) {
+            const Plan &plan, const std::vector<ComparedLayer> &errors, const Beside &beside,
+            const Output &output) {
     const int64_t bytes_out = qk_writer_bytes(output.writer());
     int64_t dense_bytes = 0;
     for (const DenseTensor &dense : plan.copy) dense_bytes += dense.tensor.bytes;
@@ -230,6 +231,7 @@ void report(const CommonOptions &common, const QuantizeOptions &options, const S
         json_set(root, "dense_layers", std::move(kept));
         json_set(root, "dense_bytes", dense_bytes);
         json_set(root, "dense", dense_json(plan.copy));
+        set_errors(root, errors);
         set_beside(root, beside);
         json_set(root, "removed", removed_json(output));
         json_print(root);
@@ -241,6 +243,7 @@ void report(const CommonOptions &common, const QuantizeOptions &options, const S
             scheme.dialect_name, human_bytes(double(plan.bytes_in)).c_str(),
             human_bytes(double(bytes_out)).c_str(), human_bytes(double(dense_bytes)).c_str());
         print_dense(plan.copy);
+        print_errors(errors);
         note_beside(common, beside);
     }
 }
@@ -255,6 +258,7 @@ ExitCode run_quantize(const CommonOptions &common, const QuantizeOptions &option
     const Context context = create_context(common);
     Output output(options.output, options.force);
     Plan plan;
+    std::vector<ComparedLayer> errors;
     Beside beside;
     declare_metadata(checkpoint, output);
     plan_layers(options, scheme, checkpoint, output, &plan);
@@ -266,12 +270,14 @@ ExitCode run_quantize(const CommonOptions &common, const QuantizeOptions &option
         for (const Job &job : plan.jobs) {
             progress.advance(0, job.layer.name);
             refuse_not_finite(checkpoint, job.layer);
-            quantize_layer(checkpoint, context, job.layer, job.desc, output.writer(), &progress);
+            errors.push_back({job.layer.name, "",
+                              quantize_layer(checkpoint, context, job.layer, job.desc,
+                                             output.writer(), &progress)});
         }
         if (output.has_config()) write_config(scheme, checkpoint, plan, output);
         output.commit();
     }
     note_removed(common, output);
-    report(common, options, scheme, plan, beside, output);
+    report(common, options, scheme, plan, errors, beside, output);
     return kOk;
 }

@@ -11,6 +11,8 @@ struct Job {
     const qk_layer &layer;
     const qk_tensor_desc &desc;
     qk_writer *writer;
+    int threads;
+    LayerError *error;
 };
 
 bool is_nested(const qk_tensor_desc &desc) { return desc.scale_format == QK_FORMAT_LUT8; }
@@ -66,6 +68,19 @@ void write(const Job &job, const qk_tensor *piece) {
     qk_io_message message = {};
     check(qk_writer_write_layer(job.writer, job.context.get(), job.layer.name, piece, &message), "",
           message.text);
+}
+
+// Takes a piece, as it was written, into the layer's error.
+void compare_piece(const Job &job, LayerRows *dense, const RowBlock &block, Tensor written) {
+    const char *originals = static_cast<const char *>(block.planes[QK_PLANE_DATA]);
+    const int64_t row_bytes = dense->columns() * element_bytes(block.desc.format);
+    LayerRows decoded(job.context, job.layer.name, std::move(written));
+    for (int64_t at = 0; at < decoded.rows();) {
+        const RowBlock some = decoded.block(at);
+        compare({block.desc.format, originals + at * row_bytes}, decoded.values(some), some.count,
+                dense->columns(), job.threads, job.error);
+        at += some.count;
+    }
 }
 
 // The dense pieces of the layer, in order.
@@ -129,22 +144,31 @@ void quantize_nested(const Job &job, LayerRows *rows, Progress *progress) {
         void *shared[QK_PLANE_COUNT] = {data.data(),  &codes[group],
                                         nullptr,      &seconds[group / 256 * sizeof(float)],
                                         table.data(), bias.data()};
-        write(job, wrap(job, some_rows(job.desc, block.count), shared).get());
+        Tensor whole = wrap(job, some_rows(job.desc, block.count), shared);
+        write(job, whole.get());
+        compare_piece(job, rows, block, std::move(whole));
     });
 }
 
 }  // namespace
 
-void quantize_layer(const Checkpoint &checkpoint, const Context &context, const qk_layer &layer,
-                    const qk_tensor_desc &desc, qk_writer *writer, Progress *progress,
-                    int64_t piece_weights) {
-    const Job job = {context, layer, desc, writer};
+LayerError quantize_layer(const Checkpoint &checkpoint, const Context &context,
+                          const qk_layer &layer, const qk_tensor_desc &desc, qk_writer *writer,
+                          Progress *progress, int64_t piece_weights) {
+    LayerError error;
+    const Job job = {context, layer, desc, writer, thread_count(context), &error};
     const int64_t n = desc.shape[0], k = desc.shape[1], cut = rows_between_cuts(desc);
     const int64_t fit = piece_weights / k / cut * cut;
     LayerRows rows(checkpoint, context, layer, std::max(fit, cut) * k);
     const bool one_piece = std::max(fit, cut) >= n;
-    if (is_nested(desc) && !one_piece) return quantize_nested(job, &rows, progress);
+    if (is_nested(desc) && !one_piece) {
+        quantize_nested(job, &rows, progress);
+        return error;
+    }
     for_each_piece(job, &rows, progress, [&](const RowBlock &block, const qk_tensor *dense) {
-        write(job, quantize(job, dense, some_rows(desc, block.count)).get());
+        Tensor piece = quantize(job, dense, some_rows(desc, block.count));
+        write(job, piece.get());
+        compare_piece(job, &rows, block, std::move(piece));
     });
+    return error;
 }

@@ -7,7 +7,8 @@
 constexpr int64_t kPieceWeights = 1 << 27;
 
 // The dense layer of the checkpoint, as the layer of this description that the writer has declared.
-// The bytes do not depend on the pieces. Throws where scales overflow their type.
-void quantize_layer(const Checkpoint &checkpoint, const Context &context, const qk_layer &layer,
-                    const qk_tensor_desc &desc, qk_writer *writer, Progress *progress,
-                    int64_t piece_weights = kPieceWeights);
+// The bytes do not depend on the pieces. Throws where scales overflow their type. Returns how far
+// what was written, decoded to f32, is from the layer.
+LayerError quantize_layer(const Checkpoint &checkpoint, const Context &context,
+                          const qk_layer &layer, const qk_tensor_desc &desc, qk_writer *writer,
+                          Progress *progress, int64_t piece_weights = kPieceWeights);

@@ -76,10 +76,9 @@ int64_t weights_of(const RowBlock &block) { return block.desc.shape[0] * block.d
 
 }  // namespace
 
-LayerRows::LayerRows(const Checkpoint &checkpoint, const Context &context, const qk_layer &layer,
+LayerRows::LayerRows(const Context &context, const std::string &name, Tensor weight,
                      int64_t block_weights)
-    : context_(context), name_(layer.name), block_weights_(block_weights) {
-    weight_ = load_layer(checkpoint, context, layer.name, QK_LOAD_IN_PLACE).weight;
+    : context_(context), name_(name), block_weights_(block_weights), weight_(std::move(weight)) {
     check(qk_tensor_describe(weight_.get(), &desc_), name_, nullptr);
     for (qk_plane plane = 0; plane < QK_PLANE_COUNT; ++plane) {
         if (bytes_of(desc_, plane, rows(), columns()) == 0) continue;
@@ -89,6 +88,12 @@ LayerRows::LayerRows(const Checkpoint &checkpoint, const Context &context, const
         views_[plane].reset(view);
     }
 }
+
+LayerRows::LayerRows(const Checkpoint &checkpoint, const Context &context, const qk_layer &layer,
+                     int64_t block_weights)
+    : LayerRows(context, layer.name,
+                load_layer(checkpoint, context, layer.name, QK_LOAD_IN_PLACE).weight,
+                block_weights) {}
 
 RowBlock LayerRows::block(int64_t begin) {
     const int64_t count = std::min(rows_of_block(desc_, block_weights_), rows() - begin);
@@ -153,6 +158,11 @@ const char *LayerRows::decode(const RowBlock &block, qk_format format) {
     check(qk_dequantize(context_.get(), from.get(), to.get()), name_,
           qk_context_error(context_.get()));
     return values_.data() + block.skip * size;
+}
+
+Values LayerRows::values(const RowBlock &block) {
+    if (is_dense(desc_)) return {desc_.format, block.planes[QK_PLANE_DATA]};
+    return {QK_FORMAT_F32, decode(block, QK_FORMAT_F32)};
 }
 
 const float *LayerRows::decode_f32(const RowBlock &block) {

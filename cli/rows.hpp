@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "dlpack.hpp"
+#include "layer_error.hpp"
 #include "layers.hpp"
 
 // Some rows as a tensor of their own. Flat groups straddle rows: the tensor is then one row of
@@ -21,7 +22,10 @@ class LayerRows {
   public:
     static constexpr int64_t kBlockWeights = 1 << 22;  // 16 MiB in f32
 
-    // The weight stays in the checkpoint, which must outlive this. The context is a CPU's.
+    // The context is a CPU's.
+    LayerRows(const Context &context, const std::string &name, Tensor weight,
+              int64_t block_weights = kBlockWeights);
+    // The weight stays in the checkpoint, which must outlive this.
     LayerRows(const Checkpoint &checkpoint, const Context &context, const qk_layer &layer,
               int64_t block_weights = kBlockWeights);
 
@@ -32,7 +36,8 @@ class LayerRows {
     // The block's weights, row after row; valid until the next call.
     const float *decode_f32(const RowBlock &block);
     const char *decode(const RowBlock &block, qk_format format);  // of a quantized layer
-    Tensor tensor(const RowBlock &block) const;                   // borrows what the block borrows
+    Values values(const RowBlock &block);        // of a dense layer its own, else decoded to f32
+    Tensor tensor(const RowBlock &block) const;  // borrows what the block borrows
     // |scale| of every weight of the block.
     std::vector<float> decode_scales(const RowBlock &block);
     // Groups of the block whose scale is 0; 0 where scales are nested.

@@ -1,4 +1,4 @@
-// A layer quantized in pieces of rows has the bytes that it has in one piece.
+// A layer quantized in pieces of rows has the bytes and the error that it has in one piece.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -35,7 +35,12 @@ Checkpoint random_layer(std::vector<char> *file) {
     return Checkpoint(checkpoint);
 }
 
-std::vector<char> quantized(const qk_tensor_desc &desc, qk_dialect dialect, int64_t weights) {
+struct Quantized {
+    std::vector<char> bytes;
+    LayerError error;
+};
+
+Quantized quantized(const qk_tensor_desc &desc, qk_dialect dialect, int64_t weights) {
     std::vector<char> input;
     const Checkpoint checkpoint = random_layer(&input);
     CommonOptions common;
@@ -53,14 +58,15 @@ std::vector<char> quantized(const qk_tensor_desc &desc, qk_dialect dialect, int6
                                   words ? desc.scale_format : QK_FORMAT_F32, &message),
           "", message.text);
     Progress progress(common, 1);
-    quantize_layer(checkpoint, context, layer, desc, made, &progress, weights);
+    const LayerError error =
+        quantize_layer(checkpoint, context, layer, desc, made, &progress, weights);
     check(qk_writer_finish(made, &message), "", message.text);
     std::vector<char> bytes(std::filesystem::file_size(path));
     std::FILE *file = std::fopen(path.c_str(), "rb");
     EXPECT_EQ(std::fread(bytes.data(), 1, bytes.size(), file), bytes.size());
     std::fclose(file);
     std::filesystem::remove(path);
-    return bytes;
+    return {bytes, error};
 }
 
 qk_tensor_desc description(qk_format format, qk_layout layout, qk_format scales, int32_t group) {
@@ -76,9 +82,16 @@ qk_tensor_desc description(qk_format format, qk_layout layout, qk_format scales,
 }
 
 void expect_pieces_equal_whole(const qk_tensor_desc &desc, qk_dialect dialect) {
-    const std::vector<char> whole = quantized(desc, dialect, kPieceWeights);
+    const Quantized whole = quantized(desc, dialect, kPieceWeights);
+    EXPECT_EQ(whole.error.compared, kRows * kColumns);
+    EXPECT_GT(whole.error.sqnr(), 10);
     for (const int64_t weights : {int64_t{1}, 200 * kColumns, 790 * kColumns}) {
-        EXPECT_TRUE(quantized(desc, dialect, weights) == whole) << weights;
+        const Quantized pieces = quantized(desc, dialect, weights);
+        EXPECT_TRUE(pieces.bytes == whole.bytes) << weights;
+        EXPECT_EQ(pieces.error.compared, whole.error.compared);
+        EXPECT_EQ(pieces.error.error, whole.error.error);  // to the bit
+        EXPECT_EQ(pieces.error.error_square, whole.error.error_square);
+        EXPECT_EQ(pieces.error.weight_square, whole.error.weight_square);
     }
 }
 

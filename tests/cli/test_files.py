@@ -225,6 +225,8 @@ class Shrinking(Shimmed):
         self.assertGreater(self.shrinks("verify", None, "-q", prepare=quantized), 1)
         self.assertGreater(self.shrinks("quantize", None, out, "-q", prepare=dense), 1)
         self.assertGreater(self.shrinks("dequantize", None, out, "-q", prepare=quantized), 1)
+        self.assertGreater(self.shrinks("dequantize", quantized, out, "--report", None, "-q",
+                                        prepare=dense), 1)
         self.assertGreater(self.shrinks("multiply", None, "--repeat", 2, prepare=quantized), 1)
 
     def test_other_origins_stay_fatal(self):
