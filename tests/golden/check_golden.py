@@ -29,14 +29,22 @@ def check(ok, what):
         print(f"FAILED {what}")
 
 
+def dequantize_llm_int8(tensors, layer):
+    """As bitsandbytes' MatMul8bitFp does: two roundings, to a row's scale and to the product."""
+    scales = tensors[f"{layer}.SCB"].bits * (np.float32(1) / np.float32(127))
+    return tensors[f"{layer}.weight"].f32() * scales[:, None]
+
+
 def dequantize_bnb(tensors, layer):
+    if f"{layer}.SCB" in tensors:
+        return dequantize_llm_int8(tensors, layer)
     prefix = f"{layer}.weight."
     (state_key,) = [key for key in tensors if key.startswith(prefix + "quant_state.")]
     state = json.loads(tensors[state_key].bits.tobytes())
     absmax = tensors[prefix + "absmax"].bits
     if absmax.dtype == np.uint8:
         absmax = bnb.unnest(absmax, tensors[prefix + "nested_quant_map"].bits,
-                            tensors[prefix + "nested_absmax"].bits, state["nested_offset"],
+                            tensors[prefix + "nested_absmax"].f32(), state["nested_offset"],
                             state["nested_blocksize"])
     n, k = state["shape"]
     codes = bnb.unpack(tensors[f"{layer}.weight"].bits)[:n * k]
@@ -62,7 +70,18 @@ def dequantize_awq(tensors, layer, config):
     return affine(codes, zeros[:, column], scales[:, column])
 
 
+def dequantize_gptq8(tensors, layer, config):
+    words = np.ascontiguousarray(tensors[f"{layer}.qweight"].bits.T)
+    codes = words.view(np.uint8).T.astype(np.int32)  # [k,n]
+    zeros = tensors[f"{layer}.qzeros"].bits.view(np.uint8).astype(np.int32)
+    zeros = zeros + (config.get("checkpoint_format", "gptq") == "gptq") & 255
+    group = tensors[f"{layer}.g_idx"].bits
+    return affine(codes, zeros[group], tensors[f"{layer}.scales"].f32()[group]).T
+
+
 def dequantize_gptq(tensors, layer, config):
+    if config["bits"] == 8:
+        return dequantize_gptq8(tensors, layer, config)
     codes = nibbles(tensors[f"{layer}.qweight"].bits.T).T
     zeros = nibbles(tensors[f"{layer}.qzeros"].bits)
     if config.get("checkpoint_format", "gptq") == "gptq":

@@ -12,10 +12,12 @@ os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 import shutil
 import sys
+from unittest import mock
 
 import torch
 
-from golden_common import DATA, linear, save_checkpoint, save_json, save_tensors, weights
+from golden_common import DATA, linear, save_checkpoint, save_json, save_tensors, \
+    skip_package_init, weights
 
 F16, BF16, F32 = torch.float16, torch.bfloat16, torch.float32
 LAYER = "model.layers.0.self_attn.q_proj"
@@ -77,6 +79,128 @@ def write_compressed(name, form, layers, dtype, scale_type=None, **weights_args)
     compressor.update_config(str(DATA / name))
 
 
+def gptq_parameters(layer, group_size):
+    """AutoGPTQ's symmetric quantizer, group by group, without error feedback."""
+    from auto_gptq.quantization.quantizer import Quantizer
+
+    scales, zeros = [], []
+    for start in range(0, layer.in_features, group_size):
+        quantizer = Quantizer()
+        quantizer.configure(8, perchannel=True, sym=True, mse=False)
+        quantizer.find_params(layer.weight.data[:, start:start + group_size], weight=True)
+        scales.append(quantizer.scale)
+        zeros.append(quantizer.zero)
+    scales, zeros = torch.cat(scales, 1).to(F16).float(), torch.cat(zeros, 1)
+    g_idx = torch.arange(layer.in_features, dtype=torch.int32) // group_size
+    step, zero = scales[:, g_idx.long()], zeros[:, g_idx.long()]
+    codes = torch.clamp(torch.round(layer.weight.data / step) + zero, 0, 255)
+    layer.weight.data = (codes - zero) * step  # on the grid, as the packers expect it
+    return scales, zeros, g_idx
+
+
+def pack_auto_gptq(layer, group_size, scales, zeros, g_idx):
+    from auto_gptq.nn_modules.qlinear.qlinear_cuda import QuantLinear
+
+    module = QuantLinear(8, group_size, layer.in_features, layer.out_features, False)
+    module.pack(layer, scales.clone(), zeros.clone(), g_idx)
+    module.scales = module.scales.to(F16)
+    with torch.no_grad():  # x = identity reads the dequantized weight out of the package's forward
+        return module, module(torch.eye(layer.in_features, dtype=F16)).t()
+
+
+def pack_gptqmodel(layer, group_size, scales, zeros, g_idx):
+    from gptqmodel.nn_modules.qlinear.torch import TorchLinear
+
+    module = TorchLinear(bits=8, group_size=group_size, sym=True, desc_act=False,
+                         in_features=layer.in_features, out_features=layer.out_features,
+                         bias=layer.bias is not None)
+    module.pack_original(layer, scales, zeros, g_idx)
+    module.post_init()
+    return module, module.dequantize_weight().t()
+
+
+def write_gptq(name, pack, group_size, layers):
+    """AutoGPTQ's files are version 1, GPTQModel's version 2 here."""
+    skip_package_init("auto_gptq", "auto_gptq.nn_modules", "auto_gptq.nn_modules.qlinear",
+                      "auto_gptq.quantization", "auto_gptq.utils")
+    tensors, truth = {}, {}
+    for index, (layer_name, n, k, bias) in enumerate(layers):
+        layer = linear(7000 + 13 * index + group_size, n, k, F32, bias)
+        module, weight = pack(layer, group_size, *gptq_parameters(layer, group_size))
+        keys = ("qweight", "qzeros", "scales", "g_idx") + (("bias",) if bias else ())
+        tensors.update({f"{layer_name}.{key}": getattr(module, key) for key in keys})
+        truth[f"{layer_name}.weight"] = weight
+    config = {"bits": 8, "group_size": group_size, "damp_percent": 0.01, "desc_act": False,
+              "static_groups": False, "sym": True, "true_sequential": True,
+              "model_name_or_path": None, "model_file_base_name": None,
+              "is_marlin_format": False, "quant_method": "gptq"}  # as AutoGPTQ stores it
+    if pack is pack_gptqmodel:
+        from gptqmodel.quantization.config import QuantizeConfig
+
+        config = QuantizeConfig(bits=8, group_size=group_size, desc_act=False, sym=True,
+                                format="gptq_v2", offload_to_disk=False).to_dict()
+    save_checkpoint(name, tensors, truth, config)
+
+
+def llm_int8_weight(module, dtype):
+    """What the package multiplies by where it dequantizes a weight: in training on a CPU."""
+    from bitsandbytes.autograd._functions import MatMul8bitFp
+
+    module.state.CB, module.state.SCB = module.weight.data, module.weight.SCB
+    x = torch.zeros(1, module.in_features, dtype=dtype)
+    linear_of = torch.nn.functional.linear
+    with mock.patch.object(torch.nn.functional, "linear", wraps=linear_of) as product:
+        MatMul8bitFp.apply(x, module.weight, None, None, module.state)
+    return product.call_args.args[1]
+
+
+def write_llm_int8(name, layers):
+    import bitsandbytes as bnb
+    from transformers import BitsAndBytesConfig
+
+    tensors, truth = {}, {}
+    for index, (layer_name, n, k, dtype, bias) in enumerate(layers):
+        dense = linear(8000 + index, n, k, dtype, bias)
+        module = bnb.nn.Linear8bitLt(k, n, bias=bias, has_fp16_weights=False)
+        module.weight = bnb.nn.Int8Params(dense.weight.data, requires_grad=False,
+                                          has_fp16_weights=False)
+        if bias:
+            module.bias.data = dense.bias.data
+        module = module.to("cpu")  # quantizes
+        tensors.update({f"{layer_name}.{key}": value.clone()
+                        for key, value in module.state_dict().items()})
+        truth[f"{layer_name}.weight"] = llm_int8_weight(module, dtype)
+    save_checkpoint(name, tensors, truth, BitsAndBytesConfig(load_in_8bit=True).to_dict())
+
+
+def write_half_nested(name, layers):
+    """Nested NF4 whose second scales a converter has stored in half precision. The package's C++
+    would read such memory as f32; its device-independent code multiplies them as they are."""
+    import bitsandbytes as bnb
+    from bitsandbytes.backends.default.ops import _dequantize_4bit_compute, \
+        _dequantize_blockwise_compute
+    from transformers import BitsAndBytesConfig
+
+    tensors, truth = {}, {}
+    for index, (layer_name, n, k, dtype, half) in enumerate(layers):
+        weight = bnb.nn.Params4bit(weights(8100 + index, n, k, dtype), requires_grad=False,
+                                   blocksize=64, compress_statistics=True, quant_type="nf4")
+        weight = weight.to("cpu")  # quantizes
+        state = weight.quant_state
+        state.state2.absmax = state.state2.absmax.to(half)
+        tensors[f"{layer_name}.weight"] = weight.data
+        tensors.update({f"{layer_name}.weight.{key}": value
+                        for key, value in state.as_dict(packed=True).items()})
+        second = state.state2
+        absmax = _dequantize_blockwise_compute(state.absmax, second.absmax, second.code,
+                                               second.blocksize, second.dtype) + state.offset
+        truth[f"{layer_name}.weight"] = _dequantize_4bit_compute(
+            weight.data.reshape(-1), absmax, state.code, state.blocksize, state.shape, state.dtype)
+    config = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4",
+                                bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=BF16)
+    save_checkpoint(name, tensors, truth, config.to_dict())
+
+
 def write_all(names):
     for name, write in CASES.items():
         if names and name not in names:
@@ -102,6 +226,14 @@ CASES = {
     "ct_int8_tensor": compressed(INT, [(LAYER, 11, 52, False)], BF16, scale_type=F32,
                                  strategy="tensor"),
     "ct_int8_g64": compressed(INT, [(LAYER, 7, 192, False)], F16, strategy="group", group_size=64),
+    "gptq_v1_8bit_g32": lambda name: write_gptq(name, pack_auto_gptq, 32,
+                                                [(LAYER, 32, 96, False)]),
+    "gptq_v2_8bit_g64": lambda name: write_gptq(name, pack_gptqmodel, 64, [(LAYER, 32, 128, True)]),
+    "bnb_int8": lambda name: write_llm_int8(name, [
+        (LAYER, 13, 96, F16, True), (OTHER, 24, 45, BF16, False),
+        ("model.layers.0.mlp.up_proj", 7, 130, F32, True)]),
+    "bnb_nf4_nested_half": lambda name: write_half_nested(name, [
+        (LAYER, 40, 128, F16, F16), (OTHER, 33, 80, BF16, BF16)]),
     "ct_int8_asym_refused": compressed(INT, [(LAYER, 9, 40, False)], BF16, strategy="channel",
                                        symmetric=False),
 }
