@@ -233,6 +233,6 @@ const char *qk_dialect_name(qk_dialect dialect) {
     static constexpr const char *kNames[] = {
         "unknown", "dense",   "AutoAWQ gemm",       "AutoAWQ gemv",
         "GPTQ v1", "GPTQ v2", "compressed-tensors", "bitsandbytes",
-        "GGUF"};
-    return dialect < 0 || dialect > QK_DIALECT_GGUF ? kNames[0] : kNames[dialect];
+        "GGUF",    "FP8"};
+    return dialect < 0 || dialect > QK_DIALECT_FP8 ? kNames[0] : kNames[dialect];
 }

@@ -62,6 +62,7 @@ const (
 	CompressedTensors Dialect = C.QK_DIALECT_COMPRESSED_TENSORS
 	BitsAndBytes      Dialect = C.QK_DIALECT_BITSANDBYTES
 	GGUFBlocks        Dialect = C.QK_DIALECT_GGUF
+	FP8               Dialect = C.QK_DIALECT_FP8
 )
 
 func (d Dtype) String() string   { return C.GoString(C.qk_dtype_name(C.qk_dtype(d))) }

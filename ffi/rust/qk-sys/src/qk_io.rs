@@ -144,6 +144,7 @@ pub const QK_DIALECT_GPTQ_V2: i32 = 5;
 pub const QK_DIALECT_COMPRESSED_TENSORS: i32 = 6;
 pub const QK_DIALECT_BITSANDBYTES: i32 = 7;
 pub const QK_DIALECT_GGUF: i32 = 8;
+pub const QK_DIALECT_FP8: i32 = 9;
 extern "C" {
     pub fn qk_dialect_name(dialect: qk_dialect) -> *const ::std::os::raw::c_char;
 }
