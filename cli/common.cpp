@@ -178,7 +178,10 @@ const char *format_name(qk_format format) {
         case QK_FORMAT_NF4: return "nf4";
         case QK_FORMAT_FP4_BNB: return "fp4";
         case QK_FORMAT_FP4_E2M1: return "e2m1";
+        case QK_FORMAT_LUT4: return "lut4";
         case QK_FORMAT_LUT8: return "lut8";
+        case QK_FORMAT_E4M3: return "e4m3";
+        case QK_FORMAT_E8M0: return "e8m0";
         case QK_FORMAT_S8: return "int8";
         default: return "unknown";
     }

@@ -174,8 +174,11 @@ enum {
     QK_FORMAT_NF4       = 17, /* nf4[code] * scale, scale = absmax of the group: QLoRA */
     QK_FORMAT_FP4_BNB   = 18, /* bitsandbytes' own 4-bit table; not E2M1 */
     QK_FORMAT_FP4_E2M1  = 19, /* OCP E2M1: 0 .5 1 1.5 2 3 4 6 and their negatives */
+    QK_FORMAT_LUT4      = 20, /* table[code] * scale, 16 entries that come with the tensor */
     QK_FORMAT_LUT8      = 24, /* table[code] * scale, 256 entries: bitsandbytes 8-bit blockwise */
-    QK_FORMAT_S8        = 25  /* code * scale, code in -128..127 */
+    QK_FORMAT_S8        = 25, /* code * scale, code in -128..127 */
+    QK_FORMAT_E4M3      = 26, /* OCP FP8 E4M3, no infinities: codes, or the scales of NVFP4 */
+    QK_FORMAT_E8M0      = 27  /* scales only, of microscaling: 2^(code - 127), 255 is NaN */
 };
 typedef int32_t qk_layout; /* where a code is stored; independent of what it means */
 enum {
@@ -201,18 +204,22 @@ typedef int32_t qk_plane; /* one array of a tensor; a dense tensor has only DATA
 enum {
     QK_PLANE_DATA = 0, QK_PLANE_SCALE = 1, QK_PLANE_ZERO = 2,
     QK_PLANE_SCALE2 = 3, QK_PLANE_SCALE_CODE = 4, QK_PLANE_SCALE_BIAS = 5, /* nested scales */
-    QK_PLANE_TABLE = 6, /* LUT8's 256 values, f32 */
-    QK_PLANE_COUNT = 7
+    QK_PLANE_TABLE = 6, /* LUT8's 256 values, LUT4's 16, f32 */
+    QK_PLANE_GLOBAL = 7, /* f32: what all E4M3 or E8M0 scales are multiplied or divided by */
+    QK_PLANE_COUNT = 8
 };
 #define QK_MAX_RANK 4
 #define QK_GROUP_ROW (-1)         /* group_size: one group a row */
 #define QK_TENSOR_READ_ONLY 1u    /* never accepted as an output; e.g. weights in flash */
 #define QK_TENSOR_SYMMETRIC 2u    /* U4_AFFINE without a ZERO plane: every zero is 8 */
+#define QK_TENSOR_GLOBAL 4u       /* a GLOBAL plane of one number; scales are multiplied by it */
+#define QK_TENSOR_GLOBAL_ROWS 8u  /* ... of one number a row (weights glued from several) */
+#define QK_TENSOR_GLOBAL_DIVIDES 16u /* with either: scales are divided by it */
 
 typedef struct qk_tensor_desc {
     uint32_t struct_size;       /* sizeof(qk_tensor_desc) */
     qk_format format;
-    qk_format scale_format;     /* F32, F16, BF16; LUT8 when the scales are nested; 0 for dense */
+    qk_format scale_format;     /* F32, F16, BF16, E8M0, E4M3; LUT8: nested; 0 for dense */
     qk_layout layout;
     int32_t group_size;         /* codes per scale: 16..4096 or QK_GROUP_ROW; 0 for dense */
     qk_grouping grouping;

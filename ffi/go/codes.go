@@ -59,6 +59,9 @@ const (
 	FormatFP4E2M1  Format = C.QK_FORMAT_FP4_E2M1
 	FormatLUT8     Format = C.QK_FORMAT_LUT8
 	FormatS8       Format = C.QK_FORMAT_S8
+	FormatLUT4     Format = C.QK_FORMAT_LUT4
+	FormatE4M3     Format = C.QK_FORMAT_E4M3
+	FormatE8M0     Format = C.QK_FORMAT_E8M0 // of scales alone
 )
 
 const (
@@ -86,14 +89,19 @@ const (
 	PlaneScaleCode Plane = C.QK_PLANE_SCALE_CODE
 	PlaneScaleBias Plane = C.QK_PLANE_SCALE_BIAS
 	PlaneTable     Plane = C.QK_PLANE_TABLE
+	PlaneGlobal    Plane = C.QK_PLANE_GLOBAL
 )
 
 const (
-	GroupRow   = C.QK_GROUP_ROW // GroupSize: one group a row
-	MaxRank    = C.QK_MAX_RANK
-	ReadOnly   = uint32(C.QK_TENSOR_READ_ONLY)
-	Symmetric  = uint32(C.QK_TENSOR_SYMMETRIC) // U4Affine without zeros: every zero is 8
-	planeCount = C.QK_PLANE_COUNT
+	GroupRow  = C.QK_GROUP_ROW // GroupSize: one group a row
+	MaxRank   = C.QK_MAX_RANK
+	ReadOnly  = uint32(C.QK_TENSOR_READ_ONLY)
+	Symmetric = uint32(C.QK_TENSOR_SYMMETRIC) // U4Affine without zeros: every zero is 8
+
+	Global        = uint32(C.QK_TENSOR_GLOBAL)         // E8M0 and E4M3 scales times one number
+	GlobalRows    = uint32(C.QK_TENSOR_GLOBAL_ROWS)    // ... times one number a row
+	GlobalDivides = uint32(C.QK_TENSOR_GLOBAL_DIVIDES) // with either: divided by it
+	planeCount    = C.QK_PLANE_COUNT
 
 	BF16Products    = uint32(C.QK_CONTEXT_BF16_PRODUCTS) // may round x and 4-bit entries
 	Int8Activations = uint32(C.QK_CONTEXT_INT8_ACTIVATIONS)

@@ -57,15 +57,15 @@ inline int64_t second_count(const Weight &w) {
     return ceil_div(w.geometry.group_count, w.scale.second_group);
 }
 
-// The scale of a group. Nested: two fp32 roundings, as bitsandbytes computes it.
+// The scale of a group. Coded: two fp32 roundings, as bitsandbytes computes nested ones.
 inline float scale_of(const Weight &w, GroupIndex group) {
     const int64_t at = w.layout->scale_at(w.geometry, group);
     const ScalePlane &scale = w.scale;
-    if (!is_nested(w)) return load_float(scale.format->id, scale.data, at);
-    const uint8_t code = load_as<uint8_t>(scale.data, at);
-    const int64_t second = group_number(w.geometry, group) / scale.second_group;
-    const float product = load_as<float>(scale.code, code) * load_as<float>(scale.second, second);
-    return product + load_as<float>(scale.bias, 0);
+    if (!has_coded_scales(scale)) return load_float(scale.format->id, scale.data, at);
+    const float code = load_as<float>(scale.code, load_as<uint8_t>(scale.data, at));
+    const int64_t number = group_number(w.geometry, group);
+    const float second = load_as<float>(scale.second, number / scale.second_group);
+    return (scale.divides ? code / second : code * second) + load_as<float>(scale.bias, 0);
 }
 
 inline int zero_of(const Weight &w, GroupIndex group) {
@@ -106,10 +106,14 @@ inline void clear_planes(const Weight &w) {
 }
 
 // What the 4-bit codes of a format stand for before the scale; affine ones with this zero.
-QK_NOINLINE inline void entries_of(const Format &format, int zero, float *to) {
-    const bool table = format.kind == FormatKind::kLut4;
+QK_NOINLINE inline void entries_of(const Weight &w, int zero, float *to) {
+    if (w.format->id == QK_FORMAT_LUT4) {
+        memcpy(to, w.table, 16 * sizeof(float));
+        return;
+    }
+    const bool table = w.format->kind == FormatKind::kLut4;
     for (int code = 0; code < 16; ++code)
-        to[code] = table ? format.value(code) : float(code - zero);
+        to[code] = table ? w.format->value(code) : float(code - zero);
 }
 
 // What each code of a weight stands for before the scale.
@@ -122,7 +126,7 @@ struct Entries {
             case FormatKind::kS8:
                 for (int code = 0; code < 256; ++code) value[code] = float(int8_t(code));
                 break;
-            default: entries_of(*w.format, 8, value);
+            default: entries_of(w, 8, value);
         }
     }
     void set_zero(int zero) {
@@ -160,8 +164,8 @@ QK_NOINLINE void widen_x(const Dense &x, int64_t first, int64_t count, float *to
 template <class Isa>
 class RowScales {
   public:
-    explicit RowScales(const Weight &w) : w_(w), nested_(is_nested(w)) {
-        if (!nested_) return;
+    explicit RowScales(const Weight &w) : w_(w), coded_(has_coded_scales(w.scale)) {
+        if (!coded_) return;
         memcpy(code_, w.scale.code, sizeof(code_));
         bias_ = load_as<float>(w.scale.bias, 0);
     }
@@ -173,7 +177,7 @@ class RowScales {
     }
     float at(int64_t group) {
         const int64_t place = base_ + group * stride_;
-        if (!nested_) return load_float(w_.scale.format->id, w_.scale.data, place);
+        if (!coded_) return load_float(w_.scale.format->id, w_.scale.data, place);
         const int64_t number = group_number(w_.geometry, {row_, group});
         if (number < first_ || number >= first_ + w_.scale.second_group) {
             const int64_t second = number / w_.scale.second_group;
@@ -187,7 +191,7 @@ class RowScales {
     void read(int64_t first, int64_t count, float *to) {
         const qk_format format = w_.scale.format->id;
         const int64_t place = base_ + first * stride_;
-        if (nested_) {
+        if (coded_) {
             for (int64_t i = 0; i < count; ++i) to[i] = at(first + i);
         } else if (stride_ == 1) {
             widen_x<Isa>({w_.scale.format, 1, count, w_.scale.data}, place, count, to);
@@ -201,7 +205,7 @@ class RowScales {
 
   private:
     const Weight &w_;
-    bool nested_;
+    bool coded_;
     int64_t row_ = 0, base_ = 0, stride_ = 0, first_ = INT64_MIN / 2;
     float second_ = 0, bias_ = 0;
     float code_[256];

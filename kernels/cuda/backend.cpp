@@ -4,6 +4,7 @@
 #include "cuda/kernels.hpp"
 #include "cuda/linear/cublaslt.hpp"
 #include "cuda/runtime.hpp"
+#include "cuda/scale_tables.hpp"
 
 namespace qk {
 namespace {
@@ -32,6 +33,7 @@ Status describe(int32_t index, uint32_t, Device *device) {
         QK_TRY(cuda::check(error, nullptr, "context"));
     }
     device->capability = 10 * major + minor;
+    device->tables = cuda::scale_tables(index);
     return QK_OK;
 }
 

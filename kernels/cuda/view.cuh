@@ -18,8 +18,12 @@ inline bool aligned(const void *pointer, uintptr_t bytes = 16) {
 
 inline bool power_of_two(int64_t value) { return (value & (value - 1)) == 0; }
 
-// Of a power of two; 0 of 0, which second_group is where scales are not nested.
-inline int32_t log2_of(int64_t value) { return value > 0 ? __builtin_ctzll(uint64_t(value)) : 0; }
+// Of a power of two; 0 of 0, which second_group is where scales are not coded, and 31 of what is
+// larger than any group number (kOneSecond).
+inline int32_t log2_of(int64_t value) {
+    if (value >= int64_t{1} << 31) return 31;
+    return value > 0 ? __builtin_ctzll(uint64_t(value)) : 0;
+}
 
 // log2 of the tiles of 64 columns a group; a row of one group is as good as 2^31.
 inline int32_t group_tiles_shift(const Geometry &s) {
@@ -36,7 +40,7 @@ struct WeightView {
     qk_layout layout;
     int32_t zero_offset;
     uint8_t *data;
-    qk_format scale_format;
+    qk_format scale_format;  // LUT8 for all coded ones
     uint8_t *scale;
     uint8_t *second;
     const uint8_t *code;
@@ -44,8 +48,15 @@ struct WeightView {
     int64_t second_group;
     uint8_t *zero;
     const uint8_t *table;
-    float entries[16];  // kLut4: the codebook, which device code would keep in slow local memory
+    float entries[16];  // kLut4: the codebook, which device code would keep in slow local memory;
+                        // LUT4 has it in `table`
+    bool divides;
 };
+
+inline qk_format scale_format_of(const Weight &w) {
+    if (is_dense(*w.format)) return QK_FORMAT_F32;
+    return has_coded_scales(w.scale) ? qk_format{QK_FORMAT_LUT8} : w.scale.format->id;
+}
 
 inline WeightView view_of(const Weight &w) {
     const bool dense = is_dense(*w.format);
@@ -57,7 +68,7 @@ inline WeightView view_of(const Weight &w) {
                        dense ? QK_LAYOUT_ROW : w.layout->id,
                        dense ? 0 : w.layout->zero_offset,
                        bytes(w.data),
-                       dense ? QK_FORMAT_F32 : w.scale.format->id,
+                       scale_format_of(w),
                        bytes(w.scale.data),
                        bytes(w.scale.second),
                        bytes(w.scale.code),
@@ -65,8 +76,9 @@ inline WeightView view_of(const Weight &w) {
                        w.scale.second_group,
                        bytes(w.zero),
                        bytes(w.table),
-                       {}};
-    for (int code = 0; w.format->kind == FormatKind::kLut4 && code < 16; ++code) {
+                       {},
+                       w.scale.divides};
+    for (int code = 0; w.format->value != nullptr && code < 16; ++code) {
         view.entries[code] = w.format->value(code);
     }
     return view;
@@ -177,9 +189,11 @@ __device__ inline float nested_scale(float code, float second, float bias) {
 __device__ inline float scale_of(const WeightView &w, GroupIndex group) {
     const int64_t at = scale_at(w, group);
     if (w.scale_format != QK_FORMAT_LUT8) return load_float(w.scale_format, w.scale, at);
-    const int64_t second = group_number(w.geometry, group) / w.second_group;
-    return nested_scale(load_as<float>(w.code, w.scale[at]), load_as<float>(w.second, second),
-                        load_as<float>(w.bias, 0));
+    const int64_t number = group_number(w.geometry, group) / w.second_group;
+    const float code = load_as<float>(w.code, w.scale[at]),
+                second = load_as<float>(w.second, number);
+    const float bias = load_as<float>(w.bias, 0);
+    return w.divides ? __fadd_rn(__fdiv_rn(code, second), bias) : nested_scale(code, second, bias);
 }
 
 __device__ inline int zero_of(const WeightView &w, GroupIndex group) {
@@ -191,7 +205,8 @@ __device__ inline int zero_of(const WeightView &w, GroupIndex group) {
 // What a code stands for before the scale (affine: before its zero is taken off).
 __device__ inline float entry_of(const WeightView &w, int code) {
     switch (w.kind) {
-        case FormatKind::kLut4: return w.entries[code];
+        case FormatKind::kLut4:
+            return w.table != nullptr ? load_as<float>(w.table, code) : w.entries[code];
         case FormatKind::kLut8: return load_as<float>(w.table, code);
         case FormatKind::kS8: return float(int8_t(code));
         default: return float(code);

@@ -11,6 +11,7 @@
 #include "base/status.hpp"
 #include "format/formats.hpp"
 #include "format/layouts.hpp"
+#include "format/scale_tables.hpp"
 #include "gru/calibrate/float_gru.hpp"
 #include "gru/cell.hpp"
 #include "qk.h"
@@ -28,14 +29,22 @@ struct Dense {
 };
 
 // The scales of a weight. Planes may be misaligned, hence void: they are read through memcpy.
+// Scales of 8 bits are codes, whatever their format: nested ones (lut8) bring the three planes that
+// give them their values, e8m0 and e4m3 have them built in or from a GLOBAL plane.
 struct ScalePlane {
-    const Format *format;  // f32, f16, bf16; lut8: nested
-    void *data;            // scales, or 8-bit codes where nested
-    void *second;          // nested: f32, one a `second_group` scales, numbered as groups are
-    void *code;            // nested: f32[256]
-    void *bias;            // nested: f32, added to code * second
-    int64_t second_group;  // nested: scales per second scale
+    const Format *format;  // f32, f16, bf16; coded: lut8 (nested), e8m0, e4m3
+    void *data;            // scales, or their codes
+    void *second;          // coded: f32, one a `second_group` scales, numbered as groups are
+    void *code;            // coded: f32[256]
+    void *bias;            // coded: f32, added to code * second
+    int64_t second_group;  // coded: scales per second scale; else 0
+    bool divides = false;  // coded: code / second takes the place of code * second
 };
+
+constexpr int64_t kOneSecond = int64_t{1} << 61;  // second_group: all scales share one
+
+// Whether scales are codes of 8 bits.
+static inline bool has_coded_scales(const ScalePlane &scale) { return scale.format->bits == 8; }
 
 // A weight [n, k]. Dense weights have a dense `format`, a null `layout` and only `data`.
 struct Weight {
@@ -44,8 +53,10 @@ struct Weight {
     Geometry geometry;
     void *data;
     ScalePlane scale;
-    void *zero;   // null: every zero is 8 (or the format has none)
-    void *table;  // lut8: f32[256]
+    void *zero;              // null: every zero is 8 (or the format has none)
+    void *table;             // lut8, e4m3: f32[256]; lut4: f32[16]
+    void *global = nullptr;  // the GLOBAL plane; `scale` has what it means
+    int64_t globals = 0;     // its numbers
 };
 
 struct DequantizeArgs {
@@ -138,7 +149,8 @@ struct Device {
     int32_t multiprocessors = 0;
     int32_t shared_bytes = 0;  // of memory that a block can have
     int32_t l2_bytes = 0;
-    bool lacks_library = false;  // CUDA: cuBLASLt was looked for and is not there
+    bool lacks_library = false;                 // CUDA: cuBLASLt was looked for and is not there
+    const ScaleTables *tables = &kScaleTables;  // in its own memory
 };
 
 static constexpr bool has(const Device &device, uint32_t instruction_sets) {

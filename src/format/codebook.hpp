@@ -3,6 +3,7 @@
 #pragma once
 #include <stdint.h>
 
+#include "base/half.hpp"
 #include "base/hd.hpp"
 
 namespace qk {
@@ -47,6 +48,21 @@ QK_HD static constexpr float fp4_e2m1_value(int code) {
         -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f,
     };
     return table[code & 15];
+}
+
+// OCP 8-bit floating point, E4M3: bias 7, no infinities, 0x7f and 0xff are NaN.
+QK_HD static constexpr float e4m3_value(int code) {
+    const uint32_t sign = uint32_t(code & 0x80) << 24, magnitude = uint32_t(code & 0x7f);
+    if (magnitude == 0x7f) return f32_from_bits(sign | 0x7fc00000u);
+    if (magnitude >= 8) return f32_from_bits(sign | ((magnitude << 20) + (120u << 23)));
+    return f32_from_bits(sign | f32_bits(float(magnitude) * 0x1p-9f));  // subnormal
+}
+
+// OCP Microscaling Formats v1.0, E8M0: a power of two; the smallest is an f32 subnormal.
+QK_HD static constexpr float e8m0_value(int code) {
+    const uint32_t exponent = uint32_t(code & 0xff);
+    if (exponent == 0xff) return f32_from_bits(0x7fc00000u);
+    return f32_from_bits(exponent == 0 ? 0x00400000u : exponent << 23);
 }
 
 }  // namespace qk

@@ -5,11 +5,14 @@ namespace {
 
 using ll = long long;
 
+constexpr uint32_t kOfQuantized =
+    QK_TENSOR_SYMMETRIC | QK_TENSOR_GLOBAL | QK_TENSOR_GLOBAL_ROWS | QK_TENSOR_GLOBAL_DIVIDES;
+
 Status check_header(const qk_tensor_desc &desc, ErrorText *error) {
     QK_CHECK(desc.struct_size == sizeof(qk_tensor_desc), error, ABI,
              "desc: struct_size is %u, this library knows %zu", desc.struct_size,
              sizeof(qk_tensor_desc));
-    QK_CHECK((desc.flags & ~(QK_TENSOR_READ_ONLY | QK_TENSOR_SYMMETRIC)) == 0, error, ARGUMENT,
+    QK_CHECK((desc.flags & ~(QK_TENSOR_READ_ONLY | kOfQuantized)) == 0, error, ARGUMENT,
              "desc: flags 0x%x has unknown bits", desc.flags);
     QK_CHECK(desc.reserved == 0, error, ARGUMENT, "desc: reserved is %u, must be 0", desc.reserved);
     return QK_OK;
@@ -36,7 +39,7 @@ Status check_dense(const qk_tensor_desc &desc, Shape *shape, ErrorText *error) {
     QK_CHECK(desc.layout == QK_LAYOUT_ROW || desc.layout == QK_LAYOUT_PACKED, error, FORMAT,
              "desc: a dense tensor has layout row, not %d", desc.layout);
     QK_CHECK(desc.scale_format == 0 && desc.group_size == 0 && desc.scale_group_size == 0 &&
-                 desc.grouping == QK_GROUPING_DEFAULT && (desc.flags & QK_TENSOR_SYMMETRIC) == 0,
+                 desc.grouping == QK_GROUPING_DEFAULT && (desc.flags & kOfQuantized) == 0,
              error, FORMAT, "desc: %s is dense and has no scales, groups or zeros",
              shape->format->name);
     shape->plane_bytes[QK_PLANE_DATA] = shape->rows * shape->columns * (shape->format->bits / 8);
@@ -66,8 +69,10 @@ Status check_groups(const qk_tensor_desc &desc, Shape *shape, ErrorText *error) 
 Status check_scales(const qk_tensor_desc &desc, Shape *shape, ErrorText *error) {
     shape->scale_format = find_format(desc.scale_format);
     const bool nested = desc.scale_format == QK_FORMAT_LUT8;
-    QK_CHECK(shape->scale_format != nullptr && (nested || is_float(*shape->scale_format)), error,
-             FORMAT, "desc: scale_format is %d, accepted are f32, f16, bf16 and lut8 (nested)",
+    const bool small = desc.scale_format == QK_FORMAT_E8M0 || desc.scale_format == QK_FORMAT_E4M3;
+    QK_CHECK(shape->scale_format != nullptr && (nested || small || is_float(*shape->scale_format)),
+             error, FORMAT,
+             "desc: scale_format is %d, accepted are f32, f16, bf16, e8m0, e4m3 and lut8 (nested)",
              desc.scale_format);
     QK_CHECK(nested || desc.scale_group_size == 0, error, FORMAT,
              "desc: scale_group_size is %d, but only nested scales (lut8) have one",
@@ -83,6 +88,23 @@ Status check_scales(const qk_tensor_desc &desc, Shape *shape, ErrorText *error) 
     return QK_OK;
 }
 
+Status check_global(const qk_tensor_desc &desc, Shape *shape, ErrorText *error) {
+    const uint32_t one = desc.flags & QK_TENSOR_GLOBAL, rows = desc.flags & QK_TENSOR_GLOBAL_ROWS;
+    shape->divides = (desc.flags & QK_TENSOR_GLOBAL_DIVIDES) != 0;
+    QK_CHECK(one == 0 || rows == 0, error, ARGUMENT,
+             "desc: QK_TENSOR_GLOBAL and QK_TENSOR_GLOBAL_ROWS exclude each other");
+    QK_CHECK(!shape->divides || one != 0 || rows != 0, error, ARGUMENT,
+             "desc: QK_TENSOR_GLOBAL_DIVIDES needs QK_TENSOR_GLOBAL or QK_TENSOR_GLOBAL_ROWS");
+    if (one == 0 && rows == 0) return QK_OK;
+    QK_CHECK(desc.scale_format == QK_FORMAT_E8M0 || desc.scale_format == QK_FORMAT_E4M3, error,
+             FORMAT, "desc: %s scales have no global one, e8m0 and e4m3 may",
+             shape->scale_format->name);
+    QK_CHECK(rows == 0 || !shape->geometry.flat, error, FORMAT,
+             "desc: groups that straddle rows have no scale of their row");
+    shape->globals = rows != 0 ? shape->rows : 1;
+    return QK_OK;
+}
+
 void count_planes(Shape *shape) {
     const Layout &layout = *shape->layout;
     const Geometry &geometry = shape->geometry;
@@ -95,7 +117,9 @@ void count_planes(Shape *shape) {
         bytes[QK_PLANE_SCALE_CODE] = 256 * 4;
         bytes[QK_PLANE_SCALE_BIAS] = 4;
     }
-    if (shape->format->kind == FormatKind::kLut8) bytes[QK_PLANE_TABLE] = 256 * 4;
+    bytes[QK_PLANE_TABLE] = table_entries(*shape->format) * 4;
+    bytes[QK_PLANE_GLOBAL] = shape->globals * 4;
+    if (has_folded_code(*shape)) bytes[QK_PLANE_SCALE_CODE] = 256 * 4;
 }
 
 Status check_quantized(const qk_tensor_desc &desc, qk_layout packed, Shape *shape,
@@ -117,6 +141,7 @@ Status check_quantized(const qk_tensor_desc &desc, qk_layout packed, Shape *shap
     shape->has_zero = affine && !symmetric;
     QK_TRY(check_scales(desc, shape, error));
     QK_TRY(check_groups(desc, shape, error));
+    QK_TRY(check_global(desc, shape, error));
     count_planes(shape);
     return QK_OK;
 }
@@ -133,6 +158,8 @@ Status resolve_format(const qk_tensor_desc &desc, const Format **format, ErrorTe
 Status resolve(const qk_tensor_desc &desc, qk_layout packed, Shape *out, ErrorText *error) {
     Shape shape = {};
     QK_TRY(resolve_format(desc, &shape.format, error));
+    QK_CHECK(shape.format->kind != FormatKind::kScale, error, FORMAT,
+             "desc: %s is a format of scales alone", shape.format->name);
     QK_TRY(check_shape(desc, &shape, error));
     QK_TRY(is_dense(*shape.format) ? check_dense(desc, &shape, error)
                                    : check_quantized(desc, packed, &shape, error));

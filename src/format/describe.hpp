@@ -15,8 +15,17 @@ struct Shape {
     int64_t rows, columns;       // leading dimensions multiplied, last dimension
     int64_t second_group;        // nested scales: scales per second scale, else 0
     bool has_zero;
+    int64_t globals;  // numbers in the GLOBAL plane: 0, 1 or one a row
+    bool divides;     // scales are divided by them
     int64_t plane_bytes[QK_PLANE_COUNT];
 };
+
+// Whether the layout keeps a table of what each code of a scale is once it has been divided by the
+// tensor's one GLOBAL number: kernels of packed tiles multiply only.
+constexpr bool has_folded_code(const Shape &shape) {
+    const qk_layout id = shape.layout->id;
+    return shape.divides && shape.globals == 1 && (id == kLayoutTiles || id == kLayoutTilesPairs);
+}
 
 constexpr int64_t kDefaultSecondGroup = 256;  // bitsandbytes' nested block
 

@@ -1,5 +1,7 @@
 #include "format/formats.hpp"
 
+#include "format/scale_tables.hpp"
+
 namespace qk {
 
 static constexpr Format kFormats[] = {
@@ -12,9 +14,14 @@ static constexpr Format kFormats[] = {
     {QK_FORMAT_NF4, "nf4", FormatKind::kLut4, 4, nf4_value, 1},
     {QK_FORMAT_FP4_BNB, "fp4", FormatKind::kLut4, 4, fp4_bnb_value, 1},
     {QK_FORMAT_FP4_E2M1, "e2m1", FormatKind::kLut4, 4, fp4_e2m1_value, 6},
+    {QK_FORMAT_LUT4, "lut4", FormatKind::kLut4, 4, nullptr, 0},
     {QK_FORMAT_LUT8, "lut8", FormatKind::kLut8, 8, nullptr, 1},
     {QK_FORMAT_S8, "s8", FormatKind::kS8, 8, nullptr, 127},
+    {QK_FORMAT_E4M3, "e4m3", FormatKind::kLut8, 8, nullptr, 448},
+    {QK_FORMAT_E8M0, "e8m0", FormatKind::kScale, 8, nullptr, 0},
 };
+
+constexpr ScaleTables kScaleTables = make_scale_tables();
 
 const Format *find_format(qk_format id) {
     for (const Format &format : kFormats) {

@@ -147,19 +147,14 @@ Dense dense_view(const qk_tensor &tensor) {
             tensor.planes[QK_PLANE_DATA]};
 }
 
-Weight weight_view(const qk_tensor &tensor) {
-    const Shape &shape = tensor.shape;
-    Geometry geometry = shape.geometry;
-    if (is_dense(*shape.format)) geometry = {shape.rows, shape.columns, shape.columns, 1, 0, false};
-    return {shape.format,
-            shape.layout,
-            geometry,
-            tensor.planes[QK_PLANE_DATA],
-            {shape.scale_format, tensor.planes[QK_PLANE_SCALE], tensor.planes[QK_PLANE_SCALE2],
-             tensor.planes[QK_PLANE_SCALE_CODE], tensor.planes[QK_PLANE_SCALE_BIAS],
-             shape.second_group},
-            tensor.planes[QK_PLANE_ZERO],
-            tensor.planes[QK_PLANE_TABLE]};
+Weight stored_view(const qk_tensor &tensor) {
+    return weight_of(tensor.shape, tensor.planes, *tensor.context->device.tables);
+}
+
+Weight weight_view(const qk_tensor &tensor, float *folded) {
+    Weight w = stored_view(tensor);
+    if (tensor.context->backend->device == QK_DEVICE_CPU) fold_global(&w, folded);
+    return w;
 }
 
 Status tensor_upload(qk_context *context, qk_tensor *tensor, qk_plane plane, const void *host,

@@ -1,7 +1,6 @@
 // What a qk_tensor points to: a checked description and the address of each plane.
 #pragma once
-#include "backend/backend.hpp"
-#include "format/describe.hpp"
+#include "backend/weight.hpp"
 #include "object/context.hpp"
 
 struct qk_tensor {
@@ -34,7 +33,10 @@ Status check_tensor(const qk_tensor *tensor);
 
 // Views for kernels.
 Dense dense_view(const qk_tensor &tensor);
-Weight weight_view(const qk_tensor &tensor);
+Weight stored_view(const qk_tensor &tensor);  // of planes that are moved but not decoded
+// `folded`: room for the scale codes of a tensor on the CPU whose GLOBAL number divides.
+constexpr int64_t kFolded = 256;
+Weight weight_view(const qk_tensor &tensor, float *folded);
 
 // Whole-plane copies between host and the tensor's device.
 Status tensor_upload(qk_context *context, qk_tensor *tensor, qk_plane plane, const void *host,

@@ -11,8 +11,22 @@ Status dequantize(qk_context *context, const qk_tensor *quantized, qk_tensor *de
     QK_TRY(check_dense_float(context, dense, "dense"));
     QK_TRY(check_same_shape(context, quantized, "quantized", dense, "dense"));
     QK_TRY(check_disjoint(context, dense, "dense", quantized, "quantized"));
-    const DequantizeArgs args = {weight_view(*quantized), dense_view(*dense)};
+    float folded[kFolded];
+    const DequantizeArgs args = {weight_view(*quantized, folded), dense_view(*dense)};
     return run_kernel(context, context->backend->dequantize, args, "dequantize");
+}
+
+// Whether there is a rule that picks scales and codes.
+static Status check_quantizer(qk_context *context, const qk_tensor &tensor) {
+    const Shape &shape = tensor.shape;
+    QK_CHECK(shape.format->largest != 0 || shape.format->kind == FormatKind::kU4, &context->error,
+             UNSUPPORTED, "quantized: qk has no quantizer for %s", shape.format->name);
+    const bool coded =
+        shape.scale_format->id == QK_FORMAT_E8M0 || shape.scale_format->id == QK_FORMAT_E4M3;
+    QK_CHECK(!coded && shape.format->id != QK_FORMAT_E4M3, &context->error, UNSUPPORTED,
+             "quantized: qk has no quantizer for %s with %s scales", shape.format->name,
+             shape.scale_format->name);
+    return QK_OK;
 }
 
 Status quantize(qk_context *context, const qk_tensor *dense, qk_tensor *quantized) {
@@ -20,9 +34,11 @@ Status quantize(qk_context *context, const qk_tensor *dense, qk_tensor *quantize
     QK_TRY(check_output(context, quantized, "quantized"));
     QK_TRY(check_dense_float(context, dense, "dense"));
     QK_TRY(check_quantized_format(context, quantized, "quantized"));
+    QK_TRY(check_quantizer(context, *quantized));
     QK_TRY(check_same_shape(context, dense, "dense", quantized, "quantized"));
     QK_TRY(check_disjoint(context, quantized, "quantized", dense, "dense"));
-    const QuantizeArgs args = {dense_view(*dense), weight_view(*quantized)};
+    float folded[kFolded];
+    const QuantizeArgs args = {dense_view(*dense), weight_view(*quantized, folded)};
     return run_kernel(context, context->backend->quantize, args, "quantize");
 }
 
@@ -48,6 +64,8 @@ static Status check_same_values(qk_context *context, const qk_tensor *from, cons
     QK_CHECK(a.second_group == b.second_group, error, SHAPE,
              "from nests %lld scales, to nests %lld: repack keeps them", (long long)a.second_group,
              (long long)b.second_group);
+    QK_CHECK(a.globals == b.globals && a.divides == b.divides, error, FORMAT,
+             "from and to differ in their GLOBAL plane: repack keeps it");
     QK_CHECK(!a.has_zero || b.has_zero, error, FORMAT,
              "from has zeros, to is symmetric and could not keep them");
     return QK_OK;
@@ -61,7 +79,7 @@ Status repack(qk_context *context, const qk_tensor *from, qk_tensor *to) {
     QK_TRY(check_same_shape(context, from, "from", to, "to"));
     QK_TRY(check_same_values(context, from, to));
     QK_TRY(check_disjoint(context, to, "to", from, "from"));
-    const RepackArgs args = {weight_view(*from), weight_view(*to)};
+    const RepackArgs args = {stored_view(*from), stored_view(*to)};
     return run_kernel(context, context->backend->repack, args, "repack");
 }
 

@@ -63,13 +63,14 @@ LinearPlan plan(const qk_context &context, const LinearArgs &args, Explanation *
 struct Planned {
     LinearArgs args;
     Dense bias;
+    float folded[kFolded];
     LinearPlan plan;
 };
 
 void fill_arguments(const qk_product &p, Planned *out) {
     // Field by field: one copy of the whole costs 25 ns a call.
     out->args.x = dense_view(*p.x);
-    out->args.w = weight_view(*p.w);
+    out->args.w = weight_view(*p.w, out->folded);
     out->args.bias = nullptr;
     out->args.y = dense_view(*p.y);
     if (p.bias != nullptr) {
@@ -152,9 +153,10 @@ Status named(qk_context *context, int32_t index, Status status) {
 }
 
 LinearPlan plan_at(const qk_context &context, const qk_tensor &w, const Format *format, int64_t m) {
+    float folded[kFolded];
     return plan(context,
                 {{format, m, w.shape.columns, nullptr},
-                 weight_view(w),
+                 weight_view(w, folded),
                  nullptr,
                  {format, m, w.shape.rows, nullptr}},
                 nullptr);

@@ -37,7 +37,7 @@ void add_header(Table &t) {
         t.add("struct_size", QK_ERROR_ABI, "struct_size",
               [=](qk_tensor_desc &d) { d.struct_size = size; });
     }
-    for (const uint32_t bits : {4u, 8u, 0x80000000u, ~0u}) {
+    for (const uint32_t bits : {128u, 256u, 0x80000000u, ~0u}) {
         t.add("flags", QK_ERROR_ARGUMENT, "flags", [=](qk_tensor_desc &d) { d.flags = bits; });
     }
     for (const uint32_t value : {1u, UINT32_MAX}) {
@@ -47,7 +47,7 @@ void add_header(Table &t) {
 }
 
 void add_codes(Table &t) {
-    for (const int32_t value : {0, 6, 15, 20, 23, 26, 99, -1, INT32_MIN, INT32_MAX}) {
+    for (const int32_t value : {0, 6, 15, 21, 23, 27, 99, -1, INT32_MIN, INT32_MAX}) {
         t.add("format", QK_ERROR_FORMAT, "format", [=](qk_tensor_desc &d) { d.format = value; });
     }
     for (const qk_format value : std::initializer_list<qk_format>{
@@ -72,6 +72,28 @@ void add_codes(Table &t) {
     }
     t.add("symmetric without zeros", QK_ERROR_FORMAT, "SYMMETRIC",
           [](qk_tensor_desc &d) { d.flags = QK_TENSOR_SYMMETRIC; });
+}
+
+void add_globals(Table &t) {
+    const auto small = weight_desc(QK_FORMAT_FP4_E2M1, QK_LAYOUT_ROW, 16, 32, 16, QK_FORMAT_E4M3);
+    const auto add = [&](const char *what, qk_status status, const char *word, uint32_t flags,
+                         const qk_tensor_desc &desc) {
+        t.add(
+            what, status, word, [=](qk_tensor_desc &d) { d.flags = flags; }, desc);
+    };
+    add("both kinds", QK_ERROR_ARGUMENT, "exclude", QK_TENSOR_GLOBAL | QK_TENSOR_GLOBAL_ROWS,
+        small);
+    add("divides by nothing", QK_ERROR_ARGUMENT, "DIVIDES", QK_TENSOR_GLOBAL_DIVIDES, small);
+    add("global of plain scales", QK_ERROR_FORMAT, "global", QK_TENSOR_GLOBAL,
+        weight_desc(QK_FORMAT_NF4, QK_LAYOUT_ROW, 16, 32));
+    add("global of nested scales", QK_ERROR_FORMAT, "global", QK_TENSOR_GLOBAL_ROWS, kNested);
+    add("global of a dense tensor", QK_ERROR_FORMAT, "dense", QK_TENSOR_GLOBAL, kDense);
+    t.add(
+        "rows of flat groups", QK_ERROR_FORMAT, "straddle",
+        [](qk_tensor_desc &d) {
+        d.flags = QK_TENSOR_GLOBAL_ROWS, d.grouping = QK_GROUPING_FLAT, d.shape[1] = 24;
+        },
+        small);
 }
 
 void add_groups(Table &t) {
@@ -148,6 +170,7 @@ const std::vector<Wrong> &wrong_descriptions() {
         Table table;
         add_header(table);
         add_codes(table);
+        add_globals(table);
         add_groups(table);
         add_shapes(table);
         add_dense(table);

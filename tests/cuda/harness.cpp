@@ -1,5 +1,7 @@
 #include "cuda/harness.hpp"
 
+#include "backend/weight.hpp"
+#include "cuda/scale_tables.hpp"
 #include "harness/scratch.hpp"
 
 namespace cuda_test {
@@ -29,23 +31,12 @@ std::vector<uint8_t> DeviceBuffer::read() const {
     return {all.begin() + long(first), all.begin() + long(first + bytes_)};
 }
 
-static qk::Weight view_of(const qk::Shape &shape, void *const (&planes)[QK_PLANE_COUNT]) {
-    return {shape.format,
-            shape.layout,
-            shape.geometry,
-            planes[QK_PLANE_DATA],
-            {shape.scale_format, planes[QK_PLANE_SCALE], planes[QK_PLANE_SCALE2],
-             planes[QK_PLANE_SCALE_CODE], planes[QK_PLANE_SCALE_BIAS], shape.second_group},
-            planes[QK_PLANE_ZERO],
-            planes[QK_PLANE_TABLE]};
-}
-
 qk::Weight HostWeight::view() {
     void *pointers[QK_PLANE_COUNT];
     for (int i = 0; i < QK_PLANE_COUNT; ++i) {
         pointers[i] = planes[i].empty() ? nullptr : planes[i].data();
     }
-    return view_of(shape, pointers);
+    return qk::weight_of(shape, pointers, qk::kScaleTables);
 }
 
 DeviceWeight::DeviceWeight(const HostWeight &from, size_t offset, uint8_t canary)
@@ -58,7 +49,7 @@ DeviceWeight::DeviceWeight(const HostWeight &from, size_t offset, uint8_t canary
 qk::Weight DeviceWeight::view() const {
     void *pointers[QK_PLANE_COUNT];
     for (int i = 0; i < QK_PLANE_COUNT; ++i) pointers[i] = planes[i].data();
-    return view_of(shape, pointers);
+    return qk::weight_of(shape, pointers, *qk::cuda::scale_tables(0));
 }
 
 qk_tensor_desc weight_desc(qk_format format, qk_format scale, qk_layout layout, int32_t group,

@@ -7,6 +7,7 @@
 namespace harness {
 
 using reference::Format;
+using reference::Global;
 using reference::Layout;
 using reference::Spec;
 using reference::Weight;
@@ -22,6 +23,9 @@ qk_format code(Format format) {
         case Format::fp4_e2m1: return QK_FORMAT_FP4_E2M1;
         case Format::lut8: return QK_FORMAT_LUT8;
         case Format::s8: return QK_FORMAT_S8;
+        case Format::lut4: return QK_FORMAT_LUT4;
+        case Format::e4m3: return QK_FORMAT_E4M3;
+        case Format::e8m0: return QK_FORMAT_E8M0;
     }
     return 0;
 }
@@ -48,6 +52,17 @@ qk_tensor_desc describe_dense(Format format, int64_t rows, int64_t columns) {
     return desc;
 }
 
+static uint32_t flags_of(Global global) {
+    switch (global) {
+        case Global::none: return 0;
+        case Global::one: return QK_TENSOR_GLOBAL;
+        case Global::rows: return QK_TENSOR_GLOBAL_ROWS;
+        case Global::one_divides: return QK_TENSOR_GLOBAL | QK_TENSOR_GLOBAL_DIVIDES;
+        case Global::rows_divide: return QK_TENSOR_GLOBAL_ROWS | QK_TENSOR_GLOBAL_DIVIDES;
+    }
+    return 0;
+}
+
 qk_tensor_desc describe(const Spec &spec) {
     qk_tensor_desc desc = describe_dense(spec.format, spec.n, spec.k);
     desc.scale_format = spec.nested ? QK_FORMAT_LUT8 : code(spec.scale_format);
@@ -57,6 +72,7 @@ qk_tensor_desc describe(const Spec &spec) {
     desc.grouping = flat ? QK_GROUPING_FLAT : QK_GROUPING_ALONG_K;
     desc.scale_group_size = spec.nested ? int32_t(spec.second_group) : 0;
     if (spec.format == Format::u4 && !spec.zeros) desc.flags = QK_TENSOR_SYMMETRIC;
+    desc.flags |= flags_of(spec.global);
     return desc;
 }
 
@@ -91,6 +107,40 @@ std::vector<Spec> kinds_of(Format format) {
                 add_scale_kinds(spec, &list);
             }
         }
+    }
+    return list;
+}
+
+std::vector<Spec> small_scale_kinds(Format format) {
+    std::vector<Spec> list;
+    for (const Layout layout : {Layout::row, Layout::gptq, Layout::awq_gemm}) {
+        if (reference::eight_bit(format) && layout != Layout::row) continue;
+        Spec spec;
+        spec.format = format;
+        spec.layout = layout;
+        spec.scale_format = Format::e8m0;
+        list.push_back(spec);
+        spec.scale_format = Format::e4m3;
+        for (const Global global :
+             {Global::none, Global::one, Global::rows, Global::one_divides, Global::rows_divide}) {
+            spec.global = global;
+            list.push_back(spec);
+        }
+    }
+    return list;
+}
+
+std::vector<Spec> sweep_of(Format format) {
+    if (format == Format::lut4) {  // codes are stored as those of any 4-bit format
+        std::vector<Spec> list = small_scale_kinds(format);
+        Spec spec;
+        spec.format = format;
+        add_scale_kinds(spec, &list);
+        return list;
+    }
+    std::vector<Spec> list = kinds_of(format);
+    if (format == Format::fp4_e2m1) {
+        for (const Spec &spec : small_scale_kinds(format)) list.push_back(spec);
     }
     return list;
 }
@@ -153,11 +203,29 @@ bool thinned(uint64_t number) {
 
 bool has_integer_data(Format format) {
     return format == Format::u4 || format == Format::s8 || format == Format::fp4_e2m1 ||
-           format == Format::lut8;
+           format == Format::lut8 || format == Format::lut4;
+}
+
+static uint32_t small_scale(const Spec &spec, Data data, Random *random) {
+    const bool e8m0 = spec.scale_format == Format::e8m0;
+    if (data == Data::wild) return uint32_t(random->below(256));
+    if (data == Data::integer)
+        return (e8m0 ? 128u : 0x40u) + uint32_t(random->below(2)) * (e8m0 ? 1u : 8u);
+    return uint32_t(e8m0 ? random->between(115, 124) : random->between(0, 0x7e));
+}
+
+// What makes E4M3 scales those of a model.
+static float random_global(const Spec &spec, Data data, Random *random) {
+    if (data == Data::integer) return 1;
+    if (data == Data::wild) return std::bit_cast<float>(uint32_t(random->next()));
+    const bool divides = spec.global == Global::one_divides || spec.global == Global::rows_divide;
+    const float value = float(0.0001 * (0.1 + random->unit()));
+    return divides ? 1 / value : value;
 }
 
 static uint32_t random_scale(const Spec &spec, Data data, Random *random) {
     if (spec.nested) return uint32_t(random->below(256));
+    if (reference::bytes_of(spec.scale_format) == 1) return small_scale(spec, data, random);
     if (data == Data::wild) {
         const uint32_t bits = uint32_t(random->next());
         return spec.scale_format == Format::f32 ? bits : bits & 0xffffu;
@@ -197,15 +265,24 @@ Weight random_weight(const Spec &spec, Data data, Random *random) {
     const bool wide = reference::eight_bit(spec.format);
     for (uint8_t &code : weight.codes) {
         code = uint8_t(random->next() >> 40) & (wide ? 255 : 15);
-        if (data == Data::integer && wide) code = uint8_t(int(code % 31) - 15);
+        const bool nan = spec.format == Format::e4m3 && code % 128 == 127;
+        if (nan && data != Data::wild) code = uint8_t(code - 1);
+        if (data == Data::integer && wide && spec.format != Format::e4m3)
+            code = uint8_t(int(code % 31) - 15);
     }
     for (int64_t g = 0; g < groups; ++g) {
         weight.scales.push_back(random_scale(spec, data, random));
         if (spec.zeros) weight.zeros.push_back(uint8_t(random->below(16)));
     }
     if (spec.nested) fill_nested(spec, data, groups, random, &weight);
-    if (spec.format == Format::lut8) {
-        for (int i = 0; i < 256; ++i) {
+    if (spec.global != Global::none) {
+        const bool rows = spec.global == Global::rows || spec.global == Global::rows_divide;
+        for (int64_t i = 0; i < (rows ? spec.n : 1); ++i) {
+            weight.global.push_back(random_global(spec, data, random));
+        }
+    }
+    if (spec.format == Format::lut8 || spec.format == Format::lut4) {
+        for (int i = 0; i < (wide ? 256 : 16); ++i) {
             weight.table.push_back(data == Data::integer ? float(i < 128 ? i % 16 : i % 16 - 16)
                                                          : random->weight_like());
         }

@@ -18,6 +18,10 @@ qk_tensor_desc describe_dense(reference::Format format, int64_t rows, int64_t co
 // Every valid combination but the shape: n, k and group_size are left to the shape.
 std::vector<reference::Spec> kinds();
 std::vector<reference::Spec> kinds_of(reference::Format format);
+// Those with scales of e8m0 and of e4m3, with and without a GLOBAL plane: small on purpose.
+std::vector<reference::Spec> small_scale_kinds(reference::Format format);
+// What sweeps over kernels run for a format; kinds() are those that recorded bits are made of.
+std::vector<reference::Spec> sweep_of(reference::Format format);
 const char *scale_name(const reference::Spec &spec);
 std::string title(const reference::Spec &spec);
 

@@ -14,6 +14,7 @@ const std::vector<uint8_t> &plane_of(const reference::Planes &planes, int plane)
         case QK_PLANE_SCALE_CODE: return planes.scale_code;
         case QK_PLANE_SCALE_BIAS: return planes.scale_bias;
         case QK_PLANE_TABLE: return planes.table;
+        case QK_PLANE_GLOBAL: return planes.global;
         default: return planes.data;
     }
 }

@@ -97,8 +97,8 @@ struct Case {
     const char *name;
     uint32_t mode, facts;
 };
-constexpr uint32_t kRow = kQuantized | kFourBits | kNotLut8 | kAlongK | kGroups16 | kGroupsWhole |
-                          kGroups64 | kEightRowsOfW | kWholeBytes;
+constexpr uint32_t kRow = kQuantized | kFourBits | kIntegerEntries | kAlongK | kGroups16 |
+                          kGroupsWhole | kGroups64 | kEightRowsOfW | kWholeBytes;
 constexpr uint32_t kPackedRow = (kRow & ~kWholeBytes) | kPacked;
 constexpr uint32_t kGroups = kGroups128 | kBlocks128;
 constexpr uint32_t kMany = kSeveralRows | kFourRows | kFiveRows;
@@ -110,7 +110,7 @@ constexpr Case kCases[] = {
     {"nf4 g64 packed, m 3", 0, kPackedRow | kSeveralRows | kFewRows},
     {"nf4 g64 packed, m 16", 0, kPackedRow | kMany},
     {"nf4 flat, m 1", 0, (kRow & ~kAlongK) | kOneRow},
-    {"dense, m 1", 0, kNotLut8 | kAlongK | kGroups16 | kEightRowsOfW | kOneRow},
+    {"dense, m 1", 0, kIntegerEntries | kAlongK | kGroups16 | kEightRowsOfW | kOneRow},
     {"nf4 g64 packed int8, m 1", kInt8Mode, kPackedRow | kOneRow},
     {"nf4 g64 packed int8, m 16", kInt8Mode, kPackedRow | kMany},
     {"nf4 g64 row int8, m 1", kInt8Mode, kRow | kOneRow},

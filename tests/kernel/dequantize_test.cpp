@@ -50,7 +50,7 @@ class Dequantize : public ::testing::TestWithParam<Format> {
 TEST_P(Dequantize, EveryLayoutAndShape) {
     Random random(1);
     uint64_t turn = 0;
-    for (Spec spec : harness::kinds_of(GetParam())) {
+    for (Spec spec : harness::sweep_of(GetParam())) {
         for (const harness::Shape &shape : harness::shapes()) {
             if (harness::thinned(++turn)) continue;
             spec.n = shape.n, spec.k = shape.k, spec.group_size = shape.group_size;
@@ -92,6 +92,10 @@ class EveryScale : public Dequantize {
             }
         }
         if (spec.format == Format::lut8) weight.table = reference::dynamic_table();
+        if (spec.format == Format::lut4) {
+            for (int code = 0; code < 16; ++code)
+                weight.table.push_back(float(code * code) - 99.5f);
+        }
         return weight;
     }
 };
@@ -115,8 +119,8 @@ TEST_P(EveryScale, BitForBit) {
     }
 }
 
-const Format kQuantized[] = {Format::u4,       Format::nf4,  Format::fp4_bnb,
-                             Format::fp4_e2m1, Format::lut8, Format::s8};
+const Format kQuantized[] = {Format::u4,   Format::nf4, Format::fp4_bnb, Format::fp4_e2m1,
+                             Format::lut8, Format::s8,  Format::lut4,    Format::e4m3};
 const auto kFormatName = [](const auto &info) { return std::string(reference::name(info.param)); };
 
 INSTANTIATE_TEST_SUITE_P(Kernels, Dequantize, ::testing::ValuesIn(kQuantized), kFormatName);

@@ -136,7 +136,7 @@ class Linear : public ::testing::TestWithParam<Format> {
 
 TEST_P(Linear, EveryLayoutAndShape) {
     const bool integers = harness::has_integer_data(GetParam());
-    for (Spec spec : harness::kinds_of(GetParam())) {
+    for (Spec spec : harness::sweep_of(GetParam())) {
         for (const harness::Shape &shape : harness::shapes()) {
             if (harness::thinned(++turn_)) continue;
             spec.n = shape.n, spec.k = shape.k, spec.group_size = shape.group_size;
@@ -149,7 +149,7 @@ TEST_P(Linear, EveryLayoutAndShape) {
 
 // The tiles of m, n and k at once, on what real layers look like.
 TEST_P(Linear, LargerProducts) {
-    for (Spec spec : harness::kinds_of(GetParam())) {
+    for (Spec spec : harness::sweep_of(GetParam())) {
         if (spec.second_group == 16) continue;
         for (const int64_t m : {1, 2, 4, 7, 8, 9, 16, 33}) {
             if (harness::thinned(++turn_)) continue;
@@ -190,8 +190,8 @@ TEST_P(LinearDense, EveryShape) {
     }
 }
 
-const Format kQuantized[] = {Format::u4,       Format::nf4,  Format::fp4_bnb,
-                             Format::fp4_e2m1, Format::lut8, Format::s8};
+const Format kQuantized[] = {Format::u4,   Format::nf4, Format::fp4_bnb, Format::fp4_e2m1,
+                             Format::lut8, Format::s8,  Format::lut4,    Format::e4m3};
 const auto kFormatName = [](const auto &info) { return std::string(reference::name(info.param)); };
 
 INSTANTIATE_TEST_SUITE_P(Kernels, Linear, ::testing::ValuesIn(kQuantized), kFormatName);

@@ -116,28 +116,6 @@ std::vector<std::unique_ptr<Home>> homes() {
 
 // ---- operands --------------------------------------------------------------------------------
 
-static qk::Weight weight_of(const qk::Shape &shape) {
-    qk::Weight weight = {};
-    weight.format = shape.format;
-    weight.layout = shape.layout;
-    weight.geometry = shape.geometry;
-    weight.scale.format = shape.scale_format;
-    weight.scale.second_group = shape.second_group;
-    return weight;
-}
-
-static void **pointer(qk::Weight *weight, int plane) {
-    switch (plane) {
-        case QK_PLANE_SCALE: return &weight->scale.data;
-        case QK_PLANE_ZERO: return &weight->zero;
-        case QK_PLANE_SCALE2: return &weight->scale.second;
-        case QK_PLANE_SCALE_CODE: return &weight->scale.code;
-        case QK_PLANE_SCALE_BIAS: return &weight->scale.bias;
-        case QK_PLANE_TABLE: return &weight->table;
-        default: return &weight->data;
-    }
-}
-
 static qk::Weight place_as(Home *home, int first_slot, const qk_tensor_desc &desc,
                            const reference::Planes *planes, uint64_t turn) {
     const qk::Format &format = *qk::find_format(desc.format);
@@ -146,7 +124,7 @@ static qk::Weight place_as(Home *home, int first_slot, const qk_tensor_desc &des
     const qk::Status status =
         qk::resolve(desc, home->backend.packed_layout(format), &shape, &error);
     EXPECT_EQ(status, QK_OK) << error.text;
-    qk::Weight weight = weight_of(shape);
+    void *planes_at[QK_PLANE_COUNT] = {};
     for (int plane = 0; plane < QK_PLANE_COUNT; ++plane) {
         const size_t size = size_t(shape.plane_bytes[plane]);
         if (planes != nullptr) {
@@ -156,11 +134,16 @@ static qk::Weight place_as(Home *home, int first_slot, const qk_tensor_desc &des
                 << " group " << desc.group_size << " k " << desc.shape[1];
         }
         if (size == 0) continue;
-        *pointer(&weight, plane) =
+        planes_at[plane] =
             planes != nullptr
                 ? home->memory.put(first_slot + plane, harness::plane_of(*planes, plane),
                                    turn + uint64_t(plane))
                 : home->memory.space(first_slot + plane, size, turn + uint64_t(plane));
+    }
+    qk::Weight weight = qk::weight_of(shape, planes_at, *home->device.tables);
+    // Only codes that are decoded are divided; a poisoned weight is about to be written.
+    if (planes != nullptr && home->backend.device == QK_DEVICE_CPU) {
+        qk::fold_global(&weight, home->folded.emplace_back().data());
     }
     return weight;
 }
@@ -187,7 +170,9 @@ reference::Planes planes_of(Home *home, int first_slot, const Spec &spec) {
         const bool nested = plane == QK_PLANE_SCALE2 || plane == QK_PLANE_SCALE_CODE ||
                             plane == QK_PLANE_SCALE_BIAS;
         if ((nested && !spec.nested) || (plane == QK_PLANE_ZERO && !spec.zeros) ||
-            (plane == QK_PLANE_TABLE && spec.format != Format::lut8)) {
+            (plane == QK_PLANE_TABLE && spec.format != Format::lut8 &&
+             spec.format != Format::lut4) ||
+            (plane == QK_PLANE_GLOBAL && spec.global == reference::Global::none)) {
             continue;
         }
         harness::plane_of(planes, plane) = home->memory.get(first_slot + plane);

@@ -3,12 +3,13 @@
 #pragma once
 #include <gtest/gtest.h>
 
+#include <array>
+#include <deque>
 #include <map>
 #include <memory>
 #include <string>
 
-#include "backend/backend.hpp"
-#include "format/describe.hpp"
+#include "backend/weight.hpp"
 #include "harness/guarded.hpp"
 #include "harness/scratch.hpp"
 #include "harness/specs.hpp"
@@ -57,6 +58,8 @@ struct Home {
     const qk::Backend &backend;
     qk::Device device;
     Memory memory;
+    // Of weights whose scales are divided by one number, as the context has them (host memory).
+    std::deque<std::array<float, 256>> folded = {};
 
     explicit Home(const qk::Backend &b) : backend(b), device(qk::device_at(b, 0)), memory(b) {}
 };

@@ -6,10 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "backend/backend.hpp"
 #include "backend/registry.hpp"
+#include "backend/weight.hpp"
 #include "base/half.hpp"
-#include "format/describe.hpp"
 #include "harness/scratch.hpp"
 #include "kernel/guarded.hpp"
 #include "kernel/instruction_sets.hpp"
@@ -64,14 +63,9 @@ class TestWeight {
         const auto plane = [&](qk_plane p) -> void * {
             return shape_.plane_bytes[p] == 0 ? nullptr : planes_[p].data();
         };
-        return {shape_.format,
-                shape_.layout,
-                shape_.geometry,
-                plane(QK_PLANE_DATA),
-                {shape_.scale_format, plane(QK_PLANE_SCALE), plane(QK_PLANE_SCALE2),
-                 plane(QK_PLANE_SCALE_CODE), plane(QK_PLANE_SCALE_BIAS), shape_.second_group},
-                plane(QK_PLANE_ZERO),
-                plane(QK_PLANE_TABLE)};
+        void *planes[QK_PLANE_COUNT];
+        for (qk_plane p = 0; p < QK_PLANE_COUNT; ++p) planes[p] = plane(p);
+        return qk::weight_of(shape_, planes, qk::kScaleTables);
     }
 
     // Every byte of every plane.
@@ -98,7 +92,9 @@ class TestWeight {
             }
         };
         const qk_format id = shape_.scale_format->id;
-        if (id != QK_FORMAT_LUT8) fill(QK_PLANE_SCALE, id, [&] { return scale(random); });
+        if (qk::is_float(*shape_.scale_format)) {
+            fill(QK_PLANE_SCALE, id, [&] { return scale(random); });
+        }
         fill(QK_PLANE_SCALE2, QK_FORMAT_F32, [&] { return scale(random); });
         fill(QK_PLANE_SCALE_CODE, QK_FORMAT_F32, [&] { return table(random); });
         fill(QK_PLANE_SCALE_BIAS, QK_FORMAT_F32, [&] { return scale(random); });

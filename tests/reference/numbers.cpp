@@ -62,7 +62,22 @@ float decode_bf16(uint16_t bits) {
 uint16_t encode_f16(double value) { return encode_kind(kHalf, value); }
 uint16_t encode_bf16(double value) { return encode_kind(kBrain, value); }
 
+float decode_e4m3(uint8_t bits) {
+    const int exponent = bits >> 3 & 15, fraction = bits & 7;
+    if (exponent == 15 && fraction == 7) return std::numeric_limits<float>::quiet_NaN();
+    const double magnitude =
+        exponent == 0 ? std::ldexp(fraction, -9) : std::ldexp(8 + fraction, exponent - 10);
+    return float(bits >> 7 != 0 ? -magnitude : magnitude);
+}
+
+float decode_e8m0(uint8_t bits) {
+    if (bits == 255) return std::numeric_limits<float>::quiet_NaN();
+    return float(std::ldexp(1.0, int(bits) - 127));
+}
+
 float decode(Format format, uint32_t bits) {
+    if (format == Format::e4m3) return decode_e4m3(uint8_t(bits));
+    if (format == Format::e8m0) return decode_e8m0(uint8_t(bits));
     if (format == Format::f16) return decode_f16(uint16_t(bits));
     if (format == Format::bf16) return decode_bf16(uint16_t(bits));
     return std::bit_cast<float>(bits);
@@ -74,15 +89,18 @@ uint32_t encode(Format format, float value) {
     return std::bit_cast<uint32_t>(value);
 }
 
-int bytes_of(Format format) { return format == Format::f32 ? 4 : 2; }
+int bytes_of(Format format) {
+    if (format == Format::e4m3 || format == Format::e8m0) return 1;
+    return format == Format::f32 ? 4 : 2;
+}
 
 bool same(Format format, uint32_t a, uint32_t b) {
     return a == b || (std::isnan(decode(format, a)) && std::isnan(decode(format, b)));
 }
 
 const char *name(Format format) {
-    static const char *const names[] = {"f32", "f16",  "bf16", "u4", "nf4",
-                                        "fp4", "e2m1", "lut8", "s8"};
+    static const char *const names[] = {"f32",  "f16",  "bf16", "u4",   "nf4",  "fp4",
+                                        "e2m1", "lut8", "s8",   "lut4", "e4m3", "e8m0"};
     return names[int(format)];
 }
 

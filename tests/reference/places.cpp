@@ -111,7 +111,9 @@ Owners in_order(int64_t count) {
 
 }  // namespace
 
-bool eight_bit(Format format) { return format == Format::lut8 || format == Format::s8; }
+bool eight_bit(Format format) {
+    return format == Format::lut8 || format == Format::s8 || format == Format::e4m3;
+}
 
 Groups groups_of(const Spec &spec) {
     Groups groups;

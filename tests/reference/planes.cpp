@@ -68,6 +68,7 @@ Planes pack(const Weight &weight, uint32_t padding) {
     planes.scale_code = float_bytes(weight.scale_code);
     if (spec.nested) planes.scale_bias = float_bytes({weight.scale_bias});
     planes.table = float_bytes(weight.table);
+    planes.global = float_bytes(weight.global);
     return planes;
 }
 
@@ -94,6 +95,7 @@ Weight unpack(const Spec &spec, const Planes &planes) {
     weight.scale_code = bytes_float(planes.scale_code);
     if (spec.nested) weight.scale_bias = bytes_float(planes.scale_bias)[0];
     weight.table = bytes_float(planes.table);
+    weight.global = bytes_float(planes.global);
     return weight;
 }
 

@@ -12,7 +12,7 @@ namespace reference {
 
 using std::size_t;
 
-enum class Format { f32, f16, bf16, u4, nf4, fp4_bnb, fp4_e2m1, lut8, s8 };
+enum class Format { f32, f16, bf16, u4, nf4, fp4_bnb, fp4_e2m1, lut8, s8, lut4, e4m3, e8m0 };
 enum class Layout { row, row_high, awq_gemm, awq_gemv, gptq, gptq_v1, word };
 
 constexpr int64_t kPadding = -1;  // owner of a stored place that holds nothing
@@ -27,18 +27,25 @@ float decode_bf16(uint16_t bits);
 uint16_t encode_f16(double value);  // one rounding, to nearest even; NaN stays a NaN
 uint16_t encode_bf16(double value);
 
-float decode(Format format, uint32_t bits);  // f32, f16, bf16
+float decode_e4m3(uint8_t bits);
+float decode_e8m0(uint8_t bits);
+
+float decode(Format format, uint32_t bits);  // f32, f16, bf16, e4m3, e8m0
 uint32_t encode(Format format, float value);
-int bytes_of(Format format);  // of one number: 4 or 2
+int bytes_of(Format format);  // of one number: 4, 2 or 1
 
 // Equal bits, or both NaN: NaN payloads are not promised.
 bool same(Format format, uint32_t a, uint32_t b);
 
 // ---- weights ---------------------------------------------------------------------------------
 
+// Numbers that e4m3 and e8m0 scales are multiplied or divided by.
+enum class Global { none, one, rows, one_divides, rows_divide };
+
 struct Spec {
     Format format = Format::u4;
     Format scale_format = Format::f16;  // ignored where nested
+    Global global = Global::none;
     bool nested = false;
     Layout layout = Layout::row;
     int64_t n = 1, k = 1;
@@ -69,12 +76,13 @@ struct Weight {
     std::vector<float> second_scales;  // nested: one a second_group groups
     std::vector<float> scale_code;     // nested: 256
     float scale_bias = 0;              // nested
-    std::vector<float> table;          // lut8: 256
+    std::vector<float> table;          // lut8: 256, lut4: 16
+    std::vector<float> global;         // one, or one a row
 };
 
 // The bytes of a weight, plane by plane; planes the format does not have are empty.
 struct Planes {
-    std::vector<uint8_t> data, scale, zero, second_scale, scale_code, scale_bias, table;
+    std::vector<uint8_t> data, scale, zero, second_scale, scale_code, scale_bias, table, global;
 };
 
 // Owners of every stored place, in storage order. Codes: index r * k + c of each nibble (nibble 2b

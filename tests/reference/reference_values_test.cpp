@@ -142,6 +142,35 @@ TEST(ReferenceValues, NestedScale) {
     EXPECT_EQ(bits_of(scale_values(weight)), Bits{0x3DEFA1CB});
 }
 
+TEST(ReferenceValues, GlobalScale) {
+    Weight weight;
+    weight.spec.format = Format::fp4_e2m1;
+    weight.spec.scale_format = Format::e4m3;
+    weight.codes = {3};
+    weight.scales = {0x2F};
+    weight.spec.global = Global::one;
+    weight.global = {std::bit_cast<float>(0x3DCCCCCDu)};
+    EXPECT_EQ(dequantize(weight, Format::f32), Bits{0x3D900000});
+    weight.spec.global = Global::one_divides;
+    weight.global = {std::bit_cast<float>(0x3E99999Au)};
+    EXPECT_EQ(bits_of(scale_values(weight)), Bits{0x3FC7FFFF});
+    EXPECT_EQ(dequantize(weight, Format::f32), Bits{0x4015FFFF});
+}
+
+TEST(ReferenceValues, SmallFloats) {
+    EXPECT_EQ(decode_e4m3(0x01), std::ldexp(1.0f, -9));
+    EXPECT_EQ(decode_e4m3(0x07), std::ldexp(7.0f, -9));
+    EXPECT_EQ(decode_e4m3(0x08), std::ldexp(1.0f, -6));
+    EXPECT_EQ(decode_e4m3(0x7E), 448.0f);
+    EXPECT_EQ(decode_e4m3(0xB8), -1.0f);
+    EXPECT_TRUE(std::isnan(decode_e4m3(0x7F)) && std::isnan(decode_e4m3(0xFF)));
+    EXPECT_EQ(std::bit_cast<uint32_t>(decode_e4m3(0x80)), 0x80000000u);
+    EXPECT_EQ(std::bit_cast<uint32_t>(decode_e8m0(0)), 0x00400000u);
+    EXPECT_EQ(decode_e8m0(127), 1.0f);
+    EXPECT_EQ(decode_e8m0(254), std::ldexp(1.0f, 127));
+    EXPECT_TRUE(std::isnan(decode_e8m0(255)));
+}
+
 TEST(ReferenceValues, HalfEdges) {
     EXPECT_EQ(decode_f16(0x3C00), 1.0f);
     EXPECT_EQ(decode_f16(0x0001), std::ldexp(1.0f, -24));

@@ -61,12 +61,24 @@ std::vector<float> dynamic_table() {
     return table;
 }
 
+// One rounding: to f32.
+static float with_global(const Weight &weight, size_t group, float scale) {
+    const Global kind = weight.spec.global;
+    if (kind == Global::none) return scale;
+    const bool rows = kind == Global::rows || kind == Global::rows_divide;
+    const size_t per_row = size_t(groups_of(weight.spec).per_row);
+    const float global = weight.global[rows ? group / per_row : 0];
+    if (kind == Global::one || kind == Global::rows) return float(double(scale) * double(global));
+    return scale / global;
+}
+
 std::vector<float> scale_values(const Weight &weight) {
     std::vector<float> values;
     for (size_t group = 0; group < weight.scales.size(); ++group) {
         const uint32_t bits = weight.scales[group];
         if (!weight.spec.nested) {
-            values.push_back(decode(weight.spec.scale_format, bits));
+            const float scale = decode(weight.spec.scale_format, bits);
+            values.push_back(with_global(weight, group, scale));
             continue;
         }
         const float second = weight.second_scales[group / size_t(weight.spec.second_group)];
@@ -89,7 +101,9 @@ std::vector<float> entries(const Weight &weight) {
                 values[i] = float(code - zero);
                 break;
             }
+            case Format::lut4:
             case Format::lut8: values[i] = weight.table[code]; break;
+            case Format::e4m3: values[i] = decode_e4m3(code); break;
             case Format::s8: values[i] = float(code < 128 ? code : code - 256); break;
             default: values[i] = book[code]; break;
         }

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "backend/weight.hpp"
 #include "soak/soak.hpp"
 
 namespace soak {
@@ -225,19 +226,13 @@ qk::Weight host_view(const Case &c, const Contents &w) {
     if (qk::resolve(describe_weight(c), QK_LAYOUT_PACKED, &shape, &error) != QK_OK) {
         fail("resolve: %s", error.text);
     }
-    if (c.dense_weight) shape.geometry = {c.spec.n, c.spec.k, c.spec.k, 1, 0, false};
     const auto at = [&w](int plane) -> void * {
         const Bytes &bytes = harness::plane_of(w.planes, plane);
         return bytes.empty() ? nullptr : const_cast<uint8_t *>(bytes.data());
     };
-    return {shape.format,
-            shape.layout,
-            shape.geometry,
-            at(QK_PLANE_DATA),
-            {shape.scale_format, at(QK_PLANE_SCALE), at(QK_PLANE_SCALE2), at(QK_PLANE_SCALE_CODE),
-             at(QK_PLANE_SCALE_BIAS), shape.second_group},
-            at(QK_PLANE_ZERO),
-            at(QK_PLANE_TABLE)};
+    void *planes[QK_PLANE_COUNT];
+    for (int plane = 0; plane < QK_PLANE_COUNT; ++plane) planes[plane] = at(plane);
+    return qk::weight_of(shape, planes, qk::kScaleTables);
 }
 
 void intact(World *world, const char *what) {

@@ -29,6 +29,22 @@ def lookup(table: dict[str, int], value: str | int, name: str) -> int:
     return table[value]
 
 
+_GLOBALS = {None: 0, "one": CONSTANTS["QK_TENSOR_GLOBAL"],
+            "rows": CONSTANTS["QK_TENSOR_GLOBAL_ROWS"]}
+
+
+def _flags(symmetric: bool, global_scale: str | None, global_divides: bool) -> int:
+    if global_scale not in _GLOBALS:
+        raise refuse("ARGUMENT",
+                     f"global_scale: is {global_scale!r}, accepted are None, 'one' and 'rows'")
+    flags = _GLOBALS[global_scale]
+    if symmetric:
+        flags |= CONSTANTS["QK_TENSOR_SYMMETRIC"]
+    if global_divides:
+        flags |= CONSTANTS["QK_TENSOR_GLOBAL_DIVIDES"]
+    return flags
+
+
 class Tensor(Handle):
     """A dense array or a quantized weight [n,k], on the CPU or a GPU.
 
@@ -55,10 +71,13 @@ class Tensor(Handle):
     def empty(cls, shape: tuple[int, ...], format: str = "f32", *, scale: str | None = None,
               layout: str = "row", group_size: int = 0, grouping: str = "default",
               scale_group_size: int = 0, symmetric: bool = False,
+              global_scale: str | None = None, global_divides: bool = False,
               context: Context | None = None) -> Tensor:
         """Uninitialised storage of the context's device; a weight's shape is (n, k).
 
-        scale: "f32", "f16", "bf16" or "lut8" (nested); group_size: codes a scale, -1 for a row.
+        scale: "f32", "f16", "bf16", "e8m0", "e4m3" or "lut8" (nested); group_size: codes a scale,
+        -1 for a row. global_scale: "one" or "rows", a number that e8m0 and e4m3 scales are
+        multiplied by, or with global_divides divided by.
         """
         if len(shape) > CONSTANTS["QK_MAX_RANK"]:
             raise refuse("SHAPE", f"shape: rank is {len(shape)}, accepted are 1 to 4")
@@ -68,7 +87,7 @@ class Tensor(Handle):
                      group_size=integer(group_size, "group_size", -1, _MAX_GROUP),
                      grouping=lookup(GROUPINGS, grouping, "grouping"),
                      scale_group_size=integer(scale_group_size, "scale_group_size", 0, _MAX_GROUP),
-                     rank=len(shape), flags=CONSTANTS["QK_TENSOR_SYMMETRIC"] if symmetric else 0)
+                     rank=len(shape), flags=_flags(symmetric, global_scale, global_divides))
         for i, size in enumerate(shape):
             desc.shape[i] = integer(size, f"shape[{i}]", 0, INT64_MAX)
         return cls.from_desc(desc, context)

@@ -161,7 +161,7 @@ Status run_dequantize(const DequantizeArgs &args, const Launch &launch) {
 template <class Isa>
 bool can_run_dequantize(const DequantizeArgs &args, const Device &device) {
     const Geometry &s = args.from.geometry;
-    if (!has(device, Isa::kFeature)) return false;
+    if (!has(device, Isa::kFeature) || args.from.scale.divides) return false;
     switch (args.from.layout->id) {
         case kLayoutRows8: return !s.flat && (s.group_size % 32 == 0 || s.group_size >= s.k);
         case QK_LAYOUT_ROW:

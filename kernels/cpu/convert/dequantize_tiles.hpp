@@ -112,7 +112,7 @@ class TileWriter {
     void load_scales(int64_t row, int64_t rows) {
         const Weight &w = writing_.args.from;
         const Dense plane = {w.scale.format, 1, 1, w.scale.data};
-        if (is_nested(w)) {
+        if (has_coded_scales(w.scale)) {
             float some[kGroups];
             for (int64_t r = 0; r < rows; ++r) {
                 scales_.start(row + r);
@@ -122,7 +122,7 @@ class TileWriter {
         }
         for (int64_t g = 0; g < count_; ++g) {
             const int64_t at = w.layout->scale_at(w.geometry, {row, group_ + g});
-            if (!is_nested(w)) widen_x<Isa>(plane, at, rows, scale_[g]);
+            if (!has_coded_scales(w.scale)) widen_x<Isa>(plane, at, rows, scale_[g]);
             for (int64_t r = 0; r < rows && w.zero != nullptr; r += 8) {
                 const uint32_t word = zeros_.read((row + r) / 8, group_ + g);
                 store_as(zero_[g], r / 8, bytes_of_nibbles(word));

@@ -155,7 +155,11 @@ void start_repacking_planes(const RepackArgs &args) {
         memcpy(to.code, from.code, 256 * sizeof(float));
         memcpy(to.bias, from.bias, sizeof(float));
     }
-    if (args.from.table != nullptr) memcpy(args.to.table, args.from.table, 256 * sizeof(float));
+    const size_t entries = size_t(table_entries(*args.from.format));
+    if (entries > 0) memcpy(args.to.table, args.from.table, entries * sizeof(float));
+    if (args.from.globals > 0) {
+        memcpy(args.to.global, args.from.global, size_t(args.from.globals) * sizeof(float));
+    }
 }
 
 void repack_scales_and_zeros(const RepackArgs &args, int64_t first, int64_t last) {

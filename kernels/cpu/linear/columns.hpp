@@ -183,7 +183,7 @@ template <class Isa, class Layout, class Entries>
 QK_NOINLINE void run_float_strips(const LinearArgs &args, Scratch *scratch, int64_t first,
                                   int64_t last) {
     float values[16];
-    entries_of(*args.w.format, 0, values);
+    entries_of(args.w, 0, values);
     const Entries entries(values);
     const typename Isa::Lut4Entries any(values);
     const InScratch<StripsOfX<Isa, Layout, RowOfX<Isa>>> strips(scratch, args);

@@ -33,9 +33,9 @@ class StripGroups {
   public:
     static constexpr int64_t kTileRows = Isa::kWide * Layout::kRows;
 
-    explicit StripGroups(const Weight &w) : w_(w), nested_(is_nested(w)) {
+    explicit StripGroups(const Weight &w) : w_(w), coded_(has_coded_scales(w.scale)) {
         zero_words_ = w.format->kind == FormatKind::kLut4 ? 0 : 0x88888888u;
-        if (nested_) memcpy(code_, w.scale.code, sizeof(code_));
+        if (coded_) memcpy(code_, w.scale.code, sizeof(code_));
     }
 
     void start(int64_t row, int64_t rows) {
@@ -86,7 +86,7 @@ class StripGroups {
 
     void load_group(int64_t group, Group *to) const {
         const int64_t at = group * w_.geometry.n + row_;
-        if (nested_) {
+        if (coded_) {
             load_nested(group, at, to->scale);
         } else {
             widen_x<Isa>({w_.scale.format, 1, rows_, w_.scale.data}, at, rows_, to->scale);
@@ -172,7 +172,7 @@ class StripGroups {
     }
 
     const Weight &w_;
-    const bool nested_;
+    const bool coded_;
     uint32_t zero_words_;  // where there are none
     int64_t row_ = 0, rows_ = 0, first_ = 0, count_ = 0;
     float code_[256];

@@ -9,10 +9,14 @@ namespace {
 
 constexpr uint32_t when(bool holds, uint32_t condition) { return holds ? condition : 0; }
 
+bool has_integer_entries(const Format &format) {
+    return format.kind != FormatKind::kLut8 && format.id != QK_FORMAT_LUT4;
+}
+
 uint32_t facts_of_x(const LinearArgs &args) {
     const int64_t m = args.x.rows;
     const bool looked_up = args.w.format->kind == FormatKind::kLut4;
-    const bool nested = args.w.layout != nullptr && is_nested(args.w);
+    const bool nested = args.w.layout != nullptr && has_coded_scales(args.w.scale);
     // 4 and 6 rows are whole tiles of a batch, which multiplies as fast but widens nested scales
     // for a chunk at a time.
     const bool few = m <= 6 && (nested || (m != 4 && m != 6));
@@ -56,7 +60,8 @@ uint32_t linear_facts(const LinearArgs &args) {
     uint32_t facts = facts_of_x(args) | facts_of_groups(w.geometry) |
                      when(w.format->kind == FormatKind::kU4, kU4) |
                      when(w.format->kind == FormatKind::kS8, kS8) |
-                     when(w.format->kind != FormatKind::kLut8, kNotLut8) |
+                     when(has_integer_entries(*w.format), kIntegerEntries) |
+                     when(!w.scale.divides, kScalesMultiply) |
                      when(w.geometry.n >= 8, kEightRowsOfW);
     if (w.layout == nullptr) return facts;
     const qk_layout id = w.layout->id;

@@ -7,26 +7,27 @@ namespace qk::cpu {
 
 // What a kernel may ask of a case.
 enum Condition : uint32_t {
-    kOneRow = 1u << 0,         // of x
-    kSeveralRows = 1u << 1,    // of x
-    kFewRows = 1u << 2,        // of x: 2, 3, 5; with nested scales 2 to 6
-    kFourRows = 1u << 3,       // of x, at least: from here on decoding once for all pays
-    kFiveRows = 1u << 4,       // the same for AVX2; of looked-up 4-bit codes 4
-    kU4 = 1u << 5,             // U4_AFFINE
-    kS8 = 1u << 6,             // S8
-    kColumnLayout = 1u << 7,   // AWQ_GEMM, GPTQ: neighbours are rows of w
-    kPacked = 1u << 8,         // by qk_repack
-    kQuantized = 1u << 9,      // not dense
-    kNotLut8 = 1u << 10,       // not LUT8
-    kAlongK = 1u << 11,        // groups do not straddle rows
-    kGroups16 = 1u << 12,      // of a multiple of 16 codes, or one a row, as the next three
-    kGroupsWhole = 1u << 13,   // 16, 32, 64, or a multiple of 128
-    kGroups128 = 1u << 14,     // a multiple of 128
-    kGroups64 = 1u << 15,      // 64 or more
-    kBlocks128 = 1u << 16,     // a multiple of 128, a group that is a whole row as well
-    kEightRowsOfW = 1u << 17,  // at least
-    kWholeBytes = 1u << 18,    // rows of w start at bytes
-    kFourBits = 1u << 19,      // a code; what qk_repack packs
+    kOneRow = 1u << 0,           // of x
+    kSeveralRows = 1u << 1,      // of x
+    kFewRows = 1u << 2,          // of x: 2, 3, 5; with nested scales 2 to 6
+    kFourRows = 1u << 3,         // of x, at least: from here on decoding once for all pays
+    kFiveRows = 1u << 4,         // the same for AVX2; of looked-up 4-bit codes 4
+    kU4 = 1u << 5,               // U4_AFFINE
+    kS8 = 1u << 6,               // S8
+    kColumnLayout = 1u << 7,     // AWQ_GEMM, GPTQ: neighbours are rows of w
+    kPacked = 1u << 8,           // by qk_repack
+    kQuantized = 1u << 9,        // not dense
+    kIntegerEntries = 1u << 10,  // entries are 8-bit integers times a unit, if need be rounded
+    kAlongK = 1u << 11,          // groups do not straddle rows
+    kGroups16 = 1u << 12,        // of a multiple of 16 codes, or one a row, as the next three
+    kGroupsWhole = 1u << 13,     // 16, 32, 64, or a multiple of 128
+    kGroups128 = 1u << 14,       // a multiple of 128
+    kGroups64 = 1u << 15,        // 64 or more
+    kBlocks128 = 1u << 16,       // a multiple of 128, a group that is a whole row as well
+    kEightRowsOfW = 1u << 17,    // at least
+    kWholeBytes = 1u << 18,      // rows of w start at bytes
+    kFourBits = 1u << 19,        // a code; what qk_repack packs
+    kScalesMultiply = 1u << 20,  // none is divided by a number of its row
 };
 
 // Conditions that are the case itself: their kernels are no faster ones for another case.
@@ -38,7 +39,8 @@ static constexpr const char *lacking_text(uint32_t condition) {
     switch (condition) {
         case kPacked: return "w is not packed (qk_repack)";
         case kQuantized: return "w is dense";
-        case kNotLut8: return "int8 mode takes no LUT8 weights";
+        case kIntegerEntries: return "int8 mode takes no lut4, lut8 and e4m3 weights";
+        case kScalesMultiply: return "scales of w are divided by a number of their row";
         case kAlongK: return "groups of w straddle rows";
         case kGroups16: return "the group size is not a multiple of 16";
         case kGroupsWhole: return "the group size is not 16, 32, 64 or a multiple of 128";
@@ -73,13 +75,14 @@ struct LinearRow {
 
 constexpr uint32_t kInt8Mode = QK_CONTEXT_INT8_ACTIVATIONS, kBf16Mode = QK_CONTEXT_BF16_PRODUCTS;
 constexpr uint32_t kVnniVbmi = QK_ISA_AVX512_VNNI | QK_ISA_AVX512_VBMI;
-constexpr uint32_t kInt8Case = kQuantized | kAlongK | kNotLut8;
-constexpr uint32_t kInt8Packed = kInt8Case | kFourBits | kPacked | kGroupsWhole;
-constexpr uint32_t kIntegersCase = kOneRow | kU4 | kPacked | kAlongK | kBlocks128;
-constexpr uint32_t kGemvCase = kOneRow | kQuantized | kFourBits | kPacked | kAlongK | kGroupsWhole;
-constexpr uint32_t kColumnsCase = kOneRow | kColumnLayout | kGroups16;
-constexpr uint32_t kSingleCase = kOneRow | kQuantized | kAlongK | kGroups16;
-constexpr uint32_t kBatchCase = kSeveralRows | kQuantized | kAlongK | kGroups16;
+constexpr uint32_t kInt8Case = kQuantized | kAlongK | kIntegerEntries;
+constexpr uint32_t kInt8Packed = kInt8Case | kFourBits | kPacked | kGroupsWhole | kScalesMultiply;
+constexpr uint32_t kIntegersCase = kOneRow | kU4 | kPacked | kAlongK | kBlocks128 | kScalesMultiply;
+constexpr uint32_t kGemvCase =
+    kOneRow | kQuantized | kFourBits | kPacked | kAlongK | kGroupsWhole | kScalesMultiply;
+constexpr uint32_t kColumnsCase = kOneRow | kColumnLayout | kGroups16 | kScalesMultiply;
+constexpr uint32_t kSingleCase = kOneRow | kQuantized | kAlongK | kGroups16 | kScalesMultiply;
+constexpr uint32_t kBatchCase = kSeveralRows | kQuantized | kAlongK | kGroups16 | kScalesMultiply;
 
 // Best first: the first row that the context allows and whose conditions hold runs.
 constexpr LinearRow kLinearTable[] = {
@@ -87,7 +90,7 @@ constexpr LinearRow kLinearTable[] = {
      kInt8Packed | kFourRows},
     {QK_ON_X86(kLinearInt8Vnni), "avx512 vnni int8", kInt8Mode, kVnniVbmi, kInt8Packed},
     {QK_ON_X86(kLinearInt8VnniRows), "avx512 vnni int8 rows", kInt8Mode, kVnniVbmi,
-     kInt8Case | kS8 | kGroups128 | kEightRowsOfW},
+     kInt8Case | kS8 | kGroups128 | kEightRowsOfW | kScalesMultiply},
     {QK_ON_X86(kLinearInt8Avx2Batch), "avx2 int8 batch", kInt8Mode, QK_ISA_AVX2,
      kInt8Packed | kFiveRows},
     {QK_ON_X86(kLinearInt8Avx2), "avx2 int8", kInt8Mode, QK_ISA_AVX2, kInt8Packed},
@@ -98,7 +101,7 @@ constexpr LinearRow kLinearTable[] = {
     {&kLinearInt8Generic, "generic int8", kInt8Mode, QK_ISA_GENERIC, kInt8Case},
 
     {QK_ON_X86(kLinearBf16), "avx512 bf16", kBf16Mode, QK_ISA_AVX512_BF16,
-     kQuantized | kFourBits | kPacked | kAlongK | kGroupsWhole},
+     kQuantized | kFourBits | kPacked | kAlongK | kGroupsWhole | kScalesMultiply},
 
     {QK_ON_X86(kLinearIntegersVnni), "avx512 vnni integers", 0, QK_ISA_AVX512_VNNI, kIntegersCase},
     {QK_ON_ARM(kLinearIntegersDotprod), "dotprod integers", 0, QK_ISA_DOTPROD, kIntegersCase},

@@ -16,7 +16,7 @@ constexpr int64_t kSlabColumns = 128;              // a chunk of packed codes
 template <class Isa>
 inline Table<Isa> packed_entries(const Weight &w) {
     float entries[16];
-    entries_of(*w.format, w.zero != nullptr ? 0 : 8, entries);
+    entries_of(w, w.zero != nullptr ? 0 : 8, entries);
     return Isa::load_table(entries);
 }
 // 4 bytes, a nibble a row.
@@ -90,7 +90,7 @@ class SlabDecoder {
                                             : decode_words_of_columns(row, rows, column, end, to);
     }
     QK_NOINLINE void load_column_groups(int64_t row, int64_t rows) {
-        if (is_nested(w_)) {
+        if (has_coded_scales(w_.scale)) {
             for (int64_t i = 0; i < rows; i += 8) {
                 const char *const scales = any_scales_.load(row + i, group_, groups_);
                 for (int64_t g = 0; g < groups_; ++g) memcpy(scale_[g] + i, scales + g * 32, 32);
@@ -98,7 +98,7 @@ class SlabDecoder {
         }
         for (int64_t g = 0; g < groups_; ++g) {
             const int64_t at = w_.layout->scale_at(w_.geometry, {row, group_ + g});
-            if (!is_nested(w_)) {
+            if (!has_coded_scales(w_.scale)) {
                 widen_x<Isa>({w_.scale.format, 1, rows, w_.scale.data}, at, rows, scale_[g]);
             }
             for (int64_t i = 0; i < rows && w_.zero != nullptr; i += 8) {

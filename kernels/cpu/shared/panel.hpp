@@ -97,7 +97,7 @@ class ScalePanel {
   public:
     QK_NOINLINE ScalePanel(const Weight &w, const Device &device)
         : w_(w), widen_(pick_nested_widener<Isa>(device)) {
-        if (!is_nested(w)) return;
+        if (!has_coded_scales(w.scale)) return;
         load_nested_code(w.scale.code, &nested_);
         const int64_t size = w.scale.second_group;
         const bool power = (size & (size - 1)) == 0;
@@ -172,7 +172,7 @@ class TableCodes {
   public:
     explicit TableCodes(const Weight &w) {
         float entries[16];
-        entries_of(*w.format, 8, entries);
+        entries_of(w, 8, entries);
         table_ = Isa::load_table(entries);
     }
     Table<Isa> table(const uint8_t *, int64_t, int) const { return table_; }
@@ -187,7 +187,7 @@ class AffineCodes {
   public:
     QK_NOINLINE explicit AffineCodes(const Weight &w) {
         for (int zero = 0; zero < 16; ++zero) {
-            entries_of(*w.format, w.zero != nullptr ? zero : 8, entries_[zero]);
+            entries_of(w, w.zero != nullptr ? zero : 8, entries_[zero]);
         }
     }
     // `zeros`: 4 bytes a group, a nibble a row.

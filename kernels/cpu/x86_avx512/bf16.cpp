@@ -82,7 +82,7 @@ class Rows {
         : args_(args), chunks_(chunk_count(args.w.geometry)), x_(x), scales_(args.w, device) {
         float entries[16];
         uint16_t twice[32];
-        entries_of(*args.w.format, 0, entries);
+        entries_of(args.w, 0, entries);
         for (int i = 0; i < 32; ++i) twice[i] = bf16_from_f32(entries[i & 15]);
         table_ = _mm512_loadu_si512(twice);
     }

@@ -28,7 +28,7 @@ struct Codes8 {
 class Groups8 {
   public:
     explicit Groups8(const Weight &w) : w_(w) {
-        if (is_nested(w)) load_nested_code(w.scale.code, &nested_);
+        if (has_coded_scales(w.scale)) load_nested_code(w.scale.code, &nested_);
         if (w.zero == nullptr) memset(zero, 0, sizeof(zero));
     }
 
@@ -39,7 +39,7 @@ class Groups8 {
         for (int64_t i = 0; i < 8; ++i) {
             const int64_t at = w_.layout->scale_at(w_.geometry, {row + i, first});
             fetch(w_.layout->scale_at(w_.geometry, {next.row + i, next.group}), count);
-            if (is_nested(w_)) {
+            if (has_coded_scales(w_.scale)) {
                 load_nested(row + i, first, count, at, scale[i]);
             } else {
                 widen_x<Avx512>({w_.scale.format, 1, count, w_.scale.data}, at, count, scale[i]);

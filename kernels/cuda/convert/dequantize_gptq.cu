@@ -129,7 +129,7 @@ GptqCodes codes_of(const DequantizeArgs &args) {
 bool is_whole(const DequantizeArgs &args) {
     const Weight &w = args.from;
     const Geometry &s = w.geometry;
-    return w.format->kind == FormatKind::kU4 && !is_nested(w) && s.n % 4 == 0 &&
+    return w.format->kind == FormatKind::kU4 && !has_coded_scales(w.scale) && s.n % 4 == 0 &&
            args.to.rows % 4 == 0 && s.k % 8 == 0 &&
            (s.group_size % 8 == 0 || s.groups_per_row == 1) && aligned(w.data) &&
            aligned(w.scale.data) && aligned(w.zero, 2) && aligned(args.to.data);

@@ -4,6 +4,7 @@
 #pragma once
 #include "cuda/prim/mma.cuh"
 #include "cuda/runtime.hpp"
+#include "cuda/scale_tables.hpp"
 #include "cuda/view.cuh"
 
 namespace qk::cuda {
@@ -45,7 +46,8 @@ inline Status copy_plane(const Launch &launch, void *to, const void *from, int64
         launch.error, "repack");
 }
 
-// What belongs to nested scales, and the table of 8-bit look-ups.
+// What belongs to coded scales, and the tables of look-ups. Codes of packed tiles that have been
+// divided are made here from those that have not, and left behind on the way back.
 inline Status copy_shared_planes(const RepackArgs &args, const Launch &launch) {
     const DeviceGuard device(launch.device.index);
     QK_TRY(check(device.error(), launch.error, "repack"));
@@ -55,8 +57,13 @@ inline Status copy_shared_planes(const RepackArgs &args, const Launch &launch) {
         QK_TRY(copy_plane(launch, to.scale.second, from.scale.second, seconds * 4));
         QK_TRY(copy_plane(launch, to.scale.code, from.scale.code, 256 * 4));
         QK_TRY(copy_plane(launch, to.scale.bias, from.scale.bias, 4));
+    } else if (to.scale.code != from.scale.code && !to.scale.divides) {
+        QK_TRY(from.scale.divides ? fold_scale_code(from.scale, to.scale, launch)
+                                  : copy_plane(launch, to.scale.code, from.scale.code, 256 * 4));
     }
-    return from.table == nullptr ? QK_OK : copy_plane(launch, to.table, from.table, 256 * 4);
+    if (from.globals > 0) QK_TRY(copy_plane(launch, to.global, from.global, from.globals * 4));
+    const int64_t entries = table_entries(*from.format);
+    return entries == 0 ? QK_OK : copy_plane(launch, to.table, from.table, entries * 4);
 }
 
 // 2^23 + code as a float, so that one subtraction gives code - zero, exactly.

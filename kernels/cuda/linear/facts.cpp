@@ -94,6 +94,8 @@ void add_sizes(const LinearArgs &args, uint32_t weight, Met *met) {
     met->add(Condition::kN4InGptq, (weight & (kGptqU4 | kGptqLut4)) == 0 || s.n % 4 == 0);
     met->add(Condition::kN16InAwq, (weight & (kAwqU4 | kAwqLut4)) == 0 || s.n % 16 == 0);
     met->add(Condition::kN8, s.n % 8 == 0);
+    met->add(Condition::kScalesMultiply, !w.scale.divides);
+    met->add(Condition::kTableKnown, w.format->id != QK_FORMAT_LUT4);
     met->add(Condition::kSecondPowerOfTwo, power_of_two(w.scale.second_group));
     met->add(Condition::kFewGroups31,
              (weight & kStored4) == 0 || (w.layout->scale_count(s) < int64_t{1} << 31 &&
@@ -111,7 +113,8 @@ void add_slabs(const LinearArgs &args, Facts *f, Met *met) {
     f->slab_bytes = packed_planes(packed, s, f->slab_rows, bits, w.zero != nullptr).end;
     const bool cut = f->slab_rows < s.n;
     met->add(Condition::kSecondFitsSlabs,
-             !cut || !f->nested() || f->slab_rows * s.groups_per_row % f->second_group == 0);
+             !cut || !f->nested() || f->second_group == kOneSecond ||
+                 f->slab_rows * s.groups_per_row % f->second_group == 0);
     const int64_t limit = int64_t{1} << 28;
     met->add(Condition::kFewTiles28, ceil_div(f->slab_rows, 16) * ceil_div(s.k, 64) < limit &&
                                          f->slab_rows * s.groups_per_row < limit &&

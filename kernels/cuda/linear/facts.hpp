@@ -69,6 +69,8 @@ enum class Condition : uint8_t {
     kGroupsOf32,
     kGroupsOf16,
     kGroupsOf8,
+    kScalesMultiply,  // none is divided by a global one
+    kTableKnown,      // lut4: w does not bring its own
     kSecondPowerOfTwo,
     kSecondFitsSlabs,  // no second scale's groups are in two slabs
     kFewGroups32,      // less than 2^32
@@ -90,7 +92,7 @@ static_assert(int(Condition::kCount) <= 64);
 struct Facts {
     int64_t m, n, k;
     int64_t all_n;  // of the weight that these n rows are a slab of; else n
-    int64_t group_size, groups_per_row, second_group;  // second_group 0: scales are not nested
+    int64_t group_size, groups_per_row, second_group;  // second_group 0: scales are not coded
     int64_t slab_rows, slab_bytes;                     // 4-bit w packed in the workspace: of a slab
     uint32_t weight;                                   // one of WeightKind
     int32_t scale_bits;

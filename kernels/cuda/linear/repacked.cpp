@@ -45,7 +45,7 @@ Weight packed_slab(const Weight &w, Slab slab, void *room) {
     to.data = plane(0);
     to.scale.data = plane(planes.scale);
     to.zero = w.zero == nullptr ? nullptr : plane(planes.zero);
-    if (is_nested(w)) {
+    if (has_coded_scales(w.scale)) {
         const int64_t seconds = slab.first * w.geometry.groups_per_row / w.scale.second_group;
         to.scale.second = static_cast<float *>(w.scale.second) + seconds;
     }

@@ -107,6 +107,8 @@ constexpr Sentence kSentences[] = {
     {C::kGroupsOf32, "groups of %lld are not a multiple of 32"},
     {C::kGroupsOf16, "groups of %lld are not a multiple of 16"},
     {C::kGroupsOf8, "groups of %lld are not a multiple of 8"},
+    {C::kScalesMultiply, "w's scales are divided by its GLOBAL plane"},
+    {C::kTableKnown, "w brings a table of its own"},
     {C::kSecondPowerOfTwo, "second groups are not a power of two"},
     {C::kSecondFitsSlabs, "second groups do not end where slabs of w do"},
     {C::kFewGroups32, "w has 2^32 groups or more"},

@@ -78,7 +78,8 @@ constexpr int64_t dense_slab(const Facts &f, const Device &) {
 // Packed tiles.
 constexpr Conditions kTiles =
     needs(C::kXAligned16, C::kCodesAligned16, C::kScalesAligned16, C::kZerosAligned16, C::kK16,
-          C::kGroupsAlongK, C::kGroupsPowerOfTwo, C::kSecondPowerOfTwo, C::kFewGroups32);
+          C::kGroupsAlongK, C::kGroupsPowerOfTwo, C::kScalesMultiply, C::kTableKnown,
+          C::kSecondPowerOfTwo, C::kFewGroups32);
 
 constexpr Needs kSm90GemvNeeds = {
     .weights = kPacked4,
@@ -159,14 +160,15 @@ constexpr Needs kSm80GemmUnsplitNeeds = sm80_gemm_needs(65, nullptr);
 
 // Weights as checkpoints store them.
 constexpr Conditions kScaleWords =
-    needs(C::kScalesAligned4, C::kSecondAligned4, C::kScaleBiasAligned4, C::kSecondPowerOfTwo);
+    needs(C::kScalesAligned4, C::kSecondAligned4, C::kScaleBiasAligned4, C::kScalesMultiply,
+          C::kTableKnown, C::kSecondPowerOfTwo);
 
 constexpr Needs kRepackedNeeds = {
     .weights = kStored4,
-    .conditions =
-        needs(C::kXIs16Bits, C::kXAligned16, C::kCodesAlignedToRepack, C::kScalesAligned,
-              C::kSecondAligned4, C::kK16, C::kN16InAwq, C::kGroupsAlongK, C::kGroupsPowerOfTwo,
-              C::kGroupsOf64, C::kSecondPowerOfTwo, C::kSecondFitsSlabs, C::kFewTiles28, C::kSm90a),
+    .conditions = needs(C::kXIs16Bits, C::kXAligned16, C::kCodesAlignedToRepack, C::kScalesAligned,
+                        C::kSecondAligned4, C::kK16, C::kN16InAwq, C::kGroupsAlongK,
+                        C::kGroupsPowerOfTwo, C::kGroupsOf64, C::kScalesMultiply, C::kTableKnown,
+                        C::kSecondPowerOfTwo, C::kSecondFitsSlabs, C::kFewTiles28, C::kSm90a),
     .first = 17,
     .most = kGrid * 64 - 1,
     .k_below = int64_t{1} << 28,

@@ -102,6 +102,12 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpy
                             cudaStream_t stream);
 cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+// Of a variable that a real device keeps a copy of.
+template <class T>
+cudaError_t cudaGetSymbolAddress(void **pointer, const T &symbol) {
+    *pointer = const_cast<T *>(&symbol);
+    return cudaSuccess;
+}
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attributes, const void *kernel);
 cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute attribute, int value);
 
@@ -186,6 +192,7 @@ T __shfl_xor_sync(unsigned, T value, int mask) {
 }
 
 inline float __fmul_rn(float a, float b) { return a * b; }
+inline float __fdiv_rn(float a, float b) { return a / b; }
 inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
 inline float __uint_as_float(uint32_t bits) {

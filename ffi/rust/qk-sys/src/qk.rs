@@ -18,6 +18,9 @@ pub const QK_MAX_RANK: i32 = 4;
 pub const QK_GROUP_ROW: i32 = -1;
 pub const QK_TENSOR_READ_ONLY: i32 = 1;
 pub const QK_TENSOR_SYMMETRIC: i32 = 2;
+pub const QK_TENSOR_GLOBAL: i32 = 4;
+pub const QK_TENSOR_GLOBAL_ROWS: i32 = 8;
+pub const QK_TENSOR_GLOBAL_DIVIDES: i32 = 16;
 pub const QK_GRU_UNIFORM_TABLES: i32 = 1;
 pub const QK_GRU_BIAS_CORRECTION: i32 = 2;
 pub const QK_GRU_HEADROOM: i32 = 4;
@@ -186,8 +189,11 @@ pub const QK_FORMAT_U4_AFFINE: i32 = 16;
 pub const QK_FORMAT_NF4: i32 = 17;
 pub const QK_FORMAT_FP4_BNB: i32 = 18;
 pub const QK_FORMAT_FP4_E2M1: i32 = 19;
+pub const QK_FORMAT_LUT4: i32 = 20;
 pub const QK_FORMAT_LUT8: i32 = 24;
 pub const QK_FORMAT_S8: i32 = 25;
+pub const QK_FORMAT_E4M3: i32 = 26;
+pub const QK_FORMAT_E8M0: i32 = 27;
 pub type qk_layout = i32;
 pub const QK_LAYOUT_ROW: i32 = 0;
 pub const QK_LAYOUT_ROW_HIGH: i32 = 1;
@@ -209,7 +215,8 @@ pub const QK_PLANE_SCALE2: i32 = 3;
 pub const QK_PLANE_SCALE_CODE: i32 = 4;
 pub const QK_PLANE_SCALE_BIAS: i32 = 5;
 pub const QK_PLANE_TABLE: i32 = 6;
-pub const QK_PLANE_COUNT: i32 = 7;
+pub const QK_PLANE_GLOBAL: i32 = 7;
+pub const QK_PLANE_COUNT: i32 = 8;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct qk_tensor_desc {

@@ -65,6 +65,24 @@ impl Desc {
         self
     }
 
+    /// `E8M0` and `E4M3` scales are multiplied by one number of the tensor, in plane `GLOBAL`.
+    pub fn global(mut self) -> Desc {
+        self.raw.flags |= sys::QK_TENSOR_GLOBAL as u32;
+        self
+    }
+
+    /// The same with one number a row.
+    pub fn global_rows(mut self) -> Desc {
+        self.raw.flags |= sys::QK_TENSOR_GLOBAL_ROWS as u32;
+        self
+    }
+
+    /// Scales are divided by the numbers of plane `GLOBAL`.
+    pub fn global_divides(mut self) -> Desc {
+        self.raw.flags |= sys::QK_TENSOR_GLOBAL_DIVIDES as u32;
+        self
+    }
+
     /// Never accepted as an output.
     pub fn read_only(mut self) -> Desc {
         self.raw.flags |= sys::QK_TENSOR_READ_ONLY as u32;
