@@ -95,10 +95,13 @@ qk_status loadable(const qk_checkpoint *c, const char *name, const Layer **out,
     return QK_OK;
 }
 
-// Exponent bits all ones: NaN or infinite, in any of the three float formats.
+// Exponent bits all ones: NaN or infinite, in any of the three float formats. Those of one byte
+// have NaN alone.
 bool finite(const uint8_t *at, qk_format format) {
     uint32_t wide = 0;
     uint16_t narrow = 0;
+    if (format == QK_FORMAT_E8M0) return *at != 0xff;
+    if (format == QK_FORMAT_E4M3) return (*at & 0x7f) != 0x7f;
     if (format == QK_FORMAT_F32) {
         memcpy(&wide, at, sizeof wide);
         return (wide & 0x7f800000u) != 0x7f800000u;
@@ -110,7 +113,8 @@ bool finite(const uint8_t *at, qk_format format) {
 
 qk_status check_finite(const char *layer, const char *what, const void *data, size_t bytes,
                        qk_format format, qk_io_message *message) {
-    const size_t width = format == QK_FORMAT_F32 ? 4 : 2;
+    const bool byte = format == QK_FORMAT_E8M0 || format == QK_FORMAT_E4M3;
+    const size_t width = format == QK_FORMAT_F32 ? 4 : byte ? 1 : 2;
     const uint8_t *at = static_cast<const uint8_t *>(data);
     for (size_t i = 0; i + width <= bytes; i += width) {
         if (finite(at + i, format)) continue;
@@ -181,17 +185,16 @@ qk_status qk_checkpoint_verify_layer(const qk_checkpoint *checkpoint, const char
     const Part parts[] = {{"scale", QK_PLANE_SCALE, scale == QK_FORMAT_LUT8 ? 0 : scale},
                           {"second scale", QK_PLANE_SCALE2, QK_FORMAT_F32},
                           {"entry of the scale table", QK_PLANE_SCALE_CODE, QK_FORMAT_F32},
-                          {"scale offset", QK_PLANE_SCALE_BIAS, QK_FORMAT_F32}};
+                          {"scale offset", QK_PLANE_SCALE_BIAS, QK_FORMAT_F32},
+                          {"global scale", QK_PLANE_GLOBAL, QK_FORMAT_F32}};
     for (const Part &part : parts) {
-        if (part.format == 0) continue;  // 8-bit codes of nested scales
-        const Tensor *from = layer->recipes[part.plane].from;
-        if (from != nullptr) {
-            QK_IO_TRY(check_finite(layer->name, part.what, from->data,
-                                   static_cast<size_t>(from->bytes), float_format(from), message));
-            continue;
-        }
-        QK_IO_TRY(check_finite(layer->name, part.what, layer->planes[part.plane],
-                               layer->plane_bytes[part.plane], part.format, message));
+        if (part.format == 0) continue;                        // 8-bit codes of nested scales
+        const Tensor *from = layer->recipes[part.plane].from;  // as the file has it
+        const qk_format stored = float_format(from) != 0 ? float_format(from) : part.format;
+        QK_IO_TRY(check_finite(
+            layer->name, part.what, from != nullptr ? from->data : layer->planes[part.plane],
+            from != nullptr ? static_cast<size_t>(from->bytes) : layer->plane_bytes[part.plane],
+            stored, message));
     }
     if (layer->bias != nullptr) {
         QK_IO_TRY(check_finite(layer->name, "bias", layer->bias->data,

@@ -10,6 +10,8 @@ namespace {
 constexpr Types kI8 = only(QK_DTYPE_I8), kU8 = only(QK_DTYPE_U8), kI16 = only(QK_DTYPE_I16),
                 kI32 = only(QK_DTYPE_I32), kU32 = only(QK_DTYPE_U32),
                 kE8 = kU8 | only(QK_DTYPE_F8_E8M0);
+// Beside E4M3 a dialect reads the same names.
+constexpr Types kE5M2 = only(QK_DTYPE_F8_E5M2);
 constexpr Sign kNothing = {nullptr, 0};
 // transformers 5 saves what it loaded so as dense weights; of FP8 it does not.
 constexpr const char *kDequantizeMxfp4 =
@@ -29,10 +31,10 @@ constexpr Foreign kForeign[] = {
     {"MXFP4", {".weight_packed", kU8}, {".weight_scale", kE8}, nullptr, nullptr},
     {"MXFP4", {".weight", kU8}, {".weight_scale", kE8}, nullptr, nullptr},
     {"MXFP4", {"_blocks", kU8}, {"_scales", kE8}, nullptr, kDequantizeMxfp4},
-    {"MXFP8", {".weight", kF8}, {".weight_scale", kE8}, nullptr, nullptr},
-    {"FP8 in blocks", {".weight", kF8}, {".weight_scale_inv", kAnyType}, nullptr, nullptr},
+    {"MXFP8", {".weight", kE5M2}, {".weight_scale", kE8}, nullptr, nullptr},
+    {"FP8 in blocks", {".weight", kE5M2}, {".weight_scale_inv", kAnyType}, nullptr, nullptr},
     {"FP8 in blocks", {"", kF8}, {"_scale_inv", kAnyType}, nullptr, nullptr},
-    {"FP8", {".weight", kF8}, {".weight_scale", kAnyType}, nullptr, nullptr},
+    {"FP8", {".weight", kE5M2}, {".weight_scale", kAnyType}, nullptr, nullptr},
     {"FP8", {"", kF8}, {"_weight_scale", kAnyType}, nullptr, nullptr},
     {"FP8", {"", kF8}, {"_scale", kAnyType}, nullptr, nullptr},
     {"TensorRT-LLM",
@@ -40,7 +42,7 @@ constexpr Foreign kForeign[] = {
      {".weights_scaling_factor", kAnyType},
      nullptr,
      nullptr},
-    {"FP8", {".weight", kF8}, kNothing, nullptr, nullptr},
+    {"FP8", {".weight", kE5M2}, kNothing, nullptr, nullptr},
     // 8-bit integers.
     {"EETQ", {".weight", kI8}, {".weight_scales", kAnyType}, nullptr, nullptr},
     {"Gemma's integers", {".weight", kI8 | kU8}, {".weight_scale", kAnyType}, "gemma", nullptr},

@@ -8,6 +8,11 @@ int64_t groups_of_row(const Layer &layer) {
     return group == QK_GROUP_ROW ? 1 : k / group + (k % group != 0);
 }
 
+size_t width_of(const Tensor *tensor) {
+    const DtypeRow *row = dtype_by_code(tensor->dtype);
+    return row == nullptr ? 1 : static_cast<size_t>(row->bits / 8);
+}
+
 // The same numbers: q - 128 of q in 0..255 is q with its highest bit flipped, as a signed byte.
 uint8_t without_offset(uint8_t code) { return static_cast<uint8_t>(code ^ 0x80); }
 
@@ -56,8 +61,7 @@ void make_offset_words(const Layer &layer, const Recipe &recipe, uint8_t *plane)
 }
 
 void make_repeated(const Layer &layer, const Recipe &recipe, uint8_t *plane) {
-    const size_t line = static_cast<size_t>(groups_of_row(layer)) *
-                        (recipe.from->dtype == QK_DTYPE_F32 ? sizeof(float) : sizeof(uint16_t));
+    const size_t line = static_cast<size_t>(groups_of_row(layer)) * width_of(recipe.from);
     for (int64_t row = 0; row < layer.desc.shape[0]; ++row) {
         const size_t at = static_cast<size_t>(row / recipe.rows) * line;
         memcpy(plane + static_cast<size_t>(row) * line, recipe.from->data + at, line);
@@ -65,7 +69,7 @@ void make_repeated(const Layer &layer, const Recipe &recipe, uint8_t *plane) {
 }
 
 void make_transposed(const Layer &layer, const Recipe &recipe, uint8_t *plane) {
-    const size_t size = recipe.from->dtype == QK_DTYPE_F32 ? sizeof(float) : sizeof(uint16_t);
+    const size_t size = width_of(recipe.from);
     const size_t n = static_cast<size_t>(layer.desc.shape[0]);
     const size_t groups = static_cast<size_t>(groups_of_row(layer));
     for (size_t row = 0; row < n; ++row) {

@@ -60,8 +60,7 @@ NVFP4_CT = {".weight_packed": ones("U8", N, K // 2), ".weight_scale": ones("F8_E
 MXFP4_CT = {".weight_packed": ones("U8", N, K // 2), ".weight_scale": ones("U8", N, K // 32)}
 GPT_OSS = {"_blocks": ones("U8", 2, N, K // 32, 16), "_scales": ones("U8", 2, N, K // 32),
            "_bias": ones("BF16", 2, N)}
-BLOCKS = {".weight": ones("F8_E4M3", N, K), ".weight_scale_inv": ones("F32", 1, 1)}
-CHANNELS = {".weight": ones("F8_E4M3", N, K), ".weight_scale": ones("F32", N, 1)}
+BLOCKS = {".weight": ones("F8_E5M2", N, K), ".weight_scale_inv": ones("F32", 1, 1)}
 LLM_INT8 = {".weight": ones("I8", N, K), ".SCB": ones("F32", N), ".weight_format": ones("U8")}
 TORCHAO = {"._weight_qdata": ones("I8", N, K), "._weight_scale": ones("F32", N, 1)}
 WORDS = {".qweight": ones("I32", K // 8, N), ".qzeros": ones("I32", 1, N // 8),
@@ -85,9 +84,6 @@ FOREIGN = [
             files={"config.json": {}, "hf_quant_config.json": producer("modelopt")}),
     foreign("nvfp4_alone", "NVFP4", None, NVFP4, ".weight"),
     foreign("nvfp4_wrong_config", "NVFP4", method("awq"), NVFP4, ".weight"),
-    foreign("modelopt_fp8", "FP8", {"quant_method": "modelopt", "quant_algo": "FP8"},
-            {".weight": ones("F8_E4M3", N, K), ".weight_scale": ones("F32"),
-             ".input_scale": ones("F32")}, ".weight", 'quant_method "modelopt", quant_algo "FP8"'),
     foreign("modelopt_int4_awq", "INT4 AWQ",
             {"quant_method": "modelopt", "quant_algo": "W4A16_AWQ"},
             {".weight": ones("U8", N // 2, K), ".weight_scale": ones("F32", N, 1),
@@ -119,11 +115,6 @@ FOREIGN = [
     foreign("ct_mxfp6", "MXFP6", compressed("mxfp6-pack-quantized", type="float"),
             {".weight_packed": ones("U8", N, K * 3 // 4), ".weight_scale": ones("U8", N, K // 32)},
             ".weight_packed", 'quant_method "compressed-tensors", format "mxfp6-pack-quantized"'),
-    foreign("ct_mxfp8", "MXFP8", compressed("mxfp8-quantized", type="float", num_bits=8),
-            {".weight": ones("F8_E4M3", N, K), ".weight_scale": ones("U8", N, K // 32)}, ".weight",
-            'quant_method "compressed-tensors", format "mxfp8-quantized"'),
-    foreign("ct_float_quantized", "FP8", compressed("float-quantized", num_bits=8, type="float"),
-            CHANNELS, ".weight", 'quant_method "compressed-tensors", format "float-quantized"'),
     foreign("ct_marlin_24", "Marlin 2:4", compressed("marlin-24"),
             {".weight_packed": ones("I32", K // 32, N * 2), ".scale_packed": ones("F16", 1, N),
              ".meta": ones("I16", K, N // 16)}, ".weight_packed",
@@ -133,24 +124,22 @@ FOREIGN = [
              ".shape": shape_of(N, K)}, ".compressed"),
     foreign("gpt_oss", "MXFP4", method("mxfp4"), GPT_OSS, "_blocks", instead=MXFP4, layer=EXPERTS),
     foreign("gpt_oss_alone", "MXFP4", None, GPT_OSS, "_blocks", instead=MXFP4, layer=EXPERTS),
-    foreign("fp8_blocks", "FP8 in blocks", {"quant_method": "fp8", "weight_block_size": [128, 128]},
-            BLOCKS, ".weight"),
-    foreign("auto_round_fp8", "FP8 in blocks",
-            {"quant_method": "auto-round", "packing_format": "auto_round:fp8", "bits": 8,
-             "group_size": [128, 128]}, BLOCKS, ".weight",
-            'quant_method "auto-round", packing_format "auto_round:fp8"'),
+    foreign("fp8_blocks_of_e5m2", "FP8 in blocks",
+            {"quant_method": "fp8", "weight_block_size": [128, 128]}, BLOCKS, ".weight"),
     foreign("keys_of_other_types", "FP8 in blocks",
             {"quant_method": "next", "bits": "8", "group_size": [128, 128], "w_bit": None,
              "desc_act": "no", "version": 3}, BLOCKS, ".weight"),
     foreign("algorithms_of_layers", "NVFP4",
             {"quant_method": "modelopt", "quant_algo": {"m": "NVFP4"}}, NVFP4, ".weight"),
-    foreign("fp8_blocks_alone", "FP8 in blocks", None, BLOCKS, ".weight"),
     foreign("fp8_experts", "FP8 in blocks", method("fp8"),
             {"": ones("F8_E4M3", 2, N, K), "_scale_inv": ones("F32", 2, 1, 1)}, "",
             layer=EXPERTS),
-    foreign("fbgemm_fp8", "FP8", method("fbgemm_fp8"), CHANNELS, ".weight"),
     foreign("fbgemm_experts", "FP8", method("fbgemm_fp8"),
             {"": ones("F8_E4M3", 2, N, K), "_scale": ones("F32", 2, 1, K)}, "", layer=EXPERTS),
+    foreign("fp8_of_e5m2", "FP8", method("fbgemm_fp8"),
+            {".weight": ones("F8_E5M2", N, K), ".weight_scale": ones("F32", N, 1)}, ".weight"),
+    foreign("mxfp8_of_e5m2", "MXFP8", method("quark"),
+            {".weight": ones("F8_E5M2", N, K), ".weight_scale": ones("U8", N, K // 32)}, ".weight"),
     foreign("fp8_bare", "FP8", None, {".weight": ones("F8_E5M2", N, K)}, ".weight"),
     foreign("torchao", "torchao", method("torchao"), TORCHAO, "._weight_qdata"),
     foreign("torchao_older", "torchao", method("torchao"),
@@ -312,6 +301,10 @@ REFUSED = [
     Method("llm_int8_columns", "LLM.int8", {"quant_method": "bitsandbytes", "load_in_8bit": True},
            LLM_INT8, "weight_format 1, codes in the order of one GPU's tensor cores; qk loads 0, "
            "rows as they are: " + GENERAL),
+    Method("fp8_without_scales", "FP8", None, {".weight": ones("F8_E4M3", N, K)},
+           f"FP8 (no configuration names it; weight is F8_E4M3 [{N},{K}]), whose scales are "
+           "absent; qk loads weight_scale and weight_scale_inv of F32, F16, BF16 and E8M0: " +
+           GENERAL),
     Method("next_i8", "unknown", method("next"), {".weight": ones("I8", N, K)},
            f'weight is I8 [{N},{K}] (quant_method "next"), of no method that qk knows; dense '
            "weights are F32, F16 or BF16"),

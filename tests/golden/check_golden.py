@@ -12,14 +12,13 @@ try:
     import numpy as np
 
     import bnb_model as bnb
-    from golden_read import nibbles, read, read_checkpoint, round_to, same_bits
+    from golden_read import Tensor, nibbles, read, read_checkpoint, round_to, same_bits
 except ImportError as error:
     print(f"skipped: {error}; see requirements-check.txt")
     sys.exit(77)
 
 DATA = Path(__file__).resolve().parent / "data"
 MAX_FILE_BYTES, MAX_TOTAL_BYTES = 1_000_000, 3_000_000
-BLOCK = (128, 128)
 results = {"passed": 0, "failed": 0}
 
 
@@ -93,22 +92,19 @@ def dequantize_gptq(tensors, layer, config):
     return affine(codes, zeros[group], tensors[f"{layer}.scales"].f32()[group]).T
 
 
-def grid(values, n, k):
+def grid(values, n, k, block=None):
     """One number of a tensor, of a row, of a group or of a block for each of [n,k]."""
     values = values.reshape(-1, values.shape[-1] if values.ndim == 2 else 1)
-    if values.shape[0] not in (1, n) or k % values.shape[1]:
-        rows, columns = BLOCK
-    else:
-        rows, columns = n // values.shape[0], k // values.shape[1]
+    rows, columns = block or (n // values.shape[0], k // values.shape[1])
     return values[np.arange(n)[:, None] // rows, np.arange(k) // columns]
 
 
-def dequantize_scaled(tensors, layer, name):
+def dequantize_scaled(tensors, layer, name, block=None):
     """Codes of 8 bits as they are, times the scale: in f32, which holds 16-bit products exactly."""
     codes = tensors[f"{layer}.weight"].f32()
     if f"{layer}.weight_zero_point" in tensors:
         codes = codes - grid(tensors[f"{layer}.weight_zero_point"].f32(), *codes.shape)
-    return codes * grid(tensors[f"{layer}.{name}"].f32(), *codes.shape)
+    return codes * grid(tensors[f"{layer}.{name}"].f32(), *codes.shape, block)
 
 
 def dequantize_packed8(tensors, layer):
@@ -121,9 +117,11 @@ def dequantize_packed8(tensors, layer):
     return affine(codes, grid(zeros, n, k), grid(tensors[f"{layer}.weight_scale"].f32(), n, k))
 
 
-def dequantize_compressed(tensors, layer):
+def dequantize_compressed(tensors, layer, config):
     if f"{layer}.weight_packed" not in tensors:
-        return dequantize_scaled(tensors, layer, "weight_scale")
+        (group,) = config["config_groups"].values()
+        return dequantize_scaled(tensors, layer, "weight_scale",
+                                 group["weights"].get("block_structure"))
     n, k = tensors[f"{layer}.weight_shape"].bits
     if tensors[f"{layer}.weight_packed"].bits.shape[1] != -(-k // 8):
         return dequantize_packed8(tensors, layer)
@@ -156,6 +154,14 @@ def check_dense(folder):
                 check(same_bits(bits, tensors[plane].bits), f"{name} {plane}")
 
 
+def same_numbers(bits, truth):
+    """Bits, but of NaN only that it is one."""
+    nan = np.isnan(truth.f32())
+    found = Tensor(truth.dtype, bits)
+    return np.array_equal(nan, np.isnan(found.f32())) and same_bits(
+        np.where(nan, 0, bits).astype(bits.dtype), np.where(nan, 0, truth.bits).astype(bits.dtype))
+
+
 # AutoRound's packing formats: whose bytes, and whether zeros are stored minus one.
 AUTO_ROUND = {"auto_round:auto_gptq": ("gptq", "gptq"), "auto_round:auto_awq": ("awq", ""),
               "auto_round:gptqmodel": ("gptq", "gptq_v2")}
@@ -171,11 +177,14 @@ def check_checkpoint(folder):
         if method == "bitsandbytes":
             values = dequantize_bnb(tensors, layer)
         elif method == "compressed-tensors":
-            values = dequantize_compressed(tensors, layer)
+            values = dequantize_compressed(tensors, layer, config)
+        elif method == "fp8":
+            values = dequantize_scaled(tensors, layer, "weight_scale_inv",
+                                       config["weight_block_size"])
         else:
             values = {"awq": dequantize_awq, "gptq": dequantize_gptq}[method](tensors, layer,
                                                                               config)
-        check(same_bits(round_to(truth.dtype, values), truth.bits), f"{folder.name} {layer}")
+        check(same_numbers(round_to(truth.dtype, values), truth), f"{folder.name} {layer}")
 
 
 def check_blockwise(folder):

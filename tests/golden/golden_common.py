@@ -40,11 +40,11 @@ def save_tensors(name, file_name, tensors):
         raise SystemExit(f"{path} is larger than {MAX_FILE_BYTES} bytes")
 
 
-def save_checkpoint(name, tensors, truth, quantization_config, model_type="llama"):
+def save_checkpoint(name, tensors, truth, quantization_config, model_type="llama", **more):
     save_tensors(name, "model.safetensors", tensors)
     save_tensors(name, "truth.safetensors", truth)
     config = {"architectures": ["LlamaForCausalLM"], "model_type": model_type,
-              "quantization_config": quantization_config}
+              "quantization_config": quantization_config, **more}
     save_json(name, "config.json", config)
 
 

@@ -5,7 +5,18 @@ import numpy as np
 from safetensors import deserialize
 
 DTYPES = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16, "U8": np.uint8,
-          "I8": np.int8, "I16": np.int16, "I32": np.int32, "I64": np.int64}
+          "I8": np.int8, "F8_E4M3": np.uint8, "F8_E8M0": np.uint8, "I16": np.int16,
+          "I32": np.int32, "I64": np.int64}
+
+
+def e4m3():
+    """The 256 numbers of FP8 E4M3: bias 7, no infinities, NaN where all other bits are ones."""
+    code = np.arange(128)
+    exponent, fraction = code >> 3, code & 7
+    normal = (8 + fraction) * np.exp2(exponent - 10.0)
+    half = np.where(exponent == 0, fraction * 2.0 ** -9, normal)
+    half[127] = np.nan
+    return np.concatenate([half, np.copysign(half, -1)]).astype(np.float32)
 
 
 class Tensor:
@@ -15,6 +26,11 @@ class Tensor:
         self.dtype, self.bits = dtype, bits
 
     def f32(self):
+        if self.dtype == "F8_E4M3":
+            return e4m3()[self.bits]
+        if self.dtype == "F8_E8M0":
+            return np.where(self.bits == 255, np.float32(np.nan),
+                            np.exp2(self.bits.astype(np.float64) - 127)).astype(np.float32)
         if self.dtype == "BF16":
             return (self.bits.astype(np.uint32) << 16).view(np.float32)
         return self.bits.astype(np.float32)

@@ -1,6 +1,7 @@
-"""compressed-tensors, GPTQ and bitsandbytes: 8-bit integers, and nested NF4 in half precision.
+"""compressed-tensors, GPTQ, bitsandbytes and transformers: 8 bits, and NF4 with second scales of
+half precision.
 
-    python3 golden_int8.py [FOLDER...]
+    python3 golden_8bit.py [FOLDER...]
 
 Writes those folders of data/ alone, all of its own without arguments; needs requirements.txt.
 """
@@ -201,6 +202,27 @@ def write_half_nested(name, layers):
     save_checkpoint(name, tensors, truth, config.to_dict())
 
 
+def write_fp8(name, block, layers, scale_format="float", nan=False):
+    """quant_method fp8, as DeepSeek-V3 and Qwen3 have it, by transformers' own operations. The
+    first layer begins with every code, the two NaN where that is the point."""
+    from transformers import FineGrainedFP8Config
+    from transformers.integrations.finegrained_fp8 import Fp8Dequantize, Fp8Quantize
+
+    config = FineGrainedFP8Config(weight_block_size=block, scale_fmt=scale_format)
+    holder = mock.Mock(quantization_config=config)
+    tensors, truth = {}, {}
+    for index, (layer_name, n, k) in enumerate(layers):
+        key = f"{layer_name}.weight"
+        made = Fp8Quantize(holder).convert({key: weights(8200 + index, n, k, BF16)})
+        if index == 0:
+            codes = torch.arange(256, dtype=torch.uint8)
+            made[key].view(torch.uint8).reshape(-1)[:256] = \
+                codes if nan else torch.where(codes % 128 == 127, codes - 1, codes)
+        tensors.update(made)
+        truth[key] = Fp8Dequantize(holder)._dequantize_one(*made.values(), BF16)
+    save_checkpoint(name, tensors, truth, config.to_dict(), dtype="bfloat16")
+
+
 def write_all(names):
     for name, write in CASES.items():
         if names and name not in names:
@@ -213,7 +235,7 @@ def compressed(form, layers, dtype, **more):
     return lambda name: write_compressed(name, form, layers, dtype, **more)
 
 
-PACK, INT = "pack-quantized", "int-quantized"
+PACK, INT, FLOAT = "pack-quantized", "int-quantized", "float-quantized"
 CASES = {
     "ct_pack8_g32": compressed(PACK, [(LAYER, 13, 96, True), (OTHER, 6, 160, False)], BF16,
                                strategy="group", group_size=32),
@@ -226,12 +248,24 @@ CASES = {
     "ct_int8_tensor": compressed(INT, [(LAYER, 11, 52, False)], BF16, scale_type=F32,
                                  strategy="tensor"),
     "ct_int8_g64": compressed(INT, [(LAYER, 7, 192, False)], F16, strategy="group", group_size=64),
+    "ct_fp8_tensor": compressed(FLOAT, [(LAYER, 11, 52, True)], BF16, type="float",
+                                strategy="tensor"),
+    "ct_fp8_channel": compressed(FLOAT, [(LAYER, 17, 75, False), (OTHER, 5, 130, False)], F16,
+                                 type="float", strategy="channel", scale_type=F32),
+    "ct_fp8_block": compressed(FLOAT, [(LAYER, 37, 100, False), (OTHER, 16, 33, True)], BF16,
+                               type="float", strategy="block", block_structure=[16, 32]),
+    "ct_fp8_block_128": compressed(FLOAT, [(LAYER, 130, 140, False)], BF16, scale_type=F32,
+                                   type="float", strategy="block", block_structure=[128, 128]),
+    "fp8_block_32": lambda name: write_fp8(name, [16, 32], [(LAYER, 48, 96), (OTHER, 16, 64)]),
+    "fp8_block_32_nan": lambda name: write_fp8(name, [16, 32], [(LAYER, 16, 32)], nan=True),
+    "fp8_block_ue8m0": lambda name: write_fp8(name, [32, 64], [(LAYER, 64, 128)],
+                                              scale_format="ue8m0"),
     "gptq_v1_8bit_g32": lambda name: write_gptq(name, pack_auto_gptq, 32,
                                                 [(LAYER, 32, 96, False)]),
-    "gptq_v2_8bit_g64": lambda name: write_gptq(name, pack_gptqmodel, 64, [(LAYER, 32, 128, True)]),
+    "gptq_v2_8bit_g64": lambda name: write_gptq(name, pack_gptqmodel, 64,
+                                                [(LAYER, 32, 128, True)]),
     "bnb_int8": lambda name: write_llm_int8(name, [
-        (LAYER, 13, 96, F16, True), (OTHER, 24, 45, BF16, False),
-        ("model.layers.0.mlp.up_proj", 7, 130, F32, True)]),
+        (LAYER, 13, 96, F16, True), (OTHER, 24, 45, F16, False)]),
     "bnb_nf4_nested_half": lambda name: write_half_nested(name, [
         (LAYER, 40, 128, F16, F16), (OTHER, 33, 80, BF16, BF16)]),
     "ct_int8_asym_refused": compressed(INT, [(LAYER, 9, 40, False)], BF16, strategy="channel",

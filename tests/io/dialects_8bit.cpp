@@ -1,4 +1,4 @@
-// Layers of 8-bit integers: which are taken, what their planes become, and what is refused.
+// Layers of 8 bits: which are taken, what their planes become, and what is refused.
 #include <cmath>
 
 #include "layers.hpp"
@@ -37,7 +37,7 @@ const std::string kInt8 =
     R"({"quantization_config":{"quant_method":"compressed-tensors","format":"int-quantized",)"
     R"("config_groups":{"g":{"weights":{"num_bits":8,"type":"int","strategy":")";
 
-class Int8 : public Dialects {
+class EightBits : public Dialects {
   protected:
     void SetUp() override { ASSERT_EQ(QK_OK, qk_context_create(nullptr, &context)); }
     void TearDown() override {
@@ -64,7 +64,7 @@ class Int8 : public Dialects {
     qk_context *context = nullptr;
 };
 
-TEST_F(Int8, LlmInt8) {
+TEST_F(EightBits, LlmInt8) {
     Parts p = llm_int8(3, 5);
     p.set("x.SCB", "F32", {3}, floats({127.0f, 1.0f, 13.0f}));
     takes(p, "", QK_DIALECT_BITSANDBYTES, 3, 5, QK_GROUP_ROW);
@@ -93,14 +93,17 @@ TEST_F(Int8, LlmInt8) {
     EXPECT_NE(nullptr, strstr(message.text, "scale 1 is not a finite")) << message.text;
 }
 
-TEST_F(Int8, ScalesByTheirShape) {
+TEST_F(EightBits, ScalesByTheirShape) {
     const auto ct = QK_DIALECT_COMPRESSED_TENSORS;
     takes(scaled(3, 40, {3, 1}, half_ones(3)), "", ct, 3, 40, QK_GROUP_ROW);
     takes(scaled(3, 40, {3}, half_ones(3)), "", ct, 3, 40, QK_GROUP_ROW);
     takes(scaled(3, 40, {3, 2}, half_ones(6)), "", ct, 3, 40, 20);
-    refuses(scaled(3, 40, {3, 3}, half_ones(9)), "", QK_ERROR_UNSUPPORTED, "share a scale");
-    refuses(scaled(3, 40, {2, 1}, half_ones(2)), "", QK_ERROR_UNSUPPORTED, "share a scale");
-    refuses(scaled(3, 40, {3, 1, 1}, half_ones(3)), "", QK_ERROR_UNSUPPORTED, "share a scale");
+    refuses(scaled(3, 40, {3, 3}, half_ones(9)), "", QK_ERROR_UNSUPPORTED,
+            "which of weight I8 [3,40] share one");
+    refuses(scaled(3, 40, {2, 1}, half_ones(2)), "", QK_ERROR_UNSUPPORTED,
+            "which of weight I8 [3,40] share one");
+    refuses(scaled(3, 40, {3, 1, 1}, half_ones(3)), "", QK_ERROR_UNSUPPORTED,
+            "which of weight I8 [3,40] share one");
     for (const std::vector<int64_t> &shape :
          {std::vector<int64_t>{}, std::vector<int64_t>{1}, std::vector<int64_t>{1, 1}}) {
         takes(scaled(3, 40, shape, half_ones(1)), "", ct, 3, 40, QK_GROUP_ROW);
@@ -108,13 +111,13 @@ TEST_F(Int8, ScalesByTheirShape) {
     }
 }
 
-TEST_F(Int8, ScalesByTheConfiguration) {
+TEST_F(EightBits, ScalesByTheConfiguration) {
     const auto ct = QK_DIALECT_COMPRESSED_TENSORS;
     takes(scaled(3, 40, {3, 1}, half_ones(3)), kInt8 + "channel\"}}}}}", ct, 3, 40, QK_GROUP_ROW);
     takes(scaled(3, 40, {3, 3}, half_ones(9)), kInt8 + "group\",\"group_size\":16}}}}}", ct, 3, 40,
           16);
     refuses(scaled(3, 40, {3, 1}, half_ones(3)), kInt8 + "tensor\"}}}}}", QK_ERROR_UNSUPPORTED,
-            "no config group is symmetric 8-bit int with weight_scale F16 [3,1]");
+            "no config group is symmetric 8-bit int with scales F16 [3,1]");
     const std::vector<uint16_t> block = {0x3c00, 0x4000, 0x4200, 0x4400};  // 1 2 3 4
     for (const char *size : {"[2,32]", "\"2x32\""}) {
         takes(scaled(3, 40, {2, 2}, bytes_of(block)),
@@ -132,7 +135,70 @@ TEST_F(Int8, ScalesByTheConfiguration) {
     refuses(p, kInt8 + "channel\"}}}}}", QK_ERROR_UNSUPPORTED, "no config group is asymmetric");
 }
 
-TEST_F(Int8, GptqWordsAreTransposed) {
+Parts fp8(int64_t n, int64_t k, const char *name, const char *dtype,
+          const std::vector<int64_t> &shape, const std::string &scales) {
+    Parts p;
+    p.set("x.weight", "F8_E4M3", {n, k}, zeros(n * k));
+    p.set(name, dtype, shape, scales);
+    return p;
+}
+
+TEST_F(EightBits, Fp8ByItsShapes) {
+    const std::string two = floats({2.0f}), inv = "x.weight_scale_inv", scale = "x.weight_scale";
+    const std::string modelopt = R"({"quant_method":"modelopt","quant_algo":"FP8"})";
+    Parts p = fp8(3, 40, scale.c_str(), "F32", {}, two);
+    p.set("x.input_scale", "F32", {}, two);
+    takes(p, modelopt, QK_DIALECT_FP8, 3, 40, QK_GROUP_ROW);
+    EXPECT_EQ(120 + 4 + 4, layer.bytes);
+    EXPECT_EQ(QK_FORMAT_E4M3, layer.desc.format);
+    has(QK_PLANE_SCALE, floats({2, 2, 2}));
+    p.set("x.pre_quant_scale", "F32", {40}, zeros(160));
+    refuses(p, modelopt, QK_ERROR_UNSUPPORTED, "transform of the activations (pre_quant_scale)");
+    takes(fp8(3, 40, scale.c_str(), "F32", {3, 1}, floats({1, 2, 3})),
+          R"({"quant_method":"fbgemm_fp8"})", QK_DIALECT_FP8, 3, 40, QK_GROUP_ROW);
+    has(QK_PLANE_SCALE, floats({1, 2, 3}));
+    // Blocks of 128 where nothing says how large they are, or of the size that it says.
+    takes(fp8(130, 140, inv.c_str(), "F32", {2, 2}, floats({1, 2, 3, 4})), "", QK_DIALECT_FP8, 130,
+          140, 128);
+    std::string repeated;
+    for (int row = 0; row < 130; ++row) repeated += row < 128 ? floats({1, 2}) : floats({3, 4});
+    has(QK_PLANE_SCALE, repeated);
+    takes(fp8(3, 40, inv.c_str(), "BF16", {2, 2}, zeros(8)),
+          R"({"quant_method":"fp8","weight_block_size":[2,32]})", QK_DIALECT_FP8, 3, 40, 32);
+    refuses(fp8(3, 40, inv.c_str(), "F32", {2, 3}, zeros(24)),
+            R"({"quant_method":"fp8","weight_block_size":[2,32]})", QK_ERROR_UNSUPPORTED,
+            "neither the configuration nor their shape");
+    takes(fp8(4, 64, inv.c_str(), "F8_E8M0", {2, 2}, "\x7f\x80\x81\x82"),
+          R"({"quant_method":"fp8","weight_block_size":[2,32]})", QK_DIALECT_FP8, 4, 64, 32);
+    EXPECT_EQ(QK_FORMAT_E8M0, layer.desc.scale_format);
+    has(QK_PLANE_SCALE, "\x7f\x80\x7f\x80\x81\x82\x81\x82");
+    EXPECT_EQ(QK_OK, qk_checkpoint_verify_layer(checkpoint, "x", &message)) << message.text;
+    takes(fp8(4, 64, inv.c_str(), "F8_E8M0", {2, 2}, "\x7f\x80\xff\xfe"),
+          R"({"quant_method":"fp8","weight_block_size":[2,32]})", QK_DIALECT_FP8, 4, 64, 32);
+    EXPECT_EQ(QK_ERROR_CORRUPT, qk_checkpoint_verify_layer(checkpoint, "x", &message));
+    EXPECT_NE(nullptr, strstr(message.text, "scale 2 is not")) << message.text;
+}
+
+TEST_F(EightBits, Fp8Refused) {
+    const Parts bare = fp8(3, 40, "x.other", "F32", {}, zeros(4));
+    refuses(bare, "", QK_ERROR_UNSUPPORTED, "whose scales are absent");
+    refuses(fp8(3, 40, "x.weight_scale", "F64", {}, zeros(8)), "", QK_ERROR_UNSUPPORTED,
+            "whose scales are F64 []");
+    Parts p = fp8(3, 40, "x.weight_scale", "F32", {}, zeros(4));
+    p.set("x.weight", "F8_E5M2", {3, 40}, zeros(120));
+    refuses(p, "", QK_ERROR_UNSUPPORTED, "weight is F8_E5M2), which qk does not load");
+    p = fp8(3, 40, "x.weight_scale", "F32", {3, 1}, floats({1, INFINITY, 1}));
+    takes(p, "", QK_DIALECT_FP8, 3, 40, QK_GROUP_ROW);
+    EXPECT_EQ(QK_ERROR_CORRUPT, qk_checkpoint_verify_layer(checkpoint, "x", &message));
+    const std::string ct =
+        R"({"quantization_config":{"quant_method":"compressed-tensors","format":"float-quantized",)"
+        R"("config_groups":{"g":{"weights":{"num_bits":8,"type":"float","strategy":"channel"}}}}})";
+    takes(p, ct, QK_DIALECT_COMPRESSED_TENSORS, 3, 40, QK_GROUP_ROW);
+    p.set("x.weight_scale", "F32", {}, zeros(4));
+    refuses(p, ct, QK_ERROR_UNSUPPORTED, "no config group is symmetric 8-bit float");
+}
+
+TEST_F(EightBits, GptqWordsAreTransposed) {
     const std::string v1 = R"({"quant_method":"gptq","bits":8,"group_size":16})";
     const std::string v2 =
         R"({"quant_method":"gptq","bits":8,"group_size":16,"checkpoint_format":"gptq_v2"})";
@@ -166,7 +232,7 @@ TEST_F(Int8, GptqWordsAreTransposed) {
     refuses(p, v1, QK_ERROR_UNSUPPORTED, "act-order");
 }
 
-TEST_F(Int8, PackedBytesLoseTheirOffset) {
+TEST_F(EightBits, PackedBytesLoseTheirOffset) {
     const std::string config =
         R"({"quantization_config":{"quant_method":"compressed-tensors","format":"pack-quantized",)"
         R"("config_groups":{"g":{"weights":{"num_bits":8,"type":"int","strategy":"channel"}}}}})";
@@ -182,7 +248,7 @@ TEST_F(Int8, PackedBytesLoseTheirOffset) {
     refuses(p, config, QK_ERROR_CORRUPT, "neither 4 nor 8 bits");
 }
 
-TEST_F(Int8, HalvesOfNestedScalesAreWidened) {
+TEST_F(EightBits, HalvesOfNestedScalesAreWidened) {
     const std::vector<uint16_t> f16 = {0x0001, 0x8001, 0x03ff, 0x3555, 0x7bff, 0xfc00, 0x8000};
     const std::vector<uint32_t> wide = {0x33800000, 0xb3800000, 0x387fc000, 0x3eaaa000,
                                         0x477fe000, 0xff800000, 0x80000000};
