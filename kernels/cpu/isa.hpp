@@ -133,6 +133,9 @@ struct Generic {
 
 // To the first cache.
 static inline void prefetch(const uint8_t *address) { __builtin_prefetch(address, 0, 3); }
+// To the second cache: weights that are read once would push x, which is read for every row, out of
+// the first.
+static inline void prefetch_stream(const uint8_t *address) { __builtin_prefetch(address, 0, 2); }
 
 // The eight steps of a word, each with its number as a constant: body.operator()<step>().
 template <class Body>

@@ -50,7 +50,7 @@ QK_INLINE inline void add_rows(const Chunk &chunk, int first_row, const Codes &c
     QK_UNROLL
     for (int i = 0; i < Isa::kRowsTogether; ++i) {
         const uint8_t *const row = chunk.codes + 64 * (first_row + i);
-        prefetch(row + kAhead);
+        prefetch_stream(row + kAhead);
         words[i] = Isa::load_words(row);
     }
     const auto add = [&]<int step>() QK_INLINE {

@@ -57,7 +57,7 @@ template <class Isa, class Dots>
 QK_INLINE inline void add_by_rows(const Dots &dots, const uint8_t *codes, const typename Dots::X &x,
                                   const char *scales, const uint8_t *zeros, Sums<Isa> &sums) {
     for (int row = 0; row < 8; ++row, codes += 64) {
-        prefetch(codes + kAhead);
+        prefetch_stream(codes + kAhead);
         const Lanes<Isa> dot = dots.dot(codes, x, zeros, row);
         const float factor = x.unit * load_as<float>(scales, row);
         sums.row[row] = Isa::fma(dot, Isa::splat(factor), sums.row[row]);

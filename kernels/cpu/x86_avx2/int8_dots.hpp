@@ -238,7 +238,7 @@ struct Avx2Dots : Avx2, YmmSums {
             }
 
             QK_INLINE Products products(const uint8_t *codes) const {
-                prefetch(codes + 8192);
+                prefetch_stream(codes + 8192);
                 const Bytes words =
                     group_bytes<kBlocks>({load_words(codes), load_words(codes + 32)});
                 Products p;

@@ -47,7 +47,7 @@ class Avx2Products {
         asm volatile("" : : "r"(&factors) : "memory");
         QK_UNROLL
         for (int row = 0; row < 8; ++row) {
-            prefetch(codes + 64 * row + kAhead);
+            prefetch_stream(codes + 64 * row + kAhead);
             const __m256i zero = _mm256_set1_epi32(factors.zero[row]);
             const __m256 scale = _mm256_set1_ps(factors.scale[row]);
             Lanes<Avx2> &sum = sums.row[row];

@@ -168,7 +168,7 @@ class Rows {
         asm volatile("" : "+v"(x0), "+v"(x1), "+v"(x2), "+v"(x3));
         QK_UNROLL
         for (int row = 0; row < 8; ++row) {
-            prefetch(codes + 64 * row + kAhead);
+            prefetch_stream(codes + 64 * row + kAhead);
             __m512i words = Avx512::load_words(codes + 64 * row).v;
             if (kBlocks > 1) words = neighbours(words);
             const __m512 zero = _mm512_setzero_ps();

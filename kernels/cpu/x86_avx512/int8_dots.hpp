@@ -249,7 +249,7 @@ struct Avx512Dots : Avx512Int8X {
             asm volatile("" : "+v"(low), "+v"(high), "+v"(start), "+v"(other));
             __m512i d[8], e[8];
             _Pragma("GCC unroll 8") for (int row = 0; row < 8; ++row) {
-                prefetch(codes + 64 * row + kInt8Ahead);
+                prefetch_stream(codes + 64 * row + kInt8Ahead);
                 __m512i words = load_words(codes + 64 * row).v;
                 if (kBlocks > 1) words = group_bytes<kBlocks>(words);
                 d[row] = start;
