@@ -53,10 +53,10 @@ constexpr Kernel<RepackArgs> const *kRepack[] = {
 };
 constexpr Kernel<LinearArgs> const *kLinear[] = {
 #if defined(QK_CPU_X86)
-    &cpu::kLinearIntegersVnni, &cpu::kLinearGemvAvx512,  &cpu::kLinearRowsAvx512,
-    &cpu::kLinearColumnsVnni,  &cpu::kLinearColumnsAvx2, &cpu::kLinearSingleAvx512,
-    &cpu::kLinearFewAvx512,    &cpu::kLinearBatchAvx512, &cpu::kLinearGemvAvx2,
-    &cpu::kLinearSingleAvx2,   &cpu::kLinearBatchAvx2,
+    &cpu::kLinearIntegersVnni, &cpu::kLinearGroupsVnni,  &cpu::kLinearGemvAvx512,
+    &cpu::kLinearRowsAvx512,   &cpu::kLinearColumnsVnni, &cpu::kLinearColumnsAvx2,
+    &cpu::kLinearSingleAvx512, &cpu::kLinearFewAvx512,   &cpu::kLinearBatchAvx512,
+    &cpu::kLinearGemvAvx2,     &cpu::kLinearSingleAvx2,  &cpu::kLinearBatchAvx2,
 #elif defined(QK_CPU_ARM)
     &cpu::kLinearIntegersDotprod, &cpu::kLinearGemvNeon,
     &cpu::kLinearSingleNeon,      &cpu::kLinearBatchNeon,

@@ -98,13 +98,16 @@ struct Case {
     uint32_t mode, facts;
 };
 constexpr uint32_t kRow = kQuantized | kFourBits | kIntegerEntries | kAlongK | kGroups16 |
-                          kGroupsWhole | kGroups64 | kEightRowsOfW | kWholeBytes;
+                          kGroupsWhole | kGroups64 | kEightRowsOfW | kWholeBytes | kScalesMultiply;
 constexpr uint32_t kPackedRow = (kRow & ~kWholeBytes) | kPacked;
 constexpr uint32_t kGroups = kGroups128 | kBlocks128;
 constexpr uint32_t kMany = kSeveralRows | kFourRows | kFiveRows;
 constexpr Case kCases[] = {
-    {"u4 g128 packed, m 1", 0, kPackedRow | kGroups | kU4 | kOneRow},
-    {"u4 g128 awq, m 1", 0, (kRow & ~kWholeBytes) | kGroups | kU4 | kColumnLayout | kOneRow},
+    {"u4 g128 packed, m 1", 0, kPackedRow | kGroups | kU4 | kExactIntegers | kOneRow},
+    {"u4 g32 packed, m 1", 0,
+     (kPackedRow & ~kGroups64) | kSmallGroups | kU4 | kExactIntegers | kOneRow},
+    {"u4 g128 awq, m 1", 0,
+     (kRow & ~kWholeBytes) | kGroups | kU4 | kExactIntegers | kColumnLayout | kOneRow},
     {"nf4 g64 packed, m 1", 0, kPackedRow | kOneRow},
     {"nf4 g64 row, m 1", 0, kRow | kOneRow},
     {"nf4 g64 packed, m 3", 0, kPackedRow | kSeveralRows | kFewRows},

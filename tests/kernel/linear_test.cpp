@@ -118,7 +118,7 @@ class Linear : public ::testing::TestWithParam<Format> {
         c.product.entries = entries(weight);
         c.product.scales = scale_values(weight);
         c.product.groups = groups_of(spec);
-        c.product.u4 = spec.format == Format::u4;
+        c.product.entry_steps = entry_steps(spec.format);
         const Expected expected = {linear_exact(c.product), linear_ordered(c.product)};
         const reference::Planes planes = pack(weight, uint32_t(random_.next()));
         for (const auto &home : homes_) {

@@ -46,10 +46,16 @@ Integers integers_of(const float *x, int64_t count) {
     return result;
 }
 
+bool small_groups(const Product &product) {
+    const int64_t size = product.groups.size;
+    return size == 16 || size == 32 || size == 64;
+}
+
 // Of row i of x, block after block; empty where floats are summed.
 std::vector<Integers> integer_blocks(const Product &product, int64_t i) {
-    const bool groups = !product.groups.flat && product.groups.size % kBlock == 0;
-    if (!product.u4 || product.m != 1 || !groups) return {};
+    const bool whole = product.groups.size % kBlock == 0 && product.entry_steps == 1;
+    if (product.groups.flat || product.m != 1 || product.entry_steps == 0) return {};
+    if (!whole && !small_groups(product)) return {};
     std::vector<Integers> blocks;
     for (int64_t c = 0; c < product.k; c += kBlock) {
         const int64_t count = std::min(kBlock, product.k - c);
@@ -95,21 +101,39 @@ float sum_blocks(const Product &product, int64_t i, int64_t row) {
     return sum;
 }
 
+// The lane of a block's column.
+size_t integer_lane(const Product &product, size_t c) {
+    return small_groups(product) ? c / 16 + c / 8 % 2 * 8 : c % kLanes;
+}
+
 // One row of x as integers, lane by lane of each block.
 float sum_integers(const Product &product, const std::vector<Integers> &x, int64_t row) {
     float sum[kLanes] = {};
     for (size_t b = 0; b < x.size(); ++b) {
-        const size_t first = size_t(row * product.k) + b * size_t(kBlock);
-        const float scale = product.scales[size_t(product.groups.of_code[first])];
+        const size_t start = b * size_t(kBlock), first = size_t(row * product.k) + start;
         // A block of zeros has no exponent; its unit is 0.
         bool zeros = true;
         int64_t dot[kLanes] = {};
         for (size_t c = 0; c < x[b].value.size(); ++c) {
             zeros = zeros && x[b].value[c] == 0;
-            dot[c % kLanes] += int64_t(product.entries[first + c]) * x[b].value[c];
+            const double entry = double(product.entries[first + c]) * product.entry_steps;
+            dot[integer_lane(product, c)] += int64_t(entry) * x[b].value[c];
         }
-        const float factor = (zeros ? 0.0f : std::ldexp(1.0f, x[b].exponent)) * scale;
-        for (int l = 0; l < kLanes; ++l) sum[l] = std::fma(float(dot[l]), factor, sum[l]);
+        const float unit = zeros ? 0.0f : std::ldexp(1.0f, x[b].exponent);
+        float scale[kLanes] = {};  // of the group of every column that a lane could have
+        bool there[kLanes] = {};
+        for (size_t c = 0; c < size_t(kBlock); ++c) {
+            const size_t size = size_t(product.groups.size), group = (start + c) / size * size;
+            if (group >= size_t(product.k)) continue;
+            const size_t of_group = size_t(row * product.k) + group;
+            there[integer_lane(product, c)] = true;
+            scale[integer_lane(product, c)] =
+                product.scales[size_t(product.groups.of_code[of_group])];
+        }
+        for (int l = 0; l < kLanes; ++l) {
+            const float factor = unit / float(product.entry_steps) * scale[l];
+            if (there[l]) sum[l] = std::fma(float(dot[l]), factor, sum[l]);
+        }
     }
     return fold(sum);
 }

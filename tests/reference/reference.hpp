@@ -114,8 +114,12 @@ struct Product {
     std::vector<float> scales;   // a group; dense weights: one, 1
     Groups groups;
     std::vector<float> bias;  // n, or empty
-    bool u4 = false;          // entries are code - zero
+    int entry_steps = 0;      // entries times this are the integers that one row sums; or 0
 };
+// Entries of the format times this are integers; 0 where they are not.
+inline int entry_steps(Format format) {
+    return format == Format::u4 ? 1 : format == Format::fp4_e2m1 ? 2 : 0;
+}
 // A dense weight is entries in one group of scale 1.
 Groups dense_groups(int64_t n, int64_t k);
 

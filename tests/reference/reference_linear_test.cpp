@@ -63,7 +63,7 @@ TEST(ReferenceLinear, IntegersOfBlocks) {
     std::vector<float> x(128, 0.0f), w(128, 1.0f);
     x[0] = 1, x[16] = 0x1p-22f, x[32] = 0x1p-23f, x[48] = 0x1.8p-23f;  // unit 2^-22; ties to even
     Product product = dense(x, w);
-    product.u4 = true;
+    product.entry_steps = 1;
     EXPECT_EQ(linear_ordered(product)[0], 1.0f + 0x1p-22f + 0x1p-22f);
     x[0] = 0x1.fbfffep0f;  // just below 2^23 - 2^16 units
     product.x = x;

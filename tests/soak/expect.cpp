@@ -48,7 +48,7 @@ reference::Product product_of(const Problem &p) {
         product.entries = reference::entries(p.w->meaning);
         product.scales = reference::scale_values(p.w->meaning);
         product.groups = reference::groups_of(c.spec);
-        product.u4 = c.spec.format == Format::u4;
+        product.entry_steps = entry_steps(c.spec.format);
     }
     return product;
 }

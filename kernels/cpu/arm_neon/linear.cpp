@@ -4,7 +4,7 @@
 #include "cpu/int8/gemv.hpp"
 #include "cpu/kernels.hpp"
 #include "cpu/linear/batch.hpp"
-#include "cpu/linear/gemv.hpp"
+#include "cpu/linear/gemv_groups.hpp"
 #include "cpu/linear/select.hpp"
 #include "cpu/linear/single.hpp"
 

@@ -116,6 +116,46 @@ void run_rows(Tile &tile, int64_t first, int64_t last) {
     for (int64_t row = first; row < last; ++row) store_row(tile, row, tile.sum[row - first]);
 }
 
+// A block of a row: its lanes' exact sums, and what each is multiplied by.
+struct IntegerLanes {
+    int64_t dot[kLanes] = {};
+    float factor[kLanes];
+};
+
+// Of lanes of every 16th column: the block has one group.
+void load_whole(const Weight &w, int64_t row, int64_t column, int64_t count, const int32_t *q,
+                float unit, IntegerLanes *to) {
+    uint8_t codes[kBlock];
+    w.layout->load(w.geometry, static_cast<const uint8_t *>(w.data), row, column, count, codes);
+    const GroupIndex group = group_of(w.geometry, row, column);
+    const int zero = zero_of(w, group);
+    for (int64_t c = 0; c < count; ++c) to->dot[c % kLanes] += int64_t(codes[c] - zero) * q[c];
+    for (float &factor : to->factor) factor = unit * scale_of(w, group);
+}
+
+// Of lanes of eight columns in one of the block's groups; past the row's last the factor leaves a
+// sum as it is.
+void load_eights(Tile &tile, int64_t row, int64_t column, int64_t count, const int32_t *q,
+                 float unit, IntegerLanes *to) {
+    const Weight &w = tile.args->w;
+    const Geometry &s = w.geometry;
+    const float steps = integer_steps(*w.format);
+    uint8_t codes[kBlock];
+    w.layout->load(s, static_cast<const uint8_t *>(w.data), row, column, count, codes);
+    for (int64_t lane = 0; lane < kLanes; ++lane) {
+        const int64_t first = eight_of_lane(lane), last = min64(first + 8, count);
+        const int64_t number = (column + first) / s.group_size;
+        const GroupIndex group = {row, number};
+        const bool there = number < s.groups_per_row;
+        to->factor[lane] = there ? unit / steps * scale_of(w, group) : -0.0f;
+        if (first >= last) continue;
+        if (w.format->kind == FormatKind::kU4) tile.entries.set_zero(zero_of(w, group));
+        for (int64_t c = first; c < last; ++c) {
+            to->dot[lane] += int64_t(tile.entries.value[codes[c]] * steps) * q[c];
+        }
+    }
+}
+
 // Rows of codes that are integers against one row of x as integers.
 void run_integers(Tile &tile, int64_t first, int64_t last) {
     const Weight &w = tile.args->w;
@@ -127,16 +167,12 @@ void run_integers(Tile &tile, int64_t first, int64_t last) {
         int32_t q[kBlock];
         const float unit = integers_of(tile.x[0], count, q);
         for (int64_t row = first; row < last; ++row) {
-            uint8_t codes[kBlock];
-            w.layout->load(s, static_cast<const uint8_t *>(w.data), row, column, count, codes);
-            const GroupIndex group = group_of(s, row, column);
-            const int zero = zero_of(w, group);
-            int64_t dot[kLanes] = {};
-            for (int64_t c = 0; c < count; ++c) dot[c % kLanes] += int64_t(codes[c] - zero) * q[c];
-            const float factor = unit * scale_of(w, group);
-            float *const lane = tile.sum[row - first][0].lane;
+            IntegerLanes lanes;
+            in_small_groups(s) ? load_eights(tile, row, column, count, q, unit, &lanes)
+                               : load_whole(w, row, column, count, q, unit, &lanes);
+            float *const sum = tile.sum[row - first][0].lane;
             for (int64_t i = 0; i < kLanes; ++i) {
-                lane[i] = __builtin_fmaf(float(dot[i]), factor, lane[i]);
+                sum[i] = __builtin_fmaf(float(lanes.dot[i]), lanes.factor[i], sum[i]);
             }
         }
     }

@@ -48,12 +48,26 @@ class ColumnStrip {
         }
     }
 
-    void add_integer_block(int64_t column, const XBytes &x) {
+    void add_block(int64_t column, int64_t, const ColumnBytes<Isa, Layout::quads> &x) {
         for (int64_t tile = 0; tile < tiles_; ++tile) {
             groups_.template prepare<true>(tile, x.unit);
             add_integers<Isa, Layout>(place(column, tile), x, *groups_.tile_groups(), &ahead_,
                                       sums_ + tile * kSums);
         }
+    }
+    void add_block(int64_t column, int64_t end, const EightsOfColumns<Isa> &x) {
+        const int64_t size = args_.w.geometry.group_size;
+        const int64_t steps = min64(kBlock, round_up(end - column, size)) / 16;  // of its groups
+        for (int64_t tile = 0; tile < tiles_; ++tile) {
+            if constexpr (Layout::quads) {
+                groups_.prepare_rows(tile, x.unit);
+            } else {
+                groups_.template prepare<true>(tile, x.unit);
+            }
+            add_eights<Isa, Layout>(place(column, tile), x, steps, groups_.tile_groups(),
+                                    groups_.of_step(), &ahead_, sums_ + tile * kSums);
+        }
+        in_eights_ = true;
     }
     template <bool cut, class Entries>
     void add_float_block(int64_t column, const ColumnFloats<Layout::quads> &x,
@@ -94,7 +108,14 @@ class ColumnStrip {
 
     QK_NOINLINE void store(int64_t row, int64_t last, float *sums) const {
         alignas(64) float y[kTileRows];
-        Layout::quads ? fold_columns(sums, y) : fold_rows(sums, y);
+        if (!Layout::quads) {
+            fold_rows(sums, y);
+        } else if (in_eights_) {
+            fold_lanes(sums);
+            memcpy(y, sums, sizeof(y));
+        } else {
+            fold_columns(sums, y);
+        }
         const int64_t rows = min64(kTileRows, last - row);
         if (args_.bias != nullptr) {
             const Dense &bias = *args_.bias;
@@ -105,12 +126,17 @@ class ColumnStrip {
         store_floats(args_.y.format->id, args_.y.data, row, rows, y);
     }
 
-    // A unit has a lane of every row.
-    static void fold_rows(float *sums, float *y) {
-        constexpr int64_t count = 8 * Isa::kWide;
+    // A lane of every row after the other.
+    static void fold_lanes(float *sums) {
+        constexpr int64_t count = Layout::kRows * Isa::kWide;
         for (int64_t half = 8; half > 0; half /= 2) {
             for (int64_t i = 0; i < half * count; ++i) sums[i] += sums[half * count + i];
         }
+    }
+
+    // A unit has a lane of every row.
+    static void fold_rows(float *sums, float *y) {
+        fold_lanes(sums);
         for (int64_t word = 0; word < Isa::kWide; ++word) {
             const float *const from = sums + word % 4 * 2 * Isa::kWide + word / 4 * 4;
             Quad low, high, a, b;
@@ -146,6 +172,7 @@ class ColumnStrip {
     StripGroups<Isa, Layout> groups_;
     const int64_t pitch_, lines_;  // words in a line
     int64_t first_word_ = 0, tiles_ = 0;
+    bool in_eights_ = false;  // the sums' lanes
     Ahead<Isa> ahead_;
     alignas(64) uint32_t corner_[kLines][Isa::kWide];
     alignas(64) float sums_[kTiles * kSums];
@@ -157,15 +184,14 @@ QK_INLINE inline void for_each_strip(int64_t first, int64_t last, const Body &bo
     for (; first < last; first += kStripRows) body(first, min64(first + kStripRows, last));
 }
 
-template <class Isa, class Layout>
-QK_NOINLINE void run_integer_strips(ColumnStrip<Isa, Layout> &strip,
-                                    BlocksOfX<Isa, ColumnBytes<Isa, Layout::quads>> &x,
+template <class Isa, class Layout, class Block>
+QK_NOINLINE void run_integer_strips(ColumnStrip<Isa, Layout> &strip, BlocksOfX<Isa, Block> &x,
                                     int64_t first, int64_t last) {
     for_each_strip<Isa, Layout>(first, last, [&](int64_t from, int64_t to) {
-        const ColumnBytes<Isa, Layout::quads> *blocks = nullptr;
-        strip.run(from, to, [&](int64_t column, int64_t) {
+        const Block *blocks = nullptr;
+        strip.run(from, to, [&](int64_t column, int64_t end) {
             if (column % kPanelOfX == 0) blocks = x.panel(column);
-            strip.add_integer_block(column, blocks[column % kPanelOfX / kBlock]);
+            strip.add_block(column, end, blocks[column % kPanelOfX / kBlock]);
         });
     });
 }
@@ -209,24 +235,33 @@ inline int64_t rows_of_task(int64_t n, int32_t concurrency) {
     return min64(kStripRows, round_up(share, 128));
 }
 
+template <class Isa, class Layout, class Block>
+QK_NOINLINE Status run_integers(const LinearArgs &args, const Launch &launch, int64_t block) {
+    using X = BlocksOfX<Isa, Block>;
+    const int64_t n = args.w.geometry.n;
+    if (launch.parallel.concurrency > 1 && args.x.columns <= kPanelOfX) {
+        const InScratch<X> whole(launch.scratch, args.x);  // for all tasks
+        parallel_ranges(launch.parallel, n, block, [&](int64_t first, int64_t last) {
+            const InScratch<ColumnStrip<Isa, Layout>> strip(launch.scratch, args);
+            run_integer_strips<Isa, Layout, Block>(*strip, *whole, first, last);
+        });
+        return QK_OK;
+    }
+    parallel_ranges(launch.parallel, n, block, [&](int64_t first, int64_t last) {
+        const InScratch<StripsOfX<Isa, Layout, X>> strips(launch.scratch, args);
+        run_integer_strips<Isa, Layout, Block>(strips->strip, strips->x, first, last);
+    });
+    return QK_OK;
+}
+
 template <class Isa, class Layout>
 QK_NOINLINE Status run_words(const LinearArgs &args, const Launch &launch) {
     const int64_t n = args.w.geometry.n, block = rows_of_task(n, launch.parallel.concurrency);
-    using X = BlocksOfX<Isa, ColumnBytes<Isa, Layout::quads>>;
     if (sums_integers<Isa>(args)) {
-        if (launch.parallel.concurrency > 1 && args.x.columns <= kPanelOfX) {
-            const InScratch<X> whole(launch.scratch, args.x);  // for all tasks
-            parallel_ranges(launch.parallel, n, block, [&](int64_t first, int64_t last) {
-                const InScratch<ColumnStrip<Isa, Layout>> strip(launch.scratch, args);
-                run_integer_strips<Isa, Layout>(*strip, *whole, first, last);
-            });
-            return QK_OK;
-        }
-        parallel_ranges(launch.parallel, n, block, [&](int64_t first, int64_t last) {
-            const InScratch<StripsOfX<Isa, Layout, X>> strips(launch.scratch, args);
-            run_integer_strips<Isa, Layout>(strips->strip, strips->x, first, last);
-        });
-        return QK_OK;
+        return in_small_groups(args.w.geometry)
+                   ? run_integers<Isa, Layout, EightsOfColumns<Isa>>(args, launch, block)
+                   : run_integers<Isa, Layout, ColumnBytes<Isa, Layout::quads>>(args, launch,
+                                                                                block);
     }
     const bool table = args.w.format->kind == FormatKind::kLut4;
     parallel_ranges(launch.parallel, n, block, [&](int64_t first, int64_t last) {
@@ -238,8 +273,11 @@ QK_NOINLINE Status run_words(const LinearArgs &args, const Launch &launch) {
     return QK_OK;
 }
 
-template <class Isa>
+// `otherwise` takes tables of integers in small groups.
+template <class Isa, const Kernel<LinearArgs> &otherwise>
 Status run_columns(const LinearArgs &args, const Launch &launch) {
+    const bool table = args.w.format->kind == FormatKind::kLut4;
+    if (table && sums_integers<Isa>(args)) return otherwise.run(args, launch);
     return args.w.layout->id == QK_LAYOUT_AWQ_GEMM ? run_words<Isa, WordsOfRows>(args, launch)
                                                    : run_words<Isa, WordsOfColumns>(args, launch);
 }

@@ -73,6 +73,15 @@ class StripGroups {
             }
         }
     }
+    // The same of integers for rows in sequence, each once.
+    QK_NOINLINE void prepare_rows(int64_t tile, float unit) {
+        const int64_t row = tile * kTileRows;
+        for (int64_t g = 0; g < count_; ++g) {
+            put<true>(Isa::load_wide(group_[g].scale + row),
+                      Isa::nibbles_in_order(group_[g].zero, row), unit, tile_[g].scale[0],
+                      tile_[g].zero[0]);
+        }
+    }
     const TileGroup<Isa, Layout> *tile_groups() const { return tile_; }
     const int64_t *of_step() const { return of_step_; }  // the group of each step of 16 columns
 

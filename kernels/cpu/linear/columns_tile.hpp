@@ -32,6 +32,20 @@ struct ColumnBytes : XBytes {
     }
 };
 
+// A block in small groups: columns 8 w .. 8 w + 7 are a lane, which stands where the sums have it;
+// the bytes of even ones go to `low`.
+template <class Isa>
+struct EightsOfColumns : XBytes {
+    void place(const int32_t *q) {
+        int32_t by_lanes[kBlock];
+        for (int64_t lane = 0; lane < 16; ++lane) {
+            for (int64_t i = 0; i < 8; ++i) by_lanes[16 * i + lane] = q[eight_of_lane(lane) + i];
+        }
+        XBytes::place(by_lanes);
+        for (uint32_t &each : sum) each = Isa::sum_operand(each);
+    }
+};
+
 // A block as floats.
 template <bool quads>
 struct ColumnFloats {
@@ -97,17 +111,23 @@ struct TileGroup {
     alignas(64) float zero[Layout::vectors][Isa::kWide];  // integers: bits
 };
 
-// Lines unit, unit + units, ...: 8 of them, even ones to transposed[0], odd ones to transposed[1].
-template <class Isa, class Layout>
-QK_INLINE inline void load_unit(const WordTile &tile, int64_t unit, Ahead<Isa> &ahead,
-                                typename Isa::Bits (&transposed)[2][4]) {
-    const int64_t step = Layout::kUnits * tile.stride;
-    const uint8_t *from = tile.from + unit * tile.stride;
+// 8 lines: even ones to transposed[0], odd ones to transposed[1].
+template <class Isa>
+QK_INLINE inline void load_lines(const uint8_t *from, int64_t step, Ahead<Isa> &ahead,
+                                 typename Isa::Bits (&transposed)[2][4]) {
     typename Isa::Bits words[2][4];
     QK_UNROLL for (int i = 0; i < 8; ++i, from += step) words[i % 2][i / 2] = Isa::load_bits(from);
     ahead.fetch();
     Isa::bytes_to_dwords(words[0], transposed[0]);
     Isa::bytes_to_dwords(words[1], transposed[1]);
+}
+
+// Lines unit, unit + units, ...
+template <class Isa, class Layout>
+QK_INLINE inline void load_unit(const WordTile &tile, int64_t unit, Ahead<Isa> &ahead,
+                                typename Isa::Bits (&transposed)[2][4]) {
+    load_lines<Isa>(tile.from + unit * tile.stride, Layout::kUnits * tile.stride, ahead,
+                    transposed);
 }
 
 template <class Isa, bool quads>
@@ -145,6 +165,46 @@ QK_NOINLINE void add_integers(const WordTile &tile, const XBytes &x,
         };
         add_half.template operator()<0>();
         add_half.template operator()<1>();
+    }
+    *fetched = ahead;
+}
+
+// The same in small groups: a lane is 8 columns, one line of gptq or 8 of awq_gemm, in the group of
+// its step of 16 columns; those past `steps` are left. sums[lane], rows as TileGroup has them.
+template <class Isa, class Layout>
+QK_NOINLINE void add_eights(const WordTile &tile, const XBytes &x, int64_t steps,
+                            const TileGroup<Isa, Layout> *groups, const int64_t *of_step,
+                            Ahead<Isa> *fetched, float *sums) {
+    Ahead<Isa> ahead = *fetched;
+    for (int64_t lane = 0; lane < 16; ++lane) {
+        const int64_t word = eight_of_lane(lane) / 8, lines = Layout::quads ? 1 : 8;
+        const uint8_t *const from = tile.from + word * lines * tile.stride;
+        const TileGroup<Isa, Layout> &group = groups[of_step[lane % 8]];
+        float *const to = sums + lane * Layout::kRows * Isa::kWide;
+        typename Isa::Bits operands[7];
+        load_x<Isa, false>(x, lane, operands);
+        const auto add = [&](typename Isa::Bits even, typename Isa::Bits odd, int v) QK_INLINE {
+            const typename Isa::Floats dot =
+                Isa::dot_integers(even, odd, operands, Isa::load_bits(group.zero[v]));
+            Isa::store_wide(to + v * Isa::kWide,
+                            Isa::multiply_add(dot, Isa::load_wide(group.scale[v]),
+                                              Isa::load_wide(to + v * Isa::kWide)));
+        };
+        if constexpr (Layout::quads) {
+            if (lane % 8 == 0) ahead.fetch();
+            if (lane % 8 >= steps) continue;
+            const typename Isa::Bits words = Isa::load_bits(from);
+            add(Isa::template nibbles<0>(words), Isa::template nibbles<1>(words), 0);
+        } else {
+            typename Isa::Bits t[2][4];
+            load_lines<Isa>(from, tile.stride, ahead, t);
+            if (lane % 8 >= steps) continue;
+            QK_UNROLL for (int i = 0; i < 4; ++i) {
+                add(Isa::template nibbles<0>(t[0][i]), Isa::template nibbles<0>(t[1][i]), 2 * i);
+                add(Isa::template nibbles<1>(t[0][i]), Isa::template nibbles<1>(t[1][i]),
+                    2 * i + 1);
+            }
+        }
     }
     *fetched = ahead;
 }

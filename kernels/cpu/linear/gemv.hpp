@@ -214,18 +214,5 @@ class RowBlocks {
     const Panel first_;
 };
 
-// `IntegerRows`: 8 rows at a time where x is taken as integers.
-template <class Isa, class IntegerRows>
-Status run_gemv(const LinearArgs &args, const Launch &launch) {
-    if (sums_integers<Isa>(args)) {
-        run_blocks<IntegerRows>(args, launch, launch.device);
-    } else if (args.w.zero != nullptr) {
-        run_blocks<RowBlocks<Isa, AffineCodes<Isa>>>(args, launch, launch.device);
-    } else {
-        run_blocks<RowBlocks<Isa, TableCodes<Isa>>>(args, launch, launch.device);
-    }
-    return QK_OK;
-}
-
 }  // namespace
 }  // namespace qk::cpu

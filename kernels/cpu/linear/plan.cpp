@@ -30,7 +30,7 @@ uint32_t facts_of_groups(const Geometry &s) {
     return when(!s.flat, kAlongK) | when(one_a_row || size % 16 == 0, kGroups16) |
            when(one_a_row || size == 16 || size == 32 || size == 64 || blocks, kGroupsWhole) |
            when(one_a_row || blocks, kGroups128) | when(one_a_row || size >= 64, kGroups64) |
-           when(blocks, kBlocks128);
+           when(blocks, kBlocks128) | when(size == 16 || size == 32 || size == 64, kSmallGroups);
 }
 
 #if defined(QK_CPU_X86)
@@ -58,7 +58,8 @@ void explain(const LinearArgs &args, uint32_t facts, uint32_t sets, uint32_t mod
 uint32_t linear_facts(const LinearArgs &args) {
     const Weight &w = args.w;
     uint32_t facts = facts_of_x(args) | facts_of_groups(w.geometry) |
-                     when(w.format->kind == FormatKind::kU4, kU4) |
+                     when(w.format->kind == FormatKind::kU4, kU4 | kExactIntegers) |
+                     when(w.format->id == QK_FORMAT_FP4_E2M1, kExactIntegers) |
                      when(w.format->kind == FormatKind::kS8, kS8) |
                      when(has_integer_entries(*w.format), kIntegerEntries) |
                      when(!w.scale.divides, kScalesMultiply) |

@@ -9,11 +9,25 @@ namespace {
 
 constexpr int64_t kBlock = 128;  // columns that are summed on their own
 
-// Whether one row of x meets codes that are integers, with the same scale and zero over a block.
+// Groups of which a block has several; its lanes are eights of columns then, each in one group.
+inline bool in_small_groups(const Geometry &s) {
+    return s.group_size == 16 || s.group_size == 32 || s.group_size == 64;
+}
+// Where the columns of a lane start in a block: the first fold adds the halves of 16 columns.
+constexpr int64_t eight_of_lane(int64_t lane) { return lane % 8 * 16 + lane / 8 * 8; }
+
+// Entries times this are integers.
+inline float integer_steps(const Format &format) {
+    return format.id == QK_FORMAT_FP4_E2M1 ? 2.0f : 1.0f;
+}
+
+// Whether one row of x meets codes that are integers, a lane's with one scale and zero a block.
 inline bool may_sum_integers(const LinearArgs &args) {
     const Weight &w = args.w;
-    return args.x.rows == 1 && w.format->kind == FormatKind::kU4 && !w.geometry.flat &&
-           w.geometry.group_size % kBlock == 0;
+    if (args.x.rows != 1 || w.geometry.flat) return false;
+    const bool u4 = w.format->kind == FormatKind::kU4;
+    if (in_small_groups(w.geometry)) return u4 || w.format->id == QK_FORMAT_FP4_E2M1;
+    return u4 && w.geometry.group_size % kBlock == 0;
 }
 
 inline uint32_t largest_bits(const float *__restrict x, int64_t count) {

@@ -28,11 +28,14 @@ enum Condition : uint32_t {
     kWholeBytes = 1u << 18,      // rows of w start at bytes
     kFourBits = 1u << 19,        // a code; what qk_repack packs
     kScalesMultiply = 1u << 20,  // none is divided by a number of its row
+    kExactIntegers = 1u << 21,   // U4_AFFINE and FP4_E2M1: entries are integers times a unit
+    kSmallGroups = 1u << 22,     // 16, 32, 64
 };
 
 // Conditions that are the case itself: their kernels are no faster ones for another case.
 constexpr uint32_t kOfTheCase = kOneRow | kSeveralRows | kFewRows | kFourRows | kFiveRows | kU4 |
-                                kS8 | kColumnLayout | kFourBits;
+                                kS8 | kColumnLayout | kFourBits | kExactIntegers | kBlocks128 |
+                                kSmallGroups;
 
 // What a case without it is; conditions of the case itself are never said.
 static constexpr const char *lacking_text(uint32_t condition) {
@@ -45,8 +48,7 @@ static constexpr const char *lacking_text(uint32_t condition) {
         case kGroups16: return "the group size is not a multiple of 16";
         case kGroupsWhole: return "the group size is not 16, 32, 64 or a multiple of 128";
         case kGroups64: return "the group size is less than 64";
-        case kGroups128:
-        case kBlocks128: return "the group size is not a multiple of 128";
+        case kGroups128: return "the group size is not a multiple of 128";
         case kEightRowsOfW: return "w has fewer than 8 rows";
         case kWholeBytes: return "rows of w do not start at whole bytes";
         default: return "";
@@ -78,6 +80,8 @@ constexpr uint32_t kVnniVbmi = QK_ISA_AVX512_VNNI | QK_ISA_AVX512_VBMI;
 constexpr uint32_t kInt8Case = kQuantized | kAlongK | kIntegerEntries;
 constexpr uint32_t kInt8Packed = kInt8Case | kFourBits | kPacked | kGroupsWhole | kScalesMultiply;
 constexpr uint32_t kIntegersCase = kOneRow | kU4 | kPacked | kAlongK | kBlocks128 | kScalesMultiply;
+constexpr uint32_t kSmallGroupsCase =
+    kOneRow | kExactIntegers | kPacked | kAlongK | kSmallGroups | kScalesMultiply;
 constexpr uint32_t kGemvCase =
     kOneRow | kQuantized | kFourBits | kPacked | kAlongK | kGroupsWhole | kScalesMultiply;
 constexpr uint32_t kColumnsCase = kOneRow | kColumnLayout | kGroups16 | kScalesMultiply;
@@ -104,6 +108,7 @@ constexpr LinearRow kLinearTable[] = {
      kQuantized | kFourBits | kPacked | kAlongK | kGroupsWhole | kScalesMultiply},
 
     {QK_ON_X86(kLinearIntegersVnni), "avx512 vnni integers", 0, QK_ISA_AVX512_VNNI, kIntegersCase},
+    {QK_ON_X86(kLinearGroupsVnni), "avx512 vnni groups", 0, kVnniVbmi, kSmallGroupsCase},
     {QK_ON_ARM(kLinearIntegersDotprod), "dotprod integers", 0, QK_ISA_DOTPROD, kIntegersCase},
     {QK_ON_X86(kLinearGemvAvx512), "avx512 gemv", 0, QK_ISA_AVX512, kGemvCase},
     {QK_ON_X86(kLinearRowsAvx512), "avx512 rows", 0, QK_ISA_AVX512_VBMI,

@@ -88,6 +88,64 @@ class IntegerSums {
     float ones_[kPanelSteps + 1][8];
 };
 
+// The same in groups of 16, 32 or 64: a lane has half of a step.
+template <class Isa>
+class GroupSums {
+  public:
+    explicit GroupSums(const LinearArgs &args)
+        : group_size_(args.w.geometry.group_size), groups_(args.w.geometry.groups_per_row),
+          unit_(1 / integer_steps(*args.w.format)), x_(args.x) {
+        for (auto &group : steps_) {
+            for (float &step : group) step = integer_steps(*args.w.format);
+        }
+    }
+
+    QK_NOINLINE void add(Decoder<Isa> &decoder, const PanelOf8 &p, Weights8 *weights,
+                         Lanes<Isa> *sums) {
+        if (p.column % kPanelOfX == 0) panel_ = x_.panel(p.column);
+        const XHalves *x = panel_ + p.column % kPanelOfX / kBlock;
+        decoder.decode(p.row, p.column, p.end, reinterpret_cast<const char *>(steps_), weights);
+        for (int64_t at = p.column; at < p.end; at += kBlock, ++x) {
+            const int64_t steps = ceil_div(min64(kBlock, p.end - at), 16);
+            for (int64_t row = 0; row < 8; ++row) {
+                const float *const w = weights[(at - p.column) / 16][row];
+                const Lanes<Isa> high = lane_sums(w, x->high, steps),
+                                 low = lane_sums(w, x->low, steps);
+                alignas(64) float factor[16];
+                for (int64_t lane = 0; lane < 16; ++lane) {
+                    const int64_t group = (at + eight_of_lane(lane)) / group_size_;
+                    const int64_t of_panel = group - p.column / group_size_;
+                    const bool there = group < groups_;
+                    const float scale = there ? load_as<float>(p.scales, of_panel * 8 + row) : 0.0f;
+                    factor[lane] = there ? x->unit * unit_ * scale : -0.0f;
+                }
+                const Lanes<Isa> dot = Isa::fma(high, Isa::splat(4096), low);
+                sums[row] = Isa::fma(dot, Isa::load_f32(factor), sums[row]);
+            }
+        }
+    }
+
+  private:
+    // Exact in any order.
+    static Lanes<Isa> lane_sums(const float *w, const float *x, int64_t steps) {
+        alignas(64) float product[16], sum[16] = {};
+        for (int64_t step = 0; step < steps; ++step, w += 128, x += 16) {
+            Isa::store_f32(product, Isa::mul(Isa::load_f32(w), Isa::load_f32(x)));
+            for (int i = 0; i < 8; ++i) {
+                sum[step] += product[i];
+                sum[step + 8] += product[i + 8];
+            }
+        }
+        return Isa::load_f32(sum);
+    }
+
+    const int64_t group_size_, groups_;
+    const float unit_;  // of entries
+    BlocksOfX<Isa, XHalves> x_;
+    const XHalves *panel_ = nullptr;
+    float steps_[kPanelSteps + 1][8];
+};
+
 // One block of 8 rows at a time, in panels of 512 columns.
 template <class Isa, class Sums>
 class SingleRow {
@@ -128,9 +186,13 @@ class SingleRow {
 
 template <class Isa>
 Status run_single(const LinearArgs &args, const Launch &launch) {
-    sums_integers<Isa>(args)
-        ? run_blocks<SingleRow<Isa, IntegerSums<Isa>>>(args, launch, launch.device)
-        : run_blocks<SingleRow<Isa, FloatSums<Isa>>>(args, launch, launch.device);
+    if (!sums_integers<Isa>(args)) {
+        run_blocks<SingleRow<Isa, FloatSums<Isa>>>(args, launch, launch.device);
+    } else if (in_small_groups(args.w.geometry)) {
+        run_blocks<SingleRow<Isa, GroupSums<Isa>>>(args, launch, launch.device);
+    } else {
+        run_blocks<SingleRow<Isa, IntegerSums<Isa>>>(args, launch, launch.device);
+    }
     return QK_OK;
 }
 

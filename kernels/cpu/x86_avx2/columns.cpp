@@ -118,6 +118,6 @@ struct Avx2Columns : Avx2 {
 }  // namespace
 
 const Kernel<LinearArgs> kLinearColumnsAvx2 =
-    linear_kernel<row_of("avx2 columns")>(run_columns<Avx2Columns>);
+    linear_kernel<row_of("avx2 columns")>(run_columns<Avx2Columns, kLinearSingleAvx2>);
 
 }  // namespace qk::cpu

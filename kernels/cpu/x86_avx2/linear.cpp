@@ -1,7 +1,7 @@
 // Products in floats, AVX2.
 #include "cpu/kernels.hpp"
 #include "cpu/linear/batch.hpp"
-#include "cpu/linear/gemv.hpp"
+#include "cpu/linear/gemv_groups.hpp"
 #include "cpu/linear/select.hpp"
 #include "cpu/linear/single.hpp"
 #include "cpu/x86_avx2/integers.hpp"

@@ -115,6 +115,6 @@ struct Avx512Columns : Avx512 {
 }  // namespace
 
 const Kernel<LinearArgs> kLinearColumnsVnni =
-    linear_kernel<row_of("avx512 vnni columns")>(run_columns<Avx512Columns>);
+    linear_kernel<row_of("avx512 vnni columns")>(run_columns<Avx512Columns, kLinearSingleAvx512>);
 
 }  // namespace qk::cpu

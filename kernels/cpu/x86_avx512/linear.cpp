@@ -3,7 +3,7 @@
 #include "cpu/kernels.hpp"
 #include "cpu/linear/batch.hpp"
 #include "cpu/linear/few_rows.hpp"
-#include "cpu/linear/gemv.hpp"
+#include "cpu/linear/gemv_groups.hpp"
 #include "cpu/linear/gemv_integers.hpp"
 #include "cpu/linear/select.hpp"
 #include "cpu/linear/single.hpp"

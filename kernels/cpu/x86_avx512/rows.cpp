@@ -235,9 +235,69 @@ class IntegerRows8 : Rows8 {
     const PermutedHalves *x_panel_ = nullptr;
 };
 
+// In groups of 16, 32 or 64: 64 bytes of a row are a block's words in sequence.
+template <bool high_first>
+class GroupRows8 : Rows8 {
+  public:
+    explicit GroupRows8(const LinearArgs &args)
+        : Rows8(args), x_(args.x), products_(args.w),
+          group_count_(kBlock / args.w.geometry.group_size) {}
+
+    void run(int64_t block) {
+        sum_runs(
+            block,
+            [&](const Run &run, Sums<Avx512> &sums) QK_INLINE {
+            if (run.first % kPanelOfX == 0) x_panel_ = x_.panel(run.first);
+            add(run, x_panel_ + run.first % kPanelOfX / kBlock, sums);
+            },
+            words_to_lanes<Avx512>);
+    }
+
+  private:
+    QK_NOINLINE void add(const Run &run, const XWordHalves<high_first> *x,
+                         Sums<Avx512> &total) const {
+        const uint8_t *codes = codes_at(run.row, run.first / 2);
+        const uint8_t *ahead = codes_at(run.row + 8, run.first * 4);
+        const float unit = products_.unit;
+        Sums<Avx512> sums = total;
+        int64_t group = 0;
+        int64_t there = ceil_div(run.last, args_.w.geometry.group_size) - run.group;
+        for (int64_t at = run.first; at < run.last; at += kBlock, codes += 64, ahead += 512, ++x) {
+            const int64_t bytes = ceil_div(min64(kBlock, run.last - at), 2);
+            for (int i = 0; i < 8; ++i) {
+                prefetch(ahead + 64 * i);
+                WordFactors factors;
+                factors.fill(
+                    group_count_, there, x->unit * unit,
+                    [&](int64_t g) { return groups_.scale[i][group + g]; },
+                    [&](int64_t g) { return groups_.zero[i][group + g]; });
+                uint8_t rest[64] = {};  // x is 0 after the last
+                const uint8_t *from = codes + i * stride_;
+                if (bytes < 64) from = static_cast<uint8_t *>(memcpy(rest, from, size_t(bytes)));
+                products_.add(from, *x, factors, sums.row[i]);
+            }
+            group += group_count_;
+            there -= group_count_;
+        }
+        total = sums;
+    }
+
+    BlocksOfX<Avx512, XWordHalves<high_first>> x_;
+    const XWordHalves<high_first> *x_panel_ = nullptr;
+    WordProducts<Avx512> products_;
+    const int64_t group_count_;
+};
+
 Status run(const LinearArgs &args, const Launch &launch) {
-    sums_integers<Avx512>(args) ? run_blocks<IntegerRows8>(args, launch)
-                                : run_blocks<FloatRows8>(args, launch);
+    if (!sums_integers<Avx512>(args)) {
+        run_blocks<FloatRows8>(args, launch);
+    } else if (!in_small_groups(args.w.geometry)) {
+        run_blocks<IntegerRows8>(args, launch);
+    } else if (args.w.layout->id == QK_LAYOUT_ROW_HIGH) {
+        run_blocks<GroupRows8<true>>(args, launch);
+    } else {
+        run_blocks<GroupRows8<false>>(args, launch);
+    }
     return QK_OK;
 }
 

@@ -3,7 +3,7 @@
 #pragma once
 #include "cpu/x86_avx512/isa.hpp"
 
-#include "cpu/linear/gemv.hpp"
+#include "cpu/linear/gemv_groups.hpp"
 
 namespace qk::cpu {
 namespace {
@@ -155,10 +155,10 @@ class Rows8 {
     }
 
   protected:
-    // y of 8 rows: add(run, sums) adds runs of columns up in order. The last block starts early
-    // enough to be whole.
-    template <class Add>
-    QK_INLINE void sum_runs(int64_t block, const Add &add) {
+    // y of 8 rows: add(run, sums) adds runs of columns up in order, restore(sums) puts them in the
+    // order of lanes. The last block starts early enough to be whole.
+    template <class Add, class Restore>
+    QK_INLINE void sum_runs(int64_t block, const Add &add, const Restore &restore) {
         const Geometry &s = args_.w.geometry;
         const int64_t row = min64(block * 8, s.n - 8);
         Sums<Avx512> sums;
@@ -168,12 +168,18 @@ class Rows8 {
             groups_.load(row, group, ceil_div(last, s.group_size) - group);
             add(Run{row, first, last, group}, sums);
         }
-        if (args_.w.layout->bits == 4) {
-            for (Lanes<Avx512> &sum : sums.row) sum = NibbleOrder::restore(sum);
-        }
+        restore(sums);
         float y[8];
         Avx512::fold_rows(sums.row, y);
         store_8(args_, 0, block, y + (block * 8 - row));
+    }
+
+    template <class Add>
+    QK_INLINE void sum_runs(int64_t block, const Add &add) {
+        sum_runs(block, add, [&](Sums<Avx512> &sums) QK_INLINE {
+            if (args_.w.layout->bits == 8) return;
+            for (Lanes<Avx512> &sum : sums.row) sum = NibbleOrder::restore(sum);
+        });
     }
 
     const uint8_t *codes_at(int64_t row, int64_t byte) const {

@@ -1,0 +1,179 @@
+// One row of x as three signed bytes a number, placed for byte products, and what drives the
+// kernels that multiply it by blocks of 8 packed rows.
+#pragma once
+#include "cpu/linear/select.hpp"
+#include "cpu/x86_avx512/byte_dots.hpp"
+#include "cpu/x86_avx512/isa.hpp"
+
+#include "cpu/linear/gemv.hpp"
+
+namespace qk::cpu {
+namespace {
+
+// XBytes::sum is in two halves of 16 bits here: 2048 * upper half + lower half.
+// What an XBytes::sum is multiplied by, half by half: minus the zero.
+inline uint32_t minus_zero_halves(int32_t zero) {
+    return uint32_t(-2048 * zero) << 16 | (uint32_t(-zero) & 0xffff);
+}
+
+// Byte i of four vectors' dwords, side by side in a dword: to[i].
+inline void transpose_three_bytes(const __m512i (&v)[4], uint32_t (&to)[3][16]) {
+    constexpr __mmask64 odd = 0xaaaaaaaaaaaaaaaa;
+    constexpr __mmask32 upper = 0xaaaaaaaa;
+    const auto even_bytes = [](__m512i a, __m512i b) {
+        return _mm512_mask_blend_epi8(odd, a, _mm512_slli_epi32(b, 8));
+    };
+    const auto odd_bytes = [](__m512i a, __m512i b) {
+        return _mm512_mask_blend_epi8(odd, _mm512_srli_epi32(a, 8), b);
+    };
+    const __m512i low = even_bytes(v[0], v[1]), high = even_bytes(v[2], v[3]);
+    const __m512i low_1 = odd_bytes(v[0], v[1]), high_1 = odd_bytes(v[2], v[3]);
+    const auto join = [](__m512i a, __m512i b) { return _mm512_mask_blend_epi16(upper, a, b); };
+    _mm512_store_si512(to[0], join(low, _mm512_slli_epi32(high, 16)));
+    _mm512_store_si512(to[1], join(low_1, _mm512_slli_epi32(high_1, 16)));
+    _mm512_store_si512(to[2], join(_mm512_srli_epi32(low, 16), high));
+}
+
+// Where the lanes of small groups start (eight_of_lane).
+inline __m512i starts_of_eights() {
+    return _mm512_setr_epi32(0, 16, 32, 48, 64, 80, 96, 112, 8, 24, 40, 56, 72, 88, 104, 120);
+}
+
+// What integers_of gives, in bytes, and their sums of lanes. `eights`: a lane has eight columns, of
+// which the first four go to `low`. False where the block is none of the order's.
+template <bool eights>
+QK_NOINLINE bool place_bytes(const float *from, XBytes *to, __m512i *sums) {
+    __m512 x[8];
+    __m512i most = _mm512_setzero_si512();
+    for (int i = 0; i < 8; ++i) {
+        x[i] = eights ? _mm512_i32gather_ps(starts_of_eights(), from + i / 2 + i % 2 * 4, 4)
+                      : _mm512_loadu_ps(from + 16 * i);
+        const __m512i bits = _mm512_castps_si512(x[i]);
+        most = _mm512_max_epu32(most, _mm512_and_si512(bits, _mm512_set1_epi32(0x7fffffff)));
+    }
+    const uint32_t largest = _mm512_reduce_max_epu32(most);
+    if (!fits_integers(largest)) return false;
+    const Grid grid = grid_of(largest);
+    to->unit = grid.unit;
+    // Added to an integer, 128 for every byte leaves bytes without a sign.
+    const __m512i offset = _mm512_set1_epi32(0x808080);
+    __m512i even[4], odd[4], sum = _mm512_setzero_si512();
+    for (int i = 0; i < 8; ++i) {
+        const __m512 value = _mm512_mul_ps(x[i], _mm512_set1_ps(grid.inverse));
+        const __m512i q =
+            _mm512_cvt_roundps_epi32(value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+        sum = _mm512_add_epi32(sum, q);
+        const __m512i bytes = _mm512_xor_si512(_mm512_add_epi32(q, offset), offset);
+        (i % 2 == 0 ? even : odd)[i / 2] = bytes;
+    }
+    transpose_three_bytes(even, to->low);
+    transpose_three_bytes(odd, to->high);
+    *sums = sum;
+    const __m512i upper = _mm512_srai_epi32(_mm512_add_epi32(sum, _mm512_set1_epi32(1024)), 11);
+    const __m512i lower = _mm512_sub_epi32(sum, _mm512_slli_epi32(upper, 11));
+    _mm512_store_si512(to->sum,
+                       _mm512_mask_blend_epi16(0xaaaaaaaa, lower, _mm512_slli_epi32(upper, 16)));
+    return true;
+}
+
+// How a kernel has a block of x: place(from, weight) of 128 floats, false as above.
+struct WholeBytes : XBytes {
+    bool place(const float *from, const Weight &) {
+        __m512i sums;
+        return place_bytes<false>(from, this, &sums);
+    }
+};
+
+// Columns column .. end; false where a block is none of the order's.
+template <class Block>
+bool place_row(const LinearArgs &args, int64_t column, int64_t end, Block *to) {
+    const Dense &x = args.x;
+    for (; column < end; column += kBlock, ++to) {
+        const int64_t count = min64(kBlock, end - column);
+        alignas(64) float block[kBlock];
+        if (x.format->id == QK_FORMAT_F32 && count == kBlock) {
+            memcpy(block, static_cast<const char *>(x.data) + column * 4, sizeof(block));
+        } else {
+            memset(block, 0, sizeof(block));
+            widen_x<Avx512>(x, column, count, block);
+        }
+        if (!to->place(block, args.w)) return false;
+    }
+    return true;
+}
+
+constexpr int64_t kRowOfBytes = kPanelOfX / kBlock;  // blocks of the longest panel
+
+QK_INLINE inline void add_halves(__m512i &sum, __m512i a, const uint32_t &b) {
+    asm("vpdpwssd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(a), "m"(b));
+}
+QK_INLINE inline void add_halves(__m512i &sum, __m512i a, __m512i b) {
+    asm("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+}
+
+// The row of x of a task: placed for all tasks, or a panel at a time in a task's own room.
+template <class Block>
+class RowOfBlocks {
+  public:
+    RowOfBlocks(const LinearArgs &args, const Block *row, Block *room)
+        : args_(args), row_(row), room_(room) {}
+
+    const Block *of(const Panel &panel) const {
+        if (row_ != nullptr) return row_ + panel.first;
+        const int64_t end = min64(panel.last * kBlock, args_.x.columns);
+        place_row(args_, panel.first * kBlock, end, room_);
+        return room_;
+    }
+
+  private:
+    const LinearArgs &args_;
+    const Block *const row_;
+    Block *const room_;
+};
+
+template <class RowBlocks, class Block>
+QK_NOINLINE void run_tasks(const LinearArgs &args, const Device &device, const Block *row,
+                           Block *room, int64_t first, int64_t last) {
+    RowBlocks rows(args, device, {args, row, room});
+    for (int64_t block = first; block < last; ++block) rows.run(block);
+}
+
+template <class Block>
+struct RoomForX {
+    Block block[kRowOfBytes];
+};
+
+// The row of x at once, for all tasks. False where it is none of the order's.
+template <class RowBlocks, class Block = typename RowBlocks::X>
+QK_NOINLINE bool run_row(const LinearArgs &args, const Launch &launch) {
+    const InScratch<RoomForX<Block>> row(launch.scratch);
+    if (!place_row(args, 0, args.x.columns, row->block)) return false;
+    const int64_t blocks = ceil_div(args.w.geometry.n, 8);
+    parallel_ranges(launch.parallel, blocks, 1, [&](int64_t first, int64_t last) {
+        run_tasks<RowBlocks, Block>(args, launch.device, row->block, nullptr, first, last);
+    });
+    return true;
+}
+
+template <class RowBlocks, class Block = typename RowBlocks::X>
+QK_NOINLINE bool run_panels(const LinearArgs &args, const Launch &launch) {
+    if (!sums_integers<Avx512>(args)) return false;
+    const int64_t blocks = ceil_div(args.w.geometry.n, 8);
+    parallel_ranges(launch.parallel, blocks, 1, [&](int64_t first, int64_t last) {
+        const InScratch<RoomForX<Block>> room(launch.scratch);
+        run_tasks<RowBlocks, Block>(args, launch.device, nullptr, room->block, first, last);
+    });
+    return true;
+}
+
+// y by blocks of 8 rows; where x is none of the order's, in floats.
+template <class RowBlocks>
+Status run_row_blocks(const LinearArgs &args, const Launch &launch) {
+    const bool whole = args.x.columns <= kPanelOfX;
+    const bool done =
+        whole ? run_row<RowBlocks>(args, launch) : run_panels<RowBlocks>(args, launch);
+    return done ? QK_OK : kLinearGemvAvx512.run(args, launch);
+}
+
+}  // namespace
+}  // namespace qk::cpu
