@@ -50,7 +50,12 @@ std::string scales_of(const qk_layer &layer) {
 // What has no place in the other dialect whatever the values are.
 void refuse_form(const Target &target, const qk_layer &layer) {
     const std::string name = qk_dialect_name(target.dialect);
-    if (layer.desc.format != QK_FORMAT_U4_AFFINE) {
+    const qk_format format = layer.desc.format;
+    if (format == QK_FORMAT_S8 || format == QK_FORMAT_E4M3 || format == QK_FORMAT_LUT8) {
+        cannot(layer, std::string("its codes are ") + format_name(format) + ", those of " + name +
+                          " have 4 bits");
+    }
+    if (format != QK_FORMAT_U4_AFFINE) {
         cannot(layer, std::string("the 16 values of ") + format_name(layer.desc.format) +
                           " are not evenly spaced, and " + name + " has no others");
     }

@@ -195,6 +195,7 @@ std::vector<float> LayerRows::decode_scales(const RowBlock &block) {
     if (desc_.format == QK_FORMAT_FP4_BNB) one = 0x33;
     if (desc_.format == QK_FORMAT_FP4_E2M1) one = 0x22;
     if (desc_.format == QK_FORMAT_S8) one = 0x01;
+    if (desc_.format == QK_FORMAT_E4M3) one = 0x38;
     std::vector<float> scales = decode_filled(block, one);
     if (desc_.format == QK_FORMAT_U4_AFFINE) {
         const std::vector<float> low = decode_filled(block, 0);

@@ -177,7 +177,8 @@ QK_API qk_status qk_checkpoint_method(const qk_checkpoint *checkpoint, const cha
                                       qk_io_message *message);
 
 #define QK_LOAD_IN_PLACE 1u /* CPU contexts only: planes point into the checkpoint, which must
-                               outlive the tensors; they are QK_TENSOR_READ_ONLY */
+                               outlive the tensors; they are QK_TENSOR_READ_ONLY. Layers that
+                               are stored in another way than qk's are copied all the same */
 
 /* One layer as a tensor [n,k], and its bias as a dense tensor [n]. Without QK_LOAD_IN_PLACE the
  * planes are copied to the context's device and the checkpoint may go. bias may be NULL;
