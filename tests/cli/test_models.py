@@ -221,7 +221,8 @@ class Convert(Case):
     TARGETS = {"compressed-tensors": "compressed-tensors", "awq": "AutoAWQ gemm",
                "awq-gemv": "AutoAWQ gemv", "gptq": "GPTQ v1", "gptq-v2": "GPTQ v2"}
     # n and k are multiples of 8 in these, and the scales are F16.
-    SOURCES = [name for name in LOADABLE if name.startswith(("awq", "gptq"))]
+    SOURCES = [name for name in LOADABLE
+               if name.startswith(("awq", "gptq")) and "8bit" not in name]
 
     def values(self, model):
         """All tensors of the model, its layers dequantized."""
@@ -277,6 +278,8 @@ class Convert(Case):
             self.fails(1, "convert", GOLDEN / "dense", out, "--to", word)
             for name in REFUSED:
                 self.fails(4, "convert", GOLDEN / name, out, "--to", word)
+            sentence = self.fails(4, "convert", GOLDEN / "bnb_int8", out, "--to", word)
+            self.assertIn("its codes are int8", sentence)
         self.assertIn("bf16", self.fails(4, "convert", GOLDEN / "ct_int4_sym_g128", out, "--to",
                                          "awq"))
         self.assertIn("8 codes", self.fails(4, "convert", GOLDEN / "ct_int4_sym_g128", out,
