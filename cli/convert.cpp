@@ -92,16 +92,6 @@ void join_groups(const Target &target, const Plan &plan, qk_tensor_desc *scheme)
     }
 }
 
-// GPTQ's configuration does not list dense modules: its readers know the usual ones.
-void refuse_dense(const Target &target, const Plan &plan) {
-    if (target.dialect != QK_DIALECT_GPTQ_V1 && target.dialect != QK_DIALECT_GPTQ_V2) return;
-    for (const std::string &name : plan.dense) {
-        if (!reason_by_name(name).empty()) continue;
-        throw Failure(kUnsupported,
-                      name + ": it is dense, which GPTQ's configuration has no word for");
-    }
-}
-
 Plan make_plan(const Target &target, const Checkpoint &checkpoint) {
     Plan plan;
     std::set<std::string> replaced;
@@ -128,7 +118,7 @@ Plan make_plan(const Target &target, const Checkpoint &checkpoint) {
                                    : std::string("nothing to do: the layers are ") +
                                          qk_dialect_name(target.dialect) + " already");
     }
-    refuse_dense(target, plan);
+    refuse_unlisted(target.dialect, plan.dense);
     plan.scheme = plan.jobs[0].desc;
     join_groups(target, plan, &plan.scheme);
     for (const qk_file_tensor &tensor : all_tensors(checkpoint)) {

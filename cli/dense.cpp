@@ -83,6 +83,15 @@ std::string reason_by_shape(const qk_file_tensor &tensor) {
     return "no layer's weight";
 }
 
+void refuse_unlisted(qk_dialect dialect, const std::vector<std::string> &dense) {
+    if (dialect != QK_DIALECT_GPTQ_V1 && dialect != QK_DIALECT_GPTQ_V2) return;
+    for (const std::string &name : dense) {
+        if (!reason_by_name(name).empty()) continue;
+        throw Failure(kUnsupported,
+                      name + ": it is dense, which GPTQ's configuration has no word for");
+    }
+}
+
 void print_dense(const std::vector<DenseTensor> &tensors) {
     struct Group {
         int64_t bytes = 0, count = 0;

@@ -15,6 +15,9 @@ std::string reason_by_name(const std::string &layer);
 // Why a tensor that holds no layer's weight is no 4-bit weight.
 std::string reason_by_shape(const qk_file_tensor &tensor);
 
+// GPTQ's configuration does not list dense modules: its readers know the usual ones.
+void refuse_unlisted(qk_dialect dialect, const std::vector<std::string> &dense);
+
 struct DenseTensor {
     qk_file_tensor tensor;
     std::string reason;

@@ -12,6 +12,7 @@
 #include "instruction_sets.hpp"
 #include "mapped.hpp"
 #include "progress.hpp"
+#include "scheme.hpp"
 #include "usage.hpp"
 
 namespace {
@@ -82,24 +83,23 @@ void add_dequantize(CLI::App *app, AllOptions *all) {
 void add_quantize(CLI::App *app, AllOptions *all) {
     QuantizeOptions *options = &all->quantize;
     CLI::App *command = app->add_subcommand(
-        "quantize", "write 4-bit weights for bitsandbytes or compressed-tensors");
+        "quantize", "write 4-bit and 8-bit weights as Python's packages load them");
     command->add_option("IN", options->input, kFileHelp)->required();
     command->add_option("OUT", options->output, kOutHelp)->required();
-    one_of(command->add_option("--format", options->format, "default: nf4"),
-           {"nf4", "fp4", "int4"});
+    one_of(command->add_option("--format", options->format, "default: nf4"), quantize_formats());
     one_of(command->add_option("--dialect", options->dialect,
                                "default: bitsandbytes for nf4 and fp4, compressed-tensors for "
-                               "int4"),
-           {"bitsandbytes", "compressed-tensors"});
+                               "others"),
+           quantize_dialects());
     command
         ->add_option("--group,--block", options->group,
-                     "weights per scale. nf4 and fp4: 32, 64, 128 ... 4096, default 64; int4: 16 "
-                     "to 4096, or 'row' for one scale a row, default 128")
+                     "weights per scale. nf4 and fp4: 32, 64, 128 ... 4096, default 64; int4 and "
+                     "int8: 16 to 4096, or 'row' for one scale a row, default 128 and row")
         ->type_name("N");
     command->add_flag("--nested", options->nested, "nf4 and fp4: store scales in 8 bits");
     command->add_flag("--asymmetric", options->asymmetric, "int4: store zero points");
     one_of(command->add_option("--scales", options->scales,
-                               "int4: type of the scales; default: that of the weights"),
+                               "int4 and int8: type of the scales; default: that of the weights"),
            kFloats);
     several(command->add_option("--include", options->include,
                                 "quantize only the layers that match a pattern"),
@@ -116,6 +116,7 @@ void add_quantize(CLI::App *app, AllOptions *all) {
         "Tensors that are not [n,k] weights of a layer are copied unchanged.\n"
         "Examples:\n  qk quantize model/ model-nf4/ --format nf4 --nested\n"
         "  qk quantize model/ model-w4a16/ --format int4 --group 128\n"
+        "  qk quantize model/ model-awq/ --format int4 --dialect awq\n"
         "  qk quantize model/ model-mlp/ --include '*mlp*' --exclude '*.0.*' '*.1.*'");
 }
 

@@ -1,5 +1,4 @@
 #include <cstdio>
-#include <cstdlib>
 #include <map>
 
 #include "beside.hpp"
@@ -10,89 +9,19 @@
 #include "output.hpp"
 #include "quantize_layer.hpp"
 #include "scan.hpp"
+#include "scheme.hpp"
 
 namespace {
 
-struct Scheme {
-    qk_dialect dialect;
-    const char *dialect_name;
-    qk_format format;
-    int32_t group;
-};
-
-[[noreturn]] void usage(const std::string &sentence) { throw Failure(kUsage, sentence); }
-
-int32_t parse_group(const std::string &text, bool int4) {
-    if (text.empty()) return int4 ? 128 : 64;
-    if (int4 && text == "row") return QK_GROUP_ROW;
-    char *end = nullptr;
-    const long value = std::strtol(text.c_str(), &end, 10);
-    const bool number = end != text.c_str() && *end == 0;
-    const bool power = (value & (value - 1)) == 0;
-    if (number && int4 && value >= 16 && value <= 4096) return static_cast<int32_t>(value);
-    if (number && !int4 && power && value >= 32 && value <= 4096) {
-        return static_cast<int32_t>(value);
-    }
-    usage("--group " + text + ": accepted are " +
-          (int4 ? "16 to 4096 and row" : "powers of two from 32 to 4096"));
-}
-
-Scheme choose_scheme(const QuantizeOptions &options) {
-    const bool int4 = options.format == "int4";
-    const char *own = int4 ? "compressed-tensors" : "bitsandbytes";
-    if (!options.dialect.empty() && options.dialect != own) {
-        usage(options.dialect + " has no " + options.format + "; " + own + " has");
-    }
-    if (int4 && options.nested) usage("--nested is for nf4 and fp4");
-    if (!int4 && options.asymmetric) usage("--asymmetric is for int4");
-    if (!int4 && !options.scales.empty()) usage("--scales is for int4");
-    const qk_format format = int4                      ? QK_FORMAT_U4_AFFINE
-                             : options.format == "nf4" ? QK_FORMAT_NF4
-                                                       : QK_FORMAT_FP4_BNB;
-    return {int4 ? QK_DIALECT_COMPRESSED_TENSORS : QK_DIALECT_BITSANDBYTES, own, format,
-            parse_group(options.group, int4)};
-}
-
-qk_tensor_desc describe(const QuantizeOptions &options, const Scheme &scheme,
-                        const qk_layer &layer) {
-    qk_tensor_desc desc = QK_TENSOR_DESC_INIT;
-    desc.format = scheme.format;
-    desc.rank = 2;
-    desc.shape[0] = layer.desc.shape[0];
-    desc.shape[1] = layer.desc.shape[1];
-    desc.group_size = scheme.group;
-    if (scheme.format == QK_FORMAT_U4_AFFINE) {
-        desc.layout = QK_LAYOUT_WORD;
-        desc.scale_format =
-            options.scales.empty() ? layer.dense_format : float_format_of(options.scales);
-        desc.flags = options.asymmetric ? 0 : QK_TENSOR_SYMMETRIC;
-    } else {
-        desc.layout = QK_LAYOUT_ROW_HIGH;
-        desc.grouping = QK_GROUPING_FLAT;
-        desc.scale_format = options.nested ? QK_FORMAT_LUT8 : QK_FORMAT_F32;
-    }
-    return desc;
-}
-
-// Why Python could not load the layer in this dialect; "" when it can.
-std::string unfit(const Scheme &scheme, const qk_layer &layer) {
-    const int64_t k = layer.desc.shape[1];
-    if (scheme.dialect != QK_DIALECT_COMPRESSED_TENSORS || scheme.group == QK_GROUP_ROW ||
-        k % scheme.group == 0) {
-        return "";
-    }
-    return "rows of " + std::to_string(k) + ", no multiple of the group of " +
-           std::to_string(scheme.group);
-}
-
-// What the file says the weights were: compressed-tensors knows only the type of the scales.
+// What the file says the weights were: but for bitsandbytes, only the type of the scales does.
 qk_format written_type(const qk_layer &layer, const qk_tensor_desc &desc) {
-    return desc.format == QK_FORMAT_U4_AFFINE ? desc.scale_format : layer.dense_format;
+    return desc.format == QK_FORMAT_NF4 || desc.format == QK_FORMAT_FP4_BNB ? layer.dense_format
+                                                                            : desc.scale_format;
 }
 
 struct Job {
     qk_layer layer;
-    qk_tensor_desc desc;
+    Stored as;
 };
 struct Plan {
     std::vector<Job> jobs;
@@ -106,6 +35,7 @@ struct Plan {
 std::string why_expert_kept(const QuantizeOptions &options, const Scheme &scheme,
                             const qk_layer &layer) {
     if (scheme.dialect == QK_DIALECT_BITSANDBYTES) return "expert: transformers joins dense ones";
+    if (scheme.dialect != QK_DIALECT_COMPRESSED_TENSORS) return unfit(scheme, layer);
     const std::string why =
         options.asymmetric ? "transformers reads no zero points of experts" : unfit(scheme, layer);
     if (why.empty()) return "";
@@ -139,15 +69,16 @@ void plan_layers(const QuantizeOptions &options, const Scheme &scheme, const Che
             plan->kept.push_back(layer.name);
             continue;
         }
-        const qk_tensor_desc desc = describe(options, scheme, layer);
+        const Stored as = describe_stored(options, scheme, layer);
         qk_io_message message = {};
-        check(qk_writer_declare_layer(output.writer(), scheme.dialect, layer.name, &desc,
-                                      written_type(layer, desc), &message),
+        check(qk_writer_declare_layer(output.writer(), scheme.dialect, layer.name, &as.stored,
+                                      written_type(layer, as.stored), &message),
               "", message.text);
-        plan->jobs.push_back({layer, desc});
+        plan->jobs.push_back({layer, as});
         add_weight_tensors(checkpoint, layer, &replaced);
     }
     if (plan->jobs.empty()) throw Failure(kFailed, "nothing to do: no layer can be quantized");
+    refuse_unlisted(scheme.dialect, plan->kept);
     for (const qk_file_tensor &tensor : all_tensors(checkpoint)) {
         plan->bytes_in += tensor.bytes;
         if (replaced.count(tensor.name) != 0) continue;
@@ -201,9 +132,9 @@ void write_config(const Scheme &scheme, const Checkpoint &checkpoint, const Plan
     for (const std::string &name : modules) kept.push_back(name.c_str());
     qk_io_message message = {};
     check(qk_writer_append_config(output.config(), checkpoint.get(), scheme.dialect,
-                                  &plan.jobs[0].desc,
-                                  written_type(plan.jobs[0].layer, plan.jobs[0].desc), kept.data(),
-                                  static_cast<int64_t>(kept.size()), &message),
+                                  &plan.jobs[0].as.quantized,
+                                  written_type(plan.jobs[0].layer, plan.jobs[0].as.stored),
+                                  kept.data(), static_cast<int64_t>(kept.size()), &message),
           "", message.text);
 }
 
@@ -271,7 +202,7 @@ ExitCode run_quantize(const CommonOptions &common, const QuantizeOptions &option
             progress.advance(0, job.layer.name);
             refuse_not_finite(checkpoint, job.layer);
             errors.push_back({job.layer.name, "",
-                              quantize_layer(checkpoint, context, job.layer, job.desc,
+                              quantize_layer(checkpoint, context, job.layer, job.as,
                                              output.writer(), &progress)});
         }
         if (output.has_config()) write_config(scheme, checkpoint, plan, output);

@@ -64,6 +64,18 @@ Tensor quantize(const Job &job, const qk_tensor *dense, const qk_tensor_desc &de
     return quantized;
 }
 
+// The same weights with the zeros that the description stores.
+Tensor with_zeros(const Job &job, const qk_tensor *symmetric, int64_t rows) {
+    const qk_tensor_desc desc = some_rows(job.desc, rows);
+    qk_tensor *created = nullptr;
+    check(qk_tensor_create(job.context.get(), &desc, &created), job.layer.name,
+          qk_context_error(job.context.get()));
+    Tensor stored(created);
+    check(qk_repack(job.context.get(), symmetric, created), job.layer.name,
+          qk_context_error(job.context.get()));
+    return stored;
+}
+
 void write(const Job &job, const qk_tensor *piece) {
     qk_io_message message = {};
     check(qk_writer_write_layer(job.writer, job.context.get(), job.layer.name, piece, &message), "",
@@ -153,11 +165,13 @@ void quantize_nested(const Job &job, LayerRows *rows, Progress *progress) {
 }  // namespace
 
 LayerError quantize_layer(const Checkpoint &checkpoint, const Context &context,
-                          const qk_layer &layer, const qk_tensor_desc &desc, qk_writer *writer,
+                          const qk_layer &layer, const Stored &as, qk_writer *writer,
                           Progress *progress, int64_t piece_weights) {
     LayerError error;
+    const qk_tensor_desc &desc = as.stored;
     const Job job = {context, layer, desc, writer, thread_count(context), &error};
-    const int64_t n = desc.shape[0], k = desc.shape[1], cut = rows_between_cuts(desc);
+    const int64_t n = desc.shape[0], k = desc.shape[1];
+    const int64_t cut = is_by_columns(desc) ? n : rows_between_cuts(desc);
     const int64_t fit = piece_weights / k / cut * cut;
     LayerRows rows(checkpoint, context, layer, std::max(fit, cut) * k);
     const bool one_piece = std::max(fit, cut) >= n;
@@ -166,7 +180,8 @@ LayerError quantize_layer(const Checkpoint &checkpoint, const Context &context,
         return error;
     }
     for_each_piece(job, &rows, progress, [&](const RowBlock &block, const qk_tensor *dense) {
-        Tensor piece = quantize(job, dense, some_rows(desc, block.count));
+        Tensor piece = quantize(job, dense, some_rows(as.quantized, block.count));
+        if (as.quantized.flags != desc.flags) piece = with_zeros(job, piece.get(), block.count);
         write(job, piece.get());
         compare_piece(job, &rows, block, std::move(piece));
     });

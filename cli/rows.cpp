@@ -11,12 +11,6 @@ namespace {
 
 bool is_dense(const qk_tensor_desc &desc) { return desc.group_size == 0; }
 
-// Planes are lines along the rows: some rows are a strip of every line.
-bool is_by_columns(const qk_tensor_desc &desc) {
-    return desc.layout == QK_LAYOUT_AWQ_GEMM || desc.layout == QK_LAYOUT_GPTQ ||
-           desc.layout == QK_LAYOUT_GPTQ_V1;
-}
-
 int64_t bytes_of(const qk_tensor_desc &desc, qk_plane plane, int64_t rows, int64_t columns) {
     if (rows == 0 || columns == 0) return 0;
     qk_tensor_desc part = desc;
@@ -43,6 +37,11 @@ int64_t codes_between_cuts(const qk_tensor_desc &desc) {
 }
 
 }  // namespace
+
+bool is_by_columns(const qk_tensor_desc &desc) {
+    return desc.layout == QK_LAYOUT_AWQ_GEMM || desc.layout == QK_LAYOUT_GPTQ ||
+           desc.layout == QK_LAYOUT_GPTQ_V1;
+}
 
 int64_t rows_between_cuts(const qk_tensor_desc &desc) {
     if (is_dense(desc)) return 1;

@@ -254,7 +254,7 @@ QK_API qk_status qk_writer_finish_all(qk_writer *const *writers, int64_t writer_
 /* A quantized layer in the tensors of a dialect: declare by description, write from a tensor of
  * that description.
  *   QK_DIALECT_BITSANDBYTES        NF4 or FP4_BNB in ROW_HIGH, flat groups, F32 or nested scales
- *   QK_DIALECT_COMPRESSED_TENSORS  U4_AFFINE in WORD, scales F32, F16 or BF16
+ *   QK_DIALECT_COMPRESSED_TENSORS  U4_AFFINE in WORD or S8 in ROW, scales F32, F16 or BF16
  *   QK_DIALECT_AWQ_..., GPTQ_...   U4_AFFINE in the layout of that name, whole; scales F16, GPTQ's
  *                                  BF16 as well
  *   QK_DIALECT_DENSE               F32, F16, BF16

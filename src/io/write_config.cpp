@@ -54,13 +54,16 @@ json_t *bnb_section(const Request &r) {
 // The keys of compressed-tensors' QuantizationConfig with one group for all Linear modules.
 json_t *ct_section(const Request &r) {
     const bool rows = r.desc->group_size == QK_GROUP_ROW;
+    const bool symmetric =
+        r.desc->format == QK_FORMAT_S8 || (r.desc->flags & QK_TENSOR_SYMMETRIC) != 0;
     json_t *weights =
         json_pack("{s:n, s:n, s:b, s:o, s:i, s:s, s:{}, s:s, s:b, s:s}",                //
                   "actorder", "block_structure", "dynamic", 0,                          //
                   "group_size", rows ? json_null() : json_integer(r.desc->group_size),  //
-                  "num_bits", 4, "observer", "minmax", "observer_kwargs",               //
-                  "strategy", rows ? "channel" : "group",                               //
-                  "symmetric", (r.desc->flags & QK_TENSOR_SYMMETRIC) != 0 ? 1 : 0, "type", "int");
+                  "num_bits", r.desc->format == QK_FORMAT_S8 ? 8 : 4, "observer", "minmax",
+                  "observer_kwargs",                       //
+                  "strategy", rows ? "channel" : "group",  //
+                  "symmetric", symmetric ? 1 : 0, "type", "int");
     return json_pack("{s:{s:{s:n, s:n, s:[s], s:o}}, s:s, s:n, s:o, s:n, s:s, s:s}",  //
                      "config_groups", "group_0", "input_activations",                 //
                      "output_activations", "targets", "Linear", "weights", weights,   //

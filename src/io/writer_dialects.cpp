@@ -17,57 +17,8 @@ struct StateText {
     size_t size;
 };
 
-struct Plane {
-    const char *suffix;
-    qk_plane plane;
-};
-
 const char *dtype_word(qk_format format) {
     return format == QK_FORMAT_F32 ? "float32" : format == QK_FORMAT_F16 ? "float16" : "bfloat16";
-}
-
-qk_dtype dtype_of(qk_format format) {
-    return format == QK_FORMAT_F32   ? QK_DTYPE_F32
-           : format == QK_FORMAT_F16 ? QK_DTYPE_F16
-                                     : QK_DTYPE_BF16;
-}
-
-int64_t plane_bytes(const OutgoingLayer &layer, qk_plane plane) {
-    size_t bytes = 0;
-    // The description was accepted when the layer was declared.
-    return qk_tensor_plane_bytes(&layer.desc, plane, &bytes) == QK_OK ? static_cast<int64_t>(bytes)
-                                                                      : 0;
-}
-
-qk_status declare(qk_writer *w, const OutgoingLayer &layer, const char *suffix, qk_dtype dtype,
-                  int32_t rank, int64_t first, int64_t second, qk_io_message *message) {
-    char name[kMaxNameBytes + 1];
-    const int64_t shape[2] = {first, second};
-    QK_IO_TRY(join_name(name, layer.name, suffix, message));
-    return qk_writer_declare(w, name, dtype, rank, shape, message);
-}
-
-qk_status write_bytes(qk_writer *w, const OutgoingLayer &layer, const char *suffix,
-                      const void *data, size_t bytes, qk_io_message *message) {
-    char name[kMaxNameBytes + 1];
-    QK_IO_TRY(join_name(name, layer.name, suffix, message));
-    return qk_writer_write(w, name, data, bytes, message);
-}
-
-qk_status write_plane(qk_writer *w, qk_context *context, const OutgoingLayer &layer,
-                      const qk_tensor *tensor, const Plane &plane, qk_io_message *message) {
-    const size_t bytes = static_cast<size_t>(plane_bytes(layer, plane.plane));
-    if (bytes == 0) return QK_OK;
-    void *host = w->memory.allocate(bytes, 8);
-    if (host == nullptr) return out_of_memory(message);
-    qk_status status = qk_tensor_download(context, tensor, plane.plane, host, bytes);
-    if (status == QK_OK) {
-        status = write_bytes(w, layer, plane.suffix, host, bytes, message);
-    } else {
-        fail(message, status, "layer \"%.200s\": %.250s", layer.name, qk_context_error(context));
-    }
-    w->memory.release(host);
-    return status;
 }
 
 /* ---- bitsandbytes -------------------------------------------------------------------------- */
@@ -200,54 +151,6 @@ qk_status finish_bnb(qk_writer *w, qk_context *context, const OutgoingLayer &lay
                        message);
 }
 
-/* ---- compressed-tensors -------------------------------------------------------------------- */
-
-qk_status check_ct(const OutgoingLayer &layer, qk_io_message *message) {
-    const qk_tensor_desc &d = layer.desc;
-    if (d.format != QK_FORMAT_U4_AFFINE || d.layout != QK_LAYOUT_WORD || d.rank != 2) {
-        return fail(message, QK_ERROR_UNSUPPORTED,
-                    "layer \"%.200s\": compressed-tensors has U4_AFFINE of rank 2 in WORD",
-                    layer.name);
-    }
-    if (d.scale_format == layer.dense_format) return QK_OK;
-    return fail(message, QK_ERROR_UNSUPPORTED,
-                "layer \"%.200s\": compressed-tensors' weights have the type of their scales; "
-                "dense_format differs from scale_format",
-                layer.name);
-}
-
-bool symmetric(const OutgoingLayer &layer) { return (layer.desc.flags & QK_TENSOR_SYMMETRIC) != 0; }
-
-qk_status declare_ct(qk_writer *w, const OutgoingLayer &layer, qk_io_message *message) {
-    const int64_t n = layer.desc.shape[0], k = layer.desc.shape[1];
-    const int64_t width = layer.desc.scale_format == QK_FORMAT_F32 ? 4 : 2;
-    const int64_t groups = plane_bytes(layer, QK_PLANE_SCALE) / (n * width);
-    QK_IO_TRY(
-        declare(w, layer, ".weight_packed", QK_DTYPE_I32, 2, n, k / 8 + (k % 8 != 0), message));
-    QK_IO_TRY(declare(w, layer, ".weight_scale", dtype_of(layer.desc.scale_format), 2, n, groups,
-                      message));
-    QK_IO_TRY(declare(w, layer, ".weight_shape", QK_DTYPE_I64, 1, 2, 0, message));
-    if (symmetric(layer)) return QK_OK;
-    return declare(w, layer, ".weight_zero_point", QK_DTYPE_I32, 2, n / 8 + (n % 8 != 0), groups,
-                   message);
-}
-
-qk_status write_ct(qk_writer *w, qk_context *context, const OutgoingLayer &piece,
-                   const qk_tensor *tensor, qk_io_message *message) {
-    constexpr Plane kPlanes[] = {{".weight_packed", QK_PLANE_DATA},
-                                 {".weight_scale", QK_PLANE_SCALE},
-                                 {".weight_zero_point", QK_PLANE_ZERO}};
-    for (const Plane &plane : kPlanes) {
-        QK_IO_TRY(write_plane(w, context, piece, tensor, plane, message));
-    }
-    return QK_OK;
-}
-
-qk_status finish_ct(qk_writer *w, qk_context *, const OutgoingLayer &layer, const qk_tensor *,
-                    qk_io_message *message) {
-    return write_bytes(w, layer, ".weight_shape", layer.desc.shape, 2 * sizeof(int64_t), message);
-}
-
 /* ---- AutoAWQ and GPTQ ---------------------------------------------------------------------- */
 
 struct Words {  // qweight and qzeros, scales beside them
@@ -363,7 +266,6 @@ qk_status finish_dense(qk_writer *, qk_context *, const OutgoingLayer &, const q
 
 constexpr DialectWriter kWriters[] = {
     {QK_DIALECT_BITSANDBYTES, check_bnb, declare_bnb, write_bnb, finish_bnb},
-    {QK_DIALECT_COMPRESSED_TENSORS, check_ct, declare_ct, write_ct, finish_ct},
     {QK_DIALECT_AWQ_GEMM, check_words, declare_words, write_words, finish_words},
     {QK_DIALECT_AWQ_GEMV, check_words, declare_words, write_words, finish_words},
     {QK_DIALECT_GPTQ_V1, check_words, declare_words, write_words, finish_words},
@@ -373,11 +275,62 @@ constexpr DialectWriter kWriters[] = {
 
 }  // namespace
 
+qk_dtype dtype_of(qk_format format) {
+    return format == QK_FORMAT_F32   ? QK_DTYPE_F32
+           : format == QK_FORMAT_F16 ? QK_DTYPE_F16
+                                     : QK_DTYPE_BF16;
+}
+
+int64_t plane_bytes(const OutgoingLayer &layer, qk_plane plane) {
+    size_t bytes = 0;
+    // The description was accepted when the layer was declared.
+    return qk_tensor_plane_bytes(&layer.desc, plane, &bytes) == QK_OK ? static_cast<int64_t>(bytes)
+                                                                      : 0;
+}
+
+qk_status declare(qk_writer *w, const OutgoingLayer &layer, const char *suffix, qk_dtype dtype,
+                  int32_t rank, int64_t first, int64_t second, qk_io_message *message) {
+    char name[kMaxNameBytes + 1];
+    const int64_t shape[2] = {first, second};
+    QK_IO_TRY(join_name(name, layer.name, suffix, message));
+    return qk_writer_declare(w, name, dtype, rank, shape, message);
+}
+
+qk_status write_bytes(qk_writer *w, const OutgoingLayer &layer, const char *suffix,
+                      const void *data, size_t bytes, qk_io_message *message) {
+    char name[kMaxNameBytes + 1];
+    QK_IO_TRY(join_name(name, layer.name, suffix, message));
+    return qk_writer_write(w, name, data, bytes, message);
+}
+
+qk_status download_plane(qk_writer *w, qk_context *context, const OutgoingLayer &layer,
+                         const qk_tensor *tensor, qk_plane plane, void **host,
+                         qk_io_message *message) {
+    const size_t bytes = static_cast<size_t>(plane_bytes(layer, plane));
+    *host = w->memory.allocate(bytes, 8);
+    if (*host == nullptr) return out_of_memory(message);
+    const qk_status status = qk_tensor_download(context, tensor, plane, *host, bytes);
+    if (status == QK_OK) return QK_OK;
+    w->memory.release(*host);
+    return fail(message, status, "layer \"%.200s\": %.250s", layer.name, qk_context_error(context));
+}
+
+qk_status write_plane(qk_writer *w, qk_context *context, const OutgoingLayer &layer,
+                      const qk_tensor *tensor, const Plane &plane, qk_io_message *message) {
+    const size_t bytes = static_cast<size_t>(plane_bytes(layer, plane.plane));
+    void *host = nullptr;
+    if (bytes == 0) return QK_OK;
+    QK_IO_TRY(download_plane(w, context, layer, tensor, plane.plane, &host, message));
+    const qk_status status = write_bytes(w, layer, plane.suffix, host, bytes, message);
+    w->memory.release(host);
+    return status;
+}
+
 const DialectWriter *writer_of(qk_dialect dialect) {
     for (const DialectWriter &row : kWriters) {
         if (row.dialect == dialect) return &row;
     }
-    return nullptr;
+    return dialect == kCtWriter.dialect ? &kCtWriter : nullptr;
 }
 
 qk_status join_name(char *name, const char *layer, const char *suffix, qk_io_message *message) {

@@ -16,6 +16,29 @@ struct DialectWriter {
                         const qk_tensor *tensor, qk_io_message *message);
 };
 
+extern const DialectWriter kCtWriter;  // compressed-tensors
+
+// What dialects have in common.
+
+struct Plane {
+    const char *suffix;
+    qk_plane plane;
+};
+
+qk_dtype dtype_of(qk_format format);  // of F32, F16 and BF16
+int64_t plane_bytes(const OutgoingLayer &layer, qk_plane plane);
+qk_status declare(qk_writer *w, const OutgoingLayer &layer, const char *suffix, qk_dtype dtype,
+                  int32_t rank, int64_t first, int64_t second, qk_io_message *message);
+qk_status write_bytes(qk_writer *w, const OutgoingLayer &layer, const char *suffix,
+                      const void *data, size_t bytes, qk_io_message *message);
+// A plane's bytes as they are; nothing where the tensor has no such plane.
+qk_status write_plane(qk_writer *w, qk_context *context, const OutgoingLayer &layer,
+                      const qk_tensor *tensor, const Plane &plane, qk_io_message *message);
+// The same into memory of the writer's, to be released.
+qk_status download_plane(qk_writer *w, qk_context *context, const OutgoingLayer &layer,
+                         const qk_tensor *tensor, qk_plane plane, void **host,
+                         qk_io_message *message);
+
 const DialectWriter *writer_of(qk_dialect dialect);  // NULL: qk does not write it
 
 }  // namespace qk_io

@@ -59,7 +59,7 @@ Quantized quantized(const qk_tensor_desc &desc, qk_dialect dialect, int64_t weig
           "", message.text);
     Progress progress(common, 1);
     const LayerError error =
-        quantize_layer(checkpoint, context, layer, desc, made, &progress, weights);
+        quantize_layer(checkpoint, context, layer, {desc, desc}, made, &progress, weights);
     check(qk_writer_finish(made, &message), "", message.text);
     std::vector<char> bytes(std::filesystem::file_size(path));
     std::FILE *file = std::fopen(path.c_str(), "rb");

@@ -7,6 +7,7 @@ import resource
 import select
 import shutil
 import signal
+import struct
 import subprocess
 import unittest
 
@@ -122,7 +123,10 @@ class Quantize(Case):
         for number, options in enumerate((["--format", "nf4"], ["--format", "fp4", "--nested"],
                                           ["--format", "int4", "--group", "16"],
                                           ["--format", "int4", "--group", "row", "--asymmetric"],
-                                          ["--format", "int4", "--scales", "f32", "-q"])):
+                                          ["--format", "int4", "--scales", "f32", "-q"],
+                                          ["--format", "int8"],
+                                          ["--format", "int8", "--group", "16"],
+                                          ["--format", "int4", "--dialect", "awq", "--group", 16])):
             out, back = self.folder / f"out{number}", self.folder / f"back{number}"
             done = self.run_qk("quantize", GOLDEN / "dense", out, *options)
             self.assertEqual(sorted(os.listdir(out)), ["config.json", "model.safetensors"])
@@ -138,6 +142,53 @@ class Quantize(Case):
                              {n: s for n, (_, s, _) in dense.items()})
             for layer in found["layers"]:
                 self.run_qk("multiply", out, layer["name"], "--repeat", 1)
+
+    def test_dialects_of_int4(self):
+        """Written at once, or through compressed-tensors: the same file."""
+        tensors = {name: tensor for name, tensor in read(GOLDEN / "dense").items()
+                   if all(size % 16 == 0 for size in tensor[1])}
+        model = self.folder / "model"
+        model.mkdir()
+        (model / "model.safetensors").write_bytes(safetensors(tensors))
+        (model / "config.json").write_text("{}")
+        for options in (["--group", "32"], ["--group", "row", "--asymmetric"]):
+            for dialect in ("awq", "gptq-v2"):
+                ways = [self.folder / way for way in ("at once", "first", "then")]
+                common = ["quantize", model, "--format", "int4", "--scales", "f16", *options]
+                self.run_qk(*common, ways[0], "--dialect", dialect, "--force")
+                self.run_qk(*common, ways[1], "--force")
+                self.run_qk("convert", ways[1], ways[2], "--to", dialect, "--force")
+                self.assertEqual(*(read(ways[i]) for i in (0, 2)))
+                self.assertEqual(*(json.loads((ways[i] / "config.json").read_text())
+                                   for i in (0, 2)))
+        # Weights in F32 get scales that the dialect has.
+        wide = {"a.weight": ("F32", [8, 16], floats([i / 8 for i in range(128)]))}
+        (model / "model.safetensors").write_bytes(safetensors(wide))
+        for dialect in ("awq", "gptq-v2"):
+            out = self.folder / f"{dialect}-wide"
+            self.run_qk("quantize", model, out, "--format", "int4", "--group", "16", "--dialect",
+                        dialect)
+            self.assertEqual(read(out)["a.scales"][0], "F16")
+        # GPTQ's configuration has no word for layers that stay dense.
+        self.assertIn("no word", self.fails(4, "quantize", GOLDEN / "dense", self.folder / "no",
+                                            "--format", "int4", "--dialect", "gptq-v2"))
+
+    def test_int8_words(self):
+        """Codes plus 128, four in a word of a row, as docs/formats.md has them."""
+        out = self.folder / "out.safetensors"
+        weights = {"a.weight": ("F32", [2, 6], floats([-1, 1, 0.5, 0, 0.25, 1] * 2))}
+        source = self.write("in.safetensors", safetensors(weights))
+        self.run_qk("quantize", source, out, "--format", "int8")
+        written = read(out)
+        dtype, shape, codes = written["a.weight_packed"]
+        self.assertEqual((dtype, shape), ("I32", [2, 2]))
+        self.assertEqual((codes[6:8], codes[14:]), (bytes(2), bytes(2)))
+        self.assertEqual(written["a.weight_scale"][:2], ("F32", [2, 1]))
+        scale, = struct.unpack("<f", written["a.weight_scale"][2][:4])
+        for row in (codes[:6], codes[8:14]):
+            for code, weight in zip(row, (-1, 1, 0.5, 0, 0.25, 1)):
+                self.assertLessEqual(abs((code - 128) * scale - weight), scale / 2)
+        self.assertEqual(struct.unpack("<2q", written["a.weight_shape"][2]), (2, 6))
 
     def test_configuration(self):
         out = self.folder / "out"
