@@ -94,7 +94,8 @@ void add_quantize(CLI::App *app, AllOptions *all) {
     command
         ->add_option("--group,--block", options->group,
                      "weights per scale. nf4 and fp4: 32, 64, 128 ... 4096, default 64; int4 and "
-                     "int8: 16 to 4096, or 'row' for one scale a row, default 128 and row")
+                     "int8: 16 to 4096, or 'row' for one scale a row, default 128 and row; mxfp4: "
+                     "32; nvfp4: 16")
         ->type_name("N");
     command->add_flag("--nested", options->nested, "nf4 and fp4: store scales in 8 bits");
     command->add_flag("--asymmetric", options->asymmetric, "int4: store zero points");

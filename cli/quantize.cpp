@@ -13,10 +13,11 @@
 
 namespace {
 
-// What the file says the weights were: but for bitsandbytes, only the type of the scales does.
+// What the file says the weights were. compressed-tensors' integers, AutoAWQ and GPTQ know only
+// the type of the scales.
 qk_format written_type(const qk_layer &layer, const qk_tensor_desc &desc) {
-    return desc.format == QK_FORMAT_NF4 || desc.format == QK_FORMAT_FP4_BNB ? layer.dense_format
-                                                                            : desc.scale_format;
+    const bool integers = desc.format == QK_FORMAT_U4_AFFINE || desc.format == QK_FORMAT_S8;
+    return integers ? desc.scale_format : layer.dense_format;
 }
 
 struct Job {

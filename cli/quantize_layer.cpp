@@ -171,7 +171,9 @@ LayerError quantize_layer(const Checkpoint &checkpoint, const Context &context,
     const qk_tensor_desc &desc = as.stored;
     const Job job = {context, layer, desc, writer, thread_count(context), &error};
     const int64_t n = desc.shape[0], k = desc.shape[1];
-    const int64_t cut = is_by_columns(desc) ? n : rows_between_cuts(desc);
+    // A GLOBAL number comes from all weights, words along the columns hold rows that are far apart.
+    const bool whole = is_by_columns(desc) || (desc.flags & QK_TENSOR_GLOBAL) != 0;
+    const int64_t cut = whole ? n : rows_between_cuts(desc);
     const int64_t fit = piece_weights / k / cut * cut;
     LayerRows rows(checkpoint, context, layer, std::max(fit, cut) * k);
     const bool one_piece = std::max(fit, cut) >= n;

@@ -7,14 +7,17 @@
 
 namespace {
 
-enum Groups { kPowers, kAny };  // of two from 32 to 4096; 16 to 4096 and row
+enum Groups { kPowers, kAny, kFixed };  // of two from 32 to 4096; 16 to 4096 and row; none other
 enum Option : unsigned { kNested = 1, kAsymmetric = 2, kScales = 4 };
 
 struct Row {
     Scheme scheme;  // its group: without --group
     Groups groups;
     unsigned options;
-    const char *scales;  // types that --scales may name; the first where the weights' is none
+    // Types that --scales may name, the first where the weights' is none; or the one type of
+    // scales.
+    const char *scales;
+    uint32_t flags;
 };
 
 constexpr const char *kBnb = "bitsandbytes", *kCt = "compressed-tensors", *kFloats = "f16 bf16 f32";
@@ -23,27 +26,43 @@ constexpr Row kRows[] = {
     {{"nf4", kBnb, QK_DIALECT_BITSANDBYTES, QK_FORMAT_NF4, QK_LAYOUT_ROW_HIGH, 64},
      kPowers,
      kNested,
-     "f32"},
+     "f32",
+     0},
     {{"fp4", kBnb, QK_DIALECT_BITSANDBYTES, QK_FORMAT_FP4_BNB, QK_LAYOUT_ROW_HIGH, 64},
      kPowers,
      kNested,
-     "f32"},
+     "f32",
+     0},
     {{"int4", kCt, QK_DIALECT_COMPRESSED_TENSORS, QK_FORMAT_U4_AFFINE, QK_LAYOUT_WORD, 128},
      kAny,
      kAsymmetric | kScales,
-     kFloats},
+     kFloats,
+     0},
     {{"int4", "awq", QK_DIALECT_AWQ_GEMM, QK_FORMAT_U4_AFFINE, QK_LAYOUT_AWQ_GEMM, 128},
      kAny,
      kAsymmetric | kScales,
-     "f16"},
+     "f16",
+     0},
     {{"int4", "gptq-v2", QK_DIALECT_GPTQ_V2, QK_FORMAT_U4_AFFINE, QK_LAYOUT_GPTQ, 128},
      kAny,
      kAsymmetric | kScales,
-     "f16 bf16"},
+     "f16 bf16",
+     0},
     {{"int8", kCt, QK_DIALECT_COMPRESSED_TENSORS, QK_FORMAT_S8, QK_LAYOUT_ROW, QK_GROUP_ROW},
      kAny,
      kScales,
-     kFloats},
+     kFloats,
+     0},
+    {{"mxfp4", kCt, QK_DIALECT_COMPRESSED_TENSORS, QK_FORMAT_FP4_E2M1, QK_LAYOUT_ROW, 32},
+     kFixed,
+     0,
+     "e8m0",
+     0},
+    {{"nvfp4", kCt, QK_DIALECT_COMPRESSED_TENSORS, QK_FORMAT_FP4_E2M1, QK_LAYOUT_ROW, 16},
+     kFixed,
+     0,
+     "e4m3",
+     QK_TENSOR_GLOBAL | QK_TENSOR_GLOBAL_DIVIDES},
 };
 
 [[noreturn]] void usage(const std::string &sentence) { throw Failure(kUsage, sentence); }
@@ -89,8 +108,14 @@ int32_t parse_group(const std::string &text, const Row &row) {
     char *end = nullptr;
     const long value = std::strtol(text.c_str(), &end, 10);
     const bool number = end != text.c_str() && *end == 0;
-    const bool fits = any ? value >= 16 : value >= 32 && (value & (value - 1)) == 0;
-    if (number && fits && value <= 4096) return static_cast<int32_t>(value);
+    const bool power = value >= 32 && (value & (value - 1)) == 0;
+    const bool fits = any ? value >= 16 : row.groups == kPowers && power;
+    const bool fixed = row.groups == kFixed && value == row.scheme.group;
+    if (number && (fixed || (fits && value <= 4096))) return static_cast<int32_t>(value);
+    if (row.groups == kFixed) {
+        usage("--group " + text + ": that of " + row.scheme.format + " is " +
+              std::to_string(row.scheme.group));
+    }
     usage("--group " + text + ": accepted are " +
           (any ? "16 to 4096 and row" : "powers of two from 32 to 4096"));
 }
@@ -101,12 +126,15 @@ bool is_among(const std::string &word, const std::string &words) {
 
 const Row &row_of(const Scheme &scheme) {
     return *std::find_if(std::begin(kRows), std::end(kRows), [&](const Row &row) {
-        return row.scheme.dialect == scheme.dialect && row.scheme.codes == scheme.codes;
+        return row.scheme.dialect == scheme.dialect &&
+               std::string(row.scheme.format) == scheme.format;
     });
 }
 
 qk_format scales_of(const QuantizeOptions &options, const Scheme &scheme, const qk_layer &layer) {
     const std::string types = row_of(scheme).scales;
+    if (types == "e8m0") return QK_FORMAT_E8M0;
+    if (types == "e4m3") return QK_FORMAT_E4M3;
     const std::string own = format_name(layer.dense_format);
     if (!options.scales.empty()) return float_format_of(options.scales);
     return float_format_of(is_among(own, types) ? own : types.substr(0, types.find(' ')));
@@ -160,6 +188,7 @@ Stored describe_stored(const QuantizeOptions &options, const Scheme &scheme,
     desc.group_size = scheme.group;
     desc.scale_format = options.nested ? QK_FORMAT_LUT8 : scales_of(options, scheme, layer);
     if (scheme.layout == QK_LAYOUT_ROW_HIGH) desc.grouping = QK_GROUPING_FLAT;
+    desc.flags = row_of(scheme).flags;
     Stored both = {desc, desc};
     if (scheme.codes == QK_FORMAT_U4_AFFINE && !options.asymmetric) {
         both.quantized.flags = QK_TENSOR_SYMMETRIC;

@@ -254,7 +254,9 @@ QK_API qk_status qk_writer_finish_all(qk_writer *const *writers, int64_t writer_
 /* A quantized layer in the tensors of a dialect: declare by description, write from a tensor of
  * that description.
  *   QK_DIALECT_BITSANDBYTES        NF4 or FP4_BNB in ROW_HIGH, flat groups, F32 or nested scales
- *   QK_DIALECT_COMPRESSED_TENSORS  U4_AFFINE in WORD or S8 in ROW, scales F32, F16 or BF16
+ *   QK_DIALECT_COMPRESSED_TENSORS  U4_AFFINE in WORD or S8 in ROW, scales F32, F16 or BF16;
+ *                                  FP4_E2M1 in ROW, E8M0 scales of 32 codes (mxfp4), or E4M3 of
+ *                                  16 with a GLOBAL that divides (nvfp4)
  *   QK_DIALECT_AWQ_..., GPTQ_...   U4_AFFINE in the layout of that name, whole; scales F16, GPTQ's
  *                                  BF16 as well
  *   QK_DIALECT_DENSE               F32, F16, BF16
@@ -265,7 +267,7 @@ QK_API qk_status qk_writer_declare_layer(qk_writer *writer, qk_dialect dialect, 
                                          qk_io_message *message);
 /* The layer, or some of its rows: call again for the rest, in order. A piece that is not the last
  * ends between groups (second groups, with nested scales) and, in compressed-tensors, after a
- * multiple of 8 rows; pieces with nested scales have the same SCALE_CODE and SCALE_BIAS.
+ * multiple of 8 rows; pieces have the same SCALE_CODE, SCALE_BIAS and GLOBAL.
  * [allocates] [waits] */
 QK_API qk_status qk_writer_write_layer(qk_writer *writer, qk_context *context, const char *layer,
                                        const qk_tensor *tensor, qk_io_message *message);

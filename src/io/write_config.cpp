@@ -51,25 +51,39 @@ json_t *bnb_section(const Request &r) {
         "load_in_8bit", 0, "quant_method", "bitsandbytes");
 }
 
+// What compressed-tensors says of weights: integers, or FP4 with scales of 8 bits.
+json_t *ct_weights(const Request &r) {
+    const qk_tensor_desc &d = *r.desc;
+    const bool rows = d.group_size == QK_GROUP_ROW, fp4 = d.format == QK_FORMAT_FP4_E2M1;
+    const bool nvfp4 = fp4 && d.scale_format == QK_FORMAT_E4M3;
+    const bool zeros = d.format == QK_FORMAT_U4_AFFINE && (d.flags & QK_TENSOR_SYMMETRIC) == 0;
+    json_t *weights = json_pack("{s:n, s:n, s:b, s:o, s:i, s:s, s:{}, s:s, s:b, s:s}",          //
+                                "actorder", "block_structure", "dynamic", 0,                    //
+                                "group_size", rows ? json_null() : json_integer(d.group_size),  //
+                                "num_bits", d.format == QK_FORMAT_S8 ? 8 : 4,                   //
+                                "observer", "minmax", "observer_kwargs",                        //
+                                "strategy",
+                                nvfp4  ? "tensor_group"
+                                : rows ? "channel"
+                                       : "group",  //
+                                "symmetric", zeros ? 0 : 1, "type", fp4 ? "float" : "int");
+    if (!fp4) return weights;
+    json_object_set_new(weights, "scale_dtype",
+                        json_string(nvfp4 ? "torch.float8_e4m3fn" : "torch.uint8"));
+    return weights;
+}
+
 // The keys of compressed-tensors' QuantizationConfig with one group for all Linear modules.
 json_t *ct_section(const Request &r) {
-    const bool rows = r.desc->group_size == QK_GROUP_ROW;
-    const bool symmetric =
-        r.desc->format == QK_FORMAT_S8 || (r.desc->flags & QK_TENSOR_SYMMETRIC) != 0;
-    json_t *weights =
-        json_pack("{s:n, s:n, s:b, s:o, s:i, s:s, s:{}, s:s, s:b, s:s}",                //
-                  "actorder", "block_structure", "dynamic", 0,                          //
-                  "group_size", rows ? json_null() : json_integer(r.desc->group_size),  //
-                  "num_bits", r.desc->format == QK_FORMAT_S8 ? 8 : 4, "observer", "minmax",
-                  "observer_kwargs",                       //
-                  "strategy", rows ? "channel" : "group",  //
-                  "symmetric", symmetric ? 1 : 0, "type", "int");
-    return json_pack("{s:{s:{s:n, s:n, s:[s], s:o}}, s:s, s:n, s:o, s:n, s:s, s:s}",  //
-                     "config_groups", "group_0", "input_activations",                 //
-                     "output_activations", "targets", "Linear", "weights", weights,   //
-                     "format", "pack-quantized", "global_compression_ratio",          //
-                     "ignore", names(r), "kv_cache_scheme",                           //
-                     "quant_method", "compressed-tensors",                            //
+    const char *format = r.desc->format != QK_FORMAT_FP4_E2M1     ? "pack-quantized"
+                         : r.desc->scale_format == QK_FORMAT_E4M3 ? "nvfp4-pack-quantized"
+                                                                  : "mxfp4-pack-quantized";
+    return json_pack("{s:{s:{s:n, s:n, s:[s], s:o}}, s:s, s:n, s:o, s:n, s:s, s:s}",       //
+                     "config_groups", "group_0", "input_activations",                      //
+                     "output_activations", "targets", "Linear", "weights", ct_weights(r),  //
+                     "format", format, "global_compression_ratio",                         //
+                     "ignore", names(r), "kv_cache_scheme",                                //
+                     "quant_method", "compressed-tensors",                                 //
                      "quantization_status", "compressed");
 }
 

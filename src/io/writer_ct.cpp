@@ -1,4 +1,4 @@
-// compressed-tensors: pack-quantized integers of 4 and 8 bits.
+// compressed-tensors: pack-quantized integers of 4 and 8 bits, mxfp4 and nvfp4.
 // Source: vllm-project/compressed-tensors src/compressed_tensors/compressors/.
 #include "writer_dialects.hpp"
 
@@ -6,23 +6,43 @@ namespace qk_io {
 namespace {
 
 bool is_int8(const qk_tensor_desc &desc) { return desc.format == QK_FORMAT_S8; }
+bool is_fp4(const qk_tensor_desc &desc) { return desc.format == QK_FORMAT_FP4_E2M1; }
 bool has_zeros(const qk_tensor_desc &desc) {
     return desc.format == QK_FORMAT_U4_AFFINE && (desc.flags & QK_TENSOR_SYMMETRIC) == 0;
 }
+bool has_global(const qk_tensor_desc &desc) { return (desc.flags & QK_TENSOR_GLOBAL) != 0; }
+
+bool is_float(qk_format format) {
+    return format == QK_FORMAT_F32 || format == QK_FORMAT_F16 || format == QK_FORMAT_BF16;
+}
+
+// By its size of groups the package tells mxfp4 from nvfp4.
+bool is_mxfp4(const qk_tensor_desc &d) {
+    return d.group_size == 32 && d.scale_format == QK_FORMAT_E8M0 && !has_global(d);
+}
+bool is_nvfp4(const qk_tensor_desc &d) {
+    return d.group_size == 16 && d.scale_format == QK_FORMAT_E4M3 && has_global(d) &&
+           (d.flags & QK_TENSOR_GLOBAL_DIVIDES) != 0;
+}
+
+bool is_held(const qk_tensor_desc &d) {
+    if (d.rank != 2) return false;
+    if (d.format == QK_FORMAT_U4_AFFINE) return d.layout == QK_LAYOUT_WORD;
+    const bool rows = d.layout == QK_LAYOUT_ROW && d.grouping != QK_GROUPING_FLAT;
+    if (is_int8(d)) return rows && is_float(d.scale_format);
+    if (!is_fp4(d) || !rows || d.shape[1] % d.group_size != 0) return false;
+    return is_mxfp4(d) || is_nvfp4(d);
+}
 
 qk_status check(const OutgoingLayer &layer, qk_io_message *message) {
-    const qk_tensor_desc &d = layer.desc;
-    const bool along_k = d.grouping != QK_GROUPING_FLAT;
-    const bool fits =
-        (d.format == QK_FORMAT_U4_AFFINE && d.layout == QK_LAYOUT_WORD) ||
-        (is_int8(d) && d.layout == QK_LAYOUT_ROW && along_k && d.scale_format != QK_FORMAT_LUT8);
-    if (!fits || d.rank != 2) {
+    if (!is_held(layer.desc)) {
         return fail(message, QK_ERROR_UNSUPPORTED,
-                    "layer \"%.200s\": compressed-tensors has U4_AFFINE in WORD and S8 in ROW, of "
-                    "rank 2",
+                    "layer \"%.200s\": compressed-tensors has U4_AFFINE in WORD and S8 in ROW "
+                    "with F32, F16 or BF16 scales, and FP4_E2M1 in ROW with E8M0 scales of 32 or "
+                    "E4M3 scales of 16 whose GLOBAL divides; whole groups, rank 2",
                     layer.name);
     }
-    if (d.scale_format == layer.dense_format) return QK_OK;
+    if (is_fp4(layer.desc) || layer.desc.scale_format == layer.dense_format) return QK_OK;
     return fail(message, QK_ERROR_UNSUPPORTED,
                 "layer \"%.200s\": compressed-tensors' weights have the type of their scales; "
                 "dense_format differs from scale_format",
@@ -34,7 +54,18 @@ int64_t words_of_row(const qk_tensor_desc &desc) {
     return k / per + (k % per != 0);
 }
 
+qk_status declare_fp4(qk_writer *w, const OutgoingLayer &layer, qk_io_message *message) {
+    const int64_t n = layer.desc.shape[0], k = layer.desc.shape[1];
+    const bool nvfp4 = is_nvfp4(layer.desc);
+    QK_IO_TRY(declare(w, layer, ".weight_packed", QK_DTYPE_U8, 2, n, k / 2, message));
+    QK_IO_TRY(declare(w, layer, ".weight_scale", nvfp4 ? QK_DTYPE_F8_E4M3 : QK_DTYPE_U8, 2, n,
+                      k / layer.desc.group_size, message));
+    if (!nvfp4) return QK_OK;
+    return declare(w, layer, ".weight_global_scale", QK_DTYPE_F32, 1, 1, 0, message);
+}
+
 qk_status declare_layer(qk_writer *w, const OutgoingLayer &layer, qk_io_message *message) {
+    if (is_fp4(layer.desc)) return declare_fp4(w, layer, message);
     const int64_t n = layer.desc.shape[0];
     const int64_t width = layer.desc.scale_format == QK_FORMAT_F32 ? 4 : 2;
     const int64_t groups = plane_bytes(layer, QK_PLANE_SCALE) / (n * width);
@@ -85,8 +116,12 @@ qk_status write(qk_writer *w, qk_context *context, const OutgoingLayer &piece,
     return QK_OK;
 }
 
-qk_status finish(qk_writer *w, qk_context *, const OutgoingLayer &layer, const qk_tensor *,
-                 qk_io_message *message) {
+qk_status finish(qk_writer *w, qk_context *context, const OutgoingLayer &layer,
+                 const qk_tensor *tensor, qk_io_message *message) {
+    if (is_fp4(layer.desc)) {
+        return write_plane(w, context, layer, tensor, {".weight_global_scale", QK_PLANE_GLOBAL},
+                           message);
+    }
     return write_bytes(w, layer, ".weight_shape", layer.desc.shape, 2 * sizeof(int64_t), message);
 }
 

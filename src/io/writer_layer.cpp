@@ -13,7 +13,7 @@ bool is_float(qk_format format) {
 bool same_description(const qk_tensor_desc &a, const qk_tensor_desc &b) {
     bool equal = a.format == b.format && a.scale_format == b.scale_format && a.layout == b.layout &&
                  a.group_size == b.group_size && a.rank == b.rank &&
-                 ((a.flags ^ b.flags) & QK_TENSOR_SYMMETRIC) == 0;
+                 ((a.flags ^ b.flags) & ~QK_TENSOR_READ_ONLY) == 0;
     const int32_t per_a = a.scale_group_size == 0 ? 256 : a.scale_group_size;
     const int32_t per_b = b.scale_group_size == 0 ? 256 : b.scale_group_size;
     equal = equal && (a.scale_format != QK_FORMAT_LUT8 || per_a == per_b);
@@ -33,14 +33,19 @@ bool can_cut(const OutgoingLayer &layer, int64_t rows) {
     return rows % (desc.group_size * per) == 0;
 }
 
-// Of the planes that all pieces of a layer with nested scales share: it is written once.
+// Of the planes that all pieces of a layer share, with nested scales or GLOBAL: written once.
 qk_status digest_shared(qk_context *context, const OutgoingLayer &layer, const qk_tensor *tensor,
                         uint64_t *digest) {
     *digest = 0;
-    if (layer.desc.scale_format != QK_FORMAT_LUT8) return QK_OK;
-    uint32_t words[257];
-    QK_IO_TRY(qk_tensor_download(context, tensor, QK_PLANE_SCALE_CODE, words, 1024));
-    QK_IO_TRY(qk_tensor_download(context, tensor, QK_PLANE_SCALE_BIAS, words + 256, 4));
+    uint32_t words[257] = {};
+    if ((layer.desc.flags & QK_TENSOR_GLOBAL) != 0) {
+        QK_IO_TRY(qk_tensor_download(context, tensor, QK_PLANE_GLOBAL, words, 4));
+    } else if (layer.desc.scale_format == QK_FORMAT_LUT8) {
+        QK_IO_TRY(qk_tensor_download(context, tensor, QK_PLANE_SCALE_CODE, words, 1024));
+        QK_IO_TRY(qk_tensor_download(context, tensor, QK_PLANE_SCALE_BIAS, words + 256, 4));
+    } else {
+        return QK_OK;
+    }
     *digest = 0xcbf29ce484222325u;
     for (const uint32_t word : words) *digest = (*digest ^ word) * 0x100000001b3u;
     return QK_OK;
@@ -55,9 +60,10 @@ qk_status write_piece(qk_writer *w, qk_context *context, OutgoingLayer *layer, i
                     qk_context_error(context));
     }
     if (layer->rows > 0 && shared != layer->shared) {
-        return fail(message, QK_ERROR_ARGUMENT,
-                    "layer \"%.200s\": SCALE_CODE or SCALE_BIAS differ from the first piece's",
-                    layer->name);
+        return fail(
+            message, QK_ERROR_ARGUMENT,
+            "layer \"%.200s\": SCALE_CODE, SCALE_BIAS or GLOBAL differ from the first piece's",
+            layer->name);
     }
     OutgoingLayer piece = *layer;
     piece.desc.shape[0] = rows;
