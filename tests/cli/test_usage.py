@@ -98,7 +98,8 @@ class Usage(Case):
                 (["dequantize", "a", "b", "--dtype", "f8"],
                  "--dtype f8: accepted are f16, bf16 or f32 ('qk dequantize --help')"),
                 (["quantize", "a", "b", "--format", "int3"],
-                 "--format int3: accepted are nf4, fp4, int4 or int8 ('qk quantize --help')"),
+                 "--format int3: accepted are nf4, fp4, int4, int8, "
+             "mxfp4 or nvfp4 ('qk quantize --help')"),
                 (["multiply", "a", ""], "LAYER is empty ('qk multiply --help')"),
                 (["multiply", "a", "--rows", "0"],
                  "--rows 0: accepted are 1 to 65536 ('qk multiply --help')"),
