@@ -53,10 +53,11 @@ struct Weight {
     Geometry geometry;
     void *data;
     ScalePlane scale;
-    void *zero;              // null: every zero is 8 (or the format has none)
-    void *table;             // lut8, e4m3: f32[256]; lut4: f32[16]
-    void *global = nullptr;  // the GLOBAL plane; `scale` has what it means
-    int64_t globals = 0;     // its numbers
+    void *zero;                // null: every zero is 8 (or the format has none)
+    void *table;               // lut8, e4m3: f32[256]; lut4: f32[16]
+    void *global = nullptr;    // the GLOBAL plane; `scale` has what it means
+    int64_t globals = 0;       // its numbers
+    bool whole_range = false;  // s8: quantized over -128..127; no value depends on it
 };
 
 struct DequantizeArgs {

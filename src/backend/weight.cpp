@@ -47,7 +47,8 @@ Weight weight_of(const Shape &shape, void *const *planes, const ScaleTables &tab
             planes[QK_PLANE_ZERO],
             e4m3 ? built_in(tables.e4m3) : planes[QK_PLANE_TABLE],
             planes[QK_PLANE_GLOBAL],
-            shape.globals};
+            shape.globals,
+            shape.whole_range};
 }
 
 void fold_global(Weight *w, float *room) {

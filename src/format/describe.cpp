@@ -136,7 +136,8 @@ Status check_quantized(const qk_tensor_desc &desc, qk_layout packed, Shape *shap
              desc.layout, format.bits);
     const bool affine = format.kind == FormatKind::kU4;
     const bool symmetric = (desc.flags & QK_TENSOR_SYMMETRIC) != 0;
-    QK_CHECK(affine || !symmetric, error, FORMAT,
+    shape->whole_range = format.kind == FormatKind::kS8 && symmetric;
+    QK_CHECK(affine || !symmetric || shape->whole_range, error, FORMAT,
              "desc: %s has no zeros, so QK_TENSOR_SYMMETRIC means nothing", format.name);
     shape->has_zero = affine && !symmetric;
     QK_TRY(check_scales(desc, shape, error));

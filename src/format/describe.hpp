@@ -15,8 +15,9 @@ struct Shape {
     int64_t rows, columns;       // leading dimensions multiplied, last dimension
     int64_t second_group;        // nested scales: scales per second scale, else 0
     bool has_zero;
-    int64_t globals;  // numbers in the GLOBAL plane: 0, 1 or one a row
-    bool divides;     // scales are divided by them
+    bool whole_range;  // S8 with the flag SYMMETRIC: how it is quantized
+    int64_t globals;   // numbers in the GLOBAL plane: 0, 1 or one a row
+    bool divides;      // scales are divided by them
     int64_t plane_bytes[QK_PLANE_COUNT];
 };
 

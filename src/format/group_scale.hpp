@@ -6,12 +6,27 @@
 namespace qk {
 namespace {  // internal linkage: files built for one instruction set may not lend theirs to others
 
+// The rules of docs/formats.md.
+enum class Rule : uint8_t {
+    kNone,
+    kAbsmax,     // NF4, FP4_BNB
+    kE2m1,       // with scales that are numbers
+    kAffine,     // U4_AFFINE with zeros
+    kSymmetric,  // U4_AFFINE without
+    kS8,
+    kLut8,
+    kMx,               // E8M0 scales
+    kNvfp4Divides,     // E4M3 scales by a GLOBAL that divides, or by none
+    kNvfp4Multiplies,  // by one that multiplies
+    kInt8,             // S8 over its whole range
+    kE4m3
+};
+
 struct QuantizeRule {
+    Rule by;
     qk_format format;
-    FormatKind kind;
-    float largest;  // of the format's entries
     qk_format scale_format;
-    bool has_zero;
+    qk_format from_format;  // of the numbers
     int64_t group_size;
 };
 
@@ -21,6 +36,7 @@ struct GroupScale {
     float multiplier;  // s = x * multiplier, or x / divisor where multiplier is 0
     float divisor;
     int zero;
+    uint8_t code = 0;  // of a scale that is stored as one
 };
 
 QK_HD static constexpr float magnitude_of(float x) {
@@ -29,6 +45,10 @@ QK_HD static constexpr float magnitude_of(float x) {
 
 QK_HD static constexpr float with_sign_of(float magnitude, float x) {
     return f32_from_bits((f32_bits(magnitude) & 0x7fffffffu) | (f32_bits(x) & 0x80000000u));
+}
+
+QK_HD static constexpr bool is_finite(float x) {
+    return magnitude_of(x) < f32_from_bits(0x7f800000u);
 }
 
 struct GroupRange {
@@ -44,12 +64,12 @@ struct GroupRange {
     }
 };
 
-// Plain scales are rounded to their format before they divide; nested ones are not.
-QK_HD static constexpr float rounded_scale(const QuantizeRule &rule, float scale) {
-    switch (rule.scale_format) {
-        case QK_FORMAT_F16: return f32_from_f16(f16_from_f32(scale));
-        case QK_FORMAT_BF16: return f32_from_bf16(bf16_from_f32(scale));
-        default: return scale;
+// Coded scales stay as they are.
+QK_HD static constexpr float rounded_to(qk_format format, float value) {
+    switch (format) {
+        case QK_FORMAT_F16: return f32_from_f16(f16_from_f32(value));
+        case QK_FORMAT_BF16: return f32_from_bf16(bf16_from_f32(value));
+        default: return value;
     }
 }
 
@@ -63,32 +83,104 @@ QK_HD static constexpr GroupScale absmax_scale(const QuantizeRule &rule, const G
 }
 
 QK_HD static constexpr GroupScale affine_scale(const QuantizeRule &rule, const GroupRange &range) {
-    if (range.nan) return {f32_from_bits(0x7fc00000u), 0, 0, rule.has_zero ? 0 : 8};
-    if (!rule.has_zero) {
-        const float scale = rounded_scale(rule, range.absmax / 7.5f);
-        return {scale, 0, scale, 8};
-    }
+    if (range.nan) return {f32_from_bits(0x7fc00000u), 0, 0, 0};
     const float width = range.high - range.low;
-    const float scale =
-        rounded_scale(rule, (width > kAffineRangeFloor ? width : kAffineRangeFloor) / 15.0f);
+    const float scale = rounded_to(rule.scale_format,
+                                   (width > kAffineRangeFloor ? width : kAffineRangeFloor) / 15.0f);
     const int zero = clamp_to_int(-round_half_even(range.low / scale), 0, 15);
     return {scale, 0, scale, zero};
 }
 
-QK_HD static constexpr GroupScale divided_scale(const QuantizeRule &rule, const GroupRange &range) {
+QK_HD static constexpr GroupScale divided_scale(const QuantizeRule &rule, const GroupRange &range,
+                                                float largest, int zero) {
+    if (range.nan) return {f32_from_bits(0x7fc00000u), 0, 0, zero};
+    const float scale = rounded_to(rule.scale_format, range.absmax / largest);
+    return {scale, 0, scale, zero};
+}
+
+// ---- Rules of packages that round where PyTorch rounds: to the format of the numbers.
+
+// From 1 to the next number: what compressed-tensors puts for a scale of 0.
+QK_HD static constexpr float epsilon_of(qk_format format) {
+    return format == QK_FORMAT_F16 ? 0x1p-10f : format == QK_FORMAT_BF16 ? 0x1p-7f : 0x1p-23f;
+}
+
+QK_HD static constexpr GroupScale whole_range_scale(const QuantizeRule &rule,
+                                                    const GroupRange &range, float largest) {
     if (range.nan) return {f32_from_bits(0x7fc00000u), 0, 0, 0};
-    const float scale = rounded_scale(rule, range.absmax / rule.largest);
+    const float quotient = rounded_to(rule.from_format, range.absmax / largest);
+    const float rounded = rounded_to(rule.scale_format, quotient);
+    const float scale = rounded == 0 ? epsilon_of(rule.scale_format) : rounded;
     return {scale, 0, scale, 0};
 }
 
+// Of the smallest power of two above 4/7 of absmax, less the exponent of the largest entries.
+QK_HD static constexpr int mx_exponent(const QuantizeRule &rule, float absmax) {
+    const bool half = rule.from_format == QK_FORMAT_F16;
+    const uint32_t bits = half ? f16_from_f32(absmax) : f32_bits(absmax);
+    const int fraction = half ? 10 : 23, bias = half ? 15 : 127;
+    const int offset = rule.format == QK_FORMAT_E4M3 ? 8 : 2;
+    const int exponent = int((bits + (1u << (fraction - 2))) >> fraction);
+    if (half && exponent == 0)
+        return 127;  // the package's scale is 0 as f16, and 1 takes its place
+    const int code = exponent - bias + 127 - offset;
+    return code < 0 ? 0 : code > 254 - offset ? 254 - offset : code;
+}
+
+QK_HD static constexpr GroupScale coded_scale(float scale, int code) {
+    return {scale, 0, scale, 0, uint8_t(code)};
+}
+
+// The GLOBAL number of a tensor, or a row, whose largest magnitude is `absmax`.
+QK_HD static constexpr float global_of(const QuantizeRule &rule, float absmax) {
+    if (!is_finite(absmax)) return 1;
+    if (rule.by == Rule::kNvfp4Multiplies) {
+        const float global = absmax / 2688.0f;  // 448 * 6
+        return global == 0 ? 1 : global;
+    }
+    const float tiny = rule.from_format == QK_FORMAT_F16 ? 0x1p-14f : 0x1p-126f;
+    const float inverse = rounded_to(rule.from_format, 1.0f / (absmax > tiny ? absmax : tiny));
+    const float global = rounded_to(rule.from_format, 2688.0f * inverse);
+    return is_finite(global) ? global : 1;
+}
+
+QK_HD static constexpr GroupScale nvfp4_scale(const QuantizeRule &rule, float absmax,
+                                              float global) {
+    if (rule.by == Rule::kNvfp4Divides) {
+        const int code = e4m3_code(global * rounded_to(rule.from_format, absmax / 6.0f));
+        const int used = code == 0 ? 0x20 : code;  // 0.125
+        return coded_scale(e4m3_value(used) / global, used);
+    }
+    const float local = absmax / (6.0f * global);
+    const int code = e4m3_code(local == 0 ? 1.0f : local);
+    const int used = code == 0 ? 1 : code;  // the smallest, 2^-9
+    return coded_scale(e4m3_value(used) * global, used);
+}
+
+QK_HD static constexpr GroupScale small_scale(const QuantizeRule &rule, const GroupRange &range,
+                                              float global) {
+    const bool mx = rule.by == Rule::kMx;
+    if (range.nan || !is_finite(range.absmax)) {
+        return {f32_from_bits(0x7fc00000u), 0, 0, 0, uint8_t(mx ? 0xff : 0x7f)};
+    }
+    if (!mx) return nvfp4_scale(rule, range.absmax, global);
+    const int code = mx_exponent(rule, range.absmax);
+    return coded_scale(e8m0_value(code), code);
+}
+
+// `global`: the GLOBAL number of the group, 1 where there is none.
 QK_HD static constexpr GroupScale scale_of_range(const QuantizeRule &rule, const GroupRange &range,
-                                                 int64_t size) {
-    switch (rule.kind) {
-        case FormatKind::kU4: return affine_scale(rule, range);
-        case FormatKind::kS8: return divided_scale(rule, range);
-        case FormatKind::kLut8: return {range.absmax, 1.0f / range.absmax, 0, 0};
-        default:
-            return rule.largest == 1 ? absmax_scale(rule, range, size) : divided_scale(rule, range);
+                                                 int64_t size, float global) {
+    switch (rule.by) {
+        case Rule::kAbsmax: return absmax_scale(rule, range, size);
+        case Rule::kE2m1: return divided_scale(rule, range, 6, 0);
+        case Rule::kAffine: return affine_scale(rule, range);
+        case Rule::kSymmetric: return divided_scale(rule, range, 7.5f, 8);
+        case Rule::kS8: return divided_scale(rule, range, 127, 0);
+        case Rule::kLut8: return {range.absmax, 1.0f / range.absmax, 0, 0};
+        case Rule::kInt8: return whole_range_scale(rule, range, 127.5f);
+        case Rule::kE4m3: return whole_range_scale(rule, range, 448);
+        default: return small_scale(rule, range, global);
     }
 }
 
@@ -96,16 +188,16 @@ QK_HD static constexpr float clamp_to_one(float s) {
     return s < -1.0f ? -1.0f : s > 1.0f ? 1.0f : s;
 }
 
-QK_HD static constexpr uint8_t entry_code(const QuantizeRule &rule, float x, float quotient,
-                                          const GroupScale &group) {
-    if (rule.largest != 1) {
-        const bool nan = !(group.scale == group.scale);
-        // infinity / infinity is a NaN whose sign depends on the machine: take x's sign
-        return nan ? 0 : table_code(rule.format, with_sign_of(quotient, x));
-    }
+QK_HD static constexpr uint8_t absmax_code(const QuantizeRule &rule, float x, float quotient,
+                                           const GroupScale &group) {
     if (!(group.scale == group.scale)) return table_code(rule.format, group.scale);
     const float s = group.divisor != 0 ? quotient : x * group.multiplier;
     return table_code(rule.format, clamp_to_one(s));
+}
+
+// The code of a quotient that has been rounded to the format of the numbers.
+QK_HD static constexpr uint8_t code_of_quotient(const QuantizeRule &rule, float s) {
+    return rule.format == QK_FORMAT_E4M3 ? e4m3_code(s + 0.0f) : fp4_e2m1_code_below_zero(s);
 }
 
 // `table`: LUT8's 256 values, ascending.
@@ -114,15 +206,27 @@ QK_HD static constexpr uint8_t code_of_value(const QuantizeRule &rule, float x,
     // A scale of 0 or NaN cannot divide: every value counts as a zero of x's sign.
     const bool divides = group.divisor != 0 && group.divisor == group.divisor;
     const float quotient = divides ? x / group.divisor : with_sign_of(0.0f, x);
-    switch (rule.kind) {
-        case FormatKind::kU4:
-            if (!rule.has_zero) return uint8_t(clamp_to_int(round_half_even(quotient), -8, 7) + 8);
+    const bool nan = !(group.scale == group.scale);
+    switch (rule.by) {
+        case Rule::kAbsmax: return absmax_code(rule, x, quotient, group);
+        case Rule::kE2m1:
+            // infinity / infinity is a NaN whose sign depends on the machine: take x's sign
+            return nan ? 0 : table_code(rule.format, with_sign_of(quotient, x));
+        case Rule::kAffine:
             return uint8_t(clamp_to_int(round_half_even(quotient) + float(group.zero), 0, 15));
-        case FormatKind::kS8:
-            return uint8_t(int8_t(clamp_to_int(round_half_even(quotient), -127, 127)));
-        case FormatKind::kLut8:
+        case Rule::kSymmetric: return uint8_t(clamp_to_int(round_half_even(quotient), -8, 7) + 8);
+        case Rule::kS8: return uint8_t(int8_t(clamp_to_int(round_half_even(quotient), -127, 127)));
+        case Rule::kLut8:
             return group.scale == 0 ? 0 : lut8_code(clamp_to_one(x * group.multiplier), table);
-        default: return entry_code(rule, x, quotient, group);
+        case Rule::kInt8: {
+            const float s = rounded_to(rule.from_format, quotient);
+            return uint8_t(int8_t(clamp_to_int(round_half_even(s), -128, 127)));
+        }
+        case Rule::kE4m3:
+            return nan ? 0x7f : code_of_quotient(rule, rounded_to(rule.from_format, quotient));
+        case Rule::kMx:
+            return nan ? 0 : code_of_quotient(rule, rounded_to(rule.from_format, quotient));
+        default: return nan ? 0 : code_of_quotient(rule, quotient);
     }
 }
 

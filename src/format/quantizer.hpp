@@ -53,6 +53,23 @@ QK_HD static constexpr uint8_t fp4_e2m1_code(float s) {
     return uint8_t(sign | code);
 }
 
+// Of a quotient that packages look at alone: a sign bit where it is below 0, so none for -0.
+QK_HD static constexpr uint8_t fp4_e2m1_code_below_zero(float s) {
+    return fp4_e2m1_code(s < 0 ? s : f32_from_bits(f32_bits(s) & 0x7fffffffu));
+}
+
+// Nearest, ties to even, 448 for all that is larger; a zero keeps its sign, NaN loses it. Both ways
+// are computed, so that loops over it become vectors.
+QK_HD static constexpr uint8_t e4m3_code(float value) {
+    const uint32_t sign = f32_bits(value) >> 24 & 0x80u, bits = f32_bits(value) & 0x7fffffffu;
+    const uint32_t clamped = bits < 0x43e00000u ? bits : 0x43e00000u;  // 448
+    const uint32_t normal = ((clamped + 0x7ffffu + (clamped >> 20 & 1u)) >> 20) - (120u << 3);
+    const float steps = f32_from_bits(clamped < 0x3c800000u ? clamped : 0) * 512.0f;  // of 2^-9
+    const uint32_t subnormal = f32_bits(steps + 8388608.0f) & 15u;
+    const uint32_t code = clamped < 0x3c800000u ? subnormal : normal;
+    return uint8_t(bits > 0x7f800000u ? 0x7fu : sign | code);
+}
+
 QK_HD static constexpr uint8_t table_code(qk_format format, float s) {
     switch (format) {
         case QK_FORMAT_NF4: return nf4_code(s);

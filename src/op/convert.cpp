@@ -1,4 +1,5 @@
 // quantize, dequantize and repack.
+#include "backend/quantize_rule.hpp"
 #include "op/checks.hpp"
 #include "op/operations.hpp"
 
@@ -16,29 +17,18 @@ Status dequantize(qk_context *context, const qk_tensor *quantized, qk_tensor *de
     return run_kernel(context, context->backend->dequantize, args, "dequantize");
 }
 
-// Whether there is a rule that picks scales and codes.
-static Status check_quantizer(qk_context *context, const qk_tensor &tensor) {
-    const Shape &shape = tensor.shape;
-    QK_CHECK(shape.format->largest != 0 || shape.format->kind == FormatKind::kU4, &context->error,
-             UNSUPPORTED, "quantized: qk has no quantizer for %s", shape.format->name);
-    const bool coded =
-        shape.scale_format->id == QK_FORMAT_E8M0 || shape.scale_format->id == QK_FORMAT_E4M3;
-    QK_CHECK(!coded && shape.format->id != QK_FORMAT_E4M3, &context->error, UNSUPPORTED,
-             "quantized: qk has no quantizer for %s with %s scales", shape.format->name,
-             shape.scale_format->name);
-    return QK_OK;
-}
-
 Status quantize(qk_context *context, const qk_tensor *dense, qk_tensor *quantized) {
     QK_TRY(check_operand(context, dense, "dense"));
     QK_TRY(check_output(context, quantized, "quantized"));
     QK_TRY(check_dense_float(context, dense, "dense"));
     QK_TRY(check_quantized_format(context, quantized, "quantized"));
-    QK_TRY(check_quantizer(context, *quantized));
     QK_TRY(check_same_shape(context, dense, "dense", quantized, "quantized"));
     QK_TRY(check_disjoint(context, quantized, "quantized", dense, "dense"));
-    float folded[kFolded];
-    const QuantizeArgs args = {dense_view(*dense), weight_view(*quantized, folded)};
+    const QuantizeArgs args = {dense_view(*dense), stored_view(*quantized)};
+    const Shape &to = quantized->shape;
+    QK_CHECK(rule_of(args.to) != Rule::kNone, &context->error, UNSUPPORTED,
+             "quantized: qk has no quantizer for %s with %s scales%s", to.format->name,
+             to.scale_format->name, to.globals == 0 ? "" : " and a GLOBAL plane");
     return run_kernel(context, context->backend->quantize, args, "quantize");
 }
 

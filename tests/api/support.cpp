@@ -20,9 +20,10 @@ std::vector<qk_tensor_desc> weight_descs(int64_t n, int64_t k, int32_t group_siz
                         const bool wide = format == QK_FORMAT_LUT8 || format == QK_FORMAT_S8;
                         const bool flat_layout =
                             layout == QK_LAYOUT_ROW || layout == QK_LAYOUT_ROW_HIGH;
-                        const bool expected = (!wide || layout == QK_LAYOUT_ROW) &&
-                                              (grouping == QK_GROUPING_ALONG_K || flat_layout) &&
-                                              (flags == 0 || format == QK_FORMAT_U4_AFFINE);
+                        const bool expected =
+                            (!wide || layout == QK_LAYOUT_ROW) &&
+                            (grouping == QK_GROUPING_ALONG_K || flat_layout) &&
+                            (flags == 0 || format == QK_FORMAT_U4_AFFINE || format == QK_FORMAT_S8);
                         EXPECT_EQ(valid, expected) << format << ' ' << layout << ' ' << grouping;
                         if (valid) all.push_back(desc);
                     }

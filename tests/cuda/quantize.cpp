@@ -44,10 +44,11 @@ void check_quantize(const qk_tensor_desc &desc, qk_format from, std::vector<uint
     qk::ErrorText error = {};
     ASSERT_TRUE(qk::cuda::kQuantizeGeneric.can_run(args, device_0()));
     ASSERT_EQ(qk::cuda::kQuantizeGeneric.run(args, device_launch(&error)), QK_OK) << error.text;
-    for (const qk_plane plane : {QK_PLANE_DATA, QK_PLANE_ZERO, QK_PLANE_SCALE_CODE}) {
+    for (const qk_plane plane :
+         {QK_PLANE_DATA, QK_PLANE_ZERO, QK_PLANE_SCALE_CODE, QK_PLANE_GLOBAL}) {
         EXPECT_EQ(to.planes[plane].read(), expected.planes[plane]) << "plane " << plane;
     }
-    if (desc.scale_format != QK_FORMAT_LUT8) {
+    if (qk::is_float(*qk::find_format(desc.scale_format))) {
         EXPECT_TRUE(same_values(desc.scale_format, expected.planes[QK_PLANE_SCALE],
                                 to.planes[QK_PLANE_SCALE].read()));
         return;
@@ -87,6 +88,48 @@ TEST(CudaQuantize, EqualsTheCpu) {
     for (const qk_format format : {QK_FORMAT_LUT8, QK_FORMAT_S8}) {
         check_quantize(weight_desc(format, QK_FORMAT_F32, QK_LAYOUT_ROW, 64, 7, 150), QK_FORMAT_F32,
                        awkward_floats(QK_FORMAT_F32, 7 * 150, rng), rng);
+    }
+}
+
+// The rules of packages, whose scales are bytes or whose roundings depend on the type of x; a
+// GLOBAL number of one row, of many, and of a tensor that several blocks read.
+TEST(CudaQuantize, PackagesRulesAreTheCpus) {
+    QK_NEEDS_DEVICE();
+    struct Case {
+        qk_format format, scale;
+        uint32_t flags;
+        int64_t n, k;
+    };
+    constexpr uint32_t one = QK_TENSOR_GLOBAL, rows = QK_TENSOR_GLOBAL_ROWS,
+                       divides = QK_TENSOR_GLOBAL_DIVIDES;
+    const Case cases[] = {
+        {QK_FORMAT_FP4_E2M1, QK_FORMAT_E8M0, 0, 9, 101},
+        {QK_FORMAT_E4M3, QK_FORMAT_E8M0, 0, 9, 101},
+        {QK_FORMAT_FP4_E2M1, QK_FORMAT_E4M3, 0, 9, 101},
+        {QK_FORMAT_FP4_E2M1, QK_FORMAT_E4M3, one | divides, 9, 101},
+        {QK_FORMAT_FP4_E2M1, QK_FORMAT_E4M3, one | divides, 2, 33001},
+        {QK_FORMAT_FP4_E2M1, QK_FORMAT_E4M3, rows | divides, 9, 301},
+        {QK_FORMAT_FP4_E2M1, QK_FORMAT_E4M3, one, 1, 16},
+        {QK_FORMAT_FP4_E2M1, QK_FORMAT_E4M3, rows, 9, 301},
+        {QK_FORMAT_S8, QK_FORMAT_F16, QK_TENSOR_SYMMETRIC, 9, 101},
+        {QK_FORMAT_E4M3, QK_FORMAT_BF16, 0, 9, 101},
+    };
+    Rng rng(34);
+    for (const Case &c : cases) {
+        for (const qk_format from : {QK_FORMAT_F32, QK_FORMAT_F16, QK_FORMAT_BF16}) {
+            for (const bool awkward : {false, true}) {
+                if (c.k > 1000 && (awkward || from != QK_FORMAT_F16)) continue;
+                SCOPED_TRACE(
+                    std::to_string(c.format).append(" from ").append(std::to_string(from)));
+                qk_tensor_desc desc = weight_desc(c.format, c.scale, QK_LAYOUT_ROW, 32, c.n, c.k);
+                desc.flags = c.flags;
+                check_quantize(desc, from,
+                               awkward ? awkward_floats(from, c.n * c.k, rng)
+                                       : random_floats(from, c.n * c.k, rng),
+                               rng);
+                if (HasFailure()) return;
+            }
+        }
     }
 }
 

@@ -72,6 +72,7 @@ qk_tensor_desc describe(const Spec &spec) {
     desc.grouping = flat ? QK_GROUPING_FLAT : QK_GROUPING_ALONG_K;
     desc.scale_group_size = spec.nested ? int32_t(spec.second_group) : 0;
     if (spec.format == Format::u4 && !spec.zeros) desc.flags = QK_TENSOR_SYMMETRIC;
+    if (spec.whole_range) desc.flags = QK_TENSOR_SYMMETRIC;
     desc.flags |= flags_of(spec.global);
     return desc;
 }

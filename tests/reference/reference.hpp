@@ -52,7 +52,8 @@ struct Spec {
     int64_t group_size = -1;  // codes per scale, or -1: one group a row
     bool flat = false;        // groups over the flattened tensor
     int64_t second_group = 256;
-    bool zeros = false;  // u4 only: has a zero for each group; otherwise every zero is 8
+    bool zeros = false;        // u4 only: has a zero for each group; otherwise every zero is 8
+    bool whole_range = false;  // s8 only: quantized over -128..127 (the flag SYMMETRIC)
 };
 
 bool eight_bit(Format format);
@@ -147,9 +148,9 @@ struct Quantized {
     Weight weight;
     uint8_t tail_nibble;  // of an odd row_high run
 };
-// x: n * k numbers. table: lut8's; scale_code: nested scales'. Both ascending.
+// x: n * k numbers of a type. table: lut8's; scale_code: nested scales'. Both ascending.
 Quantized quantize(const Spec &spec, const std::vector<float> &x, const std::vector<float> &table,
-                   const std::vector<float> &scale_code);
+                   const std::vector<float> &scale_code, Format from = Format::f32);
 
 // bitsandbytes' 8-bit blockwise codes of one block, and its absmax.
 struct Block8 {

@@ -3,6 +3,7 @@
 // largest deviation, and only then are codes stored. Plain scales are stored with their codes.
 // Nothing is allocated: until the codes come, scales are stored in their place.
 #pragma once
+#include "backend/quantize_rule.hpp"
 #include "base/torch_sum.hpp"
 #include "cpu/convert/quantize_codes.hpp"
 #include "cpu/kernels.hpp"
@@ -74,21 +75,21 @@ GroupRange scan_group(const QuantizeArgs &args, GroupIndex group, int64_t *size)
     return range;
 }
 
-inline QuantizeRule rule_of(const Weight &w) {
-    return {w.format->id,       w.format->kind,    w.format->largest,
-            w.scale.format->id, w.zero != nullptr, w.geometry.group_size};
+inline float global_at(const Weight &w, GroupIndex group) {
+    return w.globals == 0 ? 1.0f : load_as<float>(w.global, w.globals > 1 ? group.row : 0);
 }
 
 template <class Isa>
 QK_NOINLINE GroupScale group_scale(const QuantizeArgs &args, GroupIndex group) {
     int64_t size = 0;
     const GroupRange range = scan_group<Isa>(args, group, &size);
-    return scale_of_range(rule_of(args.to), range, size);
+    return scale_of_range(rule_of(args), range, size, global_at(args.to, group));
 }
 
-inline Coder coder_of(const Weight &w) {
-    Coder coder = {rule_of(w), {}, {}};
-    if (w.table != nullptr) {
+inline Coder coder_of(const QuantizeArgs &args) {
+    const Weight &w = args.to;
+    Coder coder = {rule_of(args), {}, {}};
+    if (coder.rule.by == Rule::kLut8) {
         memcpy(coder.table, w.table, sizeof(coder.table));
         coder.middles.load(coder.table);
     }
@@ -97,9 +98,11 @@ inline Coder coder_of(const Weight &w) {
 
 QK_NOINLINE inline void store_plain_scale(const Weight &w, GroupIndex index,
                                           const GroupScale &group) {
-    if (!is_nested(w)) {
-        store_float(w.scale.format->id, w.scale.data, w.layout->scale_at(w.geometry, index),
-                    group.scale);
+    const int64_t at = w.layout->scale_at(w.geometry, index);
+    if (!has_coded_scales(w.scale)) {
+        store_float(w.scale.format->id, w.scale.data, at, group.scale);
+    } else if (!is_nested(w)) {
+        store_as(w.scale.data, at, group.code);
     }
     if (w.zero != nullptr) store_zero(w, index, group.zero);
 }
@@ -206,6 +209,36 @@ QK_NOINLINE void store_word_lines(const QuantizeArgs &args, const Coder &coder, 
             lines.store(row, rows, column, count);
         }
     }
+}
+
+// The GLOBAL plane, by the largest magnitude of the tensor or of each row: bits order as magnitudes
+// do, with NaN above all numbers, and the largest is the same for any split.
+template <class Isa>
+void store_globals(const QuantizeArgs &args, const Launch &launch) {
+    const Weight &w = args.to;
+    const Geometry &s = w.geometry;
+    const QuantizeRule rule = rule_of(args);
+    uint32_t largest = 0;
+    parallel_ranges(launch.parallel, s.n, 1, [&](int64_t first, int64_t last) {
+        uint32_t of_rows = 0;
+        for (int64_t row = first; row < last; ++row) {
+            uint32_t most = 0;
+            for (int64_t column = 0; column < s.k; column += kQuantizeBlock) {
+                float room[kQuantizeBlock];
+                const int64_t count = min64(kQuantizeBlock, s.k - column);
+                const uint32_t bits = Isa::scan_magnitudes(
+                    load_values<Isa>(args.from, row * s.k + column, count, room), count);
+                most = bits > most ? bits : most;
+            }
+            if (w.globals > 1) store_as(w.global, row, global_of(rule, f32_from_bits(most)));
+            of_rows = most > of_rows ? most : of_rows;
+        }
+        uint32_t seen = __atomic_load_n(&largest, __ATOMIC_RELAXED);
+        while (seen < of_rows && !__atomic_compare_exchange_n(&largest, &seen, of_rows, true,
+                                                              __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+        }
+    });
+    if (w.globals == 1) store_as(w.global, 0, global_of(rule, f32_from_bits(largest)));
 }
 
 // Nibbles of a row of layouts that keep 8 rows' codes together; else 0.
@@ -321,9 +354,10 @@ template <QuantizerIsa Isa>
 Status run_quantize(const QuantizeArgs &args, const Launch &launch) {
     const Weight &w = args.to;
     const Geometry &s = w.geometry;
-    const Coder coder = coder_of(w);
+    const Coder coder = coder_of(args);
     const bool lines = has_word_lines(w);
     clear_scales_and_zeros(w);
+    if (w.globals > 0) store_globals<Isa>(args, launch);
     if (is_nested(w)) nest_scales<Isa>(args, launch);
     if (row_pitch(w) == 0 && !lines) memset(w.data, 0, size_t(w.layout->data_bytes(s)));
     if (lines) {

@@ -103,6 +103,28 @@ struct Coder {
     Middles middles;
 };
 
+// Codes of the quotients by the group's divisor, as code_of_value has them: code(s).
+template <class Code>
+QK_INLINE inline void code_quotients(const QuantizeRule &rule, const float *__restrict x,
+                                     int64_t count, float divisor, uint8_t *__restrict codes,
+                                     const Code &code) {
+    // bf16 numbers are what most weights are; f16 rounds in a loop that is no vectors.
+    switch (rule.by == Rule::kNvfp4Divides || rule.by == Rule::kNvfp4Multiplies
+                ? qk_format{QK_FORMAT_F32}
+                : rule.from_format) {
+        case QK_FORMAT_BF16:
+            return code_each(x, count, codes, [=](float value) {
+                return code(f32_from_bf16(bf16_from_f32(value / divisor)));
+            });
+        case QK_FORMAT_F16:
+            return code_each(x, count, codes, [=](float value) {
+                return code(f32_from_f16(f16_from_f32(value / divisor)));
+            });
+        default:
+            return code_each(x, count, codes, [=](float value) { return code(value / divisor); });
+    }
+}
+
 // code_of_value for `count` numbers, at most kQuantizeBlock.
 template <class Isa>
 QK_NOINLINE void code_values(const Coder &coder, const GroupScale &group, const float *__restrict x,
@@ -110,11 +132,11 @@ QK_NOINLINE void code_values(const Coder &coder, const GroupScale &group, const 
     const QuantizeRule &rule = coder.rule;
     const bool usual = group.scale == group.scale && group.divisor == group.divisor;
     const float divisor = group.divisor;
-    if (usual && rule.kind == FormatKind::kLut4 && rule.largest == 1) {
+    if (usual && rule.by == Rule::kAbsmax) {
         return rank_lut4<Isa>(rule.format == QK_FORMAT_NF4 ? kNf4Ranks : kFp4BnbRanks, x, count,
                               group, codes);
     }
-    if (usual && rule.kind == FormatKind::kLut8 && group.scale != 0) {
+    if (usual && rule.by == Rule::kLut8 && group.scale != 0) {
         return Isa::bisect(coder.middles.node, x, count, group.multiplier, codes);
     }
     if (!usual || divisor == 0) {
@@ -122,17 +144,28 @@ QK_NOINLINE void code_values(const Coder &coder, const GroupScale &group, const 
             return code_of_value(rule, value, group, coder.table);
         });
     }
-    switch (rule.kind) {
-        case FormatKind::kU4:
-            return Isa::round_u4(x, count, divisor, rule.has_zero ? group.zero : -1, codes);
-        case FormatKind::kS8:
+    switch (rule.by) {
+        case Rule::kAffine: return Isa::round_u4(x, count, divisor, group.zero, codes);
+        case Rule::kSymmetric: return Isa::round_u4(x, count, divisor, -1, codes);
+        case Rule::kS8:
             return code_each(x, count, codes, [=](float value) {
                 return uint8_t(round_and_clamp(value / divisor, 0.0f, -127.0f, 127.0f));
             });
-        default:
+        case Rule::kE2m1:
             return code_each(x, count, codes, [=](float value) {
                 return fp4_e2m1_code(with_sign_of(value / divisor, value));
             });
+        case Rule::kInt8:
+            return code_quotients(rule, x, count, divisor, codes, [](float s) {
+                return uint8_t(round_and_clamp(s, 0.0f, -128.0f, 127.0f));
+            });
+        default:
+            if (rule.format == QK_FORMAT_E4M3) {
+                return code_quotients(rule, x, count, divisor, codes,
+                                      [](float s) { return e4m3_code(s + 0.0f); });
+            }
+            return code_quotients(rule, x, count, divisor, codes,
+                                  [](float s) { return fp4_e2m1_code_below_zero(s); });
     }
 }
 

@@ -4,9 +4,9 @@
 // A warp takes a group: it reads it for its range, agrees on the scale, and reads it again for the
 // codes. Two codes share a byte and may belong to different groups, so codes and zeros go in two
 // launches: low nibbles store their byte whole, high ones are added.
+#include "backend/quantize_rule.hpp"
 #include "cuda/convert/parts.cuh"
 #include "cuda/kernels.hpp"
-#include "format/group_scale.hpp"
 
 namespace qk::cuda {
 namespace {
@@ -18,16 +18,14 @@ struct QuantizeProblem {
     QuantizeRule rule;
     qk_format from_format;
     const void *from;
-    int nibble;  // of a byte that this launch stores: 0 low, 1 high
+    void *global;
+    int64_t globals;  // its numbers: 0, 1 or one a row
+    int nibble;       // of a byte that this launch stores: 0 low, 1 high
 };
 
 inline QuantizeProblem problem_of(const QuantizeArgs &args) {
     const Weight &w = args.to;
-    return {view_of(w),
-            {w.format->id, w.format->kind, w.format->largest, w.scale.format->id, w.zero != nullptr,
-             w.geometry.group_size},
-            args.from.format->id,
-            args.from.data,
+    return {view_of(w), rule_of(args), args.from.format->id, args.from.data, w.global, w.globals,
             0};
 }
 
@@ -86,7 +84,7 @@ __device__ float first_scale(const QuantizeProblem &p, int64_t number) {
     for (int64_t i = span.first; i < span.last; ++i) {
         range.add(load_float(p.from_format, p.from, i));
     }
-    return scale_of_range(p.rule, range, span.last - span.first).scale;
+    return scale_of_range(p.rule, range, span.last - span.first, 1).scale;
 }
 
 __global__ void sum_chunks(const __grid_constant__ QuantizeProblem p,
@@ -220,6 +218,74 @@ Status nest_scales(const QuantizeArgs &args, const Launch &launch) {
     return launch_kernel(launch, "quantize", nest, shape, problem, blocks);
 }
 
+// ---- The GLOBAL plane
+
+__device__ uint32_t larger_bits(uint32_t a, uint32_t b) { return a > b ? a : b; }
+
+__device__ uint32_t largest_of_warp(uint32_t most) {
+    for (unsigned lanes = 16; lanes > 0; lanes /= 2) {
+        most = larger_bits(most, __shfl_xor_sync(~0u, most, lanes));
+    }
+    return most;
+}
+
+// The largest magnitude of each run of `length` numbers, as bits: these order as magnitudes do,
+// with NaN above all numbers. A block a run.
+__global__ void store_largest(const __grid_constant__ QuantizeProblem p, void *to, int64_t runs,
+                              int64_t length) {
+    __shared__ uint32_t of_warp[kThreads / 32];
+    for (int64_t run = blockIdx.x; run < runs; run += gridDim.x) {
+        const int64_t first = run * length;
+        const int64_t last = min64(first + length, p.w.geometry.n * p.w.geometry.k);
+        uint32_t most = 0;
+        for (int64_t i = first + threadIdx.x; i < last; i += kThreads) {
+            most = larger_bits(most, f32_bits(magnitude_of(load_float(p.from_format, p.from, i))));
+        }
+        most = largest_of_warp(most);
+        if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = most;
+        __syncthreads();
+        for (const uint32_t other : of_warp) most = larger_bits(most, other);
+        if (threadIdx.x == 0) store_as(to, run, most);
+        __syncthreads();  // before the next run's largest
+    }
+}
+
+__global__ void join_largest(const void *from, int64_t count, void *to) {
+    uint32_t most = 0;
+    for (int64_t i = threadIdx.x; i < count; i += 32) {
+        most = larger_bits(most, load_as<uint32_t>(from, i));
+    }
+    most = largest_of_warp(most);
+    if (threadIdx.x == 0) store_as(to, 0, most);
+}
+
+__global__ void globals_of_largest(const __grid_constant__ QuantizeProblem p) {
+    const int64_t step = int64_t(gridDim.x) * blockDim.x;
+    for (int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; i < p.globals; i += step) {
+        store_as(p.global, i, global_of(p.rule, load_as<float>(p.global, i)));
+    }
+}
+
+// Before the codes come, the DATA plane holds the largest numbers of parts of the tensor.
+Status store_globals(const QuantizeArgs &args, const Launch &launch) {
+    constexpr int64_t kRun = 1 << 16, kMostRuns = 4096;
+    const Weight &w = args.to;
+    const QuantizeProblem problem = problem_of(args);
+    const int64_t rows = w.geometry.n, count = rows * w.geometry.k;
+    const int64_t runs = w.globals > 1 ? rows : min64(ceil_div(count, kRun), kMostRuns);
+    const int64_t length = w.globals > 1 ? w.geometry.k : ceil_div(count, runs);
+    const bool joins = w.globals == 1 && runs > 1;
+    const Shape3 shape = {dim3(blocks_for(runs, 1)), kThreads};
+    QK_TRY(launch_kernel(launch, "quantize", store_largest, shape, problem,
+                         joins ? w.data : w.global, runs, length));
+    if (joins) {
+        QK_TRY(launch_kernel(launch, "quantize", join_largest, {dim3(1), 32},
+                             static_cast<const void *>(w.data), runs, w.global));
+    }
+    const Shape3 each = {dim3(blocks_for(w.globals, kThreads)), kThreads};
+    return launch_kernel(launch, "quantize", globals_of_largest, each, problem);
+}
+
 // ---- Codes
 
 __device__ float larger(float a, float b) { return a > b ? a : b; }
@@ -238,6 +304,16 @@ __device__ GroupRange range_of(const QuantizeProblem &p, Span span) {
     return range;
 }
 
+// Nested ones have been stored before.
+__device__ void store_scale(const QuantizeProblem &p, GroupIndex index, const GroupScale &group) {
+    switch (p.rule.scale_format) {
+        case QK_FORMAT_LUT8: return;
+        case QK_FORMAT_E8M0:
+        case QK_FORMAT_E4M3: p.w.scale[scale_at(p.w, index)] = group.code; return;
+        default: store_float(p.rule.scale_format, p.w.scale, scale_at(p.w, index), group.scale);
+    }
+}
+
 __global__ void quantize_groups(const __grid_constant__ QuantizeProblem p) {
     __shared__ float entries[256];
     fill_entries(p.w, entries);
@@ -247,11 +323,12 @@ __global__ void quantize_groups(const __grid_constant__ QuantizeProblem p) {
          number < s.group_count; number += warps) {
         const GroupIndex index = group_from_number(s, number);
         const Span span = elements_of(s, index);
-        const GroupScale group = scale_of_range(p.rule, range_of(p, span), span.last - span.first);
+        const float global =
+            p.globals == 0 ? 1.0f : load_as<float>(p.global, p.globals > 1 ? index.row : 0);
+        const GroupScale group =
+            scale_of_range(p.rule, range_of(p, span), span.last - span.first, global);
         if (threadIdx.x % 32 == 0) {
-            if (p.nibble == 0 && p.w.scale_format != QK_FORMAT_LUT8) {
-                store_float(p.w.scale_format, p.w.scale, scale_at(p.w, index), group.scale);
-            }
+            if (p.nibble == 0) store_scale(p, index, group);
             if (p.w.zero != nullptr) {
                 const int stored = (group.zero - p.w.zero_offset) & 15;
                 store_nibble(p.w.zero, zero_at(p.w, index), stored, p.nibble);
@@ -292,6 +369,7 @@ Status clear_planes(const Weight &w, const Launch &launch) {
 Status run(const QuantizeArgs &args, const Launch &launch) {
     const Weight &w = args.to;
     const Geometry &s = w.geometry;
+    if (w.globals > 0) QK_TRY(store_globals(args, launch));
     QK_TRY(clear_planes(w, launch));
     if (is_nested(w)) QK_TRY(nest_scales(args, launch));
     QuantizeProblem problem = problem_of(args);
