@@ -97,6 +97,53 @@ TEST_F(GoldenQuantize, EqualsBitsandbytes) {
     EXPECT_GE(nested_cases, 20);
 }
 
+// Descriptions that have a package's own rule: all of quantizer_oracle but ggml's records.
+struct Described {
+    const char *name;
+    qk_format format, scale_format;
+    int32_t group_size;
+    uint32_t flags;
+};
+constexpr Described kDescribed[] = {
+    {"mxfp4", QK_FORMAT_FP4_E2M1, QK_FORMAT_E8M0, 32, 0},
+    {"mxfp8", QK_FORMAT_E4M3, QK_FORMAT_E8M0, 32, 0},
+    {"nvfp4", QK_FORMAT_FP4_E2M1, QK_FORMAT_E4M3, 16, QK_TENSOR_GLOBAL | QK_TENSOR_GLOBAL_DIVIDES},
+    {"nvfp4_modelopt", QK_FORMAT_FP4_E2M1, QK_FORMAT_E4M3, 16, QK_TENSOR_GLOBAL},
+    {"int8_row", QK_FORMAT_S8, 0, QK_GROUP_ROW, QK_TENSOR_SYMMETRIC},
+    {"int8_g32", QK_FORMAT_S8, 0, 32, QK_TENSOR_SYMMETRIC},
+    {"fp8_row", QK_FORMAT_E4M3, 0, QK_GROUP_ROW, 0},
+    {"fp8_g32", QK_FORMAT_E4M3, 0, 32, 0},
+};
+
+TEST_F(GoldenQuantize, EqualsThePackages) {
+    inputs = golden::open("quantizer_oracle/inputs.safetensors");
+    expected = golden::open("quantizer_oracle/expected.safetensors");
+    ASSERT_EQ(qk_checkpoint_tensor_count(inputs.get()), 18);
+    for (int64_t i = 0; i < qk_checkpoint_tensor_count(inputs.get()); ++i) {
+        qk_file_tensor file = {};
+        ASSERT_EQ(qk_checkpoint_tensor(inputs.get(), i, &file), QK_OK);
+        const qk_format type = golden::dense_format(file.dtype);
+        const Tensor x =
+            golden::create(context, golden::dense_desc(type, file.shape[0], file.shape[1]));
+        golden::upload(context, x, QK_PLANE_DATA, file.data, size_t(file.bytes));
+        for (const Described &to : kDescribed) {
+            qk_tensor_desc desc = golden::dense_desc(to.format, file.shape[0], file.shape[1]);
+            desc.scale_format = to.scale_format != 0 ? to.scale_format : type;
+            desc.group_size = to.group_size;
+            desc.flags = to.flags;
+            const Tensor q = golden::create(context, desc);
+            ASSERT_EQ(qk_quantize(context.get(), x.get(), q.get()), QK_OK)
+                << to.name << ": " << qk_context_error(context.get());
+            const std::string stem = std::string(file.name) + "." + to.name;
+            expect_plane(q, QK_PLANE_DATA, stem + ".data");
+            expect_plane(q, QK_PLANE_SCALE, stem + ".scale");
+            if ((to.flags & QK_TENSOR_GLOBAL) != 0) {
+                expect_plane(q, QK_PLANE_GLOBAL, stem + ".global");
+            }
+        }
+    }
+}
+
 TEST_F(GoldenQuantize, TablesAreBitsandbytes) {
     float dynamic[256];
     ASSERT_EQ(qk_dynamic_table(dynamic), QK_OK);
