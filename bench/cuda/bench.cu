@@ -14,8 +14,8 @@ void bench_dequantize(Bench &b) {
         const double floor =
             b.floors ? expand_floor(b.timer, b.pool, kPool, b.out, kPool, codes / 2) : 0;
         b.report.add("floor: expand 4 to 16 bits", n, k, 0, floor, 2.5 * double(codes), 1);
-        for (const Kind &kind :
-             {kNf4, kNf4Nested, kFp4, kAwq, kGptq, kGemv, kWord, kS8Row, kLut8}) {
+        for (const Kind &kind : {kNf4, kNf4Nested, kFp4, kAwq, kGptq, kGemv, kWord, kS8Row, kLut8,
+                                 kU4Small, kMxfp4, kNvfp4, kFp8Row}) {
             for (const qk_format to : {QK_FORMAT_F16, QK_FORMAT_BF16, QK_FORMAT_F32}) {
                 const bool every = kind.format == QK_FORMAT_NF4 || kind.layout == QK_LAYOUT_GPTQ ||
                                    kind.layout == QK_LAYOUT_AWQ_GEMM;
@@ -72,7 +72,7 @@ void bench_matvec(Bench &b, bool all_batches) {
     const int64_t shapes[][2] = {{4096, 4096}, {6144, 4096},  {28672, 4096}, {4096, 14336},
                                  {8192, 8192}, {57344, 8192}, {8192, 28672}};
     for (const auto &[n, k] : shapes) {
-        for (const Kind &kind : {kAwq, kNf4, kNf4Nested, kFp4}) {
+        for (const Kind &kind : {kAwq, kNf4, kNf4Nested, kFp4, kU4Small, kMxfp4, kNvfp4}) {
             if (all_batches && (kind.scale == QK_FORMAT_LUT8 || kind.format == QK_FORMAT_FP4_BNB))
                 continue;
             double bytes = 0;
@@ -137,7 +137,7 @@ void bench_bytes(Bench &b) {
     const int64_t shapes[][2] = {{4096, 4096}, {6144, 4096},  {28672, 4096}, {4096, 14336},
                                  {8192, 8192}, {57344, 8192}, {8192, 28672}};
     for (const auto &[n, k] : shapes) {
-        for (const Kind &kind : {kS8, kS8Row, kLut8}) {
+        for (const Kind &kind : {kS8, kS8Row, kLut8, kFp8Row}) {
             std::vector<Weight> weights;
             std::vector<qk_tensor *> tensors;
             for (int i = 0; i < copies_for(double(n * k)); ++i) {

@@ -39,6 +39,9 @@ constexpr Kind kKinds[] = {
     {"u4 g128 packed", QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, QK_LAYOUT_AWQ_GEMM, 128, true},
     {"nf4 b64 packed", QK_FORMAT_NF4, QK_FORMAT_F32, QK_LAYOUT_ROW_HIGH, 64, true},
     {"nf4 b64 nested packed", QK_FORMAT_NF4, QK_FORMAT_LUT8, QK_LAYOUT_ROW_HIGH, 64, true},
+    {"u4 g32 packed", QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, QK_LAYOUT_WORD, 32, true},
+    {"mxfp4 packed", QK_FORMAT_FP4_E2M1, QK_FORMAT_E8M0, QK_LAYOUT_ROW, 32, true},
+    {"nvfp4 packed", QK_FORMAT_FP4_E2M1, QK_FORMAT_E4M3, QK_LAYOUT_ROW, 16, true},
     {"u4 g128 AWQ_GEMM", QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, QK_LAYOUT_AWQ_GEMM, 128, false},
     {"nf4 b64 ROW_HIGH", QK_FORMAT_NF4, QK_FORMAT_F32, QK_LAYOUT_ROW_HIGH, 64, false},
     {"s8 g128 ROW", QK_FORMAT_S8, QK_FORMAT_F32, QK_LAYOUT_ROW, 128, false},
@@ -90,6 +93,7 @@ qk_tensor *make_weight(Bench &b, const Kind &kind, int64_t n, int64_t k) {
     desc.scale_format = kind.scale;
     desc.layout = kind.layout;
     desc.group_size = kind.group;
+    if (kind.scale == QK_FORMAT_E4M3) desc.flags = QK_TENSOR_GLOBAL;
     desc.rank = 2;
     desc.shape[0] = n;
     desc.shape[1] = k;
@@ -100,14 +104,20 @@ qk_tensor *make_weight(Bench &b, const Kind &kind, int64_t n, int64_t k) {
         if (bytes == 0) continue;
         planes[plane] = b.allocate(bytes);
         const bool half = plane == QK_PLANE_SCALE && kind.scale == QK_FORMAT_F16;
+        const bool e8m0 = plane == QK_PLANE_SCALE && kind.scale == QK_FORMAT_E8M0;
+        const bool e4m3 = plane == QK_PLANE_SCALE && kind.scale == QK_FORMAT_E4M3;
         const bool raw = plane == QK_PLANE_DATA || plane == QK_PLANE_ZERO ||
                          (plane == QK_PLANE_SCALE && kind.scale == QK_FORMAT_LUT8);
         fill_device(planes[plane], bytes,
                     raw    ? ~0u
                     : half ? 0x03ff03ffu
+                    : e8m0 ? 0x07070707u
+                    : e4m3 ? 0x0f0f0f0fu
                            : 0x007fffffu,
                     raw    ? 0
                     : half ? 0x20002000u
+                    : e8m0 ? 0x70707070u
+                    : e4m3 ? 0x30303030u
                            : 0x3c000000u,
                     uint32_t(plane));
     }

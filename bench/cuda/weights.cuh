@@ -59,6 +59,11 @@ constexpr Kind kGptq = {"u4 g128 GPTQ", QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, QK_L
 constexpr Kind kGemv = {"u4 g128 AWQ_GEMV", QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, QK_LAYOUT_AWQ_GEMV,
                         128};
 constexpr Kind kWord = {"u4 g128 WORD", QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, QK_LAYOUT_WORD, 128};
+constexpr Kind kU4Small = {"u4 g32 f16", QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, QK_LAYOUT_WORD, 32};
+constexpr Kind kMxfp4 = {"mxfp4", QK_FORMAT_FP4_E2M1, QK_FORMAT_E8M0, QK_LAYOUT_ROW, 32};
+constexpr Kind kNvfp4 = {"nvfp4", QK_FORMAT_FP4_E2M1, QK_FORMAT_E4M3, QK_LAYOUT_ROW, 16};
+constexpr Kind kFp8Row = {"fp8 row f32", QK_FORMAT_E4M3, QK_FORMAT_F32, QK_LAYOUT_ROW,
+                          QK_GROUP_ROW};
 constexpr Kind kS8 = {"s8 g128 f32", QK_FORMAT_S8, QK_FORMAT_F32, QK_LAYOUT_ROW, 128};
 constexpr Kind kS8Row = {"s8 row f16", QK_FORMAT_S8, QK_FORMAT_F16, QK_LAYOUT_ROW, QK_GROUP_ROW};
 constexpr Kind kLut8 = {"lut8 b256 f32", QK_FORMAT_LUT8, QK_FORMAT_F32, QK_LAYOUT_ROW, 256};
@@ -69,6 +74,7 @@ qk_tensor_desc describe(const Kind &kind, qk_layout layout, int64_t n, int64_t k
     desc.scale_format = kind.scale;
     desc.layout = layout;
     desc.group_size = kind.group;
+    if (kind.scale == QK_FORMAT_E4M3) desc.flags = QK_TENSOR_GLOBAL;
     desc.rank = 2;
     desc.shape[0] = n;
     desc.shape[1] = k;
@@ -94,7 +100,11 @@ Weight make_weight(Bench &b, const Kind &kind, int64_t n, int64_t k) {
         uint32_t mask = ~0u, bits = 0;
         if (plane == QK_PLANE_SCALE && kind.scale == QK_FORMAT_F16) {
             mask = 0x03ff03ffu, bits = 0x20002000u;
-        } else if (plane == QK_PLANE_SCALE2 ||
+        } else if (plane == QK_PLANE_SCALE && kind.scale == QK_FORMAT_E8M0) {
+            mask = 0x07070707u, bits = 0x70707070u;
+        } else if (plane == QK_PLANE_SCALE && kind.scale == QK_FORMAT_E4M3) {
+            mask = 0x0f0f0f0fu, bits = 0x30303030u;
+        } else if (plane == QK_PLANE_SCALE2 || plane == QK_PLANE_GLOBAL ||
                    (plane == QK_PLANE_SCALE && kind.scale == QK_FORMAT_F32) ||
                    plane == QK_PLANE_SCALE_BIAS) {
             mask = 0x007fffffu, bits = 0x3c000000u;

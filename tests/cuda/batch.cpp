@@ -101,8 +101,10 @@ TEST(CudaBatch, TheMatrixKernelIsWithinItsBound) {
     int at = 0, ran = 0;
     for (const qk_format format :
          {QK_FORMAT_U4_AFFINE, QK_FORMAT_NF4, QK_FORMAT_FP4_BNB, QK_FORMAT_FP4_E2M1}) {
-        for (const qk_format scale :
-             {QK_FORMAT_F16, QK_FORMAT_BF16, QK_FORMAT_F32, QK_FORMAT_LUT8}) {
+        for (const qk_format scale : {QK_FORMAT_F16, QK_FORMAT_BF16, QK_FORMAT_F32, QK_FORMAT_LUT8,
+                                      QK_FORMAT_E8M0, QK_FORMAT_E4M3}) {
+            const bool small = scale == QK_FORMAT_E8M0 || scale == QK_FORMAT_E4M3;
+            if (small && format != QK_FORMAT_FP4_E2M1) continue;
             for (const auto &[n, k] : shapes) {
                 const int32_t groups[] = {64, 128, 256, QK_GROUP_ROW};
                 const bool symmetric = format == QK_FORMAT_U4_AFFINE && at % 3 == 0;

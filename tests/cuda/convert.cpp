@@ -10,11 +10,22 @@ struct Case {
     std::string name;
 };
 
+// Each kind of GLOBAL plane in turn.
+uint32_t global_of(size_t number, bool flat) {
+    constexpr uint32_t kinds[] = {0, QK_TENSOR_GLOBAL, QK_TENSOR_GLOBAL | QK_TENSOR_GLOBAL_DIVIDES,
+                                  QK_TENSOR_GLOBAL_ROWS,
+                                  QK_TENSOR_GLOBAL_ROWS | QK_TENSOR_GLOBAL_DIVIDES};
+    return kinds[number % (flat ? 3 : 5)];
+}
+
 void add_cases(qk_format format, bool symmetric, qk_layout layout, bool flat,
                std::vector<Case> *cases) {
     const int64_t shapes[][2] = {{1, 16},   {3, 70},   {16, 64},  {17, 129},
                                  {32, 256}, {70, 200}, {288, 272}};
-    for (const qk_format scale : {QK_FORMAT_F32, QK_FORMAT_F16, QK_FORMAT_BF16, QK_FORMAT_LUT8}) {
+    for (const qk_format scale : {QK_FORMAT_F32, QK_FORMAT_F16, QK_FORMAT_BF16, QK_FORMAT_LUT8,
+                                  QK_FORMAT_E8M0, QK_FORMAT_E4M3}) {
+        const bool small = scale == QK_FORMAT_E8M0 || scale == QK_FORMAT_E4M3;
+        if (small && format != QK_FORMAT_FP4_E2M1 && format != QK_FORMAT_LUT4) continue;
         for (const int32_t group : {16, 64, 128, 48, QK_GROUP_ROW}) {
             if (flat && group == QK_GROUP_ROW) continue;
             for (const auto &[n, k] : shapes) {
@@ -24,6 +35,7 @@ void add_cases(qk_format format, bool symmetric, qk_layout layout, bool flat,
                          " n " + std::to_string(n) + " k " + std::to_string(k) +
                          (symmetric ? " symmetric" : "") + (flat ? " flat" : "");
                 if (scale == QK_FORMAT_LUT8) c.desc.scale_group_size = group == 48 ? 48 : 16;
+                if (scale == QK_FORMAT_E4M3) c.desc.flags |= global_of(cases->size(), flat);
                 cases->push_back(c);
             }
         }
@@ -45,6 +57,9 @@ std::vector<Case> all_cases() {
     }
     add_cases(QK_FORMAT_FP4_BNB, false, QK_LAYOUT_ROW_HIGH, true, &cases);
     add_cases(QK_FORMAT_FP4_E2M1, false, QK_LAYOUT_ROW, false, &cases);
+    add_cases(QK_FORMAT_FP4_E2M1, false, QK_LAYOUT_GPTQ, false, &cases);
+    add_cases(QK_FORMAT_LUT4, false, QK_LAYOUT_ROW, false, &cases);
+    add_cases(QK_FORMAT_E4M3, false, QK_LAYOUT_ROW, false, &cases);
     add_cases(QK_FORMAT_LUT8, false, QK_LAYOUT_ROW, true, &cases);
     add_cases(QK_FORMAT_S8, false, QK_LAYOUT_ROW, false, &cases);
     return cases;

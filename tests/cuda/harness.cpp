@@ -121,13 +121,18 @@ HostWeight random_weight(const qk_tensor_desc &desc, Rng &rng) {
     for (const qk_plane plane : {QK_PLANE_DATA, QK_PLANE_ZERO, QK_PLANE_SCALE}) {
         for (uint8_t &byte : w.planes[plane]) byte = uint8_t(rng());
     }
-    if (desc.scale_format != QK_FORMAT_LUT8) {
-        fill_scales(desc.scale_format, w.planes[QK_PLANE_SCALE], 0.05f, rng);
+    std::vector<uint8_t> &scales = w.planes[QK_PLANE_SCALE];
+    if (desc.scale_format == QK_FORMAT_E8M0 || desc.scale_format == QK_FORMAT_E4M3) {
+        const int first = desc.scale_format == QK_FORMAT_E8M0 ? 115 : 0x10;
+        for (uint8_t &code : scales) code = uint8_t(first + code % 16);
+    } else if (desc.scale_format != QK_FORMAT_LUT8) {
+        fill_scales(desc.scale_format, scales, 0.05f, rng);
     }
+    fill_scales(QK_FORMAT_F32, w.planes[QK_PLANE_GLOBAL], 1.5f, rng);
     fill_scales(QK_FORMAT_F32, w.planes[QK_PLANE_SCALE2], 0.05f, rng);
     fill_scales(QK_FORMAT_F32, w.planes[QK_PLANE_SCALE_BIAS], 0.1f, rng);
     for (const qk_plane plane : {QK_PLANE_TABLE, QK_PLANE_SCALE_CODE}) {
-        if (!w.planes[plane].empty()) {
+        if (w.planes[plane].size() == 1024) {
             EXPECT_EQ(qk_dynamic_table(reinterpret_cast<float *>(w.planes[plane].data())), QK_OK);
         }
     }
@@ -141,6 +146,8 @@ HostWeight packed_on_host(HostWeight &w) {
         s.groups_per_row == 1 ? QK_GROUP_ROW : int32_t(s.group_size), w.shape.rows, w.shape.columns,
         w.shape.format->id == QK_FORMAT_U4_AFFINE && w.planes[QK_PLANE_ZERO].empty(), s.flat);
     desc.scale_group_size = int32_t(w.shape.second_group);
+    if (w.shape.globals == 1) desc.flags |= QK_TENSOR_GLOBAL;
+    if (w.shape.globals > 1) desc.flags |= QK_TENSOR_GLOBAL_ROWS;
     HostWeight to = empty_weight(desc, qk::kCudaBackend.packed_layout(*w.shape.format), 0);
     EXPECT_EQ(qk::cpu::kRepackGeneric.run({w.view(), to.view()}, host_launch()), QK_OK);
     return to;

@@ -133,15 +133,19 @@ inline void check_packed_kernel(const qk::Kernel<qk::LinearArgs> &kernel,
                                 const std::vector<int32_t> &groups,
                                 const std::vector<qk_format> &types, Rng &rng) {
     size_t at = 0;
-    for (const qk_format format : {QK_FORMAT_U4_AFFINE, QK_FORMAT_NF4, QK_FORMAT_FP4_BNB}) {
-        for (const qk_format scale :
-             {QK_FORMAT_F16, QK_FORMAT_BF16, QK_FORMAT_F32, QK_FORMAT_LUT8}) {
+    for (const qk_format format :
+         {QK_FORMAT_U4_AFFINE, QK_FORMAT_NF4, QK_FORMAT_FP4_BNB, QK_FORMAT_FP4_E2M1}) {
+        for (const qk_format scale : {QK_FORMAT_F16, QK_FORMAT_BF16, QK_FORMAT_F32, QK_FORMAT_LUT8,
+                                      QK_FORMAT_E8M0, QK_FORMAT_E4M3}) {
+            const bool small = scale == QK_FORMAT_E8M0 || scale == QK_FORMAT_E4M3;
+            if (small != (format == QK_FORMAT_FP4_E2M1)) continue;
             for (const int32_t group : groups) {
                 for (const auto &[n, k] : shapes) {
                     const bool symmetric = format == QK_FORMAT_U4_AFFINE && at % 3 == 0;
                     qk_tensor_desc desc =
                         weight_desc(format, scale, QK_LAYOUT_ROW, group, n, k, symmetric);
                     if (scale == QK_FORMAT_LUT8) desc.scale_group_size = at % 2 == 0 ? 256 : 16;
+                    if (scale == QK_FORMAT_E4M3 && at % 2 == 0) desc.flags |= QK_TENSOR_GLOBAL;
                     const int64_t m = batches[at % batches.size()];
                     Problem p = make_problem(desc, types[at % types.size()], m, rng);
                     ++at;

@@ -67,14 +67,26 @@ void draw_groups(Case *c, Random *random) {
     if (group > 0 && c->spec.k > group) c->spec.k = c->spec.k / group * group;
 }
 
+void draw_small_scale(Case *c, Random *random) {
+    using reference::Global;
+    constexpr Global globals[] = {Global::none, Global::one, Global::one_divides, Global::rows,
+                                  Global::rows_divide};
+    c->spec.scale_format = random->one_in(2) ? Format::e8m0 : Format::e4m3;
+    c->spec.global = globals[random->below(c->spec.flat ? 3 : 5)];
+}
+
 void draw_weight(Case *c, Random *random) {
-    constexpr Format formats[] = {Format::u4,       Format::u4,   Format::u4,
-                                  Format::nf4,      Format::nf4,  Format::fp4_bnb,
-                                  Format::fp4_e2m1, Format::lut8, Format::s8};
+    constexpr Format formats[] = {Format::u4,  Format::u4,       Format::u4,       Format::nf4,
+                                  Format::nf4, Format::fp4_bnb,  Format::fp4_e2m1, Format::lut8,
+                                  Format::s8,  Format::fp4_e2m1, Format::lut4,     Format::e4m3};
     constexpr Layout layouts[] = {Layout::row,      Layout::row_high, Layout::awq_gemm,
                                   Layout::awq_gemv, Layout::gptq,     Layout::gptq_v1,
                                   Layout::word};
     c->spec.format = one_of(formats, random);
+    const bool quantizes = c->op == Op::quantize || c->op == Op::refuse;
+    if (quantizes && (c->spec.format == Format::lut4 || c->spec.format == Format::e4m3)) {
+        c->spec.format = Format::fp4_e2m1;
+    }
     const bool wide = reference::eight_bit(c->spec.format);
     c->spec.layout = wide ? Layout::row : one_of(layouts, random);
     c->spec.zeros = c->spec.format == Format::u4 && random->below(4) < 3;
@@ -84,6 +96,7 @@ void draw_weight(Case *c, Random *random) {
     constexpr int64_t second[] = {256, 256, 16, 64, 100};
     c->spec.second_group = one_of(second, random);
     c->spec.scale_format = c->spec.nested ? Format::f32 : one_of(harness::kFloats, random);
+    if (!quantizes && !c->spec.nested && random->one_in(3)) draw_small_scale(c, random);
     c->second = wide ? Layout::row : one_of(layouts, random);
     if (c->spec.flat && c->second != Layout::row) c->second = Layout::row_high;
 }

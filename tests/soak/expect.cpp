@@ -93,7 +93,11 @@ void expect_bf16_row(const Problem &p, int64_t row, const Bytes &y) {
 }
 
 bool takes_int8(const Case &c) {
-    if (c.dense_weight || c.spec.format == Format::lut8) return false;
+    const Format format = c.spec.format;
+    if (c.dense_weight || format == Format::lut8 || format == Format::lut4 ||
+        format == Format::e4m3) {
+        return false;
+    }
     return !reference::groups_of(c.spec).flat;
 }
 

@@ -45,6 +45,11 @@ struct Call {
 // times a power of two, or the row.
 bool tiles(const Case &c, int64_t least) {
     const int64_t group = c.spec.group_size == -1 ? c.spec.k : c.spec.group_size;
+    const int64_t per_row = (c.spec.k + group - 1) / group;
+    const bool rows = c.spec.global == reference::Global::rows;
+    if (c.spec.global == reference::Global::rows_divide || c.spec.format == Format::lut4)
+        return false;
+    if (rows && (per_row & (per_row - 1)) != 0) return false;
     const bool fits = group >= c.spec.k || (group % least == 0 && (group & (group - 1)) == 0);
     return !c.dense_weight && !reference::eight_bit(c.spec.format) && !c.spec.flat && fits &&
            c.spec.k % 16 == 0 && c.x_format != Format::f32;

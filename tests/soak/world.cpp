@@ -159,6 +159,7 @@ qk_tensor_desc describe_rows(Format format, int64_t rows, int64_t columns, Rando
 
 static void scale_up(const Case &c, reference::Weight *weight) {
     if (c.scale_up == 1 || c.spec.nested) return;
+    if (reference::bytes_of(c.spec.scale_format) == 1) return;
     for (uint32_t &bits : weight->scales) {
         const float value = reference::decode(c.spec.scale_format, bits) * c.scale_up;
         bits = reference::encode(c.spec.scale_format, value);
@@ -189,13 +190,22 @@ static reference::Planes random_planes(const Case &c, Random *random) {
     const float scale = 0.02f * c.scale_up;
     if (c.dense_weight) {
         fill(&planes.data, c.dense_format, 1.0f);
+    } else if (c.spec.scale_format == Format::e8m0) {
+        for (uint8_t &code : planes.scale) code = uint8_t(115 + code % 10);
+    } else if (c.spec.scale_format == Format::e4m3) {
+        for (uint8_t &code : planes.scale) code %= 127;  // no NaN
     } else if (!c.spec.nested) {
         fill(&planes.scale, c.spec.scale_format, scale);
     }
+    if (c.spec.format == Format::e4m3) {
+        for (uint8_t &code : planes.data) code = code % 128 == 127 ? 0 : code;
+    }
+    fill(&planes.global, Format::f32, 0.01f);
     fill(&planes.second_scale, Format::f32, 0.01f);
     fill(&planes.scale_bias, Format::f32, 0.02f);
-    const std::vector<float> table = reference::dynamic_table();
+    std::vector<float> table = reference::dynamic_table();
     if (!planes.scale_code.empty()) planes.scale_code = sweep::dense_bytes(Format::f32, table);
+    if (c.spec.format == Format::lut4) table.resize(16);
     if (!planes.table.empty()) planes.table = sweep::dense_bytes(Format::f32, table);
     return planes;
 }
