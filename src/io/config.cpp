@@ -63,11 +63,12 @@ qk_status get_word(const Reader &r, const json_t *object, const char *key, char 
 // the tensors' shapes decide.
 void get_block(const json_t *object, const char *key, int64_t block[2]) {
     const json_t *list = get(object, key);
-    int rows = 0, columns = 0;
-    if (json_is_string(list) && sscanf(json_string_value(list), "%4dx%4d", &rows, &columns) == 2 &&
-        rows > 0 && columns > 0) {
-        block[0] = rows;
-        block[1] = columns;
+    const char *text = json_string_value(list);
+    for (size_t i = 0; text != nullptr && i < 2; ++i) {
+        for (; *text >= '0' && *text <= '9' && block[i] < 100000; ++text) {
+            block[i] = block[i] * 10 + (*text - '0');
+        }
+        if (*text == 'x') ++text;
     }
     if (json_array_size(list) != 2) return;
     for (size_t i = 0; i < 2; ++i) {
