@@ -179,6 +179,8 @@ const char *format_name(qk_format format) {
         case QK_FORMAT_FP4_BNB: return "fp4";
         case QK_FORMAT_FP4_E2M1: return "e2m1";
         case QK_FORMAT_LUT4: return "lut4";
+        case QK_FORMAT_IQ4_NL: return "iq4_nl";
+        case QK_FORMAT_FP4_GGML: return "fp4_ggml";
         case QK_FORMAT_LUT8: return "lut8";
         case QK_FORMAT_E4M3: return "e4m3";
         case QK_FORMAT_E8M0: return "e8m0";
@@ -196,6 +198,17 @@ const char *layout_name(qk_layout layout) {
         case QK_LAYOUT_GPTQ: return "gptq";
         case QK_LAYOUT_GPTQ_V1: return "gptq_v1";
         case QK_LAYOUT_WORD: return "word";
+        case QK_LAYOUT_GGUF_Q4_0: return "gguf_q4_0";
+        case QK_LAYOUT_GGUF_Q4_1: return "gguf_q4_1";
+        case QK_LAYOUT_GGUF_Q5_0: return "gguf_q5_0";
+        case QK_LAYOUT_GGUF_Q5_1: return "gguf_q5_1";
+        case QK_LAYOUT_GGUF_Q8_0: return "gguf_q8_0";
+        case QK_LAYOUT_GGUF_Q4_K: return "gguf_q4_k";
+        case QK_LAYOUT_GGUF_Q5_K: return "gguf_q5_k";
+        case QK_LAYOUT_GGUF_Q6_K: return "gguf_q6_k";
+        case QK_LAYOUT_GGUF_IQ4_NL: return "gguf_iq4_nl";
+        case QK_LAYOUT_GGUF_IQ4_XS: return "gguf_iq4_xs";
+        case QK_LAYOUT_GGUF_MXFP4: return "gguf_mxfp4";
         default: return "unknown";
     }
 }

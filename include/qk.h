@@ -175,6 +175,9 @@ enum {
     QK_FORMAT_FP4_BNB   = 18, /* bitsandbytes' own 4-bit table; not E2M1 */
     QK_FORMAT_FP4_E2M1  = 19, /* OCP E2M1: 0 .5 1 1.5 2 3 4 6 and their negatives */
     QK_FORMAT_LUT4      = 20, /* table[code] * scale, 16 entries that come with the tensor */
+    QK_FORMAT_IQ4_NL    = 21, /* ggml's table of 16 integers, -127..113 */
+    QK_FORMAT_FP4_GGML  = 22, /* ggml's E2M1: doubled, code 8 is 0; with E8M0 scales that are
+                                 2^(code - 128), at 255 too */
     QK_FORMAT_LUT8      = 24, /* table[code] * scale, 256 entries: bitsandbytes 8-bit blockwise */
     QK_FORMAT_S8        = 25, /* code * scale, code in -128..127 */
     QK_FORMAT_E4M3      = 26, /* OCP FP8 E4M3, no infinities: codes, or the scales of NVFP4 */
@@ -191,6 +194,12 @@ enum {
     QK_LAYOUT_GPTQ_V1  = 5, /* as GPTQ, zeros stored minus one (mod 16) */
     QK_LAYOUT_WORD     = 6, /* [n,ceil(k/8)] 32-bit words, nibble i holds k = 0..7, zeros packed
                                along n: compressed-tensors */
+    /* GGUF: 32 + ggml's number of a type. A row is whole records, which hold codes, scales and
+     * minima: DATA is the only plane. Format, scales, groups and flags are the type's. */
+    QK_LAYOUT_GGUF_Q4_0 = 34, QK_LAYOUT_GGUF_Q4_1 = 35, QK_LAYOUT_GGUF_Q5_0 = 38,
+    QK_LAYOUT_GGUF_Q5_1 = 39, QK_LAYOUT_GGUF_Q8_0 = 40, QK_LAYOUT_GGUF_Q4_K = 44,
+    QK_LAYOUT_GGUF_Q5_K = 45, QK_LAYOUT_GGUF_Q6_K = 46, QK_LAYOUT_GGUF_IQ4_NL = 52,
+    QK_LAYOUT_GGUF_IQ4_XS = 55, QK_LAYOUT_GGUF_MXFP4 = 71,
     QK_LAYOUT_PACKED   = 99 /* what qk_repack chose for this device; opaque, never store it */
 };
 typedef int32_t qk_grouping; /* which codes share a scale */
@@ -206,7 +215,8 @@ enum {
     QK_PLANE_SCALE2 = 3, QK_PLANE_SCALE_CODE = 4, QK_PLANE_SCALE_BIAS = 5, /* nested scales */
     QK_PLANE_TABLE = 6, /* LUT8's 256 values, LUT4's 16, f32 */
     QK_PLANE_GLOBAL = 7, /* f32: what all E4M3 or E8M0 scales are multiplied or divided by */
-    QK_PLANE_COUNT = 8
+    QK_PLANE_MIN2 = 8,   /* FLOAT_MIN of I8: the minima's second scales, f32 */
+    QK_PLANE_COUNT = 9
 };
 #define QK_MAX_RANK 4
 #define QK_GROUP_ROW (-1)         /* group_size: one group a row */
@@ -215,15 +225,19 @@ enum {
 #define QK_TENSOR_GLOBAL 4u       /* a GLOBAL plane of one number; scales are multiplied by it */
 #define QK_TENSOR_GLOBAL_ROWS 8u  /* ... of one number a row (weights glued from several) */
 #define QK_TENSOR_GLOBAL_DIVIDES 16u /* with either: scales are divided by it */
+#define QK_TENSOR_FLOAT_MIN 32u   /* U4_AFFINE, S8: code * scale - minimum, no zero; the ZERO plane
+                                     has a group's minimum, stored as its scale is */
 
 typedef struct qk_tensor_desc {
     uint32_t struct_size;       /* sizeof(qk_tensor_desc) */
     qk_format format;
-    qk_format scale_format;     /* F32, F16, BF16, E8M0, E4M3; LUT8: nested; 0 for dense */
+    qk_format scale_format;     /* F32, F16, BF16, E8M0, E4M3; nested: LUT8, or I8, a code that is
+                                   multiplied by its SCALE2; 0 for dense */
     qk_layout layout;
     int32_t group_size;         /* codes per scale: 16..4096 or QK_GROUP_ROW; 0 for dense */
     qk_grouping grouping;
-    int32_t scale_group_size;   /* nested: scales per second scale, 16..4096, 0 means 256 */
+    int32_t scale_group_size;   /* nested: scales per second scale, 16..4096 (I8: 8..4096), 0 means
+                                   256 */
     int32_t rank;               /* 1..QK_MAX_RANK; leading dimensions of a weight count as rows */
     uint32_t flags;             /* QK_TENSOR_... */
     uint32_t reserved;          /* 0 */

@@ -60,19 +60,32 @@ const (
 	FormatLUT8     Format = C.QK_FORMAT_LUT8
 	FormatS8       Format = C.QK_FORMAT_S8
 	FormatLUT4     Format = C.QK_FORMAT_LUT4
+	FormatIQ4NL    Format = C.QK_FORMAT_IQ4_NL
+	FormatFP4GGML  Format = C.QK_FORMAT_FP4_GGML
 	FormatE4M3     Format = C.QK_FORMAT_E4M3
 	FormatE8M0     Format = C.QK_FORMAT_E8M0 // of scales alone
 )
 
 const (
-	LayoutRow     Layout = C.QK_LAYOUT_ROW
-	LayoutRowHigh Layout = C.QK_LAYOUT_ROW_HIGH
-	LayoutAWQGemm Layout = C.QK_LAYOUT_AWQ_GEMM
-	LayoutAWQGemv Layout = C.QK_LAYOUT_AWQ_GEMV
-	LayoutGPTQ    Layout = C.QK_LAYOUT_GPTQ
-	LayoutGPTQV1  Layout = C.QK_LAYOUT_GPTQ_V1
-	LayoutWord    Layout = C.QK_LAYOUT_WORD
-	LayoutPacked  Layout = C.QK_LAYOUT_PACKED
+	LayoutRow       Layout = C.QK_LAYOUT_ROW
+	LayoutRowHigh   Layout = C.QK_LAYOUT_ROW_HIGH
+	LayoutAWQGemm   Layout = C.QK_LAYOUT_AWQ_GEMM
+	LayoutAWQGemv   Layout = C.QK_LAYOUT_AWQ_GEMV
+	LayoutGPTQ      Layout = C.QK_LAYOUT_GPTQ
+	LayoutGPTQV1    Layout = C.QK_LAYOUT_GPTQ_V1
+	LayoutWord      Layout = C.QK_LAYOUT_WORD
+	LayoutGGUFQ40   Layout = C.QK_LAYOUT_GGUF_Q4_0
+	LayoutGGUFQ41   Layout = C.QK_LAYOUT_GGUF_Q4_1
+	LayoutGGUFQ50   Layout = C.QK_LAYOUT_GGUF_Q5_0
+	LayoutGGUFQ51   Layout = C.QK_LAYOUT_GGUF_Q5_1
+	LayoutGGUFQ80   Layout = C.QK_LAYOUT_GGUF_Q8_0
+	LayoutGGUFQ4K   Layout = C.QK_LAYOUT_GGUF_Q4_K
+	LayoutGGUFQ5K   Layout = C.QK_LAYOUT_GGUF_Q5_K
+	LayoutGGUFQ6K   Layout = C.QK_LAYOUT_GGUF_Q6_K
+	LayoutGGUFIQ4NL Layout = C.QK_LAYOUT_GGUF_IQ4_NL
+	LayoutGGUFIQ4XS Layout = C.QK_LAYOUT_GGUF_IQ4_XS
+	LayoutGGUFMXFP4 Layout = C.QK_LAYOUT_GGUF_MXFP4
+	LayoutPacked    Layout = C.QK_LAYOUT_PACKED
 )
 
 const (
@@ -90,6 +103,7 @@ const (
 	PlaneScaleBias Plane = C.QK_PLANE_SCALE_BIAS
 	PlaneTable     Plane = C.QK_PLANE_TABLE
 	PlaneGlobal    Plane = C.QK_PLANE_GLOBAL
+	PlaneMin2      Plane = C.QK_PLANE_MIN2
 )
 
 const (
@@ -101,6 +115,7 @@ const (
 	Global        = uint32(C.QK_TENSOR_GLOBAL)         // E8M0 and E4M3 scales times one number
 	GlobalRows    = uint32(C.QK_TENSOR_GLOBAL_ROWS)    // ... times one number a row
 	GlobalDivides = uint32(C.QK_TENSOR_GLOBAL_DIVIDES) // with either: divided by it
+	FloatMin      = uint32(C.QK_TENSOR_FLOAT_MIN)      // U4Affine, S8: code * scale - minimum
 	planeCount    = C.QK_PLANE_COUNT
 
 	BF16Products    = uint32(C.QK_CONTEXT_BF16_PRODUCTS) // may round x and 4-bit entries

@@ -57,10 +57,10 @@ inline int64_t second_count(const Weight &w) {
     return ceil_div(w.geometry.group_count, w.scale.second_group);
 }
 
-// The scale of a group. Coded: two fp32 roundings, as bitsandbytes computes nested ones.
-inline float scale_of(const Weight &w, GroupIndex group) {
+// One of a group's scales or minima. Coded: two fp32 roundings, as bitsandbytes computes nested
+// ones.
+inline float value_of(const Weight &w, const ScalePlane &scale, GroupIndex group) {
     const int64_t at = w.layout->scale_at(w.geometry, group);
-    const ScalePlane &scale = w.scale;
     if (!has_coded_scales(scale)) return load_float(scale.format->id, scale.data, at);
     const float code = load_as<float>(scale.code, load_as<uint8_t>(scale.data, at));
     const int64_t number = group_number(w.geometry, group);
@@ -68,8 +68,38 @@ inline float scale_of(const Weight &w, GroupIndex group) {
     return (scale.divides ? code / second : code * second) + load_as<float>(scale.bias, 0);
 }
 
+// The same of a record: `bits` and, for nested ones, the f16 that multiplies them.
+inline float value_of(const Record &record, uint16_t bits, uint16_t second) {
+    switch (record.scale_format) {
+        case QK_FORMAT_I8: return float(int8_t(bits)) * f32_from_f16(second);
+        case QK_FORMAT_E8M0: return e8m0_half_value(bits);
+        default: return f32_from_f16(bits);
+    }
+}
+
+inline const uint8_t *record_at(const Weight &w, int64_t record) {
+    return static_cast<const uint8_t *>(w.data) + record * w.layout->record->bytes;
+}
+
+inline float scale_of(const Weight &w, GroupIndex group) {
+    if (!is_records(w)) return value_of(w, w.scale, group);
+    const Record &record = *w.layout->record;
+    const RecordGroup i = record_group(record, w.geometry, group);
+    const uint8_t *const at = record_at(w, i.record);
+    return value_of(record, record.scale(at, i.group), record.second(at));
+}
+
+// What is taken off entry * scale; of weights that have minima.
+inline float minimum_of(const Weight &w, GroupIndex group) {
+    if (!is_records(w)) return value_of(w, w.minimum, group);
+    const Record &record = *w.layout->record;
+    const RecordGroup i = record_group(record, w.geometry, group);
+    const uint8_t *const at = record_at(w, i.record);
+    return value_of(record, record.minimum(at, i.group), record.minimum_second(at));
+}
+
 inline int zero_of(const Weight &w, GroupIndex group) {
-    if (w.zero == nullptr) return 8;
+    if (w.zero == nullptr) return has_minimum(w) ? 0 : 8;
     const int64_t at = w.layout->zero_at(w.geometry, group);
     const int stored = load_as<uint8_t>(w.zero, at >> 1) >> (at & 1) * 4 & 15;
     return (stored + w.layout->zero_offset) & 15;
@@ -96,8 +126,10 @@ inline int64_t run_pad(const Weight &w) {
 
 // Zeroes what is stored nibble by nibble, and padding with it.
 inline void clear_scales_and_zeros(const Weight &w) {
+    if (is_records(w)) return;
     const int64_t scale_bytes = w.layout->scale_count(w.geometry) * (w.scale.format->bits / 8);
     memset(w.scale.data, 0, size_t(scale_bytes));
+    if (w.minimum.data != nullptr) memset(w.minimum.data, 0, size_t(scale_bytes));
     if (w.zero != nullptr) memset(w.zero, 0, size_t(w.layout->zero_bytes(w.geometry)));
 }
 inline void clear_planes(const Weight &w) {

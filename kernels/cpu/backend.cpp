@@ -127,6 +127,7 @@ constinit const Backend kCpuBackend = {
     {},
     kFloatProduct,
     kFloatGates,
+    true,
 };
 
 }  // namespace qk

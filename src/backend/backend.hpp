@@ -58,7 +58,14 @@ struct Weight {
     void *global = nullptr;    // the GLOBAL plane; `scale` has what it means
     int64_t globals = 0;       // its numbers
     bool whole_range = false;  // s8: quantized over -128..127; no value depends on it
+    ScalePlane minimum = {};   // what is taken off entry * scale; without: format and data null
 };
+
+static inline bool has_minimum(const Weight &w) { return w.minimum.format != nullptr; }
+// Whether scales and minima are not in planes but among the codes.
+static inline bool is_records(const Weight &w) {
+    return w.layout != nullptr && w.layout->record != nullptr;
+}
 
 struct DequantizeArgs {
     Weight from;
@@ -255,6 +262,7 @@ struct Backend {
     Session session = {};
     KernelList<FloatProductArgs> float_product = {};  // the CPU's alone
     KernelList<FloatGatesArgs> float_gates = {};
+    bool takes_minima = false;  // and records
 };
 
 // Device number `index`, with all instruction sets of this processor that are allowed.

@@ -33,6 +33,7 @@ static inline Rule rule_of_e4m3(const Weight &w) {
 static inline Rule rule_of(const Weight &w) {
     const qk_format scale = w.scale.format->id;
     const bool small = scale == QK_FORMAT_E8M0 || scale == QK_FORMAT_E4M3;
+    if (has_minimum(w) || is_records(w) || scale == QK_FORMAT_I8) return Rule::kNone;
     switch (w.format->id) {
         case QK_FORMAT_FP4_E2M1: return rule_of_e2m1(w);
         case QK_FORMAT_E4M3: return rule_of_e4m3(w);

@@ -50,6 +50,22 @@ QK_HD static constexpr float fp4_e2m1_value(int code) {
     return table[code & 15];
 }
 
+// ggml's IQ4_NL, the table of its IQ4_XS as well: integers, denser near 0.
+QK_HD static constexpr float iq4_nl_value(int code) {
+    constexpr float table[16] = {
+        -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113,
+    };
+    return table[code & 15];
+}
+
+// ggml's MXFP4: E2M1 doubled, with one zero.
+QK_HD static constexpr float fp4_ggml_value(int code) {
+    constexpr float table[16] = {
+        0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12,
+    };
+    return table[code & 15];
+}
+
 // OCP 8-bit floating point, E4M3: bias 7, no infinities, 0x7f and 0xff are NaN.
 QK_HD static constexpr float e4m3_value(int code) {
     const uint32_t sign = uint32_t(code & 0x80) << 24, magnitude = uint32_t(code & 0x7f);
@@ -63,6 +79,12 @@ QK_HD static constexpr float e8m0_value(int code) {
     const uint32_t exponent = uint32_t(code & 0xff);
     if (exponent == 0xff) return f32_from_bits(0x7fc00000u);
     return f32_from_bits(exponent == 0 ? 0x00400000u : exponent << 23);
+}
+
+// The scales of ggml's MXFP4, halved as its entries are doubled: 2^(code - 128), without a NaN.
+QK_HD static constexpr float e8m0_half_value(int code) {
+    const uint32_t exponent = uint32_t(code & 0xff);
+    return f32_from_bits(exponent < 2 ? 0x00200000u << exponent : (exponent - 1) << 23);
 }
 
 }  // namespace qk

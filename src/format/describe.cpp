@@ -5,8 +5,8 @@ namespace {
 
 using ll = long long;
 
-constexpr uint32_t kOfQuantized =
-    QK_TENSOR_SYMMETRIC | QK_TENSOR_GLOBAL | QK_TENSOR_GLOBAL_ROWS | QK_TENSOR_GLOBAL_DIVIDES;
+constexpr uint32_t kOfQuantized = QK_TENSOR_SYMMETRIC | QK_TENSOR_GLOBAL | QK_TENSOR_GLOBAL_ROWS |
+                                  QK_TENSOR_GLOBAL_DIVIDES | QK_TENSOR_FLOAT_MIN;
 
 Status check_header(const qk_tensor_desc &desc, ErrorText *error) {
     QK_CHECK(desc.struct_size == sizeof(qk_tensor_desc), error, ABI,
@@ -68,23 +68,70 @@ Status check_groups(const qk_tensor_desc &desc, Shape *shape, ErrorText *error) 
 
 Status check_scales(const qk_tensor_desc &desc, Shape *shape, ErrorText *error) {
     shape->scale_format = find_format(desc.scale_format);
-    const bool nested = desc.scale_format == QK_FORMAT_LUT8;
+    const bool i8 = desc.scale_format == QK_FORMAT_I8;
+    const bool nested = i8 || desc.scale_format == QK_FORMAT_LUT8;
     const bool small = desc.scale_format == QK_FORMAT_E8M0 || desc.scale_format == QK_FORMAT_E4M3;
     QK_CHECK(shape->scale_format != nullptr && (nested || small || is_float(*shape->scale_format)),
              error, FORMAT,
-             "desc: scale_format is %d, accepted are f32, f16, bf16, e8m0, e4m3 and lut8 (nested)",
+             "desc: scale_format is %d, accepted are f32, f16, bf16, e8m0, e4m3, i8 and lut8 "
+             "(nested)",
              desc.scale_format);
     QK_CHECK(nested || desc.scale_group_size == 0, error, FORMAT,
-             "desc: scale_group_size is %d, but only nested scales (lut8) have one",
+             "desc: scale_group_size is %d, but only nested scales (lut8, i8) have one",
              desc.scale_group_size);
+    const int32_t least = i8 ? 8 : 16;
     QK_CHECK(desc.scale_group_size == 0 ||
-                 (desc.scale_group_size >= 16 && desc.scale_group_size <= 4096),
-             error, SHAPE, "desc: scale_group_size is %d, accepted are 0 (256) and 16 to 4096",
-             desc.scale_group_size);
+                 (desc.scale_group_size >= least && desc.scale_group_size <= 4096),
+             error, SHAPE, "desc: scale_group_size is %d, accepted are 0 (256) and %d to 4096",
+             desc.scale_group_size, least);
     if (nested) {
         shape->second_group =
             desc.scale_group_size != 0 ? desc.scale_group_size : kDefaultSecondGroup;
     }
+    return QK_OK;
+}
+
+Status check_ggml(Shape *shape, ErrorText *error) {
+    QK_CHECK(shape->format->id != QK_FORMAT_FP4_GGML || shape->scale_format->id == QK_FORMAT_E8M0,
+             error, FORMAT, "desc: fp4_ggml has e8m0 scales, not %s", shape->scale_format->name);
+    return QK_OK;
+}
+
+Status check_minimum(const qk_tensor_desc &desc, Shape *shape, ErrorText *error) {
+    if ((desc.flags & QK_TENSOR_FLOAT_MIN) == 0) return QK_OK;
+    const FormatKind kind = shape->format->kind;
+    QK_CHECK(kind == FormatKind::kU4 || kind == FormatKind::kS8, error, FORMAT,
+             "desc: %s has no minima, u4 and s8 may", shape->format->name);
+    QK_CHECK((desc.flags & QK_TENSOR_SYMMETRIC) == 0, error, FORMAT,
+             "desc: QK_TENSOR_FLOAT_MIN and QK_TENSOR_SYMMETRIC exclude each other");
+    QK_CHECK(is_float(*shape->scale_format) || desc.scale_format == QK_FORMAT_I8, error, FORMAT,
+             "desc: minima are stored as scales are, in f32, f16, bf16 or i8, not %s",
+             shape->scale_format->name);
+    shape->has_minimum = true;
+    shape->has_zero = false;
+    return QK_OK;
+}
+
+// A layout of records says all of it.
+Status check_record(const qk_tensor_desc &desc, Shape *shape, ErrorText *error) {
+    const Record *const record = shape->layout->record;
+    if (record == nullptr) return QK_OK;
+    const char *const name = shape->layout->name;
+    const bool symmetric = record->format == QK_FORMAT_U4_AFFINE && !record->has_minimum;
+    const uint32_t flags =
+        (symmetric ? QK_TENSOR_SYMMETRIC : 0) | (record->has_minimum ? QK_TENSOR_FLOAT_MIN : 0);
+    QK_CHECK(desc.format == record->format && desc.scale_format == record->scale_format &&
+                 desc.group_size == record->group && (desc.flags & kOfQuantized) == flags,
+             error, FORMAT,
+             "desc: %s holds format %d with scale_format %d, groups of %d and flags 0x%x", name,
+             record->format, record->scale_format, record->group, flags);
+    QK_CHECK(desc.scale_group_size == 0 || desc.scale_group_size == record->second_group, error,
+             SHAPE, "desc: scale_group_size is %d, %s has %d", desc.scale_group_size, name,
+             record->second_group);
+    QK_CHECK(shape->columns % record->codes == 0, error, SHAPE,
+             "desc: rows of %lld codes are no whole records of %d, %s's", ll(shape->columns),
+             record->codes, name);
+    shape->second_group = record->second_group;
     return QK_OK;
 }
 
@@ -112,10 +159,13 @@ void count_planes(Shape *shape) {
     bytes[QK_PLANE_DATA] = layout.data_bytes(geometry);
     bytes[QK_PLANE_SCALE] = layout.scale_count(geometry) * (shape->scale_format->bits / 8);
     if (shape->has_zero) bytes[QK_PLANE_ZERO] = layout.zero_bytes(geometry);
-    if (shape->second_group != 0) {
+    if (shape->has_minimum) bytes[QK_PLANE_ZERO] = bytes[QK_PLANE_SCALE];
+    if (shape->second_group != 0 && layout.record == nullptr) {
+        const bool i8 = shape->scale_format->id == QK_FORMAT_I8;
         bytes[QK_PLANE_SCALE2] = ceil_div(geometry.group_count, shape->second_group) * 4;
-        bytes[QK_PLANE_SCALE_CODE] = 256 * 4;
-        bytes[QK_PLANE_SCALE_BIAS] = 4;
+        bytes[QK_PLANE_SCALE_CODE] = i8 ? 0 : 256 * 4;
+        bytes[QK_PLANE_SCALE_BIAS] = i8 ? 0 : 4;
+        if (shape->has_minimum) bytes[QK_PLANE_MIN2] = bytes[QK_PLANE_SCALE2];
     }
     bytes[QK_PLANE_TABLE] = table_entries(*shape->format) * 4;
     bytes[QK_PLANE_GLOBAL] = shape->globals * 4;
@@ -142,6 +192,9 @@ Status check_quantized(const qk_tensor_desc &desc, qk_layout packed, Shape *shap
     shape->has_zero = affine && !symmetric;
     QK_TRY(check_scales(desc, shape, error));
     QK_TRY(check_groups(desc, shape, error));
+    QK_TRY(check_ggml(shape, error));
+    QK_TRY(check_minimum(desc, shape, error));
+    QK_TRY(check_record(desc, shape, error));
     QK_TRY(check_global(desc, shape, error));
     count_planes(shape);
     return QK_OK;

@@ -13,9 +13,10 @@ struct Shape {
     const Layout *layout;        // null for dense
     Geometry geometry;           // quantized: rows x columns and groups
     int64_t rows, columns;       // leading dimensions multiplied, last dimension
-    int64_t second_group;        // nested scales: scales per second scale, else 0
+    int64_t second_group;        // nested and i8 scales: scales per second scale, else 0
     bool has_zero;
     bool whole_range;  // S8 with the flag SYMMETRIC: how it is quantized
+    bool has_minimum;  // minima in the ZERO plane, in scale_format
     int64_t globals;   // numbers in the GLOBAL plane: 0, 1 or one a row
     bool divides;      // scales are divided by them
     int64_t plane_bytes[QK_PLANE_COUNT];

@@ -15,6 +15,8 @@ static constexpr Format kFormats[] = {
     {QK_FORMAT_FP4_BNB, "fp4", FormatKind::kLut4, 4, fp4_bnb_value, 1},
     {QK_FORMAT_FP4_E2M1, "e2m1", FormatKind::kLut4, 4, fp4_e2m1_value, 6},
     {QK_FORMAT_LUT4, "lut4", FormatKind::kLut4, 4, nullptr, 0},
+    {QK_FORMAT_IQ4_NL, "iq4_nl", FormatKind::kLut4, 4, iq4_nl_value, 0},
+    {QK_FORMAT_FP4_GGML, "fp4_ggml", FormatKind::kLut4, 4, fp4_ggml_value, 0},
     {QK_FORMAT_LUT8, "lut8", FormatKind::kLut8, 8, nullptr, 1},
     {QK_FORMAT_S8, "s8", FormatKind::kS8, 8, nullptr, 127},
     {QK_FORMAT_E4M3, "e4m3", FormatKind::kLut8, 8, nullptr, 448},

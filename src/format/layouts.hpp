@@ -14,6 +14,31 @@ constexpr qk_layout kLayoutRows8 = 1000;       // the CPU's
 constexpr qk_layout kLayoutTiles = 1001;       // CUDA's, for u4
 constexpr qk_layout kLayoutTilesPairs = 1002;  // CUDA's, for 4-bit codes that are looked up
 
+// Records of a GGUF file: `codes` of a row with their scales and minima between them. A layout of
+// records holds one format with one kind of scales; bits are those of scale_format.
+struct Record {
+    int32_t codes, bytes, group;
+    qk_format format, scale_format;
+    int32_t second_group;  // scales of a record where they are nested (i8), else 0
+    bool has_minimum;
+    uint16_t (*scale)(const uint8_t *record, int group);
+    uint16_t (*minimum)(const uint8_t *record, int group);
+    uint16_t (*second)(const uint8_t *record);  // f16, nested scales; so are those of the minima
+    uint16_t (*minimum_second)(const uint8_t *record);
+    void (*set_scale)(uint8_t *record, int group, uint16_t bits);  // null: records are only read
+    void (*set_minimum)(uint8_t *record, int group, uint16_t bits);
+};
+
+// A group of a row of records.
+struct RecordGroup {
+    int64_t record;  // of the whole weight
+    int group;       // in the record
+};
+static inline RecordGroup record_group(const Record &record, const Geometry &s, GroupIndex i) {
+    const int64_t groups = record.codes / record.group;
+    return {i.row * (s.k / record.codes) + i.group / groups, int(i.group % groups)};
+}
+
 struct Layout {
     qk_layout id;
     const char *name;
@@ -35,6 +60,7 @@ struct Layout {
                  uint8_t *codes);
     void (*store)(const Geometry &, uint8_t *data, int64_t row, int64_t column, int64_t count,
                   const uint8_t *codes);
+    const Record *record = nullptr;  // of GGUF's layouts, whose scales and minima are in DATA
 };
 
 // Blocks of this many rows, counted from row 0, share no byte of any plane with other rows (groups

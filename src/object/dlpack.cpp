@@ -89,7 +89,9 @@ DLDataType plane_type(const qk_tensor &tensor, qk_plane plane) {
     switch (plane) {
         case QK_PLANE_DATA: format = tensor.shape.format->id; break;
         case QK_PLANE_SCALE: format = tensor.shape.scale_format->id; break;
-        case QK_PLANE_ZERO: break;
+        case QK_PLANE_ZERO:
+            if (tensor.shape.has_minimum) format = tensor.shape.scale_format->id;
+            break;
         default: format = QK_FORMAT_F32;
     }
     for (const TypeRow &row : kTypes) {

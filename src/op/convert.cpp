@@ -54,6 +54,11 @@ static Status check_same_values(qk_context *context, const qk_tensor *from, cons
     QK_CHECK(a.second_group == b.second_group, error, SHAPE,
              "from nests %lld scales, to nests %lld: repack keeps them", (long long)a.second_group,
              (long long)b.second_group);
+    QK_CHECK(a.has_minimum == b.has_minimum, error, FORMAT,
+             "from and to differ in having minima: repack keeps them");
+    const Record *const record = b.layout->record;
+    QK_CHECK(record == nullptr || record->set_scale != nullptr, error, UNSUPPORTED,
+             "to: qk reads the records of layout %s and does not write them", b.layout->name);
     QK_CHECK(a.globals == b.globals && a.divides == b.divides, error, FORMAT,
              "from and to differ in their GLOBAL plane: repack keeps it");
     QK_CHECK(!a.has_zero || b.has_zero, error, FORMAT,

@@ -58,6 +58,7 @@ const Folder kFolders[] = {
     {"fp8_block_32", QK_DIALECT_FP8, QK_OK, ""},
     {"fp8_block_32_nan", QK_DIALECT_FP8, QK_OK, ""},
     {"fp8_block_ue8m0", QK_DIALECT_FP8, QK_OK, ""},
+    {"gguf", QK_DIALECT_GGUF, QK_OK, ""},
     {"gptq_act_order_refused", QK_DIALECT_GPTQ_V1, QK_ERROR_UNSUPPORTED, "act-order"},
     {"gptq_v1_8bit_g32", QK_DIALECT_GPTQ_V1, QK_OK, ""},
     {"gptq_v2_8bit_g64", QK_DIALECT_GPTQ_V2, QK_OK, ""},
@@ -103,7 +104,8 @@ class Golden : public testing::TestWithParam<Folder> {
   protected:
     void SetUp() override {
         ASSERT_EQ(QK_OK, qk_context_create(nullptr, &context));
-        const std::string path = folder_path(GetParam().name);
+        std::string path = folder_path(GetParam().name);
+        if (GetParam().dialect == QK_DIALECT_GGUF) path += "/model.gguf";
         ASSERT_EQ(QK_OK, qk_checkpoint_open(path.c_str(), nullptr, &checkpoint, &message))
             << message.text;
     }
@@ -118,14 +120,14 @@ class Golden : public testing::TestWithParam<Folder> {
         qk_file_tensor expected;
         const std::string name = std::string(layer.name) + ".weight";
         ASSERT_EQ(QK_OK, qk_checkpoint_find_tensor(truth, name.c_str(), &expected)) << name;
-        ASSERT_EQ(2, expected.rank);
+        ASSERT_EQ(layer.desc.rank, expected.rank);
         qk_tensor_desc desc = QK_TENSOR_DESC_INIT;
         desc.format = format_of(expected.dtype);
-        desc.rank = 2;
-        desc.shape[0] = layer.desc.shape[0];
-        desc.shape[1] = layer.desc.shape[1];
-        ASSERT_EQ(expected.shape[0], desc.shape[0]);
-        ASSERT_EQ(expected.shape[1], desc.shape[1]);
+        desc.rank = expected.rank;
+        for (int32_t i = 0; i < expected.rank; ++i) {
+            desc.shape[i] = layer.desc.shape[i];
+            ASSERT_EQ(expected.shape[i], desc.shape[i]);
+        }
         qk_tensor *dense = nullptr;
         ASSERT_EQ(QK_OK, qk_tensor_create(context, &desc, &dense));
         EXPECT_EQ(QK_OK, qk_dequantize(context, weight, dense)) << qk_context_error(context);

@@ -98,7 +98,7 @@ struct Case {
     uint32_t mode, facts;
 };
 constexpr uint32_t kRow = kQuantized | kFourBits | kIntegerEntries | kAlongK | kGroups16 |
-                          kGroupsWhole | kGroups64 | kEightRowsOfW | kWholeBytes | kScalesMultiply;
+                          kGroupsWhole | kGroups64 | kEightRowsOfW | kWholeBytes | kScaled;
 constexpr uint32_t kPackedRow = (kRow & ~kWholeBytes) | kPacked;
 constexpr uint32_t kGroups = kGroups128 | kBlocks128;
 constexpr uint32_t kMany = kSeveralRows | kFourRows | kFiveRows;

@@ -1,6 +1,7 @@
-// Dequantize, any format x layout x scale kind: value = entry * scale as one fp32 product, rounded
-// once to the output type. Repack: the same codes, scales and zeros in another layout, nothing is
-// decoded. Quantize: as every instruction set does, in the compiler's vectors.
+// Dequantize, any format x layout x scale kind: value = entry * scale as one fp32 product, less a
+// minimum where there is one, rounded once to the output type. Repack: the same codes, scales and
+// zeros in another layout, nothing is decoded. Quantize: as every instruction set does, in the
+// compiler's vectors.
 #include "cpu/access.hpp"
 #include "cpu/convert/quantize.hpp"
 #include "cpu/convert/quantize_plain.hpp"
@@ -24,12 +25,15 @@ void dequantize_row(const DequantizeArgs &args, Entries &entries, int64_t row) {
         const int64_t end = group_end(s, row, column);
         const float scale = scale_of(w, group);
         if (affine) entries.set_zero(zero_of(w, group));
+        const bool lowered = has_minimum(w);
+        const float minimum = lowered ? minimum_of(w, group) : 0;
         for (; column < end;) {
             const int64_t count = min64(kBlock, end - column);
             w.layout->load(s, static_cast<const uint8_t *>(w.data), row, column, count, codes);
             for (int64_t i = 0; i < count; ++i) {
+                const float value = entries.value[codes[i]] * scale;
                 store_float(args.to.format->id, args.to.data, row * s.k + column + i,
-                            entries.value[codes[i]] * scale);
+                            lowered ? value - minimum : value);
             }
             column += count;
         }
@@ -70,13 +74,15 @@ void move_codes(const RepackArgs &args, int64_t row) {
 void move_group(const RepackArgs &args, GroupIndex group) {
     const int64_t from = args.from.layout->scale_at(args.from.geometry, group);
     const int64_t to = args.to.layout->scale_at(args.to.geometry, group);
-    void *const out = args.to.scale.data;
-    const void *const in = args.from.scale.data;
-    switch (args.from.scale.format->bits) {
-        case 8: store_as(out, to, load_as<uint8_t>(in, from)); break;
-        case 16: store_as(out, to, load_as<uint16_t>(in, from)); break;
-        default: store_as(out, to, load_as<uint32_t>(in, from));
-    }
+    const auto move = [=](const ScalePlane &in, const ScalePlane &out) {
+        switch (in.format->bits) {
+            case 8: store_as(out.data, to, load_as<uint8_t>(in.data, from)); break;
+            case 16: store_as(out.data, to, load_as<uint16_t>(in.data, from)); break;
+            default: store_as(out.data, to, load_as<uint32_t>(in.data, from));
+        }
+    };
+    move(args.from.scale, args.to.scale);
+    if (has_minimum(args.from)) move(args.from.minimum, args.to.minimum);
     if (args.to.zero != nullptr) store_zero(args.to, group, zero_of(args.from, group));
 }
 
@@ -92,11 +98,12 @@ struct ScalePlaces {
 };
 
 template <class T>
-void move_scales(const RepackArgs &args, int64_t row, int64_t rows) {
+void move_scales(const RepackArgs &args, int64_t row, int64_t rows, const void *from_data,
+                 void *to_data) {
     const ScalePlaces from(args.from, row, rows), to(args.to, row, rows);
     const int64_t groups = args.from.geometry.groups_per_row;
-    const char *const in = static_cast<const char *>(args.from.scale.data);
-    char *const out = static_cast<char *>(args.to.scale.data);
+    const char *const in = static_cast<const char *>(from_data);
+    char *const out = static_cast<char *>(to_data);
     constexpr int64_t size = sizeof(T);
     if (rows == kRowBlock && from.by_row == 1 && to.by_row == 1) {
         for (int64_t g = 0; g < groups; ++g) {
@@ -113,11 +120,23 @@ void move_scales(const RepackArgs &args, int64_t row, int64_t rows) {
     }
 }
 
+// Of scales, or of minima.
+void move_scales(const RepackArgs &args, int64_t row, int64_t rows, const ScalePlane &from,
+                 const ScalePlane &to) {
+    switch (from.format->bits) {
+        case 8: return move_scales<uint8_t>(args, row, rows, from.data, to.data);
+        case 16: return move_scales<uint16_t>(args, row, rows, from.data, to.data);
+        default: return move_scales<uint32_t>(args, row, rows, from.data, to.data);
+    }
+}
+
 // Codes of a byte have one layout.
 void copy_bytes(const RepackArgs &args, const Launch &launch) {
     const Weight &from = args.from, &to = args.to;
-    const int64_t scales = from.layout->scale_count(from.geometry);
-    memcpy(to.scale.data, from.scale.data, size_t(scales * from.scale.format->bits / 8));
+    const size_t scales =
+        size_t(from.layout->scale_count(from.geometry) * from.scale.format->bits / 8);
+    memcpy(to.scale.data, from.scale.data, scales);
+    if (has_minimum(from)) memcpy(to.minimum.data, from.minimum.data, scales);
     parallel_ranges(launch.parallel, from.layout->data_bytes(from.geometry), int64_t{1} << 20,
                     [&](int64_t first, int64_t last) {
         memcpy(static_cast<char *>(to.data) + first, static_cast<const char *>(from.data) + first,
@@ -125,9 +144,74 @@ void copy_bytes(const RepackArgs &args, const Launch &launch) {
     });
 }
 
+// Bits of scales or minima where they are: a plane, or a field of records.
+uint16_t bits_at(const Weight &w, const ScalePlane &plane, GroupIndex group, bool minimum) {
+    if (is_records(w)) {
+        const Record &record = *w.layout->record;
+        const RecordGroup i = record_group(record, w.geometry, group);
+        const uint8_t *const at = record_at(w, i.record);
+        return minimum ? record.minimum(at, i.group) : record.scale(at, i.group);
+    }
+    const int64_t at = w.layout->scale_at(w.geometry, group);
+    return plane.format->bits == 8 ? load_as<uint8_t>(plane.data, at)
+                                   : load_as<uint16_t>(plane.data, at);
+}
+
+void set_bits(const Weight &w, const ScalePlane &plane, GroupIndex group, bool minimum,
+              uint16_t bits) {
+    if (is_records(w)) {
+        const Record &record = *w.layout->record;
+        const RecordGroup i = record_group(record, w.geometry, group);
+        uint8_t *const at = const_cast<uint8_t *>(record_at(w, i.record));
+        return minimum ? record.set_minimum(at, i.group, bits)
+                       : record.set_scale(at, i.group, bits);
+    }
+    const int64_t at = w.layout->scale_at(w.geometry, group);
+    plane.format->bits == 8 ? store_as(plane.data, at, uint8_t(bits))
+                            : store_as(plane.data, at, bits);
+}
+
+// Records that are written have no second scales, so these come from records.
+void move_second_scales(const RepackArgs &args, int64_t row) {
+    const Weight &from = args.from, &to = args.to;
+    const Record &record = *from.layout->record;
+    if (record.second_group == 0) return;
+    const int64_t count = from.geometry.k / record.codes;
+    for (int64_t i = row * count; i < (row + 1) * count; ++i) {
+        const uint8_t *const at = record_at(from, i);
+        store_as(to.scale.second, i, f32_from_f16(record.second(at)));
+        if (!has_minimum(from)) continue;
+        store_as(to.minimum.second, i, f32_from_f16(record.minimum_second(at)));
+    }
+}
+
+// From records or to them: scales and minima are moved one at a time.
+void repack_records(const RepackArgs &args, const Launch &launch) {
+    const Weight &from = args.from, &to = args.to;
+    const Geometry &s = from.geometry;
+    memset(to.data, 0, size_t(to.layout->data_bytes(to.geometry)));
+    parallel_ranges(launch.parallel, s.n, kRowBlock, [&](int64_t first, int64_t last) {
+        for (int64_t row = first; row < last; ++row) {
+            move_codes(args, row);
+            if (is_records(from) && !is_records(to)) move_second_scales(args, row);
+            for (int64_t g = 0; g < s.groups_per_row; ++g) {
+                const GroupIndex group = {row, g};
+                set_bits(to, to.scale, group, false, bits_at(from, from.scale, group, false));
+                if (to.zero != nullptr) store_zero(to, group, zero_of(from, group));
+                if (!has_minimum(from)) continue;
+                set_bits(to, to.minimum, group, true, bits_at(from, from.minimum, group, true));
+            }
+        }
+    });
+}
+
 Status run(const RepackArgs &args, const Launch &launch) {
     const Geometry &s = args.from.geometry;
     start_repacking_planes(args);
+    if (is_records(args.from) || is_records(args.to)) {
+        repack_records(args, launch);
+        return QK_OK;
+    }
     if (args.from.layout->bits == 8) {
         copy_bytes(args, launch);
         return QK_OK;
@@ -150,6 +234,11 @@ bool can_run(const RepackArgs &, const Device &) { return true; }
 void start_repacking_planes(const RepackArgs &args) {
     const ScalePlane &from = args.from.scale, &to = args.to.scale;
     clear_scales_and_zeros(args.to);
+    if (args.from.scale.format->id == QK_FORMAT_I8 && !is_records(args.from)) {
+        const size_t bytes = size_t(second_count(args.from)) * sizeof(float);
+        memcpy(to.second, from.second, bytes);
+        if (has_minimum(args.from)) memcpy(args.to.minimum.second, args.from.minimum.second, bytes);
+    }
     if (is_nested(args.from)) {
         memcpy(to.second, from.second, size_t(second_count(args.from)) * sizeof(float));
         memcpy(to.code, from.code, 256 * sizeof(float));
@@ -166,10 +255,9 @@ void repack_scales_and_zeros(const RepackArgs &args, int64_t first, int64_t last
     const ZeroWords from(args.from), to(args.to);
     for (int64_t row = first; row < last; row += kRowBlock) {
         const int64_t rows = min64(kRowBlock, last - row);
-        switch (args.from.scale.format->bits) {
-            case 8: move_scales<uint8_t>(args, row, rows); break;
-            case 16: move_scales<uint16_t>(args, row, rows); break;
-            default: move_scales<uint32_t>(args, row, rows);
+        move_scales(args, row, rows, args.from.scale, args.to.scale);
+        if (has_minimum(args.from)) {
+            move_scales(args, row, rows, args.from.minimum, args.to.minimum);
         }
         if (args.to.zero == nullptr) continue;
         for (int64_t g = 0; g < args.from.geometry.groups_per_row; ++g) {

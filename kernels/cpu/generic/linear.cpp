@@ -84,8 +84,11 @@ void load_row(Tile &tile, int64_t row, int64_t column, int64_t count, float *val
         const int64_t last = min64(group_end(s, row, at), column + count);
         if (w.format->kind == FormatKind::kU4) tile.entries.set_zero(zero_of(w, group));
         const float scale = scale_of(w, group);
+        const bool lowered = has_minimum(w);
+        const float minimum = lowered ? minimum_of(w, group) : 0;
         for (; at < last; ++at) {
-            values[at - column] = tile.entries.value[codes[at - column]] * scale;
+            const float value = tile.entries.value[codes[at - column]] * scale;
+            values[at - column] = lowered ? value - minimum : value;
         }
     }
 }

@@ -62,8 +62,8 @@ uint32_t linear_facts(const LinearArgs &args) {
                      when(w.format->id == QK_FORMAT_FP4_E2M1, kExactIntegers) |
                      when(w.format->kind == FormatKind::kS8, kS8) |
                      when(has_integer_entries(*w.format), kIntegerEntries) |
-                     when(!w.scale.divides, kScalesMultiply) |
-                     when(w.geometry.n >= 8, kEightRowsOfW);
+                     when(!w.scale.divides, kScalesMultiply) | when(!has_minimum(w), kNoMinimum) |
+                     when(!is_records(w), kInPlanes) | when(w.geometry.n >= 8, kEightRowsOfW);
     if (w.layout == nullptr) return facts;
     const qk_layout id = w.layout->id;
     const int64_t pad = run_pad(w);

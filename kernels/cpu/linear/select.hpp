@@ -30,6 +30,8 @@ enum Condition : uint32_t {
     kScalesMultiply = 1u << 20,  // none is divided by a number of its row
     kExactIntegers = 1u << 21,   // U4_AFFINE and FP4_E2M1: entries are integers times a unit
     kSmallGroups = 1u << 22,     // 16, 32, 64
+    kNoMinimum = 1u << 23,       // nothing is taken off entry * scale
+    kInPlanes = 1u << 24,        // scales are, not between the codes of records
 };
 
 // Conditions that are the case itself: their kernels are no faster ones for another case.
@@ -44,6 +46,8 @@ static constexpr const char *lacking_text(uint32_t condition) {
         case kQuantized: return "w is dense";
         case kIntegerEntries: return "int8 mode takes no lut4, lut8 and e4m3 weights";
         case kScalesMultiply: return "scales of w are divided by a number of their row";
+        case kNoMinimum: return "weights have minima";
+        case kInPlanes: return "w is in a GGUF file's records (qk_repack)";
         case kAlongK: return "groups of w straddle rows";
         case kGroups16: return "the group size is not a multiple of 16";
         case kGroupsWhole: return "the group size is not 16, 32, 64 or a multiple of 128";
@@ -77,16 +81,18 @@ struct LinearRow {
 
 constexpr uint32_t kInt8Mode = QK_CONTEXT_INT8_ACTIVATIONS, kBf16Mode = QK_CONTEXT_BF16_PRODUCTS;
 constexpr uint32_t kVnniVbmi = QK_ISA_AVX512_VNNI | QK_ISA_AVX512_VBMI;
-constexpr uint32_t kInt8Case = kQuantized | kAlongK | kIntegerEntries;
-constexpr uint32_t kInt8Packed = kInt8Case | kFourBits | kPacked | kGroupsWhole | kScalesMultiply;
-constexpr uint32_t kIntegersCase = kOneRow | kU4 | kPacked | kAlongK | kBlocks128 | kScalesMultiply;
+// What vectors take; the generic kernel takes all.
+constexpr uint32_t kScaled = kScalesMultiply | kNoMinimum | kInPlanes;
+constexpr uint32_t kInt8Case = kQuantized | kAlongK | kIntegerEntries | kNoMinimum;
+constexpr uint32_t kInt8Packed = kInt8Case | kFourBits | kPacked | kGroupsWhole | kScaled;
+constexpr uint32_t kIntegersCase = kOneRow | kU4 | kPacked | kAlongK | kBlocks128 | kScaled;
 constexpr uint32_t kSmallGroupsCase =
-    kOneRow | kExactIntegers | kPacked | kAlongK | kSmallGroups | kScalesMultiply;
+    kOneRow | kExactIntegers | kPacked | kAlongK | kSmallGroups | kScaled;
 constexpr uint32_t kGemvCase =
-    kOneRow | kQuantized | kFourBits | kPacked | kAlongK | kGroupsWhole | kScalesMultiply;
-constexpr uint32_t kColumnsCase = kOneRow | kColumnLayout | kGroups16 | kScalesMultiply;
-constexpr uint32_t kSingleCase = kOneRow | kQuantized | kAlongK | kGroups16 | kScalesMultiply;
-constexpr uint32_t kBatchCase = kSeveralRows | kQuantized | kAlongK | kGroups16 | kScalesMultiply;
+    kOneRow | kQuantized | kFourBits | kPacked | kAlongK | kGroupsWhole | kScaled;
+constexpr uint32_t kColumnsCase = kOneRow | kColumnLayout | kGroups16 | kScaled;
+constexpr uint32_t kSingleCase = kOneRow | kQuantized | kAlongK | kGroups16 | kScaled;
+constexpr uint32_t kBatchCase = kSeveralRows | kQuantized | kAlongK | kGroups16 | kScaled;
 
 // Best first: the first row that the context allows and whose conditions hold runs.
 constexpr LinearRow kLinearTable[] = {
@@ -94,7 +100,7 @@ constexpr LinearRow kLinearTable[] = {
      kInt8Packed | kFourRows},
     {QK_ON_X86(kLinearInt8Vnni), "avx512 vnni int8", kInt8Mode, kVnniVbmi, kInt8Packed},
     {QK_ON_X86(kLinearInt8VnniRows), "avx512 vnni int8 rows", kInt8Mode, kVnniVbmi,
-     kInt8Case | kS8 | kGroups128 | kEightRowsOfW | kScalesMultiply},
+     kInt8Case | kS8 | kGroups128 | kEightRowsOfW | kScaled},
     {QK_ON_X86(kLinearInt8Avx2Batch), "avx2 int8 batch", kInt8Mode, QK_ISA_AVX2,
      kInt8Packed | kFiveRows},
     {QK_ON_X86(kLinearInt8Avx2), "avx2 int8", kInt8Mode, QK_ISA_AVX2, kInt8Packed},
@@ -105,7 +111,7 @@ constexpr LinearRow kLinearTable[] = {
     {&kLinearInt8Generic, "generic int8", kInt8Mode, QK_ISA_GENERIC, kInt8Case},
 
     {QK_ON_X86(kLinearBf16), "avx512 bf16", kBf16Mode, QK_ISA_AVX512_BF16,
-     kQuantized | kFourBits | kPacked | kAlongK | kGroupsWhole | kScalesMultiply},
+     kQuantized | kFourBits | kPacked | kAlongK | kGroupsWhole | kScaled},
 
     {QK_ON_X86(kLinearIntegersVnni), "avx512 vnni integers", 0, QK_ISA_AVX512_VNNI, kIntegersCase},
     {QK_ON_X86(kLinearGroupsVnni), "avx512 vnni groups", 0, kVnniVbmi, kSmallGroupsCase},

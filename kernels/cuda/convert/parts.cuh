@@ -52,6 +52,10 @@ inline Status copy_shared_planes(const RepackArgs &args, const Launch &launch) {
     const DeviceGuard device(launch.device.index);
     QK_TRY(check(device.error(), launch.error, "repack"));
     const Weight &from = args.from, &to = args.to;
+    if (from.scale.format->id == QK_FORMAT_I8) {
+        const int64_t seconds = ceil_div(from.geometry.group_count, from.scale.second_group);
+        QK_TRY(copy_plane(launch, to.scale.second, from.scale.second, seconds * 4));
+    }
     if (is_nested(from)) {
         const int64_t seconds = ceil_div(from.geometry.group_count, from.scale.second_group);
         QK_TRY(copy_plane(launch, to.scale.second, from.scale.second, seconds * 4));
