@@ -44,7 +44,8 @@ struct Layer;
 struct Recipe {
     void (*make)(const Layer &layer, const Recipe &recipe, uint8_t *plane);  // NULL: no recipe
     const Tensor *from;
-    int64_t rows;  // that share a scale
+    int64_t rows;                    // that share a scale
+    const Tensor *scales = nullptr;  // that minima are products of
 };
 
 struct Layer {

@@ -152,6 +152,25 @@ void set_recipe(Layer *layer, qk_plane plane, const Recipe &recipe, int64_t byte
     layer->plane_bytes[plane] = static_cast<size_t>(bytes);
 }
 
+qk_status set_minima(Layer *layer, const Recipe &scales, const Recipe &minima,
+                     qk_io_message *message) {
+    if (scales.from->dtype == QK_DTYPE_F32) {
+        return fail(message, QK_ERROR_UNSUPPORTED,
+                    "asymmetric 8-bit codes with F32 scales, whose products with zeros are not "
+                    "exact; qk loads those with F16 and BF16 scales: %s",
+                    kInstead);
+    }
+    const int64_t n = layer->desc.shape[0], k = layer->desc.shape[1];
+    const int64_t group = layer->desc.group_size;
+    const int64_t bytes = n * (group == QK_GROUP_ROW ? 1 : ceil_div(k, group)) * 4;
+    layer->desc.scale_format = QK_FORMAT_F32;
+    layer->desc.flags |= QK_TENSOR_FLOAT_MIN;
+    layer->planes[QK_PLANE_SCALE] = nullptr;
+    set_recipe(layer, QK_PLANE_SCALE, scales, bytes);
+    set_recipe(layer, QK_PLANE_ZERO, minima, bytes);
+    return QK_OK;
+}
+
 bool is(const Tensor *tensor, qk_dtype dtype, int32_t rank) {
     return tensor != nullptr && tensor->dtype == dtype && tensor->rank == rank;
 }

@@ -34,6 +34,11 @@ void set_plane(Layer *layer, qk_plane plane, const Tensor *tensor);
 // A plane of so many bytes that loading makes of what recipe.from has.
 void set_recipe(Layer *layer, qk_plane plane, const Recipe &recipe, int64_t bytes);
 
+// Codes of 8 bits with zeros, in a layer that is described: as F32, where a code or a zero times a
+// scale of 16 bits and their difference are exact.
+qk_status set_minima(Layer *layer, const Recipe &scales, const Recipe &minima,
+                     qk_io_message *message);
+
 bool is(const Tensor *tensor, qk_dtype dtype, int32_t rank);
 // Its dense format when it is F32, F16 or BF16; otherwise 0.
 qk_format float_format(const Tensor *tensor);

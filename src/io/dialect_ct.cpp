@@ -201,14 +201,11 @@ qk_status check_scales(Parts *p, bool *whole, qk_io_message *message) {
 }
 
 qk_status set_8_bits(const Parts &p, int64_t group, Layer *layer, qk_io_message *message) {
-    if (p.zero != nullptr) {
-        return fail(message, QK_ERROR_UNSUPPORTED,
-                    "asymmetric 8-bit codes (weight_zero_point); qk loads symmetric ones: %s",
-                    kInstead);
-    }
     set_recipe(layer, QK_PLANE_DATA, {make_offset_rows, p.packed, 0}, p.n * p.k);
     describe_weight(layer, QK_FORMAT_S8, QK_LAYOUT_ROW, group, float_format(p.scale), p.n, p.k);
-    return QK_OK;
+    if (p.zero == nullptr) return QK_OK;
+    return set_minima(layer, {make_wide_repeated, p.scale, 1},
+                      {make_minima_of_rows, p.zero, 1, p.scale}, message);
 }
 
 qk_status set_4_bits(const Parts &p, int64_t group, Layer *layer) {
@@ -243,12 +240,12 @@ qk_status describe(qk_checkpoint *checkpoint, const Module &module, Layer *layer
     QK_IO_TRY(check_scales(&p, &whole, message));
     QK_IO_TRY(group_of(checkpoint->config, p, &group, message));
     QK_IO_TRY(check_order(p, group, message));
-    QK_IO_TRY(p.bits == 8 ? set_8_bits(p, group, layer, message) : set_4_bits(p, group, layer));
     if (whole) {  // one scale for the whole tensor (strategy "tensor") becomes one a row
         set_recipe(layer, QK_PLANE_SCALE, {make_repeated, p.scale, p.n}, p.scale->bytes * p.n);
     } else {
         set_plane(layer, QK_PLANE_SCALE, p.scale);
     }
+    QK_IO_TRY(p.bits == 8 ? set_8_bits(p, group, layer, message) : set_4_bits(p, group, layer));
     layer->dense_format = float_format(p.scale);
     return take_bias(module, p.n, layer, message);
 }

@@ -1,5 +1,6 @@
 // GPTQ with 8 bits: X.qweight I32 [k/4,n], X.qzeros I32 [groups,n/4], four codes a word.
-// A symmetric file's zeros are all 128: its codes are signed ones with an offset.
+// A symmetric file's zeros are all 128: its codes are signed ones with an offset. Other zeros
+// become minima.
 #include "dialect_gptq.hpp"
 #include "methods.hpp"
 #include "remake.hpp"
@@ -7,16 +8,12 @@
 namespace qk_io {
 namespace {
 
-qk_status check_zeros(const Tensor *qzeros, bool minus_one, qk_io_message *message) {
+bool is_symmetric(const Tensor *qzeros, bool minus_one) {
     const uint8_t wanted = minus_one ? 127 : 128;
     for (int64_t i = 0; i < qzeros->bytes; ++i) {
-        if (qzeros->data[i] == wanted) continue;
-        return fail(message, QK_ERROR_UNSUPPORTED,
-                    "GPTQ with 8 bits and zeros other than 128 (sym=false); qk loads symmetric "
-                    "8-bit codes: %s",
-                    kInstead);
+        if (qzeros->data[i] != wanted) return false;
     }
-    return QK_OK;
+    return true;
 }
 
 }  // namespace
@@ -42,11 +39,14 @@ qk_status describe_gptq8(const qk_checkpoint *checkpoint, const Module &module, 
                     shape_text(p.scales).text, shape_text(p.qzeros).text);
     }
     QK_IO_TRY(check_gptq_order(checkpoint->config, p.g_idx, k, group, message));
-    QK_IO_TRY(check_zeros(p.qzeros, layer->dialect == QK_DIALECT_GPTQ_V1, message));
     set_recipe(layer, QK_PLANE_DATA, {make_offset_words, p.qweight, 0}, p.qweight->bytes);
     set_recipe(layer, QK_PLANE_SCALE, {make_transposed, p.scales, 0}, p.scales->bytes);
     layer->dense_format = float_format(p.scales);
     describe_weight(layer, QK_FORMAT_S8, QK_LAYOUT_ROW, group, float_format(p.scales), n, k);
+    if (!is_symmetric(p.qzeros, layer->dialect == QK_DIALECT_GPTQ_V1)) {
+        QK_IO_TRY(set_minima(layer, {make_wide_transposed, p.scales, 0},
+                             {make_minima_of_words, p.qzeros, 0, p.scales}, message));
+    }
     return take_bias(module, n, layer, message);
 }
 

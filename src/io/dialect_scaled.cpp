@@ -115,15 +115,19 @@ qk_status grid_of_shapes(const Config &config, const Parts &p, Grid *grid, qk_io
 }
 
 // Zeros are stored like scales, and in symmetric files that have them they are 0.
-qk_status check_zeros(const Parts &p, qk_io_message *message) {
+qk_status set_zeros(const Parts &p, const Grid &grid, Layer *layer, qk_io_message *message) {
     if (p.zero == nullptr) return QK_OK;
-    for (int64_t i = 0; i < p.zero->bytes; ++i) {
-        if (p.zero->data[i] == 0) continue;
-        return fail(message, QK_ERROR_UNSUPPORTED,
-                    "asymmetric 8-bit codes (weight_zero_point); qk loads symmetric ones: %s",
-                    kInstead);
+    const DtypeRow *row = dtype_by_code(p.scale->dtype);
+    const int64_t scales = p.scale->bytes / (row == nullptr ? 1 : row->bits / 8);
+    if (p.zero->dtype != QK_DTYPE_I8 || p.zero->bytes != scales || p.floats) {
+        return fail(message, QK_ERROR_CORRUPT, "weight_zero_point is %s beside scales %s of %s",
+                    shape_text(p.zero).text, shape_text(p.scale).text, shape_text(p.weight).text);
     }
-    return QK_OK;
+    bool any = false;
+    for (int64_t i = 0; i < p.zero->bytes; ++i) any |= p.zero->data[i] != 0;
+    if (!any) return QK_OK;
+    return set_minima(layer, {make_wide_repeated, p.scale, grid.rows},
+                      {make_minima, p.zero, grid.rows, p.scale}, message);
 }
 
 qk_status check_kind(const Module &module, const Parts &p, qk_io_message *message) {
@@ -175,7 +179,6 @@ qk_status describe(qk_checkpoint *checkpoint, const Module &module, Layer *layer
     int64_t group = 0;
     QK_IO_TRY(config.scheme_count > 0 ? grid_of_schemes(config, p, &grid, message)
                                       : grid_of_shapes(config, p, &grid, message));
-    QK_IO_TRY(check_zeros(p, message));
     QK_IO_TRY(normal_group(grid.columns < p.k ? grid.columns : QK_GROUP_ROW, p.k, &group, message));
     set_plane(layer, QK_PLANE_DATA, p.weight);
     set_scales(p, grid, layer);
@@ -185,6 +188,7 @@ qk_status describe(qk_checkpoint *checkpoint, const Module &module, Layer *layer
     if (layer->dense_format == 0) layer->dense_format = QK_FORMAT_F32;
     describe_weight(layer, p.floats ? QK_FORMAT_E4M3 : QK_FORMAT_S8, QK_LAYOUT_ROW, group,
                     scale_format(p.scale), p.n, p.k);
+    QK_IO_TRY(set_zeros(p, grid, layer, message));
     return take_bias(module, p.n, layer, message);
 }
 

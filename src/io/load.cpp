@@ -201,7 +201,9 @@ qk_status qk_checkpoint_verify_layer(const qk_checkpoint *checkpoint, const char
                                static_cast<size_t>(layer->bias->bytes), float_format(layer->bias),
                                message));
     }
-    if (layer->dialect != QK_DIALECT_GPTQ_V1) return QK_OK;
+    if (layer->dialect != QK_DIALECT_GPTQ_V1 || layer->desc.format != QK_FORMAT_U4_AFFINE) {
+        return QK_OK;
+    }
     const int64_t odd = count_stored_15(static_cast<const uint8_t *>(layer->planes[QK_PLANE_ZERO]),
                                         layer->plane_bytes[QK_PLANE_ZERO]);
     if (odd == 0) return QK_OK;

@@ -33,6 +33,30 @@ float f32_from_f16(uint16_t half) {
     return f32_from_bits(sign | wide << 23 | fraction << 13);
 }
 
+float number_at(const Tensor *tensor, int64_t index) {
+    uint32_t wide;
+    uint16_t half;
+    if (tensor->dtype == QK_DTYPE_F32) {
+        memcpy(&wide, tensor->data + index * 4, sizeof wide);
+        return f32_from_bits(wide);
+    }
+    memcpy(&half, tensor->data + index * 2, sizeof half);
+    return tensor->dtype == QK_DTYPE_F16 ? f32_from_f16(half)
+                                         : f32_from_bits(static_cast<uint32_t>(half) << 16);
+}
+
+// Element g of row r of the plane is value(r, g).
+template <typename Value>
+void fill_f32(const Layer &layer, uint8_t *plane, const Value &value) {
+    const int64_t groups = groups_of_row(layer);
+    for (int64_t row = 0; row < layer.desc.shape[0]; ++row) {
+        for (int64_t group = 0; group < groups; ++group) {
+            const float element = value(row, group);
+            memcpy(plane + (row * groups + group) * 4, &element, sizeof element);
+        }
+    }
+}
+
 }  // namespace
 
 void make_offset_rows(const Layer &layer, const Recipe &recipe, uint8_t *plane) {
@@ -80,22 +104,55 @@ void make_transposed(const Layer &layer, const Recipe &recipe, uint8_t *plane) {
     }
 }
 
+void make_wide_repeated(const Layer &layer, const Recipe &recipe, uint8_t *plane) {
+    const int64_t groups = groups_of_row(layer);
+    fill_f32(layer, plane, [&](int64_t row, int64_t group) {
+        return number_at(recipe.from, row / recipe.rows * groups + group);
+    });
+}
+
+void make_wide_transposed(const Layer &layer, const Recipe &recipe, uint8_t *plane) {
+    const int64_t n = layer.desc.shape[0];
+    fill_f32(layer, plane,
+             [&](int64_t row, int64_t group) { return number_at(recipe.from, group * n + row); });
+}
+
+void make_minima(const Layer &layer, const Recipe &recipe, uint8_t *plane) {
+    const int64_t groups = groups_of_row(layer);
+    fill_f32(layer, plane, [&](int64_t row, int64_t group) {
+        const int64_t at = row / recipe.rows * groups + group;
+        return static_cast<float>(static_cast<int8_t>(recipe.from->data[at])) *
+               number_at(recipe.scales, at);
+    });
+}
+
+void make_minima_of_rows(const Layer &layer, const Recipe &recipe, uint8_t *plane) {
+    const int64_t groups = groups_of_row(layer);
+    fill_f32(layer, plane, [&](int64_t row, int64_t group) {
+        const int zero = recipe.from->data[(row / 4 * groups + group) * 4 + row % 4];
+        return static_cast<float>(zero - 128) * number_at(recipe.scales, row * groups + group);
+    });
+}
+
+void make_minima_of_words(const Layer &layer, const Recipe &recipe, uint8_t *plane) {
+    const int64_t n = layer.desc.shape[0];
+    const int missing = layer.dialect == QK_DIALECT_GPTQ_V1 ? 1 : 0;  // zeros minus one
+    fill_f32(layer, plane, [&](int64_t row, int64_t group) {
+        const int zero = (recipe.from->data[group * n + row] + missing) & 255;
+        return static_cast<float>(zero - 128) * number_at(recipe.scales, group * n + row);
+    });
+}
+
 void make_127th(const Layer &, const Recipe &recipe, uint8_t *plane) {
-    for (int64_t at = 0; at < recipe.from->bytes; at += 4) {
-        float largest;
-        memcpy(&largest, recipe.from->data + at, sizeof largest);
-        const float scale = largest * (1.0f / 127.0f);
-        memcpy(plane + at, &scale, sizeof scale);
+    for (int64_t i = 0; i < recipe.from->bytes / 4; ++i) {
+        const float scale = number_at(recipe.from, i) * (1.0f / 127.0f);
+        memcpy(plane + i * 4, &scale, sizeof scale);
     }
 }
 
 void make_wider(const Layer &, const Recipe &recipe, uint8_t *plane) {
     for (int64_t i = 0; i < recipe.from->bytes / 2; ++i) {
-        uint16_t half;
-        memcpy(&half, recipe.from->data + i * 2, sizeof half);
-        const float wide = recipe.from->dtype == QK_DTYPE_F16
-                               ? f32_from_f16(half)
-                               : f32_from_bits(static_cast<uint32_t>(half) << 16);
+        const float wide = number_at(recipe.from, i);
         memcpy(plane + i * 4, &wide, sizeof wide);
     }
 }

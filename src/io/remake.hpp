@@ -14,6 +14,15 @@ void make_offset_words(const Layer &layer, const Recipe &recipe, uint8_t *plane)
 // Scales [n,groups] of one line for every recipe.rows rows, or of [groups,n].
 void make_repeated(const Layer &layer, const Recipe &recipe, uint8_t *plane);
 void make_transposed(const Layer &layer, const Recipe &recipe, uint8_t *plane);
+// The same, of F16 or BF16, as F32.
+void make_wide_repeated(const Layer &layer, const Recipe &recipe, uint8_t *plane);
+void make_wide_transposed(const Layer &layer, const Recipe &recipe, uint8_t *plane);
+// Minima [n,groups], F32: an 8-bit zero times its scale of 16 bits, which is exact. Zeros I8 that
+// are stored as their scales are; and with an offset of 128 in words along n, [n/4,groups]
+// (compressed-tensors) or [groups,n/4] (GPTQ).
+void make_minima(const Layer &layer, const Recipe &recipe, uint8_t *plane);
+void make_minima_of_rows(const Layer &layer, const Recipe &recipe, uint8_t *plane);
+void make_minima_of_words(const Layer &layer, const Recipe &recipe, uint8_t *plane);
 // F32 of 127 times as much; F32 of F16 or BF16.
 void make_127th(const Layer &layer, const Recipe &recipe, uint8_t *plane);
 void make_wider(const Layer &layer, const Recipe &recipe, uint8_t *plane);

@@ -244,16 +244,12 @@ def mixed():
     return config
 
 
-ZEROS_OF_8_BITS = ("GPTQ with 8 bits and zeros other than 128 (sym=false); qk loads symmetric "
-                   "8-bit codes: " + GENERAL)
 CT_BITS = "compressed-tensors with {} bits; qk loads 4 and 8: " + GENERAL
 TRANSFORM = " behind a transform of the activations ({}), which qk does not do: " + GENERAL
 # What is of a dialect that qk loads, and not of the kind of it.
 REFUSED = [
     *[Method(f"gptq_{bits}_bits", "GPTQ v1", gptq_config(bits=bits), words(bits),
              f"GPTQ with {bits} bits; qk loads 4 and 8: {GENERAL}") for bits in (2, 3)],
-    Method("gptq_dynamic_8_bits", "GPTQ v1", gptq_config(dynamic={"+:.*up_proj": {"bits": 8}}),
-           words(8), ZEROS_OF_8_BITS),
     Method("gptq_i64_words", "GPTQ v1", gptq_config(),
            {**words(4), ".qweight": ones("I64", K // 16, N)},
            f"qweight is I64 [{K // 16},{N}]; qk loads words of I32: {GENERAL}"),
@@ -271,10 +267,6 @@ REFUSED = [
     Method("awq_marlin", "unknown",
            {"quant_method": "awq", "bits": 4, "group_size": K, "version": "marlin"}, awq(4),
            'AutoAWQ version "marlin", which qk does not load (gemm and gemv it does): ' + GENERAL),
-    Method("auto_round_extra_8_bits", "GPTQ v1",
-           {"quant_method": "auto-round", "packing_format": "auto_round:auto_gptq", "bits": 4,
-            "group_size": K, "extra_config": {"m.up_proj": {"bits": 8}}}, words(8),
-           ZEROS_OF_8_BITS),
     Method("auto_round_fake", "unknown",
            {"quant_method": "auto-round", "packing_format": "auto_round:fake"}, words(4),
            'qweight of quant_method "auto-round", packing_format "auto_round:fake", which qk does '
@@ -301,6 +293,12 @@ REFUSED = [
     Method("llm_int8_columns", "LLM.int8", {"quant_method": "bitsandbytes", "load_in_8bit": True},
            LLM_INT8, "weight_format 1, codes in the order of one GPU's tensor cores; qk loads 0, "
            "rows as they are: " + GENERAL),
+    Method("ct_int8_zeros_of_f32", "compressed-tensors",
+           compressed("int-quantized", num_bits=8, symmetric=False),
+           {".weight": ones("I8", N, K), ".weight_scale": ones("F32", N, K // 16),
+            ".weight_zero_point": ones("I8", N, K // 16)},
+           "asymmetric 8-bit codes with F32 scales, whose products with zeros are not exact; qk "
+           "loads those with F16 and BF16 scales: " + GENERAL),
     Method("fp8_without_scales", "FP8", None, {".weight": ones("F8_E4M3", N, K)},
            f"FP8 (no configuration names it; weight is F8_E4M3 [{N},{K}]), whose scales are "
            "absent; qk loads weight_scale and weight_scale_inv of F32, F16, BF16 and E8M0: " +

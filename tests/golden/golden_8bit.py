@@ -80,14 +80,14 @@ def write_compressed(name, form, layers, dtype, scale_type=None, **weights_args)
     compressor.update_config(str(DATA / name))
 
 
-def gptq_parameters(layer, group_size):
-    """AutoGPTQ's symmetric quantizer, group by group, without error feedback."""
+def gptq_parameters(layer, group_size, sym):
+    """AutoGPTQ's quantizer, group by group, without error feedback."""
     from auto_gptq.quantization.quantizer import Quantizer
 
     scales, zeros = [], []
     for start in range(0, layer.in_features, group_size):
         quantizer = Quantizer()
-        quantizer.configure(8, perchannel=True, sym=True, mse=False)
+        quantizer.configure(8, perchannel=True, sym=sym, mse=False)
         quantizer.find_params(layer.weight.data[:, start:start + group_size], weight=True)
         scales.append(quantizer.scale)
         zeros.append(quantizer.zero)
@@ -120,19 +120,19 @@ def pack_gptqmodel(layer, group_size, scales, zeros, g_idx):
     return module, module.dequantize_weight().t()
 
 
-def write_gptq(name, pack, group_size, layers):
+def write_gptq(name, pack, group_size, layers, sym=True):
     """AutoGPTQ's files are version 1, GPTQModel's version 2 here."""
     skip_package_init("auto_gptq", "auto_gptq.nn_modules", "auto_gptq.nn_modules.qlinear",
                       "auto_gptq.quantization", "auto_gptq.utils")
     tensors, truth = {}, {}
     for index, (layer_name, n, k, bias) in enumerate(layers):
         layer = linear(7000 + 13 * index + group_size, n, k, F32, bias)
-        module, weight = pack(layer, group_size, *gptq_parameters(layer, group_size))
+        module, weight = pack(layer, group_size, *gptq_parameters(layer, group_size, sym))
         keys = ("qweight", "qzeros", "scales", "g_idx") + (("bias",) if bias else ())
         tensors.update({f"{layer_name}.{key}": getattr(module, key) for key in keys})
         truth[f"{layer_name}.weight"] = weight
     config = {"bits": 8, "group_size": group_size, "damp_percent": 0.01, "desc_act": False,
-              "static_groups": False, "sym": True, "true_sequential": True,
+              "static_groups": False, "sym": sym, "true_sequential": True,
               "model_name_or_path": None, "model_file_base_name": None,
               "is_marlin_format": False, "quant_method": "gptq"}  # as AutoGPTQ stores it
     if pack is pack_gptqmodel:
@@ -241,7 +241,7 @@ CASES = {
                                strategy="group", group_size=32),
     "ct_pack8_channel": compressed(PACK, [(LAYER, 9, 75, False), (OTHER, 3, 41, False)], F16,
                                    strategy="channel"),
-    "ct_pack8_asym_refused": compressed(PACK, [(LAYER, 9, 64, False)], BF16, strategy="group",
+    "ct_pack8_asym_g32": compressed(PACK, [(LAYER, 9, 64, False)], BF16, strategy="group",
                                         group_size=32, symmetric=False),
     "ct_int8_channel": compressed(INT, [(LAYER, 17, 75, True), (OTHER, 5, 130, False)], BF16,
                                   strategy="channel"),
@@ -262,13 +262,15 @@ CASES = {
                                               scale_format="ue8m0"),
     "gptq_v1_8bit_g32": lambda name: write_gptq(name, pack_auto_gptq, 32,
                                                 [(LAYER, 32, 96, False)]),
+    "gptq_v1_8bit_asym_g32": lambda name: write_gptq(name, pack_auto_gptq, 32,
+                                                     [(LAYER, 32, 64, False)], sym=False),
     "gptq_v2_8bit_g64": lambda name: write_gptq(name, pack_gptqmodel, 64,
                                                 [(LAYER, 32, 128, True)]),
     "bnb_int8": lambda name: write_llm_int8(name, [
         (LAYER, 13, 96, F16, True), (OTHER, 24, 45, F16, False)]),
     "bnb_nf4_nested_half": lambda name: write_half_nested(name, [
         (LAYER, 40, 128, F16, F16), (OTHER, 33, 80, BF16, BF16)]),
-    "ct_int8_asym_refused": compressed(INT, [(LAYER, 9, 40, False)], BF16, strategy="channel",
+    "ct_int8_asym_channel": compressed(INT, [(LAYER, 9, 40, False)], BF16, strategy="channel",
                                        symmetric=False),
 }
 

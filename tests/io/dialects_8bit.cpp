@@ -130,9 +130,20 @@ TEST_F(EightBits, ScalesByTheConfiguration) {
     Parts p = scaled(3, 40, {3, 1}, half_ones(3));
     p.set("x.weight_zero_point", "I8", {3, 1}, zeros(3));
     takes(p, kInt8 + "channel\",\"symmetric\":false}}}}}", ct, 3, 40, QK_GROUP_ROW);
-    p.set("x.weight_zero_point", "I8", {3, 1}, std::string("\0\0\1", 3));
-    refuses(p, kInt8 + "channel\",\"symmetric\":false}}}}}", QK_ERROR_UNSUPPORTED, "asymmetric");
+    EXPECT_EQ(QK_FORMAT_F16, layer.desc.scale_format);
+    p.set("x.weight_zero_point", "I8", {3, 1}, std::string("\0\xfb\1", 3));
+    p.set("x.weight_scale", "F16", {3, 1}, bytes_of<uint16_t>({0x3c00, 0x4000, 0x3801}));
+    takes(p, kInt8 + "channel\",\"symmetric\":false}}}}}", ct, 3, 40, QK_GROUP_ROW);
+    EXPECT_EQ(QK_TENSOR_FLOAT_MIN, layer.desc.flags);
+    has(QK_PLANE_SCALE, floats({1, 2, 0.50048828125f}));
+    has(QK_PLANE_ZERO, floats({0, -10, 0.50048828125f}));
     refuses(p, kInt8 + "channel\"}}}}}", QK_ERROR_UNSUPPORTED, "no config group is asymmetric");
+    p.set("x.weight_scale", "F32", {3, 1}, floats({1, 2, 3}));
+    refuses(p, kInt8 + "channel\",\"symmetric\":false}}}}}", QK_ERROR_UNSUPPORTED,
+            "asymmetric 8-bit codes with F32 scales");
+    p.set("x.weight_zero_point", "I8", {2, 1}, zeros(2));
+    refuses(p, kInt8 + "channel\",\"symmetric\":false}}}}}", QK_ERROR_CORRUPT,
+            "weight_zero_point is I8 [2,1]");
 }
 
 Parts fp8(int64_t n, int64_t k, const char *name, const char *dtype,
@@ -221,9 +232,16 @@ TEST_F(EightBits, GptqWordsAreTransposed) {
     takes(p, v1, QK_DIALECT_GPTQ_V1, 4, 32, 16);
     has(QK_PLANE_DATA, expected);
     has(QK_PLANE_SCALE, expected_scales);
-    refuses(p, v2, QK_ERROR_UNSUPPORTED, "zeros other than 128");
+    takes(p, v2, QK_DIALECT_GPTQ_V2, 4, 32, 16);  // zeros of 127
+    EXPECT_EQ(QK_TENSOR_FLOAT_MIN, layer.desc.flags);
+    has(QK_PLANE_ZERO, floats({-0x1p-24f, -0x5p-24f, -0x2p-24f, -0x6p-24f, -0x3p-24f, -0x7p-24f,
+                               -0x4p-24f, -0x8p-24f}));
+    has(QK_PLANE_SCALE,
+        floats({0x1p-24f, 0x5p-24f, 0x2p-24f, 0x6p-24f, 0x3p-24f, 0x7p-24f, 0x4p-24f, 0x8p-24f}));
     takes(gptq8(4, 32, 16, '\x80'), v2, QK_DIALECT_GPTQ_V2, 4, 32, 16);
-    refuses(gptq8(4, 32, 16, '\x80'), v1, QK_ERROR_UNSUPPORTED, "zeros other than 128");
+    takes(gptq8(4, 32, 16, '\xff'), v1, QK_DIALECT_GPTQ_V1, 4, 32, 16);  // zeros of 0
+    has(QK_PLANE_ZERO, floats(std::vector<float>(8, -128.0f)));
+    EXPECT_EQ(QK_OK, qk_checkpoint_verify_layer(checkpoint, "x", &message));
     takes(gptq8(4, 32, 32, '\x7f'), R"({"quant_method":"gptq","bits":8,"group_size":-1})",
           QK_DIALECT_GPTQ_V1, 4, 32, QK_GROUP_ROW);
     refuses(gptq8(4, 32, 32, '\x7f'), v1, QK_ERROR_CORRUPT, "do not fit together");

@@ -55,8 +55,11 @@ FP8 = {"num_bits": 8, "type": "float", "symmetric": True}
 BLOCK = [128, 128]
 COMPRESSED = {  # the format, and the weights of its config group
     "pack_g32": ("pack-quantized", {**INT8, "strategy": "group", "group_size": 32}),
+    "pack_asymmetric": ("pack-quantized", {**INT8, "symmetric": False, "strategy": "group",
+                                           "group_size": 64}),
     "pack_channel": ("pack-quantized", {**INT8, "strategy": "channel"}),
     "int_channel": ("int-quantized", {**INT8, "strategy": "channel"}),
+    "int_asymmetric": ("int-quantized", {**INT8, "symmetric": False, "strategy": "channel"}),
     "int_tensor": ("int-quantized", {**INT8, "strategy": "tensor"}),
     "float_tensor": ("float-quantized", {**FP8, "strategy": "tensor"}),
     "float_channel": ("float-quantized", {**FP8, "strategy": "channel"}),
@@ -92,8 +95,11 @@ def observe(module):
                      "block": tuple(args.block_structure or (1, k))}[args.strategy]
     pad = torch.nn.functional.pad(weight, (0, -k % columns, 0, -n % rows))
     blocks = pad.reshape(pad.shape[0] // rows, rows, pad.shape[1] // columns, columns)
-    scale, _ = calculate_qparams(blocks.amin((1, 3)), blocks.amax((1, 3)), args)
+    scale, zero = calculate_qparams(blocks.amin((1, 3)), blocks.amax((1, 3)), args)
     module.weight_scale.data = scale.reshape(module.weight_scale.shape).to(weight.dtype)
+    if not args.symmetric:
+        zeros = module.weight_zero_point
+        zeros.data = zero.reshape(zeros.shape).to(zeros.dtype)
 
 
 def compressed(source, folder, form, weights):
