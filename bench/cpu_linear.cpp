@@ -34,6 +34,7 @@ struct Case {
     qk_format format, scale_format;
     int32_t group_size;
     qk_format x_format;
+    uint32_t flags = 0;  // QK_TENSOR_...
 };
 
 constexpr Case kCases[] = {
@@ -44,6 +45,11 @@ constexpr Case kCases[] = {
     {"e2m1 g32 f16", QK_FORMAT_FP4_E2M1, QK_FORMAT_F16, 32, QK_FORMAT_F32},
     {"nf4 g32 f32", QK_FORMAT_NF4, QK_FORMAT_F32, 32, QK_FORMAT_F32},
     {"e2m1 g16 f16", QK_FORMAT_FP4_E2M1, QK_FORMAT_F16, 16, QK_FORMAT_F32},
+    {"mxfp4", QK_FORMAT_FP4_E2M1, QK_FORMAT_E8M0, 32, QK_FORMAT_F32},
+    {"nvfp4", QK_FORMAT_FP4_E2M1, QK_FORMAT_E4M3, 16, QK_FORMAT_F32},
+    {"nvfp4 divided", QK_FORMAT_FP4_E2M1, QK_FORMAT_E4M3, 16, QK_FORMAT_F32,
+     QK_TENSOR_GLOBAL | QK_TENSOR_GLOBAL_DIVIDES},
+    {"nvfp4 multiplied", QK_FORMAT_FP4_E2M1, QK_FORMAT_E4M3, 16, QK_FORMAT_F32, QK_TENSOR_GLOBAL},
     {"u4 g128 f16", QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, 128, QK_FORMAT_F32},
     {"u4 g128 f16 f16 x", QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, 128, QK_FORMAT_F16},
     {"u4 g32 f16", QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, 32, QK_FORMAT_F32},
@@ -85,6 +91,7 @@ qk_tensor *create(qk_context *context, qk_format format, qk_layout layout, int64
         desc.scale_format = c->scale_format;
         desc.group_size = c->group_size;
         desc.grouping = QK_GROUPING_ALONG_K;
+        desc.flags = c->flags;
     }
     qk_tensor *tensor = nullptr;
     check(qk_tensor_create(context, &desc, &tensor), context);
@@ -126,9 +133,30 @@ double weight_bytes(const Case &c, int64_t n, int64_t k) {
            (c.format == QK_FORMAT_U4_AFFINE ? groups / 2 : 0);
 }
 
+// Random codes, and scales of one byte about 1.
+void fill(qk_context *context, const Case &c, int64_t n, int64_t k, qk_tensor *row) {
+    std::mt19937 random(5);
+    std::vector<uint8_t> bytes(size_t(n * k / 2)), scales(size_t(n * k / c.group_size));
+    for (uint8_t &byte : bytes) byte = uint8_t(random());
+    const uint8_t one = c.scale_format == QK_FORMAT_E8M0 ? 127 : 0x38;
+    for (uint8_t &scale : scales) scale = uint8_t(one - 4 + random() % 9);
+    const float global = 3;
+    check(qk_tensor_upload(context, row, QK_PLANE_DATA, bytes.data(), bytes.size()), context);
+    check(qk_tensor_upload(context, row, QK_PLANE_SCALE, scales.data(), scales.size()), context);
+    if ((c.flags & QK_TENSOR_GLOBAL) == 0) return;
+    check(qk_tensor_upload(context, row, QK_PLANE_GLOBAL, &global, sizeof(global)), context);
+}
+
 qk_tensor *create_w(qk_context *context, const Case &c, int64_t n, int64_t k,
                     qk_layout layout = QK_LAYOUT_PACKED) {
     qk_tensor *const row = create(context, c.format, QK_LAYOUT_ROW, n, k, &c);
+    if (c.scale_format == QK_FORMAT_E8M0 || c.scale_format == QK_FORMAT_E4M3) {
+        fill(context, c, n, k, row);
+        qk_tensor *const w = create(context, c.format, layout, n, k, &c);
+        check(qk_repack(context, row, w), context);
+        qk_tensor_destroy(row);
+        return w;
+    }
     qk_tensor *const dense = create_x(context, QK_FORMAT_F32, n, k);
     const auto upload_table = [&](qk_plane plane) {
         float table[256];

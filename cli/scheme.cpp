@@ -52,7 +52,7 @@ constexpr Row kRows[] = {
      kAny,
      kScales,
      kFloats,
-     0},
+     QK_TENSOR_SYMMETRIC},
     {{"mxfp4", kCt, QK_DIALECT_COMPRESSED_TENSORS, QK_FORMAT_FP4_E2M1, QK_LAYOUT_ROW, 32},
      kFixed,
      0,

@@ -136,6 +136,11 @@ static inline void prefetch(const uint8_t *address) { __builtin_prefetch(address
 // To the second cache: weights that are read once would push x, which is read for every row, out of
 // the first.
 static inline void prefetch_stream(const uint8_t *address) { __builtin_prefetch(address, 0, 2); }
+// As much as is taken at a time from a stream that is read slowly, `ahead` bytes further on.
+static inline void prefetch_lines(const void *at, int64_t bytes, int64_t ahead) {
+    const uint8_t *const from = static_cast<const uint8_t *>(at) + ahead;
+    for (int64_t i = 0; i < bytes; i += 64) prefetch(from + i);
+}
 
 // The eight steps of a word, each with its number as a constant: body.operator()<step>().
 template <class Body>

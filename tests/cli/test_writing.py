@@ -185,9 +185,10 @@ class Quantize(Case):
         self.assertEqual((codes[6:8], codes[14:]), (bytes(2), bytes(2)))
         self.assertEqual(written["a.weight_scale"][:2], ("F32", [2, 1]))
         scale, = struct.unpack("<f", written["a.weight_scale"][2][:4])
+        self.assertEqual(struct.pack("<f", scale), struct.pack("<f", 1 / 127.5))  # the package's
         for row in (codes[:6], codes[8:14]):
             for code, weight in zip(row, (-1, 1, 0.5, 0, 0.25, 1)):
-                self.assertLessEqual(abs((code - 128) * scale - weight), scale / 2)
+                self.assertLessEqual(abs((code - 128) * scale - weight), scale / 2 + 1e-8)
         self.assertEqual(struct.unpack("<2q", written["a.weight_shape"][2]), (2, 6))
 
     def test_configuration(self):

@@ -22,7 +22,8 @@ std::vector<std::string> folders() {
         const std::string name = entry.path().filename();
         const bool layers = std::filesystem::exists(entry.path() / "truth.safetensors") &&
                             name != "bnb_8bit_blockwise";  // no dialect: golden_quantize_test
-        if (layers && name.find("refused") == std::string::npos) names.push_back(name);
+        const bool nan = name.find("_nan") != std::string::npos;  // of any payload: tests/io
+        if (layers && !nan && name.find("refused") == std::string::npos) names.push_back(name);
     }
     std::sort(names.begin(), names.end());
     return names;
@@ -45,19 +46,21 @@ void expect_same_bits(const Context &context, const Tensor &weight, const qk_fil
 }
 
 // Repacks to every layout that can hold the weight and compares again.
-int expect_every_layout(const Context &context, const Tensor &weight, const qk_file_tensor &truth,
-                        const std::string &what) {
+void expect_every_layout(const Context &context, const Tensor &weight, const qk_file_tensor &truth,
+                         const std::string &what) {
     qk_tensor_desc desc = QK_TENSOR_DESC_INIT;
     EXPECT_EQ(qk_tensor_describe(weight.get(), &desc), QK_OK);
     desc.flags &= ~QK_TENSOR_READ_ONLY;
+    const bool bytes = desc.format == QK_FORMAT_S8 || desc.format == QK_FORMAT_E4M3;
     int held = 0;
     for (qk_layout layout : {0, 1, 2, 3, 4, 5, 6, int(QK_LAYOUT_PACKED)}) {
         qk_tensor_desc other = desc;
         other.layout = layout;
         qk_tensor *raw = nullptr;
         if (qk_tensor_create(context.get(), &other, &raw) != QK_OK) {
-            // Only layouts without flat groups may refuse a tensor whose groups straddle rows.
-            EXPECT_EQ(desc.grouping, QK_GROUPING_FLAT) << what << " layout " << layout;
+            // Layouts without flat groups refuse a tensor whose groups straddle rows, those of
+            // nibbles refuse bytes.
+            EXPECT_TRUE(bytes || desc.grouping == QK_GROUPING_FLAT) << what << " layout " << layout;
             continue;
         }
         const Tensor repacked(raw, qk_tensor_destroy);
@@ -67,7 +70,7 @@ int expect_every_layout(const Context &context, const Tensor &weight, const qk_f
         expect_same_bits(context, repacked, truth, what + " layout " + std::to_string(layout));
         held += same_layout ? 0 : 1;
     }
-    return held;
+    EXPECT_GE(held, bytes ? 1 : 2) << what;
 }
 
 TEST_P(GoldenRepack, KeepsThePackagesBits) {
@@ -86,7 +89,7 @@ TEST_P(GoldenRepack, KeepsThePackagesBits) {
                   QK_OK)
             << message.text;
         const Tensor weight(raw, qk_tensor_destroy);
-        EXPECT_GE(expect_every_layout(context, weight, truth, layer), 2) << layer;
+        expect_every_layout(context, weight, truth, layer);
     }
 }
 

@@ -40,11 +40,12 @@ class Int8Rows {
         const auto [group, groups] = groups_of_run<kBlocks>(s, first, last);
         const char *const scales = scales_.load(row_block, group, groups);
         const uint8_t *const zeros = packed_zeros(args_.w, row_block, group);
+        if (zeros != nullptr) prefetch_lines(zeros, groups * 4, groups * 4);  // the next panel's
         const uint8_t *codes = packed_chunk(args_.w, row_block * chunks_ + first);
         int64_t at = 0, next = (group + 1) * size;  // wide groups: where the next one starts
         for (int64_t i = first; i < last; ++i, codes += 512) {
             if (kBlocks == 1 && i * 128 >= next) ++at, next += size;
-            fetch_scales(scales + at * 32);
+            fetch_scales(scales + at * 32, kBlocks);
             add(codes, x[i], scales + at * 32, zeros == nullptr ? zeros : zeros + at * 4,
                 groups - at, &acc);
             if (kBlocks > 1) at += kBlocks;

@@ -194,7 +194,7 @@ class RowBlocks {
         Chunk at = {codes, scales, zeros, x};
         for (int64_t i = 0; i < panel.full; ++i) {
             add_chunk<Isa, kSteps, Codes>(at, codes_, sums);
-            prefetch(reinterpret_cast<const uint8_t *>(at.scales) + kAhead / 8);
+            prefetch_lines(at.scales, groups * 32, groups * 1024);
             at.codes += 512;
             at.x += 512;
             left -= 128;

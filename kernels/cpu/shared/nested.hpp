@@ -6,12 +6,14 @@
 
 #include "backend/backend.hpp"
 #include "base/checked.hpp"
+#include "format/scale_tables.hpp"
 
 namespace qk::cpu {
 
 struct NestedCode {
     alignas(64) uint8_t plane[4][256];  // byte p of each value
     float value[256];
+    bool exponents;  // E8M0's own table: the codes are exponents
 };
 
 // Which second scales 8 rows have from a group on. A second scale belongs to consecutive numbers of
@@ -42,6 +44,7 @@ namespace {
 
 inline void load_nested_code(const void *from, NestedCode *code) {
     memcpy(code->value, from, sizeof(code->value));
+    code->exponents = memcmp(from, kScaleTables.e8m0, sizeof(code->value)) == 0;
     for (int64_t i = 0; i < 256; ++i) {
         for (int64_t p = 0; p < 4; ++p) {
             code->plane[p][i] = static_cast<const uint8_t *>(from)[4 * i + p];

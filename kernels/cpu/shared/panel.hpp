@@ -134,6 +134,14 @@ class ScalePanel {
         return reinterpret_cast<const char *>(scales_);
     }
 
+    // Where every scale is its code's number times one number: the numbers, and that one.
+    const NestedCode *code_of_all(float *factor) const {
+        if (!has_coded_scales(w_.scale) || second_.size != kOneSecond) return nullptr;
+        if (f32_bits(bias_) != 0x80000000) return nullptr;
+        *factor = load_as<float>(second_.plane, 0);
+        return &nested_;
+    }
+
   private:
     // What the next panel will want all at once.
     static void fetch(const char *from, int64_t bytes) {
@@ -157,13 +165,14 @@ class ScalePanel {
     float bias_ = 0;
     NestedCode nested_;
     const WidenNested widen_;
-    float scales_[kPanelGroups + 8][8];  // the last ones: some writers store 8 groups at a time
+    // The last ones: some writers store 8 groups at a time.
+    alignas(64) float scales_[kPanelGroups + 8][8];
 };
 
 // f32 scales in place are a second stream, which the processor's own prefetching does not keep up
-// with.
-inline void fetch_scales(const char *scales) {
-    prefetch(reinterpret_cast<const uint8_t *>(scales) + 2048);
+// with: those of as many groups, 32 chunks on.
+inline void fetch_scales(const char *scales, int64_t groups = 2) {
+    prefetch_lines(scales, groups * 32, groups * 1024);
 }
 
 // A format whose entries are the same for every group.

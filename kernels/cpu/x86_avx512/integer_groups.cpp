@@ -10,6 +10,7 @@
 // What a lane's sum is multiplied by, unit * scale, is prepared for 8 rows at once: both halves of
 // the lanes have the same, so a row's is 8 floats, loaded twice. Entries of tables are unsigned,
 // as far from themselves as symmetric codes are from 0..15; sums start at what that takes off.
+#include "cpu/x86_avx512/look_up_planes.hpp"
 #include "cpu/x86_avx512/row_of_bytes.hpp"
 
 namespace qk::cpu {
@@ -106,9 +107,10 @@ class GroupRowBlocks {
     GroupRowBlocks(const LinearArgs &args, const Device &device, const RowOfBlocks<X> &x)
         : args_(args), x_(x), scales_(args.w, device), chunks_(ceil_div(args.w.geometry.k, kBlock)),
           first_(panel_from(args.w.geometry, 0)) {
-        const Format *const format = args.w.scale.format;
-        stored_ = has_coded_scales(args.w.scale) ? QK_FORMAT_F32 : format->id;
-        scale_bytes_ = has_coded_scales(args.w.scale) ? 4 : format->bits / 8;
+        code_ = scales_.code_of_all(&factor_);
+        in_place_ = code_ != nullptr || !has_coded_scales(args.w.scale);
+        format_ = in_place_ ? args.w.scale.format->id : QK_FORMAT_F32;
+        scale_bytes_ = in_place_ ? args.w.scale.format->bits / 8 : 4;
         alignas(64) uint8_t entries[64];
         for (int code = 0; code < 64; ++code) {
             const bool table = kind == CodeKind::kTable;
@@ -138,9 +140,8 @@ class GroupRowBlocks {
         const Geometry &s = args_.w.geometry;
         const int64_t at = row_block * s.groups_per_row + panel.group;
         const char *scales =
-            has_coded_scales(args_.w.scale)
-                ? scales_.load(row_block, panel.group, panel.groups)
-                : static_cast<const char *>(args_.w.scale.data) + at * 8 * scale_bytes_;
+            in_place_ ? static_cast<const char *>(args_.w.scale.data) + at * 8 * scale_bytes_
+                      : scales_.load(row_block, panel.group, panel.groups);
         const uint8_t *codes = packed_chunk(args_.w, row_block * chunks_ + panel.first);
         const uint8_t *zeros = packed_zeros(args_.w, row_block, panel.group);
         const X *x = x_.of(panel);
@@ -157,8 +158,7 @@ class GroupRowBlocks {
             asm volatile("" : "+m"(factors));  // broadcast where it is used, not by shuffles
             add_chunk_of(codes, *x, factors, sums);
             scales += kGroups * 8 * scale_bytes_;
-            prefetch(reinterpret_cast<const uint8_t *>(scales) +
-                     kAhead / 64 * kGroups * scale_bytes_);
+            prefetch_lines(scales, kGroups * 8 * scale_bytes_, kGroups * 256 * scale_bytes_);
             if (kind == CodeKind::kZeros) {
                 zeros += kGroups * 4;
                 prefetch(zeros + kAhead / 128 * kGroups);
@@ -167,23 +167,45 @@ class GroupRowBlocks {
         total = sums;
     }
 
-    // Of 16 scales: those of two groups.
+    // Two groups of 8 rows.
     QK_INLINE __m512 load_scales(const char *from) const {
-        if (stored_ == QK_FORMAT_F16) {
-            return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(from)));
+        const auto halves = [=] {
+            return _mm256_loadu_si256(reinterpret_cast<const __m256i *>(from));
+        };
+        switch (format_) {
+            case QK_FORMAT_F16: return _mm512_cvtph_ps(halves());
+            case QK_FORMAT_BF16:
+                return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves()), 16));
+            default: return _mm512_loadu_ps(from);
         }
-        if (stored_ == QK_FORMAT_F32) return _mm512_loadu_ps(from);
-        const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(from));
-        return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+    }
+    QK_INLINE void load_codes(const char *from, __m512 (&to)[kGroups / 2]) const {
+        if (code_->exponents) {
+            for (int i = 0; i < kGroups / 2; ++i) {
+                to[i] = _mm512_castsi512_ps(exponents_to_bits(
+                    _mm_loadu_si128(reinterpret_cast<const __m128i *>(from + 16 * i))));
+            }
+        } else {
+            constexpr __mmask64 there = ~__mmask64(0) >> (64 - 8 * kGroups);
+            Plane planes[4];
+            for (int p = 0; p < 4; ++p) planes[p] = load_plane(code_->plane[p]);
+            look_up_64(planes, _mm512_maskz_loadu_epi8(there, from),
+                       [&](__m512i bits, int quarter) {
+                if (quarter < kGroups / 2) to[quarter] = _mm512_castsi512_ps(bits);
+            });
+        }
+        if (factor_ == 1) return;
+        for (__m512 &scale : to) scale = _mm512_mul_ps(scale, _mm512_set1_ps(factor_));
     }
 
     QK_INLINE void prepare(const LanesOfRows<kGroups> &lanes, const char *scales,
                            const uint8_t *zeros, float unit, Factors *to) const {
         __m512 scale[kGroups / 2], zero[kGroups / 2];
+        if (code_ != nullptr) load_codes(scales, scale);
         QK_UNROLL
         for (int i = 0; i < kGroups / 2; ++i) {
-            scale[i] =
-                _mm512_mul_ps(load_scales(scales + 16 * i * scale_bytes_), _mm512_set1_ps(unit));
+            if (code_ == nullptr) scale[i] = load_scales(scales + 16 * i * scale_bytes_);
+            scale[i] = _mm512_mul_ps(scale[i], _mm512_set1_ps(unit));
             if (kind != CodeKind::kZeros) continue;
             const __m512i nibbles =
                 _mm512_mask_set1_epi32(_mm512_set1_epi32(load_as<int32_t>(zeros, 2 * i)), 0xff00,
@@ -266,10 +288,13 @@ class GroupRowBlocks {
 
     const LinearArgs &args_;
     const RowOfBlocks<X> x_;
-    ScalePanel<Avx512> scales_;  // nested ones
+    ScalePanel<Avx512> scales_;  // those with second scales
     const int64_t chunks_;
     const Panel first_;
-    qk_format stored_;
+    const NestedCode *code_;  // of scales decoded in place, times one factor
+    float factor_ = 1;
+    bool in_place_;  // scales are read where they are stored
+    qk_format format_;
     int64_t scale_bytes_;
     __m512i entries_;
     alignas(64) uint32_t minus_zero_[16];

@@ -20,6 +20,11 @@ inline __m512i look_up_plane(const Plane &plane, __m512i codes, __mmask64 upper)
     return _mm512_mask_blend_epi8(upper, low, high);
 }
 
+// Codes below 128 have one half of it.
+inline __m512i look_up_lower_half(const Plane &plane, __m512i codes) {
+    return _mm512_permutex2var_epi8(plane.quarter[0], codes, plane.quarter[1]);
+}
+
 // The numbers of 64 codes, 16 at a time in order: put(bits, 0 .. 3). The codes change places first,
 // so that interleaving their bytes leaves them in order.
 template <class Put>
@@ -29,10 +34,18 @@ inline __attribute__((always_inline)) void look_up_64(const Plane (&plane)[4], _
         _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
     const __m512i codes = _mm512_permutexvar_epi32(first_of_quarters, in_order);
     const __mmask64 upper = _mm512_movepi8_mask(codes);
-    const __m512i b0 = look_up_plane(plane[0], codes, upper);
-    const __m512i b1 = look_up_plane(plane[1], codes, upper);
-    const __m512i b2 = look_up_plane(plane[2], codes, upper);
-    const __m512i b3 = look_up_plane(plane[3], codes, upper);
+    __m512i b0, b1, b2, b3;
+    if (upper == 0) {  // scales without a sign, as E4M3 has them
+        b0 = look_up_lower_half(plane[0], codes);
+        b1 = look_up_lower_half(plane[1], codes);
+        b2 = look_up_lower_half(plane[2], codes);
+        b3 = look_up_lower_half(plane[3], codes);
+    } else {
+        b0 = look_up_plane(plane[0], codes, upper);
+        b1 = look_up_plane(plane[1], codes, upper);
+        b2 = look_up_plane(plane[2], codes, upper);
+        b3 = look_up_plane(plane[3], codes, upper);
+    }
     const __m512i low_even = _mm512_unpacklo_epi8(b0, b1);
     const __m512i low_odd = _mm512_unpackhi_epi8(b0, b1);
     const __m512i high_even = _mm512_unpacklo_epi8(b2, b3);
@@ -41,6 +54,14 @@ inline __attribute__((always_inline)) void look_up_64(const Plane (&plane)[4], _
     put(_mm512_unpackhi_epi16(low_even, high_even), 1);
     put(_mm512_unpacklo_epi16(low_odd, high_odd), 2);
     put(_mm512_unpackhi_epi16(low_odd, high_odd), 3);
+}
+
+// 2^(code - 127); 255 is a NaN, 0 is below the normal numbers.
+inline __m512i exponents_to_bits(__m128i codes) {
+    const __m512i bits = _mm512_slli_epi32(_mm512_cvtepu8_epi32(codes), 23);
+    const __mmask16 nan = _mm_cmpeq_epi8_mask(codes, _mm_set1_epi8(-1));
+    return _mm512_mask_mov_epi32(_mm512_max_epu32(bits, _mm512_set1_epi32(0x00400000)), nan,
+                                 _mm512_set1_epi32(0x7fc00000));
 }
 
 }  // namespace
