@@ -1,0 +1,147 @@
+"""What qk quantize writes is dequantized by the packages it is written for, to the same bits.
+
+    QK_COMMAND=PATH/TO/qk python3 test_written.py
+
+Needs torch, safetensors and, each for its own case, compressed-tensors, AutoAWQ and GPTQModel (their
+packing code alone: see tests/golden/requirements-nodeps.txt), so it runs before a release and not in
+CI. A case whose package is not there says so.
+"""
+import json
+import os
+import pathlib
+import shlex
+import subprocess
+import sys
+import tempfile
+import unittest
+
+os.environ["TORCHDYNAMO_DISABLE"] = "1"  # before torch: plain eager arithmetic
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
+try:
+    import torch
+    from safetensors.torch import load_file, save_file
+except ImportError as error:
+    print(f"skipped: {error}")
+    sys.exit(77)
+
+COMMAND = shlex.split(os.environ["QK_COMMAND"])
+TYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
+# Layers whose rows and columns any of the packages takes, one of zeros and one of tiny weights.
+SHAPES = {"model.layers.0.mlp.up_proj": (160, 128), "model.layers.0.mlp.down_proj": (64, 384),
+          "model.layers.1.mlp.up_proj": (32, 128), "model.layers.1.mlp.down_proj": (8, 256)}
+
+
+def run_qk(*arguments):
+    done = subprocess.run([*COMMAND, *map(str, arguments)], capture_output=True, text=True,
+                          check=False)
+    if done.returncode != 0:
+        raise AssertionError(f"{arguments}: {done.stderr}")
+
+
+def same_bits(found, expected):
+    found = found.detach().contiguous()
+    whole = {2: torch.int16, 4: torch.int32}[expected.element_size()]
+    return found.dtype == expected.dtype and torch.equal(found.view(whole), expected.view(whole))
+
+
+class Written(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def quantized(self, dtype, *options):
+        """The tensors, the configuration, and the weights that qk decodes them to."""
+        torch.manual_seed(3)
+        source = self.folder / "source"
+        source.mkdir(exist_ok=True)
+        weights = {name + ".weight": (torch.randn(shape) * 0.1).to(dtype)
+                   for name, shape in SHAPES.items()}
+        weights["model.layers.1.mlp.up_proj.weight"][:8] = 0
+        weights["model.layers.1.mlp.down_proj.weight"] *= 1e-3
+        save_file(weights, source / "model.safetensors")
+        (source / "config.json").write_text(json.dumps(
+            {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}))
+        out, dense = self.folder / "out", self.folder / "dense"
+        run_qk("quantize", source, out, "--force", *options)
+        run_qk("dequantize", out, dense, "--force", "--dtype", TYPES[dtype])
+        section = json.loads((out / "config.json").read_text())["quantization_config"]
+        return (load_file(out / "model.safetensors"), section,
+                load_file(dense / "model.safetensors"))
+
+    def test_auto_awq(self):
+        try:
+            from awq.utils.packing_utils import dequantize_gemm
+        except ImportError as error:
+            self.skipTest(str(error))
+        for options in (["--group", "32"], ["--group", "128", "--asymmetric"]):
+            tensors, section, dense = self.quantized(torch.float16, "--format", "int4",
+                                                     "--dialect", "awq", *options)
+            self.assertEqual((section["quant_method"], section["version"]), ("awq", "gemm"))
+            for name in SHAPES:
+                found = dequantize_gemm(tensors[name + ".qweight"], tensors[name + ".qzeros"],
+                                        tensors[name + ".scales"], 4, section["group_size"])
+                self.assertTrue(same_bits(found.t(), dense[name + ".weight"]), name)
+
+    def test_gptq(self):
+        try:
+            from gptqmodel.nn_modules.qlinear.torch import TorchLinear
+        except ImportError as error:
+            self.skipTest(str(error))
+        for options in (["--group", "32"], ["--group", "128"]):
+            tensors, section, dense = self.quantized(torch.float16, "--format", "int4",
+                                                     "--dialect", "gptq-v2", *options)
+            self.assertEqual((section["sym"], section["desc_act"], section["checkpoint_format"]),
+                             (True, False, "gptq_v2"))
+            for name, (n, k) in SHAPES.items():
+                module = TorchLinear(bits=4, group_size=section["group_size"], sym=True,
+                                     desc_act=False, in_features=k, out_features=n, bias=False)
+                own = {part: tensors[f"{name}.{part}"]
+                       for part in ("qweight", "qzeros", "scales", "g_idx")}
+                for part, tensor in own.items():
+                    self.assertEqual(getattr(module, part).shape, tensor.shape, part)
+                    setattr(module, part, tensor)
+                module.post_init()
+                found = module.dequantize_weight().t()
+                self.assertTrue(same_bits(found, dense[name + ".weight"]), name)
+
+    def test_compressed_tensors(self):
+        try:
+            from compressed_tensors.compressors import ModelCompressor
+            from compressed_tensors.quantization import QuantizationConfig, \
+                apply_quantization_config
+        except ImportError as error:
+            self.skipTest(str(error))
+        for options in (["int4", "--group", "32"], ["int4", "--group", "row"],
+                        ["int8"], ["int8", "--group", "32"], ["mxfp4"], ["nvfp4"]):
+            for dtype in (torch.bfloat16, torch.float16, torch.float32):
+                with self.subTest(options=options, dtype=dtype):
+                    tensors, section, dense = self.quantized(dtype, "--format", *options)
+                    config = QuantizationConfig(**section)
+                    model = torch.nn.Module()
+                    for name, (n, k) in SHAPES.items():
+                        layer = torch.nn.Linear(k, n, bias=False, dtype=dtype)
+                        model.add_module(name.replace(".", "/"), layer)
+                    apply_quantization_config(model, config)
+                    compressor = ModelCompressor(quantization_config=config)
+                    compressor.compress_model(model)
+                    own = {name.replace("/", "."): tensor
+                           for name, tensor in model.state_dict().items()}
+                    self.assertEqual({name: (tensor.dtype, tensor.shape)
+                                      for name, tensor in own.items()},
+                                     {name: (tensor.dtype, tensor.shape)
+                                      for name, tensor in tensors.items()})
+                    for name, layer in model.named_children():
+                        for part in dict(layer.named_parameters()) | dict(layer.named_buffers()):
+                            key = f"{name.replace('/', '.')}.{part}"
+                            if key in tensors:
+                                getattr(layer, part).data = tensors[key]
+                    compressor.decompress_model(model)
+                    for name in SHAPES:
+                        found = model.get_submodule(name.replace(".", "/")).weight.data
+                        self.assertTrue(same_bits(found.to(dtype), dense[name + ".weight"]), name)
+
+
+if __name__ == "__main__":
+    unittest.main()
