@@ -11,7 +11,7 @@ namespace {
 
 // The first that claims a module gets it.
 const Dialect *const kDialects[] = {
-    &kGguf,         &kAwq,     &kGptq,   &kUnknownWords, &kCompressedTensors,
+    &kGguf,         &kAwq,     &kGptq,   &kUnknownWords, &kCompressedFp4, &kCompressedTensors,
     &kBitsandbytes, &kLlmInt8, &kScaled, &kDense};
 
 // What the library itself says about the description decides, so that no rule about sizes is

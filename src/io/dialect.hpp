@@ -22,8 +22,8 @@ struct Dialect {
                           qk_io_message *message);
 };
 
-extern const Dialect kGguf, kAwq, kGptq, kUnknownWords, kCompressedTensors, kBitsandbytes, kLlmInt8,
-    kScaled, kDense, kForeignLayer;
+extern const Dialect kGguf, kAwq, kGptq, kUnknownWords, kCompressedFp4, kCompressedTensors,
+    kBitsandbytes, kLlmInt8, kScaled, kDense, kForeignLayer;
 
 const Layer *find_layer(const qk_checkpoint *checkpoint, const char *name);
 

@@ -22,13 +22,11 @@ constexpr const char *kDequantizeMxfp4 =
 constexpr Foreign kForeign[] = {
     // Codes beside the scales of a tensor and of its blocks.
     {"NVFP4", {".weight", kU8}, {".weight_scale_2", kAnyType}, nullptr, nullptr},
-    {"NVFP4", {".weight_packed", kU8}, {".weight_global_scale", kAnyType}, nullptr, nullptr},
     {"NVFP4", {"", kU8}, {"_weight_scale_2", kAnyType}, nullptr, nullptr},
     {"NVFP4", {".weight", kU8}, {".weight_scale", only(QK_DTYPE_F8_E4M3)}, nullptr, nullptr},
     {"FP-Quant", {".qweight", kU8}, {".forward_hadamard_matrix", kAnyType}, nullptr, nullptr},
     {"MXINT4", {".weight_packed", kU8}, {".weight_scale", kE8}, "auto_round", nullptr},
     {"MXFP6", {".weight_packed", kU8}, {".weight_scale", kE8}, "mxfp6-pack-quantized", nullptr},
-    {"MXFP4", {".weight_packed", kU8}, {".weight_scale", kE8}, nullptr, nullptr},
     {"MXFP4", {".weight", kU8}, {".weight_scale", kE8}, nullptr, nullptr},
     {"MXFP4", {"_blocks", kU8}, {"_scales", kE8}, nullptr, kDequantizeMxfp4},
     {"MXFP8", {".weight", kE5M2}, {".weight_scale", kE8}, nullptr, nullptr},

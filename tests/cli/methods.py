@@ -55,8 +55,6 @@ def compressed(form, **weights):
 
 NVFP4 = {".weight": ones("U8", N, K // 2), ".weight_scale": ones("F8_E4M3", N, K // 16),
          ".weight_scale_2": ones("F32"), ".input_scale": ones("F32")}
-NVFP4_CT = {".weight_packed": ones("U8", N, K // 2), ".weight_scale": ones("F8_E4M3", N, K // 16),
-            ".weight_global_scale": ones("F32", 1), ".input_global_scale": ones("F32", 1)}
 MXFP4_CT = {".weight_packed": ones("U8", N, K // 2), ".weight_scale": ones("U8", N, K // 32)}
 GPT_OSS = {"_blocks": ones("U8", 2, N, K // 32, 16), "_scales": ones("U8", 2, N, K // 32),
            "_bias": ones("BF16", 2, N)}
@@ -99,7 +97,7 @@ FOREIGN = [
             ".weight"),
     foreign("quark_mxfp4", "MXFP4", method("quark"),
             {".weight": ones("U8", N, K // 2), ".weight_scale": ones("U8", N, K // 32)}, ".weight"),
-    foreign("text_config", "NVFP4", None, NVFP4_CT, ".weight_packed",
+    foreign("text_config", "NVFP4", None, NVFP4, ".weight",
             'quant_method "compressed-tensors", format "nvfp4-pack-quantized"',
             files={"config.json": {"text_config": {"quantization_config": compressed(
                 "nvfp4-pack-quantized", type="float")}}}),
@@ -108,10 +106,6 @@ FOREIGN = [
     foreign("modelopt_experts", "NVFP4", method("modelopt"),
             {"": ones("U8", 2, N, K // 2), "_weight_scale": ones("F8_E4M3", 2, N, K // 16),
              "_weight_scale_2": ones("F32", 2)}, "", layer=EXPERTS),
-    foreign("ct_nvfp4", "NVFP4", compressed("nvfp4-pack-quantized", type="float"), NVFP4_CT,
-            ".weight_packed", 'quant_method "compressed-tensors", format "nvfp4-pack-quantized"'),
-    foreign("ct_mxfp4", "MXFP4", compressed("mxfp4-pack-quantized", type="float"), MXFP4_CT,
-            ".weight_packed", 'quant_method "compressed-tensors", format "mxfp4-pack-quantized"'),
     foreign("ct_mxfp6", "MXFP6", compressed("mxfp6-pack-quantized", type="float"),
             {".weight_packed": ones("U8", N, K * 3 // 4), ".weight_scale": ones("U8", N, K // 32)},
             ".weight_packed", 'quant_method "compressed-tensors", format "mxfp6-pack-quantized"'),
@@ -202,10 +196,6 @@ FOREIGN = [
             {".B": ones("I32", K // 16, N * 2), ".s_channel": ones("F32", 1, N)}, ".B"),
     foreign("marlin", "Marlin", method("marlin"),
             {".B": ones("I32", K // 16, N * 2), ".s": ones("F16", 1, N)}, ".B"),
-    foreign("auto_round_nvfp4", "NVFP4",
-            {"quant_method": "auto-round", "packing_format": "auto_round:llm_compressor"}, NVFP4_CT,
-            ".weight_packed",
-            'quant_method "auto-round", packing_format "auto_round:llm_compressor"'),
     foreign("auto_round_mxint4", "MXINT4",
             {"quant_method": "auto-round", "packing_format": "auto_round", "data_type": "mx_int"},
             MXFP4_CT, ".weight_packed", 'quant_method "auto-round", packing_format "auto_round"'),

@@ -117,11 +117,27 @@ def dequantize_packed8(tensors, layer):
     return affine(codes, grid(zeros, n, k), grid(tensors[f"{layer}.weight_scale"].f32(), n, k))
 
 
+def dequantize_fp4(tensors, layer):
+    """E2M1 codes, even columns in the low nibble, times scales of one byte."""
+    packed = tensors[f"{layer}.weight_packed"].bits
+    codes = np.stack([packed & 15, packed >> 4], -1).reshape(len(packed), -1)
+    entries = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
+    scales = tensors[f"{layer}.weight_scale"]
+    if scales.dtype == "U8":
+        scales = Tensor("F8_E8M0", scales.bits)
+    scales = scales.f32()
+    if f"{layer}.weight_global_scale" in tensors:
+        scales = scales / tensors[f"{layer}.weight_global_scale"].f32()
+    return np.concatenate([entries, -entries])[codes] * grid(scales, *codes.shape)
+
+
 def dequantize_compressed(tensors, layer, config):
     if f"{layer}.weight_packed" not in tensors:
         (group,) = config["config_groups"].values()
         return dequantize_scaled(tensors, layer, "weight_scale",
                                  group["weights"].get("block_structure"))
+    if tensors[f"{layer}.weight_packed"].dtype == "U8":
+        return dequantize_fp4(tensors, layer)
     n, k = tensors[f"{layer}.weight_shape"].bits
     if tensors[f"{layer}.weight_packed"].bits.shape[1] != -(-k // 8):
         return dequantize_packed8(tensors, layer)

@@ -53,6 +53,8 @@ const Folder kFolders[] = {
     {"ct_int8_g64", QK_DIALECT_COMPRESSED_TENSORS, QK_OK, ""},
     {"ct_int8_tensor", QK_DIALECT_COMPRESSED_TENSORS, QK_OK, ""},
     {"ct_pack8_asym_g32", QK_DIALECT_COMPRESSED_TENSORS, QK_OK, ""},
+    {"ct_mxfp4", QK_DIALECT_COMPRESSED_TENSORS, QK_OK, ""},
+    {"ct_nvfp4", QK_DIALECT_COMPRESSED_TENSORS, QK_OK, ""},
     {"ct_pack8_channel", QK_DIALECT_COMPRESSED_TENSORS, QK_OK, ""},
     {"ct_pack8_g32", QK_DIALECT_COMPRESSED_TENSORS, QK_OK, ""},
     {"fp8_block_32", QK_DIALECT_FP8, QK_OK, ""},
