@@ -54,8 +54,25 @@ qk_format target_format(const DequantizeOptions &options, const qk_layer &layer)
 
 std::string weight_name(const qk_layer &layer) { return std::string(layer.name) + ".weight"; }
 
+struct Sizes {
+    int32_t rank;
+    const int64_t *shape;
+};
+
+// Experts in one weight stay experts.
+Sizes sizes_of(const Checkpoint &checkpoint, const qk_layer &layer) {
+    qk_file_tensor tensor;
+    const std::string name = weight_name(layer);
+    if (layer.dialect == QK_DIALECT_GGUF &&
+        qk_checkpoint_find_tensor(checkpoint.get(), name.c_str(), &tensor) == QK_OK) {
+        return {tensor.rank, tensor.shape};
+    }
+    return {2, layer.desc.shape};
+}
+
 // Returns the bytes that will be written.
-int64_t declare(const DequantizeOptions &options, const Plan &plan, const Output &output) {
+int64_t declare(const Checkpoint &checkpoint, const DequantizeOptions &options, const Plan &plan,
+                const Output &output) {
     qk_io_message message = {};
     int64_t bytes = 0;
     for (const qk_file_tensor &tensor : plan.copy) {
@@ -64,8 +81,9 @@ int64_t declare(const DequantizeOptions &options, const Plan &plan, const Output
     }
     for (const qk_layer &layer : plan.decode) {
         const qk_format format = target_format(options, layer);
-        check(qk_writer_declare(output.writer(), weight_name(layer).c_str(), dtype_of(format), 2,
-                                layer.desc.shape, &message),
+        const Sizes sizes = sizes_of(checkpoint, layer);
+        check(qk_writer_declare(output.writer(), weight_name(layer).c_str(), dtype_of(format),
+                                sizes.rank, sizes.shape, &message),
               "", message.text);
         bytes += layer.desc.shape[0] * layer.desc.shape[1] * element_bytes(format);
     }
@@ -212,7 +230,7 @@ ExitCode run_dequantize(const CommonOptions &common, const DequantizeOptions &op
     const Context context = create_context(common);
     Output output(options.output, options.force);
     declare_metadata(checkpoint, output);
-    const int64_t bytes = declare(options, plan, output);
+    const int64_t bytes = declare(checkpoint, options, plan, output);
     Beside beside;
     std::vector<ComparedLayer> errors;
     {

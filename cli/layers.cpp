@@ -49,12 +49,21 @@ void sort_by_name(std::vector<Named> *items) {
 
 }  // namespace
 
+void join_rows(qk_tensor_desc *desc) {
+    if (desc->rank != 3) return;
+    desc->rank = 2;
+    desc->shape[0] *= desc->shape[1];
+    desc->shape[1] = desc->shape[2];
+    desc->shape[2] = 0;
+}
+
 std::vector<qk_layer> all_layers(const Checkpoint &checkpoint) {
     std::vector<qk_layer> layers(static_cast<size_t>(qk_checkpoint_layer_count(checkpoint.get())));
     for (size_t i = 0; i < layers.size(); ++i) {
         check(qk_checkpoint_layer(checkpoint.get(), static_cast<int64_t>(i), &layers[i],
                                   sizeof layers[i]),
               "layer", nullptr);
+        join_rows(&layers[i].desc);
     }
     sort_by_name(&layers);
     return layers;

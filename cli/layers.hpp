@@ -6,6 +6,8 @@
 
 #include "common.hpp"
 
+// Experts in one weight [experts,n,k] as rows, one after the other.
+void join_rows(qk_tensor_desc *desc);
 // Both in order of names, numbers in them as numbers: layers.2 comes before layers.10.
 std::vector<qk_layer> all_layers(const Checkpoint &checkpoint);
 std::vector<qk_file_tensor> all_tensors(const Checkpoint &checkpoint);

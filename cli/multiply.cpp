@@ -63,6 +63,7 @@ qk_layer choose_layer(const Checkpoint &checkpoint, const std::string &name) {
             fail_unknown_layer("no layer '" + name + "' in the file", name, all_layers(checkpoint));
         }
         check(layer.status, name, layer.reason);
+        join_rows(&layer.desc);
         return layer;
     }
     const std::vector<qk_layer> layers = all_layers(checkpoint);
@@ -142,6 +143,9 @@ void check_mode(Mode mode, const qk_layer &layer) {
     const qk_tensor_desc &desc = layer.desc;
     const std::string start =
         std::string(layer.name) + ": " + (mode == Mode::int8 ? "int8" : "bf16") + " mode takes no ";
+    if (layer.dialect == QK_DIALECT_GGUF) {
+        throw Failure(kUnsupported, start + "layers of a GGUF file, only --mode exact");
+    }
     const bool takes_format = desc.format == QK_FORMAT_U4_AFFINE || desc.format == QK_FORMAT_NF4 ||
                               desc.format == QK_FORMAT_FP4_BNB ||
                               desc.format == QK_FORMAT_FP4_E2M1 ||

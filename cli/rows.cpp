@@ -5,11 +5,17 @@
 #include <cstring>
 #include <numeric>
 
+#include "layers.hpp"
 #include "scan.hpp"
 
 namespace {
 
 bool is_dense(const qk_tensor_desc &desc) { return desc.group_size == 0; }
+
+// A GGUF file's: rows of records that hold all of theirs.
+bool is_records(const qk_tensor_desc &desc) {
+    return desc.layout >= QK_LAYOUT_GGUF_Q4_0 && desc.layout < QK_LAYOUT_PACKED;
+}
 
 int64_t bytes_of(const qk_tensor_desc &desc, qk_plane plane, int64_t rows, int64_t columns) {
     if (rows == 0 || columns == 0) return 0;
@@ -44,7 +50,7 @@ bool is_by_columns(const qk_tensor_desc &desc) {
 }
 
 int64_t rows_between_cuts(const qk_tensor_desc &desc) {
-    if (is_dense(desc)) return 1;
+    if (is_dense(desc) || is_records(desc)) return 1;
     if (desc.layout != QK_LAYOUT_ROW_HIGH) return 8;
     const int64_t codes = codes_between_cuts(desc);
     return codes / std::gcd(codes, desc.shape[1]);
@@ -56,7 +62,7 @@ namespace {
 bool can_be_cut(const qk_tensor_desc &desc) {
     const bool nested = desc.scale_format == QK_FORMAT_LUT8;
     const bool rows = desc.layout == QK_LAYOUT_ROW && desc.grouping == QK_GROUPING_ALONG_K;
-    return is_dense(desc) || desc.layout == QK_LAYOUT_ROW_HIGH ||
+    return is_dense(desc) || is_records(desc) || desc.layout == QK_LAYOUT_ROW_HIGH ||
            (!nested && (rows || is_by_columns(desc) || desc.layout == QK_LAYOUT_AWQ_GEMV ||
                         desc.layout == QK_LAYOUT_WORD));
 }
@@ -79,6 +85,7 @@ LayerRows::LayerRows(const Context &context, const std::string &name, Tensor wei
                      int64_t block_weights)
     : context_(context), name_(name), block_weights_(block_weights), weight_(std::move(weight)) {
     check(qk_tensor_describe(weight_.get(), &desc_), name_, nullptr);
+    join_rows(&desc_);
     for (qk_plane plane = 0; plane < QK_PLANE_COUNT; ++plane) {
         if (bytes_of(desc_, plane, rows(), columns()) == 0) continue;
         DLManagedTensorVersioned *view = nullptr;
@@ -207,7 +214,7 @@ std::vector<float> LayerRows::decode_scales(const RowBlock &block) {
 // AWQ_GEMV's rows are padded with zeros, which are no groups. Of a run of codes, only the groups
 // that begin in the block count: others were counted before it.
 int64_t LayerRows::count_zero_scales(const RowBlock &block) const {
-    if (is_dense(desc_) || desc_.scale_format == QK_FORMAT_LUT8) return 0;
+    if (is_dense(desc_) || is_records(desc_) || desc_.scale_format == QK_FORMAT_LUT8) return 0;
     const qk_dtype dtype = dtype_of(desc_.scale_format);
     const char *scales = static_cast<const char *>(block.planes[QK_PLANE_SCALE]);
     const int64_t size = element_bytes(desc_.scale_format), group = desc_.group_size;

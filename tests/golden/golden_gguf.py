@@ -1,5 +1,5 @@
 """Writes data/gguf: a GGUF file of every type that qk loads, by the package gguf, with what its
-numpy code dequantizes. Needs numpy, safetensors and gguf==0.19.0.
+numpy code dequantizes. Needs numpy and gguf==0.19.0.
 
 The package has no quantizer for K-quants and IQ4: those blocks are random bytes. Scales and minima
 are f16 numbers of every kind that is finite: negative, zero, subnormal, the largest.
@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFWriter, quants
-from safetensors.numpy import save_file
 
 DATA = Path(__file__).resolve().parent / "data" / "gguf"
 # Where a block has f16 numbers.
@@ -39,6 +38,13 @@ def weights(rng, rows, k):
     return w.astype(np.float32)
 
 
+def save(writer):
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
 def main(folder):
     rng = np.random.default_rng(16)
     folder.mkdir(parents=True, exist_ok=True)
@@ -64,12 +70,11 @@ def main(folder):
     writer.add_tensor("made.q4_0.bias", weights(rng, 1, 3)[0])
     writer.add_tensor("dense.f16.weight", weights(rng, 3, 7).astype(np.float16))
     writer.add_tensor("dense.f32.weight", weights(rng, 2, 5))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    save_file({key: np.ascontiguousarray(value) for key, value in truth.items()},
-              folder / "truth.safetensors")
+    save(writer)
+    truths = GGUFWriter(folder / "truth.gguf", "llama")
+    for name, values in truth.items():
+        truths.add_tensor(name, np.ascontiguousarray(values))
+    save(truths)
 
 
 if __name__ == "__main__":

@@ -73,6 +73,75 @@ void expect_every_layout(const Context &context, const Tensor &weight, const qk_
     EXPECT_GE(held, bytes ? 1 : 2) << what;
 }
 
+Tensor repacked_to(const Context &context, const Tensor &weight, qk_layout layout) {
+    qk_tensor_desc desc = QK_TENSOR_DESC_INIT;
+    EXPECT_EQ(qk_tensor_describe(weight.get(), &desc), QK_OK);
+    desc.flags &= ~QK_TENSOR_READ_ONLY;
+    desc.layout = layout;
+    Tensor to = golden::create(context, desc);
+    EXPECT_EQ(qk_repack(context.get(), weight.get(), to.get()), QK_OK)
+        << qk_context_error(context.get());
+    return to;
+}
+
+// y of m rows of ramps, as bits.
+std::vector<uint8_t> product(const Context &context, const Tensor &weight, int64_t m,
+                             const qk_file_tensor &truth) {
+    const int64_t n = truth.shape[0], k = truth.shape[1];
+    std::vector<float> ramp(size_t(m * k));
+    for (size_t i = 0; i < ramp.size(); ++i) ramp[i] = float(int(i * 37 % 101) - 50) / 16;
+    const Tensor x = golden::create(context, golden::dense_desc(QK_FORMAT_F32, m, k));
+    const Tensor y = golden::create(context, golden::dense_desc(QK_FORMAT_F32, m, n));
+    golden::upload(context, x, QK_PLANE_DATA, ramp.data(), ramp.size() * 4);
+    EXPECT_EQ(qk_linear(context.get(), x.get(), weight.get(), nullptr, y.get()), QK_OK)
+        << qk_context_error(context.get());
+    return golden::download(context, y, QK_PLANE_DATA, size_t(m * n * 4));
+}
+
+// Records give the products of their repacked weights; what qk writes back is what it read.
+void expect_records(const Context &context, const Tensor &records, const qk_file_tensor &truth) {
+    qk_tensor_desc desc = QK_TENSOR_DESC_INIT;
+    EXPECT_EQ(qk_tensor_describe(records.get(), &desc), QK_OK);
+    const Tensor rows = repacked_to(context, records, QK_LAYOUT_ROW);
+    const Tensor packed = repacked_to(context, records, QK_LAYOUT_PACKED);
+    for (int64_t m : {1, 3}) {
+        const std::vector<uint8_t> y = product(context, records, m, truth);
+        EXPECT_EQ(y, product(context, rows, m, truth)) << truth.name << " m = " << m;
+        EXPECT_EQ(y, product(context, packed, m, truth)) << truth.name << " m = " << m;
+    }
+    for (qk_layout layout : {QK_LAYOUT_GGUF_Q4_0, QK_LAYOUT_GGUF_Q4_1, QK_LAYOUT_GGUF_Q8_0,
+                             QK_LAYOUT_GGUF_IQ4_NL, QK_LAYOUT_GGUF_MXFP4}) {
+        if (layout != desc.layout) continue;
+        size_t bytes = 0;
+        EXPECT_EQ(qk_tensor_plane_bytes(&desc, QK_PLANE_DATA, &bytes), QK_OK);
+        const Tensor again = repacked_to(context, packed, layout);
+        EXPECT_EQ(golden::download(context, again, QK_PLANE_DATA, bytes),
+                  golden::download(context, records, QK_PLANE_DATA, bytes))
+            << truth.name;
+    }
+}
+
+TEST(GoldenRecords, OfGgufFilesRepackAndMultiply) {
+    const Context context = golden::make_context();
+    const Checkpoint checkpoint = golden::open("gguf/model.gguf");
+    const Checkpoint truths = golden::open("gguf/truth.gguf");
+    int64_t layers = 0;
+    for (int64_t i = 0; i < qk_checkpoint_tensor_count(truths.get()); ++i) {
+        qk_file_tensor truth = {};
+        ASSERT_EQ(qk_checkpoint_tensor(truths.get(), i, &truth), QK_OK);
+        if (truth.rank != 2) continue;
+        qk_tensor *raw = nullptr;
+        ASSERT_EQ(qk_checkpoint_load(checkpoint.get(), context.get(), layer_of(truth.name).c_str(),
+                                     QK_LOAD_IN_PLACE, &raw, nullptr, nullptr),
+                  QK_OK);
+        const Tensor records(raw, qk_tensor_destroy);
+        expect_every_layout(context, records, truth, truth.name);
+        expect_records(context, records, truth);
+        ++layers;
+    }
+    EXPECT_EQ(layers, 16);
+}
+
 TEST_P(GoldenRepack, KeepsThePackagesBits) {
     const Checkpoint checkpoint = golden::open(GetParam());
     const Checkpoint truths = golden::open(GetParam() + "/truth.safetensors");

@@ -160,7 +160,9 @@ class Golden : public testing::TestWithParam<Folder> {
 TEST_P(Golden, LayersAreTheirPackagesBits) {
     const Folder &folder = GetParam();
     if (folder.status == QK_OK && folder.dialect != QK_DIALECT_DENSE) {
-        const std::string path = folder_path(folder.name) + "/truth.safetensors";
+        const bool gguf = folder.dialect == QK_DIALECT_GGUF;
+        const std::string path =
+            folder_path(folder.name) + (gguf ? "/truth.gguf" : "/truth.safetensors");
         ASSERT_EQ(QK_OK, qk_checkpoint_open(path.c_str(), nullptr, &truth, &message))
             << message.text;
     }
