@@ -25,6 +25,9 @@ struct Dialect {
 extern const Dialect kGguf, kAwq, kGptq, kUnknownWords, kCompressedFp4, kCompressedTensors,
     kBitsandbytes, kLlmInt8, kScaled, kDense, kForeignLayer;
 
+// dialect_gguf.cpp: that scales and minima between the codes of a GGUF's layer are finite.
+qk_status check_records(const Layer &layer, qk_io_message *message);
+
 const Layer *find_layer(const qk_checkpoint *checkpoint, const char *name);
 
 // module.name + suffix, NULL when there is no such tensor. `use` also counts its bytes.

@@ -176,6 +176,7 @@ qk_status qk_checkpoint_verify_layer(const qk_checkpoint *checkpoint, const char
     }
     const Layer *layer = nullptr;
     QK_IO_TRY(loadable(checkpoint, layer_name, &layer, message));
+    if (layer->dialect == QK_DIALECT_GGUF) QK_IO_TRY(check_records(*layer, message));
     struct Part {
         const char *what;
         qk_plane plane;

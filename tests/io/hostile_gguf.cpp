@@ -277,6 +277,26 @@ TEST(LegalGguf, TypesThatAreNotLoadedLeaveTheRest) {
     EXPECT_STREQ("gguf", method);
 }
 
+TEST(LegalGguf, ScalesThatAreNoNumbersAreFoundByVerifying) {
+    Gguf file;
+    const std::string half("\0\x3c", 2), infinite("\0\x7c", 2), nan("\1\xfc", 2);
+    const std::string codes(16, 'c');
+    file.tensor("good.weight", {64, 1}, kQ4_0, half + codes + half + codes);
+    file.tensor("infinite.weight", {64, 1}, kQ4_0, half + codes + infinite + codes);
+    file.tensor("nan.weight", {32, 2}, 3, half + half + codes + half + nan + codes);
+    const Folder folder;
+    folder.write("m.gguf", file.build());
+    const Opened opened(folder.path());
+    ASSERT_EQ(QK_OK, opened.status) << opened.message.text;
+    qk_io_message message = {};
+    EXPECT_EQ(QK_OK, qk_checkpoint_verify_layer(opened.checkpoint, "good", &message));
+    EXPECT_EQ(QK_ERROR_CORRUPT,
+              qk_checkpoint_verify_layer(opened.checkpoint, "infinite", &message));
+    EXPECT_NE(nullptr, strstr(message.text, "the scale of block 1")) << message.text;
+    EXPECT_EQ(QK_ERROR_CORRUPT, qk_checkpoint_verify_layer(opened.checkpoint, "nan", &message));
+    EXPECT_NE(nullptr, strstr(message.text, "the minimum of block 1")) << message.text;
+}
+
 // Part `number` (from 0) of `count` with one tensor.
 std::string part(uint32_t number, uint32_t count, uint32_t tensors) {
     Gguf file;
