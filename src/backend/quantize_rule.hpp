@@ -33,6 +33,8 @@ static inline Rule rule_of_e4m3(const Weight &w) {
 static inline Rule rule_of(const Weight &w) {
     const qk_format scale = w.scale.format->id;
     const bool small = scale == QK_FORMAT_E8M0 || scale == QK_FORMAT_E4M3;
+    if (w.layout->id == QK_LAYOUT_GGUF_Q4_0) return Rule::kQ4_0;
+    if (w.layout->id == QK_LAYOUT_GGUF_Q8_0) return Rule::kQ8_0;
     if (has_minimum(w) || is_records(w) || scale == QK_FORMAT_I8) return Rule::kNone;
     switch (w.format->id) {
         case QK_FORMAT_FP4_E2M1: return rule_of_e2m1(w);

@@ -19,7 +19,9 @@ enum class Rule : uint8_t {
     kNvfp4Divides,     // E4M3 scales by a GLOBAL that divides, or by none
     kNvfp4Multiplies,  // by one that multiplies
     kInt8,             // S8 over its whole range
-    kE4m3
+    kE4m3,
+    kQ4_0,  // records of a GGUF file
+    kQ8_0
 };
 
 struct QuantizeRule {
@@ -54,6 +56,7 @@ QK_HD static constexpr bool is_finite(float x) {
 struct GroupRange {
     float low = 0, high = 0, absmax = 0;
     bool nan = false;
+    float most = 0;  // the first number of that magnitude; only Q4_0 asks
 
     QK_HD constexpr void add(float x) {
         const float magnitude = magnitude_of(x);
@@ -168,6 +171,12 @@ QK_HD static constexpr GroupScale small_scale(const QuantizeRule &rule, const Gr
     return coded_scale(e8m0_value(code), code);
 }
 
+// ggml multiplies by 1 / d before d is rounded to f16.
+QK_HD static constexpr GroupScale ggml_scale(const GroupRange &range, float d) {
+    if (range.nan) return {f32_from_bits(0x7fc00000u), 0, 0, 0};
+    return {d, d == 0 ? 0.0f : 1.0f / d, 0, 0};
+}
+
 // `global`: the GLOBAL number of the group, 1 where there is none.
 QK_HD static constexpr GroupScale scale_of_range(const QuantizeRule &rule, const GroupRange &range,
                                                  int64_t size, float global) {
@@ -180,6 +189,8 @@ QK_HD static constexpr GroupScale scale_of_range(const QuantizeRule &rule, const
         case Rule::kLut8: return {range.absmax, 1.0f / range.absmax, 0, 0};
         case Rule::kInt8: return whole_range_scale(rule, range, 127.5f);
         case Rule::kE4m3: return whole_range_scale(rule, range, 448);
+        case Rule::kQ4_0: return ggml_scale(range, range.most / -8.0f);
+        case Rule::kQ8_0: return ggml_scale(range, range.absmax / 127.0f);
         default: return small_scale(rule, range, global);
     }
 }
@@ -226,6 +237,8 @@ QK_HD static constexpr uint8_t code_of_value(const QuantizeRule &rule, float x,
             return nan ? 0x7f : code_of_quotient(rule, rounded_to(rule.from_format, quotient));
         case Rule::kMx:
             return nan ? 0 : code_of_quotient(rule, rounded_to(rule.from_format, quotient));
+        case Rule::kQ4_0: return nan ? 8 : q4_0_code(x * group.multiplier);
+        case Rule::kQ8_0: return nan ? 0 : q8_0_code(x * group.multiplier);
         default: return nan ? 0 : code_of_quotient(rule, quotient);
     }
 }

@@ -70,6 +70,21 @@ QK_HD static constexpr uint8_t e4m3_code(float value) {
     return uint8_t(bits > 0x7f800000u ? 0x7fu : sign | code);
 }
 
+// ggml's, of a number times 1 / d: half up for Q4_0, half away from zero for Q8_0. What no int32
+// holds is 0, as x86's conversion has it.
+QK_HD static constexpr uint8_t q4_0_code(float s) {
+    const float sum = s + 8.5f;
+    const bool fits = sum > -2147483648.0f && sum < 2147483648.0f;
+    return uint8_t(!fits || sum < 0 ? 0 : sum < 15 ? int(sum) : 15);
+}
+QK_HD static constexpr uint8_t q8_0_code(float s) {
+    const float low = s < -127.0f ? -127.0f : s, value = low > 127.0f ? 127.0f : low;
+    const bool fits = s > -2147483648.0f && s < 2147483648.0f;
+    const int towards_zero = fits ? int(value) : 0;
+    const float rest = fits ? value - float(towards_zero) : 0.0f;
+    return uint8_t(int8_t(towards_zero + (rest >= 0.5f) - (rest <= -0.5f)));
+}
+
 QK_HD static constexpr uint8_t table_code(qk_format format, float s) {
     switch (format) {
         case QK_FORMAT_NF4: return nf4_code(s);

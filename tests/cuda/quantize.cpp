@@ -133,6 +133,38 @@ TEST(CudaQuantize, PackagesRulesAreTheCpus) {
     }
 }
 
+// Packed weights keep the quotients of a GLOBAL number that divides: those of a repacked weight.
+TEST(CudaQuantize, PackedIsAsRepacked) {
+    QK_NEEDS_DEVICE();
+    Rng rng(35);
+    const int64_t n = 24, k = 128;
+    const qk::Format *const f32 = qk::find_format(QK_FORMAT_F32);
+    const DeviceBuffer x(random_floats(QK_FORMAT_F32, n * k, rng));
+    for (const uint32_t flags :
+         {0u + QK_TENSOR_GLOBAL, QK_TENSOR_GLOBAL | QK_TENSOR_GLOBAL_DIVIDES}) {
+        qk_tensor_desc desc =
+            weight_desc(QK_FORMAT_FP4_E2M1, QK_FORMAT_E4M3, QK_LAYOUT_ROW, 16, n, k);
+        desc.flags = flags;
+        const DeviceWeight rows(empty_weight(desc, 0, 0xff));
+        desc.layout = QK_LAYOUT_PACKED;
+        const DeviceWeight repacked(empty_weight(desc, qk::kLayoutTilesPairs, 0));
+        const DeviceWeight packed(empty_weight(desc, qk::kLayoutTilesPairs, 0xff));
+        qk::ErrorText error = {};
+        const qk::Launch launch = device_launch(&error);
+        for (const DeviceWeight *to : {&rows, &packed}) {
+            ASSERT_EQ(qk::cuda::kQuantizeGeneric.run({{f32, n, k, x.data()}, to->view()}, launch),
+                      QK_OK)
+                << error.text;
+        }
+        ASSERT_EQ(qk::cuda::kRepackTiles.run({rows.view(), repacked.view()}, launch), QK_OK)
+            << error.text;
+        for (const qk_plane plane :
+             {QK_PLANE_DATA, QK_PLANE_SCALE, QK_PLANE_SCALE_CODE, QK_PLANE_GLOBAL}) {
+            EXPECT_EQ(packed.planes[plane].read(), repacked.planes[plane].read()) << plane;
+        }
+    }
+}
+
 // Codes of values on both sides of a threshold, and on it, where a group's scale is 1: not what the
 // CPU's kernels say, but the codebook and the rules for ties.
 void check_ties(qk_format format, float absmax, const std::vector<uint8_t> &ascending,

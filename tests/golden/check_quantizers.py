@@ -6,6 +6,7 @@ Needs what package_quantizers.py's head names, so it is run before a release and
 package that is missing is named, and its quantizers are left out.
 """
 import argparse
+import os
 import sys
 import time
 
@@ -23,7 +24,8 @@ except ImportError as error:
 
 DESC = STRUCTS["qk_tensor_desc"]
 TYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
-# By the packages' names: format, scale format (None: the numbers' own), group, flags, planes.
+# By the packages' names: format, scale format (None: the numbers' own), group, flags, planes
+# beside DATA and SCALE.
 DESCRIBED = {
     "mxfp4": ("FP4_E2M1", "E8M0", 32, (), ()),
     "mxfp8": ("E4M3", "E8M0", 32, (), ()),
@@ -33,7 +35,10 @@ DESCRIBED = {
     "int8_g32": ("S8", None, 32, ("SYMMETRIC",), ()),
     "fp8_row": ("E4M3", None, -1, (), ()),
     "fp8_g32": ("E4M3", None, 32, (), ()),
+    "q4_0": ("U4_AFFINE", "F16", 32, ("SYMMETRIC",), ()),
+    "q8_0": ("S8", "F16", 32, (), ()),
 }
+RECORDS = {"q4_0": "GGUF_Q4_0", "q8_0": "GGUF_Q8_0"}  # layouts whose only plane is DATA
 
 
 def quantized(context, x, name):
@@ -44,9 +49,12 @@ def quantized(context, x, name):
     desc.scale_format = CONSTANTS[f"QK_FORMAT_{scale or TYPES[x.dtype]}"]
     desc.group_size = group
     desc.flags = sum(CONSTANTS[f"QK_TENSOR_{flag}"] for flag in flags)
+    if name in RECORDS:
+        desc.layout = CONSTANTS[f"QK_LAYOUT_{RECORDS[name]}"]
     out = qk.Tensor.from_desc(desc, context)
     context.call(lib.qk_quantize, dense, out)
-    return {plane: out.plane(plane).view(np.uint8) for plane in ("data", "scale") + planes}
+    stored = ("data",) if name in RECORDS else ("data", "scale") + planes
+    return {plane: out.plane(plane).view(np.uint8) for plane in stored}
 
 
 def numbers(rng, dtype):
@@ -93,6 +101,9 @@ def main():
     except ImportError as error:
         names.remove("nvfp4_modelopt")
         print(f"left out: nvfp4_modelopt, {error}")
+    if "GGML_BASE" not in os.environ:
+        names = [name for name in names if name not in RECORDS]
+        print("left out: q4_0 and q8_0, GGML_BASE names no library")
     for turn in range(arguments.tensors):
         for dtype in TYPES:
             x = numbers(rng, dtype)

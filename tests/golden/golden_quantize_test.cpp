@@ -97,12 +97,13 @@ TEST_F(GoldenQuantize, EqualsBitsandbytes) {
     EXPECT_GE(nested_cases, 20);
 }
 
-// Descriptions that have a package's own rule: all of quantizer_oracle but ggml's records.
+// Descriptions that have a package's own rule: all of quantizer_oracle.
 struct Described {
     const char *name;
     qk_format format, scale_format;
     int32_t group_size;
     uint32_t flags;
+    qk_layout layout = QK_LAYOUT_ROW;
 };
 constexpr Described kDescribed[] = {
     {"mxfp4", QK_FORMAT_FP4_E2M1, QK_FORMAT_E8M0, 32, 0},
@@ -113,6 +114,8 @@ constexpr Described kDescribed[] = {
     {"int8_g32", QK_FORMAT_S8, 0, 32, QK_TENSOR_SYMMETRIC},
     {"fp8_row", QK_FORMAT_E4M3, 0, QK_GROUP_ROW, 0},
     {"fp8_g32", QK_FORMAT_E4M3, 0, 32, 0},
+    {"q4_0", QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, 32, QK_TENSOR_SYMMETRIC, QK_LAYOUT_GGUF_Q4_0},
+    {"q8_0", QK_FORMAT_S8, QK_FORMAT_F16, 32, 0, QK_LAYOUT_GGUF_Q8_0},
 };
 
 TEST_F(GoldenQuantize, EqualsThePackages) {
@@ -131,12 +134,13 @@ TEST_F(GoldenQuantize, EqualsThePackages) {
             desc.scale_format = to.scale_format != 0 ? to.scale_format : type;
             desc.group_size = to.group_size;
             desc.flags = to.flags;
+            desc.layout = to.layout;
             const Tensor q = golden::create(context, desc);
             ASSERT_EQ(qk_quantize(context.get(), x.get(), q.get()), QK_OK)
                 << to.name << ": " << qk_context_error(context.get());
             const std::string stem = std::string(file.name) + "." + to.name;
             expect_plane(q, QK_PLANE_DATA, stem + ".data");
-            expect_plane(q, QK_PLANE_SCALE, stem + ".scale");
+            if (to.layout == QK_LAYOUT_ROW) expect_plane(q, QK_PLANE_SCALE, stem + ".scale");
             if ((to.flags & QK_TENSOR_GLOBAL) != 0) {
                 expect_plane(q, QK_PLANE_GLOBAL, stem + ".global");
             }

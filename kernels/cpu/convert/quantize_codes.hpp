@@ -139,6 +139,13 @@ QK_NOINLINE void code_values(const Coder &coder, const GroupScale &group, const 
     if (usual && rule.by == Rule::kLut8 && group.scale != 0) {
         return Isa::bisect(coder.middles.node, x, count, group.multiplier, codes);
     }
+    if (usual && (rule.by == Rule::kQ4_0 || rule.by == Rule::kQ8_0)) {
+        const float multiplier = group.multiplier;
+        if (rule.by == Rule::kQ4_0) {
+            return code_each(x, count, codes, [=](float v) { return q4_0_code(v * multiplier); });
+        }
+        return code_each(x, count, codes, [=](float v) { return q8_0_code(v * multiplier); });
+    }
     if (!usual || divisor == 0) {
         return code_each(x, count, codes, [&](float value) {
             return code_of_value(rule, value, group, coder.table);
@@ -193,6 +200,7 @@ inline int64_t store_run(const Weight &w, int64_t row, int64_t column, int64_t c
                          const uint8_t *codes) {
     const Geometry &s = w.geometry;
     uint8_t *const data = static_cast<uint8_t *>(w.data);
+    if (is_records(w)) return 0;
     if (w.layout->bits == 8) {
         memcpy(data + row * s.k + column, codes, size_t(count));
         return count;

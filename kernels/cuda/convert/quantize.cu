@@ -283,7 +283,12 @@ Status store_globals(const QuantizeArgs &args, const Launch &launch) {
                              static_cast<const void *>(w.data), runs, w.global));
     }
     const Shape3 each = {dim3(blocks_for(w.globals, kThreads)), kThreads};
-    return launch_kernel(launch, "quantize", globals_of_largest, each, problem);
+    QK_TRY(launch_kernel(launch, "quantize", globals_of_largest, each, problem));
+    if (w.scale.divides || !has_dividing_global(w)) return QK_OK;
+    ScalePlane stored = w.scale;  // packed weights keep the quotients of all codes
+    stored.code = const_cast<float *>(launch.device.tables->e4m3);
+    stored.second = w.global;
+    return fold_scale_code(stored, w.scale, launch);
 }
 
 // ---- Codes
