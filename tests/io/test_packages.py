@@ -6,7 +6,7 @@ Every model is small and of random weights of a fixed seed; nothing is downloade
 in one file, with biases, with a tied head, or of experts. qk inspects and verifies it, dequantizes
 it, and multiplies by one layer; transformers loads what qk wrote, whose weights must be those that
 the package itself dequantizes to. Needs torch, transformers, accelerate, bitsandbytes and
-compressed-tensors, so it runs before a release and not in CI.
+compressed-tensors, and gptqmodel for GPTQ, so it runs before a release and not in CI.
 """
 import json
 import os
@@ -37,6 +37,13 @@ try:
 except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
+
+try:
+    from gptqmodel.nn_modules.qlinear.torch import TorchLinear
+    from gptqmodel.quantization.config import QuantizeConfig
+    from gptqmodel.quantization.quantizer import Quantizer
+except ImportError:
+    TorchLinear = None
 
 COMMAND = shlex.split(os.environ["QK_COMMAND"])
 SMALL = {"vocab_size": 96, "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2,
@@ -171,6 +178,53 @@ def fp8(source, folder):
     return truth
 
 
+def gptq_parameters(linear, config):
+    """Scales and zeros of GPTQModel's own quantizer, without its search for better codes."""
+    scales, zeros = [], []
+    for start in range(0, linear.in_features, config.group_size):
+        quantizer = Quantizer(qcfg=config)
+        quantizer.configure(perchannel=True)
+        quantizer.find_params(linear.weight.data[:, start:start + config.group_size], weight=True)
+        scales.append(quantizer.scale.reshape(-1, 1))
+        zeros.append(quantizer.zero.reshape(-1, 1))
+    return torch.cat(scales, 1).half().float(), torch.cat(zeros, 1)
+
+
+def gptq(source, folder, sym):
+    """Each layer packed by GPTQModel, and the weights as its module dequantizes them."""
+    config = QuantizeConfig(bits=8, group_size=32, desc_act=False, sym=sym, format="gptq_v2",
+                            offload_to_disk=False)
+    model = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=torch.float16)
+    tensors = {name: value.clone() for name, value in model.state_dict().items()
+               if name != "lm_head.weight" or not model.config.tie_word_embeddings}
+    truth = {}
+    for name, linear in model.named_modules():
+        if not isinstance(linear, torch.nn.Linear) or name == "lm_head":
+            continue
+        linear = linear.float()
+        k = linear.in_features
+        g_idx = torch.arange(k, dtype=torch.int32) // config.group_size
+        scales, zeros = gptq_parameters(linear, config)
+        step, zero = scales[:, g_idx.long()], zeros[:, g_idx.long()]
+        codes = torch.clamp(torch.round(linear.weight.data / step) + zero, 0, 255)
+        linear.weight.data = (codes - zero) * step
+        module = TorchLinear(bits=8, group_size=config.group_size, sym=sym, desc_act=False,
+                             in_features=k, out_features=linear.out_features,
+                             bias=linear.bias is not None)
+        module.pack_original(linear, scales, zeros, g_idx)
+        module.post_init()
+        del tensors[f"{name}.weight"]
+        for part in ("qweight", "qzeros", "scales", "g_idx"):
+            tensors[f"{name}.{part}"] = getattr(module, part).clone()
+        truth[f"{name}.weight"] = module.dequantize_weight().t().contiguous()
+    folder.mkdir()
+    save_file(tensors, folder / "model.safetensors")
+    settings = json.loads((source / "config.json").read_text())
+    settings.update(dtype="float16", quantization_config=config.to_dict())
+    (folder / "config.json").write_text(json.dumps(settings, default=str))
+    return truth
+
+
 class EightBits(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -225,6 +279,14 @@ class EightBits(unittest.TestCase):
             with self.subTest(model=model):
                 folder = self.folder / f"{model}-int8"
                 self.goes_through(folder.name, llm_int8(self.folder / model, folder))
+
+    @unittest.skipIf(TorchLinear is None, "gptqmodel is not there")
+    def test_gptq(self):
+        for model in ("llama", "qwen2_tied"):
+            for sym in (True, False):
+                with self.subTest(model=model, sym=sym):
+                    folder = self.folder / f"{model}-gptq-{sym}"
+                    self.goes_through(folder.name, gptq(self.folder / model, folder, sym))
 
     def test_fp8(self):
         for model in ("llama", "qwen2_tied", "qwen3_moe"):
