@@ -134,6 +134,7 @@ void add_weight_tensors(const Checkpoint &checkpoint, const qk_layer &layer,
     static const char *const kCodes[] = {".qweight", ".weight_packed", ".weight"};
     static const char *const kBeside[] = {".qzeros",
                                           ".scales",
+                                          ".scale",
                                           ".g_idx",
                                           ".weight_scale",
                                           ".weight_scale_inv",

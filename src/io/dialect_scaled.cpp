@@ -1,7 +1,8 @@
-// Weights of 8 bits beside their scales: X.weight I8 or F8_E4M3 [n,k], and X.weight_scale or (fp8)
-// X.weight_scale_inv, which multiplies in spite of its name: one number for the tensor, one a row
-// [n,1], one a group [n,groups], or one a block [ceil(n/rows),ceil(k/columns)]. What is stored for
-// activations (X.input_scale) is left alone: qk multiplies by x as it is.
+// Weights of 8 bits beside their scales: X.weight I8 or F8_E4M3 [n,k] and X.weight_scale; of FP8
+// also X.weight_scale_inv, which multiplies in spite of its name, or X.scale. Scales are one number
+// for the tensor, one a row [n,1], one a group [n,groups], or one a block
+// [ceil(n/rows),ceil(k/columns)]. What is stored for activations (X.input_scale) is left alone: qk
+// multiplies by x as it is.
 // Source: vllm-project/compressed-tensors src/compressed_tensors/compressors/naive_quantized/,
 // huggingface/transformers src/transformers/integrations/finegrained_fp8.py.
 #include "dialect.hpp"
@@ -11,7 +12,7 @@
 namespace qk_io {
 namespace {
 
-constexpr const char *kScaleNames[] = {".weight_scale", ".weight_scale_inv"};
+constexpr const char *kScaleNames[] = {".weight_scale", ".weight_scale_inv", ".scale"};
 constexpr int64_t kUsualBlock = 128;  // of fp8
 
 struct Parts {
@@ -134,8 +135,8 @@ qk_status check_kind(const Module &module, const Parts &p, qk_io_message *messag
     const Config &config = module.checkpoint->config;
     if (p.scale == nullptr || scale_format(p.scale) == 0) {
         return fail(message, QK_ERROR_UNSUPPORTED,
-                    "FP8 (%s; weight is %s), whose scales are %s; qk loads weight_scale and "
-                    "weight_scale_inv of F32, F16, BF16 and E8M0: %s",
+                    "FP8 (%s; weight is %s), whose scales are %s; qk loads weight_scale, "
+                    "weight_scale_inv and scale of F32, F16, BF16 and E8M0: %s",
                     saying_of(config).text, shape_text(p.weight).text, shape_text(p.scale).text,
                     kInstead);
     }
@@ -166,7 +167,7 @@ qk_status describe(qk_checkpoint *checkpoint, const Module &module, Layer *layer
                module.anchor->shape[0],
                module.anchor->shape[1],
                module.anchor->dtype == QK_DTYPE_F8_E4M3};
-    for (const char *name : kScaleNames) {
+    for (const char *name : kScaleNames) {  // the first that is there
         if (p.scale == nullptr) p.scale = use(module, name, layer);
     }
     use(module, ".input_scale", layer);

@@ -291,8 +291,8 @@ REFUSED = [
            "loads those with F16 and BF16 scales: " + GENERAL),
     Method("fp8_without_scales", "FP8", None, {".weight": ones("F8_E4M3", N, K)},
            f"FP8 (no configuration names it; weight is F8_E4M3 [{N},{K}]), whose scales are "
-           "absent; qk loads weight_scale and weight_scale_inv of F32, F16, BF16 and E8M0: " +
-           GENERAL),
+           "absent; qk loads weight_scale, weight_scale_inv and scale of F32, F16, BF16 and E8M0: "
+           + GENERAL),
     Method("next_i8", "unknown", method("next"), {".weight": ones("I8", N, K)},
            f'weight is I8 [{N},{K}] (quant_method "next"), of no method that qk knows; dense '
            "weights are F32, F16 or BF16"),

@@ -188,6 +188,8 @@ TEST_F(EightBits, Fp8ByItsShapes) {
           R"({"quant_method":"fp8","weight_block_size":[2,32]})", QK_DIALECT_FP8, 4, 64, 32);
     EXPECT_EQ(QK_ERROR_CORRUPT, qk_checkpoint_verify_layer(checkpoint, "x", &message));
     EXPECT_NE(nullptr, strstr(message.text, "scale 2 is not")) << message.text;
+    takes(fp8(4, 64, "x.scale", "F8_E8M0", {1, 1}, "\x7f"), "", QK_DIALECT_FP8, 4, 64,
+          QK_GROUP_ROW);
 }
 
 TEST_F(EightBits, Fp8Refused) {
