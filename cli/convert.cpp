@@ -59,6 +59,10 @@ void refuse_form(const Target &target, const qk_layer &layer) {
         cannot(layer, std::string("the 16 values of ") + format_name(layer.desc.format) +
                           " are not evenly spaced, and " + name + " has no others");
     }
+    if ((layer.desc.flags & QK_TENSOR_ORDERED) != 0) {
+        cannot(layer, "its groups are not runs of columns (act-order), and " + name +
+                          ", as qk writes it, has no others");
+    }
     const bool awq = target.layout == QK_LAYOUT_AWQ_GEMM || target.layout == QK_LAYOUT_AWQ_GEMV;
     const bool gptq = target.layout == QK_LAYOUT_GPTQ || target.layout == QK_LAYOUT_GPTQ_V1;
     if (awq && layer.desc.scale_format != QK_FORMAT_F16) {

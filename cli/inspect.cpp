@@ -13,6 +13,8 @@ std::string scales_name(const qk_tensor_desc &desc) {
     return desc.scale_format == QK_FORMAT_LUT8 ? "nested" : format_name(desc.scale_format);
 }
 
+bool is_ordered(const qk_tensor_desc &desc) { return (desc.flags & QK_TENSOR_ORDERED) != 0; }
+
 using Row = std::vector<std::string>;
 
 Row layer_row(const Checkpoint &checkpoint, const qk_layer &layer) {
@@ -22,7 +24,7 @@ Row layer_row(const Checkpoint &checkpoint, const qk_layer &layer) {
             method_name(checkpoint, layer),
             known ? format_name(desc.format) : "-",
             known ? shape_name(desc.shape, desc.rank) : "-",
-            known ? group_name(desc) : "-",
+            known ? group_name(desc) + (is_ordered(desc) ? ", act-order" : "") : "-",
             known ? scales_name(desc) : "-",
             human_bytes(double(layer.bytes)),
             known ? "yes" : "no: " + printable(layer.reason)};
@@ -113,6 +115,7 @@ Json layer_json(const Checkpoint &checkpoint, const qk_layer &layer) {
     json_set(object, "group_size", desc.group_size);
     json_set(object, "scales", scales_name(desc));
     json_set(object, "symmetric", (desc.flags & QK_TENSOR_SYMMETRIC) != 0);
+    json_set(object, "act_order", is_ordered(desc));
     return object;
 }
 

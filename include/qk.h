@@ -129,7 +129,7 @@ typedef struct qk_context_options {
     uint32_t flags;                /* 0 or one QK_CONTEXT_... (CPU) */
     void *stream;                  /* cudaStream_t, borrowed; NULL: the default; CPU: not used */
     size_t workspace_bytes;        /* scratch allocated once at creation */
-    const qk_allocator *allocator; /* copied; NULL: the C library's; CPU: 192 KiB a thread */
+    const qk_allocator *allocator; /* copied; NULL: libc's; CPU: to 192 KiB * (threads + 2) */
     const qk_executor *executor;   /* copied; NULL: qk's own threads, owned by the context */
     uint32_t instruction_sets;     /* CPU: QK_ISA_... that may be used; 0: all there are */
     uint32_t reserved;             /* 0 */
@@ -216,7 +216,8 @@ enum {
     QK_PLANE_TABLE = 6, /* LUT8's 256 values, LUT4's 16, f32 */
     QK_PLANE_GLOBAL = 7, /* f32: what all E4M3 or E8M0 scales are multiplied or divided by */
     QK_PLANE_MIN2 = 8,   /* FLOAT_MIN of I8: the minima's second scales, f32 */
-    QK_PLANE_COUNT = 9
+    QK_PLANE_ORDER = 9,  /* i32 [k]: stored column j is column order[j] of the weight: act-order */
+    QK_PLANE_COUNT = 10
 };
 #define QK_MAX_RANK 4
 #define QK_GROUP_ROW (-1)         /* group_size: one group a row */
@@ -227,6 +228,8 @@ enum {
 #define QK_TENSOR_GLOBAL_DIVIDES 16u /* with either: scales are divided by it */
 #define QK_TENSOR_FLOAT_MIN 32u   /* U4_AFFINE, S8: code * scale - minimum, no zero; the ZERO plane
                                      has a group's minimum, stored as its scale is */
+#define QK_TENSOR_ORDERED 64u     /* an ORDER plane, by which qk_linear first gathers x: permutes
+                                     0..k-1; an index outside them is taken for k-1 */
 
 typedef struct qk_tensor_desc {
     uint32_t struct_size;       /* sizeof(qk_tensor_desc) */
@@ -304,7 +307,8 @@ typedef struct qk_product { /* what qk_linear computes, as data */
  * All are checked before the first runs; 0 products are none. */
 QK_API qk_status qk_multiply(qk_context *context, const qk_product *products, int32_t count);
 /* Bytes for the fastest kernel of every product, or for w at any m <= m_max; give the largest to
- * qk_context_options. With less, a slower kernel runs, or 302 in a mode. */
+ * qk_context_options. With less, a slower kernel runs; or 302 in a mode, and where x of a w with
+ * QK_TENSOR_ORDERED does not fit (on the CPU 192 KiB of it always do). */
 QK_API qk_status qk_multiply_workspace(qk_context *context, const qk_product *products,
                                        int32_t count, size_t *bytes);
 QK_API qk_status qk_linear_workspace(qk_context *context, const qk_tensor *w, int64_t m_max,

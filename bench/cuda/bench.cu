@@ -72,7 +72,8 @@ void bench_matvec(Bench &b, bool all_batches) {
     const int64_t shapes[][2] = {{4096, 4096}, {6144, 4096},  {28672, 4096}, {4096, 14336},
                                  {8192, 8192}, {57344, 8192}, {8192, 28672}};
     for (const auto &[n, k] : shapes) {
-        for (const Kind &kind : {kAwq, kNf4, kNf4Nested, kFp4, kU4Small, kMxfp4, kNvfp4}) {
+        for (const Kind &kind :
+             {kAwq, kActOrder, kNf4, kNf4Nested, kFp4, kU4Small, kMxfp4, kNvfp4}) {
             if (all_batches && (kind.scale == QK_FORMAT_LUT8 || kind.format == QK_FORMAT_FP4_BNB))
                 continue;
             double bytes = 0;

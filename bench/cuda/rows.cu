@@ -2,9 +2,12 @@
 // f16 weights of the same shape through cuBLASLt (its own first choice), in one run.
 //   bench_cuda_rows [out.json] [largest weight, in millions of codes] [most rows]
 // share: dense time / time.
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <iterator>
+#include <numeric>
+#include <random>
 
 #include "../../cli/trace.hpp"
 #include "timing.cuh"
@@ -33,10 +36,13 @@ struct Kind {
     qk_layout layout;
     int32_t group;
     bool packed;
+    bool ordered = false;  // columns in an order of their own
 };
 
 constexpr Kind kKinds[] = {
     {"u4 g128 packed", QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, QK_LAYOUT_AWQ_GEMM, 128, true},
+    {"u4 g128 act-order packed", QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, QK_LAYOUT_GPTQ, 128, true,
+     true},
     {"nf4 b64 packed", QK_FORMAT_NF4, QK_FORMAT_F32, QK_LAYOUT_ROW_HIGH, 64, true},
     {"nf4 b64 nested packed", QK_FORMAT_NF4, QK_FORMAT_LUT8, QK_LAYOUT_ROW_HIGH, 64, true},
     {"u4 g32 packed", QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, QK_LAYOUT_WORD, 32, true},
@@ -94,6 +100,7 @@ qk_tensor *make_weight(Bench &b, const Kind &kind, int64_t n, int64_t k) {
     desc.layout = kind.layout;
     desc.group_size = kind.group;
     if (kind.scale == QK_FORMAT_E4M3) desc.flags = QK_TENSOR_GLOBAL;
+    if (kind.ordered) desc.flags |= QK_TENSOR_ORDERED;
     desc.rank = 2;
     desc.shape[0] = n;
     desc.shape[1] = k;
@@ -120,6 +127,13 @@ qk_tensor *make_weight(Bench &b, const Kind &kind, int64_t n, int64_t k) {
                     : e4m3 ? 0x30303030u
                            : 0x3c000000u,
                     uint32_t(plane));
+    }
+    if (kind.ordered) {
+        std::vector<int32_t> order(size_t(k), 0);
+        std::iota(order.begin(), order.end(), 0);
+        std::shuffle(order.begin(), order.end(), std::mt19937(1));
+        BENCH_CHECK(cudaMemcpy(planes[QK_PLANE_ORDER], order.data(), order.size() * 4,
+                               cudaMemcpyHostToDevice));
     }
     qk_tensor *tensor = nullptr;
     QK_BENCH(b.context, qk_tensor_wrap(b.context, &desc, planes, QK_PLANE_COUNT, &tensor));

@@ -1,6 +1,9 @@
 // What the programs here share: a context on the timer's stream, weights of random codes.
 #pragma once
+#include <algorithm>
 #include <cstdint>
+#include <numeric>
+#include <random>
 
 #include "../../cli/trace.hpp"
 #include "floors.cuh"
@@ -48,6 +51,7 @@ struct Kind {
     qk_format format, scale;
     qk_layout layout;
     int32_t group;
+    bool ordered = false;  // columns in an order of their own
 };
 
 constexpr Kind kAwq = {"u4 g128 f16", QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, QK_LAYOUT_AWQ_GEMM, 128};
@@ -60,6 +64,8 @@ constexpr Kind kGemv = {"u4 g128 AWQ_GEMV", QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, 
                         128};
 constexpr Kind kWord = {"u4 g128 WORD", QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, QK_LAYOUT_WORD, 128};
 constexpr Kind kU4Small = {"u4 g32 f16", QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, QK_LAYOUT_WORD, 32};
+constexpr Kind kActOrder = {
+    "u4 g128 act-order", QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, QK_LAYOUT_GPTQ, 128, true};
 constexpr Kind kMxfp4 = {"mxfp4", QK_FORMAT_FP4_E2M1, QK_FORMAT_E8M0, QK_LAYOUT_ROW, 32};
 constexpr Kind kNvfp4 = {"nvfp4", QK_FORMAT_FP4_E2M1, QK_FORMAT_E4M3, QK_LAYOUT_ROW, 16};
 constexpr Kind kFp8Row = {"fp8 row f32", QK_FORMAT_E4M3, QK_FORMAT_F32, QK_LAYOUT_ROW,
@@ -75,6 +81,7 @@ qk_tensor_desc describe(const Kind &kind, qk_layout layout, int64_t n, int64_t k
     desc.layout = layout;
     desc.group_size = kind.group;
     if (kind.scale == QK_FORMAT_E4M3) desc.flags = QK_TENSOR_GLOBAL;
+    if (kind.ordered) desc.flags |= QK_TENSOR_ORDERED;
     desc.rank = 2;
     desc.shape[0] = n;
     desc.shape[1] = k;
@@ -87,6 +94,14 @@ struct Weight {
     std::vector<void *> planes = std::vector<void *>(QK_PLANE_COUNT, nullptr);
     double bytes = 0;
 };
+
+// Columns 0 .. k - 1 in a random order, as act-order has them.
+void shuffle_columns(void *plane, int64_t k) {
+    std::vector<int32_t> order(size_t(k), 0);
+    std::iota(order.begin(), order.end(), 0);
+    std::shuffle(order.begin(), order.end(), std::mt19937(1));
+    BENCH_CHECK(cudaMemcpy(plane, order.data(), order.size() * 4, cudaMemcpyHostToDevice));
+}
 
 Weight make_weight(Bench &b, const Kind &kind, int64_t n, int64_t k) {
     const qk_tensor_desc desc = describe(kind, kind.layout, n, k);
@@ -112,6 +127,7 @@ Weight make_weight(Bench &b, const Kind &kind, int64_t n, int64_t k) {
         fill<<<1024, 256>>>(static_cast<uint32_t *>(w.planes[size_t(plane)]),
                             int64_t(bytes + 3) / 4, mask, bits, uint32_t(plane));
         BENCH_CHECK(cudaDeviceSynchronize());
+        if (plane == QK_PLANE_ORDER) shuffle_columns(w.planes[QK_PLANE_ORDER], k);
         if (plane == QK_PLANE_TABLE || plane == QK_PLANE_SCALE_CODE) {
             float table[256];
             QK_BENCH(b.context, qk_dynamic_table(table));

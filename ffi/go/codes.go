@@ -104,6 +104,7 @@ const (
 	PlaneTable     Plane = C.QK_PLANE_TABLE
 	PlaneGlobal    Plane = C.QK_PLANE_GLOBAL
 	PlaneMin2      Plane = C.QK_PLANE_MIN2
+	PlaneOrder     Plane = C.QK_PLANE_ORDER
 )
 
 const (
@@ -116,6 +117,7 @@ const (
 	GlobalRows    = uint32(C.QK_TENSOR_GLOBAL_ROWS)    // ... times one number a row
 	GlobalDivides = uint32(C.QK_TENSOR_GLOBAL_DIVIDES) // with either: divided by it
 	FloatMin      = uint32(C.QK_TENSOR_FLOAT_MIN)      // U4Affine, S8: code * scale - minimum
+	Ordered       = uint32(C.QK_TENSOR_ORDERED)        // columns are stored in PlaneOrder's order
 	planeCount    = C.QK_PLANE_COUNT
 
 	BF16Products    = uint32(C.QK_CONTEXT_BF16_PRODUCTS) // may round x and 4-bit entries

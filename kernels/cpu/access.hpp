@@ -105,6 +105,11 @@ inline int zero_of(const Weight &w, GroupIndex group) {
     return (stored + w.layout->zero_offset) & 15;
 }
 
+// Of a weight with an order: the column that the stored one is.
+inline int64_t column_at(const Weight &w, int64_t stored) {
+    return ordered_column(load_as<int32_t>(w.order, stored), w.geometry.k);
+}
+
 // Nibble planes are zeroed before they are filled.
 inline void store_zero(const Weight &w, GroupIndex group, int zero) {
     const int64_t at = w.layout->zero_at(w.geometry, group);

@@ -117,6 +117,7 @@ constinit const Backend kCpuBackend = {
     kDequantize,
     kQuantize,
     kRepack,
+    &cpu::kGatherGeneric,
     kLinear,
     kGru,
     cpu::plan_linear,

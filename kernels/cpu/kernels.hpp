@@ -25,6 +25,7 @@ uint32_t allowed_features(uint32_t allowed);
 extern const Kernel<DequantizeArgs> kDequantizeGeneric;
 extern const Kernel<QuantizeArgs> kQuantizeGeneric;
 extern const Kernel<RepackArgs> kRepackGeneric;
+extern const Kernel<GatherArgs> kGatherGeneric;
 extern const Kernel<LinearArgs> kLinearGeneric, kLinearInt8Generic;
 extern const Kernel<GruArgs> kGruGeneric;
 extern const Kernel<FloatProductArgs> kFloatProductGeneric;

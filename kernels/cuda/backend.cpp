@@ -98,6 +98,7 @@ constinit const Backend kCudaBackend = {
     kDequantize,
     kQuantize,
     kRepack,
+    &cuda::kGatherColumns,
     cuda::kLinearKernels,  // linear/select.hpp chooses
     kGru,
     cuda::plan_linear,

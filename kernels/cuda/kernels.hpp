@@ -59,6 +59,7 @@ extern const Kernel<DequantizeArgs> kDequantizeGeneric;  // convert/dequantize.c
 extern const Kernel<QuantizeArgs> kQuantizeGeneric;      // convert/quantize.cu
 extern const Kernel<RepackArgs> kRepackTiles;            // convert/repack_tiles.cu
 extern const Kernel<RepackArgs> kRepackGeneric;          // convert/repack.cu
+extern const Kernel<GatherArgs> kGatherColumns;          // convert/gather.cu
 extern const Kernel<LinearArgs> kLinearSm90Gemv;         // linear/sm90/gemv/gemv.cu
 extern const Kernel<LinearArgs> kLinearSm90FewRows;      // linear/sm90/few_rows/few_rows.cu
 extern const Kernel<LinearArgs> kLinearSm90SomeRows;     // linear/sm90/some_rows/some_rows.cu

@@ -8,6 +8,7 @@
 
 #include "backend/scratch.hpp"
 #include "base/checked.hpp"
+#include "base/hd.hpp"
 #include "base/status.hpp"
 #include "format/formats.hpp"
 #include "format/layouts.hpp"
@@ -59,12 +60,18 @@ struct Weight {
     int64_t globals = 0;       // its numbers
     bool whole_range = false;  // s8: quantized over -128..127; no value depends on it
     ScalePlane minimum = {};   // what is taken off entry * scale; without: format and data null
+    void *order = nullptr;     // i32[k]: the column that each stored one is; null: itself
 };
 
 static inline bool has_minimum(const Weight &w) { return w.minimum.format != nullptr; }
 // Whether scales and minima are not in planes but among the codes.
 static inline bool is_records(const Weight &w) {
     return w.layout != nullptr && w.layout->record != nullptr;
+}
+
+// The column of the weight that is stored as `index` says; no index leads outside of its row.
+QK_HD static inline int64_t ordered_column(int32_t index, int64_t k) {
+    return uint32_t(index) < uint64_t(k) ? index : k - 1;
 }
 
 struct DequantizeArgs {
@@ -84,8 +91,14 @@ struct RepackArgs {
                             // inside backends only
 };
 
+// to[i, j] = from[i, order[j]], element by element of one format.
+struct GatherArgs {
+    Dense from, to;
+    const void *order;  // i32[columns]
+};
+
 struct LinearArgs {
-    Dense x;            // [m, k]
+    Dense x;            // [m, k], its columns as w stores them: w.order is null
     Weight w;           // [n, k]
     const Dense *bias;  // [1, n] or null
     Dense y;            // [m, n], x's format; inside backends `columns` may be more than n
@@ -250,6 +263,7 @@ struct Backend {
     KernelList<DequantizeArgs> dequantize;
     KernelList<QuantizeArgs> quantize;
     KernelList<RepackArgs> repack;
+    const Kernel<GatherArgs> *gather;  // takes every case
     KernelList<LinearArgs> linear;
     KernelList<GruArgs> gru;
     // Plans a product; `explanation` may be null.

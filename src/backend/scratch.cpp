@@ -30,7 +30,7 @@ struct alignas(64) Scratch {
 
 Scratch *scratch_create(const qk_allocator &allocator, int32_t concurrency) {
     const int32_t tasks = concurrency < kMaxTasksAtOnce ? concurrency : kMaxTasksAtOnce;
-    const size_t count = tasks > 1 ? size_t(tasks) + 1 : 1, holders = count * sizeof(Holder);
+    const size_t count = size_t(tasks) + (tasks > 1 ? 2 : 1), holders = count * sizeof(Holder);
     const size_t bytes = sizeof(Scratch) + holders + count * kScratchBytes;
     void *const memory = allocator.allocate(allocator.user, bytes, alignof(Scratch));
     if (memory == nullptr) return nullptr;

@@ -1,6 +1,6 @@
 // Working memory of CPU tasks: decoded weights, sums, a row of x. It is larger than a small stack,
-// so the context owns it: one block for each task that can run at once and, if there are several,
-// one for what the tasks of a call share.
+// so the context owns it: one block for each task that can run at once, one for x of a product
+// where it is gathered and, if tasks are several, one for what the tasks of a call share.
 #pragma once
 #include <new>
 #include <type_traits>

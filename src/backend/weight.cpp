@@ -69,7 +69,8 @@ Weight weight_of(const Shape &shape, void *const *planes, const ScaleTables &tab
             planes[QK_PLANE_GLOBAL],
             shape.globals,
             shape.whole_range,
-            minimum_of(shape, planes, scale)};
+            minimum_of(shape, planes, scale),
+            planes[QK_PLANE_ORDER]};
 }
 
 void fold_global(Weight *w, float *room) {

@@ -6,7 +6,8 @@ namespace {
 using ll = long long;
 
 constexpr uint32_t kOfQuantized = QK_TENSOR_SYMMETRIC | QK_TENSOR_GLOBAL | QK_TENSOR_GLOBAL_ROWS |
-                                  QK_TENSOR_GLOBAL_DIVIDES | QK_TENSOR_FLOAT_MIN;
+                                  QK_TENSOR_GLOBAL_DIVIDES | QK_TENSOR_FLOAT_MIN |
+                                  QK_TENSOR_ORDERED;
 
 Status check_header(const qk_tensor_desc &desc, ErrorText *error) {
     QK_CHECK(desc.struct_size == sizeof(qk_tensor_desc), error, ABI,
@@ -40,7 +41,7 @@ Status check_dense(const qk_tensor_desc &desc, Shape *shape, ErrorText *error) {
              "desc: a dense tensor has layout row, not %d", desc.layout);
     QK_CHECK(desc.scale_format == 0 && desc.group_size == 0 && desc.scale_group_size == 0 &&
                  desc.grouping == QK_GROUPING_DEFAULT && (desc.flags & kOfQuantized) == 0,
-             error, FORMAT, "desc: %s is dense and has no scales, groups or zeros",
+             error, FORMAT, "desc: %s is dense and has no scales, groups, zeros or order",
              shape->format->name);
     shape->plane_bytes[QK_PLANE_DATA] = shape->rows * shape->columns * (shape->format->bits / 8);
     return QK_OK;
@@ -169,6 +170,7 @@ void count_planes(Shape *shape) {
     }
     bytes[QK_PLANE_TABLE] = table_entries(*shape->format) * 4;
     bytes[QK_PLANE_GLOBAL] = shape->globals * 4;
+    if (shape->ordered) bytes[QK_PLANE_ORDER] = shape->columns * 4;
     if (has_folded_code(*shape)) bytes[QK_PLANE_SCALE_CODE] = 256 * 4;
 }
 
@@ -190,6 +192,9 @@ Status check_quantized(const qk_tensor_desc &desc, qk_layout packed, Shape *shap
     QK_CHECK(affine || !symmetric || shape->whole_range, error, FORMAT,
              "desc: %s has no zeros, so QK_TENSOR_SYMMETRIC means nothing", format.name);
     shape->has_zero = affine && !symmetric;
+    shape->ordered = (desc.flags & QK_TENSOR_ORDERED) != 0;
+    QK_CHECK(!shape->ordered || shape->columns <= INT32_MAX, error, SHAPE,
+             "desc: k is %lld, an order has 32-bit indices", ll(shape->columns));
     QK_TRY(check_scales(desc, shape, error));
     QK_TRY(check_groups(desc, shape, error));
     QK_TRY(check_ggml(shape, error));

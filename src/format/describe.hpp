@@ -17,6 +17,7 @@ struct Shape {
     bool has_zero;
     bool whole_range;  // S8 with the flag SYMMETRIC: how it is quantized
     bool has_minimum;  // minima in the ZERO plane, in scale_format
+    bool ordered;      // columns are stored in an order of their own
     int64_t globals;   // numbers in the GLOBAL plane: 0, 1 or one a row
     bool divides;      // scales are divided by them
     int64_t plane_bytes[QK_PLANE_COUNT];

@@ -35,7 +35,7 @@ qk_status check_planes(const Layer &layer, qk_io_message *message) {
         if (bytes != layer.plane_bytes[plane]) {
             static constexpr const char *kPlanes[QK_PLANE_COUNT] = {
                 "codes",        "scales",     "zeros",        "second scales", "scale table",
-                "scale offset", "code table", "global scale", "second minima"};
+                "scale offset", "code table", "global scale", "second minima", "order"};
             return fail(message, QK_ERROR_CORRUPT,
                         "%s: the file has %lld bytes, [%lld,%lld] needs %lld", kPlanes[plane],
                         static_cast<long long>(layer.plane_bytes[plane]),

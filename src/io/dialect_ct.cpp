@@ -4,6 +4,7 @@
 // Source: vllm-project/compressed-tensors src/compressed_tensors/compressors/pack_quantized/.
 #include "dialect.hpp"
 #include "methods.hpp"
+#include "order.hpp"
 #include "remake.hpp"
 
 namespace qk_io {
@@ -156,21 +157,15 @@ qk_status group_of(const Config &config, const Parts &p, int64_t *group, qk_io_m
                 static_cast<long long>(p.groups), static_cast<long long>(p.k));
 }
 
-qk_status check_order(const Parts &p, int64_t group, qk_io_message *message) {
-    if (p.g_idx == nullptr) return QK_OK;
-    if (!is(p.g_idx, QK_DTYPE_I32, 1) || p.g_idx->shape[0] != p.k) {
-        return fail(message, QK_ERROR_CORRUPT, "weight_g_idx is %s; expected I32 [%lld]",
-                    shape_text(p.g_idx).text, static_cast<long long>(p.k));
+// Files of layers that were never given an order hold -1 in its place.
+bool has_order(const Tensor *g_idx) {
+    if (!is(g_idx, QK_DTYPE_I32, 1)) return g_idx != nullptr;
+    for (int64_t at = 0; at < g_idx->bytes; at += 4) {
+        int32_t group;
+        memcpy(&group, g_idx->data + at, sizeof group);
+        if (group == -1) return false;
     }
-    for (int64_t row = 0; row < p.k; ++row) {
-        int32_t index;
-        memcpy(&index, p.g_idx->data + row * 4, sizeof index);
-        if (index == (group == QK_GROUP_ROW ? 0 : row / group)) continue;
-        return fail(message, QK_ERROR_UNSUPPORTED,
-                    "actorder \"group\": weight_g_idx puts column %lld into group %d, out of order",
-                    static_cast<long long>(row), static_cast<int>(index));
-    }
-    return QK_OK;
+    return true;
 }
 
 qk_status check_scales(Parts *p, bool *whole, qk_io_message *message) {
@@ -209,7 +204,11 @@ qk_status set_8_bits(const Parts &p, int64_t group, Layer *layer, qk_io_message 
 }
 
 qk_status set_4_bits(const Parts &p, int64_t group, Layer *layer) {
-    set_plane(layer, QK_PLANE_DATA, p.packed);
+    if (order_of(*layer) != nullptr) {
+        set_recipe(layer, QK_PLANE_DATA, {make_ordered_rows, p.packed, 0}, p.packed->bytes);
+    } else {
+        set_plane(layer, QK_PLANE_DATA, p.packed);
+    }
     if (p.zero != nullptr) {
         set_plane(layer, QK_PLANE_ZERO, p.zero);
     } else {
@@ -239,7 +238,9 @@ qk_status describe(qk_checkpoint *checkpoint, const Module &module, Layer *layer
     QK_IO_TRY(check_packed(checkpoint->config, &p, message));
     QK_IO_TRY(check_scales(&p, &whole, message));
     QK_IO_TRY(group_of(checkpoint->config, p, &group, message));
-    QK_IO_TRY(check_order(p, group, message));
+    if (has_order(p.g_idx)) {
+        QK_IO_TRY(take_order(checkpoint, p.g_idx, "weight_g_idx", p.k, group, layer, message));
+    }
     if (whole) {  // one scale for the whole tensor (strategy "tensor") becomes one a row
         set_recipe(layer, QK_PLANE_SCALE, {make_repeated, p.scale, p.n}, p.scale->bytes * p.n);
     } else {

@@ -4,6 +4,8 @@
 #include "dialect_gptq.hpp"
 
 #include "methods.hpp"
+#include "order.hpp"
+#include "remake.hpp"
 
 namespace qk_io {
 namespace {
@@ -12,37 +14,6 @@ bool claims(const Module &module) {
     const Method method = module.checkpoint->config.method;
     return method == Method::kGptq ||
            (method == Method::kNone && sibling(module, ".g_idx") != nullptr);
-}
-
-int32_t load_i32(const uint8_t *at) {
-    int32_t value;
-    memcpy(&value, at, sizeof value);
-    return value;
-}
-
-qk_status check_order(const Tensor *g_idx, int64_t k, int64_t group, qk_io_message *message) {
-    if (!is(g_idx, QK_DTYPE_I32, 1) || g_idx->shape[0] != k) {
-        return fail(message, QK_ERROR_CORRUPT, "g_idx is %s; qweight asks for I32 [%lld]",
-                    shape_text(g_idx).text, static_cast<long long>(k));
-    }
-    const int64_t groups = group == QK_GROUP_ROW ? 1 : ceil_div(k, group);
-    int64_t first_moved = -1;
-    for (int64_t row = 0; row < k; ++row) {
-        const int64_t index = load_i32(g_idx->data + row * 4);
-        if (index < 0 || index >= groups) {
-            return fail(message, QK_ERROR_CORRUPT, "g_idx[%lld] is %lld; there are %lld groups",
-                        static_cast<long long>(row), static_cast<long long>(index),
-                        static_cast<long long>(groups));
-        }
-        const int64_t expected = group == QK_GROUP_ROW ? 0 : row / group;
-        if (index != expected && first_moved < 0) first_moved = row;
-    }
-    if (first_moved < 0) return QK_OK;
-    return fail(message, QK_ERROR_UNSUPPORTED,
-                "act-order (desc_act): g_idx puts row %lld into group %lld, out of order; quantize "
-                "with desc_act=false to load it",
-                static_cast<long long>(first_moved),
-                static_cast<long long>(load_i32(g_idx->data + first_moved * 4)));
 }
 
 qk_status pick_version(const Config &config, Layer *layer, qk_io_message *message) {
@@ -133,8 +104,12 @@ qk_status describe(qk_checkpoint *checkpoint, const Module &module, Layer *layer
                     static_cast<long long>(group), shape_text(qweight).text,
                     shape_text(scales).text, shape_text(qzeros).text);
     }
-    QK_IO_TRY(check_gptq_order(config, g_idx, k, group, message));
-    set_plane(layer, QK_PLANE_DATA, qweight);
+    QK_IO_TRY(take_gptq_order(checkpoint, g_idx, k, group, layer, message));
+    if (order_of(*layer) != nullptr) {
+        set_recipe(layer, QK_PLANE_DATA, {make_ordered_words, qweight, 0}, qweight->bytes);
+    } else {
+        set_plane(layer, QK_PLANE_DATA, qweight);
+    }
     set_plane(layer, QK_PLANE_SCALE, scales);
     set_plane(layer, QK_PLANE_ZERO, qzeros);
     layer->dense_format = float_format(scales);
@@ -162,10 +137,10 @@ qk_status describe_unknown(qk_checkpoint *checkpoint, const Module &module, Laye
 
 }  // namespace
 
-qk_status check_gptq_order(const Config &config, const Tensor *g_idx, int64_t k, int64_t group,
-                           qk_io_message *message) {
-    if (g_idx != nullptr) return check_order(g_idx, k, group, message);
-    if (!config.desc_act) return QK_OK;
+qk_status take_gptq_order(qk_checkpoint *checkpoint, const Tensor *g_idx, int64_t k, int64_t group,
+                          Layer *layer, qk_io_message *message) {
+    if (g_idx != nullptr) return take_order(checkpoint, g_idx, "g_idx", k, group, layer, message);
+    if (!checkpoint->config.desc_act) return QK_OK;
     return fail(message, QK_ERROR_CORRUPT, "desc_act is true, but there is no g_idx");
 }
 

@@ -8,11 +8,11 @@ struct GptqParts {
     const Tensor *qweight, *scales, *qzeros, *g_idx;
 };
 
-// Act-order files permute the rows of W; qk multiplies them as they are stored.
-qk_status check_gptq_order(const Config &config, const Tensor *g_idx, int64_t k, int64_t group,
-                           qk_io_message *message);
+// Whatever desc_act says: what g_idx says is what dequantizes.
+qk_status take_gptq_order(qk_checkpoint *checkpoint, const Tensor *g_idx, int64_t k, int64_t group,
+                          Layer *layer, qk_io_message *message);
 // A layer of 8 bits, whose version, types and ranks have been checked.
-qk_status describe_gptq8(const qk_checkpoint *checkpoint, const Module &module,
-                         const GptqParts &parts, Layer *layer, qk_io_message *message);
+qk_status describe_gptq8(qk_checkpoint *checkpoint, const Module &module, const GptqParts &parts,
+                         Layer *layer, qk_io_message *message);
 
 }  // namespace qk_io

@@ -18,7 +18,7 @@ bool is_symmetric(const Tensor *qzeros, bool minus_one) {
 
 }  // namespace
 
-qk_status describe_gptq8(const qk_checkpoint *checkpoint, const Module &module, const GptqParts &p,
+qk_status describe_gptq8(qk_checkpoint *checkpoint, const Module &module, const GptqParts &p,
                          Layer *layer, qk_io_message *message) {
     int64_t k = 0, group = 0;
     const int64_t n = p.qweight->shape[1];
@@ -38,7 +38,7 @@ qk_status describe_gptq8(const qk_checkpoint *checkpoint, const Module &module, 
                     static_cast<long long>(group), shape_text(p.qweight).text,
                     shape_text(p.scales).text, shape_text(p.qzeros).text);
     }
-    QK_IO_TRY(check_gptq_order(checkpoint->config, p.g_idx, k, group, message));
+    QK_IO_TRY(take_gptq_order(checkpoint, p.g_idx, k, group, layer, message));
     set_recipe(layer, QK_PLANE_DATA, {make_offset_words, p.qweight, 0}, p.qweight->bytes);
     set_recipe(layer, QK_PLANE_SCALE, {make_transposed, p.scales, 0}, p.scales->bytes);
     layer->dense_format = float_format(p.scales);

@@ -1,5 +1,7 @@
 #include "remake.hpp"
 
+#include "order.hpp"
+
 namespace qk_io {
 namespace {
 
@@ -11,6 +13,11 @@ int64_t groups_of_row(const Layer &layer) {
 size_t width_of(const Tensor *tensor) {
     const DtypeRow *row = dtype_by_code(tensor->dtype);
     return row == nullptr ? 1 : static_cast<size_t>(row->bits / 8);
+}
+
+// The column of the file that is stored as column `stored`.
+int64_t file_column(const int32_t *order, int64_t stored) {
+    return order == nullptr ? stored : order[stored];
 }
 
 // The same numbers: q - 128 of q in 0..255 is q with its highest bit flipped, as a signed byte.
@@ -62,24 +69,64 @@ void fill_f32(const Layer &layer, uint8_t *plane, const Value &value) {
 void make_offset_rows(const Layer &layer, const Recipe &recipe, uint8_t *plane) {
     const int64_t n = layer.desc.shape[0], k = layer.desc.shape[1];
     const int64_t stored = (k + 3) / 4 * 4;
+    const int32_t *order = order_of(layer);
     for (int64_t row = 0; row < n; ++row) {
         const uint8_t *from = recipe.from->data + row * stored;
         uint8_t *to = plane + row * k;
-        for (int64_t column = 0; column < k; ++column) to[column] = without_offset(from[column]);
+        for (int64_t column = 0; column < k; ++column) {
+            to[column] = without_offset(from[file_column(order, column)]);
+        }
     }
 }
 
 void make_offset_words(const Layer &layer, const Recipe &recipe, uint8_t *plane) {
     constexpr int64_t kRows = 64;  // of the plane, so that their lines stay in the cache
+    const int32_t *order = order_of(layer);
     const int64_t n = layer.desc.shape[0], k = layer.desc.shape[1];
     for (int64_t first = 0; first < n; first += kRows) {
         const int64_t end = first + kRows < n ? first + kRows : n;
         for (int64_t line = 0; line < k / 4; ++line) {
-            for (int64_t row = first; row < end; ++row) {
-                const uint8_t *from = recipe.from->data + (line * n + row) * 4;
-                uint8_t *to = plane + row * k + line * 4;
-                for (int i = 0; i < 4; ++i) to[i] = without_offset(from[i]);
+            int64_t from[4];  // of the column's first row
+            for (int i = 0; i < 4; ++i) {
+                const int64_t column = file_column(order, line * 4 + i);
+                from[i] = column / 4 * n * 4 + column % 4;
             }
+            for (int64_t row = first; row < end; ++row) {
+                uint8_t *to = plane + row * k + line * 4;
+                for (int i = 0; i < 4; ++i) {
+                    to[i] = without_offset(recipe.from->data[from[i] + row * 4]);
+                }
+            }
+        }
+    }
+}
+
+void make_ordered_words(const Layer &layer, const Recipe &recipe, uint8_t *plane) {
+    const int64_t n = layer.desc.shape[0], k = layer.desc.shape[1];
+    memset(plane, 0, static_cast<size_t>(recipe.from->bytes));
+    for (int64_t stored = 0; stored < k; ++stored) {
+        const int64_t column = order_of(layer)[stored];
+        const uint8_t *from = recipe.from->data + column / 8 * n * 4 + column % 8 / 2;
+        uint8_t *to = plane + stored / 8 * n * 4 + stored % 8 / 2;
+        const int down = column % 2 * 4, up = stored % 2 * 4;
+        for (int64_t row = 0; row < n; ++row) {
+            to[row * 4] = static_cast<uint8_t>(to[row * 4] | (from[row * 4] >> down & 15) << up);
+        }
+    }
+}
+
+void make_ordered_rows(const Layer &layer, const Recipe &recipe, uint8_t *plane) {
+    const int64_t n = layer.desc.shape[0], k = layer.desc.shape[1];
+    const int64_t line = (k + 7) / 8 * 4;
+    const int32_t *order = order_of(layer);
+    memset(plane, 0, static_cast<size_t>(recipe.from->bytes));
+    for (int64_t row = 0; row < n; ++row) {
+        const uint8_t *from = recipe.from->data + row * line;
+        uint8_t *to = plane + row * line;
+        for (int64_t stored = 0; stored < k; ++stored) {
+            const int32_t column = order[stored];
+            const int code = from[column / 2] >> column % 2 * 4 & 15;
+            to[stored / 2] = static_cast<uint8_t>(to[stored / 2] | code << stored % 2 * 4);
         }
     }
 }

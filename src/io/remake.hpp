@@ -11,6 +11,10 @@ namespace qk_io {
 // word, in words [k/4,n] (GPTQ).
 void make_offset_rows(const Layer &layer, const Recipe &recipe, uint8_t *plane);
 void make_offset_words(const Layer &layer, const Recipe &recipe, uint8_t *plane);
+// Codes of 4 bits in the layer's order of columns, in words [k/8,n] (GPTQ) or [n,ceil(k/8)]
+// (compressed-tensors) as before. Those of S8 follow the order too, where there is one.
+void make_ordered_words(const Layer &layer, const Recipe &recipe, uint8_t *plane);
+void make_ordered_rows(const Layer &layer, const Recipe &recipe, uint8_t *plane);
 // Scales [n,groups] of one line for every recipe.rows rows, or of [groups,n].
 void make_repeated(const Layer &layer, const Recipe &recipe, uint8_t *plane);
 void make_transposed(const Layer &layer, const Recipe &recipe, uint8_t *plane);

@@ -107,6 +107,13 @@ qk_status qk_writer_declare_layer(qk_writer *w, qk_dialect dialect, const char *
     if (described != QK_OK) {
         return fail(message, described, "desc: not a tensor: %s", qk_status_string(described));
     }
+    if ((desc->flags & QK_TENSOR_ORDERED) != 0) {
+        return fail(
+            message, QK_ERROR_UNSUPPORTED,
+            "layer \"%.200s\": its columns are stored in an order of their own (act-order), "
+            "which qk writes in no dialect",
+            layer);
+    }
     const DialectWriter *row = writer_of(dialect);
     if (row == nullptr || !is_float(dense_format)) {
         return fail(message, QK_ERROR_UNSUPPORTED,

@@ -87,6 +87,7 @@ Status describe_dlpack(qk_context *context, const DLManagedTensorVersioned &mana
 DLDataType plane_type(const qk_tensor &tensor, qk_plane plane) {
     qk_format format = 0;
     switch (plane) {
+        case QK_PLANE_ORDER: return {kInt, 32, 1};
         case QK_PLANE_DATA: format = tensor.shape.format->id; break;
         case QK_PLANE_SCALE: format = tensor.shape.scale_format->id; break;
         case QK_PLANE_ZERO:

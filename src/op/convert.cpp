@@ -5,6 +5,15 @@
 
 namespace qk {
 
+// Of the kernels that dequantize, the portable one, the last, alone puts columns into an order.
+static KernelList<DequantizeArgs> dequantizers(const Backend &backend, bool ordered) {
+    KernelList<DequantizeArgs> list = backend.dequantize;
+    const int32_t skipped = ordered ? list.count - 1 : 0;
+    list.kernels += skipped;
+    list.count -= skipped;
+    return list;
+}
+
 Status dequantize(qk_context *context, const qk_tensor *quantized, qk_tensor *dense) {
     QK_TRY(check_operand(context, quantized, "quantized"));
     QK_TRY(check_output(context, dense, "dense"));
@@ -14,7 +23,8 @@ Status dequantize(qk_context *context, const qk_tensor *quantized, qk_tensor *de
     QK_TRY(check_disjoint(context, dense, "dense", quantized, "quantized"));
     float folded[kFolded];
     const DequantizeArgs args = {weight_view(*quantized, folded), dense_view(*dense)};
-    return run_kernel(context, context->backend->dequantize, args, "dequantize");
+    return run_kernel(context, dequantizers(*context->backend, quantized->shape.ordered), args,
+                      "dequantize");
 }
 
 Status quantize(qk_context *context, const qk_tensor *dense, qk_tensor *quantized) {
@@ -22,6 +32,9 @@ Status quantize(qk_context *context, const qk_tensor *dense, qk_tensor *quantize
     QK_TRY(check_output(context, quantized, "quantized"));
     QK_TRY(check_dense_float(context, dense, "dense"));
     QK_TRY(check_quantized_format(context, quantized, "quantized"));
+    QK_CHECK(!quantized->shape.ordered, &context->error, UNSUPPORTED,
+             "quantized: has an order of columns, and qk_quantize chooses none: quantize into a "
+             "tensor without QK_TENSOR_ORDERED");
     QK_TRY(check_same_shape(context, dense, "dense", quantized, "quantized"));
     QK_TRY(check_disjoint(context, quantized, "quantized", dense, "dense"));
     const QuantizeArgs args = {dense_view(*dense), stored_view(*quantized)};
@@ -61,6 +74,9 @@ static Status check_same_values(qk_context *context, const qk_tensor *from, cons
              "to: qk reads the records of layout %s and does not write them", b.layout->name);
     QK_CHECK(a.globals == b.globals && a.divides == b.divides, error, FORMAT,
              "from and to differ in their GLOBAL plane: repack keeps it");
+    QK_CHECK(a.ordered == b.ordered, error, FORMAT,
+             "from has %s order of columns, to has %s: repack keeps it", a.ordered ? "an" : "no",
+             b.ordered ? "one" : "none");
     QK_CHECK(!a.has_zero || b.has_zero, error, FORMAT,
              "from has zeros, to is symmetric and could not keep them");
     return QK_OK;

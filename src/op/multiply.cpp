@@ -12,6 +12,8 @@ namespace {
 
 using ll = long long;
 
+constexpr int64_t kGatherAlignment = 256;  // of what a kernel finds behind gathered x
+
 Status check_weight(qk_context *context, const qk_tensor *w) {
     QK_TRY(check_operand(context, w, "w"));
     QK_CHECK(w->shape.format->kind != FormatKind::kInteger, &context->error, FORMAT,
@@ -54,25 +56,55 @@ Status check_product(qk_context *context, const qk_product &p) {
     return p.bias == nullptr ? QK_OK : check_bias(context, p.bias, p.y);
 }
 
-LinearPlan plan(const qk_context &context, const LinearArgs &args, Explanation *explanation) {
-    const Allowance allowed = {context.flags, context.workspace_bytes};
-    return context.backend->plan_linear(args, context.device, allowed, explanation);
-}
-
 // A product that has been checked, as kernels see it, and what runs it.
 struct Planned {
     LinearArgs args;
     Dense bias;
     float folded[kFolded];
+    const void *order;  // of w's columns; null: x is read as it is
     LinearPlan plan;
 };
 
-void fill_arguments(const qk_product &p, Planned *out) {
+// What x takes at the start of the workspace once it is gathered in the order of w's columns. Where
+// tasks have working memory, a block of it holds what fits.
+size_t gathered_bytes(const qk_context &context, const Dense &x) {
+    int64_t bytes = 0;
+    if (__builtin_mul_overflow(x.rows, x.columns * (x.format->bits / 8), &bytes) ||
+        bytes > INT64_MAX - kGatherAlignment) {
+        return SIZE_MAX / 2;
+    }
+    if (context.scratch != nullptr && bytes <= int64_t(kScratchBytes)) return 0;
+    return size_t(round_up(bytes, kGatherAlignment));
+}
+
+LinearPlan plan(const qk_context &context, const Planned &product, Explanation *explanation) {
+    const LinearArgs &args = product.args;
+    const size_t gathered = product.order == nullptr ? 0 : gathered_bytes(context, args.x);
+    const bool fits = gathered <= context.workspace_bytes;
+    const Allowance allowed = {context.flags, fits ? context.workspace_bytes - gathered : 0};
+    LinearPlan plan = context.backend->plan_linear(args, context.device, allowed, explanation);
+    plan.workspace_bytes += gathered;
+    plan.fastest_bytes += gathered;
+    if (!fits) plan.kernel = nullptr;
+    return plan;
+}
+
+// Kernels multiply columns as they are stored. Where w has an order, x is gathered first, and is
+// then as well aligned as the workspace.
+void set_operands(const Dense &x, const Weight &w, const Dense &y, Planned *out) {
     // Field by field: one copy of the whole costs 25 ns a call.
-    out->args.x = dense_view(*p.x);
-    out->args.w = weight_view(*p.w, out->folded);
+    out->args.x = x;
+    out->args.w = w;
     out->args.bias = nullptr;
-    out->args.y = dense_view(*p.y);
+    out->args.y = y;
+    out->order = w.order;
+    if (w.order == nullptr) return;
+    out->args.w.order = nullptr;
+    out->args.x.data = nullptr;
+}
+
+void fill_arguments(const qk_product &p, Planned *out) {
+    set_operands(dense_view(*p.x), weight_view(*p.w, out->folded), dense_view(*p.y), out);
     if (p.bias != nullptr) {
         out->bias = dense_view(*p.bias);
         out->args.bias = &out->bias;
@@ -82,7 +114,29 @@ void fill_arguments(const qk_product &p, Planned *out) {
 void plan_product(const qk_context &context, const qk_product &p, Explanation *explanation,
                   Planned *out) {
     fill_arguments(p, out);
-    out->plan = plan(context, out->args, explanation);
+    out->plan = plan(context, *out, explanation);
+}
+
+bool same_class(const qk_context &context, Planned product, int64_t m, const Explanation &as) {
+    Explanation there = {};
+    product.args.x.rows = product.args.y.rows = m;
+    plan(context, product, &there);
+    return there.batch_first == as.batch_first && there.batch_last == as.batch_last;
+}
+
+// Gathered x of more rows leaves kernels less of the workspace. What its class may be with what is
+// left at both of its ends, it is between them; otherwise these rows are one of their own.
+void clip_class(const qk_context &context, const Planned &product, Explanation *explanation) {
+    if (product.order == nullptr) return;
+    const Dense &x = product.args.x;
+    const int64_t row_bytes = x.columns * (x.format->bits / 8);
+    const int64_t fit = int64_t(context.workspace_bytes & (SIZE_MAX >> 1)) / row_bytes;
+    const int64_t last = min64(explanation->batch_last, max64(fit, x.rows));
+    if (same_class(context, product, explanation->batch_first, *explanation) &&
+        same_class(context, product, last, *explanation)) {
+        return;
+    }
+    explanation->batch_first = explanation->batch_last = int32_t(min64(x.rows, INT32_MAX));
 }
 
 Status check_plan(qk_context *context, const LinearPlan &plan) {
@@ -101,8 +155,32 @@ Status check_and_plan(qk_context *context, const qk_product &p, Explanation *exp
     return check_plan(context, out->plan);
 }
 
-Status run(qk_context *context, const Planned &product) {
-    return run_traced(context, *product.plan.kernel, product.args, "multiply");
+Status run_gathered(qk_context *context, const Dense &x, void *gathered, Planned *product,
+                    const Launch &launch) {
+    LinearArgs &args = product->args;
+    args.x.data = gathered;
+    const GatherArgs gather = {x, args.x, product->order};
+    const Kernel<GatherArgs> &kernel = *context->backend->gather;
+    QK_TRY(run_traced(context, kernel, gather, "gather", launch));
+    return run_traced(context, *product->plan.kernel, args, "multiply", launch);
+}
+
+Status run(qk_context *context, const qk_product &given, Planned *product) {
+    Launch launch = make_launch(context);
+    if (product->order == nullptr) {
+        return run_traced(context, *product->plan.kernel, product->args, "multiply", launch);
+    }
+    const Dense x = dense_view(*given.x);
+    const size_t bytes = gathered_bytes(*context, x);
+    if (bytes == 0) {
+        void *const block = scratch_take(context->scratch);
+        const Status status = run_gathered(context, x, block, product, launch);
+        scratch_give(context->scratch, block);
+        return status;
+    }
+    launch.workspace = static_cast<char *>(launch.workspace) + bytes;
+    launch.workspace_bytes -= bytes;
+    return run_gathered(context, x, context->workspace, product, launch);
 }
 
 // The caller's product as this library knows it: one of an older header has fewer fields, one of a
@@ -153,13 +231,10 @@ Status named(qk_context *context, int32_t index, Status status) {
 }
 
 LinearPlan plan_at(const qk_context &context, const qk_tensor &w, const Format *format, int64_t m) {
-    float folded[kFolded];
-    return plan(context,
-                {{format, m, w.shape.columns, nullptr},
-                 weight_view(w, folded),
-                 nullptr,
-                 {format, m, w.shape.rows, nullptr}},
-                nullptr);
+    Planned product;
+    set_operands({format, m, w.shape.columns, nullptr}, weight_view(w, product.folded),
+                 {format, m, w.shape.rows, nullptr}, &product);
+    return plan(context, product, nullptr);
 }
 
 // The largest need of low .. high rows. A kernel's own grows with m; where the next one takes over
@@ -182,8 +257,9 @@ size_t largest_need(const qk_context &context, const qk_tensor &w, const Format 
 Status linear(qk_context *context, const qk_tensor *x, const qk_tensor *w, const qk_tensor *bias,
               qk_tensor *y) {
     Planned planned;
-    QK_TRY(check_and_plan(context, {sizeof(qk_product), 0, x, w, bias, y}, nullptr, &planned));
-    return run(context, planned);
+    const qk_product product = {sizeof(qk_product), 0, x, w, bias, y};
+    QK_TRY(check_and_plan(context, product, nullptr, &planned));
+    return run(context, product, &planned);
 }
 
 // All are checked before the first one runs.
@@ -198,12 +274,12 @@ Status multiply(qk_context *context, const qk_product *products, int32_t count) 
         QK_TRY(named(context, i, check_and_plan(context, product, nullptr, &planned)));
         if (i < kKept) kernels[i] = planned.plan.kernel;
     }
-    if (count == 1) return named(context, 0, run(context, planned));
+    if (count == 1) return named(context, 0, run(context, product, &planned));
     for (int32_t i = 0; i < count; ++i) {
         QK_TRY(named(context, i, read_product_at(context, products, i, &product)));
         fill_arguments(product, &planned);
-        planned.plan.kernel = i < kKept ? kernels[i] : plan(*context, planned.args, nullptr).kernel;
-        QK_TRY(named(context, i, run(context, planned)));
+        planned.plan.kernel = i < kKept ? kernels[i] : plan(*context, planned, nullptr).kernel;
+        QK_TRY(named(context, i, run(context, product, &planned)));
     }
     return QK_OK;
 }
@@ -230,6 +306,7 @@ Status explain(qk_context *context, const qk_product *given, qk_plan *plan) {
     Explanation explanation = {};
     QK_TRY(read_product(context, given, &product));
     QK_TRY(check_and_plan(context, product, &explanation, &planned));
+    clip_class(*context, planned, &explanation);
     plan->batch_first = explanation.batch_first;
     plan->batch_last = explanation.batch_last;
     plan->workspace_bytes = planned.plan.workspace_bytes;

@@ -17,6 +17,9 @@ static inline void fill_shape(const QuantizeArgs &args, int64_t *shape) {
 static inline void fill_shape(const RepackArgs &args, int64_t *shape) {
     shape[0] = args.from.geometry.n, shape[1] = args.from.geometry.k;
 }
+static inline void fill_shape(const GatherArgs &args, int64_t *shape) {
+    shape[0] = args.from.rows, shape[1] = args.from.columns;
+}
 static inline void fill_shape(const GruArgs &args, int64_t *shape) {
     shape[0] = args.steps, shape[1] = args.batch;
     shape[2] = args.cell->input_size, shape[3] = args.cell->hidden_size;
@@ -28,14 +31,20 @@ void tell_trace(qk_context *context, const qk_trace &call);
 
 template <class Args>
 Status run_traced(qk_context *context, const Kernel<Args> &kernel, const Args &args,
-                  const char *operation) {
-    if (context->trace == nullptr) return kernel.run(args, make_launch(context));
+                  const char *operation, const Launch &launch) {
+    if (context->trace == nullptr) return kernel.run(args, launch);
     const double before = seconds_now();
-    const Status status = kernel.run(args, make_launch(context));
+    const Status status = kernel.run(args, launch);
     qk_trace call = {sizeof(qk_trace), status, operation, kernel.name, {}, seconds_now() - before};
     fill_shape(args, call.shape);
     tell_trace(context, call);
     return status;
+}
+
+template <class Args>
+Status run_traced(qk_context *context, const Kernel<Args> &kernel, const Args &args,
+                  const char *operation) {
+    return run_traced(context, kernel, args, operation, make_launch(context));
 }
 
 }  // namespace qk

@@ -102,7 +102,7 @@ TEST(Allocation, TheCounterCounts) {
 // With a caller's allocator, all memory of the library comes from it.
 TEST(Allocation, TheCallersAllocatorGetsAll) {
     struct Fixed {  // an arena without malloc
-        alignas(64) char bytes[1 << 18];
+        alignas(64) char bytes[1 << 19];
         size_t used = 0;
     };
     static Fixed arena;

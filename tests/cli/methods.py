@@ -243,12 +243,12 @@ REFUSED = [
     Method("gptq_i64_words", "GPTQ v1", gptq_config(),
            {**words(4), ".qweight": ones("I64", K // 16, N)},
            f"qweight is I64 [{K // 16},{N}]; qk loads words of I32: {GENERAL}"),
-    Method("gptq_act_order", "GPTQ v1", gptq_config(group_size=32, desc_act=True),
+    Method("gptq_unequal_groups", "GPTQ v1", gptq_config(group_size=32, desc_act=True),
            {".qweight": ones("I32", K // 8, N), ".qzeros": ones("I32", 2, N // 8),
             ".scales": ones("F16", 2, N),
-            ".g_idx": ("I32", [K], struct.pack(f"<{K}i", *[i % 2 for i in range(K)]))},
-           "act-order (desc_act): g_idx puts row 1 into group 1, out of order; quantize with "
-           "desc_act=false to load it"),
+            ".g_idx": ("I32", [K], struct.pack(f"<{K}i", *[i % 3 // 2 for i in range(K)]))},
+           "g_idx puts more than 32 columns into group 0; qk loads act-order where groups are of "
+           "one size: " + GENERAL),
     Method("gptq_marlin", "unknown", gptq_config(checkpoint_format="marlin"), WORDS,
            'GPTQ checkpoint_format "marlin", which qk does not load (gptq and gptq_v2 it does): '
            + GENERAL),

@@ -59,7 +59,7 @@ done
 "$examples/load_and_multiply" "$source/tests/golden/data/bnb_nf4_nested"
 "$examples/load_and_multiply" "$source/tests/golden/data/awq_gemm_g128" \
     model.layers.0.self_attn.q_proj
-if "$examples/load_and_multiply" "$source/tests/golden/data/gptq_act_order_refused"; then
+if "$examples/load_and_multiply" "$source/tests/golden/data/awq_marlin_refused"; then
     echo "FAIL: a layer that qk cannot load was loaded"
     exit 1
 fi

@@ -107,6 +107,12 @@ def dequantize_scaled(tensors, layer, name, block=None):
     return codes * grid(tensors[f"{layer}.{name}"].f32(), *codes.shape, block)
 
 
+def columns_of(tensors, layer, k, group):
+    """The group of each column, which files with act-order say themselves."""
+    g_idx = tensors.get(f"{layer}.weight_g_idx")
+    return np.arange(k) // group if g_idx is None else g_idx.bits
+
+
 def dequantize_packed8(tensors, layer):
     n, k = tensors[f"{layer}.weight_shape"].bits
     codes = tensors[f"{layer}.weight_packed"].bits.view(np.uint8)[:, :k].astype(np.int32)
@@ -114,7 +120,10 @@ def dequantize_packed8(tensors, layer):
     if f"{layer}.weight_zero_point" in tensors:  # four rows a word
         words = np.ascontiguousarray(tensors[f"{layer}.weight_zero_point"].bits.T)
         zeros = words.view(np.uint8).T[:n].astype(np.int32)
-    return affine(codes, grid(zeros, n, k), grid(tensors[f"{layer}.weight_scale"].f32(), n, k))
+    scales = tensors[f"{layer}.weight_scale"].f32()
+    if f"{layer}.weight_g_idx" in tensors:
+        return affine(codes, grid(zeros, n, k), scales[:, columns_of(tensors, layer, k, 1)])
+    return affine(codes, grid(zeros, n, k), grid(scales, n, k))
 
 
 def dequantize_fp4(tensors, layer):
@@ -147,7 +156,7 @@ def dequantize_compressed(tensors, layer, config):
     zeros = np.full((n, scales.shape[1]), 8)
     if f"{layer}.weight_zero_point" in tensors:
         zeros = nibbles(tensors[f"{layer}.weight_zero_point"].bits.T).T[:n]
-    column = np.arange(k) // group
+    column = columns_of(tensors, layer, k, group)
     return affine(codes, zeros[:, column], scales[:, column])
 
 

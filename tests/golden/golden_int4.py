@@ -90,24 +90,25 @@ def write_awq_refused():
         (DATA / name / "truth.safetensors").unlink()
 
 
-def gptq_parameters(layer, group_size, sym):
+def gptq_parameters(layer, group_size, sym, bits=4):
     """AutoGPTQ's quantizer, group by group, without error feedback: scales and zeros [n, G]."""
     from auto_gptq.quantization.quantizer import Quantizer
 
     scales, zeros = [], []
     for start in range(0, layer.in_features, group_size):
         quantizer = Quantizer()
-        quantizer.configure(4, perchannel=True, sym=sym, mse=False)
+        quantizer.configure(bits, perchannel=True, sym=sym, mse=False)
         quantizer.find_params(layer.weight.data[:, start:start + group_size].float(), weight=True)
         scales.append(quantizer.scale)
         zeros.append(quantizer.zero)
     return torch.cat(scales, 1).to(F16).float(), torch.cat(zeros, 1)
 
 
-def gptq_snap(layer, scales, zeros, g_idx):
+def gptq_snap(layer, scales, zeros, g_idx, bits=4):
     """The nearest grid point of every weight, which is what the packer expects to be given."""
     step, zero = scales[:, g_idx], zeros[:, g_idx]
-    codes = torch.clamp(torch.round(layer.weight.data.float() / step) + zero, 0, 15)
+    codes = torch.clamp(torch.round(layer.weight.data.float() / step) + zero, 0,
+                        2 ** bits - 1)
     layer.weight.data = (codes - zero) * step
 
 
@@ -127,10 +128,10 @@ def pack_auto_gptq(layer, group_size, scales, zeros, g_idx):
     return module, truth
 
 
-def gptqmodel_config(version, group_size, sym, desc_act):
+def gptqmodel_config(version, group_size, sym, desc_act, bits=4):
     from gptqmodel.quantization.config import QuantizeConfig
 
-    return QuantizeConfig(bits=4, group_size=group_size, desc_act=desc_act, sym=sym,
+    return QuantizeConfig(bits=bits, group_size=group_size, desc_act=desc_act, sym=sym,
                           format="gptq" if version == 1 else "gptq_v2", offload_to_disk=False)
 
 
@@ -138,7 +139,8 @@ def pack_gptqmodel(layer, group_size, scales, zeros, g_idx, config):
     from gptqmodel.nn_modules.qlinear.torch import TorchLinear
     from gptqmodel.utils.model import convert_gptq_v2_to_v1_format_module
 
-    module = TorchLinear(bits=4, group_size=group_size, sym=config.sym, desc_act=False,
+    module = TorchLinear(bits=config.bits, group_size=group_size, sym=config.sym,
+                         desc_act=config.desc_act,
                          in_features=layer.in_features, out_features=layer.out_features,
                          bias=layer.bias is not None)
     module.pack_original(layer, scales, zeros, g_idx.to(torch.int32))
@@ -157,16 +159,16 @@ def auto_gptq_config(group_size, sym, desc_act):
             "is_marlin_format": False, "quant_method": "gptq"}
 
 
-def write_gptq(name, packer, version, group_size, sym, layers, act_order=False):
-    config = gptqmodel_config(version, group_size, sym, act_order)
+def write_gptq(name, packer, version, group_size, sym, layers, act_order=False, bits=4):
+    config = gptqmodel_config(version, group_size, sym, act_order, bits)
     tensors, truth = {}, {}
     for index, (layer_name, n, k, bias) in enumerate(layers):
         layer = linear(2000 + 13 * index + group_size + version, n, k, F32, bias)
         g_idx = torch.arange(k, dtype=torch.int32) // group_size
         if act_order:
             g_idx = g_idx[torch.randperm(k, generator=torch.Generator().manual_seed(7))]
-        scales, zeros = gptq_parameters(layer, group_size, sym)
-        gptq_snap(layer, scales, zeros, g_idx.long())
+        scales, zeros = gptq_parameters(layer, group_size, sym, bits)
+        gptq_snap(layer, scales, zeros, g_idx.long(), bits)
         if packer == "auto_gptq":
             module, weight = pack_auto_gptq(layer, group_size, scales, zeros, g_idx)
         else:
@@ -232,8 +234,15 @@ def write_all():
     write_gptq("gptq_v1_asym_g64", model, 1, 64, False, [(LAYER, 48, 128, False)])
     write_gptq("gptq_v2_asym_g128", model, 2, 128, False, [(LAYER, 64, 384, True)])
     write_gptq("gptq_v2_sym_g32", model, 2, 32, True, [(LAYER, 96, 160, False)])
-    write_gptq("gptq_act_order_refused", auto, 1, 32, True, [(LAYER, 32, 128, False)],
+    write_gptq("gptq_v1_act_order_sym_g32", auto, 1, 32, True, [(LAYER, 32, 128, False)],
                act_order=True)
+    write_gptq("gptq_v1_act_order_asym_g32", model, 1, 32, False, [(LAYER, 32, 96, False)],
+               act_order=True)
+    write_gptq("gptq_v2_act_order_asym_g64", model, 2, 64, False, [(LAYER, 32, 192, True),
+                                                                  (OTHER, 64, 128, False)],
+               act_order=True)
+    write_gptq("gptq_v1_8bit_act_order_g32", model, 1, 32, True, [(LAYER, 32, 96, True)],
+               act_order=True, bits=8)
     # A module name cannot hold a dot; save_tensors gets it back from the slash.
     layer, other = LAYER.replace(".", "/"), OTHER.replace(".", "/")
     ct = write_compressed_tensors

@@ -74,6 +74,7 @@ qk_tensor_desc describe(const Spec &spec) {
     if (spec.format == Format::u4 && !spec.zeros) desc.flags = QK_TENSOR_SYMMETRIC;
     if (spec.whole_range) desc.flags = QK_TENSOR_SYMMETRIC;
     desc.flags |= flags_of(spec.global);
+    if (spec.ordered) desc.flags |= QK_TENSOR_ORDERED;
     return desc;
 }
 
@@ -281,6 +282,11 @@ Weight random_weight(const Spec &spec, Data data, Random *random) {
         for (int64_t i = 0; i < (rows ? spec.n : 1); ++i) {
             weight.global.push_back(random_global(spec, data, random));
         }
+    }
+    for (int32_t i = 0; spec.ordered && i < spec.k; ++i) {  // a shuffle
+        const size_t other = random->below(uint64_t(i) + 1);
+        weight.order.push_back(i);
+        std::swap(weight.order[size_t(i)], weight.order[other]);
     }
     if (spec.format == Format::lut8 || spec.format == Format::lut4) {
         for (int i = 0; i < (wide ? 256 : 16); ++i) {

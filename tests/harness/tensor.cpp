@@ -7,7 +7,9 @@ namespace harness {
 using reference::Format;
 
 const std::vector<uint8_t> &plane_of(const reference::Planes &planes, int plane) {
+    static const std::vector<uint8_t> none;
     switch (plane) {
+        case QK_PLANE_DATA: return planes.data;
         case QK_PLANE_SCALE: return planes.scale;
         case QK_PLANE_ZERO: return planes.zero;
         case QK_PLANE_SCALE2: return planes.second_scale;
@@ -15,7 +17,8 @@ const std::vector<uint8_t> &plane_of(const reference::Planes &planes, int plane)
         case QK_PLANE_SCALE_BIAS: return planes.scale_bias;
         case QK_PLANE_TABLE: return planes.table;
         case QK_PLANE_GLOBAL: return planes.global;
-        default: return planes.data;
+        case QK_PLANE_ORDER: return planes.order;
+        default: return none;
     }
 }
 

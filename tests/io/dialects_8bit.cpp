@@ -249,7 +249,7 @@ TEST_F(EightBits, GptqWordsAreTransposed) {
     refuses(gptq8(4, 32, 32, '\x7f'), v1, QK_ERROR_CORRUPT, "do not fit together");
     p = gptq8(8, 32, 16, '\x7f');
     p.set("x.g_idx", "I32", {32}, zeros(128));
-    refuses(p, v1, QK_ERROR_UNSUPPORTED, "act-order");
+    refuses(p, v1, QK_ERROR_UNSUPPORTED, "more than 16 columns into group 0");
 }
 
 TEST_F(EightBits, PackedBytesLoseTheirOffset) {

@@ -100,7 +100,10 @@ TEST_F(Dialects, GptqOrder) {
     refuses(p, gptq_config(",\"desc_act\":true"), QK_ERROR_CORRUPT, "no g_idx");
     p = good;
     p["x.g_idx"].bytes[4 * 7] = 1;
-    refuses(p, gptq_config(""), QK_ERROR_UNSUPPORTED, "row 7 into group 1");
+    refuses(p, gptq_config(""), QK_ERROR_UNSUPPORTED, "more than 128 columns into group 1");
+    p["x.g_idx"].bytes[4 * 200] = 0;  // as many in each as before
+    takes(p, gptq_config(",\"desc_act\":false"), QK_DIALECT_GPTQ_V1, 64, 256, 128);
+    EXPECT_EQ(QK_TENSOR_ORDERED, layer.desc.flags);
     p["x.g_idx"].bytes[4 * 7] = 2;
     refuses(p, gptq_config(""), QK_ERROR_CORRUPT, "there are 2 groups");
     p["x.g_idx"].bytes.replace(4 * 7, 4, "\xff\xff\xff\xff");
@@ -172,7 +175,10 @@ TEST_F(Dialects, CompressedTensorsOrderAndZeros) {
     p.set("x.weight_g_idx", "I32", {70}, bytes_of(g_idx));
     takes(p, order, QK_DIALECT_COMPRESSED_TENSORS, 9, 70, 32);
     p["x.weight_g_idx"].bytes[4 * 69] = 0;
-    refuses(p, order, QK_ERROR_UNSUPPORTED, "column 69 into group 0");
+    refuses(p, order, QK_ERROR_UNSUPPORTED, "more than 32 columns into group 0");
+    p["x.weight_g_idx"].bytes.replace(4 * 69, 4, "\xff\xff\xff\xff");  // never filled in
+    takes(p, order, QK_DIALECT_COMPRESSED_TENSORS, 9, 70, 32);
+    EXPECT_EQ(QK_TENSOR_SYMMETRIC, layer.desc.flags);
     const std::string zeros32 =
         ct_config("\"symmetric\":false,\"strategy\":\"group\",\"group_size\":32");
     p = compressed(9, 70, 3);

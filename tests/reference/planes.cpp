@@ -69,6 +69,9 @@ Planes pack(const Weight &weight, uint32_t padding) {
     if (spec.nested) planes.scale_bias = float_bytes({weight.scale_bias});
     planes.table = float_bytes(weight.table);
     planes.global = float_bytes(weight.global);
+    for (const int32_t column : weight.order) {
+        for (int i = 0; i < 4; ++i) planes.order.push_back(uint8_t(uint32_t(column) >> 8 * i));
+    }
     return planes;
 }
 
@@ -96,6 +99,11 @@ Weight unpack(const Spec &spec, const Planes &planes) {
     if (spec.nested) weight.scale_bias = bytes_float(planes.scale_bias)[0];
     weight.table = bytes_float(planes.table);
     weight.global = bytes_float(planes.global);
+    for (size_t i = 0; i < planes.order.size(); i += 4) {
+        uint32_t column = 0;
+        for (size_t j = 0; j < 4; ++j) column |= uint32_t(planes.order[i + j]) << 8 * j;
+        weight.order.push_back(int32_t(column));
+    }
     return weight;
 }
 

@@ -54,6 +54,7 @@ struct Spec {
     int64_t second_group = 256;
     bool zeros = false;        // u4 only: has a zero for each group; otherwise every zero is 8
     bool whole_range = false;  // s8 only: quantized over -128..127 (the flag SYMMETRIC)
+    bool ordered = false;      // columns are stored in an order of their own
 };
 
 bool eight_bit(Format format);
@@ -79,11 +80,14 @@ struct Weight {
     float scale_bias = 0;              // nested
     std::vector<float> table;          // lut8: 256, lut4: 16
     std::vector<float> global;         // one, or one a row
+    std::vector<int32_t> order;        // ordered: the column that each stored one is; the codes
+                                       // above are as stored
 };
 
 // The bytes of a weight, plane by plane; planes the format does not have are empty.
 struct Planes {
-    std::vector<uint8_t> data, scale, zero, second_scale, scale_code, scale_bias, table, global;
+    std::vector<uint8_t> data, scale, zero, second_scale, scale_code, scale_bias, table, global,
+        order;
 };
 
 // Owners of every stored place, in storage order. Codes: index r * k + c of each nibble (nibble 2b
@@ -104,7 +108,7 @@ std::vector<float> dynamic_table();             // bitsandbytes' signed dynamic 
 
 std::vector<float> scale_values(const Weight &weight);  // f32 scale of each group
 std::vector<float> entries(const Weight &weight);       // what each code multiplies its scale by
-std::vector<uint32_t> dequantize(const Weight &weight, Format to);
+std::vector<uint32_t> dequantize(const Weight &weight, Format to);  // columns in their place
 
 // ---- linear ----------------------------------------------------------------------------------
 

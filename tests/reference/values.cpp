@@ -118,7 +118,12 @@ std::vector<uint32_t> dequantize(const Weight &weight, Format to) {
     for (size_t i = 0; i < values.size(); ++i) {
         // Exact in double (24 + 24 bits), so this is the f32 product: one rounding.
         const float product = float(double(values[i]) * double(scales[size_t(groups.of_code[i])]));
-        bits[i] = encode(to, product);
+        size_t at = i;
+        if (weight.spec.ordered) {
+            const size_t k = size_t(weight.spec.k), stored = i % k;
+            at = i - stored + size_t(weight.order[stored]);
+        }
+        bits[at] = encode(to, product);
     }
     return bits;
 }

@@ -118,7 +118,7 @@ func TestGoldenLayers(t *testing.T) {
 func TestWhatCannotBeLoadedSaysWhy(t *testing.T) {
 	c := newContext(t)
 	for folder, reason := range map[string]string{"awq_gemv_fast_refused": "gemv_fast",
-		"awq_marlin_refused": "marlin", "gptq_act_order_refused": "act-order"} {
+		"awq_marlin_refused": "marlin"} {
 		checkpoint := openGolden(t, folder)
 		for _, layer := range checkpoint.Layers() {
 			refused(t, layer.Err, qk.StatusUnsupported, reason)

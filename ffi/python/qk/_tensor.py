@@ -33,7 +33,7 @@ _GLOBALS = {None: 0, "one": CONSTANTS["QK_TENSOR_GLOBAL"],
             "rows": CONSTANTS["QK_TENSOR_GLOBAL_ROWS"]}
 
 
-def _flags(symmetric: bool, global_scale: str | None, global_divides: bool) -> int:
+def _flags(symmetric: bool, global_scale: str | None, global_divides: bool, ordered: bool) -> int:
     if global_scale not in _GLOBALS:
         raise refuse("ARGUMENT",
                      f"global_scale: is {global_scale!r}, accepted are None, 'one' and 'rows'")
@@ -42,6 +42,8 @@ def _flags(symmetric: bool, global_scale: str | None, global_divides: bool) -> i
         flags |= CONSTANTS["QK_TENSOR_SYMMETRIC"]
     if global_divides:
         flags |= CONSTANTS["QK_TENSOR_GLOBAL_DIVIDES"]
+    if ordered:
+        flags |= CONSTANTS["QK_TENSOR_ORDERED"]
     return flags
 
 
@@ -72,12 +74,13 @@ class Tensor(Handle):
               layout: str = "row", group_size: int = 0, grouping: str = "default",
               scale_group_size: int = 0, symmetric: bool = False,
               global_scale: str | None = None, global_divides: bool = False,
-              context: Context | None = None) -> Tensor:
+              ordered: bool = False, context: Context | None = None) -> Tensor:
         """Uninitialised storage of the context's device; a weight's shape is (n, k).
 
         scale: "f32", "f16", "bf16", "e8m0", "e4m3" or "lut8" (nested); group_size: codes a scale,
         -1 for a row. global_scale: "one" or "rows", a number that e8m0 and e4m3 scales are
-        multiplied by, or with global_divides divided by.
+        multiplied by, or with global_divides divided by. ordered: columns are stored in the order
+        that plane "order" gives (act-order).
         """
         if len(shape) > CONSTANTS["QK_MAX_RANK"]:
             raise refuse("SHAPE", f"shape: rank is {len(shape)}, accepted are 1 to 4")
@@ -87,7 +90,8 @@ class Tensor(Handle):
                      group_size=integer(group_size, "group_size", -1, _MAX_GROUP),
                      grouping=lookup(GROUPINGS, grouping, "grouping"),
                      scale_group_size=integer(scale_group_size, "scale_group_size", 0, _MAX_GROUP),
-                     rank=len(shape), flags=_flags(symmetric, global_scale, global_divides))
+                     rank=len(shape),
+                     flags=_flags(symmetric, global_scale, global_divides, ordered))
         for i, size in enumerate(shape):
             desc.shape[i] = integer(size, f"shape[{i}]", 0, INT64_MAX)
         return cls.from_desc(desc, context)
@@ -156,6 +160,8 @@ class Tensor(Handle):
         self.context.call(lib.qk_tensor_download, self, index, raw.ctypes.data, raw.size)
         format = self.format if index == PLANES["data"] else {
             PLANES["scale"]: self.scale_format, PLANES["zero"]: None}.get(index, "f32")
+        if index == PLANES["order"]:
+            return raw.view(np.int32)
         types = {"f32": np.float32, "f16": np.float16, "bf16": np.uint16, "i8": np.int8,
                  "i16": np.int16, "s8": np.int8}
         typed = raw.view(types.get(format or "", np.uint8))

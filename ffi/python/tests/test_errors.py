@@ -47,11 +47,11 @@ class Errors(unittest.TestCase):
         else:
             with self.assertRaises(qk.UnsupportedError):
                 qk.Context("cuda")
-        with qk.load(GOLDEN / "gptq_act_order_refused") as checkpoint:
+        with qk.load(GOLDEN / "awq_marlin_refused") as checkpoint:
             layer = next(layer for layer in checkpoint.layers if layer.status)
-            self.raises(NotImplementedError, "UNSUPPORTED", "act-order",
+            self.raises(NotImplementedError, "UNSUPPORTED", "marlin",
                         lambda: checkpoint[layer.name])
-            self.assertIn(layer.reason, "act-order " + layer.reason)
+            self.assertIn(layer.reason, "marlin " + layer.reason)
 
     def test_3xx_out_of_something(self):
         self.raises(qk.ResourceError, "MEMORY", "no memory for 2882303761517[0-9]* bytes",

@@ -31,8 +31,9 @@ void dequantize_row(const DequantizeArgs &args, Entries &entries, int64_t row) {
             const int64_t count = min64(kBlock, end - column);
             w.layout->load(s, static_cast<const uint8_t *>(w.data), row, column, count, codes);
             for (int64_t i = 0; i < count; ++i) {
+                const int64_t to = w.order == nullptr ? column + i : column_at(w, column + i);
                 const float value = entries.value[codes[i]] * scale;
-                store_float(args.to.format->id, args.to.data, row * s.k + column + i,
+                store_float(args.to.format->id, args.to.data, row * s.k + to,
                             lowered ? value - minimum : value);
             }
             column += count;
@@ -246,6 +247,9 @@ void start_repacking_planes(const RepackArgs &args) {
     }
     const size_t entries = size_t(table_entries(*args.from.format));
     if (entries > 0) memcpy(args.to.table, args.from.table, entries * sizeof(float));
+    if (args.from.order != nullptr) {
+        memcpy(args.to.order, args.from.order, size_t(args.from.geometry.k) * sizeof(int32_t));
+    }
     if (args.from.globals > 0) {
         memcpy(args.to.global, args.from.global, size_t(args.from.globals) * sizeof(float));
     }

@@ -10,7 +10,7 @@ namespace {
 constexpr int32_t kThreads = 256;
 
 __global__ void dequantize_elements(const __grid_constant__ WeightView w, qk_format to, void *out,
-                                    int64_t first_row, int64_t rows) {
+                                    int64_t first_row, int64_t rows, const void *order) {
     __shared__ float entries[256];
     fill_entries(w, entries);
     const Geometry &s = w.geometry;
@@ -21,7 +21,9 @@ __global__ void dequantize_elements(const __grid_constant__ WeightView w, qk_for
         const int code = code_of(w, row, column);
         const float zero = w.kind == FormatKind::kU4 ? float(zero_of(w, group)) : 0.0f;
         const float entry = w.kind == FormatKind::kU4 ? float(code) - zero : entries[code];
-        store_float(to, out, i, __fmul_rn(entry, scale_of(w, group)));
+        const int64_t moved =
+            order == nullptr ? 0 : ordered_column(load_as<int32_t>(order, column), s.k) - column;
+        store_float(to, out, i + moved, __fmul_rn(entry, scale_of(w, group)));
     }
 }
 
@@ -29,7 +31,8 @@ Status run(const DequantizeArgs &args, const Launch &launch) {
     const int64_t count = args.to.rows * args.from.geometry.k;
     return launch_kernel(launch, "dequantize", dequantize_elements,
                          {dim3(blocks_for(count, kThreads)), kThreads}, view_of(args.from),
-                         args.to.format->id, args.to.data, args.first_row, args.to.rows);
+                         args.to.format->id, args.to.data, args.first_row, args.to.rows,
+                         args.from.order);
 }
 
 bool can_run(const DequantizeArgs &, const Device &) { return true; }

@@ -46,8 +46,8 @@ inline Status copy_plane(const Launch &launch, void *to, const void *from, int64
         launch.error, "repack");
 }
 
-// What belongs to coded scales, and the tables of look-ups. Codes of packed tiles that have been
-// divided are made here from those that have not, and left behind on the way back.
+// What belongs to coded scales, the tables of look-ups, the order of columns. Codes of packed tiles
+// that have been divided are made here from those that have not, and left behind on the way back.
 inline Status copy_shared_planes(const RepackArgs &args, const Launch &launch) {
     const DeviceGuard device(launch.device.index);
     QK_TRY(check(device.error(), launch.error, "repack"));
@@ -66,6 +66,9 @@ inline Status copy_shared_planes(const RepackArgs &args, const Launch &launch) {
                                   : copy_plane(launch, to.scale.code, from.scale.code, 256 * 4));
     }
     if (from.globals > 0) QK_TRY(copy_plane(launch, to.global, from.global, from.globals * 4));
+    if (from.order != nullptr) {
+        QK_TRY(copy_plane(launch, to.order, from.order, from.geometry.k * 4));
+    }
     const int64_t entries = table_entries(*from.format);
     return entries == 0 ? QK_OK : copy_plane(launch, to.table, from.table, entries * 4);
 }

@@ -22,6 +22,7 @@ pub const QK_TENSOR_GLOBAL: i32 = 4;
 pub const QK_TENSOR_GLOBAL_ROWS: i32 = 8;
 pub const QK_TENSOR_GLOBAL_DIVIDES: i32 = 16;
 pub const QK_TENSOR_FLOAT_MIN: i32 = 32;
+pub const QK_TENSOR_ORDERED: i32 = 64;
 pub const QK_GRU_UNIFORM_TABLES: i32 = 1;
 pub const QK_GRU_BIAS_CORRECTION: i32 = 2;
 pub const QK_GRU_HEADROOM: i32 = 4;
@@ -231,7 +232,8 @@ pub const QK_PLANE_SCALE_BIAS: i32 = 5;
 pub const QK_PLANE_TABLE: i32 = 6;
 pub const QK_PLANE_GLOBAL: i32 = 7;
 pub const QK_PLANE_MIN2: i32 = 8;
-pub const QK_PLANE_COUNT: i32 = 9;
+pub const QK_PLANE_ORDER: i32 = 9;
+pub const QK_PLANE_COUNT: i32 = 10;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct qk_tensor_desc {

@@ -83,6 +83,12 @@ impl Desc {
         self
     }
 
+    /// Columns are stored in an order of their own, in plane `ORDER` (act-order).
+    pub fn ordered(mut self) -> Desc {
+        self.raw.flags |= sys::QK_TENSOR_ORDERED as u32;
+        self
+    }
+
     /// Never accepted as an output.
     pub fn read_only(mut self) -> Desc {
         self.raw.flags |= sys::QK_TENSOR_READ_ONLY as u32;

@@ -67,7 +67,6 @@ fn what_cannot_be_loaded_says_why() {
     for (folder, reason) in [
         ("awq_gemv_fast_refused", "gemv_fast"),
         ("awq_marlin_refused", "marlin"),
-        ("gptq_act_order_refused", "act-order"),
     ] {
         let checkpoint = Checkpoint::open(golden(folder)).unwrap();
         for layer in checkpoint.layers() {
