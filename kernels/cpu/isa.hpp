@@ -64,6 +64,7 @@ concept LookUps = requires(Lanes<Isa> a, Words<Isa> words, Table<Isa> table, con
     words = Isa::load_words(codes);
     table = Isa::load_table(values);
     table = Isa::scale_table(table, 2.0f);       // every entry rounded once
+    table = Isa::lower_table(table, 2.0f);       // by so much, rounded once
     a = Isa::template look_up<3>(table, words);  // entries of nibble 3 of every word
     // 8 bytes, 16 codes in order, as floats; <the high nibble first, past the caches>
     Isa::template emit_floats<false, false>(codes, table, to);

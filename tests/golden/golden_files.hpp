@@ -16,9 +16,11 @@ using Context = std::unique_ptr<qk_context, decltype(&qk_context_destroy)>;
 using Tensor = std::unique_ptr<qk_tensor, decltype(&qk_tensor_destroy)>;
 using Checkpoint = std::unique_ptr<qk_checkpoint, decltype(&qk_checkpoint_destroy)>;
 
-inline Context make_context() {
+inline Context make_context(uint32_t instruction_sets = 0) {
     qk_context *context = nullptr;
-    EXPECT_EQ(qk_context_create(nullptr, &context), QK_OK);
+    qk_context_options options = QK_CONTEXT_OPTIONS_INIT;
+    options.instruction_sets = instruction_sets;
+    EXPECT_EQ(qk_context_create(&options, &context), QK_OK);
     return {context, qk_context_destroy};
 }
 

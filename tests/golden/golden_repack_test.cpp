@@ -121,8 +121,8 @@ void expect_records(const Context &context, const Tensor &records, const qk_file
     }
 }
 
-TEST(GoldenRecords, OfGgufFilesRepackAndMultiply) {
-    const Context context = golden::make_context();
+void check_records(uint32_t instruction_sets) {
+    const Context context = golden::make_context(instruction_sets);
     const Checkpoint checkpoint = golden::open("gguf/model.gguf");
     const Checkpoint truths = golden::open("gguf/truth.gguf");
     int64_t layers = 0;
@@ -140,6 +140,11 @@ TEST(GoldenRecords, OfGgufFilesRepackAndMultiply) {
         ++layers;
     }
     EXPECT_EQ(layers, 16);
+}
+
+TEST(GoldenRecords, OfGgufFilesRepackAndMultiply) {
+    const uint32_t caps[] = {0, QK_ISA_GENERIC, QK_ISA_AVX2 | QK_ISA_NEON};
+    for (uint32_t instruction_sets : caps) check_records(instruction_sets);
 }
 
 TEST_P(GoldenRepack, KeepsThePackagesBits) {

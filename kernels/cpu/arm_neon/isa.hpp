@@ -136,6 +136,11 @@ struct NeonBase {
         QK_QUARTERS r.v[q] = vmulq_n_f32(table.v[q], scale);
         return r;
     }
+    static Table lower_table(const Table &table, float by) {
+        Table r;
+        QK_QUARTERS r.v[q] = vsubq_f32(table.v[q], vdupq_n_f32(by));
+        return r;
+    }
     // Byte p of each entry. Compilers part a table once where it stays.
     struct TableBytes {
         uint8x16_t v[4];

@@ -28,7 +28,7 @@ struct Sums {
 struct Chunk {
     const uint8_t *codes;  // row 0's
     const char *scales;    // f32 [group of the chunk][8 rows]
-    const uint8_t *zeros;  // 4 bytes a group: a nibble a row
+    const uint8_t *zeros;  // 4 bytes a group: a nibble a row; of LoweredCodes 32: an f32 a row
     const char *x;         // f32
 };
 
@@ -37,7 +37,9 @@ template <class Isa, class Codes>
 QK_INLINE inline Table<Isa> weights_of(const Chunk &chunk, const Codes &codes, int64_t group,
                                        int row) {
     const float scale = load_as<float>(chunk.scales, group * 8 + row);
-    return Isa::scale_table(codes.table(chunk.zeros, group, row), scale);
+    const Table<Isa> table = Isa::scale_table(codes.table(chunk.zeros, group, row), scale);
+    if constexpr (!kLowers<Codes>) return table;
+    return Isa::lower_table(table, load_as<float>(chunk.zeros, group * 8 + row));
 }
 
 // Rows go kRowsTogether at a time, step by step: their sums are independent, and a processor's
@@ -153,8 +155,9 @@ template <class Isa, class Codes>
 class RowBlocks {
   public:
     RowBlocks(const LinearArgs &args, const Device &device)
-        : args_(args), x_(args.x), scales_(args.w, device), codes_(args.w),
-          chunks_(ceil_div(args.w.geometry.k, 128)), first_(panel_from(args.w.geometry, 0)) {}
+        : args_(args), x_(args.x), scales_(args.w, device), minima_(args.w, args.w.minimum, device),
+          codes_(args.w), chunks_(ceil_div(args.w.geometry.k, 128)),
+          first_(panel_from(args.w.geometry, 0)) {}
 
     void run(int64_t row_block) {
         sum_panels<Isa>(args_, first_, row_block,
@@ -163,12 +166,22 @@ class RowBlocks {
     }
 
   private:
+    int64_t zero_bytes() const { return kLowers<Codes> ? 32 : args_.w.zero != nullptr ? 4 : 0; }
+    const uint8_t *zeros_of(int64_t row_block, const Panel &panel) {
+        if constexpr (kLowers<Codes>) {
+            return reinterpret_cast<const uint8_t *>(
+                minima_.load(row_block, panel.group, panel.groups));
+        } else {
+            return packed_zeros(args_.w, row_block, panel.group);
+        }
+    }
+
     void run_panel(int64_t row_block, const Panel &panel, Sums<Isa> &sums) {
         const Geometry &s = args_.w.geometry;
         const uint8_t *const codes = packed_chunk(args_.w, row_block * chunks_ + panel.first);
         const char *const scales = scales_.load(row_block, panel.group, panel.groups);
         const char *const x = x_.panel(panel.first * 128);
-        const uint8_t *const zeros = packed_zeros(args_.w, row_block, panel.group);
+        const uint8_t *const zeros = zeros_of(row_block, panel);
         const int64_t steps = s.group_size < s.k ? min64(s.group_size, 128) / 16 : 8;
         switch (steps) {
             case 1: run_chunks<1>(codes, scales, zeros, x, panel, sums); break;
@@ -179,7 +192,8 @@ class RowBlocks {
         if (panel.first + panel.full == panel.last) return;
         const int64_t groups = (panel.first + panel.full) * 128 / s.group_size - panel.group;
         const Chunk chunk = {codes + panel.full * 512, scales + groups * 32,
-                             zeros != nullptr ? zeros + groups * 4 : zeros, x + panel.full * 512};
+                             zeros != nullptr ? zeros + groups * zero_bytes() : zeros,
+                             x + panel.full * 512};
         add_tail<Isa>(chunk, codes_, steps, s.k - (panel.first + panel.full) * 128, sums);
     }
 
@@ -188,7 +202,7 @@ class RowBlocks {
     QK_NOINLINE void run_chunks(const uint8_t *codes, const char *scales, const uint8_t *zeros,
                                 const char *x, const Panel &panel, Sums<Isa> &total) const {
         constexpr int64_t groups = 8 / kSteps;
-        const int64_t size = args_.w.geometry.group_size, stride = args_.w.zero != nullptr ? 4 : 0;
+        const int64_t size = args_.w.geometry.group_size, stride = zero_bytes();
         int64_t left = panel.left;
         Sums<Isa> sums = total;  // a copy that nothing points to stays in registers
         Chunk at = {codes, scales, zeros, x};
@@ -209,6 +223,7 @@ class RowBlocks {
     const LinearArgs &args_;
     RowOfX<Isa> x_;
     ScalePanel<Isa> scales_;
+    std::conditional_t<kLowers<Codes>, ScalePanel<Isa>, NoPanel> minima_;
     Codes codes_;
     const int64_t chunks_;
     const Panel first_;

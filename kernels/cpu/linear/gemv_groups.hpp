@@ -172,6 +172,8 @@ Status run_gemv(const LinearArgs &args, const Launch &launch) {
         in_small_groups(args.w.geometry)
             ? run_blocks<RowsOfGroups<Isa>>(args, launch, launch.device)
             : run_blocks<IntegerRows>(args, launch, launch.device);
+    } else if (has_minimum(args.w)) {
+        run_blocks<RowBlocks<Isa, LoweredCodes<Isa>>>(args, launch, launch.device);
     } else if (args.w.zero != nullptr) {
         run_blocks<RowBlocks<Isa, AffineCodes<Isa>>>(args, launch, launch.device);
     } else {

@@ -89,7 +89,7 @@ constexpr uint32_t kIntegersCase = kOneRow | kU4 | kPacked | kAlongK | kBlocks12
 constexpr uint32_t kSmallGroupsCase =
     kOneRow | kExactIntegers | kPacked | kAlongK | kSmallGroups | kScaled;
 constexpr uint32_t kGemvCase =
-    kOneRow | kQuantized | kFourBits | kPacked | kAlongK | kGroupsWhole | kScaled;
+    kOneRow | kQuantized | kFourBits | kPacked | kAlongK | kGroupsWhole | kScalesMultiply;
 constexpr uint32_t kColumnsCase = kOneRow | kColumnLayout | kGroups16 | kScaled;
 constexpr uint32_t kSingleCase = kOneRow | kQuantized | kAlongK | kGroups16 | kScaled;
 constexpr uint32_t kBatchCase = kSeveralRows | kQuantized | kAlongK | kGroups16 | kScaled;

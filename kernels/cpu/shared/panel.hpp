@@ -1,6 +1,8 @@
 // What the kernels over the packed layout share: the scales of 8 rows as f32, a run of groups at a
 // time, and the entries that codes stand for.
 #pragma once
+#include <type_traits>
+
 #include "base/checked.hpp"
 #include "cpu/access.hpp"
 #include "cpu/kernels.hpp"
@@ -95,25 +97,27 @@ constexpr int64_t kPanelGroups = kPanelChunks * 8;  // of 16 columns, the smalle
 template <class Isa>
 class ScalePanel {
   public:
-    QK_NOINLINE ScalePanel(const Weight &w, const Device &device)
-        : w_(w), widen_(pick_nested_widener<Isa>(device)) {
-        if (!has_coded_scales(w.scale)) return;
-        load_nested_code(w.scale.code, &nested_);
-        const int64_t size = w.scale.second_group;
+    ScalePanel(const Weight &w, const Device &device) : ScalePanel(w, w.scale, device) {}
+    // `plane`: the weight's scales, or its minima.
+    QK_NOINLINE ScalePanel(const Weight &w, const ScalePlane &plane, const Device &device)
+        : w_(w), plane_(plane), widen_(pick_nested_widener<Isa>(device)) {
+        if (!has_coded_scales(plane)) return;
+        load_nested_code(plane.code, &nested_);
+        const int64_t size = plane.second_group;
         const bool power = (size & (size - 1)) == 0;
-        second_ = {w.scale.second,
+        second_ = {plane.second,
                    (w.geometry.group_count - 1) / size,
                    size,
                    power ? int32_t(__builtin_ctzll(uint64_t(size))) : -1,
                    0,
                    w.geometry.groups_per_row};
-        bias_ = load_as<float>(w.scale.bias, 0);
+        bias_ = load_as<float>(plane.bias, 0);
     }
 
     QK_NOINLINE const char *load(int64_t row_block, int64_t first, int64_t count) {
         const int64_t at = (row_block * w_.geometry.groups_per_row + first) * 8;
-        const char *const data = static_cast<const char *>(w_.scale.data);
-        switch (w_.scale.format->id) {
+        const char *const data = static_cast<const char *>(plane_.data);
+        switch (plane_.format->id) {
             case QK_FORMAT_F32: return data + at * 4;
             case QK_FORMAT_F16:
                 for (int64_t i = 0; i < count; ++i) {
@@ -136,7 +140,7 @@ class ScalePanel {
 
     // Where every scale is its code's number times one number: the numbers, and that one.
     const NestedCode *code_of_all(float *factor) const {
-        if (!has_coded_scales(w_.scale) || second_.size != kOneSecond) return nullptr;
+        if (!has_coded_scales(plane_) || second_.size != kOneSecond) return nullptr;
         if (f32_bits(bias_) != 0x80000000) return nullptr;
         *factor = load_as<float>(second_.plane, 0);
         return &nested_;
@@ -161,6 +165,7 @@ class ScalePanel {
     }
 
     const Weight &w_;
+    const ScalePlane &plane_;
     SecondRun second_;
     float bias_ = 0;
     NestedCode nested_;
@@ -188,6 +193,30 @@ class TableCodes {
 
   private:
     Table<Isa> table_;
+};
+
+// Codes as they are, in the place of zeros the f32 minima of 8 rows a group.
+template <class Isa>
+class LoweredCodes {
+  public:
+    static constexpr bool kLowers = true;
+
+    explicit LoweredCodes(const Weight &w) {
+        float entries[16];
+        entries_of(w, 0, entries);
+        table_ = Isa::load_table(entries);
+    }
+    Table<Isa> table(const uint8_t *, int64_t, int) const { return table_; }
+
+  private:
+    Table<Isa> table_;
+};
+struct NoPanel {  // in the place of minima where there are none
+    NoPanel(const Weight &, const ScalePlane &, const Device &) {}
+};
+template <class Codes>
+constexpr bool kLowers = requires {
+    Codes::kLowers;
 };
 
 // Entries by zero: code - zero, or 16 times the same where there are no zeros (which read as 0).

@@ -115,6 +115,10 @@ struct Avx2Base {
         const __m256 factor = _mm256_set1_ps(scale);
         return {_mm256_mul_ps(table.low, factor), _mm256_mul_ps(table.high, factor)};
     }
+    static Table lower_table(const Table &table, float by) {
+        const __m256 less = _mm256_set1_ps(by);
+        return {_mm256_sub_ps(table.low, less), _mm256_sub_ps(table.high, less)};
+    }
     // A permute takes the index's low 3 bits; bit 3, moved to the sign, selects the table's half.
     template <int step>
     static __m256 look_up_8(const Table &table, __m256i words) {

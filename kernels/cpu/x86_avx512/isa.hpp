@@ -82,6 +82,9 @@ struct Avx512 {
     static Table scale_table(const Table &table, float scale) {
         return {_mm512_mul_ps(table.v, _mm512_set1_ps(scale))};
     }
+    static Table lower_table(const Table &table, float by) {
+        return {_mm512_sub_ps(table.v, _mm512_set1_ps(by))};
+    }
     // Nibble `step` of each word. The permute ignores the bits above.
     template <int step>
     static Lanes look_up(const Table &table, const Words &words) {
