@@ -338,22 +338,28 @@ def dynamic_table() -> np.ndarray[Any, Any]:
     return table
 
 
-_ALIASES = {"int4": "u4_affine", "fp4": "fp4_bnb", "int8": "s8"}
+_ALIASES = {"int4": "u4_affine", "fp4": "fp4_bnb", "int8": "s8", "fp8": "e4m3"}
+# Formats whose scales are bytes: codes, scales, codes a scale, the GLOBAL number.
+_MICROSCALED: dict[str, tuple[str, str, int, dict[str, Any]]] = {
+    "mxfp4": ("fp4_e2m1", "e8m0", 32, {}), "mxfp8": ("e4m3", "e8m0", 32, {}),
+    "nvfp4": ("fp4_e2m1", "e4m3", 16, {"global_scale": "one", "global_divides": True})}
 _USUAL_LAYOUT = {"nf4": "row_high", "fp4_bnb": "row_high", "u4_affine": "word"}
 
 
-def quantize(array: Any, format: str = "nf4", *, group_size: int = 64, scale: str = "f32",
-             nested: bool = False, symmetric: bool = True, layout: str | None = None,
-             context: Context | None = None) -> Any:
+def quantize(array: Any, format: str = "nf4", *, group_size: int = 0,
+             scale: str = "f32", nested: bool = False, symmetric: bool = True,
+             layout: str | None = None, context: Context | None = None) -> Any:
     """A weight [n,k] of any array package as a quantized Tensor on the same device.
 
     A Layer gives a Layer, with its bias. Of a torch parameter the values are taken, no gradient.
 
     format: "nf4", "fp4" (bitsandbytes), "fp4_e2m1", "int4" ((code - zero) * scale), "int8",
-    "lut8". group_size: codes that share a scale, 16..4096, or -1 for a whole row. scale: how
-    scales are stored, "f32", "f16" or "bf16"; nested: as 8-bit codes (bitsandbytes' double
-    quantization). symmetric: int4 without zero points. layout: by default what the file dialects
-    store (row_high for nf4 and fp4, word for int4, else row); pick the fast one with repack().
+    "lut8", "fp8" (E4M3); "mxfp4", "mxfp8" and "nvfp4", which say how scales are stored.
+    group_size: codes that share a scale, 16..4096, -1 for a whole row, 0 for the format's
+    own, else 64. scale: how scales are stored, "f32", "f16" or "bf16"; nested: as 8-bit codes
+    (bitsandbytes' double quantization). symmetric: int4 without zero points. layout: by default
+    what the file dialects store (row_high for nf4 and fp4, word for int4, else row); pick the fast
+    one with repack().
     The arithmetic is the CPU's: arrays on a GPU are copied to it and back.
     """
     from ._linear import Layer  # which stands on this module
@@ -362,15 +368,17 @@ def quantize(array: Any, format: str = "nf4", *, group_size: int = 64, scale: st
     if isinstance(array, Layer):
         return array.with_weight(quantize(array.weight, format, context=context, **options))
     format = _ALIASES.get(format, format)
+    codes, scale, usual_group, more = _MICROSCALED.get(format, (format, scale, 64, {}))
     array = _torch.detached(array)
     with_context = context or context_for(array)
     dense = asarray(array, context=with_context)
     if with_context.device != "cpu":
         return quantize(dense.to_device("cpu"), format, **options).to_device(
             with_context.device, context=with_context)
-    out = Tensor.empty(dense.shape, format, scale="lut8" if nested else scale,
-                       layout=layout or _USUAL_LAYOUT.get(format, "row"), group_size=group_size,
-                       symmetric=symmetric and format == "u4_affine", context=with_context)
+    out = Tensor.empty(dense.shape, codes, scale="lut8" if nested else scale,
+                       layout=layout or _USUAL_LAYOUT.get(format, "row"),
+                       group_size=usual_group if group_size == 0 else group_size,
+                       symmetric=symmetric and format == "u4_affine", context=with_context, **more)
     if format == "lut8":
         out.set_plane("table", dynamic_table())
     if nested:

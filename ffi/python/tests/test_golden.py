@@ -72,6 +72,20 @@ class Golden(unittest.TestCase):
             cases += 1
         self.assertGreaterEqual(cases, 100)
 
+    def test_quantizes_to_the_packages_bytes(self):
+        inputs = qk.load(GOLDEN / "quantizer_oracle" / "inputs.safetensors")
+        expected = qk.load(GOLDEN / "quantizer_oracle" / "expected.safetensors")
+        self.assertEqual(len(inputs.tensors), 18)
+        for name in inputs.tensors:
+            x = qk.Tensor.empty(inputs.tensor(name).shape, name.rpartition("_")[2])
+            x.set_plane("data", inputs.tensor(name))
+            for format in ("mxfp4", "mxfp8", "nvfp4"):
+                q = qk.quantize(x, format)
+                for plane in ("data", "scale") + (("global",) if format == "nvfp4" else ()):
+                    self.assertEqual(q.plane(plane).tobytes(),
+                                     expected.tensor(f"{name}.{format}.{plane}").tobytes(),
+                                     f"{name} {format} {plane}")
+
     def test_saves_what_the_package_saved(self):
         for folder in ("bnb_nf4_nested", "ct_int4_asym_g32", "dense"):
             checkpoint = qk.load(GOLDEN / folder)
