@@ -222,7 +222,7 @@ enum {
 #define QK_MAX_RANK 4
 #define QK_GROUP_ROW (-1)         /* group_size: one group a row */
 #define QK_TENSOR_READ_ONLY 1u    /* never accepted as an output; e.g. weights in flash */
-#define QK_TENSOR_SYMMETRIC 2u    /* U4_AFFINE without a ZERO plane: every zero is 8 */
+#define QK_TENSOR_SYMMETRIC 2u    /* U4_AFFINE: no ZERO plane, zeros are 8; S8: uses -128, too */
 #define QK_TENSOR_GLOBAL 4u       /* a GLOBAL plane of one number; scales are multiplied by it */
 #define QK_TENSOR_GLOBAL_ROWS 8u  /* ... of one number a row (weights glued from several) */
 #define QK_TENSOR_GLOBAL_DIVIDES 16u /* with either: scales are divided by it */
