@@ -72,6 +72,39 @@ TEST_F(Loading, FailsCleanlyAtEveryAllocation) {
     }
 }
 
+// Planes that loading makes come from the checkpoint's allocator and go back to it, either way.
+TEST_F(Loading, MadePlanesFailCleanly) {
+    Counted memory;
+    const qk_allocator allocator = {Counted::allocate, Counted::release, &memory};
+    qk_checkpoint_options options = QK_CHECKPOINT_OPTIONS_INIT;
+    options.allocator = &allocator;
+    Parts parts;
+    parts.set("x.weight", "I8", {3, 5}, zeros(15));
+    parts.set("x.SCB", "F32", {3}, zeros(12));
+    const std::string file = parts.build();
+    qk_checkpoint *made = nullptr;
+    qk_context *context = nullptr;
+    ASSERT_EQ(QK_OK, qk_context_create(nullptr, &context));
+    ASSERT_EQ(QK_OK, qk_checkpoint_open_memory(file.data(), file.size(), nullptr, 0, &options,
+                                               &made, &message));
+    const int64_t before = memory.live;
+    for (const uint32_t flags : {0u, QK_LOAD_IN_PLACE}) {
+        qk_tensor *weight = nullptr;
+        memory.calls = memory.fail_at = 0;
+        EXPECT_EQ(QK_ERROR_MEMORY,
+                  qk_checkpoint_load(made, context, "x", flags, &weight, nullptr, &message));
+        EXPECT_EQ(nullptr, weight);
+        EXPECT_EQ(before, memory.live);
+        memory.fail_at = -1;
+        EXPECT_EQ(QK_OK, qk_checkpoint_load(made, context, "x", flags, &weight, nullptr, &message));
+        EXPECT_EQ(before, memory.live);
+        qk_tensor_destroy(weight);
+    }
+    qk_checkpoint_destroy(made);
+    EXPECT_EQ(0, memory.live);
+    qk_context_destroy(context);
+}
+
 TEST_F(Loading, ANoteDoesNotOutliveItsLayer) {
     Parts parts = gptq(64, 256, 128);
     Parts clean = gptq(64, 256, 128);
