@@ -140,7 +140,8 @@ def dequantize_fp4(tensors, layer):
     return np.concatenate([entries, -entries])[codes] * grid(scales, *codes.shape)
 
 
-def dequantize_compressed(tensors, layer, config):
+def dequantize_compressed(tensors, layer, config=None):
+    """config: of weights that are not packed."""
     if f"{layer}.weight_packed" not in tensors:
         (group,) = config["config_groups"].values()
         return dequantize_scaled(tensors, layer, "weight_scale",
