@@ -31,7 +31,8 @@ struct AllOptions {
 const char *const kFileHelp =
     "a .safetensors file, a model.safetensors.index.json, or a directory with either";
 const char *const kOutHelp =
-    "a file named *.safetensors, or a directory, made when missing, for model.safetensors and "
+    "a file named *.safetensors or *.gguf, or a directory, made when missing, for "
+    "model.safetensors and "
     "config.json";
 const std::vector<std::string> kFloats = {"f16", "bf16", "f32"};
 
@@ -95,7 +96,7 @@ void add_quantize(CLI::App *app, AllOptions *all) {
         ->add_option("--group,--block", options->group,
                      "weights per scale. nf4 and fp4: 32, 64, 128 ... 4096, default 64; int4 and "
                      "int8: 16 to 4096, or 'row' for one scale a row, default 128 and row; mxfp4: "
-                     "32; nvfp4: 16")
+                     "32; nvfp4: 16; q4_0 and q8_0: 32")
         ->type_name("N");
     command->add_flag("--nested", options->nested, "nf4 and fp4: store scales in 8 bits");
     command->add_flag("--asymmetric", options->asymmetric, "int4: store zero points");

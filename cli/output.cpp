@@ -39,10 +39,11 @@ bool is_directory(const std::string &path) {
 // A name that looks like another kind of file must not quietly become a directory.
 bool is_file_name(const std::string &path) {
     const std::string end = extension(path);
-    if (end == "safetensors") return true;
+    if (end == "safetensors" || end == "gguf") return true;
     if (end.empty() || is_directory(path)) return false;
-    throw Failure(kUsage, path + ": the output is a file named *.safetensors or a directory; " +
-                              path + "/ is a directory whatever its name");
+    throw Failure(kUsage,
+                  path + ": the output is a file named *.safetensors or *.gguf, or a directory; " +
+                      path + "/ is a directory whatever its name");
 }
 
 // True when it was not there before.
@@ -103,6 +104,8 @@ void Output::roll_back() {
     if (!made_directory_.empty()) rmdir(made_directory_.c_str());
 }
 
+bool Output::is_gguf() const { return extension(model_) == "gguf" && !has_config(); }
+
 bool Output::is_in(const std::string &directory) const {
     struct stat here, there;
     return !directory_.empty() && stat(directory_.c_str(), &here) == 0 &&
@@ -158,7 +161,9 @@ Json removed_json(const Output &output) {
     return names;
 }
 
+// In a GGUF file metadata have types and meanings of their own.
 void declare_metadata(const Checkpoint &from, const Output &to) {
+    if (to.is_gguf()) return;
     qk_io_message message = {};
     std::set<std::string> seen;
     const int64_t count = qk_checkpoint_metadata_count(from.get());

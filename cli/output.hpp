@@ -13,7 +13,8 @@ void refuse_existing(const std::string &path, bool force);
 
 class Output {
   public:
-    // path: a file named *.safetensors, or a directory. Refuses existing files without force.
+    // path: a file named *.safetensors or *.gguf, or a directory. Refuses existing files without
+    // force.
     Output(const std::string &path, bool force);
     // Removes what was made unless commit() came to its end.
     ~Output();
@@ -21,6 +22,7 @@ class Output {
     Output &operator=(const Output &) = delete;
 
     qk_writer *writer() const { return writer_.get(); }
+    bool is_gguf() const;
     bool has_config() const { return config_ != nullptr; }
     qk_writer *config() const { return config_.get(); }
     // Whether the directory that is written is this one.

@@ -34,16 +34,23 @@ std::vector<char> download(const Job &job, const qk_tensor *tensor, qk_plane pla
     return content;
 }
 
-// Finite weights can still be too large for the type of the scales, or for their mean.
-void refuse_overflow(const Job &job, const qk_tensor *quantized, qk_format scale_format) {
-    const bool nested = scale_format == QK_FORMAT_LUT8;
-    const std::vector<char> scales =
-        download(job, quantized, nested ? QK_PLANE_SCALE_BIAS : QK_PLANE_SCALE);
-    const qk_dtype dtype = nested ? QK_DTYPE_F32 : dtype_of(scale_format);
-    const int64_t bytes = static_cast<int64_t>(scales.size());
-    if (count_values(dtype, scales.data(), bytes).infinite == 0) return;
+[[noreturn]] void fail_overflow(const Job &job) {
     throw Failure(kFailed, std::string(job.layer.name) +
                                ": weights so large that their scales overflow to infinity");
+}
+
+// Finite weights can still be too large for the type of the scales, or for their mean. Scales
+// between codes are seen when the piece is compared; those of one byte hold any finite weights.
+void refuse_overflow(const Job &job, const qk_tensor *quantized, const qk_tensor_desc &desc) {
+    const bool nested = is_nested(desc);
+    const bool one_byte =
+        desc.scale_format == QK_FORMAT_E8M0 || desc.scale_format == QK_FORMAT_E4M3;
+    if (is_records(desc) || one_byte) return;
+    const std::vector<char> scales =
+        download(job, quantized, nested ? QK_PLANE_SCALE_BIAS : QK_PLANE_SCALE);
+    const qk_dtype dtype = nested ? QK_DTYPE_F32 : dtype_of(desc.scale_format);
+    const int64_t bytes = static_cast<int64_t>(scales.size());
+    if (count_values(dtype, scales.data(), bytes).infinite > 0) fail_overflow(job);
 }
 
 Tensor quantize(const Job &job, const qk_tensor *dense, const qk_tensor_desc &desc) {
@@ -60,18 +67,18 @@ Tensor quantize(const Job &job, const qk_tensor *dense, const qk_tensor_desc &de
     }
     check(qk_quantize(job.context.get(), dense, created), job.layer.name,
           qk_context_error(job.context.get()));
-    refuse_overflow(job, created, desc.scale_format);
+    refuse_overflow(job, created, desc);
     return quantized;
 }
 
-// The same weights with the zeros that the description stores.
-Tensor with_zeros(const Job &job, const qk_tensor *symmetric, int64_t rows) {
+// The same weights in the layout, and with the zeros, that the description stores.
+Tensor repack(const Job &job, const qk_tensor *quantized, int64_t rows) {
     const qk_tensor_desc desc = some_rows(job.desc, rows);
     qk_tensor *created = nullptr;
     check(qk_tensor_create(job.context.get(), &desc, &created), job.layer.name,
           qk_context_error(job.context.get()));
     Tensor stored(created);
-    check(qk_repack(job.context.get(), symmetric, created), job.layer.name,
+    check(qk_repack(job.context.get(), quantized, created), job.layer.name,
           qk_context_error(job.context.get()));
     return stored;
 }
@@ -93,6 +100,8 @@ void compare_piece(const Job &job, LayerRows *dense, const RowBlock &block, Tens
                 dense->columns(), job.threads, job.error);
         at += some.count;
     }
+    const bool finite = job.error->decoded_nan + job.error->decoded_infinite == 0;
+    if (is_records(job.desc) && !finite) fail_overflow(job);
 }
 
 // The dense pieces of the layer, in order.
@@ -183,7 +192,8 @@ LayerError quantize_layer(const Checkpoint &checkpoint, const Context &context,
     }
     for_each_piece(job, &rows, progress, [&](const RowBlock &block, const qk_tensor *dense) {
         Tensor piece = quantize(job, dense, some_rows(as.quantized, block.count));
-        if (as.quantized.flags != desc.flags) piece = with_zeros(job, piece.get(), block.count);
+        const bool as_is = as.quantized.layout == desc.layout && as.quantized.flags == desc.flags;
+        if (!as_is) piece = repack(job, piece.get(), block.count);
         write(job, piece.get());
         compare_piece(job, &rows, block, std::move(piece));
     });

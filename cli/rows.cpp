@@ -12,11 +12,6 @@ namespace {
 
 bool is_dense(const qk_tensor_desc &desc) { return desc.group_size == 0; }
 
-// A GGUF file's: rows of records that hold all of theirs.
-bool is_records(const qk_tensor_desc &desc) {
-    return desc.layout >= QK_LAYOUT_GGUF_Q4_0 && desc.layout < QK_LAYOUT_PACKED;
-}
-
 int64_t bytes_of(const qk_tensor_desc &desc, qk_plane plane, int64_t rows, int64_t columns) {
     if (rows == 0 || columns == 0) return 0;
     qk_tensor_desc part = desc;
@@ -43,6 +38,10 @@ int64_t codes_between_cuts(const qk_tensor_desc &desc) {
 }
 
 }  // namespace
+
+bool is_records(const qk_tensor_desc &desc) {
+    return desc.layout >= QK_LAYOUT_GGUF_Q4_0 && desc.layout < QK_LAYOUT_PACKED;
+}
 
 bool is_by_columns(const qk_tensor_desc &desc) {
     return desc.layout == QK_LAYOUT_AWQ_GEMM || desc.layout == QK_LAYOUT_GPTQ ||

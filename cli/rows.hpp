@@ -15,6 +15,8 @@ struct RowBlock {
     const void *planes[QK_PLANE_COUNT];
 };
 
+// A GGUF file's: rows of records that hold all of theirs.
+bool is_records(const qk_tensor_desc &desc);
 // Planes are lines along the rows: some rows are a strip of every line.
 bool is_by_columns(const qk_tensor_desc &desc);
 // Rows between two places where the planes of a tensor can be cut.

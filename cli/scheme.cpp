@@ -63,6 +63,12 @@ constexpr Row kRows[] = {
      0,
      "e4m3",
      QK_TENSOR_GLOBAL | QK_TENSOR_GLOBAL_DIVIDES},
+    {{"q4_0", "gguf", QK_DIALECT_GGUF, QK_FORMAT_U4_AFFINE, QK_LAYOUT_GGUF_Q4_0, 32},
+     kFixed,
+     0,
+     "f16",
+     QK_TENSOR_SYMMETRIC},
+    {{"q8_0", "gguf", QK_DIALECT_GGUF, QK_FORMAT_S8, QK_LAYOUT_GGUF_Q8_0, 32}, kFixed, 0, "f16", 0},
 };
 
 [[noreturn]] void usage(const std::string &sentence) { throw Failure(kUsage, sentence); }
@@ -191,8 +197,9 @@ Stored describe_stored(const QuantizeOptions &options, const Scheme &scheme,
     desc.flags = row_of(scheme).flags;
     Stored both = {desc, desc};
     if (scheme.codes == QK_FORMAT_U4_AFFINE && !options.asymmetric) {
+        const bool words = scheme.layout == QK_LAYOUT_AWQ_GEMM || scheme.layout == QK_LAYOUT_GPTQ;
         both.quantized.flags = QK_TENSOR_SYMMETRIC;
-        if (scheme.layout == QK_LAYOUT_WORD) both.stored.flags = QK_TENSOR_SYMMETRIC;
+        both.stored.flags = words ? 0 : QK_TENSOR_SYMMETRIC;
     }
     return both;
 }

@@ -217,6 +217,10 @@ QK_API qk_status qk_checkpoint_verify_layer(const qk_checkpoint *checkpoint, con
  *                      calls but qk_writer_destroy return QK_ERROR_STATE, and destroying leaves
  *                      the parent's file alone.
  *
+ *   Format             safetensors, or GGUF version 3 where path ends in .gguf: with the types that
+ *                      ggml has, names of at most 63 bytes, 1 to 4 dimensions, and metadata that
+ *                      are all strings.
+ *
  * allocator: copied, NULL for the C library's. [allocates] */
 QK_API qk_status qk_writer_create(const char *path, const qk_allocator *allocator,
                                   qk_writer **out, qk_io_message *message);
@@ -259,6 +263,7 @@ QK_API qk_status qk_writer_finish_all(qk_writer *const *writers, int64_t writer_
  *                                  16 with a GLOBAL that divides (nvfp4)
  *   QK_DIALECT_AWQ_..., GPTQ_...   U4_AFFINE in the layout of that name, whole; scales F16, GPTQ's
  *                                  BF16 as well
+ *   QK_DIALECT_GGUF                in a GGUF file: the layouts QK_LAYOUT_GGUF_...
  *   QK_DIALECT_DENSE               F32, F16, BF16
  * dense_format (F32, F16, BF16): what the file says the weights were. Others are
  * QK_ERROR_UNSUPPORTED, with the reason. [allocates] */

@@ -41,6 +41,16 @@ qk_status size_of(const DtypeRow &row, int32_t rank, const int64_t *shape, int64
     return QK_OK;
 }
 
+qk_status declare_safetensors(qk_dtype dtype, int32_t rank, const int64_t *shape, Outgoing *tensor,
+                              qk_io_message *message) {
+    tensor->dtype = dtype_by_code(dtype);
+    if (tensor->dtype == nullptr) {
+        return fail(message, QK_ERROR_ARGUMENT, "dtype: %d is not one of safetensors' types",
+                    static_cast<int>(dtype));
+    }
+    return size_of(*tensor->dtype, rank, shape, &tensor->bytes, message);
+}
+
 // The reference writer's order: widest dtype first (its list is kept in that order), then name.
 int by_layout(const void *a, const void *b) {
     const Outgoing *x = *static_cast<Outgoing *const *>(a), *y = *static_cast<Outgoing *const *>(b);
@@ -134,7 +144,11 @@ qk_status lay_out(qk_writer *w, qk_io_message *message) {
 
 qk_status begin_data(qk_writer *w, qk_io_message *message) {
     QK_IO_TRY(check_usable(w, message));
-    return w->state == qk_writer::kDeclaring ? lay_out(w, message) : QK_OK;
+    if (w->state != qk_writer::kDeclaring) return QK_OK;
+    if (!w->is_gguf) return lay_out(w, message);
+    QK_IO_TRY(write_gguf_header(w, message));
+    w->state = qk_writer::kWriting;
+    return QK_OK;
 }
 
 qk_status check_complete(const qk_writer *w, qk_io_message *message) {
@@ -224,6 +238,7 @@ qk_status qk_writer_create(const char *path, const qk_allocator *allocator, qk_w
     if (w == nullptr) return out_of_memory(message);
     *w = qk_writer{};
     w->memory = memory;
+    w->is_gguf = ends_with(path, ".gguf");
     const qk_status status = replacement_open(&w->file, path, message);
     if (status != QK_OK) {
         memory.release(w);
@@ -277,17 +292,13 @@ qk_status qk_writer_declare(qk_writer *w, const char *name, qk_dtype dtype, int3
     if (shape == nullptr && rank > 0) return missing(message, "shape");
     QK_IO_TRY(check_declaring(w, message));
     QK_IO_TRY(check_name(name, message));
-    Outgoing tensor = {};
-    tensor.dtype = dtype_by_code(dtype);
-    if (tensor.dtype == nullptr) {
-        return fail(message, QK_ERROR_ARGUMENT, "dtype: %d is not one of safetensors' types",
-                    static_cast<int>(dtype));
-    }
     if (rank < 0 || rank > kMaxRank) {
         return fail(message, QK_ERROR_SHAPE, "rank: %d; 0..%d", static_cast<int>(rank),
                     static_cast<int>(kMaxRank));
     }
-    QK_IO_TRY(size_of(*tensor.dtype, rank, shape, &tensor.bytes, message));
+    Outgoing tensor = {};
+    QK_IO_TRY(w->is_gguf ? declare_gguf(name, dtype, rank, shape, &tensor, message)
+                         : declare_safetensors(dtype, rank, shape, &tensor, message));
     int64_t bytes = 0;
     if (__builtin_add_overflow(w->bytes, tensor.bytes, &bytes)) {
         return fail(message, QK_ERROR_SHAPE, "writer: more than 2^63 bytes of data");

@@ -8,7 +8,8 @@ namespace qk_io {
 
 struct Outgoing {  // one declared tensor
     const char *name;
-    const DtypeRow *dtype;
+    const DtypeRow *dtype;  // of safetensors, or
+    const struct GgufType *gguf;
     const int64_t *shape;
     int64_t bytes, offset, written;  // offset: in the data area, once it is laid out
     int32_t rank;
@@ -35,6 +36,7 @@ struct qk_writer {
     qk_io::Replacement file;
     int64_t data_begin;
     int64_t bytes;  // of the tensors, or appended
+    bool is_gguf;
     enum State { kDeclaring, kWriting, kAppending, kFinished } state;
 };
 
@@ -42,6 +44,10 @@ namespace qk_io {
 
 // Of the process that created the writer, and not finished.
 qk_status check_usable(const qk_writer *writer, qk_io_message *message);
+// writer_gguf.cpp: the type and bytes of a tensor, and the file's header, once all are declared.
+qk_status declare_gguf(const char *name, qk_dtype dtype, int32_t rank, const int64_t *shape,
+                       Outgoing *tensor, qk_io_message *message);
+qk_status write_gguf_header(qk_writer *writer, qk_io_message *message);
 // Takes back all declarations but the first `count`.
 void forget_outgoing(qk_writer *writer, int64_t count);
 // The one writer of dialect names: "X" + ".weight.absmax" into name[kMaxNameBytes + 1].

@@ -330,7 +330,8 @@ const DialectWriter *writer_of(qk_dialect dialect) {
     for (const DialectWriter &row : kWriters) {
         if (row.dialect == dialect) return &row;
     }
-    return dialect == kCtWriter.dialect ? &kCtWriter : nullptr;
+    if (dialect == kCtWriter.dialect) return &kCtWriter;
+    return dialect == kGgufWriter.dialect ? &kGgufWriter : nullptr;
 }
 
 qk_status join_name(char *name, const char *layer, const char *suffix, qk_io_message *message) {

@@ -16,7 +16,7 @@ struct DialectWriter {
                         const qk_tensor *tensor, qk_io_message *message);
 };
 
-extern const DialectWriter kCtWriter;  // compressed-tensors
+extern const DialectWriter kCtWriter, kGgufWriter;  // compressed-tensors, GGUF
 
 // What dialects have in common.
 

@@ -24,7 +24,7 @@ bool same_description(const qk_tensor_desc &a, const qk_tensor_desc &b) {
 // Whether a piece may start after these rows: not in the middle of a byte, word or group.
 bool can_cut(const OutgoingLayer &layer, int64_t rows) {
     const qk_tensor_desc &desc = layer.desc;
-    if (layer.dialect == QK_DIALECT_DENSE) return true;
+    if (layer.dialect == QK_DIALECT_DENSE || layer.dialect == QK_DIALECT_GGUF) return true;
     if (layer.dialect == QK_DIALECT_COMPRESSED_TENSORS) return rows % 8 == 0;
     if (layer.dialect != QK_DIALECT_BITSANDBYTES) return false;  // words along n: in one piece
     int64_t per = desc.scale_group_size == 0 ? 256 : desc.scale_group_size;
@@ -122,6 +122,12 @@ qk_status qk_writer_declare_layer(qk_writer *w, qk_dialect dialect, const char *
                     static_cast<int>(dialect), static_cast<int>(dense_format));
     }
     const OutgoingLayer outgoing = {layer, dialect, *desc, dense_format, 0, 0};
+    if (w->is_gguf != (dialect == QK_DIALECT_GGUF) && dialect != QK_DIALECT_DENSE) {
+        return fail(message, QK_ERROR_UNSUPPORTED,
+                    "layer \"%.200s\": files named .gguf hold the dialect GGUF alone, others none "
+                    "of it",
+                    layer);
+    }
     QK_IO_TRY(row->check(outgoing, message));
     OutgoingLayer kept = outgoing;
     kept.name = w->arena.copy(&w->memory, layer, strlen(layer));

@@ -99,7 +99,7 @@ class Usage(Case):
                  "--dtype f8: accepted are f16, bf16 or f32 ('qk dequantize --help')"),
                 (["quantize", "a", "b", "--format", "int3"],
                  "--format int3: accepted are nf4, fp4, int4, int8, "
-             "mxfp4 or nvfp4 ('qk quantize --help')"),
+                 "mxfp4, nvfp4, q4_0 or q8_0 ('qk quantize --help')"),
                 (["multiply", "a", ""], "LAYER is empty ('qk multiply --help')"),
                 (["multiply", "a", "--rows", "0"],
                  "--rows 0: accepted are 1 to 65536 ('qk multiply --help')"),
@@ -187,14 +187,15 @@ class Outputs(Case):
     """A file named *.safetensors, or a directory: never a directory by mistake."""
 
     def test_other_files(self):
-        for name in ("out.bin", "x.safetensors.bak", "x.gguf", "a.b/out.pt", "out.SAFETENSORS",
+        for name in ("out.bin", "x.safetensors.bak", "x.gguf.bak", "a.b/out.pt", "out.SAFETENSORS",
                      "model.v2", ".a.json"):
             out = self.folder / name
             out.parent.mkdir(exist_ok=True)
             for command in (["dequantize", NF4], ["quantize", DENSE]):
                 self.assertEqual(self.fails(2, *command, out, "--force"),
-                                 f"qk: {out}: the output is a file named *.safetensors or a "
-                                 f"directory; {out}/ is a directory whatever its name\n")
+                                 f"qk: {out}: the output is a file named *.safetensors or "
+                                 f"*.gguf, or a directory; {out}/ is a directory whatever its "
+                                 "name\n")
 
     def test_directories(self):
         (self.folder / "there.bin").mkdir()

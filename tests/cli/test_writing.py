@@ -126,6 +126,7 @@ class Quantize(Case):
                                           ["--format", "int4", "--scales", "f32", "-q"],
                                           ["--format", "int8"],
                                           ["--format", "int8", "--group", "16"],
+                                          ["--format", "mxfp4"], ["--format", "nvfp4"],
                                           ["--format", "int4", "--dialect", "awq", "--group", 16])):
             out, back = self.folder / f"out{number}", self.folder / f"back{number}"
             done = self.run_qk("quantize", GOLDEN / "dense", out, *options)
@@ -190,6 +191,33 @@ class Quantize(Case):
             for code, weight in zip(row, (-1, 1, 0.5, 0, 0.25, 1)):
                 self.assertLessEqual(abs((code - 128) * scale - weight), scale / 2 + 1e-8)
         self.assertEqual(struct.unpack("<2q", written["a.weight_shape"][2]), (2, 6))
+
+    def test_gguf(self):
+        """Other formats and dialects have no place there, nor these anywhere else."""
+        for kind in ("q4_0", "q8_0"):
+            out = self.folder / f"{kind}.gguf"
+            report = self.run_json("quantize", GOLDEN / "dense", out, "--format", kind)
+            found = self.run_json("inspect", out)
+            self.assertEqual((found["quantized_layers"], found["refused_layers"]), (3, 0))
+            self.assertTrue(self.run_json("verify", out)["sound"])
+            again = self.run_json("dequantize", out, self.folder / "f32.safetensors", "--dtype",
+                                  "f32", "--report", GOLDEN / "dense", "--force")
+            self.assertEqual(again["error"], report["error"])
+            self.assertEqual({name: shape for name, (_, shape, _) in
+                              read(self.folder / "f32.safetensors").items()},
+                             {name: shape for name, (_, shape, _) in
+                              read(GOLDEN / "dense").items()})
+            self.assertEqual(len(out.read_bytes()) % 32, 0)
+            self.fails(4, "quantize", GOLDEN / "dense", self.folder / "x.safetensors", "--format",
+                       kind)
+        self.fails(4, "quantize", GOLDEN / "dense", self.folder / "x.gguf")
+        huge = safetensors({"a.weight": ("F32", [1, 32], floats([1e9] * 32))})
+        self.assertIn("overflow", self.fails(1, "quantize", self.write("in.safetensors", huge),
+                                             self.folder / "x.gguf", "--format", "q8_0"))
+        long = safetensors({"a" * 64: ("F32", [1], bytes(4)), "a.weight": ("F32", [1, 32],
+                                                                           floats([1] * 32))})
+        self.assertIn("63 bytes", self.fails(4, "quantize", self.write("in.safetensors", long),
+                                             self.folder / "x.gguf", "--format", "q8_0"))
 
     def test_configuration(self):
         out = self.folder / "out"

@@ -2,9 +2,9 @@
 
     QK_COMMAND=PATH/TO/qk python3 test_written.py
 
-Needs torch, safetensors and, each for its own case, compressed-tensors, AutoAWQ and GPTQModel
-(their packing code alone: see tests/golden/requirements-nodeps.txt), so it runs before a release
-and not in CI. A case whose package is not there says so.
+Needs torch, safetensors and, each for its own case, compressed-tensors, AutoAWQ, GPTQModel
+(their packing code alone: see tests/golden/requirements-nodeps.txt) and gguf, so it runs before a
+release and not in CI. A case whose package is not there says so.
 """
 import json
 import os
@@ -51,8 +51,7 @@ class Written(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
 
-    def quantized(self, dtype, *options, decoded=None):
-        """The tensors, the configuration, and the weights that qk decodes them to."""
+    def source(self, dtype):
         torch.manual_seed(3)
         source = self.folder / "source"
         source.mkdir(exist_ok=True)
@@ -63,6 +62,12 @@ class Written(unittest.TestCase):
         save_file(weights, source / "model.safetensors")
         (source / "config.json").write_text(json.dumps(
             {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}))
+        return weights
+
+    def quantized(self, dtype, *options, decoded=None):
+        """The tensors, the configuration, and the weights that qk decodes them to."""
+        self.source(dtype)
+        source = self.folder / "source"
         out, dense = self.folder / "out", self.folder / "dense"
         run_qk("quantize", source, out, "--force", *options)
         run_qk("dequantize", out, dense, "--force", "--dtype", TYPES[decoded or dtype])
@@ -105,6 +110,28 @@ class Written(unittest.TestCase):
                 module.post_init()
                 found = module.dequantize_weight().t()
                 self.assertTrue(same_bits(found, dense[name + ".weight"]), name)
+
+    def test_gguf(self):
+        try:
+            import gguf
+        except ImportError as error:
+            self.skipTest(str(error))
+        for kind in ("q4_0", "q8_0"):
+            weights = self.source(torch.bfloat16)
+            out, dense = self.folder / "out.gguf", self.folder / "dense.safetensors"
+            run_qk("quantize", self.folder / "source", out, "--force", "--format", kind)
+            run_qk("dequantize", out, dense, "--force", "--dtype", "f32")
+            decoded, found = load_file(dense), gguf.GGUFReader(str(out)).tensors
+            self.assertEqual({tensor.name for tensor in found}, set(weights))
+            for tensor in found:
+                expected = decoded[tensor.name]
+                self.assertEqual(tensor.tensor_type.name.lower(), kind)
+                self.assertEqual(tuple(reversed(tensor.shape.tolist())), tuple(expected.shape))
+                values = torch.from_numpy(gguf.quants.dequantize(tensor.data, tensor.tensor_type))
+                self.assertTrue(same_bits(values.reshape(expected.shape), expected), tensor.name)
+                records = gguf.quants.quantize(weights[tensor.name].float().numpy(),
+                                               tensor.tensor_type)
+                self.assertEqual(records.tobytes(), tensor.data.tobytes(), tensor.name)
 
     def test_compressed_tensors(self):
         try:
