@@ -47,11 +47,23 @@ struct WordFactors {
     template <class ScaleAt, class ZeroAt>
     QK_INLINE void fill(int64_t groups, int64_t there, float unit, const ScaleAt &scale_at,
                         const ZeroAt &zero_at) {
-        for (int64_t group = 0; group < groups; ++group) {
+        switch (groups) {
+            case 8: return fill_words<2>(there, unit, scale_at, zero_at);
+            case 4: return fill_words<4>(there, unit, scale_at, zero_at);
+            default: return fill_words<8>(there, unit, scale_at, zero_at);
+        }
+    }
+
+  private:
+    template <int kWords, class ScaleAt, class ZeroAt>
+    QK_INLINE void fill_words(int64_t there, float unit, const ScaleAt &scale_at,
+                              const ZeroAt &zero_at) {
+        QK_UNROLL
+        for (int64_t group = 0; group < 16 / kWords; ++group) {
             const bool is = group < there;
             const float factor = is ? unit * scale_at(group) : -0.0f;
             const float of_zero = is ? float(zero_at(group)) : 0.0f;
-            for (int64_t w = group * 16 / groups; w < (group + 1) * 16 / groups; ++w) {
+            for (int64_t w = kWords * group; w < kWords * (group + 1); ++w) {
                 scale[w] = factor;
                 zero[w] = of_zero;
             }
@@ -136,19 +148,24 @@ class RowsOfGroups {
         if (first % kRowChunks == 0) panel_ = x_.panel(first * kBlock);
         for (int64_t i = first; i < last; ++i, there -= groups_) {
             const auto &x = panel_[i % kRowChunks];
+            // Of all rows first: a row's would wait for what it has just stored.
+            alignas(64) uint8_t in_sequence[8][64];
+            WordFactors factors[8];
             for (int row = 0; row < 8; ++row, codes += 64) {
                 prefetch_stream(codes + kAhead);
-                alignas(64) uint8_t in_sequence[64];
-                Isa::unpack_chunk(codes, in_sequence);
-                WordFactors factors;
-                factors.fill(
+                Isa::unpack_chunk(codes, in_sequence[row]);
+            }
+            for (int row = 0; row < 8; ++row) {
+                factors[row].fill(
                     groups_, there, x.unit * products_.unit,
                     [&](int64_t g) { return load_as<float>(scales, 8 * g + row); },
                     [&](int64_t g) {
                     const bool none = zeros == nullptr;
                     return none ? 0 : zeros[4 * g + (row >> 1)] >> (row & 1) * 4 & 15;
                     });
-                products_.add(in_sequence, x, factors, sums.row[row]);
+            }
+            for (int row = 0; row < 8; ++row) {
+                products_.add(in_sequence[row], x, factors[row], sums.row[row]);
             }
             scales += groups_ * 32;
             if (zeros != nullptr) zeros += groups_ * 4;
