@@ -47,12 +47,12 @@ void add_header(Table &t) {
 }
 
 void add_codes(Table &t) {
-    for (const int32_t value : {0, 6, 15, 21, 23, 27, 99, -1, INT32_MIN, INT32_MAX}) {
+    for (const int32_t value : {0, 6, 15, 23, 27, 99, -1, INT32_MIN, INT32_MAX}) {
         t.add("format", QK_ERROR_FORMAT, "format", [=](qk_tensor_desc &d) { d.format = value; });
     }
-    for (const qk_format value : std::initializer_list<qk_format>{
-             0, QK_FORMAT_I8, QK_FORMAT_I16, QK_FORMAT_U4_AFFINE, QK_FORMAT_NF4, QK_FORMAT_S8, 99,
-             -1, INT32_MIN, INT32_MAX}) {
+    for (const qk_format value :
+         std::initializer_list<qk_format>{0, QK_FORMAT_I16, QK_FORMAT_U4_AFFINE, QK_FORMAT_NF4,
+                                          QK_FORMAT_S8, 99, -1, INT32_MIN, INT32_MAX}) {
         t.add("scale_format", QK_ERROR_FORMAT, "scale_format",
               [=](qk_tensor_desc &d) { d.scale_format = value; });
     }
@@ -88,6 +88,7 @@ void add_globals(Table &t) {
         weight_desc(QK_FORMAT_NF4, QK_LAYOUT_ROW, 16, 32));
     add("global of nested scales", QK_ERROR_FORMAT, "global", QK_TENSOR_GLOBAL_ROWS, kNested);
     add("global of a dense tensor", QK_ERROR_FORMAT, "dense", QK_TENSOR_GLOBAL, kDense);
+    add("order of a dense tensor", QK_ERROR_FORMAT, "order", QK_TENSOR_ORDERED, kDense);
     t.add(
         "rows of flat groups", QK_ERROR_FORMAT, "straddle",
         [](qk_tensor_desc &d) {

@@ -155,7 +155,10 @@ TEST_F(Dlpack, ExportsDenseTensorsAsTheyAre) {
 }
 
 TEST_F(Dlpack, ExportsEveryPlaneAsARun) {
-    for (const qk_tensor_desc &desc : weight_descs(9, 50, 16)) {
+    std::vector<qk_tensor_desc> descs = weight_descs(9, 50, 16);
+    descs.push_back(descs[0]);
+    descs.back().flags |= QK_TENSOR_ORDERED;
+    for (const qk_tensor_desc &desc : descs) {
         Planes planes(desc);
         qk_tensor *const tensor = wrap(context, desc, planes);
         for (qk_plane plane = 0; plane < QK_PLANE_COUNT; ++plane) {
@@ -167,6 +170,8 @@ TEST_F(Dlpack, ExportsEveryPlaneAsARun) {
             Type type = {0, kDlUint, 8};
             if (plane == QK_PLANE_SCALE && desc.scale_format != QK_FORMAT_LUT8) {
                 type = kTypes[desc.scale_format - QK_FORMAT_F32];
+            } else if (plane == QK_PLANE_ORDER) {
+                type = {QK_FORMAT_F32, kDlInt, 32};
             } else if (plane >= QK_PLANE_SCALE2) {
                 type = kTypes[0];
             }
