@@ -63,7 +63,11 @@ __global__ void __launch_bounds__(kFewThreads) gather_few(const __grid_constant_
 template <class T, bool kAligned>
 __global__ void __launch_bounds__(kManyThreads)
     gather_many(const __grid_constant__ Gather g, int32_t block_rows) {
+#if defined(QK_CUDA_SIMULATED)
+    static uint4 memory[(227 << 10) / 16];
+#else
     extern __shared__ uint4 memory[];
+#endif
     T *const staged = reinterpret_cast<T *>(memory);
     allow_next_kernel();
     const int64_t first = int64_t(blockIdx.x) * block_rows, k = g.columns;
