@@ -148,6 +148,29 @@ TEST_F(GoldenQuantize, EqualsThePackages) {
     }
 }
 
+TEST_F(GoldenQuantize, RefusesWhatHasNoRule) {
+    const Described none[] = {
+        {"lut4", QK_FORMAT_LUT4, QK_FORMAT_F32, 32, 0},
+        {"nf4", QK_FORMAT_NF4, QK_FORMAT_E4M3, 32, 0},
+        {"s8", QK_FORMAT_S8, QK_FORMAT_E8M0, 32, 0},
+        {"e2m1", QK_FORMAT_FP4_E2M1, QK_FORMAT_E8M0, 32, QK_TENSOR_GLOBAL},
+        {"e4m3", QK_FORMAT_E4M3, QK_FORMAT_E4M3, 32, 0},
+    };
+    const Tensor x = golden::create(context, golden::dense_desc(QK_FORMAT_F32, 2, 64));
+    for (const Described &to : none) {
+        qk_tensor_desc desc = golden::dense_desc(to.format, 2, 64);
+        desc.scale_format = to.scale_format;
+        desc.group_size = to.group_size;
+        desc.flags = to.flags;
+        const Tensor q = golden::create(context, desc);
+        EXPECT_EQ(qk_quantize(context.get(), x.get(), q.get()), QK_ERROR_UNSUPPORTED) << to.name;
+        EXPECT_EQ(std::string(qk_context_error(context.get()))
+                      .find("quantized: qk has no quantizer for " + std::string(to.name)),
+                  0u)
+            << qk_context_error(context.get());
+    }
+}
+
 TEST_F(GoldenQuantize, TablesAreBitsandbytes) {
     float dynamic[256];
     ASSERT_EQ(qk_dynamic_table(dynamic), QK_OK);

@@ -134,7 +134,7 @@ void check_quantize(World *world, const Case &c, Random *random) {
     for (int64_t i = 0; i < c.spec.n * c.spec.k; ++i) x.push_back(number(c, random));
     x = sweep::rounded(c.x_format, x);
     const std::vector<float> table = reference::dynamic_table();
-    const reference::Quantized made = reference::quantize(c.spec, x, table, table);
+    const reference::Quantized made = reference::quantize(c.spec, x, table, table, c.x_format);
     reference::Planes expected = reference::pack(made.weight);
     if (c.spec.layout == Layout::row_high && c.spec.n * c.spec.k % 2 != 0) {
         expected.data.back() |= made.tail_nibble;

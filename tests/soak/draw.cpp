@@ -75,6 +75,14 @@ void draw_small_scale(Case *c, Random *random) {
     c->spec.global = globals[random->below(c->spec.flat ? 3 : 5)];
 }
 
+// Of those, what has a rule for quantizing.
+void draw_quantized_small_scale(Case *c, Random *random) {
+    if (c->spec.format != Format::fp4_e2m1 && c->spec.format != Format::e4m3) return;
+    draw_small_scale(c, random);
+    if (c->spec.format == Format::e4m3) c->spec.scale_format = Format::e8m0;
+    if (c->spec.scale_format == Format::e8m0) c->spec.global = reference::Global::none;
+}
+
 void draw_weight(Case *c, Random *random) {
     constexpr Format formats[] = {Format::u4,  Format::u4,       Format::u4,       Format::nf4,
                                   Format::nf4, Format::fp4_bnb,  Format::fp4_e2m1, Format::lut8,
@@ -84,9 +92,7 @@ void draw_weight(Case *c, Random *random) {
                                   Layout::word};
     c->spec.format = one_of(formats, random);
     const bool quantizes = c->op == Op::quantize || c->op == Op::refuse;
-    if (quantizes && (c->spec.format == Format::lut4 || c->spec.format == Format::e4m3)) {
-        c->spec.format = Format::fp4_e2m1;
-    }
+    if (quantizes && c->spec.format == Format::lut4) c->spec.format = Format::fp4_e2m1;
     const bool wide = reference::eight_bit(c->spec.format);
     c->spec.layout = wide ? Layout::row : one_of(layouts, random);
     c->spec.zeros = c->spec.format == Format::u4 && random->below(4) < 3;
@@ -97,6 +103,8 @@ void draw_weight(Case *c, Random *random) {
     c->spec.second_group = one_of(second, random);
     c->spec.scale_format = c->spec.nested ? Format::f32 : one_of(harness::kFloats, random);
     if (!quantizes && !c->spec.nested && random->one_in(3)) draw_small_scale(c, random);
+    if (quantizes && !c->spec.nested && random->one_in(2)) draw_quantized_small_scale(c, random);
+    c->spec.whole_range = quantizes && c->spec.format == Format::s8 && random->one_in(2);
     c->second = wide ? Layout::row : one_of(layouts, random);
     if (c->spec.flat && c->second != Layout::row) c->second = Layout::row_high;
 }
