@@ -80,7 +80,7 @@ def write_compressed(name, form, layers, dtype, scale_type=None, **weights_args)
     compressor.update_config(str(DATA / name))
 
 
-def gptq_parameters(layer, group_size, sym):
+def gptq_parameters(layer, group_size, sym, act_order):
     """AutoGPTQ's quantizer, group by group, without error feedback."""
     from auto_gptq.quantization.quantizer import Quantizer
 
@@ -93,6 +93,8 @@ def gptq_parameters(layer, group_size, sym):
         zeros.append(quantizer.zero)
     scales, zeros = torch.cat(scales, 1).to(F16).float(), torch.cat(zeros, 1)
     g_idx = torch.arange(layer.in_features, dtype=torch.int32) // group_size
+    if act_order:
+        g_idx = g_idx[torch.randperm(len(g_idx), generator=torch.Generator().manual_seed(7))]
     step, zero = scales[:, g_idx.long()], zeros[:, g_idx.long()]
     codes = torch.clamp(torch.round(layer.weight.data / step) + zero, 0, 255)
     layer.weight.data = (codes - zero) * step  # on the grid, as the packers expect it
@@ -120,18 +122,19 @@ def pack_gptqmodel(layer, group_size, scales, zeros, g_idx):
     return module, module.dequantize_weight().t()
 
 
-def write_gptq(name, pack, group_size, layers, sym=True):
+def write_gptq(name, pack, group_size, layers, sym=True, act_order=False):
     """AutoGPTQ's files are version 1, GPTQModel's version 2 here."""
     skip_package_init("auto_gptq", "auto_gptq.nn_modules", "auto_gptq.nn_modules.qlinear",
                       "auto_gptq.quantization", "auto_gptq.utils")
     tensors, truth = {}, {}
     for index, (layer_name, n, k, bias) in enumerate(layers):
         layer = linear(7000 + 13 * index + group_size, n, k, F32, bias)
-        module, weight = pack(layer, group_size, *gptq_parameters(layer, group_size, sym))
+        parameters = gptq_parameters(layer, group_size, sym, act_order)
+        module, weight = pack(layer, group_size, *parameters)
         keys = ("qweight", "qzeros", "scales", "g_idx") + (("bias",) if bias else ())
         tensors.update({f"{layer_name}.{key}": getattr(module, key) for key in keys})
         truth[f"{layer_name}.weight"] = weight
-    config = {"bits": 8, "group_size": group_size, "damp_percent": 0.01, "desc_act": False,
+    config = {"bits": 8, "group_size": group_size, "damp_percent": 0.01, "desc_act": act_order,
               "static_groups": False, "sym": sym, "true_sequential": True,
               "model_name_or_path": None, "model_file_base_name": None,
               "is_marlin_format": False, "quant_method": "gptq"}  # as AutoGPTQ stores it
@@ -264,6 +267,8 @@ CASES = {
                                                 [(LAYER, 32, 96, False)]),
     "gptq_v1_8bit_asym_g32": lambda name: write_gptq(name, pack_auto_gptq, 32,
                                                      [(LAYER, 32, 64, False)], sym=False),
+    "gptq_v1_8bit_act_order_asym_g32": lambda name: write_gptq(
+        name, pack_auto_gptq, 32, [(LAYER, 32, 64, False)], sym=False, act_order=True),
     "gptq_v2_8bit_g64": lambda name: write_gptq(name, pack_gptqmodel, 64,
                                                 [(LAYER, 32, 128, True)]),
     "bnb_int8": lambda name: write_llm_int8(name, [

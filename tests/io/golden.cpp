@@ -69,6 +69,7 @@ const Folder kFolders[] = {
     {"gptq_v1_8bit_asym_g32", QK_DIALECT_GPTQ_V1, QK_OK, ""},
     {"gptq_v1_act_order_asym_g32", QK_DIALECT_GPTQ_V1, QK_OK, ""},
     {"gptq_v1_act_order_sym_g32", QK_DIALECT_GPTQ_V1, QK_OK, ""},
+    {"gptq_v1_8bit_act_order_asym_g32", QK_DIALECT_GPTQ_V1, QK_OK, ""},
     {"gptq_v2_8bit_g64", QK_DIALECT_GPTQ_V2, QK_OK, ""},
     {"gptq_v1_asym_g32", QK_DIALECT_GPTQ_V1, QK_OK, ""},
     {"gptq_v1_asym_g64", QK_DIALECT_GPTQ_V1, QK_OK, ""},

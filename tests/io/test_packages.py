@@ -190,9 +190,9 @@ def gptq_parameters(linear, config):
     return torch.cat(scales, 1).half().float(), torch.cat(zeros, 1)
 
 
-def gptq(source, folder, sym):
+def gptq(source, folder, sym, act_order):
     """Each layer packed by GPTQModel, and the weights as its module dequantizes them."""
-    config = QuantizeConfig(bits=8, group_size=32, desc_act=False, sym=sym, format="gptq_v2",
+    config = QuantizeConfig(bits=8, group_size=32, desc_act=act_order, sym=sym, format="gptq_v2",
                             offload_to_disk=False)
     model = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=torch.float16)
     tensors = {name: value.clone() for name, value in model.state_dict().items()
@@ -204,11 +204,13 @@ def gptq(source, folder, sym):
         linear = linear.float()
         k = linear.in_features
         g_idx = torch.arange(k, dtype=torch.int32) // config.group_size
+        if act_order:
+            g_idx = g_idx[torch.randperm(k, generator=torch.Generator().manual_seed(7))]
         scales, zeros = gptq_parameters(linear, config)
         step, zero = scales[:, g_idx.long()], zeros[:, g_idx.long()]
         codes = torch.clamp(torch.round(linear.weight.data / step) + zero, 0, 255)
         linear.weight.data = (codes - zero) * step
-        module = TorchLinear(bits=8, group_size=config.group_size, sym=sym, desc_act=False,
+        module = TorchLinear(bits=8, group_size=config.group_size, sym=sym, desc_act=act_order,
                              in_features=k, out_features=linear.out_features,
                              bias=linear.bias is not None)
         module.pack_original(linear, scales, zeros, g_idx)
@@ -283,10 +285,12 @@ class EightBits(unittest.TestCase):
     @unittest.skipIf(TorchLinear is None, "gptqmodel is not there")
     def test_gptq(self):
         for model in ("llama", "qwen2_tied"):
-            for sym in (True, False):
-                with self.subTest(model=model, sym=sym):
-                    folder = self.folder / f"{model}-gptq-{sym}"
-                    self.goes_through(folder.name, gptq(self.folder / model, folder, sym))
+            for kind, sym, act_order in (("gptq", True, False), ("gptq_zeros", False, False),
+                                         ("gptq_act_order", True, True)):
+                with self.subTest(model=model, kind=kind):
+                    folder = self.folder / f"{model}-{kind}"
+                    self.goes_through(folder.name,
+                                      gptq(self.folder / model, folder, sym, act_order))
 
     def test_fp8(self):
         for model in ("llama", "qwen2_tied", "qwen3_moe"):
