@@ -20,7 +20,8 @@ constexpr Target kTargets[] = {
     {"awq", QK_DIALECT_AWQ_GEMM, QK_LAYOUT_AWQ_GEMM},
     {"awq-gemv", QK_DIALECT_AWQ_GEMV, QK_LAYOUT_AWQ_GEMV},
     {"gptq", QK_DIALECT_GPTQ_V1, QK_LAYOUT_GPTQ_V1},
-    {"gptq-v2", QK_DIALECT_GPTQ_V2, QK_LAYOUT_GPTQ}};
+    {"gptq-v2", QK_DIALECT_GPTQ_V2, QK_LAYOUT_GPTQ},
+    {"gguf", QK_DIALECT_GGUF, QK_LAYOUT_GGUF_Q4_0}};
 
 struct Job {
     qk_layer layer;
@@ -47,13 +48,42 @@ std::string scales_of(const qk_layer &layer) {
     return std::string("its scales are ") + format_name(layer.desc.scale_format);
 }
 
+bool is_int4(const qk_tensor_desc &desc) { return desc.format == QK_FORMAT_U4_AFFINE; }
+bool is_int8(const qk_tensor_desc &desc) { return desc.format == QK_FORMAT_S8; }
+bool is_gguf(const Target &target) { return target.dialect == QK_DIALECT_GGUF; }
+
+qk_layout layout_for(const Target &target, const qk_layer &layer) {
+    if (!is_int8(layer.desc)) return target.layout;
+    return is_gguf(target) ? QK_LAYOUT_GGUF_Q8_0 : QK_LAYOUT_ROW;
+}
+
+// Q4_0 and Q8_0 have one size of groups and one type of scales.
+void refuse_group(const qk_layer &layer) {
+    if (layer.desc.scale_format != QK_FORMAT_F16) {
+        cannot(layer, scales_of(layer) + ", those of GGUF's Q4_0 and Q8_0 f16");
+    }
+    if (layer.desc.group_size == 32 && layer.desc.shape[1] % 32 == 0) return;
+    cannot(layer, "its group is " + group_name(layer.desc) + " in rows of " +
+                      std::to_string(layer.desc.shape[1]) +
+                      "; those of GGUF's Q4_0 and Q8_0 are of 32, and whole");
+}
+
 // What has no place in the other dialect whatever the values are.
 void refuse_form(const Target &target, const qk_layer &layer) {
     const std::string name = qk_dialect_name(target.dialect);
     const qk_format format = layer.desc.format;
-    if (format == QK_FORMAT_S8 || format == QK_FORMAT_E4M3 || format == QK_FORMAT_LUT8) {
+    const bool eight_bits = target.dialect == QK_DIALECT_COMPRESSED_TENSORS || is_gguf(target);
+    if ((layer.desc.flags & QK_TENSOR_FLOAT_MIN) != 0) {
+        cannot(layer, "its groups have minima that are numbers, and " + name + " has none");
+    }
+    if ((is_int8(layer.desc) && !eight_bits) || format == QK_FORMAT_E4M3 ||
+        format == QK_FORMAT_LUT8) {
         cannot(layer, std::string("its codes are ") + format_name(format) + ", those of " + name +
-                          " have 4 bits");
+                          (eight_bits ? " are integers" : " have 4 bits"));
+    }
+    if (is_int8(layer.desc)) {
+        if (is_gguf(target)) refuse_group(layer);
+        return;
     }
     if (format != QK_FORMAT_U4_AFFINE) {
         cannot(layer, std::string("the 16 values of ") + format_name(layer.desc.format) +
@@ -63,6 +93,7 @@ void refuse_form(const Target &target, const qk_layer &layer) {
         cannot(layer, "its groups are not runs of columns (act-order), and " + name +
                           ", as qk writes it, has no others");
     }
+    if (is_gguf(target)) refuse_group(layer);
     const bool awq = target.layout == QK_LAYOUT_AWQ_GEMM || target.layout == QK_LAYOUT_AWQ_GEMV;
     const bool gptq = target.layout == QK_LAYOUT_GPTQ || target.layout == QK_LAYOUT_GPTQ_V1;
     if (awq && layer.desc.scale_format != QK_FORMAT_F16) {
@@ -81,6 +112,11 @@ void join_groups(const Target &target, const Plan &plan, qk_tensor_desc *scheme)
     }
     for (const Job &job : plan.jobs) {
         const int64_t k = job.desc.shape[1], all = scheme->group_size;
+        if (job.desc.format != scheme->format && !is_gguf(target)) {
+            cannot(job.layer, std::string("its codes are ") + format_name(job.desc.format) +
+                                  ", those of others " + format_name(scheme->format) +
+                                  "; the configuration has one format for all");
+        }
         if (all == QK_GROUP_ROW) continue;
         const bool same = job.desc.group_size == all;
         const bool short_row = job.desc.group_size == QK_GROUP_ROW && k <= all;
@@ -110,7 +146,7 @@ Plan make_plan(const Target &target, const Checkpoint &checkpoint) {
         refuse_form(target, layer);
         changes = changes || layer.dialect != target.dialect;
         Job job = {layer, layer.desc};
-        job.desc.layout = target.layout;
+        job.desc.layout = layout_for(target, layer);
         job.desc.flags = 0;
         plan.jobs.push_back(job);
         add_weight_tensors(checkpoint, layer, &replaced);
@@ -180,13 +216,17 @@ void survey_zeros(const Target &target, const Checkpoint &checkpoint, const Cont
                   Plan *plan, Progress *progress) {
     if (target.layout == QK_LAYOUT_AWQ_GEMM || target.layout == QK_LAYOUT_AWQ_GEMV) return;
     bool symmetric = true;
-    for (const Job &job : plan->jobs) {
+    for (Job &job : plan->jobs) {
         progress->advance(0, job.layer.name);
+        if (!is_int4(job.desc)) continue;
         qk_tensor_desc desc = job.desc;
         desc.layout = QK_LAYOUT_WORD;
         const Tensor word = repack(checkpoint, context, job.layer, desc);
         const Zeros zeros = zeros_of(context, word.get(), desc.shape[0]);
         symmetric = symmetric && zeros.all_eight;
+        if (is_gguf(target) && !zeros.all_eight) {
+            cannot(job.layer, "its zeros are not all 8, and GGUF's Q4_0 has no others");
+        }
         if (zeros.any_zero && target.layout == QK_LAYOUT_GPTQ_V1) {
             cannot(job.layer,
                    "GPTQ v1 stores zeros minus one, and its readers disagree on a zero of 0; "
@@ -195,8 +235,9 @@ void survey_zeros(const Target &target, const Checkpoint &checkpoint, const Cont
     }
     if (!symmetric) return;
     plan->scheme.flags = QK_TENSOR_SYMMETRIC;
-    if (target.layout != QK_LAYOUT_WORD) return;  // the others store zeros that are all 8
-    for (Job &job : plan->jobs) job.desc.flags = QK_TENSOR_SYMMETRIC;
+    // The others store zeros that are all 8.
+    if (target.layout != QK_LAYOUT_WORD && !is_gguf(target)) return;
+    for (Job &job : plan->jobs) job.desc.flags = is_int4(job.desc) ? QK_TENSOR_SYMMETRIC : 0;
 }
 
 void declare(const Target &target, const Plan &plan, const Output &output) {
@@ -216,12 +257,24 @@ void write_layer(const Context &context, const Job &job, const qk_tensor *tensor
           "", message.text);
 }
 
+Tensor repack(const Context &context, const Job &job, const qk_tensor *from) {
+    qk_tensor *made = nullptr;
+    check(qk_tensor_create(context.get(), &job.desc, &made), job.layer.name,
+          qk_context_error(context.get()));
+    Tensor to(made);
+    check(qk_repack(context.get(), from, made), job.layer.name, qk_context_error(context.get()));
+    return to;
+}
+
+// Zeros that are all 8 are left out on the way through WORD, whose other planes stay as they are.
 void convert(const Checkpoint &checkpoint, const Context &context, const Job &job,
              const Output &output) {
-    qk_tensor_desc with_zeros = job.desc;
-    with_zeros.flags = 0;
-    const Tensor packed = repack(checkpoint, context, job.layer, with_zeros);
-    if ((job.desc.flags & QK_TENSOR_SYMMETRIC) == 0) {
+    const bool leave_out = is_int4(job.desc) && (job.desc.flags & QK_TENSOR_SYMMETRIC) != 0;
+    qk_tensor_desc between = job.desc;
+    between.flags = 0;
+    if (leave_out) between.layout = QK_LAYOUT_WORD;
+    const Tensor packed = repack(checkpoint, context, job.layer, between);
+    if (!leave_out) {
         write_layer(context, job, packed.get(), output);
         return;
     }
@@ -229,9 +282,15 @@ void convert(const Checkpoint &checkpoint, const Context &context, const Job &jo
     std::vector<char> scales = download(context, packed.get(), QK_PLANE_SCALE);
     void *planes[QK_PLANE_COUNT] = {data.data(), scales.data()};
     qk_tensor *wrapped = nullptr;
-    check(qk_tensor_wrap(context.get(), &job.desc, planes, QK_PLANE_COUNT, &wrapped),
-          job.layer.name, qk_context_error(context.get()));
-    write_layer(context, job, Tensor(wrapped).get(), output);
+    between.flags = QK_TENSOR_SYMMETRIC;
+    check(qk_tensor_wrap(context.get(), &between, planes, QK_PLANE_COUNT, &wrapped), job.layer.name,
+          qk_context_error(context.get()));
+    const Tensor symmetric(wrapped);
+    if (job.desc.layout == QK_LAYOUT_WORD) {
+        write_layer(context, job, symmetric.get(), output);
+    } else {
+        write_layer(context, job, repack(context, job, symmetric.get()).get(), output);
+    }
 }
 
 void write_config(const Target &target, const Checkpoint &checkpoint, const Plan &plan,

@@ -124,8 +124,8 @@ void add_quantize(CLI::App *app, AllOptions *all) {
 
 void add_convert(CLI::App *app, AllOptions *all) {
     ConvertOptions *options = &all->convert;
-    CLI::App *command = app->add_subcommand(
-        "convert", "write the same 4-bit weights, bit for bit, in another dialect");
+    CLI::App *command =
+        app->add_subcommand("convert", "write the same weights, bit for bit, in another dialect");
     command->add_option("IN", options->input, kFileHelp)->required();
     command->add_option("OUT", options->output, kOutHelp)->required();
     one_of(command->add_option("--to", options->to, "the dialect")->required(), convert_targets());

@@ -222,7 +222,8 @@ class Convert(Case):
                "awq-gemv": "AutoAWQ gemv", "gptq": "GPTQ v1", "gptq-v2": "GPTQ v2"}
     # n and k are multiples of 8 in these, and the scales are F16.
     SOURCES = [name for name in LOADABLE
-               if name.startswith(("awq", "gptq")) and "8bit" not in name]
+               if name.startswith(("awq", "gptq"))
+               and "8bit" not in name and "act_order" not in name]
 
     def values(self, model):
         """All tensors of the model, its layers dequantized."""
@@ -260,6 +261,40 @@ class Convert(Case):
             for tensor, content in expected.items():
                 self.assertEqual(found[tensor], content, f"{name} {tensor}")
 
+    def test_gguf(self):
+        """Integers in groups of 32, without zeros and with F16 scales, are Q4_0 and Q8_0."""
+        model = self.folder / "model.safetensors"
+        tensors = {name: tensor for name, tensor in read(GOLDEN / "dense").items()
+                   if all(size % 32 == 0 for size in tensor[1])}
+        model.write_bytes(safetensors(tensors))
+        for bits in (4, 8):
+            ct, out, back = (self.folder / f"{bits}{end}" for end in ("", ".gguf", "-back"))
+            (self.folder / "in").mkdir(exist_ok=True)
+            (self.folder / "in/model.safetensors").write_bytes(model.read_bytes())
+            (self.folder / "in/config.json").write_text("{}")
+            self.run_qk("quantize", self.folder / "in", ct, "--format", f"int{bits}", "--group", 32,
+                        "--scales", "f16")
+            self.run_qk("convert", ct, out, "--to", "gguf")
+            self.assertEqual(self.values(out), self.values(ct))
+            self.assertTrue(self.run_json("verify", out)["sound"])
+            self.run_qk("convert", out, back, "--to", "compressed-tensors")
+            self.assertEqual(read(back), read(ct))
+        for name, why in (("awq_gemm_g128", "group is 128"), ("gptq_v1_asym_g32", "not all 8"),
+                          ("ct_int4_sym_g128", "f16"), ("bnb_nf4", "evenly spaced")):
+            self.assertIn(why, self.fails(4, "convert", GOLDEN / name, self.folder / "no.gguf",
+                                          "--to", "gguf"), name)
+
+    def test_eight_bits(self):
+        """compressed-tensors holds whatever is symmetric: LLM.int8's rows and GPTQ's groups."""
+        for name in ("bnb_int8", "gptq_v1_8bit_g32"):
+            out = self.folder / name
+            self.run_qk("convert", GOLDEN / name, out, "--to", "compressed-tensors")
+            self.run_qk("dequantize", GOLDEN / name, self.folder / "a", "--dtype", "f32", "--force")
+            self.run_qk("dequantize", out, self.folder / "b", "--dtype", "f32", "--force")
+            self.assertEqual(read(self.folder / "a"), read(self.folder / "b"))
+            section = json.loads((out / "config.json").read_text())["quantization_config"]
+            self.assertEqual(section["config_groups"]["group_0"]["weights"]["num_bits"], 8)
+
     def test_zeros_that_are_all_8_take_no_place(self):
         for name, symmetric in (("gptq_v1_sym_g128", True), ("gptq_v1_asym_g32", False)):
             out = self.folder / name
@@ -278,8 +313,9 @@ class Convert(Case):
             self.fails(1, "convert", GOLDEN / "dense", out, "--to", word)
             for name in REFUSED:
                 self.fails(4, "convert", GOLDEN / name, out, "--to", word)
-            sentence = self.fails(4, "convert", GOLDEN / "bnb_int8", out, "--to", word)
-            self.assertIn("its codes are int8", sentence)
+            if word != "compressed-tensors":
+                sentence = self.fails(4, "convert", GOLDEN / "bnb_int8", out, "--to", word)
+                self.assertIn("its codes are int8", sentence)
         self.assertIn("bf16", self.fails(4, "convert", GOLDEN / "ct_int4_sym_g128", out, "--to",
                                          "awq"))
         self.assertIn("8 codes", self.fails(4, "convert", GOLDEN / "ct_int4_sym_g128", out,
