@@ -47,7 +47,8 @@ std::string why_left(const std::string &directory, const std::string &name) {
     const std::string path = directory + "/" + name;
     if (is_kind(path, S_IFDIR)) return "a directory";
     if (!is_kind(path, S_IFREG)) return "no regular file";
-    if (name == "quantize_config.json" || name == "quant_config.json") {
+    if (name == "quantize_config.json" || name == "quant_config.json" ||
+        name == "hf_quant_config.json") {
         return "it describes the weights as they were";
     }
     if (ends_with(name, ".index.json")) return "an index of files that are not copied";

@@ -131,7 +131,7 @@ void add_weight_tensors(const Checkpoint &checkpoint, const qk_layer &layer,
                         std::set<std::string> *names) {
     // Codes first. Of the rest no two dialects use one name for different things. Scales of
     // activations go with the weights that they were measured for.
-    static const char *const kCodes[] = {".qweight", ".weight_packed", ".weight"};
+    static const char *const kCodes[] = {".qweight", ".weight_packed", ".weight", "_blocks"};
     static const char *const kBeside[] = {".qzeros",
                                           ".scales",
                                           ".scale",
@@ -139,6 +139,8 @@ void add_weight_tensors(const Checkpoint &checkpoint, const qk_layer &layer,
                                           ".weight_scale",
                                           ".weight_scale_inv",
                                           ".weight_global_scale",
+                                          ".weight_scale_2",
+                                          "_scales",
                                           ".input_global_scale",
                                           ".weight_zero_point",
                                           ".weight_shape",

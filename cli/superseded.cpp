@@ -26,7 +26,8 @@ bool is_shard_name(const std::string &name) {
 std::vector<std::string> superseded_files(const std::string &directory) {
     std::vector<std::string> found;
     const std::string index = directory + "/model.safetensors.index.json";
-    std::set<std::string> others = {"quantize_config.json", "quant_config.json"};
+    std::set<std::string> others = {"quantize_config.json", "quant_config.json",
+                                    "hf_quant_config.json"};
     if (exists(index)) {
         found.push_back(index);
         const Json root(json_load_file(index.c_str(), 0, nullptr));  // NULL: it names nothing

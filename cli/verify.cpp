@@ -44,6 +44,7 @@ void verify_has_codes(const Checkpoint &checkpoint, const std::string &name, Res
     static const char *const kPairs[][2] = {{".qzeros", ".qweight"},
                                             {".weight_shape", ".weight_packed"},
                                             {".weight_scale_inv", ".weight"},
+                                            {".weight_scale_2", ".weight"},
                                             {".SCB", ".weight"},
                                             {".weight.quant_map", ".weight"}};
     for (const auto &[part, codes] : kPairs) {

@@ -139,11 +139,15 @@ enum {
     QK_DIALECT_AWQ_GEMV = 3,           /* X.qweight I32 [n,k/8] */
     QK_DIALECT_GPTQ_V1 = 4,            /* X.qweight I32 [k/8,n], zeros minus one */
     QK_DIALECT_GPTQ_V2 = 5,            /* the same, zeros as they are */
-    QK_DIALECT_COMPRESSED_TENSORS = 6, /* X.weight_packed I32, or X.weight and X.weight_scale */
+    QK_DIALECT_COMPRESSED_TENSORS = 6, /* X.weight_packed, or X.weight and X.weight_scale */
     QK_DIALECT_BITSANDBYTES = 7,       /* X.weight U8 and X.weight.quant_state.bitsandbytes__...,
                                           or LLM.int8: X.weight I8 and X.SCB */
     QK_DIALECT_GGUF = 8,               /* X.weight of a GGUF file, in blocks of its type */
-    QK_DIALECT_FP8 = 9                 /* X.weight F8_E4M3 and X.weight_scale or _scale_inv */
+    QK_DIALECT_FP8 = 9,                /* X.weight F8_E4M3 and X.weight_scale or _scale_inv */
+    QK_DIALECT_MODELOPT = 10,          /* NVFP4: X.weight U8 [n,k/2] and X.weight_scale_2 */
+    QK_DIALECT_GPT_OSS = 11,           /* MXFP4: X_blocks U8 [experts,n,k/32,16] and X_scales, as
+                                          one layer of experts * n rows */
+    QK_DIALECT_DEEPSEEK = 12           /* MXFP4: X.weight I8 [n,k/2] and X.scale F8_E8M0 */
 };
 QK_API const char *qk_dialect_name(qk_dialect dialect); /* "AutoAWQ gemm"; never NULL */
 

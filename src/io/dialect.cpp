@@ -11,8 +11,9 @@ namespace {
 
 // The first that claims a module gets it.
 const Dialect *const kDialects[] = {
-    &kGguf,         &kAwq,     &kGptq,   &kUnknownWords, &kCompressedFp4, &kCompressedTensors,
-    &kBitsandbytes, &kLlmInt8, &kScaled, &kDense};
+    &kGguf,         &kAwq,     &kGptq,     &kUnknownWords, &kCompressedFp4, &kCompressedTensors,
+    &kBitsandbytes, &kLlmInt8, &kModelOpt, &kDeepSeek,     &kGptOss,        &kScaled,
+    &kDense};
 
 // What the library itself says about the description decides, so that no rule about sizes is
 // written twice.
@@ -252,6 +253,7 @@ const char *qk_dialect_name(qk_dialect dialect) {
     static constexpr const char *kNames[] = {
         "unknown", "dense",   "AutoAWQ gemm",       "AutoAWQ gemv",
         "GPTQ v1", "GPTQ v2", "compressed-tensors", "bitsandbytes",
-        "GGUF",    "FP8"};
-    return dialect < 0 || dialect > QK_DIALECT_FP8 ? kNames[0] : kNames[dialect];
+        "GGUF",    "FP8",     "ModelOpt",           "gpt-oss",
+        "DeepSeek"};
+    return dialect < 0 || dialect > QK_DIALECT_DEEPSEEK ? kNames[0] : kNames[dialect];
 }

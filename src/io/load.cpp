@@ -76,7 +76,8 @@ qk_status make_bias(Memory memory, qk_context *context, const Layer &owner, bool
     bias.name = owner.name;
     bias.desc = QK_TENSOR_DESC_INIT;
     bias.desc.format = float_format(owner.bias);
-    bias.desc.shape[0] = owner.bias->shape[0];
+    // Biases of several experts are one after another, as their rows are.
+    bias.desc.shape[0] = owner.bias->bytes / (bias.desc.format == QK_FORMAT_F32 ? 4 : 2);
     set_plane(&bias, QK_PLANE_DATA, owner.bias);
     return make(memory, context, bias, in_place, out, message);
 }

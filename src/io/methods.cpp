@@ -12,23 +12,18 @@ constexpr Types kI8 = only(QK_DTYPE_I8), kU8 = only(QK_DTYPE_U8), kI16 = only(QK
                 kE8 = kU8 | only(QK_DTYPE_F8_E8M0);
 // Beside E4M3 a dialect reads the same names.
 constexpr Types kE5M2 = only(QK_DTYPE_F8_E5M2);
+// Codes of 4 bits with such scales are NVFP4.
+constexpr Types kNoE4M3 = kAnyType & ~only(QK_DTYPE_F8_E4M3);
 constexpr Sign kNothing = {nullptr, 0};
-// transformers 5 saves what it loaded so as dense weights; of FP8 it does not.
-constexpr const char *kDequantizeMxfp4 =
-    "load it in transformers with Mxfp4Config(dequantize=True), save it, and run qk quantize on "
-    "that";
 
 // The first that fits is the one: signs of few methods before signs of many.
 constexpr Foreign kForeign[] = {
     // Codes beside the scales of a tensor and of its blocks.
-    {"NVFP4", {".weight", kU8}, {".weight_scale_2", kAnyType}, nullptr, nullptr},
     {"NVFP4", {"", kU8}, {"_weight_scale_2", kAnyType}, nullptr, nullptr},
-    {"NVFP4", {".weight", kU8}, {".weight_scale", only(QK_DTYPE_F8_E4M3)}, nullptr, nullptr},
     {"FP-Quant", {".qweight", kU8}, {".forward_hadamard_matrix", kAnyType}, nullptr, nullptr},
     {"MXINT4", {".weight_packed", kU8}, {".weight_scale", kE8}, "auto_round", nullptr},
     {"MXFP6", {".weight_packed", kU8}, {".weight_scale", kE8}, "mxfp6-pack-quantized", nullptr},
     {"MXFP4", {".weight", kU8}, {".weight_scale", kE8}, nullptr, nullptr},
-    {"MXFP4", {"_blocks", kU8}, {"_scales", kE8}, nullptr, kDequantizeMxfp4},
     {"MXFP8", {".weight", kE5M2}, {".weight_scale", kE8}, nullptr, nullptr},
     {"FP8 in blocks", {".weight", kE5M2}, {".weight_scale_inv", kAnyType}, nullptr, nullptr},
     {"FP8 in blocks", {"", kF8}, {"_scale_inv", kAnyType}, nullptr, nullptr},
@@ -45,10 +40,10 @@ constexpr Foreign kForeign[] = {
     {"EETQ", {".weight", kI8}, {".weight_scales", kAnyType}, nullptr, nullptr},
     {"Gemma's integers", {".weight", kI8 | kU8}, {".weight_scale", kAnyType}, "gemma", nullptr},
     // Codes of 4 bits and fewer in bytes and words of other arrangements.
-    {"BitNet", {".weight", kU8}, {".weight_scale", kAnyType}, "bitnet", nullptr},
-    {"INT4 AWQ", {".weight", kU8}, {".pre_quant_scale", kAnyType}, nullptr, nullptr},
-    {"INT4", {".weight", kU8}, {".weight_scale", kAnyType}, "modelopt", nullptr},
-    {"packed integers", {".weight", kU8}, {".weight_scale", kAnyType}, nullptr, nullptr},
+    {"BitNet", {".weight", kU8}, {".weight_scale", kNoE4M3}, "bitnet", nullptr},
+    {"INT4 AWQ", {".weight", kU8}, {".weight_scale", kNoE4M3}, "W4A16_AWQ", nullptr},
+    {"INT4", {".weight", kU8}, {".weight_scale", kNoE4M3}, "modelopt", nullptr},
+    {"packed integers", {".weight", kU8}, {".weight_scale", kNoE4M3}, nullptr, nullptr},
     {"MLX", {".weight", kU32}, {".scales", kAnyType}, nullptr, nullptr},
     {"HIGGS", {".weight", kI16}, {".tables2", kAnyType}, nullptr, nullptr},
     {"SINQ", {".W_q", kAnyType}, kNothing, "sinq", nullptr},

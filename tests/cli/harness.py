@@ -12,7 +12,7 @@ COMMAND = shlex.split(os.environ["QK_COMMAND"])
 GOLDEN = pathlib.Path(__file__).resolve().parent.parent / "golden" / "data"
 LOADABLE = sorted(p.name for p in GOLDEN.iterdir()
                   if (p / "truth.safetensors").exists() and (p / "config.json").exists()
-                  and p.name != "dense" and not p.name.endswith(("_refused", "_nan")))
+                  and p.name != "dense" and not p.name.endswith(("_refused", "_nan", "_ends")))
 REFUSED = sorted(p.name for p in GOLDEN.iterdir() if p.name.endswith("_refused"))
 
 

@@ -8,8 +8,6 @@ N, K = 32, 64  # of the layer "m.up_proj"; experts are [2,N,K]
 SIZES = {"BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "I16": 2, "F16": 2,
          "BF16": 2, "I32": 4, "U32": 4, "F32": 4, "I64": 8}
 GENERAL = "run qk quantize on the model's 16-bit checkpoint"
-MXFP4 = ("load it in transformers with Mxfp4Config(dequantize=True), save it, and run qk quantize "
-         "on that")
 
 
 def ones(dtype, *shape):
@@ -56,8 +54,7 @@ def compressed(form, **weights):
 NVFP4 = {".weight": ones("U8", N, K // 2), ".weight_scale": ones("F8_E4M3", N, K // 16),
          ".weight_scale_2": ones("F32"), ".input_scale": ones("F32")}
 MXFP4_CT = {".weight_packed": ones("U8", N, K // 2), ".weight_scale": ones("U8", N, K // 32)}
-GPT_OSS = {"_blocks": ones("U8", 2, N, K // 32, 16), "_scales": ones("U8", 2, N, K // 32),
-           "_bias": ones("BF16", 2, N)}
+QUARK = {".weight": ones("U8", N, K // 2), ".weight_scale": ones("U8", N, K // 32)}
 BLOCKS = {".weight": ones("F8_E5M2", N, K), ".weight_scale_inv": ones("F32", 1, 1)}
 LLM_INT8 = {".weight": ones("I8", N, K), ".SCB": ones("F32", N), ".weight_format": ones("U8")}
 TORCHAO = {"._weight_qdata": ones("I8", N, K), "._weight_scale": ones("F32", N, 1)}
@@ -66,22 +63,11 @@ WORDS = {".qweight": ones("I32", K // 8, N), ".qzeros": ones("I32", 1, N // 8),
 EXPERTS = "m.experts.gate_up_proj"
 
 
-def producer(name):
-    return {"producer": {"name": name}, "quantization": {"quant_algo": "NVFP4", "group_size": 16}}
-
-
 def method(name):
     return {"quant_method": name}
 
 
 FOREIGN = [
-    foreign("modelopt_nvfp4", "NVFP4", {"quant_method": "modelopt", "quant_algo": "NVFP4"}, NVFP4,
-            ".weight", 'quant_method "modelopt", quant_algo "NVFP4"'),
-    foreign("modelopt_hf_quant_config", "NVFP4", None, NVFP4, ".weight",
-            'quant_method "modelopt", quant_algo "NVFP4"',
-            files={"config.json": {}, "hf_quant_config.json": producer("modelopt")}),
-    foreign("nvfp4_alone", "NVFP4", None, NVFP4, ".weight"),
-    foreign("nvfp4_wrong_config", "NVFP4", method("awq"), NVFP4, ".weight"),
     foreign("modelopt_int4_awq", "INT4 AWQ",
             {"quant_method": "modelopt", "quant_algo": "W4A16_AWQ"},
             {".weight": ones("U8", N // 2, K), ".weight_scale": ones("F32", N, 1),
@@ -92,17 +78,7 @@ FOREIGN = [
             'quant_method "modelopt", quant_algo "W4A16"'),
     foreign("packed_alone", "packed integers", None,
             {".weight": ones("U8", N // 2, K), ".weight_scale": ones("F32", N, 1)}, ".weight"),
-    foreign("nvfp4_one_scale", "NVFP4", None,
-            {".weight": ones("U8", N, K // 2), ".weight_scale": ones("F8_E4M3", N, K // 16)},
-            ".weight"),
-    foreign("quark_mxfp4", "MXFP4", method("quark"),
-            {".weight": ones("U8", N, K // 2), ".weight_scale": ones("U8", N, K // 32)}, ".weight"),
-    foreign("text_config", "NVFP4", None, NVFP4, ".weight",
-            'quant_method "compressed-tensors", format "nvfp4-pack-quantized"',
-            files={"config.json": {"text_config": {"quantization_config": compressed(
-                "nvfp4-pack-quantized", type="float")}}}),
-    foreign("another_quantization", "NVFP4", None, NVFP4, ".weight",
-            files={"config.json": {"quantization": "int8"}}),
+    foreign("quark_mxfp4", "MXFP4", method("quark"), QUARK, ".weight"),
     foreign("modelopt_experts", "NVFP4", method("modelopt"),
             {"": ones("U8", 2, N, K // 2), "_weight_scale": ones("F8_E4M3", 2, N, K // 16),
              "_weight_scale_2": ones("F32", 2)}, "", layer=EXPERTS),
@@ -116,15 +92,11 @@ FOREIGN = [
     foreign("ct_sparse", "2:4 sparse", method("compressed-tensors"),
             {".compressed": ones("BF16", N * K // 2), ".bitmask": ones("U8", N, K // 8),
              ".shape": shape_of(N, K)}, ".compressed"),
-    foreign("gpt_oss", "MXFP4", method("mxfp4"), GPT_OSS, "_blocks", instead=MXFP4, layer=EXPERTS),
-    foreign("gpt_oss_alone", "MXFP4", None, GPT_OSS, "_blocks", instead=MXFP4, layer=EXPERTS),
     foreign("fp8_blocks_of_e5m2", "FP8 in blocks",
             {"quant_method": "fp8", "weight_block_size": [128, 128]}, BLOCKS, ".weight"),
     foreign("keys_of_other_types", "FP8 in blocks",
             {"quant_method": "next", "bits": "8", "group_size": [128, 128], "w_bit": None,
              "desc_act": "no", "version": 3}, BLOCKS, ".weight"),
-    foreign("algorithms_of_layers", "NVFP4",
-            {"quant_method": "modelopt", "quant_algo": {"m": "NVFP4"}}, NVFP4, ".weight"),
     foreign("fp8_experts", "FP8 in blocks", method("fp8"),
             {"": ones("F8_E4M3", 2, N, K), "_scale_inv": ones("F32", 2, 1, 1)}, "",
             layer=EXPERTS),
@@ -280,6 +252,17 @@ REFUSED = [
             ".weight_shape": shape_of(2, N, K)},
            f'weight_packed is I32 [2,{N},{K // 8}] (quant_method "compressed-tensors", format '
            f'"pack-quantized"); qk loads I32 of rank 2 (pack-quantized): {GENERAL}'),
+    Method("nvfp4_without_global", "NVFP4", None,
+           {name: tensor for name, tensor in NVFP4.items() if name != ".weight_scale_2"},
+           "NVFP4 without weight_scale_2, which its scales are multiplied by: " + GENERAL),
+    Method("nvfp4_awq", "ModelOpt", {"quant_method": "modelopt", "quant_algo": "NVFP4_AWQ"},
+           {**NVFP4, ".pre_quant_scale": ones("BF16", K)},
+           "FP4 codes behind a scale of the activations (pre_quant_scale), which qk does not do: "
+           + GENERAL),
+    Method("nvfp4_in_tiles", "ModelOpt", {"quant_method": "modelopt"},
+           {**NVFP4, ".weight_scale": ones("F8_E4M3", 128, 4)},
+           f"scales are F8_E4M3 [128,4] of weight [{N},{K}], in tiles of 128 x 4 for one GPU's "
+           "tensor cores; qk loads scales in rows: " + GENERAL),
     Method("llm_int8_columns", "LLM.int8", {"quant_method": "bitsandbytes", "load_in_8bit": True},
            LLM_INT8, "weight_format 1, codes in the order of one GPU's tensor cores; qk loads 0, "
            "rows as they are: " + GENERAL),

@@ -82,11 +82,11 @@ class Methods(Case):
 
     def test_many_layers_of_one_method_are_one_line(self):
         tensors = {f"l.{i}{suffix}": tensor for i in range(12)
-                   for suffix, tensor in methods.NVFP4.items()}
+                   for suffix, tensor in methods.QUARK.items()}
         path = self.write("a.safetensors", safetensors(tensors))
         text = self.run_qk("verify", path, code=4).stdout
         self.assertEqual(text.count("refused: "), 1)
-        self.assertIn("refused: l.0 and 11 more: NVFP4 (", text)
+        self.assertIn("refused: l.0 and 11 more: MXFP4 (", text)
         self.assertIn("no faults, but 12 layers that qk cannot load\n", text)
         self.assertEqual(len(self.run_json("verify", path, code=4)["findings"]), 12)
 

@@ -126,18 +126,37 @@ def dequantize_packed8(tensors, layer):
     return affine(codes, grid(zeros, n, k), grid(scales, n, k))
 
 
-def dequantize_fp4(tensors, layer):
-    """E2M1 codes, even columns in the low nibble, times scales of one byte."""
-    packed = tensors[f"{layer}.weight_packed"].bits
-    codes = np.stack([packed & 15, packed >> 4], -1).reshape(len(packed), -1)
+# Of FP4: codes, the scales of groups, and the global number, by the names of the four that have it.
+FP4_NAMES = [("_blocks", "_scales", None), (".weight_packed", ".weight_scale", "global_scale"),
+             (".weight", ".weight_scale", "scale_2"), (".weight", ".scale", None)]
+
+
+def find_fp4(tensors, layer):
+    for codes, scales, whole in FP4_NAMES:
+        packed, scale = (tensors.get(layer + suffix) for suffix in (codes, scales))
+        if packed is None or scale is None or packed.dtype not in ("U8", "I8"):
+            continue
+        if scale.dtype in ("U8", "F8_E8M0", "F8_E4M3"):
+            return packed, scale, tensors.get(f"{layer}.weight_{whole}")
+    return None
+
+
+def dequantize_fp4(packed, scale, whole):
+    """E2M1 codes, even columns in the low nibble, times scales of one byte, which a global number
+    divides or multiplies. Experts are rows, one after another."""
+    rows = int(np.prod(scale.bits.shape[:-1]))
+    packed = packed.bits.view(np.uint8).reshape(rows, -1)
+    codes = np.stack([packed & 15, packed >> 4], -1).reshape(rows, -1)
     entries = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
-    scales = tensors[f"{layer}.weight_scale"]
-    if scales.dtype == "U8":
-        scales = Tensor("F8_E8M0", scales.bits)
-    scales = scales.f32()
-    if f"{layer}.weight_global_scale" in tensors:
-        scales = scales / tensors[f"{layer}.weight_global_scale"].f32()
-    return np.concatenate([entries, -entries])[codes] * grid(scales, *codes.shape)
+    if scale.dtype == "U8":
+        scale = Tensor("F8_E8M0", scale.bits)
+    divides = whole is not None and whole.bits.shape == (1,)  # ModelOpt's has no dimension
+    scales = scale.f32().reshape(rows, -1)
+    if whole is not None:
+        number = whole.f32().reshape(())
+        scales = scales / number if divides else scales * number
+    with np.errstate(over="ignore"):
+        return np.concatenate([entries, -entries])[codes] * grid(scales, *codes.shape)
 
 
 def dequantize_compressed(tensors, layer, config=None):
@@ -146,8 +165,6 @@ def dequantize_compressed(tensors, layer, config=None):
         (group,) = config["config_groups"].values()
         return dequantize_scaled(tensors, layer, "weight_scale",
                                  group["weights"].get("block_structure"))
-    if tensors[f"{layer}.weight_packed"].dtype == "U8":
-        return dequantize_fp4(tensors, layer)
     n, k = tensors[f"{layer}.weight_shape"].bits
     if tensors[f"{layer}.weight_packed"].bits.shape[1] != -(-k // 8):
         return dequantize_packed8(tensors, layer)
@@ -200,13 +217,18 @@ def check_checkpoint(folder):
         method, config["checkpoint_format"] = AUTO_ROUND[config["packing_format"]]
     for name, truth in read(folder / "truth.safetensors").items():
         layer = name.removesuffix(".weight")
-        if method == "bitsandbytes":
+        fp4 = find_fp4(tensors, layer)
+        if fp4 is not None:
+            values = dequantize_fp4(*fp4)
+        elif method == "bitsandbytes":
             values = dequantize_bnb(tensors, layer)
         elif method == "compressed-tensors":
             values = dequantize_compressed(tensors, layer, config)
         elif method == "fp8":
-            values = dequantize_scaled(tensors, layer, "weight_scale_inv",
-                                       config["weight_block_size"])
+            name = "scale" if f"{layer}.scale" in tensors else "weight_scale_inv"
+            values = dequantize_scaled(tensors, layer, name, config["weight_block_size"])
+        elif method == "modelopt":
+            values = dequantize_scaled(tensors, layer, "weight_scale")
         else:
             values = {"awq": dequantize_awq, "gptq": dequantize_gptq}[method](tensors, layer,
                                                                               config)

@@ -54,6 +54,10 @@ def read_checkpoint(folder):
     for name in names:
         tensors.update(read(folder / name))
     config = json.loads((folder / "config.json").read_text())
+    beside = folder / "hf_quant_config.json"  # ModelOpt's
+    if beside.exists():
+        section = json.loads(beside.read_text())["quantization"]
+        return tensors, {"quant_method": "modelopt", **section}
     return tensors, config["quantization_config"]
 
 

@@ -98,5 +98,55 @@ TEST_F(Methods, SettingsOfSingleLayers) {
             "do not fit together");
 }
 
+Parts nvfp4(int64_t n, int64_t k) {
+    Parts p;
+    p.set("x.weight", "U8", {n, k / 2}, zeros(n * k / 2));
+    p.set("x.weight_scale", "F8_E4M3", {n, k / 16}, zeros(n * k / 16));
+    p.set("x.weight_scale_2", "F32", {}, bytes_of<float>({0.5f}));
+    return p;
+}
+
+TEST_F(Methods, ModelOptsFp4) {
+    takes(nvfp4(5, 48), R"({"quant_method":"modelopt"})", QK_DIALECT_MODELOPT, 5, 48, 16);
+    EXPECT_STREQ("NVFP4", qk_checkpoint_layer_method(checkpoint, "x"));
+    EXPECT_EQ(QK_TENSOR_GLOBAL, layer.desc.flags);  // multiplies
+    EXPECT_EQ(5 * 24 + 5 * 3 + 4, layer.bytes);
+    Parts p = nvfp4(5, 48);
+    p.set("x.weight_scale_2", "F32", {2}, bytes_of<float>({1, 1}));
+    refuses(p, "", QK_ERROR_CORRUPT, "weight_scale_2 is F32 [2]; expected one F32");
+    p = nvfp4(5, 48);
+    p.set("x.weight_scale", "F8_E4M3", {5, 4}, zeros(20));
+    refuses(p, "", QK_ERROR_CORRUPT, "scales are F8_E4M3 [5,4]; weight [5,48] needs 5 x 3");
+    p.set("x.weight_scale", "F8_E4M3", {128, 4}, zeros(512));
+    refuses(p, "", QK_ERROR_UNSUPPORTED, "in tiles of 128 x 4");
+    p = nvfp4(5, 48);
+    p.set("x.weight", "U8", {0, 24}, "");
+    refuses(p, "", QK_ERROR_UNSUPPORTED, "weight is U8 [0,24]");
+}
+
+TEST_F(Methods, DeepSeeksFp4) {
+    Parts p;
+    p.set("x.weight", "I8", {5, 32}, zeros(5 * 32));
+    p.set("x.scale", "F8_E8M0", {5, 2}, zeros(10));
+    takes(p, "", QK_DIALECT_DEEPSEEK, 5, 64, 32);
+    EXPECT_EQ(5 * 32 + 10, layer.bytes);
+    p.set("x.scale", "F8_E8M0", {1, 1}, zeros(1));
+    refuses(p, "", QK_ERROR_CORRUPT, "needs 5 x 2");
+}
+
+TEST_F(Methods, ExpertsOfGptOss) {
+    Parts p;
+    p.set("x_blocks", "U8", {2, 3, 2, 16}, zeros(2 * 3 * 2 * 16));
+    p.set("x_scales", "U8", {2, 3, 2}, zeros(12));
+    p.set("x_bias", "F32", {2, 3}, zeros(24));
+    takes(p, "", QK_DIALECT_GPT_OSS, 6, 64, 32);
+    EXPECT_EQ(1, layer.has_bias);
+    p.set("x_bias", "F32", {3, 2}, zeros(24));
+    refuses(p, "", QK_ERROR_CORRUPT, "bias is F32 [3,2]; expected F32, F16 or BF16 [2,3]");
+    p.remove("x_bias");
+    p.set("x_scales", "U8", {2, 2, 3}, zeros(12));
+    refuses(p, "", QK_ERROR_CORRUPT, "scales U8 [2,2,3]");
+}
+
 }  // namespace
 }  // namespace io_test

@@ -63,6 +63,9 @@ const (
 	BitsAndBytes      Dialect = C.QK_DIALECT_BITSANDBYTES
 	GGUFBlocks        Dialect = C.QK_DIALECT_GGUF
 	FP8               Dialect = C.QK_DIALECT_FP8
+	ModelOpt          Dialect = C.QK_DIALECT_MODELOPT
+	GPTOSS            Dialect = C.QK_DIALECT_GPT_OSS
+	DeepSeek          Dialect = C.QK_DIALECT_DEEPSEEK
 )
 
 func (d Dtype) String() string   { return C.GoString(C.qk_dtype_name(C.qk_dtype(d))) }
