@@ -28,8 +28,8 @@ class Scratch : public ::testing::Test {
 TEST_F(Scratch, BlocksAreApart) {
     qk::Scratch *const scratch = make(3);
     std::set<char *> blocks;
-    for (int i = 0; i < 4; ++i) blocks.insert(static_cast<char *>(qk::scratch_take(scratch)));
-    ASSERT_EQ(blocks.size(), 4u);  // one is for what a call shares
+    for (int i = 0; i < 5; ++i) blocks.insert(static_cast<char *>(qk::scratch_take(scratch)));
+    ASSERT_EQ(blocks.size(), 5u);  // one is for what a call shares, one for gathered x
     for (auto at = std::next(blocks.begin()); at != blocks.end(); ++at) {
         EXPECT_GE(size_t(*at - *std::prev(at)), qk::kScratchBytes);
     }
@@ -73,20 +73,20 @@ TEST_F(Scratch, WhoFindsNoneWaits) {
         });
     }
     for (std::thread &thread : threads) thread.join();
-    EXPECT_LE(most, 3);
+    EXPECT_LE(most, 4);
     EXPECT_EQ(turns, 8 * 200);
 }
 
 TEST_F(Scratch, ResetFreesAll) {
     qk::Scratch *const scratch = make(1);
-    for (int i = 0; i < 3; ++i) {  // without the reset the second would wait for ever
+    for (int i = 0; i < 3; ++i) {  // without the reset the third would wait for ever
         EXPECT_NE(qk::scratch_take(scratch), nullptr);
         qk::scratch_reset(scratch);
     }
 }
 
 TEST(ScratchOfContext, IsSmallForOneThreadAndBounded) {
-    for (const auto &[concurrency, blocks] : {std::pair{1, 1}, {4, 5}, {INT32_MAX, 257}}) {
+    for (const auto &[concurrency, blocks] : {std::pair{1, 2}, {4, 6}, {INT32_MAX, 258}}) {
         static size_t asked;
         const qk_allocator allocator = {
             [](void *, size_t bytes, size_t) -> void * { return asked = bytes, nullptr; },
