@@ -249,6 +249,17 @@ class Convert(Case):
                 found = {layer["dialect"] for layer in self.run_json("inspect", out)["layers"]}
                 self.assertEqual(found - {"dense"}, {dialect})
 
+    def test_act_order_is_read_and_has_no_place(self):
+        for name in ("gptq_v2_act_order_asym_g64", "ct_int4_act_order_sym_g32"):
+            model = GOLDEN / name
+            self.assertTrue(self.run_json("inspect", model)["layers"][0]["act_order"], name)
+            for options in ((), ("--packed", "--rows", 7), ("--rows", 2, "--mode", "int8")):
+                done = self.run_json("multiply", model, *options, "--repeat", 1)
+                self.assertLessEqual(done["share_of_bound"], 1, f"{name} {options}")
+            for word in self.TARGETS:
+                self.assertIn("act-order", self.fails(4, "convert", model, self.folder / "no",
+                                                      "--to", word))
+
     def test_there_and_back_is_the_same_file(self):
         for name, back in (("awq_gemm_g128", "awq"), ("awq_gemv_g64", "awq-gemv"),
                            ("gptq_v2_asym_g128", "gptq-v2"), ("gptq_v1_asym_g64", "gptq")):
