@@ -17,7 +17,8 @@ __global__ void fold(float *to, const float *from, const void *global) {
 const ScaleTables *scale_tables(int32_t device_index) {
     const DeviceGuard device(device_index);
     void *tables = nullptr;
-    if (cudaGetSymbolAddress(&tables, kDeviceTables) == cudaSuccess) {
+    if (device.error() == cudaSuccess &&
+        cudaGetSymbolAddress(&tables, kDeviceTables) == cudaSuccess) {
         return static_cast<const ScaleTables *>(tables);
     }
     cudaGetLastError();
