@@ -35,9 +35,8 @@ inline void load(const qk_checkpoint *checkpoint, qk_context *context, const qk_
     require(qk_checkpoint_load(checkpoint, context, layer.name, QK_LOAD_IN_PLACE, &weight, &bias,
                                &message) == QK_OK);
     qk_tensor_desc desc = QK_TENSOR_DESC_INIT;
-    desc.rank = 2;
-    desc.shape[0] = layer.desc.shape[0];
-    desc.shape[1] = layer.desc.shape[1];
+    desc.rank = layer.desc.rank;
+    for (int32_t i = 0; i < desc.rank; ++i) desc.shape[i] = layer.desc.shape[i];
     if (qk_tensor_create(context, &desc, &dense) == QK_OK) qk_dequantize(context, weight, dense);
     qk_tensor_destroy(dense);
     qk_tensor_destroy(bias);
