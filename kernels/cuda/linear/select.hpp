@@ -125,7 +125,7 @@ constexpr Needs kSm90Rows24Needs = {
 // Also for packed rows in the workspace, whose second scales stay the caller's.
 constexpr Needs kSm90GemmNeeds = {
     .weights = kPacked4,
-    .conditions = kTiles | needs(C::kXIs16Bits, C::kSecondAligned4, C::kGroupsOf64, C::kSm90a),
+    .conditions = kTiles | needs(C::kXIs16Bits, C::kSecondAligned4, C::kGroupsOf16, C::kSm90a),
     .first = 17,
     .most = kGrid * 64 - 1,
     .k_below = int64_t{1} << 30,
@@ -167,7 +167,7 @@ constexpr Needs kRepackedNeeds = {
     .weights = kStored4,
     .conditions = needs(C::kXIs16Bits, C::kXAligned16, C::kCodesAlignedToRepack, C::kScalesAligned,
                         C::kSecondAligned4, C::kK16, C::kN16InAwq, C::kGroupsAlongK,
-                        C::kGroupsPowerOfTwo, C::kGroupsOf64, C::kScalesMultiply, C::kTableKnown,
+                        C::kGroupsPowerOfTwo, C::kGroupsOf16, C::kScalesMultiply, C::kTableKnown,
                         C::kSecondPowerOfTwo, C::kSecondFitsSlabs, C::kFewTiles28, C::kSm90a),
     .first = 17,
     .most = kGrid * 64 - 1,

@@ -28,9 +28,11 @@ Status run_plan(const GemmPlan &plan, Instance *instance, const LinearArgs &args
 
 Status run(const LinearArgs &args, const Launch &launch) {
     const Codes codes = codes_of(args.w);
+    const Geometry &s = args.w.geometry;
+    const bool small = s.groups_per_row > 1 && s.group_size < 64;
     const GemmPlan plan =
-        plan_gemm(codes, args.x.rows, args.y.columns, args.w.geometry.k,
-                  launch.device.multiprocessors, one_slab(args, codes == Codes::kLut4));
+        plan_gemm(codes, args.x.rows, args.y.columns, s.k, launch.device.multiprocessors,
+                  one_slab(args, codes == Codes::kLut4), small);
     return run_plan(plan, instance_for<Sm90Gemm>(codes, args.x.format->id), args, launch);
 }
 
@@ -61,6 +63,8 @@ GemmProblem problem_of(const LinearArgs &args, const GemmPlan &plan) {
     p.row_tiles = int32_t(ceil_div(s.n, 16));
     p.tiles = int32_t(ceil_div(s.k, 64));
     p.group_shift = group_tiles_shift(s);
+    p.parts = int32_t(ceil_div(s.k, 16));
+    p.part_shift = s.groups_per_row == 1 ? 31 : log2_of(s.group_size) - 4;
     p.group_tiles = s.groups_per_row == 1 ? INT32_MAX : int32_t(s.group_size / 64);
     p.second_shift = log2_of(args.w.scale.second_group);
     p.split = plan.tail > 0 ? 2 : plan.split;

@@ -345,7 +345,9 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     uint8_t *const shared = unaligned + (base - shared_address(unaligned));
     const uint32_t rank = cluster_rank();
     // In flight while the barriers are prepared.
-    const float second_bias = S::kind == ScaleKind::kNested ? load_as<float>(p.w.bias, 0) : 0.0f;
+    constexpr bool kCoded = S::kind == ScaleKind::kNested;
+    const bool coded = kCoded && (!S::kSmall || p.w.scale_format == QK_FORMAT_LUT8);
+    const float second_bias = coded ? load_as<float>(p.w.bias, 0) : 0.0f;
     // As a broadcast the compiler knows it to be the same in a warp: addresses stay uniform.
     const int warp = __shfl_sync(~0u, int(threadIdx.x) >> 5, 0);
     allow_next_kernel();

@@ -70,6 +70,19 @@ Status run_cut(GemmCut cut, const LinearArgs &args, const Launch &launch, GemmPr
     }
 }
 
+// Groups of 16 and 32.
+template <class T, class Decode>
+Status run_small_groups(GemmCut cut, const LinearArgs &args, const Launch &launch, GemmProblem *p) {
+    constexpr ScaleKind any = ScaleKind::kNested;
+    switch (cut) {
+        case GemmCut::k128x64:
+            return run_wide<GemmShape<T, Decode, any, 64, 2, 1, 2, true>>(args, launch, p);
+        case GemmCut::k128x128:
+            return run_wide<GemmShape<T, Decode, any, 128, 2, 1, 2, true>>(args, launch, p);
+        default: return run_wide<GemmShape<T, Decode, any, 256, 2, 1, 1, true>>(args, launch, p);
+    }
+}
+
 }  // namespace
 
 template <Codes codes, qk_format x>
@@ -82,6 +95,7 @@ Status Sm90Gemm<codes, x>::run(GemmCut cut, const LinearArgs &args, const Launch
         return run_cut<T, DecodeLut8<T>, ScaleKind::kF32>(cut, args, launch, p);
     } else {
         using Decode = std::conditional_t<codes == Codes::kU4, DecodeU4<T>, DecodeLut4<T>>;
+        if (p->part_shift < 2) return run_small_groups<T, Decode>(cut, args, launch, p);
         return with_scale_kind(p->w.scale_format, [&](auto kind) {
             return run_cut<T, Decode, kind.value>(cut, args, launch, p);
         });

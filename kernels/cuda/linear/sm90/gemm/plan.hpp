@@ -8,8 +8,9 @@
 
 namespace qk::cuda {
 
-// What a block owns: rows of w x rows of x. Small: 64 or 256 x 64.
-enum class GemmCut { k64x64, k256x64, k128x128, k192x128, k128x256 };
+// What a block owns: rows of w x rows of x. To 64 rows of x: 64 or 256 x 64; with groups of 16 and
+// 32 columns, 128 x 64.
+enum class GemmCut { k64x64, k256x64, k128x64, k128x128, k192x128, k128x256 };
 
 struct GemmPlan {
     GemmCut cut;
@@ -46,6 +47,7 @@ constexpr GemmCost cost_of(GemmCut cut, Codes codes) {
     switch (cut) {
         case GemmCut::k64x64: return {64, 64, 4, pairs ? 145 : 130, 3000, 2500, 500};
         case GemmCut::k256x64: return {256, 64, 2, 490, 3500, 2500, 1500};
+        case GemmCut::k128x64: return {128, 64, 2, 260, 1500, 2100, 2000};
         case GemmCut::k128x128:
             if (pairs) return {128, 128, 2, 410, 1740, 2100, 2830};
             return {128, 128, 2, 370, 1020, 2100, 2240};
@@ -92,17 +94,28 @@ constexpr int64_t gemm_nanoseconds(GemmPlan plan, Codes codes, int64_t m, int64_
     return waves * item(plan.split) + (plan.tail > 0 ? item(2) : 0) + c.start;
 }
 
+// The cuts that groups of 16 and 32 columns have instances of, and those of the others.
+constexpr bool has_cut(GemmCut cut, bool small_groups) {
+    switch (cut) {
+        case GemmCut::k128x64: return small_groups;
+        case GemmCut::k128x128:
+        case GemmCut::k128x256: return true;
+        default: return !small_groups;
+    }
+}
+
 // The cheapest cut; the first of equals. `one_slab`: all rows of w are there at once (a tail would
 // be elsewhere in each slab).
 constexpr GemmPlan plan_gemm(Codes codes, int64_t m, int64_t n, int64_t k, int32_t multiprocessors,
-                             bool one_slab = true) {
-    constexpr GemmCut cuts[] = {GemmCut::k64x64, GemmCut::k256x64, GemmCut::k128x128,
-                                GemmCut::k192x128, GemmCut::k128x256};
+                             bool one_slab = true, bool small_groups = false) {
+    constexpr GemmCut cuts[] = {GemmCut::k64x64,   GemmCut::k256x64,  GemmCut::k128x64,
+                                GemmCut::k128x128, GemmCut::k192x128, GemmCut::k128x256};
     const bool small = m <= 64;
     GemmPlan best = {};
     int64_t least = INT64_MAX;
     for (const GemmCut cut : cuts) {
         if (small != (cost_of(cut, codes).x_rows == 64)) continue;
+        if (!has_cut(cut, small_groups)) continue;
         const auto consider = [&](GemmPlan plan) {
             const int64_t cost = gemm_nanoseconds(plan, codes, m, n, k, multiprocessors);
             if (cost < least) best = plan, least = cost;

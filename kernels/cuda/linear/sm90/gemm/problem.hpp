@@ -27,6 +27,8 @@ struct GemmProblem : GemmMaps, LinearView {
     int32_t slots;                 // stages in the ring
     uint32_t stage_x;              // bytes of x in a stage
     int32_t group_tiles;           // 8-bit codes: tiles of a group
+    int32_t parts;                 // small groups: runs of 16 columns, of a row
+    int32_t part_shift;            // small groups: log2 of those of a group
 };
 
 // What follows from the operands and how they are cut.

@@ -1,118 +1,15 @@
-// What the matrix kernels share: what a block owns and where the parts of a stage are in its shared
-// memory, the producers that fill the ring, and how a consumer's lane reads a tile and decodes it
-// into operands.
+// What the matrix kernels share: the producers that fill the ring, and how a consumer's lane reads
+// a tile and decodes it into operands.
 //
 //               64 R rows x 64 codes a tile        64 columns x N rows of x
 //   producer: [ tensor copy ]     [ tensor copy ]     swizzled by 128 bytes      scales, zeros
 //                                                    (large: nested scales made from their codes)
 //   consumer:   word -> 4 registers (decode)  ->  wgmma D[64 x N] += A[64 x 16] . B[16 x N]
 #pragma once
-#include "cuda/linear/sm90/gemm/problem.hpp"
-#include "cuda/prim/cluster.cuh"
-#include "cuda/prim/tensor_copy.cuh"
-#include "cuda/prim/wgmma.cuh"
-#include "cuda/tile/decode.cuh"
+#include "cuda/linear/sm90/gemm/small_groups.cuh"
 
 namespace qk::cuda {
 namespace {
-
-// Ways to decode 8-bit codes stored in rows (source_8bit.cuh); the others are of packed tiles.
-template <class Decode>
-concept OfBytes = requires {
-    typename Decode::Lane;
-};
-
-template <class T_, class Decode_, ScaleKind kKind, int kN, int kR, int kQ, int kTiles_>
-struct GemmShape {
-    using T = T_;
-    using Decode = Decode_;
-    static constexpr ScaleKind kind = kKind;
-    static constexpr int N = kN, R = kR, Q = kQ, kTiles = kTiles_;  // tiles of a stage
-    // Large: the scale, rounded to x's type, multiplies the weights; else the sums of a tile.
-    static constexpr bool kScaled = kN > 64;
-    static constexpr bool kBytes = OfBytes<Decode>;
-    static constexpr int kBoxTiles = kTiles == 1 ? 1 : 2;  // 8-bit codes: tiles of a box
-    // Large: nested scales are made by the producers, as pairs of x's type; so are all of 8-bit
-    // codes, to 64 rows as floats.
-    static constexpr bool kMade = kScaled && (kBytes || kind == ScaleKind::kNested);
-    static constexpr uint32_t kPair = kMade ? 4 : kPairBytes<kind>;  // bytes: of rows r and r + 8
-    // 8-bit codes: and whether the table fits, as each warp sees it.
-    static constexpr int kScaleCodes = kBytes ? 256 + 32 : kind == ScaleKind::kNested ? 256 : 1;
-    // Arrivals at a full stage: of the lane that issues boxes, of scales, of zeros beside made
-    // ones.
-    static constexpr int kArrivals = 1 + 32 + (kMade && !Decode::kLut4 ? 32 : 0);
-    static constexpr int kRows = 64 * R, kRowTiles = 4 * R, kConsumers = R * Q;  // warpgroups
-    static constexpr int kThreads = (kConsumers + 1) * 128;  // one more warpgroup produces
-    // Registers a thread, from what the producers leave of those that a launch gives the block
-    // (96 a thread for four consumers, 128, 168): where they do not suffice, it hangs.
-    static constexpr int kProducerRegisters = kConsumers == 4             ? (kBytes ? 32 : 24)
-                                              : kBytes && kConsumers == 3 ? 56
-                                                                          : 40;
-    static constexpr int kConsumerRegisters = kConsumers == 4 ? 112 : kConsumers == 3 ? 152 : 232;
-
-    // A stage in shared memory.
-    static constexpr uint32_t kX = N * 128 * kTiles;
-    static constexpr uint32_t kCodes = kRowTiles * (kBytes ? 1024 : 512) * kTiles;
-    static constexpr uint32_t kScale = kRowTiles * 8 * kPair * kTiles;
-    static constexpr uint32_t kZero = kBytes ? 0 : kRowTiles * 8 * kTiles;
-    static constexpr uint32_t kStage = (kX + kCodes + kScale + kZero + 1023) / 1024 * 1024;
-    static constexpr uint32_t kTable = Decode::kEntryBytes;
-    // The sums of a warpgroup row: N columns of y, kRows long, padded against bank conflicts.
-    static constexpr uint32_t kColumn = (kRows + 4) * 4;
-    static constexpr uint32_t kSums = N * kColumn;
-    // Large: where a warpgroup transposes 64 rows of w by 16 of x, twice, after the ring.
-    static constexpr uint32_t kTransposePitch = 128 + 16, kTransposeBytes = 16 * kTransposePitch;
-    static constexpr uint32_t kTransposeRoom = kScaled ? kConsumers * 2 * kTransposeBytes : 0;
-
-    static constexpr int32_t slots(uint32_t shared) {
-        return int32_t(min64((shared - 1024 - kTable - kTransposeRoom) / kStage, kMaxSlots));
-    }
-    // Warps that make scales, a stage each in turn: not more than there are slots, or one would be
-    // two rounds of the ring ahead, which a barrier's parity does not tell from none.
-    static constexpr int kMakers = kBytes ? int(min64(slots(kMostShared - kStaticShared), 3)) : 3;
-    static_assert(kMakers > 1);
-    static constexpr uint32_t shared_bytes(int32_t slots) {
-        const uint32_t ring = uint32_t(slots) * kStage + kTransposeRoom,
-                       sums = kScaled ? 0 : Q * kSums;
-        return 1024 + kTable + (ring > sums ? ring : sums);
-    }
-};
-
-// The part of the product that a block computes next.
-struct Item {
-    int32_t row_tile, x_first, first, last;  // first, last: tiles of k, whole stages
-};
-
-struct Turn {  // of the ring
-    uint32_t slot = 0, parity;
-    __device__ explicit Turn(uint32_t first_parity) : parity(first_parity) {}
-    __device__ void next(int32_t slots) {
-        if (++slot == uint32_t(slots)) slot = 0, parity ^= 1;
-    }
-};
-
-// What every warp of a block knows.
-template <class S>
-struct Shared {
-    using T = typename S::T;
-    const GemmProblem &p;
-    uint32_t ring, full, empty, table;
-    float *scale_codes;
-    float second_bias;
-    __device__ uint32_t slot(uint32_t i) const { return ring + i * S::kStage; }
-
-    // Operands times the scales of rows r and r + 8.
-    __device__ static void scale_operands(uint32_t (&a)[4][4], const uint32_t (&both)[2]) {
-        using Pair = typename T::Pair;
-#pragma unroll
-        for (int i = 0; i < 16; ++i) {
-            uint32_t &to = a[i / 4][i % 4];
-            const Pair c = __hmul2(*reinterpret_cast<const Pair *>(&to),
-                                   *reinterpret_cast<const Pair *>(&both[i & 1]));
-            to = *reinterpret_cast<const uint32_t *>(&c);
-        }
-    }
-};
 
 template <class S>
 struct PackedGemm : Shared<S> {
@@ -127,7 +24,8 @@ struct PackedGemm : Shared<S> {
     // The table of look-ups, zeros that no copy overwrites, the table of nested scales, by every
     // thread but those of the warp that prepares the barriers; a barrier must follow.
     __device__ static void prepare(const GemmProblem &p, uint8_t *shared, float *scale_codes) {
-        constexpr bool nested = kind == ScaleKind::kNested;
+        constexpr bool kCoded = kind == ScaleKind::kNested;
+        const bool nested = kCoded && (!S::kSmall || p.w.scale_format == QK_FORMAT_LUT8);
         constexpr int kOthers = S::kThreads - 32, kWarp = S::kConsumers * 128;
         const int thread = int(threadIdx.x) - (int(threadIdx.x) > kWarp ? 32 : 0);
         static_assert(kOthers >= 256);
@@ -140,8 +38,8 @@ struct PackedGemm : Shared<S> {
                 shared[S::kTable + i / S::kZero * S::kStage + kZeros + i % S::kZero] = 0x88;
             }
         }
-        if constexpr (nested) {
-            if (thread < 256) scale_codes[thread] = code;
+        if constexpr (kCoded) {
+            if (nested && thread < 256) scale_codes[thread] = code;
         }
     }
 
@@ -214,6 +112,7 @@ struct PackedGemm : Shared<S> {
     // time for loads to come from afar. A lane makes those of rows r, r + 8, r + 1 and r + 9 of a
     // row of tiles, and of other rows of tiles as far apart as a warp reaches.
     __device__ void make_scales(const Item &it, Turn &turn, int32_t &others) const {
+        if constexpr (S::kSmall) return SmallGroups<S>{*this}.make(it, turn, others);
         constexpr int kUnits = S::kRowTiles * kTiles * 4 / 32, kStep = 32 / (kTiles * 4);
         const int32_t lane = threadIdx.x & 31, t = lane / 4 % kTiles;
         const int32_t row_tile = it.row_tile + lane / (kTiles * 4);
@@ -271,7 +170,7 @@ struct PackedGemm : Shared<S> {
             const uint32_t r = (threadIdx.x >> 7) / S::Q * 4 + (threadIdx.x >> 5 & 3);
             const uint32_t line = r * 4 + (quad >> 1);  // of 128 bytes
             codes = S::kX + line * 128 + ((quad & 1) * 4 ^ (line & 7)) * 16 + (lane & 2) * 2;
-            const uint32_t at = r * kTiles * 8 + quad;
+            const uint32_t at = r * kTiles * S::kParts * 8 + quad;
             scale = kScales + at * S::kPair;
             zero = kZeros + at;
             if constexpr (kind == ScaleKind::kNested && !S::kMade) {
@@ -286,7 +185,7 @@ struct PackedGemm : Shared<S> {
     };
 
     struct Raw {  // a lane's share of a tile as it is stored
-        uint32_t words[4][2], zero, scale[kind == ScaleKind::kF32 ? 2 : 1];
+        uint32_t words[4][2], zero[S::kParts], scale[kind == ScaleKind::kF32 ? 2 : S::kParts];
         float second[kind == ScaleKind::kNested ? 2 : 1];
     };
 
@@ -303,9 +202,17 @@ struct PackedGemm : Shared<S> {
             raw.words[j][0] = shared_load_4(from);
             raw.words[j][1] = shared_load_4(from + 8);
         }
-        if constexpr (!Decode::kLut4) raw.zero = shared_load_1(stage + at.zero + t * 8);
-        const uint32_t from = stage + at.scale + t * 8 * S::kPair;
-        if constexpr (kind == ScaleKind::kF32) {
+        if constexpr (!Decode::kLut4) {
+#pragma unroll
+            for (int i = 0; i < S::kParts; ++i) {
+                raw.zero[i] = shared_load_1(stage + at.zero + (t * S::kParts + i) * 8);
+            }
+        }
+        const uint32_t from = stage + at.scale + t * S::kParts * 8 * S::kPair;
+        if constexpr (S::kSmall) {
+#pragma unroll
+            for (int i = 0; i < S::kParts; ++i) raw.scale[i] = shared_load_4(from + i * 32);
+        } else if constexpr (kind == ScaleKind::kF32) {
             const uint2 both = shared_load_8(from);
             raw.scale[0] = both.x, raw.scale[1] = both.y;
         } else if constexpr (kind == ScaleKind::kNested && !S::kMade) {
@@ -347,14 +254,20 @@ struct PackedGemm : Shared<S> {
         const bool odd = threadIdx.x & 1;
         const uint32_t pick = Decode::kLut4 ? (odd ? 0x7632u : 0x5410u) : (odd ? 0x7351u : 0x6240u);
         Zeros z = {};
-        if constexpr (!Decode::kLut4) z = Decode::zeros(raw.zero);
+        if constexpr (!Decode::kLut4) z = Decode::zeros(raw.zero[0]);
         if constexpr (!S::kMade) scales(raw, scale);
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
             const uint32_t word = __byte_perm(raw.words[j][0], raw.words[j][1], pick);
+            if constexpr (S::kSmall && !Decode::kLut4) z = Decode::zeros(raw.zero[j]);
             Decode::decode(word, z, table, (threadIdx.x & 31) * 4, a[j]);
+            if constexpr (S::kSmall) {
+                this->scale_step(a[j], {__byte_perm(raw.scale[j], 0, 0x1010),
+                                        __byte_perm(raw.scale[j], 0, 0x3232)});
+            }
         }
-        if constexpr (S::kMade) {
+        if constexpr (S::kSmall) {
+        } else if constexpr (S::kMade) {
             this->scale_operands(
                 a, {__byte_perm(raw.scale[0], 0, 0x1010), __byte_perm(raw.scale[0], 0, 0x3232)});
         } else if constexpr (S::kScaled) {

@@ -1,0 +1,120 @@
+// The matrix kernels' blocks: what one owns, where the parts of a stage are in its shared memory,
+// and what its warps know of each other.
+#pragma once
+#include "cuda/linear/sm90/gemm/problem.hpp"
+#include "cuda/prim/cluster.cuh"
+#include "cuda/prim/tensor_copy.cuh"
+#include "cuda/prim/wgmma.cuh"
+#include "cuda/tile/decode.cuh"
+
+namespace qk::cuda {
+namespace {
+
+// Ways to decode 8-bit codes stored in rows (source_8bit.cuh); the others are of packed tiles.
+template <class Decode>
+concept OfBytes = requires {
+    typename Decode::Lane;
+};
+
+// `kSmallGroups`: of 16 or 32 columns; the kind of scale is known when it runs.
+template <class T_, class Decode_, ScaleKind kKind, int kN, int kR, int kQ, int kTiles_,
+          bool kSmallGroups = false>
+struct GemmShape {
+    using T = T_;
+    using Decode = Decode_;
+    static constexpr ScaleKind kind = kKind;
+    static constexpr int N = kN, R = kR, Q = kQ, kTiles = kTiles_;  // tiles of a stage
+    static constexpr bool kSmall = kSmallGroups;
+    static constexpr int kParts = kSmall ? 4 : 1;  // of a tile, with scales and zeros of their own
+    // Large, and small groups: the scale, rounded to x's type, multiplies the weights; else the
+    // sums of a tile.
+    static constexpr bool kScaled = kN > 64 || kSmall;
+    static constexpr bool kBytes = OfBytes<Decode>;
+    static constexpr int kBoxTiles = kTiles == 1 ? 1 : 2;  // 8-bit codes: tiles of a box
+    // Large: nested scales are made by the producers, as pairs of x's type; so are all of small
+    // groups and of 8-bit codes, these to 64 rows as floats.
+    static constexpr bool kMade = kScaled && (kBytes || kSmall || kind == ScaleKind::kNested);
+    static constexpr uint32_t kPair = kMade ? 4 : kPairBytes<kind>;  // bytes: of rows r and r + 8
+    // 8-bit codes: and whether the table fits, as each warp sees it.
+    static constexpr int kScaleCodes = kBytes ? 256 + 32 : kind == ScaleKind::kNested ? 256 : 1;
+    // Arrivals at a full stage: of the lane that issues boxes, of scales, of zeros beside made
+    // ones.
+    static constexpr int kArrivals = 1 + 32 + (kMade && !Decode::kLut4 ? 32 : 0);
+    static constexpr int kRows = 64 * R, kRowTiles = 4 * R, kConsumers = R * Q;  // warpgroups
+    static constexpr int kThreads = (kConsumers + 1) * 128;  // one more warpgroup produces
+    // Registers a thread, from what the producers leave of those that a launch gives the block
+    // (96 a thread for four consumers, 128, 168): where they do not suffice, it hangs.
+    static constexpr int kProducerRegisters = kConsumers == 4             ? (kBytes ? 32 : 24)
+                                              : kBytes && kConsumers == 3 ? 56
+                                                                          : 40;
+    static constexpr int kConsumerRegisters = kConsumers == 4 ? 112 : kConsumers == 3 ? 152 : 232;
+
+    // A stage in shared memory.
+    static constexpr uint32_t kX = N * 128 * kTiles;
+    static constexpr uint32_t kCodes = kRowTiles * (kBytes ? 1024 : 512) * kTiles;
+    static constexpr uint32_t kScale = kRowTiles * 8 * kPair * kTiles * kParts;
+    static constexpr uint32_t kZero = kBytes ? 0 : kRowTiles * 8 * kTiles * kParts;
+    static constexpr uint32_t kStage = (kX + kCodes + kScale + kZero + 1023) / 1024 * 1024;
+    static constexpr uint32_t kTable = Decode::kEntryBytes;
+    // The sums of a warpgroup row: N columns of y, kRows long, padded against bank conflicts.
+    static constexpr uint32_t kColumn = (kRows + 4) * 4;
+    static constexpr uint32_t kSums = N * kColumn;
+    // Large: where a warpgroup transposes 64 rows of w by 16 of x, twice, after the ring.
+    static constexpr uint32_t kTransposePitch = 128 + 16, kTransposeBytes = 16 * kTransposePitch;
+    static constexpr uint32_t kTransposeRoom = kScaled ? kConsumers * 2 * kTransposeBytes : 0;
+
+    static constexpr int32_t slots(uint32_t shared) {
+        return int32_t(min64((shared - 1024 - kTable - kTransposeRoom) / kStage, kMaxSlots));
+    }
+    // Warps that make scales, a stage each in turn: not more than there are slots, or one would be
+    // two rounds of the ring ahead, which a barrier's parity does not tell from none.
+    static constexpr int kMakers = kBytes ? int(min64(slots(kMostShared - kStaticShared), 3)) : 3;
+    static_assert(kMakers > 1);
+    static constexpr uint32_t shared_bytes(int32_t slots) {
+        const uint32_t ring = uint32_t(slots) * kStage + kTransposeRoom,
+                       sums = kScaled ? 0 : Q * kSums;
+        return 1024 + kTable + (ring > sums ? ring : sums);
+    }
+};
+
+// The part of the product that a block computes next.
+struct Item {
+    int32_t row_tile, x_first, first, last;  // first, last: tiles of k, whole stages
+};
+
+struct Turn {  // of the ring
+    uint32_t slot = 0, parity;
+    __device__ explicit Turn(uint32_t first_parity) : parity(first_parity) {}
+    __device__ void next(int32_t slots) {
+        if (++slot == uint32_t(slots)) slot = 0, parity ^= 1;
+    }
+};
+
+// What every warp of a block knows.
+template <class S>
+struct Shared {
+    using T = typename S::T;
+    const GemmProblem &p;
+    uint32_t ring, full, empty, table;
+    float *scale_codes;
+    float second_bias;
+    __device__ uint32_t slot(uint32_t i) const { return ring + i * S::kStage; }
+
+    // Operands of 16 columns times the scales of rows r and r + 8.
+    __device__ static void scale_step(uint32_t (&a)[4], const uint32_t (&both)[2]) {
+        using Pair = typename T::Pair;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const Pair c = __hmul2(*reinterpret_cast<const Pair *>(&a[i]),
+                                   *reinterpret_cast<const Pair *>(&both[i & 1]));
+            a[i] = *reinterpret_cast<const uint32_t *>(&c);
+        }
+    }
+    __device__ static void scale_operands(uint32_t (&a)[4][4], const uint32_t (&both)[2]) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) scale_step(a[j], both);
+    }
+};
+
+}  // namespace
+}  // namespace qk::cuda
