@@ -50,7 +50,8 @@ void add_groups(const Geometry &s, bool f32, Met *met) {
     met->add(Condition::kGroups64Or128,
              s.groups_per_row * 64 == s.k || s.groups_per_row * 128 == s.k);
     met->add(Condition::kGroupsOf64, whole(64));
-    met->add(Condition::kGroupsOf32Or64, whole(64) || (s.group_size == 32 && !f32));
+    met->add(Condition::kGroupsOf16Or64,
+             whole(64) || ((s.group_size == 32 || s.group_size == 16) && !f32));
     met->add(Condition::kGroupsOf32, whole(32));
     met->add(Condition::kGroupsOf16, whole(16));
     met->add(Condition::kGroupsOf8, whole(8));

@@ -65,7 +65,7 @@ enum class Condition : uint8_t {
     kGroupsPowerOfTwo,  // or one group a row, as in the others
     kGroups64Or128,     // exactly
     kGroupsOf64,        // multiples of
-    kGroupsOf32Or64,    // 32 with 16-bit x, else multiples of 64
+    kGroupsOf16Or64,    // 16 and 32 with 16-bit x, else multiples of 64
     kGroupsOf32,
     kGroupsOf16,
     kGroupsOf8,

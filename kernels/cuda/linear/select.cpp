@@ -103,7 +103,7 @@ constexpr Sentence kSentences[] = {
     {C::kGroupsPowerOfTwo, "groups of %lld are not a power of two"},
     {C::kGroups64Or128, "groups of %lld are neither 64 nor 128"},
     {C::kGroupsOf64, "groups of %lld are not a multiple of 64"},
-    {C::kGroupsOf32Or64, "groups of %lld are not a multiple of 64"},
+    {C::kGroupsOf16Or64, "groups of %lld are not a multiple of 64"},
     {C::kGroupsOf32, "groups of %lld are not a multiple of 32"},
     {C::kGroupsOf16, "groups of %lld are not a multiple of 16"},
     {C::kGroupsOf8, "groups of %lld are not a multiple of 8"},

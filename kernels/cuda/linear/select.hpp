@@ -83,7 +83,7 @@ constexpr Conditions kTiles =
 
 constexpr Needs kSm90GemvNeeds = {
     .weights = kPacked4,
-    .conditions = kTiles | needs(C::kNestedAligned16, C::kGroupsOf32Or64, C::kWhole),
+    .conditions = kTiles | needs(C::kNestedAligned16, C::kGroupsOf16Or64, C::kWhole),
     .most = 1,
     .k_below = int64_t{1} << 24,
     .n_below = int64_t{1} << 34,

@@ -117,6 +117,13 @@ __device__ float2 scale_pair_of(uint32_t both) {
 // kSharedStart or (on other architectures) below. Addresses become constants in the instructions; a
 // look-up would need an addition for each load otherwise.
 #if !defined(QK_CUDA_SIMULATED)
+// Two E4M3 numbers in the low half of `both`, exactly: halves hold them all.
+__device__ inline float2 e4m3_pair(uint32_t both) {
+    uint32_t halves;
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(uint16_t(both)));
+    return __half22float2(*reinterpret_cast<const __half2 *>(&halves));
+}
+
 constexpr size_t kPairTableBytes = 256 * 256;
 constexpr uint32_t kTableBytes = kTableWords * 4;
 constexpr uint32_t kSharedStart = 1024;

@@ -17,7 +17,7 @@ namespace {
 // 2 i and 2 i + 1 hold first and second halves: of tile 2 i of the unit in the first set of
 // operands, of tile 2 i + 1 in the second.
 template <>
-struct XColumns<F32, false> {
+struct XColumns<F32, 1> {
     using Operand = F16;
     static constexpr int kOfTile = 2, kBlocks = 1;
     static constexpr bool kAhead = true;

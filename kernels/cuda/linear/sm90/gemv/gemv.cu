@@ -11,13 +11,16 @@ namespace {
 GemvProblem gemv_problem(const LinearArgs &args, const Device &device) {
     const Weight &w = args.w;
     const Geometry &s = w.geometry;
+    const void *const code = w.scale.code;  // what has been divided by a GLOBAL is a table
+    const bool built_in = code == device.tables->e8m0 || code == device.tables->e4m3;
     GemvProblem p = {tiles_problem(args),
                      group_tiles_shift(s),
                      0,
                      plan_gemv(s.n, s.k, device.multiprocessors),
                      1,
                      0,
-                     true};
+                     true,
+                     built_in ? w.scale.format->id : qk_format{QK_FORMAT_LUT8}};
     const int64_t second = w.scale.second_group;
     if (second > 0) {
         p.last_second = uint32_t(gemv_seconds(p.plan, s.groups_per_row, second) - 1);
@@ -32,7 +35,7 @@ Status run(const LinearArgs &args, const Launch &launch) {
 }
 
 // The instance with the most shared memory, plus the room that nested scales take.
-using Largest = GemvWarp<F16, RingLut4<F16>, ScaleKind::kF32, 0>;
+using Largest = GemvWarp<F16, RingLut4<F16>, ScaleKind::kF32, -2>;
 static_assert(kGemvShared == Largest::kSums - kSharedStart + 256 * 4);
 
 }  // namespace

@@ -30,7 +30,7 @@ __device__ void store_rows(const GemvProblem &p, Run rows) {
 }
 
 template <class T, class Decode, ScaleKind kind, int kGroupTiles>
-__global__ void __launch_bounds__(kGemvThreads, XColumns<T, kGroupTiles == 0>::kBlocks)
+__global__ void __launch_bounds__(kGemvThreads, XColumns<T, kParts<kGroupTiles>>::kBlocks)
     multiply(const __grid_constant__ GemvProblem p) {
 #if __CUDA_ARCH__ >= 900
     if (!Decode::kLut4 || p.overlaps) allow_next_kernel();
@@ -71,7 +71,8 @@ Status launch_gemv(const GemvProblem &p, const Launch &launch) {
 template <class T, class Decode, ScaleKind kind>
 Status run_groups(const GemvProblem &p, const Launch &launch) {
     if constexpr (!std::is_same_v<T, F32>) {
-        if (p.group_shift < 0) return launch_gemv<T, Decode, kind, 0>(p, launch);
+        if (p.group_shift == -2) return launch_gemv<T, Decode, kind, -2>(p, launch);
+        if (p.group_shift == -1) return launch_gemv<T, Decode, kind, 0>(p, launch);
     }
     return p.group_shift == 0 ? launch_gemv<T, Decode, kind, 1>(p, launch)
                               : launch_gemv<T, Decode, kind, 2>(p, launch);

@@ -61,7 +61,7 @@ static constexpr int64_t gemv_seconds(const GemvPlan &plan, int64_t groups_per_r
 }
 
 // Bytes of a block: of the instance that takes most, its sums and its second scales.
-constexpr int64_t kGemvShared = 118048;
+constexpr int64_t kGemvShared = 134432;
 
 static constexpr int64_t gemv_shared(int64_t n, int64_t k, int64_t groups_per_row,
                                      int64_t second_group, int32_t multiprocessors) {
@@ -70,12 +70,13 @@ static constexpr int64_t gemv_shared(int64_t n, int64_t k, int64_t groups_per_ro
 }
 
 struct GemvProblem : TilesProblem {
-    int32_t group_shift;   // log2 of the tiles a group; -1: half a tile; 31: one group a row
+    int32_t group_shift;   // log2 of the tiles a group; -1: half a tile, -2: a quarter; 31: a row
     uint32_t last_second;  // nested: of the second scales that a block has room for
     GemvPlan plan;
     float entry_unit;   // f32 x: of the entries
     uint32_t x_places;  // f32 x: bytes behind the sums where units of x are kept; 0: nowhere
     bool overlaps;      // the next kernel may start early
+    qk_format coded;    // what coded scales are: E8M0 and E4M3 need no table
 };
 
 // An instance, compiled on its own.

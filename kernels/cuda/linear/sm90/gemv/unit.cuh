@@ -40,12 +40,20 @@ struct Groups {
     uint64_t at;
 };
 
+// Groups of a tile of 64 columns, where they are as large or smaller. `kGroupTiles`: tiles of a
+// group, 2 for two and more; 0: groups are half a tile, -2: a quarter.
+template <int kGroupTiles>
+constexpr uint32_t kParts = kGroupTiles == 0  ? 2
+                            : kGroupTiles < 0 ? 4
+                                              : 1;
+
 template <int kGroupTiles>
 __device__ inline Groups unit_groups(const GemvProblem &p, Unit unit) {
+    constexpr uint32_t parts = kParts<kGroupTiles>;
     const uint32_t tile = uint32_t(unit.column) * kUnitTiles;
-    const uint32_t first = kGroupTiles == 0 ? tile * 2 : tile >> p.group_shift;
+    const uint32_t first = parts > 1 ? tile * parts : tile >> p.group_shift;
     const uint32_t last = tile + kUnitTiles - 1;
-    const uint32_t end = (kGroupTiles == 0 ? last * 2 + 1 : last >> p.group_shift) + 1;
+    const uint32_t end = (parts > 1 ? last * parts + parts - 1 : last >> p.group_shift) + 1;
     return {first, min(end, p.groups) - first, uint64_t(uint32_t(unit.row)) * p.groups + first};
 }
 
@@ -108,12 +116,12 @@ __device__ void keep(V &...v) {
 
 // x of 16 bits. Column j of the operands holds x for tile j of the unit; or, where groups are half
 // a tile, columns 2 i and 2 i + 1 hold one half each of tile 2 i in the first set of operands, of
-// tile 2 i + 1 in the second, and zeros for the other half.
-template <class T, bool kHalves>
+// tile 2 i + 1 in the second, and zeros for the other half. Quarters the same in four sets.
+template <class T, uint32_t kOfParts>
 struct XColumns {
     using Operand = T;
     // Columns a tile, blocks a multiprocessor.
-    static constexpr int kOfTile = kHalves ? 2 : 1, kBlocks = kHalves ? 1 : 2;
+    static constexpr int kOfTile = int(kOfParts), kBlocks = kOfParts > 1 ? 1 : 2;
     static constexpr bool kAhead = false;  // whether x may be asked for before it has its place
     static constexpr bool rest = false;    // whether x is more than the operands
     struct Raw {};
@@ -123,8 +131,8 @@ struct XColumns {
     __device__ Raw load(const void *x, int32_t k, int32_t first, uint32_t row, uint32_t pair) {
 #pragma unroll
         for (uint32_t s = 0; s < kOfTile; ++s) {
-            const uint32_t tile = kHalves ? row / 2 * 2 + s : row;
-            const bool own = !kHalves || pair / 2 == row % 2;
+            const uint32_t tile = row / kOfParts * kOfParts + s;
+            const bool own = pair / (4 / kOfParts) == row % kOfParts;
             const int32_t column = first + int32_t(tile * 64 + pair * 16);
             uint4 q[2] = {};
             if (own && column < k) {

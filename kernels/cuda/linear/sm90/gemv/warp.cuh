@@ -22,128 +22,46 @@
 // next kernel's blocks stand beside this one's. What is left to do once x is there are products,
 // sums and y. A unit is 600 instructions, 19 for 8 weights a lane; an H200's memory waits for 27.
 #pragma once
-#include "cuda/linear/sm90/gemv/unit.cuh"
+#include "cuda/linear/sm90/gemv/slot.cuh"
 
 namespace qk::cuda {
 namespace {
 
 template <class T, class Decode, ScaleKind kind, int kGroupTiles>
-struct GemvWarp {
-    using X = XColumns<T, kGroupTiles == 0>;
-    using Operand = typename X::Operand;
-    // Of a lane's two tiles of a unit. Groups of 32 columns (kGroupTiles 0) are half a tile.
-    static constexpr uint32_t kGroups = kGroupTiles == 0 ? 4 : kGroupTiles == 1 ? 2 : 1;
-    using Map = SlotMap<kind, Decode::kLut4, kGroups>;
-    static constexpr uint32_t kCodes = kSharedStart + (Decode::kLut4 ? kTableBytes : 0);
-    static constexpr uint32_t kSlots = kCodes + (kind == ScaleKind::kNested ? 256 * 4 : 0);
-    static constexpr uint32_t kBarriers = kSlots + kGemvWarps * Map::kBytes;
-    static constexpr uint32_t kXKnown = kBarriers + kGemvWarps * 16;
-    static constexpr uint32_t kTablesKnown = kXKnown + 8;  // of nested scales
-    static constexpr uint32_t kScaleBias = kXKnown + 16;
-    static constexpr uint32_t kBias = kScaleBias + 16;
-    static constexpr uint32_t kSums = kBias + kBlockRows * 16 * 4;
+struct GemvWarp : GemvSlot<T, Decode, kind, kGroupTiles> {
+    using Slot = GemvSlot<T, Decode, kind, kGroupTiles>;
+    using Slot::ahead, Slot::barrier, Slot::count, Slot::first_row, Slot::lane, Slot::lanes,
+        Slot::p, Slot::pair, Slot::partials, Slot::row, Slot::slot, Slot::unit;
+    using Slot::find_group, Slot::issue_codes, Slot::issue_scales, Slot::issue_seconds,
+        Slot::second;
+    using Slot::kBarriers, Slot::kBias, Slot::kCodes, Slot::kGroups, Slot::kOfParts,
+        Slot::kScaleBias, Slot::kSums, Slot::kTablesKnown, Slot::kXKnown;
+    using typename Slot::Map, typename Slot::Operand, typename Slot::X;
 
     // What a lane knows of the unit in the slot.
     struct Lane {
         float2 scale[kGroups];
-        Zeros zero[kGroups];  // groups of 32: their bytes, in the first one's `low`
+        Zeros zero[kGroups];  // groups of 32 and 16: their bytes, by four in each `low`
         X x;
     };
 
-    const GemvProblem &p;
-    uint32_t lane, pair, row;  // pair of tiles of a unit: lane % 4; row: lane / 4
-    uint32_t slot, barrier, partials, lanes;
-    uint32_t first_second = 0;
-    int32_t first_row;  // of tiles
-    int32_t count;      // of this warp's units
-    Unit unit, ahead;   // to multiply, to issue
     Sums sums = {0, 0};
 
-    __device__ GemvWarp(const GemvProblem &problem, Run rows) : p(problem) {
-        const uint32_t warp = threadIdx.x / 32;
-        lane = threadIdx.x % 32;
-        pair = lane % 4;
-        row = lane / 4;
-        slot = kSlots + warp * Map::kBytes;
-        barrier = kBarriers + warp * 16;
-        partials = kSums + row * 4 - uint32_t(rows.first * p.plan.partials) * kRowBytes;
-        lanes = Decode::lanes();
-        keep(lane, pair, row, slot, barrier, partials);
-        first_row = rows.first;
-        const int32_t first = int32_t(warp * p.plan.reciprocal >> 16);
-        unit = {rows.first + first, int32_t(warp) - first * p.plan.units};
-        ahead = unit;
-        const int32_t total = (rows.last - rows.first) * p.plan.units;
-        count = (total - int32_t(warp) + kGemvWarps - 1) / kGemvWarps;
-    }
+    __device__ GemvWarp(const GemvProblem &problem, Run rows) : Slot(problem, rows) {}
 
-    // Half the codes of the next unit; with the first half scales laid out as in memory.
-    __device__ void issue_codes(int32_t half) const {
-        if (!elect_one()) return;
-        const int32_t first = ahead.column * kUnitTiles + half * (kUnitTiles / 2);
-        const int32_t tiles = max(0, min(kUnitTiles / 2, p.plan.tiles - first));
-        const uint32_t to = slot + uint32_t(half) * (kUnitBytes / 2), full = barrier + half * 8;
-        if (Decode::kLut4 && half == 0) {
-            const Groups of = unit_groups<kGroupTiles>(p, ahead);
-            const uint32_t bytes = of.count * Map::kGroupBytes;
-            barrier_expect(full, uint32_t(tiles) * 512 + bytes);
-            copy_bulk(slot + Map::kScales, p.scale + of.at * Map::kGroupBytes, bytes, full);
+    // Those of E8M0 and E4M3, in registers.
+    __device__ float2 small_scales(uint32_t both, uint32_t group) const {
+        float2 scale;
+        if (p.coded == QK_FORMAT_E8M0) {
+            scale = {e8m0_value(int(both & 255)), e8m0_value(int(both >> 8))};
         } else {
-            barrier_expect(full, uint32_t(tiles) * 512);
+            scale = e4m3_pair(both);
         }
-        const int64_t at = int64_t(ahead.row) * p.plan.tiles + first;
-        if (tiles > 0) copy_bulk(to, p.codes + at * 512, uint32_t(tiles) * 512, full);
-    }
-
-    // The lane's i-th group in a unit's column; false where w ends before it.
-    __device__ bool find_group(int32_t column, uint32_t i, uint32_t *group) const {
-        if constexpr (kGroupTiles == 0) {
-            *group = uint32_t(column) * (2 * kUnitTiles) + pair * 4 + i;
-            return *group < p.groups;
-        }
-        const int32_t tile = column * kUnitTiles + int32_t(pair * 2 + i);
-        *group = uint32_t(tile) >> p.group_shift;
-        return tile < p.plan.tiles;
-    }
-
-    // Scales beside zeros, and these; they arrive with the first half of the next unit's codes.
-    __device__ void issue_scales() const {
-#pragma unroll
-        for (uint32_t i = 0; i < kGroups; ++i) {
-            uint32_t group;
-            if (!find_group(ahead.column, i, &group)) continue;
-            const uint64_t at = uint64_t(uint32_t(ahead.row)) * p.groups + group;
-            const uint32_t to = slot + Map::kScales + i * Map::kScaleStride;
-            const uint32_t mine = pair * 8 + row;
-            if constexpr (kind == ScaleKind::kF32) {
-                copy_8(to + mine * 8, p.scale + at * 64 + row * 8);
-            } else if constexpr (kind == ScaleKind::kNested) {
-                if (row % 2 == 0) copy_word(to + mine * 2, p.scale + at * 16 + row * 2);
-            } else {
-                copy_word(to + mine * 4, p.scale + at * 32 + row * 4);
-            }
-            if (p.zero != nullptr && row % 4 == 0) {
-                copy_word(slot + Map::kZeros + i * 32 + mine, p.zero + at * 8 + row);
-            }
-        }
-        copies_arrive(barrier);
-    }
-
-    // The second scale of a group; rows past the end of w read what is there.
-    __device__ float second(uint32_t number) const {
-        const uint32_t at = min((number >> p.second_shift) - first_second, p.last_second);
-        return __uint_as_float(shared_load_4(kSums + p.plan.sums_bytes + at * 4));
-    }
-
-    // Those of the block's rows.
-    __device__ void issue_seconds(Run rows) {
-        const uint32_t end = uint32_t(min64(int64_t(rows.last) * 16, p.n)) * p.groups;
-        first_second = uint32_t(rows.first) * 16 * p.groups >> p.second_shift;
-        const uint32_t last = (end - 1) >> p.second_shift;
-#pragma unroll 1
-        for (uint32_t i = threadIdx.x; i <= last - first_second; i += kGemvThreads) {
-            copy_word(kSums + p.plan.sums_bytes + i * 4, p.second + first_second + i);
-        }
+        const uint32_t number = (uint32_t(unit.row) * 16 + row) * p.groups + group;
+        const bool one = p.second_shift >= 31;
+        const float above = second(one ? 0 : number);
+        const float below = one ? above : second(number + 8 * p.groups);
+        return {__fmul_rn(scale.x, above), __fmul_rn(scale.y, below)};
     }
 
     __device__ float2 scales(uint32_t i, uint32_t group) const {
@@ -152,6 +70,7 @@ struct GemvWarp {
         const uint32_t mine = (Decode::kLut4 ? group - first : pair) * 8 + row;
         if constexpr (kind == ScaleKind::kNested) {
             const uint32_t both = shared_load_2(at + mine * 2);
+            if (Decode::kLut4 && p.coded != QK_FORMAT_LUT8) return small_scales(both, group);
             const uint32_t low = shared_load_4(kCodes + (both & 255) * 4);
             const uint32_t high = shared_load_4(kCodes + (both >> 8) * 4);
             const uint32_t number = (uint32_t(unit.row) * 16 + row) * p.groups + group;
@@ -168,9 +87,13 @@ struct GemvWarp {
     __device__ Zeros zero_of(const Lane &v, int i) const {
         if constexpr (Decode::kLut4) return {};
         const uint32_t from = (lane & 28) + uint32_t(i) / 2;
-        if constexpr (kGroupTiles == 0) {
+        if constexpr (kOfParts == 2) {
             const uint32_t bytes = from_lane(v.zero[0].low, from);
             return Decode::zeros(bytes >> (i % 2 * 16 + pair / 2 * 8) & 255);
+        } else if constexpr (kOfParts == 4) {
+            const uint32_t owner = (lane & 28) + uint32_t(i) / 4 * 2 + pair / 2;
+            const uint32_t bytes = from_lane(v.zero[i % 4 / 2].low, owner);
+            return Decode::zeros(bytes >> (i % 2 * 16 + pair % 2 * 8) & 255);
         }
         const Zeros &own = v.zero[i % int(kGroups)];
         return {from_lane(own.low, from), from_lane(own.high, from)};
@@ -178,7 +101,7 @@ struct GemvWarp {
 
     // The scales and zeros of the unit in the slot.
     __device__ void begin_unit(Lane *v) const {
-        uint32_t bytes = 0;
+        uint32_t bytes[2] = {};
 #pragma unroll
         for (uint32_t i = 0; i < kGroups; ++i) {
             uint32_t group;
@@ -188,15 +111,23 @@ struct GemvWarp {
             if constexpr (!Decode::kLut4) {
                 const uint32_t byte = shared_load_1(slot + Map::kZeros + i * 32 + pair * 8 + row);
                 if (kGroupTiles > 0) v->zero[i] = Decode::zeros(byte);
-                bytes |= byte << i * 8;
+                bytes[i / 4] |= byte << i % 4 * 8;
             }
         }
-        if (kGroupTiles == 0) v->zero[0].low = bytes;
+        if constexpr (kOfParts > 1) {
+#pragma unroll
+            for (uint32_t i = 0; i < kGroups / 4; ++i) v->zero[i].low = bytes[i];
+        }
     }
 
     __device__ void fold(int i, const float (&d)[4], const Lane &v, Sums *sums) const {
-        if (pair != uint32_t(i) / 2) return;
-        if constexpr (kGroupTiles == 0) {
+        if (kOfParts == 4 ? pair / 2 != uint32_t(i) / 4 : pair != uint32_t(i) / 2) return;
+        if constexpr (kOfParts == 4) {
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                sums->add(d[half], d[2 + half], v.scale[i % 4 * 2 + half]);
+            }
+        } else if constexpr (kOfParts == 2) {
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
                 sums->add(d[half], d[2 + half], v.scale[i % 2 * 2 + half]);
@@ -273,8 +204,9 @@ struct GemvWarp {
         __syncwarp();
         if (count > 0) {
             issue_codes(0);
-            if (!Decode::kLut4 && p.zero == nullptr && lane < kGroups * 8) {
-                shared_store_4(slot + Map::kZeros + lane * 4, 0x88888888u);
+            for (uint32_t i = lane; !Decode::kLut4 && p.zero == nullptr && i < kGroups * 8;
+                 i += 32) {
+                shared_store_4(slot + Map::kZeros + i * 4, 0x88888888u);
             }
             __syncwarp();
             if constexpr (!Decode::kLut4) issue_scales();

@@ -1,0 +1,127 @@
+// A warp's slot in the kernel for one row of x (linear/sm90/gemv/warp.cuh): where it is in shared
+// memory, and the copies that fill it.
+#pragma once
+#include "cuda/linear/sm90/gemv/unit.cuh"
+
+namespace qk::cuda {
+namespace {
+
+template <class T, class Decode, ScaleKind kind, int kGroupTiles>
+struct GemvSlot {
+    static constexpr uint32_t kOfParts = kParts<kGroupTiles>;  // of a tile, groups each
+    using X = XColumns<T, kOfParts>;
+    using Operand = typename X::Operand;
+    // Of a lane's two tiles of a unit; of groups of 16 columns, half of those of four tiles.
+    static constexpr uint32_t kGroups = kOfParts > 1 ? kOfParts * 2 : kGroupTiles == 1 ? 2 : 1;
+    using Map = SlotMap<kind, Decode::kLut4, kGroups>;
+    static constexpr uint32_t kCodes = kSharedStart + (Decode::kLut4 ? kTableBytes : 0);
+    static constexpr uint32_t kSlots = kCodes + (kind == ScaleKind::kNested ? 256 * 4 : 0);
+    static constexpr uint32_t kBarriers = kSlots + kGemvWarps * Map::kBytes;
+    static constexpr uint32_t kXKnown = kBarriers + kGemvWarps * 16;
+    static constexpr uint32_t kTablesKnown = kXKnown + 8;  // of nested scales
+    static constexpr uint32_t kScaleBias = kXKnown + 16;
+    static constexpr uint32_t kBias = kScaleBias + 16;
+    static constexpr uint32_t kSums = kBias + kBlockRows * 16 * 4;
+
+    const GemvProblem &p;
+    uint32_t lane, pair, row;  // pair of tiles of a unit: lane % 4; row: lane / 4
+    uint32_t slot, barrier, partials, lanes;
+    uint32_t first_second = 0;
+    int32_t first_row;  // of tiles
+    int32_t count;      // of this warp's units
+    Unit unit, ahead;   // to multiply, to issue
+
+    __device__ GemvSlot(const GemvProblem &problem, Run rows) : p(problem) {
+        const uint32_t warp = threadIdx.x / 32;
+        lane = threadIdx.x % 32;
+        pair = lane % 4;
+        row = lane / 4;
+        slot = kSlots + warp * Map::kBytes;
+        barrier = kBarriers + warp * 16;
+        partials = kSums + row * 4 - uint32_t(rows.first * p.plan.partials) * kRowBytes;
+        lanes = Decode::lanes();
+        keep(lane, pair, row, slot, barrier, partials);
+        first_row = rows.first;
+        const int32_t first = int32_t(warp * p.plan.reciprocal >> 16);
+        unit = {rows.first + first, int32_t(warp) - first * p.plan.units};
+        ahead = unit;
+        const int32_t total = (rows.last - rows.first) * p.plan.units;
+        count = (total - int32_t(warp) + kGemvWarps - 1) / kGemvWarps;
+    }
+
+    // Half the codes of the next unit; with the first half scales laid out as in memory.
+    __device__ void issue_codes(int32_t half) const {
+        if (!elect_one()) return;
+        const int32_t first = ahead.column * kUnitTiles + half * (kUnitTiles / 2);
+        const int32_t tiles = max(0, min(kUnitTiles / 2, p.plan.tiles - first));
+        const uint32_t to = slot + uint32_t(half) * (kUnitBytes / 2), full = barrier + half * 8;
+        if (Decode::kLut4 && half == 0) {
+            const Groups of = unit_groups<kGroupTiles>(p, ahead);
+            const uint32_t bytes = of.count * Map::kGroupBytes;
+            barrier_expect(full, uint32_t(tiles) * 512 + bytes);
+            copy_bulk(slot + Map::kScales, p.scale + of.at * Map::kGroupBytes, bytes, full);
+        } else {
+            barrier_expect(full, uint32_t(tiles) * 512);
+        }
+        const int64_t at = int64_t(ahead.row) * p.plan.tiles + first;
+        if (tiles > 0) copy_bulk(to, p.codes + at * 512, uint32_t(tiles) * 512, full);
+    }
+
+    // The lane's i-th group in a unit's column; false where w ends before it.
+    __device__ bool find_group(int32_t column, uint32_t i, uint32_t *group) const {
+        if constexpr (kOfParts == 2) {
+            *group = uint32_t(column) * (2 * kUnitTiles) + pair * 4 + i;
+            return *group < p.groups;
+        } else if constexpr (kOfParts == 4) {
+            const uint32_t tile = pair / 2 * 4 + i / 2;
+            *group = uint32_t(column) * (4 * kUnitTiles) + tile * 4 + pair % 2 * 2 + i % 2;
+            return *group < p.groups;
+        }
+        const int32_t tile = column * kUnitTiles + int32_t(pair * 2 + i);
+        *group = uint32_t(tile) >> p.group_shift;
+        return tile < p.plan.tiles;
+    }
+
+    // Scales beside zeros, and these; they arrive with the first half of the next unit's codes.
+    __device__ void issue_scales() const {
+#pragma unroll
+        for (uint32_t i = 0; i < kGroups; ++i) {
+            uint32_t group;
+            if (!find_group(ahead.column, i, &group)) continue;
+            const uint64_t at = uint64_t(uint32_t(ahead.row)) * p.groups + group;
+            const uint32_t to = slot + Map::kScales + i * Map::kScaleStride;
+            const uint32_t mine = pair * 8 + row;
+            if constexpr (kind == ScaleKind::kF32) {
+                copy_8(to + mine * 8, p.scale + at * 64 + row * 8);
+            } else if constexpr (kind == ScaleKind::kNested) {
+                if (row % 2 == 0) copy_word(to + mine * 2, p.scale + at * 16 + row * 2);
+            } else {
+                copy_word(to + mine * 4, p.scale + at * 32 + row * 4);
+            }
+            if (p.zero != nullptr && row % 4 == 0) {
+                copy_word(slot + Map::kZeros + i * 32 + mine, p.zero + at * 8 + row);
+            }
+        }
+        copies_arrive(barrier);
+    }
+
+    // The second scale of a group; rows past the end of w read what is there.
+    __device__ float second(uint32_t number) const {
+        const uint32_t at = min((number >> p.second_shift) - first_second, p.last_second);
+        return __uint_as_float(shared_load_4(kSums + p.plan.sums_bytes + at * 4));
+    }
+
+    // Those of the block's rows.
+    __device__ void issue_seconds(Run rows) {
+        const uint32_t end = uint32_t(min64(int64_t(rows.last) * 16, p.n)) * p.groups;
+        first_second = uint32_t(rows.first) * 16 * p.groups >> p.second_shift;
+        const uint32_t last = (end - 1) >> p.second_shift;
+#pragma unroll 1
+        for (uint32_t i = threadIdx.x; i <= last - first_second; i += kGemvThreads) {
+            copy_word(kSums + p.plan.sums_bytes + i * 4, p.second + first_second + i);
+        }
+    }
+};
+
+}  // namespace
+}  // namespace qk::cuda
