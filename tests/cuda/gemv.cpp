@@ -25,7 +25,7 @@ TEST(CudaGemv, IsWithinItsBound) {
 }
 
 // Groups that end inside a tile of 64 columns, the last one alone in its tile or not.
-TEST(CudaGemv, GroupsOf32AreWithinTheirBound) {
+TEST(CudaGemv, SmallGroupsAreWithinTheirBound) {
     QK_NEEDS_DEVICE();
     Rng rng(16);
     check_packed_kernel(qk::cuda::kLinearSm90Gemv,
@@ -38,7 +38,7 @@ TEST(CudaGemv, GroupsOf32AreWithinTheirBound) {
                          {40, 4096},
                          {5, 8736},
                          {16 * 132 * 2 + 3, 160}},
-                        {1}, {32}, {QK_FORMAT_F16, QK_FORMAT_BF16}, rng);
+                        {1}, {32, 16}, {QK_FORMAT_F16, QK_FORMAT_BF16}, rng);
 }
 
 // Not finite, very large and very small f32 values of x: its terms must not make them worse.
