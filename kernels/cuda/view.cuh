@@ -30,6 +30,14 @@ inline int32_t group_tiles_shift(const Geometry &s) {
     return s.groups_per_row == 1 ? 31 : log2_of(s.group_size) - 6;
 }
 
+// What coded scales are: E8M0 or E4M3, which need no table, all multiplied by one number at most;
+// LUT8 for others, those that have been divided by a GLOBAL number among them.
+inline qk_format coded_scales(const ScalePlane &scale, const ScaleTables &tables) {
+    const bool built_in = scale.code == tables.e8m0 || scale.code == tables.e4m3;
+    const bool known = built_in && scale.second_group == kOneSecond;
+    return known ? scale.format->id : qk_format{QK_FORMAT_LUT8};
+}
+
 // ---- What device code sees
 
 struct WeightView {

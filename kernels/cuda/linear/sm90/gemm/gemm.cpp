@@ -23,6 +23,7 @@ Status run_plan(const GemmPlan &plan, Instance *instance, const LinearArgs &args
     const DeviceGuard device(launch.device.index);  // the driver describes tensors in a context
     QK_TRY(check(device.error(), launch.error, "linear"));
     GemmProblem p = problem_of(args, plan);
+    p.coded = coded_scales(args.w.scale, *launch.device.tables);
     return instance(plan.cut, args, launch, &p);
 }
 

@@ -29,6 +29,7 @@ struct GemmProblem : GemmMaps, LinearView {
     int32_t group_tiles;           // 8-bit codes: tiles of a group
     int32_t parts;                 // small groups: runs of 16 columns, of a row
     int32_t part_shift;            // small groups: log2 of those of a group
+    qk_format coded;               // small groups: E8M0, E4M3, or LUT8 where codes need the table
 };
 
 // What follows from the operands and how they are cut.

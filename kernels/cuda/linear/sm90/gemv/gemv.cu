@@ -11,8 +11,6 @@ namespace {
 GemvProblem gemv_problem(const LinearArgs &args, const Device &device) {
     const Weight &w = args.w;
     const Geometry &s = w.geometry;
-    const void *const code = w.scale.code;  // what has been divided by a GLOBAL is a table
-    const bool built_in = code == device.tables->e8m0 || code == device.tables->e4m3;
     GemvProblem p = {tiles_problem(args),
                      group_tiles_shift(s),
                      0,
@@ -20,7 +18,7 @@ GemvProblem gemv_problem(const LinearArgs &args, const Device &device) {
                      1,
                      0,
                      true,
-                     built_in ? w.scale.format->id : qk_format{QK_FORMAT_LUT8}};
+                     coded_scales(w.scale, *device.tables)};
     const int64_t second = w.scale.second_group;
     if (second > 0) {
         p.last_second = uint32_t(gemv_seconds(p.plan, s.groups_per_row, second) - 1);

@@ -49,19 +49,16 @@ struct GemvWarp : GemvSlot<T, Decode, kind, kGroupTiles> {
 
     __device__ GemvWarp(const GemvProblem &problem, Run rows) : Slot(problem, rows) {}
 
-    // Those of E8M0 and E4M3, in registers.
-    __device__ float2 small_scales(uint32_t both, uint32_t group) const {
+    // Those of E8M0 and E4M3, in registers, times one number.
+    __device__ float2 small_scales(uint32_t both) const {
         float2 scale;
         if (p.coded == QK_FORMAT_E8M0) {
             scale = {e8m0_value(int(both & 255)), e8m0_value(int(both >> 8))};
         } else {
             scale = e4m3_pair(both);
         }
-        const uint32_t number = (uint32_t(unit.row) * 16 + row) * p.groups + group;
-        const bool one = p.second_shift >= 31;
-        const float above = second(one ? 0 : number);
-        const float below = one ? above : second(number + 8 * p.groups);
-        return {__fmul_rn(scale.x, above), __fmul_rn(scale.y, below)};
+        const float one = second(0);
+        return {__fmul_rn(scale.x, one), __fmul_rn(scale.y, one)};
     }
 
     __device__ float2 scales(uint32_t i, uint32_t group) const {
@@ -70,7 +67,7 @@ struct GemvWarp : GemvSlot<T, Decode, kind, kGroupTiles> {
         const uint32_t mine = (Decode::kLut4 ? group - first : pair) * 8 + row;
         if constexpr (kind == ScaleKind::kNested) {
             const uint32_t both = shared_load_2(at + mine * 2);
-            if (Decode::kLut4 && p.coded != QK_FORMAT_LUT8) return small_scales(both, group);
+            if (Decode::kLut4 && p.coded != QK_FORMAT_LUT8) return small_scales(both);
             const uint32_t low = shared_load_4(kCodes + (both & 255) * 4);
             const uint32_t high = shared_load_4(kCodes + (both >> 8) * 4);
             const uint32_t number = (uint32_t(unit.row) * 16 + row) * p.groups + group;
