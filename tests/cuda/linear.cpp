@@ -16,7 +16,7 @@ TEST(CudaLinear, GenericEqualsTheCpu) {
         for (const qk_format scale : {QK_FORMAT_F32, QK_FORMAT_F16, QK_FORMAT_LUT8}) {
             for (const int64_t k : {1, 15, 77, 300}) {
                 const int64_t m = 1 + at % 11, n = 1 + at % 23;
-                Problem p = make_problem(weight_desc(QK_FORMAT_U4_AFFINE, scale, layout, 32, n, k),
+                Problem p = make_problem(weight_desc(QK_FORMAT_U4_AFFINE, scale, layout, 40, n, k),
                                          types[at++ % 3], m, rng);
                 SCOPED_TRACE(describe(p));
                 const DeviceWeight w(p.w);
