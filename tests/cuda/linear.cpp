@@ -171,7 +171,7 @@ TEST(CudaLinear, GenericTakesThePackedLayoutToo) {
     QK_NEEDS_DEVICE();
     Rng rng(7);
     for (const qk_format format : {QK_FORMAT_U4_AFFINE, QK_FORMAT_NF4}) {
-        Problem p = make_problem(weight_desc(format, QK_FORMAT_F16, QK_LAYOUT_ROW, 32, 19, 100),
+        Problem p = make_problem(weight_desc(format, QK_FORMAT_F16, QK_LAYOUT_ROW, 40, 19, 100),
                                  QK_FORMAT_F32, 5, rng);
         const DeviceWeight w = packed_weight(p.w);
         EXPECT_TRUE(same_values(p.type, run_on_host(p),
