@@ -121,9 +121,10 @@ qk_status read_state(const qk_checkpoint *c, const Tensor *tensor, State *state,
     return status;
 }
 
-// bitsandbytes dequantizes by code, qk by its own copy of the table: they must be the same one.
-qk_status check_table(const Tensor *map, const float *table, const char *name,
-                      qk_io_message *message) {
+// bitsandbytes dequantizes by the file's table. Where it is the usual one, qk's own copy does; any
+// other goes with the codes.
+qk_status read_table(const Tensor *map, const float *usual, qk_format *format, Layer *layer,
+                     qk_io_message *message) {
     if (!is(map, QK_DTYPE_F32, 1) || map->shape[0] != 16) {
         return fail(message, QK_ERROR_CORRUPT, "quant_map is %s; expected F32 [16]",
                     shape_text(map).text);
@@ -131,11 +132,11 @@ qk_status check_table(const Tensor *map, const float *table, const char *name,
     for (int code = 0; code < 16; ++code) {
         float stored;
         memcpy(&stored, map->data + code * 4, sizeof stored);
-        const bool zeros = stored == 0.0f && table[code] == 0.0f;  // FP4's code 8 is -0 or 0
-        if (zeros || memcmp(&stored, &table[code], sizeof stored) == 0) continue;
-        return fail(message, QK_ERROR_UNSUPPORTED,
-                    "quant_map[%d] is %.9g; %s has %.9g: a table of its own is not supported", code,
-                    static_cast<double>(stored), name, static_cast<double>(table[code]));
+        const bool zeros = stored == 0.0f && usual[code] == 0.0f;  // FP4's code 8 is -0 or 0
+        if (zeros || memcmp(&stored, &usual[code], sizeof stored) == 0) continue;
+        *format = QK_FORMAT_LUT4;
+        set_plane(layer, QK_PLANE_TABLE, map);
+        return QK_OK;
     }
     return QK_OK;
 }
@@ -227,7 +228,7 @@ qk_status describe(qk_checkpoint *c, const Module &module, Layer *layer, qk_io_m
                     state.quant_type);
     }
     const bool nf4 = format == QK_FORMAT_NF4;
-    QK_IO_TRY(check_table(map, nf4 ? kNf4Table : kFp4Table, state.quant_type, message));
+    QK_IO_TRY(read_table(map, nf4 ? kNf4Table : kFp4Table, &format, layer, message));
     QK_IO_TRY(set_codes(module.anchor, state, layer, message));
     if (!is(absmax, state.nested ? QK_DTYPE_U8 : QK_DTYPE_F32, 1)) {
         return fail(message, QK_ERROR_CORRUPT, "absmax is %s; expected %s of rank 1",

@@ -188,6 +188,7 @@ qk_status qk_checkpoint_verify_layer(const qk_checkpoint *checkpoint, const char
                           {"second scale", QK_PLANE_SCALE2, QK_FORMAT_F32},
                           {"entry of the scale table", QK_PLANE_SCALE_CODE, QK_FORMAT_F32},
                           {"scale offset", QK_PLANE_SCALE_BIAS, QK_FORMAT_F32},
+                          {"entry of the code table", QK_PLANE_TABLE, QK_FORMAT_F32},
                           {"global scale", QK_PLANE_GLOBAL, QK_FORMAT_F32}};
     for (const Part &part : parts) {
         if (part.format == 0) continue;                        // 8-bit codes of nested scales

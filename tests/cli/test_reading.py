@@ -200,13 +200,23 @@ class Verify(Case):
             shutil.copy(GOLDEN / name / "config.json", self.folder / name)
             self.assertEqual(self.run_json("verify", self.folder / name)["zero_scales"], 1, name)
 
-    def test_another_table_is_refused(self):
-        tensors = read(GOLDEN / "bnb_nf4")
-        dtype, shape, content = tensors[f"{Q}.weight.quant_map"]
-        tensors[f"{Q}.weight.quant_map"] = (dtype, shape, content[:-4] + floats([2]))
-        path = self.write("a.safetensors", safetensors(tensors))
-        finding, = self.run_json("verify", path, code=4)["findings"]
-        self.assertEqual((finding["kind"], finding["name"]), ("refused", Q))
+    def test_a_table_of_its_own(self):
+        """Every entry doubled is every weight doubled; all commands read it."""
+        for name in ("bnb_nf4", "bnb_nf4_nested"):
+            tensors = read(GOLDEN / name)
+            dtype, shape, content = tensors[f"{Q}.weight.quant_map"]
+            doubled = [2 * entry for entry in struct.unpack("<16f", content)]
+            tensors[f"{Q}.weight.quant_map"] = (dtype, shape, floats(doubled))
+            path = self.write("a.safetensors", safetensors(tensors))
+            self.assertIs(self.run_json("verify", path)["sound"], True)
+            self.run_json("multiply", path, Q, "--rows", 2, "--repeat", 1)
+            values = []
+            for number, source in enumerate((GOLDEN / name, path)):
+                out = self.folder / f"{name}{number}.safetensors"
+                self.run_qk("dequantize", source, out, "--layer", Q, "--dtype", "f32")
+                content = read(out)[f"{Q}.weight"][2]
+                values.append(struct.unpack(f"<{len(content) // 4}f", content))
+            self.assertEqual([2 * value for value in values[0]], list(values[1]))
 
 
 class Multiply(Case):

@@ -100,9 +100,16 @@ TEST_F(Dialects, BitsandbytesTables) {
     table[7] = -0.0f;  // either zero
     p["x.weight.quant_map"].bytes = bytes_of(table);
     takes(p, "", QK_DIALECT_BITSANDBYTES, 5, 33, 64);
+    EXPECT_EQ(QK_FORMAT_NF4, layer.desc.format);
     table[3] = std::nextafter(kNf4[3], 0.0f);
     p["x.weight.quant_map"].bytes = bytes_of(table);
-    refuses(p, "", QK_ERROR_UNSUPPORTED, "quant_map[3]");
+    takes(p, "", QK_DIALECT_BITSANDBYTES, 5, 33, 64);
+    EXPECT_EQ(QK_FORMAT_LUT4, layer.desc.format);
+    table[3] = INFINITY;
+    p["x.weight.quant_map"].bytes = bytes_of(table);
+    takes(p, "", QK_DIALECT_BITSANDBYTES, 5, 33, 64);
+    EXPECT_EQ(QK_ERROR_CORRUPT, qk_checkpoint_verify_layer(checkpoint, "x", &message));
+    EXPECT_NE(nullptr, strstr(message.text, "entry of the code table 3")) << message.text;
     p.remove("x.weight.quant_map");
     refuses(p, "", QK_ERROR_CORRUPT, "quant_map is absent");
 }

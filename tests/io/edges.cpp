@@ -32,7 +32,8 @@ TEST_F(Dialects, EveryEntryOfTheTableIsCompared) {
         std::vector<float> table = kNf4;
         table[entry] *= 0.5f;
         p["x.weight.quant_map"].bytes = bytes_of(table);
-        refuses(p, "", QK_ERROR_UNSUPPORTED, ("quant_map[" + std::to_string(entry) + "]").c_str());
+        takes(p, "", QK_DIALECT_BITSANDBYTES, 5, 33, 64);
+        EXPECT_EQ(QK_FORMAT_LUT4, layer.desc.format) << entry;
     }
 }
 
