@@ -75,7 +75,7 @@ def run_qk(*arguments):
 def load(folder, **options):
     """The model, and nothing missing, left over, or of another shape."""
     model, found = transformers.AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float32, output_loading_info=True, **options)
+        folder, output_loading_info=True, **{"dtype": torch.float32, **options})
     for key in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
         if found.get(key):
             raise AssertionError(f"{folder.name}: {key}: {found[key]}")
@@ -134,6 +134,20 @@ class RoundTrip(unittest.TestCase):
                           f"{found:.1e} of the largest logit", flush=True)
                     self.assertLess(found, BOUND)
         print(f"worst: {worst:.1e}")
+
+    def test_small_scales_and_int8(self):
+        """The very same logits; of FP4 in bf16, to which alone compressed-tensors decodes it."""
+        for name in ("llama", "qwen2_tied"):
+            for form in ("int8", "mxfp4", "nvfp4"):
+                dtype, word = ((torch.float32, "f32") if form == "int8"
+                               else (torch.bfloat16, "bf16"))
+                out, twin = (self.folder / f"{name}-{form}{end}" for end in ("", "-dense"))
+                run_qk("quantize", self.folder / name, out, "--format", form, "--force")
+                run_qk("dequantize", out, twin, "--dtype", word, "--force")
+                with self.subTest(model=name, form=form), torch.no_grad():
+                    found, expected = (load(folder, dtype=dtype)(TOKENS).logits.double()
+                                       for folder in (out, twin))
+                    self.assertEqual(distance(found, expected), 0)
 
     def test_converted(self):
         for name in ("llama", "qwen2_tied", "gemma"):
