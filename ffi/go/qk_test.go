@@ -80,9 +80,9 @@ func TestCallErrors(t *testing.T) {
 	refused(t, err, StatusShape, "group_size")
 	refused(t, Upload(c, y, PlaneData, make([]float32, 3)), StatusBufferSize, "12")
 	refused(t, Upload(c, y, PlaneData, []float32{}), StatusBufferSize, "0")
-	refused(t, Download(c, y, Plane(9), make([]float32, 4)), StatusArgument, "9")
+	refused(t, Download(c, y, Plane(99), make([]float32, 4)), StatusArgument, "99")
 	refused(t, c.Linear(nil, w, nil, y), StatusNull, "x")
-	_, err = Desc{Format: FormatF32, Shape: []int64{4}}.PlaneBytes(9) // no context, no sentence
+	_, err = Desc{Format: FormatF32, Shape: []int64{4}}.PlaneBytes(99) // no context, no sentence
 	refused(t, err, StatusArgument, Status(StatusArgument).String())
 }
 

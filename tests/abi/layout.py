@@ -24,9 +24,9 @@ import sys
 
 HEADERS = {"qk.h": "symbols.txt", "qk_io.h": "symbols_io.txt"}
 VERSIONS = {"QK_VERSION_MAJOR", "QK_VERSION_MINOR", "QK_VERSION_PATCH"}
-# The caller says how large its own is: fields may be appended.
-# How many there are of what callers pass with a number of their own: no struct has so many.
+# Of what callers pass with a count of their own, and no struct has an array of: it may grow.
 COUNTS = {"QK_PLANE_COUNT"}
+# The caller says how large its own is: fields may be appended.
 GROWING = {"qk_context_options", "qk_context_info", "qk_tensor_desc", "qk_product", "qk_plan",
            "qk_trace", "qk_gru_model", "qk_gru_config", "qk_checkpoint_options", "qk_layer"}
 SORTED = {"constants", "types", "functions"}  # handles and structs stay in the headers' order

@@ -172,7 +172,8 @@ reference::Planes planes_of(Home *home, int first_slot, const Spec &spec) {
         if ((nested && !spec.nested) || (plane == QK_PLANE_ZERO && !spec.zeros) ||
             (plane == QK_PLANE_TABLE && spec.format != Format::lut8 &&
              spec.format != Format::lut4) ||
-            (plane == QK_PLANE_GLOBAL && spec.global == reference::Global::none)) {
+            (plane == QK_PLANE_GLOBAL && spec.global == reference::Global::none) ||
+            (plane == QK_PLANE_ORDER && !spec.ordered) || plane == QK_PLANE_MIN2) {
             continue;
         }
         harness::plane_of(planes, plane) = home->memory.get(first_slot + plane);

@@ -67,7 +67,8 @@ TEST_F(CudaGemmHost, TakesPackedTilesOfMoreThanSixteenRows) {
     EXPECT_TRUE(tiles_run(u4(17, QK_GROUP_ROW, 80)));
     EXPECT_TRUE(tiles_run(u4(17, 64, 128, QK_FORMAT_BF16)));
     EXPECT_FALSE(tiles_run(u4(17, 64, 128, QK_FORMAT_F32)));
-    EXPECT_FALSE(tiles_run(u4(17, 32)));        // groups inside a tile
+    EXPECT_TRUE(tiles_run(u4(17, 32)));  // groups inside a tile
+    EXPECT_TRUE(tiles_run(u4(17, 16)));
     EXPECT_FALSE(tiles_run(u4(17, 192, 384)));  // no power of two
     EXPECT_FALSE(tiles_run(u4(17), 8));         // x at an odd address
     for (const int capability : {80, 89, 100}) {

@@ -196,7 +196,7 @@ TEST_F(CudaSimulated, RepackEqualsTheCpu) {
 TEST_F(CudaSimulated, LinearEqualsTheCpu) {
     const qk_format types[] = {QK_FORMAT_F32, QK_FORMAT_F16, QK_FORMAT_BF16};
     const qk_tensor_desc weights[] = {
-        weight_desc(QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, QK_LAYOUT_AWQ_GEMM, 32, 9, 77),
+        weight_desc(QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, QK_LAYOUT_AWQ_GEMM, 40, 9, 77),
         weight_desc(QK_FORMAT_NF4, QK_FORMAT_F32, QK_LAYOUT_ROW_HIGH, 64, 17, 100, false, true),
         weight_desc(QK_FORMAT_S8, QK_FORMAT_F32, QK_LAYOUT_ROW, QK_GROUP_ROW, 8, 31)};
     Rng rng(3);

@@ -22,10 +22,10 @@ fn call_errors() {
     refused(Tensor::new(&context, &Desc::new(Format(77), &[4])), Status::FORMAT, "77");
     refused(Tensor::new(&context, &Desc::new(Format::F32, &[2; 5])), Status::SHAPE, "rank");
     refused(y.upload(&context, Plane::DATA, &[0f32; 3]), Status::BUFFER_SIZE, "12");
-    refused(y.download(&context, Plane(9), &mut [0f32; 4]), Status::ARGUMENT, "9");
+    refused(y.download(&context, Plane(99), &mut [0f32; 4]), Status::ARGUMENT, "99");
 
     // What has no context says what the status means.
-    refused(Desc::new(Format::F32, &[4]).plane_bytes(Plane(9)), Status::ARGUMENT, "");
+    refused(Desc::new(Format::F32, &[4]).plane_bytes(Plane(99)), Status::ARGUMENT, "");
     // What this crate refuses itself names the argument too.
     let memory = [0f32; 7];
     refused(Tensor::borrow(&context, &[2, 4], &memory), Status::BUFFER_SIZE, "memory: has 7");
