@@ -7,12 +7,12 @@
 
 namespace qk {
 
-namespace {
-
 struct alignas(64) Holder {
     std::atomic<uintptr_t> thread;  // that had the block last; 0: none yet
     std::atomic<bool> taken;
 };
+
+namespace {
 
 bool try_take(Holder *holder) {
     return !holder->taken.load(std::memory_order_relaxed) &&
