@@ -313,8 +313,8 @@ int64_t aligned(const Reader &r, int64_t at) {
     return over == 0 ? at : at + (r.alignment - over);
 }
 
-// One after the other to the end of the file, each aligned: what lies outside would be smuggled,
-// what overlaps would be two truths. Padding after the last one may be missing.
+// One after the other to the end of the file, each aligned: a gap could hide anything, and bytes
+// in two tensors could mean two things. Padding after the last one may be missing.
 qk_status place_tensors(Reader *r, Tensor *tensors, int64_t count) {
     if (count > 1) qsort(tensors, static_cast<size_t>(count), sizeof(Tensor), by_offset);
     const int64_t head = aligned(*r, r->at - r->begin) - (r->at - r->begin);

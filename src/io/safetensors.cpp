@@ -253,8 +253,8 @@ int64_t described_bytes(const Tensor *tensors, int64_t count) {
     return most;
 }
 
-// Contiguous from 0 to the end of the file: what lies outside would be smuggled, what overlaps
-// would be two truths.
+// Contiguous from 0 to the end of the file: a gap could hide anything, and bytes in two tensors
+// could mean two things.
 qk_status place_tensors(Tensor *tensors, int64_t count, const File &file, size_t data_begin,
                         qk_io_message *message) {
     const int64_t size = static_cast<int64_t>(file.size - data_begin);

@@ -5,10 +5,11 @@
 
 #include "maker.hpp"
 #include "qk_io.h"
+#include "refused.hpp"
 
 namespace {
 
-using io_test::Folder;
+using io_test::expect_refused_from_disk;
 using io_test::Maker;
 using io_test::raw_file;
 
@@ -176,18 +177,7 @@ TEST_P(Hostile, IsRefusedWithASentence) {
 }
 
 TEST_P(Hostile, IsRefusedFromDiskBothWays) {
-    const Folder folder;
-    folder.write("model.safetensors", GetParam().bytes);
-    for (uint32_t flags : {0u, QK_CHECKPOINT_READ}) {
-        qk_checkpoint_options options = QK_CHECKPOINT_OPTIONS_INIT;
-        options.flags = flags;
-        qk_checkpoint *checkpoint = nullptr;
-        qk_io_message message;
-        EXPECT_EQ(QK_ERROR_CORRUPT,
-                  qk_checkpoint_open(folder.path().c_str(), &options, &checkpoint, &message));
-        EXPECT_EQ(nullptr, checkpoint);
-        EXPECT_NE(nullptr, strstr(message.text, "model.safetensors")) << message.text;
-    }
+    expect_refused_from_disk("model.safetensors", GetParam().bytes, QK_ERROR_CORRUPT);
 }
 
 INSTANTIATE_TEST_SUITE_P(Rules, Hostile, testing::ValuesIn(cases()),

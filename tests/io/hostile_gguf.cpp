@@ -7,9 +7,11 @@
 #include "maker.hpp"
 #include "maker_gguf.hpp"
 #include "qk_io.h"
+#include "refused.hpp"
 
 namespace {
 
+using io_test::expect_refused_from_disk;
 using io_test::Folder;
 using io_test::Gguf;
 using io_test::gguf_string;
@@ -142,18 +144,7 @@ TEST_P(HostileGguf, IsRefusedWithASentence) {
 }
 
 TEST_P(HostileGguf, IsRefusedFromDiskBothWays) {
-    const Folder folder;
-    folder.write("model.gguf", GetParam().bytes);
-    for (uint32_t flags : {0u, QK_CHECKPOINT_READ}) {
-        qk_checkpoint_options options = QK_CHECKPOINT_OPTIONS_INIT;
-        options.flags = flags;
-        qk_checkpoint *checkpoint = nullptr;
-        qk_io_message message;
-        EXPECT_EQ(GetParam().status,
-                  qk_checkpoint_open(folder.path().c_str(), &options, &checkpoint, &message));
-        EXPECT_EQ(nullptr, checkpoint);
-        EXPECT_NE(nullptr, strstr(message.text, "model.gguf")) << message.text;
-    }
+    expect_refused_from_disk("model.gguf", GetParam().bytes, GetParam().status);
 }
 
 INSTANTIATE_TEST_SUITE_P(Rules, HostileGguf, testing::ValuesIn(cases()),
