@@ -57,9 +57,16 @@ int64_t rows_between_cuts(const qk_tensor_desc &desc) {
 
 namespace {
 
+// Tables, offsets and an order of columns are the whole layer's. GLOBAL is, or has a number a row.
+bool is_shared(const qk_tensor_desc &desc, qk_plane plane) {
+    if (plane == QK_PLANE_GLOBAL) return (desc.flags & QK_TENSOR_GLOBAL_ROWS) == 0;
+    return plane == QK_PLANE_SCALE_CODE || plane == QK_PLANE_SCALE_BIAS ||
+           plane == QK_PLANE_TABLE || plane == QK_PLANE_ORDER;
+}
+
 // Layouts that no dialect loads as yet are one block.
 bool can_be_cut(const qk_tensor_desc &desc) {
-    const bool nested = desc.scale_format == QK_FORMAT_LUT8;
+    const bool nested = desc.scale_format == QK_FORMAT_LUT8 || desc.scale_format == QK_FORMAT_I8;
     const bool rows = desc.layout == QK_LAYOUT_ROW && desc.grouping == QK_GROUPING_ALONG_K;
     return is_dense(desc) || is_records(desc) || desc.layout == QK_LAYOUT_ROW_HIGH ||
            (!nested && (rows || is_by_columns(desc) || desc.layout == QK_LAYOUT_AWQ_GEMV ||
@@ -121,12 +128,13 @@ RowBlock LayerRows::block(int64_t begin) {
 void LayerRows::cut_plane(qk_plane plane, RowBlock *block) {
     const DLTensor &whole = views_[plane]->dl_tensor;
     const char *data = static_cast<const char *>(whole.data) + whole.byte_offset;
-    const bool is_shared = plane > QK_PLANE_SCALE2;  // tables and offsets are the whole layer's
-    if (!is_shared && !is_by_columns(desc_)) {
+    const bool shared = is_shared(desc_, plane);
+    const bool by_columns = is_by_columns(desc_) && plane != QK_PLANE_GLOBAL;
+    if (!shared && !by_columns) {
         data += block->skip > 0 ? bytes_of(desc_, plane, 1, block->begin * columns() - block->skip)
                                 : bytes_of(desc_, plane, block->begin, columns());
     }
-    if (!is_shared && is_by_columns(desc_) && block->count < rows()) {
+    if (!shared && by_columns && block->count < rows()) {
         const int64_t eight = eight_rows(desc_, plane);
         const int64_t lines = bytes_of(desc_, plane, 8, columns()) / eight;
         const int64_t line = bytes_of(desc_, plane, rows(), columns()) / lines;

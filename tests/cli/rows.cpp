@@ -5,6 +5,7 @@
 
 #include <cstring>
 #include <filesystem>
+#include <numeric>
 
 namespace {
 
@@ -68,6 +69,38 @@ TEST(LayerRows, BlocksOfAnySizeAreTheWholeLayer) {
     }
     EXPECT_GT(layers, 50);
     EXPECT_GT(blocks, 40 * layers);
+}
+
+// No dialect loads one as yet: a GLOBAL plane of a number a row is cut with the rows.
+TEST(LayerRows, BlocksHaveTheirRowsOfGlobal) {
+    CommonOptions common;
+    common.threads = 1;
+    const Context context = create_context(common);
+    qk_tensor_desc desc = QK_TENSOR_DESC_INIT;
+    desc.format = QK_FORMAT_FP4_E2M1;
+    desc.scale_format = QK_FORMAT_E4M3;
+    desc.group_size = 16;
+    desc.rank = 2;
+    desc.shape[0] = 24;
+    desc.shape[1] = 32;
+    desc.flags = QK_TENSOR_GLOBAL_ROWS;
+    std::vector<char> codes(24 * 16, 0x22), scales(24 * 2, 0x38);  // 1 and 1
+    std::vector<float> global(24);
+    std::iota(global.begin(), global.end(), 1.0f);
+    void *planes[QK_PLANE_COUNT] = {codes.data(), scales.data()};
+    planes[QK_PLANE_GLOBAL] = global.data();
+    qk_tensor *made = nullptr;
+    ASSERT_EQ(qk_tensor_wrap(context.get(), &desc, planes, QK_PLANE_COUNT, &made), QK_OK);
+    LayerRows rows(context, "w", Tensor(made), 8 * 32);
+    for (int64_t at = 0; at < rows.rows();) {
+        const RowBlock block = rows.block(at);
+        ASSERT_EQ(block.count, 8);
+        const float *values = rows.decode_f32(block);
+        for (int64_t i = 0; i < block.count * 32; ++i) {
+            ASSERT_EQ(values[i], static_cast<float>(at + i / 32 + 1)) << at << " " << i;
+        }
+        at += block.count;
+    }
 }
 
 }  // namespace
