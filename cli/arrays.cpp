@@ -20,10 +20,6 @@ namespace {
     throw Failure(kFile, path + ": " + why);
 }
 
-bool ends_with(const std::string &text, const std::string &end) {
-    return text.size() > end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
-}
-
 void read_exactly(std::FILE *file, const std::string &path, void *to, size_t bytes) {
     if (std::fread(to, 1, bytes, file) == bytes) return;
     if (std::ferror(file) != 0) fail_system("read", path);

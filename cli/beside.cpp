@@ -16,11 +16,6 @@ bool is_kind(const std::string &path, mode_t kind) {
     return stat(path.c_str(), &status) == 0 && (status.st_mode & S_IFMT) == kind;
 }
 
-bool ends_with(const std::string &name, const std::string &end) {
-    return name.size() >= end.size() &&
-           name.compare(name.size() - end.size(), end.size(), end) == 0;
-}
-
 std::vector<std::string> names_in(const std::string &directory) {
     std::vector<std::string> names;
     DIR *open = opendir(directory.c_str());

@@ -134,6 +134,11 @@ bool is_control(const std::string &text, size_t at, size_t bytes) {
 
 }  // namespace
 
+bool ends_with(const std::string &text, const std::string &end) {
+    return text.size() >= end.size() &&
+           text.compare(text.size() - end.size(), end.size(), end) == 0;
+}
+
 std::string printable(const std::string &text) {
     std::string result;
     for (size_t i = 0; i < text.size();) {

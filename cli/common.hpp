@@ -65,6 +65,7 @@ Tensor create_dense(const Context &context, qk_format format, int64_t rows, int6
 Tensor wrap_dense(const Context &context, qk_format format, int64_t rows, int64_t columns,
                   void *data);
 
+bool ends_with(const std::string &text, const std::string &end);
 // Text of a file for a terminal: control characters, and bytes that are no UTF-8, become '?'.
 std::string printable(const std::string &text);
 size_t columns_of(const std::string &text);  // of a terminal: a character each
