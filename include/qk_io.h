@@ -261,12 +261,16 @@ QK_API qk_status qk_writer_finish_all(qk_writer *const *writers, int64_t writer_
 
 /* A quantized layer in the tensors of a dialect: declare by description, write from a tensor of
  * that description.
- *   QK_DIALECT_BITSANDBYTES        NF4 or FP4_BNB in ROW_HIGH, flat groups, F32 or nested scales
- *   QK_DIALECT_COMPRESSED_TENSORS  U4_AFFINE in WORD or S8 in ROW, scales F32, F16 or BF16;
+ *   QK_DIALECT_BITSANDBYTES        NF4 or FP4_BNB in ROW_HIGH, flat groups, F32 or nested scales;
+ *                                  LLM.int8: S8 in ROW, one F32 scale a row
+ *   QK_DIALECT_COMPRESSED_TENSORS  U4_AFFINE in WORD, S8 or E4M3 in ROW, scales F32, F16 or BF16;
+ *                                  E4M3 in ROW, E8M0 scales of 32 codes (mxfp8);
  *                                  FP4_E2M1 in ROW, E8M0 scales of 32 codes (mxfp4), or E4M3 of
  *                                  16 with a GLOBAL that divides (nvfp4)
  *   QK_DIALECT_AWQ_..., GPTQ_...   U4_AFFINE in the layout of that name, whole; scales F16, GPTQ's
  *                                  BF16 as well
+ *   QK_DIALECT_MODELOPT            FP4_E2M1 in ROW, E4M3 scales of 16 and a GLOBAL that multiplies
+ *   QK_DIALECT_DEEPSEEK            FP4_E2M1 in ROW, E8M0 scales of 32
  *   QK_DIALECT_GGUF                in a GGUF file: the layouts QK_LAYOUT_GGUF_...
  *   QK_DIALECT_DENSE               F32, F16, BF16
  * dense_format (F32, F16, BF16): what the file says the weights were. Others are

@@ -36,38 +36,40 @@ json_t *names(const Request &r) {
 
 // The keys of transformers' BitsAndBytesConfig.to_dict(), in its order.
 json_t *bnb_section(const Request &r) {
+    const bool eight = r.desc->format == QK_FORMAT_S8;
     const char *type = r.desc->format == QK_FORMAT_NF4 ? "nf4" : "fp4";
     const char *compute = r.dense_format == QK_FORMAT_F32   ? "float32"
                           : r.dense_format == QK_FORMAT_F16 ? "float16"
                                                             : "bfloat16";
     json_t *kept = r.kept_count == 0 ? json_null() : names(r);
     return json_pack(
-        "{s:b, s:b, s:s, s:s, s:s, s:b, s:b, s:b, s:o, s:f, s:b, s:b, s:s}",          //
-        "_load_in_4bit", 1, "_load_in_8bit", 0, "bnb_4bit_compute_dtype", compute,    //
-        "bnb_4bit_quant_storage", "uint8", "bnb_4bit_quant_type", type,               //
-        "bnb_4bit_use_double_quant", r.desc->scale_format == QK_FORMAT_LUT8 ? 1 : 0,  //
-        "llm_int8_enable_fp32_cpu_offload", 0, "llm_int8_has_fp16_weight", 0,         //
-        "llm_int8_skip_modules", kept, "llm_int8_threshold", 6.0, "load_in_4bit", 1,  //
-        "load_in_8bit", 0, "quant_method", "bitsandbytes");
+        "{s:b, s:b, s:s, s:s, s:s, s:b, s:b, s:b, s:o, s:f, s:b, s:b, s:s}",                 //
+        "_load_in_4bit", !eight, "_load_in_8bit", eight, "bnb_4bit_compute_dtype", compute,  //
+        "bnb_4bit_quant_storage", "uint8", "bnb_4bit_quant_type", type,                      //
+        "bnb_4bit_use_double_quant", r.desc->scale_format == QK_FORMAT_LUT8 ? 1 : 0,         //
+        "llm_int8_enable_fp32_cpu_offload", 0, "llm_int8_has_fp16_weight", 0,                //
+        "llm_int8_skip_modules", kept, "llm_int8_threshold", 6.0, "load_in_4bit", !eight,    //
+        "load_in_8bit", eight, "quant_method", "bitsandbytes");
 }
 
 // What compressed-tensors says of weights: integers, or FP4 with scales of 8 bits.
 json_t *ct_weights(const Request &r) {
     const qk_tensor_desc &d = *r.desc;
-    const bool rows = d.group_size == QK_GROUP_ROW, fp4 = d.format == QK_FORMAT_FP4_E2M1;
+    const bool rows = d.group_size == QK_GROUP_ROW, fp8 = d.format == QK_FORMAT_E4M3;
+    const bool fp4 = d.format == QK_FORMAT_FP4_E2M1;
     const bool nvfp4 = fp4 && d.scale_format == QK_FORMAT_E4M3;
     const bool zeros = d.format == QK_FORMAT_U4_AFFINE && (d.flags & QK_TENSOR_SYMMETRIC) == 0;
     json_t *weights = json_pack("{s:n, s:n, s:b, s:o, s:i, s:s, s:{}, s:s, s:b, s:s}",          //
                                 "actorder", "block_structure", "dynamic", 0,                    //
                                 "group_size", rows ? json_null() : json_integer(d.group_size),  //
-                                "num_bits", d.format == QK_FORMAT_S8 ? 8 : 4,                   //
+                                "num_bits", fp8 || d.format == QK_FORMAT_S8 ? 8 : 4,            //
                                 "observer", "minmax", "observer_kwargs",                        //
                                 "strategy",
                                 nvfp4  ? "tensor_group"
                                 : rows ? "channel"
                                        : "group",  //
-                                "symmetric", zeros ? 0 : 1, "type", fp4 ? "float" : "int");
-    if (!fp4) return weights;
+                                "symmetric", zeros ? 0 : 1, "type", fp4 || fp8 ? "float" : "int");
+    if (!fp4 && d.scale_format != QK_FORMAT_E8M0) return weights;
     json_object_set_new(weights, "scale_dtype",
                         json_string(nvfp4 ? "torch.float8_e4m3fn" : "torch.uint8"));
     return weights;
@@ -75,9 +77,12 @@ json_t *ct_weights(const Request &r) {
 
 // The keys of compressed-tensors' QuantizationConfig with one group for all Linear modules.
 json_t *ct_section(const Request &r) {
-    const char *format = r.desc->format != QK_FORMAT_FP4_E2M1     ? "pack-quantized"
-                         : r.desc->scale_format == QK_FORMAT_E4M3 ? "nvfp4-pack-quantized"
-                                                                  : "mxfp4-pack-quantized";
+    const bool e8m0 = r.desc->scale_format == QK_FORMAT_E8M0;
+    const char *format = r.desc->format == QK_FORMAT_E4M3 && e8m0 ? "mxfp8-quantized"
+                         : r.desc->format == QK_FORMAT_E4M3       ? "float-quantized"
+                         : r.desc->format != QK_FORMAT_FP4_E2M1   ? "pack-quantized"
+                         : e8m0                                   ? "mxfp4-pack-quantized"
+                                                                  : "nvfp4-pack-quantized";
     return json_pack("{s:{s:{s:n, s:n, s:[s], s:o}}, s:s, s:n, s:o, s:n, s:s, s:s}",       //
                      "config_groups", "group_0", "input_activations",                      //
                      "output_activations", "targets", "Linear", "weights", ct_weights(r),  //
@@ -106,6 +111,22 @@ json_t *gptq_section(const Request &r) {
                      v2 ? "gptq_v2" : "gptq");
 }
 
+// The keys of ModelOpt's configuration for weights alone: x stays in 16 bits.
+json_t *modelopt_section(const Request &r) {
+    return json_pack("{s:{s:{s:{s:b, s:i, s:s, s:i}, s:[s]}}, s:o, s:s, s:s}",  //
+                     "config_groups", "group_0", "weights", "dynamic", 0,       //
+                     "num_bits", 4, "type", "float", "group_size", 16,          //
+                     "targets", "Linear", "ignore", names(r), "quant_algo",     //
+                     "W4A16_NVFP4", "quant_method", "modelopt");
+}
+
+// The keys of DeepSeek's: FP8's, with experts of FP4.
+json_t *deepseek_section(const Request &r) {
+    return json_pack("{s:s, s:s, s:s, s:s, s:s, s:[i,i], s:o}", "quant_method", "fp8", "fmt",
+                     "e4m3", "scale_fmt", "ue8m0", "activation_scheme", "dynamic", "expert_dtype",
+                     "fp4", "weight_block_size", 128, 128, "modules_to_not_convert", names(r));
+}
+
 struct Section {
     qk_dialect dialect;
     json_t *(*make)(const Request &r);
@@ -116,6 +137,8 @@ constexpr Section kSections[] = {{QK_DIALECT_BITSANDBYTES, bnb_section},
                                  {QK_DIALECT_AWQ_GEMV, awq_section},
                                  {QK_DIALECT_GPTQ_V1, gptq_section},
                                  {QK_DIALECT_GPTQ_V2, gptq_section},
+                                 {QK_DIALECT_MODELOPT, modelopt_section},
+                                 {QK_DIALECT_DEEPSEEK, deepseek_section},
                                  {QK_DIALECT_DENSE, nullptr}};
 
 const Section *section_of(qk_dialect dialect) {

@@ -16,7 +16,7 @@ struct DialectWriter {
                         const qk_tensor *tensor, qk_io_message *message);
 };
 
-extern const DialectWriter kCtWriter, kGgufWriter;  // compressed-tensors, GGUF
+extern const DialectWriter kBnbWriter, kCtWriter, kModelOptWriter, kDeepSeekWriter, kGgufWriter;
 
 // What dialects have in common.
 
@@ -26,6 +26,7 @@ struct Plane {
 };
 
 qk_dtype dtype_of(qk_format format);  // of F32, F16 and BF16
+bool is_float(qk_format format);      // those three
 int64_t plane_bytes(const OutgoingLayer &layer, qk_plane plane);
 qk_status declare(qk_writer *w, const OutgoingLayer &layer, const char *suffix, qk_dtype dtype,
                   int32_t rank, int64_t first, int64_t second, qk_io_message *message);

@@ -5,10 +5,6 @@
 namespace qk_io {
 namespace {
 
-bool is_float(qk_format format) {
-    return format == QK_FORMAT_F32 || format == QK_FORMAT_F16 || format == QK_FORMAT_BF16;
-}
-
 // But for the rows, of which a piece has fewer.
 bool same_description(const qk_tensor_desc &a, const qk_tensor_desc &b) {
     bool equal = a.format == b.format && a.scale_format == b.scale_format && a.layout == b.layout &&
@@ -26,6 +22,7 @@ bool can_cut(const OutgoingLayer &layer, int64_t rows) {
     const qk_tensor_desc &desc = layer.desc;
     if (layer.dialect == QK_DIALECT_DENSE || layer.dialect == QK_DIALECT_GGUF) return true;
     if (layer.dialect == QK_DIALECT_COMPRESSED_TENSORS) return rows % 8 == 0;
+    if (desc.layout == QK_LAYOUT_ROW) return true;
     if (layer.dialect != QK_DIALECT_BITSANDBYTES) return false;  // words along n: in one piece
     int64_t per = desc.scale_group_size == 0 ? 256 : desc.scale_group_size;
     if (desc.scale_format != QK_FORMAT_LUT8) per = 1;
