@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstdio>
+#include <list>
 
 #include "beside.hpp"
 #include "commands.hpp"
@@ -7,101 +8,26 @@
 #include "json.hpp"
 #include "layers.hpp"
 #include "output.hpp"
+#include "recast.hpp"
+#include "target.hpp"
 
 namespace {
 
-struct Target {
-    const char *word;
-    qk_dialect dialect;
-    qk_layout layout;
-};
-constexpr Target kTargets[] = {
-    {"compressed-tensors", QK_DIALECT_COMPRESSED_TENSORS, QK_LAYOUT_WORD},
-    {"awq", QK_DIALECT_AWQ_GEMM, QK_LAYOUT_AWQ_GEMM},
-    {"awq-gemv", QK_DIALECT_AWQ_GEMV, QK_LAYOUT_AWQ_GEMV},
-    {"gptq", QK_DIALECT_GPTQ_V1, QK_LAYOUT_GPTQ_V1},
-    {"gptq-v2", QK_DIALECT_GPTQ_V2, QK_LAYOUT_GPTQ},
-    {"gguf", QK_DIALECT_GGUF, QK_LAYOUT_GGUF_Q4_0}};
-
-struct Job {
-    qk_layer layer;
-    qk_tensor_desc desc;
-};
 struct Plan {
     std::vector<Job> jobs;
     std::vector<std::string> dense;
     std::vector<qk_file_tensor> copy;
     qk_tensor_desc scheme;  // what the configuration says of all layers
     int64_t bytes_in = 0;
+    std::list<std::string> names;  // of tensors that get another one
 };
 
-const Target &target_of(const std::string &word) {
-    return *std::find_if(std::begin(kTargets), std::end(kTargets),
-                         [&](const Target &target) { return word == target.word; });
-}
-
-[[noreturn]] void cannot(const qk_layer &layer, const std::string &why) {
-    throw Failure(kUnsupported, std::string(layer.name) + ": " + why);
-}
-
-std::string scales_of(const qk_layer &layer) {
-    return std::string("its scales are ") + format_name(layer.desc.scale_format);
-}
-
-bool is_int4(const qk_tensor_desc &desc) { return desc.format == QK_FORMAT_U4_AFFINE; }
-bool is_int8(const qk_tensor_desc &desc) { return desc.format == QK_FORMAT_S8; }
-bool is_gguf(const Target &target) { return target.dialect == QK_DIALECT_GGUF; }
-
-qk_layout layout_for(const Target &target, const qk_layer &layer) {
-    if (!is_int8(layer.desc)) return target.layout;
-    return is_gguf(target) ? QK_LAYOUT_GGUF_Q8_0 : QK_LAYOUT_ROW;
-}
-
-// Q4_0 and Q8_0 have one size of groups and one type of scales.
-void refuse_group(const qk_layer &layer) {
-    if (layer.desc.scale_format != QK_FORMAT_F16) {
-        cannot(layer, scales_of(layer) + ", those of GGUF's Q4_0 and Q8_0 f16");
-    }
-    if (layer.desc.group_size == 32 && layer.desc.shape[1] % 32 == 0) return;
-    cannot(layer, "its group is " + group_name(layer.desc) + " in rows of " +
-                      std::to_string(layer.desc.shape[1]) +
-                      "; those of GGUF's Q4_0 and Q8_0 are of 32, and whole");
-}
-
-// What has no place in the other dialect whatever the values are.
-void refuse_form(const Target &target, const qk_layer &layer) {
-    const std::string name = qk_dialect_name(target.dialect);
-    const qk_format format = layer.desc.format;
-    const bool eight_bits = target.dialect == QK_DIALECT_COMPRESSED_TENSORS || is_gguf(target);
-    if ((layer.desc.flags & QK_TENSOR_FLOAT_MIN) != 0) {
-        cannot(layer, "its groups have minima that are numbers, and " + name + " has none");
-    }
-    if ((is_int8(layer.desc) && !eight_bits) || format == QK_FORMAT_E4M3 ||
-        format == QK_FORMAT_LUT8) {
-        cannot(layer, std::string("its codes are ") + format_name(format) + ", those of " + name +
-                          (eight_bits ? " are integers" : " have 4 bits"));
-    }
-    if (is_int8(layer.desc)) {
-        if (is_gguf(target)) refuse_group(layer);
-        return;
-    }
-    if (format != QK_FORMAT_U4_AFFINE) {
-        cannot(layer, std::string("the 16 values of ") + format_name(layer.desc.format) +
-                          " are not evenly spaced, and " + name + " has no others");
-    }
-    if ((layer.desc.flags & QK_TENSOR_ORDERED) != 0) {
-        cannot(layer, "its groups are not runs of columns (act-order), and " + name +
-                          ", as qk writes it, has no others");
-    }
-    if (is_gguf(target)) refuse_group(layer);
-    const bool awq = target.layout == QK_LAYOUT_AWQ_GEMM || target.layout == QK_LAYOUT_AWQ_GEMV;
-    const bool gptq = target.layout == QK_LAYOUT_GPTQ || target.layout == QK_LAYOUT_GPTQ_V1;
-    if (awq && layer.desc.scale_format != QK_FORMAT_F16) {
-        cannot(layer, scales_of(layer) + ", those of " + name + " f16");
-    }
-    if (gptq && layer.desc.scale_format == QK_FORMAT_F32) {
-        cannot(layer, scales_of(layer) + ", those of " + name + " f16 or bf16");
-    }
+// compressed-tensors' integers, AutoAWQ and GPTQ know only the type of the scales.
+qk_format written_type(const Target &target, const Job &job) {
+    const Kind kind = kind_of(job.desc);
+    const bool integers = kind == Kind::kInt4 || kind == Kind::kInt8;
+    const bool own = !integers || target.dialect == QK_DIALECT_BITSANDBYTES;
+    return own ? job.layer.dense_format : job.desc.scale_format;
 }
 
 // The configuration has one size of groups for all layers. A row shorter than a group is one.
@@ -112,23 +38,38 @@ void join_groups(const Target &target, const Plan &plan, qk_tensor_desc *scheme)
     }
     for (const Job &job : plan.jobs) {
         const int64_t k = job.desc.shape[1], all = scheme->group_size;
-        if (job.desc.format != scheme->format && !is_gguf(target)) {
-            cannot(job.layer, std::string("its codes are ") + format_name(job.desc.format) +
-                                  ", those of others " + format_name(scheme->format) +
-                                  "; the configuration has one format for all");
+        const bool same_scales =
+            (job.desc.scale_format == QK_FORMAT_E8M0) == (scheme->scale_format == QK_FORMAT_E8M0);
+        if ((job.desc.format != scheme->format || !same_scales) && !is_gguf(target)) {
+            cannot_hold(job.layer, std::string("its codes are ") + format_name(job.desc.format) +
+                                       ", those of others " + format_name(scheme->format) +
+                                       "; the configuration has one format for all");
         }
-        if (all == QK_GROUP_ROW) continue;
+        // bitsandbytes' layers have their own beside them.
+        if (all == QK_GROUP_ROW || target.dialect == QK_DIALECT_BITSANDBYTES) continue;
         const bool same = job.desc.group_size == all;
         const bool short_row = job.desc.group_size == QK_GROUP_ROW && k <= all;
         if (!same && !short_row) {
-            cannot(job.layer, "its group is " + group_name(job.desc) + ", that of others " +
-                                  std::to_string(all) + "; the configuration for " +
-                                  qk_dialect_name(target.dialect) + " has one for all");
+            cannot_hold(job.layer, "its group is " + group_name(job.desc) + ", that of others " +
+                                       std::to_string(all) + "; the configuration for " +
+                                       qk_dialect_name(target.dialect) + " has one for all");
         }
-        if (k % all != 0 && target.layout != QK_LAYOUT_GPTQ && target.layout != QK_LAYOUT_GPTQ_V1) {
-            cannot(job.layer, "its rows of " + std::to_string(k) +
-                                  " are no multiple of the group of " + std::to_string(all));
+        if (k % all != 0 && !is_gptq(target)) {
+            cannot_hold(job.layer, "its rows of " + std::to_string(k) +
+                                       " are no multiple of the group of " + std::to_string(all));
         }
+    }
+}
+
+// gpt-oss has one bias for all experts, X_bias [experts,n]; others have X.bias, of all rows.
+void rename_bias(const qk_layer &layer, Plan *plan) {
+    const std::string own = std::string(layer.name) + "_bias";
+    for (qk_file_tensor &tensor : plan->copy) {
+        if (tensor.name != own) continue;
+        plan->names.push_back(std::string(layer.name) + ".bias");
+        tensor.name = plan->names.back().c_str();
+        tensor.rank = 1;
+        tensor.shape = layer.desc.shape;
     }
 }
 
@@ -143,12 +84,8 @@ Plan make_plan(const Target &target, const Checkpoint &checkpoint) {
             plan.dense.push_back(layer.name);
             continue;
         }
-        refuse_form(target, layer);
-        changes = changes || layer.dialect != target.dialect;
-        Job job = {layer, layer.desc};
-        job.desc.layout = layout_for(target, layer);
-        job.desc.flags = 0;
-        plan.jobs.push_back(job);
+        changes = changes || !is_already(target, layer);
+        plan.jobs.push_back({layer, layer.desc});
         add_weight_tensors(checkpoint, layer, &replaced);
     }
     refuse_unknown_method(checkpoint);
@@ -158,6 +95,7 @@ Plan make_plan(const Target &target, const Checkpoint &checkpoint) {
                                    : std::string("nothing to do: the layers are ") +
                                          qk_dialect_name(target.dialect) + " already");
     }
+    for (Job &job : plan.jobs) job.desc = stored_as(target, job.layer);
     refuse_unlisted(target.dialect, plan.dense);
     plan.scheme = plan.jobs[0].desc;
     join_groups(target, plan, &plan.scheme);
@@ -165,50 +103,10 @@ Plan make_plan(const Target &target, const Checkpoint &checkpoint) {
         plan.bytes_in += tensor.bytes;
         if (replaced.count(tensor.name) == 0) plan.copy.push_back(tensor);
     }
-    return plan;
-}
-
-Tensor repack(const Checkpoint &checkpoint, const Context &context, const qk_layer &layer,
-              const qk_tensor_desc &desc) {
-    const LoadedLayer loaded = load_layer(checkpoint, context, layer.name, QK_LOAD_IN_PLACE);
-    qk_tensor *made = nullptr;
-    check(qk_tensor_create(context.get(), &desc, &made), layer.name,
-          qk_context_error(context.get()));
-    Tensor to(made);
-    check(qk_repack(context.get(), loaded.weight.get(), made), layer.name,
-          qk_context_error(context.get()));
-    return to;
-}
-
-std::vector<char> download(const Context &context, const qk_tensor *tensor, qk_plane plane) {
-    qk_tensor_desc desc = QK_TENSOR_DESC_INIT;
-    size_t bytes = 0;
-    check(qk_tensor_describe(tensor, &desc), "tensor", nullptr);
-    check(qk_tensor_plane_bytes(&desc, plane, &bytes), "tensor", nullptr);
-    std::vector<char> content(bytes);
-    check(qk_tensor_download(context.get(), tensor, plane, content.data(), bytes), "tensor",
-          qk_context_error(context.get()));
-    return content;
-}
-
-struct Zeros {
-    bool all_eight = true, any_zero = false;
-};
-
-// WORD packs the zeros of eight rows in a word: [ceil(n/8), groups].
-Zeros zeros_of(const Context &context, const qk_tensor *word, int64_t rows) {
-    const std::vector<char> plane = download(context, word, QK_PLANE_ZERO);
-    const int64_t lines = (rows + 7) / 8;
-    const int64_t line = static_cast<int64_t>(plane.size()) / lines;
-    Zeros zeros;
-    for (int64_t row = 0; row < rows; ++row) {
-        for (int64_t at = row / 8 * line + row % 8 / 2; at < (row / 8 + 1) * line; at += 4) {
-            const int code = plane[static_cast<size_t>(at)] >> (row % 2 * 4) & 15;
-            zeros.all_eight = zeros.all_eight && code == 8;
-            zeros.any_zero = zeros.any_zero || code == 0;
-        }
+    for (const Job &job : plan.jobs) {
+        if (job.layer.dialect == QK_DIALECT_GPT_OSS) rename_bias(job.layer, &plan);
     }
-    return zeros;
+    return plan;
 }
 
 // Reads all zeros: whether they need a place of their own, and whether GPTQ's v1 holds them.
@@ -218,26 +116,25 @@ void survey_zeros(const Target &target, const Checkpoint &checkpoint, const Cont
     bool symmetric = true;
     for (Job &job : plan->jobs) {
         progress->advance(0, job.layer.name);
-        if (!is_int4(job.desc)) continue;
-        qk_tensor_desc desc = job.desc;
-        desc.layout = QK_LAYOUT_WORD;
-        const Tensor word = repack(checkpoint, context, job.layer, desc);
-        const Zeros zeros = zeros_of(context, word.get(), desc.shape[0]);
+        if (kind_of(job.desc) != Kind::kInt4) continue;
+        const Zeros zeros = zeros_of(checkpoint, context, job);
         symmetric = symmetric && zeros.all_eight;
         if (is_gguf(target) && !zeros.all_eight) {
-            cannot(job.layer, "its zeros are not all 8, and GGUF's Q4_0 has no others");
+            cannot_hold(job.layer, "its zeros are not all 8, and GGUF's Q4_0 has no others");
         }
         if (zeros.any_zero && target.layout == QK_LAYOUT_GPTQ_V1) {
-            cannot(job.layer,
-                   "GPTQ v1 stores zeros minus one, and its readers disagree on a zero of 0; "
-                   "--to gptq-v2 holds it");
+            cannot_hold(job.layer,
+                        "GPTQ v1 stores zeros minus one, and its readers disagree on a zero of 0; "
+                        "--to gptq-v2 holds it");
         }
     }
     if (!symmetric) return;
     plan->scheme.flags = QK_TENSOR_SYMMETRIC;
     // The others store zeros that are all 8.
     if (target.layout != QK_LAYOUT_WORD && !is_gguf(target)) return;
-    for (Job &job : plan->jobs) job.desc.flags = is_int4(job.desc) ? QK_TENSOR_SYMMETRIC : 0;
+    for (Job &job : plan->jobs) {
+        if (kind_of(job.desc) == Kind::kInt4) job.desc.flags = QK_TENSOR_SYMMETRIC;
+    }
 }
 
 void declare(const Target &target, const Plan &plan, const Output &output) {
@@ -245,7 +142,7 @@ void declare(const Target &target, const Plan &plan, const Output &output) {
     for (const qk_file_tensor &tensor : plan.copy) declare_copy(output, tensor);
     for (const Job &job : plan.jobs) {
         check(qk_writer_declare_layer(output.writer(), target.dialect, job.layer.name, &job.desc,
-                                      job.desc.scale_format, &message),
+                                      written_type(target, job), &message),
               "", message.text);
     }
 }
@@ -255,42 +152,6 @@ void write_layer(const Context &context, const Job &job, const qk_tensor *tensor
     qk_io_message message = {};
     check(qk_writer_write_layer(output.writer(), context.get(), job.layer.name, tensor, &message),
           "", message.text);
-}
-
-Tensor repack(const Context &context, const Job &job, const qk_tensor *from) {
-    qk_tensor *made = nullptr;
-    check(qk_tensor_create(context.get(), &job.desc, &made), job.layer.name,
-          qk_context_error(context.get()));
-    Tensor to(made);
-    check(qk_repack(context.get(), from, made), job.layer.name, qk_context_error(context.get()));
-    return to;
-}
-
-// Zeros that are all 8 are left out on the way through WORD, whose other planes stay as they are.
-void convert(const Checkpoint &checkpoint, const Context &context, const Job &job,
-             const Output &output) {
-    const bool leave_out = is_int4(job.desc) && (job.desc.flags & QK_TENSOR_SYMMETRIC) != 0;
-    qk_tensor_desc between = job.desc;
-    between.flags = 0;
-    if (leave_out) between.layout = QK_LAYOUT_WORD;
-    const Tensor packed = repack(checkpoint, context, job.layer, between);
-    if (!leave_out) {
-        write_layer(context, job, packed.get(), output);
-        return;
-    }
-    std::vector<char> data = download(context, packed.get(), QK_PLANE_DATA);
-    std::vector<char> scales = download(context, packed.get(), QK_PLANE_SCALE);
-    void *planes[QK_PLANE_COUNT] = {data.data(), scales.data()};
-    qk_tensor *wrapped = nullptr;
-    between.flags = QK_TENSOR_SYMMETRIC;
-    check(qk_tensor_wrap(context.get(), &between, planes, QK_PLANE_COUNT, &wrapped), job.layer.name,
-          qk_context_error(context.get()));
-    const Tensor symmetric(wrapped);
-    if (job.desc.layout == QK_LAYOUT_WORD) {
-        write_layer(context, job, symmetric.get(), output);
-    } else {
-        write_layer(context, job, repack(context, job, symmetric.get()).get(), output);
-    }
 }
 
 void write_config(const Target &target, const Checkpoint &checkpoint, const Plan &plan,
@@ -305,7 +166,7 @@ void write_config(const Target &target, const Checkpoint &checkpoint, const Plan
     for (const std::string &name : modules) kept.push_back(name.c_str());
     qk_io_message message = {};
     check(qk_writer_append_config(output.config(), checkpoint.get(), target.dialect, &plan.scheme,
-                                  plan.scheme.scale_format, kept.data(),
+                                  written_type(target, plan.jobs[0]), kept.data(),
                                   static_cast<int64_t>(kept.size()), &message),
           "", message.text);
 }
@@ -338,12 +199,6 @@ void report(const CommonOptions &common, const ConvertOptions &options, const Ta
 
 }  // namespace
 
-std::vector<std::string> convert_targets() {
-    std::vector<std::string> words;
-    for (const Target &target : kTargets) words.emplace_back(target.word);
-    return words;
-}
-
 ExitCode run_convert(const CommonOptions &common, const ConvertOptions &options) {
     const Target &target = target_of(options.to);
     const Checkpoint checkpoint = open_checkpoint(options.input);
@@ -359,7 +214,7 @@ ExitCode run_convert(const CommonOptions &common, const ConvertOptions &options)
         beside = copy_beside(options.input, checkpoint, &output, &progress);
         for (const qk_file_tensor &tensor : plan.copy) write_copy(output, tensor, &progress);
         for (const Job &job : plan.jobs) {
-            convert(checkpoint, context, job, output);
+            write_layer(context, job, recast(checkpoint, context, job).get(), output);
             progress.advance(job.layer.bytes, job.layer.name);
         }
         if (output.has_config()) write_config(target, checkpoint, plan, output);

@@ -133,7 +133,8 @@ void add_convert(CLI::App *app, AllOptions *all) {
     add_common(command, &all->common);
     add_threads(command, &all->common);
     command->footer(
-        "What the other dialect cannot hold is refused, and nothing is written.\n"
+        "What the other dialect cannot hold is refused with what would be lost, and nothing is\n"
+        "written. docs/cli.md has a table of what fits where.\n"
         "Examples:\n  qk convert model-awq/ model-w4a16/ --to compressed-tensors\n"
         "  qk convert model-gptq/ model-awq/ --to awq");
 }

@@ -1,10 +1,10 @@
-"""qk quantize, convert and dequantize on directories: tied heads, mixtures, what lies beside."""
+"""qk quantize and dequantize on directories: tied heads, mixtures, what lies beside."""
 import json
 import os
 import struct
 import unittest
 
-from harness import GOLDEN, LOADABLE, REFUSED, Case, floats, read, safetensors
+from harness import GOLDEN, Case, floats, read, safetensors
 
 WEIGHT = ("F32", [8, 32], floats([i / 64 - 2 for i in range(256)]))
 LAYER = "model.layers.0"
@@ -215,145 +215,6 @@ class Directories(Case):
     def test_a_file_that_cannot_be_read(self):
         (self.model / "secret.json").symlink_to("/proc/self/mem")
         self.assertIn("secret.json", self.fails(3, "quantize", self.model, self.folder / "out"))
-
-
-class Convert(Case):
-    TARGETS = {"compressed-tensors": "compressed-tensors", "awq": "AutoAWQ gemm",
-               "awq-gemv": "AutoAWQ gemv", "gptq": "GPTQ v1", "gptq-v2": "GPTQ v2"}
-    # n and k are multiples of 8 in these, and the scales are F16.
-    SOURCES = [name for name in LOADABLE
-               if name.startswith(("awq", "gptq"))
-               and "8bit" not in name and "act_order" not in name]
-
-    def values(self, model):
-        """All tensors of the model, its layers dequantized."""
-        self.run_qk("dequantize", model, self.folder / "values.safetensors", "--force", "-q")
-        return read(self.folder / "values.safetensors")
-
-    def test_the_same_bits_in_every_dialect(self):
-        self.assertGreater(len(self.SOURCES), 8)
-        for name in self.SOURCES:
-            expected = self.values(GOLDEN / name)
-            own = {layer["dialect"] for layer in self.run_json("inspect", GOLDEN / name)["layers"]
-                   if layer["dialect"] != "dense"}
-            for word, dialect in self.TARGETS.items():
-                out = self.folder / f"{name}-{word}"
-                if dialect in own:
-                    self.assertIn("already", self.fails(1, "convert", GOLDEN / name, out, "--to",
-                                                        word))
-                    continue
-                done = self.run_json("convert", GOLDEN / name, out, "--to", word)
-                self.assertEqual(done["dialect"], dialect)
-                self.assertEqual(self.values(out), expected, f"{name} to {word}")
-                self.assertTrue(self.run_json("verify", out)["sound"])
-                found = {layer["dialect"] for layer in self.run_json("inspect", out)["layers"]}
-                self.assertEqual(found - {"dense"}, {dialect})
-
-    def test_act_order_is_read_and_has_no_place(self):
-        for name in ("gptq_v2_act_order_asym_g64", "ct_int4_act_order_sym_g32"):
-            model = GOLDEN / name
-            self.assertTrue(self.run_json("inspect", model)["layers"][0]["act_order"], name)
-            for options in ((), ("--packed", "--rows", 7), ("--rows", 2, "--mode", "int8")):
-                done = self.run_json("multiply", model, *options, "--repeat", 1)
-                self.assertLessEqual(done["share_of_bound"], 1, f"{name} {options}")
-            for word in self.TARGETS:
-                self.assertIn("act-order", self.fails(4, "convert", model, self.folder / "no",
-                                                      "--to", word))
-
-    def test_there_and_back_is_the_same_file(self):
-        for name, back in (("awq_gemm_g128", "awq"), ("awq_gemv_g64", "awq-gemv"),
-                           ("gptq_v2_asym_g128", "gptq-v2"), ("gptq_v1_asym_g64", "gptq")):
-            there = self.folder / f"{name}-there"
-            self.run_qk("convert", GOLDEN / name, there, "--to", "compressed-tensors", "-q")
-            self.run_qk("convert", there, self.folder / name, "--to", back, "-q")
-            found = read(self.folder / name)
-            expected = read(GOLDEN / name / "model.safetensors")
-            self.assertEqual(set(found), set(expected))
-            for tensor, content in expected.items():
-                self.assertEqual(found[tensor], content, f"{name} {tensor}")
-
-    def test_gguf(self):
-        """Integers in groups of 32, without zeros and with F16 scales, are Q4_0 and Q8_0."""
-        model = self.folder / "model.safetensors"
-        tensors = {name: tensor for name, tensor in read(GOLDEN / "dense").items()
-                   if all(size % 32 == 0 for size in tensor[1])}
-        model.write_bytes(safetensors(tensors))
-        for bits in (4, 8):
-            ct, out, back = (self.folder / f"{bits}{end}" for end in ("", ".gguf", "-back"))
-            (self.folder / "in").mkdir(exist_ok=True)
-            (self.folder / "in/model.safetensors").write_bytes(model.read_bytes())
-            (self.folder / "in/config.json").write_text("{}")
-            self.run_qk("quantize", self.folder / "in", ct, "--format", f"int{bits}", "--group", 32,
-                        "--scales", "f16")
-            self.run_qk("convert", ct, out, "--to", "gguf")
-            self.assertEqual(self.values(out), self.values(ct))
-            self.assertTrue(self.run_json("verify", out)["sound"])
-            self.run_qk("convert", out, back, "--to", "compressed-tensors")
-            self.assertEqual(read(back), read(ct))
-        for name, why in (("awq_gemm_g128", "group is 128"), ("gptq_v1_asym_g32", "not all 8"),
-                          ("ct_int4_sym_g128", "f16"), ("bnb_nf4", "evenly spaced")):
-            self.assertIn(why, self.fails(4, "convert", GOLDEN / name, self.folder / "no.gguf",
-                                          "--to", "gguf"), name)
-
-    def test_eight_bits(self):
-        """compressed-tensors holds whatever is symmetric: LLM.int8's rows and GPTQ's groups."""
-        for name in ("bnb_int8", "gptq_v1_8bit_g32"):
-            out = self.folder / name
-            self.run_qk("convert", GOLDEN / name, out, "--to", "compressed-tensors")
-            self.run_qk("dequantize", GOLDEN / name, self.folder / "a", "--dtype", "f32", "--force")
-            self.run_qk("dequantize", out, self.folder / "b", "--dtype", "f32", "--force")
-            self.assertEqual(read(self.folder / "a"), read(self.folder / "b"))
-            section = json.loads((out / "config.json").read_text())["quantization_config"]
-            self.assertEqual(section["config_groups"]["group_0"]["weights"]["num_bits"], 8)
-
-    def test_zeros_that_are_all_8_take_no_place(self):
-        for name, symmetric in (("gptq_v1_sym_g128", True), ("gptq_v1_asym_g32", False)):
-            out = self.folder / name
-            self.run_qk("convert", GOLDEN / name, out, "--to", "compressed-tensors", "-q")
-            section = json.loads((out / "config.json").read_text())["quantization_config"]
-            self.assertEqual(section["config_groups"]["group_0"]["weights"]["symmetric"],
-                             symmetric)
-            self.assertIn("lm_head", section["ignore"])
-            self.assertEqual(any(t.endswith("zero_point") for t in read(out)), not symmetric)
-
-    def test_what_cannot_be_held(self):
-        out = self.folder / "out"
-        for word in self.TARGETS:
-            sentence = self.fails(4, "convert", GOLDEN / "bnb_nf4", out, "--to", word)
-            self.assertIn("evenly spaced", sentence)
-            self.fails(1, "convert", GOLDEN / "dense", out, "--to", word)
-            for name in REFUSED:
-                self.fails(4, "convert", GOLDEN / name, out, "--to", word)
-            if word != "compressed-tensors":
-                sentence = self.fails(4, "convert", GOLDEN / "bnb_int8", out, "--to", word)
-                self.assertIn("its codes are int8", sentence)
-        self.assertIn("bf16", self.fails(4, "convert", GOLDEN / "ct_int4_sym_g128", out, "--to",
-                                         "awq"))
-        self.assertIn("8 codes", self.fails(4, "convert", GOLDEN / "ct_int4_sym_g128", out,
-                                            "--to", "gptq"))
-        self.fails(2, "convert", GOLDEN / "bnb_nf4", out, "--to", "bitsandbytes")
-        self.fails(2, "convert", GOLDEN / "bnb_nf4", out)
-
-    def test_a_zero_of_0_is_not_for_v1(self):
-        rows = [0.0] * 8 + [float(i) for i in range(8)]  # no value below 0: zeros are 0
-        weight = ("F16", [8, 16], b"".join(struct.pack("<e", v) for v in rows) * 8)
-        path = self.write("in.safetensors", safetensors({"model.a.weight": weight}))
-        source = self.folder / "q"
-        self.run_qk("quantize", path, source, "--format", "int4", "--group", "16", "--asymmetric")
-        self.assertIn("v2", self.fails(4, "convert", source, self.folder / "out", "--to", "gptq"))
-        for word in ("gptq-v2", "awq"):
-            self.run_qk("convert", source, self.folder / word, "--to", word)
-            self.assertEqual(self.values(self.folder / word), self.values(source))
-
-    def test_in_place_and_without_force(self):
-        model = self.folder / "model"
-        model.mkdir()
-        for name in ("model.safetensors", "config.json"):
-            self.write(f"model/{name}", (GOLDEN / "awq_gemm_g64" / name).read_bytes())
-        expected = self.values(model)
-        self.fails(1, "convert", model, model, "--to", "gptq-v2")
-        self.run_qk("convert", model, model, "--to", "gptq-v2", "--force")
-        self.assertEqual(self.values(model), expected)
 
 
 if __name__ == "__main__":

@@ -186,7 +186,8 @@ class Rewrite : public Writer, public testing::WithParamInterface<const char *> 
   protected:
     bool known(const qk_layer &layer) const {
         return layer.dialect == QK_DIALECT_BITSANDBYTES ||
-               layer.dialect == QK_DIALECT_COMPRESSED_TENSORS;
+               layer.dialect == QK_DIALECT_COMPRESSED_TENSORS ||
+               layer.dialect == QK_DIALECT_MODELOPT || layer.dialect == QK_DIALECT_DEEPSEEK;
     }
     void SetUp() override {
         Writer::SetUp();
@@ -293,7 +294,8 @@ INSTANTIATE_TEST_SUITE_P(Golden, Rewrite,
                          testing::Values("bnb_nf4", "bnb_fp4", "bnb_nf4_nested", "bnb_fp4_nested",
                                          "bnb_sharded", "ct_int4_sym_g128", "ct_int4_sym_g32",
                                          "ct_int4_asym_g32", "ct_int4_sym_channel",
-                                         "ct_int4_asym_channel"),
+                                         "ct_int4_asym_channel", "ct_fp8_channel", "modelopt_nvfp4",
+                                         "deepseek_v4"),
                          [](const auto &info) { return std::string(info.param); });
 
 // The files that bitsandbytes and compressed-tensors wrote without nested scales come out again
