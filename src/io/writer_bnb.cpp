@@ -1,7 +1,5 @@
 // bitsandbytes: NF4 and FP4 with plain or nested scales, and LLM.int8.
 // Source: bitsandbytes-foundation/bitsandbytes bitsandbytes/functional.py and nn/modules.py.
-#include <math.h>
-
 #include "tables.hpp"
 #include "writer_dialects.hpp"
 
@@ -167,15 +165,19 @@ qk_status declare_int8(qk_writer *w, const OutgoingLayer &layer, qk_io_message *
     return declare(w, layer, ".weight_format", QK_DTYPE_U8, 0, 0, 0, message);
 }
 
-// The number whose product with 1 / 127 is rounded to `scale`. A scale of at most 17 significant
-// bits has one; of the others some have none. NaN: none.
+// The number whose product with 1 / 127 is rounded to `scale`: 127 scales or one of its neighbors.
+// A scale of at most 17 significant bits has one; of the others some have none. NaN: none.
 float largest_of(float scale) {
-    float near = scale * 127;
-    for (int i = 0; i < 4; ++i) near = nextafterf(near, -HUGE_VALF);
-    for (int i = 0; i < 8; ++i, near = nextafterf(near, HUGE_VALF)) {
-        if (near * (1.0f / 127.0f) == scale) return near;
+    const float near = scale * 127;
+    uint32_t bits;
+    memcpy(&bits, &near, sizeof bits);
+    for (uint32_t step = 0; step < 9; ++step) {  // 0, 1, -1, 2, -2 ...
+        const uint32_t candidate = step % 2 != 0 ? bits + (step + 1) / 2 : bits - step / 2;
+        float largest;
+        memcpy(&largest, &candidate, sizeof largest);
+        if (largest * (1.0f / 127.0f) == scale) return largest;
     }
-    return NAN;
+    return __builtin_nanf("");
 }
 
 qk_status write_scb(qk_writer *w, const OutgoingLayer &piece, const float *scales,
