@@ -1,5 +1,6 @@
 #include "harness/specs.hpp"
 
+#include <algorithm>
 #include <bit>
 #include <cstdio>
 #include <cstdlib>
@@ -193,13 +194,14 @@ const std::vector<Shape> &shapes() {
     return list;
 }
 
-bool thinned(uint64_t number) {
-    static const uint64_t every = [] {
+bool thinned(uint64_t number, uint64_t at_most) {
+    static const uint64_t asked = [] {
         const char *const text = std::getenv("QK_SWEEP_EVERY");
         const uint64_t value = text != nullptr ? std::strtoull(text, nullptr, 10) : 1;
         if (value > 1) std::printf("QK_SWEEP_EVERY=%llu\n", (unsigned long long)value);
         return value > 1 ? value : 1;
     }();
+    const uint64_t every = std::min(asked, at_most);
     return every > 1 && Random(number).next() % every != 0;
 }
 

@@ -33,8 +33,8 @@ struct Shape {
 const std::vector<Shape> &shapes();
 
 // Slow builds (sanitizers, emulators) run one case of QK_SWEEP_EVERY, spread over the table.
-// Whether this build leaves case `number` out.
-bool thinned(uint64_t number);
+// Whether this build leaves case `number` out. Small tables run one case of `at_most` at least.
+bool thinned(uint64_t number, uint64_t at_most = UINT64_MAX);
 
 constexpr reference::Format kFloats[] = {reference::Format::f32, reference::Format::f16,
                                          reference::Format::bf16};

@@ -50,6 +50,7 @@ TEST_F(CpuRepack, EqualsGeneric) {
     for (const qk_layout from : kLayouts) {
         for (const qk_layout to : kLayouts) {
             for (const auto &[n, k] : sizes) {
+                if (left_out()) continue;
                 const qk_format format = ++turn % 3 == 0 ? QK_FORMAT_NF4 : QK_FORMAT_U4_AFFINE;
                 compare({format, scales[turn % 5 % 3], from, n, k, turn % 2 == 0 ? 32 : 16}, to);
             }
