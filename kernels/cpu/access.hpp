@@ -77,25 +77,32 @@ inline float value_of(const Record &record, uint16_t bits, uint16_t second) {
     }
 }
 
-inline const uint8_t *record_at(const Weight &w, int64_t record) {
-    return static_cast<const uint8_t *>(w.data) + record * w.layout->record->bytes;
+inline uint8_t *record_at(const Weight &w, int64_t record) {
+    return static_cast<uint8_t *>(w.data) + record * w.layout->record->bytes;
+}
+
+// A group of a weight in records: which kind, where its record is, its number there.
+struct GroupOfRecord {
+    const Record &record;
+    uint8_t *at;
+    int group;
+};
+inline GroupOfRecord find_in_record(const Weight &w, GroupIndex group) {
+    const RecordGroup i = record_group(*w.layout->record, w.geometry, group);
+    return {*w.layout->record, record_at(w, i.record), i.group};
 }
 
 inline float scale_of(const Weight &w, GroupIndex group) {
     if (!is_records(w)) return value_of(w, w.scale, group);
-    const Record &record = *w.layout->record;
-    const RecordGroup i = record_group(record, w.geometry, group);
-    const uint8_t *const at = record_at(w, i.record);
-    return value_of(record, record.scale(at, i.group), record.second(at));
+    const auto [record, at, i] = find_in_record(w, group);
+    return value_of(record, record.scale(at, i), record.second(at));
 }
 
 // What is taken off entry * scale; of weights that have minima.
 inline float minimum_of(const Weight &w, GroupIndex group) {
     if (!is_records(w)) return value_of(w, w.minimum, group);
-    const Record &record = *w.layout->record;
-    const RecordGroup i = record_group(record, w.geometry, group);
-    const uint8_t *const at = record_at(w, i.record);
-    return value_of(record, record.minimum(at, i.group), record.minimum_second(at));
+    const auto [record, at, i] = find_in_record(w, group);
+    return value_of(record, record.minimum(at, i), record.minimum_second(at));
 }
 
 inline int zero_of(const Weight &w, GroupIndex group) {

@@ -36,10 +36,8 @@ QK_NOINLINE inline void store_plain_scale(const Weight &w, GroupIndex index,
                                           const GroupScale &group) {
     const int64_t at = w.layout->scale_at(w.geometry, index);
     if (is_records(w)) {
-        const Record &record = *w.layout->record;
-        const RecordGroup place = record_group(record, w.geometry, index);
-        record.set_scale(static_cast<uint8_t *>(w.data) + place.record * record.bytes, place.group,
-                         f16_from_f32(group.scale));
+        const auto [record, bytes, i] = find_in_record(w, index);
+        record.set_scale(bytes, i, f16_from_f32(group.scale));
     } else if (!has_coded_scales(w.scale)) {
         store_float(w.scale.format->id, w.scale.data, at, group.scale);
     } else if (!is_nested(w)) {

@@ -148,10 +148,8 @@ void copy_bytes(const RepackArgs &args, const Launch &launch) {
 // Bits of scales or minima where they are: a plane, or a field of records.
 uint16_t bits_at(const Weight &w, const ScalePlane &plane, GroupIndex group, bool minimum) {
     if (is_records(w)) {
-        const Record &record = *w.layout->record;
-        const RecordGroup i = record_group(record, w.geometry, group);
-        const uint8_t *const at = record_at(w, i.record);
-        return minimum ? record.minimum(at, i.group) : record.scale(at, i.group);
+        const auto [record, at, i] = find_in_record(w, group);
+        return minimum ? record.minimum(at, i) : record.scale(at, i);
     }
     const int64_t at = w.layout->scale_at(w.geometry, group);
     return plane.format->bits == 8 ? load_as<uint8_t>(plane.data, at)
@@ -161,11 +159,8 @@ uint16_t bits_at(const Weight &w, const ScalePlane &plane, GroupIndex group, boo
 void set_bits(const Weight &w, const ScalePlane &plane, GroupIndex group, bool minimum,
               uint16_t bits) {
     if (is_records(w)) {
-        const Record &record = *w.layout->record;
-        const RecordGroup i = record_group(record, w.geometry, group);
-        uint8_t *const at = const_cast<uint8_t *>(record_at(w, i.record));
-        return minimum ? record.set_minimum(at, i.group, bits)
-                       : record.set_scale(at, i.group, bits);
+        const auto [record, at, i] = find_in_record(w, group);
+        return minimum ? record.set_minimum(at, i, bits) : record.set_scale(at, i, bits);
     }
     const int64_t at = w.layout->scale_at(w.geometry, group);
     plane.format->bits == 8 ? store_as(plane.data, at, uint8_t(bits))
