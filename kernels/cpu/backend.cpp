@@ -58,7 +58,7 @@ constexpr Kernel<LinearArgs> const *kLinear[] = {
     &cpu::kLinearSingleAvx512, &cpu::kLinearFewAvx512,   &cpu::kLinearBatchAvx512,
     &cpu::kLinearGemvAvx2,     &cpu::kLinearSingleAvx2,  &cpu::kLinearBatchAvx2,
 #elif defined(QK_CPU_ARM)
-    &cpu::kLinearIntegersDotprod, &cpu::kLinearGemvNeon,
+    &cpu::kLinearIntegersDotprod, &cpu::kLinearGroupsDotprod, &cpu::kLinearGemvNeon,
     &cpu::kLinearSingleNeon,      &cpu::kLinearBatchNeon,
 #endif
     &cpu::kLinearGeneric,

@@ -48,7 +48,7 @@ extern const Kernel<FloatGatesArgs> kFloatGatesAvx512, kFloatGatesAvx2;
 extern const Kernel<DequantizeArgs> kDequantizeNeon;
 extern const Kernel<RepackArgs> kRepackNeon;
 extern const Kernel<LinearArgs> kLinearGemvNeon, kLinearSingleNeon, kLinearBatchNeon;
-extern const Kernel<LinearArgs> kLinearIntegersDotprod;
+extern const Kernel<LinearArgs> kLinearIntegersDotprod, kLinearGroupsDotprod;
 extern const Kernel<LinearArgs> kLinearInt8I8mm, kLinearInt8Dotprod, kLinearInt8Neon;
 extern const Kernel<GruArgs> kGruNeonDot, kGruNeon;
 #endif

@@ -37,8 +37,8 @@ TEST(CpuLists, AreWhatTheBuildSays) {
     EXPECT_EQ(names_of(cpu.dequantize), (Names{"neon", "generic"}));
     EXPECT_EQ(names_of(cpu.quantize), (Names{"generic"}));
     EXPECT_EQ(names_of(cpu.repack), (Names{"neon", "generic"}));
-    EXPECT_EQ(names_of(cpu.linear),
-              (Names{"dotprod integers", "neon gemv", "neon single", "neon batch", "generic"}));
+    EXPECT_EQ(names_of(cpu.linear), (Names{"dotprod integers", "dotprod groups", "neon gemv",
+                                           "neon single", "neon batch", "generic"}));
     EXPECT_EQ(names_of(cpu.linear_int8),
               (Names{"i8mm int8", "dotprod int8", "neon int8", "generic int8"}));
     EXPECT_EQ(names_of(cpu.linear_bf16), Names{});

@@ -1,5 +1,6 @@
 // One row of x over packed U4 codes with SDOT, and int8 mode.
 #include "cpu/arm_neon/int8_dots.hpp"
+#include "cpu/arm_neon/integer_groups.hpp"
 #include "cpu/arm_neon/integers.hpp"
 #include "cpu/int8/gemv.hpp"
 #include "cpu/kernels.hpp"
@@ -14,9 +15,17 @@ Status run(const LinearArgs &args, const Launch &launch) {
     return QK_OK;
 }
 
+Status run_small_groups(const LinearArgs &args, const Launch &launch) {
+    if (!sums_integers<Neon>(args)) return kLinearGemvNeon.run(args, launch);
+    run_groups<Neon, NeonGroups>(args, launch);
+    return QK_OK;
+}
+
 }  // namespace
 
 const Kernel<LinearArgs> kLinearIntegersDotprod = linear_kernel<row_of("dotprod integers")>(run);
+const Kernel<LinearArgs> kLinearGroupsDotprod =
+    linear_kernel<row_of("dotprod groups")>(run_small_groups);
 
 const Kernel<LinearArgs> kLinearInt8Dotprod =
     linear_kernel<row_of("dotprod int8")>(run_int8_gemv<NeonInt8>, int8_x_bytes<NeonInt8>);

@@ -1,17 +1,17 @@
 // Products in floats and int8 mode, NEON.
 #include "cpu/arm_neon/int8_dots.hpp"
+#include "cpu/arm_neon/integer_groups.hpp"
 #include "cpu/arm_neon/integers.hpp"
 #include "cpu/int8/gemv.hpp"
 #include "cpu/kernels.hpp"
 #include "cpu/linear/batch.hpp"
-#include "cpu/linear/gemv_groups.hpp"
 #include "cpu/linear/select.hpp"
 #include "cpu/linear/single.hpp"
 
 namespace qk::cpu {
 
 const Kernel<LinearArgs> kLinearGemvNeon =
-    linear_kernel<row_of("neon gemv")>(run_gemv<Neon, NeonIntegerRows>);
+    linear_kernel<row_of("neon gemv")>(run_gemv<Neon, NeonIntegerRows, NeonGroups>);
 const Kernel<LinearArgs> kLinearBatchNeon = linear_kernel<row_of("neon batch")>(run_batch<Neon>);
 const Kernel<LinearArgs> kLinearSingleNeon = linear_kernel<row_of("neon single")>(run_single<Neon>);
 

@@ -116,6 +116,7 @@ constexpr LinearRow kLinearTable[] = {
     {QK_ON_X86(kLinearIntegersVnni), "avx512 vnni integers", 0, QK_ISA_AVX512_VNNI, kIntegersCase},
     {QK_ON_X86(kLinearGroupsVnni), "avx512 vnni groups", 0, kVnniVbmi, kSmallGroupsCase},
     {QK_ON_ARM(kLinearIntegersDotprod), "dotprod integers", 0, QK_ISA_DOTPROD, kIntegersCase},
+    {QK_ON_ARM(kLinearGroupsDotprod), "dotprod groups", 0, QK_ISA_DOTPROD, kSmallGroupsCase},
     {QK_ON_X86(kLinearGemvAvx512), "avx512 gemv", 0, QK_ISA_AVX512, kGemvCase},
     {QK_ON_X86(kLinearRowsAvx512), "avx512 rows", 0, QK_ISA_AVX512_VBMI,
      kSingleCase | kEightRowsOfW | kWholeBytes},

@@ -4,12 +4,13 @@
 #include "cpu/linear/gemv_groups.hpp"
 #include "cpu/linear/select.hpp"
 #include "cpu/linear/single.hpp"
+#include "cpu/linear/ymm_groups.hpp"
 #include "cpu/x86_avx2/integers.hpp"
 
 namespace qk::cpu {
 
 const Kernel<LinearArgs> kLinearGemvAvx2 =
-    linear_kernel<row_of("avx2 gemv")>(run_gemv<Avx2, Avx2IntegerRows>);
+    linear_kernel<row_of("avx2 gemv")>(run_gemv<Avx2, Avx2IntegerRows, YmmGroups>);
 const Kernel<LinearArgs> kLinearBatchAvx2 = linear_kernel<row_of("avx2 batch")>(run_batch<Avx2>);
 const Kernel<LinearArgs> kLinearSingleAvx2 = linear_kernel<row_of("avx2 single")>(run_single<Avx2>);
 

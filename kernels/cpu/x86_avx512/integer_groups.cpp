@@ -10,18 +10,12 @@
 // What a lane's sum is multiplied by, unit * scale, is prepared for 8 rows at once: both halves of
 // the lanes have the same, so a row's is 8 floats, loaded twice. Entries of tables are unsigned,
 // as far from themselves as symmetric codes are from 0..15; sums start at what that takes off.
+#include "cpu/linear/gemv_groups.hpp"
 #include "cpu/x86_avx512/look_up_planes.hpp"
 #include "cpu/x86_avx512/row_of_bytes.hpp"
 
 namespace qk::cpu {
 namespace {
-
-enum class CodeKind { kZeros, kSymmetric, kTable };
-
-inline CodeKind code_kind(const Weight &w) {
-    if (w.format->kind == FormatKind::kLut4) return CodeKind::kTable;
-    return w.zero != nullptr ? CodeKind::kZeros : CodeKind::kSymmetric;
-}
 
 // Entries are this much above the numbers that they stand for.
 inline int32_t entry_offset(const Weight &w) {

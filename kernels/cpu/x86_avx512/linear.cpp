@@ -7,12 +7,13 @@
 #include "cpu/linear/gemv_integers.hpp"
 #include "cpu/linear/select.hpp"
 #include "cpu/linear/single.hpp"
+#include "cpu/linear/ymm_groups.hpp"
 #include "cpu/x86_avx512/isa.hpp"
 
 namespace qk::cpu {
 
 const Kernel<LinearArgs> kLinearGemvAvx512 = linear_kernel<row_of("avx512 gemv")>(
-    run_gemv<Avx512, RowsOfIntegers<Avx512, FloatProducts<Avx512>>>);
+    run_gemv<Avx512, RowsOfIntegers<Avx512, FloatProducts<Avx512>>, YmmGroups>);
 const Kernel<LinearArgs> kLinearFewAvx512 =
     linear_kernel<row_of("avx512 few rows")>(run_few<Avx512>);
 const Kernel<LinearArgs> kLinearBatchAvx512 =

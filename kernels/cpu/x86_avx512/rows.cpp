@@ -16,6 +16,7 @@
 #include "cpu/linear/select.hpp"
 #include "cpu/x86_avx512/look_up_planes.hpp"
 #include "cpu/x86_avx512/rows8.hpp"
+#include "cpu/x86_avx512/rows_groups.hpp"
 
 namespace qk::cpu {
 namespace {
@@ -250,7 +251,7 @@ class GroupRows8 : Rows8 {
             if (run.first % kPanelOfX == 0) x_panel_ = x_.panel(run.first);
             add(run, x_panel_ + run.first % kPanelOfX / kBlock, sums);
             },
-            words_to_lanes<Avx512>);
+            words_to_lanes);
     }
 
   private:
@@ -284,7 +285,7 @@ class GroupRows8 : Rows8 {
 
     BlocksOfX<Avx512, XWordHalves<high_first>> x_;
     const XWordHalves<high_first> *x_panel_ = nullptr;
-    WordProducts<Avx512> products_;
+    WordProducts products_;
     const int64_t group_count_;
 };
 

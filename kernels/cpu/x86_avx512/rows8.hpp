@@ -3,7 +3,7 @@
 #pragma once
 #include "cpu/x86_avx512/isa.hpp"
 
-#include "cpu/linear/gemv_groups.hpp"
+#include "cpu/linear/gemv.hpp"
 
 namespace qk::cpu {
 namespace {
