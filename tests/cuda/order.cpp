@@ -23,7 +23,8 @@ std::vector<uint8_t> bytes_of(const std::vector<int32_t> &order) {
 
 // Few rows and many, whole blocks and what is left of them, and indexes that are none.
 TEST(CudaOrder, GatherEqualsTheCpu) {
-    const int64_t shapes[][2] = {{1, 1}, {3, 70}, {6, 300}, {17, 129}, {40, 64}, {1030, 48}};
+    const int64_t shapes[][2] = {{1, 1},   {3, 70},    {6, 300},  {17, 129},
+                                 {40, 64}, {1030, 48}, {18, 4104}};
     Rng rng(16);
     size_t turn = 0;
     for (const qk_format format : {QK_FORMAT_F16, QK_FORMAT_F32}) {
