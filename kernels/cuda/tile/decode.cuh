@@ -237,6 +237,14 @@ struct RingU4 : DecodeU4<T> {
 template <class T>
 using RingLut4 = DecodeTable<T, kSharedStart>;
 
+// The same of E8M0 or E4M3 codes (`coded`), each times `one`.
+__device__ inline float2 coded_pair(qk_format coded, uint32_t both, float one) {
+    const float2 scale = coded == QK_FORMAT_E8M0
+                             ? float2{e8m0_value(int(both & 255)), e8m0_value(int(both >> 8))}
+                             : e4m3_pair(both);
+    return {__fmul_rn(scale.x, one), __fmul_rn(scale.y, one)};
+}
+
 // The same from shared memory, where they may be f32 too.
 template <ScaleKind kind>
 __device__ float2 scale_pair(uint32_t address) {
@@ -247,6 +255,30 @@ __device__ float2 scale_pair(uint32_t address) {
     } else {
         return scale_pair_of<kind>(shared_load_4(address));
     }
+}
+// As numbers of x's type.
+template <class T, ScaleKind kind>
+__device__ uint32_t scale_pair_as(uint32_t address) {
+    constexpr bool kSame = kind == (std::is_same_v<T, F16> ? ScaleKind::kF16 : ScaleKind::kBF16);
+    if constexpr (kSame) return shared_load_4(address);
+    const float2 v = scale_pair<kind>(address);
+    return pack_pair(T{}, v.x, v.y);
+}
+
+// Operands of 16 columns times the scales of rows r and r + 8, each twice in a register.
+template <class T>
+__device__ void scale_step(uint32_t (&a)[4], const uint32_t (&both)[2]) {
+    using Pair = typename T::Pair;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        const Pair c = __hmul2(*reinterpret_cast<const Pair *>(&a[i]),
+                               *reinterpret_cast<const Pair *>(&both[i & 1]));
+        a[i] = *reinterpret_cast<const uint32_t *>(&c);
+    }
+}
+template <class T>
+__device__ void scale_step(uint32_t (&a)[4], uint32_t pair) {
+    scale_step<T>(a, {__byte_perm(pair, 0, 0x1010), __byte_perm(pair, 0, 0x3232)});
 }
 #endif
 

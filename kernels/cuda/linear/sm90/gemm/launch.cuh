@@ -76,7 +76,15 @@ Status run_small_groups(GemmCut cut, const LinearArgs &args, const Launch &launc
     constexpr ScaleKind any = ScaleKind::kNested;
     switch (cut) {
         case GemmCut::k128x64:
+            if (p->m <= 32) {
+                return run_wide<GemmShape<T, Decode, any, 32, 2, 1, 2, true>>(args, launch, p);
+            }
             return run_wide<GemmShape<T, Decode, any, 64, 2, 1, 2, true>>(args, launch, p);
+        case GemmCut::k256x64:
+            if (p->m <= 32) {
+                return run_wide<GemmShape<T, Decode, any, 32, 4, 1, 2, true>>(args, launch, p);
+            }
+            return run_wide<GemmShape<T, Decode, any, 64, 4, 1, 2, true>>(args, launch, p);
         case GemmCut::k128x128:
             return run_wide<GemmShape<T, Decode, any, 128, 2, 1, 2, true>>(args, launch, p);
         default: return run_wide<GemmShape<T, Decode, any, 256, 2, 1, 1, true>>(args, launch, p);

@@ -9,7 +9,7 @@
 namespace qk::cuda {
 
 // What a block owns: rows of w x rows of x. To 64 rows of x: 64 or 256 x 64; with groups of 16 and
-// 32 columns, 128 x 64.
+// 32 columns, 128 or 256 x 64.
 enum class GemmCut { k64x64, k256x64, k128x64, k128x128, k192x128, k128x256 };
 
 struct GemmPlan {
@@ -98,6 +98,7 @@ constexpr int64_t gemm_nanoseconds(GemmPlan plan, Codes codes, int64_t m, int64_
 constexpr bool has_cut(GemmCut cut, bool small_groups) {
     switch (cut) {
         case GemmCut::k128x64: return small_groups;
+        case GemmCut::k256x64:
         case GemmCut::k128x128:
         case GemmCut::k128x256: return true;
         default: return !small_groups;

@@ -262,15 +262,13 @@ struct PackedGemm : Shared<S> {
             if constexpr (S::kSmall && !Decode::kLut4) z = Decode::zeros(raw.zero[j]);
             Decode::decode(word, z, table, (threadIdx.x & 31) * 4, a[j]);
             if constexpr (S::kSmall) {
-                this->scale_step(a[j], {__byte_perm(raw.scale[j], 0, 0x1010),
-                                        __byte_perm(raw.scale[j], 0, 0x3232)});
+                scale_step<T>(a[j], raw.scale[j]);
             }
         }
-        if constexpr (S::kSmall) {
-        } else if constexpr (S::kMade) {
+        if constexpr (S::kMade && !S::kSmall) {
             this->scale_operands(
                 a, {__byte_perm(raw.scale[0], 0, 0x1010), __byte_perm(raw.scale[0], 0, 0x3232)});
-        } else if constexpr (S::kScaled) {
+        } else if constexpr (S::kScaled && !S::kSmall) {
             this->scale_operands(
                 a, {pack_pair(T{}, scale[0], scale[0]), pack_pair(T{}, scale[1], scale[1])});
         }

@@ -43,11 +43,16 @@ struct GemmShape {
     static constexpr int kRows = 64 * R, kRowTiles = 4 * R, kConsumers = R * Q;  // warpgroups
     static constexpr int kThreads = (kConsumers + 1) * 128;  // one more warpgroup produces
     // Registers a thread, from what the producers leave of those that a launch gives the block
-    // (96 a thread for four consumers, 128, 168): where they do not suffice, it hangs.
-    static constexpr int kProducerRegisters = kConsumers == 4             ? (kBytes ? 32 : 24)
+    // (96 a thread for four consumers, 128, 168): where they do not suffice, it hangs or spills.
+    // Those that make scales of small groups want more.
+    static constexpr int kProducerRegisters = kSmall            ? (kConsumers == 4 ? 64 : 88)
+                                              : kConsumers == 4 ? (kBytes ? 32 : 24)
                                               : kBytes && kConsumers == 3 ? 56
                                                                           : 40;
-    static constexpr int kConsumerRegisters = kConsumers == 4 ? 112 : kConsumers == 3 ? 152 : 232;
+    static constexpr int kConsumerRegisters = kConsumers == 4   ? (kSmall ? 104 : 112)
+                                              : kConsumers == 3 ? 152
+                                              : kSmall          ? 208
+                                                                : 232;
 
     // A stage in shared memory.
     static constexpr uint32_t kX = N * 128 * kTiles;
@@ -100,19 +105,9 @@ struct Shared {
     float second_bias;
     __device__ uint32_t slot(uint32_t i) const { return ring + i * S::kStage; }
 
-    // Operands of 16 columns times the scales of rows r and r + 8.
-    __device__ static void scale_step(uint32_t (&a)[4], const uint32_t (&both)[2]) {
-        using Pair = typename T::Pair;
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            const Pair c = __hmul2(*reinterpret_cast<const Pair *>(&a[i]),
-                                   *reinterpret_cast<const Pair *>(&both[i & 1]));
-            a[i] = *reinterpret_cast<const uint32_t *>(&c);
-        }
-    }
     __device__ static void scale_operands(uint32_t (&a)[4][4], const uint32_t (&both)[2]) {
 #pragma unroll
-        for (int j = 0; j < 4; ++j) scale_step(a[j], both);
+        for (int j = 0; j < 4; ++j) scale_step<T>(a[j], both);
     }
 };
 
