@@ -84,7 +84,7 @@ TEST(CudaLinear, RowsAreWithinTheirBound) {
                          {33, 4096},
                          {47, 5120},
                          {100, 8448}},
-                        {2, 8, 9, 16, 17, 3, 16, 33, 5}, {64, 128},
+                        {2, 8, 9, 16, 17, 3, 16, 33, 5}, {64, 128, 32, 16},
                         {QK_FORMAT_F16, QK_FORMAT_F16, QK_FORMAT_BF16}, rng);
 }
 
@@ -108,7 +108,8 @@ TEST(CudaLinear, FewRowsKnowNoBatch) {
     QK_NEEDS_DEVICE();
     Rng rng(13);
     for (const qk_format format : {QK_FORMAT_U4_AFFINE, QK_FORMAT_NF4}) {
-        Problem p = make_problem(weight_desc(format, QK_FORMAT_F16, QK_LAYOUT_ROW, 64, 40, 512),
+        const int32_t group = format == QK_FORMAT_NF4 ? 64 : 16;
+        Problem p = make_problem(weight_desc(format, QK_FORMAT_F16, QK_LAYOUT_ROW, group, 40, 512),
                                  QK_FORMAT_F16, 17, rng);
         const DeviceWeight w = packed_weight(p.w);
         const auto all = run_on_device(qk::cuda::kLinearSm90FewRows, p, w, 0, p.m);

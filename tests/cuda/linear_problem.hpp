@@ -100,7 +100,9 @@ inline std::string describe(const Problem &p) {
 // entry of NF4; what they add up to is put together by 8 operations (one more for FP4's twelfths).
 // x whose magnitudes span more than 28 powers of two takes several `rounds`; so do kernels with
 // three bfloat16 terms of a value, of which up to six products stand for one. `chain`: tiles of a
-// group that one set of sums takes before it is folded.
+// group that one set of sums takes before it is folded. From two rows on 16-bit weights in groups
+// of 16 and 32 are multiplied by their scales: an entry, a scale and their product are rounded to
+// x's type, in f16 by 2^-25 at least, of entries up to 15; two tiles are one set of sums.
 inline void expect_within_bound(Problem &p, const std::vector<uint8_t> &y, int rounds = 1,
                                 int chain = 1) {
     const qk::Geometry &s = p.w.shape.geometry;
@@ -108,16 +110,23 @@ inline void expect_within_bound(Problem &p, const std::vector<uint8_t> &y, int r
     const double unit = rounding_of(p.type);
     const bool table = p.w.shape.format->kind == qk::FormatKind::kLut4;
     const bool wide = p.type == QK_FORMAT_F32;
-    const double terms = (wide ? 0x1p-23 : 0) + (table ? (wide ? 0x1p-23 : unit) : 0);
-    const int64_t fold = s.groups_per_row > 1 && s.group_size < 64 ? s.group_size : 64;  // columns
+    const bool small = s.groups_per_row > 1 && s.group_size < 64,
+               scaled = small && !wide && p.m > 1;
+    const double rounded = scaled ? 2.01 * unit : 0, least_weight = scaled ? 17 * 0x1p-25 : 0;
+    const double terms = (wide ? 0x1p-23 : 0) + (table ? (wide ? 0x1p-23 : unit) : 0) + rounded;
+    const int64_t fold = small ? s.group_size : 64;  // columns
+    if (scaled) chain = 2;
     const double folds = 2 * double((s.k + fold - 1) / fold) + 8 + (wide ? 9 : 0);
     const double additions = rounds * (68 * chain + folds) + 1;
     for (int64_t i = 0; i < p.m; ++i) {
+        double inputs = 0;
+        for (int64_t c = 0; c < s.k; ++c) inputs += std::fabs(float_at(p.type, p.x, i * s.k + c));
         for (int64_t r = 0; r < s.n; ++r) {
             const auto [exact, magnitude] = exact_sum(p.type, p.x, i, &w[size_t(r * s.k)], s.k,
                                                       float_at(QK_FORMAT_F32, p.bias, r));
             // w itself was rounded to f32 once: 2^-24 of each term.
-            const double sum = magnitude * (additions * 0x1p-23 + 0x1p-24 + terms);
+            const double sum = magnitude * (additions * 0x1p-23 + 0x1p-24 + terms) +
+                               (p.type == QK_FORMAT_F16 ? least_weight * inputs : 0);
             const double least = p.type == QK_FORMAT_F16 ? 0x1p-25 : 0x1p-133;
             const double bound = sum + unit * (std::fabs(exact) + sum) + least;
             const double actual = float_at(p.type, y, i * s.n + r);

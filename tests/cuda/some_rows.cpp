@@ -149,8 +149,10 @@ TEST(CudaSomeRows, TakesWhatOthersLeave) {
         int64_t m;
         bool takes;
     } cases[] = {
-        {QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, 16, 2, true},
-        {QK_FORMAT_NF4, QK_FORMAT_BF16, 16, 16, true},
+        {QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, 256, 2, true},
+        {QK_FORMAT_NF4, QK_FORMAT_BF16, 256, 16, true},
+        {QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, 16, 2, false},
+        {QK_FORMAT_NF4, QK_FORMAT_BF16, 32, 16, false},
         {QK_FORMAT_NF4, QK_FORMAT_F32, 32, 1, true},
         {QK_FORMAT_NF4, QK_FORMAT_F32, 64, 48, true},
         {QK_FORMAT_NF4, QK_FORMAT_F32, 64, 49, false},

@@ -47,8 +47,8 @@ void add_groups(const Geometry &s, bool f32, Met *met) {
     met->add(Condition::kGroupsAlongK, !s.flat);
     met->add(Condition::kFlatBy8, !s.flat || (s.group_size % 8 == 0 && s.k % 8 == 0));
     met->add(Condition::kGroupsPowerOfTwo, one || two);
-    met->add(Condition::kGroups64Or128,
-             s.groups_per_row * 64 == s.k || s.groups_per_row * 128 == s.k);
+    met->add(Condition::kGroups16To128, two && s.groups_per_row * s.group_size == s.k &&
+                                            s.group_size >= 16 && s.group_size <= 128);
     met->add(Condition::kGroupsOf64, whole(64));
     met->add(Condition::kGroupsOf16Or64,
              whole(64) || ((s.group_size == 32 || s.group_size == 16) && !f32));

@@ -63,7 +63,7 @@ enum class Condition : uint8_t {
     kGroupsAlongK,      // or runs of k whose ends no group crosses
     kFlatBy8,           // groups along k, or k and groups multiples of 8
     kGroupsPowerOfTwo,  // or one group a row, as in the others
-    kGroups64Or128,     // exactly
+    kGroups16To128,     // exactly
     kGroupsOf64,        // multiples of
     kGroupsOf16Or64,    // 16 and 32 with 16-bit x, else multiples of 64
     kGroupsOf32,

@@ -101,7 +101,7 @@ constexpr Sentence kSentences[] = {
     {C::kGroupsAlongK, "groups run across the rows of w"},
     {C::kFlatBy8, "groups run across the rows of w"},
     {C::kGroupsPowerOfTwo, "groups of %lld are not a power of two"},
-    {C::kGroups64Or128, "groups of %lld are neither 64 nor 128"},
+    {C::kGroups16To128, "groups of %lld are neither 16, 32, 64 nor 128"},
     {C::kGroupsOf64, "groups of %lld are not a multiple of 64"},
     {C::kGroupsOf16Or64, "groups of %lld are not a multiple of 64"},
     {C::kGroupsOf32, "groups of %lld are not a multiple of 32"},

@@ -93,7 +93,7 @@ constexpr Needs kSm90GemvNeeds = {
 constexpr Needs kSm90FewRowsNeeds = {
     .weights = kPacked4,
     .conditions = kTiles | needs(C::kXIs16Bits, C::kYAligned, C::kNestedAligned16, C::kK256,
-                                 C::kGroups64Or128, C::kWhole),
+                                 C::kGroups16To128, C::kWhole),
     .first = 2,
     .most = kGrid * 8,
     .k_below = int64_t{1} << 24,

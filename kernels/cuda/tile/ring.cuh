@@ -61,6 +61,7 @@ __device__ void fill_scale_codes(const Problem &p, uint32_t to = Map::kScaleCode
 template <class Map>
 struct Seconds {
     uint32_t at, first, codes = Map::kScaleCodes;
+    float one = 0;  // where there is one
 
     template <class Problem>
     __device__ void fill(const Problem &p, Run rows) {
@@ -72,6 +73,9 @@ struct Seconds {
             copy_word(at + i * 4, p.second + first + i);
         }
     }
+    // Once they are there.
+    __device__ void read() { one = __uint_as_float(shared_load_4(at)); }
+
     // The scale of `row` and `group`, whose 8-bit code is `code`.
     template <class Problem>
     __device__ float scale(const Problem &p, uint32_t code, int64_t row, int32_t group,
@@ -80,6 +84,16 @@ struct Seconds {
         const uint32_t second = shared_load_4(at + ((number >> p.second_shift) - first) * 4);
         const uint32_t value = shared_load_4(codes + code * 4);
         return nested_scale(__uint_as_float(value), __uint_as_float(second), bias);
+    }
+    // Those of `row` and row + 8, none after `last`, whose codes are in `both`.
+    template <class Problem>
+    __device__ float2 scales(const Problem &p, uint32_t both, int64_t row, int64_t last,
+                             int32_t group, float bias) const {
+        if (p.coded != QK_FORMAT_LUT8) {
+            return coded_pair(p.coded, both, one);
+        }
+        return {scale(p, both & 255, min64(row, last), group, bias),
+                scale(p, both >> 8, min64(row + 8, last), group, bias)};
     }
 };
 

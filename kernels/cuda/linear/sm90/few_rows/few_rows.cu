@@ -12,7 +12,7 @@ Status run(const LinearArgs &args, const Launch &launch) {
 }
 
 // Room for the sums of one stage beside the largest of all maps.
-using Largest = FewRowsMap<RingLut4<F16>, ScaleKind::kF32, 1, 2>;
+using Largest = FewRowsMap<RingLut4<F16>, ScaleKind::kF32, 0, 2>;
 static_assert(kFewRowsShared == Largest::kSums + 1024 + Largest::kStageSums);
 
 }  // namespace

@@ -17,8 +17,8 @@
 // (docs/decisions.md tells why that is safe). 8 weights cost a lane about 9 instructions to decode
 // and a product for every 8 rows of x; the memory of an H200 would wait for 27.
 #pragma once
+#include "cuda/linear/sm90/few_rows/output.cuh"
 #include "cuda/linear/sm90/few_rows/plan.hpp"
-#include "cuda/linear/sm90/few_rows/ring.cuh"
 #include "cuda/runtime.hpp"
 
 namespace qk::cuda {
@@ -38,7 +38,6 @@ struct FewRowsConsumer {
     uint32_t codes, scales, zeros;  // this lane's places in slot 0
     uint32_t kept, lanes;
     Slot<Map::kSlots> slot;
-    uint32_t team, column, sums;      // what this lane adds up: rows of tiles, row of x
     uint32_t x[kBatches][kTiles][8];  // two registers a step of 16 columns
 
     __device__ explicit FewRowsConsumer(const FewRowsProblem &problem) : p(problem), seconds{0, 0} {
@@ -49,13 +48,9 @@ struct FewRowsConsumer {
         across = int32_t(warp) - down * p.plan.width;
         codes = Map::kRing + warp * Map::kChunkBytes + lane * 16;
         scales =
-            Map::kRing + Map::kScaleAt + warp * Map::kChunkScales + lane / 4 * kPairBytes<kind>;
-        zeros = Map::kRing + Map::kZeroAt + warp * Map::kChunkZeros + lane / 4;
+            Map::kRing + Map::kScaleAt + warp * Map::chunk_scales(p) + lane / 4 * kPairBytes<kind>;
+        zeros = Map::kRing + Map::kZeroAt + warp * Map::chunk_zeros(p) + lane / 4;
         lanes = Decode::lanes();
-        // The halves of a warp read columns 4 apart: different banks.
-        team = warp / (Map::kColumns / 2);
-        column = warp % 4 + warp % (Map::kColumns / 2) / 4 * 8 + lane / 16 * 4;
-        sums = Map::kSums + column * kColumnBytes + lane % 16 * 4;
         kept = Map::kSums + warp * Map::kWarpSums + lane % 4 * (2 * kColumnBytes) + lane / 4 * 4;
         // Keeps the compiler from rematerializing them for every chunk.
         asm("" : "+r"(codes), "+r"(scales), "+r"(zeros), "+r"(kept), "+r"(lane));
@@ -103,10 +98,61 @@ struct FewRowsConsumer {
         }
     }
 
-    // Adds the products of a chunk to `sum`. Two tiles side by side: a product waits for the one
-    // before it on the same sum.
-    __device__ void multiply_chunk(int32_t row_tile, int32_t chunk,
-                                   float (&sum)[kBatches][4]) const {
+    // Small groups: in which of the chunk's this lane's columns of tile i are.
+    __device__ uint32_t part_of(int i) const {
+        return (uint32_t(i) * 4 + lane % 4) >> p.part_shift;
+    }
+    // The scales of rows r and r + 8 of one of the chunk's groups, as numbers of x's type.
+    __device__ uint32_t part_scales(int32_t row_tile, int32_t chunk, uint32_t part) const {
+        const uint32_t from = scales + slot.index * Map::kStage + part * Map::kGroupScales;
+        if constexpr (kind == ScaleKind::kNested) {
+            const int64_t row = int64_t(row_tile) * 16 + lane / 4;
+            const int32_t group = chunk * (kTiles * 4 >> p.part_shift) + int32_t(part);
+            const float2 both =
+                seconds.scales(p, shared_load_2(from), row, p.n - 1, group, scale_bias);
+            return pack_pair(T{}, both.x, both.y);
+        } else {
+            return scale_pair_as<T, kind>(from);
+        }
+    }
+    // Those of this lane's columns. Nested scales cost more: where the four lanes of a row have
+    // what they need together, each computes one.
+    __device__ void part_scales(int32_t row_tile, int32_t chunk, uint32_t (&scale)[kTiles]) const {
+        if (kind == ScaleKind::kNested && p.part_shift == 1) {
+            const uint32_t own = part_scales(row_tile, chunk, lane % 4);
+#pragma unroll
+            for (int i = 0; i < kTiles; ++i) scale[i] = __shfl_sync(~0u, own, int(part_of(i)), 4);
+        } else {
+#pragma unroll
+            for (int i = 0; i < kTiles; ++i) scale[i] = part_scales(row_tile, chunk, part_of(i));
+        }
+    }
+
+    // Two tiles side by side: a product waits for the one before it on the same sum. `scale`: of
+    // small groups.
+    __device__ void multiply_tiles(const uint4 (&q)[kTiles], const Zeros (&zero)[kTiles],
+                                   const uint32_t (&scale)[kTiles],
+                                   float (&part)[kTiles][kBatches][4]) const {
+#pragma unroll
+        for (int s = 0; s < 4; ++s) {
+#pragma unroll
+            for (int i = 0; i < kTiles; ++i) {
+                const uint32_t words[4] = {q[i].x, q[i].y, q[i].z, q[i].w};
+                uint32_t a[4];
+                Decode::decode(words[s], zero[i], lanes, a);
+                if constexpr (Map::kSmallGroups) scale_step<T>(a, scale[i]);
+#pragma unroll
+                for (int b = 0; b < kBatches; ++b) {
+                    mma_16x8x16<T>(part[i][b], a, x[b][i][2 * s], x[b][i][2 * s + 1]);
+                }
+            }
+        }
+    }
+
+    // Adds the products of a chunk to `sum`. Groups of one tile or two: they are folded with their
+    // scale.
+    __device__ void multiply_groups(int32_t row_tile, int32_t chunk,
+                                    float (&sum)[kBatches][4]) const {
         const uint32_t offset = slot.index * Map::kStage;
         const float2 own = own_scales(scales + offset, row_tile, chunk);
         uint4 q[kTiles];
@@ -125,24 +171,36 @@ struct FewRowsConsumer {
             }
         }
         float part[kTiles][kBatches][4] = {};
-#pragma unroll
-        for (int s = 0; s < 4; ++s) {
-#pragma unroll
-            for (int i = 0; i < kTiles; ++i) {
-                const uint32_t words[4] = {q[i].x, q[i].y, q[i].z, q[i].w};
-                uint32_t a[4];
-                Decode::decode(words[s], zero[i], lanes, a);
-#pragma unroll
-                for (int b = 0; b < kBatches; ++b) {
-                    mma_16x8x16<T>(part[i][b], a, x[b][i][2 * s], x[b][i][2 * s + 1]);
-                }
-            }
-        }
+        multiply_tiles(q, zero, {}, part);
 #pragma unroll
         for (int i = 0; i < kTiles * kBatches * 4; ++i) {
             const int tile = i / (kBatches * 4), b = i / 4 % kBatches, j = i % 4;
             const float by = j < 2 ? scale[tile].x : scale[tile].y;
             sum[b][j] = __fmaf_rn(part[tile][b][j], by, sum[b][j]);
+        }
+    }
+
+    // Groups of 16 and 32: the operands have been multiplied by it.
+    __device__ void multiply_parts(int32_t row_tile, int32_t chunk,
+                                   float (&sum)[kBatches][4]) const {
+        const uint32_t offset = slot.index * Map::kStage;
+        uint4 q[kTiles];
+        uint32_t scale[kTiles];
+        Zeros zero[kTiles] = {};
+#pragma unroll
+        for (int i = 0; i < kTiles; ++i) {
+            q[i] = shared_load_16(codes + offset + i * 512);
+            if (!Decode::kLut4) {
+                zero[i] = Decode::zeros(shared_load_1(zeros + offset + part_of(i) * 8));
+            }
+        }
+        part_scales(row_tile, chunk, scale);
+        float part[kTiles][kBatches][4] = {};
+        multiply_tiles(q, zero, scale, part);
+#pragma unroll
+        for (int i = 0; i < kTiles * kBatches * 4; ++i) {
+            float &to = sum[i / 4 % kBatches][i % 4];
+            to = __fadd_rn(to, part[i / (kBatches * 4)][i / 4 % kBatches][i % 4]);
         }
     }
 
@@ -156,7 +214,11 @@ struct FewRowsConsumer {
                 sum[i / 4][i % 4] = __uint_as_float(shared_load_4(at + kept_at(i)));
             }
         }
-        multiply_chunk(row_tile, chunk, sum);
+        if constexpr (Map::kSmallGroups) {
+            multiply_parts(row_tile, chunk, sum);
+        } else {
+            multiply_groups(row_tile, chunk, sum);
+        }
 #pragma unroll
         for (int i = 0; i < kBatches * 4; ++i) {
             shared_store_4(at + kept_at(i), __float_as_uint(sum[i / 4][i % 4]));
@@ -164,52 +226,6 @@ struct FewRowsConsumer {
     }
     static __device__ constexpr uint32_t kept_at(int i) {
         return uint32_t(i / 4 * 8 + i % 2) * kColumnBytes + uint32_t(i % 4 / 2 * 32);
-    }
-
-    // What `count` warps have summed of one row of tiles, in their order.
-    __device__ static float add_warps(uint32_t from, int32_t count) {
-        float y = __uint_as_float(shared_load_4(from));
-        if (count == kFewRowsWarps) {
-#pragma unroll
-            for (int i = 1; i < kFewRowsWarps; ++i) {
-                y = __fadd_rn(y, __uint_as_float(shared_load_4(from + i * Map::kWarpSums)));
-            }
-            return y;
-        }
-#pragma unroll 1
-        for (int i = 1; i < count; ++i) {
-            y = __fadd_rn(y, __uint_as_float(shared_load_4(from + i * Map::kWarpSums)));
-        }
-        return y;
-    }
-
-    // One value of y, its bias added.
-    __device__ void store(int32_t row_tile, uint32_t row, int32_t x_row, float y) const {
-        const int64_t at = int64_t(row_tile) * 16 + row;
-        if (at >= p.n) return;
-        if (p.bias != nullptr) {
-            y = __fadd_rn(y, load_float(p.bias_type, p.bias, at));
-        }
-        const int64_t to = x_row * p.n + at;
-        if constexpr (std::is_same_v<T, F16>) {
-            static_cast<__half *>(p.y)[to] = __float2half_rn(y);
-        } else {
-            static_cast<__nv_bfloat16 *>(p.y)[to] = __float2bfloat16_rn(y);
-        }
-    }
-
-    // By all warps, when the rows of tiles [first, last) are through.
-    __device__ void store_panel(int32_t first, int32_t last) const {
-        constexpr int32_t kTeams = 2 * kFewRowsWarps / int32_t(Map::kColumns);
-        if (x_first + int32_t(column) >= p.m) return;
-#pragma unroll 1
-        for (int32_t i = int32_t(team); i < last - first; i += kTeams) {
-            const int32_t stage = p.plan.height == 1 ? i : i / p.plan.height;
-            const int32_t below = i - stage * p.plan.height;
-            const uint32_t from = sums + uint32_t(stage) * Map::kStageSums +
-                                  uint32_t(below * p.plan.width) * Map::kWarpSums;
-            store(first + i, lane % 16, x_first + int32_t(column), add_warps(from, p.plan.width));
-        }
     }
 
     // The rows of tiles [first, last) and their chunks from number `done` on.
@@ -244,6 +260,7 @@ struct FewRowsConsumer {
     __device__ void run(Run rows) {
         if (kind == ScaleKind::kNested) copies_wait();
         wait_for_all();
+        if (kind == ScaleKind::kNested) seconds.read();
         for (int32_t first = rows.first; first < rows.last; first += p.plan.panel) {
             const int32_t last = min(rows.last, first + p.plan.panel);
             const bool new_x = first == rows.first || p.plan.passes > 1;
@@ -251,7 +268,7 @@ struct FewRowsConsumer {
                 add_pass(first, last, done, new_x);
             }
             wait_for_consumers();
-            store_panel(first, last);
+            FewRowsOutput<T, Map>(p).store_panel(first, last);
             if (last < rows.last) wait_for_consumers();  // the sums have been read
         }
     }
@@ -299,7 +316,15 @@ template <class T, class Decode, ScaleKind kind, int kGroupTiles, int kBatches>
 Status launch_few_rows(const LinearArgs &args, const Launch &launch) {
     using Map = FewRowsMap<Decode, kind, kGroupTiles, kBatches>;
     const FewRowsPlan plan = plan_of<Map>(args, launch.device);
-    const FewRowsProblem p = {tiles_problem(args), plan, second_bytes(args.w, plan.rows)};
+    const Geometry &s = args.w.geometry;
+    const uint32_t groups = uint32_t(kFewRowsColumns / min64(s.group_size, 64));  // small ones
+    const FewRowsProblem p = {tiles_problem(args),
+                              plan,
+                              second_bytes(args.w, plan.rows),
+                              groups * Map::kGroupScales,
+                              groups * 8,
+                              s.group_size == 32 ? 1u : 0u,
+                              coded_scales(args.w.scale, *launch.device.tables)};
     Shape3 shape = {dim3(uint32_t(plan.blocks), uint32_t(ceil_div(p.m, int64_t{Map::kColumns}))),
                     kRingThreads};
     shape.shared_bytes =
@@ -318,8 +343,9 @@ Status run_batches(const LinearArgs &args, const Launch &launch) {
 template <class T, class Decode, ScaleKind kind>
 Status run_groups(const LinearArgs &args, const Launch &launch) {
     const Geometry &s = args.w.geometry;
-    return s.groups_per_row * 64 == s.k ? run_batches<T, Decode, kind, 1>(args, launch)
-                                        : run_batches<T, Decode, kind, 2>(args, launch);
+    if (s.groups_per_row * 64 == s.k) return run_batches<T, Decode, kind, 1>(args, launch);
+    if (s.groups_per_row * 128 == s.k) return run_batches<T, Decode, kind, 2>(args, launch);
+    return run_batches<T, Decode, kind, 0>(args, launch);
 }
 
 }  // namespace

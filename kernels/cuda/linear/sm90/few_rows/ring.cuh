@@ -10,6 +10,9 @@ namespace {
 struct FewRowsProblem : TilesProblem {
     FewRowsPlan plan;       // first: pairs of its numbers are loaded as one
     uint32_t second_bytes;  // nested: of the second scales of a block's rows, at most
+    // Groups of 16 and 32 columns: bytes of a chunk, log2 of a group's sixteens of columns.
+    uint32_t chunk_scales, chunk_zeros, part_shift;
+    qk_format coded;  // what coded scales are (view.cuh)
 };
 
 static_assert(kFewRowsWarps == kRingWarps, "what tile/ring.cuh fills and waits for");
@@ -22,12 +25,14 @@ constexpr int32_t kFewRowsStep = 2;
 constexpr uint32_t kColumnBytes = 20 * 4;  // of 16 rows of w for one of x; lanes share no bank
 
 // [table] [slots] [scale codes] [barriers] [sums of a panel] [second scales]. kGroupTiles: tiles of
-// 64 columns a group; kBatches: of 8 rows of x.
+// 64 columns a group, 0 where a tile has several; kBatches: of 8 rows of x.
 template <class Decode, ScaleKind kind, int kGroupTiles, int kBatches>
 struct FewRowsMap {
     static constexpr int kTiles = kFewRowsTiles;
     static constexpr uint32_t kChunkBytes = kTiles * 512;
-    static constexpr uint32_t kGroups = kTiles / kGroupTiles;  // of a chunk
+    static constexpr bool kSmallGroups = kGroupTiles == 0;
+    static constexpr uint32_t kGroups =
+        kSmallGroups ? kTiles * 4 : kTiles / kGroupTiles;  // of a chunk, at most
     static constexpr uint32_t kGroupScales = 8 * kPairBytes<kind>;
     static constexpr uint32_t kChunkScales = kGroups * kGroupScales;
     static constexpr uint32_t kChunkZeros = Decode::kLut4 ? 0 : kGroups * 8;
@@ -38,6 +43,13 @@ struct FewRowsMap {
     static constexpr uint32_t kColumns = kBatches * 8;
     static constexpr uint32_t kWarpSums = kColumns * kColumnBytes;  // of a row of tiles
     static constexpr uint32_t kStageSums = kFewRowsWarps * kWarpSums;
+    // Bytes of a chunk.
+    static __device__ uint32_t chunk_scales(const FewRowsProblem &p) {
+        return kSmallGroups ? p.chunk_scales : kChunkScales;
+    }
+    static __device__ uint32_t chunk_zeros(const FewRowsProblem &p) {
+        return kSmallGroups ? p.chunk_zeros : kChunkZeros;
+    }
 
     static constexpr uint32_t kTable = kSharedStart;
     static constexpr uint32_t kRing = kTable + (Decode::kLut4 ? kTableBytes : 0);
@@ -74,19 +86,19 @@ struct FewRowsProducer {
         const uint32_t full = Map::full(slot.index);
         copy_bulk(to + place * Map::kChunkBytes, p.codes + from * Map::kChunkBytes,
                   count * Map::kChunkBytes, full);
-        copy_bulk(to + Map::kScaleAt + place * Map::kChunkScales,
-                  p.scale + from * Map::kChunkScales, count * Map::kChunkScales, full);
+        const uint32_t scales = Map::chunk_scales(p), zeros = Map::chunk_zeros(p);
+        copy_bulk(to + Map::kScaleAt + place * scales, p.scale + from * scales, count * scales,
+                  full);
         if (Map::kChunkZeros == 0 || p.zero == nullptr) return;
-        copy_bulk(to + Map::kZeroAt + place * Map::kChunkZeros, p.zero + from * Map::kChunkZeros,
-                  count * Map::kChunkZeros, full);
+        copy_bulk(to + Map::kZeroAt + place * zeros, p.zero + from * zeros, count * zeros, full);
     }
     __device__ void issue() {
         const int32_t here = min(p.plan.width, p.plan.chunks - pass * p.plan.width);
         const int32_t rows = min(p.plan.height, panel_last - row);
         const bool zeros = Map::kChunkZeros != 0 && p.zero != nullptr;
         barrier_expect(Map::full(slot.index),
-                       uint32_t(rows * here) *
-                           (Map::kChunkBytes + Map::kChunkScales + (zeros ? Map::kChunkZeros : 0)));
+                       uint32_t(rows * here) * (Map::kChunkBytes + Map::chunk_scales(p) +
+                                                (zeros ? Map::chunk_zeros(p) : 0)));
         const int64_t from = int64_t(row) * p.plan.chunks + pass * p.plan.width;
         if (here == p.plan.chunks) {  // the rows of the stage are contiguous
             copy_run(0, from, uint32_t(rows * here));

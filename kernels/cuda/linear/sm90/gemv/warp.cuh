@@ -49,25 +49,15 @@ struct GemvWarp : GemvSlot<T, Decode, kind, kGroupTiles> {
 
     __device__ GemvWarp(const GemvProblem &problem, Run rows) : Slot(problem, rows) {}
 
-    // Those of E8M0 and E4M3, in registers, times one number.
-    __device__ float2 small_scales(uint32_t both) const {
-        float2 scale;
-        if (p.coded == QK_FORMAT_E8M0) {
-            scale = {e8m0_value(int(both & 255)), e8m0_value(int(both >> 8))};
-        } else {
-            scale = e4m3_pair(both);
-        }
-        const float one = second(0);
-        return {__fmul_rn(scale.x, one), __fmul_rn(scale.y, one)};
-    }
-
     __device__ float2 scales(uint32_t i, uint32_t group) const {
         const uint32_t at = slot + Map::kScales + (Decode::kLut4 ? 0 : i * Map::kScaleStride);
         const uint32_t first = unit_groups<kGroupTiles>(p, unit).first;
         const uint32_t mine = (Decode::kLut4 ? group - first : pair) * 8 + row;
         if constexpr (kind == ScaleKind::kNested) {
             const uint32_t both = shared_load_2(at + mine * 2);
-            if (Decode::kLut4 && p.coded != QK_FORMAT_LUT8) return small_scales(both);
+            if (Decode::kLut4 && p.coded != QK_FORMAT_LUT8) {
+                return coded_pair(p.coded, both, second(0));
+            }
             const uint32_t low = shared_load_4(kCodes + (both & 255) * 4);
             const uint32_t high = shared_load_4(kCodes + (both >> 8) * 4);
             const uint32_t number = (uint32_t(unit.row) * 16 + row) * p.groups + group;

@@ -82,6 +82,7 @@ struct SomeRowsConsumer : SomeRowsChunks<T, Decode, kind, kGroup, kBatches> {
         __syncwarp();
         if (p.plan.cluster > 1) cluster_arrive_relaxed();
         named_barrier_wait(3, kSomeRowsThreads);
+        if (kind == ScaleKind::kNested) seconds.read();
         if (half) {
             add_stages<1>();
         } else if (works) {
@@ -142,6 +143,7 @@ Status launch_some_rows(const LinearArgs &args, const Launch &launch) {
                       kBatches > 2 ? kSomeRowsMany : c.most());
     p.plan = cut.plan;
     p.second_bytes = cut.second_bytes;
+    p.coded = coded_scales(args.w.scale, *launch.device.tables);
     p.stage = some_rows_stage(cut.plan.pairs, cut.plan.slices, Work::kColumns, cut.sizes);
     p.groups_magic = 0xffffffffu / uint32_t(p.stage.groups) + 1;
     p.pieces_magic = 0xffffffffu / (uint32_t(p.stage.groups) * Work::Map::kGroupScales / 16) + 1;
@@ -161,7 +163,7 @@ Status launch_some_rows(const LinearArgs &args, const Launch &launch) {
 template <class T, class Decode, ScaleKind kind, int kGroup>
 Status run_batches(const LinearArgs &args, const Launch &launch) {
     // Else 16 rows would not fit the registers.
-    if constexpr (std::is_same_v<T, F32> || kGroup == 16) {
+    if constexpr (std::is_same_v<T, F32>) {
         return launch_some_rows<T, Decode, kind, kGroup, 1>(args, launch);
     } else {
         return args.x.rows <= kSomeRowsBatch

@@ -13,10 +13,12 @@ struct SomeRowsChunks {
     using Terms = SliceTerms<T>;
     using Operand = typename Terms::Operand;
     static constexpr int kColumns = kBatches * kSomeRowsBatch;
-    static constexpr int kParts = kGroup < 64 ? 64 / kGroup : 1;  // of a tile, with own scales
-    // Copies of x for the parts of a tile, each with zeros outside of its part. Where registers
-    // lack, one, whose values are masked at every product.
-    static constexpr int kCopies = kParts == 4 || Terms::kCount > 1 ? 1 : kParts;
+    static constexpr int kTileGroups = kGroup < 64 ? 64 / kGroup : 1;
+    // Several groups a tile: operands are multiplied by the scales of their lane's group, numbers
+    // of x's type. With f32 x each group, a part of the tile, has sums of its own, for which x is
+    // masked.
+    static constexpr bool kScaled = kTileGroups > 1 && Terms::kCount == 1;
+    static constexpr int kParts = kScaled ? 1 : kTileGroups;
     static constexpr bool kMany = kBatches > 2;
     static constexpr int kChunkGroups = kSomeRowsColumns / kGroup;
     static constexpr int kOwn = (2 * kChunkGroups + 3) / 4;
@@ -101,8 +103,7 @@ struct SomeRowsChunks {
                 const int64_t row =
                     int64_t(part.rows.first + pair * 2 + int32_t(below)) * 16 + lane / 4;
                 const int32_t there = min(group, int32_t(p.groups) - 1);
-                mine[i] = {seconds.scale(p, both & 255, min64(row, end), there, scale_bias),
-                           seconds.scale(p, both >> 8, min64(row + 8, end), there, scale_bias)};
+                mine[i] = seconds.scales(p, both, row, end, there, scale_bias);
             }
         }
     }
@@ -119,15 +120,29 @@ struct SomeRowsChunks {
         }
     }
 
-    __device__ bool in_part(int of) const {
-        return kParts == 1 || quad / (4 / kParts) == uint32_t(of);
+    // Which of a tile's groups this lane's columns are in.
+    __device__ uint32_t own_part() const { return quad / (4 / kTileGroups); }
+
+    // kScaled: the scales of tile i for rows r and r + 8, as numbers of x's type. Of nested ones
+    // number j of the lane with number q of a row's four is `mine`'s number j, q.
+    __device__ uint32_t part_scales(int below, int i, const float2 (&mine)[kOwn]) const {
+        const uint32_t part = uint32_t(i * kTileGroups) + own_part();
+        if constexpr (kind == ScaleKind::kNested) {
+            const int number = below * kChunkGroups + i * kTileGroups;
+            const float2 both = mine[number / 4];
+            return __shfl_sync(~0u, pack_pair(T{}, both.x, both.y), int(part), 4);
+        } else {
+            return scale_pair_as<T, kind>(
+                scales + slot.at +
+                (uint32_t(below * p.stage.groups + slice * kChunkGroups) + part) *
+                    Map::kGroupScales);
+        }
     }
-    // x for a lane's 16 columns of tile i of the chunk, 0 past the end of k and, where there are
-    // copies, outside of part `of`.
-    __device__ void load_x(int32_t chunk, int i, int of,
+
+    // x for a lane's 16 columns of tile i of the chunk, 0 past the end of k.
+    __device__ void load_x(int32_t chunk, int i,
                            uint32_t (&b)[kBatches][Terms::kOperands][8]) const {
-        const int32_t column = chunk * kSomeRowsColumns + i * 64;
-        const bool there = column < last_column && (kCopies == 1 || in_part(of));
+        const bool there = chunk * kSomeRowsColumns + i * 64 < last_column;
 #pragma unroll
         for (int j = 0; j < kBatches; ++j) {
             const uint32_t from =
@@ -143,24 +158,21 @@ struct SomeRowsChunks {
     // d += a by x (b) in part h of a tile.
     __device__ void multiply_part(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[8],
                                   int s, int h) const {
-        const uint32_t there = kCopies == kParts || in_part(h) ? ~0u : 0;
+        const uint32_t there = kParts == 1 || own_part() == uint32_t(h) ? ~0u : 0;
         mma_16x8x16<Operand>(d, a, b[2 * s] & there, b[2 * s + 1] & there);
     }
 
-    // Terms of a weight by terms of x, but for those below an ulp of the product.
-    __device__ void multiply_word(uint32_t word, const Zeros &zero, int s,
-                                  const uint32_t (&b)[kCopies][kBatches][Terms::kOperands][8],
+    // Terms of a weight by terms of x, but for those below an ulp of the product. `scale`: where
+    // operands are multiplied by it.
+    __device__ void multiply_word(uint32_t word, const Zeros &zero, uint32_t scale, int s,
+                                  const uint32_t (&b)[kBatches][Terms::kOperands][8],
                                   float (&d)[kParts][kBatches][4]) const {
         if constexpr (Terms::kCount == 1) {
             uint32_t a[4];
             Decode::decode(word, zero, lanes, a);
+            if constexpr (kScaled) scale_step<T>(a, scale);
 #pragma unroll
-            for (int h = 0; h < kParts; ++h) {
-#pragma unroll
-                for (int j = 0; j < kBatches; ++j) {
-                    multiply_part(d[h][j], a, b[h % kCopies][j][0], s, h);
-                }
-            }
+            for (int j = 0; j < kBatches; ++j) multiply_part(d[0][j], a, b[j][0], s, 0);
         } else {
 #pragma unroll
             for (int e = 0; e < Decode::kTerms; ++e) {
@@ -173,7 +185,7 @@ struct SomeRowsChunks {
                     for (int h = 0; h < kParts; ++h) {
 #pragma unroll
                         for (int j = 0; j < kBatches; ++j) {
-                            multiply_part(d[h][j], a, b[h % kCopies][j][from], s, h);
+                            multiply_part(d[h][j], a, b[j][from], s, h);
                         }
                     }
                 }
@@ -184,7 +196,7 @@ struct SomeRowsChunks {
     __device__ Zeros zero_of(int below, int32_t chunk, int i) const {
         if constexpr (Decode::kLut4) return {own, 0};
         uint32_t group = group_of(chunk, kGroup < 128 ? i * kChunkGroups / 2 : 0);
-        if constexpr (kParts > 1) group += quad / (4 / kParts);
+        group += own_part();
         return Decode::zeros(
             shared_load_1(zeros + slot.at + (uint32_t(below * p.stage.groups) + group) * 8));
     }
@@ -232,18 +244,18 @@ struct SomeRowsChunks {
 
     // The products of tile i of the chunk with both rows of tiles.
     __device__ void multiply_tile(int32_t chunk, int i, const Zeros (&zero)[2],
+                                  const uint32_t (&scale)[2],
                                   float (&d)[2][kParts][kBatches][4]) const {
-        uint32_t b[kCopies][kBatches][Terms::kOperands][8];
+        uint32_t b[kBatches][Terms::kOperands][8];
         uint4 q[2];
         load_codes(i, q);
-#pragma unroll
-        for (int h = 0; h < kCopies; ++h) load_x(chunk, i, h, b[h]);
+        load_x(chunk, i, b);
 #pragma unroll
         for (int s = 0; s < 4; ++s) {
 #pragma unroll
             for (int u = 0; u < 2; ++u) {
                 const uint32_t words[4] = {q[u].x, q[u].y, q[u].z, q[u].w};
-                multiply_word(words[s], zero[u], s, b, d[u]);
+                multiply_word(words[s], zero[u], scale[u], s, b, d[u]);
             }
         }
     }
@@ -268,7 +280,7 @@ struct SomeRowsChunks {
             if constexpr (kMany) {
                 multiply_halves(chunk, i, zero, d);
             } else {
-                multiply_tile(chunk, i, zero, d);
+                multiply_tile(chunk, i, zero, {}, d);
             }
 #pragma unroll
             for (int u = 0; u < 2; ++u) {
@@ -280,6 +292,25 @@ struct SomeRowsChunks {
         }
     }
 
+    // Operands that have been multiplied by their scales: the tiles of a chunk are one sum.
+    template <int kTiles>
+    __device__ void add_scaled(int32_t chunk) {
+        float2 mine[kOwn];
+        own_scales(chunk, mine);
+        float d[2][1][kBatches][4] = {};
+#pragma unroll
+        for (int i = 0; i < kTiles; ++i) {
+            const Zeros zero[2] = {zero_of(0, chunk, i), zero_of(1, chunk, i)};
+            const uint32_t scale[2] = {part_scales(0, i, mine), part_scales(1, i, mine)};
+            multiply_tile(chunk, i, zero, scale, d);
+        }
+#pragma unroll
+        for (int i = 0; i < 2 * kBatches * 4; ++i) {
+            float &to = sum[i / (kBatches * 4)][i / 4 % kBatches][i % 4];
+            to = __fadd_rn(to, d[i / (kBatches * 4)][0][i / 4 % kBatches][i % 4]);
+        }
+    }
+
     // Wider groups: the tiles of a chunk are added first.
     template <int kTiles>
     __device__ void add_chunk(int32_t chunk) {
@@ -288,7 +319,7 @@ struct SomeRowsChunks {
         const Zeros zero[2] = {zero_of(0, chunk, 0), zero_of(1, chunk, 0)};
         float d[kTiles][2][1][kBatches][4] = {};
 #pragma unroll
-        for (int i = 0; i < kTiles; ++i) multiply_tile(chunk, i, zero, d[i]);
+        for (int i = 0; i < kTiles; ++i) multiply_tile(chunk, i, zero, {}, d[i]);
 #pragma unroll
         for (int u = 0; u < 2; ++u) {
             float both[kBatches][4];
@@ -317,7 +348,9 @@ struct SomeRowsChunks {
 
     template <int kTiles>
     __device__ void add(int32_t chunk) {
-        if constexpr (kGroup < 128) {
+        if constexpr (kScaled) {
+            add_scaled<kTiles>(chunk);
+        } else if constexpr (kGroup < 128) {
             add_tiles<kTiles>(chunk);
         } else if constexpr (kMany) {
             add_many<kTiles>(chunk);
