@@ -128,7 +128,6 @@ constinit const Backend kCpuBackend = {
     {},
     kFloatProduct,
     kFloatGates,
-    true,
 };
 
 }  // namespace qk

@@ -59,6 +59,9 @@ struct WeightView {
     float entries[16];  // kLut4: the codebook, which device code would keep in slow local memory;
                         // LUT4 has it in `table`
     bool divides;
+    bool records;  // of a GGUF file: scales and minima are among the codes
+    bool lowered;  // has minima, which are stored as its scales are
+    uint8_t *minimum, *minimum_second;
 };
 
 inline qk_format scale_format_of(const Weight &w) {
@@ -85,7 +88,11 @@ inline WeightView view_of(const Weight &w) {
                        bytes(w.zero),
                        bytes(w.table),
                        {},
-                       w.scale.divides};
+                       w.scale.divides,
+                       is_records(w),
+                       has_minimum(w),
+                       bytes(w.minimum.data),
+                       bytes(w.minimum.second)};
     for (int code = 0; w.format->value != nullptr && code < 16; ++code) {
         view.entries[code] = w.format->value(code);
     }
@@ -194,18 +201,23 @@ __device__ inline float nested_scale(float code, float second, float bias) {
     return __fadd_rn(__fmul_rn(code, second), bias);
 }
 
-__device__ inline float scale_of(const WeightView &w, GroupIndex group) {
+// One of a group's scales or minima, in `plane` with its second ones.
+__device__ inline float plane_value(const WeightView &w, const uint8_t *plane,
+                                    const uint8_t *seconds, GroupIndex group) {
     const int64_t at = scale_at(w, group);
-    if (w.scale_format != QK_FORMAT_LUT8) return load_float(w.scale_format, w.scale, at);
+    if (w.scale_format != QK_FORMAT_LUT8) return load_float(w.scale_format, plane, at);
     const int64_t number = group_number(w.geometry, group) / w.second_group;
-    const float code = load_as<float>(w.code, w.scale[at]),
-                second = load_as<float>(w.second, number);
+    const float code = load_as<float>(w.code, plane[at]), second = load_as<float>(seconds, number);
     const float bias = load_as<float>(w.bias, 0);
     return w.divides ? __fadd_rn(__fdiv_rn(code, second), bias) : nested_scale(code, second, bias);
 }
 
+__device__ inline float scale_of(const WeightView &w, GroupIndex group) {
+    return plane_value(w, w.scale, w.second, group);
+}
+
 __device__ inline int zero_of(const WeightView &w, GroupIndex group) {
-    if (w.zero == nullptr) return 8;
+    if (w.zero == nullptr) return w.lowered ? 0 : 8;
     const int64_t at = zero_at(w, group);
     return ((w.zero[at >> 1] >> (at & 1) * 4 & 15) + w.zero_offset) & 15;
 }

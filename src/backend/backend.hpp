@@ -276,7 +276,6 @@ struct Backend {
     Session session = {};
     KernelList<FloatProductArgs> float_product = {};  // the CPU's alone
     KernelList<FloatGatesArgs> float_gates = {};
-    bool takes_minima = false;  // and records
 };
 
 // Device number `index`, with all instruction sets of this processor that are allowed.

@@ -16,11 +16,6 @@ Status check_operand(qk_context *context, const qk_tensor *tensor, const char *n
              error, DEVICE_MIX, "%s: lives on %s:%d, the context on %s:%d", name,
              home->backend->name, home->device.index, context->backend->name,
              context->device.index);
-    const Shape &shape = tensor->shape;
-    const bool records = shape.layout != nullptr && shape.layout->record != nullptr;
-    QK_CHECK(context->backend->takes_minima || !(records || shape.has_minimum), error, UNSUPPORTED,
-             "%s: %s has no kernels for minima and for records of GGUF files", name,
-             context->backend->name);
     return QK_OK;
 }
 

@@ -116,20 +116,42 @@ static void fill_scales(qk_format format, std::vector<uint8_t> &plane, float siz
     }
 }
 
+static void fill_scales_or_codes(qk_format format, std::vector<uint8_t> &plane, Rng &rng) {
+    if (format == QK_FORMAT_E8M0 || format == QK_FORMAT_E4M3) {
+        const int first = format == QK_FORMAT_E8M0 ? 115 : 0x10;
+        for (uint8_t &code : plane) code = uint8_t(first + code % 16);
+    } else if (format != QK_FORMAT_LUT8 && format != QK_FORMAT_I8) {
+        fill_scales(format, plane, 0.05f, rng);
+    }
+}
+
+// The numbers of records, which random bytes would make infinite or NaN.
+static void fill_records(const qk::Record &record, std::vector<uint8_t> &data, Rng &rng) {
+    const bool coded = record.scale_format == QK_FORMAT_E8M0;
+    std::vector<size_t> places = {record.bytes == 210 ? 208u : 0u};  // Q6_K ends with it
+    if (record.has_minimum) places.push_back(2);
+    for (size_t first = 0; first < data.size(); first += size_t(record.bytes)) {
+        for (const size_t place : places) {
+            std::vector<uint8_t> number(coded ? 1 : 2, uint8_t(rng()));
+            fill_scales_or_codes(coded ? QK_FORMAT_E8M0 : QK_FORMAT_F16, number, rng);
+            std::copy(number.begin(), number.end(), data.begin() + long(first + place));
+        }
+    }
+}
+
 HostWeight random_weight(const qk_tensor_desc &desc, Rng &rng) {
     HostWeight w = empty_weight(desc, QK_LAYOUT_PACKED, 0);
     for (const qk_plane plane : {QK_PLANE_DATA, QK_PLANE_ZERO, QK_PLANE_SCALE}) {
         for (uint8_t &byte : w.planes[plane]) byte = uint8_t(rng());
     }
-    std::vector<uint8_t> &scales = w.planes[QK_PLANE_SCALE];
-    if (desc.scale_format == QK_FORMAT_E8M0 || desc.scale_format == QK_FORMAT_E4M3) {
-        const int first = desc.scale_format == QK_FORMAT_E8M0 ? 115 : 0x10;
-        for (uint8_t &code : scales) code = uint8_t(first + code % 16);
-    } else if (desc.scale_format != QK_FORMAT_LUT8) {
-        fill_scales(desc.scale_format, scales, 0.05f, rng);
+    fill_scales_or_codes(desc.scale_format, w.planes[QK_PLANE_SCALE], rng);
+    if (w.shape.has_minimum) fill_scales_or_codes(desc.scale_format, w.planes[QK_PLANE_ZERO], rng);
+    if (w.shape.layout->record != nullptr) {
+        fill_records(*w.shape.layout->record, w.planes[QK_PLANE_DATA], rng);
     }
     fill_scales(QK_FORMAT_F32, w.planes[QK_PLANE_GLOBAL], 1.5f, rng);
     fill_scales(QK_FORMAT_F32, w.planes[QK_PLANE_SCALE2], 0.05f, rng);
+    fill_scales(QK_FORMAT_F32, w.planes[QK_PLANE_MIN2], 0.05f, rng);
     fill_scales(QK_FORMAT_F32, w.planes[QK_PLANE_SCALE_BIAS], 0.1f, rng);
     for (const qk_plane plane : {QK_PLANE_TABLE, QK_PLANE_SCALE_CODE}) {
         if (w.planes[plane].size() == 1024) {
@@ -144,7 +166,9 @@ HostWeight packed_on_host(HostWeight &w) {
     qk_tensor_desc desc = weight_desc(
         w.shape.format->id, w.shape.scale_format->id, QK_LAYOUT_PACKED,
         s.groups_per_row == 1 ? QK_GROUP_ROW : int32_t(s.group_size), w.shape.rows, w.shape.columns,
-        w.shape.format->id == QK_FORMAT_U4_AFFINE && w.planes[QK_PLANE_ZERO].empty(), s.flat);
+        w.shape.format->id == QK_FORMAT_U4_AFFINE && !w.shape.has_zero && !w.shape.has_minimum,
+        s.flat);
+    if (w.shape.has_minimum) desc.flags |= QK_TENSOR_FLOAT_MIN;
     desc.scale_group_size = int32_t(w.shape.second_group);
     if (w.shape.globals == 1) desc.flags |= QK_TENSOR_GLOBAL;
     if (w.shape.globals > 1) desc.flags |= QK_TENSOR_GLOBAL_ROWS;

@@ -1,8 +1,9 @@
 // Dequantize, any format x layout x scale kind x type: value = entry * scale as one fp32 product,
-// rounded once. One thread an element; right everywhere, fast nowhere.
+// less a minimum where there is one, rounded once. One thread an element; right everywhere, fast
+// nowhere.
+#include "cuda/any_weight.cuh"
 #include "cuda/kernels.hpp"
 #include "cuda/runtime.hpp"
-#include "cuda/view.cuh"
 
 namespace qk::cuda {
 namespace {
@@ -17,13 +18,11 @@ __global__ void dequantize_elements(const __grid_constant__ WeightView w, qk_for
     const int64_t count = rows * s.k, stride = int64_t(gridDim.x) * blockDim.x;
     for (int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += stride) {
         const int64_t row = first_row + i / s.k, column = i % s.k;
-        const GroupIndex group = group_of(s, row, column);
-        const int code = code_of(w, row, column);
-        const float zero = w.kind == FormatKind::kU4 ? float(zero_of(w, group)) : 0.0f;
-        const float entry = w.kind == FormatKind::kU4 ? float(code) - zero : entries[code];
+        const GroupValues group = any_group(w, group_of(s, row, column));
+        const float value = any_value(w, entries, any_code(w, row, column), group);
         const int64_t moved =
             order == nullptr ? 0 : ordered_column(load_as<int32_t>(order, column), s.k) - column;
-        store_float(to, out, i + moved, __fmul_rn(entry, scale_of(w, group)));
+        store_float(to, out, i + moved, value);
     }
 }
 

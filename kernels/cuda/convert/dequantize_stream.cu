@@ -1,6 +1,6 @@
 // Dequantize layouts whose codes run in the order of the output: ROW_HIGH, ROW, WORD, AWQ_GEMV, and
-// 8-bit codes. value = (entry - zero) * scale as one fp32 product, rounded once; nested scales are
-// decoded on the way, in the same launch.
+// 8-bit codes. value = (entry - zero) * scale as one fp32 product, or entry * scale less a minimum,
+// rounded once; nested scales are decoded on the way, in the same launch.
 //
 //   a block takes   16 KiB of codes, as stored       -> shared memory
 //                   the scales of their groups       -> f32 there, each decoded once, and zeros
@@ -27,6 +27,10 @@ constexpr uint32_t kShort = 1u << 15;             // what divides by a product
 constexpr uint32_t kNever = ~0u;
 
 enum class Codes { kHighFirst, kLowFirst, kBytes };
+
+// What codes are: looked up in a table; numbers, of which 4-bit ones have zeros; numbers with
+// minima.
+enum class Entries { kTable, kNumbers, kLowered };
 
 // x / size: of x up to 2^16 where size is kShort or less, of x below 2 * size else.
 struct Divisor {
@@ -77,15 +81,31 @@ __device__ Start start_of(const Problem &p, int64_t code) {
     return {strides * p.stride_groups, place, group_at(p, place)};
 }
 
-// A scale as it is stored, or its code and its second scale; a zero.
-struct RawGroup {
+// A scale or a minimum as it is stored, or its code and its second scale.
+struct RawScale {
     uint32_t bits;
     float second;
+};
+
+__device__ RawScale load_scale(const Problem &p, const uint8_t *plane, const uint8_t *seconds,
+                               int64_t at, int64_t number) {
+    switch (p.w.scale_format) {
+        case QK_FORMAT_F32: return {reinterpret_cast<const uint32_t *>(plane)[at], 0};
+        case QK_FORMAT_LUT8:
+            return {plane[at], reinterpret_cast<const float *>(seconds)[number >> p.second_shift]};
+        default: return {reinterpret_cast<const uint16_t *>(plane)[at], 0};
+    }
+}
+
+struct RawGroup {
+    RawScale scale;
+    RawScale minimum;  // kLowered
     uint32_t zero;
 };
 
+template <Entries entries>
 __device__ RawGroup load_group(const Problem &p, int64_t number) {
-    RawGroup raw = {0, 0, 8};
+    RawGroup raw = {{0, 0}, {0, 0}, 8};
     int64_t at = number;
     if (p.w.zero != nullptr || p.w.layout == QK_LAYOUT_AWQ_GEMV) {
         GroupIndex index = {0, number};
@@ -96,19 +116,15 @@ __device__ RawGroup load_group(const Problem &p, int64_t number) {
         raw.zero = uint32_t(zero_of(p.w, index));
         at = scale_at(p.w, index);
     }
-    switch (p.w.scale_format) {
-        case QK_FORMAT_F32: raw.bits = reinterpret_cast<const uint32_t *>(p.w.scale)[at]; break;
-        case QK_FORMAT_LUT8:
-            raw.bits = p.w.scale[at];
-            raw.second = reinterpret_cast<const float *>(p.w.second)[number >> p.second_shift];
-            break;
-        default: raw.bits = reinterpret_cast<const uint16_t *>(p.w.scale)[at];
+    raw.scale = load_scale(p, p.w.scale, p.w.second, at, number);
+    if (entries == Entries::kLowered) {
+        raw.minimum = load_scale(p, p.w.minimum, p.w.minimum_second, at, number);
     }
     return raw;
 }
 
 // Nested: two fp32 roundings, as bitsandbytes computes it.
-__device__ float scale_value(const Problem &p, const RawGroup &raw, const float *scale_codes,
+__device__ float scale_value(const Problem &p, const RawScale &raw, const float *scale_codes,
                              float bias) {
     switch (p.w.scale_format) {
         case QK_FORMAT_F32: return __uint_as_float(raw.bits);
@@ -130,19 +146,8 @@ __device__ uint2 load_piece(const uint8_t *from, uint32_t bytes) {
 }
 
 template <int bits>
-struct Word;
-template <>
-struct Word<16> {
-    using Type = uint16_t;
-};
-template <>
-struct Word<32> {
-    using Type = uint32_t;
-};
-template <>
-struct Word<64> {
-    using Type = uint64_t;
-};
+using Word =
+    std::conditional_t<bits == 64, uint64_t, std::conditional_t<bits == 32, uint32_t, uint16_t>>;
 
 template <Codes order>
 __device__ uint32_t code_in(uint64_t word, int i) {
@@ -161,20 +166,22 @@ __host__ __device__ constexpr uint32_t bits_of(Codes order) {
     return order == Codes::kBytes ? 8 : 4;
 }
 
-// What the threads of a block share. Groups of 4-bit numbers have zeros beside their scales.
-template <Codes order, bool numbers>
+// What the threads of a block share. Groups of 4-bit numbers have zeros beside their scales, those
+// of numbers with minima have these.
+template <Codes order, Entries kind>
 struct Block {
-    static constexpr bool kZeros = numbers && order != Codes::kBytes;
+    static constexpr bool kZeros = kind == Entries::kNumbers && order != Codes::kBytes;
+    static constexpr bool kPairs = kZeros || kind == Entries::kLowered;
     uint2 codes[kBlockBytes / 8];
-    float2 groups[kZeros ? kGroups : 1];
-    float scales[kZeros ? 1 : kGroups], scale_codes[256];
-    float entries[numbers ? 1 : 1 << bits_of(order)];
+    float2 groups[kPairs ? kGroups : 1];
+    float scales[kPairs ? 1 : kGroups], scale_codes[256];
+    float entries[kind == Entries::kTable ? 1 << bits_of(order) : 1];
 };
 
 // Codes, the groups' scales and zeros, and the table to shared memory.
-template <Codes order, bool numbers>
+template <Codes order, Entries kind>
 __device__ void stage(const Problem &p, const Start &start, int64_t first, uint32_t codes,
-                      Block<order, numbers> &block) {
+                      Block<order, kind> &block) {
     constexpr uint32_t kAhead = 2;  // groups a thread asks for before it waits
     const uint32_t bytes = order == Codes::kBytes ? codes : (codes + 1) / 2;
     const uint8_t *const from = p.w.data + (order == Codes::kBytes ? first : first / 2);
@@ -190,10 +197,10 @@ __device__ void stage(const Problem &p, const Start &start, int64_t first, uint3
 #pragma unroll
     for (uint32_t i = 0; i < kAhead; ++i) {
         const uint32_t at = threadIdx.x + i * kThreads;
-        if (at < groups) raw[i] = load_group(p, number + at);
+        if (at < groups) raw[i] = load_group<kind>(p, number + at);
     }
     const bool nested = p.w.scale_format == QK_FORMAT_LUT8;
-    const bool looks_up = !numbers && threadIdx.x < 1u << bits_of(order);
+    const bool looks_up = kind == Entries::kTable && threadIdx.x < 1u << bits_of(order);
     const float entry = looks_up ? entry_of(p.w, int(threadIdx.x)) : 0.0f;
     const float bias = nested ? *reinterpret_cast<const float *>(p.w.bias) : 0.0f;
     if (nested) {
@@ -204,8 +211,10 @@ __device__ void stage(const Problem &p, const Start &start, int64_t first, uint3
     for (uint32_t i = 0; i < kPieces; ++i) block.codes[threadIdx.x + i * kThreads] = pieces[i];
     if (looks_up) block.entries[threadIdx.x] = entry;
     const auto store = [&](uint32_t at, const RawGroup &group) {
-        const float scale = scale_value(p, group, block.scale_codes, bias);
-        if (Block<order, numbers>::kZeros) {
+        const float scale = scale_value(p, group.scale, block.scale_codes, bias);
+        if (kind == Entries::kLowered) {
+            block.groups[at] = {scale, scale_value(p, group.minimum, block.scale_codes, bias)};
+        } else if (Block<order, kind>::kZeros) {
             block.groups[at] = {scale, biased<order>(group.zero)};
         } else {
             block.scales[at] = scale;
@@ -216,38 +225,42 @@ __device__ void stage(const Problem &p, const Start &start, int64_t first, uint3
         if (threadIdx.x + i * kThreads < groups) store(threadIdx.x + i * kThreads, raw[i]);
     }
     for (uint32_t at = threadIdx.x + kAhead * kThreads; at < groups; at += kThreads) {
-        store(at, load_group(p, number + at));
+        store(at, load_group<kind>(p, number + at));
     }
     __syncthreads();
 }
 
-// The scale and zero of a group of the block, and what its codes are worth.
-template <Codes order, bool numbers>
+// The scale of a group of the block with its zero or minimum, and what its codes are worth.
+template <Codes order, Entries kind>
 struct Group {
-    const Block<order, numbers> &block;
-    float scale, zero;
+    const Block<order, kind> &block;
+    float scale, zero, minimum = 0;
 
-    __device__ Group(const Block<order, numbers> &b, uint32_t at) : block(b) {
-        if (Block<order, numbers>::kZeros) {
+    __device__ Group(const Block<order, kind> &b, uint32_t at) : block(b) {
+        zero = biased<order>(0);
+        if (Block<order, kind>::kPairs) {
             const float2 both = b.groups[at];
-            scale = both.x, zero = both.y;
+            scale = both.x;
+            (kind == Entries::kLowered ? minimum : zero) = both.y;
         } else {
-            scale = b.scales[at], zero = biased<order>(0);
+            scale = b.scales[at];
         }
     }
     __device__ float value(uint32_t code) const {
-        const float entry = numbers ? __fadd_rn(biased<order>(code), -zero) : block.entries[code];
-        return __fmul_rn(entry, scale);
+        const float entry =
+            kind == Entries::kTable ? block.entries[code] : __fadd_rn(biased<order>(code), -zero);
+        const float value = __fmul_rn(entry, scale);
+        return kind == Entries::kLowered ? __fadd_rn(value, -minimum) : value;
     }
 };
 
-template <class Out, Codes order, bool numbers>
+template <class Out, Codes order, Entries kind>
 __global__ void __launch_bounds__(kThreads)
     expand(const __grid_constant__ Problem p, qk_format to) {
     constexpr uint32_t kCodes = Store<Out>::kCodes;
     constexpr uint32_t kBlockCodes = kBlockBytes * 8 / bits_of(order);
-    using Bits = typename Word<kCodes * bits_of(order)>::Type;
-    __shared__ Block<order, numbers> block;
+    using Bits = Word<kCodes * bits_of(order)>;
+    __shared__ Block<order, kind> block;
     const int64_t first = int64_t(blockIdx.x) * kBlockCodes;
     const uint32_t codes = uint32_t(min64(p.count - first, kBlockCodes));
     const Start start = start_of(p, p.skipped + first);
@@ -260,12 +273,12 @@ __global__ void __launch_bounds__(kThreads)
     for (uint32_t unit = threadIdx.x; unit < codes / kCodes; unit += kThreads) {
         const uint64_t word = words[unit];
         if (step == 0) group = group_at(p, start.place + unit * kCodes, &left) - start.first;
-        const Group<order, numbers> here(block, group);
+        const Group<order, kind> here(block, group);
         float values[kCodes];
 #pragma unroll
         for (uint32_t i = 0; i < kCodes; ++i) values[i] = here.value(code_in<order>(word, int(i)));
         if (step == 0 && left < kCodes) {
-            const Group<order, numbers> next(block, group + 1);
+            const Group<order, kind> next(block, group + 1);
 #pragma unroll
             for (uint32_t i = 1; i < kCodes; ++i) {
                 if (i >= left) values[i] = next.value(code_in<order>(word, int(i)));
@@ -280,27 +293,29 @@ __global__ void __launch_bounds__(kThreads)
     const uint32_t byte = bytes[order == Codes::kBytes ? rest : rest / 2];
     const uint32_t high = order == Codes::kHighFirst ? ~rest & 1 : rest & 1;
     const uint32_t code = order == Codes::kBytes ? byte : byte >> high * 4 & 15;
-    const Group<order, numbers> here(block, group_at(p, start.place + rest) - start.first);
+    const Group<order, kind> here(block, group_at(p, start.place + rest) - start.first);
     store_float(to, p.out, first + rest, here.value(code));
 }
 
-template <class Out, bool numbers>
+template <class Out, Entries kind>
 Status run_order(const Problem &p, qk_format to, const Launch &launch) {
     const int64_t codes = int64_t{kBlockBytes} * 8 / p.w.bits;
     const Shape3 shape = {dim3(uint32_t(ceil_div(p.count, codes))), kThreads};
     if (p.w.bits == 8) {
-        const auto kernel = expand<Out, Codes::kBytes, numbers>;
+        const auto kernel = expand<Out, Codes::kBytes, kind>;
         return launch_kernel(launch, "dequantize", kernel, shape, p, to);
     }
-    const auto kernel = p.w.layout == QK_LAYOUT_ROW_HIGH ? expand<Out, Codes::kHighFirst, numbers>
-                                                         : expand<Out, Codes::kLowFirst, numbers>;
+    const auto kernel = p.w.layout == QK_LAYOUT_ROW_HIGH ? expand<Out, Codes::kHighFirst, kind>
+                                                         : expand<Out, Codes::kLowFirst, kind>;
     return launch_kernel(launch, "dequantize", kernel, shape, p, to);
 }
 
 template <class Out>
 Status run_kind(const Problem &p, qk_format to, const Launch &launch) {
     const bool numbers = p.w.kind == FormatKind::kU4 || p.w.kind == FormatKind::kS8;
-    return numbers ? run_order<Out, true>(p, to, launch) : run_order<Out, false>(p, to, launch);
+    if (p.w.lowered) return run_order<Out, Entries::kLowered>(p, to, launch);
+    return numbers ? run_order<Out, Entries::kNumbers>(p, to, launch)
+                   : run_order<Out, Entries::kTable>(p, to, launch);
 }
 
 Divisor divisor_of(int64_t size) {
@@ -366,7 +381,8 @@ bool can_run(const DequantizeArgs &args, const Device &) {
            power_of_two(w.scale.second_group) && !w.scale.divides &&
            ceil_div(args.to.rows * w.geometry.k, kMostCodes / 2) < (int64_t{1} << 31) &&
            aligned(w.data, 8) && aligned(w.scale.data, 4) && aligned(w.scale.second, 4) &&
-           aligned(w.scale.code, 4) && aligned(w.scale.bias, 4) && aligned(args.to.data);
+           aligned(w.scale.code, 4) && aligned(w.scale.bias, 4) && aligned(w.minimum.data, 4) &&
+           aligned(w.minimum.second, 4) && aligned(args.to.data);
 }
 
 }  // namespace

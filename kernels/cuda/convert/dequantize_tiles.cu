@@ -1,5 +1,5 @@
 // Dequantize the GPU's packed tiles (16 rows x 64 columns): value = (entry - zero) * scale as one
-// fp32 product, rounded once.
+// fp32 product, or entry * scale less a minimum, rounded once.
 //
 // A lane holds 16 columns of rows r and r + 8 of a tile, 16 bytes of codes, as
 // linear/sm80/gemv/gemv.cu does; a quad writes 128 neighbouring bytes of each row. For 16-bit
@@ -24,25 +24,26 @@ struct Problem {
     int64_t warps;
 };
 
-// Scales of rows r and r + 8, decoded.
-__device__ float2 row_scales(const Problem &p, int64_t row_tile, int quad, int64_t group) {
+// Scales, or minima, of rows r and r + 8, decoded.
+__device__ float2 row_scales(const Problem &p, const uint8_t *plane, const uint8_t *seconds,
+                             int64_t row_tile, int quad, int64_t group) {
     const WeightView &w = p.w;
     const int64_t at = (row_tile * w.geometry.groups_per_row + group) * 16 + quad * 2;
     switch (w.scale_format) {
-        case QK_FORMAT_F32: return reinterpret_cast<const float2 *>(w.scale)[at / 2];
+        case QK_FORMAT_F32: return reinterpret_cast<const float2 *>(plane)[at / 2];
         case QK_FORMAT_F16: {
-            const uint32_t both = reinterpret_cast<const uint32_t *>(w.scale)[at / 2];
+            const uint32_t both = reinterpret_cast<const uint32_t *>(plane)[at / 2];
             return {__half2float(__ushort_as_half(uint16_t(both))),
                     __half2float(__ushort_as_half(uint16_t(both >> 16)))};
         }
         case QK_FORMAT_BF16: {
-            const uint32_t both = reinterpret_cast<const uint32_t *>(w.scale)[at / 2];
+            const uint32_t both = reinterpret_cast<const uint32_t *>(plane)[at / 2];
             return {__uint_as_float(both << 16), __uint_as_float(both & 0xffff0000u)};
         }
         default: {
             const int64_t row = row_tile * 16 + quad, last = w.geometry.n - 1;
-            return {scale_of(w, {min64(row, last), group}),
-                    scale_of(w, {min64(row + 8, last), group})};
+            return {plane_value(w, plane, seconds, {min64(row, last), group}),
+                    plane_value(w, plane, seconds, {min64(row + 8, last), group})};
         }
     }
 }
@@ -88,7 +89,7 @@ __device__ void store_row<float>(void *out, int64_t at, const float (&v)[16], bo
     }
 }
 
-template <class Out, bool pairs>
+template <class Out, bool pairs, bool lowered>
 __global__ void __launch_bounds__(kThreads) expand_tiles(const __grid_constant__ Problem p) {
     __shared__ float entries[256];
     fill_entries(p.w, entries);
@@ -99,7 +100,7 @@ __global__ void __launch_bounds__(kThreads) expand_tiles(const __grid_constant__
     const int64_t row_tile = p.first_row / 16 + warp / p.runs;
     const int32_t first = int32_t(warp % p.runs) * kTiles;
     uint4 words[kTiles];
-    float2 scales[kTiles];
+    float2 scales[kTiles], minima[lowered ? kTiles : 1];
     uint32_t zeros[kTiles];
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) {
@@ -108,7 +109,11 @@ __global__ void __launch_bounds__(kThreads) expand_tiles(const __grid_constant__
                           (row_tile * p.tiles + tile) * 32 + lane);
         const int64_t column = min64(tile * 64 + lane % 4 * 16, s.k - 1);
         const int64_t group = uint32_t(column) / uint32_t(s.group_size);
-        scales[i] = row_scales(p, row_tile, quad, group);
+        scales[i] = row_scales(p, p.w.scale, p.w.second, row_tile, quad, group);
+        if (lowered) {
+            minima[i] = row_scales(p, p.w.minimum, p.w.minimum_second, row_tile, quad, group);
+            continue;
+        }
         zeros[i] =
             p.w.zero == nullptr ? 0x88 : p.w.zero[(row_tile * s.groups_per_row + group) * 8 + quad];
     }
@@ -119,14 +124,16 @@ __global__ void __launch_bounds__(kThreads) expand_tiles(const __grid_constant__
 #pragma unroll
         for (int high = 0; high < 2; ++high) {
             const int64_t row = row_tile * 16 + quad + 8 * high;
-            const float zero =
-                p.w.kind == FormatKind::kU4 ? float(zeros[i] >> 4 * high & 15) : 0.0f;
+            const bool zeroed = !lowered && p.w.kind == FormatKind::kU4;
+            const float zero = zeroed ? float(zeros[i] >> 4 * high & 15) : 0.0f;
             const float scale = high == 0 ? scales[i].x : scales[i].y;
             float values[16];
 #pragma unroll
             for (int c = 0; c < 16; ++c) {
                 const float entry = entries[code_in<pairs>(words[i], high, c)];
                 values[c] = __fmul_rn(__fadd_rn(entry, -zero), scale);
+                if (!lowered) continue;
+                values[c] = __fadd_rn(values[c], high == 0 ? -minima[i].x : -minima[i].y);
             }
             store_row<Out>(p.out, (row - p.first_row) * s.k + column, values,
                            row < end && column < s.k);
@@ -137,9 +144,12 @@ __global__ void __launch_bounds__(kThreads) expand_tiles(const __grid_constant__
 template <class Out>
 Status run_type(const Problem &p, const Launch &launch) {
     const Shape3 shape = {dim3(uint32_t(ceil_div(p.warps, kThreads / 32))), kThreads};
-    return p.w.layout == kLayoutTilesPairs
-               ? launch_kernel(launch, "dequantize", expand_tiles<Out, true>, shape, p)
-               : launch_kernel(launch, "dequantize", expand_tiles<Out, false>, shape, p);
+    const auto expand = [&](auto kernel) {
+        return launch_kernel(launch, "dequantize", kernel, shape, p);
+    };
+    if (p.w.lowered) return expand(expand_tiles<Out, false, true>);
+    return p.w.layout == kLayoutTilesPairs ? expand(expand_tiles<Out, true, false>)
+                                           : expand(expand_tiles<Out, false, false>);
 }
 
 Status run(const DequantizeArgs &args, const Launch &launch) {
@@ -162,11 +172,13 @@ Status run(const DequantizeArgs &args, const Launch &launch) {
 bool can_run(const DequantizeArgs &args, const Device &) {
     const Weight &w = args.from;
     const Geometry &s = w.geometry;
-    return (w.layout->id == kLayoutTiles || w.layout->id == kLayoutTilesPairs) && !s.flat &&
-           s.k % 16 == 0 && (s.group_size % 16 == 0 || s.groups_per_row == 1) &&
-           s.k < (int64_t{1} << 30) && args.first_row % 16 == 0 &&
+    const bool pairs = w.layout->id == kLayoutTilesPairs && !has_minimum(w);
+    return (w.layout->id == kLayoutTiles || pairs) && !s.flat && s.k % 16 == 0 &&
+           (s.group_size % 16 == 0 || s.groups_per_row == 1) && s.k < (int64_t{1} << 30) &&
+           args.first_row % 16 == 0 &&
            ceil_div(args.to.rows, 16) * ceil_div(s.k, 64 * kTiles) < (int64_t{1} << 31) &&
-           aligned(w.data) && aligned(w.scale.data) && aligned(args.to.data);
+           aligned(w.data) && aligned(w.scale.data) && aligned(w.minimum.data) &&
+           aligned(args.to.data);
 }
 
 }  // namespace

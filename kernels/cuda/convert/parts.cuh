@@ -52,13 +52,15 @@ inline Status copy_shared_planes(const RepackArgs &args, const Launch &launch) {
     const DeviceGuard device(launch.device.index);
     QK_TRY(check(device.error(), launch.error, "repack"));
     const Weight &from = args.from, &to = args.to;
-    if (from.scale.format->id == QK_FORMAT_I8) {
-        const int64_t seconds = ceil_div(from.geometry.group_count, from.scale.second_group);
-        QK_TRY(copy_plane(launch, to.scale.second, from.scale.second, seconds * 4));
+    const bool i8 = from.scale.format->id == QK_FORMAT_I8 && !is_records(from);
+    if (i8 || is_nested(from)) {
+        const int64_t bytes = ceil_div(from.geometry.group_count, from.scale.second_group) * 4;
+        QK_TRY(copy_plane(launch, to.scale.second, from.scale.second, bytes));
+        if (has_minimum(from)) {
+            QK_TRY(copy_plane(launch, to.minimum.second, from.minimum.second, bytes));
+        }
     }
     if (is_nested(from)) {
-        const int64_t seconds = ceil_div(from.geometry.group_count, from.scale.second_group);
-        QK_TRY(copy_plane(launch, to.scale.second, from.scale.second, seconds * 4));
         QK_TRY(copy_plane(launch, to.scale.code, from.scale.code, 256 * 4));
         QK_TRY(copy_plane(launch, to.scale.bias, from.scale.bias, 4));
     } else if (to.scale.code != from.scale.code && !to.scale.divides) {

@@ -379,8 +379,8 @@ bool can_run(const RepackArgs &args, const Device &) {
     const uintptr_t scale_bytes = w.scale.format->bits / 8;
     const bool tiles = to.layout->id == kLayoutTiles || to.layout->id == kLayoutTilesPairs;
     const int64_t limit = int64_t{1} << 28;
-    return tiles && !s.flat && w.format->bits == 4 && takes_layout(w) && s.k % 16 == 0 &&
-           s.k < limit && s.n < limit && args.first_row % 16 == 0 &&
+    return tiles && !has_minimum(w) && !s.flat && w.format->bits == 4 && takes_layout(w) &&
+           s.k % 16 == 0 && s.k < limit && s.n < limit && args.first_row % 16 == 0 &&
            ceil_div(s.n, 16) * ceil_div(s.k, 64) < limit && s.group_count < limit &&
            aligned(to.data) && aligned(w.scale.data, scale_bytes) &&
            aligned(to.scale.data, scale_bytes);

@@ -20,6 +20,8 @@ bool is_gptq(const Weight &w) {
 uint32_t kind_of(const LinearArgs &args) {
     const Weight &w = args.w;
     if (is_dense(*w.format)) return w.format == args.x.format ? kDense : kDenseOther;
+    if (is_records(w)) return kRecords;
+    if (has_minimum(w)) return kLowered;
     if (w.format->kind == FormatKind::kS8) return kRowS8;
     if (w.format->kind == FormatKind::kLut8) return kRowLut8;
     const bool u4 = w.format->kind == FormatKind::kU4;

@@ -21,13 +21,15 @@ enum WeightKind : uint32_t {
     kRowLut8 = 1u << 9,
     kDense = 1u << 10,       // of x's type
     kDenseOther = 1u << 11,  // of another one
+    kLowered = 1u << 12,     // with minima, in any layout of planes
+    kRecords = 1u << 13,     // of a GGUF file
 };
 
 constexpr uint32_t kPacked4 = kPackedU4 | kPackedLut4;
 constexpr uint32_t kRow4 = kRowU4 | kRowLut4;
 constexpr uint32_t kStored4 = kRow4 | kGptqU4 | kGptqLut4 | kAwqU4 | kAwqLut4;
 constexpr uint32_t kCodes8 = kRowS8 | kRowLut8;
-constexpr uint32_t kAnyWeight = (kDenseOther << 1) - 1;
+constexpr uint32_t kAnyWeight = (kRecords << 1) - 1;
 
 // What a kernel may ask of a case. A kernel that was not taken is told by the first condition that
 // it misses, so what a caller can mend comes first. Sentences: select.cpp.

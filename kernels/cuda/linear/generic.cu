@@ -2,13 +2,13 @@
 // of sums that docs/formats.md states for one row of floats, so that its bits equal the CPU's:
 //
 //     16 lanes of half a warp, column c belongs to lane c mod 16
-//     sum = fma(x[c], w[c], sum), c ascending; w[c] = entry * scale, rounded
+//     sum = fma(x[c], w[c], sum), c ascending; w[c] = entry * scale, rounded, less a minimum
 //     at the row's end lanes fold 16 -> 8 -> 4 -> 2 -> 1, then + bias, then one rounding
 //
 // Half a warp computes one row of w against 8 rows of x.
+#include "cuda/any_weight.cuh"
 #include "cuda/kernels.hpp"
 #include "cuda/runtime.hpp"
-#include "cuda/view.cuh"
 
 namespace qk::cuda {
 namespace {
@@ -22,7 +22,7 @@ struct Sums {
 
 // Columns [first, last) of one group.
 __device__ void add_group(const LinearView &o, const float *entries, int64_t row, int64_t x_first,
-                          int64_t first, int64_t last, float zero, float scale, Sums *sums) {
+                          int64_t first, int64_t last, const GroupValues &group, Sums *sums) {
     const int lane = int(threadIdx.x) % kLanes;
     const int64_t k = o.w.geometry.k;
     const bool dense = o.w.kind == FormatKind::kFloat;
@@ -31,9 +31,7 @@ __device__ void add_group(const LinearView &o, const float *entries, int64_t row
         if (dense) {
             weight = load_float(o.w.format, o.w.data, row * k + c);
         } else {
-            const int code = code_of(o.w, row, c);
-            const bool affine = o.w.kind == FormatKind::kU4;
-            weight = __fmul_rn(affine ? float(code) - zero : entries[code], scale);
+            weight = any_value(o.w, entries, any_code(o.w, row, c), group);
         }
 #pragma unroll
         for (int i = 0; i < kRowsOfX; ++i) {
@@ -48,14 +46,13 @@ __device__ void add_row(const LinearView &o, const float *entries, int64_t row, 
                         Sums *sums) {
     const Geometry &s = o.w.geometry;
     if (o.w.kind == FormatKind::kFloat) {
-        add_group(o, entries, row, x_first, 0, s.k, 0, 1, sums);
+        add_group(o, entries, row, x_first, 0, s.k, {}, sums);
         return;
     }
     for (int64_t c = 0; c < s.k;) {
         const GroupIndex group = group_of(s, row, c);
         const int64_t end = group_end(s, row, c);
-        const float zero = o.w.kind == FormatKind::kU4 ? float(zero_of(o.w, group)) : 0.0f;
-        add_group(o, entries, row, x_first, c, end, zero, scale_of(o.w, group), sums);
+        add_group(o, entries, row, x_first, c, end, any_group(o.w, group), sums);
         c = end;
     }
 }
