@@ -21,15 +21,18 @@ enum class LinearKernel : uint8_t {
     kWords,
     kColumns,
     kLanes,
+    kRecords,
+    kPackedLanes,
     kDense,
     kGeneric,
     kCount
 };
 
 constexpr const char *kLinearNames[] = {
-    "sm90 gemv",       "sm90 few rows",  "sm90 some rows", "sm90 24 rows", "sm90 gemm",
-    "sm90 gemm 8-bit", "sm80 gemv",      "sm80 gemm",      "repacked",     "stored bytes",
-    "stored words",    "stored columns", "stored lanes",   "dense",        "generic"};
+    "sm90 gemv",       "sm90 few rows",  "sm90 some rows", "sm90 24 rows",   "sm90 gemm",
+    "sm90 gemm 8-bit", "sm80 gemv",      "sm80 gemm",      "repacked",       "stored bytes",
+    "stored words",    "stored columns", "stored lanes",   "stored records", "packed lanes",
+    "dense",           "generic"};
 static_assert(sizeof(kLinearNames) / sizeof(kLinearNames[0]) == size_t(LinearKernel::kCount));
 
 // Of one kernel by itself, wanted or not: whether it takes the case, and its bytes of workspace.
@@ -55,6 +58,7 @@ extern const Kernel<DequantizeArgs> kDequantizeStream;   // convert/dequantize_s
 extern const Kernel<DequantizeArgs> kDequantizeAwq;      // convert/dequantize_awq.cu
 extern const Kernel<DequantizeArgs> kDequantizeGptq;     // convert/dequantize_gptq.cu
 extern const Kernel<DequantizeArgs> kDequantizeTiles;    // convert/dequantize_tiles.cu
+extern const Kernel<DequantizeArgs> kDequantizeRecords;  // convert/dequantize_records.cu
 extern const Kernel<DequantizeArgs> kDequantizeGeneric;  // convert/dequantize.cu
 extern const Kernel<QuantizeArgs> kQuantizeGeneric;      // convert/quantize.cu
 extern const Kernel<RepackArgs> kRepackTiles;            // convert/repack_tiles.cu
@@ -72,6 +76,8 @@ extern const Kernel<LinearArgs> kLinearBytes;            // linear/stored/bytes.
 extern const Kernel<LinearArgs> kLinearWords;            // linear/stored/words.cu
 extern const Kernel<LinearArgs> kLinearColumns;          // linear/stored/columns.cu
 extern const Kernel<LinearArgs> kLinearLanes;            // linear/stored/lanes.cu
+extern const Kernel<LinearArgs> kLinearRecords;          // linear/stored/records.cu
+extern const Kernel<LinearArgs> kLinearPackedLanes;      // linear/packed_lanes.cu
 extern const Kernel<LinearArgs> kLinearRepacked;         // linear/repacked.cpp
 extern const Kernel<LinearArgs> kLinearDense;            // linear/dense.cu
 extern const Kernel<LinearArgs> kLinearGeneric;          // linear/generic.cu
@@ -84,7 +90,8 @@ static constexpr const Kernel<LinearArgs> *kLinearKernels[] = {
     &kLinearSm90Gemv, &kLinearSm90FewRows,  &kLinearSm90SomeRows, &kLinearSm90Rows24,
     &kLinearSm90Gemm, &kLinearSm90Gemm8Bit, &kLinearSm80Gemv,     &kLinearSm80Gemm,
     &kLinearRepacked, &kLinearBytes,        &kLinearWords,        &kLinearColumns,
-    &kLinearLanes,    &kLinearDense,        &kLinearGeneric};
+    &kLinearLanes,    &kLinearRecords,      &kLinearPackedLanes,  &kLinearDense,
+    &kLinearGeneric};
 static_assert(sizeof(kLinearKernels) / sizeof(kLinearKernels[0]) == size_t(LinearKernel::kCount));
 
 }  // namespace qk::cuda

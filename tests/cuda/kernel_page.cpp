@@ -18,6 +18,7 @@ struct Weight {
     qk_layout layout;
     int32_t group;
     qk_format x;
+    bool lowered = false;
 };
 
 constexpr Weight kWeights[] = {
@@ -31,6 +32,11 @@ constexpr Weight kWeights[] = {
     {"NF4 or FP4, ROW or ROW_HIGH", QK_FORMAT_NF4, QK_LAYOUT_ROW, 64, QK_FORMAT_F16},
     {"S8", QK_FORMAT_S8, QK_LAYOUT_ROW, 128, QK_FORMAT_F16},
     {"LUT8", QK_FORMAT_LUT8, QK_LAYOUT_ROW, 128, QK_FORMAT_F16},
+    {"U4 with minima, packed", QK_FORMAT_U4_AFFINE, QK_LAYOUT_PACKED, 32, QK_FORMAT_F16, true},
+    {"U4 with minima, GPTQ or AWQ_GEMM", QK_FORMAT_U4_AFFINE, QK_LAYOUT_GPTQ, 32, QK_FORMAT_F16,
+     true},
+    {"S8, or U4 in rows, with minima", QK_FORMAT_S8, QK_LAYOUT_ROW, 32, QK_FORMAT_F16, true},
+    {"records of a GGUF file", QK_FORMAT_U4_AFFINE, QK_LAYOUT_GGUF_Q4_0, 32, QK_FORMAT_F16},
     {"F16", QK_FORMAT_F16, QK_LAYOUT_ROW, 0, QK_FORMAT_F16},
 };
 constexpr int64_t kShapes[][2] = {{4096, 4096}, {28672, 8192}};
@@ -39,6 +45,7 @@ constexpr int64_t kShapes[][2] = {{4096, 4096}, {28672, 8192}};
 std::string ranges_of(const Weight &w, int64_t n, int64_t k, const Card &card, int64_t workspace) {
     constexpr int64_t kLast = 8192;
     Case c = {w.format, w.layout, n, k, 1, w.x, w.group};
+    c.lowered = w.lowered;
     qk::cuda::Facts f = facts_of(c, card.device);
     std::string out, now;
     int64_t first = 1;

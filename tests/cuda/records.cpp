@@ -125,6 +125,7 @@ TEST(CudaRecords, ValuesEqualTheCpus) {
     EXPECT_GE(runs["generic"], 2 * cases);
     EXPECT_GT(runs["stream"], 20);
     EXPECT_GT(runs["tiles"], 5);
+    EXPECT_GE(runs["records"], 22);
 }
 
 // From `w` to the layout `to` on the device: all bytes of all planes, padding too.
@@ -220,6 +221,72 @@ TEST(CudaRecords, GenericProductsHaveTheStatedOrder) {
             ASSERT_EQ(float_at(p.type, y, i), lanes_of(p, values, i / p.n(), i % p.n())) << i;
         }
     }
+}
+
+// Sums of f32 in any order, y rounded once to its type.
+void expect_near(const Problem &p, const std::vector<float> &w, const std::vector<uint8_t> &y,
+                 const char *kernel) {
+    const double unit = rounding_of(p.type);
+    for (int64_t i = 0; i < p.m * p.n(); ++i) {
+        const int64_t row = i % p.n();
+        const auto [exact, magnitude] = exact_sum(p.type, p.x, i / p.n(), &w[size_t(row * p.k())],
+                                                  p.k(), float_at(QK_FORMAT_F32, p.bias, row));
+        const double sum = magnitude * double(p.k() + 2) * 0x1p-24;
+        const double bound = sum + unit * (std::fabs(exact) + sum) + 0x1p-25;
+        ASSERT_LE(std::fabs(double(float_at(p.type, y, i)) - exact), bound) << kernel << " " << i;
+    }
+}
+
+// By every kernel on plain lanes that takes the case: the same bits in every batch.
+void check_product(Problem &p, const DeviceWeight &w, Runs *runs) {
+    SCOPED_TRACE(name_of(p.w) + " m " + std::to_string(p.m) + " type " + std::to_string(p.type));
+    const std::vector<float> values = values_of(p.w);
+    for (const auto *kernel :
+         {&qk::cuda::kLinearRecords, &qk::cuda::kLinearPackedLanes, &qk::cuda::kLinearLanes}) {
+        const qk::Format *const type = qk::find_format(p.type);
+        const DeviceBuffer x(p.x), y(std::vector<uint8_t>(p.y_bytes()));
+        const qk::LinearArgs args = {
+            {type, p.m, p.k(), x.data()}, w.view(), nullptr, {type, p.m, p.n(), y.data()}};
+        if (!kernel->can_run(args, device_0())) continue;
+        ++(*runs)[kernel->name];
+        if (!harness::wanted("cuda", kernel->name)) continue;
+        const std::vector<uint8_t> all = run_on_device(*kernel, p, w, 0, p.m);
+        ASSERT_NO_FATAL_FAILURE(expect_near(p, values, all, kernel->name));
+        const size_t row_bytes = p.x.size() / size_t(p.m);
+        for (int64_t i = 0; i < p.m && row_bytes % 16 == 0; i += 3) {
+            ASSERT_NO_FATAL_FAILURE(expect_batch_of(all, *kernel, p, w, i, 1));
+        }
+    }
+}
+
+TEST(CudaRecords, ProductsAreWithinTheirBound) {
+    QK_NEEDS_DEVICE();
+    Rng rng(75);
+    Runs runs;
+    std::vector<qk_tensor_desc> weights = all_weights();
+    for (const qk_layout layout : kRecords) {  // more than one chunk of a row, and an odd start
+        weights.push_back(records_desc(layout, 9, 2304 / record_of(layout).codes));
+    }
+    for (const qk_format scale : {QK_FORMAT_F32, QK_FORMAT_F16, QK_FORMAT_BF16, QK_FORMAT_I8}) {
+        weights.push_back(
+            lowered_desc(QK_FORMAT_U4_AFFINE, scale, QK_LAYOUT_ROW, 32, 37, 64 * 35 + 16));
+        weights.push_back(
+            lowered_desc(QK_FORMAT_U4_AFFINE, scale, QK_LAYOUT_ROW, QK_GROUP_ROW, 16, 2048));
+        weights.push_back(lowered_desc(QK_FORMAT_S8, scale, QK_LAYOUT_ROW, 16, 37, 1040));
+    }
+    int cases = 0;
+    for (const qk_tensor_desc &desc : weights) {
+        const int64_t batches[] = {1, 5, 3, 1};
+        Problem p = make_problem(desc, kTypes[cases % 3], batches[cases % 4], rng);
+        ++cases;
+        ASSERT_NO_FATAL_FAILURE(check_product(p, DeviceWeight(p.w), &runs));
+        if (p.w.shape.format->bits == 4) {
+            ASSERT_NO_FATAL_FAILURE(check_product(p, packed_weight(p.w), &runs));
+        }
+    }
+    EXPECT_EQ(runs["stored records"], 33);
+    EXPECT_GT(runs["packed lanes"], 20);
+    EXPECT_GT(runs["stored lanes"], 20);
 }
 
 // As a program does it with a file's records: uploaded, repacked on the device, multiplied.

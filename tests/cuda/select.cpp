@@ -21,7 +21,7 @@ using qk::cuda::select;
 constexpr qk_format kU4 = QK_FORMAT_U4_AFFINE, kNf4 = QK_FORMAT_NF4, kS8 = QK_FORMAT_S8,
                     kLut8 = QK_FORMAT_LUT8, kF16 = QK_FORMAT_F16, kF32 = QK_FORMAT_F32;
 constexpr qk_layout kPacked = QK_LAYOUT_PACKED, kRow = QK_LAYOUT_ROW, kGptq = QK_LAYOUT_GPTQ,
-                    kAwq = QK_LAYOUT_AWQ_GEMM;
+                    kAwq = QK_LAYOUT_AWQ_GEMM, kQ4_0 = QK_LAYOUT_GGUF_Q4_0;
 
 // With all the workspace that it wants.
 TEST(CudaSelect, WhatFourCardsTake) {
@@ -93,6 +93,32 @@ TEST(CudaSelect, WhatFourCardsTake) {
         {{kF16, kRow, 4096, 4096, 8}, "generic", "generic", "generic", "generic"},
         {{kF16, kRow, 4096, 4096, 9}, "dense", "dense", "dense", "dense"},
         {{kF32, kRow, 4096, 4096, 9}, "generic", "generic", "generic", "generic"},
+        {{kU4, kPacked, 4096, 4096, 8, kF16, 32, kF16, false, true},
+         "packed lanes",
+         "packed lanes",
+         "packed lanes",
+         "packed lanes"},
+        {{kU4, kPacked, 4096, 4096, 9, kF32, 32, kF16, false, true},
+         "dense",
+         "dense",
+         "dense",
+         "dense"},
+        {{kU4, kGptq, 4096, 4096, 1, kF16, 32, kF16, false, true},
+         "generic",
+         "generic",
+         "generic",
+         "generic"},
+        {{kS8, kRow, 4096, 4096, 4, kF16, 32, kF16, false, true},
+         "stored lanes",
+         "stored lanes",
+         "stored lanes",
+         "stored lanes"},
+        {{kU4, kQ4_0, 4096, 4096, 8, kF32, 32},
+         "stored records",
+         "stored records",
+         "stored records",
+         "stored records"},
+        {{kU4, kQ4_0, 4096, 4096, 9, kF16, 32}, "dense", "dense", "dense", "dense"},
     };
     int at = 0;
     for (const auto &row : rows) {
@@ -157,6 +183,10 @@ TEST(CudaSelect, WhyNotAFasterOne) {
                   packed, [](Case *c) { c->m = 64; }, kA100),
               "needs compute capability 9.0");
     EXPECT_EQ(reason(awq, [](Case *) {}), "w is not packed");
+    const Case records = {kU4, kQ4_0, 4096, 4096, 1, kF16, 32};
+    EXPECT_EQ(reason(records, [](Case *) {}), "w is not packed");
+    EXPECT_EQ(reason(awq, [](Case *c) { c->lowered = true; }), "w is not packed");
+    EXPECT_EQ(reason(packed, [](Case *c) { c->lowered = true; }), "");
     EXPECT_EQ(reason(awq, [](Case *c) { c->m = 20, c->n = 4104; }), "n is not a multiple of 16");
     EXPECT_EQ(reason(s8, [](Case *c) { c->m = 20, c->group = 32; }),
               "groups of 32 are not a multiple of 64");
@@ -177,16 +207,23 @@ void for_all(const Do &act) {
     for (const Card &card : kCards) devices.push_back(card.device);
     devices.push_back(kH200.device);
     devices.back().lacks_library = true;
-    const std::pair<qk_format, qk_layout> weights[] = {
-        {kU4, kPacked}, {kNf4, kPacked}, {kU4, kRow},   {kNf4, kRow}, {kU4, kGptq},
-        {kU4, kAwq},    {kS8, kRow},     {kLut8, kRow}, {kF16, kRow}, {kF32, kRow}};
+    const struct {
+        qk_format format;
+        qk_layout layout;
+        bool lowered = false;
+    } weights[] = {{kU4, kPacked},    {kNf4, kPacked},   {kU4, kRow},       {kNf4, kRow},
+                   {kU4, kGptq},      {kU4, kAwq},       {kS8, kRow},       {kLut8, kRow},
+                   {kF16, kRow},      {kF32, kRow},      {kU4, kQ4_0},      {kU4, kPacked, true},
+                   {kS8, kRow, true}, {kU4, kRow, true}, {kU4, kGptq, true}};
     for (const qk::Device &device : devices) {
-        for (const auto &[format, layout] : weights) {
+        for (const auto &[format, layout, lowered] : weights) {
             for (const int32_t group : {16, 32, 64, 128, 24}) {
                 for (const int64_t n : {4096, 28672, 1000}) {
                     for (const int64_t k : {4096, 4112, 1004}) {
+                        if (layout == kQ4_0 && (group != 32 || k % 32 != 0)) continue;
                         for (const qk_format x : {kF16, kF32}) {
-                            const Case c = {format, layout, n, k, 1, x, group};
+                            Case c = {format, layout, n, k, 1, x, group};
+                            c.lowered = lowered;
                             const Facts f = facts_of(c, device);
                             for (const int64_t m :
                                  {1, 2, 4, 6, 9, 16, 17, 24, 25, 33, 65, 129, 257, 513, 4097}) {

@@ -31,6 +31,7 @@ struct Case {
     int32_t group = 128;
     qk_format scale = QK_FORMAT_F16;
     bool flat = false;
+    bool lowered = false;                                                    // with minima
     int64_t off_x = 0, off_y = 0, off_w = 0, off_scale = 0, off_second = 0;  // bytes
 };
 
@@ -48,6 +49,8 @@ inline qk::cuda::Facts facts_of(const Case &c, const qk::Device &device) {
         desc.layout = c.layout;
         desc.group_size = c.group;
         desc.scale_format = c.scale;
+        desc.flags = c.lowered ? QK_TENSOR_FLOAT_MIN : 0;
+        if (c.layout == QK_LAYOUT_GGUF_Q4_0) desc.flags |= QK_TENSOR_SYMMETRIC;
         desc.grouping = c.flat ? QK_GROUPING_FLAT : QK_GROUPING_ALONG_K;
     }
     qk::Shape shape = {};
@@ -74,7 +77,12 @@ inline qk::cuda::Facts facts_of(const Case &c, const qk::Device &device) {
     w.scale.second = plane(QK_PLANE_SCALE2, c.off_second);
     w.scale.code = plane(QK_PLANE_SCALE_CODE, 0);
     w.scale.bias = plane(QK_PLANE_SCALE_BIAS, 0);
-    w.zero = plane(QK_PLANE_ZERO, 0);
+    w.zero = c.lowered ? nullptr : plane(QK_PLANE_ZERO, 0);
+    if (shape.has_minimum) {
+        w.minimum = w.scale;
+        w.minimum.data = plane(QK_PLANE_ZERO, 0);
+        w.minimum.second = plane(QK_PLANE_MIN2, 0);
+    }
     w.table = plane(QK_PLANE_TABLE, 0);
     return qk::cuda::facts_of(
         {{x, c.m, c.k, at(20, c.off_x)}, w, nullptr, {x, c.m, c.n, at(21, c.off_y)}}, device);

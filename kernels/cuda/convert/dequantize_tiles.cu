@@ -8,6 +8,7 @@
 #include "cuda/convert/parts.cuh"
 #include "cuda/kernels.hpp"
 #include "cuda/runtime.hpp"
+#include "cuda/tile/row_pair.cuh"
 #include "cuda/view.cuh"
 
 namespace qk::cuda {
@@ -22,40 +23,8 @@ struct Problem {
     int64_t first_row, rows;  // of w, that go to rows 0 .. of out
     int32_t tiles, runs;      // of a row of tiles; of kTiles tiles
     int64_t warps;
+    int32_t second_shift;  // coded: log2 of second_group, or -1
 };
-
-// Scales, or minima, of rows r and r + 8, decoded.
-__device__ float2 row_scales(const Problem &p, const uint8_t *plane, const uint8_t *seconds,
-                             int64_t row_tile, int quad, int64_t group) {
-    const WeightView &w = p.w;
-    const int64_t at = (row_tile * w.geometry.groups_per_row + group) * 16 + quad * 2;
-    switch (w.scale_format) {
-        case QK_FORMAT_F32: return reinterpret_cast<const float2 *>(plane)[at / 2];
-        case QK_FORMAT_F16: {
-            const uint32_t both = reinterpret_cast<const uint32_t *>(plane)[at / 2];
-            return {__half2float(__ushort_as_half(uint16_t(both))),
-                    __half2float(__ushort_as_half(uint16_t(both >> 16)))};
-        }
-        case QK_FORMAT_BF16: {
-            const uint32_t both = reinterpret_cast<const uint32_t *>(plane)[at / 2];
-            return {__uint_as_float(both << 16), __uint_as_float(both & 0xffff0000u)};
-        }
-        default: {
-            const int64_t row = row_tile * 16 + quad, last = w.geometry.n - 1;
-            return {plane_value(w, plane, seconds, {min64(row, last), group}),
-                    plane_value(w, plane, seconds, {min64(row + 8, last), group})};
-        }
-    }
-}
-
-// The 16 codes of row r (`high` 0) or r + 8 (1) in a lane's words, in the order of columns.
-template <bool pairs>
-__device__ uint32_t code_in(const uint4 &words, int high, int column) {
-    const uint32_t word[4] = {words.x, words.y, words.z, words.w};
-    const int quarter = (column & 2) + high, odd = column & 1;
-    const int nibble = pairs ? quarter * 2 + odd : quarter + odd * 4;
-    return word[column / 4] >> 4 * nibble & 15;
-}
 
 // Stores 16 columns that start at element `at` of a row of out; `inside`: whether they exist.
 template <class Out>
@@ -109,9 +78,10 @@ __global__ void __launch_bounds__(kThreads) expand_tiles(const __grid_constant__
                           (row_tile * p.tiles + tile) * 32 + lane);
         const int64_t column = min64(tile * 64 + lane % 4 * 16, s.k - 1);
         const int64_t group = uint32_t(column) / uint32_t(s.group_size);
-        scales[i] = row_scales(p, p.w.scale, p.w.second, row_tile, quad, group);
+        scales[i] = row_pair(p.w, p.w.scale, p.w.second, p.second_shift, row_tile, quad, group);
         if (lowered) {
-            minima[i] = row_scales(p, p.w.minimum, p.w.minimum_second, row_tile, quad, group);
+            minima[i] = row_pair(p.w, p.w.minimum, p.w.minimum_second, p.second_shift, row_tile,
+                                 quad, group);
             continue;
         }
         zeros[i] =
@@ -130,7 +100,7 @@ __global__ void __launch_bounds__(kThreads) expand_tiles(const __grid_constant__
             float values[16];
 #pragma unroll
             for (int c = 0; c < 16; ++c) {
-                const float entry = entries[code_in<pairs>(words[i], high, c)];
+                const float entry = entries[tile_code<pairs>(words[i], high, c)];
                 values[c] = __fmul_rn(__fadd_rn(entry, -zero), scale);
                 if (!lowered) continue;
                 values[c] = __fadd_rn(values[c], high == 0 ? -minima[i].x : -minima[i].y);
@@ -161,7 +131,8 @@ Status run(const DequantizeArgs &args, const Launch &launch) {
                              args.to.rows,
                              tiles,
                              runs,
-                             ceil_div(args.to.rows, 16) * runs};
+                             ceil_div(args.to.rows, 16) * runs,
+                             second_shift_of(args.from.scale)};
     switch (args.to.format->id) {
         case QK_FORMAT_F16: return run_type<__half>(problem, launch);
         case QK_FORMAT_BF16: return run_type<__nv_bfloat16>(problem, launch);

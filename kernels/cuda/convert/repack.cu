@@ -51,8 +51,8 @@ __device__ void store_bits(const WeightView &w, uint8_t *plane, int64_t at, uint
 
 __device__ GroupBits load_group(const WeightView &w, GroupIndex i) {
     if (w.records) {
-        return with_record(w.layout, [&](auto record) -> GroupBits {
-            using R = decltype(record);
+        return with_reader(w.layout, [&](auto reader) -> GroupBits {
+            using R = typename decltype(reader)::Record;
             const uint8_t *const at = record_at<R>(w, i.row, i.group * R::kGroup);
             const int group = int(i.group % (R::kCodes / R::kGroup));
             return {R::scale(at, group), R::minimum(at, group)};
@@ -64,8 +64,8 @@ __device__ GroupBits load_group(const WeightView &w, GroupIndex i) {
 
 // The record's two f16, by the thread of its first group. Records that are written have none.
 __device__ void move_second(const WeightView &from, const WeightView &to, GroupIndex i) {
-    with_record(from.layout, [&](auto record) {
-        using R = decltype(record);
+    with_reader(from.layout, [&](auto reader) {
+        using R = typename decltype(reader)::Record;
         if (!R::kNested || i.group % (R::kCodes / R::kGroup) != 0) return;
         const uint8_t *const at = record_at<R>(from, i.row, i.group * R::kGroup);
         const int64_t number = group_number(from.geometry, i) / from.second_group;

@@ -17,11 +17,17 @@ bool is_gptq(const Weight &w) {
     return w.layout->id == QK_LAYOUT_GPTQ || w.layout->id == QK_LAYOUT_GPTQ_V1;
 }
 
+uint32_t kind_of_lowered(const Weight &w) {
+    if (w.layout->id == kLayoutTiles) return kPackedLowered;
+    const bool by_group = is_gptq(w) || w.layout->id == QK_LAYOUT_AWQ_GEMM;
+    return by_group || w.layout->id == kLayoutTilesPairs ? kOtherLowered : kRowLowered;
+}
+
 uint32_t kind_of(const LinearArgs &args) {
     const Weight &w = args.w;
     if (is_dense(*w.format)) return w.format == args.x.format ? kDense : kDenseOther;
     if (is_records(w)) return kRecords;
-    if (has_minimum(w)) return kLowered;
+    if (has_minimum(w)) return kind_of_lowered(w);
     if (w.format->kind == FormatKind::kS8) return kRowS8;
     if (w.format->kind == FormatKind::kLut8) return kRowLut8;
     const bool u4 = w.format->kind == FormatKind::kU4;
@@ -32,6 +38,14 @@ uint32_t kind_of(const LinearArgs &args) {
         case QK_LAYOUT_AWQ_GEMM: return u4 ? kAwqU4 : kAwqLut4;
         default: return u4 ? kRowU4 : kRowLut4;
     }
+}
+
+uint32_t packed_kind_of(const Weight &w) {
+    if (is_dense(*w.format)) return 0;
+    if (w.format->kind == FormatKind::kLut8) return kRowLut8;
+    const bool lowered = has_minimum(w);
+    if (w.format->bits == 8) return lowered ? kRowLowered : kRowS8;
+    return lowered ? kPackedLowered : w.format->kind == FormatKind::kU4 ? kPackedU4 : kPackedLut4;
 }
 
 class Met {
@@ -75,11 +89,12 @@ void add_addresses(const LinearArgs &args, Met *met) {
     met->add(Condition::kScalesAligned16, aligned(scale.data));
     met->add(Condition::kScalesAligned4, aligned(scale.data, 4));
     met->add(Condition::kScalesAligned, dense || aligned(scale.data, scale.format->bits / 8));
-    met->add(Condition::kZerosAligned16, aligned(w.zero));
-    met->add(Condition::kZerosAligned4, aligned(w.zero, 4));
+    const void *const zero = has_minimum(w) ? w.minimum.data : w.zero;
+    met->add(Condition::kZerosAligned16, aligned(zero));
+    met->add(Condition::kZerosAligned4, aligned(zero, 4));
     met->add(Condition::kNestedAligned16,
              aligned(scale.second) && aligned(scale.code) && aligned(scale.bias));
-    met->add(Condition::kSecondAligned4, aligned(scale.second, 4));
+    met->add(Condition::kSecondAligned4, aligned(scale.second, 4) && aligned(w.minimum.second, 4));
     met->add(Condition::kScaleCodeAligned4, aligned(scale.code, 4));
     met->add(Condition::kScaleBiasAligned4, aligned(scale.bias, 4));
     met->add(Condition::kTableAligned4, aligned(w.table, 4));
@@ -138,6 +153,7 @@ Facts facts_of(const LinearArgs &args, const Device &device) {
     f.groups_per_row = s.groups_per_row;
     f.second_group = w.scale.second_group;
     f.weight = kind_of(args);
+    f.packed = packed_kind_of(w);
     f.f32 = args.x.format->id == QK_FORMAT_F32;
     Met met;
     add_addresses(args, &met);

@@ -19,10 +19,12 @@ enum WeightKind : uint32_t {
     kAwqLut4 = 1u << 7,
     kRowS8 = 1u << 8,
     kRowLut8 = 1u << 9,
-    kDense = 1u << 10,       // of x's type
-    kDenseOther = 1u << 11,  // of another one
-    kLowered = 1u << 12,     // with minima, in any layout of planes
-    kRecords = 1u << 13,     // of a GGUF file
+    kDense = 1u << 10,          // of x's type
+    kDenseOther = 1u << 11,     // of another one
+    kPackedLowered = 1u << 12,  // with minima: packed
+    kRowLowered = 1u << 13,     // row after row, 8-bit codes too
+    kOtherLowered = 1u << 14,
+    kRecords = 1u << 15,  // of a GGUF file
 };
 
 constexpr uint32_t kPacked4 = kPackedU4 | kPackedLut4;
@@ -46,11 +48,11 @@ enum class Condition : uint8_t {
     kDenseAligned16,        // where w is dense
     kScalesAligned16,
     kScalesAligned4,
-    kScalesAligned,  // to their values
-    kZerosAligned16,
+    kScalesAligned,   // to their values
+    kZerosAligned16,  // zeros or minima
     kZerosAligned4,
     kNestedAligned16,    // second scales, code and bias
-    kSecondAligned4,     // second scales
+    kSecondAligned4,     // second scales, those of minima too
     kScaleCodeAligned4,  // nested: code
     kScaleBiasAligned4,  // nested: bias
     kTableAligned4,
@@ -97,6 +99,7 @@ struct Facts {
     int64_t group_size, groups_per_row, second_group;  // second_group 0: scales are not coded
     int64_t slab_rows, slab_bytes;                     // 4-bit w packed in the workspace: of a slab
     uint32_t weight;                                   // one of WeightKind
+    uint32_t packed;                                   // what `weight` is once packed; 0: dense
     int32_t scale_bits;
     bool f32;       // x
     bool one_slab;  // packed, all_n rows would be one slab

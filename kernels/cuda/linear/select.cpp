@@ -83,8 +83,8 @@ constexpr Sentence kSentences[] = {
     {C::kScalesAligned16, "w's scales are not 16-byte aligned"},
     {C::kScalesAligned4, "w's scales are not 4-byte aligned"},
     {C::kScalesAligned, "w's scales are not aligned to their values"},
-    {C::kZerosAligned16, "w's zeros are not 16-byte aligned"},
-    {C::kZerosAligned4, "w's zeros are not 4-byte aligned"},
+    {C::kZerosAligned16, "w's zeros or minima are not 16-byte aligned"},
+    {C::kZerosAligned4, "w's zeros or minima are not 4-byte aligned"},
     {C::kNestedAligned16, "w's second scales, their code or bias are not 16-byte aligned"},
     {C::kSecondAligned4, "w's second scales are not 4-byte aligned"},
     {C::kScaleCodeAligned4, "the code of w's scales is not 4-byte aligned"},
@@ -134,17 +134,11 @@ struct Thousands {
     }
 };
 
-// Packed, w would be one of these.
-uint32_t packed_kind(const Facts &f) {
-    if ((f.weight & kStored4) == 0) return 0;
-    return f.lut4() ? kPackedLut4 : kPackedU4;
-}
-
 // Whether the row misses something that can be told; it is not for weights of other formats.
 bool tell(const Row &row, const Facts &f, const Device &d, char *text, size_t size) {
     const Needs &n = row.needs;
     if ((n.weights & f.weight) == 0) {
-        if ((n.weights & packed_kind(f)) == 0) return false;
+        if ((n.weights & f.packed) == 0) return false;
         return snprintf(text, size, "w is not packed") > 0;
     }
     if (const Conditions missed = n.conditions & ~f.met; missed != 0) {

@@ -219,6 +219,26 @@ constexpr Needs kLanesNeeds = {
     .most = kGrid,
     .n_below = int64_t{1} << 34};
 
+constexpr Needs kLanesLoweredNeeds = {
+    .weights = kRowLowered,
+    .conditions = kLanesNeeds.conditions | needs(C::kZerosAligned4),
+    .most = kGrid,
+    .n_below = int64_t{1} << 34};
+
+constexpr Needs kRecordsNeeds = {.weights = kRecords,
+                                 .conditions = needs(C::kXAligned16, C::kCodesAligned16),
+                                 .most = kGrid * 4,
+                                 .n_below = int64_t{1} << 34};
+
+constexpr Needs kPackedLanesNeeds = {
+    .weights = kPackedLowered,
+    .conditions = needs(C::kXAligned16, C::kCodesAligned16, C::kScalesAligned16, C::kZerosAligned16,
+                        C::kK16, C::kGroupsAlongK, C::kGroupsPowerOfTwo, C::kGroupsOf16,
+                        C::kSecondPowerOfTwo, C::kFewGroups32),
+    .most = kGrid * 4,
+    .k_below = int64_t{1} << 30,
+    .n_below = int64_t{1} << 34};
+
 // Any weight.
 constexpr Needs kDenseNeeds = {
     .weights = kAnyWeight & ~kDenseOther,
@@ -271,7 +291,10 @@ constexpr bool codes_8(const Facts &f, const Device &) {
 }
 // What the kernel `lanes` reads.
 constexpr bool row_by_row(const Facts &f, const Device &) {
-    return (f.weight & kLanesNeeds.weights) != 0 && (kLanesNeeds.conditions & ~f.met) == 0;
+    const auto met = [&](const Needs &n) {
+        return (f.weight & n.weights) != 0 && (n.conditions & ~f.met) == 0;
+    };
+    return met(kLanesNeeds) || met(kLanesLoweredNeeds);
 }
 
 constexpr bool not_row_by_row(const Facts &f, const Device &d) { return !row_by_row(f, d); }
@@ -305,6 +328,9 @@ constexpr Row kLinearTable[] = {
     {K::kColumns, kColumnsNeeds, 1, 32, nullptr, Batch::kAny},
     {K::kDense, kDenseNeeds, 33, kAnyM, nullptr, Batch::kAlone},
     {K::kLanes, kLanesNeeds, 1, 4, nullptr, Batch::kAny},
+    {K::kLanes, kLanesLoweredNeeds, 1, 4, nullptr, Batch::kAny},
+    {K::kRecords, kRecordsNeeds, 1, 8, nullptr, Batch::kAny},
+    {K::kPackedLanes, kPackedLanesNeeds, 1, 8, nullptr, Batch::kAny},
     {K::kDense, kDenseNeeds, 5, kAnyM, wanted::row_by_row, Batch::kAlone},
     {K::kGeneric, kGenericNeeds, 1, 8, wanted::not_row_by_row, Batch::kAny},
     {K::kDense, kDenseNeeds, 9, kAnyM, nullptr, Batch::kAlone},

@@ -7,12 +7,11 @@
 //   unit: 8 codes of one group                 lane 0   lane 1       lane 31    lane 0
 //
 // A lane sums a unit's products, folds the sum with the group's scale, and goes on 32 units
-// further; 4 units of both rows are loaded before the first is used. At the end lanes fold by
-// halves, so y depends on k and the groups alone. Bytes per output row: its codes (k / 2 or k),
-// scales and zeros, once for 4 rows of x.
-#include <cuda_fp16.h>
-
+// further (of weights with minima, the products of their values); 4 units of both rows are loaded
+// before the first is used. At the end lanes fold by halves, so y depends on k and the groups
+// alone. Bytes per output row: its codes (k / 2 or k), scales and zeros, once for 4 rows of x.
 #include "cuda/kernels.hpp"
+#include "cuda/linear/stored/floats_of_x.cuh"
 #include "cuda/runtime.hpp"
 #include "cuda/view.cuh"
 
@@ -84,22 +83,24 @@ __device__ inline GroupIndex group_at(const Problem &p, const Row &at, int64_t c
     return {at.row, column >> p.group_shift};
 }
 
-__device__ inline uint32_t load_scale(const Problem &p, int64_t place) {
+// Scales, or minima, of `plane`.
+__device__ inline uint32_t load_scale(const Problem &p, const uint8_t *plane, int64_t place) {
     switch (p.w.scale_format) {
-        case QK_FORMAT_F32: return __ldg(reinterpret_cast<const uint32_t *>(p.w.scale) + place);
-        case QK_FORMAT_LUT8: return __ldg(p.w.scale + place);
-        default: return __ldg(reinterpret_cast<const uint16_t *>(p.w.scale) + place);
+        case QK_FORMAT_F32: return __ldg(reinterpret_cast<const uint32_t *>(plane) + place);
+        case QK_FORMAT_LUT8: return __ldg(plane + place);
+        default: return __ldg(reinterpret_cast<const uint16_t *>(plane) + place);
     }
 }
 
-__device__ inline float scale_value(const Problem &p, uint32_t raw, int64_t number) {
+__device__ inline float scale_value(const Problem &p, uint32_t raw, const uint8_t *seconds,
+                                    int64_t number) {
     switch (p.w.scale_format) {
         case QK_FORMAT_F32: return __uint_as_float(raw);
         case QK_FORMAT_F16: return __half2float(__ushort_as_half(uint16_t(raw)));
         case QK_FORMAT_BF16: return __uint_as_float(raw << 16);
         default: {
             const float second =
-                __ldg(reinterpret_cast<const float *>(p.w.second) + (number >> p.second_shift));
+                __ldg(reinterpret_cast<const float *>(seconds) + (number >> p.second_shift));
             const float code = __ldg(reinterpret_cast<const float *>(p.w.code) + raw);
             return nested_scale(code, second, __ldg(reinterpret_cast<const float *>(p.w.bias)));
         }
@@ -130,9 +131,10 @@ __device__ __noinline__ float zero_number(const Problem &p, GroupIndex group) {
 }
 
 // What `values_of` takes off.
-template <int bits, bool table>
+template <int bits, bool table, bool lowered>
 __device__ float bias_of(const Problem &p, GroupIndex group) {
     if (table) return 0;
+    if (lowered) return bits == 8 ? 0x1p23f + 128.0f : 0x1p23f;
     return bits == 8 ? 0x1p23f + 128.0f : 0x1p23f + zero_number(p, group);
 }
 
@@ -144,21 +146,8 @@ __device__ void load_x(const Problem &p, int64_t row, int64_t column, float (&x)
         for (int i = 0; i < kUnit; ++i) {
             x[i] = column + i < p.w.geometry.k ? load_float(p.type, p.x, at + i) : 0.0f;
         }
-    } else if (p.type == QK_FORMAT_F32) {
-        const uint4 *const from = static_cast<const uint4 *>(p.x) + at / 4;
-        const uint4 a = __ldg(from), b = __ldg(from + 1);
-        const uint32_t word[kUnit] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
-#pragma unroll
-        for (int i = 0; i < kUnit; ++i) x[i] = __uint_as_float(word[i]);
     } else {
-        const uint4 v = __ldg(static_cast<const uint4 *>(p.x) + at / 8);
-        const uint32_t word[kUnit / 2] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-        for (int i = 0; i < kUnit; ++i) {
-            const uint32_t bits = word[i / 2] >> i % 2 * 16 & 0xffffu;
-            x[i] = p.type == QK_FORMAT_BF16 ? __uint_as_float(bits << 16)
-                                            : __half2float(__ushort_as_half(uint16_t(bits)));
-        }
+        load_eight(p, at, x);
     }
 }
 
@@ -181,7 +170,15 @@ __device__ void store_sums(const Problem &p, int64_t row, int64_t x_first,
     }
 }
 
-template <int bits, bool table, int kX, bool whole>
+// Of numbers less a minimum; 0 past the last of `columns`.
+__device__ inline void lower(float scale, float minimum, int64_t columns, float (&value)[kUnit]) {
+#pragma unroll
+    for (int i = 0; i < kUnit; ++i) {
+        value[i] = i < columns ? __fadd_rn(__fmul_rn(value[i], scale), -minimum) : 0.0f;
+    }
+}
+
+template <int bits, bool table, bool lowered, int kX, bool whole>
 __global__ void __launch_bounds__(kThreads) multiply_lanes(const __grid_constant__ Problem p) {
     __shared__ float entries[256];
     fill_entries(p.w, entries);
@@ -194,14 +191,16 @@ __global__ void __launch_bounds__(kThreads) multiply_lanes(const __grid_constant
          first += 32 * kUnit * (whole ? kUnits : 1)) {
         constexpr int kAhead = whole ? kUnits : 1;
         Unit units[kAhead][kRowsOfW];
-        uint32_t scale[kAhead][kRowsOfW];
+        uint32_t scale[kAhead][kRowsOfW], minimum[lowered ? kAhead : 1][kRowsOfW];
 #pragma unroll
         for (int u = 0; u < kAhead; ++u) {  // past the end of k the first once more: never skipped
             const int64_t column = first + u * 32 * kUnit < s.k ? first + u * 32 * kUnit : first;
 #pragma unroll
             for (int r = 0; r < kRowsOfW; ++r) {
                 units[u][r] = load_unit<bits, whole>(p, rows[r], column);
-                scale[u][r] = load_scale(p, rows[r].scales + group_at(p, rows[r], column).group);
+                const int64_t place = rows[r].scales + group_at(p, rows[r], column).group;
+                scale[u][r] = load_scale(p, p.w.scale, place);
+                if (lowered) minimum[u][r] = load_scale(p, p.w.minimum, place);
             }
         }
 #pragma unroll
@@ -216,16 +215,23 @@ __global__ void __launch_bounds__(kThreads) multiply_lanes(const __grid_constant
 #pragma unroll
             for (int r = 0; r < kRowsOfW; ++r) {
                 const GroupIndex group = group_at(p, rows[r], column);
-                const float factor = scale_value(p, scale[u][r], rows[r].number + group.group);
+                const int64_t number = rows[r].number + group.group;
+                const int64_t columns = whole ? kUnit : s.k - column;
+                const float factor = scale_value(p, scale[u][r], p.w.second, number);
                 float value[kUnit];
-                values_of<bits, table>(units[u][r], entries, bias_of<bits, table>(p, group),
-                                       whole ? kUnit : s.k - column, value);
+                values_of<bits, table>(units[u][r], entries,
+                                       bias_of<bits, table, lowered>(p, group), columns, value);
+                if (lowered) {
+                    const uint32_t raw = minimum[lowered ? u : 0][r];
+                    lower(factor, scale_value(p, raw, p.w.minimum_second, number), columns, value);
+                }
 #pragma unroll
                 for (int i = 0; i < kX; ++i) {
                     float part = __fmul_rn(value[0], x[i][0]);
 #pragma unroll
                     for (int c = 1; c < kUnit; ++c) part = __fmaf_rn(value[c], x[i][c], part);
-                    sum[r][i] = __fmaf_rn(part, factor, sum[r][i]);
+                    sum[r][i] =
+                        lowered ? __fadd_rn(part, sum[r][i]) : __fmaf_rn(part, factor, sum[r][i]);
                 }
             }
         }
@@ -233,18 +239,26 @@ __global__ void __launch_bounds__(kThreads) multiply_lanes(const __grid_constant
     store_sums<kX>(p, row, x_first, sum);
 }
 
-template <int bits, bool table>
+template <int bits, bool table, bool lowered>
 Status run_rows(const Problem &p, bool whole, const Launch &launch) {
     constexpr int kMany = 4;
     const uint32_t blocks = uint32_t(ceil_div(p.w.geometry.n, kBlockRows));
     const Shape3 one = {dim3(blocks, uint32_t(p.m)), kThreads};
     const Shape3 many = {dim3(blocks, uint32_t(ceil_div(p.m, kMany))), kThreads};
-    if (!whole) {
-        return launch_kernel(launch, "linear", multiply_lanes<bits, table, kMany, false>, many, p);
-    }
-    return p.m == 1
-               ? launch_kernel(launch, "linear", multiply_lanes<bits, table, 1, true>, one, p)
-               : launch_kernel(launch, "linear", multiply_lanes<bits, table, kMany, true>, many, p);
+    const auto multiply = [&](auto kernel, const Shape3 &shape) {
+        return launch_kernel(launch, "linear", kernel, shape, p);
+    };
+    if (!whole) return multiply(multiply_lanes<bits, table, lowered, kMany, false>, many);
+    return p.m == 1 ? multiply(multiply_lanes<bits, table, lowered, 1, true>, one)
+                    : multiply(multiply_lanes<bits, table, lowered, kMany, true>, many);
+}
+
+template <int bits>
+Status run_kind(const Problem &p, bool whole, const Launch &launch) {
+    const bool table = p.w.kind == FormatKind::kLut4 || p.w.kind == FormatKind::kLut8;
+    if (table) return run_rows<bits, true, false>(p, whole, launch);
+    return p.w.lowered ? run_rows<bits, false, true>(p, whole, launch)
+                       : run_rows<bits, false, false>(p, whole, launch);
 }
 
 int32_t group_shift(const Geometry &s) {
@@ -259,12 +273,7 @@ Status run(const LinearArgs &args, const Launch &launch) {
     const Problem p = {view_of(args), group_shift(s), log2_of(second)};
     const bool whole =
         s.k % kUnit == 0 && aligned(args.x.data) && aligned(args.w.data, eight ? 8 : 4);
-    const bool table =
-        args.w.format->kind == FormatKind::kLut4 || args.w.format->kind == FormatKind::kLut8;
-    if (eight) {
-        return table ? run_rows<8, true>(p, whole, launch) : run_rows<8, false>(p, whole, launch);
-    }
-    return table ? run_rows<4, true>(p, whole, launch) : run_rows<4, false>(p, whole, launch);
+    return eight ? run_kind<8>(p, whole, launch) : run_kind<4>(p, whole, launch);
 }
 
 }  // namespace
