@@ -27,6 +27,9 @@ qk_format code(Format format) {
         case Format::lut4: return QK_FORMAT_LUT4;
         case Format::e4m3: return QK_FORMAT_E4M3;
         case Format::e8m0: return QK_FORMAT_E8M0;
+        case Format::i8: return QK_FORMAT_I8;
+        case Format::iq4_nl: return QK_FORMAT_IQ4_NL;
+        case Format::fp4_ggml: return QK_FORMAT_FP4_GGML;
     }
     return 0;
 }
@@ -40,6 +43,17 @@ qk_layout code(Layout layout) {
         case Layout::gptq: return QK_LAYOUT_GPTQ;
         case Layout::gptq_v1: return QK_LAYOUT_GPTQ_V1;
         case Layout::word: return QK_LAYOUT_WORD;
+        case Layout::gguf_q4_0: return QK_LAYOUT_GGUF_Q4_0;
+        case Layout::gguf_q4_1: return QK_LAYOUT_GGUF_Q4_1;
+        case Layout::gguf_q5_0: return QK_LAYOUT_GGUF_Q5_0;
+        case Layout::gguf_q5_1: return QK_LAYOUT_GGUF_Q5_1;
+        case Layout::gguf_q8_0: return QK_LAYOUT_GGUF_Q8_0;
+        case Layout::gguf_iq4_nl: return QK_LAYOUT_GGUF_IQ4_NL;
+        case Layout::gguf_mxfp4: return QK_LAYOUT_GGUF_MXFP4;
+        case Layout::gguf_q4_k: return QK_LAYOUT_GGUF_Q4_K;
+        case Layout::gguf_q5_k: return QK_LAYOUT_GGUF_Q5_K;
+        case Layout::gguf_q6_k: return QK_LAYOUT_GGUF_Q6_K;
+        case Layout::gguf_iq4_xs: return QK_LAYOUT_GGUF_IQ4_XS;
     }
     return 0;
 }
@@ -71,8 +85,10 @@ qk_tensor_desc describe(const Spec &spec) {
     desc.group_size = int32_t(spec.group_size);
     const bool flat = spec.flat && spec.group_size > 0;
     desc.grouping = flat ? QK_GROUPING_FLAT : QK_GROUPING_ALONG_K;
-    desc.scale_group_size = spec.nested ? int32_t(spec.second_group) : 0;
+    const bool seconds = spec.nested || spec.scale_format == Format::i8;
+    desc.scale_group_size = seconds ? int32_t(spec.second_group) : 0;
     if (spec.format == Format::u4 && !spec.zeros) desc.flags = QK_TENSOR_SYMMETRIC;
+    if (spec.float_min) desc.flags = QK_TENSOR_FLOAT_MIN;
     if (spec.whole_range) desc.flags = QK_TENSOR_SYMMETRIC;
     desc.flags |= flags_of(spec.global);
     if (spec.ordered) desc.flags |= QK_TENSOR_ORDERED;
@@ -133,7 +149,48 @@ std::vector<Spec> small_scale_kinds(Format format) {
     return list;
 }
 
+// GGUF's records and what they are repacked to: minima, scales of I8, tables of ggml.
+static std::vector<Spec> ggml_kinds(Format format) {
+    std::vector<Spec> list;
+    for (const reference::RecordKind &record : reference::record_kinds()) {
+        if (record.format != format) continue;
+        Spec spec;
+        spec.format = format;
+        spec.scale_format = record.scale_format;
+        spec.float_min = record.has_minimum;
+        spec.second_group = record.second_group > 0 ? record.second_group : spec.second_group;
+        list.push_back(spec);
+        if (format == Format::u4 && record.has_minimum) {  // the scales lie across
+            spec.layout = Layout::gptq;
+            list.push_back(spec);
+        }
+        spec.layout = record.layout;
+        list.push_back(spec);
+    }
+    for (const Format scale : {Format::f32, Format::bf16}) {  // minima of other files
+        if (format != Format::u4 && format != Format::s8) continue;
+        Spec spec;
+        spec.format = format;
+        spec.scale_format = scale;
+        spec.float_min = true;
+        list.push_back(spec);
+        spec.flat = true;
+        list.push_back(spec);
+    }
+    return list;
+}
+
+void cut(Spec *spec, const Shape &shape) {
+    spec->n = shape.n, spec->k = shape.k, spec->group_size = shape.group_size;
+    const reference::RecordKind *const record = reference::record_of(spec->layout);
+    if (record == nullptr) return;
+    spec->group_size = record->group;
+    spec->k = (shape.k + record->codes - 1) / record->codes * record->codes;
+    if (record->codes == 256) spec->n = shape.n % 11 + 1;
+}
+
 std::vector<Spec> sweep_of(Format format) {
+    if (format == Format::iq4_nl || format == Format::fp4_ggml) return ggml_kinds(format);
     if (format == Format::lut4) {  // codes are stored as those of any 4-bit format
         std::vector<Spec> list = small_scale_kinds(format);
         Spec spec;
@@ -145,6 +202,7 @@ std::vector<Spec> sweep_of(Format format) {
     if (format == Format::fp4_e2m1) {
         for (const Spec &spec : small_scale_kinds(format)) list.push_back(spec);
     }
+    for (const Spec &spec : ggml_kinds(format)) list.push_back(spec);
     return list;
 }
 
@@ -227,8 +285,34 @@ static float random_global(const Spec &spec, Data data, Random *random) {
     return divides ? 1 / value : value;
 }
 
+// Within what a record holds, whose minima have the scales' numbers.
+static uint32_t i8_scale(const Spec &spec, Data data, Random *random) {
+    if (data == Data::integer) return uint32_t(1 + random->below(2));
+    const reference::RecordKind *const record = reference::record_of(spec.layout);
+    const int lowest = record != nullptr ? record->lowest_scale : -128;
+    const int highest = record != nullptr ? record->highest_scale : 127;
+    return uint32_t(random->between(lowest, highest)) & 255;
+}
+
+// Second scales of I8, which records keep as f16.
+static std::vector<float> second_scales(const Spec &spec, Data data, int64_t count,
+                                        Random *random) {
+    std::vector<float> values;
+    for (int64_t i = 0; i < count; ++i) {
+        const uint32_t bits = uint32_t(random->next());
+        const bool record = reference::record_of(spec.layout) != nullptr;
+        const float wild =
+            record ? reference::decode_f16(uint16_t(bits)) : std::bit_cast<float>(bits);
+        const float real = float(0.0005 * (0.1 + random->unit()));
+        const float value = data == Data::wild ? wild : data == Data::integer ? 2.0f : real;
+        values.push_back(record ? reference::decode_f16(reference::encode_f16(value)) : value);
+    }
+    return values;
+}
+
 static uint32_t random_scale(const Spec &spec, Data data, Random *random) {
     if (spec.nested) return uint32_t(random->below(256));
+    if (spec.scale_format == Format::i8) return i8_scale(spec, data, random);
     if (reference::bytes_of(spec.scale_format) == 1) return small_scale(spec, data, random);
     if (data == Data::wild) {
         const uint32_t bits = uint32_t(random->next());
@@ -267,16 +351,27 @@ Weight random_weight(const Spec &spec, Data data, Random *random) {
     weight.spec = spec;
     weight.codes.resize(size_t(spec.n * spec.k));
     const bool wide = reference::eight_bit(spec.format);
+    const reference::RecordKind *const record = reference::record_of(spec.layout);
     for (uint8_t &code : weight.codes) {
         code = uint8_t(random->next() >> 40) & (wide ? 255 : 15);
         const bool nan = spec.format == Format::e4m3 && code % 128 == 127;
         if (nan && data != Data::wild) code = uint8_t(code - 1);
         if (data == Data::integer && wide && spec.format != Format::e4m3)
             code = uint8_t(int(code % 31) - 15);
+        if (record != nullptr && wide && record->highest < 127) {
+            const int count = record->highest - record->lowest + 1;
+            code = uint8_t(int(code % count) + record->lowest);
+        }
     }
     for (int64_t g = 0; g < groups; ++g) {
         weight.scales.push_back(random_scale(spec, data, random));
         if (spec.zeros) weight.zeros.push_back(uint8_t(random->below(16)));
+        if (spec.float_min) weight.minima.push_back(random_scale(spec, data, random));
+    }
+    if (spec.scale_format == Format::i8 && !spec.nested) {
+        const int64_t blocks = (groups + spec.second_group - 1) / spec.second_group;
+        weight.second_scales = second_scales(spec, data, blocks, random);
+        if (spec.float_min) weight.second_minima = second_scales(spec, data, blocks, random);
     }
     if (spec.nested) fill_nested(spec, data, groups, random, &weight);
     if (spec.global != Global::none) {

@@ -28,6 +28,8 @@ std::string title(const reference::Spec &spec);
 struct Shape {
     int64_t n, k, group_size;
 };
+// The shape for a kind; records have rows of whole records and groups of their own.
+void cut(reference::Spec *spec, const Shape &shape);
 // Small shapes, each remainder of n and k by 2, 8, 16 and 32 with each group size that fits, and
 // long rows. About `count` of them.
 const std::vector<Shape> &shapes();

@@ -18,6 +18,7 @@ const std::vector<uint8_t> &plane_of(const reference::Planes &planes, int plane)
         case QK_PLANE_TABLE: return planes.table;
         case QK_PLANE_GLOBAL: return planes.global;
         case QK_PLANE_ORDER: return planes.order;
+        case QK_PLANE_MIN2: return planes.min2;
         default: return none;
     }
 }

@@ -53,7 +53,7 @@ TEST_P(Dequantize, EveryLayoutAndShape) {
     for (Spec spec : harness::sweep_of(GetParam())) {
         for (const harness::Shape &shape : harness::shapes()) {
             if (harness::thinned(++turn)) continue;
-            spec.n = shape.n, spec.k = shape.k, spec.group_size = shape.group_size;
+            harness::cut(&spec, shape);
             const Data data = turn % 5 == 0 ? Data::wild : Data::real;
             const Weight weight = random_weight(spec, data, &random);
             const reference::Planes planes = pack(weight, uint32_t(random.next()));
@@ -119,11 +119,15 @@ TEST_P(EveryScale, BitForBit) {
     }
 }
 
-const Format kQuantized[] = {Format::u4,   Format::nf4, Format::fp4_bnb, Format::fp4_e2m1,
-                             Format::lut8, Format::s8,  Format::lut4,    Format::e4m3};
+const Format kQuantized[] = {Format::u4,     Format::nf4,     Format::fp4_bnb, Format::fp4_e2m1,
+                             Format::lut8,   Format::s8,      Format::lut4,    Format::e4m3,
+                             Format::iq4_nl, Format::fp4_ggml};
 const auto kFormatName = [](const auto &info) { return std::string(reference::name(info.param)); };
 
 INSTANTIATE_TEST_SUITE_P(Kernels, Dequantize, ::testing::ValuesIn(kQuantized), kFormatName);
-INSTANTIATE_TEST_SUITE_P(Kernels, EveryScale, ::testing::ValuesIn(kQuantized), kFormatName);
+// fp4_ggml has scales of its own.
+INSTANTIATE_TEST_SUITE_P(Kernels, EveryScale,
+                         ::testing::ValuesIn(kQuantized, kQuantized + std::size(kQuantized) - 1),
+                         kFormatName);
 
 }  // namespace

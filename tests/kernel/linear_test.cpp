@@ -117,8 +117,9 @@ class Linear : public ::testing::TestWithParam<Format> {
         fill_dense(&c, m, spec.n, spec.k);
         c.product.entries = entries(weight);
         c.product.scales = scale_values(weight);
+        c.product.minima = minimum_values(weight);
         c.product.groups = groups_of(spec);
-        c.product.entry_steps = entry_steps(spec.format);
+        c.product.entry_steps = entry_steps(spec);
         const Expected expected = {linear_exact(c.product), linear_ordered(c.product)};
         const reference::Planes planes = pack(weight, uint32_t(random_.next()));
         for (const auto &home : homes_) {
@@ -139,7 +140,7 @@ TEST_P(Linear, EveryLayoutAndShape) {
     for (Spec spec : harness::sweep_of(GetParam())) {
         for (const harness::Shape &shape : harness::shapes()) {
             if (harness::thinned(++turn_)) continue;
-            spec.n = shape.n, spec.k = shape.k, spec.group_size = shape.group_size;
+            harness::cut(&spec, shape);
             const Data data = pick_data(integers);
             run_case(spec, data, rows(spec.n, spec.k));
             if (enough()) return;
@@ -153,7 +154,7 @@ TEST_P(Linear, LargerProducts) {
         if (spec.second_group == 16) continue;
         for (const int64_t m : {1, 2, 4, 7, 8, 9, 16, 33}) {
             if (harness::thinned(++turn_)) continue;
-            spec.n = 41, spec.k = 515 - int64_t(turn_ % 4), spec.group_size = 64;
+            harness::cut(&spec, {41, 515 - int64_t(turn_ % 4), 64});
             run_case(spec, Data::real, m);
             if (enough()) return;
         }
@@ -190,8 +191,9 @@ TEST_P(LinearDense, EveryShape) {
     }
 }
 
-const Format kQuantized[] = {Format::u4,   Format::nf4, Format::fp4_bnb, Format::fp4_e2m1,
-                             Format::lut8, Format::s8,  Format::lut4,    Format::e4m3};
+const Format kQuantized[] = {Format::u4,     Format::nf4,     Format::fp4_bnb, Format::fp4_e2m1,
+                             Format::lut8,   Format::s8,      Format::lut4,    Format::e4m3,
+                             Format::iq4_nl, Format::fp4_ggml};
 const auto kFormatName = [](const auto &info) { return std::string(reference::name(info.param)); };
 
 INSTANTIATE_TEST_SUITE_P(Kernels, Linear, ::testing::ValuesIn(kQuantized), kFormatName);

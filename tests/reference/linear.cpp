@@ -74,7 +74,9 @@ float fold(float (&sum)[kLanes]) {
 
 float weight_of(const Product &product, int64_t row, int64_t c) {
     const size_t at = size_t(row * product.k + c);
-    return product.entries[at] * product.scales[size_t(product.groups.of_code[at])];
+    const size_t group = size_t(product.groups.of_code[at]);
+    const float value = product.entries[at] * product.scales[group];
+    return product.minima.empty() ? value : value - product.minima[group];
 }
 
 // One row of x, lane by lane.
@@ -154,8 +156,9 @@ double integer_error(const Product &product, const std::vector<Integers> &x, int
 double roundings(const Product &product, bool integers) {
     const double blocks = double((product.k + kBlock - 1) / kBlock);
     if (integers) return 1 + blocks + 4 + 1;
-    if (product.m > 1) return 1 + double(std::min(kBlock, product.k)) + blocks + 1;
-    return 1 + double((product.k + kLanes - 1) / kLanes) + 4 + 1;
+    const double of_weight = product.minima.empty() ? 1 : 2;
+    if (product.m > 1) return of_weight + double(std::min(kBlock, product.k)) + blocks + 1;
+    return of_weight + double((product.k + kLanes - 1) / kLanes) + 4 + 1;
 }
 
 }  // namespace
@@ -170,11 +173,12 @@ Bounded linear_exact(const Product &product) {
             double sum = bias, magnitudes = std::fabs(bias), of_x = 0;
             for (int64_t c = 0; c < k; ++c) {
                 const size_t at = size_t(row * k + c);
-                const double scale = product.scales[size_t(product.groups.of_code[at])];
-                const double term =
-                    double(product.x[size_t(i * k + c)]) * double(product.entries[at]) * scale;
-                sum += term;
-                magnitudes += std::fabs(term);
+                const size_t group = size_t(product.groups.of_code[at]);
+                const double scaled = double(product.entries[at]) * double(product.scales[group]);
+                const double minimum = product.minima.empty() ? 0.0 : product.minima[group];
+                const double x = product.x[size_t(i * k + c)];
+                sum += x * (scaled - minimum);
+                magnitudes += std::fabs(x * scaled) + std::fabs(x * minimum);
                 of_x += std::fabs(double(product.x[size_t(i * k + c)]));
             }
             double error = std::ldexp(of_x + double(k), -149);  // what underflows

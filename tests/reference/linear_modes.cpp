@@ -29,6 +29,8 @@ struct Integers {
             case Format::fp4_bnb: return sign * fp4[half];
             case Format::fp4_e2m1: return sign * e2m1[half];
             case Format::s8: return code < 128 ? int(code) : int(code) - 256;
+            case Format::iq4_nl:
+            case Format::fp4_ggml: return int(codebook(weight.spec.format)[size_t(code)]);
             default: return int(code) - (weight.spec.zeros ? weight.zeros[size_t(group)] : 8);
         }
     }

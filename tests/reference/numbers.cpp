@@ -90,7 +90,7 @@ uint32_t encode(Format format, float value) {
 }
 
 int bytes_of(Format format) {
-    if (format == Format::e4m3 || format == Format::e8m0) return 1;
+    if (format == Format::e4m3 || format == Format::e8m0 || format == Format::i8) return 1;
     return format == Format::f32 ? 4 : 2;
 }
 
@@ -99,14 +99,16 @@ bool same(Format format, uint32_t a, uint32_t b) {
 }
 
 const char *name(Format format) {
-    static const char *const names[] = {"f32",  "f16",  "bf16", "u4",   "nf4",  "fp4",
-                                        "e2m1", "lut8", "s8",   "lut4", "e4m3", "e8m0"};
+    static const char *const names[] = {"f32",  "f16",  "bf16", "u4",     "nf4",
+                                        "fp4",  "e2m1", "lut8", "s8",     "lut4",
+                                        "e4m3", "e8m0", "i8",   "iq4_nl", "fp4_ggml"};
     return names[int(format)];
 }
 
 const char *name(Layout layout) {
-    static const char *const names[] = {"row",  "row_high", "awq_gemm", "awq_gemv",
-                                        "gptq", "gptq_v1",  "word"};
+    static const char *const names[] = {
+        "row",  "row_high", "awq_gemm", "awq_gemv", "gptq",  "gptq_v1", "word", "q4_0", "q4_1",
+        "q5_0", "q5_1",     "q8_0",     "iq4_nl",   "mxfp4", "q4_k",    "q5_k", "q6_k", "iq4_xs"};
     return names[int(layout)];
 }
 

@@ -47,24 +47,35 @@ std::vector<uint8_t> shifted(const Spec &spec, std::vector<uint8_t> zeros, int b
 
 int scale_bytes(const Spec &spec) { return spec.nested ? 1 : bytes_of(spec.scale_format); }
 
+std::vector<uint8_t> scales_to_bytes(const Spec &spec, const Groups &groups,
+                                     const std::vector<uint32_t> &scales, uint32_t padding) {
+    std::vector<uint8_t> bytes;
+    for (const int64_t owner : scale_owners(spec, groups)) {
+        const uint32_t bits = owner == kPadding ? padding : scales[size_t(owner)];
+        for (int i = 0; i < scale_bytes(spec); ++i) bytes.push_back(uint8_t(bits >> 8 * i));
+    }
+    return bytes;
+}
+
 }  // namespace
 
 Planes pack(const Weight &weight, uint32_t padding) {
     const Spec &spec = weight.spec;
     const Groups groups = groups_of(spec);
     Planes planes;
+    if (record_of(spec.layout) != nullptr) {
+        planes.data = pack_records(weight);
+        return planes;
+    }
     planes.data = eight_bit(spec.format)
                       ? weight.codes
                       : nibbles_to_bytes(code_owners(spec), weight.codes, padding);
-    for (const int64_t owner : scale_owners(spec, groups)) {
-        const uint32_t bits = owner == kPadding ? padding : weight.scales[size_t(owner)];
-        for (int i = 0; i < scale_bytes(spec); ++i) {
-            planes.scale.push_back(uint8_t(bits >> 8 * i));
-        }
-    }
-    planes.zero =
-        nibbles_to_bytes(zero_owners(spec, groups), shifted(spec, weight.zeros, -1), padding);
+    planes.scale = scales_to_bytes(spec, groups, weight.scales, padding);
+    planes.zero = spec.float_min ? scales_to_bytes(spec, groups, weight.minima, padding)
+                                 : nibbles_to_bytes(zero_owners(spec, groups),
+                                                    shifted(spec, weight.zeros, -1), padding);
     planes.second_scale = float_bytes(weight.second_scales);
+    planes.min2 = float_bytes(weight.second_minima);
     planes.scale_code = float_bytes(weight.scale_code);
     if (spec.nested) planes.scale_bias = float_bytes({weight.scale_bias});
     planes.table = float_bytes(weight.table);

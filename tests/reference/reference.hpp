@@ -12,8 +12,43 @@ namespace reference {
 
 using std::size_t;
 
-enum class Format { f32, f16, bf16, u4, nf4, fp4_bnb, fp4_e2m1, lut8, s8, lut4, e4m3, e8m0 };
-enum class Layout { row, row_high, awq_gemm, awq_gemv, gptq, gptq_v1, word };
+enum class Format {
+    f32,
+    f16,
+    bf16,
+    u4,
+    nf4,
+    fp4_bnb,
+    fp4_e2m1,
+    lut8,
+    s8,
+    lut4,
+    e4m3,
+    e8m0,
+    i8,
+    iq4_nl,
+    fp4_ggml
+};
+enum class Layout {
+    row,
+    row_high,
+    awq_gemm,
+    awq_gemv,
+    gptq,
+    gptq_v1,
+    word,
+    gguf_q4_0,
+    gguf_q4_1,
+    gguf_q5_0,
+    gguf_q5_1,
+    gguf_q8_0,
+    gguf_iq4_nl,
+    gguf_mxfp4,
+    gguf_q4_k,
+    gguf_q5_k,
+    gguf_q6_k,
+    gguf_iq4_xs
+};
 
 constexpr int64_t kPadding = -1;  // owner of a stored place that holds nothing
 
@@ -49,12 +84,13 @@ struct Spec {
     bool nested = false;
     Layout layout = Layout::row;
     int64_t n = 1, k = 1;
-    int64_t group_size = -1;  // codes per scale, or -1: one group a row
-    bool flat = false;        // groups over the flattened tensor
-    int64_t second_group = 256;
-    bool zeros = false;        // u4 only: has a zero for each group; otherwise every zero is 8
-    bool whole_range = false;  // s8 only: quantized over -128..127 (the flag SYMMETRIC)
-    bool ordered = false;      // columns are stored in an order of their own
+    int64_t group_size = -1;     // codes per scale, or -1: one group a row
+    bool flat = false;           // groups over the flattened tensor
+    int64_t second_group = 256;  // of nested and i8 scales
+    bool zeros = false;          // u4 only: has a zero for each group; otherwise every zero is 8
+    bool whole_range = false;    // s8 only: quantized over -128..127 (the flag SYMMETRIC)
+    bool float_min = false;      // u4 and s8: a minimum a group instead of a zero
+    bool ordered = false;        // columns are stored in an order of their own
 };
 
 bool eight_bit(Format format);
@@ -75,7 +111,9 @@ struct Weight {
     std::vector<uint8_t> codes;        // n * k; s8 as its two's complement byte
     std::vector<uint32_t> scales;      // a group: bits in scale_format, or the 8-bit scale code
     std::vector<uint8_t> zeros;        // a group
-    std::vector<float> second_scales;  // nested: one a second_group groups
+    std::vector<uint32_t> minima;      // float_min: a group, as the scales are
+    std::vector<float> second_scales;  // nested, i8: one a second_group groups
+    std::vector<float> second_minima;  // float_min of i8: the minima's
     std::vector<float> scale_code;     // nested: 256
     float scale_bias = 0;              // nested
     std::vector<float> table;          // lut8: 256, lut4: 16
@@ -87,8 +125,22 @@ struct Weight {
 // The bytes of a weight, plane by plane; planes the format does not have are empty.
 struct Planes {
     std::vector<uint8_t> data, scale, zero, second_scale, scale_code, scale_bias, table, global,
-        order;
+        order, min2;
 };
+
+// What a GGUF type has: the rest of a Spec, and the numbers that its records can hold.
+struct RecordKind {
+    Layout layout;
+    Format format, scale_format;
+    int bytes, codes;         // of one record
+    int group, second_group;  // codes, groups
+    bool has_minimum;
+    int lowest, highest;              // codes
+    int lowest_scale, highest_scale;  // of i8, minima from 0
+};
+const std::vector<RecordKind> &record_kinds();
+const RecordKind *record_of(Layout layout);  // null: the layout has planes
+std::vector<uint8_t> pack_records(const Weight &weight);
 
 // Owners of every stored place, in storage order. Codes: index r * k + c of each nibble (nibble 2b
 // is the low half of byte b) or byte. Scales and zeros: group number of each element or nibble.
@@ -106,8 +158,9 @@ Weight unpack(const Spec &spec, const Planes &planes);
 std::array<float, 16> codebook(Format format);  // nf4, fp4_bnb, fp4_e2m1
 std::vector<float> dynamic_table();             // bitsandbytes' signed dynamic map
 
-std::vector<float> scale_values(const Weight &weight);  // f32 scale of each group
-std::vector<float> entries(const Weight &weight);       // what each code multiplies its scale by
+std::vector<float> scale_values(const Weight &weight);    // f32 scale of each group
+std::vector<float> minimum_values(const Weight &weight);  // the same of minima; empty without
+std::vector<float> entries(const Weight &weight);         // what each code multiplies its scale by
 std::vector<uint32_t> dequantize(const Weight &weight, Format to);  // columns in their place
 
 // ---- linear ----------------------------------------------------------------------------------
@@ -118,12 +171,14 @@ struct Product {
     std::vector<float> entries;  // n * k
     std::vector<float> scales;   // a group; dense weights: one, 1
     Groups groups;
-    std::vector<float> bias;  // n, or empty
-    int entry_steps = 0;      // entries times this are the integers that one row sums; or 0
+    std::vector<float> bias;    // n, or empty
+    int entry_steps = 0;        // entries times this are the integers that one row sums; or 0
+    std::vector<float> minima;  // a group, or empty
 };
-// Entries of the format times this are integers; 0 where they are not.
-inline int entry_steps(Format format) {
-    return format == Format::u4 ? 1 : format == Format::fp4_e2m1 ? 2 : 0;
+// Entries of the weight times this are integers that one row of x sums; 0 where it does not.
+inline int entry_steps(const Spec &spec) {
+    if (spec.float_min) return 0;
+    return spec.format == Format::u4 ? 1 : spec.format == Format::fp4_e2m1 ? 2 : 0;
 }
 // A dense weight is entries in one group of scale 1.
 Groups dense_groups(int64_t n, int64_t k);

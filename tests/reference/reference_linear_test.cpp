@@ -13,7 +13,7 @@ using namespace reference;
 
 Product dense(std::vector<float> x, std::vector<float> w) {
     const int64_t k = int64_t(x.size());
-    return {std::move(x), 1, 1, k, std::move(w), {1.0f}, dense_groups(1, k), {}};
+    return {std::move(x), 1, 1, k, std::move(w), {1.0f}, dense_groups(1, k), {}, 0, {}};
 }
 
 TEST(ReferenceLinear, LanesAndFold) {

@@ -35,6 +35,13 @@ std::array<float, 16> codebook(Format format) {
             value = sign * float(magnitude);
         }
     }
+    constexpr int iq4_nl[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                1,    13,   25,  38,  53,  69,  89,  113};
+    constexpr int ggml[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+    for (size_t code = 0; code < 16; ++code) {
+        if (format == Format::iq4_nl) values[code] = float(iq4_nl[code]);
+        if (format == Format::fp4_ggml) values[code] = float(ggml[code]);
+    }
     if (format == Format::fp4_bnb) values[8] = 0.0f;  // plus zero, as the files' own table has it
     return values;
 }
@@ -72,12 +79,30 @@ static float with_global(const Weight &weight, size_t group, float scale) {
     return scale / global;
 }
 
+// What is stored for a group, or its minimum, is widened, or multiplied by a second scale.
+static float stored_value(const Spec &spec, const std::vector<float> &second, size_t group,
+                          uint32_t bits) {
+    if (spec.scale_format == Format::i8)
+        return float(int(int8_t(bits))) * second[group / size_t(spec.second_group)];
+    if (spec.format == Format::fp4_ggml) return float(std::ldexp(1.0, int(bits) - 128));
+    return decode(spec.scale_format, bits);
+}
+
+std::vector<float> minimum_values(const Weight &weight) {
+    std::vector<float> values;
+    for (size_t group = 0; group < weight.minima.size(); ++group) {
+        values.push_back(
+            stored_value(weight.spec, weight.second_minima, group, weight.minima[group]));
+    }
+    return values;
+}
+
 std::vector<float> scale_values(const Weight &weight) {
     std::vector<float> values;
     for (size_t group = 0; group < weight.scales.size(); ++group) {
         const uint32_t bits = weight.scales[group];
         if (!weight.spec.nested) {
-            const float scale = decode(weight.spec.scale_format, bits);
+            const float scale = stored_value(weight.spec, weight.second_scales, group, bits);
             values.push_back(with_global(weight, group, scale));
             continue;
         }
@@ -97,6 +122,10 @@ std::vector<float> entries(const Weight &weight) {
         const uint8_t code = weight.codes[i];
         switch (spec.format) {
             case Format::u4: {
+                if (spec.float_min) {
+                    values[i] = float(code);
+                    break;
+                }
                 const int zero = spec.zeros ? weight.zeros[size_t(groups.of_code[i])] : 8;
                 values[i] = float(code - zero);
                 break;
@@ -114,16 +143,19 @@ std::vector<float> entries(const Weight &weight) {
 std::vector<uint32_t> dequantize(const Weight &weight, Format to) {
     const Groups groups = groups_of(weight.spec);
     const std::vector<float> scales = scale_values(weight), values = entries(weight);
+    const std::vector<float> minima = minimum_values(weight);
     std::vector<uint32_t> bits(values.size());
     for (size_t i = 0; i < values.size(); ++i) {
         // Exact in double (24 + 24 bits), so this is the f32 product: one rounding.
-        const float product = float(double(values[i]) * double(scales[size_t(groups.of_code[i])]));
+        const size_t group = size_t(groups.of_code[i]);
+        const float product = float(double(values[i]) * double(scales[group]));
+        const float value = minima.empty() ? product : product - minima[group];
         size_t at = i;
         if (weight.spec.ordered) {
             const size_t k = size_t(weight.spec.k), stored = i % k;
             at = i - stored + size_t(weight.order[stored]);
         }
-        bits[at] = encode(to, product);
+        bits[at] = encode(to, value);
     }
     return bits;
 }

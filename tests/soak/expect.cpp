@@ -47,8 +47,9 @@ reference::Product product_of(const Problem &p) {
     } else {
         product.entries = reference::entries(p.w->meaning);
         product.scales = reference::scale_values(p.w->meaning);
+        product.minima = reference::minimum_values(p.w->meaning);
         product.groups = reference::groups_of(c.spec);
-        product.entry_steps = entry_steps(c.spec.format);
+        product.entry_steps = entry_steps(c.spec);
     }
     return product;
 }
