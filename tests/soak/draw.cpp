@@ -109,6 +109,27 @@ void draw_weight(Case *c, Random *random) {
     if (c->spec.flat && c->second != Layout::row) c->second = Layout::row_high;
 }
 
+// Minima, scales of I8 and ggml's tables: in the records of a file, or as planes.
+void draw_ggml(Case *c, Random *random) {
+    const std::vector<reference::RecordKind> &kinds = reference::record_kinds();
+    const reference::RecordKind &kind = kinds[random->below(kinds.size())];
+    const bool wide = reference::eight_bit(kind.format);
+    Spec &spec = c->spec;
+    spec.format = kind.format;
+    spec.scale_format = kind.scale_format;
+    spec.float_min = kind.has_minimum;
+    spec.nested = spec.zeros = false;
+    spec.global = reference::Global::none;
+    if (kind.second_group > 0) spec.second_group = kind.second_group;
+    if (wide) spec.layout = c->second = Layout::row;
+    if (random->one_in(2)) {
+        spec.layout = kind.layout;
+        spec.flat = false;
+    }
+    harness::cut(&spec, {spec.n, spec.k, spec.group_size});
+    spec.n = std::min(spec.n, std::max<int64_t>(1, (1 << 17) / spec.k));  // the reference's alone
+}
+
 int64_t rows(const Case &c, qk_device device, Random *random) {
     constexpr int64_t edges[] = {
         1,   1,   1,   2,   3,   4,   5,   7,   8,   9,    12,   15,   16,   17,   24,  31,  32,
@@ -140,6 +161,8 @@ Case draw(uint64_t number, qk_device device) {
     draw_shape(&c, device, &random);
     draw_groups(&c, &random);
     draw_weight(&c, &random);
+    const bool values = c.op == Op::dequantize || c.op == Op::repack || c.op == Op::linear;
+    if (values && device == QK_DEVICE_CPU && random.one_in(4)) draw_ggml(&c, &random);
     c.m = rows(c, device, &random);
     c.dense_weight = c.op == Op::linear && random.one_in(9);
     c.dense_format = one_of(harness::kFloats, &random);
