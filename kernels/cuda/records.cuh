@@ -65,19 +65,20 @@ __device__ inline GroupValues record_group_values(const uint8_t *record, int gro
     return {0, scale, record_value<R>(R::minimum(record, group), R::minimum_second(record))};
 }
 
-// `count` (4 or 8) codes from number `first` on, a multiple of it: all of one group.
+// `count` (4 or 8) codes from number `first` on, a multiple of it: all of one group. `first` is
+// unsigned so that the compiler knows its bits, and finds one address for all codes.
 template <class Reader, int count>
-__device__ inline void record_values(const uint8_t *record, int first, const float *entries,
+__device__ inline void record_values(const uint8_t *record, uint32_t first, const float *entries,
                                      float (&value)[count]) {
     using R = typename Reader::Record;
     constexpr bool kBytes = Reader::kKind == RecordCodes::kBytes;
-    const GroupValues group = record_group_values<R>(record, first / R::kGroup);
+    const GroupValues group = record_group_values<R>(record, int(first / R::kGroup));
     // 2^23 and the number, a byte's sign turned: one subtraction is exact, and cheaper than a
     // conversion.
     constexpr float kZero = 0x1p23f + (kBytes ? 128.0f : R::kHasMinimum ? 0.0f : 8.0f);
 #pragma unroll
     for (int i = 0; i < count; ++i) {
-        const uint32_t code = R::code(record, first + i);
+        const uint32_t code = R::code(record, int(first + uint32_t(i)));
         float entry;
         if (Reader::kKind == RecordCodes::kTable) {
             entry = entries[code];
@@ -87,6 +88,16 @@ __device__ inline void record_values(const uint8_t *record, int first, const flo
         value[i] = __fmul_rn(entry, group.scale);
         if (R::kHasMinimum) value[i] = __fadd_rn(value[i], -group.minimum);
     }
+}
+
+// Less than 16 bytes at the end of a plane; zeros behind them. Not inlined: it is met once.
+__device__ __noinline__ uint4 load_end(const uint8_t *from, uint32_t bytes) {
+    uint64_t low = 0, high = 0;
+#pragma unroll 1
+    for (uint32_t i = 0; i < bytes; ++i) {
+        (i < 8 ? low : high) |= uint64_t(from[i]) << i % 8 * 8;
+    }
+    return {uint32_t(low), uint32_t(low >> 32), uint32_t(high), uint32_t(high >> 32)};
 }
 
 // Bytes of records on their way to shared memory, 16 at a time at aligned addresses: up to 15 in
@@ -101,10 +112,7 @@ struct RecordBytes {
         const int64_t at = base() + int64_t(number) * 16;
         if (at >= last) return {0, 0, 0, 0};
         if (at + 16 <= size) return __ldcs(reinterpret_cast<const uint4 *>(plane + at));
-        uint32_t word[4] = {};
-        for (int i = 0; i < int(size - at); ++i)
-            word[i / 4] |= uint32_t(plane[at + i]) << i % 4 * 8;
-        return {word[0], word[1], word[2], word[3]};
+        return load_end(plane + at, uint32_t(size - at));
     }
 };
 

@@ -52,8 +52,8 @@ __global__ void __launch_bounds__(kThreads) expand_records(const __grid_constant
     const uint8_t *const records = reinterpret_cast<const uint8_t *>(staged) + bytes.ahead();
     uint4 *const out = static_cast<uint4 *>(p.out) + first / kCodes;
 #pragma unroll 4
-    for (int unit = int(threadIdx.x); unit < codes / kCodes; unit += kThreads) {
-        const int code = unit * kCodes;
+    for (uint32_t unit = threadIdx.x; unit < uint32_t(codes / kCodes); unit += kThreads) {
+        const uint32_t code = unit * kCodes;
         float values[kCodes];
         record_values<Reader>(records + code / R::kCodes * R::kBytes, code % R::kCodes, entries,
                               values);

@@ -55,9 +55,10 @@ __global__ void __launch_bounds__(kThreads) multiply_records(const __grid_consta
         if (column + kChunk < k) load(column + kChunk);
         const uint8_t *const records =
             reinterpret_cast<const uint8_t *>(staged[warp]) + bytes_of(column).ahead();
-        const int codes = int(min64(k - column, kChunk));
+        const uint32_t units = uint32_t(min64(k - column, kChunk)) / kUnit;
 #pragma unroll 2
-        for (int code = lane * kUnit; code < codes; code += 32 * kUnit) {
+        for (uint32_t unit = uint32_t(lane); unit < units; unit += 32) {
+            const uint32_t code = unit * kUnit;
             float value[kUnit];
             record_values<Reader>(records + code / R::kCodes * R::kBytes, code % R::kCodes, entries,
                                   value);
