@@ -162,7 +162,7 @@ Case draw(uint64_t number, qk_device device) {
     draw_groups(&c, &random);
     draw_weight(&c, &random);
     const bool values = c.op == Op::dequantize || c.op == Op::repack || c.op == Op::linear;
-    if (values && device == QK_DEVICE_CPU && random.one_in(4)) draw_ggml(&c, &random);
+    if (values && random.one_in(4)) draw_ggml(&c, &random);
     c.m = rows(c, device, &random);
     c.dense_weight = c.op == Op::linear && random.one_in(9);
     c.dense_format = one_of(harness::kFloats, &random);
