@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -26,8 +27,14 @@ def _desc(dtype: Any, shape: tuple[int, ...]) -> Any:
     return _byref(_arrays.dense_desc(_FORMAT_OF[dtype], shape))
 
 
+def _rows(w: Any) -> int:
+    """n of a weight: leading dimensions, as experts have in a GGUF file, count as rows."""
+    return math.prod(w.shape[:-1])
+
+
 def linear(x: Any, w: Any, bias: Any = None, *, out: Any = None) -> Any:
-    """x [..., k] dense, w [n,k], bias [n] or None: y [..., n] in x's type, package and device.
+    """x [..., k] dense, w [n,k], bias [n] or None: y [..., n] in x's type, package and device. Of
+    experts, w [e,n,k], y has the rows of all, one expert after the other.
 
     w: a Tensor, or a Layer with the bias that it has. out: where y goes, compact, not overlapping
     an input; else a new array. On a GPU the call queues its work on the caller's stream and
@@ -69,7 +76,7 @@ def operands(x: Any, w: Any, bias: Any = None, out: Any = None) -> Operands:
     if not _torch.is_tensor(x) and not hasattr(x, "shape"):  # lists
         x = np.asarray(x, np.float32)
     dx = asarray(x, context=context)
-    shape = (*dx.shape[:-1], w.shape[0])
+    shape = (*dx.shape[:-1], _rows(w))
     y = out if out is not None else _arrays.empty_like(x, shape)
     # None: packages whose arrays are immutable, and Tensor
     dy = (Tensor.from_desc(_arrays.dense_desc(dx.format, shape), context) if y is None
@@ -93,7 +100,7 @@ def _weight_and_bias(w: Any, bias: Any) -> tuple[Tensor, Any]:
 
 
 def _require_shape(out: Tensor, x: Tensor, w: Tensor) -> None:
-    shape = [*x.shape[:-1], w.shape[0]]
+    shape = [*x.shape[:-1], _rows(w)]
     if list(out.shape) != shape:
         raise refuse("SHAPE", f"out: is {list(out.shape)}, must be {shape}, n of w at the end")
 
@@ -116,7 +123,7 @@ def _small(x: Any, w: Tensor, out: Any) -> Any:
     dtype, shape = x.dtype, x.shape
     if dtype not in _FORMAT_OF or not 0 < len(shape) <= 4 or not x.flags.carray or not x.size:
         return None
-    wanted = (*shape[:-1], w._desc.shape[0])
+    wanted = (*shape[:-1], w._desc.shape[0] if w._desc.rank == 2 else _rows(w))
     if out is None:
         y = np.empty(wanted, dtype)
     elif type(out) is np.ndarray and out.flags.carray and out.shape == wanted \
@@ -159,7 +166,7 @@ class PreparedLinear:
         context = context_for(x)
         dx = asarray(x, context=context, output=True)  # a copy would not see what x holds later
         if out is None:
-            out = _arrays.empty_like(x, (*x.shape[:-1], w.shape[0]))
+            out = _arrays.empty_like(x, (*x.shape[:-1], _rows(w)))
         dy = asarray(out, context=context, name="out", output=True)
         _require_shape(dy, dx, w)
         db = None if bias is None else asarray(bias, context=context, name="bias", output=True)

@@ -45,6 +45,17 @@ class Golden(unittest.TestCase):
         self.assertGreaterEqual(layers, 50)
         self.assertGreaterEqual(repacked, 2 * layers)
 
+    def test_multiplies_by_experts(self):
+        stored = qk.load(GOLDEN / "gguf" / "model.gguf")["blk.0.ffn_gate_exps"].weight
+        self.assertEqual(stored.shape, (2, 3, 256))
+        x = np.ones((2, 256), np.float32)
+        for w in (stored, stored.repack("row")):
+            one_by_one = np.stack([w.dequantize().reshape(6, 256).sum(1)] * 2)
+            y = qk.linear(x, w)
+            np.testing.assert_allclose(y, one_by_one, rtol=1e-4)
+            np.testing.assert_array_equal(qk.linear(x[0], w), qk.prepare(x[:1], w).y[0])
+            np.testing.assert_array_equal(qk.linear(x, w, np.zeros(6, np.float32)), y)
+
     def test_quantizes_to_bitsandbytes_bytes(self):
         inputs = qk.load(GOLDEN / "bnb_quantize_oracle" / "inputs.safetensors")
         expected = qk.load(GOLDEN / "bnb_quantize_oracle" / "expected.safetensors")
