@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <optional>
 
 #include "beside.hpp"
@@ -22,6 +23,8 @@ void refuse(const qk_layer &layer) {
                   std::string(layer.name) + ": " + layer.reason + " (--layer picks others)");
 }
 
+bool is_gpt_oss(const qk_layer &layer) { return layer.dialect == QK_DIALECT_GPT_OSS; }
+
 Plan make_plan(const Checkpoint &checkpoint, const std::vector<std::string> &patterns) {
     Plan plan;
     std::set<std::string> replaced, wanted;
@@ -31,7 +34,7 @@ Plan make_plan(const Checkpoint &checkpoint, const std::vector<std::string> &pat
             continue;
         }
         if (!is_loadable(layer)) refuse(layer);
-        wanted.insert(std::string(layer.name) + ".bias");
+        wanted.insert(std::string(layer.name) + (is_gpt_oss(layer) ? "_bias" : ".bias"));
         if (is_quantized(layer)) {
             plan.decode.push_back(layer);
             add_weight_tensors(checkpoint, layer, &replaced);
@@ -52,22 +55,30 @@ qk_format target_format(const DequantizeOptions &options, const qk_layer &layer)
     return options.dtype.empty() ? layer.dense_format : float_format_of(options.dtype);
 }
 
-std::string weight_name(const qk_layer &layer) { return std::string(layer.name) + ".weight"; }
+// The experts of gpt-oss are a parameter without a module, in transformers' models as in its files.
+std::string weight_name(const qk_layer &layer) {
+    return is_gpt_oss(layer) ? layer.name : std::string(layer.name) + ".weight";
+}
 
 struct Sizes {
     int32_t rank;
-    const int64_t *shape;
+    int64_t shape[QK_MAX_RANK];
 };
 
-// Experts in one weight stay experts.
+// Experts in one weight stay experts; those of gpt-oss are dense as [experts,k,n].
 Sizes sizes_of(const Checkpoint &checkpoint, const qk_layer &layer) {
+    const int64_t rows = layer.desc.shape[0], columns = layer.desc.shape[1];
+    const bool blocks = is_gpt_oss(layer);
+    const std::string name = layer.name + std::string(blocks ? "_blocks" : ".weight");
     qk_file_tensor tensor;
-    const std::string name = weight_name(layer);
-    if (layer.dialect == QK_DIALECT_GGUF &&
-        qk_checkpoint_find_tensor(checkpoint.get(), name.c_str(), &tensor) == QK_OK) {
-        return {tensor.rank, tensor.shape};
+    if ((!blocks && layer.dialect != QK_DIALECT_GGUF) ||
+        qk_checkpoint_find_tensor(checkpoint.get(), name.c_str(), &tensor) != QK_OK) {
+        return {2, {rows, columns}};
     }
-    return {2, layer.desc.shape};
+    if (blocks) return {3, {tensor.shape[0], columns, tensor.shape[1]}};
+    Sizes sizes = {tensor.rank, {}};
+    std::copy_n(tensor.shape, tensor.rank, sizes.shape);
+    return sizes;
 }
 
 // Returns the bytes that will be written.
@@ -139,21 +150,61 @@ void compare_block(const Values &decoded, const RowBlock &block, int threads, La
     }
 }
 
+void write_values(const Output &output, const qk_layer &layer, const void *values, int64_t bytes) {
+    qk_io_message message = {};
+    check(qk_writer_write(output.writer(), weight_name(layer).c_str(), values,
+                          static_cast<size_t>(bytes), &message),
+          "", message.text);
+}
+
+// Experts [n,k] whose rows come one after the other, written as [k,n].
+class Turned {
+  public:
+    Turned(int64_t rows, int64_t columns, int64_t element)
+        : rows_(rows), columns_(columns), element_(element) {}
+
+    void write(const Output &output, const qk_layer &layer, const char *values, int64_t count) {
+        const int64_t row_bytes = columns_ * element_;
+        expert_.resize(static_cast<size_t>(rows_ * row_bytes));
+        for (int64_t row = 0; row < count; ++row) {
+            put(values + row * row_bytes);
+            if (++filled_ < rows_) continue;
+            write_values(output, layer, expert_.data(), rows_ * row_bytes);
+            filled_ = 0;
+        }
+    }
+
+  private:
+    void put(const char *row) {
+        char *to = expert_.data() + filled_ * element_;
+        for (int64_t column = 0; column < columns_; ++column) {
+            std::memcpy(to + column * rows_ * element_, row + column * element_,
+                        static_cast<size_t>(element_));
+        }
+    }
+
+    int64_t rows_, columns_, element_, filled_ = 0;
+    std::vector<char> expert_;
+};
+
 // original: NULL where the layer is not compared.
 LayerError decode_layer(const Checkpoint &checkpoint, const Context &context, const qk_layer &layer,
                         qk_format format, LayerRows *original, const Output &output,
                         Progress *progress) {
     LayerRows rows(checkpoint, context, layer);
+    const Sizes sizes = sizes_of(checkpoint, layer);
+    Turned turned(sizes.shape[2], rows.columns(), element_bytes(format));
     LayerError error;
-    qk_io_message message = {};
     for (int64_t at = 0; at < rows.rows();) {
         const RowBlock block = rows.block(at);
         const int64_t bytes = block.count * rows.columns() * element_bytes(format);
         progress->advance(bytes, layer.name);
         const char *values = rows.decode(block, format);
-        check(qk_writer_write(output.writer(), weight_name(layer).c_str(), values,
-                              static_cast<size_t>(bytes), &message),
-              "", message.text);
+        if (is_gpt_oss(layer)) {
+            turned.write(output, layer, values, block.count);
+        } else {
+            write_values(output, layer, values, bytes);
+        }
         if (original != nullptr) {
             compare_block({format, values}, block, thread_count(context), original, &error);
         }

@@ -16,6 +16,19 @@ from harness import COMMAND, GOLDEN, LOADABLE, REFUSED, Case, floats, pack, read
 Q = "model.layers.0.self_attn.q_proj"
 
 
+def as_written(weight, truth, source):
+    """The name, type, shape and bytes that a layer is written with: experts of gpt-oss [e,k,n]."""
+    dtype, shape, content = truth
+    layer = weight.removesuffix(".weight")
+    if f"{layer}_blocks" not in source:
+        return weight, truth
+    (experts, n), k = source[f"{layer}_blocks"][1][:2], shape[1]
+    values = [content[i:i + 2] for i in range(0, len(content), 2)]
+    turned = b"".join(values[(expert * n + row) * k + column] for expert in range(experts)
+                      for column in range(k) for row in range(n))
+    return layer, (dtype, [experts, k, n], turned)
+
+
 class Dequantize(Case):
     def test_golden_bits(self):
         for name in LOADABLE:
@@ -25,11 +38,13 @@ class Dequantize(Case):
             self.assertEqual(set(os.listdir(out)), {"config.json", "model.safetensors"} | beside)
             self.assertNotIn("quantization_config", json.loads((out / "config.json").read_text()))
             written = read(out)
-            truth = read(GOLDEN / name / "truth.safetensors")
+            source = read(GOLDEN / name)
+            truth = dict(as_written(weight, values, source) for weight, values in
+                         read(GOLDEN / name / "truth.safetensors").items())
             for weight, expected in truth.items():
                 self.assertEqual(written[weight], expected, f"{name} {weight}")
             for other in set(written) - set(truth):
-                self.assertEqual(written[other], read(GOLDEN / name)[other])
+                self.assertEqual(written[other], source[other])
             found = self.run_json("inspect", out)
             self.assertEqual((found["quantized_layers"], found["refused_layers"]), (0, 0))
 
@@ -42,6 +57,28 @@ class Dequantize(Case):
         self.assertEqual(sorted(written), [f"{Q}.bias", f"{Q}.weight"])
         self.assertEqual(written[f"{Q}.weight"][:2], ("F32", [96, 128]))
         self.assertEqual(os.listdir(self.folder), ["one.safetensors"])
+
+    def test_experts_of_gpt_oss(self):
+        """Experts that several blocks of rows make, written under the parameter's own name."""
+        experts, n, k = 3, 1100, 2048
+        name, out = "model.layers.0.mlp.experts.down_proj", self.folder / "one.safetensors"
+        codes = bytes(i * 7 % 251 for i in range(experts * n * k // 2))
+        self.write("model.safetensors", safetensors({
+            f"{name}_blocks": ("U8", [experts, n, k // 32, 16], codes),
+            f"{name}_scales": ("U8", [experts, n, k // 32], bytes([127]) * (len(codes) // 16)),
+            f"{name}_bias": ("BF16", [experts, n], bytes(2 * experts * n))}))
+        self.run_qk("dequantize", self.folder / "model.safetensors", out, "--layer", name)
+        written = read(out)
+        self.assertEqual(sorted(written), [name, f"{name}_bias"])
+        dtype, shape, content = written[name]
+        self.assertEqual((dtype, shape), ("BF16", [experts, k, n]))
+        table = [0, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040, 0x4080, 0x40c0]  # in bf16
+        for expert, column, row in ((0, 0, 0), (0, 5, 1099), (1, 2047, 0), (1, 64, 900),
+                                    (2, 1000, 1), (2, 2047, 1099)):
+            at = (expert * n + row) * k + column
+            code = codes[at // 2] >> at % 2 * 4 & 15
+            found, = struct.unpack_from("<H", content, 2 * ((expert * k + column) * n + row))
+            self.assertEqual(found, table[code % 8] | code // 8 << 15, (expert, column, row))
 
     def test_refusals_leave_nothing(self):
         golden = GOLDEN / "bnb_nf4"
