@@ -2,8 +2,8 @@
 
     python3 golden_microscaling.py [FOLDER...]
 
-Writes those folders of data/ alone, all of its own without arguments; needs requirements.txt,
-nvidia-modelopt==0.47.0 (pip install --no-deps) and pulp.
+Writes those folders of data/ alone, all of its own without arguments; needs requirements.txt and
+requirements-nodeps.txt.
 """
 import os
 

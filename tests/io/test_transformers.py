@@ -5,51 +5,26 @@
 Needs torch, transformers, accelerate, bitsandbytes and compressed-tensors, so it runs before a
 release and not in CI. Models are small, of random weights of a fixed seed: nothing is downloaded.
 """
-import json
-import os
 import pathlib
-import shlex
-import subprocess
 import sys
 import tempfile
 import unittest
 
-os.environ["TORCHDYNAMO_DISABLE"] = "1"  # before torch: plain eager arithmetic
-os.environ["HF_HUB_OFFLINE"] = "1"
-os.environ["CUDA_VISIBLE_DEVICES"] = ""
+from small_models import logits_of, run_qk, save_model, torch, transformers
+
 try:
     import accelerate  # noqa: F401  (bitsandbytes needs it inside transformers)
     import bitsandbytes
     import compressed_tensors  # noqa: F401
-    import torch
-    import transformers
 except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
 
 # On processors with AVX512-BF16 bitsandbytes would multiply in bf16: weights are compared here.
 bitsandbytes.nn.modules.has_avx512bf16 = lambda: False
-COMMAND = shlex.split(os.environ["QK_COMMAND"])
 BOUND = 1e-3  # of the largest logit
-SMALL = {"vocab_size": 96, "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2,
-         "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
-         "head_dim": 32, "initializer_range": 0.1}
-MODELS = {
-    "llama": transformers.LlamaConfig(**SMALL),
-    "llama_tied": transformers.LlamaConfig(**SMALL, tie_word_embeddings=True),
-    "qwen2_tied": transformers.Qwen2Config(**SMALL, tie_word_embeddings=True),
-    "qwen3": transformers.Qwen3Config(**SMALL),
-    "qwen3_tied": transformers.Qwen3Config(**SMALL, tie_word_embeddings=True),
-    "gemma": transformers.GemmaConfig(**SMALL),
-    "qwen3_moe": transformers.Qwen3MoeConfig(**SMALL, moe_intermediate_size=64, num_experts=4,
-                                             num_experts_per_tok=2),
-    "qwen2_moe": transformers.Qwen2MoeConfig(
-        **SMALL, moe_intermediate_size=64, shared_expert_intermediate_size=128, num_experts=4,
-        num_experts_per_tok=2),
-    "mixtral": transformers.MixtralConfig(**SMALL, num_local_experts=4),
-    "gpt_oss": transformers.GptOssConfig(
-        **{**SMALL, "hidden_act": "silu"}, num_local_experts=4, num_experts_per_tok=2),
-}
+MODELS = ("llama", "llama_tied", "qwen2_tied", "qwen3", "qwen3_tied", "gemma", "qwen3_moe",
+          "qwen2_moe", "mixtral", "gpt_oss")
 DIALECTS = {
     "nf4": ["--format", "nf4"],
     "nf4_nested": ["--format", "nf4", "--nested", "--block", "128"],
@@ -61,30 +36,6 @@ DIALECTS = {
 }
 # transformers reads no zero points of experts, and qk says so.
 REFUSED = [(name, "int4_asymmetric") for name in ("qwen3_moe", "qwen2_moe", "mixtral")]
-TOKENS = torch.arange(24).reshape(2, 12) * 7 % 96
-
-
-def run_qk(*arguments):
-    done = subprocess.run([*COMMAND, *map(str, arguments), "--json"], capture_output=True,
-                          text=True, check=False)
-    if done.returncode != 0:
-        raise AssertionError(f"{arguments}: {done.stderr}")
-    return json.loads(done.stdout)
-
-
-def load(folder, **options):
-    """The model, and nothing missing, left over, or of another shape."""
-    model, found = transformers.AutoModelForCausalLM.from_pretrained(
-        folder, output_loading_info=True, **{"dtype": torch.float32, **options})
-    for key in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
-        if found.get(key):
-            raise AssertionError(f"{folder.name}: {key}: {found[key]}")
-    return model.eval()
-
-
-def logits_of(folder, **options):
-    with torch.no_grad():
-        return load(folder, **options)(TOKENS).logits.double()
 
 
 def loading(dialect):
@@ -107,13 +58,8 @@ class RoundTrip(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         cls.addClassCleanup(folder.cleanup)
         cls.folder = pathlib.Path(folder.name)
-        for name, config in MODELS.items():
-            torch.manual_seed(11)
-            model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-            with torch.no_grad():  # routers and gates that do choose, norms that are not 1
-                for value in model.parameters():
-                    value.copy_(torch.randn(value.shape) * 0.1 + (value.dim() == 1))
-            model.save_pretrained(cls.folder / name, max_shard_size="300KB")
+        for name in MODELS:
+            save_model(name, cls.folder / name, torch.float32, max_shard_size="300KB")
 
     def test_every_dialect_of_every_model(self):
         worst = 0.0
@@ -144,9 +90,8 @@ class RoundTrip(unittest.TestCase):
                 out, twin = (self.folder / f"{name}-{form}{end}" for end in ("", "-dense"))
                 run_qk("quantize", self.folder / name, out, "--format", form, "--force")
                 run_qk("dequantize", out, twin, "--dtype", word, "--force")
-                with self.subTest(model=name, form=form), torch.no_grad():
-                    found, expected = (load(folder, dtype=dtype)(TOKENS).logits.double()
-                                       for folder in (out, twin))
+                with self.subTest(model=name, form=form):
+                    found, expected = (logits_of(folder, dtype=dtype) for folder in (out, twin))
                     self.assertEqual(distance(found, expected), 0)
 
     def test_converted(self):

@@ -174,4 +174,4 @@ class Written(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    unittest.main(verbosity=2)  # with the reason of each skip
