@@ -39,9 +39,14 @@ Status quantize(qk_context *context, const qk_tensor *dense, qk_tensor *quantize
     QK_TRY(check_disjoint(context, quantized, "quantized", dense, "dense"));
     const QuantizeArgs args = {dense_view(*dense), stored_view(*quantized)};
     const Shape &to = quantized->shape;
+    const char *const also = to.has_minimum    ? " and minima"
+                             : to.globals != 0 ? " and a GLOBAL plane"
+                                               : "";
+    const bool record = to.layout->record != nullptr;
     QK_CHECK(rule_of(args.to) != Rule::kNone, &context->error, UNSUPPORTED,
-             "quantized: qk has no quantizer for %s with %s scales%s", to.format->name,
-             to.scale_format->name, to.globals == 0 ? "" : " and a GLOBAL plane");
+             "quantized: qk has no quantizer for %s with %s scales%s%s%s", to.format->name,
+             to.scale_format->name, also, record ? " in layout " : "",
+             record ? to.layout->name : "");
     return run_kernel(context, context->backend->quantize, args, "quantize");
 }
 

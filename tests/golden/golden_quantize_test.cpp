@@ -153,7 +153,10 @@ TEST_F(GoldenQuantize, RefusesWhatHasNoRule) {
         {"lut4", QK_FORMAT_LUT4, QK_FORMAT_F32, 32, 0},
         {"nf4", QK_FORMAT_NF4, QK_FORMAT_E4M3, 32, 0},
         {"s8", QK_FORMAT_S8, QK_FORMAT_E8M0, 32, 0},
-        {"e2m1", QK_FORMAT_FP4_E2M1, QK_FORMAT_E8M0, 32, QK_TENSOR_GLOBAL},
+        {"e2m1 with e8m0 scales and a GLOBAL plane", QK_FORMAT_FP4_E2M1, QK_FORMAT_E8M0, 32,
+         QK_TENSOR_GLOBAL},
+        {"u4 with f16 scales and minima", QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, 32,
+         QK_TENSOR_FLOAT_MIN},
         {"e4m3", QK_FORMAT_E4M3, QK_FORMAT_E4M3, 32, 0},
     };
     const Tensor x = golden::create(context, golden::dense_desc(QK_FORMAT_F32, 2, 64));
