@@ -211,9 +211,10 @@ void expect_on_cpu(const Problem &p, const Bytes &y) {
 
 // The bounds of docs/formats.md. u is one rounding to x's type. Weights are taken as they are up to
 // 64 rows without a workspace (entries of tables rounded once); else scale, entry and product may
-// be rounded, each to half of 2^-24 at least in f16, entries up to 15, and the bias. A sum adds up
-// k terms in f32, each addition off by at most 2^-23 (tensor cores truncate); f32 x is up to three
-// terms of a value, so six products stand for one, each pair of terms complete to 2^-22.
+// be rounded, each to half of 2^-24 at least in f16, entries up to 15 (IQ4_NL's: 127), and the
+// bias. A sum adds up k terms in f32, each addition off by at most 2^-23 (tensor cores truncate);
+// f32 x is up to three terms of a value, so six products stand for one, each pair of terms complete
+// to 2^-22.
 void expect_on_cuda(const Problem &p, const Bytes &y) {
     const Case &c = *p.c;
     const int64_t n = c.spec.n, k = c.spec.k;
@@ -222,7 +223,8 @@ void expect_on_cuda(const Problem &p, const Bytes &y) {
         !c.dense_weight && c.spec.format != Format::u4 && c.spec.format != Format::s8;
     const double u = c.x_format == Format::f16 ? 0x1p-11 : c.x_format == Format::bf16 ? 0x1p-8 : 0;
     const double relative = wide ? 0x1p-22 : u * (p.tight ? (table ? 1.0 : 0.0) : 3.01);
-    const double absolute = p.tight || c.x_format != Format::f16 ? 0 : 17 * 0x1p-25;
+    const double most = !c.dense_weight && c.spec.format == Format::iq4_nl ? 129 : 17;
+    const double absolute = p.tight || c.x_format != Format::f16 ? 0 : most * 0x1p-25;
     const double additions =
         (p.tight ? 128 + double(k) / 4 : 2 * double(k) + 128) * (wide ? 6 : 1) + 1;
     const std::vector<uint32_t> got = sweep::dense_bits(c.x_format, y);
