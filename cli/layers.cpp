@@ -131,7 +131,8 @@ void add_weight_tensors(const Checkpoint &checkpoint, const qk_layer &layer,
                         std::set<std::string> *names) {
     // Codes first. Of the rest no two dialects use one name for different things. Scales of
     // activations go with the weights that they were measured for.
-    static const char *const kCodes[] = {".qweight", ".weight_packed", ".weight", "_blocks"};
+    static const char *const kCodes[] = {".qweight", ".weight_packed", ".weight", "_blocks",
+                                         "._weight_qdata"};
     static const char *const kBeside[] = {".qzeros",
                                           ".scales",
                                           ".scale",
@@ -152,6 +153,8 @@ void add_weight_tensors(const Checkpoint &checkpoint, const qk_layer &layer,
                                           ".activation_scale",
                                           ".SCB",
                                           ".weight_format",
+                                          "._weight_scale",
+                                          "._weight_zero_point",
                                           ".weight.absmax",
                                           ".weight.quant_map",
                                           ".weight.nested_absmax",

@@ -147,7 +147,8 @@ enum {
     QK_DIALECT_MODELOPT = 10,          /* NVFP4: X.weight U8 [n,k/2] and X.weight_scale_2 */
     QK_DIALECT_GPT_OSS = 11,           /* MXFP4: X_blocks U8 [experts,n,k/32,16] and X_scales, as
                                           one layer of experts * n rows */
-    QK_DIALECT_DEEPSEEK = 12           /* MXFP4: X.weight I8 [n,k/2] and X.scale F8_E8M0 */
+    QK_DIALECT_DEEPSEEK = 12,          /* MXFP4: X.weight I8 [n,k/2] and X.scale F8_E8M0 */
+    QK_DIALECT_TORCHAO = 13            /* X._weight_qdata I8 or F8_E4M3 [n,k], X._weight_scale */
 };
 QK_API const char *qk_dialect_name(qk_dialect dialect); /* "AutoAWQ gemm"; never NULL */
 

@@ -13,7 +13,7 @@ namespace {
 const Dialect *const kDialects[] = {
     &kGguf,         &kAwq,     &kGptq,     &kUnknownWords, &kCompressedFp4, &kCompressedTensors,
     &kBitsandbytes, &kLlmInt8, &kModelOpt, &kDeepSeek,     &kGptOss,        &kScaled,
-    &kDense};
+    &kTorchAo,      &kDense};
 
 // What the library itself says about the description decides, so that no rule about sizes is
 // written twice.
@@ -251,9 +251,9 @@ qk_status take_bias(const Module &module, int64_t n, Layer *layer, qk_io_message
 
 const char *qk_dialect_name(qk_dialect dialect) {
     static constexpr const char *kNames[] = {
-        "unknown", "dense",   "AutoAWQ gemm",       "AutoAWQ gemv",
-        "GPTQ v1", "GPTQ v2", "compressed-tensors", "bitsandbytes",
-        "GGUF",    "FP8",     "ModelOpt",           "gpt-oss",
-        "DeepSeek"};
-    return dialect < 0 || dialect > QK_DIALECT_DEEPSEEK ? kNames[0] : kNames[dialect];
+        "unknown",  "dense",   "AutoAWQ gemm",       "AutoAWQ gemv",
+        "GPTQ v1",  "GPTQ v2", "compressed-tensors", "bitsandbytes",
+        "GGUF",     "FP8",     "ModelOpt",           "gpt-oss",
+        "DeepSeek", "torchao"};
+    return dialect < 0 || dialect > QK_DIALECT_TORCHAO ? kNames[0] : kNames[dialect];
 }

@@ -23,7 +23,8 @@ struct Dialect {
 };
 
 extern const Dialect kGguf, kAwq, kGptq, kUnknownWords, kCompressedFp4, kCompressedTensors,
-    kBitsandbytes, kLlmInt8, kModelOpt, kDeepSeek, kGptOss, kScaled, kDense, kForeignLayer;
+    kBitsandbytes, kLlmInt8, kModelOpt, kDeepSeek, kGptOss, kScaled, kTorchAo, kDense,
+    kForeignLayer;
 
 // dialect_gguf.cpp: that scales and minima between the codes of a GGUF's layer are finite.
 qk_status check_records(const Layer &layer, qk_io_message *message);

@@ -5,6 +5,10 @@
 // multiplies by x as it is.
 // Source: vllm-project/compressed-tensors src/compressed_tensors/compressors/naive_quantized/,
 // huggingface/transformers src/transformers/integrations/finegrained_fp8.py.
+//
+// torchao's are the same by other names, X._weight_qdata beside X._weight_scale and
+// X._weight_zero_point, where a code is a byte: Int8Tensor, IntxUnpackedToInt8Tensor, Float8Tensor.
+// Source: pytorch/ao torchao/prototype/safetensors/ and quantization/quantize_/workflows/.
 #include "dialect.hpp"
 #include "methods.hpp"
 #include "remake.hpp"
@@ -33,6 +37,10 @@ bool claims(const Module &module) {
     return is(module.anchor, QK_DTYPE_I8, 2) &&
            float_format(sibling(module, ".weight_scale")) != 0 &&
            (method == Method::kNone || method == Method::kCompressedTensors);
+}
+
+bool claims_torchao(const Module &module) {
+    return module.anchor->dtype == QK_DTYPE_F8_E4M3 || module.anchor->dtype == QK_DTYPE_I8;
 }
 
 // 0: no scales that qk has.
@@ -140,12 +148,14 @@ qk_status check_kind(const Module &module, const Parts &p, qk_io_message *messag
                     saying_of(config).text, shape_text(p.weight).text, shape_text(p.scale).text,
                     kInstead);
     }
-    const bool smoothed = sibling(module, ".pre_quant_scale") != nullptr;
-    if (!config.transforms && !smoothed) return QK_OK;
+    const char *transform = config.transforms ? "transform_config" : nullptr;
+    if (sibling(module, ".pre_quant_scale") != nullptr) transform = "pre_quant_scale";
+    if (sibling(module, "._weight_act_pre_scale") != nullptr) transform = "act_pre_scale";
+    if (transform == nullptr) return QK_OK;
     return fail(message, QK_ERROR_UNSUPPORTED,
                 "8-bit weights behind a transform of the activations (%s), which qk does not do: "
                 "%s",
-                smoothed ? "pre_quant_scale" : "transform_config", kInstead);
+                transform, kInstead);
 }
 
 void set_scales(const Parts &p, const Grid &grid, Layer *layer) {
@@ -158,23 +168,18 @@ void set_scales(const Parts &p, const Grid &grid, Layer *layer) {
     }
 }
 
-qk_status describe(qk_checkpoint *checkpoint, const Module &module, Layer *layer,
-                   qk_io_message *message) {
+Parts parts_of(const Module &module) {
+    return {module.anchor,
+            nullptr,
+            nullptr,
+            module.anchor->shape[0],
+            module.anchor->shape[1],
+            module.anchor->dtype == QK_DTYPE_F8_E4M3};
+}
+
+qk_status describe_parts(qk_checkpoint *checkpoint, const Module &module, const Parts &p,
+                         Layer *layer, qk_io_message *message) {
     const Config &config = checkpoint->config;
-    Parts p = {module.anchor,
-               nullptr,
-               use(module, ".weight_zero_point", layer),
-               module.anchor->shape[0],
-               module.anchor->shape[1],
-               module.anchor->dtype == QK_DTYPE_F8_E4M3};
-    for (const char *name : kScaleNames) {  // the first that is there
-        if (p.scale == nullptr) p.scale = use(module, name, layer);
-    }
-    use(module, ".input_scale", layer);
-    use(module, ".activation_scale", layer);
-    layer->dialect = p.floats && config.method != Method::kCompressedTensors
-                         ? QK_DIALECT_FP8
-                         : QK_DIALECT_COMPRESSED_TENSORS;
     QK_IO_TRY(check_kind(module, p, message));
     Grid grid = {0, 0};
     int64_t group = 0;
@@ -193,8 +198,38 @@ qk_status describe(qk_checkpoint *checkpoint, const Module &module, Layer *layer
     return take_bias(module, p.n, layer, message);
 }
 
+qk_status describe(qk_checkpoint *checkpoint, const Module &module, Layer *layer,
+                   qk_io_message *message) {
+    Parts p = parts_of(module);
+    p.zero = use(module, ".weight_zero_point", layer);
+    for (const char *name : kScaleNames) {  // the first that is there
+        if (p.scale == nullptr) p.scale = use(module, name, layer);
+    }
+    use(module, ".input_scale", layer);
+    use(module, ".activation_scale", layer);
+    layer->dialect = p.floats && checkpoint->config.method != Method::kCompressedTensors
+                         ? QK_DIALECT_FP8
+                         : QK_DIALECT_COMPRESSED_TENSORS;
+    return describe_parts(checkpoint, module, p, layer, message);
+}
+
+qk_status describe_torchao(qk_checkpoint *checkpoint, const Module &module, Layer *layer,
+                           qk_io_message *message) {
+    layer->dialect = QK_DIALECT_TORCHAO;
+    if (module.anchor->rank != 2) {
+        return fail(message, QK_ERROR_UNSUPPORTED,
+                    "_weight_qdata is %s; qk loads torchao's bytes of rank 2: %s",
+                    shape_text(module.anchor).text, kInstead);
+    }
+    Parts p = parts_of(module);
+    p.scale = use(module, "._weight_scale", layer);
+    p.zero = use(module, "._weight_zero_point", layer);
+    return describe_parts(checkpoint, module, p, layer, message);
+}
+
 }  // namespace
 
 extern const Dialect kScaled = {".weight", claims, describe};
+extern const Dialect kTorchAo = {"._weight_qdata", claims_torchao, describe_torchao};
 
 }  // namespace qk_io

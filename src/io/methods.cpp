@@ -15,6 +15,17 @@ constexpr Types kE5M2 = only(QK_DTYPE_F8_E5M2);
 // Codes of 4 bits with such scales are NVFP4.
 constexpr Types kNoE4M3 = kAnyType & ~only(QK_DTYPE_F8_E4M3);
 constexpr Sign kNothing = {nullptr, 0};
+constexpr Types kFloats = only(QK_DTYPE_F32) | only(QK_DTYPE_F16) | only(QK_DTYPE_BF16);
+// All but those that are codes of bytes.
+constexpr Types kNoBytes = kAnyType & ~(kI8 | only(QK_DTYPE_F8_E4M3));
+
+// Why not, where that is not what is stored but how it is computed.
+constexpr const char *kFloatZeros =
+    "its zeros are floats, applied in 16 bits with roundings that no format of qk has; run qk "
+    "quantize on the model's 16-bit checkpoint";
+constexpr const char *kTorchAoWords =
+    "its words of 4-bit codes are laid out for one device's kernels; run qk quantize on the "
+    "model's 16-bit checkpoint";
 
 // The first that fits is the one: signs of few methods before signs of many.
 constexpr Foreign kForeign[] = {
@@ -47,9 +58,21 @@ constexpr Foreign kForeign[] = {
     {"MLX", {".weight", kU32}, {".scales", kAnyType}, nullptr, nullptr},
     {"HIGGS", {".weight", kI16}, {".tables2", kAnyType}, nullptr, nullptr},
     {"SINQ", {".W_q", kAnyType}, kNothing, "sinq", nullptr},
-    {"HQQ", {".W_q", kAnyType}, kNothing, nullptr, nullptr},
+    {"HQQ", {".W_q", kAnyType}, kNothing, nullptr, kFloatZeros},
     {"quanto", {".weight._data", kAnyType}, {".weight._scale", kAnyType}, nullptr, nullptr},
-    {"torchao", {"._weight_qdata", kAnyType}, kNothing, nullptr, nullptr},
+    {"torchao int4", {"._weight_qdata", kI32}, kNothing, nullptr, kTorchAoWords},
+    {"torchao NVFP4",
+     {"._weight_qdata", kU8},
+     {"._weight_scale", only(QK_DTYPE_F8_E4M3)},
+     nullptr,
+     nullptr},
+    {"torchao MXFP4", {"._weight_qdata", kU8}, {"._weight_scale", kE8}, nullptr, nullptr},
+    {"torchao int4",
+     {"._weight_qdata", kU8 | kI8},
+     {"._weight_zero_point", kFloats},
+     nullptr,
+     kFloatZeros},
+    {"torchao", {"._weight_qdata", kNoBytes}, kNothing, nullptr, nullptr},
     {"torchao", {".weight:qdata", kAnyType}, kNothing, nullptr, nullptr},
     {"AQLM", {".codes", kAnyType}, {".codebooks", kAnyType}, nullptr, nullptr},
     {"VPTQ", {".indices", kAnyType}, {".centroids.weight", kAnyType}, nullptr, nullptr},

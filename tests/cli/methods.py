@@ -8,6 +8,8 @@ N, K = 32, 64  # of the layer "m.up_proj"; experts are [2,N,K]
 SIZES = {"BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "I16": 2, "F16": 2,
          "BF16": 2, "I32": 4, "U32": 4, "F32": 4, "I64": 8}
 GENERAL = "run qk quantize on the model's 16-bit checkpoint"
+FLOAT_ZEROS = ("its zeros are floats, applied in 16 bits with roundings that no format of qk has; "
+               + GENERAL)
 
 
 def ones(dtype, *shape):
@@ -57,7 +59,6 @@ MXFP4_CT = {".weight_packed": ones("U8", N, K // 2), ".weight_scale": ones("U8",
 QUARK = {".weight": ones("U8", N, K // 2), ".weight_scale": ones("U8", N, K // 32)}
 BLOCKS = {".weight": ones("F8_E5M2", N, K), ".weight_scale_inv": ones("F32", 1, 1)}
 LLM_INT8 = {".weight": ones("I8", N, K), ".SCB": ones("F32", N), ".weight_format": ones("U8")}
-TORCHAO = {"._weight_qdata": ones("I8", N, K), "._weight_scale": ones("F32", N, 1)}
 WORDS = {".qweight": ones("I32", K // 8, N), ".qzeros": ones("I32", 1, N // 8),
          ".scales": ones("F16", 1, N)}
 EXPERTS = "m.experts.gate_up_proj"
@@ -107,7 +108,20 @@ FOREIGN = [
     foreign("mxfp8_of_e5m2", "MXFP8", method("quark"),
             {".weight": ones("F8_E5M2", N, K), ".weight_scale": ones("U8", N, K // 32)}, ".weight"),
     foreign("fp8_bare", "FP8", None, {".weight": ones("F8_E5M2", N, K)}, ".weight"),
-    foreign("torchao", "torchao", method("torchao"), TORCHAO, "._weight_qdata"),
+    foreign("torchao_int4", "torchao int4", method("torchao"),
+            {"._weight_qdata": ones("I8", N, K // 2), "._weight_scale": ones("BF16", K // 32, N),
+             "._weight_zero_point": ones("BF16", K // 32, N)}, "._weight_qdata",
+            instead=FLOAT_ZEROS),
+    foreign("torchao_tiles", "torchao int4", method("torchao"),
+            {"._weight_qdata": ones("I32", N // 8, K // 64, 32, 2),
+             "._weight_scale_and_zero": ones("BF16", K // 32, N, 2)}, "._weight_qdata",
+            instead="its words of 4-bit codes are laid out for one device's kernels; " + GENERAL),
+    foreign("torchao_nvfp4", "torchao NVFP4", method("torchao"),
+            {"._weight_qdata": ones("U8", N, K // 2), "._weight_scale": ones("F8_E4M3", N, K // 16),
+             "._weight_per_tensor_scale": ones("F32")}, "._weight_qdata"),
+    foreign("torchao_mxfp4", "torchao MXFP4", method("torchao"),
+            {"._weight_qdata": ones("U8", N, K // 2), "._weight_scale": ones("F8_E8M0", N, K // 32)},
+            "._weight_qdata"),
     foreign("torchao_older", "torchao", method("torchao"),
             {".weight:qdata": ones("I8", N, K), ".weight:scale": ones("F32", N, 1)},
             ".weight:qdata"),
@@ -116,7 +130,7 @@ FOREIGN = [
     foreign("hqq", "HQQ", method("hqq"),
             {".W_q": ones("U8", N // 2, K), ".scale": ones("F16", N, 1),
              ".zero": ones("F16", N, 1)},
-            ".W_q"),
+            ".W_q", instead=FLOAT_ZEROS),
     foreign("sinq", "SINQ", method("sinq"),
             {".W_q": ones("U8", N // 2, K), ".scale": ones("F16", N, 1)}, ".W_q"),
     foreign("quanto", "quanto", method("quanto"),
@@ -276,6 +290,13 @@ REFUSED = [
            f"FP8 (no configuration names it; weight is F8_E4M3 [{N},{K}]), whose scales are "
            "absent; qk loads weight_scale, weight_scale_inv and scale of F32, F16, BF16 and E8M0: "
            + GENERAL),
+    Method("torchao_experts", "torchao", method("torchao"),
+           {"._weight_qdata": ones("I8", 2, N, K), "._weight_scale": ones("F32", 2, N, 1)},
+           f"_weight_qdata is I8 [2,{N},{K}]; qk loads torchao's bytes of rank 2: {GENERAL}"),
+    Method("torchao_smoothed", "torchao", method("torchao"),
+           {"._weight_qdata": ones("I8", N, K), "._weight_scale": ones("F32", N, 1),
+            "._weight_act_pre_scale": ones("F32", K)},
+           "8-bit weights" + TRANSFORM.format("act_pre_scale")),
     Method("next_i8", "unknown", method("next"), {".weight": ones("I8", N, K)},
            f'weight is I8 [{N},{K}] (quant_method "next"), of no method that qk knows; dense '
            "weights are F32, F16 or BF16"),

@@ -229,6 +229,10 @@ def check_checkpoint(folder):
             values = dequantize_scaled(tensors, layer, name, config["weight_block_size"])
         elif method == "modelopt":
             values = dequantize_scaled(tensors, layer, "weight_scale")
+        elif method == "torchao":  # the same by other names
+            own = {key.replace("._weight_qdata", ".weight").replace("._weight_", ".weight_"): tensor
+                   for key, tensor in tensors.items()}
+            values = dequantize_scaled(own, layer, "weight_scale")
         else:
             values = {"awq": dequantize_awq, "gptq": dequantize_gptq}[method](tensors, layer,
                                                                               config)

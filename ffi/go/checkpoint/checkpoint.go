@@ -66,6 +66,7 @@ const (
 	ModelOpt          Dialect = C.QK_DIALECT_MODELOPT
 	GPTOSS            Dialect = C.QK_DIALECT_GPT_OSS
 	DeepSeek          Dialect = C.QK_DIALECT_DEEPSEEK
+	TorchAO           Dialect = C.QK_DIALECT_TORCHAO
 )
 
 func (d Dtype) String() string   { return C.GoString(C.qk_dtype_name(C.qk_dtype(d))) }

@@ -34,6 +34,7 @@ var Constants = map[string]int64{
 	"QK_DIALECT_GPTQ_V2":            C.QK_DIALECT_GPTQ_V2,
 	"QK_DIALECT_GPT_OSS":            C.QK_DIALECT_GPT_OSS,
 	"QK_DIALECT_MODELOPT":           C.QK_DIALECT_MODELOPT,
+	"QK_DIALECT_TORCHAO":            C.QK_DIALECT_TORCHAO,
 	"QK_DIALECT_UNKNOWN":            C.QK_DIALECT_UNKNOWN,
 	"QK_DTYPE_BF16":                 C.QK_DTYPE_BF16,
 	"QK_DTYPE_BOOL":                 C.QK_DTYPE_BOOL,

@@ -148,6 +148,7 @@ pub const QK_DIALECT_FP8: i32 = 9;
 pub const QK_DIALECT_MODELOPT: i32 = 10;
 pub const QK_DIALECT_GPT_OSS: i32 = 11;
 pub const QK_DIALECT_DEEPSEEK: i32 = 12;
+pub const QK_DIALECT_TORCHAO: i32 = 13;
 extern "C" {
     pub fn qk_dialect_name(dialect: qk_dialect) -> *const ::std::os::raw::c_char;
 }
