@@ -139,6 +139,7 @@ class Kinds(Case):
          "a zip archive, as PyTorch's .bin and .pt files are", SAVE),
         ("old.pt", b"\x80\2\x8a\x0al\xfc\x9c\x46\xf9 j\xa8P\x19.", 4,
          "a pickle of PyTorch (before 1.6)", SAVE),
+        ("newer.bin", b"\x80\5\x95" + bytes(60), 4, "a Python pickle", SAVE),
         ("tf_model.h5", b"\x89HDF\r\n\x1a\n" + bytes(40), 4, "an HDF5 file (Keras)", SAVE),
         ("a.npy", b"\x93NUMPY\1\0" + bytes(60), 4, "a NumPy array", SAVE),
         ("a.tflite", b"\x1c\0\0\0TFL3" + bytes(60), 4, "a TensorFlow Lite model", SAVE),
