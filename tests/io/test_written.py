@@ -1,4 +1,4 @@
-"""What qk quantize writes is dequantized by the packages it is written for, to the same bits.
+"""What qk quantize and convert write is dequantized by the packages, to the same bits.
 
     QK_COMMAND=PATH/TO/qk python3 test_written.py
 
@@ -133,13 +133,41 @@ class Written(unittest.TestCase):
                                                tensor.tensor_type)
                 self.assertEqual(records.tobytes(), tensor.data.tobytes(), tensor.name)
 
+    def check_compressed(self, dtype, tensors, section, dense):
+        """The package has tensors of these types and shapes, and decodes ours to these weights."""
+        from compressed_tensors.compressors import ModelCompressor
+        from compressed_tensors.quantization import QuantizationConfig, \
+            apply_quantization_config
+        config = QuantizationConfig(**section)
+        model = torch.nn.Module()
+        for name, (n, k) in SHAPES.items():
+            layer = torch.nn.Linear(k, n, bias=False, dtype=dtype)
+            model.add_module(name.replace(".", "/"), layer)
+        apply_quantization_config(model, config)
+        compressor = ModelCompressor(quantization_config=config)
+        compressor.compress_model(model)
+        own = {name.replace("/", "."): tensor
+               for name, tensor in model.state_dict().items()}
+        self.assertEqual({name: (tensor.dtype, tensor.shape)
+                          for name, tensor in own.items()},
+                         {name: (tensor.dtype, tensor.shape)
+                          for name, tensor in tensors.items()})
+        for name, layer in model.named_children():
+            for part in dict(layer.named_parameters()) | dict(layer.named_buffers()):
+                key = f"{name.replace('/', '.')}.{part}"
+                if key in tensors:
+                    getattr(layer, part).data = tensors[key]
+        compressor.decompress_model(model)
+        for name in SHAPES:
+            found = model.get_submodule(name.replace(".", "/")).weight.data
+            self.assertTrue(same_bits(found, dense[name + ".weight"]), name)
+
     def test_compressed_tensors(self):
         try:
-            from compressed_tensors.compressors import ModelCompressor
-            from compressed_tensors.quantization import QuantizationConfig, \
-                apply_quantization_config
+            import compressed_tensors
         except ImportError as error:
             self.skipTest(str(error))
+        self.assertTrue(compressed_tensors)
         for options in (["int4", "--group", "32"], ["int4", "--group", "row"],
                         ["int8"], ["int8", "--group", "32"], ["mxfp4"], ["nvfp4"]):
             for dtype in (torch.bfloat16, torch.float16, torch.float32):
@@ -148,29 +176,55 @@ class Written(unittest.TestCase):
                     decoded = torch.bfloat16 if "fp4" in options[0] else dtype
                     tensors, section, dense = self.quantized(dtype, "--format", *options,
                                                              decoded=decoded)
-                    config = QuantizationConfig(**section)
-                    model = torch.nn.Module()
-                    for name, (n, k) in SHAPES.items():
-                        layer = torch.nn.Linear(k, n, bias=False, dtype=dtype)
-                        model.add_module(name.replace(".", "/"), layer)
-                    apply_quantization_config(model, config)
-                    compressor = ModelCompressor(quantization_config=config)
-                    compressor.compress_model(model)
-                    own = {name.replace("/", "."): tensor
-                           for name, tensor in model.state_dict().items()}
-                    self.assertEqual({name: (tensor.dtype, tensor.shape)
-                                      for name, tensor in own.items()},
-                                     {name: (tensor.dtype, tensor.shape)
-                                      for name, tensor in tensors.items()})
-                    for name, layer in model.named_children():
-                        for part in dict(layer.named_parameters()) | dict(layer.named_buffers()):
-                            key = f"{name.replace('/', '.')}.{part}"
-                            if key in tensors:
-                                getattr(layer, part).data = tensors[key]
-                    compressor.decompress_model(model)
-                    for name in SHAPES:
-                        found = model.get_submodule(name.replace(".", "/")).weight.data
-                        self.assertTrue(same_bits(found, dense[name + ".weight"]), name)
+                    self.check_compressed(dtype, tensors, section, dense)
+
+    def converted(self, source, target, dtype):
+        out, dense = self.folder / target, self.folder / "dense"
+        run_qk("convert", source, out, "--force", "--to", target)
+        run_qk("dequantize", out, dense, "--force", "--dtype", TYPES[dtype])
+        section = json.loads((out / "config.json").read_text())["quantization_config"]
+        return (load_file(out / "model.safetensors"), section,
+                load_file(dense / "model.safetensors"))
+
+    def test_compressed_tensors_from_others(self):
+        try:
+            import compressed_tensors
+        except ImportError as error:
+            self.skipTest(str(error))
+        self.assertTrue(compressed_tensors)
+        self.quantized(torch.bfloat16, "--format", "mxfp4")
+        self.converted(self.folder / "out", "deepseek", torch.bfloat16)
+        self.check_compressed(torch.bfloat16, *self.converted(
+            self.folder / "deepseek", "compressed-tensors", torch.bfloat16))
+
+    def test_bitsandbytes_from_others(self):
+        """Nested scales to plain ones and back, and integers of compressed-tensors as LLM.int8."""
+        try:
+            import bitsandbytes.functional as bnb
+        except ImportError as error:
+            self.skipTest(str(error))
+        for kind in ("nf4", "fp4"):
+            self.quantized(torch.bfloat16, "--format", kind, "--nested")
+            tensors, section, dense = self.converted(self.folder / "out", "bitsandbytes",
+                                                     torch.bfloat16)
+            self.assertEqual((section["bnb_4bit_quant_type"],
+                              section["bnb_4bit_use_double_quant"]), (kind, False))
+            for name in SHAPES:
+                start = name + ".weight."
+                state = bnb.QuantState.from_dict(
+                    {key[len(name) + 1:]: tensor for key, tensor in tensors.items()
+                     if key.startswith(start)}, device="cpu")
+                found = bnb.dequantize_4bit(tensors[name + ".weight"], state)
+                self.assertTrue(same_bits(found, dense[name + ".weight"]), name)
+        self.quantized(torch.bfloat16, "--format", "int8")
+        tensors, section, dense = self.converted(self.folder / "out", "bitsandbytes",
+                                                 torch.float32)
+        self.assertTrue(section["load_in_8bit"])
+        for name in SHAPES:
+            # As MatMul8bitFp computes it.
+            scale = tensors[name + ".SCB"].unsqueeze(1).mul(1.0 / 127.0)
+            self.assertTrue(same_bits(tensors[name + ".weight"].float().mul_(scale),
+                                      dense[name + ".weight"]), name)
 
 
 if __name__ == "__main__":
