@@ -8,6 +8,9 @@ namespace qk::cpu {
 namespace {
 
 struct NeonInt8 : Neon {
+    template <int kBlocks>
+    using Scales = PanelScales<NeonInt8, kBlocks>;
+
     using XChunk = PlainChunk;
     static void quantize_chunk(const float *x, int64_t blocks, float unit, XChunk *to) {
         quantize_plain(x, blocks, unit, to);

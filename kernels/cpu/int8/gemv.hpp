@@ -45,9 +45,11 @@ class Int8Rows {
         int64_t at = 0, next = (group + 1) * size;  // wide groups: where the next one starts
         for (int64_t i = first; i < last; ++i, codes += 512) {
             if (kBlocks == 1 && i * 128 >= next) ++at, next += size;
-            fetch_scales(scales + at * 32, kBlocks);
-            add(codes, x[i], scales + at * 32, zeros == nullptr ? zeros : zeros + at * 4,
-                groups - at, &acc);
+            const char *const of_chunk = scales + at * scales_.group_bytes();
+            const int64_t bytes = kBlocks * scales_.group_bytes();
+            prefetch_lines(of_chunk, bytes, 32 * bytes);
+            add(codes, x[i], of_chunk, zeros == nullptr ? zeros : zeros + at * 4, groups - at,
+                &acc);
             if (kBlocks > 1) at += kBlocks;
         }
         return acc;
@@ -58,6 +60,8 @@ class Int8Rows {
                        const uint8_t *zeros, int64_t blocks, typename Isa::Floats8 *acc) const {
         typename Isa::Sums8 dots[kBlocks];
         dots_.run(codes, x, dots);
+        typename Isa::Floats8 scale[kBlocks];
+        scales_.widen(scales, blocks, scale);
         QK_UNROLL
         for (int b = 0; b < kBlocks; ++b) {
             if (b >= blocks) return;
@@ -65,14 +69,14 @@ class Int8Rows {
                 zeros == nullptr ? Isa::splat_sums8(8) : Isa::load_zeros8(zeros + 4 * b);
             const typename Isa::Sums8 sums =
                 table ? dots[b] : Isa::take_zeros(dots[b], zero, x.sum[b]);
-            *acc = Isa::fold8(sums, x.scale[b], Isa::load_floats8(scales + 32 * b), *acc);
+            *acc = Isa::fold8(sums, x.scale[b], scale[b], *acc);
         }
     }
 
     const LinearArgs &args_;
     const int64_t chunks_;
     const typename Isa::XChunk *x_;
-    ScalePanel<Isa> scales_;
+    typename Isa::template Scales<kBlocks> scales_;
     typename Isa::template ChunkDots<kBlocks, table> dots_;
 };
 

@@ -126,6 +126,23 @@ inline const typename Isa::XChunk *quantize_x(const LinearArgs &args, const Laun
     return to;
 }
 
+// Scales of 8 rows for a chunk of kBlocks groups, as f32 in memory.
+template <class Isa, int kBlocks>
+class PanelScales : public ScalePanel<Isa> {
+  public:
+    PanelScales(const Weight &w, const Device &device) : ScalePanel<Isa>(w, device) {}
+    static int64_t group_bytes() { return 32; }
+
+    // `there` of the groups are.
+    QK_INLINE static void widen(const char *from, int64_t there,
+                                typename Isa::Floats8 (&to)[kBlocks]) {
+        QK_UNROLL
+        for (int b = 0; b < kBlocks; ++b) {
+            to[b] = b < there ? Isa::load_floats8(from + 32 * b) : Isa::zero_floats8();
+        }
+    }
+};
+
 // x of int8 mode in chunks of 128 columns, laid out as a chunk of packed codes is (rows8: a row in
 // 64 bytes). Bytes 4 j .. 4 j + 3 of a chunk of codes hold columns 32 b + j in the low and
 // 32 b + 16 + j in the high nibble of byte b:

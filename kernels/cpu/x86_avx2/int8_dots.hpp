@@ -20,6 +20,9 @@ namespace qk::cpu {
 namespace {
 
 struct Avx2Dots : Avx2, YmmSums {
+    template <int kBlocks>
+    using Scales = PanelScales<Avx2Dots, kBlocks>;
+
     struct alignas(32) XChunk : PlainChunk {
         uint8_t magnitude[2][64];  // of low, of high
         uint8_t negative[2][64];   // 255 where x is below 0

@@ -2,6 +2,7 @@
 #pragma once
 #include "cpu/int8/x.hpp"
 #include "cpu/int8/ymm.hpp"
+#include "cpu/x86_avx512/group_scales.hpp"
 #include "cpu/x86_avx512/isa.hpp"
 
 namespace qk::cpu {
@@ -211,7 +212,39 @@ struct Avx512Int8X : Avx512, YmmSums {
     }
 };
 
+// Scales of a chunk of several groups.
+template <int kBlocks>
+class Int8GroupScales : public GroupScales<kBlocks> {
+  public:
+    using GroupScales<kBlocks>::GroupScales;
+
+    QK_INLINE void widen(const char *from, int64_t there, YmmSums::Floats8 (&to)[kBlocks]) const {
+        __m512 pairs[kBlocks / 2];
+        if (there >= kBlocks) {
+            GroupScales<kBlocks>::widen(from, pairs);
+        } else {
+            widen_some(from, there, pairs);
+        }
+        QK_UNROLL
+        for (int b = 0; b < kBlocks; ++b) {
+            to[b].v = b % 2 == 0 ? _mm512_castps512_ps256(pairs[b / 2])
+                                 : _mm512_extractf32x8_ps(pairs[b / 2], 1);
+        }
+    }
+
+  private:
+    QK_NOINLINE void widen_some(const char *from, int64_t there, __m512 (&to)[kBlocks / 2]) const {
+        alignas(64) char some[kBlocks * 32] = {};
+        memcpy(some, from, size_t(there * this->group_bytes()));
+        GroupScales<kBlocks>::widen(some, to);
+    }
+};
+
 struct Avx512Dots : Avx512Int8X {
+    template <int kBlocks>
+    using Scales = std::conditional_t < (kBlocks > 1),
+          Int8GroupScales<kBlocks<2 ? 2 : kBlocks>, PanelScales<Avx512Dots, 1>>;
+
     // The bytes of four dwords (every 128 bits) change places: dword b of the result holds the b-th
     // bytes of the four; dwords 1 and 2 trade places where fold_dwords is to add groups of 64.
     template <int kBlocks>

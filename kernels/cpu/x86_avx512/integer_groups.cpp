@@ -11,7 +11,7 @@
 // the lanes have the same, so a row's is 8 floats, loaded twice. Entries of tables are unsigned,
 // as far from themselves as symmetric codes are from 0..15; sums start at what that takes off.
 #include "cpu/linear/gemv_groups.hpp"
-#include "cpu/x86_avx512/look_up_planes.hpp"
+#include "cpu/x86_avx512/group_scales.hpp"
 #include "cpu/x86_avx512/row_of_bytes.hpp"
 
 namespace qk::cpu {
@@ -101,10 +101,6 @@ class GroupRowBlocks {
     GroupRowBlocks(const LinearArgs &args, const Device &device, const RowOfBlocks<X> &x)
         : args_(args), x_(x), scales_(args.w, device), chunks_(ceil_div(args.w.geometry.k, kBlock)),
           first_(panel_from(args.w.geometry, 0)) {
-        code_ = scales_.code_of_all(&factor_);
-        in_place_ = code_ != nullptr || !has_coded_scales(args.w.scale);
-        format_ = in_place_ ? args.w.scale.format->id : QK_FORMAT_F32;
-        scale_bytes_ = in_place_ ? args.w.scale.format->bits / 8 : 4;
         alignas(64) uint8_t entries[64];
         for (int code = 0; code < 64; ++code) {
             const bool table = kind == CodeKind::kTable;
@@ -131,11 +127,8 @@ class GroupRowBlocks {
     };
 
     QK_NOINLINE void run_panel(int64_t row_block, const Panel &panel, Sums<Avx512> &total) {
-        const Geometry &s = args_.w.geometry;
-        const int64_t at = row_block * s.groups_per_row + panel.group;
-        const char *scales =
-            in_place_ ? static_cast<const char *>(args_.w.scale.data) + at * 8 * scale_bytes_
-                      : scales_.load(row_block, panel.group, panel.groups);
+        const char *scales = scales_.load(row_block, panel.group, panel.groups);
+        const int64_t scale_bytes = kGroups * scales_.group_bytes();
         const uint8_t *codes = packed_chunk(args_.w, row_block * chunks_ + panel.first);
         const uint8_t *zeros = packed_zeros(args_.w, row_block, panel.group);
         const X *x = x_.of(panel);
@@ -151,8 +144,8 @@ class GroupRowBlocks {
             }
             asm volatile("" : "+m"(factors));  // broadcast where it is used, not by shuffles
             add_chunk_of(codes, *x, factors, sums);
-            scales += kGroups * 8 * scale_bytes_;
-            prefetch_lines(scales, kGroups * 8 * scale_bytes_, kGroups * 256 * scale_bytes_);
+            scales += scale_bytes;
+            prefetch_lines(scales, scale_bytes, 32 * scale_bytes);
             if (kind == CodeKind::kZeros) {
                 zeros += kGroups * 4;
                 prefetch(zeros + kAhead / 128 * kGroups);
@@ -161,44 +154,12 @@ class GroupRowBlocks {
         total = sums;
     }
 
-    // Two groups of 8 rows.
-    QK_INLINE __m512 load_scales(const char *from) const {
-        const auto halves = [=] {
-            return _mm256_loadu_si256(reinterpret_cast<const __m256i *>(from));
-        };
-        switch (format_) {
-            case QK_FORMAT_F16: return _mm512_cvtph_ps(halves());
-            case QK_FORMAT_BF16:
-                return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves()), 16));
-            default: return _mm512_loadu_ps(from);
-        }
-    }
-    QK_INLINE void load_codes(const char *from, __m512 (&to)[kGroups / 2]) const {
-        if (code_->exponents) {
-            for (int i = 0; i < kGroups / 2; ++i) {
-                to[i] = _mm512_castsi512_ps(exponents_to_bits(
-                    _mm_loadu_si128(reinterpret_cast<const __m128i *>(from + 16 * i))));
-            }
-        } else {
-            constexpr __mmask64 there = ~__mmask64(0) >> (64 - 8 * kGroups);
-            Plane planes[4];
-            for (int p = 0; p < 4; ++p) planes[p] = load_plane(code_->plane[p]);
-            look_up_64(planes, _mm512_maskz_loadu_epi8(there, from),
-                       [&](__m512i bits, int quarter) {
-                if (quarter < kGroups / 2) to[quarter] = _mm512_castsi512_ps(bits);
-            });
-        }
-        if (factor_ == 1) return;
-        for (__m512 &scale : to) scale = _mm512_mul_ps(scale, _mm512_set1_ps(factor_));
-    }
-
     QK_INLINE void prepare(const LanesOfRows<kGroups> &lanes, const char *scales,
                            const uint8_t *zeros, float unit, Factors *to) const {
         __m512 scale[kGroups / 2], zero[kGroups / 2];
-        if (code_ != nullptr) load_codes(scales, scale);
+        scales_.widen(scales, scale);
         QK_UNROLL
         for (int i = 0; i < kGroups / 2; ++i) {
-            if (code_ == nullptr) scale[i] = load_scales(scales + 16 * i * scale_bytes_);
             scale[i] = _mm512_mul_ps(scale[i], _mm512_set1_ps(unit));
             if (kind != CodeKind::kZeros) continue;
             const __m512i nibbles =
@@ -220,7 +181,7 @@ class GroupRowBlocks {
                                   Factors *to) const {
         alignas(64) char scale[kGroups * 8 * 4] = {};
         uint8_t zero[kGroups * 4] = {};
-        memcpy(scale, scales, size_t(groups * 8 * scale_bytes_));
+        memcpy(scale, scales, size_t(groups * scales_.group_bytes()));
         if (kind == CodeKind::kZeros) memcpy(zero, zeros, size_t(groups * 4));
         prepare(lanes, scale, zero, unit, to);
         constexpr int64_t lanes_of_group = 8 / kGroups;
@@ -282,14 +243,9 @@ class GroupRowBlocks {
 
     const LinearArgs &args_;
     const RowOfBlocks<X> x_;
-    ScalePanel<Avx512> scales_;  // those with second scales
+    GroupScales<kGroups> scales_;
     const int64_t chunks_;
     const Panel first_;
-    const NestedCode *code_;  // of scales decoded in place, times one factor
-    float factor_ = 1;
-    bool in_place_;  // scales are read where they are stored
-    qk_format format_;
-    int64_t scale_bytes_;
     __m512i entries_;
     alignas(64) uint32_t minus_zero_[16];
 };
