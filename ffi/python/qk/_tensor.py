@@ -33,18 +33,15 @@ _GLOBALS = {None: 0, "one": CONSTANTS["QK_TENSOR_GLOBAL"],
             "rows": CONSTANTS["QK_TENSOR_GLOBAL_ROWS"]}
 
 
-def _flags(symmetric: bool, global_scale: str | None, global_divides: bool, ordered: bool) -> int:
+def _flags(symmetric: bool, global_scale: str | None, global_divides: bool, float_min: bool,
+           ordered: bool) -> int:
     if global_scale not in _GLOBALS:
         raise refuse("ARGUMENT",
                      f"global_scale: is {global_scale!r}, accepted are None, 'one' and 'rows'")
-    flags = _GLOBALS[global_scale]
-    if symmetric:
-        flags |= CONSTANTS["QK_TENSOR_SYMMETRIC"]
-    if global_divides:
-        flags |= CONSTANTS["QK_TENSOR_GLOBAL_DIVIDES"]
-    if ordered:
-        flags |= CONSTANTS["QK_TENSOR_ORDERED"]
-    return flags
+    given = {"SYMMETRIC": symmetric, "GLOBAL_DIVIDES": global_divides, "FLOAT_MIN": float_min,
+             "ORDERED": ordered}
+    return _GLOBALS[global_scale] | sum(CONSTANTS[f"QK_TENSOR_{name}"]
+                                        for name, is_set in given.items() if is_set)
 
 
 class Tensor(Handle):
@@ -74,13 +71,15 @@ class Tensor(Handle):
               layout: str = "row", group_size: int = 0, grouping: str = "default",
               scale_group_size: int = 0, symmetric: bool = False,
               global_scale: str | None = None, global_divides: bool = False,
-              ordered: bool = False, context: Context | None = None) -> Tensor:
+              float_min: bool = False, ordered: bool = False,
+              context: Context | None = None) -> Tensor:
         """Uninitialised storage of the context's device; a weight's shape is (n, k).
 
-        scale: "f32", "f16", "bf16", "e8m0", "e4m3" or "lut8" (nested); group_size: codes a scale,
-        -1 for a row. global_scale: "one" or "rows", a number that e8m0 and e4m3 scales are
-        multiplied by, or with global_divides divided by. ordered: columns are stored in the order
-        that plane "order" gives (act-order).
+        scale: "f32", "f16", "bf16", "e8m0", "e4m3", or nested "lut8" and "i8"; group_size: codes a
+        scale, -1 for a row. global_scale: "one" or "rows", a number that e8m0 and e4m3 scales are
+        multiplied by, or with global_divides divided by. float_min: u4_affine and s8 have a minimum
+        a group in plane "zero", stored as its scale is, instead of a zero point. ordered: columns
+        are stored in the order that plane "order" gives (act-order).
         """
         if len(shape) > CONSTANTS["QK_MAX_RANK"]:
             raise refuse("SHAPE", f"shape: rank is {len(shape)}, accepted are 1 to 4")
@@ -91,7 +90,7 @@ class Tensor(Handle):
                      grouping=lookup(GROUPINGS, grouping, "grouping"),
                      scale_group_size=integer(scale_group_size, "scale_group_size", 0, _MAX_GROUP),
                      rank=len(shape),
-                     flags=_flags(symmetric, global_scale, global_divides, ordered))
+                     flags=_flags(symmetric, global_scale, global_divides, float_min, ordered))
         for i, size in enumerate(shape):
             desc.shape[i] = integer(size, f"shape[{i}]", 0, INT64_MAX)
         return cls.from_desc(desc, context)
@@ -158,8 +157,10 @@ class Tensor(Handle):
         index = lookup(PLANES, plane, "plane")
         raw = np.empty(_arrays.plane_bytes(self._desc, index), np.uint8)
         self.context.call(lib.qk_tensor_download, self, index, raw.ctypes.data, raw.size)
+        minima = self._desc.flags & CONSTANTS["QK_TENSOR_FLOAT_MIN"]
         format = self.format if index == PLANES["data"] else {
-            PLANES["scale"]: self.scale_format, PLANES["zero"]: None}.get(index, "f32")
+            PLANES["scale"]: self.scale_format,
+            PLANES["zero"]: self.scale_format if minima else None}.get(index, "f32")
         if index == PLANES["order"]:
             return raw.view(np.int32)
         types = {"f32": np.float32, "f16": np.float16, "bf16": np.uint16, "i8": np.int8,

@@ -107,6 +107,21 @@ class Arrays(unittest.TestCase):
                 qk.linear(x, W)
 
 
+    def test_minima_as_planes_and_in_records(self):
+        q4_1 = dict(format="u4_affine", scale="f16", group_size=32, float_min=True)
+        planes = qk.Tensor.empty((2, 64), **q4_1)
+        codes = np.arange(128, dtype=np.uint8).reshape(2, 64) % 16
+        scales = np.array([0.5, 0.25, 2, 1], np.float16)
+        minima = np.array([1, -0.5, 3, 0], np.float16)
+        planes.set_plane("data", codes[:, ::2] | codes[:, 1::2] << 4)
+        planes.set_plane("scale", scales)
+        planes.set_plane("zero", minima)
+        self.assertTrue(np.array_equal(planes.plane("zero"), minima))
+        group = np.arange(4).reshape(2, 2).repeat(32, axis=1)
+        values = codes * scales[group] - minima[group]
+        self.assertTrue(np.array_equal(planes.dequantize(), values))
+        self.assertTrue(np.array_equal(planes.repack("gguf_q4_1").dequantize(), values))
+
     def test_outputs_have_the_shape_of_y(self):
         for shape in ((24, 3), (72,), (1, 3, 24), (3, 25)):
             out = np.full(shape, 7, "f")
