@@ -141,8 +141,10 @@ TEST_F(Methods, ExpertsOfGptOss) {
     p.set("x_bias", "F32", {2, 3}, zeros(24));
     takes(p, "", QK_DIALECT_GPT_OSS, 6, 64, 32);
     EXPECT_EQ(1, layer.has_bias);
-    p.set("x_bias", "F32", {3, 2}, zeros(24));
-    refuses(p, "", QK_ERROR_CORRUPT, "bias is F32 [3,2]; expected F32, F16 or BF16 [2,3]");
+    p.set("x_bias", "F32", {3, 3}, zeros(36));
+    refuses(p, "", QK_ERROR_CORRUPT, "bias is F32 [3,3]; expected F32, F16 or BF16 [2,3]");
+    p.set("x_bias", "F32", {2, 2}, zeros(16));
+    refuses(p, "", QK_ERROR_CORRUPT, "bias is F32 [2,2]; expected F32, F16 or BF16 [2,3]");
     p.remove("x_bias");
     p.set("x_scales", "U8", {2, 2, 3}, zeros(12));
     refuses(p, "", QK_ERROR_CORRUPT, "scales U8 [2,2,3]");
