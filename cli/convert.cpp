@@ -205,6 +205,7 @@ ExitCode run_convert(const CommonOptions &common, const ConvertOptions &options)
     Plan plan = make_plan(target, checkpoint);
     const Context context = create_context(common);
     Output output(options.output, options.force);
+    output.refuse_dialect(target.dialect);
     Beside beside;
     declare_metadata(checkpoint, output);
     {

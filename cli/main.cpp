@@ -89,8 +89,8 @@ void add_quantize(CLI::App *app, AllOptions *all) {
     command->add_option("OUT", options->output, kOutHelp)->required();
     one_of(command->add_option("--format", options->format, "default: nf4"), quantize_formats());
     one_of(command->add_option("--dialect", options->dialect,
-                               "default: bitsandbytes for nf4 and fp4, compressed-tensors for "
-                               "others"),
+                               "default: bitsandbytes for nf4 and fp4, gguf for q4_0 and q8_0, "
+                               "compressed-tensors for others"),
            quantize_dialects());
     command
         ->add_option("--group,--block", options->group,

@@ -106,6 +106,14 @@ void Output::roll_back() {
 
 bool Output::is_gguf() const { return extension(model_) == "gguf" && !has_config(); }
 
+void Output::refuse_dialect(qk_dialect dialect) const {
+    if (is_gguf() == (dialect == QK_DIALECT_GGUF)) return;
+    const std::string name = qk_dialect_name(dialect);
+    throw Failure(kUnsupported,
+                  is_gguf() ? model_ + ": files named *.gguf hold GGUF's types alone, not " + name
+                            : name + "'s types are written to a file named *.gguf");
+}
+
 bool Output::is_in(const std::string &directory) const {
     struct stat here, there;
     return !directory_.empty() && stat(directory_.c_str(), &here) == 0 &&

@@ -23,6 +23,8 @@ class Output {
 
     qk_writer *writer() const { return writer_.get(); }
     bool is_gguf() const;
+    // Throws where a file of this name holds no layers of the dialect.
+    void refuse_dialect(qk_dialect dialect) const;
     bool has_config() const { return config_ != nullptr; }
     qk_writer *config() const { return config_.get(); }
     // Whether the directory that is written is this one.

@@ -189,6 +189,7 @@ ExitCode run_quantize(const CommonOptions &common, const QuantizeOptions &option
     refuse_transposed(model_type(checkpoint));
     const Context context = create_context(common);
     Output output(options.output, options.force);
+    output.refuse_dialect(scheme.dialect);
     Plan plan;
     std::vector<ComparedLayer> errors;
     Beside beside;

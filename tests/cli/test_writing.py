@@ -245,9 +245,12 @@ class Quantize(Case):
                              {name: shape for name, (_, shape, _) in
                               read(GOLDEN / "dense").items()})
             self.assertEqual(len(out.read_bytes()) % 32, 0)
-            self.fails(4, "quantize", GOLDEN / "dense", self.folder / "x.safetensors", "--format",
-                       kind)
-        self.fails(4, "quantize", GOLDEN / "dense", self.folder / "x.gguf")
+            for name in ("x.safetensors", "x"):
+                self.assertIn("written to a file named *.gguf",
+                              self.fails(4, "quantize", GOLDEN / "dense", self.folder / name,
+                                         "--format", kind))
+        self.assertIn("hold GGUF's types alone", self.fails(4, "quantize", GOLDEN / "dense",
+                                                            self.folder / "x.gguf"))
         huge = safetensors({"a.weight": ("F32", [1, 32], floats([1e9] * 32))})
         self.assertIn("overflow", self.fails(1, "quantize", self.write("in.safetensors", huge),
                                              self.folder / "x.gguf", "--format", "q8_0"))
