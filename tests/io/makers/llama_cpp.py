@@ -39,30 +39,30 @@ def run(*command):
         raise AssertionError(f"{command}: {done.stdout[-2000:]} {done.stderr[-2000:]}")
 
 
-def converted(source):
-    """The model in bf16, as the script writes it."""
-    path = source / "model.gguf"
-    if not path.exists():
-        text = [f"{left}{right}" for left in "abcdefgh" for right in "abcdefgh"]
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(text), model_prefix=str(source / "tokenizer"), vocab_size=60,
-            model_type="bpe", hard_vocab_limit=False, minloglevel=2)
-        run(sys.executable, SOURCES / "convert_hf_to_gguf.py", source, "--outtype", "bf16",
-            "--outfile", path)
-    return path
-
-
 def path_of(folder):
     """The file, or the first of its parts."""
     return sorted(folder.glob("*.gguf"))[0]
 
 
+def converted(source):
+    """The model in bf16, as the script writes it; the one with experts in parts."""
+    if not list(source.glob("*.gguf")):
+        text = [f"{left}{right}" for left in "abcdefgh" for right in "abcdefgh"]
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(text), model_prefix=str(source / "tokenizer"), vocab_size=60,
+            model_type="bpe", hard_vocab_limit=False, minloglevel=2)
+        parts = ["--split-max-tensors", 8] if source.name == "mixtral_wide" else []
+        run(sys.executable, SOURCES / "convert_hf_to_gguf.py", source, "--outtype", "bf16",
+            "--outfile", source / "model.gguf", *parts)
+    return path_of(source)
+
+
 def make(source, folder, kind):
     folder.mkdir()
-    run(os.environ["QK_LLAMA_QUANTIZE"], converted(source), folder / "model.gguf", kind, "1")
-    truth = {}
-    for tensor in gguf.GGUFReader(folder / "model.gguf").tensors:
-        if tensor.tensor_type.name not in DENSE:
-            values = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
-            truth[tensor.name] = torch.from_numpy(values.copy())
-    return truth
+    made = converted(source)
+    parts = ["--keep-split"] if made.name != "model.gguf" else []
+    run(os.environ["QK_LLAMA_QUANTIZE"], *parts, made, folder / "model.gguf", kind, "1")
+    tensors = [tensor for path in folder.glob("*.gguf") for tensor in gguf.GGUFReader(path).tensors]
+    return {tensor.name: torch.from_numpy(
+        gguf.quants.dequantize(tensor.data, tensor.tensor_type).copy())
+        for tensor in tensors if tensor.tensor_type.name not in DENSE}
