@@ -4,8 +4,9 @@ import json
 import pathlib
 import sys
 
+import tokenizers
 from huggingface_hub import save_torch_state_dict
-from small_models import tensors_of
+from small_models import SMALL, tensors_of, transformers
 
 GOLDEN = pathlib.Path(__file__).resolve().parents[2] / "golden"
 
@@ -15,6 +16,15 @@ def golden(name):
     if str(GOLDEN) not in sys.path:
         sys.path.append(str(GOLDEN))
     return importlib.import_module(name)
+
+
+def add_tokenizer(folder):
+    """A word for each number, for packages that open no model without a tokenizer."""
+    words = {f"w{index}": index for index in range(SMALL["vocab_size"])}
+    model = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w0"))
+    transformers.PreTrainedTokenizerFast(
+        tokenizer_object=model, unk_token="w0", pad_token="w1", eos_token="w2").save_pretrained(
+            folder)
 
 
 def is_projection(name, tensor):

@@ -3,8 +3,11 @@ import llmcompressor
 import torch
 import transformers
 from compressed_tensors.compressors import ModelCompressor
+from llmcompressor.modifiers.gptq import GPTQModifier
 from llmcompressor.modifiers.quantization import QuantizationModifier
 from loguru import logger
+
+from . import add_tokenizer
 
 logger.remove()  # llm-compressor's own lines
 INT8 = {"num_bits": 8, "type": "int", "symmetric": True}
@@ -28,14 +31,19 @@ KINDS = {
     "fp8_tensor": ("e4m3", {**FP8, "strategy": "tensor"}, FP8),
     "fp8_channel": ("e4m3", "FP8_DYNAMIC"),
     "fp8_block": ("e4m3", "FP8_BLOCK"),
+    "nvfp4_w4a4": ("e2m1", "NVFP4"),  # with scales of its activations, as the two below
+    "fp8_static": ("e4m3", "FP8"),
+    "gptq": ("int4", None),
 }
+CALIBRATED = {"nvfp4_w4a4", "fp8_static", "gptq"}
 # The package wants whole groups.
 WHOLE_ROWS = {"int4_channel", "int8_channel", "w8a8_channel", "w8a8_asymmetric", "w8a8_tensor",
-              "fp8_tensor", "fp8_channel", "fp8_block"}
+              "fp8_tensor", "fp8_channel", "fp8_block", "fp8_static"}
 
 
 def models(kind):
-    return ("llama", "qwen2_tied", "qwen3_moe") + (("llama_odd",) if kind in WHOLE_ROWS else ())
+    experts = () if kind == "gptq" else ("qwen3_moe",)  # a product of its own for each of them
+    return ("llama", "qwen2_tied") + experts + (("llama_odd",) if kind in WHOLE_ROWS else ())
 
 
 def modifier(weights, activations=None):
@@ -48,10 +56,21 @@ def modifier(weights, activations=None):
     return QuantizationModifier(config_groups={"group_0": group}, ignore=ignore)
 
 
+def calibration(source):
+    add_tokenizer(source)
+    rows = [torch.arange(32) * (step + 3) % 96 for step in range(8)]
+    rows = [{"input_ids": row, "attention_mask": torch.ones_like(row)} for row in rows]
+    return {"dataset": torch.utils.data.DataLoader(rows, batch_size=1), "max_seq_length": 32,
+            "num_calibration_samples": len(rows)}
+
+
 def make(source, folder, kind):
     """The weights as compressed-tensors decompresses them."""
     model = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=torch.bfloat16)
-    llmcompressor.oneshot(model=model, recipe=modifier(*KINDS[kind][1:]))
+    recipe = GPTQModifier(targets="Linear", scheme="W4A16", ignore=["lm_head"]) \
+        if kind == "gptq" else modifier(*KINDS[kind][1:])
+    llmcompressor.oneshot(model=model, recipe=recipe,
+                          **(calibration(source) if kind in CALIBRATED else {}))
     model.save_pretrained(folder, save_compressed=True, max_shard_size="100KB")
     quantized = {name: module for name, module in model.named_modules()
                  if getattr(module, "quantization_scheme", None) is not None}

@@ -4,11 +4,11 @@ import logging
 import os
 
 os.environ.setdefault("GPTQMODEL_CPU_WORKERS", "2")  # its pools want two, whatever the machine has
-import tokenizers
 import torch
-import transformers
 from gptqmodel import BACKEND, GPTQModel, QuantizeConfig
 from gptqmodel.nn_modules.qlinear.torch import TorchLinear
+
+from . import add_tokenizer
 
 logging.disable(logging.WARNING)
 ORDER = {"desc_act": True, "act_group_aware": False}
@@ -26,15 +26,6 @@ KINDS = {
 def models(kind):
     """One kind with experts: each of their layers takes the package seconds."""
     return ("llama", "qwen2_tied") + (("qwen3_moe",) if kind == "gptq_v1" else ())
-
-
-def add_tokenizer(folder):
-    """GPTQModel opens no model without one."""
-    words = {f"w{index}": index for index in range(96)}
-    model = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w0"))
-    transformers.PreTrainedTokenizerFast(
-        tokenizer_object=model, unk_token="w0", pad_token="w1", eos_token="w2").save_pretrained(
-            folder)
 
 
 def make(source, folder, kind):
