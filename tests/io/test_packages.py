@@ -1,6 +1,6 @@
 """Models that the packages themselves made go through qk and keep their weights' bits.
 
-    QK_COMMAND=PATH/TO/qk python3 test_packages.py [-k WORD]
+    QK_COMMAND=PATH/TO/qk python3 test_packages.py [Packages.test_MAKER]
 
 makers/ has a module for each package:
 
@@ -20,6 +20,8 @@ a release and not in CI. What is not there is a skip that says so.
 import importlib
 import pathlib
 import shutil
+import subprocess
+import sys
 import tempfile
 import unittest
 
@@ -156,7 +158,16 @@ for maker_name in MAKERS:
     setattr(Packages, f"test_{maker_name}", test)
 
 
+def each_on_its_own():
+    """A process for each package: some of them change transformers for all that comes after."""
+    codes = [subprocess.run([sys.executable, __file__, f"Packages.test_{maker}"],
+                            check=False).returncode for maker in MAKERS]
+    return max(codes, key=abs)
+
+
 if __name__ == "__main__":
+    if len(sys.argv) == 1:
+        sys.exit(each_on_its_own())
     print(f"transformers {transformers.__version__}, torch {torch.__version__}")
     transformers.logging.set_verbosity_error()
     unittest.main(verbosity=2)  # with the reason of each skip

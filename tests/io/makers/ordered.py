@@ -1,6 +1,6 @@
 """compressed-tensors with actorder "group": versions after 0.13 neither write nor read it.
 
-    PYTHONPATH=FOLDER_OF_0.13.0:$PYTHONPATH python3 test_packages.py -k ordered
+    PYTHONPATH=FOLDER_OF_0.13.0:$PYTHONPATH python3 test_packages.py Packages.test_ordered
 """
 import compressed_tensors
 import torch
@@ -14,7 +14,7 @@ from . import golden
 
 if tuple(map(int, compressed_tensors.__version__.split(".")[:2])) > (0, 13):
     raise ImportError(f"compressed-tensors {compressed_tensors.__version__} writes no act-order: "
-                      "0.13.0 does, on PYTHONPATH with -k ordered")
+                      "0.13.0 does, on PYTHONPATH, alone")
 INT = {"type": "int", "symmetric": True, "strategy": "group", "group_size": 32,
        "actorder": "group"}
 KINDS = {
