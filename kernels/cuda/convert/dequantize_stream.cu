@@ -182,7 +182,9 @@ struct Block {
 template <Codes order, Entries kind>
 __device__ void stage(const Problem &p, const Start &start, int64_t first, uint32_t codes,
                       Block<order, kind> &block) {
-    constexpr uint32_t kAhead = 2;  // groups a thread asks for before it waits
+    // Groups a thread asks for before it waits; more that have zeros would cost blocks their
+    // registers.
+    constexpr uint32_t kAhead = kind == Entries::kTable ? 4 : 2;
     const uint32_t bytes = order == Codes::kBytes ? codes : (codes + 1) / 2;
     const uint8_t *const from = p.w.data + (order == Codes::kBytes ? first : first / 2);
     uint2 pieces[kPieces];
@@ -194,11 +196,14 @@ __device__ void stage(const Problem &p, const Start &start, int64_t first, uint3
     const uint32_t groups = group_at(p, start.place + codes - 1) - start.first + 1;
     const int64_t number = start.number + start.first;
     RawGroup raw[kAhead] = {};
+    const auto ask = [&](uint32_t first_group) {
 #pragma unroll
-    for (uint32_t i = 0; i < kAhead; ++i) {
-        const uint32_t at = threadIdx.x + i * kThreads;
-        if (at < groups) raw[i] = load_group<kind>(p, number + at);
-    }
+        for (uint32_t i = 0; i < kAhead; ++i) {
+            const uint32_t at = first_group + i * kThreads;
+            if (at < groups) raw[i] = load_group<kind>(p, number + at);
+        }
+    };
+    ask(threadIdx.x);
     const bool nested = p.w.scale_format == QK_FORMAT_LUT8;
     const bool looks_up = kind == Entries::kTable && threadIdx.x < 1u << bits_of(order);
     const float entry = looks_up ? entry_of(p.w, int(threadIdx.x)) : 0.0f;
@@ -220,12 +225,12 @@ __device__ void stage(const Problem &p, const Start &start, int64_t first, uint3
             block.scales[at] = scale;
         }
     };
+    for (uint32_t from = threadIdx.x; from < groups; from += kAhead * kThreads) {
+        if (from != threadIdx.x) ask(from);
 #pragma unroll
-    for (uint32_t i = 0; i < kAhead; ++i) {
-        if (threadIdx.x + i * kThreads < groups) store(threadIdx.x + i * kThreads, raw[i]);
-    }
-    for (uint32_t at = threadIdx.x + kAhead * kThreads; at < groups; at += kThreads) {
-        store(at, load_group<kind>(p, number + at));
+        for (uint32_t i = 0; i < kAhead; ++i) {
+            if (from + i * kThreads < groups) store(from + i * kThreads, raw[i]);
+        }
     }
     __syncthreads();
 }
