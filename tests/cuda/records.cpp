@@ -67,6 +67,9 @@ std::vector<qk_tensor_desc> all_weights() {
     qk_tensor_desc q6 = weight_desc(QK_FORMAT_S8, QK_FORMAT_I8, QK_LAYOUT_ROW, 16, 9, 256);
     q6.scale_group_size = 16;
     all.push_back(q6);
+    qk_tensor_desc iq4 = weight_desc(QK_FORMAT_IQ4_NL, QK_FORMAT_I8, QK_LAYOUT_ROW, 32, 17, 256);
+    iq4.scale_group_size = 8;
+    all.push_back(iq4);
     return all;
 }
 
