@@ -97,7 +97,9 @@ TEST_F(ConfigValues, WhatIsNotThere) {
         absent(key);
     }
     absent(std::string(256, 'x').c_str());
-    absent((std::string(100000, '.') + "x").c_str());
+    std::string dots(100000, '.');
+    dots.push_back('x');
+    absent(dots.c_str());
     open("{}");
     absent("hidden_size");
     open(nullptr);
