@@ -86,9 +86,11 @@ struct QuantizeArgs {
 };
 
 struct RepackArgs {
-    Weight from, to;        // same format, scale format and geometry
-    int64_t first_row = 0;  // of `from`, that goes to row 0 of `to`, which may have fewer rows;
-                            // inside backends only
+    Weight from, to;  // same format, scale format and geometry
+    // Inside backends only. The row of `from` that goes to row 0 of `to`, which may have fewer
+    // rows.
+    int64_t first_row = 0;
+    bool in_workspace = false;  // `to` has codes, scales and zeros; its other planes are `from`'s
 };
 
 // to[i, j] = from[i, order[j]], element by element of one format.

@@ -58,7 +58,7 @@ bool check_tiles(const qk_tensor_desc &desc, qk_layout tiles, int64_t first, siz
     EXPECT_EQ(qk::cpu::kRepackGeneric.run({w.view(), whole.view()}, host_launch()), QK_OK);
     const DeviceWeight from(w, offset), to(expected);
     qk::ErrorText error = {};
-    qk::RepackArgs args = {from.view(), to.view(), first};
+    qk::RepackArgs args = {from.view(), to.view(), first, first != 0};
     if (first != 0) {  // slabs share what belongs to nested scales
         args.to.scale.code = args.from.scale.code;
         args.to.scale.second = args.from.scale.second;

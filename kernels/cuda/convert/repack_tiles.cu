@@ -348,11 +348,7 @@ Status run(const RepackArgs &args, const Launch &launch) {
     p.tiles = uint32_t(ceil_div(args.to.geometry.k, 64));
     p.row_tiles = uint32_t(ceil_div(p.rows, 16));
     p.g = groups_of(args);
-    // A packed weight in a workspace shares what belongs to coded scales.
-    const bool slab = args.to.global == args.from.global && args.to.table == args.from.table &&
-                      args.to.scale.code == args.from.scale.code &&
-                      args.to.scale.second == args.from.scale.second;
-    if (!slab) QK_TRY(copy_shared_planes(args, launch));
+    if (!args.in_workspace) QK_TRY(copy_shared_planes(args, launch));
     switch (source_of(args.from)) {
         case Source::kHighFirst: return run_source<Source::kHighFirst>(args, launch, p);
         case Source::kAlongK: return run_source<Source::kAlongK>(args, launch, p);

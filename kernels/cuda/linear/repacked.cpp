@@ -73,7 +73,7 @@ Status run(const LinearArgs &args, const Launch &launch) {
         Dense bias = {};
         const Slab slab = {first, min64(step, n - first)};
         const LinearArgs product = slab_product(args, slab, launch.workspace, &bias);
-        QK_TRY(kRepackTiles.run({args.w, product.w, first}, launch));
+        QK_TRY(kRepackTiles.run({args.w, product.w, first, true}, launch));
         QK_TRY(plan_linear(product, launch.device, {}, nullptr).kernel->run(product, behind));
     }
     return QK_OK;
