@@ -57,6 +57,18 @@ std::vector<uint8_t> scales_to_bytes(const Spec &spec, const Groups &groups,
     return bytes;
 }
 
+std::vector<uint32_t> bytes_to_scales(const Spec &spec, const Groups &groups,
+                                      const std::vector<uint8_t> &bytes) {
+    std::vector<uint32_t> scales(size_t(groups.count));
+    size_t at = 0;
+    for (const int64_t owner : scale_owners(spec, groups)) {
+        uint32_t bits = 0;
+        for (int i = 0; i < scale_bytes(spec); ++i) bits |= uint32_t(bytes[at++]) << 8 * i;
+        if (owner != kPadding) scales[size_t(owner)] = bits;
+    }
+    return scales;
+}
+
 }  // namespace
 
 Planes pack(const Weight &weight, uint32_t padding) {
@@ -93,19 +105,15 @@ Weight unpack(const Spec &spec, const Planes &planes) {
     weight.codes = eight_bit(spec.format)
                        ? planes.data
                        : bytes_to_nibbles(code_owners(spec), planes.data, size_t(spec.n * spec.k));
-    weight.scales.resize(size_t(groups.count));
-    size_t at = 0;
-    for (const int64_t owner : scale_owners(spec, groups)) {
-        uint32_t bits = 0;
-        for (int i = 0; i < scale_bytes(spec); ++i) bits |= uint32_t(planes.scale[at++]) << 8 * i;
-        if (owner != kPadding) weight.scales[size_t(owner)] = bits;
-    }
+    weight.scales = bytes_to_scales(spec, groups, planes.scale);
+    if (spec.float_min) weight.minima = bytes_to_scales(spec, groups, planes.zero);
     if (spec.zeros) {
         weight.zeros = shifted(
             spec, bytes_to_nibbles(zero_owners(spec, groups), planes.zero, size_t(groups.count)),
             1);
     }
     weight.second_scales = bytes_float(planes.second_scale);
+    weight.second_minima = bytes_float(planes.min2);
     weight.scale_code = bytes_float(planes.scale_code);
     if (spec.nested) weight.scale_bias = bytes_float(planes.scale_bias)[0];
     weight.table = bytes_float(planes.table);
