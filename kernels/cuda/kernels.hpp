@@ -61,6 +61,7 @@ extern const Kernel<DequantizeArgs> kDequantizeTiles;    // convert/dequantize_t
 extern const Kernel<DequantizeArgs> kDequantizeRecords;  // convert/dequantize_records.cu
 extern const Kernel<DequantizeArgs> kDequantizeGeneric;  // convert/dequantize.cu
 extern const Kernel<QuantizeArgs> kQuantizeGeneric;      // convert/quantize.cu
+extern const Kernel<QuantizeArgs> kQuantizeRecords;      // convert/quantize_records.cu
 extern const Kernel<RepackArgs> kRepackTiles;            // convert/repack_tiles.cu
 extern const Kernel<RepackArgs> kRepackGeneric;          // convert/repack.cu
 extern const Kernel<GatherArgs> kGatherColumns;          // convert/gather.cu

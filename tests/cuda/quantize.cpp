@@ -42,8 +42,10 @@ void check_quantize(const qk_tensor_desc &desc, qk_format from, std::vector<uint
         QK_OK);
     const qk::QuantizeArgs args = {{type, n, k, device_dense.data()}, to.view()};
     qk::ErrorText error = {};
-    ASSERT_TRUE(qk::cuda::kQuantizeGeneric.can_run(args, device_0()));
-    ASSERT_EQ(qk::cuda::kQuantizeGeneric.run(args, device_launch(&error)), QK_OK) << error.text;
+    const auto &kernel = expected.shape.layout->record != nullptr ? qk::cuda::kQuantizeRecords
+                                                                  : qk::cuda::kQuantizeGeneric;
+    ASSERT_TRUE(kernel.can_run(args, device_0()));
+    ASSERT_EQ(kernel.run(args, device_launch(&error)), QK_OK) << error.text;
     for (const qk_plane plane :
          {QK_PLANE_DATA, QK_PLANE_ZERO, QK_PLANE_SCALE_CODE, QK_PLANE_GLOBAL}) {
         EXPECT_EQ(to.planes[plane].read(), expected.planes[plane]) << "plane " << plane;
@@ -88,6 +90,21 @@ TEST(CudaQuantize, EqualsTheCpu) {
     for (const qk_format format : {QK_FORMAT_LUT8, QK_FORMAT_S8}) {
         check_quantize(weight_desc(format, QK_FORMAT_F32, QK_LAYOUT_ROW, 64, 7, 150), QK_FORMAT_F32,
                        awkward_floats(QK_FORMAT_F32, 7 * 150, rng), rng);
+    }
+}
+
+TEST(CudaQuantize, RecordsAreTheCpus) {
+    QK_NEEDS_DEVICE();
+    Rng rng(37);
+    for (const qk_format type : {QK_FORMAT_F32, QK_FORMAT_F16, QK_FORMAT_BF16}) {
+        for (const auto &[n, k] : {std::pair<int64_t, int64_t>{1, 32}, {7, 96}, {65, 64}}) {
+            SCOPED_TRACE(std::to_string(type) + " " + std::to_string(n));
+            check_quantize(weight_desc(QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, QK_LAYOUT_GGUF_Q4_0, 32,
+                                       n, k, true),
+                           type, awkward_floats(type, n * k, rng), rng);
+            check_quantize(weight_desc(QK_FORMAT_S8, QK_FORMAT_F16, QK_LAYOUT_GGUF_Q8_0, 32, n, k),
+                           type, awkward_floats(type, n * k, rng), rng);
+        }
     }
 }
 

@@ -387,7 +387,7 @@ Status run(const QuantizeArgs &args, const Launch &launch) {
     return pads ? launch_kernel(launch, "quantize", store_pad, {dim3(1), 32}, problem) : QK_OK;
 }
 
-bool can_run(const QuantizeArgs &, const Device &) { return true; }
+bool can_run(const QuantizeArgs &args, const Device &) { return !is_records(args.to); }
 
 }  // namespace
 
