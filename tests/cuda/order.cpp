@@ -2,6 +2,7 @@
 // put in their place, and whole products through qk.h. The same tests run on simulated threads.
 #include <numeric>
 
+#include "cuda/device_tensors.hpp"
 #include "cuda/harness.hpp"
 #include "cuda/kernels.hpp"
 
@@ -55,31 +56,8 @@ TEST(CudaOrder, GatherEqualsTheCpu) {
     }
 }
 
-class CudaOrderedProduct : public ::testing::Test {
+class CudaOrderedProduct : public DeviceTensors {
   protected:
-    ~CudaOrderedProduct() override {
-        for (qk_tensor *const tensor : tensors_) qk_tensor_destroy(tensor);
-        qk_context_destroy(context_);
-    }
-    void open(size_t workspace) {
-        qk_context_options options = QK_CONTEXT_OPTIONS_INIT;
-        options.device = QK_DEVICE_CUDA;
-        options.workspace_bytes = workspace;
-        ASSERT_EQ(qk_context_create(&options, &context_), QK_OK);
-    }
-    qk_tensor *make(const qk_tensor_desc &desc) {
-        qk_tensor *tensor = nullptr;
-        EXPECT_EQ(qk_tensor_create(context_, &desc, &tensor), QK_OK) << qk_context_error(context_);
-        tensors_.push_back(tensor);
-        return tensor;
-    }
-    qk_tensor *dense(int64_t rows, int64_t columns) {
-        qk_tensor_desc desc = QK_TENSOR_DESC_INIT;
-        desc.format = QK_FORMAT_F16;
-        desc.rank = 2;
-        desc.shape[0] = rows, desc.shape[1] = columns;
-        return make(desc);
-    }
     qk_tensor *weight(const HostWeight &w, qk_tensor_desc desc) {
         qk_tensor *const tensor = make(desc);
         for (qk_plane plane = 0; plane < QK_PLANE_COUNT; ++plane) {
@@ -87,24 +65,11 @@ class CudaOrderedProduct : public ::testing::Test {
         }
         return tensor;
     }
-    void upload(qk_tensor *tensor, qk_plane plane, const std::vector<uint8_t> &bytes) {
-        EXPECT_EQ(qk_tensor_upload(context_, tensor, plane, bytes.data(), bytes.size()), QK_OK)
-            << qk_context_error(context_);
-    }
-    std::vector<uint8_t> read(qk_tensor *tensor, int64_t elements) {
-        std::vector<uint8_t> bytes(size_t(elements * 2));
-        EXPECT_EQ(qk_tensor_download(context_, tensor, QK_PLANE_DATA, bytes.data(), bytes.size()),
-                  QK_OK);
-        return bytes;
-    }
     std::vector<uint8_t> values(qk_tensor *w, int64_t n, int64_t k) {
         qk_tensor *const out = dense(n, k);
         EXPECT_EQ(qk_dequantize(context_, w, out), QK_OK) << qk_context_error(context_);
         return read(out, n * k);
     }
-
-    qk_context *context_ = nullptr;
-    std::vector<qk_tensor *> tensors_;
 };
 
 TEST_F(CudaOrderedProduct, IsThatOfGatheredX) {

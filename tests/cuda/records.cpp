@@ -3,6 +3,7 @@
 // threads.
 #include <map>
 
+#include "cuda/device_tensors.hpp"
 #include "cuda/linear_problem.hpp"
 
 namespace cuda_test {
@@ -293,48 +294,15 @@ TEST(CudaRecords, ProductsAreWithinTheirBound) {
 }
 
 // As a program does it with a file's records: uploaded, repacked on the device, multiplied.
-class CudaRecordProduct : public ::testing::Test {
+class CudaRecordProduct : public DeviceTensors {
   protected:
-    ~CudaRecordProduct() override { close(); }
-    void open(size_t workspace) {
-        qk_context_options options = QK_CONTEXT_OPTIONS_INIT;
-        options.device = QK_DEVICE_CUDA;
-        options.workspace_bytes = workspace;
-        ASSERT_EQ(qk_context_create(&options, &context_), QK_OK);
-    }
-    void close() {
-        for (qk_tensor *const tensor : tensors_) qk_tensor_destroy(tensor);
-        tensors_.clear();
-        qk_context_destroy(context_);
-        context_ = nullptr;
-    }
-    qk_tensor *make(const qk_tensor_desc &desc) {
-        qk_tensor *tensor = nullptr;
-        EXPECT_EQ(qk_tensor_create(context_, &desc, &tensor), QK_OK) << qk_context_error(context_);
-        tensors_.push_back(tensor);
-        return tensor;
-    }
-    qk_tensor *dense(int64_t rows, int64_t columns) {
-        qk_tensor_desc desc = QK_TENSOR_DESC_INIT;
-        desc.format = QK_FORMAT_F16;
-        desc.rank = 2;
-        desc.shape[0] = rows, desc.shape[1] = columns;
-        return make(desc);
-    }
-    void upload(qk_tensor *tensor, const std::vector<uint8_t> &bytes) {
-        EXPECT_EQ(qk_tensor_upload(context_, tensor, QK_PLANE_DATA, bytes.data(), bytes.size()),
-                  QK_OK)
-            << qk_context_error(context_);
-    }
     void multiply(qk_tensor *tensor, HostWeight &w, int64_t m, Rng &rng) {
         const int64_t n = w.shape.rows, k = w.shape.columns;
         const std::vector<uint8_t> from = random_floats(QK_FORMAT_F16, m * k, rng);
         qk_tensor *const x = dense(m, k), *const y = dense(m, n);
-        upload(x, from);
+        upload(x, QK_PLANE_DATA, from);
         ASSERT_EQ(qk_linear(context_, x, tensor, nullptr, y), QK_OK) << qk_context_error(context_);
-        std::vector<uint8_t> bytes(size_t(m * n * 2));
-        ASSERT_EQ(qk_tensor_download(context_, y, QK_PLANE_DATA, bytes.data(), bytes.size()),
-                  QK_OK);
+        const std::vector<uint8_t> bytes = read(y, m * n);
         const std::vector<float> values = values_of(w);
         for (int64_t i = 0; i < m * n; ++i) {
             const auto [exact, magnitude] =
@@ -345,9 +313,6 @@ class CudaRecordProduct : public ::testing::Test {
             ASSERT_LE(std::fabs(float_at(QK_FORMAT_F16, bytes, i) - exact), bound) << i;
         }
     }
-
-    qk_context *context_ = nullptr;
-    std::vector<qk_tensor *> tensors_;
 };
 
 TEST_F(CudaRecordProduct, OfAFilesRecordsAndOfRepackedOnes) {
@@ -360,7 +325,7 @@ TEST_F(CudaRecordProduct, OfAFilesRecordsAndOfRepackedOnes) {
             HostWeight w = random_weight(desc, rng);
             SCOPED_TRACE(name_of(w) + " workspace " + std::to_string(workspace));
             qk_tensor *const records = make(desc);
-            upload(records, w.planes[QK_PLANE_DATA]);
+            upload(records, QK_PLANE_DATA, w.planes[QK_PLANE_DATA]);
             desc.layout = QK_LAYOUT_PACKED;
             desc.scale_group_size = record_of(layout).second_group;
             qk_tensor *const packed = make(desc);
