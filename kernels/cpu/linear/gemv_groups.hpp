@@ -3,8 +3,8 @@
 // are multiplied is an instruction set's:
 //
 //     Products(weight), Products::Sums, of 8 rows; Products::X, a block of x;
-//     add(codes, x, scales, zeros, sums)    of 8 rows; scales f32 [group][row], zeros 4 bytes a
-//     group to_rows(sums, rows)                   rows[8][16]: the lanes of each
+//     add(codes, x, scales, zeros, sums)    of 8 rows; scales f32 [group][row], zeros [group][4]
+//     to_rows(sums, rows)                   rows[8][16]: the lanes of each
 //
 // What they share is that nothing transposes nibbles. Words 4 q to 4 q + 3 of a row are its piece
 // q, 16 bytes; byte b of its words side by side is one byte shuffle, and then
