@@ -121,6 +121,7 @@ constinit const Backend kCpuBackend = {
     kLinear,
     kGru,
     cpu::plan_linear,
+    nullptr,
     true,
     kLinearBf16,
     kLinearInt8,

@@ -100,7 +100,7 @@ struct GatherArgs {
 };
 
 struct LinearArgs {
-    Dense x;            // [m, k], its columns as w stores them: w.order is null
+    Dense x;            // [m, k]; its columns are as w stores them where w.order is null
     Weight w;           // [n, k]
     const Dense *bias;  // [1, n] or null
     Dense y;            // [m, n], x's format; inside backends `columns` may be more than n
@@ -271,6 +271,9 @@ struct Backend {
     // Plans a product; `explanation` may be null.
     LinearPlan (*plan_linear)(const LinearArgs &, const Device &, const Allowance &,
                               Explanation *explanation);
+    // Whether the kernel for this product reads x in the order of w's columns; else x is gathered
+    // first, and the product's w has none. Null: no kernel does.
+    bool (*reads_order)(const LinearArgs &, const Device &);
     // Modes of a context (QK_CONTEXT_...). Cases that a list does not take run exact.
     bool has_modes;
     KernelList<LinearArgs> linear_bf16, linear_int8;

@@ -61,7 +61,7 @@ struct Planned {
     LinearArgs args;
     Dense bias;
     float folded[kFolded];
-    const void *order;  // of w's columns; null: x is read as it is
+    const void *order;  // by which x is gathered first; null: x is read as it is
     LinearPlan plan;
 };
 
@@ -89,22 +89,26 @@ LinearPlan plan(const qk_context &context, const Planned &product, Explanation *
     return plan;
 }
 
-// Kernels multiply columns as they are stored. Where w has an order, x is gathered first, and is
-// then as well aligned as the workspace.
-void set_operands(const Dense &x, const Weight &w, const Dense &y, Planned *out) {
+// Most kernels multiply columns as they are stored. Where w has an order, x is gathered first for
+// these, and is then as well aligned as the workspace.
+void set_operands(const qk_context &context, const Dense &x, const Weight &w, const Dense &y,
+                  Planned *out) {
     // Field by field: one copy of the whole costs 25 ns a call.
     out->args.x = x;
     out->args.w = w;
     out->args.bias = nullptr;
     out->args.y = y;
-    out->order = w.order;
+    out->order = nullptr;
     if (w.order == nullptr) return;
+    const auto reads_order = context.backend->reads_order;
+    if (reads_order != nullptr && reads_order(out->args, context.device)) return;
+    out->order = w.order;
     out->args.w.order = nullptr;
     out->args.x.data = nullptr;
 }
 
-void fill_arguments(const qk_product &p, Planned *out) {
-    set_operands(dense_view(*p.x), weight_view(*p.w, out->folded), dense_view(*p.y), out);
+void fill_arguments(const qk_context &context, const qk_product &p, Planned *out) {
+    set_operands(context, dense_view(*p.x), weight_view(*p.w, out->folded), dense_view(*p.y), out);
     if (p.bias != nullptr) {
         out->bias = dense_view(*p.bias);
         out->args.bias = &out->bias;
@@ -113,7 +117,7 @@ void fill_arguments(const qk_product &p, Planned *out) {
 
 void plan_product(const qk_context &context, const qk_product &p, Explanation *explanation,
                   Planned *out) {
-    fill_arguments(p, out);
+    fill_arguments(context, p, out);
     out->plan = plan(context, *out, explanation);
 }
 
@@ -232,7 +236,7 @@ Status named(qk_context *context, int32_t index, Status status) {
 
 LinearPlan plan_at(const qk_context &context, const qk_tensor &w, const Format *format, int64_t m) {
     Planned product;
-    set_operands({format, m, w.shape.columns, nullptr}, weight_view(w, product.folded),
+    set_operands(context, {format, m, w.shape.columns, nullptr}, weight_view(w, product.folded),
                  {format, m, w.shape.rows, nullptr}, &product);
     return plan(context, product, nullptr);
 }
@@ -277,7 +281,7 @@ Status multiply(qk_context *context, const qk_product *products, int32_t count) 
     if (count == 1) return named(context, 0, run(context, product, &planned));
     for (int32_t i = 0; i < count; ++i) {
         QK_TRY(named(context, i, read_product_at(context, products, i, &product)));
-        fill_arguments(product, &planned);
+        fill_arguments(*context, product, &planned);
         planned.plan.kernel = i < kKept ? kernels[i] : plan(*context, planned, nullptr).kernel;
         QK_TRY(named(context, i, run(context, product, &planned)));
     }

@@ -65,6 +65,12 @@ class CudaOrderedProduct : public DeviceTensors {
         }
         return tensor;
     }
+    qk_tensor *packed(qk_tensor *stored, qk_tensor_desc desc) {
+        desc.layout = QK_LAYOUT_PACKED;
+        qk_tensor *const tensor = make(desc);
+        EXPECT_EQ(qk_repack(context_, stored, tensor), QK_OK) << qk_context_error(context_);
+        return tensor;
+    }
     std::vector<uint8_t> values(qk_tensor *w, int64_t n, int64_t k) {
         qk_tensor *const out = dense(n, k);
         EXPECT_EQ(qk_dequantize(context_, w, out), QK_OK) << qk_context_error(context_);
@@ -117,6 +123,55 @@ TEST_F(CudaOrderedProduct, IsThatOfGatheredX) {
         ASSERT_EQ(qk_explain(context_, &product, &plan), QK_OK);
         EXPECT_GE(plan.workspace_bytes, size_t(m * k * 2));
         EXPECT_TRUE(plan.batch_first <= m && m <= plan.batch_last);
+    }
+}
+
+// What loads x by elements where it is one row of a packed weight: groups of every kernel, tails of
+// units, rows that a warp loads x for more than once, indexes that are none.
+TEST_F(CudaOrderedProduct, OneRowOfAPackedWeight) {
+    struct Case {
+        qk_format format, scale;
+        int32_t group;
+        int64_t n, k;
+    };
+    Rng rng(19);
+    open(size_t{1} << 20);
+    for (const Case &c : {Case{QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, 128, 40, 1024},
+                          Case{QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, 32, 600, 2000},
+                          Case{QK_FORMAT_U4_AFFINE, QK_FORMAT_BF16, 16, 33, 624},
+                          Case{QK_FORMAT_NF4, QK_FORMAT_F32, 64, 60, 10304},
+                          Case{QK_FORMAT_FP4_E2M1, QK_FORMAT_E8M0, 32, 77, 14336},
+                          Case{QK_FORMAT_FP4_E2M1, QK_FORMAT_E4M3, 16, 77, 4112}}) {
+        qk_tensor_desc plain = weight_desc(c.format, c.scale, QK_LAYOUT_ROW, c.group, c.n, c.k);
+        if (c.scale == QK_FORMAT_E4M3) plain.flags |= QK_TENSOR_GLOBAL;
+        qk_tensor_desc ordered = plain;
+        ordered.flags |= QK_TENSOR_ORDERED;
+        std::vector<int32_t> order = random_order(c.k, rng);
+        order[1] = -1, order[size_t(c.k) - 1] = int32_t(c.k);
+        HostWeight host = random_weight(plain, rng);
+        qk_tensor *const w = packed(weight(host, plain), plain);
+        host.planes[QK_PLANE_ORDER] = bytes_of(order);
+        qk_tensor *const moved = packed(weight(host, ordered), ordered);
+        const std::vector<uint8_t> x = random_floats(QK_FORMAT_F16, c.k, rng);
+        std::vector<uint8_t> gathered(x.size());
+        for (int64_t i = 0; i < c.k; ++i) {
+            const int64_t from = qk::ordered_column(order[size_t(i)], c.k);
+            memcpy(&gathered[size_t(i) * 2], &x[size_t(from) * 2], 2);
+        }
+        qk_tensor *const a = dense(1, c.k), *const b = dense(1, c.k), *const y = dense(1, c.n);
+        upload(a, QK_PLANE_DATA, x);
+        upload(b, QK_PLANE_DATA, gathered);
+        ASSERT_EQ(qk_linear(context_, b, w, nullptr, y), QK_OK) << qk_context_error(context_);
+        const std::vector<uint8_t> expected = read(y, c.n);
+        ASSERT_EQ(qk_linear(context_, a, moved, nullptr, y), QK_OK) << qk_context_error(context_);
+        EXPECT_EQ(read(y, c.n), expected) << c.format << " " << c.group << " k " << c.k;
+        qk_product product = QK_PRODUCT_INIT;
+        product.x = a, product.w = moved, product.y = y;
+        qk_plan plan = QK_PLAN_INIT;
+        ASSERT_EQ(qk_explain(context_, &product, &plan), QK_OK);
+        const bool fused = device_0().capability >= 90;
+        EXPECT_EQ(plan.kernel == std::string("sm90 gemv"), fused) << plan.kernel;
+        EXPECT_EQ(plan.workspace_bytes == 0, fused);
     }
 }
 

@@ -1,6 +1,7 @@
 // From a product to its kernel.
 #include "cuda/kernels.hpp"
 #include "cuda/linear/select.hpp"
+#include "cuda/view.cuh"
 
 namespace qk::cuda {
 namespace {
@@ -42,6 +43,12 @@ LinearPlan plan_linear(const LinearArgs &args, const Device &device, const Allow
     }
     return {kernel_of(selected.row), size_t(selected.workspace), kernel_of(selected.fastest),
             size_t(selected.fastest_workspace)};
+}
+
+// One row of 16-bit x: the kernel that is first in the table loads it by elements instead.
+bool reads_order(const LinearArgs &args, const Device &device) {
+    return args.x.rows == 1 && args.x.format->bits == 16 && aligned(args.w.order) &&
+           takes(LinearKernel::kSm90Gemv, args, device);
 }
 
 }  // namespace qk::cuda

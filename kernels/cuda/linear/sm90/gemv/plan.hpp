@@ -73,10 +73,11 @@ struct GemvProblem : TilesProblem {
     int32_t group_shift;   // log2 of the tiles a group; -1: half a tile, -2: a quarter; 31: a row
     uint32_t last_second;  // nested: of the second scales that a block has room for
     GemvPlan plan;
-    float entry_unit;   // f32 x: of the entries
-    uint32_t x_places;  // f32 x: bytes behind the sums where units of x are kept; 0: nowhere
-    bool overlaps;      // the next kernel may start early
-    qk_format coded;    // what coded scales are: E8M0 and E4M3 need no table
+    float entry_unit;      // f32 x: of the entries
+    uint32_t x_places;     // f32 x: bytes behind the sums where units of x are kept; 0: nowhere
+    bool overlaps;         // the next kernel may start early
+    const int32_t *order;  // of w's columns, by which x is read; null: x is as w stores them
+    qk_format coded;       // what coded scales are: E8M0 and E4M3 need no table
 };
 
 // An instance, compiled on its own.

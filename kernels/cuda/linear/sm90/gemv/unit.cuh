@@ -128,17 +128,19 @@ struct XColumns {
     uint32_t b[kOfTile][8];
 
     // A lane's 16 columns of its tiles of the unit that starts at column `first`; 0 past the end.
-    __device__ Raw load(const void *x, int32_t k, int32_t first, uint32_t row, uint32_t pair) {
+    __device__ Raw load(const GemvProblem &p, int32_t first, uint32_t row, uint32_t pair) {
 #pragma unroll
         for (uint32_t s = 0; s < kOfTile; ++s) {
-            const uint32_t tile = row / kOfParts * kOfParts + s;
-            const bool own = pair / (4 / kOfParts) == row % kOfParts;
-            const int32_t column = first + int32_t(tile * 64 + pair * 16);
+            const int32_t column = column_of(s, first, row, pair);
             uint4 q[2] = {};
-            if (own && column < k) {
-                const auto *const from = static_cast<const uint4 *>(x) + int64_t(column) / 8;
-                q[0] = from[0];
-                q[1] = from[1];
+            if (column < p.k) {
+                const auto *const from = static_cast<const uint4 *>(p.x) + int64_t(column) / 8;
+                if (p.order != nullptr) {
+                    gather(p, column, q);
+                } else {
+                    q[0] = from[0];
+                    q[1] = from[1];
+                }
             }
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
@@ -150,7 +152,42 @@ struct XColumns {
         }
         return {};
     }
+    // Asks for the order of these columns, before x is known.
+    __device__ static void expect(const GemvProblem &p, int32_t first, uint32_t row,
+                                  uint32_t pair) {
+        if (p.order == nullptr) return;
+#pragma unroll
+        for (uint32_t s = 0; s < kOfTile; ++s) {
+            const int32_t column = column_of(s, first, row, pair);
+            if (column < p.k) prefetch(p.order + column);
+        }
+    }
     __device__ void split(Raw, bool, uint32_t) {}
+
+  private:
+    // The first of a lane's columns in one set of operands; where it has none, past every k.
+    __device__ static int32_t column_of(uint32_t set, int32_t first, uint32_t row, uint32_t pair) {
+        const bool own = pair / (4 / kOfParts) == row % kOfParts;
+        const uint32_t tile = row / kOfParts * kOfParts + set;
+        return own ? first + int32_t(tile * 64 + pair * 16) : INT32_MAX;
+    }
+    __device__ static void gather(const GemvProblem &p, int32_t column, uint4 (&q)[2]) {
+        const auto *const x = static_cast<const uint16_t *>(p.x);
+        const auto *const order = reinterpret_cast<const int4 *>(p.order + column);
+        uint32_t *const words = &q[0].x;
+        int4 columns[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) columns[i] = order[i];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const int32_t c[4] = {columns[i].x, columns[i].y, columns[i].z, columns[i].w};
+            uint32_t v[4];
+#pragma unroll
+            for (int j = 0; j < 4; ++j) v[j] = x[ordered_column(c[j], p.k)];
+            words[2 * i] = v[0] | v[1] << 16;
+            words[2 * i + 1] = v[2] | v[3] << 16;
+        }
+    }
 };
 
 // Whether weights are two halves each (f32.cuh).

@@ -204,6 +204,9 @@ struct GemvWarp : GemvSlot<T, Decode, kind, kGroupTiles> {
             issue_seconds(rows);
             if (i == 0) copy_word(kScaleBias, p.scale_bias);
         }
+        if constexpr (!X::kAhead) {
+            if (count > 0) X::expect(p, unit.column * int32_t(kUnitColumns), row, pair);
+        }
         if constexpr (X::kAhead) {
             const uint32_t known = kSums + p.x_places + threadIdx.x * X::kPlaceBytes + X::kKnown;
             if (p.x_places != 0 && int32_t(threadIdx.x) < p.plan.units) barrier_init(known, 32);
@@ -214,7 +217,7 @@ struct GemvWarp : GemvSlot<T, Decode, kind, kGroupTiles> {
     }
 
     __device__ typename X::Raw load_x(int32_t column, Lane *v) const {
-        return v->x.load(p.x, p.k, column * int32_t(kUnitColumns), row, pair);
+        return v->x.load(p, column * int32_t(kUnitColumns), row, pair);
     }
 
     // Waits for x and asks for the first unit's; the bias comes in beside it.
