@@ -9,7 +9,7 @@ elseif(NOT QK_PYTHON)
 else()
   set(environment "QK_LIBRARY_DIR=${PROJECT_BINARY_DIR}" PYTHONDONTWRITEBYTECODE=1
       "PYTHONPATH=${PROJECT_SOURCE_DIR}/ffi/python")
-  foreach(name abi errors checks values multiply golden arrays gru save fork examples cuda dropin)
+  foreach(name abi errors checks values multiply golden arrays planes gru save fork examples cuda dropin)
     add_test(NAME python.${name}
              COMMAND ${QK_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/tests/test_${name}.py)
     set_tests_properties(python.${name} PROPERTIES LABELS fast SKIP_RETURN_CODE 77 TIMEOUT 120

@@ -219,16 +219,30 @@ def export(array: Any, name: str, stream: int | None, output: bool) -> Memory | 
         raise refuse("ARGUMENT", f"{name}: requires gradients, which qk does not compute")
     if not output and hasattr(array, "is_contiguous"):
         array = array.contiguous()
+    capsule = capsule_of(array, stream)
+    if _api.PyCapsule_IsValid(capsule, VERSIONED):
+        return capsule
+    return _from_old_dlpack(capsule, name)
+
+
+def capsule_of(array: Any, stream: int | None) -> Any:
+    """The array's DLPack capsule, of 1.x where its package can."""
     options: dict[str, Any] = {}
     if array.__dlpack_device__()[0] == 2:  # CUDA: 1 is DLPack's word for the default stream
         options["stream"] = stream or 1
     try:
-        capsule = array.__dlpack__(max_version=(1, 0), **options)
+        return array.__dlpack__(max_version=(1, 0), **options)
     except TypeError:  # a producer from before DLPack 1.0
-        capsule = array.__dlpack__(**options)
-    if _api.PyCapsule_IsValid(capsule, VERSIONED):
-        return capsule
-    return _from_old_dlpack(capsule, name)
+        return array.__dlpack__(**options)
+
+
+def dlpack_tensor(capsule: Any) -> tuple[_DLTensor, bool]:
+    """What a capsule describes, and whether it must not be written."""
+    if not _api.PyCapsule_IsValid(capsule, VERSIONED):
+        return _DLTensor.from_address(_api.PyCapsule_GetPointer(capsule, OLD)), False
+    managed = capsule_pointer(capsule)  # {u32 major, minor; manager; deleter; u64 flags; tensor}
+    return (_DLTensor.from_address(managed + 32),
+            bool(ctypes.c_uint64.from_address(managed + 24).value & 1))
 
 
 def capsule_pointer(capsule: Any) -> int:

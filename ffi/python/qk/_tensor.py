@@ -7,41 +7,16 @@ from typing import Any
 import numpy as np
 
 from . import _arrays, _torch
-from ._abi import (CONSTANTS, FORMAT_NAMES, FORMATS, GROUPINGS, LAYOUT_NAMES, LAYOUTS, PLANES,
-                   STRUCTS, lib)
-from ._checks import INT32_MAX, INT64_MAX, Handle, integer
+from ._abi import CONSTANTS, FORMAT_NAMES, LAYOUT_NAMES, LAYOUTS, PLANES, lib
+from ._checks import INT64_MAX, Handle, integer
 from ._context import Context, current_context
+from ._desc import DESC as _DESC
+from ._desc import lookup, make_desc
 from ._errors import refuse
+from ._planes import wrap_planes
 
-_DESC = STRUCTS["qk_tensor_desc"]
 _DENSE = ("f32", "f16", "bf16", "i8", "i16")
-_PLANE_ARRAY = ctypes.c_void_p * CONSTANTS["QK_PLANE_COUNT"]
-_MAX_GROUP = 4096  # qk.h, qk_tensor_desc
 _byref = ctypes.byref
-
-
-def lookup(table: dict[str, int], value: str | int, name: str) -> int:
-    """A code by its name in qk.h, lower case: "nf4", "row_high"; or the code itself."""
-    if not isinstance(value, str):
-        return integer(value, name, 0, INT32_MAX)
-    if value not in table:
-        raise refuse("ARGUMENT", f"{name}: is {value!r}, accepted are {', '.join(table)}")
-    return table[value]
-
-
-_GLOBALS = {None: 0, "one": CONSTANTS["QK_TENSOR_GLOBAL"],
-            "rows": CONSTANTS["QK_TENSOR_GLOBAL_ROWS"]}
-
-
-def _flags(symmetric: bool, global_scale: str | None, global_divides: bool, float_min: bool,
-           ordered: bool) -> int:
-    if global_scale not in _GLOBALS:
-        raise refuse("ARGUMENT",
-                     f"global_scale: is {global_scale!r}, accepted are None, 'one' and 'rows'")
-    given = {"SYMMETRIC": symmetric, "GLOBAL_DIVIDES": global_divides, "FLOAT_MIN": float_min,
-             "ORDERED": ordered}
-    return _GLOBALS[global_scale] | sum(CONSTANTS[f"QK_TENSOR_{name}"]
-                                        for name, is_set in given.items() if is_set)
 
 
 class Tensor(Handle):
@@ -81,18 +56,10 @@ class Tensor(Handle):
         a group in plane "zero", stored as its scale is, instead of a zero point. ordered: columns
         are stored in the order that plane "order" gives (act-order).
         """
-        if len(shape) > CONSTANTS["QK_MAX_RANK"]:
-            raise refuse("SHAPE", f"shape: rank is {len(shape)}, accepted are 1 to 4")
-        desc = _DESC(struct_size=ctypes.sizeof(_DESC), format=lookup(FORMATS, format, "format"),
-                     scale_format=lookup(FORMATS, scale, "scale") if scale else 0,
-                     layout=lookup(LAYOUTS, layout, "layout"),
-                     group_size=integer(group_size, "group_size", -1, _MAX_GROUP),
-                     grouping=lookup(GROUPINGS, grouping, "grouping"),
-                     scale_group_size=integer(scale_group_size, "scale_group_size", 0, _MAX_GROUP),
-                     rank=len(shape),
-                     flags=_flags(symmetric, global_scale, global_divides, float_min, ordered))
-        for i, size in enumerate(shape):
-            desc.shape[i] = integer(size, f"shape[{i}]", 0, INT64_MAX)
+        desc = make_desc(shape, format, scale=scale, layout=layout, group_size=group_size,
+                         grouping=grouping, scale_group_size=scale_group_size,
+                         symmetric=symmetric, global_scale=global_scale,
+                         global_divides=global_divides, float_min=float_min, ordered=ordered)
         return cls.from_desc(desc, context)
 
     @classmethod
@@ -102,6 +69,19 @@ class Tensor(Handle):
         out = ctypes.c_void_p()
         context.call(lib.qk_tensor_create, _byref(desc), _byref(out))
         return cls(out.value or 0, context)
+
+    @classmethod
+    def from_planes(cls, shape: tuple[int, ...], format: str, planes: dict[str, Any], *,
+                    context: Context | None = None, **options: Any) -> Tensor:
+        """A weight over the memory of arrays, without a copy: {"data": codes, "scale": scales}.
+
+        Arrays of any package (DLPack, __cuda_array_interface__, the buffer protocol) and any
+        element type, compact, each at least its plane's bytes; they stay alive with the tensor.
+        One that may not be written makes the tensor an input only. options: as for empty().
+        """
+        desc = make_desc(shape, format, **options)
+        handle, context, keep = wrap_planes(desc, planes, context)
+        return cls(handle, context, keep)
 
     # ---- what it is
 

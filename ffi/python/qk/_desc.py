@@ -1,0 +1,57 @@
+"""Descriptions of tensors: from names and numbers to a qk_tensor_desc."""
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from ._abi import CONSTANTS, FORMATS, GROUPINGS, LAYOUTS, STRUCTS
+from ._checks import INT32_MAX, INT64_MAX, integer
+from ._errors import refuse
+
+DESC = STRUCTS["qk_tensor_desc"]
+MAX_GROUP = 4096  # qk.h, qk_tensor_desc
+
+
+def lookup(table: dict[str, int], value: str | int, name: str) -> int:
+    """A code by its name in qk.h, lower case: "nf4", "row_high"; or the code itself."""
+    if not isinstance(value, str):
+        return integer(value, name, 0, INT32_MAX)
+    if value not in table:
+        raise refuse("ARGUMENT", f"{name}: is {value!r}, accepted are {', '.join(table)}")
+    return table[value]
+
+
+_GLOBALS = {None: 0, "one": CONSTANTS["QK_TENSOR_GLOBAL"],
+            "rows": CONSTANTS["QK_TENSOR_GLOBAL_ROWS"]}
+
+
+def _flags(symmetric: bool, global_scale: str | None, global_divides: bool, float_min: bool,
+           ordered: bool) -> int:
+    if global_scale not in _GLOBALS:
+        raise refuse("ARGUMENT",
+                     f"global_scale: is {global_scale!r}, accepted are None, 'one' and 'rows'")
+    given = {"SYMMETRIC": symmetric, "GLOBAL_DIVIDES": global_divides, "FLOAT_MIN": float_min,
+             "ORDERED": ordered}
+    return _GLOBALS[global_scale] | sum(CONSTANTS[f"QK_TENSOR_{name}"]
+                                        for name, is_set in given.items() if is_set)
+
+
+def make_desc(shape: tuple[int, ...], format: str = "f32", *, scale: str | None = None,
+              layout: str = "row", group_size: int = 0, grouping: str = "default",
+              scale_group_size: int = 0, symmetric: bool = False,
+              global_scale: str | None = None, global_divides: bool = False,
+              float_min: bool = False, ordered: bool = False) -> Any:
+    """A qk_tensor_desc by the names of Tensor.empty, which explains them."""
+    if len(shape) > CONSTANTS["QK_MAX_RANK"]:
+        raise refuse("SHAPE", f"shape: rank is {len(shape)}, accepted are 1 to 4")
+    desc = DESC(struct_size=ctypes.sizeof(DESC), format=lookup(FORMATS, format, "format"),
+                scale_format=lookup(FORMATS, scale, "scale") if scale else 0,
+                layout=lookup(LAYOUTS, layout, "layout"),
+                group_size=integer(group_size, "group_size", -1, MAX_GROUP),
+                grouping=lookup(GROUPINGS, grouping, "grouping"),
+                scale_group_size=integer(scale_group_size, "scale_group_size", 0, MAX_GROUP),
+                rank=len(shape),
+                flags=_flags(symmetric, global_scale, global_divides, float_min, ordered))
+    for i, size in enumerate(shape):
+        desc.shape[i] = integer(size, f"shape[{i}]", 0, INT64_MAX)
+    return desc
