@@ -3,6 +3,7 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "reference.hpp"
 
@@ -18,6 +19,10 @@ double gamma(double roundings) {
 struct Integers {
     float steps;
     double error;  // largest |entry - integer / steps|
+    static int zero_of(const Weight &weight, int64_t group) {
+        if (weight.spec.float_min) return 0;
+        return weight.spec.zeros ? weight.zeros[size_t(group)] : 8;
+    }
     int of(const Weight &weight, int64_t code, int64_t group) const {
         static const int nf4[] = {-127, -88, -67, -50, -36, -23, -12, 0,
                                   10,   20,  31,  43,  56,  71,  92,  127};
@@ -31,7 +36,7 @@ struct Integers {
             case Format::s8: return code < 128 ? int(code) : int(code) - 256;
             case Format::iq4_nl:
             case Format::fp4_ggml: return int(codebook(weight.spec.format)[size_t(code)]);
-            default: return int(code) - (weight.spec.zeros ? weight.zeros[size_t(group)] : 8);
+            default: return int(code) - zero_of(weight, group);
         }
     }
 };
@@ -88,11 +93,13 @@ std::vector<float> linear_int8(const Weight &weight, const Product &product) {
     const int64_t m = product.m, n = product.n, k = product.k;
     const Integers integers = integers_of(weight.spec.format);
     const float unit = 1.0f / integers.steps;
-    std::vector<float> y(size_t(m * n));
+    const bool lowers = !product.minima.empty();
+    std::vector<float> y(size_t(m * n)), low(size_t(m * n));
     for (int64_t i = 0; i < m; ++i) {
         for (const Block &block : blocks_of(product)) {
             const Activations x = quantize_x(&product.x[size_t(i * k)], block);
             const float x_scale = x.scale * unit;
+            const float all = x.scale * float(std::accumulate(x.q.begin(), x.q.end(), 0));
             for (int64_t row = 0; row < n; ++row) {
                 int64_t sum = 0;
                 const int64_t group = product.groups.of_code[size_t(row * k + block.first)];
@@ -103,7 +110,13 @@ std::vector<float> linear_int8(const Weight &weight, const Product &product) {
                 float &acc = y[size_t(i * n + row)];
                 const float factor = x_scale * product.scales[size_t(group)];
                 acc = std::fma(float(sum), factor, acc);
+                if (!lowers) continue;
+                float &off = low[size_t(i * n + row)];
+                off = std::fma(product.minima[size_t(group)], all, off);
             }
+        }
+        for (int64_t row = 0; row < n && lowers; ++row) {
+            y[size_t(i * n + row)] = y[size_t(i * n + row)] - low[size_t(i * n + row)];
         }
         for (int64_t row = 0; row < n && !product.bias.empty(); ++row) {
             y[size_t(i * n + row)] = y[size_t(i * n + row)] + product.bias[size_t(row)];
@@ -127,13 +140,16 @@ Bounded linear_int8_bound(const Weight &weight, const Product &product) {
                 const double step = tiny ? largest : largest / 127 * (0.5 + std::ldexp(1.0, -16));
                 const int64_t group = product.groups.of_code[size_t(row * k + block.first)];
                 const double scale = std::fabs(product.scales[size_t(group)]);
+                const double minimum =
+                    product.minima.empty() ? 0 : std::fabs(product.minima[size_t(group)]);
                 for (int64_t c = block.first; c < block.last; ++c) {
                     const double entry = std::fabs(product.entries[size_t(row * k + c)]);
                     const double magnitude = std::fabs(x[c]);
-                    error += scale * (entry * step + off * (magnitude + step));
-                    size += scale * (entry + off) * (magnitude + step);
+                    error += (scale * entry + minimum) * step + scale * off * (magnitude + step);
+                    size += (scale * (entry + off) + minimum) * (magnitude + step);
                 }
-                error += std::ldexp(scale + 1, -126);  // factors that underflow, times the sum
+                // Factors that underflow, times the sum.
+                error += std::ldexp(scale + minimum + 1, product.minima.empty() ? -126 : -125);
             }
             const double bias = product.bias.empty() ? 0 : std::fabs(product.bias[size_t(row)]);
             result.bound[size_t(i * n + row)] =

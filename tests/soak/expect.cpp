@@ -95,7 +95,7 @@ void expect_bf16_row(const Problem &p, int64_t row, const Bytes &y) {
 
 bool takes_int8(const Case &c) {
     const Format format = c.spec.format;
-    if (c.dense_weight || c.spec.float_min || format == Format::lut8 || format == Format::lut4 ||
+    if (c.dense_weight || format == Format::lut8 || format == Format::lut4 ||
         format == Format::e4m3) {
         return false;
     }

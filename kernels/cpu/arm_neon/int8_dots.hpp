@@ -54,6 +54,12 @@ struct NeonInt8 : Neon {
         }
         return r;
     }
+    static Floats8 fma8(const Floats8 &a, float b, const Floats8 &acc) {
+        return {{vfmaq_n_f32(acc.v[0], a.v[0], b), vfmaq_n_f32(acc.v[1], a.v[1], b)}};
+    }
+    static Floats8 subtract8(const Floats8 &a, const Floats8 &b) {
+        return {{vsubq_f32(a.v[0], b.v[0]), vsubq_f32(a.v[1], b.v[1])}};
+    }
 
 // Four sums of products of bytes: lane i has bytes 4 i .. 4 i + 3 of all that was added.
 #if defined(__ARM_FEATURE_DOTPROD)

@@ -3,6 +3,8 @@
 //
 //     for each block, ascending     factor = fl(x scale * w scale)
 //                                   acc    = fma(float(integer sum), factor, acc)
+//
+// and with minima low = fma(minimum, fl(x scale * sum of x's integers), low), y = fl(acc - low).
 #include "cpu/int8/x.hpp"
 #include "cpu/kernels.hpp"
 #include "cpu/linear/select.hpp"
@@ -22,14 +24,18 @@ class Tile {
         x_row_ = x_row;
         x_rows_ = min64(kRows, args_.x.rows - x_row);
         memset(acc_, 0, sizeof(acc_));
+        memset(low_, 0, sizeof(low_));
         for (int64_t column = 0; column < s.k;) {
             const int64_t chunk_end = (column / kInt8Block + 1) * kInt8Block;
             const int64_t end = min64(group_end(s, 0, column), chunk_end);
             load_x(column, end - column);
-            for (int64_t r = row; r < row_end; ++r) add(r, column, end - column, acc_[r - row]);
+            for (int64_t r = row; r < row_end; ++r) {
+                add(r, column, end - column, acc_[r - row]);
+                if (has_minimum(args_.w)) lower(r, column, low_[r - row]);
+            }
             column = end;
         }
-        for (int64_t r = row; r < row_end; ++r) store(r, acc_[r - row]);
+        for (int64_t r = row; r < row_end; ++r) store(r, acc_[r - row], low_[r - row]);
     }
 
   private:
@@ -61,9 +67,16 @@ class Tile {
         }
     }
 
-    void store(int64_t row, const float *acc) const {
+    void lower(int64_t row, int64_t column, float *low) const {
+        const float minimum = minimum_of(args_.w, group_of(args_.w.geometry, row, column));
         for (int64_t i = 0; i < x_rows_; ++i) {
-            float y = acc[i];
+            low[i] = __builtin_fmaf(minimum, scale_[i].scale * float(scale_[i].sum), low[i]);
+        }
+    }
+
+    void store(int64_t row, const float *acc, const float *low) const {
+        for (int64_t i = 0; i < x_rows_; ++i) {
+            float y = has_minimum(args_.w) ? acc[i] - low[i] : acc[i];
             if (args_.bias != nullptr) {
                 y += load_float(args_.bias->format->id, args_.bias->data, row);
             }
@@ -77,7 +90,7 @@ class Tile {
     int64_t x_row_ = 0, x_rows_ = 0;
     Int8Scale scale_[kRows];
     int8_t x_[kRows][kInt8Block];
-    float acc_[kRows][kRows];  // [row of w][row of x]
+    float acc_[kRows][kRows], low_[kRows][kRows];  // [row of w][row of x]
 };
 
 Status run(const LinearArgs &args, const Launch &launch) {

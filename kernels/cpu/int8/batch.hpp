@@ -21,7 +21,9 @@ class Int8Batch {
           groups_(groups_of_chunk(args.w.geometry)), kernel_(args.w), scales_{{args.w, device},
                                                                               {args.w, device},
                                                                               {args.w, device},
-                                                                              {args.w, device}} {
+                                                                              {args.w, device}},
+          lowered_(has_minimum(args.w)),
+          minima_(args.w, lowered_ ? args.w.minimum : args.w.scale, device) {
         memset(factors_, 0, sizeof(factors_));
     }
 
@@ -32,6 +34,7 @@ class Int8Batch {
             const int64_t rows = min64(kInt8Batch, args_.x.rows - first);
             const typename Isa::XTile *x = x_ + first / kTile * chunks_;
             memset(acc_, 0, sizeof(acc_[0]) * size_t(round_up(rows, kTile)));
+            memset(low_, 0, lowered_ ? sizeof(low_[0]) * size_t(round_up(rows, kTile)) : 0);
             for (int64_t chunk = 0; chunk < chunks_; chunk += kScaleChunks) {
                 x = run_panel(chunk, min64(chunk + kScaleChunks, chunks_), x, rows);
             }
@@ -59,9 +62,25 @@ class Int8Batch {
             for (int64_t row = 0; row < rows; row += kTile, ++x) {
                 kernel_.add(*x, rows - row, factors_ + group - first_group, count, groups_,
                             acc_ + row);
+                if (lowered_) lower(*x, factors_ + group - first_group, count, low_ + row);
             }
         }
         return x;
+    }
+
+    // Minima times what a tile's integers come to.
+    QK_NOINLINE static void lower(const typename Isa::XTile &x, const TileFactors *factors,
+                                  int64_t count, float (*low)[kTaskRows]) {
+        for (int64_t j = 0; j < kTile; ++j) {
+            auto first = Isa::load_f32(low[j]), second = Isa::load_f32(low[j] + 16);
+            for (int64_t b = 0; b < count; ++b) {
+                const auto by = Isa::splat(x.scale[b][j] * -float(x.minus[b][j]));
+                first = Isa::fma(Isa::load_f32(factors[b].minimum), by, first);
+                second = Isa::fma(Isa::load_f32(factors[b].minimum + 16), by, second);
+            }
+            Isa::store_f32(low[j], first);
+            Isa::store_f32(low[j] + 16, second);
+        }
     }
 
     // Of the chunks' groups; returns the first's number.
@@ -79,6 +98,12 @@ class Int8Batch {
                     Isa::load_zeros8(packed_zeros(args_.w, first_block_ + block, group + g));
                 memcpy(factors_[g].zero + 8 * block, &eight, sizeof(eight));
             }
+            if (!lowered_) continue;
+            const char *const minima = minima_.load(first_block_ + block, group, count);
+            for (int64_t g = 0; g < count; ++g) {
+                memcpy(factors_[g].minimum + 8 * block, minima + 32 * g, 32);
+                prefetch(reinterpret_cast<const uint8_t *>(minima + 32 * (g + count)));
+            }
         }
         return group;
     }
@@ -86,7 +111,10 @@ class Int8Batch {
     void store(int64_t x_first, int64_t x_rows) {
         const int64_t first = first_block_ * 8;
         const int64_t rows = min64(kTaskRows, args_.w.geometry.n - first);
-        for (int64_t j = 0; j < x_rows; ++j) store_run(args_, x_first + j, first, rows, acc_[j]);
+        for (int64_t j = 0; j < x_rows; ++j) {
+            for (int64_t row = 0; lowered_ && row < rows; ++row) acc_[j][row] -= low_[j][row];
+            store_run(args_, x_first + j, first, rows, acc_[j]);
+        }
     }
 
     const LinearArgs &args_;
@@ -94,9 +122,11 @@ class Int8Batch {
     const int64_t chunks_, groups_;
     typename Isa::TileKernel kernel_;
     ScalePanel<Isa> scales_[kTaskBlocks];
+    const bool lowered_;
+    ScalePanel<Isa> minima_;  // the scales where there are none
     int64_t first_block_ = 0, blocks_ = 0;
     TileFactors factors_[kScaleChunks * 8];
-    alignas(64) float acc_[kInt8Batch][kTaskRows];
+    alignas(64) float acc_[kInt8Batch][kTaskRows], low_[kInt8Batch][kTaskRows];
 };
 
 template <class Isa>

@@ -4,6 +4,7 @@
 // blocks (ChunkDots), folded into 8 floats a block, one a row:
 //
 //     acc[row] = fma(float(dot[row] - zero[row] * sum of x), x scale * scale[row], acc[row])
+//     low[row] = fma(minimum[row], x scale * sum of x, low[row])        y = acc - low: minima alone
 #pragma once
 #include "cpu/int8/x.hpp"
 #include "cpu/kernels.hpp"
@@ -11,34 +12,55 @@
 
 namespace qk::cpu {
 
-template <class Isa, int kBlocks, bool table>
+enum class Int8Codes { kTable, kZeros, kMinima };  // what a code's entry depends on
+
+// Minima as scales are read.
+template <class Scales>
+class MinimaAsScales : public Scales {
+  public:
+    MinimaAsScales(const Weight &w, const Device &device) : Scales(w, w.minimum, device) {}
+};
+
+template <class Isa, int kBlocks, Int8Codes kind>
 class Int8Rows {
   public:
     Int8Rows(const LinearArgs &args, const Device &device, const typename Isa::XChunk *x)
         : args_(args), chunks_(chunk_count(args.w.geometry)), x_(x), scales_(args.w, device),
-          dots_(Int8Entries(args.w)) {}
+          minima_(args.w, device), dots_(Int8Entries(args.w)) {}
 
     void run(int64_t row_block) {
         const int64_t chunks = chunks_;
         for (int64_t i = 0; i < args_.x.rows; ++i) {
-            typename Isa::Floats8 acc = Isa::zero_floats8();
+            Sums sums = {Isa::zero_floats8(), Isa::zero_floats8()};
             for (int64_t chunk = 0; chunk < chunks; chunk += kPanelChunks) {
-                acc = run_panel(row_block, x_ + i * chunks, chunk,
-                                min64(chunk + kPanelChunks, chunks), acc);
+                sums = run_panel(row_block, x_ + i * chunks, chunk,
+                                 min64(chunk + kPanelChunks, chunks), sums);
             }
             float y[8];
-            Isa::store_floats8(y, acc);
+            Isa::store_floats8(y, kLowered ? Isa::subtract8(sums.acc, sums.low) : sums.acc);
             store_8(args_, i, row_block, y);
         }
     }
 
   private:
-    typename Isa::Floats8 run_panel(int64_t row_block, const typename Isa::XChunk *x, int64_t first,
-                                    int64_t last, typename Isa::Floats8 acc) {
+    static constexpr bool kLowered = kind == Int8Codes::kMinima;
+    using Scales = typename Isa::template Scales<kBlocks>;
+
+    struct Sums {
+        typename Isa::Floats8 acc, low;
+    };
+    struct NoMinima {
+        NoMinima(const Weight &, const Device &) {}
+    };
+
+    Sums run_panel(int64_t row_block, const typename Isa::XChunk *x, int64_t first, int64_t last,
+                   Sums sums) {
         const Geometry &s = args_.w.geometry;
         const int64_t size = s.group_size;
         const auto [group, groups] = groups_of_run<kBlocks>(s, first, last);
         const char *const scales = scales_.load(row_block, group, groups);
+        const char *minima = nullptr;
+        if constexpr (kLowered) minima = minima_.load(row_block, group, groups);
         const uint8_t *const zeros = packed_zeros(args_.w, row_block, group);
         if (zeros != nullptr) prefetch_lines(zeros, groups * 4, groups * 4);  // the next panel's
         const uint8_t *codes = packed_chunk(args_.w, row_block * chunks_ + first);
@@ -47,11 +69,16 @@ class Int8Rows {
             if (kBlocks == 1 && i * 128 >= next) ++at, next += size;
             const char *const of_chunk = scales + at * scales_.group_bytes();
             fetch_ahead(of_chunk, kBlocks * scales_.group_bytes());
+            if constexpr (kLowered) {
+                const char *const lows = minima + at * minima_.group_bytes();
+                fetch_ahead(lows, kBlocks * minima_.group_bytes());
+                lower(x[i], lows, groups - at, &sums.low);
+            }
             add(codes, x[i], of_chunk, zeros == nullptr ? zeros : zeros + at * 4, groups - at,
-                &acc);
+                &sums.acc);
             if (kBlocks > 1) at += kBlocks;
         }
-        return acc;
+        return sums;
     }
 
     // Scales are read once, as codes are: what 16 chunks on will take, to the second cache.
@@ -73,43 +100,60 @@ class Int8Rows {
             const typename Isa::Sums8 zero =
                 zeros == nullptr ? Isa::splat_sums8(8) : Isa::load_zeros8(zeros + 4 * b);
             const typename Isa::Sums8 sums =
-                table ? dots[b] : Isa::take_zeros(dots[b], zero, x.sum[b]);
+                kind == Int8Codes::kZeros ? Isa::take_zeros(dots[b], zero, x.sum[b]) : dots[b];
             *acc = Isa::fold8(sums, x.scale[b], scale[b], *acc);
+        }
+    }
+
+    QK_INLINE void lower(const typename Isa::XChunk &x, const char *minima, int64_t blocks,
+                         typename Isa::Floats8 *low) const {
+        typename Isa::Floats8 minimum[kBlocks];
+        minima_.widen(minima, blocks, minimum);
+        QK_UNROLL
+        for (int b = 0; b < kBlocks; ++b) {
+            if (b >= blocks) return;
+            *low = Isa::fma8(minimum[b], x.scale[b] * float(x.sum[b]), *low);
         }
     }
 
     const LinearArgs &args_;
     const int64_t chunks_;
     const typename Isa::XChunk *x_;
-    typename Isa::template Scales<kBlocks> scales_;
-    typename Isa::template ChunkDots<kBlocks, table> dots_;
+    Scales scales_;
+    std::conditional_t<kLowered, MinimaAsScales<Scales>, NoMinima> minima_;
+    typename Isa::template ChunkDots<kBlocks, kind == Int8Codes::kTable> dots_;
 };
 
-template <class Isa, int kBlocks, bool table>
+template <class Isa, int kBlocks, Int8Codes kind>
 QK_NOINLINE void run_int8_rows(const LinearArgs &args, const Launch &launch,
                                const typename Isa::XChunk *x) {
     const int64_t blocks = ceil_div(args.w.geometry.n, 8);
     parallel_ranges(launch.parallel, blocks, 1, [&](int64_t first, int64_t last) {
-        Int8Rows<Isa, kBlocks, table> rows(args, launch.device, x);
+        Int8Rows<Isa, kBlocks, kind> rows(args, launch.device, x);
         for (int64_t block = first; block < last; ++block) rows.run(block);
     });
 }
 
-template <class Isa, bool table>
+template <class Isa, Int8Codes kind>
 void run_int8_blocks(const LinearArgs &args, const Launch &launch, const typename Isa::XChunk *x) {
     switch (groups_of_chunk(args.w.geometry)) {
-        case 8: return run_int8_rows<Isa, 8, table>(args, launch, x);
-        case 4: return run_int8_rows<Isa, 4, table>(args, launch, x);
-        case 2: return run_int8_rows<Isa, 2, table>(args, launch, x);
-        default: return run_int8_rows<Isa, 1, table>(args, launch, x);
+        case 8: return run_int8_rows<Isa, 8, kind>(args, launch, x);
+        case 4: return run_int8_rows<Isa, 4, kind>(args, launch, x);
+        case 2: return run_int8_rows<Isa, 2, kind>(args, launch, x);
+        default: return run_int8_rows<Isa, 1, kind>(args, launch, x);
     }
 }
 
 template <class Isa>
 Status run_int8_gemv(const LinearArgs &args, const Launch &launch) {
     const typename Isa::XChunk *const x = quantize_x<Isa>(args, launch);
-    args.w.format->kind == FormatKind::kLut4 ? run_int8_blocks<Isa, true>(args, launch, x)
-                                             : run_int8_blocks<Isa, false>(args, launch, x);
+    if (args.w.format->kind == FormatKind::kLut4) {
+        run_int8_blocks<Isa, Int8Codes::kTable>(args, launch, x);
+    } else if (has_minimum(args.w)) {
+        run_int8_blocks<Isa, Int8Codes::kMinima>(args, launch, x);
+    } else {
+        run_int8_blocks<Isa, Int8Codes::kZeros>(args, launch, x);
+    }
     return QK_OK;
 }
 

@@ -72,11 +72,15 @@ constexpr int64_t kTaskRows = 32;   // of w, four blocks of the packed layout
 constexpr int64_t kInt8Batch = 64;  // rows of x whose sums a task keeps
 constexpr int kTile = 8;            // rows of x side by side
 
-// Of one group of a task's rows. Zeros are 0 where all have the same.
+// Of one group of a task's rows. Zeros are 0 where all have the same, and where there are minima.
 struct TileFactors {
     alignas(64) float scale[kTaskRows];
     alignas(64) int32_t zero[kTaskRows];
+    alignas(64) float minimum[kTaskRows];
 };
+
+// What a tile's sums of x are multiplied by where every zero is the same; else 1.
+inline int32_t zero_of_all(const Weight &w) { return w.zero != nullptr || has_minimum(w) ? 1 : 8; }
 
 inline uintptr_t aligned_workspace(const Launch &launch) {
     return (uintptr_t(launch.workspace) + 63) / 64 * 64;
@@ -130,7 +134,7 @@ inline const typename Isa::XChunk *quantize_x(const LinearArgs &args, const Laun
 template <class Isa, int kBlocks>
 class PanelScales : public ScalePanel<Isa> {
   public:
-    PanelScales(const Weight &w, const Device &device) : ScalePanel<Isa>(w, device) {}
+    using ScalePanel<Isa>::ScalePanel;
     static int64_t group_bytes() { return 32; }
 
     // `there` of the groups are.

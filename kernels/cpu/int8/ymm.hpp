@@ -35,6 +35,10 @@ struct YmmSums {
         const __m256 factor = _mm256_mul_ps(_mm256_set1_ps(x_scale), scale.v);
         return {_mm256_fmadd_ps(_mm256_cvtepi32_ps(sums.v), factor, acc.v)};
     }
+    static Floats8 fma8(Floats8 a, float b, Floats8 acc) {
+        return {_mm256_fmadd_ps(a.v, _mm256_set1_ps(b), acc.v)};
+    }
+    static Floats8 subtract8(Floats8 a, Floats8 b) { return {_mm256_sub_ps(a.v, b.v)}; }
 };
 
 }  // namespace

@@ -83,8 +83,9 @@ constexpr uint32_t kInt8Mode = QK_CONTEXT_INT8_ACTIVATIONS, kBf16Mode = QK_CONTE
 constexpr uint32_t kVnniVbmi = QK_ISA_AVX512_VNNI | QK_ISA_AVX512_VBMI;
 // What vectors take; the generic kernel takes all.
 constexpr uint32_t kScaled = kScalesMultiply | kNoMinimum | kInPlanes;
-constexpr uint32_t kInt8Case = kQuantized | kAlongK | kIntegerEntries | kNoMinimum;
-constexpr uint32_t kInt8Packed = kInt8Case | kFourBits | kPacked | kGroupsWhole | kScaled;
+constexpr uint32_t kInt8Case = kQuantized | kAlongK | kIntegerEntries;
+constexpr uint32_t kInt8Packed =
+    kInt8Case | kFourBits | kPacked | kGroupsWhole | kScalesMultiply | kInPlanes;
 constexpr uint32_t kIntegersCase = kOneRow | kU4 | kPacked | kAlongK | kBlocks128 | kScaled;
 constexpr uint32_t kSmallGroupsCase =
     kOneRow | kExactIntegers | kPacked | kAlongK | kSmallGroups | kScaled;
@@ -100,12 +101,12 @@ constexpr LinearRow kLinearTable[] = {
      kInt8Packed | kFourRows},
     {QK_ON_X86(kLinearInt8Vnni), "avx512 vnni int8", kInt8Mode, kVnniVbmi, kInt8Packed},
     {QK_ON_X86(kLinearInt8VnniRows), "avx512 vnni int8 rows", kInt8Mode, kVnniVbmi,
-     kInt8Case | kS8 | kGroups128 | kEightRowsOfW | kScaled},
+     kInt8Case | kS8 | kGroupsWhole | kEightRowsOfW | kScalesMultiply | kInPlanes},
     {QK_ON_X86(kLinearInt8Avx2Batch), "avx2 int8 batch", kInt8Mode, QK_ISA_AVX2,
      kInt8Packed | kFiveRows},
     {QK_ON_X86(kLinearInt8Avx2), "avx2 int8", kInt8Mode, QK_ISA_AVX2, kInt8Packed},
     {QK_ON_ARM(kLinearInt8I8mm), "i8mm int8", kInt8Mode, QK_ISA_I8MM,
-     kInt8Packed | kSeveralRows | kGroups64},
+     kInt8Packed | kSeveralRows | kGroups64 | kNoMinimum},
     {QK_ON_ARM(kLinearInt8Dotprod), "dotprod int8", kInt8Mode, QK_ISA_DOTPROD, kInt8Packed},
     {QK_ON_ARM(kLinearInt8Neon), "neon int8", kInt8Mode, QK_ISA_NEON, kInt8Packed},
     {&kLinearInt8Generic, "generic int8", kInt8Mode, QK_ISA_GENERIC, kInt8Case},

@@ -29,7 +29,7 @@ struct Avx2Int8 : Avx2Dots {
     class TileKernel {
       public:
         explicit TileKernel(const Weight &w)
-            : zeros_(w.zero != nullptr),
+            : zeros_(w.zero != nullptr || has_minimum(w)),
               entries_(Int8Entries(w), w.format->kind == FormatKind::kLut4),
               shift_(_mm_cvtsi32_si128(entries_.shift)), steps_(entries_.small ? 32 : 64) {}
 
@@ -209,7 +209,7 @@ struct Avx2Int8 : Avx2Dots {
             const bool table = w.format->kind == FormatKind::kLut4;
             const EntryBytes entries(Int8Entries(w), table);
             small_ = entries.small;
-            zero_ = table ? entries.offset : w.zero == nullptr ? 8 : 1;
+            zero_ = table ? entries.offset : zero_of_all(w);
         }
 
         // A chunk of x as row j of a tile.

@@ -11,17 +11,20 @@ namespace {
 template <int kGroups>  // a chunk
 class GroupScales {
   public:
-    GroupScales(const Weight &w, const Device &device) : w_(w), panel_(w, device) {
+    GroupScales(const Weight &w, const Device &device) : GroupScales(w, w.scale, device) {}
+    // `plane`: the weight's scales, or its minima.
+    GroupScales(const Weight &w, const ScalePlane &plane, const Device &device)
+        : w_(w), plane_(plane), panel_(w, plane, device) {
         code_ = panel_.code_of_all(&factor_);
-        in_place_ = code_ != nullptr || !has_coded_scales(w.scale);
-        format_ = in_place_ ? w.scale.format->id : QK_FORMAT_F32;
-        bytes_ = in_place_ ? w.scale.format->bits / 8 : 4;
+        in_place_ = code_ != nullptr || !has_coded_scales(plane);
+        format_ = in_place_ ? plane.format->id : QK_FORMAT_F32;
+        bytes_ = in_place_ ? plane.format->bits / 8 : 4;
     }
 
     // Those of a block of 8 rows from a group on: where they are stored, or as f32.
     const char *load(int64_t row_block, int64_t group, int64_t groups) {
         const int64_t at = row_block * w_.geometry.groups_per_row + group;
-        return in_place_ ? static_cast<const char *>(w_.scale.data) + at * 8 * bytes_
+        return in_place_ ? static_cast<const char *>(plane_.data) + at * 8 * bytes_
                          : panel_.load(row_block, group, groups);
     }
     int64_t group_bytes() const { return 8 * bytes_; }
@@ -66,6 +69,7 @@ class GroupScales {
     }
 
     const Weight &w_;
+    const ScalePlane &plane_;
     ScalePanel<Avx512> panel_;  // those with second scales
     const NestedCode *code_;    // of scales decoded in place, times one factor
     float factor_ = 1;

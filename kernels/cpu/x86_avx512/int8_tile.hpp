@@ -21,8 +21,8 @@ struct Avx512Int8 : Avx512Dots {
     class TileKernel {
       public:
         explicit TileKernel(const Weight &w)
-            : zeros_(w.zero != nullptr), is_table_(w.format->kind == FormatKind::kLut4),
-              table_(Int8Entries(w), is_table_) {}
+            : zeros_(w.zero != nullptr || has_minimum(w)),
+              is_table_(w.format->kind == FormatKind::kLut4), table_(Int8Entries(w), is_table_) {}
 
         void decode(const uint8_t *const (&codes)[4]) {
             for (int half = 0; half < 2; ++half) {
@@ -160,9 +160,7 @@ struct Avx512Int8 : Avx512Dots {
     class TileRows {
       public:
         explicit TileRows(const Weight &w)
-            : zero_(w.format->kind == FormatKind::kLut4 ? kTableOffset
-                    : w.zero == nullptr                 ? 8
-                                                        : 1) {}
+            : zero_(w.format->kind == FormatKind::kLut4 ? kTableOffset : zero_of_all(w)) {}
 
         // A chunk of x as row j of a tile.
         void put(const float *x, int64_t blocks, float unit, int64_t j, XTile *to) const {

@@ -24,11 +24,15 @@ struct Codes8 {
     }
 };
 
-// Scales as f32 and zeros of 8 rows, a run of groups.
+// Scales as f32 and zeros of 8 rows, a run of groups; or minima in the place of scales.
 class Groups8 {
   public:
-    explicit Groups8(const Weight &w) : w_(w) {
-        if (has_coded_scales(w.scale)) load_nested_code(w.scale.code, &nested_);
+    explicit Groups8(const Weight &w) : Groups8(w, w.scale) {}
+    // `plane`: the weight's scales or its minima, perhaps none.
+    Groups8(const Weight &w, const ScalePlane &plane) : w_(w), plane_(plane) {
+        if (plane.format == nullptr) return;
+        const bool looked_up = has_coded_scales(plane) && plane.format->id != QK_FORMAT_I8;
+        if (looked_up) load_nested_code(plane.code, &nested_);
         if (w.zero == nullptr) memset(zero, 0, sizeof(zero));
     }
 
@@ -39,10 +43,10 @@ class Groups8 {
         for (int64_t i = 0; i < 8; ++i) {
             const int64_t at = w_.layout->scale_at(w_.geometry, {row + i, first});
             fetch(w_.layout->scale_at(w_.geometry, {next.row + i, next.group}), count);
-            if (has_coded_scales(w_.scale)) {
+            if (has_coded_scales(plane_)) {
                 load_nested(row + i, first, count, at, scale[i]);
             } else {
-                widen_x<Avx512>({w_.scale.format, 1, count, w_.scale.data}, at, count, scale[i]);
+                widen_x<Avx512>({plane_.format, 1, count, plane_.data}, at, count, scale[i]);
             }
             if (w_.zero != nullptr) load_zeros(row + i, first, count, zero[i]);
         }
@@ -53,24 +57,39 @@ class Groups8 {
 
   private:
     void load_nested(int64_t row, int64_t first, int64_t count, int64_t at, float *to) const {
-        const uint8_t *const from = static_cast<const uint8_t *>(w_.scale.data) + at;
-        int64_t number = group_number(w_.geometry, {row, first});
-        for (int64_t i = 0; i < count;) {
-            const int64_t second = number / w_.scale.second_group;
-            const int64_t end = min64(count, i + (second + 1) * w_.scale.second_group - number);
-            kLookUpBytesVbmi(nested_, from + i, end - i, load_as<float>(w_.scale.second, second),
-                             to + i);
-            number += end - i;
+        const uint8_t *const from = static_cast<const uint8_t *>(plane_.data) + at;
+        const bool integers = plane_.format->id == QK_FORMAT_I8;
+        const int64_t number = group_number(w_.geometry, {row, first});
+        int64_t second = number / plane_.second_group;
+        int64_t end = min64(count, (second + 1) * plane_.second_group - number);
+        for (int64_t i = 0; i < count; ++second) {
+            const float by = load_as<float>(plane_.second, second);
+            if (integers) {
+                scale_integers(from + i, end - i, by, to + i);
+            } else {
+                kLookUpBytesVbmi(nested_, from + i, end - i, by, to + i);
+            }
             i = end;
+            end = min64(count, end + plane_.second_group);
         }
-        const Lanes<Avx512> bias = Avx512::splat(load_as<float>(w_.scale.bias, 0));
+        if (integers) return;
+        const Lanes<Avx512> bias = Avx512::splat(load_as<float>(plane_.bias, 0));
         for (int64_t i = 0; i < count; i += 16)
             Avx512::store_f32(to + i, Avx512::add(Avx512::load_f32(to + i), bias));
     }
 
+    static void scale_integers(const uint8_t *from, int64_t count, float by, float *to) {
+        for (int64_t i = 0; i < count; i += 16) {
+            const __mmask16 there = Avx512::first_lanes(count - i).v;
+            const __m512i codes = _mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(there, from + i));
+            _mm512_mask_storeu_ps(to + i, there,
+                                  _mm512_mul_ps(_mm512_cvtepi32_ps(codes), _mm512_set1_ps(by)));
+        }
+    }
+
     void fetch(int64_t at, int64_t count) const {
-        const int64_t size = w_.scale.format->bits / 8;
-        const uint8_t *const from = static_cast<const uint8_t *>(w_.scale.data) + at * size;
+        const int64_t size = plane_.format->bits / 8;
+        const uint8_t *const from = static_cast<const uint8_t *>(plane_.data) + at * size;
         for (int64_t i = 0; i < count * size; i += 64) prefetch(from + i);
     }
 
@@ -96,6 +115,7 @@ class Groups8 {
     }
 
     const Weight &w_;
+    const ScalePlane &plane_;
     NestedCode nested_;
 };
 
