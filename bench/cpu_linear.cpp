@@ -34,7 +34,8 @@ struct Case {
     qk_format format, scale_format;
     int32_t group_size;
     qk_format x_format;
-    uint32_t flags = 0;  // QK_TENSOR_...
+    uint32_t flags = 0;            // QK_TENSOR_...
+    int32_t scale_group_size = 0;  // of i8 scales
 };
 
 constexpr Case kCases[] = {
@@ -55,6 +56,13 @@ constexpr Case kCases[] = {
     {"u4 g32 f16", QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, 32, QK_FORMAT_F32},
     {"s8 g128 f16", QK_FORMAT_S8, QK_FORMAT_F16, 128, QK_FORMAT_F32},
     {"lut8 g256 f32", QK_FORMAT_LUT8, QK_FORMAT_F32, 256, QK_FORMAT_F32},
+    {"q4_0", QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, 32, QK_FORMAT_F32, QK_TENSOR_SYMMETRIC},
+    {"q4_1", QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, 32, QK_FORMAT_F32, QK_TENSOR_FLOAT_MIN},
+    {"q8_0", QK_FORMAT_S8, QK_FORMAT_F16, 32, QK_FORMAT_F32},
+    {"q4_k", QK_FORMAT_U4_AFFINE, QK_FORMAT_I8, 32, QK_FORMAT_F32, QK_TENSOR_FLOAT_MIN, 8},
+    {"q5_k", QK_FORMAT_S8, QK_FORMAT_I8, 32, QK_FORMAT_F32, QK_TENSOR_FLOAT_MIN, 8},
+    {"q6_k", QK_FORMAT_S8, QK_FORMAT_I8, 16, QK_FORMAT_F32, 0, 16},
+    {"iq4_nl", QK_FORMAT_IQ4_NL, QK_FORMAT_F16, 32, QK_FORMAT_F32},
 };
 
 bool has_bytes(const Case &c) { return c.format == QK_FORMAT_S8 || c.format == QK_FORMAT_LUT8; }
@@ -92,6 +100,7 @@ qk_tensor *create(qk_context *context, qk_format format, qk_layout layout, int64
         desc.group_size = c->group_size;
         desc.grouping = QK_GROUPING_ALONG_K;
         desc.flags = c->flags;
+        desc.scale_group_size = c->scale_group_size;
     }
     qk_tensor *tensor = nullptr;
     check(qk_tensor_create(context, &desc, &tensor), context);
@@ -129,28 +138,56 @@ double weight_bytes(const Case &c, int64_t n, int64_t k) {
     const double groups = double(n) * double((k + c.group_size - 1) / c.group_size);
     const bool half = c.scale_format == QK_FORMAT_F16;
     const double scale = c.scale_format == QK_FORMAT_F32 ? 4 : half ? 2 : 1;
-    return double(n) * double(k) / (has_bytes(c) ? 1 : 2) + groups * scale +
-           (c.format == QK_FORMAT_U4_AFFINE ? groups / 2 : 0);
+    const bool zeros = c.format == QK_FORMAT_U4_AFFINE &&
+                       (c.flags & (QK_TENSOR_SYMMETRIC | QK_TENSOR_FLOAT_MIN)) == 0;
+    const double stored = (c.flags & QK_TENSOR_FLOAT_MIN) != 0 ? 2 : 1;  // scales and minima
+    const double second = c.scale_group_size != 0 ? 4.0 / c.scale_group_size : 0;
+    return double(n) * double(k) / (has_bytes(c) ? 1 : 2) + groups * (scale + second) * stored +
+           (zeros ? groups / 2 : 0);
 }
 
-// Random codes, and scales of one byte about 1.
+// Random codes, scales of one byte about 1 (i8: 32), of two bytes about 1 / 256.
 void fill(qk_context *context, const Case &c, int64_t n, int64_t k, qk_tensor *row) {
     std::mt19937 random(5);
-    std::vector<uint8_t> bytes(size_t(n * k / 2)), scales(size_t(n * k / c.group_size));
-    for (uint8_t &byte : bytes) byte = uint8_t(random());
-    const uint8_t one = c.scale_format == QK_FORMAT_E8M0 ? 127 : 0x38;
-    for (uint8_t &scale : scales) scale = uint8_t(one - 4 + random() % 9);
-    const float global = 3;
-    check(qk_tensor_upload(context, row, QK_PLANE_DATA, bytes.data(), bytes.size()), context);
-    check(qk_tensor_upload(context, row, QK_PLANE_SCALE, scales.data(), scales.size()), context);
-    if ((c.flags & QK_TENSOR_GLOBAL) == 0) return;
-    check(qk_tensor_upload(context, row, QK_PLANE_GLOBAL, &global, sizeof(global)), context);
+    const auto upload = [&](qk_plane plane, const auto &values) {
+        const size_t bytes = values.size() * sizeof(values[0]);
+        check(qk_tensor_upload(context, row, plane, values.data(), bytes), context);
+    };
+    const int64_t groups = n * k / c.group_size;
+    std::vector<uint8_t> codes(size_t(has_bytes(c) ? n * k : n * k / 2));
+    for (uint8_t &code : codes) code = uint8_t(random());
+    upload(QK_PLANE_DATA, codes);
+    const auto upload_scales = [&](qk_plane plane, qk_plane second) {
+        if (c.scale_format == QK_FORMAT_F16) {
+            std::vector<uint16_t> halves(static_cast<size_t>(groups));
+            for (uint16_t &half : halves) half = uint16_t(0x1c00 + random() % 256);
+            return upload(plane, halves);
+        }
+        const int one = c.scale_format == QK_FORMAT_E8M0 ? 127
+                        : c.scale_format == QK_FORMAT_I8 ? 32
+                                                         : 0x38;
+        std::vector<uint8_t> scales(static_cast<size_t>(groups));
+        for (uint8_t &scale : scales) scale = uint8_t(one - 4 + int(random() % 9));
+        upload(plane, scales);
+        if (c.scale_format != QK_FORMAT_I8) return;
+        upload(second, std::vector<float>(size_t(groups / c.scale_group_size), 0x1p-13f));
+    };
+    upload_scales(QK_PLANE_SCALE, QK_PLANE_SCALE2);
+    if ((c.flags & QK_TENSOR_FLOAT_MIN) != 0) upload_scales(QK_PLANE_ZERO, QK_PLANE_MIN2);
+    if ((c.flags & QK_TENSOR_GLOBAL) != 0) upload(QK_PLANE_GLOBAL, std::vector<float>{3});
+}
+
+// Weights that qk_quantize does not make.
+bool is_filled(const Case &c) {
+    return c.scale_format == QK_FORMAT_E8M0 || c.scale_format == QK_FORMAT_E4M3 ||
+           c.scale_format == QK_FORMAT_I8 || c.format == QK_FORMAT_IQ4_NL ||
+           (c.flags & QK_TENSOR_FLOAT_MIN) != 0;
 }
 
 qk_tensor *create_w(qk_context *context, const Case &c, int64_t n, int64_t k,
                     qk_layout layout = QK_LAYOUT_PACKED) {
     qk_tensor *const row = create(context, c.format, QK_LAYOUT_ROW, n, k, &c);
-    if (c.scale_format == QK_FORMAT_E8M0 || c.scale_format == QK_FORMAT_E4M3) {
+    if (is_filled(c)) {
         fill(context, c, n, k, row);
         qk_tensor *const w = create(context, c.format, layout, n, k, &c);
         check(qk_repack(context, row, w), context);
