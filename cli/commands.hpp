@@ -47,6 +47,12 @@ struct MultiplyOptions {
 struct GruInfoOptions {
     std::string file;
 };
+struct GruExportOptions {
+    std::string input, output;  // output "": standard output
+    std::string name;           // of the array; "": as the file
+    bool c = false;             // the only language so far
+    bool force = false;
+};
 struct GruQuantizeOptions {
     std::string input, output;
     std::string name;         // of the module; "": the only GRU in the file
@@ -81,6 +87,7 @@ ExitCode run_dequantize(const CommonOptions &common, const DequantizeOptions &op
 ExitCode run_quantize(const CommonOptions &common, const QuantizeOptions &options);
 ExitCode run_convert(const CommonOptions &common, const ConvertOptions &options);
 ExitCode run_multiply(const CommonOptions &common, const MultiplyOptions &options);
+ExitCode run_gru_export(const CommonOptions &common, const GruExportOptions &options);
 ExitCode run_gru_info(const CommonOptions &common, const GruInfoOptions &options);
 ExitCode run_gru_quantize(const CommonOptions &common, const GruQuantizeOptions &options);
 ExitCode run_gru_run(const CommonOptions &common, const GruRunOptions &options);

@@ -1,4 +1,4 @@
-// What the three `qk gru` commands share.
+// What the `qk gru` commands share.
 #pragma once
 #include <memory>
 #include <string>

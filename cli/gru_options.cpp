@@ -17,6 +17,21 @@ void add_info(CLI::App *gru, CommonOptions *common, GruInfoOptions *options) {
     command->footer("Example:\n  qk gru info denoiser.qkg");
 }
 
+void add_export(CLI::App *gru, CommonOptions *common, GruExportOptions *options) {
+    CLI::App *command = gru->add_subcommand("export", "write a .qkg file as source for firmware");
+    command->add_option("FILE", options->input, "a .qkg file")->required();
+    command->add_option("OUT", options->output,
+                        "the .c file to write, or an .h with the array in it; default: standard "
+                        "output");
+    command->add_flag("--c", options->c, "as an array in C")->required();
+    command
+        ->add_option("--name", options->name, "what C calls the array; default: as OUT is called")
+        ->type_name("NAME");
+    command->add_flag("--force", options->force, "replace an existing file");
+    add_common(command, common);
+    command->footer("Example:\n  qk gru export --c denoiser.qkg denoiser.c");
+}
+
 void add_quantize(CLI::App *gru, CommonOptions *common, GruQuantizeOptions *options) {
     CLI::App *command =
         gru->add_subcommand("quantize", "turn a PyTorch GRU and sample data into a .qkg file");
@@ -133,9 +148,10 @@ void add_threads(CLI::App *command, CommonOptions *common) {
 }
 
 void add_gru(CLI::App *app, CommonOptions *common, GruOptions *options) {
-    CLI::App *gru = app->add_subcommand("gru", "integer GRUs: quantize, run, info");
+    CLI::App *gru = app->add_subcommand("gru", "integer GRUs: quantize, run, info, export");
     gru->require_subcommand(1);
     gru->footer("'qk gru COMMAND --help' lists the options and has examples.");
+    add_export(gru, common, &options->to_source);
     add_info(gru, common, &options->info);
     add_quantize(gru, common, &options->quantize);
     add_run(gru, common, &options->run);
@@ -143,6 +159,7 @@ void add_gru(CLI::App *app, CommonOptions *common, GruOptions *options) {
 
 ExitCode run_gru(const CLI::App &app, const CommonOptions &common, const GruOptions &options) {
     const CLI::App *gru = app.get_subcommand("gru");
+    if (gru->got_subcommand("export")) return run_gru_export(common, options.to_source);
     if (gru->got_subcommand("info")) return run_gru_info(common, options.info);
     if (gru->got_subcommand("quantize")) return run_gru_quantize(common, options.quantize);
     return run_gru_run(common, options.run);

@@ -5,6 +5,7 @@
 #include "commands.hpp"
 
 struct GruOptions {
+    GruExportOptions to_source;
     GruInfoOptions info;
     GruQuantizeOptions quantize;
     GruRunOptions run;

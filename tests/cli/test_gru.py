@@ -2,6 +2,7 @@
 import json
 import math
 import random
+import re
 import struct
 import unittest
 
@@ -270,9 +271,42 @@ class GruInfo(GruCase):
         self.fails(3, "gru", "info", self.folder)
 
 
+class GruExport(GruCase):
+    def test_array_is_the_file(self):
+        self.quantize("--preset", "w8h16")
+        for out, storage in (("a-model.c", "const"), ("model.h", "static const")):
+            report = self.run_json("gru", "export", "--c", self.out, self.folder / out)
+            name = out.split(".")[0].replace("-", "_")
+            content = self.out.read_bytes()
+            self.assertEqual([report[key] for key in ("name", "bytes", "alignment", "input_size",
+                                                      "hidden_size", "x_bytes", "h_bytes")],
+                             [name, len(content), 8, C, H, 1, 2])
+            text = (self.folder / out).read_text()
+            head, body = text.split(f"{storage} uint8_t {name}[{len(content)}] = {{")
+            self.assertEqual(bytes(map(int, re.findall(r"\d+", body))), content)
+            self.assertIn(f"{C} inputs and {H} units", head)
+        text = self.run_qk("gru", "export", self.out, "--c", "--name", "m").stdout
+        self.assertIn(f"const uint8_t m[{len(content)}] = {{", text)
+
+    def test_refusals(self):
+        self.quantize()
+        out = self.folder / "m.c"
+        for name in ("1a", "a-b", "int", "a b", "\u00e9"):
+            self.fails(2, "gru", "export", "--c", self.out, out, "--name", name)
+        self.run_qk("gru", "export", self.out, out, code=2)
+        self.fails(2, "gru", "export", "--c", self.out, "--json")
+        for damaged in (self.model, self.folder / "none.qkg", self.folder):
+            self.fails(3, "gru", "export", "--c", damaged, out)
+        self.assertFalse(out.exists())
+        out.write_text("mine")
+        self.fails(1, "gru", "export", "--c", self.out, out)
+        self.assertEqual(out.read_text(), "mine")
+        self.run_qk("gru", "export", "--c", self.out, out, "--force")
+
+
 class GruUsage(GruCase):
     def test_help_and_usage(self):
-        for command in ("info", "quantize", "run"):
+        for command in ("export", "info", "quantize", "run"):
             self.assertIn("Example", self.run_qk("gru", command, "--help").stdout)
             self.assertEqual(self.run_qk("gru", command, code=2).stdout, "")
         self.run_qk("gru", code=2)

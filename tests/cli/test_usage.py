@@ -13,7 +13,7 @@ import unittest
 from harness import COMMAND, GOLDEN, REFUSED, Case, floats, safetensors, too_large_for_f16
 
 COMMANDS = [["info"], ["inspect"], ["verify"], ["dequantize"], ["quantize"], ["multiply"],
-            ["gru", "quantize"], ["gru", "run"], ["gru", "info"]]
+            ["gru", "quantize"], ["gru", "run"], ["gru", "info"], ["gru", "export"]]
 NF4 = GOLDEN / "bnb_nf4"
 DENSE = GOLDEN / "dense"
 
@@ -74,7 +74,7 @@ class Usage(Case):
                 (["isnpect", "x"], "'isnpect' is not a command of qk; did you mean 'inspect'? "
                                    "('qk --help')"),
                 (["xyzzy"], "'xyzzy' is not a command of qk ('qk --help')"),
-                (["gru"], "a command is needed: info, quantize or run ('qk gru --help')"),
+                (["gru"], "a command is needed: export, info, quantize or run ('qk gru --help')"),
                 (["gru", "rn"], "'rn' is not a command of qk gru; did you mean 'run'? "
                                 "('qk gru --help')"),
                 (["--json", "info"], "'--json' is not an option of qk; a command's options follow "
