@@ -4,8 +4,8 @@
 
 #if defined(QK_CPU_X86)
 #include <cpuid.h>
-#elif defined(QK_CPU_ARM) && defined(__linux__)
-#include <sys/auxv.h>
+#elif defined(QK_CPU_ARM)
+#include "base/os.hpp"
 #endif
 
 namespace qk::cpu {
@@ -37,16 +37,11 @@ uint32_t detect() {
     if (__get_cpuid_count(7, 1, &a, &b, &c, &d) && has(a, 1u << 5)) found |= kAvx512Bf16;
     return found;
 }
-#elif defined(QK_CPU_ARM) && defined(__linux__)
-// Bit numbers: the kernel's arch/arm64 hwcap.h.
-uint32_t detect() {
-    uint32_t found = kNeon;
-    if (getauxval(AT_HWCAP) & 1ul << 20) found |= kNeonDot;
-    if (getauxval(AT_HWCAP2) & 1ul << 13) found |= kNeonI8mm;
-    return found;
-}
 #elif defined(QK_CPU_ARM)
-uint32_t detect() { return kNeon; }
+uint32_t detect() {
+    const os::ArmExtensions has = os::arm_extensions();
+    return (has.neon ? kNeon : 0) | (has.dotprod ? kNeonDot : 0) | (has.i8mm ? kNeonI8mm : 0);
+}
 #else
 uint32_t detect() { return 0; }
 #endif

@@ -1,9 +1,8 @@
 #include "backend/scratch.hpp"
 
-#include <pthread.h>
-#include <sched.h>
-
 #include <atomic>
+
+#include "base/os.hpp"
 
 namespace qk {
 
@@ -54,7 +53,7 @@ void scratch_destroy(const qk_allocator &allocator, Scratch *scratch) {
 // had before; the first block that no thread has had becomes its own. If it finds neither, it takes
 // any block that is free.
 void *scratch_take(Scratch *scratch) {
-    const uintptr_t self = uintptr_t(pthread_self());
+    const uintptr_t self = os::this_thread();
     const int32_t count = scratch->count, place = int32_t((self >> 12) * 31 % uint32_t(count));
     for (bool any = false;; any = true) {
         for (int32_t i = 0; i < count; ++i) {
@@ -66,7 +65,7 @@ void *scratch_take(Scratch *scratch) {
             holder.thread.store(self, std::memory_order_relaxed);
             return scratch->blocks + size_t(index) * kScratchBytes;
         }
-        if (any) sched_yield();
+        if (any) os::yield();
     }
 }
 

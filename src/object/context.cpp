@@ -1,9 +1,8 @@
 #include "object/context.hpp"
 
-#include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
+
+#include "base/os.hpp"
 
 namespace qk {
 namespace {
@@ -11,22 +10,11 @@ namespace {
 constexpr size_t kAlignment = 64;  // a cache line, and the widest vector
 constexpr int32_t kMaxThreads = 1024;
 
-// Weights are read front to back, once a token: small pages cost a tenth of the memory's rate.
-constexpr size_t kLargePage = size_t{2} << 20;
-
 void *default_allocate(void *, size_t size_bytes, size_t align_bytes) {
-    void *pointer = nullptr;
-    const bool large = size_bytes >= 2 * kLargePage;
-    const size_t align = large && align_bytes < kLargePage ? kLargePage : align_bytes;
-    if (posix_memalign(&pointer, align, size_bytes) != 0) return nullptr;
-#if defined(MADV_HUGEPAGE)
-    // Advice: where it is refused, the pages stay small.
-    if (large) madvise(pointer, size_bytes / kLargePage * kLargePage, MADV_HUGEPAGE);
-#endif
-    return pointer;
+    return os::allocate(size_bytes, align_bytes);
 }
 
-void default_release(void *, void *pointer) { free(pointer); }
+void default_release(void *, void *pointer) { os::release(pointer); }
 
 constexpr qk_allocator kStandardAllocator = {default_allocate, default_release, nullptr};
 
@@ -74,7 +62,7 @@ Status check_options(const qk_context_options &options) {
 }
 
 bool is_in_reach(const qk_context &context) {
-    return context.process == 0 || context.process == getpid();
+    return context.process == 0 || context.process == os::process();
 }
 
 Status make_threads(qk_context *context, const qk_context_options &options) {
@@ -84,7 +72,7 @@ Status make_threads(qk_context *context, const qk_context_options &options) {
         return QK_OK;
     }
     const bool cpu = options.device == QK_DEVICE_CPU;
-    const int32_t wanted = options.thread_count == 0 ? usable_cores() : options.thread_count;
+    const int32_t wanted = options.thread_count == 0 ? os::usable_cores() : options.thread_count;
     context->pool = thread_pool_create(context->allocator, cpu ? wanted : 1);
     if (context->pool == nullptr) return QK_ERROR_MEMORY;
     context->parallel = thread_pool_parallel(context->pool);
@@ -132,7 +120,7 @@ Status context_create(const qk_context_options *given, qk_context **out) {
     context->references.store(1);
     context->backend = find_backend(options.device);
     context->flags = options.flags;
-    context->process = context->backend->memory.allocate != nullptr ? getpid() : 0;
+    context->process = context->backend->memory.allocate != nullptr ? os::process() : 0;
     context->stream = options.stream;
     context->allocator = allocator;
     context->trace = options.trace;
@@ -178,7 +166,7 @@ Status check_reach(qk_context *context) {
     QK_CHECK(is_in_reach(*context), &context->error, DEVICE_FAULT,
              "context: was made on %s:%d before a fork, process %d cannot use that device through "
              "it",
-             context->backend->name, context->device.index, int(getpid()));
+             context->backend->name, context->device.index, int(os::process()));
     return QK_OK;
 }
 

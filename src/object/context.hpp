@@ -1,7 +1,5 @@
 // What a qk_context points to: a device, its stream and workspace, threads, and the last sentence.
 #pragma once
-#include <sys/types.h>
-
 #include <atomic>
 
 #include "backend/backend.hpp"
@@ -24,7 +22,7 @@ struct qk_context {
     void *workspace;
     size_t workspace_bytes;
     void *session;          // the backend's, null where it keeps nothing
-    pid_t process;          // that alone can reach the device; 0: any that inherits the memory
+    int64_t process;        // that alone can reach the device; 0: any that inherits the memory
     bool is_computing;      // between the two, floats are in the default mode
     qk::FloatMode outside;  // what the caller's were
     void (*trace)(void *user, const qk_trace *call);  // null: nothing is told

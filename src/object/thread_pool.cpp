@@ -1,15 +1,9 @@
 #include "object/thread_pool.hpp"
 
-#include <pthread.h>
-#include <sched.h>
-#include <signal.h>
-#include <string.h>
-#include <unistd.h>
-
 #include <atomic>
-#include <initializer_list>
 
 #include "base/float_mode.hpp"
+#include "base/os.hpp"
 
 namespace qk {
 namespace {
@@ -47,11 +41,11 @@ struct ThreadPool {
     std::atomic<int32_t> unfinished;
     std::atomic<bool> stopping;
     std::atomic<int32_t> sleepers;
-    pthread_mutex_t mutex;
-    pthread_cond_t job_posted, job_done;
-    pid_t process;  // whose workers they are: a forked child has none
+    os::Mutex mutex;
+    os::Condition job_posted, job_done;
+    int64_t process;  // whose workers they are: a forked child has none
     int32_t wanted_workers, worker_count;
-    pthread_t *workers;  // behind this struct, in the same allocation
+    os::Thread *workers;  // behind this struct, in the same allocation
 };
 
 namespace {
@@ -91,86 +85,61 @@ uint32_t wait_for_job(ThreadPool *pool, uint32_t seen) {
         if (job != seen) return job;
         relax();
     }
-    pthread_mutex_lock(&pool->mutex);
+    os::lock(&pool->mutex);
     pool->sleepers.fetch_add(1);
     uint32_t job = seen;
     while ((job = job_of(pool->ticket.load())) == seen && !pool->stopping.load()) {
-        pthread_cond_wait(&pool->job_posted, &pool->mutex);
+        os::wait(&pool->job_posted, &pool->mutex);
     }
     pool->sleepers.fetch_sub(1);
-    pthread_mutex_unlock(&pool->mutex);
+    os::unlock(&pool->mutex);
     return job;
 }
 
-void *worker_main(void *argument) {
+void worker_main(void *argument) {
     ThreadPool *const pool = static_cast<ThreadPool *>(argument);
-    pthread_setname_np(pthread_self(), "qk");
     set_float_mode(kDefaultFloats);  // not its creator's
     uint32_t seen = 0;
     while (!pool->stopping.load(std::memory_order_acquire)) {
         const uint32_t job = wait_for_job(pool, seen);
         if (job == seen) continue;
         if (work(pool, job).last) {
-            pthread_mutex_lock(&pool->mutex);
-            pthread_cond_signal(&pool->job_done);
-            pthread_mutex_unlock(&pool->mutex);
+            os::lock(&pool->mutex);
+            os::wake_one(&pool->job_done);
+            os::unlock(&pool->mutex);
         }
         seen = job;
     }
-    return nullptr;
-}
-
-// Signals are the program's: its handlers run on its threads. Faults of a worker's own stay
-// deliverable: blocked, they would end the process without asking the program's handler.
-void block_signals(sigset_t *before) {
-    sigset_t blocked;
-    sigfillset(&blocked);
-    for (const int fault : {SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTRAP}) {
-        sigdelset(&blocked, fault);
-    }
-    pthread_sigmask(SIG_SETMASK, &blocked, before);
-}
-
-bool set_stack(pthread_attr_t *attributes) {
-    const long least = sysconf(_SC_THREAD_STACK_MIN);  // glibc counts thread-local storage in
-    return pthread_attr_setstacksize(attributes, kWorkerStack + (least > 0 ? size_t(least) : 0)) ==
-           0;
 }
 
 // Puts a pool without workers into its first state and starts them, as many as can be had.
 void start(ThreadPool *pool) {
-    pthread_mutex_init(&pool->mutex, nullptr);
-    pthread_cond_init(&pool->job_posted, nullptr);
-    pthread_cond_init(&pool->job_done, nullptr);
+    os::create(&pool->mutex);
+    os::create(&pool->job_posted);
+    os::create(&pool->job_done);
     pool->ticket.store(0);
     pool->sleepers.store(0);
     pool->stopping.store(false);
-    pool->process = getpid();
+    pool->process = os::process();
     pool->worker_count = 0;
-    pthread_attr_t attributes;
-    if (pthread_attr_init(&attributes) != 0) return;
-    sigset_t before;
-    block_signals(&before);
-    const bool can_start = set_stack(&attributes);
-    while (can_start && pool->worker_count < pool->wanted_workers &&
-           pthread_create(&pool->workers[pool->worker_count], &attributes, worker_main, pool) ==
-               0) {
+    while (pool->worker_count < pool->wanted_workers) {
+        os::Thread *const worker = &pool->workers[pool->worker_count];
+        *worker = {worker_main, pool, 0};
+        if (!os::start(worker, kWorkerStack)) break;
         ++pool->worker_count;
     }
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    pthread_attr_destroy(&attributes);
 }
 
 // Not where a forked child destroys what it inherited.
 void stop(ThreadPool *pool) {
-    pthread_mutex_lock(&pool->mutex);
+    os::lock(&pool->mutex);
     pool->stopping.store(true);
-    pthread_cond_broadcast(&pool->job_posted);
-    pthread_mutex_unlock(&pool->mutex);
-    for (int32_t i = 0; i < pool->worker_count; ++i) pthread_join(pool->workers[i], nullptr);
-    pthread_cond_destroy(&pool->job_done);
-    pthread_cond_destroy(&pool->job_posted);
-    pthread_mutex_destroy(&pool->mutex);
+    os::wake_all(&pool->job_posted);
+    os::unlock(&pool->mutex);
+    for (int32_t i = 0; i < pool->worker_count; ++i) os::join(&pool->workers[i]);
+    os::destroy(&pool->job_done);
+    os::destroy(&pool->job_posted);
+    os::destroy(&pool->mutex);
 }
 
 void run(void *opaque, int32_t task_count, Task task, void *argument) {
@@ -184,7 +153,7 @@ void run(void *opaque, int32_t task_count, Task task, void *argument) {
     // to be woken, and where those that should be awake took no task. The caller alone takes no
     // lock, so a lock that was held at the fork harms nothing.
     const bool asleep = pool->sleepers.load() > 0;
-    if (asleep && pool->process != getpid()) start(pool);
+    if (asleep && pool->process != os::process()) start(pool);
     const uint64_t last = pool->ticket.load(std::memory_order_relaxed);
     // Jobs are numbered from 1 on; 0 is what workers have seen at their start.
     const uint32_t job = job_of(last) == UINT32_MAX ? 1 : job_of(last) + 1;
@@ -195,32 +164,32 @@ void run(void *opaque, int32_t task_count, Task task, void *argument) {
     pool->unfinished.store(task_count, std::memory_order_relaxed);
     pool->ticket.store(uint64_t(job) << 32);  // sequentially consistent with `sleepers` below
     if (pool->sleepers.load() > 0) {
-        pthread_mutex_lock(&pool->mutex);
-        pthread_cond_broadcast(&pool->job_posted);
-        pthread_mutex_unlock(&pool->mutex);
+        os::lock(&pool->mutex);
+        os::wake_all(&pool->job_posted);
+        os::unlock(&pool->mutex);
     }
     if (work(pool, job).tasks == task_count) {
-        if (!asleep && pool->process != getpid()) start(pool);
+        if (!asleep && pool->process != os::process()) start(pool);
         return;
     }
     for (int32_t spin = 0; spin < kSpins && pool->unfinished.load() > 0; ++spin) relax();
     if (pool->unfinished.load(std::memory_order_acquire) == 0) return;
-    pthread_mutex_lock(&pool->mutex);
+    os::lock(&pool->mutex);
     while (pool->unfinished.load(std::memory_order_acquire) > 0) {
-        pthread_cond_wait(&pool->job_done, &pool->mutex);
+        os::wait(&pool->job_done, &pool->mutex);
     }
-    pthread_mutex_unlock(&pool->mutex);
+    os::unlock(&pool->mutex);
 }
 
 }  // namespace
 
 ThreadPool *thread_pool_create(const qk_allocator &allocator, int32_t threads) {
-    const size_t bytes = sizeof(ThreadPool) + sizeof(pthread_t) * size_t(threads - 1);
+    const size_t bytes = sizeof(ThreadPool) + sizeof(os::Thread) * size_t(threads - 1);
     void *const memory = allocator.allocate(allocator.user, bytes, 64);
     if (memory == nullptr) return nullptr;
     ThreadPool *const pool = static_cast<ThreadPool *>(memory);
     __builtin_memset(memory, 0, bytes);
-    pool->workers = reinterpret_cast<pthread_t *>(pool + 1);
+    pool->workers = reinterpret_cast<os::Thread *>(pool + 1);
     pool->wanted_workers = threads - 1;
     start(pool);
     return pool;
@@ -228,26 +197,14 @@ ThreadPool *thread_pool_create(const qk_allocator &allocator, int32_t threads) {
 
 void thread_pool_destroy(const qk_allocator &allocator, ThreadPool *pool) {
     if (pool == nullptr) return;
-    if (pool->process == getpid()) stop(pool);
+    if (pool->process == os::process()) stop(pool);
     allocator.release(allocator.user, pool);
 }
 
 Parallel thread_pool_parallel(ThreadPool *pool) { return {run, pool, pool->worker_count + 1}; }
 
 int32_t thread_pool_threads(const ThreadPool *pool) {
-    return pool->process == getpid() ? pool->worker_count + 1 : 1;
-}
-
-int32_t usable_cores() {
-#if defined(__linux__)
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof(set), &set) == 0) {
-        const int32_t count = CPU_COUNT(&set);
-        if (count >= 1) return count;
-    }
-#endif
-    const long online = sysconf(_SC_NPROCESSORS_ONLN);
-    return online >= 1 && online <= 1024 ? int32_t(online) : 1;
+    return pool->process == os::process() ? pool->worker_count + 1 : 1;
 }
 
 }  // namespace qk

@@ -18,6 +18,4 @@ void thread_pool_destroy(const qk_allocator &allocator, ThreadPool *pool);
 Parallel thread_pool_parallel(ThreadPool *pool);
 int32_t thread_pool_threads(const ThreadPool *pool);  // that run in this process, the caller's too
 
-int32_t usable_cores();  // what this process may run on, at least 1
-
 }  // namespace qk

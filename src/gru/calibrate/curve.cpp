@@ -15,6 +15,7 @@ namespace {
 constexpr int32_t kSamples = 1000;        // of the density of knots
 constexpr int32_t kSegmentSamples = 100;  // of each line's fit
 constexpr double kSameKnot = 1e-9;
+constexpr double kLn2 = 0.69314718055994530942;  // C has no name for it
 
 struct Interval {
     double low, high;
@@ -166,7 +167,7 @@ double node_value(const TableSpec &spec, double x, double width) {
 qk_gru_table build_uniform(const TableSpec &spec, TableStorage *storage) {
     // Beyond the limit the curve is within a quarter of an output step of its end.
     int32_t places = spec.output_exponent.shift + 2;
-    double limit = spec.curve == Curve::kTanh ? 0.5 * (places + 1) * M_LN2 : places * M_LN2;
+    double limit = spec.curve == Curve::kTanh ? 0.5 * (places + 1) * kLn2 : places * kLn2;
     Interval interval = domain(spec, limit);
     int32_t shift = spec.input_exponent.shift;
     int32_t first = int32_t(floor(ldexp(interval.low, shift)));

@@ -1,0 +1,39 @@
+// Linux, by glibc, musl or Android's bionic.
+#include <pthread.h>
+#include <sched.h>
+#include <sys/auxv.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/os.hpp"
+#include "base/os/unix.hpp"
+
+namespace qk::os {
+
+void name_thread(const char *name) { pthread_setname_np(pthread_self(), name); }
+
+void advise_large_pages(void *pointer, size_t bytes) { madvise(pointer, bytes, MADV_HUGEPAGE); }
+
+int32_t usable_cores() {
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof(set), &set) == 0) {
+        const int32_t count = CPU_COUNT(&set);
+        if (count >= 1) return count;
+    }
+    const long online = sysconf(_SC_NPROCESSORS_ONLN);
+    return online >= 1 && online <= 1024 ? int32_t(online) : 1;
+}
+
+// Bit numbers: the kernel's arch/arm64 and arch/arm hwcap.h. Other processors' bits mean other
+// things, and nobody asks for them.
+ArmExtensions arm_extensions() {
+    const unsigned long words[] = {getauxval(AT_HWCAP), getauxval(AT_HWCAP2)};
+    if constexpr (sizeof(void *) == 8) {
+        return {true, (words[0] >> 20 & 1) != 0, (words[1] >> 13 & 1) != 0};
+    } else {
+        constexpr unsigned long neon = 1ul << 12, vfp4 = 1ul << 16;  // products are fused
+        return {(words[0] & (neon | vfp4)) == (neon | vfp4), false, false};
+    }
+}
+
+}  // namespace qk::os
