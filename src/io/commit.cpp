@@ -1,10 +1,7 @@
 // All or nothing: everything is on the disk before the first rename, the old files keep a second
 // name until the last one, and a failure in between takes the renames back.
 #include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
-#include <sys/stat.h>
-#include <unistd.h>
+#include <string.h>
 
 #include "leftovers.hpp"
 #include "replace.hpp"
@@ -15,9 +12,9 @@ namespace {
 struct Step {
     Replacement *file;  // takes its place at path; NULL: path is removed
     const char *path;
-    int old_fd;    // holds the old contents' second name; -1: none
-    bool existed;  // something was at path
-    bool saved;    // and has a second name
+    os::Handle old;  // holds the old contents' second name
+    bool existed;    // something was at path
+    bool saved;      // and has a second name
     bool done;
 };
 
@@ -32,46 +29,22 @@ qk_status old_name(const Commit &c, int64_t index, char *name) {
     return unfinished_name(name, c.steps[index].path, c.stamp, index, kOldEnding, c.message);
 }
 
-int sync(int fd) {
-    int result;
-    do {
-        result = fsync(fd);
-    } while (result != 0 && errno == EINTR);
-    return result;
-}
-
-// The mode, and the owner as far as the system permits. Bits of a group that the file could not
-// get would let other people in.
-qk_status take_permissions(int fd, const struct stat &old, const char *path,
-                           qk_io_message *message) {
-    struct stat own;
-    if (fstat(fd, &own) != 0) return file_error(message, path, "write");
-    mode_t mode = old.st_mode & 0777;
-    if ((own.st_uid != old.st_uid || own.st_gid != old.st_gid) &&
-        fchown(fd, old.st_uid, old.st_gid) != 0 &&
-        fchown(fd, static_cast<uid_t>(-1), old.st_gid) != 0 && own.st_gid != old.st_gid) {
-        mode &= ~static_cast<mode_t>(070);
-    }
-    if ((own.st_mode & 0777) == mode || fchmod(fd, mode) == 0) return QK_OK;
-    return file_error(message, path, "set the mode");
-}
-
 // Contents and mode are on the disk before anything has a new name: a crash leaves old files or
 // whole new ones.
 qk_status complete(Step *step, qk_io_message *message) {
-    struct stat old = {};
-    step->existed = lstat(step->path, &old) == 0;
+    os::Status old = {};
+    step->existed = os::status_of_link(step->path, &old);
     if (!step->existed && errno != ENOENT) return file_error(message, step->path, "replace");
-    const bool link = step->file == nullptr && S_ISLNK(old.st_mode);  // goes itself
-    if (step->existed && !S_ISREG(old.st_mode) && !link) {
+    const bool link = step->file == nullptr && old.kind == os::Kind::kLink;  // goes itself
+    if (step->existed && old.kind != os::Kind::kRegular && !link) {
         return fail(message, QK_ERROR_FILE, "%.300s: cannot %s: it is not a regular file",
                     step->path, step->file == nullptr ? "remove" : "replace");
     }
     if (step->file == nullptr) return QK_OK;
-    if (step->existed) {
-        QK_IO_TRY(take_permissions(step->file->fd, old, step->path, message));
+    if (step->existed && !os::take_permissions(step->file->file, old)) {
+        return file_error(message, step->path, "set the mode");
     }
-    return sync(step->file->fd) == 0 ? QK_OK : file_error(message, step->path, "write");
+    return os::sync(step->file->file) ? QK_OK : file_error(message, step->path, "write");
 }
 
 // A file alone needs no second name: its rename happens or does not.
@@ -79,22 +52,22 @@ void save_old(Commit *c, int64_t index) {
     Step *step = &c->steps[index];
     char name[kPathBytes];
     if (c->count == 1 || !step->existed || step->file == nullptr) return;
-    if (old_name(*c, index, name) != QK_OK || link(step->path, name) != 0) return;
+    if (old_name(*c, index, name) != QK_OK || !os::add_name(step->path, name)) return;
     step->saved = true;
-    step->old_fd = open(name, O_RDONLY | O_CLOEXEC);
-    if (step->old_fd >= 0) hold(step->old_fd);
+    step->old = os::open_to_read(name);
+    if (step->old != os::kNone) os::hold(step->old);
 }
 
 qk_status take_place(Commit *c, int64_t index) {
     Step *step = &c->steps[index];
     char name[kPathBytes];
     if (step->file != nullptr) {
-        if (rename(step->file->name, step->path) != 0) {
+        if (!os::replace(step->file->name, step->path)) {
             return file_error(c->message, step->path, "replace");
         }
     } else if (step->existed) {
         QK_IO_TRY(old_name(*c, index, name));
-        if (rename(step->path, name) != 0) return file_error(c->message, step->path, "remove");
+        if (!os::replace(step->path, name)) return file_error(c->message, step->path, "remove");
         step->saved = true;
     }
     step->done = true;
@@ -108,11 +81,11 @@ void take_back(Commit *c) {
         Step *step = &c->steps[i];
         if (!step->done) continue;
         if (step->saved) {
-            if (old_name(*c, i, name) == QK_OK && rename(name, step->path) == 0) {
+            if (old_name(*c, i, name) == QK_OK && os::replace(name, step->path)) {
                 step->done = step->saved = false;
             }
         } else if (!step->existed) {
-            step->done = step->file != nullptr && unlink(step->path) != 0 && errno != ENOENT;
+            step->done = step->file != nullptr && !os::remove(step->path) && errno != ENOENT;
         }
     }
 }
@@ -143,17 +116,11 @@ void say_what_stands(const Commit &c) {
 qk_status sync_directory(const char *path, qk_io_message *message) {
     char directory[kPathBytes];
     QK_IO_TRY(directory_of(directory, path, message));
-    const int fd = open(directory[0] == 0 ? "." : directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    // Some file systems have no such call, and a directory may be closed to readers.
-    if (fd < 0) return QK_OK;
-    const bool good = sync(fd) == 0 || errno == EINVAL || errno == ENOTSUP;
-    const int error = errno;
-    close(fd);
-    errno = error;
-    return good ? QK_OK
-                : file_error(message, path,
-                             "make sure that a power failure keeps the new file, "
-                             "which is complete and in its place");
+    return os::sync_directory(directory[0] == 0 ? "." : directory)
+               ? QK_OK
+               : file_error(message, path,
+                            "make sure that a power failure keeps the new file, "
+                            "which is complete and in its place");
 }
 
 bool in_directory_of(const char *path, const char *other) {
@@ -184,14 +151,14 @@ void clean_up(Commit *c, bool failed) {
     for (int64_t i = 0; i < c->count; ++i) {
         Step *step = &c->steps[i];
         const bool stuck = failed && step->done;  // the only copy of what could not be taken back
-        if (step->saved && !stuck && old_name(*c, i, name) == QK_OK) unlink(name);
-        if (step->old_fd >= 0) close(step->old_fd);
+        if (step->saved && !stuck && old_name(*c, i, name) == QK_OK) os::remove(name);
+        if (step->old != os::kNone) os::close_file(step->old);
         if (step->file == nullptr) continue;
         if (!step->done) {
             replacement_drop(step->file);
         } else {
-            close(step->file->fd);
-            step->file->fd = -1;
+            os::close_file(step->file->file);
+            step->file->file = os::kNone;
         }
     }
 }
@@ -201,7 +168,7 @@ void clean_up(Commit *c, bool failed) {
 qk_status commit(Memory *memory, Replacement *const *files, int64_t count,
                  const char *const *removed, int64_t removed_count, qk_io_message *message) {
     size_t bytes = 0;
-    Commit c = {nullptr, count + removed_count, name_stamp(), message};
+    Commit c = {nullptr, count + removed_count, os::nanoseconds(), message};
     if (__builtin_mul_overflow(static_cast<size_t>(c.count), sizeof(Step), &bytes)) {
         return out_of_memory(message);
     }
@@ -211,7 +178,7 @@ qk_status commit(Memory *memory, Replacement *const *files, int64_t count,
         const bool file = i < count;
         c.steps[i] = Step{file ? files[i] : nullptr,
                           file ? files[i]->path : removed[i - count],
-                          -1,
+                          os::kNone,
                           false,
                           false,
                           false};

@@ -1,36 +1,27 @@
 #include "files.hpp"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 namespace qk_io {
 namespace {
 
-// strerror_r has two signatures; each overload takes one library's.
-[[maybe_unused]] const char *described(int, const char *buffer) { return buffer; }
-[[maybe_unused]] const char *described(const char *result, const char *) { return result; }
-
-// O_NONBLOCK: a pipe with a model's name must not hang the caller; it is refused below.
-int open_regular(const char *path, size_t *size, const char **why) {
+os::Handle open_regular(const char *path, size_t *size, const char **why) {
     *why = nullptr;
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) return -1;
-    struct stat status;
-    if (fstat(fd, &status) != 0) {
-        close(fd);
-        return -1;
+    const os::Handle file = os::open_to_read(path);
+    if (file == os::kNone) return os::kNone;
+    os::Status status;
+    if (!os::status_of(file, &status)) {
+        os::close_file(file);
+        return os::kNone;
     }
-    if (!S_ISREG(status.st_mode)) *why = "it is not a regular file";
-    if (static_cast<uint64_t>(status.st_size) > SIZE_MAX / 2) *why = "it is too large";
-    *size = static_cast<size_t>(status.st_size);
-    if (*why == nullptr) return fd;
-    close(fd);
-    return -1;
+    if (status.kind != os::Kind::kRegular) *why = "it is not a regular file";
+    if (status.bytes > SIZE_MAX / 2) *why = "it is too large";
+    *size = static_cast<size_t>(status.bytes);
+    if (*why == nullptr) return file;
+    os::close_file(file);
+    return os::kNone;
 }
 
 qk_status open_failed(qk_io_message *message, const char *path, const char *why) {
@@ -38,12 +29,12 @@ qk_status open_failed(qk_io_message *message, const char *path, const char *why)
     return fail(message, QK_ERROR_FILE, "%.300s: cannot open: %s", path, why);
 }
 
-qk_status read_all(int fd, uint8_t *to, size_t size, const char *path, qk_io_message *message) {
+qk_status read_all(os::Handle file, uint8_t *to, size_t size, const char *path,
+                   qk_io_message *message) {
     size_t done = 0;
     while (done < size) {
         const size_t rest = size - done, most = size_t{1} << 30;
-        const ssize_t got = read(fd, to + done, rest < most ? rest : most);
-        if (got < 0 && errno == EINTR) continue;
+        const ptrdiff_t got = os::read_some(file, to + done, rest < most ? rest : most);
         if (got < 0) return file_error(message, path, "read");
         if (got == 0) {
             return fail(message, QK_ERROR_FILE, "%.300s: it shrank while it was being read", path);
@@ -53,11 +44,11 @@ qk_status read_all(int fd, uint8_t *to, size_t size, const char *path, qk_io_mes
     return QK_OK;
 }
 
-qk_status map_or_read(qk_checkpoint *c, int fd, const char *path, File *file,
+qk_status map_or_read(qk_checkpoint *c, os::Handle open, const char *path, File *file,
                       qk_io_message *message) {
     if (!c->read_whole && file->size > 0) {
-        void *map = mmap(nullptr, file->size, PROT_READ, MAP_PRIVATE, fd, 0);
-        if (map == MAP_FAILED) return file_error(message, path, "map");
+        void *map = os::map(open, file->size);
+        if (map == nullptr) return file_error(message, path, "map");
         file->bytes = static_cast<const uint8_t *>(map);
         file->kind = File::kMapped;
         return QK_OK;
@@ -66,7 +57,7 @@ qk_status map_or_read(qk_checkpoint *c, int fd, const char *path, File *file,
     if (bytes == nullptr) return out_of_memory(message);
     file->bytes = bytes;
     file->kind = File::kOwned;
-    const qk_status status = read_all(fd, bytes, file->size, path, message);
+    const qk_status status = read_all(open, bytes, file->size, path, message);
     if (status != QK_OK) c->memory.release(bytes);
     return status;
 }
@@ -77,7 +68,7 @@ qk_status file_error(qk_io_message *message, const char *path, const char *verb)
     const int error = errno;
     char buffer[96] = "";
     return fail(message, QK_ERROR_FILE, "%.300s: cannot %s: %s", path, verb,
-                described(strerror_r(error, buffer, sizeof buffer), buffer));
+                os::error_text(error, buffer, sizeof buffer));
 }
 
 qk_status add_file(qk_checkpoint *c, const char *path, const char *name, qk_io_message *message) {
@@ -85,10 +76,10 @@ qk_status add_file(qk_checkpoint *c, const char *path, const char *name, qk_io_m
     file.name = c->arena.copy(&c->memory, name, strlen(name));
     if (file.name == nullptr) return out_of_memory(message);
     const char *why = nullptr;
-    const int fd = open_regular(path, &file.size, &why);
-    if (fd < 0) return open_failed(message, path, why);
-    qk_status status = map_or_read(c, fd, path, &file, message);
-    close(fd);
+    const os::Handle open = open_regular(path, &file.size, &why);
+    if (open == os::kNone) return open_failed(message, path, why);
+    qk_status status = map_or_read(c, open, path, &file, message);
+    os::close_file(open);
     QK_IO_TRY(status);
     if (c->files.push(&c->memory, file)) return QK_OK;
     release_file(c, file);
@@ -97,16 +88,16 @@ qk_status add_file(qk_checkpoint *c, const char *path, const char *name, qk_io_m
 
 void release_file(qk_checkpoint *c, const File &file) {
     void *bytes = const_cast<uint8_t *>(file.bytes);
-    if (file.kind == File::kMapped) munmap(bytes, file.size);
+    if (file.kind == File::kMapped) os::unmap(bytes, file.size);
     if (file.kind == File::kOwned) c->memory.release(bytes);
 }
 
 qk_status read_text(qk_checkpoint *c, const char *path, Text *text, qk_io_message *message) {
     size_t size = 0;
     const char *why = nullptr;
-    const int fd = open_regular(path, &size, &why);
-    if (fd < 0 && why == nullptr && errno == ENOENT) return QK_OK;
-    if (fd < 0) return open_failed(message, path, why);
+    const os::Handle file = open_regular(path, &size, &why);
+    if (file == os::kNone && why == nullptr && errno == ENOENT) return QK_OK;
+    if (file == os::kNone) return open_failed(message, path, why);
     qk_status status = QK_OK;
     uint8_t *bytes = nullptr;
     if (size > static_cast<size_t>(kMaxJsonFileBytes)) {
@@ -115,9 +106,9 @@ qk_status read_text(qk_checkpoint *c, const char *path, Text *text, qk_io_messag
     } else {
         bytes = static_cast<uint8_t *>(c->arena.take(&c->memory, size));
         status =
-            bytes == nullptr ? out_of_memory(message) : read_all(fd, bytes, size, path, message);
+            bytes == nullptr ? out_of_memory(message) : read_all(file, bytes, size, path, message);
     }
-    close(fd);
+    os::close_file(file);
     QK_IO_TRY(status);
     *text = Text{reinterpret_cast<const char *>(bytes), size};
     return QK_OK;
@@ -125,7 +116,7 @@ qk_status read_text(qk_checkpoint *c, const char *path, Text *text, qk_io_messag
 
 qk_status join_path(char *path, const char *directory, const char *name, qk_io_message *message) {
     const size_t length = strlen(directory);
-    const bool slash = length > 0 && directory[length - 1] != '/';
+    const bool slash = length > 0 && !os::is_separator(directory[length - 1]);
     const int written = snprintf(path, kPathBytes, "%s%s%s", directory, slash ? "/" : "", name);
     if (written >= 0 && static_cast<size_t>(written) < kPathBytes) return QK_OK;
     return fail(message, QK_ERROR_FILE, "%.300s...: a path of more than %lld bytes", directory,
@@ -139,8 +130,11 @@ qk_status directory_of(char *directory, const char *path, qk_io_message *message
 }
 
 const char *base_name(const char *path) {
-    const char *slash = strrchr(path, '/');
-    return slash == nullptr ? path : slash + 1;
+    const char *name = path;
+    for (; *path != 0; ++path) {
+        if (os::is_separator(*path)) name = path + 1;
+    }
+    return name;
 }
 
 }  // namespace qk_io

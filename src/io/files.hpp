@@ -1,6 +1,7 @@
-// The system's files: mapping and reading them, and their paths.
+// Files: mapping and reading them, and their paths.
 #pragma once
 #include "checkpoint.hpp"
+#include "os.hpp"
 
 namespace qk_io {
 
@@ -20,7 +21,7 @@ qk_status read_text(qk_checkpoint *checkpoint, const char *path, Text *text,
 
 // directory (may be "") and name into path[kPathBytes].
 qk_status join_path(char *path, const char *directory, const char *name, qk_io_message *message);
-// What is before the last slash, with it.
+// What is before the last separator, with it.
 qk_status directory_of(char *directory, const char *path, qk_io_message *message);
 const char *base_name(const char *path);
 

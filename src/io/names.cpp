@@ -1,6 +1,6 @@
 #include "names.hpp"
 
-#include <time.h>
+#include "os.hpp"
 
 namespace qk_io {
 namespace {
@@ -58,10 +58,9 @@ bool Names::reserve(Memory *memory) {
     Names grown = *this;
     grown.capacity = capacity == 0 ? 64 : capacity * 2;
     if (capacity == 0) {  // where memory is and when: what a file written before cannot know
-        struct timespec now = {};
-        clock_gettime(CLOCK_MONOTONIC, &now);
+        const uint64_t now = os::nanoseconds();
         grown.key[0] = reinterpret_cast<uintptr_t>(this) ^ reinterpret_cast<uintptr_t>(&now) << 20;
-        grown.key[1] = static_cast<uint64_t>(now.tv_sec) << 32 ^ static_cast<uint64_t>(now.tv_nsec);
+        grown.key[1] = now;
     }
     const size_t bytes = static_cast<size_t>(grown.capacity) * sizeof(Slot);
     grown.slots = static_cast<Slot *>(memory->allocate(bytes, alignof(Slot)));

@@ -1,7 +1,5 @@
 // Opening: options, which files, in which order; and closing.
-#include <dirent.h>
 #include <stdio.h>
-#include <sys/stat.h>
 
 #include "gguf.hpp"
 #include "kinds.hpp"
@@ -59,8 +57,8 @@ qk_status create(const qk_checkpoint_options *given, qk_checkpoint **out, qk_io_
     return QK_OK;
 }
 
-// What a directory has beside model.safetensors: how many of a kind, and the first of them.
-struct Found {
+// Files of a kind in a directory without model.safetensors: how many, and the first by name.
+struct Files {
     int64_t count;
     char name[256];
 
@@ -69,40 +67,45 @@ struct Found {
     }
 };
 
+struct Found {
+    Files safetensors, gguf, other;
+};
+
+void find(void *user, const char *name) {
+    Found *const found = static_cast<Found *>(user);
+    if (name[0] == '.') return;
+    if (ends_with(name, ".safetensors")) found->safetensors.add(name);
+    if (ends_with(name, ".gguf") && !is_later_part(name)) found->gguf.add(name);
+    if (is_other_name(name)) found->other.add(name);
+}
+
 // The one *.safetensors of a directory that has no model.safetensors; where there is none, the one
 // *.gguf; else the first file of another kind, which then is called what it is.
 qk_status find_only_file(char *path, const char *directory, qk_io_message *message) {
-    DIR *dir = opendir(directory);
-    if (dir == nullptr) return file_error(message, directory, "list");
-    Found safetensors = {}, gguf = {}, other = {};
-    while (const dirent *entry = readdir(dir)) {
-        const char *name = entry->d_name;
-        if (name[0] == '.') continue;
-        if (ends_with(name, ".safetensors")) safetensors.add(name);
-        if (ends_with(name, ".gguf") && !is_later_part(name)) gguf.add(name);
-        if (is_other_name(name)) other.add(name);
-    }
-    closedir(dir);
-    const Found &only = safetensors.count > 0 ? safetensors : gguf.count > 0 ? gguf : other;
-    if (only.count == 1 || (only.count > 1 && &only == &other)) {
+    Found found = {};
+    if (!os::list(directory, find, &found)) return file_error(message, directory, "list");
+    const Files &only = found.safetensors.count > 0 ? found.safetensors
+                        : found.gguf.count > 0      ? found.gguf
+                                                    : found.other;
+    if (only.count == 1 || (only.count > 1 && &only == &found.other)) {
         return join_path(path, directory, only.name, message);
     }
     return fail(message, QK_ERROR_FILE,
                 "%.200s: no model.safetensors, no %s, and %lld other *.%s instead of one",
                 directory, kIndexName, static_cast<long long>(only.count),
-                &only == &gguf ? "gguf" : "safetensors");
+                &only == &found.gguf ? "gguf" : "safetensors");
 }
 
 bool is_file(const char *path) {
-    struct stat status;
-    return stat(path, &status) == 0 && !S_ISDIR(status.st_mode);
+    os::Status status;
+    return os::status_of(path, &status) && status.kind != os::Kind::kDirectory;
 }
 
 // path as given -> the safetensors file or index to open.
 qk_status resolve(char *resolved, const char *path, qk_io_message *message) {
-    struct stat status;
-    if (stat(path, &status) != 0) return file_error(message, path, "open");
-    if (!S_ISDIR(status.st_mode)) return join_path(resolved, "", path, message);
+    os::Status status;
+    if (!os::status_of(path, &status)) return file_error(message, path, "open");
+    if (status.kind != os::Kind::kDirectory) return join_path(resolved, "", path, message);
     QK_IO_TRY(join_path(resolved, path, "model.safetensors", message));
     if (is_file(resolved)) return QK_OK;
     QK_IO_TRY(join_path(resolved, path, kIndexName, message));

@@ -1,44 +1,36 @@
 #include "replace.hpp"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "leftovers.hpp"
 
 namespace qk_io {
 namespace {
 
-const char *kind_of(mode_t mode) {
-    return S_ISDIR(mode)    ? "a directory"
-           : S_ISFIFO(mode) ? "a pipe"
-           : S_ISSOCK(mode) ? "a socket"
-           : S_ISLNK(mode)  ? "a symbolic link"
-                            : "a device";
-}
-
-qk_status refuse_kind(const char *path, mode_t mode, qk_io_message *message) {
+qk_status refuse_kind(const char *path, os::Kind kind, qk_io_message *message) {
+    const char *const is = kind == os::Kind::kDirectory ? "a directory"
+                           : kind == os::Kind::kPipe    ? "a pipe"
+                           : kind == os::Kind::kSocket  ? "a socket"
+                                                        : "a device";
     return fail(message, QK_ERROR_FILE, "%.300s: cannot replace: it is %s, not a regular file",
-                path, kind_of(mode));
+                path, is);
 }
 
 // path becomes what its links lead to, which is a regular file (*exists) or nothing.
 qk_status follow_links(char *path, bool *exists, qk_io_message *message) {
     char target[kPathBytes], directory[kPathBytes];
     for (int links = 0; links < 40; ++links) {
-        struct stat status;
-        *exists = lstat(path, &status) == 0;
+        os::Status status;
+        *exists = os::status_of_link(path, &status);
         if (!*exists && errno == ENOENT) return QK_OK;
         if (!*exists) return file_error(message, path, "replace");
-        if (S_ISREG(status.st_mode)) return QK_OK;
-        if (!S_ISLNK(status.st_mode)) return refuse_kind(path, status.st_mode, message);
-        const ssize_t length = readlink(path, target, sizeof target - 1);
+        if (status.kind == os::Kind::kRegular) return QK_OK;
+        if (status.kind != os::Kind::kLink) return refuse_kind(path, status.kind, message);
+        const ptrdiff_t length = os::read_link(path, target, sizeof target - 1);
         if (length < 0) return file_error(message, path, "follow");
         target[length] = 0;
         QK_IO_TRY(directory_of(directory, path, message));
-        QK_IO_TRY(join_path(path, target[0] == '/' ? "" : directory, target, message));
+        QK_IO_TRY(join_path(path, os::is_absolute(target) ? "" : directory, target, message));
     }
     errno = ELOOP;
     return file_error(message, path, "follow");
@@ -47,8 +39,8 @@ qk_status follow_links(char *path, bool *exists, qk_io_message *message) {
 }  // namespace
 
 qk_status replacement_open(Replacement *file, const char *path, qk_io_message *message) {
-    file->fd = -1;
-    file->owner = getpid();
+    file->file = os::kNone;
+    file->owner = os::process();
     bool exists = false;
     QK_IO_TRY(join_path(file->path, "", path, message));
     QK_IO_TRY(follow_links(file->path, &exists, message));
@@ -57,24 +49,26 @@ qk_status replacement_open(Replacement *file, const char *path, qk_io_message *m
     }
     delete_leftovers(file->path);
     for (int attempt = 0; attempt < 100; ++attempt) {
-        QK_IO_TRY(unfinished_name(file->name, file->path, name_stamp(), 0, kNewEnding, message));
-        // Never open to more readers than the file will be: 0666 under the umask where it is new,
-        // the owner alone until it gets the mode of the file that it replaces.
-        file->fd = open(file->name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, exists ? 0600 : 0666);
-        if (file->fd < 0 && errno != EEXIST) break;
-        struct stat status;
+        QK_IO_TRY(
+            unfinished_name(file->name, file->path, os::nanoseconds(), 0, kNewEnding, message));
+        // The owner alone may read it until it gets the mode of the file that it replaces.
+        file->file = os::create_new(file->name, exists);
+        if (file->file == os::kNone && errno != EEXIST) break;
+        os::Status status;
         // Between open and hold another process may take it for a leftover.
-        if (file->fd >= 0 && hold(file->fd) && stat(file->name, &status) == 0) return QK_OK;
+        if (file->file != os::kNone && os::hold(file->file) && os::status_of(file->name, &status)) {
+            return QK_OK;
+        }
         replacement_drop(file);
     }
     return file_error(message, file->path, "create");
 }
 
 qk_status replacement_check_owner(const Replacement *file, qk_io_message *message) {
-    if (file->owner == getpid()) return QK_OK;
+    if (file->owner == os::process()) return QK_OK;
     return fail(message, QK_ERROR_STATE,
-                "writer: it belongs to process %ld; in a forked child only destroy is left",
-                static_cast<long>(file->owner));
+                "writer: it belongs to process %lld; in a forked child only destroy is left",
+                static_cast<long long>(file->owner));
 }
 
 qk_status replacement_write(Replacement *file, int64_t offset, const void *data, size_t bytes,
@@ -82,9 +76,8 @@ qk_status replacement_write(Replacement *file, int64_t offset, const void *data,
     const uint8_t *from = static_cast<const uint8_t *>(data);
     while (bytes > 0) {
         const size_t most = size_t{1} << 30;
-        const ssize_t done =
-            pwrite(file->fd, from, bytes < most ? bytes : most, static_cast<off_t>(offset));
-        if (done < 0 && errno == EINTR) continue;
+        const ptrdiff_t done =
+            os::write_some(file->file, from, bytes < most ? bytes : most, offset);
         if (done == 0) errno = ENOSPC;  // no system says so, but the loop must end
         if (done <= 0) return file_error(message, file->path, "write");
         from += done;
@@ -95,10 +88,10 @@ qk_status replacement_write(Replacement *file, int64_t offset, const void *data,
 }
 
 void replacement_drop(Replacement *file) {
-    if (file->fd < 0) return;
-    if (file->owner == getpid()) unlink(file->name);
-    close(file->fd);  // last: it holds the lock
-    file->fd = -1;
+    if (file->file == os::kNone) return;
+    if (file->owner == os::process()) os::remove(file->name);
+    os::close_file(file->file);  // last: it holds the lock
+    file->file = os::kNone;
 }
 
 }  // namespace qk_io

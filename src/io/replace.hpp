@@ -1,15 +1,13 @@
 // New files that take their places together, and old ones that go with them.
 #pragma once
-#include <sys/types.h>
-
 #include "files.hpp"
 
 namespace qk_io {
 
 // A new file in the directory of what it will replace: open, write anywhere, then commit or drop.
 struct Replacement {
-    int fd;                 // -1: none open. Holds a lock that says that its process lives
-    pid_t owner;            // a forked child must leave its parent's file alone
+    os::Handle file;        // os::kNone: none open. Holds a lock that says that its process lives
+    int64_t owner;          // a forked child must leave its parent's file alone
     char path[kPathBytes];  // what it will replace, symbolic links followed
     char name[kPathBytes];  // its own until then
 };

@@ -382,7 +382,7 @@ qk_status qk_writer_finish_all(qk_writer *const *writers, int64_t count, const c
     if (status == QK_OK) {
         status = commit(&memory, files, count, removed, removed_count, message);
         for (int64_t i = 0; i < count; ++i) {
-            if (files[i]->fd < 0) writers[i]->state = qk_writer::kFinished;
+            if (files[i]->file == os::kNone) writers[i]->state = qk_writer::kFinished;
         }
     }
     memory.release(files);
