@@ -105,8 +105,11 @@ inline float minimum_of(const Weight &w, GroupIndex group) {
     return value_of(record, record.minimum(at, i), record.minimum_second(at));
 }
 
+// Of every group where none has its own.
+inline int common_zero(const Weight &w) { return has_minimum(w) ? 0 : 8; }
+
 inline int zero_of(const Weight &w, GroupIndex group) {
-    if (w.zero == nullptr) return has_minimum(w) ? 0 : 8;
+    if (w.zero == nullptr) return common_zero(w);
     const int64_t at = w.layout->zero_at(w.geometry, group);
     const int stored = load_as<uint8_t>(w.zero, at >> 1) >> (at & 1) * 4 & 15;
     return (stored + w.layout->zero_offset) & 15;
@@ -208,10 +211,13 @@ QK_NOINLINE void widen_x(const Dense &x, int64_t first, int64_t count, float *to
 template <class Isa>
 class RowScales {
   public:
-    explicit RowScales(const Weight &w) : w_(w), coded_(has_coded_scales(w.scale)) {
+    explicit RowScales(const Weight &w) : RowScales(w, w.scale) {}
+    // `plane`: the weight's scales, or its minima.
+    RowScales(const Weight &w, const ScalePlane &plane)
+        : w_(w), plane_(plane), coded_(has_coded_scales(plane)) {
         if (!coded_) return;
-        memcpy(code_, w.scale.code, sizeof(code_));
-        bias_ = load_as<float>(w.scale.bias, 0);
+        memcpy(code_, plane.code, sizeof(code_));
+        bias_ = load_as<float>(plane.bias, 0);
     }
     void start(int64_t row) {
         const Geometry &s = w_.geometry;
@@ -221,27 +227,27 @@ class RowScales {
     }
     float at(int64_t group) {
         const int64_t place = base_ + group * stride_;
-        if (!coded_) return load_float(w_.scale.format->id, w_.scale.data, place);
+        if (!coded_) return load_float(plane_.format->id, plane_.data, place);
         const int64_t number = group_number(w_.geometry, {row_, group});
-        if (number < first_ || number >= first_ + w_.scale.second_group) {
-            const int64_t second = number / w_.scale.second_group;
-            first_ = second * w_.scale.second_group;
-            second_ = load_as<float>(w_.scale.second, second);
+        if (number < first_ || number >= first_ + plane_.second_group) {
+            const int64_t second = number / plane_.second_group;
+            first_ = second * plane_.second_group;
+            second_ = load_as<float>(plane_.second, second);
         }
-        const float product = code_[load_as<uint8_t>(w_.scale.data, place)] * second_;
+        const float product = code_[load_as<uint8_t>(plane_.data, place)] * second_;
         return product + bias_;
     }
     // Of groups first .. first + count, into whole runs of 16.
     void read(int64_t first, int64_t count, float *to) {
-        const qk_format format = w_.scale.format->id;
+        const qk_format format = plane_.format->id;
         const int64_t place = base_ + first * stride_;
         if (coded_) {
             for (int64_t i = 0; i < count; ++i) to[i] = at(first + i);
         } else if (stride_ == 1) {
-            widen_x<Isa>({w_.scale.format, 1, count, w_.scale.data}, place, count, to);
+            widen_x<Isa>({plane_.format, 1, count, plane_.data}, place, count, to);
         } else {
             for (int64_t i = 0; i < count; ++i) {
-                to[i] = load_float(format, w_.scale.data, place + i * stride_);
+                to[i] = load_float(format, plane_.data, place + i * stride_);
             }
         }
     }
@@ -249,6 +255,7 @@ class RowScales {
 
   private:
     const Weight &w_;
+    const ScalePlane &plane_;
     bool coded_;
     int64_t row_ = 0, base_ = 0, stride_ = 0, first_ = INT64_MIN / 2;
     float second_ = 0, bias_ = 0;

@@ -9,11 +9,12 @@ constexpr int64_t kPanelSteps = 32;  // of 16 columns
 
 using Weights8 = float[8][16];  // 8 rows of a step
 
-// The scales of 8 rows in any layout.
+// The scales of 8 rows in any layout, or their minima.
 template <class Isa>
 class ScaleBlock {
   public:
-    explicit ScaleBlock(const Weight &w) : w_(w), row_scales_(w) {}
+    explicit ScaleBlock(const Weight &w) : ScaleBlock(w, w.scale) {}
+    ScaleBlock(const Weight &w, const ScalePlane &plane) : w_(w), row_scales_(w, plane) {}
 
     // Groups first .. first + count as f32 [group][row]; 0 for rows past the last.
     QK_NOINLINE const char *load(int64_t row, int64_t first, int64_t count) {
@@ -39,13 +40,20 @@ class Decoder {
   public:
     QK_NOINLINE explicit Decoder(const Weight &w)
         : w_(w), bytes_(w), codes_(w), data_(static_cast<const uint8_t *>(w.data)),
-          is_signed_(w.format->kind == FormatKind::kS8) {}
+          is_signed_(w.format->kind == FormatKind::kS8), lowered_(has_minimum(w)),
+          minima_(w, lowered_ ? w.minimum : w.scale) {}
 
     // Columns column .. end, from a multiple of 512 on, as [step][row]; `scales`: f32 [group][row].
     QK_NOINLINE void decode(int64_t row, int64_t column, int64_t end, const char *scales,
                             Weights8 *to) {
         scales_ = scales;
         number_groups(column, end);
+        decode_codes(row, column, end, to);
+        if (lowered_) lower(row, column, end, to);
+    }
+
+  private:
+    void decode_codes(int64_t row, int64_t column, int64_t end, Weights8 *to) {
         if (w_.layout->bits == 8) return decode_bytes(row, column, end, to);
         load_zeros(row, column, end);
         switch (w_.layout->id) {
@@ -60,7 +68,18 @@ class Decoder {
         }
     }
 
-  private:
+    void lower(int64_t row, int64_t column, int64_t end, Weights8 *to) {
+        const int64_t size = w_.geometry.group_size, first = column / size;
+        const char *const minima = minima_.load(row, first, ceil_div(end, size) - first);
+        for (int64_t at = column, step = 0; at < end; at += 16, ++step) {
+            for (int64_t i = 0; i < 8; ++i) {
+                const float minimum = load_as<float>(minima, group_[step] * 8 + i);
+                const Lanes<Isa> weights = Isa::load_f32(to[step][i]);
+                Isa::store_f32(to[step][i], Isa::add(weights, Isa::splat(-minimum)));
+            }
+        }
+    }
+
     // 8-bit codes, rows of bytes.
     void decode_bytes(int64_t row, int64_t column, int64_t end, Weights8 *to) const {
         for (int64_t i = 0; i < min64(8, w_.geometry.n - row); ++i) {
@@ -208,7 +227,8 @@ class Decoder {
     Entries bytes_;           // 8-bit codes
     AffineCodes<Isa> codes_;  // 4-bit codes
     const uint8_t *data_;
-    const bool is_signed_;
+    const bool is_signed_, lowered_;
+    ScaleBlock<Isa> minima_;  // the scales where there are none
     uint8_t group_[kPanelSteps];
     uint8_t zeros_[(kPanelSteps + 1) * 4] = {};  // all 0 where the format has none
     const char *scales_ = nullptr;

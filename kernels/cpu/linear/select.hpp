@@ -81,19 +81,18 @@ struct LinearRow {
 
 constexpr uint32_t kInt8Mode = QK_CONTEXT_INT8_ACTIVATIONS, kBf16Mode = QK_CONTEXT_BF16_PRODUCTS;
 constexpr uint32_t kVnniVbmi = QK_ISA_AVX512_VNNI | QK_ISA_AVX512_VBMI;
-// What vectors take; the generic kernel takes all.
-constexpr uint32_t kScaled = kScalesMultiply | kNoMinimum | kInPlanes;
+// What vectors take; the generic kernel takes all. Minima not everywhere.
+constexpr uint32_t kLowered = kScalesMultiply | kInPlanes, kScaled = kLowered | kNoMinimum;
 constexpr uint32_t kInt8Case = kQuantized | kAlongK | kIntegerEntries;
-constexpr uint32_t kInt8Packed =
-    kInt8Case | kFourBits | kPacked | kGroupsWhole | kScalesMultiply | kInPlanes;
+constexpr uint32_t kInt8Packed = kInt8Case | kFourBits | kPacked | kGroupsWhole | kLowered;
 constexpr uint32_t kIntegersCase = kOneRow | kU4 | kPacked | kAlongK | kBlocks128 | kScaled;
 constexpr uint32_t kSmallGroupsCase =
     kOneRow | kExactIntegers | kPacked | kAlongK | kSmallGroups | kScaled;
 constexpr uint32_t kGemvCase =
     kOneRow | kQuantized | kFourBits | kPacked | kAlongK | kGroupsWhole | kScalesMultiply;
 constexpr uint32_t kColumnsCase = kOneRow | kColumnLayout | kGroups16 | kScaled;
-constexpr uint32_t kSingleCase = kOneRow | kQuantized | kAlongK | kGroups16 | kScaled;
-constexpr uint32_t kBatchCase = kSeveralRows | kQuantized | kAlongK | kGroups16 | kScaled;
+constexpr uint32_t kSingleCase = kOneRow | kQuantized | kAlongK | kGroups16 | kLowered;
+constexpr uint32_t kBatchCase = kSeveralRows | kQuantized | kAlongK | kGroups16 | kLowered;
 
 // Best first: the first row that the context allows and whose conditions hold runs.
 constexpr LinearRow kLinearTable[] = {
@@ -101,7 +100,7 @@ constexpr LinearRow kLinearTable[] = {
      kInt8Packed | kFourRows},
     {QK_ON_X86(kLinearInt8Vnni), "avx512 vnni int8", kInt8Mode, kVnniVbmi, kInt8Packed},
     {QK_ON_X86(kLinearInt8VnniRows), "avx512 vnni int8 rows", kInt8Mode, kVnniVbmi,
-     kInt8Case | kS8 | kGroupsWhole | kEightRowsOfW | kScalesMultiply | kInPlanes},
+     kInt8Case | kS8 | kGroupsWhole | kEightRowsOfW | kLowered},
     {QK_ON_X86(kLinearInt8Avx2Batch), "avx2 int8 batch", kInt8Mode, QK_ISA_AVX2,
      kInt8Packed | kFiveRows},
     {QK_ON_X86(kLinearInt8Avx2), "avx2 int8", kInt8Mode, QK_ISA_AVX2, kInt8Packed},
@@ -125,7 +124,7 @@ constexpr LinearRow kLinearTable[] = {
     {QK_ON_X86(kLinearColumnsAvx2), "avx2 columns", 0, QK_ISA_AVX2, kColumnsCase},
     {QK_ON_X86(kLinearSingleAvx512), "avx512 single", 0, QK_ISA_AVX512, kSingleCase},
     {QK_ON_X86(kLinearFewAvx512), "avx512 few rows", 0, QK_ISA_AVX512,
-     kBatchCase | kFewRows | kFourBits | kPacked},
+     kBatchCase | kFewRows | kFourBits | kPacked | kNoMinimum},
     {QK_ON_X86(kLinearBatchAvx512), "avx512 batch", 0, QK_ISA_AVX512, kBatchCase},
     {QK_ON_X86(kLinearGemvAvx2), "avx2 gemv", 0, QK_ISA_AVX2, kGemvCase},
     {QK_ON_X86(kLinearSingleAvx2), "avx2 single", 0, QK_ISA_AVX2, kSingleCase},

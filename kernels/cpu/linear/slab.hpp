@@ -16,7 +16,7 @@ constexpr int64_t kSlabColumns = 128;              // a chunk of packed codes
 template <class Isa>
 inline Table<Isa> packed_entries(const Weight &w) {
     float entries[16];
-    entries_of(w, w.zero != nullptr ? 0 : 8, entries);
+    entries_of(w, w.zero != nullptr ? 0 : common_zero(w), entries);
     return Isa::load_table(entries);
 }
 // 4 bytes, a nibble a row.
@@ -28,9 +28,10 @@ template <class Isa>
 class SlabDecoder {
   public:
     SlabDecoder(const Weight &w, const Device &device)
-        : w_(w), packed_(w.layout->id == kLayoutRows8), by_columns_(stores_columns(w)),
-          scales_(w, device), any_scales_(w), zeros_(w), decoder_(w),
-          entries_(packed_entries<Isa>(w)) {
+        : w_(w), packed_(w.layout->id == kLayoutRows8),
+          by_columns_(stores_columns(w) && !has_minimum(w)), lowered_(has_minimum(w)),
+          scales_(w, device), minima_(w, lowered_ ? w.minimum : w.scale, device), any_scales_(w),
+          zeros_(w), decoder_(w), entries_(packed_entries<Isa>(w)) {
         for (auto &group : minus_zero_) {
             for (float &zero : group) zero = -0.0f;  // which leaves an entry of -0 as it is
         }
@@ -173,6 +174,22 @@ class SlabDecoder {
         }
         if (blocks == 1) codes[1] = codes[0];
         w_.zero != nullptr ? decode_words<true>(codes, to) : decode_words<false>(codes, to);
+        if (lowered_) lower(row / 8, blocks, to);
+    }
+
+    QK_NOINLINE void lower(int64_t block, int64_t blocks, float *to) {
+        alignas(64) float minimum[8][16] = {};
+        for (int64_t b = 0; b < blocks; ++b) {
+            const char *const minima = minima_.load(block + b, group_, groups_);
+            for (int64_t g = 0; g < groups_; ++g) memcpy(minimum[g] + 8 * b, minima + g * 32, 32);
+        }
+        for (int64_t step = 0; step < 8; ++step) {
+            const int64_t group = (scale_of_step_[step] - scale_[0]) / 16;
+            const Lanes<Isa> by = Isa::mul(Isa::load_f32(minimum[group]), Isa::splat(-1));
+            for (int64_t c = 0; c < 16; ++c, to += kSlab<Isa>) {
+                Isa::store_f32(to, Isa::add(Isa::load_f32(to), by));
+            }
+        }
     }
 
     // Scales and zeros of a block of 8 rows, to the rows' places.
@@ -192,8 +209,9 @@ class SlabDecoder {
     }
 
     const Weight &w_;
-    bool packed_, by_columns_;
+    bool packed_, by_columns_, lowered_;
     ScalePanel<Isa> scales_;      // packed
+    ScalePanel<Isa> minima_;      // packed; the scales where there are none
     ScaleBlock<Isa> any_scales_;  // every other layout
     ZeroWords zeros_;
     Decoder<Isa> decoder_;

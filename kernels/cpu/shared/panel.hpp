@@ -225,7 +225,7 @@ class AffineCodes {
   public:
     QK_NOINLINE explicit AffineCodes(const Weight &w) {
         for (int zero = 0; zero < 16; ++zero) {
-            entries_of(w, w.zero != nullptr ? zero : 8, entries_[zero]);
+            entries_of(w, w.zero != nullptr ? zero : common_zero(w), entries_[zero]);
         }
     }
     // `zeros`: 4 bytes a group, a nibble a row.

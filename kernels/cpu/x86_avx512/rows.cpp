@@ -24,7 +24,8 @@ namespace {
 class FloatRows8 : Rows8 {
   public:
     explicit FloatRows8(const LinearArgs &args)
-        : Rows8(args), x_(args.x), kind_(args.w.format->kind) {
+        : Rows8(args), minima_(args.w, args.w.minimum), lowered_(has_minimum(args.w)), x_(args.x),
+          kind_(args.w.format->kind) {
         if (kind_ == FormatKind::kLut8) load_nested_code(args.w.table, &table_);
     }
 
@@ -32,9 +33,12 @@ class FloatRows8 : Rows8 {
         sum_runs(block, [&](const Run &run, Sums<Avx512> &sums) QK_INLINE {
             if (run.first % kPanelOfX == 0) x_panel_ = x_.panel(run.first);
             const char *const x = x_panel_ + run.first % kPanelOfX * 4;
+            if (lowered_) minima_.load(run.row, run.group, last_group(run) + 1);
             switch (kind_) {
                 case FormatKind::kLut8: add_lut8(run, x, sums); break;
-                case FormatKind::kS8: add_s8(run, x, sums); break;
+                case FormatKind::kS8:
+                    lowered_ ? add_s8<true>(run, x, sums) : add_s8<false>(run, x, sums);
+                    break;
                 default: add_nibbles(run, x, sums);
             }
         });
@@ -54,22 +58,26 @@ class FloatRows8 : Rows8 {
         }
     }
 
+    template <bool lowered>
     QK_NOINLINE void add_s8(const Run &run, const char *x, Sums<Avx512> &total) const {
         Codes8 codes(codes_at(run.row, run.first), stride_);
         const uint8_t *ahead = codes_at(run.row + 8, run.first * 8);
         Sums<Avx512> sums = total;  // a copy that nothing points to stays in registers
         for_each_group(run, [&](int64_t group, int64_t column, int64_t end) QK_INLINE {
-            Lanes<Avx512> scale[8];
+            Lanes<Avx512> scale[8], minus[8];
             QK_UNROLL
-            for (int i = 0; i < 8; ++i) scale[i] = Avx512::splat(groups_.scale[i][group]);
+            for (int i = 0; i < 8; ++i) {
+                scale[i] = Avx512::splat(groups_.scale[i][group]);
+                minus[i] = lowered ? Avx512::splat(-minima_.scale[i][group]) : scale[i];
+            }
             for (; column < end; column += 16, x += 64, ahead += 128) {
-                prefetch(ahead);
-                prefetch(ahead + 64);
+                prefetch_stream(ahead);
+                prefetch_stream(ahead + 64);
                 const Lanes<Avx512> of_x = Avx512::load_f32(x);
                 QK_UNROLL
                 for (int i = 0; i < 8; ++i) {
-                    const Lanes<Avx512> weight =
-                        Avx512::mul(Avx512::load_s8(codes.row(i)), scale[i]);
+                    Lanes<Avx512> weight = Avx512::mul(Avx512::load_s8(codes.row(i)), scale[i]);
+                    if (lowered) weight = Avx512::add(weight, minus[i]);
                     sums.row[i] = Avx512::fma(weight, of_x, sums.row[i]);
                 }
                 codes.advance(16);
@@ -82,8 +90,11 @@ class FloatRows8 : Rows8 {
         for (int i = 0; i < 8; ++i) {
             uint8_t bytes[16] = {};
             memcpy(bytes, codes.row(i), size_t(count));
-            const Lanes<Avx512> weight =
+            Lanes<Avx512> weight =
                 Avx512::mul(Avx512::load_s8(bytes), Avx512::splat(groups_.scale[i][group]));
+            if (lowered) {
+                weight = Avx512::add(weight, Avx512::splat(-minima_.scale[i][group]));
+            }
             total.row[i] = Avx512::fma_where(mask, weight, Avx512::load_f32(x, mask), total.row[i]);
         }
     }
@@ -98,7 +109,7 @@ class FloatRows8 : Rows8 {
             QK_UNROLL
             for (int i = 0; i < 8; ++i) table[i] = weights_of(i, group);
             for (; column < end; column += 16, x += 64, ahead += 64) {
-                prefetch(ahead);
+                prefetch_stream(ahead);
                 const Lanes<Avx512> of_x = NibbleOrder::permute(Avx512::load_f32(x));
                 QK_UNROLL
                 for (int i = 0; i < 8; ++i) {
@@ -122,8 +133,9 @@ class FloatRows8 : Rows8 {
         }
     }
     QK_INLINE Table<Avx512> weights_of(int row, int64_t group) const {
-        return Avx512::scale_table(codes_.of_zero(groups_.zero[row][group]),
-                                   groups_.scale[row][group]);
+        const Table<Avx512> table = Avx512::scale_table(codes_.of_zero(groups_.zero[row][group]),
+                                                        groups_.scale[row][group]);
+        return lowered_ ? Avx512::lower_table(table, minima_.scale[row][group]) : table;
     }
     int64_t last_group(const Run &run) const {
         return (run.last - 1) / args_.w.geometry.group_size - run.group;
@@ -163,6 +175,8 @@ class FloatRows8 : Rows8 {
         }
     }
 
+    Groups8 minima_;
+    const bool lowered_;
     RowOfX<Avx512> x_;
     const char *x_panel_ = nullptr;
     const FormatKind kind_;
@@ -189,7 +203,7 @@ class IntegerRows8 : Rows8 {
         int64_t group = 0, next = (run.group + 1) * size;
         for (int64_t at = run.first; at < run.last; at += kBlock, codes += 64, ahead += 512, ++x) {
             if (at >= next) ++group, next += size;
-            for (int i = 0; i < 8; ++i) prefetch(ahead + 64 * i);
+            for (int i = 0; i < 8; ++i) prefetch_stream(ahead + 64 * i);
             if (run.last - at >= kBlock) {
                 add_rows(codes, stride_, *x, group, 0, sums);
                 add_rows(codes + 4 * stride_, stride_, *x, group, 4, sums);
@@ -266,7 +280,7 @@ class GroupRows8 : Rows8 {
         for (int64_t at = run.first; at < run.last; at += kBlock, codes += 64, ahead += 512, ++x) {
             const int64_t bytes = ceil_div(min64(kBlock, run.last - at), 2);
             for (int i = 0; i < 8; ++i) {
-                prefetch(ahead + 64 * i);
+                prefetch_stream(ahead + 64 * i);
                 WordFactors factors;
                 factors.fill(
                     group_count_, there, x->unit * unit,
