@@ -45,9 +45,14 @@ LinearPlan plan_linear(const LinearArgs &args, const Device &device, const Allow
             size_t(selected.fastest_workspace)};
 }
 
-// One row of 16-bit x: the kernel that is first in the table loads it by elements instead.
+// One row of 16-bit x, by the kernel that is first in the table for it.
 bool reads_order(const LinearArgs &args, const Device &device) {
-    return args.x.rows == 1 && args.x.format->bits == 16 && aligned(args.w.order) &&
+    const Weight &w = args.w;
+    const Geometry &s = w.geometry;
+    if (args.x.rows != 1 || args.x.format->bits != 16 || s.k > kGemvOrderedColumns) return false;
+    const int64_t shared =
+        gemv_shared(s.n, s.k, s.groups_per_row, w.scale.second_group, device.multiprocessors);
+    return aligned(w.order) && round_up(shared, 16) + gemv_x_bytes(s.k) <= device.shared_bytes &&
            takes(LinearKernel::kSm90Gemv, args, device);
 }
 

@@ -32,7 +32,8 @@ struct XColumns<F32, 1> {
     bool rest;          // whether any of the warp's tiles has smaller ones
 
     // Half of a lane's 16 columns of its tiles: the lane with the other halves of x has the rest.
-    __device__ Raw load(const GemvProblem &p, int32_t first, uint32_t row, uint32_t pair) const {
+    __device__ Raw load(const GemvProblem &p, uint32_t, int32_t first, uint32_t row,
+                        uint32_t pair) const {
         Raw raw = {};
 #pragma unroll
         for (uint32_t s = 0; s < 2; ++s) {
