@@ -52,6 +52,23 @@ QK_HD static constexpr bool is_small(const Cell &cell) {
     return cell.cell_is_32 != 0 && (cell.w_bytes | cell.r_bytes | cell.x_bytes | cell.h_bytes) == 1;
 }
 
+// A sum of products of 16-bit codes for rounding_shift(x, n): 32 bits of x * 2^-kNarrow, the lowest
+// of which also says whether anything was below it. It is rounded by n - kNarrow, which is at least
+// 2: a tie stays a tie, and what is beside one stays beside it.
+inline constexpr int32_t kNarrow = 7, kNarrowRest = (1 << kNarrow) - 1;
+QK_HD static constexpr int32_t narrowed(int64_t x) {
+    return int32_t(x >> kNarrow) | int32_t((x & kNarrowRest) != 0);
+}
+
+// 8-bit weights, x and view of a 16-bit h, all of W8H16: 32 bits hold everything but the products
+// of two gates, and these when narrowed (they are below 2^36).
+QK_HD static constexpr bool is_half_wide(const Cell &cell) {
+    return cell.sums_is_32 != 0 && cell.lines_is_32 != 0 && cell.h_bytes == 2 &&
+           (cell.w_bytes | cell.r_bytes | cell.x_bytes | cell.view_bytes) == 1 &&
+           cell.rhh_to_n >= kNarrow + 2 && cell.rhh_to_n <= kNarrow + 31 &&
+           cell.u_shift >= kNarrow + 2 && cell.u_shift <= 17 && cell.n_to_h >= 0;
+}
+
 struct Gates {  // codes, for those who train or debug
     int32_t u, r, n, hh_n;
 };
@@ -106,6 +123,26 @@ struct CellRules {
     }
 };
 
+// is_half_wide(cell).
+struct HalfWideRules : CellRules<int32_t, int64_t> {
+    QK_HD constexpr int32_t rhh_to_n(int64_t rhh) const {
+        return rounding_shift(narrowed(rhh), cell.rhh_to_n - kNarrow);
+    }
+    QK_HD constexpr int32_t update(int32_t sum) const {
+        return table_value<int32_t>(cell.update, sum + cell.u_in_zero) - cell.u_zero;
+    }
+    QK_HD constexpr int32_t reset(int32_t sum) const {
+        return table_value<int32_t>(cell.reset, sum + cell.r_in_zero) - cell.r_zero;
+    }
+    QK_HD constexpr int32_t candidate(int32_t sum) const {
+        return table_value<int32_t>(cell.candidate, sum + cell.n_in_zero) - cell.n_zero;
+    }
+    QK_HD constexpr int32_t to_h(int64_t product) const {
+        return clamp(rounding_shift(narrowed(product), cell.u_shift - kNarrow),
+                     cell.h_min - cell.h_zero, cell.h_max - cell.h_zero);
+    }
+};
+
 // W x + bw in the scales of the gates' arguments: all of a step that does not wait for h.
 template <class Int>
 struct InputSums {
@@ -136,7 +173,7 @@ QK_HD static constexpr int32_t gates_to_h(const Rules &rules,
 }
 
 // One unit: accumulators are exact sums of products of codes, zero points not yet removed.
-template <class Int>
+template <class Int, class Rules = CellRules<Int, Int>>
 QK_HD static constexpr int32_t gru_unit(const Cell &cell, int32_t unit, const Int ih_sum[3],
                                         const Int hh_sum[3], int32_t h_old, Gates *gates) {
     int32_t ih[3], hh[3];
@@ -145,7 +182,7 @@ QK_HD static constexpr int32_t gru_unit(const Cell &cell, int32_t unit, const In
         ih[gate] = ih_code<Int>(cell, row, ih_sum[gate]) - cell.ih_zero;
         hh[gate] = hh_code<Int>(cell, row, hh_sum[gate]) - cell.hh_zero;
     }
-    CellRules<Int, Int> rules = {cell};
+    const Rules rules = {{cell}};
     int32_t h = gates_to_h(rules, input_sums(rules, ih), hh, h_old - cell.h_zero, gates);
     if (gates != nullptr) {
         gates->u += cell.u_zero;

@@ -5,11 +5,6 @@
 #include <stdint.h>
 
 #include "gru/cell.hpp"
-#if defined(__ARM_FEATURE_MVE)
-#include <arm_mve.h>
-#elif defined(__ARM_FEATURE_DSP)
-#include <arm_acle.h>
-#endif
 
 namespace qk::gru {
 
@@ -36,33 +31,7 @@ static inline void dot_three(const Weight *row, ptrdiff_t gate_stride, const Cod
     dot_rest(row, gate_stride, vector, count, sums);
 }
 
-#if defined(__ARM_FEATURE_MVE)
-
-__attribute__((noinline, unused)) static void dot_three(const int8_t *u, ptrdiff_t gate_stride,
-                                                        const int8_t *vector, int32_t count,
-                                                        int32_t sums[3]) {
-    const int8_t *r = u + gate_stride, *n = r + gate_stride;
-    int32_t sum_u = 0, sum_r = 0, sum_n = 0;
-    for (int32_t blocks = count >> 4; blocks > 0; --blocks) {
-        const int8x16_t value = vldrbq_s8(vector);
-        sum_u = vmladavaq_s8(sum_u, value, vldrbq_s8(u));
-        sum_r = vmladavaq_s8(sum_r, value, vldrbq_s8(r));
-        sum_n = vmladavaq_s8(sum_n, value, vldrbq_s8(n));
-        vector += 16, u += 16, r += 16, n += 16;
-    }
-    if ((count & 15) != 0) {
-        const mve_pred16_t rest = vctp8q(uint32_t(count & 15));
-        const int8x16_t value = vldrbq_z_s8(vector, rest);  // zeros beyond the end
-        sum_u = vmladavaq_s8(sum_u, value, vldrbq_z_s8(u, rest));
-        sum_r = vmladavaq_s8(sum_r, value, vldrbq_z_s8(r, rest));
-        sum_n = vmladavaq_s8(sum_n, value, vldrbq_z_s8(n, rest));
-    }
-    sums[kUpdate] = sum_u;
-    sums[kReset] = sum_r;
-    sums[kNew] = sum_n;
-}
-
-#elif defined(__ARM_FEATURE_DSP)
+#if defined(__ARM_FEATURE_DSP)
 
 // The compiler would spend an instruction on each pointer.
 static inline int32_t next_four(const int8_t *&codes) {
@@ -71,15 +40,16 @@ static inline int32_t next_four(const int8_t *&codes) {
     return word;
 }
 // Bytes 0 and 2, or 1 and 3, as two 16-bit halves.
-static inline int16x2_t even_codes(int32_t word) { return __sxtb16(int8x4_t(word)); }
-static inline int16x2_t odd_codes(int32_t word) {
-    int16x2_t halves;
+static inline int32_t even_codes(int32_t word) { return __builtin_arm_sxtb16(word); }
+static inline int32_t odd_codes(int32_t word) {
+    int32_t halves;
     __asm__("sxtb16 %0, %1, ror #8" : "=r"(halves) : "r"(word));
     return halves;
 }
 
-static inline int32_t add_four(int32_t sum, int16x2_t even, int16x2_t odd, int32_t four) {
-    return __smlad(odd, odd_codes(four), __smlad(even, even_codes(four), sum));
+static inline int32_t add_four(int32_t sum, int32_t even, int32_t odd, int32_t four) {
+    return __builtin_arm_smlad(odd, odd_codes(four),
+                               __builtin_arm_smlad(even, even_codes(four), sum));
 }
 
 __attribute__((noinline, unused)) static void dot_three(const int8_t *u, ptrdiff_t gate_stride,
@@ -89,7 +59,7 @@ __attribute__((noinline, unused)) static void dot_three(const int8_t *u, ptrdiff
     int32_t sum_u = 0, sum_r = 0, sum_n = 0;
     const auto add_fours = [&]() __attribute__((always_inline)) {
         const int32_t four = next_four(vector);
-        const int16x2_t even = even_codes(four), odd = odd_codes(four);
+        const int32_t even = even_codes(four), odd = odd_codes(four);
         sum_u = add_four(sum_u, even, odd, next_four(u));
         sum_r = add_four(sum_r, even, odd, next_four(r));
         sum_n = add_four(sum_n, even, odd, next_four(n));

@@ -1,57 +1,34 @@
-// Four units at a time on Helium (Armv8.1-M MVE, integers alone): 8-bit codes and weights whose
-// every value is proven to fit 32 bits. The equations are those of cell.hpp.
+// Four units at a time on Helium: 8-bit weights and operands, any sizes, a state of 8 or 16 bits.
+// The equations are those of cell.hpp.
 #pragma once
 #if defined(__ARM_FEATURE_MVE)
 #include "gru/cell.hpp"
-#include "gru/dot.hpp"
+#include "gru/lanes.hpp"
 
 namespace qk::gru {
 
-using Lanes = int32x4_t;
-
-// Two instructions that the compiler does not find.
-static inline Lanes one_lanes() {
-    Lanes ones;
-    __asm__("vmov.i32 %q0, #1" : "=w"(ones));
-    return ones;
+// rounding_shift() by -left lanes. The tie that VRSHL would round up to an odd code is moved below
+// the half first, where the shift goes right. From 31 on it gives 0, as it should: |x| < 2^30.
+static inline Lanes round_left(Lanes x, Lanes left) {
+    x = x - and_not(sign_bits(left), shift_left(x, left));
+    return shift_left_rounded(x, left);
 }
-static inline Lanes four_lanes(int32_t a, int32_t b, int32_t c, int32_t d) {
-    Lanes lanes;
-    __asm__("vmov %q0[2], %q0[0], %1, %3\n\tvmov %q0[3], %q0[1], %2, %4"
-            : "=&w"(lanes)
-            : "r"(a), "r"(b), "r"(c), "r"(d));
-    return lanes;
-}
-
-// The tie that VRSHL would round up to an odd code is moved below the half first. Shifts of 31
-// and more give 0, as they should: |x| < 2^30.
-static inline Lanes round_lanes(Lanes x, int32_t n) {
-    if (n > 0) x = vsubq_s32(x, vbicq_s32(one_lanes(), vshlq_r_s32(x, -n)));
-    return vrshlq_n_s32(x, -n);
-}
-
-static inline Lanes clamp_lanes(Lanes x, int32_t low, int32_t high) {
-    return vminq_s32(vmaxq_s32(x, vdupq_n_s32(low)), vdupq_n_s32(high));
-}
-
-// 1 where threshold <= code, given ~code: the sign of threshold - code - 1.
-static inline Lanes passed(Lanes below) {
-    return vreinterpretq_s32_u32(vshrq_n_u32(vreinterpretq_u32_s32(below), 31));
-}
+static inline Lanes round_lanes(Lanes x, int32_t n) { return round_left(x, same_lanes(-n)); }
 
 // knot_segment() of table.hpp.
-static inline uint32x4_t knot_segments(const Table &table, Lanes code) {
+static inline Lanes knot_segments(const Table &table, Lanes code) {
     int32_t half = table.half;
-    if (half == 0) return vdupq_n_u32(0);
-    const Lanes not_code = vmvnq_s32(code);
-    const Lanes first = passed(vaddq_n_s32(not_code, table.threshold[half - 1]));
-    Lanes segment = vmulq_n_s32(first, table.count - half);
+    if (half == 0) return same_lanes(0);
+    // 1 where threshold <= code: the sign of threshold - code - 1.
+    const Lanes not_code = ~code;
+    const int32_t *const below = table.threshold - 1;
+    const Lanes first = sign_bits(lanes_add(not_code, below[half]));
+    Lanes segment = lanes_times(first, table.count - half);
     while ((half >>= 1) != 0) {
-        const Lanes threshold = vldrwq_gather_shifted_offset_s32(table.threshold + half - 1,
-                                                                 vreinterpretq_u32_s32(segment));
-        segment = vmlaq_n_s32(segment, passed(vaddq_s32(not_code, threshold)), half);
+        const Lanes threshold = gather(below + half, segment);
+        segment = lanes_add_times(segment, sign_bits(not_code + threshold), half);
     }
-    return vreinterpretq_u32_s32(segment);
+    return segment;
 }
 
 __attribute__((noinline, unused)) static Lanes table_lanes(const Table &table, Lanes sum) {
@@ -59,74 +36,89 @@ __attribute__((noinline, unused)) static Lanes table_lanes(const Table &table, L
     Lanes result;
     if (table.kind == QK_GRU_TABLE_UNIFORM) {
         const int32_t last = (table.count << table.width_log2) - 1;
-        value = vsubq_n_s32(value, table.input_zero + table.first);
-        value = clamp_lanes(value, 0, last);
-        const Lanes segment = vshlq_r_s32(value, -table.width_log2);
-        value = vsubq_s32(value, vshlq_r_s32(segment, table.width_log2));
-        const uint32x4_t index = vreinterpretq_u32_s32(segment);
-        value = vmulq_s32(value, vldrwq_gather_shifted_offset_s32(table.slope, index));
-        value = vaddq_s32(value, vldrwq_gather_shifted_offset_s32(table.intercept, index));
+        value = clamp_lanes(lanes_subtract(value, (table.input_zero + table.first)), 0, last);
+        const Lanes segment = shift_left(value, -table.width_log2);
+        value = value - shift_left(segment, table.width_log2);
+        value = value * gather(table.slope, segment) + gather(table.intercept, segment);
         result = round_lanes(value, table.shift);
     } else {
-        const uint32x4_t index = knot_segments(table, value);
-        value = vsubq_n_s32(value, table.input_zero);
-        value = vmulq_s32(value, vldrwq_gather_shifted_offset_s32(table.slope, index));
-        result = vldrwq_gather_shifted_offset_s32(table.intercept, index);
-        result = vaddq_s32(round_lanes(value, table.shift), result);
+        const Lanes segment = knot_segments(table, value);
+        value = lanes_subtract(value, table.input_zero) * gather(table.slope, segment);
+        result = round_lanes(value, table.shift) + gather(table.intercept, segment);
     }
     return clamp_lanes(result, table.output_min, table.output_max);
 }
 
-// W x + bw or R h + br: rows of one gate are `count` weights apart, gates `gate_stride`.
+// W x + bw or R h + br.
 struct LinearOf {
     const int8_t *weights, *codes;
     const int64_t *offset;
     const int8_t *shift;
-    int32_t count, blocks;         // of 16
+    int32_t count, next;           // weights of a row; from one lane's row to the next one's
     int32_t more_shift, min, max;  // bounds with the zero point removed
 };
 
 // Rows row to row + 3, their zero point removed again.
 __attribute__((noinline, unused)) static Lanes linear_lanes(const LinearOf &of, int32_t row) {
-    const int32_t count = of.count;
-    const int8_t *codes = of.codes, *a = of.weights + row * count;
-    const int8_t *b = a + count, *c = b + count, *d = c + count;
     // |offset| < 2^30: the low word is all of it.
-    const int64_t *offset = of.offset + row;
-    int32_t sum_a = int32_t(offset[0]), sum_b = int32_t(offset[1]);
-    int32_t sum_c = int32_t(offset[2]), sum_d = int32_t(offset[3]);
-    int32_t blocks = of.blocks;
-    do {
-        const int8x16_t value = vldrbq_s8(codes);
-        sum_a = vmladavaq_s8(sum_a, value, vldrbq_s8(a));
-        sum_b = vmladavaq_s8(sum_b, value, vldrbq_s8(b));
-        sum_c = vmladavaq_s8(sum_c, value, vldrbq_s8(c));
-        sum_d = vmladavaq_s8(sum_d, value, vldrbq_s8(d));
-        codes += 16, a += 16, b += 16, c += 16, d += 16;
-    } while (--blocks != 0);
-    Lanes sum = four_lanes(sum_a, sum_b, sum_c, sum_d);
-    const Lanes right = vnegq_s32(vaddq_n_s32(vldrbq_s32(of.shift + row), of.more_shift));
-    sum = vsubq_s32(sum, vbicq_s32(one_lanes(), vshlq_s32(sum, right)));
-    return clamp_lanes(vrshlq_s32(sum, right), of.min, of.max);
+    const int64_t *const offset = of.offset + row;
+    int32_t sums[] = {int32_t(offset[0]), int32_t(offset[1]), int32_t(offset[2]),
+                      int32_t(offset[3])};
+    add_dots(of.codes, of.weights + row * of.count, of.next, of.count, sums);
+    const Lanes sum = four_lanes(sums[0], sums[1], sums[2], sums[3]);
+    const Lanes right = lanes_add(load_lanes(of.shift + row), of.more_shift);
+    return clamp_lanes(round_left(sum, -right), of.min, of.max);
 }
 
-// Other models, all of them rare, take the scalar step with vector sums of products.
-static inline bool runs_on_lanes(const Cell &cell) {
-    return cell.ih_shifts_right != 0 && cell.hh_shifts_right != 0 && (cell.input_size & 15) == 0 &&
-           (cell.hidden_size & 15) == 0;
+// A sum of products a * b * 2^-n, rounded. Where they have 16 bits, 256 * high + low is the sum,
+// and narrowed() of cell.hpp what is rounded.
+template <class Code>
+struct Products;
+template <>
+struct Products<int8_t> {
+    Lanes sum;
+    Products(Lanes a, Lanes b) : sum(a * b) {}
+    void add(Lanes a, Lanes b) { sum = sum + a * b; }
+    Lanes rounded(int32_t n) const { return round_lanes(sum, n); }
+};
+template <>
+struct Products<int16_t> {
+    Lanes high, low;
+    Products(Lanes a, Lanes b) : high((a >> 8) * b), low((a & 255) * b) {}
+    void add(Lanes a, Lanes b) {
+        high = high + (a >> 8) * b;
+        low = low + (a & 255) * b;
+    }
+    Lanes rounded(int32_t n) const {
+        const Lanes rest = ((low & kNarrowRest) + kNarrowRest) >> kNarrow;
+        return round_lanes((high * (256 >> kNarrow) + (low >> kNarrow)) | rest, n - kNarrow);
+    }
+};
+
+// body(unit, lanes of it that exist) for groups of four; the last one begins where four are left,
+// so that some units are done twice. Fewer than four are done one by one, in lane 0: what the other
+// lanes leave is overwritten.
+template <class Body>
+static inline void by_four(int32_t units, Body body) {
+    const int32_t step = units < 4 ? 1 : 4, last = units - step;
+    for (int32_t unit = 0;; unit = unit + step < last ? unit + step : last) {
+        body(unit, units - unit);
+        if (unit == last) break;
+    }
 }
 
+// Code is the state's.
+template <class Code>
 __attribute__((noinline, unused)) static void units_by_four(const Cell &cell, const int8_t *x,
-                                                            const int8_t *h, const int8_t *view,
-                                                            int8_t *h_next) {
-    const int32_t n = cell.hidden_size;
-    const int32_t c = cell.input_size;
+                                                            const Code *h, const int8_t *view,
+                                                            Code *h_next) {
+    const int32_t n = cell.hidden_size, c = cell.input_size;
     const LinearOf input = {static_cast<const int8_t *>(cell.w),
                             x,
                             cell.ih_offset,
                             cell.w_shift,
                             c,
-                            c >> 4,
+                            n < 4 ? 0 : c,
                             cell.ih_shift,
                             cell.ih_min - cell.ih_zero,
                             cell.ih_max - cell.ih_zero};
@@ -135,35 +127,45 @@ __attribute__((noinline, unused)) static void units_by_four(const Cell &cell, co
                              cell.hh_offset,
                              cell.r_shift,
                              n,
-                             n >> 4,
+                             n < 4 ? 0 : n,
                              cell.hh_shift,
                              cell.hh_min - cell.hh_zero,
                              cell.hh_max - cell.hh_zero};
-    for (int32_t unit = 0; unit < n; unit += 4) {
-        Lanes ih = linear_lanes(input, unit);
-        Lanes hh = linear_lanes(hidden, unit);
-        Lanes in = vaddq_s32(round_lanes(ih, cell.ih_to_u), round_lanes(hh, cell.hh_to_u));
-        const Lanes u = table_lanes(cell.update, vaddq_n_s32(in, cell.u_in_zero));
+    by_four(
+        n, [&](int32_t unit, int32_t lanes) __attribute__((always_inline)) {
+            Lanes ih = linear_lanes(input, unit);
+            Lanes hh = linear_lanes(hidden, unit);
+            Lanes in = round_lanes(ih, cell.ih_to_u) + round_lanes(hh, cell.hh_to_u);
+            const Lanes u = table_lanes(cell.update, lanes_add(in, cell.u_in_zero));
 
-        ih = linear_lanes(input, n + unit);
-        hh = linear_lanes(hidden, n + unit);
-        in = vaddq_s32(round_lanes(ih, cell.ih_to_r), round_lanes(hh, cell.hh_to_r));
-        const Lanes r = table_lanes(cell.reset, vaddq_n_s32(in, cell.r_in_zero));
+            ih = linear_lanes(input, n + unit);
+            hh = linear_lanes(hidden, n + unit);
+            in = round_lanes(ih, cell.ih_to_r) + round_lanes(hh, cell.hh_to_r);
+            const Lanes r = table_lanes(cell.reset, lanes_add(in, cell.r_in_zero));
 
-        ih = linear_lanes(input, 2 * n + unit);
-        hh = linear_lanes(hidden, 2 * n + unit);
-        hh = vmulq_s32(vsubq_n_s32(r, cell.r_zero), hh);
-        in = vaddq_s32(round_lanes(ih, cell.ih_to_n), round_lanes(hh, cell.rhh_to_n));
-        const Lanes tanh = table_lanes(cell.candidate, vaddq_n_s32(in, cell.n_in_zero));
+            ih = linear_lanes(input, 2 * n + unit);
+            hh = linear_lanes(hidden, 2 * n + unit);
+            const Products<Code> reset(lanes_subtract(r, cell.r_zero), hh);
+            in = round_lanes(ih, cell.ih_to_n) + reset.rounded(cell.rhh_to_n);
+            const Lanes tanh = table_lanes(cell.candidate, lanes_add(in, cell.n_in_zero));
 
-        const Lanes aligned = round_lanes(vsubq_n_s32(tanh, cell.n_zero), cell.n_to_h);
-        const Lanes replaced = vmulq_s32(vsubq_s32(vdupq_n_s32(cell.u_one), u), aligned);
-        const Lanes old = vsubq_n_s32(vldrbq_s32(h + unit), cell.h_zero);
-        const Lanes kept = vmulq_s32(vsubq_n_s32(u, cell.u_zero), old);
-        const Lanes step = round_lanes(vaddq_s32(kept, replaced), cell.u_shift);
-        vstrbq_s32(h_next + unit,
-                   clamp_lanes(vaddq_n_s32(step, cell.h_zero), cell.h_min, cell.h_max));
-    }
+            const Lanes aligned = round_lanes(lanes_subtract(tanh, cell.n_zero), cell.n_to_h);
+            const Lanes old = lanes_subtract(load_lanes(h + unit, lanes), cell.h_zero);
+            Products<Code> next(lanes_subtract(u, cell.u_zero), old);
+            next.add(same_lanes(cell.u_one) - u, aligned);
+            const Lanes step = lanes_add(next.rounded(cell.u_shift), cell.h_zero);
+            store_lanes(h_next + unit, lanes, clamp_lanes(step, cell.h_min, cell.h_max));
+        });
+}
+
+// view_of_h() of a state.
+template <class Code>
+__attribute__((noinline, unused)) static void view_by_four(const Cell &cell, const Code *h,
+                                                           int8_t *view) {
+    by_four(cell.hidden_size, [&](int32_t unit, int32_t lanes) {
+        const Lanes rounded = round_lanes(load_lanes(h + unit, lanes), cell.view_shift);
+        store_lanes(view + unit, lanes, clamp_lanes(rounded, cell.view_min, cell.view_max));
+    });
 }
 
 }  // namespace qk::gru

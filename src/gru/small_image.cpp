@@ -318,7 +318,6 @@ void fill_cell(const File &file, Words *words, Cell *cell) {
     cell->view_min = cell->h_min >> file.view;
     cell->view_max = cell->h_max >> file.view;
     cell->u_one = (1 << cell->u_shift) + cell->u_zero;
-    cell->lines_is_32 = 0;  // not asked
 }
 
 }  // namespace

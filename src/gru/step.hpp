@@ -36,17 +36,18 @@ __attribute__((noinline, unused)) static void units(const Cell &cell, const void
     }
 }
 
-// is_small(cell).
+// is_small(cell), or with HalfWideRules is_half_wide(cell). Code is the state's.
+template <class Rules, class Code>
 __attribute__((noinline, unused)) static void small_units(const Cell &cell, const int8_t *x,
-                                                          const int8_t *h, const int8_t *view,
-                                                          int8_t *h_next) {
+                                                          const Code *h, const int8_t *view,
+                                                          Code *h_next) {
     const int32_t c = cell.input_size, n = cell.hidden_size;
     const int8_t *w = static_cast<const int8_t *>(cell.w), *r = static_cast<const int8_t *>(cell.r);
     for (int32_t unit = 0; unit < n; ++unit, w += c, r += n) {
         int32_t ih[3], hh[3];
         dot_three(w, ptrdiff_t(n) * c, x, c, ih);
         dot_three(r, ptrdiff_t(n) * n, view, n, hh);
-        h_next[unit] = int8_t(gru_unit<int32_t>(cell, unit, ih, hh, h[unit], nullptr));
+        h_next[unit] = Code(gru_unit<int32_t, Rules>(cell, unit, ih, hh, h[unit], nullptr));
     }
 }
 
@@ -61,25 +62,46 @@ __attribute__((noinline, unused)) static void view_codes(const Cell &cell, const
         store_code(view, cell.view_bytes, unit, view_of_h(cell, load_code(h, cell.h_bytes, unit)));
 }
 
+template <class Code>
+static inline const void *view_of_codes(const Cell &cell, const Code *h, void *view) {
+#if defined(__ARM_FEATURE_MVE)
+    view_by_four(cell, h, static_cast<int8_t *>(view));
+#else
+    view_codes(cell, h, view);
+#endif
+    return view;
+}
+
+// A step of a cell whose weights and operands have 8 bits; scratch is for the view.
+template <class Rules, class Code>
+static inline void small_step(const Cell &cell, const void *x, const void *h, void *h_next,
+                              void *scratch) {
+    const int8_t *const x8 = static_cast<const int8_t *>(x);
+    const Code *const from = static_cast<const Code *>(h);
+    Code *const to = static_cast<Code *>(h_next);
+    const void *view = h;
+    if (cell.view_shift != 0) view = view_of_codes(cell, from, scratch);
+#if defined(__ARM_FEATURE_MVE)
+    units_by_four(cell, x8, from, static_cast<const int8_t *>(view), to);
+#else
+    small_units<Rules>(cell, x8, from, static_cast<const int8_t *>(view), to);
+#endif
+}
+
 // x [c] and h [h] in their stored widths -> h_next [h], which must not overlap h.
 // gates: NULL or [h].
 static inline void step(const Cell &cell, const void *x, const void *h, void *h_next, void *scratch,
                         Gates *gates) {
+    if (is_small(cell) && gates == nullptr)
+        return small_step<CellRules<int32_t, int32_t>, int8_t>(cell, x, h, h_next, scratch);
+#if !defined(QK_GRU_8_BIT)  // such a build loads no other models and shows no gates
+    if (is_half_wide(cell) && gates == nullptr)
+        return small_step<HalfWideRules, int16_t>(cell, x, h, h_next, scratch);
     const void *view = h;
     if (cell.view_shift != 0) {
         view_codes(cell, h, scratch);
         view = scratch;
     }
-    if (is_small(cell) && gates == nullptr) {
-        const int8_t *x8 = static_cast<const int8_t *>(x), *h8 = static_cast<const int8_t *>(h);
-        const int8_t *view8 = static_cast<const int8_t *>(view);
-        int8_t *next8 = static_cast<int8_t *>(h_next);
-#if defined(__ARM_FEATURE_MVE)
-        if (runs_on_lanes(cell)) return units_by_four(cell, x8, h8, view8, next8);
-#endif
-        return small_units(cell, x8, h8, view8, next8);
-    }
-#if !defined(QK_GRU_8_BIT)  // such a build loads no other models and shows no gates
     if (cell.dot_is_32 != 0)
         units<int32_t, int64_t>(cell, x, h, view, h_next, gates);
     else

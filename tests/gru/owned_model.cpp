@@ -61,7 +61,7 @@ std::int64_t high_of(const qk_gru_quant &q) {
 }
 
 // A table near the curve itself, so that the values that follow are not all clamped.
-void random_table(OwnedModel &m, int gate, bool straight, std::mt19937_64 &random) {
+void random_table(OwnedModel &m, int gate, const RandomOptions &options, std::mt19937_64 &random) {
     const int in[] = {QK_GRU_UPDATE_IN, QK_GRU_RESET_IN, QK_GRU_NEW_IN};
     const int out[] = {QK_GRU_UPDATE_OUT, QK_GRU_RESET_OUT, QK_GRU_NEW_OUT};
     qk_gru_table *views[] = {&m.model.update, &m.model.reset, &m.model.candidate};
@@ -73,11 +73,12 @@ void random_table(OwnedModel &m, int gate, bool straight, std::mt19937_64 &rando
     double out_scale = std::ldexp(1.0, m.model.shift[out[gate]]);
     double out_zero = m.model.zero_point[out[gate]];
     auto curve = [&](double x) {
-        if (straight) x = gate == 2 ? std::clamp(x, -1.0, 1.0) : std::clamp(x / 4 + 0.5, 0.0, 1.0);
-        if (straight) return x * out_scale + out_zero;
+        if (options.straight)
+            x = gate == 2 ? std::clamp(x, -1.0, 1.0) : std::clamp(x / 4 + 0.5, 0.0, 1.0);
+        if (options.straight) return x * out_scale + out_zero;
         return (gate == 2 ? std::tanh(x) : 1 / (1 + std::exp(-x))) * out_scale + out_zero;
     };
-    bool uniform = pick(random, 0, 1) == 1;
+    bool uniform = pick(random, 0, 1) == 1 || options.half_wide;
     table.kind = uniform ? QK_GRU_TABLE_UNIFORM : QK_GRU_TABLE_KNOTS;
     table.count = uniform ? pick(random, 1, 80) : 16;
     table.shift = uniform ? 14 : pick(random, 0, 12);
@@ -121,8 +122,10 @@ void randomize(OwnedModel &m, std::mt19937_64 &random, const RandomOptions &opti
         qk_gru_quant &q = model.quant[which];
         bool weight = which >= QK_GRU_W && which <= QK_GRU_BR;
         bool bias = which == QK_GRU_BW || which == QK_GRU_BR;
-        const int most = bias ? 32 : weight ? options.weight_bits : options.most_bits;
-        q = {pick(random, weight ? 4 : options.inside_bits, most), 0, 0, weight ? 2 : 0};
+        const bool narrow = options.half_wide && (weight || which == QK_GRU_X);
+        const int most = bias ? 32 : narrow ? 8 : weight ? options.weight_bits : options.most_bits;
+        const int least = weight || narrow ? 4 : options.half_wide ? 12 : options.inside_bits;
+        q = {pick(random, least, most), 0, 0, weight ? 2 : 0};
         q.is_symmetric = weight ? 1 : pick(random, 0, 1);
         if (!weight && which > QK_GRU_HH) q.is_unsigned = pick(random, 0, 1);
         model.shift[which] = weight ? 0 : q.bits - pick(random, 1, 4);
@@ -134,6 +137,7 @@ void randomize(OwnedModel &m, std::mt19937_64 &random, const RandomOptions &opti
     model.flags = pick(random, 0, 3) == 0 ? QK_GRU_MODEL_CLAMP_TYPE : 0;
     int spare = model.quant[QK_GRU_H].bits - 4;
     model.h_view_shift = pick(random, 0, 1) == 1 ? std::min(pick(random, 0, 8), spare) : 0;
+    if (options.half_wide) model.h_view_shift = 8;
     int step = 1 << model.h_view_shift;
     model.zero_point[QK_GRU_H] = model.zero_point[QK_GRU_H] / step * step;
     std::size_t rows = 3u * static_cast<std::size_t>(options.h);
@@ -154,7 +158,7 @@ void randomize(OwnedModel &m, std::mt19937_64 &random, const RandomOptions &opti
         m.br_shift[row] =
             static_cast<std::int8_t>(model.quant[QK_GRU_BR].bits + pick(random, -1, 6));
     }
-    for (int gate = 0; gate < 3; ++gate) random_table(m, gate, options.straight, random);
+    for (int gate = 0; gate < 3; ++gate) random_table(m, gate, options, random);
 }
 
 reference::GruTable reference_table(const qk_gru_table &table) {

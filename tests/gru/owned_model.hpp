@@ -35,11 +35,12 @@ class OwnedModel {
 
 struct RandomOptions {
     int c = 4, h = 5;
-    bool extreme = false;   // codes at the ends of their types
-    int weight_bits = 16;   // at most
-    int inside_bits = 4;    // of activations, at least
-    int most_bits = 16;     // of activations
-    bool straight = false;  // lines instead of curves: the same tables with every libm
+    bool extreme = false;    // codes at the ends of their types
+    int weight_bits = 16;    // at most
+    int inside_bits = 4;     // of activations, at least
+    int most_bits = 16;      // of activations
+    bool straight = false;   // lines instead of curves: the same tables with every libm
+    bool half_wide = false;  // W8H16's kind: 8-bit weights, x and view of h, 12 to 16 bits inside
 };
 
 // Random widths, shifts, zero points, tables and codes; retried by the caller where the proof of

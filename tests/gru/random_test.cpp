@@ -17,7 +17,8 @@ using gru_test::RandomOptions;
 using qk::gru::Fault;
 
 struct Counts {
-    std::int64_t steps = 0, models = 0, refused = 0, narrow = 0, mixed = 0, wide_dot = 0;
+    std::int64_t steps = 0, models = 0, refused = 0, narrow = 0, mixed = 0, wide_dot = 0,
+                 half_wide = 0;
 };
 
 // A unit whose sums are in 32 bits and whose products are in 64, as a GPU computes it.
@@ -58,6 +59,7 @@ void run_one(std::mt19937_64 &random, const RandomOptions &options, int steps, C
     if (!cell.dot_is_32) ++counts.wide_dot;
     bool is_mixed = cell.sums_is_32 && !cell.cell_is_32;
     if (is_mixed) ++counts.mixed;
+    if (qk::gru::is_half_wide(cell)) ++counts.half_wide;
 
     auto x = gru_test::random_codes(model.quant[QK_GRU_X], std::int64_t{steps} * options.c, random,
                                     options.extreme);
@@ -73,6 +75,11 @@ void run_one(std::mt19937_64 &random, const RandomOptions &options, int steps, C
             qk::gru::store_code(codes.data(), cell.x_bytes, k,
                                 static_cast<std::int32_t>(x[std::size_t(step) * options.c + k]));
         qk::gru::step(cell, codes.data(), old.data(), next.data(), scratch.data(), gates.data());
+        // Without gates to show, cells that allow it take faster ways.
+        std::vector<std::int16_t> plain(next), plain_scratch(options.h);
+        if (qk::gru::is_small(cell) || qk::gru::is_half_wide(cell))
+            qk::gru::step(cell, codes.data(), old.data(), plain.data(), plain_scratch.data(),
+                          nullptr);
         const void *view = cell.view_shift != 0 ? scratch.data() : old.data();
         for (int j = 0; j < options.h; ++j) {
             const std::int64_t *expected = trace.gates.data() + std::size_t(step) * 4 * options.h;
@@ -81,6 +88,8 @@ void run_one(std::mt19937_64 &random, const RandomOptions &options, int steps, C
             ASSERT_EQ(gates[j].r, expected[options.h + j]);
             ASSERT_EQ(gates[j].n, expected[2 * options.h + j]);
             ASSERT_EQ(qk::gru::load_code(next.data(), cell.h_bytes, j),
+                      trace.h[std::size_t(step) * options.h + j]);
+            ASSERT_EQ(qk::gru::load_code(plain.data(), cell.h_bytes, j),
                       trace.h[std::size_t(step) * options.h + j]);
             if (!is_mixed) continue;
             ASSERT_EQ(mixed_unit(cell, j, codes.data(), view,
@@ -129,6 +138,17 @@ void run_many(bool extreme, std::int64_t wanted, std::uint64_t seed) {
 TEST(GruRandom, StepsAtTheEndsOfEveryType) { run_many(true, steps_wanted(100000), 1); }
 
 TEST(GruRandom, StepsOverManyShapesAndWidths) { run_many(false, steps_wanted(900000), 2); }
+
+TEST(GruRandom, ModelsLikeW8H16) {
+    std::mt19937_64 random(4);
+    Counts counts;
+    for (int model = 0; model < 400 && !testing::Test::HasFatalFailure(); ++model) {
+        RandomOptions options{1 + int(random() % 12), 1 + int(random() % 12), model % 2 == 1};
+        options.half_wide = true;
+        run_one(random, options, 16, counts);
+    }
+    EXPECT_GT(counts.half_wide, counts.models / 4);
+}
 
 TEST(GruRandom, LargerShapes) {
     std::mt19937_64 random(3);
