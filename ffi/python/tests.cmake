@@ -9,15 +9,17 @@ elseif(NOT QK_PYTHON)
 else()
   set(environment "QK_LIBRARY_DIR=${PROJECT_BINARY_DIR}" PYTHONDONTWRITEBYTECODE=1
       "PYTHONPATH=${PROJECT_SOURCE_DIR}/ffi/python")
-  foreach(name abi errors checks values multiply golden arrays planes gru save fork examples cuda dropin bitsandbytes)
+  foreach(name abi errors checks values multiply golden arrays planes gru save fork examples cuda dropin bitsandbytes
+               torch torch_models)
     add_test(NAME python.${name}
              COMMAND ${QK_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/tests/test_${name}.py)
     set_tests_properties(python.${name} PROPERTIES LABELS fast SKIP_RETURN_CODE 77 TIMEOUT 120
                          ENVIRONMENT "${environment}")
   endforeach()
   set_tests_properties(python.cuda PROPERTIES LABELS cuda)
-  # Before a release: a transformers model, bitsandbytes; need PyTorch and the packages.
-  set_tests_properties(python.dropin python.bitsandbytes PROPERTIES LABELS release TIMEOUT 900)
+  # Before a release: need PyTorch, transformers, bitsandbytes, compressed-tensors, peft.
+  set_tests_properties(python.dropin python.bitsandbytes python.torch
+                       PROPERTIES LABELS release TIMEOUT 900)
   add_test(NAME python.bitsandbytes_own
            COMMAND ${QK_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/tests/bitsandbytes_own_tests.py)
   set_tests_properties(python.bitsandbytes_own PROPERTIES LABELS release SKIP_RETURN_CODE 77

@@ -55,3 +55,23 @@ def make_desc(shape: tuple[int, ...], format: str = "f32", *, scale: str | None 
     for i, size in enumerate(shape):
         desc.shape[i] = integer(size, f"shape[{i}]", 0, INT64_MAX)
     return desc
+
+
+_ALIASES = {"int4": "u4_affine", "fp4": "fp4_bnb", "int8": "s8", "fp8": "e4m3"}
+# Formats whose scales are bytes: codes, scales, codes a scale, the GLOBAL number.
+_MICROSCALED: dict[str, tuple[str, str, int, dict[str, Any]]] = {
+    "mxfp4": ("fp4_e2m1", "e8m0", 32, {}), "mxfp8": ("e4m3", "e8m0", 32, {}),
+    "nvfp4": ("fp4_e2m1", "e4m3", 16, {"global_scale": "one", "global_divides": True})}
+_USUAL_LAYOUT = {"nf4": "row_high", "fp4_bnb": "row_high", "u4_affine": "word"}
+
+
+def quantized_desc(shape: tuple[int, ...], format: str = "nf4", *, group_size: int = 0,
+                   scale: str = "f32", nested: bool = False, symmetric: bool = True,
+                   layout: str | None = None) -> Any:
+    """What quantize() makes of a weight of this shape; the names are its own."""
+    format = _ALIASES.get(format, format)
+    codes, scale, usual_group, more = _MICROSCALED.get(format, (format, scale, 64, {}))
+    return make_desc(shape, codes, scale="lut8" if nested else scale,
+                     layout=layout or _USUAL_LAYOUT.get(format, "row"),
+                     group_size=usual_group if group_size == 0 else group_size,
+                     symmetric=symmetric and format == "u4_affine", **more)

@@ -11,7 +11,7 @@ from ._abi import CONSTANTS, FORMAT_NAMES, LAYOUT_NAMES, LAYOUTS, PLANES, lib
 from ._checks import INT64_MAX, Handle, integer
 from ._context import Context, current_context
 from ._desc import DESC as _DESC
-from ._desc import lookup, make_desc
+from ._desc import lookup, make_desc, quantized_desc
 from ._errors import refuse
 from ._planes import wrap_planes
 
@@ -319,14 +319,6 @@ def dynamic_table() -> np.ndarray[Any, Any]:
     return table
 
 
-_ALIASES = {"int4": "u4_affine", "fp4": "fp4_bnb", "int8": "s8", "fp8": "e4m3"}
-# Formats whose scales are bytes: codes, scales, codes a scale, the GLOBAL number.
-_MICROSCALED: dict[str, tuple[str, str, int, dict[str, Any]]] = {
-    "mxfp4": ("fp4_e2m1", "e8m0", 32, {}), "mxfp8": ("e4m3", "e8m0", 32, {}),
-    "nvfp4": ("fp4_e2m1", "e4m3", 16, {"global_scale": "one", "global_divides": True})}
-_USUAL_LAYOUT = {"nf4": "row_high", "fp4_bnb": "row_high", "u4_affine": "word"}
-
-
 def quantize(array: Any, format: str = "nf4", *, group_size: int = 0,
              scale: str = "f32", nested: bool = False, symmetric: bool = True,
              layout: str | None = None, context: Context | None = None) -> Any:
@@ -348,19 +340,14 @@ def quantize(array: Any, format: str = "nf4", *, group_size: int = 0,
                                "symmetric": symmetric, "layout": layout}
     if isinstance(array, Layer):
         return array.with_weight(quantize(array.weight, format, context=context, **options))
-    format = _ALIASES.get(format, format)
-    codes, scale, usual_group, more = _MICROSCALED.get(format, (format, scale, 64, {}))
     array = _torch.detached(array)
     with_context = context or context_for(array)
     dense = asarray(array, context=with_context)
     if with_context.device != "cpu":
         return quantize(dense.to_device("cpu"), format, **options).to_device(
             with_context.device, context=with_context)
-    out = Tensor.empty(dense.shape, codes, scale="lut8" if nested else scale,
-                       layout=layout or _USUAL_LAYOUT.get(format, "row"),
-                       group_size=usual_group if group_size == 0 else group_size,
-                       symmetric=symmetric and format == "u4_affine", context=with_context, **more)
-    if format == "lut8":
+    out = Tensor.from_desc(quantized_desc(dense.shape, format, **options), with_context)
+    if out.format == "lut8":
         out.set_plane("table", dynamic_table())
     if nested:
         out.set_plane("scale_code", dynamic_table())

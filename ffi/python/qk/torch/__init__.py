@@ -1,0 +1,37 @@
+"""Quantized weights as PyTorch modules and operators.
+
+    import qk.torch
+    layer = qk.torch.Linear.from_linear(linear, "nf4", group_size=64, nested=True)
+    report = qk.torch.replace_linear(model, "nf4")
+    model = AutoModelForCausalLM.from_pretrained(name, quantization_config=qk.torch.QkConfig())
+
+torch.compile, torch.export, autograd, autocast and checkpointing see operators of torch.library;
+eager calls without gradients go to libqk at once. Needs PyTorch, which `import qk` alone does not;
+where transformers is installed, "qk" becomes one of its quantization methods.
+"""
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from . import _operators  # noqa: F401  registers torch.ops.qk
+from ._linear import Linear
+from ._replace import Report, dequantize_linear, replace_linear
+
+if TYPE_CHECKING:
+    from ._transformers import QkConfig, QkHfQuantizer
+
+__all__ = ["Linear", "QkConfig", "QkHfQuantizer", "Report", "dequantize_linear", "replace_linear"]
+
+
+def __getattr__(name: str) -> Any:
+    """The names that need transformers."""
+    if name in ("QkConfig", "QkHfQuantizer"):
+        return getattr(importlib.import_module(f"{__name__}._transformers"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+try:  # registers the method
+    importlib.import_module(f"{__name__}._transformers")
+except ImportError:  # not installed, or too old: naming QkConfig says which
+    pass

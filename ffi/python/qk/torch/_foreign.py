@@ -1,0 +1,91 @@
+"""Quantized modules of other packages, read as qk reads their files: bit for bit.
+
+A module's state becomes a checkpoint in memory, with the configuration that its package would
+write, so that one reader knows each dialect.
+"""
+from __future__ import annotations
+
+import ctypes
+import json
+from typing import Any
+
+import torch
+
+from .._abi import lib
+from .._checkpoint import Checkpoint
+from .._files import Message
+from .._linear import Layer
+
+_LAYER = "layer"  # of the checkpoint's only one
+
+
+def config_of(module: torch.nn.Module) -> dict[str, Any] | None:
+    """The quantization_config that a file of this module would have; None of other modules."""
+    kind = type(module)
+    if kind.__module__.startswith("bitsandbytes."):
+        return _bitsandbytes(module)
+    if hasattr(module, "qweight") and hasattr(module, "scales"):
+        return _packed_words(module)
+    if getattr(module, "quantization_scheme", None) is not None:
+        return _compressed_tensors(module)
+    return None
+
+
+def layer_of(module: torch.nn.Module, config: dict[str, Any]) -> Layer:
+    """The module's weight and bias; raises with the reader's sentence where qk cannot hold it."""
+    from safetensors.torch import save  # which every package here stands on
+    state = {f"{_LAYER}.{name}": value.detach().cpu().contiguous()
+             for name, value in module.state_dict().items() if isinstance(value, torch.Tensor)}
+    if config["quant_method"] == "bitsandbytes":
+        state.pop(f"{_LAYER}.weight_format", None)
+    stored = save(state)
+    text = json.dumps({"quantization_config": config}).encode()
+    checkpoint = Checkpoint.__new__(Checkpoint)
+    checkpoint._context, checkpoint._flags, checkpoint.path = None, 0, "memory"
+    checkpoint._what, checkpoint._handle = "checkpoint in memory", None
+    out = ctypes.c_void_p()
+    Message().call(lib.qk_checkpoint_open_memory, stored, len(stored), text, len(text), None,
+                   ctypes.byref(out))
+    checkpoint._handle = out.value
+    with checkpoint:
+        return checkpoint[_LAYER]
+
+
+def _bitsandbytes(module: Any) -> dict[str, Any] | None:
+    name = type(module).__name__
+    if name in ("Linear4bit", "LinearNF4", "LinearFP4"):
+        return {"quant_method": "bitsandbytes", "load_in_4bit": True, "load_in_8bit": False,
+                "bnb_4bit_quant_type": module.weight.quant_type,
+                "bnb_4bit_use_double_quant": module.weight.compress_statistics}
+    if name == "Linear8bitLt":
+        return {"quant_method": "bitsandbytes", "load_in_4bit": False, "load_in_8bit": True}
+    return None
+
+
+def _packed_words(module: Any) -> dict[str, Any]:
+    """AWQ and GPTQ: who packs along rows and who along columns tells them apart."""
+    bits = int(getattr(module, "bits", getattr(module, "w_bit", 4)))
+    group = int(getattr(module, "group_size", -1))
+    per_word = 32 // bits
+    k = int(module.in_features)
+    if tuple(module.qweight.shape) == (k // per_word, module.out_features):
+        version = module.qzero_format() if hasattr(module, "qzero_format") else 1
+        return {"quant_method": "gptq", "bits": bits, "group_size": group,
+                "desc_act": bool(getattr(module, "desc_act", True)),
+                "sym": bool(getattr(module, "sym", False)),
+                "checkpoint_format": "gptq_v2" if version == 2 else "gptq"}
+    gemm = module.qweight.shape[0] == k
+    return {"quant_method": "awq", "bits": bits, "group_size": group, "zero_point": True,
+            "version": "gemm" if gemm else "gemv"}
+
+
+def _compressed_tensors(module: Any) -> dict[str, Any]:
+    scheme = module.quantization_scheme
+    weights = scheme.weights.model_dump(mode="json") if scheme.weights is not None else None
+    kind = getattr(scheme, "format", None)
+    kind = getattr(kind, "value", kind) or "pack-quantized"
+    return {"quant_method": "compressed-tensors", "format": kind,
+            "quantization_status": "compressed", "ignore": [],
+            "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights,
+                                          "format": kind, "input_activations": None,
+                                          "output_activations": None}}}

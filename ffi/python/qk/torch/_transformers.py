@@ -1,0 +1,113 @@
+"""qk as a quantization method of transformers: from_pretrained(..., quantization_config=QkConfig())
+
+A model that save_pretrained wrote loads again without naming anything, once qk.torch is imported.
+"""
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers.core_model_loading import ConversionOps
+from transformers.quantizers.auto import register_quantization_config, register_quantizer
+from transformers.quantizers.base import HfQuantizer
+from transformers.quantizers.quantizers_utils import get_module_from_name
+from transformers.utils.quantization_config import QuantizationConfigMixin
+
+from .._desc import quantized_desc
+from ._linear import Linear
+from ._operators import quantize_op
+from ._replace import dequantize_linear, replace_linear
+
+_OPTIONS = ("group_size", "scale", "nested", "symmetric", "layout")
+
+
+@register_quantization_config("qk")
+class QkConfig(QuantizationConfigMixin):  # type: ignore[misc]
+    """How a model's linear layers are stored; the names are those of qk.quantize.
+
+    modules_to_not_convert: as for replace_linear; None: the output head and tied weights.
+    """
+
+    def __init__(self, format: str = "nf4", group_size: int = 0, scale: str = "f32",
+                 nested: bool = False, symmetric: bool = True, layout: str | None = None,
+                 modules_to_not_convert: list[str] | None = None, **_: Any) -> None:
+        self.quant_method: Any = "qk"
+        self.format, self.group_size, self.scale = format, group_size, scale
+        self.nested, self.symmetric, self.layout = nested, symmetric, layout
+        self.modules_to_not_convert = modules_to_not_convert
+        quantized_desc((64, 4096), format, **self.options)  # refuses what is no format
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What Linear takes besides the format."""
+        return {name: getattr(self, name) for name in _OPTIONS}
+
+
+class _Quantize(ConversionOps):  # type: ignore[misc]
+    """A dense weight, just read, becomes planes: one layer is dense at a time."""
+
+    def __init__(self, quantizer: Any) -> None:
+        self.hf_quantizer = quantizer
+
+    def convert(self, input_dict: dict[str, Any], *_: Any, model: Any = None,
+                **_options: Any) -> dict[str, Any]:
+        planes = {}
+        for target, value in input_dict.items():
+            value = value[0] if isinstance(value, list) else value
+            module, _name = get_module_from_name(model, target)
+            if _is_conv1d(module):
+                value = value.T
+            made = quantize_op(value.contiguous(), module.form)
+            path = target.rpartition(".")[0]
+            planes.update({f"{path}.{name}": plane for name, plane in zip(module._names, made)})
+            module._is_hf_initialized = True
+        return planes
+
+
+def _is_conv1d(module: Any) -> bool:
+    return bool(getattr(module, "was_conv1d", False))
+
+
+@register_quantizer("qk")
+class QkHfQuantizer(HfQuantizer):  # type: ignore[misc]
+    """What from_pretrained and save_pretrained ask of a quantization method."""
+
+    requires_calibration = False
+    quantization_config: QkConfig
+
+    def _process_model_before_weight_loading(self, model: Any, **_: Any) -> Any:
+        """Layers on the meta device, of the shapes that planes will have."""
+        config = self.quantization_config
+        skipped = self.get_modules_to_not_convert(model, config.modules_to_not_convert,
+                                                  model._keep_in_fp32_modules)
+        conv1d = {name for name, module in model.named_modules()
+                  if type(module).__name__ == "Conv1D"}
+        report = replace_linear(model, config.format, modules_to_not_convert=skipped,
+                                **config.options)
+        for name in conv1d & set(report.replaced):
+            model.get_submodule(name).was_conv1d = not self.pre_quantized
+        # What a file of this model needs to be read again.
+        config.modules_to_not_convert = sorted({*skipped, *report.kept})
+        return model
+
+    def param_needs_quantization(self, model: Any, param_name: str, **_: Any) -> bool:
+        module, name = get_module_from_name(model, param_name)
+        return not self.pre_quantized and isinstance(module, Linear) and name == "weight"
+
+    def get_quantize_ops(self) -> Any:
+        return _Quantize(self)
+
+    def _dequantize(self, model: Any, dtype: Any = None) -> Any:
+        dequantize_linear(model, dtype or torch.float32)
+        return model
+
+    def is_serializable(self) -> bool:
+        return True
+
+    @property
+    def is_trainable(self) -> bool:
+        return True
+
+    @property
+    def is_compileable(self) -> bool:
+        return True
