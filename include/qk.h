@@ -136,9 +136,8 @@ typedef struct qk_context_options {
     void (*trace)(void *user, const qk_trace *call); /* NULL: none; in the caller's thread */
     void *trace_user;
 } qk_context_options;
-#define QK_CONTEXT_OPTIONS_INIT \
-    {sizeof(qk_context_options), QK_ABI_VERSION, QK_DEVICE_CPU, 0, 0, 0, NULL, 0, NULL, NULL, 0, \
-     0, NULL, NULL}
+#define QK_CONTEXT_OPTIONS_INIT {sizeof(qk_context_options), QK_ABI_VERSION, QK_DEVICE_CPU, 0, 0, \
+                                 0, NULL, 0, NULL, NULL, 0, 0, NULL, NULL}
 
 QK_API qk_status qk_device_count(qk_device device, int32_t *count); /* 0 where not built in */
 /* options may be NULL (CPU, defaults). [allocates] */
@@ -169,7 +168,7 @@ QK_API qk_status qk_context_describe(const qk_context *context, qk_context_info 
 typedef int32_t qk_format; /* what a stored code means; every bit is in docs/formats.md */
 enum {
     QK_FORMAT_F32 = 1, QK_FORMAT_F16 = 2, QK_FORMAT_BF16 = 3,
-    QK_FORMAT_I8 = 4, QK_FORMAT_I16 = 5, /* plain integers: stored and moved, no arithmetic */
+    QK_FORMAT_I8 = 4, QK_FORMAT_I16 = 5, QK_FORMAT_I32 = 6, /* stored and moved, no arithmetic */
     QK_FORMAT_U4_AFFINE = 16, /* (code - zero) * scale, code and zero in 0..15: AWQ, GPTQ */
     QK_FORMAT_NF4       = 17, /* nf4[code] * scale, scale = absmax of the group: QLoRA */
     QK_FORMAT_FP4_BNB   = 18, /* bitsandbytes' own 4-bit table; not E2M1 */
@@ -204,8 +203,7 @@ enum {
 };
 typedef int32_t qk_grouping; /* which codes share a scale */
 enum {
-    QK_GROUPING_DEFAULT = 0, /* flat for ROW_HIGH and for LUT8 (bitsandbytes), along k otherwise
-                                and for QK_GROUP_ROW; dense: the only one */
+    QK_GROUPING_DEFAULT = 0, /* flat for ROW_HIGH and LUT8 but for QK_GROUP_ROW, else along k */
     QK_GROUPING_ALONG_K = 1, /* each row is cut into ceil(k/group_size) groups */
     QK_GROUPING_FLAT    = 2  /* groups run over the flattened tensor and may straddle rows */
 };
@@ -230,24 +228,27 @@ enum {
                                      has a group's minimum, stored as its scale is */
 #define QK_TENSOR_ORDERED 64u     /* an ORDER plane, by which qk_linear first gathers x: permutes
                                      0..k-1; an index outside them is taken for k-1 */
+#define QK_TENSOR_COLUMN_MAJOR 128u /* dense: stored as [k,n]; what qk_dequantize may write */
 
 typedef struct qk_tensor_desc {
-    uint32_t struct_size;       /* sizeof(qk_tensor_desc) */
+    uint32_t struct_size;       /* sizeof(qk_tensor_desc); fields are only ever appended */
     qk_format format;
-    qk_format scale_format;     /* F32, F16, BF16, E8M0, E4M3; nested: LUT8, or I8, a code that is
-                                   multiplied by its SCALE2; 0 for dense */
+    qk_format scale_format;     /* F32, F16, BF16, E8M0, E4M3; nested: LUT8, or I8, a code times
+                                   its SCALE2; 0 for dense, as all of groups */
     qk_layout layout;
-    int32_t group_size;         /* codes per scale: 16..4096 or QK_GROUP_ROW; 0 for dense */
+    int32_t group_size;         /* codes per scale: 16..4096 or QK_GROUP_ROW */
     qk_grouping grouping;
-    int32_t scale_group_size;   /* nested: scales per second scale, 16..4096 (I8: 8..4096), 0 means
-                                   256 */
+    int32_t scale_group_size;   /* nested: scales per second scale: 16..4096, I8 8..4096, 0: 256 */
     int32_t rank;               /* 1..QK_MAX_RANK; leading dimensions of a weight count as rows */
     uint32_t flags;             /* QK_TENSOR_... */
     uint32_t reserved;          /* 0 */
     int64_t shape[QK_MAX_RANK]; /* logical elements: a weight is {n, k} in every layout */
+    int64_t row_stride;         /* dense: elements from a row (COLUMN_MAJOR: column) to the next,
+                                   for a slice of a wider array; 0: compact. Leading dimensions
+                                   count as rows, all equally far apart */
 } qk_tensor_desc;               /* every byte of every format x layout: docs/formats.md */
 #define QK_TENSOR_DESC_INIT \
-    {sizeof(qk_tensor_desc), QK_FORMAT_F32, 0, QK_LAYOUT_ROW, 0, 0, 0, 1, 0, 0, {0, 0, 0, 0}}
+    {sizeof(qk_tensor_desc), QK_FORMAT_F32, 0, QK_LAYOUT_ROW, 0, 0, 0, 1, 0, 0, {0, 0, 0, 0}, 0}
 
 /* Bytes of one plane, 0 where the format has none. Needs no device. Refuses QK_LAYOUT_PACKED. */
 QK_API qk_status qk_tensor_plane_bytes(const qk_tensor_desc *desc, qk_plane plane, size_t *bytes);
@@ -257,7 +258,11 @@ QK_API qk_status qk_tensor_create(qk_context *context, const qk_tensor_desc *des
  * Planes the format does not have must be NULL or past plane_count. [allocates] the handle only. */
 QK_API qk_status qk_tensor_wrap(qk_context *context, const qk_tensor_desc *desc,
                                 void *const *planes, int32_t plane_count, qk_tensor **out);
-/* Dense DLPack 1.x tensors, compact and row-major. On QK_OK qk owns `managed` and calls its
+typedef struct qk_span { void *data; size_t bytes; } qk_span;
+/* The same, and a plane that ends too soon is refused (106): what bindings use. */
+QK_API qk_status qk_tensor_wrap_sized(qk_context *context, const qk_tensor_desc *desc,
+                                      const qk_span *planes, int32_t plane_count, qk_tensor **out);
+/* Dense DLPack 1.x tensors, row-major; rows may be apart. On QK_OK qk owns `managed` and calls its
  * deleter; on failure it stays the caller's. [allocates] */
 struct DLManagedTensorVersioned;
 QK_API qk_status qk_tensor_from_dlpack(qk_context *context,
@@ -270,7 +275,7 @@ QK_API qk_status qk_tensor_to_dlpack(qk_tensor *tensor, qk_plane plane,
 /* desc->struct_size says how much the caller can take; grouping comes back resolved. */
 QK_API qk_status qk_tensor_describe(const qk_tensor *tensor, qk_tensor_desc *desc);
 /* Whole planes, host to device and back; bytes must equal qk_tensor_plane_bytes, and host must not
- * overlap the plane (104). [waits] */
+ * overlap the plane (104). Tensors with a row_stride are refused (201). [waits] */
 QK_API qk_status qk_tensor_upload(qk_context *context, qk_tensor *tensor, qk_plane plane,
                                   const void *host, size_t bytes);
 QK_API qk_status qk_tensor_download(qk_context *context, const qk_tensor *tensor, qk_plane plane,
@@ -288,15 +293,17 @@ QK_API qk_status qk_dequantize(qk_context *context, const qk_tensor *quantized, 
 QK_API qk_status qk_repack(qk_context *context, const qk_tensor *from, qk_tensor *to);
 
 /* y = x . transpose(w) + bias.  x [m,k] dense; w [n,k] any format; bias [n] dense or NULL;
- * y [m,n] in x's format, overlapping no input. More leading dimensions of x and y count as rows.
- * Sums are kept in f32. The same call always gives the same bits. CPU: for m >= 2 a row of y does
- * not depend on m. CUDA: the same within a batch class, which qk_explain names. */
+ * y [m,n] in x's format or f32, sharing no element with an input. More leading dimensions of x and
+ * y count as rows. Sums are kept in f32. The same call always gives the same bits. CPU: for m >= 2
+ * a row of y does not depend on m. CUDA: the same within a batch class, which qk_explain names. */
 QK_API qk_status qk_linear(qk_context *context, const qk_tensor *x, const qk_tensor *w,
                            const qk_tensor *bias, qk_tensor *y);
 
+#define QK_PRODUCT_TRANSPOSED 1u /* y = x . w + bias: x [m,n], bias [k], y [m,k]; modes: exact */
+#define QK_PRODUCT_ACCUMULATE 2u /* y = y + (what it would be), the sum rounded once */
 typedef struct qk_product { /* what qk_linear computes, as data */
     uint32_t struct_size;   /* sizeof(qk_product), equal in a list; fields are only ever appended */
-    uint32_t flags;         /* 0 */
+    uint32_t flags;         /* QK_PRODUCT_... */
     const qk_tensor *x;
     const qk_tensor *w;
     const qk_tensor *bias;  /* NULL: none */
@@ -373,7 +380,6 @@ enum {
 #define QK_GRU_BIAS_CORRECTION 2u /* biases take back what rounding the weights lost on average */
 #define QK_GRU_HEADROOM        4u /* twice the seen range of x, W x + bw, gate inputs over 8 bits */
 #define QK_GRU_H_VIEW_8        8u /* R multiplies the 8 high bits of a wider h */
-
 typedef int32_t qk_gru_table_kind;
 enum {
     QK_GRU_TABLE_KNOTS = 1,  /* 16 segments between given knots: the seed flow */
@@ -392,7 +398,6 @@ typedef struct qk_gru_table { /* sigmoid or tanh as data: lines from input code 
 } qk_gru_table;
 
 #define QK_GRU_MODEL_CLAMP_TYPE 1u /* gate outputs clamp to their type alone, not to 0..1, -1..1 */
-
 typedef struct qk_gru_model {   /* a frozen GRU: integers only, gates in the order u (z), r, n */
     uint32_t struct_size;       /* sizeof(qk_gru_model) */
     uint32_t flags;             /* QK_GRU_MODEL_... */

@@ -53,6 +53,7 @@ const (
 	FormatBF16     Format = C.QK_FORMAT_BF16
 	FormatI8       Format = C.QK_FORMAT_I8
 	FormatI16      Format = C.QK_FORMAT_I16
+	FormatI32      Format = C.QK_FORMAT_I32
 	FormatU4Affine Format = C.QK_FORMAT_U4_AFFINE
 	FormatNF4      Format = C.QK_FORMAT_NF4
 	FormatFP4BNB   Format = C.QK_FORMAT_FP4_BNB
@@ -118,6 +119,7 @@ const (
 	GlobalDivides = uint32(C.QK_TENSOR_GLOBAL_DIVIDES) // with either: divided by it
 	FloatMin      = uint32(C.QK_TENSOR_FLOAT_MIN)      // U4Affine, S8: code * scale - minimum
 	Ordered       = uint32(C.QK_TENSOR_ORDERED)        // columns are stored in PlaneOrder's order
+	ColumnMajor   = uint32(C.QK_TENSOR_COLUMN_MAJOR)   // dense: stored [k,n]; Dequantize's output
 	planeCount    = C.QK_PLANE_COUNT
 
 	BF16Products    = uint32(C.QK_CONTEXT_BF16_PRODUCTS) // may round x and 4-bit entries

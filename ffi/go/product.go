@@ -12,9 +12,11 @@ import (
 )
 
 // Product is y = x . transpose(w) + bias as data: X [m,k], W [n,k] in any format, Bias [n] or nil,
-// Y [m,n].
+// Y [m,n] in X's format or F32. Transposed it is y = x . w + bias: X [m,n], Bias [k], Y [m,k].
 type Product struct {
 	X, W, Bias, Y *Tensor
+	Transposed    bool
+	Accumulate    bool // to what Y holds, the sum rounded once
 }
 
 // Plan is what a product would run as, and why.
@@ -29,6 +31,12 @@ type Plan struct {
 func (p Product) raw() C.qk_product {
 	product := C.qk_product{x: p.X.raw(), w: p.W.raw(), bias: p.Bias.raw(), y: p.Y.raw()}
 	product.struct_size = C.uint32_t(unsafe.Sizeof(product))
+	if p.Transposed {
+		product.flags |= C.QK_PRODUCT_TRANSPOSED
+	}
+	if p.Accumulate {
+		product.flags |= C.QK_PRODUCT_ACCUMULATE
+	}
 	return product
 }
 

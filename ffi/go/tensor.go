@@ -34,6 +34,7 @@ type Desc struct {
 	ScaleGroupSize int // nested: scales a second scale; 0 means 256
 	Flags          uint32
 	Shape          []int64
+	RowStride      int64 // dense: elements from a row to the next; 0: nothing is between them
 }
 
 func (d *Desc) raw() C.qk_tensor_desc {
@@ -47,6 +48,7 @@ func (d *Desc) raw() C.qk_tensor_desc {
 		scale_group_size: clamp(d.ScaleGroupSize),
 		rank:             clamp(len(d.Shape)),
 		flags:            C.uint32_t(d.Flags),
+		row_stride:       C.int64_t(d.RowStride),
 	}
 	for i, size := range d.Shape {
 		if i < MaxRank { // a larger rank is refused, whatever the sizes
@@ -76,6 +78,7 @@ func newDesc(raw *C.qk_tensor_desc) Desc {
 		Grouping:       Grouping(raw.grouping),
 		ScaleGroupSize: int(raw.scale_group_size),
 		Flags:          uint32(raw.flags),
+		RowStride:      int64(raw.row_stride),
 	}
 	for i := 0; i < int(raw.rank); i++ {
 		desc.Shape = append(desc.Shape, int64(raw.shape[i]))

@@ -51,6 +51,15 @@ inline void store_floats(qk_format format, void *data, int64_t first, int64_t co
     for (int64_t i = 0; i < count; ++i) store_float(format, data, first + i, values[i]);
 }
 
+// One number of y from its sum: plus the bias, plus what y held if it accumulates, one rounding.
+inline void store_y(const LinearArgs &args, int64_t x_row, int64_t column, float sum) {
+    const qk_format format = args.y.format->id;
+    const int64_t at = x_row * row_stride(args.y) + column;
+    if (args.bias != nullptr) sum += load_float(args.bias->format->id, args.bias->data, column);
+    if (args.accumulate) sum += load_float(format, args.y.data, at);
+    store_float(format, args.y.data, at, sum);
+}
+
 inline bool is_nested(const Weight &w) { return w.scale.format->id == QK_FORMAT_LUT8; }
 
 inline int64_t second_count(const Weight &w) {

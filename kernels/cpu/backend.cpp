@@ -63,6 +63,7 @@ constexpr Kernel<LinearArgs> const *kLinear[] = {
 #endif
     &cpu::kLinearGeneric,
 };
+constexpr Kernel<LinearArgs> const *kTransposed[] = {&cpu::kTransposedGeneric};
 // The modes; what they do not take, the exact kernels do.
 constexpr Kernel<LinearArgs> const *kLinearInt8[] = {
 #if defined(QK_CPU_X86)
@@ -129,6 +130,7 @@ constinit const Backend kCpuBackend = {
     {},
     kFloatProduct,
     kFloatGates,
+    kTransposed,
 };
 
 }  // namespace qk

@@ -26,7 +26,7 @@ extern const Kernel<DequantizeArgs> kDequantizeGeneric;
 extern const Kernel<QuantizeArgs> kQuantizeGeneric;
 extern const Kernel<RepackArgs> kRepackGeneric;
 extern const Kernel<GatherArgs> kGatherGeneric;
-extern const Kernel<LinearArgs> kLinearGeneric, kLinearInt8Generic;
+extern const Kernel<LinearArgs> kLinearGeneric, kLinearInt8Generic, kTransposedGeneric;
 extern const Kernel<GruArgs> kGruGeneric;
 extern const Kernel<FloatProductArgs> kFloatProductGeneric;
 extern const Kernel<FloatGatesArgs> kFloatGatesGeneric;

@@ -102,12 +102,16 @@ inline WeightView view_of(const Weight &w) {
 // The operands of a product.
 struct LinearView {
     WeightView w;
-    qk_format type;  // of x and y
+    qk_format type;  // of x, and of y but for kernels that look at y_type
     const void *x;
     int64_t m;
     qk_format bias_type;
     const void *bias;  // may be null
     void *y;
+    qk_format y_type;
+    int64_t x_stride, y_stride;  // from a row to the next
+    bool accumulate;
+    const void *order;  // of y's columns, transposed products; may be null
 };
 
 inline LinearView view_of(const LinearArgs &args) {
@@ -118,7 +122,12 @@ inline LinearView view_of(const LinearArgs &args) {
             args.x.rows,
             bias != nullptr ? bias->format->id : QK_FORMAT_F32,
             bias != nullptr ? bias->data : nullptr,
-            args.y.data};
+            args.y.data,
+            args.y.format->id,
+            row_stride(args.x),
+            row_stride(args.y),
+            args.accumulate,
+            args.w.order};
 }
 
 inline bool is_nested(const Weight &w) { return w.scale.format->id == QK_FORMAT_LUT8; }
@@ -160,6 +169,14 @@ template <class Problem>
 __device__ void store_output(const Problem &p, qk_format type, int64_t row, int64_t at, float y) {
     if (p.bias != nullptr) y = __fadd_rn(y, load_float(p.bias_type, p.bias, row));
     store_float(type, p.y, at, y);
+}
+
+// The same of what any product may be: y has a type and a stride of its own, and may accumulate.
+__device__ inline void store_any(const LinearView &o, int64_t x_row, int64_t column, float y) {
+    const int64_t at = x_row * o.y_stride + column;
+    if (o.bias != nullptr) y = __fadd_rn(y, load_float(o.bias_type, o.bias, column));
+    if (o.accumulate) y = __fadd_rn(y, load_float(o.y_type, o.y, at));
+    store_float(o.y_type, o.y, at, y);
 }
 
 // Calls body(map) with the closed forms of a layout.

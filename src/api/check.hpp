@@ -1,8 +1,7 @@
 // How every entry point starts: a live context whose device can be reached, and no required pointer
 // NULL; and what surrounds one that computes.
 #pragma once
-#include <string.h>
-
+#include "base/growing.hpp"
 #include "object/context.hpp"
 
 #define QK_API_CONTEXT(context)           \
@@ -12,21 +11,6 @@
     QK_CHECK((pointer) != nullptr, &(context)->error, NULL, #pointer ": is NULL")
 
 namespace qk {
-
-// Structs that say how much the caller can take: an older caller has fewer fields, a newer more.
-static constexpr bool is_growing_size(uint32_t struct_size) {
-    return struct_size >= sizeof(uint32_t) && struct_size <= 4096;
-}
-
-// The fields that both know; further ones become 0, and struct_size says how far it went.
-template <class Struct>
-static void fill_growing(const Struct &known, Struct *given) {
-    const uint32_t room = given->struct_size;
-    const uint32_t filled = room < sizeof(Struct) ? room : uint32_t(sizeof(Struct));
-    memcpy(static_cast<void *>(given), &known, filled);
-    memset(reinterpret_cast<char *>(given) + filled, 0, room - filled);
-    given->struct_size = filled;
-}
 
 // Runs what computes floats or has tasks, in the default floating-point mode. Tasks that an
 // executor left out make it fail. A call that is still marked was left by an exception or a jump

@@ -21,10 +21,11 @@ extern "C" {
 qk_status qk_tensor_plane_bytes(const qk_tensor_desc *desc, qk_plane plane, size_t *bytes) {
     if (desc == nullptr || bytes == nullptr) return QK_ERROR_NULL;
     if (plane < 0 || plane >= QK_PLANE_COUNT) return QK_ERROR_ARGUMENT;
-    if (desc->struct_size != sizeof(qk_tensor_desc)) return QK_ERROR_ABI;
-    if (desc->layout == QK_LAYOUT_PACKED) return QK_ERROR_UNSUPPORTED;
+    qk_tensor_desc read;
+    QK_TRY(qk::read_desc(desc, &read, nullptr));
+    if (read.layout == QK_LAYOUT_PACKED) return QK_ERROR_UNSUPPORTED;
     qk::Shape shape;
-    QK_TRY(qk::resolve(*desc, QK_LAYOUT_PACKED, &shape, nullptr));
+    QK_TRY(qk::resolve(read, QK_LAYOUT_PACKED, &shape, nullptr));
     if (uint64_t(shape.plane_bytes[plane]) > SIZE_MAX) return QK_ERROR_SHAPE;
     *bytes = size_t(shape.plane_bytes[plane]);
     return QK_OK;
@@ -34,7 +35,9 @@ qk_status qk_tensor_create(qk_context *context, const qk_tensor_desc *desc, qk_t
     QK_API_CONTEXT(context);
     QK_API_POINTER(context, desc);
     QK_API_POINTER(context, out);
-    return qk::tensor_create(context, *desc, out);
+    qk_tensor_desc read;
+    QK_TRY(qk::read_desc(desc, &read, &context->error));
+    return qk::tensor_create(context, read, out);
 }
 
 qk_status qk_tensor_wrap(qk_context *context, const qk_tensor_desc *desc, void *const *planes,
@@ -43,14 +46,27 @@ qk_status qk_tensor_wrap(qk_context *context, const qk_tensor_desc *desc, void *
     QK_API_POINTER(context, desc);
     QK_API_POINTER(context, planes);
     QK_API_POINTER(context, out);
-    return qk::tensor_wrap(context, *desc, planes, plane_count, out);
+    qk_tensor_desc read;
+    QK_TRY(qk::read_desc(desc, &read, &context->error));
+    return qk::tensor_wrap(context, read, planes, plane_count, out);
+}
+
+qk_status qk_tensor_wrap_sized(qk_context *context, const qk_tensor_desc *desc,
+                               const qk_span *planes, int32_t plane_count, qk_tensor **out) {
+    QK_API_CONTEXT(context);
+    QK_API_POINTER(context, desc);
+    QK_API_POINTER(context, planes);
+    QK_API_POINTER(context, out);
+    qk_tensor_desc read;
+    QK_TRY(qk::read_desc(desc, &read, &context->error));
+    return qk::tensor_wrap_sized(context, read, planes, plane_count, out);
 }
 
 qk_status qk_tensor_describe(const qk_tensor *tensor, qk_tensor_desc *desc) {
     if (tensor == nullptr || desc == nullptr) return QK_ERROR_NULL;
     QK_TRY(qk::check_tensor(tensor));
-    if (desc->struct_size != sizeof(qk_tensor_desc)) return QK_ERROR_ABI;
-    *desc = tensor->desc;
+    if (!qk::is_growing_size(desc->struct_size)) return QK_ERROR_ABI;
+    qk::fill_growing(tensor->desc, desc);
     return QK_OK;
 }
 

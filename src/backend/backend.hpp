@@ -22,12 +22,20 @@ namespace qk {
 // What a kernel sees: raw planes and sizes, never a handle. The op layer has checked all of it, so
 // kernels check nothing but whether they can run the case at all.
 
-// A dense matrix [rows, columns], row-major, at any alignment.
+// A dense matrix [rows, columns], row-major unless it says otherwise, at any alignment.
 struct Dense {
     const Format *format;
     int64_t rows, columns;
     void *data;
+    int64_t stride = 0;         // elements from a row to the next, at least `columns`; 0: those
+    bool column_major = false;  // `stride` is from a column to the next, 0: `rows`
 };
+
+static inline int64_t row_stride(const Dense &a) { return a.stride != 0 ? a.stride : a.columns; }
+// Whether nothing is between the rows.
+static inline bool is_compact(const Dense &a) {
+    return !a.column_major && (row_stride(a) == a.columns || a.rows == 1);
+}
 
 // The scales of a weight. Planes may be misaligned, hence void: they are read through memcpy.
 // Scales of 8 bits are codes, whatever their format: nested ones (lut8) bring the three planes that
@@ -99,11 +107,15 @@ struct GatherArgs {
     const void *order;  // i32[columns]
 };
 
+// y = x . transpose(w) + bias; a transposed one is y = x . w + bias, in the exact mode. Rows of x
+// and y may have strides; y is in x's format or f32; w and bias are compact.
 struct LinearArgs {
-    Dense x;            // [m, k]; its columns are as w stores them where w.order is null
-    Weight w;           // [n, k]
-    const Dense *bias;  // [1, n] or null
-    Dense y;            // [m, n], x's format; inside backends `columns` may be more than n
+    Dense x;            // [m, k], its columns as w stores them where w.order is null; or [m, n]
+    Weight w;           // [n, k]; where transposed, `order` says which columns of y are meant
+    const Dense *bias;  // [1, n], transposed [1, k], or null
+    Dense y;            // [m, n]; inside backends `columns` may be more than n; transposed: [m, k]
+    bool transposed = false;
+    bool accumulate = false;  // what y held is added to the sum in f32, before the rounding to y
 };
 
 // Steps of a frozen GRU. Everything but x, y and gates is aligned; h and scratch belong to the
@@ -281,6 +293,7 @@ struct Backend {
     Session session = {};
     KernelList<FloatProductArgs> float_product = {};  // the CPU's alone
     KernelList<FloatGatesArgs> float_gates = {};
+    KernelList<LinearArgs> transposed = {};  // products that are; empty: `linear` has them too
 };
 
 // Device number `index`, with all instruction sets of this processor that are allowed.
@@ -309,6 +322,18 @@ const Kernel<Args> *pick(const KernelList<Args> &list, const Args &args, const D
         if (list.kernels[i]->can_run(args, device)) return list.kernels[i];
     }
     return nullptr;
+}
+
+// Of the kernels that dequantize, the portable one, the last, alone takes what is in an order or
+// becomes anything but rows without gaps.
+static inline KernelList<DequantizeArgs> dequantizers(const Backend &backend,
+                                                      const DequantizeArgs &args) {
+    KernelList<DequantizeArgs> list = backend.dequantize;
+    const bool all = args.from.order == nullptr && is_compact(args.to);
+    const int32_t skipped = all ? 0 : list.count - 1;
+    list.kernels += skipped;
+    list.count -= skipped;
+    return list;
 }
 
 template <class Args>

@@ -1,5 +1,9 @@
 #include "format/describe.hpp"
 
+#include <stddef.h>
+
+#include "base/growing.hpp"
+
 namespace qk {
 namespace {
 
@@ -10,11 +14,9 @@ constexpr uint32_t kOfQuantized = QK_TENSOR_SYMMETRIC | QK_TENSOR_GLOBAL | QK_TE
                                   QK_TENSOR_ORDERED;
 
 Status check_header(const qk_tensor_desc &desc, ErrorText *error) {
-    QK_CHECK(desc.struct_size == sizeof(qk_tensor_desc), error, ABI,
-             "desc: struct_size is %u, this library knows %zu", desc.struct_size,
-             sizeof(qk_tensor_desc));
-    QK_CHECK((desc.flags & ~(QK_TENSOR_READ_ONLY | kOfQuantized)) == 0, error, ARGUMENT,
-             "desc: flags 0x%x has unknown bits", desc.flags);
+    constexpr uint32_t known = QK_TENSOR_READ_ONLY | QK_TENSOR_COLUMN_MAJOR | kOfQuantized;
+    QK_CHECK((desc.flags & ~known) == 0, error, ARGUMENT, "desc: flags 0x%x has unknown bits",
+             desc.flags);
     QK_CHECK(desc.reserved == 0, error, ARGUMENT, "desc: reserved is %u, must be 0", desc.reserved);
     return QK_OK;
 }
@@ -36,6 +38,22 @@ Status check_shape(const qk_tensor_desc &desc, Shape *shape, ErrorText *error) {
     return QK_OK;
 }
 
+// Lines, rows or columns, that may be apart; bytes are counted from the first number to the last.
+Status check_stride(const qk_tensor_desc &desc, Shape *shape, ErrorText *error) {
+    shape->column_major = (desc.flags & QK_TENSOR_COLUMN_MAJOR) != 0;
+    const int64_t lines = shape->column_major ? shape->columns : shape->rows;
+    const int64_t length = shape->column_major ? shape->rows : shape->columns;
+    shape->stride = desc.row_stride != 0 ? desc.row_stride : length;
+    QK_CHECK(shape->stride >= length, error, SHAPE,
+             "desc: row_stride is %lld, must be 0 or at least %lld, or %s overlap",
+             ll(desc.row_stride), ll(length), shape->column_major ? "columns" : "rows");
+    const Checked numbers = Checked(lines - 1) * shape->stride + length;
+    QK_CHECK((numbers * 8).ok, error, SHAPE, "desc: row_stride %lld overflows 64-bit sizes",
+             ll(desc.row_stride));
+    shape->plane_bytes[QK_PLANE_DATA] = numbers.value * (shape->format->bits / 8);
+    return QK_OK;
+}
+
 Status check_dense(const qk_tensor_desc &desc, Shape *shape, ErrorText *error) {
     QK_CHECK(desc.layout == QK_LAYOUT_ROW || desc.layout == QK_LAYOUT_PACKED, error, FORMAT,
              "desc: a dense tensor has layout row, not %d", desc.layout);
@@ -43,8 +61,7 @@ Status check_dense(const qk_tensor_desc &desc, Shape *shape, ErrorText *error) {
                  desc.grouping == QK_GROUPING_DEFAULT && (desc.flags & kOfQuantized) == 0,
              error, FORMAT, "desc: %s is dense and has no scales, groups, zeros or order",
              shape->format->name);
-    shape->plane_bytes[QK_PLANE_DATA] = shape->rows * shape->columns * (shape->format->bits / 8);
-    return QK_OK;
+    return check_stride(desc, shape, error);
 }
 
 Status check_groups(const qk_tensor_desc &desc, Shape *shape, ErrorText *error) {
@@ -177,6 +194,10 @@ void count_planes(Shape *shape) {
 Status check_quantized(const qk_tensor_desc &desc, qk_layout packed, Shape *shape,
                        ErrorText *error) {
     const Format &format = *shape->format;
+    QK_CHECK(desc.row_stride == 0 && (desc.flags & QK_TENSOR_COLUMN_MAJOR) == 0, error, FORMAT,
+             "desc: %s is quantized: its layout places rows, and row_stride and "
+             "QK_TENSOR_COLUMN_MAJOR are of dense tensors",
+             format.name);
     const qk_layout id = desc.layout == QK_LAYOUT_PACKED ? packed : desc.layout;
     QK_CHECK(id != QK_LAYOUT_PACKED, error, UNSUPPORTED,
              "desc: layout packed has no byte counts of its own; only a device gives it a meaning");
@@ -206,6 +227,13 @@ Status check_quantized(const qk_tensor_desc &desc, qk_layout packed, Shape *shap
 }
 
 }  // namespace
+
+Status read_desc(const qk_tensor_desc *given, qk_tensor_desc *desc, ErrorText *error) {
+    constexpr uint32_t first_release = offsetof(qk_tensor_desc, row_stride);
+    QK_TRY(read_growing(given, first_release, "desc: ", desc, error));
+    desc->struct_size = sizeof(qk_tensor_desc);
+    return QK_OK;
+}
 
 Status resolve_format(const qk_tensor_desc &desc, const Format **format, ErrorText *error) {
     QK_TRY(check_header(desc, error));

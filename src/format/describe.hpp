@@ -13,6 +13,8 @@ struct Shape {
     const Layout *layout;        // null for dense
     Geometry geometry;           // quantized: rows x columns and groups
     int64_t rows, columns;       // leading dimensions multiplied, last dimension
+    int64_t stride;              // dense: from a row to the next; from a column where column_major
+    bool column_major;           // dense: stored column after column
     int64_t second_group;        // nested and i8 scales: scales per second scale, else 0
     bool has_zero;
     bool whole_range;  // S8 with the flag SYMMETRIC: how it is quantized
@@ -31,6 +33,9 @@ constexpr bool has_folded_code(const Shape &shape) {
 }
 
 constexpr int64_t kDefaultSecondGroup = 256;  // bitsandbytes' nested block
+
+// The caller's description as this library knows it.
+Status read_desc(const qk_tensor_desc *given, qk_tensor_desc *desc, ErrorText *error);
 
 // Checks `desc` and fills `shape`. `packed` is the layout that QK_LAYOUT_PACKED stands for, or
 // QK_LAYOUT_PACKED itself where it has no meaning (no device): then it is refused.

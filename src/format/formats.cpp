@@ -10,6 +10,7 @@ static constexpr Format kFormats[] = {
     {QK_FORMAT_BF16, "bf16", FormatKind::kFloat, 16, nullptr, 0},
     {QK_FORMAT_I8, "i8", FormatKind::kInteger, 8, nullptr, 0},
     {QK_FORMAT_I16, "i16", FormatKind::kInteger, 16, nullptr, 0},
+    {QK_FORMAT_I32, "i32", FormatKind::kInteger, 32, nullptr, 0},
     {QK_FORMAT_U4_AFFINE, "u4", FormatKind::kU4, 4, nullptr, 0},
     {QK_FORMAT_NF4, "nf4", FormatKind::kLut4, 4, nf4_value, 1},
     {QK_FORMAT_FP4_BNB, "fp4", FormatKind::kLut4, 4, fp4_bnb_value, 1},

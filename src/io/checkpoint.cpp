@@ -16,12 +16,14 @@ qk_status describe(const Layer &layer, qk_layer *out, size_t bytes) {
     qk_layer full = {
         layer.name,         layer.dialect, layer.status, layer.reason, layer.bias != nullptr,
         layer.dense_format, layer.bytes,   layer.desc};
+    const size_t room = bytes - offsetof(qk_layer, desc);
+    if (room < full.desc.struct_size) full.desc.struct_size = static_cast<uint32_t>(room);
     memcpy(out, &full, bytes < sizeof full ? bytes : sizeof full);
     return QK_OK;
 }
 
 // A caller with an older, smaller description at the end gets what it knows.
-constexpr size_t kSmallestLayer = sizeof(qk_layer);
+constexpr size_t kSmallestLayer = offsetof(qk_layer, desc) + offsetof(qk_tensor_desc, row_stride);
 
 }  // namespace
 }  // namespace qk_io

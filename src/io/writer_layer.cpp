@@ -1,5 +1,7 @@
 // Layers in the tensors of their dialects, so that Python can load them: what may be declared and
 // written, whole or in pieces of rows.
+#include <stddef.h>
+
 #include "writer_dialects.hpp"
 
 namespace qk_io {
@@ -48,6 +50,15 @@ qk_status digest_shared(qk_context *context, const OutgoingLayer &layer, const q
     return QK_OK;
 }
 
+// The caller's description, which may be of an older header.
+qk_tensor_desc known_desc(const qk_tensor_desc &given) {
+    qk_tensor_desc desc = QK_TENSOR_DESC_INIT;
+    const size_t size = given.struct_size < sizeof desc ? given.struct_size : sizeof desc;
+    memcpy(&desc, &given, size);
+    desc.struct_size = sizeof desc;
+    return desc;
+}
+
 qk_status write_piece(qk_writer *w, qk_context *context, OutgoingLayer *layer, int64_t rows,
                       const qk_tensor *tensor, qk_io_message *message) {
     uint64_t shared = 0;
@@ -90,9 +101,10 @@ qk_status qk_writer_declare_layer(qk_writer *w, qk_dialect dialect, const char *
         return missing(message, w == nullptr ? "writer" : layer == nullptr ? "layer" : "desc");
     }
     size_t bytes = 0;
-    if (desc->struct_size < sizeof *desc) {
+    constexpr uint32_t first_release = offsetof(qk_tensor_desc, row_stride);
+    if (desc->struct_size < first_release) {
         return fail(message, QK_ERROR_ABI, "desc->struct_size: %u; at least %u", desc->struct_size,
-                    static_cast<unsigned>(sizeof *desc));
+                    first_release);
     }
     if (desc->layout == QK_LAYOUT_PACKED) {
         return fail(message, QK_ERROR_UNSUPPORTED,
@@ -103,6 +115,12 @@ qk_status qk_writer_declare_layer(qk_writer *w, qk_dialect dialect, const char *
     const qk_status described = qk_tensor_plane_bytes(desc, QK_PLANE_DATA, &bytes);
     if (described != QK_OK) {
         return fail(message, described, "desc: not a tensor: %s", qk_status_string(described));
+    }
+    const qk_tensor_desc known = known_desc(*desc);
+    if (known.row_stride != 0 || (known.flags & QK_TENSOR_COLUMN_MAJOR) != 0) {
+        return fail(message, QK_ERROR_FORMAT,
+                    "layer \"%.200s\": files store rows one after the other, without a row_stride",
+                    layer);
     }
     if ((desc->flags & QK_TENSOR_ORDERED) != 0) {
         return fail(
@@ -118,7 +136,7 @@ qk_status qk_writer_declare_layer(qk_writer *w, qk_dialect dialect, const char *
                     "F16 and BF16",
                     static_cast<int>(dialect), static_cast<int>(dense_format));
     }
-    const OutgoingLayer outgoing = {layer, dialect, *desc, dense_format, 0, 0};
+    const OutgoingLayer outgoing = {layer, dialect, known, dense_format, 0, 0};
     if (w->is_gguf != (dialect == QK_DIALECT_GGUF) && dialect != QK_DIALECT_DENSE) {
         return fail(message, QK_ERROR_UNSUPPORTED,
                     "layer \"%.200s\": files named .gguf hold the dialect GGUF alone, others none "

@@ -15,7 +15,7 @@ struct TypeRow {
 };
 constexpr TypeRow kTypes[] = {
     {QK_FORMAT_F32, kFloat, 32}, {QK_FORMAT_F16, kFloat, 16}, {QK_FORMAT_BF16, kBfloat, 16},
-    {QK_FORMAT_I8, kInt, 8},     {QK_FORMAT_I16, kInt, 16},
+    {QK_FORMAT_I8, kInt, 8},     {QK_FORMAT_I16, kInt, 16},   {QK_FORMAT_I32, kInt, 32},
 };
 
 // What a consumer of a plane holds: the view, and one reference to the tensor.
@@ -37,18 +37,25 @@ void release_managed(void *managed) {
     if (self->deleter != nullptr) self->deleter(self);
 }
 
-Status check_compact(qk_context *context, const DLTensor &tensor) {
+// Row-major, rows equally far apart.
+Status read_strides(qk_context *context, const DLTensor &tensor, qk_tensor_desc *desc) {
     if (tensor.strides == nullptr) return QK_OK;
+    const int32_t last = tensor.ndim - 1;
+    int64_t row_stride = 0;  // 0: one row so far
     Checked expected(1);
-    for (int32_t i = tensor.ndim - 1; i >= 0; --i) {
-        // A dimension of one element may carry any stride.
-        QK_CHECK(tensor.shape[i] == 1 || tensor.strides[i] == expected.value, &context->error,
-                 SHAPE, "managed: stride[%d] is %lld, compact row-major needs %lld", i,
-                 (long long)tensor.strides[i], (long long)expected.value);
+    for (int32_t i = last; i >= 0; --i) {
+        const int64_t stride = tensor.strides[i];
+        if (tensor.shape[i] == 1) continue;  // may carry any stride
+        const bool rows = i < last && row_stride == 0;
+        QK_CHECK(rows ? stride >= expected.value : stride == expected.value, &context->error, SHAPE,
+                 "managed: stride[%d] is %lld, row-major needs %s%lld", i, (long long)stride,
+                 rows ? "at least " : "", (long long)expected.value);
+        if (rows) expected = Checked(row_stride = stride);
         expected = expected * tensor.shape[i];
         QK_CHECK(expected.ok, &context->error, SHAPE,
                  "managed: the shape's element count overflows 64-bit sizes");
     }
+    if (row_stride != tensor.shape[last]) desc->row_stride = row_stride;
     return QK_OK;
 }
 
@@ -75,7 +82,7 @@ Status describe_dlpack(qk_context *context, const DLManagedTensorVersioned &mana
         }
     }
     QK_CHECK(desc->format != 0, error, FORMAT,
-             "managed: type (code %d, %d bits, %d lanes) is not f32, f16, bf16, i8 or i16",
+             "managed: type (code %d, %d bits, %d lanes) is not f32, f16, bf16, i8, i16 or i32",
              tensor.dtype.code, tensor.dtype.bits, tensor.dtype.lanes);
     desc->rank = tensor.ndim;
     for (int32_t i = 0; i < tensor.ndim; ++i) desc->shape[i] = tensor.shape[i];
@@ -108,11 +115,13 @@ void fill_export(Export *view, qk_plane plane) {
     const int32_t rank = dense ? tensor.desc.rank : 1;
     if (dense) memcpy(view->shape, tensor.desc.shape, sizeof(view->shape));
     if (!dense) view->shape[0] = tensor.shape.plane_bytes[plane] / (type.bits / 8);
-    int64_t stride = 1;
-    for (int32_t i = rank - 1; i >= 0; --i) {
+    const bool columns = tensor.shape.column_major;
+    int64_t stride = columns ? 1 : tensor.shape.stride;  // of rows
+    for (int32_t i = rank - 2; i >= 0; --i) {
         view->strides[i] = stride;
         stride *= view->shape[i];
     }
+    view->strides[rank - 1] = columns ? tensor.shape.stride : 1;
     const bool read_only = (tensor.desc.flags & QK_TENSOR_READ_ONLY) != 0;
     view->managed = {{kMajor, kMinor},
                      view,
@@ -133,7 +142,7 @@ Status tensor_from_dlpack(qk_context *context, DLManagedTensorVersioned *managed
     qk_tensor_desc desc = QK_TENSOR_DESC_INIT;
     desc.format = 0;
     QK_TRY(describe_dlpack(context, *managed, &desc));
-    QK_TRY(check_compact(context, managed->dl_tensor));
+    QK_TRY(read_strides(context, managed->dl_tensor, &desc));
     const DLTensor &tensor = managed->dl_tensor;
     void *const data = static_cast<char *>(tensor.data) + tensor.byte_offset;
     QK_TRY(tensor_wrap(context, desc, &data, 1, out));

@@ -51,6 +51,9 @@ Status check_transfer(qk_context *context, const qk_tensor *tensor, qk_plane pla
     const int64_t expected = tensor->shape.plane_bytes[plane];
     QK_CHECK(expected != 0, &context->error, FORMAT, "plane: %s has no plane %d",
              tensor->shape.format->name, plane);
+    QK_CHECK(is_compact(dense_view(*tensor)), &context->error, UNSUPPORTED,
+             "tensor: has a row_stride of %lld; what is between its rows is not its own",
+             (long long)tensor->shape.stride);
     QK_CHECK(bytes == size_t(expected), &context->error, BUFFER_SIZE,
              "bytes: is %zu, plane %d has %lld", bytes, plane, (long long)expected);
     QK_CHECK(!overlap(host, expected, tensor->planes[plane], expected), &context->error, STATE,
@@ -123,6 +126,21 @@ Status tensor_wrap(qk_context *context, const qk_tensor_desc &desc, void *const 
     return QK_OK;
 }
 
+Status tensor_wrap_sized(qk_context *context, const qk_tensor_desc &desc, const qk_span *planes,
+                         int32_t plane_count, qk_tensor **out) {
+    Shape shape;
+    void *data[QK_PLANE_COUNT] = {};
+    QK_TRY(resolve_on(context, desc, &shape));
+    for (int32_t i = 0; i < min64(plane_count, QK_PLANE_COUNT); ++i) {
+        data[i] = planes[i].data;
+        const uint64_t needed = uint64_t(shape.plane_bytes[i]);
+        QK_CHECK(data[i] == nullptr || planes[i].bytes >= needed, &context->error, BUFFER_SIZE,
+                 "planes[%d]: has %zu bytes, %s needs %llu", i, planes[i].bytes, shape.format->name,
+                 (unsigned long long)needed);
+    }
+    return tensor_wrap(context, desc, data, plane_count, out);
+}
+
 void tensor_retain(qk_tensor *tensor) {
     tensor->references.fetch_add(1, std::memory_order_relaxed);
 }
@@ -143,8 +161,9 @@ Status check_tensor(const qk_tensor *tensor) {
 }
 
 Dense dense_view(const qk_tensor &tensor) {
-    return {tensor.shape.format, tensor.shape.rows, tensor.shape.columns,
-            tensor.planes[QK_PLANE_DATA]};
+    const Shape &shape = tensor.shape;
+    return {shape.format, shape.rows,        shape.columns, tensor.planes[QK_PLANE_DATA],
+            shape.stride, shape.column_major};
 }
 
 Weight stored_view(const qk_tensor &tensor) {

@@ -25,6 +25,8 @@ Status resolve_on(qk_context *context, const qk_tensor_desc &desc, Shape *shape)
 Status tensor_create(qk_context *context, const qk_tensor_desc &desc, qk_tensor **out);
 Status tensor_wrap(qk_context *context, const qk_tensor_desc &desc, void *const *planes,
                    int32_t plane_count, qk_tensor **out);
+Status tensor_wrap_sized(qk_context *context, const qk_tensor_desc &desc, const qk_span *planes,
+                         int32_t plane_count, qk_tensor **out);
 void tensor_retain(qk_tensor *tensor);
 void tensor_release(qk_tensor *tensor);
 void tensor_destroy(qk_tensor *tensor);

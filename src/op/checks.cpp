@@ -5,6 +5,44 @@ namespace {
 
 using ll = long long;
 
+// A plane as equally long lines of bytes, equally far apart.
+struct Lines {
+    uintptr_t first;
+    int64_t count, stride, bytes;
+};
+
+Lines lines_of(const qk_tensor &tensor, int32_t plane) {
+    const Shape &shape = tensor.shape;
+    const uintptr_t first = uintptr_t(tensor.planes[plane]);
+    const Dense a = dense_view(tensor);
+    if (!is_dense(*shape.format) || is_compact(a)) return {first, 1, 0, shape.plane_bytes[plane]};
+    const int64_t size = shape.format->bits / 8;
+    if (shape.column_major) return {first, a.columns, shape.stride * size, a.rows * size};
+    return {first, a.rows, shape.stride * size, a.columns * size};
+}
+
+// Whether a line of `many` has a byte of `bytes` from `line` on. The last one that begins before
+// their end is the one to ask.
+bool meets(const Lines &many, uintptr_t line, int64_t bytes) {
+    const int64_t start = int64_t(line - many.first), end = start + bytes;
+    if (end <= 0) return false;
+    const int64_t last = many.count == 1 ? 0 : min64((end - 1) / many.stride, many.count - 1);
+    return last * many.stride + many.bytes > start;
+}
+
+// Interleaved slices of one array share no byte though their planes cross.
+bool share_bytes(const qk_tensor &a, int32_t a_plane, const qk_tensor &b, int32_t b_plane) {
+    Lines few = lines_of(a, a_plane), many = lines_of(b, b_plane);
+    if (few.count > many.count) {
+        const Lines fewer = many;
+        many = few, few = fewer;
+    }
+    for (int64_t i = 0; i < few.count; ++i) {
+        if (meets(many, few.first + uintptr_t(i * few.stride), few.bytes)) return true;
+    }
+    return false;
+}
+
 }  // namespace
 
 Status check_operand(qk_context *context, const qk_tensor *tensor, const char *name) {
@@ -40,11 +78,28 @@ Status check_disjoint(qk_context *context, const qk_tensor *output, const char *
         if (output->shape.plane_bytes[i] == 0) continue;
         for (int32_t j = 0; j < QK_PLANE_COUNT; ++j) {
             QK_CHECK(!overlap(output->planes[i], output->shape.plane_bytes[i], input->planes[j],
-                              input->shape.plane_bytes[j]),
+                              input->shape.plane_bytes[j]) ||
+                         !share_bytes(*output, i, *input, j),
                      &context->error, STATE, "%s: plane %d overlaps plane %d of %s", output_name, i,
                      j, input_name);
         }
     }
+    return QK_OK;
+}
+
+Status check_row_major(qk_context *context, const qk_tensor *tensor, const char *name) {
+    QK_CHECK(!tensor->shape.column_major, &context->error, UNSUPPORTED,
+             "%s: is column-major, which only the output of qk_dequantize may be", name);
+    return QK_OK;
+}
+
+Status check_compact(qk_context *context, const qk_tensor *tensor, const char *name) {
+    if (!is_dense(*tensor->shape.format)) return QK_OK;
+    QK_TRY(check_row_major(context, tensor, name));
+    QK_CHECK(is_compact(dense_view(*tensor)), &context->error, UNSUPPORTED,
+             "%s: has a row_stride of %lld; x and y of a product and the output of qk_dequantize "
+             "may have one",
+             name, ll(tensor->shape.stride));
     return QK_OK;
 }
 

@@ -12,6 +12,10 @@ Status check_output(qk_context *context, const qk_tensor *tensor, const char *na
 Status check_disjoint(qk_context *context, const qk_tensor *output, const char *output_name,
                       const qk_tensor *input, const char *input_name);
 
+// Of dense tensors: rows of numbers, that may be apart; and such without anything between them.
+Status check_row_major(qk_context *context, const qk_tensor *tensor, const char *name);
+Status check_compact(qk_context *context, const qk_tensor *tensor, const char *name);
+
 Status check_dense_float(qk_context *context, const qk_tensor *tensor, const char *name);
 Status check_quantized_format(qk_context *context, const qk_tensor *tensor, const char *name);
 Status check_same_shape(qk_context *context, const qk_tensor *a, const char *a_name,

@@ -5,15 +5,6 @@
 
 namespace qk {
 
-// Of the kernels that dequantize, the portable one, the last, alone puts columns into an order.
-static KernelList<DequantizeArgs> dequantizers(const Backend &backend, bool ordered) {
-    KernelList<DequantizeArgs> list = backend.dequantize;
-    const int32_t skipped = ordered ? list.count - 1 : 0;
-    list.kernels += skipped;
-    list.count -= skipped;
-    return list;
-}
-
 Status dequantize(qk_context *context, const qk_tensor *quantized, qk_tensor *dense) {
     QK_TRY(check_operand(context, quantized, "quantized"));
     QK_TRY(check_output(context, dense, "dense"));
@@ -23,14 +14,14 @@ Status dequantize(qk_context *context, const qk_tensor *quantized, qk_tensor *de
     QK_TRY(check_disjoint(context, dense, "dense", quantized, "quantized"));
     float folded[kFolded];
     const DequantizeArgs args = {weight_view(*quantized, folded), dense_view(*dense)};
-    return run_kernel(context, dequantizers(*context->backend, quantized->shape.ordered), args,
-                      "dequantize");
+    return run_kernel(context, dequantizers(*context->backend, args), args, "dequantize");
 }
 
 Status quantize(qk_context *context, const qk_tensor *dense, qk_tensor *quantized) {
     QK_TRY(check_operand(context, dense, "dense"));
     QK_TRY(check_output(context, quantized, "quantized"));
     QK_TRY(check_dense_float(context, dense, "dense"));
+    QK_TRY(check_compact(context, dense, "dense"));
     QK_TRY(check_quantized_format(context, quantized, "quantized"));
     QK_CHECK(!quantized->shape.ordered, &context->error, UNSUPPORTED,
              "quantized: has an order of columns, and qk_quantize chooses none: quantize into a "

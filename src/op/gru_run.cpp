@@ -73,6 +73,7 @@ GruArgs make_args(const qk_gru &gru, GruExtent extent) {
 Status check_gru_input(qk_context *context, const qk_gru *gru, const qk_tensor *x,
                        GruExtent *extent) {
     QK_TRY(check_operand(context, x, "x"));
+    QK_TRY(check_compact(context, x, "x"));
     const qk_tensor_desc &desc = x->desc;
     QK_CHECK(desc.rank == 2 || desc.rank == 3, &context->error, SHAPE,
              "x: has rank %d, accepted are [t,b,c] and [t,c]", desc.rank);
@@ -85,6 +86,7 @@ Status check_gru_input(qk_context *context, const qk_gru *gru, const qk_tensor *
 Status check_gru_output(qk_context *context, const qk_tensor *x, const qk_tensor *tensor,
                         const char *name, int64_t columns) {
     QK_TRY(check_output(context, tensor, name));
+    QK_TRY(check_compact(context, tensor, name));
     const int64_t batch = x->desc.rank == 3 ? x->desc.shape[1] : 1;
     const int64_t own_batch = tensor->desc.rank == 3 ? tensor->desc.shape[1] : 1;
     QK_CHECK((tensor->desc.rank == 2 || tensor->desc.rank == 3) &&

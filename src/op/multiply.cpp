@@ -1,9 +1,10 @@
 // Products, y = x . transpose(w) + bias, one or a list: checked, planned, run.
+#include <stddef.h>
 #include <stdio.h>
-#include <string.h>
 
 #include <initializer_list>
 
+#include "base/growing.hpp"
 #include "op/checks.hpp"
 #include "op/operations.hpp"
 
@@ -21,39 +22,46 @@ Status check_weight(qk_context *context, const qk_tensor *w) {
     return QK_OK;
 }
 
-Status check_shapes(qk_context *context, const qk_tensor *x, const qk_tensor *w,
-                    const qk_tensor *y) {
+Status check_shapes(qk_context *context, const qk_tensor *x, const qk_tensor *w, const qk_tensor *y,
+                    bool transposed) {
     ErrorText *const error = &context->error;
     const Shape &a = x->shape, &b = w->shape, &c = y->shape;
-    QK_CHECK(b.columns == a.columns, error, SHAPE, "w: k is %lld, x has k %lld", ll(b.columns),
+    const char in = transposed ? 'n' : 'k', out = transposed ? 'k' : 'n';  // columns of x and y
+    const int64_t w_in = transposed ? b.rows : b.columns, w_out = transposed ? b.columns : b.rows;
+    QK_CHECK(w_in == a.columns, error, SHAPE, "w: %c is %lld, x has %c %lld", in, ll(w_in), in,
              ll(a.columns));
     QK_CHECK(c.rows == a.rows, error, SHAPE, "y: m is %lld, x has m %lld", ll(c.rows), ll(a.rows));
-    QK_CHECK(c.columns == b.rows, error, SHAPE, "y: n is %lld, w has n %lld", ll(c.columns),
-             ll(b.rows));
-    QK_CHECK(c.format == a.format, error, FORMAT, "y: is %s, x is %s: they must be equal",
-             c.format->name, a.format->name);
+    QK_CHECK(c.columns == w_out, error, SHAPE, "y: %c is %lld, w has %c %lld", out, ll(c.columns),
+             out, ll(w_out));
+    QK_CHECK(c.format == a.format || c.format->id == QK_FORMAT_F32, error, FORMAT,
+             "y: is %s, x is %s: they must be equal, or y f32", c.format->name, a.format->name);
     return QK_OK;
 }
 
-Status check_bias(qk_context *context, const qk_tensor *bias, const qk_tensor *y) {
+Status check_bias(qk_context *context, const qk_tensor *bias, const qk_tensor *y, bool transposed) {
     QK_TRY(check_operand(context, bias, "bias"));
     QK_TRY(check_dense_float(context, bias, "bias"));
     QK_CHECK(bias->shape.rows == 1 && bias->shape.columns == y->shape.columns, &context->error,
-             SHAPE, "bias: is %lld x %lld, y has n %lld", ll(bias->shape.rows),
-             ll(bias->shape.columns), ll(y->shape.columns));
+             SHAPE, "bias: is %lld x %lld, y has %c %lld", ll(bias->shape.rows),
+             ll(bias->shape.columns), transposed ? 'k' : 'n', ll(y->shape.columns));
+    QK_TRY(check_compact(context, bias, "bias"));
     return check_disjoint(context, y, "y", bias, "bias");
 }
 
 Status check_product(qk_context *context, const qk_product &p) {
+    const bool transposed = (p.flags & QK_PRODUCT_TRANSPOSED) != 0;
     QK_TRY(check_operand(context, p.x, "x"));
     QK_TRY(check_weight(context, p.w));
     QK_TRY(check_output(context, p.y, "y"));
     QK_TRY(check_dense_float(context, p.x, "x"));
     QK_TRY(check_dense_float(context, p.y, "y"));
-    QK_TRY(check_shapes(context, p.x, p.w, p.y));
+    QK_TRY(check_row_major(context, p.x, "x"));
+    QK_TRY(check_row_major(context, p.y, "y"));
+    QK_TRY(check_compact(context, p.w, "w"));
+    QK_TRY(check_shapes(context, p.x, p.w, p.y, transposed));
     QK_TRY(check_disjoint(context, p.y, "y", p.x, "x"));
     QK_TRY(check_disjoint(context, p.y, "y", p.w, "w"));
-    return p.bias == nullptr ? QK_OK : check_bias(context, p.bias, p.y);
+    return p.bias == nullptr ? QK_OK : check_bias(context, p.bias, p.y, transposed);
 }
 
 // A product that has been checked, as kernels see it, and what runs it.
@@ -90,25 +98,29 @@ LinearPlan plan(const qk_context &context, const Planned &product, Explanation *
 }
 
 // Most kernels multiply columns as they are stored. Where w has an order, x is gathered first for
-// these, and is then as well aligned as the workspace.
+// these, and is then as well aligned as the workspace; transposed products write y by the order.
 void set_operands(const qk_context &context, const Dense &x, const Weight &w, const Dense &y,
-                  Planned *out) {
+                  uint32_t flags, Planned *out) {
     // Field by field: one copy of the whole costs 25 ns a call.
     out->args.x = x;
     out->args.w = w;
     out->args.bias = nullptr;
     out->args.y = y;
+    out->args.transposed = (flags & QK_PRODUCT_TRANSPOSED) != 0;
+    out->args.accumulate = (flags & QK_PRODUCT_ACCUMULATE) != 0;
     out->order = nullptr;
-    if (w.order == nullptr) return;
+    if (w.order == nullptr || out->args.transposed) return;
     const auto reads_order = context.backend->reads_order;
     if (reads_order != nullptr && reads_order(out->args, context.device)) return;
     out->order = w.order;
     out->args.w.order = nullptr;
     out->args.x.data = nullptr;
+    out->args.x.stride = 0;
 }
 
 void fill_arguments(const qk_context &context, const qk_product &p, Planned *out) {
-    set_operands(context, dense_view(*p.x), weight_view(*p.w, out->folded), dense_view(*p.y), out);
+    set_operands(context, dense_view(*p.x), weight_view(*p.w, out->folded), dense_view(*p.y),
+                 p.flags, out);
     if (p.bias != nullptr) {
         out->bias = dense_view(*p.bias);
         out->args.bias = &out->bias;
@@ -187,26 +199,14 @@ Status run(qk_context *context, const qk_product &given, Planned *product) {
     return run_gathered(context, x, context->workspace, product, launch);
 }
 
-// The caller's product as this library knows it: one of an older header has fewer fields, one of a
-// newer header more, which must be 0.
+// The caller's product as this library knows it.
 Status read_product(qk_context *context, const void *given, qk_product *product) {
     constexpr uint32_t first_release = offsetof(qk_product, y) + sizeof(qk_tensor *);
-    constexpr uint32_t largest = 4096, known = sizeof(qk_product), step = alignof(qk_product);
+    constexpr uint32_t known = QK_PRODUCT_TRANSPOSED | QK_PRODUCT_ACCUMULATE;
     ErrorText *const error = &context->error;
-    uint32_t size;
-    memcpy(&size, given, sizeof size);
-    QK_CHECK(size >= first_release && size <= largest && size % step == 0, error, ABI,
-             "struct_size: is %u, accepted are %u to %u in steps of %u", size, first_release,
-             largest, step);
-    memset(product, 0, known);
-    memcpy(product, given, size < known ? size : known);
-    const char *const bytes = static_cast<const char *>(given);
-    for (uint32_t i = known; i < size; ++i) {
-        QK_CHECK(bytes[i] == 0, error, ABI, "byte %u: is set, this library knows %u bytes", i,
-                 known);
-    }
-    QK_CHECK(product->flags == 0, error, ARGUMENT, "flags: are 0x%x, accepted is 0",
-             product->flags);
+    QK_TRY(read_growing(given, first_release, "", product, error));
+    QK_CHECK((product->flags & ~known) == 0, error, ARGUMENT, "flags: are 0x%x, accepted are 0x%x",
+             product->flags, known);
     return QK_OK;
 }
 
@@ -237,7 +237,7 @@ Status named(qk_context *context, int32_t index, Status status) {
 LinearPlan plan_at(const qk_context &context, const qk_tensor &w, const Format *format, int64_t m) {
     Planned product;
     set_operands(context, {format, m, w.shape.columns, nullptr}, weight_view(w, product.folded),
-                 {format, m, w.shape.rows, nullptr}, &product);
+                 {format, m, w.shape.rows, nullptr}, 0, &product);
     return plan(context, product, nullptr);
 }
 

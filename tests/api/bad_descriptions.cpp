@@ -37,7 +37,7 @@ void add_header(Table &t) {
         t.add("struct_size", QK_ERROR_ABI, "struct_size",
               [=](qk_tensor_desc &d) { d.struct_size = size; });
     }
-    for (const uint32_t bits : {128u, 256u, 0x80000000u, ~0u}) {
+    for (const uint32_t bits : {256u, 512u, 0x80000000u, ~0u}) {
         t.add("flags", QK_ERROR_ARGUMENT, "flags", [=](qk_tensor_desc &d) { d.flags = bits; });
     }
     for (const uint32_t value : {1u, UINT32_MAX}) {
@@ -47,7 +47,7 @@ void add_header(Table &t) {
 }
 
 void add_codes(Table &t) {
-    for (const int32_t value : {0, 6, 15, 23, 27, 99, -1, INT32_MIN, INT32_MAX}) {
+    for (const int32_t value : {0, 7, 15, 23, 27, 99, -1, INT32_MIN, INT32_MAX}) {
         t.add("format", QK_ERROR_FORMAT, "format", [=](qk_tensor_desc &d) { d.format = value; });
     }
     for (const qk_format value :

@@ -211,7 +211,7 @@ TEST(BadArguments, Linear) {
     run("x integers", QK_ERROR_FORMAT, "x", [](World &o, Operands &a) { a.x = o.ints; });
     run("w integers", QK_ERROR_FORMAT, "w", [](World &o, Operands &a) { a.w = o.ints; });
     run("y quantized", QK_ERROR_FORMAT, "y", [](World &o, Operands &a) { a.y = o.nf4; });
-    run("y another type", QK_ERROR_FORMAT, "y", [](World &o, Operands &a) { a.x = o.x_half; });
+    run("y another type", QK_ERROR_FORMAT, "y", [](World &o, Operands &a) { a.y = o.y_half; });
     run("bias quantized", QK_ERROR_FORMAT, "bias", [](World &o, Operands &a) { a.bias = o.nf4; });
     run("bias integers", QK_ERROR_FORMAT, "bias", [](World &o, Operands &a) { a.bias = o.ints; });
     run("k differs", QK_ERROR_SHAPE, "w", [](World &o, Operands &a) { a.w = o.wide; });

@@ -69,11 +69,44 @@ TEST(BadProducts, Operands) {
     cells.add("x quantized", QK_ERROR_FORMAT, "x", [](World &o, qk_product *p) { p->x = o.nf4; });
     cells.add("w integers", QK_ERROR_FORMAT, "w", [](World &o, qk_product *p) { p->w = o.ints; });
     cells.add("y another type", QK_ERROR_FORMAT, "y",
-              [](World &o, qk_product *p) { p->x = o.x_half; });
+              [](World &o, qk_product *p) { p->y = o.y_half; });
     cells.add("bias quantized", QK_ERROR_FORMAT, "bias",
               [](World &o, qk_product *p) { p->bias = o.nf4; });
     cells.add("k differs", QK_ERROR_SHAPE, "w: k is 33, x has k 32",
               [](World &o, qk_product *p) { p->w = o.wide; });
+    cells.add("transposed, n differs", QK_ERROR_SHAPE, "w: n is 16, x has n 32",
+              [](World &, qk_product *p) { p->flags = QK_PRODUCT_TRANSPOSED; });
+    cells.add("transposed, k differs", QK_ERROR_SHAPE, "y: k is 16, w has k 32",
+              [](World &o, qk_product *p) { p->flags = QK_PRODUCT_TRANSPOSED, p->x = o.y; });
+    cells.add("transposed, bias", QK_ERROR_SHAPE, "bias: is 1 x 16, y has k 32",
+              [](World &o, qk_product *p) {
+        p->flags = QK_PRODUCT_TRANSPOSED, p->x = o.y;
+        p->y = o.tensor(dense_desc(QK_FORMAT_F32, {3, 32}));
+    });
+    const auto apart = [](std::initializer_list<int64_t> shape, int64_t stride, uint32_t flags) {
+        qk_tensor_desc desc = dense_desc(QK_FORMAT_F32, shape);
+        desc.row_stride = stride, desc.flags = flags;
+        return desc;
+    };
+    cells.add("w with a stride", QK_ERROR_UNSUPPORTED, "w: has a row_stride",
+              [=](World &o, qk_product *p) {
+        p->w = o.tensor(apart({16, 32}, 33, 0));
+    });
+    cells.add("x column-major", QK_ERROR_UNSUPPORTED, "x: is column-major",
+              [=](World &o, qk_product *p) {
+        p->x = o.tensor(apart({3, 32}, 0, QK_TENSOR_COLUMN_MAJOR));
+    });
+    cells.add("y column-major", QK_ERROR_UNSUPPORTED, "y: is column-major",
+              [=](World &o, qk_product *p) {
+        p->y = o.tensor(apart({3, 16}, 0, QK_TENSOR_COLUMN_MAJOR));
+    });
+    // Columns 31..46 of an array of which x is 0..31: one element is shared, and none at 32..47.
+    cells.add("y over x, both apart", QK_ERROR_STATE, "y: plane 0 overlaps plane 0 of x",
+              [=](World &o, qk_product *p) {
+        qk_tensor *const whole = o.tensor(dense_desc(QK_FORMAT_F32, {3, 48}));
+        p->x = o.tensor_over(apart({3, 32}, 48, 0), whole, 0);
+        p->y = o.tensor_over(apart({3, 16}, 48, 0), whole, 31 * 4);
+    });
     cells.add("y read-only", QK_ERROR_STATE, "y",
               [](World &o, qk_product *p) { p->y = o.read_only_y; });
     cells.add("y over x", QK_ERROR_STATE, "y", [](World &o, qk_product *p) {
@@ -110,7 +143,7 @@ TEST(BadProducts, Structs) {
         products[1].struct_size = 2 * sizeof(qk_product);
         return qk_multiply(o.context, products, 2);
                           }});
-    for (const uint32_t flags : {1u, 2u, 0x80000000u, UINT32_MAX}) {
+    for (const uint32_t flags : {4u, 7u, 0x80000000u, UINT32_MAX}) {
         cells.add("flags", QK_ERROR_ARGUMENT, "flags",
                   [=](World &, qk_product *p) { p->flags = flags; });
     }

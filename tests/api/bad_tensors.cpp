@@ -151,8 +151,7 @@ TEST(BadArguments, Describe) {
     add("a context", QK_ERROR_STATE, [](World &o) {
         return qk_tensor_describe(reinterpret_cast<qk_tensor *>(o.context), &o.outputs.desc);
     });
-    for (const uint32_t size : {0u, uint32_t(sizeof(qk_tensor_desc)) - 1,
-                                uint32_t(sizeof(qk_tensor_desc)) + 1, UINT32_MAX}) {
+    for (const uint32_t size : {0u, 3u, 4097u, UINT32_MAX}) {
         add("struct_size", QK_ERROR_ABI, [=](World &o) {
             o.outputs.desc.struct_size = size;
             const qk_status status = qk_tensor_describe(o.w, &o.outputs.desc);
@@ -232,11 +231,10 @@ TEST(BadArguments, FromDlpack) {
     for (const uint8_t bits : {0, 1, 4, 8, 64, 255}) {
         add("bits", QK_ERROR_FORMAT, [=](DlSource &, auto &t) { t.dtype.bits = bits; });
     }
-    for (const uint8_t code : {kDlInt, kDlUint, uint8_t{3}, kDlBfloat, uint8_t{255}}) {
+    for (const uint8_t code : {kDlUint, uint8_t{3}, kDlBfloat, uint8_t{255}}) {
         add("code", QK_ERROR_FORMAT, [=](DlSource &, auto &t) { t.dtype.code = code; });
     }
-    for (const int64_t stride :
-         {int64_t{33}, int64_t{31}, int64_t{0}, int64_t{-32}, INT64_MIN, INT64_MAX}) {
+    for (const int64_t stride : {int64_t{31}, int64_t{0}, int64_t{-32}, INT64_MIN, INT64_MAX}) {
         add("stride[0]", QK_ERROR_SHAPE, [=](DlSource &s, auto &) { s.strides[0] = stride; });
     }
     add("column-major", QK_ERROR_SHAPE,

@@ -10,6 +10,7 @@ World::World() {
     outputs.plan.struct_size = sizeof(qk_plan);
     x = tensor(dense_desc(QK_FORMAT_F32, {3, 32}));
     x_half = tensor(dense_desc(QK_FORMAT_F16, {3, 32}));
+    y_half = tensor(dense_desc(QK_FORMAT_F16, {3, 16}));
     w = tensor(dense_desc(QK_FORMAT_F32, {16, 32}));
     w_half = tensor(dense_desc(QK_FORMAT_F16, {16, 32}));
     nf4 = tensor(weight_desc(QK_FORMAT_NF4, QK_LAYOUT_ROW, 16, 32));

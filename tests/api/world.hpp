@@ -39,7 +39,7 @@ class World {
     qk_context *stranger_context() { return reinterpret_cast<qk_context *>(stranger_); }
 
     // [n, k] = [16, 32], m = 3; nf4 and u4 in groups of 16.
-    qk_tensor *x, *x_half, *w, *w_half, *nf4, *u4, *u4_symmetric, *bias, *y, *ints, *wide;
+    qk_tensor *x, *x_half, *y_half, *w, *w_half, *nf4, *u4, *u4_symmetric, *bias, *y, *ints, *wide;
     qk_tensor *read_only_dense, *read_only_nf4, *read_only_y;
 
     qk_tensor *created(const qk_tensor_desc &desc);  // storage of qk's own, not watched

@@ -205,7 +205,7 @@ TEST_F(Mistakes, Listing) {
     EXPECT_EQ(QK_ERROR_NULL, qk_checkpoint_layer(checkpoint, 0, nullptr, sizeof layer));
     EXPECT_EQ(QK_ERROR_NULL, qk_checkpoint_find_layer(checkpoint, nullptr, &layer, sizeof layer));
     EXPECT_EQ(QK_ERROR_NULL, qk_checkpoint_metadata(checkpoint, 0, &key, nullptr));
-    EXPECT_EQ(QK_ERROR_ABI, qk_checkpoint_layer(checkpoint, 0, &layer, sizeof layer - 1));
+    EXPECT_EQ(QK_ERROR_ABI, qk_checkpoint_layer(checkpoint, 0, &layer, 40 + 72 - 1));
     EXPECT_EQ(QK_ERROR_ABI, qk_checkpoint_find_layer(checkpoint, "x", &layer, 0));
     for (const int64_t index : {int64_t{-1}, int64_t{3}, INT64_MIN, INT64_MAX}) {
         EXPECT_EQ(QK_ERROR_ARGUMENT, qk_checkpoint_tensor(checkpoint, index, &tensor));

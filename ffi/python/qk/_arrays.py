@@ -25,9 +25,11 @@ VERSIONED, USED, OLD = b"dltensor_versioned", b"used_dltensor_versioned", b"dlte
 DEVICE_NAMES = {1: "cpu", 2: "cuda"}  # DLPack's numbers, and qk's
 
 _FORMAT_OF: dict[np.dtype[Any], str] = {np.dtype(np.float32): "f32", np.dtype(np.float16): "f16",
-              np.dtype(np.int8): "i8", np.dtype(np.int16): "i16"}
+              np.dtype(np.int8): "i8", np.dtype(np.int16): "i16",
+              np.dtype(np.int32): "i32"}
 _DTYPE_OF: dict[str, np.dtype[Any]] = {name: dtype for dtype, name in _FORMAT_OF.items()}
-_DLPACK_TYPES = {(2, 32): "f32", (2, 16): "f16", (4, 16): "bf16", (0, 8): "i8", (0, 16): "i16"}
+_DLPACK_TYPES = {(2, 32): "f32", (2, 16): "f16", (4, 16): "bf16", (0, 8): "i8", (0, 16): "i16",
+                 (0, 32): "i32"}
 
 
 class _DLTensor(ctypes.Structure):
@@ -93,7 +95,7 @@ def from_numpy(array: np.ndarray[Any, Any], name: str, output: bool) -> Memory:
     format = _FORMAT_OF.get(array.dtype) or format_of(array.dtype)
     if format is None:
         raise refuse("FORMAT", f"{name}: is {array.dtype}, accepted are float32, float16, "
-                     "bfloat16, int8 and int16")
+                     "bfloat16, int8, int16 and int32")
     if isinstance(array, np.ma.MaskedArray):
         raise refuse("ARGUMENT", f"{name}: is a masked array, accepted are arrays without a mask; "
                      f"{name}.filled(0) makes one")
@@ -109,7 +111,8 @@ def _from_cuda_interface(array: Any, name: str) -> Memory:
     facts = array.__cuda_array_interface__
     format = _FORMAT_OF.get(np.dtype(facts["typestr"]))
     if format is None:
-        raise refuse("FORMAT", f"{name}: is {facts['typestr']}, accepted are <f4, <f2, |i1, <i2")
+        raise refuse("FORMAT", f"{name}: is {facts['typestr']}, accepted are <f4, <f2, |i1, <i2, "
+                     "<i4")
     if facts.get("strides") is not None:
         size = np.dtype(facts["typestr"]).itemsize
         for extent, stride in zip(reversed(facts["shape"]), reversed(facts["strides"])):
@@ -150,7 +153,7 @@ def _from_torch(tensor: Any, name: str, output: bool) -> Memory:
     format = _torch_formats[tensor.dtype]
     if format is None:
         raise refuse("FORMAT", f"{name}: is {tensor.dtype}, accepted are float32, float16, "
-                     "bfloat16, int8 and int16")
+                     "bfloat16, int8, int16 and int32")
     if not tensor.is_contiguous() or tensor.is_neg():
         if output:
             raise refuse("SHAPE", f"{name}: is not compact and row-major")

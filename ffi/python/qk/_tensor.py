@@ -15,7 +15,7 @@ from ._desc import lookup, make_desc, quantized_desc
 from ._errors import refuse
 from ._planes import wrap_planes
 
-_DENSE = ("f32", "f16", "bf16", "i8", "i16")
+_DENSE = ("f32", "f16", "bf16", "i8", "i16", "i32")
 _byref = ctypes.byref
 
 
@@ -144,7 +144,7 @@ class Tensor(Handle):
         if index == PLANES["order"]:
             return raw.view(np.int32)
         types = {"f32": np.float32, "f16": np.float16, "bf16": np.uint16, "i8": np.int8,
-                 "i16": np.int16, "s8": np.int8}
+                 "i16": np.int16, "i32": np.int32, "s8": np.int8}
         typed = raw.view(types.get(format or "", np.uint8))
         return typed.reshape(self.shape) if self.is_dense else typed
 

@@ -15,7 +15,17 @@ namespace {
 
 constexpr int64_t kBlock = 256;  // codes at a time
 
+// Elements of a dense matrix from one to the next of a column, and of a row.
+struct Steps {
+    int64_t row, column;
+};
+Steps steps_of(const Dense &a) {
+    if (!a.column_major) return {row_stride(a), 1};
+    return {1, a.stride != 0 ? a.stride : a.rows};
+}
+
 void dequantize_row(const DequantizeArgs &args, Entries &entries, int64_t row) {
+    const Steps steps = steps_of(args.to);
     const Weight &w = args.from;
     const Geometry &s = w.geometry;
     const bool affine = w.format->kind == FormatKind::kU4;
@@ -33,7 +43,7 @@ void dequantize_row(const DequantizeArgs &args, Entries &entries, int64_t row) {
             for (int64_t i = 0; i < count; ++i) {
                 const int64_t to = w.order == nullptr ? column + i : column_at(w, column + i);
                 const float value = entries.value[codes[i]] * scale;
-                store_float(args.to.format->id, args.to.data, row * s.k + to,
+                store_float(args.to.format->id, args.to.data, row * steps.row + to * steps.column,
                             lowered ? value - minimum : value);
             }
             column += count;

@@ -11,9 +11,10 @@ constexpr int64_t kColumns = int64_t{1} << 16;  // at least, of a task: fewer ar
 template <class T>
 void gather_row(const GatherArgs &args, int64_t row) {
     const int64_t k = args.from.columns, first = row * k;
+    const int64_t from = row * row_stride(args.from);
     for (int64_t j = 0; j < k; ++j) {
         const int64_t column = ordered_column(load_as<int32_t>(args.order, j), k);
-        store_as(args.to.data, first + j, load_as<T>(args.from.data, first + column));
+        store_as(args.to.data, first + j, load_as<T>(args.from.data, from + column));
     }
 }
 

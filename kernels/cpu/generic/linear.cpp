@@ -11,7 +11,8 @@
 //         at the row's end lanes fold 16 -> 8 -> 4 -> 2 -> 1, lane i with lane i + half
 //     one row and U4_AFFINE in groups of a multiple of 128: the same lanes, a block at a time, of
 //         integers: sum[lane] = fma(sum of integer * (code - zero), unit * scale, sum[lane])
-//     then + bias, then one rounding to y's type
+//     transposed: blocks of 128 rows of w, a chain each, for any number of rows of x
+//     then + bias, then + what y held if it accumulates, then one rounding to y's type
 //
 // A tile of 8 rows of w and 8 rows of x shares each conversion of x to f32.
 #include "cpu/kernels.hpp"
@@ -65,7 +66,7 @@ void add_block(const Tile &tile, const float *w, int64_t count, Sum *sums) {
 void load_x(Tile &tile, int64_t column, int64_t count) {
     const Dense &x = tile.args->x;
     for (int64_t i = 0; i < tile.x_rows; ++i) {
-        const int64_t first = (tile.x_first + i) * x.columns + column;
+        const int64_t first = (tile.x_first + i) * row_stride(x) + column;
         load_floats(x.format->id, x.data, first, count, tile.x[i]);
     }
 }
@@ -96,9 +97,8 @@ void load_row(Tile &tile, int64_t row, int64_t column, int64_t count, float *val
 void store_row(Tile &tile, int64_t row, Sum *sums) {
     const LinearArgs &args = *tile.args;
     for (int64_t i = 0; i < tile.x_rows; ++i) {
-        float y = args.x.rows == 1 ? fold_lanes(sums[i].lane) : sums[i].lane[0];
-        if (args.bias != nullptr) y += load_float(args.bias->format->id, args.bias->data, row);
-        store_float(args.y.format->id, args.y.data, (tile.x_first + i) * args.y.columns + row, y);
+        const float sum = args.x.rows == 1 ? fold_lanes(sums[i].lane) : sums[i].lane[0];
+        store_y(args, tile.x_first + i, row, sum);
     }
 }
 
@@ -182,6 +182,63 @@ void run_integers(Tile &tile, int64_t first, int64_t last) {
     for (int64_t row = first; row < last; ++row) store_row(tile, row, tile.sum[row - first]);
 }
 
+// Some columns of y for some rows of x: the sums of a block of rows of w, and all before it.
+struct ColumnTile {
+    int64_t x_first, x_rows, first, count;
+    float block[kRows][kBlock], total[kRows][kBlock];
+};
+
+void add_columns(const Tile &tile, int64_t row, const float *w, ColumnTile *to) {
+    const Dense &x = tile.args->x;
+    for (int64_t i = 0; i < to->x_rows; ++i) {
+        const int64_t at = (to->x_first + i) * row_stride(x) + row;
+        const float value = load_float(x.format->id, x.data, at);
+        for (int64_t c = 0; c < to->count; ++c) {
+            to->block[i][c] = __builtin_fmaf(value, w[c], to->block[i][c]);
+        }
+    }
+}
+
+void run_columns(Tile &tile, ColumnTile *to) {
+    const LinearArgs &args = *tile.args;
+    const int64_t n = args.w.geometry.n;
+    memset(to->total, 0, sizeof(to->total));
+    for (int64_t start = 0; start < n; start += kBlock) {
+        memset(to->block, 0, sizeof(to->block));
+        for (int64_t row = start; row < min64(start + kBlock, n); ++row) {
+            float values[kBlock];
+            load_row(tile, row, to->first, to->count, values);
+            add_columns(tile, row, values, to);
+        }
+        for (int64_t i = 0; i < to->x_rows; ++i) {
+            for (int64_t c = 0; c < to->count; ++c) to->total[i][c] += to->block[i][c];
+        }
+    }
+    for (int64_t i = 0; i < to->x_rows; ++i) {
+        for (int64_t c = 0; c < to->count; ++c) {
+            const int64_t stored = to->first + c;
+            const int64_t column = args.w.order == nullptr ? stored : column_at(args.w, stored);
+            store_y(args, to->x_first + i, column, to->total[i][c]);
+        }
+    }
+}
+
+Status run_transposed(const LinearArgs &args, const Launch &launch) {
+    const int64_t k = args.w.geometry.k, m = args.x.rows;
+    parallel_ranges(launch.parallel, k, kBlock, [&](int64_t first, int64_t last) {
+        Tile tile(args);
+        for (int64_t column = first; column < min64(last, k); column += kBlock) {
+            for (int64_t i = 0; i < m; i += kRows) {
+                ColumnTile columns;
+                columns.x_first = i, columns.x_rows = min64(kRows, m - i);
+                columns.first = column, columns.count = min64(kBlock, k - column);
+                run_columns(tile, &columns);
+            }
+        }
+    });
+    return QK_OK;
+}
+
 Status run(const LinearArgs &args, const Launch &launch) {
     const bool integers = sums_integers(args, [&](int64_t column, int64_t count, float *x) {
         load_floats(args.x.format->id, args.x.data, column, count, x);
@@ -203,5 +260,7 @@ Status run(const LinearArgs &args, const Launch &launch) {
 }  // namespace
 
 const Kernel<LinearArgs> kLinearGeneric = linear_kernel<row_of("generic")>(run);
+const Kernel<LinearArgs> kTransposedGeneric =
+    transposed_kernel<transposed_row_of("generic transposed")>(run_transposed);
 
 }  // namespace qk::cpu

@@ -42,7 +42,7 @@ class Tile {
     void load_x(int64_t column, int64_t count) {
         float x[kInt8Block];
         for (int64_t i = 0; i < x_rows_; ++i) {
-            const int64_t first = (x_row_ + i) * args_.x.columns + column;
+            const int64_t first = (x_row_ + i) * row_stride(args_.x) + column;
             load_floats(args_.x.format->id, args_.x.data, first, count, x);
             scale_[i] = int8_block(x, count, unit_, x_[i]);
         }
@@ -76,11 +76,8 @@ class Tile {
 
     void store(int64_t row, const float *acc, const float *low) const {
         for (int64_t i = 0; i < x_rows_; ++i) {
-            float y = has_minimum(args_.w) ? acc[i] - low[i] : acc[i];
-            if (args_.bias != nullptr) {
-                y += load_float(args_.bias->format->id, args_.bias->data, row);
-            }
-            store_float(args_.y.format->id, args_.y.data, (x_row_ + i) * args_.y.columns + row, y);
+            const float sum = has_minimum(args_.w) ? acc[i] - low[i] : acc[i];
+            store_y(args_, x_row_ + i, row, sum);
         }
     }
 

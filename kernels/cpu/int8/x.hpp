@@ -92,7 +92,7 @@ QK_INLINE inline void for_each_chunk(const Dense &x, int64_t row, const Body &bo
     const int64_t k = x.columns;
     for (int64_t column = 0; column < k; column += 128) {
         float values[128];
-        const int64_t count = min64(128, k - column), first = row * k + column;
+        const int64_t count = min64(128, k - column), first = row * row_stride(x) + column;
         const char *const from = static_cast<const char *>(x.data) + first * 4;
         if (x.format->id == QK_FORMAT_F32 && count == 128) {
             memcpy(values, from, sizeof(values));

@@ -87,14 +87,14 @@ class BatchStrip {
 
     // At most kStrip rows of w and kBatch rows of x.
     void run(int64_t first, int64_t rows, int64_t x_first, int64_t x_rows) {
-        const int64_t k = args_.w.geometry.k;
+        const int64_t k = args_.w.geometry.k, stride = row_stride(args_.x);
         memset(totals_, 0, sizeof(totals_[0]) * size_t(x_rows));
         for (int64_t column = 0; column < k; column += kSlabColumns) {
             const int64_t end = min64(column + kSlabColumns, k);
             for (int64_t j = 0; j < x_rows; ++j) {
-                const int64_t at = (x_first + j) * k + column;
+                const int64_t at = (x_first + j) * stride + column;
                 widen_x<Isa>(args_.x, at, end - column, x_[j]);
-                if (j + kRowsAhead < x_rows) fetch(at + kRowsAhead * k);
+                if (j + kRowsAhead < x_rows) fetch(at + kRowsAhead * stride);
             }
             for (int64_t row = 0; row < rows; row += kSlab<Isa>) {
                 decoder_.decode(first + row, column, end, weights_);

@@ -116,14 +116,7 @@ class ColumnStrip {
         } else {
             fold_columns(sums, y);
         }
-        const int64_t rows = min64(kTileRows, last - row);
-        if (args_.bias != nullptr) {
-            const Dense &bias = *args_.bias;
-            for (int64_t i = 0; i < rows; ++i) {
-                y[i] += load_float(bias.format->id, bias.data, row + i);
-            }
-        }
-        store_floats(args_.y.format->id, args_.y.data, row, rows, y);
+        store_run(args_, 0, row, min64(kTileRows, last - row), y);
     }
 
     // A lane of every row after the other.

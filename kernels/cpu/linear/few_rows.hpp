@@ -71,7 +71,7 @@ class FewRows {
         const int64_t column = chunk * kSlabColumns;
         const int64_t columns = min64(kSlabColumns, s.k - column);
         for (int64_t j = 0; j < args_.x.rows; ++j) {
-            widen_x<Isa>(args_.x, j * s.k + column, columns, x_[j]);
+            widen_x<Isa>(args_.x, j * row_stride(args_.x) + column, columns, x_[j]);
         }
         for (int64_t v = 0; v < vectors_; ++v) {
             const uint8_t *codes[2];  // blocks past the last repeat it

@@ -43,11 +43,13 @@ constexpr uint32_t kKind = QK_ISA_GENERIC;
 
 void explain(const LinearArgs &args, uint32_t facts, uint32_t sets, uint32_t modes,
              const LinearRow &row, Explanation *out) {
-    // Modes give a row of y the same bits for any m; exact sums those of one row or of several.
-    const bool exact = row.mode == 0;
-    out->batch_first = exact && args.x.rows > 1 ? 2 : 1;
-    out->batch_last = exact && args.x.rows == 1 ? 1 : INT32_MAX;
-    const Faster faster = faster_linear(facts, sets, modes, kKind);
+    // Modes and transposed products give a row of y the same bits for any m; other exact sums those
+    // of one row or of several.
+    const bool two_orders = row.mode == 0 && !args.transposed;
+    out->batch_first = two_orders && args.x.rows > 1 ? 2 : 1;
+    out->batch_last = two_orders && args.x.rows == 1 ? 1 : INT32_MAX;
+    const LinearRow *const table = args.transposed ? kTransposedTable : kLinearTable;
+    const Faster faster = faster_than(row, table, facts, sets, modes, kKind);
     const bool is_set = *faster.set != 0;
     snprintf(out->reason, sizeof out->reason, "%s%s",
              is_set ? "the context's instruction sets lack " : faster.reason, faster.set);
@@ -84,7 +86,8 @@ bool takes_linear(uint32_t sets, uint32_t conditions, const LinearArgs &args,
 LinearPlan plan_linear(const LinearArgs &args, const Device &device, const Allowance &allowed,
                        Explanation *explanation) {
     const uint32_t facts = linear_facts(args), sets = device.instruction_sets | QK_ISA_GENERIC;
-    const LinearRow &row = select_linear(facts, sets, allowed.modes);
+    const LinearRow &row = args.transposed ? select_from(kTransposedTable, facts, sets, 0)
+                                           : select_linear(facts, sets, allowed.modes);
     if (explanation != nullptr) explain(args, facts, sets, allowed.modes, row, explanation);
     // A mode is allowed for its speed: no slower kernel stands in for a workspace.
     const Kernel<LinearArgs> *const kernel = row.kernel;

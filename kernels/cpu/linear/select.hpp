@@ -135,13 +135,22 @@ constexpr LinearRow kLinearTable[] = {
     {&kLinearGeneric, "generic", 0, QK_ISA_GENERIC, 0},
 };
 
+// The same of y = x . w, which has no modes.
+constexpr LinearRow kTransposedTable[] = {
+    {&kTransposedGeneric, "generic transposed", 0, QK_ISA_GENERIC, 0},
+};
+
 // The number of a row; no constant where there is none of that name.
-static constexpr int32_t row_of(const char *name) {
+static constexpr int32_t row_in(const LinearRow *table, const char *name) {
     for (int32_t row = 0;; ++row) {
-        const char *a = kLinearTable[row].name, *b = name;
+        const char *a = table[row].name, *b = name;
         while (*a == *b && *a != 0) ++a, ++b;
         if (*a == *b) return row;
     }
+}
+static constexpr int32_t row_of(const char *name) { return row_in(kLinearTable, name); }
+static constexpr int32_t transposed_row_of(const char *name) {
+    return row_in(kTransposedTable, name);
 }
 
 static constexpr bool allows(uint32_t modes, const LinearRow &row) {
@@ -155,12 +164,15 @@ static constexpr int32_t first_exact_row() {
 }
 constexpr const LinearRow *kExactRows = kLinearTable + first_exact_row();
 
-static constexpr const LinearRow &select_linear(uint32_t facts, uint32_t sets, uint32_t modes) {
-    const LinearRow *row = modes == 0 ? kExactRows : kLinearTable;
+static constexpr const LinearRow &select_from(const LinearRow *row, uint32_t facts, uint32_t sets,
+                                              uint32_t modes) {
     while (!allows(modes, *row) || (row->sets & ~sets) != 0 || (row->conditions & ~facts) != 0) {
         ++row;  // the last one takes everything
     }
     return *row;
+}
+static constexpr const LinearRow &select_linear(uint32_t facts, uint32_t sets, uint32_t modes) {
+    return select_from(modes == 0 ? kExactRows : kLinearTable, facts, sets, modes);
 }
 
 // Conditions that hold of a product.
@@ -176,9 +188,18 @@ static constexpr Kernel<LinearArgs> linear_kernel(
     size_t (*workspace_bytes)(const LinearArgs &, const Device &) = nullptr) {
     const auto can_run = [](const LinearArgs &args, const Device &device) {
         constexpr uint32_t sets = kLinearTable[row].sets, conditions = kLinearTable[row].conditions;
-        return takes_linear(sets, conditions, args, device);
+        return !args.transposed && takes_linear(sets, conditions, args, device);
     };
     return {kLinearTable[row].name, can_run, workspace_bytes, run};
+}
+template <int32_t row>
+static constexpr Kernel<LinearArgs> transposed_kernel(Status (*run)(const LinearArgs &,
+                                                                    const Launch &)) {
+    const auto can_run = [](const LinearArgs &args, const Device &device) {
+        constexpr LinearRow of = kTransposedTable[row];
+        return args.transposed && takes_linear(of.sets, of.conditions, args, device);
+    };
+    return {kTransposedTable[row].name, can_run, nullptr, run};
 }
 
 // Sets of one processor's kind.
@@ -216,12 +237,12 @@ static constexpr int32_t count_bits(uint32_t bits) {
 
 // The row above the chosen one that lacks least, and what; not one for another case or another kind
 // of processor. An instruction set weighs more than what a program can change.
-static constexpr Faster faster_linear(uint32_t facts, uint32_t sets, uint32_t modes,
-                                      uint32_t kind) {
+static constexpr Faster faster_than(const LinearRow &chosen, const LinearRow *table, uint32_t facts,
+                                    uint32_t sets, uint32_t modes, uint32_t kind) {
     const LinearRow *best = nullptr;
     int32_t least = 0;
     uint32_t condition = 0, set = 0;
-    for (const LinearRow *row = kLinearTable; row != &select_linear(facts, sets, modes); ++row) {
+    for (const LinearRow *row = table; row != &chosen; ++row) {
         const uint32_t lacking = row->conditions & ~facts, no_sets = row->sets & ~sets;
         if (!allows(modes, *row) || (lacking & kOfTheCase) != 0) continue;
         if ((row->sets & ~kind) != 0) continue;
@@ -233,6 +254,11 @@ static constexpr Faster faster_linear(uint32_t facts, uint32_t sets, uint32_t mo
         set = lacking != 0 ? 0 : lowest(no_sets);
     }
     return {best, lacking_text(condition), set_name(set)};
+}
+
+static constexpr Faster faster_linear(uint32_t facts, uint32_t sets, uint32_t modes,
+                                      uint32_t kind) {
+    return faster_than(select_linear(facts, sets, modes), kLinearTable, facts, sets, modes, kind);
 }
 
 }  // namespace qk::cpu

@@ -61,34 +61,38 @@ inline void run_blocks(const LinearArgs &args, const Launch &launch, const More 
     });
 }
 
-// Sums of a block of 8 rows, plus the bias, rounded to y's type; y itself is changed.
+// Adds `count` numbers of a dense row, from `first` on.
+inline void add_floats(const Dense &from, int64_t first, int64_t count, float *to) {
+    constexpr int64_t kRun = 64;
+    for (int64_t i = 0; i < count; i += kRun) {
+        float values[kRun];
+        const int64_t some = min64(kRun, count - i);
+        load_floats(from.format->id, from.data, first + i, some, values);
+        for (int64_t r = 0; r < some; ++r) to[i + r] += values[r];
+    }
+}
+
+// Sums of columns first .. first + count of y, as store_y stores each; y itself is changed.
+QK_NOINLINE inline void store_run(const LinearArgs &args, int64_t x_row, int64_t first,
+                                  int64_t count, float *y) {
+    const int64_t at = x_row * row_stride(args.y) + first;
+    if (args.bias != nullptr) add_floats(*args.bias, first, count, y);
+    if (args.accumulate) add_floats(args.y, at, count, y);
+    store_floats(args.y.format->id, args.y.data, at, count, y);
+}
+
+// The same of a block of 8 rows of w.
 QK_NOINLINE inline void store_8(const LinearArgs &args, int64_t x_row, int64_t row_block,
                                 float *y) {
     const int64_t first = row_block * 8, rows = min64(8, args.w.geometry.n - first);
-    const int64_t at = x_row * args.y.columns + first;
-    if (rows == 8 && args.bias == nullptr && args.y.format->id == QK_FORMAT_F32) {
+    const int64_t at = x_row * row_stride(args.y) + first;
+    const bool plain = args.bias == nullptr && !args.accumulate;
+    if (rows == 8 && plain && args.y.format->id == QK_FORMAT_F32) {
         memcpy(static_cast<char *>(args.y.data) + at * 4, y, 8 * sizeof(y[0]));
         return;
     }
-    for (int64_t row = 0; row < rows && args.bias != nullptr; ++row) {
-        y[row] += load_float(args.bias->format->id, args.bias->data, first + row);
-    }
-    store_floats(args.y.format->id, args.y.data, at, rows, y);
+    store_run(args, x_row, first, rows, y);
 }
-
-// Sums of rows first .. first + rows of w, plus the bias, rounded to y's type; y itself is changed.
-QK_NOINLINE inline void store_run(const LinearArgs &args, int64_t x_row, int64_t first,
-                                  int64_t rows, float *y) {
-    constexpr int64_t kRun = 64;
-    for (int64_t i = 0; i < rows && args.bias != nullptr; i += kRun) {
-        float bias[kRun];
-        const int64_t count = min64(kRun, rows - i);
-        load_floats(args.bias->format->id, args.bias->data, first + i, count, bias);
-        for (int64_t r = 0; r < count; ++r) y[i + r] += bias[r];
-    }
-    store_floats(args.y.format->id, args.y.data, x_row * args.y.columns + first, rows, y);
-}
-
 constexpr int64_t kPanelChunks = 16;                // chunks of 128 columns
 constexpr int64_t kPanelGroups = kPanelChunks * 8;  // of 16 columns, the smallest group
 

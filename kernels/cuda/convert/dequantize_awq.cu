@@ -119,7 +119,7 @@ Status run(const DequantizeArgs &args, const Launch &launch) {
 bool can_run(const DequantizeArgs &args, const Device &) {
     const Weight &w = args.from;
     const Geometry &s = w.geometry;
-    return !has_minimum(w) && w.layout->id == QK_LAYOUT_AWQ_GEMM &&
+    return is_compact(args.to) && !has_minimum(w) && w.layout->id == QK_LAYOUT_AWQ_GEMM &&
            w.format->kind == FormatKind::kU4 && w.scale.format->bits == 16 && s.n % 16 == 0 &&
            args.first_row % 16 == 0 && args.to.rows % 16 == 0 && s.k % 8 == 0 &&
            (s.group_size % 8 == 0 || s.groups_per_row == 1) && s.k < (int64_t{1} << 31) &&

@@ -178,7 +178,7 @@ Status run(const DequantizeArgs &args, const Launch &launch) {
 bool can_run(const DequantizeArgs &args, const Device &) {
     const Weight &w = args.from;
     const Geometry &s = w.geometry;
-    return !has_minimum(w) &&
+    return is_compact(args.to) && !has_minimum(w) &&
            (w.layout->id == QK_LAYOUT_GPTQ || w.layout->id == QK_LAYOUT_GPTQ_V1) &&
            args.first_row % 16 == 0 && s.k < (int64_t{1} << 31) && s.n < (int64_t{1} << 31) &&
            ceil_div(s.k, kColumns) * ceil_div(s.n, kGptqRows) < (int64_t{1} << 31) &&

@@ -82,7 +82,7 @@ Status run(const DequantizeArgs &args, const Launch &launch) {
 
 bool can_run(const DequantizeArgs &args, const Device &) {
     const Weight &w = args.from;
-    return is_records(w) && aligned(w.data) && aligned(args.to.data) &&
+    return is_compact(args.to) && is_records(w) && aligned(w.data) && aligned(args.to.data) &&
            ceil_div(args.to.rows * w.geometry.k, kBlockCodes) < (int64_t{1} << 31);
 }
 

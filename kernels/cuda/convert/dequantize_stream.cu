@@ -382,8 +382,8 @@ bool takes_groups(const Geometry &s) {
 
 bool can_run(const DequantizeArgs &args, const Device &) {
     const Weight &w = args.from;
-    return runs_in_order(w) && takes_groups(w.geometry) && args.first_row % 16 == 0 &&
-           power_of_two(w.scale.second_group) && !w.scale.divides &&
+    return is_compact(args.to) && runs_in_order(w) && takes_groups(w.geometry) &&
+           args.first_row % 16 == 0 && power_of_two(w.scale.second_group) && !w.scale.divides &&
            ceil_div(args.to.rows * w.geometry.k, kMostCodes / 2) < (int64_t{1} << 31) &&
            aligned(w.data, 8) && aligned(w.scale.data, 4) && aligned(w.scale.second, 4) &&
            aligned(w.scale.code, 4) && aligned(w.scale.bias, 4) && aligned(w.minimum.data, 4) &&

@@ -144,9 +144,9 @@ bool can_run(const DequantizeArgs &args, const Device &) {
     const Weight &w = args.from;
     const Geometry &s = w.geometry;
     const bool pairs = w.layout->id == kLayoutTilesPairs && !has_minimum(w);
-    return (w.layout->id == kLayoutTiles || pairs) && !s.flat && s.k % 16 == 0 &&
-           (s.group_size % 16 == 0 || s.groups_per_row == 1) && s.k < (int64_t{1} << 30) &&
-           args.first_row % 16 == 0 &&
+    return is_compact(args.to) && (w.layout->id == kLayoutTiles || pairs) && !s.flat &&
+           s.k % 16 == 0 && (s.group_size % 16 == 0 || s.groups_per_row == 1) &&
+           s.k < (int64_t{1} << 30) && args.first_row % 16 == 0 &&
            ceil_div(args.to.rows, 16) * ceil_div(s.k, 64 * kTiles) < (int64_t{1} << 31) &&
            aligned(w.data) && aligned(w.scale.data) && aligned(w.minimum.data) &&
            aligned(args.to.data);

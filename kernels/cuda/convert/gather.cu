@@ -23,7 +23,7 @@ constexpr int64_t kManyBlocks = 512;  // that fill any GPU: with more, a block h
 struct Gather {
     const void *from, *order;
     void *to;
-    int64_t rows, columns;
+    int64_t rows, columns, from_stride;
 };
 
 template <class T, bool kAligned>
@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(kFewThreads) gather_few(const __grid_constant_
     const int64_t first = int64_t(blockIdx.y) * kFewRows;
 #pragma unroll
     for (int64_t row = first; row < min64(first + kFewRows, g.rows); ++row) {
-        const T value = load<T, kAligned>(g.from, row * g.columns + column);
+        const T value = load<T, kAligned>(g.from, row * g.from_stride + column);
         store<T, kAligned>(g.to, row * g.columns + stored, value);
     }
 }
@@ -122,7 +122,7 @@ Status launch_few(const Gather &g, const Launch &launch) {
     const uint32_t columns = uint32_t(ceil_div(g.columns, kFewThreads));
     for (int64_t first = 0; first < g.rows; first += kGridRows) {
         Gather part = g;
-        part.from = static_cast<const char *>(g.from) + first * row_bytes;
+        part.from = static_cast<const char *>(g.from) + first * g.from_stride * int64_t(sizeof(T));
         part.to = static_cast<char *>(g.to) + first * row_bytes;
         part.rows = min64(kGridRows, g.rows - first);
         Shape3 shape = {dim3(columns, uint32_t(ceil_div(part.rows, kFewRows))), kFewThreads};
@@ -148,7 +148,8 @@ Status launch_many(const Gather &g, const Launch &launch) {
 
 template <class T>
 Status run_type(const Gather &g, const Launch &launch) {
-    const bool vectors = aligned(g.from) && aligned(g.to) && aligned(g.order) && g.columns % 8 == 0;
+    const bool vectors = aligned(g.from) && aligned(g.to) && aligned(g.order) &&
+                         g.columns % 8 == 0 && g.from_stride == g.columns;
     const bool fits = g.columns * int64_t(sizeof(T)) <= launch.device.shared_bytes;
     if (g.rows >= kStaged && vectors && fits) return launch_many<T>(g, launch);
     const bool whole =
@@ -157,7 +158,8 @@ Status run_type(const Gather &g, const Launch &launch) {
 }
 
 Status run(const GatherArgs &args, const Launch &launch) {
-    const Gather g = {args.from.data, args.order, args.to.data, args.from.rows, args.from.columns};
+    const Gather g = {args.from.data, args.order,        args.to.data,
+                      args.from.rows, args.from.columns, row_stride(args.from)};
     return args.from.format->bits == 16 ? run_type<uint16_t>(g, launch)
                                         : run_type<uint32_t>(g, launch);
 }

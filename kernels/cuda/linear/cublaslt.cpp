@@ -42,9 +42,9 @@ bool load(Functions *f) {
 
 // The library's choice for a product, so that it is asked once.
 struct Choice {
-    qk_format type;
-    int64_t m, n, k, d_stride;
-    bool bias, known;
+    qk_format type, d_type;
+    int64_t m, n, k, x_stride, d_stride;
+    bool transposed, bias, known;
     cublasLtMatmulAlgo_t algorithm;
 };
 
@@ -75,13 +75,10 @@ void destroy(State *s) {
 bool create(State *s) {
     const Functions &f = s->f;
     constexpr cublasStatus_t ok = CUBLAS_STATUS_SUCCESS;
-    const cublasOperation_t transposed = CUBLAS_OP_T;
     const size_t workspace = kLtWorkspaceBytes;
     const uint32_t alignment = 16;
     if (f.cublasLtCreate(&s->handle) != ok ||
         f.cublasLtMatmulDescCreate(&s->product, CUBLAS_COMPUTE_32F, CUDA_R_32F) != ok ||
-        f.cublasLtMatmulDescSetAttribute(s->product, CUBLASLT_MATMUL_DESC_TRANSA, &transposed,
-                                         sizeof(transposed)) != ok ||
         f.cublasLtMatmulPreferenceCreate(&s->preference) != ok ||
         f.cublasLtMatmulPreferenceSetAttribute(s->preference,
                                                CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace,
@@ -127,10 +124,16 @@ bool describe(const State &s, const LtProduct &p) {
         return s.f.cublasLtMatmulDescSetAttribute(s.product, which, value, bytes) ==
                CUBLAS_STATUS_SUCCESS;
     };
-    return set(CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof(epilogue)) &&
+    // Its view of w[n, k] is [k, n], which it transposes; w[k, n] of a transposed product is as it
+    // wants it.
+    const cublasOperation_t operation = p.transposed ? CUBLAS_OP_N : CUBLAS_OP_T;
+    const int64_t w_rows = p.transposed ? p.n : p.k, w_columns = p.transposed ? p.k : p.n;
+    return set(CUBLASLT_MATMUL_DESC_TRANSA, &operation, sizeof(operation)) &&
+           set(CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof(epilogue)) &&
            set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p.bias, sizeof(p.bias)) &&
-           set_layout(s, s.w, p.type, p.k, p.n, p.k) && set_layout(s, s.x, p.type, p.k, p.m, p.k) &&
-           set_layout(s, s.d, p.type, p.n, p.m, p.d_stride);
+           set_layout(s, s.w, p.type, w_rows, w_columns, w_rows) &&
+           set_layout(s, s.x, p.type, p.k, p.m, p.x_stride) &&
+           set_layout(s, s.d, p.d_type, p.n, p.m, p.d_stride);
 }
 
 // The same calls in the same order get the same algorithms: the library's choice is a function of
@@ -139,7 +142,8 @@ const cublasLtMatmulAlgo_t *choose(State *s, const LtProduct &p) {
     const uint64_t mixed = (uint64_t(p.m) * 31 + uint64_t(p.n)) * 31 + uint64_t(p.k) * 7 +
                            uint64_t(p.type) + (p.bias != nullptr);
     Choice &c = s->choices[(mixed ^ mixed >> 9) % kChoices];
-    if (c.known && c.type == p.type && c.m == p.m && c.n == p.n && c.k == p.k &&
+    if (c.known && c.type == p.type && c.d_type == p.d_type && c.transposed == p.transposed &&
+        c.m == p.m && c.n == p.n && c.k == p.k && c.x_stride == p.x_stride &&
         c.d_stride == p.d_stride && c.bias == (p.bias != nullptr)) {
         return &c.algorithm;
     }
@@ -151,7 +155,8 @@ const cublasLtMatmulAlgo_t *choose(State *s, const LtProduct &p) {
         found == 0) {
         return nullptr;
     }
-    c = {p.type, p.m, p.n, p.k, p.d_stride, p.bias != nullptr, true, result.algo};
+    c = {p.type,       p.d_type,          p.m,  p.n,        p.k, p.x_stride, p.d_stride,
+         p.transposed, p.bias != nullptr, true, result.algo};
     return &c.algorithm;
 }
 
@@ -185,9 +190,9 @@ Status lt_multiply(void *state, const LtProduct &p, const Launch &launch) {
     QK_CHECK(describe(*s, p), launch.error, INTERNAL, "cuBLASLt refused a description");
     const cublasLtMatmulAlgo_t *const algorithm = choose(s, p);
     if (algorithm == nullptr) return QK_ERROR_UNSUPPORTED;
-    const float one = 1, zero = 0;
+    const float one = 1, kept = p.adds ? 1 : 0;
     const cublasStatus_t status = s->f.cublasLtMatmul(
-        s->handle, s->product, &one, p.w, s->w, p.x, s->x, &zero, p.d, s->d, p.d, s->d, algorithm,
+        s->handle, s->product, &one, p.w, s->w, p.x, s->x, &kept, p.d, s->d, p.d, s->d, algorithm,
         p.workspace, kLtWorkspaceBytes, stream_of(launch));
     QK_CHECK(status == CUBLAS_STATUS_SUCCESS, launch.error, DEVICE_FAULT,
              "cuBLASLt: product failed (status %d)", int(status));

@@ -12,11 +12,13 @@ constexpr size_t kLtWorkspaceBytes = size_t{32} << 20;
 void *lt_open(Device *device, size_t workspace_bytes);
 void lt_close(int32_t device_index, void *state);
 
-// d[m, n] = x[m, k] . transpose(w[n, k]) + bias[n], all of one type (f32, f16, bf16) with f32 sums;
-// rows of d are `d_stride` elements apart. bias may be null. x, w, d, bias: multiples of 16.
+// d[m, n] = x[m, k] . transpose(w[n, k]) + bias[n], all of one type (f32, f16, bf16) with f32 sums,
+// but for d, which may be f32; rows of x and d are strides apart. bias may be null. x, w, d, bias:
+// multiples of 16 bytes, as rows are. Transposed: w is [k, n]. `adds`: to what d held.
 struct LtProduct {
-    qk_format type;
-    int64_t m, n, k, d_stride;
+    qk_format type, d_type;
+    bool transposed, adds;
+    int64_t m, n, k, x_stride, d_stride;
     const void *x, *w, *bias;
     void *d;
     void *workspace;  // kLtWorkspaceBytes

@@ -74,13 +74,13 @@ void add_groups(const Geometry &s, bool f32, Met *met) {
     met->add(Condition::kFewGroups32, s.group_count < int64_t{1} << 32);
 }
 
-void add_addresses(const LinearArgs &args, Met *met) {
+void add_addresses(const LinearArgs &args, bool through_sums, Met *met) {
     const Weight &w = args.w;
     const ScalePlane &scale = w.scale;
     const bool dense = is_dense(*w.format), gptq = !dense && is_gptq(w);
     met->add(Condition::kXAligned16, aligned(args.x.data));
     met->add(Condition::kYAligned, aligned(args.y.data, args.y.format->bits / 8));
-    met->add(Condition::kYAligned16, aligned(args.y.data));
+    met->add(Condition::kYAligned16, through_sums || aligned(args.y.data));
     met->add(Condition::kCodesAligned16, aligned(w.data));
     met->add(Condition::kCodesAligned4, aligned(w.data, 4));
     met->add(Condition::kCodesAlignedToRepack, aligned(w.data, gptq ? 4 : 8));
@@ -100,15 +100,25 @@ void add_addresses(const LinearArgs &args, Met *met) {
     met->add(Condition::kTableAligned4, aligned(w.table, 4));
 }
 
-void add_sizes(const LinearArgs &args, uint32_t weight, Met *met) {
+uint32_t extras_of(const LinearArgs &args) {
+    const auto when = [](bool holds, Extra extra) { return holds ? uint32_t(extra) : 0; };
+    return when(!is_compact(args.x), kStridedX) | when(!is_compact(args.y), kStridedY) |
+           when(args.y.format != args.x.format, kWideY) | when(args.accumulate, kAccumulates) |
+           when(args.transposed, kTransposed);
+}
+
+void add_sizes(const LinearArgs &args, uint32_t weight, bool through_sums, Met *met) {
+    const int64_t y_stride = args.y.stride != 0 ? args.y.stride : args.w.geometry.n;
     const Weight &w = args.w;
     const Geometry &s = w.geometry;
     const int64_t bytes = args.x.format->bits / 8;
     met->add(Condition::kK256, s.k % 256 == 0);
     met->add(Condition::kK16, s.k % 16 == 0);
     met->add(Condition::kK8, s.k % 8 == 0);
-    met->add(Condition::kXRows16Bytes, s.k * bytes % 16 == 0);
-    met->add(Condition::kYRows16Bytes, s.n * bytes % 16 == 0);
+    met->add(Condition::kXRows16Bytes, row_stride(args.x) * bytes % 16 == 0);
+    // Rows of what the library writes: y, or f32 sums; transposed, of w too.
+    const int64_t y_row = args.transposed ? s.k * bytes : through_sums ? s.n * 4 : y_stride * bytes;
+    met->add(Condition::kYRows16Bytes, y_row % 16 == 0);
     met->add(Condition::kN4InGptq, (weight & (kGptqU4 | kGptqLut4)) == 0 || s.n % 4 == 0);
     met->add(Condition::kN16InAwq, (weight & (kAwqU4 | kAwqLut4)) == 0 || s.n % 16 == 0);
     met->add(Condition::kN8, s.n % 8 == 0);
@@ -148,7 +158,8 @@ Facts facts_of(const LinearArgs &args, const Device &device) {
     f.m = args.x.rows;
     f.n = s.n;
     f.k = s.k;
-    f.all_n = args.y.columns;
+    f.all_n = args.transposed ? s.n : args.y.columns;
+    f.extras = extras_of(args);
     f.group_size = s.group_size;
     f.groups_per_row = s.groups_per_row;
     f.second_group = w.scale.second_group;
@@ -156,8 +167,8 @@ Facts facts_of(const LinearArgs &args, const Device &device) {
     f.packed = packed_kind_of(w);
     f.f32 = args.x.format->id == QK_FORMAT_F32;
     Met met;
-    add_addresses(args, &met);
-    add_sizes(args, f.weight, &met);
+    add_addresses(args, f.through_sums(), &met);
+    add_sizes(args, f.weight, f.through_sums(), &met);
     met.add(Condition::kXIs16Bits, !f.f32);
     met.add(Condition::kXIs16BitsForLut4, !f.f32 || !f.lut4());
     met.add(Condition::kWhole, f.n == f.all_n);

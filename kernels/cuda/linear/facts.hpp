@@ -33,6 +33,17 @@ constexpr uint32_t kStored4 = kRow4 | kGptqU4 | kGptqLut4 | kAwqU4 | kAwqLut4;
 constexpr uint32_t kCodes8 = kRowS8 | kRowLut8;
 constexpr uint32_t kAnyWeight = (kRecords << 1) - 1;
 
+// What a product may be besides y = x . transpose(w) + bias over rows without gaps, y in x's type.
+// A kernel runs those alone that its needs name.
+enum Extra : uint32_t {
+    kStridedX = 1u << 0,
+    kStridedY = 1u << 1,
+    kWideY = 1u << 2,  // f32 from 16-bit x
+    kAccumulates = 1u << 3,
+    kTransposed = 1u << 4,
+};
+constexpr uint32_t kAnyExtra = (kTransposed << 1) - 1;
+
 // What a kernel may ask of a case. A kernel that was not taken is told by the first condition that
 // it misses, so what a caller can mend comes first. Sentences: select.cpp.
 enum class Condition : uint8_t {
@@ -100,6 +111,7 @@ struct Facts {
     int64_t slab_rows, slab_bytes;                     // 4-bit w packed in the workspace: of a slab
     uint32_t weight;                                   // one of WeightKind
     uint32_t packed;                                   // what `weight` is once packed; 0: dense
+    uint32_t extras;                                   // Extra
     int32_t scale_bits;
     bool f32;       // x
     bool one_slab;  // packed, all_n rows would be one slab
@@ -109,6 +121,14 @@ struct Facts {
     constexpr bool nested() const { return second_group > 0; }
     constexpr bool lut4() const {
         return (weight & (kPackedLut4 | kRowLut4 | kGptqLut4 | kAwqLut4)) != 0;
+    }
+    // What cuBLASLt sums in the workspace, in f32, before it becomes y.
+    constexpr bool through_sums() const {
+        return (extras & (kWideY | kAccumulates | kTransposed)) != 0;
+    }
+    constexpr int64_t sums_bytes() const {
+        const int64_t columns = (extras & kTransposed) != 0 ? k : n;
+        return through_sums() ? round_up(m * columns * 4, 256) : 0;
     }
     constexpr int64_t value_bytes() const { return f32 ? 4 : 2; }  // of x and y
 };

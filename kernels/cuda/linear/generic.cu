@@ -3,7 +3,10 @@
 //
 //     16 lanes of half a warp, column c belongs to lane c mod 16
 //     sum = fma(x[c], w[c], sum), c ascending; w[c] = entry * scale, rounded, less a minimum
-//     at the row's end lanes fold 16 -> 8 -> 4 -> 2 -> 1, then + bias, then one rounding
+//     at the row's end lanes fold 16 -> 8 -> 4 -> 2 -> 1, then + bias, then + what y held if it
+//     accumulates, then one rounding
+//
+// and y = x . w + bias. Rows of x and y may be apart, y may be f32.
 //
 // Half a warp computes one row of w against 8 rows of x.
 #include "cuda/any_weight.cuh"
@@ -36,7 +39,7 @@ __device__ void add_group(const LinearView &o, const float *entries, int64_t row
 #pragma unroll
         for (int i = 0; i < kRowsOfX; ++i) {
             if (x_first + i >= o.m) break;
-            const float x = load_float(o.type, o.x, (x_first + i) * k + c);
+            const float x = load_float(o.type, o.x, (x_first + i) * o.x_stride + c);
             sums->x[i] = __fmaf_rn(x, weight, sums->x[i]);
         }
     }
@@ -75,19 +78,65 @@ __global__ void __launch_bounds__(kThreads) multiply(const __grid_constant__ Lin
                 y = __fadd_rn(y, __shfl_down_sync(~0u, y, half, kLanes));
             }
             if (!inside || lane != 0 || x_first + i >= o.m) continue;
-            if (o.bias != nullptr) y = __fadd_rn(y, load_float(o.bias_type, o.bias, row));
-            store_float(o.type, o.y, (x_first + i) * n + row, y);
+            store_any(o, x_first + i, row, y);
+        }
+    }
+}
+
+// y = x . w: a thread has a column for 8 rows of x. Blocks of 128 rows of w, a chain each, as
+// docs/formats.md has it, so that the bits equal the CPU's.
+__device__ float weight_at(const LinearView &o, const float *entries, int64_t row, int64_t column) {
+    const Geometry &s = o.w.geometry;
+    if (o.w.kind == FormatKind::kFloat) return load_float(o.w.format, o.w.data, row * s.k + column);
+    const GroupValues group = any_group(o.w, group_of(s, row, column));
+    return any_value(o.w, entries, any_code(o.w, row, column), group);
+}
+
+__global__ void __launch_bounds__(kThreads)
+    multiply_transposed(const __grid_constant__ LinearView o) {
+    constexpr int64_t kBlock = 128;
+    __shared__ float entries[256];
+    fill_entries(o.w, entries);
+    const Geometry &s = o.w.geometry;
+    const int64_t column = int64_t(blockIdx.x) * kThreads + threadIdx.x;
+    if (column >= s.k) return;
+    for (int64_t x_first = int64_t(blockIdx.y) * kRowsOfX; x_first < o.m;
+         x_first += int64_t(gridDim.y) * kRowsOfX) {
+        Sums total = {};
+        for (int64_t start = 0; start < s.n; start += kBlock) {
+            Sums block = {};
+            for (int64_t row = start; row < min64(start + kBlock, s.n); ++row) {
+                const float weight = weight_at(o, entries, row, column);
+#pragma unroll
+                for (int i = 0; i < kRowsOfX; ++i) {
+                    if (x_first + i >= o.m) break;
+                    const float x = load_float(o.type, o.x, (x_first + i) * o.x_stride + row);
+                    block.x[i] = __fmaf_rn(x, weight, block.x[i]);
+                }
+            }
+#pragma unroll
+            for (int i = 0; i < kRowsOfX; ++i) total.x[i] = __fadd_rn(total.x[i], block.x[i]);
+        }
+        const int64_t to =
+            o.order == nullptr ? column : ordered_column(load_as<int32_t>(o.order, column), s.k);
+#pragma unroll
+        for (int i = 0; i < kRowsOfX; ++i) {
+            if (x_first + i < o.m) store_any(o, x_first + i, to, total.x[i]);
         }
     }
 }
 
 Status run(const LinearArgs &args, const Launch &launch) {
     constexpr int64_t kMaxGridY = 65535;
+    const uint32_t passes = uint32_t(min64(ceil_div(args.x.rows, kRowsOfX), kMaxGridY));
+    if (args.transposed) {
+        const uint32_t blocks = uint32_t(ceil_div(args.w.geometry.k, kThreads));
+        return launch_kernel(launch, "linear", multiply_transposed,
+                             {dim3(blocks, passes), kThreads}, view_of(args));
+    }
     // The hardware's limit on gridDim.x is 2^31 - 1 blocks: 17e9 rows.
     const uint32_t rows = uint32_t(ceil_div(args.w.geometry.n, kRowsOfW));
-    const uint32_t columns = uint32_t(min64(ceil_div(args.x.rows, kRowsOfX), kMaxGridY));
-    return launch_kernel(launch, "linear", multiply, {dim3(rows, columns), kThreads},
-                         view_of(args));
+    return launch_kernel(launch, "linear", multiply, {dim3(rows, passes), kThreads}, view_of(args));
 }
 
 }  // namespace

@@ -134,12 +134,26 @@ struct Thousands {
     }
 };
 
+// What a product is that a kernel does not run.
+const char *sentence_of(uint32_t extra) {
+    switch (extra & (~extra + 1)) {
+        case kStridedX: return "rows of x are apart";
+        case kStridedY: return "rows of y are apart";
+        case kWideY: return "y is F32, not in x's type";
+        case kAccumulates: return "the product accumulates";
+        default: return "the product is transposed";
+    }
+}
+
 // Whether the row misses something that can be told; it is not for weights of other formats.
 bool tell(const Row &row, const Facts &f, const Device &d, char *text, size_t size) {
     const Needs &n = row.needs;
     if ((n.weights & f.weight) == 0) {
         if ((n.weights & f.packed) == 0) return false;
         return snprintf(text, size, "w is not packed") > 0;
+    }
+    if (const uint32_t missed = f.extras & ~n.takes; missed != 0) {
+        return snprintf(text, size, "%s", sentence_of(missed)) > 0;
     }
     if (const Conditions missed = n.conditions & ~f.met; missed != 0) {
         return snprintf(text, size, sentence_of(Condition(__builtin_ctzll(missed))),

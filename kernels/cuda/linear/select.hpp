@@ -30,6 +30,7 @@ using C = Condition;
 struct Needs {
     uint32_t weights;  // WeightKind
     Conditions conditions = 0;
+    uint32_t takes = 0;                  // Extra
     int64_t first = 1, most = kNoLimit;  // rows of x
     int64_t k_below = kNoLimit, n_below = kNoLimit;
     int32_t least_capability = 0, most_capability = kNewest;
@@ -69,8 +70,8 @@ constexpr int64_t split_sums(const Facts &f, const Device &d) {
 constexpr int64_t packed_slab(const Facts &f, const Device &) { return f.slab_bytes; }
 constexpr int64_t dense_slab(const Facts &f, const Device &) {
     const DensePlan plan = plan_dense(f.n, f.k, f.value_bytes());
-    return (f.weight == kDense ? 0 : plan.slab_bytes) + plan.bias_bytes +
-           int64_t{kLtWorkspaceBytes};
+    const int64_t slab = f.weight == kDense ? 0 : plan.slab_bytes;
+    return slab + plan.bias_bytes + int64_t{kLtWorkspaceBytes} + f.sums_bytes();
 }
 
 }  // namespace needs_bytes
@@ -244,11 +245,13 @@ constexpr Needs kDenseNeeds = {
     .weights = kAnyWeight & ~kDenseOther,
     .conditions = needs(C::kXAligned16, C::kYAligned16, C::kDenseAligned16, C::kXRows16Bytes,
                         C::kYRows16Bytes, C::kLibrary),
+    .takes = kAnyExtra,
     .most = (int64_t{1} << 31) - 1,
     .k_below = int64_t{1} << 31,
     .n_below = int64_t{1} << 31,
     .workspace = needs_bytes::dense_slab};
-constexpr Needs kGenericNeeds = {.weights = kAnyWeight, .n_below = int64_t{1} << 34};
+constexpr Needs kGenericNeeds = {
+    .weights = kAnyWeight, .takes = kAnyExtra, .n_below = int64_t{1} << 34};
 
 // ---- The table
 
@@ -297,6 +300,7 @@ constexpr bool row_by_row(const Facts &f, const Device &) {
     return met(kLanesNeeds) || met(kLanesLoweredNeeds);
 }
 
+constexpr bool transposed(const Facts &f, const Device &) { return (f.extras & kTransposed) != 0; }
 constexpr bool not_row_by_row(const Facts &f, const Device &d) { return !row_by_row(f, d); }
 // Looked-up codes before sm_90: no matrix kernel on mma.sync has been measured with them there.
 constexpr bool unmeasured_lut4(const Facts &f, const Device &d) {
@@ -310,6 +314,7 @@ using K = LinearKernel;
 
 constexpr Row kLinearTable[] = {
     // kernel, its needs, first and last m, further condition, batch class
+    {K::kDense, kDenseNeeds, 1, kAnyM, wanted::transposed, Batch::kAlone},
     {K::kRepacked, kRepackedNeeds, 17, kAnyM, nullptr, Batch::kRepacked},
     {K::kSm90Gemv, kSm90GemvNeeds, 1, 1, nullptr, Batch::kAny},
     {K::kSm90Rows24, kSm90Rows24Needs, 17, 24, wanted::rows_24, Batch::kAny},
@@ -344,8 +349,8 @@ constexpr bool is_wanted(const Row &row, const Facts &f, const Device &d) {
 }
 
 constexpr bool are_met(const Needs &n, const Facts &f, const Device &d) {
-    return (f.weight & n.weights) != 0 && (n.conditions & ~f.met) == 0 && f.m >= n.first &&
-           f.m <= n.most && f.k < n.k_below && f.n < n.n_below &&
+    return (f.weight & n.weights) != 0 && ((n.conditions & ~f.met) | (f.extras & ~n.takes)) == 0 &&
+           f.m >= n.first && f.m <= n.most && f.k < n.k_below && f.n < n.n_below &&
            d.capability >= n.least_capability && d.capability <= n.most_capability &&
            (n.shared == nullptr || n.shared(f, d) <= d.shared_bytes);
 }

@@ -23,6 +23,9 @@ pub const QK_TENSOR_GLOBAL_ROWS: i32 = 8;
 pub const QK_TENSOR_GLOBAL_DIVIDES: i32 = 16;
 pub const QK_TENSOR_FLOAT_MIN: i32 = 32;
 pub const QK_TENSOR_ORDERED: i32 = 64;
+pub const QK_TENSOR_COLUMN_MAJOR: i32 = 128;
+pub const QK_PRODUCT_TRANSPOSED: i32 = 1;
+pub const QK_PRODUCT_ACCUMULATE: i32 = 2;
 pub const QK_GRU_UNIFORM_TABLES: i32 = 1;
 pub const QK_GRU_BIAS_CORRECTION: i32 = 2;
 pub const QK_GRU_HEADROOM: i32 = 4;
@@ -187,6 +190,7 @@ pub const QK_FORMAT_F16: i32 = 2;
 pub const QK_FORMAT_BF16: i32 = 3;
 pub const QK_FORMAT_I8: i32 = 4;
 pub const QK_FORMAT_I16: i32 = 5;
+pub const QK_FORMAT_I32: i32 = 6;
 pub const QK_FORMAT_U4_AFFINE: i32 = 16;
 pub const QK_FORMAT_NF4: i32 = 17;
 pub const QK_FORMAT_FP4_BNB: i32 = 18;
@@ -248,6 +252,7 @@ pub struct qk_tensor_desc {
     pub flags: u32,
     pub reserved: u32,
     pub shape: [i64; 4usize],
+    pub row_stride: i64,
 }
 extern "C" {
     pub fn qk_tensor_plane_bytes(
@@ -268,6 +273,21 @@ extern "C" {
         context: *mut qk_context,
         desc: *const qk_tensor_desc,
         planes: *const *mut ::std::os::raw::c_void,
+        plane_count: i32,
+        out: *mut *mut qk_tensor,
+    ) -> qk_status;
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct qk_span {
+    pub data: *mut ::std::os::raw::c_void,
+    pub bytes: usize,
+}
+extern "C" {
+    pub fn qk_tensor_wrap_sized(
+        context: *mut qk_context,
+        desc: *const qk_tensor_desc,
+        planes: *const qk_span,
         plane_count: i32,
         out: *mut *mut qk_tensor,
     ) -> qk_status;

@@ -26,6 +26,7 @@ impl Desc {
             flags: 0,
             reserved: 0,
             shape: [0; sys::QK_MAX_RANK as usize],
+            row_stride: 0,
         };
         for (to, from) in raw.shape.iter_mut().zip(shape) {
             *to = *from;
@@ -86,6 +87,18 @@ impl Desc {
     /// Columns are stored in an order of their own, in plane `ORDER` (act-order).
     pub fn ordered(mut self) -> Desc {
         self.raw.flags |= sys::QK_TENSOR_ORDERED as u32;
+        self
+    }
+
+    /// Dense: elements from a row to the next, for a slice of a wider array.
+    pub fn row_stride(mut self, row_stride: i64) -> Desc {
+        self.raw.row_stride = row_stride;
+        self
+    }
+
+    /// Dense: stored as `[k, n]`, which the output of `dequantize` may be.
+    pub fn column_major(mut self) -> Desc {
+        self.raw.flags |= sys::QK_TENSOR_COLUMN_MAJOR as u32;
         self
     }
 

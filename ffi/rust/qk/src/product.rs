@@ -53,6 +53,18 @@ impl<'a> Product<'a> {
         Product { raw, operands: PhantomData }
     }
 
+    /// `y = x . w`: x `[m,n]`, y `[m,k]`, a bias `[k]`.
+    pub fn transposed(mut self) -> Product<'a> {
+        self.raw.flags |= sys::QK_PRODUCT_TRANSPOSED as u32;
+        self
+    }
+
+    /// Adds to what y holds; the sum is rounded once.
+    pub fn accumulate(mut self) -> Product<'a> {
+        self.raw.flags |= sys::QK_PRODUCT_ACCUMULATE as u32;
+        self
+    }
+
     /// The same, with a bias `[n]`.
     pub fn with_bias(mut self, bias: &'a Tensor<'_>) -> Product<'a> {
         self.raw.bias = bias.as_raw();

@@ -9,8 +9,8 @@ fn core_facts(facts: &mut Facts) {
             QK_ERROR_NULL, QK_ERROR_SHAPE, QK_ERROR_STATE, QK_ERROR_UNSUPPORTED,
             QK_ERROR_WORKSPACE, QK_FORMAT_BF16, QK_FORMAT_E4M3, QK_FORMAT_E8M0, QK_FORMAT_F16,
             QK_FORMAT_F32, QK_FORMAT_FP4_BNB, QK_FORMAT_FP4_E2M1, QK_FORMAT_FP4_GGML,
-            QK_FORMAT_I16, QK_FORMAT_I8, QK_FORMAT_IQ4_NL, QK_FORMAT_LUT4, QK_FORMAT_LUT8,
-            QK_FORMAT_NF4, QK_FORMAT_S8, QK_FORMAT_U4_AFFINE, QK_GROUPING_ALONG_K,
+            QK_FORMAT_I16, QK_FORMAT_I32, QK_FORMAT_I8, QK_FORMAT_IQ4_NL, QK_FORMAT_LUT4,
+            QK_FORMAT_LUT8, QK_FORMAT_NF4, QK_FORMAT_S8, QK_FORMAT_U4_AFFINE, QK_GROUPING_ALONG_K,
             QK_GROUPING_DEFAULT, QK_GROUPING_FLAT, QK_GROUP_ROW, QK_GRU_BIAS_CORRECTION,
             QK_GRU_BR, QK_GRU_BW, QK_GRU_CALIBRATE_MIN_MAX, QK_GRU_CALIBRATE_MOVING,
             QK_GRU_CALIBRATE_MSE, QK_GRU_H, QK_GRU_HEADROOM, QK_GRU_HH, QK_GRU_H_VIEW_8,
@@ -27,7 +27,8 @@ fn core_facts(facts: &mut Facts) {
             QK_LAYOUT_ROW, QK_LAYOUT_ROW_HIGH, QK_LAYOUT_WORD, QK_MAX_RANK, QK_OK, QK_PLANE_COUNT,
             QK_PLANE_DATA, QK_PLANE_GLOBAL, QK_PLANE_MIN2, QK_PLANE_ORDER, QK_PLANE_SCALE,
             QK_PLANE_SCALE2, QK_PLANE_SCALE_BIAS, QK_PLANE_SCALE_CODE, QK_PLANE_TABLE,
-            QK_PLANE_ZERO, QK_TENSOR_FLOAT_MIN, QK_TENSOR_GLOBAL, QK_TENSOR_GLOBAL_DIVIDES,
+            QK_PLANE_ZERO, QK_PRODUCT_ACCUMULATE, QK_PRODUCT_TRANSPOSED, QK_TENSOR_COLUMN_MAJOR,
+            QK_TENSOR_FLOAT_MIN, QK_TENSOR_GLOBAL, QK_TENSOR_GLOBAL_DIVIDES,
             QK_TENSOR_GLOBAL_ROWS, QK_TENSOR_ORDERED, QK_TENSOR_READ_ONLY, QK_TENSOR_SYMMETRIC,
             QK_VERSION_MAJOR, QK_VERSION_MINOR, QK_VERSION_PATCH,
         }
@@ -43,7 +44,8 @@ fn core_facts(facts: &mut Facts) {
             qk_gru_workspace, qk_linear, qk_linear_workspace, qk_multiply, qk_multiply_workspace,
             qk_quantize, qk_repack, qk_status_string, qk_tensor_create, qk_tensor_describe,
             qk_tensor_destroy, qk_tensor_download, qk_tensor_from_dlpack, qk_tensor_plane_bytes,
-            qk_tensor_to_dlpack, qk_tensor_upload, qk_tensor_wrap, qk_version,
+            qk_tensor_to_dlpack, qk_tensor_upload, qk_tensor_wrap, qk_tensor_wrap_sized,
+            qk_version,
         }
         struct qk_allocator {
             allocate, release, user,
@@ -64,7 +66,10 @@ fn core_facts(facts: &mut Facts) {
         }
         struct qk_tensor_desc {
             struct_size, format, scale_format, layout, group_size, grouping, scale_group_size,
-            rank, flags, reserved, shape,
+            rank, flags, reserved, shape, row_stride,
+        }
+        struct qk_span {
+            data, bytes,
         }
         struct qk_product {
             struct_size, flags, x, w, bias, y,
