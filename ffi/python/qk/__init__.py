@@ -13,6 +13,7 @@ from ._context import Context, Trace, build_info, current_context, device_count,
 from ._errors import (CallError, DeviceError, Error, ExistsError, InternalError, ResourceError,
                       StorageError, UnsupportedError)
 from ._gru import GRU, GRURanges, GRUState
+from ._gru_stack import StackedGRU
 from ._linear import Layer, PreparedLinear, linear, prepare
 from ._multiply import Plan, Product, explain, multiply
 from ._save import save
@@ -22,7 +23,7 @@ __version__ = version()
 __all__ = [
     "CallError", "Checkpoint", "Context", "DeviceError", "Error", "ExistsError", "GRU", "GRURanges",
     "GRUState", "InternalError", "Layer", "LayerInfo", "Plan", "PreparedLinear", "Product",
-    "ResourceError", "StorageError", "Tensor", "Trace", "UnsupportedError", "asarray",
+    "ResourceError", "StackedGRU", "StorageError", "Tensor", "Trace", "UnsupportedError", "asarray",
     "build_info", "current_context", "dequantize", "device_count", "dynamic_table", "explain",
     "linear", "load", "multiply", "prepare", "quantize", "repack", "save", "version",
 ]

@@ -13,6 +13,7 @@ from ._checks import INT32_MAX, INT64_MAX, Handle, integer, path_bytes
 from ._context import Context, current_context
 from ._errors import refuse
 from ._files import write_bytes
+from ._gru_weights import torch_arrays
 from ._tensor import Tensor, asarray, context_for, lookup
 
 _byref = ctypes.byref
@@ -68,15 +69,17 @@ def _refuse_to_drop(module: Any, layer: int | None, reverse: bool | None,
     if kind != "GRU":
         raise refuse("ARGUMENT", f"module: is a torch.nn.{kind}, accepted is torch.nn.GRU")
     if layers > 1 and layer is None:
-        raise refuse("ARGUMENT", f"module: has {layers} layers, a qk.GRU is one; make one each "
-                     f"with layer=0 to {layers - 1} and give each the y of the one before")
+        raise refuse("ARGUMENT", f"module: has {layers} layers, a qk.GRU is one; "
+                     "qk.StackedGRU.from_torch takes all, layer=0 to "
+                     f"{layers - 1} one of them")
     if getattr(module, "bidirectional", False) and reverse is None:
-        raise refuse("ARGUMENT", "module: is bidirectional, a qk.GRU runs one way; make one with "
-                     "reverse=False and one with reverse=True, which takes x from its end, and "
-                     "concatenate their y")
+        raise refuse("ARGUMENT", "module: is bidirectional, a qk.GRU runs one way; "
+                     "qk.StackedGRU.from_torch takes both, reverse=False or reverse=True, which "
+                     "takes x from its end, one of them")
     if getattr(module, "batch_first", False) and batch_first is not False:
         raise refuse("ARGUMENT", "module: takes x [b,t,c] (batch_first), a qk.GRU takes [t,b,c]; "
-                     "with batch_first=False it is made, and x.transpose(0, 1) is what it takes")
+                     "qk.StackedGRU.from_torch takes it as it is; with batch_first=False a qk.GRU "
+                     "is made, and x.transpose(0, 1) is what it takes")
     if batch_first:
         raise refuse("ARGUMENT", "batch_first: is True, accepted is False, as a qk.GRU takes x "
                      "[t,b,c]")
@@ -102,7 +105,7 @@ class GRU(Handle):
 
     _destroy = lib.qk_gru_destroy
     _what = "gru"
-    _instead = "qk.GRU.load(gru.tobytes()) makes another of a frozen one"
+    _instead = "freeze() it first, a frozen one can be"
 
     def __init__(self, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: Any = None, *,
                  order: str = "rzn", preset: str = "w8h16", calibration: str = "min_max",
@@ -135,12 +138,7 @@ class GRU(Handle):
         [t,b,c] whatever the module takes: where that is [b,t,c], say batch_first=False.
         """
         _refuse_to_drop(module, layer, reverse, batch_first)
-        suffix = f"_l{integer(layer or 0, 'layer', 0, INT32_MAX)}{'_reverse' if reverse else ''}"
-        if not hasattr(module, f"weight_ih{suffix}"):
-            raise refuse("ARGUMENT", f"module: has no weight_ih{suffix}")
-        parts = (getattr(module, name + suffix, None)
-                 for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
-        return cls(*parts, **options)
+        return cls(*torch_arrays(module, layer or 0, bool(reverse)), **options)
 
     @classmethod
     def load(cls, source: str | os.PathLike[str] | bytes, *,
@@ -285,6 +283,23 @@ class GRU(Handle):
         """tobytes() to a file, whole or not at all; overwrite: replaces one that is there."""
         write_bytes(path, self.tobytes(), overwrite)
 
+    def run(self, x: np.ndarray[Any, Any], h0: Any = None) -> np.ndarray[Any, Any]:
+        """x [t,b,c] f32 of numpy from the state h0 [b,h], None for zeros: y [t,b,h]."""
+        with self.stream(x.shape[1]) as state:
+            if h0 is not None:
+                state.write(h0)
+            y: np.ndarray[Any, Any] = state(x)
+            return y
+
+    def parts(self) -> list[GRU]:
+        """What a cell of StackedGRU is made of."""
+        return [self]
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        if not self.is_frozen:
+            return super().__reduce_ex__(protocol)
+        return _restore, (self.tobytes(), self.context.device, self.context.index)
+
     def close(self) -> None:
         """Gives the handle back; states made from it can be read and written, but not run."""
         super().close()
@@ -292,6 +307,10 @@ class GRU(Handle):
     def __repr__(self) -> str:
         how = "frozen" if self.is_frozen else "float"
         return f"<qk.GRU {self.input_size} -> {self.hidden_size}, {how}>"
+
+
+def _restore(data: bytes, device: str, index: int) -> GRU:
+    return GRU.load(data, context=current_context(device, index))
 
 
 class GRUState(Handle):
@@ -335,6 +354,17 @@ class GRUState(Handle):
         context.call_growing(lambda: self.gru.workspace_bytes(self.batch, steps.shape[0]),
                              lib.qk_gru_run, self.gru, self, tx, ty)
         return _arrays.hand_over(x, ty).reshape(shape) if y is None else y
+
+    def run_gates(self, x: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], ...]:
+        """Advances by x [t,b,c] f32 of numpy: y [t,b,h] and gates [t,b,4h], which are u, r, n and
+        R_n h + b. Many times slower than a call."""
+        tx = asarray(x, context=self.context)
+        y, gates = (np.empty((*x.shape[:2], count * self.gru.hidden_size), np.float32)
+                    for count in (1, 4))
+        outputs = (asarray(array, context=self.context, output=True) for array in (y, gates))
+        self.context.call_growing(lambda: self.gru.workspace_bytes(self.batch, x.shape[0]),
+                                  lib.qk_gru_run_gates, self.gru, self, tx, *outputs)
+        return y, gates
 
     def reset(self) -> None:
         """Back to zero."""
