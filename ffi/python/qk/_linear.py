@@ -238,9 +238,10 @@ class Layer:
         """The same layer, its weight in another form."""
         return Layer(weight, self.bias, name=self.name, dense_format=self.dense_format)
 
-    def dequantize(self, dtype: Any = "f32", *, out: Any = None) -> Any:
+    def dequantize(self, dtype: Any = None, *, out: Any = None, like: Any = None,
+                   transposed: bool = False) -> Any:
         """The weight [n,k]; see Tensor.dequantize."""
-        return self.weight.dequantize(dtype, out=out)
+        return self.weight.dequantize(dtype, out=out, like=like, transposed=transposed)
 
     def close(self) -> None:
         self.weight.close()

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import _arrays, _torch
-from ._abi import CONSTANTS, PLANES, lib
+from ._abi import CONSTANTS, PLANES, STRUCTS, lib
 from ._context import Context, current_context
 from ._desc import lookup
 from ._errors import refuse
@@ -90,19 +90,15 @@ def wrap_planes(desc: Any, planes: dict[str, Any],
         if first.device == "cuda":
             context.follow_stream(_arrays.stream_of(next(iter(planes.values())),
                                                     first.device_index))
-    addresses = PLANE_ARRAY()
+    spans = (STRUCTS["qk_span"] * PLANE_COUNT)()
     for (number, run), name in zip(runs.items(), planes):
         if (run.device, run.device_index) != (context.device, context.index):
             raise refuse("DEVICE_MIX", f"planes[{name!r}]: lives on {run.device}:"
                          f"{run.device_index}, the context on {context.device}:{context.index}")
-        needed = _arrays.plane_bytes(desc, number)
-        if run.nbytes < needed:
-            raise refuse("BUFFER_SIZE", f"planes[{name!r}]: has {run.nbytes} bytes, the plane "
-                         f"{needed}")
-        addresses[number] = run.pointer if run.nbytes or needed else None
+        spans[number] = STRUCTS["qk_span"](run.pointer or None, run.nbytes)
         if run.read_only:
             desc.flags |= CONSTANTS["QK_TENSOR_READ_ONLY"]
     out = ctypes.c_void_p()
-    context.call(lib.qk_tensor_wrap, ctypes.byref(desc), ctypes.byref(addresses), PLANE_COUNT,
+    context.call(lib.qk_tensor_wrap_sized, ctypes.byref(desc), ctypes.byref(spans), PLANE_COUNT,
                  ctypes.byref(out))
     return out.value or 0, context, [run.keep for run in runs.values()]

@@ -14,6 +14,7 @@ from ._desc import DESC as _DESC
 from ._desc import lookup, make_desc, quantized_desc
 from ._errors import refuse
 from ._planes import wrap_planes
+from ._values import float_format, values_of
 
 _DENSE = ("f32", "f16", "bf16", "i8", "i16", "i32")
 _byref = ctypes.byref
@@ -79,7 +80,11 @@ class Tensor(Handle):
         element type, compact, each at least its plane's bytes; they stay alive with the tensor.
         One that may not be written makes the tensor an input only. options: as for empty().
         """
-        desc = make_desc(shape, format, **options)
+        return cls.over(make_desc(shape, format, **options), planes, context)
+
+    @classmethod
+    def over(cls, desc: Any, planes: dict[str, Any], context: Context | None = None) -> Tensor:
+        """from_planes() for a qk_tensor_desc; the description is written to."""
         handle, context, keep = wrap_planes(desc, planes, context)
         return cls(handle, context, keep)
 
@@ -210,7 +215,7 @@ class Tensor(Handle):
 
     def to(self, dtype: Any = "f32") -> Tensor:
         """The values as a new dense tensor on the same device: dequantized, or converted."""
-        format = _float_format(dtype)
+        format = float_format(dtype)
         out = Tensor.from_desc(_arrays.dense_desc(format, self.shape), self.context)
         if self.is_dense:
             out.set_plane("data", _arrays.convert(self.plane("data"), self.format, format))
@@ -228,16 +233,14 @@ class Tensor(Handle):
                 out.set_plane(plane, self.plane(plane))
         return out
 
-    def dequantize(self, dtype: Any = "f32", *, out: Any = None) -> Any:
-        """The values [n,k] as numpy array (CPU) or dense Tensor (GPU), or written to `out`."""
-        if out is None:
-            if self.is_dense or self.context.device != "cpu":
-                dense = self.to(dtype)
-                return dense.numpy() if self.context.device == "cpu" else dense
-            out = np.empty(self.shape, _arrays.numpy_dtype(_float_format(dtype)))
-        self.context.call(lib.qk_dequantize, self,
-                          asarray(out, context=self.context, name="out", output=True))
-        return out
+    def dequantize(self, dtype: Any = None, *, out: Any = None, like: Any = None,
+                   transposed: bool = False) -> Any:
+        """The values [n,k], or with transposed [k,n]; f32, or in dtype, or in like's type.
+
+        A numpy array (CPU) or dense Tensor (GPU), or an array of the package that `like` or dtype
+        (torch.float16) is of, on the weight's device; or written to `out`.
+        """
+        return values_of(self, dtype, out, like, transposed)
 
     def __matmul__(self, x: Any) -> Any:
         """w @ x as in numpy: w [n,k], x [k] gives [n], x [k,m] gives [n,m]."""
@@ -258,13 +261,6 @@ class Tensor(Handle):
     def __repr__(self) -> str:
         how = "" if self.is_dense else f", {self.layout}, groups of {self.group_size}"
         return f"<qk.Tensor {self.format}{list(self.shape)}{how}, {self.context.device}>"
-
-
-def _float_format(dtype: Any) -> str:
-    format = _arrays.format_of(dtype)
-    if format not in ("f32", "f16", "bf16"):
-        raise refuse("FORMAT", f"dtype: is {dtype!r}, accepted are f32, f16 and bf16")
-    return format
 
 
 def context_for(array: Any, name: str = "x") -> Context:
@@ -355,9 +351,10 @@ def quantize(array: Any, format: str = "nf4", *, group_size: int = 0,
     return out
 
 
-def dequantize(tensor: Any, dtype: Any = "f32", *, out: Any = None) -> Any:
-    """The weight of a Tensor or Layer: tensor.dequantize(dtype, out=out)"""
-    return tensor.dequantize(dtype, out=out)
+def dequantize(tensor: Any, dtype: Any = None, *, out: Any = None, like: Any = None,
+               transposed: bool = False) -> Any:
+    """The weight of a Tensor or Layer; see Tensor.dequantize."""
+    return tensor.dequantize(dtype, out=out, like=like, transposed=transposed)
 
 
 def repack(tensor: Any, layout: str = "packed") -> Any:

@@ -69,8 +69,8 @@ class Planes(unittest.TestCase):
     def test_refused(self):
         strided = np.zeros((self.data.size, 2), np.uint8)[:, 0]
         for change, sentence in (
-                ({"data": self.data[:-1]}, r"planes\['data'\]: has 767 bytes, the plane 768"),
-                ({"scale": self.scale[:-1]}, r"planes\['scale'\]: has 92 bytes, the plane 96"),
+                ({"data": self.data[:-1]}, r"planes\[0\]: has 767 bytes, nf4 needs 768"),
+                ({"scale": self.scale[:-1]}, r"planes\[1\]: has 92 bytes, nf4 needs 96"),
                 ({"data": strided}, r"planes\['data'\]: is not compact"),
                 ({"layout": "awq"}, "layout: is 'awq'"),
                 ({"context": qk.Context()}, None)):
@@ -86,6 +86,42 @@ class Planes(unittest.TestCase):
             qk.Tensor.from_planes((8, 192), "nf4", {"data": self.data}, **OPTIONS)
         with self.assertRaisesRegex(qk.CallError, "'codes', accepted are data"):
             qk.Tensor.from_planes((8, 192), "nf4", {"codes": self.data}, **OPTIONS)
+
+
+class Values(unittest.TestCase):
+    def setUp(self):
+        self.w = make_weight()
+        self.values = self.w.dequantize()
+
+    def test_as_the_caller_wants_them(self):
+        layer = qk.Layer(self.w)
+        for wanted, got in (
+                (self.values.astype("e"), self.w.dequantize("f16")),
+                (self.values.astype("e"), layer.dequantize(like=np.zeros(1, "e"))),
+                (self.values, qk.dequantize(self.w, "f32", like=np.zeros(1, "e"))),
+                (self.values.T, self.w.dequantize(transposed=True)),
+                (self.values.T.astype("e"), qk.dequantize(layer, "f16", transposed=True))):
+            self.assertEqual(got.dtype, wanted.dtype)
+            np.testing.assert_array_equal(got, wanted)
+        out = np.zeros((192, 8), "f")
+        self.assertIs(self.w.dequantize(out=out, transposed=True), out)
+        np.testing.assert_array_equal(out, self.values.T)
+
+    def test_torch(self):
+        for got in (self.w.dequantize(torch().bfloat16),
+                    self.w.dequantize(like=torch().zeros(1, dtype=torch().bfloat16)),
+                    self.w.dequantize("bf16", like=torch().zeros(1), transposed=True).T):
+            self.assertTrue(torch().equal(
+                got, torch().from_numpy(self.values).to(torch().bfloat16)))
+
+    def test_refused(self):
+        for call, sentence in (
+                (lambda: self.w.dequantize("i8"), "dtype: is 'i8'"),
+                (lambda: self.w.dequantize(out=np.zeros((8, 192), "f"), transposed=True),
+                 r"out: is \[8, 192\], must be \[192, 8\]"),
+                (lambda: qk.asarray(self.values).dequantize(transposed=True), "weight is f32")):
+            with self.assertRaisesRegex(qk.CallError, sentence):
+                call()
 
 
 class Pointers(unittest.TestCase):
