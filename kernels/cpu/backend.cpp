@@ -122,7 +122,6 @@ constinit const Backend kCpuBackend = {
     kLinear,
     kGru,
     cpu::plan_linear,
-    nullptr,
     true,
     kLinearBf16,
     kLinearInt8,

@@ -103,7 +103,6 @@ constinit const Backend kCudaBackend = {
     cuda::kLinearKernels,  // linear/select.hpp chooses
     kGru,
     cuda::plan_linear,
-    cuda::reads_order,
     false,
     {},
     {},

@@ -53,8 +53,6 @@ constexpr Kernel<LinearArgs> linear_kernel(Status (*run)(const LinearArgs &, con
 // Backend::plan_linear.
 LinearPlan plan_linear(const LinearArgs &args, const Device &device, const Allowance &allowed,
                        Explanation *explanation);
-// Backend::reads_order.
-bool reads_order(const LinearArgs &args, const Device &device);
 
 extern const Kernel<DequantizeArgs> kDequantizeStream;   // convert/dequantize_stream.cu
 extern const Kernel<DequantizeArgs> kDequantizeAwq;      // convert/dequantize_awq.cu

@@ -110,7 +110,7 @@ struct GatherArgs {
 // y = x . transpose(w) + bias; a transposed one is y = x . w + bias, in the exact mode. Rows of x
 // and y may have strides; y is in x's format or f32; w and bias are compact.
 struct LinearArgs {
-    Dense x;            // [m, k], its columns as w stores them where w.order is null; or [m, n]
+    Dense x;            // [m, k], its columns as w stores them: w.order is null; transposed: [m, n]
     Weight w;           // [n, k]; where transposed, `order` says which columns of y are meant
     const Dense *bias;  // [1, n], transposed [1, k], or null
     Dense y;            // [m, n]; inside backends `columns` may be more than n; transposed: [m, k]
@@ -283,9 +283,6 @@ struct Backend {
     // Plans a product; `explanation` may be null.
     LinearPlan (*plan_linear)(const LinearArgs &, const Device &, const Allowance &,
                               Explanation *explanation);
-    // Whether the kernel for this product reads x in the order of w's columns; else x is gathered
-    // first, and the product's w has none. Null: no kernel does.
-    bool (*reads_order)(const LinearArgs &, const Device &);
     // Modes of a context (QK_CONTEXT_...). Cases that a list does not take run exact.
     bool has_modes;
     KernelList<LinearArgs> linear_bf16, linear_int8;

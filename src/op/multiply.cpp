@@ -69,7 +69,7 @@ struct Planned {
     LinearArgs args;
     Dense bias;
     float folded[kFolded];
-    const void *order;  // by which x is gathered first; null: x is read as it is
+    const void *order;  // of w's columns; null: x is read as it is
     LinearPlan plan;
 };
 
@@ -97,10 +97,9 @@ LinearPlan plan(const qk_context &context, const Planned &product, Explanation *
     return plan;
 }
 
-// Most kernels multiply columns as they are stored. Where w has an order, x is gathered first for
-// these, and is then as well aligned as the workspace; transposed products write y by the order.
-void set_operands(const qk_context &context, const Dense &x, const Weight &w, const Dense &y,
-                  uint32_t flags, Planned *out) {
+// Kernels multiply columns as they are stored. Where w has an order, x is gathered first, and is
+// then as well aligned as the workspace; transposed products write y by the order.
+void set_operands(const Dense &x, const Weight &w, const Dense &y, uint32_t flags, Planned *out) {
     // Field by field: one copy of the whole costs 25 ns a call.
     out->args.x = x;
     out->args.w = w;
@@ -110,17 +109,14 @@ void set_operands(const qk_context &context, const Dense &x, const Weight &w, co
     out->args.accumulate = (flags & QK_PRODUCT_ACCUMULATE) != 0;
     out->order = nullptr;
     if (w.order == nullptr || out->args.transposed) return;
-    const auto reads_order = context.backend->reads_order;
-    if (reads_order != nullptr && reads_order(out->args, context.device)) return;
     out->order = w.order;
     out->args.w.order = nullptr;
     out->args.x.data = nullptr;
     out->args.x.stride = 0;
 }
 
-void fill_arguments(const qk_context &context, const qk_product &p, Planned *out) {
-    set_operands(context, dense_view(*p.x), weight_view(*p.w, out->folded), dense_view(*p.y),
-                 p.flags, out);
+void fill_arguments(const qk_product &p, Planned *out) {
+    set_operands(dense_view(*p.x), weight_view(*p.w, out->folded), dense_view(*p.y), p.flags, out);
     if (p.bias != nullptr) {
         out->bias = dense_view(*p.bias);
         out->args.bias = &out->bias;
@@ -129,7 +125,7 @@ void fill_arguments(const qk_context &context, const qk_product &p, Planned *out
 
 void plan_product(const qk_context &context, const qk_product &p, Explanation *explanation,
                   Planned *out) {
-    fill_arguments(context, p, out);
+    fill_arguments(p, out);
     out->plan = plan(context, *out, explanation);
 }
 
@@ -236,7 +232,7 @@ Status named(qk_context *context, int32_t index, Status status) {
 
 LinearPlan plan_at(const qk_context &context, const qk_tensor &w, const Format *format, int64_t m) {
     Planned product;
-    set_operands(context, {format, m, w.shape.columns, nullptr}, weight_view(w, product.folded),
+    set_operands({format, m, w.shape.columns, nullptr}, weight_view(w, product.folded),
                  {format, m, w.shape.rows, nullptr}, 0, &product);
     return plan(context, product, nullptr);
 }
@@ -281,7 +277,7 @@ Status multiply(qk_context *context, const qk_product *products, int32_t count) 
     if (count == 1) return named(context, 0, run(context, product, &planned));
     for (int32_t i = 0; i < count; ++i) {
         QK_TRY(named(context, i, read_product_at(context, products, i, &product)));
-        fill_arguments(*context, product, &planned);
+        fill_arguments(product, &planned);
         planned.plan.kernel = i < kKept ? kernels[i] : plan(*context, planned, nullptr).kernel;
         QK_TRY(named(context, i, run(context, product, &planned)));
     }

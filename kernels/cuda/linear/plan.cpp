@@ -1,7 +1,6 @@
 // From a product to its kernel.
 #include "cuda/kernels.hpp"
 #include "cuda/linear/select.hpp"
-#include "cuda/view.cuh"
 
 namespace qk::cuda {
 namespace {
@@ -43,17 +42,6 @@ LinearPlan plan_linear(const LinearArgs &args, const Device &device, const Allow
     }
     return {kernel_of(selected.row), size_t(selected.workspace), kernel_of(selected.fastest),
             size_t(selected.fastest_workspace)};
-}
-
-// One row of 16-bit x, by the kernel that is first in the table for it.
-bool reads_order(const LinearArgs &args, const Device &device) {
-    const Weight &w = args.w;
-    const Geometry &s = w.geometry;
-    if (args.x.rows != 1 || args.x.format->bits != 16 || s.k > kGemvOrderedColumns) return false;
-    const int64_t shared =
-        gemv_shared(s.n, s.k, s.groups_per_row, w.scale.second_group, device.multiprocessors);
-    return aligned(w.order) && round_up(shared, 16) + gemv_x_bytes(s.k) <= device.shared_bytes &&
-           takes(LinearKernel::kSm90Gemv, args, device);
 }
 
 }  // namespace qk::cuda

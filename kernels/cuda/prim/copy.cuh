@@ -32,11 +32,6 @@ __device__ inline void copies_wait_but() {
 __device__ inline void copies_wait_but_one() { copies_wait_but<1>(); }
 
 #if !defined(QK_CUDA_SIMULATED)  // where shared memory has no addresses of its own
-// To this multiprocessor's cache, a line.
-__device__ inline void prefetch(const void *from) {
-    asm volatile("prefetch.global.L1 [%0];" ::"l"(from));
-}
-
 __device__ inline uint32_t shared_address(const void *pointer) {
     return uint32_t(__cvta_generic_to_shared(pointer));
 }

@@ -1,26 +1,13 @@
 // Kernels that need instructions of a GPU: in their lists, but taking no case. A product for which
 // the table selects one runs as the generic kernel.
-#include <cuda_runtime.h>
-
-#include <vector>
-
 #include "cuda/kernels.hpp"
 #include "cuda/simulated/absent.hpp"
 
 namespace qk::cuda {
 namespace {
 
-// A product that reads x in the order of w's columns: of x gathered here, until it has been read.
 Status run_generic(const LinearArgs &args, const Launch &launch) {
-    if (args.w.order == nullptr) return kLinearGeneric.run(args, launch);
-    std::vector<uint32_t> x(size_t(args.x.rows * args.x.columns));
-    LinearArgs product = args;
-    product.w.order = nullptr;
-    product.x.data = x.data();
-    QK_TRY(kGatherColumns.run({args.x, product.x, args.w.order}, launch));
-    QK_TRY(kLinearGeneric.run(product, launch));
-    cudaStreamSynchronize(cudaStream_t(launch.stream));
-    return QK_OK;
+    return kLinearGeneric.run(args, launch);
 }
 
 constexpr Kernel<LinearArgs> stand_in(LinearKernel kernel) {

@@ -114,7 +114,8 @@ static cublasLtMatmulAlgo_t algorithm_for(const cublasLtMatmulDescOpaque_t &prod
                                           const cublasLtMatrixLayoutOpaque_t &w,
                                           const cublasLtMatrixLayoutOpaque_t &x,
                                           const cublasLtMatrixLayoutOpaque_t &d) {
-    return {{uint64_t(product.epilogue), uint64_t(w.type), w.rows, w.columns, x.columns,
+    return {{uint64_t(product.epilogue) << 8 | uint64_t(product.transposed_a),
+             uint64_t(w.type) << 8 | uint64_t(d.type), w.rows, w.columns, x.columns,
              uint64_t(w.stride), uint64_t(x.stride), uint64_t(d.stride)}};
 }
 
@@ -129,7 +130,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
     *found = 0;
     const cublasLtMatrixLayout_t layouts[] = {w, x, c, d};
     for (int i = 0; i < 4; ++i) {
-        if (layouts[i]->stride * bytes_of(w->type) % preference->alignment[i] != 0) {
+        if (layouts[i]->stride * bytes_of(layouts[i]->type) % preference->alignment[i] != 0) {
             return CUBLAS_STATUS_NOT_SUPPORTED;
         }
     }
@@ -157,7 +158,7 @@ static void store(cudaDataType_t type, void *data, int64_t i, float value) {
 
 static bool at_16(const void *pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
 
-// Matrices are column by column: w [k, n], which is transposed, x [k, m], d [n, m].
+// Matrices are column by column: w [k, n], which is transposed, or [n, k], x [k, m], d [n, m].
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t product, const void *alpha,
                               const void *w, cublasLtMatrixLayout_t w_layout, const void *x,
                               cublasLtMatrixLayout_t x_layout, const void *beta, const void *c,
@@ -167,11 +168,13 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t product, co
     const auto p = *product;
     const auto wl = *w_layout, xl = *x_layout, dl = *d_layout;
     const cublasLtMatmulAlgo_t expected = algorithm_for(p, wl, xl, dl);
+    const bool flips = p.transposed_a == CUBLAS_OP_T;
+    const uint64_t w_k = flips ? wl.rows : wl.columns, w_n = flips ? wl.columns : wl.rows;
+    const float kept = *static_cast<const float *>(beta);
     const bool right = memcmp(&expected, algorithm, sizeof(expected)) == 0 &&
-                       p.transposed_a == CUBLAS_OP_T && *static_cast<const float *>(alpha) == 1 &&
-                       *static_cast<const float *>(beta) == 0 && c == d && wl.rows == xl.rows &&
-                       dl.rows == wl.columns && dl.columns == xl.columns && wl.type == xl.type &&
-                       wl.type == dl.type &&
+                       *static_cast<const float *>(alpha) == 1 && (kept == 0 || kept == 1) &&
+                       c == d && w_k == xl.rows && dl.rows == w_n && dl.columns == xl.columns &&
+                       wl.type == xl.type && (wl.type == dl.type || dl.type == CUDA_R_32F) &&
                        (p.epilogue == CUBLASLT_EPILOGUE_BIAS) == (p.bias != nullptr) && at_16(w) &&
                        at_16(x) && at_16(d) && at_16(p.bias) && workspace != nullptr &&
                        workspace_bytes >= qk::cuda::kLtWorkspaceBytes;
@@ -181,13 +184,14 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t product, co
     mock::enqueue(stream, [=] {
         for (int64_t i = 0; i < int64_t(dl.columns); ++i) {
             for (int64_t r = 0; r < int64_t(dl.rows); ++r) {
-                float sum = 0;
-                for (int64_t k = 0; k < int64_t(wl.rows); ++k) {
-                    sum += value_at(wl.type, x, i * xl.stride + k) *
-                           value_at(wl.type, w, r * wl.stride + k);
+                const int64_t at = i * dl.stride + r;
+                float sum = kept == 0 ? 0 : value_at(dl.type, d, at);
+                for (int64_t k = 0; k < int64_t(w_k); ++k) {
+                    const int64_t from = flips ? r * wl.stride + k : k * wl.stride + r;
+                    sum += value_at(wl.type, x, i * xl.stride + k) * value_at(wl.type, w, from);
                 }
-                if (p.bias != nullptr) sum += value_at(wl.type, p.bias, r);
-                store(wl.type, d, i * dl.stride + r, sum);
+                if (p.bias != nullptr) sum += value_at(dl.type, p.bias, r);
+                store(dl.type, d, at, sum);
             }
         }
     });

@@ -68,7 +68,7 @@ struct Inherited {
         qk_gru *new_gru = nullptr;
         qk_gru_state *new_state = nullptr;
         DLManagedTensorVersioned *managed = nullptr;
-        const qk_tensor_desc desc = {sizeof(desc), QK_FORMAT_F32, 0, 0, 0, 0, 0, 1, 0, 0, {4}};
+        const qk_tensor_desc desc = {sizeof(desc), QK_FORMAT_F32, 0, 0, 0, 0, 0, 1, 0, 0, {4}, 0};
         void *planes[] = {values};
         qk_gru_config config = QK_GRU_CONFIG_INIT;
         config.input_size = config.hidden_size = 1;

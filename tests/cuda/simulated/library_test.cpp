@@ -41,6 +41,31 @@ class CudaLibrary : public ::testing::Test {
         library_ = nullptr;
     }
 
+    // A product of x [m, k] and w [n, k], or of w [k, n], and what it leaves in d: f32 sums that
+    // the second of two adds to those of the first.
+    void multiply_transposed(qk_format type, int64_t m, int64_t n, int64_t k, int64_t x_stride) {
+        for (int64_t i = 0; i < m * x_stride; ++i) put(type, x_, i, float(i % 5 - 2));
+        for (int64_t i = 0; i < n * k; ++i) put(type, w_, i, float(i % 7 - 3));
+        memset(d_, 0xff, sizeof(d_));
+        for (const bool adds : {false, true}) {
+            const LtProduct product = {type, QK_FORMAT_F32, true, adds, m,  n,
+                                       k,    x_stride,      n,    x_,   w_, nullptr,
+                                       d_,   workspace_};
+            qk::Launch launch = {};
+            launch.stream = this;
+            launch.error = &error_;
+            ASSERT_EQ(qk::cuda::lt_multiply(library_, product, launch), QK_OK) << error_.text;
+        }
+        ASSERT_EQ(cudaStreamSynchronize(reinterpret_cast<cudaStream_t>(this)), cudaSuccess);
+        for (int64_t i = 0; i < m * n; ++i) {
+            float sum = 0;
+            for (int64_t c = 0; c < k; ++c) {
+                sum += 2 * float((i / n * x_stride + c) % 5 - 2) * float((c * n + i % n) % 7 - 3);
+            }
+            EXPECT_EQ(get(QK_FORMAT_F32, d_, i), sum) << i;
+        }
+    }
+
     // Small integers: every sum is exact in every type.
     qk::Status multiply(qk_format type, int64_t m, int64_t n, int64_t k, int64_t stride,
                         bool bias) {
@@ -49,7 +74,8 @@ class CudaLibrary : public ::testing::Test {
         for (int64_t i = 0; i < n * k; ++i) put(type, w_, i, float(i % 7 - 3));
         for (int64_t i = 0; i < n; ++i) put(type, bias_, i, float(i % 3));
         memset(d_, 0xff, sizeof(d_));
-        const LtProduct product = {type, m,         n, k, stride, x_, w_, bias ? bias_ : nullptr,
+        const LtProduct product = {type, type,      false,  false, m,  n,
+                                   k,    k,         stride, x_,    w_, bias ? bias_ : nullptr,
                                    d_,   workspace_};
         qk::Launch launch = {};
         launch.stream = this;
@@ -135,7 +161,7 @@ TEST_F(CudaLibrary, EachStepOfOpeningFailsInTurn) {
         EXPECT_EQ(state.objects, 0) << step;
         ++steps;
     }
-    EXPECT_EQ(steps, 12);  // 6 objects, 1 attribute of the product, 5 preferences
+    EXPECT_EQ(steps, 11);  // 6 objects, 5 preferences
     EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
 }
 
@@ -148,6 +174,10 @@ TEST_F(CudaLibrary, ProductsOfEveryTypeWithAndWithoutABias) {
         }
     }
     EXPECT_EQ(state.products, 12);
+    multiply_transposed(QK_FORMAT_F32, 3, 16, 24, 24);
+    multiply_transposed(QK_FORMAT_F16, 2, 8, 16, 32);
+    multiply_transposed(QK_FORMAT_BF16, 5, 24, 8, 8);
+    EXPECT_EQ(state.products, 18);
     EXPECT_EQ(mock::streams_used(), std::set<cudaStream_t>{reinterpret_cast<cudaStream_t>(this)});
 }
 
@@ -189,11 +219,11 @@ TEST_F(CudaLibrary, WhatItCannotDoIsSaid) {
     EXPECT_EQ(multiply(QK_FORMAT_F16, 3, 16, 24, 16, false), QK_ERROR_DEVICE_FAULT);
     EXPECT_STREQ(error_.text, "cuBLASLt: product failed (status 13)");
     state.fails = false;
-    for (int step = 1; step <= 15; ++step) {  // 3 attributes of the product, 4 of each matrix
+    for (int step = 1; step <= 16; ++step) {  // 3 attributes of the product, 4 of each matrix
         if (step == 3) continue;              // without a bias its pointer is null all the same
         state.fail_at = step;
         EXPECT_EQ(multiply(QK_FORMAT_F16, 3, 16, 24, 16, false),
-                  step <= 14 ? QK_ERROR_INTERNAL : QK_OK)
+                  step <= 15 ? QK_ERROR_INTERNAL : QK_OK)
             << step;
         state.fail_at = 0;
     }

@@ -32,15 +32,15 @@ struct XColumns<F32, 1> {
     bool rest;          // whether any of the warp's tiles has smaller ones
 
     // Half of a lane's 16 columns of its tiles: the lane with the other halves of x has the rest.
-    __device__ Raw load(const GemvProblem &p, uint32_t, int32_t first, uint32_t row,
+    __device__ Raw load(const void *x, int32_t k, int32_t first, uint32_t row,
                         uint32_t pair) const {
         Raw raw = {};
 #pragma unroll
         for (uint32_t s = 0; s < 2; ++s) {
             const uint32_t tile = row / 2 * 2 + s;
             const int32_t column = first + int32_t(tile * 64 + pair * 16 + row % 2 * 8);
-            if (column >= p.k) continue;
-            const auto *const from = static_cast<const uint4 *>(p.x) + int64_t(column) / 4;
+            if (column >= k) continue;
+            const auto *const from = static_cast<const uint4 *>(x) + int64_t(column) / 4;
             const uint4 q[2] = {from[0], from[1]};
 #pragma unroll
             for (int i = 0; i < 2; ++i) {

@@ -18,7 +18,6 @@ GemvProblem gemv_problem(const LinearArgs &args, const Device &device) {
                      1,
                      0,
                      true,
-                     static_cast<const int32_t *>(w.order),
                      coded_scales(w.scale, *device.tables)};
     const int64_t second = w.scale.second_group;
     if (second > 0) {

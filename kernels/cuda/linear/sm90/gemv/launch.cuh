@@ -52,10 +52,6 @@ Status launch_gemv(const GemvProblem &p, const Launch &launch) {
     shape.shared_bytes = Warp::kSums - kSharedStart + p.plan.sums_bytes + seconds_bytes(p);
     shape.overlaps = true;
     GemvProblem problem = p;
-    if (p.order != nullptr) {
-        problem.x_places = round_up(p.plan.sums_bytes + seconds_bytes(p), 16);
-        shape.shared_bytes = Warp::kSums - kSharedStart + problem.x_places + gemv_x_bytes(p.k);
-    }
     if constexpr (std::is_same_v<T, F32>) {
         // Units of x that a warp does not keep in registers are kept here, where there is room.
         const uint32_t behind = round_up(p.plan.sums_bytes + seconds_bytes(p), 16);

@@ -69,22 +69,14 @@ static constexpr int64_t gemv_shared(int64_t n, int64_t k, int64_t groups_per_ro
     return kGemvShared + plan.sums_bytes + gemv_seconds(plan, groups_per_row, second_group) * 4;
 }
 
-// What 16-bit x takes beside them where w has its columns in another order, and a barrier: no more
-// than leaves room for the next kernel's blocks.
-constexpr int64_t kGemvOrderedColumns = 16384;
-static constexpr uint32_t gemv_x_bytes(int64_t k) { return uint32_t(16 + 2 * k); }
-
 struct GemvProblem : TilesProblem {
     int32_t group_shift;   // log2 of the tiles a group; -1: half a tile, -2: a quarter; 31: a row
     uint32_t last_second;  // nested: of the second scales that a block has room for
     GemvPlan plan;
-    float entry_unit;  // f32 x: of the entries
-    // Bytes behind the sums where x is kept: units of f32 x, 0 where there is no room for them; x
-    // as it is where w has its columns in another order.
-    uint32_t x_places;
-    bool overlaps;         // the next kernel may start early
-    const int32_t *order;  // of w's columns, by which x is read; null: x is as w stores them
-    qk_format coded;       // what coded scales are: E8M0 and E4M3 need no table
+    float entry_unit;   // f32 x: of the entries
+    uint32_t x_places;  // f32 x: bytes behind the sums where units of x are kept; 0: nowhere
+    bool overlaps;      // the next kernel may start early
+    qk_format coded;    // what coded scales are: E8M0 and E4M3 need no table
 };
 
 // An instance, compiled on its own.

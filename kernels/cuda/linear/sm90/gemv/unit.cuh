@@ -128,22 +128,17 @@ struct XColumns {
     uint32_t b[kOfTile][8];
 
     // A lane's 16 columns of its tiles of the unit that starts at column `first`; 0 past the end.
-    // Where p.order is not null, x is in shared memory, at `place`.
-    __device__ Raw load(const GemvProblem &p, uint32_t place, int32_t first, uint32_t row,
-                        uint32_t pair) {
-        if (p.order != nullptr) barrier_wait(place, 0);
+    __device__ Raw load(const void *x, int32_t k, int32_t first, uint32_t row, uint32_t pair) {
 #pragma unroll
         for (uint32_t s = 0; s < kOfTile; ++s) {
-            const int32_t column = column_of(s, first, row, pair);
+            const uint32_t tile = row / kOfParts * kOfParts + s;
+            const bool own = pair / (4 / kOfParts) == row % kOfParts;
+            const int32_t column = first + int32_t(tile * 64 + pair * 16);
             uint4 q[2] = {};
-            if (column < p.k) {
-                const auto *const from = static_cast<const uint4 *>(p.x) + int64_t(column) / 8;
-                if (p.order != nullptr) {
-                    gather(p, place, column, q);
-                } else {
-                    q[0] = from[0];
-                    q[1] = from[1];
-                }
+            if (own && column < k) {
+                const auto *const from = static_cast<const uint4 *>(x) + int64_t(column) / 8;
+                q[0] = from[0];
+                q[1] = from[1];
             }
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
@@ -155,52 +150,7 @@ struct XColumns {
         }
         return {};
     }
-    // Asks for the order of these columns, before x is known.
-    __device__ static void expect(const GemvProblem &p, int32_t first, uint32_t row,
-                                  uint32_t pair) {
-        if (p.order == nullptr) return;
-#pragma unroll
-        for (uint32_t s = 0; s < kOfTile; ++s) {
-            const int32_t column = column_of(s, first, row, pair);
-            if (column < p.k) prefetch(p.order + column);
-        }
-    }
     __device__ void split(Raw, bool, uint32_t) {}
-
-    // A copy of x in shared memory, for its columns to be picked from: single values from the L2
-    // would take longer than the product. In front of it the barrier that says that it is there.
-    static constexpr uint32_t kX = 16;
-    __device__ static void copy(const GemvProblem &p, uint32_t place) {
-        const uint32_t bytes = uint32_t(p.k) * 2;
-        barrier_expect(place, bytes);
-        copy_bulk(place + kX, p.x, bytes, place);
-    }
-
-  private:
-    // The first of a lane's columns in one set of operands; where it has none, past every k.
-    __device__ static int32_t column_of(uint32_t set, int32_t first, uint32_t row, uint32_t pair) {
-        const bool own = pair / (4 / kOfParts) == row % kOfParts;
-        const uint32_t tile = row / kOfParts * kOfParts + set;
-        return own ? first + int32_t(tile * 64 + pair * 16) : INT32_MAX;
-    }
-    __device__ static void gather(const GemvProblem &p, uint32_t place, int32_t column,
-                                  uint4 (&q)[2]) {
-        const auto *const order = reinterpret_cast<const int4 *>(p.order + column);
-        uint32_t *const words = &q[0].x;
-        int4 columns[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) columns[i] = order[i];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            const int32_t c[4] = {columns[i].x, columns[i].y, columns[i].z, columns[i].w};
-            uint32_t v[4];
-#pragma unroll
-            for (int j = 0; j < 4; ++j)
-                v[j] = shared_load_2(place + kX + 2 * uint32_t(ordered_column(c[j], p.k)));
-            words[2 * i] = v[0] | v[1] << 16;
-            words[2 * i + 1] = v[2] | v[3] << 16;
-        }
-    }
 };
 
 // Whether weights are two halves each (f32.cuh).

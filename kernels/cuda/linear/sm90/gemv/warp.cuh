@@ -183,7 +183,6 @@ struct GemvWarp : GemvSlot<T, Decode, kind, kGroupTiles> {
     __device__ void prepare(Run rows) {
         if (threadIdx.x == 0) barrier_init(kXKnown, 1);
         if (threadIdx.x == 0) barrier_init(kTablesKnown, kGemvThreads);
-        if (threadIdx.x == 0 && p.order != nullptr) barrier_init(kSums + p.x_places, 1);
         if (lane == 0) {
             barrier_init(barrier, Decode::kLut4 ? 1 : 33);  // the issuing lane, lanes with scales
             barrier_init(barrier + 8, 1);
@@ -205,9 +204,6 @@ struct GemvWarp : GemvSlot<T, Decode, kind, kGroupTiles> {
             issue_seconds(rows);
             if (i == 0) copy_word(kScaleBias, p.scale_bias);
         }
-        if constexpr (!X::kAhead) {
-            if (count > 0) X::expect(p, unit.column * int32_t(kUnitColumns), row, pair);
-        }
         if constexpr (X::kAhead) {
             const uint32_t known = kSums + p.x_places + threadIdx.x * X::kPlaceBytes + X::kKnown;
             if (p.x_places != 0 && int32_t(threadIdx.x) < p.plan.units) barrier_init(known, 32);
@@ -218,16 +214,12 @@ struct GemvWarp : GemvSlot<T, Decode, kind, kGroupTiles> {
     }
 
     __device__ typename X::Raw load_x(int32_t column, Lane *v) const {
-        return v->x.load(p, kSums + p.x_places, column * int32_t(kUnitColumns), row, pair);
+        return v->x.load(p.x, p.k, column * int32_t(kUnitColumns), row, pair);
     }
 
     // Waits for x and asks for the first unit's; the bias comes in beside it.
     __device__ typename X::Raw await_x(int32_t y_rows, Lane *v) const {
         wait_for_previous_kernel();
-        if constexpr (!X::kAhead) {
-            const bool copies = p.order != nullptr && threadIdx.x == kGemvThreads - 32;
-            if (copies) X::copy(p, kSums + p.x_places);
-        }
         const bool biased = p.bias != nullptr && int32_t(threadIdx.x) < y_rows;
         const int64_t y_row = int64_t(first_row) * 16 + threadIdx.x;
         const float bias = biased ? load_float(p.bias_type, p.bias, y_row) : 0;
