@@ -4,9 +4,10 @@ Integers approximate, so the bound is a signal-to-error ratio, of y and h_n agai
 own floats: docs/gru.md's floor of W8H16 for any network, and the mean that it states for W16A16
 with uniform tables.
 """
+import tempfile
 import warnings
 
-from common import np, qk, torch, unittest
+from common import np, os, qk, torch, unittest
 
 W8H16, W16A16 = 29.5, 62.7
 
@@ -81,6 +82,37 @@ class Onnx(unittest.TestCase):
                 for value, exact in zip(graph.output, outputs):
                     self.assertEqual(got[value.name].shape, exact.shape)
                     self.assertGreater(decibels(exact, got[value.name]), W16A16)
+
+    def test_a_file_whose_weights_are_initializers(self):
+        try:
+            import onnx
+        except ImportError:
+            raise unittest.SkipTest("onnx is not installed") from None
+        rng = np.random.default_rng(5)
+        w, r, b = (rng.standard_normal(shape).astype(np.float32) * np.float32(0.4)
+                   for shape in ((2, 18, 4), (2, 18, 6), (2, 36)))
+        node = onnx.helper.make_node("GRU", ["X", "w", "r", "b"], ["Y"], name="encoder",
+                                     direction="bidirectional", linear_before_reset=1)
+        graph = onnx.helper.make_graph(
+            [node], "one", [], [], [onnx.numpy_helper.from_array(array, name)
+                                    for array, name in ((w, "w"), (r, "r"), (b, "b"))])
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "model.onnx")
+            onnx.save(onnx.helper.make_model(graph), path)
+            net = qk.StackedGRU.from_onnx(path, node="encoder")
+            with self.assertRaisesRegex(qk.CallError, "0 GRU nodes of the name 'decoder'"):
+                qk.StackedGRU.from_onnx(path, node="decoder")
+        module = torch().nn.GRU(4, 6, bidirectional=True)
+        for side, suffix in enumerate(("", "_reverse")):
+            for name, array in (("weight_ih", w[side]), ("weight_hh", r[side]),
+                                ("bias_ih", b[side, :18]), ("bias_hh", b[side, 18:])):
+                z, reset, n = np.split(array, 3)
+                getattr(module, f"{name}_l0{suffix}").data = torch().from_numpy(
+                    np.concatenate([reset, z, n]))
+        x = torch().randn(20, 3, 4, generator=torch().Generator().manual_seed(5))
+        with torch().no_grad():
+            exact, _ = module(x)
+        self.assertGreater(decibels(exact, net.calibrate(x).freeze()(x)[0]), W8H16)
 
     def test_what_a_node_may_not_have(self):
         try:
