@@ -116,6 +116,8 @@ class ScalePanel {
                    0,
                    w.geometry.groups_per_row};
         bias_ = load_as<float>(plane.bias, 0);
+        integers_ = plane.format->id == QK_FORMAT_I8 && power && size % 2 == 0 &&
+                    w.geometry.groups_per_row % size == 0;
     }
 
     QK_NOINLINE const char *load(int64_t row_block, int64_t first, int64_t count) {
@@ -136,7 +138,11 @@ class ScalePanel {
                 fetch(data + (at + count * 8) * 2, count * 16);
                 break;
             default:
-                load_nested(data + at, row_block, first, count);
+                if (integers_ && first % 2 == 0) {
+                    scale_integers(data + at, row_block, first, count);
+                } else {
+                    load_nested(data + at, row_block, first, count);
+                }
                 fetch(data + at + count * 8, count * 8);
         }
         return reinterpret_cast<const char *>(scales_);
@@ -158,6 +164,28 @@ class ScalePanel {
         }
     }
 
+    // i8 codes times second scales, which all rows change together: two groups of 8 rows at once.
+    QK_NOINLINE void scale_integers(const char *from, int64_t row_block, int64_t first,
+                                    int64_t count) {
+        const int64_t of_row = second_.per_row >> second_.shift;
+        const int64_t start = first >> second_.shift;
+        alignas(64) float second[kPanelGroups / 8 + 2][16];
+        for (int64_t s = start; s <= (first + count - 1) >> second_.shift; ++s) {
+            for (int64_t row = 0; row < 8; ++row) {
+                const int64_t index = min64((row_block * 8 + row) * of_row + s, second_.last);
+                const float by = load_as<float>(second_.plane, index);
+                second[s - start][row] = second[s - start][row + 8] = by;
+            }
+        }
+        const uint8_t *codes = reinterpret_cast<const uint8_t *>(from);
+        uint8_t last[16] = {};
+        for (int64_t i = 0; i < count; i += 2, codes += 16) {
+            if (i + 1 == count) codes = static_cast<uint8_t *>(memcpy(last, codes, 8));
+            const auto by = Isa::load_f32(second[((first + i) >> second_.shift) - start]);
+            Isa::store_f32(scales_[i], Isa::mul(Isa::load_s8(codes), by));
+        }
+    }
+
     void load_nested(const char *from, int64_t row_block, int64_t first, int64_t count) {
         SecondRun run = second_;
         run.number = row_block * 8 * run.per_row + first;
@@ -171,6 +199,7 @@ class ScalePanel {
     const Weight &w_;
     const ScalePlane &plane_;
     SecondRun second_;
+    bool integers_ = false;  // i8, as scale_integers takes it
     float bias_ = 0;
     NestedCode nested_;
     const WidenNested widen_;
