@@ -53,7 +53,8 @@ bool small_groups(const Product &product) {
 
 // Of row i of x, block after block; empty where floats are summed.
 std::vector<Integers> integer_blocks(const Product &product, int64_t i) {
-    const bool whole = product.groups.size % kBlock == 0 && product.entry_steps == 1;
+    const bool whole =
+        product.groups.size % kBlock == 0 && product.entry_steps == 1 && product.minima.empty();
     if (product.groups.flat || product.m != 1 || product.entry_steps == 0) return {};
     if (!whole && !small_groups(product)) return {};
     std::vector<Integers> blocks;
@@ -108,6 +109,22 @@ size_t integer_lane(const Product &product, size_t c) {
     return small_groups(product) ? c / 16 + c / 8 % 2 * 8 : c % kLanes;
 }
 
+// Minima times what the integers of a group's columns come to, every fourth group in one sum.
+float sum_minima(const Product &product, const std::vector<Integers> &x, int64_t row) {
+    float low[4] = {};
+    for (int64_t first = 0, g = 0; first < product.k; first += product.groups.size, ++g) {
+        const Integers &block = x[size_t(first / kBlock)];
+        const size_t start = size_t(first % kBlock);
+        const size_t end = std::min(start + size_t(product.groups.size), block.value.size());
+        int64_t sum = 0;
+        for (size_t c = start; c < end; ++c) sum += block.value[c];
+        const float of_x = std::ldexp(float(sum), block.exponent);
+        const size_t group = size_t(product.groups.of_code[size_t(row * product.k + first)]);
+        low[g % 4] = std::fma(product.minima[group], of_x, low[g % 4]);
+    }
+    return (low[0] + low[2]) + (low[1] + low[3]);
+}
+
 // One row of x as integers, lane by lane of each block.
 float sum_integers(const Product &product, const std::vector<Integers> &x, int64_t row) {
     float sum[kLanes] = {};
@@ -137,7 +154,7 @@ float sum_integers(const Product &product, const std::vector<Integers> &x, int64
             if (there[l]) sum[l] = std::fma(float(dot[l]), factor, sum[l]);
         }
     }
-    return fold(sum);
+    return product.minima.empty() ? fold(sum) : fold(sum) - sum_minima(product, x, row);
 }
 
 // What rounding x to integers and underflowing factors can change.
@@ -145,9 +162,9 @@ double integer_error(const Product &product, const std::vector<Integers> &x, int
     double error = 0;
     for (int64_t c = 0; c < product.k; ++c) {
         const double half = std::ldexp(1.0, x[size_t(c / kBlock)].exponent - 1);
-        error += half * std::fabs(double(product.entries[size_t(row * product.k + c)])) *
-                 std::fabs(double(
-                     product.scales[size_t(product.groups.of_code[size_t(row * product.k + c)])]));
+        const size_t at = size_t(row * product.k + c), group = size_t(product.groups.of_code[at]);
+        error += half * std::fabs(double(product.entries[at]) * double(product.scales[group]));
+        if (!product.minima.empty()) error += half * std::fabs(double(product.minima[group]));
     }
     return error + std::ldexp(double(product.k), -123);
 }
@@ -155,7 +172,8 @@ double integer_error(const Product &product, const std::vector<Integers> &x, int
 // Roundings that a term passes at most.
 double roundings(const Product &product, bool integers) {
     const double blocks = double((product.k + kBlock - 1) / kBlock);
-    if (integers) return 1 + blocks + 4 + 1;
+    const double groups = std::ceil(double(product.k) / double(product.groups.size));
+    if (integers) return 1 + (product.minima.empty() ? blocks : groups) + 4 + 1;
     const double of_weight = product.minima.empty() ? 1 : 2;
     if (product.m > 1) return of_weight + double(std::min(kBlock, product.k)) + blocks + 1;
     return of_weight + double((product.k + kLanes - 1) / kLanes) + 4 + 1;

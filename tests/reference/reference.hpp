@@ -177,7 +177,6 @@ struct Product {
 };
 // Entries of the weight times this are integers that one row of x sums; 0 where it does not.
 inline int entry_steps(const Spec &spec) {
-    if (spec.float_min) return 0;
     return spec.format == Format::u4 ? 1 : spec.format == Format::fp4_e2m1 ? 2 : 0;
 }
 // A dense weight is entries in one group of scale 1.

@@ -22,7 +22,8 @@ class NeonGroups {
         float32x4_t of[8][4];  // [row][part of the lanes]
     };
 
-    explicit NeonGroups(const Weight &w) : groups_(w.geometry), steps_(integer_steps(*w.format)) {
+    explicit NeonGroups(const Weight &w)
+        : groups_(w.geometry), steps_(integer_steps(*w.format)), zero_(common_zero(w)) {
         int8_t entries[16] = {};
         for (int code = 0; code < 16 && kind == CodeKind::kTable; ++code) {
             entries[code] = int8_t(w.format->value(code) * steps_);
@@ -117,7 +118,7 @@ class NeonGroups {
                         const int32x4_t zero = vld1q_s32(factors.zero[like][row + i]);
                         dot[i] = vmlsq_s32(dot[i], zero, sum);
                     } else if (kind == CodeKind::kSymmetric) {
-                        dot[i] = vsubq_s32(dot[i], vshlq_n_s32(sum, 3));
+                        dot[i] = vmlsq_n_s32(dot[i], sum, zero_);
                     }
                     to = vfmaq_f32(to, vcvtq_f32_s32(dot[i]), scale);
                 }
@@ -162,6 +163,7 @@ class NeonGroups {
 
     const GroupsOfLanes groups_;
     const float steps_;
+    const int zero_;  // of all groups where they have none
     int8x16_t entries_;
 };
 

@@ -11,6 +11,7 @@
 //         at the row's end lanes fold 16 -> 8 -> 4 -> 2 -> 1, lane i with lane i + half
 //     one row and U4_AFFINE in groups of a multiple of 128: the same lanes, a block at a time, of
 //         integers: sum[lane] = fma(sum of integer * (code - zero), unit * scale, sum[lane])
+//     in groups of 16, 32 and 64 lanes of eight columns, and minima in four sums of their own
 //     transposed: blocks of 128 rows of w, a chain each, for any number of rows of x
 //     then + bias, then + what y held if it accumulates, then one rounding to y's type
 //
@@ -27,6 +28,7 @@ constexpr int64_t kRows = 8;  // rows of w, and rows of x, in a tile
 
 struct Sum {
     float lane[kLanes];  // the first alone where rows of x are several
+    float low[4];        // what minima take off integers of x
 };
 
 void add_lanes(const float *x, const float *w, int64_t count, Sum *sum) {
@@ -97,7 +99,9 @@ void load_row(Tile &tile, int64_t row, int64_t column, int64_t count, float *val
 void store_row(Tile &tile, int64_t row, Sum *sums) {
     const LinearArgs &args = *tile.args;
     for (int64_t i = 0; i < tile.x_rows; ++i) {
-        const float sum = args.x.rows == 1 ? fold_lanes(sums[i].lane) : sums[i].lane[0];
+        float sum = args.x.rows == 1 ? fold_lanes(sums[i].lane) : sums[i].lane[0];
+        const float *const low = sums[i].low;
+        if (has_minimum(args.w)) sum -= (low[0] + low[2]) + (low[1] + low[3]);
         store_y(args, tile.x_first + i, row, sum);
     }
 }
@@ -159,6 +163,20 @@ void load_eights(Tile &tile, int64_t row, int64_t column, int64_t count, const i
     }
 }
 
+// A block's minima times what x comes to over their groups.
+void lower(const Weight &w, int64_t row, int64_t column, int64_t count, const int32_t *q,
+           float unit, float *low) {
+    for (int64_t at = 0; at < count;) {
+        const GroupIndex group = group_of(w.geometry, row, column + at);
+        int32_t sum = 0;
+        for (const int64_t last = min64(at + w.geometry.group_size, count); at < last; ++at) {
+            sum += q[at];
+        }
+        float &to = low[group.group % 4];
+        to = __builtin_fmaf(minimum_of(w, group), unit * float(sum), to);
+    }
+}
+
 // Rows of codes that are integers against one row of x as integers.
 void run_integers(Tile &tile, int64_t first, int64_t last) {
     const Weight &w = tile.args->w;
@@ -177,6 +195,8 @@ void run_integers(Tile &tile, int64_t first, int64_t last) {
             for (int64_t i = 0; i < kLanes; ++i) {
                 sum[i] = __builtin_fmaf(float(lanes.dot[i]), lanes.factor[i], sum[i]);
             }
+            float *const low = tile.sum[row - first][0].low;
+            if (has_minimum(w)) lower(w, row, column, count, q, unit, low);
         }
     }
     for (int64_t row = first; row < last; ++row) store_row(tile, row, tile.sum[row - first]);

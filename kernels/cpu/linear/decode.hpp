@@ -13,8 +13,11 @@ using Weights8 = float[8][16];  // 8 rows of a step
 template <class Isa>
 class ScaleBlock {
   public:
-    explicit ScaleBlock(const Weight &w) : ScaleBlock(w, w.scale) {}
-    ScaleBlock(const Weight &w, const ScalePlane &plane) : w_(w), row_scales_(w, plane) {}
+    static constexpr int64_t kMost = kPanelSteps;  // groups at once, and a cut one
+
+    explicit ScaleBlock(const Weight &w) : ScaleBlock(w, w.scale, {}) {}
+    ScaleBlock(const Weight &w, const ScalePlane &plane, const Device &)
+        : w_(w), row_scales_(w, plane) {}
 
     // Groups first .. first + count as f32 [group][row]; 0 for rows past the last.
     QK_NOINLINE const char *load(int64_t row, int64_t first, int64_t count) {
@@ -41,19 +44,14 @@ class Decoder {
     QK_NOINLINE explicit Decoder(const Weight &w)
         : w_(w), bytes_(w), codes_(w), data_(static_cast<const uint8_t *>(w.data)),
           is_signed_(w.format->kind == FormatKind::kS8), lowered_(has_minimum(w)),
-          minima_(w, lowered_ ? w.minimum : w.scale) {}
+          minima_(w, lowered_ ? w.minimum : w.scale, {}) {}
 
     // Columns column .. end, from a multiple of 512 on, as [step][row]; `scales`: f32 [group][row].
+    // Minima are left on.
     QK_NOINLINE void decode(int64_t row, int64_t column, int64_t end, const char *scales,
                             Weights8 *to) {
         scales_ = scales;
         number_groups(column, end);
-        decode_codes(row, column, end, to);
-        if (lowered_) lower(row, column, end, to);
-    }
-
-  private:
-    void decode_codes(int64_t row, int64_t column, int64_t end, Weights8 *to) {
         if (w_.layout->bits == 8) return decode_bytes(row, column, end, to);
         load_zeros(row, column, end);
         switch (w_.layout->id) {
@@ -68,7 +66,9 @@ class Decoder {
         }
     }
 
-    void lower(int64_t row, int64_t column, int64_t end, Weights8 *to) {
+    // Takes minima off what decode() gave last.
+    QK_NOINLINE void lower(int64_t row, int64_t column, int64_t end, Weights8 *to) {
+        if (!lowered_) return;
         const int64_t size = w_.geometry.group_size, first = column / size;
         const char *const minima = minima_.load(row, first, ceil_div(end, size) - first);
         for (int64_t at = column, step = 0; at < end; at += 16, ++step) {
@@ -80,6 +80,7 @@ class Decoder {
         }
     }
 
+  private:
     // 8-bit codes, rows of bytes.
     void decode_bytes(int64_t row, int64_t column, int64_t end, Weights8 *to) const {
         for (int64_t i = 0; i < min64(8, w_.geometry.n - row); ++i) {

@@ -11,7 +11,7 @@
 // Weights are read once, front to back, in one stream; scales of the 8 rows are side by side.
 #pragma once
 #include "cpu/kernels.hpp"
-#include "cpu/linear/row_of_x.hpp"
+#include "cpu/linear/minima.hpp"
 
 namespace qk::cpu {
 namespace {
@@ -111,9 +111,11 @@ QK_NOINLINE void add_tail(const Chunk &chunk, const Codes &codes, int64_t steps,
 }
 
 template <class Isa>
-inline void store_rows(const LinearArgs &args, int64_t row_block, const Sums<Isa> &sums) {
+inline void store_rows(const LinearArgs &args, int64_t row_block, const Sums<Isa> &sums,
+                       MinimaOfGroups<Isa> *minima = nullptr) {
     float y[8];
     Isa::fold_rows(sums.row, y);
+    if (minima != nullptr) minima->take_off(row_block * 8, y);
     store_8(args, 0, row_block, y);
 }
 
@@ -140,7 +142,7 @@ inline Panel panel_from(const Geometry &s, int64_t first) {
 // y of 8 rows: add_panel(panel, sums) adds the panels up in order.
 template <class Isa, class AddPanel>
 QK_INLINE inline void sum_panels(const LinearArgs &args, const Panel &first, int64_t row_block,
-                                 const AddPanel &add_panel) {
+                                 const AddPanel &add_panel, MinimaOfGroups<Isa> *minima = nullptr) {
     const int64_t chunks = ceil_div(args.w.geometry.k, 128);
     Sums<Isa> sums;
     for (Lanes<Isa> &lanes : sums.row) lanes = Isa::zero_lanes();
@@ -148,7 +150,7 @@ QK_INLINE inline void sum_panels(const LinearArgs &args, const Panel &first, int
     for (int64_t at = first.last; at < chunks; at += first.last) {
         add_panel(panel_from(args.w.geometry, at), sums);
     }
-    store_rows<Isa>(args, row_block, sums);
+    store_rows<Isa>(args, row_block, sums, minima);
 }
 
 template <class Isa, class Codes>

@@ -20,7 +20,7 @@
 namespace qk::cpu {
 namespace {
 
-enum class CodeKind { kZeros, kSymmetric, kTable };
+enum class CodeKind { kZeros, kSymmetric, kTable };  // symmetric: one zero of all groups
 
 inline CodeKind code_kind(const Weight &w) {
     if (w.format->kind == FormatKind::kLut4) return CodeKind::kTable;
@@ -76,8 +76,9 @@ template <class Isa, class Products>
 class RowsOfGroups {
   public:
     RowsOfGroups(const LinearArgs &args, const Device &device)
-        : args_(args), x_(args.x), scales_(args.w, device), products_(args.w),
-          chunks_(chunk_count(args.w.geometry)), groups_(kBlock / args.w.geometry.group_size) {}
+        : args_(args), x_(args.x), scales_(args.w, device), minima_(args, device),
+          products_(args.w), chunks_(chunk_count(args.w.geometry)),
+          groups_(kBlock / args.w.geometry.group_size) {}
 
     void run(int64_t row_block) {
         typename Products::Sums sums = {};
@@ -88,7 +89,7 @@ class RowsOfGroups {
         Products::to_rows(sums, rows);
         Sums<Isa> lanes;
         for (int row = 0; row < 8; ++row) lanes.row[row] = Isa::load_f32(rows[row]);
-        store_rows<Isa>(args_, row_block, lanes);
+        store_rows<Isa>(args_, row_block, lanes, &minima_);
     }
 
   private:
@@ -128,6 +129,7 @@ class RowsOfGroups {
     const LinearArgs &args_;
     BlocksOfX<Isa, X> x_;
     ScalePanel<Isa> scales_;
+    MinimaOfGroups<Isa> minima_;
     Products products_;
     const int64_t chunks_, groups_;
 };

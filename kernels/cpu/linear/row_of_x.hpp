@@ -24,10 +24,10 @@ inline float integer_steps(const Format &format) {
 // Whether one row of x meets codes that are integers, a lane's with one scale and zero a block.
 inline bool may_sum_integers(const LinearArgs &args) {
     const Weight &w = args.w;
-    if (args.x.rows != 1 || w.geometry.flat || has_minimum(w)) return false;
+    if (args.x.rows != 1 || w.geometry.flat) return false;
     const bool u4 = w.format->kind == FormatKind::kU4;
     if (in_small_groups(w.geometry)) return u4 || w.format->id == QK_FORMAT_FP4_E2M1;
-    return u4 && w.geometry.group_size % kBlock == 0;
+    return u4 && w.geometry.group_size % kBlock == 0 && !has_minimum(w);
 }
 
 inline uint32_t largest_bits(const float *__restrict x, int64_t count) {

@@ -87,7 +87,7 @@ constexpr uint32_t kInt8Case = kQuantized | kAlongK | kIntegerEntries;
 constexpr uint32_t kInt8Packed = kInt8Case | kFourBits | kPacked | kGroupsWhole | kLowered;
 constexpr uint32_t kIntegersCase = kOneRow | kU4 | kPacked | kAlongK | kBlocks128 | kScaled;
 constexpr uint32_t kSmallGroupsCase =
-    kOneRow | kExactIntegers | kPacked | kAlongK | kSmallGroups | kScaled;
+    kOneRow | kExactIntegers | kPacked | kAlongK | kSmallGroups | kLowered;
 constexpr uint32_t kGemvCase =
     kOneRow | kQuantized | kFourBits | kPacked | kAlongK | kGroupsWhole | kScalesMultiply;
 constexpr uint32_t kColumnsCase = kOneRow | kColumnLayout | kGroups16 | kScaled;

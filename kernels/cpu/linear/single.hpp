@@ -3,6 +3,7 @@
 #pragma once
 #include "cpu/kernels.hpp"
 #include "cpu/linear/decode.hpp"
+#include "cpu/linear/minima.hpp"
 #include "cpu/linear/row_of_x.hpp"
 
 namespace qk::cpu {
@@ -27,6 +28,7 @@ class FloatSums {
         if (p.column % kPanelOfX == 0) panel_ = x_.panel(p.column);
         const char *const x = panel_ + p.column % kPanelOfX * 4;
         decoder.decode(p.row, p.column, p.end, p.scales, weights);
+        decoder.lower(p.row, p.column, p.end, weights);
         for (int64_t row = 0; row < 8; ++row) {
             Lanes<Isa> sum = sums[row];
             const float *w = weights[0][row];
@@ -41,6 +43,8 @@ class FloatSums {
             sums[row] = sum;
         }
     }
+
+    static void take_off(int64_t, float *) {}
 
   private:
     RowOfX<Isa> x_;
@@ -81,6 +85,8 @@ class IntegerSums {
         }
     }
 
+    static void take_off(int64_t, float *) {}
+
   private:
     const int64_t group_size_;
     BlocksOfX<Isa, XHalves> x_;
@@ -94,7 +100,7 @@ class GroupSums {
   public:
     explicit GroupSums(const LinearArgs &args)
         : group_size_(args.w.geometry.group_size), groups_(args.w.geometry.groups_per_row),
-          unit_(1 / integer_steps(*args.w.format)), x_(args.x) {
+          unit_(1 / integer_steps(*args.w.format)), x_(args.x), minima_(args, {}) {
         for (auto &group : steps_) {
             for (float &step : group) step = integer_steps(*args.w.format);
         }
@@ -125,6 +131,8 @@ class GroupSums {
         }
     }
 
+    void take_off(int64_t row, float *y) { minima_.take_off(row, y); }
+
   private:
     // Exact in any order.
     static Lanes<Isa> lane_sums(const float *w, const float *x, int64_t steps) {
@@ -143,6 +151,7 @@ class GroupSums {
     const float unit_;  // of entries
     BlocksOfX<Isa, XHalves> x_;
     const XHalves *panel_ = nullptr;
+    MinimaOfGroups<Isa, ScaleBlock<Isa>> minima_;
     float steps_[kPanelSteps + 1][8];
 };
 
@@ -162,6 +171,7 @@ class SingleRow {
         }
         float y[8];
         Isa::fold_rows(sums, y);
+        sums_.take_off(block * 8, y);
         store_8(args_, 0, block, y);
     }
 

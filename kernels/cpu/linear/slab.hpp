@@ -72,6 +72,7 @@ class SlabDecoder {
         for (int64_t i = 0; i < 16 && row + i < w_.geometry.n; i += 8) {
             const char *const scales = any_scales_.load(row + i, group_, groups_);
             decoder_.decode(row + i, column, end, scales, weights_);
+            decoder_.lower(row + i, column, end, weights_);
             for (int64_t step = 0; step * 16 < end - column; ++step) transpose(step, to + i);
         }
     }

@@ -27,7 +27,9 @@ class YmmGroups {
         __m256 of[4][4];  // [rows r and r + 4][part of the lanes]
     };
 
-    explicit YmmGroups(const Weight &w) : groups_(w.geometry), steps_(integer_steps(*w.format)) {
+    explicit YmmGroups(const Weight &w)
+        : groups_(w.geometry), steps_(integer_steps(*w.format)),
+          offset_(kind == CodeKind::kTable ? kOffset : common_zero(w)) {
         alignas(16) int8_t entries[16] = {};
         for (int code = 0; code < 16 && kind == CodeKind::kTable; ++code) {
             entries[code] = int8_t(int(w.format->value(code) * steps_) + kOffset);
@@ -43,7 +45,7 @@ class YmmGroups {
         if (kind != CodeKind::kZeros) {
             for (int part = 0; part < 4; ++part) {
                 factors.less[part] =
-                    _mm256_mullo_epi32(twice(x.sum[part]), _mm256_set1_epi32(kOffset));
+                    _mm256_mullo_epi32(twice(x.sum[part]), _mm256_set1_epi32(offset_));
             }
         }
         _Pragma("GCC unroll 1") for (int pair = 0; pair < 4; pair += kTogether) {
@@ -65,7 +67,7 @@ class YmmGroups {
 
   private:
     static constexpr int kTogether = 2;  // pairs of rows: they share what is loaded of x
-    static constexpr int kOffset = kind == CodeKind::kTable ? 12 : 8;
+    static constexpr int kOffset = 12;   // of entries of tables
 
     // Of a chunk, as its lanes are multiplied: [odd][pair of rows].
     struct Factors {
@@ -194,6 +196,7 @@ class YmmGroups {
 
     const GroupsOfLanes groups_;
     const float steps_;
+    const int offset_;  // of all codes from their entries
     __m256i entries_;
 };
 

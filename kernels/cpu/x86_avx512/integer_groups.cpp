@@ -19,7 +19,7 @@ namespace {
 
 // Entries are this much above the numbers that they stand for.
 inline int32_t entry_offset(const Weight &w) {
-    return w.format->kind == FormatKind::kLut4 ? 12 : 8;
+    return w.format->kind == FormatKind::kLut4 ? 12 : common_zero(w);
 }
 
 struct EightBytes : XBytes {
@@ -99,8 +99,8 @@ class GroupRowBlocks {
     using X = EightBytes;
 
     GroupRowBlocks(const LinearArgs &args, const Device &device, const RowOfBlocks<X> &x)
-        : args_(args), x_(x), scales_(args.w, device), chunks_(ceil_div(args.w.geometry.k, kBlock)),
-          first_(panel_from(args.w.geometry, 0)) {
+        : args_(args), x_(x), scales_(args.w, device), minima_(args, device),
+          chunks_(ceil_div(args.w.geometry.k, kBlock)), first_(panel_from(args.w.geometry, 0)) {
         alignas(64) uint8_t entries[64];
         for (int code = 0; code < 64; ++code) {
             const bool table = kind == CodeKind::kTable;
@@ -112,9 +112,11 @@ class GroupRowBlocks {
     }
 
     void run(int64_t row_block) {
-        sum_panels<Avx512>(args_, first_, row_block,
-                           [&](const Panel &panel, Sums<Avx512> &sums)
-                               QK_INLINE { run_panel(row_block, panel, sums); });
+        sum_panels<Avx512>(
+            args_, first_, row_block,
+            [&](const Panel &panel, Sums<Avx512> &sums)
+                QK_INLINE { run_panel(row_block, panel, sums); },
+            &minima_);
     }
 
   private:
@@ -244,6 +246,7 @@ class GroupRowBlocks {
     const LinearArgs &args_;
     const RowOfBlocks<X> x_;
     GroupScales<kGroups> scales_;
+    MinimaOfGroups<Avx512> minima_;
     const int64_t chunks_;
     const Panel first_;
     __m512i entries_;

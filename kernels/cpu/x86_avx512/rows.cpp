@@ -13,6 +13,7 @@
 // lanes, and the sums are permuted back. Bytes per output: the row's codes and scales. The codes of
 // 8 rows are contiguous and are prefetched in sequence, a block of rows ahead: as 8 streams they
 // would arrive at two thirds of the speed.
+#include "cpu/linear/decode.hpp"
 #include "cpu/linear/select.hpp"
 #include "cpu/x86_avx512/look_up_planes.hpp"
 #include "cpu/x86_avx512/rows8.hpp"
@@ -255,7 +256,7 @@ template <bool high_first>
 class GroupRows8 : Rows8 {
   public:
     explicit GroupRows8(const LinearArgs &args)
-        : Rows8(args), x_(args.x), products_(args.w),
+        : Rows8(args), x_(args.x), products_(args.w), minima_(args, {}),
           group_count_(kBlock / args.w.geometry.group_size) {}
 
     void run(int64_t block) {
@@ -265,7 +266,7 @@ class GroupRows8 : Rows8 {
             if (run.first % kPanelOfX == 0) x_panel_ = x_.panel(run.first);
             add(run, x_panel_ + run.first % kPanelOfX / kBlock, sums);
             },
-            words_to_lanes);
+            words_to_lanes, [&](int64_t row, float *y) { minima_.take_off(row, y); });
     }
 
   private:
@@ -300,6 +301,7 @@ class GroupRows8 : Rows8 {
     BlocksOfX<Avx512, XWordHalves<high_first>> x_;
     const XWordHalves<high_first> *x_panel_ = nullptr;
     WordProducts products_;
+    MinimaOfGroups<Avx512, ScaleBlock<Avx512>> minima_;
     const int64_t group_count_;
 };
 

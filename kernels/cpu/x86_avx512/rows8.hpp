@@ -176,9 +176,11 @@ class Rows8 {
 
   protected:
     // y of 8 rows: add(run, sums) adds runs of columns up in order, restore(sums) puts them in the
-    // order of lanes. The last block starts early enough to be whole.
-    template <class Add, class Restore>
-    QK_INLINE void sum_runs(int64_t block, const Add &add, const Restore &restore) {
+    // order of lanes, lower(row, y) takes minima off. The last block starts early enough to be
+    // whole.
+    template <class Add, class Restore, class Lower>
+    QK_INLINE void sum_runs(int64_t block, const Add &add, const Restore &restore,
+                            const Lower &lower) {
         const Geometry &s = args_.w.geometry;
         const int64_t row = min64(block * 8, s.n - 8);
         Sums<Avx512> sums;
@@ -191,15 +193,17 @@ class Rows8 {
         restore(sums);
         float y[8];
         Avx512::fold_rows(sums.row, y);
+        lower(row, y);
         store_8(args_, 0, block, y + (block * 8 - row));
     }
 
     template <class Add>
     QK_INLINE void sum_runs(int64_t block, const Add &add) {
-        sum_runs(block, add, [&](Sums<Avx512> &sums) QK_INLINE {
+        const auto restore = [&](Sums<Avx512> &sums) QK_INLINE {
             if (args_.w.layout->bits == 8) return;
             for (Lanes<Avx512> &sum : sums.row) sum = NibbleOrder::restore(sum);
-        });
+        };
+        sum_runs(block, add, restore, [](int64_t, float *) {});
     }
 
     const uint8_t *codes_at(int64_t row, int64_t byte) const {

@@ -77,7 +77,7 @@ class WordProducts {
     explicit WordProducts(const Weight &w)
         : unit(1 / integer_steps(*w.format)), has_zeros_(w.zero != nullptr) {
         float entries[16];
-        entries_of(w, has_zeros_ ? 0 : 8, entries);
+        entries_of(w, has_zeros_ ? 0 : common_zero(w), entries);
         for (float &entry : entries) entry *= integer_steps(*w.format);
         table_ = Avx512::load_table(entries);
     }

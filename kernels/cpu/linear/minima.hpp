@@ -1,0 +1,93 @@
+// What minima take off one row of x as integers (docs/formats.md, "One row of integers"): a group's
+// minimum times the sum of x over its columns, in four sums of a row, one for every fourth group.
+// Minima come as f32 [group][8 rows], so 16 lanes are two groups. From where is a Source's:
+//
+//     Source(weight, plane, device), kMost;  load(row, first, count)      groups of 8 rows
+#pragma once
+#include "cpu/linear/row_of_x.hpp"
+
+namespace qk::cpu {
+namespace {
+
+template <class Isa>
+class PackedMinima {
+  public:
+    static constexpr int64_t kMost = kPanelGroups;
+
+    PackedMinima(const Weight &w, const ScalePlane &plane, const Device &device)
+        : panel_(w, plane, device) {}
+    const char *load(int64_t row, int64_t first, int64_t count) {
+        return panel_.load(row / 8, first, count);
+    }
+
+  private:
+    ScalePanel<Isa> panel_;
+};
+
+template <class Isa, class Source = PackedMinima<Isa>>
+class MinimaOfGroups {
+  public:
+    MinimaOfGroups(const LinearArgs &args, const Device &device)
+        : args_(args), lowered_(has_minimum(args.w)),
+          source_(args.w, lowered_ ? args.w.minimum : args.w.scale, device),
+          whole_(args.w.geometry.groups_per_row <= kMost) {
+        if (lowered_ && whole_) fill(0, args.w.geometry.groups_per_row);
+    }
+
+    // Off y of 8 rows, where there are minima.
+    void take_off(int64_t row, float *y) {
+        const int64_t groups = args_.w.geometry.groups_per_row;
+        if (!lowered_) return;
+        Lanes<Isa> low[2] = {Isa::zero_lanes(), Isa::zero_lanes()};
+        for (int64_t first = 0; first < groups; first += Source::kMost) {
+            const int64_t count = min64(Source::kMost, groups - first);
+            if (!whole_) fill(first, count);
+            add(source_.load(row, first, count), sums_[whole_ ? first : 0], count, low);
+        }
+        float both[16];
+        Isa::store_f32(both, Isa::add(low[0], low[1]));
+        for (int row = 0; row < 8; ++row) y[row] -= both[row] + both[row + 8];
+    }
+
+  private:
+    static constexpr int64_t kMost = 448;  // groups: 14336 columns in groups of 32
+
+    // Sums of x over a run of groups, from the start of a block on.
+    QK_NOINLINE void fill(int64_t first, int64_t count) {
+        const int64_t size = args_.w.geometry.group_size, end = args_.x.columns;
+        float(*to)[8] = sums_;
+        for (int64_t column = first * size; to < sums_ + count; column += kBlock) {
+            alignas(64) float x[kBlock] = {};
+            alignas(64) int32_t q[kBlock];
+            widen_x<Isa>(args_.x, column, min64(kBlock, end - column), x);
+            const float unit = integers_of(x, kBlock, q);
+            for (int64_t c = 0; c < kBlock && to < sums_ + count; ++to) {
+                int32_t sum = 0;
+                for (const int64_t last = c + size; c < last; ++c) sum += q[c];
+                for (float &of_row : *to) of_row = unit * float(sum);
+            }
+        }
+    }
+
+    static void add(const char *minima, const float *sums, int64_t count, Lanes<Isa> (&low)[2]) {
+        int64_t left = count * 8;
+        for (; left >= 32; left -= 32, minima += 128, sums += 32) {
+            low[0] = Isa::fma(Isa::load_f32(minima), Isa::load_f32(sums), low[0]);
+            low[1] = Isa::fma(Isa::load_f32(minima + 64), Isa::load_f32(sums + 16), low[1]);
+        }
+        for (int i = 0; left > 0; ++i, left -= 16, minima += 64, sums += 16) {
+            const Mask<Isa> mask = Isa::first_lanes(left);
+            low[i] = Isa::fma_where(mask, Isa::load_f32(minima, mask), Isa::load_f32(sums, mask),
+                                    low[i]);
+        }
+    }
+
+    const LinearArgs &args_;
+    const bool lowered_;
+    Source source_;     // of the scales where there are no minima
+    const bool whole_;  // a row's sums are kept for all rows of w
+    alignas(64) float sums_[kMost][8];
+};
+
+}  // namespace
+}  // namespace qk::cpu
