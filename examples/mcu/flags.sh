@@ -1,38 +1,41 @@
 # shellcheck shell=sh disable=SC2034,SC2086
-# Sourced by examples/mcu/run and tools/mcu_size, which set $root.
-# Speed for the step, size for the rest. GCC 12's first scheduler spills the step's registers.
-mcu_common="-std=c++20 -Wall -Wextra -Werror -mthumb -ffreestanding -fno-exceptions -fno-rtti
-    -fno-use-cxa-atexit -fno-threadsafe-statics -ffunction-sections -fdata-sections
-    -fno-tree-loop-distribute-patterns -I$root/include -I$root/src -I$root/examples/mcu"
-mcu_step="-O2 -fno-schedule-insns -fno-tree-vectorize -fno-tree-loop-im"
-mcu_rest="-Os"
-mcu_m4="-mcpu=cortex-m4"
-mcu_m55="-mcpu=cortex-m55+nofp -mfloat-abi=hard"  # MVE on integers
+# Sourced by examples/mcu/run and tools/mcu_size, which set $root. A board: a compiler, an emulator
+# and its tick, hundredths of a nanosecond, which is an instruction under qemu -icount shift=0.
+mcu_boards="m0 m4 m33 m55 rv32"
+mcu_common="-std=c++20 -Wall -Wextra -Werror -ffreestanding -fno-exceptions -fno-rtti
+    -fno-use-cxa-atexit -fno-threadsafe-statics -ffunction-sections -fdata-sections -Os"
 
-mcu_objects() { # folder, CPU flags, more flags: step.o and load.o, the loader
-    case ${3-} in
-        *QK_GRU_8_BIT*) mcu_sources=small_image ;;
-        *) mcu_sources="check derive image" ;;
+mcu_board() { # board: sets what belongs to it
+    mcu_prefix=arm-none-eabi mcu_emulator=qemu-system-arm
+    case $1 in
+        m0) mcu_flags="-mthumb -mcpu=cortex-m0plus" mcu_machine="-M microbit" mcu_tick=6250 ;;
+        m4) mcu_flags="-mthumb -mcpu=cortex-m4" mcu_machine="-M mps2-an386" mcu_tick=4000 ;;
+        m33) mcu_flags="-mthumb -mcpu=cortex-m33+nofp" mcu_machine="-M mps2-an505" mcu_tick=5000 ;;
+        m55) # MVE on integers
+            mcu_flags="-mthumb -mcpu=cortex-m55+nofp -mfloat-abi=hard"
+            mcu_machine="-M mps3-an547" mcu_tick=3125 ;;
+        rv32)
+            mcu_prefix=riscv64-unknown-elf mcu_emulator=qemu-system-riscv32 mcu_tick=100
+            mcu_flags="-march=rv32imc -mabi=ilp32 -msave-restore -mcmodel=medany"
+            mcu_machine="-M virt -bios none" ;;
     esac
-    arm-none-eabi-g++ $mcu_common $mcu_step $2 ${3-} -c "$root/examples/mcu/step.cpp" -o "$1/step.o"
-    mcu_parts=
-    for mcu_source in $mcu_sources; do
-        arm-none-eabi-g++ $mcu_common $mcu_rest $2 ${3-} -c "$root/src/gru/$mcu_source.cpp" \
-            -o "$1/$mcu_source.o"
-        mcu_parts="$mcu_parts $1/$mcu_source.o"
-    done
-    arm-none-eabi-ld -r $mcu_parts -o "$1/load.o"
+}
+
+mcu_has_board() {
+    mcu_board "$1"
+    command -v $mcu_prefix-g++ >/dev/null && command -v $mcu_emulator >/dev/null
+}
+
+mcu_compile() { # folder with qk_gru.cpp, object, more flags
+    $mcu_prefix-g++ $mcu_common $mcu_flags ${3-} -c "$1/qk_gru.cpp" -o "$2"
 }
 
 # Bytes of code and constants of the step alone, then of the step and the loader that checks a file,
 # both with what they need of libgcc and without anything else.
-mcu_sizes() { # folder, CPU flags
-    mcu_load=$(arm-none-eabi-nm "$1/load.o" | awk '$2 == "T" && /image_read/ { print $3 }')
-    mcu_run=$(arm-none-eabi-nm "$1/step.o" | awk '$2 == "T" && /step/ { print $3 }')
-    for mcu_roots in "-e $mcu_run" "-e $mcu_run -u $mcu_load"; do
-        arm-none-eabi-g++ -mthumb $2 $mcu_roots "$1/step.o" "$1/load.o" -nostdlib \
-            -Wl,--gc-sections -Wl,--unresolved-symbols=ignore-all -lgcc \
-            -o "$1/size.elf" 2>/dev/null
-        arm-none-eabi-size "$1/size.elf" | awk 'NR == 2 { print $1 }'
+mcu_sizes() { # object
+    for mcu_roots in "" "-u qk_gru_cell_load"; do
+        $mcu_prefix-g++ $mcu_flags -e qk_gru_cell_step $mcu_roots "$1" -nostdlib \
+            -Wl,--gc-sections -Wl,--unresolved-symbols=ignore-all -lgcc -o "$1.elf" 2>/dev/null
+        $mcu_prefix-size "$1.elf" | awk 'NR == 2 { print $1 }'
     done
 }

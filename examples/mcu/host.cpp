@@ -1,4 +1,4 @@
-// The same run on the host: what the microcontroller's digest must be.
+// The same run on the host.
 #include <stdio.h>
 
 #include "digest.hpp"
@@ -11,9 +11,9 @@ int main(int argc, char **argv) {
     if (file == nullptr) return 2;
     const size_t bytes = fread(image, 1, sizeof(image), file);
     fclose(file);
-    mcu::Digest digest;
+    uint64_t digest;
     uint32_t elapsed;
     if (!mcu::run(image, bytes, no_clock, &digest, &elapsed)) return 1;
-    printf("digest %llx\n", (unsigned long long)digest.value);
+    printf("digest %llx\n", (unsigned long long)digest);
     return 0;
 }

@@ -1,5 +1,6 @@
 /* Makes a GRU of the size of a small microcontroller task (c 32, h 64), freezes it and writes its
- * file. The weights are made up: what counts here is their number.
+ * file. The weights are made up: what counts here is their number. Prints the digest of digest.hpp
+ * over the states of qk_gru_run.
  *
  *   make_model PRESET FILE [C H]      0 W8A8, 1 W8H16, 2 W8A16, 3 W16A16, 4 W8A8 with uniform
  *                                     tables; C at most 32, H at most 64 */
@@ -14,6 +15,50 @@ static float next_value(void) {
     static uint32_t random = 7;
     random = random * 1664525u + 1013904223u;
     return (float)(int32_t)random / 2147483648.0f;
+}
+
+static uint32_t random_code = 1;
+
+/* The codes that digest.hpp makes up, the digest of the states that follow from them. */
+static int print_digest(qk_context *context, qk_gru *gru, int c, int h) {
+    static int16_t codes[T * MAX_C], states[T * MAX_H];
+    qk_gru_model model = {0};
+    qk_gru_state *state = NULL;
+    qk_tensor *x = NULL, *y = NULL;
+    qk_tensor_desc desc = QK_TENSOR_DESC_INIT;
+    uint64_t digest = 0xcbf29ce484222325u;
+    void *plane = codes;
+    int i, ok;
+    model.struct_size = sizeof(model);
+    if (qk_gru_describe(gru, &model) != QK_OK) return 0;
+    desc.rank = 3;
+    desc.shape[0] = T;
+    desc.shape[1] = 1;
+    for (i = 0; i < T * c; ++i) {
+        random_code = random_code * 1664525u + 1013904223u;
+        if (model.quant[QK_GRU_X].bits <= 8)
+            ((int8_t *)codes)[i] = (int8_t)(random_code >> 24);
+        else
+            codes[i] = (int16_t)(random_code >> 16);
+    }
+    desc.shape[2] = c;
+    desc.format = model.quant[QK_GRU_X].bits <= 8 ? QK_FORMAT_I8 : QK_FORMAT_I16;
+    ok = qk_tensor_wrap(context, &desc, &plane, 1, &x) == QK_OK;
+    plane = states;
+    desc.shape[2] = h;
+    desc.format = model.quant[QK_GRU_H].bits <= 8 ? QK_FORMAT_I8 : QK_FORMAT_I16;
+    ok = ok && qk_tensor_wrap(context, &desc, &plane, 1, &y) == QK_OK &&
+         qk_gru_state_create(context, gru, 1, &state) == QK_OK &&
+         qk_gru_run(context, gru, state, x, y) == QK_OK;
+    for (i = 0; i < T * h; ++i) {
+        const int32_t code = model.quant[QK_GRU_H].bits <= 8 ? ((int8_t *)states)[i] : states[i];
+        digest = (digest ^ (uint32_t)code) * 0x100000001b3u;
+    }
+    if (ok) printf("digest %llx\n", (unsigned long long)digest);
+    qk_gru_state_destroy(state);
+    qk_tensor_destroy(x);
+    qk_tensor_destroy(y);
+    return ok;
 }
 
 static int check(qk_context *context, qk_status status) {
@@ -59,6 +104,7 @@ int main(int argc, char **argv) {
     if (!check(context, qk_gru_save(gru, file, sizeof(file), &bytes))) return 1;
     out = fopen(argv[2], "wb");
     if (out == NULL || fwrite(file, 1, bytes, out) != bytes || fclose(out) != 0) return 1;
+    if (!print_digest(context, gru, c, h)) return 1;
     qk_gru_destroy(gru);
     qk_tensor_destroy(input);
     qk_context_destroy(context);

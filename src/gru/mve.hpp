@@ -34,26 +34,25 @@ static inline Lanes knot_segments(const Table &table, Lanes code) {
 __attribute__((noinline, unused)) static Lanes table_lanes(const Table &table, Lanes sum) {
     Lanes value = clamp_lanes(sum, table.input_min, table.input_max);
     Lanes result;
-    if (table.kind == QK_GRU_TABLE_UNIFORM) {
+    if (__builtin_expect(table.kind == QK_GRU_TABLE_KNOTS, 1)) {  // W8A8's: the most instructions
+        const Lanes segment = knot_segments(table, value);
+        value = lanes_subtract(value, table.input_zero) * gather(table.slope, segment);
+        result = round_lanes(value, table.shift) + gather(table.intercept, segment);
+    } else {
         const int32_t last = (table.count << table.width_log2) - 1;
-        value = clamp_lanes(lanes_subtract(value, (table.input_zero + table.first)), 0, last);
+        value = clamp_lanes(lanes_subtract(value, table.input_zero + table.first), 0, last);
         const Lanes segment = shift_left(value, -table.width_log2);
         value = value - shift_left(segment, table.width_log2);
         value = value * gather(table.slope, segment) + gather(table.intercept, segment);
         result = round_lanes(value, table.shift);
-    } else {
-        const Lanes segment = knot_segments(table, value);
-        value = lanes_subtract(value, table.input_zero) * gather(table.slope, segment);
-        result = round_lanes(value, table.shift) + gather(table.intercept, segment);
     }
     return clamp_lanes(result, table.output_min, table.output_max);
 }
 
 // W x + bw or R h + br.
 struct LinearOf {
-    const int8_t *weights, *codes;
     const int64_t *offset;
-    const int8_t *shift;
+    const int8_t *weights, *codes, *shift;
     int32_t count, next;           // weights of a row; from one lane's row to the next one's
     int32_t more_shift, min, max;  // bounds with the zero point removed
 };
@@ -95,15 +94,14 @@ struct Products<int16_t> {
     }
 };
 
-// body(unit, lanes of it that exist) for groups of four; the last one begins where four are left,
-// so that some units are done twice. Fewer than four are done one by one, in lane 0: what the other
-// lanes leave is overwritten.
+// body(unit, lanes) for groups of four from the end on; the last one begins at 0, so that some
+// units are done twice. Fewer than four are done one by one, in lane 0.
 template <class Body>
 static inline void by_four(int32_t units, Body body) {
-    const int32_t step = units < 4 ? 1 : 4, last = units - step;
-    for (int32_t unit = 0;; unit = unit + step < last ? unit + step : last) {
-        body(unit, units - unit);
-        if (unit == last) break;
+    const int32_t lanes = units < 4 ? 1 : 4;
+    for (int32_t unit = units - lanes;; unit = unit > lanes ? unit - lanes : 0) {
+        body(unit, lanes);
+        if (unit == 0) break;
     }
 }
 
@@ -113,18 +111,18 @@ __attribute__((noinline, unused)) static void units_by_four(const Cell &cell, co
                                                             const Code *h, const int8_t *view,
                                                             Code *h_next) {
     const int32_t n = cell.hidden_size, c = cell.input_size;
-    const LinearOf input = {static_cast<const int8_t *>(cell.w),
+    const LinearOf input = {cell.ih_offset,
+                            static_cast<const int8_t *>(cell.w),
                             x,
-                            cell.ih_offset,
                             cell.w_shift,
                             c,
                             n < 4 ? 0 : c,
                             cell.ih_shift,
                             cell.ih_min - cell.ih_zero,
                             cell.ih_max - cell.ih_zero};
-    const LinearOf hidden = {static_cast<const int8_t *>(cell.r),
+    const LinearOf hidden = {cell.hh_offset,
+                             static_cast<const int8_t *>(cell.r),
                              view,
-                             cell.hh_offset,
                              cell.r_shift,
                              n,
                              n < 4 ? 0 : n,

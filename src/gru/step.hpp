@@ -63,13 +63,14 @@ __attribute__((noinline, unused)) static void view_codes(const Cell &cell, const
 }
 
 template <class Code>
-static inline const void *view_of_codes(const Cell &cell, const Code *h, void *view) {
+__attribute__((noinline, unused)) static void small_view(const Cell &cell, const Code *h,
+                                                         int8_t *view) {
 #if defined(__ARM_FEATURE_MVE)
-    view_by_four(cell, h, static_cast<int8_t *>(view));
+    view_by_four(cell, h, view);
 #else
-    view_codes(cell, h, view);
+    for (int32_t unit = 0; unit < cell.hidden_size; ++unit)
+        view[unit] = int8_t(view_of_h(cell, h[unit]));
 #endif
-    return view;
 }
 
 // A step of a cell whose weights and operands have 8 bits; scratch is for the view.
@@ -79,12 +80,15 @@ static inline void small_step(const Cell &cell, const void *x, const void *h, vo
     const int8_t *const x8 = static_cast<const int8_t *>(x);
     const Code *const from = static_cast<const Code *>(h);
     Code *const to = static_cast<Code *>(h_next);
-    const void *view = h;
-    if (cell.view_shift != 0) view = view_of_codes(cell, from, scratch);
+    const int8_t *view = static_cast<const int8_t *>(h);
+    if (cell.view_shift != 0) {
+        small_view(cell, from, static_cast<int8_t *>(scratch));
+        view = static_cast<const int8_t *>(scratch);
+    }
 #if defined(__ARM_FEATURE_MVE)
-    units_by_four(cell, x8, from, static_cast<const int8_t *>(view), to);
+    units_by_four(cell, x8, from, view, to);
 #else
-    small_units<Rules>(cell, x8, from, static_cast<const int8_t *>(view), to);
+    small_units<Rules>(cell, x8, from, view, to);
 #endif
 }
 

@@ -31,7 +31,7 @@ if(NOT QK_SANITIZE)
           LABEL release)
 endif()
 
-# Cortex-M4 and M55 under qemu against the host's digest; examples/mcu/run says what it does.
+# Cortex-M and RISC-V under qemu against the digest of qk_gru_run; examples/mcu/run says what it does.
 find_program(QK_ARM_NONE_EABI arm-none-eabi-g++)
 find_program(QK_QEMU_ARM qemu-system-arm)
 if(QK_ARM_NONE_EABI AND QK_QEMU_ARM AND NOT CMAKE_CROSSCOMPILING AND NOT QK_SANITIZE)
