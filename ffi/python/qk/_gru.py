@@ -11,10 +11,11 @@ from . import _arrays, _torch
 from ._abi import CONSTANTS, STRUCTS, lib
 from ._checks import INT32_MAX, INT64_MAX, Handle, integer, path_bytes
 from ._context import Context, current_context
+from ._desc import lookup
 from ._errors import refuse
 from ._files import write_bytes
 from ._gru_weights import torch_arrays
-from ._tensor import Tensor, asarray, context_for, lookup
+from ._tensor import Tensor, asarray, context_for
 
 _byref = ctypes.byref
 _CONFIG, _RANGES = STRUCTS["qk_gru_config"], STRUCTS["qk_gru_ranges"]

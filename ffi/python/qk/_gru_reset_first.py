@@ -24,7 +24,8 @@ _OPEN = 16.0  # sigmoid of it is 1 in 16 bits
 
 
 def _sigmoid(values: Array) -> Array:
-    return 1 / (1 + np.exp(-np.clip(values, -60, 60)))
+    result: Array = 1 / (1 + np.exp(-np.clip(values, -60, 60)))
+    return result
 
 
 class ResetFirstGRU:
@@ -141,4 +142,5 @@ def _grid_of(gru: GRU) -> tuple[float, int, int, int]:
 
 def _gates(state: GRUState, x: Array) -> Array:
     """u, r, n and R_n h + b of one step, [b,4h], as the numbers that their codes are."""
-    return state.run_gates(np.ascontiguousarray(x[None]))[1][0].astype(np.float64)
+    gates: Array = state.run_gates(np.ascontiguousarray(x[None]))[1][0].astype(np.float64)
+    return gates

@@ -80,7 +80,7 @@ class StackedGRU:
 
         reset_after=False is the cell that resets before the product (see from_onnx).
         """
-        return cls([[_cell(*keras_arrays(weights, reset_after), reset_after, options)
+        return cls([[_cell(keras_arrays(weights, reset_after), reset_after, options)
                      for weights in _keras_sides(layer)] for layer in layers],
                    batch_first=batch_first)
 
@@ -95,7 +95,7 @@ class StackedGRU:
         """
         from ._gru_onnx import read_node
         found = read_node(source, node, weights or {})
-        return cls([[_cell(*arrays, found.reset_after, options) for arrays in found.sides]],
+        return cls([[_cell(arrays, found.reset_after, options) for arrays in found.sides]],
                    batch_first=found.batch_first, reverse=found.reverse)
 
     # ---- what it is
@@ -247,10 +247,8 @@ def _restore(data: bytes, device: str, index: int) -> StackedGRU:
     return StackedGRU.load(data, context=current_context(device, index))
 
 
-def _cell(w_ih: Array, w_hh: Array, b_ih: Array | None, b_hh: Array | None, reset_after: bool,
-          options: dict[str, Any]) -> Cell:
-    kind = GRU if reset_after else ResetFirstGRU
-    return kind(w_ih, w_hh, b_ih, b_hh, **options)
+def _cell(arrays: Any, reset_after: bool, options: dict[str, Any]) -> Cell:
+    return GRU(*arrays, **options) if reset_after else ResetFirstGRU(*arrays, **options)
 
 
 def _calibrate(cell: Cell, x: Array, h0: Array | None) -> None:

@@ -12,10 +12,11 @@ import numpy as np
 from . import _arrays, _torch
 from ._abi import DIALECTS, DTYPES, FORMATS, lib
 from ._checks import text
+from ._desc import lookup
 from ._errors import refuse
 from ._files import Message, Writer, finish, refuse_existing
 from ._linear import Layer
-from ._tensor import Tensor, asarray, lookup
+from ._tensor import Tensor, asarray
 
 _byref = ctypes.byref
 _NO_TENSORS = b"\2\0\0\0\0\0\0\0{}"  # the smallest safetensors file

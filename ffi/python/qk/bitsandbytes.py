@@ -349,8 +349,9 @@ def load() -> None:
                            "torch.library.get_kernel; QK_BITSANDBYTES=off goes without qk")
     round_weights(os.environ.get("QK_BITSANDBYTES_ROUND", "gemv"))
     _take_packed_weights(os.environ.get("QK_BITSANDBYTES_AVX512_BF16", "stock"))
-    library = torch.library.Library("bitsandbytes", "IMPL")
+    library: Any = torch.library.Library("bitsandbytes", "IMPL")  # type: ignore[no-untyped-call]
     _libraries.append(library)
+    without_dynamo = getattr(torch, "_disable_dynamo")  # what register_kernel does, too
     keys = ["CPU"] + ["CUDA"] * (torch.cuda.is_available() and device_count("cuda") > 0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that kernels are replaced is the intent
@@ -358,7 +359,7 @@ def load() -> None:
             if not hasattr(torch.ops.bitsandbytes, name.split(".")[0]):
                 continue  # an older bitsandbytes has no gemm_4bit
             for key in keys:
-                library.impl(name, torch._disable_dynamo(kernel), key, allow_override=True)
+                library.impl(name, without_dynamo(kernel), key, allow_override=True)
 
 
 def _take_packed_weights(kernel: str) -> None:
