@@ -63,7 +63,15 @@ constexpr Kernel<LinearArgs> const *kLinear[] = {
 #endif
     &cpu::kLinearGeneric,
 };
-constexpr Kernel<LinearArgs> const *kTransposed[] = {&cpu::kTransposedGeneric};
+constexpr Kernel<LinearArgs> const *kTransposed[] = {
+#if defined(QK_CPU_X86)
+    &cpu::kTransposedAvx512,
+    &cpu::kTransposedAvx2,
+#elif defined(QK_CPU_ARM)
+    &cpu::kTransposedNeon,
+#endif
+    &cpu::kTransposedGeneric,
+};
 // The modes; what they do not take, the exact kernels do.
 constexpr Kernel<LinearArgs> const *kLinearInt8[] = {
 #if defined(QK_CPU_X86)

@@ -41,6 +41,7 @@ extern const Kernel<LinearArgs> kLinearIntegersVnni, kLinearGroupsVnni, kLinearR
 extern const Kernel<LinearArgs> kLinearColumnsVnni, kLinearColumnsAvx2;
 extern const Kernel<LinearArgs> kLinearInt8VnniBatch, kLinearInt8Vnni, kLinearInt8VnniRows;
 extern const Kernel<LinearArgs> kLinearInt8Avx2, kLinearInt8Avx2Batch, kLinearBf16;
+extern const Kernel<LinearArgs> kTransposedAvx512, kTransposedAvx2;
 extern const Kernel<GruArgs> kGruAvx512Vnni, kGruAvx2;
 extern const Kernel<FloatProductArgs> kFloatProductAvx512, kFloatProductAvx2;
 extern const Kernel<FloatGatesArgs> kFloatGatesAvx512, kFloatGatesAvx2;
@@ -50,6 +51,7 @@ extern const Kernel<RepackArgs> kRepackNeon;
 extern const Kernel<LinearArgs> kLinearGemvNeon, kLinearSingleNeon, kLinearBatchNeon;
 extern const Kernel<LinearArgs> kLinearIntegersDotprod, kLinearGroupsDotprod;
 extern const Kernel<LinearArgs> kLinearInt8I8mm, kLinearInt8Dotprod, kLinearInt8Neon;
+extern const Kernel<LinearArgs> kTransposedNeon;
 extern const Kernel<GruArgs> kGruNeonDot, kGruNeon;
 #endif
 

@@ -7,6 +7,7 @@
 #include "cpu/linear/batch.hpp"
 #include "cpu/linear/select.hpp"
 #include "cpu/linear/single.hpp"
+#include "cpu/linear/transposed.hpp"
 
 namespace qk::cpu {
 
@@ -14,6 +15,8 @@ const Kernel<LinearArgs> kLinearGemvNeon =
     linear_kernel<row_of("neon gemv")>(run_gemv<Neon, NeonIntegerRows, NeonGroups>);
 const Kernel<LinearArgs> kLinearBatchNeon = linear_kernel<row_of("neon batch")>(run_batch<Neon>);
 const Kernel<LinearArgs> kLinearSingleNeon = linear_kernel<row_of("neon single")>(run_single<Neon>);
+const Kernel<LinearArgs> kTransposedNeon =
+    transposed_kernel<transposed_row_of("neon transposed")>(run_transposed<Neon>);
 
 const Kernel<LinearArgs> kLinearInt8Neon =
     linear_kernel<row_of("neon int8")>(run_int8_gemv<NeonInt8>, int8_x_bytes<NeonInt8>);

@@ -136,7 +136,11 @@ constexpr LinearRow kLinearTable[] = {
 };
 
 // The same of y = x . w, which has no modes.
+constexpr uint32_t kTransposedCase = kQuantized | kAlongK | kGroups16 | kScalesMultiply | kInPlanes;
 constexpr LinearRow kTransposedTable[] = {
+    {QK_ON_X86(kTransposedAvx512), "avx512 transposed", 0, QK_ISA_AVX512, kTransposedCase},
+    {QK_ON_X86(kTransposedAvx2), "avx2 transposed", 0, QK_ISA_AVX2, kTransposedCase},
+    {QK_ON_ARM(kTransposedNeon), "neon transposed", 0, QK_ISA_NEON, kTransposedCase},
     {&kTransposedGeneric, "generic transposed", 0, QK_ISA_GENERIC, 0},
 };
 
