@@ -96,6 +96,24 @@ TEST_F(Dlpack, ImportsAcceptWhatTheSpecificationAllows) {
     qk_tensor_destroy(import(no_deleter));
 }
 
+// Rows of a wider array come in with their stride and go out with it.
+TEST_F(Dlpack, RowsMayBeApart) {
+    DlSource source(3, 40);
+    source.shape[1] = 32;
+    qk_tensor *tensor = nullptr;
+    ASSERT_EQ(qk_tensor_from_dlpack(context, &source.managed, &tensor), QK_OK);
+    qk_tensor_desc desc = QK_TENSOR_DESC_INIT;
+    ASSERT_EQ(qk_tensor_describe(tensor, &desc), QK_OK);
+    EXPECT_EQ(desc.row_stride, 40);
+    DLManagedTensorVersioned *view = nullptr;
+    ASSERT_EQ(qk_tensor_to_dlpack(tensor, QK_PLANE_DATA, &view), QK_OK);
+    EXPECT_EQ(view->dl_tensor.strides[0], 40);
+    EXPECT_EQ(view->dl_tensor.strides[1], 1);
+    view->deleter(view);
+    qk_tensor_destroy(tensor);
+    EXPECT_EQ(source.deleted, 1);
+}
+
 TEST_F(Dlpack, ByteOffsetIsAdded) {
     DlSource source(2, 3, 5);
     for (size_t i = 0; i < source.data.size(); ++i) source.data[i] = float(i);

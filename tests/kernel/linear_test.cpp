@@ -16,10 +16,41 @@ using reference::Weight;
 struct Case {
     Product product;  // what is multiplied, as f32
     std::string title;
-    Format x_format, bias_format;
+    Format x_format, bias_format, y_format;
     Data data;
     uint64_t turn;
+    // Beyond y = x . transpose(w) + bias over rows without gaps.
+    bool transposed = false, accumulate = false;
+    int64_t x_gap = 0, y_gap = 0;
+
+    int64_t x_columns() const { return transposed ? product.n : product.k; }
+    int64_t y_columns() const { return transposed ? product.k : product.n; }
 };
+
+constexpr uint8_t kGap = 0xff;  // NaN in every format
+
+// Rows with gaps between them.
+Bytes apart(const Bytes &rows, int64_t count, int64_t gap_bytes) {
+    Bytes all;
+    const int64_t row = int64_t(rows.size()) / count;
+    for (int64_t i = 0; i < count; ++i) {
+        if (i > 0) all.insert(all.end(), size_t(gap_bytes), kGap);
+        all.insert(all.end(), rows.begin() + i * row, rows.begin() + (i + 1) * row);
+    }
+    return all;
+}
+
+// And back; false where a gap was written.
+bool gather(const Bytes &all, int64_t count, int64_t gap_bytes, Bytes *rows) {
+    const int64_t row = (int64_t(all.size()) + gap_bytes) / count - gap_bytes;
+    bool whole = true;
+    for (int64_t i = 0; i < int64_t(all.size()); ++i) {
+        const bool in_row = i % (row + gap_bytes) < row;
+        if (in_row) rows->push_back(all[size_t(i)]);
+        whole = whole && (in_row || all[size_t(i)] == kGap);
+    }
+    return whole;
+}
 
 // Whether a backend promises the documented order of sums.
 bool promises_order(const Home &home) { return home.backend.device == QK_DEVICE_CPU; }
@@ -43,10 +74,15 @@ class Linear : public ::testing::TestWithParam<Format> {
         c->turn = turn_;
         c->x_format = harness::kFloats[random_.below(3)];
         c->bias_format = harness::kFloats[random_.below(3)];
-        for (int64_t i = 0; i < m * k; ++i) product.x.push_back(number(c->data));
+        c->y_format = random_.one_in(4) ? Format::f32 : c->x_format;
+        c->transposed = random_.one_in(4);
+        c->accumulate = random_.one_in(4);
+        if (random_.one_in(4)) c->x_gap = random_.between(1, 9);
+        if (random_.one_in(4)) c->y_gap = random_.between(1, 9);
+        for (int64_t i = 0; i < m * c->x_columns(); ++i) product.x.push_back(number(c->data));
         product.x = rounded(c->x_format, product.x);
         if (random_.one_in(2)) return;
-        for (int64_t i = 0; i < n; ++i) product.bias.push_back(number(c->data));
+        for (int64_t i = 0; i < c->y_columns(); ++i) product.bias.push_back(number(c->data));
         product.bias = rounded(c->bias_format, product.bias);
     }
 
@@ -70,43 +106,69 @@ class Linear : public ::testing::TestWithParam<Format> {
     void expect(Home *home, const Case &c, const Expected &expected, const qk::Weight &w) {
         const Product &p = c.product;
         Memory &memory = home->memory;
-        void *const x = memory.put(kX, dense_bytes(c.x_format, p.x), c.turn + 11);
-        const size_t y_bytes = size_t(p.m * p.n) * size_t(reference::bytes_of(c.x_format));
+        const int64_t x_gap = c.x_gap * reference::bytes_of(c.x_format);
+        const int64_t y_gap = c.y_gap * reference::bytes_of(c.y_format);
+        const int64_t columns = c.y_columns();
+        void *const x =
+            memory.put(kX, apart(dense_bytes(c.x_format, p.x), p.m, x_gap), c.turn + 11);
         qk::Dense bias = {};
         if (!p.bias.empty()) {
             void *const data = memory.put(kBias, dense_bytes(c.bias_format, p.bias), c.turn + 5);
-            bias = dense(c.bias_format, 1, p.n, data);
+            bias = dense(c.bias_format, 1, columns, data);
         }
-        void *const y = memory.space(kY, y_bytes, c.turn + 3);
-        const qk::LinearArgs args = {dense(c.x_format, p.m, p.k, x), w,
-                                     p.bias.empty() ? nullptr : &bias,
-                                     dense(c.x_format, p.m, p.n, y)};
-        for_each_kernel(home, home->backend.linear, args, &tally_, [&](const auto &kernel) {
+        std::vector<float> held;
+        for (int64_t i = 0; i < p.m * columns; ++i) held.push_back(float(i % 17) - 8);
+        const Bytes before = apart(dense_bytes(c.y_format, held), p.m, y_gap);
+        qk::LinearArgs args = {dense(c.x_format, p.m, c.x_columns(), x), w,
+                               p.bias.empty() ? nullptr : &bias,
+                               dense(c.y_format, p.m, columns, nullptr)};
+        args.x.stride = c.x_columns() + c.x_gap;
+        args.y.stride = columns + c.y_gap;
+        args.transposed = c.transposed, args.accumulate = c.accumulate;
+        args.y.data = memory.put(kY, before, c.turn + 3);
+        const bool own_list = c.transposed && home->backend.transposed.count > 0;
+        const auto &list = own_list ? home->backend.transposed : home->backend.linear;
+        for_each_kernel(home, list, args, &tally_, [&](const auto &kernel) {
+            args.y.data = memory.put(kY, before, c.turn + 3);
             ASSERT_EQ(run(home, kernel, args, c.turn), QK_OK);
-            const std::vector<uint32_t> got = dense_bits(c.x_format, memory.get(kY));
-            check(*home, c, expected, kernel.name, got);
+            Bytes rows;
+            ASSERT_TRUE(gather(memory.get(kY), p.m, y_gap, &rows)) << kernel.name << " " << c.title;
+            check(*home, c, expected, held, kernel.name, dense_bits(c.y_format, rows));
             ASSERT_TRUE(memory.intact()) << kernel.name << " " << c.title;
         });
     }
 
-    void check(const Home &home, const Case &c, const Expected &expected, const char *kernel,
+    void check(const Home &home, const Case &c, const Expected &expected,
+               const std::vector<float> &held, const char *kernel,
                const std::vector<uint32_t> &got) {
         for (size_t i = 0; i < got.size(); ++i) {
-            const uint32_t ordered = reference::encode(c.x_format, expected.ordered[i]);
-            const double value = expected.exact.value[i], bound = expected.exact.bound[i];
+            const float sum = expected.ordered[i];
+            const uint32_t ordered =
+                reference::encode(c.y_format, c.accumulate ? held[i] + sum : sum);
+            double value = expected.exact.value[i], bound = expected.exact.bound[i];
+            if (c.accumulate) {
+                value += double(held[i]);
+                bound += std::ldexp(std::fabs(value) + bound, -24);
+            }
             if (promises_order(home)) {
-                ASSERT_TRUE(reference::same(c.x_format, got[i], ordered))
+                ASSERT_TRUE(reference::same(c.y_format, got[i], ordered))
                     << kernel << " " << c.title << " m " << c.product.m << ": y[" << i << "] is "
                     << std::hex << got[i] << ", the documented order gives " << ordered;
             }
             if (c.data == Data::wild) continue;  // overflows: only the order is promised
             const bool right = c.data == Data::integer
-                                   ? got[i] == reference::encode(c.x_format, float(value))
-                                   : reference::within(c.x_format, got[i], value, bound);
+                                   ? got[i] == reference::encode(c.y_format, float(value))
+                                   : reference::within(c.y_format, got[i], value, bound);
             ASSERT_TRUE(right) << kernel << " " << c.title << " m " << c.product.m << ": y[" << i
-                               << "] is " << reference::decode(c.x_format, got[i]) << ", expected "
+                               << "] is " << reference::decode(c.y_format, got[i]) << ", expected "
                                << value << " within " << bound;
         }
+    }
+
+    static Expected expected_of(const Case &c) {
+        const Product &p = c.product;
+        if (c.transposed) return {transposed_exact(p), transposed_ordered(p)};
+        return {linear_exact(p), linear_ordered(p)};
     }
 
     void run_case(const Spec &spec, Data data, int64_t m) {
@@ -120,7 +182,7 @@ class Linear : public ::testing::TestWithParam<Format> {
         c.product.minima = minimum_values(weight);
         c.product.groups = groups_of(spec);
         c.product.entry_steps = entry_steps(spec);
-        const Expected expected = {linear_exact(c.product), linear_ordered(c.product)};
+        const Expected expected = expected_of(c);
         const reference::Planes planes = pack(weight, uint32_t(random_.next()));
         for (const auto &home : homes_) {
             const qk::Weight w = place(home.get(), kFirst, spec, &planes, turn_);
@@ -154,7 +216,8 @@ TEST_P(Linear, LargerProducts) {
         if (spec.second_group == 16) continue;
         for (const int64_t m : {1, 2, 4, 7, 8, 9, 16, 33}) {
             if (harness::thinned(++turn_)) continue;
-            harness::cut(&spec, {41, 515 - int64_t(turn_ % 4), 64});
+            const bool tall = turn_ % 3 == 0;  // rows of w in blocks, for transposed products
+            harness::cut(&spec, {tall ? 259 : 41, (tall ? 133 : 515) - int64_t(turn_ % 4), 64});
             run_case(spec, Data::real, m);
             if (enough()) return;
         }
@@ -178,7 +241,7 @@ TEST_P(LinearDense, EveryShape) {
             c.product.entries = rounded(format, c.product.entries);
             c.product.scales = {1.0f};
             c.product.groups = reference::dense_groups(n, k);
-            const Expected expected = {linear_exact(c.product), linear_ordered(c.product)};
+            const Expected expected = expected_of(c);
             for (const auto &home : homes_) {
                 qk::Weight w = {};
                 w.format = qk::find_format(harness::code(format));

@@ -228,6 +228,51 @@ std::vector<float> linear_ordered(const Product &product) {
     return y;
 }
 
+std::vector<float> transposed_ordered(const Product &product) {
+    std::vector<float> y;
+    for (int64_t i = 0; i < product.m; ++i) {
+        for (int64_t c = 0; c < product.k; ++c) {
+            float sum = 0, block = 0;
+            for (int64_t row = 0; row < product.n; ++row) {
+                const float x = product.x[size_t(i * product.n + row)];
+                block = std::fma(x, weight_of(product, row, c), block);
+                if (row % kBlock != kBlock - 1 && row != product.n - 1) continue;
+                sum = sum + block;
+                block = 0;
+            }
+            y.push_back(product.bias.empty() ? sum : sum + product.bias[size_t(c)]);
+        }
+    }
+    return y;
+}
+
+Bounded transposed_exact(const Product &product) {
+    Bounded result;
+    const double blocks = double((product.n + kBlock - 1) / kBlock);
+    const double count = 2 + double(std::min(kBlock, product.n)) + blocks + 1;
+    for (int64_t i = 0; i < product.m; ++i) {
+        for (int64_t c = 0; c < product.k; ++c) {
+            const double bias = product.bias.empty() ? 0.0 : double(product.bias[size_t(c)]);
+            double sum = bias, magnitudes = std::fabs(bias), of_x = 0;
+            for (int64_t row = 0; row < product.n; ++row) {
+                const size_t at = size_t(row * product.k + c);
+                const size_t group = size_t(product.groups.of_code[at]);
+                const double scaled = double(product.entries[at]) * double(product.scales[group]);
+                const double minimum = product.minima.empty() ? 0.0 : product.minima[group];
+                const double x = product.x[size_t(i * product.n + row)];
+                sum += x * (scaled - minimum);
+                magnitudes += std::fabs(x * scaled) + std::fabs(x * minimum);
+                of_x += std::fabs(x);
+            }
+            const double of_double = double(product.n + 3) * std::ldexp(magnitudes, -52);
+            result.value.push_back(sum);
+            result.bound.push_back(gamma(count) * magnitudes +
+                                   std::ldexp(of_x + double(product.n), -149) + of_double);
+        }
+    }
+    return result;
+}
+
 bool within(Format format, uint32_t bits, double value, double bound) {
     const double infinity = std::numeric_limits<double>::infinity();
     const double low = std::nextafter(value - bound, -infinity);

@@ -191,6 +191,10 @@ Bounded linear_exact(const Product &product);
 // The documented order of sums, in f32: one of three.
 std::vector<float> linear_ordered(const Product &product);
 
+// y = x . w: x m * n, bias k, y m * k.
+Bounded transposed_exact(const Product &product);
+std::vector<float> transposed_ordered(const Product &product);
+
 // The modes. int8: to the bit, for formats that have integers (not lut8, no flat groups), and how
 // far from linear_exact.value it may be. bf16: x and entries rounded, then as exact as any order.
 std::vector<float> linear_int8(const Weight &weight, const Product &product);
