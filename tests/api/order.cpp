@@ -67,6 +67,20 @@ class Order : public ::testing::Test {
         return bits_of(y, m * spec.n);
     }
 
+    // The bits of x . w, of the same numbers as often as there are rows of w.
+    std::vector<uint32_t> transposed(qk_context *context, const qk_tensor *w, const Spec &spec,
+                                     const std::vector<float> &values, Format type) {
+        std::vector<float> some(size_t(2 * spec.n));
+        for (size_t i = 0; i < some.size(); ++i) some[i] = values[i % values.size()];
+        Tensor x(context, type, 2, spec.n, some, ++turn_);
+        Tensor y(context, type, 2, spec.k, ++turn_);
+        const qk_product product = {
+            sizeof(qk_product), QK_PRODUCT_TRANSPOSED, x.handle(), w, nullptr, y.handle()};
+        EXPECT_EQ(qk_multiply(context, &product, 1), QK_OK) << qk_context_error(context);
+        EXPECT_TRUE(x.intact() && y.intact());
+        return bits_of(y, 2 * spec.k);
+    }
+
     static std::vector<uint32_t> bits_of(const Tensor &tensor, int64_t count) {
         std::vector<uint32_t> bits;
         for (int64_t i = 0; i < count; ++i) bits.push_back(tensor.bits(i));
@@ -94,6 +108,11 @@ class Order : public ::testing::Test {
             check_values(context, w.handle(), weight, type);
             const auto expected = product(context, same.handle(), plain.spec, moved, type);
             EXPECT_EQ(product(context, w.handle(), weight.spec, x, type), expected);
+            const auto y = transposed(context, w.handle(), weight.spec, x, type);
+            const auto stored = transposed(context, same.handle(), plain.spec, x, type);
+            for (size_t i = 0, k = weight.order.size(); i < stored.size(); ++i) {
+                ASSERT_EQ(y[i - i % k + size_t(weight.order[i % k])], stored[i]);
+            }
             qk_tensor_desc desc = w.desc();
             desc.layout = QK_LAYOUT_PACKED;
             if (w.desc().grouping == QK_GROUPING_FLAT) continue;
