@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ._abi import CONSTANTS
-from ._errors import refuse
+from ._errors import make_error, refuse
 from ._gru import GRU, GRUState
 
 Array = np.ndarray[Any, Any]
@@ -33,6 +33,9 @@ class ResetFirstGRU:
 
     def __init__(self, w_ih: Array, w_hh: Array, b_ih: Array | None, b_hh: Array | None,
                  **options: Any) -> None:
+        if options.get("calibration") == "mse":
+            raise make_error(CONSTANTS["QK_ERROR_UNSUPPORTED"], "calibration: 'mse' is not for the "
+                             "cell that resets before the product, 'min_max' and 'moving' are")
         size = w_hh.shape[1]
         b_ih, b_hh = (np.zeros(3 * size, np.float32) if b is None else b for b in (b_ih, b_hh))
         self.input_size, self.hidden_size = int(w_ih.shape[1]), int(size)

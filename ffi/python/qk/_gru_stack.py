@@ -9,9 +9,10 @@ from typing import Any, Union
 import numpy as np
 
 from . import _torch
+from ._abi import CONSTANTS
 from ._checks import path_bytes
 from ._context import Context, current_context
-from ._errors import refuse
+from ._errors import make_error, refuse
 from ._files import write_bytes
 from ._gru import GRU
 from ._gru_reset_first import Array, ResetFirstGRU
@@ -229,7 +230,8 @@ class StackedGRU:
             if ends[-1] != len(rest) or sum(map(sum, head["grus"])) != len(head["bytes"]):
                 raise ValueError
         except (ValueError, KeyError, TypeError):
-            raise refuse("CORRUPT", "source: is no file of a qk.StackedGRU") from None
+            raise make_error(CONSTANTS["QK_ERROR_CORRUPT"],
+                             "source: is no file of a qk.StackedGRU") from None
         grus = iter([GRU.load(rest[start:end], context=context)
                      for start, end in zip(ends, ends[1:])])
         return cls([[next(grus) if count == 1 else ResetFirstGRU.from_parts(next(grus), next(grus))

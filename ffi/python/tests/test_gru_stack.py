@@ -123,7 +123,7 @@ class Stack(unittest.TestCase):
             np.testing.assert_array_equal(again(x), gru(x))
         data = net.tobytes()
         for damaged in (b"", data[:-1], data + b"x", data.replace(b"grus", b"gras")):
-            with self.assertRaisesRegex(qk.Error, "no file of a qk.StackedGRU"):
+            with self.assertRaisesRegex(qk.StorageError, "no file of a qk.StackedGRU"):
                 qk.StackedGRU.load(damaged)
 
     def test_refused(self):
@@ -174,6 +174,10 @@ class ResetFirst(unittest.TestCase):
             np.testing.assert_allclose(cell.run_float(self.x), exact, atol=1e-6)
             cell.freeze()
             self.assertGreater(decibels(exact, cell.run(self.x)), floor, preset)
+
+    def test_mse_is_refused(self):
+        with self.assertRaisesRegex(qk.UnsupportedError, "calibration: 'mse'"):
+            self.make(calibration="mse")
 
     def test_it_is_not_the_other_cell(self):
         cell = self.make()
