@@ -69,19 +69,20 @@ class Operands(NamedTuple):
         return _arrays.hand_over(self.source, self.y) if self.out is None else self.out
 
 
-def operands(x: Any, w: Any, bias: Any = None, out: Any = None) -> Operands:
+def operands(x: Any, w: Any, bias: Any = None, out: Any = None,
+             transposed: bool = False) -> Operands:
     """What linear() is given, as tensors of one context."""
     w, bias = _weight_and_bias(w, bias)
     context = context_for(x)
     if not _torch.is_tensor(x) and not hasattr(x, "shape"):  # lists
         x = np.asarray(x, np.float32)
     dx = asarray(x, context=context)
-    shape = (*dx.shape[:-1], _rows(w))
+    shape = (*dx.shape[:-1], w.shape[-1] if transposed else _rows(w))
     y = out if out is not None else _arrays.empty_like(x, shape)
     # None: packages whose arrays are immutable, and Tensor
     dy = (Tensor.from_desc(_arrays.dense_desc(dx.format, shape), context) if y is None
           else asarray(y, context=context, name="out", output=True))
-    _require_shape(dy, dx, w)
+    _require_shape(dy, shape)
     db = None if bias is None else asarray(bias, context=context, name="bias")
     return Operands(context, dx, w, db, dy, x, y)
 
@@ -99,10 +100,10 @@ def _weight_and_bias(w: Any, bias: Any) -> tuple[Tensor, Any]:
     return w.weight, w.bias if bias is None else bias
 
 
-def _require_shape(out: Tensor, x: Tensor, w: Tensor) -> None:
-    shape = [*x.shape[:-1], _rows(w)]
-    if list(out.shape) != shape:
-        raise refuse("SHAPE", f"out: is {list(out.shape)}, must be {shape}, n of w at the end")
+def _require_shape(out: Tensor, shape: tuple[int, ...]) -> None:
+    if out.shape != shape:
+        raise refuse("SHAPE", f"out: is {list(out.shape)}, must be {list(shape)}, of w's size at "
+                     "the end")
 
 
 def _multiply(context: Any, rows: int, x: Tensor, w: Tensor, bias: Tensor | None,
@@ -168,7 +169,7 @@ class PreparedLinear:
         if out is None:
             out = _arrays.empty_like(x, (*x.shape[:-1], _rows(w)))
         dy = asarray(out, context=context, name="out", output=True)
-        _require_shape(dy, dx, w)
+        _require_shape(dy, (*dx.shape[:-1], _rows(w)))
         db = None if bias is None else asarray(bias, context=context, name="bias", output=True)
         self._operands, self.y = (dx, w, db, dy, x, out), out
         self._context = context if context.device == "cuda" else None

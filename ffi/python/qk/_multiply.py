@@ -5,7 +5,7 @@ import ctypes
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from ._abi import STRUCTS, lib
+from ._abi import CONSTANTS, STRUCTS, lib
 from ._checks import INT32_MAX
 from ._context import Context, workspace
 from ._errors import refuse
@@ -21,6 +21,8 @@ class Product(NamedTuple):
     w: Any
     bias: Any = None
     out: Any = None
+    transposed: bool = False  #: x . w instead: x [..., n], bias [k], a result [..., k]
+    accumulate: bool = False  #: adds to what out holds, rounded once
 
 
 class Plan(NamedTuple):
@@ -32,8 +34,10 @@ class Plan(NamedTuple):
     reason: str  #: why not a faster kernel; "" for the fastest
 
 
-def _raw(o: Operands) -> Any:
-    return _PRODUCT(struct_size=ctypes.sizeof(_PRODUCT), x=o.x.handle, w=o.w.handle,
+def _raw(o: Operands, product: Product) -> Any:
+    flags = (CONSTANTS["QK_PRODUCT_TRANSPOSED"] * bool(product.transposed)
+             | CONSTANTS["QK_PRODUCT_ACCUMULATE"] * bool(product.accumulate))
+    return _PRODUCT(struct_size=ctypes.sizeof(_PRODUCT), flags=flags, x=o.x.handle, w=o.w.handle,
                     bias=None if o.bias is None else o.bias.handle, y=o.y.handle)
 
 
@@ -44,7 +48,7 @@ def multiply(products: Iterable[Product | tuple[Any, ...]]) -> list[Any]:
     be the x of a later one. All are checked before the first runs, and errors name the product.
     """
     given = [_product(i, product) for i, product in enumerate(products)]
-    made = [operands(*product) for product in given]
+    made = [operands(*product[:5]) for product in given]
     if not made:
         return []
     context = made[0].context
@@ -52,16 +56,19 @@ def multiply(products: Iterable[Product | tuple[Any, ...]]) -> list[Any]:
         if each.context is not context:
             raise refuse("DEVICE_MIX", f"products[{i}]: is on {each.context!r}, products[0] on "
                          f"{context!r}")
-    array = (_PRODUCT * len(made))(*map(_raw, made))
+    array = (_PRODUCT * len(made))(*map(_raw, made, given))
     _run(context, array)
     return [o.result for o in made]
 
 
 def _product(index: int, given: Any) -> Product:
-    if not isinstance(given, tuple) or not 2 <= len(given) <= 4:
+    if not isinstance(given, tuple) or not 2 <= len(given) <= (6 if type(given) is Product else 4):
         raise refuse("ARGUMENT", f"products[{index}]: is {type(given).__name__}, accepted are "
                      "qk.Product and tuples (x, w[, bias[, out]])")
-    return Product(*given)
+    product = Product(*given)
+    if product.accumulate and product.out is None:
+        raise refuse("ARGUMENT", f"products[{index}]: accumulates, and has no out to add to")
+    return product
 
 
 def _run(context: Context, array: Any) -> None:
@@ -79,7 +86,7 @@ def explain(x: Any, w: Any, bias: Any = None, *, out: Any = None) -> Plan:
     In a context that may grow, with the workspace that it would grow to.
     """
     o = operands(x, w, bias, out)
-    context, product = o.context, _raw(o)
+    context, product = o.context, _raw(o, Product(x, w))
     plan = _PLAN(struct_size=ctypes.sizeof(_PLAN))
     pointers = ctypes.byref(product), ctypes.byref(plan)
 

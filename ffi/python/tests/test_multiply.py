@@ -19,6 +19,17 @@ class Lists(unittest.TestCase):
         self.assertIs(y[0], inner)
         self.assertEqual(qk.multiply([]), [])
 
+    def test_gradients_are_transposed_products(self):
+        g = np.linspace(-2, 2, 3 * 64, dtype="f").reshape(3, 64)
+        out = np.ones((3, 128), "f")
+        y, z = qk.multiply([qk.Product(g, W, transposed=True),
+                            qk.Product(g, W, out=out, transposed=True, accumulate=True)])
+        np.testing.assert_allclose(y, g @ W.dequantize(), rtol=1e-5, atol=1e-5)
+        np.testing.assert_array_equal(out, 1 + y)
+        self.assertIs(z, out)
+        with self.assertRaisesRegex(qk.CallError, "accumulates, and has no out"):
+            qk.multiply([qk.Product(g, W, accumulate=True)])
+
     def test_it_grows_a_modes_workspace(self):
         with qk.Context(mode="int8_activations"):
             packed = W.repack()
