@@ -1,6 +1,6 @@
 // Dequantize and the matrix-vector product on a GPU against the floors of the same machine,
 // measured in the same run.  bench_cuda [out.json] [section ...]; sections: dequantize matvec batch
-// layouts bytes (and nofloors: without the floors; probe: one call of each kernel).
+// layouts bytes transposed (and nofloors: without the floors; probe: one call of each kernel).
 #include <cstring>
 
 #include "weights.cuh"
@@ -50,16 +50,21 @@ void bench_dequantize(Bench &b) {
 }
 
 double time_linear(Bench &b, const std::vector<qk_tensor *> &weights, qk_format type, int64_t n,
-                   int64_t k, int64_t m, Edges edges) {
-    qk_tensor *const x = wrap_dense(b, type, m, k, b.out);
-    qk_tensor *const y = wrap_dense(b, type, m, n, b.out + (int64_t{1} << 28));
+                   int64_t k, int64_t m, Edges edges, bool transposed = false) {
+    const int64_t x_columns = transposed ? n : k, y_columns = transposed ? k : n;
+    qk_tensor *const x = wrap_dense(b, type, m, x_columns, b.out);
+    qk_tensor *const y = wrap_dense(b, type, m, y_columns, b.out + (int64_t{1} << 28));
     // f16 and bf16 values of moderate size
-    fill<<<256, 256>>>(reinterpret_cast<uint32_t *>(b.out), m * k, 0x83ff83ffu, 0x38003800u, 3);
+    fill<<<256, 256>>>(reinterpret_cast<uint32_t *>(b.out), m * x_columns, 0x83ff83ffu, 0x38003800u,
+                       3);
     BENCH_CHECK(cudaDeviceSynchronize());
     std::vector<Call> calls;
     for (qk_tensor *w : weights) {
-        calls.push_back([&b, x, w, y](cudaStream_t) {
-            QK_BENCH(b.context, qk_linear(b.context, x, w, nullptr, y));
+        qk_product product = QK_PRODUCT_INIT;
+        product.flags = transposed ? QK_PRODUCT_TRANSPOSED : 0;
+        product.x = x, product.w = w, product.y = y;
+        calls.push_back([&b, product](cudaStream_t) {
+            QK_BENCH(b.context, qk_multiply(b.context, &product, 1));
         });
     }
     const double us = b.timer.run(calls, 2e-3, 11, edges);
@@ -165,6 +170,39 @@ void bench_bytes(Bench &b) {
     }
 }
 
+// y = x . w, what comes back through a layer, and the same of dense weights.
+void bench_transposed(Bench &b) {
+    const int64_t shapes[][2] = {{4096, 4096}, {28672, 4096}, {4096, 14336}, {8192, 8192}};
+    for (const auto &[n, k] : shapes) {
+        std::vector<qk_tensor *> dense;
+        const int64_t dense_bytes = n * k * 2;
+        const int copies =
+            int(std::min<int64_t>(copies_for(double(dense_bytes)), kPool / dense_bytes));
+        for (int i = 0; i < copies; ++i) {
+            dense.push_back(wrap_dense(b, QK_FORMAT_F16, n, k, b.pool + i * dense_bytes));
+        }
+        for (const int64_t m : {1, 16, 512, 2048}) {
+            const double us = time_linear(b, dense, QK_FORMAT_F16, n, k, m, Edges::kFull, true);
+            b.report.add("transposed dense f16 cuBLASLt", n, k, m, us, double(dense_bytes), 1);
+        }
+        for (qk_tensor *w : dense) qk_tensor_destroy(w);
+        for (const Kind &kind : {kAwq, kNf4, kNf4Nested, kMxfp4, kNvfp4}) {
+            double bytes = 0;
+            std::vector<qk_tensor *> weights =
+                make_packed(b, kind, n, k, copies_for(double(n * k / 2)), &bytes);
+            const double floor =
+                b.floors ? read_floor(b.timer, b.pool, kPool, int64_t(bytes), b.sink) : 0;
+            for (const int64_t m : {1, 4, 16, 48, 49, 512, 2048}) {
+                const double us =
+                    time_linear(b, weights, QK_FORMAT_F16, n, k, m, Edges::kFull, true);
+                b.report.add(std::string("transposed ") + kind.name, n, k, m, us, bytes,
+                             floor / us);
+            }
+            for (qk_tensor *w : weights) qk_tensor_destroy(w);
+        }
+    }
+}
+
 // One call of each kernel, for a profiler.
 void probe(Bench &b) {
     const int64_t n = 28672, k = 4096;
@@ -205,5 +243,6 @@ int main(int argc, char **argv) {
     if (wanted("batch")) bench::bench_matvec(b, true);
     if (wanted("layouts")) bench::bench_layouts(b);
     if (wanted("bytes")) bench::bench_bytes(b);
+    if (wanted("transposed")) bench::bench_transposed(b);
     return 0;
 }

@@ -23,16 +23,17 @@ enum class LinearKernel : uint8_t {
     kLanes,
     kRecords,
     kPackedLanes,
+    kTransposed,
     kDense,
     kGeneric,
     kCount
 };
 
 constexpr const char *kLinearNames[] = {
-    "sm90 gemv",       "sm90 few rows",  "sm90 some rows", "sm90 24 rows",   "sm90 gemm",
-    "sm90 gemm 8-bit", "sm80 gemv",      "sm80 gemm",      "repacked",       "stored bytes",
-    "stored words",    "stored columns", "stored lanes",   "stored records", "packed lanes",
-    "dense",           "generic"};
+    "sm90 gemv",        "sm90 few rows",  "sm90 some rows", "sm90 24 rows",   "sm90 gemm",
+    "sm90 gemm 8-bit",  "sm80 gemv",      "sm80 gemm",      "repacked",       "stored bytes",
+    "stored words",     "stored columns", "stored lanes",   "stored records", "packed lanes",
+    "transposed tiles", "dense",          "generic"};
 static_assert(sizeof(kLinearNames) / sizeof(kLinearNames[0]) == size_t(LinearKernel::kCount));
 
 // Of one kernel by itself, wanted or not: whether it takes the case, and its bytes of workspace.
@@ -79,6 +80,7 @@ extern const Kernel<LinearArgs> kLinearColumns;          // linear/stored/column
 extern const Kernel<LinearArgs> kLinearLanes;            // linear/stored/lanes.cu
 extern const Kernel<LinearArgs> kLinearRecords;          // linear/stored/records.cu
 extern const Kernel<LinearArgs> kLinearPackedLanes;      // linear/packed_lanes.cu
+extern const Kernel<LinearArgs> kLinearTransposed;       // linear/transposed.cu
 extern const Kernel<LinearArgs> kLinearRepacked;         // linear/repacked.cpp
 extern const Kernel<LinearArgs> kLinearDense;            // linear/dense.cu
 extern const Kernel<LinearArgs> kLinearGeneric;          // linear/generic.cu
@@ -91,8 +93,8 @@ static constexpr const Kernel<LinearArgs> *kLinearKernels[] = {
     &kLinearSm90Gemv, &kLinearSm90FewRows,  &kLinearSm90SomeRows, &kLinearSm90Rows24,
     &kLinearSm90Gemm, &kLinearSm90Gemm8Bit, &kLinearSm80Gemv,     &kLinearSm80Gemm,
     &kLinearRepacked, &kLinearBytes,        &kLinearWords,        &kLinearColumns,
-    &kLinearLanes,    &kLinearRecords,      &kLinearPackedLanes,  &kLinearDense,
-    &kLinearGeneric};
+    &kLinearLanes,    &kLinearRecords,      &kLinearPackedLanes,  &kLinearTransposed,
+    &kLinearDense,    &kLinearGeneric};
 static_assert(sizeof(kLinearKernels) / sizeof(kLinearKernels[0]) == size_t(LinearKernel::kCount));
 
 }  // namespace qk::cuda

@@ -179,6 +179,15 @@ __device__ inline void store_any(const LinearView &o, int64_t x_row, int64_t col
     store_float(o.y_type, o.y, at, y);
 }
 
+// Of a transposed product: the stored column may be another one of y's.
+__device__ inline void store_moved(const LinearView &o, int64_t x_row, int64_t column, float y) {
+    const auto *const order = static_cast<const uint8_t *>(o.order);
+    const int64_t k = o.w.geometry.k;
+    const bool moved = order != nullptr;
+    const int64_t to = moved ? ordered_column(load_as<int32_t>(order, column), k) : column;
+    store_any(o, x_row, to, y);
+}
+
 // Calls body(map) with the closed forms of a layout.
 template <class Body>
 __device__ inline auto with_map(qk_layout layout, int bits, const Body &body) {

@@ -221,9 +221,11 @@ void for_all(const Do &act) {
                 for (const int64_t n : {4096, 28672, 1000}) {
                     for (const int64_t k : {4096, 4112, 1004}) {
                         if (layout == kQ4_0 && (group != 32 || k % 32 != 0)) continue;
-                        for (const qk_format x : {kF16, kF32}) {
+                        for (const auto &[x, transposed] :
+                             {std::pair{kF16, false}, {kF32, false}, {kF16, true}}) {
                             Case c = {format, layout, n, k, 1, x, group};
                             c.lowered = lowered;
+                            c.transposed = transposed;
                             const Facts f = facts_of(c, device);
                             for (const int64_t m :
                                  {1, 2, 4, 6, 9, 16, 17, 24, 25, 33, 65, 129, 257, 513, 4097}) {

@@ -31,7 +31,8 @@ struct Case {
     int32_t group = 128;
     qk_format scale = QK_FORMAT_F16;
     bool flat = false;
-    bool lowered = false;                                                    // with minima
+    bool lowered = false;  // with minima
+    bool transposed = false;
     int64_t off_x = 0, off_y = 0, off_w = 0, off_scale = 0, off_second = 0;  // bytes
 };
 
@@ -84,8 +85,13 @@ inline qk::cuda::Facts facts_of(const Case &c, const qk::Device &device) {
         w.minimum.second = plane(QK_PLANE_MIN2, 0);
     }
     w.table = plane(QK_PLANE_TABLE, 0);
-    return qk::cuda::facts_of(
-        {{x, c.m, c.k, at(20, c.off_x)}, w, nullptr, {x, c.m, c.n, at(21, c.off_y)}}, device);
+    const int64_t x_columns = c.transposed ? c.n : c.k, y_columns = c.transposed ? c.k : c.n;
+    return qk::cuda::facts_of({{x, c.m, x_columns, at(20, c.off_x)},
+                               w,
+                               nullptr,
+                               {x, c.m, y_columns, at(21, c.off_y)},
+                               c.transposed},
+                              device);
 }
 
 constexpr int64_t kAmple = int64_t{1} << 40;  // of workspace

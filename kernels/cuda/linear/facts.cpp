@@ -78,6 +78,7 @@ void add_addresses(const LinearArgs &args, bool through_sums, Met *met) {
     const Weight &w = args.w;
     const ScalePlane &scale = w.scale;
     const bool dense = is_dense(*w.format), gptq = !dense && is_gptq(w);
+    met->add(Condition::kXAligned, aligned(args.x.data, args.x.format->bits / 8));
     met->add(Condition::kXAligned16, aligned(args.x.data));
     met->add(Condition::kYAligned, aligned(args.y.data, args.y.format->bits / 8));
     met->add(Condition::kYAligned16, through_sums || aligned(args.y.data));

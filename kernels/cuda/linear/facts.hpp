@@ -49,6 +49,7 @@ constexpr uint32_t kAnyExtra = (kTransposed << 1) - 1;
 enum class Condition : uint8_t {
     kXIs16Bits,
     kXIs16BitsForLut4,
+    kXAligned,  // to its values
     kXAligned16,
     kYAligned,  // to its values
     kYAligned16,

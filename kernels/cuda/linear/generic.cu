@@ -117,11 +117,9 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
             for (int i = 0; i < kRowsOfX; ++i) total.x[i] = __fadd_rn(total.x[i], block.x[i]);
         }
-        const int64_t to =
-            o.order == nullptr ? column : ordered_column(load_as<int32_t>(o.order, column), s.k);
 #pragma unroll
         for (int i = 0; i < kRowsOfX; ++i) {
-            if (x_first + i < o.m) store_any(o, x_first + i, to, total.x[i]);
+            if (x_first + i < o.m) store_moved(o, x_first + i, column, total.x[i]);
         }
     }
 }

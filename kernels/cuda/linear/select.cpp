@@ -72,6 +72,7 @@ struct Sentence {
 constexpr Sentence kSentences[] = {
     {C::kXIs16Bits, "x is F32, not F16 or BF16"},
     {C::kXIs16BitsForLut4, "x is F32, not F16 or BF16"},
+    {C::kXAligned, "x is not aligned to its values"},
     {C::kXAligned16, "x is not 16-byte aligned"},
     {C::kYAligned, "y is not aligned to its values"},
     {C::kYAligned16, "y is not 16-byte aligned"},

@@ -16,6 +16,7 @@
 #include "cuda/linear/sm90/gemv/plan.hpp"
 #include "cuda/linear/sm90/some_rows/plan.hpp"
 #include "cuda/linear/stored/bytes_plan.hpp"
+#include "cuda/linear/transposed_plan.hpp"
 
 namespace qk::cuda {
 
@@ -31,6 +32,7 @@ struct Needs {
     uint32_t weights;  // WeightKind
     Conditions conditions = 0;
     uint32_t takes = 0;                  // Extra
+    uint32_t only = 0;                   // Extra that a case must have
     int64_t first = 1, most = kNoLimit;  // rows of x
     int64_t k_below = kNoLimit, n_below = kNoLimit;
     int32_t least_capability = 0, most_capability = kNewest;
@@ -66,6 +68,9 @@ constexpr int64_t fixed(const Facts &, const Device &) {
 }
 constexpr int64_t split_sums(const Facts &f, const Device &d) {
     return sm80_gemm_workspace(f.m, f.n, f.k, d.multiprocessors);
+}
+constexpr int64_t transposed_parts(const Facts &f, const Device &d) {
+    return transposed_workspace(f.m, f.n, f.k, d.multiprocessors);
 }
 constexpr int64_t packed_slab(const Facts &f, const Device &) { return f.slab_bytes; }
 constexpr int64_t dense_slab(const Facts &f, const Device &) {
@@ -240,6 +245,19 @@ constexpr Needs kPackedLanesNeeds = {
     .k_below = int64_t{1} << 30,
     .n_below = int64_t{1} << 34};
 
+constexpr Needs kTransposedNeeds = {
+    .weights = kPacked4,
+    .conditions = needs(C::kXIs16Bits, C::kXAligned, C::kCodesAligned16, C::kScalesAligned16,
+                        C::kK16, C::kGroupsAlongK, C::kGroupsPowerOfTwo, C::kGroupsOf16,
+                        C::kTableKnown, C::kSecondPowerOfTwo, C::kFewGroups32),
+    .takes = kAnyExtra,
+    .only = kTransposed,
+    .most = kGrid * kTransposedRows,
+    .k_below = int64_t{1} << 30,
+    .n_below = int64_t{1} << 34,
+    .least_capability = 80,
+    .workspace = needs_bytes::transposed_parts};
+
 // Any weight.
 constexpr Needs kDenseNeeds = {
     .weights = kAnyWeight & ~kDenseOther,
@@ -314,6 +332,7 @@ using K = LinearKernel;
 
 constexpr Row kLinearTable[] = {
     // kernel, its needs, first and last m, further condition, batch class
+    {K::kTransposed, kTransposedNeeds, 1, 48, wanted::transposed, Batch::kAny},
     {K::kDense, kDenseNeeds, 1, kAnyM, wanted::transposed, Batch::kAlone},
     {K::kRepacked, kRepackedNeeds, 17, kAnyM, nullptr, Batch::kRepacked},
     {K::kSm90Gemv, kSm90GemvNeeds, 1, 1, nullptr, Batch::kAny},
@@ -350,8 +369,9 @@ constexpr bool is_wanted(const Row &row, const Facts &f, const Device &d) {
 
 constexpr bool are_met(const Needs &n, const Facts &f, const Device &d) {
     return (f.weight & n.weights) != 0 && ((n.conditions & ~f.met) | (f.extras & ~n.takes)) == 0 &&
-           f.m >= n.first && f.m <= n.most && f.k < n.k_below && f.n < n.n_below &&
-           d.capability >= n.least_capability && d.capability <= n.most_capability &&
+           (n.only & ~f.extras) == 0 && f.m >= n.first && f.m <= n.most && f.k < n.k_below &&
+           f.n < n.n_below && d.capability >= n.least_capability &&
+           d.capability <= n.most_capability &&
            (n.shared == nullptr || n.shared(f, d) <= d.shared_bytes);
 }
 

@@ -1,0 +1,208 @@
+// y = x . w from packed weights: within the bound of its roundings, with every extra that a product
+// may have, and a row of y the same in every batch. The same tests run on simulated threads.
+#include <numeric>
+
+#include "cuda/harness.hpp"
+#include "cuda/kernels.hpp"
+
+namespace cuda_test {
+namespace {
+
+using qk::cuda::kLinearTransposed;
+
+// A product with all that it may be besides.
+struct Case {
+    HostWeight w;
+    qk_format type, y_type;
+    int64_t m, x_stride, y_stride;
+    bool accumulates;
+    std::vector<uint8_t> x, bias, y, order;  // y: what it held
+
+    int64_t n() const { return w.shape.rows; }
+    int64_t k() const { return w.shape.columns; }
+};
+
+Case make_case(const qk_tensor_desc &desc, qk_format type, int64_t m, int at, Rng &rng) {
+    Case c = {random_weight(desc, rng),
+              type,
+              at % 3 == 0 ? qk_format{QK_FORMAT_F32} : type,
+              m,
+              0,
+              0,
+              at % 4 == 1,
+              {},
+              {},
+              {},
+              {}};
+    c.x_stride = c.n() + at % 2 * 3;
+    c.y_stride = c.k() + at % 5;
+    c.x = random_floats(type, m * c.x_stride, rng);
+    c.bias = random_floats(QK_FORMAT_F32, c.k(), rng);
+    c.y = random_floats(c.y_type, m * c.y_stride, rng);
+    if (at % 5 == 2) {
+        std::vector<int32_t> order(size_t(c.k()), 0);
+        std::iota(order.begin(), order.end(), 0);
+        std::shuffle(order.begin(), order.end(), rng);
+        c.order.resize(order.size() * 4);
+        memcpy(c.order.data(), order.data(), c.order.size());
+    }
+    return c;
+}
+
+int64_t bytes_of(qk_format type) { return type == QK_FORMAT_F32 ? 4 : 2; }
+
+// Rows [first, first + rows) of x; what lies between rows of y stays as it was.
+std::vector<uint8_t> run(const Case &c, const DeviceWeight &weight, int64_t first, int64_t rows) {
+    const size_t x_row = size_t(c.x_stride * 2), y_row = size_t(c.y_stride * bytes_of(c.y_type));
+    const auto part = [&](const std::vector<uint8_t> &of, size_t row) {
+        return std::vector<uint8_t>(of.begin() + long(size_t(first) * row),
+                                    of.begin() + long(size_t(first + rows) * row));
+    };
+    const DeviceBuffer x(part(c.x, x_row)), bias(c.bias), y(part(c.y, y_row)), order(c.order);
+    const qk::Format *const f32 = qk::find_format(QK_FORMAT_F32);
+    const qk::Dense b = {f32, 1, c.k(), bias.data()};
+    qk::LinearArgs args = {};
+    args.x = {qk::find_format(c.type), rows, c.n(), x.data(), c.x_stride};
+    args.w = weight.view();
+    args.w.order = c.order.empty() ? nullptr : order.data();
+    args.bias = &b;
+    args.y = {qk::find_format(c.y_type), rows, c.k(), y.data(), c.y_stride};
+    args.transposed = true;
+    args.accumulate = c.accumulates;
+    qk::ErrorText error = {};
+    EXPECT_TRUE(kLinearTransposed.can_run(args, device_0()));
+    const size_t room = kLinearTransposed.workspace_bytes(args, device_0());
+    const DeviceBuffer workspace(std::vector<uint8_t>(room, 0xff));
+    qk::Launch launch = device_launch(&error);
+    launch.workspace = workspace.data();
+    launch.workspace_bytes = room;
+    EXPECT_EQ(kLinearTransposed.run(args, launch), QK_OK) << error.text;
+    return y.read();
+}
+
+// An entry (looked up), a scale and their product are rounded to x's type, in f16 by 2^-25 at
+// least, of entries up to 15. Sums are f32: a product of 16 rows adds 17 terms and may truncate,
+// then come those of the warps, the blocks, the bias and what y held.
+void expect_within(Case &c, const std::vector<uint8_t> &y) {
+    const std::vector<float> w = values_of(c.w);
+    const double unit = rounding_of(c.type), y_unit = rounding_of(c.y_type);
+    const double terms = 3.01 * unit + (double(c.n()) * 1.1 + 40) * 0x1p-23;
+    const double least = c.type == QK_FORMAT_F16 ? 17 * 0x1p-25 : 0;
+    for (int64_t i = 0; i < c.m; ++i) {
+        for (int64_t column = 0; column < c.k(); ++column) {
+            int32_t to = int32_t(column);
+            if (!c.order.empty()) memcpy(&to, &c.order[size_t(column) * 4], 4);
+            double exact = float_at(QK_FORMAT_F32, c.bias, to), size = std::fabs(exact), inputs = 0;
+            for (int64_t r = 0; r < c.n(); ++r) {
+                const double x = float_at(c.type, c.x, i * c.x_stride + r);
+                exact += x * w[size_t(r * c.k() + column)];
+                size += std::fabs(x * w[size_t(r * c.k() + column)]);
+                inputs += std::fabs(x);
+            }
+            const int64_t at = i * c.y_stride + to;
+            if (c.accumulates) {
+                exact += float_at(c.y_type, c.y, at);
+                size += std::fabs(float_at(c.y_type, c.y, at));
+            }
+            const double sum = size * terms + inputs * least;
+            const double bound = sum + y_unit * (std::fabs(exact) + sum) +
+                                 (c.y_type == QK_FORMAT_F16 ? 0x1p-25 : 0x1p-133);
+            ASSERT_LE(std::fabs(float_at(c.y_type, y, at) - exact), bound) << i << " " << column;
+        }
+    }
+}
+
+void expect_gaps_kept(const Case &c, const std::vector<uint8_t> &y) {
+    const int64_t bytes = bytes_of(c.y_type);
+    for (int64_t i = 0; i < c.m; ++i) {
+        const int64_t from = (i * c.y_stride + c.k()) * bytes;
+        const size_t gap = size_t((c.y_stride - c.k()) * bytes);
+        ASSERT_EQ(memcmp(&y[0] + from, &c.y[0] + from, gap), 0) << "behind row " << i;
+    }
+}
+
+// Rows and columns that end inside tiles, one block a strip and several, groups of every kind, rows
+// of x in one pass and more.
+TEST(CudaTransposed, IsWithinItsBound) {
+    QK_NEEDS_DEVICE();
+    Rng rng(31);
+    const int64_t shapes[][2] = {{1, 16}, {17, 80}, {130, 64}, {300, 208}, {1040, 80}};
+    const int64_t batches[] = {1, 3, 8, 9, 16, 21};
+    struct Kind {
+        qk_format format, scale;
+        int32_t group;
+    };
+    const Kind kinds[] = {{QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, 64},
+                          {QK_FORMAT_U4_AFFINE, QK_FORMAT_BF16, 16},
+                          {QK_FORMAT_U4_AFFINE, QK_FORMAT_F32, QK_GROUP_ROW},
+                          {QK_FORMAT_NF4, QK_FORMAT_F32, 64},
+                          {QK_FORMAT_NF4, QK_FORMAT_LUT8, 64},
+                          {QK_FORMAT_FP4_BNB, QK_FORMAT_F16, 32},
+                          {QK_FORMAT_FP4_E2M1, QK_FORMAT_E8M0, 32},
+                          {QK_FORMAT_FP4_E2M1, QK_FORMAT_E4M3, 16}};
+    int at = 0;
+    for (const Kind &kind : kinds) {
+        for (const auto &[n, k] : shapes) {
+            const bool symmetric = kind.format == QK_FORMAT_U4_AFFINE && at % 4 == 0;
+            qk_tensor_desc desc =
+                weight_desc(kind.format, kind.scale, QK_LAYOUT_ROW, kind.group, n, k, symmetric);
+            if (kind.scale == QK_FORMAT_LUT8) desc.scale_group_size = 16;
+            Case c = make_case(desc, at % 2 == 0 ? QK_FORMAT_F16 : QK_FORMAT_BF16, batches[at % 6],
+                               at, rng);
+            SCOPED_TRACE("kind " + std::to_string(&kind - kinds) + " n " + std::to_string(n) +
+                         " k " + std::to_string(k) + " m " + std::to_string(c.m));
+            ++at;
+            const DeviceWeight w(packed_on_host(c.w));
+            const std::vector<uint8_t> y = run(c, w, 0, c.m);
+            ASSERT_NO_FATAL_FAILURE(expect_within(c, y));
+            ASSERT_NO_FATAL_FAILURE(expect_gaps_kept(c, y));
+        }
+    }
+}
+
+TEST(CudaTransposed, RowsKnowNoBatch) {
+    QK_NEEDS_DEVICE();
+    Rng rng(32);
+    for (const qk_format format : {QK_FORMAT_U4_AFFINE, QK_FORMAT_NF4}) {
+        const Case c = make_case(weight_desc(format, QK_FORMAT_F16, QK_LAYOUT_ROW, 64, 1100, 80),
+                                 QK_FORMAT_F16, 19, 1, rng);
+        HostWeight host = c.w;
+        const DeviceWeight w(packed_on_host(host));
+        const std::vector<uint8_t> all = run(c, w, 0, c.m);
+        const size_t row = all.size() / size_t(c.m);
+        for (const int64_t batch : {1, 8, 17}) {
+            const std::vector<uint8_t> some = run(c, w, 1, batch);
+            ASSERT_EQ(memcmp(some.data(), all.data() + row, some.size()), 0) << batch;
+        }
+    }
+}
+
+// What it does not take, and that the table takes it where it can.
+TEST(CudaTransposed, IsChosen) {
+    QK_NEEDS_DEVICE();
+    Rng rng(33);
+    HostWeight host =
+        random_weight(weight_desc(QK_FORMAT_NF4, QK_FORMAT_F32, QK_LAYOUT_ROW, 64, 96, 128), rng);
+    const DeviceWeight w(packed_on_host(host));
+    const DeviceBuffer x(std::vector<uint8_t>(50 * 96 * 4, 0));
+    const DeviceBuffer y(std::vector<uint8_t>(50 * 128 * 4, 0));
+    const auto chosen = [&](qk_format type, int64_t m, bool transposed) {
+        const qk::Format *const format = qk::find_format(type);
+        qk::LinearArgs args = {};
+        args.x = {format, m, transposed ? 96 : 128, x.data()};
+        args.w = w.view();
+        args.y = {format, m, transposed ? 128 : 96, y.data()};
+        args.transposed = transposed;
+        const bool can = kLinearTransposed.can_run(args, device_0());
+        EXPECT_EQ(can, transposed && type != QK_FORMAT_F32);
+        return qk::kCudaBackend.plan_linear(args, device_0(), {0, SIZE_MAX}, nullptr).kernel ==
+               &kLinearTransposed;
+    };
+    EXPECT_TRUE(chosen(QK_FORMAT_F16, 1, true));
+    EXPECT_TRUE(chosen(QK_FORMAT_BF16, 48, true));
+    EXPECT_FALSE(chosen(QK_FORMAT_F32, 1, true));
+    EXPECT_FALSE(chosen(QK_FORMAT_F16, 1, false));
+}
+
+}  // namespace
+}  // namespace cuda_test
