@@ -1,0 +1,265 @@
+// What each kernel that multiplies needs of a case (facts.hpp), itself and of memory.
+#pragma once
+#include "cuda/linear/cublaslt.hpp"
+#include "cuda/linear/facts.hpp"
+#include "cuda/linear/slabs.hpp"
+#include "cuda/linear/sm80/gemm/plan.hpp"
+#include "cuda/linear/sm80/gemv/plan.hpp"
+#include "cuda/linear/sm90/few_rows/plan.hpp"
+#include "cuda/linear/sm90/gemv/plan.hpp"
+#include "cuda/linear/sm90/some_rows/plan.hpp"
+#include "cuda/linear/stored/bytes_plan.hpp"
+#include "cuda/linear/transposed_plan.hpp"
+
+namespace qk::cuda {
+
+using Bytes = int64_t(const Facts &, const Device &);
+
+constexpr int64_t kNoLimit = INT64_MAX, kGrid = 65535;  // blocks along y
+constexpr int32_t kNewest = INT32_MAX;
+using C = Condition;
+
+struct Needs {
+    uint32_t weights;  // WeightKind
+    Conditions conditions = 0;
+    uint32_t takes = 0;                  // Extra
+    uint32_t only = 0;                   // Extra that a case must have
+    int64_t first = 1, most = kNoLimit;  // rows of x
+    int64_t k_below = kNoLimit, n_below = kNoLimit;
+    int32_t least_capability = 0, most_capability = kNewest;
+    Bytes *shared = nullptr;     // memory of a block; null: 48 KiB will do
+    Bytes *workspace = nullptr;  // null: none
+};
+
+namespace needs_bytes {
+
+constexpr int64_t sm90_gemv(const Facts &f, const Device &d) {
+    return gemv_shared(f.n, f.k, f.groups_per_row, f.second_group, d.multiprocessors);
+}
+constexpr int64_t few_rows(const Facts &f, const Device &d) {
+    return few_rows_shared(f.n, f.groups_per_row, f.second_group, d.multiprocessors);
+}
+constexpr SomeRowsCase some_rows_case(const Facts &f) {
+    return {f.n,          f.k,      f.group_size, f.groups_per_row, f.second_group,
+            f.scale_bits, f.lut4(), f.f32};
+}
+constexpr int64_t some_rows(const Facts &f, const Device &d) {
+    const SomeRowsCase c = some_rows_case(f);
+    return some_rows_shared(c, d.multiprocessors, d.shared_bytes, c.most());
+}
+constexpr int64_t rows_24(const Facts &f, const Device &d) {
+    return some_rows_shared(some_rows_case(f), d.multiprocessors, d.shared_bytes, kSomeRowsMany);
+}
+constexpr int64_t sm80_gemv(const Facts &f, const Device &d) {
+    return sm80_gemv_shared(sm80_gemv_device(d.multiprocessors, d.shared_bytes), f.lut4());
+}
+template <int64_t bytes>
+constexpr int64_t fixed(const Facts &, const Device &) {
+    return bytes;
+}
+constexpr int64_t split_sums(const Facts &f, const Device &d) {
+    return sm80_gemm_workspace(f.m, f.n, f.k, d.multiprocessors);
+}
+constexpr int64_t transposed_parts(const Facts &f, const Device &d) {
+    return transposed_workspace(f.m, f.n, f.k, d.multiprocessors);
+}
+constexpr int64_t packed_slab(const Facts &f, const Device &) { return f.slab_bytes; }
+constexpr int64_t dense_slab(const Facts &f, const Device &) {
+    const DensePlan plan = plan_dense(f.n, f.k, f.value_bytes());
+    const int64_t slab = f.weight == kDense ? 0 : plan.slab_bytes;
+    return slab + plan.bias_bytes + int64_t{kLtWorkspaceBytes} + f.sums_bytes();
+}
+
+}  // namespace needs_bytes
+
+// Packed tiles.
+constexpr Conditions kTiles =
+    needs(C::kXAligned16, C::kCodesAligned16, C::kScalesAligned16, C::kZerosAligned16, C::kK16,
+          C::kGroupsAlongK, C::kGroupsPowerOfTwo, C::kScalesMultiply, C::kTableKnown,
+          C::kSecondPowerOfTwo, C::kFewGroups32);
+
+constexpr Needs kSm90GemvNeeds = {
+    .weights = kPacked4,
+    .conditions = kTiles | needs(C::kNestedAligned16, C::kGroupsOf16Or64, C::kWhole),
+    .most = 1,
+    .k_below = int64_t{1} << 24,
+    .n_below = int64_t{1} << 34,
+    .least_capability = 90,
+    .shared = needs_bytes::sm90_gemv};
+
+constexpr Needs kSm90FewRowsNeeds = {
+    .weights = kPacked4,
+    .conditions = kTiles | needs(C::kXIs16Bits, C::kYAligned, C::kNestedAligned16, C::kK256,
+                                 C::kGroups16To128, C::kWhole),
+    .first = 2,
+    .most = kGrid * 8,
+    .k_below = int64_t{1} << 24,
+    .n_below = int64_t{1} << 34,
+    .least_capability = 90,
+    .shared = needs_bytes::few_rows};
+
+constexpr Conditions kSomeRows =
+    kTiles | needs(C::kYAligned, C::kSecondAligned4, C::kScaleCodeAligned4, C::kScaleBiasAligned4,
+                   C::kGroupsOf16, C::kWhole);
+constexpr Needs kSm90SomeRowsNeeds = {.weights = kPacked4,
+                                      .conditions = kSomeRows,
+                                      .most = kGrid * 8,
+                                      .k_below = int64_t{1} << 24,
+                                      .n_below = int64_t{1} << 30,
+                                      .least_capability = 90,
+                                      .shared = needs_bytes::some_rows};
+constexpr Needs kSm90Rows24Needs = {
+    .weights = kPacked4,
+    .conditions = kSomeRows | needs(C::kXIs16Bits, C::kGroupsOf64, C::kSm90a),
+    .first = 17,
+    .most = kSomeRowsMany,
+    .k_below = int64_t{1} << 24,
+    .n_below = int64_t{1} << 30,
+    .least_capability = 90,
+    .most_capability = 90,
+    .shared = needs_bytes::rows_24};
+
+// Also for packed rows in the workspace, whose second scales stay the caller's.
+constexpr Needs kSm90GemmNeeds = {
+    .weights = kPacked4,
+    .conditions = kTiles | needs(C::kXIs16Bits, C::kSecondAligned4, C::kGroupsOf16, C::kSm90a),
+    .first = 17,
+    .most = kGrid * 64 - 1,
+    .k_below = int64_t{1} << 30,
+    .n_below = kGrid * 64 + 1,
+    .least_capability = 90,
+    .most_capability = 90,
+    .shared = needs_bytes::fixed<200 * 1024>};
+
+constexpr Conditions kSm80 =
+    kTiles | needs(C::kXIs16Bits, C::kNestedAligned16, C::kGroupsOf64, C::kWhole);
+constexpr Needs kSm80GemvNeeds = {.weights = kPacked4,
+                                  .conditions = kSm80,
+                                  .most = kGrid * 8,
+                                  .k_below = int64_t{1} << 30,
+                                  .n_below = int64_t{1} << 34,
+                                  .least_capability = 80,
+                                  .shared = needs_bytes::sm80_gemv};
+constexpr Needs sm80_gemm_needs(int64_t first, Bytes *workspace) {
+    return {.weights = kPacked4,
+            .conditions = kSm80,
+            .first = first,
+            .most = int64_t{1} << 31,
+            .k_below = int64_t{1} << 30,
+            .n_below = int64_t{1} << 34,
+            .least_capability = 80,
+            .shared = needs_bytes::fixed<96 * 1024>,
+            .workspace = workspace};
+}
+constexpr Needs kSm80GemmNeeds = sm80_gemm_needs(17, needs_bytes::split_sums);
+// Without a workspace a block takes all of k; few rows of x are faster in passes.
+constexpr Needs kSm80GemmUnsplitNeeds = sm80_gemm_needs(65, nullptr);
+
+// Weights as checkpoints store them.
+constexpr Conditions kScaleWords =
+    needs(C::kScalesAligned4, C::kSecondAligned4, C::kScaleBiasAligned4, C::kScalesMultiply,
+          C::kTableKnown, C::kSecondPowerOfTwo);
+
+constexpr Needs kRepackedNeeds = {
+    .weights = kStored4,
+    .conditions = needs(C::kXIs16Bits, C::kXAligned16, C::kCodesAlignedToRepack, C::kScalesAligned,
+                        C::kSecondAligned4, C::kK16, C::kN16InAwq, C::kGroupsAlongK,
+                        C::kGroupsPowerOfTwo, C::kGroupsOf16, C::kScalesMultiply, C::kTableKnown,
+                        C::kSecondPowerOfTwo, C::kSecondFitsSlabs, C::kFewTiles28, C::kSm90a),
+    .first = 17,
+    .most = kGrid * 64 - 1,
+    .k_below = int64_t{1} << 28,
+    .least_capability = 90,
+    .most_capability = 90,
+    .shared = needs_bytes::fixed<200 * 1024>,
+    .workspace = needs_bytes::packed_slab};
+
+constexpr Conditions kBytesConditions =
+    kScaleWords | needs(C::kXIs16Bits, C::kXAligned16, C::kYAligned, C::kCodesAligned16,
+                        C::kScaleCodeAligned4, C::kTableAligned4, C::kK16, C::kGroupsAlongK);
+constexpr Needs kSm90Gemm8BitNeeds = {
+    .weights = kCodes8,
+    .conditions = kBytesConditions | needs(C::kGroupsOf64, C::kFewGroups32, C::kSm90a),
+    .first = 17,
+    .most = kGrid * 64 - 1,
+    .k_below = int64_t{1} << 30,
+    .n_below = kGrid * 64 + 1,
+    .least_capability = 90,
+    .most_capability = 90,
+    .shared = needs_bytes::fixed<227 * 1024>};
+constexpr Needs kBytesNeeds = {.weights = kCodes8,
+                               .conditions = kBytesConditions | needs(C::kGroupsOf16),
+                               .most = kGrid * 8,
+                               .k_below = int64_t{1} << 23,
+                               .n_below = int64_t{1} << 30,
+                               .least_capability = 90,
+                               .shared = needs_bytes::fixed<kBytesShared>};
+
+constexpr Conditions kWordsConditions =
+    kScaleWords | needs(C::kXAligned16, C::kK8, C::kGroupsAlongK, C::kGroupsOf32, C::kFewGroups31);
+constexpr Needs words_needs(uint32_t weights, Conditions more) {
+    return {.weights = weights,
+            .conditions = kWordsConditions | more,
+            .most = kGrid * 2,
+            .k_below = int64_t{1} << 30,
+            .n_below = int64_t{1} << 31,
+            .least_capability = 80};
+}
+constexpr Needs kWordsNeeds = words_needs(
+    kRow4 | kGptqU4, needs(C::kXIs16BitsForLut4, C::kCodesAlignedToWords, C::kN4InGptq));
+constexpr Needs kColumnsNeeds =
+    words_needs(kAwqU4, needs(C::kCodesAligned4, C::kZerosAligned4, C::kN8));
+
+constexpr Needs kLanesNeeds = {
+    .weights = kRow4 | kCodes8,
+    .conditions = kScaleWords | needs(C::kScaleCodeAligned4, C::kFlatBy8, C::kGroupsOf8),
+    .most = kGrid,
+    .n_below = int64_t{1} << 34};
+
+constexpr Needs kLanesLoweredNeeds = {
+    .weights = kRowLowered,
+    .conditions = kLanesNeeds.conditions | needs(C::kZerosAligned4),
+    .most = kGrid,
+    .n_below = int64_t{1} << 34};
+
+constexpr Needs kRecordsNeeds = {.weights = kRecords,
+                                 .conditions = needs(C::kXAligned16, C::kCodesAligned16),
+                                 .most = kGrid * 4,
+                                 .n_below = int64_t{1} << 34};
+
+constexpr Needs kPackedLanesNeeds = {
+    .weights = kPackedLowered,
+    .conditions = needs(C::kXAligned16, C::kCodesAligned16, C::kScalesAligned16, C::kZerosAligned16,
+                        C::kK16, C::kGroupsAlongK, C::kGroupsPowerOfTwo, C::kGroupsOf16,
+                        C::kSecondPowerOfTwo, C::kFewGroups32),
+    .most = kGrid * 4,
+    .k_below = int64_t{1} << 30,
+    .n_below = int64_t{1} << 34};
+
+constexpr Needs kTransposedNeeds = {
+    .weights = kPacked4,
+    .conditions = needs(C::kXIs16Bits, C::kXAligned, C::kCodesAligned16, C::kScalesAligned16,
+                        C::kK16, C::kGroupsAlongK, C::kGroupsPowerOfTwo, C::kGroupsOf16,
+                        C::kTableKnown, C::kSecondPowerOfTwo, C::kFewGroups32),
+    .takes = kAnyExtra,
+    .only = kTransposed,
+    .most = kGrid * kTransposedRows,
+    .k_below = int64_t{1} << 30,
+    .n_below = int64_t{1} << 34,
+    .least_capability = 80,
+    .workspace = needs_bytes::transposed_parts};
+
+// Any weight.
+constexpr Needs kDenseNeeds = {
+    .weights = kAnyWeight & ~kDenseOther,
+    .conditions = needs(C::kXAligned16, C::kYAligned16, C::kDenseAligned16, C::kXRows16Bytes,
+                        C::kYRows16Bytes, C::kLibrary),
+    .takes = kAnyExtra,
+    .most = (int64_t{1} << 31) - 1,
+    .k_below = int64_t{1} << 31,
+    .n_below = int64_t{1} << 31,
+    .workspace = needs_bytes::dense_slab};
+constexpr Needs kGenericNeeds = {
+    .weights = kAnyWeight, .takes = kAnyExtra, .n_below = int64_t{1} << 34};
+
+}  // namespace qk::cuda
