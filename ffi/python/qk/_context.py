@@ -54,7 +54,7 @@ class Context(Handle):
     """
 
     __slots__ = ("_lock", "_process", "_fixed_stream", "_stream", "_options", "device", "index",
-                 "mode", "workspace_bytes", "_scratch", "_trace", "__weakref__")
+                 "mode", "workspace_bytes", "_scratch", "_trace", "slots", "__weakref__")
     _destroy = lib.qk_context_destroy
     _what = "context"
     _instead = "qk.Context() makes another, which each thread and process needs anyway"
@@ -83,6 +83,7 @@ class Context(Handle):
         self.device, self.index, self._stream, self.mode = device, index, stream, mode
         self.workspace_bytes, self._fixed_stream = workspace_bytes, stream is not None
         self._scratch = workspace_bytes or 0  # what the handle has
+        self.slots: Any = None  # arguments that calls use again: qk.torch's
         self._handle = self._create(self._scratch)
         _contexts.add(self)
 

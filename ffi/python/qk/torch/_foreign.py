@@ -63,12 +63,13 @@ def _bitsandbytes(module: Any) -> dict[str, Any] | None:
 
 
 def _packed_words(module: Any) -> dict[str, Any]:
-    """AWQ and GPTQ: who packs along rows and who along columns tells them apart."""
+    """AWQ and GPTQ, told apart by which dimension is packed."""
     bits = int(getattr(module, "bits", getattr(module, "w_bit", 4)))
     group = int(getattr(module, "group_size", -1))
     per_word = 32 // bits
     k = int(module.in_features)
-    if tuple(module.qweight.shape) == (k // per_word, module.out_features):
+    n = int(module.out_features)
+    if tuple(module.qweight.shape) == (k // per_word, n) and module.scales.shape[-1] == n:
         version = module.qzero_format() if hasattr(module, "qzero_format") else 1
         return {"quant_method": "gptq", "bits": bits, "group_size": group,
                 "desc_act": bool(getattr(module, "desc_act", True)),
@@ -83,9 +84,18 @@ def _compressed_tensors(module: Any) -> dict[str, Any]:
     scheme = module.quantization_scheme
     weights = scheme.weights.model_dump(mode="json") if scheme.weights is not None else None
     kind = getattr(scheme, "format", None)
-    kind = getattr(kind, "value", kind) or "pack-quantized"
+    kind = getattr(kind, "value", kind) or _usual_format(module, weights or {})
     return {"quant_method": "compressed-tensors", "format": kind,
             "quantization_status": "compressed", "ignore": [],
             "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights,
                                           "format": kind, "input_activations": None,
                                           "output_activations": None}}}
+
+
+def _usual_format(module: Any, weights: dict[str, Any]) -> str:
+    """How compressed-tensors stores such weights where the scheme leaves it open."""
+    if weights.get("type") == "int":
+        return "pack-quantized" if hasattr(module, "weight_packed") else "int-quantized"
+    if weights.get("num_bits") == 8:
+        return "float-quantized"
+    return "mxfp4-pack-quantized" if weights.get("group_size") == 32 else "nvfp4-pack-quantized"

@@ -27,26 +27,23 @@ def _buffer_name(plane: str) -> str:
     return "weight" if plane == "data" else f"weight_{plane}"
 
 
-class Linear(torch.nn.Module):
+class Linear(torch.nn.Linear):
     """y = x . transpose(weight) + bias, the weight quantized: x [..., k] of f32, f16 or bf16.
 
     The weight's planes are buffers: `weight` are its codes, `weight_scale` its scales, and so on
     by qk.h's names. They keep their bits: .half() and .to(dtype) change the bias alone. The weight
     has no gradient; x and bias have. Results are those of qk.linear to the bit.
+    It is a torch.nn.Linear for those who look for one to call, as peft does.
 
     format, group_size, scale, nested, symmetric, layout: as for qk.quantize. A new module's weight
     is zeros: from_linear, from_planes, from_tensor and load_state_dict give it values.
     """
 
-    in_features: int
-    out_features: int
-    bias: torch.nn.Parameter | None
-
     def __init__(self, in_features: int, out_features: int, bias: bool = True,
                  format: str = "nf4", *, group_size: int = 0, scale: str = "f32",
                  nested: bool = False, symmetric: bool = True, layout: str | None = None,
                  device: Any = None, dtype: torch.dtype | None = None) -> None:
-        super().__init__()
+        torch.nn.Module.__init__(self)  # not nn.Linear's, which makes a dense weight
         text = text_of(quantized_desc((out_features, in_features), format, group_size=group_size,
                                       scale=scale, nested=nested, symmetric=symmetric,
                                       layout=layout))
@@ -151,6 +148,14 @@ class Linear(torch.nn.Module):
                 f"bias={self._parameters['bias'] is not None}, {self.form.partition(' ')[2]}")
 
     # ---- its life as a module
+
+    def reset_parameters(self) -> None:
+        """Zeros, as of a new module."""
+        with torch.no_grad():
+            for plane, empty in zip(self.planes, empty_planes(self.form, self.weight.device)):
+                plane.copy_(empty)
+            if self.bias is not None:
+                self.bias.zero_()
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Linear:
         """Moves planes as bytes, so that no change of type reaches them."""

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -11,28 +12,22 @@ import torch
 from .._abi import CONSTANTS, lib
 from .._arrays import dense_desc
 from .._context import Context, current_context, workspace
-from .._errors import refuse
+from .._errors import Error, refuse
 from .._tensor import Tensor
 from ._form import form_of
 
 _FORMATS = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 _NO_ROOM = CONSTANTS["QK_ERROR_WORKSPACE"]
 _wrap, _destroy, _linear = lib.qk_tensor_wrap, lib.qk_tensor_destroy, lib.qk_linear
-_byref, _pointer = ctypes.byref, ctypes.c_void_p
-
-_descs: dict[tuple[torch.dtype, int, int], Any] = {}  # of dense [m,k]; few shapes repeat
+_byref, _pointer, _addressof = ctypes.byref, ctypes.c_void_p, ctypes.addressof
 
 
-def _dense(dtype: torch.dtype, rows: int, columns: int) -> Any:
-    key = dtype, rows, columns
-    desc = _descs.get(key)
-    if desc is None:
-        if dtype not in _FORMATS:
-            raise refuse("FORMAT", f"x: is {dtype}, accepted are float32, float16 and bfloat16")
-        if len(_descs) > 4096:
-            _descs.clear()
-        desc = _descs[key] = _byref(dense_desc(_FORMATS[dtype], (rows, columns)))
-    return desc
+@functools.lru_cache(maxsize=4096)
+def _desc(dtype: torch.dtype, *shape: int) -> Any:
+    if dtype not in _FORMATS:
+        raise refuse("FORMAT", f"x and bias: are {dtype}, accepted are float32, float16 and "
+                     "bfloat16")
+    return _byref(dense_desc(_FORMATS[dtype], shape))
 
 
 def is_capturing(tensor: torch.Tensor) -> bool:
@@ -129,54 +124,54 @@ def multiply(x: torch.Tensor, entry: Prepared, bias: torch.Tensor | None) -> tor
         bias = bias.contiguous()
     if not x.is_cpu:
         _make_room(context, entry, m, is_capturing(x))
-    status = _call(context, x, entry, bias, y, m)
-    if status is not None:
-        if status.status != _NO_ROOM or context.workspace_bytes is not None:
-            raise status
+    error = _call(context, x, entry, bias, y, m)
+    if error is not None and error.status == _NO_ROOM and context.workspace_bytes is None:
         context._grow(workspace(context, lib.qk_linear_workspace, entry.weight, m))
-        status = _call(context, x, entry, bias, y, m)
-        if status is not None:
-            raise status
+        error = _call(context, x, entry, bias, y, m)
+    if error is not None:
+        raise error
     return y
 
 
+class _Slots:
+    """Addresses of pointers that a call's arguments go through: making new ones takes longer."""
+
+    __slots__ = ("x", "y", "bias", "all")
+
+    def __init__(self) -> None:
+        self.all = [(_pointer(), _pointer()) for _ in range(3)]  # memory, tensor
+        self.x, self.y, self.bias = ((memory, tensor, _addressof(memory), _addressof(tensor))
+                                     for memory, tensor in self.all)
+
+
 def _call(context: Context, x: torch.Tensor, entry: Prepared, bias: torch.Tensor | None,
-          y: torch.Tensor, m: int) -> Any:
+          y: torch.Tensor, m: int) -> Error | None:
     """qk_linear over addresses; the exception for what it says, or None."""
-    dx, db, dy = _pointer(), None, _pointer()
-    n, dtype = entry.n, x.dtype
+    dtype, n = x.dtype, entry.n
+    desc_x, desc_y = _desc(dtype, m, entry.k), _desc(dtype, m, n)
+    desc_b = None if bias is None else _desc(bias.dtype, n)
     with context._lock:
-        handle = context._handle
-        status = (_wrap(handle, _dense(dtype, m, entry.k), _byref(_pointer(x.data_ptr())), 1,
-                        _byref(dx))
-                  or _wrap(handle, _dense(dtype, m, n), _byref(_pointer(y.data_ptr())), 1,
-                           _byref(dy)))
-        if bias is not None and not status:
-            db = _pointer()
-            status = _wrap(handle, _vector(bias, n), _byref(_pointer(bias.data_ptr())), 1,
-                           _byref(db))
-        if not status:
-            status = _linear(handle, dx, entry.weight._handle, db, dy)
+        handle, slots = context._handle, context.slots
+        if slots is None:
+            slots = context.slots = _Slots()
+        memory, dx, memory_at, tensor_at = slots.x
+        memory.value = x.data_ptr()
+        status = _wrap(handle, desc_x, memory_at, 1, tensor_at)
+        memory, dy, memory_at, tensor_at = slots.y
+        memory.value = y.data_ptr()
+        status = status or _wrap(handle, desc_y, memory_at, 1, tensor_at)
+        db = None
+        if bias is not None:
+            memory, db, memory_at, tensor_at = slots.bias
+            memory.value = bias.data_ptr()
+            status = status or _wrap(handle, desc_b, memory_at, 1, tensor_at)
+        status = status or _linear(handle, dx, entry.weight._handle, db, dy)
         error = context.explain(status) if status else None
-        _destroy(dx)
-        _destroy(dy)
-        if db is not None:
-            _destroy(db)
-    return error
-
-
-_vectors: dict[tuple[torch.dtype, int], Any] = {}
-
-
-def _vector(bias: torch.Tensor, n: int) -> Any:
-    key = bias.dtype, n
-    desc = _vectors.get(key)
-    if desc is None:
-        if bias.dtype not in _FORMATS:
-            raise refuse("FORMAT", f"bias: is {bias.dtype}, accepted are float32, float16 and "
-                         "bfloat16")
-        desc = _vectors[key] = _byref(dense_desc(_FORMATS[bias.dtype], (n,)))
-    return desc
+        for _memory, tensor in slots.all:
+            if tensor.value:
+                _destroy(tensor)
+                tensor.value = None
+        return error
 
 
 _anchors: dict[Context, tuple[int | None, Tensor]] = {}

@@ -119,8 +119,6 @@ def _why_not(name: str, module: Any, skipped: list[str], shared: dict[int, list[
     users = [user for user in shared.get(id(getattr(module, "weight", None)), []) if user != name]
     if users:
         return f"shares its weight with {', '.join(users)}"
-    if type(module).__module__.startswith("torch.") and type(module) is not torch.nn.Linear:
-        return f"is a {type(module).__name__}, whose weight other code reads"
     if isinstance(module, torch.nn.Linear) and type(module) is not torch.nn.Linear \
             and config_of(module) is None:
         return f"is a {type(module).__name__}, which may compute something else"
