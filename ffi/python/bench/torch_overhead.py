@@ -1,4 +1,4 @@
-"""What a call of qk.torch.Linear costs on a tiny shape, n = k = 16, m = 1: microseconds, eager, CPU.
+"""What a call of qk.torch.Linear costs on a tiny shape: n = k = 16, m = 1, eager, CPU, in us.
 
     QK_LIBRARY_DIR=build/release PYTHONPATH=ffi/python python3 ffi/python/bench/torch_overhead.py
 
