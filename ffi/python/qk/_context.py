@@ -83,7 +83,7 @@ class Context(Handle):
         self.device, self.index, self._stream, self.mode = device, index, stream, mode
         self.workspace_bytes, self._fixed_stream = workspace_bytes, stream is not None
         self._scratch = workspace_bytes or 0  # what the handle has
-        self.slots: Any = None  # arguments that calls use again: qk.torch's
+        self.slots: Any = None  # tensors over addresses that come again: qk.torch's
         self._handle = self._create(self._scratch)
         _contexts.add(self)
 

@@ -19,7 +19,8 @@ from ._form import form_of
 _FORMATS = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 _NO_ROOM = CONSTANTS["QK_ERROR_WORKSPACE"]
 _wrap, _destroy, _linear = lib.qk_tensor_wrap, lib.qk_tensor_destroy, lib.qk_linear
-_byref, _pointer, _addressof = ctypes.byref, ctypes.c_void_p, ctypes.addressof
+_byref, _pointer = ctypes.byref, ctypes.c_void_p
+_MAX_VIEWS = 4096
 
 
 @functools.lru_cache(maxsize=4096)
@@ -133,45 +134,51 @@ def multiply(x: torch.Tensor, entry: Prepared, bias: torch.Tensor | None) -> tor
     return y
 
 
-class _Slots:
-    """Addresses of pointers that a call's arguments go through: making new ones takes longer."""
+class _Views:
+    """Tensors over memory of callers, by address and description, for one handle of a context.
 
-    __slots__ = ("x", "y", "bias", "all")
+    Allocators give the same addresses again and again, and wrapping takes longer than looking up.
+    A view is no more than its address: it is used only where a caller has memory there now.
+    """
 
-    def __init__(self) -> None:
-        self.all = [(_pointer(), _pointer()) for _ in range(3)]  # memory, tensor
-        self.x, self.y, self.bias = ((memory, tensor, _addressof(memory), _addressof(tensor))
-                                     for memory, tensor in self.all)
+    __slots__ = ("owner", "found")
+
+    def __init__(self, owner: int | None) -> None:
+        self.owner = owner
+        self.found: dict[Any, Any] = {}
+
+    def make(self, key: Any, context: Context) -> Any:
+        """The caller holds the context's lock."""
+        out, (address, dtype, *shape) = _pointer(), key
+        status = _wrap(self.owner, _desc(dtype, *shape), _byref(_pointer(address)), 1, _byref(out))
+        if status:
+            raise context.explain(status)
+        self.found[key] = out
+        return out
+
+    def __del__(self) -> None:
+        for view in self.found.values():
+            _destroy(view)
 
 
 def _call(context: Context, x: torch.Tensor, entry: Prepared, bias: torch.Tensor | None,
           y: torch.Tensor, m: int) -> Error | None:
     """qk_linear over addresses; the exception for what it says, or None."""
-    dtype, n = x.dtype, entry.n
-    desc_x, desc_y = _desc(dtype, m, entry.k), _desc(dtype, m, n)
-    desc_b = None if bias is None else _desc(bias.dtype, n)
+    dtype = x.dtype
+    of_x, of_y = (x.data_ptr(), dtype, m, entry.k), (y.data_ptr(), dtype, m, entry.n)
     with context._lock:
-        handle, slots = context._handle, context.slots
-        if slots is None:
-            slots = context.slots = _Slots()
-        memory, dx, memory_at, tensor_at = slots.x
-        memory.value = x.data_ptr()
-        status = _wrap(handle, desc_x, memory_at, 1, tensor_at)
-        memory, dy, memory_at, tensor_at = slots.y
-        memory.value = y.data_ptr()
-        status = status or _wrap(handle, desc_y, memory_at, 1, tensor_at)
+        views, handle = context.slots, context._handle
+        if views is None or views.owner != handle or len(views.found) > _MAX_VIEWS:
+            views = context.slots = _Views(handle)
+        found = views.found
+        dx = found.get(of_x) or views.make(of_x, context)
+        dy = found.get(of_y) or views.make(of_y, context)
         db = None
         if bias is not None:
-            memory, db, memory_at, tensor_at = slots.bias
-            memory.value = bias.data_ptr()
-            status = status or _wrap(handle, desc_b, memory_at, 1, tensor_at)
-        status = status or _linear(handle, dx, entry.weight._handle, db, dy)
-        error = context.explain(status) if status else None
-        for _memory, tensor in slots.all:
-            if tensor.value:
-                _destroy(tensor)
-                tensor.value = None
-        return error
+            of_b = bias.data_ptr(), bias.dtype, entry.n
+            db = found.get(of_b) or views.make(of_b, context)
+        status = _linear(handle, dx, entry.weight._handle, db, dy)
+        return context.explain(status) if status else None
 
 
 _anchors: dict[Context, tuple[int | None, Tensor]] = {}
