@@ -32,7 +32,7 @@ macro_rules! elements {
 elements! {
     f32: Some(Format::F32), F16: Some(Format::F16), BF16: Some(Format::BF16),
     i8: Some(Format::I8), i16: Some(Format::I16), i32: Some(Format::I32),
-    u8: None, u16: None, i32: None, u32: None,
+    u8: None, u16: None, u32: None,
 }
 
 /// Shape, format, layout and storage on one device. `'a` is how long borrowed memory lives;
