@@ -3,11 +3,8 @@
 #include <cerrno>
 #include <cstring>
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include "mapped.hpp"
+#include "os.hpp"
 #include "output.hpp"
 
 namespace {
@@ -27,10 +24,10 @@ void read_exactly(std::FILE *file, const std::string &path, void *to, size_t byt
 }
 
 int64_t file_bytes(std::FILE *file, const std::string &path) {
-    struct stat status;
-    if (fstat(fileno(file), &status) != 0) fail_system("read", path);
-    if (!S_ISREG(status.st_mode)) fail_damaged(path, "not a regular file");
-    return status.st_size;
+    const int64_t bytes = os::regular_bytes(file);
+    if (bytes == -1) fail_system("read", path);
+    if (bytes < 0) fail_damaged(path, "not a regular file");
+    return bytes;
 }
 
 // What follows 'key': in the Python dictionary of a .npy header.
@@ -144,7 +141,7 @@ Element raw_element(const std::string &path) {
 }
 
 File open_file(const std::string &path) {
-    File file(std::fopen(path.c_str(), "rb"));
+    File file(os::open_file(path));
     if (file == nullptr) fail_system("open", path);
     return file;
 }

@@ -4,26 +4,18 @@
 #include <cstdio>
 #include <set>
 
-#include <dirent.h>
-#include <sys/stat.h>
-
 #include "layers.hpp"
+#include "os.hpp"
 
 namespace {
 
-bool is_kind(const std::string &path, mode_t kind) {
-    struct stat status;
-    return stat(path.c_str(), &status) == 0 && (status.st_mode & S_IFMT) == kind;
-}
-
 std::vector<std::string> names_in(const std::string &directory) {
     std::vector<std::string> names;
-    DIR *open = opendir(directory.c_str());
-    if (open == nullptr) throw Failure(kFile, "cannot list the directory " + directory);
-    while (const dirent *entry = readdir(open)) {
-        if (entry->d_name[0] != '.') names.emplace_back(entry->d_name);
+    if (!os::list(directory, &names)) {
+        throw Failure(kFile, "cannot list the directory " + directory);
     }
-    closedir(open);
+    const auto is_hidden = [](const std::string &name) { return name[0] == '.'; };
+    names.erase(std::remove_if(names.begin(), names.end(), is_hidden), names.end());
     std::sort(names.begin(), names.end());
     return names;
 }
@@ -40,8 +32,8 @@ std::string why_left(const std::string &directory, const std::string &name) {
         ".safetensors", ".bin",       ".pt",      ".pth", ".ckpt", ".h5",    ".gguf",
         ".onnx",        ".onnx_data", ".msgpack", ".ot",  ".npz",  ".tflite"};
     const std::string path = directory + "/" + name;
-    if (is_kind(path, S_IFDIR)) return "a directory";
-    if (!is_kind(path, S_IFREG)) return "no regular file";
+    if (os::kind_of(path) == os::Kind::kDirectory) return "a directory";
+    if (os::kind_of(path) != os::Kind::kFile) return "no regular file";
     if (name == "quantize_config.json" || name == "quant_config.json" ||
         name == "hf_quant_config.json") {
         return "it describes the weights as they were";
@@ -56,10 +48,10 @@ std::string why_left(const std::string &directory, const std::string &name) {
 // The directory of a model that was opened by this path; "" without a config.json, as it then need
 // not be a model's own.
 std::string model_directory(const std::string &path) {
-    const size_t slash = path.rfind('/');
-    std::string directory = slash == std::string::npos ? "." : path.substr(0, slash + 1);
-    if (is_kind(path, S_IFDIR)) directory = path;
-    return is_kind(directory + "/config.json", S_IFREG) ? directory : "";
+    const size_t name = os::name_start(path);
+    std::string directory = name == 0 ? "." : path.substr(0, name);
+    if (os::kind_of(path) == os::Kind::kDirectory) directory = path;
+    return os::kind_of(directory + "/config.json") == os::Kind::kFile ? directory : "";
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "commands.hpp"
 #include "gru.hpp"
 #include "json.hpp"
+#include "os.hpp"
 
 namespace {
 
@@ -39,8 +40,7 @@ std::string array_name(const GruExportOptions &options) {
         return options.name;
     }
     const std::string &path = options.output.empty() ? options.input : options.output;
-    const size_t slash = path.find_last_of('/');
-    std::string name = path.substr(slash == std::string::npos ? 0 : slash + 1);
+    std::string name = path.substr(os::name_start(path));
     name = name.substr(0, name.find('.', 1));
     for (char &c : name)
         if (!is_letter(c) && !is_digit(c)) c = '_';

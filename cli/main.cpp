@@ -11,6 +11,7 @@
 #include "gru_options.hpp"
 #include "instruction_sets.hpp"
 #include "mapped.hpp"
+#include "os.hpp"
 #include "progress.hpp"
 #include "scheme.hpp"
 #include "usage.hpp"
@@ -227,7 +228,8 @@ int main(int argc, char **argv) {
     add_gru(&app, &all.common, &all.gru);
     finish_commands(&app);
     try {
-        const std::vector<std::string> given(argv + std::min(argc, 1), argv + argc);
+        std::vector<std::string> given = os::start(argc, argv);
+        if (!given.empty()) given.erase(given.begin());  // its own name
         std::vector<std::string> words = spread_values(app, given);
         std::reverse(words.begin(), words.end());
         app.parse(words);

@@ -2,53 +2,39 @@
 
 #include <algorithm>
 #include <atomic>
-#include <csignal>
 #include <cstdint>
 #include <map>
 #include <vector>
 
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include "common.hpp"
+#include "os.hpp"
 
 namespace {
 
 struct MappedFile {
     std::string path;
     uintptr_t begin = UINTPTR_MAX, end = 0;  // of its tensors
-    struct stat status = {};
+    os::Identity identity = {};
 };
 
 std::vector<MappedFile> files;  // of all checkpoints: each stays open until the command ends
 std::string opened;
 std::atomic<const char *> opening{nullptr};
 std::atomic<const char *> shrunk{nullptr};  // the path of a file that could not be read
-uintptr_t page_bytes = 4096;
 
-uintptr_t page_of(uintptr_t address) { return address & ~(page_bytes - 1); }
-
-// Zero pages replace what is gone, so that a reader on any thread finishes normally; the main
-// thread then throws (check_readable). Makes only calls that are safe in a signal handler.
-void give_zeros(int signal, siginfo_t *info, void *) {
-    const uintptr_t at = reinterpret_cast<uintptr_t>(info->si_addr);
-    const char *path = info->si_code == BUS_ADRERR ? opening.load() : nullptr;
-    uintptr_t end = page_of(at) + page_bytes;
-    if (info->si_code == BUS_ADRERR) {
-        for (const MappedFile &file : files) {
-            if (at < page_of(file.begin) || at >= file.end) continue;
-            path = file.path.c_str();
-            end = page_of(file.end - 1) + page_bytes;
-        }
+// A reader on any thread finishes normally, on zeros; the main thread then throws (check_readable).
+uintptr_t lost_until(uintptr_t address, uintptr_t page_bytes) {
+    const auto page_of = [page_bytes](uintptr_t at) { return at & ~(page_bytes - 1); };
+    const char *path = opening.load();
+    uintptr_t end = page_of(address) + page_bytes;
+    for (const MappedFile &file : files) {
+        if (address < page_of(file.begin) || address >= file.end) continue;
+        path = file.path.c_str();
+        end = page_of(file.end - 1) + page_bytes;
     }
-    if (path != nullptr && mmap(reinterpret_cast<void *>(page_of(at)), end - page_of(at), PROT_READ,
-                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED) {
-        shrunk.store(path);
-        return;
-    }
-    std::signal(signal, SIG_DFL);
-    std::raise(signal);
+    if (path == nullptr) return 0;
+    shrunk.store(path);
+    return end;
 }
 
 [[noreturn]] void fail_shrunk(const std::string &path) {
@@ -57,24 +43,13 @@ void give_zeros(int signal, siginfo_t *info, void *) {
 
 // Where the file of this base name is, of a checkpoint that was opened by this path.
 std::string path_of(const std::string &checkpoint, const std::string &file) {
-    struct stat status;
-    if (stat(checkpoint.c_str(), &status) == 0 && S_ISDIR(status.st_mode)) {
-        return checkpoint + "/" + file;
-    }
-    const size_t slash = checkpoint.rfind('/');
-    return slash == std::string::npos ? file : checkpoint.substr(0, slash + 1) + file;
+    if (os::kind_of(checkpoint) == os::Kind::kDirectory) return checkpoint + "/" + file;
+    return checkpoint.substr(0, os::name_start(checkpoint)) + file;
 }
 
 }  // namespace
 
-void catch_shrinking() {
-    page_bytes = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
-    struct sigaction action = {};
-    action.sa_sigaction = give_zeros;
-    action.sa_flags = SA_SIGINFO;
-    sigemptyset(&action.sa_mask);
-    sigaction(SIGBUS, &action, nullptr);
-}
+void catch_shrinking() { os::on_lost_pages(lost_until); }
 
 Opening::Opening(const std::string &path) {
     opened = path;
@@ -96,7 +71,7 @@ void watch_files(const std::string &path, const qk_checkpoint *checkpoint) {
     }
     for (auto &[name, file] : by_name) {
         file.path = path_of(path, name);
-        if (stat(file.path.c_str(), &file.status) == 0) files.push_back(file);
+        if (os::identify(file.path, &file.identity)) files.push_back(file);
     }
 }
 
@@ -108,10 +83,9 @@ void check_readable() {
 void check_files_whole() {
     check_readable();
     for (const MappedFile &file : files) {
-        struct stat now;
+        os::Identity now;
         // Another file may have its name by now; the mapped one is whole then.
-        const bool same = stat(file.path.c_str(), &now) == 0 && now.st_dev == file.status.st_dev &&
-                          now.st_ino == file.status.st_ino;
-        if (same && now.st_size < file.status.st_size) fail_shrunk(file.path);
+        const bool same = os::identify(file.path, &now) && now.is_same(file.identity);
+        if (same && now.bytes < file.identity.bytes) fail_shrunk(file.path);
     }
 }

@@ -6,23 +6,16 @@
 #include <cstdio>
 #include <cstring>
 
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include "mapped.hpp"
+#include "os.hpp"
 #include "scan.hpp"
 #include "superseded.hpp"
 
 namespace {
 
-bool exists(const std::string &path) {
-    struct stat status;
-    return lstat(path.c_str(), &status) == 0;
-}
-
 // "bin" of "dir/out.bin": letters and digits that begin with a letter, as no version number does.
 std::string extension(const std::string &path) {
-    const std::string name = path.substr(path.rfind('/') + 1);
+    const std::string name = path.substr(os::name_start(path));
     const size_t dot = name.rfind('.');
     if (dot == std::string::npos || dot == 0) return "";
     const std::string end = name.substr(dot + 1);
@@ -31,10 +24,7 @@ std::string extension(const std::string &path) {
     return is_word && !end.empty() && std::isalpha(static_cast<unsigned char>(end[0])) ? end : "";
 }
 
-bool is_directory(const std::string &path) {
-    struct stat status;
-    return stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
-}
+bool is_directory(const std::string &path) { return os::kind_of(path) == os::Kind::kDirectory; }
 
 // A name that looks like another kind of file must not quietly become a directory.
 bool is_file_name(const std::string &path) {
@@ -48,7 +38,7 @@ bool is_file_name(const std::string &path) {
 
 // True when it was not there before.
 bool make_directory(const std::string &path) {
-    if (mkdir(path.c_str(), 0777) == 0) return true;
+    if (os::make_directory(path)) return true;
     if (errno == EEXIST && is_directory(path)) return false;
     throw Failure(kFile, "cannot make the directory " + path + ": " + std::strerror(errno));
 }
@@ -63,9 +53,9 @@ Writer create_writer(const std::string &path) {
 }  // namespace
 
 void refuse_existing(const std::string &path, bool force) {
-    struct stat status;
-    const bool is_special = stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode);
-    if (!path.empty() && !force && !is_special && exists(path)) {
+    const os::Kind kind = os::kind_of(path);
+    const bool is_special = kind == os::Kind::kDirectory || kind == os::Kind::kOther;
+    if (!path.empty() && !force && !is_special && os::is_something(path)) {
         throw Failure(kFailed, path + " exists; --force replaces it");
     }
 }
@@ -101,7 +91,7 @@ void Output::roll_back() {
     writer_.reset();
     config_.reset();
     copies_.clear();
-    if (!made_directory_.empty()) rmdir(made_directory_.c_str());
+    if (!made_directory_.empty()) os::remove_directory(made_directory_);
 }
 
 bool Output::is_gguf() const { return extension(model_) == "gguf" && !has_config(); }
@@ -115,17 +105,16 @@ void Output::refuse_dialect(qk_dialect dialect) const {
 }
 
 bool Output::is_in(const std::string &directory) const {
-    struct stat here, there;
-    return !directory_.empty() && stat(directory_.c_str(), &here) == 0 &&
-           stat(directory.c_str(), &there) == 0 && here.st_dev == there.st_dev &&
-           here.st_ino == there.st_ino;
+    os::Identity here, there;
+    return !directory_.empty() && os::identify(directory_, &here) &&
+           os::identify(directory, &there) && here.is_same(there);
 }
 
 void Output::copy_file(const std::string &from, const std::string &name, Progress *progress) {
     const std::string to = directory_ + "/" + name;
     refuse_existing(to, force_);
     copies_.push_back(create_writer(to));
-    const std::unique_ptr<FILE, int (*)(FILE *)> file(std::fopen(from.c_str(), "rb"), std::fclose);
+    const std::unique_ptr<FILE, int (*)(FILE *)> file(os::open_file(from), std::fclose);
     std::vector<char> piece(1 << 20);
     qk_io_message message = {};
     size_t bytes = 1;

@@ -3,30 +3,15 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
-
-#include <sys/ioctl.h>
-#include <unistd.h>
 
 #include "mapped.hpp"
+#include "os.hpp"
 
 namespace {
 
 volatile std::sig_atomic_t caught_signal = 0;
 
 void remember(int signal) { caught_signal = signal; }
-
-// A dumb terminal cannot go back to the start of a line.
-bool can_draw() {
-    const char *kind = std::getenv("TERM");
-    return isatty(STDERR_FILENO) != 0 && kind != nullptr && kind[0] != 0 &&
-           std::strcmp(kind, "dumb") != 0;
-}
-
-size_t terminal_columns() {
-    winsize size = {};
-    return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
-}
 
 // At most this many columns of a printable text.
 std::string cut(const std::string &text, size_t columns) {
@@ -37,13 +22,7 @@ std::string cut(const std::string &text, size_t columns) {
 
 }  // namespace
 
-void catch_signals() {
-    // A write past the file size limit then fails like one to a full disk, and is cleaned up.
-    std::signal(SIGXFSZ, SIG_IGN);
-    for (int signal : {SIGINT, SIGTERM, SIGHUP}) {
-        if (std::signal(signal, remember) == SIG_IGN) std::signal(signal, SIG_IGN);
-    }
-}
+void catch_signals() { os::on_interrupt(remember); }
 
 void die_of_signal() {
     std::signal(caught_signal, SIG_DFL);
@@ -52,7 +31,8 @@ void die_of_signal() {
 }
 
 Progress::Progress(const CommonOptions &options, int64_t total)
-    : visible_(!options.quiet && !options.json && can_draw()), total_(total > 0 ? total : 1),
+    : visible_(!options.quiet && !options.json && os::terminal_columns() > 0),
+      total_(total > 0 ? total : 1),
       next_draw_(std::chrono::steady_clock::now() + std::chrono::milliseconds(300)) {}
 
 Progress::~Progress() { show(""); }
@@ -75,7 +55,8 @@ std::string Progress::bar(const std::string &doing) const {
     char percent[16];
     std::snprintf(percent, sizeof percent, "] %3d%% ", int(fraction * 100));
     line += percent + printable(doing);
-    return cut(line, terminal_columns() - 1);
+    const size_t columns = os::terminal_columns();
+    return cut(line, columns > 0 ? columns - 1 : 0);
 }
 
 // Blanks, not an escape sequence, wipe what the last line had more.

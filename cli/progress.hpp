@@ -24,8 +24,8 @@ class Progress {
     std::chrono::steady_clock::time_point next_draw_;
 };
 
-// From now on SIGINT, SIGTERM and SIGHUP wait for the next Progress::advance, so that half-written
-// files are removed on the way out.
+// From now on SIGINT, SIGTERM and SIGHUP (Windows: SIGBREAK) wait for the next Progress::advance,
+// so that half-written files are removed on the way out.
 void catch_signals();
 // Ends the process by the signal that came, as if it had never been caught.
 [[noreturn]] void die_of_signal();

@@ -64,6 +64,11 @@ for text, wanted in [("x\n" * 400, ""), ("x\n" * 401, "lines"),
     said = complaints("src/base/x.hpp", text)
     if (wanted not in said) if wanted else said:
         failures.append(f"limit on {wanted or 'nothing'}: said {said!r}")
+for path, refused in [("src/base/os/x.cpp", False), ("src/base/x.cpp", True), ("cli/x.cpp", True),
+                      ("src/io/os_x.cpp", False), ("kernels/cpu/x.hpp", True)]:
+    for line in ["#if defined(_WIN32)\n", "#include <sys/mman.h>\n"]:
+        if bool(complaints(path, line)) != refused:
+            failures.append(f"{path}: {line.strip()}: {'accepted' if refused else 'refused'}")
 print("\n".join(failures))
 print(f"{len(ALLOWED)} allowed, {len(FORBIDDEN)} forbidden, {len(failures)} failed")
 sys.exit(1 if failures else 0)
