@@ -67,6 +67,7 @@ class TransposedPanel {
             packed_ ? scales_.load(row / 8, group, groups) : any_scales_.load(row, group, groups);
         if (packed_) fetch(row);
         decoder_.decode(row, column_, end_, scales, weights_);
+        decoder_.lower(row, column_, end_, weights_);
         const int64_t steps = ceil_div(end_ - column_, 16);
         for (int64_t i = s.n - row; i < 8; ++i) {
             for (int64_t step = 0; step < steps; ++step) memset(weights_[step][i], 0, 64);
