@@ -1,6 +1,7 @@
 // Dequantize and the matrix-vector product on a GPU against the floors of the same machine,
-// measured in the same run.  bench_cuda [out.json] [section ...]; sections: dequantize matvec batch
-// layouts bytes transposed (and nofloors: without the floors; probe: one call of each kernel).
+// measured in the same run.  bench_cuda [out.json] [section ...]; sections: dequantize quantize
+// matvec batch layouts bytes transposed (and nofloors: without the floors; probe: one call of each
+// kernel).
 #include <cstring>
 
 #include "weights.cuh"
@@ -45,6 +46,39 @@ void bench_dequantize(Bench &b) {
                 for (qk_tensor *tensor : outs) qk_tensor_destroy(tensor);
                 destroy(weights);
             }
+        }
+    }
+}
+
+// Dense numbers to codes and scales, beside a copy of the same bytes.
+void bench_quantize(Bench &b) {
+    const int64_t shapes[][2] = {{4096, 4096}, {8192, 8192}, {8192, 28672}};
+    for (const auto &[n, k] : shapes) {
+        for (const Kind &kind : {kNf4, kFp4, kNf4Nested, kE2m1, kU4Symmetric, kS8}) {
+            const int64_t codes = n * k;
+            const int copies = copies_for(2.5 * double(codes));
+            std::vector<Weight> weights;
+            std::vector<qk_tensor *> dense;
+            std::vector<Call> calls;
+            for (int i = 0; i < copies; ++i) {
+                weights.push_back(make_weight(b, kind, n, k));
+                dense.push_back(wrap_dense(b, QK_FORMAT_F16, n, k,
+                                           b.out + i % (kPool / codes / 2) * codes * 2));
+                calls.push_back([&b, x = dense.back(), w = weights.back().tensor](cudaStream_t) {
+                    QK_BENCH(b.context, qk_quantize(b.context, x, w));
+                });
+            }
+            fill<<<4096, 256>>>(reinterpret_cast<uint32_t *>(b.out), kPool / 4, 0x83ff83ffu,
+                                0x38003800u, 3);
+            BENCH_CHECK(cudaDeviceSynchronize());
+            const double bytes = weights[0].bytes + 2 * double(codes);
+            const double floor =
+                b.floors ? copy_floor(b.timer, b.pool, kPool, b.out, kPool, int64_t(bytes) / 2) : 0;
+            const double us = b.timer.run(calls);
+            b.report.add(std::string("quantize f16 to ") + kind.name, n, k, 0, us, bytes,
+                         floor / us);
+            for (qk_tensor *tensor : dense) qk_tensor_destroy(tensor);
+            destroy(weights);
         }
     }
 }
@@ -239,6 +273,7 @@ int main(int argc, char **argv) {
                 qk_build_info());
     if (argc > 2 && wanted("probe")) bench::probe(b);
     if (wanted("dequantize")) bench::bench_dequantize(b);
+    if (wanted("quantize")) bench::bench_quantize(b);
     if (wanted("matvec")) bench::bench_matvec(b, false);
     if (wanted("batch")) bench::bench_matvec(b, true);
     if (wanted("layouts")) bench::bench_layouts(b);

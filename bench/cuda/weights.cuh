@@ -52,6 +52,7 @@ struct Kind {
     qk_layout layout;
     int32_t group;
     bool ordered = false;  // columns in an order of their own
+    bool symmetric = false;
 };
 
 constexpr Kind kAwq = {"u4 g128 f16", QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, QK_LAYOUT_AWQ_GEMM, 128};
@@ -59,6 +60,9 @@ constexpr Kind kNf4 = {"nf4 b64 f32", QK_FORMAT_NF4, QK_FORMAT_F32, QK_LAYOUT_RO
 constexpr Kind kNf4Nested = {"nf4 b64 nested", QK_FORMAT_NF4, QK_FORMAT_LUT8, QK_LAYOUT_ROW_HIGH,
                              64};
 constexpr Kind kFp4 = {"fp4 b64 f32", QK_FORMAT_FP4_BNB, QK_FORMAT_F32, QK_LAYOUT_ROW_HIGH, 64};
+constexpr Kind kE2m1 = {"e2m1 b64 f32", QK_FORMAT_FP4_E2M1, QK_FORMAT_F32, QK_LAYOUT_ROW, 64};
+constexpr Kind kU4Symmetric = {
+    "u4 g128 symmetric", QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, QK_LAYOUT_WORD, 128, false, true};
 constexpr Kind kGptq = {"u4 g128 GPTQ", QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, QK_LAYOUT_GPTQ, 128};
 constexpr Kind kGemv = {"u4 g128 AWQ_GEMV", QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, QK_LAYOUT_AWQ_GEMV,
                         128};
@@ -82,6 +86,7 @@ qk_tensor_desc describe(const Kind &kind, qk_layout layout, int64_t n, int64_t k
     desc.group_size = kind.group;
     if (kind.scale == QK_FORMAT_E4M3) desc.flags = QK_TENSOR_GLOBAL;
     if (kind.ordered) desc.flags |= QK_TENSOR_ORDERED;
+    if (kind.symmetric) desc.flags |= QK_TENSOR_SYMMETRIC;
     desc.rank = 2;
     desc.shape[0] = n;
     desc.shape[1] = k;

@@ -61,6 +61,7 @@ extern const Kernel<DequantizeArgs> kDequantizeGptq;     // convert/dequantize_g
 extern const Kernel<DequantizeArgs> kDequantizeTiles;    // convert/dequantize_tiles.cu
 extern const Kernel<DequantizeArgs> kDequantizeRecords;  // convert/dequantize_records.cu
 extern const Kernel<DequantizeArgs> kDequantizeGeneric;  // convert/dequantize.cu
+extern const Kernel<QuantizeArgs> kQuantizeStream;       // convert/quantize_stream.cu
 extern const Kernel<QuantizeArgs> kQuantizeGeneric;      // convert/quantize.cu
 extern const Kernel<QuantizeArgs> kQuantizeRecords;      // convert/quantize_records.cu
 extern const Kernel<RepackArgs> kRepackTiles;            // convert/repack_tiles.cu

@@ -30,22 +30,7 @@ std::vector<uint8_t> awkward_floats(qk_format format, int64_t count, Rng &rng) {
     return data;
 }
 
-void check_quantize(const qk_tensor_desc &desc, qk_format from, std::vector<uint8_t> dense,
-                    Rng &rng) {
-    HostWeight expected = random_weight(desc, rng);
-    const int64_t n = desc.shape[0], k = desc.shape[1];
-    const DeviceWeight to(expected, 0, 0);  // a table, and bytes that must all be replaced
-    const DeviceBuffer device_dense(dense);
-    const qk::Format *const type = qk::find_format(from);
-    ASSERT_EQ(
-        qk::cpu::kQuantizeGeneric.run({{type, n, k, dense.data()}, expected.view()}, host_launch()),
-        QK_OK);
-    const qk::QuantizeArgs args = {{type, n, k, device_dense.data()}, to.view()};
-    qk::ErrorText error = {};
-    const auto &kernel = expected.shape.layout->record != nullptr ? qk::cuda::kQuantizeRecords
-                                                                  : qk::cuda::kQuantizeGeneric;
-    ASSERT_TRUE(kernel.can_run(args, device_0()));
-    ASSERT_EQ(kernel.run(args, device_launch(&error)), QK_OK) << error.text;
+void expect_planes(const qk_tensor_desc &desc, const HostWeight &expected, const DeviceWeight &to) {
     for (const qk_plane plane :
          {QK_PLANE_DATA, QK_PLANE_ZERO, QK_PLANE_SCALE_CODE, QK_PLANE_GLOBAL}) {
         EXPECT_EQ(to.planes[plane].read(), expected.planes[plane]) << "plane " << plane;
@@ -60,6 +45,31 @@ void check_quantize(const qk_tensor_desc &desc, qk_format from, std::vector<uint
         EXPECT_TRUE(same_values(QK_FORMAT_F32, expected.planes[plane], to.planes[plane].read()))
             << "plane " << plane;
     }
+}
+
+void check_quantize(const qk_tensor_desc &desc, qk_format from, std::vector<uint8_t> dense,
+                    Rng &rng) {
+    HostWeight expected = random_weight(desc, rng);
+    const int64_t n = desc.shape[0], k = desc.shape[1];
+    const HostWeight empty = expected;
+    const DeviceBuffer device_dense(dense);
+    const qk::Format *const type = qk::find_format(from);
+    ASSERT_EQ(
+        qk::cpu::kQuantizeGeneric.run({{type, n, k, dense.data()}, expected.view()}, host_launch()),
+        QK_OK);
+    const auto &list = qk::kCudaBackend.quantize;
+    int ran = 0;
+    for (int32_t i = 0; i < list.count; ++i) {
+        const DeviceWeight to(empty, 0, 0);  // a table, and bytes that must all be replaced
+        const qk::QuantizeArgs args = {{type, n, k, device_dense.data()}, to.view()};
+        if (!list.kernels[i]->can_run(args, device_0())) continue;
+        SCOPED_TRACE(list.kernels[i]->name);
+        ++ran;
+        qk::ErrorText error = {};
+        ASSERT_EQ(list.kernels[i]->run(args, device_launch(&error)), QK_OK) << error.text;
+        expect_planes(desc, expected, to);
+    }
+    EXPECT_GT(ran, 0);
 }
 
 TEST(CudaQuantize, EqualsTheCpu) {
@@ -90,6 +100,63 @@ TEST(CudaQuantize, EqualsTheCpu) {
     for (const qk_format format : {QK_FORMAT_LUT8, QK_FORMAT_S8}) {
         check_quantize(weight_desc(format, QK_FORMAT_F32, QK_LAYOUT_ROW, 64, 7, 150), QK_FORMAT_F32,
                        awkward_floats(QK_FORMAT_F32, 7 * 150, rng), rng);
+    }
+}
+
+// Groups that follow one another, of every size that a warp's lanes share, a short last one and
+// an odd run of codes among them; blocks of several rounds.
+TEST(CudaQuantize, StreamsAreTheCpus) {
+    QK_NEEDS_DEVICE();
+    struct Case {
+        qk_layout layout;
+        int32_t group;
+        int64_t n, k;
+        bool flat;
+    };
+    const Case cases[] = {
+        {QK_LAYOUT_ROW_HIGH, 64, 9, 1031, true}, {QK_LAYOUT_ROW_HIGH, 256, 2, 256, false},
+        {QK_LAYOUT_ROW, 16, 3, 272, false},      {QK_LAYOUT_ROW, 32, 3, 330, true},
+        {QK_LAYOUT_WORD, 128, 5, 256, false},    {QK_LAYOUT_WORD, 64, 1, 64, false}};
+    const qk_format types[] = {QK_FORMAT_F16, QK_FORMAT_BF16, QK_FORMAT_F32};
+    Rng rng(38);
+    size_t at = 0;
+    for (const qk_format format : {QK_FORMAT_NF4, QK_FORMAT_FP4_BNB, QK_FORMAT_FP4_E2M1,
+                                   QK_FORMAT_U4_AFFINE, QK_FORMAT_S8}) {
+        for (const Case &c : cases) {
+            if (format == QK_FORMAT_S8 && c.layout != QK_LAYOUT_ROW) continue;
+            SCOPED_TRACE(std::to_string(format).append(" ").append(std::to_string(c.group)));
+            const qk_format from = types[at++ % 3];
+            const qk_tensor_desc desc =
+                weight_desc(format, types[at / 3 % 3], c.layout, c.group, c.n, c.k,
+                            format == QK_FORMAT_U4_AFFINE, c.flat);
+            check_quantize(desc, from,
+                           at % 2 == 0 ? awkward_floats(from, c.n * c.k, rng)
+                                       : random_floats(from, c.n * c.k, rng),
+                           rng);
+            if (HasFailure()) return;
+        }
+    }
+}
+
+// Quotients about every tie of a rule, over scales of all sizes, denormals and none.
+TEST(CudaQuantize, StreamsRoundAsDivisionsDo) {
+    QK_NEEDS_DEVICE();
+    Rng rng(39);
+    for (const qk_format format : {QK_FORMAT_FP4_E2M1, QK_FORMAT_U4_AFFINE, QK_FORMAT_NF4,
+                                   QK_FORMAT_FP4_BNB, QK_FORMAT_S8}) {
+        const int64_t n = 40, k = 64;
+        std::vector<uint8_t> bytes(size_t(n * k * 4));
+        for (int64_t i = 0; i < n * k; ++i) {
+            const float step = std::ldexp(1.0f + float(i / 64 % 5) / 8, int(i / 64 * 7) - 149);
+            float x = step * (float(rng() % 65) - 32) / 4;
+            const uint64_t nudge = rng() % 3;
+            if (nudge != 0) x = std::nextafter(x, nudge == 1 ? -1e38f : 1e38f);
+            memcpy(&bytes[size_t(i) * 4], &x, 4);
+        }
+        check_quantize(weight_desc(format, QK_FORMAT_F32, QK_LAYOUT_ROW, 64, n, k,
+                                   format == QK_FORMAT_U4_AFFINE),
+                       QK_FORMAT_F32, bytes, rng);
+        if (HasFailure()) return;
     }
 }
 
