@@ -329,7 +329,7 @@ def quantize(array: Any, format: str = "nf4", *, group_size: int = 0,
     (bitsandbytes' double quantization). symmetric: int4 without zero points. layout: by default
     what the file dialects store (row_high for nf4 and fp4, word for int4, else row); pick the fast
     one with repack().
-    The arithmetic is the CPU's: arrays on a GPU are copied to it and back.
+    Arrays on a GPU are quantized there, to the bytes that the CPU would make.
     """
     from ._linear import Layer  # which stands on this module
     options: dict[str, Any] = {"group_size": group_size, "scale": scale, "nested": nested,
@@ -339,9 +339,6 @@ def quantize(array: Any, format: str = "nf4", *, group_size: int = 0,
     array = _torch.detached(array)
     with_context = context or context_for(array)
     dense = asarray(array, context=with_context)
-    if with_context.device != "cpu":
-        return quantize(dense.to_device("cpu"), format, **options).to_device(
-            with_context.device, context=with_context)
     out = Tensor.from_desc(quantized_desc(dense.shape, format, **options), with_context)
     if out.format == "lut8":
         out.set_plane("table", dynamic_table())
