@@ -100,10 +100,27 @@ set(QK_LINK_HARDENING -Wl,-z,relro -Wl,-z,now -Wl,-z,noexecstack)
 
 # CUDA changes what a program must link (cudart), so it is asked for: OFF says when it could be had.
 # AUTO builds it where nvcc is found, the target is this machine and nothing is sanitized (the GPU's
-# code cannot be). Day-to-day builds take one architecture; a release takes "all" (every GPU that qk
-# supports, and PTX for the ones to come).
+# code cannot be). By default the code is for the GPUs of this machine; where there is none, for every
+# GPU from sm_80 on, as well as two passes of the compiler afford: Hopper's own, and sm_80's, which
+# 8.x runs as it is and the driver translates for newer ones. A release takes "all" (machine code for
+# every GPU that qk supports, and PTX for the ones to come).
 set(QK_CUDA OFF CACHE STRING "the CUDA backend: ON, OFF, or AUTO (where nvcc is found)")
-set(QK_CUDA_ARCHITECTURES 90a CACHE STRING "GPU architectures to build for, or all")
+set(QK_CUDA_ARCHITECTURES native CACHE STRING "GPU architectures to build for, native, or all")
+
+# The architectures of this machine's GPUs, Hopper's with its own instructions; empty without a GPU.
+function(qk_native_architectures out)
+  set(found "")
+  execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader
+                  OUTPUT_VARIABLE text RESULT_VARIABLE result ERROR_QUIET)
+  if(result EQUAL 0)
+    string(REGEX MATCHALL "[0-9]+\\.[0-9]" found "${text}")
+    list(TRANSFORM found REPLACE "\\." "")
+    list(REMOVE_DUPLICATES found)
+    list(TRANSFORM found REPLACE "^90$" "90a")
+  endif()
+  set(${out} "${found}" PARENT_SCOPE)
+endfunction()
+
 set(QK_WITH_CUDA OFF)
 set(qk_wants_cuda ${QK_CUDA})
 if(QK_CUDA STREQUAL "AUTO" AND (CMAKE_CROSSCOMPILING OR QK_SANITIZE))
@@ -129,10 +146,18 @@ if(QK_WITH_CUDA)
     set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
   endif()
   set(CMAKE_CUDA_ARCHITECTURES ${QK_CUDA_ARCHITECTURES})
+  if(QK_CUDA_ARCHITECTURES STREQUAL "native")
+    qk_native_architectures(CMAKE_CUDA_ARCHITECTURES)
+    if(NOT CMAKE_CUDA_ARCHITECTURES)
+      set(CMAKE_CUDA_ARCHITECTURES 80 90a-real)
+    endif()
+  endif()
   if(QK_CUDA_ARCHITECTURES STREQUAL "all")
     set(CMAKE_CUDA_ARCHITECTURES 75-real 80-real 86-real 87-real 89-real 90a-real 100-real 103-real
         110-real 120-real 121-real 120-virtual)
   endif()
+  list(JOIN CMAKE_CUDA_ARCHITECTURES "," QK_CUDA_CODE)
+  message(STATUS "GPU code for ${QK_CUDA_CODE}; -DQK_CUDA_ARCHITECTURES=all builds it for every GPU")
   enable_language(CUDA)
   if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25.1 does not know nvcc's flag
     set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)

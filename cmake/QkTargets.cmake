@@ -22,6 +22,9 @@ function(qk_add_objects name)
   # Visible, so that the archive can be linked whole into another shared library.
   target_compile_definitions(${name} PRIVATE "QK_API=__attribute__((visibility(\"default\")))")
   target_compile_definitions(${name} PRIVATE $<$<BOOL:${QK_WITH_CUDA}>:QK_WITH_CUDA>)
+  if(QK_WITH_CUDA)
+    target_compile_definitions(${name} PRIVATE "QK_CUDA_CODE=\"${QK_CUDA_CODE}\"")
+  endif()
   # Not as one file (tools/demo builds the command so): kernels' files have names of their own.
   set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE ON UNITY_BUILD OFF)
   set_property(GLOBAL APPEND PROPERTY QK_OBJECT_TARGETS ${name})

@@ -29,9 +29,20 @@ static Status status_of(cudaError_t error) {
     }
 }
 
+#if !defined(QK_CUDA_CODE)
+#define QK_CUDA_CODE "no GPU"
+#endif
+
 Status check(cudaError_t error, ErrorText *text, const char *what) {
     if (error == cudaSuccess) return QK_OK;
     cudaGetLastError();
+    if (error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction) {
+        return fail(text, status_of(error),
+                    "%s: this build has code for " QK_CUDA_CODE
+                    " and none for this GPU, build qk with -DQK_CUDA_ARCHITECTURES=native on its "
+                    "machine, or all",
+                    what);
+    }
     return fail(text, status_of(error), "%s: %s (CUDA error %d)", what, cudaGetErrorString(error),
                 int(error));
 }

@@ -21,7 +21,9 @@
 #define QK_ARCHITECTURE "other"
 #endif
 
-#if defined(QK_WITH_CUDA)
+#if defined(QK_WITH_CUDA) && defined(QK_CUDA_CODE)
+#define QK_BACKENDS "cpu cuda (" QK_CUDA_CODE ")"
+#elif defined(QK_WITH_CUDA)
 #define QK_BACKENDS "cpu cuda"
 #else
 #define QK_BACKENDS "cpu"
