@@ -278,13 +278,16 @@ void check_ties(qk_format format, float absmax, const std::vector<uint8_t> &asce
     memcpy(bytes.data(), values.data(), bytes.size());
     const DeviceBuffer from(bytes);
     const qk::QuantizeArgs args = {{qk::find_format(QK_FORMAT_F32), 1, k, from.data()}, to.view()};
-    qk::ErrorText error = {};
-    ASSERT_EQ(qk::cuda::kQuantizeGeneric.run(args, device_launch(&error)), QK_OK) << error.text;
-    EXPECT_EQ(float_at(QK_FORMAT_F32, to.planes[QK_PLANE_SCALE].read(), 0), 1.0f);
-    const std::vector<uint8_t> actual = to.planes[QK_PLANE_DATA].read();
-    for (size_t i = 0; i < codes.size(); ++i) {
-        EXPECT_EQ(actual[i / 2] >> (i % 2 == 0 ? 4 : 0) & 15, codes[i])
-            << f->name << ", value " << values[i];
+    for (const auto *const kernel : {&qk::cuda::kQuantizeStream, &qk::cuda::kQuantizeGeneric}) {
+        ASSERT_TRUE(kernel->can_run(args, device_0()));
+        qk::ErrorText error = {};
+        ASSERT_EQ(kernel->run(args, device_launch(&error)), QK_OK) << error.text;
+        EXPECT_EQ(float_at(QK_FORMAT_F32, to.planes[QK_PLANE_SCALE].read(), 0), 1.0f);
+        const std::vector<uint8_t> actual = to.planes[QK_PLANE_DATA].read();
+        for (size_t i = 0; i < codes.size(); ++i) {
+            EXPECT_EQ(actual[i / 2] >> (i % 2 == 0 ? 4 : 0) & 15, codes[i])
+                << f->name << ", value " << values[i];
+        }
     }
 }
 

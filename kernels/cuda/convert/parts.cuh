@@ -8,6 +8,10 @@
 #include "cuda/view.cuh"
 
 namespace qk::cuda {
+
+// SCALE, SCALE2 and SCALE_BIAS of nested scales (quantize.cu). SCALE holds sums meanwhile.
+Status nest_scales(const QuantizeArgs &args, const Launch &launch);
+
 namespace {
 
 // f32 values to 16 bytes of a narrower type, each rounded once.

@@ -191,7 +191,8 @@ __global__ void nest(const __grid_constant__ QuantizeProblem p, int64_t blocks) 
     }
 }
 
-// SCALE, SCALE2 and SCALE_BIAS of nested scales. SCALE holds the sums of chunks meanwhile.
+}  // namespace
+
 Status nest_scales(const QuantizeArgs &args, const Launch &launch) {
     const Weight &w = args.to;
     const QuantizeProblem problem = problem_of(args);
@@ -217,6 +218,8 @@ Status nest_scales(const QuantizeArgs &args, const Launch &launch) {
     const Shape3 shape = {dim3(blocks_for(blocks, 1)), kThreads};
     return launch_kernel(launch, "quantize", nest, shape, problem, blocks);
 }
+
+namespace {
 
 // ---- The GLOBAL plane
 

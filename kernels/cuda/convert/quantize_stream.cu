@@ -250,7 +250,9 @@ __device__ void quantize_eight(const Problem &p, const Buckets &buckets, int64_t
     QuantizeRule rule = p.rule;
     rule.by = rule_by(to);  // known to the compiler
     const GroupScale group = scale_of_range(rule, range, size, 1.0f);
-    if (at == first) store_float(p.rule.scale_format, p.w.scale, number, group.scale);
+    if (at == first && p.rule.scale_format != QK_FORMAT_LUT8) {
+        store_float(p.rule.scale_format, p.w.scale, number, group.scale);
+    }
     const bool usual = is_usual<to>(group, largest, size == int64_t{1} << p.shift);
     uint32_t codes[kNumbers];
     codes_of<to>(p, buckets, x, group, usual, codes);
@@ -312,6 +314,7 @@ Status run_format(Problem &p, const Launch &launch) {
 Status run(const QuantizeArgs &args, const Launch &launch) {
     const Weight &w = args.to;
     const Geometry &s = w.geometry;
+    if (is_nested(w)) QK_TRY(nest_scales(args, launch));
     const bool pads = w.layout->id == QK_LAYOUT_ROW_HIGH && w.format->kind == FormatKind::kLut4;
     Problem problem = {
         view_of(w), rule_of(args),         args.from.data,
@@ -328,7 +331,8 @@ Status run(const QuantizeArgs &args, const Launch &launch) {
 
 bool takes_rule(const Weight &w) {
     const Rule rule = rule_of(w);
-    return is_float(*w.scale.format) && rule != Rule::kNone && rule == rule_by(w.format->id);
+    return (is_float(*w.scale.format) || is_nested(w)) && rule != Rule::kNone &&
+           rule == rule_by(w.format->id);
 }
 
 // Whether code number r * k + c is at place r * k + c, but for the order inside a byte.
