@@ -4,9 +4,8 @@
 #include <cctype>
 #include <cstring>
 
-#include <fnmatch.h>
-
 #include "nearest.hpp"
+#include "os.hpp"
 
 namespace {
 
@@ -182,7 +181,7 @@ void add_weight_tensors(const Checkpoint &checkpoint, const qk_layer &layer,
 
 bool matches(const std::vector<std::string> &patterns, const std::string &name) {
     for (const std::string &pattern : patterns) {
-        if (fnmatch(pattern.c_str(), name.c_str(), 0) == 0) return true;
+        if (os::matches(pattern.c_str(), name.c_str())) return true;
     }
     return false;
 }

@@ -32,6 +32,8 @@ bool list(const std::string &directory, std::vector<std::string> *names);
 size_t name_start(const std::string &path);  // where the last of its names begins
 bool is_name(const std::string &text);       // one name, without any separator
 
+bool matches(const char *pattern, const char *text);  // as the shell does: * ? [a-z] [!a]
+
 // Of the terminal on stderr; 0 where a line cannot be drawn again.
 size_t terminal_columns();
 

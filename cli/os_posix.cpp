@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include <dirent.h>
+#include <fnmatch.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -76,6 +77,8 @@ bool list(const std::string &directory, std::vector<std::string> *names) {
 
 size_t name_start(const std::string &path) { return path.rfind('/') + 1; }
 bool is_name(const std::string &text) { return text.find('/') == std::string::npos; }
+
+bool matches(const char *pattern, const char *text) { return fnmatch(pattern, text, 0) == 0; }
 
 // A dumb terminal cannot go back to the start of a line.
 size_t terminal_columns() {

@@ -44,6 +44,26 @@ bool is_separator(char letter) { return letter == '/' || letter == '\\' || lette
 
 DWORD attributes_of(const std::string &path) { return GetFileAttributesW(path_of(path).c_str()); }
 
+// The end of the set that begins at '[', or null for one that does not end: then '[' is a letter.
+const char *set_end(const char *set) {
+    set += set[1] == '!' || set[1] == '^' ? 2 : 1;
+    if (*set == ']') ++set;
+    while (*set != 0 && *set != ']') ++set;
+    return *set == 0 ? nullptr : set;
+}
+
+bool set_has(const char *set, const char *end, char letter) {
+    const bool others = set[1] == '!' || set[1] == '^';
+    bool found = false;
+    for (set += others ? 2 : 1; set < end; ++set) {
+        const bool range = set[1] == '-' && set + 2 < end;
+        const char last = range ? set[2] : *set;
+        found = found || (*set <= letter && letter <= last);
+        if (range) set += 2;
+    }
+    return found != others;
+}
+
 HANDLE open_to_look(const std::string &path) {
     return CreateFileW(path_of(path).c_str(), 0,
                        FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE, nullptr,
@@ -131,6 +151,27 @@ bool is_name(const std::string &text) {
         if (is_separator(letter)) return false;
     }
     return true;
+}
+
+bool matches(const char *pattern, const char *text) {
+    for (; *pattern != 0; ++pattern, ++text) {
+        if (*pattern == '*') {
+            while (*pattern == '*') ++pattern;
+            for (; *text != 0; ++text) {
+                if (matches(pattern, text)) return true;
+            }
+            return *pattern == 0;
+        }
+        if (*text == 0) return false;
+        const char *const end = *pattern == '[' ? set_end(pattern) : nullptr;
+        const bool literal = *pattern == '\\' && pattern[1] != 0;
+        if (literal) ++pattern;
+        const bool same = end != nullptr ? set_has(pattern, end, *text)
+                                         : *pattern == *text || (*pattern == '?' && !literal);
+        if (!same) return false;
+        if (end != nullptr) pattern = end;
+    }
+    return *text == 0;
 }
 
 size_t terminal_columns() {

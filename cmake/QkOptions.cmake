@@ -9,6 +9,7 @@ if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
 endif()
 
 option(QK_BUILD_IO "libqk_io.a: checkpoint files (needs jansson)" ON)
+set(QK_JANSSON_SOURCE "" CACHE PATH "jansson's sources, to build it with qk; else the system's")
 option(QK_BUILD_CLI "the qk command (needs CLI11 and QK_BUILD_IO)" ON)
 option(QK_BUILD_EXAMPLES "examples/c" ${PROJECT_IS_TOP_LEVEL})
 option(QK_BUILD_TESTS "tests (need GoogleTest)" ${PROJECT_IS_TOP_LEVEL})
@@ -72,7 +73,7 @@ if(CMAKE_CROSSCOMPILING)  # where QK_WERROR is off
   list(APPEND qk_c_flags -Werror=frame-larger-than=32768)
 endif()
 check_cxx_compiler_flag(-fstack-clash-protection QK_HAS_STACK_CLASH_PROTECTION)
-if(QK_HAS_STACK_CLASH_PROTECTION)
+if(QK_HAS_STACK_CLASH_PROTECTION AND NOT WIN32)  # where large frames are always touched
   list(APPEND qk_c_flags -fstack-clash-protection)
 endif()
 set(qk_cxx_flags -fno-exceptions -fno-rtti -fno-threadsafe-statics)
@@ -86,6 +87,15 @@ set(QK_LIBRARY_FLAGS
     "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=${QK_NUMERIC_FLAGS},-Wall,-Wno-unknown-pragmas>"
     "$<$<COMPILE_LANGUAGE:CUDA>:-Xfatbin=-compress-all>")  # machine code in a third of the bytes
 
+# Visible, so that the archive can be linked whole into another shared library. Windows has no such
+# thing; there a file of names says what a DLL exports.
+set(QK_EXPORT "QK_API=__attribute__((visibility(\"default\")))")
+if(WIN32)
+  set(QK_EXPORT "")
+  add_compile_definitions(__USE_MINGW_ANSI_STDIO=1 _WIN32_WINNT=0x0A00)  # formats as in C99
+  add_compile_options(-Wno-format)  # which gcc does not know of
+endif()
+
 # For what reads files, names and options: a frame that was overrun ends the program, and copies check
 # the sizes that the compiler knows. Not for the kernels: the strong protector guards every function
 # with an array, which there is every inner one; guard pages test their bounds instead. Sanitizers
@@ -97,6 +107,10 @@ if(NOT QK_SANITIZE AND NOT CMAKE_BUILD_TYPE STREQUAL "Debug")
 endif()
 # Addresses of functions are resolved at the start and read-only from then on.
 set(QK_LINK_HARDENING -Wl,-z,relro -Wl,-z,now -Wl,-z,noexecstack)
+if(WIN32 OR APPLE)  # ELF's options; Windows' C runtime has no FORTIFY
+  set(QK_LINK_HARDENING "")
+  set(QK_HARDENING "")
+endif()
 
 # CUDA changes what a program must link (cudart), so it is asked for: OFF says when it could be had.
 # AUTO builds it where nvcc is found, the target is this machine and nothing is sanitized (the GPU's

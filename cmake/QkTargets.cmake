@@ -4,13 +4,26 @@
 # Tests that look inside link the objects themselves.
 set_property(GLOBAL PROPERTY QK_OBJECT_TARGETS "")
 
-# GNU binutils do the merging for clang too: lld has no --force-group-allocation.
+# GNU binutils do it for ELF, and so do LLVM's from lld 19 on: -DQK_LD=ld.lld
+# -DQK_OBJCOPY=llvm-objcopy. Where no linker can, as for Mach-O and PE, the archive has objects as they
+# were compiled, with hidden visibility: names of the inside are then all in namespaces qk and qk_io,
+# and a program that has those too would clash with them.
 if(CMAKE_CROSSCOMPILING)
-  set(QK_LD ${CMAKE_LINKER})
-  set(QK_OBJCOPY ${CMAKE_OBJCOPY})
+  set(QK_LD ${CMAKE_LINKER} CACHE FILEPATH "the linker that merges the archive's objects")
+  set(QK_OBJCOPY ${CMAKE_OBJCOPY} CACHE FILEPATH "objcopy, which hides its names")
 else()
-  find_program(QK_LD NAMES ld.bfd ld REQUIRED)
-  find_program(QK_OBJCOPY NAMES objcopy REQUIRED)
+  find_program(QK_LD NAMES ld.bfd ld)
+  find_program(QK_OBJCOPY NAMES objcopy)
+endif()
+set(QK_MERGES_OBJECTS OFF)
+if(QK_LD AND QK_OBJCOPY AND NOT APPLE AND NOT WIN32)
+  execute_process(COMMAND ${QK_LD} --help OUTPUT_VARIABLE qk_ld_options ERROR_QUIET)
+  if(qk_ld_options MATCHES "force-group-allocation")
+    set(QK_MERGES_OBJECTS ON)
+  endif()
+endif()
+if(NOT QK_MERGES_OBJECTS)
+  message(STATUS "libqk.a keeps its objects apart: nothing here can merge them (see QkTargets.cmake)")
 endif()
 
 # qk_add_objects(NAME SOURCES...): a part of libqk.a
@@ -20,8 +33,8 @@ function(qk_add_objects name)
                              ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/kernels)
   target_compile_options(${name} PRIVATE ${QK_LIBRARY_FLAGS})
   # Visible, so that the archive can be linked whole into another shared library.
-  target_compile_definitions(${name} PRIVATE "QK_API=__attribute__((visibility(\"default\")))")
-  target_compile_definitions(${name} PRIVATE $<$<BOOL:${QK_WITH_CUDA}>:QK_WITH_CUDA>)
+  target_compile_definitions(${name} PRIVATE ${QK_EXPORT}
+                             $<$<BOOL:${QK_WITH_CUDA}>:QK_WITH_CUDA>)
   if(QK_WITH_CUDA)
     target_compile_definitions(${name} PRIVATE "QK_CUDA_CODE=\"${QK_CUDA_CODE}\"")
   endif()
@@ -38,15 +51,26 @@ function(qk_merge_archive archive)
   endforeach()
   set(merged ${PROJECT_BINARY_DIR}/${archive}_merged.o)
   set(output ${PROJECT_BINARY_DIR}/lib${archive}.a)
-  add_custom_command(
-    OUTPUT ${output} ${merged}
-    COMMAND ${QK_LD} -r --force-group-allocation -o ${merged} ${objects}
-    COMMAND ${QK_OBJCOPY} --wildcard --keep-global-symbol=qk_* ${merged}
-    COMMAND ${CMAKE_COMMAND} -E rm -f ${output}
-    COMMAND ${CMAKE_AR} crs ${output} ${merged}
-    DEPENDS ${ARGN} ${objects}
-    COMMAND_EXPAND_LISTS VERBATIM
-    COMMENT "Merging lib${archive}.a")
+  if(NOT QK_MERGES_OBJECTS)
+    set(merged ${objects})
+    add_custom_command(
+      OUTPUT ${output}
+      COMMAND ${CMAKE_COMMAND} -E rm -f ${output}
+      COMMAND ${CMAKE_AR} qcs ${output} ${objects}
+      DEPENDS ${ARGN} ${objects}
+      COMMAND_EXPAND_LISTS VERBATIM
+      COMMENT "Collecting lib${archive}.a")
+  else()
+    add_custom_command(
+      OUTPUT ${output} ${merged}
+      COMMAND ${QK_LD} -r --force-group-allocation -o ${merged} ${objects}
+      COMMAND ${QK_OBJCOPY} --wildcard --keep-global-symbol=qk_* ${merged}
+      COMMAND ${CMAKE_COMMAND} -E rm -f ${output}
+      COMMAND ${CMAKE_AR} crs ${output} ${merged}
+      DEPENDS ${ARGN} ${objects}
+      COMMAND_EXPAND_LISTS VERBATIM
+      COMMENT "Merging lib${archive}.a")
+  endif()
   add_custom_target(${archive}_archive ALL DEPENDS ${output})
   add_library(${archive} STATIC IMPORTED GLOBAL)
   set_target_properties(${archive} PROPERTIES IMPORTED_LOCATION ${output})
@@ -58,6 +82,9 @@ function(qk_make_archive)
   get_property(targets GLOBAL PROPERTY QK_OBJECT_TARGETS)
   qk_merge_archive(qk ${targets})
   set(libraries Threads::Threads m)
+  if(WIN32)
+    set(libraries "")  # the C runtime and kernel32, which every program has
+  endif()
   if(QK_WITH_CUDA)
     list(PREPEND libraries CUDA::cudart_static)
   endif()

@@ -1,0 +1,17 @@
+# Cross build for 64-bit Windows with Debian's g++-mingw-w64-x86-64; tests run under Wine.
+set(CMAKE_SYSTEM_NAME Windows)
+set(CMAKE_SYSTEM_PROCESSOR x86_64)
+set(CMAKE_C_COMPILER x86_64-w64-mingw32-gcc)
+set(CMAKE_CXX_COMPILER x86_64-w64-mingw32-g++)
+set(CMAKE_RC_COMPILER x86_64-w64-mingw32-windres)
+set(CMAKE_FIND_ROOT_PATH /usr/x86_64-w64-mingw32)
+set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
+set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)
+set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)
+set(CMAKE_FIND_ROOT_PATH_MODE_PACKAGE ONLY)
+# Programs carry the compiler's runtime, so that they start where no compiler is.
+set(CMAKE_EXE_LINKER_FLAGS_INIT -static)
+find_program(QK_WINE NAMES wine64 wine PATHS /usr/lib/wine)
+if(QK_WINE)
+  set(CMAKE_CROSSCOMPILING_EMULATOR ${QK_WINE})
+endif()
