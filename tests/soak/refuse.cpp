@@ -34,7 +34,7 @@ void check_refusals(World *world, const Case &c, Random *random) {
     const Context context(*world, {c.threads, c.executor, c.flags, 0});
     const Wrong wrong = {world, context};
     const int64_t n = c.spec.n, k = c.spec.k, m = c.m;
-    const Format type = c.x_format, other = type == Format::f32 ? Format::bf16 : Format::f32;
+    const Format type = c.x_format, other = type == Format::bf16 ? Format::f16 : Format::bf16;
     reference::Planes x_planes;
     x_planes.data = p.x_bytes;
     const Tensor w(world, context, describe_weight(c), &w_contents.planes, kW, 0);
