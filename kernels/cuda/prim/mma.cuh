@@ -157,22 +157,6 @@ __device__ inline uint32_t multiply_pair(uint32_t a, uint32_t b) {
 #endif
 }
 
-// An 8 x 8 matrix of 16 bits, of which lane l has columns 2 (l % 4) and the next of row l / 4: the
-// same of its transpose. Every lane of the warp.
-__device__ inline uint32_t transpose_8x8(uint32_t a) {
-#if __CUDA_ARCH__ >= 800
-    uint32_t result;
-    asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(result) : "r"(a));
-    return result;
-#elif defined(QK_CUDA_SIMULATED)
-    const uint32_t lane = threadIdx.x % 32, from = lane % 4 * 8 + lane / 8, high = lane / 4 % 2;
-    const uint32_t low = simulator::exchange(a, from) >> 16 * high & 0xffff;
-    return low | (simulator::exchange(a, from + 4) >> 16 * high & 0xffff) << 16;
-#else
-    return a;
-#endif
-}
-
 // Keeps a value in its register: the compiler would recompute it at every use.
 template <class V>
 __device__ void keep(V &value) {

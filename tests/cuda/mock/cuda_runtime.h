@@ -169,6 +169,10 @@ T __shfl_xor_sync(unsigned, T value, unsigned lanes) {
     return value;
 }
 
+inline uint32_t __shfl_sync(unsigned, uint32_t value, int source) {
+    return simulator::exchange(value, unsigned(source));
+}
+
 template <class T>
 T __shfl_down_sync(unsigned, T value, unsigned delta, int width) {
     static_assert(sizeof(T) == 4);
