@@ -212,6 +212,7 @@ int run(const CLI::App &app, AllOptions &all) {
 
 int main(int argc, char **argv) {
     CLI::App app{"looks into 4-bit checkpoints, checks and converts them; runs integer GRUs", "qk"};
+    app.allow_windows_style_options(false);  // a path may begin with a slash there too
     app.require_subcommand(1);
     app.set_version_flag("--version", qk_build_info(), "print version and build");
     app.footer(
