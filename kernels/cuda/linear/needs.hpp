@@ -239,13 +239,14 @@ constexpr Needs kPackedLanesNeeds = {
 constexpr Needs kTransposedNeeds = {
     .weights = kPacked4,
     .conditions = needs(C::kXIs16Bits, C::kXAligned, C::kCodesAligned16, C::kScalesAligned16,
-                        C::kK16, C::kGroupsAlongK, C::kGroupsPowerOfTwo, C::kGroupsOf16,
-                        C::kTableKnown, C::kSecondPowerOfTwo, C::kFewGroups32),
+                        C::kZerosAligned4, C::kSecondAligned4, C::kK16, C::kGroupsAlongK,
+                        C::kGroupsPowerOfTwo, C::kGroupsOf16, C::kScalesMultiply, C::kTableKnown,
+                        C::kSecondPowerOfTwo, C::kFewGroups32),
     .takes = kAnyExtra,
     .only = kTransposed,
     .most = kGrid * kTransposedRows,
     .k_below = int64_t{1} << 30,
-    .n_below = int64_t{1} << 34,
+    .n_below = int64_t{1} << 30,
     .least_capability = 80,
     .workspace = needs_bytes::transposed_parts};
 

@@ -21,7 +21,6 @@
 #include "cuda/linear/transposed_plan.hpp"
 #include "cuda/runtime.hpp"
 #include "cuda/tile/decode.cuh"
-#include "cuda/tile/row_pair.cuh"
 
 namespace qk::cuda {
 namespace {
@@ -37,148 +36,143 @@ struct Problem : LinearView {
     float *sums;               // [parts][m][64 tiles], where parts > 1
 };
 
-// A lane's columns, and the rows of a tile that it has of each: r, r + 1, r + 8, r + 9.
-struct Place {
-    int32_t tile;
-    int64_t group;  // of its columns
-    int32_t row;
-    int odd;  // which half of a word has its columns
-    int from[2];
-
-    __device__ explicit Place(const Problem &p) {
-        const int lane = int(threadIdx.x) % 32, place = lane / 4;
-        tile = int32_t(blockIdx.x);
-        const int64_t column = int64_t(tile) * 64 + place / 2 * 16;
-        group = min64(column, p.w.geometry.k - 1) >> p.group_shift;
-        row = lane % 4 * 2;
-        odd = place % 2;
-        from[0] = row * 4 + place / 2;
-        from[1] = from[0] + 4;
-    }
-};
+// Scales of two rows 8 apart, r and r + 1, as words.
+template <ScaleKind kind>
+constexpr int kScaleWords = kind == ScaleKind::kF32      ? 4
+                            : kind == ScaleKind::kNested ? 1
+                                                         : 2;
 
 // What a lane has of a tile, as it is in memory, so that nothing waits for it before it is used:
-// codes as they are dealt to lanes; scales and zeros of pairs of rows r and r + 1 (a pair: 8
-// apart); x for kX times 8 of its rows.
-template <int kX>
+// codes as they are dealt to lanes; scales and zeros of rows r, r + 8, r + 1, r + 9; x for kX times
+// 8 of its rows.
+template <ScaleKind kind, int kX>
 struct Piece {
     uint4 codes;
-    uint32_t scales[5];  // coded: four codes, then their second scales
+    uint32_t scales[kScaleWords<kind>];
+    float second[kind == ScaleKind::kNested ? 4 : 1];
     uint32_t zeros;
     uint32_t x[kX][2];
 };
 
-template <int kX>
-__device__ void load_x(const Problem &p, int64_t row, uint32_t (&to)[kX][2]) {
-    const int64_t n = p.w.geometry.n;
+// A lane's columns, and the rows of a tile that it has of each: r, r + 1, r + 8, r + 9. Addresses
+// are those of row tile 0.
+template <ScaleKind kind, int kX>
+struct Place {
+    const uint4 *codes;
+    const uint8_t *scales, *zeros;  // zeros: may be null
+    const uint16_t *x[kX];          // null: a row past the last
+    uint32_t group, groups;         // of its columns; of a row
+    int32_t row, n;
+    int32_t odd;  // which half of a word has its columns
+    int32_t from[2];
+
+    __device__ explicit Place(const Problem &p) {
+        const Geometry &s = p.w.geometry;
+        const int lane = int(threadIdx.x) % 32, place = lane / 4;
+        const int32_t tile = int32_t(blockIdx.x), column = tile * 64 + place / 2 * 16;
+        n = int32_t(s.n);
+        groups = uint32_t(s.groups_per_row);
+        group = uint32_t(min(column, int32_t(s.k) - 1)) >> p.group_shift;
+        row = lane % 4 * 2;
+        odd = place % 2;
+        from[0] = row * 4 + place / 2;
+        from[1] = from[0] + 4;
+        codes = reinterpret_cast<const uint4 *>(p.w.data) + int64_t(tile) * 32 + lane;
+        scales = p.w.scale + (group * 8 + uint32_t(row)) * (kPairBytes<kind>);
+        zeros = p.w.zero == nullptr ? nullptr : p.w.zero + group * 8 + row;
 #pragma unroll
-    for (int block = 0; block < kX; ++block) {
-        const int lane = int(threadIdx.x) % 32;
-        const int64_t at = int64_t(blockIdx.z) * kTransposedRows + block * 8 + lane / 4;
-        const auto *const x = static_cast<const uint16_t *>(p.x) + at * p.x_stride;
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            const int64_t first = row + half * 8;
-            const uint32_t low = at < p.m && first < n ? x[first] : 0;
-            const uint32_t high = at < p.m && first + 1 < n ? x[first + 1] : 0;
-            to[block][half] = low | high << 16;
+        for (int block = 0; block < kX; ++block) {
+            const int64_t at = int64_t(blockIdx.z) * kTransposedRows + block * 8 + place;
+            const auto *const first = static_cast<const uint16_t *>(p.x) + at * p.x_stride;
+            x[block] = at < p.m ? first : nullptr;
         }
     }
-}
 
-// Coded scales: the second ones of rows r, r + 8, r + 1, r + 9.
-__device__ void load_seconds(const Problem &p, int64_t row, int64_t group, uint32_t (&to)[5]) {
+    __device__ void load(const Problem &p, int32_t row_tile, Piece<kind, kX> *to) const {
+        to->codes = __ldcs(codes + int64_t(row_tile) * p.tiles * 32);
+        const uint64_t at = uint64_t(uint32_t(row_tile)) * groups * 8;
+        load_words(scales + at * kPairBytes<kind>, to->scales);
+        to->zeros = 0x8888;
+        if (zeros != nullptr) to->zeros = *reinterpret_cast<const uint16_t *>(zeros + at);
+        const int32_t first = row_tile * 16 + row;
+        if constexpr (kind == ScaleKind::kNested) load_seconds(p, first, to->second);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-        const int64_t of = min64(row + i / 2 + i % 2 * 8, p.w.geometry.n - 1);
-        const int64_t number = of * p.w.geometry.groups_per_row + group;
-        to[1 + i] = load_as<uint32_t>(
-            p.w.second, p.second_shift < 0 ? number / p.w.second_group : number >> p.second_shift);
-    }
-}
-
-// So many side by side, aligned to all of them.
-template <int kWords>
-__device__ void load_words(const uint8_t *from, uint32_t (&to)[5]) {
-    struct alignas(4 * kWords) Words {
-        uint32_t word[kWords];
-    };
-    const Words words = *reinterpret_cast<const Words *>(from);
+        for (int block = 0; block < kX; ++block) {
 #pragma unroll
-    for (int i = 0; i < kWords; ++i) to[i] = words.word[i];
-}
-
-template <int kX>
-__device__ void load_piece(const Problem &p, const Place &place, int32_t row_tile, Piece<kX> *to) {
-    const int64_t at = int64_t(row_tile) * p.tiles + place.tile;
-    to->codes = __ldcs(reinterpret_cast<const uint4 *>(p.w.data) + at * 32 + threadIdx.x % 32);
-    const int64_t row = int64_t(row_tile) * 16 + place.row;
-    const int64_t of_group = int64_t(row_tile) * p.w.geometry.groups_per_row + place.group;
-    const int64_t scale = (of_group * 8 + place.row) * 2;
-    switch (p.w.scale_format) {
-        case QK_FORMAT_F32: load_words<4>(p.w.scale + scale * 4, to->scales); break;
-        case QK_FORMAT_F16:
-        case QK_FORMAT_BF16: load_words<2>(p.w.scale + scale * 2, to->scales); break;
-        default:
-            load_words<1>(p.w.scale + scale, to->scales);
-            load_seconds(p, row, place.group, to->scales);
-    }
-    to->zeros = 0x8888;
-    if (p.w.zero != nullptr) {
-        to->zeros = *reinterpret_cast<const uint16_t *>(p.w.zero + of_group * 8 + place.row);
-    }
-    load_x<kX>(p, row, to->x);
-}
-
-// The scales of rows r, r + 8, r + 1, r + 9; 0 past the last row, where the padding may be a NaN.
-template <int kX>
-__device__ void decode_scales(const Problem &p, const float *table, const Piece<kX> &piece,
-                              int64_t row, float (&to)[4]) {
-    const auto &words = piece.scales;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-        const uint32_t half = words[i / 2] >> i % 2 * 16 & 0xffff;
-        switch (p.w.scale_format) {
-            case QK_FORMAT_F32: to[i] = __uint_as_float(words[i]); break;
-            case QK_FORMAT_F16: to[i] = __half2float(__ushort_as_half(uint16_t(half))); break;
-            case QK_FORMAT_BF16: to[i] = __uint_as_float(half << 16); break;
-            default: {
-                const float value = table[words[0] >> 8 * i & 255];
-                const float second = __uint_as_float(words[1 + i]);
-                const float bias = table[256];
-                to[i] = p.w.divides ? __fadd_rn(__fdiv_rn(value, second), bias)
-                                    : nested_scale(value, second, bias);
+            for (int half = 0; half < 2; ++half) {
+                const int32_t r = first + half * 8;
+                const bool there = x[block] != nullptr;
+                const uint32_t low = there && r < n ? x[block][r] : 0;
+                const uint32_t high = there && r + 1 < n ? x[block][r + 1] : 0;
+                to->x[block][half] = low | high << 16;
             }
         }
-        if (row + i / 2 + i % 2 * 8 >= p.w.geometry.n) to[i] = 0;
+    }
+
+  private:
+    // Words side by side, aligned to all of them.
+    template <int kWords>
+    static __device__ void load_words(const uint8_t *at, uint32_t (&to)[kWords]) {
+        struct alignas(4 * kWords) Words {
+            uint32_t word[kWords];
+        };
+        const Words words = *reinterpret_cast<const Words *>(at);
+#pragma unroll
+        for (int i = 0; i < kWords; ++i) to[i] = words.word[i];
+    }
+    __device__ void load_seconds(const Problem &p, int32_t first, float (&to)[4]) const {
+        const auto *const seconds = reinterpret_cast<const float *>(p.w.second);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const uint32_t of = uint32_t(min(first + i / 2 + i % 2 * 8, n - 1));
+            to[i] = seconds[p.second_shift < 31 ? (of * groups + group) >> p.second_shift : 0];
+        }
+    }
+};
+
+// The scale of row r, r + 8, r + 1 or r + 9.
+template <ScaleKind kind, int kX>
+__device__ float scale_of(const Piece<kind, kX> &piece, int i, const float *table) {
+    if constexpr (kind == ScaleKind::kF32) {
+        return __uint_as_float(piece.scales[i]);
+    } else if constexpr (kind == ScaleKind::kNested) {
+        return nested_scale(table[piece.scales[0] >> 8 * i & 255], piece.second[i], table[256]);
+    } else {
+        const uint32_t half = piece.scales[i / 2] >> i % 2 * 16 & 0xffff;
+        if (kind == ScaleKind::kBF16) return __uint_as_float(half << 16);
+        return __half2float(__ushort_as_half(uint16_t(half)));
     }
 }
 
 // A word of the codes of rows r, r + 8 (of columns p, p + 8) and the same of r + 1.
 template <class Code>
-__device__ uint32_t transpose(uint32_t word, const Place &place) {
-    const uint32_t even = __shfl_sync(~0u, word, place.from[0]);
-    const uint32_t odd = __shfl_sync(~0u, word, place.from[1]);
+__device__ uint32_t transpose(uint32_t word, const int32_t (&from)[2], int32_t half) {
+    const uint32_t even = __shfl_sync(~0u, word, from[0]);
+    const uint32_t odd = __shfl_sync(~0u, word, from[1]);
     if constexpr (Code::kLut4) {
-        const uint32_t shift = uint32_t(place.odd) * 4;
+        const uint32_t shift = uint32_t(half) * 4;
         return (even >> shift & 0x0f0f0f0fu) | (odd >> shift & 0x0f0f0f0fu) << 4;
     }
-    return byte_permute(even, odd, place.odd == 0 ? 0x5410 : 0x7632);
+    return byte_permute(even, odd, half == 0 ? 0x5410 : 0x7632);
 }
 
-template <class T, class Code, int kX>
-__device__ void add_piece(const Problem &p, const Place &place, const Piece<kX> &piece,
+template <class T, class Code, ScaleKind kind, int kX>
+__device__ void add_piece(const Place<kind, kX> &place, const Piece<kind, kX> &piece,
                           int32_t row_tile, const uint32_t *table, const float *scale_table,
                           float (&sum)[kX][4][4]) {
     const uint32_t words[4] = {piece.codes.x, piece.codes.y, piece.codes.z, piece.codes.w};
-    float of[4];
-    decode_scales(p, scale_table, piece, int64_t(row_tile) * 16 + place.row, of);
+    float of[4];  // 0 past the last row, where the padding may be a NaN
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        const int32_t row = row_tile * 16 + place.row + i / 2 + i % 2 * 8;
+        of[i] = row < place.n ? scale_of(piece, i, scale_table) : 0;
+    }
     const uint32_t scales[2] = {pack_pair(T{}, of[0], of[2]), pack_pair(T{}, of[1], of[3])};
     const Zeros zeros = Code::zeros_of((piece.zeros & 0xff) | (piece.zeros & 0xff00) << 8);
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
         uint32_t a[4];
-        Code::decode(transpose<Code>(words[j], place), zeros, table, a);
+        Code::decode(transpose<Code>(words[j], place.from, place.odd), zeros, table, a);
 #pragma unroll
         for (int i = 0; i < 4; ++i) a[i] = multiply_pair<T>(a[i], scales[i % 2]);
         const uint32_t columns[4] = {a[0], a[2], a[1], a[3]};
@@ -213,7 +207,7 @@ __device__ void store_sum(const Problem &p, int64_t x_row, int64_t column, float
     }
 }
 
-template <class T, class Code, int kX>
+template <class T, class Code, ScaleKind kind, int kX>
 __global__ void __launch_bounds__(kThreads, 2) multiply(const __grid_constant__ Problem p) {
     constexpr size_t kWords = kWarps * sizeof(Sums) / 4;
     __shared__ uint4 memory[(kWords > kTableWords ? kWords : kTableWords) / 4];
@@ -221,7 +215,7 @@ __global__ void __launch_bounds__(kThreads, 2) multiply(const __grid_constant__ 
     uint32_t *const table = reinterpret_cast<uint32_t *>(memory);
     allow_next_kernel();
     if constexpr (Code::kLut4) Code::prepare(p.w, table, false);
-    if (p.w.scale_format == QK_FORMAT_LUT8) {
+    if constexpr (kind == ScaleKind::kNested) {
         for (int i = int(threadIdx.x); i < 257; i += kThreads) {
             scale_table[i] = i < 256 ? load_as<float>(p.w.code, i) : load_as<float>(p.w.bias, 0);
         }
@@ -229,23 +223,23 @@ __global__ void __launch_bounds__(kThreads, 2) multiply(const __grid_constant__ 
     __syncthreads();
     const int warp = int(threadIdx.x) / 32, part = int(blockIdx.y);
     const int32_t end = int32_t(int64_t(p.row_tiles) * (part + 1) / p.parts);
-    const Place place(p);
+    const Place<kind, kX> place(p);
     constexpr int kAhead = kX == 1 ? 4 : 3;  // what 128 registers hold
     int32_t row_tile = int32_t(int64_t(p.row_tiles) * part / p.parts) + warp;
     float sum[kX][4][4] = {};
-    Piece<kX> pieces[kAhead];
+    Piece<kind, kX> pieces[kAhead];
     wait_for_previous_kernel();
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
-        if (row_tile + i * kWarps < end) load_piece(p, place, row_tile + i * kWarps, &pieces[i]);
+        if (row_tile + i * kWarps < end) place.load(p, row_tile + i * kWarps, &pieces[i]);
     }
     for (; row_tile < end; row_tile += kWarps * kAhead) {
 #pragma unroll
         for (int i = 0; i < kAhead; ++i) {
             const int32_t now = row_tile + i * kWarps, ahead = now + kWarps * kAhead;
             if (now >= end) break;
-            add_piece<T, Code, kX>(p, place, pieces[i], now, table, scale_table, sum);
-            if (ahead < end) load_piece(p, place, ahead, &pieces[i]);
+            add_piece<T, Code>(place, pieces[i], now, table, scale_table, sum);
+            if (ahead < end) place.load(p, ahead, &pieces[i]);
         }
     }
     Sums *const sums = reinterpret_cast<Sums *>(memory);
@@ -258,7 +252,7 @@ __global__ void __launch_bounds__(kThreads, 2) multiply(const __grid_constant__ 
             const int64_t x_row = int64_t(blockIdx.z) * kTransposedRows + block * 8 + at / 64;
             float y = sums[0][at / 64][at % 64];
             for (int i = 1; i < kWarps; ++i) y = __fadd_rn(y, sums[i][at / 64][at % 64]);
-            store_sum(p, x_row, int64_t(place.tile) * 64 + at % 64, y);
+            store_sum(p, x_row, int64_t(blockIdx.x) * 64 + at % 64, y);
         }
     }
 }
@@ -276,18 +270,20 @@ __global__ void __launch_bounds__(kThreads) add_parts(const __grid_constant__ Pr
     store_moved(p, x_row, column, y);
 }
 
-template <class T, class Code, int kX>
-Status launch_rows(const Problem &p, const Launch &launch) {
+template <class T, class Code, ScaleKind kind>
+Status launch_kind(const Problem &p, const Launch &launch) {
     Shape3 shape = {
         dim3(uint32_t(p.tiles), uint32_t(p.parts), uint32_t(ceil_div(p.m, kTransposedRows))),
         kThreads};
     shape.overlaps = launch.device.capability >= 90;
-    return launch_kernel(launch, "linear", multiply<T, Code, kX>, shape, p);
+    const auto kernel = p.m <= 8 ? multiply<T, Code, kind, 1> : multiply<T, Code, kind, 2>;
+    return launch_kernel(launch, "linear", kernel, shape, p);
 }
 
 template <class T, class Code>
 Status launch_code(const Problem &p, const Launch &launch) {
-    return p.m <= 8 ? launch_rows<T, Code, 1>(p, launch) : launch_rows<T, Code, 2>(p, launch);
+    return with_scale_kind(p.w.scale_format,
+                           [&](auto kind) { return launch_kind<T, Code, kind.value>(p, launch); });
 }
 
 template <class T>
@@ -301,7 +297,7 @@ Status run(const LinearArgs &args, const Launch &launch) {
                        int32_t(ceil_div(s.n, 16)),
                        int32_t(ceil_div(s.k, 64)),
                        s.groups_per_row == 1 ? 31 : log2_of(s.group_size),
-                       second_shift_of(args.w.scale),
+                       log2_of(args.w.scale.second_group),
                        transposed_parts(s.n, s.k, launch.device.multiprocessors),
                        static_cast<float *>(launch.workspace)};
     const bool lut4 = codes_of(args.w) == Codes::kLut4;
