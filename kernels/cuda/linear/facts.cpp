@@ -78,7 +78,6 @@ void add_addresses(const LinearArgs &args, bool through_sums, Met *met) {
     const Weight &w = args.w;
     const ScalePlane &scale = w.scale;
     const bool dense = is_dense(*w.format), gptq = !dense && is_gptq(w);
-    met->add(Condition::kXAligned, aligned(args.x.data, args.x.format->bits / 8));
     met->add(Condition::kXAligned16, aligned(args.x.data));
     met->add(Condition::kYAligned, aligned(args.y.data, args.y.format->bits / 8));
     met->add(Condition::kYAligned16, through_sums || aligned(args.y.data));
@@ -116,6 +115,8 @@ void add_sizes(const LinearArgs &args, uint32_t weight, bool through_sums, Met *
     met->add(Condition::kK256, s.k % 256 == 0);
     met->add(Condition::kK16, s.k % 16 == 0);
     met->add(Condition::kK8, s.k % 8 == 0);
+    met->add(Condition::kXRows4Bytes, aligned(args.x.data, 4) && args.x.columns * bytes % 4 == 0 &&
+                                          row_stride(args.x) * bytes % 4 == 0);
     met->add(Condition::kXRows16Bytes, row_stride(args.x) * bytes % 16 == 0);
     // Rows of what the library writes: y, or f32 sums; transposed, of w too.
     const int64_t y_row = args.transposed ? s.k * bytes : through_sums ? s.n * 4 : y_stride * bytes;

@@ -49,7 +49,6 @@ constexpr uint32_t kAnyExtra = (kTransposed << 1) - 1;
 enum class Condition : uint8_t {
     kXIs16Bits,
     kXIs16BitsForLut4,
-    kXAligned,  // to its values
     kXAligned16,
     kYAligned,  // to its values
     kYAligned16,
@@ -71,6 +70,7 @@ enum class Condition : uint8_t {
     kK8,
     kK16,
     kK256,
+    kXRows4Bytes,   // rows of x are whole words, aligned to them
     kXRows16Bytes,  // rows of x are multiples of 16 bytes
     kYRows16Bytes,
     kN4InGptq,  // n is a multiple of 4 where the layout is GPTQ

@@ -238,7 +238,7 @@ constexpr Needs kPackedLanesNeeds = {
 
 constexpr Needs kTransposedNeeds = {
     .weights = kPacked4,
-    .conditions = needs(C::kXIs16Bits, C::kXAligned, C::kCodesAligned16, C::kScalesAligned16,
+    .conditions = needs(C::kXIs16Bits, C::kXRows4Bytes, C::kCodesAligned16, C::kScalesAligned16,
                         C::kZerosAligned4, C::kSecondAligned4, C::kK16, C::kGroupsAlongK,
                         C::kGroupsPowerOfTwo, C::kGroupsOf16, C::kScalesMultiply, C::kTableKnown,
                         C::kSecondPowerOfTwo, C::kFewGroups32),

@@ -72,7 +72,6 @@ struct Sentence {
 constexpr Sentence kSentences[] = {
     {C::kXIs16Bits, "x is F32, not F16 or BF16"},
     {C::kXIs16BitsForLut4, "x is F32, not F16 or BF16"},
-    {C::kXAligned, "x is not aligned to its values"},
     {C::kXAligned16, "x is not 16-byte aligned"},
     {C::kYAligned, "y is not aligned to its values"},
     {C::kYAligned16, "y is not 16-byte aligned"},
@@ -94,6 +93,7 @@ constexpr Sentence kSentences[] = {
     {C::kK8, "k is not a multiple of 8"},
     {C::kK16, "k is not a multiple of 16"},
     {C::kK256, "k is not a multiple of 256"},
+    {C::kXRows4Bytes, "rows of x are not whole words of 4 bytes, aligned to them"},
     {C::kXRows16Bytes, "rows of x are not multiples of 16 bytes"},
     {C::kYRows16Bytes, "rows of y are not multiples of 16 bytes"},
     {C::kN4InGptq, "n is not a multiple of 4"},

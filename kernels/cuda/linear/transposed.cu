@@ -60,7 +60,7 @@ template <ScaleKind kind, int kX>
 struct Place {
     const uint4 *codes;
     const uint8_t *scales, *zeros;  // zeros: may be null
-    const uint16_t *x[kX];          // null: a row past the last
+    const uint32_t *x[kX];          // pairs of a row; of rows past the last, those of row 0
     uint32_t group, groups;         // of its columns; of a row
     int32_t row, n;
     int32_t odd;  // which half of a word has its columns
@@ -83,8 +83,8 @@ struct Place {
 #pragma unroll
         for (int block = 0; block < kX; ++block) {
             const int64_t at = int64_t(blockIdx.z) * kTransposedRows + block * 8 + place;
-            const auto *const first = static_cast<const uint16_t *>(p.x) + at * p.x_stride;
-            x[block] = at < p.m ? first : nullptr;
+            const int64_t first = (at < p.m ? at : 0) * p.x_stride;
+            x[block] = static_cast<const uint32_t *>(p.x) + first / 2;
         }
     }
 
@@ -101,10 +101,8 @@ struct Place {
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
                 const int32_t r = first + half * 8;
-                const bool there = x[block] != nullptr;
-                const uint32_t low = there && r < n ? x[block][r] : 0;
-                const uint32_t high = there && r + 1 < n ? x[block][r + 1] : 0;
-                to->x[block][half] = low | high << 16;
+                to->x[block][half] = 0;
+                if (r < n) to->x[block][half] = x[block][r / 2];
             }
         }
     }
@@ -221,7 +219,8 @@ __global__ void __launch_bounds__(kThreads, 2) multiply(const __grid_constant__ 
         }
     }
     __syncthreads();
-    const int warp = int(threadIdx.x) / 32, part = int(blockIdx.y);
+    // By a broadcast the compiler knows that a warp stays together.
+    const int warp = int(__shfl_sync(~0u, threadIdx.x / 32, 0)), part = int(blockIdx.y);
     const int32_t end = int32_t(int64_t(p.row_tiles) * (part + 1) / p.parts);
     const Place<kind, kX> place(p);
     constexpr int kAhead = kX == 1 ? 4 : 3;  // what 128 registers hold
