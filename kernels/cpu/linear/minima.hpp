@@ -50,7 +50,7 @@ class MinimaOfGroups {
     }
 
   private:
-    static constexpr int64_t kMost = 448;  // groups: 14336 columns in groups of 32
+    static constexpr int64_t kMost = 288;  // groups: 9216 columns in groups of 32 (stack)
 
     // Sums of x over a run of groups, from the start of a block on.
     QK_NOINLINE void fill(int64_t first, int64_t count) {
