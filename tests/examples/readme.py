@@ -1,4 +1,5 @@
-"""The C programs of README.md and the guides compile as C99 and as C++, run, and say what is wrong.
+"""The C programs of README.md and the guides compile as C99 and as C++, run, and say what is wrong;
+parts of programs for microcontrollers compile with the files of tools/amalgamate.
 
     readme.py REPOSITORY BUILD CC CXX WORK [WRAPPER]
 """
@@ -41,6 +42,17 @@ def builds(program):
         yield binary
 
 
+def compiles_for_a_board(part):
+    """Beside the model that `qk gru export --c` writes and features of the caller's own."""
+    subprocess.run([repository / "tools" / "amalgamate", work], check=True, capture_output=True)
+    source = work / "part.c"
+    source.write_text("#include <stddef.h>\n#include <stdint.h>\nextern const uint8_t denoiser[];\n"
+                      "extern const size_t denoiser_bytes;\nextern const int32_t feature[16];\n"
+                      + part, "utf-8")
+    subprocess.run([cc, "-std=c99", *STRICT, f"-I{work}", "-c", source, "-o", work / "part.o"],
+                   check=True)
+
+
 def loads_a_layer(program):
     for binary in builds(program):
         for arguments in ([], [MODEL], [MODEL, "a", "b"]):
@@ -57,6 +69,10 @@ guides = {page.stem: programs(page) for page in (repository / "docs/guides").glo
 loads_a_layer(guides.pop("load_and_multiply")[0])
 for page, found in guides.items():
     for program in found:
+        if '#include "qk_gru.h"' in program:
+            compiles_for_a_board(program)
+            print(f"{page}: compiles")
+            continue
         for binary in builds(program):
             expect(r"[^\n]+\n", run(binary, 0))
             print(f"{page}: runs")
