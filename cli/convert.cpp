@@ -27,7 +27,7 @@ qk_format written_type(const Target &target, const Job &job) {
     const Kind kind = kind_of(job.desc);
     const bool integers = kind == Kind::kInt4 || kind == Kind::kInt8;
     const bool own = !integers || target.dialect == QK_DIALECT_BITSANDBYTES;
-    return own ? job.layer.dense_format : job.desc.scale_format;
+    return own || has_minima(job.desc) ? job.layer.dense_format : job.desc.scale_format;
 }
 
 // The configuration has one size of groups for all layers. A row shorter than a group is one.
@@ -58,6 +58,17 @@ void join_groups(const Target &target, const Plan &plan, qk_tensor_desc *scheme)
             cannot_hold(job.layer, "its rows of " + std::to_string(k) +
                                        " are no multiple of the group of " + std::to_string(all));
         }
+    }
+}
+
+// The configuration says of all layers whether they have zeros, and a group for each column. Where
+// one has, the others get zeros that are none and the order in which they are.
+void join_flags(std::vector<Job> *jobs) {
+    uint32_t any = 0;
+    for (const Job &job : *jobs) any |= job.desc.flags & (QK_TENSOR_ORDERED | QK_TENSOR_FLOAT_MIN);
+    for (Job &job : *jobs) {
+        job.desc.flags |= any;
+        if (has_minima(job.desc)) job.desc.scale_format = QK_FORMAT_F32;
     }
 }
 
@@ -97,6 +108,7 @@ Plan make_plan(const Target &target, const Checkpoint &checkpoint) {
     }
     for (Job &job : plan.jobs) job.desc = stored_as(target, job.layer);
     refuse_unlisted(target.dialect, plan.dense);
+    join_flags(&plan.jobs);
     plan.scheme = plan.jobs[0].desc;
     join_groups(target, plan, &plan.scheme);
     for (const qk_file_tensor &tensor : all_tensors(checkpoint)) {
@@ -129,11 +141,11 @@ void survey_zeros(const Target &target, const Checkpoint &checkpoint, const Cont
         }
     }
     if (!symmetric) return;
-    plan->scheme.flags = QK_TENSOR_SYMMETRIC;
+    plan->scheme.flags |= QK_TENSOR_SYMMETRIC;
     // The others store zeros that are all 8.
     if (target.layout != QK_LAYOUT_WORD && !is_gguf(target)) return;
     for (Job &job : plan->jobs) {
-        if (kind_of(job.desc) == Kind::kInt4) job.desc.flags = QK_TENSOR_SYMMETRIC;
+        if (kind_of(job.desc) == Kind::kInt4) job.desc.flags |= QK_TENSOR_SYMMETRIC;
     }
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <numeric>
 #include <set>
 
 #include "rows.hpp"
@@ -308,6 +309,21 @@ void turn_global(uint32_t wanted, Planes *planes) {
 
 /* ---- integers ------------------------------------------------------------------------------ */
 
+// Minima of 0, in F32 as the scales are.
+void give_minima(Planes *planes) {
+    planes->plane[QK_PLANE_ZERO].assign(planes->plane[QK_PLANE_SCALE].size(), 0);
+    planes->desc.flags |= QK_TENSOR_FLOAT_MIN;
+}
+
+void order_as_stored(Planes *planes) {
+    std::vector<int32_t> order(static_cast<size_t>(planes->desc.shape[1]));
+    std::iota(order.begin(), order.end(), 0);
+    std::vector<char> &plane = planes->plane[QK_PLANE_ORDER];
+    plane.resize(order.size() * sizeof(int32_t));
+    std::memcpy(plane.data(), order.data(), plane.size());
+    planes->desc.flags |= QK_TENSOR_ORDERED;
+}
+
 // WORD packs the zeros of eight rows in a word: [ceil(n/8), groups].
 Zeros count_zeros(const Planes &planes) {
     const std::vector<char> &plane = planes.plane[QK_PLANE_ZERO];
@@ -345,5 +361,8 @@ Tensor recast(const Checkpoint &checkpoint, const Context &context, const Job &j
         planes.plane[QK_PLANE_ZERO].clear();
         planes.desc.flags |= QK_TENSOR_SYMMETRIC;
     }
+    const uint32_t missing = job.desc.flags & ~planes.desc.flags;
+    if ((missing & QK_TENSOR_ORDERED) != 0) order_as_stored(&planes);
+    if ((missing & QK_TENSOR_FLOAT_MIN) != 0) give_minima(&planes);
     return store(context, &planes, job.desc);
 }

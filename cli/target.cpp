@@ -34,16 +34,16 @@ const std::vector<Target> &all_targets() {
          QK_DIALECT_GPTQ_V1,
          QK_LAYOUT_GPTQ_V1,
          false,
-         {Kind::kInt4},
+         {Kind::kInt4, Kind::kInt8},
          {kF16, kBf16},
-         "integers of 4 bits"},
+         "integers of 4 and 8 bits"},
         {"gptq-v2",
          QK_DIALECT_GPTQ_V2,
          QK_LAYOUT_GPTQ,
          false,
-         {Kind::kInt4},
+         {Kind::kInt4, Kind::kInt8},
          {kF16, kBf16},
-         "integers of 4 bits"},
+         "integers of 4 and 8 bits"},
         {"bitsandbytes",
          QK_DIALECT_BITSANDBYTES,
          QK_LAYOUT_ROW_HIGH,
@@ -92,10 +92,15 @@ bool can_cut(const qk_tensor_desc &desc, int32_t group) {
     return k % group == 0 && (own % group == 0 || own >= k);
 }
 
+// Integers of 8 bits with zeros are loaded with minima, their products with the scales.
+bool has_zeros(const qk_tensor_desc &desc) {
+    return desc.format == QK_FORMAT_S8 && desc.scale_format == QK_FORMAT_F32;
+}
+
 void refuse_form(const Target &target, const qk_layer &layer) {
     const qk_tensor_desc &desc = layer.desc;
     const std::string name = qk_dialect_name(target.dialect);
-    if ((desc.flags & QK_TENSOR_FLOAT_MIN) != 0) {
+    if (has_minima(desc) && !(has_zeros(desc) && holds_order(target))) {
         cannot_hold(layer, "its groups have minima that are numbers, and " + name + " has none");
     }
     if (!has(target.kinds, kind_of(desc))) {
@@ -106,9 +111,9 @@ void refuse_form(const Target &target, const qk_layer &layer) {
         cannot_hold(layer, "its table of 16 values is its own; " + name +
                                ", as qk writes it, has those of NF4 and FP4");
     }
-    if ((desc.flags & QK_TENSOR_ORDERED) != 0) {
+    if ((desc.flags & QK_TENSOR_ORDERED) != 0 && !holds_order(target)) {
         cannot_hold(layer, "its groups are not runs of columns (act-order), and " + name +
-                               ", as qk writes it, has no others");
+                               " has no others");
     }
     if (is_gguf(target) && !can_cut(desc, 32)) {
         cannot_hold(layer, "its group is " + group_name(desc) + " in rows of " +
@@ -122,6 +127,10 @@ void refuse_form(const Target &target, const qk_layer &layer) {
 }
 
 void store_integers(const Target &target, qk_tensor_desc *desc) {
+    if (has_minima(*desc)) {  // the writer narrows the scales
+        desc->layout = QK_LAYOUT_ROW;
+        return;
+    }
     const std::vector<qk_format> &held = target.scales;
     if (std::find(held.begin(), held.end(), desc->scale_format) == held.end()) {
         desc->scale_format = held.front();
@@ -170,7 +179,7 @@ void cannot_hold(const qk_layer &layer, const std::string &why) {
 qk_tensor_desc stored_as(const Target &target, const qk_layer &layer) {
     refuse_form(target, layer);
     qk_tensor_desc desc = layer.desc;
-    desc.flags = 0;
+    desc.flags &= QK_TENSOR_ORDERED | QK_TENSOR_FLOAT_MIN;
     desc.scale_group_size = 0;
     switch (kind_of(desc)) {
         case Kind::kMxfp4:

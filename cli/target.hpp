@@ -24,6 +24,14 @@ inline bool is_gptq(const Target &target) {
     return target.dialect == QK_DIALECT_GPTQ_V1 || target.dialect == QK_DIALECT_GPTQ_V2;
 }
 
+inline bool has_minima(const qk_tensor_desc &desc) {
+    return (desc.flags & QK_TENSOR_FLOAT_MIN) != 0;
+}
+// Whether it says of each column which group it is.
+inline bool holds_order(const Target &target) {
+    return is_gptq(target) || target.dialect == QK_DIALECT_COMPRESSED_TENSORS;
+}
+
 [[noreturn]] void cannot_hold(const qk_layer &layer, const std::string &why);
 // The layer as it is stored in the dialect; throws where that has no place for it, whatever the
 // values are.

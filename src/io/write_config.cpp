@@ -58,9 +58,12 @@ json_t *ct_weights(const Request &r) {
     const bool rows = d.group_size == QK_GROUP_ROW, fp8 = d.format == QK_FORMAT_E4M3;
     const bool fp4 = d.format == QK_FORMAT_FP4_E2M1;
     const bool nvfp4 = fp4 && d.scale_format == QK_FORMAT_E4M3;
-    const bool zeros = d.format == QK_FORMAT_U4_AFFINE && (d.flags & QK_TENSOR_SYMMETRIC) == 0;
-    json_t *weights = json_pack("{s:n, s:n, s:b, s:o, s:i, s:s, s:{}, s:s, s:b, s:s}",          //
-                                "actorder", "block_structure", "dynamic", 0,                    //
+    const bool zeros = (d.flags & QK_TENSOR_FLOAT_MIN) != 0 ||
+                       (d.format == QK_FORMAT_U4_AFFINE && (d.flags & QK_TENSOR_SYMMETRIC) == 0);
+    const bool ordered = (d.flags & QK_TENSOR_ORDERED) != 0;
+    json_t *weights = json_pack("{s:o, s:n, s:b, s:o, s:i, s:s, s:{}, s:s, s:b, s:s}",          //
+                                "actorder", ordered ? json_string("group") : json_null(),       //
+                                "block_structure", "dynamic", 0,                                //
                                 "group_size", rows ? json_null() : json_integer(d.group_size),  //
                                 "num_bits", fp8 || d.format == QK_FORMAT_S8 ? 8 : 4,            //
                                 "observer", "minmax", "observer_kwargs",                        //
@@ -104,11 +107,15 @@ json_t *awq_section(const Request &r) {
 // The keys of GPTQ's configuration that its readers share; it has no list of dense modules.
 json_t *gptq_section(const Request &r) {
     const bool v2 = r.dialect == QK_DIALECT_GPTQ_V2;
-    return json_pack("{s:s, s:i, s:i, s:b, s:b, s:b, s:s}", "quant_method", "gptq", "bits", 4,  //
-                     "group_size", static_cast<int>(r.desc->group_size), "desc_act", 0,         //
-                     "sym", (r.desc->flags & QK_TENSOR_SYMMETRIC) != 0 ? 1 : 0,                 //
-                     "lm_head", quantizes(r, "lm_head") ? 1 : 0, "checkpoint_format",
-                     v2 ? "gptq_v2" : "gptq");
+    const bool ordered = (r.desc->flags & QK_TENSOR_ORDERED) != 0;
+    const bool eight = r.desc->format == QK_FORMAT_S8;
+    const bool symmetric = eight ? (r.desc->flags & QK_TENSOR_FLOAT_MIN) == 0
+                                 : (r.desc->flags & QK_TENSOR_SYMMETRIC) != 0;
+    return json_pack(
+        "{s:s, s:i, s:i, s:b, s:b, s:b, s:s}", "quant_method", "gptq", "bits", eight ? 8 : 4,  //
+        "group_size", static_cast<int>(r.desc->group_size), "desc_act", ordered,               //
+        "sym", symmetric,                                                                      //
+        "lm_head", quantizes(r, "lm_head") ? 1 : 0, "checkpoint_format", v2 ? "gptq_v2" : "gptq");
 }
 
 // The keys of ModelOpt's configuration for weights alone: x stays in 16 bits.

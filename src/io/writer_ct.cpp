@@ -11,6 +11,7 @@ bool is_fp4(const qk_tensor_desc &desc) { return desc.format == QK_FORMAT_FP4_E2
 bool has_zeros(const qk_tensor_desc &desc) {
     return desc.format == QK_FORMAT_U4_AFFINE && (desc.flags & QK_TENSOR_SYMMETRIC) == 0;
 }
+bool is_ordered(const qk_tensor_desc &desc) { return (desc.flags & QK_TENSOR_ORDERED) != 0; }
 bool has_global(const qk_tensor_desc &desc) { return (desc.flags & QK_TENSOR_GLOBAL) != 0; }
 
 // By its size of groups the package tells mxfp4 from nvfp4.
@@ -26,7 +27,6 @@ bool is_held(const qk_tensor_desc &d) {
     if (d.rank != 2) return false;
     if (d.format == QK_FORMAT_U4_AFFINE) return d.layout == QK_LAYOUT_WORD;
     const bool rows = d.layout == QK_LAYOUT_ROW && d.grouping != QK_GROUPING_FLAT;
-    if (is_int8(d)) return rows && is_float(d.scale_format);
     if (is_fp8(d)) {
         return rows && (is_float(d.scale_format) ||
                         (d.scale_format == QK_FORMAT_E8M0 && d.group_size == 32));
@@ -36,10 +36,11 @@ bool is_held(const qk_tensor_desc &d) {
 }
 
 qk_status check(const OutgoingLayer &layer, qk_io_message *message) {
+    if (is_int8(layer.desc)) return check_int8(layer, message);
     if (!is_held(layer.desc)) {
         return fail(
             message, QK_ERROR_UNSUPPORTED,
-            "layer \"%.200s\": compressed-tensors has U4_AFFINE in WORD and S8 in ROW "
+            "layer \"%.200s\": compressed-tensors has U4_AFFINE in WORD "
             "with F32, F16 or BF16 scales, E4M3 in ROW with those or E8M0 scales of 32, and "
             "FP4_E2M1 in ROW with E8M0 scales of 32 or "
             "E4M3 scales of 16 whose GLOBAL divides; whole groups, rank 2",
@@ -54,10 +55,7 @@ qk_status check(const OutgoingLayer &layer, qk_io_message *message) {
                 layer.name);
 }
 
-int64_t words_of_row(const qk_tensor_desc &desc) {
-    const int64_t k = desc.shape[1], per = is_int8(desc) ? 4 : 8;
-    return k / per + (k % per != 0);
-}
+constexpr Int8Packing kInt8 = {".weight_packed", ".weight_scale", ".weight_zero_point", false};
 
 qk_status declare_fp4(qk_writer *w, const OutgoingLayer &layer, qk_io_message *message) {
     const int64_t n = layer.desc.shape[0], k = layer.desc.shape[1];
@@ -82,41 +80,21 @@ qk_status declare_fp8(qk_writer *w, const OutgoingLayer &layer, qk_io_message *m
 qk_status declare_layer(qk_writer *w, const OutgoingLayer &layer, qk_io_message *message) {
     if (is_fp8(layer.desc)) return declare_fp8(w, layer, message);
     if (is_fp4(layer.desc)) return declare_fp4(w, layer, message);
-    const int64_t n = layer.desc.shape[0];
+    const int64_t n = layer.desc.shape[0], k = layer.desc.shape[1];
+    QK_IO_TRY(declare(w, layer, ".weight_shape", QK_DTYPE_I64, 1, 2, 0, message));
+    if (is_ordered(layer.desc)) {
+        QK_IO_TRY(declare(w, layer, ".weight_g_idx", QK_DTYPE_I32, 1, k, 0, message));
+    }
+    if (is_int8(layer.desc)) return declare_int8(w, layer, kInt8, message);
     const int64_t width = layer.desc.scale_format == QK_FORMAT_F32 ? 4 : 2;
     const int64_t groups = plane_bytes(layer, QK_PLANE_SCALE) / (n * width);
     QK_IO_TRY(
-        declare(w, layer, ".weight_packed", QK_DTYPE_I32, 2, n, words_of_row(layer.desc), message));
+        declare(w, layer, ".weight_packed", QK_DTYPE_I32, 2, n, k / 8 + (k % 8 != 0), message));
     QK_IO_TRY(declare(w, layer, ".weight_scale", dtype_of(layer.desc.scale_format), 2, n, groups,
                       message));
-    QK_IO_TRY(declare(w, layer, ".weight_shape", QK_DTYPE_I64, 1, 2, 0, message));
     if (!has_zeros(layer.desc)) return QK_OK;
     return declare(w, layer, ".weight_zero_point", QK_DTYPE_I32, 2, n / 8 + (n % 8 != 0), groups,
                    message);
-}
-
-// Codes plus 128, four in a word, rows filled up with zeros: the highest bit flipped does that.
-qk_status write_offset_bytes(qk_writer *w, qk_context *context, const OutgoingLayer &piece,
-                             const qk_tensor *tensor, qk_io_message *message) {
-    const size_t n = static_cast<size_t>(piece.desc.shape[0]);
-    const size_t k = static_cast<size_t>(piece.desc.shape[1]);
-    const size_t stored = 4 * static_cast<size_t>(words_of_row(piece.desc));
-    uint8_t *words = static_cast<uint8_t *>(w->memory.allocate(n * stored, 8));
-    if (words == nullptr) return out_of_memory(message);
-    void *codes = nullptr;
-    qk_status status = download_plane(w, context, piece, tensor, QK_PLANE_DATA, &codes, message);
-    if (status == QK_OK) {
-        for (size_t row = 0; row < n; ++row) {
-            const uint8_t *from = static_cast<const uint8_t *>(codes) + row * k;
-            uint8_t *to = words + row * stored;
-            for (size_t i = 0; i < k; ++i) to[i] = from[i] ^ 0x80;
-            memset(to + k, 0, stored - k);
-        }
-        w->memory.release(codes);
-        status = write_bytes(w, piece, ".weight_packed", words, n * stored, message);
-    }
-    w->memory.release(words);
-    return status;
 }
 
 qk_status write(qk_writer *w, qk_context *context, const OutgoingLayer &piece,
@@ -124,8 +102,8 @@ qk_status write(qk_writer *w, qk_context *context, const OutgoingLayer &piece,
     constexpr Plane kPlanes[] = {{".weight_scale", QK_PLANE_SCALE},
                                  {".weight_zero_point", QK_PLANE_ZERO}};
     const Plane codes = {is_fp8(piece.desc) ? ".weight" : ".weight_packed", QK_PLANE_DATA};
-    QK_IO_TRY(is_int8(piece.desc) ? write_offset_bytes(w, context, piece, tensor, message)
-                                  : write_plane(w, context, piece, tensor, codes, message));
+    if (is_int8(piece.desc)) return write_int8(w, context, piece, tensor, kInt8, message);
+    QK_IO_TRY(write_plane(w, context, piece, tensor, codes, message));
     for (const Plane &plane : kPlanes) {
         QK_IO_TRY(write_plane(w, context, piece, tensor, plane, message));
     }
@@ -139,6 +117,9 @@ qk_status finish(qk_writer *w, qk_context *context, const OutgoingLayer &layer,
                            message);
     }
     if (is_fp8(layer.desc)) return QK_OK;
+    if (is_ordered(layer.desc)) {
+        QK_IO_TRY(write_groups(w, context, layer, tensor, ".weight_g_idx", message));
+    }
     return write_bytes(w, layer, ".weight_shape", layer.desc.shape, 2 * sizeof(int64_t), message);
 }
 

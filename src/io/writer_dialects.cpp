@@ -21,7 +21,31 @@ bool is_gptq(const OutgoingLayer &layer) {
     return layer.dialect == QK_DIALECT_GPTQ_V1 || layer.dialect == QK_DIALECT_GPTQ_V2;
 }
 
+constexpr Int8Packing kInt8 = {".qweight", ".scales", ".qzeros", true};
+
+bool is_int8(const OutgoingLayer &layer) {
+    return is_gptq(layer) && layer.desc.format == QK_FORMAT_S8;
+}
+
+// GPTQ of 8 bits; AutoAWQ has none.
+qk_status check_words_of_8(const OutgoingLayer &layer, qk_io_message *message) {
+    QK_IO_TRY(check_int8(layer, message));
+    const int64_t n = layer.desc.shape[0], k = layer.desc.shape[1];
+    if (layer.dense_format == QK_FORMAT_F32) {
+        return fail(message, QK_ERROR_UNSUPPORTED,
+                    "layer \"%.200s\": its scales are F32; those of %s are F16 or BF16", layer.name,
+                    qk_dialect_name(layer.dialect));
+    }
+    if (n % 4 == 0 && k % 4 == 0) return QK_OK;
+    return fail(message, QK_ERROR_UNSUPPORTED,
+                "layer \"%.200s\": %s of 8 bits has whole words of 4 codes; %lld x %lld is no "
+                "multiple",
+                layer.name, qk_dialect_name(layer.dialect), static_cast<long long>(n),
+                static_cast<long long>(k));
+}
+
 qk_status check_words(const OutgoingLayer &layer, qk_io_message *message) {
+    if (is_int8(layer)) return check_words_of_8(layer, message);
     const qk_tensor_desc &d = layer.desc;
     bool fits =
         d.format == QK_FORMAT_U4_AFFINE && d.rank == 2 &&
@@ -54,6 +78,10 @@ qk_status check_words(const OutgoingLayer &layer, qk_io_message *message) {
 
 qk_status declare_words(qk_writer *w, const OutgoingLayer &layer, qk_io_message *message) {
     const int64_t n = layer.desc.shape[0], k = layer.desc.shape[1];
+    if (is_int8(layer)) {
+        QK_IO_TRY(declare(w, layer, ".g_idx", QK_DTYPE_I32, 1, k, 0, message));
+        return declare_int8(w, layer, kInt8, message);
+    }
     const bool gemv = layer.dialect == QK_DIALECT_AWQ_GEMV;
     // gemv pads its rows of groups, so the planes say how many there are.
     const int64_t zeros = plane_bytes(layer, QK_PLANE_ZERO) / 4;
@@ -70,6 +98,7 @@ qk_status declare_words(qk_writer *w, const OutgoingLayer &layer, qk_io_message 
 
 qk_status write_words(qk_writer *w, qk_context *context, const OutgoingLayer &piece,
                       const qk_tensor *tensor, qk_io_message *message) {
+    if (is_int8(piece)) return write_int8(w, context, piece, tensor, kInt8, message);
     constexpr Plane kPlanes[] = {
         {".qweight", QK_PLANE_DATA}, {".qzeros", QK_PLANE_ZERO}, {".scales", QK_PLANE_SCALE}};
     for (const Plane &plane : kPlanes) {
@@ -78,20 +107,10 @@ qk_status write_words(qk_writer *w, qk_context *context, const OutgoingLayer &pi
     return QK_OK;
 }
 
-// The group of each row of W: in order, as qk's weights are.
-qk_status finish_words(qk_writer *w, qk_context *, const OutgoingLayer &layer, const qk_tensor *,
-                       qk_io_message *message) {
-    const int32_t group = layer.desc.group_size;
-    const int64_t k = is_gptq(layer) ? layer.desc.shape[1] : 0;
-    int32_t indexes[1024];
-    for (int64_t row = 0; row < k;) {
-        size_t count = 0;
-        for (; row < k && count < 1024; ++row) {
-            indexes[count++] = group == QK_GROUP_ROW ? 0 : static_cast<int32_t>(row / group);
-        }
-        QK_IO_TRY(write_bytes(w, layer, ".g_idx", indexes, 4 * count, message));
-    }
-    return QK_OK;
+qk_status finish_words(qk_writer *w, qk_context *context, const OutgoingLayer &layer,
+                       const qk_tensor *tensor, qk_io_message *message) {
+    if (!is_gptq(layer)) return QK_OK;
+    return write_groups(w, context, layer, tensor, ".g_idx", message);
 }
 
 /* ---- dense --------------------------------------------------------------------------------- */
@@ -178,7 +197,9 @@ qk_status write_plane(qk_writer *w, qk_context *context, const OutgoingLayer &la
     const size_t bytes = static_cast<size_t>(plane_bytes(layer, plane.plane));
     void *host = nullptr;
     if (bytes == 0) return QK_OK;
-    QK_IO_TRY(download_plane(w, context, layer, tensor, plane.plane, &host, message));
+    QK_IO_TRY(plane.plane == QK_PLANE_DATA
+                  ? download_codes(w, context, layer, tensor, &host, message)
+                  : download_plane(w, context, layer, tensor, plane.plane, &host, message));
     const qk_status status = write_bytes(w, layer, plane.suffix, host, bytes, message);
     w->memory.release(host);
     return status;

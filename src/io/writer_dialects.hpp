@@ -39,6 +39,23 @@ qk_status write_plane(qk_writer *w, qk_context *context, const OutgoingLayer &la
 qk_status download_plane(qk_writer *w, qk_context *context, const OutgoingLayer &layer,
                          const qk_tensor *tensor, qk_plane plane, void **host,
                          qk_io_message *message);
+// writer_order.cpp. DATA with its columns in the model's order, as download_plane gives planes.
+qk_status download_codes(qk_writer *w, qk_context *context, const OutgoingLayer &layer,
+                         const qk_tensor *tensor, void **codes, qk_io_message *message);
+// The group of each column of the model, I32 [k].
+qk_status write_groups(qk_writer *w, qk_context *context, const OutgoingLayer &layer,
+                       const qk_tensor *tensor, const char *suffix, qk_io_message *message);
+
+// writer_int8.cpp. S8 in words of four codes. Zeros are there with minima, and always by columns.
+struct Int8Packing {
+    const char *codes, *scales, *zeros;
+    bool by_columns;
+};
+qk_status check_int8(const OutgoingLayer &layer, qk_io_message *message);
+qk_status declare_int8(qk_writer *w, const OutgoingLayer &layer, const Int8Packing &packing,
+                       qk_io_message *message);
+qk_status write_int8(qk_writer *w, qk_context *context, const OutgoingLayer &piece,
+                     const qk_tensor *tensor, const Int8Packing &packing, qk_io_message *message);
 
 const DialectWriter *writer_of(qk_dialect dialect);  // NULL: qk does not write it
 

@@ -19,17 +19,44 @@ bool same_description(const qk_tensor_desc &a, const qk_tensor_desc &b) {
     return equal;
 }
 
+bool is_gptq(qk_dialect dialect) {
+    return dialect == QK_DIALECT_GPTQ_V1 || dialect == QK_DIALECT_GPTQ_V2;
+}
+
 // Whether a piece may start after these rows: not in the middle of a byte, word or group.
 bool can_cut(const OutgoingLayer &layer, int64_t rows) {
     const qk_tensor_desc &desc = layer.desc;
+    if ((desc.flags & QK_TENSOR_ORDERED) != 0) return false;  // written whole
     if (layer.dialect == QK_DIALECT_DENSE || layer.dialect == QK_DIALECT_GGUF) return true;
     if (layer.dialect == QK_DIALECT_COMPRESSED_TENSORS) return rows % 8 == 0;
-    if (desc.layout == QK_LAYOUT_ROW) return true;
+    if (desc.layout == QK_LAYOUT_ROW) return !is_gptq(layer.dialect);
     if (layer.dialect != QK_DIALECT_BITSANDBYTES) return false;  // words along n: in one piece
     int64_t per = desc.scale_group_size == 0 ? 256 : desc.scale_group_size;
     if (desc.scale_format != QK_FORMAT_LUT8) per = 1;
     for (int32_t i = 1; i < desc.rank; ++i) rows *= desc.shape[i];  // codes
     return rows % (desc.group_size * per) == 0;
+}
+
+// Orders of columns and minima, which few dialects have.
+qk_status check_flags(const char *layer, qk_dialect dialect, const qk_tensor_desc &desc,
+                      qk_io_message *message) {
+    const bool int8 = desc.format == QK_FORMAT_S8;
+    const bool has_both = is_gptq(dialect) || dialect == QK_DIALECT_COMPRESSED_TENSORS;
+    if ((desc.flags & QK_TENSOR_ORDERED) != 0 &&
+        !(has_both && (int8 || desc.format == QK_FORMAT_U4_AFFINE))) {
+        return fail(message, QK_ERROR_UNSUPPORTED,
+                    "layer \"%.200s\": its columns are stored in an order of their own "
+                    "(act-order), which qk writes for integers of compressed-tensors and GPTQ",
+                    layer);
+    }
+    if ((desc.flags & QK_TENSOR_FLOAT_MIN) == 0 || (has_both && int8) ||
+        dialect == QK_DIALECT_GGUF) {
+        return QK_OK;
+    }
+    return fail(message, QK_ERROR_UNSUPPORTED,
+                "layer \"%.200s\": its groups have minima, which qk writes as the zeros of 8-bit "
+                "integers of compressed-tensors and GPTQ",
+                layer);
 }
 
 // Of the planes that all pieces of a layer share, with nested scales or GLOBAL: written once.
@@ -122,13 +149,7 @@ qk_status qk_writer_declare_layer(qk_writer *w, qk_dialect dialect, const char *
                     "layer \"%.200s\": files store rows one after the other, without a row_stride",
                     layer);
     }
-    if ((desc->flags & QK_TENSOR_ORDERED) != 0) {
-        return fail(
-            message, QK_ERROR_UNSUPPORTED,
-            "layer \"%.200s\": its columns are stored in an order of their own (act-order), "
-            "which qk writes in no dialect",
-            layer);
-    }
+    QK_IO_TRY(check_flags(layer, dialect, *desc, message));
     const DialectWriter *row = writer_of(dialect);
     if (row == nullptr || !is_float(dense_format)) {
         return fail(message, QK_ERROR_UNSUPPORTED,
@@ -187,8 +208,8 @@ qk_status qk_writer_write_layer(qk_writer *w, qk_context *context, const char *l
     }
     if (rows < left && !can_cut(*found, found->rows + rows)) {
         return fail(message, QK_ERROR_ARGUMENT,
-                    "tensor: a piece of \"%.200s\" that ends after row %lld would cut a group or "
-                    "a word",
+                    "tensor: a piece of \"%.200s\" that ends after row %lld would cut a group, a "
+                    "word or an order of columns",
                     layer, static_cast<long long>(found->rows + rows));
     }
     return write_piece(w, context, found, rows, tensor, message);

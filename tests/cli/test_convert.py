@@ -38,18 +38,33 @@ class Convert(Case):
                 found = {layer["dialect"] for layer in self.run_json("inspect", out)["layers"]}
                 self.assertEqual(found - {"dense"}, {dialect})
 
-    def test_act_order_is_read_and_has_no_place(self):
-        for name in ("gptq_v2_act_order_asym_g64", "ct_int4_act_order_sym_g32"):
+    def test_act_order(self):
+        """GPTQ and compressed-tensors say of each column which group it is; others have no place
+        for that."""
+        for name in ("gptq_v2_act_order_asym_g64", "gptq_v1_act_order_sym_g32",
+                     "gptq_v1_8bit_act_order_g32"):
             model = GOLDEN / name
             self.assertTrue(self.run_json("inspect", model)["layers"][0]["act_order"], name)
             for options in ((), ("--packed", "--rows", 7), ("--rows", 2, "--mode", "int8")):
                 done = self.run_json("multiply", model, *options, "--repeat", 1)
                 self.assertLessEqual(done["share_of_bound"], 1, f"{name} {options}")
-            own, = {layer["dialect"] for layer in self.run_json("inspect", model)["layers"]}
-            for word, dialect in self.TARGETS.items():
-                said = self.fails(1 if dialect == own else 4, "convert", model, self.folder / "no",
-                                  "--to", word)
-                self.assertIn("already" if dialect == own else "act-order", said)
+            for word in ("awq", "awq-gemv"):
+                said = self.fails(4, "convert", model, self.folder / "no", "--to", word)
+                self.assertIn("int8" if "8bit" in name else "act-order", said)
+            out, back = self.folder / f"{name}-ct", self.folder / f"{name}-back"
+            self.run_qk("convert", model, out, "--to", "compressed-tensors")
+            self.assertTrue(self.run_json("inspect", out)["layers"][0]["act_order"])
+            weights = json.loads((out / "config.json").read_text())[
+                "quantization_config"]["config_groups"]["group_0"]["weights"]
+            self.assertEqual(weights["actorder"], "group")
+            self.assertEqual(self.values(out), self.values(model))
+            self.run_qk("convert", out, back, "--to", "gptq-v2" if "v2" in name else "gptq")
+            self.assertTrue(json.loads((back / "config.json").read_text())[
+                "quantization_config"]["desc_act"])
+            found, expected = read(back), read(model)
+            self.assertEqual(set(found), set(expected))
+            for tensor, content in expected.items():
+                self.assertEqual(found[tensor], content, f"{name} {tensor}")
 
     def test_there_and_back_is_the_same_file(self):
         for name, back in (("awq_gemm_g128", "awq"), ("awq_gemv_g64", "awq-gemv"),
@@ -87,15 +102,26 @@ class Convert(Case):
                                           "--to", "gguf"), name)
 
     def test_eight_bits(self):
-        """compressed-tensors holds whatever is symmetric: LLM.int8's rows and GPTQ's groups."""
-        for name in ("bnb_int8", "gptq_v1_8bit_g32"):
+        """compressed-tensors and GPTQ hold each other's, with zeros and without."""
+        for name, back in (("bnb_int8", None), ("torchao_int4_asym_g32", None),
+                           ("gptq_v1_8bit_asym_g32", "gptq"), ("gptq_v2_8bit_g64", "gptq-v2"),
+                           ("gptq_v1_8bit_act_order_asym_g32", "gptq")):
             out = self.folder / name
             self.run_qk("convert", GOLDEN / name, out, "--to", "compressed-tensors")
             self.run_qk("dequantize", GOLDEN / name, self.folder / "a", "--dtype", "f32", "--force")
             self.run_qk("dequantize", out, self.folder / "b", "--dtype", "f32", "--force")
             self.assertEqual(read(self.folder / "a"), read(self.folder / "b"))
             section = json.loads((out / "config.json").read_text())["quantization_config"]
-            self.assertEqual(section["config_groups"]["group_0"]["weights"]["num_bits"], 8)
+            weights = section["config_groups"]["group_0"]["weights"]
+            self.assertEqual((weights["num_bits"], weights["symmetric"]), (8, "asym" not in name))
+            if back is None:
+                continue
+            self.run_qk("convert", out, self.folder / f"{name}-back", "--to", back)
+            self.assertEqual(read(self.folder / f"{name}-back"),
+                             read(GOLDEN / name / "model.safetensors"), name)
+            section = json.loads((self.folder / f"{name}-back/config.json").read_text())
+            section = section["quantization_config"]
+            self.assertEqual((section["bits"], section["sym"]), (8, "asym" not in name))
 
     def test_zeros_that_are_all_8_take_no_place(self):
         for name, symmetric in (("gptq_v1_sym_g128", True), ("gptq_v1_asym_g32", False)):
@@ -117,7 +143,7 @@ class Convert(Case):
                 self.fails(4, "convert", GOLDEN / name, out, "--to", word)
             if word != "compressed-tensors":
                 sentence = self.fails(4, "convert", GOLDEN / "bnb_int8", out, "--to", word)
-                self.assertIn("its codes are int8", sentence)
+                self.assertIn("words of 4" if "gptq" in word else "its codes are int8", sentence)
         self.assertIn("8 codes", self.fails(4, "convert", GOLDEN / "ct_int4_sym_g128", out,
                                             "--to", "gptq"))
         self.fails(2, "convert", GOLDEN / "bnb_nf4", out, "--to", "mlx")
@@ -269,6 +295,31 @@ class Recast(Case):
                                         word),
                              "instead changes at least [1-9][0-9]* of its [0-9]+ different scales")
 
+    def test_zeros_of_8_bits(self):
+        """Layers with zeros and without in one model; scales of 0, subnormal and infinite ones."""
+        scales, zeros = [0.0, 2**-24, -0.5, float("inf")], bytes([0xfd, 0x80, 0x7f, 0])
+        codes = ("I8", [4, 16], bytes(range(100, 164)))
+
+        def model(name, other):
+            return self.model(
+                name, a__weight=codes, a__weight_scale=("F16", [4, 1], struct.pack("<4e", *scales)),
+                a__weight_zero_point=("I8", [4, 1], zeros), b__weight=codes,
+                b__weight_scale=other)
+        f16 = ("F16", [4, 1], struct.pack("<4e", 1, -0.0, 2**-20, 3))
+        for word in ("compressed-tensors", "gptq-v2"):
+            source, out = self.folder / f"to-{word}", self.folder / f"is-{word}"
+            model(source.name, f16)
+            if word == "compressed-tensors":
+                self.run_qk("convert", source, self.folder / "words", "--to", "gptq-v2")
+                source = self.folder / "words"
+            self.run_qk("convert", source, out, "--to", word)
+            self.assertEqual(self.values(out), self.values(source), word)
+        self.assertIn("zero of 0", self.fails(4, "convert", source, self.folder / "no", "--to",
+                                              "gptq"))
+        wide = ("F32", [4, 1], floats([1, 2, 3, 1 + 2**-20]))
+        self.assertIn("its scale 1.00000095 is no number of the 16 bits", self.fails(
+            4, "convert", model("wide", wide), self.folder / "no", "--to", "gptq-v2"))
+
     def test_scales_and_groups_that_do_not_fit(self):
         out = self.folder / "out"
         wide = ("F32", [64, 512], floats([(i * 7919 % 32749 - 16000) / 9973 * (1 + i // 32)
@@ -294,7 +345,7 @@ class Recast(Case):
                                 ("ct_fp8_tensor", "modelopt", "e4m3"),
                                 ("deepseek_v4", "compressed-tensors", "one format for all"),
                                 ("ct_nvfp4", "deepseek", "e2m1 with e4m3 scales"),
-                                ("gptq_v1_8bit_asym_g32", "compressed-tensors", "minima")):
+                                ("gptq_v1_8bit_asym_g32", "bitsandbytes", "minima")):
             self.assertIn(why, self.fails(4, "convert", GOLDEN / name, self.folder / "no.gguf",
                                           "--to", word))
 
