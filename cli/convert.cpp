@@ -27,6 +27,10 @@ qk_format written_type(const Target &target, const Job &job) {
     const Kind kind = kind_of(job.desc);
     const bool integers = kind == Kind::kInt4 || kind == Kind::kInt8;
     const bool own = !integers || target.dialect == QK_DIALECT_BITSANDBYTES;
+    // The writer makes scales of 16 bits of those that came with zeros, where they are such
+    // numbers.
+    const bool wide = has_minima(job.desc) && job.layer.dense_format == QK_FORMAT_F32;
+    if (wide && is_gptq(target)) return QK_FORMAT_F16;
     return own || has_minima(job.desc) ? job.layer.dense_format : job.desc.scale_format;
 }
 
@@ -62,13 +66,21 @@ void join_groups(const Target &target, const Plan &plan, qk_tensor_desc *scheme)
 }
 
 // The configuration says of all layers whether they have zeros, and a group for each column. Where
-// one has, the others get zeros that are none and the order in which they are.
+// one has, the others get zeros that are none, beside scales of its type, and the order in which
+// they are.
 void join_flags(std::vector<Job> *jobs) {
     uint32_t any = 0;
-    for (const Job &job : *jobs) any |= job.desc.flags & (QK_TENSOR_ORDERED | QK_TENSOR_FLOAT_MIN);
+    qk_format scales = QK_FORMAT_F16;
+    for (const Job &job : *jobs) {
+        any |= job.desc.flags & (QK_TENSOR_ORDERED | QK_TENSOR_FLOAT_MIN);
+        if (has_minima(job.desc)) scales = job.layer.dense_format;
+    }
     for (Job &job : *jobs) {
+        if ((any & QK_TENSOR_FLOAT_MIN) != 0 && !has_minima(job.desc)) {
+            job.desc.scale_format = QK_FORMAT_F32;
+            job.layer.dense_format = scales;
+        }
         job.desc.flags |= any;
-        if (has_minima(job.desc)) job.desc.scale_format = QK_FORMAT_F32;
     }
 }
 
