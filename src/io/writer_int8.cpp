@@ -45,8 +45,9 @@ bool narrow(qk_format format, float value, uint16_t *half) {
     }
     if (magnitude < 113u << 23) {  // a multiple of 2^-24
         const float units = fabsf(value) * 0x1p24f;
-        *half = static_cast<uint16_t>(sign | static_cast<uint32_t>(units));
-        return units == floorf(units);
+        const uint32_t whole = static_cast<uint32_t>(units);
+        *half = static_cast<uint16_t>(sign | whole);
+        return units == static_cast<float>(whole);
     }
     const bool finite = magnitude < 0x7f800000;
     *half = static_cast<uint16_t>(sign | ((magnitude - (finite ? 112u << 23 : 224u << 23)) >> 13));
@@ -57,15 +58,19 @@ bool same_number(float a, float b) {
     return a == b ? signbit(a) == signbit(b) : isnan(a) && isnan(b);
 }
 
+// The library does without libm. 0 for a quotient that no zero is near to.
+int nearest_zero(float quotient) {
+    if (!(quotient > -128.5f && quotient < 127.5f)) return 0;
+    return static_cast<int>(quotient < 0 ? quotient - 0.5f : quotient + 0.5f);
+}
+
 // The whole number that times the scale is the minimum, to the sign of a zero. Scales of 0 and
 // infinite ones leave only signs to tell it by.
 bool find_zero(float scale, float minimum, int *zero) {
-    const float quotient = rintf(minimum / scale);
-    const float candidates[] = {quotient, 0.0f, -1.0f, 1.0f};
-    for (const float candidate : candidates) {
-        const bool held = candidate >= -128 && candidate <= 127;
-        if (!held || !same_number(candidate * scale, minimum)) continue;
-        *zero = static_cast<int>(candidate);
+    const int candidates[] = {nearest_zero(minimum / scale), 0, -1, 1};
+    for (const int candidate : candidates) {
+        if (!same_number(static_cast<float>(candidate) * scale, minimum)) continue;
+        *zero = candidate;
         return true;
     }
     return false;
