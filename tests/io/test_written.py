@@ -26,10 +26,26 @@ except ImportError as error:
     sys.exit(77)
 
 COMMAND = shlex.split(os.environ["QK_COMMAND"])
+GOLDEN = pathlib.Path(__file__).parents[1] / "golden/data"
 TYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 # Layers whose rows and columns any of the packages takes, one of zeros and one of tiny weights.
 SHAPES = {"model.layers.0.mlp.up_proj": (160, 128), "model.layers.0.mlp.down_proj": (64, 384),
           "model.layers.1.mlp.up_proj": (32, 128), "model.layers.1.mlp.down_proj": (8, 256)}
+
+
+# GPTQ files of other programs: bits, symmetric, act-order.
+GPTQ_FILES = (("gptq_v1_8bit_g32", 8, True, False), ("gptq_v1_8bit_asym_g32", 8, False, False),
+              ("gptq_v1_8bit_act_order_g32", 8, True, True),
+              ("gptq_v1_8bit_act_order_asym_g32", 8, False, True),
+              ("gptq_v2_8bit_g64", 8, True, False), ("gptq_v1_asym_g64", 4, False, False),
+              ("gptq_v1_act_order_sym_g32", 4, True, True),
+              ("gptq_v1_act_order_asym_g32", 4, False, True),
+              ("gptq_v2_act_order_asym_g64", 4, False, True))
+
+# Others', with the type of their scales.
+COMPRESSED_FILES = (("torchao_int4_asym_g32", torch.float16), ("torchao_int8", torch.float32),
+                    ("torchao_fp8", torch.float32), ("fp8_block_32", torch.float32),
+                    ("fp8_block_ue8m0", torch.float32), ("bnb_int8", torch.float32))
 
 
 def run_qk(*arguments):
@@ -43,6 +59,10 @@ def same_bits(found, expected):
     found = found.detach().contiguous()
     whole = {2: torch.int16, 4: torch.int32}[expected.element_size()]
     return found.dtype == expected.dtype and torch.equal(found.view(whole), expected.view(whole))
+
+
+def layers_of(tensors, suffix):
+    return {key.removesuffix(suffix) for key in tensors if key.endswith(suffix)}
 
 
 class Written(unittest.TestCase):
@@ -89,27 +109,66 @@ class Written(unittest.TestCase):
                                         tensors[name + ".scales"], 4, section["group_size"])
                 self.assertTrue(same_bits(found.t(), dense[name + ".weight"]), name)
 
+    def check_gptq(self, tensors, section, dense):
+        """GPTQModel's module takes these tensors as they are, and decodes them to these weights."""
+        from gptqmodel.nn_modules.qlinear.torch import TorchLinear
+        from gptqmodel.utils.model import convert_gptq_v1_to_v2_format_module
+        for name in layers_of(tensors, ".qweight"):
+            n, k = dense[name + ".weight"].shape
+            module = TorchLinear(bits=section["bits"], group_size=section["group_size"],
+                                 sym=section["sym"], desc_act=section["desc_act"],
+                                 in_features=k, out_features=n, bias=False)
+            for part in ("qweight", "qzeros", "scales", "g_idx"):
+                own, tensor = getattr(module, part), tensors[f"{name}.{part}"]
+                self.assertEqual((own.dtype, own.shape), (tensor.dtype, tensor.shape), part)
+                setattr(module, part, tensor)
+            if section["checkpoint_format"] == "gptq":
+                convert_gptq_v1_to_v2_format_module(module, section["bits"], torch.int32)
+            module.post_init()
+            found = module.dequantize_weight().t()
+            self.assertTrue(same_bits(found, dense[name + ".weight"]), name)
+
     def test_gptq(self):
         try:
-            from gptqmodel.nn_modules.qlinear.torch import TorchLinear
+            import gptqmodel
         except ImportError as error:
             self.skipTest(str(error))
+        self.assertTrue(gptqmodel)
         for options in (["--group", "32"], ["--group", "128"]):
             tensors, section, dense = self.quantized(torch.float16, "--format", "int4",
                                                      "--dialect", "gptq-v2", *options)
             self.assertEqual((section["sym"], section["desc_act"], section["checkpoint_format"]),
                              (True, False, "gptq_v2"))
-            for name, (n, k) in SHAPES.items():
-                module = TorchLinear(bits=4, group_size=section["group_size"], sym=True,
-                                     desc_act=False, in_features=k, out_features=n, bias=False)
-                own = {part: tensors[f"{name}.{part}"]
-                       for part in ("qweight", "qzeros", "scales", "g_idx")}
-                for part, tensor in own.items():
-                    self.assertEqual(getattr(module, part).shape, tensor.shape, part)
-                    setattr(module, part, tensor)
-                module.post_init()
-                found = module.dequantize_weight().t()
-                self.assertTrue(same_bits(found, dense[name + ".weight"]), name)
+            self.assertEqual(layers_of(tensors, ".qweight"), set(SHAPES))
+            self.check_gptq(tensors, section, dense)
+
+    def test_gptq_from_others(self):
+        """8 bits with zeros and without, act-order of 4 and 8 bits, by way of compressed-tensors."""
+        try:
+            import gptqmodel
+        except ImportError as error:
+            self.skipTest(str(error))
+        self.assertTrue(gptqmodel)
+        for kind, group in (("int8", "32"), ("int8", "row"), ("int4", "32")):
+            for target in ("gptq", "gptq-v2"):
+                with self.subTest(kind=kind, group=group, target=target):
+                    self.quantized(torch.float16, "--format", kind, "--group", group)
+                    tensors, section, dense = self.converted(self.folder / "out", target,
+                                                             torch.float16)
+                    self.assertEqual(layers_of(tensors, ".qweight"), set(SHAPES))
+                    self.assertEqual((section["bits"], section["sym"]), (int(kind[3]), True))
+                    self.check_gptq(tensors, section, dense)
+        for name, bits, sym, ordered in GPTQ_FILES:
+            for target in ("gptq", "gptq-v2"):
+                if target == "gptq" and name == "gptq_v2_act_order_asym_g64":
+                    continue  # a zero of 0, which v1 does not hold
+                with self.subTest(name=name, target=target):
+                    self.converted(GOLDEN / name, "compressed-tensors", torch.float16)
+                    tensors, section, dense = self.converted(self.folder / "compressed-tensors",
+                                                             target, torch.float16)
+                    self.assertEqual((section["bits"], section["sym"], section["desc_act"]),
+                                     (bits, sym, ordered))
+                    self.check_gptq(tensors, section, dense)
 
     def test_gguf(self):
         try:
@@ -140,7 +199,12 @@ class Written(unittest.TestCase):
             apply_quantization_config
         config = QuantizationConfig(**section)
         model = torch.nn.Module()
-        for name, (n, k) in SHAPES.items():
+        layers = layers_of(tensors, ".weight_scale")
+        self.assertTrue(layers)
+        tensors = {key: tensor for key, tensor in tensors.items()
+                   if key.rpartition(".")[0] in layers and not key.endswith(".bias")}
+        for name in layers:
+            n, k = dense[name + ".weight"].shape
             layer = torch.nn.Linear(k, n, bias=False, dtype=dtype)
             model.add_module(name.replace(".", "/"), layer)
         apply_quantization_config(model, config)
@@ -158,7 +222,7 @@ class Written(unittest.TestCase):
                 if key in tensors:
                     getattr(layer, part).data = tensors[key]
         compressor.decompress_model(model)
-        for name in SHAPES:
+        for name in layers:
             found = model.get_submodule(name.replace(".", "/")).weight.data
             self.assertTrue(same_bits(found, dense[name + ".weight"]), name)
 
@@ -196,6 +260,32 @@ class Written(unittest.TestCase):
         self.converted(self.folder / "out", "deepseek", torch.bfloat16)
         self.check_compressed(torch.bfloat16, *self.converted(
             self.folder / "deepseek", "compressed-tensors", torch.bfloat16))
+        for name, dtype in COMPRESSED_FILES:
+            with self.subTest(name=name):
+                self.check_compressed(dtype, *self.converted(GOLDEN / name, "compressed-tensors",
+                                                             dtype))
+
+    def test_compressed_tensors_from_gptq(self):
+        """Act-order only where compressed-tensors is 0.13 or older, which makers/ordered.py needs too:
+        later versions have none."""
+        try:
+            import compressed_tensors
+        except ImportError as error:
+            self.skipTest(str(error))
+        has_order = tuple(map(int, compressed_tensors.__version__.split(".")[:2])) <= (0, 13)
+        for name, bits, sym, ordered in GPTQ_FILES:
+            if ordered and not has_order:
+                continue
+            with self.subTest(name=name):
+                tensors, section, dense = self.converted(GOLDEN / name, "compressed-tensors",
+                                                         torch.float16)
+                weights = section["config_groups"]["group_0"]["weights"]
+                self.assertEqual((weights["num_bits"], weights["symmetric"], weights["actorder"]),
+                                 (bits, sym, "group" if ordered else None))
+                self.check_compressed(torch.float16, tensors, section, dense)
+        if not has_order:
+            self.skipTest(f"compressed-tensors {compressed_tensors.__version__} reads no act-order: "
+                          "the other files passed")
 
     def test_bitsandbytes_from_others(self):
         """Nested scales to plain ones and back, and integers of compressed-tensors as LLM.int8."""
