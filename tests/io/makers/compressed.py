@@ -34,6 +34,20 @@ KINDS = {
     "nvfp4_w4a4": ("e2m1", "NVFP4"),  # with scales of its activations, as the two below
     "fp8_static": ("e4m3", "FP8"),
     "gptq": ("int4", None),
+    "mixed": (None, None),  # MIXED
+}
+# Four schemes in one model, and one projection of the attention dense.
+MIXED = {
+    "int4": {"targets": ["re:.*(q|o)_proj$"],
+             "weights": {**INT4, "symmetric": False, "strategy": "group", "group_size": 32}},
+    "int8": {"targets": ["re:.*k_proj$"], "weights": {**INT8, "strategy": "channel"}},
+    "fp8": {"targets": ["re:.*down_proj$"],
+            "weights": {**FP8, "strategy": "block", "block_structure": [128, 128]},
+            "input_activations": {**FP8, "strategy": "group", "group_size": 128, "dynamic": True}},
+    "nvfp4": {"targets": ["re:.*gate_proj$", "re:.*up_proj$"],
+              "weights": {"num_bits": 4, "type": "float", "symmetric": True, "group_size": 16,
+                          "strategy": "tensor_group", "scale_dtype": "torch.float8_e4m3fn",
+                          "zp_dtype": "torch.float8_e4m3fn"}},
 }
 CALIBRATED = {"nvfp4_w4a4", "fp8_static", "gptq"}
 # The package wants whole groups.
@@ -48,6 +62,8 @@ def models(kind):
 
 def modifier(weights, activations=None):
     ignore = ["lm_head", "re:.*mlp.gate$"]
+    if weights is None:
+        return QuantizationModifier(config_groups=MIXED, ignore=[*ignore, "re:.*v_proj$"])
     if isinstance(weights, str):
         return QuantizationModifier(targets="Linear", scheme=weights, ignore=ignore)
     group = {"targets": ["Linear"], "weights": weights}
