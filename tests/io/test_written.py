@@ -143,7 +143,7 @@ class Written(unittest.TestCase):
             self.check_gptq(tensors, section, dense)
 
     def test_gptq_from_others(self):
-        """8 bits with zeros and without, act-order of 4 and 8 bits, by way of compressed-tensors."""
+        """8 bits, zeros and act-order, by way of compressed-tensors."""
         try:
             import gptqmodel
         except ImportError as error:
@@ -266,8 +266,7 @@ class Written(unittest.TestCase):
                                                              dtype))
 
     def test_compressed_tensors_from_gptq(self):
-        """Act-order only where compressed-tensors is 0.13 or older, which makers/ordered.py needs too:
-        later versions have none."""
+        """Act-order only where compressed-tensors is 0.13 or older: later versions have none."""
         try:
             import compressed_tensors
         except ImportError as error:
@@ -284,8 +283,8 @@ class Written(unittest.TestCase):
                                  (bits, sym, "group" if ordered else None))
                 self.check_compressed(torch.float16, tensors, section, dense)
         if not has_order:
-            self.skipTest(f"compressed-tensors {compressed_tensors.__version__} reads no act-order: "
-                          "the other files passed")
+            self.skipTest(f"compressed-tensors {compressed_tensors.__version__} reads no "
+                          "act-order: the other files passed")
 
     def test_bitsandbytes_from_others(self):
         """Nested scales to plain ones and back, and integers of compressed-tensors as LLM.int8."""
