@@ -303,7 +303,8 @@ Timing multiply(const CommonOptions &common, const MultiplyOptions &options, con
     const Tensor y = create_dense(context, p->format, p->m, p->n);
     p->x = random_values(p->m * p->k);
     upload(context, x.get(), encode(p->format, p->x));
-    const qk_product product = {sizeof(qk_product), 0, x.get(), weight, loaded.bias.get(), y.get()};
+    const qk_product product = {sizeof(qk_product), 0,       x.get(), weight,
+                                loaded.bias.get(),  y.get(), nullptr};
     const Timing timing = run_timed(common, context, product, options.repeat);
     p->y = download_f32(context, y.get(), p->format, p->m * p->n);
     if (loaded.bias != nullptr) p->bias = download_bias(context, loaded.bias.get(), p->n);

@@ -299,6 +299,28 @@ QK_API qk_status qk_repack(qk_context *context, const qk_tensor *from, qk_tensor
 QK_API qk_status qk_linear(qk_context *context, const qk_tensor *x, const qk_tensor *w,
                            const qk_tensor *bias, qk_tensor *y);
 
+#define QK_EXPERTS_INTERLEAVED 1u /* gate and up alternate in an expert's rows; 0: two halves */
+typedef int32_t qk_activation;    /* docs/formats.md, "Products with experts"; NONE: no gate */
+enum {
+    QK_ACTIVATION_NONE = 0, QK_ACTIVATION_SILU = 1, QK_ACTIVATION_GELU = 2, /* erf */
+    QK_ACTIVATION_GELU_TANH = 3, QK_ACTIVATION_SWIGLU_CLAMPED = 4 /* gpt-oss */
+};
+/* A product with w [E,n,k] and bias [E,n]. Slot j of token t is row z[t,j] = x . transpose(w[e]) +
+ * bias[e], e = expert[t,j]; x is [t,k] or, a row a slot, [t,top_k,k]. An activation makes n' = n/2
+ * of it, act(gate) * up; else n' = n. y is [t,top_k,n'], z itself, or [t,n'], its token's z times
+ * weight added up, j ascending. e < 0 is skipped: not added, and zeros in a z. e >= E is NaN. A row
+ * of y depends on its own x, experts and weights alone and has the bits of products of one row. */
+typedef struct qk_experts {
+    uint32_t struct_size;     /* sizeof(qk_experts); fields are only ever appended */
+    uint32_t flags;           /* QK_EXPERTS_... */
+    const qk_tensor *expert;  /* I32 [t,top_k], read where it is when the product runs */
+    const qk_tensor *weight;  /* F32 [t,top_k]; NULL: 1; NULL where y has a row a slot */
+    qk_activation activation;
+    float limit; float alpha; /* of SWIGLU_CLAMPED: above 0, 7 in gpt-oss; any, 1.702 there */
+    uint32_t reserved;        /* 0 */
+} qk_experts;
+#define QK_EXPERTS_INIT {sizeof(qk_experts), 0, NULL, NULL, QK_ACTIVATION_NONE, 0, 0, 0}
+
 #define QK_PRODUCT_TRANSPOSED 1u /* y = x . w + bias: x [m,n], bias [k], y [m,k]; modes: exact */
 #define QK_PRODUCT_ACCUMULATE 2u /* y = y + (what it would be), the sum rounded once */
 typedef struct qk_product { /* what qk_linear computes, as data */
@@ -308,8 +330,9 @@ typedef struct qk_product { /* what qk_linear computes, as data */
     const qk_tensor *w;
     const qk_tensor *bias;  /* NULL: none */
     qk_tensor *y;
+    const qk_experts *experts; /* NULL: w is one weight */
 } qk_product;
-#define QK_PRODUCT_INIT {sizeof(qk_product), 0, NULL, NULL, NULL, NULL}
+#define QK_PRODUCT_INIT {sizeof(qk_product), 0, NULL, NULL, NULL, NULL, NULL}
 /* Runs a list in order, each with the bits of a qk_linear; the y of one may be the x of the next.
  * All are checked before the first runs; 0 products are none. */
 QK_API qk_status qk_multiply(qk_context *context, const qk_product *products, int32_t count);
@@ -358,10 +381,9 @@ typedef struct qk_gru_quant { /* how one of them is quantized */
                              0. A model's shifts must be as equal as it says */
 } qk_gru_quant;
 
-/* Take W8H16 unless there is a reason not to: 13 dB better than W8A8 with the same bytes of
- * weights, and little slower on a CPU with vectors. W8A8 suits microcontrollers: the fewest
- * instructions. W8A16: x needs 16 bits. W16A16: the float GRU's results at twice the bytes. dB:
- * mean signal to error of seven trained networks; PyTorch's dynamic int8 has 29.8 (docs/gru.md). */
+/* Take W8H16 unless there is a reason not to, on microcontrollers too: 13 dB better than W8A8 with
+ * the same bytes of weights at about the same speed. W8A16: x needs 16 bits. dB: mean signal to
+ * error of seven trained networks; PyTorch's dynamic int8 has 29.8 (docs/gru.md). */
 typedef int32_t qk_gru_preset;
 enum {
     QK_GRU_W8A8 = 0,  /* everything 8-bit: the seed flow; 21.2 dB */

@@ -107,6 +107,18 @@ struct GatherArgs {
     const void *order;  // i32[columns]
 };
 
+// How a product with experts finds rows of w, x and y: qk.h, qk_experts. Its w is [count * n, k],
+// its bias [count, n].
+struct Experts {
+    const void *expert;  // i32[tokens, slots]
+    const void *weight;  // f32[tokens, slots]; null: 1
+    int64_t tokens, slots, count;
+    bool x_by_slot, summed;  // x has a row a slot; y has one a token
+    bool interleaved;
+    qk_activation activation;
+    float limit, alpha;
+};
+
 // y = x . transpose(w) + bias; a transposed one is y = x . w + bias, in the exact mode. Rows of x
 // and y may have strides; y is in x's format or f32; w and bias are compact.
 struct LinearArgs {
@@ -116,7 +128,15 @@ struct LinearArgs {
     Dense y;            // [m, n]; inside backends `columns` may be more than n; transposed: [m, k]
     bool transposed = false;
     bool accumulate = false;  // what y held is added to the sum in f32, before the rounding to y
+    const Experts *experts = nullptr;  // null: w is one weight
+    // Inside the CPU's backend: the rows of w that are multiplied, 0 for all; portable kernels have
+    // it, whatever the layout.
+    int64_t first_row = 0, rows = 0;
 };
+
+static inline int64_t rows_of_w(const LinearArgs &args) {
+    return args.rows != 0 ? args.rows : args.w.geometry.n;
+}
 
 // Steps of a frozen GRU. Everything but x, y and gates is aligned; h and scratch belong to the
 // state.
@@ -250,6 +270,7 @@ struct LinearPlan {
 struct Allowance {
     uint32_t modes;  // QK_CONTEXT_...
     size_t workspace_bytes;
+    int32_t concurrency = 1;  // CPU: tasks at once
 };
 
 // Worked out only for those who ask: qk_explain.

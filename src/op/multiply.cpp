@@ -6,6 +6,7 @@
 
 #include "base/growing.hpp"
 #include "op/checks.hpp"
+#include "op/experts.hpp"
 #include "op/operations.hpp"
 
 namespace qk {
@@ -58,9 +59,10 @@ Status check_product(qk_context *context, const qk_product &p) {
     QK_TRY(check_row_major(context, p.x, "x"));
     QK_TRY(check_row_major(context, p.y, "y"));
     QK_TRY(check_compact(context, p.w, "w"));
-    QK_TRY(check_shapes(context, p.x, p.w, p.y, transposed));
+    if (p.experts == nullptr) QK_TRY(check_shapes(context, p.x, p.w, p.y, transposed));
     QK_TRY(check_disjoint(context, p.y, "y", p.x, "x"));
     QK_TRY(check_disjoint(context, p.y, "y", p.w, "w"));
+    if (p.experts != nullptr) return check_experts(context, p);
     return p.bias == nullptr ? QK_OK : check_bias(context, p.bias, p.y, transposed);
 }
 
@@ -70,6 +72,7 @@ struct Planned {
     Dense bias;
     float folded[kFolded];
     const void *order;  // of w's columns; null: x is read as it is
+    Experts experts;    // args.experts points here, where w has them
     LinearPlan plan;
 };
 
@@ -89,7 +92,8 @@ LinearPlan plan(const qk_context &context, const Planned &product, Explanation *
     const LinearArgs &args = product.args;
     const size_t gathered = product.order == nullptr ? 0 : gathered_bytes(context, args.x);
     const bool fits = gathered <= context.workspace_bytes;
-    const Allowance allowed = {context.flags, fits ? context.workspace_bytes - gathered : 0};
+    const Allowance allowed = {context.flags, fits ? context.workspace_bytes - gathered : 0,
+                               context.parallel.concurrency};
     LinearPlan plan = context.backend->plan_linear(args, context.device, allowed, explanation);
     plan.workspace_bytes += gathered;
     plan.fastest_bytes += gathered;
@@ -107,6 +111,7 @@ void set_operands(const Dense &x, const Weight &w, const Dense &y, uint32_t flag
     out->args.y = y;
     out->args.transposed = (flags & QK_PRODUCT_TRANSPOSED) != 0;
     out->args.accumulate = (flags & QK_PRODUCT_ACCUMULATE) != 0;
+    out->args.experts = nullptr;
     out->order = nullptr;
     if (w.order == nullptr || out->args.transposed) return;
     out->order = w.order;
@@ -121,6 +126,9 @@ void fill_arguments(const qk_product &p, Planned *out) {
         out->bias = dense_view(*p.bias);
         out->args.bias = &out->bias;
     }
+    if (p.experts == nullptr) return;
+    out->experts = experts_view(p);
+    out->args.experts = &out->experts;
 }
 
 void plan_product(const qk_context &context, const qk_product &p, Explanation *explanation,
@@ -151,8 +159,10 @@ void clip_class(const qk_context &context, const Planned &product, Explanation *
     explanation->batch_first = explanation->batch_last = int32_t(min64(x.rows, INT32_MAX));
 }
 
-Status check_plan(qk_context *context, const LinearPlan &plan) {
+Status check_plan(qk_context *context, const LinearArgs &args, const LinearPlan &plan) {
     if (plan.kernel != nullptr) return QK_OK;
+    QK_CHECK(plan.fastest != nullptr || args.experts == nullptr, &context->error, UNSUPPORTED,
+             "experts: %s has no kernel for them", context->backend->name);
     QK_CHECK(plan.fastest != nullptr, &context->error, UNSUPPORTED, "w: %s has no kernel for it",
              context->backend->name);
     return fail(&context->error, QK_ERROR_WORKSPACE,
@@ -164,7 +174,7 @@ Status check_and_plan(qk_context *context, const qk_product &p, Explanation *exp
                       Planned *out) {
     QK_TRY(check_product(context, p));
     plan_product(*context, p, explanation, out);
-    return check_plan(context, out->plan);
+    return check_plan(context, out->args, out->plan);
 }
 
 Status run_gathered(qk_context *context, const Dense &x, void *gathered, Planned *product,
@@ -257,7 +267,7 @@ size_t largest_need(const qk_context &context, const qk_tensor &w, const Format 
 Status linear(qk_context *context, const qk_tensor *x, const qk_tensor *w, const qk_tensor *bias,
               qk_tensor *y) {
     Planned planned;
-    const qk_product product = {sizeof(qk_product), 0, x, w, bias, y};
+    const qk_product product = {sizeof(qk_product), 0, x, w, bias, y, nullptr};
     QK_TRY(check_and_plan(context, product, nullptr, &planned));
     return run(context, product, &planned);
 }
@@ -306,7 +316,7 @@ Status explain(qk_context *context, const qk_product *given, qk_plan *plan) {
     Explanation explanation = {};
     QK_TRY(read_product(context, given, &product));
     QK_TRY(check_and_plan(context, product, &explanation, &planned));
-    clip_class(*context, planned, &explanation);
+    if (product.experts == nullptr) clip_class(*context, planned, &explanation);
     plan->batch_first = explanation.batch_first;
     plan->batch_last = explanation.batch_last;
     plan->workspace_bytes = planned.plan.workspace_bytes;

@@ -28,7 +28,8 @@ VERSIONS = {"QK_VERSION_MAJOR", "QK_VERSION_MINOR", "QK_VERSION_PATCH"}
 COUNTS = {"QK_PLANE_COUNT"}
 # The caller says how large its own is: fields may be appended.
 GROWING = {"qk_context_options", "qk_context_info", "qk_tensor_desc", "qk_product", "qk_plan",
-           "qk_trace", "qk_gru_model", "qk_gru_config", "qk_checkpoint_options", "qk_layer"}
+           "qk_experts", "qk_trace", "qk_gru_model", "qk_gru_config", "qk_checkpoint_options",
+           "qk_layer"}
 SORTED = {"constants", "types", "functions"}  # handles and structs stay in the headers' order
 
 

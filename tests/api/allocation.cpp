@@ -65,8 +65,8 @@ TEST(Allocation, OperationsDoNot) {
         then(qk_linear(context, x, q, nullptr, y));
         then(qk_linear(context, x, packed, nullptr, y));
         size_t bytes = 0;
-        const qk_product products[] = {{sizeof(qk_product), 0, x, q, nullptr, y},
-                                       {sizeof(qk_product), 0, x, packed, nullptr, y}};
+        const qk_product products[] = {{sizeof(qk_product), 0, x, q, nullptr, y, nullptr},
+                                       {sizeof(qk_product), 0, x, packed, nullptr, y, nullptr}};
         qk_plan plan = QK_PLAN_INIT;
         then(qk_multiply(context, products, 2));
         then(qk_multiply_workspace(context, products, 2, &bytes));

@@ -6,7 +6,9 @@
 namespace api {
 namespace {
 
-qk_product good_product(const World &o) { return {sizeof(qk_product), 0, o.x, o.nf4, o.bias, o.y}; }
+qk_product good_product(const World &o) {
+    return {sizeof(qk_product), 0, o.x, o.nf4, o.bias, o.y, nullptr};
+}
 
 // qk_multiply, qk_multiply_workspace and qk_explain with products of which one is spoiled.
 struct Cells {
@@ -123,7 +125,7 @@ TEST(BadProducts, Operands) {
 
 TEST(BadProducts, Structs) {
     Cells cells;
-    for (const uint32_t size : {0u, 4u, uint32_t(sizeof(qk_product)) - 8,
+    for (const uint32_t size : {0u, 4u, uint32_t(sizeof(qk_product)) - 16,
                                 uint32_t(sizeof(qk_product)) + 1, 4104u, UINT32_MAX}) {
         cells.list.push_back({"struct_size", QK_ERROR_ABI, "products[0]: struct_size",
                               [=](World &o) {

@@ -32,8 +32,8 @@ class Chain : public ::testing::Test {
         EXPECT_EQ(qk_quantize(context, d1, row), QK_OK) << qk_context_error(context);
         EXPECT_EQ(qk_repack(context, row, w1), QK_OK) << qk_context_error(context);
         for (qk_tensor *const tensor : {d1, d2, row}) qk_tensor_destroy(tensor);
-        products[0] = {sizeof(qk_product), 0, x, w1, nullptr, y1};
-        products[1] = {sizeof(qk_product), 0, y1, w2, bias, y2};
+        products[0] = {sizeof(qk_product), 0, x, w1, nullptr, y1, nullptr};
+        products[1] = {sizeof(qk_product), 0, y1, w2, bias, y2, nullptr};
     }
     ~Chain() override {
         for (qk_tensor *const tensor : {x, w1, w2, bias, y1, y2}) qk_tensor_destroy(tensor);
@@ -186,7 +186,7 @@ void explain_and_run(qk_context *context, const qk_tensor_desc &desc, int64_t m,
     x_plane.fill_dense(QK_FORMAT_F32);
     qk_tensor *const x = wrap(context, x_desc, x_plane), *const y = wrap(context, y_desc, y_plane);
     qk_tensor *const w = create(context, desc);
-    const qk_product product = {sizeof(qk_product), 0, x, w, nullptr, y};
+    const qk_product product = {sizeof(qk_product), 0, x, w, nullptr, y, nullptr};
     qk_plan plan = QK_PLAN_INIT;
     const qk_status explained = qk_explain(context, &product, &plan);
     const std::string why = qk_context_error(context);
@@ -263,7 +263,7 @@ TEST(Explain, ARowHasTheSameBitsInItsBatchClass) {
             x.fill_dense(QK_FORMAT_F32, 9);  // the first row is the same for all m
             qk_tensor *const tx = wrap(context, dense_desc(QK_FORMAT_F32, {m, 256}), x);
             qk_tensor *const ty = wrap(context, dense_desc(QK_FORMAT_F32, {m, 24}), y);
-            const qk_product product = {sizeof(qk_product), 0, tx, w, nullptr, ty};
+            const qk_product product = {sizeof(qk_product), 0, tx, w, nullptr, ty, nullptr};
             ASSERT_EQ(qk_explain(context, &product, &plans[size_t(m)]), QK_OK);
             ASSERT_EQ(qk_multiply(context, &product, 1), QK_OK);
             rows[size_t(m)].assign(y.bytes[0].begin(), y.bytes[0].begin() + 24 * 4);

@@ -50,8 +50,8 @@ std::vector<unsigned char> outputs_of(qk_context *context, const qk_tensor_desc 
     Planes second(y_desc);
     qk_tensor *const y2 = wrap(context, y_desc, second);
     const qk_product list[] = {
-        {sizeof(qk_product), 0, tensors[4], packed, nullptr, tensors[5]},
-        {sizeof(qk_product), 0, tensors[4], tensors[1], tensors[6], y2},
+        {sizeof(qk_product), 0, tensors[4], packed, nullptr, tensors[5], nullptr},
+        {sizeof(qk_product), 0, tensors[4], tensors[1], tensors[6], y2, nullptr},
     };
     run(qk_multiply, list, 2);
     append(&all, y);

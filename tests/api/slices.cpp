@@ -47,7 +47,7 @@ class Slices : public ::testing::Test {
         return tensor;
     }
     void multiply(uint32_t flags, qk_tensor *x, qk_tensor *y) {
-        const qk_product product = {sizeof(qk_product), flags, x, w, nullptr, y};
+        const qk_product product = {sizeof(qk_product), flags, x, w, nullptr, y, nullptr};
         ASSERT_EQ(qk_multiply(context, &product, 1), QK_OK) << qk_context_error(context);
     }
 

@@ -69,7 +69,7 @@ std::vector<float> multiply(qk_context *context, qk_tensor *w, qk_tensor *x) {
     qk_tensor *out = nullptr;
     const auto desc = dense_desc(QK_FORMAT_F32, {1, kN});
     EXPECT_EQ(qk_tensor_wrap(context, &desc, planes, 1, &out), QK_OK);
-    const qk_product product = {sizeof(qk_product), 0, x, w, nullptr, out};
+    const qk_product product = {sizeof(qk_product), 0, x, w, nullptr, out, nullptr};
     EXPECT_EQ(qk_multiply(context, &product, 1), QK_OK) << qk_context_error(context);
     qk_tensor_destroy(out);
     return y;
@@ -118,7 +118,7 @@ TEST_F(Shared, SixteenThreadsReadTheSameWeights) {
                 failures += multiply(context, packed, x) != expected_packed;
                 failures += qk_tensor_describe(w, &desc) != QK_OK;
                 qk_plan plan = QK_PLAN_INIT;
-                const qk_product product = {sizeof(qk_product), 0, x, w, nullptr, x};
+                const qk_product product = {sizeof(qk_product), 0, x, w, nullptr, x, nullptr};
                 failures += qk_explain(context, &product, &plan) != QK_ERROR_SHAPE;
                 size_t bytes = 0;
                 failures += qk_linear_workspace(context, w, -1 - t, &bytes) != QK_ERROR_SHAPE;

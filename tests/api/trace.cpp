@@ -78,7 +78,7 @@ TEST_F(Trace, TellsEachOperation) {
     expect_last(3, "dequantize", {40, 96, 0, 0});
     ASSERT_EQ(qk_linear(context, x, w, nullptr, y), QK_OK);
     expect_last(4, "multiply", {3, 40, 96, 0});
-    const qk_product product = {sizeof(qk_product), 0, x, packed, nullptr, y};
+    const qk_product product = {sizeof(qk_product), 0, x, packed, nullptr, y, nullptr};
     const qk_product list[] = {product, product};
     ASSERT_EQ(qk_multiply(context, list, 2), QK_OK);
     expect_last(6, "multiply", {3, 40, 96, 0});

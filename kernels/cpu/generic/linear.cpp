@@ -77,6 +77,7 @@ void load_x(Tile &tile, int64_t column, int64_t count) {
 void load_row(Tile &tile, int64_t row, int64_t column, int64_t count, float *values) {
     const Weight &w = tile.args->w;
     const Geometry &s = w.geometry;
+    row += tile.args->first_row;
     if (is_dense(*w.format)) {
         return load_floats(w.format->id, w.data, row * s.k + column, count, values);
     }
@@ -181,6 +182,7 @@ void lower(const Weight &w, int64_t row, int64_t column, int64_t count, const in
 void run_integers(Tile &tile, int64_t first, int64_t last) {
     const Weight &w = tile.args->w;
     const Geometry &s = w.geometry;
+    const int64_t above = tile.args->first_row;
     memset(tile.sum, 0, sizeof(tile.sum));
     for (int64_t column = 0; column < s.k; column += kBlock) {
         const int64_t count = min64(kBlock, s.k - column);
@@ -189,14 +191,14 @@ void run_integers(Tile &tile, int64_t first, int64_t last) {
         const float unit = integers_of(tile.x[0], count, q);
         for (int64_t row = first; row < last; ++row) {
             IntegerLanes lanes;
-            in_small_groups(s) ? load_eights(tile, row, column, count, q, unit, &lanes)
-                               : load_whole(w, row, column, count, q, unit, &lanes);
+            in_small_groups(s) ? load_eights(tile, above + row, column, count, q, unit, &lanes)
+                               : load_whole(w, above + row, column, count, q, unit, &lanes);
             float *const sum = tile.sum[row - first][0].lane;
             for (int64_t i = 0; i < kLanes; ++i) {
                 sum[i] = __builtin_fmaf(float(lanes.dot[i]), lanes.factor[i], sum[i]);
             }
             float *const low = tile.sum[row - first][0].low;
-            if (has_minimum(w)) lower(w, row, column, count, q, unit, low);
+            if (has_minimum(w)) lower(w, above + row, column, count, q, unit, low);
         }
     }
     for (int64_t row = first; row < last; ++row) store_row(tile, row, tile.sum[row - first]);
@@ -263,7 +265,7 @@ Status run(const LinearArgs &args, const Launch &launch) {
     const bool integers = sums_integers(args, [&](int64_t column, int64_t count, float *x) {
         load_floats(args.x.format->id, args.x.data, column, count, x);
     });
-    parallel_ranges(launch.parallel, args.w.geometry.n, kRows, [&](int64_t first, int64_t last) {
+    parallel_ranges(launch.parallel, rows_of_w(args), kRows, [&](int64_t first, int64_t last) {
         Tile tile(args);
         for (int64_t row = first; row < last; row += kRows) {
             for (int64_t m = 0; m < args.x.rows; m += kRows) {

@@ -50,6 +50,7 @@ class Tile {
 
     void add(int64_t row, int64_t column, int64_t count, float *acc) {
         const Weight &w = args_.w;
+        row += args_.first_row;
         uint8_t codes[kInt8Block];
         int8_t integers[kInt8Block];
         w.layout->load(w.geometry, static_cast<const uint8_t *>(w.data), row, column, count, codes);
@@ -68,7 +69,8 @@ class Tile {
     }
 
     void lower(int64_t row, int64_t column, float *low) const {
-        const float minimum = minimum_of(args_.w, group_of(args_.w.geometry, row, column));
+        const GroupIndex group = group_of(args_.w.geometry, args_.first_row + row, column);
+        const float minimum = minimum_of(args_.w, group);
         for (int64_t i = 0; i < x_rows_; ++i) {
             low[i] = __builtin_fmaf(minimum, scale_[i].scale * float(scale_[i].sum), low[i]);
         }
@@ -91,7 +93,7 @@ class Tile {
 };
 
 Status run(const LinearArgs &args, const Launch &launch) {
-    parallel_ranges(launch.parallel, args.w.geometry.n, kRows, [&](int64_t first, int64_t last) {
+    parallel_ranges(launch.parallel, rows_of_w(args), kRows, [&](int64_t first, int64_t last) {
         Tile tile(args);
         for (int64_t row = first; row < last; row += kRows) {
             for (int64_t m = 0; m < args.x.rows; m += kRows) {

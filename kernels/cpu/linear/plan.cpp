@@ -85,6 +85,7 @@ bool takes_linear(uint32_t sets, uint32_t conditions, const LinearArgs &args,
 
 LinearPlan plan_linear(const LinearArgs &args, const Device &device, const Allowance &allowed,
                        Explanation *explanation) {
+    if (args.experts != nullptr) return plan_experts(args, device, allowed, explanation);
     const uint32_t facts = linear_facts(args), sets = device.instruction_sets | QK_ISA_GENERIC;
     const LinearRow &row = args.transposed ? select_from(kTransposedTable, facts, sets, 0)
                                            : select_linear(facts, sets, allowed.modes);

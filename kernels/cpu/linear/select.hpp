@@ -183,6 +183,9 @@ static constexpr const LinearRow &select_linear(uint32_t facts, uint32_t sets, u
 uint32_t linear_facts(const LinearArgs &args);
 LinearPlan plan_linear(const LinearArgs &args, const Device &device, const Allowance &allowed,
                        Explanation *explanation);
+// The same of products with experts.
+LinearPlan plan_experts(const LinearArgs &args, const Device &device, const Allowance &allowed,
+                        Explanation *explanation);
 bool takes_linear(uint32_t sets, uint32_t conditions, const LinearArgs &args, const Device &device);
 
 // A kernel as its row describes it.

@@ -17,6 +17,11 @@ import (
 // Constants by name.
 var Constants = map[string]int64{
 	"QK_ABI_VERSION":                C.QK_ABI_VERSION,
+	"QK_ACTIVATION_GELU":            C.QK_ACTIVATION_GELU,
+	"QK_ACTIVATION_GELU_TANH":       C.QK_ACTIVATION_GELU_TANH,
+	"QK_ACTIVATION_NONE":            C.QK_ACTIVATION_NONE,
+	"QK_ACTIVATION_SILU":            C.QK_ACTIVATION_SILU,
+	"QK_ACTIVATION_SWIGLU_CLAMPED":  C.QK_ACTIVATION_SWIGLU_CLAMPED,
 	"QK_CHECKPOINT_READ":            C.QK_CHECKPOINT_READ,
 	"QK_CONTEXT_BF16_PRODUCTS":      C.QK_CONTEXT_BF16_PRODUCTS,
 	"QK_CONTEXT_INT8_ACTIVATIONS":   C.QK_CONTEXT_INT8_ACTIVATIONS,
@@ -74,6 +79,7 @@ var Constants = map[string]int64{
 	"QK_ERROR_STATE":                C.QK_ERROR_STATE,
 	"QK_ERROR_UNSUPPORTED":          C.QK_ERROR_UNSUPPORTED,
 	"QK_ERROR_WORKSPACE":            C.QK_ERROR_WORKSPACE,
+	"QK_EXPERTS_INTERLEAVED":        C.QK_EXPERTS_INTERLEAVED,
 	"QK_FORMAT_BF16":                C.QK_FORMAT_BF16,
 	"QK_FORMAT_E4M3":                C.QK_FORMAT_E4M3,
 	"QK_FORMAT_E8M0":                C.QK_FORMAT_E8M0,
@@ -192,6 +198,7 @@ var Structs = map[string]reflect.Type{
 	"qk_context_info":       reflect.TypeOf(C.qk_context_info{}),
 	"qk_tensor_desc":        reflect.TypeOf(C.qk_tensor_desc{}),
 	"qk_span":               reflect.TypeOf(C.qk_span{}),
+	"qk_experts":            reflect.TypeOf(C.qk_experts{}),
 	"qk_product":            reflect.TypeOf(C.qk_product{}),
 	"qk_plan":               reflect.TypeOf(C.qk_plan{}),
 	"qk_gru_quant":          reflect.TypeOf(C.qk_gru_quant{}),

@@ -24,6 +24,7 @@ pub const QK_TENSOR_GLOBAL_DIVIDES: i32 = 16;
 pub const QK_TENSOR_FLOAT_MIN: i32 = 32;
 pub const QK_TENSOR_ORDERED: i32 = 64;
 pub const QK_TENSOR_COLUMN_MAJOR: i32 = 128;
+pub const QK_EXPERTS_INTERLEAVED: i32 = 1;
 pub const QK_PRODUCT_TRANSPOSED: i32 = 1;
 pub const QK_PRODUCT_ACCUMULATE: i32 = 2;
 pub const QK_GRU_UNIFORM_TABLES: i32 = 1;
@@ -365,6 +366,24 @@ extern "C" {
         y: *mut qk_tensor,
     ) -> qk_status;
 }
+pub type qk_activation = i32;
+pub const QK_ACTIVATION_NONE: i32 = 0;
+pub const QK_ACTIVATION_SILU: i32 = 1;
+pub const QK_ACTIVATION_GELU: i32 = 2;
+pub const QK_ACTIVATION_GELU_TANH: i32 = 3;
+pub const QK_ACTIVATION_SWIGLU_CLAMPED: i32 = 4;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct qk_experts {
+    pub struct_size: u32,
+    pub flags: u32,
+    pub expert: *const qk_tensor,
+    pub weight: *const qk_tensor,
+    pub activation: qk_activation,
+    pub limit: f32,
+    pub alpha: f32,
+    pub reserved: u32,
+}
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct qk_product {
@@ -374,6 +393,7 @@ pub struct qk_product {
     pub w: *const qk_tensor,
     pub bias: *const qk_tensor,
     pub y: *mut qk_tensor,
+    pub experts: *const qk_experts,
 }
 extern "C" {
     pub fn qk_multiply(

@@ -49,6 +49,7 @@ impl<'a> Product<'a> {
             w: w.as_raw(),
             bias: null(),
             y: y.as_raw(),
+            experts: null(),
         };
         Product { raw, operands: PhantomData }
     }
