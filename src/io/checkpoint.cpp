@@ -106,8 +106,9 @@ qk_status qk_checkpoint_method(const qk_checkpoint *c, const char **name, qk_io_
     *name = c->config.method_name;
     if (c->config.method != Method::kOther) return QK_OK;
     for (int64_t i = 0; i < c->layers.count; ++i) {  // tensors are better witnesses than names
-        const Layer &layer = *c->layers.items[i];
-        if (layer.status == QK_OK && layer.dialect != QK_DIALECT_DENSE) return QK_OK;
+        // Where a layer is refused, its own reason says more.
+        const qk_dialect dialect = c->layers.items[i]->dialect;
+        if (dialect != QK_DIALECT_DENSE && dialect != QK_DIALECT_UNKNOWN) return QK_OK;
     }
     return fail(message, QK_ERROR_UNSUPPORTED,
                 "the model is quantized with %s, which qk does not load: %s",

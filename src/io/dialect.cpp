@@ -21,7 +21,8 @@ qk_status check_planes(const Layer &layer, qk_io_message *message) {
     for (qk_plane plane = 0; plane < QK_PLANE_COUNT; ++plane) {
         size_t bytes = 0;
         if (qk_tensor_plane_bytes(&layer.desc, plane, &bytes) != QK_OK) {
-            if (layer.desc.group_size == 0) {
+            const bool empty = layer.desc.shape[0] < 1 || layer.desc.shape[1] < 1;
+            if (empty || layer.desc.group_size == 0) {
                 return fail(message, QK_ERROR_UNSUPPORTED,
                             "weight is [%lld,%lld]; a tensor of qk has at least 1 of each",
                             static_cast<long long>(layer.desc.shape[0]),

@@ -99,9 +99,9 @@ qk_status describe(qk_checkpoint *checkpoint, const Module &module, Layer *layer
                       qzeros->shape[0] == groups && qzeros->shape[1] == n / 8;
     if (!fits) {
         return fail(message, QK_ERROR_CORRUPT,
-                    "GPTQ, 4 bits, group_size %lld: qweight %s, scales %s, qzeros %s do not fit "
+                    "GPTQ, 4 bits, groups a row %lld: qweight %s, scales %s, qzeros %s do not fit "
                     "together",
-                    static_cast<long long>(group), shape_text(qweight).text,
+                    static_cast<long long>(groups), shape_text(qweight).text,
                     shape_text(scales).text, shape_text(qzeros).text);
     }
     QK_IO_TRY(take_gptq_order(checkpoint, g_idx, k, group, layer, message));

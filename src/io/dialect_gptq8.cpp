@@ -33,9 +33,9 @@ qk_status describe_gptq8(qk_checkpoint *checkpoint, const Module &module, const 
                       p.qzeros->shape[0] == groups && p.qzeros->shape[1] == n / 4;
     if (!fits) {
         return fail(message, QK_ERROR_CORRUPT,
-                    "GPTQ, 8 bits, group_size %lld: qweight %s, scales %s, qzeros %s do not fit "
+                    "GPTQ, 8 bits, groups a row %lld: qweight %s, scales %s, qzeros %s do not fit "
                     "together",
-                    static_cast<long long>(group), shape_text(p.qweight).text,
+                    static_cast<long long>(groups), shape_text(p.qweight).text,
                     shape_text(p.scales).text, shape_text(p.qzeros).text);
     }
     QK_IO_TRY(take_gptq_order(checkpoint, p.g_idx, k, group, layer, message));
