@@ -4,6 +4,7 @@
     layer = qk.torch.Linear.from_linear(linear, "nf4", group_size=64, nested=True)
     report = qk.torch.replace_linear(model, "nf4")
     model = AutoModelForCausalLM.from_pretrained(name, quantization_config=qk.torch.QkConfig())
+    gru = qk.torch.QuantGRU.from_torch(gru).calibrate(x)  # trained as the integers that it becomes
 
 torch.compile, torch.export, autograd, autocast and checkpointing see operators of torch.library;
 eager calls without gradients go to libqk at once. Needs PyTorch, which `import qk` alone does not;
@@ -15,13 +16,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from . import _operators  # noqa: F401  registers torch.ops.qk
+from ._gru import QuantGRU
 from ._linear import Linear
 from ._replace import Report, dequantize_linear, replace_linear
 
 if TYPE_CHECKING:
     from ._transformers import QkConfig, QkHfQuantizer
 
-__all__ = ["Linear", "QkConfig", "QkHfQuantizer", "Report", "dequantize_linear", "replace_linear"]
+__all__ = ["Linear", "QkConfig", "QkHfQuantizer", "QuantGRU", "Report", "dequantize_linear",
+           "replace_linear"]
 
 
 def __getattr__(name: str) -> Any:
