@@ -26,13 +26,9 @@ _CALIBRATIONS = {name[17:].lower(): value for name, value in CONSTANTS.items()
                  if name.startswith("QK_GRU_CALIBRATE_")}
 _OPTIONS = {name: CONSTANTS[f"QK_GRU_{name.upper()}"]
             for name in ("uniform_tables", "bias_correction", "headroom", "h_view_8")}
-
-
 _TENSORS = {name.lower(): CONSTANTS[f"QK_GRU_{name}"] for name in (
     "X", "H", "W", "R", "BW", "BR", "IH", "HH", "UPDATE_IN", "UPDATE_OUT", "RESET_IN", "RESET_OUT",
     "NEW_IN", "NEW_OUT")}
-
-
 _RANGED = [name for name in _TENSORS if name not in ("w", "r", "bw", "br")]
 
 
@@ -142,6 +138,12 @@ class GRU(Handle):
         return cls(*torch_arrays(module, layer or 0, bool(reverse)), **options)
 
     @classmethod
+    def from_model(cls, model: Any, *, context: Context | None = None) -> GRU:
+        """A frozen GRU from integers made elsewhere: a qk_gru_model as describe() gives it, its
+        arrays copied and every claim of it checked."""
+        return cls._make_frozen(context, lib.qk_gru_create_from_model, _byref(model))
+
+    @classmethod
     def load(cls, source: str | os.PathLike[str] | bytes, *,
              context: Context | None = None) -> GRU:
         """A frozen GRU from a file that save() wrote, or from its bytes."""
@@ -150,10 +152,14 @@ class GRU(Handle):
         else:
             with open(path_bytes(source), "rb") as file:
                 data = file.read()
+        return cls._make_frozen(context, lib.qk_gru_load, data, len(data))
+
+    @classmethod
+    def _make_frozen(cls, context: Context | None, function: Any, *arguments: Any) -> GRU:
         gru = cls.__new__(cls)
         gru._handle, gru.context = None, context or current_context()
         out = ctypes.c_void_p()
-        gru.context.call(lib.qk_gru_load, data, len(data), _byref(out))
+        gru.context.call(function, *arguments, _byref(out))
         gru._handle = out.value
         model = gru.describe()
         gru._adopt(out.value, model.input_size, model.hidden_size, True)
