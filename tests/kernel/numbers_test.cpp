@@ -2,7 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <bit>
+#include <cmath>
 
+#include "base/fused.hpp"
 #include "base/half.hpp"
 #include "base/int_to_half.hpp"
 #include "reference/reference.hpp"
@@ -35,6 +37,30 @@ bool narrows_right(uint32_t bits) {
 }
 
 // Each upper half with the lower halves that decide a rounding, and a stride through all.
+// On processors whose compiler or C library has a right fma: what stands in for a wrong one.
+TEST(Numbers, FusedInDouble) {
+    const auto expect = [](float a, float b, float c) {
+        ASSERT_TRUE(same(Format::f32, qk::f32_bits(qk::fused_in_double(a, b, c)),
+                         qk::f32_bits(std::fma(a, b, c))))
+            << a << ' ' << b << ' ' << c;
+    };
+    uint64_t state = 7;
+    const auto next = [&] {
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        return uint32_t(state >> 32);
+    };
+    for (int i = 0; i < 200000; ++i) {
+        const float a = std::bit_cast<float>(next()), b = std::bit_cast<float>(next());
+        expect(a, b, std::bit_cast<float>(next()));
+        // Sums near the product, and ties that something far below breaks.
+        const float near = std::ldexp(std::fabs(a * b), int(next() % 64) - 48);
+        expect(a, b, next() % 2 != 0 ? near : -near);
+        const float one = 1 + std::ldexp(1.0f, -12), tiny = std::ldexp(1.0f, -int(next() % 140));
+        expect(one, one, next() % 2 != 0 ? tiny : -tiny);
+    }
+    for (const float c : {0.0f, -0.0f}) expect(-0.0f, 1.0f, c);
+}
+
 TEST(Numbers, NarrowingSample) {
     const uint32_t lower[] = {0,      1,      0x0fff, 0x1000, 0x1001, 0x1fff, 0x2000, 0x2fff,
                               0x3000, 0x3001, 0x7fff, 0x8000, 0x8001, 0xefff, 0xf000, 0xffff};

@@ -16,6 +16,7 @@
 //     then + bias, then + what y held if it accumulates, then one rounding to y's type
 //
 // A tile of 8 rows of w and 8 rows of x shares each conversion of x to f32.
+#include "base/fused.hpp"
 #include "cpu/kernels.hpp"
 #include "cpu/linear/row_of_x.hpp"
 #include "cpu/linear/select.hpp"
@@ -34,7 +35,7 @@ struct Sum {
 void add_lanes(const float *x, const float *w, int64_t count, Sum *sum) {
     for (int64_t c = 0; c < count; ++c) {
         float &lane = sum->lane[c % kLanes];
-        lane = __builtin_fmaf(x[c], w[c], lane);
+        lane = fused(x[c], w[c], lane);
     }
 }
 
@@ -59,7 +60,7 @@ void add_block(const Tile &tile, const float *w, int64_t count, Sum *sums) {
     float block[kRows] = {};
     for (int64_t c = 0; c < count; ++c) {
         for (int64_t i = 0; i < tile.x_rows; ++i) {
-            block[i] = __builtin_fmaf(tile.x[i][c], w[c], block[i]);
+            block[i] = fused(tile.x[i][c], w[c], block[i]);
         }
     }
     for (int64_t i = 0; i < tile.x_rows; ++i) sums[i].lane[0] += block[i];
@@ -174,7 +175,7 @@ void lower(const Weight &w, int64_t row, int64_t column, int64_t count, const in
             sum += q[at];
         }
         float &to = low[group.group % 4];
-        to = __builtin_fmaf(minimum_of(w, group), unit * float(sum), to);
+        to = fused(minimum_of(w, group), unit * float(sum), to);
     }
 }
 
@@ -195,7 +196,7 @@ void run_integers(Tile &tile, int64_t first, int64_t last) {
                                : load_whole(w, above + row, column, count, q, unit, &lanes);
             float *const sum = tile.sum[row - first][0].lane;
             for (int64_t i = 0; i < kLanes; ++i) {
-                sum[i] = __builtin_fmaf(float(lanes.dot[i]), lanes.factor[i], sum[i]);
+                sum[i] = fused(float(lanes.dot[i]), lanes.factor[i], sum[i]);
             }
             float *const low = tile.sum[row - first][0].low;
             if (has_minimum(w)) lower(w, above + row, column, count, q, unit, low);
@@ -216,7 +217,7 @@ void add_columns(const Tile &tile, int64_t row, const float *w, ColumnTile *to) 
         const int64_t at = (to->x_first + i) * row_stride(x) + row;
         const float value = load_float(x.format->id, x.data, at);
         for (int64_t c = 0; c < to->count; ++c) {
-            to->block[i][c] = __builtin_fmaf(value, w[c], to->block[i][c]);
+            to->block[i][c] = fused(value, w[c], to->block[i][c]);
         }
     }
 }

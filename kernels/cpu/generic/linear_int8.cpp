@@ -5,6 +5,7 @@
 //                                   acc    = fma(float(integer sum), factor, acc)
 //
 // and with minima low = fma(minimum, fl(x scale * sum of x's integers), low), y = fl(acc - low).
+#include "base/fused.hpp"
 #include "cpu/int8/x.hpp"
 #include "cpu/kernels.hpp"
 #include "cpu/linear/select.hpp"
@@ -64,7 +65,7 @@ class Tile {
         for (int64_t i = 0; i < x_rows_; ++i) {
             int32_t sum = -zero * scale_[i].sum;
             for (int64_t c = 0; c < count; ++c) sum += integers[c] * x_[i][c];
-            acc[i] = __builtin_fmaf(float(sum), scale_[i].scale * scale, acc[i]);
+            acc[i] = fused(float(sum), scale_[i].scale * scale, acc[i]);
         }
     }
 
@@ -72,7 +73,7 @@ class Tile {
         const GroupIndex group = group_of(args_.w.geometry, args_.first_row + row, column);
         const float minimum = minimum_of(args_.w, group);
         for (int64_t i = 0; i < x_rows_; ++i) {
-            low[i] = __builtin_fmaf(minimum, scale_[i].scale * float(scale_[i].sum), low[i]);
+            low[i] = fused(minimum, scale_[i].scale * float(scale_[i].sum), low[i]);
         }
     }
 

@@ -7,6 +7,7 @@
 // but if the workspace has room for all z: then those come first, as above.
 #include <stdio.h>
 
+#include "base/fused.hpp"
 #include "cpu/access.hpp"
 #include "cpu/linear/activation.hpp"
 #include "cpu/linear/rows_of_w.hpp"
@@ -226,7 +227,7 @@ class Call {
         }
         for (int64_t i = 0; i < count; ++i) {
             const float value = is_there(expert) ? load_as<float>(values, i) : __builtin_nanf("");
-            sum[i] = __builtin_fmaf(weight, value, sum[i]);
+            sum[i] = fused(weight, value, sum[i]);
         }
     }
 
