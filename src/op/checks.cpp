@@ -24,7 +24,7 @@ Lines lines_of(const qk_tensor &tensor, int32_t plane) {
 // Whether a line of `many` has a byte of `bytes` from `line` on. The last one that begins before
 // their end is the one to ask.
 bool meets(const Lines &many, uintptr_t line, int64_t bytes) {
-    const int64_t start = int64_t(line - many.first), end = start + bytes;
+    const int64_t start = int64_t(uint64_t(line) - uint64_t(many.first)), end = start + bytes;
     if (end <= 0) return false;
     const int64_t last = many.count == 1 ? 0 : min64((end - 1) / many.stride, many.count - 1);
     return last * many.stride + many.bytes > start;
