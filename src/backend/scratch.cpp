@@ -8,14 +8,14 @@ namespace qk {
 
 struct alignas(64) Holder {
     std::atomic<uintptr_t> thread;  // that had the block last; 0: none yet
-    std::atomic<bool> taken;
+    std::atomic<uint32_t> taken;    // 0 or 1; gcc 12 has no exchange of bytes for RISC-V
 };
 
 namespace {
 
 bool try_take(Holder *holder) {
     return !holder->taken.load(std::memory_order_relaxed) &&
-           !holder->taken.exchange(true, std::memory_order_acquire);
+           !holder->taken.exchange(1, std::memory_order_acquire);
 }
 
 }  // namespace
@@ -42,7 +42,7 @@ Scratch *scratch_create(const qk_allocator &allocator, int32_t concurrency) {
 }
 
 void scratch_reset(Scratch *scratch) {
-    for (int32_t i = 0; i < scratch->count; ++i) scratch->holders[i].taken.store(false);
+    for (int32_t i = 0; i < scratch->count; ++i) scratch->holders[i].taken.store(0);
 }
 
 void scratch_destroy(const qk_allocator &allocator, Scratch *scratch) {
@@ -71,7 +71,7 @@ void *scratch_take(Scratch *scratch) {
 
 void scratch_give(Scratch *scratch, void *block) {
     const size_t index = size_t(static_cast<char *>(block) - scratch->blocks) / kScratchBytes;
-    scratch->holders[index].taken.store(false, std::memory_order_release);
+    scratch->holders[index].taken.store(0, std::memory_order_release);
 }
 
 }  // namespace qk

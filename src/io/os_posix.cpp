@@ -29,8 +29,8 @@ Kind kind_of(mode_t mode) {
 
 bool told(int result, const struct stat &found, Status *status) {
     if (result != 0) return false;
-    *status = {kind_of(found.st_mode), static_cast<uint64_t>(found.st_size), found.st_mode & 0777,
-               found.st_uid, found.st_gid};
+    *status = {kind_of(found.st_mode), static_cast<uint64_t>(found.st_size),
+               static_cast<uint32_t>(found.st_mode & 0777), found.st_uid, found.st_gid};
     return true;
 }
 
