@@ -88,7 +88,7 @@ struct Sampler {
         const int64_t total = self.total == 0 ? count : self.total;
         std::set<int64_t> tasks;
         for (const int64_t row : self.wanted) {
-            const int64_t middle = int64_t(__int128(row) * total / self.rows);
+            const int64_t middle = row / self.rows * total + row % self.rows * total / self.rows;
             for (const int64_t index : {middle - 1, middle, middle + 1}) tasks.insert(index);
         }
         for (const int64_t index : tasks) {

@@ -2,8 +2,8 @@
 #pragma once
 #include <atomic>
 #include <cstdint>
-#include <cstdlib>
 
+#include "harness/aligned.hpp"
 #include "qk.h"
 
 namespace harness {
@@ -32,16 +32,15 @@ class Allocator {
         const int64_t call = ++self.calls_;
         const int64_t at = self.fail_at_;
         if (at > 0 && (call == at || (self.onward_ && call > at))) return nullptr;
-        const size_t rounded = (bytes + align - 1) / align * align;
-        void *const memory = std::aligned_alloc(align < sizeof(void *) ? sizeof(void *) : align,
-                                                rounded == 0 ? align : rounded);
+        void *const memory = take_aligned(bytes == 0 ? align : bytes,
+                                          align < sizeof(void *) ? sizeof(void *) : align);
         if (memory != nullptr) ++self.live_;
         return memory;
     }
     static void release(void *user, void *pointer) {
         if (pointer == nullptr) return;
         --static_cast<Allocator *>(user)->live_;
-        std::free(pointer);
+        give_aligned(pointer);
     }
 
     qk_allocator functions_;

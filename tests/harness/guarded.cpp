@@ -1,21 +1,14 @@
 #include "harness/guarded.hpp"
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
+
+#include "harness/pages.hpp"
 
 namespace harness {
 namespace {
 
 constexpr size_t kBorder = 128;  // poison looked at on each side; beyond it pages fault or rest
-
-size_t page_size() {
-    static const size_t size = size_t(sysconf(_SC_PAGESIZE));
-    return size;
-}
 
 }  // namespace
 
@@ -29,18 +22,15 @@ Placement Placement::turn(uint64_t number) {
 void Guarded::reserve(size_t bytes) {
     const size_t page = page_size(), needed = (bytes + 2 * kBorder + 64 + page - 1) / page * page;
     if (needed <= capacity_) return;
-    if (pages_ != nullptr) munmap(pages_, mapped_);
+    if (pages_ != nullptr) give_pages(pages_, mapped_);
     mapped_ = needed + 2 * page;
-    void *const memory = mmap(nullptr, mapped_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) std::abort();
-    pages_ = static_cast<uint8_t *>(memory);
+    pages_ = take_pages(mapped_, page, needed);
     area_ = pages_ + page;
     capacity_ = needed;
-    if (mprotect(area_, capacity_, PROT_READ | PROT_WRITE) != 0) std::abort();
 }
 
 Guarded::~Guarded() {
-    if (pages_ != nullptr) munmap(pages_, mapped_);
+    if (pages_ != nullptr) give_pages(pages_, mapped_);
 }
 
 uint8_t *Guarded::place(size_t bytes, Placement placement, uint8_t poison) {

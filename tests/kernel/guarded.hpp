@@ -2,10 +2,10 @@
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include <utility>
+
+#include "harness/pages.hpp"
 
 class Guarded {
   public:
@@ -13,14 +13,10 @@ class Guarded {
 
     Guarded() = default;
     explicit Guarded(size_t bytes, Side side = kEnd) {
-        const size_t page = size_t(sysconf(_SC_PAGESIZE));
+        const size_t page = harness::page_size();
         const size_t body = (bytes + page - 1) / page * page;
         length_ = body + 2 * page;
-        base_ = static_cast<uint8_t *>(
-            mmap(nullptr, length_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-        if (base_ == MAP_FAILED) __builtin_trap();
-        constexpr int kOpen = PROT_READ | PROT_WRITE;
-        if (body != 0 && mprotect(base_ + page, body, kOpen) != 0) __builtin_trap();
+        base_ = harness::take_pages(length_, page, body);
         data_ = base_ + page + (side == kEnd ? body - bytes : 0);
     }
     Guarded(Guarded &&other) noexcept { *this = std::move(other); }
@@ -31,7 +27,7 @@ class Guarded {
         return *this;
     }
     ~Guarded() {
-        if (base_ != nullptr) munmap(base_, length_);
+        if (base_ != nullptr) harness::give_pages(base_, length_);
     }
 
     uint8_t *data() const { return data_; }

@@ -9,7 +9,7 @@ namespace {
 using namespace record;
 
 // The inputs are on record too.
-[[maybe_unused]] const int kSeed = setenv("QK_TEST_SEED", "20240607", 1);
+[[maybe_unused]] const int kSeed = putenv(const_cast<char *>("QK_TEST_SEED=20240607"));
 
 struct Level {
     const char *name;

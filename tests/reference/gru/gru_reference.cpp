@@ -6,8 +6,6 @@
 namespace reference {
 namespace {
 
-using Wide = __int128;
-
 std::int64_t to_type(int bits, bool is_unsigned, std::int64_t value) {
     std::int64_t low = is_unsigned ? 0 : -(std::int64_t{1} << (bits - 1));
     std::int64_t high = (std::int64_t{1} << (is_unsigned ? bits : bits - 1)) - 1;
@@ -21,15 +19,17 @@ std::int64_t to_type(const GruModel &m, int which, std::int64_t value) {
 }  // namespace
 
 std::int64_t divide_by_power(std::int64_t x, int n) {
-    if (n <= 0) return static_cast<std::int64_t>(Wide{x} * (Wide{1} << -n));
-    Wide divisor = Wide{1} << n;
-    Wide quotient = x / divisor, rest = x % divisor;
+    if (n <= 0) return x * (std::int64_t{1} << -n);
+    if (n > 62) return 0;  // every |x| here is below half of 2^63
+    std::int64_t divisor = std::int64_t{1} << n;
+    std::int64_t quotient = x / divisor, rest = x % divisor;
     if (rest < 0) {
         quotient -= 1;
         rest += divisor;
     }
-    if (2 * rest > divisor || (2 * rest == divisor && quotient % 2 != 0)) quotient += 1;
-    return static_cast<std::int64_t>(quotient);
+    std::int64_t missing = divisor - rest;
+    if (rest > missing || (rest == missing && quotient % 2 != 0)) quotient += 1;
+    return quotient;
 }
 
 std::int64_t gate_value(const GruModel &model, const GruTable &table, int in, int out, bool is_tanh,
@@ -79,21 +79,18 @@ GruTrace run_gru(const GruModel &m, const std::vector<std::int64_t> &x,
                                       h.begin() + std::int64_t{sequence + 1} * n);
         std::vector<std::int64_t> ih(3 * n), hh(3 * n), gates(4 * n);
         for (int row = 0; row < 3 * n; ++row) {
-            Wide sum_x = 0, sum_h = 0;
-            for (int k = 0; k < c; ++k)
-                sum_x += Wide{m.w[std::int64_t{row} * c + k]} * (xs[k] - z[X]);
+            std::int64_t sum_x = 0, sum_h = 0;
+            for (int k = 0; k < c; ++k) sum_x += m.w[std::int64_t{row} * c + k] * (xs[k] - z[X]);
             for (int k = 0; k < n; ++k) {
                 std::int64_t seen = to_type(m.bits[H] - view, false, divide_by_power(old[k], view));
-                sum_h += Wide{m.r[std::int64_t{row} * n + k]} * (seen - z[H] / (1 << view));
+                sum_h += m.r[std::int64_t{row} * n + k] * (seen - z[H] / (1 << view));
             }
             int scale_x = m.w_shift[row] + s[X];
             int scale_h = m.r_shift[row] + s[H] - view;
             sum_x += divide_by_power(m.bw[row], m.bw_shift[row] - scale_x);
             sum_h += divide_by_power(m.br[row], m.br_shift[row] - scale_h);
-            std::int64_t code_x = static_cast<std::int64_t>(sum_x);
-            std::int64_t code_h = static_cast<std::int64_t>(sum_h);
-            ih[row] = to_type(m, IH, divide_by_power(code_x, scale_x - s[IH]) + z[IH]);
-            hh[row] = to_type(m, HH, divide_by_power(code_h, scale_h - s[HH]) + z[HH]);
+            ih[row] = to_type(m, IH, divide_by_power(sum_x, scale_x - s[IH]) + z[IH]);
+            hh[row] = to_type(m, HH, divide_by_power(sum_h, scale_h - s[HH]) + z[HH]);
         }
         for (int j = 0; j < n; ++j) {
             auto from_ih = [&](int gate, int in) {
