@@ -70,10 +70,11 @@ if(NOT QK_SANITIZE)
   list(APPEND qk_c_flags -Wframe-larger-than=32768)
 endif()
 if(CMAKE_CROSSCOMPILING)  # where QK_WERROR is off
-  list(APPEND qk_c_flags -Werror=frame-larger-than=32768)
+  list(APPEND qk_c_flags
+       -Werror=frame-larger-than$<$<CXX_COMPILER_ID:GNU>:=32768>)
 endif()
 check_cxx_compiler_flag(-fstack-clash-protection QK_HAS_STACK_CLASH_PROTECTION)
-if(QK_HAS_STACK_CLASH_PROTECTION AND NOT WIN32)  # where large frames are always touched
+if(QK_HAS_STACK_CLASH_PROTECTION AND NOT WIN32 AND NOT APPLE)  # where large frames are always touched
   list(APPEND qk_c_flags -fstack-clash-protection)
 endif()
 set(qk_cxx_flags -fno-exceptions -fno-rtti -fno-threadsafe-statics)
@@ -92,6 +93,7 @@ set(QK_LIBRARY_FLAGS
 set(QK_EXPORT "QK_API=__attribute__((visibility(\"default\")))")
 if(WIN32)
   set(QK_EXPORT "")
+  add_compile_definitions(QK_FMA_ROUNDS_TWICE)  # src/base/fused.hpp has its own
   add_compile_definitions(__USE_MINGW_ANSI_STDIO=1 _WIN32_WINNT=0x0A00)  # formats as in C99
   add_compile_options(-Wno-format)  # which gcc does not know of
 endif()

@@ -1,0 +1,15 @@
+# Cross build for 32-bit ARM with Debian's g++-arm-linux-gnueabihf; tests run under qemu-user.
+# There are no kernels of its own: the portable ones run.
+set(CMAKE_SYSTEM_NAME Linux)
+set(CMAKE_SYSTEM_PROCESSOR armv7l)
+set(CMAKE_C_COMPILER arm-linux-gnueabihf-gcc)
+set(CMAKE_CXX_COMPILER arm-linux-gnueabihf-g++)
+set(CMAKE_FIND_ROOT_PATH /usr/arm-linux-gnueabihf)
+set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
+set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)
+set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)
+set(CMAKE_FIND_ROOT_PATH_MODE_PACKAGE ONLY)
+find_program(QK_QEMU NAMES qemu-arm qemu-arm-static)
+if(QK_QEMU)
+  set(CMAKE_CROSSCOMPILING_EMULATOR ${QK_QEMU} -cpu max -L /usr/arm-linux-gnueabihf)
+endif()

@@ -1,0 +1,15 @@
+# Cross build for 64-bit RISC-V with Debian's g++-riscv64-linux-gnu; tests run under qemu-user.
+# There are no kernels for its vectors: gcc 12 has no intrinsics for them.
+set(CMAKE_SYSTEM_NAME Linux)
+set(CMAKE_SYSTEM_PROCESSOR riscv64)
+set(CMAKE_C_COMPILER riscv64-linux-gnu-gcc)
+set(CMAKE_CXX_COMPILER riscv64-linux-gnu-g++)
+set(CMAKE_FIND_ROOT_PATH /usr/riscv64-linux-gnu)
+set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
+set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)
+set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)
+set(CMAKE_FIND_ROOT_PATH_MODE_PACKAGE ONLY)
+find_program(QK_QEMU NAMES qemu-riscv64 qemu-riscv64-static)
+if(QK_QEMU)
+  set(CMAKE_CROSSCOMPILING_EMULATOR ${QK_QEMU} -cpu rv64 -L /usr/riscv64-linux-gnu)
+endif()
