@@ -322,7 +322,8 @@ static void multiply(const struct layer *layer, int first, int count) {
     for (int i = 0; i < count; ++i) {
         const int p = first + i;
         qk_tensor *const x = model.tensor[kProducts[p].from], *y = model.tensor[kProducts[p].to];
-        list[i] = (qk_product){sizeof *list, 0, x, layer->w[p], layer->bias[p], y};
+        list[i] = (qk_product)QK_PRODUCT_INIT;
+        list[i].x = x, list[i].w = layer->w[p], list[i].bias = layer->bias[p], list[i].y = y;
     }
     check(qk_multiply(context, list, count), qk_context_error(context));
 }
