@@ -8,8 +8,7 @@ namespace {
 // Boundary j of m + 1 points from 0.1 to 1, as PyTorch's linspace rounds it: from the nearer end.
 float linspace(int j, int m) {
     const float step = (1.0f - 0.1f) / float(m);
-    return 2 * j < m + 1 ? fused(step, float(j), 0.1f)
-                         : fused(-step, float(m - j), 1.0f);
+    return 2 * j < m + 1 ? fused(step, float(j), 0.1f) : fused(-step, float(m - j), 1.0f);
 }
 
 void insert_sorted(float *table, int count, float value) {
