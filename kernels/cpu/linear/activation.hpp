@@ -9,14 +9,24 @@
 namespace qk::cpu {
 namespace {
 
+// 1 / i!, rounded to double.
+struct Reciprocals {
+    double of[14];
+    constexpr Reciprocals() : of{1} {
+        double factorial = 1;
+        for (int i = 1; i < 14; ++i) of[i] = 1 / (factorial *= i);
+    }
+};
+
 // e^x: 2^n times a polynomial of what is left, |r| <= ln(2) / 2.
 inline double exp_of(double x) {
+    constexpr Reciprocals c;
     if (x != x) return x;
     x = x > 700 ? 700 : x < -700 ? -700 : x;
     const double n = double(int64_t(x * 1.4426950408889634 + (x < 0 ? -0.5 : 0.5)));
     const double r = (x - n * 0x1.62e42feep-1) - n * 0x1.a39ef35793c76p-33;
-    double sum = 1;
-    for (int i = 13; i > 0; --i) sum = 1 + r * sum / double(i);
+    double sum = c.of[13];
+    for (int i = 12; i >= 0; --i) sum = c.of[i] + r * sum;
     const uint64_t bits = uint64_t(int64_t(n) + 1023) << 52;
     double power;
     memcpy(&power, &bits, sizeof(power));
@@ -25,7 +35,8 @@ inline double exp_of(double x) {
 
 inline double sigmoid(double x) { return 1 / (1 + exp_of(-x)); }
 
-// 1 - erf of its magnitude is t * e^(a polynomial of t - x * x), to 1.2e-7 of itself.
+// 1 - erf of its magnitude is t * e^(a polynomial of t - x * x), to 1.2e-7 of itself (Chebyshev's
+// fit in Press et al., Numerical Recipes, section 6.2).
 inline double erf_of(double x) {
     constexpr double c[] = {-1.26551223, 1.00002368,  0.37409196, 0.09678418,  -0.18628806,
                             0.27886807,  -1.13520398, 1.48851587, -0.82215223, 0.17087277};
