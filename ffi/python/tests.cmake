@@ -9,8 +9,8 @@ elseif(NOT QK_PYTHON)
 else()
   set(environment "QK_LIBRARY_DIR=${PROJECT_BINARY_DIR}" PYTHONDONTWRITEBYTECODE=1
       "PYTHONPATH=${PROJECT_SOURCE_DIR}/ffi/python")
-  foreach(name abi errors checks values multiply golden arrays planes gru gru_stack save fork examples
-               cuda dropin bitsandbytes gru_models torch torch_gru torch_models)
+  foreach(name abi errors checks values multiply experts golden arrays planes gru gru_stack save fork
+               examples cuda dropin bitsandbytes gru_models torch torch_gru torch_models)
     add_test(NAME python.${name}
              COMMAND ${QK_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/tests/test_${name}.py)
     set_tests_properties(python.${name} PROPERTIES LABELS fast SKIP_RETURN_CODE 77 TIMEOUT 120

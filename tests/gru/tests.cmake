@@ -24,7 +24,7 @@ endif()
 add_library(gru_kernel_case OBJECT gru/kernel_case.cpp gru/owned_model.cpp
                                    reference/gru/gru_reference.cpp)
 target_include_directories(gru_kernel_case PRIVATE ${PROJECT_SOURCE_DIR}/tests)
-target_link_libraries(gru_kernel_case PUBLIC qk_inside GTest::gtest)
+target_link_libraries(gru_kernel_case PUBLIC qk_inside qk_harness GTest::gtest)
 qk_test(test_gru_kernels gru/kernels_test.cpp LIBRARIES gru_kernel_case)
 if(NOT QK_SANITIZE)
   qk_test(test_gru_kernels_release gru/kernels_release_test.cpp LIBRARIES gru_kernel_case

@@ -12,6 +12,7 @@ from ._checkpoint import Checkpoint, LayerInfo, load
 from ._context import Context, Trace, build_info, current_context, device_count, version
 from ._errors import (CallError, DeviceError, Error, ExistsError, InternalError, ResourceError,
                       StorageError, UnsupportedError)
+from ._experts import experts
 from ._gru import GRU, GRURanges, GRUState
 from ._gru_stack import StackedGRU
 from ._linear import Layer, PreparedLinear, linear, prepare
@@ -24,6 +25,6 @@ __all__ = [
     "CallError", "Checkpoint", "Context", "DeviceError", "Error", "ExistsError", "GRU", "GRURanges",
     "GRUState", "InternalError", "Layer", "LayerInfo", "Plan", "PreparedLinear", "Product",
     "ResourceError", "StackedGRU", "StorageError", "Tensor", "Trace", "UnsupportedError", "asarray",
-    "build_info", "current_context", "dequantize", "device_count", "dynamic_table", "explain",
-    "linear", "load", "multiply", "prepare", "quantize", "repack", "save", "version",
+    "build_info", "current_context", "dequantize", "device_count", "dynamic_table", "experts",
+    "explain", "linear", "load", "multiply", "prepare", "quantize", "repack", "save", "version",
 ]
