@@ -75,7 +75,7 @@ class Order : public ::testing::Test {
         Tensor x(context, type, 2, spec.n, some, ++turn_);
         Tensor y(context, type, 2, spec.k, ++turn_);
         const qk_product product = {
-            sizeof(qk_product), QK_PRODUCT_TRANSPOSED, x.handle(), w, nullptr, y.handle()};
+            sizeof(qk_product), QK_PRODUCT_TRANSPOSED, x.handle(), w, nullptr, y.handle(), nullptr};
         EXPECT_EQ(qk_multiply(context, &product, 1), QK_OK) << qk_context_error(context);
         EXPECT_TRUE(x.intact() && y.intact());
         return bits_of(y, 2 * spec.k);
