@@ -27,8 +27,9 @@ def experts(x: Any, w: Any, expert: Any, bias: Any = None, *, weight: Any = None
     x is [t,k], a row a token, or [t,top_k,k], a row a slot; expert [t,top_k] of integers. An
     activation ("silu", "gelu", "gelu_tanh", "swiglu_clamped" with limit and alpha: gpt-oss) joins
     gate and up rows, halves of n or interleaved, so that n' is n/2; else n' is n. y is
-    [t,top_k,n'], or [t,n'] with add_slots, which is meant where weight [t,top_k] is given: each slot times its
-    weight, added up in their order. Slots with expert < 0 are skipped; E and more give NaN.
+    [t,top_k,n'], or [t,n'] with add_slots, which is meant where weight [t,top_k] is given: each
+    slot times its weight, added up in their order. Slots with expert < 0 are skipped; E and more
+    give NaN.
 
     A layer of a mixture: experts(experts(x, gate_up, e, activation="silu"), down, e, weight=p).
     """
