@@ -2,17 +2,28 @@
 # (tile/problem.hpp) and the type of x; each is instance.cu.in, filled in.
 
 # qk_cuda_instances(LIST KERNEL HEADER CODES <codes>... X <types>...): the instances of KERNEL, a
-# class template that HEADER defines, as the paths of files in the variable LIST.
+# class template that HEADER defines, as the paths of files in the variable LIST. A file each compiles
+# side by side; with QK_CUDA_FEW_FILES they share one, whose headers are then read once.
 function(qk_cuda_instances list kernel header)
   cmake_parse_arguments(PARSE_ARGV 3 arg "" "" "CODES;X")
   set(files "")
+  set(instances "")
   foreach(codes IN LISTS arg_CODES)
     foreach(x IN LISTS arg_X)
+      string(APPEND instances
+             "template struct qk::cuda::${kernel}<qk::cuda::Codes::k${codes}, QK_FORMAT_${x}>;\n")
       set(file ${CMAKE_CURRENT_BINARY_DIR}/instances/${kernel}_${codes}_${x}.cu)
-      configure_file(${CMAKE_CURRENT_FUNCTION_LIST_DIR}/instance.cu.in ${file} @ONLY)
-      list(APPEND files ${file})
+      if(NOT QK_CUDA_FEW_FILES)
+        configure_file(${CMAKE_CURRENT_FUNCTION_LIST_DIR}/instance.cu.in ${file} @ONLY)
+        list(APPEND files ${file})
+        set(instances "")
+      endif()
     endforeach()
   endforeach()
+  if(QK_CUDA_FEW_FILES)
+    set(files ${CMAKE_CURRENT_BINARY_DIR}/instances/${kernel}.cu)
+    configure_file(${CMAKE_CURRENT_FUNCTION_LIST_DIR}/instance.cu.in ${files} @ONLY)
+  endif()
   set(${list} ${files} PARENT_SCOPE)
 endfunction()
 

@@ -62,6 +62,7 @@ extern const Kernel<DequantizeArgs> kDequantizeTiles;    // convert/dequantize_t
 extern const Kernel<DequantizeArgs> kDequantizeRecords;  // convert/dequantize_records.cu
 extern const Kernel<DequantizeArgs> kDequantizeGeneric;  // convert/dequantize.cu
 extern const Kernel<QuantizeArgs> kQuantizeStream;       // convert/quantize_stream.cu
+extern const Kernel<QuantizeArgs> kQuantizeAffine;       // convert/quantize_affine.cu
 extern const Kernel<QuantizeArgs> kQuantizeGeneric;      // convert/quantize.cu
 extern const Kernel<QuantizeArgs> kQuantizeRecords;      // convert/quantize_records.cu
 extern const Kernel<RepackArgs> kRepackTiles;            // convert/repack_tiles.cu

@@ -66,8 +66,17 @@ void check_quantize(const qk_tensor_desc &desc, qk_format from, std::vector<uint
         SCOPED_TRACE(list.kernels[i]->name);
         ++ran;
         qk::ErrorText error = {};
-        ASSERT_EQ(list.kernels[i]->run(args, device_launch(&error)), QK_OK) << error.text;
+        qk::Launch launch = device_launch(&error);
+        ASSERT_EQ(list.kernels[i]->run(args, launch), QK_OK) << error.text;
         expect_planes(desc, expected, to);
+        if (desc.scale_format != QK_FORMAT_LUT8) continue;
+        SCOPED_TRACE("with room for the scales");
+        launch.workspace_bytes = expected.planes[QK_PLANE_SCALE].size() * sizeof(float);
+        const DeviceBuffer room(std::vector<uint8_t>(launch.workspace_bytes, 0xff));
+        const DeviceWeight again(empty, 0, 0);
+        launch.workspace = room.data();
+        ASSERT_EQ(list.kernels[i]->run({args.from, again.view()}, launch), QK_OK) << error.text;
+        expect_planes(desc, expected, again);
     }
     EXPECT_GT(ran, 0);
 }
@@ -114,21 +123,22 @@ TEST(CudaQuantize, StreamsAreTheCpus) {
         bool flat;
     };
     const Case cases[] = {
-        {QK_LAYOUT_ROW_HIGH, 64, 9, 1031, true}, {QK_LAYOUT_ROW_HIGH, 256, 2, 256, false},
-        {QK_LAYOUT_ROW, 16, 3, 272, false},      {QK_LAYOUT_ROW, 32, 3, 330, true},
+        {QK_LAYOUT_ROW_HIGH, 64, 9, 1031, true}, {QK_LAYOUT_ROW_HIGH, 256, 8, 256, false},
+        {QK_LAYOUT_ROW, 16, 4, 272, false},      {QK_LAYOUT_ROW, 32, 3, 330, true},
         {QK_LAYOUT_WORD, 128, 5, 256, false},    {QK_LAYOUT_WORD, 64, 1, 64, false}};
     const qk_format types[] = {QK_FORMAT_F16, QK_FORMAT_BF16, QK_FORMAT_F32};
     Rng rng(38);
     size_t at = 0;
-    for (const qk_format format : {QK_FORMAT_NF4, QK_FORMAT_FP4_BNB, QK_FORMAT_FP4_E2M1,
-                                   QK_FORMAT_U4_AFFINE, QK_FORMAT_S8}) {
+    const std::pair<qk_format, bool> formats[] = {
+        {QK_FORMAT_NF4, false},      {QK_FORMAT_FP4_BNB, false},   {QK_FORMAT_FP4_E2M1, false},
+        {QK_FORMAT_U4_AFFINE, true}, {QK_FORMAT_U4_AFFINE, false}, {QK_FORMAT_S8, false}};
+    for (const auto &[format, symmetric] : formats) {
         for (const Case &c : cases) {
             if (format == QK_FORMAT_S8 && c.layout != QK_LAYOUT_ROW) continue;
             SCOPED_TRACE(std::to_string(format).append(" ").append(std::to_string(c.group)));
             const qk_format from = types[at++ % 3];
-            const qk_tensor_desc desc =
-                weight_desc(format, types[at / 3 % 3], c.layout, c.group, c.n, c.k,
-                            format == QK_FORMAT_U4_AFFINE, c.flat);
+            const qk_tensor_desc desc = weight_desc(format, types[at / 3 % 3], c.layout, c.group,
+                                                    c.n, c.k, symmetric, c.flat);
             check_quantize(desc, from,
                            at % 2 == 0 ? awkward_floats(from, c.n * c.k, rng)
                                        : random_floats(from, c.n * c.k, rng),
@@ -153,10 +163,37 @@ TEST(CudaQuantize, StreamsRoundAsDivisionsDo) {
             if (nudge != 0) x = std::nextafter(x, nudge == 1 ? -1e38f : 1e38f);
             memcpy(&bytes[size_t(i) * 4], &x, 4);
         }
-        check_quantize(weight_desc(format, QK_FORMAT_F32, QK_LAYOUT_ROW, 64, n, k,
-                                   format == QK_FORMAT_U4_AFFINE),
-                       QK_FORMAT_F32, bytes, rng);
+        for (const qk_format scale : {QK_FORMAT_F32, QK_FORMAT_F16}) {
+            check_quantize(
+                weight_desc(format, scale, QK_LAYOUT_ROW, 64, n, k, format == QK_FORMAT_U4_AFFINE),
+                QK_FORMAT_F32, bytes, rng);
+        }
         if (HasFailure()) return;
+    }
+}
+
+// Every (kEvery-th) f16 number that is not larger than its group's largest, no power of two.
+TEST(CudaQuantize, EveryHalfIsTheCpus) {
+    QK_NEEDS_DEVICE();
+    constexpr uint16_t largest = 0x3b55;
+    std::vector<uint16_t> numbers;
+    for (uint32_t sign = 0; sign < 2; ++sign) {
+        for (uint32_t bits = 0; bits <= largest; bits += kEvery) {
+            if (numbers.size() % 64 == 0) numbers.push_back(largest);
+            numbers.push_back(uint16_t(bits | sign << 15));
+        }
+    }
+    while (numbers.size() % 64 != 0) numbers.push_back(largest);
+    const int64_t k = int64_t(numbers.size());
+    std::vector<uint8_t> bytes(numbers.size() * 2);
+    memcpy(bytes.data(), numbers.data(), bytes.size());
+    Rng rng(40);
+    for (const qk_format format : {QK_FORMAT_NF4, QK_FORMAT_FP4_BNB, QK_FORMAT_FP4_E2M1,
+                                   QK_FORMAT_U4_AFFINE, QK_FORMAT_S8}) {
+        SCOPED_TRACE(std::to_string(format));
+        check_quantize(weight_desc(format, QK_FORMAT_F32, QK_LAYOUT_ROW, 64, 1, k,
+                                   format == QK_FORMAT_U4_AFFINE),
+                       QK_FORMAT_F16, bytes, rng);
     }
 }
 

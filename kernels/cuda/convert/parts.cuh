@@ -9,10 +9,18 @@
 
 namespace qk::cuda {
 
-// SCALE, SCALE2 and SCALE_BIAS of nested scales (quantize.cu). SCALE holds sums meanwhile.
-Status nest_scales(const QuantizeArgs &args, const Launch &launch);
-
 namespace {
+
+struct Span {
+    int64_t first, last;  // elements, row-major
+};
+
+__device__ inline Span elements_of(const Geometry &s, GroupIndex group) {
+    const int64_t first =
+        s.flat ? group.group * s.group_size : group.row * s.k + group.group * s.group_size;
+    const int64_t limit = s.flat ? s.n * s.k : (group.row + 1) * s.k;
+    return {first, min64(first + s.group_size, limit)};
+}
 
 // f32 values to 16 bytes of a narrower type, each rounded once.
 template <class Out>

@@ -130,6 +130,43 @@ __device__ inline uint32_t subtract_bf16(uint32_t a, uint32_t b) {
 #endif
 }
 
+// The larger magnitude of each of two pairs; a NaN where there is one.
+__device__ inline uint32_t larger_magnitudes(F16, uint32_t a, uint32_t b) {
+#if __CUDA_ARCH__ >= 800
+    uint32_t result;
+    asm("{.reg .b32 c, d; abs.f16x2 c, %1; abs.f16x2 d, %2; max.NaN.f16x2 %0, c, d;}"
+        : "=r"(result)
+        : "r"(a), "r"(b));
+    return result;
+#else
+    const uint32_t c = a & 0x7fff7fffu, d = b & 0x7fff7fffu, low = 0xffffu;
+    return max(c & ~low, d & ~low) | max(c & low, d & low);
+#endif
+}
+__device__ inline uint32_t larger_magnitudes(BF16, uint32_t a, uint32_t b) {
+#if __CUDA_ARCH__ >= 800
+    uint32_t result;
+    asm("{.reg .b32 c, d; abs.bf16x2 c, %1; abs.bf16x2 d, %2; max.NaN.bf16x2 %0, c, d;}"
+        : "=r"(result)
+        : "r"(a), "r"(b));
+    return result;
+#else
+    return larger_magnitudes(F16{}, a, b);
+#endif
+}
+
+// sum += kAdded where a > b, in two instructions.
+template <uint32_t kAdded>
+__device__ inline void add_if_above(uint32_t &sum, float a, float b) {
+#if defined(__CUDA_ARCH__)
+    asm("{.reg .pred p; setp.gt.f32 p, %2, %3; @p add.u32 %0, %0, %1;}"
+        : "+r"(sum)
+        : "n"(kAdded), "f"(a), "f"(b));
+#else
+    sum += a > b ? kAdded : 0;
+#endif
+}
+
 // A pair from two numbers, each rounded once.
 __device__ inline uint32_t pack_pair(F16, float low, float high) {
     const __half2 pair = __floats2half2_rn(low, high);

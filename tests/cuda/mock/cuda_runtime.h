@@ -169,8 +169,14 @@ T __shfl_xor_sync(unsigned, T value, unsigned lanes) {
     return value;
 }
 
-inline uint32_t __shfl_sync(unsigned, uint32_t value, int source) {
-    return simulator::exchange(value, unsigned(source));
+template <class T>
+T __shfl_sync(unsigned, T value, int source) {
+    static_assert(sizeof(T) == 4);
+    uint32_t bits;
+    memcpy(&bits, &value, 4);
+    bits = simulator::exchange(bits, unsigned(source));
+    memcpy(&value, &bits, 4);
+    return value;
 }
 
 template <class T>
@@ -209,6 +215,11 @@ inline uint32_t __float_as_uint(float value) {
     memcpy(&bits, &value, 4);
     return bits;
 }
+inline uint32_t atomicOr(uint32_t *to, uint32_t bits) {  // simulated threads take turns
+    const uint32_t before = *to;
+    *to |= bits;
+    return before;
+}
 inline uint32_t __umulhi(uint32_t a, uint32_t b) { return uint32_t(uint64_t{a} * b >> 32); }
 inline uint64_t __umul64hi(uint64_t a, uint64_t b) {
     __extension__ using Wide = unsigned __int128;
@@ -222,6 +233,7 @@ inline uint32_t __funnelshift_r(uint32_t low, uint32_t high, uint32_t shift) {
 inline int __viaddmin_s32(int a, int b, int c) { return min(a + b, c); }
 inline int __viaddmin_s32_relu(int a, int b, int c) { return max(min(a + b, c), 0); }
 inline unsigned min(unsigned a, unsigned b) { return a < b ? a : b; }
+inline unsigned max(unsigned a, unsigned b) { return a > b ? a : b; }
 template <class T>
 void __stcs(T *to, const T &value) {
     *to = value;

@@ -1,5 +1,6 @@
 #include "cuda/mock/simulator.hpp"
 
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <algorithm>
@@ -38,10 +39,31 @@ struct Warp {
     Shared shared[2] = {};
 };
 
+// A stack that runs, or where it stopped.
+struct Place {
+    ucontext_t start;
+    jmp_buf rest;
+    bool begun = false;
+};
+
+// swapcontext asks the system for a mask of signals each time, which takes longer than most turns
+// of a thread. AddressSanitizer, though, would take a longjmp for the end of the frames that it
+// leaves.
+void go(Place &from, Place &to) {
+#if defined(QK_FIBERS_KNOWN)
+    swapcontext(&from.start, &to.start);
+#else
+    from.begun = true;
+    if (_setjmp(from.rest) != 0) return;
+    if (to.begun) _longjmp(to.rest, 1);
+    setcontext(&to.start);
+#endif
+}
+
 // Runs one thread after another and is never ended: AddressSanitizer maps a stack of its own for
 // each fiber, which takes longer than most blocks.
 struct Fiber {
-    ucontext_t context;
+    Place place;
     std::unique_ptr<char[]> stack{new char[kStackBytes]};  // not zeroed: most of it is not touched
     void *fake_stack = nullptr;                            // AddressSanitizer's
     bool done = true;
@@ -49,7 +71,7 @@ struct Fiber {
 
 // One block on its way; the process simulates one at a time.
 struct Block {
-    ucontext_t scheduler;
+    Place scheduler;
     const void *stack_of_scheduler = nullptr;
     size_t stack_bytes_of_scheduler = 0;
     const std::function<void()> *thread = nullptr;
@@ -81,7 +103,7 @@ void yield() {
     Block &b = *running;
     Fiber &fiber = *b.fibers[b.current];
     leave_stack(&fiber.fake_stack, b.stack_of_scheduler, b.stack_bytes_of_scheduler);
-    swapcontext(&fiber.context, &b.scheduler);
+    go(fiber.place, b.scheduler);
     enter_stack(fiber.fake_stack, &b.stack_of_scheduler, &b.stack_bytes_of_scheduler);
 }
 
@@ -100,11 +122,12 @@ void fiber_main() {
 
 std::unique_ptr<Fiber> make_fiber() {
     std::unique_ptr<Fiber> fiber = std::make_unique<Fiber>();
-    getcontext(&fiber->context);
-    fiber->context.uc_stack.ss_sp = fiber->stack.get();
-    fiber->context.uc_stack.ss_size = kStackBytes;
-    fiber->context.uc_link = nullptr;
-    makecontext(&fiber->context, fiber_main, 0);
+    ucontext_t &start = fiber->place.start;
+    getcontext(&start);
+    start.uc_stack.ss_sp = fiber->stack.get();
+    start.uc_stack.ss_size = kStackBytes;
+    start.uc_link = nullptr;
+    makecontext(&start, fiber_main, 0);
     return fiber;
 }
 
@@ -115,7 +138,7 @@ void resume(uint32_t index) {
     threadIdx = {index, 0, 0};
     void *fake = nullptr;
     leave_stack(&fake, fiber.stack.get(), kStackBytes);
-    swapcontext(&b.scheduler, &fiber.context);
+    go(b.scheduler, fiber.place);
     enter_stack(fake, nullptr, nullptr);
 }
 
