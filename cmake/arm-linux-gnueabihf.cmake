@@ -1,5 +1,4 @@
 # Cross build for 32-bit ARM with Debian's g++-arm-linux-gnueabihf; tests run under qemu-user.
-# There are no kernels of its own: the portable ones run.
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR armv7l)
 set(CMAKE_C_COMPILER arm-linux-gnueabihf-gcc)

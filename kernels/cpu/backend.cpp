@@ -31,7 +31,7 @@ constexpr Kernel<DequantizeArgs> const *kDequantize[] = {
 #if defined(QK_CPU_X86)
     &cpu::kDequantizeAvx512,
     &cpu::kDequantizeAvx2,
-#elif defined(QK_CPU_ARM)
+#elif defined(QK_CPU_ARM64)
     &cpu::kDequantizeNeon,
 #endif
     &cpu::kDequantizeGeneric,
@@ -46,28 +46,32 @@ constexpr Kernel<RepackArgs> const *kRepack[] = {
 #if defined(QK_CPU_X86)
     &cpu::kRepackAvx512,
     &cpu::kRepackAvx2,
-#elif defined(QK_CPU_ARM)
+#elif defined(QK_CPU_ARM64)
     &cpu::kRepackNeon,
 #endif
     &cpu::kRepackGeneric,
 };
 constexpr Kernel<LinearArgs> const *kLinear[] = {
 #if defined(QK_CPU_X86)
-    &cpu::kLinearIntegersVnni, &cpu::kLinearGroupsVnni,  &cpu::kLinearGemvAvx512,
-    &cpu::kLinearRowsAvx512,   &cpu::kLinearColumnsVnni, &cpu::kLinearColumnsAvx2,
-    &cpu::kLinearSingleAvx512, &cpu::kLinearFewAvx512,   &cpu::kLinearBatchAvx512,
-    &cpu::kLinearGemvAvx2,     &cpu::kLinearSingleAvx2,  &cpu::kLinearBatchAvx2,
-#elif defined(QK_CPU_ARM)
-    &cpu::kLinearIntegersDotprod, &cpu::kLinearGroupsDotprod, &cpu::kLinearGemvNeon,
-    &cpu::kLinearSingleNeon,      &cpu::kLinearBatchNeon,
+    &cpu::kLinearIntegersVnni,    &cpu::kLinearGroupsVnni,    &cpu::kLinearGemvAvx512,
+    &cpu::kLinearRowsAvx512,      &cpu::kLinearColumnsVnni,   &cpu::kLinearColumnsAvx2,
+    &cpu::kLinearSingleAvx512,    &cpu::kLinearFewAvx512,     &cpu::kLinearBatchAvx512,
+    &cpu::kLinearGemvAvx2,        &cpu::kLinearSingleAvx2,    &cpu::kLinearBatchAvx2,
+#endif
+#if defined(QK_CPU_ARM64)
+    &cpu::kLinearIntegersDotprod, &cpu::kLinearGroupsDotprod,
+#endif
+#if defined(QK_CPU_ARM)
+    &cpu::kLinearGemvNeon,        &cpu::kLinearSingleNeon,    &cpu::kLinearBatchNeon,
 #endif
     &cpu::kLinearGeneric,
 };
 constexpr Kernel<LinearArgs> const *kTransposed[] = {
 #if defined(QK_CPU_X86)
-    &cpu::kTransposedAvx512,
-    &cpu::kTransposedAvx2,
+    &cpu::kTransposedFewAvx512, &cpu::kTransposedAvx512,
+    &cpu::kTransposedFewAvx2,   &cpu::kTransposedAvx2,
 #elif defined(QK_CPU_ARM)
+    &cpu::kTransposedFewNeon,
     &cpu::kTransposedNeon,
 #endif
     &cpu::kTransposedGeneric,
@@ -75,11 +79,13 @@ constexpr Kernel<LinearArgs> const *kTransposed[] = {
 // The modes; what they do not take, the exact kernels do.
 constexpr Kernel<LinearArgs> const *kLinearInt8[] = {
 #if defined(QK_CPU_X86)
-    &cpu::kLinearInt8VnniBatch, &cpu::kLinearInt8Vnni, &cpu::kLinearInt8VnniRows,
+    &cpu::kLinearInt8VnniBatch, &cpu::kLinearInt8Vnni,    &cpu::kLinearInt8VnniRows,
     &cpu::kLinearInt8Avx2Batch, &cpu::kLinearInt8Avx2,
-#elif defined(QK_CPU_ARM)
-    &cpu::kLinearInt8I8mm,
-    &cpu::kLinearInt8Dotprod,
+#endif
+#if defined(QK_CPU_ARM64)
+    &cpu::kLinearInt8I8mm,      &cpu::kLinearInt8Dotprod,
+#endif
+#if defined(QK_CPU_ARM)
     &cpu::kLinearInt8Neon,
 #endif
     &cpu::kLinearInt8Generic,
@@ -91,10 +97,12 @@ constexpr KernelList<LinearArgs> kLinearBf16;  // none: the mode runs exact
 #endif
 constexpr Kernel<GruArgs> const *kGru[] = {
 #if defined(QK_CPU_X86)
-    &cpu::kGruAvx512Vnni,
-    &cpu::kGruAvx2,
-#elif defined(QK_CPU_ARM)
+    &cpu::kGruAvx512Vnni, &cpu::kGruAvx2,
+#endif
+#if defined(QK_CPU_ARM64)
     &cpu::kGruNeonDot,
+#endif
+#if defined(QK_CPU_ARM)
     &cpu::kGruNeon,
 #endif
     &cpu::kGruGeneric,

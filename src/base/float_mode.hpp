@@ -39,6 +39,21 @@ static inline void set_float_mode(FloatMode mode) {
     asm volatile("msr fpsr, %0" : : "r"(mode.status) : "memory");
 }
 
+#elif defined(__arm__) && defined(__ARM_FP)
+
+using FloatMode = uint32_t;              // FPSCR
+constexpr FloatMode kDefaultFloats = 0;  // nearest, subnormals kept, nothing trapped
+
+static inline FloatMode float_mode() {
+    FloatMode mode;
+    asm volatile("vmrs %0, fpscr" : "=r"(mode) : : "memory");
+    return mode;
+}
+
+static inline void set_float_mode(FloatMode mode) {
+    asm volatile("vmsr fpscr, %0" : : "r"(mode) : "memory");
+}
+
 #else
 
 struct FloatMode {};  // processors without vector kernels: the mode is the caller's

@@ -68,7 +68,7 @@ struct Codes {
 };
 struct Words {
     Codes tensor[QK_GRU_TENSOR_COUNT];
-    int32_t none, one, view_of_h, r_and_hh;  // the last two: shifts
+    int32_t none, view_of_h, r_and_hh;  // the last two: shifts
 };
 
 QK_NOINLINE uint32_t widest(int32_t min, int32_t max, int32_t zero) {
@@ -268,15 +268,6 @@ struct Fill {
         QK_COPY(prefix##_max, QK_TENSOR(which, max))
 #define QK_SHIFT(field, from, to) QK_FILL(field, QK_TENSOR(from, shift), QK_TENSOR(to, shift))
 constexpr Fill kFills[] = {
-    QK_COPY(w_bytes, QK_WORD(one)),
-    QK_COPY(r_bytes, QK_WORD(one)),
-    QK_COPY(x_bytes, QK_WORD(one)),
-    QK_COPY(h_bytes, QK_WORD(one)),
-    QK_COPY(view_bytes, QK_WORD(one)),
-    QK_COPY(dot_is_32, QK_WORD(one)),
-    QK_COPY(linear_is_32, QK_WORD(one)),
-    QK_COPY(sums_is_32, QK_WORD(one)),
-    QK_COPY(cell_is_32, QK_WORD(one)),
     QK_CODES(x, QK_GRU_X),
     QK_CODES(h, QK_GRU_H),
     QK_CODES(ih, QK_GRU_IH),
@@ -306,11 +297,12 @@ constexpr Fill kFills[] = {
 
 void fill_cell(const File &file, Words *words, Cell *cell) {
     words->none = 0;
-    words->one = 1;
     words->view_of_h = words->tensor[QK_GRU_H].shift - file.view;
     words->r_and_hh = words->tensor[QK_GRU_RESET_OUT].shift + words->tensor[QK_GRU_HH].shift;
     const int32_t *const from = &words->tensor[0].shift;
     int32_t *const to = &cell->input_size;
+    // w_bytes to view_bytes, and dot_is_32 to lines_is_32.
+    for (int32_t i = 0; i < 5; ++i) (&cell->w_bytes)[i] = (&cell->dot_is_32)[i] = 1;
     for (const Fill &fill : kFills) to[fill.to] = from[fill.plus] - from[fill.minus];
     cell->input_size = file.c;
     cell->hidden_size = file.h;
@@ -336,11 +328,10 @@ bool small_image_read(const void *image, size_t bytes, Cell *cell) {
     for (const TableWords &table : file.table) check_table(table, &proof);
     proof.within(file.tensor[QK_GRU_UPDATE_OUT].shift, 0, 30);
     const int32_t h_zero = file.tensor[QK_GRU_H].zero, view = file.view & 15;
-    proof.require(file.tensor[QK_GRU_H].bits - view >= 2 && (h_zero & ((1 << view) - 1)) == 0);
+    proof.require(file.tensor[QK_GRU_H].bits - view >= 2 && h_zero >> view << view == h_zero);
     const uint32_t rows = 3 * uint32_t(file.h);
-    const uint64_t w_bytes = uint64_t{rows} * uint32_t(file.c);
-    const uint64_t r_bytes = uint64_t{rows} * uint32_t(file.h);
-    if (!proof.holds() || w_bytes > bytes || r_bytes > bytes) return false;
+    const uint64_t weights = uint64_t{rows} * (uint32_t(file.c) + uint32_t(file.h));
+    if (!proof.holds() || weights > bytes) return false;
 
     fill_cell(file, &words, cell);
     Linear linear[2];
@@ -352,8 +343,8 @@ bool small_image_read(const void *image, size_t bytes, Cell *cell) {
     take_table(file, kNew, words, &cursor, &cell->candidate);
     for (Linear &side : linear) side.weight_shift = static_cast<const int8_t *>(cursor.take(rows));
     for (Linear &side : linear) side.bias_shift = static_cast<const int8_t *>(cursor.take(rows));
-    linear[0].weights = static_cast<const int8_t *>(cursor.take(uint32_t(w_bytes)));
-    linear[1].weights = static_cast<const int8_t *>(cursor.take(uint32_t(r_bytes)));
+    linear[0].weights = static_cast<const int8_t *>(cursor.take(rows * uint32_t(file.c)));
+    linear[1].weights = static_cast<const int8_t *>(cursor.take(rows * uint32_t(file.h)));
     if (cursor.at != reinterpret_cast<const uint8_t *>(image) + bytes) return false;
     cell->ih_offset = linear[0].offset, cell->hh_offset = linear[1].offset;
     cell->w_shift = linear[0].weight_shift, cell->r_shift = linear[1].weight_shift;

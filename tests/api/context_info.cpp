@@ -150,6 +150,8 @@ TEST(ContextInfo, InstructionSetsAreThoseOfProcCpuinfo) {
     expected |= QK_ISA_NEON;
     if (has({"asimddp"})) expected |= QK_ISA_DOTPROD;
     if (has({"asimddp", "i8mm"})) expected |= QK_ISA_I8MM;
+#elif defined(__arm__)
+    if (has({"neon", "vfpv4"})) expected |= QK_ISA_NEON;
 #endif
     const uint32_t found = sets_under(0);
     if (found == QK_ISA_GENERIC) GTEST_SKIP() << "a build without vector kernels";

@@ -53,9 +53,28 @@ constexpr Mode kModes[] = {
     {"default, everything on record", 0, 0x9f},
     {"flush, up, invalid on record", 5u << 22, 1},
 };
+#elif defined(__arm__)
+Mode mode_now() {
+    uint32_t word;
+    asm volatile("vmrs %0, fpscr" : "=r"(word));
+    return {"now", word, 0};
+}
+void set_mode(const Mode &mode) {
+    const uint32_t word = uint32_t(mode.control);
+    asm volatile("vmsr fpscr, %0" : : "r"(word) : "memory");
+}
+constexpr Mode kModes[] = {
+    {"flush to zero", 1u << 24, 0},
+    {"up", 1u << 22, 0},
+    {"down", 2u << 22, 0},
+    {"toward zero", 3u << 22, 0},
+    {"any NaN is one", 1u << 25, 0},
+    {"default, everything on record", 0x9f, 0},
+    {"flush, up, invalid on record", 5u << 22 | 1, 0},
+};
 #endif
 
-#if defined(__x86_64__) || defined(__aarch64__)
+#if defined(__x86_64__) || defined(__aarch64__) || defined(__arm__)
 
 bool same(const Mode &a, const Mode &b) { return a.control == b.control && a.status == b.status; }
 

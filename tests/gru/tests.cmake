@@ -31,15 +31,27 @@ if(NOT QK_SANITIZE)
           LABEL release)
 endif()
 
-# Cortex-M and RISC-V under qemu against the digest of qk_gru_run; examples/mcu/run says what it does.
+# Cortex-M and RISC-V under qemu against the digest of qk_gru_run, and the denoiser from checkpoint to
+# samples; examples/mcu/run and run_denoiser say what they do. Their compilers are the same in every
+# preset, so one has them.
 find_program(QK_ARM_NONE_EABI arm-none-eabi-g++)
 find_program(QK_QEMU_ARM qemu-system-arm)
-if(QK_ARM_NONE_EABI AND QK_QEMU_ARM AND NOT CMAKE_CROSSCOMPILING AND NOT QK_SANITIZE)
+if(CMAKE_CROSSCOMPILING OR QK_SANITIZE OR NOT CMAKE_BUILD_TYPE STREQUAL Release OR
+   NOT CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+  return()
+endif()
+if(QK_ARM_NONE_EABI AND QK_QEMU_ARM)
   add_executable(mcu_make_model ${PROJECT_SOURCE_DIR}/examples/mcu/make_model.c)
   target_link_libraries(mcu_make_model PRIVATE qk)
   add_test(NAME gru.mcu COMMAND ${PROJECT_SOURCE_DIR}/examples/mcu/run
                                 $<TARGET_FILE:mcu_make_model> ${CMAKE_CURRENT_BINARY_DIR}/mcu)
-elseif(NOT CMAKE_CROSSCOMPILING)
-  message(STATUS "tests/gru: Cortex-M not run: it needs arm-none-eabi-g++, qemu-system-arm and "
-                 "no sanitizer")
+  if(TARGET qk_command)
+    foreach(preset w8h16 w8a8)
+      add_test(NAME gru.mcu_denoiser_${preset}
+               COMMAND ${PROJECT_SOURCE_DIR}/examples/mcu/run_denoiser $<TARGET_FILE:qk_command>
+                       ${CMAKE_CURRENT_BINARY_DIR}/mcu_${preset} ${preset})
+    endforeach()
+  endif()
+else()
+  message(STATUS "tests/gru: Cortex-M not run: it needs arm-none-eabi-g++ and qemu-system-arm")
 endif()

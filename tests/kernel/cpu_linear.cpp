@@ -35,6 +35,7 @@ bool same(qk_format format, const std::vector<uint8_t> &a, const std::vector<uin
 
 class CpuLinear : public Specialised {
   protected:
+    CpuLinear() : Specialised(qk::kCpuBackend.linear.count) {}
     // `odd`: a number put into the middle of x, which is f32.
     void compare(const WeightCase &c, qk_format x_format, int64_t m, bool with_bias,
                  const float *odd = nullptr) {
@@ -222,6 +223,28 @@ TEST_F(CpuLinear, IntegersOfLongRows) {
                  {qk_layout{qk::kLayoutRows8}, qk_layout{QK_LAYOUT_AWQ_GEMM},
                   qk_layout{QK_LAYOUT_GPTQ}}) {
                 compare({QK_FORMAT_U4_AFFINE, scale, layout, 9, k, group}, kDense[k % 3], 1, false);
+            }
+        }
+    }
+}
+
+// Groups that start anywhere in a row, and rows that start in the middle of a byte.
+TEST_F(CpuLinear, FlatGroupsThatStraddleRows) {
+    int64_t turn = 0;
+    for (const qk_format format :
+         {QK_FORMAT_NF4, QK_FORMAT_FP4_BNB, QK_FORMAT_U4_AFFINE, QK_FORMAT_S8, QK_FORMAT_LUT8}) {
+        const bool integers = format == QK_FORMAT_U4_AFFINE || format == QK_FORMAT_S8;
+        for (const qk_layout layout : {qk_layout{QK_LAYOUT_ROW}, qk_layout{QK_LAYOUT_ROW_HIGH},
+                                       qk_layout{qk::kLayoutRows8}}) {
+            for (const int64_t k : {9, 40, 99, 200, 513, 1060, 4104, 8200}) {
+                for (const int32_t group : {16, 48, 64, 128, 256, 4096}) {
+                    if (left_out()) continue;
+                    const int64_t m = ++turn % 3 == 0 ? 1 + turn % 7 : 1;
+                    const bool minimum = integers && turn % 4 < 2;
+                    compare({format, kScales[turn % 4], layout, 8 + turn % 13, k, group, false,
+                             QK_GROUPING_FLAT, 0, minimum},
+                            kDense[turn % 5 % 3], m, turn % 2 == 0);
+                }
             }
         }
     }

@@ -43,6 +43,14 @@ TEST(CpuLists, AreWhatTheBuildSays) {
               (Names{"i8mm int8", "dotprod int8", "neon int8", "generic int8"}));
     EXPECT_EQ(names_of(cpu.linear_bf16), Names{});
     EXPECT_EQ(names_of(cpu.gru), (Names{"neon dotprod", "neon", "generic"}));
+#elif defined(QK_TEST_ARM32)
+    EXPECT_EQ(names_of(cpu.dequantize), Names{"generic"});
+    EXPECT_EQ(names_of(cpu.quantize), Names{"generic"});
+    EXPECT_EQ(names_of(cpu.repack), Names{"generic"});
+    EXPECT_EQ(names_of(cpu.linear), (Names{"neon gemv", "neon single", "neon batch", "generic"}));
+    EXPECT_EQ(names_of(cpu.linear_int8), (Names{"neon int8", "generic int8"}));
+    EXPECT_EQ(names_of(cpu.linear_bf16), Names{});
+    EXPECT_EQ(names_of(cpu.gru), (Names{"neon", "generic"}));
 #else
     EXPECT_EQ(names_of(cpu.dequantize), Names{"generic"});
     EXPECT_EQ(names_of(cpu.quantize), Names{"generic"});

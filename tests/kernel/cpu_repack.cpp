@@ -20,6 +20,7 @@ std::vector<uint8_t> run(const qk::Kernel<qk::RepackArgs> &kernel, const TestWei
 
 class CpuRepack : public Specialised {
   protected:
+    CpuRepack() : Specialised(qk::kCpuBackend.repack.count) {}
     void compare(WeightCase c, qk_layout to) {
         const auto &list = qk::kCpuBackend.repack;
         const qk::Device device = qk::device_at(qk::kCpuBackend, 0);

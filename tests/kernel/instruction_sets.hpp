@@ -41,9 +41,9 @@ bool takes(const qk::Kernel<Args> &kernel, const Args &args, const qk::Device &d
     return answer && harness::wanted("cpu", kernel.name);
 }
 
-// Null, or why there is nothing to hold against the generic kernels.
-inline const char *why_no_vectors() {
-    if (qk::kCpuBackend.dequantize.count == 1) return "built with QK_CPU_SIMD=OFF";
+// Null, or why there is nothing to hold against the generic one of so many kernels.
+inline const char *why_no_vectors(int32_t kernels) {
+    if (kernels == 1) return "this build has the generic kernel alone";
     const uint32_t here = qk::cpu::features();
     return (here & (qk::cpu::kAvx2 | qk::cpu::kNeon)) == 0 ? "this processor has no vectors that "
                                                              "qk has kernels for"

@@ -22,14 +22,16 @@ struct WeightCase {
     bool symmetric = false;
     qk_grouping grouping = QK_GROUPING_DEFAULT;
     int32_t scale_group_size = 0;
+    bool minimum = false;
 };
 
 inline std::string describe(const WeightCase &c) {
     return std::string(qk::find_format(c.format)->name) + " scales " +
            qk::find_format(c.scale_format)->name + " layout " + std::to_string(c.layout) + " " +
            std::to_string(c.n) + "x" + std::to_string(c.k) + " group " +
-           std::to_string(c.group_size) + (c.symmetric ? " symmetric" : "") + " nest " +
-           std::to_string(c.scale_group_size);
+           std::to_string(c.group_size) + (c.symmetric ? " symmetric" : "") +
+           (c.grouping == QK_GROUPING_FLAT ? " flat" : "") + (c.minimum ? " minima" : "") +
+           " nest " + std::to_string(c.scale_group_size);
 }
 
 class TestWeight {
@@ -46,7 +48,7 @@ class TestWeight {
         desc.rank = 2;
         desc.shape[0] = c.n;
         desc.shape[1] = c.k;
-        desc.flags = c.symmetric ? QK_TENSOR_SYMMETRIC : 0;
+        desc.flags = c.symmetric ? QK_TENSOR_SYMMETRIC : c.minimum ? QK_TENSOR_FLOAT_MIN : 0;
         qk::ErrorText error;
         valid_ = qk::resolve(desc, qk::kLayoutRows8, &shape_, &error) == QK_OK;
         if (!valid_) return;
@@ -95,6 +97,7 @@ class TestWeight {
         const qk_format id = shape_.scale_format->id;
         if (qk::is_float(*shape_.scale_format)) {
             fill(QK_PLANE_SCALE, id, [&] { return scale(random); });
+            if (shape_.has_minimum) fill(QK_PLANE_ZERO, id, [&] { return scale(random); });
         }
         fill(QK_PLANE_SCALE2, QK_FORMAT_F32, [&] { return scale(random); });
         fill(QK_PLANE_SCALE_CODE, QK_FORMAT_F32, [&] { return table(random); });
@@ -148,8 +151,9 @@ inline std::vector<qk::Device> test_devices(const WeightCase &c) {
 // Kernels of vectors beside the generic one; counts how many runs were compared.
 class Specialised : public ::testing::Test {
   protected:
+    explicit Specialised(int32_t kernels = qk::kCpuBackend.dequantize.count) : kernels_(kernels) {}
     void SetUp() override {
-        if (const char *why = sweep::why_no_vectors()) GTEST_SKIP() << why;
+        if (const char *why = sweep::why_no_vectors(kernels_)) GTEST_SKIP() << why;
     }
     void TearDown() override { EXPECT_TRUE(IsSkipped() || taken_ > 0) << "no kernel took a case"; }
     // Of tables of many small cases, slow builds run a quarter.
@@ -157,6 +161,7 @@ class Specialised : public ::testing::Test {
     int64_t taken_ = 0;
 
   private:
+    const int32_t kernels_;
     uint64_t turn_ = 0;
 };
 

@@ -201,6 +201,23 @@ std::vector<float> linear_int8(const Weight &weight, const Product &product);
 Bounded linear_int8_bound(const Weight &weight, const Product &product);
 Bounded linear_bf16(const Weight &weight, const Product &product);
 
+// ---- experts ---------------------------------------------------------------------------------
+
+enum class Activation { none, silu, gelu, gelu_tanh, swiglu_clamped };
+struct Mixture {
+    int64_t tokens = 0, slots = 0;
+    std::vector<int32_t> expert;  // tokens * slots
+    std::vector<float> weight;    // the same, or empty: 1
+    Activation activation = Activation::none;
+    bool interleaved = false;
+    float limit = 0, alpha = 0;
+};
+// Rows of n numbers, gate and up, to rows of n / 2; without an activation as they are.
+Bounded joined_rows(const Mixture &mixture, const Bounded &z, int64_t n);
+// A row a slot to a row a token: to the bit from bits, and within what bounds from bounds.
+std::vector<float> summed_rows(const Mixture &mixture, const std::vector<float> &z, int64_t n);
+Bounded summed_rows(const Mixture &mixture, const Bounded &z, int64_t n);
+
 // Whether `bits` can be the rounding to `format` of a number within `bound` of `value`.
 bool within(Format format, uint32_t bits, double value, double bound);
 

@@ -1,5 +1,9 @@
 // The GRU on plain NEON: 8-bit products as 16 bits, added in pairs to 32.
+#if defined(__aarch64__)
 #include "cpu/arm_neon/gru.hpp"
+#else
+#include "cpu/arm_neon/gru32.hpp"
+#endif
 #include "cpu/kernels.hpp"
 
 namespace qk::cpu {

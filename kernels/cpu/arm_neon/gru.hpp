@@ -1,17 +1,13 @@
-// The GRU on NEON but for the dot products of bytes, for which there are two instructions: 16 int32
-// as four registers.
+// The GRU on NEON but for the dot products: 16 int32 as four registers.
 #pragma once
-#include <arm_neon.h>
 #include <string.h>
 
-#include "cpu/gru/run.hpp"
-
-#define QK_QUARTERS _Pragma("GCC unroll 4") for (int q = 0; q < 4; ++q)
+#include "cpu/arm_neon/gru_dots.hpp"
 
 namespace qk::cpu {
 namespace {
 
-struct GruNeonBase {
+struct GruNeonBase : GruNeonDots {
     static constexpr int kRows = 2;  // 24 sums in 32 registers
 
     struct Ints {
@@ -207,51 +203,6 @@ struct GruNeonBase {
         QK_QUARTERS high.v[q] = vshrq_n_s32(code.v[q], 8);
         vst1q_u8(row + index, vreinterpretq_u8_s8(to_bytes(high)));
         vst1q_u8(row + plane_stride + index, veorq_u8(low, vdupq_n_u8(128)));
-    }
-
-    QK_INLINE static int8x16_t load_signed(const void *from) {
-        return vreinterpretq_s8_u8(vld1q_u8(static_cast<const uint8_t *>(from)));
-    }
-
-    // Four bytes of codes in every lane: the columns of a group.
-    QK_INLINE static int8x16_t load_group(const uint8_t *codes, int64_t group) {
-        int32_t four;
-        memcpy(&four, codes + 4 * group, 4);
-        return vreinterpretq_s8_s32(vdupq_n_s32(four));
-    }
-
-    // A panel of 48 rows of weights times `rows` rows of codes. A group's four products of a row
-    // meet in the end: `low` has those of rows 0 and 1, `high` of rows 2 and 3.
-    template <int rows, class Add>
-    QK_INLINE static void dot_halves(const int8_t *weights, int64_t groups,
-                                     const uint8_t *const *codes, GruSums sums, const Add &add) {
-        for (int gate = 0; gate < 3; ++gate) {
-            int32x4_t low[rows][4], high[rows][4];
-            for (int row = 0; row < rows; ++row)
-                QK_QUARTERS low[row][q] = high[row][q] = vdupq_n_s32(0);
-            for (int64_t group = 0; group < groups; ++group) {
-                const int8_t *const at = weights + (group * 3 + gate) * kGruUnits * 4;
-                int8x16_t x[rows];
-                for (int row = 0; row < rows; ++row) x[row] = load_group(codes[row], group);
-                QK_QUARTERS {
-                    const int8x16_t w = load_signed(at + 16 * q);
-                    for (int row = 0; row < rows; ++row) add(low[row][q], high[row][q], w, x[row]);
-                }
-            }
-            for (int row = 0; row < rows; ++row) QK_QUARTERS
-            vst1q_s32(sums[row][gate] + 4 * q, vpaddq_s32(low[row][q], high[row][q]));
-        }
-    }
-
-    template <int rows>
-    QK_NOINLINE static void dot_words(const int8_t *weights, int64_t groups,
-                                      const uint8_t *const *codes, GruSums sums) {
-        const auto add = [](int32x4_t &low, int32x4_t &high, int8x16_t w, int8x16_t x) QK_INLINE {
-            const int16x8_t w_words = vreinterpretq_s16_s8(w), x_words = vreinterpretq_s16_s8(x);
-            low = vmlal_s16(low, vget_low_s16(w_words), vget_low_s16(x_words));
-            high = vmlal_high_s16(high, w_words, x_words);
-        };
-        dot_halves<rows>(weights, groups, codes, sums, add);
     }
 };
 

@@ -1,7 +1,7 @@
 // Integer dot products of a chunk of 8 rows on Arm: SDOT where the file is built for it, else
 // multiplications of bytes that widen and add up in pairs.
 #pragma once
-#include "cpu/arm_neon/isa.hpp"
+#include "cpu/arm_neon/neon.hpp"
 #include "cpu/int8/x.hpp"
 
 namespace qk::cpu {
@@ -49,16 +49,17 @@ struct NeonInt8 : Neon {
                          const Floats8 &acc) {
         Floats8 r;
         for (int i = 0; i < 2; ++i) {
-            const float32x4_t factor = vmulq_f32(vdupq_n_f32(x_scale), scale.v[i]);
-            r.v[i] = vfmaq_f32(acc.v[i], vcvtq_f32_s32(sums.v[i]), factor);
+            const float32x4_t factor = mul4(vdupq_n_f32(x_scale), scale.v[i]);
+            r.v[i] = fma4(vcvtq_f32_s32(sums.v[i]), factor, acc.v[i]);
         }
         return r;
     }
     static Floats8 fma8(const Floats8 &a, float b, const Floats8 &acc) {
-        return {{vfmaq_n_f32(acc.v[0], a.v[0], b), vfmaq_n_f32(acc.v[1], a.v[1], b)}};
+        const float32x4_t all = vdupq_n_f32(b);
+        return {{fma4(a.v[0], all, acc.v[0]), fma4(a.v[1], all, acc.v[1])}};
     }
     static Floats8 subtract8(const Floats8 &a, const Floats8 &b) {
-        return {{vsubq_f32(a.v[0], b.v[0]), vsubq_f32(a.v[1], b.v[1])}};
+        return {{sub4(a.v[0], b.v[0]), sub4(a.v[1], b.v[1])}};
     }
 
 // Four sums of products of bytes: lane i has bytes 4 i .. 4 i + 3 of all that was added.

@@ -8,7 +8,7 @@
 //     loads of x                                            6       6
 //     less zero * sum of x, as floats, scaled, added       20      20
 #pragma once
-#include "cpu/arm_neon/isa.hpp"
+#include "cpu/arm_neon/neon.hpp"
 #include "cpu/linear/gemv_groups.hpp"
 
 namespace qk::cpu {
@@ -70,7 +70,7 @@ class NeonGroups {
             QK_QUARTERS {
                 const int64_t group = groups_.group[2 * q + odd];
                 const float *const of_rows = reinterpret_cast<const float *>(scales) + 8 * group;
-                scale.val[q] = vmulq_n_f32(vld1q_f32(of_rows + first), factor);
+                scale.val[q] = Neon::mul4(vld1q_f32(of_rows + first), vdupq_n_f32(factor));
                 if (kind != CodeKind::kZeros) continue;
                 const uint32x4_t all = vdupq_n_u32(load_as<uint32_t>(zeros, group));
                 zero.val[q] =
@@ -120,7 +120,7 @@ class NeonGroups {
                     } else if (kind == CodeKind::kSymmetric) {
                         dot[i] = vmlsq_n_s32(dot[i], sum, zero_);
                     }
-                    to = vfmaq_f32(to, vcvtq_f32_s32(dot[i]), scale);
+                    to = Neon::fma4(vcvtq_f32_s32(dot[i]), scale, to);
                 }
             }
         }

@@ -7,7 +7,7 @@
 //     one integer of the parts       8          4
 //     the zero's, as floats, scaled 12         12
 #pragma once
-#include "cpu/arm_neon/isa.hpp"
+#include "cpu/arm_neon/neon.hpp"
 #include "cpu/linear/gemv_integers.hpp"
 
 namespace qk::cpu {
@@ -105,12 +105,11 @@ class IntegerProducts {
         const int32_t zero = zeros[row >> 1] >> (row & 1) * 4 & 15;
         int32x4_t dots[4];
         IntegerDots::dots(codes, x, dots);
-        Lanes<Neon> r;
         QK_QUARTERS {
             const int32x4_t sum = vreinterpretq_s32_u32(vld1q_u32(x.sum + 4 * q));
-            r.v[q] = vcvtq_f32_s32(vmlsq_n_s32(dots[q], sum, zero));
+            dots[q] = vmlsq_n_s32(dots[q], sum, zero);
         }
-        return r;
+        return Neon::from_integers(dots);
     }
 };
 

@@ -1,9 +1,9 @@
 // NEON: 16 lanes of f32 are four registers.
 #pragma once
-#include <arm_neon.h>
 #include <stdint.h>
 #include <string.h>
 
+#include "cpu/arm_neon/intrinsics.hpp"
 #include "cpu/isa.hpp"
 #include "cpu/kernels.hpp"
 #include "cpu/shared/fallbacks.hpp"
@@ -48,6 +48,19 @@ struct NeonBase {
     static Lanes fma(const Lanes &a, const Lanes &b, const Lanes &c) {
         Lanes r;
         QK_QUARTERS r.v[q] = vfmaq_f32(c.v[q], a.v[q], b.v[q]);
+        return r;
+    }
+
+    // The same of four.
+    static float32x4_t mul4(float32x4_t a, float32x4_t b) { return vmulq_f32(a, b); }
+    static float32x4_t sub4(float32x4_t a, float32x4_t b) { return vsubq_f32(a, b); }
+    static float32x4_t fma4(float32x4_t a, float32x4_t b, float32x4_t c) {
+        return vfmaq_f32(c, a, b);
+    }
+
+    static Lanes from_integers(const int32x4_t (&a)[4]) {
+        Lanes r;
+        QK_QUARTERS r.v[q] = vcvtq_f32_s32(a[q]);
         return r;
     }
 

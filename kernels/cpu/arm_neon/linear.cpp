@@ -8,6 +8,7 @@
 #include "cpu/linear/select.hpp"
 #include "cpu/linear/single.hpp"
 #include "cpu/linear/transposed.hpp"
+#include "cpu/linear/transposed_few.hpp"
 
 namespace qk::cpu {
 
@@ -17,6 +18,8 @@ const Kernel<LinearArgs> kLinearBatchNeon = linear_kernel<row_of("neon batch")>(
 const Kernel<LinearArgs> kLinearSingleNeon = linear_kernel<row_of("neon single")>(run_single<Neon>);
 const Kernel<LinearArgs> kTransposedNeon =
     transposed_kernel<transposed_row_of("neon transposed")>(run_transposed<Neon>);
+const Kernel<LinearArgs> kTransposedFewNeon =
+    transposed_kernel<transposed_row_of("neon transposed few rows")>(run_transposed_few<Neon>);
 
 const Kernel<LinearArgs> kLinearInt8Neon =
     linear_kernel<row_of("neon int8")>(run_int8_gemv<NeonInt8>, int8_x_bytes<NeonInt8>);

@@ -1,5 +1,5 @@
-// Everything of the integer GRU cell but the dot products, 16 units at a time: rules 7 to 13 of
-// docs/gru.md on vectors of int32.
+// Everything of the integer GRU cell but the dot products, as many units at a time as there are
+// lanes: rules 7 to 13 of docs/gru.md on vectors of int32.
 #pragma once
 #include "cpu/gru/isa.hpp"
 
@@ -12,9 +12,10 @@ inline void store_words(uint8_t *row, int64_t plane_stride, int64_t index, Ints<
                         int planes) {
     using Ints = typename Isa::Ints;
     char *const to = reinterpret_cast<char *>(row + 2 * index);
-    if (planes == 1) return Isa::store_codes(to, 2, kGruUnits, code);
-    Isa::store_codes(to, 2, kGruUnits, code >> Ints::splat(8));
-    Isa::store_codes(to + plane_stride, 2, kGruUnits, (code & Ints::splat(255)) - Ints::splat(128));
+    constexpr int64_t count = lanes_of<Isa>();
+    if (planes == 1) return Isa::store_codes(to, 2, count, code);
+    Isa::store_codes(to, 2, count, code >> Ints::splat(8));
+    Isa::store_codes(to + plane_stride, 2, count, (code & Ints::splat(255)) - Ints::splat(128));
 }
 
 template <class Isa>
@@ -131,7 +132,7 @@ QK_NOINLINE void run_gates(const gru::Cell &cell, const GruPack &pack, const Gat
     const int planes = planes_for<Isa>(pack.h, cell.view_bytes);
     const Ints one = Ints::splat(cell.u_one - cell.u_zero), h_zero = Ints::splat(cell.h_zero);
     for (; rows-- > 0; ++row) {
-        for (int64_t j = 0; j < units; j += kGruUnits) {
+        for (int64_t j = 0; j < units; j += lanes_of<Isa>()) {
             const int32_t *const ih = row->ih + j, *const hh = row->hh + j;
             const Ints r = on_curve<Isa>(
                 pack.reset, reset, Ints::load(ih + units) + Ints::load(hh + units), cell.r_zero);

@@ -1,6 +1,6 @@
-// What the integer GRU asks of an instruction set: a type with 16 lanes of int32, sums of products
-// in 64 bits, tables, codes as memory has them, and dot products of weights and codes. The type is
-// in an unnamed namespace, so that all that is built of it stays in its own object file.
+// What the integer GRU asks of an instruction set: a type with lanes of int32 (lanes_of), sums of
+// products in 64 bits, tables, codes as memory has them, and dot products of weights and codes. The
+// type is in an unnamed namespace, so that all that is built of it stays in its own object file.
 #pragma once
 #include <stdint.h>
 
@@ -10,9 +10,18 @@
 namespace qk::cpu {
 
 template <class Isa>
-using Ints = typename Isa::Ints;  // 16 int32
+using Ints = typename Isa::Ints;  // int32
 template <class Isa>
-using Longs = typename Isa::Longs;  // 16 int64
+using Longs = typename Isa::Longs;  // int64, as many
+
+// 16, or Isa::kLanes, a divisor of it, where registers are few.
+template <class Isa>
+constexpr int64_t lanes_of() {
+    if constexpr (requires { Isa::kLanes; })
+        return Isa::kLanes;
+    else
+        return kGruUnits;
+}
 
 // Sums of products of a panel: [row of codes][gate][unit].
 using GruSums = int32_t (*)[3][kGruUnits];
@@ -55,11 +64,11 @@ concept GruTables = requires(Ints<Isa> a, const uint8_t *bytes, const int32_t *w
     Isa::gather_pairs(words, a, &a, &a);  // words 2 * a and 2 * a + 1
 };
 
-// The first `count` of 16 elements; no others are touched.
+// The first `count` elements of the lanes; no others are touched.
 template <class Isa>
 concept GruMemory = requires(Ints<Isa> a, const uint8_t *bytes, const char *from, char *to,
                              int32_t code_bytes, int64_t count) {
-    a = Isa::load_bytes(bytes);  // 16, without a sign
+    a = Isa::load_bytes(bytes);  // without a sign
     a = Isa::load_codes(from, code_bytes, count);
     Isa::store_codes(to, code_bytes, count, a);
     a = Isa::load_reals(from, count, 0.5f, -1.0f, 1.0f);  // times, then clamped; a NaN is 0

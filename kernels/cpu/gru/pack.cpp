@@ -234,7 +234,8 @@ void pack_rows(const Source &source, int64_t units, GruRows *rows, Carver *carve
         half[at] = int32_t((1u << (shift[at] - 1)) - 1);
     });
     const int32_t min = source.min - source.zero, max = source.max - source.zero;
-    *rows = {weights, offset, plane_offset, half, shift, nullptr, groups, min, max, {}};
+    const bool in_pairs = memchr(weights, -128, size_t(panels * groups * 3 * kGruUnits * 4)) == 0;
+    *rows = {weights, offset, plane_offset, half, shift, nullptr, groups, min, max, {}, in_pairs};
 }
 
 void pack_table(const gru::Table &table, GruTable *to, Carver *carver) {

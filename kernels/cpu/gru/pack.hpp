@@ -40,6 +40,7 @@ struct GruRows {
     int64_t groups;       // of 4 columns, of 2 where weights have 16 bits
     int32_t min, max;     // the output's type, zero point taken off
     GruShift to_gate[3];  // what the gates do first; none for n of R h + br
+    bool in_pairs;        // no byte of weights is -128: two products with codes fit 16 bits
 
     bool has_words() const { return word_offset != nullptr; }
 };

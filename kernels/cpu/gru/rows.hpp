@@ -18,37 +18,57 @@ struct RowTask {
     int32_t *to;  // [gate][units]
 };
 
-template <class Isa, int rows, bool words>
+enum class GruDot { kBytes, kPairs, kWords };
+
+// Where the instruction set adds two products in 16 bits (GruRows::in_pairs) sooner than one.
+template <class Isa>
+concept DotsOfPairs = requires {
+    Isa::template dot_pairs<1>;
+};
+
+template <class Isa, int rows, GruDot kind>
 inline void dot_rows(const int8_t *weights, int64_t groups, const uint8_t *const *codes,
                      GruSums sums) {
-    if constexpr (words)
+    if constexpr (kind == GruDot::kWords)
         Isa::template dot_words<rows>(weights, groups, codes, sums);
+    else if constexpr (kind == GruDot::kPairs)
+        Isa::template dot_pairs<rows>(weights, groups, codes, sums);
     else
         Isa::template dot<rows>(weights, groups, codes, sums);
 }
 
 // `count` rows of codes, as many at a time as the registers hold.
-template <class Isa, bool words>
+template <class Isa, GruDot kind>
 inline void dot_tile(int64_t count, const int8_t *weights, int64_t groups,
                      const uint8_t *const *codes, GruSums sums) {
     while (count > 0) {
         int64_t done = 1;
         if (Isa::kRows >= 8 && count >= 8) {
-            dot_rows<Isa, Isa::kRows >= 8 ? 8 : 1, words>(weights, groups, codes, sums);
+            dot_rows<Isa, Isa::kRows >= 8 ? 8 : 1, kind>(weights, groups, codes, sums);
             done = 8;
         } else if (Isa::kRows >= 4 && count >= 4) {
-            dot_rows<Isa, Isa::kRows >= 4 ? 4 : 1, words>(weights, groups, codes, sums);
+            dot_rows<Isa, Isa::kRows >= 4 ? 4 : 1, kind>(weights, groups, codes, sums);
             done = 4;
         } else if (Isa::kRows >= 2 && count >= 2) {
-            dot_rows<Isa, Isa::kRows >= 2 ? 2 : 1, words>(weights, groups, codes, sums);
+            dot_rows<Isa, Isa::kRows >= 2 ? 2 : 1, kind>(weights, groups, codes, sums);
             done = 2;
         } else {
-            dot_rows<Isa, 1, words>(weights, groups, codes, sums);
+            dot_rows<Isa, 1, kind>(weights, groups, codes, sums);
         }
         count -= done;
         codes += done;
         sums += done;
     }
+}
+
+template <class Isa>
+inline void dot_bytes(const GruRows &rows, const int8_t *weights, int64_t count,
+                      const uint8_t *const *codes, GruSums sums) {
+    if constexpr (DotsOfPairs<Isa>) {
+        if (rows.in_pairs)
+            return dot_tile<Isa, GruDot::kPairs>(count, weights, rows.groups, codes, sums);
+    }
+    dot_tile<Isa, GruDot::kBytes>(count, weights, rows.groups, codes, sums);
 }
 
 // The sums of one panel for one input, planes joined, become what the gates add.
@@ -57,17 +77,22 @@ QK_INLINE inline void rescale(const GruRows &rows, int64_t panel, int64_t units,
                               const int32_t (*sums)[3][kGruUnits], int32_t *to) {
     using Ints = typename Isa::Ints;
     const int32_t *const offset = Isa::kInPlanes ? rows.plane_offset : rows.offset;
-    const Ints one = Ints::splat(1);
+    const int32_t *const half = rows.half;
+    const uint8_t *const shifts = rows.shift;
+    const Ints one = Ints::splat(1), low = Ints::splat(rows.min), high = Ints::splat(rows.max);
     for (int gate = 0; gate < 3; ++gate) {
-        const int64_t at = (panel * 3 + gate) * kGruUnits;
-        Ints sum = Ints::load(sums[0][gate]);
-        if (planes == 2) sum = (sum << Ints::splat(8)) + Ints::load(sums[1][gate]);
-        sum = sum + Ints::load(offset + at);
-        const Ints shift = Isa::load_bytes(rows.shift + at);
-        const Ints odd = (sum >> shift) & one;
-        const Ints code = (sum + Ints::load(rows.half + at) + odd) >> shift;
         const Round<Isa> round(rows.to_gate[gate]);
-        round(clamp(code, rows.min, rows.max)).store(to + gate * units + panel * kGruUnits);
+        int32_t *const of_gate = to + gate * units + panel * kGruUnits;
+        for (int64_t unit = 0; unit < kGruUnits; unit += lanes_of<Isa>()) {
+            const int64_t at = (panel * 3 + gate) * kGruUnits + unit;
+            Ints sum = Ints::load(sums[0][gate] + unit);
+            if (planes == 2) sum = (sum << Ints::splat(8)) + Ints::load(sums[1][gate] + unit);
+            sum = sum + Ints::load(offset + at);
+            const Ints shift = Isa::load_bytes(shifts + at);
+            const Ints odd = (sum >> shift) & one;
+            const Ints code = (sum + Ints::load(half + at) + odd) >> shift;
+            round(min(max(code, low), high)).store(of_gate + unit);
+        }
     }
 }
 
@@ -78,14 +103,15 @@ QK_NOINLINE void run_rows(const GruRows &rows, int64_t panels, const RowTask *ta
                           int planes, int64_t plane_stride, bool backward) {
     const uint8_t *codes[kGruMostRows];
     alignas(64) int32_t sums[kGruMostRows][3][kGruUnits];
+    const int64_t last_plane = planes - 1;  // 0 or 1: also the shift from rows to tasks
     for (int64_t i = 0; i < count; ++i)
-        codes[i] = tasks[i / planes].codes + i % planes * plane_stride;
+        codes[i] = tasks[i >> last_plane].codes + (i & last_plane) * plane_stride;
     const int64_t panel_bytes = rows.groups * 3 * kGruUnits * 4;
     for (int64_t i = 0; i < panels; ++i) {
         const int64_t panel = backward ? panels - 1 - i : i;
-        dot_tile<Isa, false>(count, rows.weights + panel * panel_bytes, rows.groups, codes, sums);
-        for (int64_t task = 0; task < count / planes; ++task)
-            rescale<Isa>(rows, panel, panels * kGruUnits, planes, sums + task * planes,
+        dot_bytes<Isa>(rows, rows.weights + panel * panel_bytes, count, codes, sums);
+        for (int64_t task = 0; task < count >> last_plane; ++task)
+            rescale<Isa>(rows, panel, panels * kGruUnits, planes, sums + (task << last_plane),
                          tasks[task].to);
     }
 }
@@ -93,30 +119,39 @@ QK_NOINLINE void run_rows(const GruRows &rows, int64_t panels, const RowTask *ta
 // Pairs of columns: 2 * 252 * 2^15 * 2^7 < 2^31. A multiple of what dot_words unrolls.
 constexpr int64_t kWordGroups = 252;
 
+// In as many parts as 16 lanes take.
 template <class Isa>
-inline Longs<Isa> joined(int planes, const int32_t (*sums)[3][kGruUnits], int gate) {
+constexpr int64_t kParts = kGruUnits / lanes_of<Isa>();
+
+template <class Isa>
+inline Longs<Isa> joined(int planes, const int32_t (*sums)[3][kGruUnits], int gate, int64_t part) {
     using Ints = typename Isa::Ints;
-    const Ints one = Ints::splat(1), high = Ints::load(sums[0][gate]);
+    const int64_t at = part * lanes_of<Isa>();
+    const Ints one = Ints::splat(1), high = Ints::load(sums[0][gate] + at);
     if (planes == 1) return Isa::products(high, one);
-    return Isa::products(high, Ints::splat(256)) + Isa::products(Ints::load(sums[1][gate]), one);
+    return Isa::products(high, Ints::splat(256)) +
+           Isa::products(Ints::load(sums[1][gate] + at), one);
 }
 
 // Rules 7 and 8.
 template <class Isa>
 inline void rescale_words(const GruRows &rows, int64_t panel, int64_t units,
-                          const Longs<Isa> *total, int32_t *to) {
+                          const Longs<Isa> (*total)[kParts<Isa>], int32_t *to) {
     using Ints = typename Isa::Ints;
     using Longs = typename Isa::Longs;
     for (int gate = 0; gate < 3; ++gate) {
         const int64_t at = (panel * 3 + gate) * kGruUnits;
-        const int32_t *const offset = rows.word_offset + 2 * at;
-        const Longs high = Isa::products(Ints::load(offset), Ints::splat(1 << kWordOffsetBits));
-        const Longs low = Isa::products(Ints::load(offset + kGruUnits), Ints::splat(1));
-        const Longs sum = total[gate] + (high + low);
-        const Ints code =
-            Isa::round_lanes(sum, Isa::load_bytes(rows.shift + at), rows.min, rows.max);
         const Round<Isa> round(rows.to_gate[gate]);
-        round(code).store(to + gate * units + panel * kGruUnits);
+        for (int64_t part = 0; part < kParts<Isa>; ++part) {
+            const int64_t unit = part * lanes_of<Isa>();
+            const int32_t *const offset = rows.word_offset + 2 * at + unit;
+            const Longs high = Isa::products(Ints::load(offset), Ints::splat(1 << kWordOffsetBits));
+            const Longs low = Isa::products(Ints::load(offset + kGruUnits), Ints::splat(1));
+            const Longs sum = total[gate][part] + (high + low);
+            const Ints shift = Isa::load_bytes(rows.shift + at + unit);
+            const Ints code = Isa::round_lanes(sum, shift, rows.min, rows.max);
+            round(code).store(to + gate * units + panel * kGruUnits + unit);
+        }
     }
 }
 
@@ -127,7 +162,7 @@ QK_NOINLINE void run_word_rows(const GruRows &rows, int64_t panels, const RowTas
     constexpr int64_t group_bytes = 3 * kGruUnits * 4;
     const uint8_t *codes[kGruMostRows];
     alignas(64) int32_t sums[kGruMostRows][3][kGruUnits];
-    Longs totals[kGruMostRows][3];
+    Longs totals[kGruMostRows][3][kParts<Isa>];
     const int64_t last_plane = planes - 1;  // 0 or 1: also the shift from rows to tasks
     for (int64_t i = 0; i < panels; ++i) {
         const int64_t panel = backward ? panels - 1 - i : i;
@@ -136,12 +171,15 @@ QK_NOINLINE void run_word_rows(const GruRows &rows, int64_t panels, const RowTas
             for (int64_t row = 0; row < count; ++row)
                 codes[row] =
                     tasks[row >> last_plane].codes + (row & last_plane) * plane_stride + 4 * first;
-            dot_tile<Isa, true>(count, weights + first * group_bytes,
-                                min64(kWordGroups, rows.groups - first), codes, sums);
+            dot_tile<Isa, GruDot::kWords>(count, weights + first * group_bytes,
+                                          min64(kWordGroups, rows.groups - first), codes, sums);
             for (int64_t task = 0; task < count >> last_plane; ++task) {
-                for (int gate = 0; gate < 3; ++gate) {
-                    const Longs sum = joined<Isa>(planes, sums + (task << last_plane), gate);
-                    totals[task][gate] = first == 0 ? sum : totals[task][gate] + sum;
+                for (int64_t i = 0; i < 3 * kParts<Isa>; ++i) {
+                    const int64_t gate = i / kParts<Isa>, part = i % kParts<Isa>;
+                    const Longs sum =
+                        joined<Isa>(planes, sums + (task << last_plane), int(gate), part);
+                    Longs &total = totals[task][gate][part];
+                    total = first == 0 ? sum : total + sum;
                 }
             }
         }

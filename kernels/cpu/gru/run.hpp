@@ -11,6 +11,7 @@ namespace qk::cpu {
 template <class Isa>
 class GruRange {
     using Ints = typename Isa::Ints;
+    static constexpr int64_t kLanes = lanes_of<Isa>();
 
   public:
     GruRange(const GruArgs &args, int64_t first, int64_t last)
@@ -52,22 +53,24 @@ class GruRange {
         const char *const from =
             static_cast<const char *>(args_.h) + s * cell_.hidden_size * cell_.h_bytes;
         const Round<Isa> round(pack_.view_shift);
-        for (int64_t j = 0; j < room_.units; j += kGruUnits) {
-            const int64_t count = min64(kGruUnits, cell_.hidden_size - j);
+        const int planes = planes_for<Isa>(pack_.h, cell_.view_bytes);
+        int32_t *const to = h(s);
+        uint8_t *const view_of = view(s);
+        for (int64_t j = 0; j < room_.units; j += kLanes) {
+            const int64_t count = max64(0, min64(kLanes, cell_.hidden_size - j));
             const Ints code = Isa::load_codes(from + j * cell_.h_bytes, cell_.h_bytes, count);
-            (code - Ints::splat(cell_.h_zero)).store(h(s) + j);
-            store_for<Isa>(pack_.h, view(s), room_.h_stride / 2, j,
-                           clamp(round(code), cell_.view_min, cell_.view_max),
-                           planes_for<Isa>(pack_.h, cell_.view_bytes));
+            (code - Ints::splat(cell_.h_zero)).store(to + j);
+            store_for<Isa>(pack_.h, view_of, room_.h_stride / 2, j,
+                           clamp(round(code), cell_.view_min, cell_.view_max), planes);
         }
     }
 
     void write_codes(const int32_t *from, char *to) {
-        for (int64_t j = 0; j < cell_.hidden_size; j += kGruUnits) {
-            const Ints code = Ints::load(from + j) + Ints::splat(cell_.h_zero);
-            Isa::store_codes(to + j * cell_.h_bytes, cell_.h_bytes,
-                             min64(kGruUnits, cell_.hidden_size - j), code);
-        }
+        const int32_t bytes = cell_.h_bytes;
+        const Ints zero = Ints::splat(cell_.h_zero);
+        for (int64_t j = 0, n = cell_.hidden_size; j < n; j += kLanes)
+            Isa::store_codes(to + j * bytes, bytes, min64(kLanes, n - j),
+                             Ints::load(from + j) + zero);
     }
 
     void write_state(int64_t s) {
@@ -83,15 +86,15 @@ class GruRange {
         const float factor = gru::power_of_two(cell_.x_scale);
         const float low = float(cell_.x_min - cell_.x_zero);
         const float high = float(cell_.x_max - cell_.x_zero);
-        for (int64_t k = 0; k < c; k += kGruUnits) {
-            const int64_t count = min64(kGruUnits, c - k);
+        const int planes = planes_for<Isa>(pack_.x, cell_.x_bytes);
+        for (int64_t k = 0; k < c; k += kLanes) {
+            const int64_t count = min64(kLanes, c - k);
             const Ints code = is_real
                                   ? Isa::load_reals(from + k * 4, count, factor, low, high) +
                                         Ints::splat(cell_.x_zero)
                                   : clamp(Isa::load_codes(from + k * bytes, cell_.x_bytes, count),
                                           cell_.x_min, cell_.x_max);
-            store_for<Isa>(pack_.x, to, room_.x_stride / 2, k, code,
-                           planes_for<Isa>(pack_.x, cell_.x_bytes));
+            store_for<Isa>(pack_.x, to, room_.x_stride / 2, k, code, planes);
         }
         return to;
     }
@@ -153,9 +156,10 @@ class GruRange {
         if (args_.y_format->id != QK_FORMAT_F32)
             return write_codes(h(s), static_cast<char *>(args_.y) + at * cell_.h_bytes);
         const float factor = gru::power_of_two(-cell_.h_scale);
-        for (int64_t j = 0; j < cell_.hidden_size; j += kGruUnits)
-            Isa::store_reals(static_cast<char *>(args_.y) + (at + j) * 4,
-                             min64(kGruUnits, cell_.hidden_size - j), Ints::load(h(s) + j), factor);
+        char *const to = static_cast<char *>(args_.y) + at * 4;
+        const int32_t *const from = h(s);
+        for (int64_t j = 0, n = cell_.hidden_size; j < n; j += kLanes)
+            Isa::store_reals(to + j * 4, min64(kLanes, n - j), Ints::load(from + j), factor);
     }
 
     const GruArgs &args_;

@@ -20,18 +20,34 @@ class ScaleBlock {
         : w_(w), row_scales_(w, plane) {}
 
     // Groups first .. first + count as f32 [group][row]; 0 for rows past the last.
-    QK_NOINLINE const char *load(int64_t row, int64_t first, int64_t count) {
+    const char *load(int64_t row, int64_t first, int64_t count) {
+        return load_rows(row, count, [=](int64_t) { return first; });
+    }
+    // The groups of columns column .. end, each row's from its own first one on.
+    const char *load_columns(int64_t row, int64_t column, int64_t end) {
+        const Geometry &s = w_.geometry;
+        const int64_t size = s.group_size, first = column / size;
+        if (!s.flat) return load(row, first, ceil_div(end, size) - first);
+        const int64_t count = ceil_div(end - column - 1, size) + 1;  // of a row, at most
+        return load_rows(row, count, [&](int64_t i) { return group_of(s, row + i, column).group; });
+    }
+
+  private:
+    template <class FirstOf>
+    QK_NOINLINE const char *load_rows(int64_t row, int64_t count, const FirstOf &first_of) {
+        const Geometry &s = w_.geometry;
         for (int64_t i = 0; i < 8; ++i) {
-            const bool real = row + i < w_.geometry.n;
+            const bool real = row + i < s.n;
+            const int64_t first = real ? first_of(i) : 0;
+            const int64_t there = s.flat ? min64(count, s.group_count - first) : count;
             if (real) row_scales_.start(row + i);
             for (int64_t g = 0; g < count; ++g) {
-                scales_[g][i] = real ? row_scales_.at(first + g) : 0.0f;
+                scales_[g][i] = real && g < there ? row_scales_.at(first + g) : 0.0f;
             }
         }
         return reinterpret_cast<const char *>(scales_);
     }
 
-  private:
     const Weight &w_;
     RowScales<Isa> row_scales_;
     float scales_[kPanelSteps + 1][8];
@@ -51,7 +67,7 @@ class Decoder {
     QK_NOINLINE void decode(int64_t row, int64_t column, int64_t end, const char *scales,
                             Weights8 *to) {
         scales_ = scales;
-        number_groups(column, end);
+        number_groups(row, column, end);
         if (w_.layout->bits == 8) return decode_bytes(row, column, end, to);
         load_zeros(row, column, end);
         switch (w_.layout->id) {
@@ -69,11 +85,11 @@ class Decoder {
     // Takes minima off what decode() gave last.
     QK_NOINLINE void lower(int64_t row, int64_t column, int64_t end, Weights8 *to) {
         if (!lowered_) return;
-        const int64_t size = w_.geometry.group_size, first = column / size;
-        const char *const minima = minima_.load(row, first, ceil_div(end, size) - first);
+        const char *const minima = minima_.load_columns(row, column, end);
+        if (w_.geometry.flat) return lower_flat(minima, end - column, to);
         for (int64_t at = column, step = 0; at < end; at += 16, ++step) {
             for (int64_t i = 0; i < 8; ++i) {
-                const float minimum = load_as<float>(minima, group_[step] * 8 + i);
+                const float minimum = load_as<float>(minima, group_at(step, i) * 8 + i);
                 const Lanes<Isa> weights = Isa::load_f32(to[step][i]);
                 Isa::store_f32(to[step][i], Isa::add(weights, Isa::splat(-minimum)));
             }
@@ -81,6 +97,15 @@ class Decoder {
     }
 
   private:
+    void lower_flat(const char *minima, int64_t columns, Weights8 *to) const {
+        for (int64_t i = 0; i < 8; ++i) {
+            const int64_t size = w_.geometry.group_size, before = size - cut_[i];
+            for (int64_t c = 0; c < columns; ++c) {
+                to[c / 16][i][c % 16] -= load_as<float>(minima, (c + before) / size * 8 + i);
+            }
+        }
+    }
+
     // 8-bit codes, rows of bytes.
     void decode_bytes(int64_t row, int64_t column, int64_t end, Weights8 *to) const {
         for (int64_t i = 0; i < min64(8, w_.geometry.n - row); ++i) {
@@ -99,43 +124,71 @@ class Decoder {
                 Isa::store_f32(weights,
                                Isa::mul(Isa::load_f32(weights), Isa::splat(scale(step, i))));
             }
+            for_each_cut(i, column, end, [&](int64_t step, int64_t done) {
+                const uint8_t *const of_step = codes + column + step * 16;
+                const int64_t count = min64(16, end - column - step * 16);
+                const float next = load_as<float>(scales_, (group_at(step, i) + 1) * 8 + i);
+                for (int64_t j = done; j < count; ++j) {
+                    to[step][i][j] = bytes_.value[of_step[j]] * next;
+                }
+            });
         }
     }
 
-    // A nibble a row, 4 bytes a group, from the panel's first group on.
+    // A nibble a row, 4 bytes a group, from the panel's first group of each row on.
     void load_zeros(int64_t row, int64_t column, int64_t end) {
         if (w_.zero == nullptr) return;
         const Geometry &s = w_.geometry;
-        const int64_t first = column / s.group_size, last = ceil_div(end, s.group_size);
         memset(zeros_, 0, sizeof(zeros_));
-        for (int64_t group = first; group < last; ++group) {
-            for (int64_t i = 0; i < min64(8, s.n - row); ++i) {
-                const int zero = zero_of(w_, {row + i, group});
-                zeros_[(group - first) * 4 + (i >> 1)] |= uint8_t(zero << (i & 1) * 4);
+        for (int64_t i = 0; i < min64(8, s.n - row); ++i) {
+            const GroupIndex first = group_of(s, row + i, column);
+            const GroupIndex last = group_of(s, row + i, end - 1);
+            for (int64_t g = 0; g <= last.group - first.group; ++g) {
+                const int zero = zero_of(w_, {first.row, first.group + g});
+                zeros_[g * 4 + (i >> 1)] |= uint8_t(zero << (i & 1) * 4);
             }
         }
     }
 
-    // Groups of the panel's steps, from 0.
-    void number_groups(int64_t column, int64_t end) {
-        const int64_t size = w_.geometry.group_size;
-        int64_t group = 0, next = (column / size + 1) * size;
-        for (int64_t at = column, step = 0; at < end; at += 16, ++step) {
-            if (at >= next) {
-                ++group;
-                next += size;
+    // Groups of the panel's steps, from 0: of where a step starts, and the same for all rows but
+    // where groups straddle them.
+    void number_groups(int64_t row, int64_t column, int64_t end) {
+        const Geometry &s = w_.geometry;
+        for (int64_t i = 0; i < (s.flat ? 8 : 1); ++i) {
+            const int64_t at = s.flat ? (row + i) * s.k + column : column;
+            cut_[i] = (at / s.group_size + 1) * s.group_size - at;
+            int64_t group = 0, next = column + cut_[i];
+            for (int64_t from = column, step = 0; from < end; from += 16, ++step) {
+                if (from >= next) {
+                    ++group;
+                    next += s.group_size;
+                }
+                group_[i * kPanelSteps + step] = uint8_t(group);
             }
-            group_[step] = uint8_t(group);
+        }
+    }
+    int64_t group_at(int64_t step, int64_t row) const {
+        return group_[(w_.geometry.flat ? row * kPanelSteps : 0) + step];
+    }
+    // body(step, columns): the steps of a row that the next group takes over after some columns.
+    // There is no more than one such place in a step.
+    template <class Body>
+    QK_INLINE void for_each_cut(int64_t row, int64_t column, int64_t end, const Body &body) const {
+        if (!w_.geometry.flat) return;
+        for (int64_t at = cut_[row]; at < end - column; at += w_.geometry.group_size) {
+            if (at % 16 != 0) body(at / 16, at % 16);
         }
     }
 
     float scale(int64_t step, int64_t row) const {
-        return load_as<float>(scales_, group_[step] * 8 + row);
+        return load_as<float>(scales_, group_at(step, row) * 8 + row);
     }
-    // The weights of a row's codes in a step.
-    Table<Isa> table(int64_t step, int64_t row) const {
-        return Isa::scale_table(codes_.table(zeros_, group_[step], int(row)), scale(step, row));
+    // The weights of a row's codes in a group.
+    Table<Isa> table_of(int64_t group, int64_t row) const {
+        const float scale = load_as<float>(scales_, group * 8 + row);
+        return Isa::scale_table(codes_.table(zeros_, group, int(row)), scale);
     }
+    Table<Isa> table(int64_t step, int64_t row) const { return table_of(group_at(step, row), row); }
 
     // 16 columns or fewer, one at a time.
     void decode_slowly(int64_t row, int64_t column, int64_t count, const Table<Isa> &table,
@@ -149,20 +202,37 @@ class Decoder {
         Isa::template emit_floats<false, false>(bytes, table, reinterpret_cast<char *>(to));
     }
 
+    // Up to 16 columns of a row whose nibbles are in order from nibble `run` on.
+    template <bool high_first>
+    void decode_step(int64_t run, int64_t row, int64_t column, int64_t count,
+                     const Table<Isa> &table, float *to) const {
+        if (count < 16) return decode_slowly(row, column, count, table, to);
+        const uint8_t *const from = data_ + ((run + column) >> 1);
+        char *const weights = reinterpret_cast<char *>(to);
+        if (!high_first || (run & 1) == 0) {
+            return Isa::template emit_floats<high_first, false>(from, table, weights);
+        }
+        uint8_t bytes[8];  // of a row that starts in the middle of a byte
+        for (int i = 0; i < 8; ++i) bytes[i] = uint8_t(from[i] << 4 | from[i + 1] >> 4);
+        Isa::template emit_floats<true, false>(bytes, table, weights);
+    }
+
     // Rows of nibbles in order, `stride` nibbles apart.
     template <bool high_first>
     void decode_runs(int64_t row, int64_t stride, int64_t column, int64_t end, Weights8 *to) {
         for (int64_t i = 0; i < min64(8, w_.geometry.n - row); ++i) {
             const int64_t run = (row + i) * stride;
             for (int64_t at = column, step = 0; at < end; at += 16, ++step) {
-                float *const weights = to[step][i];
-                if (end - at < 16 || (run & 1) != 0) {
-                    decode_slowly(row + i, at, min64(16, end - at), table(step, i), weights);
-                    continue;
-                }
-                Isa::template emit_floats<high_first, false>(
-                    data_ + ((run + at) >> 1), table(step, i), reinterpret_cast<char *>(weights));
+                decode_step<high_first>(run, row + i, at, min64(16, end - at), table(step, i),
+                                        to[step][i]);
             }
+            for_each_cut(i, column, end, [&](int64_t step, int64_t done) {
+                const int64_t at = column + step * 16;
+                float next[16];
+                decode_step<high_first>(run, row + i, at, min64(16, end - at),
+                                        table_of(group_at(step, i) + 1, i), next);
+                memcpy(to[step][i] + done, next + done, size_t(16 - done) * 4);
+            });
         }
     }
 
@@ -218,8 +288,14 @@ class Decoder {
     QK_INLINE void decode_steps(const Words<Isa> &words, int64_t first, int64_t last, int row,
                                 Weights8 *to) const {
         if constexpr (step < 8) {
-            const Table<Isa> weights = table(min64(first + step, last), row);
-            Isa::store_f32(to[step][row], Isa::template look_up<step>(weights, words));
+            const int64_t at = min64(first + step, last), group = group_at(at, row);
+            Isa::store_f32(to[step][row], Isa::template look_up<step>(table_of(group, row), words));
+            const int64_t done = cut_[row] + group * w_.geometry.group_size - 16 * at;
+            if (w_.geometry.flat && done < 16) {  // the next group's from there on
+                float next[16];
+                Isa::store_f32(next, Isa::template look_up<step>(table_of(group + 1, row), words));
+                memcpy(to[step][row] + done, next + done, size_t(16 - done) * 4);
+            }
             decode_steps<step + 1>(words, first, last, row, to);
         }
     }
@@ -230,7 +306,8 @@ class Decoder {
     const uint8_t *data_;
     const bool is_signed_, lowered_;
     ScaleBlock<Isa> minima_;  // the scales where there are none
-    uint8_t group_[kPanelSteps];
+    uint8_t group_[8 * kPanelSteps];
+    int64_t cut_[8] = {};  // columns until the first group of a row's panel ends
     uint8_t zeros_[(kPanelSteps + 1) * 4] = {};  // all 0 where the format has none
     const char *scales_ = nullptr;
 };

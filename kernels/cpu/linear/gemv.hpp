@@ -42,6 +42,11 @@ QK_INLINE inline Table<Isa> weights_of(const Chunk &chunk, const Codes &codes, i
     return Isa::lower_table(table, load_as<float>(chunk.zeros, group * 8 + row));
 }
 
+// Loads have ports of their own and shifts few: where a vector holds a chunk, byte b of its words
+// is loaded in place, up to three bytes past the chunk, and one shift by 4 is left for a byte.
+template <class Isa>
+constexpr bool loads_bytes = Isa::kVectorBytes == 64;
+
 // Rows go kRowsTogether at a time, step by step: their sums are independent, and a processor's
 // window is shorter than the chain of eight additions of one row.
 template <class Isa, int kSteps, class Codes>
@@ -53,15 +58,19 @@ QK_INLINE inline void add_rows(const Chunk &chunk, int first_row, const Codes &c
     for (int i = 0; i < Isa::kRowsTogether; ++i) {
         const uint8_t *const row = chunk.codes + 64 * (first_row + i);
         prefetch_stream(row + kAhead);
-        words[i] = Isa::load_words(row);
+        if (!loads_bytes<Isa>) words[i] = Isa::load_words(row);
     }
     const auto add = [&]<int step>() QK_INLINE {
         const Lanes<Isa> x = Isa::load_f32(chunk.x + 64 * step);
+        constexpr int shifts = loads_bytes<Isa> ? step % 2 : step;
         QK_UNROLL
         for (int i = 0; i < Isa::kRowsTogether; ++i) {
             const int row = first_row + i;
+            if (loads_bytes<Isa> && shifts == 0) {
+                words[i] = Isa::load_words(chunk.codes + 64 * row + step / 2);
+            }
             if (step % kSteps == 0) table[i] = weights_of<Isa>(chunk, codes, step / kSteps, row);
-            const Lanes<Isa> weight = Isa::template look_up<step>(table[i], words[i]);
+            const Lanes<Isa> weight = Isa::template look_up<shifts>(table[i], words[i]);
             sums.row[row] = Isa::fma(weight, x, sums.row[row]);
         }
     };
@@ -178,37 +187,43 @@ class RowBlocks {
         }
     }
 
+    // The plane's last chunk, behind which nothing may be read, is added as a tail is.
+    bool ends_plane(int64_t row_block, const Panel &panel) const {
+        const Geometry &s = args_.w.geometry;
+        return panel.last * 128 == s.k && (row_block + 1) * 8 >= s.n;
+    }
+
     void run_panel(int64_t row_block, const Panel &panel, Sums<Isa> &sums) {
         const Geometry &s = args_.w.geometry;
         const uint8_t *const codes = packed_chunk(args_.w, row_block * chunks_ + panel.first);
         const char *const scales = scales_.load(row_block, panel.group, panel.groups);
         const char *const x = x_.panel(panel.first * 128);
         const uint8_t *const zeros = zeros_of(row_block, panel);
+        const int64_t full = panel.full - (loads_bytes<Isa> && ends_plane(row_block, panel));
         const int64_t steps = s.group_size < s.k ? min64(s.group_size, 128) / 16 : 8;
         switch (steps) {
-            case 1: run_chunks<1>(codes, scales, zeros, x, panel, sums); break;
-            case 2: run_chunks<2>(codes, scales, zeros, x, panel, sums); break;
-            case 4: run_chunks<4>(codes, scales, zeros, x, panel, sums); break;
-            default: run_chunks<8>(codes, scales, zeros, x, panel, sums);
+            case 1: run_chunks<1>(codes, scales, zeros, x, panel.left, full, sums); break;
+            case 2: run_chunks<2>(codes, scales, zeros, x, panel.left, full, sums); break;
+            case 4: run_chunks<4>(codes, scales, zeros, x, panel.left, full, sums); break;
+            default: run_chunks<8>(codes, scales, zeros, x, panel.left, full, sums);
         }
-        if (panel.first + panel.full == panel.last) return;
-        const int64_t groups = (panel.first + panel.full) * 128 / s.group_size - panel.group;
-        const Chunk chunk = {codes + panel.full * 512, scales + groups * 32,
+        if (panel.first + full == panel.last) return;
+        const int64_t groups = (panel.first + full) * 128 / s.group_size - panel.group;
+        const Chunk chunk = {codes + full * 512, scales + groups * 32,
                              zeros != nullptr ? zeros + groups * zero_bytes() : zeros,
-                             x + panel.full * 512};
-        add_tail<Isa>(chunk, codes_, steps, s.k - (panel.first + panel.full) * 128, sums);
+                             x + full * 512};
+        add_tail<Isa>(chunk, codes_, steps, s.k - (panel.first + full) * 128, sums);
     }
 
     // One by one, because a processor waits where a vector is loaded that was stored in parts.
     template <int kSteps>
     QK_NOINLINE void run_chunks(const uint8_t *codes, const char *scales, const uint8_t *zeros,
-                                const char *x, const Panel &panel, Sums<Isa> &total) const {
+                                const char *x, int64_t left, int64_t full, Sums<Isa> &total) const {
         constexpr int64_t groups = 8 / kSteps;
         const int64_t size = args_.w.geometry.group_size, stride = zero_bytes();
-        int64_t left = panel.left;
         Sums<Isa> sums = total;  // a copy that nothing points to stays in registers
         Chunk at = {codes, scales, zeros, x};
-        for (int64_t i = 0; i < panel.full; ++i) {
+        for (int64_t i = 0; i < full; ++i) {
             add_chunk<Isa, kSteps, Codes>(at, codes_, sums);
             prefetch_lines(at.scales, groups * 32, groups * 1024);
             at.codes += 512;

@@ -15,10 +15,10 @@ enum Condition : uint32_t {
     kU4 = 1u << 5,               // U4_AFFINE
     kS8 = 1u << 6,               // S8
     kColumnLayout = 1u << 7,     // AWQ_GEMM, GPTQ: neighbours are rows of w
-    kPacked = 1u << 8,           // by qk_repack
-    kQuantized = 1u << 9,        // not dense
-    kIntegerEntries = 1u << 10,  // entries are 8-bit integers times a unit, if need be rounded
-    kAlongK = 1u << 11,          // groups do not straddle rows
+    kAlongK = 1u << 8,           // groups do not straddle rows
+    kPacked = 1u << 9,           // by qk_repack
+    kQuantized = 1u << 10,       // not dense
+    kIntegerEntries = 1u << 11,  // entries are 8-bit integers times a unit, if need be rounded
     kGroups16 = 1u << 12,        // of a multiple of 16 codes, or one a row, as the next three
     kGroupsWhole = 1u << 13,     // 16, 32, 64, or a multiple of 128
     kGroups128 = 1u << 14,       // a multiple of 128
@@ -32,12 +32,13 @@ enum Condition : uint32_t {
     kSmallGroups = 1u << 22,     // 16, 32, 64
     kNoMinimum = 1u << 23,       // nothing is taken off entry * scale
     kInPlanes = 1u << 24,        // scales are, not between the codes of records
+    kUpToEightRows = 1u << 25,   // of x
 };
 
 // Conditions that are the case itself: their kernels are no faster ones for another case.
-constexpr uint32_t kOfTheCase = kOneRow | kSeveralRows | kFewRows | kFourRows | kFiveRows | kU4 |
-                                kS8 | kColumnLayout | kFourBits | kExactIntegers | kBlocks128 |
-                                kSmallGroups;
+constexpr uint32_t kOfTheCase = kOneRow | kSeveralRows | kFewRows | kFourRows | kFiveRows |
+                                kUpToEightRows | kU4 | kS8 | kColumnLayout | kFourBits |
+                                kExactIntegers | kBlocks128 | kSmallGroups;
 
 // What a case without it is; conditions of the case itself are never said.
 static constexpr const char *lacking_text(uint32_t condition) {
@@ -70,6 +71,11 @@ static constexpr const char *lacking_text(uint32_t condition) {
 #else
 #define QK_ON_ARM(kernel) nullptr
 #endif
+#if defined(QK_CPU_ARM64)
+#define QK_ON_ARM64(kernel) &kernel
+#else
+#define QK_ON_ARM64(kernel) nullptr
+#endif
 
 struct LinearRow {
     const Kernel<LinearArgs> *kernel;
@@ -91,8 +97,8 @@ constexpr uint32_t kSmallGroupsCase =
 constexpr uint32_t kGemvCase =
     kOneRow | kQuantized | kFourBits | kPacked | kAlongK | kGroupsWhole | kScalesMultiply;
 constexpr uint32_t kColumnsCase = kOneRow | kColumnLayout | kGroups16 | kScaled;
-constexpr uint32_t kSingleCase = kOneRow | kQuantized | kAlongK | kGroups16 | kLowered;
-constexpr uint32_t kBatchCase = kSeveralRows | kQuantized | kAlongK | kGroups16 | kLowered;
+constexpr uint32_t kSingleCase = kOneRow | kQuantized | kGroups16 | kLowered;
+constexpr uint32_t kBatchCase = kSeveralRows | kQuantized | kGroups16 | kLowered;
 
 // Best first: the first row that the context allows and whose conditions hold runs.
 constexpr LinearRow kLinearTable[] = {
@@ -104,9 +110,9 @@ constexpr LinearRow kLinearTable[] = {
     {QK_ON_X86(kLinearInt8Avx2Batch), "avx2 int8 batch", kInt8Mode, QK_ISA_AVX2,
      kInt8Packed | kFiveRows},
     {QK_ON_X86(kLinearInt8Avx2), "avx2 int8", kInt8Mode, QK_ISA_AVX2, kInt8Packed},
-    {QK_ON_ARM(kLinearInt8I8mm), "i8mm int8", kInt8Mode, QK_ISA_I8MM,
+    {QK_ON_ARM64(kLinearInt8I8mm), "i8mm int8", kInt8Mode, QK_ISA_I8MM,
      kInt8Packed | kSeveralRows | kGroups64 | kNoMinimum},
-    {QK_ON_ARM(kLinearInt8Dotprod), "dotprod int8", kInt8Mode, QK_ISA_DOTPROD, kInt8Packed},
+    {QK_ON_ARM64(kLinearInt8Dotprod), "dotprod int8", kInt8Mode, QK_ISA_DOTPROD, kInt8Packed},
     {QK_ON_ARM(kLinearInt8Neon), "neon int8", kInt8Mode, QK_ISA_NEON, kInt8Packed},
     {&kLinearInt8Generic, "generic int8", kInt8Mode, QK_ISA_GENERIC, kInt8Case},
 
@@ -115,8 +121,8 @@ constexpr LinearRow kLinearTable[] = {
 
     {QK_ON_X86(kLinearIntegersVnni), "avx512 vnni integers", 0, QK_ISA_AVX512_VNNI, kIntegersCase},
     {QK_ON_X86(kLinearGroupsVnni), "avx512 vnni groups", 0, kVnniVbmi, kSmallGroupsCase},
-    {QK_ON_ARM(kLinearIntegersDotprod), "dotprod integers", 0, QK_ISA_DOTPROD, kIntegersCase},
-    {QK_ON_ARM(kLinearGroupsDotprod), "dotprod groups", 0, QK_ISA_DOTPROD, kSmallGroupsCase},
+    {QK_ON_ARM64(kLinearIntegersDotprod), "dotprod integers", 0, QK_ISA_DOTPROD, kIntegersCase},
+    {QK_ON_ARM64(kLinearGroupsDotprod), "dotprod groups", 0, QK_ISA_DOTPROD, kSmallGroupsCase},
     {QK_ON_X86(kLinearGemvAvx512), "avx512 gemv", 0, QK_ISA_AVX512, kGemvCase},
     {QK_ON_X86(kLinearRowsAvx512), "avx512 rows", 0, QK_ISA_AVX512_VBMI,
      kSingleCase | kEightRowsOfW | kWholeBytes},
@@ -124,7 +130,7 @@ constexpr LinearRow kLinearTable[] = {
     {QK_ON_X86(kLinearColumnsAvx2), "avx2 columns", 0, QK_ISA_AVX2, kColumnsCase},
     {QK_ON_X86(kLinearSingleAvx512), "avx512 single", 0, QK_ISA_AVX512, kSingleCase},
     {QK_ON_X86(kLinearFewAvx512), "avx512 few rows", 0, QK_ISA_AVX512,
-     kBatchCase | kFewRows | kFourBits | kPacked | kNoMinimum},
+     kBatchCase | kAlongK | kFewRows | kFourBits | kPacked | kNoMinimum},
     {QK_ON_X86(kLinearBatchAvx512), "avx512 batch", 0, QK_ISA_AVX512, kBatchCase},
     {QK_ON_X86(kLinearGemvAvx2), "avx2 gemv", 0, QK_ISA_AVX2, kGemvCase},
     {QK_ON_X86(kLinearSingleAvx2), "avx2 single", 0, QK_ISA_AVX2, kSingleCase},
@@ -137,9 +143,15 @@ constexpr LinearRow kLinearTable[] = {
 
 // The same of y = x . w, which has no modes.
 constexpr uint32_t kTransposedCase = kQuantized | kAlongK | kGroups16 | kScalesMultiply | kInPlanes;
+constexpr uint32_t kTransposedFewCase =
+    kUpToEightRows | kQuantized | kFourBits | kPacked | kAlongK | kGroupsWhole | kScalesMultiply;
 constexpr LinearRow kTransposedTable[] = {
+    {QK_ON_X86(kTransposedFewAvx512), "avx512 transposed few rows", 0, QK_ISA_AVX512,
+     kTransposedFewCase},
     {QK_ON_X86(kTransposedAvx512), "avx512 transposed", 0, QK_ISA_AVX512, kTransposedCase},
+    {QK_ON_X86(kTransposedFewAvx2), "avx2 transposed few rows", 0, QK_ISA_AVX2, kTransposedFewCase},
     {QK_ON_X86(kTransposedAvx2), "avx2 transposed", 0, QK_ISA_AVX2, kTransposedCase},
+    {QK_ON_ARM(kTransposedFewNeon), "neon transposed few rows", 0, QK_ISA_NEON, kTransposedFewCase},
     {QK_ON_ARM(kTransposedNeon), "neon transposed", 0, QK_ISA_NEON, kTransposedCase},
     {&kTransposedGeneric, "generic transposed", 0, QK_ISA_GENERIC, 0},
 };

@@ -160,8 +160,8 @@ template <class Isa, class Sums>
 class SingleRow {
   public:
     QK_NOINLINE SingleRow(const LinearArgs &args, const Device &device)
-        : args_(args), packed_(args.w.layout->id == kLayoutRows8), scales_(args.w, device),
-          any_scales_(args.w), decoder_(args.w), sums_(args) {}
+        : args_(args), packed_(args.w.layout->id == kLayoutRows8 && !args.w.geometry.flat),
+          scales_(args.w, device), any_scales_(args.w), decoder_(args.w), sums_(args) {}
 
     void run(int64_t block) {
         Lanes<Isa> sums[8];
@@ -180,9 +180,9 @@ class SingleRow {
         const int64_t size = args_.w.geometry.group_size, group = column / size;
         const int64_t end = min64(column + kPanelColumns, args_.w.geometry.k);
         const int64_t groups = ceil_div(end, size) - group;
-        return {
-            row, column, end,
-            packed_ ? scales_.load(row / 8, group, groups) : any_scales_.load(row, group, groups)};
+        return {row, column, end,
+                packed_ ? scales_.load(row / 8, group, groups)
+                        : any_scales_.load_columns(row, column, end)};
     }
 
     const LinearArgs &args_;

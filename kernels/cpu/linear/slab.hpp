@@ -24,14 +24,21 @@ inline void minus_zeros_8(const uint8_t *zeros, float *to) {
     for (int64_t i = 0; i < 8; ++i) to[i] = -float(zeros[i >> 1] >> (i & 1) * 4 & 15);
 }
 
+// Rows of nibbles in sequence, from whole bytes on, whose weights are looked up.
+inline bool stores_rows(const Weight &w) {
+    const int64_t pad = w.layout->bits == 4 ? run_pad(w) : 0;
+    return (pad > 1 || (pad == 1 && w.geometry.k % 2 == 0)) && !has_minimum(w);
+}
+
 template <class Isa>
 class SlabDecoder {
   public:
     SlabDecoder(const Weight &w, const Device &device)
-        : w_(w), packed_(w.layout->id == kLayoutRows8),
-          by_columns_(stores_columns(w) && !has_minimum(w)), lowered_(has_minimum(w)),
-          scales_(w, device), minima_(w, lowered_ ? w.minimum : w.scale, device), any_scales_(w),
-          zeros_(w), decoder_(w), entries_(packed_entries<Isa>(w)) {
+        : w_(w), packed_(w.layout->id == kLayoutRows8 && !w.geometry.flat),
+          by_columns_(stores_columns(w) && !has_minimum(w)), by_rows_(stores_rows(w)),
+          lowered_(has_minimum(w)), scales_(w, device),
+          minima_(w, lowered_ ? w.minimum : w.scale, device), any_scales_(w), zeros_(w),
+          decoder_(w), entries_(packed_entries<Isa>(w)) {
         for (auto &group : minus_zero_) {
             for (float &zero : group) zero = -0.0f;  // which leaves an entry of -0 as it is
         }
@@ -46,6 +53,8 @@ class SlabDecoder {
                 decode_packed(row + i, column, to + i);
             } else if (by_columns_) {
                 decode_columns(row + i, column, end, to + i);
+            } else if (by_rows_) {
+                decode_rows(row + i, column, end, to + i);
             } else {
                 decode_any(row + i, column, end, to + i);
             }
@@ -59,9 +68,11 @@ class SlabDecoder {
         const int64_t size = w_.geometry.group_size;
         column_ = column;
         group_ = column / size;
-        groups_ = ceil_div(end, size) - group_;
+        const bool flat = w_.geometry.flat;
+        groups_ = flat ? ceil_div(end - column - 1, size) + 1 : ceil_div(end, size) - group_;
         for (int64_t step = 0; step < 8; ++step) {
-            const int64_t group = min64(column + step * 16, end - 1) / size - group_;
+            const int64_t at = min64(column + step * 16, end - 1);
+            const int64_t group = flat ? kNow : at / size - group_;
             scale_of_step_[step] = scale_[group];
             zero_of_step_[step] = minus_zero_[group];
         }
@@ -70,7 +81,7 @@ class SlabDecoder {
     // 16 rows of any layout: decoded by rows, then transposed.
     void decode_any(int64_t row, int64_t column, int64_t end, float *to) {
         for (int64_t i = 0; i < 16 && row + i < w_.geometry.n; i += 8) {
-            const char *const scales = any_scales_.load(row + i, group_, groups_);
+            const char *const scales = any_scales_.load_columns(row + i, column, end);
             decoder_.decode(row + i, column, end, scales, weights_);
             decoder_.lower(row + i, column, end, weights_);
             for (int64_t step = 0; step * 16 < end - column; ++step) transpose(step, to + i);
@@ -81,6 +92,76 @@ class SlabDecoder {
             float *const at = to + (step * 16 + j) * kSlab<Isa>;
             transpose_4x4(&weights_[step][0][j], 64, at, kSlab<Isa> * 4);
             transpose_4x4(&weights_[step][4][j], 64, at + 4, kSlab<Isa> * 4);
+        }
+    }
+
+    // 16 rows of nibbles in sequence: a word of every row side by side is 8 columns.
+    void decode_rows(int64_t row, int64_t column, int64_t end, float *to) {
+        constexpr int64_t kBytes = kSlabColumns / 2;
+        const Geometry &s = w_.geometry;
+        const int64_t rows = min64(16, s.n - row), bytes = ceil_div(end - column, 2);
+        int64_t pitch = round_up(s.k, run_pad(w_)) / 2;
+        const uint8_t *from = static_cast<const uint8_t *>(w_.data) + row * pitch + column / 2;
+        alignas(64) uint8_t some[16][kBytes] = {}, words[16][kBytes];
+        for (int64_t i = 0; i < rows; ++i) prefetch(from + i * pitch + kBytes);
+        if (rows < 16 || bytes < kBytes) {
+            for (int64_t i = 0; i < rows; ++i) memcpy(some[i], from + i * pitch, size_t(bytes));
+            from = some[0], pitch = kBytes;
+        }
+        Isa::transpose_block(from, pitch, words, kBytes);
+        load_row_groups(row, rows, column, end);
+        w_.layout->id == QK_LAYOUT_ROW_HIGH ? put_rows<1>(words, end - column, to)
+                                            : put_rows<0>(words, end - column, to);
+    }
+    QK_NOINLINE void load_row_groups(int64_t row, int64_t rows, int64_t column, int64_t end) {
+        for (int64_t i = 0; i < rows; i += 8) {
+            const char *const scales = any_scales_.load_columns(row + i, column, end);
+            for (int64_t g = 0; g < groups_; ++g) memcpy(scale_[g] + i, scales + g * 32, 32);
+        }
+        for (int64_t i = 0; i < rows && w_.zero != nullptr; ++i) {
+            const GroupIndex first = group_of(w_.geometry, row + i, column);
+            const int64_t last = group_of(w_.geometry, row + i, end - 1).group;
+            for (int64_t g = 0; g <= last - first.group; ++g) {
+                minus_zero_[g][i] = -float(zero_of(w_, {first.row, first.group + g}));
+            }
+        }
+        if (w_.geometry.flat) find_ends(row, rows, column, end);
+    }
+    // Where groups that straddle rows end: ends_[c] has a bit for each row whose next one starts
+    // there.
+    void find_ends(int64_t row, int64_t rows, int64_t column, int64_t end) {
+        const Geometry &s = w_.geometry;
+        memset(ends_, 0, sizeof(ends_));
+        for (int64_t i = 0; i < rows; ++i) {
+            const int64_t before = ((row + i) * s.k + column) % s.group_size;
+            for (int64_t c = s.group_size - before; c < end - column; c += s.group_size) {
+                ends_[c] = uint16_t(ends_[c] | 1u << i);
+            }
+            number_[i] = 0;
+        }
+        memcpy(scale_[kNow], scale_[0], sizeof(scale_[0]));
+        memcpy(minus_zero_[kNow], minus_zero_[0], sizeof(minus_zero_[0]));
+    }
+    void start_groups(uint32_t rows) {
+        for (; rows != 0; rows &= rows - 1) {
+            const int i = __builtin_ctz(rows);
+            const int64_t group = ++number_[i];
+            scale_[kNow][i] = scale_[group][i];
+            minus_zero_[kNow][i] = minus_zero_[group][i];
+        }
+    }
+    // `kSwapped`: neighbours of a byte have changed places.
+    template <int kSwapped>
+    QK_NOINLINE void put_rows(const uint8_t (&words)[16][kSlabColumns / 2], int64_t columns,
+                              float *to) {
+        const Table<Isa> table = entries_;
+        const bool flat = w_.geometry.flat;
+        for (int64_t column = 0; column < columns; column += 8) {
+            const Words<Isa> eight = Isa::load_words(words[column / 8]);
+            for_each_step([&]<int step>() QK_INLINE {
+                if (flat && ends_[column + step] != 0) start_groups(ends_[column + step]);
+                put_column<(step ^ kSwapped)>(table, eight, column + step, to);
+            });
         }
     }
 
@@ -209,8 +290,11 @@ class SlabDecoder {
                                                 kSlab<Isa>);
     }
 
+    // Groups of 128 columns that start anywhere, and where they straddle rows, those of now.
+    static constexpr int64_t kGroups = 9, kNow = kGroups;
+
     const Weight &w_;
-    bool packed_, by_columns_, lowered_;
+    bool packed_, by_columns_, by_rows_, lowered_;
     ScalePanel<Isa> scales_;      // packed
     ScalePanel<Isa> minima_;      // packed; the scales where there are none
     ScaleBlock<Isa> any_scales_;  // every other layout
@@ -219,8 +303,10 @@ class SlabDecoder {
     Table<Isa> entries_;
     int64_t column_ = -1, group_ = 0, groups_ = 0;  // of the columns that are decoded
     const float *scale_of_step_[8] = {}, *zero_of_step_[8] = {};
-    alignas(64) float scale_[8][16] = {};
-    alignas(64) float minus_zero_[8][16];
+    uint16_t ends_[kSlabColumns] = {};
+    int64_t number_[16] = {};
+    alignas(64) float scale_[kGroups + 1][16] = {};
+    alignas(64) float minus_zero_[kGroups + 1][16];
     alignas(64) float weights_[kSlabColumns / 16][8][16] = {};
 };
 

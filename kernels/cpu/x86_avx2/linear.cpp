@@ -5,6 +5,7 @@
 #include "cpu/linear/select.hpp"
 #include "cpu/linear/single.hpp"
 #include "cpu/linear/transposed.hpp"
+#include "cpu/linear/transposed_few.hpp"
 #include "cpu/linear/ymm_groups.hpp"
 #include "cpu/x86_avx2/integers.hpp"
 
@@ -16,5 +17,7 @@ const Kernel<LinearArgs> kLinearBatchAvx2 = linear_kernel<row_of("avx2 batch")>(
 const Kernel<LinearArgs> kLinearSingleAvx2 = linear_kernel<row_of("avx2 single")>(run_single<Avx2>);
 const Kernel<LinearArgs> kTransposedAvx2 =
     transposed_kernel<transposed_row_of("avx2 transposed")>(run_transposed<Avx2>);
+const Kernel<LinearArgs> kTransposedFewAvx2 =
+    transposed_kernel<transposed_row_of("avx2 transposed few rows")>(run_transposed_few<Avx2>);
 
 }  // namespace qk::cpu

@@ -85,7 +85,7 @@ class S8Rows8 : Rows8 {
             for (int64_t first = 0; first < s.k; first += kRun) {
                 const int64_t last = min64(first + kRun, s.k), group = first / s.group_size;
                 // One run is all of a row for every row of x.
-                if (i == 0 || s.k > kRun) load(row, group, ceil_div(last, s.group_size) - group);
+                if (i == 0 || s.k > kRun) load(row, first, last);
                 const XColumns *const x = x_ + i * chunks_ + first / 128;
                 sums = lowered_ ? add<true>({row, first, last, group}, x, sums)
                                 : add<false>({row, first, last, group}, x, sums);
@@ -101,9 +101,9 @@ class S8Rows8 : Rows8 {
         Dots::Floats8 acc, low;
     };
 
-    void load(int64_t row, int64_t group, int64_t count) {
-        groups_.load(row, group, count);
-        if (lowered_) minima_.load(row, group, count);
+    void load(int64_t row, int64_t first, int64_t last) {
+        groups_.load(row, first, last);
+        if (lowered_) minima_.load(row, first, last);
     }
 
     template <bool lowered>

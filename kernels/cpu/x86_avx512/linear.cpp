@@ -8,6 +8,7 @@
 #include "cpu/linear/select.hpp"
 #include "cpu/linear/single.hpp"
 #include "cpu/linear/transposed.hpp"
+#include "cpu/linear/transposed_few.hpp"
 #include "cpu/linear/ymm_groups.hpp"
 #include "cpu/x86_avx512/isa.hpp"
 
@@ -23,6 +24,8 @@ const Kernel<LinearArgs> kLinearSingleAvx512 =
     linear_kernel<row_of("avx512 single")>(run_single<Avx512>);
 const Kernel<LinearArgs> kTransposedAvx512 =
     transposed_kernel<transposed_row_of("avx512 transposed")>(run_transposed<Avx512>);
+const Kernel<LinearArgs> kTransposedFewAvx512 =
+    transposed_kernel<transposed_row_of("avx512 transposed few rows")>(run_transposed_few<Avx512>);
 
 const Kernel<FloatProductArgs> kFloatProductAvx512 = float_product_kernel<Avx512>("avx512");
 const Kernel<FloatGatesArgs> kFloatGatesAvx512 = float_gates_kernel<Avx512>("avx512");

@@ -17,6 +17,7 @@
 #include "cpu/linear/select.hpp"
 #include "cpu/x86_avx512/look_up_planes.hpp"
 #include "cpu/x86_avx512/rows8.hpp"
+#include "cpu/x86_avx512/rows_flat.hpp"
 #include "cpu/x86_avx512/rows_groups.hpp"
 
 namespace qk::cpu {
@@ -34,7 +35,7 @@ class FloatRows8 : Rows8 {
         sum_runs(block, [&](const Run &run, Sums<Avx512> &sums) QK_INLINE {
             if (run.first % kPanelOfX == 0) x_panel_ = x_.panel(run.first);
             const char *const x = x_panel_ + run.first % kPanelOfX * 4;
-            if (lowered_) minima_.load(run.row, run.group, last_group(run) + 1);
+            if (lowered_) minima_.load(run.row, run.first, run.last);
             switch (kind_) {
                 case FormatKind::kLut8: add_lut8(run, x, sums); break;
                 case FormatKind::kS8:
@@ -142,32 +143,45 @@ class FloatRows8 : Rows8 {
         return (run.last - 1) / args_.w.geometry.group_size - run.group;
     }
 
+    // Scales of a row's steps, one after the other, of lanes that have the next group too.
+    struct ScalesOfSteps {
+        const float *scale;
+        int64_t left, size;  // columns
+
+        ScalesOfSteps(const float *scales, int64_t at, int64_t group_size)
+            : scale(scales), left(group_size - at % group_size), size(group_size) {}
+        QK_INLINE Lanes<Avx512> next() {
+            Lanes<Avx512> scales = Avx512::splat(*scale);
+            if (left >= 16) {
+                left -= 16;
+                return scales;
+            }
+            const __mmask16 of_next = __mmask16(0xffff << left);
+            scales.v = _mm512_mask_broadcastss_ps(scales.v, of_next, _mm_load_ss(++scale));
+            left += size - 16;
+            return scales;
+        }
+    };
+
     // A row after the other: the table fills the registers.
     QK_NOINLINE void add_lut8(const Run &run, const char *all_x, Sums<Avx512> &sums) const {
-        const int64_t size = args_.w.geometry.group_size;
-        int16_t group[kRun / 16];
-        const int64_t steps = round_up(run.last - run.first, 64) / 16;
-        for (int64_t step = 0; step < steps; ++step) {
-            const int64_t column = min64(run.first + step * 16, run.last - 1);
-            group[step] = int16_t(column / size - run.group);
-        }
+        const Geometry &s = args_.w.geometry;
         Plane planes[4];
         for (int p = 0; p < 4; ++p) planes[p] = load_plane(table_.plane[p]);
         for (int i = 0; i < 8; ++i) {
             const uint8_t *codes = codes_at(run.row + i, run.first);
             Lanes<Avx512> sum = sums.row[i];
             const char *x = all_x;
-            const int16_t *of_step = group;
-            for (int64_t left = run.last - run.first; left > 0;
-                 left -= 64, codes += 64, x += 256, of_step += 4) {
+            const int64_t at = (s.flat ? (run.row + i) * s.k : 0) + run.first;
+            ScalesOfSteps scales(groups_.scale[i], at, s.group_size);
+            for (int64_t left = run.last - run.first; left > 0; left -= 64, codes += 64, x += 256) {
                 prefetch(codes + kAhead);
                 const __mmask64 mask = left >= 64 ? ~__mmask64(0) : (__mmask64(1) << left) - 1;
                 look_up_64(planes, _mm512_maskz_loadu_epi8(mask, codes),
                            [&](__m512i bits, int quarter) QK_INLINE {
                     const Mask<Avx512> some = {__mmask16(mask >> 16 * quarter)};
-                    const float scale = groups_.scale[i][of_step[quarter]];
                     const Lanes<Avx512> weight =
-                        Avx512::mul({_mm512_castsi512_ps(bits)}, Avx512::splat(scale));
+                        Avx512::mul({_mm512_castsi512_ps(bits)}, scales.next());
                     const Lanes<Avx512> of_x = Avx512::load_f32(x + 64 * quarter, some);
                     sum = Avx512::fma_where(some, weight, of_x, sum);
                 });
@@ -306,7 +320,16 @@ class GroupRows8 : Rows8 {
 };
 
 Status run(const LinearArgs &args, const Launch &launch) {
-    if (!sums_integers<Avx512>(args)) {
+    const FormatKind kind = args.w.format->kind;
+    if (args.w.geometry.flat && kind != FormatKind::kLut8) {
+        if (kind != FormatKind::kS8) {
+            run_blocks<FlatRows8<FlatNibbles>>(args, launch);
+        } else if (has_minimum(args.w)) {
+            run_blocks<FlatRows8<FlatBytes<true>>>(args, launch);
+        } else {
+            run_blocks<FlatRows8<FlatBytes<false>>>(args, launch);
+        }
+    } else if (!sums_integers<Avx512>(args)) {
         run_blocks<FloatRows8>(args, launch);
     } else if (!in_small_groups(args.w.geometry)) {
         run_blocks<IntegerRows8>(args, launch);

@@ -36,19 +36,30 @@ class Groups8 {
         if (w.zero == nullptr) memset(zero, 0, sizeof(zero));
     }
 
-    // Of rows row .. row + 7; what the next call wants is fetched.
-    QK_NOINLINE void load(int64_t row, int64_t first, int64_t count) {
-        const bool ends = first + count >= w_.geometry.groups_per_row;
-        const GroupIndex next = {ends ? row + 8 : row, ends ? 0 : first + count};
+    // Those of columns column .. end of rows row .. row + 7, each row's from its own first one on;
+    // what the next call wants is fetched.
+    QK_NOINLINE void load(int64_t row, int64_t column, int64_t end) {
+        const Geometry &s = w_.geometry;
+        GroupIndex first = group_of(s, row, column);
+        int64_t count = group_of(s, row, end - 1).group - first.group + 1;
         for (int64_t i = 0; i < 8; ++i) {
-            const int64_t at = w_.layout->scale_at(w_.geometry, {row + i, first});
-            fetch(w_.layout->scale_at(w_.geometry, {next.row + i, next.group}), count);
+            if (s.flat) {
+                first = group_of(s, row + i, column);
+                count = group_of(s, row + i, end - 1).group - first.group + 1;
+                fetch(w_.layout->scale_at(s, group_of(s, row + 8 + i, 0)), count);
+            } else {
+                first.row = row + i;
+                fetch(w_.layout->scale_at(s, end < s.k ? GroupIndex{row + i, first.group + count}
+                                                       : GroupIndex{row + 8 + i, 0}),
+                      count);
+            }
+            const int64_t at = w_.layout->scale_at(s, first);
             if (has_coded_scales(plane_)) {
-                load_nested(row + i, first, count, at, scale[i]);
+                load_nested(first, count, at, scale[i]);
             } else {
                 widen_x<Avx512>({plane_.format, 1, count, plane_.data}, at, count, scale[i]);
             }
-            if (w_.zero != nullptr) load_zeros(row + i, first, count, zero[i]);
+            if (w_.zero != nullptr) load_zeros(first, count, zero[i]);
         }
     }
 
@@ -56,10 +67,10 @@ class Groups8 {
     uint8_t zero[8][kRunGroups];
 
   private:
-    void load_nested(int64_t row, int64_t first, int64_t count, int64_t at, float *to) const {
+    void load_nested(GroupIndex first, int64_t count, int64_t at, float *to) const {
         const uint8_t *const from = static_cast<const uint8_t *>(plane_.data) + at;
         const bool integers = plane_.format->id == QK_FORMAT_I8;
-        const int64_t number = group_number(w_.geometry, {row, first});
+        const int64_t number = group_number(w_.geometry, first);
         int64_t second = number / plane_.second_group;
         int64_t end = min64(count, (second + 1) * plane_.second_group - number);
         for (int64_t i = 0; i < count; ++second) {
@@ -94,11 +105,11 @@ class Groups8 {
     }
 
     // Nibbles of a row's groups are equally far apart, counted from either end of their bytes.
-    void load_zeros(int64_t row, int64_t first, int64_t count, uint8_t *to) const {
+    void load_zeros(GroupIndex first, int64_t count, uint8_t *to) const {
         const Geometry &s = w_.geometry;
         const int64_t high = w_.layout->id == QK_LAYOUT_ROW_HIGH ? 1 : 0;
-        const int64_t start = w_.layout->zero_at(s, {row, first}) ^ high;
-        const int64_t next = (w_.layout->zero_at(s, {row, first + 1}) ^ high) - start;
+        const int64_t start = w_.layout->zero_at(s, first) ^ high;
+        const int64_t next = (w_.layout->zero_at(s, {first.row, first.group + 1}) ^ high) - start;
         const uint8_t *const zeros = static_cast<const uint8_t *>(w_.zero);
         int64_t g = 0;
         if (next == 1 && start % 2 == 0) {  // two at a time, which compilers make vectors of
@@ -163,7 +174,7 @@ struct PermutedHalves : XHalves {
 // A run of columns of 8 rows.
 struct Run {
     int64_t row, first, last;  // columns
-    int64_t group;             // of the first column
+    int64_t group;             // of the first column, where groups do not straddle rows
 };
 
 class Rows8 {
@@ -186,9 +197,9 @@ class Rows8 {
         Sums<Avx512> sums;
         for (Lanes<Avx512> &sum : sums.row) sum = Avx512::zero_lanes();
         for (int64_t first = 0; first < s.k; first += kRun) {
-            const int64_t last = min64(first + kRun, s.k), group = first / s.group_size;
-            groups_.load(row, group, ceil_div(last, s.group_size) - group);
-            add(Run{row, first, last, group}, sums);
+            const int64_t last = min64(first + kRun, s.k);
+            groups_.load(row, first, last);
+            add(Run{row, first, last, first / s.group_size}, sums);
         }
         restore(sums);
         float y[8];

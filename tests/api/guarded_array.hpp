@@ -1,0 +1,81 @@
+// Dense tensors of any rank, between guard pages.
+#pragma once
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "harness/guarded.hpp"
+#include "harness/specs.hpp"
+
+namespace api {
+
+using harness::Guarded;
+using harness::Placement;
+
+// Areas between guard pages, for the next array to use: making them takes longer than a product.
+inline std::vector<std::unique_ptr<Guarded>> areas;
+
+inline std::unique_ptr<Guarded> take_area() {
+    if (areas.empty()) return std::make_unique<Guarded>();
+    std::unique_ptr<Guarded> area = std::move(areas.back());
+    areas.pop_back();
+    return area;
+}
+
+// A dense tensor of any rank.
+class Array {
+  public:
+    Array(qk_context *context, reference::Format format, std::vector<int64_t> shape, uint64_t turn)
+        : format_(format) {
+        qk_tensor_desc desc = QK_TENSOR_DESC_INIT;
+        desc.format = harness::code(format);
+        wrap(context, desc, shape, size_t(reference::bytes_of(format)), turn);
+    }
+    // Of 32-bit integers.
+    Array(qk_context *context, const std::vector<int32_t> &ids, std::vector<int64_t> shape,
+          uint64_t turn)
+        : format_(reference::Format::f32) {
+        qk_tensor_desc desc = QK_TENSOR_DESC_INIT;
+        desc.format = QK_FORMAT_I32;
+        wrap(context, desc, shape, 4, turn);
+        std::memcpy(memory_->data(), ids.data(), ids.size() * 4);
+    }
+    ~Array() {
+        qk_tensor_destroy(handle_);
+        areas.push_back(std::move(memory_));
+    }
+    Array(const Array &) = delete;
+    Array &operator=(const Array &) = delete;
+
+    qk_tensor *handle() const { return handle_; }
+    bool intact() const { return memory_->intact(); }
+    uint32_t bits(int64_t at) const {
+        const size_t size = size_t(reference::bytes_of(format_));
+        uint32_t bits = 0;
+        std::memcpy(&bits, memory_->data() + size_t(at) * size, size);
+        return bits;
+    }
+    void set(int64_t at, float value) {
+        const size_t size = size_t(reference::bytes_of(format_));
+        const uint32_t bits = reference::encode(format_, value);
+        std::memcpy(memory_->data() + size_t(at) * size, &bits, size);
+    }
+
+  private:
+    void wrap(qk_context *context, qk_tensor_desc desc, const std::vector<int64_t> &shape,
+              size_t size, uint64_t turn) {
+        desc.rank = int32_t(shape.size());
+        for (size_t i = 0; i < shape.size(); ++i) size *= size_t(desc.shape[i] = shape[i]);
+        void *planes[1] = {memory_->place(size, Placement::turn(turn))};
+        EXPECT_EQ(qk_tensor_wrap(context, &desc, planes, 1, &handle_), QK_OK)
+            << qk_context_error(context);
+    }
+
+    reference::Format format_;
+    std::unique_ptr<Guarded> memory_ = take_area();
+    qk_tensor *handle_ = nullptr;
+};
+
+}  // namespace api
