@@ -84,11 +84,12 @@ void join_flags(std::vector<Job> *jobs) {
     }
 }
 
-// gpt-oss has one bias for all experts, X_bias [experts,n]; others have X.bias, of all rows.
-void rename_bias(const qk_layer &layer, Plan *plan) {
-    const std::string own = std::string(layer.name) + "_bias";
+// Experts in one layer have a bias of all, [experts,n]; written is one of all rows, X.bias.
+void flatten_bias(const qk_layer &layer, Plan *plan) {
+    const bool gpt_oss = layer.dialect == QK_DIALECT_GPT_OSS;
+    const std::string own = std::string(layer.name) + (gpt_oss ? "_bias" : ".bias");
     for (qk_file_tensor &tensor : plan->copy) {
-        if (tensor.name != own) continue;
+        if (tensor.name != own || tensor.rank == 1) continue;
         plan->names.push_back(std::string(layer.name) + ".bias");
         tensor.name = plan->names.back().c_str();
         tensor.rank = 1;
@@ -128,7 +129,7 @@ Plan make_plan(const Target &target, const Checkpoint &checkpoint) {
         if (replaced.count(tensor.name) == 0) plan.copy.push_back(tensor);
     }
     for (const Job &job : plan.jobs) {
-        if (job.layer.dialect == QK_DIALECT_GPT_OSS) rename_bias(job.layer, &plan);
+        if (job.layer.has_bias != 0) flatten_bias(job.layer, &plan);
     }
     return plan;
 }

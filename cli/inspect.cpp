@@ -4,7 +4,7 @@
 
 #include "commands.hpp"
 #include "json.hpp"
-#include "layers.hpp"
+#include "mixtures.hpp"
 
 namespace {
 
@@ -28,6 +28,54 @@ Row layer_row(const Checkpoint &checkpoint, const qk_layer &layer) {
             known ? scales_name(desc) : "-",
             human_bytes(double(layer.bytes)),
             known ? "yes" : "no: " + printable(layer.reason)};
+}
+
+// What the parts of a mixture have, each once.
+template <class Cell>
+std::string each_once(const Mixture &mixture, const Cell &cell) {
+    std::vector<std::string> cells;
+    std::string all;
+    for (const qk_layer &layer : mixture.parts) {
+        const std::string text = is_loadable(layer) ? cell(layer) : "-";
+        if (std::find(cells.begin(), cells.end(), text) != cells.end()) continue;
+        cells.push_back(text);
+        all += (all.empty() ? "" : ", ") + text;
+    }
+    return all;
+}
+
+// "128 x (gate_proj 768 x 2048, up_proj 768 x 2048, down_proj 2048 x 768)"
+std::string shapes_name(const Mixture &mixture) {
+    std::string shapes;
+    for (const qk_layer &layer : mixture.parts) {
+        const bool known = is_loadable(layer);
+        shapes += (shapes.empty() ? "" : ", ") + part_name(layer) + " " +
+                  (known ? shape_name(layer.desc.shape + 1, 2) : "-");
+    }
+    return std::to_string(mixture.experts()) + " x (" + shapes + ")";
+}
+
+std::string mixture_loads(const Mixture &mixture) {
+    if (!mixture.reason().empty()) return "no: " + mixture.reason();
+    std::string loads = "yes";
+    for (const std::string &part : mixture.not_quantized()) {
+        loads += (loads == "yes" ? "; not quantized: " : ", ") + part;
+    }
+    return loads;
+}
+
+Row mixture_row(const Checkpoint &checkpoint, const Mixture &mixture) {
+    const auto group = [](const qk_layer &layer) {
+        return group_name(layer.desc) + (is_ordered(layer.desc) ? ", act-order" : "");
+    };
+    return {printable(mixture.name),
+            each_once(mixture, [&](const qk_layer &l) { return method_name(checkpoint, l); }),
+            each_once(mixture, [](const qk_layer &l) { return format_name(l.desc.format); }),
+            printable(shapes_name(mixture)),
+            each_once(mixture, group),
+            each_once(mixture, [](const qk_layer &l) { return scales_name(l.desc); }),
+            human_bytes(double(mixture.bytes())),
+            printable(mixture_loads(mixture))};
 }
 
 // As formats are named: "bf16".
@@ -75,6 +123,7 @@ void print_table(const std::vector<Row> &rows) {
 
 struct Contents {
     std::vector<qk_layer> layers;
+    std::vector<Mixture> mixtures;
     std::vector<qk_file_tensor> tensors, experts;
     Method method;
 };
@@ -119,6 +168,24 @@ Json layer_json(const Checkpoint &checkpoint, const qk_layer &layer) {
     return object;
 }
 
+Json mixture_json(const Checkpoint &checkpoint, const Mixture &mixture) {
+    Json object = json_new_object(), parts = json_new_array(), dense = json_new_array();
+    json_set(object, "name", mixture.name);
+    json_set(object, "experts", mixture.experts());
+    json_set(object, "loadable", mixture.reason().empty());
+    json_set(object, "reason", mixture.reason());
+    json_set(object, "bytes", mixture.bytes());
+    for (const std::string &part : mixture.not_quantized()) {
+        json_append(dense, Json(json_string(printable(part).c_str())));
+    }
+    json_set(object, "not_quantized", std::move(dense));
+    for (const qk_layer &layer : mixture.parts) {
+        json_append(parts, layer_json(checkpoint, layer));
+    }
+    json_set(object, "projections", std::move(parts));
+    return object;
+}
+
 Json tensor_json(const qk_file_tensor &tensor) {
     Json object = json_new_object();
     json_set(object, "name", tensor.name);
@@ -147,6 +214,11 @@ void print_json(const Checkpoint &checkpoint, const InspectOptions &options,
         json_append(list, layer_json(checkpoint, layer));
     }
     json_set(root, "layers", std::move(list));
+    Json mixtures = json_new_array();
+    for (const Mixture &mixture : contents.mixtures) {
+        json_append(mixtures, mixture_json(checkpoint, mixture));
+    }
+    json_set(root, "experts", std::move(mixtures));
     Json experts = json_new_array();
     for (const qk_file_tensor &tensor : contents.experts) {
         json_append(experts, tensor_json(tensor));
@@ -176,7 +248,12 @@ void print_layers(const Checkpoint &checkpoint, const Contents &contents) {
     if (contents.layers.empty() && contents.experts.empty()) return;
     std::vector<Row> rows = {
         {"layer", "dialect", "format", "shape", "group", "scales", "bytes", "loads"}};
-    for (const qk_layer &layer : contents.layers) rows.push_back(layer_row(checkpoint, layer));
+    for (const qk_layer &layer : other_layers(contents.layers, contents.mixtures)) {
+        rows.push_back(layer_row(checkpoint, layer));
+    }
+    for (const Mixture &mixture : contents.mixtures) {
+        rows.push_back(mixture_row(checkpoint, mixture));
+    }
     for (const qk_file_tensor &tensor : contents.experts) rows.push_back(experts_row(tensor));
     print_table(rows);
     std::printf("\n");
@@ -204,8 +281,11 @@ void print_totals(const Contents &contents) {
 
 ExitCode run_inspect(const CommonOptions &common, const InspectOptions &options) {
     const Checkpoint checkpoint = open_checkpoint(options.file);
-    Contents contents = {
-        all_layers(checkpoint), all_tensors(checkpoint), {}, method_of(checkpoint)};
+    Contents contents = {all_layers(checkpoint),
+                         all_mixtures(checkpoint),
+                         all_tensors(checkpoint),
+                         {},
+                         method_of(checkpoint)};
     contents.experts = fused_experts(contents.tensors);
     if (common.json) {
         print_json(checkpoint, options, contents);

@@ -68,6 +68,18 @@ std::vector<qk_layer> all_layers(const Checkpoint &checkpoint) {
     return layers;
 }
 
+std::vector<qk_layer> all_expert_layers(const Checkpoint &checkpoint) {
+    const int64_t count = qk_checkpoint_expert_layer_count(checkpoint.get());
+    std::vector<qk_layer> layers(static_cast<size_t>(count));
+    for (int64_t i = 0; i < count; ++i) {
+        qk_layer &layer = layers[static_cast<size_t>(i)];
+        check(qk_checkpoint_expert_layer(checkpoint.get(), i, &layer, sizeof layer), "experts",
+              nullptr);
+    }
+    sort_by_name(&layers);
+    return layers;
+}
+
 std::vector<qk_file_tensor> all_tensors(const Checkpoint &checkpoint) {
     std::vector<qk_file_tensor> tensors(
         static_cast<size_t>(qk_checkpoint_tensor_count(checkpoint.get())));

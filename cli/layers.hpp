@@ -8,8 +8,9 @@
 
 // Experts in one weight [experts,n,k] as rows, one after the other.
 void join_rows(qk_tensor_desc *desc);
-// Both in order of names, numbers in them as numbers: layers.2 comes before layers.10.
+// In order of names, numbers in them as numbers: layers.2 comes before layers.10.
 std::vector<qk_layer> all_layers(const Checkpoint &checkpoint);
+std::vector<qk_layer> all_expert_layers(const Checkpoint &checkpoint);  // as the library has them
 std::vector<qk_file_tensor> all_tensors(const Checkpoint &checkpoint);
 inline bool is_quantized(const qk_layer &layer) { return layer.dialect != QK_DIALECT_DENSE; }
 inline bool is_loadable(const qk_layer &layer) { return layer.status == QK_OK; }

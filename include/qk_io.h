@@ -173,7 +173,7 @@ QK_API qk_status qk_checkpoint_find_layer(const qk_checkpoint *checkpoint, const
                                           qk_layer *layer, size_t layer_bytes);
 
 /* How a layer is stored, in words, also where qk does not load it: "NVFP4", "LLM.int8", "AutoAWQ
- * gemm", "dense". NULL: no such layer. */
+ * gemm", "dense". Also of a name of experts, "....experts.*.up_proj". NULL: no such layer. */
 QK_API const char *qk_checkpoint_layer_method(const qk_checkpoint *checkpoint, const char *layer);
 /* How the configuration calls the model's quantization: "awq", "modelopt", "" where it has none.
  * QK_ERROR_UNSUPPORTED, with a sentence: qk loads no method of that name and found no layer of
@@ -196,6 +196,31 @@ QK_API qk_status qk_checkpoint_load(const qk_checkpoint *checkpoint, qk_context 
  * Leaves a note on QK_OK when a GPTQ v1 layer stores a zero as 0xF, on which readers disagree:
  * qk and AutoGPTQ take it as 0, others as 16. */
 QK_API qk_status qk_checkpoint_verify_layer(const qk_checkpoint *checkpoint, const char *layer,
+                                            qk_io_message *message);
+
+/* ---- experts ------------------------------------------------------------------------------- */
+
+/* One projection of all experts of a mixture, a weight [E,n,k]. Either a layer an expert: "*" is in
+ * the place of its number, "model.layers.0.mlp.experts.*.up_proj" for ...experts.0.up_proj and its
+ * likes. Or one layer of the file, of that name: GGUF's ffn_up_exps, gpt-oss' gate_up_proj. */
+QK_API int64_t qk_checkpoint_expert_layer_count(const qk_checkpoint *checkpoint); /* NULL: 0 */
+/* In order of names. layer->desc has rank 3; where the status is not QK_OK, as where an expert is
+ * missing or unlike the others, rank 0 and E, as the file has it, in shape[0]. */
+QK_API qk_status qk_checkpoint_expert_layer(const qk_checkpoint *checkpoint, int64_t index,
+                                            qk_layer *layer, size_t layer_bytes);
+QK_API qk_status qk_checkpoint_find_expert_layer(const qk_checkpoint *checkpoint, const char *name,
+                                                 qk_layer *layer, size_t layer_bytes);
+/* One tensor [E,n,k], and its bias as a dense tensor [E,n]: what a qk_product with experts takes.
+ * up: NULL, or a second projection: its rows of each expert follow the first's, [E,2n,k], as
+ * activations join them. Values are the single layers' to the bit. Layouts that store no expert's
+ * rows in sequence (AWQ gemm, GPTQ) become ROW, GLOBAL becomes GLOBAL_ROWS, nested scales F32.
+ * Experts that fit no common tensor are refused: other formats, sizes, groups, tables, orders of
+ * columns. flags, bias and failures as of qk_checkpoint_load; in place only what is one layer of
+ * the file, without up. Leaves a note on QK_OK when the weight is not quantized.
+ * [allocates] [waits] */
+QK_API qk_status qk_checkpoint_load_experts(const qk_checkpoint *checkpoint, qk_context *context,
+                                            const char *layer, const char *up, uint32_t flags,
+                                            qk_tensor **weight, qk_tensor **bias,
                                             qk_io_message *message);
 
 /* ---- writing ------------------------------------------------------------------------------- */

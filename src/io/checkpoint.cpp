@@ -1,6 +1,7 @@
 // Lists: tensors, metadata, layers.
 #include "checkpoint.hpp"
 
+#include "experts.hpp"
 #include "gguf.hpp"
 #include "methods.hpp"
 
@@ -92,10 +93,31 @@ qk_status qk_checkpoint_find_layer(const qk_checkpoint *c, const char *name, qk_
     return found == nullptr ? QK_ERROR_ARGUMENT : describe(*found, layer, layer_bytes);
 }
 
+int64_t qk_checkpoint_expert_layer_count(const qk_checkpoint *c) {
+    return c == nullptr ? 0 : c->experts.count;
+}
+
+qk_status qk_checkpoint_expert_layer(const qk_checkpoint *c, int64_t index, qk_layer *layer,
+                                     size_t layer_bytes) {
+    if (c == nullptr || layer == nullptr) return QK_ERROR_NULL;
+    if (layer_bytes < kSmallestLayer) return QK_ERROR_ABI;
+    if (index < 0 || index >= c->experts.count) return QK_ERROR_ARGUMENT;
+    return describe(c->experts.items[index]->layer, layer, layer_bytes);
+}
+
+qk_status qk_checkpoint_find_expert_layer(const qk_checkpoint *c, const char *name, qk_layer *layer,
+                                          size_t layer_bytes) {
+    if (c == nullptr || name == nullptr || layer == nullptr) return QK_ERROR_NULL;
+    if (layer_bytes < kSmallestLayer) return QK_ERROR_ABI;
+    const ExpertLayer *found = find_expert_layer(c, name);
+    return found == nullptr ? QK_ERROR_ARGUMENT : describe(found->layer, layer, layer_bytes);
+}
+
 const char *qk_checkpoint_layer_method(const qk_checkpoint *c, const char *name) {
     if (c == nullptr || name == nullptr) return nullptr;
-    const Layer *found = find_layer(c, name);
-    return found == nullptr ? nullptr : found->method;
+    if (const Layer *found = find_layer(c, name)) return found->method;
+    const ExpertLayer *experts = find_expert_layer(c, name);
+    return experts == nullptr ? nullptr : experts->layer.method;
 }
 
 qk_status qk_checkpoint_method(const qk_checkpoint *c, const char **name, qk_io_message *message) {

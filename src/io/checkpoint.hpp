@@ -62,6 +62,14 @@ struct Layer {
     qk_format dense_format;
 };
 
+// One projection of all experts of a mixture; experts.hpp has more.
+struct ExpertLayer {
+    Layer layer;                 // of [E,n,k], without planes
+    const Layer *const *expert;  // of each, or the one that has all
+    int64_t count;               // E
+    bool is_one;                 // layer of the file
+};
+
 struct DtypeRow {
     const char *name;
     qk_dtype dtype;
@@ -82,6 +90,7 @@ struct qk_checkpoint {
     qk_io::Array<qk_io::Tensor> tensors;
     qk_io::Array<qk_io::Pair> metadata;
     qk_io::Array<qk_io::Layer *> layers;
+    qk_io::Array<qk_io::ExpertLayer *> experts;
     qk_io::Config config;
     qk_format model_format;   // that the configuration names: F32, F16, BF16; 0: none
     qk_io::Text config_json;  // config.json as it was, for writing one like it; empty: none
@@ -100,6 +109,8 @@ qk_status read_shards(qk_checkpoint *checkpoint, const char *index_path, qk_io_m
 
 // dialect.cpp: layers from tensors and config.
 qk_status find_layers(qk_checkpoint *checkpoint, qk_io_message *message);
+// experts.cpp: and those that are one expert of several.
+qk_status find_experts(qk_checkpoint *checkpoint, qk_io_message *message);
 
 qk_status out_of_memory(qk_io_message *message);
 // Decodes a JSON string as written, into the arena.

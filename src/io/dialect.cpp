@@ -114,7 +114,7 @@ qk_status find_layers(qk_checkpoint *c, qk_io_message *message) {
     if (c->layers.count > 1) {
         qsort(c->layers.items, static_cast<size_t>(c->layers.count), sizeof(Layer *), by_name);
     }
-    return QK_OK;
+    return find_experts(c, message);
 }
 
 const Layer *find_layer(const qk_checkpoint *c, const char *name) {
@@ -243,6 +243,20 @@ qk_status take_bias(const Module &module, int64_t n, Layer *layer, qk_io_message
     if (float_format(bias) == 0 || bias->rank != 1 || bias->shape[0] != n) {
         return fail(message, QK_ERROR_CORRUPT, "bias is %s; expected F32, F16 or BF16 [%lld]",
                     shape_text(bias).text, static_cast<long long>(n));
+    }
+    layer->bias = bias;
+    return QK_OK;
+}
+
+qk_status take_biases(const Module &module, const char *suffix, int64_t experts, int64_t n,
+                      Layer *layer, qk_io_message *message) {
+    const Tensor *bias = use(module, suffix, layer);
+    if (bias == nullptr) return QK_OK;
+    if (float_format(bias) == 0 || bias->rank != 2 || bias->shape[0] != experts ||
+        bias->shape[1] != n) {
+        return fail(message, QK_ERROR_CORRUPT, "bias is %s; expected F32, F16 or BF16 [%lld,%lld]",
+                    shape_text(bias).text, static_cast<long long>(experts),
+                    static_cast<long long>(n));
     }
     layer->bias = bias;
     return QK_OK;

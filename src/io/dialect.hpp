@@ -65,5 +65,8 @@ int64_t group_of_layer(const Config &config, int64_t k, int64_t groups);
 int64_t bits_of_zeros(const Tensor *zeros, int64_t n);
 // X.bias, when there is one: F32, F16 or BF16 [n].
 qk_status take_bias(const Module &module, int64_t n, Layer *layer, qk_io_message *message);
+// module.name + suffix, one number for every row of every expert: [experts,n].
+qk_status take_biases(const Module &module, const char *suffix, int64_t experts, int64_t n,
+                      Layer *layer, qk_io_message *message);
 
 }  // namespace qk_io

@@ -163,21 +163,6 @@ bool claims_gpt_oss(const Module &module) {
     return module.anchor->dtype == QK_DTYPE_U8 && is_e8m0(sibling(module, "_scales"));
 }
 
-// One number for every row of every expert.
-qk_status take_biases(const Module &module, int64_t experts, int64_t n, Layer *layer,
-                      qk_io_message *message) {
-    const Tensor *bias = use(module, "_bias", layer);
-    if (bias == nullptr) return QK_OK;
-    if (float_format(bias) == 0 || bias->rank != 2 || bias->shape[0] != experts ||
-        bias->shape[1] != n) {
-        return fail(message, QK_ERROR_CORRUPT, "bias is %s; expected F32, F16 or BF16 [%lld,%lld]",
-                    shape_text(bias).text, static_cast<long long>(experts),
-                    static_cast<long long>(n));
-    }
-    layer->bias = bias;
-    return QK_OK;
-}
-
 qk_status describe_gpt_oss(qk_checkpoint *c, const Module &module, Layer *layer,
                            qk_io_message *message) {
     layer->dialect = QK_DIALECT_GPT_OSS;
@@ -198,7 +183,7 @@ qk_status describe_gpt_oss(qk_checkpoint *c, const Module &module, Layer *layer,
     const int64_t rows = blocks->bytes == 0 ? 0 : experts * n;
     const Parts p = {blocks, scales, rows, blocks->bytes == 0 ? 0 : blocks->bytes / rows, kMxGroup};
     QK_IO_TRY(set_codes(p, layer, message));
-    return take_biases(module, experts, n, layer, message);
+    return take_biases(module, "_bias", experts, n, layer, message);
 }
 
 }  // namespace

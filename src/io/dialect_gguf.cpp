@@ -64,11 +64,7 @@ qk_status describe(qk_checkpoint *, const Module &module, Layer *layer, qk_io_me
     if (weight.rank == 2) return take_bias(module, weight.shape[0], layer, message);
     layer->desc.rank = 3;
     layer->desc.shape[2] = weight.shape[2];
-    const Tensor *bias = sibling(module, ".bias");
-    if (bias == nullptr) return QK_OK;
-    return fail(message, QK_ERROR_UNSUPPORTED,
-                "weight is %s with a bias that is %s; qk takes none of several experts",
-                shape_text(&weight).text, shape_text(bias).text);
+    return take_biases(module, ".bias", weight.shape[0], weight.shape[1], layer, message);
 }
 
 }  // namespace

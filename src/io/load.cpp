@@ -1,13 +1,14 @@
 // A layer as tensors of a context, in place or copied; and reading what opening does not read.
-#include "dialect.hpp"
+#include "experts.hpp"
 
 namespace qk_io {
-namespace {
 
 qk_status from_context(const qk_context *context, qk_status status, const char *layer,
                        qk_io_message *message) {
     return fail(message, status, "layer \"%.200s\": %.250s", layer, qk_context_error(context));
 }
+
+namespace {
 
 qk_status wrap(qk_context *context, const char *name, qk_tensor_desc desc,
                const void *const *planes, qk_tensor **out, qk_io_message *message) {
@@ -52,8 +53,10 @@ bool is_as_stored(const Layer &layer) {
     return true;
 }
 
-qk_status make(Memory memory, qk_context *context, const Layer &layer, bool in_place,
-               qk_tensor **out, qk_io_message *message) {
+}  // namespace
+
+qk_status make_tensor(Memory memory, qk_context *context, const Layer &layer, bool in_place,
+                      qk_tensor **out, qk_io_message *message) {
     if (in_place && is_as_stored(layer)) {
         return wrap(context, layer.name, layer.desc, layer.planes, out, message);
     }
@@ -69,6 +72,8 @@ qk_status make(Memory memory, qk_context *context, const Layer &layer, bool in_p
     return status;
 }
 
+namespace {
+
 // A layer of the bias alone: dense, as it is stored.
 qk_status make_bias(Memory memory, qk_context *context, const Layer &owner, bool in_place,
                     qk_tensor **out, qk_io_message *message) {
@@ -79,7 +84,7 @@ qk_status make_bias(Memory memory, qk_context *context, const Layer &owner, bool
     // Biases of several experts are one after another, as their rows are.
     bias.desc.shape[0] = owner.bias->bytes / (bias.desc.format == QK_FORMAT_F32 ? 4 : 2);
     set_plane(&bias, QK_PLANE_DATA, owner.bias);
-    return make(memory, context, bias, in_place, out, message);
+    return make_tensor(memory, context, bias, in_place, out, message);
 }
 
 qk_status loadable(const qk_checkpoint *c, const char *name, const Layer **out,
@@ -132,6 +137,21 @@ int64_t count_stored_15(const uint8_t *zeros, size_t bytes) {
 }
 
 }  // namespace
+
+qk_status check_load(const qk_checkpoint *checkpoint, const qk_context *context, const char *layer,
+                     uint32_t flags, qk_tensor *const *weight, qk_io_message *message) {
+    clear(message);
+    const char *missing = checkpoint == nullptr ? "checkpoint"
+                          : context == nullptr  ? "context"
+                          : layer == nullptr    ? "layer"
+                          : weight == nullptr   ? "weight"
+                                                : nullptr;
+    if (missing != nullptr) return fail(message, QK_ERROR_NULL, "%s: NULL", missing);
+    if ((flags & ~QK_LOAD_IN_PLACE) == 0) return QK_OK;
+    return fail(message, QK_ERROR_ARGUMENT, "flags: 0x%x; only 0x%x is defined", flags,
+                QK_LOAD_IN_PLACE);
+}
+
 }  // namespace qk_io
 
 using namespace qk_io;
@@ -139,23 +159,13 @@ using namespace qk_io;
 qk_status qk_checkpoint_load(const qk_checkpoint *checkpoint, qk_context *context,
                              const char *layer_name, uint32_t flags, qk_tensor **weight,
                              qk_tensor **bias, qk_io_message *message) {
-    clear(message);
-    const char *missing = checkpoint == nullptr   ? "checkpoint"
-                          : context == nullptr    ? "context"
-                          : layer_name == nullptr ? "layer"
-                          : weight == nullptr     ? "weight"
-                                                  : nullptr;
-    if (missing != nullptr) return fail(message, QK_ERROR_NULL, "%s: NULL", missing);
-    if ((flags & ~QK_LOAD_IN_PLACE) != 0) {
-        return fail(message, QK_ERROR_ARGUMENT, "flags: 0x%x; only 0x%x is defined", flags,
-                    QK_LOAD_IN_PLACE);
-    }
+    QK_IO_TRY(check_load(checkpoint, context, layer_name, flags, weight, message));
     const Layer *layer = nullptr;
     QK_IO_TRY(loadable(checkpoint, layer_name, &layer, message));
     const bool in_place = (flags & QK_LOAD_IN_PLACE) != 0;
     qk_tensor *new_weight = nullptr, *new_bias = nullptr;
     const Memory memory = checkpoint->memory;
-    QK_IO_TRY(make(memory, context, *layer, in_place, &new_weight, message));
+    QK_IO_TRY(make_tensor(memory, context, *layer, in_place, &new_weight, message));
     if (bias != nullptr && layer->bias != nullptr) {
         const qk_status status = make_bias(memory, context, *layer, in_place, &new_bias, message);
         if (status != QK_OK) {

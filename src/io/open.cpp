@@ -221,6 +221,7 @@ qk_status qk_checkpoint_open_memory(const void *bytes, size_t size_bytes, const 
 void qk_checkpoint_destroy(qk_checkpoint *c) {
     if (c == nullptr) return;
     for (int64_t i = 0; i < c->files.count; ++i) release_file(c, c->files.items[i]);
+    c->experts.release(&c->memory);
     c->layers.release(&c->memory);
     c->metadata.release(&c->memory);
     c->tensors.release(&c->memory);

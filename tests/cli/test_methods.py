@@ -99,6 +99,48 @@ class Methods(Case):
 
 
 class Experts(Case):
+    @staticmethod
+    def mixture(count, down="F16"):
+        """Experts of DeepSeek's FP4, their last projection dense."""
+        tensors = {"m.gate.weight": ("F32", [count, 64], floats([1] * 64 * count))}
+        for e in range(count):
+            for name in ("gate_proj", "up_proj"):
+                layer = f"m.experts.{e}.{name}"
+                tensors[f"{layer}.weight"] = ("I8", [4, 32], bytes(128))
+                tensors[f"{layer}.scale"] = ("F8_E8M0", [4, 2], bytes([127] * 8))
+            tensors[f"m.experts.{e}.down_proj.weight"] = (down, [64, 4], bytes(512))
+        return tensors
+
+    def test_a_mixture_is_one_line(self):
+        path = self.write("a.safetensors", safetensors(self.mixture(12)))
+        mixture, = self.run_json("inspect", path)["experts"]
+        self.assertEqual((mixture["name"], mixture["experts"], mixture["loadable"]),
+                         ("m.experts", 12, True))
+        self.assertEqual(mixture["not_quantized"], ["down_proj"])
+        self.assertEqual([(p["name"], p["format"], p["shape"]) for p in mixture["projections"]],
+                         [("m.experts.*.down_proj", "f16", [12, 64, 4]),
+                          ("m.experts.*.gate_proj", "e2m1", [12, 4, 64]),
+                          ("m.experts.*.up_proj", "e2m1", [12, 4, 64])])
+        lines = [line for line in self.run_qk("inspect", path).stdout.splitlines()
+                 if "expert" in line]
+        self.assertEqual(len(lines), 1)
+        self.assertRegex(lines[0], r"^m\.experts  dense, MXFP4  f16, e2m1  12 x "
+                         r"\(down_proj 64 x 4, gate_proj 4 x 64, up_proj 4 x 64\) +-, 32 +-, "
+                         r"e8m0 +9\.4 kB  "
+                         r"yes; not quantized: down_proj$")
+
+    def test_experts_that_differ_are_named(self):
+        tensors = self.mixture(3)
+        del tensors["m.experts.1.up_proj.weight"], tensors["m.experts.1.up_proj.scale"]
+        mixture, = self.run_json("inspect", self.write("a.safetensors",
+                                                       safetensors(tensors)))["experts"]
+        reason = "up_proj: expert 1 is missing; there is an expert 2"
+        self.assertEqual((mixture["loadable"], mixture["reason"]), (False, reason))
+        tensors["m.experts.1.up_proj.weight"] = ("F16", [4, 64], bytes(512))
+        table = self.run_qk("inspect", self.write("b.safetensors", safetensors(tensors))).stdout
+        self.assertIn("  no: up_proj: expert 1 is dense f16 [4,64], expert 0 MXFP4 e2m1 [4,64] in "
+                      "groups of 32 with e8m0 scales; one tensor is of one kind\n", table)
+
     def test_fused_experts_are_listed_and_stay(self):
         fused = ("BF16", [2, 4, 64], struct.pack("<512H", *[0x3f80] * 512))
         tensors = {"l.0.mlp.experts.gate_up_proj": fused,

@@ -30,8 +30,8 @@ class Inspect(Case):
                 self.assertTrue(layer["loadable"], layer)
                 self.assertEqual(layer["shape"], shape)
             table = self.run_qk("inspect", GOLDEN / name).stdout
-            for layer in layers:
-                self.assertIn(layer, table)
+            for layer in layers:  # experts in one line, under the name that they share
+                self.assertIn(layer.split(".experts.")[0], table)
 
     def test_refused_layers_have_a_reason(self):
         self.assertGreaterEqual(len(REFUSED), 2)

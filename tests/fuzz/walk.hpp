@@ -75,6 +75,31 @@ inline void walk(const qk_checkpoint *checkpoint, qk_context *context) {
     }
 }
 
+// The experts, one projection at a time and every two as gate and up.
+inline void walk_experts(const qk_checkpoint *checkpoint, qk_context *context) {
+    const int64_t count = qk_checkpoint_expert_layer_count(checkpoint);
+    for (int64_t i = 0; i < count; ++i) {
+        qk_layer layer, next, found;
+        require(qk_checkpoint_expert_layer(checkpoint, i, &layer, sizeof layer) == QK_OK);
+        require(qk_checkpoint_find_expert_layer(checkpoint, layer.name, &found, sizeof found) ==
+                QK_OK);
+        require((layer.status == QK_OK) == (layer.reason[0] == 0 && layer.desc.rank == 3));
+        require(qk_checkpoint_expert_layer(checkpoint, (i + 1) % count, &next, sizeof next) ==
+                QK_OK);
+        for (const char *up : {static_cast<const char *>(nullptr), next.name}) {
+            qk_tensor *weight = nullptr, *bias = nullptr;
+            qk_io_message message;
+            const qk_status status = qk_checkpoint_load_experts(
+                checkpoint, context, layer.name, up, QK_LOAD_IN_PLACE, &weight, &bias, &message);
+            require((status == QK_OK) == (weight != nullptr));
+            require(up != nullptr || status == found.status);
+            require(status == QK_OK || message.text[0] != 0);
+            qk_tensor_destroy(bias);
+            qk_tensor_destroy(weight);
+        }
+    }
+}
+
 // Opens, walks, closes; or a status with a sentence.
 inline void open_and_walk(const std::string &file, const std::string *config) {
     const Exact bytes(file), text(config == nullptr ? std::string() : *config);
@@ -94,6 +119,7 @@ inline void open_and_walk(const std::string &file, const std::string *config) {
     options.thread_count = 1;
     require(qk_context_create(&options, &context) == QK_OK);
     walk(checkpoint, context);
+    walk_experts(checkpoint, context);
     qk_context_destroy(context);
     qk_checkpoint_destroy(checkpoint);
 }

@@ -92,6 +92,13 @@ class Library:
         raise AttributeError(f"qk.h and qk_io.h have no {name}")
 
 
+def brief(function: Any) -> Any:
+    """The same function without the turn that ctypes gives to other threads of Python, which takes
+    longer than wrapping memory does."""
+    address = ctypes.cast(function, ctypes.c_void_p).value
+    return ctypes.PYFUNCTYPE(function.restype, *function.argtypes)(address)
+
+
 def names(prefix: str) -> dict[str, int]:
     """{"nf4": 17, ...} of the constants QK_<prefix>_*."""
     start = f"QK_{prefix}_"

@@ -214,6 +214,37 @@ extern "C" {
     ) -> qk_status;
 }
 extern "C" {
+    pub fn qk_checkpoint_expert_layer_count(checkpoint: *const qk_checkpoint) -> i64;
+}
+extern "C" {
+    pub fn qk_checkpoint_expert_layer(
+        checkpoint: *const qk_checkpoint,
+        index: i64,
+        layer: *mut qk_layer,
+        layer_bytes: usize,
+    ) -> qk_status;
+}
+extern "C" {
+    pub fn qk_checkpoint_find_expert_layer(
+        checkpoint: *const qk_checkpoint,
+        name: *const ::std::os::raw::c_char,
+        layer: *mut qk_layer,
+        layer_bytes: usize,
+    ) -> qk_status;
+}
+extern "C" {
+    pub fn qk_checkpoint_load_experts(
+        checkpoint: *const qk_checkpoint,
+        context: *mut qk_context,
+        layer: *const ::std::os::raw::c_char,
+        up: *const ::std::os::raw::c_char,
+        flags: u32,
+        weight: *mut *mut qk_tensor,
+        bias: *mut *mut qk_tensor,
+        message: *mut qk_io_message,
+    ) -> qk_status;
+}
+extern "C" {
     pub fn qk_writer_create(
         path: *const ::std::os::raw::c_char,
         allocator: *const qk_allocator,

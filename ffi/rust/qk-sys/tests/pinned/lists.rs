@@ -121,15 +121,17 @@ fn io_facts(facts: &mut Facts) {
         }
         functions {
             qk_checkpoint_config_number, qk_checkpoint_config_text, qk_checkpoint_destroy,
-            qk_checkpoint_find_layer, qk_checkpoint_find_tensor, qk_checkpoint_layer,
-            qk_checkpoint_layer_count, qk_checkpoint_layer_method, qk_checkpoint_load,
-            qk_checkpoint_metadata, qk_checkpoint_metadata_count, qk_checkpoint_method,
-            qk_checkpoint_open, qk_checkpoint_open_memory, qk_checkpoint_tensor,
-            qk_checkpoint_tensor_count, qk_checkpoint_verify_layer, qk_checkpoint_write_config,
-            qk_dialect_name, qk_dtype_name, qk_writer_append, qk_writer_append_config,
-            qk_writer_bytes, qk_writer_create, qk_writer_declare, qk_writer_declare_layer,
-            qk_writer_destroy, qk_writer_finish, qk_writer_finish_all, qk_writer_metadata,
-            qk_writer_write, qk_writer_write_layer,
+            qk_checkpoint_expert_layer, qk_checkpoint_expert_layer_count,
+            qk_checkpoint_find_expert_layer, qk_checkpoint_find_layer, qk_checkpoint_find_tensor,
+            qk_checkpoint_layer, qk_checkpoint_layer_count, qk_checkpoint_layer_method,
+            qk_checkpoint_load, qk_checkpoint_load_experts, qk_checkpoint_metadata,
+            qk_checkpoint_metadata_count, qk_checkpoint_method, qk_checkpoint_open,
+            qk_checkpoint_open_memory, qk_checkpoint_tensor, qk_checkpoint_tensor_count,
+            qk_checkpoint_verify_layer, qk_checkpoint_write_config, qk_dialect_name,
+            qk_dtype_name, qk_writer_append, qk_writer_append_config, qk_writer_bytes,
+            qk_writer_create, qk_writer_declare, qk_writer_declare_layer, qk_writer_destroy,
+            qk_writer_finish, qk_writer_finish_all, qk_writer_metadata, qk_writer_write,
+            qk_writer_write_layer,
         }
         struct qk_io_message {
             text,
