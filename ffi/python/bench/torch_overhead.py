@@ -17,7 +17,7 @@ import qk.torch
 GOAL_US = 8.0
 
 
-def best_us(call, count=2000, rounds=40):
+def best_us(call, count=200, rounds=400):
     return min(timeit.repeat(call, number=count, repeat=rounds)) / count * 1e6
 
 

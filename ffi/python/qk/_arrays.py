@@ -293,6 +293,11 @@ def call_deleter(pointer: int, deleter_at: int = 16) -> None:
         ctypes.CFUNCTYPE(None, ctypes.c_void_p)(deleter)(pointer)
 
 
+def data_of(pointer: int) -> int:
+    """The address of its elements."""
+    return ctypes.c_void_p.from_address(pointer + 32).value or 0
+
+
 class _OldManaged(ctypes.Structure):
     """DLManagedTensor, as it was before DLPack 1.0."""
 

@@ -35,7 +35,7 @@ class LayerInfo(NamedTuple):
     has_bias: bool
     dense_format: str | None  #: what the weights were before, or what the scales are in
     nbytes: int  #: of the layer's tensors in the file
-    shape: tuple[int, ...]  #: (n, k); () where it cannot be loaded
+    shape: tuple[int, ...]  #: (n, k), of experts (E, n, k); () where it cannot be loaded
 
 
 class Checkpoint(Handle, Mapping[str, Layer]):
@@ -81,17 +81,60 @@ class Checkpoint(Handle, Mapping[str, Layer]):
             raise KeyError(name)
         return _info(raw)
 
+    @property
+    def expert_layers(self) -> list[LayerInfo]:
+        """The projections of mixtures, in order of names; see experts()."""
+        found = []
+        for i in range(lib.qk_checkpoint_expert_layer_count(self.handle)):
+            raw = STRUCTS["qk_layer"]()
+            if status := lib.qk_checkpoint_expert_layer(self.handle, i, _byref(raw),
+                                                        ctypes.sizeof(raw)):
+                raise make_error(status)
+            found.append(_info(raw))
+        return found
+
+    def experts(self, name: str, up: str | None = None) -> Layer:
+        """All experts of one projection as one weight [E,n,k], and their biases [E,n].
+
+        name: "model.layers.0.mlp.experts.*.down_proj" where each expert is a layer of the file, or
+        the one layer that has all. up: a second projection, whose rows of each expert follow those
+        of the first: experts("...*.gate_proj", "...*.up_proj") is [E,2n,k], for experts(...,
+        activation="silu"). Raises where experts differ in format or shape, or one is missing.
+        """
+        raw = STRUCTS["qk_layer"]()
+        if lib.qk_checkpoint_find_expert_layer(self.handle, text(name, "layer"), _byref(raw),
+                                               ctypes.sizeof(raw)):
+            raise KeyError(name)
+        return self._load(lib.qk_checkpoint_load_experts, _info(raw),
+                          None if up is None else text(up, "up"))
+
     def __getitem__(self, name: str) -> Layer:
         """Loads one layer to the context's device; raises with the reason where it cannot."""
-        info = self.layer(name)
-        context = self._context or current_context()
+        return self._load(lib.qk_checkpoint_load, self.layer(name))
+
+    def slice(self, name: str, dim: int, begin: int, end: int) -> Layer:
+        """Rows (dim 0) or columns (dim 1) of one layer, as Layer.slice makes them.
+
+        Of codes and scales only the slice's bytes are read, where the file stores them as qk does.
+        """
+        host = self._context or current_context()
+        if host.device != "cpu":
+            host = current_context()
+        with self._load(lib.qk_checkpoint_load, self.layer(name), context=host,
+                        flags=CONSTANTS["QK_LOAD_IN_PLACE"]) as whole:
+            return whole.slice(dim, begin, end, context=self._context or host)
+
+    def _load(self, function: Any, info: LayerInfo, *more: Any, context: Context | None = None,
+              flags: int | None = None) -> Layer:
+        context = context or self._context or current_context()
+        flags = self._flags if flags is None else flags
         weight, bias = ctypes.c_void_p(), ctypes.c_void_p()
         with context._lock:
-            Message().call(lib.qk_checkpoint_load, self.handle, context._handle,
-                            text(name, "layer"), self._flags, _byref(weight), _byref(bias))
-        keep = self if self._flags else None
+            Message().call(function, self.handle, context._handle, text(info.name, "layer"), *more,
+                           flags, _byref(weight), _byref(bias))
+        keep = self if flags else None
         return Layer(Tensor(weight.value or 0, context, keep),
-                     Tensor(bias.value, context, keep) if bias.value else None, name=name,
+                     Tensor(bias.value, context, keep) if bias.value else None, name=info.name,
                      dense_format=info.dense_format)
 
     def __iter__(self) -> Iterator[str]:

@@ -71,16 +71,28 @@ def experts(x: Any, w: Any, expert: Any, bias: Any = None, *, weight: Any = None
 
 
 def _integers(array: Any) -> Any:
-    """What routers give, often 64 bits wide, as the library takes it."""
+    """What routers give, of any width, as the library takes it: what is too large stays too large."""
+    most = np.iinfo(np.int32).max
     if _torch.is_tensor(array):
         import torch
+        if array.dtype.is_floating_point or array.dtype.is_complex or array.dtype == torch.bool:
+            raise _no_integers(array)
+        if array.dtype == torch.int64:
+            array = array.clamp(-1, most)
         return array.to(torch.int32).contiguous()
     if hasattr(array, "dtype") and not isinstance(array, np.ndarray):
         return array
     numbers = np.asarray(array)
     if numbers.dtype.kind not in "iu":
-        raise refuse("FORMAT", f"expert: is {numbers.dtype}, accepted are integers")
-    return np.ascontiguousarray(np.clip(numbers, -1, 2**31 - 1), np.int32)
+        raise _no_integers(numbers)
+    if numbers.dtype.kind == "i":
+        numbers = np.maximum(numbers, -1)
+    return np.ascontiguousarray(np.minimum(numbers, min(most, np.iinfo(numbers.dtype).max)),
+                                np.int32)
+
+
+def _no_integers(array: Any) -> Exception:
+    return refuse("FORMAT", f"expert: is {array.dtype}, accepted are integers")
 
 
 def _floats(array: Any) -> Any:

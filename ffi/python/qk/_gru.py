@@ -244,9 +244,10 @@ class GRU(Handle):
         return self
 
     def describe(self) -> Any:
-        """The frozen integers as a qk_gru_model; its arrays live as long as the GRU."""
+        """The frozen integers as a qk_gru_model, whose arrays are the GRU's; it keeps the GRU."""
         model = STRUCTS["qk_gru_model"](struct_size=ctypes.sizeof(STRUCTS["qk_gru_model"]))
         self.context.call_for(lib.qk_gru_describe, self.handle, _byref(model))
+        model.gru = self  # whose memory the arrays are
         return model
 
     def scale(self, tensor: str, channel: int = 0) -> tuple[int, int]:

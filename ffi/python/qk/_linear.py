@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import _arrays, _torch
-from ._abi import CONSTANTS, lib
+from ._abi import CONSTANTS, brief, lib
 from ._context import current_context, workspace
 from ._errors import refuse
 from ._tensor import Tensor, asarray, context_for
 
 _linear = lib.qk_linear
-_wrap, _destroy = lib.qk_tensor_wrap, lib.qk_tensor_destroy
+_wrap, _destroy = brief(lib.qk_tensor_wrap), brief(lib.qk_tensor_destroy)
 _FORMAT_OF = {np.dtype(np.float32): "f32", np.dtype(np.float16): "f16"}
 _byref, _pointer, _addressof = ctypes.byref, ctypes.c_void_p, ctypes.addressof
 _at: Any = ctypes.c_char.from_buffer  # of an array's memory; ndarray.ctypes takes ten times as long
@@ -239,6 +239,20 @@ class Layer:
         """The same layer, its weight in another form."""
         return Layer(weight, self.bias, name=self.name, dense_format=self.dense_format)
 
+    def slice(self, dim: int, begin: int, end: int, *, context: Any = None) -> Layer:
+        """Rows (dim 0) or columns (dim 1) of the weight as a layer of their own; see Tensor.slice.
+
+        Rows have their part of the bias. Of slices along k the first has the whole bias and the
+        others none: the sum of what they give is what the layer gives.
+        """
+        weight, bias = self.weight.slice(dim, begin, end, context=context), self.bias
+        if bias is not None and dim == 1:
+            bias = bias if begin == 0 else None
+        if bias is not None:
+            first, last = (begin, end) if dim == 0 else (0, bias.shape[0])
+            bias = _part_of_bias(bias, first, last, weight.context)
+        return Layer(weight, bias, name=self.name, dense_format=self.dense_format)
+
     def dequantize(self, dtype: Any = None, *, out: Any = None, like: Any = None,
                    transposed: bool = False) -> Any:
         """The weight [n,k]; see Tensor.dequantize."""
@@ -258,3 +272,13 @@ class Layer:
 
     def __repr__(self) -> str:
         return f"<qk.Layer {self.name!r} {self.weight!r}{'' if self.bias is None else ' + bias'}>"
+
+
+def _part_of_bias(bias: Any, begin: int, end: int, context: Any) -> Any:
+    """Of a Tensor a copy where the weight is, of another package's array a view."""
+    if not isinstance(bias, Tensor):
+        return bias[begin:end]
+    part = Tensor.from_desc(_arrays.dense_desc(bias.format, (end - begin,)), context)
+    item = bias.nbytes // bias.shape[0]
+    part.set_plane("data", bias.plane("data").view(np.uint8)[begin * item:end * item])
+    return part

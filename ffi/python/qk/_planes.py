@@ -102,3 +102,18 @@ def wrap_planes(desc: Any, planes: dict[str, Any],
     context.call(lib.qk_tensor_wrap_sized, ctypes.byref(desc), ctypes.byref(spans), PLANE_COUNT,
                  ctypes.byref(out))
     return out.value or 0, context, [run.keep for run in runs.values()]
+
+
+def host_plane(tensor: Any, plane: str) -> np.ndarray[Any, Any]:
+    """A plane's bytes, of the tensor's own memory where that is the host's: valid while it is."""
+    if tensor.context.device != "cpu":
+        return tensor.plane(plane)  # type: ignore[no-any-return]
+    out = ctypes.c_void_p()
+    tensor.context.call_for(lib.qk_tensor_to_dlpack, tensor.handle, PLANES[plane],
+                            ctypes.byref(out))
+    address = _arrays.data_of(out.value or 0)
+    _arrays.call_deleter(out.value or 0)
+    size = _arrays.plane_bytes(tensor.desc, PLANES[plane])
+    memory: Any = (ctypes.c_uint8 * size).from_address(address)
+    view: np.ndarray[Any, Any] = np.frombuffer(memory, np.uint8)
+    return view

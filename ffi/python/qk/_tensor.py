@@ -13,7 +13,8 @@ from ._context import Context, current_context
 from ._desc import DESC as _DESC
 from ._desc import lookup, make_desc, quantized_desc
 from ._errors import refuse
-from ._planes import wrap_planes
+from ._planes import host_plane, wrap_planes
+from ._slices import slice_planes
 from ._values import float_format, values_of
 
 _DENSE = ("f32", "f16", "bf16", "i8", "i16", "i32")
@@ -193,7 +194,7 @@ class Tensor(Handle):
         out = ctypes.c_void_p()
         self.context.call_for(lib.qk_tensor_to_dlpack, self.handle, 0, _byref(out))
         # The view names the address; the tensor itself keeps the memory, as the protocol has it.
-        pointer = ctypes.c_void_p.from_address((out.value or 0) + 32).value
+        pointer = _arrays.data_of(out.value or 0) or None
         _arrays.call_deleter(out.value or 0)
         return {"shape": self.shape, "typestr": _arrays.numpy_dtype(self.format).str, "version": 3,
                 "data": (pointer, bool(self._desc.flags & CONSTANTS["QK_TENSOR_READ_ONLY"])),
@@ -211,6 +212,22 @@ class Tensor(Handle):
         desc.flags &= ~CONSTANTS["QK_TENSOR_READ_ONLY"]
         out = Tensor.from_desc(desc, self.context)
         self.context.call(lib.qk_repack, self, out)
+        return out
+
+    def slice(self, dim: int, begin: int, end: int, *, context: Context | None = None) -> Tensor:
+        """Rows (dim 0) or columns (dim 1) begin to end of a weight [n,k] as a weight of their own.
+
+        The values are the same, the layout too; groups are smaller where a slice begins within one,
+        and second groups where those of nested scales are cut. context: where to, by default where
+        it is. Of a weight in the host's memory only the slice's bytes are read; one on a GPU takes
+        its way through the host. Not of a packed weight: slice, then repack.
+        """
+        desc, planes = slice_planes(self._desc, lambda name: host_plane(self, name), dim,
+                                    integer(begin, "begin", 0, INT64_MAX),
+                                    integer(end, "end", 0, INT64_MAX))
+        out = Tensor.from_desc(desc, context or self.context)
+        for name, plane in planes.items():
+            out.set_plane(name, plane)
         return out
 
     def to(self, dtype: Any = "f32") -> Tensor:

@@ -1,4 +1,9 @@
 """Products with experts, against products of one row."""
+import json
+import os
+import struct
+import tempfile
+
 from common import np, qk, unittest
 
 E, N, K, T, TOP = 5, 32, 64, 6, 3
@@ -14,6 +19,23 @@ WEIGHT = RNG.random((T, TOP), dtype="f")
 def rows(x, routing=ROUTING):
     return np.stack([[qk.linear(x[t] if x.ndim == 2 else x[t, j], ALONE[routing[t, j]])
                       for j in range(TOP)] for t in range(T)])
+
+
+def write_deepseek(path):
+    """E experts of three projections, random codes of FP4."""
+    header, data = {}, b""
+    for e in range(E):
+        for name, n, k in (("w1", N, K), ("w2", K, N), ("w3", N, K)):
+            for kind, dtype, columns in (("weight", "I8", k // 2), ("scale", "F8_E8M0", k // 32)):
+                high = 256 if kind == "weight" else 130
+                values = RNG.integers(high - 16 if high < 256 else 0, high, n * columns, "u1")
+                header[f"m.experts.{e}.{name}.{kind}"] = {
+                    "dtype": dtype, "shape": [n, columns],
+                    "data_offsets": [len(data), len(data) + values.size]}
+                data += values.tobytes()
+    text = json.dumps(header).encode()
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text + data)
 
 
 class Experts(unittest.TestCase):
@@ -57,6 +79,18 @@ class Experts(unittest.TestCase):
         z = rows(X)
         np.testing.assert_array_equal(y[3:], z[3:])
 
+    def test_ids_of_any_width(self):
+        y = qk.experts(X, W, ROUTING)
+        for width in ("i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", ">i4"):
+            np.testing.assert_array_equal(qk.experts(X, W, ROUTING.astype(width)), y, width)
+        for far, width in ((2**32, "i8"), (2**32 + 1, "u8"), (2**63, "u8"), (2**31, "u4")):
+            routing = ROUTING.astype(width)
+            routing[0, 0] = far
+            self.assertTrue(np.isnan(qk.experts(X, W, routing)[0, 0]).all(), (far, width))
+        routing = ROUTING.copy()
+        routing[0, 0] = -2**32
+        self.assertFalse(qk.experts(X, W, routing)[0, 0].any())
+
     def test_what_is_wrong_is_named(self):
         for change, sentence in (({"activation": "relu"}, "^activation: is 'relu'"),
                                  ({"expert": ROUTING[0]}, r"^expert: is \[3\]"),
@@ -67,6 +101,29 @@ class Experts(unittest.TestCase):
                                  ({"out": np.empty((T, N), "f")}, r"^out: is \[6, 32\]")):
             with self.assertRaisesRegex(qk.CallError, sentence):
                 qk.experts(**{"x": X, "w": W, "expert": ROUTING, **change})
+
+    def test_experts_of_a_file(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "model.safetensors")
+            write_deepseek(path)
+            with qk.load(path) as file:
+                self.check_file(file)
+
+    def check_file(self, file):
+        gate, up, down = ("m.experts.*.w1", "m.experts.*.w3", "m.experts.*.w2")
+        self.assertEqual([(layer.name, layer.shape) for layer in file.expert_layers],
+                         [(gate, (E, N, K)), (down, (E, K, N)), (up, (E, N, K))])
+        both, alone = file.experts(gate, up), file.experts(down)
+        self.assertEqual((both.shape, alone.shape), ((E, 2 * N, K), (E, K, N)))
+        y = qk.experts(X[:E], both, np.arange(E)[:, None])
+        for e in range(E):
+            rows = [qk.linear(X[e:e + 1], file[name.replace("*", str(e))])[0]
+                    for name in (gate, up)]
+            np.testing.assert_array_equal(y[e, 0], np.concatenate(rows))
+        with self.assertRaises(KeyError):
+            file.experts("m.experts.0.w1")
+        with self.assertRaisesRegex(qk.Error, "^up: "):
+            file.experts(gate, down)
 
 
 if __name__ == "__main__":

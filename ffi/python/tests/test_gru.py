@@ -1,6 +1,7 @@
 """GRUs: calibrate, freeze, stream, save; against PyTorch where it is installed."""
 import pickle
 import tempfile
+import weakref
 
 from common import DENOISER, np, os, qk, torch, unittest
 
@@ -55,6 +56,10 @@ class Gru(unittest.TestCase):
         self.assertEqual((again.input_size, again.hidden_size, again.is_frozen), (C, H, True))
         np.testing.assert_array_equal(again(x), y)
         self.assertEqual(again.tobytes(), gru.tobytes())
+        model, owner = again.describe(), weakref.ref(again)
+        del again
+        self.assertIsNotNone(owner())  # the model's arrays are its memory
+        self.assertEqual(qk.GRU.from_model(model).tobytes(), gru.tobytes())
 
     def test_codes_and_scales(self):
         gru = denoiser(preset="w8a8").set_quant("x", bits=8, symmetric=True)

@@ -32,7 +32,6 @@ def make_dense(dtype=torch.float32):
 
 
 
-
 class Values(unittest.TestCase):
     def each(self):
         for format, options in FORMATS:
@@ -53,7 +52,7 @@ class Values(unittest.TestCase):
             self.assertIs(layer.bias, dense.bias)
 
     def test_products_are_linears(self):
-        shapes = [(K,), (1, K), (7, K), (2, 3, K), (2, 1, 2, 1, 3, K), (0, K), (2, 0, K)]
+        shapes = [(K,), (1, K), (7, K), (2, 3, K), (2, 1, 2, 1, 3, K), (0, K), (2, 0, K), (40, K)]
         for dense, layer, weight in self.each():
             for dtype in (torch.float32, torch.float16, torch.bfloat16):
                 for shape in shapes:
@@ -69,6 +68,14 @@ class Values(unittest.TestCase):
         self.assertTrue(torch.equal(layer(x), layer(x.contiguous())))
         with torch.no_grad():
             self.assertTrue(torch.equal(layer(x[::2]), layer(x.contiguous()[::2].contiguous())))
+
+    def test_results_are_apart(self):
+        layer, x = qk.torch.Linear.from_linear(make_dense()), torch.randn(3, K)
+        with torch.no_grad():
+            first = layer(x)
+            kept, second = first.clone(), layer(-x)
+        self.assertTrue(torch.equal(first, kept))
+        self.assertFalse(torch.equal(first, second))
 
     def test_without_bias_and_bias_of_another_type(self):
         dense = torch.nn.Linear(K, N, bias=False)
@@ -126,23 +133,39 @@ class Values(unittest.TestCase):
 
 
 class Gradients(unittest.TestCase):
+    def check(self, format, options, shape, dtype, bound):
+        dense = make_dense(dtype)
+        layer = qk.torch.Linear.from_linear(dense, format, **options)
+        layer.bias = torch.nn.Parameter(dense.bias.detach().clone())
+        with torch.no_grad():
+            dense.weight.copy_(layer.dequantize())
+        a = torch.randn(*shape, K).to(dtype).requires_grad_()
+        b = a.detach().clone().requires_grad_()
+        direction = torch.randn(*shape, N).to(dtype)
+        layer(a).backward(direction)
+        dense(b).backward(direction)
+        for one, other in ((a.grad, b.grad), (layer.bias.grad, dense.bias.grad)):
+            error = (one - other).abs().max() / other.abs().max()
+            self.assertLess(error.item(), bound, (format, shape, dtype))
+        self.assertEqual(a.grad.dtype, dtype)
+
     def test_equal_the_dense_twins(self):
         for format, options in FORMATS:
-            for dtype, bound in ((torch.float32, 1e-5), (torch.bfloat16, 2e-2)):
-                dense = make_dense(dtype)
-                layer = qk.torch.Linear.from_linear(dense, format, **options)
-                layer.bias = torch.nn.Parameter(dense.bias.detach().clone())
-                with torch.no_grad():
-                    dense.weight.copy_(layer.dequantize())
-                a = torch.randn(2, 5, K).to(dtype).requires_grad_()
-                b = a.detach().clone().requires_grad_()
-                direction = torch.randn(2, 5, N).to(dtype)
-                layer(a).backward(direction)
-                dense(b).backward(direction)
-                for one, other in ((a.grad, b.grad), (layer.bias.grad, dense.bias.grad)):
-                    error = (one - other).abs().max() / other.abs().max()
-                    self.assertLess(error.item(), bound, (format, dtype))
-                self.assertEqual(a.grad.dtype, dtype)
+            for shape in ((2, 5), (129,)):  # by the library, and where torch is faster
+                self.check(format, options, shape, torch.float32, 1e-5)
+                self.check(format, options, shape, torch.bfloat16, 2e-2)
+            self.check(format, options, (4,), torch.bfloat16, 2e-2)
+            self.check(format, options, (2, 5), torch.float16, 2e-3)
+
+    def test_are_transposed_products(self):
+        dense = make_dense().requires_grad_(False)
+        layer, weight = qk.torch.Linear.from_linear(dense), qk.quantize(dense.weight).repack()
+        for shape in ((N,), (2, 5, N), (0, N)):
+            given = torch.randn(shape)
+            made = torch.ops.qk.linear_transposed(given, layer.planes, layer.form)
+            expected, = qk.multiply([qk.Product(given.reshape(-1, N), weight, transposed=True)]) \
+                if given.numel() else [torch.empty(0, K)]
+            self.assertTrue(torch.equal(made, expected.reshape(*shape[:-1], K)), shape)
 
     def test_twice(self):
         layer = qk.torch.Linear.from_linear(make_dense().requires_grad_(False))

@@ -117,8 +117,7 @@ class Training(unittest.TestCase):
         self.assertLess(sum(errors[-10:]), 0.1 * sum(errors[:10]))
         x = torch.rand(12, 8, 2)
         image = layer.eval().export().tobytes()
-        loaded = qk.GRU.load(image)  # its arrays are the model's
-        copied = qk.GRU.from_model(loaded.describe())
+        copied = qk.GRU.from_model(qk.GRU.load(image).describe())
         self.assertEqual(copied.tobytes(), image)
         y = torch.from_numpy(copied(x.numpy()))
         self.assertTrue(torch.equal(layer(x)[0].detach(), y))

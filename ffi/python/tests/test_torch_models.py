@@ -3,6 +3,7 @@
 Before a release; needs PyTorch and transformers, and for its parts bitsandbytes,
 compressed-tensors and peft. Models are small and random, nothing is downloaded.
 """
+import copy
 import json
 import os
 import sys
@@ -84,6 +85,101 @@ class Replace(unittest.TestCase):
         report = qk.torch.replace_linear(model, "int8")
         self.assertEqual(len(report.replaced), 4)
         torch.testing.assert_close(logits(model), dense, atol=0.05, rtol=0)
+
+
+SMALL = dict(vocab_size=96, hidden_size=64, intermediate_size=96, num_hidden_layers=2,
+             num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64,
+             initializer_range=0.1, head_dim=16)
+MIXTURES = {
+    "Qwen3Moe": dict(num_experts=8, num_experts_per_tok=3, moe_intermediate_size=32),
+    "Mixtral": dict(num_local_experts=4),
+    "GptOss": dict(num_local_experts=4, num_experts_per_tok=2, hidden_act="silu")}
+
+
+def mixture(kind, **options):
+    torch.manual_seed(6)
+    config = getattr(transformers, f"{kind}Config")(**{**SMALL, **MIXTURES[kind], **options})
+    model = getattr(transformers, f"{kind}ForCausalLM")(config).eval()
+    for name, parameter in model.named_parameters():
+        if name.endswith("_proj_bias"):
+            torch.nn.init.normal_(parameter, std=0.1)
+    return model
+
+
+def tokens(model):
+    return model.generate(TOKENS[:, :6], max_new_tokens=12, do_sample=False, eos_token_id=None,
+                          pad_token_id=0)
+
+
+class Mixtures(unittest.TestCase):
+    def test_tokens_are_those_of_the_dequantized_twin(self):
+        for kind in MIXTURES:
+            for options in ({"format": "nf4"}, {"format": "mxfp4"}, {"format": "int8"}):
+                with self.subTest(kind, **options):
+                    model = mixture(kind)
+                    dense = tokens(model)
+                    report = qk.torch.replace_linear(model, **options)
+                    experts = [m for m in model.modules() if isinstance(m, qk.torch.Experts)]
+                    self.assertEqual((len(experts), len(report.replaced)), (2, 10))
+                    self.assertEqual(list(report.kept), ["lm_head"])
+                    ours, of_model = tokens(model), logits(model)
+                    self.assertEqual(qk.torch.dequantize_linear(model), 10)
+                    self.assertTrue(torch.equal(ours, tokens(model)))
+                    torch.testing.assert_close(of_model, logits(model), atol=2e-4, rtol=2e-4)
+                    if options["format"] == "int8":  # the gate, the biases and the order are right
+                        self.assertGreater((ours == dense).float().mean(), 0.6)
+
+    def test_activations(self):
+        for act, name in (("gelu", "gelu"), ("gelu_pytorch_tanh", "gelu_tanh"), ("silu", "silu")):
+            model = mixture("Mixtral", hidden_act=act)
+            qk.torch.replace_linear(model, "int8")
+            experts = model.model.layers[0].mlp.experts
+            self.assertEqual(experts.gate[:2], (name, False))
+        model = mixture("GptOss")
+        qk.torch.replace_linear(model, "int8")
+        self.assertEqual(model.model.layers[0].mlp.experts.gate,
+                         ("swiglu_clamped", True, 7.0, 1.702))
+        model = mixture("Mixtral", hidden_act="relu")
+        report = qk.torch.replace_linear(model, "int8")
+        self.assertIn("activation", report.kept["model.layers.0.mlp.experts"])
+        report = qk.torch.replace_linear(mixture("Mixtral"), convert_experts=False)
+        self.assertEqual(len(report.replaced), 8)
+
+    def test_life_as_a_module(self):
+        model = mixture("Qwen3Moe")
+        qk.torch.replace_linear(model, "nf4")
+        before, codes = logits(model), model.model.layers[0].mlp.experts.gate_up_proj.clone()
+        again = mixture("Qwen3Moe", initializer_range=0.2)
+        qk.torch.replace_linear(again, "nf4")
+        again.load_state_dict(model.state_dict())
+        self.assertTrue(torch.equal(before, logits(again)))
+        self.assertTrue(torch.equal(before, logits(copy.deepcopy(model))))
+        half = copy.deepcopy(model).to(torch.bfloat16)
+        self.assertTrue(torch.equal(codes, half.model.layers[0].mlp.experts.gate_up_proj))
+        self.assertEqual(logits(half).dtype, torch.bfloat16)
+        experts = model.model.layers[0].mlp.experts
+        x = torch.randn(5, 64)
+        index, weight = torch.tensor([[0, 8, 3]] * 5), torch.rand(5, 3)
+        y = experts(x, index, weight)  # 8: skipped
+        rest = experts(x, index[:, ::2], weight[:, ::2])
+        torch.testing.assert_close(y, rest, atol=1e-6, rtol=1e-6)
+        self.assertEqual(experts(x[:0], index[:0], weight[:0]).shape, (0, 64))
+        twin, index = experts.dequantize(), index[:, ::2]
+        weight, grads = weight[:, ::2], []
+        for module in (experts, twin):
+            leaf = x.clone().requires_grad_()
+            module(leaf, index, weight).square().sum().backward()
+            grads.append(leaf.grad)
+        torch.testing.assert_close(*grads)
+
+    def test_compiled(self):
+        model = mixture("Qwen3Moe")
+        qk.torch.replace_linear(model, "nf4")
+        experts = model.model.layers[0].mlp.experts
+        x, index, weight = torch.randn(5, 64), torch.randint(0, 8, (5, 3)), torch.rand(5, 3)
+        with torch.no_grad():
+            compiled = torch.compile(experts, backend="eager", fullgraph=True)
+            self.assertTrue(torch.equal(compiled(x, index, weight), experts(x, index, weight)))
 
 
 class Foreign(unittest.TestCase):

@@ -16,6 +16,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from . import _operators  # noqa: F401  registers torch.ops.qk
+from ._embedding import Embedding
+from ._experts import Experts
 from ._gru import QuantGRU
 from ._linear import Linear
 from ._replace import Report, dequantize_linear, replace_linear
@@ -23,8 +25,8 @@ from ._replace import Report, dequantize_linear, replace_linear
 if TYPE_CHECKING:
     from ._transformers import QkConfig, QkHfQuantizer
 
-__all__ = ["Linear", "QkConfig", "QkHfQuantizer", "QuantGRU", "Report", "dequantize_linear",
-           "replace_linear"]
+__all__ = ["Embedding", "Experts", "Linear", "QkConfig", "QkHfQuantizer", "QuantGRU", "Report",
+           "dequantize_linear", "replace_linear"]
 
 
 def __getattr__(name: str) -> Any:

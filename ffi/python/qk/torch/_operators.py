@@ -10,6 +10,7 @@ the kernels are Python that calls libqk.
 """
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,13 +21,19 @@ from .._abi import lib
 from .._errors import UnsupportedError, refuse
 from .._tensor import asarray, dynamic_table
 from ._form import form_of
-from ._prepared import context_of, multiply, prepared, wrapped
+from ._multiply import multiply, multiply_transposed
+from ._prepared import context_of, prepared, wrapped
 
-_library = torch.library.Library("qk", "DEF")
-_library.define("linear(Tensor x, Tensor[] planes, str weight, Tensor? bias=None) -> Tensor")
-_library.define("linear_transposed(Tensor x, Tensor[] planes, str weight) -> Tensor")
-_library.define("dequantize(Tensor[] planes, str weight, ScalarType dtype) -> Tensor")
-_library.define("quantize(Tensor dense, str weight) -> Tensor[]")
+library = torch.library.Library("qk", "DEF")
+library.define("linear(Tensor x, Tensor[] planes, str weight, Tensor? bias=None) -> Tensor")
+library.define("linear_transposed(Tensor x, Tensor[] planes, str weight) -> Tensor")
+library.define("dequantize(Tensor[] planes, str weight, ScalarType dtype) -> Tensor")
+library.define("quantize(Tensor dense, str weight) -> Tensor[]")
+
+# Rows of x up to which the library's x . w is faster than dequantizing w for torch's product.
+# torch has fast bf16 on processors with AVX512-BF16, and no fast f16 on any.
+_CPU_ROWS = {torch.float32: 128, torch.bfloat16: 8, torch.float16: sys.maxsize}
+_CUDA_ROWS = 48
 
 Planes = Sequence[torch.Tensor]
 linear_op = torch.ops.qk.linear.default
@@ -44,10 +51,13 @@ def _linear(x: torch.Tensor, planes: Planes, weight: str,
 
 
 def _linear_transposed(x: torch.Tensor, planes: Planes, weight: str) -> torch.Tensor:
-    return x @ _dequantize(planes, weight, x.dtype)
+    most = _CUDA_ROWS if x.is_cuda else _CPU_ROWS.get(x.dtype, 0)
+    if x.numel() <= most * x.shape[-1]:
+        return multiply_transposed(x, prepared(planes, weight))
+    return x @ dequantize_values(planes, weight, x.dtype)
 
 
-def _dequantize(planes: Planes, weight: str, dtype: torch.dtype) -> torch.Tensor:
+def dequantize_values(planes: Planes, weight: str, dtype: torch.dtype) -> torch.Tensor:
     dense = planes[0].new_empty(form_of(weight).shape, dtype=dtype)
     if dense.numel():
         tensor = wrapped(planes, weight)
@@ -89,10 +99,10 @@ def empty_planes(weight: str, device: Any) -> list[torch.Tensor]:
 
 
 for _device in ("CPU", "CUDA"):
-    _library.impl("linear", _linear, _device)
-    _library.impl("linear_transposed", _linear_transposed, _device)
-    _library.impl("dequantize", _dequantize, _device)
-    _library.impl("quantize", _quantize, _device)
+    library.impl("linear", _linear, _device)
+    library.impl("linear_transposed", _linear_transposed, _device)
+    library.impl("dequantize", dequantize_values, _device)
+    library.impl("quantize", _quantize, _device)
 
 
 # ---- shapes, for tracers and the meta device
@@ -104,25 +114,25 @@ def _product_like(x: torch.Tensor, given: int, made: int) -> torch.Tensor:
     return x.new_empty((*x.shape[:-1], made))
 
 
-@torch.library.register_fake("qk::linear", lib=_library)
+@torch.library.register_fake("qk::linear", lib=library)
 def _(x: torch.Tensor, planes: Planes, weight: str,
       bias: torch.Tensor | None = None) -> torch.Tensor:
     n, k = form_of(weight).shape
     return _product_like(x, k, n)
 
 
-@torch.library.register_fake("qk::linear_transposed", lib=_library)
+@torch.library.register_fake("qk::linear_transposed", lib=library)
 def _(x: torch.Tensor, planes: Planes, weight: str) -> torch.Tensor:
     n, k = form_of(weight).shape
     return _product_like(x, n, k)
 
 
-@torch.library.register_fake("qk::dequantize", lib=_library)
+@torch.library.register_fake("qk::dequantize", lib=library)
 def _(planes: Planes, weight: str, dtype: torch.dtype) -> torch.Tensor:
     return planes[0].new_empty(form_of(weight).shape, dtype=dtype)
 
 
-@torch.library.register_fake("qk::quantize", lib=_library)
+@torch.library.register_fake("qk::quantize", lib=library)
 def _(dense: torch.Tensor, weight: str) -> list[torch.Tensor]:
     return [dense.new_empty(plane.shape, dtype=plane.dtype) for plane in form_of(weight).planes]
 
@@ -159,9 +169,9 @@ def _transposed_backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
 
 
 torch.library.register_autograd("qk::linear", _linear_backward, setup_context=_remember,
-                                lib=_library)
+                                lib=library)
 torch.library.register_autograd("qk::linear_transposed", _transposed_backward,
-                                setup_context=_remember, lib=_library)
+                                setup_context=_remember, lib=library)
 
 
 # ---- autocast: x in autocast's type, the planes as they are
@@ -179,7 +189,7 @@ def _register_autocast(device: str) -> None:
         with torch._C._ExcludeDispatchKeyGuard(without):
             return linear_op(x, planes, weight, bias)
 
-    _library.impl("linear", linear, f"Autocast{'CPU' if device == 'cpu' else 'CUDA'}")
+    library.impl("linear", linear, f"Autocast{'CPU' if device == 'cpu' else 'CUDA'}")
 
 
 for _kind in ("cpu", "cuda"):

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from .._errors import Error
+from ._experts import Experts, is_experts
 from ._foreign import config_of, layer_of
 from ._linear import Linear
 
@@ -29,12 +30,14 @@ class Report(NamedTuple):
 
 def replace_linear(model: torch.nn.Module, format: str = "nf4", *,
                    modules_to_not_convert: Iterable[str] | None = None,
-                   convert_quantized: bool = True, **options: Any) -> Report:
+                   convert_quantized: bool = True, convert_experts: bool = True,
+                   **options: Any) -> Report:
     """Replaces the linear layers of a model, in place, one by one.
 
     Dense ones (torch.nn.Linear, transformers' Conv1D) are quantized: format and options are those
     of Linear. Layers that bitsandbytes, AWQ, GPTQ or compressed-tensors have quantized keep their
-    bits and their format, unless convert_quantized is False.
+    bits and their format, unless convert_quantized is False. Modules of experts, transformers' with
+    gate_up_proj and down_proj [E,n,k], become qk.torch.Experts, unless convert_experts is False.
     modules_to_not_convert: names, ends of names or regular expressions, a module's meaning all
     inside; None: a transformers model's output head. A weight that another module uses too, as a
     tied head does, always stays. What stays, and why, is in the report.
@@ -50,14 +53,18 @@ def replace_linear(model: torch.nn.Module, format: str = "nf4", *,
             setattr(parent, child, done[id(module)])
             report.replaced[name] = "the same module as before"
             continue
-        if isinstance(module, Linear):
+        if isinstance(module, (Linear, Experts)):
             continue
         what = _what(module)
         why = what and (_why_not(name, module, skipped, shared) or inside.get(name))
         if not what:
             continue
-        if why or (what == "quantized" and not convert_quantized):
-            report.kept[name] = why or "is quantized already"
+        if what == "quantized" and not convert_quantized:
+            why = why or "is quantized already"
+        if what == "experts" and not convert_experts:
+            why = why or "is a module of experts"
+        if why:
+            report.kept[name] = why
             continue
         try:
             new = _made_of(module, what, format, options)
@@ -65,13 +72,14 @@ def replace_linear(model: torch.nn.Module, format: str = "nf4", *,
             report.kept[name] = str(error)
             continue
         done[id(module)] = new
-        report.replaced[name] = f"{type(module).__name__} to {new.form}"
+        report.replaced[name] = f"{type(module).__name__} to {_form_text(new)}"
         setattr(parent, child, new)
     return report
 
 
 def dequantize_linear(model: torch.nn.Module, dtype: torch.dtype = torch.float32) -> int:
-    """Replaces each qk.torch.Linear of a model by a dense torch.nn.Linear; how many there were."""
+    """Replaces each qk.torch.Linear of a model by a dense torch.nn.Linear, and Experts by what they
+    were; how many there were."""
     count = 0
     for parent, child, _ in list(_slots(model)):
         module = getattr(parent, child)
@@ -83,6 +91,9 @@ def dequantize_linear(model: torch.nn.Module, dtype: torch.dtype = torch.float32
                 new.bias = torch.nn.Parameter(module.bias.detach().to(dtype),
                                               module.bias.requires_grad)
             setattr(parent, child, new.train(module.training))
+            count += 1
+        elif isinstance(module, Experts):
+            setattr(parent, child, module.dequantize(dtype))
             count += 1
     return count
 
@@ -103,13 +114,16 @@ def _slots(model: torch.nn.Module) -> Iterator[tuple[torch.nn.Module, str, str]]
 
 
 def _what(module: torch.nn.Module) -> str:
-    """"dense", "conv1d", "quantized", "other linear", or "" of what is no linear layer."""
+    """"dense", "conv1d", "quantized", "experts", "other linear", or "" of what is no linear
+    layer."""
     if config_of(module) is not None:
         return "quantized"
     if type(module) is torch.nn.Linear:
         return "dense"
     if type(module).__name__ == "Conv1D" and hasattr(module, "nf"):
         return "conv1d"
+    if is_experts(module):
+        return "experts"
     return "other linear" if isinstance(module, torch.nn.Linear) else ""
 
 
@@ -125,7 +139,13 @@ def _why_not(name: str, module: Any, skipped: list[str], shared: dict[int, list[
     return ""
 
 
-def _made_of(module: Any, what: str, format: str, options: dict[str, Any]) -> Linear:
+def _form_text(module: Linear | Experts) -> str:
+    return module.form if isinstance(module, Linear) else module.extra_repr()
+
+
+def _made_of(module: Any, what: str, format: str, options: dict[str, Any]) -> Linear | Experts:
+    if what == "experts":
+        return Experts(module, format, **options)
     if what == "quantized":
         config = config_of(module)
         assert config is not None

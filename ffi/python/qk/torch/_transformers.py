@@ -83,7 +83,7 @@ class QkHfQuantizer(HfQuantizer):  # type: ignore[misc]
         conv1d = {name for name, module in model.named_modules()
                   if type(module).__name__ == "Conv1D"}
         report = replace_linear(model, config.format, modules_to_not_convert=skipped,
-                                **config.options)
+                                convert_experts=False, **config.options)
         for name in conv1d & set(report.replaced):
             model.get_submodule(name).was_conv1d = not self.pre_quantized
         # What a file of this model needs to be read again.
