@@ -14,6 +14,11 @@ set(qk_pkgconfig_dir ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 get_target_property(qk_link_libraries qk INTERFACE_LINK_LIBRARIES)
 set(QK_USES_CUDA OFF)
 set(QK_SYSTEM_LIBS "-lpthread -lm")
+set(QK_SYSTEM_TARGETS "Threads::Threads;m")
+if(WIN32)  # threads and mathematics are kernel32's and the C runtime's, which every program has
+  set(QK_SYSTEM_LIBS "")
+  set(QK_SYSTEM_TARGETS "")
+endif()
 if("CUDA::cudart_static" IN_LIST qk_link_libraries)
   set(QK_USES_CUDA ON)
   set(QK_SYSTEM_LIBS "-L${CUDAToolkit_LIBRARY_DIR} -lcudart_static -ldl -lrt -lpthread -lm")
@@ -25,6 +30,19 @@ set(QK_IO_ARCHIVE_LIBS "-lqk_io")
 if(QK_BUILD_SHARED)
   set(QK_ARCHIVE_LIBS "-l:libqk.a")
   set(QK_IO_ARCHIVE_LIBS "-l:libqk_io.a")
+  if(APPLE)  # whose linker has no such names
+    set(QK_ARCHIVE_LIBS "\${libdir}/libqk.a")
+    set(QK_IO_ARCHIVE_LIBS "\${libdir}/libqk_io.a")
+  endif()
+endif()
+# jansson: the system's, which pkg-config finds, or the one that was built with qk.
+set(QK_IO_REQUIRES "qk = ${PROJECT_VERSION}, jansson")
+set(QK_JANSSON_FILE "")
+if(QK_JANSSON_SOURCE AND TARGET qk_io)
+  set(QK_IO_REQUIRES "qk = ${PROJECT_VERSION}")
+  set(QK_JANSSON_FILE libjansson.a)
+  string(APPEND QK_IO_ARCHIVE_LIBS " -ljansson")
+  install(FILES $<TARGET_FILE:jansson> DESTINATION ${CMAKE_INSTALL_LIBDIR} RENAME ${QK_JANSSON_FILE})
 endif()
 
 install(FILES include/qk.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
@@ -32,7 +50,7 @@ install(FILES $<TARGET_FILE:qk> DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
 configure_package_config_file(cmake/qkConfig.cmake.in ${PROJECT_BINARY_DIR}/qkConfig.cmake
-  INSTALL_DESTINATION ${qk_cmake_dir} PATH_VARS CMAKE_INSTALL_INCLUDEDIR CMAKE_INSTALL_LIBDIR
+  INSTALL_DESTINATION ${qk_cmake_dir} PATH_VARS CMAKE_INSTALL_INCLUDEDIR CMAKE_INSTALL_LIBDIR CMAKE_INSTALL_BINDIR
   NO_CHECK_REQUIRED_COMPONENTS_MACRO)
 # Until 1.0 a minor version may break its users.
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/qkConfigVersion.cmake
@@ -54,7 +72,9 @@ endif()
 function(qk_install_shared target package)
   install(TARGETS ${target}
     LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT runtime
-    NAMELINK_COMPONENT development)
+    NAMELINK_COMPONENT development
+    RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT runtime
+    ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})  # what a program that uses a DLL links
   configure_file(cmake/${package}.pc.in ${PROJECT_BINARY_DIR}/${package}.pc @ONLY)
   install(FILES ${PROJECT_BINARY_DIR}/${package}.pc DESTINATION ${qk_pkgconfig_dir})
 endfunction()

@@ -122,6 +122,7 @@ endif()
 # every GPU that qk supports, and PTX for the ones to come).
 set(QK_CUDA OFF CACHE STRING "the CUDA backend: ON, OFF, or AUTO (where nvcc is found)")
 set(QK_CUDA_ARCHITECTURES native CACHE STRING "GPU architectures to build for, native, or all")
+option(QK_CUDA_FEW_FILES "instances of a kernel in one file: less work, fewer at once" OFF)
 
 # The architectures of this machine's GPUs, Hopper's with its own instructions; empty without a GPU.
 function(qk_native_architectures out)

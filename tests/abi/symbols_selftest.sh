@@ -16,7 +16,7 @@ try() { # NAME WANTED_TEXT SOURCE: text "" means the archive must pass
     # shellcheck disable=SC2086 # the compiler may carry flags
     $cxx -std=c++20 -O0 -fno-exceptions ${tables--fasynchronous-unwind-tables} -c "$1.cpp" -o "$1.o"
     rm -f "$1.a"
-    "${AR:-ar}" crs "$1.a" "$1.o"
+    "${AR:-ar}" cr "$1.a" "$1.o"
     status=0
     said=$("$check" "$1.a" list 2>&1) || status=$?
     if [ -z "$2" ]; then
@@ -52,5 +52,35 @@ try zero_state 'writable data' 'static int calls; extern "C" int qk_f() { return
 try tables '' 'extern "C" const void *qk_f(int i);
 static const void *(*const table[2])(int) = {qk_f, qk_f};
 extern "C" const void *qk_f(int i) { return table + i; }'
+
+# Windows' and macOS' objects, by a compiler and tools that know every format.
+have() { for tool; do command -v "$tool" >found || return 1; done; }
+if have clang++ llvm-nm llvm-objdump llvm-ar; then
+    for target in x86_64-w64-windows-gnu arm64-apple-macos11; do
+        cxx="clang++ --target=$target -nostdinc++"
+        NM=llvm-nm OBJDUMP=llvm-objdump AR=llvm-ar
+        export NM OBJDUMP AR
+        f='extern "C" void *memset(void *, int, __SIZE_TYPE__);
+namespace qk { int inner() { return 2; } }
+extern "C" int qk_f(char *a) { memset(a, 0, 9000); return 0; }'
+        try clean '' "$f"
+        try instance '' 'namespace qk {
+template <class T> __attribute__((noinline)) T twice(T x) { return x + x; }
+struct A { int b() const; }; int A::b() const { return 3; } }
+extern "C" int qk_f() { return qk::twice(2); }'
+        try extra 'not in the namespaces' "$f int stray() { return 2; }"
+        try extra_c 'not listed' "$f extern \"C\" int qk_g() { return 2; }"
+        try missing 'but missing' 'extern "C" int qk_g() { return 1; }'
+        try runtime "the system's threads" 'extern "C" int *qk_f() { return new int(3); }'
+        try prints "the system's threads" 'extern "C" int puts(const char *);
+extern "C" int qk_f() { return puts("x"); }'
+        try before_main 'code before main' "$f extern \"C\" int getauxval(int);
+static int start = getauxval(3); extern \"C\" int *qk_h() { return &start; }"
+        try state 'writable data' 'static int calls = 1; extern "C" int qk_f() { return ++calls; }'
+        try zero_state 'writable data' 'static int calls; extern "C" int qk_f() { return ++calls; }'
+    done
+else
+    echo "PE and Mach-O left out: they need clang++ and LLVM's nm, objdump and ar"
+fi
 echo "$failures failed"
 [ "$failures" -eq 0 ]
