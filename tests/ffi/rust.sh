@@ -49,7 +49,7 @@ fi
 cargo test --locked --jobs 2
 examples=$CARGO_TARGET_DIR/debug/examples
 echo "== examples"
-for name in load_and_multiply quantize_and_save gru_stream; do # without arguments: how to call it
+for name in load_and_multiply quantize_and_save gru_stream experts; do # alone: how to call it
     said=$("$examples/$name" 2>&1) && code=0 || code=$?
     case "$code $said" in
         "2 usage: $name "*) ;;
@@ -63,6 +63,8 @@ if "$examples/load_and_multiply" "$source/tests/golden/data/awq_marlin_refused";
     echo "FAIL: a layer that qk cannot load was loaded"
     exit 1
 fi
+mixture=model.layers.0.mlp.experts
+"$examples/experts" "$source/tests/golden/data/gpt_oss" $mixture.gate_up_proj $mixture.down_proj
 "$examples/quantize_and_save" "$work/quantized_by_rust.safetensors"
 (cd "$source/examples/gru" &&
     "$examples/gru_stream" denoiser.safetensors calibration.f32 test.f32)

@@ -66,3 +66,10 @@ code!(
         GLOBAL = QK_PLANE_GLOBAL, MIN2 = QK_PLANE_MIN2, ORDER = QK_PLANE_ORDER,
     }
 );
+code!(
+    /// How a product with experts joins gate and up.
+    Activation {
+        NONE = QK_ACTIVATION_NONE, SILU = QK_ACTIVATION_SILU, GELU = QK_ACTIVATION_GELU,
+        GELU_TANH = QK_ACTIVATION_GELU_TANH, SWIGLU_CLAMPED = QK_ACTIVATION_SWIGLU_CLAMPED,
+    }
+);

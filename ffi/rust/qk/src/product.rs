@@ -2,7 +2,7 @@ use std::marker::PhantomData;
 use std::ptr::null;
 
 use crate::error::{text, Error, Result, Status};
-use crate::{sys, Context, Tensor};
+use crate::{sys, Context, Experts, Tensor};
 
 /// `y = x . transpose(w) + bias` as data, to be run, listed and explained.
 ///
@@ -69,6 +69,12 @@ impl<'a> Product<'a> {
     /// The same, with a bias `[n]`.
     pub fn with_bias(mut self, bias: &'a Tensor<'_>) -> Product<'a> {
         self.raw.bias = bias.as_raw();
+        self
+    }
+
+    /// Of w `[E,n,k]`, and a bias `[E,n]`, the experts that each row of x is for.
+    pub fn with_experts(mut self, experts: &'a Experts<'_>) -> Product<'a> {
+        self.raw.experts = &experts.raw;
         self
     }
 }

@@ -270,7 +270,7 @@ fn no_such(what: &str, name: &str, status: sys::qk_status) -> Error {
     Error::new(Status(status), format!("{name}: the checkpoint has no such {what}"))
 }
 
-fn describe(
+pub(super) fn describe(
     name: &str,
     call: impl FnOnce(*mut sys::qk_layer, usize) -> sys::qk_status,
 ) -> Result<Layer> {

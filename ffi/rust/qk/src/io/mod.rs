@@ -1,5 +1,6 @@
 //! Checkpoint files in, tensors out, and back: `qk_io.h`.
 mod checkpoint;
+mod experts;
 mod writer;
 
 pub use checkpoint::{Checkpoint, CheckpointOptions, FileTensor, Layer};

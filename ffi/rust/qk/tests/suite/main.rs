@@ -1,5 +1,6 @@
 //! One program for all tests: they link once.
 mod common;
+mod experts;
 #[cfg(feature = "io")]
 mod golden;
 mod gru;
