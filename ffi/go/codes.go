@@ -12,6 +12,8 @@ type (
 	Layout   int32
 	Grouping int32
 	Plane    int32
+
+	Activation int32 // how a product with experts joins gate and up
 )
 
 const (
@@ -106,6 +108,14 @@ const (
 	PlaneGlobal    Plane = C.QK_PLANE_GLOBAL
 	PlaneMin2      Plane = C.QK_PLANE_MIN2
 	PlaneOrder     Plane = C.QK_PLANE_ORDER
+)
+
+const (
+	ActivationNone          Activation = C.QK_ACTIVATION_NONE
+	ActivationSiLU          Activation = C.QK_ACTIVATION_SILU
+	ActivationGELU          Activation = C.QK_ACTIVATION_GELU
+	ActivationGELUTanh      Activation = C.QK_ACTIVATION_GELU_TANH
+	ActivationSwiGLUClamped Activation = C.QK_ACTIVATION_SWIGLU_CLAMPED
 )
 
 const (

@@ -1,6 +1,7 @@
 package qk
 
 /*
+#include <stdlib.h>
 #include <qk.h>
 */
 import "C"
@@ -16,7 +17,8 @@ import (
 type Product struct {
 	X, W, Bias, Y *Tensor
 	Transposed    bool
-	Accumulate    bool // to what Y holds, the sum rounded once
+	Accumulate    bool     // to what Y holds, the sum rounded once
+	Experts       *Experts // of W [E,n,k]; nil: W is one weight
 }
 
 // Plan is what a product would run as, and why.
@@ -40,44 +42,41 @@ func (p Product) raw() C.qk_product {
 	return product
 }
 
-// rawList is C's form of a list, whose tensors keepAll holds until the call is over.
-func rawList(products []Product) (*C.qk_product, C.int32_t, error) {
-	if err := within("products", len(products), 0, math.MaxInt32); err != nil || len(products) == 0 {
-		return nil, 0, err
+// withList calls use with C's form of a list, whose tensors stay alive meanwhile.
+func (c *Context) withList(products []Product,
+	use func(list *C.qk_product, count C.int32_t) C.qk_status) error {
+	err := within("products", len(products), 0, math.MaxInt32)
+	if err != nil {
+		return err
 	}
-	list := make([]C.qk_product, len(products))
+	list := make([]C.qk_product, len(products)+1) // + 1: the address of none
 	for i, p := range products {
 		list[i] = p.raw()
+		if p.Experts != nil {
+			list[i].experts = p.Experts.raw()
+			defer C.free(unsafe.Pointer(list[i].experts))
+		}
 	}
-	return &list[0], C.int32_t(len(list)), nil
-}
-
-func keepAll(c *Context, products []Product) {
+	err = c.check(use(&list[0], C.int32_t(len(products))))
 	runtime.KeepAlive(c)
-	for _, p := range products {
-		runtime.KeepAlive(p)
-	}
+	runtime.KeepAlive(products)
+	return err
 }
 
 // Multiply runs products in order, as one call; the Y of one may be the X of the next. All are
 // checked before the first runs.
 func (c *Context) Multiply(products ...Product) error {
-	list, count, err := rawList(products)
-	if err == nil {
-		err = c.check(C.qk_multiply(c.handle, list, count))
-	}
-	keepAll(c, products)
-	return err
+	return c.withList(products, func(list *C.qk_product, count C.int32_t) C.qk_status {
+		return C.qk_multiply(c.handle, list, count)
+	})
 }
 
 // MultiplyWorkspace is the workspace bytes for the fastest kernel of each product.
 func (c *Context) MultiplyWorkspace(products ...Product) (int, error) {
 	var bytes C.size_t
-	list, count, err := rawList(products)
-	if err == nil {
-		err = c.check(C.qk_multiply_workspace(c.handle, list, count, &bytes))
-	}
-	keepAll(c, products)
+	err := c.withList(products, func(list *C.qk_product, count C.int32_t) C.qk_status {
+		return C.qk_multiply_workspace(c.handle, list, count, &bytes)
+	})
 	return int(bytes), err
 }
 
@@ -85,9 +84,9 @@ func (c *Context) MultiplyWorkspace(products ...Product) (int, error) {
 func (c *Context) Explain(product Product) (Plan, error) {
 	var plan C.qk_plan
 	plan.struct_size = C.uint32_t(unsafe.Sizeof(plan))
-	raw := product.raw()
-	err := c.check(C.qk_explain(c.handle, &raw, &plan))
-	keepAll(c, []Product{product})
+	err := c.withList([]Product{product}, func(one *C.qk_product, _ C.int32_t) C.qk_status {
+		return C.qk_explain(c.handle, one, &plan)
+	})
 	if err != nil {
 		return Plan{}, err
 	}

@@ -34,7 +34,7 @@ echo "== examples"
 mkdir -p "$work/go_examples"
 go build -o "$work/go_examples" ./examples/...
 examples=$work/go_examples
-for name in load_and_multiply quantize_and_save gru_stream; do # without arguments: how to call it
+for name in load_and_multiply quantize_and_save gru_stream experts; do # alone: how to call it
     said=$("$examples/$name" 2>&1) && code=0 || code=$?
     case "$code $said" in
         "2 usage: $name "*) ;;
@@ -48,6 +48,8 @@ if "$examples/load_and_multiply" "$source/tests/golden/data/awq_marlin_refused";
     echo "FAIL: a layer that qk cannot load was loaded"
     exit 1
 fi
+mixture=model.layers.0.mlp.experts
+"$examples/experts" "$source/tests/golden/data/gpt_oss" $mixture.gate_up_proj $mixture.down_proj
 "$examples/quantize_and_save" "$work/quantized_by_go.safetensors"
 (cd "$source/examples/gru" &&
     "$examples/gru_stream" denoiser.safetensors calibration.f32 test.f32)

@@ -318,6 +318,10 @@ func (c *Checkpoint) load(context *qk.Context, layer string, flags C.uint32_t, k
 	})
 	runtime.KeepAlive(c)
 	runtime.KeepAlive(context)
+	return adoptLayer(weight, offset, keeps, err)
+}
+
+func adoptLayer(weight, offset *C.qk_tensor, keeps any, err error) (w, bias *qk.Tensor, _ error) {
 	if err != nil {
 		return nil, nil, err
 	}
