@@ -71,7 +71,7 @@ def experts(x: Any, w: Any, expert: Any, bias: Any = None, *, weight: Any = None
 
 
 def _integers(array: Any) -> Any:
-    """What routers give, of any width, as the library takes it: what is too large stays too large."""
+    """What routers give, of any width, as the library takes it; what is too large stays so."""
     most = np.iinfo(np.int32).max
     if _torch.is_tensor(array):
         import torch
