@@ -84,6 +84,12 @@ impl Desc {
         self
     }
 
+    /// `U4_AFFINE` and `S8`: code * scale - minimum; plane `ZERO` has the minima, stored as scales.
+    pub fn float_min(mut self) -> Desc {
+        self.raw.flags |= sys::QK_TENSOR_FLOAT_MIN as u32;
+        self
+    }
+
     /// Columns are stored in an order of their own, in plane `ORDER` (act-order).
     pub fn ordered(mut self) -> Desc {
         self.raw.flags |= sys::QK_TENSOR_ORDERED as u32;
@@ -142,7 +148,7 @@ impl PartialEq for Desc {
         let key = |d: &Desc| {
             let raw = d.raw;
             let codes = (raw.format, raw.scale_format, raw.layout, raw.grouping, raw.flags);
-            (codes, raw.group_size, raw.scale_group_size, raw.rank, raw.shape)
+            (codes, raw.group_size, raw.scale_group_size, raw.rank, raw.shape, raw.row_stride)
         };
         key(self) == key(other)
     }

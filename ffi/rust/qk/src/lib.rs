@@ -39,6 +39,7 @@ mod gru_seen;
 #[cfg(feature = "io")]
 pub mod io;
 mod product;
+mod slice;
 mod tensor;
 mod trace;
 

@@ -6,5 +6,6 @@ mod golden;
 mod gru;
 mod product;
 mod shared;
+mod slice;
 mod status;
 mod trace;
