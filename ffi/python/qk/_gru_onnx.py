@@ -28,7 +28,7 @@ def read_node(source: Any, name: str | None, given: dict[str, Any]) -> Node:
     if isinstance(source, (str, os.PathLike)):
         source = onnx.load(os.fspath(source))
     graph = getattr(source, "graph", None)
-    node = source if graph is None else _find(graph, name)
+    node = source if graph is None else find_node(graph, name)
     if node.op_type != "GRU":
         raise refuse("ARGUMENT", f"source: is a {node.op_type} node, accepted is GRU")
     known = {} if graph is None else _constants(graph, numpy_helper)
@@ -47,7 +47,7 @@ def read_node(source: Any, name: str | None, given: dict[str, Any]) -> Node:
                 facts.get("direction") == b"reverse")
 
 
-def _find(graph: Any, name: str | None) -> Any:
+def find_node(graph: Any, name: str | None) -> Any:
     nodes = [node for node in graph.node if node.op_type == "GRU"
              and name in (None, node.name)]
     if len(nodes) != 1:
