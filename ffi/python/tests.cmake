@@ -10,7 +10,7 @@ else()
   set(environment "QK_LIBRARY_DIR=${PROJECT_BINARY_DIR}" PYTHONDONTWRITEBYTECODE=1
       "PYTHONPATH=${PROJECT_SOURCE_DIR}/ffi/python")
   foreach(name abi errors checks values multiply experts golden arrays planes slices gru gru_stack save fork
-               examples cuda dropin bitsandbytes gru_models onnxruntime onnx_gru torch torch_embedding
+               examples cuda dropin bitsandbytes gru_models onnxruntime onnx_gru tvm_ffi torch torch_embedding
                torch_gru torch_models torch_parallel)
     add_test(NAME python.${name}
              COMMAND ${QK_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/tests/test_${name}.py)
@@ -19,9 +19,10 @@ else()
   endforeach()
   set_tests_properties(python.cuda PROPERTIES LABELS cuda)
   # Before a release: need PyTorch, transformers, bitsandbytes, compressed-tensors, peft, onnx,
-  # onnxruntime, onnxruntime-extensions.
+  # onnxruntime, onnxruntime-extensions, apache-tvm-ffi.
   set_tests_properties(python.dropin python.bitsandbytes python.gru_models
-                       python.onnxruntime python.onnx_gru python.torch python.torch_embedding
+                       python.onnxruntime python.onnx_gru python.tvm_ffi
+                       python.torch python.torch_embedding
                        python.torch_gru python.torch_models python.torch_parallel
                        PROPERTIES LABELS release TIMEOUT 900)
   add_test(NAME python.bitsandbytes_own

@@ -220,7 +220,7 @@ def export(array: Any, name: str, stream: int | None, output: bool) -> Memory | 
         return from_numpy(np.asarray(array), name, output)
     if getattr(array, "requires_grad", False):
         raise refuse("ARGUMENT", f"{name}: requires gradients, which qk does not compute")
-    if not output and hasattr(array, "is_contiguous"):
+    if not output and hasattr(array, "contiguous"):
         array = array.contiguous()
     capsule = capsule_of(array, stream)
     if _api.PyCapsule_IsValid(capsule, VERSIONED):
@@ -344,6 +344,8 @@ def hand_over(array: Any, tensor: Any) -> Any:
     package = type(array).__module__.split(".")[0]
     if package in ("jax", "jaxlib"):
         return sys.modules["jax"].numpy.from_dlpack(tensor)
+    if package == "tvm_ffi":
+        return sys.modules["tvm_ffi"].from_dlpack(tensor)
     if hasattr(array, "__array_namespace__"):
         return array.__array_namespace__().from_dlpack(tensor)
     return tensor
