@@ -25,6 +25,7 @@ enum class LinearKernel : uint8_t {
     kPackedLanes,
     kTransposed,
     kDense,
+    kExperts,
     kGeneric,
     kCount
 };
@@ -33,7 +34,7 @@ constexpr const char *kLinearNames[] = {
     "sm90 gemv",        "sm90 few rows",  "sm90 some rows", "sm90 24 rows",   "sm90 gemm",
     "sm90 gemm 8-bit",  "sm80 gemv",      "sm80 gemm",      "repacked",       "stored bytes",
     "stored words",     "stored columns", "stored lanes",   "stored records", "packed lanes",
-    "transposed tiles", "dense",          "generic"};
+    "transposed tiles", "dense",          "experts",        "generic"};
 static_assert(sizeof(kLinearNames) / sizeof(kLinearNames[0]) == size_t(LinearKernel::kCount));
 
 // Of one kernel by itself, wanted or not: whether it takes the case, and its bytes of workspace.
@@ -85,6 +86,7 @@ extern const Kernel<LinearArgs> kLinearPackedLanes;      // linear/packed_lanes.
 extern const Kernel<LinearArgs> kLinearTransposed;       // linear/transposed.cu
 extern const Kernel<LinearArgs> kLinearRepacked;         // linear/repacked.cpp
 extern const Kernel<LinearArgs> kLinearDense;            // linear/dense.cu
+extern const Kernel<LinearArgs> kLinearExperts;          // linear/experts.cu
 extern const Kernel<LinearArgs> kLinearGeneric;          // linear/generic.cu
 extern const Kernel<GruArgs> kGruStep;                   // gru/step.cu
 extern const Kernel<GruArgs> kGruCluster;                // gru/cluster.cu
@@ -96,7 +98,7 @@ static constexpr const Kernel<LinearArgs> *kLinearKernels[] = {
     &kLinearSm90Gemm, &kLinearSm90Gemm8Bit, &kLinearSm80Gemv,     &kLinearSm80Gemm,
     &kLinearRepacked, &kLinearBytes,        &kLinearWords,        &kLinearColumns,
     &kLinearLanes,    &kLinearRecords,      &kLinearPackedLanes,  &kLinearTransposed,
-    &kLinearDense,    &kLinearGeneric};
+    &kLinearDense,    &kLinearExperts,      &kLinearGeneric};
 static_assert(sizeof(kLinearKernels) / sizeof(kLinearKernels[0]) == size_t(LinearKernel::kCount));
 
 }  // namespace qk::cuda

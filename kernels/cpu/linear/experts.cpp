@@ -10,8 +10,8 @@
 // tokens at once as fit.
 #include <stdio.h>
 
+#include "base/activation.hpp"
 #include "base/fused.hpp"
-#include "cpu/linear/activation.hpp"
 #include "cpu/linear/experts_room.hpp"
 
 namespace qk::cpu {

@@ -104,7 +104,7 @@ uint32_t extras_of(const LinearArgs &args) {
     const auto when = [](bool holds, Extra extra) { return holds ? uint32_t(extra) : 0; };
     return when(!is_compact(args.x), kStridedX) | when(!is_compact(args.y), kStridedY) |
            when(args.y.format != args.x.format, kWideY) | when(args.accumulate, kAccumulates) |
-           when(args.transposed, kTransposed);
+           when(args.transposed, kTransposed) | when(args.experts != nullptr, kExpertsOfW);
 }
 
 void add_sizes(const LinearArgs &args, uint32_t weight, bool through_sums, Met *met) {
@@ -160,7 +160,7 @@ Facts facts_of(const LinearArgs &args, const Device &device) {
     f.m = args.x.rows;
     f.n = s.n;
     f.k = s.k;
-    f.all_n = args.transposed ? s.n : args.y.columns;
+    f.all_n = args.transposed || args.experts != nullptr ? s.n : args.y.columns;
     f.extras = extras_of(args);
     f.group_size = s.group_size;
     f.groups_per_row = s.groups_per_row;

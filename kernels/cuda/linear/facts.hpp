@@ -41,8 +41,9 @@ enum Extra : uint32_t {
     kWideY = 1u << 2,  // f32 from 16-bit x
     kAccumulates = 1u << 3,
     kTransposed = 1u << 4,
+    kExpertsOfW = 1u << 5,  // w has several, each row of x its own
 };
-constexpr uint32_t kAnyExtra = (kTransposed << 1) - 1;
+constexpr uint32_t kAnyExtra = (kTransposed << 1) - 1;  // of one weight
 
 // What a kernel may ask of a case. A kernel that was not taken is told by the first condition that
 // it misses, so what a caller can mend comes first. Sentences: select.cpp.

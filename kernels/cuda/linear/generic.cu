@@ -1,64 +1,18 @@
 // y = x . transpose(w) + bias, any format x layout x scale kind x type, any m, n, k, in the order
-// of sums that docs/formats.md states for one row of floats, so that its bits equal the CPU's:
-//
-//     16 lanes of half a warp, column c belongs to lane c mod 16
-//     sum = fma(x[c], w[c], sum), c ascending; w[c] = entry * scale, rounded, less a minimum
-//     at the row's end lanes fold 16 -> 8 -> 4 -> 2 -> 1, then + bias, then + what y held if it
-//     accumulates, then one rounding
-//
-// and y = x . w + bias. Rows of x and y may be apart, y may be f32.
+// of sums that docs/formats.md states for one row of floats (plain_row.cuh), so that its bits equal
+// the CPU's; then + bias, then + what y held if it accumulates, then one rounding. And y = x . w +
+// bias. Rows of x and y may be apart, y may be f32.
 //
 // Half a warp computes one row of w against 8 rows of x.
-#include "cuda/any_weight.cuh"
 #include "cuda/kernels.hpp"
+#include "cuda/linear/plain_row.cuh"
 #include "cuda/runtime.hpp"
 
 namespace qk::cuda {
 namespace {
 
-constexpr int kLanes = 16, kRowsOfX = 8, kRowsOfW = 8;  // of a block
+constexpr int kRowsOfX = 8, kRowsOfW = 8;  // of a block
 constexpr int32_t kThreads = kLanes * kRowsOfW;
-
-struct Sums {
-    float x[kRowsOfX];  // a row of x each
-};
-
-// Columns [first, last) of one group.
-__device__ void add_group(const LinearView &o, const float *entries, int64_t row, int64_t x_first,
-                          int64_t first, int64_t last, const GroupValues &group, Sums *sums) {
-    const int lane = int(threadIdx.x) % kLanes;
-    const int64_t k = o.w.geometry.k;
-    const bool dense = o.w.kind == FormatKind::kFloat;
-    for (int64_t c = first + ((lane - first) & (kLanes - 1)); c < last; c += kLanes) {
-        float weight;
-        if (dense) {
-            weight = load_float(o.w.format, o.w.data, row * k + c);
-        } else {
-            weight = any_value(o.w, entries, any_code(o.w, row, c), group);
-        }
-#pragma unroll
-        for (int i = 0; i < kRowsOfX; ++i) {
-            if (x_first + i >= o.m) break;
-            const float x = load_float(o.type, o.x, (x_first + i) * o.x_stride + c);
-            sums->x[i] = __fmaf_rn(x, weight, sums->x[i]);
-        }
-    }
-}
-
-__device__ void add_row(const LinearView &o, const float *entries, int64_t row, int64_t x_first,
-                        Sums *sums) {
-    const Geometry &s = o.w.geometry;
-    if (o.w.kind == FormatKind::kFloat) {
-        add_group(o, entries, row, x_first, 0, s.k, {}, sums);
-        return;
-    }
-    for (int64_t c = 0; c < s.k;) {
-        const GroupIndex group = group_of(s, row, c);
-        const int64_t end = group_end(s, row, c);
-        add_group(o, entries, row, x_first, c, end, any_group(o.w, group), sums);
-        c = end;
-    }
-}
 
 __global__ void __launch_bounds__(kThreads) multiply(const __grid_constant__ LinearView o) {
     __shared__ float entries[256];
@@ -69,14 +23,11 @@ __global__ void __launch_bounds__(kThreads) multiply(const __grid_constant__ Lin
     const int lane = int(threadIdx.x) % kLanes;
     for (int64_t x_first = int64_t(blockIdx.y) * kRowsOfX; x_first < o.m;
          x_first += int64_t(gridDim.y) * kRowsOfX) {
-        Sums sums = {};
+        Sums<kRowsOfX> sums = {};
         if (inside) add_row(o, entries, row, x_first, &sums);
 #pragma unroll
         for (int i = 0; i < kRowsOfX; ++i) {
-            float y = sums.x[i];
-            for (int half = kLanes / 2; half > 0; half /= 2) {
-                y = __fadd_rn(y, __shfl_down_sync(~0u, y, half, kLanes));
-            }
+            const float y = folded(sums.x[i]);
             if (!inside || lane != 0 || x_first + i >= o.m) continue;
             store_any(o, x_first + i, row, y);
         }
@@ -102,9 +53,9 @@ __global__ void __launch_bounds__(kThreads)
     if (column >= s.k) return;
     for (int64_t x_first = int64_t(blockIdx.y) * kRowsOfX; x_first < o.m;
          x_first += int64_t(gridDim.y) * kRowsOfX) {
-        Sums total = {};
+        Sums<kRowsOfX> total = {};
         for (int64_t start = 0; start < s.n; start += kBlock) {
-            Sums block = {};
+            Sums<kRowsOfX> block = {};
             for (int64_t row = start; row < min64(start + kBlock, s.n); ++row) {
                 const float weight = weight_at(o, entries, row, column);
 #pragma unroll

@@ -260,6 +260,10 @@ constexpr Needs kDenseNeeds = {
     .k_below = int64_t{1} << 31,
     .n_below = int64_t{1} << 31,
     .workspace = needs_bytes::dense_slab};
+constexpr Needs kExpertsNeeds = {.weights = kAnyWeight,
+                                 .takes = kAnyExtra | kExpertsOfW,
+                                 .only = kExpertsOfW,
+                                 .n_below = int64_t{1} << 34};
 constexpr Needs kGenericNeeds = {
     .weights = kAnyWeight, .takes = kAnyExtra, .n_below = int64_t{1} << 34};
 

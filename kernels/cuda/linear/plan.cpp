@@ -31,7 +31,6 @@ size_t workspace_bytes(LinearKernel kernel, const LinearArgs &args, const Device
 
 LinearPlan plan_linear(const LinearArgs &args, const Device &device, const Allowance &allowed,
                        Explanation *explanation) {
-    if (args.experts != nullptr) return {nullptr, 0, nullptr, 0};
     const Facts facts = facts_of(args, device);
     const int64_t workspace = int64_t(allowed.workspace_bytes & (SIZE_MAX >> 1));
     const Selected selected = select(facts, device, workspace);

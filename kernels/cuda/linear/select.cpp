@@ -142,7 +142,8 @@ const char *sentence_of(uint32_t extra) {
         case kStridedY: return "rows of y are apart";
         case kWideY: return "y is F32, not in x's type";
         case kAccumulates: return "the product accumulates";
-        default: return "the product is transposed";
+        case kTransposed: return "the product is transposed";
+        default: return "w has experts";
     }
 }
 

@@ -4,22 +4,23 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "base/hd.hpp"
 #include "qk.h"
 
-namespace qk::cpu {
+namespace qk {
 namespace {
 
 // 1 / i!, rounded to double.
 struct Reciprocals {
     double of[14];
-    constexpr Reciprocals() : of{1} {
+    QK_HD constexpr Reciprocals() : of{1} {
         double factorial = 1;
         for (int i = 1; i < 14; ++i) of[i] = 1 / (factorial *= i);
     }
 };
 
 // e^x: 2^n times a polynomial of what is left, |r| <= ln(2) / 2.
-inline double exp_of(double x) {
+QK_HD inline double exp_of(double x) {
     constexpr Reciprocals c;
     if (x != x) return x;
     x = x > 700 ? 700 : x < -700 ? -700 : x;
@@ -33,11 +34,11 @@ inline double exp_of(double x) {
     return sum * power;
 }
 
-inline double sigmoid(double x) { return 1 / (1 + exp_of(-x)); }
+QK_HD inline double sigmoid(double x) { return 1 / (1 + exp_of(-x)); }
 
 // 1 - erf of its magnitude is t * e^(a polynomial of t - x * x), to 1.2e-7 of itself (Chebyshev's
 // fit in Press et al., Numerical Recipes, section 6.2).
-inline double erf_of(double x) {
+QK_HD inline double erf_of(double x) {
     constexpr double c[] = {-1.26551223, 1.00002368,  0.37409196, 0.09678418,  -0.18628806,
                             0.27886807,  -1.13520398, 1.48851587, -0.82215223, 0.17087277};
     const double magnitude = x < 0 ? -x : x, t = 1 / (1 + 0.5 * magnitude);
@@ -47,12 +48,13 @@ inline double erf_of(double x) {
     return x < 0 ? rest - 1 : 1 - rest;
 }
 
-inline double clamp(double x, double low, double high) {
+QK_HD inline double clamp(double x, double low, double high) {
     return x < low ? low : x > high ? high : x;  // NaN stays
 }
 
 // act(gate) * up, rounded once.
-inline float join(qk_activation activation, float limit, float alpha, float gate_f, float up_f) {
+QK_HD inline float join(qk_activation activation, float limit, float alpha, float gate_f,
+                        float up_f) {
     const double gate = gate_f, up = up_f;
     switch (activation) {
         case QK_ACTIVATION_SILU: return float(gate * sigmoid(gate) * up);
@@ -72,4 +74,4 @@ inline float join(qk_activation activation, float limit, float alpha, float gate
 }
 
 }  // namespace
-}  // namespace qk::cpu
+}  // namespace qk

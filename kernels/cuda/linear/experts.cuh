@@ -1,0 +1,91 @@
+// Products with experts on the device (docs/formats.md, "Products with experts"): which rows of w a
+// column of y is made of, and what becomes of their products.
+#pragma once
+#include "base/activation.hpp"
+#include "cuda/view.cuh"
+
+namespace qk::cuda {
+
+struct ExpertsView {
+    const void *expert, *weight;  // i32, f32 or null: [tokens, slots]
+    int64_t tokens, slots, count;
+    int64_t rows;     // of w, an expert
+    int64_t columns;  // of y
+    bool x_by_slot, summed, interleaved;
+    qk_activation activation;
+    float limit, alpha;
+
+    QK_HD bool joins() const { return activation != QK_ACTIVATION_NONE; }
+    QK_HD int64_t heads() const { return summed ? tokens : tokens * slots; }  // rows of y
+};
+
+inline ExpertsView experts_view(const LinearArgs &args) {
+    const Experts &e = *args.experts;
+    const int64_t rows = args.w.geometry.n / e.count;
+    const bool joins = e.activation != QK_ACTIVATION_NONE;
+    return {e.expert,
+            e.weight,
+            e.tokens,
+            e.slots,
+            e.count,
+            rows,
+            joins ? rows / 2 : rows,
+            e.x_by_slot,
+            e.summed,
+            e.interleaved,
+            e.activation,
+            e.limit,
+            e.alpha};
+}
+
+#if defined(__CUDACC__)
+namespace {
+
+// The rows of an expert that a column of y is made of: `up` is `gate` where none are joined.
+struct RowsOfColumn {
+    int64_t gate, up;
+};
+
+__device__ inline RowsOfColumn rows_of_column(const ExpertsView &e, int64_t column) {
+    if (!e.joins()) return {column, column};
+    if (e.interleaved) return {2 * column, 2 * column + 1};
+    return {column, e.columns + column};
+}
+
+__device__ inline int32_t expert_of(const ExpertsView &e, int64_t slot) {
+    return load_as<int32_t>(e.expert, slot);
+}
+
+__device__ inline float not_a_number() { return __uint_as_float(0x7fc00000u); }
+
+// Adds slot after slot of a row of y.
+struct SlotSum {
+    float sum = 0;
+    bool any = false;  // of the slots is there
+
+    // `expert`: not below 0; of one that there is not `z` is ignored.
+    __device__ void add(const ExpertsView &e, int64_t slot, int32_t expert, float z) {
+        if (expert >= e.count) z = not_a_number();
+        any = true;
+        if (!e.summed) {
+            sum = z;
+            return;
+        }
+        sum = __fmaf_rn(e.weight == nullptr ? 1.0f : load_as<float>(e.weight, slot), z, sum);
+    }
+};
+
+// y's place: `o` has its type, its stride and whether it accumulates. A skipped row is zeros, or
+// what it was.
+__device__ inline void store_sum(const LinearView &o, const ExpertsView &e, int64_t head,
+                                 int64_t column, const SlotSum &s) {
+    if (!s.any && !e.summed && o.accumulate) return;
+    const int64_t at = head * o.y_stride + column;
+    const float y = o.accumulate ? __fadd_rn(s.sum, load_float(o.y_type, o.y, at)) : s.sum;
+    store_float(o.y_type, o.y, at, y);
+}
+
+}  // namespace
+#endif
+
+}  // namespace qk::cuda
