@@ -25,6 +25,7 @@ enum class LinearKernel : uint8_t {
     kPackedLanes,
     kTransposed,
     kDense,
+    kSm90Experts,
     kExperts,
     kGeneric,
     kCount
@@ -34,7 +35,7 @@ constexpr const char *kLinearNames[] = {
     "sm90 gemv",        "sm90 few rows",  "sm90 some rows", "sm90 24 rows",   "sm90 gemm",
     "sm90 gemm 8-bit",  "sm80 gemv",      "sm80 gemm",      "repacked",       "stored bytes",
     "stored words",     "stored columns", "stored lanes",   "stored records", "packed lanes",
-    "transposed tiles", "dense",          "experts",        "generic"};
+    "transposed tiles", "dense",          "sm90 experts",   "experts",        "generic"};
 static_assert(sizeof(kLinearNames) / sizeof(kLinearNames[0]) == size_t(LinearKernel::kCount));
 
 // Of one kernel by itself, wanted or not: whether it takes the case, and its bytes of workspace.
@@ -86,6 +87,7 @@ extern const Kernel<LinearArgs> kLinearPackedLanes;      // linear/packed_lanes.
 extern const Kernel<LinearArgs> kLinearTransposed;       // linear/transposed.cu
 extern const Kernel<LinearArgs> kLinearRepacked;         // linear/repacked.cpp
 extern const Kernel<LinearArgs> kLinearDense;            // linear/dense.cu
+extern const Kernel<LinearArgs> kLinearSm90Experts;      // linear/sm90/gemv/experts.cu
 extern const Kernel<LinearArgs> kLinearExperts;          // linear/experts.cu
 extern const Kernel<LinearArgs> kLinearGeneric;          // linear/generic.cu
 extern const Kernel<GruArgs> kGruStep;                   // gru/step.cu
@@ -98,7 +100,7 @@ static constexpr const Kernel<LinearArgs> *kLinearKernels[] = {
     &kLinearSm90Gemm, &kLinearSm90Gemm8Bit, &kLinearSm80Gemv,     &kLinearSm80Gemm,
     &kLinearRepacked, &kLinearBytes,        &kLinearWords,        &kLinearColumns,
     &kLinearLanes,    &kLinearRecords,      &kLinearPackedLanes,  &kLinearTransposed,
-    &kLinearDense,    &kLinearExperts,      &kLinearGeneric};
+    &kLinearDense,    &kLinearSm90Experts,  &kLinearExperts,      &kLinearGeneric};
 static_assert(sizeof(kLinearKernels) / sizeof(kLinearKernels[0]) == size_t(LinearKernel::kCount));
 
 }  // namespace qk::cuda

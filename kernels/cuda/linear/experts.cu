@@ -17,11 +17,10 @@ struct Problem {
 };
 
 // x . w[row] + bias[row], in the half warp's first lane.
-__device__ float row_sum(const LinearView &o, const float *entries, int64_t row, int64_t x_row) {
+__device__ float row_sum(const Problem &p, const float *entries, int64_t row, int64_t x_row) {
     Sums<1> sums = {};
-    add_row(o, entries, row, x_row, &sums);
-    const float sum = folded(sums.x[0]);
-    return o.bias == nullptr ? sum : __fadd_rn(sum, load_float(o.bias_type, o.bias, row));
+    add_row(p.o, entries, row, x_row, &sums);
+    return with_bias(p.e, row, folded(sums.x[0]));
 }
 
 // z of a slot, in the half warp's first lane.
@@ -30,9 +29,9 @@ __device__ float z_of(const Problem &p, const float *entries, int64_t slot, int3
     const ExpertsView &e = p.e;
     const RowsOfColumn rows = rows_of_column(e, column);
     const int64_t first = expert * e.rows, x_row = e.x_by_slot ? slot : slot / e.slots;
-    const float gate = row_sum(p.o, entries, first + rows.gate, x_row);
+    const float gate = row_sum(p, entries, first + rows.gate, x_row);
     if (!e.joins()) return gate;
-    const float up = row_sum(p.o, entries, first + rows.up, x_row);
+    const float up = row_sum(p, entries, first + rows.up, x_row);
     return join(e.activation, e.limit, e.alpha, gate, up);
 }
 
@@ -51,7 +50,7 @@ __global__ void __launch_bounds__(kThreads) multiply_experts(const __grid_consta
             const float z = expert < e.count ? z_of(p, entries, slot, expert, inside) : 0;
             sum.add(e, slot, expert, z);
         }
-        if (column == inside && threadIdx.x % kLanes == 0) store_sum(p.o, e, head, column, sum);
+        if (column == inside && threadIdx.x % kLanes == 0) store_sum(e, head, column, sum);
     }
 }
 

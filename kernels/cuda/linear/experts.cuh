@@ -14,6 +14,12 @@ struct ExpertsView {
     bool x_by_slot, summed, interleaved;
     qk_activation activation;
     float limit, alpha;
+    const void *bias;  // [count, rows]; may be null
+    qk_format bias_type;
+    void *y;  // [heads, columns]
+    qk_format y_type;
+    int64_t y_stride;
+    bool accumulate;
 
     QK_HD bool joins() const { return activation != QK_ACTIVATION_NONE; }
     QK_HD int64_t heads() const { return summed ? tokens : tokens * slots; }  // rows of y
@@ -22,6 +28,7 @@ struct ExpertsView {
 inline ExpertsView experts_view(const LinearArgs &args) {
     const Experts &e = *args.experts;
     const int64_t rows = args.w.geometry.n / e.count;
+    const Dense *const bias = args.bias;
     const bool joins = e.activation != QK_ACTIVATION_NONE;
     return {e.expert,
             e.weight,
@@ -35,7 +42,13 @@ inline ExpertsView experts_view(const LinearArgs &args) {
             e.interleaved,
             e.activation,
             e.limit,
-            e.alpha};
+            e.alpha,
+            bias != nullptr ? bias->data : nullptr,
+            bias != nullptr ? bias->format->id : QK_FORMAT_F32,
+            args.y.data,
+            args.y.format->id,
+            row_stride(args.y),
+            args.accumulate};
 }
 
 #if defined(__CUDACC__)
@@ -75,14 +88,18 @@ struct SlotSum {
     }
 };
 
-// y's place: `o` has its type, its stride and whether it accumulates. A skipped row is zeros, or
-// what it was.
-__device__ inline void store_sum(const LinearView &o, const ExpertsView &e, int64_t head,
-                                 int64_t column, const SlotSum &s) {
-    if (!s.any && !e.summed && o.accumulate) return;
-    const int64_t at = head * o.y_stride + column;
-    const float y = o.accumulate ? __fadd_rn(s.sum, load_float(o.y_type, o.y, at)) : s.sum;
-    store_float(o.y_type, o.y, at, y);
+// The product of a row of w and its bias.
+__device__ inline float with_bias(const ExpertsView &e, int64_t row, float sum) {
+    return e.bias == nullptr ? sum : __fadd_rn(sum, load_float(e.bias_type, e.bias, row));
+}
+
+// A skipped row is zeros, or what it was.
+__device__ inline void store_sum(const ExpertsView &e, int64_t head, int64_t column,
+                                 const SlotSum &s) {
+    if (!s.any && !e.summed && e.accumulate) return;
+    const int64_t at = head * e.y_stride + column;
+    const float y = e.accumulate ? __fadd_rn(s.sum, load_float(e.y_type, e.y, at)) : s.sum;
+    store_float(e.y_type, e.y, at, y);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "cuda/linear/facts.hpp"
 
 #include "cuda/linear/slabs.hpp"
+#include "cuda/linear/sm90/gemv/experts_plan.hpp"
 #include "cuda/view.cuh"
 
 namespace qk::cuda {
@@ -125,11 +126,23 @@ void add_sizes(const LinearArgs &args, uint32_t weight, bool through_sums, Met *
     met->add(Condition::kN16InAwq, (weight & (kAwqU4 | kAwqLut4)) == 0 || s.n % 16 == 0);
     met->add(Condition::kN8, s.n % 8 == 0);
     met->add(Condition::kScalesMultiply, !w.scale.divides);
+    met->add(Condition::kSecondOfRows,
+             power_of_two(w.scale.second_group) || w.scale.second_group == s.groups_per_row);
     met->add(Condition::kTableKnown, w.format->id != QK_FORMAT_LUT4);
     met->add(Condition::kSecondPowerOfTwo, power_of_two(w.scale.second_group));
     met->add(Condition::kFewGroups31,
              (weight & kStored4) == 0 || (w.layout->scale_count(s) < int64_t{1} << 31 &&
                                           w.layout->zero_bytes(s) < int64_t{1} << 30));
+}
+
+void add_experts(const LinearArgs &args, Met *met) {
+    if (args.experts == nullptr) return;
+    const Experts &e = *args.experts;
+    const bool halves = e.activation != QK_ACTIVATION_NONE && !e.interleaved;
+    const int64_t rows = args.w.geometry.n / e.count;
+    const ExpertsCut cut = cut_experts(rows, e.slots, e.summed, halves);
+    met->add(Condition::kExpertTiles, rows % (16 * cut.tiles) == 0);
+    met->add(Condition::kFewSlots, int64_t(cut.tiles) * cut.slots <= kBlockRows);
 }
 
 // What 4-bit weights take of the workspace, packed there.
@@ -171,6 +184,7 @@ Facts facts_of(const LinearArgs &args, const Device &device) {
     Met met;
     add_addresses(args, f.through_sums(), &met);
     add_sizes(args, f.weight, f.through_sums(), &met);
+    add_experts(args, &met);
     met.add(Condition::kXIs16Bits, !f.f32);
     met.add(Condition::kXIs16BitsForLut4, !f.f32 || !f.lut4());
     met.add(Condition::kWhole, f.n == f.all_n);

@@ -94,6 +94,9 @@ enum class Condition : uint8_t {
     kFewGroups31,      // less than 2^31, padding included
     kFewTiles28,       // tiles and groups less than 2^28
     kWhole,            // all rows of w are here, not a slab of them
+    kExpertTiles,      // experts, or their gate and up, are whole rows of tiles
+    kFewSlots,         // added up of a token, no more than a block has rows of tiles for
+    kSecondOfRows,     // second groups are rows, or powers of two
     kLibrary,          // cuBLASLt
     kSm90a,            // the build has code for sm_90a
     kCount

@@ -6,7 +6,7 @@
 #include "cuda/linear/sm80/gemm/plan.hpp"
 #include "cuda/linear/sm80/gemv/plan.hpp"
 #include "cuda/linear/sm90/few_rows/plan.hpp"
-#include "cuda/linear/sm90/gemv/plan.hpp"
+#include "cuda/linear/sm90/gemv/experts_plan.hpp"
 #include "cuda/linear/sm90/some_rows/plan.hpp"
 #include "cuda/linear/stored/bytes_plan.hpp"
 #include "cuda/linear/transposed_plan.hpp"
@@ -86,6 +86,19 @@ constexpr Needs kSm90GemvNeeds = {
     .n_below = int64_t{1} << 34,
     .least_capability = 90,
     .shared = needs_bytes::sm90_gemv};
+
+constexpr Needs kSm90ExpertsNeeds = {
+    .weights = kPacked4,
+    .conditions = (kTiles & ~needs(C::kSecondPowerOfTwo)) |
+                  needs(C::kXIs16Bits, C::kXRows16Bytes, C::kSecondAligned4, C::kScaleCodeAligned4,
+                        C::kScaleBiasAligned4, C::kGroupsOf16Or64, C::kSecondOfRows,
+                        C::kExpertTiles, C::kFewSlots),
+    .takes = kStridedX | kStridedY | kWideY | kAccumulates | kExpertsOfW,
+    .only = kExpertsOfW,
+    .k_below = int64_t{1} << 24,
+    .n_below = int64_t{1} << 34,
+    .least_capability = 90,
+    .shared = needs_bytes::fixed<kExpertsShared>};
 
 constexpr Needs kSm90FewRowsNeeds = {
     .weights = kPacked4,

@@ -116,6 +116,9 @@ constexpr Sentence kSentences[] = {
     {C::kFewGroups31, "w has 2^31 groups or more"},
     {C::kFewTiles28, "w is too large to be repacked"},
     {C::kWhole, "only a slab of w is there"},
+    {C::kExpertTiles, "rows of an expert, or of its halves, are not a multiple of 16"},
+    {C::kFewSlots, "a token has too many slots"},
+    {C::kSecondOfRows, "second groups are neither rows nor powers of two"},
     {C::kLibrary, "cuBLASLt was not found"},
     {C::kSm90a, "this build has no code for sm_90a"},
 };

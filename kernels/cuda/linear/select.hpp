@@ -72,6 +72,7 @@ using K = LinearKernel;
 
 constexpr Row kLinearTable[] = {
     // kernel, its needs, first and last m, further condition, batch class
+    {K::kSm90Experts, kSm90ExpertsNeeds, 1, kAnyM, nullptr, Batch::kAny},
     {K::kExperts, kExpertsNeeds, 1, kAnyM, nullptr, Batch::kAny},
     {K::kTransposed, kTransposedNeeds, 1, 48, wanted::transposed, Batch::kAny},
     {K::kDense, kDenseNeeds, 1, kAnyM, wanted::transposed, Batch::kAlone},

@@ -10,14 +10,21 @@ Status run_generic(const LinearArgs &args, const Launch &launch) {
     return kLinearGeneric.run(args, launch);
 }
 
+Status run_experts(const LinearArgs &args, const Launch &launch) {
+    return kLinearExperts.run(args, launch);
+}
+
 constexpr Kernel<LinearArgs> stand_in(LinearKernel kernel) {
-    return {kLinearNames[int(kernel)], never<LinearArgs>, nullptr, run_generic};
+    const bool experts = kernel == LinearKernel::kSm90Experts;
+    return {kLinearNames[int(kernel)], never<LinearArgs>, nullptr,
+            experts ? run_experts : run_generic};
 }
 
 }  // namespace
 
 using K = LinearKernel;
 const Kernel<LinearArgs> kLinearSm90Gemv = stand_in(K::kSm90Gemv);
+const Kernel<LinearArgs> kLinearSm90Experts = stand_in(K::kSm90Experts);
 const Kernel<LinearArgs> kLinearSm90FewRows = stand_in(K::kSm90FewRows);
 const Kernel<LinearArgs> kLinearSm90SomeRows = stand_in(K::kSm90SomeRows);
 const Kernel<LinearArgs> kLinearSm90Rows24 = stand_in(K::kSm90Rows24);

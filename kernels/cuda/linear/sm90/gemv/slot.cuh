@@ -6,7 +6,14 @@
 namespace qk::cuda {
 namespace {
 
-template <class T, class Decode, ScaleKind kind, int kGroupTiles>
+// Where a block's rows of tiles are in w, and x for them: those of one weight.
+struct OwnRows {
+    static constexpr bool kOwn = true;
+    __device__ int32_t in_w(int32_t row) const { return row; }
+    __device__ const void *x(const GemvProblem &p, int32_t) const { return p.x; }
+};
+
+template <class T, class Decode, ScaleKind kind, int kGroupTiles, class Rows>
 struct GemvSlot {
     static constexpr uint32_t kOfParts = kParts<kGroupTiles>;  // of a tile, groups each
     using X = XColumns<T, kOfParts>;
@@ -24,6 +31,7 @@ struct GemvSlot {
     static constexpr uint32_t kSums = kBias + kBlockRows * 16 * 4;
 
     const GemvProblem &p;
+    const Rows places;
     uint32_t lane, pair, row;  // pair of tiles of a unit: lane % 4; row: lane / 4
     uint32_t slot, barrier, partials, lanes;
     uint32_t first_second = 0;
@@ -31,7 +39,8 @@ struct GemvSlot {
     int32_t count;      // of this warp's units
     Unit unit, ahead;   // to multiply, to issue
 
-    __device__ GemvSlot(const GemvProblem &problem, Run rows) : p(problem) {
+    __device__ GemvSlot(const GemvProblem &problem, Run rows, const Rows &where)
+        : p(problem), places(where) {
         const uint32_t warp = threadIdx.x / 32;
         lane = threadIdx.x % 32;
         pair = lane % 4;
@@ -56,14 +65,14 @@ struct GemvSlot {
         const int32_t tiles = max(0, min(kUnitTiles / 2, p.plan.tiles - first));
         const uint32_t to = slot + uint32_t(half) * (kUnitBytes / 2), full = barrier + half * 8;
         if (Decode::kLut4 && half == 0) {
-            const Groups of = unit_groups<kGroupTiles>(p, ahead);
+            const Groups of = unit_groups<kGroupTiles>(p, {places.in_w(ahead.row), ahead.column});
             const uint32_t bytes = of.count * Map::kGroupBytes;
             barrier_expect(full, uint32_t(tiles) * 512 + bytes);
             copy_bulk(slot + Map::kScales, p.scale + of.at * Map::kGroupBytes, bytes, full);
         } else {
             barrier_expect(full, uint32_t(tiles) * 512);
         }
-        const int64_t at = int64_t(ahead.row) * p.plan.tiles + first;
+        const int64_t at = int64_t(places.in_w(ahead.row)) * p.plan.tiles + first;
         if (tiles > 0) copy_bulk(to, p.codes + at * 512, uint32_t(tiles) * 512, full);
     }
 
@@ -88,7 +97,7 @@ struct GemvSlot {
         for (uint32_t i = 0; i < kGroups; ++i) {
             uint32_t group;
             if (!find_group(ahead.column, i, &group)) continue;
-            const uint64_t at = uint64_t(uint32_t(ahead.row)) * p.groups + group;
+            const uint64_t at = uint64_t(uint32_t(places.in_w(ahead.row))) * p.groups + group;
             const uint32_t to = slot + Map::kScales + i * Map::kScaleStride;
             const uint32_t mine = pair * 8 + row;
             if constexpr (kind == ScaleKind::kF32) {
@@ -105,8 +114,10 @@ struct GemvSlot {
         copies_arrive(barrier);
     }
 
-    // The second scale of a group; rows past the end of w read what is there.
-    __device__ float second(uint32_t number) const {
+    // The second scale of a row's group; rows past the end of w read what is there.
+    __device__ float second(uint32_t row_of_w, uint32_t group) const {
+        if constexpr (!Rows::kOwn) return places.second(p, row_of_w, group);
+        const uint32_t number = row_of_w * p.groups + group;
         const uint32_t at = min((number >> p.second_shift) - first_second, p.last_second);
         return __uint_as_float(shared_load_4(kSums + p.plan.sums_bytes + at * 4));
     }

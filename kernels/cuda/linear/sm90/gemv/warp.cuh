@@ -27,11 +27,11 @@
 namespace qk::cuda {
 namespace {
 
-template <class T, class Decode, ScaleKind kind, int kGroupTiles>
-struct GemvWarp : GemvSlot<T, Decode, kind, kGroupTiles> {
-    using Slot = GemvSlot<T, Decode, kind, kGroupTiles>;
+template <class T, class Decode, ScaleKind kind, int kGroupTiles, class Rows = OwnRows>
+struct GemvWarp : GemvSlot<T, Decode, kind, kGroupTiles, Rows> {
+    using Slot = GemvSlot<T, Decode, kind, kGroupTiles, Rows>;
     using Slot::ahead, Slot::barrier, Slot::count, Slot::first_row, Slot::lane, Slot::lanes,
-        Slot::p, Slot::pair, Slot::partials, Slot::row, Slot::slot, Slot::unit;
+        Slot::p, Slot::pair, Slot::partials, Slot::places, Slot::row, Slot::slot, Slot::unit;
     using Slot::find_group, Slot::issue_codes, Slot::issue_scales, Slot::issue_seconds,
         Slot::second;
     using Slot::kBarriers, Slot::kBias, Slot::kCodes, Slot::kGroups, Slot::kOfParts,
@@ -47,7 +47,8 @@ struct GemvWarp : GemvSlot<T, Decode, kind, kGroupTiles> {
 
     Sums sums = {0, 0};
 
-    __device__ GemvWarp(const GemvProblem &problem, Run rows) : Slot(problem, rows) {}
+    __device__ GemvWarp(const GemvProblem &problem, Run rows, const Rows &where = {})
+        : Slot(problem, rows, where) {}
 
     __device__ float2 scales(uint32_t i, uint32_t group) const {
         const uint32_t at = slot + Map::kScales + (Decode::kLut4 ? 0 : i * Map::kScaleStride);
@@ -56,13 +57,13 @@ struct GemvWarp : GemvSlot<T, Decode, kind, kGroupTiles> {
         if constexpr (kind == ScaleKind::kNested) {
             const uint32_t both = shared_load_2(at + mine * 2);
             if (Decode::kLut4 && p.coded != QK_FORMAT_LUT8) {
-                return coded_pair(p.coded, both, second(0));
+                return coded_pair(p.coded, both, second(0, 0));
             }
             const uint32_t low = shared_load_4(kCodes + (both & 255) * 4);
             const uint32_t high = shared_load_4(kCodes + (both >> 8) * 4);
-            const uint32_t number = (uint32_t(unit.row) * 16 + row) * p.groups + group;
+            const uint32_t of_w = uint32_t(places.in_w(unit.row)) * 16 + row;
             const float bias = __uint_as_float(shared_load_4(kScaleBias));
-            const float above = second(number), below = second(number + 8 * p.groups);
+            const float above = second(of_w, group), below = second(of_w + 8, group);
             return {nested_scale(__uint_as_float(low), above, bias),
                     nested_scale(__uint_as_float(high), below, bias)};
         } else {
@@ -201,7 +202,7 @@ struct GemvWarp : GemvSlot<T, Decode, kind, kGroupTiles> {
         if constexpr (kind == ScaleKind::kNested) {
             const uint32_t i = threadIdx.x;
             if (i < 256) copy_word(kCodes + i * 4, p.scale_code + i);
-            issue_seconds(rows);
+            if constexpr (Rows::kOwn) issue_seconds(rows);
             if (i == 0) copy_word(kScaleBias, p.scale_bias);
         }
         if constexpr (X::kAhead) {
@@ -214,7 +215,7 @@ struct GemvWarp : GemvSlot<T, Decode, kind, kGroupTiles> {
     }
 
     __device__ typename X::Raw load_x(int32_t column, Lane *v) const {
-        return v->x.load(p.x, p.k, column * int32_t(kUnitColumns), row, pair);
+        return v->x.load(places.x(p, unit.row), p.k, column * int32_t(kUnitColumns), row, pair);
     }
 
     // Waits for x and asks for the first unit's; the bias comes in beside it.
@@ -264,7 +265,7 @@ struct GemvWarp : GemvSlot<T, Decode, kind, kGroupTiles> {
         const bool last = threadIdx.x >= kGemvThreads - 32;
         if (last && count > 0) issue_codes(1);
         if (kind == ScaleKind::kNested) copies_arrive(kTablesKnown);
-        const bool early = X::kOfTile > 1 || x_comes_first();
+        const bool early = X::kOfTile > 1 || !Rows::kOwn || x_comes_first();
         if (early) x = await_x(y_rows(p, rows), &v);
         if (threadIdx.x == kGemvThreads - 32) barrier_arrive(kXKnown);
         if (!last && count > 0) issue_codes(1);
@@ -293,7 +294,7 @@ struct GemvWarp : GemvSlot<T, Decode, kind, kGroupTiles> {
                 issue_codes(0);
                 if constexpr (!Decode::kLut4) issue_scales();
             }
-            asked = v.x.rest || again || p.plan.unit_step != 0;
+            asked = v.x.rest || again || !Rows::kOwn || p.plan.unit_step != 0;
             again = v.x.rest;
             const bool here = asked && (again || !is_kept(ahead.row));
             if (X::kAhead && here) x = load_x(again ? unit.column : ahead.column, &v);

@@ -1,0 +1,185 @@
+// Products with experts by the kernel for one row of x (warp.cuh): the same units, in the same
+// order, of other places. A block has a row of y, so that its slots' sums meet there, and the rows
+// of tiles of each slot one after the other:
+//
+//     row of the block    |  0  1  2  |  3  4  5  | ...       3 strips
+//     slot that is there        0           1                 its expert's rows of w, its row of x
+//
+// Slots of experts that are elsewhere take no time.
+#pragma once
+#include "cuda/linear/sm90/gemv/experts_plan.hpp"
+#include "cuda/linear/sm90/gemv/warp.cuh"
+#include "cuda/runtime.hpp"
+
+namespace qk::cuda {
+
+namespace {
+
+struct ExpertRows {
+    static constexpr bool kOwn = false;
+    uint32_t list;  // in shared memory: of each slot that is there its expert and its row of x
+    int32_t there;  // slots
+    int32_t tiles;  // rows of tiles of a slot
+    uint32_t reciprocal;
+    int32_t first, of_expert, to_up;  // rows of tiles; to_up: from a gate's to its up's, or 0
+    int64_t x_bytes;
+    bool second_by_row;
+
+    // Warps without work ask for rows past the last.
+    __device__ uint32_t slot_of(int32_t row) const {
+        return min(uint32_t(row) * reciprocal >> 16, uint32_t(there - 1));
+    }
+    __device__ int32_t tile(int32_t i) const {
+        return to_up == 0 ? first + i : first + i / 2 + i % 2 * to_up;
+    }
+    __device__ int32_t in_w(int32_t row) const {
+        const uint32_t slot = slot_of(row);
+        const int32_t expert = int32_t(shared_load_4(list + slot * 8));
+        return expert * of_expert + tile(row - int32_t(slot) * tiles);
+    }
+    __device__ const void *x(const GemvProblem &p, int32_t row) const {
+        const uint32_t x_row = shared_load_4(list + slot_of(row) * 8 + 4);
+        return static_cast<const uint8_t *>(p.x) + x_row * x_bytes;
+    }
+    __device__ float second(const GemvProblem &p, uint32_t row_of_w, uint32_t group) const {
+        const uint64_t number = uint64_t(row_of_w) * p.groups + group;
+        return p.second[second_by_row ? row_of_w : number >> p.second_shift];
+    }
+};
+
+// The slots of a row of y, by the first warp; how many are there, which every thread knows once the
+// block has met.
+__device__ inline void list_slots(const GemvExpertsProblem &p, int64_t head, uint32_t list) {
+    if (threadIdx.x >= 32) return;
+    const ExpertsView &e = p.e;
+    const int32_t lane = int32_t(threadIdx.x);
+    const int64_t slot = e.summed ? head * e.slots + lane : head;
+    const int32_t expert = lane < p.cut.slots ? expert_of(e, slot) : -1;
+    const bool is_there = expert >= 0 && expert < e.count;
+    const uint32_t all = __ballot_sync(~0u, is_there);
+    if (is_there) {
+        const uint32_t at = list + uint32_t(__popc(all & ((1u << lane) - 1))) * 8;
+        shared_store_4(at, uint32_t(expert));
+        shared_store_4(at + 4, uint32_t(e.x_by_slot ? slot : slot / e.slots));
+    }
+    if (lane == 0) shared_store_4(list + kSlotsThere, uint32_t(__popc(all)));
+}
+
+// The products of a row of the block, 0..15 of its tile.
+template <class Warp>
+__device__ float row_product(const GemvPlan &plan, int32_t row, int32_t of_tile) {
+    const uint32_t from = Warp::kSums + uint32_t(row * plan.partials) * kRowBytes + of_tile * 4;
+    float y = __uint_as_float(shared_load_4(from));
+#pragma unroll 4
+    for (int32_t i = 1; i < plan.partials; ++i) {
+        y = __fadd_rn(y, __uint_as_float(shared_load_4(from + uint32_t(i) * kRowBytes)));
+    }
+    return y;
+}
+
+// z of a column of the block in its slot number `slot` of those that are there.
+template <class Warp>
+__device__ float z_of_column(const GemvExpertsProblem &p, const ExpertRows &rows, int32_t expert,
+                             int32_t slot, int32_t column) {
+    const ExpertsView &e = p.e;
+    const auto product = [&](int32_t tile, int32_t of_tile) {
+        const float sum = row_product<Warp>(p.gemv.plan, slot * rows.tiles + tile, of_tile);
+        return with_bias(e, expert * e.rows + rows.tile(tile) * 16 + of_tile, sum);
+    };
+    if (!e.joins()) return product(column / 16, column % 16);
+    const int32_t gate = e.interleaved ? column / 8 : column / 16 * 2;
+    const int32_t of_gate = e.interleaved ? column % 8 * 2 : column % 16;
+    const float up = e.interleaved ? product(gate, of_gate + 1) : product(gate + 1, of_gate);
+    return join(e.activation, e.limit, e.alpha, product(gate, of_gate), up);
+}
+
+template <class Warp>
+__device__ void store_columns(const GemvExpertsProblem &p, const ExpertRows &rows, Run strips,
+                              int64_t head) {
+    const ExpertsView &e = p.e;
+    const int32_t of_strip = e.joins() && e.interleaved ? 8 : 16;
+    for (int32_t column = int32_t(threadIdx.x); column < (strips.last - strips.first) * of_strip;
+         column += kGemvThreads) {
+        SlotSum sum;
+        int32_t number = 0;
+        for (int64_t j = 0; j < (e.summed ? e.slots : 1); ++j) {
+            const int64_t slot = e.summed ? head * e.slots + j : head;
+            const int32_t expert = expert_of(e, slot);
+            if (expert < 0) continue;
+            const bool is_there = expert < e.count;
+            const float z = is_there ? z_of_column<Warp>(p, rows, expert, number++, column) : 0;
+            sum.add(e, slot, expert, z);
+        }
+        store_sum(e, head, int64_t(strips.first) * of_strip + column, sum);
+    }
+}
+
+template <class T, class Decode, ScaleKind kind, int kGroupTiles>
+__global__ void __launch_bounds__(kGemvThreads, XColumns<T, kParts<kGroupTiles>>::kBlocks)
+    multiply_experts(const __grid_constant__ GemvExpertsProblem p) {
+#if __CUDA_ARCH__ >= 900
+    using Warp = GemvWarp<T, Decode, kind, kGroupTiles, ExpertRows>;
+    allow_next_kernel();
+    const int64_t head = blockIdx.x / uint32_t(p.plan.blocks);
+    const Run strips = p.plan.strips.part(int32_t(blockIdx.x % uint32_t(p.plan.blocks)));
+    const uint32_t list = Warp::kSums + p.plan.gemv.sums_bytes;
+    wait_for_previous_kernel();
+    list_slots(p, head, list);
+    __syncthreads();
+    const int32_t there = int32_t(shared_load_4(list + kSlotsThere));
+    const int32_t tiles = (strips.last - strips.first) * p.cut.tiles;
+    const ExpertRows rows = {list,
+                             there,
+                             tiles,
+                             (65536u + uint32_t(tiles) - 1) / uint32_t(tiles),
+                             strips.first,
+                             int32_t(p.e.rows / 16),
+                             p.cut.tiles == 2 ? int32_t(p.cut.strips) : 0,
+                             p.x_stride * 2,
+                             p.second_by_row};
+    if (there > 0) {
+        const Run all = {0, there * tiles};
+        Warp work(p.gemv, all, rows);
+        work.prepare(all);
+        __syncthreads();
+        work.run(all);
+        if (work.count > 0) work.store_partial(work.unit, &work.sums);
+        __syncthreads();
+    }
+    store_columns<Warp>(p, rows, strips, head);
+#endif
+}
+
+template <class T, class Decode, ScaleKind kind, int kGroupTiles>
+Status launch_experts(const GemvExpertsProblem &p, const Launch &launch) {
+    using Warp = GemvWarp<T, Decode, kind, kGroupTiles, ExpertRows>;
+    Shape3 shape = {dim3(uint32_t(p.e.heads() * p.plan.blocks)), kGemvThreads};
+    shape.shared_bytes = Warp::kSums - kSharedStart + p.plan.gemv.sums_bytes + kSlotBytes;
+    shape.overlaps = true;
+    return launch_kernel(launch, "experts", multiply_experts<T, Decode, kind, kGroupTiles>, shape,
+                         p);
+}
+
+template <class T, class Decode>
+Status run_experts(qk_format scale, const GemvExpertsProblem &p, const Launch &launch) {
+    return with_scale_kind(scale, [&](auto kind) {
+        switch (p.gemv.group_shift) {
+            case -2: return launch_experts<T, Decode, kind.value, -2>(p, launch);
+            case -1: return launch_experts<T, Decode, kind.value, 0>(p, launch);
+            case 0: return launch_experts<T, Decode, kind.value, 1>(p, launch);
+            default: return launch_experts<T, Decode, kind.value, 2>(p, launch);
+        }
+    });
+}
+
+}  // namespace
+
+template <Codes codes, qk_format x>
+Status GemvExperts<codes, x>::run(const GemvExpertsProblem &p, qk_format scale,
+                                  const Launch &launch) {
+    using T = TypeOf<x>;
+    using Decode = std::conditional_t<codes == Codes::kU4, RingU4<T>, RingLut4<T>>;
+    return run_experts<T, Decode>(scale, p, launch);
+}
+
+}  // namespace qk::cuda

@@ -1,0 +1,144 @@
+// Products with experts by the kernel for one row of x: a slot has the bits of that kernel's own
+// product of its row with its expert, and what becomes of slots is what docs/formats.md says.
+#include "base/activation.hpp"
+#include "cuda/experts_case.hpp"
+
+namespace cuda_test {
+namespace {
+
+using qk::cuda::kLinearSm90Experts;
+using qk::cuda::kLinearSm90Gemv;
+
+std::vector<uint8_t> rounded(qk_format type, const std::vector<float> &values) {
+    if (type == QK_FORMAT_F32) return bytes_of(values);
+    std::vector<uint16_t> halves;
+    for (const float v : values) {
+        halves.push_back(type == QK_FORMAT_F16 ? qk::f16_from_f32(v) : qk::bf16_from_f32(v));
+    }
+    return bytes_of(halves);
+}
+
+std::vector<float> floats_of(const std::vector<uint8_t> &bytes) {
+    std::vector<float> values(bytes.size() / 4);
+    memcpy(values.data(), bytes.data(), bytes.size());
+    return values;
+}
+
+int32_t expert_at(const Case &c, int64_t slot) {
+    int32_t id;
+    memcpy(&id, &c.expert[size_t(slot) * 4], 4);
+    return id;
+}
+
+// z of every slot, in f32, by the kernel itself; what the case makes of it is left out.
+std::vector<float> slots_of(const Case &c, const DeviceWeight &w) {
+    Case plain = c;
+    plain.summed = plain.weighted = plain.accumulates = false;
+    plain.activation = QK_ACTIVATION_NONE;
+    plain.y_type = QK_FORMAT_F32;
+    plain.y.assign(size_t(plain.y_rows() * plain.columns() * 4), 0xff);
+    return floats_of(on_device(plain, w, kLinearSm90Experts));
+}
+
+// Of one row of x, all experts' rows of w.
+std::vector<uint8_t> one_row(const Case &c, const DeviceWeight &w, int64_t x_row) {
+    const size_t x_bytes = size_t(c.k() * 2);
+    const DeviceBuffer x(std::vector<uint8_t>(c.x.begin() + long(size_t(x_row) * x_bytes),
+                                              c.x.begin() + long(size_t(x_row + 1) * x_bytes)));
+    const DeviceBuffer bias(c.bias), y(std::vector<uint8_t>(size_t(c.w.shape.rows * 2), 0xff));
+    const qk::Dense b = {qk::find_format(QK_FORMAT_F32), 1, c.w.shape.rows, bias.data()};
+    qk::LinearArgs args = {};
+    args.x = {qk::find_format(c.type), 1, c.k(), x.data()};
+    args.w = w.view();
+    args.bias = c.biased ? &b : nullptr;
+    args.y = {qk::find_format(c.type), 1, c.w.shape.rows, y.data()};
+    qk::ErrorText error = {};
+    EXPECT_TRUE(kLinearSm90Gemv.can_run(args, device_0()));
+    EXPECT_EQ(kLinearSm90Gemv.run(args, device_launch(&error)), QK_OK) << error.text;
+    return y.read();
+}
+
+void expect_own_products(const Case &c, const DeviceWeight &w, const std::vector<float> &z) {
+    for (int64_t slot = 0; slot < c.tokens * c.slots; ++slot) {
+        const int32_t e = expert_at(c, slot);
+        const auto first = z.begin() + long(slot * c.rows());
+        const std::vector<float> row(first, first + long(c.rows()));
+        std::vector<uint8_t> expected;
+        if (e < 0) expected = rounded(c.type, std::vector<float>(row.size(), 0));
+        if (e >= c.count) expected = rounded(c.type, std::vector<float>(row.size(), NAN));
+        if (expected.empty()) {
+            const std::vector<uint8_t> all = one_row(c, w, c.by_slot ? slot : slot / c.slots);
+            const auto from = all.begin() + long(e * c.rows() * 2);
+            expected.assign(from, from + long(c.rows() * 2));
+        }
+        ASSERT_TRUE(same_values(c.type, expected, rounded(c.type, row))) << "slot " << slot;
+    }
+}
+
+float joined(const Case &c, const float *row, int64_t i) {
+    if (c.activation == QK_ACTIVATION_NONE) return row[i];
+    const float gate = row[c.interleaved ? 2 * i : i];
+    const float up = row[c.interleaved ? 2 * i + 1 : c.columns() + i];
+    return qk::join(c.activation, 1.5f, 1.702f, gate, up);
+}
+
+// y from z.
+std::vector<uint8_t> made_of(const Case &c, const std::vector<float> &z) {
+    std::vector<float> y;
+    for (int64_t head = 0; head < c.y_rows(); ++head) {
+        for (int64_t i = 0; i < c.columns(); ++i) {
+            float sum = 0;
+            for (int64_t j = 0; j < (c.summed ? c.slots : 1); ++j) {
+                const int64_t slot = c.summed ? head * c.slots + j : head;
+                const int32_t e = expert_at(c, slot);
+                if (e < 0) continue;
+                const float value = e < c.count ? joined(c, &z[size_t(slot * c.rows())], i) : NAN;
+                const float weight = c.weighted ? float_at(QK_FORMAT_F32, c.weight, slot) : 1.0f;
+                sum = c.summed ? std::fma(weight, value, sum) : value;
+            }
+            if (c.accumulates) sum += float_at(c.y_type, c.y, int64_t(y.size()));
+            y.push_back(sum);
+        }
+    }
+    return rounded(c.y_type, y);
+}
+
+constexpr Kind kPacked[] = {
+    {QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, QK_LAYOUT_ROW, 128, false, false},
+    {QK_FORMAT_U4_AFFINE, QK_FORMAT_BF16, QK_LAYOUT_ROW, 32, false, false},
+    {QK_FORMAT_U4_AFFINE, QK_FORMAT_F32, QK_LAYOUT_ROW, QK_GROUP_ROW, true, false},
+    {QK_FORMAT_NF4, QK_FORMAT_F32, QK_LAYOUT_ROW, 64, false, false},
+    {QK_FORMAT_NF4, QK_FORMAT_LUT8, QK_LAYOUT_ROW, 64, false, false},
+    {QK_FORMAT_FP4_E2M1, QK_FORMAT_E8M0, QK_LAYOUT_ROW, 32, false, false},
+    {QK_FORMAT_FP4_E2M1, QK_FORMAT_E4M3, QK_LAYOUT_ROW, 16, false, false}};
+
+void check(const Kind &kind, int64_t count, int64_t rows, int64_t k, int at, Rng &rng) {
+    const qk_format type = at % 2 == 0 ? QK_FORMAT_F16 : QK_FORMAT_BF16;
+    Case c = make_case(desc_of(kind, count * rows, k), count, type, at, rng);
+    const bool halves = c.activation != QK_ACTIVATION_NONE && !c.interleaved;
+    if (halves && rows % 32 != 0) c.interleaved = true;
+    SCOPED_TRACE(c.title());
+    const DeviceWeight w(packed_on_host(c.w));
+    const std::vector<float> z = slots_of(c, w);
+    ASSERT_NO_FATAL_FAILURE(expect_own_products(c, w, z));
+    ASSERT_TRUE(same_values(c.y_type, made_of(c, z), on_device(c, w, kLinearSm90Experts)));
+}
+
+// Units, rows of tiles and blocks that end everywhere, 1 to 8 slots.
+TEST(CudaGemvExperts, SlotsAreProductsOfOneRow) {
+    QK_NEEDS_DEVICE();
+    Rng rng(42);
+    const int64_t shapes[][3] = {{1, 16, 64},    {3, 64, 512},  {5, 32, 1040},  {4, 96, 2048},
+                                 {2, 544, 8720}, {16, 48, 720}, {3, 1536, 256}, {7, 2080, 80}};
+    int at = 0;
+    for (const Kind &kind : kPacked) {
+        for (const auto &[count, rows, k] : shapes) {
+            for (int turn = 0; turn < 5; ++turn, ++at) {
+                ASSERT_NO_FATAL_FAILURE(check(kind, count, rows, k, at, rng));
+            }
+        }
+    }
+}
+
+}  // namespace
+}  // namespace cuda_test
