@@ -107,7 +107,13 @@ inline std::vector<uint8_t> on_device(const Case &c, const DeviceWeight &w,
     const Arguments a(c, w.view(), {x.data(), bias.data(), y.data(), expert.data(), weight.data()});
     qk::ErrorText error = {};
     EXPECT_TRUE(kernel.can_run(a.args, device_0()));
-    EXPECT_EQ(kernel.run(a.args, device_launch(&error)), QK_OK) << error.text;
+    const size_t room =
+        kernel.workspace_bytes == nullptr ? 0 : kernel.workspace_bytes(a.args, device_0());
+    const DeviceBuffer workspace(std::vector<uint8_t>(room, 0xff));
+    qk::Launch launch = device_launch(&error);
+    launch.workspace = workspace.data();
+    launch.workspace_bytes = room;
+    EXPECT_EQ(kernel.run(a.args, launch), QK_OK) << error.text;
     return y.read();
 }
 

@@ -6,6 +6,7 @@
 namespace cuda_test {
 namespace {
 
+using qk::cuda::kLinearSm90ExpertRows;
 using qk::cuda::kLinearSm90Experts;
 using qk::cuda::kLinearSm90Gemv;
 
@@ -121,7 +122,10 @@ void check(const Kind &kind, int64_t count, int64_t rows, int64_t k, int at, Rng
     const DeviceWeight w(packed_on_host(c.w));
     const std::vector<float> z = slots_of(c, w);
     ASSERT_NO_FATAL_FAILURE(expect_own_products(c, w, z));
-    ASSERT_TRUE(same_values(c.y_type, made_of(c, z), on_device(c, w, kLinearSm90Experts)));
+    const std::vector<uint8_t> expected = made_of(c, z);
+    ASSERT_TRUE(same_values(c.y_type, expected, on_device(c, w, kLinearSm90Experts)));
+    ASSERT_TRUE(same_values(c.y_type, expected, on_device(c, w, kLinearSm90ExpertRows)))
+        << "rows together";
 }
 
 // Units, rows of tiles and blocks that end everywhere, 1 to 8 slots.
@@ -136,6 +140,33 @@ TEST(CudaGemvExperts, SlotsAreProductsOfOneRow) {
             for (int turn = 0; turn < 5; ++turn, ++at) {
                 ASSERT_NO_FATAL_FAILURE(check(kind, count, rows, k, at, rng));
             }
+        }
+    }
+}
+
+// Experts with many rows, none and one, as a batch has them, in the bits of each row alone; sums of
+// more tokens than are kept at once.
+TEST(CudaGemvExperts, ManyTokens) {
+    QK_NEEDS_DEVICE();
+    Rng rng(43);
+    const int64_t shapes[][4] = {{300, 6, 96, 512}, {70, 3, 64, 1040}, {150, 4, 16384, 64}};
+    int at = 0;
+    for (const auto &[tokens, count, rows, k] : shapes) {
+        for (int turn = 0; turn < 4; ++turn, ++at) {
+            Case c = make_case(desc_of(kPacked[at % 7], count * rows, k), count, QK_FORMAT_BF16, at,
+                               rng);
+            c.tokens = tokens, c.slots = rows > 1000 ? 8 : 2;
+            c.summed = rows > 1000 || at % 2 == 0;
+            c.weighted = c.summed;
+            if (c.activation != QK_ACTIVATION_NONE) c.interleaved = at % 2 == 0;
+            c.x = random_floats(c.type, c.x_rows() * k, rng);
+            c.y = random_floats(c.y_type, c.y_rows() * c.columns(), rng);
+            c.expert = bytes_of(routing(tokens * c.slots, count, rng));
+            c.weight = random_floats(QK_FORMAT_F32, tokens * c.slots, rng);
+            SCOPED_TRACE(c.title());
+            const DeviceWeight w(packed_on_host(c.w));
+            ASSERT_TRUE(same_values(c.y_type, on_device(c, w, kLinearSm90Experts),
+                                    on_device(c, w, kLinearSm90ExpertRows)));
         }
     }
 }

@@ -1,7 +1,7 @@
 #include "cuda/linear/facts.hpp"
 
 #include "cuda/linear/slabs.hpp"
-#include "cuda/linear/sm90/gemv/experts_plan.hpp"
+#include "cuda/linear/sm90/gemv/rows_plan.hpp"
 #include "cuda/view.cuh"
 
 namespace qk::cuda {
@@ -135,13 +135,18 @@ void add_sizes(const LinearArgs &args, uint32_t weight, bool through_sums, Met *
                                           w.layout->zero_bytes(s) < int64_t{1} << 30));
 }
 
-void add_experts(const LinearArgs &args, Met *met) {
+void add_experts(const LinearArgs &args, Facts *f, Met *met) {
     if (args.experts == nullptr) return;
     const Experts &e = *args.experts;
     const bool halves = e.activation != QK_ACTIVATION_NONE && !e.interleaved;
     const int64_t rows = args.w.geometry.n / e.count;
     const ExpertsCut cut = cut_experts(rows, e.slots, e.summed, halves);
     met->add(Condition::kExpertTiles, rows % (16 * cut.tiles) == 0);
+    f->tokens = e.tokens, f->slots = e.slots, f->experts = e.count;
+    f->y_columns = args.y.columns;
+    f->summed = e.summed;
+    const int64_t limit = int64_t{1} << 31;
+    met->add(Condition::kFewExperts, e.count <= kListed && e.tokens < limit / e.slots);
     met->add(Condition::kFewSlots, int64_t(cut.tiles) * cut.slots <= kBlockRows);
 }
 
@@ -184,7 +189,7 @@ Facts facts_of(const LinearArgs &args, const Device &device) {
     Met met;
     add_addresses(args, f.through_sums(), &met);
     add_sizes(args, f.weight, f.through_sums(), &met);
-    add_experts(args, &met);
+    add_experts(args, &f, &met);
     met.add(Condition::kXIs16Bits, !f.f32);
     met.add(Condition::kXIs16BitsForLut4, !f.f32 || !f.lut4());
     met.add(Condition::kWhole, f.n == f.all_n);

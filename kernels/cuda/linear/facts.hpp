@@ -96,6 +96,7 @@ enum class Condition : uint8_t {
     kWhole,            // all rows of w are here, not a slab of them
     kExpertTiles,      // experts, or their gate and up, are whole rows of tiles
     kFewSlots,         // added up of a token, no more than a block has rows of tiles for
+    kFewExperts,       // and rows of x: their counters fit a block, numbers 32 bits
     kSecondOfRows,     // second groups are rows, or powers of two
     kLibrary,          // cuBLASLt
     kSm90a,            // the build has code for sm_90a
@@ -118,8 +119,10 @@ struct Facts {
     uint32_t packed;                                   // what `weight` is once packed; 0: dense
     uint32_t extras;                                   // Extra
     int32_t scale_bits;
-    bool f32;       // x
-    bool one_slab;  // packed, all_n rows would be one slab
+    int64_t tokens, slots, experts, y_columns;  // of products with experts, else 0
+    bool summed;                                // slots are added up
+    bool f32;                                   // x
+    bool one_slab;                              // packed, all_n rows would be one slab
     Conditions met;
 
     constexpr bool meets(Condition c) const { return (met >> int(c) & 1) != 0; }

@@ -118,6 +118,7 @@ constexpr Sentence kSentences[] = {
     {C::kWhole, "only a slab of w is there"},
     {C::kExpertTiles, "rows of an expert, or of its halves, are not a multiple of 16"},
     {C::kFewSlots, "a token has too many slots"},
+    {C::kFewExperts, "w has too many experts"},
     {C::kSecondOfRows, "second groups are neither rows nor powers of two"},
     {C::kLibrary, "cuBLASLt was not found"},
     {C::kSm90a, "this build has no code for sm_90a"},

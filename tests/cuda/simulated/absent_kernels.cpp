@@ -15,7 +15,8 @@ Status run_experts(const LinearArgs &args, const Launch &launch) {
 }
 
 constexpr Kernel<LinearArgs> stand_in(LinearKernel kernel) {
-    const bool experts = kernel == LinearKernel::kSm90Experts;
+    const bool experts =
+        kernel == LinearKernel::kSm90Experts || kernel == LinearKernel::kSm90ExpertRows;
     return {kLinearNames[int(kernel)], never<LinearArgs>, nullptr,
             experts ? run_experts : run_generic};
 }
@@ -25,6 +26,7 @@ constexpr Kernel<LinearArgs> stand_in(LinearKernel kernel) {
 using K = LinearKernel;
 const Kernel<LinearArgs> kLinearSm90Gemv = stand_in(K::kSm90Gemv);
 const Kernel<LinearArgs> kLinearSm90Experts = stand_in(K::kSm90Experts);
+const Kernel<LinearArgs> kLinearSm90ExpertRows = stand_in(K::kSm90ExpertRows);
 const Kernel<LinearArgs> kLinearSm90FewRows = stand_in(K::kSm90FewRows);
 const Kernel<LinearArgs> kLinearSm90SomeRows = stand_in(K::kSm90SomeRows);
 const Kernel<LinearArgs> kLinearSm90Rows24 = stand_in(K::kSm90Rows24);

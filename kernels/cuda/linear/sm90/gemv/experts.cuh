@@ -15,22 +15,36 @@ namespace qk::cuda {
 
 namespace {
 
-struct ExpertRows {
+// Rows of tiles of an expert that a block has, one strip after the other.
+struct ExpertTiles {
     static constexpr bool kOwn = false;
+    int32_t first, of_expert, to_up;  // rows of tiles; to_up: from a gate's to its up's, or 0
+    bool second_by_row;
+
+    __device__ ExpertTiles(const ExpertsView &e, const ExpertsCut &cut, int32_t first_strip,
+                           bool by_row)
+        : first(first_strip), of_expert(int32_t(e.rows / 16)),
+          to_up(cut.tiles == 2 ? int32_t(cut.strips) : 0), second_by_row(by_row) {}
+
+    __device__ int32_t tile(int32_t i) const {
+        return to_up == 0 ? first + i : first + i / 2 + i % 2 * to_up;
+    }
+    __device__ float second(const GemvProblem &p, uint32_t row_of_w, uint32_t group) const {
+        const uint64_t number = uint64_t(row_of_w) * p.groups + group;
+        return p.second[second_by_row ? row_of_w : number >> p.second_shift];
+    }
+};
+
+struct ExpertRows : ExpertTiles {
     uint32_t list;  // in shared memory: of each slot that is there its expert and its row of x
     int32_t there;  // slots
     int32_t tiles;  // rows of tiles of a slot
     uint32_t reciprocal;
-    int32_t first, of_expert, to_up;  // rows of tiles; to_up: from a gate's to its up's, or 0
     int64_t x_bytes;
-    bool second_by_row;
 
     // Warps without work ask for rows past the last.
     __device__ uint32_t slot_of(int32_t row) const {
         return min(uint32_t(row) * reciprocal >> 16, uint32_t(there - 1));
-    }
-    __device__ int32_t tile(int32_t i) const {
-        return to_up == 0 ? first + i : first + i / 2 + i % 2 * to_up;
     }
     __device__ int32_t in_w(int32_t row) const {
         const uint32_t slot = slot_of(row);
@@ -40,10 +54,6 @@ struct ExpertRows {
     __device__ const void *x(const GemvProblem &p, int32_t row) const {
         const uint32_t x_row = shared_load_4(list + slot_of(row) * 8 + 4);
         return static_cast<const uint8_t *>(p.x) + x_row * x_bytes;
-    }
-    __device__ float second(const GemvProblem &p, uint32_t row_of_w, uint32_t group) const {
-        const uint64_t number = uint64_t(row_of_w) * p.groups + group;
-        return p.second[second_by_row ? row_of_w : number >> p.second_shift];
     }
 };
 
@@ -65,49 +75,55 @@ __device__ inline void list_slots(const GemvExpertsProblem &p, int64_t head, uin
     if (lane == 0) shared_store_4(list + kSlotsThere, uint32_t(__popc(all)));
 }
 
-// The products of a row of the block, 0..15 of its tile.
-template <class Warp>
-__device__ float row_product(const GemvPlan &plan, int32_t row, int32_t of_tile) {
-    const uint32_t from = Warp::kSums + uint32_t(row * plan.partials) * kRowBytes + of_tile * 4;
+// The sum of `partials` that begin at `from`.
+__device__ inline float sum_of_partials(uint32_t from, int32_t partials, uint32_t apart) {
     float y = __uint_as_float(shared_load_4(from));
 #pragma unroll 4
-    for (int32_t i = 1; i < plan.partials; ++i) {
-        y = __fadd_rn(y, __uint_as_float(shared_load_4(from + uint32_t(i) * kRowBytes)));
+    for (int32_t i = 1; i < partials; ++i) {
+        y = __fadd_rn(y, __uint_as_float(shared_load_4(from + uint32_t(i) * apart)));
     }
     return y;
 }
 
-// z of a column of the block in its slot number `slot` of those that are there.
-template <class Warp>
-__device__ float z_of_column(const GemvExpertsProblem &p, const ExpertRows &rows, int32_t expert,
-                             int32_t slot, int32_t column) {
-    const ExpertsView &e = p.e;
-    const auto product = [&](int32_t tile, int32_t of_tile) {
-        const float sum = row_product<Warp>(p.gemv.plan, slot * rows.tiles + tile, of_tile);
-        return with_bias(e, expert * e.rows + rows.tile(tile) * 16 + of_tile, sum);
-    };
+// z of a column of the block's strips. product(tile, row): of a row of one of their tiles.
+template <class Product>
+__device__ float z_of_column(const ExpertsView &e, int32_t column, const Product &product) {
     if (!e.joins()) return product(column / 16, column % 16);
-    const int32_t gate = e.interleaved ? column / 8 : column / 16 * 2;
-    const int32_t of_gate = e.interleaved ? column % 8 * 2 : column % 16;
-    const float up = e.interleaved ? product(gate, of_gate + 1) : product(gate + 1, of_gate);
-    return join(e.activation, e.limit, e.alpha, product(gate, of_gate), up);
+    if (e.interleaved) {
+        const int32_t gate = column % 8 * 2, tile = column / 8;
+        return join(e.activation, e.limit, e.alpha, product(tile, gate), product(tile, gate + 1));
+    }
+    const int32_t row = column % 16, tile = column / 16 * 2;
+    return join(e.activation, e.limit, e.alpha, product(tile, row), product(tile + 1, row));
+}
+
+__device__ inline int32_t columns_of_strip(const ExpertsView &e) {
+    return e.joins() && e.interleaved ? 8 : 16;
 }
 
 template <class Warp>
 __device__ void store_columns(const GemvExpertsProblem &p, const ExpertRows &rows, Run strips,
                               int64_t head) {
     const ExpertsView &e = p.e;
-    const int32_t of_strip = e.joins() && e.interleaved ? 8 : 16;
+    const int32_t of_strip = columns_of_strip(e), partials = p.gemv.plan.partials;
     for (int32_t column = int32_t(threadIdx.x); column < (strips.last - strips.first) * of_strip;
          column += kGemvThreads) {
         SlotSum sum;
-        int32_t number = 0;
+        int32_t number = 0;  // of the slots that are there
         for (int64_t j = 0; j < (e.summed ? e.slots : 1); ++j) {
             const int64_t slot = e.summed ? head * e.slots + j : head;
             const int32_t expert = expert_of(e, slot);
             if (expert < 0) continue;
-            const bool is_there = expert < e.count;
-            const float z = is_there ? z_of_column<Warp>(p, rows, expert, number++, column) : 0;
+            float z = 0;
+            if (expert < e.count) {
+                z = z_of_column(e, column, [&](int32_t tile, int32_t row) {
+                    const uint32_t at = uint32_t((number * rows.tiles + tile) * partials);
+                    const uint32_t from = Warp::kSums + at * kRowBytes + uint32_t(row) * 4;
+                    return with_bias(e, expert * e.rows + rows.tile(tile) * 16 + row,
+                                     sum_of_partials(from, partials, kRowBytes));
+                });
+                ++number;
+            }
             sum.add(e, slot, expert, z);
         }
         store_sum(e, head, int64_t(strips.first) * of_strip + column, sum);
@@ -128,15 +144,9 @@ __global__ void __launch_bounds__(kGemvThreads, XColumns<T, kParts<kGroupTiles>>
     __syncthreads();
     const int32_t there = int32_t(shared_load_4(list + kSlotsThere));
     const int32_t tiles = (strips.last - strips.first) * p.cut.tiles;
-    const ExpertRows rows = {list,
-                             there,
-                             tiles,
-                             (65536u + uint32_t(tiles) - 1) / uint32_t(tiles),
-                             strips.first,
-                             int32_t(p.e.rows / 16),
-                             p.cut.tiles == 2 ? int32_t(p.cut.strips) : 0,
-                             p.x_stride * 2,
-                             p.second_by_row};
+    const ExpertRows rows = {
+        {p.e, p.cut, strips.first, p.second_by_row},      list,          there, tiles,
+        (65536u + uint32_t(tiles) - 1) / uint32_t(tiles), p.x_stride * 2};
     if (there > 0) {
         const Run all = {0, there * tiles};
         Warp work(p.gemv, all, rows);
