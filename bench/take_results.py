@@ -93,6 +93,16 @@ def many_rows(lines):
     return found
 
 
+def experts(lines):
+    """Layers of experts: (model, weights, tokens, us, share)."""
+    for line in lines:
+        model, *weights, part = line["what"].split()
+        if part == "layer":
+            tokens = f"{line['m']} token" + ("" if line["m"] == 1 else "s")
+            yield [model, named(" ".join(weights), scales=False), tokens, f"{line['us']:.1f}",
+                   f"{line['share']:.2f}"]
+
+
 def take_cuda(folder, data):
     time, commit, card = (folder / "machine.txt").read_text(encoding="utf-8").splitlines()[:3]
     about = {"machine": card, "commit": f"{commit[:7]}, {time[:10]}"}
@@ -123,6 +133,8 @@ def take_cuda(folder, data):
     for name, rows in many_rows(lines_of(folder, "rows")).items():
         put(f"cuda/{name}", ROWS, "{us}, {over_dense}",
             ["weights", "m", "shape", "us", "over_dense"], in_order(rows))
+    put("cuda/experts", "build/cuda/bench/bench_cuda_experts experts.json", "{us} us, {share:%}",
+        ["model", "weights", "shape", "us", "share"], experts(lines_of(folder, "experts")))
     put("peers/cuda_torch", "python3 bench/cuda/peers.py peers.json", "{us}",
         ["peer", "m", "shape", "us"],
         ([line["what"].removeprefix("peer: "), line["m"], f"{line['n']}x{line['k']}",

@@ -1,8 +1,12 @@
 // How the kernels for one row of x cut a weight: no GPU needed.
 #include "cuda/linear/sm80/gemv/plan.hpp"
-#include "cuda/linear/sm90/gemv/plan.hpp"
+#include "cuda/linear/sm90/gemv/rows_plan.hpp"
 
 #include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <vector>
 
 namespace {
 
@@ -94,6 +98,58 @@ TEST(CudaPlan, EveryUnitBelongsToOneWarp) {
                         ++r;
                     }
                 }
+            }
+        }
+    }
+}
+
+// Every strip of an expert belongs to one block, whose rows of tiles and sums fit.
+TEST(CudaPlan, ExpertsAreCutIntoStrips) {
+    constexpr int64_t kRoom = 100000;
+    for (const auto &[rows, k, slots] : std::vector<std::array<int64_t, 3>>{
+             {16, 64, 1}, {96, 2048, 8}, {1536, 2048, 8}, {28672, 4096, 2}, {4096, 14336, 32}}) {
+        for (const bool halves : {false, true}) {
+            if (halves && rows % 32 != 0) continue;
+            for (const bool summed : {false, true}) {
+                const auto cut = qk::cuda::cut_experts(rows, slots, summed, halves);
+                ASSERT_EQ(cut.strips * cut.tiles * 16, rows);
+                if (cut.tiles * cut.slots > qk::cuda::kBlockRows) continue;  // none takes it
+                const auto plan = qk::cuda::plan_experts(cut, 5, k, 132);
+                const int64_t most = plan.strips.each + (plan.strips.rest > 0);
+                ASSERT_EQ(plan.strips.part(plan.blocks - 1).last, cut.strips);
+                ASSERT_LE(most * cut.tiles * cut.slots, qk::cuda::kBlockRows);
+                ASSERT_EQ(int64_t{plan.gemv.sums_bytes},
+                          most * cut.tiles * cut.slots * plan.gemv.partials * 64);
+                const auto of_item = qk::cuda::cut_experts(rows, slots, false, halves);
+                const auto together = qk::cuda::plan_gemv_rows(of_item, plan.gemv, 40, kRoom, 132);
+                ASSERT_EQ(together.strips.part(together.blocks - 1).last, cut.strips);
+                ASSERT_LE(together.sums_bytes, kRoom);
+            }
+        }
+    }
+    // One token of eight slots fills an H200, twice.
+    EXPECT_EQ(
+        qk::cuda::plan_experts(qk::cuda::cut_experts(1536, 8, false, true), 8, 2048, 132).blocks *
+            8,
+        192);
+}
+
+// The list has room for any routing, and what the workspace holds does not overlap.
+TEST(CudaPlan, ExpertsLists) {
+    for (const int64_t tokens : {1, 7, 64, 5000}) {
+        for (const int64_t count : {1, 8, 128, 1024}) {
+            for (const bool summed : {false, true}) {
+                const auto plan = qk::cuda::plan_list(tokens, 8, count, 2048, summed);
+                const int64_t rows = plan.tokens * 8;
+                // All experts have one row more than whole items, as far as rows go.
+                const int64_t touched = std::min(rows, count + 2);
+                const int64_t worst = touched + (rows - touched) / qk::cuda::kItemRows;
+                ASSERT_GE(plan.items, worst);
+                ASSERT_GE(plan.order, 16 + plan.items * int64_t(sizeof(qk::cuda::ExpertsItem)));
+                ASSERT_GE(plan.z - plan.order, rows * 4);
+                ASSERT_EQ(plan.end - plan.z, summed ? rows * 2048 * 4 : 0);
+                ASSERT_EQ(plan.order % 16 + plan.z % 16, 0);
+                ASSERT_TRUE(plan.tokens == tokens || (summed && plan.tokens >= 64));
             }
         }
     }

@@ -29,6 +29,9 @@ CUDA = {
                   line("u4 g128 AWQ_GEMM", 4096, 4096, 64, 15.0),
                   line("s8 g128 ROW", 4096, 4096, 64, 8.0),
                   line("s8 g128 ROW", 4096, 4096, 16, 7.0)],
+    "experts.json": [line("Mixtral-8x7B u4 g128 f16 layer", 4096, 14336, 1, 54.48, 0.73),
+                     line("Mixtral-8x7B u4 g128 f16 down", 4096, 14336, 1, 20.0, 0.6),
+                     line("gpt-oss-120b mxfp4 layer", 2880, 2880, 16, 291.0, 0.514)],
     "peers.json": [line("peer: torch int4 g128 bf16", 4096, 4096, 4, 9.14)]}
 WANTED_CUDA = {
     "cuda/dequantize": ['"NF4 b64, f32 scales",4096x4096,13.2,0.89'],
@@ -43,6 +46,8 @@ WANTED_CUDA = {
                          '"NF4 b64, nested",64,4096x4096,6.0,2.00'],
     "cuda/checkpoint_4096": ['"U4 g128, AWQ_GEMM",64,4096x4096,15.0,0.80'],
     "cuda/bytes_4096": ["S8 g128,64,4096x4096,8.0,1.50"],
+    "cuda/experts": ["Mixtral-8x7B,U4 g128,1 token,54.5,0.73",
+                     "gpt-oss-120b,MXFP4,16 tokens,291.0,0.51"],
     "peers/cuda_torch": ["torch int4 g128 bf16,4,4096x4096,9.1"]}
 
 PRODUCT = {"bench": "linear", "case": "nf4 b64 f32", "m": 1, "n": 4096, "k": 4096, "place": "dram",
