@@ -5,7 +5,7 @@
 #include <set>
 
 #include "cuda/linear/sm90/gemm/plan.hpp"
-#include "cuda/select_case.hpp"
+#include "cuda/select_all.hpp"
 
 namespace {
 
@@ -17,11 +17,6 @@ using qk::cuda::Facts;
 using qk::cuda::kLinearTable;
 using qk::cuda::kLinearTableRows;
 using qk::cuda::select;
-
-constexpr qk_format kU4 = QK_FORMAT_U4_AFFINE, kNf4 = QK_FORMAT_NF4, kS8 = QK_FORMAT_S8,
-                    kLut8 = QK_FORMAT_LUT8, kF16 = QK_FORMAT_F16, kF32 = QK_FORMAT_F32;
-constexpr qk_layout kPacked = QK_LAYOUT_PACKED, kRow = QK_LAYOUT_ROW, kGptq = QK_LAYOUT_GPTQ,
-                    kAwq = QK_LAYOUT_AWQ_GEMM, kQ4_0 = QK_LAYOUT_GGUF_Q4_0;
 
 // With all the workspace that it wants.
 TEST(CudaSelect, WhatFourCardsTake) {
@@ -200,49 +195,6 @@ TEST(CudaSelect, WhyNotAFasterOne) {
     EXPECT_EQ(reason_of(facts_of(dense, alone), alone, kAmple), "cuBLASLt was not found");
 }
 
-// Formats x layouts x groups x shapes x m x x, on four cards and one without a library.
-template <class Do>
-void for_all(const Do &act) {
-    std::vector<qk::Device> devices;
-    for (const Card &card : kCards) devices.push_back(card.device);
-    devices.push_back(kH200.device);
-    devices.back().lacks_library = true;
-    const struct {
-        qk_format format;
-        qk_layout layout;
-        bool lowered = false;
-    } weights[] = {{kU4, kPacked},    {kNf4, kPacked},   {kU4, kRow},       {kNf4, kRow},
-                   {kU4, kGptq},      {kU4, kAwq},       {kS8, kRow},       {kLut8, kRow},
-                   {kF16, kRow},      {kF32, kRow},      {kU4, kQ4_0},      {kU4, kPacked, true},
-                   {kS8, kRow, true}, {kU4, kRow, true}, {kU4, kGptq, true}};
-    for (const qk::Device &device : devices) {
-        for (const auto &[format, layout, lowered] : weights) {
-            for (const int32_t group : {16, 32, 64, 128, 24}) {
-                for (const int64_t n : {4096, 28672, 1000}) {
-                    for (const int64_t k : {4096, 4112, 1004}) {
-                        if (layout == kQ4_0 && (group != 32 || k % 32 != 0)) continue;
-                        for (const auto &[x, transposed] :
-                             {std::pair{kF16, false}, {kF32, false}, {kF16, true}}) {
-                            Case c = {format, layout, n, k, 1, x, group};
-                            c.lowered = lowered;
-                            c.transposed = transposed;
-                            const Facts f = facts_of(c, device);
-                            for (const int64_t m :
-                                 {1, 2, 4, 6, 9, 16, 17, 24, 25, 33, 65, 129, 257, 513, 4097}) {
-                                Facts g = f;
-                                g.m = m;
-                                for (const int64_t room : {int64_t{0}, int64_t{1} << 22, kAmple}) {
-                                    act(g, device, room);
-                                }
-                            }
-                        }
-                    }
-                }
-            }
-        }
-    }
-}
-
 TEST(CudaSelect, EveryRowOfTheTableIsTaken) {
     std::set<int32_t> taken;
     for_all([&](const Facts &f, const qk::Device &d, int64_t room) {
@@ -277,6 +229,31 @@ TEST(CudaSelect, EveryConditionCounts) {
         EXPECT_STRNE(qk::cuda::sentence_of(Condition(i)), "") << i;
         EXPECT_EQ(all >> i & 1, 1u) << i << " is asked by nobody";
     }
+}
+
+// One row at a time where experts are many or there is no room for a list, else rows together.
+TEST(CudaSelect, Experts) {
+    Case c = {kU4, kPacked, 128 * 64, 4096};
+    c.experts = 128;
+    c.m = 63;
+    const auto kernel = [&](const Card &card, int64_t room) {
+        return kernel_of(facts_of(c, card.device), card.device, room);
+    };
+    EXPECT_EQ(kernel(kH200, kAmple), "sm90 experts");
+    c.m = 64;
+    EXPECT_EQ(kernel(kH200, kAmple), "sm90 expert rows");
+    EXPECT_EQ(kernel(kH200, 0), "sm90 experts");
+    EXPECT_EQ(kernel(kA100, kAmple), "experts");
+    c.x = kF32;
+    EXPECT_EQ(kernel(kH200, kAmple), "experts");
+    EXPECT_EQ(reason_of(facts_of(c, kH200.device), kH200.device, kAmple),
+              "x is F32, not F16 or BF16");
+    c.x = kF16;
+    c.slots = 33;  // more than a block has rows of tiles for
+    EXPECT_EQ(kernel(kH200, 0), "experts");
+    EXPECT_EQ(kernel(kH200, kAmple), "sm90 expert rows");
+    c.n = 128 * 40, c.slots = 2;
+    EXPECT_EQ(kernel(kH200, kAmple), "experts");
 }
 
 // ---- Batch classes

@@ -33,6 +33,7 @@ struct Case {
     bool flat = false;
     bool lowered = false;  // with minima
     bool transposed = false;
+    int64_t experts = 0, slots = 2;  // experts: that n is the rows of; 0: w is one weight
     int64_t off_x = 0, off_y = 0, off_w = 0, off_scale = 0, off_second = 0;  // bytes
 };
 
@@ -86,12 +87,18 @@ inline qk::cuda::Facts facts_of(const Case &c, const qk::Device &device) {
     }
     w.table = plane(QK_PLANE_TABLE, 0);
     const int64_t x_columns = c.transposed ? c.n : c.k, y_columns = c.transposed ? c.k : c.n;
-    return qk::cuda::facts_of({{x, c.m, x_columns, at(20, c.off_x)},
-                               w,
-                               nullptr,
-                               {x, c.m, y_columns, at(21, c.off_y)},
-                               c.transposed},
-                              device);
+    qk::LinearArgs args = {{x, c.m, x_columns, at(20, c.off_x)},
+                           w,
+                           nullptr,
+                           {x, c.m, y_columns, at(21, c.off_y)},
+                           c.transposed};
+    qk::Experts experts = {at(22, 0), nullptr, c.m, c.slots, c.experts, false,
+                           true,      false,   0,   0,       0};
+    if (c.experts > 0) {
+        args.y.columns = c.n / c.experts;
+        args.experts = &experts;
+    }
+    return qk::cuda::facts_of(args, device);
 }
 
 constexpr int64_t kAmple = int64_t{1} << 40;  // of workspace

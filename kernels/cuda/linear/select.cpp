@@ -154,6 +154,7 @@ const char *sentence_of(uint32_t extra) {
 // Whether the row misses something that can be told; it is not for weights of other formats.
 bool tell(const Row &row, const Facts &f, const Device &d, char *text, size_t size) {
     const Needs &n = row.needs;
+    if ((n.only & ~f.extras) != 0) return false;
     if ((n.weights & f.weight) == 0) {
         if ((n.weights & f.packed) == 0) return false;
         return snprintf(text, size, "w is not packed") > 0;
