@@ -5,7 +5,7 @@ if(CMAKE_CROSSCOMPILING)
   set(INSTALL_GTEST OFF)
   set(BUILD_GMOCK OFF)
   add_subdirectory(${QK_GTEST_SOURCE} ${PROJECT_BINARY_DIR}/googletest EXCLUDE_FROM_ALL)
-  target_compile_options(gtest PRIVATE -w)  # its warnings are not ours to mend
+  target_compile_options(gtest PRIVATE -w -O0)  # its warnings and its speed are not ours to mend
   if(NOT TARGET GTest::gtest_main)
     add_library(GTest::gtest_main ALIAS gtest_main)
   endif()
