@@ -142,6 +142,9 @@ __device__ Value shuffled(const Value &value, int source) {
     return result;
 }
 
+// A short last group may end before the number of the lane that stores its scale.
+__device__ inline int64_t group_start(int32_t shift, int64_t at) { return at >> shift << shift; }
+
 // values[i] = compute(i, stores) for each of a lane's chunks. Each of as many lanes of a group as
 // there are chunks computes one of them, groups of fewer lanes take turns; `stores` in one lane of
 // the group.

@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(kThreads) quantize_affine(const __grid_constan
     reduce_groups(p.shift, high, [](uint32_t a, uint32_t b) { return max(a, b); });
     AffineDivisor groups[kChunks];
     share_groups(p.shift, groups, [&](int own, bool stores) {
-        const int64_t at = first + own * kStep;
+        const int64_t at = group_start(p.shift, first + own * kStep);
         const GroupRange range =
             range_of<from>(picked(low, own), picked(high, own), picked(largest, own));
         return divisor_of(p, at, range, stores && at < p.count);

@@ -159,7 +159,7 @@ __global__ void __launch_bounds__(kThreads) quantize_groups(const __grid_constan
     reduce_groups(p.shift, largest, larger<from>);
     DivisorOf<to> divisors[kChunks];
     share_groups(p.shift, divisors, [&](int own, bool stores) {
-        const int64_t at = first + own * kStep;
+        const int64_t at = group_start(p.shift, first + own * kStep);
         const uint32_t most = largest_of<from>(picked(largest, own));
         return divisor_of<to>(p, at, most, stores && at < p.count);
     });
