@@ -35,6 +35,7 @@ struct Problem {
     int64_t count, whole;  // numbers; those of whole groups
     int32_t shift;         // log2 of the group size
     uint32_t pad;          // the code behind an odd run
+    int32_t swap;          // bits by which the nibbles of a byte change places: 4, or 0
     Thresholds thresholds;
     void *scale;  // where and as what scales are stored; null: they are there
     qk_format scale_format;
@@ -111,9 +112,9 @@ QK_HD constexpr int bits_of(qk_format to) { return to == QK_FORMAT_S8 ? 8 : 4; }
 // In the order of the bytes.
 template <qk_format to>
 __device__ uint64_t ordered(const Problem &p, uint64_t word) {
-    if (bits_of(to) == 8 || p.w.layout != QK_LAYOUT_ROW_HIGH) return word;
+    if (bits_of(to) == 8) return word;
     const uint32_t low = uint32_t(word);
-    return (low >> 4 & 0x0f0f0f0fu) | (low << 4 & 0xf0f0f0f0u);
+    return (low >> p.swap & 0x0f0f0f0fu) | (low << p.swap & 0xf0f0f0f0u);
 }
 
 // What the rule says of each number of a chunk. noinline: seldom called, and long.
@@ -140,8 +141,16 @@ __device__ __noinline__ void ask_for_codes(const Problem &p, int64_t at, uint32_
     }
 }
 
+template <int kChunks, class By>
+__device__ bool all_usual(const By (&divisors)[kChunks]) {
+    bool usual = true;
+#pragma unroll
+    for (const By &by : divisors) usual &= by.reciprocal == by.reciprocal;
+    return usual;
+}
+
 template <qk_format to, qk_format from>
-__global__ void __launch_bounds__(kThreads) quantize_groups(const __grid_constant__ Problem p) {
+__global__ void __launch_bounds__(kThreads, 4) quantize_groups(const __grid_constant__ Problem p) {
     constexpr int kChunks = chunks_of(from);
     __shared__ Thresholds thresholds;
     const int64_t first = int64_t(blockIdx.x) * kChunks * kStep + threadIdx.x * kNumbers;
@@ -164,18 +173,19 @@ __global__ void __launch_bounds__(kThreads) quantize_groups(const __grid_constan
         return divisor_of<to>(p, at, most, stores && at < p.count);
     });
     if (p.scales_only) return;
+    if (rest < (kChunks - 1) * kStep + kNumbers || !all_usual(divisors)) {
+#pragma unroll 1
+        for (int i = 0; i < kChunks && i * kStep < rest; ++i) {
+            ask_for_codes<to>(p, first + i * kStep, largest_of<from>(picked(largest, i)));
+        }
+        return;
+    }
     using Word = std::conditional_t<bits_of(to) == 8, uint64_t, uint32_t>;
     Word *const words = reinterpret_cast<Word *>(p.w.data) + first / kNumbers;
 #pragma unroll
     for (int i = 0; i < kChunks; ++i) {
-        const DivisorOf<to> by = divisors[i];
-        const int32_t left = rest - i * kStep;
-        if (left >= kNumbers && by.reciprocal == by.reciprocal) {
-            const uint64_t word = codes_of<to>(thresholds, x[i], by);
-            __stcs(words + i * kThreads, Word(ordered<to>(p, word)));
-        } else if (left > 0) {
-            ask_for_codes<to>(p, first + i * kStep, largest_of<from>(largest[i]));
-        }
+        const uint64_t word = codes_of<to>(thresholds, x[i], divisors[i]);
+        __stcs(words + i * kThreads, Word(ordered<to>(p, word)));
     }
 }
 
@@ -237,6 +247,7 @@ Status run(const QuantizeArgs &args, const Launch &launch) {
                        s.n * s.k / s.group_size * s.group_size,
                        log2_of(s.group_size),
                        pads ? table_code(w.format->id, 0.0f) : 0u,
+                       w.layout->id == QK_LAYOUT_ROW_HIGH ? 4 : 0,
                        {},
                        w.scale.data,
                        w.scale.format->id,
