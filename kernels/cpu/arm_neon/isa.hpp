@@ -290,18 +290,6 @@ struct NeonBase {
         put_halves(to, step_codes<step>(words), table);
         put_halves(to + 32, step_codes<step + 1>(words), table);
     }
-
-    // 256 floats in memory, to be indexed by bytes.
-    struct WideTable {
-        const float *entries;
-
-        explicit WideTable(const float *from) : entries(from) {}
-        Lanes look_up(const uint8_t *codes) const {
-            float values[16];
-            for (int i = 0; i < 16; ++i) values[i] = entries[codes[i]];
-            return load_f32(values);
-        }
-    };
 };
 
 // Internal linkage, and with it that of every template over it: files with more instructions

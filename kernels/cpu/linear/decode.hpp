@@ -38,11 +38,15 @@ class ScaleBlock {
         const Geometry &s = w_.geometry;
         for (int64_t i = 0; i < 8; ++i) {
             const bool real = row + i < s.n;
+            float scales[kPanelSteps + 16];  // of the row, in whole runs of 16
             const int64_t first = real ? first_of(i) : 0;
             const int64_t there = s.flat ? min64(count, s.group_count - first) : count;
-            if (real) row_scales_.start(row + i);
+            if (real) {
+                row_scales_.start(row + i);
+                row_scales_.read(first, there, scales);
+            }
             for (int64_t g = 0; g < count; ++g) {
-                scales_[g][i] = real && g < there ? row_scales_.at(first + g) : 0.0f;
+                scales_[g][i] = real && g < there ? scales[g] : 0.0f;
             }
         }
         return reinterpret_cast<const char *>(scales_);
@@ -96,7 +100,59 @@ class Decoder {
         }
     }
 
+    // Rows of bytes can be multiplied as they are looked up, without weights in memory.
+    bool walks_bytes() const { return w_.layout->bits == 8 && !w_.geometry.flat; }
+    // Adds the products of columns column .. end and x to 8 rows' sums.
+    QK_NOINLINE void add_bytes(int64_t row, int64_t column, int64_t end, const char *scales,
+                               const char *x, Lanes<Isa> *sums) {
+        const auto add = [&]<bool lowered>(const auto &look_up) QK_INLINE {
+            const char *const minima = lowered ? minima_.load_columns(row, column, end) : nullptr;
+            for (int64_t i = 0; i < min64(8, w_.geometry.n - row); ++i) {
+                const uint8_t *const codes = data_ + (row + i) * w_.geometry.k + column;
+                prefetch_lines(codes, end - column, end - column);
+                sums[i] = add_row<lowered>(codes, column, end - column, scales + 4 * i,
+                                           minima + 4 * i, x, sums[i], look_up);
+            }
+        };
+        const auto add_codes = [&](const auto &look_up) {
+            lowered_ ? add.template operator()<true>(look_up)
+                     : add.template operator()<false>(look_up);
+        };
+        if (is_signed_) return add_codes([](const uint8_t *at) { return Isa::load_s8(at); });
+        const typename Isa::WideTable table(bytes_.value);
+        add_codes([=](const uint8_t *at) { return table.look_up(at); });
+    }
+
   private:
+    // Of one row; scales and minima: an f32 a group, 8 apart.
+    template <bool lowered, class LookUp>
+    QK_INLINE Lanes<Isa> add_row(const uint8_t *codes, int64_t column, int64_t count,
+                                 const char *scales, const char *minima, const char *x,
+                                 Lanes<Isa> sum, const LookUp &look_up) const {
+        const int64_t size = w_.geometry.group_size;
+        int64_t at = 0;
+        for (int64_t next = size - column % size; at < count; next += size) {
+            const Lanes<Isa> scale = Isa::splat(load_as<float>(scales, 0));
+            const Lanes<Isa> minus = Isa::splat(lowered ? -load_as<float>(minima, 0) : 0);
+            const auto weight = [&](const uint8_t *from) QK_INLINE {
+                const Lanes<Isa> product = Isa::mul(look_up(from), scale);
+                return lowered ? Isa::add(product, minus) : product;
+            };
+            for (; at + 16 <= min64(next, count); at += 16) {
+                sum = Isa::fma(Isa::load_f32(x + at * 4), weight(codes + at), sum);
+            }
+            if (at < count && at < next) {  // the row's last columns
+                uint8_t last[16] = {};
+                memcpy(last, codes + at, size_t(count - at));
+                const Mask<Isa> mask = Isa::first_lanes(count - at);
+                return Isa::fma_where(mask, Isa::load_f32(x + at * 4, mask), weight(last), sum);
+            }
+            scales += 32;
+            minima += 32;
+        }
+        return sum;
+    }
+
     void lower_flat(const char *minima, int64_t columns, Weights8 *to) const {
         for (int64_t i = 0; i < 8; ++i) {
             const int64_t size = w_.geometry.group_size, before = size - cut_[i];

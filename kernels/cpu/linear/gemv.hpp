@@ -81,7 +81,15 @@ template <class Isa, int kSteps, class Codes>
 QK_INLINE inline void add_chunk(const Chunk &chunk, const Codes &codes, Sums<Isa> &sums) {
     if (Isa::kRowsTogether == 1) {  // the sums are in memory anyway
         _Pragma("GCC unroll 1") for (int row = 0; row < 8; ++row) {
-            add_rows<Isa, kSteps, Codes>(chunk, row, codes, sums);
+            if constexpr (requires { codes.planes(); }) {
+                const uint8_t *const from = chunk.codes + 64 * row;
+                prefetch_stream(from + kAhead);
+                Isa::template add_products<kSteps>(
+                    codes.planes(), from, reinterpret_cast<const float *>(chunk.scales) + row,
+                    reinterpret_cast<const float *>(chunk.x), sums.row[row]);
+            } else {
+                add_rows<Isa, kSteps, Codes>(chunk, row, codes, sums);
+            }
         }
         return;
     }

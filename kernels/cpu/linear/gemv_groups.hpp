@@ -159,6 +159,8 @@ Status run_gemv(const LinearArgs &args, const Launch &launch) {
         run_blocks<RowBlocks<Isa, LoweredCodes<Isa>>>(args, launch, launch.device);
     } else if (args.w.zero != nullptr) {
         run_blocks<RowBlocks<Isa, AffineCodes<Isa>>>(args, launch, launch.device);
+    } else if constexpr (requires { typename Isa::Planes; }) {
+        run_blocks<RowBlocks<Isa, PlaneCodes<Isa>>>(args, launch, launch.device);
     } else {
         run_blocks<RowBlocks<Isa, TableCodes<Isa>>>(args, launch, launch.device);
     }

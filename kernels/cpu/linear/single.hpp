@@ -22,11 +22,14 @@ class FloatSums {
   public:
     explicit FloatSums(const LinearArgs &args) : x_(args.x) {}
 
-    // Decodes the panel to `weights` and adds its products to 8 rows' sums.
+    // Adds the panel's products to 8 rows' sums, decoded to `weights` where need be.
     QK_NOINLINE void add(Decoder<Isa> &decoder, const PanelOf8 &p, Weights8 *weights,
                          Lanes<Isa> *sums) {
         if (p.column % kPanelOfX == 0) panel_ = x_.panel(p.column);
         const char *const x = panel_ + p.column % kPanelOfX * 4;
+        if (decoder.walks_bytes()) {
+            return decoder.add_bytes(p.row, p.column, p.end, p.scales, x, sums);
+        }
         decoder.decode(p.row, p.column, p.end, p.scales, weights);
         decoder.lower(p.row, p.column, p.end, weights);
         for (int64_t row = 0; row < 8; ++row) {

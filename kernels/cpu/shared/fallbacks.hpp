@@ -88,6 +88,18 @@ struct Fallbacks : Base {
     using typename Base::Table;
     using typename Base::Words;
 
+    // 256 floats in memory, to be indexed by bytes.
+    struct WideTable {
+        const float *entries;
+
+        explicit WideTable(const float *from) : entries(from) {}
+        Lanes look_up(const uint8_t *codes) const {
+            float values[16];
+            for (int i = 0; i < 16; ++i) values[i] = entries[codes[i]];
+            return Base::load_f32(values);
+        }
+    };
+
     static WidenNested nested_widener(const Device &) { return nullptr; }
     static LookUpBytes byte_lookup(const Device &) { return nullptr; }
     static LookUpHalves halves_lookup(const Device &) { return nullptr; }

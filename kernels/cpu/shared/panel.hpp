@@ -228,6 +228,22 @@ class TableCodes {
     Table<Isa> table_;
 };
 
+// The same where bytes of entries are looked up and scaled after: their products round as those of
+// a scaled table do.
+template <class Isa>
+class PlaneCodes : public TableCodes<Isa> {
+  public:
+    explicit PlaneCodes(const Weight &w) : TableCodes<Isa>(w) {
+        float entries[16];
+        entries_of(w, 8, entries);
+        planes_ = Isa::load_planes(entries);
+    }
+    const typename Isa::Planes &planes() const { return planes_; }
+
+  private:
+    typename Isa::Planes planes_;
+};
+
 // Codes as they are, in the place of zeros the f32 minima of 8 rows a group.
 template <class Isa>
 class LoweredCodes {
