@@ -252,8 +252,8 @@ TEST_F(CpuLinear, FlatGroupsThatStraddleRows) {
 
 TEST_F(CpuLinear, BytesOfCodes) {
     for (const qk_format format : {QK_FORMAT_S8, QK_FORMAT_LUT8}) {
-        for (const int64_t k : {1, 31, 64, 256, 1000, 1024}) {
-            for (const int32_t group : {16, 64, 256, QK_GROUP_ROW}) {
+        for (const int64_t k : {1, 32, 63, 256, 1002, 1024}) {
+            for (const int32_t group : {16, 64, 192, 256, QK_GROUP_ROW}) {
                 const int64_t m = 1 + k % 3 * 3, n = 1 + (k + group) % 21;
                 compare({format, kScales[k % 3], QK_LAYOUT_ROW, n, k, group}, kDense[k % 3], m,
                         true);
