@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "cpu/arm_neon/gru_dots.hpp"
+#include "cpu/arm_neon/half_to_even.hpp"
 
 namespace qk::cpu {
 namespace {
@@ -82,41 +83,48 @@ struct GruNeonBase : GruNeonDots {
         }
         return r;
     }
-    struct LongShift {  // rounding half to even; the result fits 32 bits
-        int64x2_t left, half, one, right;
+    struct Shift {
+        int32x4_t by, one;
 
-        LongShift(int32_t to_left, int32_t to_right)
-            : left(vdupq_n_s64(to_left)),
-              half(vdupq_n_s64(to_right == 0 ? 0 : (int64_t{1} << (to_right - 1)) - 1)),
-              one(vdupq_n_s64(to_right != 0)), right(vdupq_n_s64(-to_right)) {}
-        int64x2_t shift(int64x2_t x) const {
-            x = vshlq_s64(x, left);
-            const int64x2_t odd = vandq_s64(vshlq_s64(x, right), one);
-            return vshlq_s64(vaddq_s64(vaddq_s64(x, half), odd), right);
+        Shift(int32_t left, int32_t right)
+            : by(vdupq_n_s32(left - right)), one(vdupq_n_s32(right != 0)) {}
+        Ints operator()(const Ints &x) const {
+            Ints r;
+            QK_QUARTERS r.v[q] = half_to_even(x.v[q], by, one);
+            return r;
         }
+    };
+    QK_INLINE static Ints round_each(const Ints &x, const Ints &shift) {
+        Ints r;
+        QK_QUARTERS r.v[q] = half_to_even(x.v[q], vnegq_s32(shift.v[q]), vdupq_n_s32(1));
+        return r;
+    }
+    struct LongShift {  // the result fits 32 bits
+        int64x2_t by, one;
+
+        LongShift(int32_t left, int32_t right)
+            : by(vdupq_n_s64(left - right)), one(vdupq_n_s64(right != 0)) {}
         Ints operator()(const Longs &x) const {
             Ints r;
-            QK_QUARTERS r.v[q] = vmovn_high_s64(vmovn_s64(shift(x.low[q])), shift(x.high[q]));
+            QK_QUARTERS r.v[q] = vmovn_high_s64(vmovn_s64(half_to_even(x.low[q], by, one)),
+                                                half_to_even(x.high[q], by, one));
             return r;
         }
     };
 
-    // Each lane by its own shift of 1..62, half to even, then clamped: what is left fits 32 bits.
-    QK_INLINE static Ints round_lanes(const Longs &x, const Ints &shift, int32_t min, int32_t max) {
-        const int64x2_t one = vdupq_n_s64(1), low = vdupq_n_s64(min), high = vdupq_n_s64(max);
-        const auto round = [&](int64x2_t v, int64x2_t n) QK_INLINE {
-            const int64x2_t half = vsubq_s64(vshlq_s64(one, vsubq_s64(n, one)), one);
-            const int64x2_t right = vnegq_s64(n), odd = vandq_s64(vshlq_s64(v, right), one);
-            v = vshlq_s64(vaddq_s64(vaddq_s64(v, half), odd), right);
-            v = vbslq_s64(vcgtq_s64(low, v), low, v);
-            return vbslq_s64(vcgtq_s64(v, high), high, v);
-        };
+    // Each lane by its own shift of 1..62, then clamped. What saturates to 32 bits before is
+    // clamped to the same.
+    QK_INLINE static Ints round_lanes(const Longs &x, const Ints &shift, int32_t low,
+                                      int32_t high) {
         Ints r;
         QK_QUARTERS {
-            const int32x2_t first = vmovn_s64(round(x.low[q], vmovl_s32(vget_low_s32(shift.v[q]))));
-            r.v[q] = vmovn_high_s64(first, round(x.high[q], vmovl_high_s32(shift.v[q])));
+            const int32x4_t by = vnegq_s32(shift.v[q]);
+            const int64x2_t one = vdupq_n_s64(1);
+            const int32x2_t first =
+                vqmovn_s64(half_to_even(x.low[q], vmovl_s32(vget_low_s32(by)), one));
+            r.v[q] = vqmovn_high_s64(first, half_to_even(x.high[q], vmovl_high_s32(by), one));
         }
-        return r;
+        return min(max(r, Ints::splat(low)), Ints::splat(high));
     }
 
     struct ByteTable {  // 64 bytes a look-up; what is beyond leaves the lane alone
@@ -203,6 +211,62 @@ struct GruNeonBase : GruNeonDots {
         QK_QUARTERS high.v[q] = vshrq_n_s32(code.v[q], 8);
         vst1q_u8(row + index, vreinterpretq_u8_s8(to_bytes(high)));
         vst1q_u8(row + plane_stride + index, veorq_u8(low, vdupq_n_u8(128)));
+    }
+
+    // Of bytes, two groups at a time: their products are added in 16 bits.
+    template <int rows>
+    QK_NOINLINE static void dot_pairs(const int8_t *weights, int64_t groups,
+                                      const uint8_t *const *codes, GruSums sums) {
+        for (int gate = 0; gate < 3; ++gate) {
+            Halves<rows> sum;
+            const int8_t *at = weights + gate * kGateBytes;
+            const int8_t *const end = at + (groups & ~int64_t{1}) * kGroupBytes;
+            int64_t group = 0;
+            for (; at != end; at += 2 * kGroupBytes, group += 2) {
+                int8x16_t x[rows][2];
+                for (int row = 0; row < rows; ++row) {
+                    x[row][0] = load_group(codes[row], group);
+                    x[row][1] = load_group(codes[row], group + 1);
+                }
+                QK_QUARTERS {
+                    const int8x16_t w[2] = {load_signed(at + 16 * q),
+                                            load_signed(at + kGroupBytes + 16 * q)};
+                    for (int row = 0; row < rows; ++row)
+                        add_products(sum.low[row][q], sum.high[row][q], w, x[row]);
+                }
+            }
+            if (groups % 2 != 0) {
+                for (int row = 0; row < rows; ++row) {
+                    const int8x16_t none = vdupq_n_s8(0);
+                    const int8x16_t x[2] = {load_group(codes[row], group), none};
+                    QK_QUARTERS {
+                        const int8x16_t w[2] = {load_signed(at + 16 * q), none};
+                        add_products(sum.low[row][q], sum.high[row][q], w, x);
+                    }
+                }
+            }
+            sum.store(sums, gate);
+        }
+    }
+
+    template <int rows>
+    QK_NOINLINE static void dot_words(const int8_t *weights, int64_t groups,
+                                      const uint8_t *const *codes, GruSums sums) {
+        const auto add = [](int32x4_t &low, int32x4_t &high, int8x16_t w, int8x16_t x) QK_INLINE {
+            const int16x8_t w_words = vreinterpretq_s16_s8(w), x_words = vreinterpretq_s16_s8(x);
+            low = vmlal_s16(low, vget_low_s16(w_words), vget_low_s16(x_words));
+            high = vmlal_high_s16(high, w_words, x_words);
+        };
+        dot_halves<rows>(weights, groups, codes, sums, add);
+    }
+
+  private:
+    QK_INLINE static void add_products(int32x4_t &low, int32x4_t &high, const int8x16_t *w,
+                                       const int8x16_t *x) {
+        const int16x8_t first = vmull_s8(vget_low_s8(w[0]), vget_low_s8(x[0]));
+        const int16x8_t last = vmull_high_s8(w[0], x[0]);
+        low = vpadalq_s16(low, vmlal_s8(first, vget_low_s8(w[1]), vget_low_s8(x[1])));
+        high = vpadalq_s16(high, vmlal_high_s8(last, w[1], x[1]));
     }
 };
 

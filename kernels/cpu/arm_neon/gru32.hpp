@@ -3,8 +3,10 @@
 #include <string.h>
 
 #include "cpu/arm_neon/gru_dots.hpp"
+#include "cpu/arm_neon/half_to_even.hpp"
 
 #define QK_HALVES _Pragma("GCC unroll 2") for (int q = 0; q < 2; ++q)
+#define QK_TWELVE _Pragma("GCC unroll 12") for (int q = 0; q < 12; ++q)
 
 namespace qk::cpu {
 namespace {
@@ -66,42 +68,45 @@ struct GruNeonBase : GruNeonDots {
         }
         return r;
     }
-    struct LongShift {  // rounding half to even; the result fits 32 bits
-        int64x2_t left, half, one, right;
+    struct Shift {
+        int32x4_t by, one;
 
-        LongShift(int32_t to_left, int32_t to_right)
-            : left(vdupq_n_s64(to_left)),
-              half(vdupq_n_s64(to_right == 0 ? 0 : (int64_t{1} << (to_right - 1)) - 1)),
-              one(vdupq_n_s64(to_right != 0)), right(vdupq_n_s64(-to_right)) {}
-        int64x2_t shift(int64x2_t x) const {
-            x = vshlq_s64(x, left);
-            const int64x2_t odd = vandq_s64(vshlq_s64(x, right), one);
-            return vshlq_s64(vaddq_s64(vaddq_s64(x, half), odd), right);
+        Shift(int32_t left, int32_t right)
+            : by(vdupq_n_s32(left - right)), one(vdupq_n_s32(right != 0)) {}
+        QK_INLINE Ints operator()(const Ints &x) const {
+            return {half_to_even(x.v[0], by, one), half_to_even(x.v[1], by, one)};
         }
-        Ints operator()(const Longs &x) const {
+    };
+    QK_INLINE static Ints round_each(const Ints &x, const Ints &shift) {
+        Ints r;
+        QK_HALVES r.v[q] = half_to_even(x.v[q], vnegq_s32(shift.v[q]), vdupq_n_s32(1));
+        return r;
+    }
+    struct LongShift {  // the result fits 32 bits
+        int64x2_t by, one;
+
+        LongShift(int32_t left, int32_t right)
+            : by(vdupq_n_s64(left - right)), one(vdupq_n_s64(right != 0)) {}
+        QK_INLINE Ints operator()(const Longs &x) const {
             Ints r;
-            QK_HALVES r.v[q] =
-                vcombine_s32(vmovn_s64(shift(x.low[q])), vmovn_s64(shift(x.high[q])));
+            QK_HALVES r.v[q] = vcombine_s32(vmovn_s64(half_to_even(x.low[q], by, one)),
+                                            vmovn_s64(half_to_even(x.high[q], by, one)));
             return r;
         }
     };
 
-    // Each lane by its own shift of 1..62, half to even, then clamped. What saturates to 32 bits
-    // before is clamped to the same.
+    // Each lane by its own shift of 1..62, then clamped. What saturates to 32 bits before is
+    // clamped to the same.
     QK_INLINE static Ints round_lanes(const Longs &x, const Ints &shift, int32_t low,
                                       int32_t high) {
-        const int64x2_t one = vdupq_n_s64(1);
-        const auto round = [&](int64x2_t v, int64x2_t right) QK_INLINE {
-            const int64x2_t less_one = vsubq_s64(vdupq_n_s64(-1), right);
-            const int64x2_t half = vsubq_s64(vshlq_s64(one, less_one), one);
-            const int64x2_t odd = vandq_s64(vshlq_s64(v, right), one);
-            return vqmovn_s64(vshlq_s64(vaddq_s64(vaddq_s64(v, half), odd), right));
+        const auto round = [](int64x2_t v, int32x2_t by) QK_INLINE {
+            return vqmovn_s64(half_to_even(v, vmovl_s32(by), vdupq_n_s64(1)));
         };
         Ints r;
         QK_HALVES {
-            const int32x4_t right = vnegq_s32(shift.v[q]);
-            r.v[q] = vcombine_s32(round(x.low[q], vmovl_s32(vget_low_s32(right))),
-                                  round(x.high[q], vmovl_s32(vget_high_s32(right))));
+            const int32x4_t by = vnegq_s32(shift.v[q]);
+            r.v[q] = vcombine_s32(round(x.low[q], vget_low_s32(by)),
+                                  round(x.high[q], vget_high_s32(by)));
         }
         return min(max(r, Ints::splat(low)), Ints::splat(high));
     }
@@ -176,8 +181,9 @@ struct GruNeonBase : GruNeonDots {
     // Normal numbers: the least factor is one.
     QK_INLINE static void store_reals(char *to, int64_t count, const Ints &a, float factor) {
         float some[kLanes];
-        QK_HALVES vst1q_f32(some + 4 * q, vmulq_n_f32(vcvtq_f32_s32(a.v[q]), factor));
-        memcpy(to, some, count == kLanes ? sizeof(some) : size_t(count) * 4);
+        float *const at = count == kLanes ? reinterpret_cast<float *>(to) : some;
+        QK_HALVES vst1q_f32(at + 4 * q, vmulq_n_f32(vcvtq_f32_s32(a.v[q]), factor));
+        if (at == some) memcpy(to, some, size_t(count) * 4);
     }
 
     // Codes as signed bytes: one plane, or code >> 8 and (code & 255) - 128.
@@ -191,7 +197,58 @@ struct GruNeonBase : GruNeonDots {
         vst1_u8(row + plane_stride + index, veor_u8(low, vdup_n_u8(128)));
     }
 
+    // Of bytes, two columns at a time: their products are added in 16 bits. A load parts even
+    // columns from odd ones.
+    template <int rows>
+    QK_NOINLINE static void dot_pairs(const int8_t *weights, int64_t groups,
+                                      const uint8_t *const *codes, GruSums sums) {
+        static_assert(rows == 1);
+        int32x4_t sum[12];
+        QK_TWELVE sum[q] = vdupq_n_s32(0);
+        const int8_t *const end = weights + groups * kGroupBytes;
+        int32_t group = 0;
+        for (const int8_t *at = weights; at != end; ++group) {
+            const int8x8_t four = vget_low_s8(load_group(codes[0], group));
+            const int8x8x2_t x = vuzp_s8(four, four);
+            int8x16x2_t w;
+            QK_TWELVE {
+                if (q % 2 == 0) {
+                    w = vld2q_s8(at);
+                    step<32>(at);
+                }
+                const int16x8_t even = vmull_s8(half(w.val[0], q), x.val[0]);
+                sum[q] = vpadalq_s16(sum[q], vmlal_s8(even, half(w.val[1], q), x.val[1]));
+            }
+        }
+        QK_TWELVE vst1q_s32(sums[0][0] + 4 * q, sum[q]);
+    }
+
+    // Products of words in 32 bits, two of them at a time added to 64.
+    QK_NOINLINE static void dot_longs(const int8_t *weights, int64_t groups, const uint8_t *codes,
+                                      Longs (*sums)[2]) {
+        for (int gate = 0; gate < 3; ++gate) {
+            int64x2_t low[4], high[4];
+            QK_QUARTERS low[q] = high[q] = vdupq_n_s64(0);
+            const int8_t *at = weights + gate * kGateBytes;
+            const int8_t *const end = at + groups * kGroupBytes;
+            for (int32_t group = 0; at != end; at += kGroupBytes - kGateBytes, ++group) {
+                const int16x8_t x = vreinterpretq_s16_s8(load_group(codes, group));
+                QK_QUARTERS {
+                    const int16x8_t w = vreinterpretq_s16_s8(load_signed(at));
+                    low[q] = vpadalq_s32(low[q], vmull_s16(vget_low_s16(w), vget_low_s16(x)));
+                    high[q] = vpadalq_s32(high[q], vmull_s16(vget_high_s16(w), vget_high_s16(x)));
+                    step<16>(at);
+                }
+            }
+            sums[gate][0] = {{low[0], low[1]}, {high[0], high[1]}};
+            sums[gate][1] = {{low[2], low[3]}, {high[2], high[3]}};
+        }
+    }
+
   private:
+    QK_INLINE static int8x8_t half(int8x16_t a, int q) {
+        return q % 2 == 0 ? vget_low_s8(a) : vget_high_s8(a);
+    }
     QK_INLINE static Ints from_words(int16x8_t words) {
         return {vmovl_s16(vget_low_s16(words)), vmovl_s16(vget_high_s16(words))};
     }

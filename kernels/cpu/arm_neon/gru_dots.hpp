@@ -52,65 +52,18 @@ struct GruNeonDots {
                     const int8x16_t w = load_signed(at);
                     for (int row = 0; row < rows; ++row)
                         add(sum.low[row][q], sum.high[row][q], w, x[row]);
-                    step(at);
+                    step<16>(at);
                 }
             }
             sum.store(sums, gate);
         }
     }
 
-    // Of bytes, two groups at a time: their products are added in 16 bits.
-    template <int rows>
-    QK_NOINLINE static void dot_pairs(const int8_t *weights, int64_t groups,
-                                      const uint8_t *const *codes, GruSums sums) {
-        for (int gate = 0; gate < 3; ++gate) {
-            Halves<rows> sum;
-            const int8_t *at = weights + gate * kGateBytes;
-            const int8_t *const end = at + (groups & ~int64_t{1}) * kGroupBytes;
-            int32_t group = 0;
-            for (; at != end; at += 2 * kGroupBytes - kGateBytes, group += 2) {
-                const int8_t *next = at + kGroupBytes;
-                int8x16_t x[rows][2];
-                for (int row = 0; row < rows; ++row) {
-                    x[row][0] = load_group(codes[row], group);
-                    x[row][1] = load_group(codes[row], group + 1);
-                }
-                QK_QUARTERS {
-                    const int8x16_t w[2] = {load_signed(at), load_signed(next)};
-                    for (int row = 0; row < rows; ++row)
-                        add_products(sum.low[row][q], sum.high[row][q], w, x[row]);
-                    step(at), step(next);
-                }
-            }
-            if (groups % 2 != 0) {
-                for (int row = 0; row < rows; ++row) {
-                    const int8x16_t none = vdupq_n_s8(0);
-                    const int8x16_t x[2] = {load_group(codes[row], group), none};
-                    QK_QUARTERS {
-                        const int8x16_t w[2] = {load_signed(at + 16 * q), none};
-                        add_products(sum.low[row][q], sum.high[row][q], w, x);
-                    }
-                }
-            }
-            sum.store(sums, gate);
-        }
-    }
-
-    template <int rows>
-    QK_NOINLINE static void dot_words(const int8_t *weights, int64_t groups,
-                                      const uint8_t *const *codes, GruSums sums) {
-        const auto add = [](int32x4_t &low, int32x4_t &high, int8x16_t w, int8x16_t x) QK_INLINE {
-            const int16x8_t w_words = vreinterpretq_s16_s8(w), x_words = vreinterpretq_s16_s8(x);
-            low = vmlal_s16(low, vget_low_s16(w_words), vget_low_s16(x_words));
-            high = vmlal_high_s16(high, w_words, x_words);
-        };
-        dot_halves<rows>(weights, groups, codes, sums, add);
-    }
-
-  private:
+  protected:
     // On 32-bit processors a load steps its address itself, or else there is an addition for it.
+    template <int64_t bytes>
     QK_INLINE static void step(const int8_t *&at) {
-        at += 16;
+        at += bytes;
 #if !defined(__aarch64__)
         asm("" : "+r"(at));
 #endif
@@ -124,13 +77,6 @@ struct GruNeonDots {
         memcpy(to, &sums[0], 8);
         memcpy(to + 2, &sums[1], 8);
 #endif
-    }
-    QK_INLINE static void add_products(int32x4_t &low, int32x4_t &high, const int8x16_t *w,
-                                       const int8x16_t *x) {
-        const int16x8_t first = vmull_s8(vget_low_s8(w[0]), vget_low_s8(x[0]));
-        const int16x8_t last = vmull_high_s8(w[0], x[0]);
-        low = vpadalq_s16(low, vmlal_s8(first, vget_low_s8(w[1]), vget_low_s8(x[1])));
-        high = vpadalq_s16(high, vmlal_high_s8(last, w[1], x[1]));
     }
 };
 

@@ -5,8 +5,7 @@
 
 namespace qk::cpu {
 
-// Codes as the dot products of weights of 16 bits read them: words, two planes where a code has two
-// bytes.
+// Codes as the dot products of weights of 16 bits read them: words, one plane or two.
 template <class Isa>
 inline void store_words(uint8_t *row, int64_t plane_stride, int64_t index, Ints<Isa> code,
                         int planes) {
@@ -20,7 +19,8 @@ inline void store_words(uint8_t *row, int64_t plane_stride, int64_t index, Ints<
 
 template <class Isa>
 inline int planes_for(const GruRows &rows, int32_t code_bytes) {
-    return rows.has_words() ? code_bytes : Isa::code_planes(code_bytes);
+    if (!rows.has_words()) return Isa::code_planes(code_bytes);
+    return DotsOfLongs<Isa> ? 1 : code_bytes;
 }
 
 template <class Isa>
@@ -48,6 +48,23 @@ struct Round {
     }
 };
 
+template <class Isa>
+requires ShiftsHalfToEven<Isa>
+struct Round<Isa> : Isa::Shift {
+    QK_INLINE explicit Round(GruShift shift) : Isa::Shift(shift.left, shift.right) {}
+};
+
+// Each lane by its own shift of 1..31; half: 2^(shift - 1) - 1.
+template <class Isa>
+QK_INLINE inline Ints<Isa> round_each(Ints<Isa> x, Ints<Isa> shift, const int32_t *half) {
+    if constexpr (ShiftsHalfToEven<Isa>) {
+        return Isa::round_each(x, shift);
+    } else {
+        using Ints = typename Isa::Ints;
+        return (x + Ints::load(half) + ((x >> shift) & Ints::splat(1))) >> shift;
+    }
+}
+
 // The same for a sum of products, in 64 bits where `wide`.
 template <class Isa, bool wide>
 struct RoundProducts {
@@ -72,8 +89,12 @@ struct RoundProducts<Isa, true> {
 };
 
 template <class Ints>
+QK_INLINE inline Ints clamp(Ints value, Ints low, Ints high) {
+    return min(max(value, low), high);
+}
+template <class Ints>
 QK_INLINE inline Ints clamp(Ints value, int32_t low, int32_t high) {
-    return min(max(value, Ints::splat(low)), Ints::splat(high));
+    return clamp(value, Ints::splat(low), Ints::splat(high));
 }
 
 template <class Isa>

@@ -48,6 +48,14 @@ concept GruIntegers = requires(Ints<Isa> a, const int32_t *from, int32_t *to) {
     a = min(a, a);
 };
 
+// Where the instruction set rounds as it shifts: all lanes to the left, then to the right, or each
+// by its own 1..31 to the right.
+template <class Isa>
+concept ShiftsHalfToEven = requires(Ints<Isa> a) {
+    a = typename Isa::Shift(0, 8)(a);
+    a = Isa::round_each(a, a);
+};
+
 // Products in 64 bits, rounded half to even to what fits 32 bits.
 template <class Isa>
 concept GruProducts = requires(Ints<Isa> a, Longs<Isa> sum) {
@@ -83,11 +91,24 @@ concept GruDots = requires(Ints<Isa> a, uint8_t *row, int64_t stride, const int8
     {Isa::code_planes(2) + 0};  // of a code of so many bytes
     Isa::store_operands(row, stride, int64_t{16}, a, 2);
     Isa::template dot<Isa::kRows>(weights, groups, codes, sums);
+};
+
+// Where products of words are summed in 64 bits at once, whatever the code's bytes: 48 sums, 16 of
+// each gate, in Longs as they come.
+template <class Isa>
+concept DotsOfLongs = requires(const int8_t *weights, int64_t groups, const uint8_t *codes,
+                               Longs<Isa> (*sums)[kGruUnits / lanes_of<Isa>()]) {
+    Isa::dot_longs(weights, groups, codes, sums);
+};
+
+template <class Isa>
+concept DotsOfWords = requires(const int8_t *weights, int64_t groups, const uint8_t *const *codes,
+                               GruSums sums) {
     Isa::template dot_words<Isa::kRows>(weights, groups, codes, sums);
 };
 
 template <class Isa>
 concept GruIsa = GruShape<Isa> && GruIntegers<Isa> && GruProducts<Isa> && GruTables<Isa> &&
-    GruMemory<Isa> && GruDots<Isa>;
+    GruMemory<Isa> && GruDots<Isa> &&(DotsOfWords<Isa> || DotsOfLongs<Isa>);
 
 }  // namespace qk::cpu

@@ -122,18 +122,29 @@ Source h_source(const gru::Cell &cell) {
             cell.hh_min,   cell.hh_max,      cell.hh_zero};
 }
 
+// Makes the least shift of a row one to the right. x of 8 bits with an ih of 16 needs that.
+int32_t lift_of(const Source &source, int64_t rows) {
+    int32_t lift = 0;
+    for (int64_t row = 0; row < rows; ++row) {
+        const int32_t lacking = 1 - (source.row_shift[row] + source.shift);
+        if (lift < lacking) lift = lacking;
+    }
+    return lift;
+}
+
 bool rows_fit(const Source &source, int64_t rows) {
     Reach reach;
+    const int32_t lift = lift_of(source, rows);
+    if (lift > (source.weight_bytes == 2 ? 0 : 16)) return false;
     for (int64_t row = 0; row < rows && reach.fits; ++row) {
-        const int32_t n = source.row_shift[row] + source.shift;
-        if (n < 1) return false;
         if (source.weight_bytes == 2) {  // in 64 bits, as derive() has proven
             if (magnitude(source.offset[row]) >> (30 + kWordOffsetBits) != 0) return false;
             continue;
         }
         int64_t sum = 0;
         for (int64_t k = 0; k < source.columns; ++k) sum += magnitude(source.weight(row, k));
-        reach.shift(sum * source.code_bound + magnitude(source.offset[row]), n);
+        sum = reach.value(sum * source.code_bound + magnitude(source.offset[row]));
+        reach.shift(sum << lift, source.row_shift[row] + source.shift + lift);
     }
     return reach.fits;
 }
@@ -182,6 +193,24 @@ int64_t pack_row(const Source &source, int64_t row, int64_t at, int64_t groups, 
     return sum;
 }
 
+// Two products of bytes exceed 16 bits only where all four are -128. Which columns are added first
+// is the instruction set's choice among a row's two groups.
+bool fit_in_pairs(const int8_t *weights, int64_t panels, int64_t groups) {
+    constexpr int64_t rows = 3 * kGruUnits;
+    for (; panels-- > 0; weights += groups * rows * 4) {
+        for (int64_t group = 0; group < groups; group += 2) {
+            for (int64_t row = 0; row < rows; ++row) {
+                int lowest = 0;
+                for (int64_t at = group; at < min64(group + 2, groups); ++at)
+                    for (int column = 0; column < 4; ++column)
+                        lowest += weights[(at * rows + row) * 4 + column] == -128;
+                if (lowest > 1) return false;
+            }
+        }
+    }
+    return true;
+}
+
 // body(row, at): rows of the cell and their places in the packed panels.
 template <class Body>
 void for_each_row(int64_t units, const Body &body) {
@@ -201,8 +230,7 @@ void pack_words(const Source &source, int64_t units, GruRows *rows, Carver *carv
     memset(shift, 1, size_t(panels * 3 * kGruUnits));
     for_each_row(units, [&](int64_t row, int64_t at) {
         int64_t sum = pack_row<2>(source, row, at, groups, weights);
-        // The low bytes of codes are stored 128 lower.
-        sum = source.offset[row] + (source.bytes == 2 ? 128 * sum : 0);
+        sum = source.offset[row] + (source.bytes == 2 ? kWordShift * sum : 0);
         int32_t *const parts = offset + at + at / kGruUnits * kGruUnits;
         parts[0] = int32_t(sum >> kWordOffsetBits);
         parts[kGruUnits] = int32_t(sum & ((1 << kWordOffsetBits) - 1));
@@ -226,16 +254,27 @@ void pack_rows(const Source &source, int64_t units, GruRows *rows, Carver *carve
     uint8_t *const shift = carver->take<uint8_t>(panels * 3 * kGruUnits);
     if (carver->memory == nullptr) return;
     memset(shift, 1, size_t(panels * 3 * kGruUnits));
+    const int32_t lift = lift_of(source, 3 * units);
     for_each_row(units, [&](int64_t row, int64_t at) {
         const int64_t sum = pack_row<4>(source, row, at, groups, weights);
-        offset[at] = int32_t(source.offset[row]);
-        plane_offset[at] = int32_t(source.offset[row] + sum * kPlaneShift[source.bytes - 1]);
-        shift[at] = uint8_t(make_shift(source.row_shift[row] + source.shift).right);
+        const int64_t in_planes = source.offset[row] + sum * kPlaneShift[source.bytes - 1];
+        offset[at] = int32_t(uint64_t(source.offset[row]) << lift);
+        plane_offset[at] = int32_t(uint64_t(in_planes) << lift);
+        shift[at] = uint8_t(make_shift(source.row_shift[row] + source.shift + lift).right);
         half[at] = int32_t((1u << (shift[at] - 1)) - 1);
     });
-    const int32_t min = source.min - source.zero, max = source.max - source.zero;
-    const bool in_pairs = memchr(weights, -128, size_t(panels * groups * 3 * kGruUnits * 4)) == 0;
-    *rows = {weights, offset, plane_offset, half, shift, nullptr, groups, min, max, {}, in_pairs};
+    *rows = {weights,
+             offset,
+             plane_offset,
+             half,
+             shift,
+             nullptr,
+             groups,
+             source.min - source.zero,
+             source.max - source.zero,
+             {},
+             lift,
+             fit_in_pairs(weights, panels, groups)};
 }
 
 void pack_table(const gru::Table &table, GruTable *to, Carver *carver) {

@@ -21,6 +21,13 @@ constexpr int32_t kPlaneShift[2] = {-128, -128 * 256};  // one plane, two planes
 constexpr int32_t kPlaneShift[2] = {0, 128};
 #endif
 
+// The same of codes of 16 bits as two planes of words; 32-bit Arm multiplies them as they are.
+#if defined(__arm__)
+constexpr int32_t kWordShift = 0;
+#else
+constexpr int32_t kWordShift = 128;
+#endif
+
 constexpr int kWordOffsetBits = 24;
 
 struct GruShift {  // rounding_shift by right - left; one of them is 0
@@ -33,14 +40,15 @@ struct GruRows {
     const int32_t *offset;        // Cell::ih_offset, modulo 2^32
     const int32_t *plane_offset;  // the same for codes in planes of bytes, shifted as kPlaneShift
     const int32_t *half;          // 2^(shift - 1) - 1
-    const uint8_t *shift;         // 1..31; of weights of 16 bits 1..62
+    const uint8_t *shift;         // 1..31, for sums that are `lift` higher; of words 1..62
     // Weights of 16 bits have this one instead, others have none: per 16 rows the high parts, then
     // kWordOffsetBits low ones.
     const int32_t *word_offset;
     int64_t groups;       // of 4 columns, of 2 where weights have 16 bits
     int32_t min, max;     // the output's type, zero point taken off
     GruShift to_gate[3];  // what the gates do first; none for n of R h + br
-    bool in_pairs;        // no byte of weights is -128: two products with codes fit 16 bits
+    int32_t lift;         // sums times 2^lift, as offsets are, so that every row shifts right
+    bool in_pairs;        // two products of columns 8 i to 8 i + 7 fit 16 bits, whatever the codes
 
     bool has_words() const { return word_offset != nullptr; }
 };

@@ -4,7 +4,8 @@
 //
 // Weights of 16 bits: exact for every code of 16 bits. A code is two planes of words, its high byte
 // and its low byte less 128, so a product stays below 2^23 and 32 bits hold the sums of kWordGroups
-// groups of columns; these are added up in 64 bits, where derive() has proven that all fits.
+// groups of columns; these are added up in 64 bits, where derive() has proven that all fits. Or
+// else a product of two codes is added to 64 bits at once (DotsOfLongs).
 #pragma once
 #include "cpu/gru/gates.hpp"
 
@@ -76,22 +77,24 @@ template <class Isa>
 QK_INLINE inline void rescale(const GruRows &rows, int64_t panel, int64_t units, int planes,
                               const int32_t (*sums)[3][kGruUnits], int32_t *to) {
     using Ints = typename Isa::Ints;
-    const int32_t *const offset = Isa::kInPlanes ? rows.plane_offset : rows.offset;
-    const int32_t *const half = rows.half;
-    const uint8_t *const shifts = rows.shift;
-    const Ints one = Ints::splat(1), low = Ints::splat(rows.min), high = Ints::splat(rows.max);
-    for (int gate = 0; gate < 3; ++gate) {
+    constexpr int kLanes = int(lanes_of<Isa>());
+    const int64_t first = panel * 3 * kGruUnits;
+    const int32_t *offset = (Isa::kInPlanes ? rows.plane_offset : rows.offset) + first;
+    const int32_t *half = rows.half + first;
+    const uint8_t *shifts = rows.shift + first;
+    const int32_t *from = sums[0][0];
+    const Ints low = Ints::splat(rows.min), high = Ints::splat(rows.max);
+    const Ints lift = Ints::splat(rows.lift);
+    to += panel * kGruUnits;
+    for (int gate = 0; gate < 3; ++gate, to += units) {
         const Round<Isa> round(rows.to_gate[gate]);
-        int32_t *const of_gate = to + gate * units + panel * kGruUnits;
-        for (int64_t unit = 0; unit < kGruUnits; unit += lanes_of<Isa>()) {
-            const int64_t at = (panel * 3 + gate) * kGruUnits + unit;
-            Ints sum = Ints::load(sums[0][gate] + unit);
-            if (planes == 2) sum = (sum << Ints::splat(8)) + Ints::load(sums[1][gate] + unit);
-            sum = sum + Ints::load(offset + at);
-            const Ints shift = Isa::load_bytes(shifts + at);
-            const Ints odd = (sum >> shift) & one;
-            const Ints code = (sum + Ints::load(half + at) + odd) >> shift;
-            round(min(max(code, low), high)).store(of_gate + unit);
+        for (int unit = 0; unit < kGruUnits; unit += kLanes) {
+            Ints sum = Ints::load(from);
+            if (planes == 2) sum = (sum << Ints::splat(8)) + Ints::load(from + 3 * kGruUnits);
+            sum = (sum << lift) + Ints::load(offset);
+            const Ints code = round_each<Isa>(sum, Isa::load_bytes(shifts), half);
+            round(clamp(code, low, high)).store(to + unit);
+            from += kLanes, offset += kLanes, half += kLanes, shifts += kLanes;
         }
     }
 }
@@ -118,6 +121,7 @@ QK_NOINLINE void run_rows(const GruRows &rows, int64_t panels, const RowTask *ta
 
 // Pairs of columns: 2 * 252 * 2^15 * 2^7 < 2^31. A multiple of what dot_words unrolls.
 constexpr int64_t kWordGroups = 252;
+constexpr int64_t kWordGroupBytes = 3 * kGruUnits * 4;
 
 // In as many parts as 16 lanes take.
 template <class Isa>
@@ -155,35 +159,47 @@ inline void rescale_words(const GruRows &rows, int64_t panel, int64_t units,
     }
 }
 
+// The sums of one panel of weights for every task.
+template <class Isa>
+QK_INLINE inline void sum_words(const GruRows &rows, const int8_t *weights, const RowTask *tasks,
+                                int64_t count, int planes, int64_t plane_stride,
+                                Longs<Isa> (*totals)[3][kParts<Isa>]) {
+    const uint8_t *codes[kGruMostRows];
+    alignas(64) int32_t sums[kGruMostRows][3][kGruUnits];
+    const int64_t last_plane = planes - 1;  // 0 or 1: also the shift from rows to tasks
+    for (int64_t first = 0; first < rows.groups; first += kWordGroups) {
+        for (int64_t row = 0; row < count; ++row)
+            codes[row] =
+                tasks[row >> last_plane].codes + (row & last_plane) * plane_stride + 4 * first;
+        dot_tile<Isa, GruDot::kWords>(count, weights + first * kWordGroupBytes,
+                                      min64(kWordGroups, rows.groups - first), codes, sums);
+        for (int64_t task = 0; task < count >> last_plane; ++task) {
+            for (int64_t i = 0; i < 3 * kParts<Isa>; ++i) {
+                const int64_t gate = i / kParts<Isa>, part = i % kParts<Isa>;
+                const Longs<Isa> sum =
+                    joined<Isa>(planes, sums + (task << last_plane), int(gate), part);
+                Longs<Isa> &total = totals[task][gate][part];
+                total = first == 0 ? sum : total + sum;
+            }
+        }
+    }
+}
+
 template <class Isa>
 QK_NOINLINE void run_word_rows(const GruRows &rows, int64_t panels, const RowTask *tasks,
                                int64_t count, int planes, int64_t plane_stride, bool backward) {
-    using Longs = typename Isa::Longs;
-    constexpr int64_t group_bytes = 3 * kGruUnits * 4;
-    const uint8_t *codes[kGruMostRows];
-    alignas(64) int32_t sums[kGruMostRows][3][kGruUnits];
-    Longs totals[kGruMostRows][3][kParts<Isa>];
-    const int64_t last_plane = planes - 1;  // 0 or 1: also the shift from rows to tasks
+    Longs<Isa> totals[kGruMostRows][3][kParts<Isa>];
+    const int64_t task_count = count >> (planes - 1);
     for (int64_t i = 0; i < panels; ++i) {
         const int64_t panel = backward ? panels - 1 - i : i;
-        const int8_t *const weights = rows.weights + panel * rows.groups * group_bytes;
-        for (int64_t first = 0; first < rows.groups; first += kWordGroups) {
-            for (int64_t row = 0; row < count; ++row)
-                codes[row] =
-                    tasks[row >> last_plane].codes + (row & last_plane) * plane_stride + 4 * first;
-            dot_tile<Isa, GruDot::kWords>(count, weights + first * group_bytes,
-                                          min64(kWordGroups, rows.groups - first), codes, sums);
-            for (int64_t task = 0; task < count >> last_plane; ++task) {
-                for (int64_t i = 0; i < 3 * kParts<Isa>; ++i) {
-                    const int64_t gate = i / kParts<Isa>, part = i % kParts<Isa>;
-                    const Longs sum =
-                        joined<Isa>(planes, sums + (task << last_plane), int(gate), part);
-                    Longs &total = totals[task][gate][part];
-                    total = first == 0 ? sum : total + sum;
-                }
-            }
+        const int8_t *const weights = rows.weights + panel * rows.groups * kWordGroupBytes;
+        if constexpr (DotsOfLongs<Isa>) {
+            for (int64_t task = 0; task < task_count; ++task)
+                Isa::dot_longs(weights, rows.groups, tasks[task].codes, totals[task]);
+        } else {
+            sum_words<Isa>(rows, weights, tasks, count, planes, plane_stride, totals);
         }
-        for (int64_t task = 0; task < count >> last_plane; ++task)
+        for (int64_t task = 0; task < task_count; ++task)
             rescale_words<Isa>(rows, panel, panels * kGruUnits, totals[task], tasks[task].to);
     }
 }

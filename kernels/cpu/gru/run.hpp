@@ -54,14 +54,18 @@ class GruRange {
             static_cast<const char *>(args_.h) + s * cell_.hidden_size * cell_.h_bytes;
         const Round<Isa> round(pack_.view_shift);
         const int planes = planes_for<Isa>(pack_.h, cell_.view_bytes);
+        const int32_t bytes = cell_.h_bytes;
+        const int64_t plane_stride = room_.h_stride / 2, n = cell_.hidden_size;
+        const Ints zero = Ints::splat(cell_.h_zero);
+        const Ints low = Ints::splat(cell_.view_min), high = Ints::splat(cell_.view_max);
         int32_t *const to = h(s);
         uint8_t *const view_of = view(s);
-        for (int64_t j = 0; j < room_.units; j += kLanes) {
-            const int64_t count = max64(0, min64(kLanes, cell_.hidden_size - j));
-            const Ints code = Isa::load_codes(from + j * cell_.h_bytes, cell_.h_bytes, count);
-            (code - Ints::splat(cell_.h_zero)).store(to + j);
-            store_for<Isa>(pack_.h, view_of, room_.h_stride / 2, j,
-                           clamp(round(code), cell_.view_min, cell_.view_max), planes);
+        for (int64_t j = 0, end = room_.units; j < end; j += kLanes) {
+            const int64_t count = max64(0, min64(kLanes, n - j));
+            const Ints code = Isa::load_codes(from + j * bytes, bytes, count);
+            (code - zero).store(to + j);
+            store_for<Isa>(pack_.h, view_of, plane_stride, j, clamp(round(code), low, high),
+                           planes);
         }
     }
 
