@@ -1,6 +1,6 @@
 /* Calls one kernel again and again, for instructions.sh to count what a call costs.
  *
- *     instructions generic|all nf4|u4 CALLS
+ *     instructions generic|all nf4|u4|stored CALLS     packed; U4 as it is stored
  *     instructions generic|all FILE.qkg CALLS      a step of that GRU a call */
 #include <qk.h>
 #include <stdio.h>
@@ -36,7 +36,7 @@ static qk_tensor *wrap(float *values, int64_t rows, int64_t columns) {
     return tensor;
 }
 
-static void multiply(qk_format format, int calls) {
+static void multiply(qk_format format, int as_stored, int calls) {
     static float weights[ROWS * COLUMNS], x[COLUMNS], y[ROWS];
     qk_tensor_desc desc = QK_TENSOR_DESC_INIT;
     qk_tensor *stored, *packed, *tx = wrap(x, 1, COLUMNS), *ty = wrap(y, 1, ROWS);
@@ -49,7 +49,7 @@ static void multiply(qk_format format, int calls) {
     check(qk_tensor_create(context, &desc, &packed));
     check(qk_quantize(context, wrap(weights, ROWS, COLUMNS), stored));
     check(qk_repack(context, stored, packed));
-    while (calls-- > 0) check(qk_linear(context, tx, packed, NULL, ty));
+    while (calls-- > 0) check(qk_linear(context, tx, as_stored ? stored : packed, NULL, ty));
     fwrite(y, sizeof *y, ROWS, stdout);
 }
 
@@ -61,16 +61,15 @@ static void step(const char *file, int calls) {
     size_t size = from == NULL ? 0 : fread(bytes, 1, MOST, from);
     qk_gru *gru;
     qk_gru_state *state;
+    qk_tensor *tx, *ty;
     check(qk_gru_load(context, bytes, size, &gru));
     memset(&model, 0, sizeof model);
     model.struct_size = sizeof model;
     check(qk_gru_describe(gru, &model));
     check(qk_gru_state_create(context, gru, 1, &state));
+    tx = wrap(x, 1, model.input_size), ty = wrap(y, 1, model.hidden_size);
     fill(x, model.input_size);
-    while (calls-- > 0) {
-        check(qk_gru_run(context, gru, state, wrap(x, 1, model.input_size),
-                         wrap(y, 1, model.hidden_size)));
-    }
+    while (calls-- > 0) check(qk_gru_run(context, gru, state, tx, ty));
     fwrite(y, sizeof *y, (size_t)model.hidden_size, stdout);
 }
 
@@ -81,9 +80,11 @@ int main(int argc, char **argv) {
     options.instruction_sets = strcmp(argv[1], "all") == 0 ? 0 : QK_ISA_GENERIC;
     check(qk_context_create(&options, &context));
     if (strcmp(argv[2], "nf4") == 0)
-        multiply(QK_FORMAT_NF4, atoi(argv[3]));
+        multiply(QK_FORMAT_NF4, 0, atoi(argv[3]));
     else if (strcmp(argv[2], "u4") == 0)
-        multiply(QK_FORMAT_U4_AFFINE, atoi(argv[3]));
+        multiply(QK_FORMAT_U4_AFFINE, 0, atoi(argv[3]));
+    else if (strcmp(argv[2], "stored") == 0)
+        multiply(QK_FORMAT_U4_AFFINE, 1, atoi(argv[3]));
     else
         step(argv[2], atoi(argv[3]));
     return 0;
