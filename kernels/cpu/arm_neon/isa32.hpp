@@ -76,6 +76,19 @@ struct NeonBase {
         return c;
     }
 
+    // Products of floats that are integers, lanes 0 to 7 to to[0], 8 to 15 to to[8]: no number is
+    // subnormal, and no sum rounded.
+    QK_INLINE static void add_integers(const float *a, const float *b, float *to) {
+        float32x4_t product[4];
+        QK_QUARTERS product[q] = vmulq_f32(vld1q_f32(a + 4 * q), vld1q_f32(b + 4 * q));
+        const float32x4_t first = vaddq_f32(product[0], product[1]);
+        const float32x4_t last = vaddq_f32(product[2], product[3]);
+        const float32x2_t sums = vpadd_f32(vpadd_f32(vget_low_f32(first), vget_high_f32(first)),
+                                           vpadd_f32(vget_low_f32(last), vget_high_f32(last)));
+        to[0] += vget_lane_f32(sums, 0);
+        to[8] += vget_lane_f32(sums, 1);
+    }
+
     static Lanes from_integers(const int32x4_t (&a)[4]) {
         Lanes r;
         QK_QUARTERS vst1q_f32(r.v + 4 * q, vcvtq_f32_s32(a[q]));

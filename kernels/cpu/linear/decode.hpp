@@ -278,9 +278,11 @@ class Decoder {
     void decode_runs(int64_t row, int64_t stride, int64_t column, int64_t end, Weights8 *to) {
         for (int64_t i = 0; i < min64(8, w_.geometry.n - row); ++i) {
             const int64_t run = (row + i) * stride;
+            int64_t group = group_at(0, i);
+            Table<Isa> table = table_of(group, i);
             for (int64_t at = column, step = 0; at < end; at += 16, ++step) {
-                decode_step<high_first>(run, row + i, at, min64(16, end - at), table(step, i),
-                                        to[step][i]);
+                if (group_at(step, i) != group) table = table_of(group = group_at(step, i), i);
+                decode_step<high_first>(run, row + i, at, min64(16, end - at), table, to[step][i]);
             }
             for_each_cut(i, column, end, [&](int64_t step, int64_t done) {
                 const int64_t at = column + step * 16;

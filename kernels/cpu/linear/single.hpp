@@ -102,8 +102,9 @@ template <class Isa>
 class GroupSums {
   public:
     explicit GroupSums(const LinearArgs &args)
-        : group_size_(args.w.geometry.group_size), groups_(args.w.geometry.groups_per_row),
-          unit_(1 / integer_steps(*args.w.format)), x_(args.x), minima_(args, {}) {
+        : group_log2_(__builtin_ctzll(uint64_t(args.w.geometry.group_size))),
+          groups_(args.w.geometry.groups_per_row), unit_(1 / integer_steps(*args.w.format)),
+          x_(args.x), minima_(args, {}) {
         for (auto &group : steps_) {
             for (float &step : group) step = integer_steps(*args.w.format);
         }
@@ -116,16 +117,21 @@ class GroupSums {
         decoder.decode(p.row, p.column, p.end, reinterpret_cast<const char *>(steps_), weights);
         for (int64_t at = p.column; at < p.end; at += kBlock, ++x) {
             const int64_t steps = ceil_div(min64(kBlock, p.end - at), 16);
+            int group[16];  // of the panel; -1 past the last
+            for (int64_t lane = 0; lane < 16; ++lane) {
+                const int64_t of_panel = (at - p.column + eight_of_lane(lane)) >> group_log2_;
+                const bool there = (p.column >> group_log2_) + of_panel < groups_;
+                group[lane] = there ? int(of_panel) : -1;
+            }
             for (int64_t row = 0; row < 8; ++row) {
                 const float *const w = weights[(at - p.column) / 16][row];
                 const Lanes<Isa> high = lane_sums(w, x->high, steps),
                                  low = lane_sums(w, x->low, steps);
                 alignas(64) float factor[16];
-                for (int64_t lane = 0; lane < 16; ++lane) {
-                    const int64_t group = (at + eight_of_lane(lane)) / group_size_;
-                    const int64_t of_panel = group - p.column / group_size_;
-                    const bool there = group < groups_;
-                    const float scale = there ? load_as<float>(p.scales, of_panel * 8 + row) : 0.0f;
+                for (int lane = 0; lane < 16; ++lane) {
+                    const bool there = group[lane] >= 0;
+                    const float scale =
+                        there ? load_as<float>(p.scales, group[lane] * 8 + row) : 0.0f;
                     factor[lane] = there ? x->unit * unit_ * scale : -0.0f;
                 }
                 const Lanes<Isa> dot = Isa::fma(high, Isa::splat(4096), low);
@@ -137,20 +143,29 @@ class GroupSums {
     void take_off(int64_t row, float *y) { minima_.take_off(row, y); }
 
   private:
-    // Exact in any order.
+    // Integers: exact in any order.
     static Lanes<Isa> lane_sums(const float *w, const float *x, int64_t steps) {
-        alignas(64) float product[16], sum[16] = {};
-        for (int64_t step = 0; step < steps; ++step, w += 128, x += 16) {
-            Isa::store_f32(product, Isa::mul(Isa::load_f32(w), Isa::load_f32(x)));
-            for (int i = 0; i < 8; ++i) {
-                sum[step] += product[i];
-                sum[step + 8] += product[i + 8];
-            }
-        }
+        alignas(64) float sum[16] = {};
+        for (int64_t step = 0; step < steps; ++step, w += 128, x += 16)
+            add_eights(w, x, sum + step);
         return Isa::load_f32(sum);
     }
+    // Products of columns 0 to 7 to to[0], of 8 to 15 to to[8].
+    QK_INLINE static void add_eights(const float *w, const float *x, float *to) {
+        if constexpr (requires { Isa::add_integers(w, x, to); }) {
+            Isa::add_integers(w, x, to);
+        } else {
+            alignas(64) float product[16];
+            Isa::store_f32(product, Isa::mul(Isa::load_f32(w), Isa::load_f32(x)));
+            for (int i = 0; i < 8; ++i) {
+                to[0] += product[i];
+                to[8] += product[i + 8];
+            }
+        }
+    }
 
-    const int64_t group_size_, groups_;
+    const int group_log2_;
+    const int64_t groups_;
     const float unit_;  // of entries
     BlocksOfX<Isa, XHalves> x_;
     const XHalves *panel_ = nullptr;
