@@ -117,6 +117,8 @@ def take_cuda(folder, data):
               if line["what"].startswith("dequantize") and line["what"].endswith("to f16")]
     put("cuda/dequantize", program, "{us} us, {share:%}", shares,
         without_m(in_order(list(cuda_rows(to_f16, "dequantize ", (0,), True, True)))))
+    put("cuda/quantize", f"{program} out.json quantize", "{us} us, {share:%}", shares,
+        without_m(in_order(list(cuda_rows(bench, "quantize f16 to ", (0,), True, True)))))
     put("cuda/linear_1", program, "{us}, {share:%}", shares,
         without_m(in_order(list(cuda_rows(bench, "linear ", (1,), True, True)))))
     small = [line for line in bench if line["what"].endswith("x f16")]

@@ -16,6 +16,7 @@ CUDA = {
     "bench.json": [line("floor: read nf4 b64 f32", 4096, 4096, 1, 3.7, 1),
                    line("dequantize nf4 b64 f32 to f16", 4096, 4096, 0, 13.2, 0.89),
                    line("dequantize nf4 b64 f32 to bf16", 4096, 4096, 0, 13.3, 0.88),
+                   line("quantize f16 to nf4 b64 nested", 8192, 8192, 0, 86.81, 0.49),
                    line("linear nf4 b64 f32 x f16", 4096, 4096, 1, 5.13, 0.731),
                    line("linear nf4 b64 f32 x f32", 4096, 4096, 1, 6.71, 0.56),
                    line("linear nf4 b64 f32 x f16 overlapped", 4096, 4096, 1, 3.9, 0.9),
@@ -35,6 +36,7 @@ CUDA = {
     "peers.json": [line("peer: torch int4 g128 bf16", 4096, 4096, 4, 9.14)]}
 WANTED_CUDA = {
     "cuda/dequantize": ['"NF4 b64, f32 scales",4096x4096,13.2,0.89'],
+    "cuda/quantize": ['"NF4 b64, nested",8192x8192,86.8,0.49'],
     "cuda/linear_1": ['"NF4 b64, f32 scales",4096x4096,5.1,0.73',
                       '"NF4 b64, f32 scales, f32 x",4096x4096,6.7,0.56',
                       "U4 g128,4096x4096,4.7,0.76", "U4 g128,8192x8192,10.9,0.85"],
