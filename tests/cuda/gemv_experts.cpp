@@ -171,5 +171,48 @@ TEST(CudaGemvExperts, ManyTokens) {
     }
 }
 
+// A graph reads the routing when it runs: the same one, replayed with other ids, gives what a call
+// with those gives.
+TEST(CudaGemvExperts, GraphsTakeAnotherRouting) {
+    QK_NEEDS_DEVICE();
+    Rng rng(44);
+    for (const auto *kernel : {&kLinearSm90Experts, &kLinearSm90ExpertRows}) {
+        Case c = make_case(desc_of(kPacked[0], 4 * 96, 512), 4, QK_FORMAT_F16, 1, rng);
+        const DeviceWeight w(packed_on_host(c.w));
+        const DeviceBuffer x(c.x), bias(c.bias), y(c.y), expert(c.expert), weight(c.weight);
+        const Arguments a(c, w.view(),
+                          {x.data(), bias.data(), y.data(), expert.data(), weight.data()});
+        qk::ErrorText error = {};
+        qk::Launch launch = device_launch(&error);
+        const size_t room = kernel->workspace_bytes(a.args, launch.device);
+        const DeviceBuffer workspace(std::vector<uint8_t>(room, 0xff));
+        launch.workspace = workspace.data();
+        launch.workspace_bytes = room;
+        cudaStream_t stream;
+        cudaGraph_t graph;
+        cudaGraphExec_t executable;
+        ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+        launch.stream = stream;
+        ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+        EXPECT_EQ(kernel->run(a.args, launch), QK_OK) << error.text;
+        ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+        ASSERT_EQ(cudaGraphInstantiate(&executable, graph, 0), cudaSuccess);
+        for (int replay = 0; replay < 6; ++replay) {
+            c.expert = bytes_of(routing(c.tokens * c.slots, c.count, rng));
+            ASSERT_EQ(
+                cudaMemcpy(expert.data(), c.expert.data(), c.expert.size(), cudaMemcpyHostToDevice),
+                cudaSuccess);
+            ASSERT_EQ(cudaMemcpy(y.data(), c.y.data(), c.y.size(), cudaMemcpyHostToDevice),
+                      cudaSuccess);
+            ASSERT_EQ(cudaGraphLaunch(executable, stream), cudaSuccess);
+            ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+            ASSERT_TRUE(same_values(c.y_type, on_device(c, w, *kernel), y.read())) << replay;
+        }
+        EXPECT_EQ(cudaGraphExecDestroy(executable), cudaSuccess);
+        EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+        EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
+    }
+}
+
 }  // namespace
 }  // namespace cuda_test
