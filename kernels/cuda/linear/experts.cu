@@ -42,14 +42,9 @@ __global__ void __launch_bounds__(kThreads) multiply_experts(const __grid_consta
     const int64_t column = int64_t(blockIdx.x) * kColumns + threadIdx.x / kLanes;
     const int64_t inside = min64(column, e.columns - 1);
     for (int64_t head = blockIdx.y; head < e.heads(); head += gridDim.y) {
-        SlotSum sum;
-        for (int64_t j = 0; j < (e.summed ? e.slots : 1); ++j) {
-            const int64_t slot = e.summed ? head * e.slots + j : head;
-            const int32_t expert = expert_of(e, slot);
-            if (expert < 0) continue;
-            const float z = expert < e.count ? z_of(p, entries, slot, expert, inside) : 0;
-            sum.add(e, slot, expert, z);
-        }
+        const SlotSum sum = sum_of_slots(e, head, [&](int64_t slot, int32_t expert) {
+            return z_of(p, entries, slot, expert, inside);
+        });
         if (column == inside && threadIdx.x % kLanes == 0) store_sum(e, head, column, sum);
     }
 }

@@ -22,6 +22,7 @@ struct ExpertsView {
     bool accumulate;
 
     QK_HD bool joins() const { return activation != QK_ACTIVATION_NONE; }
+    QK_HD bool halves() const { return joins() && !interleaved; }
     QK_HD int64_t heads() const { return summed ? tokens : tokens * slots; }  // rows of y
 };
 
@@ -87,6 +88,19 @@ struct SlotSum {
         sum = __fmaf_rn(e.weight == nullptr ? 1.0f : load_as<float>(e.weight, slot), z, sum);
     }
 };
+
+// Of a row of y: its slots, one after the other. z(slot, expert): of one that is there.
+template <class Z>
+__device__ SlotSum sum_of_slots(const ExpertsView &e, int64_t head, const Z &z) {
+    SlotSum sum;
+    for (int64_t j = 0; j < (e.summed ? e.slots : 1); ++j) {
+        const int64_t slot = e.summed ? head * e.slots + j : head;
+        const int32_t expert = expert_of(e, slot);
+        if (expert < 0) continue;
+        sum.add(e, slot, expert, expert < e.count ? z(slot, expert) : 0);
+    }
+    return sum;
+}
 
 // The product of a row of w and its bias.
 __device__ inline float with_bias(const ExpertsView &e, int64_t row, float sum) {

@@ -93,14 +93,8 @@ __global__ void __launch_bounds__(kSumThreads) sum_slots(const __grid_constant__
     const int64_t column = int64_t(blockIdx.x) * kSumThreads + threadIdx.x;
     if (column >= e.columns) return;
     for (int64_t token = blockIdx.y; token < e.tokens; token += gridDim.y) {
-        SlotSum sum;
-        for (int64_t j = 0; j < e.slots; ++j) {
-            const int64_t slot = token * e.slots + j;
-            const int32_t expert = expert_of(e, slot);
-            if (expert < 0) continue;
-            const float z = expert < e.count ? p.z[slot * e.columns + column] : 0;
-            sum.add(e, slot, expert, z);
-        }
+        const SlotSum sum = sum_of_slots(
+            e, token, [&](int64_t slot, int32_t) { return p.z[slot * e.columns + column]; });
         store_sum(e, token, column, sum);
     }
 }

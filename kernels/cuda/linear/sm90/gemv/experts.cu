@@ -11,16 +11,11 @@ Status run(const LinearArgs &args, const Launch &launch) {
     const Weight &w = args.w;
     const Geometry &s = w.geometry;
     const ExpertsView e = experts_view(args);
-    const ExpertsCut cut = cut_experts(e.rows, e.slots, e.summed, e.joins() && !e.interleaved);
+    const ExpertsCut cut = cut_experts(e.rows, e.slots, e.summed, e.halves());
     const ExpertsPlan plan = plan_experts(cut, e.heads(), s.k, launch.device.multiprocessors);
     const bool by_row = !power_of_two(w.scale.second_group);
-    GemvExpertsProblem p = {{tiles_problem(args), group_tiles_shift(s), 0, plan.gemv, 1, 0, true,
-                             coded_scales(w.scale, *launch.device.tables)},
-                            e,
-                            cut,
-                            plan,
-                            row_stride(args.x),
-                            by_row};
+    GemvExpertsProblem p = {
+        gemv_problem(args, launch.device, plan.gemv), e, cut, plan, row_stride(args.x), by_row};
     p.gemv.bias = nullptr;
     return instance_for<GemvExperts>(codes_of(w), args.x.format->id)(p, w.scale.format->id, launch);
 }

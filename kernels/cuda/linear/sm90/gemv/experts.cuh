@@ -75,16 +75,6 @@ __device__ inline void list_slots(const GemvExpertsProblem &p, int64_t head, uin
     if (lane == 0) shared_store_4(list + kSlotsThere, uint32_t(__popc(all)));
 }
 
-// The sum of `partials` that begin at `from`.
-__device__ inline float sum_of_partials(uint32_t from, int32_t partials, uint32_t apart) {
-    float y = __uint_as_float(shared_load_4(from));
-#pragma unroll 4
-    for (int32_t i = 1; i < partials; ++i) {
-        y = __fadd_rn(y, __uint_as_float(shared_load_4(from + uint32_t(i) * apart)));
-    }
-    return y;
-}
-
 // z of a column of the block's strips. product(tile, row): of a row of one of their tiles.
 template <class Product>
 __device__ float z_of_column(const ExpertsView &e, int32_t column, const Product &product) {
@@ -108,24 +98,16 @@ __device__ void store_columns(const GemvExpertsProblem &p, const ExpertRows &row
     const int32_t of_strip = columns_of_strip(e), partials = p.gemv.plan.partials;
     for (int32_t column = int32_t(threadIdx.x); column < (strips.last - strips.first) * of_strip;
          column += kGemvThreads) {
-        SlotSum sum;
         int32_t number = 0;  // of the slots that are there
-        for (int64_t j = 0; j < (e.summed ? e.slots : 1); ++j) {
-            const int64_t slot = e.summed ? head * e.slots + j : head;
-            const int32_t expert = expert_of(e, slot);
-            if (expert < 0) continue;
-            float z = 0;
-            if (expert < e.count) {
-                z = z_of_column(e, column, [&](int32_t tile, int32_t row) {
-                    const uint32_t at = uint32_t((number * rows.tiles + tile) * partials);
-                    const uint32_t from = Warp::kSums + at * kRowBytes + uint32_t(row) * 4;
-                    return with_bias(e, expert * e.rows + rows.tile(tile) * 16 + row,
-                                     sum_of_partials(from, partials, kRowBytes));
-                });
-                ++number;
-            }
-            sum.add(e, slot, expert, z);
-        }
+        const SlotSum sum = sum_of_slots(e, head, [&](int64_t, int32_t expert) {
+            const int32_t first = number++ * rows.tiles;
+            return z_of_column(e, column, [&](int32_t tile, int32_t row) {
+                const uint32_t at = uint32_t((first + tile) * partials);
+                const uint32_t from = Warp::kSums + at * kRowBytes + uint32_t(row) * 4;
+                return with_bias(e, expert * e.rows + rows.tile(tile) * 16 + row,
+                                 sum_of_partials(from, partials, kRowBytes));
+            });
+        });
         store_sum(e, head, int64_t(strips.first) * of_strip + column, sum);
     }
 }
@@ -173,12 +155,9 @@ Status launch_experts(const GemvExpertsProblem &p, const Launch &launch) {
 template <class T, class Decode>
 Status run_experts(qk_format scale, const GemvExpertsProblem &p, const Launch &launch) {
     return with_scale_kind(scale, [&](auto kind) {
-        switch (p.gemv.group_shift) {
-            case -2: return launch_experts<T, Decode, kind.value, -2>(p, launch);
-            case -1: return launch_experts<T, Decode, kind.value, 0>(p, launch);
-            case 0: return launch_experts<T, Decode, kind.value, 1>(p, launch);
-            default: return launch_experts<T, Decode, kind.value, 2>(p, launch);
-        }
+        return with_group_tiles(p.gemv.group_shift, [&](auto tiles) {
+            return launch_experts<T, Decode, kind.value, tiles.value>(p, launch);
+        });
     });
 }
 

@@ -8,26 +8,12 @@ namespace qk::cuda {
 
 namespace {
 
-GemvProblem gemv_problem(const LinearArgs &args, const Device &device) {
-    const Weight &w = args.w;
-    const Geometry &s = w.geometry;
-    GemvProblem p = {tiles_problem(args),
-                     group_tiles_shift(s),
-                     0,
-                     plan_gemv(s.n, s.k, device.multiprocessors),
-                     1,
-                     0,
-                     true,
-                     coded_scales(w.scale, *device.tables)};
-    const int64_t second = w.scale.second_group;
-    if (second > 0) {
-        p.last_second = uint32_t(gemv_seconds(p.plan, s.groups_per_row, second) - 1);
-    }
-    return p;
-}
-
 Status run(const LinearArgs &args, const Launch &launch) {
-    const GemvProblem p = gemv_problem(args, launch.device);
+    const Geometry &s = args.w.geometry;
+    const GemvPlan plan = plan_gemv(s.n, s.k, launch.device.multiprocessors);
+    GemvProblem p = gemv_problem(args, launch.device, plan);
+    const int64_t second = args.w.scale.second_group;
+    if (second > 0) p.last_second = uint32_t(gemv_seconds(plan, s.groups_per_row, second) - 1);
     return instance_for_any<Gemv>(codes_of(args.w), args.x.format->id)(p, args.w.scale.format->id,
                                                                        launch);
 }

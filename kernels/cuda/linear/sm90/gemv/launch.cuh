@@ -18,12 +18,9 @@ __device__ void store_rows(const GemvProblem &p, Run rows) {
     const uint32_t at = threadIdx.x;
     if (int32_t(at) >= y_rows(p, rows)) return;
     const int64_t y_row = int64_t(rows.first) * 16 + at;
-    uint32_t from = Warp::kSums + at / 16 * uint32_t(p.plan.partials) * kRowBytes + at % 16 * 4;
-    float y = __uint_as_float(shared_load_4(from));
-#pragma unroll 4
-    for (int32_t i = 1; i < p.plan.partials; ++i) {
-        y = __fadd_rn(y, __uint_as_float(shared_load_4(from + uint32_t(i) * kRowBytes)));
-    }
+    const uint32_t from =
+        Warp::kSums + at / 16 * uint32_t(p.plan.partials) * kRowBytes + at % 16 * 4;
+    float y = sum_of_partials(from, p.plan.partials, kRowBytes);
     if constexpr (std::is_same_v<T, F32> && Decode::kLut4) y = __fmul_rn(y, p.entry_unit);
     if (p.bias != nullptr) y = __fadd_rn(y, __uint_as_float(shared_load_4(Warp::kBias + at * 4)));
     store_y<T>(p.y, y_row, y);
@@ -70,12 +67,11 @@ Status launch_gemv(const GemvProblem &p, const Launch &launch) {
 
 template <class T, class Decode, ScaleKind kind>
 Status run_groups(const GemvProblem &p, const Launch &launch) {
-    if constexpr (!std::is_same_v<T, F32>) {
-        if (p.group_shift == -2) return launch_gemv<T, Decode, kind, -2>(p, launch);
-        if (p.group_shift == -1) return launch_gemv<T, Decode, kind, 0>(p, launch);
-    }
-    return p.group_shift == 0 ? launch_gemv<T, Decode, kind, 1>(p, launch)
-                              : launch_gemv<T, Decode, kind, 2>(p, launch);
+    return with_group_tiles(p.group_shift, [&](auto tiles) {
+        // f32 x has whole tiles in its groups.
+        constexpr int kTiles = std::is_same_v<T, F32> && tiles.value < 1 ? 2 : tiles.value;
+        return launch_gemv<T, Decode, kind, kTiles>(p, launch);
+    });
 }
 
 template <class T, class Decode>

@@ -79,6 +79,18 @@ struct GemvProblem : TilesProblem {
     qk_format coded;    // what coded scales are: E8M0 and E4M3 need no table
 };
 
+inline GemvProblem gemv_problem(const LinearArgs &args, const Device &device,
+                                const GemvPlan &plan) {
+    return {tiles_problem(args),
+            group_tiles_shift(args.w.geometry),
+            0,
+            plan,
+            1,
+            0,
+            true,
+            coded_scales(args.w.scale, *device.tables)};
+}
+
 // An instance, compiled on its own.
 template <Codes codes, qk_format x>
 struct Gemv {

@@ -29,7 +29,6 @@ LinearArgs tokens_of(const LinearArgs &args, int64_t first, int64_t count, Exper
 
 Status run_tokens(const LinearArgs &args, const ExpertsListPlan &plan, const Launch &launch) {
     const Weight &w = args.w;
-    const Geometry &s = w.geometry;
     const ExpertsView e = experts_view(args);
     const ExpertsList list = list_at(launch.workspace, plan);
     auto *const z = reinterpret_cast<float *>(static_cast<char *>(launch.workspace) + plan.z);
@@ -40,10 +39,9 @@ Status run_tokens(const LinearArgs &args, const ExpertsListPlan &plan, const Lau
         rows.y_type = QK_FORMAT_F32;
         rows.y_stride = e.columns;
     }
-    GemvRowsProblem p = {{tiles_problem(args), group_tiles_shift(s), 0, plan_gemv(16, s.k, 1), 1, 0,
-                          true, coded_scales(w.scale, *launch.device.tables)},
+    GemvRowsProblem p = {gemv_problem(args, launch.device, plan_gemv(16, w.geometry.k, 1)),
                          rows,
-                         cut_experts(e.rows, e.slots, false, e.joins() && !e.interleaved),
+                         cut_experts(e.rows, e.slots, false, e.halves()),
                          list,
                          0,
                          {},

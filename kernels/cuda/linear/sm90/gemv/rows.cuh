@@ -44,19 +44,7 @@ struct GemvRowsWarp : GemvWarp<T, Decode, kind, kGroupTiles, OneExpert> {
         for (int i = 0; i < kHalf; ++i) {
             const int32_t column =
                 unit.column * int32_t(kUnitColumns) + (first + i) * 64 + int32_t(pair) * 16;
-            uint4 q[2] = {};
-            if (x != nullptr && column < p.k) {
-                const auto *const from = reinterpret_cast<const uint4 *>(x) + int64_t(column) / 8;
-                q[0] = from[0];
-                q[1] = from[1];
-            }
-#pragma unroll
-            for (int j = 0; j < 2; ++j) {
-                b[i][4 * j] = q[j].x;
-                b[i][4 * j + 1] = q[j].y;
-                b[i][4 * j + 2] = q[j].z;
-                b[i][4 * j + 3] = q[j].w;
-            }
+            load_columns(x != nullptr && column < p.k, x, column, b[i]);
         }
     }
 
@@ -240,12 +228,9 @@ Status launch_rows(GemvRowsProblem p, int64_t items, const Launch &launch) {
 template <class T, class Decode>
 Status run_rows(qk_format scale, const GemvRowsProblem &p, int64_t items, const Launch &launch) {
     return with_scale_kind(scale, [&](auto kind) {
-        switch (p.gemv.group_shift) {
-            case -2: return launch_rows<T, Decode, kind.value, -2>(p, items, launch);
-            case -1: return launch_rows<T, Decode, kind.value, 0>(p, items, launch);
-            case 0: return launch_rows<T, Decode, kind.value, 1>(p, items, launch);
-            default: return launch_rows<T, Decode, kind.value, 2>(p, items, launch);
-        }
+        return with_group_tiles(p.gemv.group_shift, [&](auto tiles) {
+            return launch_rows<T, Decode, kind.value, tiles.value>(p, items, launch);
+        });
     });
 }
 

@@ -114,6 +114,44 @@ __device__ void keep(V &...v) {
     (..., ([](uint32_t &one) { asm volatile("" : "+r"(one)); }(v)));
 }
 
+// A lane's 16 columns of a tile, as the operands of its four products; zeros where it has none.
+__device__ inline void load_columns(bool own, const void *x, int32_t column, uint32_t (&b)[8]) {
+    uint4 q[2] = {};
+    if (own) {
+        const auto *const from = static_cast<const uint4 *>(x) + int64_t(column) / 8;
+        q[0] = from[0];
+        q[1] = from[1];
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        b[4 * i] = q[i].x;
+        b[4 * i + 1] = q[i].y;
+        b[4 * i + 2] = q[i].z;
+        b[4 * i + 3] = q[i].w;
+    }
+}
+
+// The sum, in their order, of partial sums that begin at `from`.
+__device__ inline float sum_of_partials(uint32_t from, const int32_t &partials, uint32_t apart) {
+    float y = __uint_as_float(shared_load_4(from));
+#pragma unroll 4
+    for (int32_t i = 1; i < partials; ++i) {
+        y = __fadd_rn(y, __uint_as_float(shared_load_4(from + uint32_t(i) * apart)));
+    }
+    return y;
+}
+
+// run(kGroupTiles), a constant, of a problem's group_shift.
+template <class Run>
+Status with_group_tiles(int32_t group_shift, const Run &run) {
+    switch (group_shift) {
+        case -2: return run(std::integral_constant<int, -2>());
+        case -1: return run(std::integral_constant<int, 0>());
+        case 0: return run(std::integral_constant<int, 1>());
+        default: return run(std::integral_constant<int, 2>());
+    }
+}
+
 // x of 16 bits. Column j of the operands holds x for tile j of the unit; or, where groups are half
 // a tile, columns 2 i and 2 i + 1 hold one half each of tile 2 i in the first set of operands, of
 // tile 2 i + 1 in the second, and zeros for the other half. Quarters the same in four sets.
@@ -134,19 +172,7 @@ struct XColumns {
             const uint32_t tile = row / kOfParts * kOfParts + s;
             const bool own = pair / (4 / kOfParts) == row % kOfParts;
             const int32_t column = first + int32_t(tile * 64 + pair * 16);
-            uint4 q[2] = {};
-            if (own && column < k) {
-                const auto *const from = static_cast<const uint4 *>(x) + int64_t(column) / 8;
-                q[0] = from[0];
-                q[1] = from[1];
-            }
-#pragma unroll
-            for (int i = 0; i < 2; ++i) {
-                b[s][4 * i] = q[i].x;
-                b[s][4 * i + 1] = q[i].y;
-                b[s][4 * i + 2] = q[i].z;
-                b[s][4 * i + 3] = q[i].w;
-            }
+            load_columns(own && column < k, x, column, b[s]);
         }
         return {};
     }
