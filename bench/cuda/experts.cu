@@ -177,7 +177,7 @@ int main(int argc, char **argv) {
     std::printf("%s\n", qk_build_info());
     std::vector<int64_t> tokens;
     for (int i = 2; i < argc; ++i) tokens.push_back(std::atoll(argv[i]));
-    if (tokens.empty()) tokens = {1, 4, 16, 64, 256};
+    if (tokens.empty()) tokens = {1, 4, 16, 64, 256, 1024, 4096};
     const double us = read_floor(b.timer, b.pool, kPool, kPool, b.sink);
     const double rate = double(kPool) / us;
     b.report.add("floor: read 2 GiB", 0, 0, 0, us, double(kPool), 1);

@@ -27,6 +27,7 @@ enum class LinearKernel : uint8_t {
     kDense,
     kSm90Experts,
     kSm90ExpertRows,
+    kSm90ExpertGemm,
     kExperts,
     kGeneric,
     kCount
@@ -36,8 +37,8 @@ constexpr const char *kLinearNames[] = {
     "sm90 gemv",        "sm90 few rows",  "sm90 some rows", "sm90 24 rows",     "sm90 gemm",
     "sm90 gemm 8-bit",  "sm80 gemv",      "sm80 gemm",      "repacked",         "stored bytes",
     "stored words",     "stored columns", "stored lanes",   "stored records",   "packed lanes",
-    "transposed tiles", "dense",          "sm90 experts",   "sm90 expert rows", "experts",
-    "generic"};
+    "transposed tiles", "dense",          "sm90 experts",   "sm90 expert rows", "sm90 expert gemm",
+    "experts",          "generic"};
 static_assert(sizeof(kLinearNames) / sizeof(kLinearNames[0]) == size_t(LinearKernel::kCount));
 
 // Of one kernel by itself, wanted or not: whether it takes the case, and its bytes of workspace.
@@ -91,6 +92,7 @@ extern const Kernel<LinearArgs> kLinearRepacked;         // linear/repacked.cpp
 extern const Kernel<LinearArgs> kLinearDense;            // linear/dense.cu
 extern const Kernel<LinearArgs> kLinearSm90Experts;      // linear/sm90/gemv/experts.cu
 extern const Kernel<LinearArgs> kLinearSm90ExpertRows;   // linear/sm90/gemv/rows.cu
+extern const Kernel<LinearArgs> kLinearSm90ExpertGemm;   // linear/sm90/gemm/experts.cu
 extern const Kernel<LinearArgs> kLinearExperts;          // linear/experts.cu
 extern const Kernel<LinearArgs> kLinearGeneric;          // linear/generic.cu
 extern const Kernel<GruArgs> kGruStep;                   // gru/step.cu
@@ -103,8 +105,8 @@ static constexpr const Kernel<LinearArgs> *kLinearKernels[] = {
     &kLinearSm90Gemm, &kLinearSm90Gemm8Bit, &kLinearSm80Gemv,       &kLinearSm80Gemm,
     &kLinearRepacked, &kLinearBytes,        &kLinearWords,          &kLinearColumns,
     &kLinearLanes,    &kLinearRecords,      &kLinearPackedLanes,    &kLinearTransposed,
-    &kLinearDense,    &kLinearSm90Experts,  &kLinearSm90ExpertRows, &kLinearExperts,
-    &kLinearGeneric};
+    &kLinearDense,    &kLinearSm90Experts,  &kLinearSm90ExpertRows, &kLinearSm90ExpertGemm,
+    &kLinearExperts,  &kLinearGeneric};
 static_assert(sizeof(kLinearKernels) / sizeof(kLinearKernels[0]) == size_t(LinearKernel::kCount));
 
 }  // namespace qk::cuda

@@ -1,5 +1,6 @@
 // Random products with experts, for the tests of the kernels that run them.
 #pragma once
+#include "base/activation.hpp"
 #include "cuda/harness.hpp"
 #include "cuda/kernels.hpp"
 
@@ -137,6 +138,76 @@ inline qk_tensor_desc desc_of(const Kind &kind, int64_t n, int64_t k) {
     desc.shape[0] = n, desc.shape[1] = k;
     return desc;
 }
+
+inline std::vector<uint8_t> rounded(qk_format type, const std::vector<float> &values) {
+    if (type == QK_FORMAT_F32) return bytes_of(values);
+    std::vector<uint16_t> halves;
+    for (const float v : values) {
+        halves.push_back(type == QK_FORMAT_F16 ? qk::f16_from_f32(v) : qk::bf16_from_f32(v));
+    }
+    return bytes_of(halves);
+}
+
+inline std::vector<float> floats_of(const std::vector<uint8_t> &bytes) {
+    std::vector<float> values(bytes.size() / 4);
+    memcpy(values.data(), bytes.data(), bytes.size());
+    return values;
+}
+
+inline int32_t expert_at(const Case &c, int64_t slot) {
+    int32_t id;
+    memcpy(&id, &c.expert[size_t(slot) * 4], 4);
+    return id;
+}
+
+// z of every slot, in f32, by the kernel itself; what the case makes of it is left out.
+inline std::vector<float> slots_of(const Case &c, const DeviceWeight &w,
+                                   const qk::Kernel<qk::LinearArgs> &kernel) {
+    Case plain = c;
+    plain.summed = plain.weighted = plain.accumulates = false;
+    plain.activation = QK_ACTIVATION_NONE;
+    plain.y_type = QK_FORMAT_F32;
+    plain.y.assign(size_t(plain.y_rows() * plain.columns() * 4), 0xff);
+    return floats_of(on_device(plain, w, kernel));
+}
+
+inline float joined(const Case &c, const float *row, int64_t i) {
+    if (c.activation == QK_ACTIVATION_NONE) return row[i];
+    const float gate = row[c.interleaved ? 2 * i : i];
+    const float up = row[c.interleaved ? 2 * i + 1 : c.columns() + i];
+    return qk::join(c.activation, 1.5f, 1.702f, gate, up);
+}
+
+// y from z.
+inline std::vector<uint8_t> made_of(const Case &c, const std::vector<float> &z) {
+    std::vector<float> y;
+    for (int64_t head = 0; head < c.y_rows(); ++head) {
+        for (int64_t i = 0; i < c.columns(); ++i) {
+            float sum = 0;
+            for (int64_t j = 0; j < (c.summed ? c.slots : 1); ++j) {
+                const int64_t slot = c.summed ? head * c.slots + j : head;
+                const int32_t e = expert_at(c, slot);
+                if (e < 0) continue;
+                const float value = e < c.count ? joined(c, &z[size_t(slot * c.rows())], i) : NAN;
+                const float weight = c.weighted ? float_at(QK_FORMAT_F32, c.weight, slot) : 1.0f;
+                sum = c.summed ? std::fma(weight, value, sum) : value;
+            }
+            if (c.accumulates) sum += float_at(c.y_type, c.y, int64_t(y.size()));
+            y.push_back(sum);
+        }
+    }
+    return rounded(c.y_type, y);
+}
+
+// What kernels of packed tiles take.
+constexpr Kind kPacked[] = {
+    {QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, QK_LAYOUT_ROW, 128, false, false},
+    {QK_FORMAT_U4_AFFINE, QK_FORMAT_BF16, QK_LAYOUT_ROW, 32, false, false},
+    {QK_FORMAT_U4_AFFINE, QK_FORMAT_F32, QK_LAYOUT_ROW, QK_GROUP_ROW, true, false},
+    {QK_FORMAT_NF4, QK_FORMAT_F32, QK_LAYOUT_ROW, 64, false, false},
+    {QK_FORMAT_NF4, QK_FORMAT_LUT8, QK_LAYOUT_ROW, 64, false, false},
+    {QK_FORMAT_FP4_E2M1, QK_FORMAT_E8M0, QK_LAYOUT_ROW, 32, false, false},
+    {QK_FORMAT_FP4_E2M1, QK_FORMAT_E4M3, QK_LAYOUT_ROW, 16, false, false}};
 
 }  // namespace
 }  // namespace cuda_test

@@ -1,5 +1,6 @@
 // How the kernels for one row of x cut a weight: no GPU needed.
 #include "cuda/linear/sm80/gemv/plan.hpp"
+#include "cuda/linear/sm90/gemm/experts_plan.hpp"
 #include "cuda/linear/sm90/gemv/rows_plan.hpp"
 
 #include <gtest/gtest.h>
@@ -134,22 +135,31 @@ TEST(CudaPlan, ExpertsAreCutIntoStrips) {
         192);
 }
 
-// The list has room for any routing, and what the workspace holds does not overlap.
+// The list has room for any routing, and what the workspace holds does not overlap; at most 256
+// MiB.
 TEST(CudaPlan, ExpertsLists) {
-    for (const int64_t tokens : {1, 7, 64, 5000}) {
+    for (const int64_t tokens : {1, 7, 64, 5000, 100000}) {
         for (const int64_t count : {1, 8, 128, 1024}) {
             for (const bool summed : {false, true}) {
-                const auto plan = qk::cuda::plan_list(tokens, 8, count, 2048, summed);
-                const int64_t rows = plan.tokens * 8;
-                // All experts have one row more than whole items, as far as rows go.
-                const int64_t touched = std::min(rows, count + 2);
-                const int64_t worst = touched + (rows - touched) / qk::cuda::kItemRows;
-                ASSERT_GE(plan.items, worst);
-                ASSERT_GE(plan.order, 16 + plan.items * int64_t(sizeof(qk::cuda::ExpertsItem)));
-                ASSERT_GE(plan.z - plan.order, rows * 4);
-                ASSERT_EQ(plan.end - plan.z, summed ? rows * 2048 * 4 : 0);
-                ASSERT_EQ(plan.order % 16 + plan.z % 16, 0);
-                ASSERT_TRUE(plan.tokens == tokens || (summed && plan.tokens >= 64));
+                for (const bool gemm : {false, true}) {
+                    const auto plan =
+                        gemm ? qk::cuda::plan_gemm_list(tokens, 8, count, 7168, summed, 2048)
+                             : qk::cuda::plan_rows_list(tokens, 8, count, 7168, summed);
+                    const int64_t rows = plan.tokens * 8;
+                    // All experts have one row more than whole items, as far as rows go.
+                    const int64_t touched = std::min(rows, count + 2);
+                    const int64_t worst = touched + (rows - touched) / plan.item_rows;
+                    ASSERT_GE(plan.items, worst);
+                    ASSERT_GE(plan.order, 16 + plan.items * int64_t(sizeof(qk::cuda::ExpertsItem)));
+                    ASSERT_GE(plan.z - plan.order, rows * 4);
+                    ASSERT_EQ(plan.x - plan.z, summed ? rows * plan.columns * 4 : 0);
+                    ASSERT_EQ(plan.end - plan.x, gemm ? rows * 2048 * 2 : 0);
+                    ASSERT_EQ(plan.order % 16 + plan.z % 16 + plan.x % 16, 0);
+                    ASSERT_TRUE(plan.columns == 7168 ||
+                                (summed && gemm && plan.columns % 128 == 0));
+                    ASSERT_TRUE(plan.tokens == tokens || summed || gemm);
+                    ASSERT_TRUE(plan.end < int64_t{256} << 20 || !(summed || gemm));
+                }
             }
         }
     }

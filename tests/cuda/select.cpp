@@ -242,6 +242,16 @@ TEST(CudaSelect, Experts) {
     EXPECT_EQ(kernel(kH200, kAmple), "sm90 experts");
     c.m = 64;
     EXPECT_EQ(kernel(kH200, kAmple), "sm90 expert rows");
+    const auto same_bits = [&] {
+        const qk::cuda::BatchClass batch =
+            batch_class(facts_of(c, kH200.device), kH200.device, kAmple);
+        return std::pair(batch.first, batch.last);
+    };
+    EXPECT_EQ(same_bits(), std::pair(int64_t{64}, int64_t{383}));
+    c.m = 384;
+    EXPECT_EQ(kernel(kH200, kAmple), "sm90 expert gemm");
+    EXPECT_EQ(same_bits().first, 384);
+    c.m = 64;
     EXPECT_EQ(kernel(kH200, 0), "sm90 experts");
     EXPECT_EQ(kernel(kA100, kAmple), "experts");
     c.x = kF32;
@@ -251,7 +261,7 @@ TEST(CudaSelect, Experts) {
     c.x = kF16;
     c.slots = 33;  // more than a block has rows of tiles for
     EXPECT_EQ(kernel(kH200, 0), "experts");
-    EXPECT_EQ(kernel(kH200, kAmple), "sm90 expert rows");
+    EXPECT_EQ(kernel(kH200, kAmple), "sm90 expert gemm");
     c.n = 128 * 40, c.slots = 2;
     EXPECT_EQ(kernel(kH200, kAmple), "experts");
 }

@@ -8,7 +8,7 @@
 namespace qk::cuda {
 namespace {
 
-constexpr int32_t kThreads = 1024, kSumThreads = 128;
+constexpr int32_t kThreads = 1024, kSumThreads = 128, kGatherThreads = 256;
 
 __device__ int32_t bucket_of(const ExpertsView &e, int64_t slot) {
     const int32_t expert = expert_of(e, slot);
@@ -45,7 +45,7 @@ struct ListProblem {
 __global__ void __launch_bounds__(kThreads) make_list(const __grid_constant__ ListProblem p) {
     __shared__ int32_t counts[kListed + 2];
     const ExpertsView &e = p.e;
-    const int32_t buckets = int32_t(e.count) + (e.summed ? 0 : 2);
+    const int32_t buckets = int32_t(e.count) + (e.summed ? 0 : 2), of_item = p.list.item_rows;
     const int64_t slots = e.tokens * e.slots;
     allow_next_kernel();
     for (int32_t i = int32_t(threadIdx.x); i < buckets; i += kThreads) counts[i] = 0;
@@ -61,19 +61,19 @@ __global__ void __launch_bounds__(kThreads) make_list(const __grid_constant__ Li
     const int32_t last = min(first + each, buckets);
     Place mine = {0, 0};
     for (int32_t i = first; i < last; ++i) {
-        mine.item += (counts[i] + int32_t(kItemRows) - 1) / int32_t(kItemRows);
+        mine.item += (counts[i] + of_item - 1) / of_item;
         mine.slot += counts[i];
     }
     Place at = places_in_front(mine);
     for (int32_t i = first; i < last; ++i) {
         const int32_t count = counts[i];
-        for (int32_t done = 0; done < count; done += int32_t(kItemRows)) {
-            p.list.items[at.item++] = {i, at.slot + done, min(count - done, int32_t(kItemRows)), 0};
+        for (int32_t done = 0; done < count; done += of_item) {
+            p.list.items[at.item++] = {i, at.slot + done, min(count - done, of_item), 0};
         }
         counts[i] = at.slot;  // the place of its next slot
         at.slot += count;
     }
-    if (threadIdx.x == kThreads - 1) *p.list.items_there = at.item;
+    if (threadIdx.x == kThreads - 1) *p.list.items_there = at.item, *p.list.slots_there = at.slot;
     __syncthreads();
     for (int64_t slot = threadIdx.x; slot < slots; slot += kThreads) {
         const int32_t bucket = bucket_of(e, slot);
@@ -81,25 +81,68 @@ __global__ void __launch_bounds__(kThreads) make_list(const __grid_constant__ Li
     }
 }
 
-struct SumProblem {
+struct GatherProblem {
     ExpertsView e;
-    const float *z;
+    ExpertsList list;
+    const uint8_t *x;
+    uint8_t *to;
+    int64_t stride;  // bytes from a row of x to the next
+    int32_t pieces;  // of 16 bytes, of a row
 };
 
+__global__ void __launch_bounds__(kGatherThreads)
+    gather_rows(const __grid_constant__ GatherProblem p) {
+    allow_next_kernel();
+    wait_for_previous_kernel();
+    const int64_t all = int64_t{*p.list.slots_there} * p.pieces;
+    const int64_t step = int64_t{gridDim.x} * kGatherThreads;
+    for (int64_t i = int64_t{blockIdx.x} * kGatherThreads + threadIdx.x; i < all; i += step) {
+        const int64_t row = i / p.pieces, slot = p.list.slots[row];
+        const int64_t from = p.e.x_by_slot ? slot : slot / p.e.slots;
+        reinterpret_cast<uint4 *>(p.to)[i] =
+            reinterpret_cast<const uint4 *>(p.x + from * p.stride)[i - row * p.pieces];
+    }
+}
+
+struct SumProblem {
+    ExpertsView e;
+    const float *z;  // [tokens * slots, columns]
+    int64_t first, columns;
+};
+
+constexpr int32_t kTogether = 8;  // slots whose z is on its way
+
+// A thread has four columns of y, which are there: tiles are 16 wide, joined halves 8.
 __global__ void __launch_bounds__(kSumThreads) sum_slots(const __grid_constant__ SumProblem p) {
     const ExpertsView &e = p.e;
     allow_next_kernel();
     wait_for_previous_kernel();
-    const int64_t column = int64_t(blockIdx.x) * kSumThreads + threadIdx.x;
-    if (column >= e.columns) return;
+    const int64_t column = (int64_t(blockIdx.x) * kSumThreads + threadIdx.x) * 4;
+    if (column >= p.columns) return;
     for (int64_t token = blockIdx.y; token < e.tokens; token += gridDim.y) {
-        const SlotSum sum = sum_of_slots(
-            e, token, [&](int64_t slot, int32_t) { return p.z[slot * e.columns + column]; });
-        store_sum(e, token, column, sum);
+        SlotSum sum[4];
+        for (int64_t first = token * e.slots, left = e.slots; left > 0;
+             first += kTogether, left -= kTogether) {
+            float4 z[kTogether];
+            int32_t expert[kTogether];
+#pragma unroll
+            for (int j = 0; j < kTogether; ++j) {
+                expert[j] = j < left ? expert_of(e, first + j) : -1;
+                if (expert[j] < 0 || expert[j] >= e.count) continue;
+                z[j] = *reinterpret_cast<const float4 *>(p.z + (first + j) * p.columns + column);
+            }
+#pragma unroll
+            for (int j = 0; j < kTogether; ++j) {
+                if (expert[j] < 0) continue;
+                const float four[4] = {z[j].x, z[j].y, z[j].z, z[j].w};
+#pragma unroll
+                for (int i = 0; i < 4; ++i) sum[i].add(e, first + j, expert[j], four[i]);
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < 4; ++i) store_sum(e, token, p.first + column + i, sum[i]);
     }
 }
-
-}  // namespace
 
 Status list_experts(const ExpertsView &e, const ExpertsList &list, const Launch &launch) {
     Shape3 shape = {dim3(1), kThreads};
@@ -107,13 +150,86 @@ Status list_experts(const ExpertsView &e, const ExpertsList &list, const Launch 
     return launch_kernel(launch, "experts", make_list, shape, {e, list});
 }
 
-Status add_slots(const ExpertsView &e, const float *z, const Launch &launch) {
-    constexpr int64_t kMaxGridY = 65535;
-    Shape3 shape = {
-        dim3(uint32_t(ceil_div(e.columns, kSumThreads)), uint32_t(min64(e.tokens, kMaxGridY))),
-        kSumThreads};
+Status gather_x(const LinearArgs &args, const ListedExperts &listed, void *to,
+                const Launch &launch) {
+    const int32_t pieces = int32_t(args.x.columns * 2 / 16);
+    const int64_t rows = listed.e.tokens * listed.e.slots;
+    const int64_t blocks = min64(ceil_div(rows * pieces, kGatherThreads * 4),
+                                 int64_t{launch.device.multiprocessors} * 8);
+    Shape3 shape = {dim3(uint32_t(blocks)), kGatherThreads};
     shape.overlaps = true;
-    return launch_kernel(launch, "experts", sum_slots, shape, {e, z});
+    return launch_kernel(launch, "experts", gather_rows, shape,
+                         {listed.e, listed.list, static_cast<const uint8_t *>(args.x.data),
+                          static_cast<uint8_t *>(to), row_stride(args.x) * 2, pieces});
+}
+
+Status add_slots(const SumProblem &p, const Launch &launch) {
+    constexpr int64_t kMaxGridY = 65535;
+    Shape3 shape = {dim3(uint32_t(ceil_div(p.columns, kSumThreads * 4)),
+                         uint32_t(min64(p.e.tokens, kMaxGridY))),
+                    kSumThreads};
+    shape.overlaps = true;
+    return launch_kernel(launch, "experts", sum_slots, shape, p);
+}
+
+// Tokens [first, first + count) of a product.
+LinearArgs tokens_of(const LinearArgs &args, int64_t first, int64_t count, Experts *experts) {
+    LinearArgs part = args;
+    const Experts &e = *args.experts;
+    const auto moved = [](const void *from, int64_t bytes) {
+        return static_cast<char *>(const_cast<void *>(from)) + bytes;
+    };
+    *experts = e;
+    experts->tokens = count;
+    experts->expert = moved(e.expert, first * e.slots * 4);
+    if (e.weight != nullptr) experts->weight = moved(e.weight, first * e.slots * 4);
+    const int64_t x_row = first * (e.x_by_slot ? e.slots : 1);
+    const int64_t y_row = first * (e.summed ? 1 : e.slots);
+    part.x.data = moved(args.x.data, x_row * row_stride(args.x) * (args.x.format->bits / 8));
+    part.y.data = moved(args.y.data, y_row * row_stride(args.y) * (args.y.format->bits / 8));
+    part.experts = experts;
+    return part;
+}
+
+Status run_tokens(const LinearArgs &args, const ExpertsListPlan &plan, const Launch &launch,
+                  Status (*products)(const LinearArgs &, const ListedExperts &, const Launch &)) {
+    const ExpertsView e = experts_view(args);
+    char *const at = static_cast<char *>(launch.workspace);
+    auto *const z = reinterpret_cast<float *>(at + plan.z);
+    auto *const there = reinterpret_cast<int32_t *>(at);
+    ListedExperts listed = {e,
+                            {there, there + 1, reinterpret_cast<ExpertsItem *>(at + 16),
+                             reinterpret_cast<int32_t *>(at + plan.order), plan.item_rows},
+                            plan.items,
+                            0,
+                            e.columns,
+                            at + plan.x};
+    QK_TRY(list_experts(e, listed.list, launch));
+    if (plan.end > plan.x) QK_TRY(gather_x(args, listed, at + plan.x, launch));
+    if (!e.summed) return products(args, listed, launch);
+    listed.e.summed = listed.e.accumulate = false;
+    listed.e.y_type = QK_FORMAT_F32;
+    for (; listed.first < e.columns; listed.first += plan.columns) {
+        listed.columns = min64(plan.columns, e.columns - listed.first);
+        listed.e.y_stride = listed.columns;
+        listed.e.y = z - listed.first;
+        QK_TRY(products(args, listed, launch));
+        QK_TRY(add_slots({e, z, listed.first, listed.columns}, launch));
+    }
+    return QK_OK;
+}
+
+}  // namespace
+
+Status run_listed(const LinearArgs &args, const ExpertsListPlan &plan, const Launch &launch,
+                  Status (*products)(const LinearArgs &, const ListedExperts &, const Launch &)) {
+    const int64_t tokens = args.experts->tokens;
+    for (int64_t first = 0; first < tokens; first += plan.tokens) {
+        Experts experts;
+        const int64_t count = min64(plan.tokens, tokens - first);
+        QK_TRY(run_tokens(tokens_of(args, first, count, &experts), plan, launch, products));
+    }
+    return QK_OK;
 }
 
 }  // namespace qk::cuda

@@ -1,15 +1,16 @@
 // Slots by expert, listed on the device for kernels that multiply several rows of x by an expert
 // (experts_list.cu), and what they keep in the workspace: a pure function of the problem.
 //
-//     [how many items] [items] [slots by expert] [z of some tokens, where slots are added up]
+//     [how many items and slots] [items] [slots by expert] [z of some tokens and columns of y,
+//     where slots are added up] [rows of x by expert, where kernels want them]
 #pragma once
 #include "cuda/linear/experts.cuh"
 
 namespace qk::cuda {
 
-constexpr int64_t kItemRows = 8;       // of x
 constexpr int64_t kListed = 10 << 10;  // experts at most: their counters are in shared memory
-constexpr int64_t kZBytes = int64_t{64} << 20;
+constexpr int64_t kZBytes = int64_t{64} << 20;   // of z, at most, but for 64 tokens
+constexpr int64_t kXBytes = int64_t{176} << 20;  // of x, the same
 
 // Rows [first, first + count) of the list, all of one expert. Where y has a row a slot, those of
 // experts that are not there come as `expert` count (below 0) and count + 1 (past the last).
@@ -17,39 +18,81 @@ struct ExpertsItem {
     int32_t expert, first, count, unused;
 };
 
-struct ExpertsListPlan {
-    int64_t tokens;         // at once
-    int64_t items;          // at most
-    int64_t order, z, end;  // bytes from the start of the workspace
+// What is to be listed.
+struct ExpertsListCase {
+    int64_t tokens, slots, count;
+    int64_t columns;       // of y
+    bool summed;           // slots are added up
+    int32_t item_rows;     // of x, at most
+    int64_t some_columns;  // that a kernel can multiply alone: multiples of these
+    int64_t x_bytes;       // of a row of x; 0: rows are left where they are
 };
 
-static constexpr ExpertsListPlan plan_list(int64_t tokens, int64_t slots, int64_t count,
-                                           int64_t columns, bool summed) {
-    const int64_t z_bytes = summed ? slots * columns * 4 : 0;
-    const int64_t fit = summed ? max64(kZBytes / z_bytes, 64) : tokens;
-    const int64_t at_once = min64(tokens, fit), rows = at_once * slots;
-    const int64_t items = min64(rows, rows / kItemRows + min64(rows, count + 2));
+struct ExpertsListPlan {
+    int64_t tokens, columns;   // at once
+    int64_t items;             // at most
+    int64_t order, z, x, end;  // bytes from the start of the workspace
+    int32_t item_rows;
+};
+
+static constexpr ExpertsListPlan plan_list(const ExpertsListCase &c) {
+    int64_t tokens = c.tokens, columns = c.columns;
+    if (c.x_bytes > 0) tokens = min64(tokens, max64(kXBytes / (c.slots * c.x_bytes), 64));
+    if (c.summed) {  // fewer columns first: tokens at once share the weights that are read
+        const int64_t least = min64(c.some_columns, columns) * c.slots * 4;  // bytes, of a token
+        tokens = min64(tokens, max64(kZBytes / least, 64));
+        const int64_t fit = max64(kZBytes / (least * tokens), 1) * min64(c.some_columns, columns);
+        const int64_t passes = ceil_div(columns, fit);
+        columns = min64(columns, round_up(ceil_div(columns, passes), c.some_columns));
+    }
+    tokens = ceil_div(c.tokens, ceil_div(c.tokens, tokens));
+    const int64_t rows = tokens * c.slots;
+    const int64_t items = min64(rows, rows / c.item_rows + min64(rows, c.count + 2));
     const int64_t order = 16 + items * int64_t(sizeof(ExpertsItem));
     const int64_t z = order + round_up(rows * 4, 16);
-    return {at_once, items, order, z, z + at_once * z_bytes};
+    const int64_t x = z + (c.summed ? rows * columns * 4 : 0);
+    return {tokens, columns, items, order, z, x, x + rows * c.x_bytes, c.item_rows};
 }
 
 // Where a list is.
 struct ExpertsList {
-    int32_t *items_there;
+    int32_t *items_there, *slots_there;
     ExpertsItem *items;
     int32_t *slots;
+    int32_t item_rows;
 };
 
-inline ExpertsList list_at(void *workspace, const ExpertsListPlan &plan) {
-    char *const at = static_cast<char *>(workspace);
-    return {reinterpret_cast<int32_t *>(at), reinterpret_cast<ExpertsItem *>(at + 16),
-            reinterpret_cast<int32_t *>(at + plan.order)};
+// What a kernel of items multiplies: some columns of y, which is z where slots are added up.
+struct ListedExperts {
+    ExpertsView e;
+    ExpertsList list;
+    int64_t items;  // at most
+    int64_t first, columns;
+    const void *x;  // in the sequence of the list, where the plan has room for it
+};
+
+// For as many tokens at once as the plan has room for: their list, which has no slot that is
+// skipped where slots are added up, products, and sums of slots.
+Status run_listed(const LinearArgs &args, const ExpertsListPlan &plan, const Launch &launch,
+                  Status (*products)(const LinearArgs &, const ListedExperts &, const Launch &));
+
+#if defined(__CUDACC__)
+namespace {
+
+// Columns of y of an item whose experts are not there, by `threads` threads.
+__device__ inline void fill_rows(const ExpertsView &e, const ExpertsList &list,
+                                 const ExpertsItem &item, int64_t first, int32_t columns,
+                                 int32_t threads) {
+    for (int32_t i = int32_t(threadIdx.x); i < columns * item.count; i += threads) {
+        const int64_t slot = list.slots[item.first + i / columns], column = first + i % columns;
+        const int32_t expert = expert_of(e, slot);
+        SlotSum sum;
+        if (expert >= 0) sum.add(e, slot, expert, 0);
+        if (column < e.columns) store_sum(e, slot, column, sum);
+    }
 }
 
-// Makes the list of all slots; of those alone that are there where they are added up.
-Status list_experts(const ExpertsView &e, const ExpertsList &list, const Launch &launch);
-// y from z [tokens * slots, columns] in f32.
-Status add_slots(const ExpertsView &e, const float *z, const Launch &launch);
+}  // namespace
+#endif
 
 }  // namespace qk::cuda

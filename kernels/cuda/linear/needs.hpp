@@ -6,6 +6,7 @@
 #include "cuda/linear/sm80/gemm/plan.hpp"
 #include "cuda/linear/sm80/gemv/plan.hpp"
 #include "cuda/linear/sm90/few_rows/plan.hpp"
+#include "cuda/linear/sm90/gemm/experts_plan.hpp"
 #include "cuda/linear/sm90/gemv/rows_plan.hpp"
 #include "cuda/linear/sm90/some_rows/plan.hpp"
 #include "cuda/linear/stored/bytes_plan.hpp"
@@ -63,8 +64,11 @@ constexpr int64_t split_sums(const Facts &f, const Device &d) {
 constexpr int64_t transposed_parts(const Facts &f, const Device &d) {
     return transposed_workspace(f.m, f.n, f.k, d.multiprocessors);
 }
-constexpr int64_t experts_list(const Facts &f, const Device &) {
-    return plan_list(f.tokens, f.slots, f.experts, f.y_columns, f.summed).end;
+constexpr int64_t expert_rows(const Facts &f, const Device &) {
+    return plan_rows_list(f.tokens, f.slots, f.experts, f.y_columns, f.summed).end;
+}
+constexpr int64_t expert_gemm(const Facts &f, const Device &) {
+    return plan_gemm_list(f.tokens, f.slots, f.experts, f.y_columns, f.summed, f.k).end;
 }
 constexpr int64_t packed_slab(const Facts &f, const Device &) { return f.slab_bytes; }
 constexpr int64_t dense_slab(const Facts &f, const Device &) {
@@ -94,10 +98,11 @@ constexpr Conditions kExpertsInTiles =
     (kTiles & ~needs(C::kSecondPowerOfTwo)) |
     needs(C::kXIs16Bits, C::kXRows16Bytes, C::kSecondAligned4, C::kScaleCodeAligned4,
           C::kScaleBiasAligned4, C::kGroupsOf16Or64, C::kSecondOfRows, C::kExpertTiles);
+constexpr uint32_t kExpertsExtras = kStridedX | kStridedY | kWideY | kAccumulates | kExpertsOfW;
 constexpr Needs sm90_experts_needs(Condition more, Bytes *shared, Bytes *workspace) {
     return {.weights = kPacked4,
             .conditions = kExpertsInTiles | needs(more),
-            .takes = kStridedX | kStridedY | kWideY | kAccumulates | kExpertsOfW,
+            .takes = kExpertsExtras,
             .only = kExpertsOfW,
             .k_below = int64_t{1} << 24,
             .n_below = int64_t{1} << 34,
@@ -108,7 +113,19 @@ constexpr Needs sm90_experts_needs(Condition more, Bytes *shared, Bytes *workspa
 constexpr Needs kSm90ExpertsNeeds =
     sm90_experts_needs(C::kFewSlots, needs_bytes::fixed<kExpertsShared>, nullptr);
 constexpr Needs kSm90ExpertRowsNeeds = sm90_experts_needs(
-    C::kFewExperts, needs_bytes::fixed<kGemvRowsShared>, needs_bytes::experts_list);
+    C::kFewExperts, needs_bytes::fixed<kGemvRowsShared>, needs_bytes::expert_rows);
+constexpr Needs kSm90ExpertGemmNeeds = {
+    .weights = kPacked4,
+    .conditions =
+        kExpertsInTiles | needs(C::kFewExperts, C::kSecondPowerOfTwo, C::kGroupsOf16, C::kSm90a),
+    .takes = kExpertsExtras,
+    .only = kExpertsOfW,
+    .k_below = int64_t{1} << 30,
+    .n_below = int64_t{1} << 34,
+    .least_capability = 90,
+    .most_capability = 90,
+    .shared = needs_bytes::fixed<200 * 1024>,
+    .workspace = needs_bytes::expert_gemm};
 
 constexpr Needs kSm90FewRowsNeeds = {
     .weights = kPacked4,

@@ -11,6 +11,7 @@ using ll = long long;
 Facts at(const Facts &f, int64_t m) {
     Facts g = f;
     g.m = m;
+    if (f.tokens > 0) g.tokens = max64(m * f.tokens / f.m, 1);  // x has a row a token, or a slot
     return g;
 }
 

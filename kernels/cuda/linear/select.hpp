@@ -60,6 +60,10 @@ constexpr bool row_by_row(const Facts &f, const Device &) {
 
 // Experts that most rows of x share, if a routing is any.
 constexpr bool together(const Facts &f, const Device &) { return f.tokens * f.slots >= f.experts; }
+// Experts that have several rows each.
+constexpr bool many_rows(const Facts &f, const Device &) {
+    return f.tokens * f.slots >= 6 * f.experts;
+}
 constexpr bool transposed(const Facts &f, const Device &) { return (f.extras & kTransposed) != 0; }
 constexpr bool not_row_by_row(const Facts &f, const Device &d) { return !row_by_row(f, d); }
 // Looked-up codes before sm_90: no matrix kernel on mma.sync has been measured with them there.
@@ -74,6 +78,7 @@ using K = LinearKernel;
 
 constexpr Row kLinearTable[] = {
     // kernel, its needs, first and last m, further condition, batch class
+    {K::kSm90ExpertGemm, kSm90ExpertGemmNeeds, 1, kAnyM, wanted::many_rows, Batch::kAny},
     {K::kSm90ExpertRows, kSm90ExpertRowsNeeds, 1, kAnyM, wanted::together, Batch::kAny},
     {K::kSm90Experts, kSm90ExpertsNeeds, 1, kAnyM, nullptr, Batch::kAny},
     {K::kExperts, kExpertsNeeds, 1, kAnyM, nullptr, Batch::kAny},

@@ -55,6 +55,13 @@ __device__ inline void keep(uint32_t (&a)[steps][4]) {
         "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
 #define QK_SUMS_32(i) QK_SUMS_8(i), QK_SUMS_8(i + 8), QK_SUMS_8(i + 16), QK_SUMS_8(i + 24)
 
+#define QK_WGMMA_16(type)                                                                         \
+    QK_WGMMA("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %13, 0;\n\t"                                   \
+             "wgmma.mma_async.sync.aligned.m64n16k16.f32." type "." type " "                      \
+             "{%0, %1, %2, %3, %4, %5, %6, %7}, {%8, %9, %10, %11}, %12, p, 1, 1, 0;\n\t}"        \
+             : QK_SUMS_8(0)                                                                       \
+             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add))
+
 #define QK_WGMMA_32(type)                                                                         \
     QK_WGMMA("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %21, 0;\n\t"                                   \
              "wgmma.mma_async.sync.aligned.m64n32k16.f32." type "." type " "                      \
@@ -70,6 +77,16 @@ __device__ inline void keep(uint32_t (&a)[steps][4]) {
              "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "  \
              "{%32, %33, %34, %35}, %36, p, 1, 1, 0;\n\t}"                                        \
              : QK_SUMS_32(0)                                                                      \
+             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add))
+
+#define QK_WGMMA_96(type)                                                                         \
+    QK_WGMMA("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %53, 0;\n\t"                                   \
+             "wgmma.mma_async.sync.aligned.m64n96k16.f32." type "." type " "                      \
+             "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "            \
+             "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "   \
+             "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47}, "  \
+             "{%48, %49, %50, %51}, %52, p, 1, 1, 0;\n\t}"                                        \
+             : QK_SUMS_32(0), QK_SUMS_8(32), QK_SUMS_8(40)                                        \
              : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add))
 
 #define QK_WGMMA_128(type)                                                                        \
@@ -105,10 +122,14 @@ template <class T, int n>
 struct Wgmma {
     static __device__ void run(float (&d)[n / 2], const uint32_t (&a)[4], uint64_t b, int add) {
         constexpr bool f16 = std::is_same_v<T, F16>;
+        if constexpr (n == 16 && f16) QK_WGMMA_16("f16");
+        if constexpr (n == 16 && !f16) QK_WGMMA_16("bf16");
         if constexpr (n == 32 && f16) QK_WGMMA_32("f16");
         if constexpr (n == 32 && !f16) QK_WGMMA_32("bf16");
         if constexpr (n == 64 && f16) QK_WGMMA_64("f16");
         if constexpr (n == 64 && !f16) QK_WGMMA_64("bf16");
+        if constexpr (n == 96 && f16) QK_WGMMA_96("f16");
+        if constexpr (n == 96 && !f16) QK_WGMMA_96("bf16");
         if constexpr (n == 128 && f16) QK_WGMMA_128("f16");
         if constexpr (n == 128 && !f16) QK_WGMMA_128("bf16");
         if constexpr (n == 256 && f16) QK_WGMMA_256("f16");
@@ -118,8 +139,10 @@ struct Wgmma {
 
 #undef QK_WGMMA_256
 #undef QK_WGMMA_128
+#undef QK_WGMMA_96
 #undef QK_WGMMA_64
 #undef QK_WGMMA_32
+#undef QK_WGMMA_16
 #undef QK_SUMS_32
 #undef QK_SUMS_8
 #undef QK_WGMMA

@@ -15,8 +15,9 @@ Status run_experts(const LinearArgs &args, const Launch &launch) {
 }
 
 constexpr Kernel<LinearArgs> stand_in(LinearKernel kernel) {
-    const bool experts =
-        kernel == LinearKernel::kSm90Experts || kernel == LinearKernel::kSm90ExpertRows;
+    const bool experts = kernel == LinearKernel::kSm90Experts ||
+                         kernel == LinearKernel::kSm90ExpertRows ||
+                         kernel == LinearKernel::kSm90ExpertGemm;
     return {kLinearNames[int(kernel)], never<LinearArgs>, nullptr,
             experts ? run_experts : run_generic};
 }
@@ -27,6 +28,7 @@ using K = LinearKernel;
 const Kernel<LinearArgs> kLinearSm90Gemv = stand_in(K::kSm90Gemv);
 const Kernel<LinearArgs> kLinearSm90Experts = stand_in(K::kSm90Experts);
 const Kernel<LinearArgs> kLinearSm90ExpertRows = stand_in(K::kSm90ExpertRows);
+const Kernel<LinearArgs> kLinearSm90ExpertGemm = stand_in(K::kSm90ExpertGemm);
 const Kernel<LinearArgs> kLinearSm90FewRows = stand_in(K::kSm90FewRows);
 const Kernel<LinearArgs> kLinearSm90SomeRows = stand_in(K::kSm90SomeRows);
 const Kernel<LinearArgs> kLinearSm90Rows24 = stand_in(K::kSm90Rows24);

@@ -68,18 +68,21 @@ struct PackedGemm : Shared<S> {
         static constexpr int kPieces = bytes / piece, kOfRow = kPieces * kTiles;
         static constexpr int kAll = S::kRowTiles * kOfRow, kStep = 32 / kOfRow;
         static_assert(32 % kOfRow == 0);
+        static_assert(!S::kListed || kAll <= 32 || kStep == S::kRowTiles / 2);
         const uint8_t *from;  // of group 0
         int64_t step;
         int32_t rows, tile;  // of tiles that are there; of the stage
+        int32_t gap;         // of `it`, where there is one
         uint32_t to;
 
-        __device__ Groups(const GemmProblem &p, const uint8_t *plane, int32_t row_tile,
-                          uint32_t at) {
-            const int32_t lane = int32_t(threadIdx.x & 31), row = row_tile + lane / kOfRow;
+        __device__ Groups(const GemmProblem &p, const uint8_t *plane, const Item &it, uint32_t at) {
+            const int32_t lane = int32_t(threadIdx.x & 31);
+            const int32_t row = it.template tile<S>(lane / kOfRow);
             const int64_t row_bytes = p.w.geometry.groups_per_row * bytes;
             rows = lane < kAll ? p.row_tiles - row : 0;
             from = plane + (rows > 0 ? row * row_bytes : 0) + lane % kPieces * piece;
-            step = kStep * row_bytes;
+            gap = S::kListed ? it.gap : 0;
+            step = (kStep + gap) * row_bytes;
             tile = lane / kPieces % kTiles;
             to = at + uint32_t(lane * piece);
         }
@@ -89,7 +92,7 @@ struct PackedGemm : Shared<S> {
 #pragma unroll
             for (int i = 0; i < (kAll + 31) / 32; ++i, at += step) {
                 if (kAll % 32 != 0 && int(threadIdx.x & 31) + i * 32 >= kAll) break;
-                const bool there = in && i * kStep < rows;
+                const bool there = in && i * (kStep + gap) < rows;
                 copy_piece<piece>(slot_at + to + i * 32 * piece, there ? at : from, there);
             }
         }
@@ -97,8 +100,8 @@ struct PackedGemm : Shared<S> {
 
     __device__ void issue_scales(const Item &it, Turn &turn) const {
         const bool zeros = !Decode::kLut4 && p.w.zero != nullptr;
-        const Groups<8 * kPairBytes<kind>, 16> scale(p, p.w.scale, it.row_tile, kScales);
-        const Groups<8, 8> zero(p, zeros ? p.w.zero : p.w.scale, it.row_tile, kZeros);
+        const Groups<8 * kPairBytes<kind>, 16> scale(p, p.w.scale, it, kScales);
+        const Groups<8, 8> zero(p, zeros ? p.w.zero : p.w.scale, it, kZeros);
         for (int32_t tile = it.first; tile < it.last; tile += kTiles, turn.next(p.slots)) {
             barrier_wait(empty + turn.slot * 8, turn.parity);
             const uint32_t to = slot(turn.slot);
@@ -114,12 +117,13 @@ struct PackedGemm : Shared<S> {
     __device__ void make_scales(const Item &it, Turn &turn, int32_t &others) const {
         if constexpr (S::kSmall) return SmallGroups<S>{*this}.make(it, turn, others);
         constexpr int kUnits = S::kRowTiles * kTiles * 4 / 32, kStep = 32 / (kTiles * 4);
+        static_assert(!S::kListed || kStep == S::kRowTiles / 2);
         const int32_t lane = threadIdx.x & 31, t = lane / 4 % kTiles;
         const int32_t row_tile = it.row_tile + lane / (kTiles * 4);
         const int64_t of_row = p.w.geometry.groups_per_row, groups = p.w.geometry.n * of_row;
         const uint32_t number = uint32_t((int64_t(row_tile) * 16 + lane % 4 * 2) * of_row);
         const bool zeros = !Decode::kLut4 && p.w.zero != nullptr;
-        const Groups<8, 8> zero(p, zeros ? p.w.zero : p.w.scale, it.row_tile, kZeros);
+        const Groups<8, 8> zero(p, zeros ? p.w.zero : p.w.scale, it, kZeros);
         for (int32_t tile = it.first; tile < it.last; tile += kTiles, turn.next(p.slots)) {
             if (others > 0) {
                 --others;
@@ -130,14 +134,14 @@ struct PackedGemm : Shared<S> {
             uint2 pairs[kUnits];
 #pragma unroll
             for (int u = 0; u < kUnits; ++u) {
-                const int32_t row = row_tile + u * kStep;
+                const int32_t row = row_of(it, row_tile, u * kStep);
                 const bool in = row < p.row_tiles && tile + t < p.tiles;
                 const int64_t at = in ? (row * of_row + group) * 16 + lane % 4 * 4 : 0;
                 const uint32_t codes = __ldg(reinterpret_cast<const uint32_t *>(p.w.scale + at));
                 float scale[4];
 #pragma unroll
                 for (int i = 0; i < 4; ++i) {
-                    const int32_t r = u * kStep * 16 + i % 2 * 8 + i / 2;
+                    const int32_t r = (row - row_tile) * 16 + i % 2 * 8 + i / 2;
                     const int64_t g = min64(int64_t(number) + r * of_row + group, groups - 1);
                     const float second =
                         __ldg(reinterpret_cast<const float *>(p.w.second) + (g >> p.second_shift));
@@ -156,6 +160,11 @@ struct PackedGemm : Shared<S> {
             if (!Decode::kLut4) copies_arrive(full_here);
             barrier_arrive(full_here);
         }
+    }
+
+    // Row of tiles `step` after `first`, which is in the first half where there are two.
+    __device__ static int32_t row_of(const Item &it, int32_t first, int32_t step) {
+        return first + step + (S::kListed && step >= S::kRowTiles / 2 ? it.gap : 0);
     }
 
     // ---- consumers

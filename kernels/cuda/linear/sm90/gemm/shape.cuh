@@ -16,19 +16,20 @@ concept OfBytes = requires {
     typename Decode::Lane;
 };
 
-// `kSmallGroups`: of 16 or 32 columns; the kind of scale is known when it runs.
+// `kSmallGroups`: of 16 or 32 columns; the kind of scale is known when it runs. `kOfExperts`: items
+// come from a list (experts.cuh).
 template <class T_, class Decode_, ScaleKind kKind, int kN, int kR, int kQ, int kTiles_,
-          bool kSmallGroups = false>
+          bool kSmallGroups = false, bool kOfExperts = false>
 struct GemmShape {
     using T = T_;
     using Decode = Decode_;
     static constexpr ScaleKind kind = kKind;
     static constexpr int N = kN, R = kR, Q = kQ, kTiles = kTiles_;  // tiles of a stage
-    static constexpr bool kSmall = kSmallGroups;
+    static constexpr bool kSmall = kSmallGroups, kListed = kOfExperts;
     static constexpr int kParts = kSmall ? 4 : 1;  // of a tile, with scales and zeros of their own
     // Large, and small groups: the scale, rounded to x's type, multiplies the weights; else the
     // sums of a tile.
-    static constexpr bool kScaled = kN > 64 || kSmall;
+    static constexpr bool kScaled = kN > 64 || kSmall || kListed;
     static constexpr bool kBytes = OfBytes<Decode>;
     static constexpr int kBoxTiles = kTiles == 1 ? 1 : 2;  // 8-bit codes: tiles of a box
     // Large: nested scales are made by the producers, as pairs of x's type; so are all of small
@@ -66,7 +67,10 @@ struct GemmShape {
     static constexpr uint32_t kSums = N * kColumn;
     // Large: where a warpgroup transposes 64 rows of w by 16 of x, twice, after the ring.
     static constexpr uint32_t kTransposePitch = 128 + 16, kTransposeBytes = 16 * kTransposePitch;
-    static constexpr uint32_t kTransposeRoom = kScaled ? kConsumers * 2 * kTransposeBytes : 0;
+    static constexpr uint32_t kTransposeRoom = kListed   ? 2 * 16 * kColumn
+                                               : kScaled ? kConsumers * 2 * kTransposeBytes
+                                                         : 0;
+    static_assert(!kListed || (kR == 2 && kQ == 1 && !kBytes));
 
     static constexpr int32_t slots(uint32_t shared) {
         return int32_t(min64((shared - 1024 - kTable - kTransposeRoom) / kStage, kMaxSlots));
@@ -85,7 +89,18 @@ struct GemmShape {
 // The part of the product that a block computes next.
 struct Item {
     int32_t row_tile, x_first, first, last;  // first, last: tiles of k, whole stages
+    // Of a list: rows of tiles between the first half and the second; boxes of rows of x.
+    int32_t gap = 0, x_boxes = 0;
+
+    // Row of tiles number i of the block.
+    template <class S>
+    __device__ int32_t tile(int32_t i) const {
+        if constexpr (!S::kListed) return row_tile + i;
+        return row_tile + i + (i < S::kRowTiles / 2 ? 0 : gap);
+    }
 };
+
+constexpr int32_t kListedBox = 32;  // rows of x of a box
 
 struct Turn {  // of the ring
     uint32_t slot = 0, parity;

@@ -88,7 +88,7 @@ struct SmallGroups {
             half = i & 1;
             const int32_t part = i >> 1 & 3;
             tile = first + (i >> 3) % kTiles;
-            row_tile = it.row_tile + (i >> 3) / kTiles;
+            row_tile = it.template tile<S>((i >> 3) / kTiles);
             in = row_tile < p.row_tiles && tile * 4 + part < p.parts;
             group = in ? (tile * 4 + part) >> p.part_shift : 0;
         }

@@ -145,19 +145,6 @@ struct GemvRowsWarp : GemvWarp<T, Decode, kind, kGroupTiles, OneExpert> {
     }
 };
 
-// Rows of y of experts that are not there.
-__device__ inline void fill_rows(const GemvRowsProblem &p, const ExpertsItem &item, Run strips) {
-    const int32_t of_strip = columns_of_strip(p.e);
-    const int32_t columns = (strips.last - strips.first) * of_strip;
-    for (int32_t i = int32_t(threadIdx.x); i < columns * item.count; i += kGemvThreads) {
-        const int64_t slot = p.list.slots[item.first + i / columns];
-        SlotSum sum;
-        const int32_t expert = expert_of(p.e, slot);
-        if (expert >= 0) sum.add(p.e, slot, expert, 0);
-        store_sum(p.e, slot, int64_t(strips.first) * of_strip + i % columns, sum);
-    }
-}
-
 template <class Warp>
 __device__ void store_rows_of_x(const GemvRowsProblem &p, const OneExpert &place,
                                 const ExpertsItem &item, Run strips) {
@@ -190,7 +177,11 @@ __global__ void __launch_bounds__(kGemvThreads, 1)
     wait_for_previous_kernel();
     if (number >= uint32_t(*p.list.items_there)) return;
     const ExpertsItem item = p.list.items[number];
-    if (item.expert >= p.e.count) return fill_rows(p, item, strips);
+    if (item.expert >= p.e.count) {
+        const int32_t of_strip = columns_of_strip(p.e);
+        return fill_rows(p.e, p.list, item, int64_t(strips.first) * of_strip,
+                         (strips.last - strips.first) * of_strip, kGemvThreads);
+    }
     const OneExpert place = {{p.e, p.cut, strips.first, p.second_by_row}, item.expert};
     const int32_t row = int32_t(threadIdx.x % 32 / 4);
     const uint8_t *x = nullptr;

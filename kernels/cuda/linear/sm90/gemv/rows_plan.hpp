@@ -6,6 +6,13 @@
 
 namespace qk::cuda {
 
+constexpr int32_t kItemRows = 8;  // of x, which a product has columns for
+
+static constexpr ExpertsListPlan plan_rows_list(int64_t tokens, int64_t slots, int64_t count,
+                                                int64_t columns, bool summed) {
+    return plan_list({tokens, slots, count, columns, summed, kItemRows, columns, 0});
+}
+
 struct GemvRowsProblem {
     GemvProblem gemv;  // without bias and y
     ExpertsView e;

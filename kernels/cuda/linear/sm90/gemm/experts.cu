@@ -1,0 +1,27 @@
+// The host side of the matrix kernel for experts (experts.cuh).
+#include "cuda/kernels.hpp"
+#include "cuda/linear/sm90/gemm/experts_problem.hpp"
+#include "cuda/runtime.hpp"
+
+namespace qk::cuda {
+
+namespace {
+
+Status multiply(const LinearArgs &args, const ListedExperts &listed, const Launch &launch) {
+    const DeviceGuard device(launch.device.index);  // the driver describes tensors in a context
+    QK_TRY(check(device.error(), launch.error, "experts"));
+    return instance_for<GemmExperts>(codes_of(args.w), args.x.format->id)(args, listed, launch);
+}
+
+Status run(const LinearArgs &args, const Launch &launch) {
+    const ExpertsView e = experts_view(args);
+    return run_listed(
+        args, plan_gemm_list(e.tokens, e.slots, e.count, e.columns, e.summed, args.x.columns),
+        launch, multiply);
+}
+
+}  // namespace
+
+const Kernel<LinearArgs> kLinearSm90ExpertGemm = linear_kernel<LinearKernel::kSm90ExpertGemm>(run);
+
+}  // namespace qk::cuda

@@ -1,0 +1,23 @@
+// Products with experts by the matrix kernel (experts.cuh), and its instances.
+#pragma once
+#include "cuda/linear/sm90/gemm/experts_plan.hpp"
+#include "cuda/linear/sm90/gemm/problem.hpp"
+
+namespace qk::cuda {
+
+struct GemmExpertsProblem {
+    GemmProblem gemm;  // of x by expert, and of all experts' rows of w
+    ExpertsView e;
+    ExpertsList list;
+    int32_t of_expert;                // rows of tiles
+    int32_t first_block, row_blocks;  // blocks of rows of w, of an expert
+    int32_t step_items, step_blocks;  // from a block's unit to its next
+};
+
+// An instance, compiled on its own.
+template <Codes codes, qk_format x>
+struct GemmExperts {
+    static Status run(const LinearArgs &args, const ListedExperts &listed, const Launch &launch);
+};
+
+}  // namespace qk::cuda
