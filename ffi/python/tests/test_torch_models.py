@@ -289,6 +289,35 @@ class Transformers(unittest.TestCase):
                 self.assertEqual(logits(half).dtype, torch.bfloat16)
                 self.assertEqual(tied, again.lm_head.weight is again.model.embed_tokens.weight)
 
+    def test_mixtures(self):
+        """Experts are quantized as they are read, from a tensor an expert too, and saved so."""
+        for kind in MIXTURES:
+            for options in ({"format": "nf4"}, {"format": "mxfp4"}):
+                expected = mixture(kind)
+                with tempfile.TemporaryDirectory() as dense, tempfile.TemporaryDirectory() as small:
+                    expected.save_pretrained(dense)
+                    names = load_file(f"{dense}/model.safetensors")
+                    self.assertEqual(any(".experts.0." in name for name in names),
+                                     kind != "GptOss")
+                    with self.subTest(kind, **options):
+                        model = self.load(dense,
+                                          quantization_config=qk.torch.QkConfig(**options))
+                        qk.torch.replace_linear(expected, **options)
+                        self.assertIsInstance(model.model.layers[1].mlp.experts, qk.torch.Experts)
+                        self.assertTrue(torch.equal(logits(model), logits(expected)))
+                        model.save_pretrained(small)
+                        names = load_file(f"{small}/model.safetensors")
+                        experts = [name for name in names if ".experts." in name]
+                        self.assertEqual({names[name].dtype for name in experts
+                                          if name.endswith("_proj")}, {torch.uint8})
+                        again = self.load(small)
+                        self.assertTrue(torch.equal(logits(again), logits(expected)))
+        with tempfile.TemporaryDirectory() as dense:
+            mixture("Mixtral").save_pretrained(dense)
+            config = qk.torch.QkConfig(convert_experts=False)
+            model = self.load(dense, quantization_config=config)
+            self.assertEqual(model.model.layers[0].mlp.experts.down_proj.dtype, torch.float32)
+
     def test_refused(self):
         with self.assertRaisesRegex(qk.CallError, "accepted are"):
             qk.torch.QkConfig("nf5")

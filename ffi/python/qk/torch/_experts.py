@@ -15,7 +15,7 @@ from ._form import form_of, text_of
 from ._operators import dequantize_op, quantize_op
 from ._prepared import Prepared, context_of, is_capturing
 
-_WEIGHTS = ("gate_up_proj", "down_proj")
+WEIGHTS = ("gate_up_proj", "down_proj")
 _library = torch.library.Library("qk", "FRAGMENT")
 _library.define(
     "experts(Tensor x, Tensor[] planes, str weight, int count, Tensor expert, Tensor? bias, "
@@ -46,14 +46,14 @@ class Experts(torch.nn.Module):
         self.num_experts = int(source.gate_up_proj.shape[0])
         self.forms: dict[str, str] = {}
         self._names: dict[str, list[str]] = {}
-        turned = bool(getattr(source, "is_transposed", False))
-        for name in _WEIGHTS:
+        self.is_transposed = bool(getattr(source, "is_transposed", False))
+        for name in WEIGHTS:
             dense = getattr(source, name).detach()
-            dense = (dense.transpose(1, 2) if turned else dense).flatten(0, 1)  # [E n, k]
-            text = text_of(quantized_desc(tuple(dense.shape), format, **options))
+            shape = tuple(self._rows(dense).shape)
+            text = text_of(quantized_desc(shape, format, **options))
             self.forms[name] = text
             self._names[name] = [_buffer_name(name, plane.name) for plane in form_of(text).planes]
-            for buffer, plane in zip(self._names[name], quantize_op(dense.contiguous(), text)):
+            for buffer, plane in self.quantize(name, dense).items():
                 self.register_buffer(buffer, plane)
             bias = getattr(source, f"{name}_bias", None)
             self.register_parameter(f"{name}_bias", bias)
@@ -61,10 +61,19 @@ class Experts(torch.nn.Module):
         # What dequantize() fills again: the module without its weights.
         skeleton = copy.copy(source)
         skeleton._parameters = dict(source._parameters)
-        for name in _WEIGHTS:
+        for name in WEIGHTS:
             old = source._parameters[name]
             skeleton._parameters[name] = torch.nn.Parameter(old.detach().to("meta"), False)
         self.__dict__["_source"] = skeleton
+
+    def _rows(self, dense: torch.Tensor) -> torch.Tensor:
+        """[E,n,k], or [E,k,n] as gpt-oss stores them, as [E n, k]."""
+        return (dense.transpose(1, 2) if self.is_transposed else dense).flatten(0, 1)
+
+    def quantize(self, name: str, dense: torch.Tensor) -> dict[str, torch.Tensor]:
+        """The buffers of "gate_up_proj" or "down_proj", as the dense parameter was."""
+        planes = quantize_op(self._rows(dense).contiguous(), self.forms[name])
+        return dict(zip(self._names[name], planes))
 
     def planes(self, name: str) -> list[torch.Tensor]:
         """The buffers of "gate_up_proj" or "down_proj"."""
@@ -93,10 +102,10 @@ class Experts(torch.nn.Module):
         """The module that this one took the place of, with weights of these codes."""
         new = copy.copy(self.__dict__["_source"])
         new._parameters = dict(new._parameters)
-        for name in _WEIGHTS:
+        for name in WEIGHTS:
             dense = dequantize_op(self.planes(name), self.forms[name], dtype)
             dense = dense.unflatten(0, (self.num_experts, -1))
-            if getattr(new, "is_transposed", False):
+            if self.is_transposed:
                 dense = dense.transpose(1, 2).contiguous()
             new._parameters[name] = torch.nn.Parameter(dense, False)
             bias = self._parameters[f"{name}_bias"]
@@ -131,7 +140,7 @@ def _buffer_name(weight: str, plane: str) -> str:
 def is_experts(module: Any) -> bool:
     """Does it hold experts as transformers' modules do, in tensors of rank 3?"""
     parameters = getattr(module, "_parameters", {})
-    return all(getattr(parameters.get(name), "ndim", 0) == 3 for name in _WEIGHTS)
+    return all(getattr(parameters.get(name), "ndim", 0) == 3 for name in WEIGHTS)
 
 
 def gate_of(module: Any) -> Gate:

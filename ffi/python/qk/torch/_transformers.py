@@ -7,13 +7,15 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from transformers.core_model_loading import ConversionOps
+from transformers.core_model_loading import ConversionOps, WeightConverter
 from transformers.quantizers.auto import register_quantization_config, register_quantizer
 from transformers.quantizers.base import HfQuantizer
 from transformers.quantizers.quantizers_utils import get_module_from_name
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from .._desc import quantized_desc
+from ._experts import WEIGHTS as EXPERT_WEIGHTS
+from ._experts import Experts
 from ._linear import Linear
 from ._operators import quantize_op
 from ._replace import dequantize_linear, replace_linear
@@ -23,18 +25,21 @@ _OPTIONS = ("group_size", "scale", "nested", "symmetric", "layout")
 
 @register_quantization_config("qk")
 class QkConfig(QuantizationConfigMixin):  # type: ignore[misc]
-    """How a model's linear layers are stored; the names are those of qk.quantize.
+    """How a model's linear layers and experts are stored; the names are those of qk.quantize.
 
     modules_to_not_convert: as for replace_linear; None: the output head and tied weights.
+    convert_experts: False leaves experts dense.
     """
 
     def __init__(self, format: str = "nf4", group_size: int = 0, scale: str = "f32",
                  nested: bool = False, symmetric: bool = True, layout: str | None = None,
-                 modules_to_not_convert: list[str] | None = None, **_: Any) -> None:
+                 modules_to_not_convert: list[str] | None = None, convert_experts: bool = True,
+                 **_: Any) -> None:
         self.quant_method: Any = "qk"
         self.format, self.group_size, self.scale = format, group_size, scale
         self.nested, self.symmetric, self.layout = nested, symmetric, layout
         self.modules_to_not_convert = modules_to_not_convert
+        self.convert_experts = convert_experts
         quantized_desc((64, 4096), format, **self.options)  # refuses what is no format
 
     @property
@@ -44,7 +49,7 @@ class QkConfig(QuantizationConfigMixin):  # type: ignore[misc]
 
 
 class _Quantize(ConversionOps):  # type: ignore[misc]
-    """A dense weight, just read, becomes planes: one layer is dense at a time."""
+    """A dense weight, just read, becomes planes: one layer, or its experts, is dense at a time."""
 
     def __init__(self, quantizer: Any) -> None:
         self.hf_quantizer = quantizer
@@ -54,14 +59,20 @@ class _Quantize(ConversionOps):  # type: ignore[misc]
         planes = {}
         for target, value in input_dict.items():
             value = value[0] if isinstance(value, list) else value
-            module, _name = get_module_from_name(model, target)
-            if _is_conv1d(module):
-                value = value.T
-            made = quantize_op(value.contiguous(), module.form)
+            module, name = get_module_from_name(model, target)
+            if isinstance(module, Experts):
+                made = module.quantize(name, value)
+            else:
+                value = value.T if _is_conv1d(module) else value
+                made = dict(zip(module._names, quantize_op(value.contiguous(), module.form)))
             path = target.rpartition(".")[0]
-            planes.update({f"{path}.{name}": plane for name, plane in zip(module._names, made)})
+            planes.update({f"{path}.{buffer}": plane for buffer, plane in made.items()})
             module._is_hf_initialized = True
         return planes
+
+
+def _makes_experts(converter: Any) -> bool:
+    return any(name in pattern for pattern in converter.target_patterns for name in EXPERT_WEIGHTS)
 
 
 def _is_conv1d(module: Any) -> bool:
@@ -83,7 +94,7 @@ class QkHfQuantizer(HfQuantizer):  # type: ignore[misc]
         conv1d = {name for name, module in model.named_modules()
                   if type(module).__name__ == "Conv1D"}
         report = replace_linear(model, config.format, modules_to_not_convert=skipped,
-                                convert_experts=False, **config.options)
+                                convert_experts=config.convert_experts, **config.options)
         for name in conv1d & set(report.replaced):
             model.get_submodule(name).was_conv1d = not self.pre_quantized
         # What a file of this model needs to be read again.
@@ -92,7 +103,19 @@ class QkHfQuantizer(HfQuantizer):  # type: ignore[misc]
 
     def param_needs_quantization(self, model: Any, param_name: str, **_: Any) -> bool:
         module, name = get_module_from_name(model, param_name)
-        return not self.pre_quantized and isinstance(module, Linear) and name == "weight"
+        dense = (isinstance(module, Linear) and name == "weight"
+                 or isinstance(module, Experts) and name in module.forms)
+        return not self.pre_quantized and dense
+
+    def _process_model_after_weight_loading(self, model: Any, **_: Any) -> Any:
+        """save_pretrained splits dense experts into the tensors that they were read from; planes
+        are saved as they are."""
+        experts = [name for name, module in model.named_modules() if isinstance(module, Experts)]
+        if experts:
+            model._weight_conversions = [
+                one for one in getattr(model, "_weight_conversions", None) or []
+                if not (isinstance(one, WeightConverter) and _makes_experts(one))]
+        return model
 
     def get_quantize_ops(self) -> Any:
         return _Quantize(self)
