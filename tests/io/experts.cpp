@@ -183,6 +183,26 @@ Parts nvfp4(int64_t n, int64_t k) {
     return p;
 }
 
+// A weight of bytes and its scales, under the names of a dialect.
+Parts with_scales(const char *dtype, int64_t n, int64_t bytes, const char *scale,
+                  const char *scale_dtype, const std::vector<int64_t> &scales) {
+    Parts p;
+    int64_t count = 1;
+    for (const int64_t size : scales) count *= size;
+    const int64_t width = std::string(scale_dtype) == "F32" ? 4 : 1;
+    p.set("x.weight", dtype, {n, bytes}, zeros(n * bytes));
+    p.set(std::string("x.") + scale, scale_dtype, scales, zeros(count * width));
+    return p;
+}
+
+TEST_F(Experts, OfDeepSeekHaveTheValuesOfTheirLayers) {
+    joins(with_scales("I8", 6, 32, "scale", "F8_E8M0", {6, 2}), "", 6, 64);
+    const std::string blocks =
+        R"({"quantization_config":{"quant_method":"fp8","weight_block_size":[128,128]}})";
+    joins(with_scales("F8_E4M3", 256, 256, "weight_scale_inv", "F32", {2, 2}), blocks, 256, 256);
+    joins(with_scales("F8_E4M3", 40, 200, "weight_scale_inv", "F32", {1, 2}), blocks, 40, 200);
+}
+
 TEST_F(Experts, HaveTheValuesOfTheirLayers) {
     joins(awq_gemm(64, 256, 128), kAwq128, 64, 256);
     joins(awq_gemv(64, 256, 1), kAwq128, 64, 256);
