@@ -13,7 +13,8 @@
 namespace qk::cpu {
 namespace {
 
-constexpr int64_t kRows = 8;  // rows of w, and rows of x, in a tile
+// In a tile. x is rounded for each of them, which takes longer than two rows of w do.
+constexpr int64_t kRowsOfW = 64, kRowsOfX = 8;
 
 class Tile {
   public:
@@ -23,7 +24,7 @@ class Tile {
     void run(int64_t row, int64_t row_end, int64_t x_row) {
         const Geometry &s = args_.w.geometry;
         x_row_ = x_row;
-        x_rows_ = min64(kRows, args_.x.rows - x_row);
+        x_rows_ = min64(kRowsOfX, args_.x.rows - x_row);
         memset(acc_, 0, sizeof(acc_));
         memset(low_, 0, sizeof(low_));
         for (int64_t column = 0; column < s.k;) {
@@ -88,17 +89,17 @@ class Tile {
     Int8Entries entries_;
     float unit_;
     int64_t x_row_ = 0, x_rows_ = 0;
-    Int8Scale scale_[kRows];
-    int8_t x_[kRows][kInt8Block];
-    float acc_[kRows][kRows], low_[kRows][kRows];  // [row of w][row of x]
+    Int8Scale scale_[kRowsOfX];
+    int8_t x_[kRowsOfX][kInt8Block];
+    float acc_[kRowsOfW][kRowsOfX], low_[kRowsOfW][kRowsOfX];
 };
 
 Status run(const LinearArgs &args, const Launch &launch) {
-    parallel_ranges(launch.parallel, rows_of_w(args), kRows, [&](int64_t first, int64_t last) {
+    parallel_ranges(launch.parallel, rows_of_w(args), 8, [&](int64_t first, int64_t last) {
         Tile tile(args);
-        for (int64_t row = first; row < last; row += kRows) {
-            for (int64_t m = 0; m < args.x.rows; m += kRows) {
-                tile.run(row, min64(row + kRows, last), m);
+        for (int64_t row = first; row < last; row += kRowsOfW) {
+            for (int64_t m = 0; m < args.x.rows; m += kRowsOfX) {
+                tile.run(row, min64(row + kRowsOfW, last), m);
             }
         }
     });
