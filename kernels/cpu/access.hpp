@@ -250,7 +250,9 @@ class RowScales {
     void read(int64_t first, int64_t count, float *to) {
         const qk_format format = plane_.format->id;
         const int64_t place = base_ + first * stride_;
-        if (coded_) {
+        if (format == QK_FORMAT_I8 && stride_ == 1) {
+            read_integers(group_number(w_.geometry, {row_, first}), place, count, to);
+        } else if (coded_) {
             for (int64_t i = 0; i < count; ++i) to[i] = at(first + i);
         } else if (stride_ == 1) {
             widen_x<Isa>({plane_.format, 1, count, plane_.data}, place, count, to);
@@ -263,6 +265,21 @@ class RowScales {
     int64_t row() const { return row_; }
 
   private:
+    // i8 codes times their second scales.
+    void read_integers(int64_t number, int64_t place, int64_t count, float *to) const {
+        const int8_t *const codes = static_cast<const int8_t *>(plane_.data) + place;
+        const int64_t size = plane_.second_group;
+        const bool power = (size & (size - 1)) == 0;  // divisions are slow
+        int64_t second = power ? number >> __builtin_ctzll(uint64_t(size)) : number / size;
+        for (int64_t i = 0, end = (second + 1) * size - number; i < count; end += size) {
+            const float by = load_as<float>(plane_.second, second++);
+            for (; i + 8 <= min64(end, count); i += 8) {
+                for (int64_t j = 0; j < 8; ++j) to[i + j] = float(codes[i + j]) * by;
+            }
+            for (; i < min64(end, count); ++i) to[i] = float(codes[i]) * by;
+        }
+    }
+
     const Weight &w_;
     const ScalePlane &plane_;
     bool coded_;

@@ -2,6 +2,7 @@
 #pragma once
 #include "cpu/access.hpp"
 #include "cpu/shared/panel.hpp"
+#include "cpu/shared/transpose.hpp"
 
 namespace qk::cpu {
 
@@ -36,25 +37,27 @@ class ScaleBlock {
     template <class FirstOf>
     QK_NOINLINE const char *load_rows(int64_t row, int64_t count, const FirstOf &first_of) {
         const Geometry &s = w_.geometry;
+        float of_row[8][kPanelSteps + 16];  // in whole runs of 16
         for (int64_t i = 0; i < 8; ++i) {
-            const bool real = row + i < s.n;
-            float scales[kPanelSteps + 16];  // of the row, in whole runs of 16
-            const int64_t first = real ? first_of(i) : 0;
-            const int64_t there = s.flat ? min64(count, s.group_count - first) : count;
-            if (real) {
+            int64_t there = 0;
+            if (row + i < s.n) {
+                const int64_t first = first_of(i);
+                there = s.flat ? min64(count, s.group_count - first) : count;
                 row_scales_.start(row + i);
-                row_scales_.read(first, there, scales);
+                row_scales_.read(first, there, of_row[i]);
             }
-            for (int64_t g = 0; g < count; ++g) {
-                scales_[g][i] = real && g < there ? scales[g] : 0.0f;
-            }
+            for (; there < round_up(count, 4); ++there) of_row[i][there] = 0;
+        }
+        for (int64_t g = 0; g < count; g += 4) {
+            transpose_4x4(&of_row[0][g], sizeof(of_row[0]), scales_[g], sizeof(scales_[0]));
+            transpose_4x4(&of_row[4][g], sizeof(of_row[0]), scales_[g] + 4, sizeof(scales_[0]));
         }
         return reinterpret_cast<const char *>(scales_);
     }
 
     const Weight &w_;
     RowScales<Isa> row_scales_;
-    float scales_[kPanelSteps + 1][8];
+    float scales_[kPanelSteps + 4][8];  // in whole runs of 4
 };
 
 // Codes of any format in any layout.
