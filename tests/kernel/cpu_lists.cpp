@@ -30,7 +30,7 @@ TEST(CpuLists, AreWhatTheBuildSays) {
                      "avx512 batch", "avx2 gemv", "avx2 single", "avx2 batch", "generic"}));
     EXPECT_EQ(names_of(cpu.linear_int8),
               (Names{"avx512 vnni int8 batch", "avx512 vnni int8", "avx512 vnni int8 rows",
-                     "avx2 int8 batch", "avx2 int8", "generic int8"}));
+                     "avx2 int8 batch", "avx2 int8", "avx2 int8 rows", "generic int8"}));
     EXPECT_EQ(names_of(cpu.linear_bf16), (Names{"avx512 bf16"}));
     EXPECT_EQ(names_of(cpu.gru), (Names{"avx512 vnni", "avx2", "generic"}));
 #elif defined(QK_TEST_ARM)
@@ -39,8 +39,8 @@ TEST(CpuLists, AreWhatTheBuildSays) {
     EXPECT_EQ(names_of(cpu.repack), (Names{"neon", "generic"}));
     EXPECT_EQ(names_of(cpu.linear), (Names{"dotprod integers", "dotprod groups", "neon gemv",
                                            "neon single", "neon batch", "generic"}));
-    EXPECT_EQ(names_of(cpu.linear_int8),
-              (Names{"i8mm int8", "dotprod int8", "neon int8", "generic int8"}));
+    EXPECT_EQ(names_of(cpu.linear_int8), (Names{"i8mm int8", "dotprod int8", "dotprod int8 rows",
+                                                "neon int8", "neon int8 rows", "generic int8"}));
     EXPECT_EQ(names_of(cpu.linear_bf16), Names{});
     EXPECT_EQ(names_of(cpu.gru), (Names{"neon dotprod", "neon", "generic"}));
 #elif defined(QK_TEST_ARM32)
@@ -48,7 +48,7 @@ TEST(CpuLists, AreWhatTheBuildSays) {
     EXPECT_EQ(names_of(cpu.quantize), Names{"generic"});
     EXPECT_EQ(names_of(cpu.repack), Names{"generic"});
     EXPECT_EQ(names_of(cpu.linear), (Names{"neon gemv", "neon single", "neon batch", "generic"}));
-    EXPECT_EQ(names_of(cpu.linear_int8), (Names{"neon int8", "generic int8"}));
+    EXPECT_EQ(names_of(cpu.linear_int8), (Names{"neon int8", "neon int8 rows", "generic int8"}));
     EXPECT_EQ(names_of(cpu.linear_bf16), Names{});
     EXPECT_EQ(names_of(cpu.gru), (Names{"neon", "generic"}));
 #else

@@ -1,5 +1,6 @@
 // One row of x over packed U4 codes with SDOT, and int8 mode.
 #include "cpu/arm_neon/int8_dots.hpp"
+#include "cpu/arm_neon/int8_rows.hpp"
 #include "cpu/arm_neon/integer_groups.hpp"
 #include "cpu/arm_neon/integers.hpp"
 #include "cpu/int8/gemv.hpp"
@@ -29,5 +30,7 @@ const Kernel<LinearArgs> kLinearGroupsDotprod =
 
 const Kernel<LinearArgs> kLinearInt8Dotprod =
     linear_kernel<row_of("dotprod int8")>(run_int8_gemv<NeonInt8>, int8_x_bytes<NeonInt8>);
+const Kernel<LinearArgs> kLinearInt8DotprodRows = linear_kernel<row_of("dotprod int8 rows")>(
+    run_int8_rows_of_bytes<NeonRowsOfBytes>, int8_x_bytes<NeonRowsOfBytes>);
 
 }  // namespace qk::cpu

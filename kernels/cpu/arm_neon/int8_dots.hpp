@@ -82,7 +82,7 @@ struct NeonInt8 : Neon {
         void add(int8x16_t a, int8x16_t b) {
             add_pairs(vmull_s8(vget_low_s8(a), vget_low_s8(b)), vmull_high_s8(a, b));
         }
-        // Two products fit 16 bits: none of the bytes is -128.
+        // Two products fit 16 bits: b and d are -127 at least.
         void add(int8x16_t a, int8x16_t b, int8x16_t c, int8x16_t d) {
             const int16x8_t low = vmull_s8(vget_low_s8(a), vget_low_s8(b));
             const int16x8_t high = vmull_high_s8(a, b);

@@ -1,5 +1,6 @@
 // Products in floats and int8 mode, NEON.
 #include "cpu/arm_neon/int8_dots.hpp"
+#include "cpu/arm_neon/int8_rows.hpp"
 #include "cpu/arm_neon/integer_groups.hpp"
 #include "cpu/arm_neon/integers.hpp"
 #include "cpu/int8/gemv.hpp"
@@ -23,5 +24,7 @@ const Kernel<LinearArgs> kTransposedFewNeon =
 
 const Kernel<LinearArgs> kLinearInt8Neon =
     linear_kernel<row_of("neon int8")>(run_int8_gemv<NeonInt8>, int8_x_bytes<NeonInt8>);
+const Kernel<LinearArgs> kLinearInt8NeonRows = linear_kernel<row_of("neon int8 rows")>(
+    run_int8_rows_of_bytes<NeonRowsOfBytes>, int8_x_bytes<NeonRowsOfBytes>);
 
 }  // namespace qk::cpu

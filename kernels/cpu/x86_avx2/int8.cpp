@@ -3,6 +3,7 @@
 #include "cpu/int8/gemv.hpp"
 #include "cpu/kernels.hpp"
 #include "cpu/linear/select.hpp"
+#include "cpu/x86_avx2/int8_rows.hpp"
 #include "cpu/x86_avx2/int8_tile.hpp"
 
 namespace qk::cpu {
@@ -11,5 +12,7 @@ const Kernel<LinearArgs> kLinearInt8Avx2 =
     linear_kernel<row_of("avx2 int8")>(run_int8_gemv<Avx2Int8>, int8_x_bytes<Avx2Int8>);
 const Kernel<LinearArgs> kLinearInt8Avx2Batch =
     linear_kernel<row_of("avx2 int8 batch")>(run_int8_batch<Avx2Int8>, int8_tiles_bytes<Avx2Int8>);
+const Kernel<LinearArgs> kLinearInt8Avx2Rows = linear_kernel<row_of("avx2 int8 rows")>(
+    run_int8_rows_of_bytes<Avx2RowsOfBytes>, int8_x_bytes<Avx2RowsOfBytes>);
 
 }  // namespace qk::cpu

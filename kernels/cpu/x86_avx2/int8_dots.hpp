@@ -104,16 +104,25 @@ struct Avx2Dots : Avx2, YmmSums {
         return add_neighbours(first, row(i + 1));
     }
 
-    // Sums of 8 rows out of 8 partial ones a row, `row(i)`. Rows go two by two, so that few of them
-    // wait in registers.
+    // Of rows i .. i + 3, `row(i)` each: sums of four partial ones, in either half of a vector.
+    // Rows go two by two, so that few of them wait in registers.
+    template <class Row>
+    QK_INLINE static __m256i fold_four(const Row &row, int i) {
+        const __m256i low = add_two(row, i);
+        return add_neighbours(low, add_two(row, i + 2));
+    }
+    // Sums of 8 rows out of 8 partial ones a row.
     template <class Row>
     QK_INLINE static void fold_rows_1(const Row &row, Sums8 *to) {
-        const auto four = [&](int i) QK_INLINE {
-            const __m256i low = add_two(row, i);
-            return add_neighbours(low, add_two(row, i + 2));
-        };
-        const __m256i low = four(0);
-        to->v = add_halves(low, four(4));
+        const __m256i low = fold_four(row, 0);
+        to->v = add_halves(low, fold_four(row, 4));
+    }
+    // The halves of a vector are two blocks.
+    template <class Row>
+    QK_INLINE static void fold_rows_of_halves(const Row &row, Sums8 *to) {
+        const __m256i low = fold_four(row, 0), high = fold_four(row, 4);
+        to[0].v = _mm256_permute2x128_si256(low, high, 0x20);
+        to[1].v = _mm256_permute2x128_si256(low, high, 0x31);
     }
     // Even dwords are block 0, odd ones block 1.
     template <class Row>
