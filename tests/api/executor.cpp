@@ -247,13 +247,12 @@ TEST(Executor, ACallThatIsLeftCanBeMadeAgain) {
 
 TEST(Executor, AnAllocatorThatThrowsLeavesTheContextUsable) {
     static bool throws;
-    const qk_allocator allocator = {
-        [](void *, size_t bytes, size_t align) -> void * {
-            if (throws) throw std::runtime_error("no");
-            void *pointer = nullptr;
-            return posix_memalign(&pointer, align, bytes) == 0 ? pointer : nullptr;
-        },
-        [](void *, void *pointer) { std::free(pointer); }, nullptr};
+    const qk_allocator allocator = {[](void *, size_t bytes, size_t align) -> void * {
+                                        if (throws) throw std::runtime_error("no");
+                                        return harness::take_aligned(bytes, align);
+                                    },
+                                    [](void *, void *pointer) { harness::give_aligned(pointer); },
+                                    nullptr};
     qk_context_options options = QK_CONTEXT_OPTIONS_INIT;
     options.allocator = &allocator;
     throws = true;

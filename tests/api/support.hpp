@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <initializer_list>
@@ -13,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "harness/aligned.hpp"
 #include "qk.h"
 
 namespace api {
@@ -23,7 +23,7 @@ class Allocator {
   public:
     Allocator() : table_{allocate, release, this} {}
     ~Allocator() {
-        for (void *pointer : quarantine_) std::free(pointer);
+        for (void *pointer : quarantine_) harness::give_aligned(pointer);
     }
     Allocator(const Allocator &) = delete;
     Allocator &operator=(const Allocator &) = delete;
@@ -53,8 +53,8 @@ class Allocator {
             ++self.failures_;
             return nullptr;
         }
-        void *pointer = nullptr;
-        if (posix_memalign(&pointer, align, bytes) != 0) return nullptr;
+        void *const pointer = harness::take_aligned(bytes, align);
+        if (pointer == nullptr) return nullptr;
         std::memset(pointer, 0xcd, bytes);  // nothing may rely on fresh memory being zero
         self.live_.insert(pointer);
         return pointer;
@@ -66,7 +66,7 @@ class Allocator {
         if (self.keep_released) {
             self.quarantine_.push_back(pointer);
         } else {
-            std::free(pointer);
+            harness::give_aligned(pointer);
         }
     }
 

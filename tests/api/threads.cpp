@@ -1,16 +1,18 @@
 // Contexts on many threads at once, and many contexts one after the other.
 #include <gtest/gtest.h>
 
-#include <dirent.h>
-#include <unistd.h>
-
+#include <chrono>
 #include <cstdio>
 #include <thread>
 
 #include "api/support.hpp"
+#include "harness/system.hpp"
 
 namespace api {
 namespace {
+
+using harness::Resources;
+using harness::resources;
 
 #if defined(QK_SANITIZED)
 constexpr bool kSanitized = true;
@@ -23,38 +25,12 @@ constexpr bool kSanitized = false;
 constexpr int kScale = 1;
 #endif
 
-struct Resources {
-    int64_t resident_bytes = 0;
-    int descriptors = 0, threads = 0;
-};
-
-int entries(const char *folder) {
-    int count = 0;
-    DIR *const dir = opendir(folder);
-    while (dir != nullptr && readdir(dir) != nullptr) ++count;
-    if (dir != nullptr) closedir(dir);
-    return count;
-}
-
-Resources measure() {
-    Resources now;
-    long long total = 0, resident = 0;
-    if (FILE *const file = std::fopen("/proc/self/statm", "r")) {
-        EXPECT_EQ(std::fscanf(file, "%lld %lld", &total, &resident), 2);
-        std::fclose(file);
-    }
-    now.resident_bytes = resident * sysconf(_SC_PAGESIZE);
-    now.descriptors = entries("/proc/self/fd");
-    now.threads = entries("/proc/self/task");
-    return now;
-}
-
 // The kernel lists a joined thread until it has finished with it: a moment, not for good.
 int settled_threads() {
-    int least = measure().threads;
+    int least = resources().threads;
     for (int i = 0; i < 200; ++i) {
-        usleep(1000);
-        const int now = measure().threads;
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        const int now = resources().threads;
         if (now < least) least = now;
     }
     return least;
@@ -158,7 +134,7 @@ TEST_F(Shared, PoolsStartAndStop) {
     const auto expected = multiply(home, w, x);
     // ThreadSanitizer starts a thread of its own with the first one that a process makes.
     qk_context_destroy(make_context(allocator, 2));
-    const int threads = settled_threads(), descriptors = measure().descriptors;
+    const int threads = settled_threads(), descriptors = resources().descriptors;
     for (int i = 0; i < 10000 / kScale; ++i) {
         qk_context *const context = make_context(allocator, 2 + i % 3);
         if (i % 2 == 0) {
@@ -167,7 +143,7 @@ TEST_F(Shared, PoolsStartAndStop) {
         qk_context_destroy(context);
     }
     EXPECT_EQ(settled_threads(), threads) << "a worker outlives its context";
-    EXPECT_EQ(measure().descriptors, descriptors);
+    EXPECT_EQ(resources().descriptors, descriptors);
 }
 
 TEST_F(Shared, CreateAndDestroyKeepsNothing) {
@@ -184,10 +160,10 @@ TEST_F(Shared, CreateAndDestroyKeepsNothing) {
         }
     };
     cycle(1000);  // the C library's own caches fill, also those that measuring needs
-    measure();
-    const Resources before = measure();
+    resources();
+    const Resources before = resources();
     cycle(100000 / kScale);
-    const Resources after = measure();
+    const Resources after = resources();
     EXPECT_EQ(after.descriptors, before.descriptors);
     EXPECT_LE(after.threads, before.threads);
     if (kSanitized) {

@@ -8,6 +8,7 @@
 #include <random>
 
 #include "gru/image.hpp"
+#include "harness/aligned.hpp"
 #include "network.hpp"
 #include "owned_model.hpp"
 #include "reference/gru/gru_reference.hpp"
@@ -313,15 +314,14 @@ struct Budget {
 void *budget_allocate(void *user, std::size_t size, std::size_t align) {
     Budget &budget = *static_cast<Budget *>(user);
     if (budget.left-- <= 0) return nullptr;
-    void *pointer = nullptr;
-    if (posix_memalign(&pointer, align, size) != 0) return nullptr;
-    ++budget.live;
+    void *const pointer = harness::take_aligned(size, align);
+    if (pointer != nullptr) ++budget.live;
     return pointer;
 }
 
 void budget_release(void *user, void *pointer) {
     --static_cast<Budget *>(user)->live;
-    std::free(pointer);
+    harness::give_aligned(pointer);
 }
 
 qk_status whole_life(qk_context *context, const Network &net) {

@@ -1,5 +1,5 @@
-// Aligned memory by what the system has: Windows' C runtime has no aligned_alloc, and memory of its
-// own function goes back through its own.
+// Aligned memory by what the system has: Windows' C runtime has no posix_memalign, and memory of
+// its own function goes back through its own.
 #pragma once
 #include <cstddef>
 #include <cstdlib>
@@ -14,7 +14,9 @@ inline void *take_aligned(std::size_t bytes, std::size_t align) {
 #if defined(_WIN32)
     return _aligned_malloc(bytes, align);
 #else
-    return std::aligned_alloc(align, (bytes + align - 1) / align * align);
+    void *memory = nullptr;
+    const std::size_t least = align < sizeof(void *) ? sizeof(void *) : align;
+    return posix_memalign(&memory, least, bytes) == 0 ? memory : nullptr;
 #endif
 }
 

@@ -32,8 +32,7 @@ class Allocator {
         const int64_t call = ++self.calls_;
         const int64_t at = self.fail_at_;
         if (at > 0 && (call == at || (self.onward_ && call > at))) return nullptr;
-        void *const memory = take_aligned(bytes == 0 ? align : bytes,
-                                          align < sizeof(void *) ? sizeof(void *) : align);
+        void *const memory = take_aligned(bytes == 0 ? align : bytes, align);
         if (memory != nullptr) ++self.live_;
         return memory;
     }

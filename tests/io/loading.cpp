@@ -1,8 +1,7 @@
 // qk_checkpoint_load and verify_layer: nothing leaks, nothing stale stays, nothing is made up.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-
+#include "harness/aligned.hpp"
 #include "layers.hpp"
 
 namespace {
@@ -16,16 +15,13 @@ struct Counted {
     static void *allocate(void *user, size_t bytes, size_t align) {
         Counted *self = static_cast<Counted *>(user);
         if (self->calls++ == self->fail_at) return nullptr;
-        void *memory = nullptr;
-        if (posix_memalign(&memory, align < sizeof(void *) ? sizeof(void *) : align, bytes) != 0) {
-            return nullptr;
-        }
-        ++self->live;
+        void *const memory = harness::take_aligned(bytes, align);
+        if (memory != nullptr) ++self->live;
         return memory;
     }
     static void release(void *user, void *pointer) {
         --static_cast<Counted *>(user)->live;
-        free(pointer);
+        harness::give_aligned(pointer);
     }
 };
 
