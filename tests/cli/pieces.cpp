@@ -1,12 +1,12 @@
 // A layer quantized in pieces of rows has the bytes and the error that it has in one piece.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cmath>
 #include <cstring>
 #include <filesystem>
 
 #include "../../cli/quantize_layer.hpp"
+#include "io/maker.hpp"
 
 namespace {
 
@@ -36,7 +36,7 @@ Checkpoint random_layer(std::vector<char> *file) {
 }
 
 struct Quantized {
-    std::vector<char> bytes;
+    std::string bytes;
     LayerError error;
 };
 
@@ -47,8 +47,8 @@ Quantized quantized(const qk_tensor_desc &desc, qk_dialect dialect, int64_t weig
     common.quiet = true;
     const Context context = create_context(common);
     const qk_layer layer = all_layers(checkpoint)[0];
-    const std::string path =
-        testing::TempDir() + "/qk_pieces_" + std::to_string(getpid()) + ".safetensors";
+    const io_test::Folder folder;
+    const std::string path = folder.path("a.safetensors");
     qk_writer *made = nullptr;
     qk_io_message message = {};
     check(qk_writer_create(path.c_str(), nullptr, &made, &message), "", message.text);
@@ -61,12 +61,7 @@ Quantized quantized(const qk_tensor_desc &desc, qk_dialect dialect, int64_t weig
     const LayerError error =
         quantize_layer(checkpoint, context, layer, {desc, desc}, made, &progress, weights);
     check(qk_writer_finish(made, &message), "", message.text);
-    std::vector<char> bytes(std::filesystem::file_size(path));
-    std::FILE *file = std::fopen(path.c_str(), "rb");
-    EXPECT_EQ(std::fread(bytes.data(), 1, bytes.size(), file), bytes.size());
-    std::fclose(file);
-    std::filesystem::remove(path);
-    return {bytes, error};
+    return {io_test::read_file(path), error};
 }
 
 qk_tensor_desc description(qk_format format, qk_layout layout, qk_format scales, int32_t group) {

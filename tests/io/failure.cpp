@@ -1,6 +1,5 @@
 // The caller's mistakes, and an allocator that fails at its n-th call.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include "layers.hpp"
 
@@ -110,7 +109,7 @@ TEST(Memory, WritingFailsCleanlyAtEveryAllocation) {
     const std::string path = folder.path("out.safetensors");
     const int64_t shape[] = {1};
     sweep([&](qk_allocator allocator) {
-        unlink(path.c_str());
+        folder.remove("out.safetensors");
         qk_writer *writer = nullptr;
         qk_status status = qk_writer_create(path.c_str(), &allocator, &writer, nullptr);
         if (status == QK_OK) status = qk_writer_metadata(writer, "format", "pt", nullptr);

@@ -1,9 +1,13 @@
 // Safetensors bytes for tests, written without the library under test.
 #pragma once
+#include <algorithm>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -46,17 +50,30 @@ struct Maker {
 class Folder {
   public:
     Folder() {
-        char name[] = "/tmp/qk_io_test_XXXXXX";
-        if (mkdtemp(name) == nullptr) abort();
-        path_ = name;
+        const auto all = std::filesystem::temp_directory_path();
+        std::random_device number;
+        do {
+            path_ = (all / ("qk_io_test_" + std::to_string(number()))).generic_string();
+        } while (!std::filesystem::create_directory(path_));
     }
     Folder(const Folder &) = delete;
     ~Folder() {
-        const std::string command = "rm -rf '" + path_ + "'";
-        if (system(command.c_str()) != 0) perror("rm");
+        std::error_code error;
+        std::filesystem::remove_all(path_, error);
+        if (error) fprintf(stderr, "%s: %s\n", path_.c_str(), error.message().c_str());
     }
     std::string path(const std::string &name = "") const {
         return name.empty() ? path_ : path_ + "/" + name;
+    }
+    void make(const std::string &name) const { std::filesystem::create_directory(path(name)); }
+    void remove(const std::string &name) const { std::filesystem::remove(path(name)); }
+    std::vector<std::string> names() const {
+        std::vector<std::string> all;
+        for (const auto &entry : std::filesystem::directory_iterator(path_)) {
+            all.push_back(entry.path().filename().string());
+        }
+        std::sort(all.begin(), all.end());
+        return all;
     }
     void write(const std::string &name, const std::string &bytes) const {
         std::ofstream(path(name), std::ios::binary) << bytes;

@@ -1,11 +1,10 @@
 // Layers written in pieces of rows: where they may be cut, and what all pieces have in common.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <filesystem>
 #include <string>
 #include <vector>
 
+#include "maker.hpp"
 #include "qk_io.h"
 
 namespace {
@@ -72,7 +71,8 @@ class Pieces : public testing::Test {
     qk_context *context_ = nullptr;
     qk_writer *writer_ = nullptr;
     qk_io_message message_ = {};
-    const std::string path_ = testing::TempDir() + "/qk_pieces_refused_" + std::to_string(getpid());
+    const io_test::Folder folder_;
+    const std::string path_ = folder_.path("refused");
 };
 
 TEST_F(Pieces, GroupsAreNotCut) {

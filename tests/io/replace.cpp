@@ -1,5 +1,4 @@
 // What a writer replaces, with which permissions, what it leaves and what it cleans.
-#include <dirent.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/file.h>
@@ -8,8 +7,6 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <algorithm>
 
 #include "maker.hpp"
 #include "qk_io.h"
@@ -42,17 +39,7 @@ class Replace : public testing::Test {
         ASSERT_EQ(QK_OK, create(at)) << message.text;
         ASSERT_EQ(QK_OK, finish(text)) << message.text;
     }
-    std::vector<std::string> names() const {
-        std::vector<std::string> result;
-        DIR *dir = opendir(folder.path().c_str());
-        while (const dirent *entry = readdir(dir)) {
-            const std::string name = entry->d_name;
-            if (name != "." && name != "..") result.push_back(name);
-        }
-        closedir(dir);
-        std::sort(result.begin(), result.end());
-        return result;
-    }
+    std::vector<std::string> names() const { return folder.names(); }
     // The one unfinished file.
     std::string unfinished() const {
         std::string found;
@@ -161,6 +148,13 @@ TEST_F(Replace, OnlyRegularFiles) {
     EXPECT_EQ((std::vector<std::string>{"directory", "f", "link", "pipe", "socket"}), names());
 }
 
+TEST_F(Replace, AReaderDoesNotWaitForAPipe) {
+    ASSERT_EQ(0, mkfifo(path.c_str(), 0600));
+    qk_checkpoint *checkpoint = nullptr;
+    EXPECT_EQ(QK_ERROR_FILE, qk_checkpoint_open(path.c_str(), nullptr, &checkpoint, &message));
+    said("not a regular file");
+}
+
 TEST_F(Replace, LinksAreFollowed) {
     ASSERT_EQ(0, mkdir(folder.path("blobs").c_str(), 0700));
     folder.write("blobs/old", "old");
@@ -226,20 +220,6 @@ TEST_F(Replace, WithoutLocksNothingIsTakenForALeftover) {
     EXPECT_EQ((std::vector<std::string>{".qk-12-ab-0.tmp", "f"}), names());
 }
 
-TEST_F(Replace, OfTwoWritersTheLastToFinishWins) {
-    qk_writer *other = nullptr;
-    ASSERT_EQ(QK_OK, create(path));
-    ASSERT_EQ(QK_OK, qk_writer_create(path.c_str(), nullptr, &other, &message));
-    EXPECT_EQ(2u, names().size());
-    ASSERT_EQ(QK_OK, qk_writer_append(other, "other", 5, &message));
-    ASSERT_EQ(QK_OK, qk_writer_finish(other, &message)) << message.text;
-    EXPECT_EQ("other", read_file(path));
-    ASSERT_EQ(QK_OK, finish("this"));
-    EXPECT_EQ("this", read_file(path));
-    qk_writer_destroy(other);
-    EXPECT_EQ(std::vector<std::string>{"f"}, names());
-}
-
 TEST_F(Replace, AForkedChildLeavesItsParentsFileAlone) {
     const int64_t one[] = {1};
     ASSERT_EQ(QK_OK, create(path));
@@ -295,27 +275,6 @@ TEST_F(Replace, ShortAndInterruptedWrites) {
     writer = nullptr;
     EXPECT_EQ(text, read_file(path));
     EXPECT_EQ(std::vector<std::string>{"f"}, names());
-}
-
-TEST_F(Replace, AppendingAndDeclaringExcludeEachOther) {
-    const int64_t two[] = {2};
-    ASSERT_EQ(QK_OK, create(path));
-    EXPECT_EQ(0, qk_writer_bytes(writer));
-    ASSERT_EQ(QK_OK, qk_writer_append(writer, nullptr, 0, &message));
-    ASSERT_EQ(QK_OK, qk_writer_append(writer, "ab", 2, &message));
-    EXPECT_EQ(QK_ERROR_STATE, qk_writer_declare(writer, "t", QK_DTYPE_U8, 1, two, &message));
-    EXPECT_EQ(QK_ERROR_STATE, qk_writer_metadata(writer, "k", "v", &message));
-    EXPECT_EQ(2, qk_writer_bytes(writer));
-    ASSERT_EQ(QK_OK, qk_writer_finish(writer, &message));
-    EXPECT_EQ("ab", read_file(path));
-    EXPECT_EQ(QK_ERROR_STATE, qk_writer_append(writer, "c", 1, &message));
-    ASSERT_EQ(QK_OK, create(path));
-    ASSERT_EQ(QK_OK, qk_writer_declare(writer, "t", QK_DTYPE_F32, 1, two, &message));
-    EXPECT_EQ(8, qk_writer_bytes(writer));
-    EXPECT_EQ(QK_ERROR_STATE, qk_writer_append(writer, "c", 1, &message));
-    EXPECT_EQ(0, qk_writer_bytes(nullptr));
-    EXPECT_EQ(QK_ERROR_NULL, qk_writer_append(nullptr, "c", 1, &message));
-    EXPECT_EQ(QK_ERROR_NULL, qk_writer_append(writer, nullptr, 1, &message));
 }
 
 }  // namespace
