@@ -14,6 +14,10 @@ if(CMAKE_MATCH_2 STREQUAL "macos")
   set(CMAKE_SYSTEM_NAME Darwin)
 else()
   set(CMAKE_SYSTEM_NAME Linux)
+  find_program(QK_QEMU NAMES qemu-${CMAKE_SYSTEM_PROCESSOR})  # for static programs
+  if(QK_QEMU AND NOT CMAKE_SYSTEM_PROCESSOR STREQUAL CMAKE_HOST_SYSTEM_PROCESSOR)
+    set(CMAKE_CROSSCOMPILING_EMULATOR ${QK_QEMU} -cpu max)
+  endif()
 endif()
 # CMake wants programs of one word each, and zig has names of its own for what -march says.
 set(qk_zig_tools ${CMAKE_BINARY_DIR}/zig)
