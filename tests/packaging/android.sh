@@ -1,7 +1,7 @@
 #!/bin/sh
-# cmake/android.cmake as far as it can be tried without an NDK: a folder that looks like one, whose
-# toolchain file is this machine's compiler, is included with the ABI, the level and the library that
-# were asked for; without it the sentence says what is missing.
+# cmake/android.cmake as far as it can be tried without an NDK: the toolchain file of a folder that
+# looks like one is included with the ABI, the level and the library that were asked for; without
+# it the sentence says what is missing.
 #
 #     android.sh SOURCE CMAKE WORK
 set -eu
@@ -17,7 +17,10 @@ configure() { # FOLDER OPTIONS...
         -DQK_BUILD_IO=OFF -DQK_BUILD_CLI=OFF -DQK_BUILD_TESTS=OFF "$@" > "$work/log" 2>&1
 }
 says() { # TEXT
-    tr -s ' \n' ' ' < "$work/log" | grep -qF "$1" || { cat "$work/log"; echo "not said: $1"; exit 1; }
+    tr -s ' \n' ' ' < "$work/log" | grep -qF "$1" && return
+    cat "$work/log"
+    echo "not said: $1"
+    exit 1
 }
 unset ANDROID_NDK_ROOT
 configure chosen -DANDROID_NDK="$work/ndk" -DANDROID_ABI=x86_64 -DANDROID_PLATFORM=android-30
