@@ -309,7 +309,7 @@ enum {
  * bias[e], e = expert[t,j]; x is [t,k] or, a row a slot, [t,top_k,k]. An activation makes n' = n/2
  * of it, act(gate) * up; else n' = n. y is [t,top_k,n'], z itself, or [t,n'], its token's z times
  * weight added up, j ascending. e < 0 is skipped: not added, and zeros in a z. e >= E is NaN. A row
- * of y depends on its own x, experts and weights alone and has the bits of products of one row. */
+ * of y depends on its own x, experts and weights alone; its bits are its batch class's. */
 typedef struct qk_experts {
     uint32_t struct_size;     /* sizeof(qk_experts); fields are only ever appended */
     uint32_t flags;           /* QK_EXPERTS_... */
