@@ -67,8 +67,11 @@ __global__ void __launch_bounds__(kThreads) make_list(const __grid_constant__ Li
     Place at = places_in_front(mine);
     for (int32_t i = first; i < last; ++i) {
         const int32_t count = counts[i];
-        for (int32_t done = 0; done < count; done += of_item) {
-            p.list.items[at.item++] = {i, at.slot + done, min(count - done, of_item), 0};
+        const int32_t together = (count + of_item - 1) / of_item;
+        for (int32_t number = 0; number < together; ++number) {
+            const int32_t done = number * of_item;
+            p.list.items[at.item++] = {i, at.slot + done, min(count - done, of_item), number,
+                                       together};
         }
         counts[i] = at.slot;  // the place of its next slot
         at.slot += count;

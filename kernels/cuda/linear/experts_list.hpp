@@ -15,7 +15,8 @@ constexpr int64_t kXBytes = int64_t{176} << 20;  // of x, the same
 // Rows [first, first + count) of the list, all of one expert. Where y has a row a slot, those of
 // experts that are not there come as `expert` count (below 0) and count + 1 (past the last).
 struct ExpertsItem {
-    int32_t expert, first, count, unused;
+    int32_t expert, first, count;
+    int32_t number, together;  // among the items of this expert; how many these are
 };
 
 // What is to be listed.
@@ -48,7 +49,7 @@ static constexpr ExpertsListPlan plan_list(const ExpertsListCase &c) {
     tokens = ceil_div(c.tokens, ceil_div(c.tokens, tokens));
     const int64_t rows = tokens * c.slots;
     const int64_t items = min64(rows, rows / c.item_rows + min64(rows, c.count + 2));
-    const int64_t order = 16 + items * int64_t(sizeof(ExpertsItem));
+    const int64_t order = 16 + round_up(items * int64_t(sizeof(ExpertsItem)), 16);
     const int64_t z = order + round_up(rows * 4, 16);
     const int64_t x = z + (c.summed ? rows * columns * 4 : 0);
     return {tokens, columns, items, order, z, x, x + rows * c.x_bytes, c.item_rows};

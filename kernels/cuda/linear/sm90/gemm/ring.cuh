@@ -68,7 +68,6 @@ struct PackedGemm : Shared<S> {
         static constexpr int kPieces = bytes / piece, kOfRow = kPieces * kTiles;
         static constexpr int kAll = S::kRowTiles * kOfRow, kStep = 32 / kOfRow;
         static_assert(32 % kOfRow == 0);
-        static_assert(!S::kListed || kAll <= 32 || kStep == S::kRowTiles / 2);
         const uint8_t *from;  // of group 0
         int64_t step;
         int32_t rows, tile;  // of tiles that are there; of the stage
@@ -81,8 +80,8 @@ struct PackedGemm : Shared<S> {
             const int64_t row_bytes = p.w.geometry.groups_per_row * bytes;
             rows = lane < kAll ? p.row_tiles - row : 0;
             from = plane + (rows > 0 ? row * row_bytes : 0) + lane % kPieces * piece;
-            gap = S::kListed ? it.gap : 0;
-            step = (kStep + gap) * row_bytes;
+            gap = it.gap;
+            step = kStep * row_bytes;
             tile = lane / kPieces % kTiles;
             to = at + uint32_t(lane * piece);
         }
@@ -92,8 +91,10 @@ struct PackedGemm : Shared<S> {
 #pragma unroll
             for (int i = 0; i < (kAll + 31) / 32; ++i, at += step) {
                 if (kAll % 32 != 0 && int(threadIdx.x & 31) + i * 32 >= kAll) break;
-                const bool there = in && i * (kStep + gap) < rows;
-                copy_piece<piece>(slot_at + to + i * 32 * piece, there ? at : from, there);
+                const bool second = S::kListed && i * kStep >= S::kRowTiles / 2;
+                const bool there = in && i * kStep + (second ? gap : 0) < rows;
+                const uint8_t *const here = second ? at + step / kStep * gap : at;
+                copy_piece<piece>(slot_at + to + i * 32 * piece, there ? here : from, there);
             }
         }
     };
@@ -117,7 +118,6 @@ struct PackedGemm : Shared<S> {
     __device__ void make_scales(const Item &it, Turn &turn, int32_t &others) const {
         if constexpr (S::kSmall) return SmallGroups<S>{*this}.make(it, turn, others);
         constexpr int kUnits = S::kRowTiles * kTiles * 4 / 32, kStep = 32 / (kTiles * 4);
-        static_assert(!S::kListed || kStep == S::kRowTiles / 2);
         const int32_t lane = threadIdx.x & 31, t = lane / 4 % kTiles;
         const int32_t row_tile = it.row_tile + lane / (kTiles * 4);
         const int64_t of_row = p.w.geometry.groups_per_row, groups = p.w.geometry.n * of_row;

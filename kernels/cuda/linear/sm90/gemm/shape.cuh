@@ -67,10 +67,10 @@ struct GemmShape {
     static constexpr uint32_t kSums = N * kColumn;
     // Large: where a warpgroup transposes 64 rows of w by 16 of x, twice, after the ring.
     static constexpr uint32_t kTransposePitch = 128 + 16, kTransposeBytes = 16 * kTransposePitch;
-    static constexpr uint32_t kTransposeRoom = kListed   ? 2 * 16 * kColumn
+    static constexpr uint32_t kTransposeRoom = kListed   ? 2 * (16 * kColumn + N * 4)
                                                : kScaled ? kConsumers * 2 * kTransposeBytes
                                                          : 0;
-    static_assert(!kListed || (kR == 2 && kQ == 1 && !kBytes));
+    static_assert(!kListed || (kQ == 1 && !kBytes));
 
     static constexpr int32_t slots(uint32_t shared) {
         return int32_t(min64((shared - 1024 - kTable - kTransposeRoom) / kStage, kMaxSlots));
