@@ -16,6 +16,7 @@ try:
     import qk
 except ImportError as error:
     sys.exit(f"{error}: pip install torch ./ffi/python, in a clone of qk")
+from ranks import microseconds, start
 
 SHAPES = {"qwen3": (128, 2048, 768, 8), "mixtral": (8, 4096, 14336, 2)}  # experts, k, inner, top_k
 
@@ -63,37 +64,14 @@ def alone(layer, x, expert, weight):
         qk.experts(joined, layer.down, expert), weight)
 
 
-def microseconds(call):
-    """Of a call in a CUDA graph of 50."""
-    for _ in range(3):
-        call()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(50):
-            call()
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    times = []
-    for _ in range(11):
-        dist.barrier()
-        begin.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end) * 1e3 / 50)
-    return sorted(times)[5]
-
-
 def main():
     names = [name for name in sys.argv[1:2] if name in SHAPES]
     rest = sys.argv[1 + len(names):]
     if len(rest) > 1 or not all(text.isdigit() and int(text) > 0 for text in rest):
         sys.exit(f"usage: {sys.argv[0]} [qwen3|mixtral] [TOKENS]")
-    on_gpu = torch.cuda.is_available()
-    dist.init_process_group("nccl" if on_gpu else "gloo")
+    device = start()
+    on_gpu = device.type == "cuda"
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    device = torch.device("cuda", rank) if on_gpu else torch.device("cpu")
-    if on_gpu:
-        torch.cuda.set_device(device)
     count, width, inner, top_k = SHAPES[names[0] if names else "qwen3"]
     if not on_gpu:
         width, inner = width // 16, inner // 16 // 64 * 64 + 64

@@ -14,6 +14,7 @@ try:
     import qk.torch
 except ImportError as error:
     sys.exit(f"{error}: pip install torch ./ffi/python, in a clone of qk")
+from ranks import microseconds, start
 
 WIDTHS = {"8b": (4096, 14336), "70b": (8192, 28672)}
 NAMES = ("gate_proj", "up_proj", "down_proj")
@@ -63,37 +64,14 @@ def whole(layers, x):
     return layers["down_proj"](inner)
 
 
-def microseconds(call):
-    """Of a call in a CUDA graph of 50."""
-    for _ in range(3):
-        call()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(50):
-            call()
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    times = []
-    for _ in range(11):
-        dist.barrier()
-        begin.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end) * 1e3 / 50)
-    return sorted(times)[5]
-
-
 def main():
     names = [name for name in sys.argv[1:2] if name in WIDTHS]
     paths = sys.argv[1 + len(names):]
     if len(paths) > 1:
         sys.exit(f"usage: {sys.argv[0]} [8b|70b] [MODEL]")
-    on_gpu = torch.cuda.is_available()
-    dist.init_process_group("nccl" if on_gpu else "gloo")
+    device = start()
+    on_gpu = device.type == "cuda"
     rank, count = dist.get_rank(), dist.get_world_size()
-    device = torch.device("cuda", rank) if on_gpu else torch.device("cpu")
-    if on_gpu:
-        torch.cuda.set_device(device)
     size = 1 if on_gpu else 16
     layers = layers_of(paths[0] if paths else None,
                        *(width // size for width in WIDTHS[names[0] if names else "8b"]))
