@@ -111,8 +111,9 @@ __device__ void multiply_units(const LargeGemm<S> &g, ListedUnits<S> units, uint
     uint32_t turn = 0;
     const uint32_t buffers = base + S::kTable + uint32_t(g.p.slots) * S::kStage;
     uint32_t table = buffers + 2 * 16 * S::kColumn, other = table + S::N * 4;  // alternate
-    ExpertsItem coming = units.unit().item;
-    int32_t coming_block = units.unit().block;
+    const ListedUnit<S> first = units.unit();
+    ExpertsItem coming = first.item;
+    int32_t coming_block = first.block;
     while (units.any()) {
         const ListedUnit<S> unit = {p, coming, coming_block};
         units.next();
