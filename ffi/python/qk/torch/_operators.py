@@ -143,7 +143,7 @@ def _(dense: torch.Tensor, weight: str) -> list[torch.Tensor]:
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
     _, planes, ctx.weight, *rest = inputs
     bias = rest[0] if rest else None
-    ctx.count, ctx.has_bias = len(planes), bool(rest)
+    ctx.count = len(planes)
     ctx.bias_dtype = None if bias is None else bias.dtype
     ctx.save_for_backward(*planes)
 
@@ -156,9 +156,11 @@ def _linear_backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
     of_x = of_bias = None
     if ctx.needs_input_grad[0]:
         of_x = transposed_op(grad, list(ctx.saved_tensors), ctx.weight)
-    if ctx.has_bias and ctx.bias_dtype is not None and ctx.needs_input_grad[3]:
+    if ctx.bias_dtype is None:  # then PyTorch's dispatcher has dropped it from the inputs
+        return of_x, _no_gradients(ctx), None
+    if ctx.needs_input_grad[3]:
         of_bias = grad.reshape(-1, grad.shape[-1]).sum(0).to(ctx.bias_dtype)
-    return (of_x, _no_gradients(ctx), None, of_bias)[:4 if ctx.has_bias else 3]
+    return of_x, _no_gradients(ctx), None, of_bias
 
 
 def _transposed_backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
