@@ -2,7 +2,6 @@
 #include "cpu/gru/float.hpp"
 #include "cpu/kernels.hpp"
 #include "cpu/linear/batch.hpp"
-#include "cpu/linear/few_rows.hpp"
 #include "cpu/linear/gemv_groups.hpp"
 #include "cpu/linear/gemv_integers.hpp"
 #include "cpu/linear/select.hpp"
@@ -10,6 +9,7 @@
 #include "cpu/linear/transposed.hpp"
 #include "cpu/linear/transposed_few.hpp"
 #include "cpu/linear/ymm_groups.hpp"
+#include "cpu/x86_avx512/few_rows.hpp"
 #include "cpu/x86_avx512/isa.hpp"
 
 namespace qk::cpu {
@@ -17,7 +17,7 @@ namespace qk::cpu {
 const Kernel<LinearArgs> kLinearGemvAvx512 = linear_kernel<row_of("avx512 gemv")>(
     run_gemv<Avx512, RowsOfIntegers<Avx512, FloatProducts<Avx512>>, YmmGroups>);
 const Kernel<LinearArgs> kLinearFewAvx512 =
-    linear_kernel<row_of("avx512 few rows")>(run_few<Avx512>);
+    linear_kernel<row_of("avx512 few rows")>(run_few<Avx512, Avx512FewRows>);
 const Kernel<LinearArgs> kLinearBatchAvx512 =
     linear_kernel<row_of("avx512 batch")>(run_batch<Avx512>);
 const Kernel<LinearArgs> kLinearSingleAvx512 =
