@@ -56,7 +56,8 @@ constexpr Kernel<LinearArgs> const *kLinear[] = {
     &cpu::kLinearIntegersVnni,    &cpu::kLinearGroupsVnni,    &cpu::kLinearGemvAvx512,
     &cpu::kLinearRowsAvx512,      &cpu::kLinearColumnsVnni,   &cpu::kLinearColumnsAvx2,
     &cpu::kLinearSingleAvx512,    &cpu::kLinearFewAvx512,     &cpu::kLinearBatchAvx512,
-    &cpu::kLinearGemvAvx2,        &cpu::kLinearSingleAvx2,    &cpu::kLinearBatchAvx2,
+    &cpu::kLinearGemvAvx2,        &cpu::kLinearSingleAvx2,    &cpu::kLinearFewAvx2,
+    &cpu::kLinearBatchAvx2,
 #endif
 #if defined(QK_CPU_ARM64)
     &cpu::kLinearIntegersDotprod, &cpu::kLinearGroupsDotprod,

@@ -110,7 +110,7 @@ constexpr Case kCases[] = {
      (kRow & ~kWholeBytes) | kGroups | kU4 | kExactIntegers | kColumnLayout | kOneRow},
     {"nf4 g64 packed, m 1", 0, kPackedRow | kOneRow},
     {"nf4 g64 row, m 1", 0, kRow | kOneRow},
-    {"nf4 g64 packed, m 3", 0, kPackedRow | kSeveralRows | kFewRows},
+    {"nf4 g64 packed, m 3", 0, kPackedRow | kSeveralRows | kFewRows | kUpToFourRows},
     {"nf4 g64 packed, m 16", 0, kPackedRow | kMany},
     {"nf4 flat, m 1", 0, (kRow & ~kAlongK) | kOneRow},
     {"dense, m 1", 0, kIntegerEntries | kAlongK | kGroups16 | kEightRowsOfW | kOneRow},

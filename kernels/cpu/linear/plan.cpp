@@ -21,7 +21,8 @@ uint32_t facts_of_x(const LinearArgs &args) {
     // for a chunk at a time.
     const bool few = m <= 6 && (nested || (m != 4 && m != 6));
     return (m == 1 ? kOneRow : kSeveralRows) | when(few, kFewRows) | when(m >= 4, kFourRows) |
-           when(m >= (looked_up ? 4 : 5), kFiveRows) | when(m <= 8, kUpToEightRows);
+           when(m >= (looked_up ? 4 : 5), kFiveRows) | when(m <= 4, kUpToFourRows) |
+           when(m <= 8, kUpToEightRows);
 }
 
 uint32_t facts_of_groups(const Geometry &s) {

@@ -32,13 +32,14 @@ enum Condition : uint32_t {
     kSmallGroups = 1u << 22,     // 16, 32, 64
     kNoMinimum = 1u << 23,       // nothing is taken off entry * scale
     kInPlanes = 1u << 24,        // scales are, not between the codes of records
-    kUpToEightRows = 1u << 25,   // of x
+    kUpToFourRows = 1u << 25,    // of x
+    kUpToEightRows = 1u << 26,   // of x
 };
 
 // Conditions that are the case itself: their kernels are no faster ones for another case.
 constexpr uint32_t kOfTheCase = kOneRow | kSeveralRows | kFewRows | kFourRows | kFiveRows |
-                                kUpToEightRows | kU4 | kS8 | kColumnLayout | kFourBits |
-                                kExactIntegers | kBlocks128 | kSmallGroups;
+                                kUpToFourRows | kUpToEightRows | kU4 | kS8 | kColumnLayout |
+                                kFourBits | kExactIntegers | kBlocks128 | kSmallGroups;
 
 // What a case without it is; conditions of the case itself are never said.
 static constexpr const char *lacking_text(uint32_t condition) {
@@ -138,6 +139,8 @@ constexpr LinearRow kLinearTable[] = {
     {QK_ON_X86(kLinearBatchAvx512), "avx512 batch", 0, QK_ISA_AVX512, kBatchCase},
     {QK_ON_X86(kLinearGemvAvx2), "avx2 gemv", 0, QK_ISA_AVX2, kGemvCase},
     {QK_ON_X86(kLinearSingleAvx2), "avx2 single", 0, QK_ISA_AVX2, kSingleCase},
+    {QK_ON_X86(kLinearFewAvx2), "avx2 few rows", 0, QK_ISA_AVX2,
+     kBatchCase | kAlongK | kUpToFourRows | kFourBits | kPacked},
     {QK_ON_X86(kLinearBatchAvx2), "avx2 batch", 0, QK_ISA_AVX2, kBatchCase},
     {QK_ON_ARM(kLinearGemvNeon), "neon gemv", 0, QK_ISA_NEON, kGemvCase},
     {QK_ON_ARM(kLinearSingleNeon), "neon single", 0, QK_ISA_NEON, kSingleCase},

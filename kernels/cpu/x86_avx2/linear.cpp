@@ -7,12 +7,15 @@
 #include "cpu/linear/transposed.hpp"
 #include "cpu/linear/transposed_few.hpp"
 #include "cpu/linear/ymm_groups.hpp"
+#include "cpu/x86_avx2/few_rows.hpp"
 #include "cpu/x86_avx2/integers.hpp"
 
 namespace qk::cpu {
 
 const Kernel<LinearArgs> kLinearGemvAvx2 =
     linear_kernel<row_of("avx2 gemv")>(run_gemv<Avx2, Avx2IntegerRows, YmmGroups>);
+const Kernel<LinearArgs> kLinearFewAvx2 =
+    linear_kernel<row_of("avx2 few rows")>(run_few<Avx2, Avx2FewRows>);
 const Kernel<LinearArgs> kLinearBatchAvx2 = linear_kernel<row_of("avx2 batch")>(run_batch<Avx2>);
 const Kernel<LinearArgs> kLinearSingleAvx2 = linear_kernel<row_of("avx2 single")>(run_single<Avx2>);
 const Kernel<LinearArgs> kTransposedAvx2 =
