@@ -12,7 +12,9 @@ from .._linear import Layer
 from .._tensor import Tensor
 from ._form import Form, bits_as, form_of, text_of
 from ._multiply import multiply
-from ._operators import empty_planes, linear_op, quantize_op
+from ._operators import (empty_planes, linear_op, quantize_op, transposed_op,
+                         transposed_values)
+from ._prepared import Prepared
 from ._weight import Weight, copied_planes
 
 _is_compiling = torch.compiler.is_compiling
@@ -105,17 +107,20 @@ class Linear(Weight, torch.nn.Linear):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         bias = self._parameters["bias"]
-        if _is_compiling() or _watched(x, bias):
+        if _is_compiling() or _watched(x):
             return linear_op(x, self.planes, self.form, bias)
         ready = self._ready
         if ready is None:
-            return multiply(x, self._prepare(), bias)
-        weight, seen = ready
-        buffers = self._buffers
-        for name, plane, version in seen:
-            if buffers[name] is not plane or version is not None and version != plane._version:
-                weight = self._prepare()
-                break
+            weight = self._prepare()
+        else:
+            weight, seen = ready
+            buffers = self._buffers
+            for name, plane, version in seen:
+                if buffers[name] is not plane or version is not None and version != plane._version:
+                    weight = self._prepare()
+                    break
+        if _grad_enabled() and (x.requires_grad or bias is not None and bias.requires_grad):
+            return _Product.apply(x, bias, weight, self)
         return multiply(x, weight, bias)
 
     def extra_repr(self) -> str:
@@ -129,11 +134,32 @@ class Linear(Weight, torch.nn.Linear):
             torch.nn.init.zeros_(self.bias)
 
 
-def _watched(x: torch.Tensor, bias: torch.Tensor | None) -> bool:
+class _Product(torch.autograd.Function):
+    """A product with gradients that calls libqk at once, as forward() does without: through the
+    operators, the host takes longer than a GPU takes to multiply."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, bias: torch.Tensor | None, weight: Prepared,
+                layer: Linear) -> torch.Tensor:
+        ctx.form, ctx.bias_dtype = layer.form, None if bias is None else bias.dtype
+        ctx.save_for_backward(*layer.planes)
+        return multiply(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
+        of_x = of_bias = None
+        if ctx.needs_input_grad[0]:  # with its own gradient, where that is asked for
+            product = transposed_op if _grad_enabled() or _watched(grad) else transposed_values
+            of_x = product(grad, list(ctx.saved_tensors), ctx.form)
+        if ctx.needs_input_grad[1]:
+            of_bias = grad.reshape(-1, grad.shape[-1]).sum(0).to(ctx.bias_dtype)
+        return of_x, of_bias, None, None
+
+
+def _watched(x: torch.Tensor) -> bool:
     """Must a product go through torch's dispatcher? Else calling libqk at once is much faster."""
     return bool(
         type(x) is not torch.Tensor
-        or _grad_enabled() and (x.requires_grad or bias is not None and bias.requires_grad)
         or _mode_count() or _profiler_enabled() or _trace() is not None
         or _function_transform() is not None
         or not (x.is_cpu or x.is_cuda) or _autocast_enabled())

@@ -50,7 +50,7 @@ def _linear(x: torch.Tensor, planes: Planes, weight: str,
     return multiply(x, prepared(planes, weight), bias)
 
 
-def _linear_transposed(x: torch.Tensor, planes: Planes, weight: str) -> torch.Tensor:
+def transposed_values(x: torch.Tensor, planes: Planes, weight: str) -> torch.Tensor:
     most = _CUDA_ROWS if x.is_cuda else _CPU_ROWS.get(x.dtype, 0)
     if x.numel() <= most * x.shape[-1]:
         return multiply_transposed(x, prepared(planes, weight))
@@ -60,8 +60,9 @@ def _linear_transposed(x: torch.Tensor, planes: Planes, weight: str) -> torch.Te
 def dequantize_values(planes: Planes, weight: str, dtype: torch.dtype) -> torch.Tensor:
     dense = planes[0].new_empty(form_of(weight).shape, dtype=dtype)
     if dense.numel():
-        tensor = wrapped(planes, weight)
-        tensor.dequantize(out=dense)
+        context = context_of(dense)
+        context.call(lib.qk_dequantize, prepared(planes, weight, packed=False).weight,
+                     asarray(dense, context=context))
     return dense
 
 
@@ -100,7 +101,7 @@ def empty_planes(weight: str, device: Any) -> list[torch.Tensor]:
 
 for _device in ("CPU", "CUDA"):
     library.impl("linear", _linear, _device)
-    library.impl("linear_transposed", _linear_transposed, _device)
+    library.impl("linear_transposed", transposed_values, _device)
     library.impl("dequantize", dequantize_values, _device)
     library.impl("quantize", _quantize, _device)
 
