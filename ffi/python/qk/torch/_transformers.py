@@ -75,6 +75,13 @@ def _makes_experts(converter: Any) -> bool:
     return any(name in pattern for pattern in converter.target_patterns for name in EXPERT_WEIGHTS)
 
 
+def _dense_names(module: Any) -> list[str]:
+    """The tensors of a checkpoint that become a module's planes."""
+    if isinstance(module, Experts):
+        return list(module.forms)
+    return ["weight"] if isinstance(module, Linear) else []
+
+
 def _is_conv1d(module: Any) -> bool:
     return bool(getattr(module, "was_conv1d", False))
 
@@ -97,15 +104,18 @@ class QkHfQuantizer(HfQuantizer):  # type: ignore[misc]
                                 convert_experts=config.convert_experts, **config.options)
         for name in conv1d & set(report.replaced):
             model.get_submodule(name).was_conv1d = not self.pre_quantized
+        if not self.pre_quantized:
+            # transformers before 5.23 reads a tensor in the type of what it finds in its place.
+            for module in model.modules():
+                for name in _dense_names(module):
+                    module._buffers[name] = module._buffers[name].to(model.dtype)
         # What a file of this model needs to be read again.
         config.modules_to_not_convert = sorted({*skipped, *report.kept})
         return model
 
     def param_needs_quantization(self, model: Any, param_name: str, **_: Any) -> bool:
         module, name = get_module_from_name(model, param_name)
-        dense = (isinstance(module, Linear) and name == "weight"
-                 or isinstance(module, Experts) and name in module.forms)
-        return not self.pre_quantized and dense
+        return not self.pre_quantized and name in _dense_names(module)
 
     def _process_model_after_weight_loading(self, model: Any, **_: Any) -> Any:
         """save_pretrained splits dense experts into the tensors that they were read from; planes
