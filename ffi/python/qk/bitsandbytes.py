@@ -338,6 +338,9 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "dequantize_blockwise": dequantize_blockwise,
     "dequantize_blockwise.out": dequantize_blockwise_out,
 }
+# qk's 8-bit codes are those of bitsandbytes' CPU kernel, which are not always the nearest; those of
+# its GPU kernel are.
+_LEFT_ON_GPUS = "quantize_blockwise"
 
 
 def load() -> None:
@@ -358,7 +361,7 @@ def load() -> None:
         for name, kernel in KERNELS.items():
             if not hasattr(torch.ops.bitsandbytes, name.split(".")[0]):
                 continue  # an older bitsandbytes has no gemm_4bit
-            for key in keys:
+            for key in keys[:1] if name == _LEFT_ON_GPUS else keys:
                 library.impl(name, without_dynamo(kernel), key, allow_override=True)
 
 
