@@ -1,6 +1,11 @@
 """What the examples on several GPUs share: a rank's device, and the time of what it does there."""
-import torch
-import torch.distributed as dist
+import sys
+
+try:
+    import torch
+    import torch.distributed as dist
+except ImportError as error:
+    sys.exit(f"{error}: pip install torch")
 
 
 def start():
