@@ -92,17 +92,18 @@ inline bool are_halves(const float (&entries)[16], float factor, float (&halves)
 }
 
 // x is two terms of 11 bits, in columns of their own; a value that a code looks up is one or two
-// (f32.cuh).
-inline Status run_lut4_f32(GemvProblem p, qk_format scale, const Launch &launch) {
+// (f32.cuh). A template: else the file of every instance would compile these kernels.
+template <class T>
+Status run_lut4_f32(GemvProblem p, qk_format scale, const Launch &launch) {
     float halves[16];
     for (const float factor : {1.0f, 12.0f}) {  // FP4 has twelfths
         if (!are_halves(p.entries, factor, halves)) continue;
         memcpy(p.entries, halves, sizeof(halves));
         p.entry_unit = 1 / factor;
-        return run_scales<F32, RingLut4<F16>>(scale, p, launch);
+        return run_scales<T, RingLut4<F16>>(scale, p, launch);
     }
     p.entry_unit = 1;
-    return run_scales<F32, SplitLut4>(scale, p, launch);
+    return run_scales<T, SplitLut4>(scale, p, launch);
 }
 
 }  // namespace
@@ -114,7 +115,7 @@ Status Gemv<codes, x>::run(const GemvProblem &p, qk_format scale, const Launch &
     if constexpr (codes == Codes::kU4) {
         return run_scales<T, RingU4<Operand>>(scale, p, launch);
     } else if constexpr (x == QK_FORMAT_F32) {
-        return run_lut4_f32(p, scale, launch);
+        return run_lut4_f32<T>(p, scale, launch);
     } else {
         return run_scales<T, RingLut4<Operand>>(scale, p, launch);
     }
