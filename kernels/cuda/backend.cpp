@@ -17,6 +17,14 @@ int32_t device_count() {
     return 0;
 }
 
+// What a device is to its kernels. A binary has code for some compute capabilities, and the driver
+// translates the code of an older one: there the instructions of newer ones are left out, so the
+// kernels that need them do nothing. Hopper's own are in no code that is translated.
+int32_t usable_capability(int32_t device, int32_t code) {
+    if (code == 90 && device != 90) code = 89;
+    return code < device ? code : device;
+}
+
 // Whatever fails: a context must not be slow for life because it could not read its device.
 Status describe(int32_t index, uint32_t, Device *device) {
     int major = 0, minor = 0;
@@ -33,6 +41,15 @@ Status describe(int32_t index, uint32_t, Device *device) {
         QK_TRY(cuda::check(error, nullptr, "context"));
     }
     device->capability = 10 * major + minor;
+    int32_t code = 0;
+    const cudaError_t error = cuda::read_code_capability(index, &code);
+    if (error == cudaSuccess) {
+        device->capability = usable_capability(device->capability, code);
+    } else if (!cuda::lacks_code(error)) {  // else the first call of a kernel says so
+        return cuda::check(error, nullptr, "context");
+    } else {
+        cudaGetLastError();
+    }
     device->tables = cuda::scale_tables(index);
     return QK_OK;
 }

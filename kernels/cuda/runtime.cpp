@@ -14,15 +14,25 @@ DeviceGuard::~DeviceGuard() {
     if (previous_ >= 0 && cudaSetDevice(previous_) != cudaSuccess) cudaGetLastError();
 }
 
+bool lacks_code(cudaError_t error) {
+    switch (error) {
+        case cudaErrorNoKernelImageForDevice:
+        case cudaErrorInvalidDeviceFunction:
+        case cudaErrorUnsupportedPtxVersion:  // of a newer toolkit than the driver's
+        case cudaErrorJitCompilerNotFound:
+        case cudaErrorJitCompilationDisabled: return true;
+        default: return false;
+    }
+}
+
 static Status status_of(cudaError_t error) {
+    if (lacks_code(error)) return QK_ERROR_UNSUPPORTED;
     switch (error) {
         case cudaSuccess: return QK_OK;
         case cudaErrorMemoryAllocation: return QK_ERROR_MEMORY;
         case cudaErrorNoDevice:
         case cudaErrorInsufficientDriver:
         case cudaErrorInvalidDevice: return QK_ERROR_NO_DEVICE;
-        case cudaErrorNoKernelImageForDevice:
-        case cudaErrorInvalidDeviceFunction: return QK_ERROR_UNSUPPORTED;
         case cudaErrorInvalidConfiguration:
         case cudaErrorLaunchOutOfResources: return QK_ERROR_INTERNAL;
         default: return QK_ERROR_DEVICE_FAULT;
@@ -36,7 +46,7 @@ static Status status_of(cudaError_t error) {
 Status check(cudaError_t error, ErrorText *text, const char *what) {
     if (error == cudaSuccess) return QK_OK;
     cudaGetLastError();
-    if (error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction) {
+    if (lacks_code(error)) {
         return fail(text, status_of(error),
                     "%s: this build has code for " QK_CUDA_CODE
                     " and none for this GPU, build qk with -DQK_CUDA_ARCHITECTURES=native on its "

@@ -24,6 +24,9 @@ class DeviceGuard {
     cudaError_t error_;
 };
 
+// Whether the driver found no code of this build that it could run on the device.
+bool lacks_code(cudaError_t error);
+
 // QK_OK, or the status of a failed runtime call with a sentence. Takes the error out of the
 // runtime's memory, so that no later call of anyone reports it again.
 Status check(cudaError_t error, ErrorText *text, const char *what);

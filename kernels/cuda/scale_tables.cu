@@ -25,6 +25,17 @@ const ScaleTables *scale_tables(int32_t device_index) {
     return &kScaleTables;
 }
 
+cudaError_t read_code_capability(int32_t device_index, int32_t *capability) {
+    const DeviceGuard device(device_index);
+    cudaFuncAttributes is = {};
+    cudaError_t error = device.error();
+    if (error == cudaSuccess) {
+        error = cudaFuncGetAttributes(&is, reinterpret_cast<const void *>(&fold));
+    }
+    if (error == cudaSuccess) *capability = is.ptxVersion;
+    return error;
+}
+
 Status fold_scale_code(const ScalePlane &from, const ScalePlane &to, const Launch &launch) {
     return launch_kernel(launch, "repack", fold, {dim3(1), 256}, static_cast<float *>(to.code),
                          static_cast<const float *>(from.code), from.second);

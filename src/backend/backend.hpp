@@ -200,7 +200,7 @@ struct Parallel {
 struct Device {
     int32_t index = 0;
     uint32_t instruction_sets = 0;  // CPU: QK_ISA_... that the context may use
-    int32_t capability = 0;         // CUDA: compute capability, 90 for 9.0
+    int32_t capability = 0;         // CUDA: compute capability that kernels may use, 90 for 9.0
     int32_t multiprocessors = 0;
     int32_t shared_bytes = 0;  // of memory that a block can have
     int32_t l2_bytes = 0;

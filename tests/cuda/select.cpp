@@ -173,10 +173,10 @@ TEST(CudaSelect, WhyNotAFasterOne) {
               "y is not aligned to its values");
     EXPECT_EQ(reason(
                   packed, [](Case *) {}, kA100),
-              "needs compute capability 9.0");
+              "needs a GPU and code of compute capability 9.0");
     EXPECT_EQ(reason(
                   packed, [](Case *c) { c->m = 64; }, kA100),
-              "needs compute capability 9.0");
+              "needs a GPU and code of compute capability 9.0");
     EXPECT_EQ(reason(awq, [](Case *) {}), "w is not packed");
     const Case records = {kU4, kQ4_0, 4096, 4096, 1, kF16, 32};
     EXPECT_EQ(reason(records, [](Case *) {}), "w is not packed");
@@ -187,7 +187,7 @@ TEST(CudaSelect, WhyNotAFasterOne) {
               "groups of 32 are not a multiple of 64");
     EXPECT_EQ(reason(
                   s8, [](Case *) {}, kOrin),
-              "needs compute capability 9.0");
+              "needs a GPU and code of compute capability 9.0");
     qk::Device alone = kH200.device;
     alone.lacks_library = true;
     const Case dense = {kF16, kRow, 4096, 4096, 64};

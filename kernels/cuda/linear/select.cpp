@@ -168,8 +168,8 @@ bool tell(const Row &row, const Facts &f, const Device &d, char *text, size_t si
                         ll(f.group_size)) > 0;
     }
     if (d.capability < n.least_capability || d.capability > n.most_capability) {
-        return snprintf(text, size, "needs compute capability %d.%d", n.least_capability / 10,
-                        n.least_capability % 10) > 0;
+        return snprintf(text, size, "needs a GPU and code of compute capability %d.%d",
+                        n.least_capability / 10, n.least_capability % 10) > 0;
     }
     if (f.m < n.first || f.m > n.most) return snprintf(text, size, "x has too many rows") > 0;
     if (f.k >= n.k_below) return snprintf(text, size, "k is too large") > 0;

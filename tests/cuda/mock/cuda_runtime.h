@@ -25,6 +25,9 @@ enum cudaError_t {
     cudaErrorNoDevice = 100,
     cudaErrorInvalidDevice = 101,
     cudaErrorNoKernelImageForDevice = 209,
+    cudaErrorJitCompilerNotFound = 221,
+    cudaErrorUnsupportedPtxVersion = 222,
+    cudaErrorJitCompilationDisabled = 223,
     cudaErrorIllegalAddress = 700,
     cudaErrorLaunchOutOfResources = 701,
     cudaErrorLaunchFailure = 719,
@@ -53,6 +56,7 @@ struct cudaFuncAttributes {
     size_t sharedSizeBytes;
     int maxDynamicSharedSizeBytes;
     int preferredShmemCarveout;
+    int ptxVersion;
 };
 enum cudaLaunchAttributeID {
     cudaLaunchAttributeClusterDimension = 4,

@@ -111,7 +111,8 @@ cudaFuncAttributes attributes_of(const void *kernel) {
     const Lock lock(mutex);
     const KernelState &k = kernel_state(kernel);
     const int fixed = state.machine.static_shared_bytes;
-    return {size_t(fixed), k.dynamic > 0 ? k.dynamic : kUsualShared - fixed, k.carveout};
+    const int code = state.machine.code > 0 ? state.machine.code : state.machine.capability;
+    return {size_t(fixed), k.dynamic > 0 ? k.dynamic : kUsualShared - fixed, k.carveout, code};
 }
 
 void forget_attributes() { state.kernels.clear(); }
@@ -144,6 +145,7 @@ cudaError_t begin_launch(const cudaLaunchConfig_t &config, const void *kernel) {
     const Lock lock(mutex);
     const cudaError_t error = enter("cudaLaunchKernelEx");
     if (error != cudaSuccess) return error;
+    if (state.machine.without_code != cudaSuccess) return remember(state.machine.without_code);
     state.streams.insert(config.stream);
     const unsigned cluster = cluster_of(config);
     const bool fits = config.blockDim.x >= 1 && config.blockDim.y >= 1 && config.blockDim.z >= 1 &&
@@ -287,8 +289,10 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attributes, const void *kernel) {
     const Lock lock(mutex);
     const cudaError_t error = enter("cudaFuncGetAttributes");
-    if (error == cudaSuccess) *attributes = mock::attributes_of(kernel);
-    return error;
+    if (error != cudaSuccess) return error;
+    if (state.machine.without_code != cudaSuccess) return remember(state.machine.without_code);
+    *attributes = mock::attributes_of(kernel);
+    return cudaSuccess;
 }
 
 cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute attribute, int value) {

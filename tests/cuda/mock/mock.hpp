@@ -11,6 +11,8 @@ struct Machine {
     cudaError_t no_devices = cudaErrorNoDevice;  // what the count says where there are none
     int capability = 90, multiprocessors = 4, shared_bytes = 227 * 1024, l2_bytes = 50 << 20;
     int static_shared_bytes = 1024;  // of every kernel
+    int code = 0;  // the capability for which every kernel was compiled; 0: that of the device
+    cudaError_t without_code = cudaSuccess;  // else what the driver says of every kernel
 };
 
 enum class Fault {

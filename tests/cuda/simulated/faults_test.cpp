@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "cuda/harness.hpp"
 #include "cuda/mock/mock.hpp"
 #include "cuda/simulated/fake_library.hpp"
 #include "qk.h"
@@ -159,6 +160,10 @@ bool right_status(const char *call, qk_status direct, qk_status status) {
     if (is(call, "cudaGetDeviceCount")) return status == QK_ERROR_NO_DEVICE;
     if (is(call, "cudaMalloc")) return status == QK_ERROR_MEMORY;
     if (is(call, "cudaFree")) return status == QK_OK;  // there is no caller to tell
+    // A context is made all the same; the first kernel that lacks its code says so.
+    if (is(call, "cudaFuncGetAttributes") && direct == QK_ERROR_UNSUPPORTED && status == QK_OK) {
+        return true;
+    }
     // Around cudaMalloc the reason is lost: the caller gets no memory.
     if (is(call, "cudaSetDevice") || is(call, "cudaGetDevice")) {
         return status == direct || status == QK_ERROR_MEMORY || status == QK_OK;
@@ -238,6 +243,42 @@ TEST_F(CudaFaults, ALateFaultIsReportedBySynchronize) {
     EXPECT_EQ(qk_context_synchronize(context), QK_ERROR_DEVICE_FAULT);
     EXPECT_NE(std::string(qk_context_error(context)).find("719"), std::string::npos);
     qk_context_destroy(context);
+}
+
+// Whichever call comes first: the one sentence names what the binary has, and what to do.
+TEST(CudaMachines, ABinaryWithoutCodeForTheCardSaysSo) {
+    for (const cudaError_t why : {cudaErrorNoKernelImageForDevice, cudaErrorInvalidDeviceFunction,
+                                  cudaErrorUnsupportedPtxVersion, cudaErrorJitCompilerNotFound,
+                                  cudaErrorJitCompilationDisabled}) {
+        mock::Machine machine;
+        machine.without_code = why;
+        mock::reset(machine);
+        const Outcome outcome = Session().run();
+        EXPECT_EQ(outcome.status, QK_ERROR_UNSUPPORTED) << why;
+        EXPECT_EQ(outcome.sentence,
+                  "repack: this build has code for no GPU and none for this GPU, build qk with "
+                  "-DQK_CUDA_ARCHITECTURES=native on its machine, or all");
+        EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
+    }
+    mock::reset();
+}
+
+// What kernels may use is what their code was compiled for, however new the card.
+TEST(CudaMachines, OlderCodeOnANewerCard) {
+    const struct {
+        int card, code, usable;
+    } cases[] = {{90, 90, 90},    {90, 80, 80},    {90, 89, 89},   {120, 80, 80},
+                 {100, 100, 100}, {120, 90, 89},   {86, 80, 80},   {80, 75, 75},
+                 {75, 75, 75},    {121, 120, 120}, {103, 100, 100}};
+    for (const auto &c : cases) {
+        mock::Machine machine;
+        machine.capability = c.card;
+        machine.code = c.code;
+        mock::reset(machine);
+        EXPECT_EQ(cuda_test::device_0().capability, c.usable) << c.card << " " << c.code;
+        EXPECT_EQ(Session().run().status, QK_OK) << c.card << " " << c.code;
+    }
+    mock::reset();
 }
 
 TEST(CudaMachines, WithoutADeviceTheCpuServes) {
