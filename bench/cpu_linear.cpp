@@ -6,6 +6,7 @@
 //                         [--against read|peak|sgemm] [--mode exact|bf16|int8]
 //                         [--isa all|avx512|avx2|generic]
 //                         [--layout packed|row|row_high|gptq|awq_gemm|awq_gemv|word]
+//                         [--straddle COLUMNS]
 //     qk_bench_cpu_linear --fork-join [--threads N]
 #include <string.h>
 #include <unistd.h>
@@ -26,7 +27,7 @@ using namespace bench;
 struct Options {
     std::string filter, shape, place = "dram", against = "read", mode = "exact", isa = "all",
                                layout = "packed";
-    int threads = 1, m = 1;
+    int threads = 1, m = 1, straddle = 0;
     double seconds = 1;
     bool fork_join = false;
 };
@@ -74,7 +75,9 @@ Floor peak_floor(const Options &options, bench::Threads *threads) {
     return {call, double(options.threads) * double(rounds) * bench::kFlopsPerRound};
 }
 
-void run_case(const Options &options, const Case &c, int64_t n, int64_t k) {
+void run_case(const Options &options, Case c, int64_t n, int64_t k) {
+    c.flat = options.straddle > 0;
+    k += options.straddle;
     bench::Threads threads(options.threads);
     const qk_executor executor = threads.executor();
     qk_context_options context_options = QK_CONTEXT_OPTIONS_INIT;
@@ -210,6 +213,9 @@ int main(int argc, char **argv) {
     app.add_option("--layout", options.layout, "of 4-bit codes")
         ->check(
             CLI::IsMember({"packed", "row", "row_high", "gptq", "awq_gemm", "awq_gemv", "word"}));
+    app.add_option("--straddle", options.straddle,
+                   "columns more in every row, of groups that go on in the next row")
+        ->check(CLI::Range(0, 4096));
     app.add_flag("--fork-join", options.fork_join, "what splitting work among threads costs");
     CLI11_PARSE(app, argc, argv);
     if (options.fork_join) {

@@ -18,6 +18,7 @@ struct Case {
     qk_format x_format;
     uint32_t flags = 0;            // QK_TENSOR_...
     int32_t scale_group_size = 0;  // of i8 scales
+    bool flat = false;             // groups may straddle rows
 };
 
 constexpr Case kCases[] = {
@@ -68,7 +69,7 @@ inline qk_tensor_desc describe(qk_format format, qk_layout layout, int64_t rows,
     if (c != nullptr) {
         desc.scale_format = c->scale_format;
         desc.group_size = c->group_size;
-        desc.grouping = QK_GROUPING_ALONG_K;
+        desc.grouping = c->flat ? QK_GROUPING_FLAT : QK_GROUPING_ALONG_K;
         desc.flags = c->flags;
         desc.scale_group_size = c->scale_group_size;
     }
@@ -114,7 +115,9 @@ inline qk_tensor *create_x(qk_context *context, qk_format format, int64_t rows, 
 
 // Bytes that a product reads: codes, scales, zeros; as in the checkpoint's own layout.
 inline double weight_bytes(const Case &c, int64_t n, int64_t k) {
-    const double groups = double(n) * double((k + c.group_size - 1) / c.group_size);
+    const int64_t size = c.group_size;
+    const double groups = c.flat ? double((n * k + size - 1) / size)
+                                 : double(n) * double((k + size - 1) / size);
     const bool half = c.scale_format == QK_FORMAT_F16;
     const double scale = c.scale_format == QK_FORMAT_F32 ? 4 : half ? 2 : 1;
     const bool zeros = c.format == QK_FORMAT_U4_AFFINE &&
@@ -132,7 +135,7 @@ inline void fill(qk_context *context, const Case &c, int64_t n, int64_t k, qk_te
         const size_t bytes = values.size() * sizeof(values[0]);
         check(qk_tensor_upload(context, row, plane, values.data(), bytes), context);
     };
-    const int64_t groups = n * k / c.group_size;
+    const int64_t groups = (n * k + c.group_size - 1) / c.group_size;
     std::vector<uint8_t> codes(size_t(has_bytes(c) ? n * k : n * k / 2));
     for (uint8_t &code : codes) code = uint8_t(random());
     upload(QK_PLANE_DATA, codes);
