@@ -117,6 +117,7 @@ struct Experts {
     bool interleaved;
     qk_activation activation;
     float limit, alpha;
+    bool routed_early = false;  // `expert` is that of the product in front in a list
 };
 
 // y = x . transpose(w) + bias; a transposed one is y = x . w + bias, in the exact mode. Rows of x

@@ -118,7 +118,8 @@ Experts experts_view(const qk_product &p) {
             (e.flags & QK_EXPERTS_INTERLEAVED) != 0,
             e.activation,
             e.limit,
-            e.alpha};
+            e.alpha,
+            false};
 }
 
 }  // namespace qk

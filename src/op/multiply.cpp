@@ -233,6 +233,11 @@ Status check_list(qk_context *context, const qk_product *products, int32_t count
     return QK_OK;
 }
 
+// Whether the product in front, whose y has been found to be elsewhere, has the same routing.
+bool same_routing(const Experts &e, const Experts &in_front) {
+    return e.expert == in_front.expert && e.tokens == in_front.tokens && e.slots == in_front.slots;
+}
+
 // Puts the product's name in front of a failure's sentence.
 Status named(qk_context *context, int32_t index, Status status) {
     if (status == QK_OK) return QK_OK;
@@ -285,9 +290,16 @@ Status multiply(qk_context *context, const qk_product *products, int32_t count) 
         if (i < kKept) kernels[i] = planned.plan.kernel;
     }
     if (count == 1) return named(context, 0, run(context, product, &planned));
+    Experts in_front = {};
     for (int32_t i = 0; i < count; ++i) {
         QK_TRY(named(context, i, read_product_at(context, products, i, &product)));
         fill_arguments(product, &planned);
+        if (product.experts != nullptr) {
+            planned.experts.routed_early = same_routing(planned.experts, in_front);
+            in_front = planned.experts;
+        } else {
+            in_front = {};
+        }
         planned.plan.kernel = i < kKept ? kernels[i] : plan(*context, planned, nullptr).kernel;
         QK_TRY(named(context, i, run(context, product, &planned)));
     }

@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -133,6 +135,32 @@ TEST(CudaPlan, ExpertsAreCutIntoStrips) {
         qk::cuda::plan_experts(qk::cuda::cut_experts(1536, 8, false, true), 8, 2048, 132).blocks *
             8,
         192);
+}
+
+// Each unit of a block's rows of tiles is in one warp's partial sums, those of a sum together and
+// in the order of k, as the kernel for one row of x adds them.
+TEST(CudaPlan, PartialSumsGoToWarpsInTurn) {
+    constexpr int32_t kRows = 7;
+    for (const int64_t k : {16, 512, 2048, 2880, 7168, 8192, 14336, 20000}) {
+        const qk::cuda::GemvPlan plan = qk::cuda::plan_sums(qk::cuda::plan_gemv(16, k, 1));
+        std::set<std::pair<int32_t, int32_t>> seen;
+        for (int32_t warp = 0; warp < qk::cuda::kRowsWarps; ++warp) {
+            const int32_t first = int32_t(uint32_t(warp) * plan.reciprocal >> 16);
+            qk::cuda::Unit unit = {first, warp - first * plan.partials};
+            while (unit.row < kRows) {
+                const qk::cuda::Unit now = unit;
+                ASSERT_TRUE(seen.insert({now.row, now.column}).second);
+                if (unit.follow_sum(plan)) {
+                    ASSERT_EQ(unit.row, now.row);
+                    ASSERT_EQ(unit.column, now.column + qk::cuda::kGemvWarps);
+                } else {
+                    ASSERT_GE(now.column + qk::cuda::kGemvWarps, plan.units);
+                    ASSERT_LT(unit.column, plan.partials);
+                }
+            }
+        }
+        ASSERT_EQ(seen.size(), size_t(kRows * plan.units)) << k;
+    }
 }
 
 // The list has room for any routing, and what the workspace holds does not overlap; at most 256

@@ -1,5 +1,6 @@
 // Products with experts on the device (docs/formats.md, "Products with experts"): which rows of w a
-// column of y is made of, and what becomes of their products.
+// column of y is made of, and what becomes of their products. Their kernels let the next one start
+// when they have waited for those in front, so that a list's next product finds its routing there.
 #pragma once
 #include "base/activation.hpp"
 #include "cuda/view.cuh"
@@ -79,13 +80,13 @@ struct SlotSum {
 
     // `expert`: not below 0; of one that there is not `z` is ignored.
     __device__ void add(const ExpertsView &e, int64_t slot, int32_t expert, float z) {
+        const bool weighted = e.summed && e.weight != nullptr;
+        add_times(e, weighted ? load_as<float>(e.weight, slot) : 1.0f, expert, z);
+    }
+    __device__ void add_times(const ExpertsView &e, float weight, int32_t expert, float z) {
         if (expert >= e.count) z = not_a_number();
         any = true;
-        if (!e.summed) {
-            sum = z;
-            return;
-        }
-        sum = __fmaf_rn(e.weight == nullptr ? 1.0f : load_as<float>(e.weight, slot), z, sum);
+        sum = e.summed ? __fmaf_rn(weight, z, sum) : z;
     }
 };
 

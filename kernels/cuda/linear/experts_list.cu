@@ -47,9 +47,9 @@ __global__ void __launch_bounds__(kThreads) make_list(const __grid_constant__ Li
     const ExpertsView &e = p.e;
     const int32_t buckets = int32_t(e.count) + (e.summed ? 0 : 2), of_item = p.list.item_rows;
     const int64_t slots = e.tokens * e.slots;
-    allow_next_kernel();
     for (int32_t i = int32_t(threadIdx.x); i < buckets; i += kThreads) counts[i] = 0;
     wait_for_previous_kernel();
+    allow_next_kernel();
     __syncthreads();
     for (int64_t slot = threadIdx.x; slot < slots; slot += kThreads) {
         const int32_t bucket = bucket_of(e, slot);
@@ -95,8 +95,8 @@ struct GatherProblem {
 
 __global__ void __launch_bounds__(kGatherThreads)
     gather_rows(const __grid_constant__ GatherProblem p) {
-    allow_next_kernel();
     wait_for_previous_kernel();
+    allow_next_kernel();
     const int64_t all = int64_t{*p.list.slots_there} * p.pieces;
     const int64_t step = int64_t{gridDim.x} * kGatherThreads;
     for (int64_t i = int64_t{blockIdx.x} * kGatherThreads + threadIdx.x; i < all; i += step) {
@@ -118,8 +118,8 @@ constexpr int32_t kTogether = 8;  // slots whose z is on its way
 // A thread has four columns of y, which are there: tiles are 16 wide, joined halves 8.
 __global__ void __launch_bounds__(kSumThreads) sum_slots(const __grid_constant__ SumProblem p) {
     const ExpertsView &e = p.e;
-    allow_next_kernel();
     wait_for_previous_kernel();
+    allow_next_kernel();
     const int64_t column = (int64_t(blockIdx.x) * kSumThreads + threadIdx.x) * 4;
     if (column >= p.columns) return;
     for (int64_t token = blockIdx.y; token < e.tokens; token += gridDim.y) {

@@ -160,7 +160,6 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     const bool coded = kCoded && (!S::kSmall || p.gemm.w.scale_format == QK_FORMAT_LUT8);
     const float second_bias = coded ? load_as<float>(p.gemm.w.bias, 0) : 0.0f;
     const int warp = __shfl_sync(~0u, int(threadIdx.x) >> 5, 0);  // uniform to the compiler
-    allow_next_kernel();
     prepare_block<S>(p.gemm, warp, shared_address(full), shared_address(empty), shared,
                      scale_codes);
     const auto keep_address = [](uint32_t a) { return __shfl_sync(~0u, a, 0); };
@@ -168,6 +167,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
         {{p.gemm, keep_address(base + S::kTable), keep_address(shared_address(full)),
           keep_address(shared_address(empty)), base, scale_codes, second_bias}}};
     wait_for_previous_kernel();  // the list and x are its
+    allow_next_kernel();
     const ListedUnits<S> units(p);
     if (warp >= S::kConsumers * 4) {
         fewer_registers<S::kProducerRegisters>();

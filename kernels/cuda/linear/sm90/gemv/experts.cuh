@@ -36,11 +36,19 @@ struct ExpertTiles {
 };
 
 struct ExpertRows : ExpertTiles {
-    uint32_t list;  // in shared memory: of each slot that is there its expert and its row of x
-    int32_t there;  // slots
+    static constexpr int32_t kWarps = kGemvWarps;
+    const GemvExpertsProblem &p;
+    int64_t head;   // the row of y
+    uint32_t list;  // in shared memory: kSlotBytes
     int32_t tiles;  // rows of tiles of a slot
     uint32_t reciprocal;
-    int64_t x_bytes;
+    int32_t there = 0;  // slots
+
+    __device__ ExpertRows(const GemvExpertsProblem &problem, int64_t y_row, Run strips,
+                          uint32_t list_at)
+        : ExpertTiles(problem.e, problem.cut, strips.first, problem.second_by_row), p(problem),
+          head(y_row), list(list_at), tiles((strips.last - strips.first) * problem.cut.tiles),
+          reciprocal((65536u + uint32_t(tiles) - 1) / uint32_t(tiles)) {}
 
     // Warps without work ask for rows past the last.
     __device__ uint32_t slot_of(int32_t row) const {
@@ -51,11 +59,31 @@ struct ExpertRows : ExpertTiles {
         const int32_t expert = int32_t(shared_load_4(list + slot * 8));
         return expert * of_expert + tile(row - int32_t(slot) * tiles);
     }
-    __device__ const void *x(const GemvProblem &p, int32_t row) const {
+    __device__ const void *x(const GemvProblem &gemv, int32_t row) const {
         const uint32_t x_row = shared_load_4(list + slot_of(row) * 8 + 4);
-        return static_cast<const uint8_t *>(p.x) + x_row * x_bytes;
+        return static_cast<const uint8_t *>(gemv.x) + x_row * (p.x_stride * 2);
+    }
+    __device__ bool x_is_late(bool) const { return p.routed_early; }
+    // The weight of a slot.
+    __device__ Beside beside_x(const GemvProblem &, Run) const {
+        const ExpertsView &e = p.e;
+        if (!e.summed || e.weight == nullptr || int32_t(threadIdx.x) >= p.cut.slots) {
+            return {false, 0};
+        }
+        return {true, load_as<float>(e.weight, head * e.slots + threadIdx.x)};
     }
 };
+
+// From the L2: what the L1 has may be older than a routing that is read early.
+__device__ inline int32_t fresh_expert(const ExpertsView &e, int64_t slot) {
+    const auto *const at = static_cast<const char *>(e.expert) + slot * 4;
+    if ((reinterpret_cast<uintptr_t>(at) & 3) == 0) {
+        return __ldcg(reinterpret_cast<const int32_t *>(at));
+    }
+    uint32_t bytes = 0;
+    for (int i = 0; i < 4; ++i) bytes |= uint32_t(uint8_t(__ldcg(at + i))) << i * 8;
+    return int32_t(bytes);
+}
 
 // The slots of a row of y, by the first warp; how many are there, which every thread knows once the
 // block has met.
@@ -64,13 +92,15 @@ __device__ inline void list_slots(const GemvExpertsProblem &p, int64_t head, uin
     const ExpertsView &e = p.e;
     const int32_t lane = int32_t(threadIdx.x);
     const int64_t slot = e.summed ? head * e.slots + lane : head;
-    const int32_t expert = lane < p.cut.slots ? expert_of(e, slot) : -1;
+    const int32_t expert = lane < p.cut.slots ? fresh_expert(e, slot) : -1;
     const bool is_there = expert >= 0 && expert < e.count;
     const uint32_t all = __ballot_sync(~0u, is_there);
+    shared_store_4(list + kSlotExperts + uint32_t(lane) * 4, uint32_t(expert));
     if (is_there) {
+        const uint32_t token = e.summed ? uint32_t(head) : uint32_t(head) / uint32_t(e.slots);
         const uint32_t at = list + uint32_t(__popc(all & ((1u << lane) - 1))) * 8;
         shared_store_4(at, uint32_t(expert));
-        shared_store_4(at + 4, uint32_t(e.x_by_slot ? slot : slot / e.slots));
+        shared_store_4(at + 4, e.x_by_slot ? uint32_t(slot) : token);
     }
     if (lane == 0) shared_store_4(list + kSlotsThere, uint32_t(__popc(all)));
 }
@@ -91,24 +121,39 @@ __device__ inline int32_t columns_of_strip(const ExpertsView &e) {
     return e.joins() && e.interleaved ? 8 : 16;
 }
 
+// z of the block's columns, of all slots that are there, to where codes were; then their sums.
 template <class Warp>
-__device__ void store_columns(const GemvExpertsProblem &p, const ExpertRows &rows, Run strips,
-                              int64_t head) {
+__device__ void store_columns(const GemvExpertsProblem &p, const ExpertRows &rows, Run strips) {
+    constexpr uint32_t kZ = Warp::kSlots;
+    static_assert(kGemvWarps * Warp::Map::kBytes >= uint32_t(kBlockRows) * kRowBytes);
     const ExpertsView &e = p.e;
     const int32_t of_strip = columns_of_strip(e), partials = p.gemv.plan.partials;
-    for (int32_t column = int32_t(threadIdx.x); column < (strips.last - strips.first) * of_strip;
-         column += kGemvThreads) {
-        int32_t number = 0;  // of the slots that are there
-        const SlotSum sum = sum_of_slots(e, head, [&](int64_t, int32_t expert) {
-            const int32_t first = number++ * rows.tiles;
-            return z_of_column(e, column, [&](int32_t tile, int32_t row) {
-                const uint32_t at = uint32_t((first + tile) * partials);
-                const uint32_t from = Warp::kSums + at * kRowBytes + uint32_t(row) * 4;
-                return with_bias(e, expert * e.rows + rows.tile(tile) * 16 + row,
-                                 sum_of_partials(from, partials, kRowBytes));
-            });
+    const int32_t columns = (strips.last - strips.first) * of_strip;
+    for (int32_t i = int32_t(threadIdx.x); i < rows.there * columns; i += kGemvThreads) {
+        const int32_t number = i / columns, first = number * rows.tiles;
+        const int64_t expert = int32_t(shared_load_4(rows.list + uint32_t(number) * 8));
+        const float z = z_of_column(e, i - number * columns, [&](int32_t tile, int32_t row) {
+            const uint32_t at = uint32_t((first + tile) * partials);
+            const uint32_t from = Warp::kSums + at * kRowBytes + uint32_t(row) * 4;
+            return with_bias(e, expert * e.rows + rows.tile(tile) * 16 + row,
+                             sum_of_partials(from, partials, kRowBytes));
         });
-        store_sum(e, head, int64_t(strips.first) * of_strip + column, sum);
+        shared_store_4(kZ + uint32_t(i) * 4, __float_as_uint(z));
+    }
+    __syncthreads();
+    for (int32_t column = int32_t(threadIdx.x); column < columns; column += kGemvThreads) {
+        SlotSum sum;
+        uint32_t z = kZ + uint32_t(column) * 4;  // of the next slot that is there
+        for (int32_t j = 0; j < p.cut.slots; ++j) {
+            const uint32_t at = uint32_t(j) * 4;
+            const int32_t expert = int32_t(shared_load_4(rows.list + kSlotExperts + at));
+            if (expert < 0) continue;
+            const float weight =
+                e.weight == nullptr ? 1.0f : __uint_as_float(shared_load_4(Warp::kBias + at));
+            sum.add_times(e, weight, expert, __uint_as_float(shared_load_4(z)));
+            if (expert < e.count) z += uint32_t(columns) * 4;
+        }
+        store_sum(e, rows.head, int64_t(strips.first) * of_strip + column, sum);
     }
 }
 
@@ -117,28 +162,29 @@ __global__ void __launch_bounds__(kGemvThreads, XColumns<T, kParts<kGroupTiles>>
     multiply_experts(const __grid_constant__ GemvExpertsProblem p) {
 #if __CUDA_ARCH__ >= 900
     using Warp = GemvWarp<T, Decode, kind, kGroupTiles, ExpertRows>;
-    allow_next_kernel();
     const int64_t head = blockIdx.x / uint32_t(p.plan.blocks);
     const Run strips = p.plan.strips.part(int32_t(blockIdx.x % uint32_t(p.plan.blocks)));
     const uint32_t list = Warp::kSums + p.plan.gemv.sums_bytes;
-    wait_for_previous_kernel();
+    Warp work(p.gemv, {0, 0}, ExpertRows(p, head, strips, list));
+    work.init_barriers();
+    work.prepare_tables({0, 0});
+    asm volatile("" ::"l"(p.e.y), "l"(p.e.weight), "l"(p.e.bias), "l"(p.x_stride), "r"(p.e.y_type));
+    // The next kernel may rely on the routing, so it begins once this one has seen it.
+    if (!p.routed_early) wait_for_previous_kernel();
+    allow_next_kernel();
     list_slots(p, head, list);
     __syncthreads();
-    const int32_t there = int32_t(shared_load_4(list + kSlotsThere));
-    const int32_t tiles = (strips.last - strips.first) * p.cut.tiles;
-    const ExpertRows rows = {
-        {p.e, p.cut, strips.first, p.second_by_row},      list,          there, tiles,
-        (65536u + uint32_t(tiles) - 1) / uint32_t(tiles), p.x_stride * 2};
-    if (there > 0) {
-        const Run all = {0, there * tiles};
-        Warp work(p.gemv, all, rows);
-        work.prepare(all);
-        __syncthreads();
+    work.places.there = int32_t(shared_load_4(list + kSlotsThere));
+    if (work.places.there > 0) {
+        const Run all = {0, work.places.there * work.places.tiles};
+        work.take(all);
+        work.issue_first();
         work.run(all);
         if (work.count > 0) work.store_partial(work.unit, &work.sums);
-        __syncthreads();
     }
-    store_columns<Warp>(p, rows, strips, head);
+    wait_for_previous_kernel();
+    __syncthreads();
+    store_columns<Warp>(p, work.places, strips);
 #endif
 }
 

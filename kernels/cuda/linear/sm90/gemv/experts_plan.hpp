@@ -41,8 +41,10 @@ static constexpr ExpertsPlan plan_experts(const ExpertsCut &cut, int64_t heads, 
     return {gemv, blocks, strips};
 }
 
-// The expert and the row of x of each slot of a block, and how many are there.
-constexpr uint32_t kSlotsThere = kBlockRows * 8, kSlotBytes = kSlotsThere + 16;
+// The expert and the row of x of each slot of a block that is there, the experts of all, and how
+// many are there.
+constexpr uint32_t kSlotExperts = kBlockRows * 8, kSlotsThere = kSlotExperts + kBlockRows * 4;
+constexpr uint32_t kSlotBytes = kSlotsThere + 16;
 // Of the largest instance, with its sums.
 constexpr int64_t kExpertsShared = kGemvShared + kBlockRows * kGemvWarps * 64 + kSlotBytes;
 
@@ -53,6 +55,7 @@ struct GemvExpertsProblem {
     ExpertsPlan plan;
     int64_t x_stride;
     bool second_by_row;  // nested: a second scale a row of w; else by second_shift
+    bool routed_early;   // the routing can be read before the kernel in front has finished
 };
 
 // An instance, compiled on its own.

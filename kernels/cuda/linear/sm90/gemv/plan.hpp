@@ -27,6 +27,35 @@ struct GemvPlan {
     Deal rows;                    // to blocks
 };
 
+// A unit of the weight.
+struct Unit {
+    int32_t row, column;  // of tiles, of units
+
+    // The warp's next one, of units that are dealt to warps in turn.
+    QK_HD constexpr void advance(const GemvPlan &plan) {
+        row += plan.row_step;
+        column += plan.unit_step;
+        if (column >= plan.units) {
+            column -= plan.units;
+            ++row;
+        }
+    }
+
+    // The same where partial sums are dealt to warps, each with all of its units: row_step and
+    // unit_step lead to a warp's next sum. Whether the next unit belongs to this one.
+    QK_HD constexpr bool follow_sum(const GemvPlan &plan) {
+        column += kGemvWarps;
+        if (column < plan.units) return true;
+        column = column % kGemvWarps + plan.unit_step;
+        row += plan.row_step;
+        if (column >= plan.partials) {
+            column -= plan.partials;
+            ++row;
+        }
+        return false;
+    }
+};
+
 static constexpr GemvPlan plan_gemv(int64_t n, int64_t k, int64_t most_blocks) {
     const int64_t row_tiles = ceil_div(n, 16), tiles = ceil_div(k, 64);
     const int64_t units = ceil_div(tiles, kUnitTiles);

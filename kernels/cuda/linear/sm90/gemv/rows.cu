@@ -9,14 +9,15 @@ namespace {
 Status multiply(const LinearArgs &args, const ListedExperts &listed, const Launch &launch) {
     const Weight &w = args.w;
     const ExpertsView &e = listed.e;
-    GemvRowsProblem p = {gemv_problem(args, launch.device, plan_gemv(16, w.geometry.k, 1)),
-                         e,
-                         cut_experts(e.rows, e.slots, false, e.halves()),
-                         listed.list,
-                         0,
-                         {},
-                         row_stride(args.x),
-                         !power_of_two(w.scale.second_group)};
+    GemvRowsProblem p = {
+        gemv_problem(args, launch.device, plan_sums(plan_gemv(16, w.geometry.k, 1))),
+        e,
+        cut_experts(e.rows, e.slots, false, e.halves()),
+        listed.list,
+        0,
+        {},
+        row_stride(args.x),
+        !power_of_two(w.scale.second_group)};
     p.gemv.bias = nullptr;
     return instance_for<GemvRows>(codes_of(w), args.x.format->id)(p, listed.items,
                                                                   w.scale.format->id, launch);

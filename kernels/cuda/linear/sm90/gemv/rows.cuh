@@ -6,7 +6,8 @@
 //     sums               0   | 1   | 2   | 3     then (0 + 1) + (2 + 3), as lanes add up
 //
 // Groups of a part of a tile have products of their own, the rest of x being zeros there, too.
-// x comes through the L1, which is large beside one block.
+// x comes through the L1. A block has half the warps of the kernel for one row, and a
+// multiprocessor two blocks: one reads weights while the other begins or ends.
 #pragma once
 #include "cuda/linear/sm90/gemv/experts.cuh"
 #include "cuda/linear/sm90/gemv/rows_plan.hpp"
@@ -15,6 +16,7 @@ namespace qk::cuda {
 namespace {
 
 struct OneExpert : ExpertTiles {
+    static constexpr int32_t kWarps = kRowsWarps;
     int32_t expert;
 
     __device__ int32_t in_w(int32_t row) const { return expert * of_expert + tile(row); }
@@ -31,12 +33,21 @@ struct GemvRowsWarp : GemvWarp<T, Decode, kind, kGroupTiles, OneExpert> {
     static constexpr uint32_t kTileBytes = uint32_t(kItemRows) * kRowBytes;
 
     const uint8_t *x;  // of this lane's row: row number lane / 4 of the item; null: there is none
+    int32_t end_row;   // of tiles
     float chain[kChains][4] = {};  // rows r and r + 8 of w, rows 2 pair and 2 pair + 1 of x
     uint32_t b[kHalf][8];
 
-    __device__ GemvRowsWarp(const GemvProblem &problem, Run rows, const OneExpert &where,
-                            const void *x_row)
-        : Warp(problem, rows, where), x(static_cast<const uint8_t *>(x_row)) {}
+    __device__ GemvRowsWarp(const GemvProblem &problem, const OneExpert &where)
+        : Warp(problem, {0, 0}, where), x(nullptr), end_row(0) {}
+
+    // Partial sums go to the warps in turn (Unit::follow_sum).
+    __device__ void take_sums(int32_t rows) {
+        const uint32_t warp = threadIdx.x / 32, first = warp * p.plan.reciprocal >> 16;
+        unit = {int32_t(first), int32_t(warp) - int32_t(first) * p.plan.partials};
+        ahead = unit;
+        end_row = rows;
+        count = unit.row < rows;
+    }
 
     // x for four tiles; zeros past the end of k, and where there is no row.
     __device__ void load_half(int32_t first) {
@@ -119,25 +130,26 @@ struct GemvRowsWarp : GemvWarp<T, Decode, kind, kGroupTiles, OneExpert> {
             copies_arrive(Warp::kTablesKnown);
             barrier_wait(Warp::kTablesKnown, 0);
         }
+        bool more = count > 0;
 #pragma unroll 1
-        for (int32_t left = count; left > 0;) {
+        while (more) {
             load_half(0);
             barrier_wait(barrier, parity);
             this->begin_unit(&v);
             add_half<0>(v);
             load_half(kHalf);
-            if (left > 1) {
-                ahead.advance(p.plan);
+            const bool same_sum = ahead.follow_sum(p.plan);
+            more = ahead.row < end_row;
+            if (more) {
                 __syncwarp();
                 this->issue_codes(0);
                 if constexpr (!Decode::kLut4) this->issue_scales();
             }
             barrier_wait(barrier + 8, parity);
             add_half<kHalf>(v);
-            const Unit now = unit;
-            unit.advance(p.plan);
-            if (--left == 0 || unit.row != now.row) store_sums(now);
-            if (left == 0) break;
+            if (!same_sum) store_sums(unit);
+            unit = ahead;
+            if (!more) break;
             __syncwarp();
             this->issue_codes(1);
             parity ^= 1;
@@ -151,7 +163,7 @@ __device__ void store_rows_of_x(const GemvRowsProblem &p, const OneExpert &place
     const ExpertsView &e = p.e;
     const int32_t of_strip = columns_of_strip(e), partials = p.gemv.plan.partials;
     const int32_t columns = (strips.last - strips.first) * of_strip;
-    for (int32_t i = int32_t(threadIdx.x); i < columns * item.count; i += kGemvThreads) {
+    for (int32_t i = int32_t(threadIdx.x); i < columns * item.count; i += Warp::kThreads) {
         const int32_t number = i / columns, column = i % columns;
         const int64_t slot = p.list.slots[item.first + number];
         const float z = z_of_column(e, column, [&](int32_t tile, int32_t row) {
@@ -166,37 +178,42 @@ __device__ void store_rows_of_x(const GemvRowsProblem &p, const OneExpert &place
     }
 }
 
+// The row of x of this lane's row of the item; null where it has fewer.
+__device__ inline const uint8_t *x_of_lane(const GemvRowsProblem &p, const ExpertsItem &item) {
+    const int32_t row = int32_t(threadIdx.x % 32 / 4);
+    if (row >= item.count) return nullptr;
+    const uint32_t slot = uint32_t(p.list.slots[item.first + row]);
+    const uint32_t x_row = p.e.x_by_slot ? slot : slot / uint32_t(p.e.slots);
+    return static_cast<const uint8_t *>(p.gemv.x) + x_row * (p.x_stride * 2);
+}
+
 template <class T, class Decode, ScaleKind kind, int kGroupTiles>
-__global__ void __launch_bounds__(kGemvThreads, 1)
+__global__ void __launch_bounds__(kRowsWarps * 32, 2)
     multiply_rows(const __grid_constant__ GemvRowsProblem p) {
 #if __CUDA_ARCH__ >= 900
     using Warp = GemvRowsWarp<T, Decode, kind, kGroupTiles>;
-    allow_next_kernel();
     const uint32_t number = blockIdx.x / uint32_t(p.blocks);
     const Run strips = p.strips.part(int32_t(blockIdx.x % uint32_t(p.blocks)));
+    Warp work(p.gemv, {{p.e, p.cut, strips.first, p.second_by_row}, 0});
+    work.init_barriers();
+    work.prepare_tables({0, 0});
     wait_for_previous_kernel();
+    allow_next_kernel();
     if (number >= uint32_t(*p.list.items_there)) return;
     const ExpertsItem item = p.list.items[number];
     if (item.expert >= p.e.count) {
         const int32_t of_strip = columns_of_strip(p.e);
         return fill_rows(p.e, p.list, item, int64_t(strips.first) * of_strip,
-                         (strips.last - strips.first) * of_strip, kGemvThreads);
+                         (strips.last - strips.first) * of_strip, Warp::kThreads);
     }
-    const OneExpert place = {{p.e, p.cut, strips.first, p.second_by_row}, item.expert};
-    const int32_t row = int32_t(threadIdx.x % 32 / 4);
-    const uint8_t *x = nullptr;
-    if (row < item.count) {
-        const int64_t of_slot = p.list.slots[item.first + row];
-        const int64_t x_row = p.e.x_by_slot ? of_slot : of_slot / p.e.slots;
-        x = static_cast<const uint8_t *>(p.gemv.x) + x_row * p.x_stride * 2;
-    }
-    const Run all = {0, (strips.last - strips.first) * p.cut.tiles};
-    Warp work(p.gemv, all, place, x);
-    work.prepare(all);
+    work.places.expert = item.expert;
+    work.take_sums((strips.last - strips.first) * p.cut.tiles);
+    work.issue_first();
+    work.x = x_of_lane(p, item);
     __syncthreads();
     work.run_rows();
     __syncthreads();
-    store_rows_of_x<Warp>(p, place, item, strips);
+    store_rows_of_x<Warp>(p, work.places, item, strips);
 #endif
 }
 
@@ -204,13 +221,13 @@ template <class T, class Decode, ScaleKind kind, int kGroupTiles>
 Status launch_rows(GemvRowsProblem p, int64_t items, const Launch &launch) {
     using Warp = GemvRowsWarp<T, Decode, kind, kGroupTiles>;
     constexpr uint32_t kFixed = Warp::kSums - kSharedStart;
-    const int64_t room = launch.device.shared_bytes - int64_t{kFixed};
+    const int64_t room = half_of_shared(launch.device.shared_bytes) - int64_t{kFixed};
     const int64_t touched = min64(items, p.e.count);
     const GemvRowsPlan plan =
         plan_gemv_rows(p.cut, p.gemv.plan, touched, room, launch.device.multiprocessors);
     p.blocks = plan.blocks;
     p.strips = plan.strips;
-    Shape3 shape = {dim3(uint32_t(items * plan.blocks)), kGemvThreads};
+    Shape3 shape = {dim3(uint32_t(items * plan.blocks)), Warp::kThreads};
     shape.shared_bytes = kFixed + plan.sums_bytes;
     shape.overlaps = true;
     return launch_kernel(launch, "experts", multiply_rows<T, Decode, kind, kGroupTiles>, shape, p);

@@ -6,7 +6,9 @@
 
 namespace qk::cuda {
 
-constexpr int32_t kItemRows = 8;  // of x, which a product has columns for
+constexpr int32_t kItemRows = 8;   // of x, which a product has columns for
+constexpr int32_t kRowsWarps = 8;  // of a block; two blocks a multiprocessor
+constexpr int32_t kRowsWaves = 4;  // of blocks: as one ends late, the others have some more to do
 
 static constexpr ExpertsListPlan plan_rows_list(int64_t tokens, int64_t slots, int64_t count,
                                                 int64_t columns, bool summed) {
@@ -30,13 +32,24 @@ struct GemvRowsPlan {
     uint32_t sums_bytes;
 };
 
+// Shared memory of a block that leaves room for another; each takes 1 KiB beside its own.
+static constexpr int64_t half_of_shared(int64_t of_block) { return (of_block + 1024) / 2 - 1024; }
+
+// The warps' partial sums (GemvRowsWarp::take_sums), by a plan for one row of x.
+static constexpr GemvPlan plan_sums(GemvPlan plan) {
+    plan.row_step = kRowsWarps / plan.partials;
+    plan.unit_step = kRowsWarps % plan.partials;
+    plan.reciprocal = uint32_t(ceil_div(65536, plan.partials));
+    return plan;
+}
+
 // `room`: bytes of a block's sums; `items`: that there may be.
 static constexpr GemvRowsPlan plan_gemv_rows(const ExpertsCut &cut, const GemvPlan &gemv,
                                              int64_t items, int64_t room, int64_t multiprocessors) {
     const int64_t row_bytes = int64_t{gemv.partials} * kItemRows * 64;
     const int64_t most = max64(min64(kBlockRows, room / row_bytes) / cut.tiles, 1);
-    const int64_t least = ceil_div(kGemvWarps, int64_t{gemv.units} * cut.tiles);
-    const int64_t even = ceil_div(items * cut.strips, multiprocessors);
+    const int64_t least = ceil_div(2 * kRowsWarps, int64_t{gemv.units} * cut.tiles);
+    const int64_t even = ceil_div(items * cut.strips, 2 * kRowsWaves * multiprocessors);
     const int64_t step = min64(max64(even, least), min64(most, cut.strips));
     const int32_t blocks = int32_t(ceil_div(cut.strips, step));
     const Deal strips = deal(cut.strips, blocks);

@@ -6,15 +6,30 @@
 namespace qk::cuda {
 namespace {
 
+// What a thread asks for beside x and the end of the block needs.
+struct Beside {
+    bool any;
+    float value;
+};
+
 // Where a block's rows of tiles are in w, and x for them: those of one weight.
 struct OwnRows {
     static constexpr bool kOwn = true;
+    static constexpr int32_t kWarps = kGemvWarps;  // of a block
     __device__ int32_t in_w(int32_t row) const { return row; }
     __device__ const void *x(const GemvProblem &p, int32_t) const { return p.x; }
+    // Whether a warp asks for all of its first unit before x; `last`: of the block's warps.
+    __device__ bool x_is_late(bool last) const { return last; }
+    // The bias of a row of y.
+    __device__ Beside beside_x(const GemvProblem &p, Run rows) const {
+        if (p.bias == nullptr || int32_t(threadIdx.x) >= y_rows(p, rows)) return {false, 0};
+        return {true, load_float(p.bias_type, p.bias, int64_t(rows.first) * 16 + threadIdx.x)};
+    }
 };
 
 template <class T, class Decode, ScaleKind kind, int kGroupTiles, class Rows>
 struct GemvSlot {
+    static constexpr int32_t kWarps = Rows::kWarps, kThreads = kWarps * 32;
     static constexpr uint32_t kOfParts = kParts<kGroupTiles>;  // of a tile, groups each
     using X = XColumns<T, kOfParts>;
     using Operand = typename X::Operand;
@@ -23,15 +38,15 @@ struct GemvSlot {
     using Map = SlotMap<kind, Decode::kLut4, kGroups>;
     static constexpr uint32_t kCodes = kSharedStart + (Decode::kLut4 ? kTableBytes : 0);
     static constexpr uint32_t kSlots = kCodes + (kind == ScaleKind::kNested ? 256 * 4 : 0);
-    static constexpr uint32_t kBarriers = kSlots + kGemvWarps * Map::kBytes;
-    static constexpr uint32_t kXKnown = kBarriers + kGemvWarps * 16;
+    static constexpr uint32_t kBarriers = kSlots + kWarps * Map::kBytes;
+    static constexpr uint32_t kXKnown = kBarriers + kWarps * 16;
     static constexpr uint32_t kTablesKnown = kXKnown + 8;  // of nested scales
     static constexpr uint32_t kScaleBias = kXKnown + 16;
     static constexpr uint32_t kBias = kScaleBias + 16;
     static constexpr uint32_t kSums = kBias + kBlockRows * 16 * 4;
 
     const GemvProblem &p;
-    const Rows places;
+    Rows places;
     uint32_t lane, pair, row;  // pair of tiles of a unit: lane % 4; row: lane / 4
     uint32_t slot, barrier, partials, lanes;
     uint32_t first_second = 0;
@@ -47,15 +62,21 @@ struct GemvSlot {
         row = lane / 4;
         slot = kSlots + warp * Map::kBytes;
         barrier = kBarriers + warp * 16;
-        partials = kSums + row * 4 - uint32_t(rows.first * p.plan.partials) * kRowBytes;
         lanes = Decode::lanes();
+        take(rows);
         keep(lane, pair, row, slot, barrier, partials);
+    }
+
+    // The warp's units of these rows of tiles.
+    __device__ void take(Run rows) {
+        const uint32_t warp = threadIdx.x / 32;
+        partials = kSums + row * 4 - uint32_t(rows.first * p.plan.partials) * kRowBytes;
         first_row = rows.first;
         const int32_t first = int32_t(warp * p.plan.reciprocal >> 16);
         unit = {rows.first + first, int32_t(warp) - first * p.plan.units};
         ahead = unit;
         const int32_t total = (rows.last - rows.first) * p.plan.units;
-        count = (total - int32_t(warp) + kGemvWarps - 1) / kGemvWarps;
+        count = (total - int32_t(warp) + kWarps - 1) / kWarps;
     }
 
     // Half the codes of the next unit; with the first half scales laid out as in memory.
@@ -128,7 +149,7 @@ struct GemvSlot {
         first_second = uint32_t(rows.first) * 16 * p.groups >> p.second_shift;
         const uint32_t last = (end - 1) >> p.second_shift;
 #pragma unroll 1
-        for (uint32_t i = threadIdx.x; i <= last - first_second; i += kGemvThreads) {
+        for (uint32_t i = threadIdx.x; i <= last - first_second; i += kThreads) {
             copy_word(kSums + p.plan.sums_bytes + i * 4, p.second + first_second + i);
         }
     }

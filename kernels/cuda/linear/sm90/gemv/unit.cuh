@@ -20,20 +20,6 @@ inline uint32_t seconds_bytes(const GemvProblem &p) {
     return p.second == nullptr ? 0 : (p.last_second + 1) * 4;
 }
 
-// A unit of the weight.
-struct Unit {
-    int32_t row, column;  // of tiles, of units
-
-    __device__ void advance(const GemvPlan &plan) {
-        row += plan.row_step;
-        column += plan.unit_step;
-        if (column >= plan.units) {
-            column -= plan.units;
-            ++row;
-        }
-    }
-};
-
 // The groups of a unit's columns: the first of them in its row, and in the plane.
 struct Groups {
     uint32_t first, count;

@@ -180,25 +180,30 @@ struct GemvWarp : GemvSlot<T, Decode, kind, kGroupTiles, Rows> {
         *sums = {0, 0};
     }
 
-    // Before x is known, and without waiting for another warp's copies.
-    __device__ void prepare(Run rows) {
+    __device__ void init_barriers() const {
         if (threadIdx.x == 0) barrier_init(kXKnown, 1);
-        if (threadIdx.x == 0) barrier_init(kTablesKnown, kGemvThreads);
+        if (threadIdx.x == 0) barrier_init(kTablesKnown, Slot::kThreads);
         if (lane == 0) {
             barrier_init(barrier, Decode::kLut4 ? 1 : 33);  // the issuing lane, lanes with scales
             barrier_init(barrier + 8, 1);
             barrier_init_fence();
         }
         __syncwarp();
-        if (count > 0) {
-            issue_codes(0);
-            for (uint32_t i = lane; !Decode::kLut4 && p.zero == nullptr && i < kGroups * 8;
-                 i += 32) {
-                shared_store_4(slot + Map::kZeros + i * 4, 0x88888888u);
-            }
-            __syncwarp();
-            if constexpr (!Decode::kLut4) issue_scales();
+    }
+
+    // The first half of the first unit.
+    __device__ void issue_first() const {
+        if (count == 0) return;
+        issue_codes(0);
+        for (uint32_t i = lane; !Decode::kLut4 && p.zero == nullptr && i < kGroups * 8; i += 32) {
+            shared_store_4(slot + Map::kZeros + i * 4, 0x88888888u);
         }
+        __syncwarp();
+        if constexpr (!Decode::kLut4) issue_scales();
+    }
+
+    // What no place in w or x decides.
+    __device__ void prepare_tables(Run rows) {
         if constexpr (kind == ScaleKind::kNested) {
             const uint32_t i = threadIdx.x;
             if (i < 256) copy_word(kCodes + i * 4, p.scale_code + i);
@@ -209,23 +214,28 @@ struct GemvWarp : GemvSlot<T, Decode, kind, kGroupTiles, Rows> {
             const uint32_t known = kSums + p.x_places + threadIdx.x * X::kPlaceBytes + X::kKnown;
             if (p.x_places != 0 && int32_t(threadIdx.x) < p.plan.units) barrier_init(known, 32);
         }
-        Decode::prepare(p.entries, kGemvThreads);
+        Decode::prepare(p.entries, Slot::kThreads);
         // A first look at a parameter costs hundreds of clocks.
         asm volatile("" ::"l"(p.x), "l"(p.y), "l"(p.bias), "l"(p.n), "r"(p.k), "r"(p.bias_type));
+    }
+
+    // Before x is known, and without waiting for another warp's copies.
+    __device__ void prepare(Run rows) {
+        init_barriers();
+        issue_first();
+        prepare_tables(rows);
     }
 
     __device__ typename X::Raw load_x(int32_t column, Lane *v) const {
         return v->x.load(places.x(p, unit.row), p.k, column * int32_t(kUnitColumns), row, pair);
     }
 
-    // Waits for x and asks for the first unit's; the bias comes in beside it.
-    __device__ typename X::Raw await_x(int32_t y_rows, Lane *v) const {
+    // Waits for x and asks for the first unit's; what the end needs comes in beside it.
+    __device__ typename X::Raw await_x(Run rows, Lane *v) const {
         wait_for_previous_kernel();
-        const bool biased = p.bias != nullptr && int32_t(threadIdx.x) < y_rows;
-        const int64_t y_row = int64_t(first_row) * 16 + threadIdx.x;
-        const float bias = biased ? load_float(p.bias_type, p.bias, y_row) : 0;
+        const Beside beside = places.beside_x(p, rows);
         const typename X::Raw x = load_x(unit.column, v);
-        if (biased) shared_store_4(kBias + threadIdx.x * 4, __float_as_uint(bias));
+        if (beside.any) shared_store_4(kBias + threadIdx.x * 4, __float_as_uint(beside.value));
         return x;
     }
 
@@ -263,19 +273,20 @@ struct GemvWarp : GemvSlot<T, Decode, kind, kGroupTiles, Rows> {
         Lane v;
         typename X::Raw x;
         const bool last = threadIdx.x >= kGemvThreads - 32;
-        if (last && count > 0) issue_codes(1);
+        const bool codes_first = places.x_is_late(last);
+        if (codes_first && count > 0) issue_codes(1);
         if (kind == ScaleKind::kNested) copies_arrive(kTablesKnown);
-        const bool early = X::kOfTile > 1 || !Rows::kOwn || x_comes_first();
-        if (early) x = await_x(y_rows(p, rows), &v);
+        const bool early = X::kOfTile > 1 || (Rows::kOwn ? x_comes_first() : !codes_first);
+        if (early) x = await_x(rows, &v);
         if (threadIdx.x == kGemvThreads - 32) barrier_arrive(kXKnown);
-        if (!last && count > 0) issue_codes(1);
+        if (!codes_first && count > 0) issue_codes(1);
         if (kind == ScaleKind::kNested) barrier_wait(kTablesKnown, 0);
         if (!early) {
             if (count > 0) {
                 barrier_wait(barrier, 0);
                 begin_unit(&v);
             }
-            x = await_x(y_rows(p, rows), &v);
+            x = await_x(rows, &v);
         }
         uint32_t parity = 0;
         bool begun = !early, asked = true, again = false;

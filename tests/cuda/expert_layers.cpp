@@ -1,0 +1,133 @@
+// Layers of experts as lists of two products, whose second one may read its routing before the
+// first has finished: the bits of a call for each, whatever the ids are and whenever they changed.
+#include "cuda/device_tensors.hpp"
+#include "cuda/harness.hpp"
+
+namespace cuda_test {
+namespace {
+
+constexpr int64_t kExperts = 16, kHidden = 512, kInner = 256, kSlots = 4;
+
+class CudaExpertLayers : public DeviceTensors {
+  protected:
+    void make_layer(int64_t tokens) {
+        tokens_ = tokens;
+        open(size_t{4} << 20);
+        gate_up_ = weights(2 * kInner, kHidden);
+        down_ = weights(kHidden, kInner);
+        x_ = rows({tokens, kHidden}, QK_FORMAT_F16);
+        middle_ = rows({tokens, kSlots, kInner}, QK_FORMAT_F16);
+        y_ = rows({tokens, kHidden}, QK_FORMAT_F16);
+        weight_ = rows({tokens, kSlots}, QK_FORMAT_F32);
+        upload(x_, QK_PLANE_DATA, random_floats(QK_FORMAT_F16, tokens * kHidden, rng_));
+        upload(weight_, QK_PLANE_DATA, random_floats(QK_FORMAT_F32, tokens * kSlots, rng_));
+    }
+    qk_tensor *weights(int64_t n, int64_t k) {
+        qk_tensor_desc desc =
+            weight_desc(QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, QK_LAYOUT_ROW, 128, kExperts * n, k);
+        const HostWeight host = random_weight(desc, rng_);
+        desc.rank = 3;
+        desc.shape[0] = kExperts, desc.shape[1] = n, desc.shape[2] = k;
+        qk_tensor *const stored = make(desc);
+        for (const qk_plane plane : {QK_PLANE_DATA, QK_PLANE_SCALE, QK_PLANE_ZERO}) {
+            if (!host.planes[plane].empty()) upload(stored, plane, host.planes[plane]);
+        }
+        desc.layout = QK_LAYOUT_PACKED;
+        qk_tensor *const packed = make(desc);
+        EXPECT_EQ(qk_repack(context_, stored, packed), QK_OK) << qk_context_error(context_);
+        return packed;
+    }
+    qk_tensor *rows(std::initializer_list<int64_t> shape, qk_format format) {
+        qk_tensor_desc desc = QK_TENSOR_DESC_INIT;
+        desc.format = format;
+        desc.rank = int32_t(shape.size());
+        std::copy(shape.begin(), shape.end(), desc.shape);
+        return make(desc);
+    }
+    std::vector<int32_t> random_ids() {
+        std::vector<int32_t> ids;
+        for (int64_t i = 0; i < tokens_ * kSlots; ++i) {
+            ids.push_back(rng_() % 9 == 0 ? -1 : int32_t(rng_() % kExperts));
+        }
+        return ids;
+    }
+    qk_tensor *wrap_ids(const DeviceBuffer &buffer) {
+        qk_tensor_desc desc = QK_TENSOR_DESC_INIT;
+        desc.format = QK_FORMAT_I32;
+        desc.rank = 2;
+        desc.shape[0] = tokens_, desc.shape[1] = kSlots;
+        void *data = buffer.data();
+        qk_tensor *tensor = nullptr;
+        EXPECT_EQ(qk_tensor_wrap(context_, &desc, &data, 1, &tensor), QK_OK);
+        tensors_.push_back(tensor);
+        return tensor;
+    }
+    // The layer with these ids of its products, as one list or as two calls.
+    void run(const qk_tensor *up_ids, const qk_tensor *down_ids, bool as_list) {
+        qk_experts up = QK_EXPERTS_INIT, down = QK_EXPERTS_INIT;
+        up.expert = up_ids, up.activation = QK_ACTIVATION_SILU;
+        down.expert = down_ids, down.weight = weight_;
+        const qk_product both[] = {{sizeof(qk_product), 0, x_, gate_up_, nullptr, middle_, &up},
+                                   {sizeof(qk_product), 0, middle_, down_, nullptr, y_, &down}};
+        if (as_list) {
+            EXPECT_EQ(qk_multiply(context_, both, 2), QK_OK) << qk_context_error(context_);
+            return;
+        }
+        for (const qk_product &one : both) {
+            EXPECT_EQ(qk_multiply(context_, &one, 1), QK_OK) << qk_context_error(context_);
+            EXPECT_EQ(qk_context_synchronize(context_), QK_OK);
+        }
+    }
+    // Layer after layer without a wait; each has ids of its own, copied to where the last's were.
+    void check(int64_t tokens) {
+        constexpr int kRounds = 50;
+        make_layer(tokens);
+        std::vector<std::vector<uint8_t>> sets;
+        std::vector<DeviceBuffer> copies;
+        for (int i = 0; i <= kRounds; ++i) {
+            const std::vector<int32_t> ids = random_ids();
+            sets.emplace_back(ids.size() * 4);
+            memcpy(sets.back().data(), ids.data(), sets.back().size());
+            copies.emplace_back(sets.back());
+        }
+        const DeviceBuffer ids(sets[0]), others(sets[kRounds]);
+        const qk_tensor *const up = wrap_ids(ids), *const other = wrap_ids(others);
+        for (int i = 0; i < kRounds; ++i) {
+            const qk_tensor *const down = i % 5 == 4 ? other : up;
+            ASSERT_EQ(cudaMemcpy(ids.data(), sets[size_t(i)].data(), sets[size_t(i)].size(),
+                                 cudaMemcpyHostToDevice),
+                      cudaSuccess);
+            run(up, down, false);
+            const std::vector<uint8_t> expected = read(y_, tokens * kHidden);
+            for (int before = 0; before <= 4; ++before) {  // layers with other ids in front
+                const size_t set = before == 4 ? size_t(i) : size_t((i + before) % kRounds);
+                ASSERT_EQ(cudaMemcpyAsync(ids.data(), copies[set].data(), sets[set].size(),
+                                          cudaMemcpyDeviceToDevice, nullptr),
+                          cudaSuccess);
+                run(up, down, true);
+            }
+            ASSERT_EQ(read(y_, tokens * kHidden), expected) << "round " << i;
+        }
+    }
+
+    Rng rng_{45};
+    int64_t tokens_ = 0;
+    qk_tensor *gate_up_ = nullptr, *down_ = nullptr;
+    qk_tensor *x_ = nullptr, *middle_ = nullptr, *y_ = nullptr, *weight_ = nullptr;
+};
+
+TEST_F(CudaExpertLayers, OneToken) {
+    QK_NEEDS_DEVICE();
+    check(1);
+}
+TEST_F(CudaExpertLayers, RowsTogether) {
+    QK_NEEDS_DEVICE();
+    check(9);
+}
+TEST_F(CudaExpertLayers, ManyRows) {
+    QK_NEEDS_DEVICE();
+    check(40);
+}
+
+}  // namespace
+}  // namespace cuda_test
