@@ -7,15 +7,18 @@
 
 namespace bench {
 
-inline std::vector<std::string> instruction_sets() { return {"all", "avx512", "avx2", "generic"}; }
+inline std::vector<std::string> instruction_sets() {
+    return {"all", "vnni", "avx512", "avx2", "generic"};
+}
 
-// For qk_context_options: one of the above, where "avx512" is its base alone (no VNNI, VBMI, BF16),
-// or on Arm "all", "i8mm", "dotprod", "neon" or "generic".
+// For qk_context_options: one of the above, where "avx512" is its base alone (no VNNI, VBMI, BF16)
+// and "vnni" all but AMX, or on Arm "all", "i8mm", "dotprod", "neon" or "generic".
 inline uint32_t instruction_sets_of(const std::string &name) {
     const uint32_t neon = QK_ISA_GENERIC | QK_ISA_NEON, avx2 = QK_ISA_GENERIC | QK_ISA_AVX2;
     if (name == "generic") return QK_ISA_GENERIC;
     if (name == "avx2") return avx2;
     if (name == "avx512") return avx2 | QK_ISA_AVX512;
+    if (name == "vnni") return ~QK_ISA_AMX_INT8;
     if (name == "neon") return neon;
     if (name == "dotprod") return neon | QK_ISA_DOTPROD;
     return ~0u;

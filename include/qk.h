@@ -108,6 +108,7 @@ typedef struct qk_executor { /* the caller's threads (64 KiB of stack); return w
 #define QK_ISA_AVX512_VBMI 0x8u     /* this and the next two extend AVX512 */
 #define QK_ISA_AVX512_VNNI 0x10u
 #define QK_ISA_AVX512_BF16 0x20u
+#define QK_ISA_AMX_INT8    0x40u    /* extends AVX512; used in int8 mode, where Linux permits it */
 #define QK_ISA_NEON        0x10000u /* aarch64's base */
 #define QK_ISA_DOTPROD     0x20000u /* extends NEON */
 #define QK_ISA_I8MM        0x40000u /* extends DOTPROD */

@@ -4,9 +4,9 @@
 
 #if defined(QK_CPU_X86)
 #include <cpuid.h>
-#elif defined(QK_CPU_ARM)
-#include "base/os.hpp"
 #endif
+
+#include "base/os.hpp"
 
 namespace qk::cpu {
 namespace {
@@ -34,6 +34,8 @@ uint32_t detect() {
     found |= kAvx512;
     if (has(c, 1u << 1)) found |= kAvx512Vbmi;
     if (has(c, 1u << 11)) found |= kAvx512Vnni;
+    const uint32_t tiles = 1u << 24 | 1u << 25;  // AMX-TILE, AMX-INT8; the system keeps 17 and 18
+    if (has(d, tiles) && (saved_state() & 0x60000) == 0x60000) found |= kAmxInt8;
     if (__get_cpuid_count(7, 1, &a, &b, &c, &d) && has(a, 1u << 5)) found |= kAvx512Bf16;
     return found;
 }
@@ -48,6 +50,8 @@ uint32_t detect() { return 0; }
 
 // Two threads that ask first at once find the same answer.
 std::atomic<uint32_t> g_features;
+enum Answer { kNotAsked, kYes, kNo };
+std::atomic<int> g_tiles;
 
 struct Extension {
     uint32_t set, of;
@@ -55,7 +59,8 @@ struct Extension {
 constexpr Extension kExtensions[] = {  // a base before what extends it
     {QK_ISA_AVX512, QK_ISA_AVX2},        {QK_ISA_AVX512_VBMI, QK_ISA_AVX512},
     {QK_ISA_AVX512_VNNI, QK_ISA_AVX512}, {QK_ISA_AVX512_BF16, QK_ISA_AVX512},
-    {QK_ISA_DOTPROD, QK_ISA_NEON},       {QK_ISA_I8MM, QK_ISA_DOTPROD}};
+    {QK_ISA_AMX_INT8, QK_ISA_AVX512},    {QK_ISA_DOTPROD, QK_ISA_NEON},
+    {QK_ISA_I8MM, QK_ISA_DOTPROD}};
 
 }  // namespace
 
@@ -66,6 +71,15 @@ uint32_t features() {
         g_features.store(found, std::memory_order_relaxed);
     }
     return found;
+}
+
+bool tiles_allowed() {
+    int known = g_tiles.load(std::memory_order_relaxed);
+    if (known == kNotAsked) {
+        known = os::allow_tiles() ? kYes : kNo;
+        g_tiles.store(known, std::memory_order_relaxed);
+    }
+    return known == kYes;
 }
 
 uint32_t allowed_features(uint32_t allowed) {

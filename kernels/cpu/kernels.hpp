@@ -12,6 +12,7 @@ constexpr uint32_t kAvx512 = QK_ISA_AVX512;
 constexpr uint32_t kAvx512Vbmi = QK_ISA_AVX512_VBMI;
 constexpr uint32_t kAvx512Vnni = QK_ISA_AVX512_VNNI;
 constexpr uint32_t kAvx512Bf16 = QK_ISA_AVX512_BF16;
+constexpr uint32_t kAmxInt8 = QK_ISA_AMX_INT8;
 constexpr uint32_t kNeon = QK_ISA_NEON;
 constexpr uint32_t kNeonDot = QK_ISA_DOTPROD;  // SDOT, UDOT
 constexpr uint32_t kNeonI8mm = QK_ISA_I8MM;    // USDOT, SMMLA
@@ -21,6 +22,9 @@ uint32_t features();
 
 // What is left of features() where these are allowed: a set counts with the one it extends.
 uint32_t allowed_features(uint32_t allowed);
+
+// Whether the system lets this process use AMX's tiles; it is asked once.
+bool tiles_allowed();
 
 extern const Kernel<DequantizeArgs> kDequantizeGeneric;
 extern const Kernel<QuantizeArgs> kQuantizeGeneric;
@@ -39,7 +43,8 @@ extern const Kernel<LinearArgs> kLinearGemvAvx512, kLinearSingleAvx512, kLinearB
 extern const Kernel<LinearArgs> kLinearIntegersVnni, kLinearGroupsVnni, kLinearRowsAvx512,
     kLinearFewAvx512, kLinearFewAvx2;
 extern const Kernel<LinearArgs> kLinearColumnsVnni, kLinearColumnsAvx2;
-extern const Kernel<LinearArgs> kLinearInt8VnniBatch, kLinearInt8Vnni, kLinearInt8VnniRows;
+extern const Kernel<LinearArgs> kLinearInt8AmxBatch, kLinearInt8VnniBatch, kLinearInt8Vnni,
+    kLinearInt8VnniRows;
 extern const Kernel<LinearArgs> kLinearInt8Avx2, kLinearInt8Avx2Batch, kLinearInt8Avx2Rows,
     kLinearBf16;
 extern const Kernel<LinearArgs> kTransposedAvx512, kTransposedAvx2;

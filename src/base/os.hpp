@@ -50,4 +50,7 @@ struct ArmExtensions {
 };
 ArmExtensions arm_extensions();
 
+// Asks for the use of AMX's tiles in this process, where the system wants to be asked.
+bool allow_tiles();
+
 }  // namespace qk::os

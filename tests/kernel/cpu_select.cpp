@@ -121,8 +121,8 @@ constexpr Case kCases[] = {
 };
 constexpr uint32_t kHaswell = QK_ISA_GENERIC | QK_ISA_AVX2, kSkylake = kHaswell | QK_ISA_AVX512,
                    kCascade = kSkylake | QK_ISA_AVX512_VNNI,
-                   kIceLake = kCascade | QK_ISA_AVX512_VBMI,
-                   kSapphire = kIceLake | QK_ISA_AVX512_BF16, kA53 = QK_ISA_GENERIC | QK_ISA_NEON,
+                   kIceLake = kCascade | QK_ISA_AVX512_VBMI, kZen4 = kIceLake | QK_ISA_AVX512_BF16,
+                   kSapphire = kZen4 | QK_ISA_AMX_INT8, kA53 = QK_ISA_GENERIC | QK_ISA_NEON,
                    kN1 = kA53 | QK_ISA_DOTPROD, kV1 = kN1 | QK_ISA_I8MM;
 struct Processor {
     const char *name;
@@ -134,7 +134,8 @@ constexpr Processor kProcessors[] = {
     {"AVX-512", kSkylake, kX86Sets},
     {"+ VNNI", kCascade, kX86Sets},
     {"+ VBMI", kIceLake, kX86Sets},
-    {"+ BF16", kSapphire, kX86Sets},
+    {"+ BF16", kZen4, kX86Sets},
+    {"+ AMX", kSapphire, kX86Sets},
     {"NEON", kA53, kArmSets},
     {"+ DOTPROD", kN1, kArmSets},
     {"+ I8MM", kV1, kArmSets},

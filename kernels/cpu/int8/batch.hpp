@@ -4,7 +4,7 @@
 //
 //     a task: 32 rows of w; for batches of 64 rows of x, whose sums it keeps (8 KB):
 //         for every chunk of 128 columns: its codes as integers, [columns][32 rows]   4 or 8 KB
-//             for every 8 rows of x: products, sums of a group in registers
+//             for every 8 (16) rows of x: products, sums of a group in registers
 //
 // x is stored as a task reads it: chunk by chunk, each with the batch's tiles.
 #pragma once
@@ -30,11 +30,11 @@ class Int8Batch {
     void run(int64_t task) {
         first_block_ = task * kTaskBlocks;
         blocks_ = min64(kTaskBlocks, ceil_div(args_.w.geometry.n, 8) - first_block_);
-        for (int64_t first = 0; first < args_.x.rows; first += kInt8Batch) {
-            const int64_t rows = min64(kInt8Batch, args_.x.rows - first);
-            const typename Isa::XTile *x = x_ + first / kTile * chunks_;
-            memset(acc_, 0, sizeof(acc_[0]) * size_t(round_up(rows, kTile)));
-            memset(low_, 0, lowered_ ? sizeof(low_[0]) * size_t(round_up(rows, kTile)) : 0);
+        for (int64_t first = 0; first < args_.x.rows; first += kBatch) {
+            const int64_t rows = min64(kBatch, args_.x.rows - first);
+            const typename Isa::XTile *x = x_ + first / kRows * chunks_;
+            memset(acc_, 0, sizeof(acc_[0]) * size_t(round_up(rows, kRows)));
+            memset(low_, 0, lowered_ ? sizeof(low_[0]) * size_t(round_up(rows, kRows)) : 0);
             for (int64_t chunk = 0; chunk < chunks_; chunk += kScaleChunks) {
                 x = run_panel(chunk, min64(chunk + kScaleChunks, chunks_), x, rows);
             }
@@ -43,6 +43,8 @@ class Int8Batch {
     }
 
   private:
+    // Rows of x side by side, and those whose sums a task keeps.
+    static constexpr int64_t kRows = Isa::XTile::kRows, kBatch = Isa::XTile::kBatch;
     static constexpr int64_t kTaskBlocks = kTaskRows / 8;
     static constexpr int64_t kScaleChunks = 4;  // whose scales are widened at once
 
@@ -59,7 +61,7 @@ class Int8Batch {
             kernel_.decode(codes);
             const int64_t group = chunk * 128 / s.group_size;
             const int64_t count = min64(groups_, s.groups_per_row - group);
-            for (int64_t row = 0; row < rows; row += kTile, ++x) {
+            for (int64_t row = 0; row < rows; row += kRows, ++x) {
                 kernel_.add(*x, rows - row, factors_ + group - first_group, count, groups_,
                             acc_ + row);
                 if (lowered_) lower(*x, factors_ + group - first_group, count, low_ + row);
@@ -71,7 +73,7 @@ class Int8Batch {
     // Minima times what a tile's integers come to.
     QK_NOINLINE static void lower(const typename Isa::XTile &x, const TileFactors *factors,
                                   int64_t count, float (*low)[kTaskRows]) {
-        for (int64_t j = 0; j < kTile; ++j) {
+        for (int64_t j = 0; j < kRows; ++j) {
             auto first = Isa::load_f32(low[j]), second = Isa::load_f32(low[j] + 16);
             for (int64_t b = 0; b < count; ++b) {
                 const auto by = Isa::splat(x.scale[b][j] * -float(x.minus[b][j]));
@@ -126,12 +128,12 @@ class Int8Batch {
     ScalePanel<Isa> minima_;  // the scales where there are none
     int64_t first_block_ = 0, blocks_ = 0;
     TileFactors factors_[kScaleChunks * 8];
-    alignas(64) float acc_[kInt8Batch][kTaskRows], low_[kInt8Batch][kTaskRows];
+    alignas(64) float acc_[kBatch][kTaskRows], low_[kBatch][kTaskRows];
 };
 
 template <class Isa>
 size_t int8_tiles_bytes(const LinearArgs &args, const Device &) {
-    return chunk_workspace(args.w.geometry, ceil_div(args.x.rows, kTile),
+    return chunk_workspace(args.w.geometry, ceil_div(args.x.rows, Isa::XTile::kRows),
                            sizeof(typename Isa::XTile));
 }
 
@@ -144,15 +146,16 @@ const typename Isa::XTile *quantize_tiles(const LinearArgs &args, const Launch &
     const int64_t blocks = groups_of_chunk(args.w.geometry);
     const float unit = 1.0f / int8_steps(*args.w.format);
     const typename Isa::TileRows to_tile(args.w);
-    const int64_t rows = round_up(args.x.rows, kTile);
+    constexpr int64_t kRows = Isa::XTile::kRows, kBatch = Isa::XTile::kBatch;
+    const int64_t rows = round_up(args.x.rows, kRows);
     parallel_ranges(launch.parallel, rows, 1, [&](int64_t first, int64_t last) {
         for (int64_t row = first; row < last; ++row) {
-            const int64_t batch = row / kInt8Batch * kInt8Batch,
-                          tiles = min64(kInt8Batch, rows - batch) / kTile;
-            typename Isa::XTile *const tile = to + batch / kTile * chunks + (row - batch) / kTile;
+            const int64_t batch = row / kBatch * kBatch,
+                          tiles = min64(kBatch, rows - batch) / kRows;
+            typename Isa::XTile *const tile = to + batch / kRows * chunks + (row - batch) / kRows;
             for_each_chunk<Isa>(args.x, min64(row, args.x.rows - 1),
                                 [&](int64_t chunk, const float *x) {
-                to_tile.put(x, blocks, unit, row % kTile, tile + chunk * tiles);
+                to_tile.put(x, blocks, unit, row % kRows, tile + chunk * tiles);
             });
         }
     });
@@ -164,6 +167,7 @@ Status run_int8_batch(const LinearArgs &args, const Launch &launch) {
     const typename Isa::XTile *const x = quantize_tiles<Isa>(args, launch);
     const int64_t tasks = ceil_div(args.w.geometry.n, kTaskRows);
     parallel_ranges(launch.parallel, tasks, 1, [&](int64_t first, int64_t last) {
+        [[maybe_unused]] const typename Isa::Session session;
         InScratch<Int8Batch<Isa>> batch(launch.scratch, args, launch.device, x);
         for (int64_t task = first; task < last; ++task) batch->run(task);
     });

@@ -72,6 +72,12 @@ constexpr int64_t kTaskRows = 32;   // of w, four blocks of the packed layout
 constexpr int64_t kInt8Batch = 64;  // rows of x whose sums a task keeps
 constexpr int kTile = 8;            // rows of x side by side
 
+// What batch.hpp asks of tiles of kTile rows, whose sets of instructions need nothing set up.
+struct Tile8 {
+    static constexpr int64_t kRows = kTile, kBatch = kInt8Batch;
+};
+struct NoSession {};
+
 // Of one group of a task's rows. Zeros are 0 where all have the same, and where there are minima.
 struct TileFactors {
     alignas(64) float scale[kTaskRows];

@@ -22,7 +22,7 @@ uint32_t facts_of_x(const LinearArgs &args) {
     const bool few = m <= 6 && (nested || (m != 4 && m != 6));
     return (m == 1 ? kOneRow : kSeveralRows) | when(few, kFewRows) | when(m >= 4, kFourRows) |
            when(m >= (looked_up ? 4 : 5), kFiveRows) | when(m <= 4, kUpToFourRows) |
-           when(m <= 8, kUpToEightRows);
+           when(m <= 8, kUpToEightRows) | when(m >= 8, kEightRows);
 }
 
 uint32_t facts_of_groups(const Geometry &s) {
@@ -56,6 +56,14 @@ void explain(const LinearArgs &args, uint32_t facts, uint32_t sets, uint32_t mod
              is_set ? "the context's instruction sets lack " : faster.reason, faster.set);
 }
 
+// Tiles are asked for where a mode may use them: once they are allowed, the system wants larger
+// stacks for signals.
+uint32_t usable_sets(const Device &device, uint32_t modes) {
+    const uint32_t sets = device.instruction_sets | QK_ISA_GENERIC;
+    const bool wants = (modes & kInt8Mode) != 0 && (sets & kAmxInt8) != 0;
+    return wants && !tiles_allowed() ? sets & ~kAmxInt8 : sets;
+}
+
 }  // namespace
 
 uint32_t linear_facts(const LinearArgs &args) {
@@ -87,7 +95,7 @@ bool takes_linear(uint32_t sets, uint32_t conditions, const LinearArgs &args,
 LinearPlan plan_linear(const LinearArgs &args, const Device &device, const Allowance &allowed,
                        Explanation *explanation) {
     if (args.experts != nullptr) return plan_experts(args, device, allowed, explanation);
-    const uint32_t facts = linear_facts(args), sets = device.instruction_sets | QK_ISA_GENERIC;
+    const uint32_t facts = linear_facts(args), sets = usable_sets(device, allowed.modes);
     const LinearRow &row = args.transposed ? select_from(kTransposedTable, facts, sets, 0)
                                            : select_linear(facts, sets, allowed.modes);
     if (explanation != nullptr) explain(args, facts, sets, allowed.modes, row, explanation);

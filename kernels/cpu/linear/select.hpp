@@ -34,12 +34,13 @@ enum Condition : uint32_t {
     kInPlanes = 1u << 24,        // scales are, not between the codes of records
     kUpToFourRows = 1u << 25,    // of x
     kUpToEightRows = 1u << 26,   // of x
+    kEightRows = 1u << 27,       // of x, at least
 };
 
 // Conditions that are the case itself: their kernels are no faster ones for another case.
-constexpr uint32_t kOfTheCase = kOneRow | kSeveralRows | kFewRows | kFourRows | kFiveRows |
-                                kUpToFourRows | kUpToEightRows | kU4 | kS8 | kColumnLayout |
-                                kFourBits | kExactIntegers | kBlocks128 | kSmallGroups;
+constexpr uint32_t kOfTheCase =
+    kOneRow | kSeveralRows | kFewRows | kFourRows | kFiveRows | kUpToFourRows | kUpToEightRows |
+    kEightRows | kU4 | kS8 | kColumnLayout | kFourBits | kExactIntegers | kBlocks128 | kSmallGroups;
 
 // What a case without it is; conditions of the case itself are never said.
 static constexpr const char *lacking_text(uint32_t condition) {
@@ -104,6 +105,8 @@ constexpr uint32_t kBatchCase = kSeveralRows | kQuantized | kGroups16 | kLowered
 
 // Best first: the first row that the context allows and whose conditions hold runs.
 constexpr LinearRow kLinearTable[] = {
+    {QK_ON_X86(kLinearInt8AmxBatch), "amx int8 batch", kInt8Mode, kVnniVbmi | QK_ISA_AMX_INT8,
+     kInt8Packed | kEightRows | kGroups64},
     {QK_ON_X86(kLinearInt8VnniBatch), "avx512 vnni int8 batch", kInt8Mode, kVnniVbmi,
      kInt8Packed | kFourRows},
     {QK_ON_X86(kLinearInt8Vnni), "avx512 vnni int8", kInt8Mode, kVnniVbmi, kInt8Packed},
@@ -230,7 +233,7 @@ static constexpr Kernel<LinearArgs> transposed_kernel(Status (*run)(const Linear
 
 // Sets of one processor's kind.
 constexpr uint32_t kX86Sets = QK_ISA_GENERIC | QK_ISA_AVX2 | QK_ISA_AVX512 | QK_ISA_AVX512_VBMI |
-                              QK_ISA_AVX512_VNNI | QK_ISA_AVX512_BF16;
+                              QK_ISA_AVX512_VNNI | QK_ISA_AVX512_BF16 | QK_ISA_AMX_INT8;
 constexpr uint32_t kArmSets = QK_ISA_GENERIC | QK_ISA_NEON | QK_ISA_DOTPROD | QK_ISA_I8MM;
 
 struct Faster {
@@ -246,6 +249,7 @@ static constexpr const char *set_name(uint32_t set) {
         case QK_ISA_AVX512_VBMI: return "avx512_vbmi";
         case QK_ISA_AVX512_VNNI: return "avx512_vnni";
         case QK_ISA_AVX512_BF16: return "avx512_bf16";
+        case QK_ISA_AMX_INT8: return "amx_int8";
         case QK_ISA_NEON: return "neon";
         case QK_ISA_DOTPROD: return "dotprod";
         case QK_ISA_I8MM: return "i8mm";

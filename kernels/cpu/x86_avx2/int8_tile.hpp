@@ -18,8 +18,10 @@ namespace qk::cpu {
 namespace {
 
 struct Avx2Int8 : Avx2Dots {
+    using Session = NoSession;
+
     // 128 columns of a tile's rows of x.
-    struct XTile {
+    struct XTile : Tile8 {
         int32_t x[64]
                  [kTile];  // small: 4 columns each, 32 of them; wide: columns 0, 2, or 1, 3 of 4
         float scale[8][kTile];    // by block; the unit of entries is in it

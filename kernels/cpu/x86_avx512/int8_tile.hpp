@@ -11,8 +11,10 @@ namespace qk::cpu {
 namespace {
 
 struct Avx512Int8 : Avx512Dots {
+    using Session = NoSession;
+
     // 128 columns of a tile's rows of x, so that a step reads one run of memory.
-    struct XTile {
+    struct XTile : Tile8 {
         int32_t x[32][kTile];     // 4 columns each
         float scale[8][kTile];    // by block; the unit of entries is in it
         int32_t minus[8][kTile];  // minus a block's sum, times the zero where all have the same
@@ -37,6 +39,12 @@ struct Avx512Int8 : Avx512Dots {
             rows > 4 ? add_rows<8>(x, factors, count, 32 / groups, acc)
                      : add_rows<4>(x, factors, count, 32 / groups, acc);
         }
+
+      protected:
+        static constexpr int64_t kAhead = 2048;  // bytes fetched ahead of use: 4 chunks
+        const bool zeros_, is_table_;
+        const ByteTable table_;
+        __m512i entries_[32][2];  // [4 columns][16 rows]
 
       private:
         // 16 rows: lane r of vector d gets columns 4 d .. 4 d + 3 of row r. 32 bytes of each row at
@@ -149,11 +157,6 @@ struct Avx512Int8 : Avx512Dots {
             QK_UNROLL
             for (int j = 0; j < kRows; ++j) sum[j][0] = total[j][0], sum[j][1] = total[j][1];
         }
-
-        static constexpr int64_t kAhead = 2048;  // bytes fetched ahead of use: 4 chunks
-        const bool zeros_, is_table_;
-        const ByteTable table_;
-        __m512i entries_[32][2];  // [4 columns][16 rows]
     };
 
     // Rows of x to tiles.

@@ -3,6 +3,7 @@
 #include <sched.h>
 #include <sys/auxv.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/os.hpp"
@@ -34,6 +35,15 @@ ArmExtensions arm_extensions() {
         constexpr unsigned long neon = 1ul << 12, vfp4 = 1ul << 16;  // products are fused
         return {(words[0] & (neon | vfp4)) == (neon | vfp4), false, false};
     }
+}
+
+// The kernel's Documentation/arch/x86/xstate.rst; ARCH_REQ_XCOMP_PERM of asm/prctl.h, feature 18.
+bool allow_tiles() {
+#if defined(SYS_arch_prctl)
+    return syscall(SYS_arch_prctl, 0x1023, 18) == 0;
+#else
+    return false;
+#endif
 }
 
 }  // namespace qk::os

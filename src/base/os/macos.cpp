@@ -30,4 +30,6 @@ ArmExtensions arm_extensions() {
     return {true, has("hw.optional.arm.FEAT_DotProd"), has("hw.optional.arm.FEAT_I8MM")};
 }
 
+bool allow_tiles() { return false; }
+
 }  // namespace qk::os

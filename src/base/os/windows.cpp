@@ -78,4 +78,6 @@ ArmExtensions arm_extensions() {
     return {true, IsProcessorFeaturePresent(dotprod) != 0, IsProcessorFeaturePresent(i8mm) != 0};
 }
 
+bool allow_tiles() { return false; }
+
 }  // namespace qk::os

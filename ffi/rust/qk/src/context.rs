@@ -78,6 +78,8 @@ impl InstructionSets {
     pub const AVX512_VNNI: u32 = sys::QK_ISA_AVX512_VNNI as u32;
     /// Extends AVX512.
     pub const AVX512_BF16: u32 = sys::QK_ISA_AVX512_BF16 as u32;
+    /// Extends AVX512; used in int8 mode, where Linux permits it.
+    pub const AMX_INT8: u32 = sys::QK_ISA_AMX_INT8 as u32;
     /// The base of aarch64.
     pub const NEON: u32 = sys::QK_ISA_NEON as u32;
     /// Extends NEON.
