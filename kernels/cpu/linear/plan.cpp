@@ -58,9 +58,10 @@ void explain(const LinearArgs &args, uint32_t facts, uint32_t sets, uint32_t mod
 
 // Tiles are asked for where a mode may use them: once they are allowed, the system wants larger
 // stacks for signals.
-uint32_t usable_sets(const Device &device, uint32_t modes) {
+uint32_t usable_sets(const Device &device, uint32_t modes, uint32_t facts) {
     const uint32_t sets = device.instruction_sets | QK_ISA_GENERIC;
-    const bool wants = (modes & kInt8Mode) != 0 && (sets & kAmxInt8) != 0;
+    const bool wants =
+        (modes & kInt8Mode) != 0 && (facts & kEightRows) != 0 && (sets & kAmxInt8) != 0;
     return wants && !tiles_allowed() ? sets & ~kAmxInt8 : sets;
 }
 
@@ -95,7 +96,8 @@ bool takes_linear(uint32_t sets, uint32_t conditions, const LinearArgs &args,
 LinearPlan plan_linear(const LinearArgs &args, const Device &device, const Allowance &allowed,
                        Explanation *explanation) {
     if (args.experts != nullptr) return plan_experts(args, device, allowed, explanation);
-    const uint32_t facts = linear_facts(args), sets = usable_sets(device, allowed.modes);
+    const uint32_t facts = linear_facts(args);
+    const uint32_t sets = usable_sets(device, allowed.modes, facts);
     const LinearRow &row = args.transposed ? select_from(kTransposedTable, facts, sets, 0)
                                            : select_linear(facts, sets, allowed.modes);
     if (explanation != nullptr) explain(args, facts, sets, allowed.modes, row, explanation);
