@@ -93,6 +93,20 @@ def many_rows(lines):
     return found
 
 
+def older(folder, code, floors):
+    """Products by the kernels of an older card: those of few rows with their share of the floor
+    that the card's own code found, those of many beside the dense product of the same run."""
+    few = []
+    for line in lines_of(folder, f"bench-{code}"):
+        weights = line["what"].removeprefix("linear ").removesuffix(" x f16")
+        floor = floors.get((weights, line["n"], line["k"]))
+        if line["what"].endswith(" x f16") and floor is not None:
+            few.append({**line, "share": floor / line["us"]})
+    few = in_order(list(cuda_rows(few, "linear ", (1, 2, 4, 8, 16), False, True)))
+    many = in_order(many_rows(lines_of(folder, f"rows-{code}"))["linear_4096"])
+    return [[f"sm_{code}", *row] for row in few], [[f"sm_{code}", *row] for row in many]
+
+
 def experts(lines):
     """Layers of experts: (model, weights, tokens, us, share)."""
     for line in lines:
@@ -135,6 +149,15 @@ def take_cuda(folder, data):
     for name, rows in many_rows(lines_of(folder, "rows")).items():
         put(f"cuda/{name}", ROWS, "{us}, {over_dense}",
             ["weights", "m", "shape", "us", "over_dense"], in_order(rows))
+    floors = {(line["what"].removeprefix("floor: read "), line["n"], line["k"]): line["us"]
+              for line in bench if line["what"].startswith("floor: read ")}
+    translated = [older(folder, code, floors) for code in ("80", "89")]
+    put("cuda/older_16", "build/cuda-80/bench/bench_cuda out.json nofloors batch",
+        "{us}, {share:%}", ["code", "weights", "m", "shape", "us", "share"],
+        (row for few, _ in translated for row in few))
+    put("cuda/older_256", "build/cuda-80/bench/bench_cuda_rows rows.json 120 256",
+        "{us}, {over_dense}", ["code", "weights", "m", "shape", "us", "over_dense"],
+        (row for _, many in translated for row in many))
     put("cuda/experts", "build/cuda/bench/bench_cuda_experts experts.json", "{us} us, {share:%}",
         ["model", "weights", "shape", "us", "share"], experts(lines_of(folder, "experts")))
     put("peers/cuda_torch", "python3 bench/cuda/peers.py peers.json", "{us}",
