@@ -224,9 +224,7 @@ class RowScales {
     // `plane`: the weight's scales, or its minima.
     RowScales(const Weight &w, const ScalePlane &plane)
         : w_(w), plane_(plane), coded_(has_coded_scales(plane)) {
-        if (!coded_) return;
-        memcpy(code_, plane.code, sizeof(code_));
-        bias_ = load_as<float>(plane.bias, 0);
+        if (coded_) bias_ = load_as<float>(plane.bias, 0);
     }
     void start(int64_t row) {
         const Geometry &s = w_.geometry;
@@ -243,7 +241,8 @@ class RowScales {
             first_ = second * plane_.second_group;
             second_ = load_as<float>(plane_.second, second);
         }
-        const float product = code_[load_as<uint8_t>(plane_.data, place)] * second_;
+        const float code = load_as<float>(plane_.code, load_as<uint8_t>(plane_.data, place));
+        const float product = code * second_;
         return product + bias_;
     }
     // Of groups first .. first + count, into whole runs of 16.
@@ -261,6 +260,13 @@ class RowScales {
                 to[i] = load_float(format, plane_.data, place + i * stride_);
             }
         }
+    }
+    // What read() will want next.
+    void fetch(int64_t first, int64_t count) const {
+        const int64_t size = plane_.format->bits / 8, from = base_ + first * stride_;
+        const uint8_t *const data = static_cast<const uint8_t *>(plane_.data);
+        if (stride_ != 1) return;
+        for (int64_t i = 0; i < count * size; i += 64) prefetch(data + from * size + i);
     }
     int64_t row() const { return row_; }
 
@@ -285,7 +291,6 @@ class RowScales {
     bool coded_;
     int64_t row_ = 0, base_ = 0, stride_ = 0, first_ = INT64_MIN / 2;
     float second_ = 0, bias_ = 0;
-    float code_[256];
 };
 
 }  // namespace qk::cpu

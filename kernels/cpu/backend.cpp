@@ -53,11 +53,11 @@ constexpr Kernel<RepackArgs> const *kRepack[] = {
 };
 constexpr Kernel<LinearArgs> const *kLinear[] = {
 #if defined(QK_CPU_X86)
-    &cpu::kLinearIntegersVnni,    &cpu::kLinearGroupsVnni,    &cpu::kLinearGemvAvx512,
-    &cpu::kLinearRowsAvx512,      &cpu::kLinearColumnsVnni,   &cpu::kLinearColumnsAvx2,
-    &cpu::kLinearSingleAvx512,    &cpu::kLinearFewAvx512,     &cpu::kLinearBatchAvx512,
-    &cpu::kLinearGemvAvx2,        &cpu::kLinearSingleAvx2,    &cpu::kLinearFewAvx2,
-    &cpu::kLinearBatchAvx2,
+    &cpu::kLinearIntegerRowsVnni, &cpu::kLinearGroupRowsVnni, &cpu::kLinearIntegersVnni,
+    &cpu::kLinearGroupsVnni,      &cpu::kLinearRowsAvx512,    &cpu::kLinearGemvAvx512,
+    &cpu::kLinearColumnsVnni,     &cpu::kLinearColumnsAvx2,   &cpu::kLinearSingleAvx512,
+    &cpu::kLinearFewAvx512,       &cpu::kLinearBatchAvx512,   &cpu::kLinearGemvAvx2,
+    &cpu::kLinearSingleAvx2,      &cpu::kLinearFewAvx2,       &cpu::kLinearBatchAvx2,
 #endif
 #if defined(QK_CPU_ARM64)
     &cpu::kLinearIntegersDotprod, &cpu::kLinearGroupsDotprod,

@@ -41,7 +41,7 @@ extern const Kernel<RepackArgs> kRepackAvx2, kRepackAvx512;
 extern const Kernel<LinearArgs> kLinearGemvAvx2, kLinearSingleAvx2, kLinearBatchAvx2;
 extern const Kernel<LinearArgs> kLinearGemvAvx512, kLinearSingleAvx512, kLinearBatchAvx512;
 extern const Kernel<LinearArgs> kLinearIntegersVnni, kLinearGroupsVnni, kLinearRowsAvx512,
-    kLinearFewAvx512, kLinearFewAvx2;
+    kLinearIntegerRowsVnni, kLinearGroupRowsVnni, kLinearFewAvx512, kLinearFewAvx2;
 extern const Kernel<LinearArgs> kLinearColumnsVnni, kLinearColumnsAvx2;
 extern const Kernel<LinearArgs> kLinearInt8AmxBatch, kLinearInt8VnniBatch, kLinearInt8Vnni,
     kLinearInt8VnniRows;

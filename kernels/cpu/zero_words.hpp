@@ -29,6 +29,20 @@ inline uint32_t nibbles_minus_one(uint32_t x) {
     return ((x | 0x88888888u) - 0x11111111u) ^ (~x & 0x88888888u);
 }
 
+// Nibble j of word i becomes nibble i of word j; words may be vectors of them.
+template <class Word>
+QK_INLINE inline void transpose_nibbles(Word (&v)[8]) {
+    const auto swap = [](Word &a, Word &b, int bits, uint32_t low) QK_INLINE {
+        const Word t = ((a >> bits) ^ b) & low;
+        b ^= t;
+        a ^= t << bits;
+    };
+    QK_UNROLL for (int i = 0; i < 8; i += 2) swap(v[i], v[i + 1], 4, 0x0f0f0f0f);
+    QK_UNROLL for (int i = 0; i < 8; i += 4) swap(v[i], v[i + 2], 8, 0x00ff00ff);
+    QK_UNROLL for (int i = 1; i < 8; i += 4) swap(v[i], v[i + 2], 8, 0x00ff00ff);
+    QK_UNROLL for (int i = 0; i < 4; ++i) swap(v[i], v[i + 4], 16, 0x0000ffff);
+}
+
 // A nibble a byte, in order.
 inline uint64_t bytes_of_nibbles(uint32_t word) {
     uint64_t x = word;
@@ -50,6 +64,9 @@ class ZeroWords {
             default: break;  // a nibble at a time
         }
     }
+
+    // Whether eight rows have a word.
+    bool in_words() const { return group_stride_ != 0; }
 
     // Rows past the last are 0.
     uint32_t read(int64_t block, int64_t group) const {
@@ -90,6 +107,53 @@ class ZeroWords {
 
     const Weight &w_;
     int64_t block_stride_ = 0, group_stride_ = 0;
+};
+
+// The same of a run of groups. Where zeros are stored row by row, eight of each of eight rows are
+// transposed at once.
+class ZerosOfBlocks {
+  public:
+    explicit ZerosOfBlocks(const Weight &w)
+        : w_(w), words_(w), high_(w.layout->id == QK_LAYOUT_ROW_HIGH),
+          pitch_(w.geometry.flat ? 0 : nibble_of(1) - nibble_of(0)) {}
+
+    // Into whole runs of 8.
+    QK_NOINLINE void read(int64_t block, int64_t first, int64_t count, uint32_t *to) const {
+        if (words_.in_words() || w_.geometry.flat) {
+            for (int64_t g = 0; g < count; ++g) to[g] = words_.read(block, first + g);
+            return;
+        }
+        const int64_t rows = min64(8, w_.geometry.n - block * 8);
+        const int64_t start = block * 8 * pitch_ + first;  // nibbles
+        if (start % 2 != 0 || pitch_ % 2 != 0) {
+            for (int64_t g = 0; g < count; ++g) to[g] = words_.read(block, first + g);
+            return;
+        }
+        const char *from = static_cast<const char *>(w_.zero) + start / 2;
+        for (int64_t g = 0; g < count; g += 8, from += 4) {
+            uint32_t of_row[8] = {};
+            const int64_t bytes = min64(4, ceil_div(count - g, 2));
+            for (int64_t r = 0; r < rows; ++r) {
+                const char *const at = from + r * pitch_ / 2;
+                bytes == 4 ? memcpy(&of_row[r], at, 4) : memcpy(&of_row[r], at, size_t(bytes));
+                const uint32_t x = of_row[r];
+                if (high_) of_row[r] = (x >> 4 & 0x0f0f0f0fu) | (x & 0x0f0f0f0fu) << 4;
+            }
+            transpose_nibbles(of_row);
+            memcpy(to + g, of_row, sizeof(of_row));
+        }
+    }
+
+  private:
+    // Of a row's first zero, where a row has them in sequence.
+    int64_t nibble_of(int64_t row) const {
+        return w_.layout->zero_at(w_.geometry, {row, 0}) ^ (high_ ? 1 : 0);
+    }
+
+    const Weight &w_;
+    const ZeroWords words_;
+    const bool high_;
+    const int64_t pitch_;  // nibbles from row to row
 };
 
 }  // namespace

@@ -18,10 +18,11 @@ class Int8Batch {
   public:
     Int8Batch(const LinearArgs &args, const Device &device, const typename Isa::XTile *x)
         : args_(args), x_(x), chunks_(chunk_count(args.w.geometry)),
-          groups_(groups_of_chunk(args.w.geometry)), kernel_(args.w), scales_{{args.w, device},
-                                                                              {args.w, device},
-                                                                              {args.w, device},
-                                                                              {args.w, device}},
+          groups_(groups_of_chunk(args.w.geometry)), codes_(args.w),
+          kernel_(args.w), scales_{{args.w, device},
+                                   {args.w, device},
+                                   {args.w, device},
+                                   {args.w, device}},
           lowered_(has_minimum(args.w)),
           minima_(args.w, lowered_ ? args.w.minimum : args.w.scale, device) {
         memset(factors_, 0, sizeof(factors_));
@@ -53,11 +54,9 @@ class Int8Batch {
         const Geometry &s = args_.w.geometry;
         const int64_t first_group = load_scales(first, last);
         for (int64_t chunk = first; chunk < last; ++chunk) {
-            const uint8_t *codes[kTaskBlocks];  // blocks past the last repeat it
-            for (int64_t i = 0; i < kTaskBlocks; ++i) {
-                const int64_t block = first_block_ + min64(i, blocks_ - 1);
-                codes[i] = packed_chunk(args_.w, block * chunks_ + chunk);
-            }
+            const uint8_t *codes[kTaskBlocks] = {};  // blocks past the last repeat the first
+            codes_.load_chunk(first_block_, blocks_, chunk, codes);
+            for (int64_t i = blocks_; i < kTaskBlocks; ++i) codes[i] = codes[0];
             kernel_.decode(codes);
             const int64_t group = chunk * 128 / s.group_size;
             const int64_t count = min64(groups_, s.groups_per_row - group);
@@ -92,12 +91,12 @@ class Int8Batch {
         const int64_t count = ceil_div(min64(last * 128, s.k), s.group_size) - group;
         for (int64_t block = 0; block < blocks_; ++block) {
             const char *const from = scales_[block].load(first_block_ + block, group, count);
+            const uint8_t *const zeros = codes_.zeros(first_block_ + block, group, count);
             for (int64_t g = 0; g < count; ++g) {
                 memcpy(factors_[g].scale + 8 * block, from + 32 * g, 32);
                 prefetch(reinterpret_cast<const uint8_t *>(from + 32 * (g + count)));
-                if (args_.w.zero == nullptr) continue;
-                const typename Isa::Sums8 eight =
-                    Isa::load_zeros8(packed_zeros(args_.w, first_block_ + block, group + g));
+                if (zeros == nullptr) continue;
+                const typename Isa::Sums8 eight = Isa::load_zeros8(zeros + 4 * g);
                 memcpy(factors_[g].zero + 8 * block, &eight, sizeof(eight));
             }
             if (!lowered_) continue;
@@ -122,6 +121,7 @@ class Int8Batch {
     const LinearArgs &args_;
     const typename Isa::XTile *const x_;
     const int64_t chunks_, groups_;
+    CodesOfBlocks<Isa> codes_;
     typename Isa::TileKernel kernel_;
     ScalePanel<Isa> scales_[kTaskBlocks];
     const bool lowered_;

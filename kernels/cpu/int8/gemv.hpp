@@ -8,7 +8,7 @@
 #pragma once
 #include "cpu/int8/x.hpp"
 #include "cpu/kernels.hpp"
-#include "cpu/shared/panel.hpp"
+#include "cpu/shared/row_blocks.hpp"
 
 namespace qk::cpu {
 
@@ -26,7 +26,7 @@ class Int8Rows {
   public:
     Int8Rows(const LinearArgs &args, const Device &device, const typename Isa::XChunk *x)
         : args_(args), chunks_(chunk_count(args.w.geometry)), x_(x), scales_(args.w, device),
-          minima_(args.w, device), dots_(Int8Entries(args.w)) {}
+          minima_(args.w, device), blocks_(args.w), dots_(Int8Entries(args.w)) {}
 
     void run(int64_t row_block) {
         const int64_t chunks = chunks_;
@@ -61,9 +61,9 @@ class Int8Rows {
         const char *const scales = scales_.load(row_block, group, groups);
         const char *minima = nullptr;
         if constexpr (kLowered) minima = minima_.load(row_block, group, groups);
-        const uint8_t *const zeros = packed_zeros(args_.w, row_block, group);
+        const uint8_t *const zeros = blocks_.zeros(row_block, group, groups);
         if (zeros != nullptr) prefetch_lines(zeros, groups * 4, groups * 4);  // the next panel's
-        const uint8_t *codes = packed_chunk(args_.w, row_block * chunks_ + first);
+        const uint8_t *codes = blocks_.load(row_block, first, last);
         int64_t at = 0, next = (group + 1) * size;  // wide groups: where the next one starts
         for (int64_t i = first; i < last; ++i, codes += 512) {
             if (kBlocks == 1 && i * 128 >= next) ++at, next += size;
@@ -121,6 +121,7 @@ class Int8Rows {
     const typename Isa::XChunk *x_;
     Scales scales_;
     std::conditional_t<kLowered, MinimaAsScales<Scales>, NoMinima> minima_;
+    CodesOfBlocks<Isa> blocks_;
     typename Isa::template ChunkDots<kBlocks, kind == Int8Codes::kTable> dots_;
 };
 
@@ -129,8 +130,8 @@ QK_NOINLINE void run_int8_rows(const LinearArgs &args, const Launch &launch,
                                const typename Isa::XChunk *x) {
     const int64_t blocks = ceil_div(args.w.geometry.n, 8);
     parallel_ranges(launch.parallel, blocks, 1, [&](int64_t first, int64_t last) {
-        Int8Rows<Isa, kBlocks, kind> rows(args, launch.device, x);
-        for (int64_t block = first; block < last; ++block) rows.run(block);
+        const InScratch<Int8Rows<Isa, kBlocks, kind>> rows(launch.scratch, args, launch.device, x);
+        for (int64_t block = first; block < last; ++block) rows->run(block);
     });
 }
 

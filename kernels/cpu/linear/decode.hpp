@@ -2,63 +2,11 @@
 #pragma once
 #include "cpu/access.hpp"
 #include "cpu/shared/panel.hpp"
-#include "cpu/shared/transpose.hpp"
+#include "cpu/shared/scale_block.hpp"
 
 namespace qk::cpu {
 
-constexpr int64_t kPanelSteps = 32;  // of 16 columns
-
 using Weights8 = float[8][16];  // 8 rows of a step
-
-// The scales of 8 rows in any layout, or their minima.
-template <class Isa>
-class ScaleBlock {
-  public:
-    static constexpr int64_t kMost = kPanelSteps;  // groups at once, and a cut one
-
-    explicit ScaleBlock(const Weight &w) : ScaleBlock(w, w.scale, {}) {}
-    ScaleBlock(const Weight &w, const ScalePlane &plane, const Device &)
-        : w_(w), row_scales_(w, plane) {}
-
-    // Groups first .. first + count as f32 [group][row]; 0 for rows past the last.
-    const char *load(int64_t row, int64_t first, int64_t count) {
-        return load_rows(row, count, [=](int64_t) { return first; });
-    }
-    // The groups of columns column .. end, each row's from its own first one on.
-    const char *load_columns(int64_t row, int64_t column, int64_t end) {
-        const Geometry &s = w_.geometry;
-        const int64_t size = s.group_size, first = column / size;
-        if (!s.flat) return load(row, first, ceil_div(end, size) - first);
-        const int64_t count = ceil_div(end - column - 1, size) + 1;  // of a row, at most
-        return load_rows(row, count, [&](int64_t i) { return group_of(s, row + i, column).group; });
-    }
-
-  private:
-    template <class FirstOf>
-    QK_NOINLINE const char *load_rows(int64_t row, int64_t count, const FirstOf &first_of) {
-        const Geometry &s = w_.geometry;
-        float of_row[8][kPanelSteps + 16];  // in whole runs of 16
-        for (int64_t i = 0; i < 8; ++i) {
-            int64_t there = 0;
-            if (row + i < s.n) {
-                const int64_t first = first_of(i);
-                there = s.flat ? min64(count, s.group_count - first) : count;
-                row_scales_.start(row + i);
-                row_scales_.read(first, there, of_row[i]);
-            }
-            for (; there < round_up(count, 4); ++there) of_row[i][there] = 0;
-        }
-        for (int64_t g = 0; g < count; g += 4) {
-            transpose_4x4(&of_row[0][g], sizeof(of_row[0]), scales_[g], sizeof(scales_[0]));
-            transpose_4x4(&of_row[4][g], sizeof(of_row[0]), scales_[g] + 4, sizeof(scales_[0]));
-        }
-        return reinterpret_cast<const char *>(scales_);
-    }
-
-    const Weight &w_;
-    RowScales<Isa> row_scales_;
-    float scales_[kPanelSteps + 4][8];  // in whole runs of 4
-};
 
 // Codes of any format in any layout.
 template <class Isa>

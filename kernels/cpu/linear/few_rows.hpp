@@ -8,6 +8,7 @@
 //     add(chunk, totals)                a chunk of 128 columns, a FewChunk
 #pragma once
 #include "cpu/linear/batch.hpp"
+#include "cpu/shared/row_blocks.hpp"
 
 namespace qk::cpu {
 
@@ -18,7 +19,7 @@ constexpr int64_t kFewAhead = 1024;  // bytes of codes fetched ahead of use: 2 c
 enum class Less { kNothing, kZeros, kMinima };
 
 struct FewChunk {
-    const uint8_t *codes[kFewRowsOfW / 8];  // of a block of 8 rows; past the last it repeats
+    const uint8_t *codes[kFewRowsOfW / 8];  // of a block of 8 rows; past the last the first repeats
     const float *scale[8];                  // of a step of 16 columns, one a row
     const float *less[8];
     const float (*x)[kSlabColumns];
@@ -36,7 +37,7 @@ class FewRows {
   public:
     FewRows(const LinearArgs &args, const Device &device)
         : args_(args), rows_(Products::rows(args.x.rows)), less_(less_of(args.w)),
-          products_(args.w, args.x.rows), scales_(args.w, device),
+          products_(args.w, args.x.rows), codes_(args.w), scales_(args.w, device),
           minima_(args.w, has_minimum(args.w) ? args.w.minimum : args.w.scale, device) {
         memset(x_, 0, sizeof(x_));
         memset(scale_, 0, sizeof(scale_));
@@ -52,7 +53,7 @@ class FewRows {
         memset(totals_, 0, sizeof(totals_));
         for (int64_t chunk = 0; chunk < chunks; ++chunk) {
             if (chunk % kScaleChunks == 0) load_scales(chunk, min64(chunk + kScaleChunks, chunks));
-            run_chunk(chunk, chunks);
+            run_chunk(chunk);
         }
         for (int64_t j = 0; j < args_.x.rows; ++j) store_run(args_, j, first, rows, totals_[j]);
     }
@@ -77,7 +78,7 @@ class FewRows {
     }
     void load_less(int64_t block, int64_t count, int64_t place) {
         if (less_ == Less::kZeros) {
-            const uint8_t *const zeros = packed_zeros(args_.w, block, first_group_);
+            const uint8_t *const zeros = codes_.zeros(block, first_group_, count);
             for (int64_t g = 0; g < count; ++g) {
                 minus_zeros_8(zeros + 4 * g, minus_[g] + 8 * place);
             }
@@ -91,17 +92,15 @@ class FewRows {
         }
     }
 
-    void run_chunk(int64_t chunk, int64_t chunks) {
+    void run_chunk(int64_t chunk) {
         const Geometry &s = args_.w.geometry;
         const int64_t column = chunk * kSlabColumns;
         const int64_t columns = min64(kSlabColumns, s.k - column);
         for (int64_t j = 0; j < args_.x.rows; ++j) {
             widen_x<Isa>(args_.x, j * row_stride(args_.x) + column, columns, x_[j]);
         }
-        for (int64_t b = 0; b < rows_ / 8; ++b) {
-            const int64_t block = first_block_ + min64(b, blocks_ - 1);
-            chunk_.codes[b] = packed_chunk(args_.w, block * chunks + chunk);
-        }
+        codes_.load_chunk(first_block_, blocks_, chunk, chunk_.codes);
+        for (int64_t b = blocks_; b < rows_ / 8; ++b) chunk_.codes[b] = chunk_.codes[0];
         int64_t group = column / s.group_size, next = (group + 1) * s.group_size;
         for (int64_t step = 0; step < 8; ++step) {
             if (column + 16 * step >= next) ++group, next += s.group_size;
@@ -118,6 +117,7 @@ class FewRows {
     const int64_t rows_;  // of w, a task
     const Less less_;
     Products products_;
+    CodesOfBlocks<Isa> codes_;
     ScalePanel<Isa> scales_, minima_;  // the scales where there are none
     FewChunk chunk_ = {};
     int64_t first_block_ = 0, blocks_ = 0, first_group_ = 0;

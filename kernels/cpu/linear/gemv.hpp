@@ -1,4 +1,5 @@
-// y = x . transpose(w) + bias for one row of x, over the packed layout (rows8), any 4-bit format.
+// y = x . transpose(w) + bias for one row of x, over blocks of the packed layout (rows8), any 4-bit
+// format; other layouts are gathered to such blocks, a panel at a time (shared/row_blocks.hpp).
 // The sum has the generic kernel's order, so the bits are the same.
 //
 // A chunk is one 64-byte vector: 128 columns of one row. Nibble i of dword j is column 16 i + j, so
@@ -12,6 +13,7 @@
 #pragma once
 #include "cpu/kernels.hpp"
 #include "cpu/linear/minima.hpp"
+#include "cpu/shared/row_blocks.hpp"
 
 namespace qk::cpu {
 namespace {
@@ -144,8 +146,8 @@ struct Panel {
     int64_t group, groups;  // that the chunks have
     int64_t left;           // columns of the first group
 };
-inline Panel panel_from(const Geometry &s, int64_t first) {
-    const int64_t width = min64(min64(s.group_size, s.k) >= 128 ? 128 : s.group_size, kPanelGroups);
+inline Panel panel_from(const Geometry &s, int64_t first, int64_t most) {
+    const int64_t width = min64(min64(s.group_size, s.k) >= 128 ? 128 : s.group_size, most);
     const int64_t chunks = ceil_div(s.k, 128), last = min64(first + width, chunks);
     const int64_t column = first * 128, group = column / s.group_size;
     return {first,
@@ -165,7 +167,7 @@ QK_INLINE inline void sum_panels(const LinearArgs &args, const Panel &first, int
     for (Lanes<Isa> &lanes : sums.row) lanes = Isa::zero_lanes();
     add_panel(first, sums);
     for (int64_t at = first.last; at < chunks; at += first.last) {
-        add_panel(panel_from(args.w.geometry, at), sums);
+        add_panel(panel_from(args.w.geometry, at, first.last), sums);
     }
     store_rows<Isa>(args, row_block, sums, minima);
 }
@@ -175,8 +177,7 @@ class RowBlocks {
   public:
     RowBlocks(const LinearArgs &args, const Device &device)
         : args_(args), x_(args.x), scales_(args.w, device), minima_(args.w, args.w.minimum, device),
-          codes_(args.w), chunks_(ceil_div(args.w.geometry.k, 128)),
-          first_(panel_from(args.w.geometry, 0)) {}
+          codes_(args.w), blocks_(args.w), first_(panel_from(args.w.geometry, 0, blocks_.most())) {}
 
     void run(int64_t row_block) {
         sum_panels<Isa>(args_, first_, row_block,
@@ -191,19 +192,19 @@ class RowBlocks {
             return reinterpret_cast<const uint8_t *>(
                 minima_.load(row_block, panel.group, panel.groups));
         } else {
-            return packed_zeros(args_.w, row_block, panel.group);
+            return blocks_.zeros(row_block, panel.group, panel.groups);
         }
     }
 
     // The plane's last chunk, behind which nothing may be read, is added as a tail is.
     bool ends_plane(int64_t row_block, const Panel &panel) const {
         const Geometry &s = args_.w.geometry;
-        return panel.last * 128 == s.k && (row_block + 1) * 8 >= s.n;
+        return blocks_.in_place() && panel.last * 128 == s.k && (row_block + 1) * 8 >= s.n;
     }
 
     void run_panel(int64_t row_block, const Panel &panel, Sums<Isa> &sums) {
         const Geometry &s = args_.w.geometry;
-        const uint8_t *const codes = packed_chunk(args_.w, row_block * chunks_ + panel.first);
+        const uint8_t *const codes = blocks_.load(row_block, panel.first, panel.last);
         const char *const scales = scales_.load(row_block, panel.group, panel.groups);
         const char *const x = x_.panel(panel.first * 128);
         const uint8_t *const zeros = zeros_of(row_block, panel);
@@ -250,7 +251,7 @@ class RowBlocks {
     ScalePanel<Isa> scales_;
     std::conditional_t<kLowers<Codes>, ScalePanel<Isa>, NoPanel> minima_;
     Codes codes_;
-    const int64_t chunks_;
+    CodesOfBlocks<Isa> blocks_;
     const Panel first_;
 };
 

@@ -77,7 +77,7 @@ class RowsOfGroups {
   public:
     RowsOfGroups(const LinearArgs &args, const Device &device)
         : args_(args), x_(args.x), scales_(args.w, device), minima_(args, device),
-          products_(args.w), chunks_(chunk_count(args.w.geometry)),
+          products_(args.w), blocks_(args.w), chunks_(chunk_count(args.w.geometry)),
           groups_(kBlock / args.w.geometry.group_size) {}
 
     void run(int64_t row_block) {
@@ -98,8 +98,8 @@ class RowsOfGroups {
         const int64_t group = first * groups_;
         int64_t there = min64(last * groups_, args_.w.geometry.groups_per_row) - group;
         const char *scales = scales_.load(row_block, group, there);
-        const uint8_t *zeros = packed_zeros(args_.w, row_block, group);
-        const uint8_t *codes = packed_chunk(args_.w, row_block * chunks_ + first);
+        const uint8_t *zeros = blocks_.zeros(row_block, group, there);
+        const uint8_t *codes = blocks_.load(row_block, first, last);
         const X *x = x_.panel(first * kBlock);
         for (int64_t i = first; i < last; ++i, codes += 512, ++x, there -= groups_) {
             if (there < groups_) return add_last(codes, *x, scales, zeros, there, sums);
@@ -131,6 +131,7 @@ class RowsOfGroups {
     ScalePanel<Isa> scales_;
     MinimaOfGroups<Isa> minima_;
     Products products_;
+    CodesOfBlocks<Isa> blocks_;
     const int64_t chunks_, groups_;
 };
 

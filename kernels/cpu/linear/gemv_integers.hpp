@@ -12,8 +12,8 @@ template <class Isa, class Products>
 class RowsOfIntegers {
   public:
     RowsOfIntegers(const LinearArgs &args, const Device &device)
-        : args_(args), x_(args.x), scales_(args.w, device), products_(args.w),
-          chunks_(ceil_div(args.w.geometry.k, kBlock)), first_(panel_from(args.w.geometry, 0)) {}
+        : args_(args), x_(args.x), scales_(args.w, device), products_(args.w), blocks_(args.w),
+          first_(panel_from(args.w.geometry, 0, blocks_.most())) {}
 
     void run(int64_t row_block) {
         sum_panels<Isa>(args_, first_, row_block,
@@ -25,9 +25,9 @@ class RowsOfIntegers {
     QK_NOINLINE void run_panel(int64_t row_block, const Panel &panel, Sums<Isa> &total) {
         const Geometry &s = args_.w.geometry;
         constexpr uint32_t eights = 0x88888888;
-        const uint8_t *codes = packed_chunk(args_.w, row_block * chunks_ + panel.first);
+        const uint8_t *codes = blocks_.load(row_block, panel.first, panel.last);
         const char *scales = scales_.load(row_block, panel.group, panel.groups);
-        const uint8_t *zeros = packed_zeros(args_.w, row_block, panel.group);
+        const uint8_t *zeros = blocks_.zeros(row_block, panel.group, panel.groups);
         const int64_t zeros_step = zeros != nullptr ? 4 : 0;
         if (zeros == nullptr) zeros = reinterpret_cast<const uint8_t *>(&eights);
         const typename Products::X *x = x_.panel(panel.first * kBlock);
@@ -48,7 +48,7 @@ class RowsOfIntegers {
     BlocksOfX<Isa, typename Products::X> x_;
     ScalePanel<Isa> scales_;
     Products products_;
-    const int64_t chunks_;
+    CodesOfBlocks<Isa> blocks_;
     const Panel first_;
 };
 

@@ -17,9 +17,10 @@ uint32_t facts_of_x(const LinearArgs &args) {
     const int64_t m = args.x.rows;
     const bool looked_up = args.w.format->kind == FormatKind::kLut4;
     const bool nested = args.w.layout != nullptr && has_coded_scales(args.w.scale);
-    // 4 and 6 rows are whole tiles of a batch, which multiplies as fast but widens nested scales
-    // for a chunk at a time.
-    const bool few = m <= 6 && (nested || (m != 4 && m != 6));
+    // 4 and 6 rows are whole tiles of a batch, which multiplies packed codes as fast but widens
+    // nested scales for a chunk at a time and decodes rows as files store them slowly.
+    const bool packed = args.w.layout != nullptr && args.w.layout->id == kLayoutRows8;
+    const bool few = m <= 6 && (nested || !packed || (m != 4 && m != 6));
     return (m == 1 ? kOneRow : kSeveralRows) | when(few, kFewRows) | when(m >= 4, kFourRows) |
            when(m >= (looked_up ? 4 : 5), kFiveRows) | when(m <= 4, kUpToFourRows) |
            when(m <= 8, kUpToEightRows) | when(m >= 8, kEightRows);
@@ -82,9 +83,13 @@ uint32_t linear_facts(const LinearArgs &args) {
     const bool bytes = w.layout->bits == 8;
     const bool by_columns =
         id == QK_LAYOUT_AWQ_GEMM || id == QK_LAYOUT_GPTQ || id == QK_LAYOUT_GPTQ_V1;
-    return facts | kQuantized | when(id == kLayoutRows8, kPacked) | when(!bytes, kFourBits) |
-           when(by_columns, kColumnLayout) |
-           when(bytes || pad > 1 || (pad == 1 && w.geometry.k % 2 == 0), kWholeBytes);
+    const bool packed = id == kLayoutRows8;
+    const bool by_row = pad > 1 || (pad == 1 && w.geometry.k % 2 == 0);
+    const bool nibbles = !bytes && !is_records(w);
+    return facts | kQuantized | when(packed, kPacked) | when(!bytes, kFourBits) |
+           when(by_columns, kColumnLayout) | when(bytes || by_row, kWholeBytes) |
+           when(nibbles && (packed || by_row), kNibblesByRow) |
+           when(nibbles && (packed || by_row || by_columns), kNibbles);
 }
 
 bool takes_linear(uint32_t sets, uint32_t conditions, const LinearArgs &args,

@@ -9,7 +9,7 @@ namespace qk::cpu {
 enum Condition : uint32_t {
     kOneRow = 1u << 0,           // of x
     kSeveralRows = 1u << 1,      // of x
-    kFewRows = 1u << 2,          // of x: 2, 3, 5; with nested scales 2 to 6
+    kFewRows = 1u << 2,          // of x: 2, 3, 5; 2 to 6 with nested scales or not packed
     kFourRows = 1u << 3,         // of x, at least: from here on decoding once for all pays
     kFiveRows = 1u << 4,         // the same for AVX2; of looked-up 4-bit codes 4
     kU4 = 1u << 5,               // U4_AFFINE
@@ -34,13 +34,16 @@ enum Condition : uint32_t {
     kInPlanes = 1u << 24,        // scales are, not between the codes of records
     kUpToFourRows = 1u << 25,    // of x
     kUpToEightRows = 1u << 26,   // of x
-    kEightRows = 1u << 27,       // of x, at least
+    kNibblesByRow = 1u << 27,    // 4 bits, packed or row after row from whole bytes on
+    kNibbles = 1u << 28,         // the same, or column after column
+    kEightRows = 1u << 29,       // of x, at least
 };
 
 // Conditions that are the case itself: their kernels are no faster ones for another case.
-constexpr uint32_t kOfTheCase =
-    kOneRow | kSeveralRows | kFewRows | kFourRows | kFiveRows | kUpToFourRows | kUpToEightRows |
-    kEightRows | kU4 | kS8 | kColumnLayout | kFourBits | kExactIntegers | kBlocks128 | kSmallGroups;
+constexpr uint32_t kOfTheCase = kOneRow | kSeveralRows | kFewRows | kFourRows | kFiveRows |
+                                kUpToFourRows | kUpToEightRows | kEightRows | kU4 | kS8 |
+                                kColumnLayout | kFourBits | kNibbles | kNibblesByRow |
+                                kExactIntegers | kBlocks128 | kSmallGroups;
 
 // What a case without it is; conditions of the case itself are never said.
 static constexpr const char *lacking_text(uint32_t condition) {
@@ -92,13 +95,14 @@ constexpr uint32_t kVnniVbmi = QK_ISA_AVX512_VNNI | QK_ISA_AVX512_VBMI;
 // What vectors take; the generic kernel takes all. Minima not everywhere.
 constexpr uint32_t kLowered = kScalesMultiply | kInPlanes, kScaled = kLowered | kNoMinimum;
 constexpr uint32_t kInt8Case = kQuantized | kAlongK | kIntegerEntries;
-constexpr uint32_t kInt8Packed = kInt8Case | kFourBits | kPacked | kGroupsWhole | kLowered;
+constexpr uint32_t kInt8Blocks = kInt8Case | kNibbles | kGroupsWhole | kLowered;
+constexpr uint32_t kInt8Packed = kInt8Blocks | kPacked;
 constexpr uint32_t kInt8Rows = kInt8Case | kS8 | kGroupsWhole | kEightRowsOfW | kLowered;
-constexpr uint32_t kIntegersCase = kOneRow | kU4 | kPacked | kAlongK | kBlocks128 | kScaled;
+constexpr uint32_t kIntegersCase = kOneRow | kU4 | kNibblesByRow | kAlongK | kBlocks128 | kScaled;
 constexpr uint32_t kSmallGroupsCase =
-    kOneRow | kExactIntegers | kPacked | kAlongK | kSmallGroups | kLowered;
+    kOneRow | kExactIntegers | kNibblesByRow | kAlongK | kSmallGroups | kLowered;
 constexpr uint32_t kGemvCase =
-    kOneRow | kQuantized | kFourBits | kPacked | kAlongK | kGroupsWhole | kScalesMultiply;
+    kOneRow | kQuantized | kNibblesByRow | kAlongK | kGroupsWhole | kScalesMultiply;
 constexpr uint32_t kColumnsCase = kOneRow | kColumnLayout | kGroups16 | kScaled;
 constexpr uint32_t kSingleCase = kOneRow | kQuantized | kGroups16 | kLowered;
 constexpr uint32_t kBatchCase = kSeveralRows | kQuantized | kGroups16 | kLowered;
@@ -108,42 +112,46 @@ constexpr LinearRow kLinearTable[] = {
     {QK_ON_X86(kLinearInt8AmxBatch), "amx int8 batch", kInt8Mode, kVnniVbmi | QK_ISA_AMX_INT8,
      kInt8Packed | kEightRows | kGroups64},
     {QK_ON_X86(kLinearInt8VnniBatch), "avx512 vnni int8 batch", kInt8Mode, kVnniVbmi,
-     kInt8Packed | kFourRows},
-    {QK_ON_X86(kLinearInt8Vnni), "avx512 vnni int8", kInt8Mode, kVnniVbmi, kInt8Packed},
+     kInt8Blocks | kFourRows},
+    {QK_ON_X86(kLinearInt8Vnni), "avx512 vnni int8", kInt8Mode, kVnniVbmi, kInt8Blocks},
     {QK_ON_X86(kLinearInt8VnniRows), "avx512 vnni int8 rows", kInt8Mode, kVnniVbmi, kInt8Rows},
     {QK_ON_X86(kLinearInt8Avx2Batch), "avx2 int8 batch", kInt8Mode, QK_ISA_AVX2,
-     kInt8Packed | kFiveRows},
-    {QK_ON_X86(kLinearInt8Avx2), "avx2 int8", kInt8Mode, QK_ISA_AVX2, kInt8Packed},
+     kInt8Blocks | kFiveRows},
+    {QK_ON_X86(kLinearInt8Avx2), "avx2 int8", kInt8Mode, QK_ISA_AVX2, kInt8Blocks},
     {QK_ON_X86(kLinearInt8Avx2Rows), "avx2 int8 rows", kInt8Mode, QK_ISA_AVX2, kInt8Rows},
     {QK_ON_ARM64(kLinearInt8I8mm), "i8mm int8", kInt8Mode, QK_ISA_I8MM,
      kInt8Packed | kSeveralRows | kGroups64 | kNoMinimum},
-    {QK_ON_ARM64(kLinearInt8Dotprod), "dotprod int8", kInt8Mode, QK_ISA_DOTPROD, kInt8Packed},
+    {QK_ON_ARM64(kLinearInt8Dotprod), "dotprod int8", kInt8Mode, QK_ISA_DOTPROD, kInt8Blocks},
     {QK_ON_ARM64(kLinearInt8DotprodRows), "dotprod int8 rows", kInt8Mode, QK_ISA_DOTPROD,
      kInt8Rows},
-    {QK_ON_ARM(kLinearInt8Neon), "neon int8", kInt8Mode, QK_ISA_NEON, kInt8Packed},
+    {QK_ON_ARM(kLinearInt8Neon), "neon int8", kInt8Mode, QK_ISA_NEON, kInt8Blocks},
     {QK_ON_ARM(kLinearInt8NeonRows), "neon int8 rows", kInt8Mode, QK_ISA_NEON, kInt8Rows},
     {&kLinearInt8Generic, "generic int8", kInt8Mode, QK_ISA_GENERIC, kInt8Case},
 
     {QK_ON_X86(kLinearBf16), "avx512 bf16", kBf16Mode, QK_ISA_AVX512_BF16,
      kQuantized | kFourBits | kPacked | kAlongK | kGroupsWhole | kScaled},
 
+    {QK_ON_X86(kLinearIntegerRowsVnni), "avx512 vnni rows", 0, kVnniVbmi,
+     kIntegersCase | kWholeBytes | kEightRowsOfW},
+    {QK_ON_X86(kLinearGroupRowsVnni), "avx512 vnni rows of groups", 0, kVnniVbmi,
+     kSmallGroupsCase | kWholeBytes | kEightRowsOfW},
     {QK_ON_X86(kLinearIntegersVnni), "avx512 vnni integers", 0, QK_ISA_AVX512_VNNI, kIntegersCase},
     {QK_ON_X86(kLinearGroupsVnni), "avx512 vnni groups", 0, kVnniVbmi, kSmallGroupsCase},
     {QK_ON_ARM64(kLinearIntegersDotprod), "dotprod integers", 0, QK_ISA_DOTPROD, kIntegersCase},
     {QK_ON_ARM64(kLinearGroupsDotprod), "dotprod groups", 0, QK_ISA_DOTPROD, kSmallGroupsCase},
-    {QK_ON_X86(kLinearGemvAvx512), "avx512 gemv", 0, QK_ISA_AVX512, kGemvCase},
     {QK_ON_X86(kLinearRowsAvx512), "avx512 rows", 0, QK_ISA_AVX512_VBMI,
      kSingleCase | kEightRowsOfW | kWholeBytes},
+    {QK_ON_X86(kLinearGemvAvx512), "avx512 gemv", 0, QK_ISA_AVX512, kGemvCase},
     {QK_ON_X86(kLinearColumnsVnni), "avx512 vnni columns", 0, QK_ISA_AVX512_VNNI, kColumnsCase},
     {QK_ON_X86(kLinearColumnsAvx2), "avx2 columns", 0, QK_ISA_AVX2, kColumnsCase},
     {QK_ON_X86(kLinearSingleAvx512), "avx512 single", 0, QK_ISA_AVX512, kSingleCase},
     {QK_ON_X86(kLinearFewAvx512), "avx512 few rows", 0, QK_ISA_AVX512,
-     kBatchCase | kAlongK | kFewRows | kFourBits | kPacked | kNoMinimum},
+     kBatchCase | kAlongK | kFewRows | kNibblesByRow | kNoMinimum},
     {QK_ON_X86(kLinearBatchAvx512), "avx512 batch", 0, QK_ISA_AVX512, kBatchCase},
     {QK_ON_X86(kLinearGemvAvx2), "avx2 gemv", 0, QK_ISA_AVX2, kGemvCase},
     {QK_ON_X86(kLinearSingleAvx2), "avx2 single", 0, QK_ISA_AVX2, kSingleCase},
     {QK_ON_X86(kLinearFewAvx2), "avx2 few rows", 0, QK_ISA_AVX2,
-     kBatchCase | kAlongK | kUpToFourRows | kFourBits | kPacked},
+     kBatchCase | kAlongK | kUpToFourRows | kNibblesByRow},
     {QK_ON_X86(kLinearBatchAvx2), "avx2 batch", 0, QK_ISA_AVX2, kBatchCase},
     {QK_ON_ARM(kLinearGemvNeon), "neon gemv", 0, QK_ISA_NEON, kGemvCase},
     {QK_ON_ARM(kLinearSingleNeon), "neon single", 0, QK_ISA_NEON, kSingleCase},
@@ -282,6 +290,11 @@ static constexpr Faster faster_than(const LinearRow &chosen, const LinearRow *ta
         least = weight;
         condition = lowest(lacking);
         set = lacking != 0 ? 0 : lowest(no_sets);
+    }
+    // What gathers blocks of packed rows is faster where it need not.
+    const bool gathers = (chosen.conditions & (kNibbles | kNibblesByRow)) != 0;
+    if (best == nullptr && gathers && (facts & kPacked) == 0) {
+        return {&chosen, lacking_text(kPacked), ""};
     }
     return {best, lacking_text(condition), set_name(set)};
 }

@@ -19,6 +19,11 @@ inline Bytes16 swap_middle_nibbles(Bytes16 bytes) {
     return Bytes16((x & 0xf00f) | (x >> 4 & 0x00f0) | (x << 4 & 0x0f00));
 }
 
+inline Bytes16 swap_outer_nibbles(Bytes16 bytes) {
+    const Pairs8 x = Pairs8(bytes);
+    return Bytes16((x & 0x0ff0) | x >> 12 | x << 12);
+}
+
 inline Bytes16 low_bytes(Bytes16 a, Bytes16 b) {
     return __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
 }
@@ -45,14 +50,17 @@ inline Bytes16 odd_pairs(Bytes16 a, Bytes16 b) {
     return Bytes16(__builtin_shufflevector(Pairs8(a), Pairs8(b), 1, 3, 5, 7, 9, 11, 13, 15));
 }
 
-// Byte p of dword j has columns 32 p + j and 32 p + 16 + j.
+// Byte p of dword j has columns 32 p + j and 32 p + 16 + j. `high_first`: of nibbles whose pairs
+// are swapped.
+template <bool high_first>
 inline void pack_chunk_bytes(const uint8_t *from, uint8_t *to) {
     Bytes16 v[4];
     memcpy(v, from, 64);
     for (Bytes16 &each : v) {
-        each = swap_middle_nibbles(
-            low_bytes(each, __builtin_shufflevector(each, each, 8, 9, 10, 11, 12, 13, 14, 15, 8, 9,
-                                                    10, 11, 12, 13, 14, 15)));
+        const Bytes16 upper = __builtin_shufflevector(each, each, 8, 9, 10, 11, 12, 13, 14, 15, 8,
+                                                      9, 10, 11, 12, 13, 14, 15);
+        each = high_first ? swap_outer_nibbles(low_bytes(upper, each))
+                          : swap_middle_nibbles(low_bytes(each, upper));
     }
     const Bytes16 a = low_bytes(v[0], v[1]), b = high_bytes(v[0], v[1]);
     const Bytes16 c = low_bytes(v[2], v[3]), d = high_bytes(v[2], v[3]);
@@ -157,7 +165,10 @@ struct Fallbacks : Base {
         transpose_in_memory(from, from_stride, to, to_stride);
     }
 
-    static void pack_chunk(const uint8_t *from, uint8_t *to) { pack_chunk_bytes(from, to); }
+    template <bool high_first = false>
+    static void pack_chunk(const uint8_t *from, uint8_t *to) {
+        pack_chunk_bytes<high_first>(from, to);
+    }
     static void unpack_chunk(const uint8_t *from, uint8_t *to) { unpack_chunk_bytes(from, to); }
 };
 

@@ -7,6 +7,7 @@
 #include "cpu/access.hpp"
 #include "cpu/kernels.hpp"
 #include "cpu/shared/nested.hpp"
+#include "cpu/shared/scale_block.hpp"
 
 namespace qk::cpu {
 namespace {
@@ -97,14 +98,15 @@ constexpr int64_t kPanelChunks = 16;                // chunks of 128 columns
 constexpr int64_t kPanelGroups = kPanelChunks * 8;  // of 16 columns, the smallest group
 
 // The scales of one block of 8 rows, groups first .. first + count, as f32 [group][row]. Plain f32
-// scales are read in place.
+// scales of packed weights are read in place.
 template <class Isa>
 class ScalePanel {
   public:
     ScalePanel(const Weight &w, const Device &device) : ScalePanel(w, w.scale, device) {}
     // `plane`: the weight's scales, or its minima.
     QK_NOINLINE ScalePanel(const Weight &w, const ScalePlane &plane, const Device &device)
-        : w_(w), plane_(plane), widen_(pick_nested_widener<Isa>(device)) {
+        : w_(w), plane_(plane), stored_(w, plane), packed_(w.layout->id == kLayoutRows8),
+          widen_(pick_nested_widener<Isa>(device)) {
         if (!has_coded_scales(plane)) return;
         load_nested_code(plane.code, &nested_);
         const int64_t size = plane.second_group;
@@ -121,6 +123,7 @@ class ScalePanel {
     }
 
     QK_NOINLINE const char *load(int64_t row_block, int64_t first, int64_t count) {
+        if (!packed_) return load_stored(row_block, first, count);
         const int64_t at = (row_block * w_.geometry.groups_per_row + first) * 8;
         const char *const data = static_cast<const char *>(plane_.data);
         switch (plane_.format->id) {
@@ -157,6 +160,15 @@ class ScalePanel {
     }
 
   private:
+    const char *load_stored(int64_t row_block, int64_t first, int64_t count) {
+        for (int64_t i = 0; i < count; i += ScalesOfRows<Isa>::kMost) {
+            const int64_t some = min64(ScalesOfRows<Isa>::kMost, count - i);
+            stored_.load(
+                row_block * 8, some, [=](int64_t) { return first + i; }, scales_ + i);
+        }
+        return reinterpret_cast<const char *>(scales_);
+    }
+
     // What the next panel will want all at once.
     static void fetch(const char *from, int64_t bytes) {
         for (int64_t i = 0; i < bytes; i += 64) {
@@ -198,6 +210,8 @@ class ScalePanel {
 
     const Weight &w_;
     const ScalePlane &plane_;
+    ScalesOfRows<Isa> stored_;  // of every other layout
+    const bool packed_;
     SecondRun second_;
     bool integers_ = false;  // i8, as scale_integers takes it
     float bias_ = 0;

@@ -4,6 +4,7 @@
 #pragma once
 #include "base/checked.hpp"
 #include "cpu/access.hpp"
+#include "cpu/zero_words.hpp"
 
 namespace qk::cpu {
 namespace {
@@ -13,8 +14,17 @@ inline bool stores_columns(const Weight &w) {
     return id == QK_LAYOUT_AWQ_GEMM || id == QK_LAYOUT_GPTQ || id == QK_LAYOUT_GPTQ_V1;
 }
 
+// Words of a native register.
+template <int kBytes>
+struct Native {
+    typedef uint32_t Words __attribute__((vector_size(kBytes)));
+};
+
 // awq_gemm's row of a word's nibble.
 constexpr int64_t awq_row(int64_t nibble) { return nibble < 4 ? 2 * nibble : 2 * nibble - 7; }
+
+template <class Isa>
+using NativeWordsOf = typename Native<Isa::kVectorBytes>::Words;
 
 template <class Isa>
 class RowTile {
@@ -43,20 +53,7 @@ class RowTile {
     }
 
   private:
-    typedef uint32_t NativeWords __attribute__((vector_size(Isa::kVectorBytes)));
-
-    // Nibble j of word i becomes nibble i of word j, in words side by side.
-    QK_INLINE static void transpose_nibbles(NativeWords (&v)[8]) {
-        const auto swap = [](NativeWords &a, NativeWords &b, int bits, uint32_t low) QK_INLINE {
-            const NativeWords t = ((a >> bits) ^ b) & low;
-            b ^= t;
-            a ^= t << bits;
-        };
-        QK_UNROLL for (int i = 0; i < 8; i += 2) swap(v[i], v[i + 1], 4, 0x0f0f0f0f);
-        QK_UNROLL for (int i = 0; i < 8; i += 4) swap(v[i], v[i + 2], 8, 0x00ff00ff);
-        QK_UNROLL for (int i = 1; i < 8; i += 4) swap(v[i], v[i + 2], 8, 0x00ff00ff);
-        QK_UNROLL for (int i = 0; i < 4; ++i) swap(v[i], v[i + 4], 16, 0x0000ffff);
-    }
+    using NativeWords = NativeWordsOf<Isa>;
 
     // A word is 8 columns of a row; a line has a word of each row.
     void load_gptq(const Weight &w, int64_t row, int64_t row_end, int64_t column,

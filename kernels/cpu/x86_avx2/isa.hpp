@@ -6,6 +6,7 @@
 #include "cpu/isa.hpp"
 #include "cpu/kernels.hpp"
 #include "cpu/shared/fallbacks.hpp"
+#include "cpu/x86_avx2/chunks.hpp"
 
 namespace qk::cpu {
 namespace {
@@ -353,6 +354,11 @@ struct Avx2 : Fallbacks<Avx2Base> {
             return {look_up_bytes(entries, codes), look_up_bytes(entries, codes + 8)};
         }
     };
+
+    template <bool high_first = false>
+    QK_INLINE static void pack_chunk(const uint8_t *from, uint8_t *to) {
+        Avx2Chunks::pack_chunk<high_first>(from, to);
+    }
 
     template <bool zeros>
     static void look_up_transposed(const uint8_t *const (&codes)[2], const Table &entries,

@@ -16,7 +16,9 @@ class GroupScales {
     GroupScales(const Weight &w, const ScalePlane &plane, const Device &device)
         : w_(w), plane_(plane), panel_(w, plane, device) {
         code_ = panel_.code_of_all(&factor_);
-        in_place_ = code_ != nullptr || !has_coded_scales(plane);
+        const bool packed = w.layout->id == kLayoutRows8;
+        if (!packed) code_ = nullptr;
+        in_place_ = packed && (code_ != nullptr || !has_coded_scales(plane));
         format_ = in_place_ ? plane.format->id : QK_FORMAT_F32;
         bytes_ = in_place_ ? plane.format->bits / 8 : 4;
     }

@@ -17,36 +17,6 @@
 namespace qk::cpu {
 namespace {
 
-// Entries are this much above the numbers that they stand for.
-inline int32_t entry_offset(const Weight &w) {
-    return w.format->kind == FormatKind::kLut4 ? 12 : common_zero(w);
-}
-
-struct EightBytes : XBytes {
-    alignas(64) uint32_t start[16];  // -entry_offset times the lane's sum
-
-    bool place(const float *from, const Weight &w) {
-        __m512i sums;
-        if (!place_bytes<true>(from, this, &sums)) return false;
-        unit = unit / integer_steps(*w.format);
-        const __m512i offset = _mm512_set1_epi32(-entry_offset(w));
-        _mm512_store_si512(start, _mm512_mullo_epi32(sums, offset));
-        return true;
-    }
-};
-
-// Indices that permutes take, computed by the compiler.
-template <class T, int kCount>
-struct Index {
-    alignas(64) T at[kCount];
-
-    template <class Of>
-    explicit constexpr Index(const Of &of) : at{} {
-        for (int i = 0; i < kCount; ++i) at[i] = T(of(i));
-    }
-    QK_INLINE __m512i load() const { return _mm512_load_si512(at); }
-};
-
 // [group][8 rows] in registers to [row][8 lanes] in memory.
 template <int kGroups>
 class LanesOfRows {
@@ -96,18 +66,11 @@ class LanesOfRows {
 template <int kGroups, CodeKind kind>
 class GroupRowBlocks {
   public:
-    using X = EightBytes;
+    using X = OffsetBytes<XOrder::kEights>;
 
     GroupRowBlocks(const LinearArgs &args, const Device &device, const RowOfBlocks<X> &x)
-        : args_(args), x_(x), scales_(args.w, device), minima_(args, device),
-          chunks_(ceil_div(args.w.geometry.k, kBlock)), first_(panel_from(args.w.geometry, 0)) {
-        alignas(64) uint8_t entries[64];
-        for (int code = 0; code < 64; ++code) {
-            const bool table = kind == CodeKind::kTable;
-            entries[code] =
-                table ? uint8_t(int(args.w.format->value(code & 15) * 2) + 12) : uint8_t(0);
-        }
-        entries_ = _mm512_load_si512(entries);
+        : args_(args), x_(x), scales_(args.w, device), minima_(args, device), blocks_(args.w),
+          first_(panel_from(args.w.geometry, 0, blocks_.most())), entries_(byte_entries(args.w)) {
         for (int32_t zero = 0; zero < 16; ++zero) minus_zero_[zero] = minus_zero_halves(zero);
     }
 
@@ -131,8 +94,8 @@ class GroupRowBlocks {
     QK_NOINLINE void run_panel(int64_t row_block, const Panel &panel, Sums<Avx512> &total) {
         const char *scales = scales_.load(row_block, panel.group, panel.groups);
         const int64_t scale_bytes = kGroups * scales_.group_bytes();
-        const uint8_t *codes = packed_chunk(args_.w, row_block * chunks_ + panel.first);
-        const uint8_t *zeros = packed_zeros(args_.w, row_block, panel.group);
+        const uint8_t *codes = blocks_.load(row_block, panel.first, panel.last);
+        const uint8_t *zeros = blocks_.zeros(row_block, panel.group, panel.groups);
         const X *x = x_.of(panel);
         const LanesOfRows<kGroups> lanes;
         Sums<Avx512> sums = total;  // a copy that nothing points to stays in registers
@@ -247,9 +210,9 @@ class GroupRowBlocks {
     const RowOfBlocks<X> x_;
     GroupScales<kGroups> scales_;
     MinimaOfGroups<Avx512> minima_;
-    const int64_t chunks_;
+    CodesOfBlocks<Avx512> blocks_;
     const Panel first_;
-    __m512i entries_;
+    const __m512i entries_;
     alignas(64) uint32_t minus_zero_[16];
 };
 

@@ -18,9 +18,9 @@ class ByteRowBlocks {
     using X = WholeBytes;
 
     ByteRowBlocks(const LinearArgs &args, const Device &device, const RowOfBlocks<X> &x)
-        : args_(args), x_(x), scales_(args.w, device), chunks_(ceil_div(args.w.geometry.k, kBlock)),
-          halves_(args.w.scale.format->id == QK_FORMAT_F16),
-          first_(panel_from(args.w.geometry, 0)) {
+        : args_(args), x_(x), scales_(args.w, device), blocks_(args.w),
+          halves_(blocks_.in_place() && args.w.scale.format->id == QK_FORMAT_F16),
+          first_(panel_from(args.w.geometry, 0, blocks_.most())) {
         for (int32_t zero = 0; zero < 16; ++zero) minus_zero_[zero] = minus_zero_halves(zero);
     }
 
@@ -43,8 +43,8 @@ class ByteRowBlocks {
         const int64_t at = row_block * s.groups_per_row + panel.group;
         const char *scales = halves ? static_cast<const char *>(args_.w.scale.data) + at * 16
                                     : scales_.load(row_block, panel.group, panel.groups);
-        const uint8_t *codes = packed_chunk(args_.w, row_block * chunks_ + panel.first);
-        const uint8_t *zeros = packed_zeros(args_.w, row_block, panel.group);
+        const uint8_t *codes = blocks_.load(row_block, panel.first, panel.last);
+        const uint8_t *zeros = blocks_.zeros(row_block, panel.group, panel.groups);
         const int64_t zeros_step = zeros != nullptr ? 4 : 0;
         if (zeros == nullptr) zeros = reinterpret_cast<const uint8_t *>(&kEights);
         const X *x = x_.of(panel);
@@ -110,7 +110,7 @@ class ByteRowBlocks {
     const LinearArgs &args_;
     const RowOfBlocks<X> x_;
     ScalePanel<Avx512> scales_;
-    const int64_t chunks_;
+    CodesOfBlocks<Avx512> blocks_;
     const bool halves_;
     const Panel first_;
     uint32_t minus_zero_[16];

@@ -39,15 +39,37 @@ inline __m512i starts_of_eights() {
     return _mm512_setr_epi32(0, 16, 32, 48, 64, 80, 96, 112, 8, 24, 40, 56, 72, 88, 104, 120);
 }
 
-// What integers_of gives, in bytes, and their sums of lanes. `eights`: a lane has eight columns, of
-// which the first four go to `low`. False where the block is none of the order's.
-template <bool eights>
+// Which columns a dword of XBytes has, those of its bytes in `low` before those in `high`:
+//
+//     kChunk     j + 32 b, j + 32 b + 16                     as the nibbles of packed codes
+//     kHalves    j + 16 b, 64 + j + 16 b
+//     kEights    first four and last four of a lane's eight columns, in the order of lanes
+//     kWords     even ones and odd ones of 8 j .. 8 j + 7;   kSwappedWords: odd ones before
+enum class XOrder { kChunk, kHalves, kEights, kWords, kSwappedWords };
+
+// 16 of a block's columns, the b-th bytes of `low` or of `high`.
+template <XOrder order>
+QK_INLINE inline __m512 columns_of_bytes(const float *from, int b, int high) {
+    const __m512i words = _mm512_slli_epi32(
+        _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15), 3);
+    switch (order) {
+        case XOrder::kChunk: return _mm512_loadu_ps(from + 32 * b + 16 * high);
+        case XOrder::kHalves: return _mm512_loadu_ps(from + 64 * high + 16 * b);
+        case XOrder::kEights:
+            return _mm512_i32gather_ps(starts_of_eights(), from + b + 4 * high, 4);
+        case XOrder::kWords: return _mm512_i32gather_ps(words, from + 2 * b + high, 4);
+        default: return _mm512_i32gather_ps(words, from + 2 * b + 1 - high, 4);
+    }
+}
+
+// What integers_of gives, in bytes, and their sums of lanes. False where the block is none of the
+// order's.
+template <XOrder order>
 QK_NOINLINE bool place_bytes(const float *from, XBytes *to, __m512i *sums) {
     __m512 x[8];
     __m512i most = _mm512_setzero_si512();
     for (int i = 0; i < 8; ++i) {
-        x[i] = eights ? _mm512_i32gather_ps(starts_of_eights(), from + i / 2 + i % 2 * 4, 4)
-                      : _mm512_loadu_ps(from + 16 * i);
+        x[i] = columns_of_bytes<order>(from, i / 2, i % 2);
         const __m512i bits = _mm512_castps_si512(x[i]);
         most = _mm512_max_epu32(most, _mm512_and_si512(bits, _mm512_set1_epi32(0x7fffffff)));
     }
@@ -76,11 +98,52 @@ QK_NOINLINE bool place_bytes(const float *from, XBytes *to, __m512i *sums) {
     return true;
 }
 
+// Indices that permutes take, computed by the compiler.
+template <class T, int kCount>
+struct Index {
+    alignas(64) T at[kCount];
+
+    template <class Of>
+    explicit constexpr Index(const Of &of) : at{} {
+        for (int i = 0; i < kCount; ++i) at[i] = T(of(i));
+    }
+    QK_INLINE __m512i load() const { return _mm512_load_si512(at); }
+};
+
+// Entries of 4-bit integers, and what they are above the numbers that they stand for.
+inline int32_t entry_offset(const Weight &w) {
+    return w.format->kind == FormatKind::kLut4 ? 12 : common_zero(w);
+}
+// Four times, as a byte permute looks up nibbles whatever the bits above.
+inline __m512i byte_entries(const Weight &w) {
+    const bool table = w.format->kind == FormatKind::kLut4;
+    alignas(64) uint8_t entries[64];
+    for (int code = 0; code < 64; ++code) {
+        entries[code] = table ? uint8_t(int(w.format->value(code & 15) * 2) + 12) : uint8_t(0);
+    }
+    return _mm512_load_si512(entries);
+}
+
+// Bytes of a block in the order kOrder, whose sums of lanes are multiplied by -entry_offset, too.
+template <XOrder order>
+struct OffsetBytes : XBytes {
+    alignas(64) uint32_t start[16];
+
+    bool place(const float *from, const Weight &w) {
+        __m512i sums;
+        if (!place_bytes<order>(from, this, &sums)) return false;
+        unit = unit / integer_steps(*w.format);
+        const __m512i offset = _mm512_set1_epi32(-entry_offset(w));
+        _mm512_store_si512(start, _mm512_mullo_epi32(sums, offset));
+        return true;
+    }
+};
+
 // How a kernel has a block of x: place(from, weight) of 128 floats, false as above.
 struct WholeBytes : XBytes {
     bool place(const float *from, const Weight &) {
         __m512i sums;
-        return place_bytes<false>(from, this, &sums);
+        return place_bytes<XOrder::kChunk>(from, this, &sums);
     }
 };
 
@@ -131,48 +194,59 @@ class RowOfBlocks {
     Block *const room_;
 };
 
-template <class RowBlocks, class Block>
-QK_NOINLINE void run_tasks(const LinearArgs &args, const Device &device, const Block *row,
-                           Block *room, int64_t first, int64_t last) {
-    RowBlocks rows(args, device, {args, row, room});
-    for (int64_t block = first; block < last; ++block) rows.run(block);
-}
-
 template <class Block>
 struct RoomForX {
     Block block[kRowOfBytes];
 };
 
-// The row of x at once, for all tasks. False where it is none of the order's.
+// Rows of w and x for them in one block of working memory: the whole row where it was placed
+// before, or a panel at a time.
+template <class RowBlocks, class Block>
+class RowsAndRoom {
+  public:
+    RowsAndRoom(const LinearArgs &args, const Device &device, bool whole)
+        : rows_(args, device, {args, whole ? room_.block : nullptr, room_.block}) {}
+    bool place(const LinearArgs &args) { return place_row(args, 0, args.x.columns, room_.block); }
+    void run(int64_t row_block) { rows_.run(row_block); }
+
+  private:
+    RoomForX<Block> room_;
+    RowBlocks rows_;
+};
+
+// The row of x at once, for all tasks; one task has it in its own block. False where it is none of
+// the order's.
 template <class RowBlocks, class Block = typename RowBlocks::X>
 QK_NOINLINE bool run_row(const LinearArgs &args, const Launch &launch) {
+    if (launch.parallel.concurrency <= 1) {
+        const InScratch<RowsAndRoom<RowBlocks, Block>> rows(launch.scratch, args, launch.device,
+                                                            true);
+        if (!rows->place(args)) return false;
+        const int64_t blocks = ceil_div(args.w.geometry.n, 8);
+        for (int64_t block = 0; block < blocks; ++block) rows->run(block);
+        return true;
+    }
     const InScratch<RoomForX<Block>> row(launch.scratch);
     if (!place_row(args, 0, args.x.columns, row->block)) return false;
-    const int64_t blocks = ceil_div(args.w.geometry.n, 8);
-    parallel_ranges(launch.parallel, blocks, 1, [&](int64_t first, int64_t last) {
-        run_tasks<RowBlocks, Block>(args, launch.device, row->block, nullptr, first, last);
-    });
+    run_blocks<RowBlocks>(args, launch, launch.device,
+                          RowOfBlocks<Block>{args, row->block, nullptr});
     return true;
 }
 
 template <class RowBlocks, class Block = typename RowBlocks::X>
 QK_NOINLINE bool run_panels(const LinearArgs &args, const Launch &launch) {
     if (!sums_integers<Avx512>(args)) return false;
-    const int64_t blocks = ceil_div(args.w.geometry.n, 8);
-    parallel_ranges(launch.parallel, blocks, 1, [&](int64_t first, int64_t last) {
-        const InScratch<RoomForX<Block>> room(launch.scratch);
-        run_tasks<RowBlocks, Block>(args, launch.device, nullptr, room->block, first, last);
-    });
+    run_blocks<RowsAndRoom<RowBlocks, Block>>(args, launch, launch.device, false);
     return true;
 }
 
 // y by blocks of 8 rows; where x is none of the order's, in floats.
-template <class RowBlocks>
+template <class RowBlocks, const Kernel<LinearArgs> &otherwise = kLinearGemvAvx512>
 Status run_row_blocks(const LinearArgs &args, const Launch &launch) {
     const bool whole = args.x.columns <= kPanelOfX;
     const bool done =
         whole ? run_row<RowBlocks>(args, launch) : run_panels<RowBlocks>(args, launch);
-    return done ? QK_OK : kLinearGemvAvx512.run(args, launch);
+    return done ? QK_OK : otherwise.run(args, launch);
 }
 
 }  // namespace

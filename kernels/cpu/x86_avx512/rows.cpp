@@ -18,7 +18,6 @@
 #include "cpu/x86_avx512/look_up_planes.hpp"
 #include "cpu/x86_avx512/rows8.hpp"
 #include "cpu/x86_avx512/rows_flat.hpp"
-#include "cpu/x86_avx512/rows_groups.hpp"
 
 namespace qk::cpu {
 namespace {
@@ -198,127 +197,6 @@ class FloatRows8 : Rows8 {
     NestedCode table_;
 };
 
-// U4 in groups of a multiple of 128, x as integers (docs/formats.md, "Order of sums").
-class IntegerRows8 : Rows8 {
-  public:
-    explicit IntegerRows8(const LinearArgs &args) : Rows8(args), x_(args.x) {}
-
-    void run(int64_t block) {
-        sum_runs(block, [&](const Run &run, Sums<Avx512> &sums) QK_INLINE {
-            if (run.first % kPanelOfX == 0) x_panel_ = x_.panel(run.first);
-            add(run, x_panel_ + run.first % kPanelOfX / kBlock, sums);
-        });
-    }
-
-  private:
-    QK_NOINLINE void add(const Run &run, const PermutedHalves *x, Sums<Avx512> &sums) const {
-        const int64_t size = args_.w.geometry.group_size;
-        const uint8_t *codes = codes_at(run.row, run.first / 2);
-        const uint8_t *ahead = codes_at(run.row + 8, run.first * 4);
-        int64_t group = 0, next = (run.group + 1) * size;
-        for (int64_t at = run.first; at < run.last; at += kBlock, codes += 64, ahead += 512, ++x) {
-            if (at >= next) ++group, next += size;
-            for (int i = 0; i < 8; ++i) prefetch_stream(ahead + 64 * i);
-            if (run.last - at >= kBlock) {
-                add_rows(codes, stride_, *x, group, 0, sums);
-                add_rows(codes + 4 * stride_, stride_, *x, group, 4, sums);
-                continue;
-            }
-            uint8_t rest[8][64] = {};  // x is 0 after the last
-            for (int i = 0; i < 8; ++i) {
-                memcpy(rest[i], codes + i * stride_, size_t(ceil_div(run.last - at, 2)));
-            }
-            add_rows(rest[0], 64, *x, group, 0, sums);
-            add_rows(rest[4], 64, *x, group, 4, sums);
-        }
-    }
-    // A block of 4 rows: they share the loads of x.
-    QK_NOINLINE void add_rows(const uint8_t *from, int64_t stride, const PermutedHalves &x,
-                              int64_t group, int first, Sums<Avx512> &sums) const {
-        Lanes<Avx512> high[4], low[4];
-        Table<Avx512> table[4];
-        QK_UNROLL
-        for (int i = 0; i < 4; ++i) {
-            high[i] = low[i] = Avx512::zero_lanes();
-            table[i] = codes_.of_zero(groups_.zero[first + i][group]);
-        }
-        QK_UNROLL
-        for (int step = 0; step < 8; ++step) {
-            const Lanes<Avx512> of_high = Avx512::load_f32(x.high + 16 * step);
-            const Lanes<Avx512> of_low = Avx512::load_f32(x.low + 16 * step);
-            QK_UNROLL
-            for (int i = 0; i < 4; ++i) {
-                const Lanes<Avx512> entry = order_.look_up(table[i], from + i * stride + 8 * step);
-                high[i] = Avx512::fma(entry, of_high, high[i]);
-                low[i] = Avx512::fma(entry, of_low, low[i]);
-            }
-        }
-        QK_UNROLL
-        for (int i = 0; i < 4; ++i) {
-            const Lanes<Avx512> factor = Avx512::splat(x.unit * groups_.scale[first + i][group]);
-            Lanes<Avx512> &sum = sums.row[first + i];
-            sum = Avx512::fma(Avx512::fma(high[i], Avx512::splat(4096), low[i]), factor, sum);
-        }
-    }
-
-    BlocksOfX<Avx512, PermutedHalves> x_;
-    const PermutedHalves *x_panel_ = nullptr;
-};
-
-// In groups of 16, 32 or 64: 64 bytes of a row are a block's words in sequence.
-template <bool high_first>
-class GroupRows8 : Rows8 {
-  public:
-    explicit GroupRows8(const LinearArgs &args)
-        : Rows8(args), x_(args.x), products_(args.w), minima_(args, {}),
-          group_count_(kBlock / args.w.geometry.group_size) {}
-
-    void run(int64_t block) {
-        sum_runs(
-            block,
-            [&](const Run &run, Sums<Avx512> &sums) QK_INLINE {
-            if (run.first % kPanelOfX == 0) x_panel_ = x_.panel(run.first);
-            add(run, x_panel_ + run.first % kPanelOfX / kBlock, sums);
-            },
-            words_to_lanes, [&](int64_t row, float *y) { minima_.take_off(row, y); });
-    }
-
-  private:
-    QK_NOINLINE void add(const Run &run, const XWordHalves<high_first> *x,
-                         Sums<Avx512> &total) const {
-        const uint8_t *codes = codes_at(run.row, run.first / 2);
-        const uint8_t *ahead = codes_at(run.row + 8, run.first * 4);
-        const float unit = products_.unit;
-        Sums<Avx512> sums = total;
-        int64_t group = 0;
-        int64_t there = ceil_div(run.last, args_.w.geometry.group_size) - run.group;
-        for (int64_t at = run.first; at < run.last; at += kBlock, codes += 64, ahead += 512, ++x) {
-            const int64_t bytes = ceil_div(min64(kBlock, run.last - at), 2);
-            for (int i = 0; i < 8; ++i) {
-                prefetch_stream(ahead + 64 * i);
-                WordFactors factors;
-                factors.fill(
-                    group_count_, there, x->unit * unit,
-                    [&](int64_t g) { return groups_.scale[i][group + g]; },
-                    [&](int64_t g) { return groups_.zero[i][group + g]; });
-                uint8_t rest[64] = {};  // x is 0 after the last
-                const uint8_t *from = codes + i * stride_;
-                if (bytes < 64) from = static_cast<uint8_t *>(memcpy(rest, from, size_t(bytes)));
-                products_.add(from, *x, factors, sums.row[i]);
-            }
-            group += group_count_;
-            there -= group_count_;
-        }
-        total = sums;
-    }
-
-    BlocksOfX<Avx512, XWordHalves<high_first>> x_;
-    const XWordHalves<high_first> *x_panel_ = nullptr;
-    WordProducts products_;
-    MinimaOfGroups<Avx512, ScaleBlock<Avx512>> minima_;
-    const int64_t group_count_;
-};
-
 Status run(const LinearArgs &args, const Launch &launch) {
     const FormatKind kind = args.w.format->kind;
     if (args.w.geometry.flat && kind != FormatKind::kLut8) {
@@ -329,14 +207,10 @@ Status run(const LinearArgs &args, const Launch &launch) {
         } else {
             run_blocks<FlatRows8<FlatBytes<false>>>(args, launch);
         }
-    } else if (!sums_integers<Avx512>(args)) {
-        run_blocks<FloatRows8>(args, launch);
-    } else if (!in_small_groups(args.w.geometry)) {
-        run_blocks<IntegerRows8>(args, launch);
-    } else if (args.w.layout->id == QK_LAYOUT_ROW_HIGH) {
-        run_blocks<GroupRows8<true>>(args, launch);
+    } else if (sums_integers<Avx512>(args)) {
+        return kLinearGemvAvx512.run(args, launch);
     } else {
-        run_blocks<GroupRows8<false>>(args, launch);
+        run_blocks<FloatRows8>(args, launch);
     }
     return QK_OK;
 }

@@ -59,12 +59,13 @@ class Groups8 {
             } else {
                 widen_x<Avx512>({plane_.format, 1, count, plane_.data}, at, count, scale[i]);
             }
-            if (w_.zero != nullptr) load_zeros(first, count, zero[i]);
+            if (w_.zero != nullptr && !words_of_zeros(row)) load_zeros(first, count, zero[i]);
         }
+        if (w_.zero != nullptr && words_of_zeros(row)) load_zero_words(row, first.group, count);
     }
 
     alignas(64) float scale[8][kRunGroups + 15];
-    uint8_t zero[8][kRunGroups];
+    uint8_t zero[8][kRunGroups + 15];
 
   private:
     void load_nested(GroupIndex first, int64_t count, int64_t at, float *to) const {
@@ -104,6 +105,25 @@ class Groups8 {
         for (int64_t i = 0; i < count * size; i += 64) prefetch(from + i);
     }
 
+    // Whether the 8 rows have a word of zeros for each group.
+    bool words_of_zeros(int64_t row) const {
+        return w_.layout->id == QK_LAYOUT_WORD && row % 8 == 0 && !w_.geometry.flat;
+    }
+    void load_zero_words(int64_t row, int64_t group, int64_t count) {
+        const int64_t at = w_.layout->zero_at(w_.geometry, {row, group}) / 8;
+        for (int64_t g = 0; g < count; g += 16) {
+            const __mmask16 there = Avx512::first_lanes(count - g).v;
+            const __m512i words =
+                _mm512_maskz_loadu_epi32(there, static_cast<const char *>(w_.zero) + (at + g) * 4);
+            QK_UNROLL
+            for (int i = 0; i < 8; ++i) {
+                const __m512i nibbles =
+                    _mm512_and_si512(_mm512_srli_epi32(words, 4 * i), _mm512_set1_epi32(15));
+                _mm_mask_storeu_epi8(zero[i] + g, there, _mm512_cvtepi32_epi8(nibbles));
+            }
+        }
+    }
+
     // Nibbles of a row's groups are equally far apart, counted from either end of their bytes.
     void load_zeros(GroupIndex first, int64_t count, uint8_t *to) const {
         const Geometry &s = w_.geometry;
@@ -112,12 +132,15 @@ class Groups8 {
         const int64_t next = (w_.layout->zero_at(s, {first.row, first.group + 1}) ^ high) - start;
         const uint8_t *const zeros = static_cast<const uint8_t *>(w_.zero);
         int64_t g = 0;
-        if (next == 1 && start % 2 == 0) {  // two at a time, which compilers make vectors of
-            const uint8_t *const from = zeros + start / 2;
-            const int upper = high != 0 ? 0 : 4;
-            for (; g + 1 < count; g += 2) {
-                to[g] = from[g >> 1] >> (4 - upper) & 15;
-                to[g + 1] = from[g >> 1] >> upper & 15;
+        if (next == 1 && start % 2 == 0) {
+            for (; g + 16 <= count; g += 16) {
+                const __m128i pairs =
+                    _mm_loadl_epi64(reinterpret_cast<const __m128i *>(zeros + (start + g) / 2));
+                const __m128i low = _mm_and_si128(pairs, _mm_set1_epi8(15));
+                const __m128i upper = _mm_and_si128(_mm_srli_epi16(pairs, 4), _mm_set1_epi8(15));
+                _mm_storeu_si128(
+                    reinterpret_cast<__m128i *>(to + g),
+                    high != 0 ? _mm_unpacklo_epi8(upper, low) : _mm_unpacklo_epi8(low, upper));
             }
         }
         for (int64_t at = start + g * next; g < count; ++g, at += next) {
@@ -157,17 +180,6 @@ struct NibbleOrder {
     QK_INLINE Lanes<Avx512> look_up(const Table<Avx512> &table, const uint8_t *from) const {
         const __m512i words = _mm512_set1_epi64(load_as<int64_t>(from, 0));
         return {_mm512_permutexvar_ps(_mm512_srlv_epi32(words, shift), table.v)};
-    }
-};
-
-// A row of x as integers, in the lanes of nibbles.
-struct PermutedHalves : XHalves {
-    void place(const int32_t *q) {
-        XHalves::place(q);
-        for (int64_t i = 0; i < kBlock; i += 16) {
-            Avx512::store_f32(high + i, NibbleOrder::permute(Avx512::load_f32(high + i)));
-            Avx512::store_f32(low + i, NibbleOrder::permute(Avx512::load_f32(low + i)));
-        }
     }
 };
 

@@ -1,0 +1,140 @@
+// Codes and zeros of blocks of 8 rows as the packed layout stores them, for kernels over it: in
+// place where w is packed; out of every other layout of nibbles in planes gathered in working
+// memory, as many chunks at a time as leave the first cache room for x.
+#pragma once
+#include "cpu/shared/panel.hpp"
+#include "cpu/shared/row_tile.hpp"
+#include "cpu/zero_words.hpp"
+
+namespace qk::cpu {
+namespace {
+
+template <class Isa>
+class CodesOfBlocks {
+  public:
+    explicit CodesOfBlocks(const Weight &w)
+        : in_place_(w.layout->id == kLayoutRows8), w_(w), columns_(stores_columns(w)),
+          high_first_(w.layout->id == QK_LAYOUT_ROW_HIGH), chunks_(chunk_count(w.geometry)),
+          pitch_(in_place_ || columns_ ? 0 : round_up(w.geometry.k, run_pad(w)) / 2), zeros_(w) {}
+
+    bool in_place() const { return in_place_; }
+    // Chunks of a panel.
+    int64_t most() const { return in_place_ ? kPanelGroups : kMost; }
+
+    // Chunks first .. last of a block, which is a panel at most.
+    const uint8_t *load(int64_t block, int64_t first, int64_t last) {
+        if (in_place_) return packed_chunk(w_, block * chunks_ + first);
+        for (int64_t i = first; i < last; ++i) {
+            // What the next block of rows has in this chunk's turn: one stream.
+            const uint8_t *const next = at(block + 1) + i * 512;
+            gather(block, i, {next, 64}, codes_[i - first]);
+        }
+        return codes_[0];
+    }
+    // A chunk of `count` blocks, at most a panel's chunks.
+    void load_chunk(int64_t block, int64_t count, int64_t chunk, const uint8_t **to) {
+        for (int64_t i = 0; i < count; ++i) {
+            to[i] = codes_[i];
+            if (in_place_) {
+                to[i] = packed_chunk(w_, (block + i) * chunks_ + chunk);
+            } else {
+                gather(block + i, chunk, {at(block + i) + (chunk + 4) * 64, pitch_}, codes_[i]);
+            }
+        }
+    }
+
+    // 4 bytes a group, a nibble a row; null where there are no zeros.
+    const uint8_t *zeros(int64_t block, int64_t group, int64_t count) {
+        if (in_place_ || w_.zero == nullptr) return packed_zeros(w_, block, group);
+        zeros_.read(block, group, count, words_);
+        return reinterpret_cast<const uint8_t *>(words_);
+    }
+
+  private:
+    static constexpr int64_t kMost = 16;
+
+    // Where what is wanted next is stored, 64 bytes at a time.
+    struct Ahead {
+        const uint8_t *from;
+        int64_t step;
+    };
+    // Of layouts that store rows.
+    const uint8_t *at(int64_t block) const {
+        return static_cast<const uint8_t *>(w_.data) + block * 8 * pitch_;
+    }
+
+    void gather(int64_t block, int64_t chunk, Ahead ahead, uint8_t *to) const {
+        const int64_t rows = min64(8, w_.geometry.n - block * 8);
+        const int64_t columns = min64(128, w_.geometry.k - chunk * 128);
+        if (columns_) return gather_columns(block, rows, chunk, columns, to);
+        const uint8_t *const from = at(block) + chunk * 64;
+        if (rows == 8 && columns == 128) return pack_rows(from, pitch_, ahead, to);
+        alignas(64) uint8_t some[8][64] = {};
+        for (int64_t row = 0; row < rows; ++row) {
+            memcpy(some[row], from + row * pitch_, size_t(ceil_div(columns, 2)));
+        }
+        pack_rows(some[0], 64, ahead, to);
+    }
+    void pack_rows(const uint8_t *from, int64_t pitch, Ahead ahead, uint8_t *to) const {
+        high_first_ ? pack_rows<true>(from, pitch, ahead, to)
+                    : pack_rows<false>(from, pitch, ahead, to);
+    }
+    template <bool high_first>
+    QK_NOINLINE static void pack_rows(const uint8_t *from, int64_t pitch, Ahead ahead,
+                                      uint8_t *to) {
+        QK_UNROLL
+        for (int row = 0; row < 8; ++row, from += pitch, ahead.from += ahead.step) {
+            prefetch_stream(ahead.from);
+            Isa::template pack_chunk<high_first>(from, to + 64 * row);
+        }
+    }
+
+    // Words in order of rows first: gptq has them, the nibbles of awq_gemm's are transposed.
+    QK_NOINLINE void gather_columns(int64_t block, int64_t rows, int64_t chunk, int64_t columns,
+                                    uint8_t *to) const {
+        const Geometry &s = w_.geometry;
+        alignas(64) uint32_t words[8][16] = {};
+        if (w_.layout->id == QK_LAYOUT_AWQ_GEMM) {
+            const int64_t stride = ceil_div(s.n, 8);
+            for (int64_t c = 0; c < columns; ++c) {
+                words[c % 8][c / 8] =
+                    load_as<uint32_t>(w_.data, (chunk * 128 + c) * stride + block);
+            }
+            transpose_words(words);
+            for (int64_t i = 0; i < 8; ++i) {
+                Isa::pack_chunk(reinterpret_cast<const uint8_t *>(words[i]), to + 64 * awq_row(i));
+            }
+            return;
+        }
+        for (int64_t line = 0; line < ceil_div(columns, 8); ++line) {
+            const int64_t at = (chunk * 16 + line) * s.n + block * 8;
+            for (int64_t row = 0; row < rows; ++row) {
+                words[row][line] = load_as<uint32_t>(w_.data, at + row);
+            }
+        }
+        for (int64_t i = 0; i < 8; ++i) {
+            Isa::pack_chunk(reinterpret_cast<const uint8_t *>(words[i]), to + 64 * i);
+        }
+    }
+    static void transpose_words(uint32_t (&words)[8][16]) {
+        using Native = NativeWordsOf<Isa>;
+        for (size_t part = 0; part < 16; part += sizeof(Native) / 4) {
+            Native v[8];
+            for (int i = 0; i < 8; ++i) memcpy(&v[i], words[i] + part, sizeof(Native));
+            transpose_nibbles(v);
+            for (int i = 0; i < 8; ++i) memcpy(words[i] + part, &v[i], sizeof(Native));
+        }
+    }
+
+    const bool in_place_;
+    const Weight &w_;
+    const bool columns_, high_first_;
+    const int64_t chunks_, pitch_;  // bytes from row to row
+    ZerosOfBlocks zeros_;
+    uint32_t words_[kPanelGroups + 8];
+    alignas(64) uint8_t codes_[kMost][512];
+    uint8_t end_[64] = {};  // is read, and does not count
+};
+
+}  // namespace
+}  // namespace qk::cpu

@@ -1,0 +1,77 @@
+// Scales of 8 rows out of any layout, as f32 [group][row].
+#pragma once
+#include "cpu/access.hpp"
+#include "cpu/shared/transpose.hpp"
+
+namespace qk::cpu {
+
+constexpr int64_t kPanelSteps = 32;  // of 16 columns
+
+template <class Isa>
+class ScalesOfRows {
+  public:
+    static constexpr int64_t kMost = kPanelSteps;  // groups at once, and a cut one
+
+    ScalesOfRows(const Weight &w, const ScalePlane &plane) : w_(w), row_scales_(w, plane) {}
+
+    // Of rows row .. row + 7, 0 for those past the last: `count` groups from first_of(i) on, into
+    // whole runs of 4.
+    template <class FirstOf>
+    QK_NOINLINE void load(int64_t row, int64_t count, const FirstOf &first_of, float (*to)[8]) {
+        const Geometry &s = w_.geometry;
+        float of_row[8][kMost + 16];  // in whole runs of 16
+        for (int64_t i = 0; i < 8; ++i) {
+            int64_t there = 0;
+            if (row + i < s.n) {
+                const int64_t first = first_of(i);
+                there = s.flat ? min64(count, s.group_count - first) : count;
+                row_scales_.start(row + i);
+                row_scales_.read(first, there, of_row[i]);
+                row_scales_.fetch(first + count, count);
+            }
+            for (; there < round_up(count, 4); ++there) of_row[i][there] = 0;
+        }
+        for (int64_t g = 0; g < count; g += 4) {
+            transpose_4x4(&of_row[0][g], sizeof(of_row[0]), to[g], sizeof(to[0]));
+            transpose_4x4(&of_row[4][g], sizeof(of_row[0]), to[g] + 4, sizeof(to[0]));
+        }
+    }
+
+  private:
+    const Weight &w_;
+    RowScales<Isa> row_scales_;
+};
+
+// The scales of 8 rows in any layout, or their minima.
+template <class Isa>
+class ScaleBlock {
+  public:
+    static constexpr int64_t kMost = ScalesOfRows<Isa>::kMost;
+
+    explicit ScaleBlock(const Weight &w) : ScaleBlock(w, w.scale, {}) {}
+    ScaleBlock(const Weight &w, const ScalePlane &plane, const Device &) : w_(w), rows_(w, plane) {}
+
+    // Groups first .. first + count as f32 [group][row]; 0 for rows past the last.
+    const char *load(int64_t row, int64_t first, int64_t count) {
+        rows_.load(
+            row, count, [=](int64_t) { return first; }, scales_);
+        return reinterpret_cast<const char *>(scales_);
+    }
+    // The groups of columns column .. end, each row's from its own first one on.
+    const char *load_columns(int64_t row, int64_t column, int64_t end) {
+        const Geometry &s = w_.geometry;
+        const int64_t size = s.group_size, first = column / size;
+        if (!s.flat) return load(row, first, ceil_div(end, size) - first);
+        const int64_t count = ceil_div(end - column - 1, size) + 1;  // of a row, at most
+        rows_.load(
+            row, count, [&](int64_t i) { return group_of(s, row + i, column).group; }, scales_);
+        return reinterpret_cast<const char *>(scales_);
+    }
+
+  private:
+    const Weight &w_;
+    ScalesOfRows<Isa> rows_;
+    float scales_[kMost + 4][8];  // in whole runs of 4
+};
+
+}  // namespace qk::cpu
