@@ -62,9 +62,11 @@ qk_status take_place(Commit *c, int64_t index) {
     Step *step = &c->steps[index];
     char name[kPathBytes];
     if (step->file != nullptr) {
-        if (!os::replace(step->file->name, step->path)) {
+        const bool held = step->old != os::kNone && old_name(*c, index, name) == QK_OK;
+        if (!os::replace(step->file->name, step->path, held ? name : nullptr, &step->old)) {
             return file_error(c->message, step->path, "replace");
         }
+        replacement_close(step->file);  // so that taking it back replaces nothing open
     } else if (step->existed) {
         QK_IO_TRY(old_name(*c, index, name));
         if (!os::replace(step->path, name)) return file_error(c->message, step->path, "remove");
@@ -105,7 +107,8 @@ void say_what_stands(const Commit &c) {
         if (!step.done) continue;
         add_text(c.message, standing++ == 0 ? "; " : ", ", base_name(step.path));
         add_text(c.message, step.file == nullptr ? " is removed" : " is new", "");
-        if (step.saved && old_name(c, i, name) == QK_OK) {
+        os::Status status;
+        if (step.saved && old_name(c, i, name) == QK_OK && os::status_of_link(name, &status)) {
             add_text(c.message, " and was ", base_name(name));
         }
     }
@@ -153,13 +156,7 @@ void clean_up(Commit *c, bool failed) {
         const bool stuck = failed && step->done;  // the only copy of what could not be taken back
         if (step->saved && !stuck && old_name(*c, i, name) == QK_OK) os::remove(name);
         if (step->old != os::kNone) os::close_file(step->old);
-        if (step->file == nullptr) continue;
-        if (!step->done) {
-            replacement_drop(step->file);
-        } else {
-            os::close_file(step->file->file);
-            step->file->file = os::kNone;
-        }
+        if (step->file != nullptr) replacement_drop(step->file);
     }
 }
 

@@ -33,7 +33,9 @@ bool take_permissions(Handle file, const Status &old);
 void *map(Handle file, size_t bytes);  // to read; null for a failure
 void unmap(void *bytes, size_t size);
 
-bool replace(const char *from, const char *to);  // at once: what was at `to` is there until then
+// At once: what was at `to` is there until then. *held is open under `other`, a second name of that
+// or null: where nothing open can be replaced, it is let go of in between.
+bool replace(const char *from, const char *to, const char *other = nullptr, Handle *held = nullptr);
 bool add_name(const char *path, const char *other);
 bool remove(const char *path);
 ptrdiff_t read_link(const char *path, char *target, size_t bytes);

@@ -108,7 +108,9 @@ void *map(Handle file, size_t bytes) {
 
 void unmap(void *bytes, size_t size) { munmap(bytes, size); }
 
-bool replace(const char *from, const char *to) { return rename(from, to) == 0; }
+bool replace(const char *from, const char *to, const char *, Handle *) {
+    return rename(from, to) == 0;
+}
 bool add_name(const char *path, const char *other) { return link(path, other) == 0; }
 bool remove(const char *path) { return unlink(path) == 0; }
 

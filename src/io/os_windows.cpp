@@ -130,12 +130,17 @@ struct Rename {
     wchar_t name[kWideChars];
 };
 
-bool rename_open(Handle file, const Path &to) {
+bool rename_open(const char *from, const Path &to) {
     constexpr DWORD replace_existing = 1, posix = 2;
     constexpr FILE_INFO_BY_HANDLE_CLASS file_rename_info_ex = FILE_INFO_BY_HANDLE_CLASS(22);
+    const Handle file = open_path(from, DELETE | SYNCHRONIZE, OPEN_EXISTING, 0);
+    if (file == kNone) return false;
     Rename rename = {replace_existing | posix, nullptr, DWORD(wcslen(to.get()) * 2), {}};
     wcscpy(rename.name, to.get());
-    return SetFileInformationByHandle(win(file), file_rename_info_ex, &rename, sizeof rename) != 0;
+    const bool renamed =
+        SetFileInformationByHandle(win(file), file_rename_info_ex, &rename, sizeof rename) != 0;
+    close_file(file);
+    return renamed;
 }
 
 }  // namespace
@@ -207,16 +212,20 @@ void *map(Handle file, size_t bytes) {
 
 void unmap(void *bytes, size_t) { UnmapViewOfFile(bytes); }
 
-bool replace(const char *from, const char *to) {
+bool replace(const char *from, const char *to, const char *other, Handle *held) {
     const Path wide_from(from), wide_to(to);
     if (!wide_from.good() || !wide_to.good()) return false;
-    const Handle file = open_path(from, DELETE | SYNCHRONIZE, OPEN_EXISTING, 0);
-    if (file == kNone) return false;
-    const bool renamed = rename_open(file, wide_to);
-    close_file(file);
-    // Where the file system has no such call, what others have open stays.
+    if (rename_open(from, wide_to)) return true;
+    // The file system has no such call: what anyone has open stays. While it is not held, another
+    // process may take the second name for a leftover.
+    if (other != nullptr) close_file(*held);
     const DWORD flags = MOVEFILE_REPLACE_EXISTING | MOVEFILE_WRITE_THROUGH;
-    return renamed || MoveFileExW(wide_from.get(), wide_to.get(), flags) != 0 || failed();
+    const bool moved = MoveFileExW(wide_from.get(), wide_to.get(), flags) != 0 || failed();
+    const int error = errno;
+    if (other != nullptr) *held = open_to_read(other);
+    if (other != nullptr && *held != kNone) hold(*held);
+    errno = error;
+    return moved;
 }
 
 bool add_name(const char *path, const char *other) {

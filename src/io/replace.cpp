@@ -90,7 +90,11 @@ qk_status replacement_write(Replacement *file, int64_t offset, const void *data,
 void replacement_drop(Replacement *file) {
     if (file->file == os::kNone) return;
     if (file->owner == os::process()) os::remove(file->name);
-    os::close_file(file->file);  // last: it holds the lock
+    replacement_close(file);  // last: it holds the lock
+}
+
+void replacement_close(Replacement *file) {
+    os::close_file(file->file);
     file->file = os::kNone;
 }
 

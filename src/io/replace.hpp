@@ -17,7 +17,8 @@ qk_status replacement_open(Replacement *file, const char *path, qk_io_message *m
 qk_status replacement_check_owner(const Replacement *file, qk_io_message *message);
 qk_status replacement_write(Replacement *file, int64_t offset, const void *data, size_t bytes,
                             qk_io_message *message);
-void replacement_drop(Replacement *file);
+void replacement_drop(Replacement *file);   // with what it holds, unless it is closed
+void replacement_close(Replacement *file);  // the file stays
 
 // Every file takes its place and every path of `removed` goes, or all stays as it was; what could
 // not be taken back is in the message. The files are closed in any case.

@@ -3,7 +3,7 @@ import json
 import struct
 import unittest
 
-from harness import EVERY, GOLDEN, LOADABLE, REFUSED, Case, floats, read, safetensors
+from harness import EVERY, GOLDEN, LOADABLE, REFUSED, Case, floats, in_place, read, safetensors
 
 
 class Convert(Case):
@@ -160,6 +160,7 @@ class Convert(Case):
             self.run_qk("convert", source, self.folder / word, "--to", word)
             self.assertEqual(self.values(self.folder / word), self.values(source))
 
+    @in_place
     def test_in_place_and_without_force(self):
         model = self.folder / "model"
         model.mkdir()

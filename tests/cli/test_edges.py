@@ -5,7 +5,7 @@ import os
 import struct
 import unittest
 
-from harness import Case, read, safetensors
+from harness import Case, posix, read, safetensors
 
 BF16_LARGE = struct.pack("<H", 0x7F7F)  # 3.4e38: times 15 it is infinite
 
@@ -40,6 +40,7 @@ class Edges(Case):
         said = self.run_qk("verify", self.model({"x.weight": ("F32", [1, 1], b"\0" * 4)})).stdout
         self.assertIn("1 tensor read, 0 of 0 quantized layers decoded: 0 weights", said)
 
+    @posix
     def test_names_that_are_no_utf8(self):
         folder = self.folder / os.fsdecode(b"caf\xe9")
         folder.mkdir()

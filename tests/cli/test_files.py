@@ -8,7 +8,7 @@ import subprocess
 import time
 import unittest
 
-from harness import COMMAND, GOLDEN, Case, floats, pack, read, safetensors
+from harness import COMMAND, GOLDEN, Case, floats, pack, posix, read, safetensors
 
 SHIM = os.environ.get("QK_SHIM", "")
 
@@ -139,6 +139,7 @@ class Replacing(Case):
                              ["config.json", "model.safetensors", "notes.txt"])
         self.assertTrue((self.folder / "above.safetensors").exists())
 
+    @posix
     def test_modes_links_and_special_files(self):
         out = self.folder / "out.safetensors"
         out.write_text("old")

@@ -4,7 +4,7 @@ import os
 import struct
 import unittest
 
-from harness import GOLDEN, Case, floats, read, safetensors
+from harness import GOLDEN, Case, floats, in_place, read, safetensors
 
 WEIGHT = ("F32", [8, 32], floats([i / 64 - 2 for i in range(256)]))
 LAYER = "model.layers.0"
@@ -196,6 +196,7 @@ class Directories(Case):
         self.run_qk("quantize", self.model, out, "--force")
         self.assertEqual((out / "merges.txt").read_text(), "a b\n")
 
+    @in_place
     def test_in_place(self):
         before = set(os.listdir(self.model))
         done = self.run_json("quantize", self.model, self.model, "--force")

@@ -11,7 +11,8 @@ import struct
 import subprocess
 import unittest
 
-from harness import COMMAND, GOLDEN, LOADABLE, REFUSED, Case, floats, pack, read, safetensors
+from harness import (COMMAND, GOLDEN, LOADABLE, REFUSED, Case, floats, in_place, pack, posix, read,
+                     safetensors)
 
 Q = "model.layers.0.self_attn.q_proj"
 
@@ -97,6 +98,7 @@ class Dequantize(Case):
         shutil.copy(GOLDEN / "awq_gemm_g128" / "config.json", self.folder / "in")
         self.fails(1, "dequantize", self.folder / "in", self.folder / "out")
 
+    @posix
     def test_full_disk(self):
         def small_files():
             resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))
@@ -121,6 +123,7 @@ class Dequantize(Case):
             self.assertEqual(sorted(os.listdir(out)), ["config.json", "model.safetensors"])
             self.assertEqual(len(read(out)), 8)
 
+    @in_place
     def test_in_place(self):
         place = self.folder / "model"
         shutil.copytree(GOLDEN / "dense", place)

@@ -18,8 +18,7 @@ bool ends(const std::string &text, const std::string &end) {
 
 TEST(Commit, EveryCallFailsInTurn) {
     const Folder folder;
-    for (const char *call :
-         {"create", "pwrite", "flock", "fchmod", "fsync", "link", "rename", "unlink", "open"}) {
+    for (const std::string &call : calls_of_a_commit()) {
         int64_t n = 0;
         for (;; ++n) {
             fill(folder, kOld);
@@ -35,7 +34,7 @@ TEST(Commit, EveryCallFailsInTurn) {
                 break;
             }
             Contents now = contents(folder);
-            if (std::string(call) == "unlink" && outcome.status == QK_OK) {
+            if (call == "unlink" && outcome.status == QK_OK) {
                 // A name of an old file that could not be deleted; the next writer deletes it.
                 qk_writer *writer = nullptr;
                 ASSERT_EQ(QK_OK,
@@ -48,7 +47,7 @@ TEST(Commit, EveryCallFailsInTurn) {
             EXPECT_EQ(outcome.status == QK_OK || in_place ? kNew : kOld, now)
                 << call << " " << n << ": " << outcome.sentence;
             EXPECT_EQ(outcome.status != QK_OK, !outcome.sentence.empty());
-            if (std::string(call) == "rename") {
+            if (call == "rename") {
                 EXPECT_TRUE(ends(outcome.sentence, "; all files are as they were"))
                     << outcome.sentence;
             }

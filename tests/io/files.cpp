@@ -124,9 +124,7 @@ TEST_F(Files, AppendingAndDeclaringExcludeEachOther) {
     EXPECT_EQ(QK_ERROR_NULL, qk_writer_append(writer, nullptr, 1, &message));
 }
 
-// The old files' second names are open while it lasts.
 TEST(Commit, AllTakeTheirPlaces) {
-    if (!harness::can_replace_open_files()) GTEST_SKIP() << "the system keeps what is open";
     const Folder folder;
     fill(folder, kOld);
     const Outcome outcome = replace_all(folder);

@@ -1,5 +1,6 @@
 // The system's calls as the library makes them: counted, listed, and failing when a test says so.
-// system.cpp defines them for the whole program, in front of the C library's.
+// system_posix.cpp and system_windows.cpp define them for the whole program, in front of the
+// system's own, under POSIX' names.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -18,5 +19,10 @@ struct System {
     int64_t short_write = 0;         // most bytes that a write takes; 0: all
 };
 System &the_system();  // starts over with `the_system() = {}`
+std::vector<std::string> calls_of_a_commit();
+
+// For the definitions: whether this call, which is put on the list, is to fail.
+bool fails(const std::string &call, const std::string &arguments);
+std::string base(const std::string &path);
 
 }  // namespace io_test
