@@ -4,6 +4,7 @@
 // shared memory holds: a ring of registers cannot, the hardware has six scoreboards a warp.
 #pragma once
 #include <stdint.h>
+#include <string.h>
 
 namespace qk::cuda {
 namespace {
@@ -30,6 +31,34 @@ __device__ inline void copies_wait_but() {
 #endif
 }
 __device__ inline void copies_wait_but_one() { copies_wait_but<1>(); }
+
+// kBytes that arrive by themselves, `count` of them from memory and zeros behind; nothing unless
+// `there`.
+template <int kBytes>
+__device__ inline void copy_ahead(void *to, const void *from, uint32_t count, bool there) {
+#if __CUDA_ARCH__ >= 800
+    const uint32_t address = uint32_t(__cvta_generic_to_shared(to));
+    if constexpr (kBytes == 16) {
+        asm volatile(
+            "{\n\t.reg .pred there;\n\t"
+            "setp.ne.b32 there, %3, 0;\n\t"
+            "@there cp.async.cg.shared.global [%0], [%1], 16, %2;\n\t}" ::"r"(address),
+            "l"(from), "r"(count), "r"(uint32_t(there))
+            : "memory");
+    } else {
+        asm volatile(
+            "{\n\t.reg .pred there;\n\t"
+            "setp.ne.b32 there, %3, 0;\n\t"
+            "@there cp.async.ca.shared.global [%0], [%1], %2;\n\t}" ::"r"(address),
+            "l"(from), "n"(kBytes), "r"(uint32_t(there))
+            : "memory");
+    }
+#elif defined(QK_CUDA_SIMULATED)
+    if (!there) return;
+    memset(to, 0, kBytes);
+    memcpy(to, from, count);
+#endif
+}
 
 #if !defined(QK_CUDA_SIMULATED)  // where shared memory has no addresses of its own
 __device__ inline uint32_t shared_address(const void *pointer) {

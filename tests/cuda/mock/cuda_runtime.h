@@ -162,6 +162,7 @@ struct alignas(16) uint4 {
 };
 
 inline void __syncthreads() { simulator::block_barrier(); }
+inline void __syncwarp() { simulator::exchange(0, 0); }
 
 template <class T>
 T __shfl_xor_sync(unsigned, T value, unsigned lanes) {

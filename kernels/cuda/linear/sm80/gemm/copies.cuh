@@ -1,42 +1,12 @@
 // The copies that fill the ring of the matrix kernel on mma.sync: without branches, so that they
 // may stand between products.
 #pragma once
-#include <string.h>
-
 #include "cuda/linear/sm80/gemm/shape.cuh"
 #include "cuda/prim/copy.cuh"
 #include "cuda/prim/mma.cuh"
 
 namespace qk::cuda {
 namespace {
-
-// kBytes that arrive by themselves, `count` of them from memory and zeros behind; nothing unless
-// `there`.
-template <int kBytes>
-__device__ inline void copy_ahead(void *to, const void *from, uint32_t count, bool there) {
-#if __CUDA_ARCH__ >= 800
-    const uint32_t address = uint32_t(__cvta_generic_to_shared(to));
-    if constexpr (kBytes == 16) {
-        asm volatile(
-            "{\n\t.reg .pred there;\n\t"
-            "setp.ne.b32 there, %3, 0;\n\t"
-            "@there cp.async.cg.shared.global [%0], [%1], 16, %2;\n\t}" ::"r"(address),
-            "l"(from), "r"(count), "r"(uint32_t(there))
-            : "memory");
-    } else {
-        asm volatile(
-            "{\n\t.reg .pred there;\n\t"
-            "setp.ne.b32 there, %3, 0;\n\t"
-            "@there cp.async.ca.shared.global [%0], [%1], %2;\n\t}" ::"r"(address),
-            "l"(from), "n"(kBytes), "r"(uint32_t(there))
-            : "memory");
-    }
-#elif defined(QK_CUDA_SIMULATED)
-    if (!there) return;
-    memset(to, 0, kBytes);
-    memcpy(to, from, count);
-#endif
-}
 
 // Until all stages but the newest slots - 2 are in.
 __device__ inline void wait_for_stage(int32_t slots) {
