@@ -22,6 +22,7 @@ constexpr Set kSets[] = {
     {"neon", QK_ISA_NEON, QK_ISA_GENERIC},
     {"dotprod", QK_ISA_DOTPROD, kNeon},
     {"i8mm", QK_ISA_I8MM, kDotprod},
+    {"rvv", QK_ISA_RVV, QK_ISA_GENERIC},
 };
 
 std::string joined(const std::vector<std::string> &names) {

@@ -73,7 +73,9 @@ if(CMAKE_CROSSCOMPILING)  # where QK_WERROR is off
   list(APPEND qk_c_flags
        -Werror=frame-larger-than$<$<CXX_COMPILER_ID:GNU>:=32768>)
 endif()
+set(CMAKE_REQUIRED_FLAGS -Werror) # clang warns where it has none for a processor
 check_cxx_compiler_flag(-fstack-clash-protection QK_HAS_STACK_CLASH_PROTECTION)
+unset(CMAKE_REQUIRED_FLAGS)
 if(QK_HAS_STACK_CLASH_PROTECTION AND NOT WIN32 AND NOT APPLE)  # where large frames are always touched
   list(APPEND qk_c_flags -fstack-clash-protection)
 endif()

@@ -1,9 +1,19 @@
-# Cross build for 64-bit RISC-V with Debian's g++-riscv64-linux-gnu; tests run under qemu-user.
-# There are no kernels for its vectors: gcc 12 has no intrinsics for them.
+# Cross build for 64-bit RISC-V with Debian's g++-riscv64-linux-gnu, or with clang and that
+# compiler's libraries: gcc 12 has no intrinsics for vectors, clang 19 has. Tests run under qemu-user,
+# with vectors of the shortest length.
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR riscv64)
-set(CMAKE_C_COMPILER riscv64-linux-gnu-gcc)
-set(CMAKE_CXX_COMPILER riscv64-linux-gnu-g++)
+if(NOT CMAKE_CXX_COMPILER)
+  set(CMAKE_C_COMPILER riscv64-linux-gnu-gcc)
+  set(CMAKE_CXX_COMPILER riscv64-linux-gnu-g++)
+endif()
+set(CMAKE_C_COMPILER_TARGET riscv64-linux-gnu) # of clang
+set(CMAKE_CXX_COMPILER_TARGET riscv64-linux-gnu)
+find_program(CMAKE_AR riscv64-linux-gnu-ar)
+find_program(CMAKE_RANLIB riscv64-linux-gnu-ranlib)
+find_program(CMAKE_NM riscv64-linux-gnu-nm)
+find_program(CMAKE_OBJCOPY riscv64-linux-gnu-objcopy)
+find_program(CMAKE_LINKER riscv64-linux-gnu-ld)
 set(CMAKE_FIND_ROOT_PATH /usr/riscv64-linux-gnu)
 set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
 set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)
@@ -11,5 +21,5 @@ set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)
 set(CMAKE_FIND_ROOT_PATH_MODE_PACKAGE ONLY)
 find_program(QK_QEMU NAMES qemu-riscv64 qemu-riscv64-static)
 if(QK_QEMU)
-  set(CMAKE_CROSSCOMPILING_EMULATOR ${QK_QEMU} -cpu rv64 -L /usr/riscv64-linux-gnu)
+  set(CMAKE_CROSSCOMPILING_EMULATOR ${QK_QEMU} -cpu rv64,v=true,vext_spec=v1.0,vlen=128 -L /usr/riscv64-linux-gnu)
 endif()

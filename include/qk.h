@@ -99,9 +99,8 @@ typedef struct qk_executor { /* the caller's threads (64 KiB of stack); return w
 #define QK_CONTEXT_BF16_PRODUCTS    1u /* x and entries of 4-bit weights may be rounded to bf16 */
 #define QK_CONTEXT_INT8_ACTIVATIONS 2u /* x in blocks of 8-bit integers; asks for workspace */
 
-/* Instruction sets: a context uses those that its options allow and the processor has, each only
- * with the one that it extends. Exact results have the same bits on all of them (modes:
- * docs/formats.md): cap them to avoid a kernel with a bug, or to run what another machine runs. */
+/* Instruction sets: those that options allow and the processor has, each with the one it extends.
+ * Exact results have the same bits on all (modes: docs/formats.md); a cap avoids a kernel's bug. */
 #define QK_ISA_GENERIC     0x1u     /* portable code; always used */
 #define QK_ISA_AVX2        0x2u     /* AVX2, FMA, F16C */
 #define QK_ISA_AVX512      0x4u     /* F, BW, DQ, VL; extends AVX2 */
@@ -112,6 +111,7 @@ typedef struct qk_executor { /* the caller's threads (64 KiB of stack); return w
 #define QK_ISA_NEON        0x10000u /* aarch64's base */
 #define QK_ISA_DOTPROD     0x20000u /* extends NEON */
 #define QK_ISA_I8MM        0x40000u /* extends DOTPROD */
+#define QK_ISA_RVV         0x1000000u /* riscv64: V 1.0 */
 
 typedef struct qk_trace {   /* a kernel that has run, or on CUDA is queued */
     uint32_t struct_size;   /* that qk knows; fields are only ever appended */

@@ -148,4 +148,5 @@ const (
 	ISANEON       = uint32(C.QK_ISA_NEON)
 	ISADotProd    = uint32(C.QK_ISA_DOTPROD) // extends NEON
 	ISAI8MM       = uint32(C.QK_ISA_I8MM)    // extends DotProd
+	ISARVV        = uint32(C.QK_ISA_RVV)     // RISC-V's vectors
 )

@@ -65,6 +65,9 @@ constexpr Kernel<LinearArgs> const *kLinear[] = {
 #if defined(QK_CPU_ARM)
     &cpu::kLinearGemvNeon,        &cpu::kLinearSingleNeon,    &cpu::kLinearBatchNeon,
 #endif
+#if defined(QK_CPU_RVV)
+    &cpu::kLinearGemvRvv,         &cpu::kLinearSingleRvv,     &cpu::kLinearBatchRvv,
+#endif
     &cpu::kLinearGeneric,
 };
 constexpr Kernel<LinearArgs> const *kTransposed[] = {
@@ -74,6 +77,9 @@ constexpr Kernel<LinearArgs> const *kTransposed[] = {
 #elif defined(QK_CPU_ARM)
     &cpu::kTransposedFewNeon,
     &cpu::kTransposedNeon,
+#elif defined(QK_CPU_RVV)
+    &cpu::kTransposedFewRvv,
+    &cpu::kTransposedRvv,
 #endif
     &cpu::kTransposedGeneric,
 };

@@ -44,6 +44,19 @@ uint32_t detect() {
     const os::ArmExtensions has = os::arm_extensions();
     return (has.neon ? kNeon : 0) | (has.dotprod ? kNeonDot : 0) | (has.i8mm ? kNeonI8mm : 0);
 }
+#elif defined(QK_CPU_RVV)
+// Some old systems say V of vectors before 1.0, whose instructions mean other things: they do not
+// know this type of vectors and say that it is illegal, in the register's sign.
+bool knows_types_of_1_0() {
+    int64_t type;
+    asm volatile(
+        ".option push\n.option arch, +v\n"
+        "vsetvli zero, zero, e8, m1, ta, ma\ncsrr %0, vtype\n"
+        ".option pop"
+        : "=r"(type));
+    return type >= 0;
+}
+uint32_t detect() { return os::riscv_vectors() && knows_types_of_1_0() ? kRvv : 0; }
 #else
 uint32_t detect() { return 0; }
 #endif

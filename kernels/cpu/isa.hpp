@@ -1,6 +1,6 @@
 // What an instruction set offers the kernels: 16 lanes of f32, however many registers they take.
-// Kernels are templates over `class Isa`; x86_avx512/isa.hpp, x86_avx2/isa.hpp and
-// arm_neon/isa.hpp are the types that fit, and each kernel is instantiated in their folders.
+// Kernels are templates over `class Isa`; x86_avx512/isa.hpp, x86_avx2/isa.hpp, arm_neon/isa.hpp
+// and riscv_rvv/isa.hpp are the types that fit, and each kernel is instantiated in their folders.
 // Everywhere lanes hold the same bits: a product and a sum round once each (f32, to nearest even),
 // fma rounds once, and lanes are always folded in the same order.
 #pragma once

@@ -16,6 +16,7 @@ constexpr uint32_t kAmxInt8 = QK_ISA_AMX_INT8;
 constexpr uint32_t kNeon = QK_ISA_NEON;
 constexpr uint32_t kNeonDot = QK_ISA_DOTPROD;  // SDOT, UDOT
 constexpr uint32_t kNeonI8mm = QK_ISA_I8MM;    // USDOT, SMMLA
+constexpr uint32_t kRvv = QK_ISA_RVV;          // V 1.0, whose registers have 128 bits or more
 
 // What this processor can do, asked once: QK_ISA_..., those alone that this build has kernels for.
 uint32_t features();
@@ -61,6 +62,9 @@ extern const Kernel<LinearArgs> kLinearInt8I8mm, kLinearInt8Dotprod, kLinearInt8
 extern const Kernel<LinearArgs> kLinearInt8Neon, kLinearInt8NeonRows;
 extern const Kernel<LinearArgs> kTransposedNeon, kTransposedFewNeon;
 extern const Kernel<GruArgs> kGruNeonDot, kGruNeon;
+#elif defined(__riscv)
+extern const Kernel<LinearArgs> kLinearGemvRvv, kLinearSingleRvv, kLinearBatchRvv;
+extern const Kernel<LinearArgs> kTransposedRvv, kTransposedFewRvv;
 #endif
 
 namespace {

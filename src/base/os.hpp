@@ -53,4 +53,7 @@ ArmExtensions arm_extensions();
 // Asks for the use of AMX's tiles in this process, where the system wants to be asked.
 bool allow_tiles();
 
+// Whether a RISC-V processor has vectors and the system lets this process use them.
+bool riscv_vectors();
+
 }  // namespace qk::os

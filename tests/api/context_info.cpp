@@ -170,7 +170,7 @@ TEST(InstructionSets, ACapLeavesWhatItNamesAndWhatThatExtends) {
     EXPECT_EQ(sets_under(QK_ISA_AVX512 | QK_ISA_AVX512_VNNI), QK_ISA_GENERIC)
         << "without the one that it extends, a set does not count";
     EXPECT_EQ(sets_under(~QK_ISA_AVX2),
-              all & (QK_ISA_GENERIC | QK_ISA_NEON | QK_ISA_DOTPROD | QK_ISA_I8MM));
+              all & (QK_ISA_GENERIC | QK_ISA_NEON | QK_ISA_DOTPROD | QK_ISA_I8MM | QK_ISA_RVV));
     EXPECT_EQ(sets_under(~QK_ISA_AVX512_VBMI), all & ~QK_ISA_AVX512_VBMI);
     EXPECT_EQ(sets_under(~QK_ISA_DOTPROD), all & ~(QK_ISA_DOTPROD | QK_ISA_I8MM));
 }
@@ -182,7 +182,7 @@ TEST(InstructionSets, ResultsAreTheSameUnderEveryCap) {
     const auto descs = odd_descs();
     std::vector<qk_context *> contexts;
     for (const uint32_t cap : {0u, QK_ISA_GENERIC, QK_ISA_AVX2, x86, x86 | QK_ISA_AVX512_VNNI,
-                               x86 | QK_ISA_AVX512_VBMI, QK_ISA_NEON, arm}) {
+                               x86 | QK_ISA_AVX512_VBMI, QK_ISA_NEON, arm, QK_ISA_RVV}) {
         if ((cap & ~all) == 0) contexts.push_back(create_capped(cap));
     }
     for (size_t i = 0; i < descs.size(); i += 3) {

@@ -53,6 +53,14 @@ TEST(CpuLists, AreWhatTheBuildSays) {
     EXPECT_EQ(names_of(cpu.linear_int8), (Names{"neon int8", "neon int8 rows", "generic int8"}));
     EXPECT_EQ(names_of(cpu.linear_bf16), Names{});
     EXPECT_EQ(names_of(cpu.gru), (Names{"neon", "generic"}));
+#elif defined(QK_TEST_RVV)
+    EXPECT_EQ(names_of(cpu.dequantize), Names{"generic"});
+    EXPECT_EQ(names_of(cpu.quantize), Names{"generic"});
+    EXPECT_EQ(names_of(cpu.repack), Names{"generic"});
+    EXPECT_EQ(names_of(cpu.linear), (Names{"rvv gemv", "rvv single", "rvv batch", "generic"}));
+    EXPECT_EQ(names_of(cpu.linear_int8), Names{"generic int8"});
+    EXPECT_EQ(names_of(cpu.linear_bf16), Names{});
+    EXPECT_EQ(names_of(cpu.gru), Names{"generic"});
 #else
     EXPECT_EQ(names_of(cpu.dequantize), Names{"generic"});
     EXPECT_EQ(names_of(cpu.quantize), Names{"generic"});

@@ -72,7 +72,7 @@ TEST(CpuSelect, PlansTheFirstKernelThatTakesTheCase) {
     for (const uint32_t cap :
          {~0u, QK_ISA_GENERIC, QK_ISA_GENERIC | QK_ISA_AVX2, x86, x86 | QK_ISA_AVX512_VNNI,
           x86 | QK_ISA_AVX512_VBMI, QK_ISA_GENERIC | QK_ISA_NEON,
-          QK_ISA_GENERIC | QK_ISA_NEON | QK_ISA_DOTPROD}) {
+          QK_ISA_GENERIC | QK_ISA_NEON | QK_ISA_DOTPROD, QK_ISA_GENERIC | QK_ISA_RVV}) {
         const qk::Device device = qk::device_at(qk::kCpuBackend, 0, cap & all_sets);
         for (const qk::Weight &w : weights) {
             for (const int64_t m : {1, 2, 3, 4, 5, 6, 7, 64}) {
@@ -97,17 +97,19 @@ struct Case {
     const char *name;
     uint32_t mode, facts;
 };
-constexpr uint32_t kRow = kQuantized | kFourBits | kIntegerEntries | kAlongK | kGroups16 |
-                          kGroupsWhole | kGroups64 | kEightRowsOfW | kWholeBytes | kScaled;
+constexpr uint32_t kRow = kQuantized | kFourBits | kNibbles | kNibblesByRow | kIntegerEntries |
+                          kAlongK | kGroups16 | kGroupsWhole | kGroups64 | kEightRowsOfW |
+                          kWholeBytes | kScaled;
 constexpr uint32_t kPackedRow = (kRow & ~kWholeBytes) | kPacked;
 constexpr uint32_t kGroups = kGroups128 | kBlocks128;
-constexpr uint32_t kMany = kSeveralRows | kFourRows | kFiveRows;
+constexpr uint32_t kMany = kSeveralRows | kFourRows | kFiveRows | kEightRows;
 constexpr Case kCases[] = {
     {"u4 g128 packed, m 1", 0, kPackedRow | kGroups | kU4 | kExactIntegers | kOneRow},
     {"u4 g32 packed, m 1", 0,
      (kPackedRow & ~kGroups64) | kSmallGroups | kU4 | kExactIntegers | kOneRow},
     {"u4 g128 awq, m 1", 0,
-     (kRow & ~kWholeBytes) | kGroups | kU4 | kExactIntegers | kColumnLayout | kOneRow},
+     (kRow & ~(kWholeBytes | kNibblesByRow)) | kGroups | kU4 | kExactIntegers | kColumnLayout |
+         kOneRow},
     {"nf4 g64 packed, m 1", 0, kPackedRow | kOneRow},
     {"nf4 g64 row, m 1", 0, kRow | kOneRow},
     {"nf4 g64 packed, m 3", 0, kPackedRow | kSeveralRows | kFewRows | kUpToFourRows},
@@ -123,7 +125,8 @@ constexpr uint32_t kHaswell = QK_ISA_GENERIC | QK_ISA_AVX2, kSkylake = kHaswell 
                    kCascade = kSkylake | QK_ISA_AVX512_VNNI,
                    kIceLake = kCascade | QK_ISA_AVX512_VBMI, kZen4 = kIceLake | QK_ISA_AVX512_BF16,
                    kSapphire = kZen4 | QK_ISA_AMX_INT8, kA53 = QK_ISA_GENERIC | QK_ISA_NEON,
-                   kN1 = kA53 | QK_ISA_DOTPROD, kV1 = kN1 | QK_ISA_I8MM;
+                   kN1 = kA53 | QK_ISA_DOTPROD, kV1 = kN1 | QK_ISA_I8MM,
+                   kRva23 = QK_ISA_GENERIC | QK_ISA_RVV;
 struct Processor {
     const char *name;
     uint32_t sets, kind;
@@ -139,6 +142,7 @@ constexpr Processor kProcessors[] = {
     {"NEON", kA53, kArmSets},
     {"+ DOTPROD", kN1, kArmSets},
     {"+ I8MM", kV1, kArmSets},
+    {"RVV", kRva23, kRiscvSets},
 };
 
 // docs/measurements/cpu-kernels.md: a case a section, a processor a line.

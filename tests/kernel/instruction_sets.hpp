@@ -28,6 +28,7 @@ inline uint32_t sets_of(const std::string &kernel) {
     if (named("neon")) sets |= kNeon;
     if (named("dotprod")) sets |= kNeonDot;
     if (named("i8mm")) sets |= kNeonI8mm;
+    if (named("rvv")) sets |= kRvv;
     return sets;
 }
 
@@ -46,9 +47,9 @@ bool takes(const qk::Kernel<Args> &kernel, const Args &args, const qk::Device &d
 inline const char *why_no_vectors(int32_t kernels) {
     if (kernels == 1) return "this build has the generic kernel alone";
     const uint32_t here = qk::cpu::features();
-    return (here & (qk::cpu::kAvx2 | qk::cpu::kNeon)) == 0 ? "this processor has no vectors that "
-                                                             "qk has kernels for"
-                                                           : nullptr;
+    const uint32_t vectors = qk::cpu::kAvx2 | qk::cpu::kNeon | qk::cpu::kRvv;
+    return (here & vectors) == 0 ? "this processor has no vectors that qk has kernels for"
+                                 : nullptr;
 }
 
 }  // namespace sweep

@@ -31,6 +31,8 @@ constexpr Level kLevels[] = {
     {"i8mm", QK_ISA_I8MM},
 #elif defined(__arm__)
     {"neon", QK_ISA_NEON},
+#elif defined(__riscv)
+    {"rvv", QK_ISA_RVV},
 #endif
 };
 

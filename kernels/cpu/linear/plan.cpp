@@ -39,6 +39,8 @@ uint32_t facts_of_groups(const Geometry &s) {
 constexpr uint32_t kKind = kX86Sets;
 #elif defined(QK_CPU_ARM)
 constexpr uint32_t kKind = kArmSets;
+#elif defined(QK_CPU_RVV)
+constexpr uint32_t kKind = kRiscvSets;
 #else
 constexpr uint32_t kKind = QK_ISA_GENERIC;
 #endif

@@ -81,6 +81,11 @@ static constexpr const char *lacking_text(uint32_t condition) {
 #else
 #define QK_ON_ARM64(kernel) nullptr
 #endif
+#if defined(QK_CPU_RVV)
+#define QK_ON_RVV(kernel) &kernel
+#else
+#define QK_ON_RVV(kernel) nullptr
+#endif
 
 struct LinearRow {
     const Kernel<LinearArgs> *kernel;
@@ -156,6 +161,9 @@ constexpr LinearRow kLinearTable[] = {
     {QK_ON_ARM(kLinearGemvNeon), "neon gemv", 0, QK_ISA_NEON, kGemvCase},
     {QK_ON_ARM(kLinearSingleNeon), "neon single", 0, QK_ISA_NEON, kSingleCase},
     {QK_ON_ARM(kLinearBatchNeon), "neon batch", 0, QK_ISA_NEON, kBatchCase},
+    {QK_ON_RVV(kLinearGemvRvv), "rvv gemv", 0, QK_ISA_RVV, kGemvCase},
+    {QK_ON_RVV(kLinearSingleRvv), "rvv single", 0, QK_ISA_RVV, kSingleCase},
+    {QK_ON_RVV(kLinearBatchRvv), "rvv batch", 0, QK_ISA_RVV, kBatchCase},
     {&kLinearGeneric, "generic", 0, QK_ISA_GENERIC, 0},
 };
 
@@ -171,6 +179,8 @@ constexpr LinearRow kTransposedTable[] = {
     {QK_ON_X86(kTransposedAvx2), "avx2 transposed", 0, QK_ISA_AVX2, kTransposedCase},
     {QK_ON_ARM(kTransposedFewNeon), "neon transposed few rows", 0, QK_ISA_NEON, kTransposedFewCase},
     {QK_ON_ARM(kTransposedNeon), "neon transposed", 0, QK_ISA_NEON, kTransposedCase},
+    {QK_ON_RVV(kTransposedFewRvv), "rvv transposed few rows", 0, QK_ISA_RVV, kTransposedFewCase},
+    {QK_ON_RVV(kTransposedRvv), "rvv transposed", 0, QK_ISA_RVV, kTransposedCase},
     {&kTransposedGeneric, "generic transposed", 0, QK_ISA_GENERIC, 0},
 };
 
@@ -243,6 +253,7 @@ static constexpr Kernel<LinearArgs> transposed_kernel(Status (*run)(const Linear
 constexpr uint32_t kX86Sets = QK_ISA_GENERIC | QK_ISA_AVX2 | QK_ISA_AVX512 | QK_ISA_AVX512_VBMI |
                               QK_ISA_AVX512_VNNI | QK_ISA_AVX512_BF16 | QK_ISA_AMX_INT8;
 constexpr uint32_t kArmSets = QK_ISA_GENERIC | QK_ISA_NEON | QK_ISA_DOTPROD | QK_ISA_I8MM;
+constexpr uint32_t kRiscvSets = QK_ISA_GENERIC | QK_ISA_RVV;
 
 struct Faster {
     const LinearRow *row;  // null: none
@@ -261,6 +272,7 @@ static constexpr const char *set_name(uint32_t set) {
         case QK_ISA_NEON: return "neon";
         case QK_ISA_DOTPROD: return "dotprod";
         case QK_ISA_I8MM: return "i8mm";
+        case QK_ISA_RVV: return "rvv";
         default: return "";
     }
 }

@@ -3,6 +3,7 @@
 #include <sched.h>
 #include <sys/auxv.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -44,6 +45,15 @@ bool allow_tiles() {
 #else
     return false;
 #endif
+}
+
+// Letters of the alphabet (arch/riscv hwcap.h). A process may be told to do without vectors: the
+// kernel still names them then, and their instructions trap.
+bool riscv_vectors() {
+    constexpr int get_control = 70, is_off = 1;  // PR_RISCV_V_..., of Linux 6.5
+    const bool named = (getauxval(AT_HWCAP) >> ('V' - 'A') & 1) != 0;
+    const int control = named ? prctl(get_control, 0, 0, 0, 0) : -1;  // -1: there is no such call
+    return named && (control < 0 || (control & 3) != is_off);
 }
 
 }  // namespace qk::os

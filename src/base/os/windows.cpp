@@ -80,4 +80,6 @@ ArmExtensions arm_extensions() {
 
 bool allow_tiles() { return false; }
 
+bool riscv_vectors() { return false; }
+
 }  // namespace qk::os

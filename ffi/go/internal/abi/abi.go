@@ -142,6 +142,7 @@ var Constants = map[string]int64{
 	"QK_ISA_GENERIC":                C.QK_ISA_GENERIC,
 	"QK_ISA_I8MM":                   C.QK_ISA_I8MM,
 	"QK_ISA_NEON":                   C.QK_ISA_NEON,
+	"QK_ISA_RVV":                    C.QK_ISA_RVV,
 	"QK_LAYOUT_AWQ_GEMM":            C.QK_LAYOUT_AWQ_GEMM,
 	"QK_LAYOUT_AWQ_GEMV":            C.QK_LAYOUT_AWQ_GEMV,
 	"QK_LAYOUT_GGUF_IQ4_NL":         C.QK_LAYOUT_GGUF_IQ4_NL,

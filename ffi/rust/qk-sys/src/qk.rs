@@ -15,6 +15,7 @@ pub const QK_ISA_AMX_INT8: i32 = 64;
 pub const QK_ISA_NEON: i32 = 65536;
 pub const QK_ISA_DOTPROD: i32 = 131072;
 pub const QK_ISA_I8MM: i32 = 262144;
+pub const QK_ISA_RVV: i32 = 16777216;
 pub const QK_MAX_RANK: i32 = 4;
 pub const QK_GROUP_ROW: i32 = -1;
 pub const QK_TENSOR_READ_ONLY: i32 = 1;

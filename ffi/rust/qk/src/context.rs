@@ -86,6 +86,8 @@ impl InstructionSets {
     pub const DOTPROD: u32 = sys::QK_ISA_DOTPROD as u32;
     /// Extends DOTPROD.
     pub const I8MM: u32 = sys::QK_ISA_I8MM as u32;
+    /// RISC-V's vectors.
+    pub const RVV: u32 = sys::QK_ISA_RVV as u32;
 }
 
 /// What a context really has.
