@@ -148,6 +148,7 @@ const int64_t kBatches[] = {1, 3, 8, 9, 2, 16, 17, 4};
 
 using Shapes = std::vector<std::pair<int64_t, int64_t>>;
 
+// Some shapes have two blocks of rows and more for each multiprocessor, some long rows.
 void check_layouts(const std::vector<qk_layout> &layouts, const std::vector<qk_format> &formats,
                    const Shapes &shapes, int every) {
     Rng rng(41);
@@ -176,21 +177,33 @@ void check_layouts(const std::vector<qk_layout> &layouts, const std::vector<qk_f
 
 TEST(CudaDirect, RowsOfCodes) {
     QK_NEEDS_DEVICE();
-    check_layouts(
-        {QK_LAYOUT_ROW, QK_LAYOUT_ROW_HIGH, QK_LAYOUT_AWQ_GEMV, QK_LAYOUT_WORD},
-        {QK_FORMAT_U4_AFFINE, QK_FORMAT_NF4, QK_FORMAT_FP4_E2M1},
-        kSimulated
-            ? Shapes{{5, 64}, {33, 136}, {40, 272}}
-            : Shapes{{1, 32}, {5, 64}, {33, 136}, {64, 272}, {40, 1040}, {16, 4096}, {70, 2048}},
-        kSimulated ? 37 : 1);
+    check_layouts({QK_LAYOUT_ROW, QK_LAYOUT_ROW_HIGH, QK_LAYOUT_AWQ_GEMV, QK_LAYOUT_WORD},
+                  {QK_FORMAT_U4_AFFINE, QK_FORMAT_NF4, QK_FORMAT_FP4_E2M1},
+                  kSimulated ? Shapes{{5, 64}, {33, 136}, {40, 272}, {300, 72}, {3, 8304}}
+                             : Shapes{{1, 32},
+                                      {5, 64},
+                                      {33, 136},
+                                      {64, 272},
+                                      {40, 1040},
+                                      {16, 4096},
+                                      {70, 2048},
+                                      {9000, 80},
+                                      {20, 16432}},
+                  kSimulated ? 37 : 1);
 }
 
 TEST(CudaDirect, GptqAndAwq) {
     QK_NEEDS_DEVICE();
     check_layouts({QK_LAYOUT_GPTQ, QK_LAYOUT_GPTQ_V1, QK_LAYOUT_AWQ_GEMM}, {QK_FORMAT_U4_AFFINE},
-                  kSimulated
-                      ? Shapes{{8, 32}, {40, 136}, {72, 64}}
-                      : Shapes{{8, 32}, {40, 136}, {72, 64}, {136, 1032}, {64, 4096}, {200, 2080}},
+                  kSimulated ? Shapes{{8, 32}, {40, 136}, {72, 64}, {600, 72}, {8, 8304}}
+                             : Shapes{{8, 32},
+                                      {40, 136},
+                                      {72, 64},
+                                      {136, 1032},
+                                      {64, 4096},
+                                      {200, 2080},
+                                      {17000, 72},
+                                      {24, 16424}},
                   kSimulated ? 19 : 1);
 }
 
