@@ -9,6 +9,7 @@
 #include "gru/step.hpp"
 #include "network.hpp"
 #include "owned_model.hpp"
+#include "qk_gru.h"
 #include "reference/gru/gru_reference.hpp"
 
 namespace {
@@ -58,6 +59,42 @@ TEST_P(Golden, EveryCodeOfEveryStepIsTheExpectedOne) {
             for (int j = 0; j < h; ++j)
                 ASSERT_EQ(qk::gru::load_code(next.data(), cell.h_bytes, j),
                           expected[(std::size_t(step) * b + sequence) * h + j])
+                    << "step " << step << " sequence " << sequence << " unit " << j;
+            old.swap(next);
+        }
+    }
+}
+
+// What a microcontroller gets: tools/amalgamate's two files, which know nothing of the library.
+TEST_P(Golden, TheTwoFilesForBoardsGiveEveryCode) {
+    const std::string folder = data_folder() + "/gru_vectors/" + GetParam();
+    int t = 0, b = 0;
+    const std::unique_ptr<OwnedModel> owned = load_golden(folder, t, b);
+    if (owned == nullptr) GTEST_SKIP() << "no golden vectors at " << folder;
+    const qk_gru_model &model = owned->view();
+    std::vector<std::uint64_t> image(static_cast<std::size_t>(qk::gru::image_bytes(model)) / 8);
+    ASSERT_STREQ(qk::gru::fault_text(qk::gru::image_write(model, image.data())), "no fault");
+    qk_gru_cell cell;
+    qk_gru_shape shape;
+    ASSERT_EQ(qk_gru_cell_load(&cell, image.data(), image.size() * 8), 0);
+    qk_gru_cell_describe(&cell, &shape);
+    ASSERT_EQ(shape.input_size, owned->model.input_size);
+    const int c = shape.input_size, h = shape.hidden_size;
+
+    const std::vector<std::int32_t> qx = read_i32(folder + "/qx.i32"),
+                                    expected = read_i32(folder + "/qh_expected.i32");
+    ASSERT_EQ(expected.size(), static_cast<std::size_t>(t) * b * h);
+    std::vector<std::int16_t> scratch(static_cast<std::size_t>(shape.scratch_bytes) / 2 + 1);
+    for (int sequence = 0; sequence < b; ++sequence) {
+        std::vector<std::int16_t> old(h), next(h), codes(c);
+        qk_gru_cell_start(&cell, old.data());
+        for (int step = 0; step < t; ++step) {
+            const std::size_t row = std::size_t(step) * b + sequence;
+            for (int k = 0; k < c; ++k)
+                qk::gru::store_code(codes.data(), shape.x_bytes, k, qx[row * c + k]);
+            qk_gru_cell_step(&cell, codes.data(), old.data(), next.data(), scratch.data());
+            for (int j = 0; j < h; ++j)
+                ASSERT_EQ(qk::gru::load_code(next.data(), shape.h_bytes, j), expected[row * h + j])
                     << "step " << step << " sequence " << sequence << " unit " << j;
             old.swap(next);
         }

@@ -13,11 +13,24 @@ target_compile_definitions(
   test_gru PRIVATE QK_SHARED_DATA_DEFAULT="${PROJECT_SOURCE_DIR}/../shared/data"
                    QK_EXAMPLES="${PROJECT_SOURCE_DIR}/examples"
                    QK_GRU_GOLDEN="${CMAKE_CURRENT_LIST_DIR}/golden")
-# The golden runs are described in JSON.
+# The golden runs are described in JSON. The two files of tools/amalgamate run them as well, in a
+# library of their own, as they have the names of what they are made of.
 find_library(QK_JANSSON jansson)
-if(QK_JANSSON AND NOT CMAKE_CROSSCOMPILING)
-  target_sources(test_gru PRIVATE gru/golden.cpp gru/golden_test.cpp)
-  target_link_libraries(test_gru PRIVATE ${QK_JANSSON})
+find_package(Python3 COMPONENTS Interpreter QUIET)
+if(QK_JANSSON AND Python3_Interpreter_FOUND AND NOT CMAKE_CROSSCOMPILING)
+  set(two_files ${CMAKE_CURRENT_BINARY_DIR}/two_files)
+  file(GLOB two_files_from ${PROJECT_SOURCE_DIR}/src/gru/*.hpp ${PROJECT_SOURCE_DIR}/src/gru/*.cpp
+       ${PROJECT_SOURCE_DIR}/src/gru/embedded/* ${PROJECT_SOURCE_DIR}/src/base/*.hpp)
+  add_custom_command(
+    OUTPUT ${two_files}/qk_gru.cpp ${two_files}/qk_gru.h
+    COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tools/amalgamate ${two_files}
+    DEPENDS ${PROJECT_SOURCE_DIR}/tools/amalgamate ${PROJECT_SOURCE_DIR}/include/qk.h
+            ${two_files_from})
+  add_library(gru_two_files SHARED ${two_files}/qk_gru.cpp)
+  target_include_directories(gru_two_files PUBLIC ${two_files})
+  target_link_options(gru_two_files PRIVATE LINKER:-Bsymbolic)
+  target_sources(test_gru PRIVATE gru/golden.cpp gru/golden_test.cpp ${two_files}/qk_gru.h)
+  target_link_libraries(test_gru PRIVATE ${QK_JANSSON} gru_two_files)
 endif()
 
 # Every vector kernel against the generic one.
