@@ -10,6 +10,17 @@
 namespace qk::cpu {
 namespace {
 
+// Whether no group ends within 16 columns of a row, nor a row within those of a group.
+inline bool has_whole_steps(const Geometry &s) {
+    return !s.flat || (s.k % 16 == 0 && s.group_size % 16 == 0);
+}
+// How kernels over blocks of packed rows see groups: those that straddle rows as groups of 16.
+inline Geometry geometry_of_blocks(const Geometry &s) {
+    if (!s.flat) return s;
+    const int64_t steps = ceil_div(s.k, 16);
+    return {s.n, s.k, 16, steps, s.n * steps, false};
+}
+
 // Outputs above this are not read back from the caches: write past them.
 constexpr int64_t kStreamBytes = int64_t{4} << 20;
 

@@ -141,6 +141,45 @@ TEST_F(CpuLinear, CheckpointLayouts) {
     }
 }
 
+// Rows as files store them, longer than what kernels gather at once.
+TEST_F(CpuLinear, LongRowsOfFiles) {
+    int turn = 0;
+    for (const qk_layout layout : {qk_layout{QK_LAYOUT_ROW}, qk_layout{QK_LAYOUT_ROW_HIGH},
+                                   qk_layout{QK_LAYOUT_AWQ_GEMV}, qk_layout{QK_LAYOUT_WORD}}) {
+        for (const qk_format format : kFormats4) {
+            for (const int64_t k : {2176, 4098}) {
+                for (const int32_t group : {16, 32, 64, 128, 384}) {
+                    if (left_out()) continue;
+                    const int64_t m = turn++ % 3 == 0 ? 3 : 1;
+                    compare({format, kScales[turn % 4], layout, 8 + turn % 9, k, group},
+                            kDense[turn % 3], m, true);
+                }
+            }
+        }
+    }
+}
+
+// Groups that straddle rows, at multiples of 16 columns and elsewhere.
+TEST_F(CpuLinear, GroupsThatStraddleRows) {
+    int turn = 0;
+    for (const qk_layout layout :
+         {qk_layout{qk::kLayoutRows8}, qk_layout{QK_LAYOUT_ROW}, qk_layout{QK_LAYOUT_ROW_HIGH}}) {
+        for (const qk_format format : kFormats4) {
+            for (const int64_t k : {16, 80, 144, 1000, 1040, 2096}) {
+                for (const int32_t group : {32, 64, 128, 384, 4096}) {
+                    for (const int64_t m : {1, 2, 6, 8}) {
+                        if (left_out()) continue;
+                        const WeightCase c = {
+                            format, kScales[++turn % 4], layout, 9 + turn % 27, k, group,
+                            false,  QK_GROUPING_FLAT};
+                        compare(c, kDense[turn % 3], m, true);
+                    }
+                }
+            }
+        }
+    }
+}
+
 // Layouts that store columns: tiles and strips that end anywhere, groups and blocks that are cut.
 TEST_F(CpuLinear, ColumnsOfCodes) {
     constexpr int64_t n_of[] = {7, 16, 31, 120, 128, 129, 250, 264, 1024, 1031, 2050};

@@ -22,7 +22,7 @@ inline uint32_t sets_of(const std::string &kernel) {
     if (named("avx512 bf16")) sets |= kAvx512Bf16;
     if (named("amx")) sets |= kAvx2 | kAvx512 | kAvx512Vnni | kAvx512Vbmi | kAmxInt8;
     if (kernel == "avx512 rows" || named("vnni int8") || kernel == "avx512 vnni" ||
-        kernel == "avx512 vnni groups") {
+        kernel == "avx512 vnni groups" || named("vnni rows")) {
         sets |= kAvx512Vbmi;  // whole bytes looked up or moved in registers
     }
     if (named("neon")) sets |= kNeon;

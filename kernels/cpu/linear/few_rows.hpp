@@ -36,8 +36,9 @@ template <class Isa, class Products>
 class FewRows {
   public:
     FewRows(const LinearArgs &args, const Device &device)
-        : args_(args), rows_(Products::rows(args.x.rows)), less_(less_of(args.w)),
-          products_(args.w, args.x.rows), codes_(args.w), scales_(args.w, device),
+        : args_(args), s_(geometry_of_blocks(args.w.geometry)), rows_(Products::rows(args.x.rows)),
+          less_(less_of(args.w)), products_(args.w, args.x.rows), codes_(args.w),
+          scales_(args.w, device),
           minima_(args.w, has_minimum(args.w) ? args.w.minimum : args.w.scale, device) {
         memset(x_, 0, sizeof(x_));
         memset(scale_, 0, sizeof(scale_));
@@ -62,7 +63,7 @@ class FewRows {
     static constexpr int64_t kScaleChunks = 4;  // whose scales are widened at once
 
     void load_scales(int64_t first, int64_t last) {
-        const Geometry &s = args_.w.geometry;
+        const Geometry &s = s_;
         first_group_ = first * kSlabColumns / s.group_size;
         const int64_t end = min64(last * kSlabColumns, s.k);
         const int64_t count = ceil_div(end, s.group_size) - first_group_;
@@ -93,7 +94,7 @@ class FewRows {
     }
 
     void run_chunk(int64_t chunk) {
-        const Geometry &s = args_.w.geometry;
+        const Geometry &s = s_;
         const int64_t column = chunk * kSlabColumns;
         const int64_t columns = min64(kSlabColumns, s.k - column);
         for (int64_t j = 0; j < args_.x.rows; ++j) {
@@ -114,6 +115,7 @@ class FewRows {
     }
 
     const LinearArgs &args_;
+    const Geometry s_;
     const int64_t rows_;  // of w, a task
     const Less less_;
     Products products_;

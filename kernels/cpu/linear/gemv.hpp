@@ -162,12 +162,13 @@ inline Panel panel_from(const Geometry &s, int64_t first, int64_t most) {
 template <class Isa, class AddPanel>
 QK_INLINE inline void sum_panels(const LinearArgs &args, const Panel &first, int64_t row_block,
                                  const AddPanel &add_panel, MinimaOfGroups<Isa> *minima = nullptr) {
-    const int64_t chunks = ceil_div(args.w.geometry.k, 128);
+    const Geometry s = geometry_of_blocks(args.w.geometry);
+    const int64_t chunks = ceil_div(s.k, 128);
     Sums<Isa> sums;
     for (Lanes<Isa> &lanes : sums.row) lanes = Isa::zero_lanes();
     add_panel(first, sums);
     for (int64_t at = first.last; at < chunks; at += first.last) {
-        add_panel(panel_from(args.w.geometry, at, first.last), sums);
+        add_panel(panel_from(s, at, first.last), sums);
     }
     store_rows<Isa>(args, row_block, sums, minima);
 }
@@ -176,8 +177,9 @@ template <class Isa, class Codes>
 class RowBlocks {
   public:
     RowBlocks(const LinearArgs &args, const Device &device)
-        : args_(args), x_(args.x), scales_(args.w, device), minima_(args.w, args.w.minimum, device),
-          codes_(args.w), blocks_(args.w), first_(panel_from(args.w.geometry, 0, blocks_.most())) {}
+        : args_(args), s_(geometry_of_blocks(args.w.geometry)), x_(args.x), scales_(args.w, device),
+          minima_(args.w, args.w.minimum, device), codes_(args.w), blocks_(args.w),
+          first_(panel_from(s_, 0, blocks_.most())) {}
 
     void run(int64_t row_block) {
         sum_panels<Isa>(args_, first_, row_block,
@@ -203,7 +205,7 @@ class RowBlocks {
     }
 
     void run_panel(int64_t row_block, const Panel &panel, Sums<Isa> &sums) {
-        const Geometry &s = args_.w.geometry;
+        const Geometry &s = s_;
         const uint8_t *const codes = blocks_.load(row_block, panel.first, panel.last);
         const char *const scales = scales_.load(row_block, panel.group, panel.groups);
         const char *const x = x_.panel(panel.first * 128);
@@ -229,7 +231,7 @@ class RowBlocks {
     QK_NOINLINE void run_chunks(const uint8_t *codes, const char *scales, const uint8_t *zeros,
                                 const char *x, int64_t left, int64_t full, Sums<Isa> &total) const {
         constexpr int64_t groups = 8 / kSteps;
-        const int64_t size = args_.w.geometry.group_size, stride = zero_bytes();
+        const int64_t size = s_.group_size, stride = zero_bytes();
         Sums<Isa> sums = total;  // a copy that nothing points to stays in registers
         Chunk at = {codes, scales, zeros, x};
         for (int64_t i = 0; i < full; ++i) {
@@ -247,6 +249,7 @@ class RowBlocks {
     }
 
     const LinearArgs &args_;
+    const Geometry s_;
     RowOfX<Isa> x_;
     ScalePanel<Isa> scales_;
     std::conditional_t<kLowers<Codes>, ScalePanel<Isa>, NoPanel> minima_;

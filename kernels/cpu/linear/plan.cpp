@@ -29,7 +29,9 @@ uint32_t facts_of_x(const LinearArgs &args) {
 uint32_t facts_of_groups(const Geometry &s) {
     const int64_t size = s.group_size;
     const bool one_a_row = size >= s.k, blocks = size % 128 == 0;
-    return when(!s.flat, kAlongK) | when(one_a_row || size % 16 == 0, kGroups16) |
+    const bool whole_steps = has_whole_steps(s);
+    return when(!s.flat, kAlongK) | when(whole_steps, kWholeSteps) |
+           when(one_a_row || size % 16 == 0, kGroups16) |
            when(one_a_row || size == 16 || size == 32 || size == 64 || blocks, kGroupsWhole) |
            when(one_a_row || blocks, kGroups128) | when(one_a_row || size >= 64, kGroups64) |
            when(blocks, kBlocks128) | when(size == 16 || size == 32 || size == 64, kSmallGroups);

@@ -37,6 +37,7 @@ enum Condition : uint32_t {
     kNibblesByRow = 1u << 27,    // 4 bits, packed or row after row from whole bytes on
     kNibbles = 1u << 28,         // the same, or column after column
     kEightRows = 1u << 29,       // of x, at least
+    kWholeSteps = 1u << 30,      // groups end where 16 columns of a row do, if they straddle rows
 };
 
 // Conditions that are the case itself: their kernels are no faster ones for another case.
@@ -55,6 +56,7 @@ static constexpr const char *lacking_text(uint32_t condition) {
         case kNoMinimum: return "weights have minima";
         case kInPlanes: return "w is in a GGUF file's records (qk_repack)";
         case kAlongK: return "groups of w straddle rows";
+        case kWholeSteps: return "groups of w straddle rows within 16 columns";
         case kGroups16: return "the group size is not a multiple of 16";
         case kGroupsWhole: return "the group size is not 16, 32, 64 or a multiple of 128";
         case kGroups64: return "the group size is less than 64";
@@ -107,7 +109,7 @@ constexpr uint32_t kIntegersCase = kOneRow | kU4 | kNibblesByRow | kAlongK | kBl
 constexpr uint32_t kSmallGroupsCase =
     kOneRow | kExactIntegers | kNibblesByRow | kAlongK | kSmallGroups | kLowered;
 constexpr uint32_t kGemvCase =
-    kOneRow | kQuantized | kNibblesByRow | kAlongK | kGroupsWhole | kScalesMultiply;
+    kOneRow | kQuantized | kNibblesByRow | kWholeSteps | kGroupsWhole | kScalesMultiply;
 constexpr uint32_t kColumnsCase = kOneRow | kColumnLayout | kGroups16 | kScaled;
 constexpr uint32_t kSingleCase = kOneRow | kQuantized | kGroups16 | kLowered;
 constexpr uint32_t kBatchCase = kSeveralRows | kQuantized | kGroups16 | kLowered;
@@ -151,12 +153,12 @@ constexpr LinearRow kLinearTable[] = {
     {QK_ON_X86(kLinearColumnsAvx2), "avx2 columns", 0, QK_ISA_AVX2, kColumnsCase},
     {QK_ON_X86(kLinearSingleAvx512), "avx512 single", 0, QK_ISA_AVX512, kSingleCase},
     {QK_ON_X86(kLinearFewAvx512), "avx512 few rows", 0, QK_ISA_AVX512,
-     kBatchCase | kAlongK | kFewRows | kNibblesByRow | kNoMinimum},
+     kBatchCase | kWholeSteps | kFewRows | kNibblesByRow | kNoMinimum},
     {QK_ON_X86(kLinearBatchAvx512), "avx512 batch", 0, QK_ISA_AVX512, kBatchCase},
     {QK_ON_X86(kLinearGemvAvx2), "avx2 gemv", 0, QK_ISA_AVX2, kGemvCase},
     {QK_ON_X86(kLinearSingleAvx2), "avx2 single", 0, QK_ISA_AVX2, kSingleCase},
     {QK_ON_X86(kLinearFewAvx2), "avx2 few rows", 0, QK_ISA_AVX2,
-     kBatchCase | kAlongK | kUpToFourRows | kNibblesByRow},
+     kBatchCase | kWholeSteps | kUpToFourRows | kNibblesByRow},
     {QK_ON_X86(kLinearBatchAvx2), "avx2 batch", 0, QK_ISA_AVX2, kBatchCase},
     {QK_ON_ARM(kLinearGemvNeon), "neon gemv", 0, QK_ISA_NEON, kGemvCase},
     {QK_ON_ARM(kLinearSingleNeon), "neon single", 0, QK_ISA_NEON, kSingleCase},

@@ -34,7 +34,9 @@ template <class Isa>
 class SlabDecoder {
   public:
     SlabDecoder(const Weight &w, const Device &device)
-        : w_(w), packed_(w.layout->id == kLayoutRows8 && !w.geometry.flat),
+        : w_(w), packed_(w.layout->id == kLayoutRows8 && has_whole_steps(w.geometry) &&
+                         (!w.geometry.flat || w.zero == nullptr)),
+          s_(packed_ ? geometry_of_blocks(w.geometry) : w.geometry),
           by_columns_(stores_columns(w) && !has_minimum(w)), by_rows_(stores_rows(w)),
           lowered_(has_minimum(w)), scales_(w, device),
           minima_(w, lowered_ ? w.minimum : w.scale, device), any_scales_(w), zeros_(w),
@@ -65,10 +67,10 @@ class SlabDecoder {
     // Once a block of columns: divisions take time.
     void number_groups(int64_t column, int64_t end) {
         if (column == column_) return;
-        const int64_t size = w_.geometry.group_size;
+        const int64_t size = s_.group_size;
         column_ = column;
         group_ = column / size;
-        const bool flat = w_.geometry.flat;
+        const bool flat = s_.flat;
         groups_ = flat ? ceil_div(end - column - 1, size) + 1 : ceil_div(end, size) - group_;
         for (int64_t step = 0; step < 8; ++step) {
             const int64_t at = min64(column + step * 16, end - 1);
@@ -294,7 +296,9 @@ class SlabDecoder {
     static constexpr int64_t kGroups = 9, kNow = kGroups;
 
     const Weight &w_;
-    bool packed_, by_columns_, by_rows_, lowered_;
+    bool packed_;
+    const Geometry s_;
+    bool by_columns_, by_rows_, lowered_;
     ScalePanel<Isa> scales_;      // packed
     ScalePanel<Isa> minima_;      // packed; the scales where there are none
     ScaleBlock<Isa> any_scales_;  // every other layout

@@ -106,7 +106,7 @@ class ScalePanel {
     // `plane`: the weight's scales, or its minima.
     QK_NOINLINE ScalePanel(const Weight &w, const ScalePlane &plane, const Device &device)
         : w_(w), plane_(plane), stored_(w, plane), packed_(w.layout->id == kLayoutRows8),
-          widen_(pick_nested_widener<Isa>(device)) {
+          widen_(pick_nested_widener<Isa>(device)), look_up_(pick_byte_lookup<Isa>(device)) {
         if (!has_coded_scales(plane)) return;
         load_nested_code(plane.code, &nested_);
         const int64_t size = plane.second_group;
@@ -123,6 +123,7 @@ class ScalePanel {
     }
 
     QK_NOINLINE const char *load(int64_t row_block, int64_t first, int64_t count) {
+        if (w_.geometry.flat) return load_flat(row_block, first, count);
         if (!packed_) return load_stored(row_block, first, count);
         const int64_t at = (row_block * w_.geometry.groups_per_row + first) * 8;
         const char *const data = static_cast<const char *>(plane_.data);
@@ -160,6 +161,30 @@ class ScalePanel {
     }
 
   private:
+    // Steps of 16 columns in the place of groups (geometry_of_blocks).
+    const char *load_flat(int64_t row_block, int64_t first, int64_t count) {
+        const auto read = [this](int64_t group, int64_t groups, float *to) {
+            const bool looked_up = has_coded_scales(plane_) && plane_.format->id != QK_FORMAT_I8;
+            looked_up ? look_up(group, groups, to) : stored_.read(group, groups, to);
+        };
+        constexpr int64_t most = ScalesOfRows<Isa>::kMostSteps;
+        for (int64_t i = 0; i < count; i += most) {
+            stored_.load_steps(row_block * 8, first + i, min64(most, count - i), read, scales_ + i);
+        }
+        return reinterpret_cast<const char *>(scales_);
+    }
+    void look_up(int64_t first, int64_t count, float *to) const {
+        const uint8_t *const codes = static_cast<const uint8_t *>(plane_.data) + first;
+        int64_t second = first / plane_.second_group;
+        for (int64_t i = 0; i < count; ++second) {
+            const int64_t end = min64(count, (second + 1) * plane_.second_group - first);
+            const float by = load_as<float>(plane_.second, second);
+            look_up_(nested_, codes + i, end - i, by, to + i);
+            i = end;
+        }
+        for (int64_t i = 0; i < count; ++i) to[i] += bias_;
+    }
+
     const char *load_stored(int64_t row_block, int64_t first, int64_t count) {
         for (int64_t i = 0; i < count; i += ScalesOfRows<Isa>::kMost) {
             const int64_t some = min64(ScalesOfRows<Isa>::kMost, count - i);
@@ -217,6 +242,7 @@ class ScalePanel {
     float bias_ = 0;
     NestedCode nested_;
     const WidenNested widen_;
+    const LookUpBytes look_up_;
     // The last ones: some writers store 8 groups at a time.
     alignas(64) float scales_[kPanelGroups + 8][8];
 };

@@ -45,13 +45,28 @@ class CodesOfBlocks {
 
     // 4 bytes a group, a nibble a row; null where there are no zeros.
     const uint8_t *zeros(int64_t block, int64_t group, int64_t count) {
-        if (in_place_ || w_.zero == nullptr) return packed_zeros(w_, block, group);
+        if (w_.zero == nullptr) return nullptr;
+        if (w_.geometry.flat) return zeros_of_steps(block, group, count);
+        if (in_place_) return packed_zeros(w_, block, group);
         zeros_.read(block, group, count, words_);
         return reinterpret_cast<const uint8_t *>(words_);
     }
 
   private:
     static constexpr int64_t kMost = 16;
+
+    // Of steps of 16 columns, where groups straddle rows.
+    QK_NOINLINE const uint8_t *zeros_of_steps(int64_t block, int64_t first, int64_t count) {
+        const Geometry &s = w_.geometry;
+        for (int64_t i = 0; i < count; ++i) {
+            words_[i] = 0;
+            for (int64_t r = 0; r < min64(8, s.n - block * 8); ++r) {
+                const GroupIndex group = group_of(s, block * 8 + r, (first + i) * 16);
+                words_[i] |= uint32_t(zero_of(w_, group)) << 4 * r;
+            }
+        }
+        return reinterpret_cast<const uint8_t *>(words_);
+    }
 
     // Where what is wanted next is stored, 64 bytes at a time.
     struct Ahead {

@@ -37,6 +37,44 @@ class ScalesOfRows {
         }
     }
 
+    // Where groups straddle rows: `count` steps of 16 columns from step `first` on, each with its
+    // row's scale, kMostSteps at most. read(group, count, to) reads a run of groups.
+    static constexpr int64_t kMostSteps = 64;
+    template <class Read>
+    QK_NOINLINE void load_steps(int64_t row, int64_t first, int64_t count, const Read &read,
+                                float (*to)[8]) {
+        typedef float Four __attribute__((vector_size(16)));
+        const Geometry &s = w_.geometry;
+        const int64_t steps = s.group_size / 16;  // of a group, at least 2
+        float of_row[8][kMostSteps + 4];
+        for (int64_t i = 0; i < 8; ++i) {
+            if (row + i >= s.n) {
+                memset(of_row[i], 0, sizeof(of_row[i]));
+                continue;
+            }
+            const int64_t at = (row + i) * (s.k / 16) + first, group = at / steps;
+            const int64_t groups = (at + count - 1) / steps - group + 1;
+            float scales[kMostSteps / 2 + 16];  // in whole runs of 16
+            read(group, groups, scales);
+            row_scales_.fetch(group + groups, groups);
+            int64_t end = (group + 1) * steps - at;
+            for (int64_t g = 0, step = 0; g < groups; ++g, end += steps) {
+                const Four four = {scales[g], scales[g], scales[g], scales[g]};
+                for (; step < min64(end, count); step += 4) memcpy(of_row[i] + step, &four, 16);
+                step = end;  // what is past it, the next group's takes
+            }
+        }
+        for (int64_t g = 0; g < count; g += 4) {
+            transpose_4x4(&of_row[0][g], sizeof(of_row[0]), to[g], sizeof(to[0]));
+            transpose_4x4(&of_row[4][g], sizeof(of_row[0]), to[g] + 4, sizeof(to[0]));
+        }
+    }
+    // Groups that straddle rows.
+    void read(int64_t group, int64_t count, float *to) {
+        row_scales_.start(0);
+        row_scales_.read(group, count, to);
+    }
+
   private:
     const Weight &w_;
     RowScales<Isa> row_scales_;
