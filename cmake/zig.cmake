@@ -16,7 +16,11 @@ else()
   set(CMAKE_SYSTEM_NAME Linux)
   find_program(QK_QEMU NAMES qemu-${CMAKE_SYSTEM_PROCESSOR})  # for static programs
   if(QK_QEMU AND NOT CMAKE_SYSTEM_PROCESSOR STREQUAL CMAKE_HOST_SYSTEM_PROCESSOR)
-    set(CMAKE_CROSSCOMPILING_EMULATOR ${QK_QEMU} -cpu max)
+    set(qk_cpu max)
+    if(CMAKE_SYSTEM_PROCESSOR STREQUAL "riscv64")  # before 8.2 qemu has no such name there
+      set(qk_cpu rv64,v=true,vext_spec=v1.0)
+    endif()
+    set(CMAKE_CROSSCOMPILING_EMULATOR ${QK_QEMU} -cpu ${qk_cpu})
   endif()
 endif()
 # CMake wants programs of one word each, and zig has names of its own for what -march says.
@@ -27,7 +31,10 @@ foreach(tool cc c++ ar ranlib)
     string(CONCAT script "#!/bin/sh\n"
            "for word do\n"
            "  shift\n"
-           "  case $word in -march=armv8.2-a+*) word=-mcpu=generic+v8_2a+\${word#*+} ;; esac\n"
+           "  case $word in\n"
+           "    -march=armv8.2-a+*) word=-mcpu=generic+v8_2a+\${word#*+} ;;\n"
+           "    -march=rv64gcv) word=-mcpu=baseline_rv64+v ;;\n"
+           "  esac\n"
            "  set -- \"$@\" \"$word\"\n"
            "done\n"
            "exec '${QK_ZIG}' ${tool} -target ${QK_ZIG_TARGET} \"$@\"\n")
