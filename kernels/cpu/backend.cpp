@@ -113,6 +113,9 @@ constexpr Kernel<GruArgs> const *kGru[] = {
 #if defined(QK_CPU_ARM)
     &cpu::kGruNeon,
 #endif
+#if defined(QK_CPU_RVV)
+    &cpu::kGruRvv,
+#endif
     &cpu::kGruGeneric,
 };
 constexpr Kernel<FloatProductArgs> const *kFloatProduct[] = {

@@ -65,6 +65,7 @@ extern const Kernel<GruArgs> kGruNeonDot, kGruNeon;
 #elif defined(__riscv)
 extern const Kernel<LinearArgs> kLinearGemvRvv, kLinearSingleRvv, kLinearBatchRvv;
 extern const Kernel<LinearArgs> kTransposedRvv, kTransposedFewRvv;
+extern const Kernel<GruArgs> kGruRvv;
 #endif
 
 namespace {

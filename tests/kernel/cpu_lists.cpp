@@ -60,7 +60,7 @@ TEST(CpuLists, AreWhatTheBuildSays) {
     EXPECT_EQ(names_of(cpu.linear), (Names{"rvv gemv", "rvv single", "rvv batch", "generic"}));
     EXPECT_EQ(names_of(cpu.linear_int8), Names{"generic int8"});
     EXPECT_EQ(names_of(cpu.linear_bf16), Names{});
-    EXPECT_EQ(names_of(cpu.gru), Names{"generic"});
+    EXPECT_EQ(names_of(cpu.gru), (Names{"rvv", "generic"}));
 #else
     EXPECT_EQ(names_of(cpu.dequantize), Names{"generic"});
     EXPECT_EQ(names_of(cpu.quantize), Names{"generic"});

@@ -151,8 +151,8 @@ bool rows_fit(const Source &source, int64_t rows) {
 
 // The least that the vector kernels of this build ask for.
 bool has_vectors() {
-#if defined(QK_CPU_X86) || defined(QK_CPU_ARM)
-    return (features() & (kAvx2 | kNeon)) != 0;
+#if defined(QK_CPU_X86) || defined(QK_CPU_ARM) || defined(QK_CPU_RVV)
+    return (features() & (kAvx2 | kNeon | kRvv)) != 0;
 #else
     return false;
 #endif
