@@ -85,6 +85,8 @@ def results(name, work, path, arguments, **environment):
         state = "failed" if parts & {"failure", "error"} else \
             "skipped" if "skipped" in parts else "passed"
         found[f"{case.get('classname')}::{case.get('name')}"] = state
+    if "passed" not in found.values():
+        sys.exit(f"{name}: no test passed\n{log.read_text()[-3000:]}")
     print(f"{name}: " + ", ".join(f"{count} {state}" for state, count in
                                   sorted(Counter(found.values()).items())), flush=True)
     return found
@@ -117,8 +119,6 @@ def main():
             print(f"FAILED with qk alone: {name}")
         for name in sorted(name for name, state in stock.items() if state == "failed"):
             print(f"failed without qk: {name}")
-        if not stock or sum(state == "passed" for state in qks.values()) == 0:
-            sys.exit("no test ran")
         sys.exit(bool(worse))
 
 
