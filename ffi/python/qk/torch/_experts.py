@@ -42,6 +42,17 @@ class Experts(torch.nn.Module):
 
     def __init__(self, source: Any, format: str = "nf4", **options: Any) -> None:
         super().__init__()
+        self._build(source, lambda _, shape: text_of(quantized_desc(shape, format, **options)))
+
+    @classmethod
+    def of_forms(cls, source: Any, words: dict[str, str]) -> Experts:
+        """With weights of these forms, by their names: a form's text without its shape."""
+        new = cls.__new__(cls)
+        torch.nn.Module.__init__(new)
+        new._build(source, lambda name, shape: f"{shape[0]}x{shape[1]} {words[name]}")
+        return new
+
+    def _build(self, source: Any, text_for: Callable[[str, tuple[int, ...]], str]) -> None:
         self.gate = gate_of(source)
         self.num_experts = int(source.gate_up_proj.shape[0])
         self.forms: dict[str, str] = {}
@@ -49,8 +60,7 @@ class Experts(torch.nn.Module):
         self.is_transposed = bool(getattr(source, "is_transposed", False))
         for name in WEIGHTS:
             dense = getattr(source, name).detach()
-            shape = tuple(self._rows(dense).shape)
-            text = text_of(quantized_desc(shape, format, **options))
+            text = text_for(name, tuple(self._rows(dense).shape))
             self.forms[name] = text
             self._names[name] = [_buffer_name(name, plane.name) for plane in form_of(text).planes]
             for buffer, plane in self.quantize(name, dense).items():

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ from .._errors import Error
 from ._experts import Experts, is_experts
 from ._foreign import config_of, layer_of
 from ._linear import Linear
+from ._operators import empty_planes
 
 # Modules that read the weights of their layers instead of calling them.
 _READERS = (torch.nn.MultiheadAttention, torch.nn.TransformerEncoderLayer)
@@ -40,8 +42,21 @@ def replace_linear(model: torch.nn.Module, format: str = "nf4", *,
     gate_up_proj and down_proj [E,n,k], become qk.torch.Experts, unless convert_experts is False.
     modules_to_not_convert: names, ends of names or regular expressions, a module's meaning all
     inside; None: a transformers model's output head. A weight that another module uses too, as a
-    tied head does, always stays. What stays, and why, is in the report.
+    tied head does, always stays. What stays, and why, is in the report. A transformers model saves
+    what it is afterwards: from_pretrained reads it again.
     """
+    report = replace(model, format, modules_to_not_convert=modules_to_not_convert,
+                     convert_quantized=convert_quantized, convert_experts=convert_experts,
+                     **options)
+    method = sys.modules.get(f"{__package__}._transformers")  # where transformers is installed
+    if report.replaced and method is not None:
+        method.attach(model, format, options)
+    return report
+
+
+def replace(model: torch.nn.Module, format: str, *, modules_to_not_convert: Iterable[str] | None,
+            convert_quantized: bool = True, convert_experts: bool, **options: Any) -> Report:
+    """The modules alone."""
     skipped = list(_output_heads(model) if modules_to_not_convert is None
                    else modules_to_not_convert)
     report = Report({}, {})
@@ -55,19 +70,19 @@ def replace_linear(model: torch.nn.Module, format: str = "nf4", *,
             continue
         if isinstance(module, (Linear, Experts)):
             continue
-        what = _what(module)
-        why = what and (_why_not(name, module, skipped, shared) or inside.get(name))
-        if not what:
+        kind = what(module)
+        why = kind and (_why_not(name, module, skipped, shared) or inside.get(name))
+        if not kind:
             continue
-        if what == "quantized" and not convert_quantized:
+        if kind == "quantized" and not convert_quantized:
             why = why or "is quantized already"
-        if what == "experts" and not convert_experts:
+        if kind == "experts" and not convert_experts:
             why = why or "is a module of experts"
         if why:
             report.kept[name] = why
             continue
         try:
-            new = _made_of(module, what, format, options)
+            new = _made_of(module, kind, format, options)
         except (Error, ValueError, RuntimeError) as error:
             report.kept[name] = str(error)
             continue
@@ -105,6 +120,19 @@ def is_named(name: str, patterns: Iterable[str]) -> bool:
                for pattern in patterns)
 
 
+def of_form(module: Any, words: str | dict[str, str]) -> Linear | Experts:
+    """What takes a dense module's place, with a weight of this form that is still to be read.
+
+    words: a form's text without its shape; of experts, by the names of their weights.
+    """
+    if isinstance(words, dict):
+        return Experts.of_forms(module, words)
+    n, k = reversed(module.weight.shape) if what(module) == "conv1d" else module.weight.shape
+    text = f"{n}x{k} {words}"
+    new = Linear._from(text, empty_planes(text, module.weight.device), module.bias)
+    return new.train(module.training)
+
+
 def _slots(model: torch.nn.Module) -> Iterator[tuple[torch.nn.Module, str, str]]:
     """Each place of a module: its parent, its name there, its full name."""
     for prefix, parent in model.named_modules():
@@ -113,7 +141,7 @@ def _slots(model: torch.nn.Module) -> Iterator[tuple[torch.nn.Module, str, str]]
                 yield parent, child, f"{prefix}.{child}" if prefix else child
 
 
-def _what(module: torch.nn.Module) -> str:
+def what(module: torch.nn.Module) -> str:
     """"dense", "conv1d", "quantized", "experts", "other linear", or "" of what is no linear
     layer."""
     if config_of(module) is not None:
@@ -143,10 +171,10 @@ def _form_text(module: Linear | Experts) -> str:
     return module.form if isinstance(module, Linear) else module.extra_repr()
 
 
-def _made_of(module: Any, what: str, format: str, options: dict[str, Any]) -> Linear | Experts:
-    if what == "experts":
+def _made_of(module: Any, kind: str, format: str, options: dict[str, Any]) -> Linear | Experts:
+    if kind == "experts":
         return Experts(module, format, **options)
-    if what == "quantized":
+    if kind == "quantized":
         config = config_of(module)
         assert config is not None
         device = next(value.device for value in module.state_dict().values()
@@ -157,7 +185,7 @@ def _made_of(module: Any, what: str, format: str, options: dict[str, Any]) -> Li
         if isinstance(old, torch.nn.Parameter):  # an optimizer may know it
             new.register_parameter("bias", old)
         return new.train(module.training)
-    if what == "conv1d":  # [k,n]
+    if kind == "conv1d":  # [k,n]
         k, n = module.weight.shape
         dense = torch.nn.Linear(k, n, bias=False, device="meta")
         dense.weight = torch.nn.Parameter(module.weight.detach().T.contiguous(), False)

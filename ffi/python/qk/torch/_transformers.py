@@ -7,6 +7,14 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import transformers
+
+if tuple(map(int, transformers.__version__.split(".")[:2])) < (5, 8):
+    raise ImportError("qk.torch.QkConfig: needs transformers 5.8 or newer, installed is "
+                      + transformers.__version__)
+
+from transformers import PreTrainedModel
+from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import ConversionOps, WeightConverter
 from transformers.quantizers.auto import register_quantization_config, register_quantizer
 from transformers.quantizers.base import HfQuantizer
@@ -14,11 +22,13 @@ from transformers.quantizers.quantizers_utils import get_module_from_name
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from .._desc import quantized_desc
+from .._errors import Error
 from ._experts import WEIGHTS as EXPERT_WEIGHTS
 from ._experts import Experts
+from ._form import form_of, text_of
 from ._linear import Linear
 from ._operators import quantize_op
-from ._replace import dequantize_linear, replace_linear
+from ._replace import dequantize_linear, is_named, of_form, replace, what
 
 _OPTIONS = ("group_size", "scale", "nested", "symmetric", "layout")
 
@@ -29,17 +39,19 @@ class QkConfig(QuantizationConfigMixin):  # type: ignore[misc]
 
     modules_to_not_convert: as for replace_linear; None: the output head and tied weights.
     convert_experts: False leaves experts dense.
+    layers: forms of layers that differ from the rest, by their names; a saved model has them.
     """
 
     def __init__(self, format: str = "nf4", group_size: int = 0, scale: str = "f32",
                  nested: bool = False, symmetric: bool = True, layout: str | None = None,
                  modules_to_not_convert: list[str] | None = None, convert_experts: bool = True,
-                 **_: Any) -> None:
+                 layers: dict[str, Any] | None = None, **_: Any) -> None:
         self.quant_method: Any = "qk"
         self.format, self.group_size, self.scale = format, group_size, scale
         self.nested, self.symmetric, self.layout = nested, symmetric, layout
         self.modules_to_not_convert = modules_to_not_convert
         self.convert_experts = convert_experts
+        self.layers = layers or {}
         quantized_desc((64, 4096), format, **self.options)  # refuses what is no format
 
     @property
@@ -100,8 +112,10 @@ class QkHfQuantizer(HfQuantizer):  # type: ignore[misc]
                                                   model._keep_in_fp32_modules)
         conv1d = {name for name, module in model.named_modules()
                   if type(module).__name__ == "Conv1D"}
-        report = replace_linear(model, config.format, modules_to_not_convert=skipped,
-                                convert_experts=config.convert_experts, **config.options)
+        for name, words in config.layers.items():
+            model.set_submodule(name, of_form(model.get_submodule(name), words))
+        report = replace(model, config.format, modules_to_not_convert=skipped,
+                         convert_experts=config.convert_experts, **config.options)
         for name in conv1d & set(report.replaced):
             model.get_submodule(name).was_conv1d = not self.pre_quantized
         if not self.pre_quantized:
@@ -109,8 +123,6 @@ class QkHfQuantizer(HfQuantizer):  # type: ignore[misc]
             for module in model.modules():
                 for name in _dense_names(module):
                     module._buffers[name] = module._buffers[name].to(model.dtype)
-        # What a file of this model needs to be read again.
-        config.modules_to_not_convert = sorted({*skipped, *report.kept})
         return model
 
     def param_needs_quantization(self, model: Any, param_name: str, **_: Any) -> bool:
@@ -118,19 +130,26 @@ class QkHfQuantizer(HfQuantizer):  # type: ignore[misc]
         return not self.pre_quantized and name in _dense_names(module)
 
     def _process_model_after_weight_loading(self, model: Any, **_: Any) -> Any:
-        """save_pretrained splits dense experts into the tensors that they were read from; planes
-        are saved as they are."""
-        experts = [name for name, module in model.named_modules() if isinstance(module, Experts)]
-        if experts:
-            model._weight_conversions = [
-                one for one in getattr(model, "_weight_conversions", None) or []
-                if not (isinstance(one, WeightConverter) and _makes_experts(one))]
         return model
+
+    def get_state_dict_and_metadata(self, model: Any) -> tuple[None, dict[str, str]]:
+        """save_pretrained's first question: the model's configuration and converters become those
+        of what it is now."""
+        config = _config_of(model, self.quantization_config)
+        if config is not None:
+            model.config.quantization_config = config
+        elif hasattr(model.config, "quantization_config"):
+            del model.config.quantization_config
+        if any(isinstance(module, Experts) for module in model.modules()):
+            model._weight_conversions = _without_experts(model)
+        return None, {}
 
     def get_quantize_ops(self) -> Any:
         return _Quantize(self)
 
     def _dequantize(self, model: Any, dtype: Any = None) -> Any:
+        if isinstance(dtype, str):  # of a configuration that was saved
+            dtype = getattr(torch, dtype)
         dequantize_linear(model, dtype or torch.float32)
         return model
 
@@ -144,3 +163,58 @@ class QkHfQuantizer(HfQuantizer):  # type: ignore[misc]
     @property
     def is_compileable(self) -> bool:
         return True
+
+
+def attach(model: Any, format: str, options: dict[str, Any]) -> None:
+    """Layers of a transformers model have been replaced: it is of this method from now on, unless
+    layers of another one are left."""
+    if not isinstance(model, PreTrainedModel):
+        return
+    theirs = getattr(model, "hf_quantizer", None)
+    if isinstance(theirs, QkHfQuantizer) \
+            or any(what(module) == "quantized" for module in model.modules()):
+        return
+    model.hf_quantizer = QkHfQuantizer(QkConfig(format, **options), pre_quantized=False)
+    if theirs is not None:
+        model.quantization_method = "qk"
+
+
+def _config_of(model: Any, given: QkConfig) -> QkConfig | None:
+    """What from_pretrained needs to make the modules of a model; None of a dense one."""
+    modules = dict(model.named_modules(remove_duplicate=False))
+    ours = {name: module for name, module in modules.items()
+            if isinstance(module, (Linear, Experts))}
+    if not ours:
+        return None
+    dense = sorted(name for name, module in modules.items() if name not in ours and what(module))
+    skipped = [*dense, *(model._keep_in_fp32_modules or ())]
+    layers = {name: _words_of(module) for name, module in ours.items()
+              if is_named(name, skipped) or not _is_usual(module, given)}
+    return QkConfig(given.format, **given.options, modules_to_not_convert=dense, layers=layers)
+
+
+def _words_of(module: Linear | Experts) -> Any:
+    if isinstance(module, Experts):
+        return {name: form.partition(" ")[2] for name, form in module.forms.items()}
+    return module.form.partition(" ")[2]
+
+
+def _is_usual(module: Linear | Experts, config: QkConfig) -> bool:
+    """Does a weight have the form that the configuration's options give it?"""
+    forms = module.forms.values() if isinstance(module, Experts) else [module.form]
+    try:
+        return all(form == text_of(quantized_desc(form_of(form).shape, config.format,
+                                                  **config.options)) for form in forms)
+    except Error:  # there is no such form of this shape
+        return False
+
+
+def _without_experts(model: Any) -> list[Any]:
+    """save_pretrained splits dense experts into the tensors that they are read from; planes are
+    saved as they are."""
+    conversions = getattr(model, "_weight_conversions", None)
+    if conversions is None:  # not read from a file; of these, save_pretrained leaves prefixes
+        conversions = [one for one in get_model_conversion_mapping(model, add_legacy=False)
+                       if type(one).__name__ != "PrefixChange"]
+    return [one for one in conversions
+            if not (isinstance(one, WeightConverter) and _makes_experts(one))]
