@@ -203,6 +203,20 @@ class Gradients(unittest.TestCase):
 
 
 class Tracers(unittest.TestCase):
+
+    def test_autocast_is_the_operators(self):
+        layer = qk.torch.Linear.from_linear(torch.nn.Linear(64, 48), "nf4")
+        for x in (torch.randn(3, 64), torch.randn(3, 64).bfloat16(), torch.randn(300, 64)):
+            leaves = [x.clone().requires_grad_() for _ in range(2)]
+            with torch.autocast("cpu"):
+                ys = [layer(leaves[0]),
+                      torch.ops.qk.linear(leaves[1], layer.planes, layer.form, layer.bias)]
+            self.assertEqual(ys[0].dtype, torch.bfloat16)
+            self.assertTrue(torch.equal(*ys))
+            for y in ys:
+                y.float().square().sum().backward()
+            self.assertTrue(torch.equal(leaves[0].grad, leaves[1].grad))
+
     def test_opcheck(self):
         for bias in (None, torch.randn(N, requires_grad=True)):
             layer = qk.torch.Linear.from_linear(make_dense(), "nf4", nested=True)

@@ -109,6 +109,8 @@ class Linear(Weight, torch.nn.Linear):
         bias = self._parameters["bias"]
         if _is_compiling() or _watched(x):
             return linear_op(x, self.planes, self.form, bias)
+        if _autocast_enabled():
+            x = _autocast(x)
         ready = self._ready
         if ready is None:
             weight = self._prepare()
@@ -149,7 +151,8 @@ class _Product(torch.autograd.Function):
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
         of_x = of_bias = None
         if ctx.needs_input_grad[0]:  # with its own gradient, where that is asked for
-            product = transposed_op if _grad_enabled() or _watched(grad) else transposed_values
+            watched = _grad_enabled() or _autocast_enabled() or _watched(grad)
+            product = transposed_op if watched else transposed_values
             of_x = product(grad, list(ctx.saved_tensors), ctx.form)
         if ctx.needs_input_grad[1]:
             of_bias = grad.reshape(-1, grad.shape[-1]).sum(0).to(ctx.bias_dtype)
@@ -162,7 +165,16 @@ def _watched(x: torch.Tensor) -> bool:
         type(x) is not torch.Tensor
         or _mode_count() or _profiler_enabled() or _trace() is not None
         or _function_transform() is not None
-        or not (x.is_cpu or x.is_cuda) or _autocast_enabled())
+        or not (x.is_cpu or x.is_cuda))
+
+
+def _autocast(x: torch.Tensor) -> torch.Tensor:
+    """x as the operator would get it where autocast is on."""
+    device = x.device.type
+    if not torch.is_autocast_enabled(device) or not x.is_floating_point() \
+            or x.dtype == torch.float64:
+        return x
+    return x.to(torch.get_autocast_dtype(device))
 
 
 def _as_torch(bias: Any) -> torch.Tensor:
