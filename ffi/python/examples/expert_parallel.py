@@ -6,8 +6,9 @@ Ids of other ranks' experts are negative for a rank, which skips those slots: no
 padded or sent to where its expert is. Added up before the all-reduce, slots of a token have the
 order of the ranks; one all-reduce of all slots keeps the order of one process, for top_k times the
 bytes: its bits as well, on GPUs while there are no more rows than a rank has experts (a rank has
-fewer experts than one process, so it leaves the kernels for few rows sooner). NCCL on GPUs, where a layer is captured in one CUDA graph and
-timed; else gloo, and widths of a sixteenth. Each rank holds both results against the whole layer's.
+fewer experts than one process, so it leaves the kernels for few rows sooner). NCCL on GPUs, where
+a layer is captured in one CUDA graph and timed; else gloo, and widths of a sixteenth. Each rank
+holds both results against the whole layer's.
 """
 import sys
 
