@@ -98,8 +98,8 @@ struct Case {
     uint32_t mode, facts;
 };
 constexpr uint32_t kRow = kQuantized | kFourBits | kNibbles | kNibblesByRow | kIntegerEntries |
-                          kAlongK | kGroups16 | kGroupsWhole | kGroups64 | kEightRowsOfW |
-                          kWholeBytes | kScaled;
+                          kAlongK | kWholeSteps | kGroups16 | kGroupsWhole | kGroups64 |
+                          kEightRowsOfW | kWholeBytes | kScaled;
 constexpr uint32_t kPackedRow = (kRow & ~kWholeBytes) | kPacked;
 constexpr uint32_t kGroups = kGroups128 | kBlocks128;
 constexpr uint32_t kMany = kSeveralRows | kFourRows | kFiveRows | kEightRows;

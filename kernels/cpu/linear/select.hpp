@@ -298,6 +298,8 @@ static constexpr Faster faster_than(const LinearRow &chosen, const LinearRow *ta
         const uint32_t lacking = row->conditions & ~facts, no_sets = row->sets & ~sets;
         if (!allows(modes, *row) || (lacking & kOfTheCase) != 0) continue;
         if ((row->sets & ~kind) != 0) continue;
+        // Kernels of rows as files store them are none for packed blocks and for columns.
+        if ((lacking & kWholeBytes) != 0 && (facts & (kPacked | kColumnLayout)) != 0) continue;
         const int32_t weight = count_bits(lacking) + (no_sets != 0 ? 2 : 0);
         if (best != nullptr && weight >= least) continue;
         best = row;
@@ -305,9 +307,8 @@ static constexpr Faster faster_than(const LinearRow &chosen, const LinearRow *ta
         condition = lowest(lacking);
         set = lacking != 0 ? 0 : lowest(no_sets);
     }
-    // What gathers blocks of packed rows is faster where it need not.
-    const bool gathers = (chosen.conditions & (kNibbles | kNibblesByRow)) != 0;
-    if (best == nullptr && gathers && (facts & kPacked) == 0) {
+    // The same kernel, or one of packed blocks, is faster where codes need not be gathered.
+    if (best == nullptr && (facts & (kFourBits | kPacked)) == kFourBits) {
         return {&chosen, lacking_text(kPacked), ""};
     }
     return {best, lacking_text(condition), set_name(set)};
