@@ -308,7 +308,8 @@ static constexpr Faster faster_than(const LinearRow &chosen, const LinearRow *ta
         set = lacking != 0 ? 0 : lowest(no_sets);
     }
     // The same kernel, or one of packed blocks, is faster where codes need not be gathered.
-    if (best == nullptr && (facts & (kFourBits | kPacked)) == kFourBits) {
+    const bool unpacked = (facts & (kFourBits | kPacked)) == kFourBits;
+    if (best == nullptr && unpacked && chosen.sets != QK_ISA_GENERIC) {
         return {&chosen, lacking_text(kPacked), ""};
     }
     return {best, lacking_text(condition), set_name(set)};
