@@ -151,7 +151,7 @@ class FloatRows8 : Rows8 {
             : scale(scales), left(group_size - at % group_size), size(group_size) {}
         QK_INLINE Lanes<Avx512> next() {
             Lanes<Avx512> scales = Avx512::splat(*scale);
-            if (left >= 16) {
+            if (left >= 16 || left < 0) {  // below 0: past the end of a row of one short group
                 left -= 16;
                 return scales;
             }
