@@ -31,10 +31,7 @@ class ScalesOfRows {
             }
             for (; there < round_up(count, 4); ++there) of_row[i][there] = 0;
         }
-        for (int64_t g = 0; g < count; g += 4) {
-            transpose_4x4(&of_row[0][g], sizeof(of_row[0]), to[g], sizeof(to[0]));
-            transpose_4x4(&of_row[4][g], sizeof(of_row[0]), to[g] + 4, sizeof(to[0]));
-        }
+        transpose(of_row, count, to);
     }
 
     // Where groups straddle rows: `count` steps of 16 columns from step `first` on, each with its
@@ -64,10 +61,7 @@ class ScalesOfRows {
                 step = end;  // what is past it, the next group's takes
             }
         }
-        for (int64_t g = 0; g < count; g += 4) {
-            transpose_4x4(&of_row[0][g], sizeof(of_row[0]), to[g], sizeof(to[0]));
-            transpose_4x4(&of_row[4][g], sizeof(of_row[0]), to[g] + 4, sizeof(to[0]));
-        }
+        transpose(of_row, count, to);
     }
     // Groups that straddle rows.
     void read(int64_t group, int64_t count, float *to) {
@@ -76,6 +70,15 @@ class ScalesOfRows {
     }
 
   private:
+    template <size_t kLength>
+    QK_INLINE static void transpose(const float (&of_row)[8][kLength], int64_t count,
+                                    float (*to)[8]) {
+        for (int64_t g = 0; g < count; g += 4) {
+            transpose_4x4(&of_row[0][g], sizeof(of_row[0]), to[g], sizeof(to[0]));
+            transpose_4x4(&of_row[4][g], sizeof(of_row[0]), to[g] + 4, sizeof(to[0]));
+        }
+    }
+
     const Weight &w_;
     RowScales<Isa> row_scales_;
 };

@@ -104,31 +104,14 @@ struct AmxInt8 : Avx512Int8 {
     };
 
     // Rows of x to tiles.
-    class TileRows {
+    class TileRows : Avx512Int8::TileRows {
       public:
-        explicit TileRows(const Weight &w)
-            : zero_(w.format->kind == FormatKind::kLut4 ? kTableOffset : zero_of_all(w)) {}
+        using Avx512Int8::TileRows::TileRows;
 
         // A chunk of x as row j of a tile.
         void put(const float *x, int64_t blocks, float unit, int64_t j, XTile *to) const {
-            const ChunkQuantizer quantizer(x, blocks);
-            float scale[8];
-            int32_t sum[8];
-            quantizer.store_scales(unit, scale);
-            const XBytes bytes = quantizer.integers(sum);
-            const __m512i order =
-                _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-            _mm512_store_si512(to->x[j], place(bytes, order));
-            _mm512_store_si512(to->x[j] + 64,
-                               place(bytes, _mm512_add_epi32(order, _mm512_set1_epi32(16))));
-            for (int b = 0; b < 8; ++b) {
-                to->scale[b][j] = scale[b];
-                to->minus[b][j] = -zero_ * sum[b];
-            }
+            this->quantize(x, blocks, unit, j, to, to->x[j]);
         }
-
-      private:
-        const int32_t zero_;  // that all sums of x are multiplied by
     };
 };
 
