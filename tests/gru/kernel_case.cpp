@@ -51,17 +51,20 @@ void fill_x(std::mt19937_64 &random, const qk_gru_model &model, const KernelRun 
 }
 
 struct Buffers {  // of one run
-    Guarded x, h, y, scratch, packed;
-    std::size_t h_bytes, y_bytes, scratch_bytes;
+    Guarded x, h, y, gates, scratch, packed;
+    std::size_t h_bytes, y_bytes, gates_bytes, scratch_bytes;
 };
 
 void compare(const qk::Kernel<qk::GruArgs> &kernel, qk::GruArgs args, const Buffers &expected,
              const Guarded &h0, const KernelRun &run) {
-    const Guarded h(expected.h_bytes), y(expected.y_bytes), scratch(expected.scratch_bytes);
+    const Guarded h(expected.h_bytes), y(expected.y_bytes), gates(expected.gates_bytes);
+    const Guarded scratch(expected.scratch_bytes);
     std::memcpy(h.data(), h0.data(), expected.h_bytes);
     std::memset(scratch.data(), 0x5a, expected.scratch_bytes);  // no kernel relies on its content
+    std::memset(gates.data(), 0x5a, expected.gates_bytes);
     args.h = h.data();
     args.y = y.data();
+    args.gates = run.gates ? gates.data() : nullptr;
     args.scratch = scratch.data();
     const qk::Launch launch = {{run_in_threads, nullptr, run.threads},
                                nullptr,
@@ -74,6 +77,8 @@ void compare(const qk::Kernel<qk::GruArgs> &kernel, qk::GruArgs args, const Buff
         << kernel.name << ": y, c " << args.cell->input_size << " h " << args.cell->hidden_size
         << " batch " << args.batch << " steps " << args.steps << " threads " << run.threads;
     ASSERT_EQ(std::memcmp(h.data(), expected.h.data(), expected.h_bytes), 0) << kernel.name;
+    ASSERT_EQ(std::memcmp(gates.data(), expected.gates.data(), expected.gates_bytes), 0)
+        << kernel.name << ": gates, h " << args.cell->hidden_size;
 }
 
 std::uint64_t digest_of(const Guarded &memory, std::size_t bytes, std::uint64_t digest) {
@@ -117,11 +122,11 @@ void KernelCounts::print() const {
     std::printf(
         "%lld models (%lld refused, %lld packed, of them %lld with "
         "64-bit gates and %lld with 16-bit weights), "
-        "%lld steps in %lld comparisons, digest %016llx\n",
+        "%lld steps in %lld comparisons, %lld of them of gates too, digest %016llx\n",
         static_cast<long long>(models), static_cast<long long>(refused),
         static_cast<long long>(packed), static_cast<long long>(wide), static_cast<long long>(words),
         static_cast<long long>(steps), static_cast<long long>(compared),
-        static_cast<unsigned long long>(digest));
+        static_cast<long long>(compared_gates), static_cast<unsigned long long>(digest));
 }
 
 void run_case(OwnedModel &owned, std::mt19937_64 &random, bool extreme, const KernelRun &run,
@@ -153,6 +158,7 @@ void run_case(OwnedModel &owned, std::mt19937_64 &random, bool extreme, const Ke
     fill_x(random, model, run, extreme, x_count, buffers.x.data());
     buffers.h_bytes = static_cast<std::size_t>(h_count * cell.h_bytes);
     buffers.y_bytes = static_cast<std::size_t>(y_count * (run.f32 ? 4 : cell.h_bytes));
+    buffers.gates_bytes = run.gates ? static_cast<std::size_t>(y_count) * 16 : 0;
     buffers.scratch_bytes =
         rounded(run.batch * qk::gru_scratch_bytes(cell) + packing.scratch_bytes(cell, run.batch));
     Guarded h0(buffers.h_bytes);
@@ -163,6 +169,7 @@ void run_case(OwnedModel &owned, std::mt19937_64 &random, bool extreme, const Ke
                             static_cast<std::int32_t>(state[static_cast<std::size_t>(i)]));
     buffers.h = Guarded(buffers.h_bytes);
     buffers.y = Guarded(buffers.y_bytes);
+    buffers.gates = Guarded(buffers.gates_bytes);
     buffers.scratch = Guarded(buffers.scratch_bytes);
     std::memcpy(buffers.h.data(), h0.data(), buffers.h_bytes);
 
@@ -178,6 +185,7 @@ void run_case(OwnedModel &owned, std::mt19937_64 &random, bool extreme, const Ke
                                                         : QK_FORMAT_I16);
     args.x = buffers.x.data();
     args.y = buffers.y.data();
+    args.gates = run.gates ? buffers.gates.data() : nullptr;
     args.h = buffers.h.data();
     args.scratch = buffers.scratch.data();
     args.packed = buffers.packed.data();
@@ -190,6 +198,7 @@ void run_case(OwnedModel &owned, std::mt19937_64 &random, bool extreme, const Ke
         if (!list.kernels[i]->can_run(args, qk::device_at(qk::kCpuBackend, 0))) continue;
         if (!harness::wanted("cpu", list.kernels[i]->name)) continue;
         ++counts.compared;
+        if (run.gates) ++counts.compared_gates;
         compare(*list.kernels[i], args, buffers, h0, run);
     }
 }
@@ -220,6 +229,7 @@ void run_random_cases(std::uint64_t seed, bool extreme, std::int64_t wanted, int
         run.steps = below(60);
         run.threads = random() % 8 == 0 ? 3 : 1;
         run.f32 = random() % 4 == 0;
+        run.gates = random() % 2 == 0;
         run_random_case(random, options, run, counts);
     }
 }

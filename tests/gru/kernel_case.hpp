@@ -15,11 +15,12 @@ struct KernelRun {
     int threads = 1;
     bool f32 = false;     // x and y
     bool lowest = false;  // every code of x and of the first state at the low end
+    bool gates = false;   // too
 };
 
 struct KernelCounts {
     std::int64_t models = 0, refused = 0, packed = 0, wide = 0, words = 0, steps = 0;
-    std::int64_t compared = 0;
+    std::int64_t compared = 0, compared_gates = 0;
     std::uint64_t digest = 14695981039346656037u;  // FNV-1a of every generic output
     void print() const;
 };

@@ -28,6 +28,7 @@ void expect_reached(const KernelCounts &counts) {
     EXPECT_GT(counts.wide, 0);
     EXPECT_GT(counts.words, 0);
     EXPECT_GE(counts.compared, counts.packed);  // who packs has a kernel that takes it
+    EXPECT_GT(counts.compared_gates, 0);
 }
 
 TEST_F(GruKernels, CodesAtTheEndsOfEveryType) {
@@ -54,8 +55,9 @@ TEST_F(GruKernels, LargerShapes) {
                 options.extreme = batch == 2;
                 options.weight_bits = h % 2 == 0 ? 16 : 8;
                 options.inside_bits = c % 2 == 0 ? 15 : 4;
-                gru_test::run_random_case(random, options, KernelRun{3, batch, 1, batch == 5},
-                                          counts);
+                KernelRun run{3, batch, 1, batch == 5};
+                run.gates = batch != 2;
+                gru_test::run_random_case(random, options, run, counts);
             }
         }
     }
@@ -86,8 +88,8 @@ TEST_F(GruKernels, SumsOfWordsBeyondARunOfColumns) {
                 for (auto *rows :
                      {&owned.w_shift, &owned.r_shift, &owned.bw_shift, &owned.br_shift})
                     rows->assign(rows->size(), shift);
-                gru_test::run_case(owned, random, true, KernelRun{2, batch, 1, false, lowest},
-                                   counts);
+                gru_test::run_case(owned, random, true,
+                                   KernelRun{2, batch, 1, false, lowest, batch == 3}, counts);
             }
         }
     }

@@ -39,7 +39,7 @@ class GruCase {
         if (packed_bytes > 0) packing.make(cell_, packed);
         input_ = x();
         state_ = first_state();
-        const bool whole = number_ % 8 == 3;  // gates and counts, which the portable kernel gives
+        const bool whole = number_ % 8 == 3;  // gates, and counts: by the portable kernel alone
         const int64_t cells = batch_ * h;
         qk::GruArgs args = {};
         args.cell = &cell_;

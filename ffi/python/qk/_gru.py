@@ -365,7 +365,7 @@ class GRUState(Handle):
 
     def run_gates(self, x: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], ...]:
         """Advances by x [t,b,c] f32 of numpy: y [t,b,h] and gates [t,b,4h], which are u, r, n and
-        R_n h + b. Many times slower than a call."""
+        R_n h + b. On a GPU many times slower than a call."""
         tx = asarray(x, context=self.context)
         y, gates = (np.empty((*x.shape[:2], count * self.gru.hidden_size), np.float32)
                     for count in (1, 4))

@@ -7,7 +7,7 @@ docs/gru.md's cell resets after the product, so this one is put together of two:
 rows of u and r and sees h, `candidate` has the rows of n and sees v = r * h, with a reset gate held
 open. Between them v and h' are exact products of codes, rounded to the grid of the GRU that reads
 them. All of it is integers, so the same model gives the same bits everywhere. It is two calls a
-step, by the kernel that shows its gates, and so many times slower than qk.GRU.
+step from Python, and so many times slower than qk.GRU.
 """
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 // lanes: rules 7 to 13 of docs/gru.md on vectors of int32.
 #pragma once
 #include "cpu/gru/isa.hpp"
+#include "gru/border.hpp"
 
 namespace qk::cpu {
 
@@ -138,10 +139,27 @@ struct GateRow {
     const int32_t *ih, *hh;
     int32_t *h;
     uint8_t *view;  // what R will multiply
+    char *gates;    // f32 [4][h] for the caller, where they are `shown`
 };
 
+// What the caller sees of the units from j on: u, r, n and R_n h + b, all without their zeros.
+template <class Isa>
+QK_INLINE inline void store_gates(const gru::Cell &cell, char *to, int64_t j, Ints<Isa> u,
+                                  Ints<Isa> r, Ints<Isa> n, Ints<Isa> hh_n) {
+    const int64_t count = min64(lanes_of<Isa>(), cell.hidden_size - j);
+    if (count <= 0) return;
+    const auto store = [&](int64_t gate, Ints<Isa> code, int32_t scale) QK_INLINE {
+        Isa::store_reals(to + (gate * cell.hidden_size + j) * 4, count, code,
+                         gru::power_of_two(-scale));
+    };
+    store(0, u, cell.u_shift);
+    store(1, r, cell.r_scale);
+    store(2, n, cell.n_scale);
+    store(3, hh_n, cell.hh_scale);
+}
+
 // `rows` sequences, all units. The tables of 256 bytes stay in registers where they fit.
-template <class Isa, bool wide>
+template <class Isa, bool wide, bool shown>
 QK_NOINLINE void run_gates(const gru::Cell &cell, const GruPack &pack, const GateRow *row,
                            int64_t rows, int64_t view_stride) {
     using Ints = typename Isa::Ints;
@@ -159,9 +177,10 @@ QK_NOINLINE void run_gates(const gru::Cell &cell, const GruPack &pack, const Gat
                 pack.reset, reset, Ints::load(ih + units) + Ints::load(hh + units), cell.r_zero);
             const Ints u =
                 on_curve<Isa>(pack.update, update, Ints::load(ih) + Ints::load(hh), cell.u_zero);
-            const Ints hidden = reset_round(r, Ints::load(hh + 2 * units));
+            const Ints hh_n = Ints::load(hh + 2 * units), hidden = reset_round(r, hh_n);
             const Ints n = on_curve<Isa>(pack.candidate, candidate,
                                          Ints::load(ih + 2 * units) + hidden, cell.n_zero);
+            if constexpr (shown) store_gates<Isa>(cell, row->gates, j, u, r, n, hh_n);
             const Ints next = u_round(u, Ints::load(row->h + j), one - u, n_round(n));
             const Ints h = clamp(next, cell.h_min - cell.h_zero, cell.h_max - cell.h_zero);
             h.store(row->h + j);

@@ -46,6 +46,11 @@ class GruRange {
     int32_t *ih(int64_t s, int64_t i) const {
         return reinterpret_cast<int32_t *>(room(s) + room_.ih_at) + i * 3 * room_.units;
     }
+    char *gates(int64_t s, int64_t t) const {
+        if (args_.gates == nullptr) return nullptr;
+        return static_cast<char *>(args_.gates) +
+               (t * args_.batch + s) * 4 * cell_.hidden_size * int64_t(sizeof(float));
+    }
     // Whether the next pass over weights goes backward.
     bool toggle() { return (reinterpret_cast<uint32_t *>(room(first_))[0]++ & 1) != 0; }
 
@@ -138,6 +143,14 @@ class GruRange {
         }
     }
 
+    template <bool shown>
+    void run_all_gates(const GateRow *rows, int64_t count) const {
+        if (pack_.is_wide != 0)
+            run_gates<Isa, true, shown>(cell_, pack_, rows, count, room_.h_stride / 2);
+        else
+            run_gates<Isa, false, shown>(cell_, pack_, rows, count, room_.h_stride / 2);
+    }
+
     void run_step(int64_t t, int64_t i, bool has_states) {
         const int64_t most = together();
         const bool backward = has_states ? false : toggle();
@@ -145,12 +158,12 @@ class GruRange {
             const int64_t count = min64(most, last_ - s);
             GateRow rows[kGruMostRows];
             for (int64_t k = 0; k < count; ++k)
-                rows[k] = {ih(s + k, i), hh(s + k), h(s + k), view(s + k)};
+                rows[k] = {ih(s + k, i), hh(s + k), h(s + k), view(s + k), gates(s + k, t)};
             if (!has_states) run_states(s, s + count, backward);
-            if (pack_.is_wide != 0)
-                run_gates<Isa, true>(cell_, pack_, rows, count, room_.h_stride / 2);
+            if (args_.gates != nullptr)
+                run_all_gates<true>(rows, count);
             else
-                run_gates<Isa, false>(cell_, pack_, rows, count, room_.h_stride / 2);
+                run_all_gates<false>(rows, count);
         }
         for (int64_t s = first_; s < last_; ++s) write_y(s, t);
     }
@@ -175,8 +188,7 @@ class GruRange {
 
 template <class Isa>
 bool can_run_gru(const GruArgs &args, const Device &device) {
-    return has(device, Isa::kFeature) && args.packed != nullptr && args.gates == nullptr &&
-           args.clipped == nullptr;
+    return has(device, Isa::kFeature) && args.packed != nullptr && args.clipped == nullptr;
 }
 
 template <GruIsa Isa>
