@@ -36,6 +36,7 @@ def host_floats(tensor: Any, name: str) -> Any:
         device_of(tensor, name)  # refuses
     tensor = tensor.cpu().float()
     require_values(tensor, name)
+    address_of(tensor, name)  # refuses a wrapper of torch.func
     return tensor
 
 

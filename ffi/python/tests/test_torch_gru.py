@@ -4,8 +4,9 @@ import io
 import pickle
 import random
 import sys
+from unittest import mock
 
-from common import qk, unittest
+from common import np, qk, unittest
 
 try:
     import torch
@@ -13,6 +14,7 @@ except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
 import qk.torch
+from torch.nn.utils import rnn
 
 PRESETS = ("w8a8", "w8h16", "w8a16", "w16a16")
 
@@ -51,7 +53,77 @@ class Bits(unittest.TestCase):
                 self.assertEqual(mine.shape, theirs.shape)
             for mine, theirs in zip(layer(x[0]), dense(x[0])):
                 self.assertEqual(mine.shape, theirs.shape)
-        self.assertEqual(layer(x.bfloat16())[0].dtype, torch.bfloat16)
+
+    def test_any_x(self):
+        _, layer = make()
+        wide = torch.randn(9, 3, 10)
+        layer.calibrate(wide[..., :5])
+        for x in (wide[..., ::2], wide[..., :5].transpose(0, 1), wide[:1, :, :5].expand(9, 3, 5),
+                  wide[:, :, :5].half(), wide[:1, :1, :5].bfloat16(), wide[..., 5:].double()):
+            x = x.detach().requires_grad_()
+            y, _ = layer(x)
+            codes = np.ascontiguousarray(x.detach().float().numpy())
+            self.assertTrue(torch.equal(y, torch.from_numpy(layer.export().run(codes)).to(x.dtype)))
+            y.float().square().sum().backward()
+            self.assertEqual((y.dtype, x.grad.dtype), (x.dtype, x.dtype))
+            self.assertGreater(float(x.grad.float().abs().sum()), 0)
+
+    def test_chunks_of_time_are_the_whole(self):
+        _, layer = make()
+        x = torch.randn(9, 3, 5)
+        y, h_n = layer.calibrate(x)(x)
+        first, h = layer(x[:4])
+        second, last = layer(x[4:], h)
+        self.assertTrue(torch.equal(torch.cat((first, second)), y) and torch.equal(last, h_n))
+
+    def test_without_gradients_no_gates_are_made(self):
+        _, layer = make()
+        x = torch.randn(9, 3, 5)
+        layer.calibrate(x)
+        with mock.patch("qk._gru.GRUState.run_gates", side_effect=AssertionError):
+            with torch.no_grad():
+                layer(x)
+            with torch.inference_mode():
+                layer(x)
+            layer.requires_grad_(False)(x)
+            with self.assertRaises(AssertionError):
+                layer(x.requires_grad_())
+
+    def test_packed_sequences(self):
+        draw = random.Random(5)
+        for seed in range(12):
+            dense, layer = make(seed=seed, batch_first=seed % 2 == 1)
+            lengths = [draw.randint(1, 9) for _ in range(4)]
+            x, h0 = torch.randn(max(lengths), 4, 5), torch.rand(1, 4, 12) - 0.5
+            sort = seed % 3 == 0
+            packed = rnn.pack_padded_sequence(x, sorted(lengths)[::-1] if sort else lengths,
+                                              enforce_sorted=sort)
+            y, h_n = layer.calibrate(packed, h0)(packed, h0)
+            theirs, _ = dense(packed, h0)
+            for mine, own in zip(y[1:], theirs[1:]):
+                self.assertTrue(mine is own or torch.equal(mine, own))
+            steps, lengths = rnn.pad_packed_sequence(y)
+            y.data.sum().backward()
+            found = {name: part.grad.clone() for name, part in layer.named_parameters()}
+            layer.zero_grad()
+            for i, length in enumerate(lengths.tolist()):
+                alone = x[:length, i:i + 1]
+                own, last = layer(alone.transpose(0, 1) if layer.batch_first else alone,
+                                  h0[:, i:i + 1])
+                self.assertTrue(torch.equal(steps[:length, i], own.reshape(length, 12)))
+                self.assertTrue(torch.equal(h_n[:, i], last[:, 0]))
+                own.sum().backward()
+            for name, part in layer.named_parameters():
+                torch.testing.assert_close(part.grad, found[name], rtol=1e-4, atol=1e-4)
+
+    def test_padding_is_not_seen(self):
+        _, layer = make()
+        x = torch.randn(9, 2, 5)
+        layer.calibrate(rnn.pack_padded_sequence(x, [9, 3]))
+        self.assertEqual(layer.ranges.samples, 12)
+        alone = make()[1].calibrate(x[:, :1]).calibrate(x[:3, 1:])
+        self.assertEqual((layer.ranges.min, layer.ranges.max),
+                         (alone.ranges.min, alone.ranges.max))
 
 
 class Gradients(unittest.TestCase):
@@ -98,6 +170,50 @@ class Gradients(unittest.TestCase):
             self.assertLess(float((mine[name] - expected).norm() / expected.norm()), 1e-2)
 
 
+    def test_stay_finite_whatever_x_is(self):
+        _, layer = make()
+        x = torch.randn(9, 3, 5)
+        layer.calibrate(x)
+        x[0, 0, 0], x[1, 1, 1], x[2, 2, 2] = float("nan"), float("inf"), -1e30
+        layer(x)[0].sum().backward()
+        for part in layer.parameters():
+            self.assertTrue(bool(part.grad.isfinite().all()))
+
+    def test_only_what_needs_them_gets_them(self):
+        _, layer = make()
+        x, h0 = torch.randn(9, 3, 5), torch.zeros(1, 3, 12, requires_grad=True)
+        layer.calibrate(x)
+        layer.weight_hh_l0.requires_grad_(False)
+        _, h_n = layer(x, h0)
+        h_n.sum().backward()
+        self.assertIsNone(layer.weight_hh_l0.grad)
+        for part in (layer.weight_ih_l0, layer.bias_hh_l0, h0):
+            self.assertGreater(float(part.grad.abs().sum()), 0)
+
+    def test_are_the_same_under_autocast(self):
+        _, layer = make()
+        x = torch.randn(9, 3, 5)
+        found = []
+        for on in (False, True):
+            layer.zero_grad()
+            with torch.autocast("cpu", torch.bfloat16, enabled=on):
+                layer.calibrate(x)(x)[0].sum().backward()
+            found.append([part.grad.clone() for part in layer.parameters()])
+        self.assertTrue(all(map(torch.equal, *found)))
+
+    def test_are_the_same_compiled_and_recomputed(self):
+        _, layer = make()
+        x = torch.randn(9, 3, 5, requires_grad=True)
+        layer.calibrate(x)
+        found = []
+        for call in (layer, torch.compile(layer),
+                     lambda x: torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False)):
+            y, _ = call(x)
+            found.append([y, *torch.autograd.grad(y.sum(), [x, *layer.parameters()])])
+        for other in found[1:]:
+            self.assertTrue(all(map(torch.equal, found[0], other)))
+
+
 class Training(unittest.TestCase):
     def test_the_error_falls_and_the_export_agrees(self):
         torch.manual_seed(7)
@@ -135,17 +251,50 @@ class Module(unittest.TestCase):
         other.load_state_dict(torch.load(file))
         for twin in (other, copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
             self.assertEqual(twin.export().tobytes(), layer.export().tobytes())
+        for half in (layer.half(), layer.float()):  # ranges keep their bits
+            half(x.to(half.weight_hh_l0.dtype))[0].sum().backward()
+        self.assertEqual(layer.get_extra_state().tolist(), other.get_extra_state().tolist())
         fresh = qk.torch.QuantGRU(5, 12)
         fresh.load_state_dict(dense.state_dict(), strict=False)
-        self.assertEqual(fresh.calibrate(x).export().tobytes(), layer.export().tobytes())
+        self.assertEqual(fresh.calibrate(x).export().tobytes(), other.export().tobytes())
+
+    def test_state_is_tensors_alone(self):
+        dense, layer = make()
+        for seen in (False, True):
+            self.assertTrue(all(isinstance(part, torch.Tensor)
+                                for part in layer.state_dict().values()))
+            layer.calibrate(torch.randn(6, 2, 5))
+        with_sums, plain = layer.ranges, layer.ranges._replace(x_sum=None, h_sum=None)
+        for ranges in (with_sums, plain, None):
+            layer.ranges = ranges
+            other = qk.torch.QuantGRU(5, 12)
+            other.load_state_dict(layer.state_dict())
+            self.assertEqual(str(other.ranges), str(ranges))
+        self.assertFalse(qk.torch.QuantGRU.from_torch(dense.eval()).training)
 
     def test_bad_input_gets_a_sentence(self):
         _, layer = make()
+        x = torch.randn(3, 2, 5)
+        calibrated = make()[1].calibrate(x)
         for sentence, call in (
                 ("has no ranges yet", lambda: layer(torch.randn(3, 2, 5))),
                 ("must be 2 or 3 dimensions", lambda: layer.calibrate(torch.randn(3, 2, 6))),
                 (r"h0: is \[2, 12\], must be \[1, 2, 12\]",
                  lambda: layer(torch.randn(3, 2, 5), torch.randn(2, 12))),
+                ("x: is torch.int64, accepted are floating", lambda: layer(x.long())),
+                ("x: is list", lambda: layer([1.0])),
+                ("hidden_size: is 0, accepted are 1 to 65535", lambda: qk.torch.QuantGRU(5, 0)),
+                ("preset: is 'w4'", lambda: qk.torch.QuantGRU(5, 5, preset="w4")),
+                ("options: is 'headroom', must be a tuple",
+                 lambda: qk.torch.QuantGRU(5, 5, options="headroom")),
+                ("options: is 'head'", lambda: qk.torch.QuantGRU(5, 5, options=("head",))),
+                (r"_extra_state is \[3\], must have 0, 21 or 38 numbers",
+                 lambda: layer.set_extra_state(torch.zeros(3))),
+                ("w_ih: is on the device meta", lambda: layer.to("meta").calibrate(
+                    torch.randn(3, 2, 5))),
+                ("w_ih: .*without memory", lambda: torch.func.grad(
+                    lambda w: torch.func.functional_call(calibrated, w, x)[0].sum())(
+                        {name: part.detach() for name, part in calibrated.named_parameters()})),
                 ("is a torch.nn.LSTM",
                  lambda: qk.torch.QuantGRU.from_torch(torch.nn.LSTM(5, 12)))):
             with self.assertRaisesRegex(ValueError, sentence):
