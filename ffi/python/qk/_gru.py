@@ -14,7 +14,7 @@ from ._context import Context, current_context
 from ._desc import lookup
 from ._errors import refuse
 from ._files import write_bytes
-from ._gru_weights import torch_arrays
+from ._gru_weights import require_gru, torch_arrays
 from ._tensor import Tensor, asarray, context_for
 
 _byref = ctypes.byref
@@ -61,10 +61,8 @@ def _address(array: np.ndarray[Any, Any] | None) -> int | None:
 def _refuse_to_drop(module: Any, layer: int | None, reverse: bool | None,
                     batch_first: bool | None) -> None:
     """Whatever a torch.nn.GRU is beyond one layer that takes [t,b,c]: the caller chooses, or no."""
-    kind = getattr(module, "mode", "GRU")
+    require_gru(module)
     layers = getattr(module, "num_layers", 1)
-    if kind != "GRU":
-        raise refuse("ARGUMENT", f"module: is a torch.nn.{kind}, accepted is torch.nn.GRU")
     if layers > 1 and layer is None:
         raise refuse("ARGUMENT", f"module: has {layers} layers, a qk.GRU is one; "
                      "qk.StackedGRU.from_torch takes all, layer=0 to "
@@ -83,9 +81,6 @@ def _refuse_to_drop(module: Any, layer: int | None, reverse: bool | None,
     if layers > 1 and getattr(module, "training", False) and getattr(module, "dropout", 0):
         raise refuse("ARGUMENT", f"module: drops out {module.dropout} between its layers while it "
                      "is in training, a qk.GRU never does; call module.eval() first")
-    if getattr(module, "proj_size", 0):
-        raise refuse("ARGUMENT", f"module: projects h to {module.proj_size} (proj_size), accepted "
-                     "is 0")
 
 
 class GRU(Handle):

@@ -8,15 +8,16 @@ from typing import Any, Union
 
 import numpy as np
 
-from . import _torch
+from . import _arrays, _torch
 from ._abi import CONSTANTS
 from ._checks import path_bytes
 from ._context import Context, current_context
 from ._errors import make_error, refuse
 from ._files import write_bytes
 from ._gru import GRU
+from ._gru_packed import is_packed, pack, unpack
 from ._gru_reset_first import Array, ResetFirstGRU
-from ._gru_weights import host_array, keras_arrays, torch_arrays
+from ._gru_weights import host_array, keras_arrays, require_gru, torch_arrays
 
 Cell = Union[GRU, ResetFirstGRU]
 _MAGIC = b"qk-gru-stack-1\n"
@@ -39,8 +40,9 @@ class StackedGRU:
     x is [t,b,c], or [b,t,c] with batch_first, or [t,c]; y has directions * h in c's place, h_n is
     [layers * directions, b, h]. h0: as h_n. lengths [b]: steps of each sequence; y is 0 after them,
     and h_n is the state at the last of them, or where a sequence starts if it runs backward.
-    numpy in and out; a tensor of torch gives tensors. Between layers y is f32, on the codes of the
-    layer that made it. There is no dropout: it is not part of inference.
+    numpy in and out; a tensor of torch gives tensors, a PackedSequence one of its kind. Between
+    layers y is f32, on the codes of the layer that made it. There is no dropout: it is not part of
+    inference.
     """
 
     def __init__(self, cells: Sequence[Sequence[Cell]], *, batch_first: bool = False,
@@ -63,12 +65,7 @@ class StackedGRU:
     @classmethod
     def from_torch(cls, module: Any, **options: Any) -> StackedGRU:
         """A torch.nn.GRU, or its state_dict's owner: layers, directions, batch_first, bias."""
-        if getattr(module, "mode", "GRU") != "GRU":
-            raise refuse("ARGUMENT", f"module: is a torch.nn.{module.mode}, accepted is "
-                         "torch.nn.GRU")
-        if getattr(module, "proj_size", 0):
-            raise refuse("ARGUMENT", f"module: projects h to {module.proj_size} (proj_size), "
-                         "accepted is 0")
+        require_gru(module)
         sides = (False, True) if module.bidirectional else (False,)
         return cls([[GRU(*torch_arrays(module, layer, side), **options) for side in sides]
                     for layer in range(module.num_layers)], batch_first=module.batch_first)
@@ -91,8 +88,9 @@ class StackedGRU:
         """A GRU node of an ONNX model: a path, a ModelProto or a NodeProto. Needs the package onnx.
 
         node: its name, where there are several. weights: arrays by name, for what the model has no
-        initializer of. linear_before_reset=0, ONNX's default, is the cell that resets h before the
-        product: the same integers everywhere, in two GRUs, and many times slower to run.
+        initializer of. h0 and lengths go to the calls; constants of the model for them are not
+        kept, and a warning says so. linear_before_reset=0, ONNX's default, is the cell that resets
+        h before the product: the same integers everywhere, in two GRUs, and many times slower.
         """
         from ._gru_onnx import read_node
         found = read_node(source, node, weights or {})
@@ -122,6 +120,8 @@ class StackedGRU:
 
     def calibrate(self, x: Any, h0: Any = None, lengths: Any = None) -> StackedGRU:
         """Widens every layer's ranges by what it sees of x; call as often as there is data."""
+        if is_packed(x):
+            x, h0, lengths = self._unpack(x, h0, lengths)
         numbers, states, steps, _ = self._inputs(x, h0, lengths)
         for layer, inputs, state in self._float_layers(numbers, states, steps):
             for side, cell in enumerate(layer):
@@ -157,7 +157,19 @@ class StackedGRU:
         """y and h_n of the float GRUs, before freeze()."""
         return self._run(x, h0, lengths, "run_float")
 
+    def _unpack(self, packed: Any, h0: Any, lengths: Any) -> tuple[Any, Any, Any]:
+        if lengths is not None:
+            raise refuse("ARGUMENT", "lengths: is given, accepted is None: a PackedSequence has "
+                         "its own")
+        x, lengths, h0 = unpack(packed, h0)
+        return x.transpose(0, 1) if self.batch_first else x, h0, lengths
+
     def _run(self, x: Any, h0: Any, lengths: Any, how: str) -> tuple[Any, Any]:
+        if is_packed(x):
+            padded, h0, lengths = self._unpack(x, h0, lengths)
+            y, h_n = self._run(padded, h0, lengths, how)
+            return pack(y.transpose(0, 1) if self.batch_first else y, h_n, lengths, x)
+        _arrays.require_values(x, "x")
         numbers, states, steps, is_batch = self._inputs(x, h0, lengths)
         last = []
         for number, layer in enumerate(self.cells):
@@ -187,16 +199,11 @@ class StackedGRU:
         ways = len(self.cells[0])
         if h0 is not None:
             h0 = host_array(h0, "h0")
-            if h0.size != len(self.cells) * ways * batch * self.hidden_size:
-                raise refuse("SHAPE", f"h0: is {list(h0.shape)}, must be "
-                             f"{[len(self.cells) * ways, batch, self.hidden_size]}")
+            wanted = [len(self.cells) * ways, *([batch] if is_batch else []), self.hidden_size]
+            if list(h0.shape) != wanted:
+                raise refuse("SHAPE", f"h0: is {list(h0.shape)}, must be {wanted}")
             h0 = h0.reshape(len(self.cells), ways, batch, self.hidden_size)
-        steps = np.full(batch, len(numbers))
-        if lengths is not None:
-            steps = np.asarray(lengths).astype(np.int64).reshape(-1)
-            if len(steps) != batch or steps.min() < 0 or steps.max() > len(numbers):
-                raise refuse("ARGUMENT", f"lengths: is {steps.tolist()}, must be {batch} numbers "
-                             f"from 0 to {len(numbers)}")
+        steps = _steps(lengths, batch, len(numbers))
         return np.ascontiguousarray(numbers), h0, steps, is_batch
 
     # ---- to keep it
@@ -227,16 +234,18 @@ class StackedGRU:
             line, rest = source[len(_MAGIC):].split(b"\n", 1)
             head = json.loads(line)
             ends = np.cumsum([0, *head["bytes"]])
-            if ends[-1] != len(rest) or sum(map(sum, head["grus"])) != len(head["bytes"]):
+            ways = {"batch_first": bool(head["batch_first"]), "reverse": bool(head["reverse"])}
+            counts = [count for layer in head["grus"] for count in layer]
+            if ends[-1] != len(rest) or not all(count in (1, 2) for count in counts) or \
+                    sum(counts) != len(head["bytes"]):
                 raise ValueError
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, OverflowError):
             raise make_error(CONSTANTS["QK_ERROR_CORRUPT"],
                              "source: is no file of a qk.StackedGRU") from None
         grus = iter([GRU.load(rest[start:end], context=context)
                      for start, end in zip(ends, ends[1:])])
         return cls([[next(grus) if count == 1 else ResetFirstGRU.from_parts(next(grus), next(grus))
-                     for count in layer] for layer in head["grus"]],
-                   batch_first=bool(head["batch_first"]), reverse=bool(head["reverse"]))
+                     for count in layer] for layer in head["grus"]], **ways)
 
     def __reduce__(self) -> tuple[Any, ...]:
         if not self.is_frozen:
@@ -247,6 +256,22 @@ class StackedGRU:
 
 def _restore(data: bytes, device: str, index: int) -> StackedGRU:
     return StackedGRU.load(data, context=current_context(device, index))
+
+
+def _steps(lengths: Any, batch: int, longest: int) -> Array:
+    """The steps of each sequence."""
+    if lengths is None:
+        return np.full(batch, longest)
+    given = lengths.detach().cpu() if _torch.is_tensor(lengths) else lengths
+    try:
+        numbers = np.asarray(given, np.float64).reshape(-1)
+    except (TypeError, ValueError, OverflowError):
+        numbers = np.zeros(0)
+    if len(numbers) != batch or not all(0 <= n <= longest and n == int(n) for n in numbers):
+        shown = given.tolist() if hasattr(given, "tolist") else given
+        raise refuse("ARGUMENT", f"lengths: is {shown}, must be {batch} whole numbers from 0 to "
+                     f"{longest}")
+    return numbers.astype(np.int64)
 
 
 def _cell(arrays: Any, reset_after: bool, options: dict[str, Any]) -> Cell:

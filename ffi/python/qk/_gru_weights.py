@@ -16,7 +16,25 @@ def host_array(values: Any, name: str) -> Array:
     """f32 on the host, from any package."""
     if _torch.is_tensor(values):
         values = _torch.host_floats(values, name)
-    return np.ascontiguousarray(values, np.float32)
+    try:
+        array = np.asarray(values)
+        if array.dtype.kind not in "biufV":  # V: bfloat16 and others of ml_dtypes
+            raise TypeError
+        return np.asarray(array, np.float32, order="C")
+    except (TypeError, ValueError):
+        raise refuse("FORMAT", f"{name}: is a {type(values).__name__}, accepted are arrays of real "
+                     "numbers") from None
+
+
+def require_gru(module: Any) -> None:
+    """A torch.nn.GRU, or what has the names of its weights."""
+    mode = getattr(module, "mode", "GRU")
+    if mode != "GRU" or not hasattr(module, "weight_ih_l0"):
+        kind = type(module).__name__ if mode == "GRU" else f"torch.nn.{mode.split('_')[0]}"
+        raise refuse("ARGUMENT", f"module: is a {kind}, accepted is torch.nn.GRU")
+    if getattr(module, "proj_size", 0):
+        raise refuse("ARGUMENT", f"module: projects h to {module.proj_size} (proj_size), accepted "
+                     "is 0")
 
 
 def to_rzn(values: Array) -> Array:

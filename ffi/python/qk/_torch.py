@@ -34,6 +34,8 @@ def host_floats(tensor: Any, name: str) -> Any:
     tensor = tensor.detach()
     if tensor.is_meta:
         device_of(tensor, name)  # refuses
+    if tensor.is_complex():
+        raise refuse("FORMAT", f"{name}: is {tensor.dtype}, accepted are real numbers")
     tensor = tensor.cpu().float()
     require_values(tensor, name)
     address_of(tensor, name)  # refuses a wrapper of torch.func

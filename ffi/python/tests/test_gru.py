@@ -208,7 +208,7 @@ class Gru(unittest.TestCase):
                 ({"num_layers": 2, "dropout": 0.25}, "has 2 layers", None),
                 ({"proj_size": 2}, "projects h to 2", None),
                 ({"mode": "LSTM"}, "is a torch.nn.LSTM, accepted is torch.nn.GRU", None),
-                ({"mode": "RNN_TANH"}, "is a torch.nn.RNN_TANH", None)):
+                ({"mode": "RNN_TANH"}, "is a torch.nn.RNN, accepted", None)):
             with self.assertRaisesRegex(qk.CallError, f"^module: .*{sentence}"):
                 qk.GRU.from_torch(Module(**facts))
             if chosen is not None:

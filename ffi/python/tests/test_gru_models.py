@@ -39,8 +39,8 @@ class Torch(unittest.TestCase):
                 if ragged:
                     rnn = torch().nn.utils.rnn
                     packed = rnn.pack_padded_sequence(x, lengths, first, enforce_sorted=False)
-                    y, h_n = module(packed, h0)
-                    y = rnn.pad_packed_sequence(y, first, total_length=steps)[0]
+                    packed_y, h_n = module(packed, h0)
+                    y = rnn.pad_packed_sequence(packed_y, first, total_length=steps)[0]
                 else:
                     y, h_n = module(x, h0)
             got, got_h = net.calibrate(x, h0, lengths).freeze()(x, h0, lengths)
@@ -48,6 +48,21 @@ class Torch(unittest.TestCase):
             for exact, integers in ((y, got), (h_n, got_h)):
                 self.assertGreater(decibels(exact, integers), W16A16 if fine else W8H16,
                                    f"{i}: {module}")
+            if ragged:
+                self.check_packed(net, packed, h0, packed_y, (got, got_h), lengths)
+
+    def check_packed(self, net, x, h0, theirs, plain, lengths):
+        """torch's own packing of x gives the same bits, packed as torch packs its y."""
+        rnn = torch().nn.utils.rnn
+        packed, h_n = net(x, h0)
+        for mine, own in zip(packed[1:], theirs[1:]):
+            self.assertTrue(torch().equal(mine, own))
+        y, counts = rnn.pad_packed_sequence(packed, net.batch_first,
+                                            total_length=plain[0].shape[int(net.batch_first)])
+        self.assertEqual(counts.tolist(), list(lengths))
+        self.assertTrue(torch().equal(y, plain[0]) and torch().equal(h_n, plain[1]))
+        with self.assertRaisesRegex(qk.CallError, "lengths: is given"):
+            net(x, h0, lengths)
 
 
 class Onnx(unittest.TestCase):
@@ -119,18 +134,83 @@ class Onnx(unittest.TestCase):
             from onnx import helper
         except ImportError:
             raise unittest.SkipTest("onnx is not installed") from None
-        weights = {"W": np.ones((1, 6, 3)), "R": np.ones((1, 6, 2))}
-        for attributes, sentence in (({"clip": 2.0}, "clips at 2"),
-                                     ({"activations": ["Relu", "Tanh"]}, "activations"),
-                                     ({"direction": "bidirectional"}, "must begin with 2")):
-            node = helper.make_node("GRU", ["X", "W", "R"], ["Y"], hidden_size=2, **attributes)
+
+        def node(op_type="GRU", inputs=("X", "W", "R", "B"), **attributes):
+            return helper.make_node(op_type, inputs, ["Y"], **attributes)
+
+        def weights(w=(1, 6, 3), r=(1, 6, 2), b=(1, 12)):
+            return {name: np.ones(shape) for name, shape in (("W", w), ("R", r), ("B", b))}
+
+        for source, given, sentence in (
+                (node(clip=2.0), weights(), "clips at 2"),
+                (node(clip=0.0), weights(), "clips at 0"),
+                (node(activations=["Relu", "Tanh"]), weights(), "activations"),
+                (node(direction="sideways"), weights(), "direction 'sideways', accepted are"),
+                (node(layout=2), weights(), "has layout 2, accepted are 0, 1"),
+                (node(linear_before_reset=3), weights(), "has linear_before_reset 3"),
+                (node(hidden_size=-2), weights(), "has hidden_size -2"),
+                (node(hidden_size=3), weights(), r"W is \[1, 6, 3\], must be \[1, 9, 'c'\]"),
+                (node(direction="bidirectional"), weights(), r"must be \[2, 6, 'c'\]"),
+                (node(), weights(w=(6, 3)), r"W is \[6, 3\], must be \[1, 6, 'c'\]"),
+                (node(), weights(w=()), r"W is \[\], must be \[1, 6, 'c'\]"),
+                (node(hidden_size=2), weights(r=(1, 6, 4)), r"R .*must be \[1, 6, 2\]"),
+                (node(), weights(b=(1, 11)), r"B is \[1, 11\], must be \[1, 12\]"),
+                (node(), {**weights(), "W": "text"}, "weights.'W'.: is a str, accepted are"),
+                (node(), {"W": weights()["W"]}, "R .'R'. is no initializer"),
+                (node(inputs=("X",)), weights(), "has no input R"),
+                (node("LSTM"), weights(), "is a LSTM node"),
+                (None, weights(), "is a NoneType, accepted are a path"),
+                (helper.make_model(helper.make_graph([node(domain="com.acme")], "one", [], [])),
+                 weights(), "has 0 GRU nodes")):
             with self.assertRaisesRegex(qk.CallError, sentence):
-                qk.StackedGRU.from_onnx(node, weights=weights)
-        with self.assertRaisesRegex(qk.CallError, "R .'R'. is no initializer"):
-            qk.StackedGRU.from_onnx(helper.make_node("GRU", ["X", "W", "R"], ["Y"]),
-                                    weights={"W": weights["W"]})
-        with self.assertRaisesRegex(qk.CallError, "is a LSTM node"):
-            qk.StackedGRU.from_onnx(helper.make_node("LSTM", ["X"], ["Y"]))
+                qk.StackedGRU.from_onnx(source, weights=given)
+        qk.StackedGRU.from_onnx(node(activations=["sigmoid", "tanh"]), weights=weights())
+
+    def test_files_that_onnx_cannot_read(self):
+        try:
+            import onnx
+        except ImportError:
+            raise unittest.SkipTest("onnx is not installed") from None
+        made = model_of(onnx, W=np.ones((1, 96, 32)), R=np.ones((1, 96, 32)))
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "model.onnx")
+            onnx.save(made, path, save_as_external_data=True, location="data", size_threshold=0)
+            qk.StackedGRU.from_onnx(path)
+            os.remove(os.path.join(folder, "data"))
+            for source in (path, onnx.load(path, load_external_data=False)):
+                with self.assertRaisesRegex(qk.StorageError, "source: onnx cannot read '"):
+                    qk.StackedGRU.from_onnx(source)
+            with open(path, "wb") as file:
+                file.write(b"no model" * 9)
+            with self.assertRaisesRegex(qk.StorageError, "source: onnx cannot read '"):
+                qk.StackedGRU.from_onnx(path)
+            with self.assertRaises(FileNotFoundError):
+                qk.StackedGRU.from_onnx(path + "2")
+
+    def test_constants_that_are_not_kept(self):
+        try:
+            import onnx
+        except ImportError:
+            raise unittest.SkipTest("onnx is not installed") from None
+        parts = {"W": np.ones((1, 6, 3)), "R": np.ones((1, 6, 2))}
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            qk.StackedGRU.from_onnx(model_of(onnx, **parts, initial_h=np.zeros((1, 3, 2))))
+        for name, values, argument in (("initial_h", np.ones((1, 3, 2)), "h0"),
+                                       ("sequence_lens", np.ones(3), "lengths")):
+            with self.assertWarnsRegex(UserWarning, f"{name} .* give it to calls as {argument}"):
+                qk.StackedGRU.from_onnx(model_of(onnx, **parts, **{name: values}))
+
+
+def model_of(onnx, **arrays):
+    """A model of one GRU node whose inputs, but X, are constants."""
+    names = [name if name in arrays else ""
+             for name in ("W", "R", "B", "sequence_lens", "initial_h")]
+    kinds = {"sequence_lens": np.int32}
+    return onnx.helper.make_model(onnx.helper.make_graph(
+        [onnx.helper.make_node("GRU", ["X", *names], ["Y"])], "one", [], [],
+        [onnx.numpy_helper.from_array(array.astype(kinds.get(name, np.float32)), name)
+         for name, array in arrays.items()]))
 
 
 if __name__ == "__main__":

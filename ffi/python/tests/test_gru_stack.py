@@ -122,7 +122,9 @@ class Stack(unittest.TestCase):
         for again in (copy.copy(gru), copy.deepcopy(gru), pickle.loads(pickle.dumps(gru))):
             np.testing.assert_array_equal(again(x), gru(x))
         data = net.tobytes()
-        for damaged in (b"", data[:-1], data + b"x", data.replace(b"grus", b"gras")):
+        names = (b"grus", b"bytes", b"reverse", b"batch_first")
+        for damaged in (b"", data[:-1], data + b"x", data.replace(b"[[1, 1]", b"[[3,-1]"),
+                        *(data.replace(name, b"other") for name in names)):
             with self.assertRaisesRegex(qk.StorageError, "no file of a qk.StackedGRU"):
                 qk.StackedGRU.load(damaged)
 
@@ -134,7 +136,15 @@ class Stack(unittest.TestCase):
                 (lambda: qk.StackedGRU([net.cells[0], net.cells[0]]), "layer 1 is 5 -> 6"),
                 (lambda: net(x[:, :, :4]), "x: is .40, 3, 4., must be"),
                 (lambda: net(x, x), "h0: is"),
+                (lambda: net(x, random(3, 4, 6)), "h0: is .3, 4, 6., must be .4, 3, 6."),
+                (lambda: net(x[:, 0], random(4, 1, 6)), "h0: is .4, 1, 6., must be .4, 6."),
+                (lambda: net(x, "none"), "h0: is a str, accepted are arrays of real"),
+                (lambda: net(x * 1j), "x: is a ndarray, accepted are arrays of real"),
                 (lambda: net(x, lengths=[1, 2]), "lengths: is .1, 2., must be 3"),
+                (lambda: net(x, lengths=[1, 2, 2.5]), "lengths: is .1, 2, 2.5., must be 3 whole"),
+                (lambda: net(x, lengths=[1, None, 2]), "lengths: is .1, None, 2., must be 3"),
+                (lambda: net(x, lengths=[1, 2 ** 70, 2]), "must be 3 whole numbers from 0 to 40"),
+                (lambda: qk.StackedGRU.from_torch(object()), "module: is a object, accepted is"),
                 (lambda: net(x, lengths=[1, 2, 41]), "numbers from 0 to 40"),
                 (lambda: qk.StackedGRU.from_keras([[x]]), "one has 1 arrays"),
                 (lambda: net.run_float(x), "frozen|qk_gru_freeze")):
