@@ -3,7 +3,7 @@
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
-#include <iterator>
+#include <cstring>
 
 #include "arrays.hpp"
 #include "commands.hpp"
@@ -16,17 +16,28 @@ namespace {
 bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
+// The words of C and C++ and of GNU's dialects, macros that compilers define under plain names, and
+// NULL.
+const char kWords[] =
+    " "
+    "NULL alignas alignof and and_eq asm auto bitand bitor bool break case catch char "
+    "class co_await co_return co_yield compl concept const const_cast consteval constexpr "
+    "constinit continue decltype default delete do double dynamic_cast else enum explicit "
+    "export extern false float for friend goto i386 if inline int linux long main mutable "
+    "namespace new noexcept not not_eq nullptr operator or or_eq private protected public "
+    "register reinterpret_cast requires restrict return short signed sizeof static "
+    "static_assert static_cast struct switch template this thread_local throw true try "
+    "typedef typeid typename typeof typeof_unqual union unix unsigned using virtual void "
+    "volatile while xor xor_eq ";
+
+// Also what the implementation keeps for itself (_Bool, __func__), and what the names of types and
+// limits in <stddef.h> and <stdint.h> look like.
 bool is_reserved(const std::string &name) {
-    const char *const words[] = {
-        "alignas", "auto",     "bool",     "break",     "case",  "char",     "class",    "const",
-        "default", "delete",   "do",       "double",    "else",  "enum",     "explicit", "extern",
-        "false",   "float",    "for",      "friend",    "goto",  "if",       "inline",   "int",
-        "long",    "main",     "mutable",  "namespace", "new",   "nullptr",  "operator", "private",
-        "public",  "register", "restrict", "return",    "short", "signed",   "sizeof",   "static",
-        "struct",  "switch",   "template", "this",      "throw", "true",     "try",      "typedef",
-        "union",   "unsigned", "using",    "virtual",   "void",  "volatile", "while"};
-    return std::any_of(std::begin(words), std::end(words),
-                       [&](const char *word) { return name == word; });
+    const bool is_theirs =
+        name[0] == '_' && name.size() > 1 && (name[1] == '_' || (name[1] >= 'A' && name[1] <= 'Z'));
+    return is_theirs || ends_with(name, "_t") || ends_with(name, "_MAX") ||
+           ends_with(name, "_MIN") || ends_with(name, "_WIDTH") ||
+           std::strstr(kWords, (" " + name + " ").c_str()) != nullptr;
 }
 
 // What the source calls the array: --name, or the name of the file it is written to.
@@ -35,8 +46,10 @@ std::string array_name(const GruExportOptions &options) {
         const bool is_name = is_letter(options.name[0]) &&
                              std::all_of(options.name.begin(), options.name.end(),
                                          [](char c) { return is_letter(c) || is_digit(c); });
-        if (!is_name || is_reserved(options.name))
+        if (!is_name)
             throw Failure(kUsage, "--name " + printable(options.name) + ": not a name in C");
+        if (is_reserved(options.name))
+            throw Failure(kUsage, "--name " + options.name + ": C and C++ reserve this name");
         return options.name;
     }
     const std::string &path = options.output.empty() ? options.input : options.output;
@@ -44,16 +57,19 @@ std::string array_name(const GruExportOptions &options) {
     name = name.substr(0, name.find('.', 1));
     for (char &c : name)
         if (!is_letter(c) && !is_digit(c)) c = '_';
-    if (name.empty() || is_digit(name[0])) name = "gru_" + name;
-    return is_reserved(name) ? name + "_gru" : name;
+    if (name.empty() || is_digit(name[0]) || is_reserved(name)) name = "gru_" + name;
+    return name;
 }
 
 std::string format(const char *pattern, ...) __attribute__((format(printf, 1, 2)));
 std::string format(const char *pattern, ...) {
-    char text[256];
     va_list values;
     va_start(values, pattern);
-    std::vsnprintf(text, sizeof text, pattern, values);
+    va_list again;
+    va_copy(again, values);
+    std::string text(static_cast<size_t>(std::vsnprintf(nullptr, 0, pattern, values)), '\0');
+    std::vsnprintf(text.data(), text.size() + 1, pattern, again);
+    va_end(again);
     va_end(values);
     return text;
 }
@@ -87,15 +103,19 @@ std::string head(const LoadedGru &loaded, const std::string &name) {
     return text;
 }
 
+bool is_header(const std::string &path) {
+    return ends_with(path, ".h") || ends_with(path, ".hh") || ends_with(path, ".hpp");
+}
+
 // A source that other files declare with `extern`, or a header that holds the array itself.
 std::string source(const LoadedGru &loaded, const std::vector<char> &image, const std::string &name,
-                   bool is_header) {
-    const char *const storage = is_header ? "static const" : "const";
+                   bool holds_it) {
+    const char *const storage = holds_it ? "static const" : "const";
     const char *const n = name.c_str();
     std::string text = head(loaded, name);
-    if (is_header) text += "#pragma once\n";
+    if (holds_it) text += "#pragma once\n";
     text += "#include <stddef.h>\n#include <stdint.h>\n\n";
-    if (!is_header)
+    if (!holds_it)
         text += format(
             "#ifdef __cplusplus\nextern \"C\" {\n#endif\n"
             "extern const size_t %s_bytes;\nextern const uint8_t %s[%zu];\n"
@@ -107,7 +127,7 @@ std::string source(const LoadedGru &loaded, const std::vector<char> &image, cons
     text += format("%s uint8_t %s[%zu] = {\n", storage, n, image.size());
     for (size_t i = 0; i < image.size(); ++i) {
         text += i % 16 == 0 ? "    " : " ";
-        text += format("%u,", static_cast<unsigned>(static_cast<unsigned char>(image[i])));
+        text += std::to_string(static_cast<unsigned char>(image[i])) + ',';
         if (i % 16 == 15 || i + 1 == image.size()) text += '\n';
     }
     return text + "};\n";
@@ -139,7 +159,7 @@ ExitCode run_gru_export(const CommonOptions &common, const GruExportOptions &opt
     const std::string name = array_name(options);
     const LoadedGru loaded = load_gru(context, options.input);
     const std::string text =
-        source(loaded, read_file(options.input), name, ends_with(options.output, ".h"));
+        source(loaded, read_file(options.input), name, is_header(options.output));
     if (options.output.empty()) {
         std::fwrite(text.data(), 1, text.size(), stdout);
         return kOk;

@@ -3,7 +3,9 @@ import json
 import math
 import random
 import re
+import shutil
 import struct
+import subprocess
 import unittest
 
 from harness import Case, floats, safetensors
@@ -288,10 +290,30 @@ class GruExport(GruCase):
         text = self.run_qk("gru", "export", self.out, "--c", "--name", "m").stdout
         self.assertIn(f"const uint8_t m[{len(content)}] = {{", text)
 
+    def test_every_file_name_compiles(self):
+        self.quantize()
+        compilers = [[path, "-std=" + std, "-x", language]
+                     for name, language, std in (("cc", "c", "c99"), ("cc", "c", "gnu17"),
+                                                 ("c++", "c++", "c++11"), ("c++", "c++", "gnu++20"))
+                     if (path := shutil.which(name))]
+        if not compilers:
+            self.skipTest("no compiler to try the sources with")
+        names = ["export", "typeof", "asm", "and", "co_await", "NULL", "size_t", "INT8_MAX",
+                 "linux", "_Bool", "__x", "int", "main", "9", "a b", "\u00e9", "", "n" * 200,
+                 "m.hpp"]
+        source = ""
+        for name in names:
+            out = self.folder / (name if "." in name else name + ".c")
+            self.run_qk("gru", "export", "--c", self.out, out)
+            source += f'#include "{out}"\n'
+        for compiler in compilers:
+            subprocess.run([*compiler, "-Wall", "-Wextra", "-Werror", "-Wno-unused-variable",
+                            "-fsyntax-only", "-"], input=source, text=True, check=True)
+
     def test_refusals(self):
         self.quantize()
         out = self.folder / "m.c"
-        for name in ("1a", "a-b", "int", "a b", "\u00e9"):
+        for name in ("1a", "a-b", "int", "a b", "\u00e9", "export", "_Bool", "uint8_t", "NULL"):
             self.fails(2, "gru", "export", "--c", self.out, out, "--name", name)
         self.run_qk("gru", "export", self.out, out, code=2)
         self.fails(2, "gru", "export", "--c", self.out, "--json")
