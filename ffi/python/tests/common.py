@@ -2,6 +2,7 @@
 import os
 import sys
 import unittest
+import unittest.mock
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -18,7 +19,8 @@ except ImportError as error:
 
 import qk  # noqa: E402
 
-__all__ = ["DENOISER", "EXAMPLES", "GOLDEN", "REPOSITORY", "np", "os", "qk", "torch", "unittest"]
+__all__ = ["DENOISER", "EXAMPLES", "GOLDEN", "REPOSITORY", "np", "os", "qk", "replicas",
+           "torch", "unittest"]
 
 
 def torch():
@@ -28,3 +30,15 @@ def torch():
     except ImportError:
         raise unittest.SkipTest("PyTorch is not installed") from None
     return module
+
+
+def replicas(module):
+    """What torch.nn.DataParallel makes of a module for each of two GPUs, on the CPU."""
+    import torch
+
+    def copied(tensors, devices, detach=False):
+        return [[tensor.clone() for tensor in tensors] for _ in devices]
+
+    parallel = sys.modules["torch.nn.parallel.replicate"]
+    with unittest.mock.patch.object(parallel, "_broadcast_coalesced_reshape", copied):
+        return torch.nn.parallel.replicate(module, [0, 1])

@@ -8,7 +8,7 @@ import pickle
 import sys
 import threading
 
-from common import qk, unittest
+from common import qk, replicas, unittest
 
 try:
     import torch
@@ -326,15 +326,15 @@ class Module(unittest.TestCase):
             self.assertTrue(torch.equal(double(self.x), 2 * single))
 
     def test_data_parallel_copies(self):
-        copies = []
-        for _ in range(2):  # what torch.nn.parallel.replicate does for each device
-            other = self.layer._replicate_for_data_parallel()
-            for name, buffer in self.layer._buffers.items():
-                other._buffers[name] = buffer.clone()
-            other._parameters["bias"] = self.layer.bias
-            copies.append(other)
-        for other in copies:
+        bare = qk.torch.Linear.from_linear(torch.nn.Linear(K, N, bias=False))
+        for other, alone in replicas(torch.nn.ModuleList([self.layer, bare])):
             self.check(other)
+            self.assertNotIn("bias", other._parameters)  # it is an attribute
+            self.assertIn("bias=True", repr(other))
+            self.assertTrue(torch.equal(alone(self.x), bare(self.x)))
+            other(self.x).sum().backward()
+            self.assertIsNotNone(self.layer.bias.grad)
+            self.layer.bias.grad = None
 
     def test_inference_mode(self):
         with torch.inference_mode():

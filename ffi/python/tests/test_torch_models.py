@@ -9,7 +9,7 @@ import os
 import sys
 import tempfile
 
-from common import GOLDEN, qk, unittest
+from common import GOLDEN, qk, replicas, unittest
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TQDM_DISABLE"] = "1"
@@ -171,6 +171,13 @@ class Mixtures(unittest.TestCase):
             module(leaf, index, weight).square().sum().backward()
             grads.append(leaf.grad)
         torch.testing.assert_close(*grads)
+
+    def test_data_parallel_copies(self):
+        model = mixture("GptOss")  # with biases
+        qk.torch.replace_linear(model, "nf4")
+        expected = logits(model)
+        for other in replicas(model):
+            self.assertTrue(torch.equal(logits(other), expected))
 
     def test_compiled(self):
         model = mixture("Qwen3Moe")

@@ -102,7 +102,7 @@ class Experts(torch.nn.Module):
 
     def _product(self, name: str, x: torch.Tensor, expert: torch.Tensor,
                  scale: torch.Tensor | None, activation: str | None, gate: Gate) -> torch.Tensor:
-        bias = self._parameters[f"{name}_bias"]
+        bias = getattr(self, f"{name}_bias")
         return experts_op(  # type: ignore[no-any-return]
             x, self.planes(name), self.forms[name], self.num_experts, expert,
             None if bias is None else bias.detach(), scale, activation, gate.interleaved,
@@ -118,7 +118,7 @@ class Experts(torch.nn.Module):
             if self.is_transposed:
                 dense = dense.transpose(1, 2).contiguous()
             new._parameters[name] = torch.nn.Parameter(dense, False)
-            bias = self._parameters[f"{name}_bias"]
+            bias = getattr(self, f"{name}_bias")
             if bias is not None:
                 new._parameters[f"{name}_bias"] = bias
         return new.train(self.training)

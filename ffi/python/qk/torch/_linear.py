@@ -106,7 +106,8 @@ class Linear(Weight, torch.nn.Linear):
     # ---- what it computes
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        bias = self._parameters["bias"]
+        parameters = self._parameters
+        bias = parameters["bias"] if "bias" in parameters else self.bias  # DataParallel's copies
         if _is_compiling() or _watched(x):
             return linear_op(x, self.planes, self.form, bias)
         if _autocast_enabled():
@@ -127,7 +128,7 @@ class Linear(Weight, torch.nn.Linear):
 
     def extra_repr(self) -> str:
         return (f"in_features={self.in_features}, out_features={self.out_features}, "
-                f"bias={self._parameters['bias'] is not None}, {self.form.partition(' ')[2]}")
+                f"bias={self.bias is not None}, {self.form.partition(' ')[2]}")
 
     def reset_parameters(self) -> None:
         """Zeros, as of a new module."""
