@@ -36,6 +36,10 @@ def layer_of(module: torch.nn.Module, config: dict[str, Any]) -> Layer:
     from safetensors.torch import save  # which every package here stands on
     state = {f"{_LAYER}.{name}": value.detach().cpu().contiguous()
              for name, value in module.state_dict().items() if isinstance(value, torch.Tensor)}
+    words = state.get(f"{_LAYER}.qweight")
+    if words is not None and words.dtype != torch.int32:
+        raise ValueError("its package has rearranged the weight for a kernel, as some do at the "
+                         "first call: replace the layer before it")
     if config["quant_method"] == "bitsandbytes":
         state.pop(f"{_LAYER}.weight_format", None)
     stored = save(state)
@@ -70,7 +74,7 @@ def _packed_words(module: Any) -> dict[str, Any]:
     k = int(module.in_features)
     n = int(module.out_features)
     if tuple(module.qweight.shape) == (k // per_word, n) and module.scales.shape[-1] == n:
-        version = module.qzero_format() if hasattr(module, "qzero_format") else 1
+        version = _zeros_version(module)
         return {"quant_method": "gptq", "bits": bits, "group_size": group,
                 "desc_act": bool(getattr(module, "desc_act", True)),
                 "sym": bool(getattr(module, "sym", False)),
@@ -78,6 +82,17 @@ def _packed_words(module: Any) -> dict[str, Any]:
     gemm = module.qweight.shape[0] == k
     return {"quant_method": "awq", "bits": bits, "group_size": group, "zero_point": True,
             "version": "gemm" if gemm else "gemv"}
+
+
+def _zeros_version(module: Any) -> int:
+    """1: GPTQ's zeros are stored less one; 2: as they are. GPTQModel's mark says that it has added
+    the one itself, not what a file had: kernels that need 2 have 2 once the model is loaded."""
+    if not hasattr(module, "qzero_format"):  # auto_gptq's, optimum's
+        return 1
+    mark = int(module.qzero_format())
+    stored = getattr(module, "format", None)
+    is_packed_now = mark == 1 and getattr(stored, "value", stored) == "gptq"
+    return 2 if getattr(module, "REQUIRES_FORMAT_V2", False) and not is_packed_now else mark
 
 
 def _compressed_tensors(module: Any) -> dict[str, Any]:
