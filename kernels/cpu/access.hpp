@@ -44,9 +44,17 @@ inline float load_float(qk_format format, const void *data, int64_t index) {
     }
 }
 
+// The format is asked once, so that the loops are of vectors.
 inline void load_floats(qk_format format, const void *data, int64_t first, int64_t count,
                         float *values) {
-    for (int64_t i = 0; i < count; ++i) values[i] = load_float(format, data, first + i);
+    const auto load = [=](qk_format of_all) QK_INLINE {
+        for (int64_t i = 0; i < count; ++i) values[i] = load_float(of_all, data, first + i);
+    };
+    switch (format) {
+        case QK_FORMAT_F16: return load(QK_FORMAT_F16);
+        case QK_FORMAT_BF16: return load(QK_FORMAT_BF16);
+        default: return load(QK_FORMAT_F32);
+    }
 }
 
 inline void store_float(qk_format format, void *data, int64_t index, float value) {
@@ -59,7 +67,14 @@ inline void store_float(qk_format format, void *data, int64_t index, float value
 
 inline void store_floats(qk_format format, void *data, int64_t first, int64_t count,
                          const float *values) {
-    for (int64_t i = 0; i < count; ++i) store_float(format, data, first + i, values[i]);
+    const auto store = [=](qk_format of_all) QK_INLINE {
+        for (int64_t i = 0; i < count; ++i) store_float(of_all, data, first + i, values[i]);
+    };
+    switch (format) {
+        case QK_FORMAT_F16: return store(QK_FORMAT_F16);
+        case QK_FORMAT_BF16: return store(QK_FORMAT_BF16);
+        default: return store(QK_FORMAT_F32);
+    }
 }
 
 // One number of y from its sum: plus the bias, plus what y held if it accumulates, one rounding.
