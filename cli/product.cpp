@@ -47,17 +47,18 @@ double int8_error(const Product &p, const ProductRows &rows, const float *x, int
     return rounding + sums(double(blocks + 8)) * size + tiny;
 }
 
-// What bf16 mode adds: entries of tables are rounded, affine codes and zeros multiplied apart.
+// What bf16 mode adds: weights are rounded, of fewer than 8 rows of x the entries of tables, while
+// affine codes and zeros are multiplied apart.
 double bf16_error(const Product &p, const ProductRows &rows, const float *x, int64_t row) {
     const float *const w = rows.weights + row * p.k;
     const float *const scales = rows.scales + row * p.k;
     const bool affine = p.weight_format == QK_FORMAT_U4_AFFINE;
-    const double unit = affine ? 0 : std::ldexp(1.0, -9);
+    const double unit = affine && p.m < 8 ? 0 : std::ldexp(1.0, -9);
     double rounding = 0, size = std::fabs(bias_of(p, rows.begin + row)), scale = 0;
     for (int64_t i = 0; i < p.k; ++i) {
         const double from_x = std::fabs(double(x[i])), weight = std::fabs(double(w[i]));
         rounding += unit * weight * from_x;
-        size += from_x * (affine ? 30.0 * double(scales[i]) : weight * (1 + unit));
+        size += from_x * (affine && p.m < 8 ? 30.0 * double(scales[i]) : weight * (1 + unit));
         scale = std::max(scale, double(scales[i]));
     }
     return rounding + sums(double(p.k + 9)) * size +

@@ -96,7 +96,7 @@ typedef struct qk_executor { /* the caller's threads (64 KiB of stack); return w
 
 /* qk_linear on the CPU computes exactly what it says, unless its context allows one of these. What
  * they do to the bit, and how far off they can be: docs/formats.md, "Modes of qk_linear". */
-#define QK_CONTEXT_BF16_PRODUCTS    1u /* x and entries of 4-bit weights may be rounded to bf16 */
+#define QK_CONTEXT_BF16_PRODUCTS    1u /* x and 4-bit weights may be rounded to bf16 */
 #define QK_CONTEXT_INT8_ACTIVATIONS 2u /* x in blocks of 8-bit integers; asks for workspace */
 
 /* Instruction sets: those that options allow and the processor has, each with the one it extends.
@@ -296,7 +296,7 @@ QK_API qk_status qk_repack(qk_context *context, const qk_tensor *from, qk_tensor
 /* y = x . transpose(w) + bias.  x [m,k] dense; w [n,k] any format; bias [n] dense or NULL;
  * y [m,n] in x's format or f32, sharing no element with an input. More leading dimensions of x and
  * y count as rows. Sums are kept in f32. The same call always gives the same bits. CPU: for m >= 2
- * a row of y does not depend on m. CUDA: the same within a batch class, which qk_explain names. */
+ * a row of y does not depend on m. CUDA, bf16 mode: within a batch class; qk_explain names it. */
 QK_API qk_status qk_linear(qk_context *context, const qk_tensor *x, const qk_tensor *w,
                            const qk_tensor *bias, qk_tensor *y);
 

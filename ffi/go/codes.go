@@ -132,7 +132,7 @@ const (
 	ColumnMajor   = uint32(C.QK_TENSOR_COLUMN_MAJOR)   // dense: stored [k,n]; Dequantize's output
 	planeCount    = C.QK_PLANE_COUNT
 
-	BF16Products    = uint32(C.QK_CONTEXT_BF16_PRODUCTS) // may round x and 4-bit entries
+	BF16Products    = uint32(C.QK_CONTEXT_BF16_PRODUCTS) // may round x and 4-bit weights
 	Int8Activations = uint32(C.QK_CONTEXT_INT8_ACTIVATIONS)
 )
 

@@ -47,7 +47,7 @@ extern const Kernel<LinearArgs> kLinearColumnsVnni, kLinearColumnsAvx2;
 extern const Kernel<LinearArgs> kLinearInt8AmxBatch, kLinearInt8VnniBatch, kLinearInt8Vnni,
     kLinearInt8VnniRows;
 extern const Kernel<LinearArgs> kLinearInt8Avx2, kLinearInt8Avx2Batch, kLinearInt8Avx2Rows,
-    kLinearBf16;
+    kLinearBf16, kLinearBf16Batch;
 extern const Kernel<LinearArgs> kTransposedAvx512, kTransposedAvx2;
 extern const Kernel<LinearArgs> kTransposedFewAvx512, kTransposedFewAvx2;
 extern const Kernel<GruArgs> kGruAvx512Vnni, kGruAvx2;

@@ -119,6 +119,7 @@ constexpr Case kCases[] = {
     {"nf4 g64 packed int8, m 1", kInt8Mode, kPackedRow | kOneRow},
     {"nf4 g64 packed int8, m 16", kInt8Mode, kPackedRow | kMany},
     {"nf4 g64 row int8, m 1", kInt8Mode, kRow | kOneRow},
+    {"nf4 g64 packed bf16, m 1", kBf16Mode, kPackedRow | kOneRow},
     {"nf4 g64 packed bf16, m 16", kBf16Mode, kPackedRow | kMany},
 };
 constexpr uint32_t kHaswell = QK_ISA_GENERIC | QK_ISA_AVX2, kSkylake = kHaswell | QK_ISA_AVX512,

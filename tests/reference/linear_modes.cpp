@@ -193,4 +193,34 @@ Bounded linear_bf16(const Weight &weight, const Product &product) {
     return result;
 }
 
+Bounded linear_bf16_batch(const Product &product) {
+    Product rounded = product;
+    const auto round = [](float value) { return decode_bf16(encode_bf16(value)); };
+    std::transform(product.x.begin(), product.x.end(), rounded.x.begin(), round);
+    for (size_t at = 0; at < product.entries.size(); ++at) {
+        const size_t group = size_t(product.groups.of_code[at]);
+        const float weight = product.entries[at] * product.scales[group];
+        rounded.entries[at] = round(weight);
+    }
+    std::fill(rounded.scales.begin(), rounded.scales.end(), 1.0f);
+    Bounded result = linear_exact(rounded);
+    const int64_t n = product.n, k = product.k;
+    for (int64_t i = 0; i < product.m; ++i) {
+        for (int64_t row = 0; row < n; ++row) {
+            double size = product.bias.empty() ? 0 : std::fabs(product.bias[size_t(row)]);
+            double factors = 0;
+            for (int64_t c = 0; c < k; ++c) {
+                const double x = std::fabs(rounded.x[size_t(i * k + c)]);
+                const double w = std::fabs(rounded.entries[size_t(row * k + c)]);
+                size += x * w;
+                factors += x + w;
+            }
+            // Machines may take numbers below 2^-126 for zero, as factors, terms and sums.
+            const double flushed = std::ldexp(factors + double(2 * k), -126);
+            result.bound[size_t(i * n + row)] = gamma(130 + double(k) / 128) * size + flushed;
+        }
+    }
+    return result;
+}
+
 }  // namespace reference

@@ -200,6 +200,8 @@ std::vector<float> transposed_ordered(const Product &product);
 std::vector<float> linear_int8(const Weight &weight, const Product &product);
 Bounded linear_int8_bound(const Weight &weight, const Product &product);
 Bounded linear_bf16(const Weight &weight, const Product &product);
+Bounded linear_bf16_batch(const Product &product);  // from kBf16Batch rows of x on
+constexpr int64_t kBf16Batch = 8;
 
 // ---- experts ---------------------------------------------------------------------------------
 

@@ -79,6 +79,12 @@ void within_bound(const Problem &p, const reference::Bounded &bound, const Bytes
 }
 
 // One row of a product that is too large for the reference as a whole.
+// Batches round weights, fewer rows of x their entries.
+reference::Bounded bf16_bound(const Case &c, const Contents &w, const Problem &p) {
+    if (c.m >= reference::kBf16Batch) return reference::linear_bf16_batch(product_of(p));
+    return reference::linear_bf16(w.meaning, product_of(p));
+}
+
 void expect_bf16_row(const Problem &p, int64_t row, const Bytes &y) {
     const int64_t n = p.c->spec.n, k = p.c->spec.k;
     Contents w = *p.w;
@@ -89,7 +95,7 @@ void expect_bf16_row(const Problem &p, int64_t row, const Bytes &y) {
     part.c = &one, part.w = &w;
     part.x = {p.x.begin() + row * k, p.x.begin() + (row + 1) * k};
     const int64_t bytes = n * reference::bytes_of(one.x_format);
-    within_bound(part, reference::linear_bf16(w.meaning, product_of(part)),
+    within_bound(part, bf16_bound(*p.c, w, part),
                  Bytes(y.begin() + row * bytes, y.begin() + (row + 1) * bytes));
 }
 
@@ -204,7 +210,7 @@ void expect_on_cpu(const Problem &p, const Bytes &y) {
     }
     if (c.inputs == Inputs::wild) return;
     if (plain && !slow) {
-        return within_bound(p, reference::linear_bf16(p.w->meaning, product_of(p)), y);
+        return within_bound(p, bf16_bound(c, *p.w, p), y);
     }
     for (const int64_t row : {int64_t(0), c.m / 2, c.m - 1}) expect_bf16_row(p, row, y);
 }

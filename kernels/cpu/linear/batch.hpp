@@ -7,6 +7,8 @@
 //         for slabs of 16 or 32 rows of w: their weights as f32      8 or 16 KB, first cache
 //             for tiles of a slab and up to kTileBatch rows of x:    sums in registers,
 //                                                                      added to totals at the end
+//
+// Factors may also be pairs of columns in shorter numbers (x86_avx512/bf16_batch.cpp).
 #pragma once
 #include "cpu/kernels.hpp"
 #include "cpu/linear/slab.hpp"
@@ -15,31 +17,53 @@ namespace qk::cpu {
 
 #define QK_UNROLL_ALL _Pragma("GCC unroll 16")
 
-constexpr int64_t kBatch = 96;                  // rows of x, at most
-constexpr int64_t kStrip = 256;                 // rows of w, at most
-constexpr int64_t kStride = kSlabColumns + 16;  // no two rows of x at the same place of a page
+// Factors as f32, a column at a time.
+template <class Isa>
+struct FloatFactors {
+    using Factor = float;                                // of a column
+    static constexpr int kColumns = 1;                   // of a factor
+    static constexpr int64_t kBatch = 96, kStrip = 256;  // rows of x and of w, at most
+
+    // `count` columns of a row of x.
+    static void load_x(const Dense &x, int64_t first, int64_t count, float *to) {
+        widen_x<Isa>(x, first, count, to);
+    }
+    const float *of_slab(float *w, int64_t) const { return w; }
+    static Lanes<Isa> load(const float *w) { return Isa::load_f32(w); }
+    static Lanes<Isa> splat(float x) { return Isa::splat(x); }
+    static Lanes<Isa> multiply(const Lanes<Isa> &w, const Lanes<Isa> &x, const Lanes<Isa> &sum) {
+        return Isa::fma(w, x, sum);
+    }
+};
+
+template <class Factors>
+constexpr int64_t kBlockFactors = kSlabColumns / Factors::kColumns;
+template <class Factors>  // no two rows of x at the same place of a page
+constexpr int64_t kStride = kBlockFactors<Factors> + 16;
 
 // w [column][row], x [row][kStride columns], totals [row of x][kStrip rows of w].
-template <class Isa, int kCount>
-QK_NOINLINE void add_tile(const float *w, const float *x, int64_t columns, float *totals) {
+template <class Isa, class Factors, int kCount>
+QK_NOINLINE void add_tile(const typename Factors::Factor *w, const typename Factors::Factor *x,
+                          int64_t columns, float *totals) {
+    constexpr int64_t kPitch = kStride<Factors>;
     Lanes<Isa> sum[kCount][Isa::kTileVectors];
     QK_UNROLL_ALL
     for (int j = 0; j < kCount; ++j) {
         QK_UNROLL_ALL
         for (int v = 0; v < Isa::kTileVectors; ++v) sum[j][v] = Isa::zero_lanes();
     }
-    const uint8_t *ahead = reinterpret_cast<const uint8_t *>(x + kCount * kStride);
+    const uint8_t *ahead = reinterpret_cast<const uint8_t *>(x + kCount * kPitch);
     for (int64_t c = 0; c < columns; ++c, w += kSlab<Isa>, ++x, ahead += 64) {
         prefetch(ahead);  // the rows of the next tile
-        Lanes<Isa> weight[Isa::kTileVectors];
+        decltype(Factors::load(w)) weight[Isa::kTileVectors];
         QK_UNROLL_ALL
-        for (int v = 0; v < Isa::kTileVectors; ++v) weight[v] = Isa::load_f32(w + 16 * v);
+        for (int v = 0; v < Isa::kTileVectors; ++v) weight[v] = Factors::load(w + 16 * v);
         QK_UNROLL_ALL
         for (int j = 0; j < kCount; ++j) {
-            const Lanes<Isa> value = Isa::splat(x[j * kStride]);
+            const auto value = Factors::splat(x[j * kPitch]);
             QK_UNROLL_ALL
             for (int v = 0; v < Isa::kTileVectors; ++v) {
-                sum[j][v] = Isa::fma(weight[v], value, sum[j][v]);
+                sum[j][v] = Factors::multiply(weight[v], value, sum[j][v]);
             }
         }
     }
@@ -47,7 +71,7 @@ QK_NOINLINE void add_tile(const float *w, const float *x, int64_t columns, float
     for (int j = 0; j < kCount; ++j) {
         QK_UNROLL_ALL
         for (int v = 0; v < Isa::kTileVectors; ++v) {
-            float *const total = totals + j * kStrip + 16 * v;
+            float *const total = totals + j * Factors::kStrip + 16 * v;
             Isa::store_f32(total, Isa::add(Isa::load_f32(total), sum[j][v]));
         }
     }
@@ -63,23 +87,26 @@ inline int64_t tile_of(int64_t rows) {
     return rows < 9 ? narrow[rows] : 6;
 }
 
-template <class Isa>
-inline void add_tile_of(int64_t count, const float *w, const float *x, int64_t columns,
-                        float *totals) {
+template <class Isa, class Factors>
+inline void add_tile_of(int64_t count, const typename Factors::Factor *w,
+                        const typename Factors::Factor *x, int64_t columns, float *totals) {
+    constexpr int kMost = Isa::kTileBatch;
     switch (count) {
-        case 1: return add_tile<Isa, 1>(w, x, columns, totals);
-        case 2: return add_tile<Isa, 2>(w, x, columns, totals);
-        case 3: return add_tile<Isa, 3>(w, x, columns, totals);
-        case 4: return add_tile<Isa, 4>(w, x, columns, totals);
-        case 6: return add_tile<Isa, 6>(w, x, columns, totals);
-        case 8: return add_tile<Isa, (Isa::kTileBatch < 8 ? 1 : 8)>(w, x, columns, totals);
-        default: return add_tile<Isa, (Isa::kTileBatch < 12 ? 1 : 12)>(w, x, columns, totals);
+        case 1: return add_tile<Isa, Factors, 1>(w, x, columns, totals);
+        case 2: return add_tile<Isa, Factors, 2>(w, x, columns, totals);
+        case 3: return add_tile<Isa, Factors, 3>(w, x, columns, totals);
+        case 4: return add_tile<Isa, Factors, 4>(w, x, columns, totals);
+        case 6: return add_tile<Isa, Factors, 6>(w, x, columns, totals);
+        case 8: return add_tile<Isa, Factors, (kMost < 8 ? 1 : 8)>(w, x, columns, totals);
+        default: return add_tile<Isa, Factors, (kMost < 12 ? 1 : 12)>(w, x, columns, totals);
     }
 }
 
-template <class Isa>
+template <class Isa, class Factors>
 class BatchStrip {
   public:
+    static constexpr int64_t kBatch = Factors::kBatch, kStrip = Factors::kStrip;
+
     BatchStrip(const LinearArgs &args, const Device &device)
         : args_(args), decoder_(args.w, device) {
         memset(weights_, 0, sizeof(weights_));
@@ -93,12 +120,13 @@ class BatchStrip {
             const int64_t end = min64(column + kSlabColumns, k);
             for (int64_t j = 0; j < x_rows; ++j) {
                 const int64_t at = (x_first + j) * stride + column;
-                widen_x<Isa>(args_.x, at, end - column, x_[j]);
+                Factors::load_x(args_.x, at, end - column, x_[j]);
                 if (j + kRowsAhead < x_rows) fetch(at + kRowsAhead * stride);
             }
             for (int64_t row = 0; row < rows; row += kSlab<Isa>) {
                 decoder_.decode(first + row, column, end, weights_);
-                add_slab(end - column, x_rows, totals_[0] + row);
+                const Factor *const w = factors_.of_slab(weights_, end - column);
+                add_slab(w, ceil_div(end - column, Factors::kColumns), x_rows, totals_[0] + row);
             }
         }
         for (int64_t j = 0; j < x_rows; ++j) {
@@ -107,6 +135,8 @@ class BatchStrip {
     }
 
   private:
+    using Factor = typename Factors::Factor;
+
     // A block of a later row of x: rows are far apart, and no prefetcher expects the next one.
     static constexpr int64_t kRowsAhead = 8;
     void fetch(int64_t first) const {
@@ -115,10 +145,10 @@ class BatchStrip {
         for (int64_t i = 0; i < kSlabColumns * size; i += 64) prefetch(from + i);
     }
 
-    void add_slab(int64_t columns, int64_t x_rows, float *totals) const {
+    void add_slab(const Factor *w, int64_t columns, int64_t x_rows, float *totals) const {
         for (int64_t j = 0; j < x_rows;) {
             const int64_t count = tile_of<Isa>(x_rows - j);
-            add_tile_of<Isa>(count, weights_, x_[j], columns, totals + j * kStrip);
+            add_tile_of<Isa, Factors>(count, w, x_[j], columns, totals + j * kStrip);
             j += count;
         }
     }
@@ -126,19 +156,21 @@ class BatchStrip {
     const LinearArgs &args_;
     SlabDecoder<Isa> decoder_;
     alignas(64) float weights_[kSlabColumns * kSlab<Isa>];
-    alignas(64) float x_[kBatch][kStride];
+    [[no_unique_address]] Factors factors_;
+    alignas(64) Factor x_[kBatch][kStride<Factors>];
     alignas(64) float totals_[kBatch][kStrip];
 };
 
-template <class Isa>
+template <class Isa, class Factors = FloatFactors<Isa>>
 Status run_batch(const LinearArgs &args, const Launch &launch) {
+    using Strip = BatchStrip<Isa, Factors>;
     const int64_t n = args.w.geometry.n;
     parallel_ranges(launch.parallel, n, kSlab<Isa>, [&](int64_t first, int64_t last) {
-        InScratch<BatchStrip<Isa>> strip(launch.scratch, args, launch.device);
-        for (int64_t row = first; row < min64(last, n); row += kStrip) {
-            const int64_t rows = min64(kStrip, min64(last, n) - row);
-            for (int64_t m = 0; m < args.x.rows; m += kBatch) {
-                strip->run(row, rows, m, min64(kBatch, args.x.rows - m));
+        InScratch<Strip> strip(launch.scratch, args, launch.device);
+        for (int64_t row = first; row < min64(last, n); row += Strip::kStrip) {
+            const int64_t rows = min64(Strip::kStrip, min64(last, n) - row);
+            for (int64_t m = 0; m < args.x.rows; m += Strip::kBatch) {
+                strip->run(row, rows, m, min64(Strip::kBatch, args.x.rows - m));
             }
         }
     });

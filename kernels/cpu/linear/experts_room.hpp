@@ -64,10 +64,13 @@ LinearArgs one_row(const LinearArgs &args, int64_t first, int64_t count) {
     return one;
 }
 
+// Of the batch class of one row: int8 mode has no other, bf16 mode has.
 const LinearRow &kernel_of(const LinearArgs &one, const Device &device, uint32_t modes) {
     const uint32_t sets =
         one.rows == 0 ? device.instruction_sets | QK_ISA_GENERIC : uint32_t(QK_ISA_GENERIC);
-    return select_linear(linear_facts(one), sets, modes);
+    LinearArgs alone = one;
+    if (modes == kBf16Mode) alone.x.rows = 1;
+    return select_linear(linear_facts(alone), sets, modes);
 }
 
 // Whether several rows of x have the bits of each alone.

@@ -47,13 +47,17 @@ constexpr uint32_t kKind = kRiscvSets;
 constexpr uint32_t kKind = QK_ISA_GENERIC;
 #endif
 
+// Rows of x up to which a row of y has other bits than above; 0: it has the same for any m.
+int32_t rows_apart(const LinearArgs &args, const LinearRow &row) {
+    if (args.transposed || row.mode == kInt8Mode) return 0;
+    return row.mode == kBf16Mode ? 7 : 1;
+}
+
 void explain(const LinearArgs &args, uint32_t facts, uint32_t sets, uint32_t modes,
              const LinearRow &row, Explanation *out) {
-    // Modes and transposed products give a row of y the same bits for any m; other exact sums those
-    // of one row or of several.
-    const bool two_orders = row.mode == 0 && !args.transposed;
-    out->batch_first = two_orders && args.x.rows > 1 ? 2 : 1;
-    out->batch_last = two_orders && args.x.rows == 1 ? 1 : INT32_MAX;
+    const int32_t few = rows_apart(args, row);
+    out->batch_first = args.x.rows > few ? few + 1 : 1;
+    out->batch_last = args.x.rows > few ? INT32_MAX : few;
     const LinearRow *const table = args.transposed ? kTransposedTable : kLinearTable;
     const Faster faster = faster_than(row, table, facts, sets, modes, kKind);
     const bool is_set = *faster.set != 0;

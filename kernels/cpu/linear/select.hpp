@@ -105,6 +105,7 @@ constexpr uint32_t kInt8Case = kQuantized | kAlongK | kIntegerEntries;
 constexpr uint32_t kInt8Blocks = kInt8Case | kNibbles | kGroupsWhole | kLowered;
 constexpr uint32_t kInt8Packed = kInt8Blocks | kPacked;
 constexpr uint32_t kInt8Rows = kInt8Case | kS8 | kGroupsWhole | kEightRowsOfW | kLowered;
+constexpr uint32_t kBf16Case = kQuantized | kFourBits | kPacked | kAlongK | kGroupsWhole | kScaled;
 constexpr uint32_t kIntegersCase = kOneRow | kU4 | kNibblesByRow | kAlongK | kBlocks128 | kScaled;
 constexpr uint32_t kSmallGroupsCase =
     kOneRow | kExactIntegers | kNibblesByRow | kAlongK | kSmallGroups | kLowered;
@@ -135,8 +136,9 @@ constexpr LinearRow kLinearTable[] = {
     {QK_ON_ARM(kLinearInt8NeonRows), "neon int8 rows", kInt8Mode, QK_ISA_NEON, kInt8Rows},
     {&kLinearInt8Generic, "generic int8", kInt8Mode, QK_ISA_GENERIC, kInt8Case},
 
-    {QK_ON_X86(kLinearBf16), "avx512 bf16", kBf16Mode, QK_ISA_AVX512_BF16,
-     kQuantized | kFourBits | kPacked | kAlongK | kGroupsWhole | kScaled},
+    {QK_ON_X86(kLinearBf16Batch), "avx512 bf16 batch", kBf16Mode, QK_ISA_AVX512_BF16,
+     kBf16Case | kEightRows},
+    {QK_ON_X86(kLinearBf16), "avx512 bf16", kBf16Mode, QK_ISA_AVX512_BF16, kBf16Case},
 
     {QK_ON_X86(kLinearIntegerRowsVnni), "avx512 vnni rows", 0, kVnniVbmi,
      kIntegersCase | kWholeBytes | kEightRowsOfW},

@@ -47,7 +47,7 @@ impl Default for ContextOptions {
 }
 
 impl ContextOptions {
-    /// x and entries of 4-bit weights may be rounded to bf16.
+    /// x and 4-bit weights may be rounded to bf16.
     pub const BF16_PRODUCTS: u32 = sys::QK_CONTEXT_BF16_PRODUCTS as u32;
     /// x in blocks of 8-bit integers; needs the workspace that `linear_workspace` names.
     pub const INT8_ACTIVATIONS: u32 = sys::QK_CONTEXT_INT8_ACTIVATIONS as u32;
