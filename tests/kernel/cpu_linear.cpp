@@ -201,6 +201,25 @@ TEST_F(CpuLinear, ColumnsOfCodes) {
     }
 }
 
+// The same of tables of integers in small groups, with scales that are codes too.
+TEST_F(CpuLinear, ColumnsOfIntegerTables) {
+    constexpr int64_t n_of[] = {7, 16, 120, 250, 1031}, k_of[] = {8, 130, 256, 644, 16500};
+    int64_t turn = 0;
+    for (const qk_layout layout : {qk_layout{QK_LAYOUT_AWQ_GEMM}, qk_layout{QK_LAYOUT_GPTQ}}) {
+        for (const int32_t group : {16, 32, 64}) {
+            for (const qk_format scale :
+                 {QK_FORMAT_E8M0, QK_FORMAT_E4M3, QK_FORMAT_LUT8, QK_FORMAT_F16}) {
+                for (const int64_t n : n_of) {
+                    if (left_out()) continue;
+                    const int64_t k = k_of[turn++ % (n < 200 ? 5 : 4)];
+                    compare({QK_FORMAT_FP4_E2M1, scale, layout, n, k, group}, QK_FORMAT_F32, 1,
+                            turn % 2 == 0);
+                }
+            }
+        }
+    }
+}
+
 // One row of x on codes that are summed as integers, and x that is not.
 TEST_F(CpuLinear, IntegersAndWhatDoesNotFit) {
     const float nan = __builtin_nanf(""), infinity = __builtin_inff();

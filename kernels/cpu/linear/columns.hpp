@@ -25,8 +25,10 @@ class ColumnStrip {
     static constexpr int64_t kTileRows = Isa::kWide * Layout::kRows, kLines = 8 * Layout::kUnits;
     static constexpr int64_t kSums = 16 * kTileRows;  // of a tile
 
-    explicit ColumnStrip(const LinearArgs &args)
-        : args_(args), groups_(args.w), pitch_(ceil_div(args.w.geometry.n, Layout::kRows)),
+    // `integers`: x is added as such.
+    ColumnStrip(const LinearArgs &args, const Device &device, bool integers)
+        : args_(args), groups_(args.w, device, integers), entries_(args.w),
+          pitch_(ceil_div(args.w.geometry.n, Layout::kRows)),
           lines_(Layout::quads ? ceil_div(args.w.geometry.k, 8) : args.w.geometry.k) {}
 
     // Rows first .. last of w, first a multiple of 128. add(column, end, tile, words): of a block.
@@ -58,14 +60,18 @@ class ColumnStrip {
     void add_block(int64_t column, int64_t end, const EightsOfColumns<Isa> &x) {
         const int64_t size = args_.w.geometry.group_size;
         const int64_t steps = min64(kBlock, round_up(end - column, size)) / 16;  // of its groups
+        const float unit = x.unit / integer_steps(*args_.w.format);
         for (int64_t tile = 0; tile < tiles_; ++tile) {
             if constexpr (Layout::quads) {
-                groups_.prepare_rows(tile, x.unit);
+                groups_.prepare_rows(tile, unit);
             } else {
-                groups_.template prepare<true>(tile, x.unit);
+                groups_.template prepare<true>(tile, unit);
             }
-            add_eights<Isa, Layout>(place(column, tile), x, steps, groups_.tile_groups(),
-                                    groups_.of_step(), &ahead_, sums_ + tile * kSums);
+            const auto add = args_.w.format->kind == FormatKind::kLut4
+                                 ? add_eights<Isa, Layout, true>
+                                 : add_eights<Isa, Layout, false>;
+            add(place(column, tile), x, steps, groups_.tile_groups(), groups_.of_step(), entries_,
+                &ahead_, sums_ + tile * kSums);
         }
         in_eights_ = true;
     }
@@ -163,6 +169,7 @@ class ColumnStrip {
 
     const LinearArgs &args_;
     StripGroups<Isa, Layout> groups_;
+    const RaisedEntries entries_;  // of tables of integers
     const int64_t pitch_, lines_;  // words in a line
     int64_t first_word_ = 0, tiles_ = 0;
     bool in_eights_ = false;  // the sums' lanes
@@ -192,20 +199,22 @@ QK_NOINLINE void run_integer_strips(ColumnStrip<Isa, Layout> &strip, BlocksOfX<I
 // Strips and the row of x that they read.
 template <class Isa, class Layout, class X>
 struct StripsOfX {
-    explicit StripsOfX(const LinearArgs &args) : strip(args), x(args.x) {}
+    StripsOfX(const LinearArgs &args, const Device &device, bool integers)
+        : strip(args, device, integers), x(args.x) {}
 
     ColumnStrip<Isa, Layout> strip;
     X x;
 };
 
 template <class Isa, class Layout, class Entries>
-QK_NOINLINE void run_float_strips(const LinearArgs &args, Scratch *scratch, int64_t first,
+QK_NOINLINE void run_float_strips(const LinearArgs &args, const Launch &launch, int64_t first,
                                   int64_t last) {
     float values[16];
     entries_of(args.w, 0, values);
     const Entries entries(values);
     const typename Isa::Lut4Entries any(values);
-    const InScratch<StripsOfX<Isa, Layout, RowOfX<Isa>>> strips(scratch, args);
+    const InScratch<StripsOfX<Isa, Layout, RowOfX<Isa>>> strips(launch.scratch, args, launch.device,
+                                                                false);
     ColumnStrip<Isa, Layout> &strip = strips->strip;
     ColumnFloats<Layout::quads> block;
     for_each_strip<Isa, Layout>(first, last, [&](int64_t from, int64_t to) {
@@ -235,13 +244,15 @@ QK_NOINLINE Status run_integers(const LinearArgs &args, const Launch &launch, in
     if (launch.parallel.concurrency > 1 && args.x.columns <= kPanelOfX) {
         const InScratch<X> whole(launch.scratch, args.x);  // for all tasks
         parallel_ranges(launch.parallel, n, block, [&](int64_t first, int64_t last) {
-            const InScratch<ColumnStrip<Isa, Layout>> strip(launch.scratch, args);
+            const InScratch<ColumnStrip<Isa, Layout>> strip(launch.scratch, args, launch.device,
+                                                            true);
             run_integer_strips<Isa, Layout, Block>(*strip, *whole, first, last);
         });
         return QK_OK;
     }
     parallel_ranges(launch.parallel, n, block, [&](int64_t first, int64_t last) {
-        const InScratch<StripsOfX<Isa, Layout, X>> strips(launch.scratch, args);
+        const InScratch<StripsOfX<Isa, Layout, X>> strips(launch.scratch, args, launch.device,
+                                                          true);
         run_integer_strips<Isa, Layout, Block>(strips->strip, strips->x, first, last);
     });
     return QK_OK;
@@ -258,19 +269,14 @@ QK_NOINLINE Status run_words(const LinearArgs &args, const Launch &launch) {
     }
     const bool table = args.w.format->kind == FormatKind::kLut4;
     parallel_ranges(launch.parallel, n, block, [&](int64_t first, int64_t last) {
-        table ? run_float_strips<Isa, Layout, typename Isa::Lut4Entries>(args, launch.scratch,
-                                                                         first, last)
-              : run_float_strips<Isa, Layout, typename Isa::U4Entries>(args, launch.scratch, first,
-                                                                       last);
+        table ? run_float_strips<Isa, Layout, typename Isa::Lut4Entries>(args, launch, first, last)
+              : run_float_strips<Isa, Layout, typename Isa::U4Entries>(args, launch, first, last);
     });
     return QK_OK;
 }
 
-// `otherwise` takes tables of integers in small groups.
-template <class Isa, const Kernel<LinearArgs> &otherwise>
+template <class Isa>
 Status run_columns(const LinearArgs &args, const Launch &launch) {
-    const bool table = args.w.format->kind == FormatKind::kLut4;
-    if (table && sums_integers<Isa>(args)) return otherwise.run(args, launch);
     return args.w.layout->id == QK_LAYOUT_AWQ_GEMM ? run_words<Isa, WordsOfRows>(args, launch)
                                                    : run_words<Isa, WordsOfColumns>(args, launch);
 }

@@ -33,9 +33,11 @@ class StripGroups {
   public:
     static constexpr int64_t kTileRows = Isa::kWide * Layout::kRows;
 
-    explicit StripGroups(const Weight &w) : w_(w), coded_(has_coded_scales(w.scale)) {
-        zero_words_ = w.format->kind == FormatKind::kLut4 ? 0 : 0x88888888u;
-        if (coded_) memcpy(code_, w.scale.code, sizeof(code_));
+    StripGroups(const Weight &w, const Device &device, bool integers)
+        : w_(w), coded_(has_coded_scales(w.scale)), widen_(pick_nested_widener<Isa>(device)) {
+        const bool table = w.format->kind == FormatKind::kLut4;
+        zero_words_ = 0x11111111u * (!table ? 8 : integers ? RaisedEntries::kRaise : 0);
+        if (coded_) load_nested_code(w.scale.code, &code_);
     }
 
     void start(int64_t row, int64_t rows) {
@@ -114,14 +116,21 @@ class StripGroups {
     // Second scales go by the group's number, which differs from row to row.
     void load_nested(int64_t group, int64_t at, float *to) const {
         const ScalePlane &s = w_.scale;
+        int64_t done = 0;
+        if (s.second_group == kOneSecond) {  // rows side by side, as the widener takes groups of 8
+            const SecondRun all = {s.second, 0, kOneSecond, __builtin_ctzll(kOneSecond), 0, 0};
+            widen_(code_, static_cast<const char *>(s.data) + at, rows_ / 8, all,
+                   load_as<float>(s.bias, 0), reinterpret_cast<float(*)[8]>(to));
+            done = rows_ / 8 * 8;
+        }
         const int64_t step = w_.geometry.groups_per_row;
-        const int64_t number = group_number(w_.geometry, {row_, group});
+        const int64_t number = group_number(w_.geometry, {row_ + done, group});
         int64_t second = number / s.second_group, rest = number % s.second_group;
         const float bias = load_as<float>(s.bias, 0);
-        for (int64_t i = 0; i < rows_; ++i, rest += step) {
+        for (int64_t i = done; i < rows_; ++i, rest += step) {
             for (; rest >= s.second_group; rest -= s.second_group) ++second;
             const float product =
-                code_[load_as<uint8_t>(s.data, at + i)] * load_as<float>(s.second, second);
+                code_.value[load_as<uint8_t>(s.data, at + i)] * load_as<float>(s.second, second);
             to[i] = product + bias;
         }
     }
@@ -184,7 +193,8 @@ class StripGroups {
     const bool coded_;
     uint32_t zero_words_;  // where there are none
     int64_t row_ = 0, rows_ = 0, first_ = 0, count_ = 0;
-    float code_[256];
+    const WidenNested widen_;
+    NestedCode code_;
     Group group_[8] = {};
     int64_t of_step_[8] = {};
     TileGroup<Isa, Layout> tile_[8];

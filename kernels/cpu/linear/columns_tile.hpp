@@ -169,42 +169,72 @@ QK_NOINLINE void add_integers(const WordTile &tile, const XBytes &x,
     *fetched = ahead;
 }
 
-// The same in small groups: a lane is 8 columns, one line of gptq or 8 of awq_gemm, in the group of
-// its step of 16 columns; those past `steps` are left. sums[lane], rows as TileGroup has them.
-template <class Isa, class Layout>
+// The integers that codes of FP4_E2M1 stand for, raised to be unsigned: a zero takes that off.
+struct RaisedEntries {
+    static constexpr int kRaise = 12;  // the largest of them
+    alignas(16) uint8_t entry[16] = {};
+
+    explicit RaisedEntries(const Weight &w) {
+        if (w.format->id != QK_FORMAT_FP4_E2M1) return;
+        float entries[16];
+        entries_of(w, 0, entries);
+        const float steps = integer_steps(*w.format);
+        for (int code = 0; code < 16; ++code) {
+            entry[code] = uint8_t(int(entries[code] * steps) + kRaise);
+        }
+    }
+};
+
+// The same in small groups: a lane is 8 columns, one line of gptq or 8 of awq_gemm, and lanes l and
+// l + 8 are step l of 16 columns; steps past `steps` are left. sums[lane], rows as TileGroup has
+// them. `table`: codes are looked up in `entries`.
+template <class Isa, class Layout, bool table>
 QK_NOINLINE void add_eights(const WordTile &tile, const XBytes &x, int64_t steps,
                             const TileGroup<Isa, Layout> *groups, const int64_t *of_step,
-                            Ahead<Isa> *fetched, float *sums) {
+                            const RaisedEntries &entries, Ahead<Isa> *fetched, float *sums) {
+    constexpr int64_t lines = Layout::quads ? 1 : 8, of_lane = Layout::kRows * Isa::kWide;
     Ahead<Isa> ahead = *fetched;
-    for (int64_t lane = 0; lane < 16; ++lane) {
-        const int64_t word = eight_of_lane(lane) / 8, lines = Layout::quads ? 1 : 8;
-        const uint8_t *const from = tile.from + word * lines * tile.stride;
-        const TileGroup<Isa, Layout> &group = groups[of_step[lane % 8]];
-        float *const to = sums + lane * Layout::kRows * Isa::kWide;
+    const typename Isa::Bits of_codes = Isa::template spread_bits<true>(entries.entry);
+    const auto add_lane =
+        [&](const uint8_t *from, int64_t lane, const TileGroup<Isa, Layout> &group) QK_INLINE {
+        float *const to = sums + lane * of_lane;
         typename Isa::Bits operands[7];
         load_x<Isa, false>(x, lane, operands);
+        const auto integers = [&](typename Isa::Bits codes) QK_INLINE {
+            return table ? Isa::look_up_bytes(of_codes, codes) : codes;
+        };
         const auto add = [&](typename Isa::Bits even, typename Isa::Bits odd, int v) QK_INLINE {
-            const typename Isa::Floats dot =
-                Isa::dot_integers(even, odd, operands, Isa::load_bits(group.zero[v]));
+            const typename Isa::Floats dot = Isa::dot_integers(
+                integers(even), integers(odd), operands, Isa::load_bits(group.zero[v]));
             Isa::store_wide(to + v * Isa::kWide,
                             Isa::multiply_add(dot, Isa::load_wide(group.scale[v]),
                                               Isa::load_wide(to + v * Isa::kWide)));
         };
         if constexpr (Layout::quads) {
-            if (lane % 8 == 0) ahead.fetch();
-            if (lane % 8 >= steps) continue;
             const typename Isa::Bits words = Isa::load_bits(from);
             add(Isa::template nibbles<0>(words), Isa::template nibbles<1>(words), 0);
         } else {
             typename Isa::Bits t[2][4];
             load_lines<Isa>(from, tile.stride, ahead, t);
-            if (lane % 8 >= steps) continue;
             QK_UNROLL for (int i = 0; i < 4; ++i) {
                 add(Isa::template nibbles<0>(t[0][i]), Isa::template nibbles<0>(t[1][i]), 2 * i);
                 add(Isa::template nibbles<1>(t[0][i]), Isa::template nibbles<1>(t[1][i]),
                     2 * i + 1);
             }
         }
+    };
+    const int64_t stride = lines * tile.stride;
+    for (int64_t step = 0; step < steps && Layout::quads; ++step) {
+        const uint8_t *const from = tile.from + 2 * step * stride;
+        if (step % 4 == 0) ahead.fetch();
+        add_lane(from, step, groups[of_step[step]]);
+        add_lane(from + stride, step + 8, groups[of_step[step]]);
+    }
+    // Sums of lanes l and l + 8 are 4 KiB apart there: not one after the other.
+    for (int64_t lane = 0; lane < 16 && !Layout::quads; ++lane) {
+        const int64_t step = lane % 8;
+        if (step >= steps) continue;
+        add_lane(tile.from + (2 * step + lane / 8) * stride, lane, groups[of_step[step]]);
     }
     *fetched = ahead;
 }

@@ -74,6 +74,9 @@ struct Avx2Columns : Avx2 {
         return _mm256_and_si256(all, _mm256_set1_epi32(15));
     }
 
+    // Of every 128 bits, the bytes that codes are.
+    static Bits look_up_bytes(Bits table, Bits codes) { return _mm256_shuffle_epi8(table, codes); }
+
     // Numbers that nibbles stand for: looked up, or the nibbles themselves.
     class Lut4Entries {
       public:
@@ -101,7 +104,7 @@ struct Avx2Columns : Avx2 {
     static uint32_t sum_operand(uint32_t sum) { return sum; }
 
     // (code - zero) * integer of x, summed over the 8 columns of each dword: products of bytes,
-    // four of which fit 16 bits (4 * 15 * 128), are added and then widened.
+    // four of which fit 16 bits (4 * 24 * 128), are added and then widened.
     static Floats dot_integers(Bits even, Bits odd, const Bits (&x)[7], Bits zero) {
         const auto products = [&](int i) __attribute__((always_inline)) {
             return _mm256_add_epi16(_mm256_maddubs_epi16(even, x[i]),
@@ -118,6 +121,6 @@ struct Avx2Columns : Avx2 {
 }  // namespace
 
 const Kernel<LinearArgs> kLinearColumnsAvx2 =
-    linear_kernel<row_of("avx2 columns")>(run_columns<Avx2Columns, kLinearSingleAvx2>);
+    linear_kernel<row_of("avx2 columns")>(run_columns<Avx2Columns>);
 
 }  // namespace qk::cpu

@@ -76,6 +76,9 @@ struct Avx512Columns : Avx512 {
         return _mm512_and_si512(both, _mm512_set1_epi32(15));
     }
 
+    // Of every 128 bits, the bytes that codes are.
+    static Bits look_up_bytes(Bits table, Bits codes) { return _mm512_shuffle_epi8(table, codes); }
+
     // Numbers that nibbles stand for. The permute ignores the bits above.
     class Lut4Entries {
       public:
@@ -115,6 +118,6 @@ struct Avx512Columns : Avx512 {
 }  // namespace
 
 const Kernel<LinearArgs> kLinearColumnsVnni =
-    linear_kernel<row_of("avx512 vnni columns")>(run_columns<Avx512Columns, kLinearSingleAvx512>);
+    linear_kernel<row_of("avx512 vnni columns")>(run_columns<Avx512Columns>);
 
 }  // namespace qk::cpu
