@@ -19,22 +19,26 @@ except ImportError as error:
     sys.exit(77)
 
 
-def session_of(h, steps):
+def random_weights(h):
     random = np.random.default_rng(7)
     reach = 1 / np.sqrt(h)
 
     def uniform(*shape):
         return random.uniform(-reach, reach, shape).astype(np.float32)
 
-    weights = {"W": uniform(1, 3 * h, h), "R": uniform(1, 3 * h, h), "B": uniform(1, 6 * h)}
+    return {"W": uniform(1, 3 * h, h), "R": uniform(1, 3 * h, h), "B": uniform(1, 6 * h)}
+
+
+def session_of(h, steps, batch, weights):
+    """weights: W, R and B as ONNX has them, gates z, r, n."""
     node = helper.make_node("GRU", ["X", "W", "R", "B", "", "H0"], ["Y", "H"], hidden_size=h,
                             linear_before_reset=1)
     graph = helper.make_graph(
         [node], "gru",
-        [helper.make_tensor_value_info("X", TensorProto.FLOAT, [steps, 1, h]),
-         helper.make_tensor_value_info("H0", TensorProto.FLOAT, [1, 1, h])],
-        [helper.make_tensor_value_info("Y", TensorProto.FLOAT, [steps, 1, 1, h]),
-         helper.make_tensor_value_info("H", TensorProto.FLOAT, [1, 1, h])],
+        [helper.make_tensor_value_info("X", TensorProto.FLOAT, [steps, batch, h]),
+         helper.make_tensor_value_info("H0", TensorProto.FLOAT, [1, batch, h])],
+        [helper.make_tensor_value_info("Y", TensorProto.FLOAT, [steps, 1, batch, h]),
+         helper.make_tensor_value_info("H", TensorProto.FLOAT, [1, batch, h])],
         [numpy_helper.from_array(value, name) for name, value in weights.items()])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 14)])
     model.ir_version = 8
@@ -46,7 +50,7 @@ def session_of(h, steps):
 
 def microseconds(h, steps, seconds):
     """Median, 10th and 90th percentile of a step."""
-    session = session_of(h, steps)
+    session = session_of(h, steps, 1, random_weights(h))
     inputs = {"X": np.random.default_rng(1).standard_normal((steps, 1, h)).astype(np.float32),
               "H0": np.zeros((1, 1, h), np.float32)}
     session.run(None, inputs)
