@@ -39,9 +39,11 @@ concept Shape = requires {
 
 // f32 by the lane.
 template <class Isa>
-concept Arithmetic = requires(Lanes<Isa> a, Mask<Isa> mask, const void *from, float *to) {
+concept Arithmetic = requires(Lanes<Isa> a, Mask<Isa> mask, const void *from, float *to,
+                              const float *values) {
     a = Isa::zero_lanes();
     a = Isa::splat(1.0f);
+    a = Isa::splat_two(values);           // one number to lanes 0 to 7, the next to the others
     a = Isa::add(a, a);                   // rounded once
     a = Isa::mul(a, a);                   // rounded once
     a = Isa::fma(a, a, a);                // a * b + c, rounded once

@@ -111,6 +111,20 @@ TEST_F(CpuLinear, PackedLongRows) {
     }
 }
 
+// Sums of x over the groups are kept for all rows of w, or worked out a run at a time for each.
+TEST_F(CpuLinear, MinimaOfLongRows) {
+    for (const int32_t group : {16, 32}) {
+        for (const int64_t groups : {287, 301, 2304, 2305}) {
+            for (const qk_layout layout : {qk_layout{qk::kLayoutRows8}, qk_layout{QK_LAYOUT_ROW}}) {
+                WeightCase c = {QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, layout, 9,
+                                groups * group,      group};
+                c.minimum = true;
+                compare(c, QK_FORMAT_F32, 1, true);
+            }
+        }
+    }
+}
+
 TEST_F(CpuLinear, ManyRowsOfX) {
     for (const int64_t m : {2, 3, 4, 5, 7, 8, 16, 17, 33}) {
         for (const qk_format format : kFormats4) {

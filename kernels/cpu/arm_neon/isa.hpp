@@ -34,6 +34,11 @@ struct NeonBase {
         QK_QUARTERS r.v[q] = vdupq_n_f32(value);
         return r;
     }
+    static Lanes splat_two(const float *two) {
+        Lanes r;
+        QK_QUARTERS r.v[q] = vdupq_n_f32(two[q / 2]);
+        return r;
+    }
     static Lanes zero_lanes() { return splat(0); }
     static Lanes add(const Lanes &a, const Lanes &b) {
         Lanes r;

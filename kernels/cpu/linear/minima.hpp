@@ -42,7 +42,7 @@ class MinimaOfGroups {
         for (int64_t first = 0; first < groups; first += Source::kMost) {
             const int64_t count = min64(Source::kMost, groups - first);
             if (!whole_) fill(first, count);
-            add(source_.load(row, first, count), sums_[whole_ ? first : 0], count, low);
+            add(source_.load(row, first, count), sums_ + (whole_ ? first : 0), count, low);
         }
         float both[16];
         Isa::store_f32(both, Isa::add(low[0], low[1]));
@@ -50,12 +50,12 @@ class MinimaOfGroups {
     }
 
   private:
-    static constexpr int64_t kMost = 288;  // groups: 9216 columns in groups of 32 (stack)
+    static constexpr int64_t kMost = 2304;  // groups: 36864 columns in groups of 16
 
     // Sums of x over a run of groups, from the start of a block on.
     QK_NOINLINE void fill(int64_t first, int64_t count) {
         const int64_t size = args_.w.geometry.group_size, end = args_.x.columns;
-        float(*to)[8] = sums_;
+        float *to = sums_;
         for (int64_t column = first * size; to < sums_ + count; column += kBlock) {
             alignas(64) float x[kBlock] = {};
             alignas(64) int32_t q[kBlock];
@@ -64,29 +64,30 @@ class MinimaOfGroups {
             for (int64_t c = 0; c < kBlock && to < sums_ + count; ++to) {
                 int32_t sum = 0;
                 for (const int64_t last = c + size; c < last; ++c) sum += q[c];
-                for (float &of_row : *to) of_row = unit * float(sum);
+                *to = unit * float(sum);
             }
         }
+        *to = 0;
     }
 
     static void add(const char *minima, const float *sums, int64_t count, Lanes<Isa> (&low)[2]) {
-        int64_t left = count * 8;
-        for (; left >= 32; left -= 32, minima += 128, sums += 32) {
-            low[0] = Isa::fma(Isa::load_f32(minima), Isa::load_f32(sums), low[0]);
-            low[1] = Isa::fma(Isa::load_f32(minima + 64), Isa::load_f32(sums + 16), low[1]);
+        int64_t left = count;
+        for (; left >= 4; left -= 4, minima += 128, sums += 4) {
+            low[0] = Isa::fma(Isa::load_f32(minima), Isa::splat_two(sums), low[0]);
+            low[1] = Isa::fma(Isa::load_f32(minima + 64), Isa::splat_two(sums + 2), low[1]);
         }
-        for (int i = 0; left > 0; ++i, left -= 16, minima += 64, sums += 16) {
-            const Mask<Isa> mask = Isa::first_lanes(left);
-            low[i] = Isa::fma_where(mask, Isa::load_f32(minima, mask), Isa::load_f32(sums, mask),
-                                    low[i]);
+        for (int i = 0; left > 0; ++i, left -= 2, minima += 64, sums += 2) {
+            const Mask<Isa> mask = Isa::first_lanes(left * 8);
+            low[i] =
+                Isa::fma_where(mask, Isa::load_f32(minima, mask), Isa::splat_two(sums), low[i]);
         }
     }
 
     const LinearArgs &args_;
     const bool lowered_;
-    Source source_;     // of the scales where there are no minima
-    const bool whole_;  // a row's sums are kept for all rows of w
-    alignas(64) float sums_[kMost][8];
+    Source source_;          // of the scales where there are no minima
+    const bool whole_;       // a row's sums are kept for all rows of w
+    float sums_[kMost + 1];  // by twos: of an odd count's last two one counts
 };
 
 }  // namespace

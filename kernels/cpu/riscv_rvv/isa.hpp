@@ -31,6 +31,10 @@ struct RvvBase {
     using Table = Lanes;  // 16 floats
 
     static Lanes splat(float value) { return {value - Floats{}}; }  // which keeps the sign of -0
+    static Lanes splat_two(const float *two) {
+        return {__builtin_shufflevector(splat(two[0]).v, splat(two[1]).v, 0, 1, 2, 3, 4, 5, 6, 7,
+                                        16, 17, 18, 19, 20, 21, 22, 23)};
+    }
     static Lanes zero_lanes() { return {Floats{}}; }
     static Lanes add(const Lanes &a, const Lanes &b) { return {a.v + b.v}; }
     static Lanes mul(const Lanes &a, const Lanes &b) { return {a.v * b.v}; }

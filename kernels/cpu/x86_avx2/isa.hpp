@@ -29,6 +29,9 @@ struct Avx2Base {
 
     static Lanes zero_lanes() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
     static Lanes splat(float value) { return {_mm256_set1_ps(value), _mm256_set1_ps(value)}; }
+    static Lanes splat_two(const float *two) {
+        return {_mm256_set1_ps(two[0]), _mm256_set1_ps(two[1])};
+    }
     static Lanes add(Lanes a, Lanes b) {
         return {_mm256_add_ps(a.low, b.low), _mm256_add_ps(a.high, b.high)};
     }

@@ -36,6 +36,12 @@ struct Avx512 : Avx512Chunks {
 
     static Lanes zero_lanes() { return {_mm512_setzero_ps()}; }
     static Lanes splat(float value) { return {_mm512_set1_ps(value)}; }
+    static Lanes splat_two(const float *two) {
+        double both;
+        memcpy(&both, two, 8);
+        const __m512i halves = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
+        return {_mm512_permutexvar_ps(halves, _mm512_castpd_ps(_mm512_set1_pd(both)))};
+    }
     static Lanes add(Lanes a, Lanes b) { return {_mm512_add_ps(a.v, b.v)}; }
     static Lanes mul(Lanes a, Lanes b) { return {_mm512_mul_ps(a.v, b.v)}; }
     static Lanes fma(Lanes a, Lanes b, Lanes c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
