@@ -172,17 +172,11 @@ QK_HD static constexpr int32_t gates_to_h(const Rules &rules,
     return rules.to_h(Wide(u) * h_old + Wide(rules.one() - u) * rules.n_to_h(n));
 }
 
-// One unit: accumulators are exact sums of products of codes, zero points not yet removed.
-template <class Int, class Rules = CellRules<Int, Int>>
-QK_HD static constexpr int32_t gru_unit(const Cell &cell, int32_t unit, const Int ih_sum[3],
-                                        const Int hh_sum[3], int32_t h_old, Gates *gates) {
-    int32_t ih[3], hh[3];
-    for (int32_t gate = 0; gate < 3; ++gate) {
-        int32_t row = gate * cell.hidden_size + unit;
-        ih[gate] = ih_code<Int>(cell, row, ih_sum[gate]) - cell.ih_zero;
-        hh[gate] = hh_code<Int>(cell, row, hh_sum[gate]) - cell.hh_zero;
-    }
-    const Rules rules = {{cell}};
+// One unit from its clamped linear outputs, their zero points removed, and the code of h.
+template <class Rules>
+QK_HD static constexpr int32_t next_h(const Rules &rules, const int32_t ih[3], const int32_t hh[3],
+                                      int32_t h_old, Gates *gates) {
+    const Cell &cell = rules.cell;
     int32_t h = gates_to_h(rules, input_sums(rules, ih), hh, h_old - cell.h_zero, gates);
     if (gates != nullptr) {
         gates->u += cell.u_zero;
@@ -191,6 +185,19 @@ QK_HD static constexpr int32_t gru_unit(const Cell &cell, int32_t unit, const In
         gates->hh_n += cell.hh_zero;
     }
     return h + cell.h_zero;
+}
+
+// The same from accumulators: exact sums of products of codes, zero points not yet removed.
+template <class Int, class Rules = CellRules<Int, Int>>
+QK_HD static inline int32_t gru_unit(const Cell &cell, int32_t unit, const Int ih_sum[3],
+                                     const Int hh_sum[3], int32_t h_old, Gates *gates) {
+    int32_t ih[3], hh[3];
+    for (int32_t gate = 0; gate < 3; ++gate) {
+        int32_t row = gate * cell.hidden_size + unit;
+        ih[gate] = ih_code<Int>(cell, row, ih_sum[gate]) - cell.ih_zero;
+        hh[gate] = hh_code<Int>(cell, row, hh_sum[gate]) - cell.hh_zero;
+    }
+    return next_h(Rules{{cell}}, ih, hh, h_old, gates);
 }
 
 // What R multiplies: h itself, or h rounded to its high bits.

@@ -14,7 +14,7 @@ static inline void dot_rest(const Weight *row, ptrdiff_t gate_stride, const Code
     const Weight *u = row, *r = row + gate_stride, *n = row + 2 * gate_stride;
     Sum sum_u = sums[kUpdate], sum_r = sums[kReset], sum_n = sums[kNew];
     for (int32_t k = 0; k < count; ++k) {
-        Sum value = vector[k];
+        const int32_t value = vector[k];  // products of 16-bit codes are at most 2^30
         sum_u += value * u[k];
         sum_r += value * r[k];
         sum_n += value * n[k];
@@ -28,6 +28,16 @@ template <class Weight, class Code, class Sum>
 static inline void dot_three(const Weight *row, ptrdiff_t gate_stride, const Code *vector,
                              int32_t count, Sum sums[3]) {
     sums[kUpdate] = sums[kReset] = sums[kNew] = 0;
+#if defined(__thumb__) && !defined(__thumb2__)
+    if (sizeof(Sum) == 8) {  // eight registers hold what one row needs, not what three do
+        for (int32_t gate = 0; gate < 3; ++gate, row += gate_stride) {
+            Sum sum = 0;
+            for (int32_t k = 0; k < count; ++k) sum += int32_t{vector[k]} * row[k];
+            sums[gate] = sum;
+        }
+        return;
+    }
+#endif
     dot_rest(row, gate_stride, vector, count, sums);
 }
 
@@ -64,7 +74,8 @@ __attribute__((noinline, unused)) static void dot_three(const int8_t *u, ptrdiff
         sum_r = add_four(sum_r, even, odd, next_four(r));
         sum_n = add_four(sum_n, even, odd, next_four(n));
     };
-    for (const int8_t *end = vector + (count & ~7); vector != end;) {
+    const int8_t *const end = vector + (count & ~7);
+    while (vector != end) {
         add_fours();
         add_fours();
     }

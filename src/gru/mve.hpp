@@ -105,11 +105,26 @@ static inline void by_four(int32_t units, Body body) {
     }
 }
 
+// view_of_h() of a state.
+template <class Code>
+__attribute__((noinline, unused)) static void view_by_four(const Cell &cell, const Code *h,
+                                                           int8_t *view) {
+    by_four(cell.hidden_size, [&](int32_t unit, int32_t lanes) {
+        const Lanes rounded = round_lanes(load_lanes(h + unit, lanes), cell.view_shift);
+        store_lanes(view + unit, lanes, clamp_lanes(rounded, cell.view_min, cell.view_max));
+    });
+}
+
 // Code is the state's.
 template <class Code>
 __attribute__((noinline, unused)) static void units_by_four(const Cell &cell, const int8_t *x,
-                                                            const Code *h, const int8_t *view,
-                                                            Code *h_next) {
+                                                            const Code *h, Code *h_next,
+                                                            void *scratch) {
+    const int8_t *view = reinterpret_cast<const int8_t *>(h);
+    if (cell.view_shift != 0) {
+        view = static_cast<const int8_t *>(scratch);
+        view_by_four(cell, h, static_cast<int8_t *>(scratch));
+    }
     const int32_t n = cell.hidden_size, c = cell.input_size;
     const LinearOf input = {cell.ih_offset,
                             static_cast<const int8_t *>(cell.w),
@@ -154,16 +169,6 @@ __attribute__((noinline, unused)) static void units_by_four(const Cell &cell, co
             const Lanes step = lanes_add(next.rounded(cell.u_shift), cell.h_zero);
             store_lanes(h_next + unit, lanes, clamp_lanes(step, cell.h_min, cell.h_max));
         });
-}
-
-// view_of_h() of a state.
-template <class Code>
-__attribute__((noinline, unused)) static void view_by_four(const Cell &cell, const Code *h,
-                                                           int8_t *view) {
-    by_four(cell.hidden_size, [&](int32_t unit, int32_t lanes) {
-        const Lanes rounded = round_lanes(load_lanes(h + unit, lanes), cell.view_shift);
-        store_lanes(view + unit, lanes, clamp_lanes(rounded, cell.view_min, cell.view_max));
-    });
 }
 
 }  // namespace qk::gru
