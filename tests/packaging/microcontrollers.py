@@ -49,11 +49,21 @@ def check_sources(folder):
         includes.update(re.findall(r"#\s*include (\S+)", file.read_text()))
     assert includes == {"<stddef.h>", "<stdint.h>", '"qk_gru.h"'}, includes
     source = folder / "arduino/src/qk_gru.cpp"
-    for more in ([], ["-DQK_GRU_8_BIT"]):
-        subprocess.run([CXX, "-std=c++17", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", *more,
-                        source], check=True)
-    subprocess.run([CXX, "-x", "c", "-std=c99", "-Wall", "-Wextra", "-Werror", "-fsyntax-only",
-                    source.with_suffix(".h")], check=True)
+    strict = ["-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wundef", "-Werror",
+              "-fsyntax-only"]
+    compilers = [[CXX]]
+    if shutil.which("arm-none-eabi-g++"):
+        compilers += [["arm-none-eabi-g++", "-mthumb", "-mcpu=cortex-" + core]
+                      for core in ("m0plus", "m4", "m55")]
+    for compiler in compilers:
+        for more in ([], ["-DQK_GRU_8_BIT"]):
+            subprocess.run([*compiler, "-std=c++17", *strict, *more, source], check=True)
+    old = subprocess.run([CXX, "-std=c++11", "-fsyntax-only", source], capture_output=True,
+                         text=True)
+    assert "compile it with -std=c++17 or newer" in old.stderr, old.stderr
+    for language, standard in (("c", "c99"), ("c", "c17"), ("c++", "c++11"), ("c++", "c++20")):
+        subprocess.run([CXX, "-x", language, "-std=" + standard, *strict,
+                        source.with_suffix(".h")], check=True)
 
 
 with tempfile.TemporaryDirectory() as place:

@@ -1,8 +1,9 @@
 /* qk_gru.h - one step of an integer GRU in the caller's memory: for microcontrollers.
  *
- * Integers alone: no float, no heap, no C library, no state of its own. A model is the file that
- * qk_gru_save and `qk gru quantize` write (as a C array: `qk gru export --c`); it is read in place,
- * from flash. The states are, bit for bit, those of qk_gru_run.
+ * Integers alone: no float, no heap, no state of its own, no C library but the memset and memcpy
+ * that compilers ask of every program. A model is the file that qk_gru_save and `qk gru quantize`
+ * write (as a C array: `qk gru export --c`); it is read in place, from flash. The states are, bit
+ * for bit, those of qk_gru_run.
  *
  *     static qk_gru_cell cell;
  *     static int8_t x[INPUTS], h[2][UNITS];    int16_t where x_bytes, h_bytes are 2
