@@ -6,6 +6,7 @@
 #include "backend/backend.hpp"
 #include "base/half.hpp"
 #include "cpu/isa.hpp"
+#include "cpu/kernels.hpp"
 
 namespace qk::cpu {
 namespace {
@@ -175,16 +176,19 @@ inline int64_t run_pad(const Weight &w) {
 }
 
 // Zeroes what is stored nibble by nibble, and padding with it.
-inline void clear_scales_and_zeros(const Weight &w) {
+// By tasks, so that pages of packed planes are touched first by the threads of their rows.
+inline void clear(const Parallel &parallel, void *plane, int64_t bytes) {
+    if (plane == nullptr) return;
+    parallel_ranges(parallel, bytes, 4096, [&](int64_t first, int64_t last) {
+        memset(static_cast<char *>(plane) + first, 0, size_t(last - first));
+    });
+}
+inline void clear_scales_and_zeros(const Weight &w, const Parallel &parallel) {
     if (is_records(w)) return;
     const int64_t scale_bytes = w.layout->scale_count(w.geometry) * (w.scale.format->bits / 8);
-    memset(w.scale.data, 0, size_t(scale_bytes));
-    if (w.minimum.data != nullptr) memset(w.minimum.data, 0, size_t(scale_bytes));
-    if (w.zero != nullptr) memset(w.zero, 0, size_t(w.layout->zero_bytes(w.geometry)));
-}
-inline void clear_planes(const Weight &w) {
-    memset(w.data, 0, size_t(w.layout->data_bytes(w.geometry)));
-    clear_scales_and_zeros(w);
+    clear(parallel, w.scale.data, scale_bytes);
+    clear(parallel, w.minimum.data, scale_bytes);
+    clear(parallel, w.zero, w.layout->zero_bytes(w.geometry));
 }
 
 // What the 4-bit codes of a format stand for before the scale; affine ones with this zero.

@@ -71,16 +71,20 @@ extern const Kernel<GruArgs> kGruRvv;
 namespace {
 
 // Work split into tasks. No result depends on the split: a row, or a group, is computed whole by
-// one task.
+// one task. A fraction of the tasks is that fraction of the work, to a block, whatever the kernel:
+// a thread that always takes the same fraction meets the same rows (docs/guides/numa.md).
 template <class Body>
 struct Split {
     const Body *body;
-    int64_t count, per_task;
+    int64_t count, block, blocks, tasks;
 
+    int64_t start(int64_t index) const {
+        const int64_t at = blocks / tasks * index + blocks % tasks * index / tasks;  // no overflow
+        return min64(at * block, count);
+    }
     static void task(void *argument, int32_t index) {
         const Split &self = *static_cast<const Split *>(argument);
-        const int64_t first = index * self.per_task;
-        (*self.body)(first, min64(first + self.per_task, self.count));
+        (*self.body)(self.start(index), self.start(int64_t(index) + 1));
     }
 };
 
@@ -92,9 +96,8 @@ inline void parallel_ranges(const Parallel &parallel, int64_t count, int64_t blo
     const int64_t most = min64(int64_t(parallel.concurrency) * 4, INT32_MAX);
     const int64_t tasks = min64(blocks, most);
     if (parallel.concurrency <= 1 || tasks <= 1) return body(int64_t{0}, count);
-    Split<Body> split{&body, count, ceil_div(blocks, tasks) * block};
-    parallel.run(parallel.pool, int32_t(ceil_div(count, split.per_task)), Split<Body>::task,
-                 &split);
+    Split<Body> split{&body, count, block, blocks, tasks};
+    parallel.run(parallel.pool, int32_t(tasks), Split<Body>::task, &split);
 }
 
 }  // namespace

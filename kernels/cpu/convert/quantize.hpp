@@ -265,10 +265,10 @@ Status run_quantize(const QuantizeArgs &args, const Launch &launch) {
     const Geometry &s = w.geometry;
     const Coder coder = coder_of(args);
     const bool lines = has_word_lines(w);
-    clear_scales_and_zeros(w);
+    clear_scales_and_zeros(w, launch.parallel);
     if (w.globals > 0) store_globals<Isa>(args, launch);
     if (is_nested(w)) nest_scales<Isa>(args, launch);
-    if (row_pitch(w) == 0 && !lines) memset(w.data, 0, size_t(w.layout->data_bytes(s)));
+    if (row_pitch(w) == 0 && !lines) clear(launch.parallel, w.data, w.layout->data_bytes(s));
     if (lines) {
         const int64_t rows = 16 * rows_of_word(w);
         parallel_ranges(launch.parallel, s.n, rows, [&](int64_t first, int64_t last) {

@@ -12,7 +12,7 @@ namespace qk::cpu {
 
 // Scales, zeros and tables, moved by code that every kernel shares.
 // What is stored once, and zeroes in scales and zeros, where padding and nibbles want them.
-void start_repacking_planes(const RepackArgs &args);
+void start_repacking_planes(const RepackArgs &args, const Parallel &parallel);
 // Scales and zeros of rows first .. last, groups along k; `first` a multiple of kRowBlock.
 void repack_scales_and_zeros(const RepackArgs &args, int64_t first, int64_t last);
 
@@ -129,7 +129,7 @@ Status run_repack(const RepackArgs &args, const Launch &launch) {
     const bool stream = uintptr_t(args.to.data) % 64 == 0 && s.k % 128 == 0 &&
                         args.to.layout->data_bytes(s) >= kStreamBytes;
     const int64_t rows = columns ? RowTile<Isa>::kRows : kRowBlock;
-    start_repacking_planes(args);
+    start_repacking_planes(args, launch.parallel);
     parallel_ranges(launch.parallel, s.n, rows, [&](int64_t first, int64_t last) {
         InScratch<Repacker<Isa>> repacker(launch.scratch, args, stream);
         for (int64_t row = first; row < last; row += rows) {

@@ -195,7 +195,7 @@ void move_second_scales(const RepackArgs &args, int64_t row) {
 void repack_records(const RepackArgs &args, const Launch &launch) {
     const Weight &from = args.from, &to = args.to;
     const Geometry &s = from.geometry;
-    memset(to.data, 0, size_t(to.layout->data_bytes(to.geometry)));
+    clear(launch.parallel, to.data, to.layout->data_bytes(to.geometry));
     parallel_ranges(launch.parallel, s.n, kRowBlock, [&](int64_t first, int64_t last) {
         for (int64_t row = first; row < last; ++row) {
             move_codes(args, row);
@@ -213,7 +213,7 @@ void repack_records(const RepackArgs &args, const Launch &launch) {
 
 Status run(const RepackArgs &args, const Launch &launch) {
     const Geometry &s = args.from.geometry;
-    start_repacking_planes(args);
+    start_repacking_planes(args, launch.parallel);
     if (is_records(args.from) || is_records(args.to)) {
         repack_records(args, launch);
         return QK_OK;
@@ -222,7 +222,7 @@ Status run(const RepackArgs &args, const Launch &launch) {
         copy_bytes(args, launch);
         return QK_OK;
     }
-    memset(args.to.data, 0, size_t(args.to.layout->data_bytes(args.to.geometry)));
+    clear(launch.parallel, args.to.data, args.to.layout->data_bytes(args.to.geometry));
     parallel_ranges(launch.parallel, s.n, kRowBlock, [&](int64_t first, int64_t last) {
         for (int64_t row = first; row < last; ++row) move_codes(args, row);
         if (!s.flat) repack_scales_and_zeros(args, first, last);
@@ -237,9 +237,9 @@ bool can_run(const RepackArgs &, const Device &) { return true; }
 
 }  // namespace
 
-void start_repacking_planes(const RepackArgs &args) {
+void start_repacking_planes(const RepackArgs &args, const Parallel &parallel) {
     const ScalePlane &from = args.from.scale, &to = args.to.scale;
-    clear_scales_and_zeros(args.to);
+    clear_scales_and_zeros(args.to, parallel);
     if (args.from.scale.format->id == QK_FORMAT_I8 && !is_records(args.from)) {
         const size_t bytes = size_t(second_count(args.from)) * sizeof(float);
         memcpy(to.second, from.second, bytes);
