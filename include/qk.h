@@ -237,7 +237,7 @@ typedef struct qk_tensor_desc {
     qk_format scale_format;     /* F32, F16, BF16, E8M0, E4M3; nested: LUT8, or I8, a code times
                                    its SCALE2; 0 for dense, as all of groups */
     qk_layout layout;
-    int32_t group_size;         /* codes per scale: 16..4096 or QK_GROUP_ROW */
+    int32_t group_size;         /* codes per scale: 16..4096, LUT8 any from 1; or QK_GROUP_ROW */
     qk_grouping grouping;
     int32_t scale_group_size;   /* nested: scales per second scale: 16..4096, I8 8..4096, 0: 256 */
     int32_t rank;               /* 1..QK_MAX_RANK; leading dimensions of a weight count as rows */

@@ -29,7 +29,7 @@ type Desc struct {
 	Format         Format
 	ScaleFormat    Format // F32, F16, BF16; LUT8 nests the scales
 	Layout         Layout
-	GroupSize      int // codes a scale: 16 to 4096, or GroupRow
+	GroupSize      int // codes a scale: 16 to 4096, LUT8 any from 1; or GroupRow
 	Grouping       Grouping
 	ScaleGroupSize int // nested: scales a second scale; 0 means 256
 	Flags          uint32

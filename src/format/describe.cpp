@@ -69,8 +69,11 @@ Status check_groups(const qk_tensor_desc &desc, Shape *shape, ErrorText *error) 
     QK_CHECK(desc.grouping >= QK_GROUPING_DEFAULT && desc.grouping <= QK_GROUPING_FLAT, error,
              ARGUMENT, "desc: grouping is %d, accepted are 0 to 2", desc.grouping);
     const bool row_group = desc.group_size == QK_GROUP_ROW;
-    QK_CHECK(row_group || (desc.group_size >= 16 && desc.group_size <= 4096), error, SHAPE,
-             "desc: group_size is %d, accepted are 16 to 4096 and QK_GROUP_ROW", desc.group_size);
+    const bool any_size = shape->format->id == QK_FORMAT_LUT8;
+    const int32_t least = any_size ? 1 : 16, most = any_size ? INT32_MAX : 4096;
+    QK_CHECK(row_group || (desc.group_size >= least && desc.group_size <= most), error, SHAPE,
+             "desc: group_size is %d, accepted are %d to %d and QK_GROUP_ROW", desc.group_size,
+             least, most);
     const bool flat_default = layout.flat_default || shape->format->id == QK_FORMAT_LUT8;
     const bool flat = desc.grouping == QK_GROUPING_FLAT ||
                       (desc.grouping == QK_GROUPING_DEFAULT && flat_default && !row_group);

@@ -102,6 +102,12 @@ void add_groups(Table &t) {
         t.add("group_size", QK_ERROR_SHAPE, "group_size",
               [=](qk_tensor_desc &d) { d.group_size = value; });
     }
+    for (const int32_t value : {0, -2, INT32_MIN}) {
+        t.add(
+            "group_size of lut8", QK_ERROR_SHAPE, "accepted are 1 to 2147483647",
+            [=](qk_tensor_desc &d) { d.group_size = value; },
+            weight_desc(QK_FORMAT_LUT8, QK_LAYOUT_ROW, 16, 32));
+    }
     t.add("flat groups of a row", QK_ERROR_SHAPE, "group_size",
           [](qk_tensor_desc &d) { d.grouping = QK_GROUPING_FLAT, d.group_size = QK_GROUP_ROW; });
     for (qk_layout layout = QK_LAYOUT_AWQ_GEMM; layout <= QK_LAYOUT_WORD; ++layout) {

@@ -91,6 +91,12 @@ TEST_F(CpuDequantize, EightBits) {
                 compare({format, QK_FORMAT_F32, QK_LAYOUT_ROW, 5, k, group});
                 compare({format, QK_FORMAT_LUT8, QK_LAYOUT_ROW, 5, k, group});
             }
+            for (const int32_t group : {1, 3, 15, 70000}) {
+                if (format == QK_FORMAT_S8 || left_out()) continue;
+                compare({format, QK_FORMAT_F32, QK_LAYOUT_ROW, 7, k, group});
+                compare({format, QK_FORMAT_BF16, QK_LAYOUT_ROW, 7, k, group, false,
+                         QK_GROUPING_ALONG_K});
+            }
         }
     }
 }

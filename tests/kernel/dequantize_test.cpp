@@ -51,7 +51,7 @@ TEST_P(Dequantize, EveryLayoutAndShape) {
     Random random(1);
     uint64_t turn = 0;
     for (Spec spec : harness::sweep_of(GetParam())) {
-        for (const harness::Shape &shape : harness::shapes()) {
+        for (const harness::Shape &shape : sweep::shapes_of(GetParam())) {
             if (harness::thinned(++turn)) continue;
             harness::cut(&spec, shape);
             const Data data = turn % 5 == 0 ? Data::wild : Data::real;

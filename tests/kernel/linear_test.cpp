@@ -200,7 +200,7 @@ class Linear : public ::testing::TestWithParam<Format> {
 TEST_P(Linear, EveryLayoutAndShape) {
     const bool integers = harness::has_integer_data(GetParam());
     for (Spec spec : harness::sweep_of(GetParam())) {
-        for (const harness::Shape &shape : harness::shapes()) {
+        for (const harness::Shape &shape : sweep::shapes_of(GetParam())) {
             if (harness::thinned(++turn_)) continue;
             harness::cut(&spec, shape);
             const Data data = pick_data(integers);

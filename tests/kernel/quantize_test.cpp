@@ -136,7 +136,7 @@ std::vector<Spec> quantized_kinds(Format format) {
 
 TEST_P(Quantize, EveryLayoutAndShape) {
     for (Spec spec : quantized_kinds(GetParam())) {
-        for (const harness::Shape &shape : harness::shapes()) {
+        for (const harness::Shape &shape : sweep::shapes_of(GetParam())) {
             if (harness::thinned(++turn_)) continue;
             spec.n = shape.n, spec.k = shape.k, spec.group_size = shape.group_size;
             const Format x_format = harness::kFloats[turn_ % 3];

@@ -249,4 +249,15 @@ qk::Parallel parallel_of(uint64_t turn) {
     return {pick == 15 ? threaded : shuffled, nullptr, 3};
 }
 
+std::vector<harness::Shape> shapes_of(reference::Format format) {
+    std::vector<harness::Shape> list = harness::shapes();
+    if (format != reference::Format::lut8) return list;
+    constexpr int64_t sizes[][2] = {{1, 1},   {3, 40},   {17, 129}, {33, 65},
+                                    {5, 301}, {18, 140}, {1, 5003}, {9, 1200}};
+    for (const int64_t group : {1, 2, 3, 7, 15, 5000, 65536, INT32_MAX}) {
+        for (const auto &[n, k] : sizes) list.push_back({n, k, group});
+    }
+    return list;
+}
+
 }  // namespace sweep

@@ -149,4 +149,7 @@ inline bool enough() {
            8;
 }
 
+// harness::shapes() and, of formats whose groups have any size, some with such groups.
+std::vector<harness::Shape> shapes_of(reference::Format format);
+
 }  // namespace sweep

@@ -9,7 +9,7 @@ from ._checks import INT32_MAX, INT64_MAX, integer
 from ._errors import refuse
 
 DESC = STRUCTS["qk_tensor_desc"]
-MAX_GROUP = 4096  # qk.h, qk_tensor_desc
+MAX_GROUP = 4096  # qk.h, qk_tensor_desc; of lut8 groups any
 
 
 def lookup(table: dict[str, int], value: str | int, name: str) -> int:
@@ -47,7 +47,7 @@ def make_desc(shape: tuple[int, ...], format: str = "f32", *, scale: str | None 
     desc = DESC(struct_size=ctypes.sizeof(DESC), format=lookup(FORMATS, format, "format"),
                 scale_format=lookup(FORMATS, scale, "scale") if scale else 0,
                 layout=lookup(LAYOUTS, layout, "layout"),
-                group_size=integer(group_size, "group_size", -1, MAX_GROUP),
+                group_size=integer(group_size, "group_size", -1, INT32_MAX),
                 grouping=lookup(GROUPINGS, grouping, "grouping"),
                 scale_group_size=integer(scale_group_size, "scale_group_size", 0, MAX_GROUP),
                 rank=len(shape),

@@ -341,11 +341,11 @@ def quantize(array: Any, format: str = "nf4", *, group_size: int = 0,
 
     format: "nf4", "fp4" (bitsandbytes), "fp4_e2m1", "int4" ((code - zero) * scale), "int8",
     "lut8", "fp8" (E4M3); "mxfp4", "mxfp8" and "nvfp4", which say how scales are stored.
-    group_size: codes that share a scale, 16..4096, -1 for a whole row, 0 for the format's
-    own, else 64. scale: how scales are stored, "f32", "f16" or "bf16"; nested: as 8-bit codes
-    (bitsandbytes' double quantization). symmetric: int4 without zero points. layout: by default
-    what the file dialects store (row_high for nf4 and fp4, word for int4, else row); pick the fast
-    one with repack().
+    group_size: codes that share a scale, 16..4096 (lut8: any from 1), -1 for a whole row, 0 for
+    the format's own, else 64. scale: how scales are stored, "f32", "f16" or "bf16"; nested: as
+    8-bit codes (bitsandbytes' double quantization). symmetric: int4 without zero points. layout: by
+    default what the file dialects store (row_high for nf4 and fp4, word for int4, else row); pick
+    the fast one with repack().
     Arrays on a GPU are quantized there, to the bytes that the CPU would make.
     """
     from ._linear import Layer  # which stands on this module

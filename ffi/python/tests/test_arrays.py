@@ -56,7 +56,9 @@ class Products(unittest.TestCase):
 
     def test_packed_weights_give_the_same_bits(self):
         for options in ({}, {"format": "int4", "group_size": 32}, {"nested": True},
-                        {"format": "int8"}, {"format": "lut8"}, {"format": "fp4_e2m1"}):
+                        {"format": "int8"}, {"format": "lut8"}, {"format": "fp4_e2m1"},
+                        {"format": "lut8", "group_size": 5},
+                        {"format": "lut8", "group_size": 5000}):
             w = weight(**options)
             packed = w.repack()
             self.assertEqual(packed.layout, "packed")

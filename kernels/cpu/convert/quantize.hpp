@@ -282,8 +282,10 @@ Status run_quantize(const QuantizeArgs &args, const Launch &launch) {
             store_rows<Isa>(args, coder, first, last);
         });
     } else {
-        // Flat groups share bytes with neighbours in every layout but the one made for them.
-        const int64_t block = w.layout->id == QK_LAYOUT_ROW_HIGH ? 2 : s.group_count;
+        // Flat groups of nibbles share bytes with neighbours in every layout but the one made for
+        // them.
+        const bool bytes = w.layout->bits == 8, pairs = w.layout->id == QK_LAYOUT_ROW_HIGH;
+        const int64_t block = bytes ? 1 : pairs ? 2 : s.group_count;
         parallel_ranges(launch.parallel, s.group_count, block, [&](int64_t first, int64_t last) {
             store_groups<Isa>(args, coder, {0, first}, last);
         });
