@@ -4,11 +4,13 @@
 //
 //     qk_bench_cpu_dequantize [--op dequantize|quantize|repack] [--filter TEXT] [--n N] [--k K]
 //                             [--threads N] [--seconds S] [--against move|write]
+//                             [--isa all|vnni|avx512|avx2|generic]
 #include <string.h>
 
 #include <CLI/CLI.hpp>
 
 #include "../cli/trace.hpp"
+#include "instruction_set.hpp"
 #include "measure.hpp"
 
 namespace {
@@ -41,7 +43,7 @@ constexpr Case kCases[] = {
 };
 
 struct Options {
-    std::string filter, against = "move", op = "dequantize";
+    std::string filter, against = "move", op = "dequantize", isa = "all";
     int threads = 1;
     int64_t n = 0, k = 0;
     double seconds = 1;
@@ -68,6 +70,7 @@ class Room {
         qk_context_options options = QK_CONTEXT_OPTIONS_INIT;
         options.thread_count = 1;
         options.allocator = &allocator_;
+        options.instruction_sets = bench::instruction_sets_of(run.isa);
         if (run.threads > 1) options.executor = &executor_;
         trace_if_asked(&options);
         check(qk_context_create(&options, &context), nullptr);
@@ -136,15 +139,15 @@ class Room {
             bench::measure_pairs(run_.threads, run_.seconds, bytes, floor, bytes, kernel);
         const double weights = r.gigabytes / double(read_bits + write_bits);  // 8e9 a second
         printf(
-            "{\"bench\": \"%s\", \"case\": \"%s\", \"to\": \"%s\", \"n\": %lld, \"k\": %lld, "
-            "\"threads\": %d, \"read GB/s\": %.2f, \"written GB/s\": %.2f, "
+            "{\"bench\": \"%s\", \"case\": \"%s\", \"isa\": \"%s\", \"to\": \"%s\", \"n\": %lld, "
+            "\"k\": %lld, \"threads\": %d, \"read GB/s\": %.2f, \"written GB/s\": %.2f, "
             "\"packed GB/s\": %.2f, \"against\": \"%s\", \"floor written GB/s\": %.2f, "
             "\"ratio\": %.3f, \"p10\": %.3f, \"p90\": %.3f, \"samples\": %d}\n",
-            run_.op.c_str(), name, what.c_str(), (long long)run_.n, (long long)run_.k, run_.threads,
-            weights * double(read_bits), weights * double(write_bits),
-            weights * double(std::min(read_bits, write_bits)), run_.against.c_str(),
-            r.floor / double(read_bits + write_bits) * double(write_bits), r.ratio, r.low, r.high,
-            r.samples);
+            run_.op.c_str(), name, run_.isa.c_str(), what.c_str(), (long long)run_.n,
+            (long long)run_.k, run_.threads, weights * double(read_bits),
+            weights * double(write_bits), weights * double(std::min(read_bits, write_bits)),
+            run_.against.c_str(), r.floor / double(read_bits + write_bits) * double(write_bits),
+            r.ratio, r.low, r.high, r.samples);
         fflush(stdout);
     }
 
@@ -215,6 +218,8 @@ int main(int argc, char **argv) {
     app.add_option("--filter", run.filter, "only cases whose name contains this text");
     app.add_option("--against", run.against, "the floor: reads and writes, or only writes")
         ->check(CLI::IsMember({"move", "write"}));
+    app.add_option("--isa", run.isa, "instruction sets that qk may use")
+        ->check(CLI::IsMember(bench::instruction_sets()));
     app.add_option("--n", run.n, "rows (default 4096)")->check(CLI::Range(8, 65536));
     app.add_option("--k", run.k, "columns (default 4096, to repack 14336)")
         ->check(CLI::Range(128, 65536));
