@@ -82,13 +82,17 @@ concept Scales = requires(const char *from, const float *values, float *to, cons
     static_cast<WidenNested>(Isa::nested_widener(device));
     static_cast<LookUpBytes>(Isa::byte_lookup(device));
     static_cast<LookUpHalves>(Isa::halves_lookup(device));
+    static_cast<LookUpColumns>(Isa::columns_lookup(device));
 };
 
-// Rows to columns: 16 x 16 dwords, strides in bytes, and packed codes straight to weights.
+// Rows to columns: 16 x 16 dwords, 16 x 64 bytes, strides in bytes, and packed codes straight to
+// weights.
 template <class Isa>
 concept Transposes = requires(const uint8_t *const (&codes)[2], Table<Isa> table,
-                              const float *const *scales, const void *from, void *to, float *out) {
+                              const float *const *scales, const void *from, void *to, float *out,
+                              const uint8_t *bytes, uint8_t (*columns)[16]) {
     Isa::transpose_block(from, int64_t{64}, to, int64_t{64});
+    Isa::transpose_bytes(bytes, int64_t{64}, columns);  // 16 rows of 64 bytes
     Isa::template look_up_transposed<true>(codes, table, scales, scales, out, int64_t{16});
 };
 

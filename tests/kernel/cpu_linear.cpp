@@ -324,11 +324,26 @@ TEST_F(CpuLinear, FlatGroupsThatStraddleRows) {
 
 TEST_F(CpuLinear, BytesOfCodes) {
     for (const qk_format format : {QK_FORMAT_S8, QK_FORMAT_LUT8}) {
+        const bool minima = format == QK_FORMAT_S8;
         for (const int64_t k : {1, 32, 63, 256, 1002, 1024}) {
-            for (const int32_t group : {16, 64, 192, 256, QK_GROUP_ROW}) {
+            for (const int32_t group : {16, 50, 64, 192, 256, QK_GROUP_ROW}) {
                 const int64_t m = 1 + k % 3 * 3, n = 1 + (k + group) % 21;
                 compare({format, kScales[k % 3], QK_LAYOUT_ROW, n, k, group}, kDense[k % 3], m,
                         true);
+                // Several rows of x: slabs of 16 rows of w, and what is left of them.
+                compare({format, kScales[(k + m) % 4], QK_LAYOUT_ROW, n + 24, k, group, false,
+                         QK_GROUPING_ALONG_K, 0, minima && k % 2 == 0},
+                        kDense[k % 3], 2 + k % 4, false);
+            }
+        }
+        for (const int32_t group : {1, 2, 5, 16, 23, 5000}) {
+            if (format == QK_FORMAT_S8 && (group < 16 || group > 4096)) continue;
+            for (const qk_grouping grouping : {QK_GROUPING_ALONG_K, QK_GROUPING_FLAT}) {
+                for (const int64_t k : {1, 40, 131, 300}) {
+                    compare({format, kScales[(k + group) % 4], QK_LAYOUT_ROW, 35, k, group, false,
+                             grouping, 0, minima && k % 2 == 0},
+                            kDense[k % 3], 1 + k % 4, false);
+                }
             }
         }
     }

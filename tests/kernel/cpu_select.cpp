@@ -98,9 +98,11 @@ struct Case {
     uint32_t mode, facts;
 };
 constexpr uint32_t kRow = kQuantized | kFourBits | kNibbles | kNibblesByRow | kIntegerEntries |
-                          kAlongK | kWholeSteps | kGroups16 | kGroupsWhole | kGroups64 |
-                          kEightRowsOfW | kWholeBytes | kScaled;
+                          kAlongK | kWholeSteps | kGroups16 | kGroupsOfLut8 | kGroupsWhole |
+                          kGroups64 | kEightRowsOfW | kWholeBytes | kScaled;
 constexpr uint32_t kPackedRow = (kRow & ~kWholeBytes) | kPacked;
+constexpr uint32_t kAnyGroups =
+    kQuantized | kAlongK | kWholeSteps | kGroupsOfLut8 | kEightRowsOfW | kWholeBytes | kScaled;
 constexpr uint32_t kGroups = kGroups128 | kBlocks128;
 constexpr uint32_t kMany = kSeveralRows | kFourRows | kFiveRows | kEightRows;
 constexpr Case kCases[] = {
@@ -115,7 +117,10 @@ constexpr Case kCases[] = {
     {"nf4 g64 packed, m 3", 0, kPackedRow | kSeveralRows | kFewRows | kUpToFourRows},
     {"nf4 g64 packed, m 16", 0, kPackedRow | kMany},
     {"nf4 flat, m 1", 0, (kRow & ~kAlongK) | kOneRow},
-    {"dense, m 1", 0, kIntegerEntries | kAlongK | kGroups16 | kEightRowsOfW | kOneRow},
+    {"lut8 g5, m 1", 0, kAnyGroups | kOneRow},
+    {"lut8 g5, m 16", 0, kAnyGroups | kMany},
+    {"dense, m 1", 0,
+     kIntegerEntries | kAlongK | kGroups16 | kGroupsOfLut8 | kEightRowsOfW | kOneRow},
     {"nf4 g64 packed int8, m 1", kInt8Mode, kPackedRow | kOneRow},
     {"nf4 g64 packed int8, m 16", kInt8Mode, kPackedRow | kMany},
     {"nf4 g64 row int8, m 1", kInt8Mode, kRow | kOneRow},

@@ -11,7 +11,7 @@
 // Factors may also be pairs of columns in shorter numbers (x86_avx512/bf16_batch.cpp).
 #pragma once
 #include "cpu/kernels.hpp"
-#include "cpu/linear/slab.hpp"
+#include "cpu/linear/byte_slab.hpp"
 
 namespace qk::cpu {
 
@@ -102,7 +102,8 @@ inline void add_tile_of(int64_t count, const typename Factors::Factor *w,
     }
 }
 
-template <class Isa, class Factors>
+// Slab: SlabDecoder or ByteSlab.
+template <class Isa, class Slab, class Factors>
 class BatchStrip {
   public:
     static constexpr int64_t kBatch = Factors::kBatch, kStrip = Factors::kStrip;
@@ -154,16 +155,16 @@ class BatchStrip {
     }
 
     const LinearArgs &args_;
-    SlabDecoder<Isa> decoder_;
+    Slab decoder_;
     alignas(64) float weights_[kSlabColumns * kSlab<Isa>];
     [[no_unique_address]] Factors factors_;
     alignas(64) Factor x_[kBatch][kStride<Factors>];
     alignas(64) float totals_[kBatch][kStrip];
 };
 
-template <class Isa, class Factors = FloatFactors<Isa>>
-Status run_batch(const LinearArgs &args, const Launch &launch) {
-    using Strip = BatchStrip<Isa, Factors>;
+template <class Isa, class Slab, class Factors = FloatFactors<Isa>>
+void run_strips(const LinearArgs &args, const Launch &launch) {
+    using Strip = BatchStrip<Isa, Slab, Factors>;
     const int64_t n = args.w.geometry.n;
     parallel_ranges(launch.parallel, n, kSlab<Isa>, [&](int64_t first, int64_t last) {
         InScratch<Strip> strip(launch.scratch, args, launch.device);
@@ -174,6 +175,12 @@ Status run_batch(const LinearArgs &args, const Launch &launch) {
             }
         }
     });
+}
+
+template <class Isa>
+Status run_batch(const LinearArgs &args, const Launch &launch) {
+    args.w.layout->bits == 8 ? run_strips<Isa, ByteSlab<Isa>>(args, launch)
+                             : run_strips<Isa, SlabDecoder<Isa>>(args, launch);
     return QK_OK;
 }
 

@@ -31,7 +31,7 @@ uint32_t facts_of_groups(const Geometry &s) {
     const bool one_a_row = size >= s.k, blocks = size % 128 == 0;
     const bool whole_steps = has_whole_steps(s);
     return when(!s.flat, kAlongK) | when(whole_steps, kWholeSteps) |
-           when(one_a_row || size % 16 == 0, kGroups16) |
+           when(one_a_row || size % 16 == 0, kGroups16 | kGroupsOfLut8) |
            when(one_a_row || size == 16 || size == 32 || size == 64 || blocks, kGroupsWhole) |
            when(one_a_row || blocks, kGroups128) | when(one_a_row || size >= 64, kGroups64) |
            when(blocks, kBlocks128) | when(size == 16 || size == 32 || size == 64, kSmallGroups);
@@ -82,6 +82,7 @@ uint32_t linear_facts(const LinearArgs &args) {
                      when(w.format->kind == FormatKind::kU4, kU4 | kExactIntegers) |
                      when(w.format->id == QK_FORMAT_FP4_E2M1, kExactIntegers) |
                      when(w.format->kind == FormatKind::kS8, kS8) |
+                     when(w.format->kind == FormatKind::kLut8, kGroupsOfLut8) |
                      when(has_integer_entries(*w.format), kIntegerEntries) |
                      when(!w.scale.divides, kScalesMultiply) | when(!has_minimum(w), kNoMinimum) |
                      when(!is_records(w), kInPlanes) | when(w.geometry.n >= 8, kEightRowsOfW);

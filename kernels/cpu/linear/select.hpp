@@ -38,6 +38,7 @@ enum Condition : uint32_t {
     kNibbles = 1u << 28,         // the same, or column after column
     kEightRows = 1u << 29,       // of x, at least
     kWholeSteps = 1u << 30,      // groups end where 16 columns of a row do, if they straddle rows
+    kGroupsOfLut8 = 1u << 31,    // as kGroups16, or of any size and codes of LUT8
 };
 
 // Conditions that are the case itself: their kernels are no faster ones for another case.
@@ -57,7 +58,8 @@ static constexpr const char *lacking_text(uint32_t condition) {
         case kInPlanes: return "w is in a GGUF file's records (qk_repack)";
         case kAlongK: return "groups of w straddle rows";
         case kWholeSteps: return "groups of w straddle rows within 16 columns";
-        case kGroups16: return "the group size is not a multiple of 16";
+        case kGroups16:
+        case kGroupsOfLut8: return "the group size is not a multiple of 16";
         case kGroupsWhole: return "the group size is not 16, 32, 64 or a multiple of 128";
         case kGroups64: return "the group size is less than 64";
         case kGroups128: return "the group size is not a multiple of 128";
@@ -113,7 +115,8 @@ constexpr uint32_t kGemvCase =
     kOneRow | kQuantized | kNibblesByRow | kWholeSteps | kGroupsWhole | kScalesMultiply;
 constexpr uint32_t kColumnsCase = kOneRow | kColumnLayout | kGroups16 | kScaled;
 constexpr uint32_t kSingleCase = kOneRow | kQuantized | kGroups16 | kLowered;
-constexpr uint32_t kBatchCase = kSeveralRows | kQuantized | kGroups16 | kLowered;
+constexpr uint32_t kRowsCase = kOneRow | kQuantized | kGroupsOfLut8 | kLowered;
+constexpr uint32_t kBatchCase = kSeveralRows | kQuantized | kGroupsOfLut8 | kLowered;
 
 // Best first: the first row that the context allows and whose conditions hold runs.
 constexpr LinearRow kLinearTable[] = {
@@ -149,7 +152,7 @@ constexpr LinearRow kLinearTable[] = {
     {QK_ON_ARM64(kLinearIntegersDotprod), "dotprod integers", 0, QK_ISA_DOTPROD, kIntegersCase},
     {QK_ON_ARM64(kLinearGroupsDotprod), "dotprod groups", 0, QK_ISA_DOTPROD, kSmallGroupsCase},
     {QK_ON_X86(kLinearRowsAvx512), "avx512 rows", 0, QK_ISA_AVX512_VBMI,
-     kSingleCase | kEightRowsOfW | kWholeBytes},
+     kRowsCase | kEightRowsOfW | kWholeBytes},
     {QK_ON_X86(kLinearGemvAvx512), "avx512 gemv", 0, QK_ISA_AVX512, kGemvCase},
     {QK_ON_X86(kLinearColumnsVnni), "avx512 vnni columns", 0, QK_ISA_AVX512_VNNI, kColumnsCase},
     {QK_ON_X86(kLinearColumnsAvx2), "avx2 columns", 0, QK_ISA_AVX2, kColumnsCase},

@@ -111,6 +111,7 @@ struct Fallbacks : Base {
     static WidenNested nested_widener(const Device &) { return nullptr; }
     static LookUpBytes byte_lookup(const Device &) { return nullptr; }
     static LookUpHalves halves_lookup(const Device &) { return nullptr; }
+    static LookUpColumns columns_lookup(const Device &) { return nullptr; }
 
     static void narrow_two_f16(const Lanes &a, const Lanes &b, uint16_t *to) {
         Base::narrow_f16(a, to);
@@ -163,6 +164,21 @@ struct Fallbacks : Base {
     static void transpose_block(const void *from, int64_t from_stride, void *to,
                                 int64_t to_stride) {
         transpose_in_memory(from, from_stride, to, to_stride);
+    }
+
+    // to[c][i] = from[i * stride + c]: 16 rows of 64 bytes.
+    static void transpose_bytes(const uint8_t *from, int64_t stride, uint8_t (*to)[16]) {
+        alignas(64) uint8_t words[16][64];
+        transpose_block(from, stride, words, 64);
+        for (int64_t i = 0; i < 16; ++i) {  // 4 columns of 16 rows
+            Bytes16 v[4];
+            memcpy(v, words[i], 64);
+            for (Bytes16 &each : v) {
+                each = __builtin_shufflevector(each, each, 0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14,
+                                               3, 7, 11, 15);
+            }
+            transpose_4x4(v, 16, to[4 * i], 16);
+        }
     }
 
     template <bool high_first = false>

@@ -39,6 +39,10 @@ using LookUpBytes = void (*)(const NestedCode &code, const uint8_t *from, int64_
 // The same, rounded to bf16 or f16, a multiple of 64 numbers; `stream`: past the caches.
 using LookUpHalves = void (*)(const NestedCode &code, const uint8_t *from, int64_t count,
                               float scale, bool is_f16, bool stream, char *to);
+// Of 16 rows, a column's codes side by side: to[c * pitch + i] = value[from[c][i]] * scale[c][i], a
+// multiple of 4 columns.
+using LookUpColumns = void (*)(const NestedCode &code, const uint8_t (*from)[16], int64_t columns,
+                               const float *const *scale, float *to, int64_t pitch);
 
 namespace {
 

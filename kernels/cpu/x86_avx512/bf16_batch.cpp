@@ -57,9 +57,13 @@ class Bf16Factors {
     alignas(64) Factor pairs_[kSlabColumns / 2 * kSlab<Avx512>];
 };
 
+Status run(const LinearArgs &args, const Launch &launch) {
+    run_strips<Avx512, SlabDecoder<Avx512>, Bf16Factors>(args, launch);
+    return QK_OK;
+}
+
 }  // namespace
 
-const Kernel<LinearArgs> kLinearBf16Batch =
-    linear_kernel<row_of("avx512 bf16 batch")>(run_batch<Avx512, Bf16Factors>);
+const Kernel<LinearArgs> kLinearBf16Batch = linear_kernel<row_of("avx512 bf16 batch")>(run);
 
 }  // namespace qk::cpu

@@ -12,6 +12,7 @@ namespace qk::cpu {
 extern const WidenNested kWidenNestedVbmi;
 extern const LookUpBytes kLookUpBytesVbmi;
 extern const LookUpHalves kLookUpHalvesVbmi;
+extern const LookUpColumns kLookUpColumnsVbmi;
 
 namespace {
 
@@ -350,6 +351,23 @@ struct Avx512 : Avx512Chunks {
             });
     }
 
+    // to[c][i] = from[i * stride + c]: 16 rows of 64 bytes.
+    static void transpose_bytes(const uint8_t *from, int64_t stride, uint8_t (*to)[16]) {
+        const __m512i by_bytes = _mm512_broadcast_i32x4(
+            _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+        const __m512i by_words =
+            _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+        __m512i a[16];
+        _Pragma("GCC unroll 16") for (int i = 0; i < 16; ++i) {
+            a[i] = _mm512_loadu_si512(from + i * stride);
+        }
+        transpose_registers(
+            a, [&](int j, __m512i word) __attribute__((always_inline)) {
+                const __m512i bytes = _mm512_shuffle_epi8(word, by_bytes);
+                _mm512_storeu_si512(to[4 * j], _mm512_permutexvar_epi32(by_words, bytes));
+            });
+    }
+
     // Wider look-ups by byte permutes, null where the machine lacks VBMI.
     static WidenNested nested_widener(const Device &device) {
         return has(device, kAvx512Vbmi) ? kWidenNestedVbmi : nullptr;
@@ -359,6 +377,9 @@ struct Avx512 : Avx512Chunks {
     }
     static LookUpHalves halves_lookup(const Device &device) {
         return has(device, kAvx512Vbmi) ? kLookUpHalvesVbmi : nullptr;
+    }
+    static LookUpColumns columns_lookup(const Device &device) {
+        return has(device, kAvx512Vbmi) ? kLookUpColumnsVbmi : nullptr;
     }
 };
 

@@ -153,8 +153,21 @@ void look_up_halves(const NestedCode &code, const uint8_t *from, int64_t count, 
     }
 }
 
+void look_up_columns(const NestedCode &code, const uint8_t (*from)[16], int64_t columns,
+                     const float *const *scale, float *to, int64_t pitch) {
+    Plane planes[4];
+    for (int p = 0; p < 4; ++p) planes[p] = load_plane(code.plane[p]);
+    for (int64_t c = 0; c < columns; c += 4, to += 4 * pitch) {
+        look_up_64(planes, _mm512_loadu_si512(from[c]), [&](__m512i bits, int column) {
+            const __m512 by = _mm512_loadu_ps(scale[c + column]);
+            _mm512_storeu_ps(to + column * pitch, _mm512_mul_ps(_mm512_castsi512_ps(bits), by));
+        });
+    }
+}
+
 }  // namespace
 
+const LookUpColumns kLookUpColumnsVbmi = look_up_columns;
 const LookUpHalves kLookUpHalvesVbmi = look_up_halves;
 const LookUpBytes kLookUpBytesVbmi = look_up;
 const WidenNested kWidenNestedVbmi = widen;

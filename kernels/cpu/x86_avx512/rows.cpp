@@ -7,7 +7,7 @@
 //     S8        16 bytes widened, converted, scaled, added              4 instructions
 //     nibbles   8 bytes in every 64 bits of a vector, each lane shifts its own nibble down and
 //               looks it up in the row's scaled entries                 3 and the addition
-//     LUT8      64 bytes of one row by byte permutes, 33 instructions: a row after the other
+//     LUT8      64 bytes of one row by byte permutes (rows_lut8.hpp)
 //
 // So 64 bits have columns 0..7 in lane 2 j and 8..15 in lane 2 j + 1: x is permuted to match the
 // lanes, and the sums are permuted back. Bytes per output: the row's codes and scales. The codes of
@@ -15,9 +15,9 @@
 // would arrive at two thirds of the speed.
 #include "cpu/linear/decode.hpp"
 #include "cpu/linear/select.hpp"
-#include "cpu/x86_avx512/look_up_planes.hpp"
 #include "cpu/x86_avx512/rows8.hpp"
 #include "cpu/x86_avx512/rows_flat.hpp"
+#include "cpu/x86_avx512/rows_lut8.hpp"
 
 namespace qk::cpu {
 namespace {
@@ -26,9 +26,7 @@ class FloatRows8 : Rows8 {
   public:
     explicit FloatRows8(const LinearArgs &args)
         : Rows8(args), minima_(args.w, args.w.minimum), lowered_(has_minimum(args.w)), x_(args.x),
-          kind_(args.w.format->kind) {
-        if (kind_ == FormatKind::kLut8) load_nested_code(args.w.table, &table_);
-    }
+          kind_(args.w.format->kind) {}
 
     void run(int64_t block) {
         sum_runs(block, [&](const Run &run, Sums<Avx512> &sums) QK_INLINE {
@@ -36,7 +34,6 @@ class FloatRows8 : Rows8 {
             const char *const x = x_panel_ + run.first % kPanelOfX * 4;
             if (lowered_) minima_.load(run.row, run.first, run.last);
             switch (kind_) {
-                case FormatKind::kLut8: add_lut8(run, x, sums); break;
                 case FormatKind::kS8:
                     lowered_ ? add_s8<true>(run, x, sums) : add_s8<false>(run, x, sums);
                     break;
@@ -142,64 +139,18 @@ class FloatRows8 : Rows8 {
         return (run.last - 1) / args_.w.geometry.group_size - run.group;
     }
 
-    // Scales of a row's steps, one after the other, of lanes that have the next group too.
-    struct ScalesOfSteps {
-        const float *scale;
-        int64_t left, size;  // columns
-
-        ScalesOfSteps(const float *scales, int64_t at, int64_t group_size)
-            : scale(scales), left(group_size - at % group_size), size(group_size) {}
-        QK_INLINE Lanes<Avx512> next() {
-            Lanes<Avx512> scales = Avx512::splat(*scale);
-            if (left >= 16 || left < 0) {  // below 0: past the end of a row of one short group
-                left -= 16;
-                return scales;
-            }
-            const __mmask16 of_next = __mmask16(0xffff << left);
-            scales.v = _mm512_mask_broadcastss_ps(scales.v, of_next, _mm_load_ss(++scale));
-            left += size - 16;
-            return scales;
-        }
-    };
-
-    // A row after the other: the table fills the registers.
-    QK_NOINLINE void add_lut8(const Run &run, const char *all_x, Sums<Avx512> &sums) const {
-        const Geometry &s = args_.w.geometry;
-        Plane planes[4];
-        for (int p = 0; p < 4; ++p) planes[p] = load_plane(table_.plane[p]);
-        for (int i = 0; i < 8; ++i) {
-            const uint8_t *codes = codes_at(run.row + i, run.first);
-            Lanes<Avx512> sum = sums.row[i];
-            const char *x = all_x;
-            const int64_t at = (s.flat ? (run.row + i) * s.k : 0) + run.first;
-            ScalesOfSteps scales(groups_.scale[i], at, s.group_size);
-            for (int64_t left = run.last - run.first; left > 0; left -= 64, codes += 64, x += 256) {
-                prefetch(codes + kAhead);
-                const __mmask64 mask = left >= 64 ? ~__mmask64(0) : (__mmask64(1) << left) - 1;
-                look_up_64(planes, _mm512_maskz_loadu_epi8(mask, codes),
-                           [&](__m512i bits, int quarter) QK_INLINE {
-                    const Mask<Avx512> some = {__mmask16(mask >> 16 * quarter)};
-                    const Lanes<Avx512> weight =
-                        Avx512::mul({_mm512_castsi512_ps(bits)}, scales.next());
-                    const Lanes<Avx512> of_x = Avx512::load_f32(x + 64 * quarter, some);
-                    sum = Avx512::fma_where(some, weight, of_x, sum);
-                });
-            }
-            sums.row[i] = sum;
-        }
-    }
-
     Groups8 minima_;
     const bool lowered_;
     RowOfX<Avx512> x_;
     const char *x_panel_ = nullptr;
     const FormatKind kind_;
-    NestedCode table_;
 };
 
 Status run(const LinearArgs &args, const Launch &launch) {
     const FormatKind kind = args.w.format->kind;
-    if (args.w.geometry.flat && kind != FormatKind::kLut8) {
+    if (kind == FormatKind::kLut8) {
+        run_blocks<Lut8Rows8>(args, launch);
+    } else if (args.w.geometry.flat) {
         if (kind != FormatKind::kS8) {
             run_blocks<FlatRows8<FlatNibbles>>(args, launch);
         } else if (has_minimum(args.w)) {

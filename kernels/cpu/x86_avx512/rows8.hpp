@@ -195,6 +195,7 @@ class Rows8 {
         : args_(args), groups_(args.w), codes_(args.w), order_(args.w) {
         const int64_t k = args.w.geometry.k;
         stride_ = args.w.layout->bits == 8 ? k : round_up(k, run_pad(args.w)) / 2;
+        run_ = args.w.geometry.group_size < 16 ? kRunGroups - 1 : kRun;
     }
 
   protected:
@@ -208,8 +209,8 @@ class Rows8 {
         const int64_t row = min64(block * 8, s.n - 8);
         Sums<Avx512> sums;
         for (Lanes<Avx512> &sum : sums.row) sum = Avx512::zero_lanes();
-        for (int64_t first = 0; first < s.k; first += kRun) {
-            const int64_t last = min64(first + kRun, s.k);
+        for (int64_t first = 0; first < s.k; first += run_) {
+            const int64_t last = min64(first + run_, s.k);
             groups_.load(row, first, last);
             add(Run{row, first, last, first / s.group_size}, sums);
         }
@@ -237,6 +238,7 @@ class Rows8 {
     AffineCodes<Avx512> codes_;
     NibbleOrder order_;
     int64_t stride_;  // bytes
+    int64_t run_;     // columns at once
 };
 
 }  // namespace

@@ -1,0 +1,131 @@
+// 8 rows of LUT8 against one row of x, in groups of any size. 64 codes take 33 instructions, most
+// of them byte permutes; the table fills half of the registers. Four rows take turns, so that no
+// sum waits for itself: the 64 products of a row are four additions, one after the other.
+//
+// Where groups are whole steps of 64 columns, a row has one scale for all of them. Elsewhere each
+// column gets a scale of its own, 256 columns at a time.
+#pragma once
+#include "cpu/x86_avx512/look_up_planes.hpp"
+#include "cpu/x86_avx512/rows8.hpp"
+
+namespace qk::cpu {
+namespace {
+
+class Lut8Rows8 : Rows8 {
+  public:
+    explicit Lut8Rows8(const LinearArgs &args) : Rows8(args), x_(args.x) {
+        const Geometry &s = args.w.geometry;
+        whole_ = !s.flat && (s.group_size % 64 == 0 || s.groups_per_row == 1);
+        load_nested_code(args.w.table, &table_);
+    }
+
+    void run(int64_t block) {
+        sum_runs(block, [&](const Run &run, Sums<Avx512> &sums) QK_INLINE {
+            if (run.first % kPanelOfX == 0) x_panel_ = x_.panel(run.first);
+            const char *const x = x_panel_ + run.first % kPanelOfX * 4;
+            for (int i = 0; i < 8; i += kTogether) {
+                whole_ ? add_whole(run, i, x, sums) : add_any(run, i, x, sums);
+            }
+        });
+    }
+
+  private:
+    static constexpr int kTogether = 4;      // rows
+    static constexpr int64_t kSpread = 256;  // columns whose scales are spread at a time
+
+    // A multiple of 64 columns, or a row's last: of rows `first` and on, whose scale(row, column)
+    // is of 16 columns.
+    template <class ScaleOf>
+    QK_INLINE void add(const Plane (&planes)[4], const uint8_t *codes, const uint8_t *ahead,
+                       const char *x, int64_t columns, const ScaleOf &scale,
+                       Lanes<Avx512> (&sum)[kTogether]) const {
+        int64_t c = 0;
+        for (; c + 64 <= columns; c += 64) {
+            QK_UNROLL
+            for (int i = 0; i < kTogether; ++i) {
+                prefetch_stream(ahead + kTogether * c + 64 * i);
+                look_up_64(planes, _mm512_loadu_si512(codes + i * stride_ + c),
+                           [&](__m512i bits, int quarter) QK_INLINE {
+                    const int64_t at = c + 16 * quarter;
+                    const Lanes<Avx512> weight =
+                        Avx512::mul({_mm512_castsi512_ps(bits)}, scale(i, at));
+                    sum[i] = Avx512::fma(weight, Avx512::load_f32(x + 4 * at), sum[i]);
+                });
+            }
+        }
+        if (c == columns) return;
+        const __mmask64 mask = (__mmask64(1) << (columns - c)) - 1;
+        for (int i = 0; i < kTogether; ++i) {
+            look_up_64(planes, _mm512_maskz_loadu_epi8(mask, codes + i * stride_ + c),
+                       [&](__m512i bits, int quarter) QK_INLINE {
+                const int64_t at = c + 16 * quarter;
+                const Mask<Avx512> some = {__mmask16(mask >> 16 * quarter)};
+                const Lanes<Avx512> weight = Avx512::mul({_mm512_castsi512_ps(bits)}, scale(i, at));
+                sum[i] =
+                    Avx512::fma_where(some, weight, Avx512::load_f32(x + 4 * at, some), sum[i]);
+            });
+        }
+    }
+
+    QK_NOINLINE void add_whole(const Run &run, int first, const char *x, Sums<Avx512> &sums) const {
+        const int64_t size = args_.w.geometry.group_size, columns = run.last - run.first;
+        const uint8_t *const codes = codes_at(run.row + first, run.first);
+        const uint8_t *const ahead = codes_at(run.row + 8, run.first * 8) + first * columns;
+        Plane planes[4];
+        for (int p = 0; p < 4; ++p) planes[p] = load_plane(table_.plane[p]);
+        Lanes<Avx512> sum[kTogether];
+        for (int i = 0; i < kTogether; ++i) sum[i] = sums.row[first + i];
+        int64_t end = (run.group + 1) * size - run.first;
+        for (int64_t at = 0, group = 0; at < columns; end += size, ++group) {
+            const int64_t next = min64(end, columns);
+            const auto scale = [&](int i, int64_t) QK_INLINE {
+                return Avx512::splat(groups_.scale[first + i][group]);
+            };
+            add(planes, codes + at, ahead + kTogether * at, x + 4 * at, next - at, scale, sum);
+            at = next;
+        }
+        for (int i = 0; i < kTogether; ++i) sums.row[first + i] = sum[i];
+    }
+
+    QK_NOINLINE void add_any(const Run &run, int first, const char *x, Sums<Avx512> &sums) const {
+        const int64_t columns = run.last - run.first;
+        const uint8_t *const codes = codes_at(run.row + first, run.first);
+        const uint8_t *const ahead = codes_at(run.row + 8, run.first * 8) + first * columns;
+        float room[kTogether][kSpread + 16];
+        Lanes<Avx512> sum[kTogether];
+        for (int i = 0; i < kTogether; ++i) sum[i] = sums.row[first + i];
+        for (int64_t at = 0; at < columns; at += kSpread) {
+            const int64_t some = min64(kSpread, columns - at);
+            for (int i = 0; i < kTogether; ++i) spread(run, first + i, at, some, room[i]);
+            Plane planes[4];
+            for (int p = 0; p < 4; ++p) planes[p] = load_plane(table_.plane[p]);
+            const auto scale = [&](int i, int64_t column)
+                                   QK_INLINE { return Avx512::load_f32(room[i] + column); };
+            add(planes, codes + at, ahead + kTogether * at, x + 4 * at, some, scale, sum);
+        }
+        for (int i = 0; i < kTogether; ++i) sums.row[first + i] = sum[i];
+    }
+
+    // The scale of each of `count` columns of a run, from its column `at` on; past them anything.
+    // A group starts where the one before is overwritten.
+    void spread(const Run &run, int row, int64_t at, int64_t count, float *to) const {
+        const Geometry &s = args_.w.geometry;
+        const int64_t start = (s.flat ? (run.row + row) * s.k : 0) + run.first;
+        const int64_t column = start % s.group_size + at;
+        const float *scale = groups_.scale[row] + column / s.group_size;
+        int64_t next = s.group_size - column % s.group_size;
+        for (int64_t c = 0; c < count; ++scale, next += s.group_size) {
+            for (; c < min64(next, count); c += 16)
+                Avx512::store_f32(to + c, Avx512::splat(*scale));
+            c = next;
+        }
+    }
+
+    RowOfX<Avx512> x_;
+    const char *x_panel_ = nullptr;
+    bool whole_;
+    NestedCode table_;
+};
+
+}  // namespace
+}  // namespace qk::cpu
