@@ -133,8 +133,53 @@ void look_up(const NestedCode &code, const uint8_t *from, int64_t count, float s
     }
 }
 
+// The halves of all codes, as planes of their lower and upper bytes.
+struct HalfPlanes {
+    Plane lower, upper;
+
+    HalfPlanes(const NestedCode &code, float scale, bool is_f16) {
+        alignas(64) uint8_t evens[64];
+        for (int i = 0; i < 64; ++i) evens[i] = uint8_t(2 * i);
+        const __m512i even = _mm512_load_si512(evens);
+        for (int quarter = 0; quarter < 4; ++quarter) {
+            alignas(64) char halves[128];
+            for (int i = 0; i < 2; ++i) {
+                const float *const from = code.value + 64 * quarter + 32 * i;
+                const Lanes<Avx512> by = Avx512::splat(scale);
+                const Lanes<Avx512> a = Avx512::mul(Avx512::load_f32(from), by);
+                const Lanes<Avx512> b = Avx512::mul(Avx512::load_f32(from + 16), by);
+                is_f16 ? Avx512::put_f16(a, b, halves + 64 * i, false)
+                       : Avx512::put_bf16(a, b, halves + 64 * i, false);
+            }
+            const __m512i first = _mm512_load_si512(halves);
+            const __m512i last = _mm512_load_si512(halves + 64);
+            lower.quarter[quarter] = _mm512_permutex2var_epi8(first, even, last);
+            upper.quarter[quarter] =
+                _mm512_permutex2var_epi8(first, _mm512_or_si512(even, _mm512_set1_epi8(1)), last);
+        }
+    }
+};
+
+// Codes of a group that is as long as the table: its halves are rounded once.
+void look_up_rounded(const NestedCode &code, const uint8_t *from, int64_t count, float scale,
+                     bool is_f16, bool stream, char *to) {
+    const HalfPlanes planes(code, scale, is_f16);
+    // Interleaving bytes leaves halves in order.
+    const __m512i eights = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
+    for (int64_t i = 0; i < count; i += 64, to += 128) {
+        prefetch(from + i + 4096);
+        const __m512i codes = _mm512_permutexvar_epi64(eights, _mm512_loadu_si512(from + i));
+        const __mmask64 upper_half = _mm512_movepi8_mask(codes);
+        const __m512i lower = look_up_plane(planes.lower, codes, upper_half);
+        const __m512i upper = look_up_plane(planes.upper, codes, upper_half);
+        Avx512::put_halves(_mm512_unpacklo_epi8(lower, upper), to, stream);
+        Avx512::put_halves(_mm512_unpackhi_epi8(lower, upper), to + 64, stream);
+    }
+}
+
 void look_up_halves(const NestedCode &code, const uint8_t *from, int64_t count, float scale,
                     bool is_f16, bool stream, char *to) {
+    if (count >= 256) return look_up_rounded(code, from, count, scale, is_f16, stream, to);
     Plane planes[4];
     for (int p = 0; p < 4; ++p) planes[p] = load_plane(code.plane[p]);
     for (int64_t i = 0; i < count; i += 64, to += 128) {
