@@ -4,6 +4,7 @@
 #pragma once
 #include "cpu/access.hpp"
 #include "cpu/isa.hpp"
+#include "cpu/shared/fallbacks.hpp"
 #include "format/group_scale.hpp"
 
 namespace qk::cpu {
@@ -23,6 +24,7 @@ concept QuantizerIsa = requires(const Dense &from, const float *x, const float *
     // The codes of how many of 15 thresholds, which ascend, are below; a NaN is above all of them.
     Isa::rank(thresholds, of_rank, x, count, codes);
     Isa::round_u4(x, count, 0.5f, -1, codes);  // by a divisor; the zero, -1 where there is none
+    Isa::round_s8(x, count, 0.5f, codes);      // by a divisor
     Isa::bisect(tree, x, count, 0.5f, codes);  // lut8_code of x times a multiplier, by Middles
 };
 
@@ -41,6 +43,13 @@ QK_INLINE inline int32_t round_and_clamp(float value, float add, float low, floa
     result = result == result ? result : 0.0f;
     result = result < low ? low : result;
     return int32_t(result > high ? high : result);
+}
+
+QK_INLINE inline void round_s8_each(const float *__restrict x, int64_t count, float divisor,
+                                    uint8_t *__restrict codes) {
+    code_each(x, count, codes, [=](float value) {
+        return uint8_t(round_and_clamp(value / divisor, 0.0f, -127.0f, 127.0f));
+    });
 }
 
 // Numbers in order as integers in order; -0 is 0.
@@ -154,10 +163,7 @@ QK_NOINLINE void code_values(const Coder &coder, const GroupScale &group, const 
     switch (rule.by) {
         case Rule::kAffine: return Isa::round_u4(x, count, divisor, group.zero, codes);
         case Rule::kSymmetric: return Isa::round_u4(x, count, divisor, -1, codes);
-        case Rule::kS8:
-            return code_each(x, count, codes, [=](float value) {
-                return uint8_t(round_and_clamp(value / divisor, 0.0f, -127.0f, 127.0f));
-            });
+        case Rule::kS8: return Isa::round_s8(x, count, divisor, codes);
         case Rule::kE2m1:
             return code_each(x, count, codes, [=](float value) {
                 return fp4_e2m1_code(with_sign_of(value / divisor, value));
@@ -212,14 +218,18 @@ inline int64_t store_run(const Weight &w, int64_t row, int64_t column, int64_t c
     }
     int64_t done = 0;
     if (w.layout->id == kLayoutRows8 && column % 16 == 0) {
-        for (; done + 16 <= count; done += 16) {
-            const int64_t c = column + done;
+        while (done + 16 <= count) {
+            const int64_t c = column + done, some = min64(128 - c % 128, (count - done) & ~15);
             uint8_t *const chunk =
                 data + ((row / 8 * ceil_div(s.k, 128) + c / 128) * 8 + row % 8) * 64;
-            uint32_t words[16];
-            memcpy(words, chunk, 64);
-            for (int i = 0; i < 16; ++i) words[i] |= uint32_t(codes[done + i]) << c / 16 % 8 * 4;
-            memcpy(chunk, words, 64);
+            uint8_t nibbles[64] = {};
+            uint64_t packed[8], there[8];
+            join_pairs(codes + done, some / 2, false, nibbles + c % 128 / 2);
+            pack_chunk_bytes<false>(nibbles, reinterpret_cast<uint8_t *>(packed));
+            memcpy(there, chunk, 64);
+            for (int i = 0; i < 8; ++i) there[i] |= packed[i];
+            memcpy(chunk, there, 64);
+            done += some;
         }
     }
     return done;

@@ -102,6 +102,10 @@ struct PlainQuantizer {
         }
     }
 
+    static void round_s8(const float *x, int64_t count, float divisor, uint8_t *codes) {
+        round_s8_each(x, count, divisor, codes);
+    }
+
     // Codes of U4; `zero` is -1 where the tensor is symmetric.
     static void round_u4(const float *__restrict x, int64_t count, float divisor, int zero,
                          uint8_t *__restrict codes) {

@@ -112,6 +112,10 @@ struct Avx512Quantizer {
         }
     }
 
+    static void round_s8(const float *x, int64_t count, float divisor, uint8_t *codes) {
+        round_s8_each(x, count, divisor, codes);
+    }
+
     // The eight steps through a tree of thresholds, whose 256 nodes are 16 registers: a level of 16
     // nodes or fewer is one permute, one of 32 a permute of two registers, a wider one a choice
     // between such permutes.
