@@ -113,13 +113,14 @@ concept Stores = requires(Lanes<Isa> a, uint16_t *halves, const char *from, char
 template <class Isa>
 concept Emits = requires(Words<Isa> words, typename Isa::FloatTable floats,
                          typename Isa::HalfTable halves, const uint8_t *codes, uint8_t *packed,
-                         const uint16_t *half_values, const float *values, char *to) {
+                         const uint16_t *half_values, const float *values,
+                         const typename Isa::HalfTable (&quarters)[4], char *to) {
     floats = Isa::load_floats_table(values);
     halves = Isa::load_halves_table(half_values);
     Isa::template emit_floats<true, true>(codes, floats, to);    // 8 bytes, 16 codes
     Isa::template emit_halves<true, true>(codes, halves, to);    // 16 bytes, 32 codes
     Isa::template emit_step<0, true>(words, floats, to);         // nibble 0
-    Isa::template emit_step_halves<0, true>(words, halves, to);  // nibbles 0 and 1
+    Isa::template emit_chunk_halves<true>(words, quarters, to);  // a table for 32 columns
     (typename Isa::WideTable(values)).look_up(codes);            // 256 floats, 16 bytes
     Isa::pack_chunk(codes, packed);
     Isa::unpack_chunk(codes, packed);

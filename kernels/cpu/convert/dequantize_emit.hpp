@@ -24,11 +24,12 @@ struct FloatValues {
     static void emit(const uint8_t *codes, const Table &table, char *to) {
         Isa::template emit_floats<high_first, stream>(codes, table, to);
     }
-    // A quarter of a packed chunk: 32 columns, two of its steps.
-    template <int quarter, bool stream>
-    static void emit_packed(const Words<Isa> &words, const Table &table, char *to) {
-        Isa::template emit_step<2 * quarter, stream>(words, table, to);
-        Isa::template emit_step<2 * quarter + 1, stream>(words, table, to + 64);
+    // A packed chunk; its quarters, two steps each, have tables of their own.
+    template <bool stream>
+    static void emit_packed(const Words<Isa> &words, const Table (&tables)[4], char *to) {
+        for_each_step([&]<int step>() QK_INLINE {
+            Isa::template emit_step<step, stream>(words, tables[step / 2], to + 64 * step);
+        });
     }
 };
 
@@ -46,9 +47,9 @@ struct HalfValues {
     static void emit(const uint8_t *codes, const Table &table, char *to) {
         Isa::template emit_halves<high_first, stream>(codes, table, to);
     }
-    template <int quarter, bool stream>
-    static void emit_packed(const Words<Isa> &words, const Table &table, char *to) {
-        Isa::template emit_step_halves<2 * quarter, stream>(words, table, to);
+    template <bool stream>
+    static void emit_packed(const Words<Isa> &words, const Table (&tables)[4], char *to) {
+        Isa::template emit_chunk_halves<stream>(words, tables, to);
     }
 };
 
@@ -224,19 +225,15 @@ QK_NOINLINE void emit_some(const ChunkRun &run, int64_t count) {
 
 template <class Values, bool stream>
 QK_NOINLINE void emit_chunks(ChunkRun run) {
-    constexpr int64_t kQuarter = 32 * Values::kBytes;
     for (; run.columns >= 128; run.columns -= 128, run.chunk += 512, run.group += 4) {
         prefetch(run.ahead);
         run.ahead += 64;
         const auto words = Values::Isa::load_words(run.chunk);
-        const auto table = [&](int i)
-                               QK_INLINE { return Values::load(run.template slot<Values>(i)); };
-        char *const to = run.to;
-        Values::template emit_packed<0, stream>(words, table(0), to);
-        Values::template emit_packed<1, stream>(words, table(1), to + kQuarter);
-        Values::template emit_packed<2, stream>(words, table(2), to + 2 * kQuarter);
-        Values::template emit_packed<3, stream>(words, table(3), to + 3 * kQuarter);
-        run.to += 4 * kQuarter;
+        const typename Values::Table tables[4] = {
+            Values::load(run.template slot<Values>(0)), Values::load(run.template slot<Values>(1)),
+            Values::load(run.template slot<Values>(2)), Values::load(run.template slot<Values>(3))};
+        Values::template emit_packed<stream>(words, tables, run.to);
+        run.to += 128 * Values::kBytes;
     }
     if (run.columns > 0) emit_some<Values>(run, run.columns);
 }

@@ -160,6 +160,16 @@ struct Fallbacks : Base {
         }
     }
 
+    // A packed chunk, whose quarters, two steps each, have tables of their own.
+    template <bool stream, class HalfTable>
+    QK_INLINE static void emit_chunk_halves(const Words &words, const HalfTable (&tables)[4],
+                                            char *to) {
+        Base::template emit_step_halves<0, stream>(words, tables[0], to);
+        Base::template emit_step_halves<2, stream>(words, tables[1], to + 64);
+        Base::template emit_step_halves<4, stream>(words, tables[2], to + 128);
+        Base::template emit_step_halves<6, stream>(words, tables[3], to + 192);
+    }
+
     // to[i * to_stride][j] = from[j * from_stride][i] for 16 x 16 dwords, strides in bytes.
     static void transpose_block(const void *from, int64_t from_stride, void *to,
                                 int64_t to_stride) {

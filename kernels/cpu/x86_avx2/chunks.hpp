@@ -1,5 +1,5 @@
-// A row of 128 nibbles to a chunk of the packed layout, AVX2: half the instructions of what 128-bit
-// registers take.
+// Chunks of the packed layout on AVX2: out of a row of 128 nibbles, with half the instructions of
+// what 128-bit registers take, and by bytes.
 #pragma once
 #include <immintrin.h>
 #include <stdint.h>
@@ -27,6 +27,18 @@ struct Avx2Chunks {
         const __m256i both = _mm256_and_si256(_mm256_xor_si256(x, _mm256_srli_epi16(x, 4)),
                                               _mm256_set1_epi16(0x00f0));
         return _mm256_xor_si256(x, _mm256_xor_si256(both, _mm256_slli_epi16(both, 4)));
+    }
+
+    // Byte b of 16 words side by side, in half b % 2 of pairs[b / 2].
+    QK_INLINE static void gather_bytes(__m256i low, __m256i high, __m256i (&pairs)[2]) {
+        const __m256i by_bytes = _mm256_broadcastsi128_si256(
+            _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+        const __m256i a = _mm256_shuffle_epi8(low, by_bytes);
+        const __m256i b = _mm256_shuffle_epi8(high, by_bytes);
+        const __m256i even = _mm256_permute2x128_si256(a, b, 0x20),
+                      odd = _mm256_permute2x128_si256(a, b, 0x31);
+        pairs[0] = _mm256_permute4x64_epi64(_mm256_unpacklo_epi32(even, odd), 0xd8);
+        pairs[1] = _mm256_permute4x64_epi64(_mm256_unpackhi_epi32(even, odd), 0xd8);
     }
 
     // A row of 128 nibbles to a packed chunk; `high_first`: of nibbles whose pairs are swapped.

@@ -330,23 +330,9 @@ struct Avx2Base {
         put_halves<stream>(to, _mm_unpacklo_epi8(even, odd), table);
         put_halves<stream>(to + 32, _mm_unpackhi_epi8(even, odd), table);
     }
-    template <int step>
-    static __m128i step_codes(const Words &words) {  // nibble `step` of 16 words, one a byte
-        const __m256i mask = _mm256_set1_epi32(15);
-        const __m256i low = _mm256_and_si256(_mm256_srli_epi32(words.low, 4 * step), mask);
-        const __m256i high = _mm256_and_si256(_mm256_srli_epi32(words.high, 4 * step), mask);
-        const __m256i pairs = _mm256_permute4x64_epi64(_mm256_packus_epi32(low, high), 0xd8);
-        return _mm_packus_epi16(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1));
-    }
-    // Nibbles `step` and `step` + 1 of 16 words -> 32 halves.
-    template <int step, bool stream>
-    static void emit_step_halves(const Words &words, const HalfTable &table, char *to) {
-        put_halves<stream>(to, step_codes<step>(words), table);
-        put_halves<stream>(to + 32, step_codes<step + 1>(words), table);
-    }
 };
 
-// Internal linkage, and with it that of every template over it.
+// Internal linkage, and that of templates over it.
 struct Avx2 : Fallbacks<Avx2Base> {
     // 256 floats in memory, to be indexed by bytes.
     struct WideTable {
@@ -357,6 +343,28 @@ struct Avx2 : Fallbacks<Avx2Base> {
             return {look_up_bytes(entries, codes), look_up_bytes(entries, codes + 8)};
         }
     };
+
+    // A packed chunk: byte b of its words has the two steps of quarter b.
+    template <bool stream>
+    static void emit_chunk_halves(const Words &words, const HalfTable (&tables)[4], char *to) {
+        __m256i pairs[2], nibble = _mm256_set1_epi8(15);
+        Avx2Chunks::gather_bytes(words.low, words.high, pairs);
+        for (int i = 0; i < 2; ++i, to += 128) {
+            const HalfTable *const of = tables + 2 * i;
+            const __m256i low = _mm256_set_m128i(of[1].low, of[0].low),
+                          high = _mm256_set_m128i(of[1].high, of[0].high);
+            const auto emit = [=](__m256i codes, char *at) QK_INLINE {  // a step of two quarters
+                const __m256i lower = _mm256_shuffle_epi8(low, codes),
+                              upper = _mm256_shuffle_epi8(high, codes);
+                const __m256i first = _mm256_unpacklo_epi8(lower, upper);
+                const __m256i last = _mm256_unpackhi_epi8(lower, upper);
+                put<stream>(at, _mm256_permute2x128_si256(first, last, 0x20));
+                put<stream>(at + 64, _mm256_permute2x128_si256(first, last, 0x31));
+            };
+            emit(_mm256_and_si256(pairs[i], nibble), to);
+            emit(_mm256_and_si256(_mm256_srli_epi16(pairs[i], 4), nibble), to + 32);
+        }
+    }
 
     template <bool high_first = false>
     QK_INLINE static void pack_chunk(const uint8_t *from, uint8_t *to) {

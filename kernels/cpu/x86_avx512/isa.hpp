@@ -252,6 +252,15 @@ struct Avx512 : Avx512Chunks {
         put<stream>(to, _mm512_permutexvar_epi16(index, table.v));
     }
 
+    template <bool stream>
+    QK_INLINE static void emit_chunk_halves(const Words &words, const HalfTable (&tables)[4],
+                                            char *to) {
+        emit_step_halves<0, stream>(words, tables[0], to);
+        emit_step_halves<2, stream>(words, tables[1], to + 64);
+        emit_step_halves<4, stream>(words, tables[2], to + 128);
+        emit_step_halves<6, stream>(words, tables[3], to + 192);
+    }
+
     // 256 floats in registers, to be indexed by bytes: pairs of registers by five bits, then the
     // pairs.
     struct WideTable {
