@@ -238,6 +238,28 @@ class Training(unittest.TestCase):
         y = torch.from_numpy(copied(x.numpy()))
         self.assertTrue(torch.equal(layer(x)[0].detach(), y))
 
+    def test_learns_what_the_float_layer_learns(self):
+        """The sum of the marked numbers of a sequence, from the same first weights and data."""
+        errors = []
+        for preset in (None, "w8a8", "w8h16"):
+            dense, layer = make(preset or "w8a8", 2, 24)
+            if preset is None:
+                layer = dense
+            head = torch.nn.Linear(24, 1)
+            steps = torch.optim.Adam([*layer.parameters(), *head.parameters()], lr=5e-3)
+            for step in range(200):
+                layer.observing = step < 150
+                x = torch.rand(20, 64, 2)
+                x[..., 1] = (x[..., 1] > 0.8).float()
+                wanted = x.prod(2).sum(0) / 3
+                loss = (head(layer(x)[1][0])[:, 0] - wanted).square().mean()
+                steps.zero_grad()
+                loss.backward()
+                steps.step()
+            errors.append(float(loss.detach()))
+        self.assertLess(errors[0], 0.03)
+        self.assertLess(max(errors[1:]), 2 * errors[0])
+
 
 class Module(unittest.TestCase):
     def test_state_copies_and_pickles(self):
@@ -302,4 +324,5 @@ class Module(unittest.TestCase):
 
 
 if __name__ == "__main__":
+    torch.set_num_threads(1)  # layers this small only wait for a second one
     unittest.main()
