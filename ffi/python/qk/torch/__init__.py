@@ -15,6 +15,11 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+import torch
+
+if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 4):
+    raise ImportError(f"qk.torch: needs PyTorch 2.4 or newer, installed is {torch.__version__}")
+
 from . import _operators  # noqa: F401  registers torch.ops.qk
 from ._embedding import Embedding
 from ._experts import Experts
