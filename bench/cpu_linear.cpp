@@ -7,7 +7,7 @@
 //                         [--isa all|vnni|avx512|avx2|generic]
 //                         [--layout packed|row|row_high|gptq|awq_gemm|awq_gemv|word]
 //                         [--straddle COLUMNS]
-//     qk_bench_cpu_linear --fork-join [--threads N]
+//     qk_bench_cpu_linear --fork-join|--small [--threads N]
 #include <string.h>
 #include <unistd.h>
 
@@ -29,7 +29,7 @@ struct Options {
                                layout = "packed";
     int threads = 1, m = 1, straddle = 0;
     double seconds = 1;
-    bool fork_join = false;
+    bool fork_join = false, small = false;
 };
 
 // Codes of 8 bits know one layout only.
@@ -183,6 +183,54 @@ CallTimes time_calls(int threads) {
     return times;
 }
 
+// Microseconds of a product of one row on qk's own threads: the fastest of many, as another program
+// in a thread's place makes a call slow.
+double best_product(const Options &how, const Case &c, uint32_t flags, int threads, int64_t n,
+                    int64_t k) {
+    qk_context_options options = QK_CONTEXT_OPTIONS_INIT;
+    options.thread_count = threads;
+    options.flags = flags;
+    options.workspace_bytes = size_t(k + 128) * 8;
+    qk_context *context = nullptr;
+    trace_if_asked(&options);
+    check(qk_context_create(&options, &context), nullptr);
+    qk_tensor *const w = create_w(context, c, n, k);
+    qk_tensor *const x = create_x(context, QK_FORMAT_F32, 1, k);
+    qk_tensor *const y = create(context, QK_FORMAT_F32, QK_LAYOUT_ROW, 1, n, nullptr);
+    double best = 1e9;
+    const double end = bench::seconds(CLOCK_MONOTONIC) + how.seconds;
+    for (double start = 0; start < end;) {
+        start = bench::seconds(CLOCK_MONOTONIC);
+        check(qk_linear(context, x, w, nullptr, y), context);
+        best = std::min(best, bench::seconds(CLOCK_MONOTONIC) - start);
+    }
+    for (qk_tensor *const tensor : {w, x, y}) qk_tensor_destroy(tensor);
+    qk_context_destroy(context);
+    return best * 1e6;
+}
+
+// Products that are over soon, on one thread and on several: 1024 x 1024, and an expert's.
+void run_small(const Options &options) {
+    const int threads = std::max(2, options.threads);
+    constexpr int64_t shapes[][2] = {{256, 1024}, {1024, 1024}, {768, 2048}, {2048, 768}};
+    for (const char *const name : {"nf4 b64 f32", "u4 g128 f16"}) {
+        const Case &c = find_case(name);
+        for (const auto &[n, k] : shapes) {
+            for (const uint32_t flags : {0u, QK_CONTEXT_INT8_ACTIVATIONS}) {
+                const double one = best_product(options, c, flags, 1, n, k);
+                const double many = best_product(options, c, flags, threads, n, k);
+                printf(
+                    "{\"bench\": \"small\", \"case\": \"%s\", \"mode\": \"%s\", \"n\": %lld, "
+                    "\"k\": %lld, \"threads\": %d, \"us\": %.2f, \"us on one thread\": %.2f, "
+                    "\"times as fast\": %.2f}\n",
+                    c.name, flags == 0 ? "exact" : "int8", (long long)n, (long long)k, threads,
+                    many, one, one / many);
+                fflush(stdout);
+            }
+        }
+    }
+}
+
 // What splitting a product among qk's own threads and waiting for the last one costs.
 void run_fork_join(int threads) {
     const CallTimes one = time_calls(1), many = time_calls(threads);
@@ -217,9 +265,14 @@ int main(int argc, char **argv) {
                    "columns more in every row, of groups that go on in the next row")
         ->check(CLI::Range(0, 4096));
     app.add_flag("--fork-join", options.fork_join, "what splitting work among threads costs");
+    app.add_flag("--small", options.small, "small products on one thread and on several");
     CLI11_PARSE(app, argc, argv);
     if (options.fork_join) {
         run_fork_join(std::max(2, options.threads));
+        return 0;
+    }
+    if (options.small) {
+        run_small(options);
         return 0;
     }
     constexpr int64_t large[][2] = {{4096, 4096}, {4096, 14336}, {14336, 4096}};

@@ -48,6 +48,13 @@ constexpr Case kCases[] = {
     {"iq4_nl", QK_FORMAT_IQ4_NL, QK_FORMAT_F16, 32, QK_FORMAT_F32},
 };
 
+inline const Case &find_case(const char *name) {
+    for (const Case &c : kCases) {
+        if (strcmp(c.name, name) == 0) return c;
+    }
+    abort();
+}
+
 inline bool has_bytes(const Case &c) {
     return c.format == QK_FORMAT_S8 || c.format == QK_FORMAT_LUT8;
 }
