@@ -15,6 +15,11 @@ namespace {
 inline bool has_whole_steps(const Geometry &s) {
     return !s.flat || (s.k % 16 == 0 && s.group_size % 16 == 0);
 }
+// Whether groups that straddle rows differ in their scales alone, one cut a step at most.
+inline bool scales_steps(const Weight &w) {
+    const Geometry &s = w.geometry;
+    return s.flat && s.group_size % 16 == 0 && w.zero == nullptr && !has_minimum(w);
+}
 // How kernels over blocks of packed rows see groups: those that straddle rows as groups of 16.
 inline Geometry geometry_of_blocks(const Geometry &s) {
     if (!s.flat) return s;

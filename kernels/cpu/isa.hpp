@@ -49,6 +49,7 @@ concept Arithmetic = requires(Lanes<Isa> a, Mask<Isa> mask, const void *from, fl
     a = Isa::fma(a, a, a);                // a * b + c, rounded once
     mask = Isa::first_lanes(int64_t{3});  // any count: none below 0, all from 16
     a = Isa::fma_where(mask, a, a, a);    // c where the mask is off
+    a = Isa::where(mask, a, a);           // b where the mask is off
     *to = Isa::fold_lanes(a);             // 16 -> 8 -> 4 -> 2 -> 1, lane i with lane i + half
     Isa::fold_rows(&a, to);               // the same of 8 Lanes, to 8 floats
     a = Isa::load_f32(from);
@@ -89,11 +90,13 @@ concept Scales = requires(const char *from, const float *values, float *to, cons
 // weights.
 template <class Isa>
 concept Transposes = requires(const uint8_t *const (&codes)[2], Table<Isa> table,
-                              const float *const *scales, const void *from, void *to, float *out,
-                              const uint8_t *bytes, uint8_t (*columns)[16]) {
+                              const float *const *scales, const uint16_t *past, const void *from,
+                              void *to, float *out, const uint8_t *bytes, uint8_t (*columns)[16]) {
     Isa::transpose_block(from, int64_t{64}, to, int64_t{64});
     Isa::transpose_bytes(bytes, int64_t{64}, columns);  // 16 rows of 64 bytes
-    Isa::template look_up_transposed<true>(codes, table, scales, scales, out, int64_t{16});
+    // <zeros, cuts>; past[j]: rows whose column j of a step has the next step's scale
+    Isa::template look_up_transposed<true, false>(codes, table, scales, scales, past, out,
+                                                  int64_t{16});
 };
 
 // f32 to 16 bits, rounded to the nearest, ties to even, a NaN quiet; `stream` is past the caches.

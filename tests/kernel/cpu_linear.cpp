@@ -179,13 +179,14 @@ TEST_F(CpuLinear, GroupsThatStraddleRows) {
     for (const qk_layout layout :
          {qk_layout{qk::kLayoutRows8}, qk_layout{QK_LAYOUT_ROW}, qk_layout{QK_LAYOUT_ROW_HIGH}}) {
         for (const qk_format format : kFormats4) {
-            for (const int64_t k : {16, 80, 144, 1000, 1040, 2096}) {
+            for (const int64_t k : {16, 77, 144, 1000, 1040, 2096, 2177}) {
                 for (const int32_t group : {32, 64, 128, 384, 4096}) {
                     for (const int64_t m : {1, 2, 6, 8}) {
                         if (left_out()) continue;
+                        const bool symmetric = format == QK_FORMAT_U4_AFFINE && (k + m) % 2 == 0;
                         const WeightCase c = {
-                            format, kScales[++turn % 4], layout, 9 + turn % 27, k, group,
-                            false,  QK_GROUPING_FLAT};
+                            format, kScales[++turn % 4], layout,          9 + turn % 27, k,
+                            group,  symmetric,           QK_GROUPING_FLAT};
                         compare(c, kDense[turn % 3], m, true);
                     }
                 }

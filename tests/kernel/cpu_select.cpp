@@ -95,16 +95,17 @@ TEST(CpuSelect, PlansTheFirstKernelThatTakesTheCase) {
 // The page of the choice: cases by what holds of them, processors by what they have.
 struct Case {
     const char *name;
-    uint32_t mode, facts;
+    uint32_t mode;
+    Conditions facts;
 };
-constexpr uint32_t kRow = kQuantized | kFourBits | kNibbles | kNibblesByRow | kIntegerEntries |
-                          kAlongK | kWholeSteps | kGroups16 | kGroupsOfLut8 | kGroupsWhole |
-                          kGroups64 | kEightRowsOfW | kWholeBytes | kScaled;
-constexpr uint32_t kPackedRow = (kRow & ~kWholeBytes) | kPacked;
-constexpr uint32_t kAnyGroups =
+constexpr Conditions kRow = kQuantized | kFourBits | kNibbles | kNibblesByRow | kIntegerEntries |
+                            kAlongK | kWholeSteps | kOneCut | kGroups16 | kGroupsOfLut8 |
+                            kGroupsWhole | kGroups64 | kEightRowsOfW | kWholeBytes | kScaled;
+constexpr Conditions kPackedRow = (kRow & ~kWholeBytes) | kPacked;
+constexpr Conditions kAnyGroups =
     kQuantized | kAlongK | kWholeSteps | kGroupsOfLut8 | kEightRowsOfW | kWholeBytes | kScaled;
-constexpr uint32_t kGroups = kGroups128 | kBlocks128;
-constexpr uint32_t kMany = kSeveralRows | kFourRows | kFiveRows | kEightRows;
+constexpr Conditions kGroups = kGroups128 | kBlocks128;
+constexpr Conditions kMany = kSeveralRows | kFourRows | kFiveRows | kEightRows;
 constexpr Case kCases[] = {
     {"u4 g128 packed, m 1", 0, kPackedRow | kGroups | kU4 | kExactIntegers | kOneRow},
     {"u4 g32 packed, m 1", 0,

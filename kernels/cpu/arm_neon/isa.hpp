@@ -83,6 +83,18 @@ struct NeonBase {
         return r;
     }
 
+    // b where the mask is off.
+    static Lanes where(Mask mask, const Lanes &a, const Lanes &b) {
+        const int32_t iota[4] = {0, 1, 2, 3};
+        const int32_t count = int32_t(mask.count > 16 ? 16 : mask.count < 0 ? 0 : mask.count);
+        Lanes r;
+        QK_QUARTERS {
+            const uint32x4_t on = vcltq_s32(vld1q_s32(iota), vdupq_n_s32(count - 4 * q));
+            r.v[q] = vbslq_f32(on, a.v[q], b.v[q]);
+        }
+        return r;
+    }
+
     // Lanes that are masked off read as zero and touch no memory.
     static Lanes load_f32(const void *from) {
         Lanes r;

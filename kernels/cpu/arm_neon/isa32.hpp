@@ -55,6 +55,12 @@ struct NeonBase {
         return r;
     }
     static Mask first_lanes(int64_t count) { return {count}; }
+    static Lanes where(Mask mask, const Lanes &a, const Lanes &b) {
+        Lanes r = b;
+        const int count = lanes_on(mask);
+        for (int i = 0; i < count; ++i) r.v[i] = a.v[i];
+        return r;
+    }
     static Lanes fma_where(Mask mask, const Lanes &a, const Lanes &b, const Lanes &c) {
         Lanes r = c;
         const int count = lanes_on(mask);

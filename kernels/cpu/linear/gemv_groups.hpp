@@ -15,7 +15,7 @@
 // so that pieces 0 and 1 have the columns of lanes 0 to 7, even lanes in the low nibbles and odd
 // ones in the high, and pieces 2 and 3 those of lanes 8 to 15.
 #pragma once
-#include "cpu/linear/gemv.hpp"
+#include "cpu/linear/gemv_flat.hpp"
 
 namespace qk::cpu {
 namespace {
@@ -156,6 +156,12 @@ Status run_gemv(const LinearArgs &args, const Launch &launch) {
     if (sums_integers<Isa>(args)) {
         in_small_groups(args.w.geometry) ? run_groups<Isa, GroupProducts>(args, launch)
                                          : run_blocks<IntegerRows>(args, launch, launch.device);
+    } else if (scales_steps(args.w)) {
+        if constexpr (requires { typename Isa::Planes; }) {
+            run_blocks<FlatRowBlocks<Isa, PlaneCodes<Isa>>>(args, launch, launch.device);
+        } else {
+            run_blocks<FlatRowBlocks<Isa, TableCodes<Isa>>>(args, launch, launch.device);
+        }
     } else if (has_minimum(args.w)) {
         run_blocks<RowBlocks<Isa, LoweredCodes<Isa>>>(args, launch, launch.device);
     } else if (args.w.zero != nullptr) {

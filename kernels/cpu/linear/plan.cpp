@@ -7,13 +7,13 @@
 namespace qk::cpu {
 namespace {
 
-constexpr uint32_t when(bool holds, uint32_t condition) { return holds ? condition : 0; }
+constexpr Conditions when(bool holds, Conditions condition) { return holds ? condition : 0; }
 
 bool has_integer_entries(const Format &format) {
     return format.kind != FormatKind::kLut8 && format.id != QK_FORMAT_LUT4;
 }
 
-uint32_t facts_of_x(const LinearArgs &args) {
+Conditions facts_of_x(const LinearArgs &args) {
     const int64_t m = args.x.rows;
     const bool looked_up = args.w.format->kind == FormatKind::kLut4;
     const bool nested = args.w.layout != nullptr && has_coded_scales(args.w.scale);
@@ -26,7 +26,7 @@ uint32_t facts_of_x(const LinearArgs &args) {
            when(m <= 8, kUpToEightRows) | when(m >= 8, kEightRows);
 }
 
-uint32_t facts_of_groups(const Geometry &s) {
+Conditions facts_of_groups(const Geometry &s) {
     const int64_t size = s.group_size;
     const bool one_a_row = size >= s.k, blocks = size % 128 == 0;
     const bool whole_steps = has_whole_steps(s);
@@ -53,7 +53,7 @@ int32_t rows_apart(const LinearArgs &args, const LinearRow &row) {
     return row.mode == kBf16Mode ? 7 : 1;
 }
 
-void explain(const LinearArgs &args, uint32_t facts, uint32_t sets, uint32_t modes,
+void explain(const LinearArgs &args, Conditions facts, uint32_t sets, uint32_t modes,
              const LinearRow &row, Explanation *out) {
     const int32_t few = rows_apart(args, row);
     out->batch_first = args.x.rows > few ? few + 1 : 1;
@@ -67,7 +67,7 @@ void explain(const LinearArgs &args, uint32_t facts, uint32_t sets, uint32_t mod
 
 // Tiles are asked for where a mode may use them: once they are allowed, the system wants larger
 // stacks for signals.
-uint32_t usable_sets(const Device &device, uint32_t modes, uint32_t facts) {
+uint32_t usable_sets(const Device &device, uint32_t modes, Conditions facts) {
     const uint32_t sets = device.instruction_sets | QK_ISA_GENERIC;
     const bool wants =
         (modes & kInt8Mode) != 0 && (facts & kEightRows) != 0 && (sets & kAmxInt8) != 0;
@@ -76,16 +76,18 @@ uint32_t usable_sets(const Device &device, uint32_t modes, uint32_t facts) {
 
 }  // namespace
 
-uint32_t linear_facts(const LinearArgs &args) {
+Conditions linear_facts(const LinearArgs &args) {
     const Weight &w = args.w;
-    uint32_t facts = facts_of_x(args) | facts_of_groups(w.geometry) |
-                     when(w.format->kind == FormatKind::kU4, kU4 | kExactIntegers) |
-                     when(w.format->id == QK_FORMAT_FP4_E2M1, kExactIntegers) |
-                     when(w.format->kind == FormatKind::kS8, kS8) |
-                     when(w.format->kind == FormatKind::kLut8, kGroupsOfLut8) |
-                     when(has_integer_entries(*w.format), kIntegerEntries) |
-                     when(!w.scale.divides, kScalesMultiply) | when(!has_minimum(w), kNoMinimum) |
-                     when(!is_records(w), kInPlanes) | when(w.geometry.n >= 8, kEightRowsOfW);
+    Conditions facts = facts_of_x(args) | facts_of_groups(w.geometry) |
+                       when(w.format->kind == FormatKind::kU4, kU4 | kExactIntegers) |
+                       when(w.format->id == QK_FORMAT_FP4_E2M1, kExactIntegers) |
+                       when(w.format->kind == FormatKind::kS8, kS8) |
+                       when(w.format->kind == FormatKind::kLut8, kGroupsOfLut8) |
+                       when(has_integer_entries(*w.format), kIntegerEntries) |
+                       when(!w.scale.divides, kScalesMultiply) | when(!has_minimum(w), kNoMinimum) |
+                       when(!is_records(w), kInPlanes) |
+                       when(has_whole_steps(w.geometry) || scales_steps(w), kOneCut) |
+                       when(w.geometry.n >= 8, kEightRowsOfW);
     if (w.layout == nullptr) return facts;
     const qk_layout id = w.layout->id;
     const int64_t pad = run_pad(w);
@@ -101,7 +103,7 @@ uint32_t linear_facts(const LinearArgs &args) {
            when(nibbles && (packed || by_row || by_columns), kNibbles);
 }
 
-bool takes_linear(uint32_t sets, uint32_t conditions, const LinearArgs &args,
+bool takes_linear(uint32_t sets, Conditions conditions, const LinearArgs &args,
                   const Device &device) {
     return (sets & ~(device.instruction_sets | QK_ISA_GENERIC)) == 0 &&
            (conditions & ~linear_facts(args)) == 0;
@@ -110,7 +112,7 @@ bool takes_linear(uint32_t sets, uint32_t conditions, const LinearArgs &args,
 LinearPlan plan_linear(const LinearArgs &args, const Device &device, const Allowance &allowed,
                        Explanation *explanation) {
     if (args.experts != nullptr) return plan_experts(args, device, allowed, explanation);
-    const uint32_t facts = linear_facts(args);
+    const Conditions facts = linear_facts(args);
     const uint32_t sets = usable_sets(device, allowed.modes, facts);
     const LinearRow &row = args.transposed ? select_from(kTransposedTable, facts, sets, 0)
                                            : select_linear(facts, sets, allowed.modes);

@@ -6,49 +6,51 @@
 namespace qk::cpu {
 
 // What a kernel may ask of a case.
-enum Condition : uint32_t {
-    kOneRow = 1u << 0,           // of x
-    kSeveralRows = 1u << 1,      // of x
-    kFewRows = 1u << 2,          // of x: 2, 3, 5; 2 to 6 with nested scales or not packed
-    kFourRows = 1u << 3,         // of x, at least: from here on decoding once for all pays
-    kFiveRows = 1u << 4,         // the same for AVX2; of looked-up 4-bit codes 4
-    kU4 = 1u << 5,               // U4_AFFINE
-    kS8 = 1u << 6,               // S8
-    kColumnLayout = 1u << 7,     // AWQ_GEMM, GPTQ: neighbours are rows of w
-    kAlongK = 1u << 8,           // groups do not straddle rows
-    kPacked = 1u << 9,           // by qk_repack
-    kQuantized = 1u << 10,       // not dense
-    kIntegerEntries = 1u << 11,  // entries are 8-bit integers times a unit, if need be rounded
-    kGroups16 = 1u << 12,        // of a multiple of 16 codes, or one a row, as the next three
-    kGroupsWhole = 1u << 13,     // 16, 32, 64, or a multiple of 128
-    kGroups128 = 1u << 14,       // a multiple of 128
-    kGroups64 = 1u << 15,        // 64 or more
-    kBlocks128 = 1u << 16,       // a multiple of 128, a group that is a whole row as well
-    kEightRowsOfW = 1u << 17,    // at least
-    kWholeBytes = 1u << 18,      // rows of w start at bytes
-    kFourBits = 1u << 19,        // a code; what qk_repack packs
-    kScalesMultiply = 1u << 20,  // none is divided by a number of its row
-    kExactIntegers = 1u << 21,   // U4_AFFINE and FP4_E2M1: entries are integers times a unit
-    kSmallGroups = 1u << 22,     // 16, 32, 64
-    kNoMinimum = 1u << 23,       // nothing is taken off entry * scale
-    kInPlanes = 1u << 24,        // scales are, not between the codes of records
-    kUpToFourRows = 1u << 25,    // of x
-    kUpToEightRows = 1u << 26,   // of x
-    kNibblesByRow = 1u << 27,    // 4 bits, packed or row after row from whole bytes on
-    kNibbles = 1u << 28,         // the same, or column after column
-    kEightRows = 1u << 29,       // of x, at least
-    kWholeSteps = 1u << 30,      // groups end where 16 columns of a row do, if they straddle rows
-    kGroupsOfLut8 = 1u << 31,    // as kGroups16, or of any size and codes of LUT8
+using Conditions = uint64_t;
+enum Condition : Conditions {
+    kOneRow = 1ull << 0,           // of x
+    kSeveralRows = 1ull << 1,      // of x
+    kFewRows = 1ull << 2,          // of x: 2, 3, 5; 2 to 6 with nested scales or not packed
+    kFourRows = 1ull << 3,         // of x, at least: from here on decoding once for all pays
+    kFiveRows = 1ull << 4,         // the same for AVX2; of looked-up 4-bit codes 4
+    kU4 = 1ull << 5,               // U4_AFFINE
+    kS8 = 1ull << 6,               // S8
+    kColumnLayout = 1ull << 7,     // AWQ_GEMM, GPTQ: neighbours are rows of w
+    kAlongK = 1ull << 8,           // groups do not straddle rows
+    kPacked = 1ull << 9,           // by qk_repack
+    kQuantized = 1ull << 10,       // not dense
+    kIntegerEntries = 1ull << 11,  // entries are 8-bit integers times a unit, if need be rounded
+    kGroups16 = 1ull << 12,        // of a multiple of 16 codes, or one a row, as the next three
+    kGroupsWhole = 1ull << 13,     // 16, 32, 64, or a multiple of 128
+    kGroups128 = 1ull << 14,       // a multiple of 128
+    kGroups64 = 1ull << 15,        // 64 or more
+    kBlocks128 = 1ull << 16,       // a multiple of 128, a group that is a whole row as well
+    kEightRowsOfW = 1ull << 17,    // at least
+    kWholeBytes = 1ull << 18,      // rows of w start at bytes
+    kFourBits = 1ull << 19,        // a code; what qk_repack packs
+    kScalesMultiply = 1ull << 20,  // none is divided by a number of its row
+    kExactIntegers = 1ull << 21,   // U4_AFFINE and FP4_E2M1: entries are integers times a unit
+    kSmallGroups = 1ull << 22,     // 16, 32, 64
+    kNoMinimum = 1ull << 23,       // nothing is taken off entry * scale
+    kInPlanes = 1ull << 24,        // scales are, not between the codes of records
+    kUpToFourRows = 1ull << 25,    // of x
+    kUpToEightRows = 1ull << 26,   // of x
+    kNibblesByRow = 1ull << 27,    // 4 bits, packed or row after row from whole bytes on
+    kNibbles = 1ull << 28,         // the same, or column after column
+    kEightRows = 1ull << 29,       // of x, at least
+    kWholeSteps = 1ull << 30,      // groups end where 16 columns of a row do, if they straddle rows
+    kOneCut = 1ull << 31,          // the same, or one ends within 16 columns and only scales differ
+    kGroupsOfLut8 = 1ull << 32,    // as kGroups16, or of any size and codes of LUT8
 };
 
 // Conditions that are the case itself: their kernels are no faster ones for another case.
-constexpr uint32_t kOfTheCase = kOneRow | kSeveralRows | kFewRows | kFourRows | kFiveRows |
-                                kUpToFourRows | kUpToEightRows | kEightRows | kU4 | kS8 |
-                                kColumnLayout | kFourBits | kNibbles | kNibblesByRow |
-                                kExactIntegers | kBlocks128 | kSmallGroups;
+constexpr Conditions kOfTheCase = kOneRow | kSeveralRows | kFewRows | kFourRows | kFiveRows |
+                                  kUpToFourRows | kUpToEightRows | kEightRows | kU4 | kS8 |
+                                  kColumnLayout | kFourBits | kNibbles | kNibblesByRow |
+                                  kExactIntegers | kBlocks128 | kSmallGroups;
 
 // What a case without it is; conditions of the case itself are never said.
-static constexpr const char *lacking_text(uint32_t condition) {
+static constexpr const char *lacking_text(Conditions condition) {
     switch (condition) {
         case kPacked: return "w is not packed (qk_repack)";
         case kQuantized: return "w is dense";
@@ -57,7 +59,8 @@ static constexpr const char *lacking_text(uint32_t condition) {
         case kNoMinimum: return "weights have minima";
         case kInPlanes: return "w is in a GGUF file's records (qk_repack)";
         case kAlongK: return "groups of w straddle rows";
-        case kWholeSteps: return "groups of w straddle rows within 16 columns";
+        case kWholeSteps:
+        case kOneCut: return "groups of w straddle rows within 16 columns";
         case kGroups16:
         case kGroupsOfLut8: return "the group size is not a multiple of 16";
         case kGroupsWhole: return "the group size is not 16, 32, 64 or a multiple of 128";
@@ -94,29 +97,30 @@ static constexpr const char *lacking_text(uint32_t condition) {
 struct LinearRow {
     const Kernel<LinearArgs> *kernel;
     const char *name;
-    uint32_t mode;        // QK_CONTEXT_... that allows it; 0: exact
-    uint32_t sets;        // QK_ISA_... that it runs
-    uint32_t conditions;  // that the case fulfils
+    uint32_t mode;          // QK_CONTEXT_... that allows it; 0: exact
+    uint32_t sets;          // QK_ISA_... that it runs
+    Conditions conditions;  // that the case fulfils
 };
 
 constexpr uint32_t kInt8Mode = QK_CONTEXT_INT8_ACTIVATIONS, kBf16Mode = QK_CONTEXT_BF16_PRODUCTS;
 constexpr uint32_t kVnniVbmi = QK_ISA_AVX512_VNNI | QK_ISA_AVX512_VBMI;
 // What vectors take; the generic kernel takes all. Minima not everywhere.
-constexpr uint32_t kLowered = kScalesMultiply | kInPlanes, kScaled = kLowered | kNoMinimum;
-constexpr uint32_t kInt8Case = kQuantized | kAlongK | kIntegerEntries;
-constexpr uint32_t kInt8Blocks = kInt8Case | kNibbles | kGroupsWhole | kLowered;
-constexpr uint32_t kInt8Packed = kInt8Blocks | kPacked;
-constexpr uint32_t kInt8Rows = kInt8Case | kS8 | kGroupsWhole | kEightRowsOfW | kLowered;
-constexpr uint32_t kBf16Case = kQuantized | kFourBits | kPacked | kAlongK | kGroupsWhole | kScaled;
-constexpr uint32_t kIntegersCase = kOneRow | kU4 | kNibblesByRow | kAlongK | kBlocks128 | kScaled;
-constexpr uint32_t kSmallGroupsCase =
+constexpr Conditions kLowered = kScalesMultiply | kInPlanes, kScaled = kLowered | kNoMinimum;
+constexpr Conditions kInt8Case = kQuantized | kAlongK | kIntegerEntries;
+constexpr Conditions kInt8Blocks = kInt8Case | kNibbles | kGroupsWhole | kLowered;
+constexpr Conditions kInt8Packed = kInt8Blocks | kPacked;
+constexpr Conditions kInt8Rows = kInt8Case | kS8 | kGroupsWhole | kEightRowsOfW | kLowered;
+constexpr Conditions kBf16Case =
+    kQuantized | kFourBits | kPacked | kAlongK | kGroupsWhole | kScaled;
+constexpr Conditions kIntegersCase = kOneRow | kU4 | kNibblesByRow | kAlongK | kBlocks128 | kScaled;
+constexpr Conditions kSmallGroupsCase =
     kOneRow | kExactIntegers | kNibblesByRow | kAlongK | kSmallGroups | kLowered;
-constexpr uint32_t kGemvCase =
-    kOneRow | kQuantized | kNibblesByRow | kWholeSteps | kGroupsWhole | kScalesMultiply;
-constexpr uint32_t kColumnsCase = kOneRow | kColumnLayout | kGroups16 | kScaled;
-constexpr uint32_t kSingleCase = kOneRow | kQuantized | kGroups16 | kLowered;
-constexpr uint32_t kRowsCase = kOneRow | kQuantized | kGroupsOfLut8 | kLowered;
-constexpr uint32_t kBatchCase = kSeveralRows | kQuantized | kGroupsOfLut8 | kLowered;
+constexpr Conditions kGemvCase =
+    kOneRow | kQuantized | kNibblesByRow | kOneCut | kGroupsWhole | kScalesMultiply;
+constexpr Conditions kColumnsCase = kOneRow | kColumnLayout | kGroups16 | kScaled;
+constexpr Conditions kSingleCase = kOneRow | kQuantized | kGroups16 | kLowered;
+constexpr Conditions kRowsCase = kOneRow | kQuantized | kGroupsOfLut8 | kLowered;
+constexpr Conditions kBatchCase = kSeveralRows | kQuantized | kGroupsOfLut8 | kLowered;
 
 // Best first: the first row that the context allows and whose conditions hold runs.
 constexpr LinearRow kLinearTable[] = {
@@ -175,8 +179,9 @@ constexpr LinearRow kLinearTable[] = {
 };
 
 // The same of y = x . w, which has no modes.
-constexpr uint32_t kTransposedCase = kQuantized | kAlongK | kGroups16 | kScalesMultiply | kInPlanes;
-constexpr uint32_t kTransposedFewCase =
+constexpr Conditions kTransposedCase =
+    kQuantized | kAlongK | kGroups16 | kScalesMultiply | kInPlanes;
+constexpr Conditions kTransposedFewCase =
     kUpToEightRows | kQuantized | kFourBits | kPacked | kAlongK | kGroupsWhole | kScalesMultiply;
 constexpr LinearRow kTransposedTable[] = {
     {QK_ON_X86(kTransposedFewAvx512), "avx512 transposed few rows", 0, QK_ISA_AVX512,
@@ -215,25 +220,26 @@ static constexpr int32_t first_exact_row() {
 }
 constexpr const LinearRow *kExactRows = kLinearTable + first_exact_row();
 
-static constexpr const LinearRow &select_from(const LinearRow *row, uint32_t facts, uint32_t sets,
+static constexpr const LinearRow &select_from(const LinearRow *row, Conditions facts, uint32_t sets,
                                               uint32_t modes) {
     while (!allows(modes, *row) || (row->sets & ~sets) != 0 || (row->conditions & ~facts) != 0) {
         ++row;  // the last one takes everything
     }
     return *row;
 }
-static constexpr const LinearRow &select_linear(uint32_t facts, uint32_t sets, uint32_t modes) {
+static constexpr const LinearRow &select_linear(Conditions facts, uint32_t sets, uint32_t modes) {
     return select_from(modes == 0 ? kExactRows : kLinearTable, facts, sets, modes);
 }
 
 // Conditions that hold of a product.
-uint32_t linear_facts(const LinearArgs &args);
+Conditions linear_facts(const LinearArgs &args);
 LinearPlan plan_linear(const LinearArgs &args, const Device &device, const Allowance &allowed,
                        Explanation *explanation);
 // The same of products with experts.
 LinearPlan plan_experts(const LinearArgs &args, const Device &device, const Allowance &allowed,
                         Explanation *explanation);
-bool takes_linear(uint32_t sets, uint32_t conditions, const LinearArgs &args, const Device &device);
+bool takes_linear(uint32_t sets, Conditions conditions, const LinearArgs &args,
+                  const Device &device);
 
 // A kernel as its row describes it.
 template <int32_t row>
@@ -241,8 +247,8 @@ static constexpr Kernel<LinearArgs> linear_kernel(
     Status (*run)(const LinearArgs &, const Launch &),
     size_t (*workspace_bytes)(const LinearArgs &, const Device &) = nullptr) {
     const auto can_run = [](const LinearArgs &args, const Device &device) {
-        constexpr uint32_t sets = kLinearTable[row].sets, conditions = kLinearTable[row].conditions;
-        return !args.transposed && takes_linear(sets, conditions, args, device);
+        constexpr LinearRow of = kLinearTable[row];
+        return !args.transposed && takes_linear(of.sets, of.conditions, args, device);
     };
     return {kLinearTable[row].name, can_run, workspace_bytes, run};
 }
@@ -284,9 +290,12 @@ static constexpr const char *set_name(uint32_t set) {
     }
 }
 
-static constexpr uint32_t lowest(uint32_t bits) { return bits & (~bits + 1); }
+template <class Bits>
+static constexpr Bits lowest(Bits bits) {
+    return bits & (~bits + 1);
+}
 // Without the builtin, which is a call into the compiler's library where no instruction counts.
-static constexpr int32_t count_bits(uint32_t bits) {
+static constexpr int32_t count_bits(Conditions bits) {
     int32_t count = 0;
     for (; bits != 0; bits &= bits - 1) ++count;
     return count;
@@ -294,13 +303,16 @@ static constexpr int32_t count_bits(uint32_t bits) {
 
 // The row above the chosen one that lacks least, and what; not one for another case or another kind
 // of processor. An instruction set weighs more than what a program can change.
-static constexpr Faster faster_than(const LinearRow &chosen, const LinearRow *table, uint32_t facts,
-                                    uint32_t sets, uint32_t modes, uint32_t kind) {
+static constexpr Faster faster_than(const LinearRow &chosen, const LinearRow *table,
+                                    Conditions facts, uint32_t sets, uint32_t modes,
+                                    uint32_t kind) {
     const LinearRow *best = nullptr;
     int32_t least = 0;
-    uint32_t condition = 0, set = 0;
+    Conditions condition = 0;
+    uint32_t set = 0;
     for (const LinearRow *row = table; row != &chosen; ++row) {
-        const uint32_t lacking = row->conditions & ~facts, no_sets = row->sets & ~sets;
+        const Conditions lacking = row->conditions & ~facts;
+        const uint32_t no_sets = row->sets & ~sets;
         if (!allows(modes, *row) || (lacking & kOfTheCase) != 0) continue;
         if ((row->sets & ~kind) != 0) continue;
         // Kernels of rows as files store them are none for packed blocks and for columns.
@@ -310,7 +322,7 @@ static constexpr Faster faster_than(const LinearRow &chosen, const LinearRow *ta
         best = row;
         least = weight;
         condition = lowest(lacking);
-        set = lacking != 0 ? 0 : lowest(no_sets);
+        set = lacking != 0 ? 0u : lowest(no_sets);
     }
     // The same kernel, or one of packed blocks, is faster where codes need not be gathered.
     const bool unpacked = (facts & (kFourBits | kPacked)) == kFourBits;
@@ -320,7 +332,7 @@ static constexpr Faster faster_than(const LinearRow &chosen, const LinearRow *ta
     return {best, lacking_text(condition), set_name(set)};
 }
 
-static constexpr Faster faster_linear(uint32_t facts, uint32_t sets, uint32_t modes,
+static constexpr Faster faster_linear(Conditions facts, uint32_t sets, uint32_t modes,
                                       uint32_t kind) {
     return faster_than(select_linear(facts, sets, modes), kLinearTable, facts, sets, modes, kind);
 }

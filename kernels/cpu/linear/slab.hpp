@@ -30,12 +30,18 @@ inline bool stores_rows(const Weight &w) {
     return (pad > 1 || (pad == 1 && w.geometry.k % 2 == 0)) && !has_minimum(w);
 }
 
+// Whether a step of 16 columns has one zero and minimum, and one scale or two.
+inline bool decodes_steps(const Weight &w) {
+    if (!w.geometry.flat) return true;
+    return scales_steps(w) || (has_whole_steps(w.geometry) && w.zero == nullptr);
+}
+
 template <class Isa>
 class SlabDecoder {
   public:
     SlabDecoder(const Weight &w, const Device &device)
-        : w_(w), packed_(w.layout->id == kLayoutRows8 && has_whole_steps(w.geometry) &&
-                         (!w.geometry.flat || w.zero == nullptr)),
+        : w_(w), packed_(w.layout->id == kLayoutRows8 && decodes_steps(w)),
+          cuts_(packed_ && w.geometry.flat && w.geometry.k % 16 != 0),
           s_(packed_ ? geometry_of_blocks(w.geometry) : w.geometry),
           by_columns_(stores_columns(w) && !has_minimum(w)), by_rows_(stores_rows(w)),
           lowered_(has_minimum(w)), scales_(w, device),
@@ -74,10 +80,12 @@ class SlabDecoder {
         groups_ = flat ? ceil_div(end - column - 1, size) + 1 : ceil_div(end, size) - group_;
         for (int64_t step = 0; step < 8; ++step) {
             const int64_t at = min64(column + step * 16, end - 1);
-            const int64_t group = flat ? kNow : at / size - group_;
+            int64_t group = flat ? kNow : at / size - group_;
+            if (cuts_) group = min64(step, groups_);  // the last one may be the next step's
             scale_of_step_[step] = scale_[group];
             zero_of_step_[step] = minus_zero_[group];
         }
+        scale_of_step_[8] = scale_[8];
     }
 
     // 16 rows of any layout: decoded by rows, then transposed.
@@ -257,7 +265,12 @@ class SlabDecoder {
             for (int64_t at = 0; at < 512; at += 64) prefetch(codes[b] + 512 + at);
         }
         if (blocks == 1) codes[1] = codes[0];
-        w_.zero != nullptr ? decode_words<true>(codes, to) : decode_words<false>(codes, to);
+        if (cuts_) find_cuts(row);
+        if (w_.zero != nullptr) {
+            decode_words<true, false>(codes, to);
+        } else {
+            cuts_ ? decode_words<false, true>(codes, to) : decode_words<false, false>(codes, to);
+        }
         if (lowered_) lower(row / 8, blocks, to);
     }
 
@@ -276,27 +289,37 @@ class SlabDecoder {
         }
     }
 
+    // past_[j]: rows whose groups end before column j of a step.
+    void find_cuts(int64_t row) {
+        memset(past_, 0, sizeof(past_));
+        for (int64_t i = 0; i < 16; ++i) {
+            const int64_t cut = 16 - (row + i) * w_.geometry.k % 16;
+            for (int64_t j = cut; j < 16; ++j) past_[j] = uint16_t(past_[j] | 1u << i);
+        }
+    }
+
     // Scales and zeros of a block of 8 rows, to the rows' places.
     void load_groups(int64_t block, int64_t place) {
-        const char *const scales = scales_.load(block, group_, groups_);
-        for (int64_t g = 0; g < groups_; ++g) memcpy(scale_[g] + place, scales + g * 32, 32);
+        const int64_t count = groups_ + cuts_;
+        const char *const scales = scales_.load(block, group_, count);
+        for (int64_t g = 0; g < count; ++g) memcpy(scale_[g] + place, scales + g * 32, 32);
         prefetch(reinterpret_cast<const uint8_t *>(scales) + groups_ * 32);
         if (w_.zero == nullptr) return;
         const uint8_t *const zeros = packed_zeros(w_, block, group_);
         for (int64_t g = 0; g < groups_; ++g) minus_zeros_8(zeros + 4 * g, minus_zero_[g] + place);
     }
 
-    template <bool zeros>
+    template <bool zeros, bool cuts>
     QK_NOINLINE void decode_words(const uint8_t *const (&codes)[2], float *to) const {
-        Isa::template look_up_transposed<zeros>(codes, entries_, scale_of_step_, zero_of_step_, to,
-                                                kSlab<Isa>);
+        Isa::template look_up_transposed<zeros, cuts>(codes, entries_, scale_of_step_,
+                                                      zero_of_step_, past_, to, kSlab<Isa>);
     }
 
     // Groups of 128 columns that start anywhere, and where they straddle rows, those of now.
     static constexpr int64_t kGroups = 9, kNow = kGroups;
 
     const Weight &w_;
-    bool packed_;
+    const bool packed_, cuts_;  // groups end within a step
     const Geometry s_;
     bool by_columns_, by_rows_, lowered_;
     ScalePanel<Isa> scales_;      // packed
@@ -305,8 +328,9 @@ class SlabDecoder {
     ZeroWords zeros_;
     Decoder<Isa> decoder_;
     Table<Isa> entries_;
-    int64_t column_ = -1, group_ = 0, groups_ = 0;  // of the columns that are decoded
-    const float *scale_of_step_[8] = {}, *zero_of_step_[8] = {};
+    int64_t column_ = -1, group_ = 0, groups_ = 0;                // of the columns that are decoded
+    const float *scale_of_step_[9] = {}, *zero_of_step_[8] = {};  // the next chunk's first too
+    uint16_t past_[16] = {};
     uint16_t ends_[kSlabColumns] = {};
     int64_t number_[16] = {};
     alignas(64) float scale_[kGroups + 1][16] = {};

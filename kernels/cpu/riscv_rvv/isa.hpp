@@ -42,6 +42,10 @@ struct RvvBase {
         return {__builtin_elementwise_fma(a.v, b.v, c.v)};
     }
     static Mask first_lanes(int64_t count) { return {count}; }
+    static Lanes where(Mask mask, const Lanes &a, const Lanes &b) {
+        constexpr Signed lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+        return {lane < int32_t(lanes_on(mask)) ? a.v : b.v};
+    }
     static Lanes fma_where(Mask mask, const Lanes &a, const Lanes &b, const Lanes &c) {
         constexpr Signed lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
         return {lane < int32_t(lanes_on(mask)) ? fma(a, b, c).v : c.v};

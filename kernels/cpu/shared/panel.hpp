@@ -152,6 +152,12 @@ class ScalePanel {
         return reinterpret_cast<const char *>(scales_);
     }
 
+    // Where groups straddle rows: of steps first .. first + count of 16 columns, the scale of where
+    // each starts, a row after the other. Up to 7 more are written.
+    void load_steps(int64_t row_block, int64_t first, int64_t count, int64_t pitch, float *to) {
+        stored_.load_steps(row_block * 8, first, count, group_reader(), pitch, to);
+    }
+
     // Where every scale is its code's number times one number: the numbers, and that one.
     const NestedCode *code_of_all(float *factor) const {
         if (!has_coded_scales(plane_) || second_.size != kOneSecond) return nullptr;
@@ -163,15 +169,14 @@ class ScalePanel {
   private:
     // Steps of 16 columns in the place of groups (geometry_of_blocks).
     const char *load_flat(int64_t row_block, int64_t first, int64_t count) {
-        const auto read = [this](int64_t group, int64_t groups, float *to) {
+        stored_.load_steps(row_block * 8, first, count, group_reader(), scales_);
+        return reinterpret_cast<const char *>(scales_);
+    }
+    auto group_reader() {
+        return [this](int64_t group, int64_t groups, float *to) {
             const bool looked_up = has_coded_scales(plane_) && plane_.format->id != QK_FORMAT_I8;
             looked_up ? look_up(group, groups, to) : stored_.read(group, groups, to);
         };
-        constexpr int64_t most = ScalesOfRows<Isa>::kMostSteps;
-        for (int64_t i = 0; i < count; i += most) {
-            stored_.load_steps(row_block * 8, first + i, min64(most, count - i), read, scales_ + i);
-        }
-        return reinterpret_cast<const char *>(scales_);
     }
     void look_up(int64_t first, int64_t count, float *to) const {
         const uint8_t *const codes = static_cast<const uint8_t *>(plane_.data) + first;

@@ -12,7 +12,11 @@ class ScalesOfRows {
   public:
     static constexpr int64_t kMost = kPanelSteps;  // groups at once, and a cut one
 
-    ScalesOfRows(const Weight &w, const ScalePlane &plane) : w_(w), row_scales_(w, plane) {}
+    ScalesOfRows(const Weight &w, const ScalePlane &plane)
+        : w_(w), plane_(plane), row_scales_(w, plane) {
+        const int64_t size = w.geometry.group_size;
+        if ((size & (size - 1)) == 0) shift_ = __builtin_ctzll(uint64_t(size));
+    }
 
     // Of rows row .. row + 7, 0 for those past the last: `count` groups from first_of(i) on, into
     // whole runs of 4.
@@ -34,33 +38,56 @@ class ScalesOfRows {
         transpose(of_row, count, to);
     }
 
-    // Where groups straddle rows: `count` steps of 16 columns from step `first` on, each with its
-    // row's scale, kMostSteps at most. read(group, count, to) reads a run of groups.
-    static constexpr int64_t kMostSteps = 64;
+    // Where groups straddle rows: `count` steps of 16 columns from step `first` on, each with the
+    // scale of the group where it starts, kMostSteps at most; up to 7 more are written. Rows are
+    // `pitch` apart. read(group, count, to) reads a run of groups.
+    static constexpr int64_t kMostSteps = 132;
+    template <class Read>
+    QK_NOINLINE void load_steps(int64_t row, int64_t first, int64_t count, const Read &read,
+                                int64_t pitch, float *to) {
+        const Geometry &s = w_.geometry;
+        const int64_t steps = s.group_size / 16;  // of a group
+        const bool in_place = plane_.format->id == QK_FORMAT_F32;
+        for (int64_t i = 0; i < 8; ++i, to += pitch) {
+            if (row + i >= s.n) {
+                memset(to, 0, size_t(count) * 4);
+                continue;
+            }
+            const int64_t at = (row + i) * s.k + first * 16, group = group_of_code(at);
+            const int64_t last = group_of_code(at + (count - 1) * 16);
+            const int64_t groups = min64(last, s.group_count - 1) - group + 1;
+            float scales[kMostSteps + 16];  // in whole runs of 16
+            if (!in_place) read(group, groups, scales);
+            const void *from = scales;
+            if (in_place) from = static_cast<const char *>(plane_.data) + group * 4;
+            row_scales_.fetch(group + groups, groups);
+            const int64_t end = ceil_div((group + 1) * s.group_size - at, 16);
+            switch (steps) {
+                case 4: repeat<1>(from, groups, end, 4, to); break;
+                case 8: repeat<2>(from, groups, end, 8, to); break;
+                default: repeat<0>(from, groups, end, steps, to, count);
+            }
+        }
+    }
+    // Each of some scales for the steps of its group, the first up to `end`, in kRuns runs of four;
+    // 0: as many as there are steps, `most` in all. What is past a group, the next one's takes.
+    template <int kRuns>
+    static void repeat(const void *from, int64_t groups, int64_t end, int64_t steps, float *to,
+                       int64_t most = 0) {
+        typedef float Four __attribute__((vector_size(16)));
+        for (int64_t g = 0, step = 0; g < groups; ++g, step = end, end += steps) {
+            const float scale = load_as<float>(from, g);
+            const Four four = {scale, scale, scale, scale};
+            const int64_t last = kRuns > 0 ? step + 4 * kRuns : min64(end, most);
+            for (int64_t at = step; at < last; at += 4) memcpy(to + at, &four, 16);
+        }
+    }
+    // The same as [step][row], in whole runs of 4 steps.
     template <class Read>
     QK_NOINLINE void load_steps(int64_t row, int64_t first, int64_t count, const Read &read,
                                 float (*to)[8]) {
-        typedef float Four __attribute__((vector_size(16)));
-        const Geometry &s = w_.geometry;
-        const int64_t steps = s.group_size / 16;  // of a group, at least 2
-        float of_row[8][kMostSteps + 4];
-        for (int64_t i = 0; i < 8; ++i) {
-            if (row + i >= s.n) {
-                memset(of_row[i], 0, sizeof(of_row[i]));
-                continue;
-            }
-            const int64_t at = (row + i) * (s.k / 16) + first, group = at / steps;
-            const int64_t groups = (at + count - 1) / steps - group + 1;
-            float scales[kMostSteps / 2 + 16];  // in whole runs of 16
-            read(group, groups, scales);
-            row_scales_.fetch(group + groups, groups);
-            int64_t end = (group + 1) * steps - at;
-            for (int64_t g = 0, step = 0; g < groups; ++g, end += steps) {
-                const Four four = {scales[g], scales[g], scales[g], scales[g]};
-                for (; step < min64(end, count); step += 4) memcpy(of_row[i] + step, &four, 16);
-                step = end;  // what is past it, the next group's takes
-            }
-        }
+        float of_row[8][kMostSteps + 8];
+        load_steps(row, first, count, read, kMostSteps + 8, of_row[0]);
         transpose(of_row, count, to);
     }
     // Groups that straddle rows.
@@ -79,8 +106,14 @@ class ScalesOfRows {
         }
     }
 
+    int64_t group_of_code(int64_t at) const {  // divisions take time
+        return shift_ >= 0 ? at >> shift_ : at / w_.geometry.group_size;
+    }
+
     const Weight &w_;
+    const ScalePlane &plane_;
     RowScales<Isa> row_scales_;
+    int shift_ = -1;  // log2 of the group size
 };
 
 // The scales of 8 rows in any layout, or their minima.

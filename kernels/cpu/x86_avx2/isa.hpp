@@ -7,11 +7,12 @@
 #include "cpu/kernels.hpp"
 #include "cpu/shared/fallbacks.hpp"
 #include "cpu/x86_avx2/chunks.hpp"
+#include "cpu/x86_avx2/planes.hpp"
 
 namespace qk::cpu {
 namespace {
 
-struct Avx2Base {
+struct Avx2Base : Avx2Planes {
     static constexpr uint32_t kFeature = kAvx2;
     static constexpr int kVectorBytes = 32;
     static constexpr int kRowsTogether = 1;  // 16 registers hold the x of a step and little else
@@ -57,6 +58,13 @@ struct Avx2Base {
         const __m256 low = _mm256_castsi256_ps(mask_bits(mask, 0));
         const __m256 high = _mm256_castsi256_ps(mask_bits(mask, 8));
         return {_mm256_blendv_ps(c.low, sum.low, low), _mm256_blendv_ps(c.high, sum.high, high)};
+    }
+
+    // b where the mask is off.
+    static Lanes where(Mask mask, Lanes a, Lanes b) {
+        const __m256 low = _mm256_castsi256_ps(mask_bits(mask, 0));
+        const __m256 high = _mm256_castsi256_ps(mask_bits(mask, 8));
+        return {_mm256_blendv_ps(b.low, a.low, low), _mm256_blendv_ps(b.high, a.high, high)};
     }
 
     // Lanes that are masked off read as zero and touch no memory.
@@ -137,56 +145,6 @@ struct Avx2Base {
         return {look_up_8<step>(table, words.low), look_up_8<step>(table, words.high)};
     }
 
-    // 16 floats as planes of their first, second, third and last bytes. A permute of floats takes
-    // two cycles of some processors (Zen 2 and 3), a shuffle of bytes half of one, so that where
-    // all nibbles of 8 words are looked up, shuffles of four bytes and interleaving them is faster:
-    // 25 for 64 entries of 96 instructions.
-    struct Planes {
-        __m256i of_byte[4];  // twice, for either half of a register
-    };
-    static Planes load_planes(const float *entries) {
-        const __m128i by_bytes =
-            _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-        const auto four = [=](int i) {
-            const __m128i *const at = reinterpret_cast<const __m128i *>(entries + 4 * i);
-            return _mm_shuffle_epi8(_mm_loadu_si128(at), by_bytes);
-        };
-        const __m128i a = _mm_unpacklo_epi32(four(0), four(1));
-        const __m128i b = _mm_unpacklo_epi32(four(2), four(3));
-        const __m128i c = _mm_unpackhi_epi32(four(0), four(1));
-        const __m128i d = _mm_unpackhi_epi32(four(2), four(3));
-        return {_mm256_broadcastsi128_si256(_mm_unpacklo_epi64(a, b)),
-                _mm256_broadcastsi128_si256(_mm_unpackhi_epi64(a, b)),
-                _mm256_broadcastsi128_si256(_mm_unpacklo_epi64(c, d)),
-                _mm256_broadcastsi128_si256(_mm_unpackhi_epi64(c, d))};
-    }
-    // Entries of 32 codes, a byte each; byte 4 b + j of either half goes to lane j of its half of
-    // to[2 * b].
-    QK_INLINE static void look_up_planes(const Planes &planes, __m256i codes, __m256 *to) {
-        const __m256i first = _mm256_shuffle_epi8(planes.of_byte[0], codes);
-        const __m256i second = _mm256_shuffle_epi8(planes.of_byte[1], codes);
-        const __m256i third = _mm256_shuffle_epi8(planes.of_byte[2], codes);
-        const __m256i last = _mm256_shuffle_epi8(planes.of_byte[3], codes);
-        const __m256i a = _mm256_unpacklo_epi8(first, second);
-        const __m256i b = _mm256_unpackhi_epi8(first, second);
-        const __m256i c = _mm256_unpacklo_epi8(third, last);
-        const __m256i d = _mm256_unpackhi_epi8(third, last);
-        to[0] = _mm256_castsi256_ps(_mm256_unpacklo_epi16(a, c));
-        to[2] = _mm256_castsi256_ps(_mm256_unpackhi_epi16(a, c));
-        to[4] = _mm256_castsi256_ps(_mm256_unpacklo_epi16(b, d));
-        to[6] = _mm256_castsi256_ps(_mm256_unpackhi_epi16(b, d));
-    }
-    // Of all nibbles of 8 words.
-    QK_INLINE static void look_up_words(const Planes &planes, const uint8_t *words,
-                                        __m256 (&to)[8]) {
-        const __m256i by_bytes = _mm256_broadcastsi128_si256(
-            _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
-        const __m256i nibble = _mm256_set1_epi8(15);
-        const __m256i bytes = _mm256_shuffle_epi8(
-            _mm256_loadu_si256(reinterpret_cast<const __m256i *>(words)), by_bytes);
-        look_up_planes(planes, _mm256_and_si256(bytes, nibble), to);
-        look_up_planes(planes, _mm256_and_si256(_mm256_srli_epi16(bytes, 4), nibble), to + 1);
-    }
     // Adds the 128 products of a chunk of a row to its sum; a group has kSteps steps, and its scale
     // is 8 floats after the one before.
     template <int kSteps>
@@ -195,18 +153,15 @@ struct Avx2Base {
         sum.low = add_half<kSteps>(planes, codes, scales, x, sum.low);
         sum.high = add_half<kSteps>(planes, codes + 32, scales, x + 8, sum.high);
     }
-    template <int kSteps>
-    QK_INLINE static __m256 add_half(const Planes &planes, const uint8_t *words,
-                                     const float *scales, const float *x, __m256 sum) {
-        __m256 entry[8];
-        look_up_words(planes, words, entry);
-        QK_UNROLL
-        for (int step = 0; step < 8; ++step) {
-            const __m256 scale = _mm256_broadcast_ss(scales + step / kSteps * 8);
-            sum = _mm256_fmadd_ps(_mm256_mul_ps(entry[step], scale), _mm256_loadu_ps(x + 16 * step),
-                                  sum);
-        }
-        return sum;
+    // The same of groups that end anywhere: step i is scaled by scales[i], lanes that `before`
+    // leaves out by scales[i + 1].
+    template <bool kCut>
+    QK_INLINE static void add_steps(const Planes &planes, const uint8_t *codes, const float *scales,
+                                    Mask before, const float *x, Lanes &sum) {
+        const __m256 low = _mm256_castsi256_ps(mask_bits(before, 0));
+        const __m256 high = _mm256_castsi256_ps(mask_bits(before, 8));
+        sum.low = add_half_steps<kCut>(planes, codes, scales, low, x, sum.low);
+        sum.high = add_half_steps<kCut>(planes, codes + 32, scales, high, x + 8, sum.high);
     }
 
     // 16 -> 8 -> 4 -> 2 -> 1, lane i with lane i + half.
@@ -371,10 +326,17 @@ struct Avx2 : Fallbacks<Avx2Base> {
         Avx2Chunks::pack_chunk<high_first>(from, to);
     }
 
-    template <bool zeros>
+    // Lane i is on where bit i is.
+    static __m256 bits_to_mask(int bits) {
+        const __m256i bit = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+        const __m256i some = _mm256_and_si256(_mm256_set1_epi32(bits), bit);
+        return _mm256_castsi256_ps(_mm256_cmpeq_epi32(some, bit));
+    }
+
+    template <bool zeros, bool cuts>
     static void look_up_transposed(const uint8_t *const (&codes)[2], const Table &entries,
                                    const float *const *scales, const float *const *minus_zeros,
-                                   float *to, int64_t pitch) {
+                                   const uint16_t *past, float *to, int64_t pitch) {
         uint8_t columns[16][64];
         float values[16];
         transpose_rows(codes[0], codes[1], columns);
@@ -384,14 +346,21 @@ struct Avx2 : Fallbacks<Avx2Base> {
             const int64_t rows = i % 2 * 8;
             __m256 entry[8];
             look_up_words(planes, columns[i / 2] + 4 * rows, entry);
+            __m256 next_step = _mm256_setzero_ps();
+            if (cuts) next_step = bits_to_mask(past[i / 2] >> rows);
             QK_UNROLL
             for (int64_t step = 0; step < 8; ++step) {
                 __m256 number = entry[step];
                 if constexpr (zeros) {
                     number = _mm256_add_ps(number, _mm256_loadu_ps(minus_zeros[step] + rows));
                 }
+                __m256 scale = _mm256_loadu_ps(scales[step] + rows);
+                if constexpr (cuts) {
+                    const __m256 next = _mm256_loadu_ps(scales[step + 1] + rows);
+                    scale = _mm256_blendv_ps(scale, next, next_step);
+                }
                 _mm256_storeu_ps(to + (16 * step + i / 2) * pitch + rows,
-                                 _mm256_mul_ps(number, _mm256_loadu_ps(scales[step] + rows)));
+                                 _mm256_mul_ps(number, scale));
             }
         }
     }

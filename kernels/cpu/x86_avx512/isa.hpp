@@ -51,6 +51,11 @@ struct Avx512 : Avx512Chunks {
         return {_mm512_mask3_fmadd_ps(a.v, b.v, c.v, mask.v)};
     }
 
+    // b where the mask is off.
+    static Lanes where(Mask mask, Lanes a, Lanes b) {
+        return {_mm512_mask_blend_ps(mask.v, b.v, a.v)};
+    }
+
     // The first `count` lanes, any count.
     static Mask first_lanes(int64_t count) {
         if (count >= 16) return {0xffff};
@@ -327,21 +332,23 @@ struct Avx512 : Avx512Chunks {
     }
 
     // See Fallbacks.
-    template <bool zeros>
+    template <bool zeros, bool cuts>
     QK_INLINE static void look_up_transposed(const uint8_t *const (&codes)[2], const Table &table,
                                              const float *const *scales,
-                                             const float *const *minus_zeros, float *to,
-                                             int64_t pitch) {
+                                             const float *const *minus_zeros, const uint16_t *past,
+                                             float *to, int64_t pitch) {
         Words words[16];
         transpose_words(codes[0], codes[1], words);
         const Table entries = table;
         for (int64_t step = 0; step < 8; ++step) {
             const Lanes scale = load_f32(scales[step]);
+            const Lanes next = cuts ? load_f32(scales[step + 1]) : scale;
             const Lanes minus_zero = zeros ? load_f32(minus_zeros[step]) : zero_lanes();
             _Pragma("GCC unroll 16") for (int64_t j = 0; j < 16; ++j, to += pitch) {
                 Lanes entry = look_up<0>(entries, words[j]);
                 if (zeros) entry = add(entry, minus_zero);
-                store_f32(to, mul(entry, scale));
+                const Lanes of_column = cuts ? where({__mmask16(past[j])}, next, scale) : scale;
+                store_f32(to, mul(entry, of_column));
                 words[j] = {_mm512_srli_epi32(words[j].v, 4)};
             }
         }
