@@ -17,7 +17,7 @@ struct Avx512Chunks {
     }
 
     // Within 128 bits: byte b of dword p to byte p of dword b; then dwords likewise between them.
-    static __m512i transpose_bytes() {
+    static __m512i byte_transposition() {
         return _mm512_set4_epi32(0x0f0b0703, 0x0e0a0602, 0x0d090501, 0x0c080400);
     }
     static __m512i transpose_dwords() {
@@ -39,13 +39,13 @@ struct Avx512Chunks {
             _mm512_shuffle_epi8(_mm512_loadu_si512(from), high_first ? swapped : low_first);
         const __m512i bytes = high_first ? swap_outer_nibbles(pairs) : swap_middle_nibbles(pairs);
         const __m512i transposed = _mm512_permutexvar_epi32(transpose_dwords(), bytes);
-        _mm512_storeu_si512(to, _mm512_shuffle_epi8(transposed, transpose_bytes()));
+        _mm512_storeu_si512(to, _mm512_shuffle_epi8(transposed, byte_transposition()));
     }
 
     static void unpack_chunk(const uint8_t *from, uint8_t *to) {
         const __m512i apart = _mm512_broadcast_i32x4(
             _mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15));
-        const __m512i bytes = _mm512_shuffle_epi8(_mm512_loadu_si512(from), transpose_bytes());
+        const __m512i bytes = _mm512_shuffle_epi8(_mm512_loadu_si512(from), byte_transposition());
         const __m512i pairs =
             swap_middle_nibbles(_mm512_permutexvar_epi32(transpose_dwords(), bytes));
         _mm512_storeu_si512(to, _mm512_shuffle_epi8(pairs, apart));
