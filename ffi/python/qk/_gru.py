@@ -341,6 +341,8 @@ class GRUState(Handle):
         if isinstance(x, (list, tuple)):
             x = np.asarray(x, np.float32)
         _arrays.require_values(x, "x")
+        if isinstance(x, Tensor) and len(x.shape) < 2:
+            raise refuse("SHAPE", f"x: is {list(x.shape)}, a qk.Tensor must be [t,c] or [t,b,c]")
         steps = x if len(x.shape) > 1 else x.reshape(1, -1)
         shape = (*x.shape[:-1], self.gru.hidden_size)
         if out is not None and tuple(out.shape) != shape:  # reshape() could make a copy of it
@@ -356,7 +358,10 @@ class GRUState(Handle):
               asarray(y.reshape(whole), context=context, name="y", output=True))
         context.call_growing(lambda: self.gru.workspace_bytes(self.batch, steps.shape[0]),
                              lib.qk_gru_run, self.gru, self, tx, ty)
-        return _arrays.hand_over(x, ty).reshape(shape) if y is None else y
+        if y is not None:
+            return y
+        made = _arrays.hand_over(x, ty)
+        return made if tuple(made.shape) == shape else made.reshape(shape)
 
     def run_gates(self, x: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], ...]:
         """Advances by x [t,b,c] f32 of numpy: y [t,b,h] and gates [t,b,4h], which are u, r, n and

@@ -122,6 +122,16 @@ class Gru(unittest.TestCase):
         with self.assertRaisesRegex(qk.CallError, r"out: is \[64, 2, 2\], must be \[4, 64\]"):
             gru.stream()(x, out=turned)
 
+    def test_tensors_of_qk_give_tensors(self):
+        gru = denoiser().calibrate(signal("calibration.f32")).freeze()
+        x = signal("test.f32")[:6]
+        for steps in (x, x.reshape(2, 3, C)):
+            y = gru(qk.asarray(steps))
+            self.assertIsInstance(y, qk.Tensor)
+            np.testing.assert_array_equal(np.asarray(y), gru(steps))
+        with self.assertRaisesRegex(qk.CallError, r"x: is \[16\], a qk.Tensor must be \[t,c\]"):
+            gru.stream()(qk.asarray(x[0]))
+
     def test_misuse_is_refused_in_words(self):
         gru = denoiser()
         with self.assertRaisesRegex(qk.CallError, "calibrat"):
