@@ -54,48 +54,62 @@ class Alias {
 // the others were not.
 constexpr qk_status kSampled = QK_ERROR_DEVICE_FAULT;
 
-// An executor that breaks its word on purpose: of millions of tasks it runs those that can contain
-// the wanted rows. It counts on one task a block of rows, which its concurrency asks for. The
-// library hands tasks over some thousands at a time, so they are counted first, by a call of their
-// own; where all come at once (past the API), they need not be.
+// An executor that breaks its word on purpose: of millions of tasks over rows it runs those that
+// can contain the wanted ones. It counts on one task a block of rows, which its concurrency asks
+// for, and on rows coming last: what comes before them, as planes that are cleared, is run whole.
+// The library hands tasks over some thousands at a time, so they are counted first, by a call of
+// their own; where all come at once (past the API), they need not be.
 struct Sampler {
     int64_t rows;
     std::vector<int64_t> wanted;
     int64_t calls = 0;
-    int64_t total = 0, seen = 0;
     bool counting = false;
+    std::vector<int64_t> portions = {};       // of the call that counts
+    int64_t before = 0, total = 0, seen = 0;  // tasks before the rows', those of all, and so far
 
     qk_executor table() { return {run, this, INT32_MAX}; }
 
     // Makes the call twice; what it returns the second time.
     template <class Call>
     qk_status sample(const Call &call) {
-        total = 0;
+        portions.clear();
         counting = true;
         call();
         counting = false;
-        seen = 0;
+        before = total = seen = 0;
+        for (size_t i = 0; i < portions.size(); ++i) {
+            const bool is_last = i + 1 == portions.size();
+            total += portions[i];
+            // A portion that is not full ends what it is part of.
+            if (!is_last && portions[i] < portions[i + 1]) before = total;
+        }
         return call();
     }
 
     static void run(void *user, int32_t count, void (*task)(void *, int32_t), void *argument) {
         Sampler &self = *static_cast<Sampler *>(user);
         ++self.calls;
-        if (self.counting) {
-            self.total += count;
-            return;
+        if (self.counting) return self.portions.push_back(count);
+        if (self.seen < self.before) {
+            for (int32_t i = 0; i < count; ++i) task(argument, i);
+        } else {
+            self.run_wanted(count, task, argument);
         }
-        const int64_t total = self.total == 0 ? count : self.total;
+        if (self.total != 0) self.seen += count;
+    }
+
+  private:
+    void run_wanted(int32_t count, void (*task)(void *, int32_t), void *argument) const {
+        const int64_t all = total == 0 ? count : total - before;
         std::set<int64_t> tasks;
-        for (const int64_t row : self.wanted) {
-            const int64_t middle = row / self.rows * total + row % self.rows * total / self.rows;
+        for (const int64_t row : wanted) {
+            const int64_t middle = row / rows * all + row % rows * all / rows;
             for (const int64_t index : {middle - 1, middle, middle + 1}) tasks.insert(index);
         }
         for (const int64_t index : tasks) {
-            const int64_t here = index - self.seen;
+            const int64_t here = index - (seen - before);
             if (here >= 0 && here < count) task(argument, int32_t(here));
         }
-        if (self.total != 0) self.seen += count;
     }
 };
 
