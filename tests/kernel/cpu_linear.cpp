@@ -125,6 +125,29 @@ TEST_F(CpuLinear, MinimaOfLongRows) {
     }
 }
 
+// Minima, and scales that are widened a run of groups at a time.
+TEST_F(CpuLinear, FewRowsOfX) {
+    constexpr qk_layout layouts[] = {qk::kLayoutRows8, QK_LAYOUT_ROW, QK_LAYOUT_ROW_HIGH,
+                                     QK_LAYOUT_WORD};
+    for (const int64_t m : {2, 3, 4, 5, 6}) {
+        for (const qk_layout layout : layouts) {
+            for (const int32_t group : {16, 32, 48, 128, 144}) {
+                WeightCase c = {QK_FORMAT_U4_AFFINE,
+                                kScales[(m + group / 16) % 4],
+                                layout,
+                                21 + m,
+                                group * 34 + 10,
+                                group};
+                compare(c, kDense[m % 3], m, true);
+                c.minimum = true;
+                compare(c, QK_FORMAT_F32, m, true);
+                c.format = QK_FORMAT_NF4, c.minimum = false;
+                compare(c, QK_FORMAT_F32, m, true);
+            }
+        }
+    }
+}
+
 TEST_F(CpuLinear, ManyRowsOfX) {
     for (const int64_t m : {2, 3, 4, 5, 7, 8, 16, 17, 33}) {
         for (const qk_format format : kFormats4) {

@@ -55,7 +55,7 @@ class Int8Batch {
         const int64_t first_group = load_scales(first, last);
         for (int64_t chunk = first; chunk < last; ++chunk) {
             const uint8_t *codes[kTaskBlocks] = {};  // blocks past the last repeat the first
-            codes_.load_chunk(first_block_, blocks_, chunk, codes);
+            codes_.load_chunk(first_block_, blocks_, chunk, false, codes);
             for (int64_t i = blocks_; i < kTaskBlocks; ++i) codes[i] = codes[0];
             kernel_.decode(codes);
             const int64_t group = chunk * 128 / s.group_size;

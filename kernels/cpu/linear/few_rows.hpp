@@ -4,6 +4,7 @@
 // set's:
 //
 //     Products(weight, x rows)
+//     Products::kTakesRows              rows of nibbles as they are stored, not packed only
 //     Products::rows(x rows)            of w, a task; at most kFewRowsOfW
 //     add(chunk, totals)                a chunk of 128 columns, a FewChunk
 #pragma once
@@ -20,6 +21,7 @@ enum class Less { kNothing, kZeros, kMinima };
 
 struct FewChunk {
     const uint8_t *codes[kFewRowsOfW / 8];  // of a block of 8 rows; past the last the first repeats
+    int64_t pitch;                          // bytes from row to row of a block
     const float *scale[8];                  // of a step of 16 columns, one a row
     const float *less[8];
     const float (*x)[kSlabColumns];
@@ -37,8 +39,8 @@ class FewRows {
   public:
     FewRows(const LinearArgs &args, const Device &device)
         : args_(args), s_(geometry_of_blocks(args.w.geometry)), rows_(Products::rows(args.x.rows)),
-          less_(less_of(args.w)), products_(args.w, args.x.rows), codes_(args.w),
-          scales_(args.w, device),
+          scale_chunks_(chunks_of_groups(s_.group_size)), less_(less_of(args.w)),
+          products_(args.w, args.x.rows), codes_(args.w), scales_(args.w, device),
           minima_(args.w, has_minimum(args.w) ? args.w.minimum : args.w.scale, device) {
         memset(x_, 0, sizeof(x_));
         memset(scale_, 0, sizeof(scale_));
@@ -53,14 +55,22 @@ class FewRows {
         blocks_ = ceil_div(rows, 8);
         memset(totals_, 0, sizeof(totals_));
         for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-            if (chunk % kScaleChunks == 0) load_scales(chunk, min64(chunk + kScaleChunks, chunks));
+            if (chunk % scale_chunks_ == 0) {
+                load_scales(chunk, min64(chunk + scale_chunks_, chunks));
+            }
             run_chunk(chunk);
         }
         for (int64_t j = 0; j < args_.x.rows; ++j) store_run(args_, j, first, rows, totals_[j]);
     }
 
   private:
-    static constexpr int64_t kScaleChunks = 4;  // whose scales are widened at once
+    static constexpr int64_t kGroups = 32;  // whose scales are widened at once
+
+    // Chunks that have as many groups at most, wherever they start.
+    static int64_t chunks_of_groups(int64_t size) {
+        const int64_t groups = kSlabColumns % size == 0 ? kGroups : kGroups - 2;
+        return max64(1, groups * size / kSlabColumns);
+    }
 
     void load_scales(int64_t first, int64_t last) {
         const Geometry &s = s_;
@@ -100,7 +110,8 @@ class FewRows {
         for (int64_t j = 0; j < args_.x.rows; ++j) {
             widen_x<Isa>(args_.x, j * row_stride(args_.x) + column, columns, x_[j]);
         }
-        codes_.load_chunk(first_block_, blocks_, chunk, chunk_.codes);
+        chunk_.pitch =
+            codes_.load_chunk(first_block_, blocks_, chunk, Products::kTakesRows, chunk_.codes);
         for (int64_t b = blocks_; b < rows_ / 8; ++b) chunk_.codes[b] = chunk_.codes[0];
         int64_t group = column / s.group_size, next = (group + 1) * s.group_size;
         for (int64_t step = 0; step < 8; ++step) {
@@ -117,14 +128,15 @@ class FewRows {
     const LinearArgs &args_;
     const Geometry s_;
     const int64_t rows_;  // of w, a task
+    const int64_t scale_chunks_;
     const Less less_;
     Products products_;
     CodesOfBlocks<Isa> codes_;
     ScalePanel<Isa> scales_, minima_;  // the scales where there are none
     FewChunk chunk_ = {};
     int64_t first_block_ = 0, blocks_ = 0, first_group_ = 0;
-    alignas(64) float scale_[kScaleChunks * 8][kFewRowsOfW];
-    alignas(64) float minus_[kScaleChunks * 8][kFewRowsOfW];
+    alignas(64) float scale_[kGroups][kFewRowsOfW];
+    alignas(64) float minus_[kGroups][kFewRowsOfW];
     alignas(64) float x_[kMostFewRows][kSlabColumns];
     alignas(64) FewTotals totals_;
 };

@@ -16,12 +16,7 @@ bool has_integer_entries(const Format &format) {
 Conditions facts_of_x(const LinearArgs &args) {
     const int64_t m = args.x.rows;
     const bool looked_up = args.w.format->kind == FormatKind::kLut4;
-    const bool nested = args.w.layout != nullptr && has_coded_scales(args.w.scale);
-    // 4 and 6 rows are whole tiles of a batch, which multiplies packed codes as fast but widens
-    // nested scales for a chunk at a time and decodes rows as files store them slowly.
-    const bool packed = args.w.layout != nullptr && args.w.layout->id == kLayoutRows8;
-    const bool few = m <= 6 && (nested || !packed || (m != 4 && m != 6));
-    return (m == 1 ? kOneRow : kSeveralRows) | when(few, kFewRows) | when(m >= 4, kFourRows) |
+    return (m == 1 ? kOneRow : kSeveralRows) | when(m <= 6, kFewRows) | when(m >= 4, kFourRows) |
            when(m >= (looked_up ? 4 : 5), kFiveRows) | when(m <= 4, kUpToFourRows) |
            when(m <= 8, kUpToEightRows) | when(m >= 8, kEightRows);
 }

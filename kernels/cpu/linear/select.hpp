@@ -10,7 +10,7 @@ using Conditions = uint64_t;
 enum Condition : Conditions {
     kOneRow = 1ull << 0,           // of x
     kSeveralRows = 1ull << 1,      // of x
-    kFewRows = 1ull << 2,          // of x: 2, 3, 5; 2 to 6 with nested scales or not packed
+    kFewRows = 1ull << 2,          // of x: up to 6
     kFourRows = 1ull << 3,         // of x, at least: from here on decoding once for all pays
     kFiveRows = 1ull << 4,         // the same for AVX2; of looked-up 4-bit codes 4
     kU4 = 1ull << 5,               // U4_AFFINE
@@ -162,7 +162,7 @@ constexpr LinearRow kLinearTable[] = {
     {QK_ON_X86(kLinearColumnsAvx2), "avx2 columns", 0, QK_ISA_AVX2, kColumnsCase},
     {QK_ON_X86(kLinearSingleAvx512), "avx512 single", 0, QK_ISA_AVX512, kSingleCase},
     {QK_ON_X86(kLinearFewAvx512), "avx512 few rows", 0, QK_ISA_AVX512,
-     kBatchCase | kWholeSteps | kFewRows | kNibblesByRow | kNoMinimum},
+     kBatchCase | kWholeSteps | kFewRows | kNibblesByRow},
     {QK_ON_X86(kLinearBatchAvx512), "avx512 batch", 0, QK_ISA_AVX512, kBatchCase},
     {QK_ON_X86(kLinearGemvAvx2), "avx2 gemv", 0, QK_ISA_AVX2, kGemvCase},
     {QK_ON_X86(kLinearSingleAvx2), "avx2 single", 0, QK_ISA_AVX2, kSingleCase},

@@ -31,16 +31,25 @@ class CodesOfBlocks {
         }
         return codes_[0];
     }
-    // A chunk of `count` blocks, at most a panel's chunks.
-    void load_chunk(int64_t block, int64_t count, int64_t chunk, const uint8_t **to) {
+    // A chunk of `count` blocks, at most a panel's chunks, or `as_stored`, the bytes that rows have
+    // in its place. Returns how many bytes rows of a block are apart.
+    int64_t load_chunk(int64_t block, int64_t count, int64_t chunk, bool as_stored,
+                       const uint8_t **to) {
+        const Geometry &s = w_.geometry;
+        const bool whole = (block + count) * 8 <= s.n && (chunk + 1) * 128 <= s.k;
         for (int64_t i = 0; i < count; ++i) {
             to[i] = codes_[i];
             if (in_place_) {
                 to[i] = packed_chunk(w_, (block + i) * chunks_ + chunk);
-            } else {
+            } else if (!as_stored) {
                 gather(block + i, chunk, {at(block + i) + (chunk + 4) * 64, pitch_}, codes_[i]);
+            } else if (whole) {
+                to[i] = at(block + i) + chunk * 64;
+            } else {
+                copy_rows(block + i, chunk, codes_[i]);
             }
         }
+        return as_stored && whole && !in_place_ ? pitch_ : 64;
     }
 
     // 4 bytes a group, a nibble a row; null where there are no zeros.
@@ -84,11 +93,19 @@ class CodesOfBlocks {
         if (columns_) return gather_columns(block, rows, chunk, columns, to);
         const uint8_t *const from = at(block) + chunk * 64;
         if (rows == 8 && columns == 128) return pack_rows(from, pitch_, ahead, to);
-        alignas(64) uint8_t some[8][64] = {};
+        alignas(64) uint8_t some[512];
+        copy_rows(block, chunk, some);
+        pack_rows(some, 64, ahead, to);
+    }
+    // 8 rows of 64 bytes, 0 where there is nothing.
+    void copy_rows(int64_t block, int64_t chunk, uint8_t *to) const {
+        const int64_t rows = min64(8, w_.geometry.n - block * 8);
+        const int64_t columns = min64(128, w_.geometry.k - chunk * 128);
+        memset(to, 0, 512);
         for (int64_t row = 0; row < rows; ++row) {
-            memcpy(some[row], from + row * pitch_, size_t(ceil_div(columns, 2)));
+            memcpy(to + 64 * row, at(block) + chunk * 64 + row * pitch_,
+                   size_t(ceil_div(columns, 2)));
         }
-        pack_rows(some[0], 64, ahead, to);
     }
     void pack_rows(const uint8_t *from, int64_t pitch, Ahead ahead, uint8_t *to) const {
         high_first_ ? pack_rows<true>(from, pitch, ahead, to)

@@ -16,6 +16,8 @@ namespace {
 
 class Avx2FewRows {
   public:
+    static constexpr bool kTakesRows = false;
+
     Avx2FewRows(const Weight &w, int64_t x_rows) : x_rows_(x_rows) {
         float entries[16];
         entries_of(w, w.zero != nullptr ? 0 : common_zero(w), entries);

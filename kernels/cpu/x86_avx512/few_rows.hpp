@@ -1,9 +1,12 @@
-// Few rows of x over the packed layout, AVX-512: 2 to 6.
+// Few rows of x over nibbles, packed or row after row, AVX-512: 2 to 6.
 //
 //     a task: 64 rows of w for up to 4 rows of x, 32 for more: at least 8 chains of sums, as many
 //     as two multipliers of four cycles need
 //         for every chunk of 128 columns: words transposed, 16 rows a vector           2 or 4 KB
 //             for every column: shift, look up, scale; multiply by every row of x
+//
+// A dword of a row has 8 columns, 16 apart where w is packed, in sequence elsewhere: which dword
+// and which nibble a column is, is read from a table, so that layouts share the loop.
 //
 // 16 weights take 3 instructions and one more for each row of x; storing them would take two more.
 #pragma once
@@ -15,41 +18,56 @@ namespace {
 
 class Avx512FewRows {
   public:
+    static constexpr bool kTakesRows = true;
+
     Avx512FewRows(const Weight &w, int64_t x_rows)
-        : x_rows_(x_rows), vectors_(rows(x_rows) / 16), entries_(packed_entries<Avx512>(w)) {}
+        : x_rows_(x_rows), vectors_(rows(x_rows) / 16), entries_(packed_entries<Avx512>(w)) {
+        const bool packed = w.layout->id == kLayoutRows8;
+        const uint32_t swapped = w.layout->id == QK_LAYOUT_ROW_HIGH ? 1 : 0;
+        for (uint32_t c = 0; c < kSlabColumns; ++c) {
+            word_[c] = uint16_t(packed ? c % 16 : c / 8);
+            shift_[c] = 4 * (packed ? c / 16 : (c % 8) ^ swapped);
+        }
+    }
 
     static int64_t rows(int64_t x_rows) { return x_rows > 4 ? 32 : 64; }
 
     void add(const FewChunk &chunk, Less less, FewTotals &totals) {
         for (int64_t v = 0; v < vectors_; ++v) {
-            transpose(chunk.codes[2 * v], chunk.codes[2 * v + 1], v);
+            transpose(chunk.codes[2 * v], chunk.codes[2 * v + 1], chunk.pitch, v);
         }
-        less == Less::kZeros ? multiply<true>(chunk, totals) : multiply<false>(chunk, totals);
+        switch (less) {
+            case Less::kNothing: return multiply<Less::kNothing>(chunk, totals);
+            case Less::kZeros: return multiply<Less::kZeros>(chunk, totals);
+            case Less::kMinima: return multiply<Less::kMinima>(chunk, totals);
+        }
     }
 
   private:
-    QK_NOINLINE void transpose(const uint8_t *low, const uint8_t *high, int64_t v) {
-        Words<Avx512> words[16];
-        Avx512::transpose_words(low, high, words);
+    QK_NOINLINE void transpose(const uint8_t *low, const uint8_t *high, int64_t pitch, int64_t v) {
+        const int64_t ahead = pitch == 64 ? kFewAhead : 4 * 64;  // a block, or chunks of a row
+        __m512i rows[16];
         QK_UNROLL_ALL
-        for (int j = 0; j < 16; ++j) words_[j][v] = words[j];
-        for (int64_t at = 0; at < 512; at += 64) {
-            prefetch(low + kFewAhead + at);
-            prefetch(high + kFewAhead + at);
+        for (int i = 0; i < 16; ++i) {
+            const uint8_t *const row = (i < 8 ? low : high) + i % 8 * pitch;
+            rows[i] = _mm512_loadu_si512(row);
+            prefetch(row + ahead);
         }
+        Avx512::transpose_registers(rows,
+                                    [&](int j, __m512i word) QK_INLINE { words_[j][v] = word; });
     }
 
-    template <bool zeros>
+    template <Less less>
     void multiply(const FewChunk &chunk, FewTotals &totals) const {
         switch (x_rows_) {
-            case 2: return multiply<2, 4, zeros>(chunk, totals);
-            case 3: return multiply<3, 4, zeros>(chunk, totals);
-            case 4: return multiply<4, 4, zeros>(chunk, totals);
-            default: return multiply<6, 2, zeros>(chunk, totals);
+            case 2: return multiply<2, 4, less>(chunk, totals);
+            case 3: return multiply<3, 4, less>(chunk, totals);
+            case 4: return multiply<4, 4, less>(chunk, totals);
+            default: return multiply<6, 2, less>(chunk, totals);
         }
     }
 
-    template <int kCount, int kVectors, bool zeros>
+    template <int kCount, int kVectors, Less less>
     QK_NOINLINE void multiply(const FewChunk &chunk, FewTotals &totals) const {
         Lanes<Avx512> sum[kCount][kVectors];
         QK_UNROLL
@@ -58,32 +76,41 @@ class Avx512FewRows {
             for (int v = 0; v < kVectors; ++v) sum[j][v] = Avx512::zero_lanes();
         }
         const Table<Avx512> entries = entries_;
-        for_each_step([&]<int step>() QK_INLINE {
+        for (int64_t step = 0; 16 * step < chunk.columns; ++step) {
             Lanes<Avx512> scale[kVectors];
             QK_UNROLL
             for (int v = 0; v < kVectors; ++v) {
                 scale[v] = Avx512::load_f32(chunk.scale[step] + 16 * v);
             }
-            const float *const minus_zero = chunk.less[step], *const x = chunk.x[0] + 16 * step;
-            const int64_t count = min64(16, chunk.columns - 16 * step);
-            for (int64_t c = 0; c < count; ++c) {
+            const float *const by = chunk.less[step];
+            const int64_t end = min64(16 * step + 16, chunk.columns);
+            for (int64_t c = 16 * step; c < end; ++c) {
+                const __m512i *const words = words_[word_[c]];
+                const __m512i shift = _mm512_set1_epi32(int(shift_[c]));
                 Lanes<Avx512> weight[kVectors];
                 QK_UNROLL
                 for (int v = 0; v < kVectors; ++v) {
-                    Lanes<Avx512> entry = Avx512::look_up<step>(entries, words_[c][v]);
-                    if (zeros) entry = Avx512::add(entry, Avx512::load_f32(minus_zero + 16 * v));
-                    weight[v] = Avx512::mul(entry, scale[v]);
+                    const Words<Avx512> codes = {_mm512_srlv_epi32(words[v], shift)};
+                    Lanes<Avx512> number = Avx512::look_up<0>(entries, codes);
+                    if (less == Less::kZeros) {
+                        number = Avx512::add(number, Avx512::load_f32(by + 16 * v));
+                    }
+                    number = Avx512::mul(number, scale[v]);
+                    if (less == Less::kMinima) {
+                        number = Avx512::add(number, Avx512::load_f32(by + 16 * v));
+                    }
+                    weight[v] = number;
                 }
                 QK_UNROLL
                 for (int j = 0; j < kCount; ++j) {
-                    const Lanes<Avx512> value = Avx512::splat(x[j * kSlabColumns + c]);
+                    const Lanes<Avx512> value = Avx512::splat(chunk.x[j][c]);
                     QK_UNROLL
                     for (int v = 0; v < kVectors; ++v) {
                         sum[j][v] = Avx512::fma(weight[v], value, sum[j][v]);
                     }
                 }
             }
-        });
+        }
         QK_UNROLL
         for (int j = 0; j < kCount; ++j) {
             QK_UNROLL
@@ -96,7 +123,9 @@ class Avx512FewRows {
 
     const int64_t x_rows_, vectors_;  // of 16 rows of w
     const Table<Avx512> entries_;
-    alignas(64) Words<Avx512> words_[16][4];
+    uint16_t word_[kSlabColumns];   // where a column is
+    uint32_t shift_[kSlabColumns];  // and its nibble
+    alignas(64) __m512i words_[16][4];
 };
 
 }  // namespace
