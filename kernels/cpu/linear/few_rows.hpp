@@ -97,9 +97,7 @@ class FewRows {
         }
         const char *const minima = minima_.load(block, first_group_, count);
         for (int64_t g = 0; g < count; ++g) {
-            for (int64_t i = 0; i < 8; ++i) {
-                minus_[g][8 * place + i] = -load_as<float>(minima, g * 8 + i);
-            }
+            minus_8(minima + 32 * g, minus_[g] + 8 * place);
         }
     }
 

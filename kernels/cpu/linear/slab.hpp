@@ -19,9 +19,23 @@ inline Table<Isa> packed_entries(const Weight &w) {
     entries_of(w, w.zero != nullptr ? 0 : common_zero(w), entries);
     return Isa::load_table(entries);
 }
-// 4 bytes, a nibble a row.
+// Minus what 8 rows have: 8 f32, read as a transposition has written them, or 4 bytes, a nibble a
+// row.
+inline void minus_8(const char *from, float *to) {
+    typedef float Four __attribute__((vector_size(16)));
+    for (int64_t half = 0; half < 2; ++half) {
+        const Four minus = -load_as<Four>(from, half);
+        memcpy(to + 4 * half, &minus, sizeof(minus));
+    }
+}
 inline void minus_zeros_8(const uint8_t *zeros, float *to) {
-    for (int64_t i = 0; i < 8; ++i) to[i] = -float(zeros[i >> 1] >> (i & 1) * 4 & 15);
+    typedef float Floats8 __attribute__((vector_size(32)));
+    typedef uint32_t Words8 __attribute__((vector_size(32)));
+    typedef int32_t Integers8 __attribute__((vector_size(32)));
+    constexpr Words8 shift = {0, 4, 8, 12, 16, 20, 24, 28};
+    const Words8 nibbles = load_as<uint32_t>(zeros, 0) >> shift & 15;
+    const Floats8 minus = -__builtin_convertvector(Integers8(nibbles), Floats8);
+    memcpy(to, &minus, sizeof(minus));
 }
 
 // Rows of nibbles in sequence, from whole bytes on, whose weights are looked up.

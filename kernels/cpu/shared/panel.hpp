@@ -109,6 +109,9 @@ class ScalePanel {
           widen_(pick_nested_widener<Isa>(device)), look_up_(pick_byte_lookup<Isa>(device)) {
         if (!has_coded_scales(plane)) return;
         load_nested_code(plane.code, &nested_);
+        // Powers of two have one second scale, and are read as fast one by one.
+        looked_up_ = !packed_ && plane.format->id != QK_FORMAT_I8 &&
+                     plane.format->id != QK_FORMAT_E8M0 && rows_in_sequence(w);
         const int64_t size = plane.second_group;
         const bool power = (size & (size - 1)) == 0;
         second_ = {plane.second,
@@ -178,6 +181,11 @@ class ScalePanel {
             looked_up ? look_up(group, groups, to) : stored_.read(group, groups, to);
         };
     }
+    static bool rows_in_sequence(const Weight &w) {
+        const Geometry &s = w.geometry;
+        return run_pad(w) != 0 && w.layout->scale_at(s, {1, 0}) == s.groups_per_row;
+    }
+    // Into whole runs of 16.
     void look_up(int64_t first, int64_t count, float *to) const {
         const uint8_t *const codes = static_cast<const uint8_t *>(plane_.data) + first;
         int64_t second = first / plane_.second_group;
@@ -187,14 +195,22 @@ class ScalePanel {
             look_up_(nested_, codes + i, end - i, by, to + i);
             i = end;
         }
-        for (int64_t i = 0; i < count; ++i) to[i] += bias_;
+        if (f32_bits(bias_) == 0x80000000) return;  // -0 changes nothing
+        for (int64_t i = 0; i < count; i += 16) {
+            Isa::store_f32(to + i, Isa::add(Isa::load_f32(to + i), Isa::splat(bias_)));
+        }
     }
 
     const char *load_stored(int64_t row_block, int64_t first, int64_t count) {
+        const int64_t row = row_block * 8;
+        const auto read = [this](int64_t r, int64_t group, int64_t groups, float *to) {
+            look_up(r * w_.geometry.groups_per_row + group, groups, to);
+        };
         for (int64_t i = 0; i < count; i += ScalesOfRows<Isa>::kMost) {
             const int64_t some = min64(ScalesOfRows<Isa>::kMost, count - i);
-            stored_.load(
-                row_block * 8, some, [=](int64_t) { return first + i; }, scales_ + i);
+            const auto first_of = [=](int64_t) { return first + i; };
+            looked_up_ ? stored_.load(row, some, first_of, read, scales_ + i)
+                       : stored_.load(row, some, first_of, scales_ + i);
         }
         return reinterpret_cast<const char *>(scales_);
     }
@@ -243,7 +259,8 @@ class ScalePanel {
     ScalesOfRows<Isa> stored_;  // of every other layout
     const bool packed_;
     SecondRun second_;
-    bool integers_ = false;  // i8, as scale_integers takes it
+    bool integers_ = false;   // i8, as scale_integers takes it
+    bool looked_up_ = false;  // a row at a time
     float bias_ = 0;
     NestedCode nested_;
     const WidenNested widen_;

@@ -19,9 +19,16 @@ class ScalesOfRows {
     }
 
     // Of rows row .. row + 7, 0 for those past the last: `count` groups from first_of(i) on, into
-    // whole runs of 4.
+    // whole runs of 4. read(row, group, count, to) reads a run of groups of a row.
     template <class FirstOf>
-    QK_NOINLINE void load(int64_t row, int64_t count, const FirstOf &first_of, float (*to)[8]) {
+    void load(int64_t row, int64_t count, const FirstOf &first_of, float (*to)[8]) {
+        const auto read = [this](int64_t, int64_t first, int64_t groups, float *of_row)
+                              QK_INLINE { row_scales_.read(first, groups, of_row); };
+        load(row, count, first_of, read, to);
+    }
+    template <class FirstOf, class Read>
+    QK_NOINLINE void load(int64_t row, int64_t count, const FirstOf &first_of, const Read &read,
+                          float (*to)[8]) {
         const Geometry &s = w_.geometry;
         float of_row[8][kMost + 16];  // in whole runs of 16
         for (int64_t i = 0; i < 8; ++i) {
@@ -30,7 +37,7 @@ class ScalesOfRows {
                 const int64_t first = first_of(i);
                 there = s.flat ? min64(count, s.group_count - first) : count;
                 row_scales_.start(row + i);
-                row_scales_.read(first, there, of_row[i]);
+                read(row + i, first, there, of_row[i]);
                 row_scales_.fetch(first + count, count);
             }
             for (; there < round_up(count, 4); ++there) of_row[i][there] = 0;

@@ -128,7 +128,12 @@ void look_up(const NestedCode &code, const uint8_t *from, int64_t count, float s
         const __m512i some = _mm512_maskz_loadu_epi8(mask, from + i);
         look_up_64(planes, some, [&](__m512i bits, int quarter) {
             const __m512 product = _mm512_mul_ps(_mm512_castsi512_ps(bits), _mm512_set1_ps(scale));
-            _mm512_mask_storeu_ps(to + i + 16 * quarter, __mmask16(mask >> 16 * quarter), product);
+            float *const at = to + i + 16 * quarter;
+            if (codes >= 16 * (quarter + 1)) {  // what a mask has stored is loaded late
+                _mm512_storeu_ps(at, product);
+            } else {
+                _mm512_mask_storeu_ps(at, __mmask16(mask >> 16 * quarter), product);
+            }
         });
     }
 }
