@@ -159,14 +159,24 @@ Bounded linear_int8_bound(const Weight &weight, const Product &product) {
     return result;
 }
 
-Bounded linear_bf16(const Weight &weight, const Product &product) {
+namespace {
+
+float round_bf16(float value) { return decode_bf16(encode_bf16(value)); }
+
+Product with_rounded_x(const Product &product) {
     Product rounded = product;
-    const auto round = [](float value) { return decode_bf16(encode_bf16(value)); };
-    std::transform(product.x.begin(), product.x.end(), rounded.x.begin(), round);
+    std::transform(product.x.begin(), product.x.end(), rounded.x.begin(), round_bf16);
+    return rounded;
+}
+
+}  // namespace
+
+Bounded linear_bf16(const Weight &weight, const Product &product) {
+    Product rounded = with_rounded_x(product);
     const bool table = weight.spec.format != Format::u4;
     if (table) {
         std::transform(product.entries.begin(), product.entries.end(), rounded.entries.begin(),
-                       round);
+                       round_bf16);
     }
     Bounded result = linear_exact(rounded);
     const int64_t n = product.n, k = product.k;
@@ -194,13 +204,11 @@ Bounded linear_bf16(const Weight &weight, const Product &product) {
 }
 
 Bounded linear_bf16_batch(const Product &product) {
-    Product rounded = product;
-    const auto round = [](float value) { return decode_bf16(encode_bf16(value)); };
-    std::transform(product.x.begin(), product.x.end(), rounded.x.begin(), round);
+    Product rounded = with_rounded_x(product);
     for (size_t at = 0; at < product.entries.size(); ++at) {
         const size_t group = size_t(product.groups.of_code[at]);
         const float weight = product.entries[at] * product.scales[group];
-        rounded.entries[at] = round(weight);
+        rounded.entries[at] = round_bf16(weight);
     }
     std::fill(rounded.scales.begin(), rounded.scales.end(), 1.0f);
     Bounded result = linear_exact(rounded);
