@@ -123,7 +123,8 @@ static void stop(executor *all) {
     for (i = 0; i < all->count; ++i) pthread_join(all->workers[i].thread, NULL);
 }
 
-/* Memory that nobody has touched. libc's may be: it gives again what was given back. */
+/* Fresh pages from the system, placed by the first thread that writes them. malloc may return
+ * memory that was freed before, whose pages already have a place. */
 static void *allocate(void *user, size_t bytes, size_t align) {
     const size_t before = align < 64 ? 64 : align, all = before + bytes;
     char *memory = mmap(NULL, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -180,14 +180,14 @@ inline int64_t run_pad(const Weight &w) {
     }
 }
 
-// Zeroes what is stored nibble by nibble, and padding with it.
-// By tasks, so that pages of packed planes are touched first by the threads of their rows.
+// Zeroes a plane by tasks, so that its pages are first touched by the threads of their rows.
 inline void clear(const Parallel &parallel, void *plane, int64_t bytes) {
     if (plane == nullptr) return;
     parallel_ranges(parallel, bytes, 4096, [&](int64_t first, int64_t last) {
         memset(static_cast<char *>(plane) + first, 0, size_t(last - first));
     });
 }
+// What is stored nibble by nibble, and padding with it.
 inline void clear_scales_and_zeros(const Weight &w, const Parallel &parallel) {
     if (is_records(w)) return;
     const int64_t scale_bytes = w.layout->scale_count(w.geometry) * (w.scale.format->bits / 8);
