@@ -10,7 +10,8 @@ cells), a header, rows. bench/take_results.py fills them from what the benches w
     <!-- table cuda/dequantize -->
     <!-- end -->
 
-and the table stands between the two lines. A result with a column "shape" gets a column a shape;
+and the table stands between the two lines ("kernels" or "spills" instead of "table": what
+pages_resources.py makes of it). A result with a column "shape" gets a column a shape;
 what stands before it names a row, what follows is put into the pattern "cells".
 """
 import argparse
@@ -20,11 +21,12 @@ import re
 import sys
 
 import pages_plot
+import pages_resources
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DATA = ROOT / "docs/measurements/data"
 IMAGES = ROOT / "docs/images"
-MARKED = re.compile(r"(<!-- (table|machine) (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+MARKED = re.compile(r"(<!-- (table|kernels|spills) (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 # The table and the plot that open docs/performance.md: one shape, and where each figure is stored.
 SHAPE = "8192x8192"
@@ -120,9 +122,11 @@ def markdown(header, rows):
         before = row
 
 
-def table(name):
+def table(name, kind="table"):
     about, header, rows = read(name)
-    if "shape" in header:
+    if kind in pages_resources.TABLES:
+        header, *rows = pages_resources.TABLES[kind](header, rows)
+    elif "shape" in header:
         header, rows = pivoted(about, header, rows)
     program = about.get("command", "")
     said = {**about, "commit": f"commit {about.get('commit')}",
@@ -197,7 +201,7 @@ def bars():
 
 def page(text):
     def fill(match):
-        made = front_table() if match[3] == "front" else table(match[3])
+        made = front_table() if match[3] == "front" else table(match[3], match[2])
         return f"{match[1]}\n{made}\n{match[4]}"
     return MARKED.sub(fill, text)
 
