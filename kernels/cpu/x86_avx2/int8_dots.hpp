@@ -24,13 +24,20 @@ struct Avx2Dots : Avx2, YmmSums {
     using Scales = PanelScales<Avx2Dots, kBlocks>;
 
     struct alignas(32) XChunk : PlainChunk {
-        uint8_t magnitude[2][64];  // of low, of high
-        uint8_t negative[2][64];   // 255 where x is below 0
-        int32_t below[8];          // what a block's negative integers come to, without the sign
+        int32_t below[8];  // what a block's negative integers come to, without the sign
     };
 
     static __m256i load_256(const void *from) {
         return _mm256_loadu_si256(static_cast<const __m256i *>(from));
+    }
+    // 32 integers of x: |x|, and all ones where x is below 0. As cheap as a load where eight rows
+    // share it, and x takes half of the first cache.
+    struct SignedX {
+        __m256i magnitude, negative;
+    };
+    static SignedX signs_of(const int8_t *integers) {
+        const __m256i x = load_256(integers);
+        return {_mm256_abs_epi8(x), _mm256_cmpgt_epi8(_mm256_setzero_si256(), x)};
     }
     struct Bytes {  // of a row's chunk
         __m256i half[2];
@@ -68,10 +75,6 @@ struct Avx2Dots : Avx2, YmmSums {
         int32_t below[4][2] = {};  // of four dwords in turn, by nibble
         for (int i = 0; i < 64; ++i) {
             const int32_t low = to->low[i], high = to->high[i];
-            to->magnitude[0][i] = uint8_t(low < 0 ? -low : low);
-            to->magnitude[1][i] = uint8_t(high < 0 ? -high : high);
-            to->negative[0][i] = low < 0 ? 255 : 0;
-            to->negative[1][i] = high < 0 ? 255 : 0;
             below[i / 4 % 4][0] += low < 0 ? -low : 0;
             below[i / 4 % 4][1] += high < 0 ? -high : 0;
         }
@@ -241,12 +244,18 @@ struct Avx2Dots : Avx2, YmmSums {
         template <Int8Factors kind>
         struct Factors {
             const XChunk &x;
-            __m256i table_of_entries, magnitude[4];
+            __m256i table_of_entries;
+            __m256i magnitude[4];
+            __m256i negative[4];  // stays in memory: there are not registers for both
 
             Factors(const XChunk &chunk, __m256i entries) : x(chunk), table_of_entries(entries) {
+                if (kind != Int8Factors::kWide) return;
                 for (int i = 0; i < 4; ++i) {
-                    magnitude[i] = load_256(chunk.magnitude[i / 2] + 32 * (i % 2));
+                    const SignedX signs = signs_of((i / 2 == 0 ? x.low : x.high) + 32 * (i % 2));
+                    magnitude[i] = signs.magnitude;
+                    negative[i] = signs.negative;
                 }
+                asm volatile("" : : "r"(negative) : "memory");
             }
 
             QK_INLINE Products products(const uint8_t *codes) const {
@@ -275,9 +284,8 @@ struct Avx2Dots : Avx2, YmmSums {
                 if (kind == Int8Factors::kCodes) return _mm256_maddubs_epi16(code, q);
                 const __m256i entry = _mm256_shuffle_epi8(table_of_entries, code);
                 if (kind == Int8Factors::kSmall) return _mm256_maddubs_epi16(entry, q);
-                const __m256i negative = load_256(x.negative[nibble] + 32 * half);
                 return _mm256_maddubs_epi16(magnitude[2 * nibble + half],
-                                            _mm256_xor_si256(entry, negative));
+                                            _mm256_xor_si256(entry, negative[2 * nibble + half]));
             }
             QK_INLINE static __m256i add(__m256i a, __m256i b) {
                 if (kind == Int8Factors::kWide) return _mm256_add_epi32(widen(a), widen(b));

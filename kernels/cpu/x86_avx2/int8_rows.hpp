@@ -10,9 +10,7 @@ namespace {
 
 struct Avx2RowsOfBytes : Avx2Dots {
     struct alignas(32) XChunk : ChunkInOrder {
-        uint8_t magnitude[128];
-        uint8_t negative[128];  // 255 where x is below 0
-        int32_t below[8];       // what a block's negative integers come to, without the sign
+        int32_t below[8];  // what a block's negative integers come to, without the sign
     };
 
     static void quantize_chunk(const float *x, int64_t blocks, float unit, XChunk *to) {
@@ -20,8 +18,6 @@ struct Avx2RowsOfBytes : Avx2Dots {
         for (int32_t &sum : to->below) sum = 0;
         for (int64_t i = 0; i < 128; ++i) {
             const int32_t q = to->q[i];
-            to->magnitude[i] = uint8_t(q < 0 ? -q : q);
-            to->negative[i] = q < 0 ? 255 : 0;
             to->below[i * blocks / 128] += q < 0 ? -q : 0;
         }
     }
@@ -34,12 +30,15 @@ struct Avx2RowsOfBytes : Avx2Dots {
             kBlocks < 4 ? 4 / kBlocks : 1;  // of a block; or two blocks a vector
         QK_UNROLL
         for (int first = 0; first < 4; first += kVectors) {
+            SignedX of_x[kVectors];  // once for all rows
+            QK_UNROLL
+            for (int v = 0; v < kVectors; ++v) of_x[v] = signs_of(x.q + 32 * (first + v));
             const auto row = [&](int i) QK_INLINE {
-                const uint8_t *const from = codes + i * stride;
-                __m256i sum = dots(from, x, first);
+                const uint8_t *const from = codes + i * stride + 32 * first;
+                __m256i sum = dots(from, of_x[0]);
                 QK_UNROLL
                 for (int v = 1; v < kVectors; ++v) {
-                    sum = _mm256_add_epi32(sum, dots(from, x, first + v));
+                    sum = _mm256_add_epi32(sum, dots(from + 32 * v, of_x[v]));
                 }
                 return sum;
             };
@@ -57,10 +56,9 @@ struct Avx2RowsOfBytes : Avx2Dots {
 
   private:
     // 32 columns, four a dword.
-    QK_INLINE static __m256i dots(const uint8_t *row, const XChunk &x, int vector) {
-        const __m256i entries =
-            _mm256_xor_si256(load_256(row + 32 * vector), load_256(x.negative + 32 * vector));
-        const __m256i pairs = _mm256_maddubs_epi16(load_256(x.magnitude + 32 * vector), entries);
+    QK_INLINE static __m256i dots(const uint8_t *row, const SignedX &x) {
+        const __m256i entries = _mm256_xor_si256(load_256(row), x.negative);
+        const __m256i pairs = _mm256_maddubs_epi16(x.magnitude, entries);
         return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
     }
 };
