@@ -50,6 +50,15 @@ class ByteWriter {
                                 to + column * 2);
                 column = end;
             }
+            if constexpr (requires { Isa::shifts_s8(scale); }) {
+                if (is_s8_ && !is_f16 && Isa::shifts_s8(scale)) {
+                    char *const at = to + column * 2;
+                    stream
+                        ? Isa::template put_s8_bf16<true>(data + column, end - column, scale, at)
+                        : Isa::template put_s8_bf16<false>(data + column, end - column, scale, at);
+                    column = end;
+                }
+            }
             for (; column < end; column += 32) {
                 prefetch(data + column + 4096);
                 const Lanes<Isa> low = Isa::mul(Isa::load_s8(data + column), Isa::splat(scale));

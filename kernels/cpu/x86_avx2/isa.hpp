@@ -6,13 +6,14 @@
 #include "cpu/isa.hpp"
 #include "cpu/kernels.hpp"
 #include "cpu/shared/fallbacks.hpp"
+#include "cpu/x86_avx2/bytes.hpp"
 #include "cpu/x86_avx2/chunks.hpp"
 #include "cpu/x86_avx2/planes.hpp"
 
 namespace qk::cpu {
 namespace {
 
-struct Avx2Base : Avx2Planes {
+struct Avx2Base : Avx2Planes, Avx2Bytes {
     static constexpr uint32_t kFeature = kAvx2;
     static constexpr int kVectorBytes = 32;
     static constexpr int kRowsTogether = 1;  // 16 registers hold the x of a step and little else
