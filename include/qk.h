@@ -295,8 +295,8 @@ QK_API qk_status qk_repack(qk_context *context, const qk_tensor *from, qk_tensor
 
 /* y = x . transpose(w) + bias.  x [m,k] dense; w [n,k] any format; bias [n] dense or NULL;
  * y [m,n] in x's format or f32, sharing no element with an input. More leading dimensions of x and
- * y count as rows. Sums are kept in f32. The same call always gives the same bits. CPU: for m >= 2
- * a row of y does not depend on m. CUDA, bf16 mode: within a batch class; qk_explain names it. */
+ * y count as rows. Sums are kept in f32. The same call always gives the same bits. A row of y does
+ * not depend on m within a batch class: CPU m <= 2 and m >= 3; qk_explain names those of others. */
 QK_API qk_status qk_linear(qk_context *context, const qk_tensor *x, const qk_tensor *w,
                            const qk_tensor *bias, qk_tensor *y);
 

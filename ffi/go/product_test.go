@@ -62,9 +62,9 @@ func TestPlansSayWhatRuns(t *testing.T) {
 		for _, m := range []int64{1, 3} {
 			first, last := 1, math.MaxInt32
 			if flags == 0 && m == 1 {
-				last = 1
+				last = 2
 			} else if flags == 0 {
-				first = 2
+				first = 3
 			}
 			product := Product{X: empty(t, c, m, 128), W: w, Y: empty(t, c, m, 64)}
 			plan, err := c.Explain(product)

@@ -283,11 +283,11 @@ TEST(Explain, ARowHasTheSameBitsInItsBatchClass) {
             }
         }
         const bool rounds = std::strstr(plans[1].kernel, "bf16") != nullptr;
-        const int exact = 1 + 18 * 18, bf16 = 7 * 7 + 12 * 12, int8 = 19 * 19;
+        const int exact = 2 * 2 + 17 * 17, bf16 = 7 * 7 + 12 * 12, int8 = 19 * 19;
         EXPECT_EQ(compared, flags == QK_CONTEXT_INT8_ACTIVATIONS ? int8
                             : rounds                             ? bf16
                                                                  : exact)
-            << "qk.h: for m >= 2; bf16 mode: from 8 on; int8 mode: any m";
+            << "qk.h: up to 2 rows and from 3 on; bf16 mode: up to 7, from 8 on; int8 mode: any m";
         EXPECT_EQ(plans[19].batch_last, INT32_MAX);
         for (qk_tensor *const tensor : {w, d}) qk_tensor_destroy(tensor);
         qk_context_destroy(context);

@@ -275,8 +275,8 @@ class Multiply(Case):
             plan = self.run_json(*arguments)["plan"]
             self.assertEqual(list(plan), ["kernel", "batch_first", "batch_last",
                                           "workspace_bytes", "reason"])
-            first, last = {"--rows": (2, 2**31 - 1), "--mode": (1, 2**31 - 1)}.get(
-                more[0] if more else "", (1, 1))
+            first, last = {"--rows": (3, 2**31 - 1), "--mode": (1, 2**31 - 1)}.get(
+                more[0] if more else "", (1, 2))
             self.assertEqual((plan["batch_first"], plan["batch_last"]), (first, last))
             self.assertEqual(plan["workspace_bytes"] > 0,
                              "--mode" in more and "generic" not in plan["kernel"])

@@ -48,7 +48,7 @@ def bound(x, weight, step):
     """docs/formats.md, "Error bound", whatever the order of the sum, with the rounding of the
     package's weight to its type."""
     rows, k = x.shape
-    count = -(-k // 16) + 6 if rows == 1 else min(k, 128) + -(-k // 128) + 2
+    count = -(-k // 16) + 6 if rows <= 2 else min(k, 128) + -(-k // 128) + 2
     size = np.abs(x) @ np.abs(weight).T
     integers = 1.01 * 2.0 ** -23 * np.abs(x).max() * np.abs(weight).sum(1)
     underflow = 2.0 ** -149 * (k + np.abs(x).sum())

@@ -80,7 +80,7 @@ TEST_F(CpuLinear, PackedEqualsGeneric) {
                     if (left_out()) continue;
                     const qk_format x = kDense[(k + group) % 3];
                     const WeightCase c = {format, scale, qk::kLayoutRows8, 1 + k % 19, k, group};
-                    compare(c, x, 1, k % 2 == 0);
+                    compare(c, x, 1 + (k + group / 16) % 2, k % 2 == 0);
                 }
             }
         }
@@ -90,7 +90,7 @@ TEST_F(CpuLinear, PackedEqualsGeneric) {
 TEST_F(CpuLinear, PackedSymmetricAndNestedSizes) {
     for (const int64_t k : {96, 640, 1000, 4096}) {
         compare({QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, qk::kLayoutRows8, 9, k, 32, true},
-                QK_FORMAT_F32, 1, true);
+                QK_FORMAT_F32, 2, true);
         for (const int32_t second : {16, 17, 64, 256, 1000}) {
             compare({QK_FORMAT_NF4, QK_FORMAT_LUT8, qk::kLayoutRows8, 21, k, 64, false,
                      QK_GROUPING_ALONG_K, second},
@@ -105,7 +105,9 @@ TEST_F(CpuLinear, PackedLongRows) {
         for (const int32_t group : {32, 64, 128, 384, QK_GROUP_ROW}) {
             for (const qk_format scale : kScales) {
                 const qk_format x = kDense[(group + scale) & 1];
-                compare({format, scale, qk::kLayoutRows8, 9, 16384 + 130, group}, x, 1, true);
+                for (const int64_t m : {1, 2}) {
+                    compare({format, scale, qk::kLayoutRows8, 9, 16384 + 130, group}, x, m, true);
+                }
             }
         }
     }
@@ -114,12 +116,12 @@ TEST_F(CpuLinear, PackedLongRows) {
 // Sums of x over the groups are kept for all rows of w, or worked out a run at a time for each.
 TEST_F(CpuLinear, MinimaOfLongRows) {
     for (const int32_t group : {16, 32}) {
-        for (const int64_t groups : {287, 301, 2304, 2305}) {
+        for (const int64_t groups : {287, 301, 1151, 1152, 2303, 2305}) {
             for (const qk_layout layout : {qk_layout{qk::kLayoutRows8}, qk_layout{QK_LAYOUT_ROW}}) {
                 WeightCase c = {QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, layout, 9,
                                 groups * group,      group};
                 c.minimum = true;
-                compare(c, QK_FORMAT_F32, 1, true);
+                for (const int64_t m : {1, 2}) compare(c, QK_FORMAT_F32, m, true);
             }
         }
     }
@@ -169,7 +171,7 @@ TEST_F(CpuLinear, CheckpointLayouts) {
             for (const int64_t k : {1, 9, 64, 129, 520, 1100}) {
                 for (const int32_t group : {16, 48, 128, QK_GROUP_ROW}) {
                     if (left_out()) continue;
-                    const int64_t m = 1 + k % 3 * 4, n = 1 + (k + group) % 21;
+                    const int64_t m = k % 3 == 2 ? 9 : 1 + k % 3, n = 1 + (k + group) % 21;
                     const qk_format scale = kScales[(k + group) % 4];
                     compare({format, scale, layout, n, k, group}, kDense[k % 3], m, true);
                 }
@@ -187,7 +189,7 @@ TEST_F(CpuLinear, LongRowsOfFiles) {
             for (const int64_t k : {2176, 4098}) {
                 for (const int32_t group : {16, 32, 64, 128, 384}) {
                     if (left_out()) continue;
-                    const int64_t m = turn++ % 3 == 0 ? 3 : 1;
+                    const int64_t m = 1 + turn++ / 2 % 3;
                     compare({format, kScales[turn % 4], layout, 8 + turn % 9, k, group},
                             kDense[turn % 3], m, true);
                 }
@@ -230,7 +232,7 @@ TEST_F(CpuLinear, ColumnsOfCodes) {
                 for (int64_t i = 0; i < 4; ++i, ++turn) {
                     if (left_out()) continue;
                     const int64_t n = n_of[turn % 11], k = k_of[turn % 8];
-                    const int64_t m = turn % 3 == 0 && n < 300 ? 2 + turn % 7 : 1;
+                    const int64_t m = turn % 3 == 0 && n < 300 ? 2 + turn % 7 : 1 + turn % 2;
                     compare({format, kScales[turn % 4], layout, n, k, group, turn % 5 == 0},
                             kDense[turn % 4 % 3], m, turn % 2 == 0);
                 }
@@ -250,15 +252,15 @@ TEST_F(CpuLinear, ColumnsOfIntegerTables) {
                 for (const int64_t n : n_of) {
                     if (left_out()) continue;
                     const int64_t k = k_of[turn++ % (n < 200 ? 5 : 4)];
-                    compare({QK_FORMAT_FP4_E2M1, scale, layout, n, k, group}, QK_FORMAT_F32, 1,
-                            turn % 2 == 0);
+                    compare({QK_FORMAT_FP4_E2M1, scale, layout, n, k, group}, QK_FORMAT_F32,
+                            1 + turn % 2, turn % 4 < 2);
                 }
             }
         }
     }
 }
 
-// One row of x on codes that are summed as integers, and x that is not.
+// Rows of x on codes that are summed as integers, and one that is not.
 TEST_F(CpuLinear, IntegersAndWhatDoesNotFit) {
     const float nan = __builtin_nanf(""), infinity = __builtin_inff();
     const float odd[] = {0.0f,           -0.0f, 0x1p-64f, 0x1p-65f,  0x1.fffffep63f, 0x1p64f,
@@ -272,7 +274,7 @@ TEST_F(CpuLinear, IntegersAndWhatDoesNotFit) {
                     if (left_out()) continue;
                     const WeightCase c = {
                         QK_FORMAT_U4_AFFINE, kScales[k % 4], layout, 11, k, 128, symmetric};
-                    compare(c, QK_FORMAT_F32, 1, true, &value);
+                    compare(c, QK_FORMAT_F32, symmetric ? 2 : 1, true, &value);
                 }
             }
         }
@@ -318,7 +320,10 @@ TEST_F(CpuLinear, IntegersOfLongRows) {
             for (const qk_layout layout :
                  {qk_layout{qk::kLayoutRows8}, qk_layout{QK_LAYOUT_AWQ_GEMM},
                   qk_layout{QK_LAYOUT_GPTQ}}) {
-                compare({QK_FORMAT_U4_AFFINE, scale, layout, 9, k, group}, kDense[k % 3], 1, false);
+                for (const int64_t m : {1, 2}) {
+                    compare({QK_FORMAT_U4_AFFINE, scale, layout, 9, k, group}, kDense[k % 3], m,
+                            false);
+                }
             }
         }
     }
@@ -335,7 +340,7 @@ TEST_F(CpuLinear, FlatGroupsThatStraddleRows) {
             for (const int64_t k : {9, 40, 99, 200, 513, 1060, 4104, 8200}) {
                 for (const int32_t group : {16, 48, 64, 128, 256, 4096}) {
                     if (left_out()) continue;
-                    const int64_t m = ++turn % 3 == 0 ? 1 + turn % 7 : 1;
+                    const int64_t m = ++turn % 3 == 0 ? 1 + turn % 7 : 1 + turn % 2;
                     const bool minimum = integers && turn % 4 < 2;
                     compare({format, kScales[turn % 4], layout, 8 + turn % 13, k, group, false,
                              QK_GROUPING_FLAT, 0, minimum},

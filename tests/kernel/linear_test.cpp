@@ -91,10 +91,10 @@ class Linear : public ::testing::TestWithParam<Format> {
         return integers && random_.one_in(3) ? Data::integer : Data::real;
     }
 
-    // One row, which has kernels of its own, in two cases of five; else every m up to 33 for small
-    // products and a few rows for large ones.
+    // One row or two, which have kernels of their own, in two cases of five; else every m up to 33
+    // for small products and a few rows for large ones.
     int64_t rows(int64_t n, int64_t k) {
-        const int64_t m = random_.below(5) < 2 ? 1 : random_.between(1, 33);
+        const int64_t m = random_.below(5) < 2 ? random_.between(1, 2) : random_.between(1, 33);
         return m * n * k <= 40000 ? m : m % 3 + 1;
     }
 

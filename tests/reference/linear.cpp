@@ -10,6 +10,7 @@ namespace {
 
 constexpr int kLanes = 16;
 constexpr int64_t kBlock = 128;
+constexpr int64_t kLaneRows = 2;  // of x, at most, that are summed in lanes
 
 // gamma(n) = n u / (1 - n u), u = 2^-24: the relative error of n roundings in a chain.
 double gamma(double roundings) {
@@ -55,7 +56,7 @@ bool small_groups(const Product &product) {
 std::vector<Integers> integer_blocks(const Product &product, int64_t i) {
     const bool whole =
         product.groups.size % kBlock == 0 && product.entry_steps == 1 && product.minima.empty();
-    if (product.groups.flat || product.m != 1 || product.entry_steps == 0) return {};
+    if (product.groups.flat || product.m > kLaneRows || product.entry_steps == 0) return {};
     if (!whole && !small_groups(product)) return {};
     std::vector<Integers> blocks;
     for (int64_t c = 0; c < product.k; c += kBlock) {
@@ -80,7 +81,7 @@ float weight_of(const Product &product, int64_t row, int64_t c) {
     return product.minima.empty() ? value : value - product.minima[group];
 }
 
-// One row of x, lane by lane.
+// One row of x or two, lane by lane.
 float sum_lanes(const Product &product, int64_t i, int64_t row) {
     float sum[kLanes] = {};
     for (int64_t c = 0; c < product.k; ++c) {
@@ -90,7 +91,7 @@ float sum_lanes(const Product &product, int64_t i, int64_t row) {
     return fold(sum);
 }
 
-// Several rows of x, block by block.
+// More rows of x, block by block.
 float sum_blocks(const Product &product, int64_t i, int64_t row) {
     float sum = 0;
     for (int64_t first = 0; first < product.k; first += kBlock) {
@@ -125,7 +126,7 @@ float sum_minima(const Product &product, const std::vector<Integers> &x, int64_t
     return (low[0] + low[2]) + (low[1] + low[3]);
 }
 
-// One row of x as integers, lane by lane of each block.
+// A row of x as integers, lane by lane of each block.
 float sum_integers(const Product &product, const std::vector<Integers> &x, int64_t row) {
     float sum[kLanes] = {};
     for (size_t b = 0; b < x.size(); ++b) {
@@ -175,7 +176,9 @@ double roundings(const Product &product, bool integers) {
     const double groups = std::ceil(double(product.k) / double(product.groups.size));
     if (integers) return 1 + (product.minima.empty() ? blocks : groups) + 4 + 1;
     const double of_weight = product.minima.empty() ? 1 : 2;
-    if (product.m > 1) return of_weight + double(std::min(kBlock, product.k)) + blocks + 1;
+    if (product.m > kLaneRows) {
+        return of_weight + double(std::min(kBlock, product.k)) + blocks + 1;
+    }
     return of_weight + double((product.k + kLanes - 1) / kLanes) + 4 + 1;
 }
 
@@ -220,7 +223,7 @@ std::vector<float> linear_ordered(const Product &product) {
         const std::vector<Integers> integers = integer_blocks(product, i);
         for (int64_t row = 0; row < n; ++row) {
             const float sum = !integers.empty() ? sum_integers(product, integers, row)
-                              : m > 1           ? sum_blocks(product, i, row)
+                              : m > kLaneRows   ? sum_blocks(product, i, row)
                                                 : sum_lanes(product, i, row);
             y[size_t(i * n + row)] = product.bias.empty() ? sum : sum + product.bias[size_t(row)];
         }

@@ -46,16 +46,21 @@ TEST(ReferenceLinear, WeightsAreRoundedBeforeTheyMultiply) {
     EXPECT_EQ(linear_ordered(product)[0], 9.0f + 0x1p-19f);
 }
 
-// Several rows: a chain a block of 128 columns.
+// Three rows and more: a chain a block of 128 columns. One or two: the lanes of one.
 TEST(ReferenceLinear, BlocksOfColumns) {
-    std::vector<float> x(2 * 200, 0.0f), w(200, 1.0f);
-    x[0] = 16777216.0f, x[1] = 1, x[2] = 1;  // each 1 is lost at once
-    x[128] = 1, x[129] = 1;                  // together they are not
+    std::vector<float> x(3 * 200, 0.0f), w(200, 1.0f);
+    x[0] = 16777216.0f, x[1] = 1, x[17] = 1;  // each 1 is lost at once
+    x[128] = 1, x[129] = 1;                   // together they are not
     Product product = dense(x, w);
-    product.m = 2, product.k = 200;
+    product.m = 3, product.k = 200;
     product.groups = dense_groups(1, 200);
     EXPECT_EQ(linear_ordered(product)[0], 16777218.0f);
-    EXPECT_EQ(linear_ordered(product)[1], 0.0f);
+    EXPECT_EQ(linear_ordered(product)[2], 0.0f);
+    product.m = 2, product.x.resize(2 * 200);
+    const float two = linear_ordered(product)[0];
+    product.m = 1, product.x.resize(200);
+    EXPECT_EQ(linear_ordered(product)[0], two);
+    EXPECT_EQ(two, 16777220.0f);  // lane 1 has 3, lane 0 loses the fourth 1
 }
 
 // One row on integers: products are summed exactly, x is cut to a grid.
@@ -86,7 +91,7 @@ TEST(ReferenceLinear, OrderStaysWithinTheBound) {
         spec.group_size = 16;
         spec.flat = round % 2 == 0;
         Product product;
-        product.m = 1 + round % 2, product.n = 3, product.k = spec.k;
+        product.m = 2 + round % 2, product.n = 3, product.k = spec.k;
         product.groups = groups_of(spec);
         for (int64_t i = 0; i < product.m * spec.k; ++i) product.x.push_back(normal(random));
         for (int64_t i = 0; i < 3 * spec.k; ++i) product.entries.push_back(normal(random));

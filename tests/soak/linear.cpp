@@ -62,10 +62,10 @@ struct Class {
 Class class_of(const Case &c, bool cuda, bool library) {
     const bool int8 = (c.flags & QK_CONTEXT_INT8_ACTIVATIONS) != 0;
     if (!cuda) {
-        if (int8) return {c.m == 1 ? 1 : 2, c.m};
+        if (int8) return {c.m <= 2 ? 1 : 3, c.m};
         const bool bf16 = (c.flags & QK_CONTEXT_BF16_PRODUCTS) != 0;
         if (bf16 && c.m >= reference::kBf16Batch) return {reference::kBf16Batch, c.m};
-        return c.m == 1 ? Class{1, 1} : Class{2, c.m};
+        return c.m <= 2 ? Class{1, c.m} : Class{3, c.m};
     }
     const bool packed = c.packed && !c.dense_weight && !reference::eight_bit(c.spec.format);
     if (!packed) return {1, std::min<int64_t>(c.m, 4)};

@@ -68,7 +68,7 @@ class Plans(unittest.TestCase):
                         self.assertGreaterEqual(told[-1].seconds, 0)
                         self.assertEqual(told[-1].status, 0)
                         self.assertIsInstance(plan.reason, str)
-                        exact = (1, 1) if m == 1 else (2, None)
+                        exact = (1, 2) if m <= 2 else (3, None)
                         of_mode = {"int8_activations": (1, None),
                                    "bf16_products": (1, 7)}.get(mode, exact)
                         self.assertIn(plan.batch, (exact, of_mode))

@@ -12,6 +12,7 @@ namespace {
 
 Status run(const LinearArgs &args, const Launch &launch) {
     if (!sums_integers<Neon>(args)) return kLinearGemvNeon.run(args, launch);
+    static_assert(NeonIntegerRows::kTogether == kLaneRows);
     run_blocks<NeonIntegerRows>(args, launch, launch.device);
     return QK_OK;
 }

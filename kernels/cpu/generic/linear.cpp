@@ -4,12 +4,12 @@
 // for other instruction sets can give the same bits. w[c] = entry * scale, rounded to f32: what
 // dequantizing gives; a dense weight is itself.
 //
-//     two rows of x and more: blocks of 128 columns, a chain each
+//     three rows of x and more: blocks of 128 columns, a chain each
 //         block = fma(x[c], w[c], block), c ascending;  sum = sum + block
-//     one row: 16 lanes, column c belongs to lane c mod 16
+//     one row, two: 16 lanes, column c belongs to lane c mod 16
 //         sum[lane] = fma(x[c], w[c], sum[lane]), c ascending
 //         at the row's end lanes fold 16 -> 8 -> 4 -> 2 -> 1, lane i with lane i + half
-//     one row and U4_AFFINE in groups of a multiple of 128: the same lanes, a block at a time, of
+//     and U4_AFFINE in groups of a multiple of 128: the same lanes, a block at a time, of
 //         integers: sum[lane] = fma(sum of integer * (code - zero), unit * scale, sum[lane])
 //     in groups of 16, 32 and 64 lanes of eight columns, and minima in four sums of their own
 //     transposed: blocks of 128 rows of w, a chain each, for any number of rows of x
@@ -263,9 +263,12 @@ Status run_transposed(const LinearArgs &args, const Launch &launch) {
 }
 
 Status run(const LinearArgs &args, const Launch &launch) {
-    const bool integers = sums_integers(args, [&](int64_t column, int64_t count, float *x) {
-        load_floats(args.x.format->id, args.x.data, column, count, x);
-    });
+    const bool alone = args.x.rows == 1;
+    if (!alone && args.x.rows <= kLaneRows) return row_by_row<run>(args, launch);
+    const bool integers =
+        alone && sums_integers(args, [&](int64_t column, int64_t count, float *x) {
+            load_floats(args.x.format->id, args.x.data, column, count, x);
+        });
     parallel_ranges(launch.parallel, rows_of_w(args), kRows, [&](int64_t first, int64_t last) {
         Tile tile(args);
         for (int64_t row = first; row < last; row += kRows) {

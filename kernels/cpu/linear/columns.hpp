@@ -1,6 +1,6 @@
-// y = x . transpose(w) + bias for one row of x over 4-bit codes stored by columns: gptq, gptq_v1 (a
-// line has a word of 8 columns for each row of w) and awq_gemm (a line is a column, a word 8 rows).
-// Vectors run across the rows of w, so memory is read sequentially:
+// y = x . transpose(w) + bias for one or two rows of x over 4-bit codes stored by columns: gptq,
+// gptq_v1 (a line has a word of 8 columns for each row of w) and awq_gemm (a line is a column, a
+// word 8 rows). Vectors run across the rows of w, so memory is read sequentially:
 //
 //     for strips of up to kStripRows rows of w:
 //         16 sums of every row, one for each lane of the order of sums    64 KB, second cache
@@ -8,10 +8,11 @@
 //             scales and zeros of the block's groups as they are multiplied
 //             for tiles of kWide words: lines of the block, each a vector of words
 //
-// A word is read once and a sum once a block, so a row of w costs its codes, scales and zeros of
-// memory. 64 bytes of codes take 17 vector instructions as integers (2 to transpose bytes, 3
-// for nibbles, 12 as in integers.hpp), 33 to 41 as floats. The sums have the generic kernel's
-// order, so the bits are the same.
+// Two rows of x meet a tile one after the other, with sums of their own. A word is read once and a
+// sum once a block, so a row of w costs its codes, scales and zeros of memory. 64 bytes of codes
+// take 17 vector instructions as integers (2 to transpose bytes, 3 for nibbles, 12 as in
+// integers.hpp), 33 to 41 as floats. The sums have the generic kernel's order, so the bits are the
+// same.
 #pragma once
 #include "cpu/kernels.hpp"
 #include "cpu/linear/columns_groups.hpp"
@@ -19,7 +20,8 @@
 namespace qk::cpu {
 namespace {
 
-template <class Isa, class Layout>
+// kRows: of x.
+template <class Isa, class Layout, int64_t kRows>
 class ColumnStrip {
   public:
     static constexpr int64_t kTileRows = Isa::kWide * Layout::kRows, kLines = 8 * Layout::kUnits;
@@ -31,13 +33,15 @@ class ColumnStrip {
           pitch_(ceil_div(args.w.geometry.n, Layout::kRows)),
           lines_(Layout::quads ? ceil_div(args.w.geometry.k, 8) : args.w.geometry.k) {}
 
-    // Rows first .. last of w, first a multiple of 128. add(column, end, tile, words): of a block.
+    // Rows first .. last of w, first a multiple of 128. add(column, end): of a block.
     template <class Add>
     void run(int64_t first, int64_t last, const Add &add) {
         const Geometry &s = args_.w.geometry;
         first_word_ = first / Layout::kRows;
         tiles_ = ceil_div(last - first, kTileRows);
-        memset(sums_, 0, sizeof(float) * size_t(tiles_ * kSums));
+        for (int64_t j = 0; j < kRows; ++j) {
+            memset(sums_of(j, 0), 0, sizeof(float) * size_t(tiles_ * kSums));
+        }
         groups_.start(first, last - first);
         for (int64_t column = 0; column < s.k; column += kBlock) {
             const int64_t end = min64(column + kBlock, s.k);
@@ -45,35 +49,24 @@ class ColumnStrip {
             groups_.load(column, end);
             add(column, end);
         }
-        for (int64_t tile = 0; tile < tiles_; ++tile) {
-            store(first + tile * kTileRows, last, sums_ + tile * kSums);
+        for (int64_t j = 0; j < kRows; ++j) {
+            for (int64_t tile = 0; tile < tiles_; ++tile) {
+                store(j, first + tile * kTileRows, last, sums_of(j, tile));
+            }
         }
     }
 
-    void add_block(int64_t column, int64_t, const ColumnBytes<Isa, Layout::quads> &x) {
+    // x: a block of each row of x.
+    template <class Block>
+    void add_block(int64_t column, int64_t end, const Block *const *x) {
         for (int64_t tile = 0; tile < tiles_; ++tile) {
-            groups_.template prepare<true>(tile, x.unit);
-            add_integers<Isa, Layout>(place(column, tile), x, *groups_.tile_groups(), &ahead_,
-                                      sums_ + tile * kSums);
-        }
-    }
-    void add_block(int64_t column, int64_t end, const EightsOfColumns<Isa> &x) {
-        const int64_t size = args_.w.geometry.group_size;
-        const int64_t steps = min64(kBlock, round_up(end - column, size)) / 16;  // of its groups
-        const float unit = x.unit / integer_steps(*args_.w.format);
-        for (int64_t tile = 0; tile < tiles_; ++tile) {
-            if constexpr (Layout::quads) {
-                groups_.prepare_rows(tile, unit);
-            } else {
-                groups_.template prepare<true>(tile, unit);
+            const WordTile words = place(column, tile);
+            const Ahead<Isa> ahead = ahead_;
+            for (int64_t j = 0; j < kRows; ++j) {
+                ahead_ = ahead;  // each row passes the tile once
+                add_tile(words, tile, end - column, *x[j], sums_of(j, tile));
             }
-            const auto add = args_.w.format->kind == FormatKind::kLut4
-                                 ? add_eights<Isa, Layout, true>
-                                 : add_eights<Isa, Layout, false>;
-            add(place(column, tile), x, steps, groups_.tile_groups(), groups_.of_step(), entries_,
-                &ahead_, sums_ + tile * kSums);
         }
-        in_eights_ = true;
     }
     template <bool cut, class Entries>
     void add_float_block(int64_t column, const ColumnFloats<Layout::quads> &x,
@@ -81,12 +74,35 @@ class ColumnStrip {
         for (int64_t tile = 0; tile < tiles_; ++tile) {
             groups_.template prepare<false>(tile, 0);
             add_floats<Isa, Layout, cut>(place(column, tile), x, groups_.tile_groups(),
-                                         groups_.of_step(), entries, &ahead_, sums_ + tile * kSums);
+                                         groups_.of_step(), entries, &ahead_, sums_of(0, tile));
         }
     }
 
   private:
     static constexpr int64_t kTiles = kStripRows / kTileRows;
+
+    float *sums_of(int64_t x_row, int64_t tile) { return sums_[x_row] + tile * kSums; }
+
+    void add_tile(const WordTile &words, int64_t tile, int64_t,
+                  const ColumnBytes<Isa, Layout::quads> &x, float *sums) {
+        groups_.template prepare<true>(tile, x.unit);
+        add_integers<Isa, Layout>(words, x, *groups_.tile_groups(), &ahead_, sums);
+    }
+    void add_tile(const WordTile &words, int64_t tile, int64_t columns,
+                  const EightsOfColumns<Isa> &x, float *sums) {
+        const int64_t size = args_.w.geometry.group_size;
+        const int64_t steps = min64(kBlock, round_up(columns, size)) / 16;  // of its groups
+        const float unit = x.unit / integer_steps(*args_.w.format);
+        if constexpr (Layout::quads) {
+            groups_.prepare_rows(tile, unit);
+        } else {
+            groups_.template prepare<true>(tile, unit);
+        }
+        const auto add = args_.w.format->kind == FormatKind::kLut4 ? add_eights<Isa, Layout, true>
+                                                                   : add_eights<Isa, Layout, false>;
+        add(words, x, steps, groups_.tile_groups(), groups_.of_step(), entries_, &ahead_, sums);
+        in_eights_ = true;
+    }
 
     const uint8_t *words_at(int64_t line, int64_t word) const {
         return static_cast<const uint8_t *>(args_.w.data) + (line * pitch_ + word) * 4;
@@ -112,7 +128,7 @@ class ColumnStrip {
         return {reinterpret_cast<const uint8_t *>(corner_), Isa::kWide * 4};
     }
 
-    QK_NOINLINE void store(int64_t row, int64_t last, float *sums) const {
+    QK_NOINLINE void store(int64_t x_row, int64_t row, int64_t last, float *sums) const {
         alignas(64) float y[kTileRows];
         if (!Layout::quads) {
             fold_rows(sums, y);
@@ -122,7 +138,7 @@ class ColumnStrip {
         } else {
             fold_columns(sums, y);
         }
-        store_run(args_, 0, row, min64(kTileRows, last - row), y);
+        store_run(args_, x_row, row, min64(kTileRows, last - row), y);
     }
 
     // A lane of every row after the other.
@@ -175,34 +191,37 @@ class ColumnStrip {
     bool in_eights_ = false;  // the sums' lanes
     Ahead<Isa> ahead_;
     alignas(64) uint32_t corner_[kLines][Isa::kWide];
-    alignas(64) float sums_[kTiles * kSums];
+    alignas(64) float sums_[kRows][kTiles * kSums];
 };
 
 // Strips of a range of rows.
-template <class Isa, class Layout, class Body>
+template <class Body>
 QK_INLINE inline void for_each_strip(int64_t first, int64_t last, const Body &body) {
     for (; first < last; first += kStripRows) body(first, min64(first + kStripRows, last));
 }
 
-template <class Isa, class Layout, class Block>
-QK_NOINLINE void run_integer_strips(ColumnStrip<Isa, Layout> &strip, BlocksOfX<Isa, Block> &x,
-                                    int64_t first, int64_t last) {
-    for_each_strip<Isa, Layout>(first, last, [&](int64_t from, int64_t to) {
-        const Block *blocks = nullptr;
+// Rows: a BlocksOfX each.
+template <class Block, class Isa, class Layout, int64_t kRows, class Rows>
+QK_NOINLINE void run_integer_strips(ColumnStrip<Isa, Layout, kRows> &strip, Rows &x, int64_t first,
+                                    int64_t last) {
+    for_each_strip(first, last, [&](int64_t from, int64_t to) {
+        const Block *blocks[kRows] = {};
         strip.run(from, to, [&](int64_t column, int64_t end) {
-            if (column % kPanelOfX == 0) blocks = x.panel(column);
-            strip.add_block(column, end, blocks[column % kPanelOfX / kBlock]);
+            for (int64_t j = 0; j < kRows; ++j) {
+                blocks[j] = column % Rows::Row::kColumns == 0 ? x[j].panel(column) : blocks[j] + 1;
+            }
+            strip.add_block(column, end, blocks);
         });
     });
 }
 
-// Strips and the row of x that they read.
-template <class Isa, class Layout, class X>
+// Strips and the rows of x that they read.
+template <class Isa, class Layout, int64_t kRows, class X>
 struct StripsOfX {
     StripsOfX(const LinearArgs &args, const Device &device, bool integers)
         : strip(args, device, integers), x(args.x) {}
 
-    ColumnStrip<Isa, Layout> strip;
+    ColumnStrip<Isa, Layout, kRows> strip;
     X x;
 };
 
@@ -213,11 +232,11 @@ QK_NOINLINE void run_float_strips(const LinearArgs &args, const Launch &launch, 
     entries_of(args.w, 0, values);
     const Entries entries(values);
     const typename Isa::Lut4Entries any(values);
-    const InScratch<StripsOfX<Isa, Layout, RowOfX<Isa>>> strips(launch.scratch, args, launch.device,
-                                                                false);
-    ColumnStrip<Isa, Layout> &strip = strips->strip;
+    const InScratch<StripsOfX<Isa, Layout, 1, RowOfX<Isa>>> strips(launch.scratch, args,
+                                                                   launch.device, false);
+    ColumnStrip<Isa, Layout, 1> &strip = strips->strip;
     ColumnFloats<Layout::quads> block;
-    for_each_strip<Isa, Layout>(first, last, [&](int64_t from, int64_t to) {
+    for_each_strip(first, last, [&](int64_t from, int64_t to) {
         const char *panel = nullptr;
         strip.run(from, to, [&](int64_t column, int64_t end) {
             if (column % kPanelOfX == 0) panel = strips->x.panel(column);
@@ -237,23 +256,25 @@ inline int64_t rows_of_task(int64_t n, int32_t concurrency) {
     return min64(kStripRows, round_up(share, 128));
 }
 
-template <class Isa, class Layout, class Block>
+template <int64_t kRows, class Isa, class Layout, class Block>
 QK_NOINLINE Status run_integers(const LinearArgs &args, const Launch &launch, int64_t block) {
-    using X = BlocksOfX<Isa, Block>;
+    using Whole = EachRow<BlocksOfX<Isa, Block>, kRows>;
+    // Of two rows a block at a time, for a strip: their sums take the room.
+    using Parts = EachRow<BlocksOfX<Isa, Block, kRows == 1 ? kPanelOfX : kBlock>, kRows>;
+    using Strip = ColumnStrip<Isa, Layout, kRows>;
     const int64_t n = args.w.geometry.n;
     if (launch.parallel.concurrency > 1 && args.x.columns <= kPanelOfX) {
-        const InScratch<X> whole(launch.scratch, args.x);  // for all tasks
+        const InScratch<Whole> whole(launch.scratch, args.x);  // for all tasks
         parallel_ranges(launch.parallel, n, block, [&](int64_t first, int64_t last) {
-            const InScratch<ColumnStrip<Isa, Layout>> strip(launch.scratch, args, launch.device,
-                                                            true);
-            run_integer_strips<Isa, Layout, Block>(*strip, *whole, first, last);
+            const InScratch<Strip> strip(launch.scratch, args, launch.device, true);
+            run_integer_strips<Block>(*strip, *whole, first, last);
         });
         return QK_OK;
     }
     parallel_ranges(launch.parallel, n, block, [&](int64_t first, int64_t last) {
-        const InScratch<StripsOfX<Isa, Layout, X>> strips(launch.scratch, args, launch.device,
-                                                          true);
-        run_integer_strips<Isa, Layout, Block>(strips->strip, strips->x, first, last);
+        const InScratch<StripsOfX<Isa, Layout, kRows, Parts>> strips(launch.scratch, args,
+                                                                     launch.device, true);
+        run_integer_strips<Block>(strips->strip, strips->x, first, last);
     });
     return QK_OK;
 }
@@ -262,11 +283,17 @@ template <class Isa, class Layout>
 QK_NOINLINE Status run_words(const LinearArgs &args, const Launch &launch) {
     const int64_t n = args.w.geometry.n, block = rows_of_task(n, launch.parallel.concurrency);
     if (sums_integers<Isa>(args)) {
-        return in_small_groups(args.w.geometry)
-                   ? run_integers<Isa, Layout, EightsOfColumns<Isa>>(args, launch, block)
-                   : run_integers<Isa, Layout, ColumnBytes<Isa, Layout::quads>>(args, launch,
-                                                                                block);
+        using Eights = EightsOfColumns<Isa>;
+        using Bytes = ColumnBytes<Isa, Layout::quads>;
+        const bool small = in_small_groups(args.w.geometry);
+        if (args.x.rows == 1) {
+            return small ? run_integers<1, Isa, Layout, Eights>(args, launch, block)
+                         : run_integers<1, Isa, Layout, Bytes>(args, launch, block);
+        }
+        return small ? run_integers<2, Isa, Layout, Eights>(args, launch, block)
+                     : run_integers<2, Isa, Layout, Bytes>(args, launch, block);
     }
+    if (args.x.rows > 1) return row_by_row<run_words<Isa, Layout>>(args, launch);
     const bool table = args.w.format->kind == FormatKind::kLut4;
     parallel_ranges(launch.parallel, n, block, [&](int64_t first, int64_t last) {
         table ? run_float_strips<Isa, Layout, typename Isa::Lut4Entries>(args, launch, first, last)

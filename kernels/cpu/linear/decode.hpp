@@ -53,16 +53,20 @@ class Decoder {
 
     // Rows of bytes can be multiplied as they are looked up, without weights in memory.
     bool walks_bytes() const { return w_.layout->bits == 8 && !w_.geometry.flat; }
-    // Adds the products of columns column .. end and x to 8 rows' sums.
+    // Adds the products of columns column .. end and rows of x to 8 rows' sums.
+    template <int kCount>
     QK_NOINLINE void add_bytes(int64_t row, int64_t column, int64_t end, const char *scales,
-                               const char *x, Lanes<Isa> *sums) {
+                               const char *const *x, Lanes<Isa> (*sums)[8]) {
         const auto add = [&]<bool lowered>(const auto &look_up) QK_INLINE {
             const char *const minima = lowered ? minima_.load_columns(row, column, end) : nullptr;
             for (int64_t i = 0; i < min64(8, w_.geometry.n - row); ++i) {
                 const uint8_t *const codes = data_ + (row + i) * w_.geometry.k + column;
                 prefetch_lines(codes, end - column, end - column);
-                sums[i] = add_row<lowered>(codes, column, end - column, scales + 4 * i,
-                                           minima + 4 * i, x, sums[i], look_up);
+                Lanes<Isa> sum[kCount];
+                for (int j = 0; j < kCount; ++j) sum[j] = sums[j][i];
+                add_row<lowered, kCount>(codes, column, end - column, scales + 4 * i,
+                                         minima + 4 * i, x, sum, look_up);
+                for (int j = 0; j < kCount; ++j) sums[j][i] = sum[j];
             }
         };
         const auto add_codes = [&](const auto &look_up) {
@@ -76,10 +80,10 @@ class Decoder {
 
   private:
     // Of one row; scales and minima: an f32 a group, 8 apart.
-    template <bool lowered, class LookUp>
-    QK_INLINE Lanes<Isa> add_row(const uint8_t *codes, int64_t column, int64_t count,
-                                 const char *scales, const char *minima, const char *x,
-                                 Lanes<Isa> sum, const LookUp &look_up) const {
+    template <bool lowered, int kCount, class LookUp>
+    QK_INLINE void add_row(const uint8_t *codes, int64_t column, int64_t count, const char *scales,
+                           const char *minima, const char *const *x, Lanes<Isa> (&sum)[kCount],
+                           const LookUp &look_up) const {
         const int64_t size = w_.geometry.group_size;
         int64_t at = 0;
         for (int64_t next = size - column % size; at < count; next += size) {
@@ -90,18 +94,24 @@ class Decoder {
                 return lowered ? Isa::add(product, minus) : product;
             };
             for (; at + 16 <= min64(next, count); at += 16) {
-                sum = Isa::fma(Isa::load_f32(x + at * 4), weight(codes + at), sum);
+                const Lanes<Isa> product = weight(codes + at);
+                for (int j = 0; j < kCount; ++j) {
+                    sum[j] = Isa::fma(Isa::load_f32(x[j] + at * 4), product, sum[j]);
+                }
             }
             if (at < count && at < next) {  // the row's last columns
                 uint8_t last[16] = {};
                 memcpy(last, codes + at, size_t(count - at));
                 const Mask<Isa> mask = Isa::first_lanes(count - at);
-                return Isa::fma_where(mask, Isa::load_f32(x + at * 4, mask), weight(last), sum);
+                for (int j = 0; j < kCount; ++j) {
+                    const Lanes<Isa> of_x = Isa::load_f32(x[j] + at * 4, mask);
+                    sum[j] = Isa::fma_where(mask, of_x, weight(last), sum[j]);
+                }
+                return;
             }
             scales += 32;
             minima += 32;
         }
-        return sum;
     }
 
     void lower_flat(const char *minima, int64_t columns, Weights8 *to) const {

@@ -1,6 +1,6 @@
-// y = x . transpose(w) + bias for one row of x, over blocks of the packed layout (rows8), any 4-bit
-// format; other layouts are gathered to such blocks, a panel at a time (shared/row_blocks.hpp).
-// The sum has the generic kernel's order, so the bits are the same.
+// y = x . transpose(w) + bias for one or two rows of x, over blocks of the packed layout (rows8),
+// any 4-bit format; other layouts are gathered to such blocks, a panel at a time
+// (shared/row_blocks.hpp). The sum has the generic kernel's order, so the bits are the same.
 //
 // A chunk is one 64-byte vector: 128 columns of one row. Nibble i of dword j is column 16 i + j, so
 // that step i of a chunk shifts the vector right by 4 i, looks up 16 entries with one permute
@@ -9,7 +9,8 @@
 //     stream of a row block:  [row 0: columns 0..127][row 1]...[row 7][row 0: columns 128..255]...
 //     registers:              x of the chunk (8), sums of the 8 rows (8), the 16 entries (1)
 //
-// Weights are read once, front to back, in one stream; scales of the 8 rows are side by side.
+// Weights are read once, front to back, in one stream; scales of the 8 rows are side by side. Each
+// row of x has the sums that it would have alone; what is looked up is multiplied by both.
 #pragma once
 #include "cpu/kernels.hpp"
 #include "cpu/linear/minima.hpp"
@@ -24,14 +25,16 @@ template <class Isa>
 struct Sums {
     Lanes<Isa> row[8];
 };
+template <class Isa, int kCount>
+using SumsOf = Sums<Isa>[kCount];  // one a row of x
 
 // What a chunk of 8 rows is added with: at most 128 columns a group here, wider ones are taken
 // 128 at a time.
 struct Chunk {
-    const uint8_t *codes;  // row 0's
-    const char *scales;    // f32 [group of the chunk][8 rows]
-    const uint8_t *zeros;  // 4 bytes a group: a nibble a row; of LoweredCodes 32: an f32 a row
-    const char *x;         // f32
+    const uint8_t *codes;      // row 0's
+    const char *scales;        // f32 [group of the chunk][8 rows]
+    const uint8_t *zeros;      // 4 bytes a group: a nibble a row; of LoweredCodes 32: an f32 a row
+    const char *x[kLaneRows];  // f32, one a row of x
 };
 
 // The 16 weights that the codes of a row stand for in group `group` of the chunk.
@@ -54,54 +57,65 @@ constexpr int64_t kNear = 1024;
 
 // Rows go kRowsTogether at a time, step by step: their sums are independent, and a processor's
 // window is shorter than the chain of eight additions of one row.
-template <class Isa, int kSteps, class Codes>
+template <class Isa, int kSteps, int kRows, int kCount, class Codes>
 QK_INLINE inline void add_rows(const Chunk &chunk, int first_row, const Codes &codes,
-                               Sums<Isa> &sums) {
-    Words<Isa> words[Isa::kRowsTogether];
-    Table<Isa> table[Isa::kRowsTogether];
+                               SumsOf<Isa, kCount> &sums) {
+    Words<Isa> words[kRows];
+    Table<Isa> table[kRows];
     QK_UNROLL
-    for (int i = 0; i < Isa::kRowsTogether; ++i) {
+    for (int i = 0; i < kRows; ++i) {
         const uint8_t *const row = chunk.codes + 64 * (first_row + i);
         prefetch_stream(row + kAhead);
         if (loads_bytes<Isa>) prefetch(row + kNear);
         if (!loads_bytes<Isa>) words[i] = Isa::load_words(row);
     }
     const auto add = [&]<int step>() QK_INLINE {
-        const Lanes<Isa> x = Isa::load_f32(chunk.x + 64 * step);
+        Lanes<Isa> x[kCount];
+        QK_UNROLL
+        for (int j = 0; j < kCount; ++j) x[j] = Isa::load_f32(chunk.x[j] + 64 * step);
         constexpr int shifts = loads_bytes<Isa> ? step % 2 : step;
         QK_UNROLL
-        for (int i = 0; i < Isa::kRowsTogether; ++i) {
+        for (int i = 0; i < kRows; ++i) {
             const int row = first_row + i;
             if (loads_bytes<Isa> && shifts == 0) {
                 words[i] = Isa::load_words(chunk.codes + 64 * row + step / 2);
             }
             if (step % kSteps == 0) table[i] = weights_of<Isa>(chunk, codes, step / kSteps, row);
             const Lanes<Isa> weight = Isa::template look_up<shifts>(table[i], words[i]);
-            sums.row[row] = Isa::fma(weight, x, sums.row[row]);
+            QK_UNROLL
+            for (int j = 0; j < kCount; ++j) {
+                sums[j].row[row] = Isa::fma(weight, x[j], sums[j].row[row]);
+            }
         }
     };
     for_each_step(add);
 }
 
-template <class Isa, int kSteps, class Codes>
-QK_INLINE inline void add_chunk(const Chunk &chunk, const Codes &codes, Sums<Isa> &sums) {
+template <class Isa, int kSteps, int kCount, class Codes>
+QK_INLINE inline void add_chunk(const Chunk &chunk, const Codes &codes, SumsOf<Isa, kCount> &sums) {
+    constexpr int kRows = Isa::kRowsTogether > kCount ? Isa::kRowsTogether / kCount : 1;
     if (Isa::kRowsTogether == 1) {  // the sums are in memory anyway
         _Pragma("GCC unroll 1") for (int row = 0; row < 8; ++row) {
             if constexpr (requires { codes.planes(); }) {
                 const uint8_t *const from = chunk.codes + 64 * row;
                 prefetch_stream(from + kAhead);
-                Isa::template add_products<kSteps>(
-                    codes.planes(), from, reinterpret_cast<const float *>(chunk.scales) + row,
-                    reinterpret_cast<const float *>(chunk.x), sums.row[row]);
+                const float *const scales = reinterpret_cast<const float *>(chunk.scales) + row;
+                const float *x[kCount];
+                Lanes<Isa> *sum[kCount];
+                for (int j = 0; j < kCount; ++j) {
+                    x[j] = reinterpret_cast<const float *>(chunk.x[j]);
+                    sum[j] = &sums[j].row[row];
+                }
+                Isa::template add_products<kSteps, kCount>(codes.planes(), from, scales, x, sum);
             } else {
-                add_rows<Isa, kSteps, Codes>(chunk, row, codes, sums);
+                add_rows<Isa, kSteps, 1, kCount>(chunk, row, codes, sums);
             }
         }
         return;
     }
     QK_UNROLL
-    for (int row = 0; row < 8; row += Isa::kRowsTogether) {
-        add_rows<Isa, kSteps, Codes>(chunk, row, codes, sums);
+    for (int row = 0; row < 8; row += kRows) {
+        add_rows<Isa, kSteps, kRows, kCount>(chunk, row, codes, sums);
     }
 }
 
@@ -116,7 +130,7 @@ inline void look_up_steps(const Words<Isa> &words, const Table<Isa> *tables, flo
 // The last chunk of a row, which ends `columns` after its start; a group has `steps` steps.
 template <class Isa, class Codes>
 QK_NOINLINE void add_tail(const Chunk &chunk, const Codes &codes, int64_t steps, int64_t columns,
-                          Sums<Isa> &sums) {
+                          int64_t x_rows, Sums<Isa> *sums) {
     const int64_t count = ceil_div(columns, 16);
     for (int row = 0; row < 8; ++row) {
         Table<Isa> tables[8];
@@ -127,19 +141,22 @@ QK_NOINLINE void add_tail(const Chunk &chunk, const Codes &codes, int64_t steps,
         look_up_steps<Isa, 0>(Isa::load_words(chunk.codes + 64 * row), tables, weights);
         for (int64_t step = 0; step < count; ++step) {
             const Mask<Isa> mask = Isa::first_lanes(columns - 16 * step);
-            const Lanes<Isa> x = Isa::load_f32(chunk.x + 64 * step, mask);
-            sums.row[row] = Isa::fma_where(mask, x, Isa::load_f32(weights[step]), sums.row[row]);
+            for (int64_t j = 0; j < x_rows; ++j) {
+                const Lanes<Isa> x = Isa::load_f32(chunk.x[j] + 64 * step, mask);
+                Lanes<Isa> &sum = sums[j].row[row];
+                sum = Isa::fma_where(mask, x, Isa::load_f32(weights[step]), sum);
+            }
         }
     }
 }
 
 template <class Isa>
-inline void store_rows(const LinearArgs &args, int64_t row_block, const Sums<Isa> &sums,
-                       MinimaOfGroups<Isa> *minima = nullptr) {
+inline void store_rows(const LinearArgs &args, int64_t x_row, int64_t row_block,
+                       const Sums<Isa> &sums, MinimaOfGroups<Isa> *minima = nullptr) {
     float y[8];
     Isa::fold_rows(sums.row, y);
-    if (minima != nullptr) minima->take_off(row_block * 8, y);
-    store_8(args, 0, row_block, y);
+    if (minima != nullptr) minima->take_off(x_row, row_block * 8, y);
+    store_8(args, x_row, row_block, y);
 }
 
 // A run of chunks whose groups fill the scale panel, at most. Divisions take time, so the first
@@ -162,19 +179,23 @@ inline Panel panel_from(const Geometry &s, int64_t first, int64_t most) {
             (group + 1) * s.group_size - column};
 }
 
-// y of 8 rows: add_panel(panel, sums) adds the panels up in order.
+// y of 8 rows: add_panel(panel, sums) adds the panels up in order, sums of each row of x.
 template <class Isa, class AddPanel>
 QK_INLINE inline void sum_panels(const LinearArgs &args, const Panel &first, int64_t row_block,
                                  const AddPanel &add_panel, MinimaOfGroups<Isa> *minima = nullptr) {
     const Geometry s = geometry_of_blocks(args.w.geometry);
     const int64_t chunks = ceil_div(s.k, 128);
-    Sums<Isa> sums;
-    for (Lanes<Isa> &lanes : sums.row) lanes = Isa::zero_lanes();
+    SumsOf<Isa, kLaneRows> sums;
+    for (int64_t j = 0; j < args.x.rows; ++j) {
+        for (Lanes<Isa> &lanes : sums[j].row) lanes = Isa::zero_lanes();
+    }
     add_panel(first, sums);
     for (int64_t at = first.last; at < chunks; at += first.last) {
         add_panel(panel_from(s, at, first.last), sums);
     }
-    store_rows<Isa>(args, row_block, sums, minima);
+    for (int64_t j = 0; j < args.x.rows; ++j) {
+        store_rows<Isa>(args, j, row_block, sums[j], minima);
+    }
 }
 
 template <class Isa, class Codes>
@@ -187,7 +208,7 @@ class RowBlocks {
 
     void run(int64_t row_block) {
         sum_panels<Isa>(args_, first_, row_block,
-                        [&](const Panel &panel, Sums<Isa> &sums)
+                        [&](const Panel &panel, Sums<Isa> *sums)
                             QK_INLINE { run_panel(row_block, panel, sums); });
     }
 
@@ -208,53 +229,63 @@ class RowBlocks {
         return blocks_.in_place() && panel.last * 128 == s.k && (row_block + 1) * 8 >= s.n;
     }
 
-    void run_panel(int64_t row_block, const Panel &panel, Sums<Isa> &sums) {
+    void run_panel(int64_t row_block, const Panel &panel, Sums<Isa> *sums) {
         const Geometry &s = s_;
         const uint8_t *const codes = blocks_.load(row_block, panel.first, panel.last);
         const char *const scales = scales_.load(row_block, panel.group, panel.groups);
-        const char *const x = x_.panel(panel.first * 128);
+        const int64_t rows = args_.x.rows, column = panel.first * 128;
+        const char *const x = x_[0].panel(column);
+        const char *const second = rows > 1 ? x_[1].panel(column) : x;
         const uint8_t *const zeros = zeros_of(row_block, panel);
         const int64_t full = panel.full - (loads_bytes<Isa> && ends_plane(row_block, panel));
         const int64_t steps = s.group_size < s.k ? min64(s.group_size, 128) / 16 : 8;
-        switch (steps) {
-            case 1: run_chunks<1>(codes, scales, zeros, x, panel.left, full, sums); break;
-            case 2: run_chunks<2>(codes, scales, zeros, x, panel.left, full, sums); break;
-            case 4: run_chunks<4>(codes, scales, zeros, x, panel.left, full, sums); break;
-            default: run_chunks<8>(codes, scales, zeros, x, panel.left, full, sums);
-        }
+        rows > 1 ? run_steps<2>(steps, codes, scales, zeros, x, second, panel.left, full, sums)
+                 : run_steps<1>(steps, codes, scales, zeros, x, second, panel.left, full, sums);
         if (panel.first + full == panel.last) return;
         const int64_t groups = (panel.first + full) * 128 / s.group_size - panel.group;
-        const Chunk chunk = {codes + full * 512, scales + groups * 32,
+        const Chunk chunk = {codes + full * 512,
+                             scales + groups * 32,
                              zeros != nullptr ? zeros + groups * zero_bytes() : zeros,
-                             x + full * 512};
-        add_tail<Isa>(chunk, codes_, steps, s.k - (panel.first + full) * 128, sums);
+                             {x + full * 512, second + full * 512}};
+        add_tail<Isa>(chunk, codes_, steps, s.k - (panel.first + full) * 128, rows, sums);
     }
 
     // One by one, because a processor waits where a vector is loaded that was stored in parts.
-    template <int kSteps>
+    template <int kCount, class... Args>
+    QK_INLINE void run_steps(int64_t steps, const Args &...args) const {
+        switch (steps) {
+            case 1: return run_chunks<1, kCount>(args...);
+            case 2: return run_chunks<2, kCount>(args...);
+            case 4: return run_chunks<4, kCount>(args...);
+            default: return run_chunks<8, kCount>(args...);
+        }
+    }
+    template <int kSteps, int kCount>
     QK_NOINLINE void run_chunks(const uint8_t *codes, const char *scales, const uint8_t *zeros,
-                                const char *x, int64_t left, int64_t full, Sums<Isa> &total) const {
+                                const char *x, const char *second, int64_t left, int64_t full,
+                                Sums<Isa> *total) const {
         constexpr int64_t groups = 8 / kSteps;
         const int64_t size = s_.group_size, stride = zero_bytes();
-        Sums<Isa> sums = total;  // a copy that nothing points to stays in registers
-        Chunk at = {codes, scales, zeros, x};
+        SumsOf<Isa, kCount> sums;  // a copy that nothing points to stays in registers
+        for (int j = 0; j < kCount; ++j) sums[j] = total[j];
+        Chunk at = {codes, scales, zeros, {x, second}};
         for (int64_t i = 0; i < full; ++i) {
-            add_chunk<Isa, kSteps, Codes>(at, codes_, sums);
+            add_chunk<Isa, kSteps, kCount>(at, codes_, sums);
             prefetch_lines(at.scales, groups * 32, groups * 1024);
             at.codes += 512;
-            at.x += 512;
+            for (const char *&of_row : at.x) of_row += 512;
             left -= 128;
             if (kSteps == 8 && left > 0) continue;
             left = size;
             at.scales += groups * 32;
             at.zeros += groups * stride;
         }
-        total = sums;
+        for (int j = 0; j < kCount; ++j) total[j] = sums[j];
     }
 
     const LinearArgs &args_;
     const Geometry s_;
-    RowOfX<Isa> x_;
+    EachRow<RowOfX<Isa>> x_;
     ScalePanel<Isa> scales_;
     std::conditional_t<kLowers<Codes>, ScalePanel<Isa>, NoPanel> minima_;
     Codes codes_;

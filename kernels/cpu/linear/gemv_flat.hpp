@@ -1,5 +1,5 @@
-// y = x . transpose(w) + bias for one row of x over blocks of packed rows whose groups straddle
-// them: every row has its own columns where a group ends.
+// y = x . transpose(w) + bias for one or two rows of x over blocks of packed rows whose groups
+// straddle them: every row has its own columns where a group ends.
 //
 // Groups are multiples of 16 columns, so all groups of a row end at one lane of a step, its cut:
 //
@@ -95,21 +95,23 @@ class FlatRowBlocks {
             before_[row] = Isa::first_lanes(16 - past);
         }
         sum_panels<Isa>(args_, first_, row_block,
-                        [&](const Panel &panel, Sums<Isa> &sums)
+                        [&](const Panel &panel, Sums<Isa> *sums)
                             QK_INLINE { run_panel(row_block, panel, sums); });
     }
 
   private:
-    void run_panel(int64_t row_block, const Panel &panel, Sums<Isa> &sums) {
+    void run_panel(int64_t row_block, const Panel &panel, Sums<Isa> *sums) {
         const uint8_t *const codes = blocks_.load(row_block, panel.first, panel.last);
         scales_.load_steps(row_block, panel.group, panel.groups + 1, StepScales::kPitch,
                            steps_.row[0]);
-        const FlatChunk<Isa> chunk = {codes, steps_.row[0], before_, x_.panel(panel.first * 128)};
-        cuts_ ? run_chunks<true>(chunk, panel.full, sums)
-              : run_chunks<false>(chunk, panel.full, sums);
-        if (panel.first + panel.full < panel.last) {
+        for (int64_t j = 0; j < args_.x.rows; ++j) {
+            const FlatChunk<Isa> chunk = {codes, steps_.row[0], before_,
+                                          x_[j].panel(panel.first * 128)};
+            cuts_ ? run_chunks<true>(chunk, panel.full, sums[j])
+                  : run_chunks<false>(chunk, panel.full, sums[j]);
+            if (panel.first + panel.full == panel.last) continue;
             add_tail(codes + panel.full * 512, panel.full * 8, chunk.x + panel.full * 512,
-                     s_.k - (panel.first + panel.full) * 128, sums);
+                     s_.k - (panel.first + panel.full) * 128, sums[j]);
         }
     }
 
@@ -150,7 +152,7 @@ class FlatRowBlocks {
 
     const LinearArgs &args_;
     const Geometry s_;  // of steps
-    RowOfX<Isa> x_;
+    EachRow<RowOfX<Isa>> x_;
     ScalePanel<Isa> scales_;
     Codes codes_;
     CodesOfBlocks<Isa> blocks_;

@@ -1,4 +1,4 @@
-// One row of x as integers over packed codes that are integers, in groups of 16, 32 or 64
+// Rows of x as integers over packed codes that are integers, in groups of 16, 32 or 64
 // (docs/formats.md, "Order of sums"): a lane has eight columns of one group. How a block's integers
 // are multiplied is an instruction set's:
 //
@@ -75,33 +75,44 @@ struct GroupsOfLanes {
 template <class Isa, class Products>
 class RowsOfGroups {
   public:
+    static constexpr int64_t kTogether = kRowsTogether<typename Products::X>;  // rows of x
+
     RowsOfGroups(const LinearArgs &args, const Device &device)
         : args_(args), x_(args.x), scales_(args.w, device), minima_(args, device),
           products_(args.w), blocks_(args.w), chunks_(chunk_count(args.w.geometry)),
           groups_(kBlock / args.w.geometry.group_size) {}
 
     void run(int64_t row_block) {
-        typename Products::Sums sums = {};
+        typename Products::Sums sums[kTogether] = {};
         for (int64_t chunk = 0; chunk < chunks_; chunk += kPanelChunks) {
             add_panel(row_block, chunk, min64(chunk + kPanelChunks, chunks_), sums);
         }
-        alignas(64) float rows[8][16];
-        Products::to_rows(sums, rows);
-        Sums<Isa> lanes;
-        for (int row = 0; row < 8; ++row) lanes.row[row] = Isa::load_f32(rows[row]);
-        store_rows<Isa>(args_, row_block, lanes, &minima_);
+        for (int64_t j = 0; j < args_.x.rows; ++j) {
+            alignas(64) float rows[8][16];
+            Products::to_rows(sums[j], rows);
+            Sums<Isa> lanes;
+            for (int row = 0; row < 8; ++row) lanes.row[row] = Isa::load_f32(rows[row]);
+            store_rows<Isa>(args_, j, row_block, lanes, &minima_);
+        }
     }
 
   private:
-    QK_NOINLINE void add_panel(int64_t row_block, int64_t first, int64_t last,
-                               typename Products::Sums &sums) {
+    void add_panel(int64_t row_block, int64_t first, int64_t last, typename Products::Sums *sums) {
         const int64_t group = first * groups_;
-        int64_t there = min64(last * groups_, args_.w.geometry.groups_per_row) - group;
-        const char *scales = scales_.load(row_block, group, there);
-        const uint8_t *zeros = blocks_.zeros(row_block, group, there);
-        const uint8_t *codes = blocks_.load(row_block, first, last);
-        const X *x = x_.panel(first * kBlock);
-        for (int64_t i = first; i < last; ++i, codes += 512, ++x, there -= groups_) {
+        const int64_t there = min64(last * groups_, args_.w.geometry.groups_per_row) - group;
+        const char *const scales = scales_.load(row_block, group, there);
+        const uint8_t *const zeros = blocks_.zeros(row_block, group, there);
+        const uint8_t *const codes = blocks_.load(row_block, first, last);
+        for (int64_t j = 0; j < args_.x.rows; ++j) {
+            add_chunks(last - first, codes, scales, zeros, there, x_[j].panel(first * kBlock),
+                       sums[j]);
+        }
+    }
+
+    QK_NOINLINE void add_chunks(int64_t count, const uint8_t *codes, const char *scales,
+                                const uint8_t *zeros, int64_t there, const typename Products::X *x,
+                                typename Products::Sums &sums) const {
+        for (int64_t i = 0; i < count; ++i, codes += 512, ++x, there -= groups_) {
             if (there < groups_) return add_last(codes, *x, scales, zeros, there, sums);
             products_.add(codes, *x, scales, zeros, sums);
             scales += groups_ * 32;
@@ -127,7 +138,7 @@ class RowsOfGroups {
     using X = typename Products::X;
 
     const LinearArgs &args_;
-    BlocksOfX<Isa, X> x_;
+    EachRow<BlocksOfX<Isa, X>, kTogether> x_;
     ScalePanel<Isa> scales_;
     MinimaOfGroups<Isa> minima_;
     Products products_;
@@ -149,13 +160,19 @@ void run_groups(const LinearArgs &args, const Launch &launch) {
     }
 }
 
-// 8 rows at a time. Where x is taken as integers: `IntegerRows` where groups are blocks or more,
-// `GroupProducts` where they are smaller.
+// 8 rows of w at a time. Where x is taken as integers: `IntegerRows` where groups are blocks or
+// more, `GroupProducts` where they are smaller.
 template <class Isa, class IntegerRows, template <CodeKind> class GroupProducts>
 Status run_gemv(const LinearArgs &args, const Launch &launch) {
-    if (sums_integers<Isa>(args)) {
-        in_small_groups(args.w.geometry) ? run_groups<Isa, GroupProducts>(args, launch)
-                                         : run_blocks<IntegerRows>(args, launch, launch.device);
+    const bool integers = sums_integers<Isa>(args), small = in_small_groups(args.w.geometry);
+    using Groups = RowsOfGroups<Isa, GroupProducts<CodeKind::kTable>>;
+    const int64_t together = !integers ? 1 : small ? Groups::kTogether : IntegerRows::kTogether;
+    if (args.x.rows > together && may_sum_integers(args)) {
+        return row_by_row<run_gemv<Isa, IntegerRows, GroupProducts>>(args, launch);
+    }
+    if (integers) {
+        small ? run_groups<Isa, GroupProducts>(args, launch)
+              : run_blocks<IntegerRows>(args, launch, launch.device);
     } else if (scales_steps(args.w)) {
         if constexpr (requires { typename Isa::Planes; }) {
             run_blocks<FlatRowBlocks<Isa, PlaneCodes<Isa>>>(args, launch, launch.device);

@@ -1,4 +1,4 @@
-// One row of x as integers over packed U4 codes in groups of a multiple of 128 (docs/formats.md,
+// Rows of x as integers over packed U4 codes in groups of a multiple of 128 (docs/formats.md,
 // "Order of sums"). How a block's integers are multiplied is an instruction set's:
 //
 //     Products(weight); Products::X, a block of x;
@@ -11,26 +11,35 @@ namespace qk::cpu {
 template <class Isa, class Products>
 class RowsOfIntegers {
   public:
+    static constexpr int64_t kTogether = kRowsTogether<typename Products::X>;  // rows of x
+
     RowsOfIntegers(const LinearArgs &args, const Device &device)
         : args_(args), x_(args.x), scales_(args.w, device), products_(args.w), blocks_(args.w),
           first_(panel_from(args.w.geometry, 0, blocks_.most())) {}
 
     void run(int64_t row_block) {
         sum_panels<Isa>(args_, first_, row_block,
-                        [&](const Panel &panel, Sums<Isa> &sums)
+                        [&](const Panel &panel, Sums<Isa> *sums)
                             QK_INLINE { run_panel(row_block, panel, sums); });
     }
 
   private:
-    QK_NOINLINE void run_panel(int64_t row_block, const Panel &panel, Sums<Isa> &total) {
+    void run_panel(int64_t row_block, const Panel &panel, Sums<Isa> *sums) {
+        const uint8_t *const codes = blocks_.load(row_block, panel.first, panel.last);
+        const char *const scales = scales_.load(row_block, panel.group, panel.groups);
+        const uint8_t *const zeros = blocks_.zeros(row_block, panel.group, panel.groups);
+        for (int64_t j = 0; j < args_.x.rows; ++j) {
+            run_chunks(panel, codes, scales, zeros, x_[j].panel(panel.first * kBlock), sums[j]);
+        }
+    }
+
+    QK_NOINLINE void run_chunks(const Panel &panel, const uint8_t *codes, const char *scales,
+                                const uint8_t *zeros, const typename Products::X *x,
+                                Sums<Isa> &total) const {
         const Geometry &s = args_.w.geometry;
         constexpr uint32_t eights = 0x88888888;
-        const uint8_t *codes = blocks_.load(row_block, panel.first, panel.last);
-        const char *scales = scales_.load(row_block, panel.group, panel.groups);
-        const uint8_t *zeros = blocks_.zeros(row_block, panel.group, panel.groups);
         const int64_t zeros_step = zeros != nullptr ? 4 : 0;
         if (zeros == nullptr) zeros = reinterpret_cast<const uint8_t *>(&eights);
-        const typename Products::X *x = x_.panel(panel.first * kBlock);
         Sums<Isa> sums = total;  // a copy that nothing else points to
         int64_t left = panel.left;
         for (int64_t i = panel.first; i < panel.last; ++i, codes += 512, ++x) {
@@ -45,7 +54,7 @@ class RowsOfIntegers {
     }
 
     const LinearArgs &args_;
-    BlocksOfX<Isa, typename Products::X> x_;
+    EachRow<BlocksOfX<Isa, typename Products::X>, kTogether> x_;
     ScalePanel<Isa> scales_;
     Products products_;
     CodesOfBlocks<Isa> blocks_;

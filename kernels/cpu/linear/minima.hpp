@@ -1,4 +1,4 @@
-// What minima take off one row of x as integers (docs/formats.md, "One row of integers"): a group's
+// What minima take off a row of x as integers (docs/formats.md, "One row of integers"): a group's
 // minimum times the sum of x over its columns, in four sums of a row, one for every fourth group.
 // Minima come as f32 [group][8 rows], so 16 lanes are two groups. From where is a Source's:
 //
@@ -30,19 +30,21 @@ class MinimaOfGroups {
     MinimaOfGroups(const LinearArgs &args, const Device &device)
         : args_(args), lowered_(has_minimum(args.w)),
           source_(args.w, lowered_ ? args.w.minimum : args.w.scale, device),
-          whole_(args.w.geometry.groups_per_row <= kMost) {
-        if (lowered_ && whole_) fill(0, args.w.geometry.groups_per_row);
+          most_(kMost / args.x.rows), whole_(args.w.geometry.groups_per_row < most_) {
+        if (!lowered_ || !whole_) return;
+        for (int64_t j = 0; j < args.x.rows; ++j) fill(j, 0, args.w.geometry.groups_per_row);
     }
 
-    // Off y of 8 rows, where there are minima.
-    void take_off(int64_t row, float *y) {
+    // Off y of 8 rows of w and one of x, where there are minima.
+    void take_off(int64_t x_row, int64_t row, float *y) {
         const int64_t groups = args_.w.geometry.groups_per_row;
         if (!lowered_) return;
         Lanes<Isa> low[2] = {Isa::zero_lanes(), Isa::zero_lanes()};
         for (int64_t first = 0; first < groups; first += Source::kMost) {
             const int64_t count = min64(Source::kMost, groups - first);
-            if (!whole_) fill(first, count);
-            add(source_.load(row, first, count), sums_ + (whole_ ? first : 0), count, low);
+            if (!whole_) fill(x_row, first, count);
+            const float *const sums = sums_of(x_row) + (whole_ ? first : 0);
+            add(source_.load(row, first, count), sums, count, low);
         }
         float both[16];
         Isa::store_f32(both, Isa::add(low[0], low[1]));
@@ -52,16 +54,19 @@ class MinimaOfGroups {
   private:
     static constexpr int64_t kMost = 2304;  // groups: 36864 columns in groups of 16
 
-    // Sums of x over a run of groups, from the start of a block on.
-    QK_NOINLINE void fill(int64_t first, int64_t count) {
+    float *sums_of(int64_t x_row) { return sums_ + x_row * most_; }
+
+    // Sums of a row of x over a run of groups, from the start of a block on.
+    QK_NOINLINE void fill(int64_t x_row, int64_t first, int64_t count) {
         const int64_t size = args_.w.geometry.group_size, end = args_.x.columns;
-        float *to = sums_;
-        for (int64_t column = first * size; to < sums_ + count; column += kBlock) {
+        const int64_t start = x_row * row_stride(args_.x);
+        float *to = sums_of(x_row), *const last_one = to + count;
+        for (int64_t column = first * size; to < last_one; column += kBlock) {
             alignas(64) float x[kBlock] = {};
             alignas(64) int32_t q[kBlock];
-            widen_x<Isa>(args_.x, column, min64(kBlock, end - column), x);
+            widen_x<Isa>(args_.x, start + column, min64(kBlock, end - column), x);
             const float unit = integers_of(x, kBlock, q);
-            for (int64_t c = 0; c < kBlock && to < sums_ + count; ++to) {
+            for (int64_t c = 0; c < kBlock && to < last_one; ++to) {
                 int32_t sum = 0;
                 for (const int64_t last = c + size; c < last; ++c) sum += q[c];
                 *to = unit * float(sum);
@@ -85,9 +90,10 @@ class MinimaOfGroups {
 
     const LinearArgs &args_;
     const bool lowered_;
-    Source source_;          // of the scales where there are no minima
-    const bool whole_;       // a row's sums are kept for all rows of w
-    float sums_[kMost + 1];  // by twos: of an odd count's last two one counts
+    Source source_;       // of the scales where there are no minima
+    const int64_t most_;  // groups of a row of x, and one that does not count
+    const bool whole_;    // sums are kept for all rows of w
+    float sums_[kMost];   // by twos: of an odd count's last two one counts
 };
 
 }  // namespace

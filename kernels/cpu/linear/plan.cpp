@@ -1,7 +1,7 @@
 // The CPU's answer to op: facts of the case, a row of the table, the kernel behind it.
 #include <stdio.h>
 
-#include "cpu/access.hpp"
+#include "cpu/linear/row_of_x.hpp"
 #include "cpu/linear/select.hpp"
 
 namespace qk::cpu {
@@ -16,7 +16,8 @@ bool has_integer_entries(const Format &format) {
 Conditions facts_of_x(const LinearArgs &args) {
     const int64_t m = args.x.rows;
     const bool looked_up = args.w.format->kind == FormatKind::kLut4;
-    return (m == 1 ? kOneRow : kSeveralRows) | when(m <= 6, kFewRows) | when(m >= 4, kFourRows) |
+    return (m <= kLaneRows ? kLaneSums : kBlockSums) | when(m >= 2, kTwoRows) |
+           when(m <= 6, kFewRows) | when(m >= 4, kFourRows) |
            when(m >= (looked_up ? 4 : 5), kFiveRows) | when(m <= 4, kUpToFourRows) |
            when(m <= 8, kUpToEightRows) | when(m >= 8, kEightRows);
 }
@@ -45,7 +46,7 @@ constexpr uint32_t kKind = QK_ISA_GENERIC;
 // Rows of x up to which a row of y has other bits than above; 0: it has the same for any m.
 int32_t rows_apart(const LinearArgs &args, const LinearRow &row) {
     if (args.transposed || row.mode == kInt8Mode) return 0;
-    return row.mode == kBf16Mode ? 7 : 1;
+    return row.mode == kBf16Mode ? 7 : int32_t(kLaneRows);
 }
 
 void explain(const LinearArgs &args, Conditions facts, uint32_t sets, uint32_t modes,

@@ -1,6 +1,8 @@
-// One row of x for kernels that walk along k: as f32, or as the integers that one of the orders of
+// Rows of x for kernels that walk along k: as f32, or as the integers that one of the orders of
 // sums takes (docs/formats.md, "Order of sums").
 #pragma once
+#include <utility>
+
 #include "cpu/access.hpp"
 #include "cpu/shared/panel.hpp"
 
@@ -8,6 +10,32 @@ namespace qk::cpu {
 namespace {
 
 constexpr int64_t kBlock = 128;  // columns that are summed on their own
+constexpr int64_t kLaneRows =
+    2;  // of x, at most, whose sums are in lanes, each as if it were alone
+
+// The product of one row of x alone.
+inline LinearArgs product_of_row(const LinearArgs &args, int64_t row) {
+    const auto from_row = [row](const Dense &all) {
+        Dense one = all;
+        one.data = static_cast<char *>(all.data) + row * row_stride(all) * (all.format->bits / 8);
+        one.rows = 1;
+        return one;
+    };
+    LinearArgs one = args;
+    one.x = from_row(args.x);
+    one.y = from_row(args.y);
+    return one;
+}
+
+// A kernel of one row of x for all that have sums of their own.
+template <Status (*run)(const LinearArgs &, const Launch &)>
+Status row_by_row(const LinearArgs &args, const Launch &launch) {
+    Status status = QK_OK;
+    for (int64_t row = 0; row < args.x.rows && status == QK_OK; ++row) {
+        status = run(product_of_row(args, row), launch);
+    }
+    return status;
+}
 
 // Groups of which a block has several; its lanes are eights of columns then, each in one group.
 inline bool in_small_groups(const Geometry &s) {
@@ -21,10 +49,10 @@ inline float integer_steps(const Format &format) {
     return format.id == QK_FORMAT_FP4_E2M1 ? 2.0f : 1.0f;
 }
 
-// Whether one row of x meets codes that are integers, a lane's with one scale and zero a block.
+// Whether a row of x meets codes that are integers, a lane's with one scale and zero a block.
 inline bool may_sum_integers(const LinearArgs &args) {
     const Weight &w = args.w;
-    if (args.x.rows != 1 || w.geometry.flat) return false;
+    if (w.geometry.flat) return false;
     const bool u4 = w.format->kind == FormatKind::kU4;
     if (in_small_groups(w.geometry)) return u4 || w.format->id == QK_FORMAT_FP4_E2M1;
     return u4 && w.geometry.group_size % kBlock == 0 && !has_minimum(w);
@@ -44,7 +72,7 @@ inline bool fits_integers(uint32_t largest) {
     return largest == 0 || (largest >= (127u - 64) << 23 && largest < (127u + 64) << 23);
 }
 
-// load(column, count, x): x as f32.
+// Of one row of x; load(column, count, x): x as f32.
 template <class Load>
 inline bool sums_integers(const LinearArgs &args, const Load &load) {
     if (!may_sum_integers(args)) return false;
@@ -112,42 +140,55 @@ struct XBytes {
 
 constexpr int64_t kPanelOfX = kPanelGroups * 128;  // the longest panel, in columns
 
-// The row of x as f32: in place, or widened, whole if it is short and else a panel at a time.
+// A row of x as f32: in place, or widened, whole if it is short and else a panel at a time.
 template <class Isa>
 class RowOfX {
   public:
-    explicit RowOfX(const Dense &x)
-        : x_(x), in_place_(x.format->id == QK_FORMAT_F32), whole_(x.columns <= kPanelOfX) {
-        if (!in_place_ && whole_) widen_x<Isa>(x, 0, x.columns, widened_);
+    // A row that x has not is not asked for.
+    explicit RowOfX(const Dense &x, int64_t row = 0)
+        : x_(x), first_(row * row_stride(x)), in_place_(x.format->id == QK_FORMAT_F32),
+          whole_(x.columns <= kPanelOfX) {
+        if (!in_place_ && whole_ && row < x.rows) widen_x<Isa>(x, first_, x.columns, widened_);
     }
     const char *panel(int64_t column) {
-        if (in_place_) return static_cast<const char *>(x_.data) + column * 4;
+        if (in_place_) return static_cast<const char *>(x_.data) + (first_ + column) * 4;
         if (whole_) return reinterpret_cast<const char *>(widened_ + column);
-        widen_x<Isa>(x_, column, min64(kPanelOfX, x_.columns - column), widened_);
+        widen_x<Isa>(x_, first_ + column, min64(kPanelOfX, x_.columns - column), widened_);
         return reinterpret_cast<const char *>(widened_);
     }
 
   private:
     const Dense &x_;
-    bool in_place_, whole_;
+    const int64_t first_;  // element
+    const bool in_place_, whole_;
     float widened_[kPanelOfX];
 };
 
+// Of all rows of x.
 template <class Isa>
 inline bool sums_integers(const LinearArgs &args) {
-    return sums_integers(args, [&](int64_t column, int64_t count, float *x)
-                                   QK_INLINE { widen_x<Isa>(args.x, column, count, x); });
+    bool integers = true;
+    for (int64_t row = 0; row < args.x.rows && integers; ++row) {
+        const int64_t first = row * row_stride(args.x);
+        integers = sums_integers(args, [&](int64_t column, int64_t count, float *x) QK_INLINE {
+            widen_x<Isa>(args.x, first + column, count, x);
+        });
+    }
+    return integers;
 }
 
-// The row of x as integers, in blocks of the form that a kernel multiplies: Block::place(q) takes
+// A row of x as integers, in blocks of the form that a kernel multiplies: Block::place(q) takes
 // 128 of them, zeros after the last. The whole row if it is short, else a panel at a time.
-template <class Isa, class Block>
+template <class Isa, class Block, int64_t kMost = kPanelOfX>
 class BlocksOfX {
   public:
-    explicit BlocksOfX(const Dense &x) : x_(x), whole_(x.columns <= kPanelOfX) {
-        if (whole_) fill(0);
+    static constexpr int64_t kColumns = kMost;  // of a panel
+
+    explicit BlocksOfX(const Dense &x, int64_t row = 0)
+        : x_(x), first_(row * row_stride(x)), whole_(x.columns <= kMost) {
+        if (whole_ && row < x.rows) fill(0);
     }
-    // Up to kPanelOfX columns from `column` on, a multiple of kBlock.
+    // Up to kColumns columns from `column` on, a multiple of kBlock.
     const Block *panel(int64_t column) {
         if (whole_) return blocks_ + column / kBlock;
         fill(column);
@@ -156,19 +197,40 @@ class BlocksOfX {
 
   private:
     QK_NOINLINE void fill(int64_t column) {
-        const int64_t end = min64(x_.columns, column + kPanelOfX);
+        const int64_t end = min64(x_.columns, column + kMost);
         for (Block *to = blocks_; column < end; column += kBlock, ++to) {
             alignas(64) float x[kBlock] = {};
             alignas(64) int32_t q[kBlock];
-            widen_x<Isa>(x_, column, min64(kBlock, end - column), x);
+            widen_x<Isa>(x_, first_ + column, min64(kBlock, end - column), x);
             to->unit = integers_of(x, kBlock, q);
             to->place(q);
         }
     }
 
     const Dense &x_;
-    bool whole_;
-    Block blocks_[kPanelOfX / kBlock];
+    const int64_t first_;  // element
+    const bool whole_;
+    Block blocks_[kMost / kBlock];
+};
+
+// Rows of x, as blocks of integers, that working memory has room for.
+template <class Block>
+constexpr int64_t kRowsTogether = sizeof(Block) <= 576 ? kLaneRows : 1;
+
+// An Of for each row of x.
+template <class Of, int64_t kCount = kLaneRows>
+class EachRow {
+  public:
+    using Row = Of;
+
+    explicit EachRow(const Dense &x) : EachRow(x, std::make_index_sequence<size_t(kCount)>()) {}
+    Row &operator[](int64_t row) { return row_[row]; }
+
+  private:
+    template <size_t... rows>
+    EachRow(const Dense &x, std::index_sequence<rows...>) : row_{Row(x, int64_t(rows))...} {}
+
+    Row row_[kCount];
 };
 
 // q = 4096 * high + low, whose products with codes are exact in f32 and so are the sums of 8: every

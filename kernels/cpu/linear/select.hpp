@@ -8,8 +8,8 @@ namespace qk::cpu {
 // What a kernel may ask of a case.
 using Conditions = uint64_t;
 enum Condition : Conditions {
-    kOneRow = 1ull << 0,           // of x
-    kSeveralRows = 1ull << 1,      // of x
+    kLaneSums = 1ull << 0,         // of x one row or two: sums are in lanes
+    kBlockSums = 1ull << 1,        // of x three rows or more: sums are of blocks
     kFewRows = 1ull << 2,          // of x: up to 6
     kFourRows = 1ull << 3,         // of x, at least: from here on decoding once for all pays
     kFiveRows = 1ull << 4,         // the same for AVX2; of looked-up 4-bit codes 4
@@ -41,12 +41,13 @@ enum Condition : Conditions {
     kWholeSteps = 1ull << 30,      // groups end where 16 columns of a row do, if they straddle rows
     kOneCut = 1ull << 31,          // the same, or one ends within 16 columns and only scales differ
     kGroupsOfLut8 = 1ull << 32,    // as kGroups16, or of any size and codes of LUT8
+    kTwoRows = 1ull << 33,         // of x, at least
 };
 
 // Conditions that are the case itself: their kernels are no faster ones for another case.
-constexpr Conditions kOfTheCase = kOneRow | kSeveralRows | kFewRows | kFourRows | kFiveRows |
-                                  kUpToFourRows | kUpToEightRows | kEightRows | kU4 | kS8 |
-                                  kColumnLayout | kFourBits | kNibbles | kNibblesByRow |
+constexpr Conditions kOfTheCase = kLaneSums | kBlockSums | kTwoRows | kFewRows | kFourRows |
+                                  kFiveRows | kUpToFourRows | kUpToEightRows | kEightRows | kU4 |
+                                  kS8 | kColumnLayout | kFourBits | kNibbles | kNibblesByRow |
                                   kExactIntegers | kBlocks128 | kSmallGroups;
 
 // What a case without it is; conditions of the case itself are never said.
@@ -112,15 +113,16 @@ constexpr Conditions kInt8Packed = kInt8Blocks | kPacked;
 constexpr Conditions kInt8Rows = kInt8Case | kS8 | kGroupsWhole | kEightRowsOfW | kLowered;
 constexpr Conditions kBf16Case =
     kQuantized | kFourBits | kPacked | kAlongK | kGroupsWhole | kScaled;
-constexpr Conditions kIntegersCase = kOneRow | kU4 | kNibblesByRow | kAlongK | kBlocks128 | kScaled;
+constexpr Conditions kIntegersCase =
+    kLaneSums | kU4 | kNibblesByRow | kAlongK | kBlocks128 | kScaled;
 constexpr Conditions kSmallGroupsCase =
-    kOneRow | kExactIntegers | kNibblesByRow | kAlongK | kSmallGroups | kLowered;
+    kLaneSums | kExactIntegers | kNibblesByRow | kAlongK | kSmallGroups | kLowered;
 constexpr Conditions kGemvCase =
-    kOneRow | kQuantized | kNibblesByRow | kOneCut | kGroupsWhole | kScalesMultiply;
-constexpr Conditions kColumnsCase = kOneRow | kColumnLayout | kGroups16 | kScaled;
-constexpr Conditions kSingleCase = kOneRow | kQuantized | kGroups16 | kLowered;
-constexpr Conditions kRowsCase = kOneRow | kQuantized | kGroupsOfLut8 | kLowered;
-constexpr Conditions kBatchCase = kSeveralRows | kQuantized | kGroupsOfLut8 | kLowered;
+    kLaneSums | kQuantized | kNibblesByRow | kOneCut | kGroupsWhole | kScalesMultiply;
+constexpr Conditions kColumnsCase = kLaneSums | kColumnLayout | kGroups16 | kScaled;
+constexpr Conditions kSingleCase = kLaneSums | kQuantized | kGroups16 | kLowered;
+constexpr Conditions kRowsCase = kLaneSums | kQuantized | kGroupsOfLut8 | kLowered;
+constexpr Conditions kBatchCase = kBlockSums | kQuantized | kGroupsOfLut8 | kLowered;
 
 // Best first: the first row that the context allows and whose conditions hold runs.
 constexpr LinearRow kLinearTable[] = {
@@ -135,7 +137,7 @@ constexpr LinearRow kLinearTable[] = {
     {QK_ON_X86(kLinearInt8Avx2), "avx2 int8", kInt8Mode, QK_ISA_AVX2, kInt8Blocks},
     {QK_ON_X86(kLinearInt8Avx2Rows), "avx2 int8 rows", kInt8Mode, QK_ISA_AVX2, kInt8Rows},
     {QK_ON_ARM64(kLinearInt8I8mm), "i8mm int8", kInt8Mode, QK_ISA_I8MM,
-     kInt8Packed | kSeveralRows | kGroups64 | kNoMinimum},
+     kInt8Packed | kTwoRows | kGroups64 | kNoMinimum},
     {QK_ON_ARM64(kLinearInt8Dotprod), "dotprod int8", kInt8Mode, QK_ISA_DOTPROD, kInt8Blocks},
     {QK_ON_ARM64(kLinearInt8DotprodRows), "dotprod int8 rows", kInt8Mode, QK_ISA_DOTPROD,
      kInt8Rows},

@@ -1,5 +1,6 @@
-// y = x . transpose(w) + bias for one row of x where no other kernel takes it: checkpoint layouts,
-// 8-bit codes, unusual groups. The sum has the generic kernel's order, so the bits are the same.
+// y = x . transpose(w) + bias for one or two rows of x where no other kernel takes them: checkpoint
+// layouts, 8-bit codes, unusual groups. The sum has the generic kernel's order, so the bits are the
+// same.
 #pragma once
 #include "cpu/kernels.hpp"
 #include "cpu/linear/decode.hpp"
@@ -20,18 +21,32 @@ constexpr int64_t kPanelColumns = kPanelSteps * 16;
 template <class Isa>
 class FloatSums {
   public:
-    explicit FloatSums(const LinearArgs &args) : x_(args.x) {}
+    explicit FloatSums(const LinearArgs &args) : rows_(args.x.rows), x_(args.x) {}
 
-    // Adds the panel's products to 8 rows' sums, decoded to `weights` where need be.
+    // Adds the panel's products to 8 rows' sums, those of each row of x, decoded to `weights` where
+    // need be.
     QK_NOINLINE void add(Decoder<Isa> &decoder, const PanelOf8 &p, Weights8 *weights,
-                         Lanes<Isa> *sums) {
-        if (p.column % kPanelOfX == 0) panel_ = x_.panel(p.column);
-        const char *const x = panel_ + p.column % kPanelOfX * 4;
+                         Lanes<Isa> (*sums)[8]) {
+        const char *x[kLaneRows];
+        for (int64_t j = 0; j < rows_; ++j) {
+            if (p.column % kPanelOfX == 0) panel_[j] = x_[j].panel(p.column);
+            x[j] = panel_[j] + p.column % kPanelOfX * 4;
+        }
         if (decoder.walks_bytes()) {
-            return decoder.add_bytes(p.row, p.column, p.end, p.scales, x, sums);
+            return rows_ == 1
+                       ? decoder.template add_bytes<1>(p.row, p.column, p.end, p.scales, x, sums)
+                       : decoder.template add_bytes<2>(p.row, p.column, p.end, p.scales, x, sums);
         }
         decoder.decode(p.row, p.column, p.end, p.scales, weights);
         decoder.lower(p.row, p.column, p.end, weights);
+        for (int64_t j = 0; j < rows_; ++j) multiply(p, x[j], weights, sums[j]);
+    }
+
+    static void take_off(int64_t, float *) {}
+
+  private:
+    static void multiply(const PanelOf8 &p, const char *x, const Weights8 *weights,
+                         Lanes<Isa> *sums) {
         for (int64_t row = 0; row < 8; ++row) {
             Lanes<Isa> sum = sums[row];
             const float *w = weights[0][row];
@@ -47,14 +62,12 @@ class FloatSums {
         }
     }
 
-    static void take_off(int64_t, float *) {}
-
-  private:
-    RowOfX<Isa> x_;
-    const char *panel_ = nullptr;
+    const int64_t rows_;
+    EachRow<RowOfX<Isa>> x_;
+    const char *panel_[kLaneRows] = {};
 };
 
-// x as integers.
+// One row of x as integers.
 template <class Isa>
 class IntegerSums {
   public:
@@ -67,7 +80,8 @@ class IntegerSums {
 
     // The entries alone are decoded, padding past the last column too: x is 0 there.
     QK_NOINLINE void add(Decoder<Isa> &decoder, const PanelOf8 &p, Weights8 *weights,
-                         Lanes<Isa> *sums) {
+                         Lanes<Isa> (*of_rows)[8]) {
+        Lanes<Isa> *const sums = of_rows[0];
         if (p.column % kPanelOfX == 0) panel_ = x_.panel(p.column);
         const XHalves *x = panel_ + p.column % kPanelOfX / kBlock;
         const int64_t first_group = p.column / group_size_, count = p.end - p.column;
@@ -111,7 +125,8 @@ class GroupSums {
     }
 
     QK_NOINLINE void add(Decoder<Isa> &decoder, const PanelOf8 &p, Weights8 *weights,
-                         Lanes<Isa> *sums) {
+                         Lanes<Isa> (*of_rows)[8]) {
+        Lanes<Isa> *const sums = of_rows[0];
         if (p.column % kPanelOfX == 0) panel_ = x_.panel(p.column);
         const XHalves *x = panel_ + p.column % kPanelOfX / kBlock;
         decoder.decode(p.row, p.column, p.end, reinterpret_cast<const char *>(steps_), weights);
@@ -140,7 +155,7 @@ class GroupSums {
         }
     }
 
-    void take_off(int64_t row, float *y) { minima_.take_off(row, y); }
+    void take_off(int64_t row, float *y) { minima_.take_off(0, row, y); }
 
   private:
     // Integers: exact in any order.
@@ -182,15 +197,19 @@ class SingleRow {
           scales_(args.w, device), any_scales_(args.w), decoder_(args.w), sums_(args) {}
 
     void run(int64_t block) {
-        Lanes<Isa> sums[8];
-        for (Lanes<Isa> &sum : sums) sum = Isa::zero_lanes();
+        Lanes<Isa> sums[kLaneRows][8];
+        for (int64_t j = 0; j < args_.x.rows; ++j) {
+            for (Lanes<Isa> &sum : sums[j]) sum = Isa::zero_lanes();
+        }
         for (int64_t column = 0; column < args_.w.geometry.k; column += kPanelColumns) {
             sums_.add(decoder_, panel(block * 8, column), weights_, sums);
         }
-        float y[8];
-        Isa::fold_rows(sums, y);
-        sums_.take_off(block * 8, y);
-        store_8(args_, 0, block, y);
+        for (int64_t j = 0; j < args_.x.rows; ++j) {
+            float y[8];
+            Isa::fold_rows(sums[j], y);
+            sums_.take_off(block * 8, y);
+            store_8(args_, j, block, y);
+        }
     }
 
   private:
@@ -214,6 +233,9 @@ class SingleRow {
 
 template <class Isa>
 Status run_single(const LinearArgs &args, const Launch &launch) {
+    if (args.x.rows > 1 && may_sum_integers(args)) {
+        return row_by_row<run_single<Isa>>(args, launch);
+    }
     if (!sums_integers<Isa>(args)) {
         run_blocks<SingleRow<Isa, FloatSums<Isa>>>(args, launch, launch.device);
     } else if (in_small_groups(args.w.geometry)) {

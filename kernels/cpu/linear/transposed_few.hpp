@@ -86,9 +86,10 @@ class TransposedFew {
             for (int i = 0; i < 512 && block.j == 0; i += 64) {
                 prefetch(codes + kBlocksAhead * chunks_ * 512 + i);
             }
-            Chunk chunk = {codes, scales + group * 32,
+            Chunk chunk = {codes,
+                           scales + group * 32,
                            zeros != nullptr ? zeros + group * kZeroBytes : zeros,
-                           reinterpret_cast<const char *>(x_[block.j] + block.at)};
+                           {reinterpret_cast<const char *>(x_[block.j] + block.at)}};
             if (at + 128 >= s.k) chunk = keep_last(chunk, min64(8 / kSteps, groups - group));
             add_steps<kCount, kSteps, 0>(chunk, block.rows, sums_[block.j] + (at - column_));
         }
@@ -140,7 +141,7 @@ class TransposedFew {
                 const Lanes<Isa> weight = Isa::template look_up<shifts>(table, words);
                 QK_UNROLL
                 for (int j = 0; j < kCount; ++j) {
-                    const Lanes<Isa> x = Isa::splat(load_as<float>(chunk.x, j * kStride + row));
+                    const Lanes<Isa> x = Isa::splat(load_as<float>(chunk.x[0], j * kStride + row));
                     sum[j][step - first] = Isa::fma(x, weight, sum[j][step - first]);
                 }
             }
@@ -152,8 +153,10 @@ class TransposedFew {
         memcpy(last_codes_, chunk.codes, 512);
         memcpy(last_scales_, chunk.scales, size_t(groups * 32));
         if (chunk.zeros != nullptr) memcpy(last_zeros_, chunk.zeros, size_t(groups * kZeroBytes));
-        return {last_codes_, reinterpret_cast<const char *>(last_scales_),
-                chunk.zeros != nullptr ? last_zeros_ : nullptr, chunk.x};
+        return {last_codes_,
+                reinterpret_cast<const char *>(last_scales_),
+                chunk.zeros != nullptr ? last_zeros_ : nullptr,
+                {chunk.x[0]}};
     }
 
     const uint8_t *zeros_of(int64_t row_block, int64_t group, int64_t groups) {

@@ -148,10 +148,20 @@ struct RvvBase {
         memcpy(r.entries, entries, sizeof(r.entries));
         return r;
     }
-    // Adds the 128 products of a chunk of a row to its sum; a group has kSteps steps, and its scale
-    // is 8 floats after the one before.
-    template <int kSteps>
+    // Adds the 128 products of a chunk of a row to its sum, of each row of x; a group has kSteps
+    // steps, and its scale is 8 floats after the one before.
+    template <int kSteps, int kCount>
     QK_INLINE static void add_products(const Planes &planes, const uint8_t *codes,
+                                       const float *scales, const float *const (&x)[kCount],
+                                       Lanes *const (&sum)[kCount]) {
+        for (int j = 0; j < kCount; ++j) {
+            add_row_of_x<kSteps>(planes, codes, scales, x[j], *sum[j]);
+        }
+    }
+
+  private:
+    template <int kSteps>
+    QK_INLINE static void add_row_of_x(const Planes &planes, const uint8_t *codes,
                                        const float *scales, const float *x, Lanes &sum) {
         float *const to = reinterpret_cast<float *>(&sum.v);
         if (!is_aligned(codes) || !is_aligned(scales) || !is_aligned(x))
@@ -159,7 +169,6 @@ struct RvvBase {
         add_aligned<kSteps>(planes, codes, scales, x, to);
     }
 
-  private:
     template <int kSteps>
     QK_INLINE static void add_aligned(const Planes &planes, const uint8_t *codes,
                                       const float *scales, const float *x, float *sum) {

@@ -1,4 +1,4 @@
-// Few rows of x over the packed layout, AVX2: 2 to 4.
+// Few rows of x over the packed layout, AVX2: 3 and 4.
 //
 //     a task: 64 rows of w
 //         for every chunk of 128 columns, 16 rows of w at a time
@@ -78,7 +78,6 @@ class Avx2FewRows {
     template <bool kHalves, Less less>
     void multiply(const FewChunk &chunk, int64_t row, FewTotals &totals) const {
         switch (x_rows_) {
-            case 2: return multiply<kHalves, less, 2>(chunk, row, totals);
             case 3: return multiply<kHalves, less, 3>(chunk, row, totals);
             default: multiply<kHalves, less, 4>(chunk, row, totals);
         }

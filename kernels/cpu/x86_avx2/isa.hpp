@@ -146,13 +146,17 @@ struct Avx2Base : Avx2Planes, Avx2Bytes {
         return {look_up_8<step>(table, words.low), look_up_8<step>(table, words.high)};
     }
 
-    // Adds the 128 products of a chunk of a row to its sum; a group has kSteps steps, and its scale
-    // is 8 floats after the one before.
-    template <int kSteps>
+    // Adds the 128 products of a chunk of a row to its sum, of each row of x; a group has kSteps
+    // steps, and its scale is 8 floats after the one before.
+    template <int kSteps, int kCount>
     QK_INLINE static void add_products(const Planes &planes, const uint8_t *codes,
-                                       const float *scales, const float *x, Lanes &sum) {
-        sum.low = add_half<kSteps>(planes, codes, scales, x, sum.low);
-        sum.high = add_half<kSteps>(planes, codes + 32, scales, x + 8, sum.high);
+                                       const float *scales, const float *const (&x)[kCount],
+                                       Lanes *const (&sum)[kCount]) {
+        __m256 low[kCount], high[kCount];
+        for (int j = 0; j < kCount; ++j) low[j] = sum[j]->low, high[j] = sum[j]->high;
+        add_half<kSteps>(planes, codes, scales, x, 0, low);
+        add_half<kSteps>(planes, codes + 32, scales, x, 8, high);
+        for (int j = 0; j < kCount; ++j) *sum[j] = {low[j], high[j]};
     }
     // The same of groups that end anywhere: step i is scaled by scales[i], lanes that `before`
     // leaves out by scales[i + 1].

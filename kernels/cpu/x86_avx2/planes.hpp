@@ -61,18 +61,22 @@ struct Avx2Planes {
     }
 
     // Adds the 64 products of half of a chunk's words; see Avx2Base::add_products and add_steps.
-    template <int kSteps>
-    QK_INLINE static __m256 add_half(const Planes &planes, const uint8_t *words,
-                                     const float *scales, const float *x, __m256 sum) {
+    template <int kSteps, int kCount>
+    QK_INLINE static void add_half(const Planes &planes, const uint8_t *words, const float *scales,
+                                   const float *const (&x)[kCount], int64_t first,
+                                   __m256 (&sum)[kCount]) {
         __m256 entry[8];
         look_up_words(planes, words, entry);
         QK_UNROLL
         for (int step = 0; step < 8; ++step) {
             const __m256 scale = _mm256_broadcast_ss(scales + step / kSteps * 8);
-            sum = _mm256_fmadd_ps(_mm256_mul_ps(entry[step], scale), _mm256_loadu_ps(x + 16 * step),
-                                  sum);
+            const __m256 weight = _mm256_mul_ps(entry[step], scale);
+            QK_UNROLL
+            for (int j = 0; j < kCount; ++j) {
+                const __m256 of_x = _mm256_loadu_ps(x[j] + first + 16 * step);
+                sum[j] = _mm256_fmadd_ps(weight, of_x, sum[j]);
+            }
         }
-        return sum;
     }
     template <bool kCut>
     QK_INLINE static __m256 add_half_steps(const Planes &planes, const uint8_t *words,

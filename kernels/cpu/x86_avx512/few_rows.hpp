@@ -1,4 +1,4 @@
-// Few rows of x over nibbles, packed or row after row, AVX-512: 2 to 6.
+// Few rows of x over nibbles, packed or row after row, AVX-512: 3 to 6.
 //
 //     a task: 64 rows of w for up to 4 rows of x, 32 for more: at least 8 chains of sums, as many
 //     as two multipliers of four cycles need
@@ -60,7 +60,6 @@ class Avx512FewRows {
     template <Less less>
     void multiply(const FewChunk &chunk, FewTotals &totals) const {
         switch (x_rows_) {
-            case 2: return multiply<2, 4, less>(chunk, totals);
             case 3: return multiply<3, 4, less>(chunk, totals);
             case 4: return multiply<4, 4, less>(chunk, totals);
             default: return multiply<6, 2, less>(chunk, totals);

@@ -1,4 +1,4 @@
-// One row of x as integers over packed codes that are integers, in groups of 16, 32 or 64
+// One or two rows of x as integers over packed codes that are integers, in groups of 16, 32 or 64
 // (docs/formats.md, "Order of sums"). A lane has eight columns of one group, lanes 0..7 the first
 // eights of 16 columns, lanes 8..15 the second ones. A chunk's bytes are permuted so that 64 bits
 // have the nibbles of two lanes, one in the low halves of its bytes, one in the high ones:
@@ -68,7 +68,7 @@ class GroupRowBlocks {
   public:
     using X = OffsetBytes<XOrder::kEights>;
 
-    GroupRowBlocks(const LinearArgs &args, const Device &device, const RowOfBlocks<X> &x)
+    GroupRowBlocks(const LinearArgs &args, const Device &device, const RowsOfBlocks<X> &x)
         : args_(args), x_(x), scales_(args.w, device), minima_(args, device), blocks_(args.w),
           first_(panel_from(args.w.geometry, 0, blocks_.most())), entries_(byte_entries(args.w)) {
         for (int32_t zero = 0; zero < 16; ++zero) minus_zero_[zero] = minus_zero_halves(zero);
@@ -77,7 +77,7 @@ class GroupRowBlocks {
     void run(int64_t row_block) {
         sum_panels<Avx512>(
             args_, first_, row_block,
-            [&](const Panel &panel, Sums<Avx512> &sums)
+            [&](const Panel &panel, Sums<Avx512> *sums)
                 QK_INLINE { run_panel(row_block, panel, sums); },
             &minima_);
     }
@@ -91,12 +91,18 @@ class GroupRowBlocks {
         alignas(64) float minus_zero[8][8];  // integers: bits
     };
 
-    QK_NOINLINE void run_panel(int64_t row_block, const Panel &panel, Sums<Avx512> &total) {
-        const char *scales = scales_.load(row_block, panel.group, panel.groups);
+    void run_panel(int64_t row_block, const Panel &panel, Sums<Avx512> *sums) {
+        const char *const scales = scales_.load(row_block, panel.group, panel.groups);
+        const uint8_t *const codes = blocks_.load(row_block, panel.first, panel.last);
+        const uint8_t *const zeros = blocks_.zeros(row_block, panel.group, panel.groups);
+        for (int64_t j = 0; j < args_.x.rows; ++j) {
+            run_chunks(panel, codes, scales, zeros, x_.of(j, panel), sums[j]);
+        }
+    }
+
+    QK_NOINLINE void run_chunks(const Panel &panel, const uint8_t *codes, const char *scales,
+                                const uint8_t *zeros, const X *x, Sums<Avx512> &total) const {
         const int64_t scale_bytes = kGroups * scales_.group_bytes();
-        const uint8_t *codes = blocks_.load(row_block, panel.first, panel.last);
-        const uint8_t *zeros = blocks_.zeros(row_block, panel.group, panel.groups);
-        const X *x = x_.of(panel);
         const LanesOfRows<kGroups> lanes;
         Sums<Avx512> sums = total;  // a copy that nothing points to stays in registers
         int64_t groups = panel.groups;
@@ -207,7 +213,7 @@ class GroupRowBlocks {
         Index<uint8_t, 64>([](int i) { return 4 * (i / 32 * 8 + i % 8) + i / 8 % 4; });
 
     const LinearArgs &args_;
-    const RowOfBlocks<X> x_;
+    const RowsOfBlocks<X> x_;
     GroupScales<kGroups> scales_;
     MinimaOfGroups<Avx512> minima_;
     CodesOfBlocks<Avx512> blocks_;

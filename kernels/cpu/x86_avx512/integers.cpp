@@ -1,6 +1,7 @@
-// One row of x as integers over packed U4 codes in groups of a multiple of 128 (docs/formats.md,
-// "Order of sums"). An integer of x is three signed bytes, 65536 * [2] + 256 * [1] + [0]; codes are
-// multiplied in place, unsigned, and zero times the sum of x is subtracted from each lane:
+// One or two rows of x as integers over packed U4 codes in groups of a multiple of 128
+// (docs/formats.md, "Order of sums"). An integer of x is three signed bytes, 65536 * [2] + 256 *
+// [1] + [0]; codes are multiplied in place, unsigned, and zero times the sum of x is subtracted
+// from each lane:
 //
 //     ((codes . [2]) * 256 + codes . [1]) * 256 + codes . [0] - zero * sum of x
 //
@@ -17,7 +18,7 @@ class ByteRowBlocks {
   public:
     using X = WholeBytes;
 
-    ByteRowBlocks(const LinearArgs &args, const Device &device, const RowOfBlocks<X> &x)
+    ByteRowBlocks(const LinearArgs &args, const Device &device, const RowsOfBlocks<X> &x)
         : args_(args), x_(x), scales_(args.w, device), blocks_(args.w),
           halves_(blocks_.in_place() && args.w.scale.format->id == QK_FORMAT_F16),
           first_(panel_from(args.w.geometry, 0, blocks_.most())) {
@@ -26,7 +27,7 @@ class ByteRowBlocks {
 
     void run(int64_t row_block) {
         sum_panels<Avx512>(args_, first_, row_block,
-                           [&](const Panel &panel, Sums<Avx512> &sums)
+                           [&](const Panel &panel, Sums<Avx512> *sums)
                                QK_INLINE { run_panel(row_block, panel, sums); });
     }
 
@@ -37,17 +38,23 @@ class ByteRowBlocks {
         alignas(32) uint32_t minus_zero[8];
     };
 
-    QK_NOINLINE void run_panel(int64_t row_block, const Panel &panel, Sums<Avx512> &total) {
-        const Geometry &s = args_.w.geometry;
-        const bool halves = halves_;
-        const int64_t at = row_block * s.groups_per_row + panel.group;
-        const char *scales = halves ? static_cast<const char *>(args_.w.scale.data) + at * 16
-                                    : scales_.load(row_block, panel.group, panel.groups);
+    void run_panel(int64_t row_block, const Panel &panel, Sums<Avx512> *sums) {
+        const int64_t at = row_block * args_.w.geometry.groups_per_row + panel.group;
+        const char *const scales = halves_ ? static_cast<const char *>(args_.w.scale.data) + at * 16
+                                           : scales_.load(row_block, panel.group, panel.groups);
         const uint8_t *codes = blocks_.load(row_block, panel.first, panel.last);
         const uint8_t *zeros = blocks_.zeros(row_block, panel.group, panel.groups);
+        for (int64_t j = 0; j < args_.x.rows; ++j) {
+            run_chunks(panel, codes, scales, zeros, x_.of(j, panel), sums[j]);
+        }
+    }
+
+    QK_NOINLINE void run_chunks(const Panel &panel, const uint8_t *codes, const char *scales,
+                                const uint8_t *zeros, const X *x, Sums<Avx512> &total) const {
+        const Geometry &s = args_.w.geometry;
+        const bool halves = halves_;
         const int64_t zeros_step = zeros != nullptr ? 4 : 0;
         if (zeros == nullptr) zeros = reinterpret_cast<const uint8_t *>(&kEights);
-        const X *x = x_.of(panel);
         const __m512i minus_zero = _mm512_loadu_si512(minus_zero_);
         Sums<Avx512> sums = total;  // a copy that nothing points to stays in registers
         int64_t left = panel.left;
@@ -108,7 +115,7 @@ class ByteRowBlocks {
     static constexpr uint32_t kEights = 0x88888888;  // the zeros where there are none
 
     const LinearArgs &args_;
-    const RowOfBlocks<X> x_;
+    const RowsOfBlocks<X> x_;
     ScalePanel<Avx512> scales_;
     CodesOfBlocks<Avx512> blocks_;
     const bool halves_;

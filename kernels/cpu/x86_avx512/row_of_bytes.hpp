@@ -1,5 +1,5 @@
-// One row of x as three signed bytes a number, placed for byte products, and what drives the
-// kernels that multiply it by blocks of 8 packed rows.
+// Rows of x as three signed bytes a number, placed for byte products, and what drives the kernels
+// that multiply them by blocks of 8 packed rows, one row of x after the other.
 #pragma once
 #include "cpu/linear/select.hpp"
 #include "cpu/x86_avx512/byte_dots.hpp"
@@ -147,18 +147,19 @@ struct WholeBytes : XBytes {
     }
 };
 
-// Columns column .. end; false where a block is none of the order's.
+// Columns column .. end of a row; false where a block is none of the order's.
 template <class Block>
-bool place_row(const LinearArgs &args, int64_t column, int64_t end, Block *to) {
+bool place_row(const LinearArgs &args, int64_t row, int64_t column, int64_t end, Block *to) {
     const Dense &x = args.x;
+    const int64_t start = row * row_stride(x);
     for (; column < end; column += kBlock, ++to) {
         const int64_t count = min64(kBlock, end - column);
         alignas(64) float block[kBlock];
         if (x.format->id == QK_FORMAT_F32 && count == kBlock) {
-            memcpy(block, static_cast<const char *>(x.data) + column * 4, sizeof(block));
+            memcpy(block, static_cast<const char *>(x.data) + (start + column) * 4, sizeof(block));
         } else {
             memset(block, 0, sizeof(block));
-            widen_x<Avx512>(x, column, count, block);
+            widen_x<Avx512>(x, start + column, count, block);
         }
         if (!to->place(block, args.w)) return false;
     }
@@ -174,39 +175,48 @@ QK_INLINE inline void add_halves(__m512i &sum, __m512i a, __m512i b) {
     asm("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
 }
 
-// The row of x of a task: placed for all tasks, or a panel at a time in a task's own room.
 template <class Block>
-class RowOfBlocks {
-  public:
-    RowOfBlocks(const LinearArgs &args, const Block *row, Block *room)
-        : args_(args), row_(row), room_(room) {}
+struct RoomForX {
+    Block row[kLaneRows][kRowOfBytes];
+};
 
-    const Block *of(const Panel &panel) const {
-        if (row_ != nullptr) return row_ + panel.first;
+// The rows of x of a task: placed for all tasks, or a panel at a time in a task's own room.
+template <class Block>
+class RowsOfBlocks {
+  public:
+    RowsOfBlocks(const LinearArgs &args, const RoomForX<Block> *whole, RoomForX<Block> *room)
+        : args_(args), whole_(whole), room_(room) {}
+
+    const Block *of(int64_t row, const Panel &panel) const {
+        if (whole_ != nullptr) return whole_->row[row] + panel.first;
         const int64_t end = min64(panel.last * kBlock, args_.x.columns);
-        place_row(args_, panel.first * kBlock, end, room_);
-        return room_;
+        place_row(args_, row, panel.first * kBlock, end, room_->row[row]);
+        return room_->row[row];
     }
 
   private:
     const LinearArgs &args_;
-    const Block *const row_;
-    Block *const room_;
+    const RoomForX<Block> *const whole_;
+    RoomForX<Block> *const room_;
 };
 
 template <class Block>
-struct RoomForX {
-    Block block[kRowOfBytes];
-};
+bool place_rows(const LinearArgs &args, RoomForX<Block> *to) {
+    bool placed = true;
+    for (int64_t row = 0; row < args.x.rows && placed; ++row) {
+        placed = place_row(args, row, 0, args.x.columns, to->row[row]);
+    }
+    return placed;
+}
 
-// Rows of w and x for them in one block of working memory: the whole row where it was placed
+// Rows of w and x for them in one block of working memory: whole rows of x where they were placed
 // before, or a panel at a time.
 template <class RowBlocks, class Block>
 class RowsAndRoom {
   public:
     RowsAndRoom(const LinearArgs &args, const Device &device, bool whole)
-        : rows_(args, device, {args, whole ? room_.block : nullptr, room_.block}) {}
-    bool place(const LinearArgs &args) { return place_row(args, 0, args.x.columns, room_.block); }
+        : rows_(args, device, {args, whole ? &room_ : nullptr, &room_}) {}
+    bool place(const LinearArgs &args) { return place_rows(args, &room_); }
     void run(int64_t row_block) { rows_.run(row_block); }
 
   private:
@@ -214,10 +224,10 @@ class RowsAndRoom {
     RowBlocks rows_;
 };
 
-// The row of x at once, for all tasks; one task has it in its own block. False where it is none of
+// Rows of x at once, for all tasks; one task has them in its own block. False where one is none of
 // the order's.
 template <class RowBlocks, class Block = typename RowBlocks::X>
-QK_NOINLINE bool run_row(const LinearArgs &args, const Launch &launch) {
+QK_NOINLINE bool run_whole(const LinearArgs &args, const Launch &launch) {
     if (launch.parallel.concurrency <= 1) {
         const InScratch<RowsAndRoom<RowBlocks, Block>> rows(launch.scratch, args, launch.device,
                                                             true);
@@ -226,10 +236,9 @@ QK_NOINLINE bool run_row(const LinearArgs &args, const Launch &launch) {
         for (int64_t block = 0; block < blocks; ++block) rows->run(block);
         return true;
     }
-    const InScratch<RoomForX<Block>> row(launch.scratch);
-    if (!place_row(args, 0, args.x.columns, row->block)) return false;
-    run_blocks<RowBlocks>(args, launch, launch.device,
-                          RowOfBlocks<Block>{args, row->block, nullptr});
+    const InScratch<RoomForX<Block>> room(launch.scratch);
+    if (!place_rows(args, &*room)) return false;
+    run_blocks<RowBlocks>(args, launch, launch.device, RowsOfBlocks<Block>{args, &*room, nullptr});
     return true;
 }
 
@@ -240,13 +249,15 @@ QK_NOINLINE bool run_panels(const LinearArgs &args, const Launch &launch) {
     return true;
 }
 
-// y by blocks of 8 rows; where x is none of the order's, in floats.
+// y by blocks of 8 rows; a row of x that is none of the order's is multiplied alone, in floats.
 template <class RowBlocks, const Kernel<LinearArgs> &otherwise = kLinearGemvAvx512>
 Status run_row_blocks(const LinearArgs &args, const Launch &launch) {
     const bool whole = args.x.columns <= kPanelOfX;
     const bool done =
-        whole ? run_row<RowBlocks>(args, launch) : run_panels<RowBlocks>(args, launch);
-    return done ? QK_OK : otherwise.run(args, launch);
+        whole ? run_whole<RowBlocks>(args, launch) : run_panels<RowBlocks>(args, launch);
+    if (done) return QK_OK;
+    return args.x.rows == 1 ? otherwise.run(args, launch)
+                            : row_by_row<run_row_blocks<RowBlocks, otherwise>>(args, launch);
 }
 
 }  // namespace

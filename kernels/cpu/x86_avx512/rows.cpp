@@ -1,6 +1,7 @@
-// y = x . transpose(w) + bias for one row of x over weights stored row by row, as checkpoints
-// have them: S8 and LUT8, which have no other layout, and nibbles in sequence (row, row_high, word,
-// awq_gemv). The sums have the generic kernel's order, so the bits are the same.
+// y = x . transpose(w) + bias for one or two rows of x over weights stored row by row, as
+// checkpoints have them: S8 and LUT8, which have no other layout, and nibbles in sequence (row,
+// row_high, word, awq_gemv). The sums have the generic kernel's order, so the bits are the same;
+// what is widened or looked up is multiplied by both rows of x.
 //
 // 8 rows are walked side by side, 16 columns at a time, each row with a sum of its own:
 //
@@ -29,20 +30,23 @@ class FloatRows8 : Rows8 {
           kind_(args.w.format->kind) {}
 
     void run(int64_t block) {
-        sum_runs(block, [&](const Run &run, Sums<Avx512> &sums) QK_INLINE {
-            if (run.first % kPanelOfX == 0) x_panel_ = x_.panel(run.first);
-            const char *const x = x_panel_ + run.first % kPanelOfX * 4;
+        sum_runs(block, [&](const Run &run, Sums<Avx512> *sums) QK_INLINE {
             if (lowered_) minima_.load(run.row, run.first, run.last);
-            switch (kind_) {
-                case FormatKind::kS8:
-                    lowered_ ? add_s8<true>(run, x, sums) : add_s8<false>(run, x, sums);
-                    break;
-                default: add_nibbles(run, x, sums);
-            }
+            args_.x.rows == 1 ? add<1>(run, x_.of(run), sums) : add<2>(run, x_.of(run), sums);
         });
     }
 
   private:
+    template <int kCount>
+    void add(const Run &run, const XOfRun &x, Sums<Avx512> *sums) const {
+        switch (kind_) {
+            case FormatKind::kS8:
+                return lowered_ ? add_s8<kCount, true>(run, x, sums)
+                                : add_s8<kCount, false>(run, x, sums);
+            default: return add_nibbles<kCount>(run, x, sums);
+        }
+    }
+
     // Groups of a run, one after the other: body(group of the run, first, end of its columns),
     // whole steps of 16.
     template <class Body>
@@ -56,11 +60,12 @@ class FloatRows8 : Rows8 {
         }
     }
 
-    template <bool lowered>
-    QK_NOINLINE void add_s8(const Run &run, const char *x, Sums<Avx512> &total) const {
+    template <int kCount, bool lowered>
+    QK_NOINLINE void add_s8(const Run &run, XOfRun x, Sums<Avx512> *total) const {
         Codes8 codes(codes_at(run.row, run.first), stride_);
         const uint8_t *ahead = codes_at(run.row + 8, run.first * 8);
-        Sums<Avx512> sums = total;  // a copy that nothing points to stays in registers
+        SumsOf<Avx512, kCount> sums;  // a copy that nothing points to stays in registers
+        for (int j = 0; j < kCount; ++j) sums[j] = total[j];
         for_each_group(run, [&](int64_t group, int64_t column, int64_t end) QK_INLINE {
             Lanes<Avx512> scale[8], minus[8];
             QK_UNROLL
@@ -68,20 +73,22 @@ class FloatRows8 : Rows8 {
                 scale[i] = Avx512::splat(groups_.scale[i][group]);
                 minus[i] = lowered ? Avx512::splat(-minima_.scale[i][group]) : scale[i];
             }
-            for (; column < end; column += 16, x += 64, ahead += 128) {
+            for (; column < end; column += 16, ahead += 128) {
                 prefetch_stream(ahead);
                 prefetch_stream(ahead + 64);
-                const Lanes<Avx512> of_x = Avx512::load_f32(x);
+                Lanes<Avx512> of_x[kCount];
+                for (int j = 0; j < kCount; ++j) of_x[j] = Avx512::load_f32(x.row[j]);
                 QK_UNROLL
                 for (int i = 0; i < 8; ++i) {
                     Lanes<Avx512> weight = Avx512::mul(Avx512::load_s8(codes.row(i)), scale[i]);
                     if (lowered) weight = Avx512::add(weight, minus[i]);
-                    sums.row[i] = Avx512::fma(weight, of_x, sums.row[i]);
+                    add_products(weight, of_x, i, sums);
                 }
                 codes.advance(16);
+                x.advance(64);
             }
         });
-        total = sums;
+        for (int j = 0; j < kCount; ++j) total[j] = sums[j];
         if (run.last % 16 == 0) return;
         const int64_t count = run.last % 16, group = last_group(run);
         const Mask<Avx512> mask = Avx512::first_lanes(count);
@@ -93,41 +100,63 @@ class FloatRows8 : Rows8 {
             if (lowered) {
                 weight = Avx512::add(weight, Avx512::splat(-minima_.scale[i][group]));
             }
-            total.row[i] = Avx512::fma_where(mask, weight, Avx512::load_f32(x, mask), total.row[i]);
+            for (int j = 0; j < kCount; ++j) {
+                Lanes<Avx512> &sum = total[j].row[i];
+                sum = Avx512::fma_where(mask, weight, Avx512::load_f32(x.row[j], mask), sum);
+            }
         }
     }
 
-    QK_NOINLINE void add_nibbles(const Run &run, const char *x, Sums<Avx512> &total) const {
+    template <int kCount>
+    QK_NOINLINE void add_nibbles(const Run &run, XOfRun x, Sums<Avx512> *total) const {
         Codes8 codes(codes_at(run.row, run.first / 2), stride_);
         const uint8_t *ahead = codes_at(run.row + 8, run.first * 4);
         const NibbleOrder order = order_;
-        Sums<Avx512> sums = total;
+        SumsOf<Avx512, kCount> sums;
+        for (int j = 0; j < kCount; ++j) sums[j] = total[j];
         for_each_group(run, [&](int64_t group, int64_t column, int64_t end) QK_INLINE {
             Table<Avx512> table[8];
             QK_UNROLL
             for (int i = 0; i < 8; ++i) table[i] = weights_of(i, group);
-            for (; column < end; column += 16, x += 64, ahead += 64) {
+            for (; column < end; column += 16, ahead += 64) {
                 prefetch_stream(ahead);
-                const Lanes<Avx512> of_x = NibbleOrder::permute(Avx512::load_f32(x));
+                Lanes<Avx512> of_x[kCount];
+                for (int j = 0; j < kCount; ++j) {
+                    of_x[j] = NibbleOrder::permute(Avx512::load_f32(x.row[j]));
+                }
                 QK_UNROLL
                 for (int i = 0; i < 8; ++i) {
-                    sums.row[i] =
-                        Avx512::fma(order.look_up(table[i], codes.row(i)), of_x, sums.row[i]);
+                    add_products(order.look_up(table[i], codes.row(i)), of_x, i, sums);
                 }
                 codes.advance(8);
+                x.advance(64);
             }
         });
-        total = sums;
+        for (int j = 0; j < kCount; ++j) total[j] = sums[j];
         if (run.last % 16 == 0) return;
         const int64_t count = run.last % 16, group = last_group(run);
         const Mask<Avx512> mask = NibbleOrder::mask(count);
-        const Lanes<Avx512> of_x =
-            NibbleOrder::permute(Avx512::load_f32(x, Avx512::first_lanes(count)));
+        Lanes<Avx512> of_x[kCount];
+        for (int j = 0; j < kCount; ++j) {
+            of_x[j] = NibbleOrder::permute(Avx512::load_f32(x.row[j], Avx512::first_lanes(count)));
+        }
         for (int i = 0; i < 8; ++i) {
             uint8_t bytes[8] = {};
             memcpy(bytes, codes.row(i), size_t(ceil_div(count, 2)));
             const Lanes<Avx512> weight = order.look_up(weights_of(i, group), bytes);
-            total.row[i] = Avx512::fma_where(mask, weight, of_x, total.row[i]);
+            for (int j = 0; j < kCount; ++j) {
+                Lanes<Avx512> &sum = total[j].row[i];
+                sum = Avx512::fma_where(mask, weight, of_x[j], sum);
+            }
+        }
+    }
+
+    template <int kCount>
+    QK_INLINE static void add_products(Lanes<Avx512> weight, const Lanes<Avx512> (&x)[kCount],
+                                       int row, SumsOf<Avx512, kCount> &sums) {
+        QK_UNROLL
+        for (int j = 0; j < kCount; ++j) {
+            sums[j].row[row] = Avx512::fma(weight, x[j], sums[j].row[row]);
         }
     }
     QK_INLINE Table<Avx512> weights_of(int row, int64_t group) const {
@@ -141,13 +170,13 @@ class FloatRows8 : Rows8 {
 
     Groups8 minima_;
     const bool lowered_;
-    RowOfX<Avx512> x_;
-    const char *x_panel_ = nullptr;
+    RunsOfX x_;
     const FormatKind kind_;
 };
 
 Status run(const LinearArgs &args, const Launch &launch) {
     const FormatKind kind = args.w.format->kind;
+    if (args.x.rows > 1 && may_sum_integers(args)) return row_by_row<run>(args, launch);
     if (kind == FormatKind::kLut8) {
         run_blocks<Lut8Rows8>(args, launch);
     } else if (args.w.geometry.flat) {

@@ -189,6 +189,40 @@ struct Run {
     int64_t group;             // of the first column, where groups do not straddle rows
 };
 
+// x of a run, f32: a place of each row.
+struct XOfRun {
+    const char *row[kLaneRows];
+
+    QK_INLINE void advance(int64_t bytes) {
+        for (const char *&at : row) at += bytes;
+    }
+    QK_INLINE XOfRun from(int64_t column) const {
+        XOfRun x = *this;
+        x.advance(4 * column);
+        return x;
+    }
+};
+
+// The rows of x of a product as f32, a run at a time.
+class RunsOfX {
+  public:
+    explicit RunsOfX(const Dense &x) : rows_(x.rows), x_(x) {}
+
+    // Past the last row the first repeats.
+    XOfRun of(const Run &run) {
+        if (run.first % kPanelOfX == 0) {
+            for (int64_t j = 0; j < rows_; ++j) panel_.row[j] = x_[j].panel(run.first);
+            for (int64_t j = rows_; j < kLaneRows; ++j) panel_.row[j] = panel_.row[0];
+        }
+        return panel_.from(run.first % kPanelOfX);
+    }
+
+  private:
+    const int64_t rows_;
+    EachRow<RowOfX<Avx512>> x_;
+    XOfRun panel_ = {};
+};
+
 class Rows8 {
   public:
     explicit Rows8(const LinearArgs &args)
@@ -199,26 +233,30 @@ class Rows8 {
     }
 
   protected:
-    // y of 8 rows: add(run, sums) adds runs of columns up in order, restore(sums) puts them in the
-    // order of lanes, lower(row, y) takes minima off. The last block starts early enough to be
-    // whole.
+    // y of 8 rows: add(run, sums) adds runs of columns up in order, sums of each row of x,
+    // restore(sums) puts them in the order of lanes, lower(x_row, row, y) takes minima off. The
+    // last block starts early enough to be whole.
     template <class Add, class Restore, class Lower>
     QK_INLINE void sum_runs(int64_t block, const Add &add, const Restore &restore,
                             const Lower &lower) {
         const Geometry &s = args_.w.geometry;
         const int64_t row = min64(block * 8, s.n - 8);
-        Sums<Avx512> sums;
-        for (Lanes<Avx512> &sum : sums.row) sum = Avx512::zero_lanes();
+        SumsOf<Avx512, kLaneRows> sums;
+        for (int64_t j = 0; j < args_.x.rows; ++j) {
+            for (Lanes<Avx512> &sum : sums[j].row) sum = Avx512::zero_lanes();
+        }
         for (int64_t first = 0; first < s.k; first += run_) {
             const int64_t last = min64(first + run_, s.k);
             groups_.load(row, first, last);
             add(Run{row, first, last, first / s.group_size}, sums);
         }
-        restore(sums);
-        float y[8];
-        Avx512::fold_rows(sums.row, y);
-        lower(row, y);
-        store_8(args_, 0, block, y + (block * 8 - row));
+        for (int64_t j = 0; j < args_.x.rows; ++j) {
+            restore(sums[j]);
+            float y[8];
+            Avx512::fold_rows(sums[j].row, y);
+            lower(j, row, y);
+            store_8(args_, j, block, y + (block * 8 - row));
+        }
     }
 
     template <class Add>
@@ -227,7 +265,7 @@ class Rows8 {
             if (args_.w.layout->bits == 8) return;
             for (Lanes<Avx512> &sum : sums.row) sum = NibbleOrder::restore(sum);
         };
-        sum_runs(block, add, restore, [](int64_t, float *) {});
+        sum_runs(block, add, restore, [](int64_t, int64_t, float *) {});
     }
 
     const uint8_t *codes_at(int64_t row, int64_t byte) const {

@@ -1,6 +1,6 @@
-// One row of x over rows as files store them whose groups straddle them (flat): each of the 8 rows
-// walked side by side has its own columns where a group ends, in the middle of a step of 16 too.
-// How codes of a kind become weights is a Codes':
+// One or two rows of x over rows as files store them whose groups straddle them (flat): each of the
+// 8 rows walked side by side has its own columns where a group ends, in the middle of a step of 16
+// too. How codes of a kind become weights is a Codes':
 //
 //     Codes::Group, what weights of a group take; Codes::kStepBytes, of 16 columns
 //     group(row, number), weights(group, codes), x_of(x), first(columns), a mask
@@ -73,10 +73,10 @@ class FlatRows8 : Rows8 {
           of_codes_(args.w, groups_, minima_) {}
 
     void run(int64_t block) {
-        sum_runs(block, [&](const Run &run, Sums<Avx512> &sums) QK_INLINE {
-            if (run.first % kPanelOfX == 0) x_panel_ = x_.panel(run.first);
+        sum_runs(block, [&](const Run &run, Sums<Avx512> *sums) QK_INLINE {
             if (has_minimum(args_.w)) minima_.load(run.row, run.first, run.last);
-            add(run, x_panel_ + run.first % kPanelOfX * 4, sums);
+            const XOfRun x = x_.of(run);
+            for (int64_t j = 0; j < args_.x.rows; ++j) add(run, x.row[j], sums[j]);
         });
     }
 
@@ -146,8 +146,7 @@ class FlatRows8 : Rows8 {
     }
 
     Groups8 minima_;
-    RowOfX<Avx512> x_;
-    const char *x_panel_ = nullptr;
+    RunsOfX x_;
     const Codes of_codes_;
 };
 

@@ -1,4 +1,4 @@
-// One row of x as integers over rows of nibbles as files store them (row, row_high, word,
+// One or two rows of x as integers over rows of nibbles as files store them (row, row_high, word,
 // awq_gemv), whose codes are integers (docs/formats.md, "Order of sums"). 8 rows are walked side by
 // side, a block of 128 columns at a time, 64 bytes of each:
 //
@@ -71,7 +71,7 @@ class IntegerRows8 : Rows8 {
   public:
     using X = typename Blocks::X;
 
-    IntegerRows8(const LinearArgs &args, const Device &, const RowOfBlocks<X> &x)
+    IntegerRows8(const LinearArgs &args, const Device &, const RowsOfBlocks<X> &x)
         : Rows8(args), x_(x), minima_(args, {}), entries_(byte_entries(args.w)) {
         for (int32_t zero = 0; zero < 16; ++zero) minus_zero_[zero] = minus_zero_halves(zero);
     }
@@ -83,11 +83,14 @@ class IntegerRows8 : Rows8 {
         };
         sum_runs(
             block,
-            [&](const Run &run, Sums<Avx512> &sums) QK_INLINE {
-            if (run.first % kPanelOfX == 0) x_panel_ = x_.of(panel_at(run.first));
-            add(run, x_panel_ + run.first % kPanelOfX / kBlock, sums);
+            [&](const Run &run, Sums<Avx512> *sums) QK_INLINE {
+            for (int64_t j = 0; j < args_.x.rows; ++j) {
+                if (run.first % kPanelOfX == 0) x_panel_[j] = x_.of(j, panel_at(run.first));
+                add(run, x_panel_[j] + run.first % kPanelOfX / kBlock, sums[j]);
+            }
             },
-            restore, [&](int64_t row, float *y) { minima_.take_off(row, y); });
+            restore,
+            [&](int64_t x_row, int64_t row, float *y) { minima_.take_off(x_row, row, y); });
     }
 
   private:
@@ -184,8 +187,8 @@ class IntegerRows8 : Rows8 {
         }
     }
 
-    const RowOfBlocks<X> x_;
-    const X *x_panel_ = nullptr;
+    const RowsOfBlocks<X> x_;
+    const X *x_panel_[kLaneRows] = {};
     MinimaOfGroups<Avx512, ScaleBlock<Avx512>> minima_;
     const __m512i entries_;
     alignas(64) uint32_t minus_zero_[16];

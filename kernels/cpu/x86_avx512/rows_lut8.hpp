@@ -1,6 +1,7 @@
-// 8 rows of LUT8 against one row of x, in groups of any size. 64 codes take 33 instructions, most
-// of them byte permutes; the table fills half of the registers. Four rows take turns, so that no
-// sum waits for itself: the 64 products of a row are four additions, one after the other.
+// 8 rows of LUT8 against one or two rows of x, in groups of any size. 64 codes take 33
+// instructions, most of them byte permutes; the table fills half of the registers. Four rows take
+// turns, so that no sum waits for itself: the 64 products of a row are four additions, one after
+// the other.
 //
 // Where groups are whole steps of 64 columns, a row has one scale for all of them. Elsewhere each
 // column gets a scale of its own, 256 columns at a time.
@@ -20,25 +21,32 @@ class Lut8Rows8 : Rows8 {
     }
 
     void run(int64_t block) {
-        sum_runs(block, [&](const Run &run, Sums<Avx512> &sums) QK_INLINE {
-            if (run.first % kPanelOfX == 0) x_panel_ = x_.panel(run.first);
-            const char *const x = x_panel_ + run.first % kPanelOfX * 4;
-            for (int i = 0; i < 8; i += kTogether) {
-                whole_ ? add_whole(run, i, x, sums) : add_any(run, i, x, sums);
-            }
+        sum_runs(block, [&](const Run &run, Sums<Avx512> *sums) QK_INLINE {
+            args_.x.rows == 1 ? add_run<1>(run, x_.of(run), sums)
+                              : add_run<2>(run, x_.of(run), sums);
         });
     }
 
   private:
+    template <int kCount>
+    void add_run(const Run &run, const XOfRun &x, Sums<Avx512> *sums) const {
+        for (int i = 0; i < 8; i += kTogether) {
+            whole_ ? add_whole<kCount>(run, i, x, sums) : add_any<kCount>(run, i, x, sums);
+        }
+    }
+
     static constexpr int kTogether = 4;      // rows
     static constexpr int64_t kSpread = 256;  // columns whose scales are spread at a time
 
     // A multiple of 64 columns, or a row's last: of rows `first` and on, whose scale(row, column)
     // is of 16 columns.
-    template <class ScaleOf>
+    template <int kCount>
+    using SumsTogether = Lanes<Avx512>[kCount][kTogether];
+
+    template <int kCount, class ScaleOf>
     QK_INLINE void add(const Plane (&planes)[4], const uint8_t *codes, const uint8_t *ahead,
-                       const char *x, int64_t columns, const ScaleOf &scale,
-                       Lanes<Avx512> (&sum)[kTogether]) const {
+                       const XOfRun &x, int64_t columns, const ScaleOf &scale,
+                       SumsTogether<kCount> &sum) const {
         int64_t c = 0;
         for (; c + 64 <= columns; c += 64) {
             QK_UNROLL
@@ -49,7 +57,11 @@ class Lut8Rows8 : Rows8 {
                     const int64_t at = c + 16 * quarter;
                     const Lanes<Avx512> weight =
                         Avx512::mul({_mm512_castsi512_ps(bits)}, scale(i, at));
-                    sum[i] = Avx512::fma(weight, Avx512::load_f32(x + 4 * at), sum[i]);
+                    QK_UNROLL
+                    for (int j = 0; j < kCount; ++j) {
+                        const Lanes<Avx512> of_x = Avx512::load_f32(x.row[j] + 4 * at);
+                        sum[j][i] = Avx512::fma(weight, of_x, sum[j][i]);
+                    }
                 });
             }
         }
@@ -61,39 +73,45 @@ class Lut8Rows8 : Rows8 {
                 const int64_t at = c + 16 * quarter;
                 const Mask<Avx512> some = {__mmask16(mask >> 16 * quarter)};
                 const Lanes<Avx512> weight = Avx512::mul({_mm512_castsi512_ps(bits)}, scale(i, at));
-                sum[i] =
-                    Avx512::fma_where(some, weight, Avx512::load_f32(x + 4 * at, some), sum[i]);
+                for (int j = 0; j < kCount; ++j) {
+                    const Lanes<Avx512> of_x = Avx512::load_f32(x.row[j] + 4 * at, some);
+                    sum[j][i] = Avx512::fma_where(some, weight, of_x, sum[j][i]);
+                }
             });
         }
     }
 
-    QK_NOINLINE void add_whole(const Run &run, int first, const char *x, Sums<Avx512> &sums) const {
+    template <int kCount>
+    QK_NOINLINE void add_whole(const Run &run, int first, const XOfRun &x,
+                               Sums<Avx512> *sums) const {
         const int64_t size = args_.w.geometry.group_size, columns = run.last - run.first;
         const uint8_t *const codes = codes_at(run.row + first, run.first);
         const uint8_t *const ahead = codes_at(run.row + 8, run.first * 8) + first * columns;
         Plane planes[4];
         for (int p = 0; p < 4; ++p) planes[p] = load_plane(table_.plane[p]);
-        Lanes<Avx512> sum[kTogether];
-        for (int i = 0; i < kTogether; ++i) sum[i] = sums.row[first + i];
+        SumsTogether<kCount> sum;
+        take<kCount>(sums, first, sum);
         int64_t end = (run.group + 1) * size - run.first;
         for (int64_t at = 0, group = 0; at < columns; end += size, ++group) {
             const int64_t next = min64(end, columns);
             const auto scale = [&](int i, int64_t) QK_INLINE {
                 return Avx512::splat(groups_.scale[first + i][group]);
             };
-            add(planes, codes + at, ahead + kTogether * at, x + 4 * at, next - at, scale, sum);
+            add<kCount>(planes, codes + at, ahead + kTogether * at, x.from(at), next - at, scale,
+                        sum);
             at = next;
         }
-        for (int i = 0; i < kTogether; ++i) sums.row[first + i] = sum[i];
+        give<kCount>(sum, first, sums);
     }
 
-    QK_NOINLINE void add_any(const Run &run, int first, const char *x, Sums<Avx512> &sums) const {
+    template <int kCount>
+    QK_NOINLINE void add_any(const Run &run, int first, const XOfRun &x, Sums<Avx512> *sums) const {
         const int64_t columns = run.last - run.first;
         const uint8_t *const codes = codes_at(run.row + first, run.first);
         const uint8_t *const ahead = codes_at(run.row + 8, run.first * 8) + first * columns;
         float room[kTogether][kSpread + 16];
-        Lanes<Avx512> sum[kTogether];
-        for (int i = 0; i < kTogether; ++i) sum[i] = sums.row[first + i];
+        SumsTogether<kCount> sum;
+        take<kCount>(sums, first, sum);
         for (int64_t at = 0; at < columns; at += kSpread) {
             const int64_t some = min64(kSpread, columns - at);
             for (int i = 0; i < kTogether; ++i) spread(run, first + i, at, some, room[i]);
@@ -101,9 +119,22 @@ class Lut8Rows8 : Rows8 {
             for (int p = 0; p < 4; ++p) planes[p] = load_plane(table_.plane[p]);
             const auto scale = [&](int i, int64_t column)
                                    QK_INLINE { return Avx512::load_f32(room[i] + column); };
-            add(planes, codes + at, ahead + kTogether * at, x + 4 * at, some, scale, sum);
+            add<kCount>(planes, codes + at, ahead + kTogether * at, x.from(at), some, scale, sum);
         }
-        for (int i = 0; i < kTogether; ++i) sums.row[first + i] = sum[i];
+        give<kCount>(sum, first, sums);
+    }
+
+    template <int kCount>
+    QK_INLINE static void take(const Sums<Avx512> *sums, int first, SumsTogether<kCount> &to) {
+        for (int j = 0; j < kCount; ++j) {
+            for (int i = 0; i < kTogether; ++i) to[j][i] = sums[j].row[first + i];
+        }
+    }
+    template <int kCount>
+    QK_INLINE static void give(const SumsTogether<kCount> &sum, int first, Sums<Avx512> *to) {
+        for (int j = 0; j < kCount; ++j) {
+            for (int i = 0; i < kTogether; ++i) to[j].row[first + i] = sum[j][i];
+        }
     }
 
     // The scale of each of `count` columns of a run, from its column `at` on; past them anything.
@@ -121,8 +152,7 @@ class Lut8Rows8 : Rows8 {
         }
     }
 
-    RowOfX<Avx512> x_;
-    const char *x_panel_ = nullptr;
+    RunsOfX x_;
     bool whole_;
     NestedCode table_;
 };
