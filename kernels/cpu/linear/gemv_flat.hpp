@@ -24,12 +24,12 @@ struct FlatChunk {
     const uint8_t *codes;     // row 0's
     const float *scales;      // of row 0's first step, kPitch apart
     const Mask<Isa> *before;  // lanes of a row that have the scale of where their step starts
-    const char *x;
+    const char *x[kLaneRows];
 };
 
-template <class Isa, bool kCut>
+template <class Isa, bool kCut, int kCount>
 QK_INLINE inline void add_flat_rows(const FlatChunk<Isa> &chunk, int first_row,
-                                    const Table<Isa> &table, Sums<Isa> &sums) {
+                                    const Table<Isa> &table, SumsOf<Isa, kCount> &sums) {
     constexpr int kRows = Isa::kRowsTogether < 4 ? 1 : 4;
     Words<Isa> words[kRows];
     Lanes<Isa> scale[kRows];
@@ -43,7 +43,9 @@ QK_INLINE inline void add_flat_rows(const FlatChunk<Isa> &chunk, int first_row,
         if (kCut) before[i] = chunk.before[row];
     }
     for_each_step([&]<int step>() QK_INLINE {
-        const Lanes<Isa> x = Isa::load_f32(chunk.x + 64 * step);
+        Lanes<Isa> x[kCount];
+        QK_UNROLL
+        for (int j = 0; j < kCount; ++j) x[j] = Isa::load_f32(chunk.x[j] + 64 * step);
         QK_UNROLL
         for (int i = 0; i < kRows; ++i) {
             const int row = first_row + i;
@@ -51,15 +53,18 @@ QK_INLINE inline void add_flat_rows(const FlatChunk<Isa> &chunk, int first_row,
             const Lanes<Isa> of_step = kCut ? Isa::where(before[i], scale[i], next) : scale[i];
             const Lanes<Isa> weight =
                 Isa::mul(Isa::template look_up<step>(table, words[i]), of_step);
-            sums.row[row] = Isa::fma(weight, x, sums.row[row]);
+            QK_UNROLL
+            for (int j = 0; j < kCount; ++j) {
+                sums[j].row[row] = Isa::fma(weight, x[j], sums[j].row[row]);
+            }
             scale[i] = next;
         }
     });
 }
 
-template <class Isa, bool kCut, class Codes>
+template <class Isa, bool kCut, int kCount, class Codes>
 QK_INLINE inline void add_flat_chunk(const FlatChunk<Isa> &chunk, const Codes &codes,
-                                     Sums<Isa> &sums) {
+                                     SumsOf<Isa, kCount> &sums) {
     if constexpr (requires {
                       codes.planes();
                       Isa::template add_steps<kCut>;
@@ -67,16 +72,19 @@ QK_INLINE inline void add_flat_chunk(const FlatChunk<Isa> &chunk, const Codes &c
         _Pragma("GCC unroll 1") for (int row = 0; row < 8; ++row) {
             const uint8_t *const from = chunk.codes + 64 * row;
             prefetch_stream(from + kAhead);
-            Isa::template add_steps<kCut>(
-                codes.planes(), from, chunk.scales + row * StepScales::kPitch, chunk.before[row],
-                reinterpret_cast<const float *>(chunk.x), sums.row[row]);
+            for (int j = 0; j < kCount; ++j) {
+                Isa::template add_steps<kCut>(
+                    codes.planes(), from, chunk.scales + row * StepScales::kPitch,
+                    chunk.before[row], reinterpret_cast<const float *>(chunk.x[j]),
+                    sums[j].row[row]);
+            }
         }
     } else {
         constexpr int kRows = Isa::kRowsTogether < 4 ? 1 : 4;
         const Table<Isa> table = codes.table(nullptr, 0, 0);
         QK_UNROLL
         for (int row = 0; row < 8; row += kRows) {
-            add_flat_rows<Isa, kCut>(chunk, row, table, sums);
+            add_flat_rows<Isa, kCut, kCount>(chunk, row, table, sums);
         }
     }
 }
@@ -104,27 +112,33 @@ class FlatRowBlocks {
         const uint8_t *const codes = blocks_.load(row_block, panel.first, panel.last);
         scales_.load_steps(row_block, panel.group, panel.groups + 1, StepScales::kPitch,
                            steps_.row[0]);
-        for (int64_t j = 0; j < args_.x.rows; ++j) {
-            const FlatChunk<Isa> chunk = {codes, steps_.row[0], before_,
-                                          x_[j].panel(panel.first * 128)};
-            cuts_ ? run_chunks<true>(chunk, panel.full, sums[j])
-                  : run_chunks<false>(chunk, panel.full, sums[j]);
-            if (panel.first + panel.full == panel.last) continue;
-            add_tail(codes + panel.full * 512, panel.full * 8, chunk.x + panel.full * 512,
+        FlatChunk<Isa> chunk = {codes, steps_.row[0], before_, {}};
+        const int64_t rows = args_.x.rows;
+        for (int64_t j = 0; j < rows; ++j) chunk.x[j] = x_[j].panel(panel.first * 128);
+        rows > 1 ? run_chunks<2>(chunk, panel.full, sums) : run_chunks<1>(chunk, panel.full, sums);
+        if (panel.first + panel.full == panel.last) return;
+        for (int64_t j = 0; j < rows; ++j) {
+            add_tail(codes + panel.full * 512, panel.full * 8, chunk.x[j] + panel.full * 512,
                      s_.k - (panel.first + panel.full) * 128, sums[j]);
         }
     }
 
-    template <bool kCut>
-    QK_NOINLINE void run_chunks(FlatChunk<Isa> at, int64_t full, Sums<Isa> &total) const {
-        Sums<Isa> sums = total;  // a copy that nothing points to stays in registers
+    template <int kCount>
+    void run_chunks(const FlatChunk<Isa> &first, int64_t full, Sums<Isa> *total) const {
+        cuts_ ? run_chunks<true, kCount>(first, full, total)
+              : run_chunks<false, kCount>(first, full, total);
+    }
+    template <bool kCut, int kCount>
+    QK_NOINLINE void run_chunks(FlatChunk<Isa> at, int64_t full, Sums<Isa> *total) const {
+        SumsOf<Isa, kCount> sums;  // a copy that nothing points to stays in registers
+        for (int j = 0; j < kCount; ++j) sums[j] = total[j];
         for (int64_t i = 0; i < full; ++i) {
-            add_flat_chunk<Isa, kCut>(at, codes_, sums);
+            add_flat_chunk<Isa, kCut, kCount>(at, codes_, sums);
             at.codes += 512;
             at.scales += 8;
-            at.x += 512;
+            for (const char *&of_row : at.x) of_row += 512;
         }
-        total = sums;
+        for (int j = 0; j < kCount; ++j) total[j] = sums[j];
     }
 
     // The last chunk of a row, `columns` of it.
