@@ -91,10 +91,10 @@ Conditions linear_facts(const LinearArgs &args) {
     const bool by_columns =
         id == QK_LAYOUT_AWQ_GEMM || id == QK_LAYOUT_GPTQ || id == QK_LAYOUT_GPTQ_V1;
     const bool packed = id == kLayoutRows8;
-    const bool by_row = pad > 1 || (pad == 1 && w.geometry.k % 2 == 0);
+    const bool by_row = pad > 0, whole_bytes = pad > 1 || w.geometry.k % 2 == 0;
     const bool nibbles = !bytes && !is_records(w);
     return facts | kQuantized | when(packed, kPacked) | when(!bytes, kFourBits) |
-           when(by_columns, kColumnLayout) | when(bytes || by_row, kWholeBytes) |
+           when(by_columns, kColumnLayout) | when(bytes || (by_row && whole_bytes), kWholeBytes) |
            when(nibbles && (packed || by_row), kNibblesByRow) |
            when(nibbles && (packed || by_row || by_columns), kNibbles);
 }

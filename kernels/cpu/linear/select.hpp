@@ -35,7 +35,7 @@ enum Condition : Conditions {
     kInPlanes = 1ull << 24,        // scales are, not between the codes of records
     kUpToFourRows = 1ull << 25,    // of x
     kUpToEightRows = 1ull << 26,   // of x
-    kNibblesByRow = 1ull << 27,    // 4 bits, packed or row after row from whole bytes on
+    kNibblesByRow = 1ull << 27,    // 4 bits, packed or row after row
     kNibbles = 1ull << 28,         // the same, or column after column
     kEightRows = 1ull << 29,       // of x, at least
     kWholeSteps = 1ull << 30,      // groups end where 16 columns of a row do, if they straddle rows

@@ -15,7 +15,8 @@ class CodesOfBlocks {
     explicit CodesOfBlocks(const Weight &w)
         : in_place_(w.layout->id == kLayoutRows8), w_(w), columns_(stores_columns(w)),
           high_first_(w.layout->id == QK_LAYOUT_ROW_HIGH), chunks_(chunk_count(w.geometry)),
-          pitch_(in_place_ || columns_ ? 0 : round_up(w.geometry.k, run_pad(w)) / 2), zeros_(w) {}
+          nibbles_(in_place_ || columns_ ? 0 : round_up(w.geometry.k, run_pad(w))),
+          whole_bytes_(nibbles_ % 2 == 0), zeros_(w) {}
 
     bool in_place() const { return in_place_; }
     // Chunks of a panel.
@@ -36,20 +37,21 @@ class CodesOfBlocks {
     int64_t load_chunk(int64_t block, int64_t count, int64_t chunk, bool as_stored,
                        const uint8_t **to) {
         const Geometry &s = w_.geometry;
-        const bool whole = (block + count) * 8 <= s.n && (chunk + 1) * 128 <= s.k;
+        const bool whole = whole_bytes_ && (block + count) * 8 <= s.n && (chunk + 1) * 128 <= s.k;
         for (int64_t i = 0; i < count; ++i) {
             to[i] = codes_[i];
             if (in_place_) {
                 to[i] = packed_chunk(w_, (block + i) * chunks_ + chunk);
             } else if (!as_stored) {
-                gather(block + i, chunk, {at(block + i) + (chunk + 4) * 64, pitch_}, codes_[i]);
+                gather(block + i, chunk, {at(block + i) + (chunk + 4) * 64, nibbles_ / 2},
+                       codes_[i]);
             } else if (whole) {
                 to[i] = at(block + i) + chunk * 64;
             } else {
                 copy_rows(block + i, chunk, codes_[i]);
             }
         }
-        return as_stored && whole && !in_place_ ? pitch_ : 64;
+        return as_stored && whole && !in_place_ ? nibbles_ / 2 : 64;
     }
 
     // 4 bytes a group, a nibble a row; null where there are no zeros.
@@ -84,7 +86,7 @@ class CodesOfBlocks {
     };
     // Of layouts that store rows.
     const uint8_t *at(int64_t block) const {
-        return static_cast<const uint8_t *>(w_.data) + block * 8 * pitch_;
+        return static_cast<const uint8_t *>(w_.data) + block * 4 * nibbles_;
     }
 
     void gather(int64_t block, int64_t chunk, Ahead ahead, uint8_t *to) const {
@@ -92,7 +94,9 @@ class CodesOfBlocks {
         const int64_t columns = min64(128, w_.geometry.k - chunk * 128);
         if (columns_) return gather_columns(block, rows, chunk, columns, to);
         const uint8_t *const from = at(block) + chunk * 64;
-        if (rows == 8 && columns == 128) return pack_rows(from, pitch_, ahead, to);
+        if (rows == 8 && columns == 128 && whole_bytes_) {
+            return pack_rows(from, nibbles_ / 2, ahead, to);
+        }
         alignas(64) uint8_t some[512];
         copy_rows(block, chunk, some);
         pack_rows(some, 64, ahead, to);
@@ -101,12 +105,31 @@ class CodesOfBlocks {
     void copy_rows(int64_t block, int64_t chunk, uint8_t *to) const {
         const int64_t rows = min64(8, w_.geometry.n - block * 8);
         const int64_t columns = min64(128, w_.geometry.k - chunk * 128);
-        memset(to, 0, 512);
-        for (int64_t row = 0; row < rows; ++row) {
-            memcpy(to + 64 * row, at(block) + chunk * 64 + row * pitch_,
-                   size_t(ceil_div(columns, 2)));
+        if (rows < 8 || columns < 128) memset(to, 0, 512);
+        for (int64_t row = 0; row < rows; ++row, to += 64) {
+            const int64_t start = row * nibbles_;
+            const uint8_t *const from = at(block) + chunk * 64 + start / 2;
+            if (start % 2 == 0) {
+                memcpy(to, from, size_t(ceil_div(columns, 2)));
+            } else if (columns == 128) {
+                join_64(from, to);
+            } else {
+                for (int64_t i = 0; i < columns / 2; ++i) to[i] = joined(from[i], from[i + 1]);
+                if (columns % 2 != 0) to[columns / 2] = joined(from[columns / 2], 0);
+            }
         }
     }
+    // Of a row that starts in the middle of a byte, which is row_high's alone: two codes that are
+    // in two bytes. 64 of them are stored as they will be loaded, whole.
+    static void join_64(const uint8_t *from, uint8_t *to) {
+        typedef uint8_t Codes __attribute__((vector_size(64)));
+        Codes bytes, next;
+        memcpy(&bytes, from, 64);
+        memcpy(&next, from + 1, 64);
+        bytes = bytes << 4 | next >> 4;
+        memcpy(to, &bytes, 64);
+    }
+    static uint8_t joined(uint8_t byte, uint8_t next) { return uint8_t(byte << 4 | next >> 4); }
     void pack_rows(const uint8_t *from, int64_t pitch, Ahead ahead, uint8_t *to) const {
         high_first_ ? pack_rows<true>(from, pitch, ahead, to)
                     : pack_rows<false>(from, pitch, ahead, to);
@@ -161,7 +184,9 @@ class CodesOfBlocks {
     const bool in_place_;
     const Weight &w_;
     const bool columns_, high_first_;
-    const int64_t chunks_, pitch_;  // bytes from row to row
+    const int64_t chunks_;
+    const int64_t nibbles_;  // from row to row
+    const bool whole_bytes_;
     ZerosOfBlocks zeros_;
     uint32_t words_[kPanelGroups + 8];
     alignas(64) uint8_t codes_[kMost][512];
