@@ -249,12 +249,16 @@ TEST(Explain, SaysWhatRuns) {
 
 // What a program may rely on: where the plan says one batch class, a row has the same bits.
 TEST(Explain, ARowHasTheSameBitsInItsBatchClass) {
-    for (const uint32_t flags : {0u, QK_CONTEXT_BF16_PRODUCTS, QK_CONTEXT_INT8_ACTIVATIONS}) {
+    constexpr uint32_t kBf16 = QK_CONTEXT_BF16_PRODUCTS, kInt8 = QK_CONTEXT_INT8_ACTIVATIONS;
+    struct Call {
+        uint32_t flags;
+        qk_layout layout;
+    };
+    for (const auto &[flags, layout] : {Call{0, QK_LAYOUT_ROW}, Call{kBf16, QK_LAYOUT_PACKED},
+                                        Call{kBf16, QK_LAYOUT_ROW}, Call{kInt8, QK_LAYOUT_ROW}}) {
         Seen seen;
         qk_context *const context = traced_context(flags, 0, 1 << 20, &seen);
-        const bool packed = flags == QK_CONTEXT_BF16_PRODUCTS;  // what its kernels take
-        const auto w_desc =
-            weight_desc(QK_FORMAT_NF4, packed ? QK_LAYOUT_PACKED : QK_LAYOUT_ROW, 24, 256, 64);
+        const auto w_desc = weight_desc(QK_FORMAT_NF4, layout, 24, 256, 64);
         qk_tensor *const w = create(context, w_desc);
         Planes dense(dense_desc(QK_FORMAT_F32, {24, 256}));
         dense.fill_dense(QK_FORMAT_F32);
@@ -282,12 +286,15 @@ TEST(Explain, ARowHasTheSameBitsInItsBatchClass) {
                 ++compared;
             }
         }
-        const bool rounds = std::strstr(plans[1].kernel, "bf16") != nullptr;
-        const int exact = 2 * 2 + 17 * 17, bf16 = 7 * 7 + 12 * 12, int8 = 19 * 19;
-        EXPECT_EQ(compared, flags == QK_CONTEXT_INT8_ACTIVATIONS ? int8
-                            : rounds                             ? bf16
-                                                                 : exact)
-            << "qk.h: up to 2 rows and from 3 on; bf16 mode: up to 7, from 8 on; int8 mode: any m";
+        const auto rounds = [&](int m) {
+            return std::strstr(plans[size_t(m)].kernel, "bf16") != nullptr;
+        };
+        const int few = rounds(1) ? 7 * 7 : 2 * 2 + 5 * 5;
+        const int exact = 2 * 2 + 17 * 17, bf16 = few + 12 * 12, int8 = 19 * 19;
+        EXPECT_EQ(compared, flags == kInt8 ? int8
+                            : rounds(8)    ? bf16
+                                           : exact)
+            << "qk.h: up to 2 rows and from 3 on; bf16 mode: from 8 on; int8 mode: any m";
         EXPECT_EQ(plans[19].batch_last, INT32_MAX);
         for (qk_tensor *const tensor : {w, d}) qk_tensor_destroy(tensor);
         qk_context_destroy(context);

@@ -43,17 +43,28 @@ constexpr uint32_t kKind = kRiscvSets;
 constexpr uint32_t kKind = QK_ISA_GENERIC;
 #endif
 
-// Rows of x up to which a row of y has other bits than above; 0: it has the same for any m.
-int32_t rows_apart(const LinearArgs &args, const LinearRow &row) {
-    if (args.transposed || row.mode == kInt8Mode) return 0;
-    return row.mode == kBf16Mode ? 7 : int32_t(kLaneRows);
+struct Rows {
+    int32_t first, last;
+};
+
+// Rows of x for which a row of y has the bits of this call. bf16 mode's batches begin with 8 rows,
+// also where fewer rows run exact.
+Rows rows_alike(const LinearArgs &args, uint32_t sets, uint32_t modes, const LinearRow &row) {
+    if (args.transposed || row.mode == kInt8Mode) return {1, INT32_MAX};
+    const bool exact = row.mode == 0;
+    if (exact && args.x.rows <= kLaneRows) return {1, int32_t(kLaneRows)};
+    if (!exact && args.x.rows >= 8) return {8, INT32_MAX};
+    LinearArgs batch = args;
+    batch.x.rows = 8;
+    const bool rounds = select_linear(linear_facts(batch), sets, modes).mode == kBf16Mode;
+    return {exact ? int32_t(kLaneRows) + 1 : 1, rounds ? 7 : INT32_MAX};
 }
 
 void explain(const LinearArgs &args, Conditions facts, uint32_t sets, uint32_t modes,
              const LinearRow &row, Explanation *out) {
-    const int32_t few = rows_apart(args, row);
-    out->batch_first = args.x.rows > few ? few + 1 : 1;
-    out->batch_last = args.x.rows > few ? INT32_MAX : few;
+    const Rows alike = rows_alike(args, sets, modes, row);
+    out->batch_first = alike.first;
+    out->batch_last = alike.last;
     const LinearRow *const table = args.transposed ? kTransposedTable : kLinearTable;
     const Faster faster = faster_than(row, table, facts, sets, modes, kKind);
     const bool is_set = *faster.set != 0;

@@ -111,6 +111,8 @@ constexpr Conditions kInt8Case = kQuantized | kAlongK | kIntegerEntries;
 constexpr Conditions kInt8Blocks = kInt8Case | kNibbles | kGroupsWhole | kLowered;
 constexpr Conditions kInt8Packed = kInt8Blocks | kPacked;
 constexpr Conditions kInt8Rows = kInt8Case | kS8 | kGroupsWhole | kEightRowsOfW | kLowered;
+constexpr Conditions kBf16Batch =
+    kQuantized | kNibbles | kAlongK | kGroupsWhole | kScaled | kEightRows;
 constexpr Conditions kBf16Case =
     kQuantized | kFourBits | kPacked | kAlongK | kGroupsWhole | kScaled;
 constexpr Conditions kIntegersCase =
@@ -146,7 +148,7 @@ constexpr LinearRow kLinearTable[] = {
     {&kLinearInt8Generic, "generic int8", kInt8Mode, QK_ISA_GENERIC, kInt8Case},
 
     {QK_ON_X86(kLinearBf16Batch), "avx512 bf16 batch", kBf16Mode, QK_ISA_AVX512_BF16,
-     kBf16Case | kEightRows},
+     kBf16Batch},
     {QK_ON_X86(kLinearBf16), "avx512 bf16", kBf16Mode, QK_ISA_AVX512_BF16, kBf16Case},
 
     {QK_ON_X86(kLinearIntegerRowsVnni), "avx512 vnni rows", 0, kVnniVbmi,
