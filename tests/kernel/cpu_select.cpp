@@ -105,7 +105,8 @@ constexpr Conditions kPackedRow = (kRow & ~kWholeBytes) | kPacked;
 constexpr Conditions kAnyGroups =
     kQuantized | kAlongK | kWholeSteps | kGroupsOfLut8 | kEightRowsOfW | kWholeBytes | kScaled;
 constexpr Conditions kGroups = kGroups128 | kBlocks128;
-constexpr Conditions kMany = kBlockSums | kTwoRows | kFourRows | kFiveRows | kEightRows;
+constexpr Conditions kMany =
+    kBlockSums | kTwoRows | kFourRows | kFiveRows | kEightRows | kSixteenRows;
 constexpr Case kCases[] = {
     {"u4 g128 packed, m 1", 0, kPackedRow | kGroups | kU4 | kExactIntegers | kLaneSums},
     {"u4 g32 packed, m 1", 0,

@@ -2,9 +2,10 @@
 // Lanes are rows of w, so that nothing is added across lanes, and codes are decoded once for all
 // rows of x.
 //
-//     a task: 32 rows of w; for batches of 64 rows of x, whose sums it keeps (8 KB):
-//         for every chunk of 128 columns: its codes as integers, [columns][32 rows]   4 or 8 KB
-//             for every 8 (16) rows of x: products, sums of a group in registers
+//     a task: 32 (64) rows of w; for batches of 64 (256) rows of x, whose sums it keeps (8, 64 KB):
+//         for every 4 chunks of 128 columns, every 32 rows of w
+//             for every chunk: its codes as integers, [columns][32 rows]   4 or 8 KB
+//                 for every 8 (32) rows of x: products, sums of a group in registers
 //
 // x is stored as a task reads it: chunk by chunk, each with the batch's tiles.
 #pragma once
@@ -28,18 +29,25 @@ class Int8Batch {
         memset(factors_, 0, sizeof(factors_));
     }
 
-    void run(int64_t task) {
-        first_block_ = task * kTaskBlocks;
-        blocks_ = min64(kTaskBlocks, ceil_div(args_.w.geometry.n, 8) - first_block_);
+    // Rows of w side by side, in strips of kTaskRows; at most kStrips.
+    static constexpr int64_t kStrips = Isa::XTile::kStrips;
+    void run(int64_t first_strip, int64_t strips) {
         for (int64_t first = 0; first < args_.x.rows; first += kBatch) {
             const int64_t rows = min64(kBatch, args_.x.rows - first);
             const typename Isa::XTile *x = x_ + first / kRows * chunks_;
-            memset(acc_, 0, sizeof(acc_[0]) * size_t(round_up(rows, kRows)));
-            memset(low_, 0, lowered_ ? sizeof(low_[0]) * size_t(round_up(rows, kRows)) : 0);
+            for (int64_t strip = 0; strip < strips; ++strip) clear(strip, round_up(rows, kRows));
             for (int64_t chunk = 0; chunk < chunks_; chunk += kScaleChunks) {
-                x = run_panel(chunk, min64(chunk + kScaleChunks, chunks_), x, rows);
+                const int64_t last = min64(chunk + kScaleChunks, chunks_);
+                for (int64_t strip = 0; strip < strips; ++strip) {
+                    start(first_strip + strip);
+                    run_panel(chunk, last, x, rows, strip);
+                }
+                x += (last - chunk) * ceil_div(rows, kRows);
             }
-            store(first, rows);
+            for (int64_t strip = 0; strip < strips; ++strip) {
+                start(first_strip + strip);
+                store(first, rows, acc_[strip], low_[strip]);
+            }
         }
     }
 
@@ -49,24 +57,42 @@ class Int8Batch {
     static constexpr int64_t kTaskBlocks = kTaskRows / 8;
     static constexpr int64_t kScaleChunks = 4;  // whose scales are widened at once
 
-    const typename Isa::XTile *run_panel(int64_t first, int64_t last, const typename Isa::XTile *x,
-                                         int64_t rows) {
+    void start(int64_t strip) {
+        first_block_ = strip * kTaskBlocks;
+        blocks_ = min64(kTaskBlocks, ceil_div(args_.w.geometry.n, 8) - first_block_);
+    }
+    void clear(int64_t strip, int64_t rows) {
+        memset(acc_[strip], 0, sizeof(acc_[0][0]) * size_t(rows));
+        memset(low_[strip], 0, lowered_ ? sizeof(low_[0][0]) * size_t(rows) : 0);
+    }
+
+    void run_panel(int64_t first, int64_t last, const typename Isa::XTile *x, int64_t rows,
+                   int64_t strip) {
         const Geometry &s = args_.w.geometry;
+        const int64_t panel_tiles = kScaleChunks * ceil_div(rows, kRows);
         const int64_t first_group = load_scales(first, last);
         for (int64_t chunk = first; chunk < last; ++chunk) {
             const uint8_t *codes[kTaskBlocks] = {};  // blocks past the last repeat the first
             codes_.load_chunk(first_block_, blocks_, chunk, false, codes);
             for (int64_t i = blocks_; i < kTaskBlocks; ++i) codes[i] = codes[0];
-            kernel_.decode(codes);
             const int64_t group = chunk * 128 / s.group_size;
             const int64_t count = min64(groups_, s.groups_per_row - group);
+            const TileFactors *const factors = factors_ + group - first_group;
+            kernel_.decode(codes, factors);
             for (int64_t row = 0; row < rows; row += kRows, ++x) {
-                kernel_.add(*x, rows - row, factors_ + group - first_group, count, groups_,
-                            acc_ + row);
-                if (lowered_) lower(*x, factors_ + group - first_group, count, low_ + row);
+                if constexpr (kStrips > 1) fetch(x + panel_tiles, strip);
+                kernel_.add(*x, rows - row, factors, count, groups_, acc_[strip] + row);
+                if (lowered_) lower(*x, factors, count, low_[strip] + row);
             }
         }
-        return x;
+        kernel_.finish();
+    }
+
+    // A strip's part of a tile of the next panel, to the second cache: x may be larger than that.
+    static void fetch(const typename Isa::XTile *x, int64_t strip) {
+        constexpr int64_t kBytes = sizeof(typename Isa::XTile) / kStrips;
+        const uint8_t *const from = reinterpret_cast<const uint8_t *>(x) + strip * kBytes;
+        for (int64_t i = 0; i < kBytes; i += 64) prefetch_stream(from + i);
     }
 
     // Minima times what a tile's integers come to.
@@ -109,12 +135,13 @@ class Int8Batch {
         return group;
     }
 
-    void store(int64_t x_first, int64_t x_rows) {
+    void store(int64_t x_first, int64_t x_rows, float (*acc)[kTaskRows],
+               const float (*low)[kTaskRows]) const {
         const int64_t first = first_block_ * 8;
         const int64_t rows = min64(kTaskRows, args_.w.geometry.n - first);
         for (int64_t j = 0; j < x_rows; ++j) {
-            for (int64_t row = 0; lowered_ && row < rows; ++row) acc_[j][row] -= low_[j][row];
-            store_run(args_, x_first + j, first, rows, acc_[j]);
+            for (int64_t row = 0; lowered_ && row < rows; ++row) acc[j][row] -= low[j][row];
+            store_run(args_, x_first + j, first, rows, acc[j]);
         }
     }
 
@@ -128,7 +155,7 @@ class Int8Batch {
     ScalePanel<Isa> minima_;  // the scales where there are none
     int64_t first_block_ = 0, blocks_ = 0;
     TileFactors factors_[kScaleChunks * 8];
-    alignas(64) float acc_[kBatch][kTaskRows], low_[kBatch][kTaskRows];
+    alignas(64) float acc_[kStrips][kBatch][kTaskRows], low_[kStrips][kBatch][kTaskRows];
 };
 
 template <class Isa>
@@ -165,11 +192,14 @@ const typename Isa::XTile *quantize_tiles(const LinearArgs &args, const Launch &
 template <class Isa>
 Status run_int8_batch(const LinearArgs &args, const Launch &launch) {
     const typename Isa::XTile *const x = quantize_tiles<Isa>(args, launch);
-    const int64_t tasks = ceil_div(args.w.geometry.n, kTaskRows);
-    parallel_ranges(launch.parallel, tasks, 1, [&](int64_t first, int64_t last) {
+    const int64_t strips = ceil_div(args.w.geometry.n, kTaskRows);
+    parallel_ranges(launch.parallel, strips, 1, [&](int64_t first, int64_t last) {
         [[maybe_unused]] const typename Isa::Session session;
         InScratch<Int8Batch<Isa>> batch(launch.scratch, args, launch.device, x);
-        for (int64_t task = first; task < last; ++task) batch->run(task);
+        constexpr int64_t kStrips = Int8Batch<Isa>::kStrips;
+        for (int64_t strip = first; strip < last; strip += kStrips) {
+            batch->run(strip, min64(kStrips, last - strip));
+        }
     });
     return QK_OK;
 }

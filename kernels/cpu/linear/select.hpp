@@ -42,11 +42,13 @@ enum Condition : Conditions {
     kOneCut = 1ull << 31,          // the same, or one ends within 16 columns and only scales differ
     kGroupsOfLut8 = 1ull << 32,    // as kGroups16, or of any size and codes of LUT8
     kTwoRows = 1ull << 33,         // of x, at least
+    kSixteenRows = 1ull << 34,     // of x, at least: a tile of them
 };
 
 // Conditions that are the case itself: their kernels are no faster ones for another case.
 constexpr Conditions kOfTheCase = kLaneSums | kBlockSums | kTwoRows | kFewRows | kFourRows |
-                                  kFiveRows | kUpToFourRows | kUpToEightRows | kEightRows | kU4 |
+                                  kFiveRows | kUpToFourRows | kUpToEightRows | kEightRows |
+                                  kSixteenRows | kU4 |
                                   kS8 | kColumnLayout | kFourBits | kNibbles | kNibblesByRow |
                                   kExactIntegers | kBlocks128 | kSmallGroups;
 
@@ -129,7 +131,7 @@ constexpr Conditions kBatchCase = kBlockSums | kQuantized | kGroupsOfLut8 | kLow
 // Best first: the first row that the context allows and whose conditions hold runs.
 constexpr LinearRow kLinearTable[] = {
     {QK_ON_X86(kLinearInt8AmxBatch), "amx int8 batch", kInt8Mode, kVnniVbmi | QK_ISA_AMX_INT8,
-     kInt8Packed | kEightRows | kGroups64},
+     kInt8Blocks | kSixteenRows | kGroups64},
     {QK_ON_X86(kLinearInt8VnniBatch), "avx512 vnni int8 batch", kInt8Mode, kVnniVbmi,
      kInt8Blocks | kFourRows},
     {QK_ON_X86(kLinearInt8Vnni), "avx512 vnni int8", kInt8Mode, kVnniVbmi, kInt8Blocks},
@@ -147,8 +149,7 @@ constexpr LinearRow kLinearTable[] = {
     {QK_ON_ARM(kLinearInt8NeonRows), "neon int8 rows", kInt8Mode, QK_ISA_NEON, kInt8Rows},
     {&kLinearInt8Generic, "generic int8", kInt8Mode, QK_ISA_GENERIC, kInt8Case},
 
-    {QK_ON_X86(kLinearBf16Batch), "avx512 bf16 batch", kBf16Mode, QK_ISA_AVX512_BF16,
-     kBf16Batch},
+    {QK_ON_X86(kLinearBf16Batch), "avx512 bf16 batch", kBf16Mode, QK_ISA_AVX512_BF16, kBf16Batch},
     {QK_ON_X86(kLinearBf16), "avx512 bf16", kBf16Mode, QK_ISA_AVX512_BF16, kBf16Case},
 
     {QK_ON_X86(kLinearIntegerRowsVnni), "avx512 vnni rows", 0, kVnniVbmi,

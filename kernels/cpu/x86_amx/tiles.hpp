@@ -50,13 +50,48 @@ struct AmxTiles {
                      : "i"(tile), "r"(to), "r"(stride)
                      : "memory");
     }
-    // sum[i][j] += the products of the signed bytes of row i of `a` and the unsigned bytes of
+    // sum[i][j] += the products of the bytes of row i of `a` and of
     // column j of `b`, whose rows hold four bytes of a column side by side.
     template <int sum, int a, int b>
     QK_INLINE void add_products() {
-        asm volatile("tdpbsud %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(sum), "i"(a), "i"(b));
+        asm volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(sum), "i"(a), "i"(b));
     }
 };
+
+// Two tiles of an operand: their rows `stride` bytes apart, the second tile `second` bytes on.
+struct TilePair {
+    const void *from;
+    int64_t stride, second;
+
+    const char *operator[](int i) const { return static_cast<const char *>(from) + i * second; }
+};
+
+// Sums 2 i + j take up the products of tile i of w and tile j of x, of which there are kTiles.
+// A load waits for the products that read its register before: so x's tiles change places from one
+// step to the next, and what the last product reads is loaded last. Registers 4 and 5: w; 6, 7: x.
+template <int kTiles, int odd, class Product, class Tiles>
+QK_INLINE inline void multiply_pairs(Tiles &tiles, const TilePair &w, const TilePair &x) {
+    constexpr int one = kTiles == 2 ? odd : 0, other = 1 - one;  // tiles of x
+    tiles.template load<4>(w[0], w.stride);
+    tiles.template load<6 + odd>(x[one], x.stride);
+    Product::template add<one, 4, 6 + odd>(tiles);
+    if constexpr (kTiles == 2) {
+        tiles.template load<7 - odd>(x[other], x.stride);
+        Product::template add<other, 4, 7 - odd>(tiles);
+    }
+    tiles.template load<5>(w[1], w.stride);
+    if constexpr (kTiles == 2) Product::template add<2 + other, 5, 7 - odd>(tiles);
+    Product::template add<2 + one, 5, 6 + odd>(tiles);
+}
+template <int kTiles, class Tiles>
+QK_INLINE inline void zero_sums(Tiles &tiles) {
+    tiles.template zero<0>();
+    tiles.template zero<2>();
+    if constexpr (kTiles == 2) {
+        tiles.template zero<1>();
+        tiles.template zero<3>();
+    }
+}
 
 }  // namespace
 }  // namespace qk::cpu

@@ -35,7 +35,7 @@ struct Avx2Int8 : Avx2Dots {
               entries_(Int8Entries(w), w.format->kind == FormatKind::kLut4),
               shift_(_mm_cvtsi32_si128(entries_.shift)), steps_(entries_.small ? 32 : 64) {}
 
-        void decode(const uint8_t *const (&codes)[4]) {
+        void decode(const uint8_t *const (&codes)[4], const TileFactors *) {
             for (int block = 0; block < 4; ++block) {
                 entries_.small ? decode_block<true>(codes[block], block)
                                : decode_block<false>(codes[block], block);
@@ -57,6 +57,8 @@ struct Avx2Int8 : Avx2Dots {
                 }
             }
         }
+
+        void finish() {}
 
       private:
         struct Group {  // of x, from the tile's row on

@@ -26,7 +26,7 @@ struct Avx512Int8 : Avx512Dots {
             : zeros_(w.zero != nullptr || has_minimum(w)),
               is_table_(w.format->kind == FormatKind::kLut4), table_(Int8Entries(w), is_table_) {}
 
-        void decode(const uint8_t *const (&codes)[4]) {
+        void decode(const uint8_t *const (&codes)[4], const TileFactors *) {
             for (int half = 0; half < 2; ++half) {
                 is_table_ ? decode_half<true>(codes[2 * half], codes[2 * half + 1], half)
                           : decode_half<false>(codes[2 * half], codes[2 * half + 1], half);
@@ -39,6 +39,8 @@ struct Avx512Int8 : Avx512Dots {
             rows > 4 ? add_rows<8>(x, factors, count, 32 / groups, acc)
                      : add_rows<4>(x, factors, count, 32 / groups, acc);
         }
+
+        void finish() {}
 
       protected:
         static constexpr int64_t kAhead = 2048;  // bytes fetched ahead of use: 4 chunks
@@ -188,7 +190,7 @@ struct Avx512Int8 : Avx512Dots {
             __m512i *const halves = static_cast<__m512i *>(columns);
             _mm512_store_si512(halves, place(bytes, order));
             _mm512_store_si512(halves + 1, place(bytes, second));
-            for (int b = 0; b < 8; ++b) {
+            for (int64_t b = 0; b < blocks; ++b) {
                 to->scale[b][j] = scale[b];
                 to->minus[b][j] = -zero_ * sum[b];
             }

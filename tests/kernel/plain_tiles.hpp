@@ -1,0 +1,60 @@
+// AMX's tiles as arrays: what Intel's manual says of the instructions (SDM volume 2, TILELOADD,
+// TDPBSSD).
+#pragma once
+#include <string.h>
+
+#include <atomic>
+
+#include "cpu/x86_amx/tiles.hpp"
+
+class PlainTiles {
+  public:
+    struct Session {
+        Session() { ++sessions; }
+        ~Session() {}
+        static inline std::atomic<int> sessions;
+    };
+
+    template <int tile>
+    void zero() {
+        memset(tile_[tile], 0, sizeof(tile_[tile]));
+    }
+    template <int tile>
+    void load(const void *from, int64_t stride) {
+        for (int row = 0; row < kRows; ++row) {
+            memcpy(tile_[tile][row], static_cast<const char *>(from) + row * stride, kBytes);
+        }
+    }
+    template <int tile>
+    void store(void *to, int64_t stride) const {
+        for (int row = 0; row < kRows; ++row) {
+            memcpy(static_cast<char *>(to) + row * stride, tile_[tile][row], kBytes);
+        }
+    }
+    template <int sum, int a, int b>
+    void add_products() {
+        for_each<int32_t>(sum, [&](int i, int j, int32_t total) {
+            for (int k = 0; k < kBytes; ++k) {
+                total += int8_t(tile_[a][i][k]) * int8_t(tile_[b][k / 4][4 * j + k % 4]);
+            }
+            return total;
+        });
+    }
+
+  private:
+    static constexpr int kRows = qk::cpu::kTileRows16, kBytes = qk::cpu::kTileRowBytes;
+
+    template <class T, class Body>
+    void for_each(int sum, const Body &body) {
+        for (int i = 0; i < kRows; ++i) {
+            for (int j = 0; j < kBytes / 4; ++j) {
+                T total;
+                memcpy(&total, tile_[sum][i] + 4 * j, 4);
+                total = body(i, j, total);
+                memcpy(tile_[sum][i] + 4 * j, &total, 4);
+            }
+        }
+    }
+    // Registers belong to a thread.
+    static inline thread_local uint8_t tile_[qk::cpu::kTileRegisters][kRows][kBytes];
+};
