@@ -18,7 +18,7 @@ inline uint32_t instruction_sets_of(const std::string &name) {
     if (name == "generic") return QK_ISA_GENERIC;
     if (name == "avx2") return avx2;
     if (name == "avx512") return avx2 | QK_ISA_AVX512;
-    if (name == "vnni") return ~QK_ISA_AMX_INT8;
+    if (name == "vnni") return ~(QK_ISA_AMX_INT8 | QK_ISA_AMX_BF16);
     if (name == "neon") return neon;
     if (name == "dotprod") return neon | QK_ISA_DOTPROD;
     return ~0u;

@@ -19,6 +19,7 @@ constexpr Set kSets[] = {
     {"avx512_vnni", QK_ISA_AVX512_VNNI, kAvx512},
     {"avx512_bf16", QK_ISA_AVX512_BF16, kAvx512},
     {"amx_int8", QK_ISA_AMX_INT8, kAvx512 | QK_ISA_AVX512_VBMI | QK_ISA_AVX512_VNNI},
+    {"amx_bf16", QK_ISA_AMX_BF16, kAvx512 | QK_ISA_AVX512_BF16},
     {"neon", QK_ISA_NEON, QK_ISA_GENERIC},
     {"dotprod", QK_ISA_DOTPROD, kNeon},
     {"i8mm", QK_ISA_I8MM, kDotprod},

@@ -96,7 +96,7 @@ typedef struct qk_executor { /* the caller's threads (64 KiB of stack); return w
 
 /* qk_linear on the CPU computes exactly what it says, unless its context allows one of these. What
  * they do to the bit, and how far off they can be: docs/formats.md, "Modes of qk_linear". */
-#define QK_CONTEXT_BF16_PRODUCTS    1u /* x and 4-bit weights may be rounded to bf16 */
+#define QK_CONTEXT_BF16_PRODUCTS    1u /* x and 4-bit w rounded to bf16; asks for workspace */
 #define QK_CONTEXT_INT8_ACTIVATIONS 2u /* x in blocks of 8-bit integers; asks for workspace */
 
 /* Instruction sets: those that options allow and the processor has, each with the one it extends.
@@ -108,6 +108,7 @@ typedef struct qk_executor { /* the caller's threads (64 KiB of stack); return w
 #define QK_ISA_AVX512_VNNI 0x10u
 #define QK_ISA_AVX512_BF16 0x20u
 #define QK_ISA_AMX_INT8    0x40u    /* extends AVX512; used in int8 mode, where Linux permits it */
+#define QK_ISA_AMX_BF16    0x80u    /* the same in bf16 mode, beside AVX512_BF16 */
 #define QK_ISA_NEON        0x10000u /* aarch64's base */
 #define QK_ISA_DOTPROD     0x20000u /* extends NEON */
 #define QK_ISA_I8MM        0x40000u /* extends DOTPROD */

@@ -145,6 +145,7 @@ const (
 	ISAAVX512VNNI = uint32(C.QK_ISA_AVX512_VNNI)
 	ISAAVX512BF16 = uint32(C.QK_ISA_AVX512_BF16)
 	ISAAMXInt8    = uint32(C.QK_ISA_AMX_INT8) // extends AVX512; used in int8 mode
+	ISAAMXBF16    = uint32(C.QK_ISA_AMX_BF16) // the same in bf16 mode, beside AVX512BF16
 	ISANEON       = uint32(C.QK_ISA_NEON)
 	ISADotProd    = uint32(C.QK_ISA_DOTPROD) // extends NEON
 	ISAI8MM       = uint32(C.QK_ISA_I8MM)    // extends DotProd

@@ -99,7 +99,8 @@ constexpr Kernel<LinearArgs> const *kLinearInt8[] = {
     &cpu::kLinearInt8Generic,
 };
 #if defined(QK_CPU_X86)
-constexpr Kernel<LinearArgs> const *kLinearBf16[] = {&cpu::kLinearBf16Batch, &cpu::kLinearBf16};
+constexpr Kernel<LinearArgs> const *kLinearBf16[] = {&cpu::kLinearBf16AmxBatch,
+                                                     &cpu::kLinearBf16Batch, &cpu::kLinearBf16};
 #else
 constexpr KernelList<LinearArgs> kLinearBf16;  // none: the mode runs exact
 #endif

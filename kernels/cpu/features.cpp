@@ -34,8 +34,10 @@ uint32_t detect() {
     found |= kAvx512;
     if (has(c, 1u << 1)) found |= kAvx512Vbmi;
     if (has(c, 1u << 11)) found |= kAvx512Vnni;
-    const uint32_t tiles = 1u << 24 | 1u << 25;  // AMX-TILE, AMX-INT8; the system keeps 17 and 18
-    if (has(d, tiles) && (saved_state() & 0x60000) == 0x60000) found |= kAmxInt8;
+    if (has(d, 1u << 24) && (saved_state() & 0x60000) == 0x60000) {  // AMX-TILE
+        if (has(d, 1u << 25)) found |= kAmxInt8;
+        if (has(d, 1u << 22)) found |= kAmxBf16;
+    }
     if (__get_cpuid_count(7, 1, &a, &b, &c, &d) && has(a, 1u << 5)) found |= kAvx512Bf16;
     return found;
 }
@@ -72,8 +74,8 @@ struct Extension {
 constexpr Extension kExtensions[] = {  // a base before what extends it
     {QK_ISA_AVX512, QK_ISA_AVX2},        {QK_ISA_AVX512_VBMI, QK_ISA_AVX512},
     {QK_ISA_AVX512_VNNI, QK_ISA_AVX512}, {QK_ISA_AVX512_BF16, QK_ISA_AVX512},
-    {QK_ISA_AMX_INT8, QK_ISA_AVX512},    {QK_ISA_DOTPROD, QK_ISA_NEON},
-    {QK_ISA_I8MM, QK_ISA_DOTPROD}};
+    {QK_ISA_AMX_INT8, QK_ISA_AVX512},    {QK_ISA_AMX_BF16, QK_ISA_AVX512},
+    {QK_ISA_DOTPROD, QK_ISA_NEON},       {QK_ISA_I8MM, QK_ISA_DOTPROD}};
 
 }  // namespace
 

@@ -145,6 +145,7 @@ TEST(ContextInfo, InstructionSetsAreThoseOfProcCpuinfo) {
             if (has({"avx512_vnni"})) expected |= QK_ISA_AVX512_VNNI;
             if (has({"avx512_bf16"})) expected |= QK_ISA_AVX512_BF16;
             if (has({"amx_tile", "amx_int8"})) expected |= QK_ISA_AMX_INT8;
+            if (has({"amx_tile", "amx_bf16"})) expected |= QK_ISA_AMX_BF16;
         }
     }
 #elif defined(__aarch64__)

@@ -1,7 +1,9 @@
-// The kernel of int8 mode on AMX, with tiles that are arrays: any processor with AVX-512 VNNI and
-// VBMI tells whether its bits are those of the kernel without tiles.
+// The kernels on AMX, with tiles that are arrays: any processor with the AVX-512 sets that they
+// stand on tells whether int8 mode has the bits of the kernel without tiles, and bf16 mode those of
+// its stated sequence of sums. Where there is AMX, the instructions are held against the arrays.
 #include "cpu/int8/batch.hpp"
 #include "cpu/linear/select.hpp"
+#include "cpu/x86_amx/bf16_strip.hpp"
 #include "cpu/x86_amx/int8_tile.hpp"
 #include "kernel/plain_tiles.hpp"
 #include "kernel/weights.hpp"
@@ -25,7 +27,7 @@ std::vector<uint8_t> result(const qk::Kernel<qk::LinearArgs> &kernel, const qk::
     return {out.data(), out.data() + out.bytes()};
 }
 
-// Calls body(weight, its case, m).
+// Calls body(weight, its case, m), for both modes.
 template <class Body>
 void for_each_case(const std::vector<int32_t> &groups, const Body &body) {
     constexpr qk_format kFormats[] = {QK_FORMAT_U4_AFFINE, QK_FORMAT_NF4, QK_FORMAT_FP4_BNB,
@@ -70,6 +72,117 @@ TEST(AmxTiles, Int8HasTheBitsOfVectors) {
     });
     EXPECT_GT(ran, 150);
     EXPECT_GT(PlainTiles::Session::sessions, ran) << "a session for each range of tasks";
+}
+
+// Weights as qk_dequantize gives them, rounded to bf16.
+std::vector<float> rounded_weights(const TestWeight &w, const WeightCase &c) {
+    const TestDense out(QK_FORMAT_F32, c.n, c.k, 1);
+    const qk::DequantizeArgs args = {w.view(), out.view()};
+    const qk::Kernel<qk::DequantizeArgs> &generic = qk::cpu::kDequantizeGeneric;
+    EXPECT_EQ(generic.run(args, test_launch(1, kHere)), QK_OK);
+    std::vector<float> weights(size_t(c.n * c.k));
+    memcpy(weights.data(), out.data(), out.bytes());
+    for (float &weight : weights) weight = qk::f32_from_bf16(qk::bf16_from_f32(weight));
+    return weights;
+}
+
+// The sequence that x86_amx/bf16_strip.hpp and the manual state, for numbers far from 2^-126.
+float stated_sum(const float *x, const float *w, int64_t k) {
+    float y = 0;
+    for (int64_t panel = 0; panel < k; panel += 256) {
+        float of_panel = 0;
+        for (int64_t i = 0; i < 8; ++i) {
+            const int64_t step = panel + i / 4 * 128 + i % 4 * 16;
+            float first = 0, second = 0;
+            for (int64_t c = step; c < std::min(step + 16, k); ++c) {
+                first = fmaf(x[c], w[c], first);
+                if (c + 64 < k) second = fmaf(x[c + 64], w[c + 64], second);
+            }
+            of_panel += first + second;
+        }
+        y += of_panel;
+    }
+    return y;
+}
+
+TEST(AmxTiles, Bf16HasTheStatedSequenceOfSums) {
+    if (!qk::has(kHere, qk::cpu::kAvx512Bf16)) GTEST_SKIP() << "no AVX-512 BF16 here";
+    const qk::Kernel<qk::LinearArgs> stand = {"amx bf16 batch", nullptr, qk::cpu::bf16_tiles_bytes,
+                                              qk::cpu::run_bf16_strips<PlainTiles>};
+    int ran = 0;
+    const auto body = [&](const TestWeight &w, const WeightCase &c, int64_t m) {
+        if (c.minimum) return;  // runs exact
+        const qk_format format = ran % 2 == 0 ? QK_FORMAT_BF16 : QK_FORMAT_F32;
+        const TestDense x(format, m, c.k, 5), y(QK_FORMAT_F32, m, c.n, 6);
+        const qk::LinearArgs args = {x.view(), w.view(), nullptr, y.view()};
+        const std::vector<uint8_t> bytes = result(stand, args, y);
+        const std::vector<float> weights = rounded_weights(w, c);
+        std::vector<float> row(size_t(c.k));
+        for (int64_t i = 0; i<m; i += m> 64 ? 31 : 1) {
+            qk::cpu::load_floats(format, x.data(), i * c.k, c.k, row.data());
+            for (float &value : row) value = qk::f32_from_bf16(qk::bf16_from_f32(value));
+            for (int64_t j = 0; j < c.n; ++j) {
+                float got;
+                memcpy(&got, bytes.data() + (i * c.n + j) * 4, 4);
+                ASSERT_EQ(got, stated_sum(row.data(), &weights[size_t(j * c.k)], c.k))
+                    << describe(c) << " m " << m << " y[" << i << ", " << j << "]";
+            }
+        }
+        ++ran;
+    };
+    for_each_case({16, 32, 64, 128, QK_GROUP_ROW}, body);
+    EXPECT_GT(ran, 150);
+}
+
+// Numbers of any size, the smallest, infinities and NaN among them.
+TEST(AmxTiles, InstructionsDoWhatTheArraysDo) {
+    if (!qk::has(kHere, qk::cpu::kAmxInt8 | qk::cpu::kAmxBf16)) GTEST_SKIP() << "no AMX here";
+    if (!qk::cpu::tiles_allowed()) GTEST_SKIP() << "the system keeps AMX's tiles back";
+    std::mt19937 random(11);
+    std::normal_distribution<float> normal;
+    const auto number = [&](int round) {
+        const float any = ldexpf(normal(random), int(random() % 120) - 100);
+        const float value = round % 3 == 0 ? normal(random) : round % 3 == 1 ? any : any * 0x1p-40f;
+        return random() % 4000 == 0 ? uint16_t(random()) : qk::bf16_from_f32(value);
+    };
+    for (int round = 0; round < 3000; ++round) {
+        alignas(64) uint16_t from[2][16][32];
+        alignas(64) float start[16][16];
+        for (auto &tile : from) {
+            for (auto &row : tile) {
+                for (uint16_t &value : row) value = number(round);
+            }
+        }
+        for (auto &row : start) {
+            for (float &value : row) value = qk::f32_from_bf16(number(round));
+        }
+        alignas(64) uint8_t floats[2][1024], integers[2][1024];
+        const auto multiply = [&](auto &tiles, int which) {
+            tiles.template load<0>(start, 64);
+            tiles.template load<1>(start, 64);
+            tiles.template load<2>(from[0], 64);
+            tiles.template load<3>(from[1], 64);
+            tiles.template add_bf16_products<0, 2, 3>();
+            tiles.template add_products<1, 2, 3>();
+            tiles.template store<0>(floats[which], 64);
+            tiles.template store<1>(integers[which], 64);
+        };
+        PlainTiles plain;
+        multiply(plain, 0);
+        {
+            const qk::cpu::AmxTiles::Session session;
+            qk::cpu::AmxTiles tiles;
+            multiply(tiles, 1);
+        }
+        ASSERT_EQ(memcmp(integers[0], integers[1], 1024), 0) << round;
+        for (int i = 0; i < 256; ++i) {
+            float a, b;
+            memcpy(&a, floats[0] + 4 * i, 4);
+            memcpy(&b, floats[1] + 4 * i, 4);
+            if (isnan(a) && isnan(b)) continue;  // which of several NaNs is not said
+            ASSERT_EQ(memcmp(&a, &b, 4), 0) << round << ": " << a << " and " << b;
+        }
+    }
 }
 
 }  // namespace

@@ -33,7 +33,8 @@ TEST(CpuLists, AreWhatTheBuildSays) {
               (Names{"amx int8 batch", "avx512 vnni int8 batch", "avx512 vnni int8",
                      "avx512 vnni int8 rows", "avx2 int8 batch", "avx2 int8", "avx2 int8 rows",
                      "generic int8"}));
-    EXPECT_EQ(names_of(cpu.linear_bf16), (Names{"avx512 bf16 batch", "avx512 bf16"}));
+    EXPECT_EQ(names_of(cpu.linear_bf16),
+              (Names{"amx bf16 batch", "avx512 bf16 batch", "avx512 bf16"}));
     EXPECT_EQ(names_of(cpu.gru), (Names{"avx512 vnni", "avx2", "generic"}));
 #elif defined(QK_TEST_ARM)
     EXPECT_EQ(names_of(cpu.dequantize), (Names{"neon", "generic"}));

@@ -133,9 +133,9 @@ constexpr Case kCases[] = {
 constexpr uint32_t kHaswell = QK_ISA_GENERIC | QK_ISA_AVX2, kSkylake = kHaswell | QK_ISA_AVX512,
                    kCascade = kSkylake | QK_ISA_AVX512_VNNI,
                    kIceLake = kCascade | QK_ISA_AVX512_VBMI, kZen4 = kIceLake | QK_ISA_AVX512_BF16,
-                   kSapphire = kZen4 | QK_ISA_AMX_INT8, kA53 = QK_ISA_GENERIC | QK_ISA_NEON,
-                   kN1 = kA53 | QK_ISA_DOTPROD, kV1 = kN1 | QK_ISA_I8MM,
-                   kRva23 = QK_ISA_GENERIC | QK_ISA_RVV;
+                   kSapphire = kZen4 | QK_ISA_AMX_INT8 | QK_ISA_AMX_BF16,
+                   kA53 = QK_ISA_GENERIC | QK_ISA_NEON, kN1 = kA53 | QK_ISA_DOTPROD,
+                   kV1 = kN1 | QK_ISA_I8MM, kRva23 = QK_ISA_GENERIC | QK_ISA_RVV;
 struct Processor {
     const char *name;
     uint32_t sets, kind;

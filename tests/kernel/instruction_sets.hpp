@@ -20,7 +20,8 @@ inline uint32_t sets_of(const std::string &kernel) {
     if (named("avx512")) sets |= kAvx2 | kAvx512;
     if (named("vnni")) sets |= kAvx512Vnni;
     if (named("avx512 bf16")) sets |= kAvx512Bf16;
-    if (named("amx")) sets |= kAvx2 | kAvx512 | kAvx512Vnni | kAvx512Vbmi | kAmxInt8;
+    if (named("amx int8")) sets |= kAvx2 | kAvx512 | kAvx512Vnni | kAvx512Vbmi | kAmxInt8;
+    if (named("amx bf16")) sets |= kAvx2 | kAvx512 | kAvx512Bf16 | kAmxBf16;
     if (kernel == "avx512 rows" || named("vnni int8") || kernel == "avx512 vnni" ||
         kernel == "avx512 vnni groups" || named("vnni rows")) {
         sets |= kAvx512Vbmi;  // whole bytes looked up or moved in registers

@@ -1,10 +1,12 @@
 // AMX's tiles as arrays: what Intel's manual says of the instructions (SDM volume 2, TILELOADD,
-// TDPBSSD).
+// TDPBSSD, TDPBF16PS).
 #pragma once
+#include <math.h>
 #include <string.h>
 
 #include <atomic>
 
+#include "base/half.hpp"
 #include "cpu/x86_amx/tiles.hpp"
 
 class PlainTiles {
@@ -40,6 +42,17 @@ class PlainTiles {
             return total;
         });
     }
+    template <int sum, int a, int b>
+    void add_bf16_products() {
+        for_each<float>(sum, [&](int i, int j, float total) {
+            float of[2] = {};  // even and odd columns
+            for (int k = 0; k < kBytes / 2; ++k) {
+                const float left = number(a, i, k), right = number(b, k / 2, 2 * j + k % 2);
+                of[k % 2] = flushed(fmaf(left, right, of[k % 2]));
+            }
+            return flushed(flushed(total) + flushed(of[0] + of[1]));
+        });
+    }
 
   private:
     static constexpr int kRows = qk::cpu::kTileRows16, kBytes = qk::cpu::kTileRowBytes;
@@ -55,6 +68,15 @@ class PlainTiles {
             }
         }
     }
+    float number(int tile, int row, int index) const {
+        uint16_t bits;
+        memcpy(&bits, tile_[tile][row] + 2 * index, 2);
+        return flushed(qk::f32_from_bf16(bits));
+    }
+    static float flushed(float value) {
+        return fabsf(value) < 0x1p-126f ? copysignf(0.0f, value) : value;
+    }
+
     // Registers belong to a thread.
     static inline thread_local uint8_t tile_[qk::cpu::kTileRegisters][kRows][kBytes];
 };

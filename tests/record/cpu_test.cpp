@@ -25,6 +25,7 @@ constexpr Level kLevels[] = {
     {"avx512_vnni", QK_ISA_AVX512_VNNI},
     {"avx512_bf16", QK_ISA_AVX512_BF16},
     {"amx_int8", QK_ISA_AMX_INT8},
+    {"amx_bf16", QK_ISA_AMX_BF16},
 #elif defined(__aarch64__)
     {"neon", QK_ISA_NEON},
     {"dotprod", QK_ISA_DOTPROD},

@@ -77,7 +77,8 @@ void explain(const LinearArgs &args, Conditions facts, uint32_t sets, uint32_t m
 uint32_t usable_sets(const Device &device, uint32_t modes, Conditions facts) {
     const uint32_t sets = device.instruction_sets | QK_ISA_GENERIC;
     const bool int8 = (modes & kInt8Mode) != 0 && (facts & kSixteenRows) != 0;
-    const uint32_t wanted = int8 ? sets & kAmxInt8 : 0;
+    const bool bf16 = (modes & kBf16Mode) != 0 && (facts & kEightRows) != 0;
+    const uint32_t wanted = sets & ((int8 ? kAmxInt8 : 0) | (bf16 ? kAmxBf16 : 0));
     return wanted != 0 && !tiles_allowed() ? sets & ~wanted : sets;
 }
 

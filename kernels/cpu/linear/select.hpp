@@ -149,6 +149,8 @@ constexpr LinearRow kLinearTable[] = {
     {QK_ON_ARM(kLinearInt8NeonRows), "neon int8 rows", kInt8Mode, QK_ISA_NEON, kInt8Rows},
     {&kLinearInt8Generic, "generic int8", kInt8Mode, QK_ISA_GENERIC, kInt8Case},
 
+    {QK_ON_X86(kLinearBf16AmxBatch), "amx bf16 batch", kBf16Mode,
+     QK_ISA_AVX512_BF16 | QK_ISA_AMX_BF16, kBf16Batch},
     {QK_ON_X86(kLinearBf16Batch), "avx512 bf16 batch", kBf16Mode, QK_ISA_AVX512_BF16, kBf16Batch},
     {QK_ON_X86(kLinearBf16), "avx512 bf16", kBf16Mode, QK_ISA_AVX512_BF16, kBf16Case},
 
@@ -269,7 +271,8 @@ static constexpr Kernel<LinearArgs> transposed_kernel(Status (*run)(const Linear
 
 // Sets of one processor's kind.
 constexpr uint32_t kX86Sets = QK_ISA_GENERIC | QK_ISA_AVX2 | QK_ISA_AVX512 | QK_ISA_AVX512_VBMI |
-                              QK_ISA_AVX512_VNNI | QK_ISA_AVX512_BF16 | QK_ISA_AMX_INT8;
+                              QK_ISA_AVX512_VNNI | QK_ISA_AVX512_BF16 | QK_ISA_AMX_INT8 |
+                              QK_ISA_AMX_BF16;
 constexpr uint32_t kArmSets = QK_ISA_GENERIC | QK_ISA_NEON | QK_ISA_DOTPROD | QK_ISA_I8MM;
 constexpr uint32_t kRiscvSets = QK_ISA_GENERIC | QK_ISA_RVV;
 
@@ -287,6 +290,7 @@ static constexpr const char *set_name(uint32_t set) {
         case QK_ISA_AVX512_VNNI: return "avx512_vnni";
         case QK_ISA_AVX512_BF16: return "avx512_bf16";
         case QK_ISA_AMX_INT8: return "amx_int8";
+        case QK_ISA_AMX_BF16: return "amx_bf16";
         case QK_ISA_NEON: return "neon";
         case QK_ISA_DOTPROD: return "dotprod";
         case QK_ISA_I8MM: return "i8mm";

@@ -56,6 +56,12 @@ struct AmxTiles {
     QK_INLINE void add_products() {
         asm volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(sum), "i"(a), "i"(b));
     }
+    // The same of bf16 in pairs; numbers below 2^-126 are zero. Products of even and of odd columns
+    // are two chains of f32, which are added, and then to the sum.
+    template <int sum, int a, int b>
+    QK_INLINE void add_bf16_products() {
+        asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(sum), "i"(a), "i"(b));
+    }
 };
 
 // Two tiles of an operand: their rows `stride` bytes apart, the second tile `second` bytes on.

@@ -132,6 +132,7 @@ var Constants = map[string]int64{
 	"QK_GRU_W8A8":                   C.QK_GRU_W8A8,
 	"QK_GRU_W8H16":                  C.QK_GRU_W8H16,
 	"QK_GRU_X":                      C.QK_GRU_X,
+	"QK_ISA_AMX_BF16":               C.QK_ISA_AMX_BF16,
 	"QK_ISA_AMX_INT8":               C.QK_ISA_AMX_INT8,
 	"QK_ISA_AVX2":                   C.QK_ISA_AVX2,
 	"QK_ISA_AVX512":                 C.QK_ISA_AVX512,

@@ -80,6 +80,8 @@ impl InstructionSets {
     pub const AVX512_BF16: u32 = sys::QK_ISA_AVX512_BF16 as u32;
     /// Extends AVX512; used in int8 mode, where Linux permits it.
     pub const AMX_INT8: u32 = sys::QK_ISA_AMX_INT8 as u32;
+    /// The same in bf16 mode, beside AVX512_BF16.
+    pub const AMX_BF16: u32 = sys::QK_ISA_AMX_BF16 as u32;
     /// The base of aarch64.
     pub const NEON: u32 = sys::QK_ISA_NEON as u32;
     /// Extends NEON.

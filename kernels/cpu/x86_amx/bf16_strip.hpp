@@ -1,0 +1,332 @@
+// y = x . transpose(w) + bias for batches in bf16 mode by AMX: x and weights rounded to bf16, 16
+// rows of w times 16 rows of x an instruction.
+//
+//     x as bf16, once for all tasks:     [256 columns][32 rows of x][pair of columns][row]
+//     workspace a task: up to 128 rows of w; for batches of 256 rows of x, whose sums it keeps (128
+//     KB):
+//         for panels of 256 columns, for 32 rows of w: their weights                        16 KB
+//             for every 32 rows of x: 8 steps of 32 columns, 2 x 2 tiles of sums,
+//                                     added to what the batch keeps
+//
+// A tile of x has two columns of a row side by side.
+//
+// A group's scale goes into a table of its entries, so that 32 codes of a row become weights by one
+// permute. Word 2 j + h of a chunk holds the nibbles of columns 16 (s + 4 h) + j, s = 0..3: step s
+// has these columns, in this sequence, which is that of a tile's row. The pair j of a step is
+// columns 16 s + j and 64 + 16 s + j.
+//
+// A number of y is, for every step, a chain of products of the first columns of pairs and one of
+// the second ones, which are added, and then to the panel's sum; then a sum of panels.
+#pragma once
+#include "cpu/int8/x.hpp"
+#include "cpu/kernels.hpp"
+#include "cpu/shared/row_blocks.hpp"
+#include "cpu/x86_amx/tiles.hpp"
+#include "cpu/x86_avx512/bf16_factors.hpp"
+
+namespace qk::cpu {
+namespace {
+
+constexpr int64_t kBf16Panel = 256, kBf16Step = 32, kBf16Rows = 32;
+
+// A panel of 32 rows of x, [step][pair of columns][row]. What is past the last column or row is 0.
+struct Bf16XTile {
+    alignas(64) uint32_t x[kBf16Panel / kBf16Step][kBf16Step / 2][kBf16Rows];
+};
+
+// Weights of 32 rows of w, a panel at a time.
+class Bf16Weights {
+  public:
+    Bf16Weights(const Weight &w, const Device &device)
+        : s_(w.geometry), groups_(groups_of_chunk(w.geometry)), codes_(w), scales_(w, device) {
+        for (int zero = 0; zero < 16; ++zero) {
+            entries_of(w, w.zero != nullptr ? zero : common_zero(w), entries_[zero]);
+        }
+        memset(weights_, 0, sizeof(weights_));
+    }
+
+    // Rows from `row` on, columns from `column` up to `end`.
+    void decode(int64_t row, int64_t column, int64_t end) {
+        const int64_t blocks = min64(kBf16Rows, s_.n - row + 7) / 8;
+        for (int64_t b = 0; b < blocks; ++b) {
+            switch (groups_) {
+                case 8: decode_block<8>(row / 8 + b, column, end, b); break;
+                case 4: decode_block<4>(row / 8 + b, column, end, b); break;
+                case 2: decode_block<2>(row / 8 + b, column, end, b); break;
+                default: decode_block<1>(row / 8 + b, column, end, b);
+            }
+        }
+    }
+    const uint16_t *of_step(int64_t step) const { return weights_[step][0]; }
+
+  private:
+    // What a block's groups have, from a chunk's first on; past the last one there is nothing.
+    struct Groups {
+        const float *scale;   // [group][row]
+        const uint8_t *zero;  // 4 bytes a group; null: none
+        int64_t count;
+    };
+
+    template <int kGroups>
+    QK_NOINLINE void decode_block(int64_t block, int64_t column, int64_t end, int64_t place) {
+        const int64_t first = column / s_.group_size;
+        const int64_t count = ceil_div(end, s_.group_size) - first, chunk = column / 128;
+        const uint8_t *codes = codes_.load(block, chunk, ceil_div(end, 128));
+        const char *const scales = scales_.load(block, first, count);
+        const uint8_t *const zeros = codes_.zeros(block, first, count);
+        for (int64_t i = 0; i < kBf16Panel / 128 && column < end; ++i, column += 128) {
+            const int64_t at = column / s_.group_size - first;
+            const Groups groups = {reinterpret_cast<const float *>(scales) + 8 * at,
+                                   zeros == nullptr ? zeros : zeros + 4 * at, count - at};
+            decode_chunk<kGroups>(codes + 512 * i, groups, min64(128, end - column),
+                                  weights_[4 * i][8 * place]);
+        }
+    }
+
+    // `to`: a row of the chunk's first step.
+    template <int kGroups>
+    QK_INLINE void decode_chunk(const uint8_t *codes, const Groups &groups, int64_t columns,
+                                uint16_t *to) const {
+        constexpr int kParts = kGroups == 1 ? 1 : kGroups / 2;  // steps with the same groups
+        __mmask32 there[4];
+        for (int s = 0; s < 4; ++s) there[s] = columns_of_step(s, columns);
+        // An index has 5 bits: where halves of a chunk have two groups, the upper one is a half's.
+        const __m512i nibble = _mm512_set1_epi16(15), second = _mm512_set1_epi32(0x100000);
+        for (int row = 0; row < 8; ++row, to += kBf16Step) {
+            prefetch(codes + 64 * row + kBf16Panel * 4);
+            const __m512i words = _mm512_loadu_si512(codes + 64 * row);
+            __m512i table[kParts];
+            QK_UNROLL
+            for (int p = 0; p < kParts; ++p) {
+                const __m512 low = scaled(groups, p, row);
+                const __m512 high = kGroups == 1 ? low : scaled(groups, p + kParts, row);
+                table[p] = __m512i(_mm512_cvtne2ps_pbh(high, low));
+            }
+            QK_UNROLL
+            for (int s = 0; s < 4; ++s) {
+                __m512i index = s == 0 ? words : _mm512_srli_epi16(words, uint32_t(4 * s));
+                if (kGroups > 1) index = _mm512_ternarylogic_epi32(index, nibble, second, 0xea);
+                _mm512_store_si512(
+                    to + s * kBf16Rows * kBf16Step,
+                    _mm512_maskz_permutexvar_epi16(there[s], index, table[s * kParts / 4]));
+            }
+        }
+    }
+    // Lanes 2 j + h of step s that are columns.
+    static __mmask32 columns_of_step(int64_t s, int64_t columns) {
+        uint32_t mask = 0;
+        for (int64_t h = 0; h < 2; ++h) {
+            const int64_t some = min64(16, columns - 16 * (s + 4 * h));
+            if (some > 0) mask |= (0x55555555u << h) & uint32_t((uint64_t{1} << 2 * some) - 1);
+        }
+        return mask;
+    }
+    QK_INLINE __m512 scaled(const Groups &groups, int64_t group, int64_t row) const {
+        if (group >= groups.count) return _mm512_setzero_ps();
+        const int zero =
+            groups.zero == nullptr ? 0 : groups.zero[4 * group + row / 2] >> row % 2 * 4 & 15;
+        return _mm512_mul_ps(_mm512_load_ps(entries_[zero]),
+                             _mm512_set1_ps(groups.scale[8 * group + row]));
+    }
+
+    const Geometry s_;
+    const int64_t groups_;  // of a chunk
+    CodesOfBlocks<Avx512> codes_;
+    ScalePanel<Avx512> scales_;
+    alignas(64) float entries_[16][16];  // by zero
+    alignas(64) uint16_t weights_[kBf16Panel / kBf16Step][kBf16Rows][kBf16Step];
+};
+
+// `Tiles`: AmxTiles, or a stand-in of a test.
+template <class Tiles>
+class Bf16Strip {
+  public:
+    using Session = typename Tiles::Session;
+    static constexpr int64_t kStrip = 128, kBatch = 256;               // rows of w and of x
+    static constexpr int64_t kRows = kBf16Rows, kPitch = kBatch + 16;  // no two rows at the same
+                                                                       // place of a page
+
+    Bf16Strip(const LinearArgs &args, const Device &device, const Bf16XTile *x)
+        : args_(args), x_(x), x_tiles_(ceil_div(args.x.rows, kRows)), weights_(args.w, device) {}
+
+    // At most kStrip rows of w and kBatch rows of x.
+    void run(int64_t first, int64_t rows, int64_t x_first, int64_t x_rows) {
+        const int64_t k = args_.w.geometry.k;
+        memset(totals_, 0, sizeof(totals_[0]) * size_t(round_up(rows, kRows)));
+        for (int64_t column = 0; column < k; column += kBf16Panel) {
+            const int64_t end = min64(column + kBf16Panel, k);
+            const Bf16XTile *const x = x_ + column / kBf16Panel * x_tiles_ + x_first / kRows;
+            const int64_t steps = min64(ceil_div(end - column, 128) * 4, kBf16Panel / kBf16Step);
+            for (int64_t row = 0; row < rows; row += kRows) {
+                weights_.decode(first + row, column, end);
+                for (int64_t j = 0; j < x_rows; j += kRows) {
+                    const Bf16XTile &tile = x[j / kRows];
+                    add(tile, x_rows - j, steps, ahead(&tile, row / kRows, end), &totals_[row][j]);
+                }
+            }
+        }
+        finish();
+        for (int64_t j = 0; j < x_rows; j += 16) {
+            store(first, rows, x_first + j, min64(16, x_rows - j), j);
+        }
+    }
+
+  private:
+    // x of the next panel, of which each of a panel's tasks fetches a part to the second cache.
+    struct Ahead {
+        const uint8_t *from;
+        int64_t lines;  // a step
+    };
+
+    Ahead ahead(const Bf16XTile *x, int64_t part, int64_t end) const {
+        constexpr int64_t kLines = sizeof(Bf16XTile) / 64 / (kStrip / kRows);
+        const uint8_t *const next = reinterpret_cast<const uint8_t *>(x + x_tiles_);
+        if (end == args_.w.geometry.k) return {next, 0};
+        return {next + part * kLines * 64, kLines / (kBf16Panel / kBf16Step)};
+    }
+
+    // The sums of the tiles before are added up while these products run.
+    void add(const Bf16XTile &x, int64_t rows, int64_t steps, Ahead ahead, float *totals) {
+        const bool two = rows > kTileRows16;
+        two ? multiply<2>(x, steps, ahead) : multiply<1>(x, steps, ahead);
+        finish();
+        tiles_.template store<0>(sums_[0][0], 128);
+        tiles_.template store<2>(sums_[16][0], 128);
+        if (two) tiles_.template store<1>(sums_[0][1], 128);
+        if (two) tiles_.template store<3>(sums_[16][1], 128);
+        waiting_ = totals;
+        waiting_tiles_ = two ? 2 : 1;
+    }
+
+    struct Product {
+        template <int sum, int w, int x>
+        QK_INLINE static void add(Tiles &tiles) {
+            tiles.template add_bf16_products<sum, w, x>();
+        }
+    };
+    template <int kTiles>
+    QK_INLINE void multiply(const Bf16XTile &x, int64_t steps, Ahead ahead) {
+        zero_sums<kTiles>(tiles_);
+        for (int64_t step = 0; step < steps; step += 2) {
+            multiply_step<kTiles, 0>(x, step, &ahead);
+            multiply_step<kTiles, 1>(x, step + 1, &ahead);
+        }
+    }
+    template <int kTiles, int odd>
+    QK_INLINE void multiply_step(const Bf16XTile &x, int64_t step, Ahead *ahead) {
+        const uint8_t *const next = reinterpret_cast<const uint8_t *>(x.x[step + 1]);
+        for (int64_t i = 0; i < kBf16Step / 2; ++i) {
+            prefetch(next + 128 * i);
+            if constexpr (kTiles == 2) prefetch(next + 128 * i + 64);
+        }
+        for (int64_t i = 0; i < ahead->lines; ++i) prefetch_stream(ahead->from + 64 * i);
+        ahead->from += 64 * ahead->lines;
+        multiply_pairs<kTiles, odd, Product>(tiles_, {weights_.of_step(step), 64, kTileRows16 * 64},
+                                             {x.x[step], 128, 64});
+    }
+
+    QK_INLINE void finish() {
+        if (waiting_ == nullptr) return;
+        waiting_tiles_ == 2 ? add_sums<2>() : add_sums<1>();
+        waiting_ = nullptr;
+    }
+    template <int kTiles>
+    QK_INLINE void add_sums() {
+        float *to = waiting_;
+        for (int64_t row = 0; row < kRows; ++row, to += kPitch) {
+            QK_UNROLL
+            for (int half = 0; half < kTiles; ++half) {
+                const __m512 sum = _mm512_load_ps(sums_[row][half]);
+                float *const at = to + 16 * half;
+                _mm512_store_ps(at, _mm512_add_ps(_mm512_load_ps(at), sum));
+            }
+        }
+    }
+
+    // Up to 16 rows of y.
+    QK_NOINLINE void store(int64_t first, int64_t rows, int64_t x_first, int64_t x_rows,
+                           int64_t place) const {
+        alignas(64) float y[16][kStrip];
+        for (int64_t row = 0; row < rows; row += 16) {
+            Avx512::transpose_block(&totals_[row][place], kPitch * 4, &y[0][row], kStrip * 4);
+        }
+        for (int64_t j = 0; j < x_rows; ++j) store_run(args_, x_first + j, first, rows, y[j]);
+    }
+
+    const LinearArgs &args_;
+    const Bf16XTile *const x_;
+    const int64_t x_tiles_;  // of a panel
+    Tiles tiles_;
+    Bf16Weights weights_;
+    float *waiting_ = nullptr;  // what sums_ will be added to
+    int waiting_tiles_ = 0;     // of x
+    alignas(64) float sums_[kRows][2][16] = {};
+    alignas(64) float totals_[kStrip][kPitch];
+};
+
+inline size_t bf16_tiles_bytes(const LinearArgs &args, const Device &) {
+    const Checked panels =
+        Checked(ceil_div(args.x.rows, kBf16Rows)) * ceil_div(args.w.geometry.k, kBf16Panel);
+    const Checked total = panels * int64_t(sizeof(Bf16XTile)) + 64;
+    return total.ok && uint64_t(total.value) <= SIZE_MAX ? size_t(total.value) : SIZE_MAX;
+}
+
+// 128 columns of 16 rows of x, pairs of columns as steps have them.
+QK_NOINLINE inline void round_x(const Dense &x, int64_t row, int64_t column, uint32_t (*to)[32]) {
+    alignas(64) uint16_t alternate[32], halves[128];
+    alignas(64) uint32_t pairs[4][16][16] = {};
+    for (int i = 0; i < 32; ++i) alternate[i] = uint16_t(i / 2 + i % 2 * 16);
+    const __m512i order = _mm512_load_si512(alternate);
+    const int64_t columns = min64(128, x.columns - column), rows = min64(16, x.rows - row);
+    memset(halves, 0, sizeof(halves));
+    for (int64_t i = 0; i < rows && columns > 0; ++i) {
+        Bf16Factors::load_x(x, (row + i) * row_stride(x) + column, columns,
+                            reinterpret_cast<uint32_t *>(halves));
+        for (int s = 0; s < 4; ++s) {
+            const __m256i *const low = reinterpret_cast<const __m256i *>(halves + 16 * s);
+            const __m512i both = _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_load_si256(low)),
+                                                    _mm256_load_si256(low + 4), 1);
+            _mm512_store_si512(pairs[s][i], _mm512_permutexvar_epi16(order, both));
+        }
+    }
+    for (int s = 0; s < 4; ++s) Avx512::transpose_block(pairs[s], 64, to + 16 * s, 128);
+}
+
+// Every row of x as bf16, in the workspace.
+inline const Bf16XTile *round_tiles(const LinearArgs &args, const Launch &launch) {
+    Bf16XTile *const to = reinterpret_cast<Bf16XTile *>(aligned_workspace(launch));
+    const int64_t columns = round_up(args.w.geometry.k, kBf16Panel);
+    const int64_t tiles = ceil_div(args.x.rows, kBf16Rows);
+    parallel_ranges(launch.parallel, tiles * 2, 1, [&](int64_t first, int64_t last) {
+        for (int64_t half = first; half < last; ++half) {
+            for (int64_t column = 0; column < columns; column += 128) {
+                Bf16XTile &tile = to[column / kBf16Panel * tiles + half / 2];
+                round_x(args.x, half * 16, column,
+                        reinterpret_cast<uint32_t(*)[32]>(
+                            &tile.x[column % kBf16Panel / kBf16Step][0][half % 2 * 16]));
+            }
+        }
+    });
+    return to;
+}
+
+template <class Tiles>
+Status run_bf16_strips(const LinearArgs &args, const Launch &launch) {
+    using Strip = Bf16Strip<Tiles>;
+    const Bf16XTile *const x = round_tiles(args, launch);
+    const int64_t n = args.w.geometry.n;
+    parallel_ranges(launch.parallel, n, Strip::kRows, [&](int64_t first, int64_t last) {
+        [[maybe_unused]] const typename Strip::Session session;
+        InScratch<Strip> strip(launch.scratch, args, launch.device, x);
+        for (int64_t row = first; row < min64(last, n); row += Strip::kStrip) {
+            const int64_t rows = min64(Strip::kStrip, min64(last, n) - row);
+            for (int64_t m = 0; m < args.x.rows; m += Strip::kBatch) {
+                strip->run(row, rows, m, min64(Strip::kBatch, args.x.rows - m));
+            }
+        }
+    });
+    return QK_OK;
+}
+
+}  // namespace
+}  // namespace qk::cpu
