@@ -23,7 +23,6 @@ constexpr int32_t kThreads = 256;
 constexpr uint32_t kBlockBytes = 16 * 1024, kPieces = kBlockBytes / 8 / kThreads;
 constexpr uint32_t kMostCodes = kBlockBytes * 2;  // of a block
 constexpr uint32_t kGroups = 2056;                // of a block at most; of 16 codes 2049
-constexpr uint32_t kShort = 1u << 15;             // what divides by a product
 constexpr uint32_t kNever = ~0u;
 
 enum class Codes { kHighFirst, kLowFirst, kBytes };
@@ -32,24 +31,15 @@ enum class Codes { kHighFirst, kLowFirst, kBytes };
 // minima.
 enum class Entries { kTable, kNumbers, kLowered };
 
-// x / size: of x up to 2^16 where size is kShort or less, of x below 2 * size else.
-struct Divisor {
-    uint32_t size, inverse;
-
-    __device__ uint32_t divide(uint32_t x) const {
-        return inverse == 0 ? uint32_t(x >= size) : __umulhi(x, inverse);
-    }
-};
-
 struct Problem {
     WeightView w;
     void *out;
-    int64_t skipped;        // codes before the first
-    int64_t count;          // of codes
-    uint64_t inverse;       // of `stride`: for places in the weight
-    int64_t stride;         // a row's codes where rows end with a smaller group, else a group's
-    int64_t stride_groups;  // groups of so many codes
-    Divisor row, group;     // row: kNever where groups are all of one size
+    int64_t skipped;          // codes before the first
+    int64_t count;            // of codes
+    uint64_t inverse;         // of `stride`: for places in the weight
+    int64_t stride;           // a row's codes where rows end with a smaller group, else a group's
+    int64_t stride_groups;    // groups of so many codes
+    IndexDivisor row, group;  // row: kNever where groups are all of one size
     uint32_t groups_per_row;
     uint32_t group_step;   // groups from a thread's store to its next; 0: not always as many
     int32_t second_shift;  // nested: log2 of second_group
@@ -323,10 +313,6 @@ Status run_kind(const Problem &p, qk_format to, const Launch &launch) {
                    : run_order<Out, Entries::kTable>(p, to, launch);
 }
 
-Divisor divisor_of(int64_t size) {
-    return {uint32_t(size), size <= kShort ? uint32_t(uint64_t{0xffffffffu} / size + 1) : 0};
-}
-
 // Whether rows end with a smaller group: groups are counted row by row then.
 bool ends_small(const Geometry &s) { return !s.flat && s.k % s.group_size != 0; }
 
@@ -343,8 +329,8 @@ Status run(const DequantizeArgs &args, const Launch &launch) {
                        ~uint64_t{0} / uint64_t(stride) + 1,
                        stride,
                        rows ? s.groups_per_row : 1,
-                       rows ? divisor_of(s.k) : Divisor{kNever, 0},
-                       divisor_of(s.group_size),
+                       rows ? index_divisor(s.k) : IndexDivisor{kNever, 0},
+                       index_divisor(s.group_size),
                        uint32_t(s.groups_per_row),
                        rows || stores % s.group_size != 0 ? 0 : uint32_t(stores / s.group_size),
                        log2_of(args.from.scale.second_group)};

@@ -1,10 +1,15 @@
 // Dequantize the GPU's packed tiles (16 rows x 64 columns): value = (entry - zero) * scale as one
 // fp32 product, or entry * scale less a minimum, rounded once.
 //
-// A lane holds 16 columns of rows r and r + 8 of a tile, 16 bytes of codes, as
-// linear/sm80/gemv/gemv.cu does; a quad writes 128 neighbouring bytes of each row. For 16-bit
-// outputs neighbouring lanes exchange halves first, so that every store of a pair of lanes covers
-// whole 32-byte sectors. kTiles tiles along k are loaded before the first is used.
+//   a block takes   32 tiles side by side, 16 KiB    -> shared memory
+//                   the scales of their groups       -> f32 there, each decoded once, and zeros
+//   a warp          8 codes a lane (f32 out: 4) of rows r and r + 8, r its number
+//                                                    -> 512 bytes of each row
+//
+// Every load of a thread is issued before it waits for the first. A lane's 8 columns are half of
+// what a lane of a matrix product holds of a tile, 8 bytes; every second tile has its halves
+// swapped in shared memory, so that 16 lanes, which read 64 bytes of two tiles each, meet in no
+// bank. Bytes per output: the code, its share of the scale, and the output, each moved once.
 #include "cuda/convert/parts.cuh"
 #include "cuda/kernels.hpp"
 #include "cuda/runtime.hpp"
@@ -14,124 +19,224 @@
 namespace qk::cuda {
 namespace {
 
-constexpr int32_t kThreads = 256;
-constexpr int kTiles = 4;  // of a warp, along k
+constexpr uint32_t kThreads = 256;
+constexpr uint32_t kTiles = 32, kColumns = kTiles * 64;  // of a block
+constexpr uint32_t kTileWords = 128, kLoads = kTiles * kTileWords / 4 / kThreads;
+constexpr uint32_t kGroups = kColumns / 16;  // of a block at most, in a row
+
+// What codes are: looked up in a table, integers with zeros, integers with minima.
+enum class Entries { kTable, kNumbers, kLowered };
 
 struct Problem {
     WeightView w;
     void *out;
     int64_t first_row, rows;  // of w, that go to rows 0 .. of out
-    int32_t tiles, runs;      // of a row of tiles; of kTiles tiles
-    int64_t warps;
+    uint32_t tiles, runs;     // of a row of tiles; of kTiles tiles
+    IndexDivisor group;
     int32_t second_shift;  // coded: log2 of second_group, or -1
 };
 
-// Stores 16 columns that start at element `at` of a row of out; `inside`: whether they exist.
-template <class Out>
-__device__ void store_row(void *out, int64_t at, const float (&v)[16], bool inside) {
-    const float low[8] = {v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7]};
-    const float high[8] = {v[8], v[9], v[10], v[11], v[12], v[13], v[14], v[15]};
-    const uint4 first = Store<Out>::pack(low), second = Store<Out>::pack(high);
-    const bool odd = threadIdx.x & 1;
-    const uint4 give = odd ? first : second;
-    const uint4 got = {__shfl_xor_sync(~0u, give.x, 1), __shfl_xor_sync(~0u, give.y, 1),
-                       __shfl_xor_sync(~0u, give.z, 1), __shfl_xor_sync(~0u, give.w, 1)};
-    const bool other = __shfl_xor_sync(~0u, int(inside), 1) != 0;
-    uint4 *const to = static_cast<uint4 *>(out) + at / 8;
-    // The even lane's columns, then the odd lane's: each lane writes the half of its own number.
-    if (odd) {
-        if (other) to[-1] = got;
-        if (inside) to[1] = second;
-    } else {
-        if (inside) to[0] = first;
-        if (other) to[2] = got;
-    }
+// Where a block is.
+struct Place {
+    int64_t row_tile;
+    uint32_t tile, tiles;  // its first one, how many it has
+    uint32_t start;        // its first column, counted from where its group begins
+    int64_t group;         // the number of that
+};
+
+__device__ Place place_of(const Problem &p) {
+    const uint32_t line = blockIdx.x / p.runs, tile = (blockIdx.x - line * p.runs) * kTiles;
+    const int64_t group = tile * 64 / p.group.size;
+    return {p.first_row / 16 + line, tile, min(p.tiles - tile, kTiles),
+            uint32_t(tile * 64 - group * p.group.size), group};
 }
 
+// The place of a vector of 16 bytes of the block in shared memory.
+__device__ uint32_t swapped(uint32_t vector) { return vector ^ (vector / 32 & 1) * 4; }
+
+// Of rows r and r + 8.
+template <Entries kind>
+struct Group;
 template <>
-__device__ void store_row<float>(void *out, int64_t at, const float (&v)[16], bool inside) {
-    if (!inside) return;
-    uint4 *const to = static_cast<uint4 *>(out) + at / 4;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-        to[i] = Store<float>::pack({v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]});
+struct Group<Entries::kTable> {
+    float2 scale;
+};
+template <>
+struct Group<Entries::kNumbers> {
+    float2 scale, zero;  // zero: as a biased code
+};
+template <>
+struct Group<Entries::kLowered> {
+    float2 scale, minimum;
+};
+
+template <Entries kind>
+struct Block {
+    uint4 codes[kTiles * kTileWords / 4];
+    Group<kind> groups[kGroups][8];
+    float entries[16], scale_codes[256];
+};
+
+// As stored.
+template <Entries kind>
+struct RawGroup {
+    RawPair scale;
+    RawPair minimum;  // kLowered
+    uint32_t zero;    // kNumbers: two nibbles
+};
+
+template <Entries kind>
+__device__ RawGroup<kind> load_group(const Problem &p, int64_t row_tile, int quad, int64_t group) {
+    const WeightView &w = p.w;
+    RawGroup<kind> raw = {};
+    raw.scale = load_pair<true>(w, w.scale, w.second, p.second_shift, row_tile, quad, group);
+    if (kind == Entries::kLowered) {
+        raw.minimum =
+            load_pair<true>(w, w.minimum, w.minimum_second, p.second_shift, row_tile, quad, group);
+    } else if (kind == Entries::kNumbers) {
+        const int64_t at = (row_tile * w.geometry.groups_per_row + group) * 8 + quad;
+        raw.zero = w.zero == nullptr ? 0x88 : w.zero[at];
+    }
+    return raw;
+}
+
+template <Entries kind, class CodeValue>
+__device__ Group<kind> group_of(const WeightView &w, const RawGroup<kind> &raw, float bias,
+                                const CodeValue &code_value) {
+    const float2 scale = pair_value(w, raw.scale, bias, code_value);
+    if constexpr (kind == Entries::kLowered) {
+        return {scale, pair_value(w, raw.minimum, bias, code_value)};
+    } else if constexpr (kind == Entries::kNumbers) {
+        return {scale, {biased(raw.zero), biased(raw.zero >> 4)}};
+    } else {
+        return {scale};
     }
 }
 
-template <class Out, bool pairs, bool lowered>
-__global__ void __launch_bounds__(kThreads) expand_tiles(const __grid_constant__ Problem p) {
-    __shared__ float entries[256];
-    fill_entries(p.w, entries);
-    const Geometry &s = p.w.geometry;
-    const int lane = int(threadIdx.x) & 31, quad = lane / 4;
-    const int64_t warp = (int64_t(blockIdx.x) * kThreads + threadIdx.x) / 32;
-    if (warp >= p.warps) return;
-    const int64_t row_tile = p.first_row / 16 + warp / p.runs;
-    const int32_t first = int32_t(warp % p.runs) * kTiles;
-    uint4 words[kTiles];
-    float2 scales[kTiles], minima[lowered ? kTiles : 1];
-    uint32_t zeros[kTiles];
+// Codes, the groups' scales and zeros, and the table to shared memory.
+template <Entries kind>
+__device__ void stage(const Problem &p, const Place &place, Block<kind> &block) {
+    constexpr uint32_t kAhead = 2;  // groups that a thread asks for before it waits
+    const WeightView &w = p.w;
+    const uint4 *const from = reinterpret_cast<const uint4 *>(w.data) +
+                              (place.row_tile * p.tiles + place.tile) * (kTileWords / 4);
+    uint4 vectors[kLoads];
 #pragma unroll
-    for (int i = 0; i < kTiles; ++i) {
-        const int32_t tile = min(first + i, p.tiles - 1);
-        words[i] = __ldcs(reinterpret_cast<const uint4 *>(p.w.data) +
-                          (row_tile * p.tiles + tile) * 32 + lane);
-        const int64_t column = min64(tile * 64 + lane % 4 * 16, s.k - 1);
-        const int64_t group = uint32_t(column) / uint32_t(s.group_size);
-        scales[i] = row_pair(p.w, p.w.scale, p.w.second, p.second_shift, row_tile, quad, group);
-        if (lowered) {
-            minima[i] = row_pair(p.w, p.w.minimum, p.w.minimum_second, p.second_shift, row_tile,
-                                 quad, group);
-            continue;
-        }
-        zeros[i] =
-            p.w.zero == nullptr ? 0x88 : p.w.zero[(row_tile * s.groups_per_row + group) * 8 + quad];
+    for (uint32_t i = 0; i < kLoads; ++i) {
+        const uint32_t at = threadIdx.x + i * kThreads;
+        vectors[i] = at < place.tiles * (kTileWords / 4) ? __ldcs(from + at) : uint4{};
     }
-    const int64_t end = p.first_row + p.rows;
+    const uint32_t columns = min(uint32_t(w.geometry.k) - place.tile * 64, kColumns);
+    const uint32_t pairs = (p.group.divide(place.start + columns - 1) + 1) * 8;
+    RawGroup<kind> raw[kAhead] = {};
+    const auto ask = [&](uint32_t first) {
 #pragma unroll
-    for (int i = 0; i < kTiles; ++i) {
-        const int64_t column = (first + i) * 64 + lane % 4 * 16;
+        for (uint32_t i = 0; i < kAhead; ++i) {
+            const uint32_t at = first + i * kThreads;
+            if (at < pairs) {
+                raw[i] =
+                    load_group<kind>(p, place.row_tile, int(at % 8), place.group + int64_t(at / 8));
+            }
+        }
+    };
+    ask(threadIdx.x);
+    const bool coded = w.scale_format == QK_FORMAT_LUT8;
+    const bool looks_up = kind == Entries::kTable && threadIdx.x < 16;
+    const float entry = looks_up ? entry_of(w, int(threadIdx.x)) : 0.0f;
+    const float bias = coded ? *reinterpret_cast<const float *>(w.bias) : 0.0f;
+    if (coded) {
+        block.scale_codes[threadIdx.x] = reinterpret_cast<const float *>(w.code)[threadIdx.x];
+        __syncthreads();
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < kLoads; ++i) {
+        block.codes[swapped(threadIdx.x + i * kThreads)] = vectors[i];
+    }
+    if (looks_up) block.entries[threadIdx.x] = entry;
+    for (uint32_t first = threadIdx.x; first < pairs; first += kAhead * kThreads) {
+        if (first != threadIdx.x) ask(first);
+#pragma unroll
+        for (uint32_t i = 0; i < kAhead; ++i) {
+            const uint32_t at = first + i * kThreads;
+            if (at >= pairs) continue;
+            block.groups[at / 8][at % 8] = group_of<kind>(
+                w, raw[i], bias, [&](uint32_t code) { return block.scale_codes[code]; });
+        }
+    }
+    __syncthreads();
+}
+
+template <Entries kind>
+__device__ float value_of(const Block<kind> &block, const Group<kind> &group, uint32_t code,
+                          int high) {
+    const float scale = high == 0 ? group.scale.x : group.scale.y;
+    if constexpr (kind == Entries::kTable) {
+        return __fmul_rn(block.entries[code], scale);
+    } else if constexpr (kind == Entries::kNumbers) {
+        return __fmul_rn(__fadd_rn(biased(code), high == 0 ? -group.zero.x : -group.zero.y), scale);
+    } else {
+        const float minimum = high == 0 ? group.minimum.x : group.minimum.y;
+        return __fadd_rn(__fmul_rn(__fadd_rn(biased(code), -biased(0)), scale), -minimum);
+    }
+}
+
+template <class Out, Entries kind>
+__global__ void __launch_bounds__(kThreads) expand_tiles(const __grid_constant__ Problem p) {
+    constexpr uint32_t kCodes = Store<Out>::kCodes, kStep = 32 * kCodes, kWords = kCodes / 4;
+    constexpr bool kPairs = kind == Entries::kTable;
+    __shared__ Block<kind> block;
+    const Place place = place_of(p);
+    stage(p, place, block);
+    const uint32_t quad = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int64_t row = place.row_tile * 16 + quad - p.first_row, k = p.w.geometry.k;
+    const uint32_t *const words = &block.codes[0].x;
+    uint4 *const out = static_cast<uint4 *>(p.out) + (row * k + place.tile * 64) / kCodes;
+    const uint32_t columns = uint32_t(k) - place.tile * 64;
+#pragma unroll 4
+    for (uint32_t i = 0; i < kColumns / kStep; ++i) {
+        const uint32_t column = i * kStep + lane * kCodes;
+        if (column >= columns) break;
+        const uint32_t vector = column / 64 * 32 + quad * 4 + column / 16 % 4;
+        const uint32_t *const at = words + swapped(vector) * 4 + column / 4 % 4;
+        const Group<kind> group = block.groups[p.group.divide(place.start + column)][quad];
+        uint32_t codes[kWords];
+        memcpy(codes, __builtin_assume_aligned(at, sizeof(codes)), sizeof(codes));
 #pragma unroll
         for (int high = 0; high < 2; ++high) {
-            const int64_t row = row_tile * 16 + quad + 8 * high;
-            const bool zeroed = !lowered && p.w.kind == FormatKind::kU4;
-            const float zero = zeroed ? float(zeros[i] >> 4 * high & 15) : 0.0f;
-            const float scale = high == 0 ? scales[i].x : scales[i].y;
-            float values[16];
+            float values[kCodes];
 #pragma unroll
-            for (int c = 0; c < 16; ++c) {
-                const float entry = entries[tile_code<pairs>(words[i], high, c)];
-                values[c] = __fmul_rn(__fadd_rn(entry, -zero), scale);
-                if (!lowered) continue;
-                values[c] = __fadd_rn(values[c], high == 0 ? -minima[i].x : -minima[i].y);
+            for (uint32_t c = 0; c < kCodes; ++c) {
+                const uint32_t code = word_code<kPairs>(codes[c / 4], high, int(c));
+                values[c] = value_of(block, group, code, high);
             }
-            store_row<Out>(p.out, (row - p.first_row) * s.k + column, values,
-                           row < end && column < s.k);
+            if (row + 8 * high >= p.rows) continue;
+            __stcs(out + (8 * high * k + column) / kCodes, Store<Out>::pack(values));
         }
     }
 }
 
 template <class Out>
 Status run_type(const Problem &p, const Launch &launch) {
-    const Shape3 shape = {dim3(uint32_t(ceil_div(p.warps, kThreads / 32))), kThreads};
+    const int64_t blocks = ceil_div(p.rows, 16) * p.runs;
+    const Shape3 shape = {dim3(uint32_t(blocks)), kThreads};
     const auto expand = [&](auto kernel) {
         return launch_kernel(launch, "dequantize", kernel, shape, p);
     };
-    if (p.w.lowered) return expand(expand_tiles<Out, false, true>);
-    return p.w.layout == kLayoutTilesPairs ? expand(expand_tiles<Out, true, false>)
-                                           : expand(expand_tiles<Out, false, false>);
+    if (p.w.lowered) return expand(expand_tiles<Out, Entries::kLowered>);
+    return p.w.layout == kLayoutTilesPairs ? expand(expand_tiles<Out, Entries::kTable>)
+                                           : expand(expand_tiles<Out, Entries::kNumbers>);
 }
 
 Status run(const DequantizeArgs &args, const Launch &launch) {
-    const int32_t tiles = int32_t(ceil_div(args.from.geometry.k, 64));
-    const int32_t runs = int32_t(ceil_div(tiles, kTiles));
+    const Geometry &s = args.from.geometry;
+    const uint32_t tiles = uint32_t(ceil_div(s.k, 64));
     const Problem problem = {view_of(args.from),
                              args.to.data,
                              args.first_row,
                              args.to.rows,
                              tiles,
-                             runs,
-                             ceil_div(args.to.rows, 16) * runs,
+                             uint32_t(ceil_div(tiles, kTiles)),
+                             index_divisor(s.group_size),
                              second_shift_of(args.from.scale)};
     switch (args.to.format->id) {
         case QK_FORMAT_F16: return run_type<__half>(problem, launch);
@@ -140,16 +245,23 @@ Status run(const DequantizeArgs &args, const Launch &launch) {
     }
 }
 
+// Integers are in tiles, what looks them up has them in pairs.
+bool takes_layout(const Weight &w) {
+    const bool numbers = w.format->kind == FormatKind::kU4;
+    return w.layout->id == (numbers ? kLayoutTiles : kLayoutTilesPairs) &&
+           (numbers || !has_minimum(w));
+}
+
 bool can_run(const DequantizeArgs &args, const Device &) {
     const Weight &w = args.from;
     const Geometry &s = w.geometry;
-    const bool pairs = w.layout->id == kLayoutTilesPairs && !has_minimum(w);
-    return is_compact(args.to) && (w.layout->id == kLayoutTiles || pairs) && !s.flat &&
-           s.k % 16 == 0 && (s.group_size % 16 == 0 || s.groups_per_row == 1) &&
-           s.k < (int64_t{1} << 30) && args.first_row % 16 == 0 &&
-           ceil_div(args.to.rows, 16) * ceil_div(s.k, 64 * kTiles) < (int64_t{1} << 31) &&
+    return is_compact(args.to) && takes_layout(w) && !s.flat && s.k % 16 == 0 &&
+           (s.group_size % 16 == 0 || s.groups_per_row == 1) && s.k < (int64_t{1} << 30) &&
+           s.group_size < (int64_t{1} << 31) && args.first_row % 16 == 0 &&
+           ceil_div(args.to.rows, 16) * ceil_div(s.k, kColumns) < (int64_t{1} << 31) &&
            aligned(w.data) && aligned(w.scale.data) && aligned(w.minimum.data) &&
-           aligned(args.to.data);
+           aligned(w.scale.second, 4) && aligned(w.scale.code, 4) && aligned(w.scale.bias, 4) &&
+           aligned(w.minimum.second, 4) && aligned(args.to.data);
 }
 
 }  // namespace

@@ -22,6 +22,21 @@ __device__ inline Span elements_of(const Geometry &s, GroupIndex group) {
     return {first, min64(first + s.group_size, limit)};
 }
 
+// x / size: of x up to 2^16 where size is kShort or less, of x below 2 * size else.
+struct IndexDivisor {
+    static constexpr uint32_t kShort = 1u << 15;  // what divides by a product
+    uint32_t size, inverse;
+
+    __device__ uint32_t divide(uint32_t x) const {
+        return inverse == 0 ? uint32_t(x >= size) : __umulhi(x, inverse);
+    }
+};
+
+inline IndexDivisor index_divisor(int64_t size) {
+    const bool is_short = size <= IndexDivisor::kShort;
+    return {uint32_t(size), is_short ? uint32_t(uint64_t{0xffffffffu} / size + 1) : 0};
+}
+
 // f32 values to 16 bytes of a narrower type, each rounded once.
 template <class Out>
 struct Store {

@@ -15,47 +15,85 @@ inline int32_t second_shift_of(const ScalePlane &scale) {
 #if defined(__CUDACC__)
 namespace {
 
-// A coded scale of a row, which may be past the last.
-__device__ inline float coded_row_scale(const WeightView &w, uint8_t code, const uint8_t *seconds,
-                                        int32_t second_shift, int64_t row, int64_t group) {
+// Scales, or minima, of rows `quad` and `quad` + 8 of a tile as they are stored: bits of f32, two
+// of 16 bits in one word, or two codes there with their second scales.
+struct RawPair {
+    uint2 bits;
+    float2 second;
+};
+
+// The second scale of a row, which may be past the last.
+template <bool kAligned>
+__device__ inline float second_of_row(const WeightView &w, const uint8_t *seconds,
+                                      int32_t second_shift, int64_t row, int64_t group) {
     const int64_t number = min64(row, w.geometry.n - 1) * w.geometry.groups_per_row + group;
     const int64_t at = second_shift < 0 ? number / w.second_group : number >> second_shift;
-    const float value = load_as<float>(w.code, code), second = load_as<float>(seconds, at);
-    const float bias = load_as<float>(w.bias, 0);
-    return w.divides ? __fadd_rn(__fdiv_rn(value, second), bias)
-                     : nested_scale(value, second, bias);
+    return kAligned ? reinterpret_cast<const float *>(seconds)[at] : load_as<float>(seconds, at);
 }
 
-// Scales, or minima, of rows `quad` and `quad` + 8 of a tile, decoded.
-__device__ inline float2 row_pair(const WeightView &w, const uint8_t *plane, const uint8_t *seconds,
-                                  int32_t second_shift, int64_t row_tile, int quad, int64_t group) {
-    const int64_t at = (row_tile * w.geometry.groups_per_row + group) * 16 + quad * 2;
+// kAligned: whether second scales are.
+template <bool kAligned>
+__device__ inline RawPair load_pair(const WeightView &w, const uint8_t *plane,
+                                    const uint8_t *seconds, int32_t second_shift, int64_t row_tile,
+                                    int quad, int64_t group) {
+    const int64_t at = (row_tile * w.geometry.groups_per_row + group) * 8 + quad;
     switch (w.scale_format) {
-        case QK_FORMAT_F32: return reinterpret_cast<const float2 *>(plane)[at / 2];
-        case QK_FORMAT_F16: {
-            const uint32_t both = reinterpret_cast<const uint32_t *>(plane)[at / 2];
-            return {__half2float(__ushort_as_half(uint16_t(both))),
-                    __half2float(__ushort_as_half(uint16_t(both >> 16)))};
-        }
-        case QK_FORMAT_BF16: {
-            const uint32_t both = reinterpret_cast<const uint32_t *>(plane)[at / 2];
-            return {__uint_as_float(both << 16), __uint_as_float(both & 0xffff0000u)};
-        }
+        case QK_FORMAT_F32: return {reinterpret_cast<const uint2 *>(plane)[at], {0, 0}};
+        case QK_FORMAT_F16:
+        case QK_FORMAT_BF16: return {{reinterpret_cast<const uint32_t *>(plane)[at], 0}, {0, 0}};
         default: {
             const int64_t row = row_tile * 16 + quad;
-            return {coded_row_scale(w, plane[at], seconds, second_shift, row, group),
-                    coded_row_scale(w, plane[at + 1], seconds, second_shift, row + 8, group)};
+            return {{reinterpret_cast<const uint16_t *>(plane)[at], 0},
+                    {second_of_row<kAligned>(w, seconds, second_shift, row, group),
+                     second_of_row<kAligned>(w, seconds, second_shift, row + 8, group)}};
         }
     }
 }
 
-// The 16 codes of row r (`high` 0) or r + 8 (1) in a lane's words, in the order of columns.
+__device__ inline float coded_scale_of(const WeightView &w, float code, float second, float bias) {
+    return w.divides ? __fadd_rn(__fdiv_rn(code, second), bias) : nested_scale(code, second, bias);
+}
+
+// Their values; code_value(code): a coded scale's before its second scale.
+template <class CodeValue>
+__device__ inline float2 pair_value(const WeightView &w, const RawPair &raw, float bias,
+                                    const CodeValue &code_value) {
+    const uint32_t both = raw.bits.x;
+    switch (w.scale_format) {
+        case QK_FORMAT_F32: return {__uint_as_float(both), __uint_as_float(raw.bits.y)};
+        case QK_FORMAT_F16:
+            return {__half2float(__ushort_as_half(uint16_t(both))),
+                    __half2float(__ushort_as_half(uint16_t(both >> 16)))};
+        case QK_FORMAT_BF16:
+            return {__uint_as_float(both << 16), __uint_as_float(both & 0xffff0000u)};
+        default:
+            return {coded_scale_of(w, code_value(both & 255), raw.second.x, bias),
+                    coded_scale_of(w, code_value(both >> 8), raw.second.y, bias)};
+    }
+}
+
+// The same, decoded at once.
+__device__ inline float2 row_pair(const WeightView &w, const uint8_t *plane, const uint8_t *seconds,
+                                  int32_t second_shift, int64_t row_tile, int quad, int64_t group) {
+    const RawPair raw = load_pair<false>(w, plane, seconds, second_shift, row_tile, quad, group);
+    const bool coded = w.scale_format == QK_FORMAT_LUT8;
+    return pair_value(w, raw, coded ? load_as<float>(w.bias, 0) : 0.0f,
+                      [&](uint32_t code) { return load_as<float>(w.code, code); });
+}
+
+// Code number `column` of row r (`high` 0) or r + 8 (1) in words of a tile, 4 columns each.
+template <bool pairs>
+__device__ inline uint32_t word_code(uint32_t word, int high, int column) {
+    const int quarter = (column & 2) + high, odd = column & 1;
+    const int nibble = pairs ? quarter * 2 + odd : quarter + odd * 4;
+    return word >> 4 * nibble & 15;
+}
+
+// The 16 codes of a row in a lane's words, in the order of columns.
 template <bool pairs>
 __device__ inline uint32_t tile_code(const uint4 &words, int high, int column) {
     const uint32_t word[4] = {words.x, words.y, words.z, words.w};
-    const int quarter = (column & 2) + high, odd = column & 1;
-    const int nibble = pairs ? quarter * 2 + odd : quarter + odd * 4;
-    return word[column / 4] >> 4 * nibble & 15;
+    return word_code<pairs>(word[column / 4], high, column);
 }
 
 }  // namespace

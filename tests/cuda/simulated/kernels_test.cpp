@@ -88,15 +88,17 @@ TEST_F(CudaSimulated, DequantizeEqualsTheCpu) {
 
 TEST_F(CudaSimulated, PackedTilesEqualTheCpu) {
     const qk_format types[] = {QK_FORMAT_F16, QK_FORMAT_BF16, QK_FORMAT_F32};
-    const int64_t shapes[][2] = {{1, 16}, {17, 80}, {40, 320}};
+    // The last: two blocks a row of tiles, the second of which begins inside a group of 48.
+    const int64_t shapes[][2] = {{1, 16}, {17, 80}, {40, 320}, {18, 2128}};
+    const int32_t groups[] = {16, 128, 48};
     Rng rng(4);
     int at = 0, ran = 0;
     for (const qk_format scale : {QK_FORMAT_F32, QK_FORMAT_F16, QK_FORMAT_BF16, QK_FORMAT_LUT8}) {
         for (const auto &[n, k] : shapes) {
-            const bool pairs = at % 4 == 3;
+            const bool pairs = at / 2 % 2 == 1;
             qk_tensor_desc desc =
                 weight_desc(pairs ? QK_FORMAT_NF4 : QK_FORMAT_U4_AFFINE, scale, QK_LAYOUT_ROW,
-                            at % 2 == 0 ? 16 : 128, n, k, !pairs && at % 3 == 2);
+                            groups[at % 3], n, k, !pairs && at % 5 == 2);
             if (scale == QK_FORMAT_LUT8) desc.scale_group_size = 16;
             SCOPED_TRACE(name_of(desc, 0));
             HostWeight w = random_weight(desc, rng);
