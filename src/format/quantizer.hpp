@@ -107,15 +107,30 @@ QK_HD static constexpr int clamp_to_int(float value, int low, int high) {
 }
 
 // bitsandbytes' 8-bit blockwise code: the value is first rounded to a grid of 65,536 points in
-// [-1, 1], then the thresholds below that point are counted. `table` ascends.
+// [-1, 1], then the thresholds below that point are counted.
+constexpr int32_t kLut8Points = 65536;
+
+QK_HD static constexpr int32_t lut8_point(float s) {  // of a value in [-1, 1]
+    return int32_t((s + 1.0f) * 0.5f * 65535.0f + 0.5f);
+}
+
+QK_HD static constexpr float lut8_point_value(int32_t point) {
+    return -1.0f + float(2 * point) / 65535.0f;
+}
+
+// Between entries `index` and index + 1 of a table, 0 <= index < 255.
+QK_HD static constexpr float lut8_threshold(const float *table, int32_t index) {
+    return 0.5f * (table[index] + table[index + 1]);
+}
+
+// `table` ascends.
 QK_HD static constexpr uint8_t lut8_code(float s, const float *table) {
     if (!(s == s)) return 0;
-    const int32_t grid = int32_t((s + 1.0f) * 0.5f * 65535.0f + 0.5f);
-    const float value = -1.0f + float(2 * grid) / 65535.0f;
+    const float value = lut8_point_value(lut8_point(s));
     int32_t low = 0, high = 255;  // the number of thresholds below `value`, by bisection
     while (low < high) {
         const int32_t middle = (low + high) / 2;
-        if (0.5f * (table[middle] + table[middle + 1]) < value) {
+        if (lut8_threshold(table, middle) < value) {
             low = middle + 1;
         } else {
             high = middle;

@@ -20,20 +20,25 @@ TEST(CudaNest, AMeanOfManyScalesIsTheCpus) {
         memcpy(&scales[size_t(group) * 4], &largest, 4);
     }
     HostWeight expected = random_weight(desc, rng);
-    const DeviceWeight to(expected, 0, 0);
+    const HostWeight empty = expected;
+    scales.resize(scales.size() + size_t(groups / 8192 + 2) * 128, 0xff);  // sums
     const DeviceBuffer device_scales(scales);
     const qk::Format *const f32 = qk::find_format(QK_FORMAT_F32);
     ASSERT_EQ(
         qk::cpu::kQuantizeGeneric.run({{f32, 1, k, dense.data()}, expected.view()}, host_launch()),
         QK_OK);
-    qk::ErrorText error = {};
-    const auto *const on_device = static_cast<const float *>(device_scales.data());
-    ASSERT_EQ(
-        qk::cuda::nest_scales({{f32, 1, k, nullptr}, to.view()}, on_device, device_launch(&error)),
-        QK_OK)
-        << error.text;
-    for (const qk_plane plane : {QK_PLANE_SCALE, QK_PLANE_SCALE2, QK_PLANE_SCALE_BIAS}) {
-        EXPECT_EQ(to.planes[plane].read(), expected.planes[plane]) << "plane " << plane;
+    auto *const on_device = static_cast<float *>(device_scales.data());
+    for (float *const sums : {on_device + groups, static_cast<float *>(nullptr)}) {
+        SCOPED_TRACE(sums != nullptr ? "sums beside the scales" : "sums in their codes' place");
+        const DeviceWeight to(empty, 0, 0);
+        qk::ErrorText error = {};
+        ASSERT_EQ(qk::cuda::nest_scales({{f32, 1, k, nullptr}, to.view()}, {on_device, sums},
+                                        device_launch(&error)),
+                  QK_OK)
+            << error.text;
+        for (const qk_plane plane : {QK_PLANE_SCALE, QK_PLANE_SCALE2, QK_PLANE_SCALE_BIAS}) {
+            EXPECT_EQ(to.planes[plane].read(), expected.planes[plane]) << "plane " << plane;
+        }
     }
 }
 

@@ -71,7 +71,7 @@ void check_quantize(const qk_tensor_desc &desc, qk_format from, std::vector<uint
         expect_planes(desc, expected, to);
         if (desc.scale_format != QK_FORMAT_LUT8) continue;
         SCOPED_TRACE("with room for the scales");
-        launch.workspace_bytes = expected.planes[QK_PLANE_SCALE].size() * sizeof(float);
+        launch.workspace_bytes = expected.planes[QK_PLANE_SCALE].size() * sizeof(float) * 2 + 256;
         const DeviceBuffer room(std::vector<uint8_t>(launch.workspace_bytes, 0xff));
         const DeviceWeight again(empty, 0, 0);
         launch.workspace = room.data();

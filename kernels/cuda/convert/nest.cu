@@ -7,13 +7,15 @@
 //     ...                                                 a chunk: 2^power rows, 16 or more
 //
 // A sum of any level restarts after 2^power sums of the level below, so sums of one level are
-// computed side by side: a warp a sum, a lane a column, first of chunks, by many blocks, then of
-// the two levels above by one block. A chunk's 512 groups or more have as many bytes of the SCALE
-// plane, which hold 128 bytes of sums until the codes come: nothing allocated. A sum of a higher
-// level takes the place of the first one that it adds up.
+// computed side by side, a warp a sum, a lane a column. A block adds up 2^power chunks, a step of
+// the second level; the last block has what fills no step.
 //
-// Then a block takes a second group: deviations from the mean in shared memory, the largest, codes.
+// Then a warp takes a second group: the largest deviation from the mean, codes. There is little to
+// add up above steps (one in 8,192 numbers), so each block does it for itself, while its scales are
+// on their way. Where sums have no room but the SCALE plane, whose codes would overwrite them, one
+// block stores the mean first.
 #include "backend/quantize_rule.hpp"
+#include "cuda/convert/lut8_points.cuh"
 #include "cuda/convert/nest.hpp"
 #include "cuda/convert/parts.cuh"
 #include "cuda/kernels.hpp"
@@ -22,26 +24,28 @@ namespace qk::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kMeanThreads = 1024;
+constexpr int kWarps = kThreads / 32;
+constexpr int kSumThreads = 512, kSumWarps = kSumThreads / 32;
 constexpr int kColumns = 32;
 constexpr int kLanes = 8;  // of PyTorch's vectors: columns are 4 streams of 8 lanes
 constexpr int kLevels = 4;
-constexpr int kLargestSecondGroup = 4096;
 
 struct NestProblem {
     WeightView w;
     QuantizeRule rule;
     const void *from;
     const float *scales;  // of all groups; may be null
+    float *sums;          // 32 of every step, of the chunks and of the rows that fill none
+    bool has_mean;        // in the SCALE_BIAS plane
 };
 
-NestProblem problem_of(const QuantizeArgs &args, const float *scales) {
-    return {view_of(args.to), rule_of(args), args.from.data, scales};
+NestProblem problem_of(const QuantizeArgs &args, const NestRoom &room) {
+    return {view_of(args.to), rule_of(args), args.from.data, room.scales, room.sums, false};
 }
 
 // src/base/torch_sum.hpp's numbers, for `count` of 8 or more.
 struct Order {
-    int64_t count, vectors, rows, chunks;
+    int64_t count, vectors, rows, chunks, steps;
     int power;
 
     explicit Order(int64_t groups) : count(groups), vectors(groups / kLanes) {
@@ -50,6 +54,7 @@ struct Order {
         while (log2 < 62 && (int64_t{1} << log2) < rows) ++log2;
         power = log2 / kLevels > 4 ? int(log2 / kLevels) : 4;
         chunks = rows >> power;
+        steps = chunks >> power;
     }
 };
 
@@ -62,8 +67,9 @@ __device__ float computed_scale(const NestProblem &p, int64_t number) {
     return scale_of_range(p.rule, range, span.last - span.first, 1).scale;
 }
 
+template <bool kReady>
 __device__ float first_scale(const NestProblem &p, int64_t number) {
-    return p.scales != nullptr ? p.scales[number] : computed_scale(p, number);
+    return kReady ? p.scales[number] : computed_scale(p, number);
 }
 
 __global__ void store_scales(const __grid_constant__ NestProblem p, float *scales) {
@@ -76,175 +82,286 @@ __global__ void store_scales(const __grid_constant__ NestProblem p, float *scale
 
 // ---- The mean
 
-__global__ void sum_chunks(const __grid_constant__ NestProblem p,
-                           const __grid_constant__ Order order) {
-    const int64_t lane = threadIdx.x % 32, warps = int64_t(gridDim.x) * (blockDim.x / 32);
-    for (int64_t chunk = int64_t(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
-         chunk < order.chunks; chunk += warps) {
-        float sum = 0;
-#pragma unroll 16
-        for (int64_t row = chunk << order.power; row < (chunk + 1) << order.power; ++row) {
-            sum += first_scale(p, row * kColumns + lane);
-        }
-        store_as(p.w.scale, chunk * kColumns + lane, sum);
-    }
-}
-
-// Sums number first .. last - 1 of a level, each of 2^width chunks, in order.
-__device__ float sum_of_sums(const NestProblem &p, int64_t first, int64_t last, int width) {
-    const int64_t lane = threadIdx.x % 32;
+// Rows first .. last - 1 of a lane's column, in order.
+template <bool kReady>
+__device__ float sum_rows(const NestProblem &p, int64_t first, int64_t last) {
     float sum = 0;
 #pragma unroll 16
-    for (int64_t i = first; i < last; ++i) {
-        sum += load_as<float>(p.w.scale, (i << width) * kColumns + lane);
+    for (int64_t row = first; row < last; ++row) {
+        sum += first_scale<kReady>(p, row * kColumns + threadIdx.x % 32);
     }
     return sum;
 }
 
-// Sums of full steps of the levels above chunks. Every thread of the block calls it.
-__device__ void raise_sums(const NestProblem &p, const Order &order) {
-    for (int level = 1; level + 1 < kLevels; ++level) {
-        const int width = (level - 1) * order.power;
-        for (int64_t i = threadIdx.x / 32; i < order.chunks >> (width + order.power);
-             i += kMeanThreads / 32) {
-            const float sum = sum_of_sums(p, i << order.power, (i + 1) << order.power, width);
-            const int64_t place = i << (width + order.power);
-            store_as(p.w.scale, place * kColumns + threadIdx.x % 32, sum);
+// Chunks of a step, and rows that fill none if it is the last. Every thread of the block calls it.
+template <bool kReady>
+__device__ void sum_step(const NestProblem &p, const Order &order, int64_t step, float *sums) {
+    __shared__ float of_chunk[kSumWarps][kColumns];
+    const int64_t first = step << order.power;
+    const int64_t last = min64(first + (int64_t{1} << order.power), order.chunks);
+    const int warp = int(threadIdx.x / 32), lane = int(threadIdx.x % 32);
+    float sum = 0;
+    for (int64_t chunks = first; chunks < last; chunks += kSumWarps) {
+        const int64_t chunk = chunks + warp;
+        if (chunk < last) {
+            of_chunk[warp][lane] =
+                sum_rows<kReady>(p, chunk << order.power, (chunk + 1) << order.power);
+        }
+        __syncthreads();
+        for (int i = 0; warp == 0 && i < kSumWarps && chunks + i < last; ++i) {
+            sum += of_chunk[i][lane];
         }
         __syncthreads();
     }
+    if (warp == 0) sums[step * kColumns + lane] = sum;
+    if (warp != 1 || step < order.steps) return;
+    sums[(step + 1) * kColumns + lane] =
+        sum_rows<kReady>(p, order.chunks << order.power, order.rows);
 }
 
-// One column of all rows: the rows that fill no chunk, then level by level the sums that fill no
-// step of the level above.
-__device__ float sum_column(const NestProblem &p, const Order &order) {
+template <bool kReady>
+__global__ void __launch_bounds__(kSumThreads)
+    sum_steps(const __grid_constant__ NestProblem p, const __grid_constant__ Order order) {
+    sum_step<kReady>(p, order, blockIdx.x, p.sums);
+}
+
+// Sums of steps number first .. last - 1 of a lane's column, in order.
+__device__ float sum_of_steps(const float *sums, int64_t first, int64_t last) {
     float sum = 0;
-    for (int64_t row = order.chunks << order.power; row < order.rows; ++row) {
-        sum += first_scale(p, row * kColumns + threadIdx.x % 32);
-    }
-    for (int level = 1; level < kLevels; ++level) {
-        const int width = (level - 1) * order.power;
-        const int64_t count = order.chunks >> width;
-        const int64_t above = level + 1 < kLevels ? count >> order.power << order.power : 0;
-        sum += sum_of_sums(p, above, count, width);
+#pragma unroll 16
+    for (int64_t step = first; step < last; ++step) {
+        sum += sums[step * kColumns + threadIdx.x % 32];
     }
     return sum;
 }
 
-// The last step of the order: left-over vectors, streams, left-over numbers, lanes. One block.
-__global__ void __launch_bounds__(kMeanThreads)
-    store_mean(const __grid_constant__ NestProblem p, const __grid_constant__ Order order) {
-    __shared__ float sums[kColumns], left[kColumns];
-    raise_sums(p, order);
-    const int64_t lane = threadIdx.x, first = order.rows * kColumns;
-    if (lane < kColumns) {
-        sums[lane] = sum_column(p, order);
-        left[lane] = first + lane < order.count ? first_scale(p, first + lane) : 0;
+// A lane's column of all rows, of one warp: the rows that fill no chunk, then level by level the
+// sums that fill no step of the level above. Every thread of the block calls it.
+__device__ float sum_column(const float *sums, const Order &order) {
+    __shared__ float of_steps[kSumWarps][kColumns];
+    const int warp = int(threadIdx.x / 32), lane = int(threadIdx.x % 32);
+    const int warps = int(blockDim.x / 32);
+    const int64_t count = order.steps >> order.power;
+    float sum = 0, top = 0;
+    for (int64_t steps = 0; steps < count; steps += warps) {
+        const int64_t i = steps + warp;
+        if (i < count) {
+            of_steps[warp][lane] = sum_of_steps(sums, i << order.power, (i + 1) << order.power);
+        }
+        __syncthreads();
+        for (int j = 0; warp == 0 && j < warps && steps + j < count; ++j) top += of_steps[j][lane];
+        __syncthreads();
+    }
+    if (warp != 0) return 0;
+    sum += sums[(order.steps + 1) * kColumns + lane];
+    sum += sums[order.steps * kColumns + lane];
+    sum += sum_of_steps(sums, count << order.power, order.steps);
+    return sum + top;
+}
+
+// The last step of the order: left-over vectors, streams, left-over numbers, lanes. Every thread of
+// the block calls it.
+template <bool kReady>
+__device__ float mean_of_sums(const NestProblem &p, const Order &order, const float *sums) {
+    __shared__ float mean;
+    const float column = sum_column(sums, order);
+    const int64_t first = order.rows * kColumns, lane = threadIdx.x;
+    if (lane < 32) {
+        const float left = first + lane < order.count ? first_scale<kReady>(p, first + lane) : 0;
+        const int vectors = int(order.vectors - order.rows * (kColumns / kLanes));
+        const int in_vector = int(lane % kLanes);
+        float sum = column, total = 0;
+        for (int vector = 0; vector < vectors; ++vector) {
+            sum += __shfl_sync(~0u, left, vector * kLanes + in_vector);
+        }
+        for (int stream = kLanes; stream < kColumns; stream += kLanes) {
+            sum += __shfl_sync(~0u, column, stream + in_vector);
+        }
+        for (int64_t i = order.vectors * kLanes; i < order.count; ++i) {
+            total += __shfl_sync(~0u, left, int(i - first));
+        }
+        for (int i = 0; i < kLanes; ++i) total += __shfl_sync(~0u, sum, i);
+        if (lane == 0) mean = total / float(order.count);
     }
     __syncthreads();
-    if (lane != 0) return;
-    const int vectors = int(order.vectors - order.rows * (kColumns / kLanes));
-    float total = 0;
-    for (int64_t i = order.vectors * kLanes; i < order.count; ++i) total += left[i - first];
-    for (int i = 0; i < kLanes; ++i) {
-        float sum = sums[i];
-        for (int vector = 0; vector < vectors; ++vector) sum += left[vector * kLanes + i];
-        for (int stream = kLanes; stream < kColumns; stream += kLanes) sum += sums[stream + i];
-        total += sum;
+    return mean;
+}
+
+// One block; sums of no step have no place but its own.
+template <bool kReady>
+__global__ void __launch_bounds__(kSumThreads)
+    store_mean(const __grid_constant__ NestProblem p, const __grid_constant__ Order order) {
+    __shared__ float own[2 * kColumns];
+    if (order.steps == 0) {
+        sum_step<kReady>(p, order, 0, own);
+        __syncthreads();
     }
-    store_as(p.w.bias, 0, total / float(order.count));
+    const float mean = mean_of_sums<kReady>(p, order, order.steps == 0 ? own : p.sums);
+    if (threadIdx.x == 0) store_as(p.w.bias, 0, mean);
 }
 
 // Fewer than 8 groups: vectors of one lane.
+template <bool kReady>
 __global__ void store_mean_of_few(const __grid_constant__ NestProblem p) {
     if (threadIdx.x != 0) return;
     const int64_t count = p.w.geometry.group_count, rows = count / 4;
     float sums[4] = {};
-    for (int64_t i = 0; i < rows * 4; ++i) sums[i] += first_scale(p, i);
-    for (int64_t i = rows * 4; i < count; ++i) sums[0] += first_scale(p, i);
+    for (int64_t i = 0; i < rows * 4; ++i) sums[i] += first_scale<kReady>(p, i);
+    for (int64_t i = rows * 4; i < count; ++i) sums[0] += first_scale<kReady>(p, i);
     for (int stream = 1; stream < 4; ++stream) sums[0] += sums[stream];
     store_as(p.w.bias, 0, sums[0] / float(count));
 }
 
 // ---- Codes of scales
 
-// A block a second group.
-__global__ void nest(const __grid_constant__ NestProblem p, int64_t blocks) {
-    __shared__ float deviations[kLargestSecondGroup], table[256], largest[kThreads / 32];
-    for (int i = int(threadIdx.x); i < 256; i += kThreads) table[i] = load_as<float>(p.w.code, i);
-    const float mean = load_as<float>(p.w.bias, 0);
-    const Geometry &s = p.w.geometry;
-    for (int64_t block = blockIdx.x; block < blocks; block += gridDim.x) {
-        const int64_t first = block * p.w.second_group;
-        const int64_t count = min64(p.w.second_group, s.group_count - first);
-        float absmax = 0;
-        for (int64_t i = threadIdx.x; i < count; i += kThreads) {
-            const float deviation = first_scale(p, first + i) - mean;
-            const float magnitude = magnitude_of(deviation);
+// Scales of a second group that a lane has in registers: of 256 all.
+constexpr int kHeld = 8;
+
+template <bool kReady>
+__device__ void load_scales(const NestProblem &p, int64_t first, int64_t count,
+                            float (&scales)[kHeld]) {
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) {
+        const int64_t at = i * 32 + threadIdx.x % 32;
+        if (at < count) scales[i] = first_scale<kReady>(p, first + at);
+    }
+}
+
+// The place of a scale's code.
+__device__ int64_t nested_at(const NestProblem &p, int64_t number) {
+    switch (p.w.layout) {
+        case QK_LAYOUT_ROW:
+        case QK_LAYOUT_ROW_HIGH:
+        case QK_LAYOUT_WORD: return number;  // without a division
+        default: return scale_at(p.w, group_from_number(p.w.geometry, number));
+    }
+}
+
+// A second group, by a warp. `held` has its first scales.
+template <bool kReady>
+__device__ void nest_group(const NestProblem &p, int64_t number, float mean, const int32_t *cuts,
+                           float (&held)[kHeld]) {
+    constexpr int kRun = kHeld * 32;
+    const int64_t first = number * p.w.second_group;
+    const int64_t count = min64(p.w.second_group, p.w.geometry.group_count - first);
+    float absmax = 0;
+    for (int64_t run = 0; run < count; run += kRun) {
+        if (run > 0) load_scales<kReady>(p, first + run, count - run, held);
+#pragma unroll
+        for (int i = 0; i < kHeld; ++i) {
+            const bool there = run + i * 32 + int(threadIdx.x % 32) < count;
+            const float magnitude = there ? magnitude_of(held[i] - mean) : 0.0f;
             if (magnitude > absmax) absmax = magnitude;
-            deviations[i] = deviation;
         }
-        for (unsigned lanes = 16; lanes > 0; lanes /= 2) {
-            const float other = __shfl_xor_sync(~0u, absmax, lanes);
-            if (other > absmax) absmax = other;
+    }
+    for (unsigned lanes = 16; lanes > 0; lanes /= 2) {
+        const float other = __shfl_xor_sync(~0u, absmax, lanes);
+        if (other > absmax) absmax = other;
+    }
+    if (threadIdx.x % 32 == 0) store_as(p.w.second, number, absmax);
+    const float multiplier = 1.0f / absmax;
+    for (int64_t run = 0; run < count; run += kRun) {
+        if (count > kRun) load_scales<kReady>(p, first + run, count - run, held);
+#pragma unroll
+        for (int i = 0; i < kHeld; ++i) {
+            const int64_t at = run + i * 32 + threadIdx.x % 32;
+            if (at >= count) continue;
+            const float scaled = clamp_to_one((held[i] - mean) * multiplier);
+            const bool none = absmax == 0 || !(scaled == scaled);
+            const int32_t code = none ? 0 : cuts_below(cuts, lut8_point(scaled));
+            p.w.scale[nested_at(p, first + at)] = uint8_t(code);
         }
-        if (threadIdx.x % 32 == 0) largest[threadIdx.x / 32] = absmax;
-        __syncthreads();
-        for (const float other : largest) absmax = other > absmax ? other : absmax;
-        if (threadIdx.x == 0) store_as(p.w.second, block, absmax);
-        const float multiplier = 1.0f / absmax;
-        for (int64_t i = threadIdx.x; i < count; i += kThreads) {
-            const float scaled = clamp_to_one(deviations[i] * multiplier);
-            p.w.scale[scale_at(p.w, group_from_number(s, first + i))] =
-                absmax == 0 ? uint8_t(0) : lut8_code(scaled, table);
-        }
-        __syncthreads();  // before the next second group's largest
     }
 }
 
-Status store_mean_of_scales(const NestProblem &problem, int64_t groups, const Launch &launch) {
-    if (groups < kLanes) {
-        return launch_kernel(launch, "quantize", store_mean_of_few, {dim3(1), 32}, problem);
+template <bool kReady>
+__global__ void __launch_bounds__(kThreads)
+    nest(const __grid_constant__ NestProblem p, const __grid_constant__ Order order,
+         int64_t seconds) {
+    __shared__ int32_t cuts[kCuts];
+    int64_t number = int64_t(blockIdx.x) * kWarps + threadIdx.x / 32;
+    const auto load = [&](float(&held)[kHeld]) {
+        const int64_t first = number * p.w.second_group;
+        const int64_t count = min64(p.w.second_group, p.w.geometry.group_count - first);
+        load_scales<kReady>(p, first, count, held);  // past the last second group: none
+    };
+    float held[kHeld];
+    load(held);
+    if (threadIdx.x < kCuts) {
+        const float pair[2] = {load_as<float>(p.w.code, threadIdx.x),
+                               load_as<float>(p.w.code, threadIdx.x + 1)};
+        cuts[threadIdx.x] = first_point_above(lut8_threshold(pair, 0));
     }
-    const Order order(groups);
-    if (order.chunks > 0) {
-        const Shape3 shape = {dim3(blocks_for(order.chunks, 4)), 4 * 32};
-        QK_TRY(launch_kernel(launch, "quantize", sum_chunks, shape, problem, order));
+    const float mean =
+        p.has_mean ? load_as<float>(p.w.bias, 0) : mean_of_sums<kReady>(p, order, p.sums);
+    if (blockIdx.x == 0 && threadIdx.x == 0) store_as(p.w.bias, 0, mean);
+    __syncthreads();
+    for (; number < seconds; number += int64_t(gridDim.x) * kWarps) {
+        if (number >= int64_t(gridDim.x) * kWarps) load(held);
+        nest_group<kReady>(p, number, mean, cuts, held);
     }
-    return launch_kernel(launch, "quantize", store_mean, {dim3(1), kMeanThreads}, problem, order);
 }
 
-}  // namespace
-
-float *room_for_scales(const QuantizeArgs &args, const Launch &launch) {
+template <bool kReady>
+Status launch_all(const QuantizeArgs &args, NestProblem p, const Launch &launch) {
     const Weight &w = args.to;
-    const int64_t bytes = w.geometry.group_count * int64_t(sizeof(float));
-    if (int64_t(launch.workspace_bytes) >= bytes && aligned(launch.workspace, sizeof(float))) {
-        return static_cast<float *>(launch.workspace);
-    }
-    const bool fits = w.layout->data_bytes(w.geometry) >= bytes;
-    return fits && aligned(w.data, sizeof(float)) ? static_cast<float *>(w.data) : nullptr;
-}
-
-Status find_scales(const QuantizeArgs &args, float *scales, const Launch &launch) {
-    const Shape3 shape = {dim3(blocks_for(args.to.geometry.group_count, kThreads)), kThreads};
-    return launch_kernel(launch, "quantize", store_scales, shape, problem_of(args, nullptr),
-                         scales);
-}
-
-Status nest_scales(const QuantizeArgs &args, const float *scales, const Launch &launch) {
-    const Weight &w = args.to;
-    const NestProblem problem = problem_of(args, scales);
     const int64_t groups = w.geometry.group_count, stored = w.layout->scale_count(w.geometry);
-    QK_TRY(store_mean_of_scales(problem, groups, launch));
+    const Order order(groups);
+    const bool few = groups < kLanes, beside = p.sums != nullptr;
+    if (!beside) {  // a step of 8,192 groups or more has 128 bytes of sums, and there are two more
+        p.sums =
+            reinterpret_cast<float *>((reinterpret_cast<uintptr_t>(p.w.scale) + sizeof(float) - 1) /
+                                      sizeof(float) * sizeof(float));
+    }
+    if (!few && (beside || order.steps > 0)) {
+        const Shape3 shape = {dim3(uint32_t(order.steps + 1)), kSumThreads};
+        QK_TRY(launch_kernel(launch, "quantize", sum_steps<kReady>, shape, p, order));
+    }
+    if (few || !beside) {
+        p.has_mean = true;
+        QK_TRY(few ? launch_kernel(launch, "quantize", store_mean_of_few<kReady>, {dim3(1), 32}, p)
+                   : launch_kernel(launch, "quantize", store_mean<kReady>, {dim3(1), kSumThreads},
+                                   p, order));
+    }
     if (stored != groups) {
         const DeviceGuard device(launch.device.index);
         QK_TRY(check(device.error(), launch.error, "quantize"));
         QK_TRY(fill_zero(launch, "quantize", w.scale.data, stored));
     }
-    const int64_t blocks = ceil_div(groups, w.scale.second_group);
-    const Shape3 shape = {dim3(blocks_for(blocks, 1)), kThreads};
-    return launch_kernel(launch, "quantize", nest, shape, problem, blocks);
+    const int64_t seconds = ceil_div(groups, w.scale.second_group);
+    const int64_t blocks = min64(ceil_div(seconds, kWarps), 4 * launch.device.multiprocessors);
+    const Shape3 shape = {dim3(uint32_t(blocks)), kThreads};
+    return launch_kernel(launch, "quantize", nest<kReady>, shape, p, order, seconds);
+}
+
+}  // namespace
+
+NestRoom room_for_scales(const QuantizeArgs &args, const Launch &launch) {
+    const Weight &w = args.to;
+    const int64_t groups = w.geometry.group_count;
+    const int64_t numbers = groups + (Order(groups).steps + 2) * kColumns;
+    const int64_t bytes = numbers * int64_t(sizeof(float));
+    const auto room = [&](void *plane) -> NestRoom {
+        float *const scales = static_cast<float *>(plane);
+        return {scales, scales + groups};
+    };
+    if (int64_t(launch.workspace_bytes) >= bytes && aligned(launch.workspace, sizeof(float))) {
+        return room(launch.workspace);
+    }
+    const bool fits = w.layout->data_bytes(w.geometry) >= bytes;
+    return fits && aligned(w.data, sizeof(float)) ? room(w.data) : NestRoom{nullptr, nullptr};
+}
+
+Status find_scales(const QuantizeArgs &args, float *scales, const Launch &launch) {
+    const Shape3 shape = {dim3(blocks_for(args.to.geometry.group_count, kThreads)), kThreads};
+    return launch_kernel(launch, "quantize", store_scales, shape,
+                         problem_of(args, {nullptr, nullptr}), scales);
+}
+
+Status nest_scales(const QuantizeArgs &args, const NestRoom &room, const Launch &launch) {
+    const NestProblem problem = problem_of(args, room);
+    return room.scales != nullptr ? launch_all<true>(args, problem, launch)
+                                  : launch_all<false>(args, problem, launch);
 }
 
 }  // namespace qk::cuda

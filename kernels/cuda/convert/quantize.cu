@@ -190,9 +190,9 @@ Status run(const QuantizeArgs &args, const Launch &launch) {
     const Geometry &s = w.geometry;
     if (w.globals > 0) QK_TRY(store_globals(args, launch));
     if (is_nested(w)) {
-        float *const scales = room_for_scales(args, launch);
-        if (scales != nullptr) QK_TRY(find_scales(args, scales, launch));
-        QK_TRY(nest_scales(args, scales, launch));
+        const NestRoom room = room_for_scales(args, launch);
+        if (room.scales != nullptr) QK_TRY(find_scales(args, room.scales, launch));
+        QK_TRY(nest_scales(args, room, launch));
     }
     QK_TRY(clear_planes(w, launch));
     QuantizeProblem problem = problem_of(args);

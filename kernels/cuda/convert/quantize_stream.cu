@@ -223,13 +223,13 @@ Status run_problem(Problem &problem, const Launch &launch) {
 // With f32 scales in the workspace the numbers are read once; if these take the place of the codes,
 // twice.
 Status run_nested(const QuantizeArgs &args, Problem &problem, const Launch &launch) {
-    float *const scales = room_for_scales(args, launch);
-    const bool beside = scales != nullptr && scales != args.to.data;
-    problem.scale = scales;
+    const NestRoom room = room_for_scales(args, launch);
+    const bool beside = room.scales != nullptr && room.scales != args.to.data;
+    problem.scale = room.scales;
     problem.scale_format = QK_FORMAT_F32;
     problem.scales_only = !beside;
-    if (scales != nullptr) QK_TRY(run_problem(problem, launch));
-    QK_TRY(nest_scales(args, scales, launch));
+    if (room.scales != nullptr) QK_TRY(run_problem(problem, launch));
+    QK_TRY(nest_scales(args, room, launch));
     if (beside) return QK_OK;
     problem.scale = nullptr;
     problem.scales_only = false;
