@@ -1,16 +1,10 @@
 // Quantize on the GPU against the CPU, byte for byte: every format, layout and type, tails, and
 // values that are no numbers. The same tests run on simulated threads.
-#include "cuda/harness.hpp"
 #include "cuda/kernels.hpp"
+#include "cuda/quantize_case.hpp"
 
 namespace cuda_test {
 namespace {
-
-#if defined(QK_CUDA_SIMULATED)
-constexpr int kEvery = 5;  // of the cases: simulated threads are slow
-#else
-constexpr int kEvery = 1;
-#endif
 
 // Normal values, and now and then a zero, an infinity, a NaN or a group of zeros.
 std::vector<uint8_t> awkward_floats(qk_format format, int64_t count, Rng &rng) {
@@ -28,57 +22,6 @@ std::vector<uint8_t> awkward_floats(qk_format format, int64_t count, Rng &rng) {
         memset(data.data() + i * bytes, 0, size_t(bytes));
     }
     return data;
-}
-
-void expect_planes(const qk_tensor_desc &desc, const HostWeight &expected, const DeviceWeight &to) {
-    for (const qk_plane plane :
-         {QK_PLANE_DATA, QK_PLANE_ZERO, QK_PLANE_SCALE_CODE, QK_PLANE_GLOBAL}) {
-        EXPECT_EQ(to.planes[plane].read(), expected.planes[plane]) << "plane " << plane;
-    }
-    if (qk::is_float(*qk::find_format(desc.scale_format))) {
-        EXPECT_TRUE(same_values(desc.scale_format, expected.planes[QK_PLANE_SCALE],
-                                to.planes[QK_PLANE_SCALE].read()));
-        return;
-    }
-    EXPECT_EQ(to.planes[QK_PLANE_SCALE].read(), expected.planes[QK_PLANE_SCALE]);
-    for (const qk_plane plane : {QK_PLANE_SCALE2, QK_PLANE_SCALE_BIAS}) {
-        EXPECT_TRUE(same_values(QK_FORMAT_F32, expected.planes[plane], to.planes[plane].read()))
-            << "plane " << plane;
-    }
-}
-
-void check_quantize(const qk_tensor_desc &desc, qk_format from, std::vector<uint8_t> dense,
-                    Rng &rng) {
-    HostWeight expected = random_weight(desc, rng);
-    const int64_t n = desc.shape[0], k = desc.shape[1];
-    const HostWeight empty = expected;
-    const DeviceBuffer device_dense(dense);
-    const qk::Format *const type = qk::find_format(from);
-    ASSERT_EQ(
-        qk::cpu::kQuantizeGeneric.run({{type, n, k, dense.data()}, expected.view()}, host_launch()),
-        QK_OK);
-    const auto &list = qk::kCudaBackend.quantize;
-    int ran = 0;
-    for (int32_t i = 0; i < list.count; ++i) {
-        const DeviceWeight to(empty, 0, 0);  // a table, and bytes that must all be replaced
-        const qk::QuantizeArgs args = {{type, n, k, device_dense.data()}, to.view()};
-        if (!list.kernels[i]->can_run(args, device_0())) continue;
-        SCOPED_TRACE(list.kernels[i]->name);
-        ++ran;
-        qk::ErrorText error = {};
-        qk::Launch launch = device_launch(&error);
-        ASSERT_EQ(list.kernels[i]->run(args, launch), QK_OK) << error.text;
-        expect_planes(desc, expected, to);
-        if (desc.scale_format != QK_FORMAT_LUT8) continue;
-        SCOPED_TRACE("with room for the scales");
-        launch.workspace_bytes = expected.planes[QK_PLANE_SCALE].size() * sizeof(float) * 2 + 256;
-        const DeviceBuffer room(std::vector<uint8_t>(launch.workspace_bytes, 0xff));
-        const DeviceWeight again(empty, 0, 0);
-        launch.workspace = room.data();
-        ASSERT_EQ(list.kernels[i]->run({args.from, again.view()}, launch), QK_OK) << error.text;
-        expect_planes(desc, expected, again);
-    }
-    EXPECT_GT(ran, 0);
 }
 
 TEST(CudaQuantize, EqualsTheCpu) {
@@ -131,10 +74,12 @@ TEST(CudaQuantize, StreamsAreTheCpus) {
     size_t at = 0;
     const std::pair<qk_format, bool> formats[] = {
         {QK_FORMAT_NF4, false},      {QK_FORMAT_FP4_BNB, false},   {QK_FORMAT_FP4_E2M1, false},
-        {QK_FORMAT_U4_AFFINE, true}, {QK_FORMAT_U4_AFFINE, false}, {QK_FORMAT_S8, false}};
+        {QK_FORMAT_U4_AFFINE, true}, {QK_FORMAT_U4_AFFINE, false}, {QK_FORMAT_S8, false},
+        {QK_FORMAT_LUT8, false}};
     for (const auto &[format, symmetric] : formats) {
+        const bool bytes = format == QK_FORMAT_S8 || format == QK_FORMAT_LUT8;
         for (const Case &c : cases) {
-            if (format == QK_FORMAT_S8 && c.layout != QK_LAYOUT_ROW) continue;
+            if (bytes && c.layout != QK_LAYOUT_ROW) continue;
             SCOPED_TRACE(std::to_string(format).append(" ").append(std::to_string(c.group)));
             const qk_format from = types[at++ % 3];
             const qk_tensor_desc desc = weight_desc(format, types[at / 3 % 3], c.layout, c.group,
@@ -145,55 +90,6 @@ TEST(CudaQuantize, StreamsAreTheCpus) {
                            rng);
             if (HasFailure()) return;
         }
-    }
-}
-
-// Quotients about every tie of a rule, over scales of all sizes, denormals and none.
-TEST(CudaQuantize, StreamsRoundAsDivisionsDo) {
-    QK_NEEDS_DEVICE();
-    Rng rng(39);
-    for (const qk_format format : {QK_FORMAT_FP4_E2M1, QK_FORMAT_U4_AFFINE, QK_FORMAT_NF4,
-                                   QK_FORMAT_FP4_BNB, QK_FORMAT_S8}) {
-        const int64_t n = 40, k = 64;
-        std::vector<uint8_t> bytes(size_t(n * k * 4));
-        for (int64_t i = 0; i < n * k; ++i) {
-            const float step = std::ldexp(1.0f + float(i / 64 % 5) / 8, int(i / 64 * 7) - 149);
-            float x = step * (float(rng() % 65) - 32) / 4;
-            const uint64_t nudge = rng() % 3;
-            if (nudge != 0) x = std::nextafter(x, nudge == 1 ? -1e38f : 1e38f);
-            memcpy(&bytes[size_t(i) * 4], &x, 4);
-        }
-        for (const qk_format scale : {QK_FORMAT_F32, QK_FORMAT_F16}) {
-            check_quantize(
-                weight_desc(format, scale, QK_LAYOUT_ROW, 64, n, k, format == QK_FORMAT_U4_AFFINE),
-                QK_FORMAT_F32, bytes, rng);
-        }
-        if (HasFailure()) return;
-    }
-}
-
-// Every (kEvery-th) f16 number that is not larger than its group's largest, no power of two.
-TEST(CudaQuantize, EveryHalfIsTheCpus) {
-    QK_NEEDS_DEVICE();
-    constexpr uint16_t largest = 0x3b55;
-    std::vector<uint16_t> numbers;
-    for (uint32_t sign = 0; sign < 2; ++sign) {
-        for (uint32_t bits = 0; bits <= largest; bits += kEvery) {
-            if (numbers.size() % 64 == 0) numbers.push_back(largest);
-            numbers.push_back(uint16_t(bits | sign << 15));
-        }
-    }
-    while (numbers.size() % 64 != 0) numbers.push_back(largest);
-    const int64_t k = int64_t(numbers.size());
-    std::vector<uint8_t> bytes(numbers.size() * 2);
-    memcpy(bytes.data(), numbers.data(), bytes.size());
-    Rng rng(40);
-    for (const qk_format format : {QK_FORMAT_NF4, QK_FORMAT_FP4_BNB, QK_FORMAT_FP4_E2M1,
-                                   QK_FORMAT_U4_AFFINE, QK_FORMAT_S8}) {
-        SCOPED_TRACE(std::to_string(format));
-        check_quantize(weight_desc(format, QK_FORMAT_F32, QK_LAYOUT_ROW, 64, 1, k,
-                                   format == QK_FORMAT_U4_AFFINE),
-                       QK_FORMAT_F16, bytes, rng);
     }
 }
 
@@ -284,57 +180,6 @@ TEST(CudaQuantize, PackedIsAsRepacked) {
             EXPECT_EQ(packed.planes[plane].read(), repacked.planes[plane].read()) << plane;
         }
     }
-}
-
-// Codes of values on both sides of a threshold, and on it, where a group's scale is 1: not what the
-// CPU's kernels say, but the codebook and the rules for ties.
-void check_ties(qk_format format, float absmax, const std::vector<uint8_t> &ascending,
-                bool to_even) {
-    const qk::Format *const f = qk::find_format(format);
-    std::vector<float> values;
-    std::vector<uint8_t> codes;
-    for (size_t i = 0; i + 1 < ascending.size(); ++i) {
-        const uint8_t low = ascending[i], high = ascending[i + 1];
-        const float tie = (f->value(low) + f->value(high)) / 2;
-        const float next[] = {std::nextafter(tie, -10.0f), tie, std::nextafter(tie, 10.0f)};
-        const bool up = to_even && low % 2 != 0;
-        const uint8_t expected[] = {low, up ? high : low, high};
-        values.insert(values.end(), next, next + 3);
-        codes.insert(codes.end(), expected, expected + 3);
-    }
-    const uint8_t largest = f->value(ascending.back()) == absmax ? ascending.back() : ascending[0];
-    do {
-        values.push_back(f->value(largest));
-        codes.push_back(largest);
-    } while (values.size() % 64 != 0);
-    const int64_t k = int64_t(values.size());
-    HostWeight w = empty_weight(
-        weight_desc(format, QK_FORMAT_F32, QK_LAYOUT_ROW_HIGH, QK_GROUP_ROW, 1, k), 0, 0);
-    const DeviceWeight to(w);
-    std::vector<uint8_t> bytes(values.size() * 4);
-    memcpy(bytes.data(), values.data(), bytes.size());
-    const DeviceBuffer from(bytes);
-    const qk::QuantizeArgs args = {{qk::find_format(QK_FORMAT_F32), 1, k, from.data()}, to.view()};
-    for (const auto *const kernel : {&qk::cuda::kQuantizeStream, &qk::cuda::kQuantizeGeneric}) {
-        ASSERT_TRUE(kernel->can_run(args, device_0()));
-        qk::ErrorText error = {};
-        ASSERT_EQ(kernel->run(args, device_launch(&error)), QK_OK) << error.text;
-        EXPECT_EQ(float_at(QK_FORMAT_F32, to.planes[QK_PLANE_SCALE].read(), 0), 1.0f);
-        const std::vector<uint8_t> actual = to.planes[QK_PLANE_DATA].read();
-        for (size_t i = 0; i < codes.size(); ++i) {
-            EXPECT_EQ(actual[i / 2] >> (i % 2 == 0 ? 4 : 0) & 15, codes[i])
-                << f->name << ", value " << values[i];
-        }
-    }
-}
-
-TEST(CudaQuantize, TiesFollowTheRules) {
-    QK_NEEDS_DEVICE();
-    check_ties(QK_FORMAT_NF4, 1, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, false);
-    // Signs and magnitudes; of the two zeros the one with a sign is for small positive values.
-    check_ties(QK_FORMAT_FP4_BNB, 1, {11, 10, 13, 12, 15, 14, 9, 0}, false);
-    check_ties(QK_FORMAT_FP4_BNB, 1, {8, 1, 6, 7, 4, 5, 2, 3}, false);
-    check_ties(QK_FORMAT_FP4_E2M1, 6, {0, 1, 2, 3, 4, 5, 6, 7}, true);
 }
 
 // An odd run of codes ends with the code of 0; an even one has no byte behind it.
