@@ -59,6 +59,16 @@ struct Eight {
         }
     }
 
+    __device__ Eight magnitudes() const {
+        constexpr uint32_t kMask = from == QK_FORMAT_F32 ? 0x7fffffffu : 0x7fff7fffu;
+        Eight result;
+#pragma unroll
+        for (int i = 0; i < kVectors; ++i) {
+            result.v[i] = {v[i].x & kMask, v[i].y & kMask, v[i].z & kMask, v[i].w & kMask};
+        }
+        return result;
+    }
+
     // Bit 3 of nibble i: the sign of number i.
     __device__ uint32_t signs() const {
         if constexpr (from == QK_FORMAT_F32) {
@@ -69,12 +79,35 @@ struct Eight {
             }
             return signs;
         } else {
-            const uint32_t low = byte_permute(v[0].x, v[0].y, 0x7351);
-            const uint32_t high = byte_permute(v[0].z, v[0].w, 0x7351);
-            const uint32_t even = byte_permute(low, high, 0x5410);
-            const uint32_t odd = byte_permute(low, high, 0x7632);
-            return (even >> 4 & 0x08080808u) | (odd & 0x80808080u);
+            return signs_of(v[0]);
         }
+    }
+
+    // The same, where a number is above 0. `scaled`: the numbers times one that is, of which f32
+    // ones may have become 0.
+    template <class Scaled>
+    __device__ uint32_t above_zero(const Scaled &scaled) const {
+        if constexpr (from == QK_FORMAT_F32) {
+            uint32_t above = 0;
+#pragma unroll
+            for (int i = 0; i < kNumbers; ++i) above |= scaled(i) > 0 ? 8u << 4 * i : 0;
+            return above;
+        } else {
+            const auto negative = [](uint32_t pair) {  // of either zero: the one without a sign
+                return from == QK_FORMAT_F16 ? subtract_f16(0, pair) : subtract_bf16(0, pair);
+            };
+            return signs_of(
+                {negative(v[0].x), negative(v[0].y), negative(v[0].z), negative(v[0].w)});
+        }
+    }
+
+  private:
+    static __device__ uint32_t signs_of(uint4 halves) {
+        const uint32_t low = byte_permute(halves.x, halves.y, 0x7351);
+        const uint32_t high = byte_permute(halves.z, halves.w, 0x7351);
+        const uint32_t even = byte_permute(low, high, 0x5410);
+        const uint32_t odd = byte_permute(low, high, 0x7632);
+        return (even >> 4 & 0x08080808u) | (odd & 0x80808080u);
     }
 };
 

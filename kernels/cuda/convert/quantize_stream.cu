@@ -32,12 +32,13 @@ struct Problem {
     WeightView w;
     QuantizeRule rule;
     const void *from;
-    int64_t count, whole;  // numbers; those of whole groups
-    int32_t shift;         // log2 of the group size
-    uint32_t pad;          // the code behind an odd run
-    int32_t swap;          // bits by which the nibbles of a byte change places: 4, or 0
-    Thresholds thresholds;
-    void *scale;  // where and as what scales are stored; null: they are there
+    int64_t count, whole;   // numbers; those of whole groups
+    int32_t shift;          // log2 of the group size
+    uint32_t pad;           // the code behind an odd run
+    int32_t swap;           // bits by which the nibbles of a byte change places: 4, or 0
+    Thresholds thresholds;  // NF4
+    Cells cells;            // FP4_BNB
+    void *scale;            // where and as what scales are stored; null: they are there
     qk_format scale_format;
     bool scales_only;
 };
@@ -46,6 +47,14 @@ struct Problem {
 
 QK_HD constexpr bool multiplies(qk_format format) {
     return format == QK_FORMAT_NF4 || format == QK_FORMAT_FP4_BNB;
+}
+
+// The largest magnitude of a usual group. FP4_BNB: times the multiplier no number of 16 bits but 0
+// becomes 0.
+template <qk_format to>
+__device__ uint32_t usual_limit(const Problem &p) {
+    const bool low = to == QK_FORMAT_FP4_BNB && p.rule.from_format == QK_FORMAT_BF16;
+    return low ? __float_as_uint(0x1p15f) : kInfinity - 1;
 }
 
 template <qk_format to>
@@ -71,9 +80,13 @@ __device__ DivisorOf<to> divisor_of(const Problem &p, int64_t at, uint32_t large
         store_scale(p.scale_format, p.scale, at >> p.shift, group.scale);
     }
     if constexpr (multiplies(to)) {
-        return {whole && largest < kInfinity ? group.multiplier : __uint_as_float(kNone)};
+        const bool usual = whole && largest <= usual_limit<to>(p);
+        return {usual ? group.multiplier : __uint_as_float(kNone)};
     } else {
-        return divisor(group.divisor);
+        // A scale that was rounded as a denormal number may be much too small.
+        const bool fits =
+            to != QK_FORMAT_FP4_E2M1 || __uint_as_float(largest) < 6.9f * group.divisor;
+        return divisor(fits ? group.divisor : 0.0f);
     }
 }
 
@@ -86,17 +99,42 @@ __device__ uint32_t integer_of(float q) {
     return __float_as_uint(nearest) + (to == QK_FORMAT_S8 ? 0 : 8);
 }
 
+// FP4_E2M1's code of a magnitude below 7, plus the bits of kInteger. Its entries are steps of 1/2
+// to 2, of 1 to 4, of 2 to 6; of the roundings to such steps, ties to even, the smallest is the one
+// whose steps the entries have there.
+__device__ inline uint32_t e2m1_of(float s) {
+    return smallest(__float_as_uint(__fmaf_rn(2.0f, s, kInteger)),
+                    __float_as_uint(__fadd_rn(s, kInteger + 2)),
+                    __float_as_uint(__fmaf_rn(0.5f, s, kInteger + 4)));
+}
+
+// What codes are looked up in.
+template <qk_format to>
+using Table = std::conditional_t<to == QK_FORMAT_FP4_BNB, AllCells, Thresholds>;
+
+template <qk_format to>
+constexpr bool kLooksUp = multiplies(to);
+
+// To shared memory; a barrier must follow.
+__device__ inline void load_table(const Problem &p, Thresholds &table) {
+    if (threadIdx.x < kRanks) table.last[threadIdx.x] = p.thresholds.last[threadIdx.x];
+}
+__device__ inline void load_table(const Problem &p, AllCells &table) {
+    static_assert(kThreads == kLastCell);
+    const int own = int(threadIdx.x) - kFirstCell;
+    table.cell[threadIdx.x] = own < 0 ? Cell{~0u, 0} : p.cells.cell[own];
+}
+
 template <qk_format to, qk_format from>
-__device__ uint64_t codes_of(const Thresholds &thresholds, const Eight<from> &x, DivisorOf<to> by) {
-    const auto s = [&](int i) {
-        return quotient_of(to == QK_FORMAT_FP4_E2M1 ? magnitude_of(x[i]) : x[i], by);
-    };
-    if constexpr (is_lookup(to)) {
-        const uint32_t low = four_ranks<to>(thresholds, s);
-        const uint32_t high = four_ranks<to>(thresholds, [&](int i) { return s(i + 4); });
-        const uint32_t ranks = low / 4 + (high << 14);
-        if (to == QK_FORMAT_FP4_E2M1) return ranks | x.signs();
-        return to == QK_FORMAT_FP4_BNB ? codes_of_ranks(ranks) : ranks;
+__device__ uint64_t codes_of(const Table<to> &table, const Eight<from> &x, DivisorOf<to> by) {
+    const auto s = [&](int i) { return quotient_of(x[i], by); };
+    if constexpr (to == QK_FORMAT_NF4) {
+        return nf4_codes(table, s);
+    } else if constexpr (to == QK_FORMAT_FP4_BNB) {
+        return fp4_codes(table, s, x.above_zero(s));
+    } else if constexpr (to == QK_FORMAT_FP4_E2M1) {
+        const Eight<from> m = x.magnitudes();
+        return nibbles_of([&](int i) { return e2m1_of(quotient_of(m[i], by)); }) | x.signs();
     } else if constexpr (to == QK_FORMAT_S8) {
         uint64_t word = 0;
 #pragma unroll
@@ -152,14 +190,14 @@ __device__ bool all_usual(const By (&divisors)[kChunks]) {
 template <qk_format to, qk_format from>
 __global__ void __launch_bounds__(kThreads, 4) quantize_groups(const __grid_constant__ Problem p) {
     constexpr int kChunks = chunks_of(from);
-    __shared__ Thresholds thresholds;
+    __shared__ Table<to> table;
     const int64_t first = int64_t(blockIdx.x) * kChunks * kStep + threadIdx.x * kNumbers;
     const int32_t rest = int32_t(min64(p.count - first, kChunks * kStep));
     Eight<from> x[kChunks];
     load_numbers(static_cast<const uint4 *>(p.from) + first * Eight<from>::kVectors / kNumbers,
                  rest, x);
-    if (is_lookup(to)) {
-        if (threadIdx.x < kRanks) thresholds.last[threadIdx.x] = p.thresholds.last[threadIdx.x];
+    if (kLooksUp<to>) {
+        load_table(p, table);
         __syncthreads();
     }
     uint32_t largest[kChunks];
@@ -184,7 +222,7 @@ __global__ void __launch_bounds__(kThreads, 4) quantize_groups(const __grid_cons
     Word *const words = reinterpret_cast<Word *>(p.w.data) + first / kNumbers;
 #pragma unroll
     for (int i = 0; i < kChunks; ++i) {
-        const uint64_t word = codes_of<to>(thresholds, x[i], divisors[i]);
+        const uint64_t word = codes_of<to>(table, x[i], divisors[i]);
         __stcs(words + i * kThreads, Word(ordered<to>(p, word)));
     }
 }
@@ -198,10 +236,14 @@ Status launch_groups(const Problem &p, const Launch &launch) {
 
 template <qk_format to>
 Status run_format(Problem &p, const Launch &launch) {
-    if constexpr (is_lookup(to)) {
-        static constexpr Thresholds kOfFormat = make_thresholds<to>();
-        static_assert(guesses_well<to>(kOfFormat));
-        p.thresholds = kOfFormat;
+    if constexpr (to == QK_FORMAT_NF4) {
+        static constexpr Thresholds kThresholds = make_thresholds();
+        static_assert(guesses_well(kThresholds));
+        p.thresholds = kThresholds;
+    } else if constexpr (to == QK_FORMAT_FP4_BNB) {
+        static constexpr Cells kCells = make_cells();
+        static_assert(has_cells());
+        p.cells = kCells;
     }
     switch (p.rule.from_format) {
         case QK_FORMAT_F16: return launch_groups<to, QK_FORMAT_F16>(p, launch);
@@ -248,6 +290,7 @@ Status run(const QuantizeArgs &args, const Launch &launch) {
                        log2_of(s.group_size),
                        pads ? table_code(w.format->id, 0.0f) : 0u,
                        w.layout->id == QK_LAYOUT_ROW_HIGH ? 4 : 0,
+                       {},
                        {},
                        w.scale.data,
                        w.scale.format->id,

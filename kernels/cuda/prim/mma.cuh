@@ -167,6 +167,25 @@ __device__ inline void add_if_above(uint32_t &sum, float a, float b) {
 #endif
 }
 
+template <uint32_t kAdded>
+__device__ inline void add_if_above(uint32_t &sum, uint32_t a, uint32_t b) {
+#if defined(__CUDA_ARCH__)
+    asm("{.reg .pred p; setp.gt.u32 p, %2, %3; @p add.u32 %0, %0, %1;}"
+        : "+r"(sum)
+        : "n"(kAdded), "r"(a), "r"(b));
+#else
+    sum += a > b ? kAdded : 0;
+#endif
+}
+
+__device__ inline uint32_t smallest(uint32_t a, uint32_t b, uint32_t c) {
+#if defined(__CUDA_ARCH__)
+    return __vimin3_u32(a, b, c);  // before sm_90 two
+#else
+    return min(a, min(b, c));
+#endif
+}
+
 // A pair from two numbers, each rounded once.
 __device__ inline uint32_t pack_pair(F16, float low, float high) {
     const __half2 pair = __floats2half2_rn(low, high);

@@ -232,6 +232,9 @@ inline uint64_t __umul64hi(uint64_t a, uint64_t b) {
 }
 inline int min(int a, int b) { return a < b ? a : b; }
 inline int max(int a, int b) { return a > b ? a : b; }
+inline uint32_t __funnelshift_l(uint32_t low, uint32_t high, uint32_t shift) {
+    return shift == 0 ? high : high << shift | low >> (32 - shift);
+}
 inline uint32_t __funnelshift_r(uint32_t low, uint32_t high, uint32_t shift) {
     return uint32_t((uint64_t{high} << 32 | low) >> (shift & 31));
 }
