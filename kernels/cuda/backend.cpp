@@ -99,7 +99,7 @@ constexpr Kernel<DequantizeArgs> const *kDequantize[] = {
     &cuda::kDequantizeStream, &cuda::kDequantizeAwq,     &cuda::kDequantizeGptq,
     &cuda::kDequantizeTiles,  &cuda::kDequantizeRecords, &cuda::kDequantizeGeneric};
 constexpr Kernel<QuantizeArgs> const *kQuantize[] = {&cuda::kQuantizeStream, &cuda::kQuantizeAffine,
-                                                     &cuda::kQuantizeRecords,
+                                                     &cuda::kQuantizeLut8, &cuda::kQuantizeRecords,
                                                      &cuda::kQuantizeGeneric};
 constexpr Kernel<RepackArgs> const *kRepack[] = {&cuda::kRepackTiles, &cuda::kRepackGeneric};
 constexpr Kernel<GruArgs> const *kGru[] = {&cuda::kGruStep, &cuda::kGruCluster, &cuda::kGruGeneric};

@@ -68,6 +68,7 @@ extern const Kernel<DequantizeArgs> kDequantizeRecords;  // convert/dequantize_r
 extern const Kernel<DequantizeArgs> kDequantizeGeneric;  // convert/dequantize.cu
 extern const Kernel<QuantizeArgs> kQuantizeStream;       // convert/quantize_stream.cu
 extern const Kernel<QuantizeArgs> kQuantizeAffine;       // convert/quantize_affine.cu
+extern const Kernel<QuantizeArgs> kQuantizeLut8;         // convert/quantize_lut8.cu
 extern const Kernel<QuantizeArgs> kQuantizeGeneric;      // convert/quantize.cu
 extern const Kernel<QuantizeArgs> kQuantizeRecords;      // convert/quantize_records.cu
 extern const Kernel<RepackArgs> kRepackTiles;            // convert/repack_tiles.cu

@@ -57,6 +57,38 @@ TEST(CudaQuantize, TinyNumbersAreTheCpus) {
     }
 }
 
+// Numbers about each (kEvery-th) of the 65,536 points to which LUT8 rounds, with two tables: of the
+// second some entries are the same, as are some thresholds, and some lie outside.
+TEST(CudaQuantize, EveryPointOfLut8IsTheCpus) {
+    QK_NEEDS_DEVICE();
+    Rng rng(43);
+    std::vector<float> table(256), numbers;
+    for (float &entry : table) entry = float(int(rng() % 4096) - 2048) / 1800;
+    std::sort(table.begin(), table.end());
+    for (int32_t point = 0; point < 65536; point += kEvery) {
+        if (numbers.size() % 256 == 0) numbers.push_back(1.0f);
+        const float between = (float(point) + 0.5f) / 32767.5f - 1;
+        for (const float x : {between, std::nextafter(between, -2.0f)}) {
+            if (numbers.size() % 256 == 0) numbers.push_back(-1.0f);
+            numbers.push_back(std::fmin(x, 1.0f));
+        }
+    }
+    while (numbers.size() % 256 != 0) numbers.push_back(1.0f);
+    for (const float scale : {1.0f, 0.37f, 0x1p-124f, 0x1p-127f, 3e38f}) {
+        std::vector<uint8_t> bytes(numbers.size() * 4);
+        for (size_t i = 0; i < numbers.size(); ++i) {
+            const float x = numbers[i] * scale;
+            memcpy(&bytes[i * 4], &x, 4);
+        }
+        const qk_tensor_desc desc = weight_desc(QK_FORMAT_LUT8, QK_FORMAT_F32, QK_LAYOUT_ROW, 256,
+                                                1, int64_t(numbers.size()));
+        const bool own = scale == 0.37f;
+        EXPECT_EQ(check_quantize(desc, QK_FORMAT_F32, bytes, rng, own ? table.data() : nullptr), 2)
+            << scale;  // lut8 and generic
+        if (HasFailure()) return;
+    }
+}
+
 // Every (kEvery-th) f16 number that is not larger than its group's largest, no power of two.
 TEST(CudaQuantize, EveryHalfIsTheCpus) {
     QK_NEEDS_DEVICE();

@@ -105,6 +105,15 @@ __device__ inline uint32_t byte_permute(uint32_t a, uint32_t b, uint32_t select)
 #endif
 }
 
+// The low bits of a number of 0 to 2^23, rounded down, below bit 23.
+__device__ inline uint32_t truncated(float value) {
+#if defined(__CUDA_ARCH__)
+    return __float_as_uint(__fadd_rz(value, 8388608.0f));
+#else
+    return uint32_t(value);
+#endif
+}
+
 // a - b of pairs.
 __device__ inline uint32_t subtract_f16(uint32_t a, uint32_t b) {
 #if defined(__CUDA_ARCH__)

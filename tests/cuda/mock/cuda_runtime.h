@@ -184,6 +184,12 @@ T __shfl_sync(unsigned, T value, int source) {
     return value;
 }
 
+inline int __any_sync(unsigned, int value) {
+    int any = 0;
+    for (int lane = 0; lane < 32; ++lane) any |= __shfl_sync(~0u, value, lane);
+    return any;
+}
+
 template <class T>
 T __shfl_down_sync(unsigned, T value, unsigned delta, int width) {
     static_assert(sizeof(T) == 4);
@@ -219,6 +225,11 @@ inline uint32_t __float_as_uint(float value) {
     uint32_t bits;
     memcpy(&bits, &value, 4);
     return bits;
+}
+inline uint32_t atomicAdd(uint32_t *to, uint32_t value) {
+    const uint32_t before = *to;
+    *to += value;
+    return before;
 }
 inline uint32_t atomicOr(uint32_t *to, uint32_t bits) {  // simulated threads take turns
     const uint32_t before = *to;
