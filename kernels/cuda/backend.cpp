@@ -97,11 +97,13 @@ Status download(const Launch &launch, void *host, const void *device, size_t byt
 
 constexpr Kernel<DequantizeArgs> const *kDequantize[] = {
     &cuda::kDequantizeStream, &cuda::kDequantizeAwq,     &cuda::kDequantizeGptq,
-    &cuda::kDequantizeTiles,  &cuda::kDequantizeRecords, &cuda::kDequantizeGeneric};
+    &cuda::kDequantizeTiles,  &cuda::kDequantizeRecords, &cuda::kDequantizeColumns,
+    &cuda::kDequantizeGeneric};
 constexpr Kernel<QuantizeArgs> const *kQuantize[] = {&cuda::kQuantizeStream, &cuda::kQuantizeAffine,
                                                      &cuda::kQuantizeLut8, &cuda::kQuantizeRecords,
                                                      &cuda::kQuantizeGeneric};
-constexpr Kernel<RepackArgs> const *kRepack[] = {&cuda::kRepackTiles, &cuda::kRepackGeneric};
+constexpr Kernel<RepackArgs> const *kRepack[] = {&cuda::kRepackTiles, &cuda::kRepackWords,
+                                                 &cuda::kRepackGeneric};
 constexpr Kernel<GruArgs> const *kGru[] = {&cuda::kGruStep, &cuda::kGruCluster, &cuda::kGruGeneric};
 
 }  // namespace

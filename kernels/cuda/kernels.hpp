@@ -64,6 +64,7 @@ extern const Kernel<DequantizeArgs> kDequantizeStream;   // convert/dequantize_s
 extern const Kernel<DequantizeArgs> kDequantizeAwq;      // convert/dequantize_awq.cu
 extern const Kernel<DequantizeArgs> kDequantizeGptq;     // convert/dequantize_gptq.cu
 extern const Kernel<DequantizeArgs> kDequantizeTiles;    // convert/dequantize_tiles.cu
+extern const Kernel<DequantizeArgs> kDequantizeColumns;  // convert/dequantize_columns.cu
 extern const Kernel<DequantizeArgs> kDequantizeRecords;  // convert/dequantize_records.cu
 extern const Kernel<DequantizeArgs> kDequantizeGeneric;  // convert/dequantize.cu
 extern const Kernel<QuantizeArgs> kQuantizeStream;       // convert/quantize_stream.cu
@@ -72,6 +73,7 @@ extern const Kernel<QuantizeArgs> kQuantizeLut8;         // convert/quantize_lut
 extern const Kernel<QuantizeArgs> kQuantizeGeneric;      // convert/quantize.cu
 extern const Kernel<QuantizeArgs> kQuantizeRecords;      // convert/quantize_records.cu
 extern const Kernel<RepackArgs> kRepackTiles;            // convert/repack_tiles.cu
+extern const Kernel<RepackArgs> kRepackWords;            // convert/repack_words.cu
 extern const Kernel<RepackArgs> kRepackGeneric;          // convert/repack.cu
 extern const Kernel<GatherArgs> kGatherColumns;          // convert/gather.cu
 extern const Kernel<LinearArgs> kLinearSm90Gemv;         // linear/sm90/gemv/gemv.cu

@@ -343,13 +343,11 @@ const Kernel<Args> *pick(const KernelList<Args> &list, const Args &args, const D
     return nullptr;
 }
 
-// Of the kernels that dequantize, the portable one, the last, alone takes what is in an order or
-// becomes anything but rows without gaps.
+// Of the kernels that dequantize, the portable one, the last, alone takes what is in an order.
 static inline KernelList<DequantizeArgs> dequantizers(const Backend &backend,
                                                       const DequantizeArgs &args) {
     KernelList<DequantizeArgs> list = backend.dequantize;
-    const bool all = args.from.order == nullptr && is_compact(args.to);
-    const int32_t skipped = all ? 0 : list.count - 1;
+    const int32_t skipped = args.from.order == nullptr ? 0 : list.count - 1;
     list.kernels += skipped;
     list.count -= skipped;
     return list;

@@ -162,7 +162,7 @@ template <class Isa>
 bool can_run_dequantize(const DequantizeArgs &args, const Device &device) {
     const Geometry &s = args.from.geometry;
     if (!has(device, Isa::kFeature) || args.from.scale.divides) return false;
-    if (has_minimum(args.from)) return false;
+    if (has_minimum(args.from) || !is_compact(args.to)) return false;
     switch (args.from.layout->id) {
         case kLayoutRows8: return !s.flat && (s.group_size % 32 == 0 || s.group_size >= s.k);
         case QK_LAYOUT_ROW:

@@ -13,6 +13,7 @@
 // transposes 8 words of 8 nibbles at a time, 32 instructions, and sends them through shared memory
 // once more. Places there are shifted so that no two lanes meet in a bank. Bytes per code: half in,
 // half out, each moved once. The first blocks move scales and zeros, two rows of a group a thread.
+#include "cuda/convert/nibbles.cuh"
 #include "cuda/convert/parts.cuh"
 #include "cuda/kernels.hpp"
 #include "cuda/prim/mma.cuh"
@@ -87,16 +88,6 @@ __device__ void move_groups(const Groups &g, int64_t rows, int64_t pairs) {
     }
 }
 
-constexpr uint32_t kLow = 0x0f0f0f0fu, kHigh = 0xf0f0f0f0u;
-
-// Words of 8 columns of rows r and r + 8 (even columns in low nibbles) to two words of a tile.
-template <bool pairs>
-__device__ uint2 weave(uint32_t r, uint32_t r8) {
-    if (pairs) return {byte_permute(r, r8, 0x5140u), byte_permute(r, r8, 0x7362u)};
-    const uint32_t even = (r & kLow) | (r8 << 4 & kHigh), odd = (r >> 4 & kLow) | (r8 & kHigh);
-    return {byte_permute(even, odd, 0x5410u), byte_permute(even, odd, 0x7632u)};
-}
-
 // What a block stages: kLines of codes, each kPieces loads long, kPitch words apart.
 template <Source source>
 struct Stage {  // rows of codes
@@ -160,7 +151,7 @@ __device__ uint2 staged(const uint32_t *shared, uint32_t row, uint32_t column) {
     }
     const uint2 v = *reinterpret_cast<const uint2 *>(shared + row * kPitch + column / 8);
     if (source != Source::kHighFirst) return v;
-    return {(v.x >> 4 & kLow) | (v.x << 4 & kHigh), (v.y >> 4 & kLow) | (v.y << 4 & kHigh)};
+    return {swap_nibbles(v.x), swap_nibbles(v.y)};
 }
 
 template <Source source, bool pairs>
@@ -178,33 +169,9 @@ __device__ void weave_codes(const Problem &p, uint32_t block, uint32_t *shared) 
         if (row_tile >= p.row_tiles || tile >= p.tiles) continue;
         const uint2 above = staged<source>(shared, row, column);
         const uint2 below = staged<source>(shared, row + 8, column);
-        const uint2 left = weave<pairs>(above.x, below.x), right = weave<pairs>(above.y, below.y);
+        const uint2 left = weave_words(pairs, above.x, below.x);
+        const uint2 right = weave_words(pairs, above.y, below.y);
         p.to[(int64_t(row_tile) * p.tiles + tile) * 32 + lane] = {left.x, left.y, right.x, right.y};
-    }
-}
-
-// Nibble i of out[j] = nibble j of in[i].
-__device__ void turn_nibbles(const uint32_t (&in)[8], uint32_t (&out)[8]) {
-    uint32_t twos[2][4], fours[2][4];  // [odd j][..]: bytes of two i's, half-words of four
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-        const uint32_t a = in[i * 2], b = in[i * 2 + 1];
-        twos[0][i] = (a & kLow) | (b << 4 & kHigh);
-        twos[1][i] = (a >> 4 & kLow) | (b & kHigh);
-    }
-#pragma unroll
-    for (int odd = 0; odd < 2; ++odd) {
-        const uint32_t(&w)[4] = twos[odd];
-        uint32_t(&f)[4] = fours[odd];
-        f[0] = byte_permute(w[0], w[1], 0x5140u);
-        f[1] = byte_permute(w[0], w[1], 0x7362u);
-        f[2] = byte_permute(w[2], w[3], 0x5140u);
-        f[3] = byte_permute(w[2], w[3], 0x7362u);
-#pragma unroll
-        for (int j = 0; j < 2; ++j) {
-            out[j * 4 + odd] = byte_permute(f[j], f[j + 2], 0x5410u);
-            out[j * 4 + 2 + odd] = byte_permute(f[j], f[j + 2], 0x7632u);
-        }
     }
 }
 
