@@ -1,12 +1,16 @@
 // Dequantize and the matrix-vector product on a GPU against the floors of the same machine,
-// measured in the same run.  bench_cuda [out.json] [section ...]; sections: dequantize quantize
-// matvec batch layouts bytes transposed (and nofloors: without the floors; probe: one call of each
-// kernel).
+// measured in the same run.  bench_cuda [out.json] [section ...]; sections: dequantize packed
+// quantize repack matvec batch layouts bytes transposed (and nofloors: without the floors; probe:
+// one call of each kernel).
 #include <cstring>
 
 #include "weights.cuh"
 
 namespace bench {
+
+const char *name_of(qk_format type) {
+    return type == QK_FORMAT_F16 ? "f16" : type == QK_FORMAT_BF16 ? "bf16" : "f32";
+}
 
 void bench_dequantize(Bench &b) {
     const int64_t shapes[][2] = {{4096, 4096}, {4096, 14336}, {8192, 8192}, {8192, 28672}};
@@ -38,13 +42,97 @@ void bench_dequantize(Bench &b) {
                 const double bytes = weights[0].bytes + double(out_bytes);
                 // The ceiling's rate, over the bytes that this format must move.
                 const double ceiling = floor * bytes / (2.5 * double(codes));
-                const char *type = to == QK_FORMAT_F16    ? "f16"
-                                   : to == QK_FORMAT_BF16 ? "bf16"
-                                                          : "f32";
-                b.report.add(std::string("dequantize ") + kind.name + " to " + type, n, k, 0, us,
-                             bytes, ceiling / us);
+                b.report.add(std::string("dequantize ") + kind.name + " to " + name_of(to), n, k, 0,
+                             us, bytes, ceiling / us);
                 for (qk_tensor *tensor : outs) qk_tensor_destroy(tensor);
                 destroy(weights);
+            }
+        }
+    }
+}
+
+// Packed weights to dense numbers, [n, k] and [k, n].
+void bench_packed(Bench &b) {
+    const int64_t shapes[][2] = {{4096, 4096}, {8192, 8192}, {8192, 28672}};
+    for (const auto &[n, k] : shapes) {
+        const int64_t codes = n * k;
+        const double floor =
+            b.floors ? expand_floor(b.timer, b.pool, kPool, b.out, kPool, codes / 2) : 0;
+        for (const Kind &kind : {kAwq, kU4Small, kNf4, kNf4Nested, kFp4, kMxfp4, kNvfp4}) {
+            double weight_bytes = 0;
+            const int copies = copies_for(2.5 * double(codes));
+            const std::vector<qk_tensor *> weights =
+                make_packed(b, kind, n, k, copies, &weight_bytes);
+            const uint32_t columns = QK_TENSOR_COLUMN_MAJOR;
+            for (const auto &[to, flags] :
+                 {std::pair{QK_FORMAT_F16, 0u}, std::pair{QK_FORMAT_BF16, 0u},
+                  std::pair{QK_FORMAT_F32, 0u}, std::pair{QK_FORMAT_F16, columns},
+                  std::pair{QK_FORMAT_F32, columns}}) {
+                const bool every = kind.format == QK_FORMAT_NF4 && kind.scale == QK_FORMAT_F32;
+                if (to != QK_FORMAT_F16 && !every) continue;
+                const int64_t out_bytes = codes * (to == QK_FORMAT_F32 ? 4 : 2);
+                std::vector<qk_tensor *> outs;
+                std::vector<Call> calls;
+                for (int i = 0; i < copies; ++i) {
+                    void *const out = b.out + i % (kPool / out_bytes) * out_bytes;
+                    outs.push_back(wrap_dense(b, to, n, k, out, flags));
+                    calls.push_back([&b, w = weights[size_t(i)], y = outs.back()](cudaStream_t) {
+                        QK_BENCH(b.context, qk_dequantize(b.context, w, y));
+                    });
+                }
+                const double us = b.timer.run(calls), bytes = weight_bytes + double(out_bytes);
+                const std::string order = flags != 0 ? " [k,n]" : "";
+                b.report.add("dequantize packed " + (kind.name + (" to " + (name_of(to) + order))),
+                             n, k, 0, us, bytes, floor * bytes / (2.5 * double(codes)) / us);
+                for (qk_tensor *tensor : outs) qk_tensor_destroy(tensor);
+            }
+            for (qk_tensor *w : weights) qk_tensor_destroy(w);
+        }
+    }
+}
+
+// Codes and scales from a layout to another, beside a copy of the same bytes.
+void bench_repack(Bench &b) {
+    constexpr qk_layout layouts[] = {QK_LAYOUT_ROW,      QK_LAYOUT_ROW_HIGH, QK_LAYOUT_WORD,
+                                     QK_LAYOUT_AWQ_GEMV, QK_LAYOUT_GPTQ,     QK_LAYOUT_AWQ_GEMM,
+                                     QK_LAYOUT_PACKED};
+    constexpr const char *names[] = {"ROW",  "ROW_HIGH", "WORD",  "AWQ_GEMV",
+                                     "GPTQ", "AWQ_GEMM", "PACKED"};
+    const int64_t shapes[][2] = {{4096, 4096}, {8192, 8192}};
+    for (const auto &[n, k] : shapes) {
+        for (size_t source = 0; source < 7; ++source) {
+            for (size_t target = 0; target < 7; ++target) {
+                if (source == target) continue;
+                Kind kind = kAwq;
+                kind.layout = layouts[source];
+                const qk_tensor_desc desc = describe(kind, layouts[target], n, k);
+                std::vector<Weight> sources;
+                std::vector<qk_tensor *> from, to;
+                std::vector<Call> calls;
+                double bytes = 0;
+                const int copies = copies_for(double(n * k));
+                if (source == 6) from = make_packed(b, kAwq, n, k, copies, &bytes);
+                for (int i = 0; i < copies; ++i) {
+                    if (source != 6) {
+                        sources.push_back(make_weight(b, kind, n, k));
+                        from.push_back(sources.back().tensor);
+                        bytes = sources.back().bytes;
+                    }
+                    to.push_back(nullptr);
+                    QK_BENCH(b.context, qk_tensor_create(b.context, &desc, &to.back()));
+                    calls.push_back([&b, x = from[size_t(i)], y = to.back()](cudaStream_t) {
+                        QK_BENCH(b.context, qk_repack(b.context, x, y));
+                    });
+                }
+                const double floor =
+                    b.floors ? copy_floor(b.timer, b.pool, kPool, b.out, kPool, int64_t(bytes)) : 0;
+                const double us = b.timer.run(calls);
+                b.report.add(std::string("repack ") + names[source] + " to " + names[target], n, k,
+                             0, us, 2 * bytes, floor / us);
+                for (qk_tensor *tensor : to) qk_tensor_destroy(tensor);
+                if (source == 6)
+                    for (qk_tensor *tensor : from) qk_tensor_destroy(tensor);
+                destroy(sources);
             }
         }
     }
@@ -54,7 +142,7 @@ void bench_dequantize(Bench &b) {
 void bench_quantize(Bench &b) {
     const int64_t shapes[][2] = {{4096, 4096}, {8192, 8192}, {8192, 28672}};
     for (const auto &[n, k] : shapes) {
-        for (const Kind &kind : {kNf4, kFp4, kNf4Nested, kE2m1, kU4Symmetric, kS8}) {
+        for (const Kind &kind : {kNf4, kFp4, kNf4Nested, kE2m1, kU4Symmetric, kS8, kLut8}) {
             const int64_t codes = n * k;
             const int copies = copies_for(2.5 * double(codes));
             std::vector<Weight> weights;
@@ -274,7 +362,9 @@ int main(int argc, char **argv) {
                 qk_build_info());
     if (argc > 2 && wanted("probe")) bench::probe(b);
     if (wanted("dequantize")) bench::bench_dequantize(b);
+    if (wanted("packed")) bench::bench_packed(b);
     if (wanted("quantize")) bench::bench_quantize(b);
+    if (wanted("repack")) bench::bench_repack(b);
     if (wanted("matvec")) bench::bench_matvec(b, false);
     if (wanted("batch")) bench::bench_matvec(b, true);
     if (wanted("layouts")) bench::bench_layouts(b);

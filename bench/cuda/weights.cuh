@@ -153,8 +153,10 @@ void destroy(std::vector<Weight> &weights) {
     weights.clear();
 }
 
-qk_tensor *wrap_dense(Bench &b, qk_format format, int64_t rows, int64_t columns, void *data) {
+qk_tensor *wrap_dense(Bench &b, qk_format format, int64_t rows, int64_t columns, void *data,
+                      uint32_t flags = 0) {
     qk_tensor_desc desc = QK_TENSOR_DESC_INIT;
+    desc.flags = flags;
     desc.format = format;
     desc.rank = 2;
     desc.shape[0] = rows;
