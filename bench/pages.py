@@ -11,8 +11,8 @@ cells), a header, rows. bench/take_results.py fills them from what the benches w
     <!-- end -->
 
 and the table stands between the two lines ("kernels" or "spills" instead of "table": what
-pages_resources.py makes of it). A result with a column "shape" gets a column a shape;
-what stands before it names a row, what follows is put into the pattern "cells".
+pages_resources.py makes of it). A result with a column "shape" (or "into", a layout) gets a column
+a shape; what stands before it names a row, what follows is put into the pattern "cells".
 """
 import argparse
 import csv
@@ -97,9 +97,13 @@ def cell(pattern, names, values):
     return ", ".join(words)
 
 
+def pivot_of(header):
+    return next((name for name in ("shape", "into") if name in header), None)
+
+
 def pivoted(about, header, rows):
     """A row for each key, a column for each shape; keys and shapes in the order of the data."""
-    at = header.index("shape")
+    at = header.index(pivot_of(header))
     shapes = list(dict.fromkeys(row[at] for row in rows))
     cells = {}
     for row in rows:
@@ -126,7 +130,7 @@ def table(name, kind="table"):
     about, header, rows = read(name)
     if kind in pages_resources.TABLES:
         header, *rows = pages_resources.TABLES[kind](header, rows)
-    elif "shape" in header:
+    elif pivot_of(header) is not None:
         header, rows = pivoted(about, header, rows)
     program = about.get("command", "")
     said = {**about, "commit": f"commit {about.get('commit')}",

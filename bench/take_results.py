@@ -107,6 +107,26 @@ def older(folder, code, floors):
     return [[f"sm_{code}", *row] for row in few], [[f"sm_{code}", *row] for row in many]
 
 
+def packed(lines):
+    """Packed weights to f16, by rows and by columns."""
+    by_rows = [{**line, "what": line["what"].removesuffix(" to f16")} for line in lines
+               if line["what"].endswith(" to f16")]
+    by_columns = [{**line, "what": line["what"].removesuffix(" to f16 [k,n]")} for line in lines
+                  if line["what"].endswith(" to f16 [k,n]")]
+    yield from without_m(in_order(list(cuda_rows(by_rows, "packed ", (0,), True, True))))
+    for label, *rest in without_m(in_order(list(cuda_rows(by_columns, "packed ", (0,), True,
+                                                          True)))):
+        yield [f"{label}, to [k,n]", *rest]
+
+
+def repacked(lines):
+    """Repacked from a layout into another, at one shape: (from, into, us, share)."""
+    for line in lines:
+        if line["what"].startswith("repack ") and line["n"] == line["k"] == 8192:
+            source, target = line["what"].removeprefix("repack ").split(" to ")
+            yield [source, target, f"{line['us']:.1f}", f"{line['share']:.2f}"]
+
+
 def experts(lines):
     """Layers of experts: (model, weights, tokens, us, share)."""
     for line in lines:
@@ -133,6 +153,9 @@ def take_cuda(folder, data):
         without_m(in_order(list(cuda_rows(to_f16, "dequantize ", (0,), True, True)))))
     put("cuda/quantize", f"{program} out.json quantize", "{us} us, {share:%}", shares,
         without_m(in_order(list(cuda_rows(bench, "quantize f16 to ", (0,), True, True)))))
+    put("cuda/packed", f"{program} out.json packed", "{us} us, {share:%}", shares, packed(bench))
+    put("cuda/layouts", f"{program} out.json repack", "{us}, {share:%}",
+        ["from", "into", "us", "share"], repacked(bench))
     put("cuda/linear_1", program, "{us}, {share:%}", shares,
         without_m(in_order(list(cuda_rows(bench, "linear ", (1,), True, True)))))
     small = [line for line in bench if line["what"].endswith("x f16")]

@@ -82,8 +82,8 @@ void bench_packed(Bench &b) {
                 }
                 const double us = b.timer.run(calls), bytes = weight_bytes + double(out_bytes);
                 const std::string order = flags != 0 ? " [k,n]" : "";
-                b.report.add("dequantize packed " + (kind.name + (" to " + (name_of(to) + order))),
-                             n, k, 0, us, bytes, floor * bytes / (2.5 * double(codes)) / us);
+                b.report.add("packed " + (kind.name + (" to " + (name_of(to) + order))), n, k, 0,
+                             us, bytes, floor * bytes / (2.5 * double(codes)) / us);
                 for (qk_tensor *tensor : outs) qk_tensor_destroy(tensor);
             }
             for (qk_tensor *w : weights) qk_tensor_destroy(w);
