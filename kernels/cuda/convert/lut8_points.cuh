@@ -20,14 +20,20 @@ __device__ inline int32_t first_point_above(float threshold) {
     return point;
 }
 
-// The number of `cuts` at a point or before it, by the steps of lut8_code's bisection.
-__device__ inline int32_t cuts_below(const int32_t *cuts, int32_t point) {
-    int32_t at = 0;
+// The numbers of `cuts` at points or before them, by the steps of lut8_code's bisection, several
+// points at a time.
+template <int kPoints>
+__device__ void count_cuts(const int32_t *cuts, const int32_t (&points)[kPoints],
+                           int32_t (&counts)[kPoints]) {
+#pragma unroll
+    for (int32_t &count : counts) count = 0;
 #pragma unroll
     for (int32_t step = 128; step > 0; step /= 2) {
-        if (cuts[at + step - 1] <= point) at += step;
+#pragma unroll
+        for (int i = 0; i < kPoints; ++i) {
+            counts[i] += cuts[counts[i] + step - 1] <= points[i] ? step : 0;
+        }
     }
-    return at;
 }
 
 }  // namespace

@@ -223,17 +223,27 @@ __device__ void load_scales(const NestProblem &p, int64_t first, int64_t count,
 #pragma unroll
     for (int i = 0; i < kHeld; ++i) {
         const int64_t at = i * 32 + threadIdx.x % 32;
-        if (at < count) scales[i] = first_scale<kReady>(p, first + at);
+        scales[i] = at < count ? first_scale<kReady>(p, first + at) : 0.0f;
     }
 }
 
-// The place of a scale's code.
-__device__ int64_t nested_at(const NestProblem &p, int64_t number) {
-    switch (p.w.layout) {
-        case QK_LAYOUT_ROW:
-        case QK_LAYOUT_ROW_HIGH:
-        case QK_LAYOUT_WORD: return number;  // without a division
-        default: return scale_at(p.w, group_from_number(p.w.geometry, number));
+// Codes of scales number first .. first + count - 1 to their places.
+__device__ void store_codes(const NestProblem &p, int64_t first, int64_t count,
+                            const int32_t (&codes)[kHeld]) {
+    const int lane = int(threadIdx.x % 32);
+    const qk_layout layout = p.w.layout;
+    if (layout == QK_LAYOUT_ROW || layout == QK_LAYOUT_ROW_HIGH || layout == QK_LAYOUT_WORD) {
+#pragma unroll
+        for (int i = 0; i < kHeld; ++i) {
+            if (i * 32 + lane < count) p.w.scale[first + i * 32 + lane] = uint8_t(codes[i]);
+        }
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) {
+        const int64_t number = first + i * 32 + lane;
+        if (i * 32 + lane >= count) continue;
+        p.w.scale[scale_at(p.w, group_from_number(p.w.geometry, number))] = uint8_t(codes[i]);
     }
 }
 
@@ -262,15 +272,14 @@ __device__ void nest_group(const NestProblem &p, int64_t number, float mean, con
     const float multiplier = 1.0f / absmax;
     for (int64_t run = 0; run < count; run += kRun) {
         if (count > kRun) load_scales<kReady>(p, first + run, count - run, held);
+        int32_t points[kHeld], codes[kHeld];
 #pragma unroll
         for (int i = 0; i < kHeld; ++i) {
-            const int64_t at = run + i * 32 + threadIdx.x % 32;
-            if (at >= count) continue;
             const float scaled = clamp_to_one((held[i] - mean) * multiplier);
-            const bool none = absmax == 0 || !(scaled == scaled);
-            const int32_t code = none ? 0 : cuts_below(cuts, lut8_point(scaled));
-            p.w.scale[nested_at(p, first + at)] = uint8_t(code);
+            points[i] = absmax == 0 || !(scaled == scaled) ? -1 : lut8_point(scaled);
         }
+        count_cuts(cuts, points, codes);  // none for -1
+        store_codes(p, first + run, count - run, codes);
     }
 }
 
