@@ -127,6 +127,32 @@ TEST(CudaSelect, WhatFourCardsTake) {
     }
 }
 
+// y = x . w.
+TEST(CudaSelect, WhatTransposedProductsTake) {
+    const auto kernel = [](Case c, const Card &card) {
+        c.transposed = true;
+        return kernel_of(facts_of(c, card.device), card.device, kAmple);
+    };
+    for (const qk_format format : {kU4, kNf4}) {
+        for (const Card &card : kCards) {
+            const bool hopper = card.device.capability == 90;
+            const char *const many = hopper ? "sm90 gemm transposed" : "dense";
+            const char *const few = hopper ? many : "transposed tiles";
+            EXPECT_EQ(kernel({format, kPacked, 4096, 4096, 1}, card), "transposed tiles");
+            EXPECT_EQ(kernel({format, kPacked, 4096, 4096, 8}, card), "transposed tiles");
+            EXPECT_EQ(kernel({format, kPacked, 4096, 4096, 9}, card), few);
+            EXPECT_EQ(kernel({format, kPacked, 4096, 4096, 48}, card), few);
+            EXPECT_EQ(kernel({format, kPacked, 4096, 4096, 49}, card), many);
+            EXPECT_EQ(kernel({format, kPacked, 4096, 4096, 5000, kF16, 16}, card), many);
+            EXPECT_EQ(kernel({format, kPacked, 1000, 4112, 64}, card), many);
+            // Rows of x are no whole 16 bytes.
+            EXPECT_EQ(kernel({format, kPacked, 1004, 4096, 48}, card), "transposed tiles");
+            EXPECT_EQ(kernel({format, kPacked, 4096, 4096, 64, kF32}, card), "dense");
+            EXPECT_EQ(kernel({format, kRow, 4096, 4096, 64}, card), "dense");
+        }
+    }
+}
+
 TEST(CudaSelect, WithoutAWorkspace) {
     const struct {
         Card card;
@@ -327,8 +353,10 @@ TEST(CudaSelect, AClassHasOneKernelAndOneCut) {
             }
             if (kLinearTable[row].batch == qk::cuda::Batch::kBlocks && d.capability == 90) {
                 const auto plan = [&](int64_t rows) {
-                    return qk::cuda::plan_gemm(qk::cuda::Codes::kU4, rows, f.n, f.k,
-                                               d.multiprocessors);
+                    const bool across = (f.extras & qk::cuda::kTransposed) != 0;
+                    const auto kind = qk::cuda::GemmKind(across ? 2 : 0);
+                    return qk::cuda::plan_gemm(qk::cuda::Codes::kU4, rows, across ? f.k : f.n,
+                                               across ? f.n : f.k, d.multiprocessors, true, kind);
                 };
                 ASSERT_EQ(plan(m).cut, plan(f.m).cut);
                 ASSERT_EQ(plan(m).split, plan(f.m).split);

@@ -1,5 +1,6 @@
 // y = x . w from packed weights: within the bound of its roundings, with every extra that a product
-// may have, and a row of y the same in every batch. The same tests run on simulated threads.
+// may have, and a row of y the same in every batch. The same tests run on simulated threads (of the
+// matrix kernel, its host code).
 #include <numeric>
 
 #include "cuda/harness.hpp"
@@ -8,7 +9,9 @@
 namespace cuda_test {
 namespace {
 
+using qk::cuda::kLinearSm90GemmTransposed;
 using qk::cuda::kLinearTransposed;
+using Kernel = qk::Kernel<qk::LinearArgs>;
 
 // A product with all that it may be besides.
 struct Case {
@@ -22,19 +25,21 @@ struct Case {
     int64_t k() const { return w.shape.columns; }
 };
 
-Case make_case(const qk_tensor_desc &desc, qk_format type, int64_t m, int at, Rng &rng) {
+// `plain`: y in x's type and not added to, rows of x of whole 16 bytes.
+Case make_case(const qk_tensor_desc &desc, qk_format type, int64_t m, int at, Rng &rng,
+               bool plain = false) {
     Case c = {random_weight(desc, rng),
               type,
-              at % 3 == 0 ? qk_format{QK_FORMAT_F32} : type,
+              !plain && at % 3 == 0 ? qk_format{QK_FORMAT_F32} : type,
               m,
               0,
               0,
-              at % 4 == 1,
+              !plain && at % 4 == 1,
               {},
               {},
               {},
               {}};
-    c.x_stride = c.n() + at % 2 * 6;
+    c.x_stride = plain ? qk::round_up(c.n(), 8) + at % 2 * 8 : c.n() + at % 2 * 6;
     c.y_stride = c.k() + at % 5;
     c.x = random_floats(type, m * c.x_stride, rng);
     c.bias = random_floats(QK_FORMAT_F32, c.k(), rng);
@@ -52,7 +57,8 @@ Case make_case(const qk_tensor_desc &desc, qk_format type, int64_t m, int at, Rn
 int64_t bytes_of(qk_format type) { return type == QK_FORMAT_F32 ? 4 : 2; }
 
 // Rows [first, first + rows) of x; what lies between rows of y stays as it was.
-std::vector<uint8_t> run(const Case &c, const DeviceWeight &weight, int64_t first, int64_t rows) {
+std::vector<uint8_t> run(const Kernel &kernel, const Case &c, const DeviceWeight &weight,
+                         int64_t first, int64_t rows) {
     const size_t x_row = size_t(c.x_stride * 2), y_row = size_t(c.y_stride * bytes_of(c.y_type));
     const auto part = [&](const std::vector<uint8_t> &of, size_t row) {
         return std::vector<uint8_t>(of.begin() + long(size_t(first) * row),
@@ -70,26 +76,27 @@ std::vector<uint8_t> run(const Case &c, const DeviceWeight &weight, int64_t firs
     args.transposed = true;
     args.accumulate = c.accumulates;
     qk::ErrorText error = {};
-    EXPECT_TRUE(kLinearTransposed.can_run(args, device_0()));
-    const size_t room = kLinearTransposed.workspace_bytes(args, device_0());
+    EXPECT_TRUE(kernel.can_run(args, device_0()));
+    const size_t room = kernel.workspace_bytes(args, device_0());
     const DeviceBuffer workspace(std::vector<uint8_t>(room, 0xff));
     qk::Launch launch = device_launch(&error);
     launch.workspace = workspace.data();
     launch.workspace_bytes = room;
-    EXPECT_EQ(kLinearTransposed.run(args, launch), QK_OK) << error.text;
+    EXPECT_EQ(kernel.run(args, launch), QK_OK) << error.text;
     return y.read();
 }
 
 // An entry (looked up), a scale and their product are rounded to x's type, in f16 by 2^-25 at
 // least, of entries up to 15. Sums are f32: a product of 16 rows adds 17 terms and may truncate,
 // then come those of the warps, the blocks, the bias and what y held.
-void expect_within(Case &c, const std::vector<uint8_t> &y) {
+// `step`: of how many columns one is looked at.
+void expect_within(Case &c, const std::vector<uint8_t> &y, int64_t step = 1) {
     const std::vector<float> w = values_of(c.w);
     const double unit = rounding_of(c.type), y_unit = rounding_of(c.y_type);
     const double terms = 3.01 * unit + (double(c.n()) * 1.1 + 40) * 0x1p-23;
     const double least = c.type == QK_FORMAT_F16 ? 17 * 0x1p-25 : 0;
     for (int64_t i = 0; i < c.m; ++i) {
-        for (int64_t column = 0; column < c.k(); ++column) {
+        for (int64_t column = i % step; column < c.k(); column += step) {
             int32_t to = int32_t(column);
             if (!c.order.empty()) memcpy(&to, &c.order[size_t(column) * 4], 4);
             double exact = float_at(QK_FORMAT_F32, c.bias, to), size = std::fabs(exact), inputs = 0;
@@ -121,6 +128,42 @@ void expect_gaps_kept(const Case &c, const std::vector<uint8_t> &y) {
     }
 }
 
+struct Kind {
+    qk_format format, scale;
+    int32_t group;
+};
+const Kind kKinds[] = {
+    {QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, 64},
+    {QK_FORMAT_U4_AFFINE, QK_FORMAT_BF16, 16},
+    {QK_FORMAT_U4_AFFINE, QK_FORMAT_F32, QK_GROUP_ROW},
+    {QK_FORMAT_NF4, QK_FORMAT_F32, 64},
+    {QK_FORMAT_NF4, QK_FORMAT_LUT8, 64},
+    {QK_FORMAT_FP4_BNB, QK_FORMAT_F16, 32},
+    {QK_FORMAT_FP4_E2M1, QK_FORMAT_E8M0, 32},
+    {QK_FORMAT_FP4_E2M1, QK_FORMAT_E4M3, 16},
+};
+
+struct Shape {
+    int64_t n, k, m;
+};
+
+// Number `at` of a test's cases: of this kind and shape, with what the number says.
+void expect_case_within(const Kernel &kernel, const Kind &kind, const Shape &s, int at, Rng &rng,
+                        int64_t step = 1) {
+    const bool symmetric = kind.format == QK_FORMAT_U4_AFFINE && at % 4 == 0;
+    qk_tensor_desc desc =
+        weight_desc(kind.format, kind.scale, QK_LAYOUT_ROW, kind.group, s.n, s.k, symmetric);
+    if (kind.scale == QK_FORMAT_LUT8) desc.scale_group_size = 16;
+    const bool plain = &kernel == &kLinearSm90GemmTransposed;
+    Case c = make_case(desc, at % 2 == 0 ? QK_FORMAT_F16 : QK_FORMAT_BF16, s.m, at, rng, plain);
+    SCOPED_TRACE("kind " + std::to_string(&kind - kKinds) + " n " + std::to_string(s.n) + " k " +
+                 std::to_string(s.k) + " m " + std::to_string(c.m));
+    const DeviceWeight w(packed_on_host(c.w));
+    const std::vector<uint8_t> y = run(kernel, c, w, 0, c.m);
+    ASSERT_NO_FATAL_FAILURE(expect_within(c, y, step));
+    ASSERT_NO_FATAL_FAILURE(expect_gaps_kept(c, y));
+}
+
 // Rows and columns that end inside tiles, one block a strip and several, groups of every kind, rows
 // of x in one pass and more.
 TEST(CudaTransposed, IsWithinItsBound) {
@@ -128,35 +171,46 @@ TEST(CudaTransposed, IsWithinItsBound) {
     Rng rng(31);
     const int64_t shapes[][2] = {{2, 16}, {18, 80}, {130, 64}, {300, 208}, {1040, 80}};
     const int64_t batches[] = {1, 3, 8, 9, 16, 21};
-    struct Kind {
-        qk_format format, scale;
-        int32_t group;
-    };
-    const Kind kinds[] = {{QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, 64},
-                          {QK_FORMAT_U4_AFFINE, QK_FORMAT_BF16, 16},
-                          {QK_FORMAT_U4_AFFINE, QK_FORMAT_F32, QK_GROUP_ROW},
-                          {QK_FORMAT_NF4, QK_FORMAT_F32, 64},
-                          {QK_FORMAT_NF4, QK_FORMAT_LUT8, 64},
-                          {QK_FORMAT_FP4_BNB, QK_FORMAT_F16, 32},
-                          {QK_FORMAT_FP4_E2M1, QK_FORMAT_E8M0, 32},
-                          {QK_FORMAT_FP4_E2M1, QK_FORMAT_E4M3, 16}};
     int at = 0;
-    for (const Kind &kind : kinds) {
+    for (const Kind &kind : kKinds) {
         for (const auto &[n, k] : shapes) {
-            const bool symmetric = kind.format == QK_FORMAT_U4_AFFINE && at % 4 == 0;
-            qk_tensor_desc desc =
-                weight_desc(kind.format, kind.scale, QK_LAYOUT_ROW, kind.group, n, k, symmetric);
-            if (kind.scale == QK_FORMAT_LUT8) desc.scale_group_size = 16;
-            Case c = make_case(desc, at % 2 == 0 ? QK_FORMAT_F16 : QK_FORMAT_BF16, batches[at % 6],
-                               at, rng);
-            SCOPED_TRACE("kind " + std::to_string(&kind - kinds) + " n " + std::to_string(n) +
-                         " k " + std::to_string(k) + " m " + std::to_string(c.m));
-            ++at;
-            const DeviceWeight w(packed_on_host(c.w));
-            const std::vector<uint8_t> y = run(c, w, 0, c.m);
-            ASSERT_NO_FATAL_FAILURE(expect_within(c, y));
-            ASSERT_NO_FATAL_FAILURE(expect_gaps_kept(c, y));
+            const Shape shape = {n, k, batches[at % 6]};
+            ASSERT_NO_FATAL_FAILURE(expect_case_within(kLinearTransposed, kind, shape, at++, rng));
         }
+    }
+}
+
+// The same of the matrix kernel, of every block of rows of x, and clusters that cut n.
+TEST(CudaTransposed, MatrixKernelIsWithinItsBound) {
+    QK_NEEDS_DEVICE();
+    Rng rng(34);
+    const int64_t shapes[][2] = {{2, 16}, {18, 80}, {130, 64}, {300, 208}, {1040, 80}};
+    const int64_t batches[] = {1, 33, 64, 65, 150, 300};
+    int at = 0;
+    for (const Kind &kind : kKinds) {
+        for (const auto &[n, k] : shapes) {
+            const Shape shape = {n, k, batches[at % 6]};
+            ASSERT_NO_FATAL_FAILURE(
+                expect_case_within(kLinearSm90GemmTransposed, kind, shape, at++, rng));
+        }
+    }
+}
+
+// More items than multiprocessors (where these are real): blocks go from one to the next, the last
+// wave is cut.
+TEST(CudaTransposed, MatrixKernelTakesItemAfterItem) {
+    QK_NEEDS_DEVICE();
+    Rng rng(35);
+#if defined(QK_CUDA_SIMULATED)
+    const int64_t blocks = 3;
+#else
+    const int64_t blocks = device_0().multiprocessors + 9;
+#endif
+    int at = 0;
+    for (const Kind &kind : kKinds) {
+        const Shape shape = {at % 3 == 0 ? 264 : 72, blocks * 128 - 48, 65 + at * 40};
+        ASSERT_NO_FATAL_FAILURE(
+            expect_case_within(kLinearSm90GemmTransposed, kind, shape, at++, rng, 97));
     }
 }
 
@@ -168,11 +222,29 @@ TEST(CudaTransposed, RowsKnowNoBatch) {
                                  QK_FORMAT_F16, 19, 1, rng);
         HostWeight host = c.w;
         const DeviceWeight w(packed_on_host(host));
-        const std::vector<uint8_t> all = run(c, w, 0, c.m);
+        const std::vector<uint8_t> all = run(kLinearTransposed, c, w, 0, c.m);
         const size_t row = all.size() / size_t(c.m);
         for (const int64_t batch : {1, 8, 17}) {
-            const std::vector<uint8_t> some = run(c, w, 1, batch);
+            const std::vector<uint8_t> some = run(kLinearTransposed, c, w, 1, batch);
             ASSERT_EQ(memcmp(some.data(), all.data() + row, some.size()), 0) << batch;
+        }
+    }
+}
+
+// To 64 rows of x, and from 65 to 128: batches of different blocks of rows.
+TEST(CudaTransposed, RowsOfTheMatrixKernelKnowNoBatchOfTheirClass) {
+    QK_NEEDS_DEVICE();
+    Rng rng(36);
+    for (const qk_format format : {QK_FORMAT_U4_AFFINE, QK_FORMAT_NF4}) {
+        const Case c = make_case(weight_desc(format, QK_FORMAT_F16, QK_LAYOUT_ROW, 64, 1100, 80),
+                                 QK_FORMAT_F16, 128, 1, rng, true);
+        HostWeight host = c.w;
+        const DeviceWeight w(packed_on_host(host));
+        for (const auto &[most, fewer] :
+             {std::pair{64, 7}, std::pair{64, 32}, std::pair{128, 65}}) {
+            const std::vector<uint8_t> all = run(kLinearSm90GemmTransposed, c, w, 0, most);
+            const std::vector<uint8_t> some = run(kLinearSm90GemmTransposed, c, w, 0, fewer);
+            ASSERT_EQ(memcmp(some.data(), all.data(), some.size()), 0) << fewer;
         }
     }
 }
@@ -193,15 +265,22 @@ TEST(CudaTransposed, IsChosen) {
         args.w = w.view();
         args.y = {format, m, transposed ? 128 : 96, y.data()};
         args.transposed = transposed;
-        const bool can = kLinearTransposed.can_run(args, device_0());
-        EXPECT_EQ(can, transposed && type != QK_FORMAT_F32);
-        return qk::kCudaBackend.plan_linear(args, device_0(), {0, SIZE_MAX}, nullptr).kernel ==
-               &kLinearTransposed;
+        for (const Kernel *const kernel : {&kLinearTransposed, &kLinearSm90GemmTransposed}) {
+            const bool can = transposed && type != QK_FORMAT_F32;
+            if (can && kernel == &kLinearSm90GemmTransposed && device_0().capability != 90)
+                continue;
+            EXPECT_EQ(kernel->can_run(args, device_0()), can);
+        }
+        return qk::kCudaBackend.plan_linear(args, device_0(), {0, SIZE_MAX}, nullptr).kernel;
     };
-    EXPECT_TRUE(chosen(QK_FORMAT_F16, 1, true));
-    EXPECT_TRUE(chosen(QK_FORMAT_BF16, 48, true));
-    EXPECT_FALSE(chosen(QK_FORMAT_F32, 1, true));
-    EXPECT_FALSE(chosen(QK_FORMAT_F16, 1, false));
+    const Kernel *const many =
+        device_0().capability == 90 ? &kLinearSm90GemmTransposed : &kLinearTransposed;
+    EXPECT_EQ(chosen(QK_FORMAT_F16, 1, true), &kLinearTransposed);
+    EXPECT_EQ(chosen(QK_FORMAT_BF16, 8, true), &kLinearTransposed);
+    EXPECT_EQ(chosen(QK_FORMAT_BF16, 9, true), many);
+    EXPECT_EQ(chosen(QK_FORMAT_BF16, 48, true), many);
+    EXPECT_NE(chosen(QK_FORMAT_F32, 1, true), &kLinearTransposed);
+    EXPECT_NE(chosen(QK_FORMAT_F16, 1, false), &kLinearTransposed);
 }
 
 }  // namespace

@@ -290,6 +290,19 @@ constexpr Needs kTransposedNeeds = {
     .least_capability = 80,
     .workspace = needs_bytes::transposed_parts};
 
+constexpr Needs kSm90GemmTransposedNeeds = {
+    .weights = kPacked4,
+    .conditions = kTransposedNeeds.conditions |
+                  needs(C::kXAligned16, C::kYAligned, C::kXRows16Bytes, C::kSm90a),
+    .takes = kTransposed | kStridedX | kStridedY,
+    .only = kTransposed,
+    .most = kGrid * 64 - 1,
+    .k_below = int64_t{1} << 30,
+    .n_below = int64_t{1} << 30,
+    .least_capability = 90,
+    .most_capability = 90,
+    .shared = needs_bytes::fixed<200 * 1024>};
+
 // Any weight.
 constexpr Needs kDenseNeeds = {
     .weights = kAnyWeight & ~kDenseOther,

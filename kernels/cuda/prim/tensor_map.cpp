@@ -24,7 +24,7 @@ Status describe_tensor(const TensorPlane &plane, int32_t columns, int32_t rows, 
     const EncodeTensorMap encode = find_tensor_map_encoder();
     QK_CHECK(encode != nullptr, error, UNSUPPORTED, "linear: the driver has no tensor maps");
     const cuuint64_t sizes[2] = {cuuint64_t(plane.columns), cuuint64_t(plane.rows)};
-    const cuuint64_t strides[1] = {cuuint64_t(plane.columns) * cuuint64_t(plane.bytes)};
+    const cuuint64_t strides[1] = {cuuint64_t(plane.row_bytes)};
     const cuuint32_t box[2] = {cuuint32_t(columns), cuuint32_t(rows)}, one[2] = {1, 1};
     const CUtensorMapSwizzle swizzle =
         columns * plane.bytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B;

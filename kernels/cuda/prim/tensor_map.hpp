@@ -11,9 +11,10 @@ using EncodeTensorMap = decltype(&::cuTensorMapEncodeTiled);
 EncodeTensorMap find_tensor_map_encoder();
 
 struct TensorPlane {
-    void *data;             // a multiple of 16
-    int64_t columns, rows;  // a row's bytes: a multiple of 16
-    int32_t bytes;          // of an element: 1 or 2
+    void *data;  // a multiple of 16
+    int64_t columns, rows;
+    int32_t bytes;      // of an element: 1 or 2
+    int64_t row_bytes;  // from a row to the next: a multiple of 16
 };
 
 // Boxes whose rows are 128 bytes, or 64. Their 16-byte pieces are swizzled by the number of

@@ -27,18 +27,41 @@ __global__ void multiply(GemmProblem p, const void *x, qk_format type) {
     store_float(type, p.y, x_row * p.y_pitch + row, sum);
 }
 
+// y = x . w.
+__global__ void multiply_transposed(GemmProblem p, const void *x, qk_format type) {
+    const Geometry &s = p.w.geometry;
+    const int64_t at = int64_t(blockIdx.x) * 32 + threadIdx.x;
+    if (at >= p.m * p.y_columns) return;
+    const int64_t column = at % p.y_columns, x_row = at / p.y_columns;
+    const bool affine = p.w.kind == FormatKind::kU4;
+    float sum = 0;
+    for (int64_t r = 0; r < s.n; ++r) {
+        const GroupIndex group = {r, column / s.group_size};
+        const float entry = entry_of(p.w, code_of(p.w, r, column));
+        const float value =
+            (entry - (affine ? float(zero_of(p.w, group)) : 0)) * scale_of(p.w, group);
+        sum += value * load_float(type, x, x_row * p.x_stride + r);
+    }
+    const int64_t to = p.order == nullptr ? column : load_as<int32_t>(p.order, column);
+    if (p.bias != nullptr) sum += load_float(p.bias_type, p.bias, to);
+    store_float(type, p.y, x_row * p.y_pitch + to, sum);
+}
+
 Status run_fake(GemmCut cut, const LinearArgs &args, const Launch &launch, GemmProblem *p) {
     fake_library::State &state = fake_library::state;
     const GemmCost size = cost_of(cut, Codes::kU4);
     const bool bytes = args.w.format->bits == 8;
     QK_TRY(bytes ? describe_bytes(args, 64, size.rows, size.x_rows, launch.error, p)
-                 : describe_planes(args, size.rows / 16, size.x_rows, launch.error, p));
+           : args.transposed
+               ? describe_planes(args, 4, 2, size.x_rows, launch.error, p)
+               : describe_planes(args, size.rows / 16, 1, size.x_rows, launch.error, p));
     ++state.tile_products;
     if (!launch.in_order) ++state.early_products;
-    const int64_t blocks = ceil_div(args.x.rows * args.w.geometry.n, 32);
+    const int64_t blocks = ceil_div(args.x.rows * p->y_columns, 32);
     constexpr size_t kShared = 200 * 1024;  // as the real ones
-    return launch_kernel(launch, "linear", multiply, {dim3(uint32_t(blocks)), 32, kShared, true},
-                         *p, static_cast<const void *>(args.x.data), args.x.format->id);
+    return launch_kernel(launch, "linear", args.transposed ? multiply_transposed : multiply,
+                         {dim3(uint32_t(blocks)), 32, kShared, true}, *p,
+                         static_cast<const void *>(args.x.data), args.x.format->id);
 }
 
 }  // namespace
@@ -50,6 +73,15 @@ Status Sm90Gemm<codes, x>::run(GemmCut cut, const LinearArgs &args, const Launch
     fake_library::state.last_x = x;
     return run_fake(cut, args, launch, p);
 }
+template <Codes codes, qk_format x>
+Status Sm90GemmTransposed<codes, x>::run(GemmCut cut, const LinearArgs &args, const Launch &launch,
+                                         GemmProblem *p) {
+    return Sm90Gemm<codes, x>::run(cut, args, launch, p);
+}
+template struct Sm90GemmTransposed<Codes::kU4, QK_FORMAT_F16>;
+template struct Sm90GemmTransposed<Codes::kU4, QK_FORMAT_BF16>;
+template struct Sm90GemmTransposed<Codes::kLut4, QK_FORMAT_F16>;
+template struct Sm90GemmTransposed<Codes::kLut4, QK_FORMAT_BF16>;
 template struct Sm90Gemm<Codes::kU4, QK_FORMAT_F16>;
 template struct Sm90Gemm<Codes::kU4, QK_FORMAT_BF16>;
 template struct Sm90Gemm<Codes::kLut4, QK_FORMAT_F16>;

@@ -146,7 +146,7 @@ TEST_F(CudaGemmHost, DescribesPlanes) {
     EXPECT_EQ(qk::cuda::problem_of(args, {qk::cuda::GemmCut::k128x128, 1, 7}).split, 2);
     EXPECT_EQ(qk::cuda::problem_of(args, {qk::cuda::GemmCut::k128x128, 1, 7}).cut_rows, 7);
     qk::ErrorText error = {};
-    ASSERT_EQ(qk::cuda::describe_planes(args, 8, 128, &error, &p), QK_OK) << error.text;
+    ASSERT_EQ(qk::cuda::describe_planes(args, 8, 1, 128, &error, &p), QK_OK) << error.text;
     // Rows of tiles of 5 tiles, each 4 lines of 128 bytes.
     EXPECT_EQ(p.code_map.data, args.w.data);
     EXPECT_EQ(p.code_map.type, CU_TENSOR_MAP_DATA_TYPE_UINT32);

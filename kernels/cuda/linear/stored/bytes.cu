@@ -382,11 +382,11 @@ Status run(const LinearArgs &args, const Launch &launch) {
     const auto steps = uint32_t(s.group_size / (fine ? 16 : kBytesColumns));  // of a group
     p.scale_groups = row ? 0 : steps == 1 ? 1 : 0xffffffffu / steps + 1;
     p.second_shift = log2_of(args.w.scale.second_group);
-    const TensorPlane codes = {args.w.data, s.k, s.n, 1}, x = {args.x.data, s.k, p.o.m, 2};
+    const TensorPlane codes = {args.w.data, s.k, s.n, 1, s.k};
+    const TensorPlane x = {args.x.data, s.k, p.o.m, 2, s.k * 2};
     QK_TRY(describe_tensor(codes, kBytesColumns, 16, launch.error, &p.codes));
     QK_TRY(describe_tensor(x, 64, int32_t(p.x_rows), launch.error, &p.x));
-    return p.o.type == QK_FORMAT_F16 ? run_type<F16>(p, fine, launch)
-                                     : run_type<BF16>(p, fine, launch);
+    return (p.o.type == QK_FORMAT_F16 ? run_type<F16> : run_type<BF16>)(p, fine, launch);
 }
 
 static_assert(kBytesShared ==

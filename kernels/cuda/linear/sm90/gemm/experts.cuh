@@ -186,7 +186,7 @@ Status run_shape(const LinearArgs &args, const ListedExperts &listed, GemmExpert
     LinearArgs by_expert = args;
     by_expert.x = {args.x.format, listed.e.tokens * listed.e.slots, args.x.columns,
                    const_cast<void *>(listed.x)};
-    QK_TRY(describe_planes(by_expert, S::kRowTiles / 2, kListedBox, launch.error, &p->gemm));
+    QK_TRY(describe_planes(by_expert, S::kRowTiles / 2, 1, kListedBox, launch.error, &p->gemm));
     const int64_t of_block = listed.e.joins() ? S::kRows / 2 : S::kRows;  // columns of y
     p->first_block = int32_t(listed.first / of_block);
     p->row_blocks = int32_t(ceil_div(listed.columns, of_block));

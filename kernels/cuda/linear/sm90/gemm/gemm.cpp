@@ -22,7 +22,7 @@ Status run_plan(const GemmPlan &plan, Instance *instance, const LinearArgs &args
                 const Launch &launch) {
     const DeviceGuard device(launch.device.index);  // the driver describes tensors in a context
     QK_TRY(check(device.error(), launch.error, "linear"));
-    GemmProblem p = problem_of(args, plan);
+    GemmProblem p = args.transposed ? transposed_of(args, plan) : problem_of(args, plan);
     p.coded = coded_scales(args.w.scale, *launch.device.tables);
     return instance(plan.cut, args, launch, &p);
 }
@@ -31,10 +31,19 @@ Status run(const LinearArgs &args, const Launch &launch) {
     const Codes codes = codes_of(args.w);
     const Geometry &s = args.w.geometry;
     const bool small = s.groups_per_row > 1 && s.group_size < 64;
+    const GemmKind kind = small ? GemmKind::kSmallGroups : GemmKind::kUsual;
     const GemmPlan plan =
         plan_gemm(codes, args.x.rows, args.y.columns, s.k, launch.device.multiprocessors,
-                  one_slab(args, codes == Codes::kLut4), small);
+                  one_slab(args, codes == Codes::kLut4), kind);
     return run_plan(plan, instance_for<Sm90Gemm>(codes, args.x.format->id), args, launch);
+}
+
+Status run_transposed(const LinearArgs &args, const Launch &launch) {
+    const Codes codes = codes_of(args.w);
+    const Geometry &s = args.w.geometry;
+    const GemmPlan plan = plan_gemm(codes, args.x.rows, s.k, s.n, launch.device.multiprocessors,
+                                    true, GemmKind::kTransposed);
+    return run_plan(plan, instance_for<Sm90GemmTransposed>(codes, args.x.format->id), args, launch);
 }
 
 Status run_8bit(const LinearArgs &args, const Launch &launch) {
@@ -50,7 +59,7 @@ Status run_8bit(const LinearArgs &args, const Launch &launch) {
 }
 
 Status describe_x(const LinearArgs &args, int32_t x_rows, ErrorText *error, GemmProblem *p) {
-    const TensorPlane x = {args.x.data, args.x.columns, args.x.rows, 2};
+    const TensorPlane x = {args.x.data, args.x.columns, args.x.rows, 2, row_stride(args.x) * 2};
     return describe_tensor(x, 64, x_rows, error, &p->x_map);
 }
 
@@ -60,6 +69,7 @@ GemmProblem problem_of(const LinearArgs &args, const GemmPlan &plan) {
     const Geometry &s = args.w.geometry;
     GemmProblem p = {};
     static_cast<LinearView &>(p) = view_of(args);
+    p.y_columns = s.n;
     p.y_pitch = args.y.columns;
     p.row_tiles = int32_t(ceil_div(s.n, 16));
     p.tiles = int32_t(ceil_div(s.k, 64));
@@ -73,16 +83,27 @@ GemmProblem problem_of(const LinearArgs &args, const GemmPlan &plan) {
     return p;
 }
 
-Status describe_planes(const LinearArgs &args, int32_t row_tiles, int32_t x_rows, ErrorText *error,
-                       GemmProblem *p) {
+GemmProblem transposed_of(const LinearArgs &args, const GemmPlan &plan) {
+    const Geometry &s = args.w.geometry;
+    GemmProblem p = problem_of(args, plan);
+    p.y_columns = s.k;
+    p.y_pitch = row_stride(args.y);
+    p.row_tiles = int32_t(ceil_div(s.k, 16));
+    p.tiles = int32_t(ceil_div(s.n, 64));
+    return p;
+}
+
+Status describe_planes(const LinearArgs &args, int32_t row_tiles, int32_t tiles, int32_t x_rows,
+                       ErrorText *error, GemmProblem *p) {
     const EncodeTensorMap encode = find_tensor_map_encoder();
     QK_CHECK(encode != nullptr, error, UNSUPPORTED, "linear: the driver has no tensor maps");
     const cuuint32_t one[3] = {1, 1, 1};
     // Codes: the 4 lines of 128 bytes of a tile, the tiles of a row of tiles, the rows of tiles.
-    const cuuint64_t tiles = cuuint64_t(p->tiles);
-    const cuuint64_t code_sizes[3] = {32, tiles * 4, cuuint64_t(p->row_tiles)};
-    const cuuint64_t code_strides[2] = {128, tiles * 512};
-    const cuuint32_t code_box[3] = {32, 4, cuuint32_t(row_tiles)};
+    const Geometry &s = args.w.geometry;
+    const cuuint64_t of_row = cuuint64_t(ceil_div(s.k, 64));
+    const cuuint64_t code_sizes[3] = {32, of_row * 4, cuuint64_t(ceil_div(s.n, 16))};
+    const cuuint64_t code_strides[2] = {128, of_row * 512};
+    const cuuint32_t code_box[3] = {32, cuuint32_t(tiles) * 4, cuuint32_t(row_tiles)};
     const CUresult codes = encode(
         &p->code_map, CU_TENSOR_MAP_DATA_TYPE_UINT32, 3, args.w.data, code_sizes, code_strides,
         code_box, one, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
@@ -95,12 +116,14 @@ Status describe_planes(const LinearArgs &args, int32_t row_tiles, int32_t x_rows
 Status describe_bytes(const LinearArgs &args, int32_t columns, int32_t rows, int32_t x_rows,
                       ErrorText *error, GemmProblem *p) {
     const Geometry &s = args.w.geometry;
-    const TensorPlane codes = {args.w.data, s.k, s.n, 1};
+    const TensorPlane codes = {args.w.data, s.k, s.n, 1, s.k};
     QK_TRY(describe_tensor(codes, columns, rows, error, &p->code_map));
     return describe_x(args, x_rows, error, p);
 }
 
 const Kernel<LinearArgs> kLinearSm90Gemm = linear_kernel<LinearKernel::kSm90Gemm>(run);
 const Kernel<LinearArgs> kLinearSm90Gemm8Bit = linear_kernel<LinearKernel::kSm90Gemm8Bit>(run_8bit);
+const Kernel<LinearArgs> kLinearSm90GemmTransposed =
+    linear_kernel<LinearKernel::kSm90GemmTransposed>(run_transposed);
 
 }  // namespace qk::cuda

@@ -35,10 +35,10 @@ struct LargeOutput {
     static constexpr uint32_t kFour = S::kConsumers * 128 * 16;  // bytes: 4 sums of every thread
 
     const GemmProblem &p;
-    int64_t row;  // of w: the first of this thread's 8 that leave together
+    int64_t column;  // of y: the first of this thread's 8 that leave together
     int32_t x_first;
     uint32_t to, from;  // shared memory, of the first of two pieces
-    float bias[2];      // of the rows that this thread has sums of
+    float bias[2];      // of the columns that this thread has sums of
     bool lines;         // 16 bytes of y at a time
 
     __device__ LargeOutput(const GemmProblem &problem, const Item &it, uint32_t turns)
@@ -49,16 +49,24 @@ struct LargeOutput {
         const int64_t first = int64_t(it.row_tile) * 16 + group * 64;
         const uint32_t here = turns + group * 2 * S::kTransposeBytes;
         to = here + (lane / 16 * 8 + lane % 8) * kPitch + warp * 32 + (lane / 8 & 1) * 16;
-        from = here + thread / 8 * kPitch + thread % 8 * 16;
-        row = first + thread % 8 * 8;
-        bias[0] = bias_of(first + warp * 16 + lane / 4);
-        bias[1] = bias_of(first + warp * 16 + lane / 4 + 8);
-        lines = p.y_pitch % 8 == 0 && reinterpret_cast<uintptr_t>(p.y) % 16 == 0;
+        from = here + thread / 8 * kPitch + S::Order::row(own()) * 2;
+        column = first + own();
+        bias[0] = bias_of(first + S::Order::column(warp * 16 + lane / 4));
+        bias[1] = bias_of(first + S::Order::column(warp * 16 + lane / 4 + 8));
+        lines = p.y_pitch % 8 == 0 && reinterpret_cast<uintptr_t>(p.y) % 16 == 0 &&
+                (!S::kTransposed || p.order == nullptr);
     }
 
-    __device__ float bias_of(int64_t r) const {
-        if (p.bias == nullptr || r >= p.w.geometry.n) return 0.0f;
-        return load_float(p.bias_type, p.bias, r);
+    // The first column of those of this thread, of the warpgroup's 64.
+    __device__ static uint32_t own() { return threadIdx.x % 8 * 8; }
+    // The column of y that a stored one of w's is.
+    __device__ static int64_t moved(const GemmProblem &p, int64_t c) {
+        if (!S::kTransposed || p.order == nullptr) return c;
+        return ordered_column(load_as<int32_t>(p.order, c), p.y_columns);
+    }
+    __device__ float bias_of(int64_t c) const {
+        if (p.bias == nullptr || c >= p.y_columns) return 0.0f;
+        return load_float(p.bias_type, p.bias, moved(p, c));
     }
 
     // `turn`: 0 and 1 alternate, so one barrier a piece keeps them apart.
@@ -73,20 +81,24 @@ struct LargeOutput {
         matrices_store_transposed(to + buffer, pairs);
         named_barrier_wait(2 + int(threadIdx.x >> 7), 128);
         const int64_t x_row = x_first + piece * 16 + int32_t(threadIdx.x & 127) / 8;
-        if (x_row >= p.m || row >= p.w.geometry.n) return;
-        uint16_t *const y = static_cast<uint16_t *>(p.y) + x_row * p.y_pitch + row;
-        const uint4 v = shared_load_16(from + buffer);
+        if (x_row >= p.m || column >= p.y_columns) return;
+        uint16_t *const y = static_cast<uint16_t *>(p.y) + x_row * p.y_pitch;
         if (lines) {
-            global_store_16(y, v);
+            global_store_16(y + column, S::Order::load_8(from + buffer, own()));
         } else {
-            store_values(y, from + buffer);
+            store_values(p, y, column, from + buffer);
         }
     }
 
-    __device__ __noinline__ void store_values(uint16_t *y, uint32_t at) const {
-        const int64_t count = min64(p.w.geometry.n - row, 8);
+    // Not a member: registers of a thread that has one would go to memory.
+    __device__ static __noinline__ void store_values(const GemmProblem &p, uint16_t *y,
+                                                     int64_t column, uint32_t at) {
+        const int64_t count = min64(p.y_columns - column, 8);
 #pragma unroll 1
-        for (int i = 0; i < count; ++i) store_as(y, i, uint16_t(shared_load_2(at + i * 2)));
+        for (int i = 0; i < count; ++i) {
+            const uint32_t here = at + S::Order::bytes_to(own(), i);
+            store_as(y, moved(p, column + i), uint16_t(shared_load_2(here)));
+        }
     }
 
     __device__ void store(const float (&acc)[kAcc]) const {
@@ -347,7 +359,7 @@ __global__ void __launch_bounds__(S::kThreads, 1)
     const uint32_t rank = cluster_rank();
     // In flight while the barriers are prepared.
     constexpr bool kCoded = S::kind == ScaleKind::kNested;
-    const bool coded = kCoded && (!S::kSmall || p.w.scale_format == QK_FORMAT_LUT8);
+    const bool coded = kCoded && (!S::kAnyScale || p.w.scale_format == QK_FORMAT_LUT8);
     const float second_bias = coded ? load_as<float>(p.w.bias, 0) : 0.0f;
     // As a broadcast the compiler knows it to be the same in a warp: addresses stay uniform.
     const int warp = __shfl_sync(~0u, int(threadIdx.x) >> 5, 0);

@@ -10,7 +10,8 @@ namespace {
 
 template <class S>
 Status describe(const LinearArgs &args, int32_t x_rows, ErrorText *error, GemmProblem *p) {
-    if constexpr (!S::kBytes) return describe_planes(args, S::kRowTiles, x_rows, error, p);
+    if constexpr (S::kTransposed) return describe_planes(args, 4, S::R, x_rows, error, p);
+    if constexpr (!S::kBytes) return describe_planes(args, S::kRowTiles, 1, x_rows, error, p);
     return describe_bytes(args, S::kBoxTiles * 64, S::kRows, x_rows, error, p);
 }
 

@@ -94,21 +94,23 @@ constexpr int64_t gemm_nanoseconds(GemmPlan plan, Codes codes, int64_t m, int64_
     return waves * item(plan.split) + (plan.tail > 0 ? item(2) : 0) + c.start;
 }
 
-// The cuts that groups of 16 and 32 columns have instances of, and those of the others.
-constexpr bool has_cut(GemmCut cut, bool small_groups) {
+enum class GemmKind { kUsual, kSmallGroups, kTransposed };  // small: of 16 and 32 columns
+
+// The cuts that a kind has instances of.
+constexpr bool has_cut(GemmCut cut, GemmKind kind) {
     switch (cut) {
-        case GemmCut::k128x64: return small_groups;
-        case GemmCut::k256x64:
+        case GemmCut::k128x64: return kind != GemmKind::kUsual;
+        case GemmCut::k256x64: return kind != GemmKind::kTransposed;
         case GemmCut::k128x128:
         case GemmCut::k128x256: return true;
-        default: return !small_groups;
+        default: return kind == GemmKind::kUsual;
     }
 }
 
 // The cheapest cut; the first of equals. `one_slab`: all rows of w are there at once (a tail would
-// be elsewhere in each slab).
+// be elsewhere in each slab). Transposed: n and k are the columns and the rows of w.
 constexpr GemmPlan plan_gemm(Codes codes, int64_t m, int64_t n, int64_t k, int32_t multiprocessors,
-                             bool one_slab = true, bool small_groups = false) {
+                             bool one_slab = true, GemmKind kind = GemmKind::kUsual) {
     constexpr GemmCut cuts[] = {GemmCut::k64x64,   GemmCut::k256x64,  GemmCut::k128x64,
                                 GemmCut::k128x128, GemmCut::k192x128, GemmCut::k128x256};
     const bool small = m <= 64;
@@ -116,7 +118,7 @@ constexpr GemmPlan plan_gemm(Codes codes, int64_t m, int64_t n, int64_t k, int32
     int64_t least = INT64_MAX;
     for (const GemmCut cut : cuts) {
         if (small != (cost_of(cut, codes).x_rows == 64)) continue;
-        if (!has_cut(cut, small_groups)) continue;
+        if (!has_cut(cut, kind)) continue;
         const auto consider = [&](GemmPlan plan) {
             const int64_t cost = gemm_nanoseconds(plan, codes, m, n, k, multiprocessors);
             if (cost < least) best = plan, least = cost;

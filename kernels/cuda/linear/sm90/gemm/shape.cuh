@@ -16,6 +16,45 @@ concept OfBytes = requires {
     typename Decode::Lane;
 };
 
+// Packed tiles whose rows are summed over: y = x . w (transposed.cuh).
+template <class Decode>
+struct Transposed : Decode {};
+// Which of the 64 columns of y that a warpgroup has sums of is in which of the 64 rows of its
+// products: each in its own.
+struct OwnOrder {
+    static __device__ uint32_t column(uint32_t row) { return row; }
+    static __device__ uint32_t row(uint32_t column) { return column; }
+    // Bytes from the row of `column`, 2 bytes each, to that of the i-th behind it.
+    static __device__ uint32_t bytes_to(uint32_t, uint32_t i) { return i * 2; }
+    // Those of `column`, a multiple of 8, and of the 7 behind it, in this order.
+    static __device__ uint4 load_8(uint32_t at, uint32_t) { return shared_load_16(at); }
+};
+// Of word j of a tile's lanes, each of 4 columns, warp w of the group takes those that lanes read
+// from other banks than their neighbors: word w ^ c of columns 16 c to 16 c + 15.
+struct TransposedOrder {
+    static __device__ uint32_t column(uint32_t row) {
+        const uint32_t c = row % 8 / 2;
+        return c * 16 + (row / 16 ^ c) * 4 + row / 8 % 2 * 2 + row % 2;
+    }
+    static __device__ uint32_t row(uint32_t column) {
+        const uint32_t c = column / 16;
+        return (column / 4 % 4 ^ c) * 16 + column / 2 % 2 * 8 + c * 2 + column % 2;
+    }
+    static __device__ uint32_t bytes_to(uint32_t column, uint32_t i) {
+        return (row(column + i) - row(column)) * 2;
+    }
+    static __device__ uint4 load_8(uint32_t at, uint32_t column) {
+        const uint32_t other = at + bytes_to(column, 4);
+        return {shared_load_4(at), shared_load_4(at + 16), shared_load_4(other),
+                shared_load_4(other + 16)};
+    }
+};
+
+template <class Decode>
+constexpr bool kIsTransposed = false;
+template <class Decode>
+constexpr bool kIsTransposed<Transposed<Decode>> = true;
+
 // `kSmallGroups`: of 16 or 32 columns; the kind of scale is known when it runs. `kOfExperts`: items
 // come from a list (experts.cuh).
 template <class T_, class Decode_, ScaleKind kKind, int kN, int kR, int kQ, int kTiles_,
@@ -26,31 +65,40 @@ struct GemmShape {
     static constexpr ScaleKind kind = kKind;
     static constexpr int N = kN, R = kR, Q = kQ, kTiles = kTiles_;  // tiles of a stage
     static constexpr bool kSmall = kSmallGroups, kListed = kOfExperts;
+    static constexpr bool kTransposed = kIsTransposed<Decode>;
+    using Order = std::conditional_t<kTransposed, TransposedOrder, OwnOrder>;
+    static constexpr bool kAnyScale = kSmall || kTransposed;  // its kind is known when it runs
     static constexpr int kParts = kSmall ? 4 : 1;  // of a tile, with scales and zeros of their own
     // Large, and small groups: the scale, rounded to x's type, multiplies the weights; else the
     // sums of a tile.
-    static constexpr bool kScaled = kN > 64 || kSmall || kListed;
+    static constexpr bool kScaled = kN > 64 || kAnyScale || kListed;
     static constexpr bool kBytes = OfBytes<Decode>;
     static constexpr int kBoxTiles = kTiles == 1 ? 1 : 2;  // 8-bit codes: tiles of a box
     // Large: nested scales are made by the producers, as pairs of x's type; so are all of small
     // groups and of 8-bit codes, these to 64 rows as floats.
-    static constexpr bool kMade = kScaled && (kBytes || kSmall || kind == ScaleKind::kNested);
-    static constexpr uint32_t kPair = kMade ? 4 : kPairBytes<kind>;  // bytes: of rows r and r + 8
+    static constexpr bool kMade = kScaled && (kBytes || kAnyScale || kind == ScaleKind::kNested);
+    // Bytes: of rows r and r + 8; transposed, with what is subtracted for their zeros.
+    static constexpr uint32_t kPair = kTransposed && !Decode::kLut4 ? 8
+                                      : kMade                       ? 4
+                                                                    : kPairBytes<kind>;
+    static constexpr bool kZeros = !kBytes && !kTransposed;  // are copied
     // 8-bit codes: and whether the table fits, as each warp sees it.
     static constexpr int kScaleCodes = kBytes ? 256 + 32 : kind == ScaleKind::kNested ? 256 : 1;
     // Arrivals at a full stage: of the lane that issues boxes, of scales, of zeros beside made
     // ones.
-    static constexpr int kArrivals = 1 + 32 + (kMade && !Decode::kLut4 ? 32 : 0);
+    static constexpr int kArrivals = 1 + 32 + (kMade && kZeros && !Decode::kLut4 ? 32 : 0);
     static constexpr int kRows = 64 * R, kRowTiles = 4 * R, kConsumers = R * Q;  // warpgroups
     static constexpr int kThreads = (kConsumers + 1) * 128;  // one more warpgroup produces
     // Registers a thread, from what the producers leave of those that a launch gives the block
     // (96 a thread for four consumers, 128, 168): where they do not suffice, it hangs or spills.
     // Those that make scales of small groups want more.
-    static constexpr int kProducerRegisters = kSmall            ? (kConsumers == 4 ? 64 : 88)
+    static constexpr int kProducerRegisters = kTransposed       ? (N == 256 ? 56 : 88)
+                                              : kSmall          ? (kConsumers == 4 ? 64 : 88)
                                               : kConsumers == 4 ? (kBytes ? 32 : 24)
                                               : kBytes && kConsumers == 3 ? 56
                                                                           : 40;
-    static constexpr int kConsumerRegisters = kConsumers == 4   ? (kSmall ? 104 : 112)
+    static constexpr int kConsumerRegisters = kTransposed       ? (N == 256 ? 224 : 208)
+                                              : kConsumers == 4 ? (kSmall ? 104 : 112)
                                               : kConsumers == 3 ? 152
                                               : kSmall          ? 208
                                                                 : 232;
@@ -59,7 +107,7 @@ struct GemmShape {
     static constexpr uint32_t kX = N * 128 * kTiles;
     static constexpr uint32_t kCodes = kRowTiles * (kBytes ? 1024 : 512) * kTiles;
     static constexpr uint32_t kScale = kRowTiles * 8 * kPair * kTiles * kParts;
-    static constexpr uint32_t kZero = kBytes ? 0 : kRowTiles * 8 * kTiles * kParts;
+    static constexpr uint32_t kZero = !kZeros ? 0 : kRowTiles * 8 * kTiles * kParts;
     static constexpr uint32_t kStage = (kX + kCodes + kScale + kZero + 1023) / 1024 * 1024;
     static constexpr uint32_t kTable = Decode::kEntryBytes;
     // The sums of a warpgroup row: N columns of y, kRows long, padded against bank conflicts.
