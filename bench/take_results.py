@@ -127,6 +127,15 @@ def repacked(lines):
             yield [source, target, f"{line['us']:.1f}", f"{line['share']:.2f}"]
 
 
+def transposed(lines):
+    """Products y = x . w, and the dense ones of the same run, which have no share."""
+    prefix, dense = "transposed ", "transposed dense"
+    rows = {line["m"] for line in lines if line["what"].startswith(prefix)}
+    packed = [line for line in lines if not line["what"].startswith(dense)]
+    yield from ([*row[:-1], ""] for row in cuda_rows(lines, dense, rows, False, True))
+    yield from cuda_rows(packed, prefix, rows, False, True)
+
+
 def experts(lines):
     """Layers of experts: (model, weights, tokens, us, share)."""
     for line in lines:
@@ -169,6 +178,8 @@ def take_cuda(folder, data):
     put("cuda/bytes_16", f"{program} out.json bytes", "{us}, {share:%}",
         ["weights", "m", "shape", "us", "share"],
         in_order(list(cuda_rows(bench, "bytes ", (1, 4, 8, 16), False, True))))
+    put("cuda/transposed", f"{program} out.json transposed", "{us}, {share:%}",
+        ["weights", "m", "shape", "us", "share"], in_order(transposed(bench)))
     for name, rows in many_rows(lines_of(folder, "rows")).items():
         put(f"cuda/{name}", ROWS, "{us}, {over_dense}",
             ["weights", "m", "shape", "us", "over_dense"], in_order(rows))

@@ -3,6 +3,7 @@
 // quantize repack matvec batch layouts bytes transposed (and nofloors: without the floors; probe:
 // one call of each kernel).
 #include <cstring>
+#include <map>
 
 #include "weights.cuh"
 
@@ -293,7 +294,9 @@ void bench_bytes(Bench &b) {
     }
 }
 
-// y = x . w, what comes back through a layer, and the same of dense weights.
+// y = x . w, what comes back through a layer; share: to 16 rows of x of the read floor, then of the
+// time of dense weights.
+constexpr int64_t kTransposedRows[] = {1, 4, 16, 48, 64, 128, 512, 2048};
 void bench_transposed(Bench &b) {
     const int64_t shapes[][2] = {{4096, 4096}, {28672, 4096}, {4096, 14336}, {8192, 8192}};
     for (const auto &[n, k] : shapes) {
@@ -301,12 +304,17 @@ void bench_transposed(Bench &b) {
         const int64_t dense_bytes = n * k * 2;
         const int copies =
             int(std::min<int64_t>(copies_for(double(dense_bytes)), kPool / dense_bytes));
-        for (int i = 0; i < copies; ++i) {
-            dense.push_back(wrap_dense(b, QK_FORMAT_F16, n, k, b.pool + i * dense_bytes));
+        // As numbers: the pool's bits are NaN, too.
+        fill<<<4096, 256>>>(reinterpret_cast<uint32_t *>(b.pool), copies * dense_bytes / 4,
+                            0x83ff83ffu, 0x38003800u, 1);
+        for (int i = 0; i < copies; ++i) {  // [k, n]: a product that the library writes as y is
+            dense.push_back(wrap_dense(b, QK_FORMAT_F16, k, n, b.pool + i * dense_bytes));
         }
-        for (const int64_t m : {1, 16, 512, 2048}) {
-            const double us = time_linear(b, dense, QK_FORMAT_F16, n, k, m, Edges::kFull, true);
-            b.report.add("transposed dense f16 cuBLASLt", n, k, m, us, double(dense_bytes), 1);
+        std::map<int64_t, double> dense_us;
+        for (const int64_t m : kTransposedRows) {
+            dense_us[m] = time_linear(b, dense, QK_FORMAT_F16, k, n, m, Edges::kFull);
+            b.report.add("transposed dense f16 cuBLASLt", n, k, m, dense_us[m], double(dense_bytes),
+                         1);
         }
         for (qk_tensor *w : dense) qk_tensor_destroy(w);
         for (const Kind &kind : {kAwq, kNf4, kNf4Nested, kMxfp4, kNvfp4}) {
@@ -315,11 +323,11 @@ void bench_transposed(Bench &b) {
                 make_packed(b, kind, n, k, copies_for(double(n * k / 2)), &bytes);
             const double floor =
                 b.floors ? read_floor(b.timer, b.pool, kPool, int64_t(bytes), b.sink) : 0;
-            for (const int64_t m : {1, 4, 16, 48, 49, 512, 2048}) {
+            for (const int64_t m : kTransposedRows) {
                 const double us =
                     time_linear(b, weights, QK_FORMAT_F16, n, k, m, Edges::kFull, true);
                 b.report.add(std::string("transposed ") + kind.name, n, k, m, us, bytes,
-                             floor / us);
+                             (m <= 16 ? floor : dense_us[m]) / us);
             }
             for (qk_tensor *w : weights) qk_tensor_destroy(w);
         }
