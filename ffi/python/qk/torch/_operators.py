@@ -34,6 +34,8 @@ library.define("quantize(Tensor dense, str weight) -> Tensor[]")
 # torch has fast bf16 on processors with AVX512-BF16, and no fast f16 on any.
 _CPU_ROWS = {torch.float32: 128, torch.bfloat16: 8, torch.float16: sys.maxsize}
 _CUDA_ROWS = 48
+# On a Hopper GPU a kernel of its own takes these formats with 16-bit x, whatever the rows.
+_HOPPER, _HOPPER_FORMATS = (9, 0), ("u4", "nf4", "fp4", "e2m1")
 
 Planes = Sequence[torch.Tensor]
 linear_op = torch.ops.qk.linear.default
@@ -50,9 +52,17 @@ def _linear(x: torch.Tensor, planes: Planes, weight: str,
     return multiply(x, prepared(planes, weight), bias)
 
 
+def _most_rows(x: torch.Tensor, weight: str) -> int:
+    if not x.is_cuda:
+        return _CPU_ROWS.get(x.dtype, 0)
+    if (x.dtype != torch.float32 and form_of(weight).format in _HOPPER_FORMATS
+            and torch.cuda.get_device_capability(x.device) == _HOPPER):
+        return sys.maxsize
+    return _CUDA_ROWS
+
+
 def transposed_values(x: torch.Tensor, planes: Planes, weight: str) -> torch.Tensor:
-    most = _CUDA_ROWS if x.is_cuda else _CPU_ROWS.get(x.dtype, 0)
-    if x.numel() <= most * x.shape[-1]:
+    if x.numel() <= _most_rows(x, weight) * x.shape[-1]:
         return multiply_transposed(x, prepared(planes, weight))
     return x @ dequantize_values(planes, weight, x.dtype)
 
