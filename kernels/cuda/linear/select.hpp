@@ -82,7 +82,7 @@ constexpr Row kLinearTable[] = {
     {K::kSm90ExpertRows, kSm90ExpertRowsNeeds, 1, kAnyM, wanted::together, Batch::kAny},
     {K::kSm90Experts, kSm90ExpertsNeeds, 1, kAnyM, nullptr, Batch::kAny},
     {K::kExperts, kExpertsNeeds, 1, kAnyM, nullptr, Batch::kAny},
-    {K::kSm90GemmTransposed, kSm90GemmTransposedNeeds, 9, kAnyM, nullptr, Batch::kBlocks},
+    {K::kSm90GemmTransposed, kSm90GemmTransposedNeeds, 1, kAnyM, nullptr, Batch::kBlocks},
     {K::kTransposed, kTransposedNeeds, 1, 48, wanted::transposed, Batch::kAny},
     {K::kDense, kDenseNeeds, 1, kAnyM, wanted::transposed, Batch::kAlone},
     {K::kRepacked, kRepackedNeeds, 17, kAnyM, nullptr, Batch::kRepacked},

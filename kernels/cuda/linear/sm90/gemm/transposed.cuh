@@ -69,85 +69,133 @@ struct TransposedGemm : Shared<S> {
         }
     }
 
+    // A warp asks for the scales of its next stages before it makes those of one: there is time for
+    // loads to come from afar.
     template <ScaleKind kind>
     __device__ void make(const Item &it, Turn &turn, int32_t &others) const {
-        constexpr int kEach = kUnits / 32, kRound = kEach < 4 ? kEach : 4;
+        constexpr int kEach = kUnits / 32, kAhead = S::kSmall ? 1 : N == 256 ? 2 : 3;
         const int32_t lane = int32_t(threadIdx.x & 31);
-        for (int32_t tile = it.first; tile < it.last; tile += kTiles, turn.next(p.slots)) {
-            if (others > 0) {
-                --others;
-                continue;
-            }
-            others = S::kMakers - 1;
-            uint32_t to = slot(turn.slot) + kScales + uint32_t(lane) * kUnit;
-#pragma unroll 1
-            for (int first = 0; first < kEach; first += kRound) {
-                uint4 units[kRound];
+        Stored<kind> stored[kAhead][kEach];
+        int32_t tile = it.first, next = it.first + others * kTiles;  // to be loaded
+        const auto load = [&](Stored<kind>(&to)[kEach]) {
 #pragma unroll
-                for (int u = 0; u < kRound; ++u) {
-                    units[u] = unit_of<kind>(it, tile, (first + u) * 32 + lane);
-                }
-                if (first == 0) barrier_wait(empty + turn.slot * 8, turn.parity);
+            for (int u = 0; u < kEach; ++u) to[u] = load_unit<kind>(it, next, u * 32 + lane);
+            next += S::kMakers * kTiles;
+        };
 #pragma unroll
-                for (int u = 0; u < kRound; ++u, to += 32 * kUnit) {
-                    const uint4 v = units[u];
-                    if constexpr (Decode::kLut4) shared_store_8(to, {v.x, v.y});
-                    if constexpr (!Decode::kLut4) shared_store_16(to, v);
+        for (int a = 0; a < kAhead; ++a) load(stored[a]);
+        while (true) {
+#pragma unroll
+            for (int a = 0; a < kAhead; ++a) {
+                for (; others > 0 && tile < it.last; --others, tile += kTiles) {
+                    turn.next(p.slots);
                 }
+                if (tile >= it.last) return;
+                others = S::kMakers - 1;
+                barrier_wait(empty + turn.slot * 8, turn.parity);
+                const uint32_t to = slot(turn.slot) + kScales + uint32_t(lane) * kUnit;
+#pragma unroll
+                for (int u = 0; u < kEach; ++u) {
+                    const uint4 v = unit_of(it, tile, u * 32 + lane, stored[a][u]);
+                    if constexpr (Decode::kLut4) shared_store_8(to + u * 32 * kUnit, {v.x, v.y});
+                    if constexpr (!Decode::kLut4) shared_store_16(to + u * 32 * kUnit, v);
+                }
+                barrier_arrive(full + turn.slot * 8);
+                load(stored[a]);
+                turn.next(p.slots);
+                tile += kTiles;
             }
-            barrier_arrive(full + turn.slot * 8);
         }
+    }
+
+    // Of four rows r, r + 8, r + 1, r + 9 and a group, as they are in memory.
+    template <ScaleKind kind>
+    struct Stored {
+        uint32_t scale[kind == ScaleKind::kF32 ? 4 : kind == ScaleKind::kNested ? 1 : 2], zeros;
+        float second[kind == ScaleKind::kNested ? 4 : 1];
+    };
+
+    // Where a unit's rows and group are, and whether the weight has them.
+    struct Unit {
+        int64_t row, at;  // at: pairs in front of it in the plane of scales
+        int32_t group;
+        bool in;
+        __device__ Unit(const GemmProblem &p, const Item &it, int32_t tile, int32_t number) {
+            const int32_t q = number % 4, part = number / 4 % S::kParts;
+            const int32_t of_tile = number / (4 * S::kParts);
+            const int32_t row_tile = tile * 4 + of_tile / S::R;
+            const int32_t column = it.row_tile + of_tile % S::R * 4 + part;  // of 16
+            row = int64_t(row_tile) * 16 + q * 2;
+            in = row < p.w.geometry.n && tile < it.last && column < p.row_tiles;
+            group = in ? column >> p.part_shift : 0;
+            at = in ? (row_tile * p.w.geometry.groups_per_row + group) * 8 + q * 2 : 0;
+        }
+    };
+
+    template <ScaleKind kind>
+    __device__ Stored<kind> load_unit(const Item &it, int32_t tile, int32_t number) const {
+        const Unit unit(p, it, tile, number);
+        Stored<kind> stored = {};
+        const uint8_t *const from = p.w.scale + unit.at * kPairBytes<kind>;
+        if constexpr (kind == ScaleKind::kF32) {
+            const uint4 v = __ldg(reinterpret_cast<const uint4 *>(from));
+            stored.scale[0] = v.x, stored.scale[1] = v.y;
+            stored.scale[2] = v.z, stored.scale[3] = v.w;
+        } else if constexpr (kind == ScaleKind::kNested) {
+            stored.scale[0] = __ldg(reinterpret_cast<const uint32_t *>(from));
+            const auto *const seconds = reinterpret_cast<const float *>(p.w.second);
+            const Geometry &s = p.w.geometry;
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const int64_t of = min64(unit.row + i / 2 + i % 2 * 8, s.n - 1);
+                const int64_t number_of = of * s.groups_per_row + unit.group;
+                stored.second[i] =
+                    __ldg(seconds + (p.second_shift < 31 ? number_of >> p.second_shift : 0));
+            }
+        } else {
+            const uint2 v = __ldg(reinterpret_cast<const uint2 *>(from));
+            stored.scale[0] = v.x, stored.scale[1] = v.y;
+        }
+        if constexpr (!Decode::kLut4) {
+            stored.zeros = 0x8888;
+            if (p.w.zero != nullptr) {
+                stored.zeros = __ldg(reinterpret_cast<const uint16_t *>(p.w.zero + unit.at));
+            }
+        }
+        return stored;
     }
 
     // The scales of rows r and r + 1, of those 8 further down, and what is subtracted for their
     // zeros. Zeros past the last row, where the padding may be a NaN.
     template <ScaleKind kind>
-    __device__ uint4 unit_of(const Item &it, int32_t tile, int32_t number) const {
-        const int32_t q = number % 4, part = number / 4 % S::kParts;
-        const int32_t of_tile = number / (4 * S::kParts);
-        const int32_t row_tile = tile * 4 + of_tile / S::R;
-        const int32_t column = it.row_tile + of_tile % S::R * 4 + part;  // of 16
-        const int64_t row = int64_t(row_tile) * 16 + q * 2, n = p.w.geometry.n;
-        if (row >= n || column >= p.row_tiles) return {};
-        const int32_t group = column >> p.part_shift;
-        const int64_t at = (row_tile * p.w.geometry.groups_per_row + group) * 8 + q * 2;
-        uint32_t zeros = 0x8888;
-        if (p.w.zero != nullptr) zeros = __ldg(reinterpret_cast<const uint16_t *>(p.w.zero + at));
+    __device__ uint4 unit_of(const Item &it, int32_t tile, int32_t number,
+                             const Stored<kind> &stored) const {
+        const Unit unit(p, it, tile, number);
         float scale[4];
-        load_scales<kind>(at, row, group, scale);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            if (row + i / 2 + i % 2 * 8 >= n) scale[i] = 0;
-        }
-        const Zeros z = U4<T>::zeros_of((zeros & 0xff) | (zeros & 0xff00) << 8);
-        return {pack_pair(T{}, scale[0], scale[2]), pack_pair(T{}, scale[1], scale[3]), z.low,
-                z.high};
-    }
-
-    // Of rows r, r + 8, r + 1, r + 9, as they are stored: pair `at` and the next one.
-    template <ScaleKind kind>
-    __device__ void load_scales(int64_t at, int64_t row, int32_t group, float (&scale)[4]) const {
-        const uint8_t *const from = p.w.scale + at * kPairBytes<kind>;
         if constexpr (kind == ScaleKind::kF32) {
-            const float4 v = __ldg(reinterpret_cast<const float4 *>(from));
-            scale[0] = v.x, scale[1] = v.y, scale[2] = v.z, scale[3] = v.w;
+#pragma unroll
+            for (int i = 0; i < 4; ++i) scale[i] = __uint_as_float(stored.scale[i]);
         } else if constexpr (kind == ScaleKind::kNested) {
-            const uint32_t codes = __ldg(reinterpret_cast<const uint32_t *>(from));
-            const auto *const seconds = reinterpret_cast<const float *>(p.w.second);
-            const Geometry &s = p.w.geometry;
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
-                const int64_t of = min64(row + i / 2 + i % 2 * 8, s.n - 1);
-                const int64_t number = of * s.groups_per_row + group;
-                const float second =
-                    __ldg(seconds + (p.second_shift < 31 ? number >> p.second_shift : 0));
-                scale[i] = nested_scale(scale_codes[codes >> 8 * i & 255], second, second_bias);
+                scale[i] = nested_scale(scale_codes[stored.scale[0] >> 8 * i & 255],
+                                        stored.second[i], second_bias);
             }
         } else {
-            const uint2 v = __ldg(reinterpret_cast<const uint2 *>(from));
-            const float2 low = scale_pair_of<kind>(v.x), high = scale_pair_of<kind>(v.y);
+            const float2 low = scale_pair_of<kind>(stored.scale[0]);
+            const float2 high = scale_pair_of<kind>(stored.scale[1]);
             scale[0] = low.x, scale[1] = low.y, scale[2] = high.x, scale[3] = high.y;
         }
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            if (!unit.in || unit.row + i / 2 + i % 2 * 8 >= p.w.geometry.n) scale[i] = 0;
+        }
+        Zeros z = {};
+        if constexpr (!Decode::kLut4) {
+            z = U4<T>::zeros_of((stored.zeros & 0xff) | (stored.zeros & 0xff00) << 8);
+        }
+        return {pack_pair(T{}, scale[0], scale[2]), pack_pair(T{}, scale[1], scale[3]), z.low,
+                z.high};
     }
 
     // ---- consumers
