@@ -117,12 +117,16 @@ TEST(CudaPlan, ExpertsAreCutIntoStrips) {
                 const auto cut = qk::cuda::cut_experts(rows, slots, summed, halves);
                 ASSERT_EQ(cut.strips * cut.tiles * 16, rows);
                 if (cut.tiles * cut.slots > qk::cuda::kBlockRows) continue;  // none takes it
-                const auto plan = qk::cuda::plan_experts(cut, 5, k, 132);
+                const auto gemv = qk::cuda::plan_gemv(16, k, 1);
+                const auto plan = qk::cuda::plan_experts(cut, 5, gemv, kRoom, 264);
                 const int64_t most = plan.strips.each + (plan.strips.rest > 0);
                 ASSERT_EQ(plan.strips.part(plan.blocks - 1).last, cut.strips);
                 ASSERT_LE(most * cut.tiles * cut.slots, qk::cuda::kBlockRows);
                 ASSERT_EQ(int64_t{plan.gemv.sums_bytes},
                           most * cut.tiles * cut.slots * plan.gemv.partials * 64);
+                const auto small = qk::cuda::plan_experts(cut, 5, gemv, kRoom / 10, 264);
+                ASSERT_EQ(small.strips.part(small.blocks - 1).last, cut.strips);
+                ASSERT_TRUE(small.strips.each <= 1 || small.gemv.sums_bytes <= kRoom / 10);
                 const auto of_item = qk::cuda::cut_experts(rows, slots, false, halves);
                 const auto together = qk::cuda::plan_gemv_rows(of_item, plan.gemv, 40, kRoom, 132);
                 ASSERT_EQ(together.strips.part(together.blocks - 1).last, cut.strips);
@@ -130,11 +134,20 @@ TEST(CudaPlan, ExpertsAreCutIntoStrips) {
             }
         }
     }
-    // One token of eight slots fills an H200, twice.
-    EXPECT_EQ(
-        qk::cuda::plan_experts(qk::cuda::cut_experts(1536, 8, false, true), 8, 2048, 132).blocks *
-            8,
-        192);
+}
+
+// The last blocks of few do not run alone: all run at once, or in rounds that are full.
+TEST(CudaPlan, BlocksOfExpertsEndTogether) {
+    const auto blocks = [](int64_t tokens, int64_t slots, int64_t inner, int64_t k) {
+        const auto cut = qk::cuda::cut_experts(2 * inner, slots, false, true);
+        const auto gemv = qk::cuda::plan_gemv(16, k, 1);
+        const int64_t heads = tokens * slots;
+        return heads * qk::cuda::plan_experts(cut, heads, gemv, 30000, 264).blocks;
+    };
+    EXPECT_EQ(blocks(1, 8, 768, 2048), 192);  // a unit a warp
+    EXPECT_EQ(blocks(1, 4, 2880, 2880), 240);
+    EXPECT_EQ(blocks(4, 4, 2880, 2880), 240);  // not 272
+    EXPECT_EQ(blocks(4, 2, 14336, 4096), 512);
 }
 
 // Each unit of a block's rows of tiles is in one warp's partial sums, those of a sum together and

@@ -12,11 +12,14 @@ Status run(const LinearArgs &args, const Launch &launch) {
     const Geometry &s = w.geometry;
     const ExpertsView e = experts_view(args);
     const ExpertsCut cut = cut_experts(e.rows, e.slots, e.summed, e.halves());
-    const ExpertsPlan plan = plan_experts(cut, e.heads(), s.k, launch.device.multiprocessors);
     const bool by_row = !power_of_two(w.scale.second_group);
-    GemvExpertsProblem p = {
-        gemv_problem(args, launch.device, plan.gemv),  e, cut, plan, row_stride(args.x), by_row,
-        args.experts->routed_early && !launch.in_order};
+    GemvExpertsProblem p = {gemv_problem(args, launch.device, plan_gemv(16, s.k, 1)),
+                            e,
+                            cut,
+                            {},
+                            row_stride(args.x),
+                            by_row,
+                            args.experts->routed_early && !launch.in_order};
     p.gemv.bias = nullptr;
     return instance_for<GemvExperts>(codes_of(w), args.x.format->id)(p, w.scale.format->id, launch);
 }

@@ -157,8 +157,12 @@ __device__ void store_columns(const GemvExpertsProblem &p, const ExpertRows &row
     }
 }
 
+// Blocks a multiprocessor, as registers have it.
+template <int kGroupTiles>
+constexpr int kExpertsBlocks = kParts<kGroupTiles> > 2 ? 1 : 2;
+
 template <class T, class Decode, ScaleKind kind, int kGroupTiles>
-__global__ void __launch_bounds__(kGemvThreads, XColumns<T, kParts<kGroupTiles>>::kBlocks)
+__global__ void __launch_bounds__(kGemvThreads, kExpertsBlocks<kGroupTiles>)
     multiply_experts(const __grid_constant__ GemvExpertsProblem p) {
 #if __CUDA_ARCH__ >= 900
     using Warp = GemvWarp<T, Decode, kind, kGroupTiles, ExpertRows>;
@@ -189,10 +193,17 @@ __global__ void __launch_bounds__(kGemvThreads, XColumns<T, kParts<kGroupTiles>>
 }
 
 template <class T, class Decode, ScaleKind kind, int kGroupTiles>
-Status launch_experts(const GemvExpertsProblem &p, const Launch &launch) {
+Status launch_experts(GemvExpertsProblem p, const Launch &launch) {
     using Warp = GemvWarp<T, Decode, kind, kGroupTiles, ExpertRows>;
+    constexpr uint32_t kFixed = Warp::kSums - kSharedStart + kSlotBytes;
+    constexpr int64_t kBlocks = kExpertsBlocks<kGroupTiles>;
+    const int64_t of_block = launch.device.shared_bytes;
+    const int64_t room = kBlocks == 2 ? half_of_shared(of_block) : of_block;
+    p.plan = plan_experts(p.cut, p.e.heads(), p.gemv.plan, room - int64_t{kFixed},
+                          kBlocks * launch.device.multiprocessors);
+    p.gemv.plan = p.plan.gemv;
     Shape3 shape = {dim3(uint32_t(p.e.heads() * p.plan.blocks)), kGemvThreads};
-    shape.shared_bytes = Warp::kSums - kSharedStart + p.plan.gemv.sums_bytes + kSlotBytes;
+    shape.shared_bytes = kFixed + p.plan.gemv.sums_bytes;
     shape.overlaps = true;
     return launch_kernel(launch, "experts", multiply_experts<T, Decode, kind, kGroupTiles>, shape,
                          p);

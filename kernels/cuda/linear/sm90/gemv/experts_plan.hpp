@@ -25,21 +25,37 @@ struct ExpertsPlan {
     Deal strips;     // to them
 };
 
-// Strips of a block: as many as leave no multiprocessor idle, but a unit for every warp.
-static constexpr ExpertsPlan plan_experts(const ExpertsCut &cut, int64_t heads, int64_t k,
-                                          int64_t multiprocessors) {
-    GemvPlan gemv = plan_gemv(16, k, 1);
-    const int64_t tiles = int64_t(cut.tiles) * cut.slots;
-    const int64_t least = ceil_div(kGemvWarps, gemv.units * tiles);
-    const int64_t even = ceil_div(heads * cut.strips, 2 * multiprocessors);
-    const int64_t most = max64(kBlockRows / tiles, 1);
-    const int64_t step = min64(max64(even, least), min64(most, cut.strips));
-    const int32_t blocks = int32_t(ceil_div(cut.strips, step));
+// Blocks of a row of y, between `least` and `most`, so that the last of all blocks, `together` at a
+// time, ends first. A block begins and ends in the time of some units a warp, half of it beside
+// other blocks; `units`: a strip's.
+static constexpr int32_t experts_blocks(int64_t strips, int64_t units, int64_t heads, int64_t least,
+                                        int64_t most, int64_t together) {
+    int64_t best = least, best_cost = INT64_MAX;
+    for (int64_t blocks = least; blocks <= most; ++blocks) {
+        const int64_t waves = ceil_div(heads * blocks, together);
+        const int64_t cost = waves * (kGemvWarps / 2 + ceil_div(strips, blocks) * units);
+        if (cost < best_cost) best = blocks, best_cost = cost;
+        if (heads * blocks > 8 * together) break;
+    }
+    return int32_t(best);
+}
+
+// `together`: blocks that run at once; `room`: bytes of a block's sums, where one strip's fit.
+static constexpr ExpertsPlan plan_experts(const ExpertsCut &cut, int64_t heads, GemvPlan gemv,
+                                          int64_t room, int64_t together) {
+    const int64_t tiles = int64_t(cut.tiles) * cut.slots, units = gemv.units * tiles;
+    const int64_t rows_at_most = min64(kBlockRows, room / (int64_t{gemv.partials} * 64));
+    const int64_t least = ceil_div(cut.strips, max64(rows_at_most / tiles, 1));
+    const int64_t most = max64(cut.strips / ceil_div(kGemvWarps, units), least);
+    const int32_t blocks = experts_blocks(cut.strips, units, heads, least, most, together);
     const Deal strips = deal(cut.strips, blocks);
     const int64_t rows = (strips.each + (strips.rest > 0)) * tiles;
     gemv.sums_bytes = uint32_t(rows * gemv.partials * 64);
     return {gemv, blocks, strips};
 }
+
+// Shared memory of a block that leaves room for another; each takes 1 KiB beside its own.
+static constexpr int64_t half_of_shared(int64_t of_block) { return (of_block + 1024) / 2 - 1024; }
 
 // The expert and the row of x of each slot of a block that is there, the experts of all, and how
 // many are there.
@@ -52,7 +68,7 @@ struct GemvExpertsProblem {
     GemvProblem gemv;  // without bias and y
     ExpertsView e;
     ExpertsCut cut;
-    ExpertsPlan plan;
+    ExpertsPlan plan;  // of the instance
     int64_t x_stride;
     bool second_by_row;  // nested: a second scale a row of w; else by second_shift
     bool routed_early;   // the routing can be read before the kernel in front has finished

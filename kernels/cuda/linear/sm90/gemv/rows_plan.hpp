@@ -32,9 +32,6 @@ struct GemvRowsPlan {
     uint32_t sums_bytes;
 };
 
-// Shared memory of a block that leaves room for another; each takes 1 KiB beside its own.
-static constexpr int64_t half_of_shared(int64_t of_block) { return (of_block + 1024) / 2 - 1024; }
-
 // The warps' partial sums (GemvRowsWarp::take_sums), by a plan for one row of x.
 static constexpr GemvPlan plan_sums(GemvPlan plan) {
     plan.row_step = kRowsWarps / plan.partials;

@@ -42,6 +42,7 @@ struct GemvSlot {
     static constexpr uint32_t kXKnown = kBarriers + kWarps * 16;
     static constexpr uint32_t kTablesKnown = kXKnown + 8;  // of nested scales
     static constexpr uint32_t kScaleBias = kXKnown + 16;
+    static constexpr uint32_t kSecond = kScaleBias + 4;  // the first one of nested scales
     static constexpr uint32_t kBias = kScaleBias + 16;
     static constexpr uint32_t kSums = kBias + kBlockRows * 16 * 4;
 

@@ -35,7 +35,7 @@ struct GemvWarp : GemvSlot<T, Decode, kind, kGroupTiles, Rows> {
     using Slot::find_group, Slot::issue_codes, Slot::issue_scales, Slot::issue_seconds,
         Slot::second;
     using Slot::kBarriers, Slot::kBias, Slot::kCodes, Slot::kGroups, Slot::kOfParts,
-        Slot::kScaleBias, Slot::kSums, Slot::kTablesKnown, Slot::kXKnown;
+        Slot::kScaleBias, Slot::kSecond, Slot::kSums, Slot::kTablesKnown, Slot::kXKnown;
     using typename Slot::Map, typename Slot::Operand, typename Slot::X;
 
     // What a lane knows of the unit in the slot.
@@ -56,9 +56,6 @@ struct GemvWarp : GemvSlot<T, Decode, kind, kGroupTiles, Rows> {
         const uint32_t mine = (Decode::kLut4 ? group - first : pair) * 8 + row;
         if constexpr (kind == ScaleKind::kNested) {
             const uint32_t both = shared_load_2(at + mine * 2);
-            if (Decode::kLut4 && p.coded != QK_FORMAT_LUT8) {
-                return coded_pair(p.coded, both, second(0, 0));
-            }
             const uint32_t low = shared_load_4(kCodes + (both & 255) * 4);
             const uint32_t high = shared_load_4(kCodes + (both >> 8) * 4);
             const uint32_t of_w = uint32_t(places.in_w(unit.row)) * 16 + row;
@@ -87,8 +84,30 @@ struct GemvWarp : GemvSlot<T, Decode, kind, kGroupTiles, Rows> {
         return {from_lane(own.low, from), from_lane(own.high, from)};
     }
 
+    // Coded scales that need no table. Where w ends before a group x is 0, and code 0 a number.
+    __device__ void begin_coded(Lane *v) const {
+        const uint32_t first = unit_groups<kGroupTiles>(p, unit).first;
+        const float one = __uint_as_float(shared_load_4(kSecond));
+        uint32_t both[kGroups];
+#pragma unroll
+        for (uint32_t i = 0; i < kGroups; ++i) {
+            uint32_t group;
+            const bool there = find_group(unit.column, i, &group);
+            const uint32_t mine = (group - first) * 8 + row;
+            both[i] = there ? shared_load_2(slot + Map::kScales + mine * 2) : 0;
+        }
+        const auto decode = [&](qk_format coded) {
+#pragma unroll
+            for (uint32_t i = 0; i < kGroups; ++i) v->scale[i] = coded_pair(coded, both[i], one);
+        };
+        p.coded == QK_FORMAT_E8M0 ? decode(QK_FORMAT_E8M0) : decode(QK_FORMAT_E4M3);
+    }
+
     // The scales and zeros of the unit in the slot.
     __device__ void begin_unit(Lane *v) const {
+        if (kind == ScaleKind::kNested && Decode::kLut4 && p.coded != QK_FORMAT_LUT8) {
+            return begin_coded(v);
+        }
         uint32_t bytes[2] = {};
 #pragma unroll
         for (uint32_t i = 0; i < kGroups; ++i) {
@@ -209,6 +228,7 @@ struct GemvWarp : GemvSlot<T, Decode, kind, kGroupTiles, Rows> {
             if (i < 256) copy_word(kCodes + i * 4, p.scale_code + i);
             if constexpr (Rows::kOwn) issue_seconds(rows);
             if (i == 0) copy_word(kScaleBias, p.scale_bias);
+            if (i == 0) copy_word(kSecond, p.second);
         }
         if constexpr (X::kAhead) {
             const uint32_t known = kSums + p.x_places + threadIdx.x * X::kPlaceBytes + X::kKnown;
