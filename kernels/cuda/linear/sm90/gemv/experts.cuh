@@ -18,16 +18,17 @@ namespace {
 // Rows of tiles of an expert that a block has, one strip after the other.
 struct ExpertTiles {
     static constexpr bool kOwn = false;
-    int32_t first, of_expert, to_up;  // rows of tiles; to_up: from a gate's to its up's, or 0
-    bool second_by_row;
+    const ExpertsView &e;
+    const ExpertsCut &cut;
+    const bool &second_by_row;
+    int32_t first;  // row of tiles
 
-    __device__ ExpertTiles(const ExpertsView &e, const ExpertsCut &cut, int32_t first_strip,
-                           bool by_row)
-        : first(first_strip), of_expert(int32_t(e.rows / 16)),
-          to_up(cut.tiles == 2 ? int32_t(cut.strips) : 0), second_by_row(by_row) {}
-
+    // From a gate's row of tiles to its up's.
     __device__ int32_t tile(int32_t i) const {
-        return to_up == 0 ? first + i : first + i / 2 + i % 2 * to_up;
+        return cut.tiles == 1 ? first + i : first + i / 2 + i % 2 * int32_t(cut.strips);
+    }
+    __device__ int32_t in_expert(int32_t expert, int32_t i) const {
+        return expert * int32_t(e.rows / 16) + tile(i);
     }
     __device__ float second(const GemvProblem &p, uint32_t row_of_w, uint32_t group) const {
         const uint64_t number = uint64_t(row_of_w) * p.groups + group;
@@ -38,26 +39,24 @@ struct ExpertTiles {
 struct ExpertRows : ExpertTiles {
     static constexpr int32_t kWarps = kGemvWarps;
     const GemvExpertsProblem &p;
-    int64_t head;   // the row of y
     uint32_t list;  // in shared memory: kSlotBytes
     int32_t tiles;  // rows of tiles of a slot
     uint32_t reciprocal;
-    int32_t there = 0;  // slots
 
-    __device__ ExpertRows(const GemvExpertsProblem &problem, int64_t y_row, Run strips,
-                          uint32_t list_at)
-        : ExpertTiles(problem.e, problem.cut, strips.first, problem.second_by_row), p(problem),
-          head(y_row), list(list_at), tiles((strips.last - strips.first) * problem.cut.tiles),
+    __device__ ExpertRows(const GemvExpertsProblem &problem, Run strips, uint32_t list_at)
+        : ExpertTiles{problem.e, problem.cut, problem.second_by_row, strips.first}, p(problem),
+          list(list_at), tiles((strips.last - strips.first) * problem.cut.tiles),
           reciprocal((65536u + uint32_t(tiles) - 1) / uint32_t(tiles)) {}
 
-    // Warps without work ask for rows past the last.
-    __device__ uint32_t slot_of(int32_t row) const {
-        return min(uint32_t(row) * reciprocal >> 16, uint32_t(there - 1));
-    }
+    // Slots that are there; the row of y.
+    __device__ int32_t there() const { return int32_t(shared_load_4(list + kSlotsThere)); }
+    __device__ int64_t head() const { return int32_t(shared_load_4(list + kHead)); }
+
+    __device__ uint32_t slot_of(int32_t row) const { return uint32_t(row) * reciprocal >> 16; }
     __device__ int32_t in_w(int32_t row) const {
         const uint32_t slot = slot_of(row);
         const int32_t expert = int32_t(shared_load_4(list + slot * 8));
-        return expert * of_expert + tile(row - int32_t(slot) * tiles);
+        return in_expert(expert, row - int32_t(slot) * tiles);
     }
     __device__ const void *x(const GemvProblem &gemv, int32_t row) const {
         const uint32_t x_row = shared_load_4(list + slot_of(row) * 8 + 4);
@@ -66,11 +65,10 @@ struct ExpertRows : ExpertTiles {
     __device__ bool x_is_late(bool) const { return p.routed_early; }
     // The weight of a slot.
     __device__ Beside beside_x(const GemvProblem &, Run) const {
-        const ExpertsView &e = p.e;
-        if (!e.summed || e.weight == nullptr || int32_t(threadIdx.x) >= p.cut.slots) {
+        if (!e.summed || e.weight == nullptr || int32_t(threadIdx.x) >= cut.slots) {
             return {false, 0};
         }
-        return {true, load_as<float>(e.weight, head * e.slots + threadIdx.x)};
+        return {true, load_as<float>(e.weight, head() * e.slots + threadIdx.x)};
     }
 };
 
@@ -87,11 +85,12 @@ __device__ inline int32_t fresh_expert(const ExpertsView &e, int64_t slot) {
 
 // The slots of a row of y, by the first warp; how many are there, which every thread knows once the
 // block has met.
-__device__ inline void list_slots(const GemvExpertsProblem &p, int64_t head, uint32_t list) {
+__device__ inline void list_slots(const GemvExpertsProblem &p, int32_t head, Run strips,
+                                  uint32_t list) {
     if (threadIdx.x >= 32) return;
     const ExpertsView &e = p.e;
     const int32_t lane = int32_t(threadIdx.x);
-    const int64_t slot = e.summed ? head * e.slots + lane : head;
+    const int64_t slot = e.summed ? int64_t{head} * e.slots + lane : head;
     const int32_t expert = lane < p.cut.slots ? fresh_expert(e, slot) : -1;
     const bool is_there = expert >= 0 && expert < e.count;
     const uint32_t all = __ballot_sync(~0u, is_there);
@@ -102,7 +101,10 @@ __device__ inline void list_slots(const GemvExpertsProblem &p, int64_t head, uin
         shared_store_4(at, uint32_t(expert));
         shared_store_4(at + 4, e.x_by_slot ? uint32_t(slot) : token);
     }
-    if (lane == 0) shared_store_4(list + kSlotsThere, uint32_t(__popc(all)));
+    if (lane == 0) {
+        shared_store_16(list + kSlotsThere, {uint32_t(__popc(all)), uint32_t(head),
+                                             uint32_t(strips.first), uint32_t(strips.last)});
+    }
 }
 
 // z of a column of the block's strips. product(tile, row): of a row of one of their tiles.
@@ -123,13 +125,16 @@ __device__ inline int32_t columns_of_strip(const ExpertsView &e) {
 
 // z of the block's columns, of all slots that are there, to where codes were; then their sums.
 template <class Warp>
-__device__ void store_columns(const GemvExpertsProblem &p, const ExpertRows &rows, Run strips) {
+__device__ void store_columns(const GemvExpertsProblem &p, const ExpertRows &rows) {
     constexpr uint32_t kZ = Warp::kSlots;
     static_assert(kGemvWarps * Warp::Map::kBytes >= uint32_t(kBlockRows) * kRowBytes);
     const ExpertsView &e = p.e;
+    const uint4 block = shared_load_16(rows.list + kSlotsThere);
+    const int32_t there = int32_t(block.x);
+    const Run strips = {int32_t(block.z), int32_t(block.w)};
     const int32_t of_strip = columns_of_strip(e), partials = p.gemv.plan.partials;
     const int32_t columns = (strips.last - strips.first) * of_strip;
-    for (int32_t i = int32_t(threadIdx.x); i < rows.there * columns; i += kGemvThreads) {
+    for (int32_t i = int32_t(threadIdx.x); i < there * columns; i += kGemvThreads) {
         const int32_t number = i / columns, first = number * rows.tiles;
         const int64_t expert = int32_t(shared_load_4(rows.list + uint32_t(number) * 8));
         const float z = z_of_column(e, i - number * columns, [&](int32_t tile, int32_t row) {
@@ -153,7 +158,7 @@ __device__ void store_columns(const GemvExpertsProblem &p, const ExpertRows &row
             sum.add_times(e, weight, expert, __uint_as_float(shared_load_4(z)));
             if (expert < e.count) z += uint32_t(columns) * 4;
         }
-        store_sum(e, rows.head, int64_t(strips.first) * of_strip + column, sum);
+        store_sum(e, int64_t(block.y), int64_t(strips.first) * of_strip + column, sum);
     }
 }
 
@@ -166,29 +171,25 @@ __global__ void __launch_bounds__(kGemvThreads, kExpertsBlocks<kGroupTiles>)
     multiply_experts(const __grid_constant__ GemvExpertsProblem p) {
 #if __CUDA_ARCH__ >= 900
     using Warp = GemvWarp<T, Decode, kind, kGroupTiles, ExpertRows>;
-    const int64_t head = blockIdx.x / uint32_t(p.plan.blocks);
+    const int32_t head = int32_t(blockIdx.x / uint32_t(p.plan.blocks));
     const Run strips = p.plan.strips.part(int32_t(blockIdx.x % uint32_t(p.plan.blocks)));
     const uint32_t list = Warp::kSums + p.plan.gemv.sums_bytes;
-    Warp work(p.gemv, {0, 0}, ExpertRows(p, head, strips, list));
+    Warp work(p.gemv, {0, 0}, ExpertRows(p, strips, list));
     work.init_barriers();
     work.prepare_tables({0, 0});
     asm volatile("" ::"l"(p.e.y), "l"(p.e.weight), "l"(p.e.bias), "l"(p.x_stride), "r"(p.e.y_type));
     // The next kernel may rely on the routing, so it begins once this one has seen it.
     if (!p.routed_early) wait_for_previous_kernel();
     allow_next_kernel();
-    list_slots(p, head, list);
+    list_slots(p, head, strips, list);
     __syncthreads();
-    work.places.there = int32_t(shared_load_4(list + kSlotsThere));
-    if (work.places.there > 0) {
-        const Run all = {0, work.places.there * work.places.tiles};
-        work.take(all);
-        work.issue_first();
-        work.run(all);
-        if (work.count > 0) work.store_partial(work.unit, &work.sums);
-    }
+    const int32_t rows = work.places.there() * work.places.tiles;
+    work.take_count(rows);
+    work.issue_first();
+    work.run({0, rows});
     wait_for_previous_kernel();
     __syncthreads();
-    store_columns<Warp>(p, work.places, strips);
+    store_columns<Warp>(p, work.places);
 #endif
 }
 

@@ -57,10 +57,10 @@ static constexpr ExpertsPlan plan_experts(const ExpertsCut &cut, int64_t heads, 
 // Shared memory of a block that leaves room for another; each takes 1 KiB beside its own.
 static constexpr int64_t half_of_shared(int64_t of_block) { return (of_block + 1024) / 2 - 1024; }
 
-// The expert and the row of x of each slot of a block that is there, the experts of all, and how
-// many are there.
+// The expert and the row of x of each slot of a block that is there, the experts of all, how many
+// are there, the block's row of y and its strips.
 constexpr uint32_t kSlotExperts = kBlockRows * 8, kSlotsThere = kSlotExperts + kBlockRows * 4;
-constexpr uint32_t kSlotBytes = kSlotsThere + 16;
+constexpr uint32_t kHead = kSlotsThere + 4, kSlotBytes = kSlotsThere + 16;
 // Of the largest instance, with its sums.
 constexpr int64_t kExpertsShared = kGemvShared + kBlockRows * kGemvWarps * 64 + kSlotBytes;
 

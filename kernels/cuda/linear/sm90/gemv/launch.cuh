@@ -36,7 +36,6 @@ __global__ void __launch_bounds__(kGemvThreads, XColumns<T, kParts<kGroupTiles>>
     work.prepare(rows);
     __syncthreads();
     work.run(rows);
-    if (work.count > 0) work.store_partial(work.unit, &work.sums);
     __syncthreads();
     store_rows<T, Decode, decltype(work)>(p, rows);
 #endif

@@ -19,7 +19,7 @@ struct OneExpert : ExpertTiles {
     static constexpr int32_t kWarps = kRowsWarps;
     int32_t expert;
 
-    __device__ int32_t in_w(int32_t row) const { return expert * of_expert + tile(row); }
+    __device__ int32_t in_w(int32_t row) const { return in_expert(expert, row); }
     __device__ const void *x(const GemvProblem &p, int32_t) const { return p.x; }
 };
 
@@ -125,7 +125,6 @@ struct GemvRowsWarp : GemvWarp<T, Decode, kind, kGroupTiles, OneExpert> {
     __device__ void run_rows() {
         Lane v;
         uint32_t parity = 0;
-        if (count > 0) this->issue_codes(1);
         if (kind == ScaleKind::kNested) {
             copies_arrive(Warp::kTablesKnown);
             barrier_wait(Warp::kTablesKnown, 0);
@@ -141,12 +140,13 @@ struct GemvRowsWarp : GemvWarp<T, Decode, kind, kGroupTiles, OneExpert> {
             const bool same_sum = ahead.follow_sum(p.plan);
             more = ahead.row < end_row;
             if (more) {
+                this->find_row();
                 __syncwarp();
                 this->issue_codes(0);
                 if constexpr (!Decode::kLut4) this->issue_scales();
             }
             barrier_wait(barrier + 8, parity);
-            add_half<kHalf>(v);
+            if (this->has_second_half()) add_half<kHalf>(v);
             if (!same_sum) store_sums(unit);
             unit = ahead;
             if (!more) break;
@@ -194,7 +194,7 @@ __global__ void __launch_bounds__(kRowsWarps * 32, 2)
     using Warp = GemvRowsWarp<T, Decode, kind, kGroupTiles>;
     const uint32_t number = blockIdx.x / uint32_t(p.blocks);
     const Run strips = p.strips.part(int32_t(blockIdx.x % uint32_t(p.blocks)));
-    Warp work(p.gemv, {{p.e, p.cut, strips.first, p.second_by_row}, 0});
+    Warp work(p.gemv, {{p.e, p.cut, p.second_by_row, strips.first}, 0});
     work.init_barriers();
     work.prepare_tables({0, 0});
     wait_for_previous_kernel();

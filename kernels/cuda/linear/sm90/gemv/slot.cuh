@@ -54,6 +54,7 @@ struct GemvSlot {
     int32_t first_row;  // of tiles
     int32_t count;      // of this warp's units
     Unit unit, ahead;   // to multiply, to issue
+    int32_t w_row;      // of tiles, in w: that of `ahead`
 
     __device__ GemvSlot(const GemvProblem &problem, Run rows, const Rows &where)
         : p(problem), places(where) {
@@ -65,37 +66,50 @@ struct GemvSlot {
         barrier = kBarriers + warp * 16;
         lanes = Decode::lanes();
         take(rows);
-        keep(lane, pair, row, slot, barrier, partials);
+        keep(lane, pair, row, slot);
     }
 
     // The warp's units of these rows of tiles.
     __device__ void take(Run rows) {
-        const uint32_t warp = threadIdx.x / 32;
         partials = kSums + row * 4 - uint32_t(rows.first * p.plan.partials) * kRowBytes;
         first_row = rows.first;
-        const int32_t first = int32_t(warp * p.plan.reciprocal >> 16);
-        unit = {rows.first + first, int32_t(warp) - first * p.plan.units};
+        const uint32_t number = first_unit();
+        const int32_t first = int32_t(number * p.plan.reciprocal >> 16);
+        unit = {rows.first + first, int32_t(number) - first * p.plan.units};
         ahead = unit;
-        const int32_t total = (rows.last - rows.first) * p.plan.units;
-        count = (total - int32_t(warp) + kWarps - 1) / kWarps;
+        take_count(rows.last - rows.first);
+    }
+    __device__ void take_count(int32_t rows) {
+        count = (rows * p.plan.units - int32_t(first_unit()) + kWarps - 1) / kWarps;
+    }
+    // Of a block. Every other four warps change places, so that each quarter of a multiprocessor
+    // has units that w ends in, where a row of tiles has an even number of them.
+    static __device__ uint32_t first_unit() {
+        const uint32_t warp = threadIdx.x / 32;
+        return warp ^ (warp / 4 & 1);
     }
 
-    // Half the codes of the next unit; with the first half scales laid out as in memory.
-    __device__ void issue_codes(int32_t half) const {
-        if (!elect_one()) return;
+    __device__ void find_row() { w_row = places.in_w(ahead.row); }
+
+    // Half the codes of the next unit, by one lane; with the first half scales laid out as in
+    // memory.
+    __device__ void copy_codes(int32_t half) const {
         const int32_t first = ahead.column * kUnitTiles + half * (kUnitTiles / 2);
         const int32_t tiles = max(0, min(kUnitTiles / 2, p.plan.tiles - first));
         const uint32_t to = slot + uint32_t(half) * (kUnitBytes / 2), full = barrier + half * 8;
         if (Decode::kLut4 && half == 0) {
-            const Groups of = unit_groups<kGroupTiles>(p, {places.in_w(ahead.row), ahead.column});
+            const Groups of = unit_groups<kGroupTiles>(p, {w_row, ahead.column});
             const uint32_t bytes = of.count * Map::kGroupBytes;
             barrier_expect(full, uint32_t(tiles) * 512 + bytes);
             copy_bulk(slot + Map::kScales, p.scale + of.at * Map::kGroupBytes, bytes, full);
         } else {
             barrier_expect(full, uint32_t(tiles) * 512);
         }
-        const int64_t at = int64_t(places.in_w(ahead.row)) * p.plan.tiles + first;
-        if (tiles > 0) copy_bulk(to, p.codes + at * 512, uint32_t(tiles) * 512, full);
+        const int64_t from = int64_t(w_row) * p.plan.tiles + first;
+        if (tiles > 0) copy_bulk(to, p.codes + from * 512, uint32_t(tiles) * 512, full);
+    }
+    __device__ void issue_codes(int32_t half) const {
+        if (elect_one()) copy_codes(half);
     }
 
     // The lane's i-th group in a unit's column; false where w ends before it.
@@ -119,18 +133,18 @@ struct GemvSlot {
         for (uint32_t i = 0; i < kGroups; ++i) {
             uint32_t group;
             if (!find_group(ahead.column, i, &group)) continue;
-            const uint64_t at = uint64_t(uint32_t(places.in_w(ahead.row))) * p.groups + group;
+            const uint64_t number = uint64_t(uint32_t(w_row)) * p.groups + group;
             const uint32_t to = slot + Map::kScales + i * Map::kScaleStride;
             const uint32_t mine = pair * 8 + row;
             if constexpr (kind == ScaleKind::kF32) {
-                copy_8(to + mine * 8, p.scale + at * 64 + row * 8);
+                copy_8(to + mine * 8, p.scale + number * 64 + row * 8);
             } else if constexpr (kind == ScaleKind::kNested) {
-                if (row % 2 == 0) copy_word(to + mine * 2, p.scale + at * 16 + row * 2);
+                if (row % 2 == 0) copy_word(to + mine * 2, p.scale + number * 16 + row * 2);
             } else {
-                copy_word(to + mine * 4, p.scale + at * 32 + row * 4);
+                copy_word(to + mine * 4, p.scale + number * 32 + row * 4);
             }
             if (p.zero != nullptr && row % 4 == 0) {
-                copy_word(slot + Map::kZeros + i * 32 + mine, p.zero + at * 8 + row);
+                copy_word(slot + Map::kZeros + i * 32 + mine, p.zero + number * 8 + row);
             }
         }
         copies_arrive(barrier);

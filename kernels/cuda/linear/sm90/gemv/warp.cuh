@@ -31,7 +31,8 @@ template <class T, class Decode, ScaleKind kind, int kGroupTiles, class Rows = O
 struct GemvWarp : GemvSlot<T, Decode, kind, kGroupTiles, Rows> {
     using Slot = GemvSlot<T, Decode, kind, kGroupTiles, Rows>;
     using Slot::ahead, Slot::barrier, Slot::count, Slot::first_row, Slot::lane, Slot::lanes,
-        Slot::p, Slot::pair, Slot::partials, Slot::places, Slot::row, Slot::slot, Slot::unit;
+        Slot::p, Slot::pair, Slot::partials, Slot::places, Slot::row, Slot::slot, Slot::unit,
+        Slot::w_row;
     using Slot::find_group, Slot::issue_codes, Slot::issue_scales, Slot::issue_seconds,
         Slot::second;
     using Slot::kBarriers, Slot::kBias, Slot::kCodes, Slot::kGroups, Slot::kOfParts,
@@ -45,26 +46,24 @@ struct GemvWarp : GemvSlot<T, Decode, kind, kGroupTiles, Rows> {
         X x;
     };
 
-    Sums sums = {0, 0};
-
     __device__ GemvWarp(const GemvProblem &problem, Run rows, const Rows &where = {})
         : Slot(problem, rows, where) {}
 
     __device__ float2 scales(uint32_t i, uint32_t group) const {
-        const uint32_t at = slot + Map::kScales + (Decode::kLut4 ? 0 : i * Map::kScaleStride);
+        const uint32_t from = slot + Map::kScales + (Decode::kLut4 ? 0 : i * Map::kScaleStride);
         const uint32_t first = unit_groups<kGroupTiles>(p, unit).first;
         const uint32_t mine = (Decode::kLut4 ? group - first : pair) * 8 + row;
         if constexpr (kind == ScaleKind::kNested) {
-            const uint32_t both = shared_load_2(at + mine * 2);
+            const uint32_t both = shared_load_2(from + mine * 2);
             const uint32_t low = shared_load_4(kCodes + (both & 255) * 4);
             const uint32_t high = shared_load_4(kCodes + (both >> 8) * 4);
-            const uint32_t of_w = uint32_t(places.in_w(unit.row)) * 16 + row;
+            const uint32_t of_w = uint32_t(w_row) * 16 + row;
             const float bias = __uint_as_float(shared_load_4(kScaleBias));
             const float above = second(of_w, group), below = second(of_w + 8, group);
             return {nested_scale(__uint_as_float(low), above, bias),
                     nested_scale(__uint_as_float(high), below, bias)};
         } else {
-            return scale_pair<kind>(at + mine * kPairBytes<kind>);
+            return scale_pair<kind>(from + mine * kPairBytes<kind>);
         }
     }
 
@@ -174,6 +173,11 @@ struct GemvWarp : GemvSlot<T, Decode, kind, kGroupTiles, Rows> {
         }
     }
 
+    // Whether w goes on there.
+    __device__ bool has_second_half() const {
+        return unit.column * kUnitTiles + kUnitTiles / 2 < p.plan.tiles;
+    }
+
     template <int first, int last>
     __device__ void add_tiles(const Lane &v, Sums *sums) const {
         const uint32_t codes = slot + lane * 16;
@@ -192,8 +196,8 @@ struct GemvWarp : GemvSlot<T, Decode, kind, kGroupTiles, Rows> {
     // Sums of 16 rows, each of its four lanes, to [row of tiles][partial][row].
     __device__ void store_partial(Unit from, Sums *sums) const {
         sums->add_lanes();
-        const int32_t at = from.row * p.plan.partials + from.column % kGemvWarps;
-        const uint32_t to = partials + uint32_t(at) * kRowBytes;
+        const int32_t number = from.row * p.plan.partials + from.column % kGemvWarps;
+        const uint32_t to = partials + uint32_t(number) * kRowBytes;
         if (pair == 0) shared_store_4(to, __float_as_uint(sums->low));
         if (pair == 1) shared_store_4(to + kRowBytes / 2, __float_as_uint(sums->high));
         *sums = {0, 0};
@@ -210,10 +214,14 @@ struct GemvWarp : GemvSlot<T, Decode, kind, kGroupTiles, Rows> {
         __syncwarp();
     }
 
-    // The first half of the first unit.
-    __device__ void issue_first() const {
+    // The first half of the first unit; where a routing has said where it is, all of it.
+    __device__ void issue_first() {
         if (count == 0) return;
-        issue_codes(0);
+        Slot::find_row();
+        if (elect_one()) {
+            Slot::copy_codes(0);
+            if (!Rows::kOwn) Slot::copy_codes(1);
+        }
         for (uint32_t i = lane; !Decode::kLut4 && p.zero == nullptr && i < kGroups * 8; i += 32) {
             shared_store_4(slot + Map::kZeros + i * 4, 0x88888888u);
         }
@@ -254,7 +262,7 @@ struct GemvWarp : GemvSlot<T, Decode, kind, kGroupTiles, Rows> {
     __device__ typename X::Raw await_x(Run rows, Lane *v) const {
         wait_for_previous_kernel();
         const Beside beside = places.beside_x(p, rows);
-        const typename X::Raw x = load_x(unit.column, v);
+        const typename X::Raw x = count > 0 ? load_x(unit.column, v) : typename X::Raw{};
         if (beside.any) shared_store_4(kBias + threadIdx.x * 4, __float_as_uint(beside.value));
         return x;
     }
@@ -267,13 +275,13 @@ struct GemvWarp : GemvSlot<T, Decode, kind, kGroupTiles, Rows> {
     // x of the unit, or (again) what is left of it, to the operands.
     __device__ void place_x(typename X::Raw x, bool again, Lane *v) const {
         if constexpr (X::kAhead) {
-            const uint32_t at = kSums + p.x_places + uint32_t(unit.column) * X::kPlaceBytes;
+            const uint32_t kept = kSums + p.x_places + uint32_t(unit.column) * X::kPlaceBytes;
             if (!again && is_kept(unit.row)) {
-                if (v->x.recall(at, lane)) return;
+                if (v->x.recall(kept, lane)) return;
                 x = load_x(unit.column, v);
             }
             v->x.split(x, again, lane);
-            if (!again && p.x_places != 0 && unit.row == first_row) v->x.publish(at, lane);
+            if (!again && p.x_places != 0 && unit.row == first_row) v->x.publish(kept, lane);
         }
     }
 
@@ -288,18 +296,18 @@ struct GemvWarp : GemvSlot<T, Decode, kind, kGroupTiles, Rows> {
         return false;
     }
 
-    // Returns with the sums of the last unit's row in `sums`.
     __device__ void run(Run rows) {
         Lane v;
+        Sums sums = {0, 0};
         typename X::Raw x;
         const bool last = threadIdx.x >= kGemvThreads - 32;
         const bool codes_first = places.x_is_late(last);
-        if (codes_first && count > 0) issue_codes(1);
+        if (Rows::kOwn && codes_first && count > 0) issue_codes(1);
         if (kind == ScaleKind::kNested) copies_arrive(kTablesKnown);
         const bool early = X::kOfTile > 1 || (Rows::kOwn ? x_comes_first() : !codes_first);
         if (early) x = await_x(rows, &v);
         if (threadIdx.x == kGemvThreads - 32) barrier_arrive(kXKnown);
-        if (!codes_first && count > 0) issue_codes(1);
+        if (Rows::kOwn && !codes_first && count > 0) issue_codes(1);
         if (kind == ScaleKind::kNested) barrier_wait(kTablesKnown, 0);
         if (!early) {
             if (count > 0) {
@@ -321,6 +329,7 @@ struct GemvWarp : GemvSlot<T, Decode, kind, kGroupTiles, Rows> {
             add_tiles<0, kUnitTiles / 2>(v, &sums);
             if (__builtin_expect(left > 1 && !v.x.rest, 0)) {
                 ahead.advance(p.plan);
+                Slot::find_row();
                 __syncwarp();
                 issue_codes(0);
                 if constexpr (!Decode::kLut4) issue_scales();
@@ -330,12 +339,12 @@ struct GemvWarp : GemvSlot<T, Decode, kind, kGroupTiles, Rows> {
             const bool here = asked && (again || !is_kept(ahead.row));
             if (X::kAhead && here) x = load_x(again ? unit.column : ahead.column, &v);
             barrier_wait(barrier + 8, parity);
-            add_tiles<kUnitTiles / 2, kUnitTiles>(v, &sums);
+            if (has_second_half()) add_tiles<kUnitTiles / 2, kUnitTiles>(v, &sums);
             if (!again) {  // else the same unit, what is left of x
-                if (--left == 0) break;
                 const Unit now = unit;
-                unit.advance(p.plan);
-                if (unit.row != now.row) store_partial(now, &sums);
+                if (--left > 0) unit.advance(p.plan);
+                if (left == 0 || unit.row != now.row) store_partial(now, &sums);
+                if (left == 0) break;
                 __syncwarp();
                 issue_codes(1);
                 parity ^= 1;
