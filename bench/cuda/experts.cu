@@ -1,8 +1,9 @@
 // Layers of experts: gate and up with their activation, then down with the weighted sum, two calls,
 // captured with a routing of their own each, so that weights come from memory.
-//   bench_cuda_experts [out.json [tokens ...]]
+//   bench_cuda_experts [out.json [tokens | model ...]]
 // bytes: of the experts that a call touches; share: of the rate at which this machine reads 2 GiB.
 #include <set>
+#include <string>
 
 #include "weights.cuh"
 
@@ -176,12 +177,17 @@ int main(int argc, char **argv) {
     Bench b(argc > 1 ? argv[1] : nullptr);
     std::printf("%s\n", qk_build_info());
     std::vector<int64_t> tokens;
-    for (int i = 2; i < argc; ++i) tokens.push_back(std::atoll(argv[i]));
+    std::set<std::string> models;
+    for (int i = 2; i < argc; ++i) {
+        const int64_t number = std::atoll(argv[i]);
+        number > 0 ? tokens.push_back(number) : void(models.insert(argv[i]));
+    }
     if (tokens.empty()) tokens = {1, 4, 16, 64, 256, 1024, 4096};
     const double us = read_floor(b.timer, b.pool, kPool, kPool, b.sink);
     const double rate = double(kPool) / us;
     b.report.add("floor: read 2 GiB", 0, 0, 0, us, double(kPool), 1);
     for (const Model &model : kModels) {
+        if (!models.empty() && models.count(model.name) == 0) continue;
         // gpt-oss has rows of 2880 columns, which groups of 128 do not divide.
         const Kind &u4 = model.hidden % 128 == 0 ? kRowU4 : kRowU4Small;
         std::vector<Kind> kinds = {u4};
