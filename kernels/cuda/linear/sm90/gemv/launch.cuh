@@ -31,13 +31,13 @@ __global__ void __launch_bounds__(kGemvThreads, XColumns<T, kParts<kGroupTiles>>
     multiply(const __grid_constant__ GemvProblem p) {
 #if __CUDA_ARCH__ >= 900
     if (!Decode::kLut4 || p.overlaps) allow_next_kernel();
-    const Run rows = p.plan.rows.part(int32_t(blockIdx.x));
+    const Run rows = OwnRows().of_block(p);
     GemvWarp<T, Decode, kind, kGroupTiles> work(p, rows);
     work.prepare(rows);
     __syncthreads();
     work.run(rows);
     __syncthreads();
-    store_rows<T, Decode, decltype(work)>(p, rows);
+    store_rows<T, Decode, decltype(work)>(p, OwnRows().of_block(p));
 #endif
 }
 

@@ -12,6 +12,14 @@ struct Beside {
     float value;
 };
 
+// The block's number, asked for where it is needed: what follows from it would wait in memory, for
+// registers are few.
+__device__ inline int32_t block_number() {
+    int32_t number;
+    asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(number));
+    return number;
+}
+
 // Where a block's rows of tiles are in w, and x for them: those of one weight.
 struct OwnRows {
     static constexpr bool kOwn = true;
@@ -20,8 +28,10 @@ struct OwnRows {
     __device__ const void *x(const GemvProblem &p, int32_t) const { return p.x; }
     // Whether a warp asks for all of its first unit before x; `last`: of the block's warps.
     __device__ bool x_is_late(bool last) const { return last; }
+    __device__ Run of_block(const GemvProblem &p) const { return p.plan.rows.part(block_number()); }
     // The bias of a row of y.
-    __device__ Beside beside_x(const GemvProblem &p, Run rows) const {
+    __device__ Beside beside_x(const GemvProblem &p, Run) const {
+        const Run rows = of_block(p);
         if (p.bias == nullptr || int32_t(threadIdx.x) >= y_rows(p, rows)) return {false, 0};
         return {true, load_float(p.bias_type, p.bias, int64_t(rows.first) * 16 + threadIdx.x)};
     }
