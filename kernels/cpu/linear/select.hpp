@@ -48,9 +48,8 @@ enum Condition : Conditions {
 // Conditions that are the case itself: their kernels are no faster ones for another case.
 constexpr Conditions kOfTheCase = kLaneSums | kBlockSums | kTwoRows | kFewRows | kFourRows |
                                   kFiveRows | kUpToFourRows | kUpToEightRows | kEightRows |
-                                  kSixteenRows | kU4 |
-                                  kS8 | kColumnLayout | kFourBits | kNibbles | kNibblesByRow |
-                                  kExactIntegers | kBlocks128 | kSmallGroups;
+                                  kSixteenRows | kU4 | kS8 | kColumnLayout | kFourBits | kNibbles |
+                                  kNibblesByRow | kExactIntegers | kBlocks128 | kSmallGroups;
 
 // What a case without it is; conditions of the case itself are never said.
 static constexpr const char *lacking_text(Conditions condition) {

@@ -114,6 +114,7 @@ void add_sizes(const LinearArgs &args, uint32_t weight, bool through_sums, Met *
     const Geometry &s = w.geometry;
     const int64_t bytes = args.x.format->bits / 8;
     met->add(Condition::kK256, s.k % 256 == 0);
+    met->add(Condition::kK32, s.k % 32 == 0);
     met->add(Condition::kK16, s.k % 16 == 0);
     met->add(Condition::kK8, s.k % 8 == 0);
     met->add(Condition::kXRows4Bytes, aligned(args.x.data, 4) && args.x.columns * bytes % 4 == 0 &&

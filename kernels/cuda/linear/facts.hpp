@@ -70,6 +70,7 @@ enum class Condition : uint8_t {
     kTableAligned4,
     kK8,
     kK16,
+    kK32,
     kK256,
     kXRows4Bytes,   // rows of x are whole words, aligned to them
     kXRows16Bytes,  // rows of x are multiples of 16 bytes

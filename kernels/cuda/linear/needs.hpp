@@ -10,6 +10,7 @@
 #include "cuda/linear/sm90/gemv/rows_plan.hpp"
 #include "cuda/linear/sm90/some_rows/plan.hpp"
 #include "cuda/linear/stored/bytes_plan.hpp"
+#include "cuda/linear/stored/gemv_plan.hpp"
 #include "cuda/linear/transposed_plan.hpp"
 
 namespace qk::cuda {
@@ -50,6 +51,10 @@ constexpr int64_t some_rows(const Facts &f, const Device &d) {
 }
 constexpr int64_t rows_24(const Facts &f, const Device &d) {
     return some_rows_shared(some_rows_case(f), d.multiprocessors, d.shared_bytes, kSomeRowsMany);
+}
+constexpr int64_t words_gemv(const Facts &f, const Device &d) {
+    const GemvPlan plan = plan_gemv(f.n, f.k, d.multiprocessors);
+    return words_gemv_shared(plan, f.weight == kGptqU4, f.lut4());
 }
 constexpr int64_t sm80_gemv(const Facts &f, const Device &d) {
     return sm80_gemv_shared(sm80_gemv_device(d.multiprocessors, d.shared_bytes), f.lut4());
@@ -247,6 +252,16 @@ constexpr Needs words_needs(uint32_t weights, Conditions more) {
 }
 constexpr Needs kWordsNeeds = words_needs(
     kRow4 | kGptqU4, needs(C::kXIs16BitsForLut4, C::kCodesAlignedToWords, C::kN4InGptq));
+constexpr Needs kWordsGemvNeeds = {
+    .weights = kRow4 | kGptqU4,
+    .conditions = kScaleWords | needs(C::kXIs16Bits, C::kXAligned16, C::kCodesAligned16, C::kK32,
+                                      C::kN4InGptq, C::kGroupsAlongK, C::kGroupsPowerOfTwo,
+                                      C::kGroupsOf64, C::kFewGroups31),
+    .most = 1,
+    .k_below = int64_t{1} << 30,
+    .n_below = int64_t{1} << 31,
+    .least_capability = 80,
+    .shared = needs_bytes::words_gemv};
 constexpr Needs kColumnsNeeds =
     words_needs(kAwqU4, needs(C::kCodesAligned4, C::kZerosAligned4, C::kN8));
 

@@ -93,6 +93,7 @@ constexpr Sentence kSentences[] = {
     {C::kTableAligned4, "w's table is not 4-byte aligned"},
     {C::kK8, "k is not a multiple of 8"},
     {C::kK16, "k is not a multiple of 16"},
+    {C::kK32, "k is not a multiple of 32"},
     {C::kK256, "k is not a multiple of 256"},
     {C::kXRows4Bytes, "rows of x are not whole words of 4 bytes, aligned to them"},
     {C::kXRows16Bytes, "rows of x are not multiples of 16 bytes"},

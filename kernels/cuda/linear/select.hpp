@@ -99,6 +99,7 @@ constexpr Row kLinearTable[] = {
     {K::kSm90SomeRows, kSm90SomeRowsNeeds, 1, kAnyM, wanted::passes, Batch::kAny},
     {K::kSm80Gemv, kSm80GemvNeeds, 1, kAnyM, nullptr, Batch::kAny},
     {K::kBytes, kBytesNeeds, 1, 32, nullptr, Batch::kAny},
+    {K::kWordsGemv, kWordsGemvNeeds, 1, 1, nullptr, Batch::kAny},
     {K::kWords, kWordsNeeds, 1, 32, nullptr, Batch::kAny},
     {K::kColumns, kColumnsNeeds, 1, 32, nullptr, Batch::kAny},
     {K::kDense, kDenseNeeds, 33, kAnyM, nullptr, Batch::kAlone},

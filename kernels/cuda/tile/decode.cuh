@@ -55,6 +55,13 @@ struct U4 {
             return subtract_bf16(a, b);
         }
     }
+    // Of a word of one row.
+    static __device__ Zeros zeros_of_code(uint32_t zero) {
+        if constexpr (std::is_same_v<T, F16>) {
+            return {0x64006400u + zero * 0x00010001u, 0x54005400u + zero * 0x00100010u};
+        }
+        return {0x43004300u + zero * 0x00010001u, 0x43004300u + zero * 0x00010001u};
+    }
     // Of a word whose even nibbles are one zero point, whose odd ones the other.
     static __device__ Zeros zeros_of(uint32_t word) {
         uint32_t both[4];
@@ -86,6 +93,7 @@ struct Lut4 {
                 pair, pair, pair, pair};
         }
     }
+    static __device__ Zeros zeros_of_code(uint32_t) { return {}; }
     static __device__ Zeros zeros_of(uint32_t) { return {}; }
     static __device__ void decode(uint32_t word, const Zeros &, const uint32_t *table,
                                   uint32_t (&pair)[4]) {

@@ -1,0 +1,239 @@
+// y = x . transpose(w) + bias for one row of x straight from layouts whose words hold 8 codes along
+// k: ROW, ROW_HIGH, AWQ_GEMV, WORD (rows one after the other) and GPTQ ([k / 8, n] words).
+//
+// Cut and multiplied as packed tiles are (linear/sm90/gemv/warp.cuh): a unit is 16 rows of w and
+// 512 columns, 8 tiles of 64; column j of the operands holds x for tile j, of whose product only
+// column j is kept, so that a lane needs the scales of two tiles alone. A lane has two rows of w,
+// r and r + 8, and 16 columns of each tile; which of them share a product is free as long as x
+// follows.
+//
+//   block: 16 warps, a run of rows of tiles; warp: every 16th unit, two on their way through shared
+//   memory, copied 16 bytes a lane
+//
+// Bytes per row of w: k / 2 of codes, its scales and zeros, read once. Nothing is read before the
+// kernel ahead in the stream has finished: a checkpoint's weights may be its work.
+#include "cuda/kernels.hpp"
+#include "cuda/linear/stored/words_gemv_parts.cuh"
+
+namespace qk::cuda {
+
+namespace {
+
+constexpr int kWarps = kGemvWarps, kThreads = kWarps * 32;
+
+template <class T, class Decode, bool gptq, ScaleKind kind, int kGroups>
+struct RowWarp {
+    using Copy = UnitCopy<gptq>;
+    using Scales = RowGroups<kind, kGroups, !Decode::kLut4>;
+    using X = RowX<Decode::kLut4>;
+
+    const RowProblem &p;
+    const uint32_t *table;
+    const float *scale_codes;
+    float *partials;  // of the block
+    uint8_t *slots;   // of the warp
+    Copy copy;
+    int lane, pair;    // pair of tiles whose sums the lane keeps: lane % 4
+    int32_t count;     // of the warp's units
+    Unit unit, ahead;  // to multiply, to issue; rows of the block's
+    bool high_first;
+    float low = 0, high = 0;
+
+    __device__ RowWarp(const RowProblem &problem, const uint32_t *with_table,
+                       const float *with_codes, float *with_partials, uint8_t *all_slots)
+        : p(problem), table(with_table), scale_codes(with_codes), partials(with_partials),
+          copy(problem), lane(int(threadIdx.x) % 32), pair(lane % 4),
+          high_first(problem.w.layout == QK_LAYOUT_ROW_HIGH) {
+        const int32_t warp = int32_t(threadIdx.x) / 32, down = warp / p.plan.units;
+        slots = all_slots + warp * kUnitsAhead * unit_bytes(gptq);
+        unit = {down, warp - down * p.plan.units};
+        ahead = unit;
+        const int32_t total = rows_of_block(p.plan, blockIdx.x) * p.plan.units;
+        count = total > warp ? (total - warp + kWarps - 1) / kWarps : 0;
+    }
+
+    __device__ void issue_first() {
+#pragma unroll
+        for (int stage = 0; stage < kUnitsAhead; ++stage) issue(stage, stage < count);
+    }
+    __device__ void issue(int stage, bool there) {
+        uint8_t *const slot = slots + stage * unit_bytes(gptq);
+        if (there) {
+            copy.issue(row_tile(ahead.row), ahead.column, slot);
+            ahead.advance(p.plan);
+        } else {
+            copies_commit();
+            copies_commit();
+        }
+    }
+
+    __device__ void load_scales(Scales *to) const {
+        const int32_t first = row_tile(unit.row) * 16, end = int32_t(p.w.geometry.n) - 1;
+        const uint32_t rows[2] = {uint32_t(min(first + Copy::low(lane), end)),
+                                  uint32_t(min(first + Copy::high(lane), end))};
+        to->load(p, rows, unit.column, pair);
+    }
+
+    // own: of a lane's two tiles, its column of the product, both rows.
+    __device__ void add_tile(const uint8_t *slot, int tile, const Zeros (&zero)[2], const X &x,
+                             float (&own)[2][2]) const {
+        uint32_t word[2][2];
+        Copy::words(slot, tile, lane, word);
+        float d[4] = {};
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+            uint32_t a[4], b[4];
+            Decode::decode(word[0][j], zero[0], table, a);
+            Decode::decode(word[1][j], zero[1], table, b);
+            const uint32_t first[4] = {a[0], b[0], a[1], b[1]};
+            const uint32_t then[4] = {a[2], b[2], a[3], b[3]};
+            mma_16x8x16<T>(d, first, x.of[j].x, x.of[j].y);
+            mma_16x8x16<T>(d, then, x.of[j].z, x.of[j].w);
+        }
+        const bool mine = pair == tile / 2;
+        own[tile % 2][0] = mine ? d[tile % 2] : own[tile % 2][0];
+        own[tile % 2][1] = mine ? d[2 + tile % 2] : own[tile % 2][1];
+    }
+
+    // Waits for each half of the unit.
+    __device__ void add_unit(const uint8_t *slot, const X &x, const float2 (&scale)[kGroups],
+                             const uint32_t (&zero)[kGroups]) {
+        Zeros both[2] = {};
+        float own[2][2] = {};
+#pragma unroll
+        for (int tile = 0; tile < kUnitTiles; ++tile) {
+            if (tile % (kUnitTiles / 2) == 0) {
+                tile == 0 ? copies_wait_but<2 * kUnitsAhead - 1>()
+                          : copies_wait_but<2 * kUnitsAhead - 2>();
+                __syncwarp();
+            }
+            if (!Decode::kLut4 && (kGroups > 1 || tile % 2 == 0)) {
+                const uint32_t byte =
+                    __shfl_sync(~0u, zero[tile % kGroups], lane / 4 * 4 + tile / 2);
+                both[0] = Decode::zeros_of_code(byte & 15);
+                both[1] = Decode::zeros_of_code(byte >> 4);
+            }
+            add_tile(slot, tile, both, x, own);
+        }
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            low = __fmaf_rn(own[i][0], scale[i % kGroups].x, low);
+            high = __fmaf_rn(own[i][1], scale[i % kGroups].y, high);
+        }
+    }
+
+    // The sums of the four lanes of a row, to [row of tiles][partial][row].
+    __device__ void store_partial(Unit of) {
+#pragma unroll
+        for (int i = 1; i < 4; i *= 2) {
+            low = __fadd_rn(low, __shfl_xor_sync(~0u, low, i));
+            high = __fadd_rn(high, __shfl_xor_sync(~0u, high, i));
+        }
+        float *const to = partials + (of.row * p.plan.partials + of.column % kWarps) * 16;
+        if (pair == 0) to[Copy::low(lane)] = low;
+        if (pair == 1) to[Copy::high(lane)] = high;
+        low = high = 0;
+    }
+
+    __device__ void run(float bias) {
+        Scales next;
+        X x;
+        if (count > 0) {
+            load_scales(&next);
+            x.load(p, unit.column, lane, high_first);
+        }
+        int stage = 0;
+#pragma unroll 1
+        for (int32_t left = count; left > 0; --left) {
+            float2 scale[kGroups];
+            uint32_t zero[kGroups] = {};
+#pragma unroll
+            for (int i = 0; i < kGroups; ++i) {
+                scale[i] = next.scales(scale_codes, bias, i);
+                if (!Decode::kLut4) zero[i] = next.zero_byte(p.w.zero_offset, i);
+            }
+            const Unit now = unit;
+            unit.advance(p.plan);
+            if (left > 1) load_scales(&next);
+            add_unit(slots + stage * unit_bytes(gptq), x, scale, zero);
+            __syncwarp();
+            issue(stage, left > kUnitsAhead);
+            stage = stage + 1 == kUnitsAhead ? 0 : stage + 1;
+            if (left > 1 && p.plan.unit_step != 0) x.load(p, unit.column, lane, high_first);
+            if (left == 1 || unit.row != now.row) store_partial(now);
+        }
+    }
+};
+
+template <class T, class Decode, bool gptq, ScaleKind kind, int kGroups>
+__global__ void __launch_bounds__(kThreads, 1)
+    multiply_words_gemv(const __grid_constant__ RowProblem p) {
+#if defined(QK_CUDA_SIMULATED)
+    __shared__ uint4 shared[(227 << 10) / 16];
+#else
+    extern __shared__ uint4 shared[];
+#endif
+    auto *const table = reinterpret_cast<uint32_t *>(shared);
+    auto *const scale_codes = reinterpret_cast<float *>(table + (Decode::kLut4 ? kTableWords : 0));
+    auto *const partials = scale_codes + 256;
+    auto *const slots = reinterpret_cast<uint8_t *>(partials) + p.plan.sums_bytes;
+    RowWarp<T, Decode, gptq, kind, kGroups> work(p, table, scale_codes, partials, slots);
+    work.issue_first();
+    float bias = 0;
+    if constexpr (Decode::kLut4) Decode::prepare(p.w, table, work.high_first);
+    if constexpr (kind == ScaleKind::kNested) {
+        load_scale_codes(p.w, scale_codes);
+        bias = __ldg(reinterpret_cast<const float *>(p.w.bias));
+    }
+    __syncthreads();
+    work.run(bias);
+    __syncthreads();
+    if (int32_t(threadIdx.x) >= rows_of_block(p.plan, blockIdx.x) * 16) return;
+    const int64_t row = row_tile(int32_t(threadIdx.x) / 16) * int64_t{16} + threadIdx.x % 16;
+    if (row >= p.w.geometry.n) return;
+    const float *const from = partials + threadIdx.x / 16 * p.plan.partials * 16 + threadIdx.x % 16;
+    float y = from[0];
+    for (int32_t i = 1; i < p.plan.partials; ++i) y = __fadd_rn(y, from[i * 16]);
+    store_output(p, p.type, row, row, y);
+}
+
+template <class T, class Decode, bool gptq, ScaleKind kind>
+Status run_scales(const RowProblem &p, const Launch &launch) {
+    Shape3 shape = {dim3(uint32_t(p.plan.blocks)), kThreads};
+    shape.shared_bytes = uint32_t(words_gemv_shared(p.plan, gptq, Decode::kLut4));
+    if (p.group_shift == 0) {
+        return launch_kernel(launch, "linear", multiply_words_gemv<T, Decode, gptq, kind, 2>, shape,
+                             p);
+    }
+    return launch_kernel(launch, "linear", multiply_words_gemv<T, Decode, gptq, kind, 1>, shape, p);
+}
+
+template <class T, class Decode, bool gptq>
+Status run_words(const RowProblem &p, const Launch &launch) {
+    return with_scale_kind(p.w.scale_format, [&](auto kind) {
+        return run_scales<T, Decode, gptq, kind.value>(p, launch);
+    });
+}
+
+template <class T>
+Status run_type(const RowProblem &p, bool gptq, const Launch &launch) {
+    if (gptq) return run_words<T, U4<T>, true>(p, launch);
+    if (p.w.kind == FormatKind::kLut4) return run_words<T, Lut4<T>, false>(p, launch);
+    return run_words<T, U4<T>, false>(p, launch);
+}
+
+Status run(const LinearArgs &args, const Launch &launch) {
+    const Weight &w = args.w;
+    const Geometry &s = w.geometry;
+    const bool gptq = w.layout->id == QK_LAYOUT_GPTQ || w.layout->id == QK_LAYOUT_GPTQ_V1;
+    const RowProblem p = {problem_of(args, kUnitColumns),
+                          plan_gemv(s.n, s.k, launch.device.multiprocessors), group_tiles_shift(s)};
+    return p.type == QK_FORMAT_F16 ? run_type<F16>(p, gptq, launch)
+                                   : run_type<BF16>(p, gptq, launch);
+}
+
+}  // namespace
+
+const Kernel<LinearArgs> kLinearWordsGemv = linear_kernel<LinearKernel::kWordsGemv>(run);
+
+}  // namespace qk::cuda

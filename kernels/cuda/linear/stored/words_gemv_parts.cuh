@@ -1,0 +1,176 @@
+// What a warp of the kernel for one row of x from stored words (words_gemv.cu) knows of a unit: its
+// way to shared memory, its scales and zeros, x for its columns.
+#pragma once
+#include "cuda/linear/sm90/gemv/plan.hpp"
+#include "cuda/linear/stored/gemv_plan.hpp"
+#include "cuda/linear/stored/words_parts.cuh"
+
+namespace qk::cuda {
+namespace {
+
+struct RowProblem : Problem {
+    GemvPlan plan;
+    int32_t group_shift;  // log2 of the tiles a group
+};
+
+// A block has every gridDim.x-th row of tiles, so that blocks side by side read what lies side by
+// side: in GPTQ a unit's rows of words are 64 bytes, far apart.
+__device__ inline int32_t row_tile(int32_t of_block) {
+    return int32_t(blockIdx.x) + of_block * int32_t(gridDim.x);
+}
+
+// A unit's way to shared memory and to the lanes, whose rows of it are low and high.
+template <bool gptq>
+struct UnitCopy {
+    static constexpr int kPitch = unit_pitch(gptq);
+    const uint8_t *data;
+    int64_t pitch;  // bytes from a row (GPTQ: of words) to the next
+    int32_t n, k;
+    int down, piece;  // of the lane's first 16 bytes
+
+    __device__ explicit UnitCopy(const Problem &p)
+        : pitch(gptq ? p.w.geometry.n * 4 : p.w.geometry.k / 2), n(int32_t(p.w.geometry.n)),
+          k(int32_t(p.w.geometry.k)) {
+        constexpr int kPieces = gptq ? 4 : 8;
+        piece = int(threadIdx.x) % kPieces;
+        down = int(threadIdx.x) % 32 / kPieces;
+        data = p.w.data + down * pitch + piece * 16;
+    }
+    __device__ static int low(int lane) { return gptq ? lane / 4 * 2 : lane / 4; }
+    __device__ static int high(int lane) { return gptq ? lane / 4 * 2 + 1 : lane / 4 + 8; }
+
+    __device__ void issue(int32_t row_tile, int32_t column, uint8_t *slot) const {
+        constexpr int kTimes = kUnitBytes / 2 / (32 * 16), kDown = gptq ? 8 : 4;
+        const int32_t line = gptq ? column * int32_t(kUnitColumns / 8) : row_tile * 16;
+        const int32_t at = gptq ? row_tile * 64 : column * int32_t(kUnitColumns / 2);
+        const int32_t lines = (gptq ? k / 8 : n) - line - down;
+        const int32_t left = gptq ? n - row_tile * 16 - piece * 4 : k / 2 - at - piece * 16;
+        const uint8_t *from = data + line * pitch + at;
+        uint8_t *const to = slot + down * kPitch + piece * 16;
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            constexpr int kOver = gptq ? 0 : int(kUnitColumns) / 4;  // bytes from half to half
+#pragma unroll
+            for (int i = 0; i < kTimes; ++i) {
+                const int row = (gptq ? half * kTimes + i : i) * kDown;
+                const bool there = left > half * kOver && row < lines;
+                copy_ahead<16>(to + row * kPitch + half * kOver, from + row * pitch + half * kOver,
+                               there ? 16 : 0, true);
+            }
+            copies_commit();
+        }
+    }
+    // The words of the lane's rows, of its 16 columns of a tile: two of the low one, two of the
+    // high.
+    __device__ static void words(const uint8_t *slot, int tile, int lane, uint32_t (&to)[2][2]) {
+        const int pair = lane % 4;
+        if constexpr (gptq) {
+            const uint8_t *const at = slot + (tile * 8 + pair * 2) * kPitch + low(lane) * 4;
+            const auto first = *reinterpret_cast<const uint2 *>(at);
+            const auto then = *reinterpret_cast<const uint2 *>(at + kPitch);
+            to[0][0] = first.x, to[1][0] = first.y;
+            to[0][1] = then.x, to[1][1] = then.y;
+        } else {
+            const uint8_t *const at = slot + low(lane) * kPitch + tile * 32 + pair * 8;
+            const auto of_low = *reinterpret_cast<const uint2 *>(at);
+            const auto of_high = *reinterpret_cast<const uint2 *>(at + 8 * kPitch);
+            to[0][0] = of_low.x, to[0][1] = of_low.y;
+            to[1][0] = of_high.x, to[1][1] = of_high.y;
+        }
+    }
+};
+
+// Scales and zeros of a lane's two rows, of the groups of its tiles 2 pair and 2 pair + 1, as they
+// are stored: whatever is done with a load at once would wait for it.
+template <ScaleKind kind, int kGroups, bool zeros>
+struct RowGroups {
+    uint32_t scale[kGroups][2], zero[kGroups][zeros ? 2 : 1];  // a zero: the byte that has it
+    uint32_t odd;  // bit 2 i + j: whether group i's zero of row j is the byte's upper nibble
+    float second[kGroups][kind == ScaleKind::kNested ? 2 : 1];
+
+    // A place: row * .._row + group * .._step (WORD's zeros are eights of rows).
+    static __device__ uint32_t zero_place(const RowProblem &p, uint32_t row, uint32_t group) {
+        if (p.w.layout != QK_LAYOUT_WORD) return row * p.zero_row + group * p.zero_step;
+        return (row >> 3) * uint32_t(p.w.geometry.groups_per_row) * 8 + (row & 7) + group * 8;
+    }
+
+    __device__ void load(const RowProblem &p, const uint32_t (&row)[2], int32_t column, int pair) {
+        odd = p.w.layout == QK_LAYOUT_ROW_HIGH ? 0xf : 0;  // neighbours are swapped
+#pragma unroll
+        for (int i = 0; i < kGroups; ++i) {
+            const uint32_t tile = uint32_t(column * kUnitTiles + pair * 2 + i);
+            const uint32_t groups = uint32_t(p.w.geometry.groups_per_row);
+            const uint32_t group = min(tile >> p.group_shift, groups - 1);
+#pragma unroll
+            for (int j = 0; j < 2; ++j) {
+                const uint32_t at = row[j] * p.scale_row + group * p.scale_step;
+                if constexpr (kind == ScaleKind::kF32) {
+                    scale[i][j] = __ldg(reinterpret_cast<const uint32_t *>(p.w.scale) + at);
+                } else if constexpr (kind == ScaleKind::kNested) {
+                    scale[i][j] = __ldg(p.w.scale + at);
+                    second[i][j] = __ldg(reinterpret_cast<const float *>(p.w.second) +
+                                         ((row[j] * groups + group) >> p.second_shift));
+                } else {
+                    scale[i][j] = __ldg(reinterpret_cast<const uint16_t *>(p.w.scale) + at);
+                }
+            }
+            if constexpr (zeros) {
+                zero[i][0] = zero[i][1] = uint32_t(8 - p.w.zero_offset) * 0x11;
+                if (p.w.zero == nullptr) continue;
+#pragma unroll
+                for (int j = 0; j < 2; ++j) {
+                    const uint32_t at = zero_place(p, row[j], group);
+                    odd ^= (at & 1) << (2 * i + j);
+                    zero[i][j] = __ldg(p.w.zero + (at >> 1));
+                }
+            }
+        }
+    }
+    __device__ float2 scales(const float *codes, float bias, int i) const {
+        if constexpr (kind == ScaleKind::kF32) {
+            return {__uint_as_float(scale[i][0]), __uint_as_float(scale[i][1])};
+        } else if constexpr (kind == ScaleKind::kNested) {
+            return {nested_scale(codes[scale[i][0]], second[i][0], bias),
+                    nested_scale(codes[scale[i][1]], second[i][1], bias)};
+        } else {
+            return scale_pair_of<kind>(scale[i][0] | scale[i][1] << 16);
+        }
+    }
+    // The low row's in the low nibble, the high one's above.
+    __device__ uint32_t zero_byte(int32_t offset, int i) const {
+        uint32_t byte = 0;
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+            const uint32_t value = (zero[i][j] >> (odd >> (2 * i + j) & 1) * 4) + uint32_t(offset);
+            byte |= (value & 15) << j * 4;
+        }
+        return byte;
+    }
+};
+
+// x of a lane's 16 columns of its tile, as the operands of that tile's four products.
+template <bool lut4>
+struct RowX {
+    uint4 of[2];
+
+    __device__ void load(const RowProblem &p, int32_t unit, int lane, bool high_first) {
+        const int32_t column = unit * int32_t(kUnitColumns) + lane / 4 * 64 + lane % 4 * 16;
+        const auto *const from = reinterpret_cast<const uint4 *>(p.x) + column / 8;
+        const bool there = column < int32_t(p.w.geometry.k);
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+            of[j] = {0, 0, 0, 0};
+            if (there) of[j] = match(__ldg(from + j), high_first);
+        }
+    }
+    // U4 pairs codes i and i + 4 (where neighbours are swapped, of the other order).
+    static __device__ uint4 match(uint4 v, bool high_first) {
+        if constexpr (lut4) return v;
+        const uint32_t even = high_first ? 0x7632u : 0x5410u, odd = even ^ 0x2222u;
+        return {byte_permute(v.x, v.z, even), byte_permute(v.x, v.z, odd),
+                byte_permute(v.y, v.w, even), byte_permute(v.y, v.w, odd)};
+    }
+};
+
+}  // namespace
+}  // namespace qk::cuda
