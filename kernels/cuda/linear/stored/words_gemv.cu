@@ -3,12 +3,11 @@
 //
 // Cut and multiplied as packed tiles are (linear/sm90/gemv/warp.cuh): a unit is 16 rows of w and
 // 512 columns, 8 tiles of 64; column j of the operands holds x for tile j, of whose product only
-// column j is kept, so that a lane needs the scales of two tiles alone. A lane has two rows of w,
-// r and r + 8, and 16 columns of each tile; which of them share a product is free as long as x
-// follows.
+// column j is kept, so that a lane needs the scales of two tiles alone. A lane has two rows of w
+// and 16 columns of each tile; which of them share a product is free as long as x follows.
 //
-//   block: 16 warps, a run of rows of tiles; warp: every 16th unit, two on their way through shared
-//   memory, copied 16 bytes a lane
+//   block: 16 warps, every gridDim.x-th row of tiles
+//   warp:  every 16th unit of these, two on their way through shared memory, copied 16 bytes a lane
 //
 // Bytes per row of w: k / 2 of codes, its scales and zeros, read once. Nothing is read before the
 // kernel ahead in the stream has finished: a checkpoint's weights may be its work.
