@@ -70,10 +70,11 @@ class Session {
         options.device = QK_DEVICE_CUDA;
         options.workspace_bytes = 1024;  // the packed weight fits
         QK_STEP(qk_context_create(&options, &context_));
-        qk_tensor *w, *packed, *x, *y, *many, *y_many, *dense, *row;
+        qk_tensor *w, *packed, *x, *y, *many, *y_many, *dense, *row, *columns;
         QK_STEP(make(QK_FORMAT_NF4, QK_LAYOUT_ROW_HIGH, kN, kK, &w));
         QK_STEP(make(QK_FORMAT_NF4, QK_LAYOUT_PACKED, kN, kK, &packed));
         QK_STEP(make(QK_FORMAT_NF4, QK_LAYOUT_ROW, kN, kK, &row));
+        QK_STEP(make(QK_FORMAT_NF4, QK_LAYOUT_GPTQ, kN, kK, &columns));
         QK_STEP(make(QK_FORMAT_F16, QK_LAYOUT_ROW, 2, kK, &x));
         QK_STEP(make(QK_FORMAT_F16, QK_LAYOUT_ROW, 2, kN, &y));
         QK_STEP(make(QK_FORMAT_F16, QK_LAYOUT_ROW, kMany, kK, &many));
@@ -92,6 +93,7 @@ class Session {
         QK_STEP(qk_repack(context_, w, row));
         QK_STEP(qk_dequantize(context_, packed, dense));
         QK_STEP(qk_dequantize(context_, w, dense));
+        QK_STEP(qk_quantize(context_, dense, columns));
         QK_STEP(qk_linear(context_, x, packed, nullptr, y));
         QK_STEP(qk_linear(context_, many, w, nullptr, y_many));  // repacks first
         QK_STEP(qk_context_synchronize(context_));

@@ -61,7 +61,7 @@ fn plans_say_what_runs() {
     let flags = ContextOptions::INT8_ACTIVATIONS;
     let mode = ContextOptions { thread_count: 1, flags, ..Default::default() };
     let mode = Context::with_options(&mode).unwrap();
-    for (m, classes) in [(1, [(1, 1), (1, i32::MAX)]), (3, [(2, i32::MAX), (1, i32::MAX)])] {
+    for (m, classes) in [(1, [(1, 2), (1, i32::MAX)]), (3, [(3, i32::MAX), (1, i32::MAX)])] {
         for (context, class) in [&exact, &mode].into_iter().zip(classes) {
             let w = packed(context, 64, 128);
             let x = Tensor::new(context, &Desc::new(Format::F32, &[m, 128])).unwrap();
