@@ -42,9 +42,10 @@ struct UnitCopy {
     __device__ void issue(int32_t row_tile, int32_t column, uint8_t *slot) const {
         constexpr int kTimes = kUnitBytes / 2 / (32 * 16), kDown = gptq ? 8 : 4;
         const int32_t line = gptq ? column * int32_t(kUnitColumns / 8) : row_tile * 16;
-        const int32_t at = gptq ? row_tile * 64 : column * int32_t(kUnitColumns / 2);
+        const int64_t at = gptq ? row_tile * int64_t{64} : column * (kUnitColumns / 2);
         const int32_t lines = (gptq ? k / 8 : n) - line - down;
-        const int32_t left = gptq ? n - row_tile * 16 - piece * 4 : k / 2 - at - piece * 16;
+        const int32_t left =
+            gptq ? n - row_tile * 16 - piece * 4 : k / 2 - int32_t(at) - piece * 16;
         const uint8_t *from = data + line * pitch + at;
         uint8_t *const to = slot + down * kPitch + piece * 16;
 #pragma unroll
