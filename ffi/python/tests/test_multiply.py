@@ -69,9 +69,10 @@ class Plans(unittest.TestCase):
                         self.assertEqual(told[-1].status, 0)
                         self.assertIsInstance(plan.reason, str)
                         exact = (1, 2) if m <= 2 else (3, None)
-                        of_mode = {"int8_activations": (1, None),
-                                   "bf16_products": (1, 7)}.get(mode, exact)
-                        self.assertIn(plan.batch, (exact, of_mode))
+                        # Fewer rows than the 8 that bf16 mode rounds weights for may run exact.
+                        of_mode = {"int8_activations": [(1, None)],
+                                   "bf16_products": [(1, 7), (3, 7)]}.get(mode, [])
+                        self.assertIn(plan.batch, [exact, *of_mode])
 
     def test_what_is_refused_is_refused(self):
         with self.assertRaisesRegex(qk.CallError, "^w: k is 64, x has k 128"):
