@@ -20,6 +20,13 @@
 
 namespace cuda_test {
 
+// Whether kernels run on simulated threads, which are slow.
+#if defined(QK_CUDA_SIMULATED)
+constexpr bool kSimulated = true;
+#else
+constexpr bool kSimulated = false;
+#endif
+
 using Rng = std::mt19937_64;
 
 // Device memory with canaries on both sides; `offset` bytes past a 256-byte boundary. 0xff: NaN as

@@ -11,12 +11,6 @@
 namespace cuda_test {
 namespace {
 
-#if defined(QK_CUDA_SIMULATED)
-constexpr bool kSimulated = true;
-#else
-constexpr bool kSimulated = false;
-#endif
-
 const qk_layout kLayouts[] = {QK_LAYOUT_ROW,      QK_LAYOUT_ROW_HIGH, QK_LAYOUT_AWQ_GEMM,
                               QK_LAYOUT_AWQ_GEMV, QK_LAYOUT_GPTQ,     QK_LAYOUT_GPTQ_V1,
                               QK_LAYOUT_WORD};

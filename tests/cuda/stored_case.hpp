@@ -7,12 +7,6 @@
 namespace cuda_test {
 namespace {
 
-#if defined(QK_CUDA_SIMULATED)
-constexpr bool kSimulated = true;
-#else
-constexpr bool kSimulated = false;
-#endif
-
 struct Problem {
     HostWeight w;
     qk_format type;  // of x and y

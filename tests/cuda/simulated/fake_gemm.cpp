@@ -9,19 +9,20 @@
 namespace qk::cuda {
 namespace {
 
+__device__ float weight_of(const WeightView &w, int64_t row, int64_t column) {
+    const GroupIndex group = {row, column / w.geometry.group_size};
+    const float zero = w.kind == FormatKind::kU4 ? float(zero_of(w, group)) : 0.0f;
+    return (entry_of(w, code_of(w, row, column)) - zero) * scale_of(w, group);
+}
+
 __global__ void multiply(GemmProblem p, const void *x, qk_format type) {
     const Geometry &s = p.w.geometry;
     const int64_t at = int64_t(blockIdx.x) * 32 + threadIdx.x;
     if (at >= p.m * s.n) return;
     const int64_t row = at % s.n, x_row = at / s.n;
-    const bool affine = p.w.kind == FormatKind::kU4;
     float sum = 0;
     for (int64_t c = 0; c < s.k; ++c) {
-        const GroupIndex group = {row, c / s.group_size};
-        const float entry = entry_of(p.w, code_of(p.w, row, c));
-        const float value =
-            (entry - (affine ? float(zero_of(p.w, group)) : 0)) * scale_of(p.w, group);
-        sum += value * load_float(type, x, x_row * s.k + c);
+        sum += weight_of(p.w, row, c) * load_float(type, x, x_row * s.k + c);
     }
     if (p.bias != nullptr) sum += load_float(p.bias_type, p.bias, row);
     store_float(type, p.y, x_row * p.y_pitch + row, sum);
@@ -33,14 +34,9 @@ __global__ void multiply_transposed(GemmProblem p, const void *x, qk_format type
     const int64_t at = int64_t(blockIdx.x) * 32 + threadIdx.x;
     if (at >= p.m * p.y_columns) return;
     const int64_t column = at % p.y_columns, x_row = at / p.y_columns;
-    const bool affine = p.w.kind == FormatKind::kU4;
     float sum = 0;
     for (int64_t r = 0; r < s.n; ++r) {
-        const GroupIndex group = {r, column / s.group_size};
-        const float entry = entry_of(p.w, code_of(p.w, r, column));
-        const float value =
-            (entry - (affine ? float(zero_of(p.w, group)) : 0)) * scale_of(p.w, group);
-        sum += value * load_float(type, x, x_row * p.x_stride + r);
+        sum += weight_of(p.w, r, column) * load_float(type, x, x_row * p.x_stride + r);
     }
     const int64_t to = p.order == nullptr ? column : load_as<int32_t>(p.order, column);
     if (p.bias != nullptr) sum += load_float(p.bias_type, p.bias, to);
