@@ -16,6 +16,10 @@ inline bool aligned(const void *pointer, uintptr_t bytes = 16) {
     return reinterpret_cast<uintptr_t>(pointer) % bytes == 0;
 }
 
+inline bool is_gptq(const Weight &w) {
+    return w.layout->id == QK_LAYOUT_GPTQ || w.layout->id == QK_LAYOUT_GPTQ_V1;
+}
+
 inline bool power_of_two(int64_t value) { return (value & (value - 1)) == 0; }
 
 // Of a power of two; 0 of 0, which second_group is where scales are not coded, and 31 of what is

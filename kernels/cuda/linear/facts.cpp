@@ -14,10 +14,6 @@ constexpr bool kBuiltForSm90a = true;
 constexpr bool kBuiltForSm90a = false;
 #endif
 
-bool is_gptq(const Weight &w) {
-    return w.layout->id == QK_LAYOUT_GPTQ || w.layout->id == QK_LAYOUT_GPTQ_V1;
-}
-
 uint32_t kind_of_lowered(const Weight &w) {
     if (w.layout->id == kLayoutTiles) return kPackedLowered;
     const bool by_group = is_gptq(w) || w.layout->id == QK_LAYOUT_AWQ_GEMM;

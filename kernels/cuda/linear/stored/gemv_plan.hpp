@@ -9,7 +9,7 @@ namespace qk::cuda {
 // early.
 constexpr int kUnitsAhead = 2;
 
-// Rows of tiles of a block; it has every plan.blocks-th.
+// Rows of tiles of a block, where they are dealt in turn.
 QK_HD constexpr int32_t rows_of_block(const GemvPlan &plan, uint32_t block) {
     return plan.rows.each + (int32_t(block) < plan.rows.rest);
 }

@@ -132,12 +132,7 @@ struct RowsProduct {
             groups.load_zeros(groups.group + 1);
         }
     }
-    // U4 pair codes i and i + 4 (where neighbours are swapped, of the other order).
-    __device__ uint4 match(uint4 v) const {
-        if constexpr (Decode::kLut4) return v;
-        return {byte_permute(v.x, v.z, even), byte_permute(v.x, v.z, odd),
-                byte_permute(v.y, v.w, even), byte_permute(v.y, v.w, odd)};
-    }
+    __device__ uint4 match(uint4 v) const { return Decode::kLut4 ? v : paired(v, even, odd); }
     __device__ Columns<kBatches> load_columns(int32_t step) const {
         Columns<kBatches> c;
 #pragma unroll
@@ -208,8 +203,8 @@ __global__ void __launch_bounds__(kWarps * 32, min_blocks(kWarps, kBatches))
         {},
         {},
         {},
-        high_first ? 0x7632u : 0x5410u,
-        high_first ? 0x5410u : 0x7632u};
+        high_first ? kOddColumns : kEvenColumns,
+        high_first ? kEvenColumns : kOddColumns};
     if constexpr (!Decode::kLut4) product.groups.load_zeros(product.groups.group);
     product.prepare_zeros();
     constexpr bool kAhead = kWarps == kManyWarps && kBatches == 1 && !std::is_same_v<T, F32>;
@@ -217,10 +212,6 @@ __global__ void __launch_bounds__(kWarps * 32, min_blocks(kWarps, kBatches))
     store_sums<T, kWarps, kRowTiles, kBatches>(
         p, reinterpret_cast<float *>(shared), Places::first_row(), x_first, product.sum,
         [&](int tile, int high) { return at.row_of(2 * tile + high); });
-}
-
-bool is_gptq(const Weight &w) {
-    return w.layout->id == QK_LAYOUT_GPTQ || w.layout->id == QK_LAYOUT_GPTQ_V1;
 }
 
 // Whether a lane's two words of a step may be neighbours: groups are whole steps.

@@ -6,7 +6,7 @@
 // column j is kept, so that a lane needs the scales of two tiles alone. A lane has two rows of w
 // and 16 columns of each tile; which of them share a product is free as long as x follows.
 //
-//   block: 16 warps, every gridDim.x-th row of tiles
+//   block: 16 warps; rows of tiles are dealt to the blocks in turn
 //   warp:  every 16th unit of these, two on their way through shared memory, copied 16 bytes a lane
 //
 // Bytes per row of w: k / 2 of codes, its scales and zeros, read once. Nothing is read before the
@@ -222,9 +222,8 @@ Status run_type(const RowProblem &p, bool gptq, const Launch &launch) {
 }
 
 Status run(const LinearArgs &args, const Launch &launch) {
-    const Weight &w = args.w;
-    const Geometry &s = w.geometry;
-    const bool gptq = w.layout->id == QK_LAYOUT_GPTQ || w.layout->id == QK_LAYOUT_GPTQ_V1;
+    const Geometry &s = args.w.geometry;
+    const bool gptq = is_gptq(args.w);
     const RowProblem p = {problem_of(args, kUnitColumns),
                           plan_gemv(s.n, s.k, launch.device.multiprocessors), group_tiles_shift(s)};
     return p.type == QK_FORMAT_F16 ? run_type<F16>(p, gptq, launch)

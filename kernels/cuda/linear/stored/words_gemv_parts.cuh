@@ -13,8 +13,8 @@ struct RowProblem : Problem {
     int32_t group_shift;  // log2 of the tiles a group
 };
 
-// A block has every gridDim.x-th row of tiles, so that blocks side by side read what lies side by
-// side: in GPTQ a unit's rows of words are 64 bytes, far apart.
+// Rows of tiles are dealt to the blocks in turn, so that neighbouring blocks read neighbouring
+// memory: in GPTQ each row of words of a unit is only 64 bytes, far from the next.
 __device__ inline int32_t row_tile(int32_t of_block) {
     return int32_t(blockIdx.x) + of_block * int32_t(gridDim.x);
 }
@@ -89,12 +89,6 @@ struct RowGroups {
     uint32_t odd;  // bit 2 i + j: whether group i's zero of row j is the byte's upper nibble
     float second[kGroups][kind == ScaleKind::kNested ? 2 : 1];
 
-    // A place: row * .._row + group * .._step (WORD's zeros are eights of rows).
-    static __device__ uint32_t zero_place(const RowProblem &p, uint32_t row, uint32_t group) {
-        if (p.w.layout != QK_LAYOUT_WORD) return row * p.zero_row + group * p.zero_step;
-        return (row >> 3) * uint32_t(p.w.geometry.groups_per_row) * 8 + (row & 7) + group * 8;
-    }
-
     __device__ void load(const RowProblem &p, const uint32_t (&row)[2], int32_t column, int pair) {
         odd = p.w.layout == QK_LAYOUT_ROW_HIGH ? 0xf : 0;  // neighbours are swapped
 #pragma unroll
@@ -161,15 +155,12 @@ struct RowX {
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
             of[j] = {0, 0, 0, 0};
-            if (there) of[j] = match(__ldg(from + j), high_first);
+            if (!there) continue;
+            of[j] = __ldg(from + j);
+            if (lut4) continue;
+            of[j] = high_first ? paired(of[j], kOddColumns, kEvenColumns)
+                               : paired(of[j], kEvenColumns, kOddColumns);
         }
-    }
-    // U4 pairs codes i and i + 4 (where neighbours are swapped, of the other order).
-    static __device__ uint4 match(uint4 v, bool high_first) {
-        if constexpr (lut4) return v;
-        const uint32_t even = high_first ? 0x7632u : 0x5410u, odd = even ^ 0x2222u;
-        return {byte_permute(v.x, v.z, even), byte_permute(v.x, v.z, odd),
-                byte_permute(v.y, v.w, even), byte_permute(v.y, v.w, odd)};
     }
 };
 

@@ -92,6 +92,20 @@ struct Problem : LinearView {
     int32_t second_shift;  // nested: log2 of second_group
 };
 
+// The place of a zero; in ROW_HIGH that of its neighbour, as these are swapped.
+__device__ inline uint32_t zero_place(const Problem &p, uint32_t row, uint32_t group) {
+    if (p.w.layout != QK_LAYOUT_WORD) return row * p.zero_row + group * p.zero_step;
+    return (row >> 3) * uint32_t(p.w.geometry.groups_per_row) * 8 + (row & 7) + group * 8;
+}
+
+// 8 columns of x as U4 pairs codes: i and i + 4. `even` and `odd` select halves: those of
+// kEvenColumns and kOddColumns, the other way round where neighbours are swapped.
+constexpr uint32_t kEvenColumns = 0x5410u, kOddColumns = 0x7632u;
+__device__ inline uint4 paired(uint4 v, uint32_t even, uint32_t odd) {
+    return {byte_permute(v.x, v.z, even), byte_permute(v.x, v.z, odd), byte_permute(v.y, v.w, even),
+            byte_permute(v.y, v.w, odd)};
+}
+
 // The group that a warp is in, for kRows rows a lane, `stride` apart. Zeros are there a group
 // ahead: the first product of a group needs them, scales only its end. Places fit 32 bits.
 template <int kRows>
@@ -120,13 +134,8 @@ struct Groups {
         const uint32_t at = first_row + uint32_t(i) * stride, n = uint32_t(p.w.geometry.n);
         return at < n ? at : n - 1;
     }
-    __device__ uint32_t zero_place(uint32_t of_row, uint32_t of_group) const {
-        const uint32_t groups = uint32_t(p.w.geometry.groups_per_row);
-        if (p.w.layout == QK_LAYOUT_WORD) {
-            return ((of_row >> 3) * groups + of_group) * 8 + (of_row & 7);
-        }
-        const uint32_t place = of_row * p.zero_row + of_group * p.zero_step;
-        return place ^ uint32_t(p.w.layout == QK_LAYOUT_ROW_HIGH);  // neighbours are swapped
+    __device__ uint32_t place_of_zero(uint32_t of_row, uint32_t of_group) const {
+        return zero_place(p, of_row, of_group) ^ uint32_t(p.w.layout == QK_LAYOUT_ROW_HIGH);
     }
     __device__ void load_zeros(int32_t of_group) {
         if (of_group >= p.w.geometry.groups_per_row) return;
@@ -134,12 +143,12 @@ struct Groups {
         for (int i = 0; i < kRows; ++i) {
             zero[i] = uint32_t(8 - p.w.zero_offset) * 0x11;
             if (p.w.zero == nullptr) continue;
-            zero[i] = __ldg(p.w.zero + (zero_place(row(i), uint32_t(of_group)) >> 1));
+            zero[i] = __ldg(p.w.zero + (place_of_zero(row(i), uint32_t(of_group)) >> 1));
         }
     }
     // Of the group that load_zeros was called with.
     __device__ uint32_t zero_of_row(int i, int32_t of_group) const {
-        const uint32_t shift = (zero_place(row(i), uint32_t(of_group)) & 1) * 4;
+        const uint32_t shift = (place_of_zero(row(i), uint32_t(of_group)) & 1) * 4;
         return ((zero[i] >> shift) + uint32_t(p.w.zero_offset)) & 15;
     }
     __device__ void load_scales() {
