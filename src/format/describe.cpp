@@ -204,12 +204,13 @@ Status check_quantized(const qk_tensor_desc &desc, qk_layout packed, Shape *shap
     const qk_layout id = desc.layout == QK_LAYOUT_PACKED ? packed : desc.layout;
     QK_CHECK(id != QK_LAYOUT_PACKED, error, UNSUPPORTED,
              "desc: layout packed has no byte counts of its own; only a device gives it a meaning");
+    const char *const name = id >= 0 ? layout_name(id) : nullptr;
     const bool known =
-        id >= 0 && layout_exists(id) && (id < QK_LAYOUT_PACKED || desc.layout == QK_LAYOUT_PACKED);
+        name != nullptr && (id < QK_LAYOUT_PACKED || desc.layout == QK_LAYOUT_PACKED);
     QK_CHECK(known, error, FORMAT, "desc: layout %d is unknown", desc.layout);
     shape->layout = find_layout(id, format.bits);
-    QK_CHECK(shape->layout != nullptr, error, FORMAT, "desc: layout %d does not hold %d-bit codes",
-             desc.layout, format.bits);
+    QK_CHECK(shape->layout != nullptr, error, FORMAT, "desc: layout %s does not hold %d-bit codes",
+             name, format.bits);
     const bool affine = format.kind == FormatKind::kU4;
     const bool symmetric = (desc.flags & QK_TENSOR_SYMMETRIC) != 0;
     shape->whole_range = format.kind == FormatKind::kS8 && symmetric;

@@ -174,8 +174,11 @@ const Layout *find_layout(qk_layout id, int bits) {
     return nullptr;
 }
 
-bool layout_exists(qk_layout id) {
-    return find_layout(id, 4) != nullptr || find_layout(id, 8) != nullptr;
+const char *layout_name(qk_layout id) {
+    for (const Layout &layout : kLayouts) {
+        if (layout.id == id) return layout.name;
+    }
+    return nullptr;
 }
 
 }  // namespace qk

@@ -69,7 +69,7 @@ constexpr int64_t kRowBlock = 8;
 
 // nullptr where no such layout stores codes of that width.
 const Layout *find_layout(qk_layout id, int bits);
-// Whether any width of code has this layout (tells an unknown layout from a wrong pairing).
-bool layout_exists(qk_layout id);
+// nullptr where no width of code has this layout (an unknown one, not a wrong pairing).
+const char *layout_name(qk_layout id);
 
 }  // namespace qk

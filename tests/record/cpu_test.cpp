@@ -127,7 +127,9 @@ TEST_P(Record, EveryKernelGivesItsBits) {
 // The sets of this build alone: the others' lines are checked where they run.
 TEST_P(Record, EveryLineHasAKernel) {
     const std::vector<std::string> kernels = GetParam().kernels(), sets = level_names();
-    if (!QK_RECORD_VECTORS) GTEST_SKIP() << "built with QK_CPU_SIMD=OFF";
+#if !defined(QK_RECORD_VECTORS)
+    GTEST_SKIP() << "QK_CPU_SIMD is off, or the compiler has no vectors of this processor";
+#endif
     if (writes()) GTEST_SKIP() << "lines are being written";
 #if defined(__arm__)
     if (kernels.size() == 1) GTEST_SKIP() << "aarch64's kernel is on record; here is none";

@@ -38,6 +38,11 @@ struct NeonBase {
         QK_LANES r.v[i] = value;
         return r;
     }
+    static Lanes splat_two(const float *two) {
+        Lanes r;
+        QK_LANES r.v[i] = two[i / 8];
+        return r;
+    }
     static Lanes zero_lanes() { return splat(0); }
     static Lanes add(const Lanes &a, const Lanes &b) {
         Lanes r;

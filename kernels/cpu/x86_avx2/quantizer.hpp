@@ -130,7 +130,7 @@ struct Avx2Quantizer : PlainQuantizer<Avx2> {
     // `at` in a level of the tree, whose nodes are 8 << kBits: its lower three bits pick one of 8,
     // the others the 8.
     template <int kBits>
-    QK_INLINE static __m256 node_of(const float *nodes, __m256i at) {
+    static __m256 node_of(const float *nodes, __m256i at) {
         if constexpr (kBits == 0) {
             return _mm256_permutevar8x32_ps(_mm256_loadu_ps(nodes), at);
         } else {
