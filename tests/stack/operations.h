@@ -17,6 +17,6 @@ typedef struct Watch {
 uint64_t every_operation(const qk_context_options *options, const Watch *watch);
 
 /* Ends the program with a line. */
-void fail(const char *what, const char *why);
+__attribute__((noreturn)) void fail(const char *what, const char *why);
 
 #endif
