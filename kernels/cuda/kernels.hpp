@@ -66,14 +66,16 @@ bool takes(LinearKernel kernel, const LinearArgs &args, const Device &device);
 size_t workspace_bytes(LinearKernel kernel, const LinearArgs &args, const Device &device);
 
 template <LinearKernel kernel>
-constexpr Kernel<LinearArgs> linear_kernel(Status (*run)(const LinearArgs &, const Launch &)) {
+constexpr Kernel<LinearArgs> linear_kernel(
+    Status (*run)(const LinearArgs &, const Launch &),
+    decltype(Kernel<LinearArgs>::run_siblings) siblings = nullptr) {
     return {
         kLinearNames[int(kernel)],
         [](const LinearArgs &args, const Device &device) { return takes(kernel, args, device); },
         [](const LinearArgs &args, const Device &device) {
         return workspace_bytes(kernel, args, device);
         },
-        run};
+        run, siblings};
 }
 
 // Backend::plan_linear.

@@ -232,7 +232,13 @@ struct Kernel {
     bool (*can_run)(const Args &, const Device &);
     size_t (*workspace_bytes)(const Args &, const Device &);  // null: none
     Status (*run)(const Args &, const Launch &);
+    // Runs the first `*ran` of `count` cases by one launch; 0: they need launches of their own.
+    // For products of one x; null: there is no such launch.
+    Status (*run_siblings)(const Args *const *cases, int32_t count, const Launch &,
+                           int32_t *ran) = nullptr;
 };
+
+constexpr int32_t kSiblings = 4;  // cases that are offered at once, at most
 
 template <class Args>
 struct KernelList {

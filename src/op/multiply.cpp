@@ -245,6 +245,31 @@ Status named(qk_context *context, int32_t index, Status status) {
     return fail(&context->error, status, "products[%d]: %s", index, sentence.text);
 }
 
+// Products from number `first` on that have its kernel and its x, where the kernel runs several of
+// them by one launch: `ran` of them, or 0. `kernels`: of the products before number `end`.
+Status run_siblings(qk_context *context, const qk_product *products,
+                    const Kernel<LinearArgs> *const *kernels, int32_t first, int32_t end,
+                    int32_t *ran) {
+    Planned planned[kSiblings];
+    const LinearArgs *cases[kSiblings];
+    const Kernel<LinearArgs> *const kernel = kernels[first];
+    int32_t count = 0;
+    *ran = 0;
+    if (kernel->run_siblings == nullptr) return QK_OK;
+    while (count < kSiblings && first + count < end && kernels[first + count] == kernel) {
+        qk_product product;
+        QK_TRY(named(context, first + count,
+                     read_product_at(context, products, first + count, &product)));
+        Planned &next = planned[count];
+        fill_arguments(product, &next);
+        if (next.order != nullptr || next.args.x.data != planned[0].args.x.data) break;
+        cases[count++] = &next.args;
+    }
+    if (count < 2) return QK_OK;
+    return named(context, first,
+                 run_siblings_traced(context, *kernel, cases, count, "multiply", ran));
+}
+
 LinearPlan plan_at(const qk_context &context, const qk_tensor &w, const Format *format, int64_t m) {
     Planned product;
     set_operands({format, m, w.shape.columns, nullptr}, weight_view(w, product.folded),
@@ -292,6 +317,14 @@ Status multiply(qk_context *context, const qk_product *products, int32_t count) 
     if (count == 1) return named(context, 0, run(context, product, &planned));
     Experts in_front = {};
     for (int32_t i = 0; i < count; ++i) {
+        const int32_t kept = count < kKept ? count : kKept;
+        int32_t ran = 0;
+        if (i < kept) QK_TRY(run_siblings(context, products, kernels, i, kept, &ran));
+        if (ran > 0) {
+            in_front = {};
+            i += ran - 1;
+            continue;
+        }
         QK_TRY(named(context, i, read_product_at(context, products, i, &product)));
         fill_arguments(product, &planned);
         if (product.experts != nullptr) {

@@ -30,14 +30,36 @@ double seconds_now();
 void tell_trace(qk_context *context, const qk_trace &call);
 
 template <class Args>
+void tell_trace(qk_context *context, const Kernel<Args> &kernel, const Args &args,
+                const char *operation, Status status, double seconds) {
+    qk_trace call = {sizeof(qk_trace), status, operation, kernel.name, {}, seconds};
+    fill_shape(args, call.shape);
+    tell_trace(context, call);
+}
+
+template <class Args>
 Status run_traced(qk_context *context, const Kernel<Args> &kernel, const Args &args,
                   const char *operation, const Launch &launch) {
     if (context->trace == nullptr) return kernel.run(args, launch);
     const double before = seconds_now();
     const Status status = kernel.run(args, launch);
-    qk_trace call = {sizeof(qk_trace), status, operation, kernel.name, {}, seconds_now() - before};
-    fill_shape(args, call.shape);
-    tell_trace(context, call);
+    tell_trace(context, kernel, args, operation, status, seconds_now() - before);
+    return status;
+}
+
+// Kernel::run_siblings. The trace is told of each that ran, with its share of the time.
+template <class Args>
+Status run_siblings_traced(qk_context *context, const Kernel<Args> &kernel,
+                           const Args *const *cases, int32_t count, const char *operation,
+                           int32_t *ran) {
+    const Launch launch = make_launch(context);
+    if (context->trace == nullptr) return kernel.run_siblings(cases, count, launch, ran);
+    const double before = seconds_now();
+    const Status status = kernel.run_siblings(cases, count, launch, ran);
+    const double seconds = seconds_now() - before;
+    for (int32_t i = 0; i < *ran; ++i) {
+        tell_trace(context, kernel, *cases[i], operation, status, seconds / *ran);
+    }
     return status;
 }
 

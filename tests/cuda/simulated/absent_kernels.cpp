@@ -1,6 +1,7 @@
 // Kernels that need instructions of a GPU: in their lists, but taking no case. A product for which
 // the table selects one runs as the generic kernel.
 #include "cuda/kernels.hpp"
+#include "cuda/linear/sm90/gemv/siblings_plan.hpp"
 #include "cuda/simulated/absent.hpp"
 
 namespace qk::cuda {
@@ -14,12 +15,22 @@ Status run_experts(const LinearArgs &args, const Launch &launch) {
     return kLinearExperts.run(args, launch);
 }
 
+// From the last to the first: they have no order.
+Status run_siblings(const LinearArgs *const *cases, int32_t count, const Launch &launch,
+                    int32_t *ran) {
+    const int32_t together = count_siblings(cases, count, launch.device);
+    *ran = together < 2 ? 0 : together;
+    for (int32_t i = *ran - 1; i >= 0; --i) QK_TRY(run_generic(*cases[i], launch));
+    return QK_OK;
+}
+
 constexpr Kernel<LinearArgs> stand_in(LinearKernel kernel) {
     const bool experts = kernel == LinearKernel::kSm90Experts ||
                          kernel == LinearKernel::kSm90ExpertRows ||
                          kernel == LinearKernel::kSm90ExpertGemm;
     return {kLinearNames[int(kernel)], never<LinearArgs>, nullptr,
-            experts ? run_experts : run_generic};
+            experts ? run_experts : run_generic,
+            kernel == LinearKernel::kSm90Gemv ? run_siblings : nullptr};
 }
 
 }  // namespace

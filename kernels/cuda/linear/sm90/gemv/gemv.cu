@@ -1,5 +1,6 @@
 // The host side of the kernel for one row of x (warp.cuh): which cases it takes.
 #include "cuda/kernels.hpp"
+#include "cuda/linear/sm90/gemv/siblings_plan.hpp"
 #include "cuda/linear/sm90/gemv/warp.cuh"
 #include "cuda/runtime.hpp"
 #include "cuda/view.cuh"
@@ -9,13 +10,21 @@ namespace qk::cuda {
 namespace {
 
 Status run(const LinearArgs &args, const Launch &launch) {
-    const Geometry &s = args.w.geometry;
-    const GemvPlan plan = plan_gemv(s.n, s.k, launch.device.multiprocessors);
-    GemvProblem p = gemv_problem(args, launch.device, plan);
-    const int64_t second = args.w.scale.second_group;
-    if (second > 0) p.last_second = uint32_t(gemv_seconds(plan, s.groups_per_row, second) - 1);
+    const GemvProblem p = gemv_problem(args, launch.device, launch.device.multiprocessors);
     return instance_for_any<Gemv>(codes_of(args.w), args.x.format->id)(p, args.w.scale.format->id,
                                                                        launch);
+}
+
+// Kernel::run_siblings.
+Status run_siblings(const LinearArgs *const *args, int32_t count, const Launch &launch,
+                    int32_t *ran) {
+    const int32_t taken = count_siblings(args, count, launch.device);
+    *ran = 0;
+    if (taken < 2) return QK_OK;
+    const LinearArgs &one = *args[0];
+    *ran = taken;
+    return instance_for<GemvSiblings>(codes_of(one.w), one.x.format->id)(
+        siblings_problems(args, taken, launch.device), one.w.scale.format->id, launch);
 }
 
 // The instance with the most shared memory, plus the room that nested scales take.
@@ -24,6 +33,7 @@ static_assert(kGemvShared == Largest::kSums - kSharedStart + 256 * 4);
 
 }  // namespace
 
-const Kernel<LinearArgs> kLinearSm90Gemv = linear_kernel<LinearKernel::kSm90Gemv>(run);
+const Kernel<LinearArgs> kLinearSm90Gemv =
+    linear_kernel<LinearKernel::kSm90Gemv>(run, run_siblings);
 
 }  // namespace qk::cuda

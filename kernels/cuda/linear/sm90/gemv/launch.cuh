@@ -26,10 +26,9 @@ __device__ void store_rows(const GemvProblem &p, Run rows) {
     store_y<T>(p.y, y_row, y);
 }
 
+// A block's rows of y.
 template <class T, class Decode, ScaleKind kind, int kGroupTiles>
-__global__ void __launch_bounds__(kGemvThreads, XColumns<T, kParts<kGroupTiles>>::kBlocks)
-    multiply(const __grid_constant__ GemvProblem p) {
-#if __CUDA_ARCH__ >= 900
+__device__ void multiply_block(const GemvProblem &p) {
     if (!Decode::kLut4 || p.overlaps) allow_next_kernel();
     const Run rows = OwnRows().of_block(p);
     GemvWarp<T, Decode, kind, kGroupTiles> work(p, rows);
@@ -38,6 +37,13 @@ __global__ void __launch_bounds__(kGemvThreads, XColumns<T, kParts<kGroupTiles>>
     work.run(rows);
     __syncthreads();
     store_rows<T, Decode, decltype(work)>(p, OwnRows().of_block(p));
+}
+
+template <class T, class Decode, ScaleKind kind, int kGroupTiles>
+__global__ void __launch_bounds__(kGemvThreads, XColumns<T, kParts<kGroupTiles>>::kBlocks)
+    multiply(const __grid_constant__ GemvProblem p) {
+#if __CUDA_ARCH__ >= 900
+    multiply_block<T, Decode, kind, kGroupTiles>(p);
 #endif
 }
 

@@ -25,6 +25,7 @@ struct GemvPlan {
     uint32_t reciprocal;          // 2^16 / units, rounded up
     uint32_t sums_bytes;          // of a block's partial sums
     Deal rows;                    // to blocks
+    int32_t first_block = 0;      // of the launch's, that has the first rows
 };
 
 // A unit of the weight.
@@ -118,6 +119,16 @@ inline GemvProblem gemv_problem(const LinearArgs &args, const Device &device,
             0,
             true,
             coded_scales(args.w.scale, *device.tables)};
+}
+
+// Of a weight that so many blocks have, at most.
+inline GemvProblem gemv_problem(const LinearArgs &args, const Device &device, int32_t blocks) {
+    const Geometry &s = args.w.geometry;
+    const GemvPlan plan = plan_gemv(s.n, s.k, blocks);
+    GemvProblem p = gemv_problem(args, device, plan);
+    const int64_t second = args.w.scale.second_group;
+    if (second > 0) p.last_second = uint32_t(gemv_seconds(plan, s.groups_per_row, second) - 1);
+    return p;
 }
 
 // An instance, compiled on its own.

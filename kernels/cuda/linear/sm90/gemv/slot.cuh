@@ -28,7 +28,9 @@ struct OwnRows {
     __device__ const void *x(const GemvProblem &p, int32_t) const { return p.x; }
     // Whether a warp asks for all of its first unit before x; `last`: of the block's warps.
     __device__ bool x_is_late(bool last) const { return last; }
-    __device__ Run of_block(const GemvProblem &p) const { return p.plan.rows.part(block_number()); }
+    __device__ Run of_block(const GemvProblem &p) const {
+        return p.plan.rows.part(block_number() - p.plan.first_block);
+    }
     // The bias of a row of y.
     __device__ Beside beside_x(const GemvProblem &p, Run) const {
         const Run rows = of_block(p);
