@@ -1,7 +1,8 @@
 // Chains of dependent products whose launches overlap: y of one is x of the next. Squares, the
 // layers of two models, pairs of their products in both sequences, and other kernels before and
-// after a product: what a kernel leaves to the next one shows only where these differ.
-//   bench_cuda_chain [out.json]
+// after a product: what a kernel leaves to the next one shows only where these differ. And products
+// of one x, as lists and as calls.
+//   bench_cuda_chain [out.json [siblings]]
 // share: of the rate at which this machine reads 2 GiB, measured in the same run.
 #include "gru_layer.cuh"
 #include "weights.cuh"
@@ -18,11 +19,18 @@ std::string name_of(Shape shape) {
 
 struct Model {
     const char *name;
-    std::vector<Shape> products;  // of a layer: qkv, o, gate and up, down
+    std::vector<Shape> products;        // of a layer: qkv, o, gate and up, down
+    std::vector<Shape> attention, mlp;  // q, k, v; gate, up
 };
 
-const Model kModels[] = {{"8b", {{6144, 4096}, {4096, 4096}, {28672, 4096}, {4096, 14336}}},
-                         {"70b", {{10240, 8192}, {8192, 8192}, {57344, 8192}, {8192, 28672}}}};
+const Model kModels[] = {{"8b",
+                          {{6144, 4096}, {4096, 4096}, {28672, 4096}, {4096, 14336}},
+                          {{4096, 4096}, {1024, 4096}, {1024, 4096}},
+                          {{14336, 4096}, {14336, 4096}}},
+                         {"70b",
+                          {{10240, 8192}, {8192, 8192}, {57344, 8192}, {8192, 28672}},
+                          {{8192, 8192}, {1024, 8192}, {1024, 8192}},
+                          {{28672, 8192}, {28672, 8192}}}};
 constexpr Kind kKinds[] = {kAwq, kNf4, kNf4Nested};   // packed
 constexpr Kind kStored[] = {kNf4, kWord, kAwq, kS8};  // as checkpoints store them
 
@@ -60,6 +68,48 @@ class Chains {
             report(name, 0, m, b_.timer.run(all(), 2e-3, 11, Edges::kAsCaptured) * products, bytes);
             if (!forward) continue;
             report(name + ", alone", 0, m, b_.timer.run(all()) * products, bytes);
+        }
+    }
+
+    // Groups of weights that share x, each group's x the first y of the one in front, in
+    // microseconds for all: as a list, as a call each, and as one weight a group.
+    void siblings(const std::string &name, const Kind &kind,
+                  const std::vector<std::vector<Shape>> &groups) {
+        std::vector<Shape> joined;
+        double codes = 0, products = 0;
+        for (const std::vector<Shape> &group : groups) {
+            joined.push_back({0, group[0].k});
+            for (const Shape &shape : group) joined.back().n += shape.n;
+            codes += double(joined.back().n * joined.back().k);
+            products += double(group.size());
+        }
+        const int copies = copies_for(codes / 2);
+        const double bytes = make_groups(kind, groups, copies);
+        std::vector<Call> lists;
+        for (const std::vector<qk_product> &list : products_) {
+            lists.emplace_back([this, &list](cudaStream_t) {
+                QK_BENCH(b_.context, qk_multiply(b_.context, list.data(), int32_t(list.size())));
+            });
+        }
+        const double calls = b_.timer.run(all(), 2e-3, 11, Edges::kAsCaptured) * products;
+        report(name + ", list", 0, 1, b_.timer.run(lists, 2e-3, 11, Edges::kAsCaptured), bytes);
+        report(name + ", calls", 0, 1, calls, bytes);
+        make(kind, joined, copies);
+        const double one = b_.timer.run(all(), 2e-3, 11, Edges::kAsCaptured);
+        report(name + ", one", 0, 1, one * double(groups.size()), bytes);
+    }
+
+    // Those of the two models.
+    void siblings() {
+        for (const Model &model : kModels) {
+            for (const Kind &kind : kKinds) {
+                const std::string name = std::string(model.name) + " " + kind.name;
+                const std::vector<Shape> &joined = model.products;
+                siblings("q, k, v " + name, kind, {model.attention});
+                siblings("gate, up " + name, kind, {model.mlp});
+                siblings("layer " + name, kind,
+                         {model.attention, {joined[1]}, model.mlp, {joined[3]}});
+            }
         }
     }
 
@@ -118,32 +168,48 @@ class Chains {
     }
 
   private:
-    // `copies` graphs of a product a shape. Returns the bytes of one graph's weights.
     double make(const Kind &kind, const std::vector<Shape> &shapes, int copies, int64_t m = 1,
                 bool packed = true) {
+        std::vector<std::vector<Shape>> groups;
+        for (const Shape &shape : shapes) groups.push_back({shape});
+        return make_groups(kind, groups, copies, m, packed);
+    }
+    // `copies` graphs of a product a shape. Those of a group have the same x, the first y of the
+    // group in front. Returns the bytes of one graph's weights.
+    double make_groups(const Kind &kind, const std::vector<std::vector<Shape>> &groups, int copies,
+                       int64_t m = 1, bool packed = true) {
         release();
         graphs_.resize(size_t(copies));
-        double all_bytes = 0;
-        int turn = 0;
-        for (const Shape &s : shapes) {
-            double bytes = 0;
-            const auto weights = packed ? make_packed(b_, kind, s.n, s.k, copies, &bytes)
-                                        : make_stored(kind, s, copies, &bytes);
-            size_t copy = 0;
-            for (qk_tensor *w : weights) {
-                const int from = (turn + int(shapes.size()) * int(copy)) % 2;
-                qk_tensor *const x = wrap_dense(b_, QK_FORMAT_F16, m, s.k, row(from));
-                qk_tensor *const y = wrap_dense(b_, QK_FORMAT_F16, m, s.n, row(1 - from));
-                graphs_[copy++].push_back([this, x, w, y](cudaStream_t) {
-                    QK_BENCH(b_.context, qk_linear(b_.context, x, w, nullptr, y));
-                });
-                tensors_.insert(tensors_.end(), {x, y});
-                if (packed) tensors_.push_back(w);
+        products_.resize(size_t(copies));
+        double bytes = 0;
+        for (size_t i = 0; i < groups.size(); ++i) {
+            int to = 0;
+            for (const Shape &s : groups[i]) {
+                bytes += add(kind, s, m, packed, int(i), int(groups.size()), to++);
             }
-            all_bytes += bytes;
-            ++turn;
         }
-        return all_bytes;
+        return bytes;
+    }
+    // A product of each graph: x of group number `turn` of `turns`, y number `to` of its group.
+    double add(const Kind &kind, Shape s, int64_t m, bool packed, int turn, int turns, int to) {
+        const int copies = int(graphs_.size());
+        double bytes = 0;
+        const auto weights = packed ? make_packed(b_, kind, s.n, s.k, copies, &bytes)
+                                    : make_stored(kind, s, copies, &bytes);
+        for (int copy = 0; copy < copies; ++copy) {
+            qk_tensor *const w = weights[size_t(copy)];
+            const int from = (turn + turns * copy) % 2;
+            qk_tensor *const x = wrap_dense(b_, QK_FORMAT_F16, m, s.k, row(from));
+            qk_tensor *const y =
+                wrap_dense(b_, QK_FORMAT_F16, m, s.n, row(to == 0 ? 1 - from : 1 + to));
+            products_[size_t(copy)].push_back({sizeof(qk_product), 0, x, w, nullptr, y, nullptr});
+            graphs_[size_t(copy)].push_back([this, x, w, y](cudaStream_t) {
+                QK_BENCH(b_.context, qk_linear(b_.context, x, w, nullptr, y));
+            });
+            tensors_.insert(tensors_.end(), {x, y});
+            if (packed) tensors_.push_back(w);
+        }
+        return bytes;
     }
     std::vector<qk_tensor *> make_stored(const Kind &kind, Shape s, int copies, double *bytes) {
         std::vector<qk_tensor *> tensors;
@@ -156,6 +222,7 @@ class Chains {
     }
     void release() {
         graphs_.clear();
+        products_.clear();
         for (qk_tensor *tensor : tensors_) qk_tensor_destroy(tensor);
         tensors_.clear();
         destroy(stored_);
@@ -175,6 +242,7 @@ class Chains {
     Bench &b_;
     double rate_;  // bytes a microsecond
     std::vector<std::vector<Call>> graphs_;
+    std::vector<std::vector<qk_product>> products_;  // of each graph
     std::vector<qk_tensor *> tensors_;
     std::vector<Weight> stored_;
 };
@@ -185,6 +253,10 @@ int main(int argc, char **argv) {
     bench::Bench b(argc > 1 ? argv[1] : nullptr);
     std::printf("%s\n", qk_build_info());
     bench::Chains chains(b);
+    if (argc > 2 && std::string(argv[2]) == "siblings") {
+        chains.siblings();
+        return 0;
+    }
     for (const bench::Kind &kind : bench::kKinds) chains.squares(kind, true);
     for (const bench::Kind &kind : bench::kStored) chains.squares(kind, false);
     for (const bench::Model &model : bench::kModels) {
@@ -193,5 +265,6 @@ int main(int argc, char **argv) {
         chains.pairs(model, bench::kAwq);
     }
     chains.neighbours();
+    chains.siblings();
     return 0;
 }
