@@ -1,76 +1,7 @@
-// Every linear kernel of the CPU against the generic one, bit for bit: the order of the sum is part
-// of the contract (kernels/cpu/generic/linear.cpp), so no tolerance is needed.
-#include <gtest/gtest.h>
-#include <string.h>
-
-#include <vector>
-
-#include "kernel/weights.hpp"
+// Formats, layouts, lengths and rows of x of the CPU's linear kernels (cpu_linear.hpp).
+#include "kernel/cpu_linear.hpp"
 
 namespace {
-
-std::vector<uint8_t> run(const qk::Kernel<qk::LinearArgs> &kernel, const TestDense &x,
-                         const TestWeight &w, const TestDense *bias, int64_t n, int32_t threads,
-                         const qk::Device &device) {
-    const qk::Dense bias_view = bias != nullptr ? bias->view() : qk::Dense{};
-    const TestDense y(x.view().format->id, x.view().rows, n, 99);
-    const qk::LinearArgs args = {x.view(), w.view(), bias != nullptr ? &bias_view : nullptr,
-                                 y.view()};
-    EXPECT_EQ(kernel.run(args, test_launch(threads, device)), QK_OK);
-    return std::vector<uint8_t>(y.data(), y.data() + y.bytes());
-}
-
-// Equal bits, or both NaN, whose bits are not promised.
-bool same(qk_format format, const std::vector<uint8_t> &a, const std::vector<uint8_t> &b) {
-    if (format != QK_FORMAT_F32) return a == b;
-    for (size_t i = 0; i < a.size(); i += 4) {
-        float values[2];
-        memcpy(&values[0], &a[i], 4);
-        memcpy(&values[1], &b[i], 4);
-        const bool numbers = values[0] == values[0] || values[1] == values[1];
-        if (numbers && memcmp(&a[i], &b[i], 4) != 0) return false;
-    }
-    return a.size() == b.size();
-}
-
-class CpuLinear : public Specialised {
-  protected:
-    CpuLinear() : Specialised(qk::kCpuBackend.linear.count) {}
-    // `odd`: a number put into the middle of x, which is f32.
-    void compare(const WeightCase &c, qk_format x_format, int64_t m, bool with_bias,
-                 const float *odd = nullptr) {
-        const TestWeight w(c, uint32_t(c.k * 31 + c.n));
-        if (!w.valid()) return;
-        const TestDense x(x_format, m, c.k, 5), bias(QK_FORMAT_F32, 1, c.n, 6);
-        const TestDense *const b = with_bias ? &bias : nullptr;
-        if (odd != nullptr) memcpy(static_cast<char *>(x.view().data) + c.k / 2 * 4, odd, 4);
-        const TestDense y(x_format, m, c.n, 7);
-        const qk::LinearArgs args = {x.view(), w.view(), nullptr, y.view()};
-        const qk::Kernel<qk::LinearArgs> &generic = *list_.kernels[list_.count - 1];
-        const auto expected = run(generic, x, w, b, c.n, 1, {});
-        for (const qk::Device &device : test_devices(c)) {
-            for (int32_t i = 0; i < list_.count - 1; ++i) {
-                const qk::Kernel<qk::LinearArgs> &kernel = *list_.kernels[i];
-                if (!sweep::takes(kernel, args, device)) continue;
-                ++taken_;
-                for (const int32_t threads : {1, 3}) {
-                    EXPECT_TRUE(
-                        same(x_format, run(kernel, x, w, b, c.n, threads, device), expected))
-                        << kernel.name << ": " << describe(c) << " m " << m << " x "
-                        << x.view().format->name << " threads " << threads << " sets "
-                        << device.instruction_sets;
-                }
-            }
-        }
-    }
-
-    const qk::KernelList<qk::LinearArgs> &list_ = qk::kCpuBackend.linear;
-};
-
-constexpr qk_format kFormats4[] = {QK_FORMAT_NF4, QK_FORMAT_FP4_BNB, QK_FORMAT_FP4_E2M1,
-                                   QK_FORMAT_U4_AFFINE};
-constexpr qk_format kScales[] = {QK_FORMAT_F32, QK_FORMAT_F16, QK_FORMAT_BF16, QK_FORMAT_LUT8};
-constexpr qk_format kDense[] = {QK_FORMAT_F32, QK_FORMAT_F16, QK_FORMAT_BF16};
 
 TEST_F(CpuLinear, PackedEqualsGeneric) {
     for (const qk_format format : kFormats4) {
@@ -198,28 +129,6 @@ TEST_F(CpuLinear, LongRowsOfFiles) {
     }
 }
 
-// Groups that straddle rows, at multiples of 16 columns and elsewhere.
-TEST_F(CpuLinear, GroupsThatStraddleRows) {
-    int turn = 0;
-    for (const qk_layout layout :
-         {qk_layout{qk::kLayoutRows8}, qk_layout{QK_LAYOUT_ROW}, qk_layout{QK_LAYOUT_ROW_HIGH}}) {
-        for (const qk_format format : kFormats4) {
-            for (const int64_t k : {16, 77, 144, 1000, 1040, 2096, 2177}) {
-                for (const int32_t group : {32, 64, 128, 384, 4096}) {
-                    for (const int64_t m : {1, 2, 6, 8}) {
-                        if (left_out()) continue;
-                        const bool symmetric = format == QK_FORMAT_U4_AFFINE && (k + m) % 2 == 0;
-                        const WeightCase c = {
-                            format, kScales[++turn % 4], layout,          9 + turn % 27, k,
-                            group,  symmetric,           QK_GROUPING_FLAT};
-                        compare(c, kDense[turn % 3], m, true);
-                    }
-                }
-            }
-        }
-    }
-}
-
 // Layouts that store columns: tiles and strips that end anywhere, groups and blocks that are cut.
 TEST_F(CpuLinear, ColumnsOfCodes) {
     constexpr int64_t n_of[] = {7, 16, 31, 120, 128, 129, 250, 264, 1024, 1031, 2050};
@@ -323,28 +232,6 @@ TEST_F(CpuLinear, IntegersOfLongRows) {
                 for (const int64_t m : {1, 2}) {
                     compare({QK_FORMAT_U4_AFFINE, scale, layout, 9, k, group}, kDense[k % 3], m,
                             false);
-                }
-            }
-        }
-    }
-}
-
-// Groups that start anywhere in a row, and rows that start in the middle of a byte.
-TEST_F(CpuLinear, FlatGroupsThatStraddleRows) {
-    int64_t turn = 0;
-    for (const qk_format format :
-         {QK_FORMAT_NF4, QK_FORMAT_FP4_BNB, QK_FORMAT_U4_AFFINE, QK_FORMAT_S8, QK_FORMAT_LUT8}) {
-        const bool integers = format == QK_FORMAT_U4_AFFINE || format == QK_FORMAT_S8;
-        for (const qk_layout layout : {qk_layout{QK_LAYOUT_ROW}, qk_layout{QK_LAYOUT_ROW_HIGH},
-                                       qk_layout{qk::kLayoutRows8}}) {
-            for (const int64_t k : {9, 40, 99, 200, 513, 1060, 4104, 8200}) {
-                for (const int32_t group : {16, 48, 64, 128, 256, 4096}) {
-                    if (left_out()) continue;
-                    const int64_t m = ++turn % 3 == 0 ? 1 + turn % 7 : 1 + turn % 2;
-                    const bool minimum = integers && turn % 4 < 2;
-                    compare({format, kScales[turn % 4], layout, 8 + turn % 13, k, group, false,
-                             QK_GROUPING_FLAT, 0, minimum},
-                            kDense[turn % 5 % 3], m, turn % 2 == 0);
                 }
             }
         }

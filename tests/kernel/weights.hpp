@@ -100,6 +100,7 @@ class TestWeight {
             if (shape_.has_minimum) fill(QK_PLANE_ZERO, id, [&] { return scale(random); });
         }
         fill(QK_PLANE_SCALE2, QK_FORMAT_F32, [&] { return scale(random); });
+        fill(QK_PLANE_MIN2, QK_FORMAT_F32, [&] { return scale(random); });
         fill(QK_PLANE_SCALE_CODE, QK_FORMAT_F32, [&] { return table(random); });
         fill(QK_PLANE_SCALE_BIAS, QK_FORMAT_F32, [&] { return scale(random); });
         fill(QK_PLANE_TABLE, QK_FORMAT_F32, [&] { return table(random); });

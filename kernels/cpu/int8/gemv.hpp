@@ -72,10 +72,10 @@ class Int8Rows {
             if constexpr (kLowered) {
                 const char *const lows = minima + at * minima_.group_bytes();
                 fetch_ahead(lows, kBlocks * minima_.group_bytes());
-                lower(x[i], lows, groups - at, &sums.low);
+                lower(x[i], lows, group + at, groups - at, &sums.low);
             }
-            add(codes, x[i], of_chunk, zeros == nullptr ? zeros : zeros + at * 4, groups - at,
-                &sums.acc);
+            add(codes, x[i], of_chunk, zeros == nullptr ? zeros : zeros + at * 4, group + at,
+                groups - at, &sums.acc);
             if (kBlocks > 1) at += kBlocks;
         }
         return sums;
@@ -89,11 +89,12 @@ class Int8Rows {
 
     // `blocks`: those that have a column; past them there are neither scales nor zeros.
     QK_INLINE void add(const uint8_t *codes, const typename Isa::XChunk &x, const char *scales,
-                       const uint8_t *zeros, int64_t blocks, typename Isa::Floats8 *acc) const {
+                       const uint8_t *zeros, int64_t group, int64_t blocks,
+                       typename Isa::Floats8 *acc) const {
         typename Isa::Sums8 dots[kBlocks];
         dots_.run(codes, x, dots);
         typename Isa::Floats8 scale[kBlocks];
-        scales_.widen(scales, blocks, scale);
+        scales_.widen(scales, group, blocks, scale);
         QK_UNROLL
         for (int b = 0; b < kBlocks; ++b) {
             if (b >= blocks) return;
@@ -105,10 +106,10 @@ class Int8Rows {
         }
     }
 
-    QK_INLINE void lower(const typename Isa::XChunk &x, const char *minima, int64_t blocks,
-                         typename Isa::Floats8 *low) const {
+    QK_INLINE void lower(const typename Isa::XChunk &x, const char *minima, int64_t group,
+                         int64_t blocks, typename Isa::Floats8 *low) const {
         typename Isa::Floats8 minimum[kBlocks];
-        minima_.widen(minima, blocks, minimum);
+        minima_.widen(minima, group, blocks, minimum);
         QK_UNROLL
         for (int b = 0; b < kBlocks; ++b) {
             if (b >= blocks) return;

@@ -144,7 +144,7 @@ class PanelScales : public ScalePanel<Isa> {
     static int64_t group_bytes() { return 32; }
 
     // `there` of the groups are.
-    QK_INLINE static void widen(const char *from, int64_t there,
+    QK_INLINE static void widen(const char *from, int64_t, int64_t there,
                                 typename Isa::Floats8 (&to)[kBlocks]) {
         QK_UNROLL
         for (int b = 0; b < kBlocks; ++b) {

@@ -15,12 +15,19 @@ class PackedMinima {
     static constexpr int64_t kMost = kPanelGroups;
 
     PackedMinima(const Weight &w, const ScalePlane &plane, const Device &device)
-        : panel_(w, plane, device) {}
+        : w_(w), plane_(plane), panel_(w, plane, device) {}
+    // A row's panels are read one right after the other, so it is the next row's that are fetched.
     const char *load(int64_t row, int64_t first, int64_t count) {
+        const int64_t group = (row / 8 + 1) * w_.geometry.groups_per_row + first;
+        const int64_t bytes = plane_.format->bits;  // of 8 rows
+        const uint8_t *const next = static_cast<const uint8_t *>(plane_.data) + group * bytes;
+        for (int64_t i = 0; i < count * bytes; i += 64) prefetch_stream(next + i);
         return panel_.load(row / 8, first, count);
     }
 
   private:
+    const Weight &w_;
+    const ScalePlane &plane_;
     ScalePanel<Isa> panel_;
 };
 

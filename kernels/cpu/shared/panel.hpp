@@ -130,19 +130,20 @@ class ScalePanel {
         if (!packed_) return load_stored(row_block, first, count);
         const int64_t at = (row_block * w_.geometry.groups_per_row + first) * 8;
         const char *const data = static_cast<const char *>(plane_.data);
+        if (first == 0) most_ = count;  // a row's last panel may be shorter than the next one
         switch (plane_.format->id) {
             case QK_FORMAT_F32: return data + at * 4;
             case QK_FORMAT_F16:
                 for (int64_t i = 0; i < count; ++i) {
                     Isa::widen_f16(data + (at + i * 8) * 2, scales_[i]);
                 }
-                fetch(data + (at + count * 8) * 2, count * 16);
+                fetch(data + (at + count * 8) * 2, most_ * 16);
                 break;
             case QK_FORMAT_BF16:
                 for (int64_t i = 0; i < count; ++i) {
                     Isa::widen_bf16(data + (at + i * 8) * 2, scales_[i]);
                 }
-                fetch(data + (at + count * 8) * 2, count * 16);
+                fetch(data + (at + count * 8) * 2, most_ * 16);
                 break;
             default:
                 if (integers_ && first % 2 == 0) {
@@ -150,7 +151,7 @@ class ScalePanel {
                 } else {
                     load_nested(data + at, row_block, first, count);
                 }
-                fetch(data + at + count * 8, count * 8);
+                fetch(data + at + count * 8, most_ * 8);
         }
         return reinterpret_cast<const char *>(scales_);
     }
@@ -159,6 +160,35 @@ class ScalePanel {
     // each starts, a row after the other. Up to 7 more are written.
     void load_steps(int64_t row_block, int64_t first, int64_t count, int64_t pitch, float *to) {
         stored_.load_steps(row_block * 8, first, count, group_reader(), pitch, to);
+    }
+
+    // Of i8 codes whose rows change second scales together: log2 of the groups that share one, 8 or
+    // more; else -1.
+    int32_t second_shift() const { return integers_ ? second_.shift : -1; }
+    // Second scales first .. last of 8 rows, each vector twice, in whole runs of 4. The same of the
+    // next 8 rows are fetched, in pieces too short for a processor's own prefetching.
+    static constexpr int64_t kMostSecond = kPanelGroups / 8 + 4;
+    QK_NOINLINE void load_second(int64_t row_block, int64_t first, int64_t last,
+                                 float (*to)[16]) const {
+        const int64_t of_row = second_.per_row >> second_.shift, count = last - first + 1;
+        const int64_t at = row_block * 8 * of_row + first;
+        const char *const from = static_cast<const char *>(second_.plane) + at * 4;
+        for (int64_t row = 0; row < 8; ++row) fetch(from + (8 + row) * of_row * 4, count * 4);
+        if (at + 7 * of_row + round_up(count, 4) - 1 <= second_.last) {
+            for (int64_t i = 0; i < count; i += 4) {
+                for (int64_t row = 0; row < 16; row += 4) {
+                    transpose_4x4(from + (row % 8 * of_row + i) * 4, of_row * 4, to[i] + row,
+                                  sizeof(to[0]));
+                }
+            }
+            return;
+        }
+        for (int64_t i = 0; i < count; ++i) {
+            for (int64_t row = 0; row < 16; ++row) {
+                const int64_t index = min64(at + row % 8 * of_row + i, second_.last);
+                to[i][row] = load_as<float>(second_.plane, index);
+            }
+        }
     }
 
     // Where every scale is its code's number times one number: the numbers, and that one.
@@ -222,26 +252,27 @@ class ScalePanel {
         }
     }
 
-    // i8 codes times second scales, which all rows change together: two groups of 8 rows at once.
+    // Two groups of 8 rows at once.
     QK_NOINLINE void scale_integers(const char *from, int64_t row_block, int64_t first,
                                     int64_t count) {
-        const int64_t of_row = second_.per_row >> second_.shift;
         const int64_t start = first >> second_.shift;
-        alignas(64) float second[kPanelGroups / 8 + 2][16];
-        for (int64_t s = start; s <= (first + count - 1) >> second_.shift; ++s) {
-            for (int64_t row = 0; row < 8; ++row) {
-                const int64_t index = min64((row_block * 8 + row) * of_row + s, second_.last);
-                const float by = load_as<float>(second_.plane, index);
-                second[s - start][row] = second[s - start][row + 8] = by;
+        const int64_t last = (first + count - 1) >> second_.shift;
+        alignas(64) float second[kMostSecond][16];
+        load_second(row_block, start, last, second);
+        const uint8_t *codes = reinterpret_cast<const uint8_t *>(from);
+        int64_t i = 0;
+        Lanes<Isa> by = Isa::zero_lanes();
+        for (int64_t s = start; s <= last; ++s) {
+            by = Isa::load_f32(second[s - start]);
+            const int64_t end = min64(((s + 1) << second_.shift) - first, count);
+            for (; i + 2 <= end; i += 2, codes += 16) {
+                Isa::store_f32(scales_[i], Isa::mul(Isa::load_s8(codes), by));
             }
         }
-        const uint8_t *codes = reinterpret_cast<const uint8_t *>(from);
-        uint8_t last[16] = {};
-        for (int64_t i = 0; i < count; i += 2, codes += 16) {
-            if (i + 1 == count) codes = static_cast<uint8_t *>(memcpy(last, codes, 8));
-            const auto by = Isa::load_f32(second[((first + i) >> second_.shift) - start]);
-            Isa::store_f32(scales_[i], Isa::mul(Isa::load_s8(codes), by));
-        }
+        if (i == count) return;
+        uint8_t only[16] = {};
+        memcpy(only, codes, 8);
+        Isa::store_f32(scales_[i], Isa::mul(Isa::load_s8(only), by));
     }
 
     void load_nested(const char *from, int64_t row_block, int64_t first, int64_t count) {
@@ -262,6 +293,7 @@ class ScalePanel {
     bool integers_ = false;   // i8, as scale_integers takes it
     bool looked_up_ = false;  // a row at a time
     float bias_ = 0;
+    int64_t most_ = 0;  // groups of a row's first panel
     NestedCode nested_;
     const WidenNested widen_;
     const LookUpBytes look_up_;

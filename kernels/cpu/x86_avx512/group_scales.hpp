@@ -18,7 +18,8 @@ class GroupScales {
         code_ = panel_.code_of_all(&factor_);
         const bool packed = w.layout->id == kLayoutRows8;
         if (!packed) code_ = nullptr;
-        in_place_ = packed && (code_ != nullptr || !has_coded_scales(plane));
+        if (packed) shift_ = panel_.second_shift();
+        in_place_ = packed && (code_ != nullptr || shift_ >= 0 || !has_coded_scales(plane));
         format_ = in_place_ ? plane.format->id : QK_FORMAT_F32;
         bytes_ = in_place_ ? plane.format->bits / 8 : 4;
     }
@@ -26,13 +27,18 @@ class GroupScales {
     // Those of a block of 8 rows from a group on: where they are stored, or as f32.
     const char *load(int64_t row_block, int64_t group, int64_t groups) {
         const int64_t at = row_block * w_.geometry.groups_per_row + group;
+        if (shift_ >= 0 && groups > 0) {
+            first_ = group >> shift_;
+            panel_.load_second(row_block, first_, (group + groups - 1) >> shift_, second_);
+        }
         return in_place_ ? static_cast<const char *>(plane_.data) + at * 8 * bytes_
                          : panel_.load(row_block, group, groups);
     }
     int64_t group_bytes() const { return 8 * bytes_; }
 
-    // Of a whole chunk.
-    QK_INLINE void widen(const char *from, __m512 (&to)[kGroups / 2]) const {
+    // Of a whole chunk, whose first group is `group`.
+    QK_INLINE void widen(const char *from, int64_t group, __m512 (&to)[kGroups / 2]) const {
+        if (shift_ >= 0) return widen_integers(from, second_[(group >> shift_) - first_], to);
         if (code_ != nullptr) return widen_codes(from, to);
         QK_UNROLL
         for (int i = 0; i < kGroups / 2; ++i) to[i] = widen_floats(from + 16 * i * bytes_);
@@ -49,6 +55,16 @@ class GroupScales {
             case QK_FORMAT_BF16:
                 return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves()), 16));
             default: return _mm512_loadu_ps(from);
+        }
+    }
+    // A chunk's groups share second scales, as these are of 8 groups or more.
+    QK_INLINE void widen_integers(const char *from, const float *second,
+                                  __m512 (&to)[kGroups / 2]) const {
+        QK_UNROLL
+        for (int i = 0; i < kGroups / 2; ++i) {
+            const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i *>(from) + i);
+            to[i] = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(codes)),
+                                  _mm512_load_ps(second));
         }
     }
     QK_INLINE void widen_codes(const char *from, __m512 (&to)[kGroups / 2]) const {
@@ -73,7 +89,10 @@ class GroupScales {
     const Weight &w_;
     const ScalePlane &plane_;
     ScalePanel<Avx512> panel_;  // those with second scales
-    const NestedCode *code_;    // of scales decoded in place, times one factor
+    int32_t shift_ = -1;        // of i8 codes: log2 of the groups that share a second scale
+    int64_t first_ = 0;         // of second_
+    alignas(64) float second_[ScalePanel<Avx512>::kMostSecond][16];
+    const NestedCode *code_;  // of scales decoded in place, times one factor
     float factor_ = 1;
     bool in_place_;
     qk_format format_;

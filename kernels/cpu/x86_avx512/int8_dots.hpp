@@ -218,12 +218,13 @@ class Int8GroupScales : public GroupScales<kBlocks> {
   public:
     using GroupScales<kBlocks>::GroupScales;
 
-    QK_INLINE void widen(const char *from, int64_t there, YmmSums::Floats8 (&to)[kBlocks]) const {
+    QK_INLINE void widen(const char *from, int64_t group, int64_t there,
+                         YmmSums::Floats8 (&to)[kBlocks]) const {
         __m512 pairs[kBlocks / 2];
         if (there >= kBlocks) {
-            GroupScales<kBlocks>::widen(from, pairs);
+            GroupScales<kBlocks>::widen(from, group, pairs);
         } else {
-            widen_some(from, there, pairs);
+            widen_some(from, group, there, pairs);
         }
         QK_UNROLL
         for (int b = 0; b < kBlocks; ++b) {
@@ -233,10 +234,11 @@ class Int8GroupScales : public GroupScales<kBlocks> {
     }
 
   private:
-    QK_NOINLINE void widen_some(const char *from, int64_t there, __m512 (&to)[kBlocks / 2]) const {
+    QK_NOINLINE void widen_some(const char *from, int64_t group, int64_t there,
+                                __m512 (&to)[kBlocks / 2]) const {
         alignas(64) char some[kBlocks * 32] = {};
         memcpy(some, from, size_t(there * this->group_bytes()));
-        GroupScales<kBlocks>::widen(some, to);
+        GroupScales<kBlocks>::widen(some, group, to);
     }
 };
 

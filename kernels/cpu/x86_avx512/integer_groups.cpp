@@ -109,9 +109,9 @@ class GroupRowBlocks {
         for (int64_t i = panel.first; i < panel.last; ++i, codes += 512, ++x, groups -= kGroups) {
             Factors factors;
             if (groups >= kGroups) {
-                prepare(lanes, scales, zeros, x->unit, &factors);
+                prepare(lanes, scales, i * kGroups, zeros, x->unit, &factors);
             } else {
-                prepare_last(lanes, scales, zeros, groups, x->unit, &factors);
+                prepare_last(lanes, scales, i * kGroups, zeros, groups, x->unit, &factors);
             }
             asm volatile("" : "+m"(factors));  // broadcast where it is used, not by shuffles
             add_chunk_of(codes, *x, factors, sums);
@@ -125,10 +125,10 @@ class GroupRowBlocks {
         total = sums;
     }
 
-    QK_INLINE void prepare(const LanesOfRows<kGroups> &lanes, const char *scales,
+    QK_INLINE void prepare(const LanesOfRows<kGroups> &lanes, const char *scales, int64_t group,
                            const uint8_t *zeros, float unit, Factors *to) const {
         __m512 scale[kGroups / 2], zero[kGroups / 2];
-        scales_.widen(scales, scale);
+        scales_.widen(scales, group, scale);
         QK_UNROLL
         for (int i = 0; i < kGroups / 2; ++i) {
             scale[i] = _mm512_mul_ps(scale[i], _mm512_set1_ps(unit));
@@ -148,13 +148,13 @@ class GroupRowBlocks {
 
     // Of a row's last chunk. Sums of groups that are not there are left as they are by -0 times 0.
     QK_NOINLINE void prepare_last(const LanesOfRows<kGroups> &lanes, const char *scales,
-                                  const uint8_t *zeros, int64_t groups, float unit,
+                                  int64_t group, const uint8_t *zeros, int64_t groups, float unit,
                                   Factors *to) const {
         alignas(64) char scale[kGroups * 8 * 4] = {};
         uint8_t zero[kGroups * 4] = {};
         memcpy(scale, scales, size_t(groups * scales_.group_bytes()));
         if (kind == CodeKind::kZeros) memcpy(zero, zeros, size_t(groups * 4));
-        prepare(lanes, scale, zero, unit, to);
+        prepare(lanes, scale, group, zero, unit, to);
         constexpr int64_t lanes_of_group = 8 / kGroups;
         for (int64_t lane = groups * lanes_of_group; lane < 8; ++lane) {
             for (float(&row)[8] : to->scale) row[lane] = -0.0f;

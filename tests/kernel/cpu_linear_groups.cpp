@@ -1,0 +1,73 @@
+// Groups of the CPU's linear kernels: straddling rows, with scales of second groups.
+#include "kernel/cpu_linear.hpp"
+
+namespace {
+
+// i8 scales of whole second groups, of which 8 rows have 1 to 35 each: several panels, and padding
+// rows whose second scales are past the plane. Exact and in int8 mode.
+TEST_F(CpuLinear, IntegerScalesOfLongRows) {
+    int turn = 0;
+    for (const int32_t group : {16, 32, 64, 128}) {
+        for (const int32_t second : {8, 16, 64}) {
+            for (const int64_t seconds : {1, 3, 4, 17, 35}) {
+                for (const int64_t n : {8, 9, 24, 31}) {
+                    const int64_t k = group * second * seconds;
+                    if (k > 20000 || left_out()) continue;
+                    WeightCase c = {
+                        QK_FORMAT_U4_AFFINE, QK_FORMAT_I8, qk::kLayoutRows8, n, k, group};
+                    c.scale_group_size = second;
+                    c.minimum = ++turn % 4 < 2;
+                    c.symmetric = !c.minimum;
+                    compare(c, kDense[turn % 3], 1 + turn % 8 / 4, true);
+                    compare_in(qk::kCpuBackend.linear_int8, c, kDense[turn % 3], 1, false);
+                }
+            }
+        }
+    }
+}
+
+// Groups that straddle rows, at multiples of 16 columns and elsewhere.
+TEST_F(CpuLinear, GroupsThatStraddleRows) {
+    int turn = 0;
+    for (const qk_layout layout :
+         {qk_layout{qk::kLayoutRows8}, qk_layout{QK_LAYOUT_ROW}, qk_layout{QK_LAYOUT_ROW_HIGH}}) {
+        for (const qk_format format : kFormats4) {
+            for (const int64_t k : {16, 77, 144, 1000, 1040, 2096, 2177}) {
+                for (const int32_t group : {32, 64, 128, 384, 4096}) {
+                    for (const int64_t m : {1, 2, 6, 8}) {
+                        if (left_out()) continue;
+                        const bool symmetric = format == QK_FORMAT_U4_AFFINE && (k + m) % 2 == 0;
+                        const WeightCase c = {
+                            format, kScales[++turn % 4], layout,          9 + turn % 27, k,
+                            group,  symmetric,           QK_GROUPING_FLAT};
+                        compare(c, kDense[turn % 3], m, true);
+                    }
+                }
+            }
+        }
+    }
+}
+
+// Groups that start anywhere in a row, and rows that start in the middle of a byte.
+TEST_F(CpuLinear, FlatGroupsThatStraddleRows) {
+    int64_t turn = 0;
+    for (const qk_format format :
+         {QK_FORMAT_NF4, QK_FORMAT_FP4_BNB, QK_FORMAT_U4_AFFINE, QK_FORMAT_S8, QK_FORMAT_LUT8}) {
+        const bool integers = format == QK_FORMAT_U4_AFFINE || format == QK_FORMAT_S8;
+        for (const qk_layout layout : {qk_layout{QK_LAYOUT_ROW}, qk_layout{QK_LAYOUT_ROW_HIGH},
+                                       qk_layout{qk::kLayoutRows8}}) {
+            for (const int64_t k : {9, 40, 99, 200, 513, 1060, 4104, 8200}) {
+                for (const int32_t group : {16, 48, 64, 128, 256, 4096}) {
+                    if (left_out()) continue;
+                    const int64_t m = ++turn % 3 == 0 ? 1 + turn % 7 : 1 + turn % 2;
+                    const bool minimum = integers && turn % 4 < 2;
+                    compare({format, kScales[turn % 4], layout, 8 + turn % 13, k, group, false,
+                             QK_GROUPING_FLAT, 0, minimum},
+                            kDense[turn % 5 % 3], m, turn % 2 == 0);
+                }
+            }
+        }
+    }
+}
+
+}  // namespace
