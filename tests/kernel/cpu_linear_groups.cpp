@@ -56,7 +56,7 @@ TEST_F(CpuLinear, FlatGroupsThatStraddleRows) {
         const bool integers = format == QK_FORMAT_U4_AFFINE || format == QK_FORMAT_S8;
         for (const qk_layout layout : {qk_layout{QK_LAYOUT_ROW}, qk_layout{QK_LAYOUT_ROW_HIGH},
                                        qk_layout{qk::kLayoutRows8}}) {
-            for (const int64_t k : {9, 40, 99, 200, 513, 1060, 4104, 8200}) {
+            for (const int64_t k : {9, 40, 99, 200, 513, 1060, 4104, 8328}) {
                 for (const int32_t group : {16, 48, 64, 128, 256, 4096}) {
                     if (left_out()) continue;
                     const int64_t m = ++turn % 3 == 0 ? 1 + turn % 7 : 1 + turn % 2;
@@ -66,6 +66,21 @@ TEST_F(CpuLinear, FlatGroupsThatStraddleRows) {
                             kDense[turn % 5 % 3], m, turn % 2 == 0);
                 }
             }
+        }
+    }
+}
+
+// A plane whose last group ends, or is cut, at every lane of a step.
+TEST_F(CpuLinear, FlatGroupsThatEndAnywhere) {
+    for (int64_t k = 130; k < 200; ++k) {
+        for (const int32_t group : {64, 128}) {
+            const int64_t n = k % 2 == 0 ? 16 : 11;
+            compare({QK_FORMAT_NF4, kScales[k % 16 / 4], qk::kLayoutRows8, n, k, group, false,
+                     QK_GROUPING_FLAT},
+                    QK_FORMAT_F32, 1 + k % 2, false);
+            compare({QK_FORMAT_NF4, QK_FORMAT_F32, qk::kLayoutRows8, 9, k, group, false,
+                     QK_GROUPING_FLAT},
+                    QK_FORMAT_F32, 1, false);
         }
     }
 }

@@ -16,6 +16,7 @@
 // ones in the high, and pieces 2 and 3 those of lanes 8 to 15.
 #pragma once
 #include "cpu/linear/gemv_flat.hpp"
+#include "cpu/linear/gemv_flat64.hpp"
 
 namespace qk::cpu {
 namespace {
@@ -160,6 +161,22 @@ void run_groups(const LinearArgs &args, const Launch &launch) {
     }
 }
 
+// Groups that straddle rows.
+template <class Isa>
+void run_flat(const LinearArgs &args, const Launch &launch) {
+    if constexpr (requires { typename Isa::Planes; }) {
+        return run_blocks<FlatRowBlocks<Isa, PlaneCodes<Isa>>>(args, launch, launch.device);
+    } else {
+        using Codes = TableCodes<Isa>;
+        if constexpr (loads_bytes<Isa>) {
+            if (args.w.geometry.group_size == 64) {
+                return run_blocks<Flat64RowBlocks<Isa, Codes>>(args, launch, launch.device);
+            }
+        }
+        run_blocks<FlatRowBlocks<Isa, Codes>>(args, launch, launch.device);
+    }
+}
+
 // 8 rows of w at a time. Where x is taken as integers: `IntegerRows` where groups are blocks or
 // more, `GroupProducts` where they are smaller.
 template <class Isa, class IntegerRows, template <CodeKind> class GroupProducts>
@@ -174,11 +191,7 @@ Status run_gemv(const LinearArgs &args, const Launch &launch) {
         small ? run_groups<Isa, GroupProducts>(args, launch)
               : run_blocks<IntegerRows>(args, launch, launch.device);
     } else if (scales_steps(args.w)) {
-        if constexpr (requires { typename Isa::Planes; }) {
-            run_blocks<FlatRowBlocks<Isa, PlaneCodes<Isa>>>(args, launch, launch.device);
-        } else {
-            run_blocks<FlatRowBlocks<Isa, TableCodes<Isa>>>(args, launch, launch.device);
-        }
+        run_flat<Isa>(args, launch);
     } else if (has_minimum(args.w)) {
         run_blocks<RowBlocks<Isa, LoweredCodes<Isa>>>(args, launch, launch.device);
     } else if (args.w.zero != nullptr) {

@@ -162,6 +162,17 @@ class ScalePanel {
         stored_.load_steps(row_block * 8, first, count, group_reader(), pitch, to);
     }
 
+    // Where groups straddle rows: `count` groups of a row from `first` on, with room for one
+    // before; in place or in `to`, into whole runs of 16. As many from `next` on are fetched.
+    const char *load_groups(int64_t first, bool before, int64_t count, int64_t next, float *to) {
+        stored_.fetch(next, count);
+        if (plane_.format->id == QK_FORMAT_F32 && first >= before) {
+            return static_cast<const char *>(plane_.data) + (first - before) * 4;
+        }
+        group_reader()(first, count, to + before);
+        return reinterpret_cast<const char *>(to);
+    }
+
     // Of i8 codes whose rows change second scales together: log2 of the groups that share one, 8 or
     // more; else -1.
     int32_t second_shift() const { return integers_ ? second_.shift : -1; }

@@ -102,6 +102,10 @@ class ScalesOfRows {
         row_scales_.start(0);
         row_scales_.read(group, count, to);
     }
+    void fetch(int64_t group, int64_t count) {
+        row_scales_.start(0);
+        row_scales_.fetch(group, count);
+    }
 
   private:
     template <size_t kLength>
