@@ -3,8 +3,8 @@
 
 namespace {
 
-// i8 scales of whole second groups, of which 8 rows have 1 to 35 each: several panels, and padding
-// rows whose second scales are past the plane. Exact and in int8 mode.
+// i8 scales of second groups, whole or cut, of which rows have 1 to 35 each: several panels, and
+// padding rows whose second scales are past the plane. Exact and in int8 mode.
 TEST_F(CpuLinear, IntegerScalesOfLongRows) {
     int turn = 0;
     for (const int32_t group : {16, 32, 64, 128}) {
@@ -13,12 +13,17 @@ TEST_F(CpuLinear, IntegerScalesOfLongRows) {
                 for (const int64_t n : {8, 9, 24, 31}) {
                     const int64_t k = group * second * seconds;
                     if (k > 20000 || left_out()) continue;
-                    WeightCase c = {
-                        QK_FORMAT_U4_AFFINE, QK_FORMAT_I8, qk::kLayoutRows8, n, k, group};
+                    const bool bytes = ++turn % 2 == 0;
+                    WeightCase c = {bytes ? QK_FORMAT_S8 : QK_FORMAT_U4_AFFINE,
+                                    QK_FORMAT_I8,
+                                    bytes ? qk_layout{QK_LAYOUT_ROW} : qk_layout{qk::kLayoutRows8},
+                                    n,
+                                    k - (turn % 3 == 0 ? group : 0),
+                                    group};
                     c.scale_group_size = second;
-                    c.minimum = ++turn % 4 < 2;
-                    c.symmetric = !c.minimum;
-                    compare(c, kDense[turn % 3], 1 + turn % 8 / 4, true);
+                    c.minimum = turn % 8 < 4;
+                    c.symmetric = !c.minimum && !bytes;
+                    compare(c, kDense[turn % 3], 1 + turn % 5 / 3, true);
                     compare_in(qk::kCpuBackend.linear_int8, c, kDense[turn % 3], 1, false);
                 }
             }

@@ -71,9 +71,12 @@ class Groups8 {
     void load_nested(GroupIndex first, int64_t count, int64_t at, float *to) const {
         const uint8_t *const from = static_cast<const uint8_t *>(plane_.data) + at;
         const bool integers = plane_.format->id == QK_FORMAT_I8;
-        const int64_t number = group_number(w_.geometry, first);
-        int64_t second = number / plane_.second_group;
-        int64_t end = min64(count, (second + 1) * plane_.second_group - number);
+        const int64_t number = group_number(w_.geometry, first), size = plane_.second_group;
+        int64_t second = number / size;
+        int64_t end = min64(count, (second + 1) * size - number);
+        if (integers && number == second * size && (size == 8 || size % 16 == 0)) {
+            return scale_whole_groups(from, count, second, to);
+        }
         for (int64_t i = 0; i < count; ++second) {
             const float by = load_as<float>(plane_.second, second);
             if (integers) {
@@ -88,6 +91,32 @@ class Groups8 {
         const Lanes<Avx512> bias = Avx512::splat(load_as<float>(plane_.bias, 0));
         for (int64_t i = 0; i < count; i += 16)
             Avx512::store_f32(to + i, Avx512::add(Avx512::load_f32(to + i), bias));
+    }
+
+    // From a second group's start on, of 8 scales or whole 16s, into whole runs of 16. What the row
+    // 8 further on will take of the second scales is fetched, too short a piece for a processor's
+    // own prefetching.
+    void scale_whole_groups(const uint8_t *from, int64_t count, int64_t second, float *to) const {
+        const int64_t size = plane_.second_group;
+        const char *by = static_cast<const char *>(plane_.second) + second * 4;
+        const int64_t bytes = ceil_div(count, size) * 4;
+        prefetch_lines(by, bytes, w_.geometry.groups_per_row / size * 32);
+        for (int64_t i = 0, left = size; i < count; i += 16) {
+            const __mmask16 there = Avx512::first_lanes(count - i).v;
+            const __m512i codes = _mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(there, from + i));
+            __m512 scale = _mm512_set1_ps(load_as<float>(by, 0));
+            if (size == 8) {
+                if (count - i > 8) {
+                    const __m512 next = _mm512_set1_ps(load_as<float>(by, 1));
+                    scale = _mm512_mask_mov_ps(scale, 0xff00, next);
+                }
+                by += 8;
+            } else if ((left -= 16) == 0) {
+                by += 4;
+                left = size;
+            }
+            _mm512_storeu_ps(to + i, _mm512_mul_ps(_mm512_cvtepi32_ps(codes), scale));
+        }
     }
 
     static void scale_integers(const uint8_t *from, int64_t count, float by, float *to) {
