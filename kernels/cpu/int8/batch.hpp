@@ -4,8 +4,8 @@
 //
 //     a task: 32 (64) rows of w; for batches of 64 (256) rows of x, whose sums it keeps (8, 64 KB):
 //         for every 4 chunks of 128 columns, every 32 rows of w
-//             for every chunk: its codes as integers, [columns][32 rows]   4 or 8 KB
-//                 for every 8 (32) rows of x: products, sums of a group in registers
+//             for every chunk (the 4): its codes as integers, [columns][32 rows]   4 or 8 KB
+//                 for every 8 (128) rows of x: products, sums of a group in registers
 //
 // x is stored as a task reads it: chunk by chunk, each with the batch's tiles.
 #pragma once
@@ -29,11 +29,13 @@ class Int8Batch {
         memset(factors_, 0, sizeof(factors_));
     }
 
-    // Rows of w side by side, in strips of kTaskRows; at most kStrips.
-    static constexpr int64_t kStrips = Isa::XTile::kStrips;
-    void run(int64_t first_strip, int64_t strips) {
-        for (int64_t first = 0; first < args_.x.rows; first += kBatch) {
-            const int64_t rows = min64(kBatch, args_.x.rows - first);
+    // Strips of kTaskRows rows of w side by side, at most.
+    int64_t strips() const { return lowered_ ? 1 : kStrips; }
+    // With rows of x from `first` up to `end`, a batch after the other.
+    void run(int64_t first_strip, int64_t strips, int64_t first, int64_t end) {
+        for (; first < end; first += kBatch) {
+            const int64_t rows = min64(kBatch, end - first);
+            panel_tiles_ = kScaleChunks * ceil_div(rows, kRows);
             const typename Isa::XTile *x = x_ + first / kRows * chunks_;
             for (int64_t strip = 0; strip < strips; ++strip) clear(strip, round_up(rows, kRows));
             for (int64_t chunk = 0; chunk < chunks_; chunk += kScaleChunks) {
@@ -46,7 +48,7 @@ class Int8Batch {
             }
             for (int64_t strip = 0; strip < strips; ++strip) {
                 start(first_strip + strip);
-                store(first, rows, acc_[strip], low_[strip]);
+                store(first, rows, sums_[strip]);
             }
         }
     }
@@ -54,7 +56,9 @@ class Int8Batch {
   private:
     // Rows of x side by side, and those whose sums a task keeps.
     static constexpr int64_t kRows = Isa::XTile::kRows, kBatch = Isa::XTile::kBatch;
-    static constexpr int64_t kTaskBlocks = kTaskRows / 8;
+    // Chunks decoded side by side, and the rows of x that all of them meet in turn.
+    static constexpr int64_t kChunks = Isa::XTile::kChunks, kAtOnce = Isa::XTile::kAtOnce;
+    static constexpr int64_t kStrips = Isa::XTile::kStrips, kTaskBlocks = kTaskRows / 8;
     static constexpr int64_t kScaleChunks = 4;  // whose scales are widened at once
 
     void start(int64_t strip) {
@@ -62,30 +66,51 @@ class Int8Batch {
         blocks_ = min64(kTaskBlocks, ceil_div(args_.w.geometry.n, 8) - first_block_);
     }
     void clear(int64_t strip, int64_t rows) {
-        memset(acc_[strip], 0, sizeof(acc_[0][0]) * size_t(rows));
-        memset(low_[strip], 0, lowered_ ? sizeof(low_[0][0]) * size_t(rows) : 0);
+        memset(sums_[strip], 0, sizeof(sums_[0][0]) * size_t(rows));
+        memset(low(), 0, lowered_ ? sizeof(sums_[0][0]) * size_t(rows) : 0);
     }
 
     void run_panel(int64_t first, int64_t last, const typename Isa::XTile *x, int64_t rows,
                    int64_t strip) {
         const Geometry &s = args_.w.geometry;
-        const int64_t panel_tiles = kScaleChunks * ceil_div(rows, kRows);
-        const int64_t first_group = load_scales(first, last);
-        for (int64_t chunk = first; chunk < last; ++chunk) {
-            const uint8_t *codes[kTaskBlocks] = {};  // blocks past the last repeat the first
-            codes_.load_chunk(first_block_, blocks_, chunk, false, codes);
-            for (int64_t i = blocks_; i < kTaskBlocks; ++i) codes[i] = codes[0];
-            const int64_t group = chunk * 128 / s.group_size;
-            const int64_t count = min64(groups_, s.groups_per_row - group);
-            const TileFactors *const factors = factors_ + group - first_group;
-            kernel_.decode(codes, factors);
-            for (int64_t row = 0; row < rows; row += kRows, ++x) {
-                if constexpr (kStrips > 1) fetch(x + panel_tiles, strip);
-                kernel_.add(*x, rows - row, factors, count, groups_, acc_[strip] + row);
-                if (lowered_) lower(*x, factors, count, low_[strip] + row);
+        const int64_t first_group = load_scales(first, last), tiles = ceil_div(rows, kRows);
+        for (int64_t chunk = first; chunk < last; chunk += kChunks) {
+            const int64_t chunks = min64(kChunks, last - chunk);
+            Groups groups[kChunks];
+            for (int64_t i = 0; i < chunks; ++i) {
+                const uint8_t *codes[kTaskBlocks] = {};  // blocks past the last repeat the first
+                codes_.load_chunk(first_block_, blocks_, chunk + i, false, codes);
+                for (int64_t b = blocks_; b < kTaskBlocks; ++b) codes[b] = codes[0];
+                const int64_t group = (chunk + i) * 128 / s.group_size;
+                groups[i] = {factors_ + group - first_group,
+                             min64(groups_, s.groups_per_row - group)};
+                kernel_.decode(codes, groups[i].factors, i);
             }
+            for (int64_t row = 0; row < rows; row += kAtOnce) {
+                for (int64_t i = 0; i < chunks; ++i) {
+                    add(x + i * tiles + row / kRows, min64(kAtOnce, rows - row), groups[i], i,
+                        strip, row);
+                }
+            }
+            x += chunks * tiles;
         }
         kernel_.finish();
+    }
+
+    struct Groups {  // of a chunk
+        const TileFactors *factors;
+        int64_t count;
+    };
+
+    // Products of rows of x from `row` on with the chunk that the kernel has in `place`.
+    QK_INLINE void add(const typename Isa::XTile *x, int64_t rows, const Groups &groups,
+                       int64_t place, int64_t strip, int64_t row) {
+        const auto [factors, count] = groups;
+        kernel_.add(x, rows, factors, count, groups_, sums_[strip] + row, place);
+        for (int64_t j = 0; j < rows; j += kRows, ++x) {
+            if constexpr (kStrips > 1) fetch(x + panel_tiles_, strip);
+            if (lowered_) lower(*x, factors, count, low() + row + j);
+        }
     }
 
     // A strip's part of a tile of the next panel, to the second cache: x may be larger than that.
@@ -135,12 +160,13 @@ class Int8Batch {
         return group;
     }
 
-    void store(int64_t x_first, int64_t x_rows, float (*acc)[kTaskRows],
-               const float (*low)[kTaskRows]) const {
+    float (*low())[kTaskRows] { return sums_[1]; }
+
+    void store(int64_t x_first, int64_t x_rows, float (*acc)[kTaskRows]) {
         const int64_t first = first_block_ * 8;
         const int64_t rows = min64(kTaskRows, args_.w.geometry.n - first);
         for (int64_t j = 0; j < x_rows; ++j) {
-            for (int64_t row = 0; lowered_ && row < rows; ++row) acc[j][row] -= low[j][row];
+            for (int64_t row = 0; lowered_ && row < rows; ++row) acc[j][row] -= low()[j][row];
             store_run(args_, x_first + j, first, rows, acc[j]);
         }
     }
@@ -153,9 +179,10 @@ class Int8Batch {
     ScalePanel<Isa> scales_[kTaskBlocks];
     const bool lowered_;
     ScalePanel<Isa> minima_;  // the scales where there are none
-    int64_t first_block_ = 0, blocks_ = 0;
+    int64_t first_block_ = 0, blocks_ = 0, panel_tiles_ = 0;
     TileFactors factors_[kScaleChunks * 8];
-    alignas(64) float acc_[kStrips][kBatch][kTaskRows], low_[kStrips][kBatch][kTaskRows];
+    // Of the strips; of one strip and what minima take off where there are such.
+    alignas(64) float sums_[2][kBatch][kTaskRows];
 };
 
 template <class Isa>
@@ -196,9 +223,11 @@ Status run_int8_batch(const LinearArgs &args, const Launch &launch) {
     parallel_ranges(launch.parallel, strips, 1, [&](int64_t first, int64_t last) {
         [[maybe_unused]] const typename Isa::Session session;
         InScratch<Int8Batch<Isa>> batch(launch.scratch, args, launch.device, x);
-        constexpr int64_t kStrips = Int8Batch<Isa>::kStrips;
-        for (int64_t strip = first; strip < last; strip += kStrips) {
-            batch->run(strip, min64(kStrips, last - strip));
+        for (int64_t row = 0, end; row < args.x.rows; row = end) {
+            end = row + min64(Isa::XTile::kKept, args.x.rows - row);
+            for (int64_t strip = first; strip < last; strip += batch->strips()) {
+                batch->run(strip, min64(batch->strips(), last - strip), row, end);
+            }
         }
     });
     return QK_OK;

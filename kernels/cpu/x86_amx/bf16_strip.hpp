@@ -188,13 +188,14 @@ class Bf16Strip {
     // The sums of the tiles before are added up while these products run.
     void add(const Bf16XTile &x, int64_t rows, int64_t steps, Ahead ahead, float *totals) {
         const bool two = rows > kTileRows16;
-        two ? multiply<2>(x, steps, ahead) : multiply<1>(x, steps, ahead);
+        two ? multiply<2>(x, steps, ahead, totals) : multiply<1>(x, steps, ahead, totals);
         finish();
         tiles_.template store<0>(sums_[0][0], 128);
         tiles_.template store<2>(sums_[16][0], 128);
         if (two) tiles_.template store<1>(sums_[0][1], 128);
         if (two) tiles_.template store<3>(sums_[16][1], 128);
         waiting_ = totals;
+        waiting_rows_ = kRows;
         waiting_tiles_ = two ? 2 : 1;
     }
 
@@ -205,12 +206,24 @@ class Bf16Strip {
         }
     };
     template <int kTiles>
-    QK_INLINE void multiply(const Bf16XTile &x, int64_t steps, Ahead ahead) {
+    QK_INLINE void multiply(const Bf16XTile &x, int64_t steps, Ahead ahead, const float *totals) {
         zero_sums<kTiles>(tiles_);
-        for (int64_t step = 0; step < steps; step += 2) {
+        for (int64_t step = 0; step < steps; step += 2, totals += 8 * kPitch) {
             multiply_step<kTiles, 0>(x, step, &ahead);
+            add_some<kTiles>(totals);
             multiply_step<kTiles, 1>(x, step + 1, &ahead);
+            add_some<kTiles>(totals + 4 * kPitch);
         }
+    }
+    // Some of the sums that wait; and lines of those that wait next come to the first cache.
+    template <int kTiles>
+    QK_INLINE void add_some(const float *totals) {
+        constexpr int64_t kSome = kRows / (kBf16Panel / kBf16Step);
+        for (int64_t i = 0; i < kSome; ++i) {
+            prefetch(reinterpret_cast<const uint8_t *>(totals + i * kPitch));
+            if (kTiles == 2) prefetch(reinterpret_cast<const uint8_t *>(totals + i * kPitch + 16));
+        }
+        if (waiting_rows_ > 0) waiting_tiles_ == 2 ? add_sums<2>(kSome) : add_sums<1>(kSome);
     }
     template <int kTiles, int odd>
     QK_INLINE void multiply_step(const Bf16XTile &x, int64_t step, Ahead *ahead) {
@@ -225,19 +238,20 @@ class Bf16Strip {
                                              {x.x[step], 128, 64});
     }
 
-    QK_INLINE void finish() {
-        if (waiting_ == nullptr) return;
-        waiting_tiles_ == 2 ? add_sums<2>() : add_sums<1>();
-        waiting_ = nullptr;
+    void finish() {
+        if (waiting_rows_ == 0) return;
+        waiting_tiles_ == 2 ? add_sums<2>(waiting_rows_) : add_sums<1>(waiting_rows_);
     }
+    // Of the first rows of w that wait.
     template <int kTiles>
-    QK_INLINE void add_sums() {
-        float *to = waiting_;
-        for (int64_t row = 0; row < kRows; ++row, to += kPitch) {
+    QK_INLINE void add_sums(int64_t rows) {
+        const float(*sums)[2][16] = sums_ + (kRows - waiting_rows_);
+        waiting_rows_ -= rows;
+        for (int64_t row = 0; row < rows; ++row, waiting_ += kPitch) {
             QK_UNROLL
             for (int half = 0; half < kTiles; ++half) {
-                const __m512 sum = _mm512_load_ps(sums_[row][half]);
-                float *const at = to + 16 * half;
+                const __m512 sum = _mm512_load_ps(sums[row][half]);
+                float *const at = waiting_ + 16 * half;
                 _mm512_store_ps(at, _mm512_add_ps(_mm512_load_ps(at), sum));
             }
         }
@@ -258,8 +272,8 @@ class Bf16Strip {
     const int64_t x_tiles_;  // of a panel
     Tiles tiles_;
     Bf16Weights weights_;
-    float *waiting_ = nullptr;  // what sums_ will be added to
-    int waiting_tiles_ = 0;     // of x
+    float *waiting_ = nullptr;                      // what the last rows of sums_ are added to
+    int64_t waiting_rows_ = 0, waiting_tiles_ = 0;  // of w; of x
     alignas(64) float sums_[kRows][2][16] = {};
     alignas(64) float totals_[kStrip][kPitch];
 };
@@ -310,18 +324,26 @@ inline const Bf16XTile *round_tiles(const LinearArgs &args, const Launch &launch
     return to;
 }
 
+// Rows of x that all strips of w meet in turn: the second cache keeps them, 2 MB on all processors
+// with tiles, unless that would leave too few to decode weights for.
+inline int64_t bf16_batch(int64_t k) {
+    constexpr int64_t kKept = 1536 << 10;
+    const int64_t rows = kKept / (2 * k) / kBf16Rows * kBf16Rows;
+    return rows < 128 ? 256 : min64(rows, 256);
+}
+
 template <class Tiles>
 Status run_bf16_strips(const LinearArgs &args, const Launch &launch) {
     using Strip = Bf16Strip<Tiles>;
     const Bf16XTile *const x = round_tiles(args, launch);
-    const int64_t n = args.w.geometry.n;
+    const int64_t n = args.w.geometry.n, batch = bf16_batch(args.w.geometry.k);
     parallel_ranges(launch.parallel, n, Strip::kRows, [&](int64_t first, int64_t last) {
         [[maybe_unused]] const typename Strip::Session session;
         InScratch<Strip> strip(launch.scratch, args, launch.device, x);
-        for (int64_t row = first; row < min64(last, n); row += Strip::kStrip) {
-            const int64_t rows = min64(Strip::kStrip, min64(last, n) - row);
-            for (int64_t m = 0; m < args.x.rows; m += Strip::kBatch) {
-                strip->run(row, rows, m, min64(Strip::kBatch, args.x.rows - m));
+        for (int64_t m = 0; m < args.x.rows; m += batch) {
+            for (int64_t row = first; row < min64(last, n); row += Strip::kStrip) {
+                const int64_t rows = min64(Strip::kStrip, min64(last, n) - row);
+                strip->run(row, rows, m, min64(batch, args.x.rows - m));
             }
         }
     });

@@ -1,14 +1,16 @@
-// Tiles of a batch in int8 mode by AMX (int8/batch.hpp): 32 rows of x times 32 rows of w, a group
+// Tiles of a batch in int8 mode by AMX (int8/batch.hpp): 16 rows of x times 32 rows of w, a group
 // at a time. A chunk's entries, as AVX-512 decodes them, are what the products ask for: a row has
 // four columns of 16 rows of w. Zeros are taken off here, once for all rows of x:
 //
-//     registers    0..3    sums, [16 rows of x][16 rows of w]
-//                  4, 5    64 columns of x, rows 0..15 and 16..31
-//                  6, 7    the same columns of w, rows 0..15 and 16..31
+//     registers    0, 1    sums, [16 rows of x][16 rows of w]
+//                  2, 3    64 columns of w, rows 0..15 and 16..31, for all rows of x
+//                  4, 5    the next 64 columns of w, where a group has them
+//                  6, 7    the same columns of x
 //
-// Integer sums are exact, so bits are those of AVX-512 VNNI. What is left to vectors is to convert
-// sums and to multiply them by scales, 3 instructions for 16 of them: while the products of a tile
-// run, those of the one before.
+// Tiles of w stay in registers, as a load may take as long as a product (cpu-designs.md). Integer
+// sums are exact, so bits are those of AVX-512 VNNI. What is left to vectors is to convert sums and
+// to multiply them by scales, 3 instructions for 16 of them: while the products of a tile run,
+// those of the one before.
 #pragma once
 #include "cpu/x86_amx/tiles.hpp"
 #include "cpu/x86_avx512/int8_tile.hpp"
@@ -24,7 +26,8 @@ struct AmxInt8 : Avx512Int8 {
     // 128 columns of a tile's rows of x, in groups of 64 or more.
     struct XTile {
         static constexpr int kRows = 2 * kTileRows16;
-        static constexpr int64_t kBatch = 256, kStrips = 2;
+        static constexpr int64_t kBatch = 256, kStrips = 2, kChunks = 4, kAtOnce = 128;
+        static constexpr int64_t kKept = kBatch;  // rows of x that all strips meet in turn
         alignas(64) int8_t x[kRows][128];
         float scale[2][kRows];    // by block; the unit of entries is in it
         int32_t minus[2][kRows];  // minus a block's sum, as minima are multiplied by
@@ -40,34 +43,29 @@ struct AmxInt8 : Avx512Int8 {
                     : has_zeros_    ? 0
                                     : common_zero(w)) {}
 
-        void decode(const uint8_t *const (&codes)[4], const TileFactors *factors) {
-            Base::decode(codes, factors);
-            if (has_zeros_ || same_ != 0) take_zeros(factors);
+        void decode(const uint8_t *const (&codes)[4], const TileFactors *factors, int64_t place) {
+            Base::decode(codes, factors, place);
+            take_zeros(factors, chunks_[place]);
         }
 
-        void add(const XTile &x, int64_t rows, const TileFactors *factors, int64_t count,
-                 int64_t groups, float (*acc)[kTaskRows]) {
-            const int64_t tiles = rows > kTileRows16 ? 2 : 1;
+        void add(const XTile *x, int64_t rows, const TileFactors *factors, int64_t count,
+                 int64_t groups, float (*acc)[kTaskRows], int64_t place) {
+            const WTile *const w = chunks_[place];
             for (int64_t b = 0; b < count; ++b) {
-                tiles == 2 ? multiply<2>(x, b, 2 / groups) : multiply<1>(x, b, 2 / groups);
-                finish();
-                store(tiles);
-                waiting_ = {&x, factors + b, acc, b, tiles * kTileRows16};
+                groups == 1 ? multiply<2>(x, rows, w, factors + b, b, acc)
+                            : multiply<1>(x, rows, w, factors + b, b, acc);
             }
         }
 
         // The sums of the last products, times scales of a group.
-        void finish() {
-            if (waiting_.rows == 0) return;
-            const auto [x, factors, acc, b, rows] = waiting_;
-            waiting_.rows = 0;
+        QK_INLINE void finish() {
+            if (waiting_.acc == nullptr) return;
+            const auto [x, factors, acc] = waiting_;
+            waiting_.acc = nullptr;
             const __m512 scale[2] = {_mm512_load_ps(factors->scale),
                                      _mm512_load_ps(factors->scale + 16)};
-            const uint8_t *next = reinterpret_cast<const uint8_t *>(x + 2);
-            for (int64_t j = 0; j < rows; ++j, next += sizeof(XTile) / XTile::kRows) {
-                prefetch(next);
-                prefetch(next + 64);
-                const __m512 x_scale = _mm512_set1_ps(x->scale[b][j]);
+            for (int64_t j = 0; j < kTileRows16; ++j) {
+                const __m512 x_scale = _mm512_set1_ps(x[j]);
                 QK_UNROLL
                 for (int half = 0; half < 2; ++half) {
                     float *const to = acc[j] + 16 * half;
@@ -79,56 +77,62 @@ struct AmxInt8 : Avx512Int8 {
         }
 
       private:
-        struct Product {
-            template <int sum, int w, int x>
-            QK_INLINE static void add(Tiles &tiles) {
-                tiles.template add_products<sum, x, w>();
+        typedef __m512i WTile[2][kTileRows16];  // [half of the rows of w][4 columns], 64 columns
+
+        // Products with group `b` of the chunk, of kSteps times 64 columns.
+        template <int kSteps>
+        QK_NOINLINE void multiply(const XTile *x, int64_t rows, const WTile *w,
+                                  const TileFactors *factors, int64_t b, float (*acc)[kTaskRows]) {
+            tiles_.template load<2>(w[b][0], 64);
+            tiles_.template load<3>(w[b][1], 64);
+            if (kSteps == 2) tiles_.template load<4>(w[b + 1][0], 64);
+            if (kSteps == 2) tiles_.template load<5>(w[b + 1][1], 64);
+            for (int64_t j = 0; j < rows; j += kTileRows16, acc += kTileRows16) {
+                const XTile &tile = x[j / XTile::kRows];
+                const int64_t row = j % XTile::kRows;
+                const int8_t *const from = tile.x[row] + 64 * b;
+                multiply_step<0, 2, 6>(from);
+                if (kSteps == 2) multiply_step<1, 4, 7>(from + 64);
+                finish();
+                tiles_.template store<0>(sums_[0][0], 128);
+                tiles_.template store<1>(sums_[0][1], 128);
+                waiting_ = {tile.scale[b] + row, factors, acc};
             }
-        };
-        // 64 columns a step, from a group's first on.
-        template <int kTiles>
-        QK_INLINE void multiply(const XTile &x, int64_t b, int64_t steps) {
-            zero_sums<kTiles>(tiles_);
-            multiply_step<kTiles, 0>(x, b);
-            if (steps == 2) multiply_step<kTiles, 1>(x, b + 1);
         }
-        template <int kTiles, int odd>
-        QK_INLINE void multiply_step(const XTile &x, int64_t step) {
-            multiply_pairs<kTiles, odd, Product>(tiles_, {this->entries_[16 * step], 128, 64},
-                                                 {x.x[0] + 64 * step, 128, kTileRows16 * 128});
-        }
-        QK_INLINE void store(int64_t tiles) {
-            tiles_.template store<0>(sums_[0][0], 128);
-            tiles_.template store<2>(sums_[0][1], 128);
-            if (tiles == 1) return;
-            tiles_.template store<1>(sums_[16][0], 128);
-            tiles_.template store<3>(sums_[16][1], 128);
+        // `w`, `x`: registers. The next tile comes to the first cache.
+        template <int step, int w, int x>
+        QK_INLINE void multiply_step(const int8_t *from) {
+            for (int i = 0; i < kTileRows16; ++i) {
+                prefetch(reinterpret_cast<const uint8_t *>(from + sizeof(XTile) + 128 * i));
+            }
+            tiles_.template load<x>(from, 128);
+            if (step == 0) tiles_.template zero<0>();
+            tiles_.template add_products<0, x, w>();
+            if (step == 0) tiles_.template zero<1>();
+            tiles_.template add_products<1, x, w + 1>();
         }
 
-        // Entries are unsigned bytes; now they are signed ones.
-        QK_NOINLINE void take_zeros(const TileFactors *factors) {
+        // Entries are unsigned bytes; here they are signed ones, tile after tile.
+        QK_NOINLINE void take_zeros(const TileFactors *factors, WTile *to) const {
             const int64_t columns = 32 / groups_;
             for (int64_t b = 0; b < groups_; ++b) {
-                __m512i zero[2];
                 for (int half = 0; half < 2; ++half) {
                     const __m512i own = _mm512_load_si512(factors[b].zero + 16 * half);
-                    zero[half] = has_zeros_ ? _mm512_mullo_epi32(own, _mm512_set1_epi32(0x01010101))
-                                            : _mm512_set1_epi8(char(same_));
-                }
-                for (int64_t d = b * columns; d < (b + 1) * columns; ++d) {
-                    for (int half = 0; half < 2; ++half) {
-                        __m512i &entries = this->entries_[d][half];
-                        entries = _mm512_sub_epi8(entries, zero[half]);
+                    const __m512i zero =
+                        has_zeros_ ? _mm512_mullo_epi32(own, _mm512_set1_epi32(0x01010101))
+                                   : _mm512_set1_epi8(char(same_));
+                    for (int64_t d = b * columns; d < (b + 1) * columns; ++d) {
+                        to[d / kTileRows16][half][d % kTileRows16] =
+                            _mm512_sub_epi8(this->entries_[d][half], zero);
                     }
                 }
             }
         }
 
-        struct Waiting {  // for the products' sums
-            const XTile *x;
+        struct Waiting {     // for the products' sums
+            const float *x;  // scales of its rows
             const TileFactors *factors;
             float (*acc)[kTaskRows];
-            int64_t b, rows;
         };
 
         const int64_t groups_;
@@ -136,7 +140,8 @@ struct AmxInt8 : Avx512Int8 {
         const int32_t same_;  // what all entries have too much
         Tiles tiles_;
         Waiting waiting_ = {};
-        alignas(64) int32_t sums_[XTile::kRows][2][16];
+        WTile chunks_[XTile::kChunks][2];
+        alignas(64) int32_t sums_[kTileRows16][2][16];
     };
 
     // Rows of x to tiles.

@@ -35,7 +35,7 @@ struct Avx2Int8 : Avx2Dots {
               entries_(Int8Entries(w), w.format->kind == FormatKind::kLut4),
               shift_(_mm_cvtsi32_si128(entries_.shift)), steps_(entries_.small ? 32 : 64) {}
 
-        void decode(const uint8_t *const (&codes)[4], const TileFactors *) {
+        void decode(const uint8_t *const (&codes)[4], const TileFactors *, int64_t) {
             for (int block = 0; block < 4; ++block) {
                 entries_.small ? decode_block<true>(codes[block], block)
                                : decode_block<false>(codes[block], block);
@@ -43,13 +43,13 @@ struct Avx2Int8 : Avx2Dots {
         }
 
         // Up to `rows` rows of a tile of x; `count` of the chunk's `groups` have columns.
-        void add(const XTile &x, int64_t rows, const TileFactors *factors, int64_t count,
-                 int64_t groups, float (*acc)[kTaskRows]) const {
+        void add(const XTile *x, int64_t rows, const TileFactors *factors, int64_t count,
+                 int64_t groups, float (*acc)[kTaskRows], int64_t) const {
             const int64_t steps = steps_ / groups, most = min64(rows, kTile);
             for (int64_t b = 0; b < count; ++b) {
                 for (int64_t j = 0; j < most; j += entries_.small ? 2 : 4) {
-                    const Group group = {x.x[steps * b] + j, steps * b, steps, x.scale[b] + j,
-                                         x.minus[b] + j};
+                    const Group group = {x->x[steps * b] + j, steps * b, steps, x->scale[b] + j,
+                                         x->minus[b] + j};
                     for (int64_t v = 0; v < 4; v += 2) {
                         entries_.small ? add_rows<true>(group, factors[b], v, acc + j)
                                        : add_rows<false>(group, factors[b], v, acc + j);

@@ -26,7 +26,7 @@ struct Avx512Int8 : Avx512Dots {
             : zeros_(w.zero != nullptr || has_minimum(w)),
               is_table_(w.format->kind == FormatKind::kLut4), table_(Int8Entries(w), is_table_) {}
 
-        void decode(const uint8_t *const (&codes)[4], const TileFactors *) {
+        void decode(const uint8_t *const (&codes)[4], const TileFactors *, int64_t) {
             for (int half = 0; half < 2; ++half) {
                 is_table_ ? decode_half<true>(codes[2 * half], codes[2 * half + 1], half)
                           : decode_half<false>(codes[2 * half], codes[2 * half + 1], half);
@@ -34,10 +34,10 @@ struct Avx512Int8 : Avx512Dots {
         }
 
         // Up to `rows` rows of a tile of x; `count` of the chunk's `groups` have columns.
-        void add(const XTile &x, int64_t rows, const TileFactors *factors, int64_t count,
-                 int64_t groups, float (*acc)[kTaskRows]) const {
-            rows > 4 ? add_rows<8>(x, factors, count, 32 / groups, acc)
-                     : add_rows<4>(x, factors, count, 32 / groups, acc);
+        void add(const XTile *x, int64_t rows, const TileFactors *factors, int64_t count,
+                 int64_t groups, float (*acc)[kTaskRows], int64_t) const {
+            rows > 4 ? add_rows<8>(*x, factors, count, 32 / groups, acc)
+                     : add_rows<4>(*x, factors, count, 32 / groups, acc);
         }
 
         void finish() {}
