@@ -20,20 +20,31 @@ __device__ inline int32_t first_point_above(float threshold) {
     return point;
 }
 
-// The numbers of `cuts` at points or before them, by the steps of lut8_code's bisection, several
-// points at a time.
+// Cuts as a tree: the children of node i are nodes 2 i and 2 i + 1, the root is node 1. The nodes
+// of a level lie side by side, so that lanes meet in no bank until a level has more than 32.
+constexpr int kCutNodes = kCuts + 1;
+
+// The node of the cut number `at` in order.
+__device__ inline int32_t cut_node(int32_t at) {
+    const int32_t lowest = (at + 1) & -(at + 1);  // 1 of a leaf, twice as much a level up
+    return (kCutNodes + at + 1) / (lowest * 2);
+}
+
+// The numbers of cuts at points or before them, several points at a time.
 template <int kPoints>
-__device__ void count_cuts(const int32_t *cuts, const int32_t (&points)[kPoints],
+__device__ void count_cuts(const int32_t *nodes, const int32_t (&points)[kPoints],
                            int32_t (&counts)[kPoints]) {
 #pragma unroll
-    for (int32_t &count : counts) count = 0;
+    for (int32_t &count : counts) count = 1;
 #pragma unroll
-    for (int32_t step = 128; step > 0; step /= 2) {
+    for (int level = 1; level < kCutNodes; level *= 2) {
 #pragma unroll
         for (int i = 0; i < kPoints; ++i) {
-            counts[i] += cuts[counts[i] + step - 1] <= points[i] ? step : 0;
+            counts[i] = counts[i] * 2 + int32_t(nodes[counts[i]] <= points[i]);
         }
     }
+#pragma unroll
+    for (int32_t &count : counts) count -= kCutNodes;
 }
 
 }  // namespace

@@ -19,6 +19,7 @@
 #include "cuda/convert/nest.hpp"
 #include "cuda/convert/parts.cuh"
 #include "cuda/kernels.hpp"
+#include "cuda/prim/mma.cuh"
 
 namespace qk::cuda {
 namespace {
@@ -122,6 +123,8 @@ __device__ void sum_step(const NestProblem &p, const Order &order, int64_t step,
 template <bool kReady>
 __global__ void __launch_bounds__(kSumThreads)
     sum_steps(const __grid_constant__ NestProblem p, const __grid_constant__ Order order) {
+    wait_for_previous_kernel();
+    allow_next_kernel();
     sum_step<kReady>(p, order, blockIdx.x, p.sums);
 }
 
@@ -287,20 +290,21 @@ template <bool kReady>
 __global__ void __launch_bounds__(kThreads)
     nest(const __grid_constant__ NestProblem p, const __grid_constant__ Order order,
          int64_t seconds) {
-    __shared__ int32_t cuts[kCuts];
+    __shared__ int32_t cuts[kCutNodes];
     int64_t number = int64_t(blockIdx.x) * kWarps + threadIdx.x / 32;
     const auto load = [&](float(&held)[kHeld]) {
         const int64_t first = number * p.w.second_group;
         const int64_t count = min64(p.w.second_group, p.w.geometry.group_count - first);
         load_scales<kReady>(p, first, count, held);  // past the last second group: none
     };
-    float held[kHeld];
-    load(held);
     if (threadIdx.x < kCuts) {
         const float pair[2] = {load_as<float>(p.w.code, threadIdx.x),
                                load_as<float>(p.w.code, threadIdx.x + 1)};
-        cuts[threadIdx.x] = first_point_above(lut8_threshold(pair, 0));
+        cuts[cut_node(int32_t(threadIdx.x))] = first_point_above(lut8_threshold(pair, 0));
     }
+    wait_for_previous_kernel();
+    float held[kHeld];
+    load(held);
     const float mean =
         p.has_mean ? load_as<float>(p.w.bias, 0) : mean_of_sums<kReady>(p, order, p.sums);
     if (blockIdx.x == 0 && threadIdx.x == 0) store_as(p.w.bias, 0, mean);
@@ -323,7 +327,7 @@ Status launch_all(const QuantizeArgs &args, NestProblem p, const Launch &launch)
                                       sizeof(float) * sizeof(float));
     }
     if (!few && (beside || order.steps > 0)) {
-        const Shape3 shape = {dim3(uint32_t(order.steps + 1)), kSumThreads};
+        const Shape3 shape = {dim3(uint32_t(order.steps + 1)), kSumThreads, 0, true};
         QK_TRY(launch_kernel(launch, "quantize", sum_steps<kReady>, shape, p, order));
     }
     if (few || !beside) {
@@ -339,7 +343,8 @@ Status launch_all(const QuantizeArgs &args, NestProblem p, const Launch &launch)
     }
     const int64_t seconds = ceil_div(groups, w.scale.second_group);
     const int64_t blocks = min64(ceil_div(seconds, kWarps), 4 * launch.device.multiprocessors);
-    const Shape3 shape = {dim3(uint32_t(blocks)), kThreads};
+    // What a kernel before this call wrote is there once sum_steps lets this one start.
+    const Shape3 shape = {dim3(uint32_t(blocks)), kThreads, 0, stored == groups};
     return launch_kernel(launch, "quantize", nest<kReady>, shape, p, order, seconds);
 }
 
