@@ -28,8 +28,10 @@ HostWeight random_in(qk_tensor_desc desc, qk_layout layout, Rng &rng) {
     return w;
 }
 
-// One case of the next grouping, kind of scale and format; whether the kernel takes it.
-bool check_repack(qk_layout source, qk_layout target, int64_t n, int64_t k, int at, Rng &rng) {
+// One case of the next grouping, kind of scale and format, planes `offset` bytes behind addresses
+// of vectors; whether the kernel takes it.
+bool check_repack(qk_layout source, qk_layout target, int64_t n, int64_t k, int at, Rng &rng,
+                  size_t offset = 0) {
     constexpr qk_format scales[] = {QK_FORMAT_F32, QK_FORMAT_F16, QK_FORMAT_BF16, QK_FORMAT_LUT8};
     constexpr int32_t groups[] = {64, 16, 128, 48, QK_GROUP_ROW, 32};
     const bool looks_up = at % 3 == 2;
@@ -39,7 +41,7 @@ bool check_repack(qk_layout source, qk_layout target, int64_t n, int64_t k, int 
     if (desc.scale_format == QK_FORMAT_LUT8) desc.scale_group_size = 16;
     HostWeight w = random_in(desc, source, rng);
     HostWeight expected = empty_in(desc, target, 0x5a);
-    const DeviceWeight from(w), to(expected);
+    const DeviceWeight from(w, offset), to(expected, offset);
     EXPECT_EQ(qk::cpu::kRepackGeneric.run({w.view(), expected.view()}, host_launch()), QK_OK);
     const qk::RepackArgs args = {from.view(), to.view()};
     if (!qk::cuda::kRepackWords.can_run(args, device_0())) return false;
@@ -55,7 +57,9 @@ bool check_repack(qk_layout source, qk_layout target, int64_t n, int64_t k, int 
 TEST(CudaWords, RepackedBytesAreTheCpus) {
     QK_NEEDS_DEVICE();
     Rng rng(71);
-    const int64_t shapes[][2] = {{8, 64}, {136, 264}, {128, 256}, {24, 520}, {1, 8}, {21, 72}};
+    // The last three in pieces of 16 bytes in every layout, in one block and in several.
+    const int64_t shapes[][2] = {{8, 64},  {136, 264}, {24, 520},  {1, 8},
+                                 {21, 72}, {128, 256}, {288, 544}, {544, 160}};
     int at = 0;
     for (const qk_layout source : kLayouts) {
         for (const qk_layout target : kLayouts) {
@@ -68,6 +72,25 @@ TEST(CudaWords, RepackedBytesAreTheCpus) {
                 ++at;
                 if (HasFailure()) return;
             }
+        }
+    }
+}
+
+// Pieces of 16 bytes that start between vectors go word by word.
+TEST(CudaWords, RepacksAtTheAddressesOfWords) {
+    QK_NEEDS_DEVICE();
+    Rng rng(74);
+    int at = 0;
+    for (const qk_layout source : kLayouts) {
+        for (const qk_layout target : kLayouts) {
+            SCOPED_TRACE(std::to_string(source) + " to " + std::to_string(target));
+            const auto tiles = [](qk_layout layout) {
+                return layout == qk::kLayoutTiles || layout == qk::kLayoutTilesPairs;
+            };
+            const size_t offset = size_t(at % 3 + 1) * 4;
+            EXPECT_EQ(check_repack(source, target, 32, 256, at, rng, offset),
+                      !tiles(source) && !tiles(target));
+            ++at;
         }
     }
 }
@@ -98,7 +121,8 @@ TEST(CudaWords, ColumnsOfValuesAreTheCpus) {
     const qk_format formats[] = {QK_FORMAT_U4_AFFINE, QK_FORMAT_NF4, QK_FORMAT_U4_AFFINE,
                                  QK_FORMAT_FP4_E2M1, QK_FORMAT_FP4_BNB};
     const int32_t groups[] = {64, 16, 128, 24, QK_GROUP_ROW, 32};
-    const int64_t shapes[][2] = {{136, 264}, {128, 256}, {24, 520}, {1, 8}, {21, 72}};
+    const int64_t shapes[][2] = {{136, 264}, {128, 256}, {24, 520}, {1, 8},
+                                 {21, 72},   {288, 544}, {160, 272}};
     int at = 0, taken = 0, awq = 0;
     for (const qk_layout layout : kLayouts) {
         for (const auto &[n, k] : shapes) {

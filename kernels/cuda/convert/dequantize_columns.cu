@@ -1,11 +1,12 @@
 // Dequantize 4-bit codes of any layout to columns, out [k, n]: value = (entry - zero) * scale as
 // one fp32 product, or entry * scale less a minimum, rounded once.
 //
-//   a block takes   128 rows x 256 columns of codes      -> shared memory, by words (words.cuh)
-//                   the scales of their groups           -> f32 there, each decoded once, and zeros
-//                   8 rows x 8 columns a thread, twice   -> a store of 16 bytes a column, 16 lanes
-//                                                           side by side
+//   a block takes   128 rows x 128 columns of codes    -> shared memory, by words (words.cuh)
+//                   the scales of their groups         -> f32 there, each decoded once, and zeros
+//                   8 rows x 16 columns a thread       -> a store of 16 bytes a column (f32 out:
+//                                                         two), 16 lanes side by side
 #include "cuda/any_weight.cuh"
+#include "cuda/convert/tile_groups.cuh"
 #include "cuda/convert/words.cuh"
 #include "cuda/kernels.hpp"
 #include "cuda/runtime.hpp"
@@ -13,95 +14,222 @@
 namespace qk::cuda {
 namespace {
 
-constexpr uint32_t kGroups = kWordColumns / 16;  // of a block at most, in a row
+constexpr uint32_t kThreads = 128;
+
+using Shape = WordShape<128, 16, kThreads>;
+
+constexpr uint32_t kGroups = Shape::kWords * 8 / 16;  // of a block at most, in a row
+constexpr uint32_t kPitch = Shape::kRows + 4;         // from a group to the next: other banks
 
 struct Problem {
     WeightView w;
     WordPlane codes;
+    Words words;
+    bool whole;  // words come in vectors
     void *out;
     int64_t stride;  // elements from a column of out to the next
     IndexDivisor group;
-    uint32_t runs;  // blocks along k
+    uint32_t runs;         // blocks along k
+    int32_t second_shift;  // coded: log2 of second_group, or -1
 };
 
+template <Entries kind>
 struct Block {
-    uint32_t words[kBlockWords];
-    float scales[kGroups][kWordRows], zeros[kGroups][kWordRows], minima[kGroups][kWordRows];
-    float entries[16];
+    uint4 words[Shape::kAll / 4];
+    float scales[kGroups][kPitch];
+    float others[kind == Entries::kTable ? 1 : kGroups][kPitch];  // biased zeros, or minima
+    float entries[16], scale_codes[256];
 };
 
-// The place of a row's scale: lanes have every eighth row.
-__device__ uint32_t row_place(uint32_t row) { return row % 8 * (kWordRows / 8) + row / 8; }
+template <bool whole>
+__device__ void load_any(const Problem &p, const WordBlock &b, uint32_t *shared) {
+    switch (p.words) {
+        case Words::kRows: load_words<Shape, Words::kRows, whole>(p.codes, b, shared); break;
+        case Words::kColumns: load_words<Shape, Words::kColumns, whole>(p.codes, b, shared); break;
+        default: load_words<Shape, Words::kEights, whole>(p.codes, b, shared);
+    }
+}
 
-// The scales, zeros and minima of the block's groups, the first of which is number `first`.
-__device__ void stage_groups(const Problem &p, const WordBlock &b, uint32_t start, uint32_t first,
-                             Block &block) {
-    const uint32_t columns = min(uint32_t(p.w.geometry.k) - b.word * 8, kWordColumns);
-    const uint32_t groups = p.group.divide(start + columns - 1) + 1;
-    for (uint32_t at = threadIdx.x; at < groups * kWordRows; at += kWordThreads) {
-        const uint32_t group = at / kWordRows, row = at % kWordRows;
+// A group's scale and the like of a row of the block.
+template <Entries kind>
+__device__ void store_group(Block<kind> &block, uint32_t group, uint32_t row, float scale,
+                            float other) {
+    block.scales[group][row] = scale;
+    if (kind != Entries::kTable) block.others[group][row] = other;
+}
+
+// Codes of packed tiles, and the scales of `groups` groups from number `first` on, two rows' at a
+// time. A thread asks for its scales before it asks for codes, and waits for all of them once.
+template <Entries kind>
+__device__ void stage_tiles(const Problem &p, const WordBlock &b, uint32_t first, uint32_t groups,
+                            Block<kind> &block) {
+    constexpr uint32_t kAhead = kGroupsAhead<kind>, kPairs = Shape::kRows / 2;
+    const WeightView &w = p.w;
+    RawGroup<kind> raw[kAhead] = {};
+    const auto ask = [&](uint32_t from) {
+#pragma unroll
+        for (uint32_t i = 0; i < kAhead; ++i) {
+            const uint32_t at = from + i * kThreads, row = b.row + at % kPairs / 8 * 16;
+            if (at >= groups * kPairs || row >= p.codes.rows) continue;
+            raw[i] = load_group<kind>(w, p.second_shift, row / 16, int(at % 8),
+                                      int64_t(first + at / kPairs));
+        }
+    };
+    ask(threadIdx.x);
+    load_tiles<Shape>(p.codes, b, &block.words[0].x);
+    const bool coded = w.scale_format == QK_FORMAT_LUT8;
+    const float bias = coded ? *reinterpret_cast<const float *>(w.bias) : 0.0f;
+    if (coded) __syncthreads();
+    for (uint32_t from = threadIdx.x; from < groups * kPairs; from += kAhead * kThreads) {
+        if (from != threadIdx.x) ask(from);
+#pragma unroll
+        for (uint32_t i = 0; i < kAhead; ++i) {
+            const uint32_t at = from + i * kThreads, row = at % kPairs / 8 * 16 + at % 8;
+            if (at >= groups * kPairs) continue;
+            const Group<kind> group = group_of<kind>(
+                w, raw[i], bias, [&](uint32_t code) { return block.scale_codes[code]; });
+            float2 other = {};
+            if constexpr (kind == Entries::kNumbers) other = group.zero;
+            if constexpr (kind == Entries::kLowered) other = group.minimum;
+            store_group(block, at / kPairs, row, group.scale.x, other.x);
+            store_group(block, at / kPairs, row + 8, group.scale.y, other.y);
+        }
+    }
+}
+
+// The same of any other layout.
+template <Entries kind>
+__device__ void stage_any(const Problem &p, const WordBlock &b, uint32_t first, uint32_t groups,
+                          Block<kind> &block) {
+    p.whole ? load_any<true>(p, b, &block.words[0].x) : load_any<false>(p, b, &block.words[0].x);
+    for (uint32_t at = threadIdx.x; at < groups * Shape::kRows; at += kThreads) {
+        const uint32_t group = at / Shape::kRows, row = at % Shape::kRows;
         if (b.row + row >= p.codes.rows) continue;
         const GroupValues values = any_group(p.w, {b.row + row, first + group});
-        block.scales[group][row_place(row)] = values.scale;
-        block.zeros[group][row_place(row)] = values.zero;
-        block.minima[group][row_place(row)] = values.minimum;
+        const float zero = biased(uint32_t(values.zero));
+        store_group(block, group, row, values.scale,
+                    kind == Entries::kLowered ? values.minimum : zero);
     }
 }
 
-// 8 rows of a column; `rest`: how many of them there are.
+template <Entries kind>
+__device__ float value_of(const Block<kind> &block, uint32_t code, float scale, float other) {
+    if (kind == Entries::kTable) return __fmul_rn(block.entries[code & 15], scale);
+    if (kind == Entries::kNumbers) return __fmul_rn(__fadd_rn(biased(code), -other), scale);
+    return __fadd_rn(__fmul_rn(__fadd_rn(biased(code), -biased(0)), scale), -other);
+}
+
+// The row of the block that a lane's rows 0 to 3 (part 0) or 4 to 7 begin with. A store has all 8
+// or, of f32, 4, which lie beside other lanes' either way.
 template <class Out>
-__device__ void store_rows(const Problem &p, uint32_t row, int64_t column, uint32_t rest,
-                           const float (&values)[8], qk_format to) {
+__device__ uint32_t part_row(uint32_t lane, uint32_t part) {
+    return Store<Out>::kCodes == 8 ? lane * 8 + part * 4 : part * (Shape::kRows / 2) + lane * 4;
+}
+
+// Eight rows of 8 columns, which a group's scales have in common.
+template <class Out, Entries kind>
+__device__ void store_word(const Problem &p, const WordBlock &b, const Block<kind> &block,
+                           uint32_t lane, uint32_t word, uint32_t group,
+                           const uint32_t (&words)[8]) {
     constexpr int kCodes = Store<Out>::kCodes;
-    const int64_t at = column * p.stride + row;
-    if (rest < 8) {
-        for (uint32_t i = 0; i < rest; ++i) store_float(to, p.out, at + i, values[i]);
-        return;
+    float scales[8], others[8] = {};
+#pragma unroll
+    for (uint32_t r = 0; r < 8; ++r) {
+        const uint32_t row = part_row<Out>(lane, r / 4) + r % 4;
+        scales[r] = block.scales[group][row];
+        if (kind != Entries::kTable) others[r] = block.others[group][row];
+    }
+    const int64_t column = int64_t(b.word + word) * 8;
+#pragma unroll
+    for (int c = 0; c < 8; ++c) {
+#pragma unroll
+        for (int first = 0; first < 8; first += kCodes) {
+            float values[kCodes];
+#pragma unroll
+            for (int i = 0; i < kCodes; ++i) {
+                const int r = first + i;
+                values[i] = value_of(block, words[r] >> 4 * c, scales[r], others[r]);
+            }
+            const int64_t row = b.row + part_row<Out>(lane, uint32_t(first / 4));
+            __stcs(static_cast<uint4 *>(p.out) + ((column + c) * p.stride + row) / kCodes,
+                   Store<Out>::pack(values));
+        }
+    }
+}
+
+// The same where the last row is among them. noinline: seldom called.
+template <class Out, Entries kind>
+__device__ __noinline__ void store_last(const Problem &p, const WordBlock &b,
+                                        const Block<kind> &block, uint32_t lane, uint32_t word,
+                                        uint32_t group, qk_format to) {
+#pragma unroll 1
+    for (uint32_t i = 0; i < 64; ++i) {
+        const uint32_t row = part_row<Out>(lane, i / 32) + i / 8 % 4, c = i % 8;
+        if (b.row + row >= p.codes.rows) continue;
+        const uint32_t codes = (&block.words[0].x)[Shape::place(row, word)] >> 4 * c;
+        const float other = kind == Entries::kTable ? 0 : block.others[group][row];
+        const int64_t column = int64_t(b.word + word) * 8 + c;
+        store_float(to, p.out, column * p.stride + b.row + row,
+                    value_of(block, codes, block.scales[group][row], other));
+    }
+}
+
+template <class Out, Entries kind>
+__global__ void __launch_bounds__(kThreads)
+    expand_columns(const __grid_constant__ Problem p, qk_format to) {
+    __shared__ Block<kind> block;
+    const uint32_t line = blockIdx.x / p.runs;
+    const WordBlock b = {line * Shape::kRows, (blockIdx.x - line * p.runs) * Shape::kWords};
+    const uint32_t first = b.word * 8 / p.group.size, start = b.word * 8 - first * p.group.size;
+    const uint32_t columns = min((p.codes.words - b.word) * 8, Shape::kWords * 8);
+    const uint32_t groups = p.group.divide(start + columns - 1) + 1;
+    if (kind == Entries::kTable && threadIdx.x < 16) {
+        block.entries[threadIdx.x] = entry_of(p.w, int(threadIdx.x));
+    }
+    for (uint32_t i = threadIdx.x; p.w.scale_format == QK_FORMAT_LUT8 && i < 256; i += kThreads) {
+        block.scale_codes[i] = reinterpret_cast<const float *>(p.w.code)[i];
+    }
+    if (p.words == Words::kTiles) {
+        stage_tiles(p, b, first, groups, block);
+    } else {
+        stage_any(p, b, first, groups, block);
+    }
+    __syncthreads();
+    // Two lanes have the halves of four words, or they would meet in a bank.
+    const uint32_t lane = threadIdx.x / 2 % 16;
+    const uint32_t word = threadIdx.x / 32 * 4 + threadIdx.x % 2 * 2;
+    const bool whole = b.row + part_row<Out>(lane, 1) + 4 <= p.codes.rows;
+    uint2 words[8];
+#pragma unroll
+    for (uint32_t r = 0; r < 8; ++r) {
+        const uint32_t row = part_row<Out>(lane, r / 4) + r % 4;
+        words[r] = *reinterpret_cast<const uint2 *>(&block.words[0].x + Shape::place(row, word));
     }
 #pragma unroll
-    for (int part = 0; part < 8 / kCodes; ++part) {
-        float some[kCodes];
+    for (uint32_t i = 0; i < 2; ++i) {
+        if (b.word + word + i >= p.codes.words) continue;
+        const uint32_t group = p.group.divide(start + (word + i) * 8);
+        uint32_t some[8];
 #pragma unroll
-        for (int i = 0; i < kCodes; ++i) some[i] = values[part * kCodes + i];
-        __stcs(static_cast<uint4 *>(p.out) + at / kCodes + part, Store<Out>::pack(some));
+        for (int r = 0; r < 8; ++r) some[r] = i == 0 ? words[r].x : words[r].y;
+        if (whole) {
+            store_word<Out>(p, b, block, lane, word + i, group, some);
+        } else {
+            store_last<Out>(p, b, block, lane, word + i, group, to);
+        }
     }
 }
 
 template <class Out>
-__global__ void __launch_bounds__(kWordThreads)
-    expand_columns(const __grid_constant__ Problem p, qk_format to) {
-    __shared__ Block block;
-    const uint32_t line = blockIdx.x / p.runs;
-    const WordBlock b = {line * kWordRows, (blockIdx.x - line * p.runs) * kRowWords};
-    const uint32_t first = b.word * 8 / p.group.size, start = b.word * 8 - first * p.group.size;
-    load_words(p.codes, b, block.words);
-    stage_groups(p, b, start, first, block);
-    fill_entries(p.w, block.entries);  // ends with a barrier
-#pragma unroll 1
-    for (uint32_t i = 0; i < kTurns; ++i) {
-        const WordPlace at = eights_of(i);
-        const uint32_t row = b.row + at.row, group = p.group.divide(start + at.word * 8);
-        if (row >= p.codes.rows || b.word + at.word >= p.codes.words) continue;
-        uint32_t words[8];
-        GroupValues groups[8];
-#pragma unroll
-        for (uint32_t r = 0; r < 8; ++r) {
-            const uint32_t place = row_place(at.row + r);
-            words[r] = block.words[word_place(at.row + r, at.word)];
-            groups[r] = {block.zeros[group][place], block.scales[group][place],
-                         block.minima[group][place]};
-        }
-#pragma unroll
-        for (int c = 0; c < 8; ++c) {
-            float values[8];
-#pragma unroll
-            for (int r = 0; r < 8; ++r) {
-                values[r] = any_value(p.w, block.entries, int(words[r] >> 4 * c & 15), groups[r]);
-            }
-            store_rows<Out>(p, row, int64_t(b.word + at.word) * 8 + c, min(p.codes.rows - row, 8u),
-                            values, to);
-        }
-    }
+Status run_type(const Problem &p, const DequantizeArgs &args, const Launch &launch) {
+    const int64_t lines = ceil_div(args.from.geometry.n, Shape::kRows);
+    const Shape3 shape = {dim3(uint32_t(lines) * p.runs), kThreads};
+    const auto expand = [&](auto kernel) {
+        return launch_kernel(launch, "dequantize", kernel, shape, p, args.to.format->id);
+    };
+    if (p.w.lowered) return expand(expand_columns<Out, Entries::kLowered>);
+    return p.w.kind == FormatKind::kU4 ? expand(expand_columns<Out, Entries::kNumbers>)
+                                       : expand(expand_columns<Out, Entries::kTable>);
 }
 
 Status run(const DequantizeArgs &args, const Launch &launch) {
@@ -109,18 +237,17 @@ Status run(const DequantizeArgs &args, const Launch &launch) {
     const Dense &to = args.to;
     const Problem p = {view_of(args.from),
                        word_plane(args.from),
+                       words_of(args.from),
+                       has_vectors(args.from),
                        to.data,
                        to.stride != 0 ? to.stride : to.rows,
                        index_divisor(s.group_size),
-                       uint32_t(ceil_div(s.k, kWordColumns))};
-    const Shape3 shape = {dim3(uint32_t(ceil_div(s.n, kWordRows)) * p.runs), kWordThreads};
-    const auto expand = [&](auto kernel) {
-        return launch_kernel(launch, "dequantize", kernel, shape, p, to.format->id);
-    };
+                       uint32_t(ceil_div(s.k, Shape::kWords * 8)),
+                       second_shift_of(args.from.scale)};
     switch (to.format->id) {
-        case QK_FORMAT_F16: return expand(expand_columns<__half>);
-        case QK_FORMAT_BF16: return expand(expand_columns<__nv_bfloat16>);
-        default: return expand(expand_columns<float>);
+        case QK_FORMAT_F16: return run_type<__half>(p, args, launch);
+        case QK_FORMAT_BF16: return run_type<__nv_bfloat16>(p, args, launch);
+        default: return run_type<float>(p, args, launch);
     }
 }
 
@@ -128,10 +255,15 @@ bool can_run(const DequantizeArgs &args, const Device &) {
     const Weight &w = args.from;
     const Geometry &s = w.geometry;
     const int64_t stride = args.to.stride != 0 ? args.to.stride : args.to.rows;
+    const int64_t limit = int64_t{1} << 31;
     return args.to.column_major && args.first_row == 0 && args.to.rows == s.n && has_words(w) &&
+           (words_of(w) != Words::kTiles || (aligned(w.scale.data) && aligned(w.minimum.data))) &&
+           (w.format->kind == FormatKind::kU4 || !has_minimum(w)) &&
            (s.groups_per_row == 1 || (s.group_size >= 16 && s.group_size % 8 == 0)) &&
-           stride % 8 == 0 && aligned(args.to.data) && s.group_size < (int64_t{1} << 31) &&
-           ceil_div(s.n, kWordRows) * ceil_div(s.k, kWordColumns) < (int64_t{1} << 31);
+           stride % 8 == 0 && aligned(args.to.data) && s.group_size < limit &&
+           aligned(w.scale.second, 4) && aligned(w.scale.code, 4) && aligned(w.scale.bias, 4) &&
+           aligned(w.minimum.second, 4) &&
+           ceil_div(s.n, Shape::kRows) * ceil_div(s.k, Shape::kWords * 8) < limit;
 }
 
 }  // namespace

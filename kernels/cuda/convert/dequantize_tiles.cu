@@ -11,9 +11,9 @@
 // swapped in shared memory, so that 16 lanes, which read 64 bytes of two tiles each, meet in no
 // bank. Bytes per output: the code, its share of the scale, and the output, each moved once.
 #include "cuda/convert/parts.cuh"
+#include "cuda/convert/tile_groups.cuh"
 #include "cuda/kernels.hpp"
 #include "cuda/runtime.hpp"
-#include "cuda/tile/row_pair.cuh"
 #include "cuda/view.cuh"
 
 namespace qk::cuda {
@@ -23,9 +23,6 @@ constexpr uint32_t kThreads = 256;
 constexpr uint32_t kTiles = 32, kColumns = kTiles * 64;  // of a block
 constexpr uint32_t kTileWords = 128, kLoads = kTiles * kTileWords / 4 / kThreads;
 constexpr uint32_t kGroups = kColumns / 16;  // of a block at most, in a row
-
-// What codes are: looked up in a table, integers with zeros, integers with minima.
-enum class Entries { kTable, kNumbers, kLowered };
 
 struct Problem {
     WeightView w;
@@ -54,22 +51,6 @@ __device__ Place place_of(const Problem &p) {
 // The place of a vector of 16 bytes of the block in shared memory.
 __device__ uint32_t swapped(uint32_t vector) { return vector ^ (vector / 32 & 1) * 4; }
 
-// Of rows r and r + 8.
-template <Entries kind>
-struct Group;
-template <>
-struct Group<Entries::kTable> {
-    float2 scale;
-};
-template <>
-struct Group<Entries::kNumbers> {
-    float2 scale, zero;  // zero: as a biased code
-};
-template <>
-struct Group<Entries::kLowered> {
-    float2 scale, minimum;
-};
-
 template <Entries kind>
 struct Block {
     uint4 codes[kTiles * kTileWords / 4];
@@ -77,46 +58,10 @@ struct Block {
     float entries[16], scale_codes[256];
 };
 
-// As stored.
-template <Entries kind>
-struct RawGroup {
-    RawPair scale;
-    RawPair minimum;  // kLowered
-    uint32_t zero;    // kNumbers: two nibbles
-};
-
-template <Entries kind>
-__device__ RawGroup<kind> load_group(const Problem &p, int64_t row_tile, int quad, int64_t group) {
-    const WeightView &w = p.w;
-    RawGroup<kind> raw = {};
-    raw.scale = load_pair<true>(w, w.scale, w.second, p.second_shift, row_tile, quad, group);
-    if (kind == Entries::kLowered) {
-        raw.minimum =
-            load_pair<true>(w, w.minimum, w.minimum_second, p.second_shift, row_tile, quad, group);
-    } else if (kind == Entries::kNumbers) {
-        const int64_t at = (row_tile * w.geometry.groups_per_row + group) * 8 + quad;
-        raw.zero = w.zero == nullptr ? 0x88 : w.zero[at];
-    }
-    return raw;
-}
-
-template <Entries kind, class CodeValue>
-__device__ Group<kind> group_of(const WeightView &w, const RawGroup<kind> &raw, float bias,
-                                const CodeValue &code_value) {
-    const float2 scale = pair_value(w, raw.scale, bias, code_value);
-    if constexpr (kind == Entries::kLowered) {
-        return {scale, pair_value(w, raw.minimum, bias, code_value)};
-    } else if constexpr (kind == Entries::kNumbers) {
-        return {scale, {biased(raw.zero), biased(raw.zero >> 4)}};
-    } else {
-        return {scale};
-    }
-}
-
 // Codes, the groups' scales and zeros, and the table to shared memory.
 template <Entries kind>
 __device__ void stage(const Problem &p, const Place &place, Block<kind> &block) {
-    constexpr uint32_t kAhead = 2;  // groups that a thread asks for before it waits
+    constexpr uint32_t kAhead = kGroupsAhead<kind>;
     const WeightView &w = p.w;
     const uint4 *const from = reinterpret_cast<const uint4 *>(w.data) +
                               (place.row_tile * p.tiles + place.tile) * (kTileWords / 4);
@@ -134,8 +79,8 @@ __device__ void stage(const Problem &p, const Place &place, Block<kind> &block) 
         for (uint32_t i = 0; i < kAhead; ++i) {
             const uint32_t at = first + i * kThreads;
             if (at < pairs) {
-                raw[i] =
-                    load_group<kind>(p, place.row_tile, int(at % 8), place.group + int64_t(at / 8));
+                raw[i] = load_group<kind>(w, p.second_shift, place.row_tile, int(at % 8),
+                                          place.group + int64_t(at / 8));
             }
         }
     };

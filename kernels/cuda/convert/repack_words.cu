@@ -1,5 +1,6 @@
 // Repack 4-bit codes from any layout to any other, by words (convert/words.cuh): a block's codes go
-// through shared memory once. The first blocks move scales, minima and zeros in the sequence in
+// through shared memory once, or from registers to the same places where layouts differ in no more
+// than the order inside a byte. Blocks among these move scales, minima and zeros in the sequence in
 // which the target has them; what pads it becomes zero. Nothing is decoded.
 #include "cuda/convert/words.cuh"
 #include "cuda/kernels.hpp"
@@ -67,8 +68,12 @@ struct Problem {
     WordPlane from, to;
     GroupPlanes from_groups, to_groups;
     uint32_t scales, scale_bytes, zero_bytes;  // of the target, with its padding
-    uint32_t runs, group_blocks;               // blocks along k; those for groups
+    uint32_t runs;                             // blocks along k
+    uint32_t group_blocks, group_share;        // those for groups; of all, in parts of 2^32
+    bool swaps;  // codes are at the same places, but nibbles change theirs
 };
+
+constexpr uint32_t kThreads = 256;
 
 template <class T>
 __device__ void move_scale(const Problem &p, uint32_t at) {
@@ -94,28 +99,68 @@ __device__ uint32_t zero_for(const Problem &p, uint32_t at) {
     return (zero - uint32_t(p.to_groups.zero_offset)) & 15;
 }
 
-__device__ void move_groups(const Problem &p) {
-    const uint32_t step = p.group_blocks * kWordThreads;
-    for (uint32_t at = blockIdx.x * kWordThreads + threadIdx.x; at < p.scales; at += step) {
+__device__ void move_groups(const Problem &p, uint32_t block) {
+    const uint32_t step = p.group_blocks * kThreads, first = block * kThreads + threadIdx.x;
+    for (uint32_t at = first; at < p.scales; at += step) {
         switch (p.scale_bytes) {
             case 1: move_scale<uint8_t>(p, at); break;
             case 2: move_scale<uint16_t>(p, at); break;
             default: move_scale<uint32_t>(p, at);
         }
     }
-    for (uint32_t at = blockIdx.x * kWordThreads + threadIdx.x; at < p.zero_bytes; at += step) {
+    for (uint32_t at = first; at < p.zero_bytes; at += step) {
         p.to_groups.zero[at] = uint8_t(zero_for(p, at * 2) | zero_for(p, at * 2 + 1) << 4);
     }
 }
 
-__global__ void __launch_bounds__(kWordThreads) repack_words(const __grid_constant__ Problem p) {
-    __shared__ uint32_t words[kBlockWords];
-    if (blockIdx.x < p.group_blocks) return move_groups(p);
-    const uint32_t number = blockIdx.x - p.group_blocks, line = number / p.runs;
-    const WordBlock block = {line * kWordRows, (number - line * p.runs) * kRowWords};
-    load_words(p.from, block, words);
-    __syncthreads();
-    store_words(p.to, block, words);
+constexpr uint32_t kCopied = 4;  // times four words a thread
+
+template <bool whole>
+__device__ void copy_words(const Problem &p, uint32_t block) {
+    const int64_t all = int64_t(p.from.rows) * p.from.words;
+    const int64_t first = (int64_t(block) * kCopied * kThreads + threadIdx.x) * 4;
+    uint4 fours[kCopied];
+#pragma unroll
+    for (uint32_t i = 0; i < kCopied; ++i) {
+        const int64_t at = first + i * kThreads * 4;
+        fours[i] = load_four<whole>(reinterpret_cast<uint32_t *>(p.from.data) + at, all - at);
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < kCopied; ++i) {
+        const int64_t at = first + i * kThreads * 4;
+        store_four<whole>(reinterpret_cast<uint32_t *>(p.to.data) + at, all - at,
+                          swap_four(p.swaps, fours[i]));
+    }
+}
+
+// The blocks that move groups are spread among the others, for they wait more than they move.
+template <class Body>
+__device__ void for_codes(const Problem &p, const Body &body) {
+    const uint32_t groups = __umulhi(blockIdx.x, p.group_share);
+    if (__umulhi(blockIdx.x + 1, p.group_share) != groups) return move_groups(p, groups);
+    body(blockIdx.x - groups);
+}
+
+template <bool whole>
+__global__ void __launch_bounds__(kThreads) repack_copy(const __grid_constant__ Problem p) {
+    for_codes(p, [&](uint32_t block) { copy_words<whole>(p, block); });
+}
+
+template <Words from, Words to>
+using ShapeOf = std::conditional_t<from == Words::kEights || to == Words::kEights,
+                                   WordShape<256, 16>, WordShape<128, 32>>;
+
+template <Words from, Words to, bool whole>
+__global__ void __launch_bounds__(kThreads) repack_words(const __grid_constant__ Problem p) {
+    using B = ShapeOf<from, to>;
+    __shared__ uint4 words[B::kAll / 4];
+    for_codes(p, [&](uint32_t number) {
+        const uint32_t line = number / p.runs;
+        const WordBlock block = {line * B::kRows, (number - line * p.runs) * B::kWords};
+        load_words<B, from, whole>(p.from, block, &words[0].x);
+        __syncthreads();
+        store_words<B, to, whole>(p.to, block, &words[0].x);
+    });
 }
 
 PlaneMap scale_map(const Weight &w) {
@@ -155,23 +200,60 @@ GroupPlanes group_planes(const Weight &w) {
             scale_map(w),        zero_map(w),           w.layout->zero_offset};
 }
 
+Status launch_blocks(Problem &p, int64_t blocks, void (*kernel)(Problem), const Launch &launch) {
+    const int64_t all = blocks + p.group_blocks;
+    p.group_share = uint32_t(((int64_t{p.group_blocks} << 32) + all - 1) / all);
+    return launch_kernel(launch, "repack", kernel, {dim3(uint32_t(all)), kThreads}, p);
+}
+
+template <Words from, Words to>
+Status run_words(Problem &p, bool whole, const Launch &launch) {
+    if constexpr (from == to && from != Words::kTiles) {  // the same places
+        const int64_t words = int64_t(p.to.rows) * p.to.words;
+        whole = words % 4 == 0 && aligned(p.from.data) && aligned(p.to.data);
+        return launch_blocks(p, ceil_div(words, 4 * kCopied * kThreads),
+                             whole ? repack_copy<true> : repack_copy<false>, launch);
+    } else {
+        using B = ShapeOf<from, to>;
+        p.runs = uint32_t(ceil_div(p.to.words, B::kWords));
+        return launch_blocks(p, ceil_div(p.to.rows, B::kRows) * p.runs,
+                             whole ? repack_words<from, to, true> : repack_words<from, to, false>,
+                             launch);
+    }
+}
+
+template <Words from>
+Status run_from(Problem &p, Words to, bool whole, const Launch &launch) {
+    switch (to) {
+        case Words::kRows: return run_words<from, Words::kRows>(p, whole, launch);
+        case Words::kColumns: return run_words<from, Words::kColumns>(p, whole, launch);
+        case Words::kEights: return run_words<from, Words::kEights>(p, whole, launch);
+        default: return run_words<from, Words::kTiles>(p, whole, launch);
+    }
+}
+
 Status run(const RepackArgs &args, const Launch &launch) {
     QK_TRY(copy_shared_planes(args, launch));
-    const Weight &to = args.to;
+    const Weight &from = args.from, &to = args.to;
     const Geometry &s = to.geometry;
     Problem p = {};
-    p.from = word_plane(args.from);
+    p.from = word_plane(from);
     p.to = word_plane(to);
-    p.from_groups = group_planes(args.from);
+    p.from_groups = group_planes(from);
     p.to_groups = group_planes(to);
     p.scales = uint32_t(to.layout->scale_count(s));
     p.scale_bytes = to.scale.format->bits / 8;
     p.zero_bytes = to.zero == nullptr ? 0 : uint32_t(to.layout->zero_bytes(s));
-    p.runs = uint32_t(ceil_div(s.k, kWordColumns));
-    p.group_blocks = uint32_t(min64(ceil_div(p.scales, kWordThreads), 1024));
-    const int64_t blocks = ceil_div(s.n, kWordRows) * p.runs;
-    return launch_kernel(launch, "repack", repack_words,
-                         {dim3(p.group_blocks + uint32_t(blocks)), kWordThreads}, p);
+    p.group_blocks = uint32_t(min64(ceil_div(p.scales, kThreads), 1024));
+    p.swaps = (from.layout->id == QK_LAYOUT_ROW_HIGH) != (to.layout->id == QK_LAYOUT_ROW_HIGH);
+    const bool whole = has_vectors(from) && has_vectors(to);
+    const Words words = words_of(to);
+    switch (words_of(from)) {
+        case Words::kRows: return run_from<Words::kRows>(p, words, whole, launch);
+        case Words::kColumns: return run_from<Words::kColumns>(p, words, whole, launch);
+        case Words::kEights: return run_from<Words::kEights>(p, words, whole, launch);
+        default: return run_from<Words::kTiles>(p, words, whole, launch);
+    }
 }
 
 // Whether numbers of scales and zeros fit, and scales are aligned.
@@ -188,7 +270,7 @@ bool can_run(const RepackArgs &args, const Device &) {
     const Geometry &s = to.geometry;
     return args.first_row == 0 && !args.in_workspace && has_words(from) && has_words(to) &&
            takes_groups(from) && takes_groups(to) &&
-           ceil_div(s.n, kWordRows) * ceil_div(s.k, kWordColumns) < (int64_t{1} << 30);
+           ceil_div(s.n, 128) * ceil_div(s.k, 128) < (int64_t{1} << 30);
 }
 
 }  // namespace
