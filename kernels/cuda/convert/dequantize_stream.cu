@@ -41,6 +41,7 @@ struct Problem {
     int64_t stride_groups;    // groups of so many codes
     IndexDivisor row, group;  // row: kNever where groups are all of one size
     uint32_t groups_per_row;
+    int64_t row_scales;    // AWQ_GEMV: of a row, as padded; else 0
     uint32_t group_step;   // groups from a thread's store to its next; 0: not always as many
     int32_t second_shift;  // nested: log2 of second_group
 };
@@ -93,18 +94,29 @@ struct RawGroup {
     uint32_t zero;
 };
 
-template <Entries entries>
+// `scale`: the place of the group's scale.
+__device__ uint32_t zero_of(const Problem &p, GroupIndex group, int64_t scale) {
+    const Geometry &s = p.w.geometry;
+    const int64_t at = p.w.layout == QK_LAYOUT_AWQ_GEMV   ? scale
+                       : p.w.layout == QK_LAYOUT_WORD     ? MapWord::zero_at(s, group)
+                       : p.w.layout == QK_LAYOUT_ROW_HIGH ? MapRowHigh::zero_at(s, group)
+                                                          : MapRow::zero_at(s, group);
+    return uint32_t((p.w.zero[at >> 1] >> (at & 1) * 4 & 15) + p.w.zero_offset) & 15;
+}
+
+// kZeros: whether there may be some.
+template <bool kZeros, Entries entries>
 __device__ RawGroup load_group(const Problem &p, int64_t number) {
     RawGroup raw = {{0, 0}, {0, 0}, 8};
     int64_t at = number;
-    if (p.w.zero != nullptr || p.w.layout == QK_LAYOUT_AWQ_GEMV) {
+    if (p.row_scales != 0 || (kZeros && p.w.zero != nullptr)) {
         GroupIndex index = {0, number};
         if (!p.w.geometry.flat) {  // 32 bits: can_run saw to it
             index.row = uint32_t(number) / p.groups_per_row;
             index.group = number - index.row * p.groups_per_row;
         }
-        raw.zero = uint32_t(zero_of(p.w, index));
-        at = scale_at(p.w, index);
+        if (p.row_scales != 0) at = index.row * p.row_scales + index.group;
+        if (kZeros && p.w.zero != nullptr) raw.zero = zero_of(p, index, at);
     }
     raw.scale = load_scale(p, p.w.scale, p.w.second, at, number);
     if (entries == Entries::kLowered) {
@@ -122,17 +134,6 @@ __device__ float scale_value(const Problem &p, const RawScale &raw, const float 
         case QK_FORMAT_BF16: return __uint_as_float(raw.bits << 16);
         default: return nested_scale(scale_codes[raw.bits], raw.second, bias);
     }
-}
-
-// 8 bytes of codes, of which the plane may have fewer; zeros behind them.
-__device__ uint2 load_piece(const uint8_t *from, uint32_t bytes) {
-    if (bytes >= 8) return __ldcs(reinterpret_cast<const uint2 *>(from));
-    uint2 piece = {0, 0};
-    for (uint32_t i = 0; i < bytes; ++i) {
-        uint32_t *const word = i < 4 ? &piece.x : &piece.y;
-        *word |= uint32_t(from[i]) << i % 4 * 8;
-    }
-    return piece;
 }
 
 template <int bits>
@@ -178,11 +179,8 @@ __device__ void stage(const Problem &p, const Start &start, int64_t first, uint3
     const uint32_t bytes = order == Codes::kBytes ? codes : (codes + 1) / 2;
     const uint8_t *const from = p.w.data + (order == Codes::kBytes ? first : first / 2);
     uint2 pieces[kPieces];
-#pragma unroll
-    for (uint32_t i = 0; i < kPieces; ++i) {
-        const uint32_t at = (threadIdx.x + i * kThreads) * 8;
-        pieces[i] = at < bytes ? load_piece(from + at, bytes - at) : uint2{0, 0};
-    }
+    const uint32_t own = threadIdx.x * 8;
+    load_pieces<kThreads * 8>(from + own, int32_t(bytes - own), pieces);
     const uint32_t groups = group_at(p, start.place + codes - 1) - start.first + 1;
     const int64_t number = start.number + start.first;
     RawGroup raw[kAhead] = {};
@@ -190,7 +188,8 @@ __device__ void stage(const Problem &p, const Start &start, int64_t first, uint3
 #pragma unroll
         for (uint32_t i = 0; i < kAhead; ++i) {
             const uint32_t at = first_group + i * kThreads;
-            if (at < groups) raw[i] = load_group<kind>(p, number + at);
+            if (at >= groups) continue;
+            raw[i] = load_group<Block<order, kind>::kZeros, kind>(p, number + at);
         }
     };
     ask(threadIdx.x);
@@ -319,7 +318,7 @@ bool ends_small(const Geometry &s) { return !s.flat && s.k % s.group_size != 0; 
 Status run(const DequantizeArgs &args, const Launch &launch) {
     const Geometry &s = args.from.geometry;
     const int64_t skipped = args.first_row * s.k;
-    const bool rows = ends_small(s);
+    const bool rows = ends_small(s), awq = args.from.layout->id == QK_LAYOUT_AWQ_GEMV;
     const int64_t stride = rows ? s.k : s.group_size;
     const int64_t stores = kThreads * (args.to.format->id == QK_FORMAT_F32 ? 4 : 8);
     Problem problem = {view_of(args.from),
@@ -332,6 +331,7 @@ Status run(const DequantizeArgs &args, const Launch &launch) {
                        rows ? index_divisor(s.k) : IndexDivisor{kNever, 0},
                        index_divisor(s.group_size),
                        uint32_t(s.groups_per_row),
+                       awq ? 8 * MapAwqGemv::zero_words(s) : 0,
                        rows || stores % s.group_size != 0 ? 0 : uint32_t(stores / s.group_size),
                        log2_of(args.from.scale.second_group)};
     problem.w.data += problem.w.bits == 8 ? skipped : skipped / 2;

@@ -57,6 +57,33 @@ struct Store<float> {
     }
 };
 
+// 8 bytes of codes, of which the plane may have fewer; zeros behind them.
+__device__ inline uint2 load_piece(const uint8_t *from, int32_t bytes) {
+    if (bytes >= 8) return __ldcs(reinterpret_cast<const uint2 *>(from));
+    uint2 piece = {0, 0};
+    for (int32_t i = 0; i < bytes; ++i) {
+        uint32_t *const word = i < 4 ? &piece.x : &piece.y;
+        *word |= uint32_t(from[i]) << i % 4 * 8;
+    }
+    return piece;
+}
+
+// A thread's pieces, kStep bytes apart; bytes: from its first one to the end of the block. A whole
+// block's loads stand side by side: code between them would be fetched before the last is issued.
+template <int32_t kStep, uint32_t kPieces>
+__device__ void load_pieces(const uint8_t *from, int32_t bytes, uint2 (&pieces)[kPieces]) {
+    if (__builtin_expect(bytes > int32_t(kPieces - 1) * kStep + 7, 1)) {
+#pragma unroll
+        for (int32_t i = 0; i < int32_t(kPieces); ++i) {
+            pieces[i] = __ldcs(reinterpret_cast<const uint2 *>(from + i * kStep));
+        }
+        return;
+    }
+    for (int32_t i = 0; i < int32_t(kPieces); ++i) {
+        pieces[i] = load_piece(from + i * kStep, bytes - i * kStep);
+    }
+}
+
 // `half`: 0 stores low nibbles, 1 adds high ones.
 __device__ inline void store_nibble(uint8_t *plane, int64_t at, int value, int half) {
     if ((at & 1) != half) return;
