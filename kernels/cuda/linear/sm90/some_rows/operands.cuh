@@ -6,21 +6,18 @@
 namespace qk::cuda {
 namespace {
 
-// x as a sum of matrix operands: 16 columns of a lane, two an operand register.
+// x as a sum of matrix operands: columns of a lane, two an operand register, from 16 bytes.
 template <class T>
 struct SliceTerms {
     using Operand = T;
-    // Terms, registers of them, bytes of a value.
-    static constexpr int kCount = 1, kOperands = 1, kBytes = 2;
+    // Terms, registers of them, bytes of a value; columns that are split together.
+    static constexpr int kCount = 1, kOperands = 1, kBytes = 2, kColumns = 8;
 
-    static __device__ void split(const uint4 (&q)[2], uint32_t (&b)[1][8]) {
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            b[0][4 * i] = q[i].x;
-            b[0][4 * i + 1] = q[i].y;
-            b[0][4 * i + 2] = q[i].z;
-            b[0][4 * i + 3] = q[i].w;
-        }
+    static __device__ void split(const uint4 &q, uint32_t (&b)[1][4]) {
+        b[0][0] = q.x;
+        b[0][1] = q.y;
+        b[0][2] = q.z;
+        b[0][3] = q.w;
     }
 };
 
@@ -45,25 +42,22 @@ struct ThreeTerms {
 template <>
 struct SliceTerms<F32> {
     using Operand = BF16;
-    static constexpr int kCount = 3, kOperands = 4, kBytes = 4;
+    static constexpr int kCount = 3, kOperands = 4, kBytes = 4, kColumns = 4;
     static constexpr int kFinite = 3;  // the first term, 0 where x is not finite: for terms of
                                        // weights that may be 0 where the weight is not
 
-    static __device__ void split(const uint4 (&q)[4], uint32_t (&b)[4][8]) {
+    static __device__ void split(const uint4 &q, uint32_t (&b)[4][2]) {
+        const uint32_t words[4] = {q.x, q.y, q.z, q.w};
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            const uint32_t words[4] = {q[i].x, q[i].y, q[i].z, q[i].w};
+        for (int j = 0; j < 2; ++j) {
+            const ThreeTerms low(__uint_as_float(words[2 * j]));
+            const ThreeTerms high(__uint_as_float(words[2 * j + 1]));
 #pragma unroll
-            for (int j = 0; j < 2; ++j) {
-                const ThreeTerms low(__uint_as_float(words[2 * j]));
-                const ThreeTerms high(__uint_as_float(words[2 * j + 1]));
-#pragma unroll
-                for (int t = 0; t < 3; ++t) {
-                    b[t][2 * i + j] = pack_pair(BF16{}, low.term[t], high.term[t]);
-                }
-                b[kFinite][2 * i + j] = pack_pair(BF16{}, isfinite(low.term[0]) ? low.term[0] : 0,
-                                                  isfinite(high.term[0]) ? high.term[0] : 0);
+            for (int t = 0; t < 3; ++t) {
+                b[t][j] = pack_pair(BF16{}, low.term[t], high.term[t]);
             }
+            b[kFinite][j] = pack_pair(BF16{}, isfinite(low.term[0]) ? low.term[0] : 0,
+                                      isfinite(high.term[0]) ? high.term[0] : 0);
         }
     }
 };

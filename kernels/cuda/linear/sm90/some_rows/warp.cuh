@@ -22,6 +22,8 @@ struct SomeRowsChunks {
     static constexpr bool kMany = kBatches > 2;
     static constexpr int kChunkGroups = kSomeRowsColumns / kGroup;
     static constexpr int kOwn = (2 * kChunkGroups + 3) / 4;
+    static constexpr int kWords = Terms::kColumns / 4;  // of codes, for as many columns
+    using X = uint32_t[kBatches][Terms::kOperands][2 * kWords];
 
     const SomeRowsProblem &p;
     const SomeRowsPart &part;
@@ -139,25 +141,21 @@ struct SomeRowsChunks {
         }
     }
 
-    // x for a lane's 16 columns of tile i of the chunk, 0 past the end of k.
-    __device__ void load_x(int32_t chunk, int i,
-                           uint32_t (&b)[kBatches][Terms::kOperands][8]) const {
+    // x for a lane's columns of tile i of the chunk, 0 past the end of k: a part of its 16.
+    __device__ void load_x(int32_t chunk, int i, int part_of_16, X &b) const {
         const bool there = chunk * kSomeRowsColumns + i * 64 < last_column;
 #pragma unroll
         for (int j = 0; j < kBatches; ++j) {
             const uint32_t from =
                 x + slot.at + uint32_t(j) * next_x + uint32_t(i * 64 * Terms::kBytes);
             const uint32_t at = there ? from : own + Map::kZeros;
-            uint4 q[Terms::kBytes];
-#pragma unroll
-            for (int l = 0; l < Terms::kBytes; ++l) q[l] = shared_load_16(at + l * 16);
-            Terms::split(q, b[j]);
+            Terms::split(shared_load_16(at + uint32_t(part_of_16) * 16), b[j]);
         }
     }
 
     // d += a by x (b) in part h of a tile.
-    __device__ void multiply_part(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[8],
-                                  int s, int h) const {
+    __device__ void multiply_part(float (&d)[4], const uint32_t (&a)[4],
+                                  const uint32_t (&b)[2 * kWords], int s, int h) const {
         const uint32_t there = kParts == 1 || own_part() == uint32_t(h) ? ~0u : 0;
         mma_16x8x16<Operand>(d, a, b[2 * s] & there, b[2 * s + 1] & there);
     }
@@ -165,8 +163,7 @@ struct SomeRowsChunks {
     // Terms of a weight by terms of x, but for those below an ulp of the product. `scale`: where
     // operands are multiplied by it.
     __device__ void multiply_word(uint32_t word, const Zeros &zero, uint32_t scale, int s,
-                                  const uint32_t (&b)[kBatches][Terms::kOperands][8],
-                                  float (&d)[kParts][kBatches][4]) const {
+                                  const X &b, float (&d)[kParts][kBatches][4]) const {
         if constexpr (Terms::kCount == 1) {
             uint32_t a[4];
             Decode::decode(word, zero, lanes, a);
@@ -246,16 +243,20 @@ struct SomeRowsChunks {
     __device__ void multiply_tile(int32_t chunk, int i, const Zeros (&zero)[2],
                                   const uint32_t (&scale)[2],
                                   float (&d)[2][kParts][kBatches][4]) const {
-        uint32_t b[kBatches][Terms::kOperands][8];
+        // Terms of f32 x by four columns: there are no registers for those of all.
+        X b[Terms::kCount > 1 ? 1 : 4 / kWords];
         uint4 q[2];
         load_codes(i, q);
-        load_x(chunk, i, b);
+#pragma unroll
+        for (int l = 0; l < 4 / kWords && Terms::kCount == 1; ++l) load_x(chunk, i, l, b[l]);
 #pragma unroll
         for (int s = 0; s < 4; ++s) {
+            if (Terms::kCount > 1) load_x(chunk, i, s, b[0]);
+            const X &here = b[Terms::kCount > 1 ? 0 : s / kWords];
 #pragma unroll
             for (int u = 0; u < 2; ++u) {
                 const uint32_t words[4] = {q[u].x, q[u].y, q[u].z, q[u].w};
-                multiply_word(words[s], zero[u], scale[u], s, b, d[u]);
+                multiply_word(words[s], zero[u], scale[u], s % kWords, here, d[u]);
             }
         }
     }
