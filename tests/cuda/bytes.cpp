@@ -1,6 +1,7 @@
 // 8-bit codes straight from their rows (linear/stored/bytes.cu): groups, tails, cuts, addresses,
 // bits that repeat and do not depend on the batch.
 #include "cuda/bytes_problem.hpp"
+#include "cuda/linear/stored/bytes_plan.hpp"
 
 namespace cuda_test {
 namespace {
@@ -107,6 +108,30 @@ TEST(CudaBytes, RowsKnowNoBatch) {
     }
 }
 
+// Sums of several panels: of few rows of x they meet once for up to eight, of 9 and more each time.
+TEST(CudaBytes, PanelsMeetTogether) {
+    QK_NEEDS_DEVICE();
+    Rng rng(56);
+    const int64_t processors = device_0().multiprocessors;
+    for (const qk_format format : {QK_FORMAT_S8, QK_FORMAT_LUT8}) {
+        for (const int64_t m : {1, 4}) {
+            Problem p = bytes_problem(format, QK_FORMAT_F16, 128, 16 * processors * 5 + 24, 2064,
+                                      QK_FORMAT_F16, m, rng);
+            check(p, 1);
+            if (HasFailure()) return;
+        }
+    }
+    // 33 or 34 tiles a block: nine panels.
+    Problem p = bytes_problem(QK_FORMAT_S8, QK_FORMAT_F32, QK_GROUP_ROW, 16 * processors * 33 + 40,
+                              2048, QK_FORMAT_BF16, 9, rng);
+    ASSERT_EQ(qk::cuda::plan_bytes(p.n(), p.k(), int32_t(processors)).panels, 9);
+    const DeviceWeight w(p.w);
+    const auto all = run_on_device(qk::cuda::kLinearBytes, p, w, 0, p.m);
+    for (const int64_t m : {1, 2, 3, 5, 8}) {
+        ASSERT_NO_FATAL_FAILURE(expect_batch_of(all, qk::cuda::kLinearBytes, p, w, 9 - m, m));
+    }
+}
+
 // NaN stays in its row of x, and nothing is read past k's end; what the kernel does not take.
 TEST(CudaBytes, OddPlacesAndOddValues) {
     QK_NEEDS_DEVICE();
@@ -160,7 +185,9 @@ TEST(CudaBytes, TablesOfAnyValues) {
     Rng rng(55);
     for (const qk_format type : {QK_FORMAT_F16, QK_FORMAT_BF16}) {
         for (const int64_t m : {2, 9}) {
-            check_table_values(qk::cuda::kLinearBytes, 48, type, m, true, rng);
+            for (const int32_t group : {48, QK_GROUP_ROW}) {
+                check_table_values(qk::cuda::kLinearBytes, group, type, m, true, rng);
+            }
         }
     }
 }

@@ -6,14 +6,29 @@
 namespace qk::cuda {
 namespace {
 
+// A lane's eight entries of a table.
+struct LaneEntries {
+    uint32_t bits[8];
+};
+
+__device__ inline LaneEntries load_entries(const uint8_t *table) {
+    LaneEntries entries;
+#pragma unroll
+    for (uint32_t i = 0; i < 8; ++i) {
+        const uint32_t at = i * 32 + threadIdx.x % 32;
+        entries.bits[i] = __ldg(reinterpret_cast<const uint32_t *>(table) + at);
+    }
+    return entries;
+}
+
 // A power of two that scales the table's largest entry to 2^`most` or just below twice that: f16
 // has the digits but not the range. By whole warps.
 template <int kMost>
-__device__ float table_unit(const uint8_t *table) {
+__device__ float table_unit(const LaneEntries &entries) {
     uint32_t most = 0;
 #pragma unroll
-    for (uint32_t i = threadIdx.x % 32; i < 256; i += 32) {
-        const uint32_t bits = __ldg(reinterpret_cast<const uint32_t *>(table) + i) & 0x7fffffffu;
+    for (const uint32_t entry : entries.bits) {
+        const uint32_t bits = entry & 0x7fffffffu;
         if (bits < 0x7f800000u) most = max(most, bits);
     }
     for (int i = 1; i < 32; i *= 2) most = max(most, __shfl_xor_sync(~0u, most, i));

@@ -19,11 +19,12 @@ struct BytesProblem {
     LinearView o;
     BytesPlan plan;
     uint32_t x_rows;        // of a box
+    int32_t column_shift;   // log2 of the rows of x, of 8, whose sums are kept
     uint32_t scale_groups;  // 2^32 by the slices (or parts of 16 columns) of a group; 1: by one
     int32_t second_shift;   // nested: log2 of second_group
 };
 
-// Four codes as two pairs of numbers, in kTerms of them. `lanes`: of the table.
+// Four codes as the registers of two products with x in the order of columns.
 //
 // Signed: 1024 + u has u in the lowest bits of a half; u is the code plus 128. bf16 has room for 7
 // bits: 128 + the lower ones, less 128 or, for negative codes, 256.
@@ -33,24 +34,22 @@ struct SignedBytes;
 template <>
 struct SignedBytes<F16> {
     static constexpr int kTerms = 1;
-    static __device__ void decode(uint32_t word, uint32_t, uint32_t (&low)[1],
-                                  uint32_t (&high)[1]) {
+    static __device__ void decode(uint32_t word, uint32_t, uint32_t (&to)[2]) {
         const uint32_t u = word ^ 0x80808080u;
-        low[0] = subtract_f16(byte_permute(u, 0x64646464u, 0x4140u), 0x64806480u);
-        high[0] = subtract_f16(byte_permute(u, 0x64646464u, 0x4342u), 0x64806480u);
+        to[0] = subtract_f16(byte_permute(u, 0x64646464u, 0x4140u), 0x64806480u);
+        to[1] = subtract_f16(byte_permute(u, 0x64646464u, 0x4342u), 0x64806480u);
     }
 };
 
 template <>
 struct SignedBytes<BF16> {
     static constexpr int kTerms = 1;
-    static __device__ void decode(uint32_t word, uint32_t, uint32_t (&low)[1],
-                                  uint32_t (&high)[1]) {
+    static __device__ void decode(uint32_t word, uint32_t, uint32_t (&to)[2]) {
         const uint32_t lower = word & 0x7f7f7f7fu, sign = word & 0x80808080u;
-        low[0] = subtract_bf16(byte_permute(lower, 0x43434343u, 0x4140u),
-                               byte_permute(sign, 0x43434343u, 0x4140u));
-        high[0] = subtract_bf16(byte_permute(lower, 0x43434343u, 0x4342u),
-                                byte_permute(sign, 0x43434343u, 0x4342u));
+        to[0] = subtract_bf16(byte_permute(lower, 0x43434343u, 0x4140u),
+                              byte_permute(sign, 0x43434343u, 0x4140u));
+        to[1] = subtract_bf16(byte_permute(lower, 0x43434343u, 0x4342u),
+                              byte_permute(sign, 0x43434343u, 0x4342u));
     }
 };
 
@@ -61,7 +60,8 @@ constexpr uint32_t kByteTable = 32 * 1024;
 
 // Entries of a table: two terms of 16 bits in a word, in shared memory 32 times, once for each
 // bank. Entry b of lane l is at byte 256 (b mod 128) + 128 (b / 128) + 4 l; a permute makes that
-// of the lower bits of a code and, in another word, its top bit beside the lane.
+// of the lower bits of a code and, in another word, its top bit beside the lane. An entry's word is
+// an operand as it is: its terms are two columns, and x is there twice.
 template <class T>
 struct TableBytes {
     static constexpr int kTerms = 2;
@@ -73,22 +73,24 @@ struct TableBytes {
             : "r"(byte_permute(low, high, select)), "n"(kBytesStart));
         return value;
     }
-    static __device__ void decode(uint32_t word, uint32_t lanes, uint32_t (&low)[2],
-                                  uint32_t (&high)[2]) {
+    // `lanes`: this one's place in an entry, in every byte.
+    static __device__ void decode(uint32_t word, uint32_t lanes, uint32_t (&to)[4]) {
         const uint32_t lower = word & 0x7f7f7f7fu, upper = (word & 0x80808080u) | lanes;
-        uint32_t entry[4];
 #pragma unroll
-        for (uint32_t i = 0; i < 4; ++i) {
-            entry[i] = look_up(lower, upper, 0x8804u + 0x1111u * i);
-        }
-#pragma unroll
-        for (uint32_t term = 0; term < 2; ++term) {
-            const uint32_t select = term == 0 ? 0x5410u : 0x7632u;
-            low[term] = byte_permute(entry[0], entry[1], select);
-            high[term] = byte_permute(entry[2], entry[3], select);
-        }
+        for (uint32_t i = 0; i < 4; ++i) to[i] = look_up(lower, upper, 0x8804u + 0x1111u * i);
     }
 };
+
+// The number of an entry that is a number; 0 where there is none. By whole warps.
+__device__ inline uint32_t finite_code(const LaneEntries &entries) {
+    uint32_t code = 0;
+#pragma unroll
+    for (uint32_t i = 0; i < 8; ++i) {
+        const bool finite = (entries.bits[i] & 0x7fffffffu) < 0x7f800000u;
+        code = finite ? i * 32 + threadIdx.x % 32 : code;
+    }
+    return __reduce_max_sync(~0u, code);
+}
 
 // An entry as its two terms; their unit, which sums are multiplied by; whether they are the entry
 // to 2^-17 of it.
@@ -114,18 +116,20 @@ __device__ inline TwoTerms two_terms(BF16, float entry, float) {
     return {uint32_t(__bfloat16_as_ushort(second)) << 16 | __bfloat16_as_ushort(first), true};
 }
 
-// By all threads of a block; ends with a barrier. False where two terms are not exact enough.
+// By all threads of a block, with entry threadIdx.x / 2 each; ends with a barrier. False where two
+// terms are not exact enough, or where no entry is a number.
 template <class T>
-__device__ bool fill_table(const uint8_t *table, float unit) {
+__device__ bool fill_table(float entry, float unit) {
     static_assert(kBytesThreads == 512);
     const uint32_t b = threadIdx.x / 2;
-    const TwoTerms of = two_terms(T{}, __ldg(reinterpret_cast<const float *>(table) + b), unit);
+    const TwoTerms of = two_terms(T{}, entry, unit);
     const uint32_t to = kBytesStart + b % 128 * 256 + b / 128 * 128 + threadIdx.x % 2 * 64;
 #pragma unroll
     for (uint32_t i = 0; i < 4; ++i) {
         shared_store_16(to + i * 16, {of.word, of.word, of.word, of.word});
     }
-    return __syncthreads_and(of.fits) != 0;
+    const bool fits = __syncthreads_and(of.fits) != 0;
+    return __syncthreads_or(isfinite(entry)) != 0 && fits;
 }
 
 // Shared memory: [table] [rings] [x] [sums] [scales] [scale codes] [barriers]. kFine: scales change
@@ -166,18 +170,26 @@ struct BytesPlace {
     }
 };
 
-// Rows of y of a panel, for 8 rows of x: the sums of the warps that divide k, in their order.
+// Rows of y of some panels, for up to 8 rows of x: the sums of the warps that divide k, in their
+// order. A warp's: [panel][tile][row][row of x].
 template <class T, class Map>
-__device__ void store_panel(const BytesProblem &p, Run block, int32_t panel, int64_t x_first) {
+__device__ void store_panels(const BytesProblem &p, Run block, Run panels, int64_t x_first) {
     const BytesPlan &plan = p.plan;
-    const int32_t tiles = plan.row_parts * plan.height, first = block.first + panel * tiles;
-    for (int32_t at = int32_t(threadIdx.x); at < tiles * 128; at += kBytesThreads) {
-        const int32_t row = at / 8 % 16, tile = at / 128;
-        const int32_t row_part = plan.row_parts == 1 ? 0 : tile / plan.height;
-        const int64_t x_row = x_first + at % 8, y_row = int64_t(first + tile) * 16 + row;
+    const int32_t tiles = plan.row_parts * plan.height, first = block.first + panels.first * tiles;
+    const int32_t shift = p.column_shift, end = (panels.last - panels.first) * tiles << (shift + 4);
+    for (int32_t at = int32_t(threadIdx.x); at < end; at += kBytesThreads) {
+        const int32_t row = at >> shift & 15, tile = at >> (shift + 4);
+        const int64_t x_row = x_first + (at & ((1 << shift) - 1));
+        const int64_t y_row = int64_t(first + tile) * 16 + row;
         if (x_row >= p.o.m || first + tile >= block.last || y_row >= p.o.w.geometry.n) continue;
+        int32_t row_part = 0, own = tile;
+        if (plan.row_parts > 1) {
+            const int32_t run = tile / plan.height;
+            row_part = run % plan.row_parts;
+            own = run / plan.row_parts * plan.height + tile % plan.height;
+        }
         uint32_t from = Map::kSums + uint32_t(row_part << plan.part_shift) * Map::kWarpSums +
-                        uint32_t(at - row_part * plan.height * 128) * 4;
+                        (uint32_t(own) << (shift + 4) | uint32_t(at & ((16 << shift) - 1))) * 4;
         float y = __uint_as_float(shared_load_4(from));
 #pragma unroll 4
         for (int32_t i = 1; i < plan.parts(); ++i) {

@@ -85,7 +85,7 @@ struct DecodeLut8 {
     template <bool scaled>
     static __device__ float scale_unit(const WeightView &w) {
         constexpr int kTop = scaled ? 3 : 14;  // exponent
-        return std::is_same_v<T, F16> ? table_unit<kTop>(w.table) : 1;
+        return std::is_same_v<T, F16> ? table_unit<kTop>(load_entries(w.table)) : 1;
     }
 
     static __device__ uint32_t number(F16, float entry) {
