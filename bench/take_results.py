@@ -107,6 +107,16 @@ def older(folder, code, floors):
     return [[f"sm_{code}", *row] for row in few], [[f"sm_{code}", *row] for row in many]
 
 
+def as_stored(lines):
+    """Products from checkpoints' layouts; the bench names a layout where it is not the format's
+    usual one."""
+    for name, *rest in in_order(list(cuda_rows(lines, "layout ", (1, 4, 16), False, True))):
+        weights = name.removesuffix(", f32 x")
+        usual = "ROW_HIGH" if weights.startswith("NF4") else "AWQ_GEMM"
+        layout = "" if weights.endswith(("GPTQ", "AWQ_GEMV")) else f", {usual}"
+        yield [weights + layout, "f16" if weights == name else "f32", *rest]
+
+
 def packed(lines):
     """Packed weights to f16, by rows and by columns."""
     by_rows = [{**line, "what": line["what"].removesuffix(" to f16")} for line in lines
@@ -170,11 +180,8 @@ def take_cuda(folder, data):
     small = [line for line in bench if line["what"].endswith("x f16")]
     put("cuda/linear_16", program, "{us}", ["weights", "m", "shape", "us"],
         in_order(list(cuda_rows(small, "linear ", (1, 2, 4, 8, 16, 32), False, False))))
-    layouts = in_order(list(cuda_rows(bench, "layout ", (1, 4, 16), False, False)))
-    put("cuda/checkpoint_16", f"{program} out.json layouts", "{us}",
-        ["weights", "x", "m", "shape", "us"],
-        ([row[0].removesuffix(", f32 x"), "f32" if row[0].endswith("f32 x") else "f16", *row[1:]]
-         for row in layouts))
+    put("cuda/checkpoint_16", f"{program} out.json layouts", "{us}, {share:%}",
+        ["weights", "x", "m", "shape", "us", "share"], as_stored(bench))
     put("cuda/bytes_16", f"{program} out.json bytes", "{us}, {share:%}",
         ["weights", "m", "shape", "us", "share"],
         in_order(list(cuda_rows(bench, "bytes ", (1, 4, 8, 16), False, True))))
