@@ -19,6 +19,7 @@ enum class LinearKernel : uint8_t {
     kRepacked,
     kBytes,
     kWordsGemv,
+    kColumnsGemv,
     kWords,
     kColumns,
     kLanes,
@@ -46,6 +47,7 @@ constexpr const char *kLinearNames[] = {"sm90 gemv",
                                         "repacked",
                                         "stored bytes",
                                         "stored words gemv",
+                                        "stored columns gemv",
                                         "stored words",
                                         "stored columns",
                                         "stored lanes",
@@ -108,6 +110,7 @@ extern const Kernel<LinearArgs> kLinearSm90Gemm8Bit;        // linear/sm90/gemm/
 extern const Kernel<LinearArgs> kLinearSm80Gemm;            // linear/sm80/gemm/gemm.cu
 extern const Kernel<LinearArgs> kLinearBytes;               // linear/stored/bytes.cu
 extern const Kernel<LinearArgs> kLinearWordsGemv;           // linear/stored/words_gemv.cu
+extern const Kernel<LinearArgs> kLinearColumnsGemv;         // linear/stored/columns_gemv.cu
 extern const Kernel<LinearArgs> kLinearWords;               // linear/stored/words.cu
 extern const Kernel<LinearArgs> kLinearColumns;             // linear/stored/columns.cu
 extern const Kernel<LinearArgs> kLinearLanes;               // linear/stored/lanes.cu
@@ -127,15 +130,31 @@ extern const Kernel<GruArgs> kGruCluster;                   // gru/cluster.cu
 extern const Kernel<GruArgs> kGruGeneric;                   // gru/generic.cu
 
 // In the order of LinearKernel.
-static constexpr const Kernel<LinearArgs> *kLinearKernels[] = {
-    &kLinearSm90Gemv,       &kLinearSm90FewRows, &kLinearSm90SomeRows,
-    &kLinearSm90Rows24,     &kLinearSm90Gemm,    &kLinearSm90Gemm8Bit,
-    &kLinearSm80Gemv,       &kLinearSm80Gemm,    &kLinearRepacked,
-    &kLinearBytes,          &kLinearWordsGemv,   &kLinearWords,
-    &kLinearColumns,        &kLinearLanes,       &kLinearRecords,
-    &kLinearPackedLanes,    &kLinearTransposed,  &kLinearSm90GemmTransposed,
-    &kLinearDense,          &kLinearSm90Experts, &kLinearSm90ExpertRows,
-    &kLinearSm90ExpertGemm, &kLinearExperts,     &kLinearGeneric};
+static constexpr const Kernel<LinearArgs> *kLinearKernels[] = {&kLinearSm90Gemv,
+                                                               &kLinearSm90FewRows,
+                                                               &kLinearSm90SomeRows,
+                                                               &kLinearSm90Rows24,
+                                                               &kLinearSm90Gemm,
+                                                               &kLinearSm90Gemm8Bit,
+                                                               &kLinearSm80Gemv,
+                                                               &kLinearSm80Gemm,
+                                                               &kLinearRepacked,
+                                                               &kLinearBytes,
+                                                               &kLinearWordsGemv,
+                                                               &kLinearColumnsGemv,
+                                                               &kLinearWords,
+                                                               &kLinearColumns,
+                                                               &kLinearLanes,
+                                                               &kLinearRecords,
+                                                               &kLinearPackedLanes,
+                                                               &kLinearTransposed,
+                                                               &kLinearSm90GemmTransposed,
+                                                               &kLinearDense,
+                                                               &kLinearSm90Experts,
+                                                               &kLinearSm90ExpertRows,
+                                                               &kLinearSm90ExpertGemm,
+                                                               &kLinearExperts,
+                                                               &kLinearGeneric};
 static_assert(sizeof(kLinearKernels) / sizeof(kLinearKernels[0]) == size_t(LinearKernel::kCount));
 
 }  // namespace qk::cuda

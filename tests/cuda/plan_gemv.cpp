@@ -2,6 +2,7 @@
 #include "cuda/linear/sm80/gemv/plan.hpp"
 #include "cuda/linear/sm90/gemm/experts_plan.hpp"
 #include "cuda/linear/sm90/gemv/rows_plan.hpp"
+#include "cuda/linear/stored/gemv_plan.hpp"
 
 #include <gtest/gtest.h>
 
@@ -107,6 +108,46 @@ TEST(CudaPlan, EveryUnitBelongsToOneWarp) {
 }
 
 // Every strip of an expert belongs to one block, whose rows of tiles and sums fit.
+// One row of x from words along n.
+TEST(CudaPlan, StripsOnAnH200) {
+    const struct {
+        int64_t n, k;
+        int32_t wide, cut;
+    } rows[] = {{4096, 4096, 1, 2},  {4096, 14336, 1, 2}, {8192, 8192, 2, 2}, {8192, 28672, 2, 2},
+                {28672, 4096, 4, 1}, {57344, 8192, 4, 1}, {8192, 512, 1, 1}};
+    for (const auto &row : rows) {
+        const auto plan = qk::cuda::plan_columns_gemv({row.n, row.k, 128, 2, 132, 232448, true});
+        EXPECT_EQ(plan.wide, row.wide) << row.n << " x " << row.k;
+        EXPECT_EQ(plan.cut, row.cut) << row.n << " x " << row.k;
+    }
+}
+
+// In groups of 32 and 64 as well, where the shared memory is small, and where there are no
+// clusters.
+TEST(CudaPlan, StripsHaveAllRowsAndFit) {
+    int cases = 0;
+    for (int64_t n = 32; n < 200000; n += n / 3 / 32 * 32 + 32) {
+        for (const int64_t k : {8, 136, 1024, 2048, 4096, 11008, 28672}) {
+            for (const int64_t group : {32, 64, 128}) {
+                for (const int64_t shared : {166912, 232448}) {
+                    const bool clusters = cases++ % 2 == 0;
+                    const auto p =
+                        qk::cuda::plan_columns_gemv({n, k, group, 2, 132, shared, clusters});
+                    ASSERT_GE(p.strips.each, 1);
+                    ASSERT_LT(p.strips.rest, p.clusters);
+                    const int64_t strips = int64_t(p.strips.each) * p.clusters + p.strips.rest;
+                    ASSERT_EQ(strips, (n + 64 * p.wide - 1) / (64 * p.wide));
+                    ASSERT_GE(int64_t(p.units) * qk::cuda::strip_columns(p.wide), k);
+                    ASSERT_LE(qk::cuda::strip_columns(p.wide), std::max(int64_t{32}, group));
+                    ASSERT_TRUE(p.cut == 1 || (clusters && p.units >= 16 * p.cut));
+                    const bool fits = qk::cuda::columns_gemv_shared(p, 2) <= shared;
+                    ASSERT_TRUE(fits || group < 64);
+                }
+            }
+        }
+    }
+}
+
 TEST(CudaPlan, ExpertsAreCutIntoStrips) {
     constexpr int64_t kRoom = 100000;
     for (const auto &[rows, k, slots] : std::vector<std::array<int64_t, 3>>{

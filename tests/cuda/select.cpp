@@ -308,10 +308,11 @@ TEST(CudaSelect, BatchClasses) {
         {kH200, {kU4, kPacked, 8192, 8192, 4096}, kAmple, 3969, 4096},
         {kH200, {kU4, kRow, 8192, 8192, 1}, kAmple, 1, 1},
         {kH200, {kU4, kRow, 8192, 8192, 7}, kAmple, 2, 16},
-        {kH200, {kU4, kAwq, 8192, 8192, 7}, kAmple, 1, 16},
+        {kH200, {kU4, kAwq, 8192, 8192, 1}, kAmple, 1, 1},
+        {kH200, {kU4, kAwq, 8192, 8192, 7}, kAmple, 2, 16},
         {kH200, {kU4, kAwq, 8192, 8192, 20}, kAmple, 17, 24},
         {kH200, {kU4, kAwq, 8192, 8192, 33}, kAmple, 25, 64},
-        {kH200, {kU4, kAwq, 8192, 8192, 33}, 0, 1, 131070},  // no repacking, no cuBLASLt
+        {kH200, {kU4, kAwq, 8192, 8192, 33}, 0, 2, 131070},  // no repacking, no cuBLASLt
         {kH200, {kS8, kRow, 4096, 4096, 40}, kAmple, 17, 64},
         {kH200, {kLut8, kRow, 4096, 4096, 600}, kAmple, 600, 600},
         {kA100, {kU4, kPacked, 4096, 4096, 1}, kAmple, 1, 16},

@@ -122,6 +122,8 @@ void add_sizes(const LinearArgs &args, uint32_t weight, bool through_sums, Met *
     met->add(Condition::kN4InGptq, (weight & (kGptqU4 | kGptqLut4)) == 0 || s.n % 4 == 0);
     met->add(Condition::kN16InAwq, (weight & (kAwqU4 | kAwqLut4)) == 0 || s.n % 16 == 0);
     met->add(Condition::kN8, s.n % 8 == 0);
+    met->add(Condition::kN32, s.n % 32 == 0);
+    met->add(Condition::kScalesPlain, is_dense(*w.format) || !has_coded_scales(w.scale));
     met->add(Condition::kScalesMultiply, !w.scale.divides);
     met->add(Condition::kSecondOfRows,
              power_of_two(w.scale.second_group) || w.scale.second_group == s.groups_per_row);

@@ -77,6 +77,7 @@ enum class Condition : uint8_t {
     kYRows16Bytes,
     kN4InGptq,  // n is a multiple of 4 where the layout is GPTQ
     kN8,
+    kN32,
     kN16InAwq,          // n is a multiple of 16 where the layout is AWQ_GEMM
     kGroupsAlongK,      // or runs of k whose ends no group crosses
     kFlatBy8,           // groups along k, or k and groups multiples of 8
@@ -87,6 +88,7 @@ enum class Condition : uint8_t {
     kGroupsOf32,
     kGroupsOf16,
     kGroupsOf8,
+    kScalesPlain,     // f16, bf16 or f32
     kScalesMultiply,  // none is divided by a global one
     kTableKnown,      // lut4: w does not bring its own
     kSecondPowerOfTwo,

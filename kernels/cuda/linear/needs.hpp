@@ -53,8 +53,15 @@ constexpr int64_t rows_24(const Facts &f, const Device &d) {
     return some_rows_shared(some_rows_case(f), d.multiprocessors, d.shared_bytes, kSomeRowsMany);
 }
 constexpr int64_t words_gemv(const Facts &f, const Device &d) {
-    const GemvPlan plan = plan_gemv(f.n, f.k, d.multiprocessors);
-    return words_gemv_shared(plan, f.weight == kGptqU4, f.lut4());
+    const bool gptq = f.weight == kGptqU4;
+    return words_gemv_shared(plan_words_gemv(f.n, f.k, gptq, d.multiprocessors), gptq, f.lut4());
+}
+constexpr int64_t columns_gemv(const Facts &f, const Device &d) {
+    const int64_t group = f.groups_per_row == 1 ? f.k : f.group_size;
+    const int32_t scale = f.scale_bits / 8;
+    return columns_gemv_shared(plan_columns_gemv({f.n, f.k, group, scale, d.multiprocessors,
+                                                  d.shared_bytes, d.capability >= 90}),
+                               scale);
 }
 constexpr int64_t sm80_gemv(const Facts &f, const Device &d) {
     return sm80_gemv_shared(sm80_gemv_device(d.multiprocessors, d.shared_bytes), f.lut4());
@@ -262,6 +269,17 @@ constexpr Needs kWordsGemvNeeds = {
     .n_below = int64_t{1} << 31,
     .least_capability = 80,
     .shared = needs_bytes::words_gemv};
+constexpr Needs kColumnsGemvNeeds = {
+    .weights = kAwqU4,
+    .conditions =
+        kScaleWords | needs(C::kXIs16Bits, C::kXAligned16, C::kCodesAligned16, C::kScalesAligned16,
+                            C::kZerosAligned4, C::kK8, C::kN32, C::kGroupsAlongK,
+                            C::kGroupsPowerOfTwo, C::kGroupsOf32, C::kFewGroups31, C::kScalesPlain),
+    .most = 1,
+    .k_below = int64_t{1} << 30,
+    .n_below = int64_t{1} << 31,
+    .least_capability = 80,
+    .shared = needs_bytes::columns_gemv};
 constexpr Needs kColumnsNeeds =
     words_needs(kAwqU4, needs(C::kCodesAligned4, C::kZerosAligned4, C::kN8));
 

@@ -100,6 +100,8 @@ constexpr Sentence kSentences[] = {
     {C::kYRows16Bytes, "rows of y are not multiples of 16 bytes"},
     {C::kN4InGptq, "n is not a multiple of 4"},
     {C::kN8, "n is not a multiple of 8"},
+    {C::kScalesPlain, "w's scales are codes"},
+    {C::kN32, "n is not a multiple of 32"},
     {C::kN16InAwq, "n is not a multiple of 16"},
     {C::kGroupsAlongK, "groups run across the rows of w"},
     {C::kFlatBy8, "groups run across the rows of w"},

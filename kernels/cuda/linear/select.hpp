@@ -101,6 +101,7 @@ constexpr Row kLinearTable[] = {
     {K::kBytes, kBytesNeeds, 1, 32, nullptr, Batch::kAny},
     {K::kWordsGemv, kWordsGemvNeeds, 1, 1, nullptr, Batch::kAny},
     {K::kWords, kWordsNeeds, 1, 32, nullptr, Batch::kAny},
+    {K::kColumnsGemv, kColumnsGemvNeeds, 1, 1, nullptr, Batch::kAny},
     {K::kColumns, kColumnsNeeds, 1, 32, nullptr, Batch::kAny},
     {K::kDense, kDenseNeeds, 33, kAnyM, nullptr, Batch::kAlone},
     {K::kLanes, kLanesNeeds, 1, 4, nullptr, Batch::kAny},

@@ -4,9 +4,11 @@
 // Cut and multiplied as packed tiles are (linear/sm90/gemv/warp.cuh): a unit is 16 rows of w and
 // 512 columns, 8 tiles of 64; column j of the operands holds x for tile j, of whose product only
 // column j is kept, so that a lane needs the scales of two tiles alone. A lane has two rows of w
-// and 16 columns of each tile; which of them share a product is free as long as x follows.
+// and 16 columns of each tile; which of them share a product is free as long as x follows. In GPTQ
+// a unit is 32 rows and 256 columns, two rows of 4 tiles: pieces of 128 bytes come faster than of
+// 64.
 //
-//   block: 16 warps; rows of tiles are dealt to the blocks in turn
+//   block: 16 warps; rows of units are dealt to the blocks in turn
 //   warp:  every 16th unit of these, two on their way through shared memory, copied 16 bytes a lane
 //
 // Bytes per row of w: k / 2 of codes, its scales and zeros, read once. Nothing is read before the
@@ -24,7 +26,10 @@ template <class T, class Decode, bool gptq, ScaleKind kind, int kGroups>
 struct RowWarp {
     using Copy = UnitCopy<gptq>;
     using Scales = RowGroups<kind, kGroups, !Decode::kLut4>;
-    using X = RowX<Decode::kLut4>;
+    using X = RowX<Decode::kLut4, gptq>;
+    static constexpr int kBytes = unit_bytes(gptq);
+    // Units whose scales are under way. Looking codes up takes the registers that two would need.
+    static constexpr int kScalesAhead = Decode::kLut4 ? 1 : kUnitsAhead;
 
     const RowProblem &p;
     const uint32_t *table;
@@ -32,10 +37,12 @@ struct RowWarp {
     float *partials;  // of the block
     uint8_t *slots;   // of the warp
     Copy copy;
-    int lane, pair;    // pair of tiles whose sums the lane keeps: lane % 4
-    int32_t count;     // of the warp's units
-    Unit unit, ahead;  // to multiply, to issue; rows of the block's
+    int lane, pair;  // pair of tiles whose sums the lane keeps: lane % 4
+    int32_t count;   // of the warp's units
     bool high_first;
+    Unit unit, ahead;  // to multiply; to load scales for and to issue
+    Scales scales[kScalesAhead];
+    X x;
     float low = 0, high = 0;
 
     __device__ RowWarp(const RowProblem &problem, const uint32_t *with_table,
@@ -43,10 +50,11 @@ struct RowWarp {
         : p(problem), table(with_table), scale_codes(with_codes), partials(with_partials),
           copy(problem), lane(int(threadIdx.x) % 32), pair(lane % 4),
           high_first(problem.w.layout == QK_LAYOUT_ROW_HIGH) {
-        const int32_t warp = int32_t(threadIdx.x) / 32, down = warp / p.plan.units;
-        slots = all_slots + warp * kUnitsAhead * unit_bytes(gptq);
-        unit = {down, warp - down * p.plan.units};
-        ahead = unit;
+        // Broadcast, so that the compiler knows the loop to be the same for all lanes.
+        const int32_t warp = __shfl_sync(~0u, int32_t(threadIdx.x) / 32, 0);
+        const int32_t down = warp / p.plan.units;
+        slots = all_slots + warp * kUnitsAhead * kBytes;
+        unit = ahead = {down, warp - down * p.plan.units};
         const int32_t total = rows_of_block(p.plan, blockIdx.x) * p.plan.units;
         count = total > warp ? (total - warp + kWarps - 1) / kWarps : 0;
     }
@@ -56,9 +64,9 @@ struct RowWarp {
         for (int stage = 0; stage < kUnitsAhead; ++stage) issue(stage, stage < count);
     }
     __device__ void issue(int stage, bool there) {
-        uint8_t *const slot = slots + stage * unit_bytes(gptq);
+        uint8_t *const slot = slots + stage * kBytes;
         if (there) {
-            copy.issue(row_tile(ahead.row), ahead.column, slot);
+            copy.issue(unit_row(ahead.row), ahead.column, slot);
             ahead.advance(p.plan);
         } else {
             copies_commit();
@@ -66,11 +74,12 @@ struct RowWarp {
         }
     }
 
-    __device__ void load_scales(Scales *to) const {
-        const int32_t first = row_tile(unit.row) * 16, end = int32_t(p.w.geometry.n) - 1;
+    __device__ void load_scales(Unit of, Scales *to) const {
+        const int32_t down = pair / Copy::kLanes * 16, end = int32_t(p.w.geometry.n) - 1;
+        const int32_t first = unit_row(of.row) * 16 * Copy::kTall + down;
         const uint32_t rows[2] = {uint32_t(min(first + Copy::low(lane), end)),
                                   uint32_t(min(first + Copy::high(lane), end))};
-        to->load(p, rows, unit.column, pair);
+        to->load(p, rows, uint32_t(of.column * Copy::kTiles + pair % Copy::kLanes * 2));
     }
 
     // own: of a lane's two tiles, its column of the product, both rows.
@@ -97,16 +106,19 @@ struct RowWarp {
     // Waits for each half of the unit.
     __device__ void add_unit(const uint8_t *slot, const X &x, const float2 (&scale)[kGroups],
                              const uint32_t (&zero)[kGroups]) {
+        constexpr int kTiles = Copy::kTiles, kHalf = kTiles / 2;
         Zeros both[2] = {};
         float own[2][2] = {};
 #pragma unroll
-        for (int tile = 0; tile < kUnitTiles; ++tile) {
-            if (tile % (kUnitTiles / 2) == 0) {
-                tile == 0 ? copies_wait_but<2 * kUnitsAhead - 1>()
-                          : copies_wait_but<2 * kUnitsAhead - 2>();
+        for (int i = 0; i < kUnitTiles; ++i) {
+            const int down = i % (kUnitTiles / 2) / kHalf;  // of tiles
+            const int tile = down * kTiles + i / (kUnitTiles / 2) * kHalf + i % kHalf;
+            if (i % (kUnitTiles / 2) == 0) {
+                i == 0 ? copies_wait_but<2 * kUnitsAhead - 1>()
+                       : copies_wait_but<2 * kUnitsAhead - 2>();
                 __syncwarp();
             }
-            if (!Decode::kLut4 && (kGroups > 1 || tile % 2 == 0)) {
+            if (!Decode::kLut4 && (kGroups > 1 || tile % 2 == 0 || kHalf == 1)) {
                 const uint32_t byte =
                     __shfl_sync(~0u, zero[tile % kGroups], lane / 4 * 4 + tile / 2);
                 both[0] = Decode::zeros_of_code(byte & 15);
@@ -121,45 +133,67 @@ struct RowWarp {
         }
     }
 
-    // The sums of the four lanes of a row, to [row of tiles][partial][row].
+    // The sums of the lanes of a row, to [row of units][partial][row].
     __device__ void store_partial(Unit of) {
 #pragma unroll
-        for (int i = 1; i < 4; i *= 2) {
+        for (int i = 1; i < Copy::kLanes; i *= 2) {
             low = __fadd_rn(low, __shfl_xor_sync(~0u, low, i));
             high = __fadd_rn(high, __shfl_xor_sync(~0u, high, i));
         }
-        float *const to = partials + (of.row * p.plan.partials + of.column % kWarps) * 16;
-        if (pair == 0) to[Copy::low(lane)] = low;
-        if (pair == 1) to[Copy::high(lane)] = high;
+        float *const to = partials +
+                          (of.row * p.plan.partials + of.column % kWarps) * (16 * Copy::kTall) +
+                          pair / Copy::kLanes * 16;
+        constexpr int kOther = Copy::kLanes > 1 ? 1 : 0;
+        if (pair % Copy::kLanes == 0) to[Copy::low(lane)] = low;
+        if (pair % Copy::kLanes == kOther) to[Copy::high(lane)] = high;
         low = high = 0;
     }
 
-    __device__ void run(float bias) {
-        Scales next;
-        X x;
-        if (count > 0) {
-            load_scales(&next);
-            x.load(p, unit.column, lane, high_first);
+    // Before the first codes: behind those, scales and x would come as late as the last of them.
+    __device__ void load_first() {
+        Unit first = unit;
+#pragma unroll
+        for (int i = 0; i < kScalesAhead; ++i) {
+            if (count > i) load_scales(first, &scales[i]);
+            first.advance(p.plan);
         }
+        if (count > 0) x.load(p, unit.column, lane);
+    }
+
+    __device__ void step(int32_t left, int stage, float bias, Scales *of_unit) {
+        float2 scale[kGroups];
+        uint32_t zero[kGroups] = {};
+#pragma unroll
+        for (int i = 0; i < kGroups; ++i) {
+            scale[i] = of_unit->scales(scale_codes, bias, i);
+            if (!Decode::kLut4) zero[i] = of_unit->zero_byte(p.w.zero_offset, i);
+        }
+        const Unit now = unit;
+        unit.advance(p.plan);
+        if (left > kScalesAhead) load_scales(kScalesAhead == 1 ? unit : ahead, of_unit);
+        if (p.plan.unit_step != 0) {
+            x.take(high_first);
+            if (left > 1) x.load(p, unit.column, lane);
+        }
+        add_unit(slots + stage * kBytes, x, scale, zero);
+        __syncwarp();
+        issue(stage, left > kUnitsAhead);
+        if (left == 1 || unit.row != now.row) store_partial(now);
+    }
+
+    __device__ void run(float bias) {
+        static_assert(kUnitsAhead == 2);
+        if (count > 0) x.take(high_first);
         int stage = 0;
 #pragma unroll 1
-        for (int32_t left = count; left > 0; --left) {
-            float2 scale[kGroups];
-            uint32_t zero[kGroups] = {};
-#pragma unroll
-            for (int i = 0; i < kGroups; ++i) {
-                scale[i] = next.scales(scale_codes, bias, i);
-                if (!Decode::kLut4) zero[i] = next.zero_byte(p.w.zero_offset, i);
+        for (int32_t left = count; left > 0;) {
+            if constexpr (kScalesAhead == 1) {
+                step(left--, stage, bias, &scales[0]);
+                stage ^= 1;
+            } else {
+                step(left--, 0, bias, &scales[0]);
+                if (left > 0) step(left--, 1, bias, &scales[1]);
             }
-            const Unit now = unit;
-            unit.advance(p.plan);
-            if (left > 1) load_scales(&next);
-            add_unit(slots + stage * unit_bytes(gptq), x, scale, zero);
-            __syncwarp();
-            issue(stage, left > kUnitsAhead);
-            stage = stage + 1 == kUnitsAhead ? 0 : stage + 1;
-            if (left > 1 && p.plan.unit_step != 0) x.load(p, unit.column, lane, high_first);
-            if (left == 1 || unit.row != now.row) store_partial(now);
         }
     }
 };
@@ -172,11 +206,13 @@ __global__ void __launch_bounds__(kThreads, 1)
 #else
     extern __shared__ uint4 shared[];
 #endif
+    constexpr int kRows = 16 * unit_tall(gptq);
     auto *const table = reinterpret_cast<uint32_t *>(shared);
     auto *const scale_codes = reinterpret_cast<float *>(table + (Decode::kLut4 ? kTableWords : 0));
     auto *const partials = scale_codes + 256;
     auto *const slots = reinterpret_cast<uint8_t *>(partials) + p.plan.sums_bytes;
     RowWarp<T, Decode, gptq, kind, kGroups> work(p, table, scale_codes, partials, slots);
+    work.load_first();
     work.issue_first();
     float bias = 0;
     if constexpr (Decode::kLut4) Decode::prepare(p.w, table, work.high_first);
@@ -187,12 +223,14 @@ __global__ void __launch_bounds__(kThreads, 1)
     __syncthreads();
     work.run(bias);
     __syncthreads();
-    if (int32_t(threadIdx.x) >= rows_of_block(p.plan, blockIdx.x) * 16) return;
-    const int64_t row = row_tile(int32_t(threadIdx.x) / 16) * int64_t{16} + threadIdx.x % 16;
+    if (int32_t(threadIdx.x) >= rows_of_block(p.plan, blockIdx.x) * kRows) return;
+    const int64_t row =
+        unit_row(int32_t(threadIdx.x) / kRows) * int64_t{kRows} + threadIdx.x % kRows;
     if (row >= p.w.geometry.n) return;
-    const float *const from = partials + threadIdx.x / 16 * p.plan.partials * 16 + threadIdx.x % 16;
+    const float *const from =
+        partials + threadIdx.x / kRows * p.plan.partials * kRows + threadIdx.x % kRows;
     float y = from[0];
-    for (int32_t i = 1; i < p.plan.partials; ++i) y = __fadd_rn(y, from[i * 16]);
+    for (int32_t i = 1; i < p.plan.partials; ++i) y = __fadd_rn(y, from[i * kRows]);
     store_output(p, p.type, row, row, y);
 }
 
@@ -224,8 +262,9 @@ Status run_type(const RowProblem &p, bool gptq, const Launch &launch) {
 Status run(const LinearArgs &args, const Launch &launch) {
     const Geometry &s = args.w.geometry;
     const bool gptq = is_gptq(args.w);
-    const RowProblem p = {problem_of(args, kUnitColumns),
-                          plan_gemv(s.n, s.k, launch.device.multiprocessors), group_tiles_shift(s)};
+    const RowProblem p = {problem_of(args, unit_columns(gptq)),
+                          plan_words_gemv(s.n, s.k, gptq, launch.device.multiprocessors),
+                          group_tiles_shift(s)};
     return p.type == QK_FORMAT_F16 ? run_type<F16>(p, gptq, launch)
                                    : run_type<BF16>(p, gptq, launch);
 }

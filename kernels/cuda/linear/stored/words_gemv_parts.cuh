@@ -13,9 +13,9 @@ struct RowProblem : Problem {
     int32_t group_shift;  // log2 of the tiles a group
 };
 
-// Rows of tiles are dealt to the blocks in turn, so that neighbouring blocks read neighbouring
-// memory: in GPTQ each row of words of a unit is only 64 bytes, far from the next.
-__device__ inline int32_t row_tile(int32_t of_block) {
+// Rows of units are dealt to the blocks in turn, so that neighbouring blocks read neighbouring
+// memory: in GPTQ each row of words of a unit is only 128 bytes, far from the next.
+__device__ inline int32_t unit_row(int32_t of_block) {
     return int32_t(blockIdx.x) + of_block * int32_t(gridDim.x);
 }
 
@@ -23,6 +23,8 @@ __device__ inline int32_t row_tile(int32_t of_block) {
 template <bool gptq>
 struct UnitCopy {
     static constexpr int kPitch = unit_pitch(gptq);
+    static constexpr int kTall = unit_tall(gptq), kTiles = kUnitTiles / kTall;  // down and along k
+    static constexpr int kLanes = 4 / kTall;  // that have sums of a row, neighbours
     const uint8_t *data;
     int64_t pitch;  // bytes from a row (GPTQ: of words) to the next
     int32_t n, k;
@@ -31,7 +33,7 @@ struct UnitCopy {
     __device__ explicit UnitCopy(const Problem &p)
         : pitch(gptq ? p.w.geometry.n * 4 : p.w.geometry.k / 2), n(int32_t(p.w.geometry.n)),
           k(int32_t(p.w.geometry.k)) {
-        constexpr int kPieces = gptq ? 4 : 8;
+        constexpr int kPieces = gptq ? 4 * kTall : 8;
         piece = int(threadIdx.x) % kPieces;
         down = int(threadIdx.x) % 32 / kPieces;
         data = p.w.data + down * pitch + piece * 16;
@@ -39,13 +41,13 @@ struct UnitCopy {
     __device__ static int low(int lane) { return gptq ? lane / 4 * 2 : lane / 4; }
     __device__ static int high(int lane) { return gptq ? lane / 4 * 2 + 1 : lane / 4 + 8; }
 
-    __device__ void issue(int32_t row_tile, int32_t column, uint8_t *slot) const {
-        constexpr int kTimes = kUnitBytes / 2 / (32 * 16), kDown = gptq ? 8 : 4;
-        const int32_t line = gptq ? column * int32_t(kUnitColumns / 8) : row_tile * 16;
-        const int64_t at = gptq ? row_tile * int64_t{64} : column * (kUnitColumns / 2);
+    __device__ void issue(int32_t unit_row, int32_t column, uint8_t *slot) const {
+        constexpr int kTimes = kUnitBytes / 2 / (32 * 16), kDown = gptq ? 8 / kTall : 4;
+        const int32_t line = gptq ? column * (unit_columns(gptq) / 8) : unit_row * 16;
+        const int64_t at = gptq ? unit_row * int64_t{64 * kTall} : column * (kUnitColumns / 2);
         const int32_t lines = (gptq ? k / 8 : n) - line - down;
         const int32_t left =
-            gptq ? n - row_tile * 16 - piece * 4 : k / 2 - int32_t(at) - piece * 16;
+            gptq ? n - unit_row * 16 * kTall - piece * 4 : k / 2 - int32_t(at) - piece * 16;
         const uint8_t *from = data + line * pitch + at;
         uint8_t *const to = slot + down * kPitch + piece * 16;
 #pragma unroll
@@ -66,7 +68,8 @@ struct UnitCopy {
     __device__ static void words(const uint8_t *slot, int tile, int lane, uint32_t (&to)[2][2]) {
         const int pair = lane % 4;
         if constexpr (gptq) {
-            const uint8_t *const at = slot + (tile * 8 + pair * 2) * kPitch + low(lane) * 4;
+            const uint8_t *const at = slot + (tile % kTiles * 8 + pair * 2) * kPitch +
+                                      (tile / kTiles * 16 + low(lane)) * 4;
             const auto first = *reinterpret_cast<const uint2 *>(at);
             const auto then = *reinterpret_cast<const uint2 *>(at + kPitch);
             to[0][0] = first.x, to[1][0] = first.y;
@@ -89,11 +92,12 @@ struct RowGroups {
     uint32_t odd;  // bit 2 i + j: whether group i's zero of row j is the byte's upper nibble
     float second[kGroups][kind == ScaleKind::kNested ? 2 : 1];
 
-    __device__ void load(const RowProblem &p, const uint32_t (&row)[2], int32_t column, int pair) {
+    // tile: the lane's first.
+    __device__ void load(const RowProblem &p, const uint32_t (&row)[2], uint32_t first_tile) {
         odd = p.w.layout == QK_LAYOUT_ROW_HIGH ? 0xf : 0;  // neighbours are swapped
 #pragma unroll
         for (int i = 0; i < kGroups; ++i) {
-            const uint32_t tile = uint32_t(column * kUnitTiles + pair * 2 + i);
+            const uint32_t tile = first_tile + uint32_t(i);
             const uint32_t groups = uint32_t(p.w.geometry.groups_per_row);
             const uint32_t group = min(tile >> p.group_shift, groups - 1);
 #pragma unroll
@@ -143,23 +147,32 @@ struct RowGroups {
     }
 };
 
-// x of a lane's 16 columns of its tile, as the operands of that tile's four products.
-template <bool lut4>
+// x of a lane's 16 columns of its tile, as the operands of that tile's four products. What is
+// loaded is paired only when it is used.
+template <bool lut4, bool gptq>
 struct RowX {
-    uint4 of[2];
+    uint4 of[2], next[2];
 
-    __device__ void load(const RowProblem &p, int32_t unit, int lane, bool high_first) {
-        const int32_t column = unit * int32_t(kUnitColumns) + lane / 4 * 64 + lane % 4 * 16;
+    __device__ void load(const RowProblem &p, int32_t unit, int lane) {
+        constexpr int kColumns = unit_columns(gptq);
+        const int32_t column = unit * kColumns + lane / 4 * 64 % kColumns + lane % 4 * 16;
         const auto *const from = reinterpret_cast<const uint4 *>(p.x) + column / 8;
         const bool there = column < int32_t(p.w.geometry.k);
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
-            of[j] = {0, 0, 0, 0};
-            if (!there) continue;
-            of[j] = __ldg(from + j);
-            if (lut4) continue;
-            of[j] = high_first ? paired(of[j], kOddColumns, kEvenColumns)
-                               : paired(of[j], kEvenColumns, kOddColumns);
+            next[j] = {0, 0, 0, 0};
+            if (there) next[j] = __ldg(from + j);
+        }
+    }
+    __device__ void take(bool high_first) {
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+            if (lut4) {
+                of[j] = next[j];
+            } else {
+                of[j] = high_first ? paired(next[j], kOddColumns, kEvenColumns)
+                                   : paired(next[j], kEvenColumns, kOddColumns);
+            }
         }
     }
 };
