@@ -1,6 +1,6 @@
 // Products with experts of random routings against a reference in double: tables of what each row
 // of x gives with each expert, from which a routing picks. QK_ROUTINGS says how many; before a
-// release 10^5.
+// release 10^5, whose parts run side by side (docs/testing.md).
 #include <cstdlib>
 
 #include "cuda/experts_case.hpp"
@@ -9,10 +9,11 @@ namespace cuda_test {
 namespace {
 
 constexpr int64_t kMostSlots = 16, kXRows = 48, kOfAWeight = 500;  // routings
+constexpr int kParts = 8;
 
-int64_t routings_wanted() {
+int64_t routings_of_a_part() {
     const char *const text = std::getenv("QK_ROUTINGS");
-    return text != nullptr ? std::atoll(text) : 1000;
+    return qk::ceil_div(text != nullptr ? std::atoll(text) : 1000, kParts);
 }
 
 // A weight, kXRows rows of x, and all of their products.
@@ -141,12 +142,15 @@ class Runner {
     DeviceBuffer expert_, y_, workspace_;
 };
 
-TEST(CudaExperts, RandomRoutings) {
+class CudaRandomRoutings : public testing::TestWithParam<int> {};
+
+// Part p begins with the p-th of the numbers of experts, so that a few routings have them all.
+TEST_P(CudaRandomRoutings, AreRight) {
     QK_NEEDS_DEVICE();
-    Rng rng(61);
-    const int64_t wanted = routings_wanted();
+    Rng rng(61 + uint64_t(GetParam()));
+    const int64_t wanted = routings_of_a_part();
     int64_t done = 0;
-    for (int at = 0; done < wanted; ++at) {
+    for (int at = GetParam(); done < wanted; ++at) {
         Tables t(random_case(at, rng));
         const Runner runner(t);
         for (int64_t i = 0; i < kOfAWeight && done < wanted; ++i, ++done) {
@@ -158,10 +162,11 @@ TEST(CudaExperts, RandomRoutings) {
             ASSERT_TRUE(same_values(QK_FORMAT_F32, bytes_of(alone), bytes_of(together)));
             ASSERT_NO_FATAL_FAILURE(expect_sums(t, runner.run(qk::cuda::kLinearSm90ExpertGemm)));
         }
-        if (at % 20 == 19) std::printf("%lld routings\n", static_cast<long long>(done));
-        std::fflush(stdout);
     }
+    EXPECT_GE(done, wanted);
 }
+
+INSTANTIATE_TEST_SUITE_P(Parts, CudaRandomRoutings, testing::Range(0, kParts));
 
 }  // namespace
 }  // namespace cuda_test
