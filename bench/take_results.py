@@ -156,6 +156,19 @@ def experts(lines):
                    f"{line['share']:.2f}"]
 
 
+def experts_beside(lines, others):
+    """The same layers by qk and by peers, in the columns that peers have."""
+    columns = {line["m"] for line in others}
+    found = [(row[0], f"qk, {row[1]}", row[2], row[3]) for row in experts(lines)
+             if int(row[2].split()[0]) in columns]
+    for line in others:
+        model, peer = line["what"].removeprefix("peer: ").split(" ", 1)
+        tokens = f"{line['m']} token" + ("" if line["m"] == 1 else "s")
+        found.append((model, peer, tokens, f"{line['us']:.1f}"))
+    models = list(dict.fromkeys(row[0] for row in found))
+    return sorted(found, key=lambda row: models.index(row[0])) if others else []
+
+
 def take_cuda(folder, data):
     time, commit, card = (folder / "machine.txt").read_text(encoding="utf-8").splitlines()[:3]
     about = {"machine": card, "commit": f"{commit[:7]}, {time[:10]}"}
@@ -201,6 +214,9 @@ def take_cuda(folder, data):
         (row for _, many in translated for row in many))
     put("cuda/experts", "build/cuda/bench/bench_cuda_experts experts.json", "{us} us, {share:%}",
         ["model", "weights", "shape", "us", "share"], experts(lines_of(folder, "experts")))
+    put("peers/experts", "python3 bench/cuda/experts_peers.py experts-peers.json", "{us}",
+        ["model", "by", "shape", "us"],
+        experts_beside(lines_of(folder, "experts"), lines_of(folder, "experts-peers")))
     put("peers/cuda_torch", "python3 bench/cuda/peers.py peers.json", "{us}",
         ["peer", "m", "shape", "us"],
         ([line["what"].removeprefix("peer: "), line["m"], f"{line['n']}x{line['k']}",
