@@ -89,19 +89,19 @@ struct GemmShape {
     static constexpr int kArrivals = 1 + 32 + (kMade && kZeros && !Decode::kLut4 ? 32 : 0);
     static constexpr int kRows = 64 * R, kRowTiles = 4 * R, kConsumers = R * Q;  // warpgroups
     static constexpr int kThreads = (kConsumers + 1) * 128;  // one more warpgroup produces
-    // Registers a thread, from what the producers leave of those that a launch gives the block
-    // (96 a thread for four consumers, 128, 168): where they do not suffice, it hangs or spills.
-    // Those that make scales of small groups want more.
-    static constexpr int kProducerRegisters = kTransposed       ? (N == 256 ? 56 : 88)
-                                              : kSmall          ? (kConsumers == 4 ? 64 : 88)
-                                              : kConsumers == 4 ? (kBytes ? 32 : 24)
-                                              : kBytes && kConsumers == 3 ? 56
-                                                                          : 40;
-    static constexpr int kConsumerRegisters = kTransposed       ? (N == 256 ? 224 : 208)
-                                              : kConsumers == 4 ? (kSmall ? 104 : 112)
-                                              : kConsumers == 3 ? 152
-                                              : kSmall          ? 208
-                                                                : 232;
+    // Registers a thread: a launch gives the block 96 a thread for four consumers, 128, 168; what
+    // the producers leave the consumers have. Where they do not suffice, it hangs or spills. Those
+    // that make scales of small groups want more, and more beside a list.
+    static constexpr int kLaunchRegisters = kConsumers == 4 ? 96 : kConsumers == 3 ? 128 : 168;
+    static constexpr int producer_registers() {
+        if (kTransposed) return N == 256 ? 56 : 88;
+        if (kConsumers == 4) return kListed || kSmall ? 64 : kBytes ? 32 : 24;
+        if (kSmall) return kListed ? 120 : 88;
+        return (kListed && kMade) || (kBytes && kConsumers == 3) ? 56 : 40;
+    }
+    static constexpr int kProducerRegisters = producer_registers();
+    static constexpr int kConsumerRegisters =
+        (kLaunchRegisters * (kConsumers + 1) - kProducerRegisters) / kConsumers / 8 * 8;
 
     // A stage in shared memory.
     static constexpr uint32_t kX = N * 128 * kTiles;
