@@ -26,6 +26,7 @@ enum class LinearKernel : uint8_t {
     kRecords,
     kPackedLanes,
     kTransposed,
+    kTransposedRows,
     kSm90GemmTransposed,
     kDense,
     kSm90Experts,
@@ -54,6 +55,7 @@ constexpr const char *kLinearNames[] = {"sm90 gemv",
                                         "stored records",
                                         "packed lanes",
                                         "transposed tiles",
+                                        "transposed rows",
                                         "sm90 gemm transposed",
                                         "dense",
                                         "sm90 experts",
@@ -117,6 +119,7 @@ extern const Kernel<LinearArgs> kLinearLanes;               // linear/stored/lan
 extern const Kernel<LinearArgs> kLinearRecords;             // linear/stored/records.cu
 extern const Kernel<LinearArgs> kLinearPackedLanes;         // linear/packed_lanes.cu
 extern const Kernel<LinearArgs> kLinearTransposed;          // linear/transposed.cu
+extern const Kernel<LinearArgs> kLinearTransposedRows;      // linear/transposed_rows.cu
 extern const Kernel<LinearArgs> kLinearSm90GemmTransposed;  // linear/sm90/gemm/gemm.cpp
 extern const Kernel<LinearArgs> kLinearRepacked;            // linear/repacked.cpp
 extern const Kernel<LinearArgs> kLinearDense;               // linear/dense.cu
@@ -148,6 +151,7 @@ static constexpr const Kernel<LinearArgs> *kLinearKernels[] = {&kLinearSm90Gemv,
                                                                &kLinearRecords,
                                                                &kLinearPackedLanes,
                                                                &kLinearTransposed,
+                                                               &kLinearTransposedRows,
                                                                &kLinearSm90GemmTransposed,
                                                                &kLinearDense,
                                                                &kLinearSm90Experts,

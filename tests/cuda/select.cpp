@@ -137,12 +137,13 @@ TEST(CudaSelect, WhatTransposedProductsTake) {
         for (const Card &card : kCards) {
             const bool hopper = card.device.capability == 90;
             const char *const many = hopper ? "sm90 gemm transposed" : "dense";
-            const char *const few = hopper ? many : "transposed tiles";
-            EXPECT_EQ(kernel({format, kPacked, 4096, 4096, 1}, card), few);
-            EXPECT_EQ(kernel({format, kPacked, 4096, 4096, 48}, card), few);
-            EXPECT_EQ(kernel({format, kPacked, 4096, 4096, 49}, card), many);
+            const char *const some = hopper ? many : "transposed tiles";
+            const char *const few = hopper ? "transposed rows" : some;
+            EXPECT_EQ(kernel({format, kPacked, 4096, 4096, 8}, card), few);
+            EXPECT_EQ(kernel({format, kPacked, 4096, 4096, 8, kF16, 32}, card), some);
+            EXPECT_EQ(kernel({format, kPacked, 4096, 4096, 9}, card), some);
             EXPECT_EQ(kernel({format, kPacked, 4096, 4096, 5000, kF16, 16}, card), many);
-            EXPECT_EQ(kernel({format, kPacked, 1000, 4112, 64}, card), many);
+            EXPECT_EQ(kernel({format, kPacked, 1000, 4112, 49}, card), many);
             // Rows of x are no whole 16 bytes.
             EXPECT_EQ(kernel({format, kPacked, 1004, 4096, 48}, card), "transposed tiles");
             EXPECT_EQ(kernel({format, kPacked, 4096, 4096, 64, kF32}, card), "dense");

@@ -53,9 +53,10 @@ void for_all(const Do &act) {
         for_all_experts(device, act);
         for (const auto &[format, layout, lowered] : weights) {
             for (const int32_t group : {16, 32, 64, 128, 24}) {
-                for (const int64_t n : {4096, 28672, 1000}) {
+                for (const int64_t n : {4096, 28672, 1000, 1004}) {
                     for (const int64_t k : {4096, 4112, 1004}) {
                         if (layout == kQ4_0 && (group != 32 || k % 32 != 0)) continue;
+                        if (layout == kAwq && n % 8 != 0) continue;
                         for (const auto &[x, transposed] :
                              {std::pair{kF16, false}, {kF32, false}, {kF16, true}}) {
                             Case c = {format, layout, n, k, 1, x, group};

@@ -11,6 +11,7 @@ namespace {
 
 using qk::cuda::kLinearSm90GemmTransposed;
 using qk::cuda::kLinearTransposed;
+using qk::cuda::kLinearTransposedRows;
 using Kernel = qk::Kernel<qk::LinearArgs>;
 
 // A product with all that it may be besides.
@@ -180,6 +181,23 @@ TEST(CudaTransposed, IsWithinItsBound) {
     }
 }
 
+// The same of the kernel of up to 16 rows, with strips of one block, of several and parts of both.
+TEST(CudaTransposed, FewRowsAreWithinTheirBound) {
+    QK_NEEDS_DEVICE();
+    if (device_0().capability < 90) GTEST_SKIP() << "needs sm_90";
+    Rng rng(37);
+    const int64_t shapes[][2] = {{2, 16}, {18, 80}, {130, 64}, {300, 208}, {1040, 400}};
+    const int64_t batches[] = {1, 3, 8, 9, 16, 12};
+    int at = 0;
+    for (const Kind &kind : kKinds) {
+        for (const auto &[n, k] : shapes) {
+            const Shape shape = {n, k, batches[at % 6]};
+            ASSERT_NO_FATAL_FAILURE(
+                expect_case_within(kLinearTransposedRows, kind, shape, at++, rng));
+        }
+    }
+}
+
 // The same of the matrix kernel, of every block of rows of x, and clusters that cut n.
 TEST(CudaTransposed, MatrixKernelIsWithinItsBound) {
     QK_NEEDS_DEVICE();
@@ -228,6 +246,13 @@ TEST(CudaTransposed, RowsKnowNoBatch) {
             const std::vector<uint8_t> some = run(kLinearTransposed, c, w, 1, batch);
             ASSERT_EQ(memcmp(some.data(), all.data() + row, some.size()), 0) << batch;
         }
+        if (device_0().capability < 90) continue;
+        for (const auto &[most, fewer] : {std::pair{8, 1}, std::pair{8, 7}, std::pair{16, 9}}) {
+            const std::vector<uint8_t> few = run(kLinearTransposedRows, c, w, 0, most);
+            const std::vector<uint8_t> some = run(kLinearTransposedRows, c, w, most - fewer, fewer);
+            const size_t from = few.size() - some.size();
+            ASSERT_EQ(memcmp(some.data(), few.data() + from, some.size()), 0) << fewer;
+        }
     }
 }
 
@@ -265,17 +290,22 @@ TEST(CudaTransposed, IsChosen) {
         args.w = w.view();
         args.y = {format, m, transposed ? 128 : 96, y.data()};
         args.transposed = transposed;
-        for (const Kernel *const kernel : {&kLinearTransposed, &kLinearSm90GemmTransposed}) {
-            const bool can = transposed && type != QK_FORMAT_F32;
-            if (can && kernel == &kLinearSm90GemmTransposed && device_0().capability != 90)
-                continue;
+        for (const Kernel *const kernel :
+             {&kLinearTransposed, &kLinearTransposedRows, &kLinearSm90GemmTransposed}) {
+            const bool few = m <= 16 || kernel != &kLinearTransposedRows;
+            const bool can = transposed && type != QK_FORMAT_F32 && few;
+            if (can && kernel != &kLinearTransposed && device_0().capability != 90) continue;
             EXPECT_EQ(kernel->can_run(args, device_0()), can);
         }
         return qk::kCudaBackend.plan_linear(args, device_0(), {0, SIZE_MAX}, nullptr).kernel;
     };
     const Kernel *const many =
         device_0().capability == 90 ? &kLinearSm90GemmTransposed : &kLinearTransposed;
-    EXPECT_EQ(chosen(QK_FORMAT_F16, 1, true), many);
+    const Kernel *const few =
+        device_0().capability == 90 ? &kLinearTransposedRows : &kLinearTransposed;
+    EXPECT_EQ(chosen(QK_FORMAT_F16, 1, true), few);
+    EXPECT_EQ(chosen(QK_FORMAT_F16, 8, true), few);
+    EXPECT_EQ(chosen(QK_FORMAT_F16, 9, true), many);
     EXPECT_EQ(chosen(QK_FORMAT_BF16, 48, true), many);
     EXPECT_NE(chosen(QK_FORMAT_F32, 1, true), &kLinearTransposed);
     EXPECT_NE(chosen(QK_FORMAT_F16, 1, false), &kLinearTransposed);

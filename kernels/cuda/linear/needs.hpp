@@ -12,6 +12,7 @@
 #include "cuda/linear/stored/bytes_plan.hpp"
 #include "cuda/linear/stored/gemv_plan.hpp"
 #include "cuda/linear/transposed_plan.hpp"
+#include "cuda/linear/transposed_rows_plan.hpp"
 
 namespace qk::cuda {
 
@@ -75,6 +76,9 @@ constexpr int64_t split_sums(const Facts &f, const Device &d) {
 }
 constexpr int64_t transposed_parts(const Facts &f, const Device &d) {
     return transposed_workspace(f.m, f.n, f.k, d.multiprocessors);
+}
+constexpr int64_t transposed_rows(const Facts &f, const Device &d) {
+    return strips_workspace(f.m, f.n, f.k, d.multiprocessors);
 }
 constexpr int64_t expert_rows(const Facts &f, const Device &) {
     return plan_rows_list(f.tokens, f.slots, f.experts, f.y_columns, f.summed).end;
@@ -322,6 +326,17 @@ constexpr Needs kTransposedNeeds = {
     .n_below = int64_t{1} << 30,
     .least_capability = 80,
     .workspace = needs_bytes::transposed_parts};
+
+constexpr Needs kTransposedRowsNeeds = {.weights = kPacked4,
+                                        .conditions = kTransposedNeeds.conditions,
+                                        .takes = kAnyExtra,
+                                        .only = kTransposed,
+                                        .most = kStripRows,
+                                        .k_below = int64_t{1} << 30,
+                                        .n_below = int64_t{1} << 30,
+                                        .least_capability = 90,
+                                        .shared = needs_bytes::fixed<204 * 1024>,
+                                        .workspace = needs_bytes::transposed_rows};
 
 constexpr Needs kSm90GemmTransposedNeeds = {
     .weights = kPacked4,
