@@ -76,7 +76,7 @@ class Int8Batch {
         const int64_t first_group = load_scales(first, last), tiles = ceil_div(rows, kRows);
         for (int64_t chunk = first; chunk < last; chunk += kChunks) {
             const int64_t chunks = min64(kChunks, last - chunk);
-            Groups groups[kChunks];
+            Groups groups[kChunks] = {};
             for (int64_t i = 0; i < chunks; ++i) {
                 const uint8_t *codes[kTaskBlocks] = {};  // blocks past the last repeat the first
                 codes_.load_chunk(first_block_, blocks_, chunk + i, false, codes);
