@@ -37,32 +37,14 @@ enum class LinearKernel : uint8_t {
     kCount
 };
 
-constexpr const char *kLinearNames[] = {"sm90 gemv",
-                                        "sm90 few rows",
-                                        "sm90 some rows",
-                                        "sm90 24 rows",
-                                        "sm90 gemm",
-                                        "sm90 gemm 8-bit",
-                                        "sm80 gemv",
-                                        "sm80 gemm",
-                                        "repacked",
-                                        "stored bytes",
-                                        "stored words gemv",
-                                        "stored columns gemv",
-                                        "stored words",
-                                        "stored columns",
-                                        "stored lanes",
-                                        "stored records",
-                                        "packed lanes",
-                                        "transposed tiles",
-                                        "transposed rows",
-                                        "sm90 gemm transposed",
-                                        "dense",
-                                        "sm90 experts",
-                                        "sm90 expert rows",
-                                        "sm90 expert gemm",
-                                        "experts",
-                                        "generic"};
+constexpr const char *kLinearNames[] = {
+    "sm90 gemv",    "sm90 few rows",    "sm90 some rows",    "sm90 24 rows",
+    "sm90 gemm",    "sm90 gemm 8-bit",  "sm80 gemv",         "sm80 gemm",
+    "repacked",     "stored bytes",     "stored words gemv", "stored columns gemv",
+    "stored words", "stored columns",   "stored lanes",      "stored records",
+    "packed lanes", "transposed tiles", "transposed rows",   "sm90 gemm transposed",
+    "dense",        "sm90 experts",     "sm90 expert rows",  "sm90 expert gemm",
+    "experts",      "generic"};
 static_assert(sizeof(kLinearNames) / sizeof(kLinearNames[0]) == size_t(LinearKernel::kCount));
 
 // Of one kernel by itself, wanted or not: whether it takes the case, and its bytes of workspace.
@@ -133,32 +115,14 @@ extern const Kernel<GruArgs> kGruCluster;                   // gru/cluster.cu
 extern const Kernel<GruArgs> kGruGeneric;                   // gru/generic.cu
 
 // In the order of LinearKernel.
-static constexpr const Kernel<LinearArgs> *kLinearKernels[] = {&kLinearSm90Gemv,
-                                                               &kLinearSm90FewRows,
-                                                               &kLinearSm90SomeRows,
-                                                               &kLinearSm90Rows24,
-                                                               &kLinearSm90Gemm,
-                                                               &kLinearSm90Gemm8Bit,
-                                                               &kLinearSm80Gemv,
-                                                               &kLinearSm80Gemm,
-                                                               &kLinearRepacked,
-                                                               &kLinearBytes,
-                                                               &kLinearWordsGemv,
-                                                               &kLinearColumnsGemv,
-                                                               &kLinearWords,
-                                                               &kLinearColumns,
-                                                               &kLinearLanes,
-                                                               &kLinearRecords,
-                                                               &kLinearPackedLanes,
-                                                               &kLinearTransposed,
-                                                               &kLinearTransposedRows,
-                                                               &kLinearSm90GemmTransposed,
-                                                               &kLinearDense,
-                                                               &kLinearSm90Experts,
-                                                               &kLinearSm90ExpertRows,
-                                                               &kLinearSm90ExpertGemm,
-                                                               &kLinearExperts,
-                                                               &kLinearGeneric};
+static constexpr const Kernel<LinearArgs> *kLinearKernels[] = {
+    &kLinearSm90Gemv,    &kLinearSm90FewRows,  &kLinearSm90SomeRows,   &kLinearSm90Rows24,
+    &kLinearSm90Gemm,    &kLinearSm90Gemm8Bit, &kLinearSm80Gemv,       &kLinearSm80Gemm,
+    &kLinearRepacked,    &kLinearBytes,        &kLinearWordsGemv,      &kLinearColumnsGemv,
+    &kLinearWords,       &kLinearColumns,      &kLinearLanes,          &kLinearRecords,
+    &kLinearPackedLanes, &kLinearTransposed,   &kLinearTransposedRows, &kLinearSm90GemmTransposed,
+    &kLinearDense,       &kLinearSm90Experts,  &kLinearSm90ExpertRows, &kLinearSm90ExpertGemm,
+    &kLinearExperts,     &kLinearGeneric};
 static_assert(sizeof(kLinearKernels) / sizeof(kLinearKernels[0]) == size_t(LinearKernel::kCount));
 
 }  // namespace qk::cuda

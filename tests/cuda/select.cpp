@@ -1,7 +1,6 @@
 // Which kernel multiplies, on four cards, and what is said about it: no GPU needed.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <set>
 
 #include "cuda/linear/sm90/gemm/plan.hpp"

@@ -24,7 +24,7 @@ constexpr uint32_t kPitch = Shape::kRows + 4;         // from a group to the nex
 struct Problem {
     WeightView w;
     WordPlane codes;
-    Words words;
+    WordOrder words;
     bool whole;  // words come in vectors
     void *out;
     int64_t stride;  // elements from a column of out to the next
@@ -44,9 +44,13 @@ struct Block {
 template <bool whole>
 __device__ void load_any(const Problem &p, const WordBlock &b, uint32_t *shared) {
     switch (p.words) {
-        case Words::kRows: load_words<Shape, Words::kRows, whole>(p.codes, b, shared); break;
-        case Words::kColumns: load_words<Shape, Words::kColumns, whole>(p.codes, b, shared); break;
-        default: load_words<Shape, Words::kEights, whole>(p.codes, b, shared);
+        case WordOrder::kRows:
+            load_words<Shape, WordOrder::kRows, whole>(p.codes, b, shared);
+            break;
+        case WordOrder::kColumns:
+            load_words<Shape, WordOrder::kColumns, whole>(p.codes, b, shared);
+            break;
+        default: load_words<Shape, WordOrder::kEights, whole>(p.codes, b, shared);
     }
 }
 
@@ -189,7 +193,7 @@ __global__ void __launch_bounds__(kThreads)
     for (uint32_t i = threadIdx.x; p.w.scale_format == QK_FORMAT_LUT8 && i < 256; i += kThreads) {
         block.scale_codes[i] = reinterpret_cast<const float *>(p.w.code)[i];
     }
-    if (p.words == Words::kTiles) {
+    if (p.words == WordOrder::kTiles) {
         stage_tiles(p, b, first, groups, block);
     } else {
         stage_any(p, b, first, groups, block);
@@ -257,7 +261,8 @@ bool can_run(const DequantizeArgs &args, const Device &) {
     const int64_t stride = args.to.stride != 0 ? args.to.stride : args.to.rows;
     const int64_t limit = int64_t{1} << 31;
     return args.to.column_major && args.first_row == 0 && args.to.rows == s.n && has_words(w) &&
-           (words_of(w) != Words::kTiles || (aligned(w.scale.data) && aligned(w.minimum.data))) &&
+           (words_of(w) != WordOrder::kTiles ||
+            (aligned(w.scale.data) && aligned(w.minimum.data))) &&
            (w.format->kind == FormatKind::kU4 || !has_minimum(w)) &&
            (s.groups_per_row == 1 || (s.group_size >= 16 && s.group_size % 8 == 0)) &&
            stride % 8 == 0 && aligned(args.to.data) && s.group_size < limit &&

@@ -27,10 +27,6 @@ constexpr uint32_t kNever = ~0u;
 
 enum class Codes { kHighFirst, kLowFirst, kBytes };
 
-// What codes are: looked up in a table; numbers, of which 4-bit ones have zeros; numbers with
-// minima.
-enum class Entries { kTable, kNumbers, kLowered };
-
 struct Problem {
     WeightView w;
     void *out;

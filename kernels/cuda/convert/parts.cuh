@@ -11,6 +11,10 @@ namespace qk::cuda {
 
 namespace {
 
+// What codes are: looked up in a table; numbers, of which 4-bit ones have zeros; numbers with
+// minima.
+enum class Entries { kTable, kNumbers, kLowered };
+
 struct Span {
     int64_t first, last;  // elements, row-major
 };

@@ -146,11 +146,11 @@ __global__ void __launch_bounds__(kThreads) repack_copy(const __grid_constant__ 
     for_codes(p, [&](uint32_t block) { copy_words<whole>(p, block); });
 }
 
-template <Words from, Words to>
-using ShapeOf = std::conditional_t<from == Words::kEights || to == Words::kEights,
+template <WordOrder from, WordOrder to>
+using ShapeOf = std::conditional_t<from == WordOrder::kEights || to == WordOrder::kEights,
                                    WordShape<256, 16>, WordShape<128, 32>>;
 
-template <Words from, Words to, bool whole>
+template <WordOrder from, WordOrder to, bool whole>
 __global__ void __launch_bounds__(kThreads) repack_words(const __grid_constant__ Problem p) {
     using B = ShapeOf<from, to>;
     __shared__ uint4 words[B::kAll / 4];
@@ -206,9 +206,9 @@ Status launch_blocks(Problem &p, int64_t blocks, void (*kernel)(Problem), const 
     return launch_kernel(launch, "repack", kernel, {dim3(uint32_t(all)), kThreads}, p);
 }
 
-template <Words from, Words to>
+template <WordOrder from, WordOrder to>
 Status run_words(Problem &p, bool whole, const Launch &launch) {
-    if constexpr (from == to && from != Words::kTiles) {  // the same places
+    if constexpr (from == to && from != WordOrder::kTiles) {  // the same places
         const int64_t words = int64_t(p.to.rows) * p.to.words;
         whole = words % 4 == 0 && aligned(p.from.data) && aligned(p.to.data);
         return launch_blocks(p, ceil_div(words, 4 * kCopied * kThreads),
@@ -222,13 +222,13 @@ Status run_words(Problem &p, bool whole, const Launch &launch) {
     }
 }
 
-template <Words from>
-Status run_from(Problem &p, Words to, bool whole, const Launch &launch) {
+template <WordOrder from>
+Status run_from(Problem &p, WordOrder to, bool whole, const Launch &launch) {
     switch (to) {
-        case Words::kRows: return run_words<from, Words::kRows>(p, whole, launch);
-        case Words::kColumns: return run_words<from, Words::kColumns>(p, whole, launch);
-        case Words::kEights: return run_words<from, Words::kEights>(p, whole, launch);
-        default: return run_words<from, Words::kTiles>(p, whole, launch);
+        case WordOrder::kRows: return run_words<from, WordOrder::kRows>(p, whole, launch);
+        case WordOrder::kColumns: return run_words<from, WordOrder::kColumns>(p, whole, launch);
+        case WordOrder::kEights: return run_words<from, WordOrder::kEights>(p, whole, launch);
+        default: return run_words<from, WordOrder::kTiles>(p, whole, launch);
     }
 }
 
@@ -247,12 +247,12 @@ Status run(const RepackArgs &args, const Launch &launch) {
     p.group_blocks = uint32_t(min64(ceil_div(p.scales, kThreads), 1024));
     p.swaps = (from.layout->id == QK_LAYOUT_ROW_HIGH) != (to.layout->id == QK_LAYOUT_ROW_HIGH);
     const bool whole = has_vectors(from) && has_vectors(to);
-    const Words words = words_of(to);
+    const WordOrder words = words_of(to);
     switch (words_of(from)) {
-        case Words::kRows: return run_from<Words::kRows>(p, words, whole, launch);
-        case Words::kColumns: return run_from<Words::kColumns>(p, words, whole, launch);
-        case Words::kEights: return run_from<Words::kEights>(p, words, whole, launch);
-        default: return run_from<Words::kTiles>(p, words, whole, launch);
+        case WordOrder::kRows: return run_from<WordOrder::kRows>(p, words, whole, launch);
+        case WordOrder::kColumns: return run_from<WordOrder::kColumns>(p, words, whole, launch);
+        case WordOrder::kEights: return run_from<WordOrder::kEights>(p, words, whole, launch);
+        default: return run_from<WordOrder::kTiles>(p, words, whole, launch);
     }
 }
 

@@ -6,9 +6,6 @@
 namespace qk::cuda {
 namespace {
 
-// What codes are: looked up in a table, integers with zeros, integers with minima.
-enum class Entries { kTable, kNumbers, kLowered };
-
 // Of rows r and r + 8.
 template <Entries kind>
 struct Group;

@@ -24,16 +24,16 @@ struct WordPlane {
 };
 
 // How the words of a layout follow one another.
-enum class Words { kRows, kColumns, kEights, kTiles };
+enum class WordOrder { kRows, kColumns, kEights, kTiles };
 
-inline Words words_of(const Weight &w) {
+inline WordOrder words_of(const Weight &w) {
     switch (w.layout->id) {
         case QK_LAYOUT_GPTQ:
-        case QK_LAYOUT_GPTQ_V1: return Words::kColumns;
-        case QK_LAYOUT_AWQ_GEMM: return Words::kEights;
+        case QK_LAYOUT_GPTQ_V1: return WordOrder::kColumns;
+        case QK_LAYOUT_AWQ_GEMM: return WordOrder::kEights;
         case kLayoutTiles:
-        case kLayoutTilesPairs: return Words::kTiles;
-        default: return Words::kRows;
+        case kLayoutTilesPairs: return WordOrder::kTiles;
+        default: return WordOrder::kRows;
     }
 }
 
@@ -47,9 +47,9 @@ inline WordPlane word_plane(const Weight &w) {
 inline bool has_vectors(const Weight &w) {
     const Geometry &s = w.geometry;
     switch (words_of(w)) {
-        case Words::kRows: return s.k % 32 == 0 && aligned(w.data);
-        case Words::kColumns: return s.n % 4 == 0 && aligned(w.data);
-        case Words::kEights: return s.n % 16 == 0 && aligned(w.data, 8);
+        case WordOrder::kRows: return s.k % 32 == 0 && aligned(w.data);
+        case WordOrder::kColumns: return s.n % 4 == 0 && aligned(w.data);
+        case WordOrder::kEights: return s.n % 16 == 0 && aligned(w.data, 8);
         default: return true;
     }
 }
@@ -377,20 +377,20 @@ __device__ inline void store_tiles(const WordPlane &p, const WordBlock &b, const
 }
 
 // ---- Any of them. Zeros past the last row and column are read, and written where a layout pads.
-template <class B, Words words, bool whole>
+template <class B, WordOrder words, bool whole>
 __device__ inline void load_words(const WordPlane &p, const WordBlock &b, uint32_t *shared) {
-    if constexpr (words == Words::kRows) load_rows<B, whole>(p, b, shared);
-    if constexpr (words == Words::kColumns) load_columns<B, whole>(p, b, shared);
-    if constexpr (words == Words::kEights) load_eights<B, whole>(p, b, shared);
-    if constexpr (words == Words::kTiles) load_tiles<B>(p, b, shared);
+    if constexpr (words == WordOrder::kRows) load_rows<B, whole>(p, b, shared);
+    if constexpr (words == WordOrder::kColumns) load_columns<B, whole>(p, b, shared);
+    if constexpr (words == WordOrder::kEights) load_eights<B, whole>(p, b, shared);
+    if constexpr (words == WordOrder::kTiles) load_tiles<B>(p, b, shared);
 }
 
-template <class B, Words words, bool whole>
+template <class B, WordOrder words, bool whole>
 __device__ inline void store_words(const WordPlane &p, const WordBlock &b, const uint32_t *shared) {
-    if constexpr (words == Words::kRows) store_rows<B, whole>(p, b, shared);
-    if constexpr (words == Words::kColumns) store_columns<B, whole>(p, b, shared);
-    if constexpr (words == Words::kEights) store_eights<B, whole>(p, b, shared);
-    if constexpr (words == Words::kTiles) store_tiles<B>(p, b, shared);
+    if constexpr (words == WordOrder::kRows) store_rows<B, whole>(p, b, shared);
+    if constexpr (words == WordOrder::kColumns) store_columns<B, whole>(p, b, shared);
+    if constexpr (words == WordOrder::kEights) store_eights<B, whole>(p, b, shared);
+    if constexpr (words == WordOrder::kTiles) store_tiles<B>(p, b, shared);
 }
 
 }  // namespace
