@@ -148,10 +148,12 @@ TEST(Fork, AChildMultipliesWithWorkersOfItsOwn) {
     qk_context *const context = make_context(allocator, 4);
     const auto expected = outputs_of(context, any_weight());
     const auto same = [&] { return outputs_of(context, any_weight()) == expected; };
+    wait_for_started_threads();
     EXPECT_TRUE(child_succeeds([&] {
         if (threads_of(context) != 1) return 2;  // none yet
         if (!same()) return 3;
         if (threads_of(context) != 4) return 4;
+        wait_for_started_threads();
         // And its child, in turn.
         if (!child_succeeds([&] { return same() && threads_of(context) == 4 ? 0 : 5; })) return 5;
         if (!same()) return 6;
