@@ -115,7 +115,9 @@ __global__ void __launch_bounds__(kThreads) quantize_affine(const __grid_constan
     }
     reduce_groups(p.shift, largest, larger<from>);
     reduce_groups(p.shift, low, [](uint32_t a, uint32_t b) { return max(a, b); });
-    reduce_groups(p.shift, high, [](uint32_t a, uint32_t b) { return max(a, b); });
+    // With a sign: of two zeros fmaxf may give -0 on a host.
+    reduce_groups(p.shift, high,
+                  [](uint32_t a, uint32_t b) { return uint32_t(max(int32_t(a), int32_t(b))); });
     AffineDivisor groups[kChunks];
     share_groups(p.shift, groups, [&](int own, bool stores) {
         const int64_t at = group_start(p.shift, first + own * kStep);
