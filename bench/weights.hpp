@@ -108,12 +108,11 @@ inline qk_tensor *create_x(qk_context *context, qk_format format, int64_t rows, 
     }
     std::vector<uint16_t> halves;
     for (const float value : values) {
-        const _Float16 f16 = _Float16(value);
-        uint16_t bits = 0;
         uint32_t wide = 0;
-        memcpy(&bits, &f16, 2);
         memcpy(&wide, &value, 4);
-        halves.push_back(format == QK_FORMAT_F16 ? bits : uint16_t(wide >> 16));
+        const uint32_t exponent = value == 0 ? 0 : 112u << 10;  // f32's beyond f16's
+        const uint32_t f16 = (wide >> 16 & 0x8000u) + ((wide & 0x7fffffffu) >> 13) - exponent;
+        halves.push_back(uint16_t(format == QK_FORMAT_F16 ? f16 : wide >> 16));  // both exact
     }
     check(qk_tensor_upload(context, tensor, QK_PLANE_DATA, halves.data(), halves.size() * 2),
           context);
