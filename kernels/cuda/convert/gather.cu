@@ -8,6 +8,7 @@
 // share one.
 #include "cuda/kernels.hpp"
 #include "cuda/prim/mma.cuh"
+#include "cuda/prim/shared.cuh"
 #include "cuda/runtime.hpp"
 #include "cuda/view.cuh"
 
@@ -73,11 +74,7 @@ struct alignas(4 * sizeof(T)) Four {
 template <class T>
 __global__ void __launch_bounds__(kManyThreads)
     gather_many(const __grid_constant__ Gather g, int32_t block_rows) {
-#if defined(QK_CUDA_SIMULATED)
-    static uint4 memory[(227 << 10) / 16];
-#else
-    extern __shared__ uint4 memory[];
-#endif
+    QK_LAUNCH_SHARED(memory);
     T *const staged = reinterpret_cast<T *>(memory);
     allow_next_kernel();
     const int64_t first = int64_t(blockIdx.x) * block_rows, k = g.columns;

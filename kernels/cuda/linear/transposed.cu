@@ -18,6 +18,7 @@
 // meet in the workspace. So a row of y depends on n, k and the device, and not on m. Bytes: codes,
 // scales and zeros once for 16 rows of x.
 #include "cuda/kernels.hpp"
+#include "cuda/linear/transposed_kinds.cuh"
 #include "cuda/linear/transposed_plan.hpp"
 #include "cuda/runtime.hpp"
 #include "cuda/tile/decode.cuh"
@@ -279,17 +280,6 @@ Status launch_kind(const Problem &p, const Launch &launch) {
     return launch_kernel(launch, "linear", kernel, shape, p);
 }
 
-template <class T, class Code>
-Status launch_code(const Problem &p, const Launch &launch) {
-    return with_scale_kind(p.w.scale_format,
-                           [&](auto kind) { return launch_kind<T, Code, kind.value>(p, launch); });
-}
-
-template <class T>
-Status launch_type(const Problem &p, bool lut4, const Launch &launch) {
-    return lut4 ? launch_code<T, Lut4<T>>(p, launch) : launch_code<T, U4<T>>(p, launch);
-}
-
 Status run(const LinearArgs &args, const Launch &launch) {
     const Geometry &s = args.w.geometry;
     const Problem p = {view_of(args),
@@ -300,8 +290,9 @@ Status run(const LinearArgs &args, const Launch &launch) {
                        transposed_parts(s.n, s.k, launch.device.multiprocessors),
                        static_cast<float *>(launch.workspace)};
     const bool lut4 = codes_of(args.w) == Codes::kLut4;
-    QK_TRY(p.type == QK_FORMAT_F16 ? launch_type<F16>(p, lut4, launch)
-                                   : launch_type<BF16>(p, lut4, launch));
+    QK_TRY(with_transposed_kinds(p, lut4, [&](auto type, auto code, auto kind) {
+        return launch_kind<decltype(type), decltype(code), kind.value>(p, launch);
+    }));
     if (p.parts == 1) return QK_OK;
     Shape3 shape = {dim3(uint32_t(ceil_div(s.k, kThreads)), uint32_t(p.m)), kThreads};
     shape.overlaps = launch.device.capability >= 90;

@@ -19,7 +19,9 @@
 // are f32: a warp's tiles in their order, the warps in theirs, then the blocks', in the workspace.
 // So a row of y depends on n, k, the device, and on whether x has more than 8 rows.
 #include "cuda/kernels.hpp"
+#include "cuda/linear/transposed_kinds.cuh"
 #include "cuda/linear/transposed_rows.cuh"
+#include "cuda/prim/shared.cuh"
 #include "cuda/runtime.hpp"
 
 namespace qk::cuda {
@@ -70,11 +72,7 @@ __device__ void flush(const StripProblem &p, const Warp &work, int32_t strip, in
 template <class T, class Code, ScaleKind kind, int kX>
 __global__ void __launch_bounds__(kThreads, 1)
     multiply_rows(const __grid_constant__ StripProblem p) {
-#if defined(QK_CUDA_SIMULATED)
-    __shared__ uint4 shared[(227 << 10) / 16];
-#else
-    extern __shared__ uint4 shared[];
-#endif
+    QK_LAUNCH_SHARED(shared);
     __shared__ float scale_table[kind == ScaleKind::kNested ? 257 : 1];
     allow_next_kernel();
     auto *const table = reinterpret_cast<uint32_t *>(shared);
@@ -170,17 +168,6 @@ Status launch_kind(const StripProblem &p, const Launch &launch) {
                     : launch_rows<T, Code, kind, 2>(p, launch);
 }
 
-template <class T, class Code>
-Status launch_code(const StripProblem &p, const Launch &launch) {
-    return with_scale_kind(p.w.scale_format,
-                           [&](auto kind) { return launch_kind<T, Code, kind.value>(p, launch); });
-}
-
-template <class T>
-Status launch_type(const StripProblem &p, bool lut4, const Launch &launch) {
-    return lut4 ? launch_code<T, Lut4<T>>(p, launch) : launch_code<T, U4<T>>(p, launch);
-}
-
 Status run(const LinearArgs &args, const Launch &launch) {
     const Geometry &s = args.w.geometry;
     const StripProblem p = {view_of(args),
@@ -192,8 +179,9 @@ Status run(const LinearArgs &args, const Launch &launch) {
                             plan_strips(args.x.rows, s.n, s.k, launch.device.multiprocessors),
                             static_cast<float *>(launch.workspace)};
     const bool lut4 = codes_of(args.w) == Codes::kLut4;
-    return p.type == QK_FORMAT_F16 ? launch_type<F16>(p, lut4, launch)
-                                   : launch_type<BF16>(p, lut4, launch);
+    return with_transposed_kinds(p, lut4, [&](auto type, auto code, auto kind) {
+        return launch_kind<decltype(type), decltype(code), kind.value>(p, launch);
+    });
 }
 
 }  // namespace

@@ -23,6 +23,7 @@
 #include "cuda/linear/stored/gemv_plan.hpp"
 #include "cuda/linear/stored/words_parts.cuh"
 #include "cuda/prim/cluster.cuh"
+#include "cuda/prim/shared.cuh"
 
 namespace qk::cuda {
 
@@ -91,7 +92,7 @@ struct ColumnsWarp {
         of->column = warp * p.plan.cut + rank;
         ++of->row;
     }
-    // Dealt in turn: clusters side by side read what lies side by side.
+    // Cluster after cluster takes a strip, so that neighbours read neighbouring memory.
     __device__ int64_t strip(int32_t of_cluster) const {
         return cluster + int64_t(of_cluster) * (int32_t(gridDim.x) / p.plan.cut);
     }
@@ -304,11 +305,7 @@ template <class T, ScaleKind kind, int kWide>
 __global__ void __launch_bounds__(kThreads, 1)
     multiply_columns_gemv(const __grid_constant__ ColumnsProblem p) {
     using Warp = ColumnsWarp<T, kind, kWide>;
-#if defined(QK_CUDA_SIMULATED)
-    __shared__ uint4 shared[(227 << 10) / 16];
-#else
-    extern __shared__ uint4 shared[];
-#endif
+    QK_LAUNCH_SHARED(shared);
     auto *const slots = reinterpret_cast<uint8_t *>(shared);
     auto *const partials = reinterpret_cast<float *>(slots + kWarps * kUnitsAhead * Warp::kSlot);
     Warp work(p, partials, slots);

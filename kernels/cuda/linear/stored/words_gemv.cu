@@ -15,6 +15,7 @@
 // kernel ahead in the stream has finished: a checkpoint's weights may be its work.
 #include "cuda/kernels.hpp"
 #include "cuda/linear/stored/words_gemv_parts.cuh"
+#include "cuda/prim/shared.cuh"
 
 namespace qk::cuda {
 
@@ -201,11 +202,7 @@ struct RowWarp {
 template <class T, class Decode, bool gptq, ScaleKind kind, int kGroups>
 __global__ void __launch_bounds__(kThreads, 1)
     multiply_words_gemv(const __grid_constant__ RowProblem p) {
-#if defined(QK_CUDA_SIMULATED)
-    __shared__ uint4 shared[(227 << 10) / 16];
-#else
-    extern __shared__ uint4 shared[];
-#endif
+    QK_LAUNCH_SHARED(shared);
     constexpr int kRows = 16 * unit_tall(gptq);
     auto *const table = reinterpret_cast<uint32_t *>(shared);
     auto *const scale_codes = reinterpret_cast<float *>(table + (Decode::kLut4 ? kTableWords : 0));
