@@ -132,14 +132,18 @@ TEST(CudaGemmExperts, BitsAreARowsOwn) {
     }
 }
 
-// More tokens than the workspace has room for at once.
+// More tokens than the workspace has room for at once, and more rows of x: the last rows of an
+// expert are multiplied apart from the others.
 TEST(CudaGemmExperts, ManyTokens) {
     QK_NEEDS_DEVICE();
     Rng rng(53);
-    Case c = make_case(desc_of(kPacked[0], 4 * 64, 8192), 4, QK_FORMAT_F16, 3, rng);
-    c.activation = QK_ACTIVATION_NONE;
-    resize(&c, 3000, 4, rng);
-    ASSERT_NO_FATAL_FAILURE(check(c));
+    for (const bool summed : {true, false}) {
+        Case c = make_case(desc_of(kPacked[0], 4 * 64, 8192), 4, QK_FORMAT_F16, 3, rng);
+        c.activation = QK_ACTIVATION_NONE;
+        c.summed = summed;
+        resize(&c, 3000, 4, rng);
+        ASSERT_NO_FATAL_FAILURE(check(c));
+    }
 }
 
 }  // namespace

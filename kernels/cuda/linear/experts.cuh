@@ -67,8 +67,18 @@ __device__ inline RowsOfColumn rows_of_column(const ExpertsView &e, int64_t colu
     return {column, e.columns + column};
 }
 
+// By one load where the tensor's address allows it.
+template <class T>
+__device__ inline T load_aligned(const void *data, int64_t index) {
+    if (reinterpret_cast<uintptr_t>(data) % sizeof(T) != 0) return load_as<T>(data, index);
+    return static_cast<const T *>(data)[index];
+}
+
 __device__ inline int32_t expert_of(const ExpertsView &e, int64_t slot) {
-    return load_as<int32_t>(e.expert, slot);
+    return load_aligned<int32_t>(e.expert, slot);
+}
+__device__ inline float weight_of(const ExpertsView &e, int64_t slot) {
+    return e.summed && e.weight != nullptr ? load_aligned<float>(e.weight, slot) : 1.0f;
 }
 
 __device__ inline float not_a_number() { return __uint_as_float(0x7fc00000u); }
@@ -80,8 +90,7 @@ struct SlotSum {
 
     // `expert`: not below 0; of one that there is not `z` is ignored.
     __device__ void add(const ExpertsView &e, int64_t slot, int32_t expert, float z) {
-        const bool weighted = e.summed && e.weight != nullptr;
-        add_times(e, weighted ? load_as<float>(e.weight, slot) : 1.0f, expert, z);
+        add_times(e, weight_of(e, slot), expert, z);
     }
     __device__ void add_times(const ExpertsView &e, float weight, int32_t expert, float z) {
         if (expert >= e.count) z = not_a_number();

@@ -2,13 +2,14 @@
 // rows stand together is up to the sequence in which threads count; no bit depends on it.
 #include "cuda/linear/experts_list.hpp"
 
+#include "cuda/prim/cluster.cuh"
 #include "cuda/prim/mma.cuh"
 #include "cuda/runtime.hpp"
 
 namespace qk::cuda {
 namespace {
 
-constexpr int32_t kThreads = 1024, kSumThreads = 128, kGatherThreads = 256;
+constexpr int32_t kThreads = 1024, kListBlocks = 8, kSumThreads = 128, kGatherThreads = 256;
 
 __device__ int32_t bucket_of(const ExpertsView &e, int64_t slot) {
     const int32_t expert = expert_of(e, slot);
@@ -42,46 +43,89 @@ struct ListProblem {
     ExpertsList list;
 };
 
+// use(bucket, slot) for each slot of this block that is of a bucket. Several experts are on their
+// way at once.
+template <class Use>
+__device__ void each_slot(const ExpertsView &e, int32_t buckets, const Use &use) {
+    constexpr int kAtOnce = 4;
+    const int64_t slots = e.tokens * e.slots, step = int64_t{gridDim.x} * kThreads;
+    for (int64_t first = int64_t{blockIdx.x} * kThreads + threadIdx.x; first < slots;
+         first += step * kAtOnce) {
+        int32_t bucket[kAtOnce];
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+            const int64_t slot = first + i * step;
+            bucket[i] = slot < slots ? bucket_of(e, slot) : buckets;
+        }
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+            if (bucket[i] < buckets) use(bucket[i], int32_t(first + i * step));
+        }
+    }
+}
+
+// Slots of a bucket: of all blocks, and of those in front of this one.
+struct Count {
+    int32_t all, front;
+};
+
+__device__ Count count_of(const int32_t *counts, int32_t bucket) {
+    if (gridDim.x == 1) return {counts[bucket], 0};
+    Count count = {0, 0};
+    for (uint32_t block = 0; block < gridDim.x; ++block) {
+        const int32_t its = int32_t(cluster_load_4(shared_address(counts + bucket), block));
+        count.all += its;
+        if (block < blockIdx.x) count.front += its;
+    }
+    return count;
+}
+
+// By a cluster, each block of which has a share of the slots.
 __global__ void __launch_bounds__(kThreads) make_list(const __grid_constant__ ListProblem p) {
+    constexpr int kEach = (kListed + 2 + kThreads - 1) / kThreads;  // buckets of a thread, at most
     __shared__ int32_t counts[kListed + 2];
     const ExpertsView &e = p.e;
     const int32_t buckets = int32_t(e.count) + (e.summed ? 0 : 2), of_item = p.list.item_rows;
-    const int64_t slots = e.tokens * e.slots;
     for (int32_t i = int32_t(threadIdx.x); i < buckets; i += kThreads) counts[i] = 0;
     wait_for_previous_kernel();
     allow_next_kernel();
     __syncthreads();
-    for (int64_t slot = threadIdx.x; slot < slots; slot += kThreads) {
-        const int32_t bucket = bucket_of(e, slot);
-        if (bucket < buckets) atomicAdd(&counts[bucket], 1);
-    }
-    __syncthreads();
+    each_slot(e, buckets, [](int32_t bucket, int32_t) { atomicAdd(&counts[bucket], 1); });
+    const auto meet = [] { gridDim.x == 1 ? __syncthreads() : cluster_sync(); };
+    meet();
     const int32_t each = (buckets + kThreads - 1) / kThreads;
     const int32_t first = min(int32_t(threadIdx.x) * each, buckets);
-    const int32_t last = min(first + each, buckets);
+    Count count[kEach] = {};
     Place mine = {0, 0};
-    for (int32_t i = first; i < last; ++i) {
-        mine.item += (counts[i] + of_item - 1) / of_item;
-        mine.slot += counts[i];
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+        if (i >= each || first + i >= buckets) break;
+        count[i] = count_of(counts, first + i);
+        mine.item += (count[i].all + of_item - 1) / of_item;
+        mine.slot += count[i].all;
     }
     Place at = places_in_front(mine);
-    for (int32_t i = first; i < last; ++i) {
-        const int32_t count = counts[i];
-        const int32_t together = (count + of_item - 1) / of_item;
-        for (int32_t number = 0; number < together; ++number) {
+    meet();  // every block has read the counts
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+        if (i >= each || first + i >= buckets) break;
+        const int32_t together = (count[i].all + of_item - 1) / of_item;
+        for (int32_t number = 0; number < together && blockIdx.x == 0; ++number) {
             const int32_t done = number * of_item;
-            p.list.items[at.item++] = {i, at.slot + done, min(count - done, of_item), number,
-                                       together};
+            p.list.items[at.item + number] = {first + i, at.slot + done,
+                                              min(count[i].all - done, of_item), number, together};
         }
-        counts[i] = at.slot;  // the place of its next slot
-        at.slot += count;
+        counts[first + i] = at.slot + count[i].front;  // the place of this block's next slot
+        at.item += together;
+        at.slot += count[i].all;
     }
-    if (threadIdx.x == kThreads - 1) *p.list.items_there = at.item, *p.list.slots_there = at.slot;
+    if (threadIdx.x == kThreads - 1 && blockIdx.x == 0) {
+        *p.list.items_there = at.item, *p.list.slots_there = at.slot;
+    }
     __syncthreads();
-    for (int64_t slot = threadIdx.x; slot < slots; slot += kThreads) {
-        const int32_t bucket = bucket_of(e, slot);
-        if (bucket < buckets) p.list.slots[atomicAdd(&counts[bucket], 1)] = int32_t(slot);
-    }
+    each_slot(e, buckets, [&](int32_t bucket, int32_t slot) {
+        p.list.slots[atomicAdd(&counts[bucket], 1)] = slot;
+    });
 }
 
 struct GatherProblem {
@@ -89,18 +133,19 @@ struct GatherProblem {
     ExpertsList list;
     const uint8_t *x;
     uint8_t *to;
-    int64_t stride;  // bytes from a row of x to the next
-    int32_t pieces;  // of 16 bytes, of a row
+    int64_t stride;       // bytes from a row of x to the next
+    int64_t first, rows;  // of the list
+    int32_t pieces;       // of 16 bytes, of a row
 };
 
 __global__ void __launch_bounds__(kGatherThreads)
     gather_rows(const __grid_constant__ GatherProblem p) {
     wait_for_previous_kernel();
     allow_next_kernel();
-    const int64_t all = int64_t{*p.list.slots_there} * p.pieces;
+    const int64_t all = min64(*p.list.slots_there - p.first, p.rows) * p.pieces;
     const int64_t step = int64_t{gridDim.x} * kGatherThreads;
     for (int64_t i = int64_t{blockIdx.x} * kGatherThreads + threadIdx.x; i < all; i += step) {
-        const int64_t row = i / p.pieces, slot = p.list.slots[row];
+        const int64_t row = i / p.pieces, slot = p.list.slots[p.first + row];
         const int64_t from = p.e.x_by_slot ? slot : slot / p.e.slots;
         reinterpret_cast<uint4 *>(p.to)[i] =
             reinterpret_cast<const uint4 *>(p.x + from * p.stride)[i - row * p.pieces];
@@ -128,18 +173,21 @@ __global__ void __launch_bounds__(kSumThreads) sum_slots(const __grid_constant__
              first += kTogether, left -= kTogether) {
             float4 z[kTogether];
             int32_t expert[kTogether];
+            float weight[kTogether];
 #pragma unroll
             for (int j = 0; j < kTogether; ++j) {
                 expert[j] = j < left ? expert_of(e, first + j) : -1;
-                if (expert[j] < 0 || expert[j] >= e.count) continue;
-                z[j] = *reinterpret_cast<const float4 *>(p.z + (first + j) * p.columns + column);
+                weight[j] = expert[j] < 0 ? 0 : weight_of(e, first + j);
+                // Asked for before it is known whether there is one: it is in the workspace.
+                z[j] = *reinterpret_cast<const float4 *>(
+                    p.z + (first + (j < left ? j : 0)) * p.columns + column);
             }
 #pragma unroll
             for (int j = 0; j < kTogether; ++j) {
                 if (expert[j] < 0) continue;
                 const float four[4] = {z[j].x, z[j].y, z[j].z, z[j].w};
 #pragma unroll
-                for (int i = 0; i < 4; ++i) sum[i].add(e, first + j, expert[j], four[i]);
+                for (int i = 0; i < 4; ++i) sum[i].add_times(e, weight[j], expert[j], four[i]);
             }
         }
 #pragma unroll
@@ -148,22 +196,26 @@ __global__ void __launch_bounds__(kSumThreads) sum_slots(const __grid_constant__
 }
 
 Status list_experts(const ExpertsView &e, const ExpertsList &list, const Launch &launch) {
-    Shape3 shape = {dim3(1), kThreads};
+    const int32_t blocks = e.tokens * e.slots > kThreads ? kListBlocks : 1;
+    Shape3 shape = {dim3(uint32_t(blocks)), kThreads};
     shape.overlaps = true;
+    shape.cluster = blocks;
     return launch_kernel(launch, "experts", make_list, shape, {e, list});
 }
 
+// Rows of x of the items that begin in listed.rows.
 Status gather_x(const LinearArgs &args, const ListedExperts &listed, void *to,
                 const Launch &launch) {
     const int32_t pieces = int32_t(args.x.columns * 2 / 16);
-    const int64_t rows = listed.e.tokens * listed.e.slots;
+    const int64_t rows = listed.x_rows;
     const int64_t blocks = min64(ceil_div(rows * pieces, kGatherThreads * 4),
                                  int64_t{launch.device.multiprocessors} * 8);
     Shape3 shape = {dim3(uint32_t(blocks)), kGatherThreads};
     shape.overlaps = true;
-    return launch_kernel(launch, "experts", gather_rows, shape,
-                         {listed.e, listed.list, static_cast<const uint8_t *>(args.x.data),
-                          static_cast<uint8_t *>(to), row_stride(args.x) * 2, pieces});
+    return launch_kernel(
+        launch, "experts", gather_rows, shape,
+        {listed.e, listed.list, static_cast<const uint8_t *>(args.x.data),
+         static_cast<uint8_t *>(to), row_stride(args.x) * 2, listed.first_row, rows, pieces});
 }
 
 Status add_slots(const SumProblem &p, const Launch &launch) {
@@ -206,10 +258,20 @@ Status run_tokens(const LinearArgs &args, const ExpertsListPlan &plan, const Lau
                             plan.items,
                             0,
                             e.columns,
-                            at + plan.x};
+                            0,
+                            plan.rows,
+                            at + plan.x,
+                            plan.x_rows};
+    const bool gathers = plan.end > plan.x;
     QK_TRY(list_experts(e, listed.list, launch));
-    if (plan.end > plan.x) QK_TRY(gather_x(args, listed, at + plan.x, launch));
-    if (!e.summed) return products(args, listed, launch);
+    if (!e.summed) {
+        for (; listed.first_row < e.tokens * e.slots; listed.first_row += listed.rows) {
+            if (gathers) QK_TRY(gather_x(args, listed, at + plan.x, launch));
+            QK_TRY(products(args, listed, launch));
+        }
+        return QK_OK;
+    }
+    if (gathers) QK_TRY(gather_x(args, listed, at + plan.x, launch));
     listed.e.summed = listed.e.accumulate = false;
     listed.e.y_type = QK_FORMAT_F32;
     for (; listed.first < e.columns; listed.first += plan.columns) {

@@ -10,7 +10,7 @@ namespace qk::cuda {
 
 constexpr int64_t kListed = 10 << 10;  // experts at most: their counters are in shared memory
 constexpr int64_t kZBytes = int64_t{64} << 20;   // of z, at most, but for 64 tokens
-constexpr int64_t kXBytes = int64_t{176} << 20;  // of x, the same
+constexpr int64_t kXBytes = int64_t{176} << 20;  // of x, at most, but for the rows of 64 tokens
 
 // Rows [first, first + count) of the list, all of one expert. Where y has a row a slot, those of
 // experts that are not there come as `expert` count (below 0) and count + 1 (past the last).
@@ -32,14 +32,17 @@ struct ExpertsListCase {
 struct ExpertsListPlan {
     int64_t tokens, columns;   // at once
     int64_t items;             // at most
+    int64_t rows, x_rows;      // of the list, that items begin in at once; with x
     int64_t order, z, x, end;  // bytes from the start of the workspace
     int32_t item_rows;
 };
 
 static constexpr ExpertsListPlan plan_list(const ExpertsListCase &c) {
     int64_t tokens = c.tokens, columns = c.columns;
-    if (c.x_bytes > 0) tokens = min64(tokens, max64(kXBytes / (c.slots * c.x_bytes), 64));
+    const int64_t room =  // for tokens whose rows of x are there at once
+        c.x_bytes > 0 ? max64(kXBytes / (c.slots * c.x_bytes), 64) : tokens;
     if (c.summed) {  // fewer columns first: tokens at once share the weights that are read
+        tokens = min64(tokens, room);
         const int64_t least = min64(c.some_columns, columns) * c.slots * 4;  // bytes, of a token
         tokens = min64(tokens, max64(kZBytes / least, 64));
         const int64_t fit = max64(kZBytes / (least * tokens), 1) * min64(c.some_columns, columns);
@@ -47,12 +50,14 @@ static constexpr ExpertsListPlan plan_list(const ExpertsListCase &c) {
         columns = min64(columns, round_up(ceil_div(columns, passes), c.some_columns));
     }
     tokens = ceil_div(c.tokens, ceil_div(c.tokens, tokens));
-    const int64_t rows = tokens * c.slots;
+    const int64_t rows = tokens * c.slots, at_once = min64(rows, room * c.slots);
+    const int64_t x_rows = at_once < rows ? at_once + c.item_rows : rows;  // the last item's end
     const int64_t items = min64(rows, rows / c.item_rows + min64(rows, c.count + 2));
     const int64_t order = 16 + round_up(items * int64_t(sizeof(ExpertsItem)), 16);
     const int64_t z = order + round_up(rows * 4, 16);
     const int64_t x = z + (c.summed ? rows * columns * 4 : 0);
-    return {tokens, columns, items, order, z, x, x + rows * c.x_bytes, c.item_rows};
+    const int64_t end = x + x_rows * c.x_bytes;
+    return {tokens, columns, items, at_once, x_rows, order, z, x, end, c.item_rows};
 }
 
 // Where a list is.
@@ -63,29 +68,31 @@ struct ExpertsList {
     int32_t item_rows;
 };
 
-// What a kernel of items multiplies: some columns of y, which is z where slots are added up.
+// What a kernel of items multiplies: some columns of y, which is z where slots are added up, and
+// the items that begin in some rows of the list.
 struct ListedExperts {
     ExpertsView e;
     ExpertsList list;
     int64_t items;  // at most
     int64_t first, columns;
-    const void *x;  // in the sequence of the list, where the plan has room for it
+    int64_t first_row, rows;
+    const void *x;  // in the sequence of the list from first_row on, where the plan has room for it
+    int64_t x_rows;
 };
 
 // For as many tokens at once as the plan has room for: their list, which has no slot that is
-// skipped where slots are added up, products, and sums of slots.
+// skipped where slots are added up, products, of as many rows of x at once, and sums of slots.
 Status run_listed(const LinearArgs &args, const ExpertsListPlan &plan, const Launch &launch,
                   Status (*products)(const LinearArgs &, const ListedExperts &, const Launch &));
 
 #if defined(__CUDACC__)
 namespace {
 
-// Columns of y of an item whose experts are not there, by `threads` threads.
-__device__ inline void fill_rows(const ExpertsView &e, const ExpertsList &list,
-                                 const ExpertsItem &item, int64_t first, int32_t columns,
-                                 int32_t threads) {
-    for (int32_t i = int32_t(threadIdx.x); i < columns * item.count; i += threads) {
-        const int64_t slot = list.slots[item.first + i / columns], column = first + i % columns;
+// Columns of y of rows of the list whose experts are not there, by `threads` threads.
+__device__ inline void fill_rows(const ExpertsView &e, const ExpertsList &list, int32_t row,
+                                 int32_t rows, int64_t first, int32_t columns, int32_t threads) {
+    for (int32_t i = int32_t(threadIdx.x); i < columns * rows; i += threads) {
+        const int64_t slot = list.slots[row + i / columns], column = first + i % columns;
         const int32_t expert = expert_of(e, slot);
         SlotSum sum;
         if (expert >= 0) sum.add(e, slot, expert, 0);

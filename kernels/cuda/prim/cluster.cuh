@@ -79,6 +79,18 @@ __device__ inline void cluster_sync() {
     cluster_wait();
 }
 
+// 4 bytes at `address` of the shared memory of block `rank` of the cluster.
+__device__ inline uint32_t cluster_load_4(uint32_t address, uint32_t rank) {
+    uint32_t v = 0;
+#if __CUDA_ARCH__ >= 900
+    asm volatile("ld.shared::cluster.u32 %0, [%1];"
+                 : "=r"(v)
+                 : "r"(remote_address(address, rank))
+                 : "memory");
+#endif
+    return v;
+}
+
 // 16 bytes at `address` of the shared memory of block `rank` of the cluster.
 __device__ inline float4 cluster_load(uint32_t address, uint32_t rank) {
     float4 v = {};

@@ -284,6 +284,15 @@ __device__ inline void global_store_16(void *to, uint4 v) {
                  : "memory");
 }
 
+__device__ inline void global_store_4(void *to, uint32_t v) {
+    asm volatile("st.global.u32 [%0], %1;" ::"l"(to), "r"(v) : "memory");
+}
+
+// A multiple of 8.
+__device__ inline void global_store_8(void *to, uint2 v) {
+    asm volatile("st.global.v2.u32 [%0], {%1, %2};" ::"l"(to), "r"(v.x), "r"(v.y) : "memory");
+}
+
 __device__ inline void shared_store_4(uint32_t address, uint32_t v) {
     asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
 }

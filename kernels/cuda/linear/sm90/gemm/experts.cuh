@@ -18,24 +18,42 @@ namespace {
 template <class S>
 struct ListedUnits {
     const GemmExpertsProblem &p;
-    int32_t item, block, items;
+    int32_t first, last;  // items
+    int32_t item, block;
 
     __device__ explicit ListedUnits(const GemmExpertsProblem &problem)
-        : p(problem), item(int32_t(blockIdx.x) / p.row_blocks),
-          block(int32_t(blockIdx.x) % p.row_blocks), items(*p.list.items_there) {}
-    __device__ bool any() const { return item < items; }
+        : p(problem), first(p.first_row == 0 ? 0 : item_at(p.first_row)),
+          last(p.last_row < *p.list.slots_there ? item_at(p.last_row) : *p.list.items_there),
+          item(first + int32_t(blockIdx.x) / p.row_blocks),
+          block(int32_t(blockIdx.x) % p.row_blocks) {}
+    // The first of those that begin at this row of the list or behind it.
+    __device__ int32_t item_at(int32_t row) const {
+        int32_t low = 0, high = *p.list.items_there;
+        while (low < high) {
+            const int32_t middle = (low + high) / 2;
+            if (p.list.items[middle].first < row) {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        return low;
+    }
+    __device__ bool any() const { return item < last; }
     __device__ void next() {
         item += p.step_items;
         block += p.step_blocks;
         if (block >= p.row_blocks) block -= p.row_blocks, ++item;
     }
     __device__ ListedUnit<S> unit() const {
-        if (!any()) return {p, {}, 0};
+        if (!any()) return {p, 0, 0, 0, 0};
         const ExpertsItem at = p.list.items[item];
-        if (at.together == 1) return {p, at, p.first_block + block};
-        const int32_t number = at.number * p.row_blocks + block, row = number / at.together;
-        const int32_t first = item - at.number;
-        return {p, p.list.items[first + number - row * at.together], p.first_block + row};
+        if (at.together == 1) return {p, at.expert, at.first, at.count, p.first_block + block};
+        const int32_t begin = max(item - at.number, first);  // of this expert's items
+        const int32_t together = min(item - at.number + at.together, last) - begin;
+        const int32_t number = (item - begin) * p.row_blocks + block, row = number / together;
+        const ExpertsItem &moved = p.list.items[begin + number - row * together];
+        return {p, moved.expert, moved.first, moved.count, p.first_block + row};
     }
 };
 
@@ -87,20 +105,31 @@ __device__ void produce_listed(const LargeGemm<S> &g, ListedUnits<S> units) {
     }
 }
 
+// Products of up to kWidth rows of x: the first sums of N. One set of registers for all widths, so
+// that what becomes of them is there once.
 template <class S, int kWidth>
-__device__ void multiply_unit(const LargeGemm<S> &any, const ListedUnit<S> &unit, uint32_t buffers,
-                              uint32_t table, Turn &ring, uint32_t &turn) {
+__device__ __forceinline__ void multiply_width(const LargeGemm<S> &any, const Item &it, Turn &ring,
+                                               typename LargeGemm<S>::Sums &sums) {
     using Gemm = LargeGemm<S, kWidth>;
     const Gemm g = {
         {{any.p, any.ring, any.full, any.empty, any.table, any.scale_codes, any.second_bias}}};
-    typename Gemm::Sums sums = {};
-    const int32_t row = int32_t(threadIdx.x);
-    const bool has_row = row < unit.item.count;
-    const int32_t slot = has_row ? unit.p.list.slots[unit.item.first + row] : 0;
-    g.consume(unit.work(), ring, sums);
-    if (has_row) shared_store_4(table + uint32_t(row) * 4, uint32_t(slot));
-    const ListedOutput<S> output(unit, buffers, table);
-    output.store(sums, turn);
+    g.consume(it, ring, reinterpret_cast<typename Gemm::Sums &>(sums));
+}
+
+template <class S>
+__device__ __forceinline__ void multiply_item(const LargeGemm<S> &g, const Item &it, int32_t count,
+                                              Turn &ring, typename LargeGemm<S>::Sums &sums) {
+    if constexpr (S::N == 32) {
+        if (count <= 16) return multiply_width<S, 16>(g, it, ring, sums);
+        multiply_width<S, 32>(g, it, ring, sums);
+    } else {
+        switch ((count + 31) / 32) {
+            case 1: return multiply_width<S, 32>(g, it, ring, sums);
+            case 2: return multiply_width<S, 64>(g, it, ring, sums);
+            case 3: return multiply_width<S, 96>(g, it, ring, sums);
+            default: return multiply_width<S, 128>(g, it, ring, sums);
+        }
+    }
 }
 
 // The consumer warps.
@@ -111,39 +140,32 @@ __device__ void multiply_units(const LargeGemm<S> &g, ListedUnits<S> units, uint
     uint32_t turn = 0;
     const uint32_t buffers = base + S::kTable + uint32_t(g.p.slots) * S::kStage;
     uint32_t table = buffers + 2 * 16 * S::kColumn, other = table + S::N * 4;  // alternate
-    const ListedUnit<S> first = units.unit();
-    ExpertsItem coming = first.item;
-    int32_t coming_block = first.block;
+    int32_t expert, first, count, block;  // of the unit that comes
+    const auto look_ahead = [&] {
+        const ListedUnit<S> coming = units.unit();
+        expert = coming.expert, first = coming.first, count = coming.count, block = coming.block;
+    };
+    look_ahead();
     while (units.any()) {
-        const ListedUnit<S> unit = {p, coming, coming_block};
+        const ListedUnit<S> unit = {p, expert, first, count, block};
         units.next();
-        const ListedUnit<S> after = units.unit();
-        coming = after.item, coming_block = after.block;
+        look_ahead();
         if (!unit.is_there()) {
             const int32_t columns = p.e.joins() ? S::kRows / 2 : S::kRows;
-            fill_rows(p.e, p.list, unit.item, int64_t(unit.block) * columns, columns,
+            fill_rows(p.e, p.list, unit.first, unit.count, int64_t(unit.block) * columns, columns,
                       S::kConsumers * 128);
             continue;
         }
-        const auto run = [&](auto width) {
-            multiply_unit<S, width.value>(g, unit, buffers, table, ring, turn);
-            const uint32_t next = other;
-            other = table, table = next;
-        };
-        if constexpr (S::N == 32) {
-            if (unit.item.count <= 16) {
-                run(std::integral_constant<int, 16>());
-            } else {
-                run(std::integral_constant<int, 32>());
-            }
-        } else {
-            switch ((unit.item.count + 31) / 32) {
-                case 1: run(std::integral_constant<int, 32>()); break;
-                case 2: run(std::integral_constant<int, 64>()); break;
-                case 3: run(std::integral_constant<int, 96>()); break;
-                default: run(std::integral_constant<int, 128>());
-            }
-        }
+        typename LargeGemm<S>::Sums sums = {};
+        const int32_t row = int32_t(threadIdx.x);
+        const bool has_row = row < unit.count;
+        const int32_t slot = has_row ? p.list.slots[unit.first + row] : 0;
+        multiply_item(g, unit.work(), unit.count, ring, sums);
+        if (has_row) shared_store_4(table + uint32_t(row) * 4, uint32_t(slot));
+        const ListedOutput<S> output(unit, buffers, table);
+        output.store(sums, turn);
+        const uint32_t next = other;
+        other = table, table = next;
     }
 }
 
@@ -179,13 +201,20 @@ __global__ void __launch_bounds__(S::kThreads, 1)
 #endif
 }
 
+// Whether every 4 columns of y, 2 of interleaved pairs, can be stored at once.
+inline bool leaves_in_pieces(const ExpertsView &e) {
+    const uintptr_t bytes = e.y_type == QK_FORMAT_F32 ? 4 : 2;
+    const uintptr_t piece = bytes * (e.joins() && e.interleaved ? 2 : 4);
+    const uintptr_t first = reinterpret_cast<uintptr_t>(e.y), row = uintptr_t(e.y_stride) * bytes;
+    return !e.accumulate && (first | row) % piece == 0;
+}
+
 template <class S>
 Status run_shape(const LinearArgs &args, const ListedExperts &listed, GemmExpertsProblem *p,
                  const Launch &launch) {
     p->gemm.slots = S::slots(uint32_t(launch.device.shared_bytes) - kStaticShared);
     LinearArgs by_expert = args;
-    by_expert.x = {args.x.format, listed.e.tokens * listed.e.slots, args.x.columns,
-                   const_cast<void *>(listed.x)};
+    by_expert.x = {args.x.format, listed.x_rows, args.x.columns, const_cast<void *>(listed.x)};
     QK_TRY(describe_planes(by_expert, S::kRowTiles / 2, 1, kListedBox, launch.error, &p->gemm));
     const int64_t of_block = listed.e.joins() ? S::kRows / 2 : S::kRows;  // columns of y
     p->first_block = int32_t(listed.first / of_block);
@@ -194,6 +223,9 @@ Status run_shape(const LinearArgs &args, const ListedExperts &listed, GemmExpert
         min64(listed.items * p->row_blocks, int64_t{launch.device.multiprocessors});
     p->step_items = int32_t(blocks / p->row_blocks);
     p->step_blocks = int32_t(blocks % p->row_blocks);
+    p->pieces = leaves_in_pieces(listed.e);
+    p->first_row = int32_t(listed.first_row);
+    p->last_row = int32_t(min64(listed.first_row + listed.rows, INT32_MAX));
     Shape3 shape = {dim3(uint32_t(blocks)), S::kThreads};
     shape.shared_bytes = S::shared_bytes(p->gemm.slots);
     shape.overlaps = true;

@@ -15,25 +15,38 @@ __device__ inline float sigmoid_f32(float x) {
     return __fdividef(1.0f, __fadd_rn(1.0f, __expf(-near)));
 }
 
-__device__ inline float join_f32(const ExpertsView &e, float gate, float up) {
+__device__ inline float silu_f32(float gate, float scaled) {
+    return __fmul_rn(gate, sigmoid_f32(scaled));
+}
+__device__ inline float gelu_tanh_f32(float gate) {
+    const float cube = __fmul_rn(__fmul_rn(gate, gate), gate);
+    return silu_f32(gate, __fmul_rn(1.5957691f, __fmaf_rn(0.044715f, cube, gate)));
+}
+__device__ inline float gelu_f32(float gate) {
+    return __fmul_rn(__fmul_rn(0.5f, gate), __fadd_rn(1.0f, erff(__fmul_rn(gate, 0.70710678f))));
+}
+__device__ inline float clamped_swiglu_f32(const ExpertsView &e, float gate, float up) {
+    const float low = gate > e.limit ? e.limit : gate;
+    const float near = up > e.limit ? e.limit : up < -e.limit ? -e.limit : up;
+    return __fmul_rn(silu_f32(low, __fmul_rn(e.alpha, low)), __fadd_rn(near, 1.0f));
+}
+
+// y[i] of pairs of gate and up, all by one activation, so that none waits for another.
+template <int count>
+__device__ inline void join_f32(const ExpertsView &e, const float (&gate)[count],
+                                const float (&up)[count], float (&y)[count]) {
+    const auto each = [&](auto one) {
+#pragma unroll
+        for (int i = 0; i < count; ++i) y[i] = one(gate[i], up[i]);
+    };
     switch (e.activation) {
-        case QK_ACTIVATION_SILU: return __fmul_rn(__fmul_rn(gate, sigmoid_f32(gate)), up);
-        case QK_ACTIVATION_GELU_TANH: {
-            const float cube = __fmul_rn(__fmul_rn(gate, gate), gate);
-            const float u = __fmul_rn(1.5957691f, __fmaf_rn(0.044715f, cube, gate));
-            return __fmul_rn(__fmul_rn(gate, sigmoid_f32(u)), up);
-        }
-        case QK_ACTIVATION_SWIGLU_CLAMPED: {
-            const float low = gate > e.limit ? e.limit : gate;
-            const float near = up > e.limit ? e.limit : up < -e.limit ? -e.limit : up;
-            return __fmul_rn(__fmul_rn(low, sigmoid_f32(__fmul_rn(e.alpha, low))),
-                             __fadd_rn(near, 1.0f));
-        }
-        default: {
-            const float half = __fmul_rn(0.5f, gate);
-            const float both = __fadd_rn(1.0f, erff(__fmul_rn(gate, 0.70710678f)));
-            return __fmul_rn(__fmul_rn(half, both), up);
-        }
+        case QK_ACTIVATION_SILU:
+            return each([](float g, float u) { return __fmul_rn(silu_f32(g, g), u); });
+        case QK_ACTIVATION_GELU_TANH:
+            return each([](float g, float u) { return __fmul_rn(gelu_tanh_f32(g), u); });
+        case QK_ACTIVATION_SWIGLU_CLAMPED:
+            return each([&](float g, float u) { return clamped_swiglu_f32(e, g, u); });
+        default: return each([](float g, float u) { return __fmul_rn(gelu_f32(g), u); });
     }
 }
 
@@ -41,7 +54,7 @@ __device__ inline float join_f32(const ExpertsView &e, float gate, float up) {
 template <class S>
 struct ListedUnit {
     const GemmExpertsProblem &p;
-    ExpertsItem item;
+    int32_t expert, first, count;  // of the item
     int32_t block;
 
     // Row of tiles of the block's first of w, in its expert.
@@ -51,89 +64,91 @@ struct ListedUnit {
     __device__ Item work() const {
         const int32_t stages = (p.gemm.tiles + S::kTiles - 1) / S::kTiles;
         const int32_t gap = p.e.halves() ? p.of_expert / 2 - S::kRowTiles / 2 : 0;
-        return {item.expert * p.of_expert + first_tile(),  item.first, 0, stages * S::kTiles, gap,
-                (item.count + kListedBox - 1) / kListedBox};
+        return {
+            expert * p.of_expert + first_tile(),  first - p.first_row, 0, stages * S::kTiles, gap,
+            (count + kListedBox - 1) / kListedBox};
     }
-    __device__ bool is_there() const { return item.expert < p.e.count; }
+    __device__ bool is_there() const { return expert < p.e.count; }
 };
 
-// Sums become y 16 rows of x at a time. Each thread has 8 rows of w of one row of x. What comes
-// from memory is asked for before the products: the slots of the item's rows, and the next item.
+// Sums become y 16 rows of x at a time. Each thread has 4 rows of w of one row of x in either half
+// of the block's, and its neighbors the next ones, so that whole lines leave. What comes from
+// memory is asked for before the products: the slots of the item's rows, and the next item.
 template <class S>
 struct ListedOutput {
     using T = typename S::T;
-    static constexpr int kEach = 8, kAcross = S::kRows / kEach;
+    static constexpr int kAcross = S::kRows / 8;
     static_assert(S::kConsumers * 128 == 16 * kAcross);
+    using Four = float[4];
 
     const ExpertsView &e;
-    const ExpertsItem item;
-    uint32_t slots;             // in shared memory: of the item's rows
-    int64_t row, other;         // of w, in the expert: the first four of this thread, the others
-    int64_t column;             // of y: its first
-    int32_t count;              // of its columns; 0: past the last
-    uint32_t to, from, second;  // shared memory: its sums; what it makes y of
-    float bias[kEach];
+    const bool pieces;  // columns of y leave in pieces of several
+    const int32_t count;
+    const uint32_t slots;  // in shared memory: of the item's rows
+    uint32_t to, from;     // shared memory: its sums; those that it makes y of
+    int32_t column[2];     // of y: the first that either four become
+    Four bias[2];
 
     __device__ ListedOutput(const ListedUnit<S> &unit, uint32_t buffers, uint32_t table)
-        : e(unit.p.e), item(unit.item), slots(table) {
-        const int32_t across = int32_t(threadIdx.x) % kAcross;
+        : e(unit.p.e), pieces(unit.p.pieces), count(unit.count), slots(table) {
+        const int32_t first = int32_t(threadIdx.x) % kAcross * 4;
         const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
         to = buffers + lane % 4 * 2 * S::kColumn + (warp * 16 + lane / 4) * 4;
-        const bool halves = e.halves();
-        const int32_t first = across * (halves ? kEach / 2 : kEach);
         from = buffers + threadIdx.x / kAcross * S::kColumn + uint32_t(first) * 4;
-        second = from + (halves ? S::kRows / 2 * 4 : 16);
-        row = int64_t(unit.first_tile()) * 16 + first;
-        other = row + (halves ? e.columns : 4);
-        column = e.joins() && !halves ? row / 2 : row;
-        count = column >= e.columns ? 0 : e.joins() ? kEach / 2 : kEach;
+        const int32_t row = unit.first_tile() * 16 + first;
+        const int32_t rows[] = {row, row + (e.halves() ? int32_t(e.columns) : S::kRows / 2)};
 #pragma unroll
-        for (int i = 0; i < kEach; ++i) {
-            const int64_t at = item.expert * e.rows + (i < 4 ? row + i : other + i - 4);
-            bias[i] = e.bias == nullptr || count == 0 ? 0.0f : load_float(e.bias_type, e.bias, at);
+        for (int half = 0; half < 2; ++half) {
+            column[half] = rows[half] >> (e.interleaved && e.joins());
+#pragma unroll
+            for (int i = 0; i < 4; ++i) bias[half][i] = 0.0f;
+            if (e.bias == nullptr || rows[half] >= e.rows) continue;
+            const int64_t at = unit.expert * e.rows + rows[half];
+#pragma unroll
+            for (int i = 0; i < 4; ++i) bias[half][i] = load_float(e.bias_type, e.bias, at + i);
         }
     }
+    __device__ bool has(int half) const { return column[half] < e.columns; }
 
-    __device__ void store_y(int64_t slot, const float (&y)[kEach]) const {
-        const int64_t at = slot * e.y_stride + column;
-        const int bytes = e.y_type == QK_FORMAT_F32 ? 4 : 2;
-        uint8_t *const to_y = static_cast<uint8_t *>(e.y) + at * bytes;
-        const bool lines = reinterpret_cast<uintptr_t>(to_y) % 16 == 0 && !e.accumulate;
-        if (lines && e.y_type == QK_FORMAT_F32) {
-            const auto four = [&](int i) {
-                return uint4{__float_as_uint(y[i]), __float_as_uint(y[i + 1]),
-                             __float_as_uint(y[i + 2]), __float_as_uint(y[i + 3])};
-            };
-            global_store_16(to_y, four(0));
-            if (count == kEach) global_store_16(to_y + 16, four(4));
-        } else if (lines && count == kEach) {
-            global_store_16(to_y, {pack_pair(T{}, y[0], y[1]), pack_pair(T{}, y[2], y[3]),
-                                   pack_pair(T{}, y[4], y[5]), pack_pair(T{}, y[6], y[7])});
+    // Element `first` of y, and those behind it.
+    template <int count>
+    __device__ void store_y(int64_t first, const float (&v)[count]) const {
+        if (!pieces) {
+#pragma unroll
+            for (int i = 0; i < count; ++i) store_value(first + i, v[i]);
+        } else if (e.y_type == QK_FORMAT_F32) {
+            float *const at = static_cast<float *>(e.y) + first;
+            const uint2 a = {__float_as_uint(v[0]), __float_as_uint(v[1])};
+            if constexpr (count == 2) return global_store_8(at, a);
+            global_store_16(
+                at, {a.x, a.y, __float_as_uint(v[count - 2]), __float_as_uint(v[count - 1])});
         } else {
-            store_values(at, y);
+            uint16_t *const at = static_cast<uint16_t *>(e.y) + first;
+            const uint32_t a = pack_pair(T{}, v[0], v[1]);
+            if constexpr (count == 2) return global_store_4(at, a);
+            global_store_8(at, {a, pack_pair(T{}, v[count - 2], v[count - 1])});
         }
     }
-
-    __device__ void store_values(int64_t at, const float (&y)[kEach]) const {
-#pragma unroll
-        for (int i = 0; i < kEach; ++i) {
-            if (i >= count) return;
-            const float v =
-                e.accumulate ? __fadd_rn(y[i], load_float(e.y_type, e.y, at + i)) : y[i];
-            store_float(e.y_type, e.y, at + i, v);
-        }
+    __device__ void store_value(int64_t at, float v) const {
+        if (e.accumulate) v = __fadd_rn(v, load_float(e.y_type, e.y, at));
+        store_float(e.y_type, e.y, at, v);
     }
 
-    __device__ void make_y(int64_t slot, const float (&z)[kEach]) const {
-        if (!e.joins()) return store_y(slot, z);
-        float y[kEach] = {};
-#pragma unroll
-        for (int i = 0; i < kEach / 2; ++i) {
-            const float gate = e.interleaved ? z[2 * i] : z[i];
-            const float up = e.interleaved ? z[2 * i + 1] : z[i + 4];
-            y[i] = join_f32(e, gate, up);
+    // `row`: of y, its first element.
+    __device__ void make_y(int64_t row, const Four &a, const Four &b) const {
+        if (!e.joins()) {
+            store_y(row + column[0], a);
+            if (has(1)) store_y(row + column[1], b);
+            return;
         }
-        store_y(slot, y);
+        Four y;
+        if (!e.interleaved) {
+            join_f32(e, a, b, y);
+            return store_y(row + column[0], y);
+        }
+        join_f32<4>(e, {a[0], a[2], b[0], b[2]}, {a[1], a[3], b[1], b[3]}, y);
+        store_y<2>(row + column[0], {y[0], y[1]});
+        if (has(1)) store_y<2>(row + column[1], {y[2], y[3]});
     }
 
     // The sums of rows of x 16 `piece` and on.
@@ -154,25 +169,28 @@ struct ListedOutput {
         }
     }
 
+    __device__ void load_four(uint32_t at, const Four &of_bias, Four &z) const {
+        const float4 v = shared_load_floats(at);
+        z[0] = __fadd_rn(v.x, of_bias[0]), z[1] = __fadd_rn(v.y, of_bias[1]);
+        z[2] = __fadd_rn(v.z, of_bias[2]), z[3] = __fadd_rn(v.w, of_bias[3]);
+    }
+
     // `turn`: of two buffers, one after the other, so one barrier a piece keeps them apart.
     template <int sums>
     __device__ void store(const float (&acc)[sums], uint32_t &turn) const {
         const int32_t x_row = int32_t(threadIdx.x) / kAcross;
 #pragma unroll 1
-        for (int32_t piece = 0; piece * 16 < item.count; ++piece) {
+        for (int32_t piece = 0; piece * 16 < count; ++piece) {
             const uint32_t buffer = turn * 16 * S::kColumn;
             turn ^= 1;
             const int32_t number = piece * 16 + x_row;
-            const bool there = number < item.count && count > 0;
             write_one_of<0>(piece, to + buffer, acc);
             named_barrier_wait(2, S::kConsumers * 128);
-            if (!there) continue;
-            const int64_t slot = shared_load_4(slots + uint32_t(number) * 4);
-            const float4 a = shared_load_floats(from + buffer);
-            const float4 b = shared_load_floats(second + buffer);
-            make_y(slot, {__fadd_rn(a.x, bias[0]), __fadd_rn(a.y, bias[1]), __fadd_rn(a.z, bias[2]),
-                          __fadd_rn(a.w, bias[3]), __fadd_rn(b.x, bias[4]), __fadd_rn(b.y, bias[5]),
-                          __fadd_rn(b.z, bias[6]), __fadd_rn(b.w, bias[7])});
+            if (number >= count || !has(0)) continue;
+            Four a, b;
+            load_four(from + buffer, bias[0], a);
+            load_four(from + buffer + S::kRows / 2 * 4, bias[1], b);
+            make_y(shared_load_4(slots + uint32_t(number) * 4) * e.y_stride, a, b);
         }
     }
 };

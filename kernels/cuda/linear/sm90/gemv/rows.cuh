@@ -203,7 +203,7 @@ __global__ void __launch_bounds__(kRowsWarps * 32, 2)
     const ExpertsItem item = p.list.items[number];
     if (item.expert >= p.e.count) {
         const int32_t of_strip = columns_of_strip(p.e);
-        return fill_rows(p.e, p.list, item, int64_t(strips.first) * of_strip,
+        return fill_rows(p.e, p.list, item.first, item.count, int64_t(strips.first) * of_strip,
                          (strips.last - strips.first) * of_strip, Warp::kThreads);
     }
     work.places.expert = item.expert;
