@@ -9,7 +9,8 @@ elseif(NOT QK_PYTHON)
 else()
   set(environment "QK_LIBRARY_DIR=${PROJECT_BINARY_DIR}" PYTHONDONTWRITEBYTECODE=1
       "PYTHONPATH=${PROJECT_SOURCE_DIR}/ffi/python")
-  foreach(name abi errors checks values multiply experts golden arrays planes slices gru gru_stack
+  foreach(name abi errors checks values multiply experts golden arrays strides planes slices gru
+               gru_stack
                save fork examples cuda dropin bitsandbytes gru_models onnxruntime onnx_gru tvm_ffi
                torch torch_embedding torch_gru torch_models torch_old torch_packages
                torch_saving torch_parallel vllm)

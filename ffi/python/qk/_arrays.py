@@ -5,6 +5,7 @@ import collections
 import ctypes
 import functools
 import sys
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,8 +26,7 @@ VERSIONED, USED, OLD = b"dltensor_versioned", b"used_dltensor_versioned", b"dlte
 DEVICE_NAMES = {1: "cpu", 2: "cuda"}  # DLPack's numbers, and qk's
 
 _FORMAT_OF: dict[np.dtype[Any], str] = {np.dtype(np.float32): "f32", np.dtype(np.float16): "f16",
-              np.dtype(np.int8): "i8", np.dtype(np.int16): "i16",
-              np.dtype(np.int32): "i32"}
+    np.dtype(np.int8): "i8", np.dtype(np.int16): "i16", np.dtype(np.int32): "i32"}
 _DTYPE_OF: dict[str, np.dtype[Any]] = {name: dtype for dtype, name in _FORMAT_OF.items()}
 _DLPACK_TYPES = {(2, 32): "f32", (2, 16): "f16", (4, 16): "bf16", (0, 8): "i8", (0, 16): "i16",
                  (0, 32): "i32"}
@@ -50,6 +50,7 @@ class Memory(NamedTuple):
     device_index: int
     read_only: bool
     keep: Any
+    row_stride: int = 0  # as qk_tensor_desc has it
 
 
 def numpy_dtype(format: str) -> np.dtype[Any]:
@@ -80,18 +81,40 @@ def format_of(dtype: Any) -> str | None:
 
 
 @functools.lru_cache(maxsize=4096)
-def dense_desc(format: str, shape: tuple[int, ...], read_only: bool = False) -> Any:
+def dense_desc(format: str, shape: tuple[int, ...], read_only: bool = False,
+               row_stride: int = 0) -> Any:
     """The description of a dense tensor; shared, so it is never written."""
     if not 1 <= len(shape) <= CONSTANTS["QK_MAX_RANK"]:
         raise refuse("SHAPE", f"rank is {len(shape)}, accepted are 1 to 4")
     desc = STRUCTS["qk_tensor_desc"](
         struct_size=ctypes.sizeof(STRUCTS["qk_tensor_desc"]), format=FORMATS[format],
-        rank=len(shape), flags=CONSTANTS["QK_TENSOR_READ_ONLY"] if read_only else 0)
+        rank=len(shape), flags=CONSTANTS["QK_TENSOR_READ_ONLY"] if read_only else 0,
+        row_stride=row_stride)
     desc.shape[:len(shape)] = shape
     return desc
 
 
-def from_numpy(array: np.ndarray[Any, Any], name: str, output: bool) -> Memory:
+def _row_stride(shape: tuple[int, ...], strides: Sequence[int]) -> int:
+    """From one row to the next where rows are runs equally far apart, else 0; both in elements."""
+    if not shape or (shape[-1] != 1 and strides[-1] != 1):
+        return 0
+    first = expected = 0
+    for extent, stride in zip(reversed(shape[:-1]), reversed(strides[:-1])):
+        if extent == 1:
+            continue
+        if stride < shape[-1] or (first and stride != expected):
+            return 0
+        first, expected = first or stride, stride * extent
+    return first
+
+
+def _refuse_gaps(name: str, rows_apart: bool) -> Exception:
+    return refuse("SHAPE", f"{name}: is not row-major with its rows equally far apart" if rows_apart
+                  else f"{name}: is not compact and row-major")
+
+
+def from_numpy(array: np.ndarray[Any, Any], name: str, output: bool,
+               rows_apart: bool = False) -> Memory:
     format = _FORMAT_OF.get(array.dtype) or format_of(array.dtype)
     if format is None:
         raise refuse("FORMAT", f"{name}: is {array.dtype}, accepted are float32, float16, "
@@ -99,12 +122,17 @@ def from_numpy(array: np.ndarray[Any, Any], name: str, output: bool) -> Memory:
     if isinstance(array, np.ma.MaskedArray):
         raise refuse("ARGUMENT", f"{name}: is a masked array, accepted are arrays without a mask; "
                      f"{name}.filled(0) makes one")
+    stride = 0
     if not array.flags.c_contiguous:
-        if output:
-            raise refuse("SHAPE", f"{name}: is not compact and row-major")
-        array = np.ascontiguousarray(array)
+        if rows_apart:
+            steps = [divmod(step, array.itemsize) for step in array.strides]
+            stride = _row_stride(array.shape, [0 if rest else whole for whole, rest in steps])
+        if not stride and output:
+            raise _refuse_gaps(name, rows_apart)
+        if not stride:
+            array = np.ascontiguousarray(array)
     facts = array.__array_interface__
-    return Memory(facts["data"][0], array.shape, format, "cpu", 0, facts["data"][1], array)
+    return Memory(facts["data"][0], array.shape, format, "cpu", 0, facts["data"][1], array, stride)
 
 
 def _from_cuda_interface(array: Any, name: str) -> Memory:
@@ -145,7 +173,7 @@ def _from_old_dlpack(capsule: Any, name: str) -> Memory:
 _torch_formats: dict[Any, str | None] = {}  # by torch.dtype, as they are met
 
 
-def _from_torch(tensor: Any, name: str, output: bool) -> Memory:
+def _from_torch(tensor: Any, name: str, output: bool, rows_apart: bool) -> Memory:
     _torch.require_values(tensor, name)
     place = _torch.device_of(tensor, name)
     if tensor.dtype not in _torch_formats:
@@ -154,12 +182,16 @@ def _from_torch(tensor: Any, name: str, output: bool) -> Memory:
     if format is None:
         raise refuse("FORMAT", f"{name}: is {tensor.dtype}, accepted are float32, float16, "
                      "bfloat16, int8, int16 and int32")
+    stride = 0
     if not tensor.is_contiguous() or tensor.is_neg():
-        if output:
-            raise refuse("SHAPE", f"{name}: is not compact and row-major")
-        tensor = tensor.resolve_neg().contiguous()
+        if rows_apart and not tensor.is_neg():
+            stride = _row_stride(tuple(tensor.shape), tensor.stride())
+        if not stride and output:
+            raise _refuse_gaps(name, rows_apart)
+        if not stride:
+            tensor = tensor.resolve_neg().contiguous()
     address = _torch.address_of(tensor, name)
-    return Memory(address, tuple(tensor.shape), format, *place, False, tensor)
+    return Memory(address, tuple(tensor.shape), format, *place, False, tensor, stride)
 
 
 def require_values(array: Any, name: str) -> None:
@@ -209,15 +241,16 @@ def stream_of(array: Any, index: int) -> int | None:
     return None if stream in (None, 1) else int(stream)
 
 
-def export(array: Any, name: str, stream: int | None, output: bool) -> Memory | Any:
+def export(array: Any, name: str, stream: int | None, output: bool,
+           rows_apart: bool) -> Memory | Any:
     """A DLPack capsule (1.x) of the array, ready on the stream; or its memory where older."""
     if _torch.is_tensor(array):
-        return _from_torch(array, name, output)
+        return _from_torch(array, name, output, rows_apart)
     require_values(array, name)
     if not hasattr(array, "__dlpack__"):
         if hasattr(array, "__cuda_array_interface__"):
             return _from_cuda_interface(array, name)
-        return from_numpy(np.asarray(array), name, output)
+        return from_numpy(np.asarray(array), name, output, rows_apart)
     if getattr(array, "requires_grad", False):
         raise refuse("ARGUMENT", f"{name}: requires gradients, which qk does not compute")
     if not output and hasattr(array, "contiguous"):
@@ -365,12 +398,3 @@ def convert(bits: np.ndarray[Any, Any], source: str, target: str) -> np.ndarray[
     raw = wide.view(np.uint32)
     rounded = ((raw.astype(np.uint64) + 0x7FFF + ((raw >> 16) & 1)) >> 16).astype(np.uint16)
     return np.where(np.isnan(wide), np.uint16(0x7FC0), rounded)
-
-
-def plane_bytes(desc: Any, plane: int) -> int:
-    from ._errors import make_error
-    out = ctypes.c_size_t()
-    status = lib.qk_tensor_plane_bytes(ctypes.byref(desc), plane, ctypes.byref(out))
-    if status:
-        raise make_error(status)
-    return out.value

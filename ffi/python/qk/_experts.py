@@ -42,7 +42,7 @@ def experts(x: Any, w: Any, expert: Any, bias: Any = None, *, weight: Any = None
     context = context_for(x)
     if not _torch.is_tensor(x) and not hasattr(x, "shape"):  # lists
         x = np.asarray(x, np.float32)
-    dx = asarray(x, context=context)
+    dx = asarray(x, context=context, rows_apart=True)
     routing = asarray(_integers(expert), context=context, name="expert")
     scales = None if weight is None else asarray(_floats(weight), context=context, name="weight")
     if len(routing.shape) != 2:
@@ -54,7 +54,7 @@ def experts(x: Any, w: Any, expert: Any, bias: Any = None, *, weight: Any = None
         raise refuse("ARGUMENT", "out: accumulate adds to it, and there is none")
     y = out if out is not None else _arrays.empty_like(x, shape)
     dy = (Tensor.from_desc(_arrays.dense_desc(dx.format, shape), context) if y is None
-          else asarray(y, context=context, name="out", output=True))
+          else asarray(y, context=context, name="out", output=True, rows_apart=True))
     if dy.shape != shape:
         raise refuse("SHAPE", f"out: is {list(dy.shape)}, must be {list(shape)}")
     db = None if bias is None else asarray(bias, context=context, name="bias")

@@ -36,9 +36,9 @@ def linear(x: Any, w: Any, bias: Any = None, *, out: Any = None) -> Any:
     """x [..., k] dense, w [n,k], bias [n] or None: y [..., n] in x's type, package and device. Of
     experts, w [e,n,k], y has the rows of all, one expert after the other.
 
-    w: a Tensor, or a Layer with the bias that it has. out: where y goes, compact, not overlapping
-    an input; else a new array. On a GPU the call queues its work on the caller's stream and
-    returns.
+    w: a Tensor, or a Layer with the bias that it has. out: where y goes, not overlapping an input;
+    else a new array. x and out may be slices of wider arrays, out[:, 8:32], without a copy. On a
+    GPU the call queues its work on the caller's stream and returns.
     x, bias and out of torch must not require gradients: qk computes none.
     """
     if type(w) is not Tensor:
@@ -76,12 +76,12 @@ def operands(x: Any, w: Any, bias: Any = None, out: Any = None,
     context = context_for(x)
     if not _torch.is_tensor(x) and not hasattr(x, "shape"):  # lists
         x = np.asarray(x, np.float32)
-    dx = asarray(x, context=context)
+    dx = asarray(x, context=context, rows_apart=True)
     shape = (*dx.shape[:-1], w.shape[-1] if transposed else _rows(w))
     y = out if out is not None else _arrays.empty_like(x, shape)
     # None: packages whose arrays are immutable, and Tensor
     dy = (Tensor.from_desc(_arrays.dense_desc(dx.format, shape), context) if y is None
-          else asarray(y, context=context, name="out", output=True))
+          else asarray(y, context=context, name="out", output=True, rows_apart=True))
     _require_shape(dy, shape)
     db = None if bias is None else asarray(bias, context=context, name="bias")
     return Operands(context, dx, w, db, dy, x, y)
@@ -156,8 +156,9 @@ def _small(x: Any, w: Tensor, out: Any) -> Any:
 class PreparedLinear:
     """One product over fixed arrays: `call()` reads x and writes y, and allocates nothing.
 
-    For loops that reuse their buffers, so x and bias must be compact. x, w, bias and y stay alive
-    with it, and are not to be closed before; on a GPU it can be captured in a CUDA graph.
+    For loops that reuse their buffers, so x may be a slice of a wider array but no other view, and
+    bias must be compact. x, w, bias and y stay alive with it, and are not to be closed before; on a
+    GPU it can be captured in a CUDA graph.
     """
 
     __slots__ = ("_call", "_operands", "_context", "_workspace", "y")
@@ -165,10 +166,11 @@ class PreparedLinear:
     def __init__(self, x: Any, w: Any, bias: Any = None, out: Any = None) -> None:
         w, bias = _weight_and_bias(w, bias)
         context = context_for(x)
-        dx = asarray(x, context=context, output=True)  # a copy would not see what x holds later
+        # As an output is taken: a copy would not see what x holds later.
+        dx = asarray(x, context=context, output=True, rows_apart=True)
         if out is None:
             out = _arrays.empty_like(x, (*x.shape[:-1], _rows(w)))
-        dy = asarray(out, context=context, name="out", output=True)
+        dy = asarray(out, context=context, name="out", output=True, rows_apart=True)
         _require_shape(dy, (*dx.shape[:-1], _rows(w)))
         db = None if bias is None else asarray(bias, context=context, name="bias", output=True)
         self._operands, self.y = (dx, w, db, dy, x, out), out

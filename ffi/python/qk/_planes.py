@@ -10,7 +10,7 @@ from . import _arrays, _torch
 from ._abi import CONSTANTS, PLANES, STRUCTS, lib
 from ._context import Context, current_context
 from ._desc import lookup
-from ._errors import refuse
+from ._errors import make_error, refuse
 
 PLANE_COUNT = CONSTANTS["QK_PLANE_COUNT"]
 PLANE_ARRAY = ctypes.c_void_p * PLANE_COUNT
@@ -104,16 +104,29 @@ def wrap_planes(desc: Any, planes: dict[str, Any],
     return out.value or 0, context, [run.keep for run in runs.values()]
 
 
-def host_plane(tensor: Any, plane: str) -> np.ndarray[Any, Any]:
-    """A plane's bytes, of the tensor's own memory where that is the host's: valid while it is."""
-    if tensor.context.device != "cpu":
-        return tensor.plane(plane)  # type: ignore[no-any-return]
+def plane_bytes(desc: Any, plane: int) -> int:
+    out = ctypes.c_size_t()
+    status = lib.qk_tensor_plane_bytes(ctypes.byref(desc), plane, ctypes.byref(out))
+    if status:
+        raise make_error(status)
+    return out.value
+
+
+def address_of(tensor: Any, plane: str) -> int:
+    """Where a plane is; the tensor keeps the memory."""
     out = ctypes.c_void_p()
     tensor.context.call_for(lib.qk_tensor_to_dlpack, tensor.handle, PLANES[plane],
                             ctypes.byref(out))
     address = _arrays.data_of(out.value or 0)
     _arrays.call_deleter(out.value or 0)
-    size = _arrays.plane_bytes(tensor.desc, PLANES[plane])
-    memory: Any = (ctypes.c_uint8 * size).from_address(address)
+    return address
+
+
+def host_plane(tensor: Any, plane: str) -> np.ndarray[Any, Any]:
+    """A plane's bytes, of the tensor's own memory where that is the host's: valid while it is."""
+    if tensor.context.device != "cpu":
+        return tensor.plane(plane)  # type: ignore[no-any-return]
+    size = plane_bytes(tensor.desc, PLANES[plane])
+    memory: Any = (ctypes.c_uint8 * size).from_address(address_of(tensor, plane))
     view: np.ndarray[Any, Any] = np.frombuffer(memory, np.uint8)
     return view

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import _arrays
 from ._abi import CONSTANTS, FORMAT_NAMES, FORMATS, GROUPINGS, LAYOUT_NAMES, PLANES
 from ._desc import DESC
 from ._errors import refuse
+from ._planes import plane_bytes
 
 Array = np.ndarray[Any, Any]
 Read = Callable[[str], Array]  #: bytes of a plane by its name
@@ -152,7 +152,7 @@ def slice_planes(desc: Any, read: Read, dim: int, begin: int,
             new.grouping = GROUPINGS["along_k"]
     planes.update(_of_groups(desc, new, read, cut))
     for name in ("scale_code", "scale_bias", "table", "global", "order"):
-        if name not in planes and _arrays.plane_bytes(new, PLANES[name]):
+        if name not in planes and plane_bytes(new, PLANES[name]):
             plane = read(name)
             by_row = name == "global" and desc.flags & _FLAGS["global_rows"]
             planes[name] = plane.view(np.float32)[slice(*cut.rows)] if by_row else plane
@@ -217,10 +217,10 @@ def _of_groups(desc: Any, new: Any, read: Read, cut: _Cut) -> dict[str, Array]:
     if desc.flags & _FLAGS["float_min"]:
         found["zero"] = _numbers(desc, read("zero"), cut, groups)
     seconds = {}
-    if _arrays.plane_bytes(desc, PLANES["scale2"]):
+    if plane_bytes(desc, PLANES["scale2"]):
         seconds = _nest(desc, new, read, groups, found)
     stored = {name: _stored(new, name, values) for name, values in found.items()}
-    if _arrays.plane_bytes(desc, PLANES["zero"]) and "zero" not in found:
+    if plane_bytes(desc, PLANES["zero"]) and "zero" not in found:
         stored["zero"] = _zeros(desc, new, read("zero"), cut, groups)
     return {**stored, **seconds}
 
@@ -242,7 +242,7 @@ def _stored(new: Any, name: str, values: Array) -> Array:
     layout = LAYOUT_NAMES[new.layout]
     if layout in ("awq_gemm", "gptq", "gptq_v1"):
         return np.ascontiguousarray(values.T)
-    width = _arrays.plane_bytes(new, PLANES[name]) // values.itemsize // len(values)
+    width = plane_bytes(new, PLANES[name]) // values.itemsize // len(values)
     return np.pad(values, [(0, 0), (0, width - values.shape[1])])  # AWQ_GEMV pads rows
 
 
@@ -259,7 +259,7 @@ def _zeros(desc: Any, new: Any, plane: Array, cut: _Cut, groups: Array) -> Array
         codes = units.codes(units.view(plane, cut.n, of_row))[groups // of_row, groups % of_row]
     units = _ZEROS[layout]
     if layout == "awq_gemv":
-        width = 2 * _arrays.plane_bytes(new, PLANES["zero"]) // len(codes)
+        width = 2 * plane_bytes(new, PLANES["zero"]) // len(codes)
         codes = np.pad(codes, [(0, 0), (0, width - codes.shape[1])])
     return units.store(units.pack(codes))
 

@@ -13,7 +13,7 @@ from ._context import Context, current_context
 from ._desc import DESC as _DESC
 from ._desc import lookup, make_desc, quantized_desc
 from ._errors import refuse
-from ._planes import host_plane, wrap_planes
+from ._planes import address_of, host_plane, plane_bytes, wrap_planes
 from ._slices import slice_planes
 from ._values import float_format, values_of
 
@@ -127,7 +127,7 @@ class Tensor(Handle):
     @property
     def nbytes(self) -> int:
         """Of all planes; not known of a packed tensor, whose form is the device's own."""
-        return sum(_arrays.plane_bytes(self._desc, plane) for plane in PLANES.values())
+        return sum(plane_bytes(self._desc, plane) for plane in PLANES.values())
 
     def workspace_bytes(self, m: int = 1) -> int:
         """Scratch that multiplying up to m rows takes in the current context (and its mode)."""
@@ -141,7 +141,7 @@ class Tensor(Handle):
     def plane(self, plane: str) -> np.ndarray[Any, Any]:
         """A copy of one plane on the host: bytes as uint8, scales as stored (bf16: uint16 bits)."""
         index = lookup(PLANES, plane, "plane")
-        raw = np.empty(_arrays.plane_bytes(self._desc, index), np.uint8)
+        raw = np.empty(plane_bytes(self._desc, index), np.uint8)
         self.context.call(lib.qk_tensor_download, self, index, raw.ctypes.data, raw.size)
         minima = self._desc.flags & CONSTANTS["QK_TENSOR_FLOAT_MIN"]
         format = self.format if index == PLANES["data"] else {
@@ -189,15 +189,12 @@ class Tensor(Handle):
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        if self.context.device != "cuda" or not self.is_dense or self.format == "bf16":
+        if (self.context.device != "cuda" or not self.is_dense or self.format == "bf16"
+                or self._desc.row_stride):
             raise AttributeError("__cuda_array_interface__")
-        out = ctypes.c_void_p()
-        self.context.call_for(lib.qk_tensor_to_dlpack, self.handle, 0, _byref(out))
-        # The view names the address; the tensor itself keeps the memory, as the protocol has it.
-        pointer = _arrays.data_of(out.value or 0) or None
-        _arrays.call_deleter(out.value or 0)
         return {"shape": self.shape, "typestr": _arrays.numpy_dtype(self.format).str, "version": 3,
-                "data": (pointer, bool(self._desc.flags & CONSTANTS["QK_TENSOR_READ_ONLY"])),
+                "data": (address_of(self, "data") or None,
+                         bool(self._desc.flags & CONSTANTS["QK_TENSOR_READ_ONLY"])),
                 "stream": self.context.stream or 1}
 
     # ---- operations
@@ -246,7 +243,7 @@ class Tensor(Handle):
         desc.flags &= ~CONSTANTS["QK_TENSOR_READ_ONLY"]
         out = Tensor.from_desc(desc, context or current_context(device, index))
         for plane, number in PLANES.items():
-            if _arrays.plane_bytes(desc, number):
+            if plane_bytes(desc, number):
                 out.set_plane(plane, self.plane(plane))
         return out
 
@@ -297,7 +294,7 @@ def wrap_memory(context: Context, memory: _arrays.Memory, name: str) -> Tensor:
                      f"context on {context.device}:{context.index}")
     if not 1 <= len(memory.shape) <= CONSTANTS["QK_MAX_RANK"]:
         raise refuse("SHAPE", f"{name}: rank is {len(memory.shape)}, accepted are 1 to 4")
-    desc = _arrays.dense_desc(memory.format, memory.shape, memory.read_only)
+    desc = _arrays.dense_desc(memory.format, memory.shape, memory.read_only, memory.row_stride)
     out = ctypes.c_void_p()
     planes = ctypes.c_void_p(memory.pointer)
     context.call(lib.qk_tensor_wrap, _byref(desc), _byref(planes), 1, _byref(out))
@@ -305,17 +302,18 @@ def wrap_memory(context: Context, memory: _arrays.Memory, name: str) -> Tensor:
 
 
 def asarray(array: Any, *, context: Context | None = None, name: str = "x",
-            output: bool = False) -> Tensor:
+            output: bool = False, rows_apart: bool = False) -> Tensor:
     """Any array as a dense Tensor over the same memory: numpy, DLPack, __cuda_array_interface__.
 
-    A numpy or torch array that is not compact is copied first, except as an output.
+    A numpy or torch array that is not compact is copied first, except as an output. rows_apart:
+    slices of a wider array are taken as they are, as x and y of products may be.
     """
     if isinstance(array, Tensor):
         return array
     context = context or context_for(array, name)
     if isinstance(array, np.ndarray):
-        return wrap_memory(context, _arrays.from_numpy(array, name, output), name)
-    exported = _arrays.export(array, name, context.stream, output)
+        return wrap_memory(context, _arrays.from_numpy(array, name, output, rows_apart), name)
+    exported = _arrays.export(array, name, context.stream, output, rows_apart)
     if isinstance(exported, _arrays.Memory):
         return wrap_memory(context, exported, name)
     out = ctypes.c_void_p()

@@ -1,6 +1,7 @@
 """A weight's values, in the arrays that the caller wants."""
 from __future__ import annotations
 
+import ctypes
 import sys
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 from . import _arrays, _torch
 from ._abi import CONSTANTS, lib
 from ._errors import refuse
+from ._planes import address_of
 
 _TORCH_NAMES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 
@@ -44,7 +46,7 @@ def _new(tensor: Any, dtype: Any, like: Any, shape: tuple[int, ...]) -> Any:
 def _wrap(tensor: Any, result: Any, transposed: bool) -> Any:
     """The array as what qk_dequantize writes."""
     from ._tensor import asarray
-    plain = asarray(result, context=tensor.context, name="out", output=True)
+    plain = asarray(result, context=tensor.context, name="out", output=True, rows_apart=True)
     if not transposed:
         return plain
     if plain.shape != tensor.shape[::-1]:
@@ -52,7 +54,10 @@ def _wrap(tensor: Any, result: Any, transposed: bool) -> Any:
     desc = type(plain.desc).from_buffer_copy(plain.desc)
     desc.shape[:2] = tensor.shape
     desc.flags |= CONSTANTS["QK_TENSOR_COLUMN_MAJOR"]
-    return type(tensor).over(desc, {"data": result}, tensor.context)
+    handle, memory = ctypes.c_void_p(), ctypes.c_void_p(address_of(plain, "data"))
+    tensor.context.call(lib.qk_tensor_wrap, ctypes.byref(desc), ctypes.byref(memory), 1,
+                        ctypes.byref(handle))
+    return type(tensor)(handle.value or 0, tensor.context, plain)
 
 
 def _of_dense(tensor: Any, dtype: Any, like: Any, transposed: bool) -> Any:

@@ -57,6 +57,11 @@ class Experts(unittest.TestCase):
         out = np.ones_like(y)
         self.assertIs(qk.experts(X, W, ROUTING, weight=WEIGHT, out=out, accumulate=True), out)
         np.testing.assert_array_equal(out, y + 1)
+        wide_x, wide_y = np.zeros((T, K + 5), "f"), np.full((T, N + 3), 7, "f")
+        wide_x[:, 2:2 + K], out = X, wide_y[:, 1:1 + N]
+        self.assertIs(qk.experts(wide_x[:, 2:2 + K], W, ROUTING, weight=WEIGHT, out=out), out)
+        np.testing.assert_array_equal(out, y)
+        self.assertTrue((wide_y[:, [0, -1]] == 7).all())
 
     def test_an_activation_joins_gate_and_up(self):
         z = rows(X).astype("d")

@@ -106,6 +106,12 @@ class Values(unittest.TestCase):
         out = np.zeros((192, 8), "f")
         self.assertIs(self.w.dequantize(out=out, transposed=True), out)
         np.testing.assert_array_equal(out, self.values.T)
+        for transposed, values in ((False, self.values), (True, self.values.T)):
+            wide = np.full((values.shape[0], 200), 7, "f")
+            out = wide[:, 3:3 + values.shape[1]]
+            self.assertIs(self.w.dequantize(out=out, transposed=transposed), out)
+            np.testing.assert_array_equal(out, values)
+            self.assertTrue((wide[:, :3] == 7).all() and (wide[:, 3 + values.shape[1]:] == 7).all())
 
     def test_torch(self):
         for got in (self.w.dequantize(torch().bfloat16),

@@ -31,7 +31,7 @@ def random_plane(tensor, name, size):
 def make(shape, format, **options):
     tensor = qk.Tensor.empty(shape, format, **options)
     for name, number in qk._abi.PLANES.items():
-        size = qk._arrays.plane_bytes(tensor.desc, number)
+        size = qk._planes.plane_bytes(tensor.desc, number)
         if size:
             tensor.set_plane(name, random_plane(tensor, name, size))
     return tensor

@@ -221,7 +221,7 @@ class Torch(unittest.TestCase):
         row = x[:1].expand(3, 64)
         np.testing.assert_array_equal(qk.linear(row, W).numpy(),
                                       qk.linear(np.repeat(X[:1], 3, 0), W))
-        self.refused(lambda: qk.linear(x, W, out=t.zeros(24, 3).t()), "^out: is not compact")
+        self.refused(lambda: qk.linear(x, W, out=t.zeros(24, 3).t()), "^out: is not row-major")
 
     def test_grus(self):
         t, frozen = self.t, gru().calibrate(X).freeze()

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .. import _arrays
 from .._abi import CONSTANTS, FORMAT_NAMES, GROUPINGS, LAYOUT_NAMES, PLANES
 from .._desc import make_desc
 from .._errors import refuse
+from .._planes import plane_bytes
 
 _GROUPING_NAMES = {value: name for name, value in GROUPINGS.items()}
 _FLAGS = {"symmetric": "SYMMETRIC", "global_divides": "GLOBAL_DIVIDES", "float_min": "FLOAT_MIN",
@@ -92,7 +92,7 @@ def form_of(text: str) -> Form:
 def _planes(desc: Any) -> list[Plane]:
     found = []
     for name, number in PLANES.items():
-        size = _arrays.plane_bytes(desc, number)
+        size = plane_bytes(desc, number)
         if size:
             dtype = _dtype_of(name, desc)
             count = size // dtype.itemsize
