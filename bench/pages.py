@@ -54,6 +54,7 @@ ON_CPU = (
      "peers/cpu_batches", "Q4_0, repacked"),
     ("bitsandbytes NF4, bf16", "peers/cpu_1", "share of floor", "gemv_4bit cpu nf4 bf16 b64",
      "peers/cpu_batches", "NF4, bf16"))
+FEW_ROWS = {"NF4, groups of 64": "NF4, f32 scales"}  # of cpu/batches, in cpu/rows_3_to_6
 # The bars that open README.md: one row of x, each project's best kernel of its kind.
 BARS_CPU = (
     ("qk, int8 mode", "cpu/linear_1", "1 thread", "int8"),
@@ -158,7 +159,11 @@ def rates(source, system):
     if source == "peers/cpu_batches":
         row = next(row for row in rows if row[1] == system)
         return dict(zip(("4", "16", "128"), row[2:]))
-    return {row[header.index("m" if "m" in header else "rows")]:
+    few = {}
+    if source == "cpu/batches":  # 3 to 6 rows have a table of their own
+        _, names, lines = read("cpu/rows_3_to_6")
+        few = {line[0]: line[names.index(FEW_ROWS[system])] for line in lines}
+    return few | {row[header.index("m" if "m" in header else "rows")]:
             row[header.index("GFLOP/s")] for row in rows if system in row and "AVX2" not in row}
 
 
