@@ -74,7 +74,7 @@ Status check_expert_weight(qk_context *context, const qk_product &p, const qk_ex
              "weight: is %lld x %lld, expert is %lld x %lld", ll(e.weight->shape.rows),
              ll(e.weight->shape.columns), ll(routing.shape[0]), ll(routing.shape[1]));
     QK_CHECK(p.y->desc.rank == 2, &context->error, SHAPE,
-             "weight: y has a row a slot, of which none is added up");
+             "weight: needs y [t,n], which adds slots up; y has a row for each slot");
     return QK_OK;
 }
 
@@ -92,7 +92,7 @@ Status check_experts(qk_context *context, const qk_product &p) {
     const int64_t tokens = e.expert->desc.shape[0], slots = e.expert->desc.shape[1];
     const bool joins = e.activation != QK_ACTIVATION_NONE;
     QK_CHECK(!joins || w.shape[1] % 2 == 0, error, SHAPE,
-             "w: n is %lld; gate and up rows are as many", ll(w.shape[1]));
+             "w: n is %lld, must be even: half gate rows, half up rows", ll(w.shape[1]));
     QK_TRY(check_rows(context, p.x, "x", tokens, slots, w.shape[2]));
     QK_TRY(check_rows(context, p.y, "y", tokens, slots, joins ? w.shape[1] / 2 : w.shape[1]));
     const qk_format x = p.x->shape.format->id, y = p.y->shape.format->id;

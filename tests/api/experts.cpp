@@ -320,7 +320,7 @@ TEST(Experts, RefusesWhatIsWrong) {
         refused((e = good.experts, e.expert = x.tensor, e), p, QK_ERROR_FORMAT, "expert: is f32");
         refused((e = good.experts, e.expert = wide.tensor, e), p, QK_ERROR_SHAPE, "x: is 5 x 128");
         refused((e = good.experts, e.weight = good.weight.tensor, e), p, QK_ERROR_SHAPE,
-                "weight: y has a row a slot");
+                "weight: needs y [t,n], which adds slots up; y has a row for each slot");
         refused((e = good.experts, e.weight = x.tensor, e), (q = p, q.y = sum.tensor, q),
                 QK_ERROR_SHAPE, "weight: is 5 x 128");
         refused(good.experts, (q = p, q.bias = sum.tensor, q), QK_ERROR_SHAPE, "bias: is 5 x 64");

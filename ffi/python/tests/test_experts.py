@@ -97,12 +97,14 @@ class Experts(unittest.TestCase):
         self.assertFalse(qk.experts(X, W, routing)[0, 0].any())
 
     def test_what_is_wrong_is_named(self):
+        odd = qk.quantize(VALUES[:, :15], "nf4", group_size=32)
         for change, sentence in (({"activation": "relu"}, "^activation: is 'relu'"),
                                  ({"expert": ROUTING[0]}, r"^expert: is \[3\]"),
                                  ({"expert": ROUTING * 0.5}, "^expert: is float64"),
                                  ({"w": ALONE[0]}, r"^w: is \[32, 64\]"),
                                  ({"accumulate": True}, "^out: "),
                                  ({"x": X[:, :32]}, r"x: is "),
+                                 ({"w": odd, "activation": "silu"}, "n is 15, must be even"),
                                  ({"out": np.empty((T, N), "f")}, r"^out: is \[6, 32\]")):
             with self.assertRaisesRegex(qk.CallError, sentence):
                 qk.experts(**{"x": X, "w": W, "expert": ROUTING, **change})
