@@ -51,7 +51,7 @@ TEST(CudaGemmBytes, IsWithinItsBound) {
     const std::pair<int64_t, int64_t> shapes[] = {
         {1, 16},   {7, 128},  {65, 144},   {300, 2064},  {40, 4096},   {200, 1040},
         {129, 80}, {64, 528}, {8300, 272}, {12300, 144}, {28700, 272}, {17000, 80}};
-    const int64_t batches[] = {17, 64, 33, 31, 300, 32, 48, 129, 20, 65, 128};
+    const int64_t batches[] = {17, 64, 33, 9, 31, 300, 32, 48, 16, 129, 20, 65, 128};
     const int32_t groups[] = {128, QK_GROUP_ROW, 64, 256, 192, 1024};
     size_t at = 0;
     for (const qk_format scale : kByteScales) {
@@ -97,7 +97,7 @@ TEST(CudaGemmBytes, EveryWideCutIsWithinItsBound) {
     }
 }
 
-// Both widths of product and both heights of block give a row of y the same bits at every m.
+// All widths of product and both heights of block give a row of y the same bits at every m.
 TEST(CudaGemmBytes, RowsKnowNoBatch) {
     QK_NEEDS_DEVICE();
     Rng rng(61);
@@ -109,7 +109,7 @@ TEST(CudaGemmBytes, RowsKnowNoBatch) {
             const DeviceWeight w(p.w);
             if (!runs(p, w)) GTEST_SKIP() << kNoGemm;
             const auto all = run_on_device(kLinearSm90Gemm8Bit, p, w, 0, 64);
-            for (int64_t rows = 17; rows<64; rows += n> 1000 ? 7 : 1) {
+            for (int64_t rows = 9; rows<64; rows += n> 1000 ? 7 : 1) {
                 const int64_t first = rows % 2 == 0 ? 0 : 64 - rows;
                 ASSERT_NO_FATAL_FAILURE(
                     expect_batch_of(all, kLinearSm90Gemm8Bit, p, w, first, rows));

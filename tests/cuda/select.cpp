@@ -80,6 +80,8 @@ TEST(CudaSelect, WhatFourCardsTake) {
          "stored lanes",
          "stored lanes",
          "stored lanes"},
+        {{kS8, kRow, 4096, 4096, 8}, "stored bytes", "dense", "dense", "dense"},
+        {{kS8, kRow, 4096, 4096, 9}, "sm90 gemm 8-bit", "dense", "dense", "dense"},
         {{kLut8, kRow, 4096, 4096, 512}, "sm90 gemm 8-bit", "dense", "dense", "dense"},
         {{kLut8, kRow, 4096, 4096, 513}, "dense", "dense", "dense", "dense"},
         {{kS8, kRow, 4096, 4096, 4096}, "sm90 gemm 8-bit", "dense", "dense", "dense"},
@@ -313,7 +315,8 @@ TEST(CudaSelect, BatchClasses) {
         {kH200, {kU4, kAwq, 8192, 8192, 20}, kAmple, 17, 24},
         {kH200, {kU4, kAwq, 8192, 8192, 33}, kAmple, 25, 64},
         {kH200, {kU4, kAwq, 8192, 8192, 33}, 0, 2, 131070},  // no repacking, no cuBLASLt
-        {kH200, {kS8, kRow, 4096, 4096, 40}, kAmple, 17, 64},
+        {kH200, {kS8, kRow, 4096, 4096, 7}, kAmple, 1, 8},
+        {kH200, {kS8, kRow, 4096, 4096, 40}, kAmple, 9, 64},
         {kH200, {kLut8, kRow, 4096, 4096, 600}, kAmple, 600, 600},
         {kA100, {kU4, kPacked, 4096, 4096, 1}, kAmple, 1, 16},
         {kA100, {kU4, kPacked, 4096, 4096, 20}, kAmple, 17, 64},
@@ -366,35 +369,6 @@ TEST(CudaSelect, AClassHasOneKernelAndOneCut) {
         }
     });
     EXPECT_GT(classes, 1000);
-}
-
-TEST(CudaSelect, WhichWeightsOf17To24RowsAreReadOnce) {
-    const struct {
-        int64_t n, k;
-        bool u4, nf4, nested;
-    } rows[] = {
-        {4096, 4096, false, false, false},
-        {6144, 4096, true, false, true},
-        {5120, 5120, true, false, true},
-        {4096, 14336, false, false, false},
-        {8192, 8192, true, false, true},
-        {28672, 4096, true, true, true},
-        {8192, 28672, true, true, true},
-        {57344, 8192, true, true, true},
-        {57344, 256, false, false, false},
-        {20480, 5120, true, true, true},
-        {16 * 2 * 132, 1 << 16, false, false, false},
-        {16 * 2 * 132 + 16, 1 << 16, true, true, true},
-    };
-    for (const auto &row : rows) {
-        const auto taken = [&](qk_format format, qk_format scale) {
-            const Case c = {format, kPacked, row.n, row.k, 20, kF16, 64, scale};
-            return kernel_of(facts_of(c, kH200.device), kH200.device, 0) == "sm90 24 rows";
-        };
-        EXPECT_EQ(taken(kU4, kF16), row.u4) << row.n << " x " << row.k;
-        EXPECT_EQ(taken(kNf4, kF16), row.nf4) << row.n << " x " << row.k;
-        EXPECT_EQ(taken(kNf4, QK_FORMAT_LUT8), row.nested) << row.n << " x " << row.k;
-    }
 }
 
 }  // namespace

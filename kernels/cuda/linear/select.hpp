@@ -93,7 +93,7 @@ constexpr Row kLinearTable[] = {
     {K::kSm90Gemv, kSm90GemvNeeds, 1, 1, nullptr, Batch::kAny},
     {K::kSm90Rows24, kSm90Rows24Needs, 17, 24, wanted::rows_24, Batch::kAny},
     {K::kSm90Gemm, kSm90GemmNeeds, 17, kAnyM, nullptr, Batch::kBlocks},
-    {K::kSm90Gemm8Bit, kSm90Gemm8BitNeeds, 17, 4096, wanted::codes_8, Batch::kBlocks},
+    {K::kSm90Gemm8Bit, kSm90Gemm8BitNeeds, 9, 4096, wanted::codes_8, Batch::kBlocks},
     {K::kDense, kDenseNeeds, 257, kAnyM, nullptr, Batch::kAlone},
     {K::kDense, kDenseNeeds, 17, kAnyM, wanted::unmeasured_lut4, Batch::kAlone},
     {K::kSm80Gemm, kSm80GemmNeeds, 17, kAnyM, nullptr, Batch::kBlocks},

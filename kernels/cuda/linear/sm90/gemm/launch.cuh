@@ -54,11 +54,22 @@ template <class T, class Decode, ScaleKind kind>
 Status run_cut(GemmCut cut, const LinearArgs &args, const Launch &launch, GemmProblem *p) {
     switch (cut) {
         case GemmCut::k64x64:
+            // Where codes are looked up, products of 16 columns take longer in these blocks.
+            if constexpr (OfBytes<Decode> && Decode::kEntryBytes == 0) {
+                if (p->m <= 16) {
+                    return run_narrow<GemmShape<T, Decode, kind, 16, 1, 2, 4>>(args, launch, p);
+                }
+            }
             if (p->m <= 32) {
                 return run_narrow<GemmShape<T, Decode, kind, 32, 1, 2, 4>>(args, launch, p);
             }
             return run_narrow<GemmShape<T, Decode, kind, 64, 1, 2, 4>>(args, launch, p);
         case GemmCut::k256x64:
+            if constexpr (OfBytes<Decode>) {  // tiles have kernels of their own to 16 rows of x
+                if (p->m <= 16) {
+                    return run_narrow<GemmShape<T, Decode, kind, 16, 4, 1, 2>>(args, launch, p);
+                }
+            }
             if (p->m <= 32) {
                 return run_narrow<GemmShape<T, Decode, kind, 32, 4, 1, 2>>(args, launch, p);
             }

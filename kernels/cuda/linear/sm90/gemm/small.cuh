@@ -1,5 +1,6 @@
-// y = x . transpose(w) + bias for 17 to 64 rows of x on sm_90a: the weights are the matrix operand
-// in registers, x the one in shared memory (linear/sm90/gemm/ring.cuh).
+// y = x . transpose(w) + bias for 17 to 64 rows of x on sm_90a, of 8-bit codes from 9 on: the
+// weights are the matrix operand in registers, x the one in shared memory
+// (linear/sm90/gemm/ring.cuh).
 //
 //   a warpgroup:   [ decode 1  load 2  fold 0 ] [ decode 2  load 3  fold 1 ]
 //   tensor cores:  [ multiply tile 0 ]          [ multiply tile 1 ]
@@ -9,10 +10,10 @@
 // (which cut k), meet in shared memory and are added in a fixed order. The products of one tile are
 // summed from zero and folded with the group's scale in f32, as in linear/sm80/gemv/gemv.cu.
 //
-// Products are 32 or 64 columns wide, and take 64 or 128 clocks a tile of 64 x 64 codes; decoding
-// and folding take 85 or 103 instructions of each warp. Both want registers: a product reads and
-// writes its sums there, so the two overlap by half only (148 and 201 clocks a tile, without
-// copies).
+// Products are 32 or 64 columns wide (16 for 9 to 16 rows of x), and take 64 or 128 clocks a tile
+// of 64 x 64 codes; decoding and folding take 85 or 103 instructions of each warp. Both want
+// registers: a product reads and writes its sums there, so the two overlap by half only (148 and
+// 201 clocks a tile, without copies).
 //
 // After a change count WARPGROUP.DEPBAR in the machine code: there is one a tile. Where ptxas finds
 // sums in use between products it waits after each of them, often without saying so (C7514).
@@ -103,7 +104,7 @@ struct SmallGemm : Gemm<S> {
     static constexpr int kSteps = kTiles / S::Q;  // of a warpgroup in a stage
     // Whether registers hold two tiles. Where not, four warpgroups decode behind each other's
     // products.
-    static constexpr bool kAhead = N == 32 || S::kConsumers < 4;
+    static constexpr bool kAhead = N <= 32 || S::kConsumers < 4;
     using Sums = float[kAcc];
     static_assert(kTiles % S::Q == 0 && (!kAhead || kSteps == 2));
 

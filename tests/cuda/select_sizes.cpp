@@ -1,0 +1,39 @@
+// Which kernel multiplies at which size of a weight: no GPU needed.
+#include <gtest/gtest.h>
+
+#include "cuda/select_all.hpp"
+
+namespace {
+
+using namespace select_test;
+
+TEST(CudaSelect, WhichWeightsOf17To24RowsAreReadOnce) {
+    const struct {
+        int64_t n, k;
+        bool u4, nf4, nested;
+    } rows[] = {
+        {4096, 4096, false, false, false},
+        {6144, 4096, true, false, true},
+        {5120, 5120, true, false, true},
+        {4096, 14336, false, false, false},
+        {8192, 8192, true, false, true},
+        {28672, 4096, true, true, true},
+        {8192, 28672, true, true, true},
+        {57344, 8192, true, true, true},
+        {57344, 256, false, false, false},
+        {20480, 5120, true, true, true},
+        {16 * 2 * 132, 1 << 16, false, false, false},
+        {16 * 2 * 132 + 16, 1 << 16, true, true, true},
+    };
+    for (const auto &row : rows) {
+        const auto taken = [&](qk_format format, qk_format scale) {
+            const Case c = {format, kPacked, row.n, row.k, 20, kF16, 64, scale};
+            return kernel_of(facts_of(c, kH200.device), kH200.device, 0) == "sm90 24 rows";
+        };
+        EXPECT_EQ(taken(kU4, kF16), row.u4) << row.n << " x " << row.k;
+        EXPECT_EQ(taken(kNf4, kF16), row.nf4) << row.n << " x " << row.k;
+        EXPECT_EQ(taken(kNf4, QK_FORMAT_LUT8), row.nested) << row.n << " x " << row.k;
+    }
+}
+
+}  // namespace
