@@ -308,6 +308,8 @@ TEST(CudaSelect, BatchClasses) {
         {kH200, {kU4, kPacked, 8192, 8192, 100}, kAmple, 65, 128},
         {kH200, {kU4, kPacked, 8192, 8192, 129}, kAmple, 129, 256},
         {kH200, {kU4, kPacked, 8192, 8192, 4096}, kAmple, 3969, 4096},
+        {kH200, {kNf4, kPacked, 8192, 8192, 7, kF16, 64}, kAmple, 2, 8},
+        {kH200, {kNf4, kPacked, 8192, 8192, 12, kF16, 64}, kAmple, 9, 16},
         {kH200, {kU4, kRow, 8192, 8192, 1}, kAmple, 1, 1},
         {kH200, {kU4, kRow, 8192, 8192, 7}, kAmple, 2, 16},
         {kH200, {kU4, kAwq, 8192, 8192, 1}, kAmple, 1, 1},

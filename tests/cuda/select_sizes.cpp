@@ -36,4 +36,30 @@ TEST(CudaSelect, WhichWeightsOf17To24RowsAreReadOnce) {
     }
 }
 
+// Beside 9 rows of x and more, look-ups take long enough for "some rows" from fewer codes on.
+TEST(CudaSelect, WhichWeightsOf2To16RowsKeepXInRegisters) {
+    const struct {
+        int64_t n, k;
+        const char *u4, *nf4, *nf4_9;  // nf4_9: of 9 rows of x
+    } rows[] = {
+        {4096, 4096, "sm90 few rows", "sm90 few rows", "sm90 few rows"},
+        {6144, 4096, "sm90 few rows", "sm90 few rows", "sm90 few rows"},
+        {4096, 14336, "sm90 few rows", "sm90 few rows", "sm90 some rows"},
+        {8192, 8192, "sm90 few rows", "sm90 few rows", "sm90 some rows"},
+        {28672, 4096, "sm90 some rows", "sm90 some rows", "sm90 some rows"},
+        {57344, 8192, "sm90 some rows", "sm90 some rows", "sm90 some rows"},
+    };
+    for (const auto &row : rows) {
+        const auto taken = [&](qk_format format, int64_t m, int32_t group = 64) {
+            const Case c = {format, kPacked, row.n, row.k, m, kF16, group};
+            return kernel_of(facts_of(c, kH200.device), kH200.device, 0);
+        };
+        for (const int64_t m : {2, 8, 9, 16}) {
+            EXPECT_EQ(taken(kU4, m), row.u4) << row.n << " x " << row.k;
+            EXPECT_EQ(taken(kNf4, m), m > 8 ? row.nf4_9 : row.nf4) << row.n << " x " << row.k;
+            EXPECT_EQ(taken(kNf4, m, 32), row.nf4) << row.n << " x " << row.k;
+        }
+    }
+}
+
 }  // namespace

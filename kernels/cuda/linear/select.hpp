@@ -42,9 +42,10 @@ constexpr bool passes(const Facts &f, const Device &) {
     return f.meets(C::kGroupsOf64) || f.m <= 32;
 }
 // Large weights outweigh a longer start and end; of long rows, few_rows reads x as often as w;
-// second scales make decoding longer.
+// second scales make decoding longer, and look-ups do beside 9 rows of x and more.
 constexpr bool large(const Facts &f, const Device &d) {
-    return prefers_some_rows(f.n, f.k, f.nested(), d.multiprocessors) && passes(f, d);
+    const bool look_ups = f.lut4() && f.m > 8 && f.meets(C::kGroupsOf64);
+    return prefers_some_rows(f.n, f.k, f.nested() || look_ups, d.multiprocessors) && passes(f, d);
 }
 // More rows are dequantized.
 constexpr bool codes_8(const Facts &f, const Device &) {

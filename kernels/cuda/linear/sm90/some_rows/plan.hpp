@@ -85,12 +85,11 @@ static constexpr int32_t some_rows_cluster(int64_t row_tiles, int64_t chunks,
 
 // Whether a weight is for linear/sm90/some_rows/some_rows.cu though
 // linear/sm90/few_rows/few_rows.cu could take it: large ones, as they outweigh a longer start and
-// end; long rows, of which `rows` reads x as often as the weight; from fewer codes on where second
-// scales make decoding longer (docs/measurements/cuda-designs.md).
-static constexpr bool prefers_some_rows(int64_t n, int64_t k, bool nested,
-                                        int32_t multiprocessors) {
+// end; long rows, of which `rows` reads x as often as the weight; from fewer codes on where
+// decoding takes longer (docs/measurements/cuda-designs.md).
+static constexpr bool prefers_some_rows(int64_t n, int64_t k, bool slow, int32_t multiprocessors) {
     const int64_t row_tiles = ceil_div(n, 16);
-    return n * k > (nested ? int64_t{3} << 24 : int64_t{3} << 25) ||
+    return n * k > (slow ? int64_t{3} << 24 : int64_t{3} << 25) ||
            row_tiles > 12 * int64_t{multiprocessors} ||
            (k >= 20480 && row_tiles <= 4 * int64_t{multiprocessors});
 }
