@@ -13,6 +13,8 @@ int32_t device_count() { return 1; }
 
 Status describe(int32_t, uint32_t allowed, Device *device) {
     device->instruction_sets = cpu::allowed_features(allowed);
+    // VDPBF16PS takes two cycles on processors that have tiles, two multiply-adds of f32 one.
+    device->slow_bf16_vectors = (cpu::features() & cpu::kAmxBf16) != 0;
     return QK_OK;
 }
 

@@ -207,6 +207,7 @@ struct Device {
     int32_t l2_bytes = 0;
     bool lacks_library = false;                 // CUDA: cuBLASLt was looked for and is not there
     const ScaleTables *tables = &kScaleTables;  // in its own memory
+    bool slow_bf16_vectors = false;             // CPU: their products take longer than exact ones
 };
 
 static constexpr bool has(const Device &device, uint32_t instruction_sets) {

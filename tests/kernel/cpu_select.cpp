@@ -54,14 +54,26 @@ std::vector<qk::Weight> views(const std::vector<WeightCase> &all) {
     return views;
 }
 
-// The first of the lists that takes the case: a mode's, else an exact one.
+// The first of the lists that takes the case: a mode's, else an exact one. Where bf16 vectors are
+// slow the mode has tiles alone.
 const qk::Kernel<qk::LinearArgs> *walked(const qk::LinearArgs &args, const qk::Device &device,
                                          uint32_t mode) {
     const qk::Backend &cpu = qk::kCpuBackend;
+    const bool tiles = has(device, QK_ISA_AMX_BF16) && args.x.rows >= 8;
+    if (mode == kBf16Mode && device.slow_bf16_vectors && !tiles) mode = 0;
     const qk::Kernel<qk::LinearArgs> *found = nullptr;
     if (mode == kInt8Mode) found = qk::pick(cpu.linear_int8, args, device);
     if (mode == kBf16Mode) found = qk::pick(cpu.linear_bf16, args, device);
     return found != nullptr ? found : qk::pick(cpu.linear, args, device);
+}
+
+void expect_first(const qk::LinearArgs &args, const qk::Device &device, uint32_t modes) {
+    const auto plan = plan_linear(args, device, {modes, SIZE_MAX}, nullptr);
+    ASSERT_EQ(plan.kernel, walked(args, device, modes));
+    const uint32_t sets = device.instruction_sets | QK_ISA_GENERIC;
+    const Conditions facts = linear_facts(args);
+    const uint32_t faster = faster_modes(modes, device, sets, facts);
+    ASSERT_STREQ(plan.kernel->name, select_linear(facts, sets, faster).name);
 }
 
 // Lists have the table's sequence, and the plan has the kernel of the row that it finds.
@@ -73,7 +85,7 @@ TEST(CpuSelect, PlansTheFirstKernelThatTakesTheCase) {
          {~0u, QK_ISA_GENERIC, QK_ISA_GENERIC | QK_ISA_AVX2, x86, x86 | QK_ISA_AVX512_VNNI,
           x86 | QK_ISA_AVX512_VBMI, QK_ISA_GENERIC | QK_ISA_NEON,
           QK_ISA_GENERIC | QK_ISA_NEON | QK_ISA_DOTPROD, QK_ISA_GENERIC | QK_ISA_RVV}) {
-        const qk::Device device = qk::device_at(qk::kCpuBackend, 0, cap & all_sets);
+        qk::Device device = qk::device_at(qk::kCpuBackend, 0, cap & all_sets);
         for (const qk::Weight &w : weights) {
             for (const int64_t m : {1, 2, 3, 4, 5, 6, 7, 64}) {
                 const qk::Format *const f32 = qk::find_format(QK_FORMAT_F32);
@@ -81,11 +93,10 @@ TEST(CpuSelect, PlansTheFirstKernelThatTakesTheCase) {
                     {f32, m, w.geometry.k, nullptr}, w, nullptr, {f32, m, w.geometry.n, nullptr}};
                 SCOPED_TRACE(testing::Message() << w.format->name << " m " << m);
                 for (const uint32_t modes : {0u, kInt8Mode, kBf16Mode}) {
-                    const auto plan = plan_linear(args, device, {modes, SIZE_MAX}, nullptr);
-                    ASSERT_EQ(plan.kernel, walked(args, device, modes));
-                    const uint32_t sets = device.instruction_sets | QK_ISA_GENERIC;
-                    ASSERT_STREQ(plan.kernel->name,
-                                 select_linear(linear_facts(args), sets, modes).name);
+                    for (const bool slow : {false, true}) {
+                        device.slow_bf16_vectors = slow;
+                        expect_first(args, device, modes);
+                    }
                 }
             }
         }
@@ -164,8 +175,11 @@ std::string page() {
         text << "\n## " << c.name << "\n\n| instruction sets | kernel | why not a faster one |\n"
              << "|---|---|---|\n";
         for (const Processor &p : kProcessors) {
-            const LinearRow &row = select_linear(c.facts, p.sets, c.mode);
-            const Faster faster = faster_linear(c.facts, p.sets, c.mode, p.kind);
+            qk::Device device;
+            device.slow_bf16_vectors = (p.sets & QK_ISA_AMX_BF16) != 0;  // as processors are
+            const uint32_t mode = faster_modes(c.mode, device, p.sets, c.facts);
+            const LinearRow &row = select_linear(c.facts, p.sets, mode);
+            const Faster faster = faster_linear(c.facts, p.sets, mode, p.kind);
             text << "| " << p.name << " | " << row.name << " | "
                  << (*faster.set != 0 ? "no " : faster.reason) << faster.set << " |\n";
         }

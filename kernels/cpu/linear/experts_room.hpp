@@ -70,7 +70,8 @@ const LinearRow &kernel_of(const LinearArgs &one, const Device &device, uint32_t
         one.rows == 0 ? device.instruction_sets | QK_ISA_GENERIC : uint32_t(QK_ISA_GENERIC);
     LinearArgs alone = one;
     if (modes == kBf16Mode) alone.x.rows = 1;
-    return select_linear(linear_facts(alone), sets, modes);
+    const Conditions facts = linear_facts(alone);
+    return select_linear(facts, sets, faster_modes(modes, device, sets, facts));
 }
 
 // Whether several rows of x have the bits of each alone.

@@ -49,24 +49,28 @@ struct Rows {
 
 // Rows of x for which a row of y has the bits of this call. bf16 mode's batches begin with 8 rows,
 // also where fewer rows run exact.
-Rows rows_alike(const LinearArgs &args, uint32_t sets, uint32_t modes, const LinearRow &row) {
+Rows rows_alike(const LinearArgs &args, const Device &device, uint32_t sets, uint32_t modes,
+                const LinearRow &row) {
     if (args.transposed || row.mode == kInt8Mode) return {1, INT32_MAX};
     const bool exact = row.mode == 0;
     if (exact && args.x.rows <= kLaneRows) return {1, int32_t(kLaneRows)};
     if (!exact && args.x.rows >= 8) return {8, INT32_MAX};
     LinearArgs batch = args;
     batch.x.rows = 8;
-    const bool rounds = select_linear(linear_facts(batch), sets, modes).mode == kBf16Mode;
+    const Conditions facts = linear_facts(batch);
+    const uint32_t faster = faster_modes(modes, device, sets, facts);
+    const bool rounds = select_linear(facts, sets, faster).mode == kBf16Mode;
     return {exact ? int32_t(kLaneRows) + 1 : 1, rounds ? 7 : INT32_MAX};
 }
 
-void explain(const LinearArgs &args, Conditions facts, uint32_t sets, uint32_t modes,
-             const LinearRow &row, Explanation *out) {
-    const Rows alike = rows_alike(args, sets, modes, row);
+void explain(const LinearArgs &args, const Device &device, Conditions facts, uint32_t sets,
+             uint32_t modes, const LinearRow &row, Explanation *out) {
+    const Rows alike = rows_alike(args, device, sets, modes, row);
     out->batch_first = alike.first;
     out->batch_last = alike.last;
     const LinearRow *const table = args.transposed ? kTransposedTable : kLinearTable;
-    const Faster faster = faster_than(row, table, facts, sets, modes, kKind);
+    const uint32_t of_case = faster_modes(modes, device, sets, facts);
+    const Faster faster = faster_than(row, table, facts, sets, of_case, kKind);
     const bool is_set = *faster.set != 0;
     snprintf(out->reason, sizeof out->reason, "%s%s",
              is_set ? "the context's instruction sets lack " : faster.reason, faster.set);
@@ -122,9 +126,12 @@ LinearPlan plan_linear(const LinearArgs &args, const Device &device, const Allow
     if (args.experts != nullptr) return plan_experts(args, device, allowed, explanation);
     const Conditions facts = linear_facts(args);
     const uint32_t sets = usable_sets(device, allowed.modes, facts);
+    const uint32_t modes = faster_modes(allowed.modes, device, sets, facts);
     const LinearRow &row = args.transposed ? select_from(kTransposedTable, facts, sets, 0)
-                                           : select_linear(facts, sets, allowed.modes);
-    if (explanation != nullptr) explain(args, facts, sets, allowed.modes, row, explanation);
+                                           : select_linear(facts, sets, modes);
+    if (explanation != nullptr) {
+        explain(args, device, facts, sets, allowed.modes, row, explanation);
+    }
     // A mode is allowed for its speed: no slower kernel stands in for a workspace.
     const Kernel<LinearArgs> *const kernel = row.kernel;
     const size_t bytes = workspace_of(*kernel, args, device);

@@ -219,6 +219,13 @@ static constexpr bool allows(uint32_t modes, const LinearRow &row) {
     return row.mode == 0 || (row.mode & modes) != 0;
 }
 
+// Modes that make a product faster. Where vectors are slow at bf16 products, tiles alone do.
+static constexpr uint32_t faster_modes(uint32_t modes, const Device &device, uint32_t sets,
+                                       Conditions facts) {
+    const bool tiles = (sets & QK_ISA_AMX_BF16) != 0 && (facts & kEightRows) != 0;
+    return device.slow_bf16_vectors && !tiles ? modes & ~kBf16Mode : modes;
+}
+
 static constexpr int32_t first_exact_row() {
     int32_t row = 0;
     while (kLinearTable[row].mode != 0) ++row;
