@@ -3,6 +3,7 @@
 #include "cuda/linear/sm90/gemm/experts_plan.hpp"
 #include "cuda/linear/sm90/gemv/rows_plan.hpp"
 #include "cuda/linear/stored/gemv_plan.hpp"
+#include "cuda/select_case.hpp"
 
 #include <gtest/gtest.h>
 
@@ -120,6 +121,17 @@ TEST(CudaPlan, StripsOnAnH200) {
         EXPECT_EQ(plan.wide, row.wide) << row.n << " x " << row.k;
         EXPECT_EQ(plan.cut, row.cut) << row.n << " x " << row.k;
     }
+}
+
+TEST(CudaPlan, StripsAreCopiedBy16Bytes) {
+    select_test::Case c = {QK_FORMAT_U4_AFFINE, QK_LAYOUT_AWQ_GEMM};
+    const auto kernel = [&] {
+        const qk::Device &d = select_test::kH200.device;
+        return select_test::kernel_of(select_test::facts_of(c, d), d, select_test::kAmple);
+    };
+    EXPECT_EQ(kernel(), "stored columns gemv");
+    c.off_zero = 4;
+    EXPECT_EQ(kernel(), "stored columns");
 }
 
 // In groups of 32 and 64 as well, where the shared memory is small, and where there are no

@@ -34,7 +34,7 @@ struct Case {
     bool lowered = false;  // with minima
     bool transposed = false;
     int64_t experts = 0, slots = 2;  // experts: that n is the rows of; 0: w is one weight
-    int64_t off_x = 0, off_y = 0, off_w = 0, off_scale = 0, off_second = 0;  // bytes
+    int64_t off_x = 0, off_y = 0, off_w = 0, off_scale = 0, off_second = 0, off_zero = 0;  // bytes
 };
 
 inline qk::cuda::Facts facts_of(const Case &c, const qk::Device &device) {
@@ -79,7 +79,7 @@ inline qk::cuda::Facts facts_of(const Case &c, const qk::Device &device) {
     w.scale.second = plane(QK_PLANE_SCALE2, c.off_second);
     w.scale.code = plane(QK_PLANE_SCALE_CODE, 0);
     w.scale.bias = plane(QK_PLANE_SCALE_BIAS, 0);
-    w.zero = c.lowered ? nullptr : plane(QK_PLANE_ZERO, 0);
+    w.zero = c.lowered ? nullptr : plane(QK_PLANE_ZERO, c.off_zero);
     if (shape.has_minimum) {
         w.minimum = w.scale;
         w.minimum.data = plane(QK_PLANE_ZERO, 0);

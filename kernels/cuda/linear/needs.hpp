@@ -277,7 +277,7 @@ constexpr Needs kColumnsGemvNeeds = {
     .weights = kAwqU4,
     .conditions =
         kScaleWords | needs(C::kXIs16Bits, C::kXAligned16, C::kCodesAligned16, C::kScalesAligned16,
-                            C::kZerosAligned4, C::kK8, C::kN32, C::kGroupsAlongK,
+                            C::kZerosAligned16, C::kK8, C::kN32, C::kGroupsAlongK,
                             C::kGroupsPowerOfTwo, C::kGroupsOf32, C::kFewGroups31, C::kScalesPlain),
     .most = 1,
     .k_below = int64_t{1} << 30,
