@@ -55,7 +55,7 @@ constexpr int64_t rows_24(const Facts &f, const Device &d) {
 }
 constexpr int64_t words_gemv(const Facts &f, const Device &d) {
     const bool gptq = f.weight == kGptqU4;
-    return words_gemv_shared(plan_words_gemv(f.n, f.k, gptq, d.multiprocessors), gptq, f.lut4());
+    return words_gemv_shared(plan_words_gemv(f.n, f.k, gptq, d.multiprocessors), f.lut4());
 }
 constexpr int64_t columns_gemv(const Facts &f, const Device &d) {
     const int64_t group = f.groups_per_row == 1 ? f.k : f.group_size;

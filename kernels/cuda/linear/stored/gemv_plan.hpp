@@ -18,14 +18,7 @@ QK_HD constexpr int32_t rows_of_block(const GemvPlan &plan, uint32_t block) {
 QK_HD constexpr int unit_tall(bool gptq) { return gptq ? 2 : 1; }
 QK_HD constexpr int unit_columns(bool gptq) { return int(kUnitColumns) / unit_tall(gptq); }
 
-// From a row of a unit (GPTQ: of words) to the next: lanes that load at once find banks of their
-// own.
-QK_HD constexpr int unit_pitch(bool gptq) {
-    return gptq ? 16 * unit_tall(gptq) * 4 + 16 : int(kUnitColumns) / 2 + 32;
-}
-QK_HD constexpr int unit_bytes(bool gptq) {
-    return unit_pitch(gptq) * (gptq ? unit_columns(gptq) / 8 : 16);
-}
+constexpr int kHalfBytes = 2048;  // of a unit
 
 // As plan_gemv; rows are those of units.
 static constexpr GemvPlan plan_words_gemv(int64_t n, int64_t k, bool gptq, int64_t most_blocks) {
@@ -47,9 +40,9 @@ static constexpr GemvPlan plan_words_gemv(int64_t n, int64_t k, bool gptq, int64
 }
 
 // Bytes of a block: the table of pairs, what scale codes stand for, partial sums, slots.
-static constexpr int64_t words_gemv_shared(const GemvPlan &plan, bool gptq, bool lut4) {
+static constexpr int64_t words_gemv_shared(const GemvPlan &plan, bool lut4) {
     return (lut4 ? 32 * 1024 : 0) + 1024 + int64_t{plan.sums_bytes} +
-           kGemvWarps * kUnitsAhead * unit_bytes(gptq);
+           kGemvWarps * kUnitsAhead * 2 * kHalfBytes;
 }
 
 // ---- Words along n: units of 64, 128 or 256 rows of w, a strip, and as many columns as make 4 KiB

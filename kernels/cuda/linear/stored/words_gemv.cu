@@ -28,9 +28,7 @@ struct RowWarp {
     using Copy = UnitCopy<gptq>;
     using Scales = RowGroups<kind, kGroups, !Decode::kLut4>;
     using X = RowX<Decode::kLut4, gptq>;
-    static constexpr int kBytes = unit_bytes(gptq);
-    // Units whose scales are under way. Looking codes up takes the registers that two would need.
-    static constexpr int kScalesAhead = Decode::kLut4 ? 1 : kUnitsAhead;
+    static constexpr int kBytes = 2 * kHalfBytes;
 
     const RowProblem &p;
     const uint32_t *table;
@@ -41,8 +39,8 @@ struct RowWarp {
     int lane, pair;  // pair of tiles whose sums the lane keeps: lane % 4
     int32_t count;   // of the warp's units
     bool high_first;
-    Unit unit, ahead;  // to multiply; to load scales for and to issue
-    Scales scales[kScalesAhead];
+    Unit unit, ahead;  // to multiply, to issue
+    Scales scales;     // of the next unit
     X x;
     float low = 0, high = 0;
 
@@ -60,34 +58,26 @@ struct RowWarp {
         count = total > warp ? (total - warp + kWarps - 1) / kWarps : 0;
     }
 
-    __device__ void issue_first() {
-#pragma unroll
-        for (int stage = 0; stage < kUnitsAhead; ++stage) issue(stage, stage < count);
-    }
-    __device__ void issue(int stage, bool there) {
-        uint8_t *const slot = slots + stage * kBytes;
-        if (there) {
-            copy.issue(unit_row(ahead.row), ahead.column, slot);
-            ahead.advance(p.plan);
-        } else {
-            copies_commit();
-            copies_commit();
-        }
+    // A half of the unit ahead; behind its second one the next unit is.
+    __device__ void issue(int stage, int half, bool there) {
+        if (!there) return copies_commit();
+        copy.issue(unit_row(ahead.row), ahead.column, half, slots + stage * kBytes);
+        if (half == 1) ahead.advance(p.plan);
     }
 
-    __device__ void load_scales(Unit of, Scales *to) const {
+    __device__ void load_scales() {
         const int32_t down = pair / Copy::kLanes * 16, end = int32_t(p.w.geometry.n) - 1;
-        const int32_t first = unit_row(of.row) * 16 * Copy::kTall + down;
+        const int32_t first = unit_row(unit.row) * 16 * Copy::kTall + down;
         const uint32_t rows[2] = {uint32_t(min(first + Copy::low(lane), end)),
                                   uint32_t(min(first + Copy::high(lane), end))};
-        to->load(p, rows, uint32_t(of.column * Copy::kTiles + pair % Copy::kLanes * 2));
+        scales.load(p, rows, uint32_t(unit.column * Copy::kTiles + pair % Copy::kLanes * 2));
     }
 
     // own: of a lane's two tiles, its column of the product, both rows.
     __device__ void add_tile(const uint8_t *slot, int tile, const Zeros (&zero)[2], const X &x,
                              float (&own)[2][2]) const {
         uint32_t word[2][2];
-        Copy::words(slot, tile, lane, word);
+        copy.words(slot, tile, word);
         float d[4] = {};
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
@@ -150,35 +140,39 @@ struct RowWarp {
         low = high = 0;
     }
 
-    // Before the first codes: behind those, scales and x would come as late as the last of them.
-    __device__ void load_first() {
-        Unit first = unit;
-#pragma unroll
-        for (int i = 0; i < kScalesAhead; ++i) {
-            if (count > i) load_scales(first, &scales[i]);
-            first.advance(p.plan);
+    // What is asked for first comes first: some codes, so that the memory is busy while places of
+    // scales are found, then scales and x, which behind all codes would come as late as the last.
+    __device__ void begin() {
+        issue(0, 0, count > 0);
+        if (count > 0) {
+            load_scales();
+            x.load(p, unit.column, lane);
         }
-        if (count > 0) x.load(p, unit.column, lane);
+#pragma unroll
+        for (int half = 1; half < 2 * kUnitsAhead; ++half) {
+            issue(half / 2, half % 2, count > half / 2);
+        }
     }
 
-    __device__ void step(int32_t left, int stage, float bias, Scales *of_unit) {
+    __device__ void step(int32_t left, int stage, float bias) {
         float2 scale[kGroups];
         uint32_t zero[kGroups] = {};
 #pragma unroll
         for (int i = 0; i < kGroups; ++i) {
-            scale[i] = of_unit->scales(scale_codes, bias, i);
-            if (!Decode::kLut4) zero[i] = of_unit->zero_byte(p.w.zero_offset, i);
+            scale[i] = scales.scales(scale_codes, bias, i);
+            if (!Decode::kLut4) zero[i] = scales.zero_byte(p.w.zero_offset, i);
         }
         const Unit now = unit;
         unit.advance(p.plan);
-        if (left > kScalesAhead) load_scales(kScalesAhead == 1 ? unit : ahead, of_unit);
+        if (left > 1) load_scales();
         if (p.plan.unit_step != 0) {
             x.take(high_first);
             if (left > 1) x.load(p, unit.column, lane);
         }
         add_unit(slots + stage * kBytes, x, scale, zero);
         __syncwarp();
-        issue(stage, left > kUnitsAhead);
+        issue(stage, 0, left > kUnitsAhead);
+        issue(stage, 1, left > kUnitsAhead);
         if (left == 1 || unit.row != now.row) store_partial(now);
     }
 
@@ -187,14 +181,9 @@ struct RowWarp {
         if (count > 0) x.take(high_first);
         int stage = 0;
 #pragma unroll 1
-        for (int32_t left = count; left > 0;) {
-            if constexpr (kScalesAhead == 1) {
-                step(left--, stage, bias, &scales[0]);
-                stage ^= 1;
-            } else {
-                step(left--, 0, bias, &scales[0]);
-                if (left > 0) step(left--, 1, bias, &scales[1]);
-            }
+        for (int32_t left = count; left > 0; --left) {
+            step(left, stage, bias);
+            stage ^= 1;
         }
     }
 };
@@ -209,8 +198,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     auto *const partials = scale_codes + 256;
     auto *const slots = reinterpret_cast<uint8_t *>(partials) + p.plan.sums_bytes;
     RowWarp<T, Decode, gptq, kind, kGroups> work(p, table, scale_codes, partials, slots);
-    work.load_first();
-    work.issue_first();
+    work.begin();
     float bias = 0;
     if constexpr (Decode::kLut4) Decode::prepare(p.w, table, work.high_first);
     if constexpr (kind == ScaleKind::kNested) {
@@ -234,7 +222,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 template <class T, class Decode, bool gptq, ScaleKind kind>
 Status run_scales(const RowProblem &p, const Launch &launch) {
     Shape3 shape = {dim3(uint32_t(p.plan.blocks)), kThreads};
-    shape.shared_bytes = uint32_t(words_gemv_shared(p.plan, gptq, Decode::kLut4));
+    shape.shared_bytes = uint32_t(words_gemv_shared(p.plan, Decode::kLut4));
     if (p.group_shift == 0) {
         return launch_kernel(launch, "linear", multiply_words_gemv<T, Decode, gptq, kind, 2>, shape,
                              p);

@@ -19,65 +19,63 @@ __device__ inline int32_t unit_row(int32_t of_block) {
     return int32_t(blockIdx.x) + of_block * int32_t(gridDim.x);
 }
 
-// A unit's way to shared memory and to the lanes, whose rows of it are low and high.
+// A unit's way to shared memory and to the lanes, whose rows of it are low and high. A half of a
+// unit is 16 lines of 128 bytes (of a row of w; GPTQ: of words). Their 16-byte pieces are swapped
+// by the number of the line, mod 8, so that lanes that load at once find banks of their own.
 template <bool gptq>
 struct UnitCopy {
-    static constexpr int kPitch = unit_pitch(gptq);
     static constexpr int kTall = unit_tall(gptq), kTiles = kUnitTiles / kTall;  // down and along k
     static constexpr int kLanes = 4 / kTall;  // that have sums of a row, neighbours
-    const uint8_t *data;
-    int64_t pitch;  // bytes from a row (GPTQ: of words) to the next
-    int32_t n, k;
-    int down, piece;  // of the lane's first 16 bytes
+    const uint8_t *data;                      // the plane, from the lane's first 16 bytes of it on:
+    int64_t pitch;                            // bytes from a line to the next
+    int64_t bytes;                            // to the right
+    int32_t lines;                            // below
+    int to, below;  // places in a half: of the lane's first 16 bytes; from there, four lines below
+    int words_at;   // place in a unit of the lane's first words
 
     __device__ explicit UnitCopy(const Problem &p)
-        : pitch(gptq ? p.w.geometry.n * 4 : p.w.geometry.k / 2), n(int32_t(p.w.geometry.n)),
-          k(int32_t(p.w.geometry.k)) {
-        constexpr int kPieces = gptq ? 4 * kTall : 8;
-        piece = int(threadIdx.x) % kPieces;
-        down = int(threadIdx.x) % 32 / kPieces;
+        : pitch(gptq ? p.w.geometry.n * 4 : p.w.geometry.k / 2) {
+        const int lane = int(threadIdx.x) % 32, down = lane / 8, piece = lane % 8;
         data = p.w.data + down * pitch + piece * 16;
+        bytes = pitch - piece * 16;
+        lines = int32_t(gptq ? p.w.geometry.k / 8 : p.w.geometry.n) - down;
+        to = down * 128 + (piece ^ down) * 16;
+        below = 512 + ((piece ^ down) < 4 ? 64 : -64);
+        const int pair = lane % 4, line = gptq ? pair * 2 : low(lane);
+        words_at = line * 128 + ((gptq ? lane / 8 : pair / 2) ^ line % 8) * 16 +
+                   (gptq ? lane / 4 : pair) % 2 * 8;
     }
-    __device__ static int low(int lane) { return gptq ? lane / 4 * 2 : lane / 4; }
-    __device__ static int high(int lane) { return gptq ? lane / 4 * 2 + 1 : lane / 4 + 8; }
+    static __device__ int low(int lane) {
+        return gptq ? lane / 4 * 2 : lane / 4 % 4 * 2 + lane / 16;
+    }
+    static __device__ int high(int lane) { return low(lane) + (gptq ? 1 : 8); }
 
-    __device__ void issue(int32_t unit_row, int32_t column, uint8_t *slot) const {
-        constexpr int kTimes = kUnitBytes / 2 / (32 * 16), kDown = gptq ? 8 / kTall : 4;
-        const int32_t line = gptq ? column * (unit_columns(gptq) / 8) : unit_row * 16;
-        const int64_t at = gptq ? unit_row * int64_t{64 * kTall} : column * (kUnitColumns / 2);
-        const int32_t lines = (gptq ? k / 8 : n) - line - down;
-        const int32_t left =
-            gptq ? n - unit_row * 16 * kTall - piece * 4 : k / 2 - int32_t(at) - piece * 16;
-        const uint8_t *from = data + line * pitch + at;
-        uint8_t *const to = slot + down * kPitch + piece * 16;
+    __device__ void issue(int32_t unit_row, int32_t column, int half, uint8_t *slot) const {
+        const int32_t line = gptq ? column * (unit_columns(gptq) / 8) + half * 16 : unit_row * 16;
+        const int64_t byte =
+            gptq ? unit_row * int64_t{128} : column * (kUnitColumns / 2) + half * 128;
+        const uint8_t *const from = data + line * pitch + byte;
+        const int32_t left = byte < bytes ? lines - line : 0;
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            constexpr int kOver = gptq ? 0 : int(kUnitColumns) / 4;  // bytes from half to half
-#pragma unroll
-            for (int i = 0; i < kTimes; ++i) {
-                const int row = (gptq ? half * kTimes + i : i) * kDown;
-                const bool there = left > half * kOver && row < lines;
-                copy_ahead<16>(to + row * kPitch + half * kOver, from + row * pitch + half * kOver,
-                               there ? 16 : 0, true);
-            }
-            copies_commit();
+        for (int i = 0; i < 4; ++i) {
+            copy_ahead<16>(slot + half * kHalfBytes + to + i / 2 * 1024 + i % 2 * below,
+                           from + i * 4 * pitch, i * 4 < left ? 16 : 0, true);
         }
+        copies_commit();
     }
     // The words of the lane's rows, of its 16 columns of a tile: two of the low one, two of the
     // high.
-    __device__ static void words(const uint8_t *slot, int tile, int lane, uint32_t (&to)[2][2]) {
-        const int pair = lane % 4;
+    __device__ void words(const uint8_t *slot, int tile, uint32_t (&to)[2][2]) const {
         if constexpr (gptq) {
-            const uint8_t *const at = slot + (tile % kTiles * 8 + pair * 2) * kPitch +
-                                      (tile / kTiles * 16 + low(lane)) * 4;
-            const auto first = *reinterpret_cast<const uint2 *>(at);
-            const auto then = *reinterpret_cast<const uint2 *>(at + kPitch);
+            const int at = words_at ^ tile / kTiles * 64, down = tile % kTiles * 1024;
+            const auto first = *reinterpret_cast<const uint2 *>(slot + at + down);
+            const auto then = *reinterpret_cast<const uint2 *>(slot + (at ^ 16) + down + 128);
             to[0][0] = first.x, to[1][0] = first.y;
             to[0][1] = then.x, to[1][1] = then.y;
         } else {
-            const uint8_t *const at = slot + low(lane) * kPitch + tile * 32 + pair * 8;
+            const uint8_t *const at = slot + (words_at ^ tile % 4 * 32) + tile / 4 * kHalfBytes;
             const auto of_low = *reinterpret_cast<const uint2 *>(at);
-            const auto of_high = *reinterpret_cast<const uint2 *>(at + 8 * kPitch);
+            const auto of_high = *reinterpret_cast<const uint2 *>(at + 1024);
             to[0][0] = of_low.x, to[0][1] = of_low.y;
             to[1][0] = of_high.x, to[1][1] = of_high.y;
         }
