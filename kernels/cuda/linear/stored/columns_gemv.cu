@@ -15,7 +15,7 @@
 // all columns of the right operands hold the same x.
 //
 // Wide strips read memory better, but are few: so two blocks, a cluster, may share one and divide
-// its units; their sums meet in the order of the blocks.
+// its units; the second one's sums are sent to the first one, which adds them to its own.
 //
 // Bytes per row of w: k / 2 of codes, its scales and zeros, read once. Nothing is read before the
 // kernel ahead in the stream has finished: a checkpoint's weights may be its work.
@@ -59,13 +59,13 @@ struct ColumnsWarp {
     static constexpr int kLine = kRows / 2;  // bytes of a column of a unit
     static constexpr int kSteps = kColumns / 16;
     static constexpr int kScaleBytes = kind == ScaleKind::kF32 ? 4 : 2;
-    // A slot: codes, scales, zeros, x.
-    static constexpr int kScales = kStripCodes, kZeros = kScales + kRows * kScaleBytes,
-                         kX = kZeros + kRows / 2, kSlot = strip_slot(kWide, kScaleBytes);
+    // What a unit has beside its codes: scales, zeros, x.
+    static constexpr int kZeros = kRows * kScaleBytes, kX = kZeros + kRows / 2,
+                         kBeside = strip_beside(kWide, kScaleBytes);
 
     const ColumnsProblem &p;
-    float *partials;  // of the block
-    uint8_t *slots;   // of the warp
+    float *partials;          // of the block
+    uint8_t *codes, *beside;  // of the warp's units on their way
     int lane, warp;
     int own;                // column of words whose sums the lane keeps
     int32_t cluster, rank;  // of the grid; of the cluster
@@ -79,7 +79,8 @@ struct ColumnsWarp {
           warp(__shfl_sync(~0u, int(threadIdx.x) / 32, 0)),
           own(lane / 4 * kWide + lane % 4 * kWide / 4), cluster(int32_t(blockIdx.x) / p.plan.cut),
           rank(int32_t(blockIdx.x) % p.plan.cut) {
-        slots = all_slots + warp * kUnitsAhead * kSlot;
+        codes = all_slots + warp * kUnitsAhead * kStripCodes;
+        beside = all_slots + kWarps * kUnitsAhead * kStripCodes + warp * kUnitsAhead * kBeside;
         strips = p.plan.strips.each + (cluster < p.plan.strips.rest);
         unit = ahead = {0, warp * p.plan.cut + rank};
         const int32_t warps = kWarps * p.plan.cut, left = p.plan.units - unit.column;
@@ -97,12 +98,13 @@ struct ColumnsWarp {
         return cluster + int64_t(of_cluster) * (int32_t(gridDim.x) / p.plan.cut);
     }
 
-    __device__ void issue(int stage, bool there) {
+    // codes_first: so that the memory is busy while places of scales are found.
+    __device__ void issue(int stage, bool there, bool codes_first) {
         if (there) {
-            uint8_t *const slot = slots + stage * kSlot;
             const int64_t of_strip = strip(ahead.row);
-            issue_scales(of_strip, slot);
-            issue_codes(of_strip, slot);
+            if (codes_first) issue_codes(of_strip, codes + stage * kStripCodes);
+            issue_scales(of_strip, beside + stage * kBeside);
+            if (!codes_first) issue_codes(of_strip, codes + stage * kStripCodes);
             advance(&ahead);
         }
         copies_commit();
@@ -135,7 +137,7 @@ struct ColumnsWarp {
         const int64_t group =
             min(column >> p.group_shift, int32_t(p.w.geometry.groups_per_row) - 1);
         const uint8_t *const scale = p.w.scale + group * n * kScaleBytes;
-        copy_part<kRows * kScaleBytes>(lane, slot + kScales, scale + first * kScaleBytes,
+        copy_part<kRows * kScaleBytes>(lane, slot, scale + first * kScaleBytes,
                                        scale + n * kScaleBytes);
         if (p.w.zero != nullptr) {
             const uint8_t *const zero = p.w.zero + group * n / 2;
@@ -147,7 +149,7 @@ struct ColumnsWarp {
 
     // Of rows 2 i and 2 i + 1 of the lane's 8.
     __device__ float2 scale_pair(const uint8_t *slot, int i) const {
-        const uint8_t *const at = slot + kScales + (own * 8 + i * 2) * kScaleBytes;
+        const uint8_t *const at = slot + (own * 8 + i * 2) * kScaleBytes;
         if constexpr (kind == ScaleKind::kF32) {
             return *reinterpret_cast<const float2 *>(at);
         } else {
@@ -195,15 +197,17 @@ struct ColumnsWarp {
         }
     }
 
-    __device__ void add_unit(const uint8_t *slot) {
+    __device__ void add_unit(int stage) {
+        const uint8_t *const slot = beside + stage * kBeside;
         uint32_t words[kWide][kSteps][4];
         uint2 x[kSteps];
         const int g = lane / 4, t = lane % 4;
-        const uint8_t *const codes = slot + t * kLine + place(g * kWide / 4, t) + g * kWide % 4 * 4;
+        const uint8_t *const from =
+            codes + stage * kStripCodes + t * kLine + place(g * kWide / 4, t) + g * kWide % 4 * 4;
 #pragma unroll
         for (int i = 0; i < kSteps * 4; ++i) {
             uint32_t side[kWide];
-            load(codes + i * (4 * kLine), side);
+            load(from + i * (4 * kLine), side);
 #pragma unroll
             for (int j = 0; j < kWide; ++j) words[j][i / 4][i % 4] = side[j];
         }
@@ -254,15 +258,15 @@ struct ColumnsWarp {
 
     __device__ void run() {
 #pragma unroll
-        for (int i = 0; i < kUnitsAhead; ++i) issue(i, i < count);
+        for (int i = 0; i < kUnitsAhead; ++i) issue(i, i < count, i == 0);
         int stage = 0;
 #pragma unroll 1
         for (int32_t left = count; left > 0; --left) {
             copies_wait_but<kUnitsAhead - 1>();
             __syncwarp();
-            add_unit(slots + stage * kSlot);
+            add_unit(stage);
             __syncwarp();
-            issue(stage, left > kUnitsAhead);
+            issue(stage, left > kUnitsAhead, false);
             stage = stage + 1 == kUnitsAhead ? 0 : stage + 1;
             const int32_t row = unit.row;
             advance(&unit);
@@ -276,27 +280,49 @@ struct ColumnsWarp {
     __device__ void store(int64_t row, float y) const {
         if (row < p.w.geometry.n) store_output(p, p.type, row, row, y);
     }
+    __device__ void store(int32_t first, const float4 &y) const {
+        const int64_t row = strip(first / kRows) * kRows + first % kRows;
+        store(row, y.x), store(row + 1, y.y), store(row + 2, y.z), store(row + 3, y.w);
+    }
+
+#if !defined(QK_CUDA_SIMULATED)
+    // Places of the first block of a cluster for the sums of the others, and their barrier.
+    __device__ uint32_t received() const { return shared_address(sums()) + p.plan.sums_bytes; }
+    __device__ uint32_t barrier() const {
+        return received() + uint32_t(p.plan.cut - 1) * p.plan.sums_bytes;
+    }
+    __device__ void expect_sums() const {
+        if (rank == 0 && threadIdx.x == 0) {
+            barrier_init(barrier(), 1);
+            barrier_init_fence();
+            barrier_expect(barrier(), uint32_t((p.plan.cut - 1) * strips * kRows) * 4);
+        }
+        cluster_arrive();
+    }
+    // Then the block may end: nobody reads its memory.
+    __device__ void send_sums() const {
+        const uint32_t there = remote_address(barrier(), 0);
+        const uint32_t to = remote_address(received() + uint32_t(rank - 1) * p.plan.sums_bytes, 0);
+        for (int32_t i = int32_t(threadIdx.x); i * 4 < strips * kRows; i += kThreads) {
+            const uint4 y = reinterpret_cast<const uint4 *>(sums())[i];
+            remote_store_16(true, to + uint32_t(i) * 16, y, there);
+        }
+    }
+#endif
     // Those of four rows, of all blocks.
     __device__ float4 sums_of_cluster(int32_t i) const {
         float4 y = reinterpret_cast<const float4 *>(sums())[i];
-#if !defined(QK_CUDA_SIMULATED)
-        if (p.plan.cut == 1) return y;
-        const auto at = uint32_t(__cvta_generic_to_shared(sums())) + uint32_t(i) * 16;
-        y = cluster_load(at, 0);
         for (int32_t block = 1; block < p.plan.cut; ++block) {
-            const float4 more = cluster_load(at, uint32_t(block));
+            const float4 more =
+                reinterpret_cast<const float4 *>(sums() + block * (p.plan.sums_bytes / 4))[i];
             y.x = __fadd_rn(y.x, more.x), y.y = __fadd_rn(y.y, more.y);
             y.z = __fadd_rn(y.z, more.z), y.w = __fadd_rn(y.w, more.w);
         }
-#endif
         return y;
     }
     __device__ void store_sums() const {
-        const int32_t rows = strips * kRows, all = p.plan.cut * kThreads;
-        for (int32_t i = rank * kThreads + int32_t(threadIdx.x); i * 4 < rows; i += all) {
-            const float4 y = sums_of_cluster(i);
-            const int64_t row = strip(i * 4 / kRows) * kRows + i * 4 % kRows;
-            store(row, y.x), store(row + 1, y.y), store(row + 2, y.z), store(row + 3, y.w);
+        for (int32_t i = int32_t(threadIdx.x); i * 4 < strips * kRows; i += kThreads) {
+            store(i * 4, sums_of_cluster(i));
         }
     }
 };
@@ -307,12 +333,21 @@ __global__ void __launch_bounds__(kThreads, 1)
     using Warp = ColumnsWarp<T, kind, kWide>;
     QK_LAUNCH_SHARED(shared);
     auto *const slots = reinterpret_cast<uint8_t *>(shared);
-    auto *const partials = reinterpret_cast<float *>(slots + kWarps * kUnitsAhead * Warp::kSlot);
+    auto *const partials =
+        reinterpret_cast<float *>(slots + kWarps * kUnitsAhead * (kStripCodes + Warp::kBeside));
     Warp work(p, partials, slots);
+#if !defined(QK_CUDA_SIMULATED)
+    if (p.plan.cut > 1) work.expect_sums();
+#endif
     work.run();
-    if (p.plan.cut > 1) cluster_sync();
+#if !defined(QK_CUDA_SIMULATED)
+    if (p.plan.cut > 1) {
+        cluster_wait();
+        if (work.rank != 0) return work.send_sums();
+        barrier_wait(work.barrier(), 0);
+    }
+#endif
     work.store_sums();
-    if (p.plan.cut > 1) cluster_sync();  // no block exits while its sums are read
 }
 
 template <class T, ScaleKind kind>

@@ -50,10 +50,9 @@ static constexpr int64_t words_gemv_shared(const GemvPlan &plan, bool lut4) {
 constexpr int kStripCodes = 4096;
 QK_HD constexpr int strip_rows(int wide) { return 64 * wide; }
 QK_HD constexpr int strip_columns(int wide) { return 128 / wide; }
-// Codes, scales, zeros and x of a unit.
-QK_HD constexpr int strip_slot(int wide, int scale_bytes) {
-    return kStripCodes + strip_rows(wide) * scale_bytes + strip_rows(wide) / 2 +
-           strip_columns(wide) * 2;
+// Scales, zeros and x of a unit.
+QK_HD constexpr int strip_beside(int wide, int scale_bytes) {
+    return strip_rows(wide) * scale_bytes + strip_rows(wide) / 2 + strip_columns(wide) * 2;
 }
 
 struct StripsCase {
@@ -91,11 +90,11 @@ static constexpr StripsPlan cut_strips(const StripsCase &c, int64_t wide, int64_
             dealt};
 }
 
-// Bytes of a block: slots, warps' sums of two strips, its sums.
+// Bytes of a block: slots, warps' sums of two strips, its sums, those it receives, their barrier.
 static constexpr int64_t columns_gemv_shared(const StripsPlan &plan, int scale_bytes) {
-    return kGemvWarps *
-               (kUnitsAhead * strip_slot(plan.wide, scale_bytes) + 2 * strip_rows(plan.wide) * 4) +
-           int64_t{plan.sums_bytes};
+    const int64_t slot = kStripCodes + strip_beside(plan.wide, scale_bytes);
+    return kGemvWarps * (kUnitsAhead * slot + 2 * strip_rows(plan.wide) * 4) +
+           int64_t{plan.sums_bytes} * plan.cut + (plan.cut > 1 ? 16 : 0);
 }
 
 // What takes least by the rows of the busiest block: wide strips read memory better, and two blocks
