@@ -11,7 +11,8 @@ experts of the layer, then "grouped_mm". (Its kernels for MXFP4 come from a netw
 
 The protocol is that of bench_cuda_experts: 24 calls captured in one CUDA graph, each with a uniform
 routing of its own; replayed 11 times, the median. Each peer's result is compared with products in
-double first. OUT.json has the fields of bench_cuda_experts.
+double first. OUT.json has the fields of bench_cuda_experts, and what is measured already if the run
+is stopped: the last peer of the largest model takes as long as all others.
 """
 import argparse
 import ctypes
@@ -23,6 +24,10 @@ import peers
 import torch
 import torch.nn.functional as F
 
+try:
+    import transformers
+except ImportError:
+    transformers = None
 try:
     from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 except ImportError:
@@ -147,6 +152,19 @@ def routings(model, tokens):
         yield ids.int(), torch.rand(tokens, slots, device="cuda")
 
 
+class Report(peers.Report):
+    """Written after each line."""
+
+    def __init__(self, out):
+        super().__init__()
+        self.out = out
+
+    def add(self, *line):
+        super().add(*line)
+        with open(self.out, "w", encoding="utf-8") as file:
+            json.dump(self.lines, file, indent=0)
+
+
 def run_peer(report, kind, model, tokens):
     peer = kind(model)
     _, hidden, inner, _ = MODELS[model]
@@ -181,8 +199,9 @@ def main():
         if peers.load_bitsandbytes(options.bitsandbytes):
             Nf4.library = peers.Bitsandbytes.library
             kinds.append(Nf4)
-    print(torch.cuda.get_device_name(), "torch", torch.__version__)
-    report = peers.Report()
+    print(torch.cuda.get_device_name(), "torch", torch.__version__, "transformers",
+          transformers.__version__ if transformers else "-")
+    report = Report(options.out)
     torch.manual_seed(1)
     for model in options.models.split(","):
         for kind in kinds:
@@ -191,8 +210,6 @@ def main():
             except (RuntimeError, AttributeError) as problem:
                 print(f"left out: {kind.name}, {model}: {str(problem).splitlines()[0]}")
             torch.cuda.empty_cache()
-    with open(options.out, "w", encoding="utf-8") as file:
-        json.dump(report.lines, file, indent=0)
 
 
 if __name__ == "__main__":
