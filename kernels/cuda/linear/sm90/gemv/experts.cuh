@@ -123,7 +123,8 @@ __device__ inline int32_t columns_of_strip(const ExpertsView &e) {
     return e.joins() && e.interleaved ? 8 : 16;
 }
 
-// z of the block's columns, of all slots that are there, to where codes were; then their sums.
+// z of the block's columns. Of a product without a sum it is y; else z of all slots that are there
+// go to where codes were, then their sums to y.
 template <class Warp>
 __device__ void store_columns(const GemvExpertsProblem &p, const ExpertRows &rows) {
     constexpr uint32_t kZ = Warp::kSlots;
@@ -134,8 +135,9 @@ __device__ void store_columns(const GemvExpertsProblem &p, const ExpertRows &row
     const Run strips = {int32_t(block.z), int32_t(block.w)};
     const int32_t of_strip = columns_of_strip(e), partials = p.gemv.plan.partials;
     const int32_t columns = (strips.last - strips.first) * of_strip;
+    const int64_t first_column = int64_t(strips.first) * of_strip;
     for (int32_t i = int32_t(threadIdx.x); i < there * columns; i += kGemvThreads) {
-        const int32_t number = i / columns, first = number * rows.tiles;
+        const int32_t number = e.summed ? i / columns : 0, first = number * rows.tiles;
         const int64_t expert = int32_t(shared_load_4(rows.list + uint32_t(number) * 8));
         const float z = z_of_column(e, i - number * columns, [&](int32_t tile, int32_t row) {
             const uint32_t at = uint32_t((first + tile) * partials);
@@ -143,8 +145,13 @@ __device__ void store_columns(const GemvExpertsProblem &p, const ExpertRows &row
             return with_bias(e, expert * e.rows + rows.tile(tile) * 16 + row,
                              sum_of_partials(from, partials, kRowBytes));
         });
-        shared_store_4(kZ + uint32_t(i) * 4, __float_as_uint(z));
+        if (e.summed) {
+            shared_store_4(kZ + uint32_t(i) * 4, __float_as_uint(z));
+        } else {
+            store_sum(e, int64_t(block.y), first_column + i, {z, true});
+        }
     }
+    if (!e.summed && there > 0) return;
     __syncthreads();
     for (int32_t column = int32_t(threadIdx.x); column < columns; column += kGemvThreads) {
         SlotSum sum;
@@ -158,7 +165,7 @@ __device__ void store_columns(const GemvExpertsProblem &p, const ExpertRows &row
             sum.add_times(e, weight, expert, __uint_as_float(shared_load_4(z)));
             if (expert < e.count) z += uint32_t(columns) * 4;
         }
-        store_sum(e, int64_t(block.y), int64_t(strips.first) * of_strip + column, sum);
+        store_sum(e, int64_t(block.y), first_column + column, sum);
     }
 }
 
