@@ -171,13 +171,13 @@ TEST(CudaPlan, ExpertsAreCutIntoStrips) {
                 ASSERT_EQ(cut.strips * cut.tiles * 16, rows);
                 if (cut.tiles * cut.slots > qk::cuda::kBlockRows) continue;  // none takes it
                 const auto gemv = qk::cuda::plan_gemv(16, k, 1);
-                const auto plan = qk::cuda::plan_experts(cut, 5, gemv, kRoom, 264);
+                const auto plan = qk::cuda::plan_experts(cut, 5, gemv, kRoom, 264, 16);
                 const int64_t most = plan.strips.each + (plan.strips.rest > 0);
                 ASSERT_EQ(plan.strips.part(plan.blocks - 1).last, cut.strips);
                 ASSERT_LE(most * cut.tiles * cut.slots, qk::cuda::kBlockRows);
                 ASSERT_EQ(int64_t{plan.gemv.sums_bytes},
                           most * cut.tiles * cut.slots * plan.gemv.partials * 64);
-                const auto small = qk::cuda::plan_experts(cut, 5, gemv, kRoom / 10, 264);
+                const auto small = qk::cuda::plan_experts(cut, 5, gemv, kRoom / 10, 264, 16);
                 ASSERT_EQ(small.strips.part(small.blocks - 1).last, cut.strips);
                 ASSERT_TRUE(small.strips.each <= 1 || small.gemv.sums_bytes <= kRoom / 10);
                 const auto of_item = qk::cuda::cut_experts(rows, slots, false, halves);
@@ -195,12 +195,30 @@ TEST(CudaPlan, BlocksOfExpertsEndTogether) {
         const auto cut = qk::cuda::cut_experts(2 * inner, slots, false, true);
         const auto gemv = qk::cuda::plan_gemv(16, k, 1);
         const int64_t heads = tokens * slots;
-        return heads * qk::cuda::plan_experts(cut, heads, gemv, 30000, 264).blocks;
+        return heads * qk::cuda::plan_experts(cut, heads, gemv, 30000, 264, 16).blocks;
     };
     EXPECT_EQ(blocks(1, 8, 768, 2048), 192);  // a unit a warp
     EXPECT_EQ(blocks(1, 4, 2880, 2880), 240);
     EXPECT_EQ(blocks(4, 4, 2880, 2880), 240);  // not 272
     EXPECT_EQ(blocks(4, 2, 14336, 4096), 512);
+}
+
+// 12 warps just where they deal a strip's units evenly, 16 do not, and each unit is a sum.
+TEST(CudaPlan, WarpsOfExpertsShareUnits) {
+    const auto warps = [](int64_t slots, bool summed, bool halves, int64_t k) {
+        const auto cut = qk::cuda::cut_experts(96, slots, summed, halves);
+        return qk::cuda::experts_warps(cut, qk::cuda::plan_gemv(16, k, 1));
+    };
+    EXPECT_EQ(warps(4, false, true, 2880), 12);       // gate and up in halves: 12 units
+    EXPECT_EQ(warps(4, false, false, 2880), 12);      // interleaved: 6
+    EXPECT_EQ(warps(4, true, false, 2880), 12);       // down: 24
+    EXPECT_EQ(warps(8, true, false, 1536), 12);       // 24
+    EXPECT_EQ(warps(1, false, false, 1040), 12);      // 3, a shape of CudaGemvExperts
+    EXPECT_EQ(warps(8, false, true, 2048), 16);       // 8
+    EXPECT_EQ(warps(8, true, false, 768), 16);        // 16
+    EXPECT_EQ(warps(8, false, true, 7168), 16);       // 28, of neither
+    EXPECT_EQ(warps(1, false, false, 64), 16);        // 1, of both
+    EXPECT_EQ(warps(1, false, false, 24 * 512), 16);  // 24 units of a row are 16 sums
 }
 
 // Each unit of a block's rows of tiles is in one warp's partial sums, those of a sum together and

@@ -36,8 +36,9 @@ struct ExpertTiles {
     }
 };
 
+template <int32_t kBlockWarps>
 struct ExpertRows : ExpertTiles {
-    static constexpr int32_t kWarps = kGemvWarps;
+    static constexpr int32_t kWarps = kBlockWarps;
     const GemvExpertsProblem &p;
     uint32_t list;  // in shared memory: kSlotBytes
     int32_t tiles;  // rows of tiles of a slot
@@ -125,10 +126,10 @@ __device__ inline int32_t columns_of_strip(const ExpertsView &e) {
 
 // z of the block's columns. Of a product without a sum it is y; else z of all slots that are there
 // go to where codes were, then their sums to y.
-template <class Warp>
-__device__ void store_columns(const GemvExpertsProblem &p, const ExpertRows &rows) {
+template <class Warp, class Rows>
+__device__ void store_columns(const GemvExpertsProblem &p, const Rows &rows) {
     constexpr uint32_t kZ = Warp::kSlots;
-    static_assert(kGemvWarps * Warp::Map::kBytes >= uint32_t(kBlockRows) * kRowBytes);
+    static_assert(Warp::kWarps * Warp::Map::kBytes >= uint32_t(kBlockRows) * kRowBytes);
     const ExpertsView &e = p.e;
     const uint4 block = shared_load_16(rows.list + kSlotsThere);
     const int32_t there = int32_t(block.x);
@@ -136,7 +137,7 @@ __device__ void store_columns(const GemvExpertsProblem &p, const ExpertRows &row
     const int32_t of_strip = columns_of_strip(e), partials = p.gemv.plan.partials;
     const int32_t columns = (strips.last - strips.first) * of_strip;
     const int64_t first_column = int64_t(strips.first) * of_strip;
-    for (int32_t i = int32_t(threadIdx.x); i < there * columns; i += kGemvThreads) {
+    for (int32_t i = int32_t(threadIdx.x); i < there * columns; i += Warp::kThreads) {
         const int32_t number = e.summed ? i / columns : 0, first = number * rows.tiles;
         const int64_t expert = int32_t(shared_load_4(rows.list + uint32_t(number) * 8));
         const float z = z_of_column(e, i - number * columns, [&](int32_t tile, int32_t row) {
@@ -153,7 +154,7 @@ __device__ void store_columns(const GemvExpertsProblem &p, const ExpertRows &row
     }
     if (!e.summed && there > 0) return;
     __syncthreads();
-    for (int32_t column = int32_t(threadIdx.x); column < columns; column += kGemvThreads) {
+    for (int32_t column = int32_t(threadIdx.x); column < columns; column += Warp::kThreads) {
         SlotSum sum;
         uint32_t z = kZ + uint32_t(column) * 4;  // of the next slot that is there
         for (int32_t j = 0; j < p.cut.slots; ++j) {
@@ -173,15 +174,20 @@ __device__ void store_columns(const GemvExpertsProblem &p, const ExpertRows &row
 template <int kGroupTiles>
 constexpr int kExpertsBlocks = kParts<kGroupTiles> > 2 ? 1 : 2;
 
-template <class T, class Decode, ScaleKind kind, int kGroupTiles>
-__global__ void __launch_bounds__(kGemvThreads, kExpertsBlocks<kGroupTiles>)
+// What the compiler takes a block's threads for. With groups of half a tile it spills where it
+// could have the 80 registers a thread that 12 warps leave, and does not with 64.
+template <int kGroupTiles, int32_t kWarps>
+constexpr int kBoundThreads = kParts<kGroupTiles> == 2 ? kGemvThreads : kWarps * 32;
+
+template <class T, class Decode, ScaleKind kind, int kGroupTiles, int32_t kWarps>
+__global__ void __launch_bounds__(kBoundThreads<kGroupTiles, kWarps>, kExpertsBlocks<kGroupTiles>)
     multiply_experts(const __grid_constant__ GemvExpertsProblem p) {
 #if __CUDA_ARCH__ >= 900
-    using Warp = GemvWarp<T, Decode, kind, kGroupTiles, ExpertRows>;
+    using Warp = GemvWarp<T, Decode, kind, kGroupTiles, ExpertRows<kWarps>>;
     const int32_t head = int32_t(blockIdx.x / uint32_t(p.plan.blocks));
     const Run strips = p.plan.strips.part(int32_t(blockIdx.x % uint32_t(p.plan.blocks)));
     const uint32_t list = Warp::kSums + p.plan.gemv.sums_bytes;
-    Warp work(p.gemv, {0, 0}, ExpertRows(p, strips, list));
+    Warp work(p.gemv, {0, 0}, ExpertRows<kWarps>(p, strips, list));
     work.init_barriers();
     work.prepare_tables({0, 0});
     asm volatile("" ::"l"(p.e.y), "l"(p.e.weight), "l"(p.e.bias), "l"(p.x_stride), "r"(p.e.y_type));
@@ -200,28 +206,32 @@ __global__ void __launch_bounds__(kGemvThreads, kExpertsBlocks<kGroupTiles>)
 #endif
 }
 
-template <class T, class Decode, ScaleKind kind, int kGroupTiles>
+template <class T, class Decode, ScaleKind kind, int kGroupTiles, int32_t kWarps>
 Status launch_experts(GemvExpertsProblem p, const Launch &launch) {
-    using Warp = GemvWarp<T, Decode, kind, kGroupTiles, ExpertRows>;
+    using Warp = GemvWarp<T, Decode, kind, kGroupTiles, ExpertRows<kWarps>>;
     constexpr uint32_t kFixed = Warp::kSums - kSharedStart + kSlotBytes;
     constexpr int64_t kBlocks = kExpertsBlocks<kGroupTiles>;
     const int64_t of_block = launch.device.shared_bytes;
     const int64_t room = kBlocks == 2 ? half_of_shared(of_block) : of_block;
     p.plan = plan_experts(p.cut, p.e.heads(), p.gemv.plan, room - int64_t{kFixed},
-                          kBlocks * launch.device.multiprocessors);
+                          kBlocks * launch.device.multiprocessors, kWarps);
     p.gemv.plan = p.plan.gemv;
-    Shape3 shape = {dim3(uint32_t(p.e.heads() * p.plan.blocks)), kGemvThreads};
+    Shape3 shape = {dim3(uint32_t(p.e.heads() * p.plan.blocks)), kWarps * 32};
     shape.shared_bytes = kFixed + p.plan.gemv.sums_bytes;
     shape.overlaps = true;
-    return launch_kernel(launch, "experts", multiply_experts<T, Decode, kind, kGroupTiles>, shape,
-                         p);
+    return launch_kernel(launch, "experts", multiply_experts<T, Decode, kind, kGroupTiles, kWarps>,
+                         shape, p);
 }
 
 template <class T, class Decode>
 Status run_experts(qk_format scale, const GemvExpertsProblem &p, const Launch &launch) {
     return with_scale_kind(scale, [&](auto kind) {
         return with_group_tiles(p.gemv.group_shift, [&](auto tiles) {
-            return launch_experts<T, Decode, kind.value, tiles.value>(p, launch);
+            constexpr ScaleKind kKind = kind.value;
+            constexpr int kTiles = tiles.value;
+            return experts_warps(p.cut, p.gemv.plan) == kFewerWarps
+                       ? launch_experts<T, Decode, kKind, kTiles, kFewerWarps>(p, launch)
+                       : launch_experts<T, Decode, kKind, kTiles, kGemvWarps>(p, launch);
         });
     });
 }

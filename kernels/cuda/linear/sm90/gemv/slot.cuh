@@ -42,6 +42,8 @@ struct OwnRows {
 template <class T, class Decode, ScaleKind kind, int kGroupTiles, class Rows>
 struct GemvSlot {
     static constexpr int32_t kWarps = Rows::kWarps, kThreads = kWarps * 32;
+    // Whether each unit is a partial sum: what a row of tiles of up to 16 units has.
+    static constexpr bool kUnitSums = kWarps < kGemvWarps;
     static constexpr uint32_t kOfParts = kParts<kGroupTiles>;  // of a tile, groups each
     using X = XColumns<T, kOfParts>;
     using Operand = typename X::Operand;

@@ -343,7 +343,9 @@ struct GemvWarp : GemvSlot<T, Decode, kind, kGroupTiles, Rows> {
             if (!again) {  // else the same unit, what is left of x
                 const Unit now = unit;
                 if (--left > 0) unit.advance(p.plan);
-                if (left == 0 || unit.row != now.row) store_partial(now, &sums);
+                if (Slot::kUnitSums || left == 0 || unit.row != now.row) {
+                    store_partial(now, &sums);
+                }
                 if (left == 0) break;
                 __syncwarp();
                 issue_codes(1);
