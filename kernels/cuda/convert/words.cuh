@@ -98,41 +98,37 @@ struct WordBlock {
     uint32_t row, word;
 };
 
-// ---- Four words, or two, side by side in memory, of which `there` are there or more. `whole`: all
+// ---- A vector of words side by side in memory, of which `there` are there or more. `whole`: all
 // are or none, and addresses are a vector's.
-template <bool whole>
-__device__ inline uint4 load_four(const uint32_t *from, int64_t there) {
-    if (whole) return there > 0 ? __ldcs(reinterpret_cast<const uint4 *>(from)) : uint4{};
-    return {there > 0 ? __ldcs(from) : 0, there > 1 ? __ldcs(from + 1) : 0,
-            there > 2 ? __ldcs(from + 2) : 0, there > 3 ? __ldcs(from + 3) : 0};
-}
+template <class Vector>
+constexpr int kWordsOf = sizeof(Vector) / 4;
 
-template <bool whole>
-__device__ inline void store_four(uint32_t *to, int64_t there, uint4 four) {
-    if (whole) {
-        if (there > 0) __stcs(reinterpret_cast<uint4 *>(to), four);
-        return;
+template <class Vector, bool whole>
+__device__ inline Vector load_vector(const uint32_t *from, int64_t there) {
+    Vector vector = {};
+    if constexpr (whole) {
+        if (there > 0) vector = __ldcs(reinterpret_cast<const Vector *>(from));
+    } else {
+        uint32_t words[kWordsOf<Vector>];
+#pragma unroll
+        for (int i = 0; i < kWordsOf<Vector>; ++i) words[i] = there > i ? __ldcs(from + i) : 0;
+        memcpy(&vector, words, sizeof(vector));
     }
-    if (there > 0) __stcs(to, four.x);
-    if (there > 1) __stcs(to + 1, four.y);
-    if (there > 2) __stcs(to + 2, four.z);
-    if (there > 3) __stcs(to + 3, four.w);
+    return vector;
 }
 
-template <bool whole>
-__device__ inline uint2 load_two(const uint32_t *from, int64_t there) {
-    if (whole) return there > 0 ? __ldcs(reinterpret_cast<const uint2 *>(from)) : uint2{};
-    return {there > 0 ? __ldcs(from) : 0, there > 1 ? __ldcs(from + 1) : 0};
-}
-
-template <bool whole>
-__device__ inline void store_two(uint32_t *to, int64_t there, uint2 two) {
-    if (whole) {
-        if (there > 0) __stcs(reinterpret_cast<uint2 *>(to), two);
-        return;
+template <bool whole, class Vector>
+__device__ inline void store_vector(uint32_t *to, int64_t there, const Vector &vector) {
+    if constexpr (whole) {
+        if (there > 0) __stcs(reinterpret_cast<Vector *>(to), vector);
+    } else {
+        uint32_t words[kWordsOf<Vector>];
+        memcpy(words, &vector, sizeof(vector));
+#pragma unroll
+        for (int i = 0; i < kWordsOf<Vector>; ++i) {
+            if (there > i) __stcs(to + i, words[i]);
+        }
     }
-    if (there > 0) __stcs(to, two.x);
-    if (there > 1) __stcs(to + 1, two.y);
 }
 
 __device__ inline uint4 swap_four(bool swaps, uint4 v) {
@@ -170,7 +166,7 @@ __device__ inline void load_rows(const WordPlane &p, const WordBlock &b, uint32_
 #pragma unroll
     for (uint32_t i = 0; i < B::kFours; ++i) {
         const Piece f = row_four<B>(p, b, i);
-        fours[i] = load_four<whole>(f.at, f.there);
+        fours[i] = load_vector<uint4, whole>(f.at, f.there);
     }
     const bool swaps = p.layout == QK_LAYOUT_ROW_HIGH;
 #pragma unroll
@@ -186,8 +182,8 @@ __device__ inline void store_rows(const WordPlane &p, const WordBlock &b, const 
 #pragma unroll
     for (uint32_t i = 0; i < B::kFours; ++i) {
         const Piece f = row_four<B>(p, b, i);
-        store_four<whole>(f.at, f.there,
-                          swap_four(swaps, four_at(shared, B::place(f.row, f.word))));
+        store_vector<whole>(f.at, f.there,
+                            swap_four(swaps, four_at(shared, B::place(f.row, f.word))));
     }
 }
 
@@ -225,7 +221,7 @@ __device__ inline void load_columns(const WordPlane &p, const WordBlock &b, uint
 #pragma unroll
         for (uint32_t j = 0; j < 4; ++j) {
             const Piece f = column_four<B>(p, b, i, j);
-            fours[i][j] = load_four<whole>(f.at, has_patch<B>(i) ? f.there : 0);
+            fours[i][j] = load_vector<uint4, whole>(f.at, has_patch<B>(i) ? f.there : 0);
         }
     }
 #pragma unroll
@@ -255,7 +251,7 @@ __device__ inline void store_columns(const WordPlane &p, const WordBlock &b,
 #pragma unroll
         for (uint32_t j = 0; j < 4; ++j) {
             const Piece f = column_four<B>(p, b, i, j);
-            store_four<whole>(f.at, f.there, fours[j]);
+            store_vector<whole>(f.at, f.there, fours[j]);
         }
     }
 }
@@ -282,7 +278,7 @@ __device__ inline void load_eights(const WordPlane &p, const WordBlock &b, uint3
 #pragma unroll
         for (uint32_t c = 0; c < 8; ++c) {
             const Piece f = eight_two<B>(p, b, i, c);
-            twos[i][c] = load_two<whole>(f.at, f.there);
+            twos[i][c] = load_vector<uint2, whole>(f.at, f.there);
         }
     }
 #pragma unroll
@@ -322,7 +318,7 @@ __device__ inline void store_eights(const WordPlane &p, const WordBlock &b,
 #pragma unroll
         for (uint32_t c = 0; c < 8; ++c) {
             const Piece f = eight_two<B>(p, b, i, c);
-            store_two<whole>(f.at, f.there, {turned[0][c], turned[1][c]});
+            store_vector<whole>(f.at, f.there, uint2{turned[0][c], turned[1][c]});
         }
     }
 }
@@ -348,7 +344,7 @@ __device__ inline void load_tiles(const WordPlane &p, const WordBlock &b, uint32
 #pragma unroll
     for (uint32_t i = 0; i < B::kFours; ++i) {
         const Piece f = tile_four<B>(p, b, i);
-        fours[i] = load_four<true>(f.at, f.there);
+        fours[i] = load_vector<uint4, true>(f.at, f.there);
     }
 #pragma unroll
     for (uint32_t i = 0; i < B::kFours; ++i) {
@@ -372,7 +368,7 @@ __device__ inline void store_tiles(const WordPlane &p, const WordBlock &b, const
         const uint2 above = words(f.row), below = words(f.row + 8);
         const uint2 left = weave_words(pairs, above.x, below.x);
         const uint2 right = weave_words(pairs, above.y, below.y);
-        store_four<true>(f.at, f.there, {left.x, left.y, right.x, right.y});
+        store_vector<true>(f.at, f.there, uint4{left.x, left.y, right.x, right.y});
     }
 }
 
