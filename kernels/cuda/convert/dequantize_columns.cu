@@ -29,7 +29,7 @@ struct Problem {
     void *out;
     int64_t stride;  // elements from a column of out to the next
     IndexDivisor group;
-    uint32_t runs;         // blocks along k
+    uint32_t lines;        // blocks along n, which write side by side and so follow one another
     int32_t second_shift;  // coded: log2 of second_group, or -1
 };
 
@@ -54,6 +54,32 @@ __device__ void load_any(const Problem &p, const WordBlock &b, uint32_t *shared)
     }
 }
 
+// What a thread brings of the look-up tables: asked for before codes and stored behind them, for a
+// store waits for its value and keeps what follows from being asked for.
+template <Entries kind>
+struct Tables {
+    static constexpr uint32_t kCodes = 256 / kThreads;
+    float entry = 0, codes[kCodes] = {}, bias = 0;
+
+    __device__ explicit Tables(const WeightView &w) {
+        if (kind == Entries::kTable && threadIdx.x < 16) entry = entry_of(w, int(threadIdx.x));
+        if (w.scale_format != QK_FORMAT_LUT8) return;
+        bias = *reinterpret_cast<const float *>(w.bias);
+#pragma unroll
+        for (uint32_t i = 0; i < kCodes; ++i) {
+            codes[i] = reinterpret_cast<const float *>(w.code)[threadIdx.x + i * kThreads];
+        }
+    }
+
+    __device__ void store(Block<kind> &block) const {
+        if (kind == Entries::kTable && threadIdx.x < 16) block.entries[threadIdx.x] = entry;
+#pragma unroll
+        for (uint32_t i = 0; i < kCodes; ++i) {
+            block.scale_codes[threadIdx.x + i * kThreads] = codes[i];
+        }
+    }
+};
+
 // A group's scale and the like of a row of the block.
 template <Entries kind>
 __device__ void store_group(Block<kind> &block, uint32_t group, uint32_t row, float scale,
@@ -66,7 +92,7 @@ __device__ void store_group(Block<kind> &block, uint32_t group, uint32_t row, fl
 // time. A thread asks for its scales before it asks for codes, and waits for all of them once.
 template <Entries kind>
 __device__ void stage_tiles(const Problem &p, const WordBlock &b, uint32_t first, uint32_t groups,
-                            Block<kind> &block) {
+                            const Tables<kind> &tables, Block<kind> &block) {
     constexpr uint32_t kAhead = kGroupsAhead<kind>, kPairs = Shape::kRows / 2;
     const WeightView &w = p.w;
     RawGroup<kind> raw[kAhead] = {};
@@ -81,9 +107,8 @@ __device__ void stage_tiles(const Problem &p, const WordBlock &b, uint32_t first
     };
     ask(threadIdx.x);
     load_tiles<Shape>(p.codes, b, &block.words[0].x);
-    const bool coded = w.scale_format == QK_FORMAT_LUT8;
-    const float bias = coded ? *reinterpret_cast<const float *>(w.bias) : 0.0f;
-    if (coded) __syncthreads();
+    tables.store(block);
+    if (w.scale_format == QK_FORMAT_LUT8) __syncthreads();
     for (uint32_t from = threadIdx.x; from < groups * kPairs; from += kAhead * kThreads) {
         if (from != threadIdx.x) ask(from);
 #pragma unroll
@@ -91,7 +116,7 @@ __device__ void stage_tiles(const Problem &p, const WordBlock &b, uint32_t first
             const uint32_t at = from + i * kThreads, row = at % kPairs / 8 * 16 + at % 8;
             if (at >= groups * kPairs) continue;
             const Group<kind> group = group_of<kind>(
-                w, raw[i], bias, [&](uint32_t code) { return block.scale_codes[code]; });
+                w, raw[i], tables.bias, [&](uint32_t code) { return block.scale_codes[code]; });
             float2 other = {};
             if constexpr (kind == Entries::kNumbers) other = group.zero;
             if constexpr (kind == Entries::kLowered) other = group.minimum;
@@ -104,8 +129,9 @@ __device__ void stage_tiles(const Problem &p, const WordBlock &b, uint32_t first
 // The same of any other layout.
 template <Entries kind>
 __device__ void stage_any(const Problem &p, const WordBlock &b, uint32_t first, uint32_t groups,
-                          Block<kind> &block) {
+                          const Tables<kind> &tables, Block<kind> &block) {
     p.whole ? load_any<true>(p, b, &block.words[0].x) : load_any<false>(p, b, &block.words[0].x);
+    tables.store(block);
     for (uint32_t at = threadIdx.x; at < groups * Shape::kRows; at += kThreads) {
         const uint32_t group = at / Shape::kRows, row = at % Shape::kRows;
         if (b.row + row >= p.codes.rows) continue;
@@ -182,21 +208,16 @@ template <class Out, Entries kind>
 __global__ void __launch_bounds__(kThreads)
     expand_columns(const __grid_constant__ Problem p, qk_format to) {
     __shared__ Block<kind> block;
-    const uint32_t line = blockIdx.x / p.runs;
-    const WordBlock b = {line * Shape::kRows, (blockIdx.x - line * p.runs) * Shape::kWords};
+    const uint32_t run = blockIdx.x / p.lines;
+    const WordBlock b = {(blockIdx.x - run * p.lines) * Shape::kRows, run * Shape::kWords};
     const uint32_t first = b.word * 8 / p.group.size, start = b.word * 8 - first * p.group.size;
     const uint32_t columns = min((p.codes.words - b.word) * 8, Shape::kWords * 8);
     const uint32_t groups = p.group.divide(start + columns - 1) + 1;
-    if (kind == Entries::kTable && threadIdx.x < 16) {
-        block.entries[threadIdx.x] = entry_of(p.w, int(threadIdx.x));
-    }
-    for (uint32_t i = threadIdx.x; p.w.scale_format == QK_FORMAT_LUT8 && i < 256; i += kThreads) {
-        block.scale_codes[i] = reinterpret_cast<const float *>(p.w.code)[i];
-    }
+    const Tables<kind> tables(p.w);
     if (p.words == WordOrder::kTiles) {
-        stage_tiles(p, b, first, groups, block);
+        stage_tiles(p, b, first, groups, tables, block);
     } else {
-        stage_any(p, b, first, groups, block);
+        stage_any(p, b, first, groups, tables, block);
     }
     __syncthreads();
     // Two lanes have the halves of four words, or they would meet in a bank.
@@ -226,8 +247,8 @@ __global__ void __launch_bounds__(kThreads)
 
 template <class Out>
 Status run_type(const Problem &p, const DequantizeArgs &args, const Launch &launch) {
-    const int64_t lines = ceil_div(args.from.geometry.n, Shape::kRows);
-    const Shape3 shape = {dim3(uint32_t(lines) * p.runs), kThreads};
+    const int64_t runs = ceil_div(args.from.geometry.k, Shape::kWords * 8);
+    const Shape3 shape = {dim3(p.lines * uint32_t(runs)), kThreads};
     const auto expand = [&](auto kernel) {
         return launch_kernel(launch, "dequantize", kernel, shape, p, args.to.format->id);
     };
@@ -246,7 +267,7 @@ Status run(const DequantizeArgs &args, const Launch &launch) {
                        to.data,
                        to.stride != 0 ? to.stride : to.rows,
                        index_divisor(s.group_size),
-                       uint32_t(ceil_div(s.k, Shape::kWords * 8)),
+                       uint32_t(ceil_div(s.n, Shape::kRows)),
                        second_shift_of(args.from.scale)};
     switch (to.format->id) {
         case QK_FORMAT_F16: return run_type<__half>(p, args, launch);
