@@ -1,6 +1,7 @@
 // A tensor quantized by every kernel that takes it, against the CPU, byte for byte.
 #pragma once
 #include "cuda/harness.hpp"
+#include "cuda/kernels.hpp"
 
 namespace cuda_test {
 namespace {
@@ -52,6 +53,14 @@ int check_quantize(const qk_tensor_desc &desc, qk_format from, std::vector<uint8
         qk::Launch launch = device_launch(&error);
         EXPECT_EQ(list.kernels[i]->run(args, launch), QK_OK) << error.text;
         expect_planes(desc, expected, to);
+        if (list.kernels[i] == &qk::cuda::kQuantizeLut8) {
+            SCOPED_TRACE("with little shared memory");
+            const DeviceWeight third(empty, 0, 0);
+            qk::Launch small = launch;
+            small.device.shared_bytes = 99 * 1024;
+            EXPECT_EQ(list.kernels[i]->run({args.from, third.view()}, small), QK_OK) << error.text;
+            expect_planes(desc, expected, third);
+        }
         if (desc.scale_format != QK_FORMAT_LUT8) continue;
         SCOPED_TRACE("with room for the scales");
         launch.workspace_bytes = expected.planes[QK_PLANE_SCALE].size() * sizeof(float) * 2 + 256;

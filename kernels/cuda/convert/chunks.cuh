@@ -1,6 +1,7 @@
 // Numbers to quantize, as lanes hold them: chunks of 8, one from every round of the block.
 #pragma once
 #include "cuda/convert/parts.cuh"
+#include "cuda/prim/copy.cuh"
 #include "cuda/prim/mma.cuh"
 
 namespace qk::cuda {
@@ -142,6 +143,37 @@ __device__ void load_numbers(const uint4 *vectors, int32_t rest, Eight<from> (&x
         each([](const uint4 *at, int32_t left) { return load_part<from>(at, left); });
     }
 }
+
+// Two rounds of a lane's chunks on their way to it, in shared memory that no other lane reads.
+template <qk_format from, int kLanes>
+struct Ahead {
+    static constexpr int kChunks = chunks_of(from), kVectors = Eight<from>::kVectors;
+    static constexpr int kOfVector = kNumbers / kVectors, kRound = kChunks * kStep;
+    uint4 vectors[2][kChunks * kVectors][kLanes];
+
+    // Asks for the chunks from number `at` of `count` on; zeros behind the last.
+    __device__ void ask(const void *numbers, int64_t count, int64_t at, int stage) {
+        const int32_t rest = int32_t(max64(min64(count - at, kRound), 0));
+        const uint4 *const first_vector = static_cast<const uint4 *>(numbers) + at / kOfVector;
+#pragma unroll
+        for (int i = 0; i < kChunks * kVectors; ++i) {
+            const int first = i / kVectors * kStep + i % kVectors * kOfVector;
+            const int32_t left = min(max(rest - first, 0), kOfVector);
+            copy_ahead<16>(&vectors[stage][i][threadIdx.x], first_vector + first / kOfVector,
+                           uint32_t(left) * (16 / kOfVector), left > 0);
+        }
+        copies_commit();
+    }
+
+    // Waits for the older round.
+    __device__ void take(int stage, Eight<from> (&x)[kChunks]) const {
+        copies_wait_but_one();
+#pragma unroll
+        for (int i = 0; i < kChunks * kVectors; ++i) {
+            x[i / kVectors].v[i % kVectors] = vectors[stage][i][threadIdx.x];
+        }
+    }
+};
 
 // ---- Groups
 

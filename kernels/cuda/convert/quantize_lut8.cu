@@ -5,9 +5,9 @@
 // look their points up. It marks the points at which thresholds are passed and adds the marks up:
 // 16 points a lane by three multiplications, 512 a warp by shuffles.
 //
-// A block a multiprocessor takes rounds of chunks, as convert/quantize_stream.cu does. Groups with
-// a NaN, an infinity or tiny numbers alone, and a last chunk with less than 8 numbers, ask the rule
-// for each number.
+// A block a multiprocessor takes rounds of chunks, as convert/quantize_stream.cu does, two of which
+// are on their way to shared memory. Chunks of groups with a NaN, an infinity or tiny numbers
+// alone, those that a lane has beside one, and the last round ask the rule for each number.
 #include "backend/quantize_rule.hpp"
 #include "cuda/convert/chunks.cuh"
 #include "cuda/convert/lut8_points.cuh"
@@ -26,7 +26,7 @@ struct Problem {
     WeightView w;
     QuantizeRule rule;
     const void *from;
-    int64_t count, rounds;
+    int64_t count;
     int32_t shift;  // log2 of the group size
 };
 
@@ -40,26 +40,27 @@ __device__ uint32_t cuts_before(const int32_t *cuts, int32_t point) {
     return count;
 }
 
-// The sum of the lanes up to this one.
-__device__ uint32_t sum_of_lanes(uint32_t value) {
-    const int lane = int(threadIdx.x % 32);
-    for (int step = 1; step < 32; step *= 2) {
-        const uint32_t other = __shfl_sync(~0u, value, max(lane - step, 0));
-        if (lane >= step) value += other;
-    }
-    return value;
-}
-
-// From marks to the number of those up to each point; `before`: those of points in front.
-__device__ uint4 sums_of_marks(uint4 marks, uint32_t *before) {
+// From marks to the number of those up to each point; returns all of them.
+__device__ uint32_t add_up(uint4 &marks) {
     marks.x *= kEachByte;
     marks.y = (marks.y + (marks.x >> 24)) * kEachByte;
     marks.z = (marks.z + (marks.y >> 24)) * kEachByte;
     marks.w = (marks.w + (marks.z >> 24)) * kEachByte;
-    const uint32_t total = marks.w >> 24, up_to = sum_of_lanes(total);
-    const uint32_t each = (*before + up_to - total) * kEachByte;
-    *before += __shfl_sync(~0u, up_to, 31);
-    return {marks.x + each, marks.y + each, marks.z + each, marks.w + each};
+    return marks.w >> 24;
+}
+
+// Sums of the lanes up to this one, several side by side.
+template <int kSums>
+__device__ void add_lanes(uint32_t (&sums)[kSums]) {
+    const int lane = int(threadIdx.x % 32);
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+#pragma unroll
+        for (uint32_t &sum : sums) {
+            const uint32_t other = __shfl_sync(~0u, sum, max(lane - step, 0));
+            if (lane >= step) sum += other;
+        }
+    }
 }
 
 // Every thread of the block calls it.
@@ -75,14 +76,22 @@ __device__ void fill_table(const float *entries, uint4 *table) {
     for (int i = 0; i < kSteps; ++i) own[i * 32] = {};
     __syncthreads();
     if (cut < kLut8Points) atomicAdd(&table[0].x + cut / 4, 1u << cut % 4 * 8);
-    __syncthreads();
     uint32_t before = cuts_before(cuts, int32_t(threadIdx.x / 32) * (kSteps * 32 * 16));
+    __syncthreads();
+    uint4 counts[kSteps];
+    uint32_t up_to[kSteps];
+#pragma unroll
     for (int i = 0; i < kSteps; ++i) {
-        const uint4 marks = own[i * 32];
-        const bool none = (marks.x | marks.y | marks.z | marks.w) == 0;
-        const uint32_t each = before * kEachByte;
-        own[i * 32] = __any_sync(~0u, int(!none)) ? sums_of_marks(marks, &before)
-                                                  : uint4{each, each, each, each};
+        counts[i] = own[i * 32];
+        up_to[i] = add_up(counts[i]);
+    }
+    add_lanes(up_to);
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) {
+        uint4 &c = counts[i];
+        const uint32_t each = (before + up_to[i] - (c.w >> 24)) * kEachByte;
+        before += __shfl_sync(~0u, up_to[i], 31);
+        own[i * 32] = {c.x + each, c.y + each, c.z + each, c.w + each};
     }
     __syncthreads();
 }
@@ -150,26 +159,12 @@ __device__ __noinline__ void ask_for_codes(const Problem &p, int64_t at, uint32_
     }
 }
 
-template <qk_format from>
-using Chunks = Eight<from>[chunks_of(from)];
-
-// How many numbers there are from a lane's first on, of its round.
-template <qk_format from>
-__device__ int32_t rest_of(const Problem &p, int64_t first) {
-    return int32_t(max64(min64(p.count - first, chunks_of(from) * kStep), 0));
-}
-
-template <qk_format from>
-__device__ void load_round(const Problem &p, int64_t first, Chunks<from> &x) {
-    load_numbers(static_cast<const uint4 *>(p.from) + first * Eight<from>::kVectors / kNumbers,
-                 rest_of<from>(p, first), x);
-}
-
+// A lane's chunks of a round, the first from number `first` on.
 template <qk_format from>
 __device__ void quantize_round(const Problem &p, int64_t first, const uint8_t *table,
-                               const Chunks<from> &x) {
+                               const Eight<from> (&x)[chunks_of(from)]) {
     constexpr int kChunks = chunks_of(from);
-    const int32_t rest = rest_of<from>(p, first);
+    const int32_t rest = int32_t(max64(min64(p.count - first, kChunks * kStep), 0));
     uint32_t largest[kChunks];
 #pragma unroll
     for (int i = 0; i < kChunks; ++i) largest[i] = x[i].largest();
@@ -179,52 +174,79 @@ __device__ void quantize_round(const Problem &p, int64_t first, const uint8_t *t
         const int64_t at = group_start(p.shift, first + own * kStep);
         return divisor_of(p, at, largest_of<from>(picked(largest, own)), stores && at < p.count);
     });
+    bool usual = rest >= (kChunks - 1) * kStep + kNumbers;
+#pragma unroll
+    for (const Multiplier &group : groups) usual &= group.reciprocal == group.reciprocal;
+    if (!usual) {
+#pragma unroll 1
+        for (int i = 0; i < kChunks && i * kStep < rest; ++i) {
+            ask_for_codes(p, first + i * kStep, largest_of<from>(picked(largest, i)));
+        }
+        return;
+    }
+    uint2 *const words = reinterpret_cast<uint2 *>(p.w.data) + first / kNumbers;
 #pragma unroll
     for (int i = 0; i < kChunks; ++i) {
-        const int64_t at = first + i * kStep;
-        const int32_t left = rest - i * kStep;
-        const float reciprocal = groups[i].reciprocal;
-        if (left >= kNumbers && reciprocal == reciprocal) {
-            __stcs(reinterpret_cast<uint2 *>(p.w.data) + at / kNumbers,
-                   codes_of(table, x[i], groups[i]));
-        } else if (left > 0) {
-            ask_for_codes(p, at, largest_of<from>(largest[i]));
-        }
+        __stcs(words + i * kThreads, codes_of(table, x[i], groups[i]));
     }
 }
 
 template <qk_format from>
+struct Block {
+    uint4 table[kTableBytes / 16];
+    Ahead<from, kBlockThreads> ahead;
+};
+
+// `ahead`: where shared memory has room for two rounds.
+template <qk_format from, bool ahead>
 __global__ void __launch_bounds__(kBlockThreads) quantize_lut8(const __grid_constant__ Problem p) {
 #if defined(QK_CUDA_SIMULATED)
-    static uint4 table[kTableBytes / 16];
+    static Block<from> block;
 #else
-    extern __shared__ uint4 table[];
+    extern __shared__ uint4 shared[];
+    Block<from> &block = *reinterpret_cast<Block<from> *>(shared);
 #endif
-    constexpr int64_t kRound = chunks_of(from) * kStep;
-    const int64_t team = int64_t(blockIdx.x) * kTeams + threadIdx.x / kThreads;
+    constexpr int64_t kRound = Ahead<from, kBlockThreads>::kRound;
     const int64_t step = int64_t(gridDim.x) * kTeams * kRound;
-    int64_t first = team * kRound + threadIdx.x % kThreads * kNumbers;
-    Chunks<from> x;
-    load_round<from>(p, first, x);
-    fill_table(reinterpret_cast<const float *>(p.w.table), table);
-    for (int64_t round = team; round < p.rounds; round += int64_t(gridDim.x) * kTeams) {
-        if (round != team) load_round<from>(p, first, x);
-        quantize_round<from>(p, first, reinterpret_cast<const uint8_t *>(table), x);
-        first += step;
+    int64_t first = (int64_t(blockIdx.x) * kTeams + threadIdx.x / kThreads) * kRound;
+    const int64_t own = int64_t(threadIdx.x % kThreads) * kNumbers;
+    if (ahead) block.ahead.ask(p.from, p.count, first + own, 0);
+    if (ahead) block.ahead.ask(p.from, p.count, first + step + own, 1);
+    fill_table(reinterpret_cast<const float *>(p.w.table), block.table);
+    for (int stage = 0; first < p.count; first += step, stage ^= 1) {
+        Eight<from> x[chunks_of(from)];
+        if (ahead) {
+            block.ahead.take(stage, x);
+            block.ahead.ask(p.from, p.count, first + 2 * step + own, stage);
+        } else {
+            const int64_t at = first + own;
+            const auto *const vectors = static_cast<const uint4 *>(p.from);
+            load_numbers(vectors + at / Ahead<from, kBlockThreads>::kOfVector,
+                         int32_t(max64(min64(p.count - at, kRound), 0)), x);
+        }
+        quantize_round<from>(p, first + own, reinterpret_cast<const uint8_t *>(block.table), x);
     }
 }
 
+bool has_room(const Device &device, size_t bytes) {
+    constexpr size_t kCutBytes = 2048;  // and what a block has of its own
+    return size_t(device.shared_bytes) >= bytes + kCutBytes;
+}
+
 template <qk_format from>
-Status launch_rounds(Problem p, const Launch &launch) {
-    p.rounds = ceil_div(p.count, int64_t{kStep} * chunks_of(from));
-    const int64_t blocks = min64(ceil_div(p.rounds, kTeams), launch.device.multiprocessors);
-    const Shape3 shape = {dim3(uint32_t(blocks)), kBlockThreads, kTableBytes};
-    return launch_kernel(launch, "quantize", quantize_lut8<from>, shape, p);
+Status launch_rounds(const Problem &p, const Launch &launch) {
+    const int64_t rounds = ceil_div(p.count, int64_t{kStep} * chunks_of(from));
+    const int64_t blocks = min64(ceil_div(rounds, kTeams), launch.device.multiprocessors);
+    const bool ahead = has_room(launch.device, sizeof(Block<from>));
+    const size_t bytes = ahead ? sizeof(Block<from>) : kTableBytes;
+    return launch_kernel(launch, "quantize",
+                         ahead ? quantize_lut8<from, true> : quantize_lut8<from, false>,
+                         {dim3(uint32_t(blocks)), kBlockThreads, bytes}, p);
 }
 
 Status run(const QuantizeArgs &args, const Launch &launch) {
     const Geometry &s = args.to.geometry;
-    const Problem problem = {view_of(args.to),     rule_of(args), args.from.data, s.n * s.k, 0,
+    const Problem problem = {view_of(args.to), rule_of(args), args.from.data, s.n * s.k,
                              log2_of(s.group_size)};
     switch (args.from.format->id) {
         case QK_FORMAT_F16: return launch_rounds<QK_FORMAT_F16>(problem, launch);
@@ -236,8 +258,7 @@ Status run(const QuantizeArgs &args, const Launch &launch) {
 bool can_run(const QuantizeArgs &args, const Device &device) {
     const Weight &w = args.to;
     return rule_of(w) == Rule::kLut8 && is_float(*w.scale.format) && runs_in_order(w) &&
-           groups_follow(args) && aligned(w.table, 4) &&
-           device.shared_bytes >= int32_t(kTableBytes + 2048);
+           groups_follow(args) && aligned(w.table, 4) && has_room(device, kTableBytes);
 }
 
 }  // namespace
