@@ -145,7 +145,11 @@ __device__ float sum_column(const float *sums, const Order &order) {
     const int warp = int(threadIdx.x / 32), lane = int(threadIdx.x % 32);
     const int warps = int(blockDim.x / 32);
     const int64_t count = order.steps >> order.power;
-    float sum = 0, top = 0;
+    float left[2] = {}, rest = 0, top = 0;  // asked for before what the loop waits for
+    if (warp == 0) {
+        for (int i = 0; i < 2; ++i) left[i] = sums[(order.steps + 1 - i) * kColumns + lane];
+        rest = sum_of_steps(sums, count << order.power, order.steps);
+    }
     for (int64_t steps = 0; steps < count; steps += warps) {
         const int64_t i = steps + warp;
         if (i < count) {
@@ -155,11 +159,7 @@ __device__ float sum_column(const float *sums, const Order &order) {
         for (int j = 0; warp == 0 && j < warps && steps + j < count; ++j) top += of_steps[j][lane];
         __syncthreads();
     }
-    if (warp != 0) return 0;
-    sum += sums[(order.steps + 1) * kColumns + lane];
-    sum += sums[order.steps * kColumns + lane];
-    sum += sum_of_steps(sums, count << order.power, order.steps);
-    return sum + top;
+    return 0.0f + left[0] + left[1] + rest + top;
 }
 
 // The last step of the order: left-over vectors, streams, left-over numbers, lanes. Every thread of
