@@ -9,7 +9,7 @@ import numpy as np
 from . import _arrays, _torch
 from ._abi import CONSTANTS, STRUCTS
 from ._errors import refuse
-from ._linear import _weight_and_bias
+from ._linear import _weight_and_bias, input_rows
 from ._multiply import _PRODUCT, _run
 from ._tensor import Tensor, asarray, context_for
 
@@ -42,7 +42,7 @@ def experts(x: Any, w: Any, expert: Any, bias: Any = None, *, weight: Any = None
     context = context_for(x)
     if not _torch.is_tensor(x) and not hasattr(x, "shape"):  # lists
         x = np.asarray(x, np.float32)
-    dx = asarray(x, context=context, rows_apart=True)
+    dx = input_rows(x, context)
     routing = asarray(_integers(expert), context=context, name="expert")
     scales = None if weight is None else asarray(_floats(weight), context=context, name="weight")
     if len(routing.shape) != 2:

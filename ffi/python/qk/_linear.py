@@ -37,8 +37,8 @@ def linear(x: Any, w: Any, bias: Any = None, *, out: Any = None) -> Any:
     experts, w [e,n,k], y has the rows of all, one expert after the other.
 
     w: a Tensor, or a Layer with the bias that it has. out: where y goes, not overlapping an input;
-    else a new array. x and out may be slices of wider arrays, out[:, 8:32], without a copy. On a
-    GPU the call queues its work on the caller's stream and returns.
+    else a new array. x and out may be slices of wider arrays, out[:, 8:32], without a copy of x on
+    the CPU. On a GPU the call queues its work on the caller's stream and returns.
     x, bias and out of torch must not require gradients: qk computes none.
     """
     if type(w) is not Tensor:
@@ -76,7 +76,7 @@ def operands(x: Any, w: Any, bias: Any = None, out: Any = None,
     context = context_for(x)
     if not _torch.is_tensor(x) and not hasattr(x, "shape"):  # lists
         x = np.asarray(x, np.float32)
-    dx = asarray(x, context=context, rows_apart=True)
+    dx = input_rows(x, context)
     shape = (*dx.shape[:-1], w.shape[-1] if transposed else _rows(w))
     y = out if out is not None else _arrays.empty_like(x, shape)
     # None: packages whose arrays are immutable, and Tensor
@@ -85,6 +85,11 @@ def operands(x: Any, w: Any, bias: Any = None, out: Any = None,
     _require_shape(dy, shape)
     db = None if bias is None else asarray(bias, context=context, name="bias")
     return Operands(context, dx, w, db, dy, x, y)
+
+
+def input_rows(x: Any, context: Any) -> Tensor:
+    """x of a product; on a GPU slices are copied, for the fastest kernels want compact rows."""
+    return asarray(x, context=context, rows_apart=context.device == "cpu")
 
 
 def _weight_and_bias(w: Any, bias: Any) -> tuple[Tensor, Any]:

@@ -56,6 +56,22 @@ class Cuda(unittest.TestCase):
                         self.assertIs(qk.linear(x, w, out=out), out)
                         self.assertTrue(torch.equal(out, y))
 
+    def test_slices_of_wider_arrays(self):
+        host = qk.quantize(torch.randn(256, 512) / 16, format="nf4")
+        plain = host.to_device("cuda")
+        w = plain.repack()
+        wide = torch.randn(5, 700, dtype=torch.float16, device="cuda")
+        x, kept = wide[:, 8:520], torch.zeros(5, 300, dtype=torch.float16, device="cuda")
+        self.assertTrue(torch.equal(qk.linear(x, w), qk.linear(x.contiguous(), w)))
+        self.assertEqual(qk.explain(x, w), qk.explain(x.contiguous(), w))  # no slower kernel
+        qk.linear(x, w, out=kept[:, 16:272])
+        self.check(x, kept[:, 16:272], plain)
+        self.assertFalse(kept[:, :16].any() or kept[:, 272:].any())
+        dense = torch.zeros(512, 300, device="cuda")
+        w.dequantize(out=dense[:, 4:260], transposed=True)
+        self.assertTrue(torch.equal(dense[:, 4:260].cpu(), torch.from_numpy(host.dequantize()).T))
+        self.assertFalse(dense[:, :4].any() or dense[:, 260:].any())
+
     def test_large_batches_get_the_scratch_they_are_faster_with(self):
         w = qk.quantize(torch.randn(256, 512) / 16, format="nf4").to_device("cuda")
         x = torch.randn(64, 512, dtype=torch.float16, device="cuda")
