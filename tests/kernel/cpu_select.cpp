@@ -116,8 +116,7 @@ constexpr Conditions kPackedRow = (kRow & ~kWholeBytes) | kPacked;
 constexpr Conditions kAnyGroups =
     kQuantized | kAlongK | kWholeSteps | kGroupsOfLut8 | kEightRowsOfW | kWholeBytes | kScaled;
 constexpr Conditions kGroups = kGroups128 | kBlocks128;
-constexpr Conditions kMany =
-    kBlockSums | kTwoRows | kFourRows | kFiveRows | kEightRows | kSixteenRows;
+constexpr Conditions kMany = kBlockSums | kTwoRows | kFourRows | kFiveRows | kEightRows | kTileRows;
 constexpr Case kCases[] = {
     {"u4 g128 packed, m 1", 0, kPackedRow | kGroups | kU4 | kExactIntegers | kLaneSums},
     {"u4 g32 packed, m 1", 0,
@@ -129,17 +128,17 @@ constexpr Case kCases[] = {
     {"nf4 g64 row, m 1", 0, kRow | kLaneSums},
     {"nf4 g64 packed, m 2", 0, kPackedRow | kLaneSums | kTwoRows | kFewRows | kUpToFourRows},
     {"nf4 g64 packed, m 3", 0, kPackedRow | kBlockSums | kTwoRows | kFewRows | kUpToFourRows},
-    {"nf4 g64 packed, m 16", 0, kPackedRow | kMany},
+    {"nf4 g64 packed, m 32", 0, kPackedRow | kMany},
     {"nf4 flat, m 1", 0, (kRow & ~kAlongK) | kLaneSums},
     {"lut8 g5, m 1", 0, kAnyGroups | kLaneSums},
-    {"lut8 g5, m 16", 0, kAnyGroups | kMany},
+    {"lut8 g5, m 32", 0, kAnyGroups | kMany},
     {"dense, m 1", 0,
      kIntegerEntries | kAlongK | kGroups16 | kGroupsOfLut8 | kEightRowsOfW | kLaneSums},
     {"nf4 g64 packed int8, m 1", kInt8Mode, kPackedRow | kLaneSums},
-    {"nf4 g64 packed int8, m 16", kInt8Mode, kPackedRow | kMany},
+    {"nf4 g64 packed int8, m 32", kInt8Mode, kPackedRow | kMany},
     {"nf4 g64 row int8, m 1", kInt8Mode, kRow | kLaneSums},
     {"nf4 g64 packed bf16, m 1", kBf16Mode, kPackedRow | kLaneSums},
-    {"nf4 g64 packed bf16, m 16", kBf16Mode, kPackedRow | kMany},
+    {"nf4 g64 packed bf16, m 32", kBf16Mode, kPackedRow | kMany},
 };
 constexpr uint32_t kHaswell = QK_ISA_GENERIC | QK_ISA_AVX2, kSkylake = kHaswell | QK_ISA_AVX512,
                    kCascade = kSkylake | QK_ISA_AVX512_VNNI,

@@ -19,7 +19,7 @@ Conditions facts_of_x(const LinearArgs &args) {
     return (m <= kLaneRows ? kLaneSums : kBlockSums) | when(m >= 2, kTwoRows) |
            when(m <= 6, kFewRows) | when(m >= 4, kFourRows) |
            when(m >= (looked_up ? 4 : 5), kFiveRows) | when(m <= 4, kUpToFourRows) |
-           when(m <= 8, kUpToEightRows) | when(m >= 8, kEightRows) | when(m >= 16, kSixteenRows);
+           when(m <= 8, kUpToEightRows) | when(m >= 8, kEightRows) | when(m >= 25, kTileRows);
 }
 
 Conditions facts_of_groups(const Geometry &s) {
@@ -80,7 +80,7 @@ void explain(const LinearArgs &args, const Device &device, Conditions facts, uin
 // stacks for signals.
 uint32_t usable_sets(const Device &device, uint32_t modes, Conditions facts) {
     const uint32_t sets = device.instruction_sets | QK_ISA_GENERIC;
-    const bool int8 = (modes & kInt8Mode) != 0 && (facts & kSixteenRows) != 0;
+    const bool int8 = (modes & kInt8Mode) != 0 && (facts & kTileRows) != 0;
     const bool bf16 = (modes & kBf16Mode) != 0 && (facts & kEightRows) != 0;
     const uint32_t wanted = sets & ((int8 ? kAmxInt8 : 0) | (bf16 ? kAmxBf16 : 0));
     return wanted != 0 && !tiles_allowed() ? sets & ~wanted : sets;

@@ -42,13 +42,13 @@ enum Condition : Conditions {
     kOneCut = 1ull << 31,          // the same, or one ends within 16 columns and only scales differ
     kGroupsOfLut8 = 1ull << 32,    // as kGroups16, or of any size and codes of LUT8
     kTwoRows = 1ull << 33,         // of x, at least
-    kSixteenRows = 1ull << 34,     // of x, at least: a tile of them
+    kTileRows = 1ull << 34,        // of x, at least: from here on two tiles of 16 pay
 };
 
 // Conditions that are the case itself: their kernels are no faster ones for another case.
 constexpr Conditions kOfTheCase = kLaneSums | kBlockSums | kTwoRows | kFewRows | kFourRows |
                                   kFiveRows | kUpToFourRows | kUpToEightRows | kEightRows |
-                                  kSixteenRows | kU4 | kS8 | kColumnLayout | kFourBits | kNibbles |
+                                  kTileRows | kU4 | kS8 | kColumnLayout | kFourBits | kNibbles |
                                   kNibblesByRow | kExactIntegers | kBlocks128 | kSmallGroups;
 
 // What a case without it is; conditions of the case itself are never said.
@@ -130,7 +130,7 @@ constexpr Conditions kBatchCase = kBlockSums | kQuantized | kGroupsOfLut8 | kLow
 // Best first: the first row that the context allows and whose conditions hold runs.
 constexpr LinearRow kLinearTable[] = {
     {QK_ON_X86(kLinearInt8AmxBatch), "amx int8 batch", kInt8Mode, kVnniVbmi | QK_ISA_AMX_INT8,
-     kInt8Blocks | kSixteenRows | kGroups64},
+     kInt8Blocks | kTileRows | kGroups64},
     {QK_ON_X86(kLinearInt8VnniBatch), "avx512 vnni int8 batch", kInt8Mode, kVnniVbmi,
      kInt8Blocks | kFourRows},
     {QK_ON_X86(kLinearInt8Vnni), "avx512 vnni int8", kInt8Mode, kVnniVbmi, kInt8Blocks},
