@@ -188,7 +188,7 @@ class Bf16Strip {
     // The sums of the tiles before are added up while these products run.
     void add(const Bf16XTile &x, int64_t rows, int64_t steps, Ahead ahead, float *totals) {
         const bool two = rows > kTileRows16;
-        two ? multiply<2>(x, steps, ahead, totals) : multiply<1>(x, steps, ahead, totals);
+        two ? multiply<2>(x, steps, ahead) : multiply<1>(x, steps, ahead);
         finish();
         tiles_.template store<0>(sums_[0][0], 128);
         tiles_.template store<2>(sums_[16][0], 128);
@@ -206,32 +206,22 @@ class Bf16Strip {
         }
     };
     template <int kTiles>
-    QK_INLINE void multiply(const Bf16XTile &x, int64_t steps, Ahead ahead, const float *totals) {
+    QK_INLINE void multiply(const Bf16XTile &x, int64_t steps, Ahead ahead) {
         zero_sums<kTiles>(tiles_);
-        for (int64_t step = 0; step < steps; step += 2, totals += 8 * kPitch) {
+        for (int64_t step = 0; step < steps; step += 2) {
             multiply_step<kTiles, 0>(x, step, &ahead);
-            add_some<kTiles>(totals);
+            add_some();
             multiply_step<kTiles, 1>(x, step + 1, &ahead);
-            add_some<kTiles>(totals + 4 * kPitch);
+            add_some();
         }
     }
-    // Some of the sums that wait; and lines of those that wait next come to the first cache.
-    template <int kTiles>
-    QK_INLINE void add_some(const float *totals) {
+    void add_some() {
         constexpr int64_t kSome = kRows / (kBf16Panel / kBf16Step);
-        for (int64_t i = 0; i < kSome; ++i) {
-            prefetch(reinterpret_cast<const uint8_t *>(totals + i * kPitch));
-            if (kTiles == 2) prefetch(reinterpret_cast<const uint8_t *>(totals + i * kPitch + 16));
-        }
         if (waiting_rows_ > 0) waiting_tiles_ == 2 ? add_sums<2>(kSome) : add_sums<1>(kSome);
     }
+    // Tiles come from the second cache: fetching them to the first one costs more than it gains.
     template <int kTiles, int odd>
     QK_INLINE void multiply_step(const Bf16XTile &x, int64_t step, Ahead *ahead) {
-        const uint8_t *const next = reinterpret_cast<const uint8_t *>(x.x[step + 1]);
-        for (int64_t i = 0; i < kBf16Step / 2; ++i) {
-            prefetch(next + 128 * i);
-            if constexpr (kTiles == 2) prefetch(next + 128 * i + 64);
-        }
         for (int64_t i = 0; i < ahead->lines; ++i) prefetch_stream(ahead->from + 64 * i);
         ahead->from += 64 * ahead->lines;
         multiply_pairs<kTiles, odd, Product>(tiles_, {weights_.of_step(step), 64, kTileRows16 * 64},
