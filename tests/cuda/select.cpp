@@ -128,31 +128,6 @@ TEST(CudaSelect, WhatFourCardsTake) {
     }
 }
 
-// y = x . w.
-TEST(CudaSelect, WhatTransposedProductsTake) {
-    const auto kernel = [](Case c, const Card &card) {
-        c.transposed = true;
-        return kernel_of(facts_of(c, card.device), card.device, kAmple);
-    };
-    for (const qk_format format : {kU4, kNf4}) {
-        for (const Card &card : kCards) {
-            const bool hopper = card.device.capability == 90;
-            const char *const many = hopper ? "sm90 gemm transposed" : "dense";
-            const char *const some = hopper ? many : "transposed tiles";
-            const char *const few = hopper ? "transposed rows" : some;
-            EXPECT_EQ(kernel({format, kPacked, 4096, 4096, 8}, card), few);
-            EXPECT_EQ(kernel({format, kPacked, 4096, 4096, 8, kF16, 32}, card), some);
-            EXPECT_EQ(kernel({format, kPacked, 4096, 4096, 9}, card), some);
-            EXPECT_EQ(kernel({format, kPacked, 4096, 4096, 5000, kF16, 16}, card), many);
-            EXPECT_EQ(kernel({format, kPacked, 1000, 4112, 49}, card), many);
-            // Rows of x are no whole 16 bytes.
-            EXPECT_EQ(kernel({format, kPacked, 1004, 4096, 48}, card), "transposed tiles");
-            EXPECT_EQ(kernel({format, kPacked, 4096, 4096, 64, kF32}, card), "dense");
-            EXPECT_EQ(kernel({format, kRow, 4096, 4096, 64}, card), "dense");
-        }
-    }
-}
-
 TEST(CudaSelect, WithoutAWorkspace) {
     const struct {
         Card card;

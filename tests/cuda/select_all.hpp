@@ -45,13 +45,18 @@ void for_all(const Do &act) {
         qk_format format;
         qk_layout layout;
         bool lowered = false;
-    } weights[] = {{kU4, kPacked},    {kNf4, kPacked},   {kU4, kRow},       {kNf4, kRow},
-                   {kU4, kGptq},      {kU4, kAwq},       {kS8, kRow},       {kLut8, kRow},
-                   {kF16, kRow},      {kF32, kRow},      {kU4, kQ4_0},      {kU4, kPacked, true},
-                   {kS8, kRow, true}, {kU4, kRow, true}, {kU4, kGptq, true}};
+        qk_format scale = QK_FORMAT_F16;
+    } weights[] = {{kU4, kPacked},     {kNf4, kPacked},
+                   {kU4, kRow},        {kNf4, kRow},
+                   {kU4, kGptq},       {kU4, kAwq},
+                   {kS8, kRow},        {kLut8, kRow},
+                   {kF16, kRow},       {kF32, kRow},
+                   {kU4, kQ4_0},       {kU4, kPacked, true},
+                   {kS8, kRow, true},  {kU4, kRow, true},
+                   {kU4, kGptq, true}, {kNf4, kPacked, false, QK_FORMAT_LUT8}};
     for (const qk::Device &device : devices) {
         for_all_experts(device, act);
-        for (const auto &[format, layout, lowered] : weights) {
+        for (const auto &[format, layout, lowered, scale] : weights) {
             for (const int32_t group : {16, 32, 64, 128, 24}) {
                 for (const int64_t n : {4096, 28672, 1000, 1004}) {
                     for (const int64_t k : {4096, 4112, 1004}) {
@@ -59,7 +64,7 @@ void for_all(const Do &act) {
                         if (layout == kAwq && n % 8 != 0) continue;
                         for (const auto &[x, transposed] :
                              {std::pair{kF16, false}, {kF32, false}, {kF16, true}}) {
-                            Case c = {format, layout, n, k, 1, x, group};
+                            Case c = {format, layout, n, k, 1, x, group, scale};
                             c.lowered = lowered;
                             c.transposed = transposed;
                             const Facts f = facts_of(c, device);

@@ -26,9 +26,17 @@ struct Case {
     int64_t k() const { return w.shape.columns; }
 };
 
-// `plain`: y in x's type and not added to, rows of x of whole 16 bytes.
+// What a kernel takes: any product; rows of x of whole 16 bytes; and y in x's type that is not
+// added to.
+enum class Takes { kAny, kWholeRows, kPlain };
+Takes taken_by(const Kernel &kernel) {
+    if (&kernel == &kLinearTransposed) return Takes::kAny;
+    return &kernel == &kLinearTransposedRows ? Takes::kWholeRows : Takes::kPlain;
+}
+
 Case make_case(const qk_tensor_desc &desc, qk_format type, int64_t m, int at, Rng &rng,
-               bool plain = false) {
+               Takes takes) {
+    const bool plain = takes == Takes::kPlain;
     Case c = {random_weight(desc, rng),
               type,
               !plain && at % 3 == 0 ? qk_format{QK_FORMAT_F32} : type,
@@ -40,7 +48,7 @@ Case make_case(const qk_tensor_desc &desc, qk_format type, int64_t m, int at, Rn
               {},
               {},
               {}};
-    c.x_stride = plain ? qk::round_up(c.n(), 8) + at % 2 * 8 : c.n() + at % 2 * 6;
+    c.x_stride = takes == Takes::kAny ? c.n() + at % 2 * 6 : qk::round_up(c.n(), 8) + at % 2 * 8;
     c.y_stride = c.k() + at % 5;
     c.x = random_floats(type, m * c.x_stride, rng);
     c.bias = random_floats(QK_FORMAT_F32, c.k(), rng);
@@ -155,10 +163,11 @@ void expect_case_within(const Kernel &kernel, const Kind &kind, const Shape &s, 
     qk_tensor_desc desc =
         weight_desc(kind.format, kind.scale, QK_LAYOUT_ROW, kind.group, s.n, s.k, symmetric);
     if (kind.scale == QK_FORMAT_LUT8) desc.scale_group_size = 16;
-    const bool plain = &kernel == &kLinearSm90GemmTransposed;
-    Case c = make_case(desc, at % 2 == 0 ? QK_FORMAT_F16 : QK_FORMAT_BF16, s.m, at, rng, plain);
-    SCOPED_TRACE("kind " + std::to_string(&kind - kKinds) + " n " + std::to_string(s.n) + " k " +
-                 std::to_string(s.k) + " m " + std::to_string(c.m));
+    Case c = make_case(desc, at % 2 == 0 ? QK_FORMAT_F16 : QK_FORMAT_BF16, s.m, at, rng,
+                       taken_by(kernel));
+    SCOPED_TRACE("format " + std::to_string(kind.format) + " group " + std::to_string(kind.group) +
+                 " n " + std::to_string(s.n) + " k " + std::to_string(s.k) + " m " +
+                 std::to_string(c.m));
     const DeviceWeight w(packed_on_host(c.w));
     const std::vector<uint8_t> y = run(kernel, c, w, 0, c.m);
     ASSERT_NO_FATAL_FAILURE(expect_within(c, y, step));
@@ -181,15 +190,26 @@ TEST(CudaTransposed, IsWithinItsBound) {
     }
 }
 
-// The same of the kernel of up to 16 rows, with strips of one block, of several and parts of both.
+// The same of the kernel of up to 16 rows, with strips of one block and of several, and warps with
+// no tiles, with some and (on simulated threads) with more than a ring has room for.
 TEST(CudaTransposed, FewRowsAreWithinTheirBound) {
     QK_NEEDS_DEVICE();
     if (device_0().capability < 90) GTEST_SKIP() << "needs sm_90";
     Rng rng(37);
+    const Kind kinds[] = {
+        {QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, 64},
+        {QK_FORMAT_U4_AFFINE, QK_FORMAT_BF16, 128},
+        {QK_FORMAT_NF4, QK_FORMAT_F32, 64},
+        {QK_FORMAT_U4_AFFINE, QK_FORMAT_F32, QK_GROUP_ROW},
+        {QK_FORMAT_NF4, QK_FORMAT_LUT8, 64},
+        {QK_FORMAT_FP4_BNB, QK_FORMAT_F16, 128},
+        {QK_FORMAT_U4_AFFINE, QK_FORMAT_E4M3, 256},
+        {QK_FORMAT_FP4_E2M1, QK_FORMAT_E8M0, QK_GROUP_ROW},
+    };
     const int64_t shapes[][2] = {{2, 16}, {18, 80}, {130, 64}, {300, 208}, {1040, 400}};
     const int64_t batches[] = {1, 3, 8, 9, 16, 12};
     int at = 0;
-    for (const Kind &kind : kKinds) {
+    for (const Kind &kind : kinds) {
         for (const auto &[n, k] : shapes) {
             const Shape shape = {n, k, batches[at % 6]};
             ASSERT_NO_FATAL_FAILURE(
@@ -232,27 +252,29 @@ TEST(CudaTransposed, MatrixKernelTakesItemAfterItem) {
     }
 }
 
+// Of each kernel some rows of a batch, with another number of them.
 TEST(CudaTransposed, RowsKnowNoBatch) {
     QK_NEEDS_DEVICE();
     Rng rng(32);
-    for (const qk_format format : {QK_FORMAT_U4_AFFINE, QK_FORMAT_NF4}) {
+    const auto expect = [&](const Kernel &kernel, qk_format format, int64_t m,
+                            std::initializer_list<int64_t> batches) {
         const Case c = make_case(weight_desc(format, QK_FORMAT_F16, QK_LAYOUT_ROW, 64, 1100, 80),
-                                 QK_FORMAT_F16, 19, 1, rng);
+                                 QK_FORMAT_F16, m, 1, rng, taken_by(kernel));
         HostWeight host = c.w;
         const DeviceWeight w(packed_on_host(host));
-        const std::vector<uint8_t> all = run(kLinearTransposed, c, w, 0, c.m);
+        const std::vector<uint8_t> all = run(kernel, c, w, 0, c.m);
         const size_t row = all.size() / size_t(c.m);
-        for (const int64_t batch : {1, 8, 17}) {
-            const std::vector<uint8_t> some = run(kLinearTransposed, c, w, 1, batch);
-            ASSERT_EQ(memcmp(some.data(), all.data() + row, some.size()), 0) << batch;
+        for (const int64_t batch : batches) {
+            const int64_t first = c.m - batch;
+            const std::vector<uint8_t> some = run(kernel, c, w, first, batch);
+            ASSERT_EQ(memcmp(some.data(), all.data() + size_t(first) * row, some.size()), 0)
+                << batch;
         }
+    };
+    for (const qk_format format : {QK_FORMAT_U4_AFFINE, QK_FORMAT_NF4}) {
+        expect(kLinearTransposed, format, 19, {1, 8, 17});
         if (device_0().capability < 90) continue;
-        for (const auto &[most, fewer] : {std::pair{8, 1}, std::pair{8, 7}, std::pair{16, 9}}) {
-            const std::vector<uint8_t> few = run(kLinearTransposedRows, c, w, 0, most);
-            const std::vector<uint8_t> some = run(kLinearTransposedRows, c, w, most - fewer, fewer);
-            const size_t from = few.size() - some.size();
-            ASSERT_EQ(memcmp(some.data(), few.data() + from, some.size()), 0) << fewer;
-        }
+        expect(kLinearTransposedRows, format, 16, {1, 7, 8, 9});
     }
 }
 
@@ -262,7 +284,7 @@ TEST(CudaTransposed, RowsOfTheMatrixKernelKnowNoBatchOfTheirClass) {
     Rng rng(36);
     for (const qk_format format : {QK_FORMAT_U4_AFFINE, QK_FORMAT_NF4}) {
         const Case c = make_case(weight_desc(format, QK_FORMAT_F16, QK_LAYOUT_ROW, 64, 1100, 80),
-                                 QK_FORMAT_F16, 128, 1, rng, true);
+                                 QK_FORMAT_F16, 128, 1, rng, Takes::kPlain);
         HostWeight host = c.w;
         const DeviceWeight w(packed_on_host(host));
         for (const auto &[most, fewer] :
@@ -305,7 +327,8 @@ TEST(CudaTransposed, IsChosen) {
         device_0().capability == 90 ? &kLinearTransposedRows : &kLinearTransposed;
     EXPECT_EQ(chosen(QK_FORMAT_F16, 1, true), few);
     EXPECT_EQ(chosen(QK_FORMAT_F16, 8, true), few);
-    EXPECT_EQ(chosen(QK_FORMAT_F16, 9, true), many);
+    EXPECT_EQ(chosen(QK_FORMAT_F16, 16, true), few);
+    EXPECT_EQ(chosen(QK_FORMAT_F16, 17, true), many);
     EXPECT_EQ(chosen(QK_FORMAT_BF16, 48, true), many);
     EXPECT_NE(chosen(QK_FORMAT_F32, 1, true), &kLinearTransposed);
     EXPECT_NE(chosen(QK_FORMAT_F16, 1, false), &kLinearTransposed);

@@ -77,9 +77,6 @@ constexpr int64_t split_sums(const Facts &f, const Device &d) {
 constexpr int64_t transposed_parts(const Facts &f, const Device &d) {
     return transposed_workspace(f.m, f.n, f.k, d.multiprocessors);
 }
-constexpr int64_t transposed_rows(const Facts &f, const Device &d) {
-    return strips_workspace(f.m, f.n, f.k, d.multiprocessors);
-}
 constexpr int64_t expert_rows(const Facts &f, const Device &) {
     return plan_rows_list(f.tokens, f.slots, f.experts, f.y_columns, f.summed).end;
 }
@@ -327,16 +324,17 @@ constexpr Needs kTransposedNeeds = {
     .least_capability = 80,
     .workspace = needs_bytes::transposed_parts};
 
-constexpr Needs kTransposedRowsNeeds = {.weights = kPacked4,
-                                        .conditions = kTransposedNeeds.conditions,
-                                        .takes = kAnyExtra,
-                                        .only = kTransposed,
-                                        .most = kStripRows,
-                                        .k_below = int64_t{1} << 30,
-                                        .n_below = int64_t{1} << 30,
-                                        .least_capability = 90,
-                                        .shared = needs_bytes::fixed<204 * 1024>,
-                                        .workspace = needs_bytes::transposed_rows};
+constexpr Needs kTransposedRowsNeeds = {
+    .weights = kPacked4,
+    .conditions =
+        kTransposedNeeds.conditions | needs(C::kXAligned16, C::kXRows16Bytes, C::kGroupsOf64),
+    .takes = kAnyExtra,
+    .only = kTransposed,
+    .most = kStripRows,
+    .k_below = int64_t{1} << 30,
+    .n_below = int64_t{1} << 30,
+    .least_capability = 90,
+    .shared = needs_bytes::fixed<227 * 1024>};
 
 constexpr Needs kSm90GemmTransposedNeeds = {
     .weights = kPacked4,

@@ -1,10 +1,9 @@
 // y = x . w from packed tiles (16 rows x 64 columns), up to 16 rows of x of 16 bits, where a block
 // has room for rings of copies.
 //
-//   strip: 128 columns of w, all rows
-//   step:  16 rows of tiles of a strip, two tiles a warp; with more than 8 rows of x, whose sums
-//          leave registers for one, 8 rows of tiles
-//   block: a run of steps, strip after strip, as long as any other block's
+//   strip:   64 columns of w, all rows; a cluster takes strip after strip
+//   block:   a part of the rows of its cluster's strips
+//   warp:    every 16th stack of the block's, four tiles one below the other
 //
 // As in linear/transposed.cu rows of w are what the tensor core sums over:
 //
@@ -12,62 +11,78 @@
 //
 // Tiles are transposed where they are loaded (ldmatrix), as 16 bits of codes of two columns and two
 // rows each: matrix i of a tile is what lanes (r, i) of other products have of it, r = 0 to 7, and
-// lane (g, q) gets bits 16 g to 16 g + 15 of rows 2 q and 2 q + 1. Each warp has a ring of tiles
-// of its own, with scales, zeros and x; no warp waits for another before sums meet.
+// lane (g, q) gets bits 16 g to 16 g + 15 of rows 2 q and 2 q + 1. Each warp has a ring of stacks
+// of its own, with scales, zeros and x; no warp waits for another before sums meet. A lane
+// makes two scales of a stack in x's type, for all.
 //
 // Weights are entry * scale in x's type: the scale is rounded to it first, then the product. Sums
-// are f32: a warp's tiles in their order, the warps in theirs, then the blocks', in the workspace.
-// So a row of y depends on n, k, the device, and on whether x has more than 8 rows.
+// are f32: a warp's tiles in their order, the warps in theirs, then the blocks of the cluster. So a
+// row of y depends on n, k and the device, not on how many rows x has.
 #include "cuda/kernels.hpp"
 #include "cuda/linear/transposed_kinds.cuh"
 #include "cuda/linear/transposed_rows.cuh"
+#include "cuda/prim/cluster.cuh"
 #include "cuda/prim/shared.cuh"
 #include "cuda/runtime.hpp"
 
 namespace qk::cuda {
 namespace {
 
+#if defined(QK_CUDA_SIMULATED)
+constexpr bool kClusters = false;  // simulated threads have none
+#else
+constexpr bool kClusters = true;
+#endif
 constexpr int32_t kThreads = kStripWarps * 32;
+static_assert(kThreads == 8 * kStripColumns);  // a thread a sum
 
-__device__ void store_sum(const StripProblem &p, int64_t strip, bool whole, int32_t x_row,
-                          int32_t column, float y) {
-    if (whole) {
-        const int64_t c = strip * kStripColumns + column;
-        if (c < p.w.geometry.k) store_moved(p, x_row, c, y);
-    } else {
-        const int64_t place = p.plan.place_of(blockIdx.x, strip);
-        p.sums[(place * p.m + x_row) * kStripColumns + column] = y;
+// What a block's warps meet with.
+struct Meeting {
+    const StripProblem &p;
+    StripSums *sums;
+    StripMail *mail;  // two, in turns: one barrier a round keeps them apart
+    uint32_t rank;    // of the block in its cluster
+    uint32_t turn = 0;
+
+    // The sum of all blocks, where this one stores it: of warp w it is number w mod cut.
+    __device__ float of_cluster(float y) {
+        const uint32_t cut = uint32_t(p.plan.cut), warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+        float(*const box)[32] = mail[turn] + warp / cut * cut;
+        turn ^= 1;
+#if !defined(QK_CUDA_SIMULATED)
+        cluster_store_4(remote_address(shared_address(&box[rank][lane]), warp % cut), y);
+#endif
+        cluster_sync();
+        if (!owns()) return 0;
+        y = box[0][lane];
+        for (uint32_t i = 1; i < cut; ++i) y = __fadd_rn(y, box[i][lane]);
+        return y;
     }
-}
+    __device__ bool owns() const { return threadIdx.x / 32 % uint32_t(p.plan.cut) == rank; }
 
-// The warps' sums of a strip, in their order.
-template <class Warp>
-__device__ void flush(const StripProblem &p, const Warp &work, int32_t strip, int warp,
-                      const typename Warp::Acc &sum, StripSums *sums) {
-    constexpr int kTiles = Warp::kTiles, kPieces = 2 * kTiles;  // of 32 columns
-    const bool whole = p.plan.is_whole(blockIdx.x, strip);
-#pragma unroll
-    for (int piece = 0; piece < Warp::kXBlocks * kPieces; ++piece) {
-        const int block = piece / kPieces, h = piece % kPieces;
-        if (block * 8 >= p.m) break;
-        work.put(sum[block], h, &sums[warp]);
+    // The warps' sums of a strip and 8 rows of x, in their order.
+    template <class Warp>
+    __device__ void end(const Warp &work, int64_t strip, int block, const float (&sum)[4][4]) {
+        work.put(sum, &sums[threadIdx.x / 32]);
         __syncthreads();
-        const int32_t at = int32_t(threadIdx.x), side = kTiles == 1 ? at / 256 : 0,
-                      x_row = at / 32 % 8;
-        const int32_t column = at % 32, from = column ^ (x_row / 2 * 8);
-        if (kTiles == 1 || at < 256) {
-            constexpr int kApart = kTiles == 1 ? kStripAcross : 1;
-            float y = sums[side][x_row][from];
+        const int32_t column = int32_t(threadIdx.x) % int32_t(kStripColumns);
+        const int32_t row = int32_t(threadIdx.x) / int32_t(kStripColumns);
+        const int64_t to = strip * kStripColumns + column;
+        const bool there = block * 8 + row < p.m && to < p.w.geometry.k;
+        float y = 0;
+        if (there) {
+            y = sums[0][row][column];
 #pragma unroll
-            for (int i = 1; i < kStripWarps / kStripAcross * kTiles; ++i) {
-                y = __fadd_rn(y, sums[i * kApart + side][x_row][from]);
-            }
-            const int32_t to = side * 64 + h * 32 + column;
-            if (block * 8 + x_row < p.m) store_sum(p, strip, whole, block * 8 + x_row, to, y);
+            for (int i = 1; i < kStripWarps; ++i) y = __fadd_rn(y, sums[i][row][column]);
         }
-        __syncthreads();
+        if (p.plan.cut > 1) {
+            y = of_cluster(y);
+        } else {
+            __syncthreads();
+        }
+        if (there && owns()) store_moved(p, block * 8 + row, to, y);
     }
-}
+};
 
 template <class T, class Code, ScaleKind kind, int kX>
 __global__ void __launch_bounds__(kThreads, 1)
@@ -75,91 +90,58 @@ __global__ void __launch_bounds__(kThreads, 1)
     QK_LAUNCH_SHARED(shared);
     __shared__ float scale_table[kind == ScaleKind::kNested ? 257 : 1];
     allow_next_kernel();
+    using Work = StripWarp<T, Code, kind, kX>;
+    using Map = typename Work::Map;
     auto *const table = reinterpret_cast<uint32_t *>(shared);
-    auto *const sums = reinterpret_cast<StripSums *>(table + (Code::kLut4 ? kTableWords : 0));
-    auto *const rings = reinterpret_cast<uint8_t *>(sums + kStripWarps);
+    auto *const sums = reinterpret_cast<StripSums *>(table + Map::kTable / 4);
+    auto *const mail = reinterpret_cast<StripMail *>(sums + kStripWarps);
+    auto *const rings = reinterpret_cast<uint8_t *>(mail + 2);
+    const uint32_t rank = blockIdx.x, cluster = blockIdx.y;
+    if (p.plan.cut > 1) cluster_arrive_relaxed();
     // By a broadcast the compiler knows that a warp stays together.
     const int warp = int(__shfl_sync(~0u, threadIdx.x / 32, 0));
-    using Work = StripWarp<T, Code, kind, kX>;
-    Work work(p, rings, table, scale_table, warp);
+    Work work(p, rings, table, scale_table, warp, cluster, rank);
+    wait_for_previous_kernel();
+#pragma unroll 1
+    for (int i = 0; i < Map::kStages - 1; ++i) work.issue();
+    work.clear();
     if constexpr (Code::kLut4) Code::prepare(p.w, table, false);
     if constexpr (kind == ScaleKind::kNested) {
         for (int i = int(threadIdx.x); i < 257; i += kThreads) {
             scale_table[i] = i < 256 ? load_as<float>(p.w.code, i) : load_as<float>(p.w.bias, 0);
         }
     }
-    wait_for_previous_kernel();
-    int32_t strip = work.strip, row = work.row, left = work.left;
-    constexpr int kStages = Work::Map::kStages;
-#pragma unroll 1
-    for (int i = 0; i < kStages - 1; ++i) work.issue();
     __syncthreads();
+    if (p.plan.cut > 1) cluster_wait();  // all blocks are there, to be written to
+    Meeting meeting = {p, sums, mail, rank};
     uint32_t stage = 0;
-    while (left > 0) {
-        const int32_t count = min(left, p.plan.steps - row / Work::kDown);
-        const bool there = strip * kStripAcross + work.across < p.tiles;
-        const int32_t n = int32_t(p.w.geometry.n);
-        const int32_t own = there ? min(count, Work::tiles_below(row, p.row_tiles)) : 0;
-        const int32_t usual = p.spans == 1 ? min(own, Work::tiles_below(row, n / 16)) : 0;
-        const bool more = Work::kTiles == 2 && strip * kStripAcross + 1 < p.tiles;
+    const int32_t n = int32_t(p.w.geometry.n);
+#pragma unroll 1
+    for (int32_t strip = int32_t(cluster); strip < p.plan.strips; strip += p.plan.clusters) {
         typename Work::Acc sum = {};
-        const auto turn = [&](const auto &add) {
-            copies_wait_but<kStages - 2>();
+#pragma unroll 1
+        for (int32_t i = 0; i < work.own; ++i) {
+            copies_wait_but<Map::kStages - 2>();
             __syncwarp();
             work.issue();  // where all lanes have read the stage before
-            add(rings + uint32_t(warp) * Work::Map::kRing + stage);
-            stage = stage + Work::Map::kBytes == Work::Map::kRing ? 0 : stage + Work::Map::kBytes;
-        };
-#pragma unroll 1
-        for (int32_t i = 0; i < usual; ++i) {
-            turn([&](const uint8_t *at) { work.template add_tile<false>(at, 16, more, sum); });
+            work.add_stack(work.ring + stage, n - (work.first + i * kStripWarps) * kStackTiles * 16,
+                           sum);
+            stage = stage + Map::kBytes == Map::kStages * Map::kBytes ? 0 : stage + Map::kBytes;
         }
-#pragma unroll 1
-        for (int32_t i = usual; i < count; ++i) {
-            turn([&](const uint8_t *at) {
-                const int32_t rows = n - (row + i * Work::kDown) * 16;
-                if (i < own) work.template add_tile<true>(at, rows, more, sum);
-            });
+#pragma unroll
+        for (int block = 0; block < kX; ++block) {
+            if (block * 8 < p.m) meeting.end(work, strip, block, sum[block]);
         }
-        flush(p, work, strip, warp, sum, sums);
-        left -= count;
-        row = work.down, ++strip;
     }
-}
-
-constexpr int32_t kAddThreads = 128;
-static_assert(kAddThreads == kStripColumns);
-
-// y of the strips that several blocks have parts of, in the blocks' order.
-__global__ void __launch_bounds__(kAddThreads) add_parts(const __grid_constant__ StripProblem p) {
-    allow_next_kernel();
-    const int64_t strip = blockIdx.x, x_row = blockIdx.y;
-    const int64_t column = strip * kStripColumns + threadIdx.x;
-    const int32_t first = p.plan.block_of(strip * p.plan.steps);
-    const int32_t last = p.plan.block_of((strip + 1) * p.plan.steps - 1);
-    const bool there = first < last && column < p.w.geometry.k;
-    wait_for_previous_kernel();
-    if (!there) return;
-    const auto part = [&](int32_t block) {
-        const int64_t place = p.plan.place_of(block, strip);
-        return p.sums[(place * p.m + x_row) * kStripColumns + threadIdx.x];
-    };
-    float y = part(first);
-    for (int32_t block = first + 1; block <= last; ++block) y = __fadd_rn(y, part(block));
-    store_moved(p, x_row, column, y);
 }
 
 template <class T, class Code, ScaleKind kind, int kX>
 Status launch_rows(const StripProblem &p, const Launch &launch) {
-    Shape3 shape = {dim3(uint32_t(p.plan.blocks)), kThreads};
-    shape.shared_bytes =
-        (Code::kLut4 ? kTableWords * 4 : 0) +
-        kStripWarps * (sizeof(StripSums) + size_t(StageMap<kind, Code::kLut4, kX>::kRing));
+    Shape3 shape = {dim3(uint32_t(p.plan.cut), uint32_t(p.plan.clusters)), kThreads};
+    shape.shared_bytes = StageMap<kind, Code::kLut4, kX>::kShared;
     shape.overlaps = launch.device.capability >= 90;
-    QK_TRY(launch_kernel(launch, "linear", multiply_rows<T, Code, kind, kX>, shape, p));
-    Shape3 add = {dim3(uint32_t(p.plan.strips), uint32_t(p.m)), kAddThreads};
-    add.overlaps = shape.overlaps;
-    return launch_kernel(launch, "linear", add_parts, add, p);
+    shape.cluster = p.plan.cut;
+    return launch_kernel(launch, "linear", multiply_rows<T, Code, kind, kX>, shape, p);
 }
 
 template <class T, class Code, ScaleKind kind>
@@ -175,9 +157,7 @@ Status run(const LinearArgs &args, const Launch &launch) {
                             int32_t(ceil_div(s.k, 64)),
                             s.groups_per_row == 1 ? 31 : log2_of(s.group_size),
                             log2_of(args.w.scale.second_group),
-                            s.groups_per_row > 1 && s.group_size < 64 ? 4 : 1,
-                            plan_strips(args.x.rows, s.n, s.k, launch.device.multiprocessors),
-                            static_cast<float *>(launch.workspace)};
+                            plan_strips(s.n, s.k, launch.device.multiprocessors, kClusters)};
     const bool lut4 = codes_of(args.w) == Codes::kLut4;
     return with_transposed_kinds(p, lut4, [&](auto type, auto code, auto kind) {
         return launch_kind<decltype(type), decltype(code), kind.value>(p, launch);

@@ -115,6 +115,13 @@ __device__ inline void cluster_store_16(uint32_t remote, float4 v) {
 #endif
 }
 
+// One number.
+__device__ inline void cluster_store_4(uint32_t remote, float v) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(remote), "f"(v) : "memory");
+#endif
+}
+
 // A barrier among `threads` threads of a block, id 1..15: some wait at it, others only pass by.
 __device__ inline void named_barrier_wait(int id, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
