@@ -8,9 +8,9 @@
 //             scales and zeros of the block's groups as they are multiplied
 //             for tiles of kWide words: lines of the block, each a vector of words
 //
-// Two rows of x meet a tile one after the other, with sums of their own. A word is read once and a
-// sum once a block, so a row of w costs its codes, scales and zeros of memory. 64 bytes of codes
-// take 17 vector instructions as integers (2 to transpose bytes, 3 for nibbles, 12 as in
+// Two rows of x have sums of their own and share what is transposed and looked up. A word is read
+// once and a sum once a block, so a row of w costs its codes, scales and zeros of memory. 64 bytes
+// of codes take 17 vector instructions as integers (2 to transpose bytes, 3 for nibbles, 12 as in
 // integers.hpp), 33 to 41 as floats. The sums have the generic kernel's order, so the bits are the
 // same.
 #pragma once
@@ -60,47 +60,58 @@ class ColumnStrip {
     template <class Block>
     void add_block(int64_t column, int64_t end, const Block *const *x) {
         for (int64_t tile = 0; tile < tiles_; ++tile) {
-            const WordTile words = place(column, tile);
-            const Ahead<Isa> ahead = ahead_;
-            for (int64_t j = 0; j < kRows; ++j) {
-                ahead_ = ahead;  // each row passes the tile once
-                add_tile(words, tile, end - column, *x[j], sums_of(j, tile));
-            }
+            add_tile(place(column, tile), tile, end - column, x);
         }
     }
     template <bool cut, class Entries>
     void add_float_block(int64_t column, const ColumnFloats<Layout::quads> &x,
                          const Entries &entries) {
         for (int64_t tile = 0; tile < tiles_; ++tile) {
-            groups_.template prepare<false>(tile, 0);
-            add_floats<Isa, Layout, cut>(place(column, tile), x, groups_.tile_groups(),
+            add_floats<Isa, Layout, cut>(place(column, tile), x,
+                                         groups_.template prepare<false>(tile, {0}),
                                          groups_.of_step(), entries, &ahead_, sums_of(0, tile));
         }
     }
 
   private:
     static constexpr int64_t kTiles = kStripRows / kTileRows;
+    using Rows = RowsOfTile<Isa, Layout, kRows>;
 
     float *sums_of(int64_t x_row, int64_t tile) { return sums_[x_row] + tile * kSums; }
 
+    template <class Block>
+    Rows rows_of_tile(int64_t tile, const Block *const *x, float (&units)[kRows]) {
+        Rows rows = {};
+        for (int64_t j = 0; j < kRows; ++j) {
+            rows.x[j] = x[j];
+            rows.sums[j] = sums_of(j, tile);
+            units[j] = x[j]->unit / integer_steps(*args_.w.format);
+        }
+        return rows;
+    }
+
     void add_tile(const WordTile &words, int64_t tile, int64_t,
-                  const ColumnBytes<Isa, Layout::quads> &x, float *sums) {
-        groups_.template prepare<true>(tile, x.unit);
-        add_integers<Isa, Layout>(words, x, *groups_.tile_groups(), &ahead_, sums);
+                  const ColumnBytes<Isa, Layout::quads> *const *x) {
+        float units[kRows];
+        Rows rows = rows_of_tile(tile, x, units);
+        rows.groups = groups_.template prepare<true>(tile, units);
+        add_integers(words, rows, &ahead_);
     }
     void add_tile(const WordTile &words, int64_t tile, int64_t columns,
-                  const EightsOfColumns<Isa> &x, float *sums) {
+                  const EightsOfColumns<Isa> *const *x) {
         const int64_t size = args_.w.geometry.group_size;
         const int64_t steps = min64(kBlock, round_up(columns, size)) / 16;  // of its groups
-        const float unit = x.unit / integer_steps(*args_.w.format);
+        float units[kRows];
+        Rows rows = rows_of_tile(tile, x, units);
         if constexpr (Layout::quads) {
-            groups_.prepare_rows(tile, unit);
+            rows.groups = groups_.prepare_rows(tile, units);
         } else {
-            groups_.template prepare<true>(tile, unit);
+            rows.groups = groups_.template prepare<true>(tile, units);
         }
-        const auto add = args_.w.format->kind == FormatKind::kLut4 ? add_eights<Isa, Layout, true>
-                                                                   : add_eights<Isa, Layout, false>;
-        add(words, x, steps, groups_.tile_groups(), groups_.of_step(), entries_, &ahead_, sums);
+        const auto add = args_.w.format->kind == FormatKind::kLut4
+                             ? add_eights<Isa, Layout, kRows, true>
+                             : add_eights<Isa, Layout, kRows, false>;
+        add(words, rows, steps, groups_.of_step(), entries_, &ahead_);
         in_eights_ = true;
     }
 
@@ -184,7 +195,7 @@ class ColumnStrip {
     }
 
     const LinearArgs &args_;
-    StripGroups<Isa, Layout> groups_;
+    StripGroups<Isa, Layout, kRows> groups_;
     const RaisedEntries entries_;  // of tables of integers
     const int64_t pitch_, lines_;  // words in a line
     int64_t first_word_ = 0, tiles_ = 0;

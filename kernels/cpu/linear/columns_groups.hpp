@@ -28,9 +28,12 @@ QK_INLINE inline void for_each_quarter(const Body &body) {
     body.template operator()<3>();
 }
 
-template <class Isa, class Layout>
+// kRows: of x.
+template <class Isa, class Layout, int64_t kRows>
 class StripGroups {
   public:
+    using Tile = TileGroup<Isa, Layout, kRows>;
+    using Units = float[kRows];  // of each row of x
     static constexpr int64_t kTileRows = Isa::kWide * Layout::kRows;
 
     StripGroups(const Weight &w, const Device &device, bool integers)
@@ -61,30 +64,30 @@ class StripGroups {
         for (int64_t g = first + count; g < next; ++g) fetch(g);
     }
 
-    // Of the strip's tile: zeros as integers' operands and scales times `unit`, or as floats.
+    // Of the strip's tile: zeros as integers' operands and scales times `units`, or as floats.
     template <bool integers>
-    QK_NOINLINE void prepare(int64_t tile, float unit) {
+    QK_NOINLINE const Tile *prepare(int64_t tile, const Units &units) {
         const int64_t row = tile * kTileRows;
         for (int64_t g = 0; g < count_; ++g) {
             if constexpr (Layout::quads) {
-                prepare_columns<integers>(group_[g].scale + row, group_[g].zero, row, unit,
+                prepare_columns<integers>(group_[g].scale + row, group_[g].zero, row, units,
                                           &tile_[g]);
             } else {
-                prepare_words<integers>(group_[g].scale + row, group_[g].zero + row / 8, unit,
+                prepare_words<integers>(group_[g].scale + row, group_[g].zero + row / 8, units,
                                         &tile_[g]);
             }
         }
+        return tile_;
     }
     // The same of integers for rows in sequence, each once.
-    QK_NOINLINE void prepare_rows(int64_t tile, float unit) {
+    QK_NOINLINE const Tile *prepare_rows(int64_t tile, const Units &units) {
         const int64_t row = tile * kTileRows;
         for (int64_t g = 0; g < count_; ++g) {
             put<true>(Isa::load_wide(group_[g].scale + row),
-                      Isa::nibbles_in_order(group_[g].zero, row), unit, tile_[g].scale[0],
-                      tile_[g].zero[0]);
+                      Isa::nibbles_in_order(group_[g].zero, row), units, 0, &tile_[g]);
         }
+        return tile_;
     }
-    const TileGroup<Isa, Layout> *tile_groups() const { return tile_; }
     const int64_t *of_step() const { return of_step_; }  // the group of each step of 16 columns
 
   private:
@@ -147,45 +150,48 @@ class StripGroups {
     }
 
     template <bool integers>
-    static void put(typename Isa::Floats scale, typename Isa::Bits zero, float unit,
-                    float *scale_to, float *zero_to) {
-        Isa::store_wide(scale_to, integers ? Isa::splat_wide(unit) * scale : scale);
-        integers ? Isa::store_bits(zero_to, Isa::minus_zero(zero))
-                 : Isa::store_wide(zero_to, Isa::numbers(zero));
+    static void put(typename Isa::Floats scale, typename Isa::Bits zero, const Units &units,
+                    int64_t vector, Tile *to) {
+        for (int64_t j = 0; j < kRows; ++j) {
+            Isa::store_wide(to->scale[j][vector],
+                            integers ? Isa::splat_wide(units[j]) * scale : scale);
+        }
+        integers ? Isa::store_bits(to->zero[vector], Isa::minus_zero(zero))
+                 : Isa::store_wide(to->zero[vector], Isa::numbers(zero));
     }
 
     // gptq: every row four times.
     template <bool integers>
-    static void prepare_columns(const float *scales, const uint32_t *zeros, int64_t row, float unit,
-                                TileGroup<Isa, Layout> *to) {
+    static void prepare_columns(const float *scales, const uint32_t *zeros, int64_t row,
+                                const Units &units, Tile *to) {
         const typename Isa::Bits scale = Isa::load_bits(scales);
         const typename Isa::Bits zero = Isa::nibbles_in_order(zeros, row);
         for_each_quarter([&]<int i>() QK_INLINE {
             put<integers>(typename Isa::Floats(Isa::template repeat<i>(scale)),
-                          Isa::template repeat<i>(zero), unit, to->scale[i], to->zero[i]);
+                          Isa::template repeat<i>(zero), units, i, to);
         });
     }
 
     // awq_gemm: word 4 q + i to quad q of vectors 2 i and 2 i + 1.
     template <bool integers>
-    static void prepare_words(const float *scales, const uint32_t *zeros, float unit,
-                              TileGroup<Isa, Layout> *to) {
+    static void prepare_words(const float *scales, const uint32_t *zeros, const Units &units,
+                              Tile *to) {
+        float(*const scale)[Isa::kWide] = to->scale[0];
         for (int64_t word = 0; word < Isa::kWide; ++word) {
             Quad a, b, low, high;
             memcpy(&a, scales + 8 * word, 16);
             memcpy(&b, scales + 8 * word + 4, 16);
             to_awq_quads(a, b, &low, &high);
-            memcpy(to->scale[word % 4 * 2] + word / 4 * 4, &low, 16);
-            memcpy(to->scale[word % 4 * 2 + 1] + word / 4 * 4, &high, 16);
+            memcpy(scale[word % 4 * 2] + word / 4 * 4, &low, 16);
+            memcpy(scale[word % 4 * 2 + 1] + word / 4 * 4, &high, 16);
         }
         const typename Isa::Bits words = Isa::load_bits(zeros);
         for_each_quarter([&]<int i>() QK_INLINE {
             const typename Isa::Bits word = Isa::template repeat<i>(words);
-            put<integers>(Isa::load_wide(to->scale[2 * i]), Isa::template nibble_of_place<0>(word),
-                          unit, to->scale[2 * i], to->zero[2 * i]);
-            put<integers>(Isa::load_wide(to->scale[2 * i + 1]),
-                          Isa::template nibble_of_place<1>(word), unit, to->scale[2 * i + 1],
-                          to->zero[2 * i + 1]);
+            put<integers>(Isa::load_wide(scale[2 * i]), Isa::template nibble_of_place<0>(word),
+                          units, 2 * i, to);
+            put<integers>(Isa::load_wide(scale[2 * i + 1]), Isa::template nibble_of_place<1>(word),
+                          units, 2 * i + 1, to);
         });
     }
 
@@ -197,7 +203,7 @@ class StripGroups {
     NestedCode code_;
     Group group_[8] = {};
     int64_t of_step_[8] = {};
-    TileGroup<Isa, Layout> tile_[8];
+    Tile tile_[8];
 };
 
 }  // namespace

@@ -104,10 +104,10 @@ struct Ahead {
     }
 };
 
-// Scales and zeros of a tile, one group: vector v is multiplied by [v].
-template <class Isa, class Layout>
+// Scales, those of each row of x, and zeros of a tile, one group: vector v is multiplied by [v].
+template <class Isa, class Layout, int64_t kRows>
 struct TileGroup {
-    alignas(64) float scale[Layout::vectors][Isa::kWide];
+    alignas(64) float scale[kRows][Layout::vectors][Isa::kWide];
     alignas(64) float zero[Layout::vectors][Isa::kWide];  // integers: bits
 };
 
@@ -139,28 +139,62 @@ QK_INLINE inline void load_x(const XBytes &x, int64_t place, typename Isa::Bits 
     to[6] = Isa::template spread_bits<quads>(x.sum + place);
 }
 
-// sums[unit][2 i + half] of a block of integers.
-template <class Isa, class Layout>
-QK_NOINLINE void add_integers(const WordTile &tile, const XBytes &x,
-                              const TileGroup<Isa, Layout> &group, Ahead<Isa> *fetched,
-                              float *sums) {
+// What rows of x meet a tile with.
+template <class Isa, class Layout, int64_t kRows>
+struct RowsOfTile {
+    const XBytes *x[kRows];
+    float *sums[kRows];
+    const TileGroup<Isa, Layout, kRows> *groups;
+};
+
+// sums[unit][2 i + half] of a block of integers. Dots of two rows of x advance kDotsTogether at a
+// time and share their nibbles; those of one row reuse x instead, which stays in registers.
+template <class Isa, class Layout, int64_t kRows>
+QK_NOINLINE void add_integers(const WordTile &tile, const RowsOfTile<Isa, Layout, kRows> &given,
+                              Ahead<Isa> *fetched) {
     constexpr bool quads = Layout::quads;
-    Ahead<Isa> ahead = *fetched;  // a copy that nothing points to
+    constexpr int together = kRows == 1 ? 1 : Isa::kDotsTogether;
+    Ahead<Isa> ahead = *fetched;  // copies that nothing points to
+    const RowsOfTile<Isa, Layout, kRows> rows = given;
     for (int64_t unit = 0; unit < Layout::kUnits; ++unit) {
         typename Isa::Bits transposed[2][4];
         load_unit<Isa, Layout>(tile, unit, ahead, transposed);
+        typename Isa::Bits operands[7];
+        const auto load_row = [&]<int half>(int64_t j) QK_INLINE {
+            load_x<Isa, quads>(*rows.x[j], quads ? 8 * unit + 4 * half : unit, operands);
+        };
+        const auto add_some = [&]<int half, int first>() QK_INLINE {
+            typename Isa::Bits even[together], odd[together], zero[together];
+            QK_UNROLL for (int i = 0; i < together; ++i) {
+                even[i] = Isa::template nibbles<half>(transposed[0][first + i]);
+                odd[i] = Isa::template nibbles<half>(transposed[1][first + i]);
+            }
+            QK_UNROLL for (int64_t j = 0; j < kRows; ++j) {
+                if (kRows > 1) load_row.template operator()<half>(j);
+                const auto vector = [&](int i) {
+                    return quads ? first + i : 2 * (first + i) + half;
+                };
+                QK_UNROLL for (int i = 0; i < together; ++i) {
+                    zero[i] = Isa::load_bits(rows.groups->zero[vector(i)]);
+                }
+                typename Isa::Floats dot[together];
+                Isa::dot_integers(even, odd, operands, zero, dot);
+                QK_UNROLL for (int i = 0; i < together; ++i) {
+                    float *const sum =
+                        rows.sums[j] + ((unit * 4 + first + i) * 2 + half) * Isa::kWide;
+                    const float *const scale = rows.groups->scale[j][vector(i)];
+                    Isa::store_wide(
+                        sum, Isa::multiply_add(dot[i], Isa::load_wide(scale), Isa::load_wide(sum)));
+                }
+            }
+        };
         const auto add_half = [&]<int half>() QK_INLINE {
-            typename Isa::Bits operands[7];
-            load_x<Isa, quads>(x, quads ? 8 * unit + 4 * half : unit, operands);
-            QK_UNROLL for (int i = 0; i < 4; ++i) {
-                const int v = quads ? i : 2 * i + half;
-                float *const sum = sums + ((unit * 4 + i) * 2 + half) * Isa::kWide;
-                const typename Isa::Floats dot =
-                    Isa::dot_integers(Isa::template nibbles<half>(transposed[0][i]),
-                                      Isa::template nibbles<half>(transposed[1][i]), operands,
-                                      Isa::load_bits(group.zero[v]));
-                Isa::store_wide(sum, Isa::multiply_add(dot, Isa::load_wide(group.scale[v]),
-                                                       Isa::load_wide(sum)));
+            if (kRows == 1) load_row.template operator()<half>(0);
+            add_some.template operator()<half, 0>();
+            if constexpr (together <= 2) add_some.template operator()<half, 2>();
+            if constexpr (together == 1) {
+                add_some.template operator()<half, 1>();
+                add_some.template operator()<half, 3>();
             }
         };
         add_half.template operator()<0>();
@@ -188,27 +222,34 @@ struct RaisedEntries {
 // The same in small groups: a lane is 8 columns, one line of gptq or 8 of awq_gemm, and lanes l and
 // l + 8 are step l of 16 columns; steps past `steps` are left. sums[lane], rows as TileGroup has
 // them. `table`: codes are looked up in `entries`.
-template <class Isa, class Layout, bool table>
-QK_NOINLINE void add_eights(const WordTile &tile, const XBytes &x, int64_t steps,
-                            const TileGroup<Isa, Layout> *groups, const int64_t *of_step,
-                            const RaisedEntries &entries, Ahead<Isa> *fetched, float *sums) {
+template <class Isa, class Layout, int64_t kRows, bool table>
+QK_NOINLINE void add_eights(const WordTile &tile, const RowsOfTile<Isa, Layout, kRows> &given,
+                            int64_t steps, const int64_t *of_step, const RaisedEntries &entries,
+                            Ahead<Isa> *fetched) {
     constexpr int64_t lines = Layout::quads ? 1 : 8, of_lane = Layout::kRows * Isa::kWide;
     Ahead<Isa> ahead = *fetched;
+    const RowsOfTile<Isa, Layout, kRows> rows = given;
     const typename Isa::Bits of_codes = Isa::template spread_bits<true>(entries.entry);
-    const auto add_lane =
-        [&](const uint8_t *from, int64_t lane, const TileGroup<Isa, Layout> &group) QK_INLINE {
-        float *const to = sums + lane * of_lane;
-        typename Isa::Bits operands[7];
-        load_x<Isa, false>(x, lane, operands);
-        const auto integers = [&](typename Isa::Bits codes) QK_INLINE {
-            return table ? Isa::look_up_bytes(of_codes, codes) : codes;
-        };
-        const auto add = [&](typename Isa::Bits even, typename Isa::Bits odd, int v) QK_INLINE {
-            const typename Isa::Floats dot = Isa::dot_integers(
-                integers(even), integers(odd), operands, Isa::load_bits(group.zero[v]));
-            Isa::store_wide(to + v * Isa::kWide,
-                            Isa::multiply_add(dot, Isa::load_wide(group.scale[v]),
-                                              Isa::load_wide(to + v * Isa::kWide)));
+    const auto integers = [&](typename Isa::Bits codes) QK_INLINE {
+        return table ? Isa::look_up_bytes(of_codes, codes) : codes;
+    };
+    const auto add_lane = [&](const uint8_t *from, int64_t lane, int64_t group) QK_INLINE {
+        typename Isa::Bits operands[kRows][7];
+        const TileGroup<Isa, Layout, kRows> &of = rows.groups[group];
+        QK_UNROLL for (int64_t j = 0; j < kRows; ++j) {
+            load_x<Isa, false>(*rows.x[j], lane, operands[j]);
+        }
+        const auto add = [&](typename Isa::Bits words_even, typename Isa::Bits words_odd, int v)
+                             QK_INLINE {
+            const typename Isa::Bits even[1] = {integers(words_even)};
+            const typename Isa::Bits odd[1] = {integers(words_odd)};
+            QK_UNROLL for (int64_t j = 0; j < kRows; ++j) {
+                float *const sum = rows.sums[j] + lane * of_lane + v * Isa::kWide;
+                typename Isa::Floats dot[1];
+                Isa::dot_integers(even, odd, operands[j], {Isa::load_bits(of.zero[v])}, dot);
+                Isa::store_wide(sum, Isa::multiply_add(dot[0], Isa::load_wide(of.scale[j][v]),
+                                                       Isa::load_wide(sum)));
+            }
         };
         if constexpr (Layout::quads) {
             const typename Isa::Bits words = Isa::load_bits(from);
@@ -227,14 +268,14 @@ QK_NOINLINE void add_eights(const WordTile &tile, const XBytes &x, int64_t steps
     for (int64_t step = 0; step < steps && Layout::quads; ++step) {
         const uint8_t *const from = tile.from + 2 * step * stride;
         if (step % 4 == 0) ahead.fetch();
-        add_lane(from, step, groups[of_step[step]]);
-        add_lane(from + stride, step + 8, groups[of_step[step]]);
+        add_lane(from, step, of_step[step]);
+        add_lane(from + stride, step + 8, of_step[step]);
     }
     // Sums of lanes l and l + 8 are 4 KiB apart there: not one after the other.
     for (int64_t lane = 0; lane < 16 && !Layout::quads; ++lane) {
         const int64_t step = lane % 8;
         if (step >= steps) continue;
-        add_lane(tile.from + (2 * step + lane / 8) * stride, lane, groups[of_step[step]]);
+        add_lane(tile.from + (2 * step + lane / 8) * stride, lane, of_step[step]);
     }
     *fetched = ahead;
 }
@@ -243,7 +284,7 @@ QK_NOINLINE void add_eights(const WordTile &tile, const XBytes &x, int64_t steps
 // block has not all of its columns.
 template <class Isa, class Layout, bool cut, class Entries>
 QK_NOINLINE void add_floats(const WordTile &tile, const ColumnFloats<Layout::quads> &x,
-                            const TileGroup<Isa, Layout> *groups, const int64_t *of_step,
+                            const TileGroup<Isa, Layout, 1> *groups, const int64_t *of_step,
                             const Entries &entries, Ahead<Isa> *fetched, float *sums) {
     constexpr bool quads = Layout::quads;
     Ahead<Isa> ahead = *fetched;
@@ -266,11 +307,11 @@ QK_NOINLINE void add_floats(const WordTile &tile, const ColumnFloats<Layout::qua
                 typename Isa::Floats sum = Isa::load_wide(to);
                 for_each_step([&]<int step>() QK_INLINE {
                     if (cut && step >= x.steps) return;
-                    const TileGroup<Isa, Layout> &group = groups[of_step[step]];
+                    const TileGroup<Isa, Layout, 1> &group = groups[of_step[step]];
                     const typename Isa::Floats entry =
                         table.template entry<step / 2 * 2 + half>(step % 2 == 0 ? even : odd);
                     const typename Isa::Floats weight =
-                        (entry - Isa::load_wide(group.zero[v])) * Isa::load_wide(group.scale[v]);
+                        (entry - Isa::load_wide(group.zero[v])) * Isa::load_wide(group.scale[0][v]);
                     const typename Isa::Floats next = Isa::multiply_add(
                         typename Isa::Floats(
                             Isa::template spread_bits<quads>(x.x + 16 * step + place)),

@@ -105,16 +105,23 @@ struct Avx2Columns : Avx2 {
 
     // (code - zero) * integer of x, summed over the 8 columns of each dword: products of bytes,
     // four of which fit 16 bits (4 * 24 * 128), are added and then widened.
-    static Floats dot_integers(Bits even, Bits odd, const Bits (&x)[7], Bits zero) {
-        const auto products = [&](int i) __attribute__((always_inline)) {
-            return _mm256_add_epi16(_mm256_maddubs_epi16(even, x[i]),
-                                    _mm256_maddubs_epi16(odd, x[i + 3]));
-        };
-        const Bits low = _mm256_add_epi32(_mm256_madd_epi16(products(0), _mm256_set1_epi16(1)),
-                                          _mm256_madd_epi16(products(1), _mm256_set1_epi16(256)));
-        const Bits high = _mm256_madd_epi16(products(2), _mm256_set1_epi16(1));
-        const Bits all = _mm256_add_epi32(low, _mm256_slli_epi32(high, 16));
-        return numbers(_mm256_add_epi32(all, _mm256_mullo_epi32(zero, x[6])));
+    static constexpr int kDotsTogether = 1;
+    template <int kCount>
+    QK_INLINE static void dot_integers(const Bits (&even)[kCount], const Bits (&odd)[kCount],
+                                       const Bits (&x)[7], const Bits (&zero)[kCount],
+                                       Floats (&to)[kCount]) {
+        for (int row = 0; row < kCount; ++row) {
+            const auto products = [&](int i) __attribute__((always_inline)) {
+                return _mm256_add_epi16(_mm256_maddubs_epi16(even[row], x[i]),
+                                        _mm256_maddubs_epi16(odd[row], x[i + 3]));
+            };
+            const Bits low =
+                _mm256_add_epi32(_mm256_madd_epi16(products(0), _mm256_set1_epi16(1)),
+                                 _mm256_madd_epi16(products(1), _mm256_set1_epi16(256)));
+            const Bits high = _mm256_madd_epi16(products(2), _mm256_set1_epi16(1));
+            const Bits all = _mm256_add_epi32(low, _mm256_slli_epi32(high, 16));
+            to[row] = numbers(_mm256_add_epi32(all, _mm256_mullo_epi32(zero[row], x[6])));
+        }
     }
 };
 

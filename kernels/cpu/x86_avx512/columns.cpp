@@ -107,11 +107,18 @@ struct Avx512Columns : Avx512 {
     }
 
     // (code - zero) * integer of x, summed over the 8 columns of each dword.
-    static Floats dot_integers(Bits even, Bits odd, const Bits (&x)[7], Bits zero) {
-        const auto take_zeros = [&](Bits & least) __attribute__((always_inline)) {
-            asm("vpdpwssd %2, %1, %0" : "+v"(least) : "v"(zero), "v"(x[6]));
-        };
-        return numbers(dot_three_bytes(even, odd, x, x + 3, take_zeros));
+    static constexpr int kDotsTogether = 4;
+    template <int kCount>
+    QK_INLINE static void dot_integers(const Bits (&even)[kCount], const Bits (&odd)[kCount],
+                                       const Bits (&x)[7], const Bits (&zero)[kCount],
+                                       Floats (&to)[kCount]) {
+        Bits least[kCount], dot[kCount];
+        QK_UNROLL for (int i = 0; i < kCount; ++i) {
+            least[i] = _mm512_setzero_si512();
+            asm("vpdpwssd %2, %1, %0" : "+v"(least[i]) : "v"(zero[i]), "v"(x[6]));
+        }
+        dot_three_bytes(even, odd, x, x + 3, least, dot);
+        QK_UNROLL for (int i = 0; i < kCount; ++i) to[i] = numbers(dot[i]);
     }
 };
 
