@@ -129,10 +129,10 @@ def packed(lines):
         yield [f"{label}, to [k,n]", *rest]
 
 
-def repacked(lines):
-    """Repacked from a layout into another, at one shape: (from, into, us, share)."""
+def repacked(lines, size):
+    """Repacked from a layout into another, square weights: (from, into, us, share)."""
     for line in lines:
-        if line["what"].startswith("repack ") and line["n"] == line["k"] == 8192:
+        if line["what"].startswith("repack ") and line["n"] == line["k"] == size:
             source, target = line["what"].removeprefix("repack ").split(" to ")
             yield [source, target, f"{line['us']:.1f}", f"{line['share']:.2f}"]
 
@@ -186,8 +186,9 @@ def take_cuda(folder, data):
     put("cuda/quantize", f"{program} out.json quantize", "{us} us, {share:%}", shares,
         without_m(in_order(list(cuda_rows(bench, "quantize f16 to ", (0,), True, True)))))
     put("cuda/packed", f"{program} out.json packed", "{us} us, {share:%}", shares, packed(bench))
-    put("cuda/layouts", f"{program} out.json repack", "{us}, {share:%}",
-        ["from", "into", "us", "share"], repacked(bench))
+    for name, size in (("cuda/layouts", 8192), ("cuda/layouts_4096", 4096)):
+        put(name, f"{program} out.json repack", "{us}, {share:%}",
+            ["from", "into", "us", "share"], repacked(bench, size))
     put("cuda/linear_1", program, "{us}, {share:%}", shares,
         without_m(in_order(list(cuda_rows(bench, "linear ", (1,), True, True)))))
     small = [line for line in bench if line["what"].endswith("x f16")]

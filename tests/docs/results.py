@@ -51,6 +51,7 @@ WANTED_CUDA = {
     "cuda/packed": ['"NF4 b64, f32 scales",8192x8192,44.6,0.99',
                     '"NF4 b64, f32 scales, to [k,n]",8192x8192,48.0,0.90'],
     "cuda/layouts": ["ROW,GPTQ,22.0,0.86"],
+    "cuda/layouts_4096": ["ROW,GPTQ,7.0,0.80"],
     "cuda/linear_1": ['"NF4 b64, f32 scales",4096x4096,5.1,0.73',
                       '"NF4 b64, f32 scales, f32 x",4096x4096,6.7,0.56',
                       "U4 g128,4096x4096,4.7,0.76", "U4 g128,8192x8192,10.9,0.85"],
