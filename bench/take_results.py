@@ -40,7 +40,7 @@ def named(name, scales=True):
     words = name.replace(" packed", "").replace(" x f16", "").split(" x ")
     head, *tail = words[0].split()
     group = tail[:1]
-    rest = [word for word in tail[1:] if word == "nested" or word.isupper()]
+    rest = [word for word in tail[1:] if word in ("nested", "act-order") or word.isupper()]
     if scales and len(tail) > 1 and tail[1] == "f32":
         rest.append("f32 scales")
     label = " ".join([head.upper(), *group])
@@ -65,6 +65,7 @@ def cuda_rows(lines, prefix, rows, scales, share):
 
 def in_order(rows):
     """Rows of one kind of weights side by side, and of one m within them."""
+    rows = list(rows)
     first = list(dict.fromkeys(row[0] for row in rows))
     return sorted(rows, key=lambda row: (first.index(row[0]), row[1], SHAPES.index(row[2])))
 
@@ -142,7 +143,8 @@ def transposed(lines):
     prefix, dense = "transposed ", "transposed dense"
     rows = {line["m"] for line in lines if line["what"].startswith(prefix)}
     packed = [line for line in lines if not line["what"].startswith(dense)]
-    yield from ([*row[:-1], ""] for row in cuda_rows(lines, dense, rows, False, True))
+    for row in cuda_rows(lines, dense, rows, False, True):
+        yield ["dense f16, cuBLASLt", *row[1:-1], ""]
     yield from cuda_rows(packed, prefix, rows, False, True)
 
 
@@ -198,7 +200,8 @@ def take_cuda(folder, data):
         ["weights", "x", "m", "shape", "us", "share"], as_stored(bench))
     put("cuda/bytes_16", f"{program} out.json bytes", "{us}, {share:%}",
         ["weights", "m", "shape", "us", "share"],
-        in_order(list(cuda_rows(bench, "bytes ", (1, 4, 8, 16), False, True))))
+        ([row[0].replace(" row", ", one group a row"), *row[1:]] for row in
+         in_order(cuda_rows(bench, "bytes ", (1, 4, 8, 16), False, True))))
     put("cuda/transposed", f"{program} out.json transposed", "{us}, {share:%}",
         ["weights", "m", "shape", "us", "share"], in_order(transposed(bench)))
     for name, rows in many_rows(lines_of(folder, "rows")).items():
