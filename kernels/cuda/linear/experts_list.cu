@@ -1,6 +1,6 @@
 // Slots by expert (experts_list.hpp), counted by a block or a cluster, and the sums of slots. Which
-// row stands where among an expert's is up to the sequence in which threads count; no bit depends on
-// it.
+// row stands where among an expert's is up to the sequence in which threads count; no bit depends
+// on it.
 #include "cuda/linear/experts_list.hpp"
 
 #include "cuda/prim/cluster.cuh"
