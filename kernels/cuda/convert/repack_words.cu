@@ -10,7 +10,8 @@
 namespace qk::cuda {
 namespace {
 
-constexpr uint32_t kThreads = 256, kBlocks = 6;  // kBlocks: of a multiprocessor, at least
+constexpr uint32_t kThreads = 256;
+[[maybe_unused]] constexpr uint32_t kBlocks = 6;  // of a multiprocessor, at least
 
 struct Problem {
     WordPlane from, to;
