@@ -29,12 +29,9 @@ namespace {
 constexpr int kWarps = kTransposedWarps;
 constexpr int32_t kThreads = kWarps * 32;
 
-struct Problem : LinearView {
-    int32_t row_tiles, tiles;  // tiles: of a row
-    int32_t group_shift;       // log2 of group_size
-    int32_t second_shift;      // coded scales: log2 of second_group
-    int32_t parts;             // blocks a strip
-    float *sums;               // [parts][m][64 tiles], where parts > 1
+struct Problem : TransposedView {
+    int32_t parts;  // blocks a strip
+    float *sums;    // [parts][m][64 tiles], where parts > 1
 };
 
 // Scales of two rows 8 apart, r and r + 1, as words.
@@ -282,11 +279,7 @@ Status launch_kind(const Problem &p, const Launch &launch) {
 
 Status run(const LinearArgs &args, const Launch &launch) {
     const Geometry &s = args.w.geometry;
-    const Problem p = {view_of(args),
-                       int32_t(ceil_div(s.n, 16)),
-                       int32_t(ceil_div(s.k, 64)),
-                       s.groups_per_row == 1 ? 31 : log2_of(s.group_size),
-                       log2_of(args.w.scale.second_group),
+    const Problem p = {transposed_view(args),
                        transposed_parts(s.n, s.k, launch.device.multiprocessors),
                        static_cast<float *>(launch.workspace)};
     const bool lut4 = codes_of(args.w) == Codes::kLut4;

@@ -1,10 +1,22 @@
-// The instances of kernels of transposed products.
+// What kernels of transposed products know of a product, and their instances.
 #pragma once
 #include "cuda/tile/decode.cuh"
 #include "cuda/view.cuh"
 
 namespace qk::cuda {
 namespace {
+
+struct TransposedView : LinearView {
+    int32_t row_tiles, tiles;  // tiles: of a row
+    int32_t group_shift;       // log2 of group_size
+    int32_t second_shift;      // coded scales: log2 of second_group
+};
+
+inline TransposedView transposed_view(const LinearArgs &args) {
+    const Geometry &s = args.w.geometry;
+    return {view_of(args), int32_t(ceil_div(s.n, 16)), int32_t(ceil_div(s.k, 64)),
+            s.groups_per_row == 1 ? 31 : log2_of(s.group_size), log2_of(args.w.scale.second_group)};
+}
 
 // f(type of x, decoder of the codes, scale kind), each a value of the type or constant.
 template <class T, class F>

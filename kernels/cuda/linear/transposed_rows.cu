@@ -152,11 +152,7 @@ Status launch_kind(const StripProblem &p, const Launch &launch) {
 
 Status run(const LinearArgs &args, const Launch &launch) {
     const Geometry &s = args.w.geometry;
-    const StripProblem p = {view_of(args),
-                            int32_t(ceil_div(s.n, 16)),
-                            int32_t(ceil_div(s.k, 64)),
-                            s.groups_per_row == 1 ? 31 : log2_of(s.group_size),
-                            log2_of(args.w.scale.second_group),
+    const StripProblem p = {transposed_view(args),
                             plan_strips(s.n, s.k, launch.device.multiprocessors, kClusters)};
     const bool lut4 = codes_of(args.w) == Codes::kLut4;
     return with_transposed_kinds(p, lut4, [&](auto type, auto code, auto kind) {

@@ -1,17 +1,13 @@
 // What a warp of the kernel of transposed products of few rows (linear/transposed_rows.cu) does:
 // its ring of stacks of tiles, and what it adds up of them.
 #pragma once
+#include "cuda/linear/transposed_kinds.cuh"
 #include "cuda/linear/transposed_rows_plan.hpp"
-#include "cuda/tile/decode.cuh"
-#include "cuda/view.cuh"
 
 namespace qk::cuda {
 namespace {
 
-struct StripProblem : LinearView {
-    int32_t row_tiles, tiles;  // tiles: of a row
-    int32_t group_shift;       // log2 of group_size
-    int32_t second_shift;      // coded scales: log2 of second_group
+struct StripProblem : TransposedView {
     StripPlan plan;
 };
 

@@ -60,50 +60,6 @@ __device__ inline void copy_ahead(void *to, const void *from, uint32_t count, bo
 #endif
 }
 
-// Four 8 x 8 matrices of 16-bit elements: lane l gives the address of row l mod 8 of matrix l / 8,
-// and gets elements 2 (l mod 4) and the next of row l / 4 of each.
-__device__ inline void load_matrices(const void *row, uint32_t (&to)[4]) {
-#if __CUDA_ARCH__ >= 750
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                 : "r"(uint32_t(__cvta_generic_to_shared(row)))
-                 : "memory");
-#elif defined(QK_CUDA_SIMULATED)
-    const int lane = int(threadIdx.x) % 32;
-    const uint64_t own = uint64_t(uintptr_t(row));
-    for (int i = 0; i < 4; ++i) {
-        const int from = i * 8 + lane / 4;
-        const uint64_t low = __shfl_sync(~0u, uint32_t(own), from);
-        const uint64_t at = low | uint64_t(__shfl_sync(~0u, uint32_t(own >> 32), from)) << 32;
-        memcpy(&to[i], reinterpret_cast<const char *>(uintptr_t(at)) + lane % 4 * 4, 4);
-    }
-#endif
-}
-
-// Four 8 x 8 matrices of 16-bit elements, turned over: lane l gives the address of row l mod 8 of
-// matrix l / 8, and gets elements l / 4 of rows 2 (l mod 4) and 2 (l mod 4) + 1 of each.
-__device__ inline void load_matrices_transposed(const void *row, uint32_t (&to)[4]) {
-#if __CUDA_ARCH__ >= 750
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                 : "r"(uint32_t(__cvta_generic_to_shared(row)))
-                 : "memory");
-#elif defined(QK_CUDA_SIMULATED)
-    const int lane = int(threadIdx.x) % 32;
-    for (int i = 0; i < 4; ++i) {
-        uint16_t pair[2];
-        for (int odd = 0; odd < 2; ++odd) {
-            const int from = i * 8 + lane % 4 * 2 + odd;
-            const uint64_t own = uint64_t(uintptr_t(row));
-            const uint64_t low = __shfl_sync(~0u, uint32_t(own), from);
-            const uint64_t at = low | uint64_t(__shfl_sync(~0u, uint32_t(own >> 32), from)) << 32;
-            memcpy(&pair[odd], reinterpret_cast<const char *>(uintptr_t(at)) + lane / 4 * 2, 2);
-        }
-        to[i] = uint32_t(pair[0]) | uint32_t(pair[1]) << 16;
-    }
-#endif
-}
-
 #if !defined(QK_CUDA_SIMULATED)  // where shared memory has no addresses of its own
 __device__ inline uint32_t shared_address(const void *pointer) {
     return uint32_t(__cvta_generic_to_shared(pointer));
@@ -327,6 +283,50 @@ __device__ inline void shared_store_16(uint32_t address, uint4 v) {
                  : "memory");
 }
 #endif
+
+#if defined(QK_CUDA_SIMULATED)
+// The row whose address lane `lane` gives.
+__device__ inline const char *row_of_lane(const void *own, int lane) {
+    const uint64_t address = uint64_t(uintptr_t(own));
+    const uint64_t low = __shfl_sync(~0u, uint32_t(address), lane);
+    const uint64_t high = __shfl_sync(~0u, uint32_t(address >> 32), lane);
+    return reinterpret_cast<const char *>(uintptr_t(low | high << 32));
+}
+#endif
+
+// shared_load_matrices, on simulated threads too.
+__device__ inline void load_matrices(const void *row, uint32_t (&to)[4]) {
+#if defined(QK_CUDA_SIMULATED)
+    const int lane = int(threadIdx.x) % 32;
+    for (int i = 0; i < 4; ++i) {
+        memcpy(&to[i], row_of_lane(row, i * 8 + lane / 4) + lane % 4 * 4, 4);
+    }
+#else
+    const uint4 v = shared_load_matrices(shared_address(row));
+    to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
+#endif
+}
+
+// Four 8 x 8 matrices of 16-bit elements, turned over: lane l gives the address of row l mod 8 of
+// matrix l / 8, and gets elements l / 4 of rows 2 (l mod 4) and 2 (l mod 4) + 1 of each.
+__device__ inline void load_matrices_transposed(const void *row, uint32_t (&to)[4]) {
+#if __CUDA_ARCH__ >= 750
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(uint32_t(__cvta_generic_to_shared(row)))
+                 : "memory");
+#elif defined(QK_CUDA_SIMULATED)
+    const int lane = int(threadIdx.x) % 32;
+    for (int i = 0; i < 4; ++i) {
+        uint16_t pair[2];
+        for (int odd = 0; odd < 2; ++odd) {
+            const char *const at = row_of_lane(row, i * 8 + lane % 4 * 2 + odd);
+            memcpy(&pair[odd], at + lane / 4 * 2, 2);
+        }
+        to[i] = uint32_t(pair[0]) | uint32_t(pair[1]) << 16;
+    }
+#endif
+}
 
 }  // namespace
 }  // namespace qk::cuda

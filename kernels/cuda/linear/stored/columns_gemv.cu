@@ -299,7 +299,7 @@ struct ColumnsWarp {
         }
         cluster_arrive();
     }
-    // Then the block may end: nobody reads its memory.
+    // The block may exit afterwards: no other block reads its memory.
     __device__ void send_sums() const {
         const uint32_t there = remote_address(barrier(), 0);
         const uint32_t to = remote_address(received() + uint32_t(rank - 1) * p.plan.sums_bytes, 0);
