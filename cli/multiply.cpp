@@ -260,6 +260,7 @@ void report(const CommonOptions &common, const MultiplyOptions &options, const q
         json_set(root, "checksum", checksum);
         json_set(root, "worst_error", error.worst);
         json_set(root, "share_of_bound", error.share);
+        json_set(root, "not_finite", error.not_finite);
         if (options.explain) json_set(root, "plan", json_plan(timing.plan));
         json_print(root);
         return;
@@ -277,6 +278,10 @@ void report(const CommonOptions &common, const MultiplyOptions &options, const q
     std::printf("checksum  %.9g (sum of y)\n", checksum);
     std::printf("error     %.3g against the product in double, %s its bound\n", error.worst,
                 error.share <= 1 ? "within" : "OUTSIDE");
+    if (error.not_finite > 0) {
+        std::printf("          %s of y NaN or infinite, as in double: the weight has such values\n",
+                    plural(error.not_finite, "value").c_str());
+    }
 }
 
 // Runs it on the device; fills p's x, y and bias.

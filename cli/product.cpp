@@ -93,9 +93,14 @@ void compare(const Product &p, const ProductRows &rows, int64_t row_of_x, Error 
             size += std::fabs(double(x[i]) * double(w[i]));
         }
         const double y = p.y[static_cast<size_t>(row_of_x * p.n + rows.begin + row)];
+        if (!std::isfinite(exact)) {
+            ++error->not_finite;
+            if (std::isfinite(y)) error->share = INFINITY;
+            continue;
+        }
         const double before = (sums(double(p.k + 8)) + unit) * size + mode_error(p, rows, x, row);
         const double bound = before * (1 + unit) + unit * std::fabs(exact) + smallest;
-        const double difference = std::fabs(y - exact);
+        const double difference = std::isnan(y) ? double(INFINITY) : std::fabs(y - exact);
         error->worst = std::max(error->worst, difference);
         error->share =
             std::max(error->share, difference <= bound ? difference / bound : double(INFINITY));

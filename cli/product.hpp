@@ -21,8 +21,9 @@ struct ProductRows {
     const float *scales = nullptr;  // |scale| of every weight; where mode is not exact
 };
 struct Error {
-    double worst = 0;  // largest |y - exact|
-    double share = 0;  // largest part of its bound that an error takes
+    double worst = 0;        // largest |y - exact|
+    double share = 0;        // largest part of its bound that an error takes
+    int64_t not_finite = 0;  // values of y that are NaN or infinite in double: no error is theirs
 };
 
 // Takes one row of x times these rows into the error. x must be exact in bf16.

@@ -248,6 +248,14 @@ class Multiply(Case):
         done = self.run_qk("multiply", path, "a", "--dtype", "f16", "--json", code=1)
         self.assertIsNone(json.loads(done.stdout)["share_of_bound"])
 
+    def test_weights_that_are_not_finite(self):
+        weight = ("F32", [3, 8], floats([1.0] * 8 + [float("nan")] * 8 + [float("inf")] * 8))
+        path = self.write("a.safetensors", safetensors({"a.weight": weight}))
+        done = self.run_json("multiply", path, "a", "--repeat", 1)
+        self.assertEqual((done["not_finite"], done["worst_error"]), (2, 0))
+        self.assertIn("\n          2 values of y NaN or infinite, as in double",
+                      self.run_qk("multiply", path, "a", "--repeat", 1).stdout)
+
     def test_modes(self):
         def run(layer, mode, *more):
             done = self.run_json("multiply", *layer, "--mode", mode, "--rows", 3, "--repeat", 1,
