@@ -108,6 +108,11 @@ Weights load_weights(const GruQuantizeOptions &options) {
     weights.w_hh = to_floats(hh);
     weights.b_ih = load_bias(checkpoint, full("bias_ih_"), rows);
     weights.b_hh = load_bias(checkpoint, full("bias_hh_"), rows);
+    if (weights.b_ih.empty() != weights.b_hh.empty()) {
+        throw Failure(kUnsupported, "no tensor '" +
+                                        full(weights.b_ih.empty() ? "bias_ih_" : "bias_hh_") +
+                                        "' in the file; PyTorch's GRUs have both biases or none");
+    }
     return weights;
 }
 

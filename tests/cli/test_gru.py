@@ -205,6 +205,10 @@ class GruQuantize(GruCase):
                          safetensors({**self.tensors("a."), **self.tensors("b.")}))
         fails(4, lstm, self.data)
         fails(4, whole, self.data)
+        for bias in ("bias_ih_l0", "bias_hh_l0"):
+            rest = {n: t for n, t in self.tensors().items() if n != bias}
+            self.assertIn(f"no tensor '{bias}' in the file; PyTorch's GRUs have both",
+                          fails(4, self.write("half.safetensors", safetensors(rest)), self.data))
         fails(1, nan, self.data)
         self.assertIn("--name", fails(2, two, self.data))
         fails(2, self.model, self.data, "--cell", "l1")
