@@ -30,11 +30,11 @@ struct AllOptions {
 };
 
 const char *const kFileHelp =
-    "a .safetensors file, a model.safetensors.index.json, or a directory with either";
+    "a .safetensors or .gguf file, a model.safetensors.index.json, or a directory with one of "
+    "them";
 const char *const kOutHelp =
     "a file named *.safetensors or *.gguf, or a directory, made when missing, for "
-    "model.safetensors and "
-    "config.json";
+    "model.safetensors and config.json";
 const std::vector<std::string> kFloats = {"f16", "bf16", "f32"};
 
 void add_reading(CLI::App *app, AllOptions *all) {

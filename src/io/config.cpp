@@ -295,8 +295,8 @@ qk_status read_config(qk_checkpoint *c, const char *text, size_t bytes, const ch
     const json_t *section = section_of(root);
     status = json_is_object(section)
                  ? read_section(c, reader, section, found)
-                 : fail(message, QK_ERROR_CORRUPT,
-                        "%.128s: the quantization configuration must be an object", what);
+                 : fail(message, QK_ERROR_CORRUPT, "%.128s: %s must be an object", what,
+                        section == root ? "its JSON" : "the quantization configuration");
     json_decref(root);
     return status;
 }

@@ -90,6 +90,10 @@ qk_status find_only_file(char *path, const char *directory, qk_io_message *messa
     if (only.count == 1 || (only.count > 1 && &only == &found.other)) {
         return join_path(path, directory, only.name, message);
     }
+    if (only.count == 0) {
+        return fail(message, QK_ERROR_FILE, "%.200s: a directory without *.safetensors or *.gguf",
+                    directory);
+    }
     return fail(message, QK_ERROR_FILE,
                 "%.200s: no model.safetensors, no %s, and %lld other *.%s instead of one",
                 directory, kIndexName, static_cast<long long>(only.count),

@@ -121,7 +121,8 @@ TEST_F(Methods, ModelOptsFp4) {
     refuses(p, "", QK_ERROR_UNSUPPORTED, "in tiles of 128 x 4");
     p = nvfp4(5, 48);
     p.set("x.weight", "U8", {0, 24}, "");
-    refuses(p, "", QK_ERROR_UNSUPPORTED, "weight is U8 [0,24]");
+    refuses(p, "", QK_ERROR_UNSUPPORTED,
+            "weight is U8 [0,24]; a tensor of qk has at least 1 of each");
 }
 
 TEST_F(Methods, DeepSeeksFp4) {
@@ -148,6 +149,10 @@ TEST_F(Methods, ExpertsOfGptOss) {
     p.remove("x_bias");
     p.set("x_scales", "U8", {2, 2, 3}, zeros(12));
     refuses(p, "", QK_ERROR_CORRUPT, "scales U8 [2,2,3]");
+    p.set("x_blocks", "U8", {0, 3, 2, 16}, "");
+    p.set("x_scales", "U8", {0, 3, 2}, "");
+    refuses(p, "", QK_ERROR_UNSUPPORTED,
+            "weight is U8 [0,3,2,16]; a tensor of qk has at least 1 of each");
 }
 
 }  // namespace

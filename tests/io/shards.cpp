@@ -117,7 +117,7 @@ TEST_F(Shards, DirectoryWithoutAModel) {
     ASSERT_EQ(QK_OK, open()) << message.text;  // exactly one: that one
     EXPECT_EQ(1, qk_checkpoint_tensor_count(checkpoint));
     folder.remove("a.safetensors");
-    refused(QK_ERROR_FILE, "0 other *.safetensors instead of one");
+    refused(QK_ERROR_FILE, "a directory without *.safetensors or *.gguf");
 }
 
 TEST_F(Shards, PathsThatAreNoFiles) {
@@ -135,8 +135,9 @@ TEST_F(Shards, DamagedConfigurationBesideTheModel) {
     } const cases[] = {
         {"config.json", "{", "config.json is not valid JSON"},
         {"config.json", "{\"a\":1,\"a\":2}", "duplicate"},
-        {"config.json", "[]", "must be an object"},
-        {"config.json", "{\"quantization_config\":4}", "must be an object"},
+        {"config.json", "[]", "its JSON must be an object"},
+        {"config.json", "{\"quantization_config\":4}",
+         "the quantization configuration must be an object"},
         {"config.json", "{\"quantization_config\":{\"quant_method\":4}}", "must be a string"},
         {"quantize_config.json", "{\"desc_act\":false,\"bits\":\"4\"}", "must be an integer"},
         {"quant_config.json", "{\"w_bit\":4.0}", "must be an integer"},
