@@ -1,5 +1,6 @@
 // Weights whose columns are stored in an order of their own (act-order): values are those of the
-// reference, products those of the same weight without an order and x gathered by hand.
+// reference, as [n,k] and as [k,n], products those of the same weight without an order and x
+// gathered by hand.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -93,6 +94,30 @@ class Order : public ::testing::Test {
         ASSERT_EQ(qk_dequantize(context, w, dense.handle()), QK_OK) << qk_context_error(context);
         EXPECT_EQ(bits_of(dense, spec.n * spec.k), reference::dequantize(weight, type));
         EXPECT_TRUE(dense.intact());
+        check_columns(context, w, weight, type);
+    }
+
+    // The same values as [k,n]; what lies between columns stays as it is.
+    void check_columns(qk_context *context, const qk_tensor *w, const Weight &weight, Format type) {
+        const int64_t n = weight.spec.n, k = weight.spec.k, width = n + 3;
+        Tensor wide(context, type, k, width, std::vector<float>(size_t(k * width), 7), ++turn_);
+        const uint32_t between = wide.bits(0);
+        qk_tensor_desc desc = wide.desc();
+        desc.shape[0] = n, desc.shape[1] = k;
+        desc.flags = QK_TENSOR_COLUMN_MAJOR, desc.row_stride = width;
+        void *const data = wide.plane(QK_PLANE_DATA).data();
+        qk_tensor *columns = nullptr;
+        ASSERT_EQ(qk_tensor_wrap(context, &desc, &data, 1, &columns), QK_OK)
+            << qk_context_error(context);
+        ASSERT_EQ(qk_dequantize(context, w, columns), QK_OK) << qk_context_error(context);
+        qk_tensor_destroy(columns);
+        const std::vector<uint32_t> rows = reference::dequantize(weight, type);
+        for (int64_t c = 0; c < k; ++c) {
+            for (int64_t r = 0; r < width; ++r) {
+                ASSERT_EQ(wide.bits(c * width + r), r < n ? rows[size_t(r * k + c)] : between);
+            }
+        }
+        EXPECT_TRUE(wide.intact());
     }
 
     // As stored and packed, in each context.
