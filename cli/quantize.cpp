@@ -31,17 +31,26 @@ struct Plan {
     int64_t bytes_in = 0;
 };
 
+// What transformers passes over when it makes experts dense, without a word; "" for nothing.
+std::string not_read_of_experts(const QuantizeOptions &options, const Scheme &scheme,
+                                const qk_layer &layer) {
+    const uint32_t flags = describe_stored(options, scheme, layer).stored.flags;
+    if ((flags & QK_TENSOR_GLOBAL) != 0) return "global scales";
+    return options.asymmetric ? "zero points" : "";
+}
+
 // transformers joins the experts of a mixture in one tensor: from dense ones in bitsandbytes'
-// models, and from ones without zero points in compressed-tensors'.
+// models, and from ones of codes and scales alone in compressed-tensors'.
 std::string why_expert_kept(const QuantizeOptions &options, const Scheme &scheme,
                             const qk_layer &layer) {
     if (scheme.dialect == QK_DIALECT_BITSANDBYTES) return "expert: transformers joins dense ones";
     if (scheme.dialect != QK_DIALECT_COMPRESSED_TENSORS) return unfit(scheme, layer);
-    const std::string why =
-        options.asymmetric ? "transformers reads no zero points of experts" : unfit(scheme, layer);
+    const std::string not_read = not_read_of_experts(options, scheme, layer);
+    const std::string why = not_read.empty() ? unfit(scheme, layer)
+                                             : "transformers reads no " + not_read + " of experts";
     if (why.empty()) return "";
     throw Failure(kUnsupported, std::string(layer.name) + ": " + why +
-                                    (options.asymmetric ? "" : ", and no expert may stay dense") +
+                                    (not_read.empty() ? ", and no expert may stay dense" : "") +
                                     "; with --exclude all is as you say");
 }
 

@@ -86,7 +86,14 @@ class Models(Case):
         self.run_qk("quantize", model, out, *int4)
         self.assertEqual(set(self.quantized(out)), {*experts, *others})
         self.assertEqual(set(self.section(out)["ignore"]), {*routers, "lm_head"})
-        # What transformers would not load is not written, unless the user knows better.
+        # What transformers would not load, or read wrong, is not written, unless the user knows
+        # better.
+        self.assertIn("experts.0.up_proj: transformers reads no global scales of experts; with "
+                      "--exclude", self.fails(4, "quantize", model, self.folder / "no",
+                                              "--format", "nvfp4"))
+        self.run_qk("quantize", model, self.folder / "nvfp4", "--format", "nvfp4",
+                    "--exclude", "lm_head", *routers)
+        self.assertEqual(set(self.quantized(self.folder / "nvfp4")), {*experts, *others})
         self.assertIn("experts.0", self.fails(4, "quantize", model, self.folder / "no", *int4,
                                               "--asymmetric"))
         self.assertIn("experts.0", self.fails(4, "quantize", model, self.folder / "no",

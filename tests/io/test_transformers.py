@@ -34,8 +34,9 @@ DIALECTS = {
     "int4_asymmetric": ["--format", "int4", "--group", "64", "--asymmetric"],
     "int4_row": ["--format", "int4", "--group", "row"],
 }
-# transformers reads no zero points of experts, and qk says so.
-REFUSED = [(name, "int4_asymmetric") for name in ("qwen3_moe", "qwen2_moe", "mixtral")]
+# transformers reads no zero points and no global scales of experts, and qk says so.
+OF_EXPERTS = ("qwen3_moe", "qwen2_moe", "mixtral")
+REFUSED = [(name, "int4_asymmetric") for name in OF_EXPERTS]
 
 
 def loading(dialect):
@@ -83,8 +84,8 @@ class RoundTrip(unittest.TestCase):
 
     def test_small_scales_and_int8(self):
         """The very same logits; of FP4 in bf16, to which alone compressed-tensors decodes it."""
-        for name in ("llama", "qwen2_tied"):
-            for form in ("int8", "mxfp4", "nvfp4"):
+        for name in ("llama", "qwen2_tied", *OF_EXPERTS):
+            for form in ("int8", "mxfp4", "nvfp4")[:2 if name in OF_EXPERTS else 3]:
                 dtype, word = ((torch.float32, "f32") if form == "int8"
                                else (torch.bfloat16, "bf16"))
                 out, twin = (self.folder / f"{name}-{form}{end}" for end in ("", "-dense"))
@@ -115,11 +116,13 @@ class RoundTrip(unittest.TestCase):
             self.assertLess(found, BOUND)
 
     def test_what_would_not_load_is_refused(self):
-        for name, dialect in REFUSED:
-            out = self.folder / "refused"
-            with self.assertRaisesRegex(AssertionError, "zero points of experts"):
-                run_qk("quantize", self.folder / name, out, *DIALECTS[dialect])
-            self.assertFalse(out.exists())
+        for name in OF_EXPERTS:
+            for options, what in ((DIALECTS["int4_asymmetric"], "zero points"),
+                                  (["--format", "nvfp4"], "global scales")):
+                out = self.folder / "refused"
+                with self.assertRaisesRegex(AssertionError, f"{what} of experts"):
+                    run_qk("quantize", self.folder / name, out, *options)
+                self.assertFalse(out.exists())
 
 
 if __name__ == "__main__":
