@@ -61,6 +61,8 @@ def skip_package_init(*names):
     """
     for name in names:
         spec = importlib.util.find_spec(name)
+        if spec is None:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
         module = types.ModuleType(name)
         module.__path__ = list(spec.submodule_search_locations)
         module.__spec__ = spec

@@ -4,6 +4,7 @@ import torch
 
 from . import golden, is_projection, save_layers
 
+packers = golden("golden_int4")
 KINDS = {"awq_gemm": ("int4",), "awq_gemv": ("int4",)}
 GROUP = 32
 
@@ -13,7 +14,6 @@ def models(_):
 
 
 def make(source, folder, kind):
-    packers = golden("golden_int4")
     pack = packers.pack_awq_gemm if kind == "awq_gemm" else packers.pack_awq_gemv
 
     def packed(name, weight):
