@@ -277,7 +277,7 @@ QK_API qk_status qk_tensor_to_dlpack(qk_tensor *tensor, qk_plane plane,
 /* desc->struct_size says how much the caller can take; grouping comes back resolved. */
 QK_API qk_status qk_tensor_describe(const qk_tensor *tensor, qk_tensor_desc *desc);
 /* Whole planes, host to device and back; bytes must equal qk_tensor_plane_bytes, and host must not
- * overlap the plane (104). Tensors with a row_stride are refused (201). [waits] */
+ * overlap the plane (104). Tensors with gaps by row_stride are refused (201). [waits] */
 QK_API qk_status qk_tensor_upload(qk_context *context, qk_tensor *tensor, qk_plane plane,
                                   const void *host, size_t bytes);
 QK_API qk_status qk_tensor_download(qk_context *context, const qk_tensor *tensor, qk_plane plane,

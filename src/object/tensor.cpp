@@ -39,6 +39,12 @@ void free_tensor(qk_tensor *tensor) {
     context_release(context);
 }
 
+// Whether a dense tensor's numbers, by rows or by columns, follow one another.
+bool has_gaps(const Shape &shape) {
+    return is_dense(*shape.format) && shape.plane_bytes[QK_PLANE_DATA] !=
+                                          shape.rows * shape.columns * (shape.format->bits / 8);
+}
+
 Status check_transfer(qk_context *context, const qk_tensor *tensor, qk_plane plane,
                       const void *host, size_t bytes) {
     QK_CHECK(tensor->context->backend == context->backend &&
@@ -51,9 +57,9 @@ Status check_transfer(qk_context *context, const qk_tensor *tensor, qk_plane pla
     const int64_t expected = tensor->shape.plane_bytes[plane];
     QK_CHECK(expected != 0, &context->error, FORMAT, "plane: %s has no plane %d",
              tensor->shape.format->name, plane);
-    QK_CHECK(is_compact(dense_view(*tensor)), &context->error, UNSUPPORTED,
-             "tensor: has a row_stride of %lld; what is between its rows is not its own",
-             (long long)tensor->shape.stride);
+    QK_CHECK(!has_gaps(tensor->shape), &context->error, UNSUPPORTED,
+             "tensor: has a row_stride of %lld; what is between its %s is not its own",
+             (long long)tensor->shape.stride, tensor->shape.column_major ? "columns" : "rows");
     QK_CHECK(bytes == size_t(expected), &context->error, BUFFER_SIZE,
              "bytes: is %zu, plane %d has %lld", bytes, plane, (long long)expected);
     QK_CHECK(!overlap(host, expected, tensor->planes[plane], expected), &context->error, STATE,

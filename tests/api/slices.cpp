@@ -111,6 +111,31 @@ TEST_F(Slices, DequantizeIntoColumns) {
     qk_tensor_destroy(to_columns);
 }
 
+// A tensor of qk's own comes back as [k,n]; one with gaps is refused, whose columns are apart.
+TEST_F(Slices, ColumnsAreDownloaded) {
+    std::vector<float> rows(n * k), columns(k * n);
+    qk_tensor_desc desc = weights;
+    qk_tensor *const to_rows = wrap_over(context, desc, rows.data());
+    desc.flags = QK_TENSOR_COLUMN_MAJOR;
+    qk_tensor *const to_columns = create(context, desc);
+    ASSERT_EQ(qk_dequantize(context, w, to_rows), QK_OK);
+    ASSERT_EQ(qk_dequantize(context, w, to_columns), QK_OK) << qk_context_error(context);
+    const size_t bytes = sizeof(float) * columns.size();
+    ASSERT_EQ(qk_tensor_download(context, to_columns, QK_PLANE_DATA, columns.data(), bytes), QK_OK)
+        << qk_context_error(context);
+    for (int64_t i = 0; i < n * k; ++i) {
+        ASSERT_EQ(columns[size_t(i % k * n + i / k)], rows[size_t(i)]);
+    }
+    EXPECT_EQ(qk_tensor_upload(context, to_columns, QK_PLANE_DATA, columns.data(), bytes), QK_OK);
+    desc.row_stride = n + 1;
+    qk_tensor *const apart = create(context, desc);
+    EXPECT_EQ(qk_tensor_download(context, apart, QK_PLANE_DATA, columns.data(), bytes),
+              QK_ERROR_UNSUPPORTED);
+    EXPECT_STREQ(qk_context_error(context),
+                 "tensor: has a row_stride of 41; what is between its columns is not its own");
+    for (qk_tensor *const tensor : {to_rows, to_columns, apart}) qk_tensor_destroy(tensor);
+}
+
 TEST_F(Slices, PlanesHaveTheBytesThatTheyNeed) {
     qk_tensor_desc desc = dense_desc(QK_FORMAT_I32, {2, 3, 4});
     desc.row_stride = 6;
