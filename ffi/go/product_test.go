@@ -78,3 +78,93 @@ func TestPlansSayWhatRuns(t *testing.T) {
 		}
 	}
 }
+
+func TestWeightsAreDequantizedToColumns(t *testing.T) {
+	c := oneThread(t)
+	const n, k, width = 24, 64, 24 + 5
+	w, rows := packed(t, c, n, k), empty(t, c, n, k)
+	must(t, c.Dequantize(w, rows))
+	desc := Desc{Format: FormatF32, Flags: ColumnMajor, Shape: []int64{n, k}}
+	columns, err := NewTensor(c, desc)
+	must(t, err)
+	must(t, c.Dequantize(w, columns))
+	desc.RowStride = width
+	bytes, err := desc.PlaneBytes(PlaneData)
+	must(t, err)
+	memory, err := NewMemory(bytes)
+	must(t, err)
+	wide, err := WrapTensor(c, desc, memory)
+	must(t, err)
+	apart := View[float32](memory)
+	for i := range apart {
+		apart[i] = 7
+	}
+	must(t, c.Dequantize(w, wide))
+	expected, got := values(t, c, rows, n*k), values(t, c, columns, n*k)
+	for i, value := range expected {
+		row, column := i/k, i%k
+		if got[column*n+row] != value || apart[column*width+row] != value {
+			t.Fatalf("[%d,%d] is %v and %v, expected %v", row, column, got[column*n+row],
+				apart[column*width+row], value)
+		}
+	}
+	for i, value := range apart {
+		if i%width >= n && value != 7 {
+			t.Fatalf("%v between columns", value)
+		}
+	}
+}
+
+func TestProductsAreTransposedAddUpAndTakeSlices(t *testing.T) {
+	c := oneThread(t)
+	const m, n, k, width = 3, 24, 64, 64 + 7
+	w, rows := packed(t, c, n, k), empty(t, c, n, k)
+	must(t, c.Dequantize(w, rows))
+	numbers := values(t, c, rows, n*k)
+	for _, transposed := range []bool{false, true} {
+		in, out := int64(k), int64(n)
+		if transposed {
+			in, out = n, k
+		}
+		array := weights(m*width, 5)
+		compact := make([]float32, 0, m*in)
+		for row := 0; row < m; row++ {
+			compact = append(compact, array[row*width:row*width+int(in)]...)
+		}
+		desc := Desc{Format: FormatF32, Shape: []int64{m, in}, RowStride: width}
+		bytes, err := desc.PlaneBytes(PlaneData)
+		must(t, err)
+		memory, err := NewMemory(bytes)
+		must(t, err)
+		copy(View[float32](memory), array)
+		slice, err := WrapTensor(c, desc, memory)
+		must(t, err)
+		run := func(x *Tensor, start float32, accumulate bool) []float32 {
+			y := make([]float32, m*out)
+			for i := range y {
+				y[i] = start
+			}
+			to := dense(t, c, y, m, out)
+			must(t, c.Multiply(Product{X: x, W: w, Y: to, Transposed: transposed,
+				Accumulate: accumulate}))
+			return values(t, c, to, len(y))
+		}
+		x := dense(t, c, compact, m, in)
+		once, added, sliced := run(x, 7, false), run(x, 2, true), run(slice, 7, false)
+		for i, value := range once {
+			row, column := i/int(out), i%int(out)
+			sum := 0.0
+			for j := 0; j < int(in); j++ {
+				at := column*k + j
+				if transposed {
+					at = j*k + column
+				}
+				sum += float64(compact[row*int(in)+j]) * float64(numbers[at])
+			}
+			if math.Abs(float64(value)-sum) > 1e-5 || added[i] != 2+value || sliced[i] != value {
+				t.Fatalf("%d: %v, added %v, of a slice %v, expected %v", i, value, added[i],
+					sliced[i], sum)
+			}
+		}
+	}
+}

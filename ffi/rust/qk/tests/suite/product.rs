@@ -1,6 +1,6 @@
 //! Lists of products, and what one would run as.
-use crate::common::{one_thread, weights};
-use qk::{Context, ContextOptions, Desc, Format, Layout, Product, Status, Tensor};
+use crate::common::{f32s, one_thread, weights};
+use qk::{Context, ContextOptions, Desc, Format, Layout, Plane, Product, Status, Tensor};
 
 fn packed(context: &Context, n: i64, k: i64) -> Tensor<'static> {
     let values = weights((n * k) as usize, 3);
@@ -79,6 +79,90 @@ fn plans_say_what_runs() {
                     assert!(bytes > 0);
                 }
             }
+        }
+    }
+}
+
+fn bytes_of(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|value| value.to_le_bytes()).collect()
+}
+
+#[test]
+fn weights_are_dequantized_to_columns_that_are_apart() {
+    let context = one_thread();
+    let (n, k, width) = (24, 64, 24 + 5);
+    let w = packed(&context, n, k);
+    let mut rows = [0f32; 24 * 64];
+    context.dequantize(&w, &mut Tensor::borrow_mut(&context, &[n, k], &mut rows).unwrap()).unwrap();
+    let desc = Desc::new(Format::F32, &[n, k]).column_major().row_stride(width);
+    let mut memory = vec![0xa5u8; desc.plane_bytes(Plane::DATA).unwrap()];
+    let mut planes = [&mut memory[..]];
+    let mut columns = Tensor::borrow_planes_mut(&context, &desc, &mut planes).unwrap();
+    context.dequantize(&w, &mut columns).unwrap();
+    drop(columns);
+    for (c, column) in f32s(&memory).chunks(width as usize).enumerate() {
+        for (r, value) in column.iter().enumerate() {
+            if r < n as usize {
+                assert_eq!(*value, rows[r * k as usize + c]);
+            } else {
+                assert_eq!(value.to_bits(), 0xa5a5a5a5);
+            }
+        }
+    }
+}
+
+#[test]
+fn products_are_transposed_add_up_and_take_slices() {
+    let context = one_thread();
+    let (m, n, k, width) = (3, 24, 64, 64 + 24);
+    let w = packed(&context, n, k);
+    let array = weights(3 * 88, 5); // x of 64 columns beside x of 24
+    let bytes = bytes_of(&array);
+    let slice = |first: i64, columns: i64| {
+        let desc = Desc::new(Format::F32, &[m, columns]).row_stride(width);
+        let size = desc.plane_bytes(Plane::DATA).unwrap();
+        let at = first as usize * 4;
+        Tensor::borrow_planes(&context, &desc, &[&bytes[at..at + size]]).unwrap()
+    };
+    let compact = |first: usize, columns: usize| -> Vec<f32> {
+        array.chunks(88).flat_map(|row| row[first..first + columns].to_vec()).collect()
+    };
+    for transposed in [false, true] {
+        let (first, columns, out) = if transposed { (64, n, k) } else { (0, k, n) };
+        let run = |x: &Tensor<'_>, start: f32, accumulate: bool| {
+            let mut y = vec![start; (m * out) as usize];
+            let mut ty = Tensor::borrow_mut(&context, &[m, out], &mut y).unwrap();
+            let mut product = Product::new(x, &w, &mut ty);
+            if transposed {
+                product = product.transposed();
+            }
+            if accumulate {
+                product = product.accumulate();
+            }
+            context.multiply(&[product]).unwrap();
+            drop(ty);
+            y
+        };
+        let values = compact(first as usize, columns as usize);
+        let x = Tensor::borrow(&context, &[m, columns], &values).unwrap();
+        let once = run(&x, 7.0, false);
+        assert_eq!(run(&slice(first, columns), 7.0, false), once);
+        let added: Vec<f32> = once.iter().map(|value| 2.0 + value).collect();
+        assert_eq!(run(&x, 2.0, true), added);
+
+        let mut dense = vec![0f32; (n * k) as usize];
+        let mut rows = Tensor::borrow_mut(&context, &[n, k], &mut dense).unwrap();
+        context.dequantize(&w, &mut rows).unwrap();
+        drop(rows);
+        for (i, found) in once.iter().enumerate() {
+            let (row, column) = (i / out as usize, i % out as usize);
+            let sum: f64 = (0..columns as usize)
+                .map(|j| {
+                    let at = if transposed { j * 64 + column } else { column * 64 + j };
+                    f64::from(values[row * columns as usize + j]) * f64::from(dense[at])
+                })
+                .sum();
+            assert!((f64::from(*found) - sum).abs() < 1e-5, "{found} {sum}");
         }
     }
 }
