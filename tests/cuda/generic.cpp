@@ -1,7 +1,7 @@
-// Products by the generic kernel, y = x . transpose(w) and y = x . w, with all that a product may
-// have besides: weights in every format and layout, rows of x and y that are apart, y that is f32,
-// sums that go on, an order of columns. Their bits are the CPU's. The same test runs on simulated
-// threads.
+// Weights in every format and layout: products by the generic kernel, y = x . transpose(w) and
+// y = x . w, with all that a product may have besides, rows of x and y that are apart, y that is
+// f32, sums that go on, an order of columns; and their values. Bits are the CPU's. The same tests
+// run on simulated threads.
 #include <numeric>
 
 #include "cuda/harness.hpp"
@@ -168,6 +168,37 @@ TEST(CudaGeneric, EveryProductHasTheBitsOfTheCpu) {
                          std::to_string(desc.layout) + " m " + std::to_string(c.m) +
                          (transposed ? " transposed" : ""));
             ASSERT_TRUE(same_values(c.y_type, on_host(c), on_device(c)));
+        }
+    }
+}
+
+// Of kernels that dequantize the first in the list that takes a case: as [n,k] and as [k,n], lines
+// apart and not.
+TEST(CudaGeneric, EveryWeightIsDequantizedToRowsAndColumns) {
+    QK_NEEDS_DEVICE();
+    Rng rng(72);
+    for (const qk_tensor_desc &desc : all_weights()) {
+        HostWeight w = numbers_of(desc, rng);
+        const DeviceWeight from(w);
+        for (const bool columns : {false, true}) {
+            const int64_t n = desc.shape[0], k = desc.shape[1];
+            const qk::Format *const type = qk::find_format(kTypes[rng() % 3]);
+            const int64_t stride = (columns ? n : k) + int64_t(rng() % 3) * 8;
+            std::vector<uint8_t> expected =
+                random_floats(type->id, stride * (columns ? k : n), rng);
+            const DeviceBuffer out(expected);
+            SCOPED_TRACE("format " + std::to_string(desc.format) + " layout " +
+                         std::to_string(desc.layout) + (columns ? " columns" : " rows"));
+            ASSERT_EQ(
+                qk::cpu::kDequantizeGeneric.run(
+                    {w.view(), {type, n, k, expected.data(), stride, columns}}, host_launch()),
+                QK_OK);
+            const qk::DequantizeArgs args = {from.view(),
+                                             {type, n, k, out.data(), stride, columns}};
+            qk::ErrorText error = {};
+            const auto *const kernel = qk::pick(qk::kCudaBackend.dequantize, args, device_0());
+            ASSERT_EQ(kernel->run(args, device_launch(&error)), QK_OK) << error.text;
+            ASSERT_TRUE(same_values(type->id, expected, out.read())) << kernel->name;
         }
     }
 }
