@@ -388,7 +388,7 @@ typedef struct qk_gru_quant { /* how one of them is quantized */
  * error of seven trained networks; PyTorch's dynamic int8 has 29.8 (docs/gru.md). */
 typedef int32_t qk_gru_preset;
 enum {
-    QK_GRU_W8A8 = 0,  /* everything 8-bit: the seed flow; 21.2 dB */
+    QK_GRU_W8A8 = 0,  /* everything 8-bit; 21.2 dB */
     QK_GRU_W8H16 = 1, /* 8-bit weights and x, 16-bit state and gates, R multiplies h rounded to 8
                          bits; implies UNIFORM_TABLES, BIAS_CORRECTION and H_VIEW_8; 34.2 dB */
     QK_GRU_W8A16 = 2, /* 8-bit weights, everything else 16-bit; 39.2 dB with both options */
@@ -406,7 +406,7 @@ enum {
 #define QK_GRU_H_VIEW_8        8u /* R multiplies the 8 high bits of a wider h */
 typedef int32_t qk_gru_table_kind;
 enum {
-    QK_GRU_TABLE_KNOTS = 1,  /* 16 segments between given knots: the seed flow */
+    QK_GRU_TABLE_KNOTS = 1,  /* 16 segments between given knots */
     QK_GRU_TABLE_UNIFORM = 2 /* segments 2^width_log2 codes wide: monotone, no search */
 };
 typedef struct qk_gru_table { /* sigmoid or tanh as data: lines from input code to output code */
