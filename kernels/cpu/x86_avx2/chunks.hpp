@@ -29,16 +29,17 @@ struct Avx2Chunks {
         return _mm256_xor_si256(x, _mm256_xor_si256(both, _mm256_slli_epi16(both, 4)));
     }
 
-    // Byte b of 16 words side by side, in half b % 2 of pairs[b / 2].
+    // pairs[i]: bytes 2 i of words 0 .. 7, their bytes 2 i + 1; then the same of words 8 .. 15.
     QK_INLINE static void gather_bytes(__m256i low, __m256i high, __m256i (&pairs)[2]) {
         const __m256i by_bytes = _mm256_broadcastsi128_si256(
             _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
-        const __m256i a = _mm256_shuffle_epi8(low, by_bytes);
-        const __m256i b = _mm256_shuffle_epi8(high, by_bytes);
-        const __m256i even = _mm256_permute2x128_si256(a, b, 0x20),
-                      odd = _mm256_permute2x128_si256(a, b, 0x31);
-        pairs[0] = _mm256_permute4x64_epi64(_mm256_unpacklo_epi32(even, odd), 0xd8);
-        pairs[1] = _mm256_permute4x64_epi64(_mm256_unpackhi_epi32(even, odd), 0xd8);
+        const __m256i eights = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+        const auto gather = [=](__m256i words) QK_INLINE {  // 8 bytes of each place
+            return _mm256_permutevar8x32_epi32(_mm256_shuffle_epi8(words, by_bytes), eights);
+        };
+        const __m256i a = gather(low), b = gather(high);
+        pairs[0] = _mm256_permute2x128_si256(a, b, 0x20);
+        pairs[1] = _mm256_permute2x128_si256(a, b, 0x31);
     }
 
     // A row of 128 nibbles to a packed chunk; `high_first`: of nibbles whose pairs are swapped.

@@ -8,12 +8,13 @@
 #include "cpu/shared/fallbacks.hpp"
 #include "cpu/x86_avx2/bytes.hpp"
 #include "cpu/x86_avx2/chunks.hpp"
+#include "cpu/x86_avx2/halves.hpp"
 #include "cpu/x86_avx2/planes.hpp"
 
 namespace qk::cpu {
 namespace {
 
-struct Avx2Base : Avx2Planes, Avx2Bytes {
+struct Avx2Base : Avx2Planes, Avx2Bytes, Avx2Halves {
     static constexpr uint32_t kFeature = kAvx2;
     static constexpr int kVectorBytes = 32;
     static constexpr int kRowsTogether = 1;  // 16 registers hold the x of a step and little else
@@ -203,11 +204,6 @@ struct Avx2Base : Avx2Planes, Avx2Bytes {
         _mm256_storeu_ps(to, _mm256_add_ps(product, _mm256_set1_ps(bias)));
     }
 
-    template <bool stream>
-    static void put(char *to, __m256i value) {
-        __m256i *const at = reinterpret_cast<__m256i *>(to);
-        stream ? _mm256_stream_si256(at, value) : _mm256_storeu_si256(at, value);
-    }
     static void stream_64(const char *from, char *to) {
         put<true>(to, _mm256_loadu_si256(reinterpret_cast<const __m256i *>(from)));
         put<true>(to + 32, _mm256_loadu_si256(reinterpret_cast<const __m256i *>(from + 32)));
@@ -216,25 +212,10 @@ struct Avx2Base : Avx2Planes, Avx2Bytes {
 
     // 16 lanes as bits of the output type.
     static void narrow_f16(Lanes a, uint16_t *to) {
-        constexpr int nearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
-        __m128i *const at = reinterpret_cast<__m128i *>(to);
-        _mm_storeu_si128(at, _mm256_cvtps_ph(a.low, nearest));
-        _mm_storeu_si128(at + 1, _mm256_cvtps_ph(a.high, nearest));
-    }
-    static __m256i round_bf16(__m256 a) {  // each in the low half of its 32 bits
-        const __m256i bits = _mm256_castps_si256(a);
-        const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
-        const __m256i round = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff));
-        const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(a, a, _CMP_UNORD_Q));
-        const __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x7fc00000));
-        const __m256i sum = _mm256_blendv_epi8(_mm256_add_epi32(bits, round), quiet, nan);
-        return _mm256_srli_epi32(sum, 16);
+        put<false>(reinterpret_cast<char *>(to), round_f16(a.low, a.high));
     }
     static void narrow_bf16(Lanes a, uint16_t *to) {
-        const __m256i pairs = _mm256_packus_epi32(round_bf16(a.low), round_bf16(a.high));
-        _mm256_storeu_si256(
-            reinterpret_cast<__m256i *>(to),
-            _mm256_permute4x64_epi64(pairs, 0xd8));  // the pack alternates between 128-bit halves
+        put<false>(reinterpret_cast<char *>(to), round_bf16_or_nan(a.low, a.high));
     }
 
     template <bool stream>
@@ -262,34 +243,6 @@ struct Avx2Base : Avx2Planes, Avx2Bytes {
 
     using FloatTable = Table;
     static FloatTable load_floats_table(const float *values) { return load_table(values); }
-    struct HalfTable {  // 16 16-bit values as low and high bytes
-        __m128i low, high;
-    };
-    static HalfTable load_halves_table(const uint16_t *values) {
-        const __m128i *const at = reinterpret_cast<const __m128i *>(values);
-        const __m128i a = _mm_loadu_si128(at), b = _mm_loadu_si128(at + 1);
-        const __m128i bytes = _mm_set1_epi16(0xff);
-        return {_mm_packus_epi16(_mm_and_si128(a, bytes), _mm_and_si128(b, bytes)),
-                _mm_packus_epi16(_mm_srli_epi16(a, 8), _mm_srli_epi16(b, 8))};
-    }
-    // 16 codes, one a byte.
-    template <bool stream>
-    static void put_halves(char *to, __m128i codes, const HalfTable &table) {
-        const __m128i low = _mm_shuffle_epi8(table.low, codes);
-        const __m128i high = _mm_shuffle_epi8(table.high, codes);
-        put<stream>(to,
-                    _mm256_set_m128i(_mm_unpackhi_epi8(low, high), _mm_unpacklo_epi8(low, high)));
-    }
-    // 16 bytes, 32 codes in order -> 32 halves.
-    template <bool high_first, bool stream>
-    static void emit_halves(const uint8_t *codes, const HalfTable &table, char *to) {
-        const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i *>(codes));
-        const __m128i low = _mm_and_si128(bytes, _mm_set1_epi8(15));
-        const __m128i high = _mm_and_si128(_mm_srli_epi16(bytes, 4), _mm_set1_epi8(15));
-        const __m128i even = high_first ? high : low, odd = high_first ? low : high;
-        put_halves<stream>(to, _mm_unpacklo_epi8(even, odd), table);
-        put_halves<stream>(to + 32, _mm_unpackhi_epi8(even, odd), table);
-    }
 };
 
 // Internal linkage, and that of templates over it.
@@ -306,24 +259,35 @@ struct Avx2 : Fallbacks<Avx2Base> {
 
     // A packed chunk: byte b of its words has the two steps of quarter b.
     template <bool stream>
-    static void emit_chunk_halves(const Words &words, const HalfTable (&tables)[4], char *to) {
-        __m256i pairs[2], nibble = _mm256_set1_epi8(15);
+    QK_INLINE static void emit_chunk_halves(const Words &words, const HalfTable (&tables)[4],
+                                            char *to) {
+        __m256i pairs[2];
         Avx2Chunks::gather_bytes(words.low, words.high, pairs);
-        for (int i = 0; i < 2; ++i, to += 128) {
-            const HalfTable *const of = tables + 2 * i;
-            const __m256i low = _mm256_set_m128i(of[1].low, of[0].low),
-                          high = _mm256_set_m128i(of[1].high, of[0].high);
-            const auto emit = [=](__m256i codes, char *at) QK_INLINE {  // a step of two quarters
-                const __m256i lower = _mm256_shuffle_epi8(low, codes),
-                              upper = _mm256_shuffle_epi8(high, codes);
-                const __m256i first = _mm256_unpacklo_epi8(lower, upper);
-                const __m256i last = _mm256_unpackhi_epi8(lower, upper);
-                put<stream>(at, _mm256_permute2x128_si256(first, last, 0x20));
-                put<stream>(at + 64, _mm256_permute2x128_si256(first, last, 0x31));
-            };
-            emit(_mm256_and_si256(pairs[i], nibble), to);
-            emit(_mm256_and_si256(_mm256_srli_epi16(pairs[i], 4), nibble), to + 32);
+        _Pragma("GCC unroll 2") for (int i = 0; i < 2; ++i, to += 128) {
+            const __m256i nibble = _mm256_set1_epi8(15);
+            const __m256i even = _mm256_and_si256(pairs[i], nibble);
+            const __m256i odd = _mm256_and_si256(_mm256_srli_epi16(pairs[i], 4), nibble);
+            put_halves<stream>(to, _mm256_unpacklo_epi64(even, odd), tables[2 * i]);
+            put_halves<stream>(to + 64, _mm256_unpackhi_epi64(even, odd), tables[2 * i + 1]);
         }
+    }
+
+    // 32 numbers, 64 bytes.
+    static void put_f16(const Lanes &a, const Lanes &b, char *to, bool stream) {
+        put_two(round_f16(a.low, a.high), round_f16(b.low, b.high), to, stream);
+    }
+    static void put_bf16(const Lanes &a, const Lanes &b, char *to, bool stream) {
+        if (has_nan(a.low, a.high, b.low, b.high)) [[unlikely]] {
+            return put_two(round_bf16_or_nan(a.low, a.high), round_bf16_or_nan(b.low, b.high), to,
+                           stream);
+        }
+        put_two(round_bf16(a.low, a.high), round_bf16(b.low, b.high), to, stream);
+    }
+    static void narrow_two_f16(const Lanes &a, const Lanes &b, uint16_t *to) {
+        put_f16(a, b, reinterpret_cast<char *>(to), false);
+    }
+    static void narrow_two_bf16(const Lanes &a, const Lanes &b, uint16_t *to) {
+        put_bf16(a, b, reinterpret_cast<char *>(to), false);
     }
 
     template <bool high_first = false>
