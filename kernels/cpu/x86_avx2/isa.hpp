@@ -10,6 +10,7 @@
 #include "cpu/x86_avx2/chunks.hpp"
 #include "cpu/x86_avx2/halves.hpp"
 #include "cpu/x86_avx2/planes.hpp"
+#include "cpu/x86_avx2/transposes.hpp"
 
 namespace qk::cpu {
 namespace {
@@ -293,6 +294,21 @@ struct Avx2 : Fallbacks<Avx2Base> {
     template <bool high_first = false>
     QK_INLINE static void pack_chunk(const uint8_t *from, uint8_t *to) {
         Avx2Chunks::pack_chunk<high_first>(from, to);
+    }
+    QK_INLINE static void unpack_chunk(const uint8_t *from, uint8_t *to) {
+        Avx2Chunks::unpack_chunk(from, to);
+    }
+
+    static void transpose_block(const void *from, int64_t from_stride, void *to,
+                                int64_t to_stride) {
+        const char *const in = static_cast<const char *>(from);
+        char *const out = static_cast<char *>(to);
+        for (int64_t i = 0; i < 16; i += 8) {
+            for (int64_t j = 0; j < 16; j += 8) {
+                transpose_8x8(in + j * from_stride + i * 4, from_stride,
+                              out + i * to_stride + j * 4, to_stride);
+            }
+        }
     }
 
     // Lane i is on where bit i is.
