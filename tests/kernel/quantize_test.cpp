@@ -164,10 +164,37 @@ TEST_P(Quantize, ManyNestedScales) {
     }
 }
 
+class QuantizeLut8 : public Quantize {};
+
+// Two numbers for each point of the grid, which is enough for a table of all points, and at last
+// infinity, which is a NaN by its own scale.
+// Several times, as every third table is not bitsandbytes'. Then the same in rows that are too
+// short for it.
+TEST_P(QuantizeLut8, EveryPoint) {
+    std::vector<float> x;
+    for (int i = 0; i <= 131072; ++i) x.push_back(float(i) / 65536 - 1);
+    Spec spec;
+    spec.format = GetParam();
+    for (int i = 0; i < 4; ++i) {
+        if (i == 3) x.push_back(std::numeric_limits<float>::infinity());
+        spec.k = int64_t(x.size());
+        spec.group_size = i == 0 ? 40001 : spec.k;
+        ++turn_;
+        for (const auto &home : homes_) expect(home.get(), spec, Format::f32, x);
+    }
+    spec.k = spec.group_size = 1023;
+    for (size_t i = 0; i + 1023 <= x.size(); i += 9 * 1023) {
+        ++turn_;
+        const std::vector<float> some(x.begin() + ptrdiff_t(i), x.begin() + ptrdiff_t(i) + 1023);
+        for (const auto &home : homes_) expect(home.get(), spec, Format::f32, some);
+    }
+}
+
 const Format kQuantized[] = {Format::u4,   Format::nf4, Format::fp4_bnb, Format::fp4_e2m1,
                              Format::lut8, Format::s8,  Format::e4m3};
 const auto kFormatName = [](const auto &info) { return std::string(reference::name(info.param)); };
 
 INSTANTIATE_TEST_SUITE_P(Kernels, Quantize, ::testing::ValuesIn(kQuantized), kFormatName);
+INSTANTIATE_TEST_SUITE_P(Kernels, QuantizeLut8, ::testing::Values(Format::lut8), kFormatName);
 
 }  // namespace

@@ -24,12 +24,19 @@ QK_NOINLINE GroupScale group_scale(const QuantizeArgs &args, GroupIndex group) {
 
 inline Coder coder_of(const QuantizeArgs &args) {
     const Weight &w = args.to;
-    Coder coder = {rule_of(args), {}, {}};
-    if (coder.rule.by == Rule::kLut8) {
-        memcpy(coder.table, w.table, sizeof(coder.table));
-        coder.middles.load(coder.table);
-    }
+    Coder coder = {rule_of(args), {}, nullptr};
+    if (coder.rule.by == Rule::kLut8) memcpy(coder.table, w.table, sizeof(coder.table));
     return coder;
+}
+
+// Runs body(coder) with the points of its table, if so many numbers are worth them.
+template <class Body>
+void with_points(const Coder &coder, int64_t numbers, const Launch &launch, const Body &body) {
+    if (numbers < Lut8Points::kWorth) return body(coder);
+    Coder pointed = coder;
+    const InScratch<Lut8Points> points(launch.scratch, pointed.table);
+    pointed.points = &*points;
+    body(pointed);
 }
 
 QK_NOINLINE inline void store_plain_scale(const Weight &w, GroupIndex index,
@@ -213,7 +220,7 @@ struct NestRoom {
 
 // One second scale and its codes: the 8-bit blockwise rule over (scale - mean).
 template <class Isa>
-void nest_block(const QuantizeArgs &args, const Middles &middles, float mean, int64_t block,
+void nest_block(const QuantizeArgs &args, const Coder &coder, float mean, int64_t block,
                 bool stored, NestRoom *room) {
     const Weight &w = args.to;
     const int64_t first = block * w.scale.second_group;
@@ -226,7 +233,8 @@ void nest_block(const QuantizeArgs &args, const Middles &middles, float mean, in
     }
     store_as(w.scale.second, block, absmax);
     if (absmax != 0) {
-        Isa::bisect(middles.node, room->deviations, last - first, 1.0f / absmax, room->codes);
+        code_lut8(coder.points, coder.table, 1.0f / absmax, room->deviations, last - first,
+                  room->codes);
     } else {
         memset(room->codes, 0, size_t(last - first));
     }
@@ -247,29 +255,24 @@ void nest_scales(const QuantizeArgs &args, const Launch &launch) {
     });
     const float mean = mean_scale<Isa>(args, stored);
     store_as(w.scale.bias, 0, mean);
-    float table[256];
-    memcpy(table, w.scale.code, sizeof(table));
-    Middles middles;
-    middles.load(table);
-    parallel_ranges(launch.parallel, second_count(w), 1, [&](int64_t first, int64_t last) {
-        const InScratch<NestRoom> room(launch.scratch);
-        for (int64_t block = first; block < last; ++block) {
-            nest_block<Isa>(args, middles, mean, block, stored, &*room);
-        }
+    Coder coder = {{}, {}, nullptr};  // of scales
+    memcpy(coder.table, w.scale.code, sizeof(coder.table));
+    with_points(coder, w.geometry.group_count, launch, [&](const Coder &of_scales) {
+        parallel_ranges(launch.parallel, second_count(w), 1, [&](int64_t first, int64_t last) {
+            const InScratch<NestRoom> room(launch.scratch);
+            for (int64_t block = first; block < last; ++block) {
+                nest_block<Isa>(args, of_scales, mean, block, stored, &*room);
+            }
+        });
     });
 }
 
-template <QuantizerIsa Isa>
-Status run_quantize(const QuantizeArgs &args, const Launch &launch) {
+// What is stored row by row, group by group or line by line.
+template <class Isa>
+void store_all(const QuantizeArgs &args, const Coder &coder, const Launch &launch) {
     const Weight &w = args.to;
     const Geometry &s = w.geometry;
-    const Coder coder = coder_of(args);
-    const bool lines = has_word_lines(w);
-    clear_scales_and_zeros(w, launch.parallel);
-    if (w.globals > 0) store_globals<Isa>(args, launch);
-    if (is_nested(w)) nest_scales<Isa>(args, launch);
-    if (row_pitch(w) == 0 && !lines) clear(launch.parallel, w.data, w.layout->data_bytes(s));
-    if (lines) {
+    if (has_word_lines(w)) {
         const int64_t rows = 16 * rows_of_word(w);
         parallel_ranges(launch.parallel, s.n, rows, [&](int64_t first, int64_t last) {
             const InScratch<WordLines> room(launch.scratch, w);
@@ -290,6 +293,21 @@ Status run_quantize(const QuantizeArgs &args, const Launch &launch) {
             store_groups<Isa>(args, coder, {0, first}, last);
         });
     }
+}
+
+template <QuantizerIsa Isa>
+Status run_quantize(const QuantizeArgs &args, const Launch &launch) {
+    const Weight &w = args.to;
+    const Geometry &s = w.geometry;
+    const Coder coder = coder_of(args);
+    clear_scales_and_zeros(w, launch.parallel);
+    if (w.globals > 0) store_globals<Isa>(args, launch);
+    if (is_nested(w)) nest_scales<Isa>(args, launch);
+    if (row_pitch(w) == 0 && !has_word_lines(w)) {
+        clear(launch.parallel, w.data, w.layout->data_bytes(s));
+    }
+    with_points(coder, coder.rule.by == Rule::kLut8 ? s.n * s.k : 0, launch,
+                [&](const Coder &each) { store_all<Isa>(args, each, launch); });
     store_pad(args);
     return QK_OK;
 }

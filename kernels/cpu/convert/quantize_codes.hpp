@@ -15,8 +15,8 @@ constexpr int64_t kQuantizeBlock = 256;
 // What the quantizer asks of an instruction set.
 template <class Isa>
 concept QuantizerIsa = requires(const Dense &from, const float *x, const float *thresholds,
-                                const uint8_t *of_rank, const int32_t *tree, int64_t count,
-                                GroupRange *range, float *to, uint8_t *codes) {
+                                const uint8_t *of_rank, int64_t count, GroupRange *range, float *to,
+                                uint8_t *codes) {
     Isa::kFeature + 0u;                   // bits of cpu/kernels.hpp
     Isa::widen(from, count, count, to);   // from a first element on, to f32
     Isa::scan(x, count, range);           // extends the range
@@ -25,7 +25,6 @@ concept QuantizerIsa = requires(const Dense &from, const float *x, const float *
     Isa::rank(thresholds, of_rank, x, count, codes);
     Isa::round_u4(x, count, 0.5f, -1, codes);  // by a divisor; the zero, -1 where there is none
     Isa::round_s8(x, count, 0.5f, codes);      // by a divisor
-    Isa::bisect(tree, x, count, 0.5f, codes);  // lut8_code of x times a multiplier, by Middles
 };
 
 template <class Code>
@@ -50,12 +49,6 @@ QK_INLINE inline void round_s8_each(const float *__restrict x, int64_t count, fl
     code_each(x, count, codes, [=](float value) {
         return uint8_t(round_and_clamp(value / divisor, 0.0f, -127.0f, 127.0f));
     });
-}
-
-// Numbers in order as integers in order; -0 is 0.
-inline int32_t ordered_bits(float value) {
-    const int32_t bits = int32_t(f32_bits(value + 0.0f));
-    return bits ^ ((bits >> 31) & 0x7fffffff);
 }
 
 // Thresholds below, as nf4_code and fp4_bnb_code count them, and the codes of the counts.
@@ -90,26 +83,61 @@ QK_NOINLINE void rank_lut4(const Ranks &ranks, const float *__restrict x, int64_
     Isa::rank(ranks.threshold, ranks.code, s, count, codes);
 }
 
-// Halfway between LUT8's neighbours: the thresholds of lut8_code's bisection, which has the same
-// eight steps for any value, as a tree: node i goes on to 2 i, or to 2 i + 1 where it is below.
-struct Middles {
-    alignas(64) int32_t node[256];  // from 1 on, ordered_bits
+// lut8_code of every point of its grid, and the code of a NaN behind them.
+class Lut8Points {
+  public:
+    static constexpr int64_t kWorth = 1024;  // numbers: fewer are coded sooner than all points
 
-    void load(const float *table) {
-        node[0] = 0;
-        for (int i = 1; i < 256; ++i) {
-            const int level = 31 - __builtin_clz(unsigned(i)), half = 128 >> level;
-            const int at = (i - (1 << level)) * 2 * half + half - 1;
-            const float value = 0.5f * (table[at] + table[at + 1]);
-            node[i] = value == value ? ordered_bits(value) : INT32_MAX;  // NaN is below nothing
-        }
+    explicit Lut8Points(const float *table) : table_(table) {
+        fill(0, 255, 0, kLut8Points);
+        code[kLut8Points] = 0;
     }
+
+    uint8_t code[kLut8Points + 1];
+
+  private:
+    // Points first .. last come to lut8_code's interval of codes.
+    void fill(int32_t low, int32_t high, int32_t first, int32_t last) {
+        if (first == last) return;
+        if (low == high) return void(memset(code + first, low, size_t(last - first)));
+        const int32_t middle = (low + high) / 2;
+        const float threshold = lut8_threshold(table_, middle);
+        int32_t above = first, end = last;  // the first point above the threshold
+        while (above < end) {
+            const int32_t at = (above + end) / 2;
+            threshold < lut8_point_value(at) ? end = at : above = at + 1;
+        }
+        fill(low, middle, first, above);
+        fill(middle + 1, high, above, last);
+    }
+
+    const float *table_;
 };
+
+// lut8_code of numbers times `multiplier`.
+inline void code_lut8(const Lut8Points *points, const float *table, float multiplier,
+                      const float *__restrict x, int64_t count, uint8_t *__restrict codes) {
+    for (; points == nullptr && count > 0; --count) {
+        *codes++ = lut8_code(clamp_to_one(*x++ * multiplier), table);
+    }
+    constexpr float kBehind = 1.0f + 0x1p-15f;  // in the place of a NaN
+    static_assert(lut8_point(kBehind) == kLut8Points);
+    while (count > 0) {  // in loops that compilers turn into vectors, all but the look-up
+        float s[kQuantizeBlock];
+        int32_t point[kQuantizeBlock];
+        const int64_t some = min64(count, kQuantizeBlock);
+        for (int64_t i = 0; i < some; ++i) s[i] = clamp_to_one(x[i] * multiplier);
+        for (int64_t i = 0; i < some; ++i) s[i] = s[i] == s[i] ? s[i] : kBehind;
+        for (int64_t i = 0; i < some; ++i) point[i] = lut8_point(s[i]);
+        for (int64_t i = 0; i < some; ++i) codes[i] = points->code[point[i]];
+        x += some, codes += some, count -= some;
+    }
+}
 
 struct Coder {
     QuantizeRule rule;
-    float table[256];
-    Middles middles;
+    float table[256];          // LUT8's
+    const Lut8Points *points;  // of it, or null
 };
 
 // Codes of the quotients by the group's divisor, as code_of_value has them: code(s).
@@ -146,7 +174,7 @@ QK_NOINLINE void code_values(const Coder &coder, const GroupScale &group, const 
                               group, codes);
     }
     if (usual && rule.by == Rule::kLut8 && group.scale != 0) {
-        return Isa::bisect(coder.middles.node, x, count, group.multiplier, codes);
+        return code_lut8(coder.points, coder.table, group.multiplier, x, count, codes);
     }
     if (usual && (rule.by == Rule::kQ4_0 || rule.by == Rule::kQ8_0)) {
         const float multiplier = group.multiplier;

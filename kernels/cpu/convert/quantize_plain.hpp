@@ -85,23 +85,6 @@ struct PlainQuantizer {
         for (int64_t i = 0; i < count; ++i) codes[i] = code[codes[i]];
     }
 
-    // lut8_code of numbers times `multiplier`, by the tree of thresholds.
-    static void bisect(const int32_t *tree, const float *x, int64_t count, float multiplier,
-                       uint8_t *codes) {
-        for (int64_t i = 0; i < count; ++i) {
-            const float s = clamp_to_one(x[i] * multiplier);
-            const bool number = s == s;
-            const int32_t grid = int32_t(((number ? s : 0.0f) + 1.0f) * 0.5f * 65535.0f + 0.5f);
-            const int32_t value = ordered_bits(-1.0f + float(2 * grid) / 65535.0f);
-            int64_t at = 1;
-            _Pragma("GCC unroll 8") for (int level = 0; level < 8; ++level) {
-                at = 2 * at + (tree[at] < value);
-                asm("" : "+r"(at));  // as vectors these would be gathers, which are slower
-            }
-            codes[i] = uint8_t(number ? at : 0);
-        }
-    }
-
     static void round_s8(const float *x, int64_t count, float divisor, uint8_t *codes) {
         round_s8_each(x, count, divisor, codes);
     }

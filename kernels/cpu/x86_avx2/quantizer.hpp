@@ -1,6 +1,5 @@
 // The quantizer on AVX2: 8 numbers at a time. Thresholds are searched by halves, a permute of 8
-// floats finding the next one; a tree of 256 thresholds stays in the first cache, whose vectors are
-// the permutes' operands.
+// floats finding the next one.
 #pragma once
 #include <immintrin.h>
 
@@ -124,56 +123,6 @@ struct Avx2Quantizer : PlainQuantizer<Avx2> {
             const __m256 within = _mm256_max_ps(_mm256_min_ps(value, most), _mm256_set1_ps(-127));
             const __m256i code = _mm256_and_si256(_mm256_cvtps_epi32(within), is_number);
             return _mm256_and_si256(code, _mm256_set1_epi32(255));
-        });
-    }
-
-    // `at` in a level of the tree, whose nodes are 8 << kBits: its lower three bits pick one of 8,
-    // the others the 8.
-    template <int kBits>
-    static __m256 node_of(const float *nodes, __m256i at) {
-        if constexpr (kBits == 0) {
-            return _mm256_permutevar8x32_ps(_mm256_loadu_ps(nodes), at);
-        } else {
-            const __m256 select = _mm256_castsi256_ps(_mm256_slli_epi32(at, 29 - kBits));
-            const __m256 without = node_of<kBits - 1>(nodes, at);
-            const __m256 with = node_of<kBits - 1>(nodes + (4 << kBits), at);
-            return _mm256_blendv_ps(without, with, select);
-        }
-    }
-
-    // lut8_code of numbers times `multiplier`, by the tree of thresholds.
-    static void bisect(const int32_t *tree, const float *x, int64_t count, float multiplier,
-                       uint8_t *codes) {
-        const float *const node = reinterpret_cast<const float *>(tree);
-        const __m256 by = _mm256_set1_ps(multiplier);
-        code_eights(x, count, codes, [=](__m256 numbers) QK_INLINE {
-            const __m256 one = _mm256_set1_ps(1), minus_one = _mm256_set1_ps(-1);
-            __m256 s = _mm256_mul_ps(numbers, by);
-            const __m256 number = _mm256_cmp_ps(s, s, _CMP_ORD_Q);
-            s = _mm256_and_ps(number, _mm256_min_ps(_mm256_max_ps(s, minus_one), one));
-            const __m256 half = _mm256_mul_ps(_mm256_add_ps(s, one), _mm256_set1_ps(0.5f));
-            const __m256 grid =
-                _mm256_add_ps(_mm256_mul_ps(half, _mm256_set1_ps(65535)), _mm256_set1_ps(0.5f));
-            const __m256i twice = _mm256_slli_epi32(_mm256_cvttps_epi32(grid), 1);
-            const __m256 point = _mm256_add_ps(
-                minus_one, _mm256_div_ps(_mm256_cvtepi32_ps(twice), _mm256_set1_ps(65535)));
-            const __m256i bits = _mm256_castps_si256(_mm256_add_ps(point, _mm256_setzero_ps()));
-            const __m256i value =
-                _mm256_xor_si256(bits, _mm256_srli_epi32(_mm256_srai_epi32(bits, 31), 1));
-            __m256i at = _mm256_set1_epi32(1);
-            const auto step = [&](__m256 threshold) QK_INLINE {
-                const __m256i below = _mm256_cmpgt_epi32(value, _mm256_castps_si256(threshold));
-                at = _mm256_sub_epi32(_mm256_add_epi32(at, at), below);
-            };
-            for (int level = 0; level < 3; ++level) step(node_of<0>(node, at));
-            step(node_of<0>(node + 8, at));
-            step(node_of<1>(node + 16, at));
-            step(node_of<2>(node + 32, at));
-            step(node_of<3>(node + 64, at));
-            step(node_of<4>(node + 128, at));
-            // 256 and the code; a NaN has code 0.
-            return _mm256_and_si256(_mm256_and_si256(at, _mm256_set1_epi32(255)),
-                                    _mm256_castps_si256(number));
         });
     }
 };

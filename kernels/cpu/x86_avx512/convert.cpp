@@ -115,64 +115,6 @@ struct Avx512Quantizer {
     static void round_s8(const float *x, int64_t count, float divisor, uint8_t *codes) {
         round_s8_each(x, count, divisor, codes);
     }
-
-    // The eight steps through a tree of thresholds, whose 256 nodes are 16 registers: a level of 16
-    // nodes or fewer is one permute, one of 32 a permute of two registers, a wider one a choice
-    // between such permutes.
-    struct Tree {
-        __m512i v[16];
-
-        explicit Tree(const int32_t *node) {
-            for (int i = 0; i < 16; ++i) v[i] = _mm512_loadu_si512(node + 16 * i);
-        }
-        QK_INLINE __m512i pair(int i, __m512i at) const {
-            return _mm512_permutex2var_epi32(v[i], at, v[i + 1]);
-        }
-        QK_INLINE static __m512i choose(__m512i at, int bit, __m512i without, __m512i with) {
-            return _mm512_mask_blend_epi32(_mm512_test_epi32_mask(at, _mm512_set1_epi32(bit)),
-                                           without, with);
-        }
-        // Where values leave: 256 + the number of thresholds below.
-        QK_INLINE __m512i leave(__m512i value) const {
-            const auto step = [&](__m512i at, __m512i threshold) QK_INLINE {
-                const __mmask16 below = _mm512_cmplt_epi32_mask(threshold, value);
-                const __m512i twice = _mm512_add_epi32(at, at);
-                return _mm512_mask_add_epi32(twice, below, twice, _mm512_set1_epi32(1));
-            };
-            __m512i at = _mm512_set1_epi32(1);
-            for (int i = 0; i < 4; ++i) at = step(at, _mm512_permutexvar_epi32(at, v[0]));
-            at = step(at, _mm512_permutexvar_epi32(at, v[1]));
-            at = step(at, pair(2, at));
-            at = step(at, choose(at, 32, pair(4, at), pair(6, at)));
-            const __m512i low = choose(at, 32, pair(8, at), pair(10, at));
-            const __m512i high = choose(at, 32, pair(12, at), pair(14, at));
-            return step(at, choose(at, 64, low, high));
-        }
-    };
-
-    // lut8_code of numbers times `multiplier`, by the tree of thresholds.
-    static void bisect(const int32_t *node, const float *x, int64_t count, float multiplier,
-                       uint8_t *codes) {
-        const Tree tree(node);
-        const __m512 one = _mm512_set1_ps(1), minus_one = _mm512_set1_ps(-1);
-        for (int64_t i = 0; i < count; i += 16) {
-            const __mmask16 some = __mmask16(count - i >= 16 ? 0xffff : (1 << (count - i)) - 1);
-            __m512 s =
-                _mm512_mul_ps(_mm512_maskz_loadu_ps(some, x + i), _mm512_set1_ps(multiplier));
-            const __mmask16 number = _mm512_cmp_ps_mask(s, s, _CMP_ORD_Q);
-            s = _mm512_maskz_min_ps(number, _mm512_max_ps(s, minus_one), one);
-            const __m512 half = _mm512_mul_ps(_mm512_add_ps(s, one), _mm512_set1_ps(0.5f));
-            const __m512 grid =
-                _mm512_add_ps(_mm512_mul_ps(half, _mm512_set1_ps(65535)), _mm512_set1_ps(0.5f));
-            const __m512i twice = _mm512_slli_epi32(_mm512_cvttps_epi32(grid), 1);
-            const __m512 point = _mm512_add_ps(
-                minus_one, _mm512_div_ps(_mm512_cvtepi32_ps(twice), _mm512_set1_ps(65535)));
-            const __m512i bits = _mm512_castps_si512(_mm512_add_ps(point, _mm512_setzero_ps()));
-            const __m512i value =
-                _mm512_xor_si512(bits, _mm512_srli_epi32(_mm512_srai_epi32(bits, 31), 1));
-            put_codes(_mm512_maskz_mov_epi32(number, tree.leave(value)), some, codes + i);
-        }
-    }
 };
 
 }  // namespace
