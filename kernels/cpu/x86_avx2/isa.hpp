@@ -162,13 +162,19 @@ struct Avx2Base : Avx2Planes, Avx2Bytes, Avx2Halves {
     }
     // The same of groups that end anywhere: step i is scaled by scales[i], lanes that `before`
     // leaves out by scales[i + 1].
-    template <bool kCut>
+    template <bool kCut, int kCount>
     QK_INLINE static void add_steps(const Planes &planes, const uint8_t *codes, const float *scales,
-                                    Mask before, const float *x, Lanes &sum) {
-        const __m256 low = _mm256_castsi256_ps(mask_bits(before, 0));
-        const __m256 high = _mm256_castsi256_ps(mask_bits(before, 8));
-        sum.low = add_half_steps<kCut>(planes, codes, scales, low, x, sum.low);
-        sum.high = add_half_steps<kCut>(planes, codes + 32, scales, high, x + 8, sum.high);
+                                    Mask before, const float *const (&x)[kCount],
+                                    Lanes *const (&sum)[kCount]) {
+        const auto add_half = [&](int first, __m256 Lanes::*half) QK_INLINE {
+            __m256 sums[kCount];
+            for (int j = 0; j < kCount; ++j) sums[j] = sum[j]->*half;
+            add_half_steps<kCut>(planes, codes + 4 * first, scales,
+                                 _mm256_castsi256_ps(mask_bits(before, first)), x, first, sums);
+            for (int j = 0; j < kCount; ++j) sum[j]->*half = sums[j];
+        };
+        add_half(0, &Lanes::low);
+        add_half(8, &Lanes::high);
     }
 
     // 16 -> 8 -> 4 -> 2 -> 1, lane i with lane i + half.

@@ -78,10 +78,11 @@ struct Avx2Planes {
             }
         }
     }
-    template <bool kCut>
-    QK_INLINE static __m256 add_half_steps(const Planes &planes, const uint8_t *words,
-                                           const float *scales, __m256 before, const float *x,
-                                           __m256 sum) {
+    template <bool kCut, int kCount>
+    QK_INLINE static void add_half_steps(const Planes &planes, const uint8_t *words,
+                                         const float *scales, __m256 before,
+                                         const float *const (&x)[kCount], int64_t first,
+                                         __m256 (&sum)[kCount]) {
         __m256 entry[8];
         look_up_words(planes, words, entry);
         __m256 scale = _mm256_broadcast_ss(scales);
@@ -89,11 +90,14 @@ struct Avx2Planes {
         for (int step = 0; step < 8; ++step) {
             const __m256 next = _mm256_broadcast_ss(scales + step + 1);
             const __m256 of_step = kCut ? _mm256_blendv_ps(next, scale, before) : scale;
-            sum = _mm256_fmadd_ps(_mm256_mul_ps(entry[step], of_step),
-                                  _mm256_loadu_ps(x + 16 * step), sum);
+            const __m256 weight = _mm256_mul_ps(entry[step], of_step);
+            QK_UNROLL
+            for (int j = 0; j < kCount; ++j) {
+                const __m256 of_x = _mm256_loadu_ps(x[j] + first + 16 * step);
+                sum[j] = _mm256_fmadd_ps(weight, of_x, sum[j]);
+            }
             scale = next;
         }
-        return sum;
     }
 };
 
