@@ -1,6 +1,7 @@
 // Every dequantize kernel of the CPU against the generic one, byte for byte.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <vector>
 
 #include "kernel/weights.hpp"
@@ -17,9 +18,9 @@ std::vector<uint8_t> run(const qk::Kernel<qk::DequantizeArgs> &kernel, const Tes
 
 class CpuDequantize : public Specialised {
   protected:
-    void compare(const WeightCase &c) {
+    void compare(const WeightCase &c) { compare(c, TestWeight(c, uint32_t(c.k * 31 + c.n))); }
+    void compare(const WeightCase &c, const TestWeight &w) {
         const auto &list = qk::kCpuBackend.dequantize;
-        const TestWeight w(c, uint32_t(c.k * 31 + c.n));
         if (!w.valid()) return;
         for (const qk_format to : {QK_FORMAT_F32, QK_FORMAT_F16, QK_FORMAT_BF16}) {
             const TestDense dense(to, 1, 1, 0);
@@ -98,6 +99,31 @@ TEST_F(CpuDequantize, EightBits) {
                          QK_GROUPING_ALONG_K});
             }
         }
+    }
+}
+
+// Scales that some code brings halfway between two bf16 numbers, exactly or once the product is
+// rounded to f32, above an even and an odd one; and the next f32, most of which no code does.
+TEST_F(CpuDequantize, HalfwayProducts) {
+    std::vector<float> scales;
+    for (int code = 1; code < 128; code += 2) {
+        for (int halfway = 257 + code % 16; halfway < 512; halfway += 30) {
+            const float scale = float(halfway | 1) / float(code);
+            if (scale * float(code) != float(halfway | 1)) continue;
+            scales.push_back(code % 4 == 1 ? scale : -scale);
+            scales.push_back(std::nextafter(scale, 1000.0f));
+        }
+    }
+    ASSERT_GT(scales.size(), 500u);
+    for (const int64_t k : {1024, 128}) {
+        const WeightCase c = {QK_FORMAT_S8, QK_FORMAT_F32, QK_LAYOUT_ROW, int64_t(scales.size()), k,
+                              QK_GROUP_ROW};
+        const TestWeight w(c, 1);
+        const qk::Weight view = w.view();
+        memcpy(const_cast<void *>(view.scale.data), scales.data(), scales.size() * 4);
+        uint8_t *const codes = static_cast<uint8_t *>(const_cast<void *>(view.data));
+        for (int64_t i = 0; i < c.n * k; ++i) codes[i] = uint8_t(i % k + i / k % 2 * 128);
+        compare(c, w);
     }
 }
 
