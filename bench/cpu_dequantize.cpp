@@ -39,6 +39,7 @@ constexpr Case kCases[] = {
     {"u4 g128 awq_gemm", QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, QK_LAYOUT_AWQ_GEMM, 128},
     {"u4 g128 gptq", QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, QK_LAYOUT_GPTQ, 128},
     {"s8 row", QK_FORMAT_S8, QK_FORMAT_F32, QK_LAYOUT_ROW, QK_GROUP_ROW},
+    {"e4m3 g128", QK_FORMAT_E4M3, QK_FORMAT_F32, QK_LAYOUT_ROW, 128},
     {"lut8 b256", QK_FORMAT_LUT8, QK_FORMAT_F32, QK_LAYOUT_ROW, 256},
 };
 
@@ -58,6 +59,7 @@ int64_t bits_of(qk_format format) {
         case QK_FORMAT_F16:
         case QK_FORMAT_BF16: return 16;
         case QK_FORMAT_S8:
+        case QK_FORMAT_E4M3:
         case QK_FORMAT_LUT8: return 8;
         default: return 4;
     }

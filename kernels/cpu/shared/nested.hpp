@@ -14,6 +14,7 @@ struct NestedCode {
     alignas(64) uint8_t plane[4][256];  // byte p of each value
     float value[256];
     bool exponents;  // E8M0's own table: the codes are exponents
+    bool e4m3;       // E4M3's
 };
 
 // Which second scales 8 rows have from a group on. A second scale belongs to consecutive numbers of
@@ -49,11 +50,19 @@ namespace {
 inline void load_nested_code(const void *from, NestedCode *code) {
     memcpy(code->value, from, sizeof(code->value));
     code->exponents = memcmp(from, kScaleTables.e8m0, sizeof(code->value)) == 0;
+    code->e4m3 = memcmp(from, kScaleTables.e4m3, sizeof(code->value)) == 0;
     for (int64_t i = 0; i < 256; ++i) {
         for (int64_t p = 0; p < 4; ++p) {
             code->plane[p][i] = static_cast<const uint8_t *>(from)[4 * i + p];
         }
     }
+}
+
+// All have the second scale 1 and a bias that adds nothing.
+inline bool is_plain(const SecondRun &run, float bias) {
+    float second;
+    memcpy(&second, run.plane, sizeof(second));
+    return run.size == kOneSecond && second == 1.0f && __builtin_signbit(bias) && bias == 0;
 }
 
 // Second scales of 8 rows over a run of groups: row r's is first[r], and last[r] from group

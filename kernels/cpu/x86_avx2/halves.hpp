@@ -50,6 +50,13 @@ struct Avx2Halves {
         return _mm256_movemask_ps(_mm256_or_ps(_mm256_cmp_ps(a, b, _CMP_UNORD_Q),
                                                _mm256_cmp_ps(c, d, _CMP_UNORD_Q))) != 0;
     }
+    // 32 numbers, 64 bytes.
+    static void put_bf16(__m256 a, __m256 b, __m256 c, __m256 d, char *to, bool stream) {
+        if (has_nan(a, b, c, d)) [[unlikely]] {
+            return put_two(round_bf16_or_nan(a, b), round_bf16_or_nan(c, d), to, stream);
+        }
+        put_two(round_bf16(a, b), round_bf16(c, d), to, stream);
+    }
 
     struct HalfTable {  // 16 16-bit values as low and high bytes, twice: for either half
         __m256i low, high;

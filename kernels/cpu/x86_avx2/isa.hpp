@@ -6,16 +6,16 @@
 #include "cpu/isa.hpp"
 #include "cpu/kernels.hpp"
 #include "cpu/shared/fallbacks.hpp"
+#include "cpu/x86_avx2/byte_numbers.hpp"
 #include "cpu/x86_avx2/bytes.hpp"
 #include "cpu/x86_avx2/chunks.hpp"
-#include "cpu/x86_avx2/halves.hpp"
 #include "cpu/x86_avx2/planes.hpp"
 #include "cpu/x86_avx2/transposes.hpp"
 
 namespace qk::cpu {
 namespace {
 
-struct Avx2Base : Avx2Planes, Avx2Bytes, Avx2Halves {
+struct Avx2Base : Avx2Planes, Avx2Bytes, Avx2ByteNumbers {
     static constexpr uint32_t kFeature = kAvx2;
     static constexpr int kVectorBytes = 32;
     static constexpr int kRowsTogether = 1;  // 16 registers hold the x of a step and little else
@@ -198,19 +198,6 @@ struct Avx2Base : Avx2Planes, Avx2Bytes, Avx2Halves {
     static void widen_bf16(const char *from, float *to) {
         _mm256_storeu_ps(to, bf16_to_f32(_mm_loadu_si128(reinterpret_cast<const __m128i *>(from))));
     }
-    // table[bytes[i]]. Gathers are no faster on AMD's processors, and wrong under qemu 7.2.
-    static __m256 look_up_bytes(const float *table, const void *bytes) {
-        const uint8_t *const b = static_cast<const uint8_t *>(bytes);
-        return _mm256_setr_ps(table[b[0]], table[b[1]], table[b[2]], table[b[3]], table[b[4]],
-                              table[b[5]], table[b[6]], table[b[7]]);
-    }
-    // 8 scales from 8 codes: code * second + bias.
-    static void widen_nested(const char *from, const float *code, const float *second, float bias,
-                             float *to) {
-        const __m256 product = _mm256_mul_ps(look_up_bytes(code, from), _mm256_loadu_ps(second));
-        _mm256_storeu_ps(to, _mm256_add_ps(product, _mm256_set1_ps(bias)));
-    }
-
     static void stream_64(const char *from, char *to) {
         put<true>(to, _mm256_loadu_si256(reinterpret_cast<const __m256i *>(from)));
         put<true>(to + 32, _mm256_loadu_si256(reinterpret_cast<const __m256i *>(from + 32)));
@@ -264,6 +251,10 @@ struct Avx2 : Fallbacks<Avx2Base> {
         }
     };
 
+    static WidenNested nested_widener(const Device &) { return widen_scales; }
+    static LookUpBytes byte_lookup(const Device &) { return look_up_floats; }
+    static LookUpHalves halves_lookup(const Device &) { return look_up_halves; }
+
     // A packed chunk: byte b of its words has the two steps of quarter b.
     template <bool stream>
     QK_INLINE static void emit_chunk_halves(const Words &words, const HalfTable (&tables)[4],
@@ -279,16 +270,12 @@ struct Avx2 : Fallbacks<Avx2Base> {
         }
     }
 
-    // 32 numbers, 64 bytes.
+    using Avx2Halves::put_bf16;
     static void put_f16(const Lanes &a, const Lanes &b, char *to, bool stream) {
         put_two(round_f16(a.low, a.high), round_f16(b.low, b.high), to, stream);
     }
     static void put_bf16(const Lanes &a, const Lanes &b, char *to, bool stream) {
-        if (has_nan(a.low, a.high, b.low, b.high)) [[unlikely]] {
-            return put_two(round_bf16_or_nan(a.low, a.high), round_bf16_or_nan(b.low, b.high), to,
-                           stream);
-        }
-        put_two(round_bf16(a.low, a.high), round_bf16(b.low, b.high), to, stream);
+        put_bf16(a.low, a.high, b.low, b.high, to, stream);
     }
     static void narrow_two_f16(const Lanes &a, const Lanes &b, uint16_t *to) {
         put_f16(a, b, reinterpret_cast<char *>(to), false);

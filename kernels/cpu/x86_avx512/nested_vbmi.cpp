@@ -78,13 +78,6 @@ inline __m512i load_codes(const char *from, int64_t count) {
     return _mm512_maskz_loadu_epi8(mask, from);
 }
 
-// All have the second scale 1 and a bias that adds nothing.
-inline bool is_plain(const SecondRun &run, float bias) {
-    float second;
-    memcpy(&second, run.plane, sizeof(second));
-    return run.size == kOneSecond && second == 1.0f && __builtin_signbit(bias) && bias == 0;
-}
-
 int64_t widen(const NestedCode &code, const char *from, int64_t groups, const SecondRun &run,
               float bias, float (*to)[8]) {
     Plane planes[4];  // they stay in registers, past the stores
