@@ -17,6 +17,7 @@ enum class LinearKernel : uint8_t {
     kSm80Gemv,
     kSm80Gemm,
     kRepacked,
+    kBytesGemv,
     kBytes,
     kWordsGemv,
     kColumnsGemv,
@@ -37,14 +38,33 @@ enum class LinearKernel : uint8_t {
     kCount
 };
 
-constexpr const char *kLinearNames[] = {
-    "sm90 gemv",    "sm90 few rows",    "sm90 some rows",    "sm90 24 rows",
-    "sm90 gemm",    "sm90 gemm 8-bit",  "sm80 gemv",         "sm80 gemm",
-    "repacked",     "stored bytes",     "stored words gemv", "stored columns gemv",
-    "stored words", "stored columns",   "stored lanes",      "stored records",
-    "packed lanes", "transposed tiles", "transposed rows",   "sm90 gemm transposed",
-    "dense",        "sm90 experts",     "sm90 expert rows",  "sm90 expert gemm",
-    "experts",      "generic"};
+constexpr const char *kLinearNames[] = {"sm90 gemv",
+                                        "sm90 few rows",
+                                        "sm90 some rows",
+                                        "sm90 24 rows",
+                                        "sm90 gemm",
+                                        "sm90 gemm 8-bit",
+                                        "sm80 gemv",
+                                        "sm80 gemm",
+                                        "repacked",
+                                        "stored bytes gemv",
+                                        "stored bytes",
+                                        "stored words gemv",
+                                        "stored columns gemv",
+                                        "stored words",
+                                        "stored columns",
+                                        "stored lanes",
+                                        "stored records",
+                                        "packed lanes",
+                                        "transposed tiles",
+                                        "transposed rows",
+                                        "sm90 gemm transposed",
+                                        "dense",
+                                        "sm90 experts",
+                                        "sm90 expert rows",
+                                        "sm90 expert gemm",
+                                        "experts",
+                                        "generic"};
 static_assert(sizeof(kLinearNames) / sizeof(kLinearNames[0]) == size_t(LinearKernel::kCount));
 
 // Of one kernel by itself, wanted or not: whether it takes the case, and its bytes of workspace.
@@ -92,6 +112,7 @@ extern const Kernel<LinearArgs> kLinearSm80Gemv;            // linear/sm80/gemv/
 extern const Kernel<LinearArgs> kLinearSm90Gemm;            // linear/sm90/gemm/gemm.cpp
 extern const Kernel<LinearArgs> kLinearSm90Gemm8Bit;        // linear/sm90/gemm/gemm.cpp
 extern const Kernel<LinearArgs> kLinearSm80Gemm;            // linear/sm80/gemm/gemm.cu
+extern const Kernel<LinearArgs> kLinearBytesGemv;           // linear/stored/bytes_gemv.cu
 extern const Kernel<LinearArgs> kLinearBytes;               // linear/stored/bytes.cu
 extern const Kernel<LinearArgs> kLinearWordsGemv;           // linear/stored/words_gemv.cu
 extern const Kernel<LinearArgs> kLinearColumnsGemv;         // linear/stored/columns_gemv.cu
@@ -116,13 +137,15 @@ extern const Kernel<GruArgs> kGruGeneric;                   // gru/generic.cu
 
 // In the order of LinearKernel.
 static constexpr const Kernel<LinearArgs> *kLinearKernels[] = {
-    &kLinearSm90Gemv,    &kLinearSm90FewRows,  &kLinearSm90SomeRows,   &kLinearSm90Rows24,
-    &kLinearSm90Gemm,    &kLinearSm90Gemm8Bit, &kLinearSm80Gemv,       &kLinearSm80Gemm,
-    &kLinearRepacked,    &kLinearBytes,        &kLinearWordsGemv,      &kLinearColumnsGemv,
-    &kLinearWords,       &kLinearColumns,      &kLinearLanes,          &kLinearRecords,
-    &kLinearPackedLanes, &kLinearTransposed,   &kLinearTransposedRows, &kLinearSm90GemmTransposed,
-    &kLinearDense,       &kLinearSm90Experts,  &kLinearSm90ExpertRows, &kLinearSm90ExpertGemm,
-    &kLinearExperts,     &kLinearGeneric};
+    &kLinearSm90Gemv,       &kLinearSm90FewRows,    &kLinearSm90SomeRows,
+    &kLinearSm90Rows24,     &kLinearSm90Gemm,       &kLinearSm90Gemm8Bit,
+    &kLinearSm80Gemv,       &kLinearSm80Gemm,       &kLinearRepacked,
+    &kLinearBytesGemv,      &kLinearBytes,          &kLinearWordsGemv,
+    &kLinearColumnsGemv,    &kLinearWords,          &kLinearColumns,
+    &kLinearLanes,          &kLinearRecords,        &kLinearPackedLanes,
+    &kLinearTransposed,     &kLinearTransposedRows, &kLinearSm90GemmTransposed,
+    &kLinearDense,          &kLinearSm90Experts,    &kLinearSm90ExpertRows,
+    &kLinearSm90ExpertGemm, &kLinearExperts,        &kLinearGeneric};
 static_assert(sizeof(kLinearKernels) / sizeof(kLinearKernels[0]) == size_t(LinearKernel::kCount));
 
 }  // namespace qk::cuda

@@ -76,6 +76,16 @@ TEST(CudaSelect, WhatFourCardsTake) {
          "stored columns"},
         {{kU4, kGptq, 4096, 4096, 33}, "repacked", "dense", "dense", "dense"},
         {{kS8, kRow, 4096, 4096, 1},
+         "stored bytes gemv",
+         "stored bytes gemv",
+         "stored bytes gemv",
+         "stored bytes gemv"},
+        {{kS8, kRow, 4096, 4096, 1, kF16, 32},
+         "stored bytes",
+         "stored lanes",
+         "stored lanes",
+         "stored lanes"},
+        {{kS8, kRow, 4096, 4096, 2},
          "stored bytes",
          "stored lanes",
          "stored lanes",
@@ -187,7 +197,7 @@ TEST(CudaSelect, WhyNotAFasterOne) {
     EXPECT_EQ(reason(s8, [](Case *c) { c->m = 20, c->group = 32; }),
               "groups of 32 are not a multiple of 64");
     EXPECT_EQ(reason(
-                  s8, [](Case *) {}, kOrin),
+                  s8, [](Case *c) { c->m = 2; }, kOrin),
               "needs a GPU and code of compute capability 9.0");
     qk::Device alone = kH200.device;
     alone.lacks_library = true;
@@ -292,7 +302,9 @@ TEST(CudaSelect, BatchClasses) {
         {kH200, {kU4, kAwq, 8192, 8192, 20}, kAmple, 17, 24},
         {kH200, {kU4, kAwq, 8192, 8192, 33}, kAmple, 25, 64},
         {kH200, {kU4, kAwq, 8192, 8192, 33}, 0, 2, 131070},  // no repacking, no cuBLASLt
-        {kH200, {kS8, kRow, 4096, 4096, 7}, kAmple, 1, 8},
+        {kH200, {kS8, kRow, 4096, 4096, 1}, kAmple, 1, 1},
+        {kH200, {kS8, kRow, 4096, 4096, 7}, kAmple, 2, 8},
+        {kH200, {kS8, kRow, 4096, 4096, 7, kF16, 32}, kAmple, 1, 32},
         {kH200, {kS8, kRow, 4096, 4096, 40}, kAmple, 9, 64},
         {kH200, {kLut8, kRow, 4096, 4096, 600}, kAmple, 600, 600},
         {kA100, {kU4, kPacked, 4096, 4096, 1}, kAmple, 1, 16},

@@ -57,6 +57,10 @@ constexpr int64_t words_gemv(const Facts &f, const Device &d) {
     const bool gptq = f.weight == kGptqU4;
     return words_gemv_shared(plan_words_gemv(f.n, f.k, gptq, d.multiprocessors), f.lut4());
 }
+constexpr int64_t bytes_gemv(const Facts &f, const Device &d) {
+    const GemvPlan plan = plan_words_gemv(f.n, f.k, false, d.multiprocessors);
+    return bytes_gemv_shared(plan, f.weight == kRowLut8);
+}
 constexpr int64_t columns_gemv(const Facts &f, const Device &d) {
     const int64_t group = f.groups_per_row == 1 ? f.k : f.group_size;
     const int32_t scale = f.scale_bits / 8;
@@ -240,6 +244,14 @@ constexpr Needs kSm90Gemm8BitNeeds = {
     .least_capability = 90,
     .most_capability = 90,
     .shared = needs_bytes::fixed<227 * 1024>};
+constexpr Needs kBytesGemvNeeds = {
+    .weights = kCodes8,
+    .conditions = kBytesConditions | needs(C::kGroupsPowerOfTwo, C::kGroupsOf64),
+    .most = 1,
+    .k_below = int64_t{1} << 30,
+    .n_below = int64_t{1} << 31,
+    .least_capability = 80,
+    .shared = needs_bytes::bytes_gemv};
 constexpr Needs kBytesNeeds = {.weights = kCodes8,
                                .conditions = kBytesConditions | needs(C::kGroupsOf16),
                                .most = kGrid * 8,

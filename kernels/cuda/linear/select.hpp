@@ -106,6 +106,7 @@ constexpr Row kLinearTable[] = {
     {K::kSm90FewRows, kSm90FewRowsNeeds, 2, kAnyM, nullptr, Batch::kAny},
     {K::kSm90SomeRows, kSm90SomeRowsNeeds, 1, kAnyM, wanted::passes, Batch::kAny},
     {K::kSm80Gemv, kSm80GemvNeeds, 1, kAnyM, nullptr, Batch::kAny},
+    {K::kBytesGemv, kBytesGemvNeeds, 1, 1, nullptr, Batch::kAny},
     {K::kBytes, kBytesNeeds, 1, 32, nullptr, Batch::kAny},
     {K::kWordsGemv, kWordsGemvNeeds, 1, 1, nullptr, Batch::kAny},
     {K::kWords, kWordsNeeds, 1, 32, nullptr, Batch::kAny},

@@ -162,6 +162,17 @@ struct alignas(16) uint4 {
 };
 
 inline void __syncthreads() { simulator::block_barrier(); }
+// Whether all threads of the block say so.
+inline int __syncthreads_and(int value) {
+    __shared__ int all;
+    __syncthreads();
+    all = 1;
+    __syncthreads();
+    if (value == 0) all = 0;
+    __syncthreads();
+    return all;
+}
+inline int __syncthreads_or(int value) { return !__syncthreads_and(!value); }
 inline void __syncwarp() { simulator::exchange(0, 0); }
 
 template <class T>
@@ -188,6 +199,15 @@ inline int __any_sync(unsigned, int value) {
     int any = 0;
     for (int lane = 0; lane < 32; ++lane) any |= __shfl_sync(~0u, value, lane);
     return any;
+}
+
+inline unsigned __reduce_max_sync(unsigned, unsigned value) {
+    unsigned most = 0;
+    for (int lane = 0; lane < 32; ++lane) {
+        const unsigned other = __shfl_sync(~0u, value, lane);
+        if (other > most) most = other;
+    }
+    return most;
 }
 
 template <class T>

@@ -230,8 +230,8 @@ struct BytesWarp {
         for (int s = 0; s < kByteSteps; ++s) {
             if (kFine && s >= steps) break;
             uint32_t upper[2 * kTerms], lower[2 * kTerms];  // rows g, g + 8
-            Decode::decode(s % 2 == 0 ? q[s / 2].x : q[s / 2].z, lanes, upper);
-            Decode::decode(s % 2 == 0 ? q[s / 2].y : q[s / 2].w, lanes, lower);
+            Decode::decode(s % 2 == 0 ? q[s / 2].x : q[s / 2].z, lanes, nullptr, upper);
+            Decode::decode(s % 2 == 0 ? q[s / 2].y : q[s / 2].w, lanes, nullptr, lower);
 #pragma unroll
             for (int t = 0; t < kTerms; ++t) {
                 const uint32_t a[4] = {upper[2 * t], lower[2 * t], upper[2 * t + 1],

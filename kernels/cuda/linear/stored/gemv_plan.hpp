@@ -45,6 +45,15 @@ static constexpr int64_t words_gemv_shared(const GemvPlan &plan, bool lut4) {
            kGemvWarps * kUnitsAhead * 2 * kHalfBytes;
 }
 
+// What scale codes stand for, their bias, and room to 16 bytes.
+constexpr int kScaleCodes = 256 + 4;
+
+// Bytes of a block of the kernel for 8-bit codes (bytes_gemv.cu): a table, scale codes, partial
+// sums.
+static constexpr int64_t bytes_gemv_shared(const GemvPlan &plan, bool table) {
+    return (table ? 32 * 1024 : 0) + kScaleCodes * 4 + int64_t{plan.sums_bytes};
+}
+
 // ---- Words along n: units of 64, 128 or 256 rows of w, a strip, and as many columns as make 4 KiB
 
 constexpr int kStripCodes = 4096;

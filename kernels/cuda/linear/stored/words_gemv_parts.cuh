@@ -13,12 +13,6 @@ struct RowProblem : Problem {
     int32_t group_shift;  // log2 of the tiles a group
 };
 
-// Rows of units are dealt to the blocks in turn, so that neighbouring blocks read neighbouring
-// memory: in GPTQ each row of words of a unit is only 128 bytes, far from the next.
-__device__ inline int32_t unit_row(int32_t of_block) {
-    return int32_t(blockIdx.x) + of_block * int32_t(gridDim.x);
-}
-
 // A unit's way to shared memory and to the lanes, whose rows of it are low and high. A half of a
 // unit is 16 lines of 128 bytes (of a row of w; GPTQ: of words). Their 16-byte pieces are swapped
 // by the number of the line, mod 8, so that lanes that load at once find banks of their own.

@@ -92,6 +92,12 @@ struct Problem : LinearView {
     int32_t second_shift;  // nested: log2 of second_group
 };
 
+// Rows of units are dealt to the blocks in turn, so that neighbouring blocks read neighbouring
+// memory: in GPTQ each row of words of a unit is only 128 bytes, far from the next.
+__device__ inline int32_t unit_row(int32_t of_block) {
+    return int32_t(blockIdx.x) + of_block * int32_t(gridDim.x);
+}
+
 // The place of a zero; in ROW_HIGH that of its neighbour, as these are swapped.
 __device__ inline uint32_t zero_place(const Problem &p, uint32_t row, uint32_t group) {
     if (p.w.layout != QK_LAYOUT_WORD) return row * p.zero_row + group * p.zero_step;
