@@ -53,12 +53,14 @@ def lines_of(folder, name):
 
 
 def cuda_rows(lines, prefix, rows, scales, share):
-    """(weights, m, shape, us[, share]) of the lines whose name starts so, in the pages' order."""
+    """(weights, m, shape, us[, share]) of the lines whose name starts so, in the pages' order. A share
+    of 0 is not known: the run had no floors."""
     for line in sorted(lines, key=lambda line: SHAPES.index(f"{line['n']}x{line['k']}")
                        if f"{line['n']}x{line['k']}" in SHAPES else len(SHAPES)):
         what = line["what"]
         if what.startswith(prefix) and line["m"] in rows and not what.endswith("overlapped"):
-            tail = [f"{line['share']:.2f}"] if share else []
+            known = f"{line['share']:.2f}" if line["share"] > 0 else ""
+            tail = [known] if share else []
             yield [named(what.removeprefix(prefix), scales), line["m"], f"{line['n']}x{line['k']}",
                    f"{line['us']:.1f}", *tail]
 
@@ -96,12 +98,13 @@ def many_rows(lines):
 
 def older(folder, code, floors):
     """Products by the kernels of an older card: those of few rows with their share of the floor
-    that the card's own code found, those of many beside the dense product of the same run."""
+    that the card's own code found, if it is there, those of many beside the dense product of the
+    same run."""
     few = []
     for line in lines_of(folder, f"bench-{code}"):
         weights = line["what"].removeprefix("linear ").removesuffix(" x f16")
-        floor = floors.get((weights, line["n"], line["k"]))
-        if line["what"].endswith(" x f16") and floor is not None:
+        floor = floors.get((weights, line["n"], line["k"]), 0)
+        if line["what"].endswith(" x f16"):
             few.append({**line, "share": floor / line["us"]})
     few = in_order(list(cuda_rows(few, "linear ", (1, 2, 4, 8, 16), False, True)))
     many = in_order(many_rows(lines_of(folder, f"rows-{code}"))["linear_4096"])
