@@ -31,6 +31,32 @@ TEST_F(CpuLinear, IntegerScalesOfLongRows) {
     }
 }
 
+// Rows of signed bytes, which kernels take by lines of 64 columns where groups let them: groups
+// that end with a line, within one and across two, rows of several runs and with a rest after the
+// lines.
+TEST_F(CpuLinear, SignedBytesByLines) {
+    int turn = 0;
+    for (const int32_t group : {16, 32, 48, 64, 96, 128, 192, 320, 8192}) {
+        for (const int64_t k : {63, 64, 200, 1000, 4096, 4172, 8320}) {
+            for (const bool minimum : {false, true}) {
+                if (left_out()) continue;
+                const WeightCase c = {QK_FORMAT_S8,
+                                      kScales[++turn % 4],
+                                      QK_LAYOUT_ROW,
+                                      8 + turn % 11,
+                                      k,
+                                      group,
+                                      false,
+                                      QK_GROUPING_ALONG_K,
+                                      0,
+                                      minimum};
+                compare(c, kDense[turn % 3], 1 + turn % 2, true);
+                compare_in(qk::kCpuBackend.linear_int8, c, QK_FORMAT_F32, 1 + turn % 5 / 3, false);
+            }
+        }
+    }
+}
+
 // Groups that straddle rows, at multiples of 16 columns and elsewhere.
 TEST_F(CpuLinear, GroupsThatStraddleRows) {
     int turn = 0;

@@ -83,12 +83,11 @@ class S8Rows8 : Rows8 {
         for (int64_t i = 0; i < args_.x.rows; ++i) {
             Sums sums = {Dots::zero_floats8(), Dots::zero_floats8()};
             for (int64_t first = 0; first < s.k; first += kRun) {
-                const int64_t last = min64(first + kRun, s.k), group = first / s.group_size;
+                const Run run = {row, first, min64(first + kRun, s.k), first / s.group_size};
                 // One run is all of a row for every row of x.
-                if (i == 0 || s.k > kRun) load(row, first, last);
+                if (i == 0 || s.k > kRun) load(run);
                 const XColumns *const x = x_ + i * chunks_ + first / 128;
-                sums = lowered_ ? add<true>({row, first, last, group}, x, sums)
-                                : add<false>({row, first, last, group}, x, sums);
+                sums = lowered_ ? add<true>(run, x, sums) : add<false>(run, x, sums);
             }
             float y[8];
             Dots::store_floats8(y, lowered_ ? Dots::subtract8(sums.acc, sums.low) : sums.acc);
@@ -101,19 +100,19 @@ class S8Rows8 : Rows8 {
         Dots::Floats8 acc, low;
     };
 
-    void load(int64_t row, int64_t first, int64_t last) {
-        groups_.load(row, first, last);
-        if (lowered_) minima_.load(row, first, last);
+    void load(const Run &run) {
+        load_scales(run);
+        if (lowered_) minima_.load(run.row, run.first, run.last);
     }
 
     template <bool lowered>
     QK_NOINLINE Sums add(const Run &run, const XColumns *x, Sums sums) const {
         const int64_t size = args_.w.geometry.group_size;
         const uint8_t *codes = codes_at(run.row, run.first);
-        const uint8_t *ahead = codes_at(run.row + 8, run.first * 8);
+        const uint8_t *ahead = codes_ahead(run);
         const int64_t groups = ceil_div(run.last, size) - run.group;
         int64_t group = 0, next = (run.group + 1) * size;
-        for (int64_t at = run.first; at < run.last; at += 128, codes += 128, ahead += 1024, ++x) {
+        for (int64_t at = run.first; at < run.last; at += 128, codes += 128, ahead += 768, ++x) {
             if (kBlocks == 1 && at >= next) ++group, next += size;
             Dots::Sums8 dots[kBlocks];
             multiply(codes, ahead, run.last - at, *x, dots);
@@ -144,8 +143,8 @@ class S8Rows8 : Rows8 {
         QK_UNROLL
         for (int i = 0; i < 8; ++i) {
             const uint8_t *const row = codes + i * stride_;
-            prefetch_stream(ahead + 128 * i);
-            prefetch_stream(ahead + 128 * i + 64);
+            if (i < 6) prefetch(ahead + 128 * i);
+            if (i < 6) prefetch(ahead + 128 * i + 64);
             d[i] = e[i] = _mm512_setzero_si512();
             const __m512i first = _mm512_maskz_loadu_epi8(low, row);
             const __m512i second = _mm512_maskz_loadu_epi8(high, row + 64);

@@ -3,7 +3,7 @@
 // row_high, word, awq_gemv). The sums have the generic kernel's order, so the bits are the same;
 // what is widened or looked up is multiplied by both rows of x.
 //
-// 8 rows are walked side by side, 16 columns at a time, each row with a sum of its own:
+// 8 rows are walked side by side, 16 columns at a time (S8: 64), each row with a sum of its own:
 //
 //     S8        16 bytes widened, converted, scaled, added              4 instructions
 //     nibbles   8 bytes in every 64 bits of a vector, each lane shifts its own nibble down and
@@ -47,26 +47,92 @@ class FloatRows8 : Rows8 {
         }
     }
 
-    // Groups of a run, one after the other: body(group of the run, first, end of its columns),
-    // whole steps of 16.
+    // Groups of a run from a column on, one after the other: body(group of the run, first, end of
+    // its columns), whole steps of 16.
     template <class Body>
-    QK_INLINE void for_each_group(const Run &run, const Body &body) const {
+    QK_INLINE void for_each_group(const Run &run, int64_t column, const Body &body) const {
         const int64_t size = args_.w.geometry.group_size, last = run.last & ~int64_t{15};
-        int64_t end = (run.group + 1) * size;
-        for (int64_t column = run.first, group = 0; column < last; end += size, ++group) {
+        int64_t number = column / size;
+        for (int64_t end = (number + 1) * size; column < last; end += size, ++number) {
             const int64_t here = min64(end, last);
-            body(group, column, here);
+            body(number - run.group, column, here);
             column = here;
         }
     }
 
     template <int kCount, bool lowered>
-    QK_NOINLINE void add_s8(const Run &run, XOfRun x, Sums<Avx512> *total) const {
+    void add_s8(const Run &run, const XOfRun &x, Sums<Avx512> *total) const {
+        const int64_t size = args_.w.geometry.group_size;
+        const int64_t lines = (run.last - run.first) / 64;
+        int64_t done = lines * 64;
+        if (size == 16) {
+            add_lines<kCount, lowered, 4>(run, x, lines, total);
+        } else if (size == 32) {
+            add_lines<kCount, lowered, 2>(run, x, lines, total);
+        } else if (size % 64 == 0) {
+            add_lines<kCount, lowered, 1>(run, x, lines, total);
+        } else {
+            done = 0;
+        }
+        if (run.first + done < run.last) {
+            add_steps<kCount, lowered>(run, run.first + done, x.from(done), total);
+        }
+    }
+
+    // 64 columns of a row, a line of memory, before those of the next: every line is met once, and
+    // what leads to it is done once for four steps. kGroups: that 64 columns have, at most.
+    template <int kCount, bool lowered, int kGroups>
+    QK_NOINLINE void add_lines(const Run &run, XOfRun x, int64_t lines, Sums<Avx512> *total) const {
+        const int64_t size = args_.w.geometry.group_size;
         Codes8 codes(codes_at(run.row, run.first), stride_);
-        const uint8_t *ahead = codes_at(run.row + 8, run.first * 8);
+        const uint8_t *ahead = codes_ahead(run);
         SumsOf<Avx512, kCount> sums;  // a copy that nothing points to stays in registers
         for (int j = 0; j < kCount; ++j) sums[j] = total[j];
-        for_each_group(run, [&](int64_t group, int64_t column, int64_t end) QK_INLINE {
+        int64_t group = 0, left = (run.group + 1) * size - run.first;
+        for (; lines > 0; --lines, ahead += 384) {
+            Lanes<Avx512> of_x[4][kCount];
+            QK_UNROLL
+            for (int step = 0; step < 4; ++step) {
+                for (int j = 0; j < kCount; ++j) {
+                    of_x[step][j] = Avx512::load_f32(x.row[j] + 64 * step);
+                }
+            }
+            QK_UNROLL
+            for (int i = 0; i < 8; ++i) {
+                if (i < 6) prefetch(ahead + 64 * i);  // three quarters
+                const float *const scales = groups_.scale[i] + group;
+                const float *const minima = minima_.scale[i] + group;
+                Lanes<Avx512> scale, minimum;
+                QK_UNROLL
+                for (int step = 0; step < 4; ++step) {
+                    if (step % (4 / kGroups) == 0) {
+                        scale = Avx512::splat(scales[step * kGroups / 4]);
+                        if (lowered) minimum = Avx512::splat(minima[step * kGroups / 4]);
+                    }
+                    const Lanes<Avx512> code = Avx512::load_s8(codes.row(i) + 16 * step);
+                    Lanes<Avx512> weight = Avx512::mul(code, scale);
+                    if (lowered) weight = {_mm512_sub_ps(weight.v, minimum.v)};
+                    add_products(weight, of_x[step], i, sums);
+                }
+            }
+            codes.advance(64);
+            x.advance(256);
+            left -= 64;
+            if (kGroups == 1 && left > 0) continue;
+            left = size;
+            group += kGroups;
+        }
+        for (int j = 0; j < kCount; ++j) total[j] = sums[j];
+    }
+
+    // What lines leave, and groups that end elsewhere than they: from a column on.
+    template <int kCount, bool lowered>
+    QK_NOINLINE void add_steps(const Run &run, int64_t first, XOfRun x, Sums<Avx512> *total) const {
+        Codes8 codes(codes_at(run.row, first), stride_);
+        const uint8_t *ahead = codes_at(run.row + 8, first * 8);
+        SumsOf<Avx512, kCount> sums;
+        for (int j = 0; j < kCount; ++j) sums[j] = total[j];
+        for_each_group(run, first, [&](int64_t group, int64_t column, int64_t end) QK_INLINE {
             Lanes<Avx512> scale[8], minus[8];
             QK_UNROLL
             for (int i = 0; i < 8; ++i) {
@@ -110,16 +176,16 @@ class FloatRows8 : Rows8 {
     template <int kCount>
     QK_NOINLINE void add_nibbles(const Run &run, XOfRun x, Sums<Avx512> *total) const {
         Codes8 codes(codes_at(run.row, run.first / 2), stride_);
-        const uint8_t *ahead = codes_at(run.row + 8, run.first * 4);
+        const uint8_t *ahead = codes_ahead(run);
         const NibbleOrder order = order_;
         SumsOf<Avx512, kCount> sums;
         for (int j = 0; j < kCount; ++j) sums[j] = total[j];
-        for_each_group(run, [&](int64_t group, int64_t column, int64_t end) QK_INLINE {
+        for_each_group(run, run.first, [&](int64_t group, int64_t column, int64_t end) QK_INLINE {
             Table<Avx512> table[8];
             QK_UNROLL
             for (int i = 0; i < 8; ++i) table[i] = weights_of(i, group);
-            for (; column < end; column += 16, ahead += 64) {
-                prefetch_stream(ahead);
+            for (; column < end; column += 16, ahead += 48) {
+                prefetch(ahead);
                 Lanes<Avx512> of_x[kCount];
                 for (int j = 0; j < kCount; ++j) {
                     of_x[j] = NibbleOrder::permute(Avx512::load_f32(x.row[j]));

@@ -37,12 +37,14 @@ class Groups8 {
     }
 
     // Those of columns column .. end of rows row .. row + 7, each row's from its own first one on;
-    // what the next call wants is fetched.
-    QK_NOINLINE void load(int64_t row, int64_t column, int64_t end) {
+    // what the next call wants is fetched, and `bytes` of codes, an eighth in each row's turn.
+    QK_NOINLINE void load(int64_t row, int64_t column, int64_t end, const uint8_t *codes = nullptr,
+                          int64_t bytes = 0) {
         const Geometry &s = w_.geometry;
         GroupIndex first = group_of(s, row, column);
         int64_t count = group_of(s, row, end - 1).group - first.group + 1;
         for (int64_t i = 0; i < 8; ++i) {
+            prefetch_lines(codes, bytes / 8, i * (bytes / 8));
             if (s.flat) {
                 first = group_of(s, row + i, column);
                 count = group_of(s, row + i, end - 1).group - first.group + 1;
@@ -275,9 +277,9 @@ class Rows8 {
             for (Lanes<Avx512> &sum : sums[j].row) sum = Avx512::zero_lanes();
         }
         for (int64_t first = 0; first < s.k; first += run_) {
-            const int64_t last = min64(first + run_, s.k);
-            groups_.load(row, first, last);
-            add(Run{row, first, last, first / s.group_size}, sums);
+            const Run run = {row, first, min64(first + run_, s.k), first / s.group_size};
+            load_scales(run);
+            add(run, sums);
         }
         for (int64_t j = 0; j < args_.x.rows; ++j) {
             restore(sums[j]);
@@ -300,12 +302,28 @@ class Rows8 {
     const uint8_t *codes_at(int64_t row, int64_t byte) const {
         return static_cast<const uint8_t *>(args_.w.data) + row * stride_ + byte;
     }
+    // The codes of the next 8 rows are fetched in sequence, a run's part of them in its turn: a
+    // quarter while its scales are read, when nothing else would keep memory busy, the rest by the
+    // loops, from codes_ahead on. LUT8's fetch them all.
+    void load_scales(const Run &run) {
+        groups_.load(run.row, run.first, run.last, next_codes(run), quarter(run));
+    }
+    const uint8_t *codes_ahead(const Run &run) const { return next_codes(run) + quarter(run); }
+
     const LinearArgs &args_;
     Groups8 groups_;
     AffineCodes<Avx512> codes_;
     NibbleOrder order_;
     int64_t stride_;  // bytes
     int64_t run_;     // columns at once
+
+  private:
+    const uint8_t *next_codes(const Run &run) const {
+        return codes_at(run.row + 8, run.first * args_.w.layout->bits);
+    }
+    int64_t quarter(const Run &run) const {
+        return (run.last - run.first) * args_.w.layout->bits / 4;
+    }
 };
 
 }  // namespace

@@ -93,7 +93,7 @@ class FlatRows8 : Rows8 {
     QK_NOINLINE void add(const Run &run, const char *x, Sums<Avx512> &total) const {
         const Geometry &s = args_.w.geometry;
         Codes8 codes(codes_at(run.row, run.first / 16 * kStepBytes), stride_);
-        const uint8_t *ahead = codes_at(run.row + 8, run.first / 2 * kStepBytes);
+        const uint8_t *ahead = codes_ahead(run);
         Place place;
         Group group[8];
         QK_UNROLL
@@ -105,8 +105,8 @@ class FlatRows8 : Rows8 {
         }
         Sums<Avx512> sums = total;  // a copy that nothing points to stays in registers
         int64_t column = run.first;
-        for (; column + 16 <= run.last; column += 16, x += 64, ahead += 8 * kStepBytes) {
-            for (int64_t i = 0; i < 8 * kStepBytes; i += 64) prefetch_stream(ahead + i);
+        for (; column + 16 <= run.last; column += 16, x += 64, ahead += 6 * kStepBytes) {
+            for (int64_t i = 0; i < 8 * kStepBytes; i += 64) prefetch(ahead + i);
             const Lanes<Avx512> of_x = Codes::x_of(Avx512::load_f32(x));
             QK_UNROLL
             for (int i = 0; i < 8; ++i) {

@@ -102,10 +102,10 @@ class IntegerRows8 : Rows8 {
     QK_NOINLINE void add(const Run &run, const X *x, Sums<Avx512> &total) const {
         const int64_t size = args_.w.geometry.group_size;
         const uint8_t *codes = codes_at(run.row, run.first / 2);
-        const uint8_t *ahead = codes_at(run.row + 8, run.first * 4);
+        const uint8_t *ahead = codes_ahead(run);
         Sums<Avx512> sums = total;  // a copy that nothing points to stays in registers
         int64_t group = 0, next = (run.group + 1) * size;
-        for (int64_t at = run.first; at < run.last; at += kBlock, codes += 64, ahead += 512, ++x) {
+        for (int64_t at = run.first; at < run.last; at += kBlock, codes += 64, ahead += 384, ++x) {
             if (!Blocks::kWords && at >= next) ++group, next += size;
             const int64_t left = run.last - at;
             if (left >= kBlock) {
@@ -142,7 +142,7 @@ class IntegerRows8 : Rows8 {
         const __mmask16 words = __mmask16((1u << there * 16 / Blocks::kGroups) - 1);
         QK_UNROLL
         for (int i = 0; i < 8; ++i, codes += stride) {
-            prefetch_stream(ahead + 64 * i);
+            if (i < 6) prefetch(ahead + 64 * i);
             __m512i even, odd;
             Blocks::split(Avx512::load_words(codes).v, &even, &odd);
             even = entry(even, entries);
