@@ -72,7 +72,7 @@ void expect_first(const qk::LinearArgs &args, const qk::Device &device, uint32_t
     ASSERT_EQ(plan.kernel, walked(args, device, modes));
     const uint32_t sets = device.instruction_sets | QK_ISA_GENERIC;
     const Conditions facts = linear_facts(args);
-    const uint32_t faster = faster_modes(modes, device, sets, facts);
+    const uint32_t faster = faster_modes(modes, device);
     ASSERT_STREQ(plan.kernel->name, select_linear(facts, sets, faster).name);
 }
 
@@ -176,9 +176,8 @@ std::string page() {
         for (const Processor &p : kProcessors) {
             qk::Device device;
             device.slow_bf16_vectors = (p.sets & QK_ISA_AMX_BF16) != 0;  // as processors are
-            const uint32_t mode = faster_modes(c.mode, device, p.sets, c.facts);
-            const LinearRow &row = select_linear(c.facts, p.sets, mode);
-            const Faster faster = faster_linear(c.facts, p.sets, mode, p.kind);
+            const LinearRow &row = select_linear(c.facts, p.sets, faster_modes(c.mode, device));
+            const Faster faster = faster_linear(c.facts, p.sets, c.mode, device, p.kind);
             text << "| " << p.name << " | " << row.name << " | "
                  << (*faster.set != 0 ? "no " : faster.reason) << faster.set << " |\n";
         }
@@ -191,6 +190,62 @@ TEST(CpuSelect, ThePageOfProcessorsIsTheCommittedOne) {
     std::ostringstream committed;
     committed << std::ifstream(QK_CPU_PAGE).rdbuf();
     EXPECT_EQ(page(), committed.str());
+}
+
+constexpr const char *kSlowBf16 = "bf16 vectors are slower than exact products on this processor";
+
+// Where bf16 vectors are slow bf16 mode says why it is exact: for few rows that they are, for many
+// that there are no tiles.
+TEST(CpuSelect, SaysWhyBf16ModeIsExact) {
+    constexpr uint32_t kFast = kSapphire & ~(QK_ISA_AMX_BF16 | QK_ISA_AMX_INT8);
+    constexpr Conditions kOneRow = kPackedRow | kLaneSums, kThirtyTwo = kPackedRow | kMany;
+    struct Answer {
+        bool slow;
+        uint32_t sets, mode;
+        Conditions facts;
+        const char *kernel, *reason, *set;
+    };
+    for (const Answer &a : {
+             Answer{true, kSapphire, kBf16Mode, kOneRow, "avx512 gemv", kSlowBf16, ""},
+             Answer{true, kFast, kBf16Mode, kOneRow, "avx512 gemv", kSlowBf16, ""},
+             Answer{false, kFast, kBf16Mode, kOneRow, "avx512 bf16", "", ""},
+             Answer{true, kSapphire, 0, kOneRow, "avx512 gemv", "", ""},
+             Answer{true, kSapphire, kBf16Mode, kThirtyTwo, "amx bf16 batch", "", ""},
+             Answer{true, kFast, kBf16Mode, kThirtyTwo, "avx512 batch", "", "amx_bf16"},
+             Answer{true, kSapphire, kBf16Mode | kInt8Mode, kOneRow, "avx512 vnni int8", "", ""},
+             Answer{true, kHaswell, kBf16Mode, kOneRow, "avx2 gemv", "", "avx512"},
+         }) {
+        qk::Device device;
+        device.slow_bf16_vectors = a.slow;
+        SCOPED_TRACE(testing::Message() << a.kernel << ", slow " << a.slow << ", mode " << a.mode);
+        EXPECT_STREQ(select_linear(a.facts, a.sets, faster_modes(a.mode, device)).name, a.kernel);
+        const Faster faster = faster_linear(a.facts, a.sets, a.mode, device, kX86Sets);
+        EXPECT_STREQ(faster.reason, a.reason);
+        EXPECT_STREQ(faster.set, a.set);
+    }
+}
+
+TEST(CpuSelect, SaysWhyExpertsInBf16ModeAreExact) {
+#if !defined(QK_TEST_X86)
+    GTEST_SKIP() << "this build has no bf16 vectors";
+#endif
+    const WeightCase c = {QK_FORMAT_NF4, QK_FORMAT_F32,      qk::kLayoutRows8, 32, 128, 64,
+                          false,         QK_GROUPING_ALONG_K};
+    const TestWeight weight(c, 1);
+    ASSERT_TRUE(weight.valid());
+    qk::Experts experts = {};
+    experts.tokens = experts.slots = 1, experts.count = 2;
+    const qk::Format *const f32 = qk::find_format(QK_FORMAT_F32);
+    qk::LinearArgs args = {{f32, 1, 128, nullptr}, weight.view(), nullptr, {f32, 1, 16, nullptr}};
+    args.experts = &experts;
+    qk::Device device;
+    device.instruction_sets = kSapphire;
+    for (const bool slow : {false, true}) {
+        device.slow_bf16_vectors = slow;
+        qk::Explanation explanation;
+        plan_linear(args, device, {kBf16Mode, SIZE_MAX}, &explanation);
+        EXPECT_STREQ(explanation.reason, slow ? kSlowBf16 : "");
+    }
 }
 
 // Names are those of the kernels, and each kernel of the build is in the table once.

@@ -324,11 +324,14 @@ LinearPlan plan_experts(const LinearArgs &args, const Device &device, const Allo
     const Room room = room_of(args, device, modes, lane_count(allowed.concurrency));
     const size_t needed = room.least, fastest = room.most;
     if (explanation != nullptr) {
+        const LinearArgs one = one_row(args, 0, rows_of_expert(args));
+        const char *const exact =
+            slow_bf16_text(linear_facts(one), sets_of(one, device), modes, device);
         const bool slower = fastest > allowed.workspace_bytes;
         explanation->batch_first = 1;
         explanation->batch_last = INT32_MAX;
         snprintf(explanation->reason, sizeof(explanation->reason), "%s",
-                 slower ? "the workspace has no room for rows by expert" : "");
+                 slower ? "the workspace has no room for rows by expert" : exact);
     }
     const bool fits = needed <= allowed.workspace_bytes;
     return {fits ? &kernel : nullptr, fits ? needed : 0, &kernel, fastest};

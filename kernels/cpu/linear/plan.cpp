@@ -58,8 +58,8 @@ Rows rows_alike(const LinearArgs &args, const Device &device, uint32_t sets, uin
     LinearArgs batch = args;
     batch.x.rows = 8;
     const Conditions facts = linear_facts(batch);
-    const uint32_t faster = faster_modes(modes, device, sets, facts);
-    const bool rounds = select_linear(facts, sets, faster).mode == kBf16Mode;
+    const uint32_t mode = select_linear(facts, sets, faster_modes(modes, device)).mode;
+    const bool rounds = (mode & kBf16Mode) != 0;
     return {exact ? int32_t(kLaneRows) + 1 : 1, rounds ? 7 : INT32_MAX};
 }
 
@@ -68,9 +68,9 @@ void explain(const LinearArgs &args, const Device &device, Conditions facts, uin
     const Rows alike = rows_alike(args, device, sets, modes, row);
     out->batch_first = alike.first;
     out->batch_last = alike.last;
-    const LinearRow *const table = args.transposed ? kTransposedTable : kLinearTable;
-    const uint32_t of_case = faster_modes(modes, device, sets, facts);
-    const Faster faster = faster_than(row, table, facts, sets, of_case, kKind);
+    const Faster faster = args.transposed
+                              ? faster_than(row, kTransposedTable, facts, sets, 0, kKind)
+                              : faster_linear(facts, sets, modes, device, kKind);
     const bool is_set = *faster.set != 0;
     snprintf(out->reason, sizeof out->reason, "%s%s",
              is_set ? "the context's instruction sets lack " : faster.reason, faster.set);
@@ -126,7 +126,7 @@ LinearPlan plan_linear(const LinearArgs &args, const Device &device, const Allow
     if (args.experts != nullptr) return plan_experts(args, device, allowed, explanation);
     const Conditions facts = linear_facts(args);
     const uint32_t sets = usable_sets(device, allowed.modes, facts);
-    const uint32_t modes = faster_modes(allowed.modes, device, sets, facts);
+    const uint32_t modes = faster_modes(allowed.modes, device);
     const LinearRow &row = args.transposed ? select_from(kTransposedTable, facts, sets, 0)
                                            : select_linear(facts, sets, modes);
     if (explanation != nullptr) {

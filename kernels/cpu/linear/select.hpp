@@ -99,12 +99,13 @@ static constexpr const char *lacking_text(Conditions condition) {
 struct LinearRow {
     const Kernel<LinearArgs> *kernel;
     const char *name;
-    uint32_t mode;          // QK_CONTEXT_... that allows it; 0: exact
+    uint32_t mode;          // QK_CONTEXT_..., or kBf16Tiles, that allow it; 0: exact
     uint32_t sets;          // QK_ISA_... that it runs
     Conditions conditions;  // that the case fulfils
 };
 
 constexpr uint32_t kInt8Mode = QK_CONTEXT_INT8_ACTIVATIONS, kBf16Mode = QK_CONTEXT_BF16_PRODUCTS;
+constexpr uint32_t kBf16Tiles = 1u << 31;  // bf16 mode where vectors are slow at it
 constexpr uint32_t kVnniVbmi = QK_ISA_AVX512_VNNI | QK_ISA_AVX512_VBMI;
 // What vectors take; the generic kernel takes all. Minima not everywhere.
 constexpr Conditions kLowered = kScalesMultiply | kInPlanes, kScaled = kLowered | kNoMinimum;
@@ -148,7 +149,7 @@ constexpr LinearRow kLinearTable[] = {
     {QK_ON_ARM(kLinearInt8NeonRows), "neon int8 rows", kInt8Mode, QK_ISA_NEON, kInt8Rows},
     {&kLinearInt8Generic, "generic int8", kInt8Mode, QK_ISA_GENERIC, kInt8Case},
 
-    {QK_ON_X86(kLinearBf16AmxBatch), "amx bf16 batch", kBf16Mode,
+    {QK_ON_X86(kLinearBf16AmxBatch), "amx bf16 batch", kBf16Mode | kBf16Tiles,
      QK_ISA_AVX512_BF16 | QK_ISA_AMX_BF16, kBf16Batch},
     {QK_ON_X86(kLinearBf16Batch), "avx512 bf16 batch", kBf16Mode, QK_ISA_AVX512_BF16, kBf16Batch},
     {QK_ON_X86(kLinearBf16), "avx512 bf16", kBf16Mode, QK_ISA_AVX512_BF16, kBf16Case},
@@ -219,11 +220,10 @@ static constexpr bool allows(uint32_t modes, const LinearRow &row) {
     return row.mode == 0 || (row.mode & modes) != 0;
 }
 
-// Modes that make a product faster. Where vectors are slow at bf16 products, tiles alone do.
-static constexpr uint32_t faster_modes(uint32_t modes, const Device &device, uint32_t sets,
-                                       Conditions facts) {
-    const bool tiles = (sets & QK_ISA_AMX_BF16) != 0 && (facts & kEightRows) != 0;
-    return device.slow_bf16_vectors && !tiles ? modes & ~kBf16Mode : modes;
+// Modes that make products faster. Where vectors are slow at bf16 products, tiles alone do.
+static constexpr uint32_t faster_modes(uint32_t modes, const Device &device) {
+    const bool tiles_alone = (modes & kBf16Mode) != 0 && device.slow_bf16_vectors;
+    return tiles_alone ? (modes & ~kBf16Mode) | kBf16Tiles : modes;
 }
 
 static constexpr int32_t first_exact_row() {
@@ -347,9 +347,23 @@ static constexpr Faster faster_than(const LinearRow &chosen, const LinearRow *ta
     return {best, lacking_text(condition), set_name(set)};
 }
 
+// Why bf16 mode is exact; "": it is not, or no vectors would take the case.
+static constexpr const char *slow_bf16_text(Conditions facts, uint32_t sets, uint32_t modes,
+                                            const Device &device) {
+    const LinearRow &asked = select_linear(facts, sets, modes);
+    const LinearRow &chosen = select_linear(facts, sets, faster_modes(modes, device));
+    if (&asked == &chosen) return "";
+    return "bf16 vectors are slower than exact products on this processor";
+}
+
+// `modes`: those of the context.
 static constexpr Faster faster_linear(Conditions facts, uint32_t sets, uint32_t modes,
-                                      uint32_t kind) {
-    return faster_than(select_linear(facts, sets, modes), kLinearTable, facts, sets, modes, kind);
+                                      const Device &device, uint32_t kind) {
+    const uint32_t faster = faster_modes(modes, device);
+    const Faster found =
+        faster_than(select_linear(facts, sets, faster), kLinearTable, facts, sets, faster, kind);
+    if (found.row != nullptr) return found;
+    return {nullptr, slow_bf16_text(facts, sets, modes, device), ""};
 }
 
 }  // namespace qk::cpu
