@@ -338,8 +338,8 @@ constexpr Needs kTransposedNeeds = {
 
 constexpr Needs kTransposedRowsNeeds = {
     .weights = kPacked4,
-    .conditions =
-        kTransposedNeeds.conditions | needs(C::kXAligned16, C::kXRows16Bytes, C::kGroupsOf64),
+    .conditions = kTransposedNeeds.conditions |
+                  needs(C::kXAligned16, C::kXRows16Bytes, C::kGroupsOf64, C::kZerosAligned16),
     .takes = kAnyExtra,
     .only = kTransposed,
     .most = kStripRows,

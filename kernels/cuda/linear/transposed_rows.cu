@@ -36,29 +36,35 @@ constexpr bool kClusters = true;
 constexpr int32_t kThreads = kStripWarps * 32;
 static_assert(kThreads == 8 * kStripColumns);  // a thread a sum
 
-// What a block's warps meet with.
+// What a block's warps meet with. Of warp w's 32 sums block w mod cut of the cluster stores the
+// total.
 struct Meeting {
     const StripProblem &p;
     StripSums *sums;
     StripMail *mail;  // two, in turns: one barrier a round keeps them apart
     uint32_t rank;    // of the block in its cluster
-    uint32_t turn = 0;
+    uint32_t turn = 0, owner = 0, first_box = 0;
 
-    // The sum of all blocks, where this one stores it: of warp w it is number w mod cut.
+    __device__ void settle() {
+        const uint32_t cut = uint32_t(p.plan.cut), warp = threadIdx.x / 32;
+        owner = warp % cut, first_box = warp / cut * cut;
+        keep(owner), keep(first_box);
+    }
+
     __device__ float of_cluster(float y) {
-        const uint32_t cut = uint32_t(p.plan.cut), warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-        float(*const box)[32] = mail[turn] + warp / cut * cut;
+        const uint32_t lane = threadIdx.x % 32;
+        float(*const box)[32] = mail[turn] + first_box;
         turn ^= 1;
 #if !defined(QK_CUDA_SIMULATED)
-        cluster_store_4(remote_address(shared_address(&box[rank][lane]), warp % cut), y);
+        cluster_store_4(remote_address(shared_address(&box[rank][lane]), owner), y);
 #endif
         cluster_sync();
         if (!owns()) return 0;
         y = box[0][lane];
-        for (uint32_t i = 1; i < cut; ++i) y = __fadd_rn(y, box[i][lane]);
+        for (int32_t i = 1; i < p.plan.cut; ++i) y = __fadd_rn(y, box[i][lane]);
         return y;
     }
-    __device__ bool owns() const { return threadIdx.x / 32 % uint32_t(p.plan.cut) == rank; }
+    __device__ bool owns() const { return owner == rank; }
 
     // The warps' sums of a strip and 8 rows of x, in their order.
     template <class Warp>
@@ -102,30 +108,33 @@ __global__ void __launch_bounds__(kThreads, 1)
     const int warp = int(__shfl_sync(~0u, threadIdx.x / 32, 0));
     Work work(p, rings, table, scale_table, warp, cluster, rank);
     wait_for_previous_kernel();
+    float scale_code = 0;  // asked for ahead of the copies, behind which it would wait for them all
+    if constexpr (kind == ScaleKind::kNested) {
+        scale_code = load_as<float>(p.w.code, threadIdx.x % 256);
+        work.scale_bias = load_as<float>(p.w.bias, 0);
+    }
+    Meeting meeting = {p, sums, mail, rank};
 #pragma unroll 1
     for (int i = 0; i < Map::kStages - 1; ++i) work.issue();
-    work.clear();
+    work.settle();
+    meeting.settle();
     if constexpr (Code::kLut4) Code::prepare(p.w, table, false);
-    if constexpr (kind == ScaleKind::kNested) {
-        for (int i = int(threadIdx.x); i < 257; i += kThreads) {
-            scale_table[i] = i < 256 ? load_as<float>(p.w.code, i) : load_as<float>(p.w.bias, 0);
-        }
-    }
+    if (kind == ScaleKind::kNested && threadIdx.x < 256) scale_table[threadIdx.x] = scale_code;
     __syncthreads();
     if (p.plan.cut > 1) cluster_wait();  // all blocks are there, to be written to
-    Meeting meeting = {p, sums, mail, rank};
     uint32_t stage = 0;
     const int32_t n = int32_t(p.w.geometry.n);
 #pragma unroll 1
     for (int32_t strip = int32_t(cluster); strip < p.plan.strips; strip += p.plan.clusters) {
         typename Work::Acc sum = {};
+        const typename Work::ZerosAt zeros = work.zeros_at(strip);
 #pragma unroll 1
         for (int32_t i = 0; i < work.own; ++i) {
             copies_wait_but<Map::kStages - 2>();
             __syncwarp();
             work.issue();  // where all lanes have read the stage before
             work.add_stack(work.ring + stage, n - (work.first + i * kStripWarps) * kStackTiles * 16,
-                           sum);
+                           zeros, sum);
             stage = stage + Map::kBytes == Map::kStages * Map::kBytes ? 0 : stage + Map::kBytes;
         }
 #pragma unroll

@@ -27,7 +27,7 @@ struct StageMap {
     static constexpr uint32_t kX0 = kStackTiles * 512, kScales = kX0 + kX * kHalves * 512;
     static constexpr uint32_t kSeconds = kScales + kStackTiles * kPairs;
     static constexpr uint32_t kZeros = kSeconds + (kind == ScaleKind::kNested ? kHalves * 128 : 0);
-    static constexpr uint32_t kBytes = kZeros + (lut4 ? 0 : kStackTiles * 8);
+    static constexpr uint32_t kBytes = kZeros + (lut4 ? 0 : kStackTiles * 16);
     static constexpr uint32_t kMade = kStackTiles * 32;  // of scales in x's type
     static constexpr uint32_t kTable = lut4 ? kTableWords * 4 : 0;
     static constexpr uint32_t kOthers = kTable + kStripWarps * uint32_t(sizeof(StripSums) + kMade) +
@@ -45,12 +45,13 @@ struct StripWarp {
     static constexpr int32_t kPieces = int32_t(Map::kPairs) / 16;  // of 16 bytes, of a group
     const StripProblem &p;
     uint8_t *ring;
-    // Places in a stage: of a row of a matrix, of the lane's 16 bytes, of its scale; of the scale
+    // Places in a stage: of the lane's 16 bytes, of a row of a matrix, of its scale; of the scale
     // that it makes. The row of w that this is of.
-    uint32_t place, unit, stored, made;
+    uint32_t unit, place, stored, made;
     int32_t scale_row;
     const uint32_t *table;
     const float *scale_table;
+    float scale_bias = 0;
     int32_t lane, q, g;
     int32_t first, own;  // stacks: the warp's first of a strip, how many of a strip
     // The next stack to be asked for: its strip, its row of tiles, how many the warp has of the
@@ -60,6 +61,7 @@ struct StripWarp {
     const uint8_t *codes, *scales, *zeros, *x;  // of this lane
     int32_t x_left;                             // bytes of the row of x from the lane's on
     uint32_t number = 0;                        // of the lane's group among second scales
+    int32_t short_row = -1;  // of tiles, the last, where the plane of zeros ends in mid 16 bytes
 
     __device__ StripWarp(const StripProblem &problem, uint8_t *shared, const uint32_t *pairs,
                          const float *scale_codes, int warp, uint32_t cluster, uint32_t rank)
@@ -68,18 +70,28 @@ struct StripWarp {
         const Run of_block = p.plan.stacks.part(int32_t(rank));
         first = of_block.first + warp;
         own = int32_t(uint32_t(max(of_block.last - first + kStripWarps - 1, 0)) / kStripWarps);
-        const int32_t r = lane % 8, i = lane / 8;
-        place = uint32_t(r * 4 + (i ^ (r >> 1))) * 16;
-        // Rows of a matrix, lanes (r, i) of one i, are in different banks, as are lanes side by
-        // side.
+        // Lanes side by side are in different banks.
         unit = uint32_t(lane ^ (lane >> 3 & 3)) * 16;
+        keep(unit);
+        strip = int32_t(cluster);
+        if (own > 0) find();
+    }
+
+    // What is not needed before copies are under way.
+    __device__ void settle() {
+        const int32_t r = lane % 8, i = lane / 8;
+        // Rows of a matrix, lanes (r, i) of one i, are in different banks.
+        place = uint32_t(r * 4 + (i ^ (r >> 1))) * 16;
         const uint32_t of = uint32_t(lane) % 16, tile = uint32_t(lane) / 16;
         stored = Map::kScales + tile * Map::kPairs + of * (kPairBytes<kind> / 2);
         made = Map::kStages * Map::kBytes + tile * 32 + of / 4 * 8 + of % 2 * 4 + of / 2 % 2 * 2;
-        scale_row = int32_t(tile * 16 + of / 2 + of % 2 * 8);
-        keep(place), keep(unit), keep(stored), keep(made), keep(scale_row);
-        strip = int32_t(cluster);
-        if (own > 0) find();
+        scale_row = row_of_scale();
+        keep(place), keep(stored), keep(made), keep(scale_row);
+        clear();
+    }
+
+    __device__ int32_t row_of_scale() const {
+        return lane / 16 * 16 + lane % 16 / 2 + lane % 2 * 8;
     }
 
     // What no copy fills: rows of x that there are not, zeros that are all 8.
@@ -91,35 +103,43 @@ struct StripWarp {
                 if (g + block / Map::kHalves * 8 < p.m) continue;
                 *reinterpret_cast<uint4 *>(at + Map::kX0 + block * 512 + unit) = {};
             }
-            if (!Code::kLut4 && p.w.zero == nullptr && lane < kStackTiles * 2) {
+            if (!Code::kLut4 && p.w.zero == nullptr && lane < kStackTiles * 4) {
                 reinterpret_cast<uint32_t *>(at + Map::kZeros)[lane] = 0x88888888u;
             }
         }
         __syncwarp();
     }
 
-    // The warp's first stack of the strip.
+    // The warp's first stack of the strip: its codes, which are asked for before the rest is known.
     __device__ void find() {
         row = first * kStackTiles, more = own;
-        const uint64_t groups = uint64_t(p.w.geometry.groups_per_row);
-        const uint32_t group = uint32_t(strip * int32_t(kStripColumns)) >> p.group_shift;
-        const auto at = [&](int32_t each) {  // of the tile that the lane copies something of
-            return uint64_t(row + lane / each % kStackTiles) * groups + group;
-        };
         codes = static_cast<const uint8_t *>(p.w.data) + (int64_t(row) * p.tiles + strip) * 512 +
                 lane * 16;
-        scales = p.w.scale + at(kPieces) * Map::kPairs + lane % kPieces * 16;
-        if constexpr (!Code::kLut4) zeros = p.w.zero + at(2) * 8 + lane % 2 * 4;
+    }
+    __device__ void find_rest() {
+        const uint32_t groups = uint32_t(p.w.geometry.groups_per_row);
+        const uint32_t group = uint32_t(strip * int32_t(kStripColumns)) >> p.group_shift;
+        const auto at = [&](int32_t each) {  // of the tile that the lane copies something of
+            return uint32_t(row + lane / each % kStackTiles) * groups + group;
+        };
+        scales = p.w.scale + uint64_t(at(kPieces)) * Map::kPairs + lane % kPieces * 16;
+        if constexpr (!Code::kLut4) {  // 16 bytes are those of two groups
+            zeros = p.w.zero + uint64_t(at(1) / 2) * 16;
+            const uint32_t last = uint32_t(p.row_tiles) * groups - 1;
+            short_row = group + 1 == groups && last % 2 == 0 ? p.row_tiles - 1 : -1;
+        }
         x = static_cast<const uint8_t *>(p.x) + int64_t(g) * p.x_stride * 2 + row * 32 + q * 16;
         x_left = (int32_t(p.w.geometry.n) - row * 16 - q * 8) * 2;
         if constexpr (kind == ScaleKind::kNested) {
-            number = uint32_t(row * 16 + scale_row) * uint32_t(groups) + group;
+            number = uint32_t(row * 16 + row_of_scale()) * groups + group;
         }
     }
 
     __device__ void issue() {
         if (more > 0) {
-            copy();
+            copy_codes();
+            if (more == own) find_rest();
+            copy_rest();
             const int64_t groups = p.w.geometry.groups_per_row;
             constexpr int kDown = kStripWarps * kStackTiles;  // rows of tiles to the next stack
             codes += int64_t(p.tiles) * 512 * kDown;
@@ -135,14 +155,19 @@ struct StripWarp {
         to = to + Map::kBytes == Map::kStages * Map::kBytes ? 0 : to + Map::kBytes;
     }
 
-    __device__ void copy() const {
+    __device__ void copy_codes() const {
+        uint8_t *const tile = ring + to + unit;
+#pragma unroll
+        for (int t = 0; t < kStackTiles; ++t) {
+            copy_ahead<16>(tile + t * 512, codes + int64_t(p.tiles) * 512 * t, 16,
+                           row + t < p.row_tiles);
+        }
+    }
+
+    __device__ void copy_rest() const {
         uint8_t *const stage = ring + to;
         uint8_t *const tile = stage + unit;
         const int32_t there = min(p.row_tiles - row, kStackTiles);
-#pragma unroll
-        for (int t = 0; t < kStackTiles; ++t) {
-            copy_ahead<16>(tile + t * 512, codes + int64_t(p.tiles) * 512 * t, 16, t < there);
-        }
 #pragma unroll
         for (int block = 0; block < kX * Map::kHalves; ++block) {  // zeros behind the last row of w
             const int half = block % Map::kHalves, eight = block / Map::kHalves;
@@ -152,8 +177,8 @@ struct StripWarp {
         }
         copy_ahead<16>(stage + Map::kScales + lane * 16, scales, 16, lane < there * kPieces);
         if constexpr (!Code::kLut4) {
-            copy_ahead<4>(stage + Map::kZeros + lane * 4, zeros, 4,
-                          p.w.zero != nullptr && lane < there * 2);
+            copy_ahead<16>(stage + Map::kZeros + lane * 16, zeros, row + lane == short_row ? 8 : 16,
+                           p.w.zero != nullptr && lane < there);
         }
         if constexpr (kind == ScaleKind::kNested) {
             const uint32_t groups = uint32_t(p.w.geometry.groups_per_row);
@@ -183,7 +208,7 @@ struct StripWarp {
         } else if constexpr (kind == ScaleKind::kNested) {
             const auto *const seconds = stage + Map::kSeconds + half * 128;
             v = nested_scale(scale_table[*at], reinterpret_cast<const float *>(seconds)[lane],
-                             scale_table[256]);
+                             scale_bias);
         } else {
             const uint16_t bits = *reinterpret_cast<const uint16_t *>(at);
             v = kIsF16 ? __uint_as_float(uint32_t(bits) << 16)
@@ -213,32 +238,49 @@ struct StripWarp {
         return (v & 0xf0f00f0fu) | moved;
     }
 
-    __device__ void add_stack(const uint8_t *stage, int32_t rows, Acc &sum) const {
+    // Where zeros of a strip are in the 16 bytes of an even tile and of an odd one.
+    struct ZerosAt {
+        uint32_t even, odd;
+    };
+    __device__ ZerosAt zeros_at(int32_t of_strip) const {
+        if (Code::kLut4 || p.w.zero == nullptr) return {0, 0};
+        const uint32_t group = uint32_t(of_strip * int32_t(kStripColumns)) >> p.group_shift;
+        const uint32_t below = group + uint32_t(p.w.geometry.groups_per_row);
+        return {group % 2 * 8, below % 2 * 8};
+    }
+
+    __device__ void add_stack(const uint8_t *stage, int32_t rows, const ZerosAt &zeros_in,
+                              Acc &sum) const {
         make_scales(stage, rows);
-        uint32_t b[kX][4];
+        const uint8_t *const scales_made = ring + Map::kStages * Map::kBytes;
 #pragma unroll
-        for (int t = 0; t < kStackTiles; ++t) {
+        for (int half = 0; half < Map::kHalves; ++half) {
+            uint32_t b[kX][4];
 #pragma unroll
-            for (int block = 0; t % 2 == 0 && block < kX; ++block) {
-                const uint8_t *const of_x = stage + Map::kX0 + (block * Map::kHalves + t / 2) * 512;
-                load_matrices(of_x + place, b[block]);
+            for (int block = 0; block < kX; ++block) {
+                const uint8_t *const of_x = stage + Map::kX0 + block * Map::kHalves * 512;
+                load_matrices(of_x + half * 512 + place, b[block]);
             }
-            uint32_t words[4];
-            load_matrices_transposed(stage + t * 512 + place, words);
-            add_columns(stage, t, words, b, sum);
+#pragma unroll
+            for (int odd = 0; odd < 2; ++odd) {
+                const int t = half * 2 + odd;
+                uint32_t words[4];
+                load_matrices_transposed(stage + t * 512 + place, words);
+                Zeros zero = {};
+                if constexpr (!Code::kLut4) {
+                    const uint32_t at = odd ? zeros_in.odd : zeros_in.even;
+                    const uint32_t z = *reinterpret_cast<const uint16_t *>(stage + Map::kZeros +
+                                                                           t * 16 + at + q * 2);
+                    zero = Code::zeros_of(byte_permute(z, 0, 0x4140));
+                }
+                const uint2 scale = *reinterpret_cast<const uint2 *>(scales_made + t * 32 + q * 8);
+                add_columns(words, scale, zero, b, odd, sum);
+            }
         }
     }
 
-    __device__ void add_columns(const uint8_t *stage, int t, const uint32_t (&words)[4],
-                                const uint32_t (&b)[kX][4], Acc &sum) const {
-        const uint8_t *const scales_made = ring + Map::kStages * Map::kBytes;
-        const uint2 scale = *reinterpret_cast<const uint2 *>(scales_made + t * 32 + q * 8);
-        Zeros zero = {};
-        if constexpr (!Code::kLut4) {
-            const uint32_t z =
-                *reinterpret_cast<const uint16_t *>(stage + Map::kZeros + t * 8 + q * 2);
-            zero = Code::zeros_of(byte_permute(z, 0, 0x4140));
-        }
+    __device__ void add_columns(const uint32_t (&words)[4], const uint2 &scale, const Zeros &zero,
+                                const uint32_t (&b)[kX][4], int odd, Acc &sum) const {
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
             uint32_t a[4];
@@ -249,8 +291,7 @@ struct StripWarp {
             const uint32_t columns[4] = {a[0], a[2], a[1], a[3]};
 #pragma unroll
             for (int block = 0; block < kX; ++block) {
-                mma_16x8x16<T>(sum[block][j], columns, b[block][t % 2 * 2],
-                               b[block][t % 2 * 2 + 1]);
+                mma_16x8x16<T>(sum[block][j], columns, b[block][odd * 2], b[block][odd * 2 + 1]);
             }
         }
     }
