@@ -38,7 +38,7 @@ static float *zeros(int64_t count) {
 int main(int argc, char **argv) {
     qk_io_message message;
     qk_checkpoint *model;
-    qk_tensor *gate_up, *gate_up_bias, *down, *down_bias, *x, *joined, *y;
+    qk_tensor *gate_up, *gate_up_bias, *down, *down_bias, *x, *joined, *y, *routing, *weights;
     qk_tensor_desc first = QK_TENSOR_DESC_INIT, second = QK_TENSOR_DESC_INIT;
     qk_experts gates = QK_EXPERTS_INIT, sums = QK_EXPERTS_INIT;
     qk_product products[2] = {QK_PRODUCT_INIT, QK_PRODUCT_INIT};
@@ -71,8 +71,10 @@ int main(int argc, char **argv) {
     x = wrap(QK_FORMAT_F32, token, k, 0);
     joined = wrap(QK_FORMAT_F32, between, 2, inner); /* a row a slot */
     y = wrap(QK_FORMAT_F32, results, k, 0);
-    gates.expert = sums.expert = wrap(QK_FORMAT_I32, chosen, 2, 0);
-    sums.weight = wrap(QK_FORMAT_F32, shares, 2, 0);
+    routing = wrap(QK_FORMAT_I32, chosen, 2, 0);
+    weights = wrap(QK_FORMAT_F32, shares, 2, 0);
+    gates.expert = sums.expert = routing;
+    sums.weight = weights;
     gates.activation = argc > 4 ? QK_ACTIVATION_SILU : QK_ACTIVATION_SWIGLU_CLAMPED;
     gates.flags = argc > 4 ? 0 : QK_EXPERTS_INTERLEAVED;
     gates.limit = 7.0f, gates.alpha = 1.702f; /* of the clamped one */
@@ -83,5 +85,13 @@ int main(int argc, char **argv) {
     products[1].y = y, products[1].experts = &sums;
     check(qk_multiply(context, products, 2), qk_context_error(context));
     for (i = 0; i < k; ++i) printf("y[%d] = %.9g\n", (int)i, (double)results[i]);
-    return 0; /* a longer-lived program destroys its handles, in any order */
+
+    qk_tensor_destroy(x), qk_tensor_destroy(joined), qk_tensor_destroy(y);
+    qk_tensor_destroy(routing), qk_tensor_destroy(weights);
+    qk_tensor_destroy(gate_up), qk_tensor_destroy(gate_up_bias);
+    qk_tensor_destroy(down), qk_tensor_destroy(down_bias);
+    qk_checkpoint_destroy(model);
+    qk_context_destroy(context);
+    free(token), free(between), free(results);
+    return 0;
 }
