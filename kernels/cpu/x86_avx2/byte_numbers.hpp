@@ -78,27 +78,46 @@ struct Avx2ByteNumbers : Avx2Halves {
                                           : widen_gathering<Avx2ByteNumbers>;
         return widen(code, from, count, run, bias, to);
     }
-    // 8 numbers.
-    QK_INLINE static __m256 numbers_of(const NestedCode &code, const uint8_t *from, float scale) {
-        const __m256 numbers = code.e4m3 ? Avx2E4m3::to_f32(from) : look_up_bytes(code.value, from);
-        return _mm256_mul_ps(numbers, _mm256_set1_ps(scale));
-    }
     // LookUpBytes.
     static void look_up_floats(const NestedCode &code, const uint8_t *from, int64_t count,
                                float scale, float *to) {
-        int64_t i = 0;
-        for (; i + 8 <= count; i += 8) _mm256_storeu_ps(to + i, numbers_of(code, from + i, scale));
-        for (; i < count; ++i) to[i] = code.value[from[i]] * scale;
+        code.e4m3 ? put_floats<true>(code.value, from, count, scale, to)
+                  : put_floats<false>(code.value, from, count, scale, to);
     }
     // LookUpHalves.
     static void look_up_halves(const NestedCode &code, const uint8_t *from, int64_t count,
                                float scale, bool is_f16, bool stream, char *to) {
+        code.e4m3 ? put_bytes<true>(code.value, from, count, scale, is_f16, stream, to)
+                  : put_bytes<false>(code.value, from, count, scale, is_f16, stream, to);
+    }
+
+  private:
+    template <bool e4m3>
+    QK_INLINE static __m256 eight_of(const float *table, const uint8_t *from, float scale) {
+        const __m256 numbers = e4m3 ? Avx2E4m3::to_f32(from) : look_up_bytes(table, from);
+        return _mm256_mul_ps(numbers, _mm256_set1_ps(scale));
+    }
+    template <bool e4m3>
+    QK_NOINLINE static void put_floats(const float *table, const uint8_t *from, int64_t count,
+                                       float scale, float *to) {
+        int64_t i = 0;
+        for (; i + 16 <= count; i += 16) {
+            const __m256 low = eight_of<e4m3>(table, from + i, scale);
+            const __m256 high = eight_of<e4m3>(table, from + i + 8, scale);
+            _mm256_storeu_ps(to + i, low);
+            _mm256_storeu_ps(to + i + 8, high);
+        }
+        for (; i < count; ++i) to[i] = table[from[i]] * scale;
+    }
+    template <bool e4m3>
+    QK_NOINLINE static void put_bytes(const float *table, const uint8_t *from, int64_t count,
+                                      float scale, bool is_f16, bool stream, char *to) {
         for (int64_t i = 0; i < count; i += 32, to += 64) {
             prefetch(from + i + 4096);
-            const __m256 a = numbers_of(code, from + i, scale);
-            const __m256 b = numbers_of(code, from + i + 8, scale);
-            const __m256 c = numbers_of(code, from + i + 16, scale);
-            const __m256 d = numbers_of(code, from + i + 24, scale);
+            const __m256 a = eight_of<e4m3>(table, from + i, scale);
+            const __m256 b = eight_of<e4m3>(table, from + i + 8, scale);
+            const __m256 c = eight_of<e4m3>(table, from + i + 16, scale);
+            const __m256 d = eight_of<e4m3>(table, from + i + 24, scale);
             is_f16 ? put_two(round_f16(a, b), round_f16(c, d), to, stream)
                    : put_bf16(a, b, c, d, to, stream);
         }
