@@ -39,8 +39,8 @@ struct SignedBytes<BF16> {
     }
 };
 
-// Two E4M3 numbers as the halves that they are.
-__device__ inline uint32_t halves_of_e4m3(uint32_t both) {
+// Two E4M3 numbers as halves, which hold them all, or as numbers of bf16, which do too.
+__device__ inline uint32_t pair_of_e4m3(F16, uint32_t both) {
     uint32_t halves = 0;
 #if __CUDA_ARCH__ >= 890
     asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(uint16_t(both)));
@@ -49,14 +49,20 @@ __device__ inline uint32_t halves_of_e4m3(uint32_t both) {
 #endif
     return halves;
 }
+__device__ inline uint32_t pair_of_e4m3(BF16, uint32_t both) {
+    const uint32_t halves = pair_of_e4m3(F16{}, both);
+    return pack_pair(BF16{}, __half2float(__ushort_as_half(uint16_t(halves))),
+                     __half2float(__ushort_as_half(uint16_t(halves >> 16))));
+}
 
-// E4M3 as halves, which hold every number of it: no table is needed.
+// E4M3 without a table.
+template <class T>
 struct E4m3Bytes {
     static constexpr int kTerms = 1;
     static constexpr bool kFinite = false;
     static __device__ void decode(uint32_t word, uint32_t, const uint8_t *, uint32_t (&to)[2]) {
-        to[0] = halves_of_e4m3(word);
-        to[1] = halves_of_e4m3(word >> 16);
+        to[0] = pair_of_e4m3(T{}, word);
+        to[1] = pair_of_e4m3(T{}, word >> 16);
     }
 };
 

@@ -199,8 +199,8 @@ Status launch_bytes_gemv(const ByteRowProblem &p, const Launch &launch) {
 
 template <class T>
 Status run_type(const ByteRowProblem &p, const Launch &launch) {
-    if (std::is_same_v<T, F16> && p.w.format == QK_FORMAT_E4M3 && launch.device.capability >= 89) {
-        return launch_bytes_gemv<F16, E4m3Bytes>(p, launch);
+    if (p.w.format == QK_FORMAT_E4M3 && launch.device.capability >= 89) {
+        return launch_bytes_gemv<T, E4m3Bytes<T>>(p, launch);
     }
     return p.w.kind == FormatKind::kS8 ? launch_bytes_gemv<T, SignedBytes<T>>(p, launch)
                                        : launch_bytes_gemv<T, TableBytes<T>>(p, launch);
