@@ -104,7 +104,7 @@ TEST_F(CpuLinear, FlatGroupsThatStraddleRows) {
 // A plane whose last group ends, or is cut, at every lane of a step.
 TEST_F(CpuLinear, FlatGroupsThatEndAnywhere) {
     for (int64_t k = 130; k < 200; ++k) {
-        for (const int32_t group : {64, 128}) {
+        for (const int32_t group : {32, 64, 128, 256, 384}) {
             const int64_t n = k % 2 == 0 ? 16 : 11;
             compare({QK_FORMAT_NF4, kScales[k % 16 / 4], qk::kLayoutRows8, n, k, group, false,
                      QK_GROUPING_FLAT},
@@ -113,6 +113,11 @@ TEST_F(CpuLinear, FlatGroupsThatEndAnywhere) {
                      QK_GROUPING_FLAT},
                     QK_FORMAT_F32, 1, false);
         }
+    }
+    for (const int32_t group : {32, 64, 128, 384, 16384}) {  // more than a panel
+        compare({QK_FORMAT_NF4, kScales[group / 32 % 4], qk::kLayoutRows8, 17, 16651, group, false,
+                 QK_GROUPING_FLAT},
+                QK_FORMAT_F32, 1 + group / 64 % 2, false);
     }
 }
 

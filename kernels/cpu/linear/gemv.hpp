@@ -179,11 +179,12 @@ inline Panel panel_from(const Geometry &s, int64_t first, int64_t most) {
             (group + 1) * s.group_size - column};
 }
 
-// y of 8 rows: add_panel(panel, sums) adds the panels up in order, sums of each row of x.
+// y of 8 rows: add_panel(panel, sums) adds the panels up in order, sums of each row of x. `s`: the
+// geometry that `first` was cut from.
 template <class Isa, class AddPanel>
-QK_INLINE inline void sum_panels(const LinearArgs &args, const Panel &first, int64_t row_block,
-                                 const AddPanel &add_panel, MinimaOfGroups<Isa> *minima = nullptr) {
-    const Geometry s = geometry_of_blocks(args.w.geometry);
+QK_INLINE inline void sum_panels(const LinearArgs &args, const Geometry &s, const Panel &first,
+                                 int64_t row_block, const AddPanel &add_panel,
+                                 MinimaOfGroups<Isa> *minima = nullptr) {
     const int64_t chunks = ceil_div(s.k, 128);
     SumsOf<Isa, kLaneRows> sums;
     for (int64_t j = 0; j < args.x.rows; ++j) {
@@ -207,7 +208,7 @@ class RowBlocks {
           first_(panel_from(s_, 0, blocks_.most())) {}
 
     void run(int64_t row_block) {
-        sum_panels<Isa>(args_, first_, row_block,
+        sum_panels<Isa>(args_, s_, first_, row_block,
                         [&](const Panel &panel, Sums<Isa> *sums)
                             QK_INLINE { run_panel(row_block, panel, sums); });
     }

@@ -105,7 +105,7 @@ class FlatRowBlocks {
             const int64_t past = (row_block * 8 + row) * s_.k % 16;
             before_[row] = Isa::first_lanes(16 - past);
         }
-        sum_panels<Isa>(args_, first_, row_block,
+        sum_panels<Isa>(args_, s_, first_, row_block,
                         [&](const Panel &panel, Sums<Isa> *sums)
                             QK_INLINE { run_panel(row_block, panel, sums); });
     }

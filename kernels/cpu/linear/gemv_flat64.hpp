@@ -63,7 +63,7 @@ class Flat64RowBlocks {
             end_[row] = -(row_block * 8 + row) * s_.k & 63;
             before_[row] = Isa::first_lanes(end_[row] % 16);
         }
-        sum_panels<Isa>(args_, first_, row_block,
+        sum_panels<Isa>(args_, s_, first_, row_block,
                         [&](const Panel &panel, Sums<Isa> *sums)
                             QK_INLINE { run_panel(row_block, panel, sums); });
     }

@@ -18,7 +18,7 @@ class RowsOfIntegers {
           first_(panel_from(args.w.geometry, 0, blocks_.most())) {}
 
     void run(int64_t row_block) {
-        sum_panels<Isa>(args_, first_, row_block,
+        sum_panels<Isa>(args_, args_.w.geometry, first_, row_block,
                         [&](const Panel &panel, Sums<Isa> *sums)
                             QK_INLINE { run_panel(row_block, panel, sums); });
     }

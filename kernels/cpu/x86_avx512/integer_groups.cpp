@@ -76,7 +76,7 @@ class GroupRowBlocks {
 
     void run(int64_t row_block) {
         sum_panels<Avx512>(
-            args_, first_, row_block,
+            args_, args_.w.geometry, first_, row_block,
             [&](const Panel &panel, Sums<Avx512> *sums)
                 QK_INLINE { run_panel(row_block, panel, sums); },
             &minima_);

@@ -26,7 +26,7 @@ class ByteRowBlocks {
     }
 
     void run(int64_t row_block) {
-        sum_panels<Avx512>(args_, first_, row_block,
+        sum_panels<Avx512>(args_, args_.w.geometry, first_, row_block,
                            [&](const Panel &panel, Sums<Avx512> *sums)
                                QK_INLINE { run_panel(row_block, panel, sums); });
     }
