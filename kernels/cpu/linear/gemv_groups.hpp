@@ -16,7 +16,7 @@
 // ones in the high, and pieces 2 and 3 those of lanes 8 to 15.
 #pragma once
 #include "cpu/linear/gemv_flat.hpp"
-#include "cpu/linear/gemv_flat64.hpp"
+#include "cpu/linear/gemv_flat_tables.hpp"
 
 namespace qk::cpu {
 namespace {
@@ -169,9 +169,13 @@ void run_flat(const LinearArgs &args, const Launch &launch) {
     } else {
         using Codes = TableCodes<Isa>;
         if constexpr (loads_bytes<Isa>) {
-            if (args.w.geometry.group_size == 64) {
-                return run_blocks<Flat64RowBlocks<Isa, Codes>>(args, launch, launch.device);
-            }
+            const auto run = [&]<int64_t kPiece>() {
+                run_blocks<PieceRowBlocks<Isa, Codes, kPiece>>(args, launch, launch.device);
+            };
+            const int64_t size = args.w.geometry.group_size;
+            if (size == 32) return run.template operator()<32>();
+            if (size == 128) return run.template operator()<128>();
+            if (size % 64 == 0) return run.template operator()<64>();
         }
         run_blocks<FlatRowBlocks<Isa, Codes>>(args, launch, launch.device);
     }

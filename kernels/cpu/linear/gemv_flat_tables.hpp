@@ -1,14 +1,14 @@
-// The same as gemv_flat.hpp in groups of 64, which end at the same two places of every chunk of a
-// row, at columns `end` and `end` + 64. So entries are scaled where groups start, as they are where
-// rows have whole groups:
+// The same as gemv_flat.hpp in groups of 32, 64 and multiples of 128. Pieces of a group end at the
+// same places of every chunk of a row, at columns `end`, `end` + piece and so on. So entries are
+// scaled where pieces start, as they are where rows have whole groups; of pieces of 64 columns:
 //
-//     steps      0 .. end / 16 - 1    the group that a chunk starts in       scales[row][0]
+//     steps      0 .. end / 16 - 1    the piece that a chunk starts in       scales[row][0]
 //                to end / 16 + 3      the next one                                      [1]
 //                to 7                 the one after                                     [2]
 //
-// Where end is no multiple of 16 the first lanes of steps end / 16 and end / 16 + 4 are the group's
-// before. A chunk of a row has one of four instances of the loop, by the step of its first end.
-// Bytes of words are loaded in place, as gemv.hpp does where a vector holds a chunk.
+// Where end is no multiple of 16 the first lanes of steps end / 16 and end / 16 + 4 are the piece's
+// before. A chunk of a row has one of a piece's steps as many instances of the loop, by the step of
+// its first end. Bytes of words are loaded in place, as gemv.hpp does where a vector holds a chunk.
 #pragma once
 #include "cpu/linear/gemv.hpp"
 
@@ -17,30 +17,31 @@ namespace {
 
 // A chunk of a row.
 template <class Isa>
-struct RowOfFlat64 {
+struct RowOfPieces {
     const uint8_t *codes;
     const char *scales;  // f32
     Mask<Isa> before;    // lanes of the steps with ends that have the scale before
 };
 
-template <class Isa, int kStep, bool kCut, int kCount>
-QK_INLINE inline void add_flat_64(const RowOfFlat64<Isa> &row, const Table<Isa> &entries,
-                                  const Lanes<Isa> (&x)[8][kCount], Lanes<Isa> (&sums)[kCount]) {
-    Table<Isa> table[3];
+// kSteps: of a piece.
+template <class Isa, int kSteps, int kStep, bool kCut, int kCount>
+QK_INLINE inline void add_pieces(const RowOfPieces<Isa> &row, const Table<Isa> &entries,
+                                 const Lanes<Isa> (&x)[8][kCount], Lanes<Isa> (&sums)[kCount]) {
+    Table<Isa> table[8 / kSteps + 1];
     QK_UNROLL
-    for (int i = kStep == 0 && !kCut ? 1 : 0; i < 3; ++i) {
+    for (int i = kStep == 0 && !kCut ? 1 : 0; i <= 8 / kSteps; ++i) {
         table[i] = Isa::scale_table(entries, load_as<float>(row.scales, i));
     }
     prefetch_stream(row.codes + kAhead);
     prefetch(row.codes + kNear);
     Words<Isa> words;
     for_each_step([&]<int step>() QK_INLINE {
-        constexpr int group = step < kStep ? 0 : step < kStep + 4 ? 1 : 2;
+        constexpr int piece = (step - kStep + kSteps) / kSteps;
         constexpr int shifts = step % 2;
         if (shifts == 0) words = Isa::load_words(row.codes + step / 2);
-        Lanes<Isa> weight = Isa::template look_up<shifts>(table[group], words);
-        if constexpr (kCut && step % 4 == kStep) {
-            weight = Isa::where(row.before, Isa::template look_up<shifts>(table[group - 1], words),
+        Lanes<Isa> weight = Isa::template look_up<shifts>(table[piece], words);
+        if constexpr (kCut && step % kSteps == kStep) {
+            weight = Isa::where(row.before, Isa::template look_up<shifts>(table[piece - 1], words),
                                 weight);
         }
         QK_UNROLL
@@ -48,19 +49,20 @@ QK_INLINE inline void add_flat_64(const RowOfFlat64<Isa> &row, const Table<Isa> 
     });
 }
 
-template <class Isa, class Codes>
-class Flat64RowBlocks {
+template <class Isa, class Codes, int64_t kPiece>
+class PieceRowBlocks {
     static_assert(loads_bytes<Isa>);
 
   public:
-    Flat64RowBlocks(const LinearArgs &args, const Device &device)
-        : args_(args), s_(groups_of_rows(args.w.geometry)), x_(args.x), scales_(args.w, device),
-          codes_(args.w), blocks_(args.w), first_(panel_from(s_, 0, blocks_.most())),
-          cuts_(args.w.geometry.k % 16 != 0) {}
+    PieceRowBlocks(const LinearArgs &args, const Device &device)
+        : args_(args), s_(pieces_of_rows(args.w.geometry)),
+          of_group_(max64(args.w.geometry.group_size / kPiece, 1)), x_(args.x),
+          scales_(args.w, device), codes_(args.w), blocks_(args.w),
+          first_(panel_from(s_, 0, blocks_.most())), cuts_(args.w.geometry.k % 16 != 0) {}
 
     void run(int64_t row_block) {
         for (int64_t row = 0; row < 8; ++row) {
-            end_[row] = -(row_block * 8 + row) * s_.k & 63;
+            end_[row] = -(row_block * 8 + row) * s_.k & (kPiece - 1);
             before_[row] = Isa::first_lanes(end_[row] % 16);
         }
         sum_panels<Isa>(args_, s_, first_, row_block,
@@ -69,10 +71,12 @@ class Flat64RowBlocks {
     }
 
   private:
-    // Of a panel: two a chunk, the one before and the one after, in whole runs of 16.
+    static constexpr int64_t kPieces = 128 / kPiece;  // of a chunk
+    // Of a panel, the one before and the one after, in whole runs of 16.
     static constexpr int64_t kPitch = kPanelGroups + 32;
-    static Geometry groups_of_rows(const Geometry &s) {
-        return {s.n, s.k, 64, ceil_div(s.k, 64), s.n * ceil_div(s.k, 64), false};
+    static Geometry pieces_of_rows(const Geometry &s) {
+        const int64_t pieces = ceil_div(s.k, kPiece);
+        return {s.n, s.k, kPiece, pieces, s.n * pieces, false};
     }
 
     void run_panel(int64_t row_block, const Panel &panel, Sums<Isa> *sums) {
@@ -89,22 +93,36 @@ class Flat64RowBlocks {
         rows > 1 ? run_chunks<2>(codes, x, full, sums) : run_chunks<1>(codes, x, full, sums);
         if (panel.first + full == panel.last) return;
         for (int64_t j = 0; j < rows; ++j) {
-            add_tail(codes + full * 512, 2 * full, x[j] + full * 512,
+            add_tail(codes + full * 512, kPieces * full, x[j] + full * 512,
                      s_.k - (panel.first + full) * 128, sums[j]);
         }
     }
 
-    // Of a row from a panel on: in place where they are f32. [0] is of the group before where the
-    // first chunk starts with a group.
+    // Of a row's pieces from a panel on: in place where they are groups whose scales are f32. [0]
+    // is of the piece before where the first chunk starts with a piece.
     const char *scales_of(int64_t row, bool starts, const Panel &panel, float *to) {
         const Geometry &s = args_.w.geometry;
-        const int64_t first = (row * s.k + panel.first * 128) / 64;
+        const int64_t piece = (row * s.k + panel.first * 128) / kPiece, first = piece / of_group_;
+        const int64_t pieces = kPieces * (panel.last - panel.first) + 1;
         if (row >= s.n) {
             memset(to, 0, sizeof(of_row_[0]));
             return reinterpret_cast<const char *>(to);
         }
-        const int64_t count = min64(2 * (panel.last - panel.first) + 1, s.group_count - first);
-        return scales_.load_groups(first, starts, count, first + s.k / 8, to);
+        const int64_t last = (piece + pieces - 1) / of_group_;
+        const int64_t count = min64(last + 1, s.group_count) - first;
+        const int64_t next = first + s.k * 8 / s.group_size;
+        if (of_group_ == 1) return scales_.load_groups(first, starts, count, next, to);
+        alignas(64) float groups[kPitch];
+        const char *const from = scales_.load_groups(first, false, count, next, groups);
+        typedef float Four __attribute__((vector_size(16)));
+        int64_t at = starts, end = at + of_group_ - piece % of_group_;
+        for (int64_t g = 0; g < count; ++g, at = end, end += of_group_) {
+            const float scale = load_as<float>(from, g);
+            const Four four = {scale, scale, scale, scale};
+            const int64_t last = min64(end, starts + pieces);
+            for (int64_t i = at; i < last; i += 4) memcpy(to + i, &four, 16);  // or a few more
+        }
+        return reinterpret_cast<const char *>(to);
     }
 
     template <int kCount>
@@ -128,19 +146,26 @@ class Flat64RowBlocks {
                 }
             }
             _Pragma("GCC unroll 8") for (int64_t row = 0; row < 8; ++row, codes += 64) {
-                const RowOfFlat64<Isa> of = {codes, scales_at_[row] + 8 * i, before_[row]};
+                const RowOfPieces<Isa> of = {codes, scales_at_[row] + 4 * kPieces * i,
+                                             before_[row]};
                 Lanes<Isa> sums[kCount];
                 for (int j = 0; j < kCount; ++j) sums[j] = all[j].row[row];
-                switch (end_[row] / 16) {
-                    case 0: add_flat_64<Isa, 0, kCut, kCount>(of, entries, of_x, sums); break;
-                    case 1: add_flat_64<Isa, 1, kCut, kCount>(of, entries, of_x, sums); break;
-                    case 2: add_flat_64<Isa, 2, kCut, kCount>(of, entries, of_x, sums); break;
-                    default: add_flat_64<Isa, 3, kCut, kCount>(of, entries, of_x, sums);
-                }
+                add_row<kCut, kCount>(end_[row] / 16, of, entries, of_x, sums);
                 for (int j = 0; j < kCount; ++j) all[j].row[row] = sums[j];
             }
         }
         for (int j = 0; j < kCount; ++j) total[j] = all[j];
+    }
+
+    template <bool kCut, int kCount, int kStep = 0>
+    QK_INLINE static void add_row(int64_t step, const RowOfPieces<Isa> &row,
+                                  const Table<Isa> &entries, const Lanes<Isa> (&x)[8][kCount],
+                                  Lanes<Isa> (&sums)[kCount]) {
+        constexpr int steps = kPiece / 16;
+        if constexpr (kStep + 1 < steps) {
+            if (step != kStep) return add_row<kCut, kCount, kStep + 1>(step, row, entries, x, sums);
+        }
+        add_pieces<Isa, steps, kStep, kCut, kCount>(row, entries, x, sums);
     }
 
     // The last chunk of a row, `columns` of it; its first scale is `scale` of the panel's.
@@ -154,10 +179,10 @@ class Flat64RowBlocks {
             look_up_steps<Isa, 0>(Isa::load_words(codes + 64 * row), tables, weights);
             const char *const scales = scales_at_[row] + scale * 4;
             for (int64_t at = 0; at < columns; at += 16) {
-                const int64_t group = (at + 64 - end_[row]) / 64;
-                const int64_t next = (min64(at + 16, columns) + 63 - end_[row]) / 64;
+                const int64_t piece = (at + kPiece - end_[row]) / kPiece;
+                const int64_t next = (min64(at + 16, columns) + kPiece - 1 - end_[row]) / kPiece;
                 const Lanes<Isa> of_step =
-                    Isa::where(before_[row], Isa::splat(load_as<float>(scales, group)),
+                    Isa::where(before_[row], Isa::splat(load_as<float>(scales, piece)),
                                Isa::splat(load_as<float>(scales, next)));
                 const Lanes<Isa> weight = Isa::mul(Isa::load_f32(weights[at / 16]), of_step);
                 const Mask<Isa> mask = Isa::first_lanes(columns - at);
@@ -168,14 +193,15 @@ class Flat64RowBlocks {
     }
 
     const LinearArgs &args_;
-    const Geometry s_;  // as if rows had whole groups
+    const Geometry s_;        // as if rows had whole pieces
+    const int64_t of_group_;  // pieces
     EachRow<RowOfX<Isa>> x_;
     ScalePanel<Isa> scales_;
     Codes codes_;
     CodesOfBlocks<Isa> blocks_;
     const Panel first_;
     const bool cuts_;
-    int64_t end_[8];  // the first column of a row's chunks where a group ends, 0 to 63
+    int64_t end_[8];  // the first column of a row's chunks where a piece ends
     Mask<Isa> before_[8];
     const char *scales_at_[8];
     float of_row_[8][kPitch] = {};
