@@ -182,10 +182,10 @@ TEST_P(QuantizeLut8, EveryPoint) {
         ++turn_;
         for (const auto &home : homes_) expect(home.get(), spec, Format::f32, x);
     }
-    spec.k = spec.group_size = 1023;
-    for (size_t i = 0; i + 1023 <= x.size(); i += 9 * 1023) {
+    spec.k = spec.group_size = 383;
+    for (size_t i = 0; i + 383 <= x.size(); i += 9 * 383) {
         ++turn_;
-        const std::vector<float> some(x.begin() + ptrdiff_t(i), x.begin() + ptrdiff_t(i) + 1023);
+        const std::vector<float> some(x.begin() + ptrdiff_t(i), x.begin() + ptrdiff_t(i) + 383);
         for (const auto &home : homes_) expect(home.get(), spec, Format::f32, some);
     }
 }

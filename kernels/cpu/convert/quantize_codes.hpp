@@ -86,7 +86,7 @@ QK_NOINLINE void rank_lut4(const Ranks &ranks, const float *__restrict x, int64_
 // lut8_code of every point of its grid, and the code of a NaN behind them.
 class Lut8Points {
   public:
-    static constexpr int64_t kWorth = 1024;  // numbers: fewer are coded sooner than all points
+    static constexpr int64_t kWorth = 384;  // numbers: fewer are coded sooner than all points
 
     explicit Lut8Points(const float *table) : table_(table) {
         fill(0, 255, 0, kLut8Points);
