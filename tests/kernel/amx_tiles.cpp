@@ -15,9 +15,9 @@ using Int8 = qk::cpu::AmxInt8<PlainTiles>;
 const qk::Device kHere = qk::device_at(qk::kCpuBackend, 0);
 
 std::vector<uint8_t> result(const qk::Kernel<qk::LinearArgs> &kernel, const qk::LinearArgs &args,
-                            const TestDense &out) {
+                            const TestDense &out, int32_t threads = 3) {
     memset(out.data(), 0xa5, out.bytes());
-    qk::Launch launch = test_launch(3, kHere);
+    qk::Launch launch = test_launch(threads, kHere);
     const size_t bytes = kernel.workspace_bytes(args, kHere);
     Guarded room(bytes);
     memset(room.data(), 0xff, bytes);
@@ -56,10 +56,13 @@ void for_each_case(const std::vector<int32_t> &groups, const Body &body) {
     }
 }
 
+const qk::Kernel<qk::LinearArgs> kInt8Stand = {
+    "amx int8 batch", nullptr, qk::cpu::int8_tiles_bytes<Int8>, qk::cpu::run_int8_batch<Int8>};
+const qk::Kernel<qk::LinearArgs> kBf16Stand = {"amx bf16 batch", nullptr, qk::cpu::bf16_tiles_bytes,
+                                               qk::cpu::run_bf16_strips<PlainTiles>};
+
 TEST(AmxTiles, Int8HasTheBitsOfVectors) {
     if (!qk::has(kHere, qk::cpu::kVnniVbmi)) GTEST_SKIP() << "no AVX-512 VNNI and VBMI here";
-    const qk::Kernel<qk::LinearArgs> stand = {
-        "amx int8 batch", nullptr, qk::cpu::int8_tiles_bytes<Int8>, qk::cpu::run_int8_batch<Int8>};
     const qk::Kernel<qk::LinearArgs> &vectors = qk::cpu::kLinearInt8VnniBatch;
     int ran = 0;
     for_each_case({64, 128, 256, QK_GROUP_ROW},
@@ -67,7 +70,8 @@ TEST(AmxTiles, Int8HasTheBitsOfVectors) {
         const TestDense x(QK_FORMAT_F32, m, c.k, 5), y(QK_FORMAT_F32, m, c.n, 6);
         const qk::LinearArgs args = {x.view(), w.view(), nullptr, y.view()};
         ASSERT_TRUE(vectors.can_run(args, kHere)) << describe(c);
-        ASSERT_EQ(result(stand, args, y), result(vectors, args, y)) << describe(c) << " m " << m;
+        ASSERT_EQ(result(kInt8Stand, args, y), result(vectors, args, y))
+            << describe(c) << " m " << m;
         ++ran;
     });
     EXPECT_GT(ran, 150);
@@ -107,15 +111,13 @@ float stated_sum(const float *x, const float *w, int64_t k) {
 
 TEST(AmxTiles, Bf16HasTheStatedSequenceOfSums) {
     if (!qk::has(kHere, qk::cpu::kAvx512Bf16)) GTEST_SKIP() << "no AVX-512 BF16 here";
-    const qk::Kernel<qk::LinearArgs> stand = {"amx bf16 batch", nullptr, qk::cpu::bf16_tiles_bytes,
-                                              qk::cpu::run_bf16_strips<PlainTiles>};
     int ran = 0;
     const auto body = [&](const TestWeight &w, const WeightCase &c, int64_t m) {
         if (c.minimum) return;  // runs exact
         const qk_format format = ran % 2 == 0 ? QK_FORMAT_BF16 : QK_FORMAT_F32;
         const TestDense x(format, m, c.k, 5), y(QK_FORMAT_F32, m, c.n, 6);
         const qk::LinearArgs args = {x.view(), w.view(), nullptr, y.view()};
-        const std::vector<uint8_t> bytes = result(stand, args, y);
+        const std::vector<uint8_t> bytes = result(kBf16Stand, args, y);
         const std::vector<float> weights = rounded_weights(w, c);
         std::vector<float> row(size_t(c.k));
         for (int64_t i = 0; i<m; i += m> 64 ? 31 : 1) {
@@ -132,6 +134,25 @@ TEST(AmxTiles, Bf16HasTheStatedSequenceOfSums) {
     };
     for_each_case({16, 32, 64, 128, QK_GROUP_ROW}, body);
     EXPECT_GT(ran, 150);
+}
+
+// One task has more rows of w than it multiplies at once, and more rows of x than it keeps sums of.
+TEST(AmxTiles, StripsAndBatchesChangeNoBit) {
+    if (!qk::has(kHere, qk::cpu::kVnniVbmi | qk::cpu::kAvx512Bf16))
+        GTEST_SKIP() << "no AVX-512 VNNI, VBMI and BF16 here";
+    for (const bool minimum : {false, true}) {
+        WeightCase c = {QK_FORMAT_U4_AFFINE, QK_FORMAT_F16, qk::kLayoutRows8, 1064, 136, 64};
+        c.grouping = QK_GROUPING_ALONG_K;
+        c.minimum = minimum;
+        const TestWeight w(c, 7);
+        ASSERT_TRUE(w.valid());
+        const TestDense x(QK_FORMAT_F32, 270, c.k, 5), y(QK_FORMAT_F32, 270, c.n, 6);
+        const qk::LinearArgs args = {x.view(), w.view(), nullptr, y.view()};
+        EXPECT_EQ(result(kInt8Stand, args, y, 1),
+                  result(qk::cpu::kLinearInt8VnniBatch, args, y, 1));
+        if (minimum) continue;  // runs exact
+        EXPECT_EQ(result(kBf16Stand, args, y, 1), result(kBf16Stand, args, y, 40));
+    }
 }
 
 // Numbers of any size, the smallest, infinities and NaN among them.

@@ -28,6 +28,10 @@ class PlainTiles {
         }
     }
     template <int tile>
+    void load_passing(const void *from, int64_t stride) {
+        load<tile>(from, stride);
+    }
+    template <int tile>
     void store(void *to, int64_t stride) const {
         for (int row = 0; row < kRows; ++row) {
             memcpy(static_cast<char *>(to) + row * stride, tile_[tile][row], kBytes);

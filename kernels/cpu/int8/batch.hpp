@@ -2,7 +2,8 @@
 // Lanes are rows of w, so that nothing is added across lanes, and codes are decoded once for all
 // rows of x.
 //
-//     a task: 32 (64) rows of w; for batches of 64 (256) rows of x, whose sums it keeps (8, 64 KB):
+//     a task: 32 (256) rows of w; for batches of 64 (256) rows of x, whose sums it keeps (8, 256
+//             KB, the latter in the workspace):
 //         for every 4 chunks of 128 columns, every 32 rows of w
 //             for every chunk (the 4): its codes as integers, [columns][32 rows]   4 or 8 KB
 //                 for every 8 (128) rows of x: products, sums of a group in registers
@@ -14,10 +15,14 @@
 
 namespace qk::cpu {
 
+typedef float Int8Sums[kTaskRows];  // of a row of x
+
 template <class Isa>
 class Int8Batch {
   public:
-    Int8Batch(const LinearArgs &args, const Device &device, const typename Isa::XTile *x)
+    // `sums`: room for those of a task, where they are in the workspace.
+    Int8Batch(const LinearArgs &args, const Device &device, const typename Isa::XTile *x,
+              Int8Sums *sums)
         : args_(args), x_(x), chunks_(chunk_count(args.w.geometry)),
           groups_(groups_of_chunk(args.w.geometry)), codes_(args.w),
           kernel_(args.w), scales_{{args.w, device},
@@ -25,19 +30,22 @@ class Int8Batch {
                                    {args.w, device},
                                    {args.w, device}},
           lowered_(has_minimum(args.w)),
-          minima_(args.w, lowered_ ? args.w.minimum : args.w.scale, device) {
+          minima_(args.w, lowered_ ? args.w.minimum : args.w.scale, device),
+          sums_(kSumsInWorkspace ? sums : own_) {
         memset(factors_, 0, sizeof(factors_));
     }
 
     // Strips of kTaskRows rows of w side by side, at most.
-    int64_t strips() const { return lowered_ ? 1 : kStrips; }
+    static constexpr int64_t kStrips = Isa::XTile::kStrips;
     // With rows of x from `first` up to `end`, a batch after the other.
     void run(int64_t first_strip, int64_t strips, int64_t first, int64_t end) {
+        strips_ = strips;
         for (; first < end; first += kBatch) {
             const int64_t rows = min64(kBatch, end - first);
-            panel_tiles_ = kScaleChunks * ceil_div(rows, kRows);
+            kept_ = round_up(rows, kRows);
             const typename Isa::XTile *x = x_ + first / kRows * chunks_;
-            for (int64_t strip = 0; strip < strips; ++strip) clear(strip, round_up(rows, kRows));
+            const int64_t sums = strips * kept_ * (lowered_ ? 2 : 1);
+            memset(sums_, 0, sizeof(Int8Sums) * size_t(sums));
             for (int64_t chunk = 0; chunk < chunks_; chunk += kScaleChunks) {
                 const int64_t last = min64(chunk + kScaleChunks, chunks_);
                 for (int64_t strip = 0; strip < strips; ++strip) {
@@ -48,7 +56,7 @@ class Int8Batch {
             }
             for (int64_t strip = 0; strip < strips; ++strip) {
                 start(first_strip + strip);
-                store(first, rows, sums_[strip]);
+                store(first, rows, strip);
             }
         }
     }
@@ -58,17 +66,17 @@ class Int8Batch {
     static constexpr int64_t kRows = Isa::XTile::kRows, kBatch = Isa::XTile::kBatch;
     // Chunks decoded side by side, and the rows of x that all of them meet in turn.
     static constexpr int64_t kChunks = Isa::XTile::kChunks, kAtOnce = Isa::XTile::kAtOnce;
-    static constexpr int64_t kStrips = Isa::XTile::kStrips, kTaskBlocks = kTaskRows / 8;
+    static constexpr bool kSumsInWorkspace = Isa::XTile::kSumsInWorkspace;
+    static constexpr int64_t kTaskBlocks = kTaskRows / 8;
     static constexpr int64_t kScaleChunks = 4;  // whose scales are widened at once
 
     void start(int64_t strip) {
         first_block_ = strip * kTaskBlocks;
         blocks_ = min64(kTaskBlocks, ceil_div(args_.w.geometry.n, 8) - first_block_);
     }
-    void clear(int64_t strip, int64_t rows) {
-        memset(sums_[strip], 0, sizeof(sums_[0][0]) * size_t(rows));
-        memset(low(), 0, lowered_ ? sizeof(sums_[0][0]) * size_t(rows) : 0);
-    }
+    // A strip's sums, and what minima take off them.
+    Int8Sums *sums(int64_t strip) const { return sums_ + strip * kept_; }
+    Int8Sums *low(int64_t strip) const { return sums(strips_ + strip); }
 
     void run_panel(int64_t first, int64_t last, const typename Isa::XTile *x, int64_t rows,
                    int64_t strip) {
@@ -106,23 +114,24 @@ class Int8Batch {
     QK_INLINE void add(const typename Isa::XTile *x, int64_t rows, const Groups &groups,
                        int64_t place, int64_t strip, int64_t row) {
         const auto [factors, count] = groups;
-        kernel_.add(x, rows, factors, count, groups_, sums_[strip] + row, place);
+        kernel_.add(x, rows, factors, count, groups_, sums(strip) + row, place);
         for (int64_t j = 0; j < rows; j += kRows, ++x) {
-            if constexpr (kStrips > 1) fetch(x + panel_tiles_, strip);
-            if (lowered_) lower(*x, factors, count, low() + row + j);
+            if constexpr (kStrips > 1) fetch(x + kScaleChunks * kept_ / kRows, strip);
+            if (lowered_) lower(*x, factors, count, low(strip) + row + j);
         }
     }
 
     // A strip's part of a tile of the next panel, to the second cache: x may be larger than that.
-    static void fetch(const typename Isa::XTile *x, int64_t strip) {
-        constexpr int64_t kBytes = sizeof(typename Isa::XTile) / kStrips;
-        const uint8_t *const from = reinterpret_cast<const uint8_t *>(x) + strip * kBytes;
-        for (int64_t i = 0; i < kBytes; i += 64) prefetch_stream(from + i);
+    void fetch(const typename Isa::XTile *x, int64_t strip) const {
+        constexpr int64_t kBytes = sizeof(typename Isa::XTile);
+        const int64_t bytes = ceil_div(kBytes / 64, strips_) * 64, end = (strip + 1) * bytes;
+        const uint8_t *const from = reinterpret_cast<const uint8_t *>(x);
+        for (int64_t i = end - bytes; i < min64(end, kBytes); i += 64) prefetch_stream(from + i);
     }
 
     // Minima times what a tile's integers come to.
     QK_NOINLINE static void lower(const typename Isa::XTile &x, const TileFactors *factors,
-                                  int64_t count, float (*low)[kTaskRows]) {
+                                  int64_t count, Int8Sums *low) {
         for (int64_t j = 0; j < kRows; ++j) {
             auto first = Isa::load_f32(low[j]), second = Isa::load_f32(low[j] + 16);
             for (int64_t b = 0; b < count; ++b) {
@@ -160,14 +169,13 @@ class Int8Batch {
         return group;
     }
 
-    float (*low())[kTaskRows] { return sums_[1]; }
-
-    void store(int64_t x_first, int64_t x_rows, float (*acc)[kTaskRows]) {
+    void store(int64_t x_first, int64_t x_rows, int64_t strip) {
         const int64_t first = first_block_ * 8;
         const int64_t rows = min64(kTaskRows, args_.w.geometry.n - first);
+        Int8Sums *const y = sums(strip);
         for (int64_t j = 0; j < x_rows; ++j) {
-            for (int64_t row = 0; lowered_ && row < rows; ++row) acc[j][row] -= low()[j][row];
-            store_run(args_, x_first + j, first, rows, acc[j]);
+            for (int64_t row = 0; lowered_ && row < rows; ++row) y[j][row] -= low(strip)[j][row];
+            store_run(args_, x_first + j, first, rows, y[j]);
         }
     }
 
@@ -179,23 +187,34 @@ class Int8Batch {
     ScalePanel<Isa> scales_[kTaskBlocks];
     const bool lowered_;
     ScalePanel<Isa> minima_;  // the scales where there are none
-    int64_t first_block_ = 0, blocks_ = 0, panel_tiles_ = 0;
+    int64_t first_block_ = 0, blocks_ = 0;
+    int64_t strips_ = 0, kept_ = 0;  // side by side; rows of sums that each has
     TileFactors factors_[kScaleChunks * 8];
-    // Of the strips; of one strip and what minima take off where there are such.
-    alignas(64) float sums_[2][kBatch][kTaskRows];
+    // Of each strip; then, where there are minima, what they take off each.
+    Int8Sums *const sums_;
+    alignas(64) Int8Sums own_[kSumsInWorkspace ? 1 : 2 * kBatch];
 };
+
+// Sums of a strip of w, that a task keeps for a batch.
+template <class Isa>
+int64_t int8_sums(const LinearArgs &args) {
+    const int64_t rows = round_up(min64(args.x.rows, Isa::XTile::kBatch), Isa::XTile::kRows);
+    return rows * (has_minimum(args.w) ? 2 : 1);
+}
 
 template <class Isa>
 size_t int8_tiles_bytes(const LinearArgs &args, const Device &) {
-    return chunk_workspace(args.w.geometry, ceil_div(args.x.rows, Isa::XTile::kRows),
-                           sizeof(typename Isa::XTile));
+    const Checked x = Checked(ceil_div(args.x.rows, Isa::XTile::kRows)) *
+                      chunk_count(args.w.geometry) * int64_t(sizeof(typename Isa::XTile));
+    const Checked sums = Checked(ceil_div(args.w.geometry.n, kTaskRows)) * int8_sums<Isa>(args) *
+                         int64_t(sizeof(Int8Sums));
+    const Checked total = (Isa::XTile::kSumsInWorkspace ? x + sums : x) + 64;
+    return total.ok && uint64_t(total.value) <= SIZE_MAX ? size_t(total.value) : SIZE_MAX;
 }
 
 // Rows that fill the last tile are read as the last row, and never stored.
 template <class Isa>
-const typename Isa::XTile *quantize_tiles(const LinearArgs &args, const Launch &launch) {
-    typename Isa::XTile *const to =
-        reinterpret_cast<typename Isa::XTile *>(aligned_workspace(launch));
+void quantize_tiles(const LinearArgs &args, const Launch &launch, typename Isa::XTile *to) {
     const int64_t chunks = chunk_count(args.w.geometry);
     const int64_t blocks = groups_of_chunk(args.w.geometry);
     const float unit = 1.0f / int8_steps(*args.w.format);
@@ -213,20 +232,24 @@ const typename Isa::XTile *quantize_tiles(const LinearArgs &args, const Launch &
             });
         }
     });
-    return to;
 }
 
 template <class Isa>
 Status run_int8_batch(const LinearArgs &args, const Launch &launch) {
-    const typename Isa::XTile *const x = quantize_tiles<Isa>(args, launch);
+    typename Isa::XTile *const x =
+        reinterpret_cast<typename Isa::XTile *>(aligned_workspace(launch));
+    const int64_t tiles = ceil_div(args.x.rows, Isa::XTile::kRows) * chunk_count(args.w.geometry);
+    Int8Sums *const sums = reinterpret_cast<Int8Sums *>(x + tiles);
+    quantize_tiles<Isa>(args, launch, x);
     const int64_t strips = ceil_div(args.w.geometry.n, kTaskRows);
     parallel_ranges(launch.parallel, strips, 1, [&](int64_t first, int64_t last) {
         [[maybe_unused]] const typename Isa::Session session;
-        InScratch<Int8Batch<Isa>> batch(launch.scratch, args, launch.device, x);
+        Int8Sums *const own = sums + first * int8_sums<Isa>(args);
+        InScratch<Int8Batch<Isa>> batch(launch.scratch, args, launch.device, x, own);
         for (int64_t row = 0, end; row < args.x.rows; row = end) {
             end = row + min64(Isa::XTile::kKept, args.x.rows - row);
-            for (int64_t strip = first; strip < last; strip += batch->strips()) {
-                batch->run(strip, min64(batch->strips(), last - strip), row, end);
+            for (int64_t strip = first; strip < last; strip += batch->kStrips) {
+                batch->run(strip, min64(batch->kStrips, last - strip), row, end);
             }
         }
     });

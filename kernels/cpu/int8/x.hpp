@@ -76,6 +76,7 @@ constexpr int kTile = 8;            // rows of x side by side
 struct Tile8 {
     static constexpr int64_t kRows = kTile, kBatch = kInt8Batch, kStrips = 1;
     static constexpr int64_t kChunks = 1, kAtOnce = kTile, kKept = INT64_MAX;
+    static constexpr bool kSumsInWorkspace = false;
 };
 struct NoSession {};
 

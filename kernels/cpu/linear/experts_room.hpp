@@ -104,7 +104,7 @@ void gather_room(const LinearArgs &args, const Device &device, uint32_t modes, i
                  Room *room) {
     const int64_t x_bytes = args.x.columns * (args.x.format->bits / 8);
     const int64_t most = max64(min64(kTogether, kGathered / max64(x_bytes, 1) / 8 * 8), 8);
-    LinearArgs some = one_row(args, 0, rows_of_expert(args));
+    LinearArgs some = one_row(args, 0, min64(rows_of_expert(args), 2 * kPanel));
     some.x.rows = some.y.rows = min64(most, rows);
     if (modes == 0 || !is_any_batch(some, kernel_of(some, device, modes))) return;
     room->together = some.x.rows;

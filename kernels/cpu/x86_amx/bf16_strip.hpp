@@ -1,12 +1,15 @@
 // y = x . transpose(w) + bias for batches in bf16 mode by AMX: x and weights rounded to bf16, 16
 // rows of w times 16 rows of x an instruction.
 //
-//     x as bf16, once for all tasks:     [256 columns][32 rows of x][pair of columns][row]
-//     workspace a task: up to 128 rows of w; for batches of 256 rows of x, whose sums it keeps (128
-//     KB):
+//     workspace: x as bf16, once for all tasks    [256 columns][32 rows of x][pair of columns][row]
+//                sums of a batch of up to 256 rows of x             [row of w][row of x]
+//     a task: up to 512 rows of w at a time, for batches of rows of x:
 //         for panels of 256 columns, for 32 rows of w: their weights                        16 KB
 //             for every 32 rows of x: 8 steps of 32 columns, 2 x 2 tiles of sums,
-//                                     added to what the batch keeps
+//                                     added to the batch's
+//
+// The first cache keeps the weights. The second one keeps a panel of x (128 KB) and the sums (512
+// KB), so that x of a batch, which may be larger, comes from the third once for 512 rows of w.
 //
 // A tile of x has two columns of a row side by side.
 //
@@ -137,52 +140,70 @@ class Bf16Weights {
     alignas(64) uint16_t weights_[kBf16Panel / kBf16Step][kBf16Rows][kBf16Step];
 };
 
+// Rows of x whose sums a strip keeps: as many in each batch, whole tiles.
+constexpr int64_t kBf16Batch = 256;
+inline int64_t bf16_batch(int64_t rows) {
+    return round_up(ceil_div(rows, ceil_div(rows, kBf16Batch)), kBf16Rows);
+}
+// Sums from a row of w to the next: no two rows at the same place of a page.
+inline int64_t bf16_pitch(const LinearArgs &args) {
+    return round_up(min64(args.x.rows, kBf16Batch), kBf16Rows) + 16;
+}
+
 // `Tiles`: AmxTiles, or a stand-in of a test.
 template <class Tiles>
 class Bf16Strip {
   public:
     using Session = typename Tiles::Session;
-    static constexpr int64_t kStrip = 128, kBatch = 256;               // rows of w and of x
-    static constexpr int64_t kRows = kBf16Rows, kPitch = kBatch + 16;  // no two rows at the same
-                                                                       // place of a page
+    static constexpr int64_t kStrip = 512, kRows = kBf16Rows;  // rows of w; the tiles'
 
-    Bf16Strip(const LinearArgs &args, const Device &device, const Bf16XTile *x)
-        : args_(args), x_(x), x_tiles_(ceil_div(args.x.rows, kRows)), weights_(args.w, device) {}
+    // `totals`: room for kStrip rows of w and a batch of x.
+    Bf16Strip(const LinearArgs &args, const Device &device, const Bf16XTile *x, float *totals)
+        : args_(args), x_(x), x_tiles_(ceil_div(args.x.rows, kRows)), totals_(totals),
+          pitch_(bf16_pitch(args)), weights_(args.w, device) {}
 
-    // At most kStrip rows of w and kBatch rows of x.
+    // At most kStrip rows of w and a batch of x.
     void run(int64_t first, int64_t rows, int64_t x_first, int64_t x_rows) {
         const int64_t k = args_.w.geometry.k;
-        memset(totals_, 0, sizeof(totals_[0]) * size_t(round_up(rows, kRows)));
+        parts_ = ceil_div(rows, kRows);
+        memset(totals_, 0, sizeof(float) * size_t(parts_ * kRows * pitch_));
         for (int64_t column = 0; column < k; column += kBf16Panel) {
             const int64_t end = min64(column + kBf16Panel, k);
             const Bf16XTile *const x = x_ + column / kBf16Panel * x_tiles_ + x_first / kRows;
             const int64_t steps = min64(ceil_div(end - column, 128) * 4, kBf16Panel / kBf16Step);
-            for (int64_t row = 0; row < rows; row += kRows) {
+            for (int64_t part = 0; part < parts_; ++part) {
+                const int64_t row = part * kRows;
                 weights_.decode(first + row, column, end);
                 for (int64_t j = 0; j < x_rows; j += kRows) {
                     const Bf16XTile &tile = x[j / kRows];
-                    add(tile, x_rows - j, steps, ahead(&tile, row / kRows, end), &totals_[row][j]);
+                    add(tile, x_rows - j, steps, ahead(&tile, part, end), totals(row, j));
                 }
             }
         }
         finish();
-        for (int64_t j = 0; j < x_rows; j += 16) {
-            store(first, rows, x_first + j, min64(16, x_rows - j), j);
+        for (int64_t row = 0; row < rows; row += kStored) {
+            for (int64_t j = 0; j < x_rows; j += 16) {
+                store(first, row, min64(kStored, rows - row), x_first, j, min64(16, x_rows - j));
+            }
         }
     }
 
   private:
-    // x of the next panel, of which each of a panel's tasks fetches a part to the second cache.
+    static constexpr int64_t kStored = 128;  // rows of w whose sums become rows of y at once
+
+    float *totals(int64_t row, int64_t x_row) const { return totals_ + row * pitch_ + x_row; }
+
+    // x of the next panel, of which each of a panel's parts fetches some to the second cache.
     struct Ahead {
         const uint8_t *from;
         int64_t lines;  // a step
     };
 
     Ahead ahead(const Bf16XTile *x, int64_t part, int64_t end) const {
-        constexpr int64_t kLines = sizeof(Bf16XTile) / 64 / (kStrip / kRows);
+        constexpr int64_t kSteps = kBf16Panel / kBf16Step, kLines = sizeof(Bf16XTile) / 64;
         const uint8_t *const next = reinterpret_cast<const uint8_t *>(x + x_tiles_);
-        if (end == args_.w.geometry.k) return {next, 0};
-        return {next + part * kLines * 64, kLines / (kBf16Panel / kBf16Step)};
+        const int64_t lines = ceil_div(kLines / kSteps, parts_), first = part * lines * kSteps;
+        return {next + first * 64, end < args_.w.geometry.k && first < kLines ? lines : 0};
     }
 
     // The sums of the tiles before are added up while these products run.
@@ -219,7 +240,6 @@ class Bf16Strip {
         constexpr int64_t kSome = kRows / (kBf16Panel / kBf16Step);
         if (waiting_rows_ > 0) waiting_tiles_ == 2 ? add_sums<2>(kSome) : add_sums<1>(kSome);
     }
-    // Tiles come from the second cache: fetching them to the first one costs more than it gains.
     template <int kTiles, int odd>
     QK_INLINE void multiply_step(const Bf16XTile &x, int64_t step, Ahead *ahead) {
         for (int64_t i = 0; i < ahead->lines; ++i) prefetch_stream(ahead->from + 64 * i);
@@ -232,46 +252,58 @@ class Bf16Strip {
         if (waiting_rows_ == 0) return;
         waiting_tiles_ == 2 ? add_sums<2>(waiting_rows_) : add_sums<1>(waiting_rows_);
     }
-    // Of the first rows of w that wait.
+    // Of the first rows of w that wait. Through members GCC would load and store them every time.
     template <int kTiles>
     QK_INLINE void add_sums(int64_t rows) {
-        const float(*sums)[2][16] = sums_ + (kRows - waiting_rows_);
-        waiting_rows_ -= rows;
-        for (int64_t row = 0; row < rows; ++row, waiting_ += kPitch) {
+        const float(*const sums)[2][16] = sums_ + (kRows - waiting_rows_);
+        const int64_t pitch = pitch_;
+        float *to = waiting_;
+        for (int64_t row = 0; row < rows; ++row, to += pitch) {
             QK_UNROLL
             for (int half = 0; half < kTiles; ++half) {
                 const __m512 sum = _mm512_load_ps(sums[row][half]);
-                float *const at = waiting_ + 16 * half;
-                _mm512_store_ps(at, _mm512_add_ps(_mm512_load_ps(at), sum));
+                _mm512_store_ps(to + 16 * half, _mm512_add_ps(_mm512_load_ps(to + 16 * half), sum));
             }
         }
+        waiting_ = to;
+        waiting_rows_ -= rows;
     }
 
-    // Up to 16 rows of y.
-    QK_NOINLINE void store(int64_t first, int64_t rows, int64_t x_first, int64_t x_rows,
-                           int64_t place) const {
-        alignas(64) float y[16][kStrip];
-        for (int64_t row = 0; row < rows; row += 16) {
-            Avx512::transpose_block(&totals_[row][place], kPitch * 4, &y[0][row], kStrip * 4);
+    // Up to 16 rows of y from row `j` of the batch on, kStored of w from `row` of the strip on.
+    QK_NOINLINE void store(int64_t first, int64_t row, int64_t rows, int64_t x_first, int64_t j,
+                           int64_t x_rows) const {
+        alignas(64) float y[16][kStored];
+        for (int64_t i = 0; i < rows; i += 16) {
+            Avx512::transpose_block(totals(row + i, j), pitch_ * 4, &y[0][i], kStored * 4);
         }
-        for (int64_t j = 0; j < x_rows; ++j) store_run(args_, x_first + j, first, rows, y[j]);
+        for (int64_t i = 0; i < x_rows; ++i) {
+            store_run(args_, x_first + j + i, first + row, rows, y[i]);
+        }
     }
 
     const LinearArgs &args_;
     const Bf16XTile *const x_;
     const int64_t x_tiles_;  // of a panel
+    float *const totals_;
+    const int64_t pitch_;
+    int64_t parts_ = 0;  // of a strip
     Tiles tiles_;
     Bf16Weights weights_;
     float *waiting_ = nullptr;                      // what the last rows of sums_ are added to
     int64_t waiting_rows_ = 0, waiting_tiles_ = 0;  // of w; of x
     alignas(64) float sums_[kRows][2][16] = {};
-    alignas(64) float totals_[kStrip][kPitch];
 };
 
+inline int64_t bf16_x_tiles(const LinearArgs &args) {
+    return ceil_div(args.x.rows, kBf16Rows) * ceil_div(args.w.geometry.k, kBf16Panel);
+}
+
 inline size_t bf16_tiles_bytes(const LinearArgs &args, const Device &) {
-    const Checked panels =
-        Checked(ceil_div(args.x.rows, kBf16Rows)) * ceil_div(args.w.geometry.k, kBf16Panel);
-    const Checked total = panels * int64_t(sizeof(Bf16XTile)) + 64;
+    const Checked x = Checked(ceil_div(args.x.rows, kBf16Rows)) *
+                      ceil_div(args.w.geometry.k, kBf16Panel) * int64_t(sizeof(Bf16XTile));
+    const Checked sums = Checked(ceil_div(args.w.geometry.n, kBf16Rows)) * kBf16Rows *
+                         bf16_pitch(args) * int64_t(sizeof(float));
+    const Checked total = x + sums + 64;
     return total.ok && uint64_t(total.value) <= SIZE_MAX ? size_t(total.value) : SIZE_MAX;
 }
 
@@ -296,9 +328,8 @@ QK_NOINLINE inline void round_x(const Dense &x, int64_t row, int64_t column, uin
     for (int s = 0; s < 4; ++s) Avx512::transpose_block(pairs[s], 64, to + 16 * s, 128);
 }
 
-// Every row of x as bf16, in the workspace.
-inline const Bf16XTile *round_tiles(const LinearArgs &args, const Launch &launch) {
-    Bf16XTile *const to = reinterpret_cast<Bf16XTile *>(aligned_workspace(launch));
+// Every row of x as bf16.
+inline void round_tiles(const LinearArgs &args, const Launch &launch, Bf16XTile *to) {
     const int64_t columns = round_up(args.w.geometry.k, kBf16Panel);
     const int64_t tiles = ceil_div(args.x.rows, kBf16Rows);
     parallel_ranges(launch.parallel, tiles * 2, 1, [&](int64_t first, int64_t last) {
@@ -311,25 +342,19 @@ inline const Bf16XTile *round_tiles(const LinearArgs &args, const Launch &launch
             }
         }
     });
-    return to;
-}
-
-// Rows of x that all strips of w meet in turn: the second cache keeps them, 2 MB on all processors
-// with tiles, unless that would leave too few to decode weights for.
-inline int64_t bf16_batch(int64_t k) {
-    constexpr int64_t kKept = 1536 << 10;
-    const int64_t rows = kKept / (2 * k) / kBf16Rows * kBf16Rows;
-    return rows < 128 ? 256 : min64(rows, 256);
 }
 
 template <class Tiles>
 Status run_bf16_strips(const LinearArgs &args, const Launch &launch) {
     using Strip = Bf16Strip<Tiles>;
-    const Bf16XTile *const x = round_tiles(args, launch);
-    const int64_t n = args.w.geometry.n, batch = bf16_batch(args.w.geometry.k);
+    Bf16XTile *const x = reinterpret_cast<Bf16XTile *>(aligned_workspace(launch));
+    float *const totals = reinterpret_cast<float *>(x + bf16_x_tiles(args));
+    round_tiles(args, launch, x);
+    const int64_t n = args.w.geometry.n, batch = bf16_batch(args.x.rows);
     parallel_ranges(launch.parallel, n, Strip::kRows, [&](int64_t first, int64_t last) {
         [[maybe_unused]] const typename Strip::Session session;
-        InScratch<Strip> strip(launch.scratch, args, launch.device, x);
+        InScratch<Strip> strip(launch.scratch, args, launch.device, x,
+                               totals + first * bf16_pitch(args));
         for (int64_t m = 0; m < args.x.rows; m += batch) {
             for (int64_t row = first; row < min64(last, n); row += Strip::kStrip) {
                 const int64_t rows = min64(Strip::kStrip, min64(last, n) - row);

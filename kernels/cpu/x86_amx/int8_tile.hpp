@@ -9,7 +9,7 @@
 //
 // Tiles of w stay in registers, as a load may take as long as a product (cpu-designs.md). Integer
 // sums are exact, so bits are those of AVX-512 VNNI. What is left to vectors is to convert sums and
-// to multiply them by scales, 3 instructions for 16 of them: while the products of a tile run,
+// to multiply them by scales, 3 instructions for 16 of them: between the products of a tile,
 // those of the one before.
 #pragma once
 #include "cpu/x86_amx/tiles.hpp"
@@ -26,8 +26,9 @@ struct AmxInt8 : Avx512Int8 {
     // 128 columns of a tile's rows of x, in groups of 64 or more.
     struct XTile {
         static constexpr int kRows = 2 * kTileRows16;
-        static constexpr int64_t kBatch = 256, kStrips = 2, kChunks = 4, kAtOnce = 128;
+        static constexpr int64_t kBatch = 256, kStrips = 8, kChunks = 4, kAtOnce = 128;
         static constexpr int64_t kKept = kBatch;  // rows of x that all strips meet in turn
+        static constexpr bool kSumsInWorkspace = true;
         alignas(64) int8_t x[kRows][128];
         float scale[2][kRows];    // by block; the unit of entries is in it
         int32_t minus[2][kRows];  // minus a block's sum, as minima are multiplied by
@@ -57,14 +58,22 @@ struct AmxInt8 : Avx512Int8 {
             }
         }
 
-        // The sums of the last products, times scales of a group.
-        QK_INLINE void finish() {
+        void finish() {
+            finish_rows<0, kTileRows16>();
+            waiting_.acc = nullptr;
+        }
+
+      private:
+        typedef __m512i WTile[2][kTileRows16];  // [half of the rows of w][4 columns], 64 columns
+
+        // The sums of the last products, rows `first` up to `end`, times scales of a group.
+        template <int first, int end>
+        QK_INLINE void finish_rows() {
             if (waiting_.acc == nullptr) return;
             const auto [x, factors, acc] = waiting_;
-            waiting_.acc = nullptr;
             const __m512 scale[2] = {_mm512_load_ps(factors->scale),
                                      _mm512_load_ps(factors->scale + 16)};
-            for (int64_t j = 0; j < kTileRows16; ++j) {
+            for (int64_t j = first; j < end; ++j) {
                 const __m512 x_scale = _mm512_set1_ps(x[j]);
                 QK_UNROLL
                 for (int half = 0; half < 2; ++half) {
@@ -75,9 +84,6 @@ struct AmxInt8 : Avx512Int8 {
                 }
             }
         }
-
-      private:
-        typedef __m512i WTile[2][kTileRows16];  // [half of the rows of w][4 columns], 64 columns
 
         // Products with group `b` of the chunk, of kSteps times 64 columns.
         template <int kSteps>
@@ -92,20 +98,18 @@ struct AmxInt8 : Avx512Int8 {
                 const int64_t row = j % XTile::kRows;
                 const int8_t *const from = tile.x[row] + 64 * b;
                 multiply_step<0, 2, 6>(from);
+                finish_rows<0, kTileRows16 / kSteps>();
                 if (kSteps == 2) multiply_step<1, 4, 7>(from + 64);
-                finish();
+                if (kSteps == 2) finish_rows<kTileRows16 / 2, kTileRows16>();
                 tiles_.template store<0>(sums_[0][0], 128);
                 tiles_.template store<1>(sums_[0][1], 128);
                 waiting_ = {tile.scale[b] + row, factors, acc};
             }
         }
-        // `w`, `x`: registers. The next tile comes to the first cache.
+        // `w`, `x`: registers.
         template <int step, int w, int x>
         QK_INLINE void multiply_step(const int8_t *from) {
-            for (int i = 0; i < kTileRows16; ++i) {
-                prefetch(reinterpret_cast<const uint8_t *>(from + sizeof(XTile) + 128 * i));
-            }
-            tiles_.template load<x>(from, 128);
+            tiles_.template load_passing<x>(from, 128);
             if (step == 0) tiles_.template zero<0>();
             tiles_.template add_products<0, x, w>();
             if (step == 0) tiles_.template zero<1>();

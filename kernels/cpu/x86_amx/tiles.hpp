@@ -43,6 +43,14 @@ struct AmxTiles {
                      : "i"(tile), "r"(from), "r"(stride)
                      : "memory");
     }
+    // The same of what passes by: it pushes nothing out of the first cache.
+    template <int tile>
+    QK_INLINE void load_passing(const void *from, int64_t stride) {
+        asm volatile("tileloaddt1 (%1,%2,1), %%tmm%c0"
+                     :
+                     : "i"(tile), "r"(from), "r"(stride)
+                     : "memory");
+    }
     template <int tile>
     QK_INLINE void store(void *to, int64_t stride) {
         asm volatile("tilestored %%tmm%c0, (%1,%2,1)"
@@ -74,15 +82,16 @@ struct TilePair {
 
 // Sums 2 i + j take up the products of tile i of w and tile j of x, of which there are kTiles.
 // A load waits for the products that read its register before: so x's tiles change places from one
-// step to the next, and what the last product reads is loaded last. Registers 4 and 5: w; 6, 7: x.
+// step to the next, and what the last product reads is loaded last. Registers 4 and 5: w, which
+// stays in the first cache; 6, 7: x, which passes by.
 template <int kTiles, int odd, class Product, class Tiles>
 QK_INLINE inline void multiply_pairs(Tiles &tiles, const TilePair &w, const TilePair &x) {
     constexpr int one = kTiles == 2 ? odd : 0, other = 1 - one;  // tiles of x
     tiles.template load<4>(w[0], w.stride);
-    tiles.template load<6 + odd>(x[one], x.stride);
+    tiles.template load_passing<6 + odd>(x[one], x.stride);
     Product::template add<one, 4, 6 + odd>(tiles);
     if constexpr (kTiles == 2) {
-        tiles.template load<7 - odd>(x[other], x.stride);
+        tiles.template load_passing<7 - odd>(x[other], x.stride);
         Product::template add<other, 4, 7 - odd>(tiles);
     }
     tiles.template load<5>(w[1], w.stride);
