@@ -76,11 +76,16 @@ TEST(CudaGemvExperts, SlotsAreProductsOfOneRow) {
 }
 
 // Experts with many rows, none and one, as a batch has them, in the bits of each row alone; sums of
-// more tokens than are kept at once.
+// more tokens than are kept at once; rows of which four, not eight, fit a block; more slots than
+// are counted at once.
 TEST(CudaGemvExperts, ManyTokens) {
     QK_NEEDS_DEVICE();
     Rng rng(43);
-    const int64_t shapes[][4] = {{300, 6, 96, 512}, {70, 3, 64, 1040}, {150, 4, 16384, 64}};
+    const int64_t shapes[][4] = {{300, 6, 96, 512},
+                                 {70, 3, 64, 1040},
+                                 {150, 4, 16384, 64},
+                                 {60, 3, 32, 14336},
+                                 {2100, 5, 32, 64}};
     int at = 0;
     for (const auto &[tokens, count, rows, k] : shapes) {
         for (int turn = 0; turn < 4; ++turn, ++at) {

@@ -242,23 +242,30 @@ TEST(CudaSelect, EveryConditionCounts) {
     }
 }
 
-// One row at a time where experts are many or there is no room for a list, else rows together.
+// One row at a time where experts are many or there is no room for sums of slots, else rows
+// together.
 TEST(CudaSelect, Experts) {
     Case c = {kU4, kPacked, 128 * 64, 4096};
     c.experts = 128;
-    c.m = 63;
+    c.m = 31;
     const auto kernel = [&](const Card &card, int64_t room) {
         return kernel_of(facts_of(c, card.device), card.device, room);
     };
     EXPECT_EQ(kernel(kH200, kAmple), "sm90 experts");
-    c.m = 64;
+    c.m = 32;
     EXPECT_EQ(kernel(kH200, kAmple), "sm90 expert rows");
+    c.format = QK_FORMAT_NF4;  // whose rows are alone until slots are as many as experts
+    EXPECT_EQ(kernel(kH200, kAmple), "sm90 experts");
+    c.format = QK_FORMAT_U4_AFFINE;
     const auto same_bits = [&] {
         const qk::cuda::BatchClass batch =
             batch_class(facts_of(c, kH200.device), kH200.device, kAmple);
         return std::pair(batch.first, batch.last);
     };
-    EXPECT_EQ(same_bits(), std::pair(int64_t{64}, int64_t{383}));
+    EXPECT_EQ(same_bits(), std::pair(int64_t{32}, int64_t{383}));
+    c.k = 14336;
+    EXPECT_EQ(same_bits(), std::pair(int64_t{32}, int64_t{191}));
+    c.k = 4096;
     c.m = 384;
     EXPECT_EQ(kernel(kH200, kAmple), "sm90 expert gemm");
     EXPECT_EQ(same_bits().first, 384);

@@ -264,7 +264,7 @@ Status run_tokens(const LinearArgs &args, const ExpertsListPlan &plan, const Lau
                             at + plan.x,
                             plan.x_rows};
     const bool gathers = plan.end > plan.x;
-    QK_TRY(list_experts(e, listed.list, launch));
+    if (plan.item_rows > 0) QK_TRY(list_experts(e, listed.list, launch));
     if (!e.summed) {
         for (; listed.first_row < e.tokens * e.slots; listed.first_row += listed.rows) {
             if (gathers) QK_TRY(gather_x(args, listed, at + plan.x, launch));

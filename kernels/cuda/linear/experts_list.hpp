@@ -24,7 +24,7 @@ struct ExpertsListCase {
     int64_t tokens, slots, count;
     int64_t columns;       // of y
     bool summed;           // slots are added up
-    int32_t item_rows;     // of x, at most
+    int32_t item_rows;     // of x, at most; 0: the kernel makes no use of a list
     int64_t some_columns;  // that a kernel can multiply alone: multiples of these
     int64_t x_bytes;       // of a row of x; 0: rows are left where they are
 };
@@ -52,9 +52,10 @@ static constexpr ExpertsListPlan plan_list(const ExpertsListCase &c) {
     tokens = ceil_div(c.tokens, ceil_div(c.tokens, tokens));
     const int64_t rows = tokens * c.slots, at_once = min64(rows, room * c.slots);
     const int64_t x_rows = at_once < rows ? at_once + c.item_rows : rows;  // the last item's end
-    const int64_t items = min64(rows, rows / c.item_rows + min64(rows, c.count + 2));
-    const int64_t order = 16 + round_up(items * int64_t(sizeof(ExpertsItem)), 16);
-    const int64_t z = order + round_up(rows * 4, 16);
+    const bool lists = c.item_rows > 0;
+    const int64_t items = lists ? min64(rows, rows / c.item_rows + min64(rows, c.count + 2)) : 0;
+    const int64_t order = lists ? 16 + round_up(items * int64_t(sizeof(ExpertsItem)), 16) : 0;
+    const int64_t z = order + (lists ? round_up(rows * 4, 16) : 0);
     const int64_t x = z + (c.summed ? rows * columns * 4 : 0);
     const int64_t end = x + x_rows * c.x_bytes;
     return {tokens, columns, items, at_once, x_rows, order, z, x, end, c.item_rows};

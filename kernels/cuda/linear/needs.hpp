@@ -84,6 +84,9 @@ constexpr int64_t transposed_parts(const Facts &f, const Device &d) {
 constexpr int64_t expert_rows(const Facts &f, const Device &) {
     return plan_rows_list(f.tokens, f.slots, f.experts, f.y_columns, f.summed).end;
 }
+constexpr int64_t expert_rows_shared(const Facts &f, const Device &) {
+    return gemv_rows_shared(f.experts, f.tokens, f.slots, f.k);
+}
 constexpr int64_t expert_gemm(const Facts &f, const Device &) {
     return plan_gemm_list(f.tokens, f.slots, f.experts, f.y_columns, f.summed, f.k).end;
 }
@@ -129,8 +132,8 @@ constexpr Needs sm90_experts_needs(Condition more, Bytes *shared, Bytes *workspa
 }
 constexpr Needs kSm90ExpertsNeeds =
     sm90_experts_needs(C::kFewSlots, needs_bytes::fixed<kExpertsShared>, nullptr);
-constexpr Needs kSm90ExpertRowsNeeds = sm90_experts_needs(
-    C::kFewExperts, needs_bytes::fixed<kGemvRowsShared>, needs_bytes::expert_rows);
+constexpr Needs kSm90ExpertRowsNeeds =
+    sm90_experts_needs(C::kFewExperts, needs_bytes::expert_rows_shared, needs_bytes::expert_rows);
 constexpr Needs kSm90ExpertGemmNeeds = {
     .weights = kPacked4,
     .conditions =

@@ -59,11 +59,16 @@ constexpr bool row_by_row(const Facts &f, const Device &) {
     return met(kLanesNeeds) || met(kLanesLoweredNeeds);
 }
 
-// Experts that most rows of x share, if a routing is any.
-constexpr bool together(const Facts &f, const Device &) { return f.tokens * f.slots >= f.experts; }
-// Experts that have several rows each.
+// Experts that rows of x share, if a routing is any: from 16 tokens on every fifth slot has the
+// expert of another one where experts are twice as many as slots. Looked-up codes wait for tables.
+constexpr bool together(const Facts &f, const Device &) {
+    const bool some = f.tokens >= 16 && !f.lut4();
+    return f.tokens * f.slots * (some ? 2 : 1) >= f.experts;
+}
+// Experts that have several rows each. Of long rows of x not all fit a block of the kernel for
+// some.
 constexpr bool many_rows(const Facts &f, const Device &) {
-    return f.tokens * f.slots >= 6 * f.experts;
+    return f.tokens * f.slots >= (f.k > 8192 ? 3 : 6) * f.experts;
 }
 constexpr bool transposed(const Facts &f, const Device &) { return (f.extras & kTransposed) != 0; }
 // To 16 rows of x; with nested scales, which take longer to be made, to 8.

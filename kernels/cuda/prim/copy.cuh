@@ -199,6 +199,11 @@ __device__ inline void copies_arrive(uint32_t barrier) {
 }
 
 // Loads by shared-memory address: 32-bit arithmetic, and a constant base goes into the instruction.
+// Adds to a word of shared memory, at once for all threads.
+__device__ inline void shared_add(uint32_t address, uint32_t value) {
+    asm volatile("red.shared.add.u32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
+}
+
 __device__ inline uint32_t shared_load_1(uint32_t address) {
     uint32_t v;
     asm volatile("ld.shared.u8 %0, [%1];" : "=r"(v) : "r"(address));

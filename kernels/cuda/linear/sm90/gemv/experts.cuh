@@ -18,6 +18,7 @@ namespace {
 // Rows of tiles of an expert that a block has, one strip after the other.
 struct ExpertTiles {
     static constexpr bool kOwn = false;
+    static constexpr bool kScalesTogether = false;
     const ExpertsView &e;
     const ExpertsCut &cut;
     const bool &second_by_row;

@@ -41,20 +41,6 @@ struct Unit {
             ++row;
         }
     }
-
-    // The same where partial sums are dealt to warps, each with all of its units: row_step and
-    // unit_step lead to a warp's next sum. Whether the next unit belongs to this one.
-    QK_HD constexpr bool follow_sum(const GemvPlan &plan) {
-        column += kGemvWarps;
-        if (column < plan.units) return true;
-        column = column % kGemvWarps + plan.unit_step;
-        row += plan.row_step;
-        if (column >= plan.partials) {
-            column -= plan.partials;
-            ++row;
-        }
-        return false;
-    }
 };
 
 static constexpr GemvPlan plan_gemv(int64_t n, int64_t k, int64_t most_blocks) {

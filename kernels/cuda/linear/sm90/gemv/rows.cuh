@@ -1,63 +1,135 @@
-// Up to 8 rows of x times an expert, each in the bits of the kernel for one row (warp.cuh): the
-// same units, but column j of the operands holds the item's row j for every tile, and each lane
+// Several rows of x times an expert, each in the bits of the kernel for one row (warp.cuh): the
+// same units, but column j of the operands holds row j of the item for every tile, and each lane
 // keeps the four sums that four lanes have there.
 //
 //     tiles of a unit    0 1 | 2 3 | 4 5 | 6 7
 //     sums               0   | 1   | 2   | 3     then (0 + 1) + (2 + 3), as lanes add up
 //
 // Groups of a part of a tile have products of their own, the rest of x being zeros there, too.
-// x comes through the L1. A block has half the warps of the kernel for one row, and a
-// multiprocessor two blocks: one reads weights while the other begins or ends.
+//
+// A block stays on a multiprocessor and has a run of strips (rows_items.cuh). A warp has whole
+// strips, every so many of the block's: its sums meet in registers, no warp waits for another, and
+// its slot is filled for its next strip, of another item if need be, while it multiplies one.
 #pragma once
-#include "cuda/linear/sm90/gemv/experts.cuh"
-#include "cuda/linear/sm90/gemv/rows_plan.hpp"
+#include "cuda/linear/sm90/gemv/rows_x.cuh"
 
 namespace qk::cuda {
 namespace {
 
-struct OneExpert : ExpertTiles {
+struct ItemTiles : ExpertTiles {
     static constexpr int32_t kWarps = kRowsWarps;
-    int32_t expert;
-
-    __device__ int32_t in_w(int32_t row) const { return in_expert(expert, row); }
-    __device__ const void *x(const GemvProblem &p, int32_t) const { return p.x; }
+    static constexpr bool kScalesTogether = true;
 };
 
 template <class T, class Decode, ScaleKind kind, int kGroupTiles>
-struct GemvRowsWarp : GemvWarp<T, Decode, kind, kGroupTiles, OneExpert> {
-    using Warp = GemvWarp<T, Decode, kind, kGroupTiles, OneExpert>;
-    using typename Warp::Lane;
-    using Warp::ahead, Warp::barrier, Warp::count, Warp::kGroups, Warp::kOfParts, Warp::lane,
-        Warp::lanes, Warp::p, Warp::pair, Warp::row, Warp::slot, Warp::unit;
+struct GemvRowsWarp : GemvWarp<T, Decode, kind, kGroupTiles, ItemTiles> {
+    using Warp = GemvWarp<T, Decode, kind, kGroupTiles, ItemTiles>;
+    using typename Warp::Lane, typename Warp::Map;
+    using Warp::ahead, Warp::barrier, Warp::kGroups, Warp::kOfParts, Warp::lane, Warp::lanes,
+        Warp::p, Warp::pair, Warp::row, Warp::slot, Warp::unit, Warp::w_row;
     static constexpr int kHalf = kUnitTiles / 2, kChains = 4;
-    static constexpr uint32_t kTileBytes = uint32_t(kItemRows) * kRowBytes;
+    static constexpr uint32_t kPlaces = Warp::kSums, kBehind = kPlaces + XOfItems::kBytes;
 
-    const uint8_t *x;  // of this lane's row: row number lane / 4 of the item; null: there is none
-    int32_t end_row;   // of tiles
+    const GemvRowsProblem &q;
+    const ItemsOfBlock items;
+    const XOfItems x;
+    uint32_t sums;                 // in shared memory: [tile of a strip][row of x][row]
     float chain[kChains][4] = {};  // rows r and r + 8 of w, rows 2 pair and 2 pair + 1 of x
-    uint32_t b[kHalf][8];
+    int32_t strips, step, left;    // of an expert; to the warp's next strip; strips to ask for
+    RowsItem item;                 // of the unit to ask for
+    int32_t strip, tile;           // the same
+    const uint8_t *codes, *scales, *zeros;  // of its row of tiles; zeros: this lane's
 
-    __device__ GemvRowsWarp(const GemvProblem &problem, const OneExpert &where)
-        : Warp(problem, {0, 0}, where), x(nullptr), end_row(0) {}
+    __device__ explicit GemvRowsWarp(const GemvRowsProblem &problem)
+        : Warp(problem.gemv, {0, 0}, {{problem.e, problem.cut, problem.second_by_row, 0}}),
+          q(problem), items(problem, kBehind), x{problem, kPlaces, kBehind + problem.plan.x},
+          sums(kBehind + threadIdx.x / 32 * uint32_t(2 * problem.plan.item_rows) * kRowBytes),
+          strips(int32_t(problem.cut.strips)), left(0) {}
 
-    // Partial sums go to the warps in turn (Unit::follow_sum).
-    __device__ void take_sums(int32_t rows) {
-        const uint32_t warp = threadIdx.x / 32, first = warp * p.plan.reciprocal >> 16;
-        unit = {int32_t(first), int32_t(warp) - int32_t(first) * p.plan.partials};
-        ahead = unit;
-        end_row = rows;
-        count = unit.row < rows;
-    }
-
-    // x for four tiles; zeros past the end of k, and where there is no row.
-    __device__ void load_half(int32_t first) {
-#pragma unroll
-        for (int i = 0; i < kHalf; ++i) {
-            const int32_t column =
-                unit.column * int32_t(kUnitColumns) + (first + i) * 64 + int32_t(pair) * 16;
-            load_columns(x != nullptr && column < p.k, x, column, b[i]);
+    // Before the block meets.
+    __device__ void prepare_block() {
+        x.init();
+        items.clear();
+        if (threadIdx.x >= Warp::kThreads) return;
+        const bool lanes_copy = !Decode::kLut4 && p.zero != nullptr;
+        if (threadIdx.x == 0) barrier_init(Warp::kTablesKnown, Warp::kThreads);
+        if (lane == 0) {
+            barrier_init(barrier, lanes_copy ? 33 : 1);
+            barrier_init(barrier + 8, 1);
+            barrier_init_fence();
         }
+        for (uint32_t i = lane; !Decode::kLut4 && !lanes_copy && i < kGroups * 8; i += 32) {
+            shared_store_4(slot + Map::kZeros + i * 4, 0x88888888u);
+        }
+        __syncwarp();
+        this->prepare_tables({0, 0});
     }
+
+    // ---- What is asked for
+
+    __device__ void find_tiles() {
+        const int64_t at = int64_t(item.expert) * (q.e.rows / 16) + strip + tile * strips;
+        codes = p.codes + at * p.plan.tiles * 512;
+        scales = p.scale + at * p.groups * Map::kGroupBytes;
+        if constexpr (!Decode::kLut4) zeros = p.zero + at * p.groups * 8 + row;
+    }
+    __device__ void find_item() {
+        for (; strip >= strips; strip -= strips) item = items.next(item);
+    }
+    // The warp's first strip; as many warps take part as end together.
+    __device__ void begin(const ItemStrips &of) {
+        const int32_t warp = int32_t(threadIdx.x / 32);
+        step = (of.count - 1) / ((of.count + kRowsWarps - 1) / kRowsWarps) + 1;
+        left = warp < min(step, of.count) ? (of.count - warp - 1) / step + 1 : 0;
+        item = of.first, strip = of.strip + warp, tile = 0;
+        ahead = {0, 0};
+        if (left == 0) return;
+        find_item();
+        find_tiles();
+    }
+    __device__ void advance() {
+        ahead.column += kGemvWarps;  // the units of a partial sum
+        if (ahead.column < p.plan.units) return;
+        ahead.column = ahead.column % kGemvWarps + 1;
+        if (ahead.column < p.plan.partials) return;
+        ahead.column = 0;
+        if (++tile == q.cut.tiles) {
+            tile = 0;
+            if (--left == 0) return;
+            strip += step;
+            find_item();
+        }
+        find_tiles();
+    }
+    __device__ void ask_for_half(int32_t half) const {
+        if (!elect_one()) return;
+        const int32_t first = ahead.column * kUnitTiles + half * kHalf;
+        const uint32_t bytes = uint32_t(max(0, min(kHalf, p.plan.tiles - first))) * 512;
+        const uint32_t full = barrier + uint32_t(half) * 8;
+        if (half == 0) {
+            const Groups of = unit_groups<kGroupTiles>(p, {0, ahead.column});
+            const uint32_t more = of.count * Map::kGroupBytes;
+            barrier_expect(full, bytes + more);
+            copy_bulk(slot + Map::kScales, scales + of.first * Map::kGroupBytes, more, full);
+        } else {
+            barrier_expect(full, bytes);
+        }
+        if (bytes == 0) return;
+        copy_bulk(slot + uint32_t(half) * (kUnitBytes / 2), codes + int64_t(first) * 512, bytes,
+                  full);
+    }
+    __device__ void ask_for_zeros() const {
+        if (Decode::kLut4 || p.zero == nullptr) return;
+#pragma unroll
+        for (uint32_t i = 0; i < kGroups; ++i) {
+            uint32_t group;
+            if (row % 4 != 0 || !this->find_group(ahead.column, i, &group)) continue;
+            copy_word(slot + Map::kZeros + i * 32 + pair * 8 + row, zeros + group * 8);
+        }
+        copies_arrive(barrier);
+    }
+
+    // ---- Products
 
     // The scales of part `part` of tile i, from the lane that has them.
     __device__ float2 scale_of(const Lane &v, int i, int part) const {
@@ -71,9 +143,13 @@ struct GemvRowsWarp : GemvWarp<T, Decode, kind, kGroupTiles, OneExpert> {
                 __uint_as_float(from_lane(__float_as_uint(own.y), lane_of))};
     }
 
-    __device__ void add_tile_rows(int i, const uint4 &codes, const Zeros &zero, const Lane &v) {
-        const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
-        const auto &own = b[i % kHalf];
+    // `at`: x of this lane's row and columns of the unit.
+    __device__ void add_tile_rows(int i, const uint4 &of_tile, uint32_t at, const Zeros &zero,
+                                  const Lane &v) {
+        const uint32_t words[4] = {of_tile.x, of_tile.y, of_tile.z, of_tile.w};
+        const uint4 b0 = shared_load_16(at + uint32_t(i) * 128);
+        const uint4 b1 = shared_load_16(at + uint32_t(i) * 128 + 16);
+        const uint32_t b[8] = {b0.x, b0.y, b0.z, b0.w, b1.x, b1.y, b1.z, b1.w};
         float d[kOfParts][4] = {};
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
@@ -82,7 +158,7 @@ struct GemvRowsWarp : GemvWarp<T, Decode, kind, kGroupTiles, OneExpert> {
 #pragma unroll
             for (uint32_t part = 0; part < kOfParts; ++part) {
                 const bool mine = kOfParts == 1 || pair / (4 / kOfParts) == part;
-                mma_16x8x16<T>(d[part], a, mine ? own[2 * j] : 0, mine ? own[2 * j + 1] : 0);
+                mma_16x8x16<T>(d[part], a, mine ? b[2 * j] : 0, mine ? b[2 * j + 1] : 0);
             }
         }
 #pragma unroll
@@ -97,147 +173,186 @@ struct GemvRowsWarp : GemvWarp<T, Decode, kind, kGroupTiles, OneExpert> {
     }
 
     template <int first>
-    __device__ void add_half(const Lane &v) {
-        const uint32_t codes = slot + lane * 16;
+    __device__ void add_half(const Lane &v, uint32_t at) {
         Zeros zero = {};
 #pragma unroll
         for (int i = first; i < first + kHalf; ++i) {
             if (!Decode::kLut4 && (kGroupTiles < 2 || i % 2 == 0)) zero = this->zero_of(v, i);
-            add_tile_rows(i, shared_load_16(codes + i * 512), zero, v);
+            add_tile_rows(i, shared_load_16(slot + lane * 16 + i * 512), at, zero, v);
         }
     }
 
-    // To [row of tiles][partial][row of x][row].
-    __device__ void store_sums(Unit from) {
-        const int32_t at = from.row * p.plan.partials + from.column % kGemvWarps;
-        const uint32_t to = Warp::kSums + uint32_t(at) * kTileBytes + row * 4;
+    // A partial sum to the row's; -0 begins those as nothing does.
+    __device__ void add_partial(float (&total)[4]) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-            const float y =
-                __fadd_rn(__fadd_rn(chain[0][i], chain[1][i]), __fadd_rn(chain[2][i], chain[3][i]));
-            const uint32_t column = pair * 2 + uint32_t(i % 2);
-            shared_store_4(to + column * kRowBytes + uint32_t(i / 2) * 32, __float_as_uint(y));
+            total[i] = __fadd_rn(total[i], __fadd_rn(__fadd_rn(chain[0][i], chain[1][i]),
+                                                     __fadd_rn(chain[2][i], chain[3][i])));
         }
 #pragma unroll
         for (int i = 0; i < kChains * 4; ++i) chain[i / 4][i % 4] = 0;
     }
 
-    __device__ void run_rows() {
+    // A row of tiles, unit after unit; `at`: x of this lane's row.
+    __device__ void multiply_tiles(uint32_t at, uint32_t &parity, float (&total)[4]) {
         Lane v;
-        uint32_t parity = 0;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) total[i] = -0.0f;
+        unit.column = 0;
+#pragma unroll 1
+        while (true) {
+            const uint32_t columns = at + uint32_t(unit.column) * (kUnitColumns * 2);
+            barrier_wait(barrier, parity);
+            this->begin_unit(&v);
+            add_half<0>(v, columns);
+            const bool more = left > 0;
+            if (more) {
+                __syncwarp();
+                ask_for_half(0);
+                ask_for_zeros();
+            }
+            barrier_wait(barrier + 8, parity);
+            if (this->has_second_half()) add_half<kHalf>(v, columns);
+            if (more) {
+                __syncwarp();
+                ask_for_half(1);
+                advance();
+            }
+            parity ^= 1;
+            unit.column += kGemvWarps;
+            if (unit.column < p.plan.units) continue;
+            add_partial(total);
+            unit.column = unit.column % kGemvWarps + 1;
+            if (unit.column >= p.plan.partials) return;
+        }
+    }
+
+    // ---- Strips
+
+    __device__ void keep_sums(int32_t of, const float (&total)[4]) const {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const int32_t column = int32_t(pair) * 2 + i % 2;
+            if (column >= q.plan.item_rows) continue;
+            const uint32_t at = uint32_t(of * q.plan.item_rows + column) * kRowBytes + row * 4;
+            shared_store_4(sums + at + uint32_t(i / 2) * 32, __float_as_uint(total[i]));
+        }
+    }
+    // Sums of strip `at` become y.
+    __device__ void store_strip(uint32_t place, int32_t at) const {
+        const ExpertsView &e = q.e;
+        const int32_t of_strip = columns_of_strip(e), shift = of_strip == 16 ? 4 : 3;
+        const int32_t all = int32_t(shared_load_4(place + XOfItems::kRows)) * of_strip;
+        const int32_t expert = int32_t(shared_load_4(place + XOfItems::kExpert));
+#pragma unroll 1
+        for (int32_t i = int32_t(lane); i < all; i += 32) {
+            const int32_t x_row = i >> shift, column = i & (of_strip - 1);
+            const int64_t of =
+                int32_t(shared_load_4(place + XOfItems::kSlots + uint32_t(x_row) * 4));
+            const float z = z_of_column(e, column, [&](int32_t t, int32_t r) {
+                const uint32_t from = uint32_t(t * q.plan.item_rows + x_row) * kRowBytes;
+                return with_bias(e, int64_t(expert) * e.rows + (at + t * strips) * 16 + r,
+                                 __uint_as_float(shared_load_4(sums + from + uint32_t(r) * 4)));
+            });
+            SlotSum sum;
+            sum.add(e, of, expert, z);
+            store_sum(e, of, int64_t(at) * of_strip + column, sum);
+        }
+    }
+
+    __device__ void run(const ItemStrips &of) {
+        begin(of);
+        if (left > 0) {
+            ask_for_half(0);
+            ask_for_half(1);
+            ask_for_zeros();
+        }
         if (kind == ScaleKind::kNested) {
             copies_arrive(Warp::kTablesKnown);
             barrier_wait(Warp::kTablesKnown, 0);
         }
-        bool more = count > 0;
-#pragma unroll 1
-        while (more) {
-            load_half(0);
-            barrier_wait(barrier, parity);
-            this->begin_unit(&v);
-            add_half<0>(v);
-            load_half(kHalf);
-            const bool same_sum = ahead.follow_sum(p.plan);
-            more = ahead.row < end_row;
-            if (more) {
-                this->find_row();
-                __syncwarp();
-                this->issue_codes(0);
-                if constexpr (!Decode::kLut4) this->issue_scales();
-            }
-            barrier_wait(barrier + 8, parity);
-            if (this->has_second_half()) add_half<kHalf>(v);
-            if (!same_sum) store_sums(unit);
-            unit = ahead;
-            if (!more) break;
+        const int32_t last = (of.strip + of.count - 1) / strips;
+        int32_t in = 0, at = of.strip + int32_t(threadIdx.x / 32);  // item of the block; strip
+        int32_t to_do = left;
+        if (left > 0) advance();
+        if (q.routed_early) wait_for_previous_kernel();
+        x.await(in);
+        for (uint32_t parity = 0; to_do > 0; --to_do, at += step) {
+            for (; at >= strips; at -= strips) x.leave(in), x.await(++in);
+            const uint32_t place = x.place(in), rows = shared_load_4(place + XOfItems::kRows);
+            const uint32_t first = shared_load_4(place + XOfItems::kFirst);
+            const uint32_t mine = x.row(first + (row < rows ? row : 0)) + pair * 32;
+            w_row = int32_t(shared_load_4(place + XOfItems::kExpert)) * int32_t(q.e.rows / 16) + at;
             __syncwarp();
-            this->issue_codes(1);
-            parity ^= 1;
+#pragma unroll 1
+            for (int32_t t = 0; t < q.cut.tiles; ++t, w_row += strips) {
+                float total[4];
+                multiply_tiles(mine, parity, total);
+                keep_sums(t, total);
+            }
+            __syncwarp();
+            store_strip(place, at);
         }
+        for (x.leave(in); in < last; x.leave(in)) x.await(++in);
     }
 };
 
-template <class Warp>
-__device__ void store_rows_of_x(const GemvRowsProblem &p, const OneExpert &place,
-                                const ExpertsItem &item, Run strips) {
-    const ExpertsView &e = p.e;
-    const int32_t of_strip = columns_of_strip(e), partials = p.gemv.plan.partials;
-    const int32_t columns = (strips.last - strips.first) * of_strip;
-    for (int32_t i = int32_t(threadIdx.x); i < columns * item.count; i += Warp::kThreads) {
-        const int32_t number = i / columns, column = i % columns;
-        const int64_t slot = p.list.slots[item.first + number];
-        const float z = z_of_column(e, column, [&](int32_t tile, int32_t row) {
-            const uint32_t from = Warp::kSums + uint32_t(tile * partials) * Warp::kTileBytes +
-                                  uint32_t(number) * kRowBytes + uint32_t(row) * 4;
-            return with_bias(e, item.expert * e.rows + place.tile(tile) * 16 + row,
-                             sum_of_partials(from, partials, Warp::kTileBytes));
-        });
+// Rows of y of slots whose experts are not there, a block each.
+__device__ inline void fill_slots(const GemvRowsProblem &p, const ItemsOfBlock &items) {
+    if (p.routed_early) wait_for_previous_kernel();
+    for (int32_t slot = int32_t(blockIdx.x); slot < p.slots; slot += int32_t(gridDim.x)) {
+        if (items.is_there(slot)) continue;
+        const int32_t expert = expert_of(p.e, slot);
         SlotSum sum;
-        sum.add(e, slot, item.expert, z);
-        store_sum(e, slot, int64_t(strips.first) * of_strip + column, sum);
+        if (expert >= 0) sum.add(p.e, slot, expert, 0);
+        for (int64_t column = threadIdx.x; column < p.e.columns; column += blockDim.x) {
+            store_sum(p.e, slot, column, sum);
+        }
     }
-}
-
-// The row of x of this lane's row of the item; null where it has fewer.
-__device__ inline const uint8_t *x_of_lane(const GemvRowsProblem &p, const ExpertsItem &item) {
-    const int32_t row = int32_t(threadIdx.x % 32 / 4);
-    if (row >= item.count) return nullptr;
-    const uint32_t slot = uint32_t(p.list.slots[item.first + row]);
-    const uint32_t x_row = p.e.x_by_slot ? slot : slot / uint32_t(p.e.slots);
-    return static_cast<const uint8_t *>(p.gemv.x) + x_row * (p.x_stride * 2);
 }
 
 template <class T, class Decode, ScaleKind kind, int kGroupTiles>
-__global__ void __launch_bounds__(kRowsWarps * 32, 2)
+__global__ void __launch_bounds__(kRowsWarps * 32 + 32, 1)
     multiply_rows(const __grid_constant__ GemvRowsProblem p) {
 #if __CUDA_ARCH__ >= 900
-    using Warp = GemvRowsWarp<T, Decode, kind, kGroupTiles>;
-    const uint32_t number = blockIdx.x / uint32_t(p.blocks);
-    const Run strips = p.strips.part(int32_t(blockIdx.x % uint32_t(p.blocks)));
-    Warp work(p.gemv, {{p.e, p.cut, p.second_by_row, strips.first}, 0});
-    work.init_barriers();
-    work.prepare_tables({0, 0});
-    wait_for_previous_kernel();
+    GemvRowsWarp<T, Decode, kind, kGroupTiles> work(p);
+    work.prepare_block();
+    if (!p.routed_early) wait_for_previous_kernel();
     allow_next_kernel();
-    if (number >= uint32_t(*p.list.items_there)) return;
-    const ExpertsItem item = p.list.items[number];
-    if (item.expert >= p.e.count) {
-        const int32_t of_strip = columns_of_strip(p.e);
-        return fill_rows(p.e, p.list, item.first, item.count, int64_t(strips.first) * of_strip,
-                         (strips.last - strips.first) * of_strip, Warp::kThreads);
+    __syncthreads();
+    work.items.count();
+    __syncthreads();
+    const ItemStrips strips = work.items.strips_of_block();
+    if (strips.count > 0) {
+        if (threadIdx.x < kRowsWarps * 32) {
+            work.run(strips);
+        } else {
+            work.x.bring(work.items, strips);
+        }
     }
-    work.places.expert = item.expert;
-    work.take_sums((strips.last - strips.first) * p.cut.tiles);
-    work.issue_first();
-    work.x = x_of_lane(p, item);
-    __syncthreads();
-    work.run_rows();
-    __syncthreads();
-    store_rows_of_x<Warp>(p, work.places, item, strips);
+    if (p.fills) fill_slots(p, work.items);
 #endif
 }
 
 template <class T, class Decode, ScaleKind kind, int kGroupTiles>
-Status launch_rows(GemvRowsProblem p, int64_t items, const Launch &launch) {
+Status launch_rows(GemvRowsProblem p, const Launch &launch) {
     using Warp = GemvRowsWarp<T, Decode, kind, kGroupTiles>;
-    constexpr uint32_t kFixed = Warp::kSums - kSharedStart;
-    const int64_t room = half_of_shared(launch.device.shared_bytes) - int64_t{kFixed};
-    const int64_t touched = min64(items, p.e.count);
-    const GemvRowsPlan plan =
-        plan_gemv_rows(p.cut, p.gemv.plan, touched, room, launch.device.multiprocessors);
-    p.blocks = plan.blocks;
-    p.strips = plan.strips;
-    Shape3 shape = {dim3(uint32_t(items * plan.blocks)), Warp::kThreads};
-    shape.shared_bytes = kFixed + plan.sums_bytes;
+    constexpr int64_t kFixed = Warp::kBehind - kSharedStart;
+    static_assert(kFixed <= kRowsFixed);
+    p.plan = plan_gemv_rows(p.e.count, p.slots, p.gemv.k, launch.device.shared_bytes - kFixed);
+    const int64_t items = min64(p.slots, p.slots / p.plan.item_rows + p.e.count);
+    const int64_t blocks = min64(launch.device.multiprocessors, items * p.cut.strips);
+    Shape3 shape = {dim3(uint32_t(blocks)), kRowsWarps * 32 + 32};
+    shape.shared_bytes = size_t(kFixed + p.plan.end);
     shape.overlaps = true;
     return launch_kernel(launch, "experts", multiply_rows<T, Decode, kind, kGroupTiles>, shape, p);
 }
 
 template <class T, class Decode>
-Status run_rows(qk_format scale, const GemvRowsProblem &p, int64_t items, const Launch &launch) {
+Status run_rows(qk_format scale, const GemvRowsProblem &p, const Launch &launch) {
     return with_scale_kind(scale, [&](auto kind) {
         return with_group_tiles(p.gemv.group_shift, [&](auto tiles) {
-            return launch_rows<T, Decode, kind.value, tiles.value>(p, items, launch);
+            return launch_rows<T, Decode, kind.value, tiles.value>(p, launch);
         });
     });
 }
@@ -245,11 +360,10 @@ Status run_rows(qk_format scale, const GemvRowsProblem &p, int64_t items, const 
 }  // namespace
 
 template <Codes codes, qk_format x>
-Status GemvRows<codes, x>::run(const GemvRowsProblem &p, int64_t items, qk_format scale,
-                               const Launch &launch) {
+Status GemvRows<codes, x>::run(const GemvRowsProblem &p, qk_format scale, const Launch &launch) {
     using T = TypeOf<x>;
     using Decode = std::conditional_t<codes == Codes::kU4, RingU4<T>, RingLut4<T>>;
-    return run_rows<T, Decode>(scale, p, items, launch);
+    return run_rows<T, Decode>(scale, p, launch);
 }
 
 }  // namespace qk::cuda

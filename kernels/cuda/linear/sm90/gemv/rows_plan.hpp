@@ -6,62 +6,75 @@
 
 namespace qk::cuda {
 
-constexpr int32_t kItemRows = 8;   // of x, which a product has columns for
-constexpr int32_t kRowsWarps = 8;  // of a block; two blocks a multiprocessor
-constexpr int32_t kRowsWaves = 4;  // of blocks: as one ends late, the others have some more to do
+constexpr int32_t kItemRows = 8;     // of x, which a product has columns for
+constexpr int32_t kRowsWarps = 19;   // of a block that multiply; another one brings x
+constexpr int32_t kItemsAtOnce = 4;  // whose x is in shared memory, at most
+constexpr int32_t kRowsKeptItems = 2 * kItemsAtOnce;  // items' rows of x that there is room for
 
+constexpr int64_t kRowsSlots = 4096;  // that blocks count at once: more tokens come in passes
+
+// Blocks find their items by themselves, so that the workspace has z alone.
 static constexpr ExpertsListPlan plan_rows_list(int64_t tokens, int64_t slots, int64_t count,
                                                 int64_t columns, bool summed) {
-    return plan_list({tokens, slots, count, columns, summed, kItemRows, columns, 0});
+    const int64_t of_pass = ceil_div(tokens, ceil_div(tokens * slots, kRowsSlots));
+    return plan_list({of_pass, slots, count, columns, summed, 0, columns, 0});
+}
+
+// A block's shared memory: what the instance has at fixed addresses, the sums of each warp's strip,
+// how many slots each expert has, the expert of each slot, rows of x.
+struct GemvRowsPlan {
+    int32_t item_rows;          // of x, at most
+    uint32_t x_pitch, x_room;   // bytes of a row of x; rows
+    uint32_t counts, slots, x;  // bytes behind the fixed part
+    int64_t end;
+};
+
+// Rows of x lie so that eight lanes, of two rows, read from all banks; zeros follow to the end of
+// the last half of a unit.
+static constexpr int64_t rows_pitch(int64_t k) { return round_up(k, kUnitColumns / 2) * 2 + 16; }
+static constexpr int64_t rows_sums(int64_t item_rows) { return kRowsWarps * 2 * item_rows * 64; }
+
+// `room`: bytes behind the fixed part; with less than one row takes, item_rows is 0.
+static constexpr GemvRowsPlan plan_gemv_rows(int64_t count, int64_t slots, int64_t k,
+                                             int64_t room) {
+    const int64_t lists = round_up((count + slots) * 4, 16), pitch = rows_pitch(k);
+    const int64_t fit = max64(room - lists, 0) / (pitch + rows_sums(1));
+    const int64_t rows = min64(fit, kItemRows), sums = rows_sums(rows);
+    const int64_t kept = rows > 0 ? min64((room - lists - sums) / pitch, rows * kRowsKeptItems) : 0;
+    return {int32_t(rows),
+            uint32_t(pitch),
+            uint32_t(kept),
+            uint32_t(sums),
+            uint32_t(sums + count * 4),
+            uint32_t(sums + lists),
+            sums + lists + kept * pitch};
 }
 
 struct GemvRowsProblem {
     GemvProblem gemv;  // without bias and y
     ExpertsView e;
     ExpertsCut cut;
-    ExpertsList list;
-    int32_t blocks;  // an item
-    Deal strips;     // to them
+    GemvRowsPlan plan;  // of the instance
+    int32_t slots;      // of all tokens
     int64_t x_stride;
     bool second_by_row;
+    bool routed_early;  // the routing can be read before the kernel in front has finished
+    bool fills;         // slots whose expert is not there have rows of y
 };
 
-struct GemvRowsPlan {
-    int32_t blocks;
-    Deal strips;
-    uint32_t sums_bytes;
-};
+// The fixed part of the instance that takes most: more warps' slots than for one row of x, places.
+constexpr int64_t kRowsFixed = kGemvShared + (kRowsWarps - kGemvWarps) * 6160 + 256;
 
-// The warps' partial sums (GemvRowsWarp::take_sums), by a plan for one row of x.
-static constexpr GemvPlan plan_sums(GemvPlan plan) {
-    plan.row_step = kRowsWarps / plan.partials;
-    plan.unit_step = kRowsWarps % plan.partials;
-    plan.reciprocal = uint32_t(ceil_div(65536, plan.partials));
-    return plan;
+// Bytes of its block with items of one row.
+static constexpr int64_t gemv_rows_shared(int64_t count, int64_t tokens, int64_t slots, int64_t k) {
+    const int64_t counted = min64(tokens * slots, kRowsSlots + slots);
+    return kRowsFixed + round_up((count + counted) * 4, 16) + rows_pitch(k) + rows_sums(1);
 }
-
-// `room`: bytes of a block's sums; `items`: that there may be.
-static constexpr GemvRowsPlan plan_gemv_rows(const ExpertsCut &cut, const GemvPlan &gemv,
-                                             int64_t items, int64_t room, int64_t multiprocessors) {
-    const int64_t row_bytes = int64_t{gemv.partials} * kItemRows * 64;
-    const int64_t most = max64(min64(kBlockRows, room / row_bytes) / cut.tiles, 1);
-    const int64_t least = ceil_div(2 * kRowsWarps, int64_t{gemv.units} * cut.tiles);
-    const int64_t even = ceil_div(items * cut.strips, 2 * kRowsWaves * multiprocessors);
-    const int64_t step = min64(max64(even, least), min64(most, cut.strips));
-    const int32_t blocks = int32_t(ceil_div(cut.strips, step));
-    const Deal strips = deal(cut.strips, blocks);
-    const int64_t rows = (strips.each + (strips.rest > 0)) * cut.tiles;
-    return {blocks, strips, uint32_t(rows * row_bytes)};
-}
-
-// Of the largest instance, with the sums of two rows of tiles.
-constexpr int64_t kGemvRowsShared = kGemvShared + 2 * kGemvWarps * kItemRows * 64;
 
 // An instance, compiled on its own.
 template <Codes codes, qk_format x>
 struct GemvRows {
-    static Status run(const GemvRowsProblem &p, int64_t items, qk_format scale,
-                      const Launch &launch);
+    static Status run(const GemvRowsProblem &p, qk_format scale, const Launch &launch);
 };
 
 }  // namespace qk::cuda

@@ -23,7 +23,8 @@ __device__ inline int32_t block_number() {
 // Where a block's rows of tiles are in w, and x for them: those of one weight.
 struct OwnRows {
     static constexpr bool kOwn = true;
-    static constexpr int32_t kWarps = kGemvWarps;  // of a block
+    static constexpr bool kScalesTogether = false;  // by one copy, though there are zeros
+    static constexpr int32_t kWarps = kGemvWarps;   // of a block
     __device__ int32_t in_w(int32_t row) const { return row; }
     __device__ const void *x(const GemvProblem &p, int32_t) const { return p.x; }
     // Whether a warp asks for all of its first unit before x; `last`: of the block's warps.
@@ -44,6 +45,8 @@ struct GemvSlot {
     static constexpr int32_t kWarps = Rows::kWarps, kThreads = kWarps * 32;
     // Whether each unit is a partial sum: what a row of tiles of up to 16 units has.
     static constexpr bool kUnitSums = kWarps < kGemvWarps;
+    // Whether a unit's scales lie as in memory, else those of each lane's groups in turn.
+    static constexpr bool kScalesTogether = Decode::kLut4 || Rows::kScalesTogether;
     static constexpr uint32_t kOfParts = kParts<kGroupTiles>;  // of a tile, groups each
     using X = XColumns<T, kOfParts>;
     using Operand = typename X::Operand;

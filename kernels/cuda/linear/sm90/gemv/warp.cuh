@@ -36,7 +36,8 @@ struct GemvWarp : GemvSlot<T, Decode, kind, kGroupTiles, Rows> {
     using Slot::find_group, Slot::issue_codes, Slot::issue_scales, Slot::issue_seconds,
         Slot::second;
     using Slot::kBarriers, Slot::kBias, Slot::kCodes, Slot::kGroups, Slot::kOfParts,
-        Slot::kScaleBias, Slot::kSecond, Slot::kSums, Slot::kTablesKnown, Slot::kXKnown;
+        Slot::kScaleBias, Slot::kScalesTogether, Slot::kSecond, Slot::kSums, Slot::kTablesKnown,
+        Slot::kXKnown;
     using typename Slot::Map, typename Slot::Operand, typename Slot::X;
 
     // What a lane knows of the unit in the slot.
@@ -50,9 +51,9 @@ struct GemvWarp : GemvSlot<T, Decode, kind, kGroupTiles, Rows> {
         : Slot(problem, rows, where) {}
 
     __device__ float2 scales(uint32_t i, uint32_t group) const {
-        const uint32_t from = slot + Map::kScales + (Decode::kLut4 ? 0 : i * Map::kScaleStride);
+        const uint32_t from = slot + Map::kScales + (kScalesTogether ? 0 : i * Map::kScaleStride);
         const uint32_t first = unit_groups<kGroupTiles>(p, unit).first;
-        const uint32_t mine = (Decode::kLut4 ? group - first : pair) * 8 + row;
+        const uint32_t mine = (kScalesTogether ? group - first : pair) * 8 + row;
         if constexpr (kind == ScaleKind::kNested) {
             const uint32_t both = shared_load_2(from + mine * 2);
             const uint32_t low = shared_load_4(kCodes + (both & 255) * 4);
