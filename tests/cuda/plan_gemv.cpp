@@ -277,7 +277,7 @@ TEST(CudaPlan, ExpertsLists) {
                     const int64_t last = plan.rows < rows ? plan.item_rows : 0;  // its end
                     ASSERT_TRUE(plan.rows > 0 && plan.x_rows == plan.rows + last);
                     ASSERT_TRUE(plan.rows == rows || (gemm && !summed));
-                    ASSERT_EQ(plan.order % 16 + plan.z % 16 + plan.x % 16, 0);
+                    ASSERT_EQ(plan.order % 128 + plan.z % 128 + plan.x % 128, 0);
                     ASSERT_TRUE(plan.columns == 7168 ||
                                 (summed && gemm && plan.columns % 128 == 0));
                     ASSERT_TRUE(plan.tokens == tokens || summed || !gemm);

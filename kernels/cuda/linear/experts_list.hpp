@@ -9,6 +9,7 @@
 namespace qk::cuda {
 
 constexpr int64_t kListed = 10 << 10;  // experts at most: their counters are in shared memory
+constexpr int64_t kListLine = 128;     // bytes: rows of x that straddle lines are slow to copy
 constexpr int64_t kZBytes = int64_t{64} << 20;   // of z, at most, but for 64 tokens
 constexpr int64_t kXBytes = int64_t{176} << 20;  // of x, at most, but for the rows of 64 tokens
 
@@ -54,9 +55,10 @@ static constexpr ExpertsListPlan plan_list(const ExpertsListCase &c) {
     const int64_t x_rows = at_once < rows ? at_once + c.item_rows : rows;  // the last item's end
     const bool lists = c.item_rows > 0;
     const int64_t items = lists ? min64(rows, rows / c.item_rows + min64(rows, c.count + 2)) : 0;
-    const int64_t order = lists ? 16 + round_up(items * int64_t(sizeof(ExpertsItem)), 16) : 0;
-    const int64_t z = order + (lists ? round_up(rows * 4, 16) : 0);
-    const int64_t x = z + (c.summed ? rows * columns * 4 : 0);
+    const int64_t listed = lists ? 16 + items * int64_t(sizeof(ExpertsItem)) : 0;
+    const int64_t order = round_up(listed, kListLine);
+    const int64_t z = order + (lists ? round_up(rows * 4, kListLine) : 0);
+    const int64_t x = z + (c.summed ? round_up(rows * columns * 4, kListLine) : 0);
     const int64_t end = x + x_rows * c.x_bytes;
     return {tokens, columns, items, at_once, x_rows, order, z, x, end, c.item_rows};
 }
