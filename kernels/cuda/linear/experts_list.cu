@@ -111,10 +111,11 @@ __global__ void __launch_bounds__(kThreads) make_list(const __grid_constant__ Li
     for (int i = 0; i < kEach; ++i) {
         if (i >= each || first + i >= buckets) break;
         const int32_t together = (count[i].all + of_item - 1) / of_item;
+        const int32_t rows = together > 0 ? (count[i].all + together - 1) / together : 0;
         for (int32_t number = 0; number < together && blockIdx.x == 0; ++number) {
-            const int32_t done = number * of_item;
+            const int32_t done = number * rows;
             p.list.items[at.item + number] = {first + i, at.slot + done,
-                                              min(count[i].all - done, of_item), number, together};
+                                              min(count[i].all - done, rows), number, together};
         }
         counts[first + i] = at.slot + count[i].front;  // the place of this block's next slot
         at.item += together;

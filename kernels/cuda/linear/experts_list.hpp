@@ -25,7 +25,7 @@ struct ExpertsListCase {
     int64_t tokens, slots, count;
     int64_t columns;       // of y
     bool summed;           // slots are added up
-    int32_t item_rows;     // of x, at most; 0: the kernel makes no use of a list
+    int32_t item_rows;     // of x, at most, shared out evenly; 0: the kernel uses no list
     int64_t some_columns;  // that a kernel can multiply alone: multiples of these
     int64_t x_bytes;       // of a row of x; 0: rows are left where they are
 };

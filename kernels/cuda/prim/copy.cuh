@@ -274,6 +274,10 @@ __device__ inline void global_store_8(void *to, uint2 v) {
     asm volatile("st.global.v2.u32 [%0], {%1, %2};" ::"l"(to), "r"(v.x), "r"(v.y) : "memory");
 }
 
+__device__ inline void shared_store_2(uint32_t address, uint16_t v) {
+    asm volatile("st.shared.u16 [%0], %1;" ::"r"(address), "h"(v) : "memory");
+}
+
 __device__ inline void shared_store_4(uint32_t address, uint32_t v) {
     asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
 }

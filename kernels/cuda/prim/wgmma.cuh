@@ -100,6 +100,19 @@ __device__ inline void keep(uint32_t (&a)[steps][4]) {
              : QK_SUMS_32(0), QK_SUMS_32(32)                                                      \
              : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add))
 
+#define QK_WGMMA_160(type)                                                                        \
+    QK_WGMMA("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %85, 0;\n\t"                                   \
+             "wgmma.mma_async.sync.aligned.m64n160k16.f32." type "." type " "                     \
+             "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "            \
+             "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, "             \
+             "%30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, "             \
+             "%44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, "             \
+             "%58, %59, %60, %61, %62, %63, %64, %65, %66, %67, %68, %69, %70, %71, "             \
+             "%72, %73, %74, %75, %76, %77, %78, %79}, "                                          \
+             "{%80, %81, %82, %83}, %84, p, 1, 1, 0;\n\t}"                                        \
+             : QK_SUMS_32(0), QK_SUMS_32(32), QK_SUMS_8(64), QK_SUMS_8(72)                        \
+             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add))
+
 #define QK_WGMMA_256(type)                                                                        \
     QK_WGMMA("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %133, 0;\n\t"                                  \
              "wgmma.mma_async.sync.aligned.m64n256k16.f32." type "." type " "                     \
@@ -132,12 +145,15 @@ struct Wgmma {
         if constexpr (n == 96 && !f16) QK_WGMMA_96("bf16");
         if constexpr (n == 128 && f16) QK_WGMMA_128("f16");
         if constexpr (n == 128 && !f16) QK_WGMMA_128("bf16");
+        if constexpr (n == 160 && f16) QK_WGMMA_160("f16");
+        if constexpr (n == 160 && !f16) QK_WGMMA_160("bf16");
         if constexpr (n == 256 && f16) QK_WGMMA_256("f16");
         if constexpr (n == 256 && !f16) QK_WGMMA_256("bf16");
     }
 };
 
 #undef QK_WGMMA_256
+#undef QK_WGMMA_160
 #undef QK_WGMMA_128
 #undef QK_WGMMA_96
 #undef QK_WGMMA_64

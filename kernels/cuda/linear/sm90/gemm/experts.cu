@@ -15,9 +15,12 @@ Status multiply(const LinearArgs &args, const ListedExperts &listed, const Launc
 
 Status run(const LinearArgs &args, const Launch &launch) {
     const ExpertsView e = experts_view(args);
-    return run_listed(
-        args, plan_gemm_list(e.tokens, e.slots, e.count, e.columns, e.summed, args.x.columns),
-        launch, multiply);
+    const Geometry &s = args.w.geometry;
+    const bool made =
+        makes_expert_scales(s.group_size, s.groups_per_row, has_coded_scales(args.w.scale));
+    const ExpertsListPlan plan =
+        plan_gemm_list(e.tokens, e.slots, e.count, e.columns, e.summed, args.x.columns, made);
+    return run_listed(args, plan, launch, multiply);
 }
 
 }  // namespace

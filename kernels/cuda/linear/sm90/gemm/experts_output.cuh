@@ -1,197 +1,292 @@
-// What becomes of the sums of an item (experts.cuh). Where gate and up are halves of an expert,
-// half of a block's rows are of either: the sums of both pass through shared memory, 16 rows of x
-// at a time, before they become y.
+// What becomes of the sums of an item (experts.cuh), a piece of 16 rows of x at a time: a warpgroup
+// transposes its 64 rows of w in shared memory, so that whole lines of y leave. Where gate and up
+// are halves of an expert, two warpgroups have sums of either: of two pieces each takes one, and
+// gives the other its sums of the second. Where they alternate, they meet in lanes four apart.
 #pragma once
-#include "cuda/linear/sm90/gemm/experts_problem.hpp"
+#include "cuda/linear/sm90/gemm/experts_units.cuh"
 #include "cuda/linear/sm90/gemm/large.cuh"
 
 namespace qk::cuda {
 namespace {
 
 // Activations in f32: join() of base/activation.hpp, in double, takes half as long as the product,
-// whose weights are rounded to 16 bits. |x| above 87 would overflow.
-__device__ inline float sigmoid_f32(float x) {
-    const float near = x > 87.0f ? 87.0f : x < -87.0f ? -87.0f : x;
-    return __fdividef(1.0f, __fadd_rn(1.0f, __expf(-near)));
+// whose weights are rounded to 16 bits. For several values at once, so that none waits for another.
+template <int count>
+using Floats = float[count];
+
+// NaN where v is.
+__device__ inline float at_most(float v, float limit) {
+    asm("min.NaN.f32 %0, %1, %2;" : "=f"(v) : "f"(v), "f"(limit));
+    return v;
+}
+__device__ inline float at_least(float v, float limit) {
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(v) : "f"(v), "f"(limit));
+    return v;
 }
 
-__device__ inline float silu_f32(float gate, float scaled) {
-    return __fmul_rn(gate, sigmoid_f32(scaled));
+// v = 1 / (1 + exp(-v)). |v| above 87 would overflow; below, nothing is subnormal.
+template <int count>
+__device__ inline void sigmoid_f32(Floats<count> &v) {
+#pragma unroll
+    for (int i = 0; i < count; ++i) {
+        const float near = at_least(at_most(v[i], 87.0f), -87.0f);
+        const float power = __fmul_rn(near, -1.44269504f);
+        asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(v[i]) : "f"(power));
+    }
+#pragma unroll
+    for (int i = 0; i < count; ++i) v[i] = __fadd_rn(1.0f, v[i]);
+#pragma unroll
+    for (int i = 0; i < count; ++i) asm("rcp.approx.ftz.f32 %0, %0;" : "+f"(v[i]));
 }
-__device__ inline float gelu_tanh_f32(float gate) {
+
+// gelu(gate) is about gate * sigmoid() of this.
+__device__ inline float gelu_tanh_argument(float gate) {
     const float cube = __fmul_rn(__fmul_rn(gate, gate), gate);
-    return silu_f32(gate, __fmul_rn(1.5957691f, __fmaf_rn(0.044715f, cube, gate)));
+    return __fmul_rn(1.5957691f, __fmaf_rn(0.044715f, cube, gate));
 }
 __device__ inline float gelu_f32(float gate) {
     return __fmul_rn(__fmul_rn(0.5f, gate), __fadd_rn(1.0f, erff(__fmul_rn(gate, 0.70710678f))));
 }
-__device__ inline float clamped_swiglu_f32(const ExpertsView &e, float gate, float up) {
-    const float low = gate > e.limit ? e.limit : gate;
-    const float near = up > e.limit ? e.limit : up < -e.limit ? -e.limit : up;
-    return __fmul_rn(silu_f32(low, __fmul_rn(e.alpha, low)), __fadd_rn(near, 1.0f));
-}
 
-// y[i] of pairs of gate and up, all by one activation, so that none waits for another.
+// y[i] of pairs of gate and up.
 template <int count>
-__device__ inline void join_f32(const ExpertsView &e, const float (&gate)[count],
-                                const float (&up)[count], float (&y)[count]) {
-    const auto each = [&](auto one) {
+__device__ inline void join_f32(const ExpertsView &e, Floats<count> &gate, Floats<count> &up,
+                                Floats<count> &y) {
+    if (e.activation == QK_ACTIVATION_GELU) {
 #pragma unroll
-        for (int i = 0; i < count; ++i) y[i] = one(gate[i], up[i]);
-    };
-    switch (e.activation) {
-        case QK_ACTIVATION_SILU:
-            return each([](float g, float u) { return __fmul_rn(silu_f32(g, g), u); });
-        case QK_ACTIVATION_GELU_TANH:
-            return each([](float g, float u) { return __fmul_rn(gelu_tanh_f32(g), u); });
-        case QK_ACTIVATION_SWIGLU_CLAMPED:
-            return each([&](float g, float u) { return clamped_swiglu_f32(e, g, u); });
-        default: return each([](float g, float u) { return __fmul_rn(gelu_f32(g), u); });
+        for (int i = 0; i < count; ++i) y[i] = __fmul_rn(gelu_f32(gate[i]), up[i]);
+        return;
     }
+    if (e.activation == QK_ACTIVATION_SWIGLU_CLAMPED) {
+#pragma unroll
+        for (int i = 0; i < count; ++i) {
+            gate[i] = at_most(gate[i], e.limit);
+            up[i] = __fadd_rn(at_least(at_most(up[i], e.limit), -e.limit), 1.0f);
+            y[i] = __fmul_rn(e.alpha, gate[i]);
+        }
+    } else {
+        const bool tanh = e.activation == QK_ACTIVATION_GELU_TANH;
+#pragma unroll
+        for (int i = 0; i < count; ++i) y[i] = tanh ? gelu_tanh_argument(gate[i]) : gate[i];
+    }
+    sigmoid_f32(y);
+#pragma unroll
+    for (int i = 0; i < count; ++i) y[i] = __fmul_rn(__fmul_rn(gate[i], y[i]), up[i]);
 }
 
-// A part of the product: an item and a block of rows of w.
-template <class S>
-struct ListedUnit {
-    const GemmExpertsProblem &p;
-    int32_t expert, first, count;  // of the item
-    int32_t block;
-
-    // Row of tiles of the block's first of w, in its expert.
-    __device__ int32_t first_tile() const {
-        return block * (p.e.halves() ? S::kRowTiles / 2 : S::kRowTiles);
-    }
-    __device__ Item work() const {
-        const int32_t stages = (p.gemm.tiles + S::kTiles - 1) / S::kTiles;
-        const int32_t gap = p.e.halves() ? p.of_expert / 2 - S::kRowTiles / 2 : 0;
-        return {
-            expert * p.of_expert + first_tile(),  first - p.first_row, 0, stages * S::kTiles, gap,
-            (count + kListedBox - 1) / kListedBox};
-    }
-    __device__ bool is_there() const { return expert < p.e.count; }
-};
-
-// Sums become y 16 rows of x at a time. Each thread has 4 rows of w of one row of x in either half
-// of the block's, and its neighbors the next ones, so that whole lines leave. What comes from
-// memory is asked for before the products: the slots of the item's rows, and the next item.
+// The output of one warpgroup, and of all where gate and up are halves.
 template <class S>
 struct ListedOutput {
     using T = typename S::T;
-    static constexpr int kAcross = S::kRows / 8;
-    static_assert(S::kConsumers * 128 == 16 * kAcross);
-    using Four = float[4];
+    using Eight = float[8];
+    static constexpr int kThreads = S::kConsumers * 128;
 
     const ExpertsView &e;
-    const bool pieces;  // columns of y leave in pieces of several
-    const int32_t count;
-    const uint32_t slots;  // in shared memory: of the item's rows
-    uint32_t to, from;     // shared memory: its sums; those that it makes y of
-    int32_t column[2];     // of y: the first that either four become
-    Four bias[2];
+    const bool whole;                // 16 bytes of y at a time
+    const int32_t count;             // rows of x
+    const uint32_t slots;            // in shared memory: of the item's rows
+    uint32_t piece_at, partner_at;   // in shared memory: two pieces; those of the other half
+    int64_t first;                   // column of y
+    int32_t columns;                 // of y; below 1 where there are none
+    float bias[2], partner_bias[2];  // of the rows of w that this thread has sums of
 
-    __device__ ListedOutput(const ListedUnit<S> &unit, uint32_t buffers, uint32_t table)
-        : e(unit.p.e), pieces(unit.p.pieces), count(unit.count), slots(table) {
-        const int32_t first = int32_t(threadIdx.x) % kAcross * 4;
-        const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-        to = buffers + lane % 4 * 2 * S::kColumn + (warp * 16 + lane / 4) * 4;
-        from = buffers + threadIdx.x / kAcross * S::kColumn + uint32_t(first) * 4;
-        const int32_t row = unit.first_tile() * 16 + first;
-        const int32_t rows[] = {row, row + (e.halves() ? int32_t(e.columns) : S::kRows / 2)};
+    __device__ ListedOutput(const ListedUnit<S> &unit, uint32_t slots_at, uint32_t pieces)
+        : e(unit.p.e), whole(unit.p.whole), count(unit.count), slots(slots_at) {
+        const int32_t group = int32_t(threadIdx.x) / 128;
+        const int32_t partner = (group + S::R / 2) % S::R;
+        piece_at = pieces + uint32_t(group) * 2 * S::kPiece;
+        partner_at = pieces + uint32_t(partner) * 2 * S::kPiece;
+        const int32_t row = unit.first_tile() * 16 + (e.halves() ? group % (S::R / 2) : group) * 64;
+        first = e.joins() && e.interleaved ? row / 2 : row;
+        columns = int32_t(min64(e.columns - first, e.joins() && e.interleaved ? 32 : 64));
+        const int64_t up = e.halves() ? e.columns : 0;
+        const bool is_up = group >= S::R / 2;
+        load_bias(unit, row + (is_up ? up : 0), bias);
+        load_bias(unit, row + (is_up ? 0 : up), partner_bias);
+    }
+    // Of the 64 rows from `row` on.
+    __device__ void load_bias(const ListedUnit<S> &unit, int64_t row, float (&to)[2]) const {
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            column[half] = rows[half] >> (e.interleaved && e.joins());
-#pragma unroll
-            for (int i = 0; i < 4; ++i) bias[half][i] = 0.0f;
-            if (e.bias == nullptr || rows[half] >= e.rows) continue;
-            const int64_t at = unit.expert * e.rows + rows[half];
-#pragma unroll
-            for (int i = 0; i < 4; ++i) bias[half][i] = load_float(e.bias_type, e.bias, at + i);
+        for (int i = 0; i < 2; ++i) {
+            const int64_t at = row + own_row() + i * 8;
+            const bool there = e.bias != nullptr && at < e.rows;
+            to[i] = there ? load_float(e.bias_type, e.bias, unit.expert * e.rows + at) : 0.0f;
         }
     }
-    __device__ bool has(int half) const { return column[half] < e.columns; }
 
-    // Element `first` of y, and those behind it.
-    template <int count>
-    __device__ void store_y(int64_t first, const float (&v)[count]) const {
-        if (!pieces) {
+    // Of a piece's sums number i: which of its rows of x and of the warpgroup's of w.
+    __device__ static int32_t own_row() {
+        return int32_t(threadIdx.x) / 32 % 4 * 16 + int32_t(threadIdx.x) % 32 / 4;
+    }
+    __device__ static int32_t x_row(int i) {
+        return i / 4 * 8 + int32_t(threadIdx.x) % 4 * 2 + i % 2;
+    }
+    __device__ static int32_t w_row(int i) { return own_row() + i / 2 % 2 * 8; }
+
+    __device__ static void add_bias(const float (&of)[2], Eight &z) {
 #pragma unroll
-            for (int i = 0; i < count; ++i) store_value(first + i, v[i]);
-        } else if (e.y_type == QK_FORMAT_F32) {
-            float *const at = static_cast<float *>(e.y) + first;
-            const uint2 a = {__float_as_uint(v[0]), __float_as_uint(v[1])};
-            if constexpr (count == 2) return global_store_8(at, a);
-            global_store_16(
-                at, {a.x, a.y, __float_as_uint(v[count - 2]), __float_as_uint(v[count - 1])});
+        for (int i = 0; i < 8; ++i) z[i] = __fadd_rn(z[i], of[i / 2 % 2]);
+    }
+
+    // ---- a piece becomes y: columns of kSize bytes, f32 where single values leave
+
+    template <int kSize>
+    __device__ static void put(uint32_t at, int32_t row, int32_t column, float v) {
+        const uint32_t to = at + uint32_t(row) * S::kPitch + uint32_t(column * kSize);
+        if constexpr (kSize == 4) {
+            shared_store_4(to, __float_as_uint(v));
         } else {
-            uint16_t *const at = static_cast<uint16_t *>(e.y) + first;
-            const uint32_t a = pack_pair(T{}, v[0], v[1]);
-            if constexpr (count == 2) return global_store_4(at, a);
-            global_store_8(at, {a, pack_pair(T{}, v[count - 2], v[count - 1])});
+            shared_store_2(to, uint16_t(pack_pair(T{}, v, 0.0f)));
         }
     }
-    __device__ void store_value(int64_t at, float v) const {
-        if (e.accumulate) v = __fadd_rn(v, load_float(e.y_type, e.y, at));
-        store_float(e.y_type, e.y, at, v);
-    }
-
-    // `row`: of y, its first element.
-    __device__ void make_y(int64_t row, const Four &a, const Four &b) const {
-        if (!e.joins()) {
-            store_y(row + column[0], a);
-            if (has(1)) store_y(row + column[1], b);
-            return;
-        }
-        Four y;
-        if (!e.interleaved) {
-            join_f32(e, a, b, y);
-            return store_y(row + column[0], y);
-        }
-        join_f32<4>(e, {a[0], a[2], b[0], b[2]}, {a[1], a[3], b[1], b[3]}, y);
-        store_y<2>(row + column[0], {y[0], y[1]});
-        if (has(1)) store_y<2>(row + column[1], {y[2], y[3]});
-    }
-
-    // The sums of rows of x 16 `piece` and on.
-    template <int piece, int sums>
-    __device__ void write_piece(uint32_t at, const float (&acc)[sums]) const {
+    template <int kSize>
+    __device__ static void put_all(uint32_t at, const Eight &y) {
+        if constexpr (kSize == 4) {
 #pragma unroll
-        for (int i = 0; i < 8; ++i) {
-            const uint32_t place = uint32_t(i / 4 * 8 + i % 2) * S::kColumn + i / 2 % 2 * 32;
-            shared_store_4(at + place, __float_as_uint(acc[piece * 8 + i]));
+            for (int i = 0; i < 8; ++i) put<4>(at, x_row(i), w_row(i), y[i]);
+        } else {
+            const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+            uint32_t pairs[4];
+#pragma unroll
+            for (int i = 0; i < 4; ++i) pairs[i] = pack_pair(T{}, y[2 * i], y[2 * i + 1]);
+            matrices_store_transposed(
+                at + (lane / 16 * 8 + lane % 8) * S::kPitch + warp * 32 + lane / 8 % 2 * 16, pairs);
         }
     }
 
+    // The element of y that the row of this thread in a piece begins at: eight threads have one.
+    __device__ int64_t row_of_y(int32_t piece) const {
+        const int32_t row = min(piece * 16 + int32_t(threadIdx.x) % 128 / 8, count - 1);
+        return shared_load_4(slots + uint32_t(row) * 4) * e.y_stride + first;
+    }
+    template <int kSize, int kColumns>
+    __device__ void store_rows(uint32_t at, int32_t piece, int64_t y) const {
+        constexpr int kEach = kSize * kColumns >= 128 ? 16 : 8;
+        const int32_t row = int32_t(threadIdx.x) % 128 / 8, lane = int32_t(threadIdx.x) % 8;
+        if (piece * 16 + row >= count) return;
+        const uint32_t from = at + uint32_t(row) * S::kPitch;
+        if (!whole) return store_values(e, from, columns, y);
+        char *const to = static_cast<char *>(e.y) + y * kSize;
+#pragma unroll
+        for (int i = 0; i < kSize * kColumns; i += kEach * 8) {
+            const int32_t part = i + lane * kEach;
+            if (part >= columns * kSize) return;
+            if constexpr (kEach == 16) {
+                global_store_16(to + part, shared_load_16(from + uint32_t(part)));
+            } else {
+                global_store_8(to + part, shared_load_8(from + uint32_t(part)));
+            }
+        }
+    }
+    // Not a member: registers of a thread that has one would go to memory.
+    __device__ static void store_values(const ExpertsView &e, uint32_t from, int32_t columns,
+                                        int64_t y) {
+#pragma unroll 1
+        for (int32_t c = int32_t(threadIdx.x) % 8; c < columns; c += 8) {
+            float v = __uint_as_float(shared_load_4(from + uint32_t(c) * 4));
+            if (e.accumulate) v = __fadd_rn(v, load_float(e.y_type, e.y, y + c));
+            store_float(e.y_type, e.y, y + c, v);
+        }
+    }
+
+    // ---- sums become a piece
+
+    // The sums of rows of x 16 `wanted` and on: which registers these are is known to the compiler.
     template <int piece, int sums>
-    __device__ void write_one_of(int32_t wanted, uint32_t at, const float (&acc)[sums]) const {
+    __device__ static void pick(int32_t wanted, const float (&acc)[sums], Eight &z) {
         if constexpr (piece * 8 < sums) {
-            if (wanted == piece) return write_piece<piece>(at, acc);
-            write_one_of<piece + 1>(wanted, at, acc);
+            if (wanted != piece) return pick<piece + 1>(wanted, acc, z);
+#pragma unroll
+            for (int i = 0; i < 8; ++i) z[i] = acc[piece * 8 + i];
         }
     }
 
-    __device__ void load_four(uint32_t at, const Four &of_bias, Four &z) const {
-        const float4 v = shared_load_floats(at);
-        z[0] = __fadd_rn(v.x, of_bias[0]), z[1] = __fadd_rn(v.y, of_bias[1]);
-        z[2] = __fadd_rn(v.z, of_bias[2]), z[3] = __fadd_rn(v.w, of_bias[3]);
-    }
-
-    // `turn`: of two buffers, one after the other, so one barrier a piece keeps them apart.
-    template <int sums>
-    __device__ void store(const float (&acc)[sums], uint32_t &turn) const {
-        const int32_t x_row = int32_t(threadIdx.x) / kAcross;
+    template <int kSize, int sums>
+    __device__ void store_plain(const float (&acc)[sums]) const {
 #pragma unroll 1
         for (int32_t piece = 0; piece * 16 < count; ++piece) {
-            const uint32_t buffer = turn * 16 * S::kColumn;
-            turn ^= 1;
-            const int32_t number = piece * 16 + x_row;
-            write_one_of<0>(piece, to + buffer, acc);
-            named_barrier_wait(2, S::kConsumers * 128);
-            if (number >= count || !has(0)) continue;
-            Four a, b;
-            load_four(from + buffer, bias[0], a);
-            load_four(from + buffer + S::kRows / 2 * 4, bias[1], b);
-            make_y(shared_load_4(slots + uint32_t(number) * 4) * e.y_stride, a, b);
+            const uint32_t at = piece_at + piece % 2 * S::kPiece;
+            Eight z;
+            pick<0>(piece, acc, z);
+            add_bias(bias, z);
+            put_all<kSize>(at, z);
+            const int64_t y = row_of_y(piece);
+            named_barrier_wait(3 + int(threadIdx.x) / 128, 128);  // two pieces alternate
+            store_rows<kSize, 64>(at, piece, y);
         }
+    }
+
+    // Of two rows of x, lanes of even rows of w keep the first.
+    template <int kSize, int sums>
+    __device__ void store_lanes(const float (&acc)[sums]) const {
+        const bool odd = threadIdx.x & 4;
+#pragma unroll 1
+        for (int32_t piece = 0; piece * 16 < count; ++piece) {
+            const uint32_t at = piece_at + piece % 2 * S::kPiece;
+            Eight z;
+            pick<0>(piece, acc, z);
+            add_bias(bias, z);
+            float gate[4], up[4], y[4];
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const float a = z[2 * i], b = z[2 * i + 1];
+                const float other = __shfl_xor_sync(~0u, odd ? a : b, 4);
+                gate[i] = odd ? other : a;
+                up[i] = odd ? b : other;
+            }
+            join_f32(e, gate, up, y);
+#pragma unroll
+            for (int i = 0; i < 4; ++i) put<kSize>(at, x_row(2 * i) + odd, w_row(2 * i) / 2, y[i]);
+            const int64_t row = row_of_y(piece);
+            named_barrier_wait(3 + int(threadIdx.x) / 128, 128);
+            store_rows<kSize, 32>(at, piece, row);
+        }
+    }
+
+    template <int kSize, int sums>
+    __device__ void store_halves(const float (&acc)[sums]) const {
+        const bool is_up = int32_t(threadIdx.x) / 128 >= S::R / 2;
+        const uint32_t here = int32_t(threadIdx.x) % 128 * 16;
+#pragma unroll 1
+        for (int32_t piece = 0; piece * 16 < count; piece += 2) {
+            Eight given, z, y;
+            pick<0>(piece + !is_up, acc, given);
+            pick<0>(piece + is_up, acc, z);
+            add_bias(bias, z);
+#pragma unroll
+            for (int i = 0; i < 8; i += 4) {
+                shared_store_16(piece_at + here + i * 512,
+                                {__float_as_uint(given[i]), __float_as_uint(given[i + 1]),
+                                 __float_as_uint(given[i + 2]), __float_as_uint(given[i + 3])});
+            }
+            named_barrier_wait(2, kThreads);
+#pragma unroll
+            for (int i = 0; i < 8; i += 4) {
+                const float4 v = shared_load_floats(partner_at + here + i * 512);
+                given[i] = v.x, given[i + 1] = v.y, given[i + 2] = v.z, given[i + 3] = v.w;
+            }
+            add_bias(partner_bias, given);
+#pragma unroll
+            for (int i = 0; i < 8; ++i) {
+                const float gate = is_up ? given[i] : z[i];
+                given[i] = is_up ? z[i] : given[i], z[i] = gate;
+            }
+            join_f32(e, z, given, y);
+            put_all<kSize>(piece_at + S::kPiece, y);
+            const int64_t row = row_of_y(piece + is_up);
+            named_barrier_wait(2, kThreads);
+            store_rows<kSize, 64>(piece_at + S::kPiece, piece + is_up, row);
+        }
+    }
+
+    template <int kSize, int sums>
+    __device__ void store_as(const float (&acc)[sums]) const {
+        if (!e.joins()) return store_plain<kSize>(acc);
+        e.interleaved ? store_lanes<kSize>(acc) : store_halves<kSize>(acc);
+    }
+    template <int sums>
+    __device__ void store(const float (&acc)[sums]) const {
+        whole &&e.y_type != QK_FORMAT_F32 ? store_as<2>(acc) : store_as<4>(acc);
     }
 };
 

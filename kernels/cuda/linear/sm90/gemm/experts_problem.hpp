@@ -11,9 +11,8 @@ struct GemmExpertsProblem {
     ExpertsList list;
     int32_t of_expert;                // rows of tiles
     int32_t first_block, row_blocks;  // blocks of rows of w, of an expert
-    int32_t step_items, step_blocks;  // from a block's unit to its next
     int32_t first_row, last_row;      // of the list: where the items begin that are multiplied
-    bool pieces;                      // columns of y leave in pieces of several
+    bool whole;                       // y leaves 16 bytes at a time
 };
 
 // An instance, compiled on its own.

@@ -96,7 +96,7 @@ struct GemmShape {
     static constexpr int producer_registers() {
         if (kTransposed) return N == 256 ? 56 : 88;
         if (kConsumers == 4) return kListed || kSmall ? 64 : kBytes ? 32 : 24;
-        if (kSmall) return kListed ? 120 : 88;
+        if (kSmall) return kListed ? 104 : 88;
         return (kListed && kMade) || (kBytes && kConsumers == 3) ? 56 : 40;
     }
     static constexpr int kProducerRegisters = producer_registers();
@@ -115,7 +115,10 @@ struct GemmShape {
     static constexpr uint32_t kSums = N * kColumn;
     // Large: where a warpgroup transposes 64 rows of w by 16 of x, twice, after the ring.
     static constexpr uint32_t kTransposePitch = 128 + 16, kTransposeBytes = 16 * kTransposePitch;
-    static constexpr uint32_t kTransposeRoom = kListed   ? 2 * (16 * kColumn + N * 4)
+    // Of a list: two pieces of a warpgroup, 64 rows of w by 16 of x, and units that come.
+    static constexpr uint32_t kPitch = 64 * 4 + 16, kPiece = 16 * kPitch;
+    static constexpr uint32_t kPieces = kConsumers * 2 * kPiece, kUnits = 3, kUnit = 16 + N * 4;
+    static constexpr uint32_t kTransposeRoom = kListed   ? kPieces + kUnits * kUnit
                                                : kScaled ? kConsumers * 2 * kTransposeBytes
                                                          : 0;
     static_assert(!kListed || (kQ == 1 && !kBytes));
@@ -155,6 +158,12 @@ struct Turn {  // of the ring
     __device__ explicit Turn(uint32_t first_parity) : parity(first_parity) {}
     __device__ void next(int32_t slots) {
         if (++slot == uint32_t(slots)) slot = 0, parity ^= 1;
+    }
+    // Passes `count` stages.
+    __device__ void skip(int32_t count, int32_t slots) {
+        slot += uint32_t(count);
+        parity ^= slot / uint32_t(slots) & 1;
+        slot %= uint32_t(slots);
     }
 };
 
