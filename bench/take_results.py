@@ -53,8 +53,8 @@ def lines_of(folder, name):
 
 
 def cuda_rows(lines, prefix, rows, scales, share):
-    """(weights, m, shape, us[, share]) of the lines whose name starts so, in the pages' order. A share
-    of 0 is not known: the run had no floors."""
+    """(weights, m, shape, us[, share]) of the lines whose name starts so, in the pages' order.
+    A share of 0 is not known: the run had no floors."""
     for line in sorted(lines, key=lambda line: SHAPES.index(f"{line['n']}x{line['k']}")
                        if f"{line['n']}x{line['k']}" in SHAPES else len(SHAPES)):
         what = line["what"]
