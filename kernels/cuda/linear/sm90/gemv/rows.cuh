@@ -119,14 +119,16 @@ struct GemvRowsWarp : GemvWarp<T, Decode, kind, kGroupTiles, ItemTiles> {
                   full);
     }
     __device__ void ask_for_zeros() const {
-        if (Decode::kLut4 || p.zero == nullptr) return;
+        if constexpr (!Decode::kLut4) {
+            if (p.zero == nullptr) return;
 #pragma unroll
-        for (uint32_t i = 0; i < kGroups; ++i) {
-            uint32_t group;
-            if (row % 4 != 0 || !this->find_group(ahead.column, i, &group)) continue;
-            copy_word(slot + Map::kZeros + i * 32 + pair * 8 + row, zeros + group * 8);
+            for (uint32_t i = 0; i < kGroups; ++i) {
+                uint32_t group;
+                if (row % 4 != 0 || !this->find_group(ahead.column, i, &group)) continue;
+                copy_word(slot + Map::kZeros + i * 32 + pair * 8 + row, zeros + group * 8);
+            }
+            copies_arrive(barrier);
         }
-        copies_arrive(barrier);
     }
 
     // ---- Products
