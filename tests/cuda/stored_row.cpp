@@ -57,10 +57,11 @@ TEST(CudaDirect, OneRow) {
 // and that the blocks of a cluster divide where there are clusters.
 TEST(CudaDirect, OneRowOfColumns) {
     QK_NEEDS_DEVICE();
-    const Shapes shapes = kSimulated
-                              ? Shapes{{32, 544}, {96, 2184}, {576, 1024}, {2592, 256}}
-                              : Shapes{{32, 8},      {96, 544},    {256, 8232},   {1184, 4096},
-                                       {4096, 4096}, {8480, 2184}, {16928, 1056}, {34016, 256}};
+    const Shapes shapes =
+        kSimulated ? Shapes{{32, 544}, {96, 2184}, {576, 1024}, {2592, 256}, {288, 8}, {576, 200}}
+                   : Shapes{{32, 8},      {96, 544},    {256, 8232},   {1184, 4096},
+                            {4096, 4096}, {8480, 2184}, {16928, 1056}, {34016, 256},
+                            {288, 8},     {1056, 8},    {576, 200}};
     const int32_t groups[] = {32, 64, 128, 1024, QK_GROUP_ROW};
     Rng rng(49);
     int at = 0, ran = 0;

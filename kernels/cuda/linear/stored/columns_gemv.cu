@@ -245,6 +245,11 @@ struct ColumnsWarp {
         }
 #pragma unroll
         for (float &one : sum) one = 0;
+        add_warps(row);
+    }
+    // Every warp of the block calls it, those without columns too.
+    __device__ void add_warps(int32_t row) const {
+        const float *const turn = partials + row % 2 * (kWarps * kRows);
         __syncthreads();
         if (threadIdx.x >= kRows) return;
         float total = turn[threadIdx.x];
@@ -272,8 +277,7 @@ struct ColumnsWarp {
             advance(&unit);
             if (left == 1 || unit.row != row) end_strip(row);
         }
-        // A warp without columns.
-        for (int32_t i = 0; count == 0 && i < strips; ++i) __syncthreads();
+        for (int32_t row = 0; count == 0 && row < strips; ++row) add_warps(row);
         __syncthreads();
     }
 
