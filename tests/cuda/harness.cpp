@@ -77,7 +77,7 @@ HostWeight empty_weight(const qk_tensor_desc &desc, qk_layout packed, uint8_t fi
     return w;
 }
 
-static void put(qk_format format, std::vector<uint8_t> &data, int64_t index, float value) {
+void put_float(qk_format format, std::vector<uint8_t> &data, int64_t index, float value) {
     if (format == QK_FORMAT_F32) {
         memcpy(data.data() + index * 4, &value, 4);
         return;
@@ -92,7 +92,7 @@ static int64_t size_of(qk_format format) { return format == QK_FORMAT_F32 ? 4 : 
 std::vector<uint8_t> random_floats(qk_format format, int64_t count, Rng &rng) {
     std::vector<uint8_t> data(size_t(count * size_of(format)));
     std::normal_distribution<float> normal;
-    for (int64_t i = 0; i < count; ++i) put(format, data, i, normal(rng));
+    for (int64_t i = 0; i < count; ++i) put_float(format, data, i, normal(rng));
     return data;
 }
 
@@ -112,7 +112,7 @@ static void fill_scales(qk_format format, std::vector<uint8_t> &plane, float siz
     for (int64_t i = 0; i < int64_t(plane.size()) / size_of(format); ++i) {
         const uint64_t kind = rng() % 64;
         const float value = kind == 0 ? 0.0f : positive(rng) * size * (kind == 1 ? -1.0f : 1.0f);
-        put(format, plane, i, value);
+        put_float(format, plane, i, value);
     }
 }
 

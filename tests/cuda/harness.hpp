@@ -77,6 +77,7 @@ HostWeight empty_weight(const qk_tensor_desc &desc, qk_layout packed, uint8_t fi
 HostWeight random_weight(const qk_tensor_desc &desc, Rng &rng);
 
 std::vector<uint8_t> random_floats(qk_format format, int64_t count, Rng &rng);
+void put_float(qk_format format, std::vector<uint8_t> &data, int64_t index, float value);
 float float_at(qk_format format, const std::vector<uint8_t> &data, int64_t index);
 
 qk_tensor_desc weight_desc(qk_format format, qk_format scale, qk_layout layout, int32_t group,

@@ -89,6 +89,32 @@ TEST(CudaQuantize, EveryPointOfLut8IsTheCpus) {
     }
 }
 
+// Large numbers first, which may stay in a block's memory where a short last group ends.
+TEST(CudaQuantize, ShortLastGroupsSeeNothingBehindThem) {
+    QK_NEEDS_DEVICE();
+    Rng rng(44);
+    for (const qk_format format : {QK_FORMAT_LUT8, QK_FORMAT_NF4, QK_FORMAT_FP4_BNB}) {
+        for (const qk_format from : {QK_FORMAT_F32, QK_FORMAT_F16, QK_FORMAT_BF16}) {
+            for (const auto &[k, value] :
+                 {std::pair{16384 * 4, 30000.0f}, {77, 0.5f}, {2310, 3.0f}}) {
+                SCOPED_TRACE(std::to_string(format) + " from " + std::to_string(from) + " k " +
+                             std::to_string(k));
+                std::vector<uint8_t> numbers(size_t(k) * (from == QK_FORMAT_F32 ? 4 : 2));
+                for (int64_t i = 0; i < k; ++i) {
+                    const float x = i % 3 == 0 ? value : value / float(i % 7 + 2);
+                    put_float(from, numbers, i, x);
+                }
+                const qk_tensor_desc desc =
+                    weight_desc(format, QK_FORMAT_F32,
+                                format == QK_FORMAT_LUT8 ? QK_LAYOUT_ROW : QK_LAYOUT_ROW_HIGH, 256,
+                                1, k, false, true);
+                EXPECT_EQ(check_quantize(desc, from, numbers, rng), 2);  // with the generic kernel
+                if (HasFailure()) return;
+            }
+        }
+    }
+}
+
 // Every (kEvery-th) f16 number that is not larger than its group's largest, no power of two.
 TEST(CudaQuantize, EveryHalfIsTheCpus) {
     QK_NEEDS_DEVICE();

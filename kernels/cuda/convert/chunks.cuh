@@ -160,7 +160,7 @@ struct Ahead {
             const int first = i / kVectors * kStep + i % kVectors * kOfVector;
             const int32_t left = min(max(rest - first, 0), kOfVector);
             copy_ahead<16>(&vectors[stage][i][threadIdx.x], first_vector + first / kOfVector,
-                           uint32_t(left) * (16 / kOfVector), left > 0);
+                           uint32_t(left) * (16 / kOfVector), true);
         }
         copies_commit();
     }
