@@ -111,20 +111,6 @@ __device__ void stage(const Problem &p, const Place &place, Block<kind> &block) 
     __syncthreads();
 }
 
-template <Entries kind>
-__device__ float value_of(const Block<kind> &block, const Group<kind> &group, uint32_t code,
-                          int high) {
-    const float scale = high == 0 ? group.scale.x : group.scale.y;
-    if constexpr (kind == Entries::kTable) {
-        return __fmul_rn(block.entries[code], scale);
-    } else if constexpr (kind == Entries::kNumbers) {
-        return __fmul_rn(__fadd_rn(biased(code), high == 0 ? -group.zero.x : -group.zero.y), scale);
-    } else {
-        const float minimum = high == 0 ? group.minimum.x : group.minimum.y;
-        return __fadd_rn(__fmul_rn(__fadd_rn(biased(code), -biased(0)), scale), -minimum);
-    }
-}
-
 template <class Out, Entries kind>
 __global__ void __launch_bounds__(kThreads) expand_tiles(const __grid_constant__ Problem p) {
     constexpr uint32_t kCodes = Store<Out>::kCodes, kStep = 32 * kCodes, kWords = kCodes / 4;
@@ -152,7 +138,7 @@ __global__ void __launch_bounds__(kThreads) expand_tiles(const __grid_constant__
 #pragma unroll
             for (uint32_t c = 0; c < kCodes; ++c) {
                 const uint32_t code = word_code<kPairs>(codes[c / 4], high, int(c));
-                values[c] = value_of(block, group, code, high);
+                values[c] = value_of(block.entries, group, code, high);
             }
             if (row + 8 * high >= p.rows) continue;
             __stcs(out + (8 * high * k + column) / kCodes, Store<Out>::pack(values));

@@ -30,14 +30,15 @@ struct RawGroup {
     uint32_t zero;    // kNumbers: two nibbles
 };
 
-template <Entries kind>
+// kAligned: whether second scales are.
+template <Entries kind, bool kAligned = true>
 __device__ RawGroup<kind> load_group(const WeightView &w, int32_t second_shift, int64_t row_tile,
                                      int quad, int64_t group) {
     RawGroup<kind> raw = {};
-    raw.scale = load_pair<true>(w, w.scale, w.second, second_shift, row_tile, quad, group);
+    raw.scale = load_pair<kAligned>(w, w.scale, w.second, second_shift, row_tile, quad, group);
     if (kind == Entries::kLowered) {
-        raw.minimum =
-            load_pair<true>(w, w.minimum, w.minimum_second, second_shift, row_tile, quad, group);
+        raw.minimum = load_pair<kAligned>(w, w.minimum, w.minimum_second, second_shift, row_tile,
+                                          quad, group);
     } else if (kind == Entries::kNumbers) {
         const int64_t at = (row_tile * w.geometry.groups_per_row + group) * 8 + quad;
         raw.zero = w.zero == nullptr ? 0x88 : w.zero[at];
@@ -55,6 +56,20 @@ __device__ Group<kind> group_of(const WeightView &w, const RawGroup<kind> &raw, 
         return {scale, {biased(raw.zero), biased(raw.zero >> 4)}};
     } else {
         return {scale};
+    }
+}
+
+// The value of a code of row r (`high` 0) or r + 8 (1).
+template <Entries kind>
+__device__ float value_of(const float *entries, const Group<kind> &group, uint32_t code, int high) {
+    const float scale = high == 0 ? group.scale.x : group.scale.y;
+    if constexpr (kind == Entries::kTable) {
+        return __fmul_rn(entries[code], scale);
+    } else if constexpr (kind == Entries::kNumbers) {
+        return __fmul_rn(__fadd_rn(biased(code), high == 0 ? -group.zero.x : -group.zero.y), scale);
+    } else {
+        const float minimum = high == 0 ? group.minimum.x : group.minimum.y;
+        return __fadd_rn(__fmul_rn(__fadd_rn(biased(code), -biased(0)), scale), -minimum);
     }
 }
 

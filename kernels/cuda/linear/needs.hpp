@@ -318,7 +318,7 @@ constexpr Needs kRecordsNeeds = {.weights = kRecords,
                                  .n_below = int64_t{1} << 34};
 
 constexpr Needs kPackedLanesNeeds = {
-    .weights = kPackedLowered,
+    .weights = kPacked4 | kPackedLowered,
     .conditions = needs(C::kXAligned16, C::kCodesAligned16, C::kScalesAligned16, C::kZerosAligned16,
                         C::kK16, C::kGroupsAlongK, C::kGroupsPowerOfTwo, C::kGroupsOf16,
                         C::kSecondPowerOfTwo, C::kFewGroups32),
