@@ -150,12 +150,9 @@ template <class Out>
 Status run_type(const Problem &p, const Launch &launch) {
     const int64_t blocks = ceil_div(p.rows, 16) * p.runs;
     const Shape3 shape = {dim3(uint32_t(blocks)), kThreads};
-    const auto expand = [&](auto kernel) {
-        return launch_kernel(launch, "dequantize", kernel, shape, p);
-    };
-    if (p.w.lowered) return expand(expand_tiles<Out, Entries::kLowered>);
-    return p.w.layout == kLayoutTilesPairs ? expand(expand_tiles<Out, Entries::kTable>)
-                                           : expand(expand_tiles<Out, Entries::kNumbers>);
+    return run_by_entries(p.w, [&]<Entries kind>() {
+        return launch_kernel(launch, "dequantize", expand_tiles<Out, kind>, shape, p);
+    });
 }
 
 Status run(const DequantizeArgs &args, const Launch &launch) {

@@ -73,6 +73,14 @@ __device__ float value_of(const float *entries, const Group<kind> &group, uint32
     }
 }
 
+// run.operator()<kind>() for what the codes of tiles are.
+template <class Run>
+Status run_by_entries(const WeightView &w, const Run &run) {
+    if (w.lowered) return run.template operator()<Entries::kLowered>();
+    return w.layout == kLayoutTilesPairs ? run.template operator()<Entries::kTable>()
+                                         : run.template operator()<Entries::kNumbers>();
+}
+
 // How many a thread of a block with 4096 codes a warp asks for before it waits: all of them down to
 // groups of 16, of 32 where a group has a zero or a minimum.
 template <Entries kind>

@@ -149,9 +149,7 @@ Status run(const LinearArgs &args, const Launch &launch) {
     const Problem p = {view_of(args), int32_t(ceil_div(s.k, 64)),
                        s.groups_per_row == 1 ? 31 : log2_of(s.group_size),
                        second_shift_of(args.w.scale)};
-    if (p.w.lowered) return run_kind<Entries::kLowered>(p, launch);
-    return p.w.layout == kLayoutTilesPairs ? run_kind<Entries::kTable>(p, launch)
-                                           : run_kind<Entries::kNumbers>(p, launch);
+    return run_by_entries(p.w, [&]<Entries kind>() { return run_kind<kind>(p, launch); });
 }
 
 }  // namespace

@@ -72,15 +72,6 @@ __device__ inline float2 pair_value(const WeightView &w, const RawPair &raw, flo
     }
 }
 
-// The same, decoded at once.
-__device__ inline float2 row_pair(const WeightView &w, const uint8_t *plane, const uint8_t *seconds,
-                                  int32_t second_shift, int64_t row_tile, int quad, int64_t group) {
-    const RawPair raw = load_pair<false>(w, plane, seconds, second_shift, row_tile, quad, group);
-    const bool coded = w.scale_format == QK_FORMAT_LUT8;
-    return pair_value(w, raw, coded ? load_as<float>(w.bias, 0) : 0.0f,
-                      [&](uint32_t code) { return load_as<float>(w.code, code); });
-}
-
 // Code number `column` of row r (`high` 0) or r + 8 (1) in words of a tile, 4 columns each.
 template <bool pairs>
 __device__ inline uint32_t word_code(uint32_t word, int high, int column) {
