@@ -286,7 +286,8 @@ struct ListedOutput {
     }
     template <int sums>
     __device__ void store(const float (&acc)[sums]) const {
-        whole &&e.y_type != QK_FORMAT_F32 ? store_as<2>(acc) : store_as<4>(acc);
+        if (whole && e.y_type != QK_FORMAT_F32) return store_as<2>(acc);
+        store_as<4>(acc);
     }
 };
 
