@@ -244,7 +244,7 @@ typedef struct qk_tensor_desc {
     int32_t rank;               /* 1..QK_MAX_RANK; leading dimensions of a weight count as rows */
     uint32_t flags;             /* QK_TENSOR_... */
     uint32_t reserved;          /* 0 */
-    int64_t shape[QK_MAX_RANK]; /* logical elements: a weight is {n, k} in every layout */
+    int64_t shape[QK_MAX_RANK]; /* logical: a weight is {n, k}. Dense: all but the last may be 0 */
     int64_t row_stride;         /* dense: elements from a row (COLUMN_MAJOR: column) to the next,
                                    for a slice of a wider array; 0: compact. Leading dimensions
                                    count as rows, all equally far apart */
@@ -256,8 +256,8 @@ typedef struct qk_tensor_desc {
 QK_API qk_status qk_tensor_plane_bytes(const qk_tensor_desc *desc, qk_plane plane, size_t *bytes);
 /* Uninitialised storage on the context's device. [allocates] */
 QK_API qk_status qk_tensor_create(qk_context *context, const qk_tensor_desc *desc, qk_tensor **out);
-/* Borrows memory of the context's device, which must outlive the tensor; planes[i] is plane i.
- * Planes the format does not have must be NULL or past plane_count. [allocates] the handle only. */
+/* Borrows memory of the context's device, which must outlive the tensor; planes[i] is plane i, NULL
+ * or past plane_count where the format has none. DATA of 0 rows may be. [allocates] the handle. */
 QK_API qk_status qk_tensor_wrap(qk_context *context, const qk_tensor_desc *desc,
                                 void *const *planes, int32_t plane_count, qk_tensor **out);
 typedef struct qk_span { void *data; size_t bytes; } qk_span;
@@ -296,8 +296,8 @@ QK_API qk_status qk_repack(qk_context *context, const qk_tensor *from, qk_tensor
 
 /* y = x . transpose(w) + bias.  x [m,k] dense; w [n,k] any format; bias [n] dense or NULL;
  * y [m,n] in x's format or f32, sharing no element with an input. More leading dimensions of x and
- * y count as rows. Sums are kept in f32. The same call always gives the same bits. A row of y does
- * not depend on m within a batch class: CPU m <= 2 and m >= 3; qk_explain names those of others. */
+ * y count as rows; m = 0 does nothing. Sums are f32. The same call always has the same bits. A row
+ * of y does not depend on m within a batch class: CPU m <= 2, m >= 3; qk_explain names others. */
 QK_API qk_status qk_linear(qk_context *context, const qk_tensor *x, const qk_tensor *w,
                            const qk_tensor *bias, qk_tensor *y);
 
@@ -531,7 +531,7 @@ QK_API qk_status qk_gru_state_count_clipped(qk_context *context, qk_gru_state *s
 QK_API qk_status qk_gru_state_clipped(qk_context *context, const qk_gru_state *state,
                                       qk_gru_clipped *clipped); /* [waits] */
 QK_API void qk_gru_state_destroy(qk_gru_state *state);
-/* Advances state by t steps: x [t,b,c], y [t,b,h] (or [t,c], [t,h] where b is 1); t = 1 streams.
+/* Advances state by t >= 0 steps: x [t,b,c], y [t,b,h] (or [t,c], [t,h] if b is 1); t = 1 streams.
  * x and y are f32 (quantized and dequantized at the border, NaN as zero) or the codes themselves:
  * I8 up to 8 bits, else I16. An x code beyond its bits is clamped. y must not overlap x. */
 QK_API qk_status qk_gru_run(qk_context *context, const qk_gru *gru, qk_gru_state *state,

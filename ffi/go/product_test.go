@@ -34,6 +34,26 @@ func TestMultiplyGivesWhatEachGives(t *testing.T) {
 	must(t, c.Multiply())
 }
 
+func TestNoRowsAreAResult(t *testing.T) {
+	c := oneThread(t)
+	w := packed(t, c, 64, 128)
+	x, y := dense(t, c, nil, 0, 128), empty(t, c, 0, 64)
+	must(t, c.Linear(x, w, nil, y))
+	must(t, c.Multiply(Product{X: x, W: w, Y: y}))
+	plan, err := c.Explain(Product{X: x, W: w, Y: y})
+	must(t, err)
+	if plan.Kernel != "nothing" || plan.WorkspaceBytes != 0 {
+		t.Fatalf("%+v", plan)
+	}
+	if got := values(t, c, y, 0); len(got) != 0 {
+		t.Fatalf("%v", got)
+	}
+	memory, err := NewMemory(0)
+	must(t, err)
+	_, err = WrapTensor(c, Desc{Format: FormatF32, Shape: []int64{0, 64}}, memory)
+	must(t, err)
+}
+
 func TestAWrongProductIsNamedAndNoneRuns(t *testing.T) {
 	c := oneThread(t)
 	w, v := packed(t, c, 64, 128), packed(t, c, 24, 64)

@@ -74,7 +74,6 @@ qk_status qk_tensor_upload(qk_context *context, qk_tensor *tensor, qk_plane plan
                            size_t bytes) {
     QK_API_CONTEXT(context);
     QK_TRY(check_argument(context, tensor));
-    QK_API_POINTER(context, host);
     return qk::tensor_upload(context, tensor, plane, host, bytes);
 }
 
@@ -82,7 +81,6 @@ qk_status qk_tensor_download(qk_context *context, const qk_tensor *tensor, qk_pl
                              void *host, size_t bytes) {
     QK_API_CONTEXT(context);
     QK_TRY(check_argument(context, tensor));
-    QK_API_POINTER(context, host);
     return qk::tensor_download(context, tensor, plane, host, bytes);
 }
 

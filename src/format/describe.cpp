@@ -21,14 +21,15 @@ Status check_header(const qk_tensor_desc &desc, ErrorText *error) {
     return QK_OK;
 }
 
-// Rows and columns in int64, with room to count bytes.
+// Rows and columns in int64, with room to count bytes. Dense tensors may have no rows.
 Status check_shape(const qk_tensor_desc &desc, Shape *shape, ErrorText *error) {
     QK_CHECK(desc.rank >= 1 && desc.rank <= QK_MAX_RANK, error, SHAPE,
              "desc: rank is %d, accepted are 1 to %d", desc.rank, QK_MAX_RANK);
     Checked rows(1);
     for (int32_t i = 0; i < desc.rank; ++i) {
-        QK_CHECK(desc.shape[i] >= 1, error, SHAPE, "desc: shape[%d] is %lld, must be at least 1", i,
-                 ll(desc.shape[i]));
+        const int32_t least = is_dense(*shape->format) && i < desc.rank - 1 ? 0 : 1;
+        QK_CHECK(desc.shape[i] >= least, error, SHAPE,
+                 "desc: shape[%d] is %lld, must be at least %d", i, ll(desc.shape[i]), least);
         if (i < desc.rank - 1) rows = rows * desc.shape[i];
     }
     shape->columns = desc.shape[desc.rank - 1];
@@ -43,11 +44,12 @@ Status check_stride(const qk_tensor_desc &desc, Shape *shape, ErrorText *error) 
     shape->column_major = (desc.flags & QK_TENSOR_COLUMN_MAJOR) != 0;
     const int64_t lines = shape->column_major ? shape->columns : shape->rows;
     const int64_t length = shape->column_major ? shape->rows : shape->columns;
-    shape->stride = desc.row_stride != 0 ? desc.row_stride : length;
+    const bool empty = shape->rows == 0;  // nothing is between no rows
+    shape->stride = desc.row_stride != 0 && !empty ? desc.row_stride : length;
     QK_CHECK(shape->stride >= length, error, SHAPE,
              "desc: row_stride is %lld, must be 0 or at least %lld, or %s overlap",
              ll(desc.row_stride), ll(length), shape->column_major ? "columns" : "rows");
-    const Checked numbers = Checked(lines - 1) * shape->stride + length;
+    const Checked numbers = empty ? Checked(0) : Checked(lines - 1) * shape->stride + length;
     QK_CHECK((numbers * 8).ok, error, SHAPE, "desc: row_stride %lld overflows 64-bit sizes",
              ll(desc.row_stride));
     shape->plane_bytes[QK_PLANE_DATA] = numbers.value * (shape->format->bits / 8);

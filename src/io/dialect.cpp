@@ -18,21 +18,19 @@ const Dialect *const kDialects[] = {
 // What the library itself says about the description decides, so that no rule about sizes is
 // written twice.
 qk_status check_planes(const Layer &layer, qk_io_message *message) {
+    const int64_t n = layer.desc.shape[0], k = layer.desc.shape[1];
     for (qk_plane plane = 0; plane < QK_PLANE_COUNT; ++plane) {
         size_t bytes = 0;
-        if (qk_tensor_plane_bytes(&layer.desc, plane, &bytes) != QK_OK) {
-            const bool empty = layer.desc.shape[0] < 1 || layer.desc.shape[1] < 1;
-            if (empty || layer.desc.group_size == 0) {
-                return fail(message, QK_ERROR_UNSUPPORTED,
-                            "weight is [%lld,%lld]; a tensor of qk has at least 1 of each",
-                            static_cast<long long>(layer.desc.shape[0]),
-                            static_cast<long long>(layer.desc.shape[1]));
-            }
+        const bool described = qk_tensor_plane_bytes(&layer.desc, plane, &bytes) == QK_OK;
+        if (n < 1 || k < 1 || (!described && layer.desc.group_size == 0)) {
             return fail(message, QK_ERROR_UNSUPPORTED,
-                        "no qk tensor is [%lld,%lld] with groups of %d",
-                        static_cast<long long>(layer.desc.shape[0]),
-                        static_cast<long long>(layer.desc.shape[1]),
-                        static_cast<int>(layer.desc.group_size));
+                        "weight is [%lld,%lld]; a weight of qk has at least 1 of each",
+                        static_cast<long long>(n), static_cast<long long>(k));
+        }
+        if (!described) {
+            return fail(message, QK_ERROR_UNSUPPORTED,
+                        "no qk tensor is [%lld,%lld] with groups of %d", static_cast<long long>(n),
+                        static_cast<long long>(k), static_cast<int>(layer.desc.group_size));
         }
         if (bytes != layer.plane_bytes[plane]) {
             static constexpr const char *kPlanes[QK_PLANE_COUNT] = {
@@ -40,9 +38,8 @@ qk_status check_planes(const Layer &layer, qk_io_message *message) {
                 "scale offset", "code table", "global scale", "second minima", "order"};
             return fail(message, QK_ERROR_CORRUPT,
                         "%s: the file has %lld bytes, [%lld,%lld] needs %lld", kPlanes[plane],
-                        static_cast<long long>(layer.plane_bytes[plane]),
-                        static_cast<long long>(layer.desc.shape[0]),
-                        static_cast<long long>(layer.desc.shape[1]), static_cast<long long>(bytes));
+                        static_cast<long long>(layer.plane_bytes[plane]), static_cast<long long>(n),
+                        static_cast<long long>(k), static_cast<long long>(bytes));
         }
     }
     return QK_OK;

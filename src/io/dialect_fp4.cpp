@@ -36,7 +36,7 @@ bool is_tiled(const Parts &p, int64_t groups) {
 qk_status set_codes(const Parts &p, Layer *layer, qk_io_message *message) {
     if (p.codes->bytes == 0) {
         return fail(message, QK_ERROR_UNSUPPORTED,
-                    "weight is %s; a tensor of qk has at least 1 of each",
+                    "weight is %s; a weight of qk has at least 1 of each",
                     shape_text(p.codes).text);
     }
     const int64_t k = p.bytes_of_row * 2, groups = ceil_div(k, p.group);

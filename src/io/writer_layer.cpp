@@ -139,7 +139,8 @@ qk_status qk_writer_declare_layer(qk_writer *w, qk_dialect dialect, const char *
                     "that the file stores",
                     layer);
     }
-    const qk_status described = qk_tensor_plane_bytes(desc, QK_PLANE_DATA, &bytes);
+    qk_status described = qk_tensor_plane_bytes(desc, QK_PLANE_DATA, &bytes);
+    if (described == QK_OK && bytes == 0) described = QK_ERROR_SHAPE;  // a batch, and no weight
     if (described != QK_OK) {
         return fail(message, described, "desc: not a tensor: %s", qk_status_string(described));
     }

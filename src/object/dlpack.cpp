@@ -37,9 +37,16 @@ void release_managed(void *managed) {
     if (self->deleter != nullptr) self->deleter(self);
 }
 
+// Has no elements, so that its strides mean nothing and its data may be NULL.
+bool is_empty(const DLTensor &tensor) {
+    bool empty = false;
+    for (int32_t i = 0; i < tensor.ndim; ++i) empty |= tensor.shape[i] == 0;
+    return empty;
+}
+
 // Row-major, rows equally far apart.
 Status read_strides(qk_context *context, const DLTensor &tensor, qk_tensor_desc *desc) {
-    if (tensor.strides == nullptr) return QK_OK;
+    if (tensor.strides == nullptr || is_empty(tensor)) return QK_OK;
     const int32_t last = tensor.ndim - 1;
     int64_t row_stride = 0;  // 0: one row so far
     Checked expected(1);
@@ -73,7 +80,7 @@ Status describe_dlpack(qk_context *context, const DLManagedTensorVersioned &mana
              context->device.index);
     QK_CHECK(tensor.ndim >= 1 && tensor.ndim <= QK_MAX_RANK, error, SHAPE,
              "managed: ndim is %d, accepted are 1 to %d", tensor.ndim, QK_MAX_RANK);
-    QK_CHECK(tensor.shape != nullptr && tensor.data != nullptr, error, NULL,
+    QK_CHECK(tensor.shape != nullptr && (tensor.data != nullptr || is_empty(tensor)), error, NULL,
              "managed: shape or data is NULL");
     for (const TypeRow &row : kTypes) {
         const DLDataType &type = tensor.dtype;
@@ -144,7 +151,8 @@ Status tensor_from_dlpack(qk_context *context, DLManagedTensorVersioned *managed
     QK_TRY(describe_dlpack(context, *managed, &desc));
     QK_TRY(read_strides(context, managed->dl_tensor, &desc));
     const DLTensor &tensor = managed->dl_tensor;
-    void *const data = static_cast<char *>(tensor.data) + tensor.byte_offset;
+    char *const start = static_cast<char *>(tensor.data);
+    void *const data = start == nullptr ? nullptr : start + tensor.byte_offset;
     QK_TRY(tensor_wrap(context, desc, &data, 1, out));
     (*out)->borrowed_from = managed;
     (*out)->release_borrowed = release_managed;
@@ -156,7 +164,7 @@ Status tensor_to_dlpack(qk_tensor *tensor, qk_plane plane, DLManagedTensorVersio
     ErrorText *const error = &context->error;
     QK_CHECK(plane >= 0 && plane < QK_PLANE_COUNT, error, ARGUMENT,
              "plane: is %d, accepted are 0 to %d", plane, QK_PLANE_COUNT - 1);
-    QK_CHECK(tensor->planes[plane] != nullptr, error, FORMAT, "plane: %s has no plane %d",
+    QK_CHECK(has_plane(*tensor, plane), error, FORMAT, "plane: %s has no plane %d",
              tensor->shape.format->name, plane);
     void *const memory = host_allocate(context, sizeof(Export));
     QK_CHECK(memory != nullptr, error, MEMORY, "tensor: no memory for a DLPack view");

@@ -55,13 +55,14 @@ Status check_transfer(qk_context *context, const qk_tensor *tensor, qk_plane pla
     QK_CHECK(plane >= 0 && plane < QK_PLANE_COUNT, &context->error, ARGUMENT,
              "plane: is %d, accepted are 0 to %d", plane, QK_PLANE_COUNT - 1);
     const int64_t expected = tensor->shape.plane_bytes[plane];
-    QK_CHECK(expected != 0, &context->error, FORMAT, "plane: %s has no plane %d",
+    QK_CHECK(has_plane(*tensor, plane), &context->error, FORMAT, "plane: %s has no plane %d",
              tensor->shape.format->name, plane);
     QK_CHECK(!has_gaps(tensor->shape), &context->error, UNSUPPORTED,
              "tensor: has a row_stride of %lld; what is between its %s is not its own",
              (long long)tensor->shape.stride, tensor->shape.column_major ? "columns" : "rows");
     QK_CHECK(bytes == size_t(expected), &context->error, BUFFER_SIZE,
              "bytes: is %zu, plane %d has %lld", bytes, plane, (long long)expected);
+    QK_CHECK(host != nullptr || bytes == 0, &context->error, NULL, "host: is NULL");
     QK_CHECK(!overlap(host, expected, tensor->planes[plane], expected), &context->error, STATE,
              "host: overlaps plane %d of the tensor", plane);
     return QK_OK;
@@ -121,8 +122,8 @@ Status tensor_wrap(qk_context *context, const qk_tensor_desc &desc, void *const 
             QK_CHECK(given, &context->error, NULL, "planes[%d]: is missing, %s needs %lld bytes", i,
                      shape.format->name, (long long)shape.plane_bytes[i]);
         } else {
-            QK_CHECK(!given, &context->error, FORMAT, "planes[%d]: %s has no such plane", i,
-                     shape.format->name);
+            QK_CHECK(!given || i == QK_PLANE_DATA, &context->error, FORMAT,
+                     "planes[%d]: %s has no such plane", i, shape.format->name);
         }
     }
     qk_tensor *tensor = nullptr;
@@ -166,6 +167,10 @@ Status check_tensor(const qk_tensor *tensor) {
     return tensor->magic == kTensorMagic ? QK_OK : QK_ERROR_STATE;
 }
 
+bool has_plane(const qk_tensor &tensor, qk_plane plane) {
+    return plane == QK_PLANE_DATA || tensor.shape.plane_bytes[plane] != 0;
+}
+
 Dense dense_view(const qk_tensor &tensor) {
     const Shape &shape = tensor.shape;
     return {shape.format, shape.rows,        shape.columns, tensor.planes[QK_PLANE_DATA],
@@ -187,6 +192,7 @@ Status tensor_upload(qk_context *context, qk_tensor *tensor, qk_plane plane, con
     QK_TRY(check_transfer(context, tensor, plane, host, bytes));
     QK_CHECK((tensor->desc.flags & QK_TENSOR_READ_ONLY) == 0, &context->error, STATE,
              "tensor: is read-only");
+    if (bytes == 0) return QK_OK;
     return context->backend->memory.upload(make_launch(context), tensor->planes[plane], host,
                                            bytes);
 }
@@ -194,6 +200,7 @@ Status tensor_upload(qk_context *context, qk_tensor *tensor, qk_plane plane, con
 Status tensor_download(qk_context *context, const qk_tensor *tensor, qk_plane plane, void *host,
                        size_t bytes) {
     QK_TRY(check_transfer(context, tensor, plane, host, bytes));
+    if (bytes == 0) return QK_OK;
     return context->backend->memory.download(make_launch(context), host, tensor->planes[plane],
                                              bytes);
 }

@@ -32,6 +32,8 @@ void tensor_release(qk_tensor *tensor);
 void tensor_destroy(qk_tensor *tensor);
 
 Status check_tensor(const qk_tensor *tensor);
+// Whether its format does, even if it is DATA of no rows.
+bool has_plane(const qk_tensor &tensor, qk_plane plane);
 
 // Views for kernels.
 Dense dense_view(const qk_tensor &tensor);

@@ -1,5 +1,7 @@
 #include "op/checks.hpp"
 
+#include "op/experts.hpp"
+
 namespace qk {
 namespace {
 
@@ -122,6 +124,61 @@ Status check_same_shape(qk_context *context, const qk_tensor *a, const char *a_n
              ll(a->shape.rows), ll(a->shape.columns), b_name, ll(b->shape.rows),
              ll(b->shape.columns));
     return QK_OK;
+}
+
+Status check_weight(qk_context *context, const qk_tensor *w) {
+    QK_TRY(check_operand(context, w, "w"));
+    QK_CHECK(w->shape.format->kind != FormatKind::kInteger, &context->error, FORMAT,
+             "w: is %s, accepted are float and quantized formats", w->shape.format->name);
+    QK_CHECK(w->shape.rows >= 1, &context->error, SHAPE, "w: has no rows, must have at least 1");
+    return QK_OK;
+}
+
+namespace {
+
+Status check_shapes(qk_context *context, const qk_tensor *x, const qk_tensor *w, const qk_tensor *y,
+                    bool transposed) {
+    ErrorText *const error = &context->error;
+    const Shape &a = x->shape, &b = w->shape, &c = y->shape;
+    const char in = transposed ? 'n' : 'k', out = transposed ? 'k' : 'n';  // columns of x and y
+    const int64_t w_in = transposed ? b.rows : b.columns, w_out = transposed ? b.columns : b.rows;
+    QK_CHECK(w_in == a.columns, error, SHAPE, "w: %c is %lld, x has %c %lld", in, ll(w_in), in,
+             ll(a.columns));
+    QK_CHECK(c.rows == a.rows, error, SHAPE, "y: m is %lld, x has m %lld", ll(c.rows), ll(a.rows));
+    QK_CHECK(c.columns == w_out, error, SHAPE, "y: %c is %lld, w has %c %lld", out, ll(c.columns),
+             out, ll(w_out));
+    QK_CHECK(c.format == a.format || c.format->id == QK_FORMAT_F32, error, FORMAT,
+             "y: is %s, x is %s: they must be equal, or y f32", c.format->name, a.format->name);
+    return QK_OK;
+}
+
+Status check_bias(qk_context *context, const qk_tensor *bias, const qk_tensor *y, bool transposed) {
+    QK_TRY(check_operand(context, bias, "bias"));
+    QK_TRY(check_dense_float(context, bias, "bias"));
+    QK_CHECK(bias->shape.rows == 1 && bias->shape.columns == y->shape.columns, &context->error,
+             SHAPE, "bias: is %lld x %lld, y has %c %lld", ll(bias->shape.rows),
+             ll(bias->shape.columns), transposed ? 'k' : 'n', ll(y->shape.columns));
+    QK_TRY(check_compact(context, bias, "bias"));
+    return check_disjoint(context, y, "y", bias, "bias");
+}
+
+}  // namespace
+
+Status check_product(qk_context *context, const qk_product &p) {
+    const bool transposed = (p.flags & QK_PRODUCT_TRANSPOSED) != 0;
+    QK_TRY(check_operand(context, p.x, "x"));
+    QK_TRY(check_weight(context, p.w));
+    QK_TRY(check_output(context, p.y, "y"));
+    QK_TRY(check_dense_float(context, p.x, "x"));
+    QK_TRY(check_dense_float(context, p.y, "y"));
+    QK_TRY(check_row_major(context, p.x, "x"));
+    QK_TRY(check_row_major(context, p.y, "y"));
+    QK_TRY(check_compact(context, p.w, "w"));
+    if (p.experts == nullptr) QK_TRY(check_shapes(context, p.x, p.w, p.y, transposed));
+    QK_TRY(check_disjoint(context, p.y, "y", p.x, "x"));
+    QK_TRY(check_disjoint(context, p.y, "y", p.w, "w"));
+    if (p.experts != nullptr) return check_experts(context, p);
+    return p.bias == nullptr ? QK_OK : check_bias(context, p.bias, p.y, transposed);
 }
 
 }  // namespace qk

@@ -21,6 +21,10 @@ Status check_quantized_format(qk_context *context, const qk_tensor *tensor, cons
 Status check_same_shape(qk_context *context, const qk_tensor *a, const char *a_name,
                         const qk_tensor *b, const char *b_name);
 
+// The weight of a product, and all of a product: y = x . transpose(w) + bias.
+Status check_weight(qk_context *context, const qk_tensor *w);
+Status check_product(qk_context *context, const qk_product &product);
+
 // Runs the first kernel of the list that takes the case and fits the context's workspace.
 template <class Args>
 Status run_kernel(qk_context *context, const KernelList<Args> &list, const Args &args,

@@ -203,6 +203,7 @@ Status gru_calibrate(qk_context *context, qk_gru *gru, const qk_tensor *x, const
     QK_TRY(check_float_gru(context, gru));
     GruExtent extent;
     QK_TRY(check_float_input(context, gru, x, &extent));
+    if (extent.steps == 0) return QK_OK;
     HostBlock host(context, x->shape.plane_bytes[QK_PLANE_DATA]);
     QK_TRY(fetch_input(context, x, host));
     if (h0 != nullptr) QK_TRY(check_values(context, h0, extent.batch * gru->hidden_size, "h0"));
@@ -223,6 +224,7 @@ Status gru_run_float(qk_context *context, const qk_gru *gru, const qk_tensor *x,
     QK_TRY(check_gru_output(context, x, y, "y", gru->hidden_size));
     QK_CHECK(y->shape.format->id == QK_FORMAT_F32, &context->error, FORMAT,
              "y: is %s, accepted is f32", y->shape.format->name);
+    if (extent.steps == 0) return QK_OK;
     HostBlock host(context, x->shape.plane_bytes[QK_PLANE_DATA]);
     QK_TRY(fetch_input(context, x, host));
     if (h0 != nullptr) QK_TRY(check_values(context, h0, extent.batch * gru->hidden_size, "h0"));

@@ -80,6 +80,8 @@ Status check_gru_input(qk_context *context, const qk_gru *gru, const qk_tensor *
     QK_CHECK(x->shape.columns == gru->input_size, &context->error, SHAPE,
              "x: c is %lld, the GRU has %d", ll(x->shape.columns), gru->input_size);
     *extent = {desc.shape[0], desc.rank == 3 ? desc.shape[1] : 1};
+    QK_CHECK(extent->batch >= 1, &context->error, SHAPE,
+             "x: has no sequences, at least 1 is needed");
     return QK_OK;
 }
 
@@ -103,6 +105,7 @@ Status gru_run(qk_context *context, const qk_gru *gru, qk_gru_state *state, cons
     QK_TRY(check_state(context, gru, state));
     GruExtent extent = {};
     QK_TRY(check_operands(context, gru, state, x, y, gates, &extent));
+    if (extent.steps == 0) return QK_OK;
     GruArgs args = make_args(*gru, extent);
     args.x_format = x->shape.format;
     args.x = x->planes[QK_PLANE_DATA];

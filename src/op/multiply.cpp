@@ -16,56 +16,6 @@ using ll = long long;
 
 constexpr int64_t kGatherAlignment = 256;  // of what a kernel finds behind gathered x
 
-Status check_weight(qk_context *context, const qk_tensor *w) {
-    QK_TRY(check_operand(context, w, "w"));
-    QK_CHECK(w->shape.format->kind != FormatKind::kInteger, &context->error, FORMAT,
-             "w: is %s, accepted are float and quantized formats", w->shape.format->name);
-    return QK_OK;
-}
-
-Status check_shapes(qk_context *context, const qk_tensor *x, const qk_tensor *w, const qk_tensor *y,
-                    bool transposed) {
-    ErrorText *const error = &context->error;
-    const Shape &a = x->shape, &b = w->shape, &c = y->shape;
-    const char in = transposed ? 'n' : 'k', out = transposed ? 'k' : 'n';  // columns of x and y
-    const int64_t w_in = transposed ? b.rows : b.columns, w_out = transposed ? b.columns : b.rows;
-    QK_CHECK(w_in == a.columns, error, SHAPE, "w: %c is %lld, x has %c %lld", in, ll(w_in), in,
-             ll(a.columns));
-    QK_CHECK(c.rows == a.rows, error, SHAPE, "y: m is %lld, x has m %lld", ll(c.rows), ll(a.rows));
-    QK_CHECK(c.columns == w_out, error, SHAPE, "y: %c is %lld, w has %c %lld", out, ll(c.columns),
-             out, ll(w_out));
-    QK_CHECK(c.format == a.format || c.format->id == QK_FORMAT_F32, error, FORMAT,
-             "y: is %s, x is %s: they must be equal, or y f32", c.format->name, a.format->name);
-    return QK_OK;
-}
-
-Status check_bias(qk_context *context, const qk_tensor *bias, const qk_tensor *y, bool transposed) {
-    QK_TRY(check_operand(context, bias, "bias"));
-    QK_TRY(check_dense_float(context, bias, "bias"));
-    QK_CHECK(bias->shape.rows == 1 && bias->shape.columns == y->shape.columns, &context->error,
-             SHAPE, "bias: is %lld x %lld, y has %c %lld", ll(bias->shape.rows),
-             ll(bias->shape.columns), transposed ? 'k' : 'n', ll(y->shape.columns));
-    QK_TRY(check_compact(context, bias, "bias"));
-    return check_disjoint(context, y, "y", bias, "bias");
-}
-
-Status check_product(qk_context *context, const qk_product &p) {
-    const bool transposed = (p.flags & QK_PRODUCT_TRANSPOSED) != 0;
-    QK_TRY(check_operand(context, p.x, "x"));
-    QK_TRY(check_weight(context, p.w));
-    QK_TRY(check_output(context, p.y, "y"));
-    QK_TRY(check_dense_float(context, p.x, "x"));
-    QK_TRY(check_dense_float(context, p.y, "y"));
-    QK_TRY(check_row_major(context, p.x, "x"));
-    QK_TRY(check_row_major(context, p.y, "y"));
-    QK_TRY(check_compact(context, p.w, "w"));
-    if (p.experts == nullptr) QK_TRY(check_shapes(context, p.x, p.w, p.y, transposed));
-    QK_TRY(check_disjoint(context, p.y, "y", p.x, "x"));
-    QK_TRY(check_disjoint(context, p.y, "y", p.w, "w"));
-    if (p.experts != nullptr) return check_experts(context, p);
-    return p.bias == nullptr ? QK_OK : check_bias(context, p.bias, p.y, transposed);
-}
-
 // A product that has been checked, as kernels see it, and what runs it.
 struct Planned {
     LinearArgs args;
@@ -88,8 +38,18 @@ size_t gathered_bytes(const qk_context &context, const Dense &x) {
     return size_t(round_up(bytes, kGatherAlignment));
 }
 
+// Where x has no rows, y has none, and no kernel is asked.
+constexpr Kernel<LinearArgs> kNothing = {
+    "nothing", nullptr, nullptr, [](const LinearArgs &, const Launch &) { return Status{QK_OK}; }};
+
+LinearPlan plan_nothing(Explanation *explanation) {
+    if (explanation != nullptr) *explanation = {};
+    return {&kNothing, 0, &kNothing, 0};
+}
+
 LinearPlan plan(const qk_context &context, const Planned &product, Explanation *explanation) {
     const LinearArgs &args = product.args;
+    if (args.x.rows == 0) return plan_nothing(explanation);
     const size_t gathered = product.order == nullptr ? 0 : gathered_bytes(context, args.x);
     const bool fits = gathered <= context.workspace_bytes;
     const Allowance allowed = {context.flags, fits ? context.workspace_bytes - gathered : 0,
@@ -113,7 +73,7 @@ void set_operands(const Dense &x, const Weight &w, const Dense &y, uint32_t flag
     out->args.accumulate = (flags & QK_PRODUCT_ACCUMULATE) != 0;
     out->args.experts = nullptr;
     out->order = nullptr;
-    if (w.order == nullptr || out->args.transposed) return;
+    if (w.order == nullptr || out->args.transposed || x.rows == 0) return;
     out->order = w.order;
     out->args.w.order = nullptr;
     out->args.x.data = nullptr;

@@ -253,6 +253,7 @@ TEST(BadArguments, FromDlpack) {
     };
     for (const int64_t size : {int64_t{0}, int64_t{-1}, INT64_MIN, INT64_MAX}) {
         for (const int i : {0, 1}) {
+            if (size == 0 && i == 0) continue;  // no rows are fine
             add_shape(size, i, true);
             add_shape(size, i, false);
         }

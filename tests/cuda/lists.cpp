@@ -55,6 +55,32 @@ class CudaLists : public DeviceTensors {
     std::vector<qk_product> products_;
 };
 
+// Products without rows among siblings: no launch, and the others are as they were.
+TEST_F(CudaLists, ProductsWithoutRowsAreLeftOut) {
+    QK_NEEDS_DEVICE();
+    Rng rng(35);
+    open(0);
+    constexpr int64_t n = 128, k = 512;
+    qk_tensor *const x = dense(1, k), *const none = dense(0, k), *const empty = dense(0, n);
+    qk_tensor *const y[] = {dense(1, n), dense(1, n)};
+    for (qk_tensor *const to : y) add(x, to, n, k, rng);
+    upload(x, QK_PLANE_DATA, random_floats(QK_FORMAT_F16, k, rng));
+    ASSERT_EQ(qk_multiply(context_, products_.data(), 2), QK_OK) << qk_context_error(context_);
+    const auto expected = read_all(products_);
+    for (qk_tensor *const to : y) upload(to, QK_PLANE_DATA, std::vector<uint8_t>(n * 2));
+    qk_product nothing = products_[0];
+    nothing.x = none, nothing.y = empty;
+    const std::vector<qk_product> list = {nothing, products_[0], nothing, products_[1], nothing};
+    ASSERT_EQ(qk_multiply(context_, list.data(), 5), QK_OK) << qk_context_error(context_);
+    EXPECT_EQ(read_all(products_), expected);
+    EXPECT_EQ(qk_linear(context_, none, nothing.w, nullptr, empty), QK_OK);
+    qk_plan plan = QK_PLAN_INIT;
+    ASSERT_EQ(qk_explain(context_, &nothing, &plan), QK_OK);
+    EXPECT_STREQ(plan.kernel, "nothing");
+    EXPECT_EQ(qk_tensor_download(context_, empty, QK_PLANE_DATA, nullptr, 0), QK_OK);
+    EXPECT_EQ(qk_context_synchronize(context_), QK_OK);
+}
+
 TEST_F(CudaLists, SiblingsAreInOrder) {
     QK_NEEDS_DEVICE();
     Rng rng(32);

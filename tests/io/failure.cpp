@@ -299,6 +299,11 @@ TEST_F(Mistakes, Writing) {
     EXPECT_EQ(QK_ERROR_ABI, qk_writer_declare_layer(writer, QK_DIALECT_DENSE, "x", &desc,
                                                     QK_FORMAT_F32, nullptr));
     desc.struct_size = sizeof desc;
+    const int64_t rows = desc.shape[0];
+    desc.shape[0] = 0;  // a tensor, and no layer's weight
+    EXPECT_EQ(QK_ERROR_SHAPE, qk_writer_declare_layer(writer, QK_DIALECT_DENSE, "x", &desc,
+                                                      QK_FORMAT_F32, nullptr));
+    desc.shape[0] = rows;
     EXPECT_EQ(QK_ERROR_ARGUMENT,
               qk_writer_declare_layer(writer, QK_DIALECT_DENSE, std::string(1020, 'x').c_str(),
                                       &desc, QK_FORMAT_F32, nullptr));

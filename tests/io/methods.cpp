@@ -122,7 +122,7 @@ TEST_F(Methods, ModelOptsFp4) {
     p = nvfp4(5, 48);
     p.set("x.weight", "U8", {0, 24}, "");
     refuses(p, "", QK_ERROR_UNSUPPORTED,
-            "weight is U8 [0,24]; a tensor of qk has at least 1 of each");
+            "weight is U8 [0,24]; a weight of qk has at least 1 of each");
 }
 
 TEST_F(Methods, DeepSeeksFp4) {
@@ -152,7 +152,7 @@ TEST_F(Methods, ExpertsOfGptOss) {
     p.set("x_blocks", "U8", {0, 3, 2, 16}, "");
     p.set("x_scales", "U8", {0, 3, 2}, "");
     refuses(p, "", QK_ERROR_UNSUPPORTED,
-            "weight is U8 [0,3,2,16]; a tensor of qk has at least 1 of each");
+            "weight is U8 [0,3,2,16]; a weight of qk has at least 1 of each");
 }
 
 }  // namespace

@@ -109,6 +109,13 @@ class Experts(unittest.TestCase):
             with self.assertRaisesRegex(qk.CallError, sentence):
                 qk.experts(**{"x": X, "w": W, "expert": ROUTING, **change})
 
+    def test_no_tokens_are_a_result(self):
+        none = np.empty((0, K), "f")
+        routing = np.empty((0, 2), np.int64)
+        self.assertEqual(qk.experts(none, W, routing).shape, (0, 2, N))
+        y = qk.experts(none, W, routing, weight=np.empty((0, 2)), activation="silu")
+        self.assertEqual(y.shape, (0, N // 2))
+
     def test_experts_of_a_file(self):
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "model.safetensors")

@@ -30,6 +30,22 @@ class Lists(unittest.TestCase):
         with self.assertRaisesRegex(qk.CallError, "accumulates, and has no out"):
             qk.multiply([qk.Product(g, W, accumulate=True)])
 
+    def test_no_rows_are_a_result(self):
+        none = np.empty((0, 128), "f")
+        for x in (none, none.astype(np.float16), np.empty((2, 0, 128), "f"), np.ones((4, 128))[:0]):
+            y = qk.linear(x.astype(x.dtype if x.dtype != "d" else "f"), W)
+            self.assertEqual(y.shape, (*x.shape[:-1], 64))
+        self.assertEqual(qk.prepare(none, W)().shape, (0, 64))
+        y = qk.multiply([(none, W), (X, W), qk.Product(np.empty((0, 64), "f"), W, transposed=True)])
+        self.assertEqual([each.shape for each in y], [(0, 64), (5, 64), (0, 128)])
+        np.testing.assert_array_equal(y[1], qk.linear(X, W))
+        self.assertEqual(qk.explain(none, W), ("nothing", (0, 0), 0, ""))
+        self.assertEqual(qk.asarray(none).numpy().shape, (0, 128))
+        with self.assertRaisesRegex(qk.CallError, "^w: k is 128, x has k 127"):
+            qk.linear(np.empty((0, 127), "f"), W)
+        with self.assertRaisesRegex(qk.CallError, r"^desc: shape\[0\] is 0, must be at least 1"):
+            qk.quantize(none, "nf4")
+
     def test_it_grows_a_modes_workspace(self):
         with qk.Context(mode="int8_activations"):
             packed = W.repack()

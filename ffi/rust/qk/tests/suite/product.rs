@@ -38,6 +38,25 @@ fn a_list_gives_what_each_gives() {
 }
 
 #[test]
+fn no_rows_are_a_result() {
+    let context = one_thread();
+    let w = packed(&context, 64, 128);
+    let x = Tensor::borrow::<f32>(&context, &[0, 128], &[]).unwrap();
+    let mut y = Tensor::new(&context, &Desc::new(Format::F32, &[0, 64])).unwrap();
+    context.linear(&x, &w, None, &mut y).unwrap();
+    {
+        let product = Product::new(&x, &w, &mut y);
+        let plan = context.explain(&product).unwrap();
+        assert_eq!((plan.kernel.as_str(), plan.workspace_bytes), ("nothing", 0));
+        context.multiply(&[product]).unwrap();
+    }
+    y.upload::<f32>(&context, Plane::DATA, &[]).unwrap();
+    y.download::<f32>(&context, Plane::DATA, &mut []).unwrap();
+    let none = [0u8; 0];
+    Tensor::borrow_planes(&context, &Desc::new(Format::F16, &[0, 128]), &[&none[..]]).unwrap();
+}
+
+#[test]
 fn a_wrong_product_is_named_and_none_runs() {
     let context = one_thread();
     let (w, v) = (packed(&context, 64, 128), packed(&context, 24, 64));
