@@ -222,6 +222,23 @@ void report(const CommonOptions &common, const ConvertOptions &options, const Ta
     }
 }
 
+// What vLLM reads and transformers passes over is written, and said.
+void note_unread_experts(const CommonOptions &common, const Target &target, const Plan &plan) {
+    if (target.dialect != QK_DIALECT_COMPRESSED_TENSORS || common.quiet || common.json) return;
+    std::string first, why;
+    int64_t count = 0;
+    for (const Job &job : plan.jobs) {
+        const std::string not_read = not_read_of_experts(job.desc);
+        if (not_read.empty() || !is_expert(job.layer.name)) continue;
+        if (count++ == 0) first = job.layer.name, why = not_read;
+    }
+    if (count == 0) return;
+    std::fprintf(stderr, "qk: %s%s: %s, and computes with other weights; vLLM reads them\n",
+                 printable(first).c_str(),
+                 count == 1 ? "" : (" and " + std::to_string(count - 1) + " more").c_str(),
+                 why.c_str());
+}
+
 }  // namespace
 
 ExitCode run_convert(const CommonOptions &common, const ConvertOptions &options) {
@@ -247,6 +264,7 @@ ExitCode run_convert(const CommonOptions &common, const ConvertOptions &options)
         output.commit();
     }
     note_removed(common, output);
+    note_unread_experts(common, target, plan);
     report(common, options, target, plan, beside, output);
     return kOk;
 }

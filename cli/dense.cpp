@@ -32,6 +32,14 @@ constexpr Head kHeads[] = {{"bert", "cls.predictions.decoder"}, {"distilbert", "
                            {"roberta", "lm_head.decoder"},      {"whisper", "proj_out"},
                            {"xlm-roberta", "lm_head.decoder"}};
 
+// model_type of those whose files have X.experts.N.gate_proj, up_proj and down_proj, which
+// transformers 5.24 joins.
+constexpr const char *kSingleExperts[] = {
+    "afmoe",         "cohere2_moe", "deepseek_v2",    "deepseek_v3",   "deepseek_v32",
+    "dots1",         "exaone_moe",  "ernie4_5_moe",   "flex_olmo",     "glm4_moe",
+    "glm4_moe_lite", "glm_moe_dsa", "hunyuan_v1_moe", "longcat_flash", "mellum",
+    "olmoe",         "qwen2_moe",   "qwen3_moe",      "qwen3_next",    "solar_open"};
+
 std::string tied_head(const std::string &model_type) {
     for (const Head &head : kHeads) {
         if (model_type == head.model_type) return head.name;
@@ -64,6 +72,21 @@ std::vector<std::string> default_excludes() {
 }
 
 bool is_expert(const std::string &layer) { return !experts_of(layer).empty(); }
+
+std::string not_read_of_experts(const qk_tensor_desc &stored) {
+    const bool global = (stored.flags & (QK_TENSOR_GLOBAL | QK_TENSOR_GLOBAL_ROWS)) != 0;
+    const bool zeros =
+        (stored.format == QK_FORMAT_U4_AFFINE && (stored.flags & QK_TENSOR_SYMMETRIC) == 0) ||
+        (stored.flags & QK_TENSOR_FLOAT_MIN) != 0;
+    if (!global && !zeros) return "";
+    return std::string("transformers reads no ") + (global ? "global scales" : "zero points") +
+           " of experts";
+}
+
+bool reads_single_experts(const std::string &model_type) {
+    const auto same = [&](const char *type) { return model_type == type; };
+    return std::any_of(std::begin(kSingleExperts), std::end(kSingleExperts), same);
+}
 
 std::string reason_by_name(const std::string &layer) {
     for (const Rule &rule : kRules) {

@@ -10,6 +10,11 @@
 // Patterns for --help; reason_by_name knows what each stands for.
 std::vector<std::string> default_excludes();
 bool is_expert(const std::string &layer);  // of a mixture
+// What transformers passes over where it makes experts dense, without a word: "transformers reads
+// no zero points of experts"; "" for nothing. `stored`: as compressed-tensors has them.
+std::string not_read_of_experts(const qk_tensor_desc &stored);
+// Whether Python's loaders read a model's experts one by one, X.experts.N.gate_proj.
+bool reads_single_experts(const std::string &model_type);
 // What a module of this name is when Python's loaders expect it dense; "" for any other.
 std::string reason_by_name(const std::string &layer);
 // Why a tensor that holds no layer's weight is no 4-bit weight.

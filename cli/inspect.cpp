@@ -93,7 +93,7 @@ Row experts_row(const qk_file_tensor &tensor) {
             "-",
             "-",
             human_bytes(double(tensor.bytes)),
-            "no: " + plural(tensor.shape[0], "expert") + " in one tensor, which stays as it is"};
+            "no: " + plural(tensor.shape[0], "expert") + " in one tensor, no layer"};
 }
 
 // Where a name is very long, its row sticks out: the others stay readable.

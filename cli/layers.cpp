@@ -19,7 +19,8 @@ size_t skip_zeros(const char *text, size_t at) {
     return at;
 }
 
-// layers.2 comes before layers.10: runs of digits are compared as numbers.
+}  // namespace
+
 bool natural_less(const char *a, const char *b) {
     size_t i = 0, j = 0;
     while (a[i] != 0 && b[j] != 0) {
@@ -39,6 +40,8 @@ bool natural_less(const char *a, const char *b) {
     const auto x = static_cast<unsigned char>(a[i]), y = static_cast<unsigned char>(b[j]);
     return x != y ? x < y : std::strcmp(a, b) < 0;  // 01 and 1 are one number
 }
+
+namespace {
 
 template <class Named>
 void sort_by_name(std::vector<Named> *items) {

@@ -8,7 +8,8 @@
 
 // Experts in one weight [experts,n,k] as rows, one after the other.
 void join_rows(qk_tensor_desc *desc);
-// In order of names, numbers in them as numbers: layers.2 comes before layers.10.
+bool natural_less(const char *a, const char *b);  // numbers as numbers: layers.2 before layers.10
+// In order of names, by natural_less.
 std::vector<qk_layer> all_layers(const Checkpoint &checkpoint);
 std::vector<qk_layer> all_expert_layers(const Checkpoint &checkpoint);  // as the library has them
 std::vector<qk_file_tensor> all_tensors(const Checkpoint &checkpoint);

@@ -1,9 +1,12 @@
+#include <algorithm>
 #include <cstdio>
+#include <list>
 #include <map>
 
 #include "beside.hpp"
 #include "commands.hpp"
 #include "dense.hpp"
+#include "fused.hpp"
 #include "json.hpp"
 #include "layers.hpp"
 #include "output.hpp"
@@ -21,23 +24,16 @@ qk_format written_type(const qk_layer &layer, const qk_tensor_desc &desc) {
 }
 
 struct Job {
-    qk_layer layer;
+    DenseLayer from;
     Stored as;
 };
 struct Plan {
+    std::list<std::string> names;  // of layers that are parts of a tensor
     std::vector<Job> jobs;
     std::vector<std::string> kept;
     std::vector<DenseTensor> copy;
     int64_t bytes_in = 0;
 };
-
-// What transformers passes over when it makes experts dense, without a word; "" for nothing.
-std::string not_read_of_experts(const QuantizeOptions &options, const Scheme &scheme,
-                                const qk_layer &layer) {
-    const uint32_t flags = describe_stored(options, scheme, layer).stored.flags;
-    if ((flags & QK_TENSOR_GLOBAL) != 0) return "global scales";
-    return options.asymmetric ? "zero points" : "";
-}
 
 // transformers joins the experts of a mixture in one tensor: from dense ones in bitsandbytes'
 // models, and from ones of codes and scales alone in compressed-tensors'.
@@ -45,9 +41,9 @@ std::string why_expert_kept(const QuantizeOptions &options, const Scheme &scheme
                             const qk_layer &layer) {
     if (scheme.dialect == QK_DIALECT_BITSANDBYTES) return "expert: transformers joins dense ones";
     if (scheme.dialect != QK_DIALECT_COMPRESSED_TENSORS) return unfit(scheme, layer);
-    const std::string not_read = not_read_of_experts(options, scheme, layer);
-    const std::string why = not_read.empty() ? unfit(scheme, layer)
-                                             : "transformers reads no " + not_read + " of experts";
+    const std::string not_read =
+        not_read_of_experts(describe_stored(options, scheme, layer).stored);
+    const std::string why = not_read.empty() ? unfit(scheme, layer) : not_read;
     if (why.empty()) return "";
     throw Failure(kUnsupported, std::string(layer.name) + ": " + why +
                                     (not_read.empty() ? ", and no expert may stay dense" : "") +
@@ -64,13 +60,70 @@ std::string why_kept(const QuantizeOptions &options, const Scheme &scheme, const
     return why.empty() ? unfit(scheme, layer) : why;
 }
 
+bool has_layer(const Checkpoint &checkpoint, const char *name) {
+    qk_layer layer;
+    return qk_checkpoint_find_layer(checkpoint.get(), name, &layer, sizeof layer) == QK_OK;
+}
+
+// Why experts stay the two tensors that they are; "" for layers an expert, which transformers joins
+// in compressed-tensors' models of some types. With --exclude the reader is the caller's choice.
+std::string why_fused_kept(const QuantizeOptions &options, const Scheme &scheme,
+                           const Checkpoint &checkpoint, const FusedExperts &mixture) {
+    const char *const fused = "fused experts";
+    const bool asked = !options.exclude.empty();
+    const std::string type = model_type(checkpoint);
+    const bool known = reads_single_experts(type) || (asked && type.empty());
+    if (scheme.dialect != QK_DIALECT_COMPRESSED_TENSORS || !known) return fused;
+    for (const DenseLayer &expert : mixture.layers) {
+        const qk_layer &layer = expert.layer;
+        if (!options.include.empty() && !matches(options.include, layer.name)) return fused;
+        if (matches(options.exclude, layer.name)) return std::string(fused) + ": --exclude";
+        if (has_layer(checkpoint, layer.name)) {
+            return std::string(fused) + ": " + layer.name + " is there too";
+        }
+        std::string why = unfit(scheme, layer);
+        if (!asked && why.empty()) {
+            why = not_read_of_experts(describe_stored(options, scheme, layer).stored);
+        }
+        if (!why.empty()) return std::string(fused) + ": " + why;
+    }
+    return "";
+}
+
+void add_job(const QuantizeOptions &options, const Scheme &scheme, const DenseLayer &from,
+             const Output &output, Plan *plan) {
+    const Stored as = describe_stored(options, scheme, from.layer);
+    qk_io_message message = {};
+    check(qk_writer_declare_layer(output.writer(), scheme.dialect, from.layer.name, &as.stored,
+                                  written_type(from.layer, as.stored), &message),
+          "", message.text);
+    plan->jobs.push_back({from, as});
+}
+
+const void *data_of(const Checkpoint &checkpoint, const qk_layer &layer) {
+    const std::string name = std::string(layer.name) + ".weight";
+    qk_file_tensor tensor;
+    check(qk_checkpoint_find_tensor(checkpoint.get(), name.c_str(), &tensor), name, nullptr);
+    return tensor.data;
+}
+
+// A pattern that matches nothing is a mistake.
+void refuse_idle_patterns(std::vector<qk_layer> layers, const std::vector<FusedExperts> &fused,
+                          const std::vector<std::string> &patterns) {
+    for (const FusedExperts &mixture : fused) {
+        for (const DenseLayer &expert : mixture.layers) layers.push_back(expert.layer);
+    }
+    select_layers(layers, patterns);
+}
+
 // Declares every layer that is to be quantized.
 void plan_layers(const QuantizeOptions &options, const Scheme &scheme, const Checkpoint &checkpoint,
                  const Output &output, Plan *plan) {
     std::set<std::string> replaced;
     std::map<std::string, std::string> reasons;  // of a layer's tensors
     const std::vector<qk_layer> layers = all_layers(checkpoint);
-    select_layers(layers, options.include);  // a pattern that matches nothing is a mistake
+    const std::vector<FusedExperts> fused = find_fused(all_tensors(checkpoint), &plan->names);
+    refuse_idle_patterns(layers, fused, options.include);
     for (const qk_layer &layer : layers) {
         if (is_plain_data(checkpoint, layer)) continue;
         const std::string why = why_kept(options, scheme, layer);
@@ -79,14 +132,23 @@ void plan_layers(const QuantizeOptions &options, const Scheme &scheme, const Che
             plan->kept.push_back(layer.name);
             continue;
         }
-        const Stored as = describe_stored(options, scheme, layer);
-        qk_io_message message = {};
-        check(qk_writer_declare_layer(output.writer(), scheme.dialect, layer.name, &as.stored,
-                                      written_type(layer, as.stored), &message),
-              "", message.text);
-        plan->jobs.push_back({layer, as});
+        add_job(options, scheme, {layer, data_of(checkpoint, layer)}, output, plan);
         add_weight_tensors(checkpoint, layer, &replaced);
     }
+    for (const FusedExperts &mixture : fused) {
+        const std::string why = why_fused_kept(options, scheme, checkpoint, mixture);
+        for (const char *name : {mixture.gate_up.name, mixture.down.name}) {
+            if (why.empty()) replaced.insert(name);
+            reasons[name] = why;
+        }
+        if (!why.empty()) continue;
+        for (const DenseLayer &expert : mixture.layers) {
+            add_job(options, scheme, expert, output, plan);
+        }
+    }
+    std::stable_sort(plan->jobs.begin(), plan->jobs.end(), [](const Job &a, const Job &b) {
+        return natural_less(a.from.layer.name, b.from.layer.name);
+    });
     if (plan->jobs.empty()) throw Failure(kFailed, "nothing to do: no layer can be quantized");
     refuse_unlisted(scheme.dialect, plan->kept);
     for (const qk_file_tensor &tensor : all_tensors(checkpoint)) {
@@ -119,21 +181,32 @@ void refuse_transposed(const std::string &model_type) {
     }
 }
 
-void refuse_not_finite(const Checkpoint &checkpoint, const qk_layer &layer) {
-    const std::string name = std::string(layer.name) + ".weight";
-    qk_file_tensor tensor;
-    check(qk_checkpoint_find_tensor(checkpoint.get(), name.c_str(), &tensor), name, nullptr);
-    const ValueCounts counts = count_values(tensor.dtype, tensor.data, tensor.bytes);
+void refuse_not_finite(const DenseLayer &from) {
+    const qk_tensor_desc &desc = from.layer.desc;
+    const int64_t bytes = desc.shape[0] * desc.shape[1] * element_bytes(desc.format);
+    const ValueCounts counts = count_values(dtype_of(desc.format), from.data, bytes);
     const int64_t bad = counts.nan + counts.infinite;
     if (bad == 0) return;
-    throw Failure(kFailed, name + ": " + plural(bad, "value") + (bad == 1 ? " is" : " are") +
+    throw Failure(kFailed, std::string(from.layer.name) + ".weight: " + plural(bad, "value") +
+                               (bad == 1 ? " is" : " are") +
                                " NaN or infinite, which no scale can hold");
+}
+
+LayerError quantize_job(const Context &context, const Job &job, const Output &output,
+                        Progress *progress) {
+    progress->advance(0, job.from.layer.name);
+    refuse_not_finite(job.from);
+    const qk_tensor_desc &desc = job.from.layer.desc;
+    Tensor weight = wrap_dense(context, desc.format, desc.shape[0], desc.shape[1],
+                               const_cast<void *>(job.from.data));  // read alone
+    return quantize_layer(context, job.from.layer, std::move(weight), job.as, output.writer(),
+                          progress);
 }
 
 void write_config(const Scheme &scheme, const Checkpoint &checkpoint, const Plan &plan,
                   const Output &output) {
     std::set<std::string> quantized;
-    for (const Job &job : plan.jobs) quantized.insert(job.layer.name);
+    for (const Job &job : plan.jobs) quantized.insert(job.from.layer.name);
     const std::vector<std::string> modules =
         dense_modules(plan.kept, quantized, model_type(checkpoint),
                       scheme.dialect == QK_DIALECT_COMPRESSED_TENSORS);
@@ -143,7 +216,7 @@ void write_config(const Scheme &scheme, const Checkpoint &checkpoint, const Plan
     qk_io_message message = {};
     check(qk_writer_append_config(output.config(), checkpoint.get(), scheme.dialect,
                                   &plan.jobs[0].as.quantized,
-                                  written_type(plan.jobs[0].layer, plan.jobs[0].as.stored),
+                                  written_type(plan.jobs[0].from.layer, plan.jobs[0].as.stored),
                                   kept.data(), static_cast<int64_t>(kept.size()), &message),
           "", message.text);
 }
@@ -210,11 +283,8 @@ ExitCode run_quantize(const CommonOptions &common, const QuantizeOptions &option
         beside = copy_beside(options.input, checkpoint, &output, &progress);
         for (const DenseTensor &dense : plan.copy) write_copy(output, dense.tensor, &progress);
         for (const Job &job : plan.jobs) {
-            progress.advance(0, job.layer.name);
-            refuse_not_finite(checkpoint, job.layer);
-            errors.push_back({job.layer.name, "",
-                              quantize_layer(checkpoint, context, job.layer, job.as,
-                                             output.writer(), &progress)});
+            errors.push_back(
+                {job.from.layer.name, "", quantize_job(context, job, output, &progress)});
         }
         if (output.has_config()) write_config(scheme, checkpoint, plan, output);
         output.commit();

@@ -173,9 +173,9 @@ void quantize_nested(const Job &job, LayerRows *rows, Progress *progress) {
 
 }  // namespace
 
-LayerError quantize_layer(const Checkpoint &checkpoint, const Context &context,
-                          const qk_layer &layer, const Stored &as, qk_writer *writer,
-                          Progress *progress, int64_t piece_weights) {
+LayerError quantize_layer(const Context &context, const qk_layer &layer, Tensor weight,
+                          const Stored &as, qk_writer *writer, Progress *progress,
+                          int64_t piece_weights) {
     LayerError error;
     const qk_tensor_desc &desc = as.stored;
     const Job job = {context, layer, desc, writer, thread_count(context), &error};
@@ -184,7 +184,7 @@ LayerError quantize_layer(const Checkpoint &checkpoint, const Context &context,
     const bool whole = is_by_columns(desc) || (desc.flags & QK_TENSOR_GLOBAL) != 0;
     const int64_t cut = whole ? n : rows_between_cuts(desc);
     const int64_t fit = piece_weights / k / cut * cut;
-    LayerRows rows(checkpoint, context, layer, std::max(fit, cut) * k);
+    LayerRows rows(context, layer.name, std::move(weight), std::max(fit, cut) * k);
     const bool one_piece = std::max(fit, cut) >= n;
     if (is_nested(desc) && !one_piece) {
         quantize_nested(job, &rows, progress);

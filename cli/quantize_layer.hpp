@@ -8,9 +8,9 @@
 // Codes and their copy on the way out, 64 MiB each.
 constexpr int64_t kPieceWeights = 1 << 27;
 
-// The dense layer of the checkpoint, as the layer that the writer has declared as stored.
-// The bytes do not depend on the pieces. Throws where scales overflow their type. Returns how far
-// what was written, decoded to f32, is from the layer.
-LayerError quantize_layer(const Checkpoint &checkpoint, const Context &context,
-                          const qk_layer &layer, const Stored &as, qk_writer *writer,
-                          Progress *progress, int64_t piece_weights = kPieceWeights);
+// The layer's dense weight, as the layer that the writer has declared as stored. The bytes do not
+// depend on the pieces. Throws where scales overflow their type. Returns how far what was written,
+// decoded to f32, is from the layer.
+LayerError quantize_layer(const Context &context, const qk_layer &layer, Tensor weight,
+                          const Stored &as, qk_writer *writer, Progress *progress,
+                          int64_t piece_weights = kPieceWeights);

@@ -106,6 +106,82 @@ class Models(Case):
         self.assertLessEqual({experts[0], experts[2]},
                              set(self.section(out)["llm_int8_skip_modules"]))
 
+    def mixture(self, config, **more):
+        """Two experts in two tensors, and the same one by one."""
+        rows = [[((7 * i + 3 * e) % 64 - 31) / 40 for i in range(2 * 32 * 64)] for e in range(2)]
+        down = [[((5 * i + e) % 64 - 31) / 40 for i in range(64 * 32)] for e in range(2)]
+        experts, each = f"{LAYER}.mlp.experts", {}
+        for e in range(2):
+            for part, values, shape in (("gate_proj", rows[e][:2048], [32, 64]),
+                                        ("up_proj", rows[e][2048:], [32, 64]),
+                                        ("down_proj", down[e], [64, 32])):
+                each[f"{experts}.{e}.{part}.weight"] = ("F32", shape, floats(values))
+        both = {f"{experts}.gate_up_proj": ("F32", [2, 64, 64], floats(rows[0] + rows[1])),
+                f"{experts}.down_proj": ("F32", [2, 64, 32], floats(down[0] + down[1]))}
+        return (self.model([f"{LAYER}.mlp.other"], config, **{**both, **more}),
+                safetensors({f"{LAYER}.mlp.other.weight": WEIGHT, **each}))
+
+    def test_fused_experts_become_experts(self):
+        qwen = '{"model_type": "qwen3_moe"}'
+        fused, each = self.mixture(qwen)
+        (self.folder / "each").mkdir()
+        self.write("each/model.safetensors", each)
+        self.write("each/config.json", qwen.encode())
+        out = self.folder / "out"
+        for options in (["int4", "--group", "32"], ["int8"], ["mxfp4"]):
+            self.run_qk("quantize", fused, out, "--format", *options, "--force")
+            self.run_qk("quantize", self.folder / "each", self.folder / "twin", "--format",
+                        *options, "--force")
+            for name in ("model.safetensors", "config.json"):
+                self.assertEqual((out / name).read_bytes(),
+                                 (self.folder / "twin" / name).read_bytes(), options)
+        mixture, = self.run_json("inspect", out)["experts"]
+        self.assertEqual((mixture["name"], mixture["experts"], mixture["loadable"]),
+                         (f"{LAYER}.mlp.experts", 2, True))
+
+    def test_fused_experts_that_stay(self):
+        gate_up, down = f"{LAYER}.mlp.experts.gate_up_proj", f"{LAYER}.mlp.experts.down_proj"
+        int4, qwen = ["--format", "int4", "--group", "32"], '{"model_type": "qwen3_moe"}'
+        single = {f"{LAYER}.mlp.experts.1.up_proj.weight": WEIGHT}
+        turned = {gate_up: ("F32", [2, 64, 64], floats([1] * 8192)),
+                  down: ("F32", [2, 32, 64], floats([1] * 4096))}
+        none = {gate_up: ("F32", [0, 64, 64], b""), down: ("F32", [0, 64, 32], b"")}
+        for config, options, more, reason in (
+                (qwen, [], {}, ""), (qwen, [*int4, "--asymmetric"], {}, ": transformers reads no "
+                                     "zero points of experts"),
+                (qwen, ["--format", "nvfp4"], {}, ": transformers reads no global scales of "
+                 "experts"),
+                (qwen, ["--format", "int4", "--group", "64"], {}, ": rows of 32, no multiple of "
+                 "the group of 64"),
+                (qwen, [*int4, "--exclude", "*.experts.1.up_proj"], {}, ": --exclude"),
+                (qwen, int4, single, f": {LAYER}.mlp.experts.1.up_proj is there too"),
+                (qwen, int4, turned, ""), (qwen, int4, none, ""), ("{}", int4, {}, ""),
+                ('{"model_type": "mixtral"}', [*int4, "--exclude", "none"], {}, "")):
+            more = {"model.b.weight": ("F32", [8, 64], floats([1] * 512)), **more}
+            model, _each = self.mixture(config, **more)
+            done = self.run_json("quantize", model, self.folder / "out", *options, "--force")
+            kept = {entry["name"]: entry["reason"] for entry in done["dense"]}
+            self.assertEqual((kept[gate_up], kept[down]), ("fused experts" + reason,) * 2)
+            written = read(self.folder / "out")
+            for name in (gate_up, down):
+                self.assertEqual(written[name], read(model)[name])
+        model, _each = self.mixture("{}")  # for a reader of the caller's
+        out = self.folder / "nvfp4"
+        self.run_qk("quantize", model, out, "--format", "nvfp4", "--exclude", "none")
+        mixture, = self.run_json("inspect", out)["experts"]
+        self.assertEqual((mixture["experts"], mixture["not_quantized"]), (2, []))
+
+    def test_convert_says_what_transformers_does_not_read(self):
+        names = [f"{LAYER}.mlp.experts.{i}.up_proj" for i in range(2)]
+        for zeros, expected in (([], ""), (["--asymmetric"], f"qk: {names[0]} and 1 more: "
+                                           "transformers reads no zero points of experts, ")):
+            gptq, out = self.folder / f"gptq{len(zeros)}", self.folder / f"out{len(zeros)}"
+            self.run_qk("quantize", self.model(names), gptq, "--format", "int4", "--group", "32",
+                        "--dialect", "gptq-v2", "--exclude", "none", *zeros)
+            said = self.run_qk("convert", gptq, out, "--to", "compressed-tensors").stderr
+            self.assertIn(expected, said)
+            self.assertEqual("transformers" in said, bool(zeros))
+
     def test_the_account(self):
         fused = ("F32", [2, 8, 32], WEIGHT[2] * 2)
         model = self.model(["model.embed_tokens", f"{LAYER}.mlp.up_proj", f"{LAYER}.mlp.router"],
