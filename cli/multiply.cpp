@@ -6,10 +6,9 @@
 #include <cstring>
 
 #include "commands.hpp"
-#include "json.hpp"
 #include "layers.hpp"
 #include "mapped.hpp"
-#include "product.hpp"
+#include "multiply_report.hpp"
 #include "progress.hpp"
 #include "rows.hpp"
 
@@ -55,17 +54,25 @@ void check_device(const Device &device) {
                                     plural(count, "GPU") + ", counted from 0");
 }
 
-qk_layer choose_layer(const Checkpoint &checkpoint, const std::string &name) {
-    qk_layer layer;
-    if (!name.empty()) {
-        if (qk_checkpoint_find_layer(checkpoint.get(), name.c_str(), &layer, sizeof layer) !=
+Chosen find_layer(const Checkpoint &checkpoint, const std::string &name) {
+    Chosen chosen = {};
+    qk_layer &layer = chosen.layer;
+    const char *const text = name.c_str();
+    if (qk_checkpoint_find_layer(checkpoint.get(), text, &layer, sizeof layer) != QK_OK) {
+        if (qk_checkpoint_find_expert_layer(checkpoint.get(), text, &layer, sizeof layer) !=
             QK_OK) {
-            fail_unknown_layer("no layer '" + name + "' in the file", name, all_layers(checkpoint));
+            std::vector<qk_layer> layers = all_layers(checkpoint);
+            for (const qk_layer &experts : all_expert_layers(checkpoint)) layers.push_back(experts);
+            fail_unknown_layer("no layer '" + name + "' in the file", name, layers);
         }
-        check(layer.status, name, layer.reason);
-        join_rows(&layer.desc);
-        return layer;
+        chosen.experts = layer.desc.shape[0];
     }
+    check(layer.status, name, layer.reason);
+    join_rows(&layer.desc);
+    return chosen;
+}
+
+qk_layer choose_layer(const Checkpoint &checkpoint) {
     const std::vector<qk_layer> layers = all_layers(checkpoint);
     for (const qk_layer &candidate : layers) {
         if (is_quantized(candidate) && is_loadable(candidate)) return candidate;
@@ -77,6 +84,18 @@ qk_layer choose_layer(const Checkpoint &checkpoint, const std::string &name) {
     }
     refuse_unknown_method(checkpoint);
     throw Failure(kUnsupported, "no quantized layer that qk can load");
+}
+
+LoadedLayer load(const Checkpoint &checkpoint, const Context &context, const Chosen &chosen,
+                 uint32_t flags) {
+    const char *const name = chosen.layer.name;
+    if (chosen.experts == 0) return load_layer(checkpoint, context, name, flags);
+    qk_tensor *weight = nullptr, *bias = nullptr;
+    qk_io_message message = {};
+    check(qk_checkpoint_load_experts(checkpoint.get(), context.get(), name, nullptr, 0, &weight,
+                                     &bias, &message),
+          name, message.text);
+    return {Tensor(weight), Tensor(bias)};
 }
 
 // Multiples of 1/64 in [-1, 1): exact in f32, f16 and bf16.
@@ -138,11 +157,15 @@ Mode parse_mode(const MultiplyOptions &options, const Device &device) {
 }
 
 // docs/formats.md, "Modes of qk_linear": the library would compute such a layer exactly.
-void check_mode(Mode mode, const qk_layer &layer) {
+void check_mode(Mode mode, const Chosen &chosen) {
     if (mode == Mode::exact) return;
+    const qk_layer &layer = chosen.layer;
     const qk_tensor_desc &desc = layer.desc;
     const std::string start =
         std::string(layer.name) + ": " + (mode == Mode::int8 ? "int8" : "bf16") + " mode takes no ";
+    if (chosen.experts != 0) {
+        throw Failure(kUnsupported, start + "layers of experts here, only --mode exact");
+    }
     if (layer.dialect == QK_DIALECT_GGUF) {
         throw Failure(kUnsupported, start + "layers of a GGUF file, only --mode exact");
     }
@@ -186,11 +209,31 @@ void upload(const Context &context, qk_tensor *tensor, const std::vector<char> &
           "upload", qk_context_error(context.get()));
 }
 
-struct Timing {
-    qk_plan plan = QK_PLAN_INIT;
-    int64_t runs = 0;
-    double best = 0, median = 0;
-};
+// y of a product: [m,n], of experts a row for each of them.
+Tensor create_y(const Context &context, const Product &p, int64_t experts) {
+    if (experts == 0) return create_dense(context, p.format, p.m, p.n);
+    qk_tensor_desc desc = QK_TENSOR_DESC_INIT;
+    desc.format = p.format;
+    desc.rank = 3;
+    desc.shape[0] = p.m;
+    desc.shape[1] = experts;
+    desc.shape[2] = p.n / experts;
+    qk_tensor *y = nullptr;
+    check(qk_tensor_create(context.get(), &desc, &y), "y", qk_context_error(context.get()));
+    return Tensor(y);
+}
+
+// Every row of x takes every expert, so that y has the columns of their rows one after the other.
+Tensor route_to_all(const Context &context, int64_t rows, int64_t experts) {
+    std::vector<char> ids(static_cast<size_t>(rows * experts) * sizeof(int32_t));
+    for (int64_t i = 0; i < rows * experts; ++i) {
+        const int32_t id = static_cast<int32_t>(i % experts);
+        std::memcpy(&ids[static_cast<size_t>(i) * sizeof id], &id, sizeof id);
+    }
+    Tensor routing = create_dense(context, QK_FORMAT_I32, rows, experts);
+    upload(context, routing.get(), ids);
+    return routing;
+}
 
 Timing run_timed(const CommonOptions &common, const Context &context, const qk_product &product,
                  int repeat) {
@@ -213,103 +256,40 @@ Timing run_timed(const CommonOptions &common, const Context &context, const qk_p
     return {plan, static_cast<int64_t>(seconds.size()), seconds[0], seconds[seconds.size() / 2]};
 }
 
-// "1 row", "17 to 24 rows", "2 rows or more"
-std::string batch_class(const qk_plan &plan) {
-    if (plan.batch_first == plan.batch_last) return plural(plan.batch_first, "row");
-    if (plan.batch_last == INT32_MAX) return plural(plan.batch_first, "row") + " or more";
-    return std::to_string(plan.batch_first) + " to " + std::to_string(plan.batch_last) + " rows";
-}
-
-Json json_plan(const qk_plan &plan) {
-    Json json = json_new_object();
-    json_set(json, "kernel", plan.kernel);
-    json_set(json, "batch_first", plan.batch_first);
-    json_set(json, "batch_last", plan.batch_last);
-    json_set(json, "workspace_bytes", static_cast<int64_t>(plan.workspace_bytes));
-    json_set(json, "reason", plan.reason);
-    return json;
-}
-
-void print_plan(const qk_plan &plan) {
-    std::printf("kernel    %s, %s of workspace\n", plan.kernel,
-                human_bytes(double(plan.workspace_bytes)).c_str());
-    std::printf("batch     %s (a row of y has the same bits)\n", batch_class(plan).c_str());
-    std::printf("faster    %s\n", *plan.reason == 0 ? "nothing is" : plan.reason);
-}
-
-void report(const CommonOptions &common, const MultiplyOptions &options, const qk_layer &layer,
-            const Timing &timing, const Product &product, const Error &error) {
-    const double checksum = sum_of_y(product);
-    const double rate = double(layer.bytes) / timing.best / 1e9;
-    if (common.json) {
-        const Json root = json_new_object();
-        json_set(root, "layer", layer.name);
-        json_set(root, "dialect", qk_dialect_name(layer.dialect));
-        json_set(root, "format", format_name(layer.desc.format));
-        json_set(root, "shape", json_shape(layer.desc.shape, 2));
-        json_set(root, "rows", options.rows);
-        json_set(root, "dtype", options.dtype);
-        json_set(root, "device", options.device);
-        json_set(root, "mode", options.mode);
-        json_set(root, "packed", options.packed);
-        json_set(root, "runs", timing.runs);
-        json_set(root, "best_seconds", timing.best);
-        json_set(root, "median_seconds", timing.median);
-        json_set(root, "weight_bytes", layer.bytes);
-        json_set(root, "gigabytes_per_second", rate);
-        json_set(root, "checksum", checksum);
-        json_set(root, "worst_error", error.worst);
-        json_set(root, "share_of_bound", error.share);
-        json_set(root, "not_finite", error.not_finite);
-        if (options.explain) json_set(root, "plan", json_plan(timing.plan));
-        json_print(root);
-        return;
-    }
-    std::printf("%s: %s %s%s, y [%lld,%lld] = x [%lld,%lld] . transpose(w), %s on %s%s\n",
-                printable(layer.name).c_str(), qk_dialect_name(layer.dialect),
-                format_name(layer.desc.format), options.packed ? " repacked" : "",
-                static_cast<long long>(options.rows), static_cast<long long>(layer.desc.shape[0]),
-                static_cast<long long>(options.rows), static_cast<long long>(layer.desc.shape[1]),
-                options.dtype.c_str(), options.device.c_str(),
-                options.mode == "exact" ? "" : (", " + options.mode + " mode").c_str());
-    std::printf("time      best %.1f us, median %.1f us of %lld runs, %.2f GB/s of weights\n",
-                timing.best * 1e6, timing.median * 1e6, static_cast<long long>(timing.runs), rate);
-    if (options.explain) print_plan(timing.plan);
-    std::printf("checksum  %.9g (sum of y)\n", checksum);
-    std::printf("error     %.3g against the product in double, %s its bound\n", error.worst,
-                error.share <= 1 ? "within" : "OUTSIDE");
-    if (error.not_finite > 0) {
-        std::printf("          %s of y NaN or infinite, as in double: the weight has such values\n",
-                    plural(error.not_finite, "value").c_str());
-    }
-}
-
 // Runs it on the device; fills p's x, y and bias.
 Timing multiply(const CommonOptions &common, const MultiplyOptions &options, const Device &device,
-                const Checkpoint &checkpoint, const qk_layer &layer, Product *p) {
+                const Checkpoint &checkpoint, const Chosen &chosen, Product *p) {
+    const qk_layer &layer = chosen.layer;
     const uint32_t flags = p->mode == Mode::bf16   ? QK_CONTEXT_BF16_PRODUCTS
                            : p->mode == Mode::int8 ? QK_CONTEXT_INT8_ACTIVATIONS
                                                    : 0;
     check_device(device);
     Context context = create_context(common, device.kind, device.index, 0, flags);
     // On the CPU the weight stays in the file's mapping, as a program would leave it there.
-    const LoadedLayer loaded = load_layer(checkpoint, context, layer.name,
-                                          device.kind == QK_DEVICE_CPU ? QK_LOAD_IN_PLACE : 0);
+    const LoadedLayer loaded =
+        load(checkpoint, context, chosen, device.kind == QK_DEVICE_CPU ? QK_LOAD_IN_PLACE : 0);
     Tensor packed;
     if (options.packed) packed = repack(context, loaded.weight.get(), layer);
     const qk_tensor *const weight = options.packed ? packed.get() : loaded.weight.get();
-    size_t workspace = 0;
-    check(qk_linear_workspace(context.get(), weight, p->m, &workspace), layer.name,
-          qk_context_error(context.get()));
-    if (workspace > 0) {
-        context = create_context(common, device.kind, device.index, workspace, flags);
-    }
     const Tensor x = create_dense(context, p->format, p->m, p->k);
-    const Tensor y = create_dense(context, p->format, p->m, p->n);
+    const Tensor y = create_y(context, *p, chosen.experts);
     p->x = random_values(p->m * p->k);
     upload(context, x.get(), encode(p->format, p->x));
-    const qk_product product = {sizeof(qk_product), 0,       x.get(), weight,
-                                loaded.bias.get(),  y.get(), nullptr};
+    qk_product product = {sizeof(qk_product), 0,       x.get(), weight,
+                          loaded.bias.get(),  y.get(), nullptr};
+    Tensor routing;
+    qk_experts experts = QK_EXPERTS_INIT;
+    if (chosen.experts != 0) {
+        routing = route_to_all(context, p->m, chosen.experts);
+        experts.expert = routing.get();
+        product.experts = &experts;
+    }
+    size_t workspace = 0;
+    check(qk_multiply_workspace(context.get(), &product, 1, &workspace), layer.name,
+          qk_context_error(context.get()));
+    if (workspace > 0) {  // tensors are at home in any context of the device
+        context = create_context(common, device.kind, device.index, workspace, flags);
+    }
     const Timing timing = run_timed(common, context, product, options.repeat);
     p->y = download_f32(context, y.get(), p->format, p->m * p->n);
     if (loaded.bias != nullptr) p->bias = download_bias(context, loaded.bias.get(), p->n);
@@ -317,10 +297,11 @@ Timing multiply(const CommonOptions &common, const MultiplyOptions &options, con
 }
 
 // With the weight decoded again, in blocks of rows, by the CPU.
-Error compare_all(const CommonOptions &common, const Checkpoint &checkpoint, const qk_layer &layer,
+Error compare_all(const CommonOptions &common, const Checkpoint &checkpoint, const Chosen &chosen,
                   const Product &p) {
     const Context context = create_context(common);
-    LayerRows rows(checkpoint, context, layer);
+    LayerRows rows(context, chosen.layer.name,
+                   load(checkpoint, context, chosen, QK_LOAD_IN_PLACE).weight);
     Progress progress(common, p.n * p.m);
     Error error;
     for (int64_t at = 0; at < p.n;) {
@@ -342,7 +323,9 @@ Error compare_all(const CommonOptions &common, const Checkpoint &checkpoint, con
 ExitCode run_multiply(const CommonOptions &common, const MultiplyOptions &options) {
     const Device device = parse_device(options.device);
     const Checkpoint checkpoint = open_checkpoint(options.file);
-    const qk_layer layer = choose_layer(checkpoint, options.layer);
+    const Chosen chosen = options.layer.empty() ? Chosen{choose_layer(checkpoint), 0}
+                                                : find_layer(checkpoint, options.layer);
+    const qk_layer &layer = chosen.layer;
     Product p;
     p.format = float_format_of(options.dtype);
     p.weight_format = layer.desc.format;
@@ -351,14 +334,14 @@ ExitCode run_multiply(const CommonOptions &common, const MultiplyOptions &option
     p.k = layer.desc.shape[1];
     p.group = layer.desc.group_size > 0 ? layer.desc.group_size : p.k;
     p.mode = parse_mode(options, device);
-    check_mode(p.mode, layer);
+    check_mode(p.mode, chosen);
     if (options.packed && !is_quantized(layer)) {
         throw Failure(kUnsupported, std::string(layer.name) + ": dense weights are not repacked");
     }
-    const Timing timing = multiply(common, options, device, checkpoint, layer, &p);
-    const Error error = compare_all(common, checkpoint, layer, p);
+    const Timing timing = multiply(common, options, device, checkpoint, chosen, &p);
+    const Error error = compare_all(common, checkpoint, chosen, p);
     check_files_whole();
-    report(common, options, layer, timing, p, error);
+    report_product(common, options, chosen, timing, p, error);
     if (error.share <= 1) return kOk;
     throw Failure(kFailed, std::string(layer.name) + ": the product is outside its error bound");
 }

@@ -139,6 +139,20 @@ class Models(Case):
         self.assertEqual((mixture["name"], mixture["experts"], mixture["loadable"]),
                          (f"{LAYER}.mlp.experts", 2, True))
 
+    def test_products_with_experts(self):
+        model, _each = self.mixture('{"model_type": "qwen3_moe"}')
+        out, name = self.folder / "out", f"{LAYER}.mlp.experts.*.down_proj"
+        self.run_qk("quantize", model, out, "--format", "int4", "--group", "32")
+        for options in ([], ["--packed"], ["--dtype", "bf16", "--isa", "generic"]):
+            done = self.run_json("multiply", out, name, "--rows", "3", "--repeat", "1", *options)
+            self.assertEqual((done["experts"], done["shape"], done["rows"]), (2, [128, 32], 3))
+            self.assertLessEqual(done["share_of_bound"], 1)
+            self.assertNotEqual(done["checksum"], 0)
+        text = self.run_qk("multiply", out, name, "--explain").stdout
+        self.assertIn("\nexperts   2, of which each row of x takes all\n", text)
+        self.assertIn("int8 mode takes no", self.fails(4, "multiply", out, name, "--mode", "int8"))
+        self.assertIn(f"did you mean '{name}'", self.fails(2, "multiply", out, name[:-1]))
+
     def test_fused_experts_that_stay(self):
         gate_up, down = f"{LAYER}.mlp.experts.gate_up_proj", f"{LAYER}.mlp.experts.down_proj"
         int4, qwen = ["--format", "int4", "--group", "32"], '{"model_type": "qwen3_moe"}'
