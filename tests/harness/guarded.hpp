@@ -10,6 +10,8 @@ constexpr uint8_t kPoison = 0xA5;
 // Around inputs: as floats of any width NaN, so that a stray read shows even where it is multiplied
 // by zero.
 constexpr uint8_t kPoisonNan = 0xFF;
+// What a minimum or a maximum may take for a number, as it does not NaN: large in every width.
+constexpr uint8_t kPoisonLarge = 0x77;
 
 // Where data is in its area: flush against the page after it, or the page before it, or at an
 // address that is `offset` modulo 64.

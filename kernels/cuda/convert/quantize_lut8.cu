@@ -12,6 +12,7 @@
 #include "cuda/convert/chunks.cuh"
 #include "cuda/convert/lut8_points.cuh"
 #include "cuda/kernels.hpp"
+#include "cuda/prim/shared.cuh"
 #include "cuda/runtime.hpp"
 
 namespace qk::cuda {
@@ -200,12 +201,8 @@ struct Block {
 // `ahead`: where shared memory has room for two rounds.
 template <qk_format from, bool ahead>
 __global__ void __launch_bounds__(kBlockThreads) quantize_lut8(const __grid_constant__ Problem p) {
-#if defined(QK_CUDA_SIMULATED)
-    static Block<from> block;
-#else
-    extern __shared__ uint4 shared[];
+    QK_LAUNCH_SHARED(shared);
     Block<from> &block = *reinterpret_cast<Block<from> *>(shared);
-#endif
     constexpr int64_t kRound = Ahead<from, kBlockThreads>::kRound;
     const int64_t step = int64_t(gridDim.x) * kTeams * kRound;
     int64_t first = (int64_t(blockIdx.x) * kTeams + threadIdx.x / kThreads) * kRound;

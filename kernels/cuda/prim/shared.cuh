@@ -2,9 +2,9 @@
 #pragma once
 #include <stdint.h>
 
-// `name`: an array of uint4 in a kernel; for simulated threads as large as any card's.
+// `name`: an array of uint4 in a kernel.
 #if defined(QK_CUDA_SIMULATED)
-#define QK_LAUNCH_SHARED(name) __shared__ uint4 name[(227 << 10) / 16]
+#define QK_LAUNCH_SHARED(name) uint4 *const name = simulator::launch_shared
 #else
 #define QK_LAUNCH_SHARED(name) extern __shared__ uint4 name[]
 #endif

@@ -161,6 +161,10 @@ struct alignas(16) uint4 {
     uint32_t x, y, z, w;
 };
 
+namespace simulator {
+extern uint4 launch_shared[(227 << 10) / 16];  // shared memory whose size is the launch's
+}
+
 inline void __syncthreads() { simulator::block_barrier(); }
 // Whether all threads of the block say so.
 inline int __syncthreads_and(int value) {

@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "harness/guarded.hpp"
+
 namespace mock {
 namespace {
 
@@ -238,7 +240,7 @@ cudaError_t cudaMalloc(void **pointer, size_t bytes) {
     if (bytes > size_t{1} << 40 || posix_memalign(pointer, 256, bytes) != 0) {
         return remember(cudaErrorMemoryAllocation);
     }
-    memset(*pointer, 0xd5, bytes);
+    memset(*pointer, harness::kPoisonNan, bytes);
     state.memory.insert(*pointer);
     return cudaSuccess;
 }

@@ -160,6 +160,7 @@ void wait(Barrier &barrier, const uint32_t &live) {
 }
 
 void run_block(Block &b, uint32_t threads) {
+    poison_shared_memory();
     b.barrier = {};
     b.live = threads;
     b.warps.assign((threads + 31) / 32, Warp());

@@ -14,7 +14,10 @@ extern dim3 threadIdx, blockIdx, blockDim, gridDim;  // of the fiber that runs
 
 namespace simulator {
 
-// Aborts, saying so, where threads wait for each other forever.
+// Fills all shared memory with NaNs, or with large numbers.
+void poison_shared_memory();
+// Poisons shared memory before each block. Aborts, saying so, where threads wait for each other
+// forever.
 void run(dim3 grid, dim3 block, const std::function<void()> &thread);
 void block_barrier();
 // Every live thread of the warp calls it; returns the word that lane `source` gave.

@@ -10,6 +10,7 @@
 #include "cuda/kernels.hpp"
 #include "cuda/mock/mock.hpp"
 #include "cuda/runtime.hpp"
+#include "cuda/simulated/leftovers.hpp"
 
 namespace {
 
@@ -212,6 +213,23 @@ TEST_F(CudaStreams, TransfersHaveHappenedWhenTheyReturn) {
     in.assign(64, 5.0f);  // the caller's again
     ASSERT_EQ(qk_tensor_download(context_, tensor, QK_PLANE_DATA, out.data(), 256), QK_OK);
     EXPECT_EQ(out, std::vector<float>(64, 3.0f));
+}
+
+// The mock itself: what a block leaves in shared memory, no other finds.
+TEST_F(CudaStreams, SharedMemoryIsPoisonedBeforeEachBlock) {
+    constexpr uint32_t kBlocks = 64;
+    std::vector<leftovers::Found> found(kBlocks);
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(kBlocks);
+    config.blockDim = dim3(leftovers::kWords);
+    ASSERT_EQ(cudaLaunchKernelEx(&config, leftovers::look, found.data()), cudaSuccess);
+    ASSERT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);
+    std::set<uint32_t> words;
+    for (const leftovers::Found &block : found) {
+        words.insert(std::begin(block.own), std::end(block.own));
+        words.insert(std::begin(block.of_launch), std::end(block.of_launch));
+    }
+    EXPECT_EQ(words, (std::set<uint32_t>{0x77777777, 0xffffffff}));
 }
 
 // The mock itself: work waits for a wait on its stream.

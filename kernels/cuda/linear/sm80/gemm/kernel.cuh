@@ -22,6 +22,7 @@
 #pragma once
 #include "cuda/linear/sm80/gemm/copies.cuh"
 #include "cuda/linear/sm80/gemm/shape.cuh"
+#include "cuda/prim/shared.cuh"
 #include "cuda/runtime.hpp"
 
 namespace qk::cuda {
@@ -166,11 +167,7 @@ struct Sm80GemmWork {
 template <class S>
 __global__ void __launch_bounds__(S::kThreads, 2)
     multiply_sm80_gemm(const __grid_constant__ Sm80GemmProblem p) {
-#if defined(QK_CUDA_SIMULATED)
-    __shared__ uint4 shared[S::shared_bytes(4) / 16];
-#else
-    extern __shared__ uint4 shared[];
-#endif
+    QK_LAUNCH_SHARED(shared);
     uint8_t *const base = reinterpret_cast<uint8_t *>(shared);
     allow_next_kernel();
     if constexpr (S::Decode::kLut4) {
