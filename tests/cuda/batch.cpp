@@ -37,11 +37,9 @@ std::vector<uint8_t> run(const qk::Kernel<qk::LinearArgs> &kernel, const Case &c
         {type, rows, c.k(), x.data()}, w.view(), &b, {type, rows, c.n(), y.data()}};
     qk::ErrorText error = {};
     EXPECT_TRUE(kernel.can_run(args, device_0()));
-    const size_t room = qk::workspace_of(kernel, args, device_0());
-    const DeviceBuffer workspace(std::vector<uint8_t>(room, 0xee));
     qk::Launch launch = device_launch(&error);
-    launch.workspace = workspace.data();
-    launch.workspace_bytes = room;
+    const DeviceBuffer workspace =
+        give_workspace(qk::workspace_of(kernel, args, launch.device), &launch);
     launch.session = session;
     EXPECT_EQ(kernel.run(args, launch), QK_OK) << error.text;
     workspace.read();  // its canaries
@@ -250,6 +248,7 @@ TEST(CudaBatch, LargeBatchesCanBeCaptured) {
     options.workspace_bytes = size_t{64} << 20;  // cuBLASLt and a slab
     qk_context *context = nullptr;
     ASSERT_EQ(qk_context_create(&options, &context), QK_OK);
+    poison_workspace(*context);
     Rng rng(24);
     qk_tensor_desc desc =
         weight_desc(QK_FORMAT_NF4, QK_FORMAT_F32, QK_LAYOUT_ROW_HIGH, 64, 512, 1024);

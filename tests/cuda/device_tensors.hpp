@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "cuda/harness.hpp"
 #include "qk.h"
 
 namespace cuda_test {
@@ -17,6 +18,7 @@ class DeviceTensors : public ::testing::Test {
         options.device = QK_DEVICE_CUDA;
         options.workspace_bytes = workspace;
         ASSERT_EQ(qk_context_create(&options, &context_), QK_OK);
+        if (workspace > 0) poison_workspace(*context_);
     }
     void close() {
         for (qk_tensor *const tensor : tensors_) qk_tensor_destroy(tensor);

@@ -108,12 +108,9 @@ inline std::vector<uint8_t> on_device(const Case &c, const DeviceWeight &w,
     const Arguments a(c, w.view(), {x.data(), bias.data(), y.data(), expert.data(), weight.data()});
     qk::ErrorText error = {};
     EXPECT_TRUE(kernel.can_run(a.args, device_0()));
-    const size_t room =
-        kernel.workspace_bytes == nullptr ? 0 : kernel.workspace_bytes(a.args, device_0());
-    const DeviceBuffer workspace(std::vector<uint8_t>(room, 0xff));
     qk::Launch launch = device_launch(&error);
-    launch.workspace = workspace.data();
-    launch.workspace_bytes = room;
+    const DeviceBuffer workspace =
+        give_workspace(qk::workspace_of(kernel, a.args, launch.device), &launch);
     EXPECT_EQ(kernel.run(a.args, launch), QK_OK) << error.text;
     return y.read();
 }

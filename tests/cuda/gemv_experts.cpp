@@ -120,10 +120,8 @@ TEST(CudaGemvExperts, GraphsTakeAnotherRouting) {
                           {x.data(), bias.data(), y.data(), expert.data(), weight.data()});
         qk::ErrorText error = {};
         qk::Launch launch = device_launch(&error);
-        const size_t room = kernel->workspace_bytes(a.args, launch.device);
-        const DeviceBuffer workspace(std::vector<uint8_t>(room, 0xff));
-        launch.workspace = workspace.data();
-        launch.workspace_bytes = room;
+        const DeviceBuffer workspace =
+            give_workspace(qk::workspace_of(*kernel, a.args, launch.device), &launch);
         cudaStream_t stream;
         cudaGraph_t graph;
         cudaGraphExec_t executable;

@@ -112,6 +112,7 @@ struct Stream {
         options.stream = stream;
         options.workspace_bytes = needed;
         EXPECT_EQ(qk_context_create(&options, &context), QK_OK);
+        poison_workspace(*context);
         EXPECT_EQ(qk_gru_load(context, file.data(), bytes, &gru), QK_OK);
         EXPECT_EQ(qk_gru_state_create(context, gru, batch, &state), QK_OK);
         const int64_t rows = int64_t{steps} * batch;

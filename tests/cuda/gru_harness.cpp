@@ -144,8 +144,7 @@ GruRun GruPair::run_cuda(const qk::Kernel<qk::GruArgs> &kernel, qk::GruArgs args
     const size_t y_bytes = c.y_is_float ? 4 : size_t(args.cell->h_bytes);
     DeviceBuffer dx(x, c.offset),
         dy(std::vector<uint8_t>(size_t(rows * n) * y_bytes, 0xcd), c.offset),
-        dg(std::vector<uint8_t>(c.with_gates ? size_t(rows * n) * 16 : 0, 0xcd), c.offset),
-        workspace(std::vector<uint8_t>(qk::workspace_of(kernel, args, device_0()), 0x5a));
+        dg(std::vector<uint8_t>(c.with_gates ? size_t(rows * n) * 16 : 0, 0xcd), c.offset);
     qk_gru_state *state = nullptr;
     EXPECT_EQ(qk_gru_state_create(cuda, cuda_gru, c.batch, &state), QK_OK)
         << qk_context_error(cuda);
@@ -156,8 +155,8 @@ GruRun GruPair::run_cuda(const qk::Kernel<qk::GruArgs> &kernel, qk::GruArgs args
     qk::gru_state_fill(*state, &args);
     qk::ErrorText error = {};
     qk::Launch launch = device_launch(&error);
-    launch.workspace = workspace.data();
-    launch.workspace_bytes = qk::workspace_of(kernel, args, device_0());
+    const DeviceBuffer workspace =
+        give_workspace(qk::workspace_of(kernel, args, launch.device), &launch);
     EXPECT_EQ(kernel.run(args, launch), QK_OK) << error.text;
     EXPECT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess) << kernel.name;
     GruRun run = {dy.read(), dg.read(), h};

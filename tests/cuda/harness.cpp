@@ -2,7 +2,10 @@
 
 #include "backend/weight.hpp"
 #include "cuda/scale_tables.hpp"
+#include "harness/guarded.hpp"
 #include "harness/scratch.hpp"
+#include "harness/shared_memory.hpp"
+#include "object/context.hpp"
 
 namespace cuda_test {
 
@@ -212,7 +215,22 @@ qk::Launch host_launch() {
 qk::Device device_0() { return qk::device_at(qk::kCudaBackend, 0); }
 
 qk::Launch device_launch(qk::ErrorText *error) {
+    harness::poison_shared_memory();
     return {{run_here, nullptr, 1}, nullptr, device_0(), nullptr, 0, error};
+}
+
+DeviceBuffer give_workspace(size_t bytes, qk::Launch *launch) {
+    static uint64_t turn = 0;
+    DeviceBuffer room(std::vector<uint8_t>(bytes, harness::working_poison(turn++)));
+    launch->workspace = room.data();
+    launch->workspace_bytes = bytes;
+    return room;
+}
+
+void poison_workspace(const qk_context &context) {
+    const std::vector<uint8_t> nans(context.workspace_bytes, harness::kPoisonNan);
+    EXPECT_EQ(cudaMemcpy(context.workspace, nans.data(), nans.size(), cudaMemcpyHostToDevice),
+              cudaSuccess);
 }
 
 bool no_device() { return qk::kCudaBackend.device_count() == 0; }

@@ -99,7 +99,10 @@ ExactSum exact_sum(qk_format type, const std::vector<uint8_t> &x, int64_t x_row,
 
 qk::Launch host_launch();
 qk::Device device_0();  // as a context on it would have it
-qk::Launch device_launch(qk::ErrorText *error);
+qk::Launch device_launch(qk::ErrorText *error);  // fills shared memory with poison
+// Full of NaNs and of large numbers, by turns.
+DeviceBuffer give_workspace(size_t bytes, qk::Launch *launch);
+void poison_workspace(const qk_context &context);
 
 // Whether a GPU is there; prints the reason for skipping once where it is not.
 bool no_device();

@@ -63,10 +63,9 @@ int check_quantize(const qk_tensor_desc &desc, qk_format from, std::vector<uint8
         }
         if (desc.scale_format != QK_FORMAT_LUT8) continue;
         SCOPED_TRACE("with room for the scales");
-        launch.workspace_bytes = expected.planes[QK_PLANE_SCALE].size() * sizeof(float) * 2 + 256;
-        const DeviceBuffer room(std::vector<uint8_t>(launch.workspace_bytes, 0xff));
+        const DeviceBuffer room = give_workspace(
+            expected.planes[QK_PLANE_SCALE].size() * sizeof(float) * 2 + 256, &launch);
         const DeviceWeight again(empty, 0, 0);
-        launch.workspace = room.data();
         EXPECT_EQ(list.kernels[i]->run({args.from, again.view()}, launch), QK_OK) << error.text;
         expect_planes(desc, expected, again);
     }

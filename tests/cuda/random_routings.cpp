@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "cuda/experts_case.hpp"
+#include "harness/guarded.hpp"
 
 namespace cuda_test {
 namespace {
@@ -113,7 +114,7 @@ class Runner {
     explicit Runner(const Tables &t)
         : t_(t), expert_(std::vector<uint8_t>(kXRows * 4)),
           y_(std::vector<uint8_t>(size_t(kXRows * t.c.rows() * 4))),
-          workspace_(std::vector<uint8_t>(size_t{8} << 20)) {}
+          workspace_(std::vector<uint8_t>(kWorkspace)) {}
 
     std::vector<float> run(const qk::Kernel<qk::LinearArgs> &kernel) const {
         const Case &c = t_.c;
@@ -124,13 +125,14 @@ class Runner {
         qk::ErrorText error = {};
         qk::Launch launch = device_launch(&error);
         launch.workspace = workspace_.data();
-        launch.workspace_bytes = size_t{8} << 20;
+        launch.workspace_bytes = kWorkspace;
         EXPECT_TRUE(kernel.can_run(a.args, launch.device));
         if (kernel.workspace_bytes != nullptr) {
             EXPECT_LE(kernel.workspace_bytes(a.args, launch.device), launch.workspace_bytes);
         }
         cudaMemcpy(expert_.data(), c.expert.data(), c.expert.size(), cudaMemcpyHostToDevice);
         cudaMemset(y_.data(), 0xff, y.size() * 4);
+        cudaMemset(workspace_.data(), harness::working_poison(turn_++), kWorkspace);
         EXPECT_EQ(kernel.run(a.args, launch), QK_OK) << error.text;
         EXPECT_EQ(cudaMemcpy(y.data(), y_.data(), y.size() * 4, cudaMemcpyDeviceToHost),
                   cudaSuccess);
@@ -138,8 +140,10 @@ class Runner {
     }
 
   private:
+    static constexpr size_t kWorkspace = size_t{8} << 20;
     const Tables &t_;
     DeviceBuffer expert_, y_, workspace_;
+    mutable uint64_t turn_ = 0;
 };
 
 class CudaRandomRoutings : public testing::TestWithParam<int> {};

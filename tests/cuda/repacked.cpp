@@ -145,12 +145,10 @@ std::vector<uint8_t> multiply(const qk::Kernel<qk::LinearArgs> &kernel, const Pr
                                  p.m % 2 == 0 ? &b : nullptr,
                                  {type, p.m, p.n(), y.data()}};
     if (!kernel.can_run(args, device_0())) return {};
-    const size_t bytes = qk::workspace_of(kernel, args, device_0());
-    const DeviceBuffer room(std::vector<uint8_t>(bytes, 0xff));
     qk::ErrorText error = {};
     qk::Launch launch = device_launch(&error);
-    launch.workspace = room.data();
-    launch.workspace_bytes = bytes;
+    const DeviceBuffer room =
+        give_workspace(qk::workspace_of(kernel, args, launch.device), &launch);
     EXPECT_EQ(kernel.run(args, launch), QK_OK) << error.text;
     const std::vector<uint8_t> result = y.read();
     room.read();  // looks at the canaries

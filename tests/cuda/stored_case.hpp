@@ -41,8 +41,7 @@ struct OnDevice {
 
 enum class Room { kAsked, kNone };  // of the workspace
 
-// Rows [first, first + rows) of y; empty where the kernel does not take the case. The workspace it
-// asks for held NaNs.
+// Rows [first, first + rows) of y; empty where the kernel does not take the case.
 inline std::vector<uint8_t> run(const qk::Kernel<qk::LinearArgs> &kernel, const Problem &p,
                                 const OnDevice &device, int64_t first, int64_t rows,
                                 Room given = Room::kAsked) {
@@ -55,12 +54,9 @@ inline std::vector<uint8_t> run(const qk::Kernel<qk::LinearArgs> &kernel, const 
                                  {type, rows, p.n(), y.data()}};
     if (!kernel.can_run(args, device_0())) return {};
     qk::ErrorText error = {};
-    const size_t asked = qk::workspace_of(kernel, args, device_0());
-    const size_t room = given == Room::kAsked ? asked : 0;
-    const DeviceBuffer workspace(std::vector<uint8_t>(room, 0xff));
     qk::Launch launch = device_launch(&error);
-    launch.workspace = workspace.data();
-    launch.workspace_bytes = room;
+    const size_t asked = qk::workspace_of(kernel, args, launch.device);
+    const DeviceBuffer workspace = give_workspace(given == Room::kAsked ? asked : 0, &launch);
     EXPECT_EQ(kernel.run(args, launch), QK_OK) << error.text;
     workspace.read();  // its canaries
     return y.read();

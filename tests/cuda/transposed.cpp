@@ -86,11 +86,9 @@ std::vector<uint8_t> run(const Kernel &kernel, const Case &c, const DeviceWeight
     args.accumulate = c.accumulates;
     qk::ErrorText error = {};
     EXPECT_TRUE(kernel.can_run(args, device_0()));
-    const size_t room = kernel.workspace_bytes(args, device_0());
-    const DeviceBuffer workspace(std::vector<uint8_t>(room, 0xff));
     qk::Launch launch = device_launch(&error);
-    launch.workspace = workspace.data();
-    launch.workspace_bytes = room;
+    const DeviceBuffer workspace =
+        give_workspace(qk::workspace_of(kernel, args, launch.device), &launch);
     EXPECT_EQ(kernel.run(args, launch), QK_OK) << error.text;
     return y.read();
 }

@@ -12,6 +12,10 @@ constexpr uint8_t kPoison = 0xA5;
 constexpr uint8_t kPoisonNan = 0xFF;
 // What a minimum or a maximum may take for a number, as it does not NaN: large in every width.
 constexpr uint8_t kPoisonLarge = 0x77;
+// In a kernel's working memory, by turns.
+constexpr uint8_t working_poison(uint64_t turn) {
+    return turn % 2 == 0 ? kPoisonNan : kPoisonLarge;
+}
 
 // Where data is in its area: flush against the page after it, or the page before it, or at an
 // address that is `offset` modulo 64.

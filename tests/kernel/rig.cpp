@@ -33,7 +33,8 @@ Memory::Buffer &Memory::buffer(int slot) {
     return *found;
 }
 
-void *Memory::put_device(Buffer *buffer, const Bytes *bytes, size_t size, uint64_t turn) {
+void *Memory::put_device(Buffer *buffer, const Bytes *bytes, size_t size, uint64_t turn,
+                         uint8_t poison) {
     const size_t needed = size + 2 * kMargin + 64;
     if (needed > buffer->capacity) {
         if (buffer->device != nullptr) backend_.memory.release(0, buffer->device);
@@ -43,7 +44,7 @@ void *Memory::put_device(Buffer *buffer, const Bytes *bytes, size_t size, uint64
     }
     buffer->bytes = size;
     buffer->offset = kMargin + (mostly_aligned_ && turn % 16 != 0 ? 0 : turn % 64);
-    buffer->poison = bytes != nullptr ? harness::kPoisonNan : harness::kPoison;
+    buffer->poison = poison;
     Bytes staged(needed, buffer->poison);
     if (bytes != nullptr) {
         std::copy(bytes->begin(), bytes->end(), staged.begin() + int64_t(buffer->offset));
@@ -60,17 +61,17 @@ Bytes Memory::whole(const Buffer &buffer) {
 
 void *Memory::put(int slot, const Bytes &bytes, uint64_t turn) {
     Buffer &to = buffer(slot);
-    if (!on_host(backend_)) return put_device(&to, &bytes, bytes.size(), turn);
-    uint8_t *const data =
-        to.guarded.place(bytes.size(), Placement::turn(turn), harness::kPoisonNan);
+    constexpr uint8_t poison = harness::kPoisonNan;
+    if (!on_host(backend_)) return put_device(&to, &bytes, bytes.size(), turn, poison);
+    uint8_t *const data = to.guarded.place(bytes.size(), Placement::turn(turn), poison);
     if (!bytes.empty()) std::memcpy(data, bytes.data(), bytes.size());
     return data;
 }
 
-void *Memory::space(int slot, size_t bytes, uint64_t turn) {
+void *Memory::space(int slot, size_t bytes, uint64_t turn, uint8_t poison) {
     Buffer &to = buffer(slot);
-    if (!on_host(backend_)) return put_device(&to, nullptr, bytes, turn);
-    return to.guarded.place(bytes, Placement::turn(turn));
+    if (!on_host(backend_)) return put_device(&to, nullptr, bytes, turn, poison);
+    return to.guarded.place(bytes, Placement::turn(turn), poison);
 }
 
 Bytes Memory::get(int slot) {

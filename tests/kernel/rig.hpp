@@ -12,6 +12,7 @@
 #include "backend/weight.hpp"
 #include "harness/guarded.hpp"
 #include "harness/scratch.hpp"
+#include "harness/shared_memory.hpp"
 #include "harness/specs.hpp"
 #include "harness/tensor.hpp"
 #include "kernel/instruction_sets.hpp"
@@ -30,7 +31,7 @@ class Memory {
     Memory &operator=(const Memory &) = delete;
 
     void *put(int slot, const Bytes &bytes, uint64_t turn);  // amid NaNs
-    void *space(int slot, size_t bytes, uint64_t turn);      // poisoned
+    void *space(int slot, size_t bytes, uint64_t turn, uint8_t poison = harness::kPoison);
     Bytes get(int slot);
     bool intact();  // no byte around any buffer was written
 
@@ -45,7 +46,8 @@ class Memory {
         uint8_t poison = 0;
     };
     Buffer &buffer(int slot);
-    void *put_device(Buffer *buffer, const Bytes *bytes, size_t size, uint64_t turn);
+    void *put_device(Buffer *buffer, const Bytes *bytes, size_t size, uint64_t turn,
+                     uint8_t poison);
     Bytes whole(const Buffer &buffer);
 
     const qk::Backend &backend_;
@@ -109,7 +111,11 @@ qk::Status run(Home *home, const qk::Kernel<Args> &kernel, const Args &args, uin
     qk::ErrorText error = {};
     qk::Launch launch = {parallel_of(turn), nullptr, home->device, nullptr, workspace, &error};
     launch.scratch = harness::dirty_scratch();
-    if (workspace > 0) launch.workspace = home->memory.space(kWorkspace, workspace, 2);
+    if (workspace > 0) {
+        const uint8_t poison = harness::working_poison(turn);
+        launch.workspace = home->memory.space(kWorkspace, workspace, 2, poison);
+    }
+    if (home->backend.device == QK_DEVICE_CUDA) harness::poison_shared_memory();
     qk::Status status = kernel.run(args, launch);
     if (status == QK_OK) status = home->backend.synchronize(launch);
     return status;
