@@ -112,6 +112,7 @@ struct Shape {
     uint32_t mode;
     int64_t m;
 };
+void PrintTo(const Shape &shape, std::ostream *out) { *out << shape.name; }
 
 class FirstTouch : public testing::TestWithParam<Shape> {
   protected:
@@ -202,7 +203,7 @@ constexpr Shape kShapes[] = {
     {"Bf16", QK_FORMAT_NF4, QK_LAYOUT_ROW_HIGH, 1999, 2048, 3, kBf16, 1},
     {"Floats", QK_FORMAT_NF4, QK_LAYOUT_ROW_HIGH, 1999, 2048, 7, 0, 1}};
 INSTANTIATE_TEST_SUITE_P(Numa, FirstTouch, testing::ValuesIn(kShapes),
-                         [](const auto &info) { return std::string(info.param.name); });
+                         testing::PrintToStringParamName());
 
 }  // namespace
 }  // namespace api

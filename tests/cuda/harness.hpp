@@ -98,7 +98,7 @@ ExactSum exact_sum(qk_format type, const std::vector<uint8_t> &x, int64_t x_row,
                    int64_t k, double bias);
 
 qk::Launch host_launch();
-qk::Device device_0();  // as a context on it would have it
+qk::Device device_0();                           // as a context on it would have it
 qk::Launch device_launch(qk::ErrorText *error);  // fills shared memory with poison
 // Full of NaNs and of large numbers, by turns.
 DeviceBuffer give_workspace(size_t bytes, qk::Launch *launch);

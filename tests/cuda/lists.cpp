@@ -129,17 +129,19 @@ struct Member {
     int32_t group = 64;
 };
 struct OneX {
+    const char *name;
     std::vector<Member> members;
     int64_t m;
     size_t fewer;  // launches than products, where one row takes "sm90 gemv"
 };
 const Member kOther = {QK_FORMAT_NF4, 64};
-const OneX kOneX[] = {{{{}, {}, {}}, 1, 2},
-                      {{{}, {}, kOther, kOther, kOther, {}}, 1, 3},
-                      {{{}, kOther, {}, {QK_FORMAT_U4_AFFINE, 32}, {}}, 1, 0},
-                      {{{}, {}, {}, {}, {}, {}, {}}, 1, 5},
-                      {{{}, {}, kOther}, 2, 0},
-                      {{{}, {}}, 40, 0}};
+void PrintTo(const OneX &list, std::ostream *out) { *out << list.name; }
+const OneX kOneX[] = {{"three", {{}, {}, {}}, 1, 2},
+                      {"kinds_in_runs", {{}, {}, kOther, kOther, kOther, {}}, 1, 3},
+                      {"kinds_by_turns", {{}, kOther, {}, {QK_FORMAT_U4_AFFINE, 32}, {}}, 1, 0},
+                      {"seven", {{}, {}, {}, {}, {}, {}, {}}, 1, 5},
+                      {"two_rows", {{}, {}, kOther}, 2, 0},
+                      {"many_rows", {{}, {}}, 40, 0}};
 
 class CudaListsOfOneX : public CudaLists, public ::testing::WithParamInterface<OneX> {
   protected:
@@ -248,7 +250,8 @@ TEST_P(CudaListsOfOneX, TakeALaunchWhereTheyCan) {
 }
 #endif
 
-INSTANTIATE_TEST_SUITE_P(Kinds, CudaListsOfOneX, ::testing::ValuesIn(kOneX));
+INSTANTIATE_TEST_SUITE_P(Kinds, CudaListsOfOneX, ::testing::ValuesIn(kOneX),
+                         ::testing::PrintToStringParamName());
 
 }  // namespace
 }  // namespace cuda_test

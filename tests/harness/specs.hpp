@@ -1,12 +1,20 @@
 // The table that sweeps run over: every format x layout x grouping x scale kind, and shapes with
 // every tail. Also the bridge from the reference's words to qk.h's codes.
 #pragma once
+#include <ostream>
 #include <string>
 #include <vector>
 
 #include "harness/random.hpp"
 #include "qk.h"
 #include "reference/reference.hpp"
+
+namespace reference {
+
+// How GoogleTest tells a case's format.
+inline void PrintTo(Format format, std::ostream *out) { *out << name(format); }
+
+}  // namespace reference
 
 namespace harness {
 

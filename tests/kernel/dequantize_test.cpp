@@ -122,12 +122,11 @@ TEST_P(EveryScale, BitForBit) {
 const Format kQuantized[] = {Format::u4,     Format::nf4,     Format::fp4_bnb, Format::fp4_e2m1,
                              Format::lut8,   Format::s8,      Format::lut4,    Format::e4m3,
                              Format::iq4_nl, Format::fp4_ggml};
-const auto kFormatName = [](const auto &info) { return std::string(reference::name(info.param)); };
-
-INSTANTIATE_TEST_SUITE_P(Kernels, Dequantize, ::testing::ValuesIn(kQuantized), kFormatName);
+INSTANTIATE_TEST_SUITE_P(Kernels, Dequantize, ::testing::ValuesIn(kQuantized),
+                         ::testing::PrintToStringParamName());
 // fp4_ggml has scales of its own.
 INSTANTIATE_TEST_SUITE_P(Kernels, EveryScale,
                          ::testing::ValuesIn(kQuantized, kQuantized + std::size(kQuantized) - 1),
-                         kFormatName);
+                         ::testing::PrintToStringParamName());
 
 }  // namespace

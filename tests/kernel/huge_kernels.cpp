@@ -24,6 +24,7 @@ struct Case {
     qk_format format;
     qk_layout layout;
 };
+void PrintTo(const Case &c, std::ostream *out) { *out << c.name; }
 
 qk::Shape shape_of(const Case &c, qk_layout layout, int64_t n) {
     qk_tensor_desc desc = QK_TENSOR_DESC_INIT;
@@ -101,11 +102,11 @@ struct Near {
 };
 
 constexpr Case kCases[] = {{"dense", QK_FORMAT_F32, QK_LAYOUT_ROW},
-                           {"u4 row", QK_FORMAT_U4_AFFINE, QK_LAYOUT_ROW},
-                           {"u4 awq_gemm", QK_FORMAT_U4_AFFINE, QK_LAYOUT_AWQ_GEMM},
-                           {"nf4 gptq", QK_FORMAT_NF4, QK_LAYOUT_GPTQ},
-                           {"u4 packed", QK_FORMAT_U4_AFFINE, qk::kLayoutRows8},
-                           {"nf4 packed", QK_FORMAT_NF4, qk::kLayoutRows8}};
+                           {"u4_row", QK_FORMAT_U4_AFFINE, QK_LAYOUT_ROW},
+                           {"u4_awq_gemm", QK_FORMAT_U4_AFFINE, QK_LAYOUT_AWQ_GEMM},
+                           {"nf4_gptq", QK_FORMAT_NF4, QK_LAYOUT_GPTQ},
+                           {"u4_packed", QK_FORMAT_U4_AFFINE, qk::kLayoutRows8},
+                           {"nf4_packed", QK_FORMAT_NF4, qk::kLayoutRows8}};
 
 class HugeKernels : public ::testing::TestWithParam<Case> {
   protected:
@@ -188,14 +189,10 @@ TEST_P(HugeDequantize, Dequantize) {
     }
 }
 
-std::string name_of(const ::testing::TestParamInfo<Case> &info) {
-    std::string name = info.param.name;
-    for (char &c : name) c = c == ' ' ? '_' : c;
-    return name;
-}
-
-INSTANTIATE_TEST_SUITE_P(Kernels, HugeKernels, ::testing::ValuesIn(kCases), name_of);
+INSTANTIATE_TEST_SUITE_P(Kernels, HugeKernels, ::testing::ValuesIn(kCases),
+                         ::testing::PrintToStringParamName());
 INSTANTIATE_TEST_SUITE_P(Kernels, HugeDequantize,
-                         ::testing::ValuesIn(kCases + 1, kCases + std::size(kCases)), name_of);
+                         ::testing::ValuesIn(kCases + 1, kCases + std::size(kCases)),
+                         ::testing::PrintToStringParamName());
 
 }  // namespace

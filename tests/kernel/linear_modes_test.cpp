@@ -165,6 +165,6 @@ const Format kQuantized[] = {Format::u4, Format::nf4,    Format::fp4_bnb, Format
                              Format::s8, Format::iq4_nl, Format::fp4_ggml};
 
 INSTANTIATE_TEST_SUITE_P(Kernels, Modes, ::testing::ValuesIn(kQuantized),
-                         [](const auto &info) { return std::string(name(info.param)); });
+                         ::testing::PrintToStringParamName());
 
 }  // namespace

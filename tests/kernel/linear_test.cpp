@@ -257,9 +257,9 @@ TEST_P(LinearDense, EveryShape) {
 const Format kQuantized[] = {Format::u4,     Format::nf4,     Format::fp4_bnb, Format::fp4_e2m1,
                              Format::lut8,   Format::s8,      Format::lut4,    Format::e4m3,
                              Format::iq4_nl, Format::fp4_ggml};
-const auto kFormatName = [](const auto &info) { return std::string(reference::name(info.param)); };
-
-INSTANTIATE_TEST_SUITE_P(Kernels, Linear, ::testing::ValuesIn(kQuantized), kFormatName);
-INSTANTIATE_TEST_SUITE_P(Kernels, LinearDense, ::testing::ValuesIn(harness::kFloats), kFormatName);
+INSTANTIATE_TEST_SUITE_P(Kernels, Linear, ::testing::ValuesIn(kQuantized),
+                         ::testing::PrintToStringParamName());
+INSTANTIATE_TEST_SUITE_P(Kernels, LinearDense, ::testing::ValuesIn(harness::kFloats),
+                         ::testing::PrintToStringParamName());
 
 }  // namespace

@@ -192,9 +192,9 @@ TEST_P(QuantizeLut8, EveryPoint) {
 
 const Format kQuantized[] = {Format::u4,   Format::nf4, Format::fp4_bnb, Format::fp4_e2m1,
                              Format::lut8, Format::s8,  Format::e4m3};
-const auto kFormatName = [](const auto &info) { return std::string(reference::name(info.param)); };
-
-INSTANTIATE_TEST_SUITE_P(Kernels, Quantize, ::testing::ValuesIn(kQuantized), kFormatName);
-INSTANTIATE_TEST_SUITE_P(Kernels, QuantizeLut8, ::testing::Values(Format::lut8), kFormatName);
+INSTANTIATE_TEST_SUITE_P(Kernels, Quantize, ::testing::ValuesIn(kQuantized),
+                         ::testing::PrintToStringParamName());
+INSTANTIATE_TEST_SUITE_P(Kernels, QuantizeLut8, ::testing::Values(Format::lut8),
+                         ::testing::PrintToStringParamName());
 
 }  // namespace

@@ -120,8 +120,7 @@ TEST_P(Repack, EveryPairOfLayouts) {
 // Codes are moved, not decoded: one format of each kind of planes.
 const Format kQuantized[] = {Format::u4, Format::fp4_e2m1, Format::lut8,
                              Format::s8, Format::lut4,     Format::e4m3};
-const auto kFormatName = [](const auto &info) { return std::string(reference::name(info.param)); };
-
-INSTANTIATE_TEST_SUITE_P(Kernels, Repack, ::testing::ValuesIn(kQuantized), kFormatName);
+INSTANTIATE_TEST_SUITE_P(Kernels, Repack, ::testing::ValuesIn(kQuantized),
+                         ::testing::PrintToStringParamName());
 
 }  // namespace
