@@ -92,6 +92,17 @@ QK_INLINE inline void add_flat_chunk(const FlatChunk<Isa> &chunk, const Codes &c
     }
 }
 
+// 16 columns of a row's last chunk, or those of them that are left: lanes of `before` have the
+// scale `first`, the others `second`.
+template <class Isa>
+QK_INLINE inline void add_step_of_tail(const float *entries, Mask<Isa> before, float first,
+                                       float second, const char *x, int64_t left, Lanes<Isa> &sum) {
+    const Lanes<Isa> scale = Isa::where(before, Isa::splat(first), Isa::splat(second));
+    const Lanes<Isa> weight = Isa::mul(Isa::load_f32(entries), scale);
+    const Mask<Isa> mask = Isa::first_lanes(left);
+    sum = Isa::fma_where(mask, Isa::load_f32(x, mask), weight, sum);
+}
+
 template <class Isa, class Codes>
 class FlatRowBlocks {
   public:
@@ -154,15 +165,10 @@ class FlatRowBlocks {
         for (int row = 0; row < 8; ++row) {
             float entries[8][16];
             look_up_steps<Isa, 0>(Isa::load_words(codes + 64 * row), tables, entries);
-            const Mask<Isa> before = before_[row];
             const float *scale = steps_.row[row] + step;
             for (int64_t at = 0; at < columns; at += 16, ++scale) {
-                const Mask<Isa> mask = Isa::first_lanes(columns - at);
-                const Lanes<Isa> of_step =
-                    Isa::where(before, Isa::splat(scale[0]), Isa::splat(scale[1]));
-                const Lanes<Isa> weight = Isa::mul(Isa::load_f32(entries[at / 16]), of_step);
-                sums.row[row] =
-                    Isa::fma_where(mask, Isa::load_f32(x + at * 4, mask), weight, sums.row[row]);
+                add_step_of_tail<Isa>(entries[at / 16], before_[row], scale[0], scale[1],
+                                      x + at * 4, columns - at, sums.row[row]);
             }
         }
     }

@@ -10,7 +10,7 @@
 // before. A chunk of a row has one of a piece's steps as many instances of the loop, by the step of
 // its first end. Bytes of words are loaded in place, as gemv.hpp does where a vector holds a chunk.
 #pragma once
-#include "cpu/linear/gemv.hpp"
+#include "cpu/linear/gemv_flat.hpp"
 
 namespace qk::cpu {
 namespace {
@@ -181,13 +181,9 @@ class PieceRowBlocks {
             for (int64_t at = 0; at < columns; at += 16) {
                 const int64_t piece = (at + kPiece - end_[row]) / kPiece;
                 const int64_t next = (min64(at + 16, columns) + kPiece - 1 - end_[row]) / kPiece;
-                const Lanes<Isa> of_step =
-                    Isa::where(before_[row], Isa::splat(load_as<float>(scales, piece)),
-                               Isa::splat(load_as<float>(scales, next)));
-                const Lanes<Isa> weight = Isa::mul(Isa::load_f32(weights[at / 16]), of_step);
-                const Mask<Isa> mask = Isa::first_lanes(columns - at);
-                sums.row[row] =
-                    Isa::fma_where(mask, Isa::load_f32(x + at * 4, mask), weight, sums.row[row]);
+                add_step_of_tail<Isa>(weights[at / 16], before_[row], load_as<float>(scales, piece),
+                                      load_as<float>(scales, next), x + at * 4, columns - at,
+                                      sums.row[row]);
             }
         }
     }
