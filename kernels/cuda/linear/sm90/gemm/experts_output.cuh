@@ -201,46 +201,37 @@ struct ListedOutput {
         }
     }
 
-    template <int kSize, int sums>
-    __device__ void store_plain(const float (&acc)[sums]) const {
+    // put_y(at, z) makes y of a piece's sums, kColumns of it. Two pieces alternate.
+    template <int kSize, int kColumns, int sums, class PutY>
+    __device__ void store_pieces(const float (&acc)[sums], const PutY &put_y) const {
 #pragma unroll 1
         for (int32_t piece = 0; piece * 16 < count; ++piece) {
             const uint32_t at = piece_at + piece % 2 * S::kPiece;
             Eight z;
             pick<0>(piece, acc, z);
             add_bias(bias, z);
-            put_all<kSize>(at, z);
-            const int64_t y = row_of_y(piece);
-            named_barrier_wait(3 + int(threadIdx.x) / 128, 128);  // two pieces alternate
-            store_rows<kSize, 64>(at, piece, y);
+            put_y(at, z);
+            const int64_t row = row_of_y(piece);
+            named_barrier_wait(3 + int(threadIdx.x) / 128, 128);
+            store_rows<kSize, kColumns>(at, piece, row);
         }
     }
 
     // Of two rows of x, lanes of even rows of w keep the first.
-    template <int kSize, int sums>
-    __device__ void store_lanes(const float (&acc)[sums]) const {
+    template <int kSize>
+    __device__ void put_joined(uint32_t at, const Eight &z) const {
         const bool odd = threadIdx.x & 4;
-#pragma unroll 1
-        for (int32_t piece = 0; piece * 16 < count; ++piece) {
-            const uint32_t at = piece_at + piece % 2 * S::kPiece;
-            Eight z;
-            pick<0>(piece, acc, z);
-            add_bias(bias, z);
-            float gate[4], up[4], y[4];
+        float gate[4], up[4], y[4];
 #pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                const float a = z[2 * i], b = z[2 * i + 1];
-                const float other = __shfl_xor_sync(~0u, odd ? a : b, 4);
-                gate[i] = odd ? other : a;
-                up[i] = odd ? b : other;
-            }
-            join_f32(e, gate, up, y);
-#pragma unroll
-            for (int i = 0; i < 4; ++i) put<kSize>(at, x_row(2 * i) + odd, w_row(2 * i) / 2, y[i]);
-            const int64_t row = row_of_y(piece);
-            named_barrier_wait(3 + int(threadIdx.x) / 128, 128);
-            store_rows<kSize, 32>(at, piece, row);
+        for (int i = 0; i < 4; ++i) {
+            const float a = z[2 * i], b = z[2 * i + 1];
+            const float other = __shfl_xor_sync(~0u, odd ? a : b, 4);
+            gate[i] = odd ? other : a;
+            up[i] = odd ? b : other;
         }
+        join_f32(e, gate, up, y);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) put<kSize>(at, x_row(2 * i) + odd, w_row(2 * i) / 2, y[i]);
     }
 
     template <int kSize, int sums>
@@ -281,8 +272,9 @@ struct ListedOutput {
 
     template <int kSize, int sums>
     __device__ void store_as(const float (&acc)[sums]) const {
-        if (!e.joins()) return store_plain<kSize>(acc);
-        e.interleaved ? store_lanes<kSize>(acc) : store_halves<kSize>(acc);
+        if (!e.joins()) return store_pieces<kSize, 64>(acc, put_all<kSize>);
+        const auto put_y = [&](uint32_t at, const Eight &z) { put_joined<kSize>(at, z); };
+        e.interleaved ? store_pieces<kSize, 32>(acc, put_y) : store_halves<kSize>(acc);
     }
     template <int sums>
     __device__ void store(const float (&acc)[sums]) const {
