@@ -288,6 +288,15 @@ template <class T>
 __device__ void scale_step(uint32_t (&a)[4], uint32_t pair) {
     scale_step<T>(a, {__byte_perm(pair, 0, 0x1010), __byte_perm(pair, 0, 0x3232)});
 }
+// The same where ptxas sees that it is a half twice: a product takes it from the pair.
+template <class T>
+__device__ void scale_by_halves(uint32_t (&a)[4], uint32_t pair) {
+    using Pair = typename T::Pair;
+    const Pair both = *reinterpret_cast<const Pair *>(&pair);
+    const Pair low = {both.x, both.x}, high = {both.y, both.y};
+    scale_step<T>(
+        a, {*reinterpret_cast<const uint32_t *>(&low), *reinterpret_cast<const uint32_t *>(&high)});
+}
 #endif
 
 }  // namespace

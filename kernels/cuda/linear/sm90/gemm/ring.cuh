@@ -134,7 +134,7 @@ struct PackedGemm : Shared<S> {
             uint2 pairs[kUnits];
 #pragma unroll
             for (int u = 0; u < kUnits; ++u) {
-                const int32_t row = row_of(it, row_tile, u * kStep);
+                const int32_t row = it.template after<S>(row_tile, u * kStep);
                 const bool in = row < p.row_tiles && tile + t < p.tiles;
                 const int64_t at = in ? (row * of_row + group) * 16 + lane % 4 * 4 : 0;
                 const uint32_t codes = __ldg(reinterpret_cast<const uint32_t *>(p.w.scale + at));
@@ -160,11 +160,6 @@ struct PackedGemm : Shared<S> {
             if (!Decode::kLut4) copies_arrive(full_here);
             barrier_arrive(full_here);
         }
-    }
-
-    // Row of tiles `step` after `first`, which is in the first half where there are two.
-    __device__ static int32_t row_of(const Item &it, int32_t first, int32_t step) {
-        return first + step + (S::kListed && step >= S::kRowTiles / 2 ? it.gap : 0);
     }
 
     // ---- consumers
@@ -271,7 +266,7 @@ struct PackedGemm : Shared<S> {
             if constexpr (S::kSmall && !Decode::kLut4) z = Decode::zeros(raw.zero[j]);
             Decode::decode(word, z, table, (threadIdx.x & 31) * 4, a[j]);
             if constexpr (S::kSmall) {
-                scale_step<T>(a[j], raw.scale[j]);
+                scale_by_halves<T>(a[j], raw.scale[j]);
             }
         }
         if constexpr (S::kMade && !S::kSmall) {

@@ -5,7 +5,7 @@
 #include "cuda/prim/cluster.cuh"
 #include "cuda/prim/tensor_copy.cuh"
 #include "cuda/prim/wgmma.cuh"
-#include "cuda/tile/decode.cuh"
+#include "cuda/tile/microscaled.cuh"
 
 namespace qk::cuda {
 namespace {
@@ -90,13 +90,13 @@ struct GemmShape {
     static constexpr int kRows = 64 * R, kRowTiles = 4 * R, kConsumers = R * Q;  // warpgroups
     static constexpr int kThreads = (kConsumers + 1) * 128;  // one more warpgroup produces
     // Registers a thread: a launch gives the block 96 a thread for four consumers, 128, 168; what
-    // the producers leave the consumers have. Where they do not suffice, it hangs or spills. Those
-    // that make scales of small groups want more, and more beside a list.
+    // the producers leave the consumers have. Where they do not suffice, it hangs or spills, or
+    // ptxas waits after each product. Those that make scales want more.
     static constexpr int kLaunchRegisters = kConsumers == 4 ? 96 : kConsumers == 3 ? 128 : 168;
     static constexpr int producer_registers() {
         if (kTransposed) return N == 256 ? 56 : 88;
         if (kConsumers == 4) return kListed || kSmall ? 64 : kBytes ? 32 : 24;
-        if (kSmall) return kListed ? 104 : 88;
+        if (kSmall) return kListed ? 56 : 88;
         return (kListed && kMade) || (kBytes && kConsumers == 3) ? 56 : 40;
     }
     static constexpr int kProducerRegisters = producer_registers();
@@ -148,6 +148,11 @@ struct Item {
     __device__ int32_t tile(int32_t i) const {
         if constexpr (!S::kListed) return row_tile + i;
         return row_tile + i + (i < S::kRowTiles / 2 ? 0 : gap);
+    }
+    // The one `step` after `first`, which is in the first half where there are two.
+    template <class S>
+    __device__ int32_t after(int32_t first, int32_t step) const {
+        return first + step + (S::kListed && step >= S::kRowTiles / 2 ? gap : 0);
     }
 };
 

@@ -40,69 +40,59 @@ struct SmallGroups {
         }
     }
 
+    // A lane makes the eights of one group and half of a row of tiles, and of other rows of tiles
+    // as far apart as a warp reaches: what is computed for a stage is computed once.
     template <Scales scales>
     __device__ void make_parts(const Item &it, Turn &turn, int32_t &others) const {
-        constexpr int kAll = S::kRowTiles * kTiles * 4 * 2;  // eights of a stage
-        constexpr int kRound = 16 / kWords<scales>, kEach = kAll / 32;
-        static_assert(kAll % 32 == 0);
-        const int32_t lane = threadIdx.x & 31;
-        constexpr bool kCoded = kWords<scales> == 2;
-        const float one = kCoded ? __ldg(reinterpret_cast<const float *>(g.p.w.second)) : 1.0f;
+        constexpr int kWord = kWords<scales>, kStep = 4 / kTiles, kEach = S::kRowTiles / kStep;
+        constexpr int kRound = scales == Scales::kTable ? 2
+                               : 16 / kWord < kEach     ? 16 / kWord
+                                                        : kEach;
+        static_assert(kEach % kRound == 0);
+        const int32_t lane = threadIdx.x & 31, row_tile = it.row_tile + lane / (8 * kTiles);
+        const int64_t of_row = g.p.w.geometry.groups_per_row;
+        const float one = kWord == 2 ? __ldg(reinterpret_cast<const float *>(g.p.w.second)) : 1.0f;
         for (int32_t tile = it.first; tile < it.last; tile += kTiles, turn.next(g.p.slots)) {
             if (others > 0) {
                 --others;
                 continue;
             }
             others = S::kMakers - 1;
-            bool waited = false;
-            const uint32_t to = g.slot(turn.slot), full_here = g.full + turn.slot * 8;
+            const int32_t part = tile * 4 + lane / 2 % (4 * kTiles), group = part >> g.p.part_shift;
+            const int32_t rows = part < g.p.parts ? g.p.row_tiles : 0;
+            const uint32_t *const from =
+                reinterpret_cast<const uint32_t *>(g.p.w.scale) + (group * 2 + lane % 2) * kWord;
+            const uint32_t to = g.slot(turn.slot) + kScales + lane * 16;
 #pragma unroll 1
             for (int first = 0; first < kEach; first += kRound) {
                 Eight<scales> eight[kRound];
 #pragma unroll
                 for (int u = 0; u < kRound; ++u) {
-                    if (first + u < kEach)
-                        eight[u] = load_eight<scales>(it, tile, (first + u) * 32 + lane);
+                    const int32_t row = it.template after<S>(row_tile, (first + u) * kStep);
+                    eight[u] = load_eight<scales>(from + row * of_row * (2 * kWord), row < rows);
                 }
-                if (!waited) barrier_wait(g.empty + turn.slot * 8, turn.parity);
-                waited = true;
+                if (first == 0) barrier_wait(g.empty + turn.slot * 8, turn.parity);
 #pragma unroll
                 for (int u = 0; u < kRound; ++u) {
-                    if (first + u < kEach)
-                        store_eight<scales>(it, tile, (first + u) * 32 + lane, eight[u], one, to);
+                    const int32_t row = it.template after<S>(row_tile, (first + u) * kStep);
+                    uint4 pairs = {};
+                    if (row < rows) pairs = pairs_of<scales>(row, group, eight[u], one);
+                    shared_store_16(to + (first + u) * 512, pairs);
                 }
             }
+            const uint32_t full_here = g.full + turn.slot * 8;
             if constexpr (!Decode::kLut4) {
-                if (g.p.w.zero != nullptr) copy_zeros(it, tile, to);
+                if (g.p.w.zero != nullptr) copy_zeros(it, tile, g.slot(turn.slot));
                 copies_arrive(full_here);
             }
             barrier_arrive(full_here);
         }
     }
 
-    // Number i of a stage's eights: its row of tiles, tile of k and group; whether it is there.
-    struct Place8 {
-        int32_t row_tile, tile, group, half;
-        bool in;
-        __device__ Place8(const GemmProblem &p, const Item &it, int32_t first, int32_t i) {
-            half = i & 1;
-            const int32_t part = i >> 1 & 3;
-            tile = first + (i >> 3) % kTiles;
-            row_tile = it.template tile<S>((i >> 3) / kTiles);
-            in = row_tile < p.row_tiles && tile * 4 + part < p.parts;
-            group = in ? (tile * 4 + part) >> p.part_shift : 0;
-        }
-        __device__ int64_t at(const GemmProblem &p) const {
-            return in ? (row_tile * p.w.geometry.groups_per_row + group) * 16 : 0;
-        }
-    };
-
     template <Scales scales>
-    __device__ Eight<scales> load_eight(const Item &it, int32_t tile, int32_t i) const {
-        const Place8 place(g.p, it, tile, i);
-        const auto *const from = reinterpret_cast<const uint32_t *>(g.p.w.scale) +
-                                 (place.at(g.p) + place.half * 8) / 8 * kWords<scales>;
-        Eight<scales> eight;
+    __device__ static Eight<scales> load_eight(const uint32_t *from, bool there) {
+        Eight<scales> eight = {};
+        if (!there) return eight;
         if constexpr (kWords<scales> == 2) {
             const uint2 v = __ldg(reinterpret_cast<const uint2 *>(from));
             eight.word[0] = v.x, eight.word[1] = v.y;
@@ -117,12 +107,28 @@ struct SmallGroups {
         return eight;
     }
 
+    template <Scales scales>
+    __device__ uint4 pairs_of(int32_t row_tile, int32_t group, const Eight<scales> &eight,
+                              float one) const {
+        if constexpr (scales == Scales::kE8M0) {
+            using Powers = PowersOfTwo<T>;
+            if (one == 1.0f && Powers::holds(eight.word[0]) && Powers::holds(eight.word[1])) {
+                const uint2 first = Powers::pairs(eight.word[0]);
+                const uint2 second = Powers::pairs(eight.word[1]);
+                return {first.x, first.y, second.x, second.y};
+            }
+        }
+        const int64_t row = int64_t(row_tile) * 16 + threadIdx.x % 2 * 4;
+        return {
+            pair_of<scales>(row, group, eight, 0, one), pair_of<scales>(row, group, eight, 1, one),
+            pair_of<scales>(row, group, eight, 2, one), pair_of<scales>(row, group, eight, 3, one)};
+    }
+
     // The scales of rows q and q + 8 of the four of an eight, as a pair of x's type. `one`: what
     // E8M0 and E4M3 are multiplied by.
     template <Scales scales>
-    __device__ uint32_t pair_of(const Place8 &place, const Eight<scales> &eight, int q,
+    __device__ uint32_t pair_of(int64_t row, int32_t group, const Eight<scales> &eight, int q,
                                 float one) const {
-        if (!place.in) return 0;
         if constexpr (scales == Scales::kF32) {
             return pack_pair(T{}, __uint_as_float(eight.word[2 * q]),
                              __uint_as_float(eight.word[2 * q + 1]));
@@ -141,9 +147,8 @@ struct SmallGroups {
                 const float2 v = e4m3_pair(both);
                 return pack_pair(T{}, __fmul_rn(v.x, one), __fmul_rn(v.y, one));
             }
-            const int64_t row = int64_t(place.row_tile) * 16 + place.half * 4 + q;
-            return pack_pair(T{}, looked_up(both & 255, row, place.group),
-                             looked_up(both >> 8 & 255, row + 8, place.group));
+            return pack_pair(T{}, looked_up(both & 255, row + q, group),
+                             looked_up(both >> 8 & 255, row + q + 8, group));
         }
     }
 
@@ -155,21 +160,16 @@ struct SmallGroups {
         return nested_scale(g.scale_codes[code], second, g.second_bias);
     }
 
-    template <Scales scales>
-    __device__ void store_eight(const Item &it, int32_t tile, int32_t i, const Eight<scales> &eight,
-                                float one, uint32_t to) const {
-        const Place8 place(g.p, it, tile, i);
-        shared_store_16(
-            to + kScales + i * 16,
-            {pair_of<scales>(place, eight, 0, one), pair_of<scales>(place, eight, 1, one),
-             pair_of<scales>(place, eight, 2, one), pair_of<scales>(place, eight, 3, one)});
-    }
-
     __device__ void copy_zeros(const Item &it, int32_t tile, uint32_t to) const {
+        constexpr int32_t kOfRow = 4 * kTiles;
+        const int32_t lane = threadIdx.x & 31, part = tile * 4 + lane % kOfRow;
+        const int32_t rows = part < g.p.parts ? g.p.row_tiles : 0, group = part >> g.p.part_shift;
 #pragma unroll 1
-        for (int32_t i = int32_t(threadIdx.x & 31); i < S::kRowTiles * kTiles * 4; i += 32) {
-            const Place8 place(g.p, it, tile, 2 * i);
-            copy_piece<8>(to + kZeros + i * 8, g.p.w.zero + place.at(g.p) / 2, place.in);
+        for (int32_t i = lane / kOfRow; i < S::kRowTiles; i += 32 / kOfRow) {
+            const int32_t row = it.template tile<S>(i);
+            const int64_t at = row < rows ? row * g.p.w.geometry.groups_per_row + group : 0;
+            copy_piece<8>(to + kZeros + (i * kOfRow + lane % kOfRow) * 8, g.p.w.zero + at * 8,
+                          row < rows);
         }
     }
 };
