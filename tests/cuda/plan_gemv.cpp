@@ -261,9 +261,10 @@ TEST(CudaPlan, ExpertsLists) {
         for (const int64_t count : {1, 8, 128, 1024}) {
             for (const bool summed : {false, true}) {
                 for (const int kind : {0, 1, 2}) {
-                    const bool gemm = kind > 0, made = kind == 2;
+                    const bool gemm = kind > 0;
+                    const qk::cuda::GemmExpertsKind of = {false, true, kind == 2, false};
                     const auto plan =
-                        gemm ? qk::cuda::plan_gemm_list(tokens, 8, count, 7168, summed, 2048, made)
+                        gemm ? qk::cuda::plan_gemm_list(tokens, 8, count, 7168, summed, 2048, of)
                              : qk::cuda::plan_rows_list(tokens, 8, count, 7168, summed);
                     const int64_t rows = plan.tokens * 8;
                     // All experts have one row more than whole items, as far as rows go.

@@ -185,6 +185,7 @@ Facts facts_of(const LinearArgs &args, const Device &device) {
     f.weight = kind_of(args);
     f.packed = packed_kind_of(w);
     f.f32 = args.x.format->id == QK_FORMAT_F32;
+    f.e2m1 = w.format->id == QK_FORMAT_FP4_E2M1;
     Met met;
     add_addresses(args, f.through_sums(), &met);
     add_sizes(args, f.weight, f.through_sums(), &met);

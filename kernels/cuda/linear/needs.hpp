@@ -88,8 +88,9 @@ constexpr int64_t expert_rows_shared(const Facts &f, const Device &) {
     return gemv_rows_shared(f.experts, f.tokens, f.slots, f.k);
 }
 constexpr int64_t expert_gemm(const Facts &f, const Device &) {
-    const bool made = makes_expert_scales(f.group_size, f.groups_per_row, f.second_group > 0);
-    return plan_gemm_list(f.tokens, f.slots, f.experts, f.y_columns, f.summed, f.k, made).end;
+    const GemmExpertsKind kind = {has_small_groups(f.group_size, f.groups_per_row), f.nested(),
+                                  f.lut4(), f.e2m1};
+    return plan_gemm_list(f.tokens, f.slots, f.experts, f.y_columns, f.summed, f.k, kind).end;
 }
 constexpr int64_t packed_slab(const Facts &f, const Device &) { return f.slab_bytes; }
 constexpr int64_t dense_slab(const Facts &f, const Device &) {

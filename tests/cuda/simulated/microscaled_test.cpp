@@ -1,4 +1,4 @@
-// Microscaled scales by integer instructions (tile/microscaled.cuh), against their values
+// Microscaled codes and scales by integer instructions (tile/microscaled.cuh), against their values
 // rounded to 16 bits: all of them, in every place of a word.
 #include <gtest/gtest.h>
 
@@ -12,6 +12,21 @@ using namespace qk::cuda;
 
 uint16_t rounded(F16, float v) { return qk::f16_from_f32(v); }
 uint16_t rounded(BF16, float v) { return qk::bf16_from_f32(v); }
+
+template <class T>
+void check_codes() {
+    for (uint32_t at = 0; at < 4; ++at) {
+        for (uint32_t byte = 0; byte < 256; ++byte) {
+            const uint32_t word = 0x5ac3e718u ^ byte << 8 * at;
+            uint32_t a[4];
+            DecodeE2m1<T>::decode(word, {}, 0, 0, a);
+            for (int i = 0; i < 8; ++i) {
+                const float value = qk::fp4_e2m1_value(int(word >> 4 * i));
+                ASSERT_EQ(uint16_t(a[i / 2] >> i % 2 * 16), rounded(T{}, value)) << word;
+            }
+        }
+    }
+}
 
 template <class T>
 void check_scales(int first, int last) {
@@ -29,6 +44,11 @@ void check_scales(int first, int last) {
             }
         }
     }
+}
+
+TEST(CudaMicroscaled, CodesAreTheirValues) {
+    check_codes<F16>();
+    check_codes<BF16>();
 }
 
 // 2^-14 to 2^16, which f16 rounds to infinity; 2^-126 to 2^127.

@@ -16,10 +16,11 @@ Status multiply(const LinearArgs &args, const ListedExperts &listed, const Launc
 Status run(const LinearArgs &args, const Launch &launch) {
     const ExpertsView e = experts_view(args);
     const Geometry &s = args.w.geometry;
-    const bool made =
-        makes_expert_scales(s.group_size, s.groups_per_row, has_coded_scales(args.w.scale));
+    const GemmExpertsKind kind = {has_small_groups(s.group_size, s.groups_per_row),
+                                  has_coded_scales(args.w.scale), codes_of(args.w) == Codes::kLut4,
+                                  args.w.format->id == QK_FORMAT_FP4_E2M1};
     const ExpertsListPlan plan =
-        plan_gemm_list(e.tokens, e.slots, e.count, e.columns, e.summed, args.x.columns, made);
+        plan_gemm_list(e.tokens, e.slots, e.count, e.columns, e.summed, args.x.columns, kind);
     return run_listed(args, plan, launch, multiply);
 }
 

@@ -191,9 +191,10 @@ Status run_listed_rows(const LinearArgs &args, const ListedExperts &listed, Gemm
         return run_shape<GemmShape<T, Decode, kind, 32, 4, 1, 2, kSmall, true>>(args, listed, p,
                                                                                 launch);
     }
-    constexpr int kMost = kSmall || kind == ScaleKind::kNested ? 128 : 160;
-    return run_shape<GemmShape<T, Decode, kind, kMost, 2, 1, 2, kSmall, true>>(args, listed, p,
-                                                                               launch);
+    constexpr GemmExpertsKind of = {kSmall, kind == ScaleKind::kNested, Decode::kLut4,
+                                    Decode::kEntryBytes == 0};
+    return run_shape<GemmShape<T, Decode, kind, of.most_rows(), 2, 1, 2, kSmall, true>>(
+        args, listed, p, launch);
 }
 
 }  // namespace
@@ -207,6 +208,12 @@ Status GemmExperts<codes, x>::run(const LinearArgs &args, const ListedExperts &l
     p.gemm.coded = coded_scales(args.w.scale, *launch.device.tables);
     p.of_expert = int32_t(listed.e.rows / 16);
     if (p.gemm.part_shift < 2) {
+        if constexpr (codes == Codes::kLut4) {
+            if (args.w.format->id == QK_FORMAT_FP4_E2M1) {
+                return run_listed_rows<T, DecodeE2m1<T>, ScaleKind::kNested, true>(args, listed, &p,
+                                                                                   launch);
+            }
+        }
         return run_listed_rows<T, Decode, ScaleKind::kNested, true>(args, listed, &p, launch);
     }
     return with_scale_kind(p.gemm.w.scale_format, [&](auto kind) {

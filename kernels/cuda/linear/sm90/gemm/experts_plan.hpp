@@ -4,23 +4,37 @@
 
 namespace qk::cuda {
 
-// Whether the producers make the scales: those of groups of 16 and 32, and coded ones.
-static constexpr bool makes_expert_scales(int64_t group_size, int64_t groups_per_row, bool coded) {
-    return coded || (groups_per_row > 1 && group_size < 64);
+// What decides about room in a block's shared memory.
+struct GemmExpertsKind {
+    bool small_groups;  // of 16 and 32
+    bool coded;         // scales; those and the scales of small groups the producers make
+    bool lut4, e2m1;    // codes
+
+    // In small groups E2M1 is decoded without one.
+    constexpr bool has_table() const { return lut4 && !(e2m1 && small_groups); }
+    // Rows of x of an item, where experts have many. Beside a table there would be two stages of
+    // 160, and three warps that make scales do not fit into them.
+    constexpr int32_t most_rows() const {
+        return has_table() && (coded || small_groups) ? 128 : 160;
+    }
+};
+
+static constexpr bool has_small_groups(int64_t group_size, int64_t groups_per_row) {
+    return groups_per_row > 1 && group_size < 64;
 }
 
 // Rows of x that a block has sums for: of an item, at most. By the rows that an expert has if the
-// routing is even; made scales leave room for fewer.
-static constexpr int32_t gemm_item_rows(int64_t tokens, int64_t slots, int64_t count, bool made) {
-    if (tokens * slots <= 24 * count) return 32;
-    return made ? 128 : 160;
+// routing is even.
+static constexpr int32_t gemm_item_rows(int64_t tokens, int64_t slots, int64_t count,
+                                        const GemmExpertsKind &kind) {
+    return tokens * slots <= 24 * count ? 32 : kind.most_rows();
 }
 
 static constexpr ExpertsListPlan plan_gemm_list(int64_t tokens, int64_t slots, int64_t count,
                                                 int64_t columns, bool summed, int64_t k,
-                                                bool made) {
+                                                const GemmExpertsKind &kind) {
     return plan_list({tokens, slots, count, columns, summed,
-                      gemm_item_rows(tokens, slots, count, made), 128, k * 2});
+                      gemm_item_rows(tokens, slots, count, kind), 128, k * 2});
 }
 
 }  // namespace qk::cuda

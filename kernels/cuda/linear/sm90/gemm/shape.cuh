@@ -128,7 +128,7 @@ struct GemmShape {
     }
     // Warps that make scales, a stage each in turn: not more than there are slots, or one would be
     // two rounds of the ring ahead, which a barrier's parity does not tell from none.
-    static constexpr int kMakers = kBytes ? int(min64(slots(kMostShared - kStaticShared), 3)) : 3;
+    static constexpr int kMakers = int(min64(slots(kMostShared - kStaticShared), 3));
     static_assert(kMakers > 1);
     static constexpr uint32_t shared_bytes(int32_t slots) {
         const uint32_t ring = uint32_t(slots) * kStage + kTransposeRoom,
