@@ -84,6 +84,16 @@ Status run_cut(GemmCut cut, const LinearArgs &args, const Launch &launch, GemmPr
 
 // Groups of 16 and 32.
 template <class T, class Decode>
+Status run_wide_small_groups(GemmCut cut, const LinearArgs &args, const Launch &launch,
+                             GemmProblem *p) {
+    constexpr ScaleKind any = ScaleKind::kNested;
+    if (cut == GemmCut::k128x128) {
+        return run_wide<GemmShape<T, Decode, any, 128, 2, 1, 2, true>>(args, launch, p);
+    }
+    return run_wide<GemmShape<T, Decode, any, 256, 2, 1, 1, true>>(args, launch, p);
+}
+
+template <class T, class Decode>
 Status run_small_groups(GemmCut cut, const LinearArgs &args, const Launch &launch, GemmProblem *p) {
     constexpr ScaleKind any = ScaleKind::kNested;
     switch (cut) {
@@ -97,10 +107,14 @@ Status run_small_groups(GemmCut cut, const LinearArgs &args, const Launch &launc
                 return run_wide<GemmShape<T, Decode, any, 32, 4, 1, 2, true>>(args, launch, p);
             }
             return run_wide<GemmShape<T, Decode, any, 64, 4, 1, 2, true>>(args, launch, p);
-        case GemmCut::k128x128:
-            return run_wide<GemmShape<T, Decode, any, 128, 2, 1, 2, true>>(args, launch, p);
-        default: return run_wide<GemmShape<T, Decode, any, 256, 2, 1, 1, true>>(args, launch, p);
+        default: break;
     }
+    if constexpr (Decode::kLut4) {  // to 64 rows of x the table is faster
+        if (p->w.format == QK_FORMAT_FP4_E2M1) {
+            return run_wide_small_groups<T, DecodeE2m1<T>>(cut, args, launch, p);
+        }
+    }
+    return run_wide_small_groups<T, Decode>(cut, args, launch, p);
 }
 
 }  // namespace
