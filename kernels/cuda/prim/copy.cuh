@@ -60,9 +60,12 @@ __device__ inline void copy_ahead(void *to, const void *from, uint32_t count, bo
 #endif
 }
 
-#if !defined(QK_CUDA_SIMULATED)  // where shared memory has no addresses of its own
 __device__ inline uint32_t shared_address(const void *pointer) {
+#if defined(QK_CUDA_SIMULATED)
+    return simulator::shared_address(pointer);
+#else
     return uint32_t(__cvta_generic_to_shared(pointer));
+#endif
 }
 
 #if __CUDA_ARCH__ >= 900
@@ -75,12 +78,16 @@ constexpr bool kBulkCopies = false;
 __device__ inline void barrier_init(uint32_t barrier, uint32_t arrivals) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
+#elif defined(QK_CUDA_SIMULATED)
+    simulator::barrier_init(barrier, arrivals);
 #endif
 }
 
 __device__ inline void barrier_arrive(uint32_t barrier) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(barrier) : "memory");
+#elif defined(QK_CUDA_SIMULATED)
+    simulator::barrier_arrive(barrier);
 #endif
 }
 
@@ -94,6 +101,8 @@ __device__ inline void barrier_expect(uint32_t barrier, uint32_t bytes) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                  : "memory");
+#elif defined(QK_CUDA_SIMULATED)
+    simulator::barrier_expect(barrier, bytes);
 #endif
 }
 
@@ -106,6 +115,8 @@ __device__ inline void barrier_wait(uint32_t barrier, uint32_t parity) {
         "@!done bra again;\n\t}" ::"r"(barrier),
         "r"(parity)
         : "memory");
+#elif defined(QK_CUDA_SIMULATED)
+    simulator::barrier_wait(barrier, parity);
 #endif
 }
 
@@ -195,9 +206,12 @@ __device__ inline void copy_word(uint32_t to, const void *from) {
 __device__ inline void copies_arrive(uint32_t barrier) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
+#elif defined(QK_CUDA_SIMULATED)
+    simulator::barrier_arrive(barrier);
 #endif
 }
 
+#if !defined(QK_CUDA_SIMULATED)  // no kernel on simulated threads loads by addresses
 // Loads by shared-memory address: 32-bit arithmetic, and a constant base goes into the instruction.
 // Adds to a word of shared memory, at once for all threads.
 __device__ inline void shared_add(uint32_t address, uint32_t value) {

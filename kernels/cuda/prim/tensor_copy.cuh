@@ -29,6 +29,8 @@ __device__ inline void tensor_copy(uint32_t to, const CUtensorMap &map, int32_t 
         "[%0], [%1, {%2, %3}], [%4];" ::"r"(to),
         "l"(&map), "r"(c0), "r"(c1), "r"(barrier)
         : "memory");
+#elif defined(QK_CUDA_SIMULATED)
+    simulator::copy_box(to, map, {c0, c1, 0}, barrier);
 #endif
 }
 
@@ -40,6 +42,8 @@ __device__ inline void tensor_copy(uint32_t to, const CUtensorMap &map, int32_t 
         "[%0], [%1, {%2, %3, %4}], [%5];" ::"r"(to),
         "l"(&map), "r"(c0), "r"(c1), "r"(c2), "r"(barrier)
         : "memory");
+#elif defined(QK_CUDA_SIMULATED)
+    simulator::copy_box(to, map, {c0, c1, c2}, barrier);
 #endif
 }
 

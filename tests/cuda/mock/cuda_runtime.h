@@ -10,6 +10,7 @@
 #include <functional>
 #include <tuple>
 
+#include "cuda/mock/copy_engine.hpp"
 #include "cuda/mock/products.hpp"
 #include "cuda/mock/simulator.hpp"
 

@@ -78,6 +78,7 @@ struct Block {
     std::vector<std::unique_ptr<Fiber>> fibers;  // a context may not move
     std::vector<Warp> warps;
     Barrier barrier;
+    std::vector<std::function<void()>> events;
     uint32_t live = 0, current = 0;
     uint64_t progress = 0;
     std::mt19937 order{1};
@@ -159,6 +160,20 @@ void wait(Barrier &barrier, const uint32_t &live) {
     }
 }
 
+// In any sequence, and not all in one round.
+void run_events(Block &b) {
+    std::vector<std::function<void()>> events;
+    events.swap(b.events);
+    std::shuffle(events.begin(), events.end(), b.order);
+    for (std::function<void()> &event : events) {
+        if (b.order() % 2 == 0) {
+            event();
+        } else {
+            b.events.push_back(std::move(event));
+        }
+    }
+}
+
 void run_block(Block &b, uint32_t threads) {
     poison_shared_memory();
     b.barrier = {};
@@ -172,16 +187,21 @@ void run_block(Block &b, uint32_t threads) {
     for (uint32_t i = 0; i < threads; ++i) turn[i] = i;
     while (b.live > 0) {
         const uint64_t before = b.progress;
+        const bool waits_for_events = !b.events.empty();
+        run_events(b);
         std::shuffle(turn.begin(), turn.end(), b.order);
         for (const uint32_t i : turn) {
             if (!b.fibers[i]->done) resume(i);
         }
-        if (b.progress != before) continue;
+        if (b.progress != before || waits_for_events) continue;
         std::fprintf(stderr,
                      "simulator: %u threads wait at barriers that no other thread reaches\n",
                      b.live);
         std::abort();
     }
+    if (b.events.empty()) return;
+    std::fprintf(stderr, "simulator: a block ended before its copies were there\n");
+    std::abort();
 }
 
 }  // namespace
@@ -202,6 +222,10 @@ void run(dim3 grid, dim3 block, const std::function<void()> &thread) {
 }
 
 void block_barrier() { wait(running->barrier, running->live); }
+
+void let_others_run() { yield(); }
+void make_progress() { ++running->progress; }
+void happen_later(std::function<void()> event) { running->events.push_back(std::move(event)); }
 
 // Two sets of words: who is a call ahead writes the other one, and cannot be two ahead.
 uint32_t exchange(uint32_t word, uint32_t source) {

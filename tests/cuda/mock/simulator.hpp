@@ -27,4 +27,11 @@ constexpr uint32_t kShared = 8;
 using Shared = uint32_t[32][kShared];
 const Shared &share(const uint32_t (&words)[kShared]);
 
+// For what threads wait for in other ways (copy_engine.hpp). A wait is a loop of turns that others
+// take, until one of them has made progress.
+void let_others_run();
+void make_progress();
+// Happens by itself, in a round of turns to come. No block ends before all that it asked for.
+void happen_later(std::function<void()> event);
+
 }  // namespace simulator
