@@ -19,6 +19,12 @@ EncodeTensorMap find_tensor_map_encoder() {
     return reinterpret_cast<EncodeTensorMap>(function);
 }
 
+static Status check_map(CUresult result, ErrorText *error) {
+    QK_CHECK(result == CUDA_SUCCESS, error, INTERNAL,
+             "linear: a tensor map was refused (driver error %d)", int(result));
+    return QK_OK;
+}
+
 Status describe_tensor(const TensorPlane &plane, int32_t columns, int32_t rows, ErrorText *error,
                        CUtensorMap *map) {
     const EncodeTensorMap encode = find_tensor_map_encoder();
@@ -32,9 +38,25 @@ Status describe_tensor(const TensorPlane &plane, int32_t columns, int32_t rows, 
         map, plane.bytes == 1 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_UINT16, 2,
         plane.data, sizes, strides, box, one, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
         CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    QK_CHECK(result == CUDA_SUCCESS, error, INTERNAL,
-             "linear: a tensor map was refused (driver error %d)", int(result));
-    return QK_OK;
+    return check_map(result, error);
+}
+
+Status describe_tiles(const Weight &w, int32_t row_tiles, int32_t tiles, ErrorText *error,
+                      CUtensorMap *map) {
+    const EncodeTensorMap encode = find_tensor_map_encoder();
+    QK_CHECK(encode != nullptr, error, UNSUPPORTED, "linear: the driver has no tensor maps");
+    const cuuint32_t one[3] = {1, 1, 1};
+    // The 4 lines of 128 bytes of a tile, the tiles of a row of tiles, the rows of tiles.
+    const Geometry &s = w.geometry;
+    const cuuint64_t of_row = cuuint64_t(ceil_div(s.k, 64));
+    const cuuint64_t sizes[3] = {32, of_row * 4, cuuint64_t(ceil_div(s.n, 16))};
+    const cuuint64_t strides[2] = {128, of_row * 512};
+    const cuuint32_t box[3] = {32, cuuint32_t(tiles) * 4, cuuint32_t(row_tiles)};
+    const CUresult result =
+        encode(map, CU_TENSOR_MAP_DATA_TYPE_UINT32, 3, w.data, sizes, strides, box, one,
+               CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+               CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    return check_map(result, error);
 }
 
 }  // namespace qk::cuda

@@ -23,4 +23,9 @@ struct TensorPlane {
 Status describe_tensor(const TensorPlane &plane, int32_t columns, int32_t rows, ErrorText *error,
                        CUtensorMap *map);
 
+// Boxes of packed tiles, row_tiles x tiles of them, whose 512 bytes are four lines of 128, swizzled
+// as above.
+Status describe_tiles(const Weight &w, int32_t row_tiles, int32_t tiles, ErrorText *error,
+                      CUtensorMap *map);
+
 }  // namespace qk::cuda

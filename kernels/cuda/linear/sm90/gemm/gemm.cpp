@@ -95,21 +95,7 @@ GemmProblem transposed_of(const LinearArgs &args, const GemmPlan &plan) {
 
 Status describe_planes(const LinearArgs &args, int32_t row_tiles, int32_t tiles, int32_t x_rows,
                        ErrorText *error, GemmProblem *p) {
-    const EncodeTensorMap encode = find_tensor_map_encoder();
-    QK_CHECK(encode != nullptr, error, UNSUPPORTED, "linear: the driver has no tensor maps");
-    const cuuint32_t one[3] = {1, 1, 1};
-    // Codes: the 4 lines of 128 bytes of a tile, the tiles of a row of tiles, the rows of tiles.
-    const Geometry &s = args.w.geometry;
-    const cuuint64_t of_row = cuuint64_t(ceil_div(s.k, 64));
-    const cuuint64_t code_sizes[3] = {32, of_row * 4, cuuint64_t(ceil_div(s.n, 16))};
-    const cuuint64_t code_strides[2] = {128, of_row * 512};
-    const cuuint32_t code_box[3] = {32, cuuint32_t(tiles) * 4, cuuint32_t(row_tiles)};
-    const CUresult codes = encode(
-        &p->code_map, CU_TENSOR_MAP_DATA_TYPE_UINT32, 3, args.w.data, code_sizes, code_strides,
-        code_box, one, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    QK_CHECK(codes == CUDA_SUCCESS, error, INTERNAL,
-             "linear: a tensor map was refused (driver error %d)", int(codes));
+    QK_TRY(describe_tiles(args.w, row_tiles, tiles, error, &p->code_map));
     return describe_x(args, x_rows, error, p);
 }
 
